@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/generation.h"
+#include "common/base/ids.h"
+#include "common/kv_cache/kv_layout.h"
+
+namespace baton {
+
+// What of a request the runner needs beyond the tokens of this step; immutable, shared between the
+// steps of one sequence.
+struct SamplingContext {
+  SamplingParams params;
+  std::vector<int32_t> prompt;  // [prompt_length]; with a recovery still the client's prompt only.
+};
+
+// One sequence's part of a step: tokens at positions [context_len, context_len + tokens.size())
+// are computed, their K/V written to the cache first and then attended to.
+struct StepRow {
+  SequenceId sequence;
+  std::vector<int32_t> tokens;      // [>= 1]
+  int32_t context_len = 0;          // Tokens whose K/V the cache holds already.
+  std::vector<BlockId> block_table;  // Covers context_len + tokens.size() tokens.
+  bool sample = false;              // Sample the token that follows this row's last token.
+  std::shared_ptr<const SamplingContext> sampling;
+  std::vector<int32_t> emitted;     // Tokens produced so far; filled only when penalties or
+                                    // min_tokens need them and sample is set.
+  int32_t num_emitted = 0;          // Tokens produced before this step.
+};
+
+// Everything a forward pass needs; self-contained, so that the node may go on changing its
+// sequences while it runs. Rows that prefill come first.
+struct StepPlan {
+  uint64_t step = 0;
+  std::vector<StepRow> rows;
+};
+
+// What one row of a step produced.
+struct RowResult {
+  SequenceId sequence;
+  bool sampled = false;
+  TokenOutput output;  // If sampled. `finish` is left kNone: the engine decides.
+  std::vector<PromptLogprob> prompt_logprobs;  // If asked for: of the row's next tokens within the
+                                               // prompt: positions context_len+1 .. context_len+n.
+};
+
+// A layer of a step has written its K/V for every row.
+struct LayerDone {
+  uint64_t step = 0;
+  int32_t layer = 0;
+};
+
+// A step has ended. With an error no row has produced anything and K/V of its tokens is undefined.
+struct StepDone {
+  uint64_t step = 0;
+  absl::Status status;
+  std::vector<RowResult> rows;  // In the plan's order.
+};
+
+// Computes steps, one at a time, off the caller's thread. LayerDone (ascending) and then StepDone
+// come back as mail to the node that owns the runner.
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+
+  // Starts a step; the previous one must have reported StepDone.
+  virtual void Start(std::shared_ptr<const StepPlan> plan) = 0;
+};
+
+// Where a production runner reports; called on the compute thread, must not block.
+class RunnerSink {
+ public:
+  virtual ~RunnerSink() = default;
+  virtual void OnLayerDone(const LayerDone& done) = 0;
+  virtual void OnStepDone(StepDone done) = 0;
+};
+
+// What the engine and hello need to know of a loaded model.
+struct ModelInfo {
+  std::string numerics_id;      // Kernel set, order version, compute and KV dtypes, TP size.
+  KvLayout layout;
+  uint64_t model_digest = 0;    // Config, tensor table and weight bytes.
+  int32_t vocab_size = 0;
+  int32_t max_model_len = 0;    // Positions the model supports.
+  std::vector<int32_t> eos_token_ids;  // From generation_config.json, else config.json.
+};
+
+}  // namespace baton

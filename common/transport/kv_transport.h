@@ -1,0 +1,120 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/generation.h"
+#include "common/base/ids.h"
+#include "common/kv_cache/kv_layout.h"
+
+namespace baton {
+
+// 256-bit key of one (prefill incarnation, decode incarnation) pair; never logged.
+using PairKey = std::array<uint8_t, 32>;
+
+// A block as captured when a transfer was agreed. A write whose generation is no longer the
+// block's is refused and counted.
+struct BlockRef {
+  BlockId block = -1;
+  uint32_t generation = 0;
+  bool operator==(const BlockRef&) const = default;
+};
+
+// What both sides must agree on before KV may be decoded from; compared in the final frame.
+struct HandoffDigests {
+  uint64_t layout = 0;  // LayoutDigest.
+  uint64_t model = 0;   // Config, tensor table and weight bytes.
+  uint64_t tokens = 0;  // Digest of the token ids [0, num_tokens).
+  bool operator==(const HandoffDigests&) const = default;
+};
+
+// The receiving side of one handoff.
+struct ExpectArgs {
+  TicketId ticket;
+  Incarnation sender = 0;       // Only a connection authenticated for this incarnation may write.
+  std::vector<BlockRef> blocks;  // Of the whole sequence; block i holds tokens [i*B, (i+1)*B).
+  int32_t first_token = 0;      // Tokens before it are here already (pinned prefix blocks).
+  int32_t num_tokens = 0;       // Prompt length: [first_token, num_tokens) of every layer must come.
+  HandoffDigests digests;
+};
+
+// The sending side of one handoff. The blocks must stay readable until the ticket's kEnded.
+struct StartArgs {
+  TicketId ticket;
+  std::string endpoint;     // "host:port" of the receiver's data listener.
+  PairKey key{};
+  Incarnation sender = 0;   // This process.
+  Incarnation receiver = 0;
+  std::vector<BlockId> blocks;  // The sender's own block table for tokens [0, num_tokens).
+  int32_t first_token = 0;
+  int32_t num_tokens = 0;
+};
+
+// Tokens [first_token, first_token + num_tokens) of one layer (K and V) are written on the sender.
+struct PushArgs {
+  TicketId ticket;
+  int32_t layer = 0;
+  int32_t first_token = 0;
+  int32_t num_tokens = 0;
+};
+
+// What closes a handoff after its last push.
+struct FinishArgs {
+  TicketId ticket;
+  HandoffDigests digests;
+  TokenOutput first;  // The token the prefill worker sampled; the decode worker goes on from it.
+};
+
+// What a transport tells its node, as mail.
+struct TransferEvent {
+  enum class Kind : uint8_t {
+    kBegun,  // Receiver only: the first frame was accepted; at most once per Expect.
+    kEnded,  // Exactly once per Expect and per Start: no byte of the ticket's blocks is read or
+             // written by the transport after it. OK: every layer, length, checksum and digest was
+             // verified by the receiver.
+  };
+  Kind kind = Kind::kEnded;
+  TicketId ticket;
+  bool receiver = false;  // Which side of the ticket this event belongs to.
+  absl::Status status;
+  TokenOutput first;      // Receiver, kEnded with OK.
+  int64_t bytes = 0;      // Payload moved, at kEnded.
+};
+
+// Moves K/V bytes of agreed handoffs between block pools. Never allocates or frees blocks. All
+// methods return at once and may be called from one thread (the node's); results arrive at the
+// sink, possibly from another thread. One order per pair: the order of the calls here.
+// Implementations: loopback.h (one process), tcp/ (sockets), tests/sim (timed and faulty).
+class KvTransport {
+ public:
+  using EventSink = std::function<void(TransferEvent)>;
+
+  virtual ~KvTransport() = default;
+
+  // Receiver: from now on frames that carry the ticket may be written to these blocks.
+  virtual void Expect(ExpectArgs args) = 0;
+
+  // Sender: opens the handoff. Pushes may follow at once; they are queued until it is accepted.
+  virtual void Start(StartArgs args) = 0;
+
+  // Sender: more of the sequence is ready to be read. Ranges of a layer do not overlap.
+  virtual void Push(PushArgs args) = 0;
+
+  // Sender: everything was pushed; ask the receiver to verify.
+  virtual void Finish(FinishArgs args) = 0;
+
+  // Either side: stop as soon as possible; kEnded follows (CANCELLED unless it ended before).
+  // An unknown or ended ticket is a counted no-op.
+  virtual void Abort(TicketId ticket) = 0;
+};
+
+// The current generation of every block, readable from the transport's thread. Owned by the
+// BlockAllocator; [num_blocks].
+using BlockGenerations = std::vector<std::atomic<uint32_t>>;
+
+}  // namespace baton
