@@ -1,0 +1,225 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/generation.h"
+#include "common/base/ids.h"
+#include "common/base/time.h"
+#include "common/model/model_runner.h"
+#include "common/transport/kv_transport.h"
+
+// Every message of the cluster, in one place. ARCHITECTURE.md has the table of who sends what in
+// which state. Structs named ...Request and ...Event cross the network (proto/baton/v1 mirrors
+// them, common/rpc converts); the rest is mail within one process.
+namespace baton {
+
+inline constexpr int32_t kProtocolVersion = 1;
+
+enum class Role : uint8_t { kRouter, kPrefill, kDecode };
+
+// ---- Requests: the client's, as the scheduler takes it -----------------------------------------
+
+// A request whose every field was checked against the model and the limits; the only form that
+// the router's scheduler takes.
+struct ValidRequest {
+  std::string label;  // The client's request_id, for logs and the response; never a key.
+  std::string tenant;  // Salts the prefix cache.
+  std::vector<std::vector<int32_t>> prompts;  // [>= 1][>= 1] token ids.
+  int32_t num_choices = 1;    // Choices per prompt; choice c of prompt p has index p*n + c.
+  SamplingParams sampling;    // `choice` is filled in per sequence.
+  bool score_only = false;    // Prompt log probabilities and no token: max_tokens is ignored.
+  int32_t priority = 0;       // Lower runs first; ties by arrival.
+  Duration timeout{};         // From arrival to the terminal event.
+  int64_t bytes = 0;          // Size of the client's body, for the queue's byte cap.
+};
+
+// ---- Decode call: router -> decode worker; the open call is the lease --------------------------
+
+struct DecodeRequest {
+  SequenceId sequence;
+  Attempt attempt = 1;
+  Incarnation prefill = 0;      // The worker that will write; names the pair key.
+  std::vector<int32_t> tokens;  // Prompt, and with a recovery the emitted tokens after it.
+  int32_t prompt_length = 0;    // Where the client's prompt ends within `tokens`.
+  SamplingParams sampling;
+  std::string tenant;
+  Duration age{};      // Since the router took the request; the youngest is preempted first.
+  Duration timeout{};  // Time left for the whole request.
+};
+
+// First event of a Decode call: blocks are held, the prefill worker may write.
+struct ReservedEvent {
+  Attempt attempt = 1;
+  TicketId ticket;
+  std::string data_endpoint;
+  PairKey pair_key{};
+  Incarnation decode = 0;
+  int32_t cached_tokens = 0;  // Pinned prefix: not to be sent.
+};
+
+// Tokens in order of position, without gaps; the first event starts at position tokens.size().
+struct TokensEvent {
+  Attempt attempt = 1;
+  std::vector<TokenOutput> outputs;
+};
+
+// ---- Prefill call: router -> prefill worker ----------------------------------------------------
+
+// Where the finished KV goes. Absent = no decode worker is needed (one token, or scoring).
+struct HandoffTarget {
+  TicketId ticket;
+  std::string endpoint;
+  PairKey pair_key{};
+  Incarnation decode = 0;
+  int32_t first_token = 0;  // The decode worker already holds the tokens before.
+};
+
+struct PrefillRequest {
+  SequenceId sequence;
+  Attempt attempt = 1;
+  std::vector<int32_t> tokens;
+  int32_t prompt_length = 0;
+  SamplingParams sampling;
+  bool score_only = false;
+  std::string tenant;
+  Duration age{};
+  Duration timeout{};
+  std::optional<HandoffTarget> handoff;
+};
+
+// The prompt is computed; with score_only `first` is absent. The call then stays open until the
+// decode worker has verified the KV, and closes with OK.
+struct PrefilledEvent {
+  Attempt attempt = 1;
+  std::optional<TokenOutput> first;
+  std::vector<PromptLogprob> prompt_logprobs;
+  int32_t cached_tokens = 0;
+};
+
+using WorkerEvent = std::variant<ReservedEvent, TokensEvent, PrefilledEvent>;
+
+// ---- Cluster calls: hello and status -----------------------------------------------------------
+
+// What a worker is; constant for one incarnation.
+struct HelloInfo {
+  int32_t protocol_version = kProtocolVersion;
+  Role role = Role::kPrefill;
+  Incarnation incarnation = 0;
+  std::string numerics_id;
+  uint64_t layout_digest = 0;
+  uint64_t model_digest = 0;
+  int32_t tp_size = 1;
+  int32_t block_size = 0;
+  int32_t num_blocks = 0;
+  int32_t max_model_len = 0;  // Prompt and answer together, bounded by model, option and pool.
+  int32_t vocab_size = 0;
+};
+
+// Blocks by state; the sum is the pool size at every step (I1).
+struct BlockCounts {
+  int32_t free = 0;
+  int32_t reserved = 0;
+  int32_t filling = 0;
+  int32_t ready = 0;
+  int32_t cached = 0;
+  int32_t draining = 0;
+  int32_t total() const { return free + reserved + filling + ready + cached + draining; }
+  bool operator==(const BlockCounts&) const = default;
+};
+
+// What a worker does now; a hint for the router, the reservation decides.
+struct WorkerStatus {
+  Incarnation incarnation = 0;
+  BlockCounts blocks;
+  int32_t running = 0;    // Sequences in the running batch.
+  int32_t waiting = 0;    // Admitted, not computing: queued, reserved, in transfer.
+  int32_t preempted = 0;  // Waiting to be computed again.
+  int64_t queued_tokens = 0;  // Prompt tokens still to be computed.
+  bool draining = false;
+  uint64_t progress = 0;  // Layers computed since the start.
+  bool computing = false;
+};
+
+// ---- Mail to a worker's node -------------------------------------------------------------------
+
+struct DecodeOpened {
+  CallId call = 0;
+  DecodeRequest request;
+};
+struct PrefillOpened {
+  CallId call = 0;
+  PrefillRequest request;
+};
+// The router cancelled the call, its deadline passed, or the connection broke.
+struct CallBroken {
+  CallId call = 0;
+};
+// Finish what runs, take nothing new.
+struct Drain {};
+
+// ---- Mail to the router's node -----------------------------------------------------------------
+
+struct ClientSubmit {
+  uint64_t request = 0;  // The edge's key of the request.
+  ValidRequest body;
+};
+// The client is gone, or gave up: end everything of the request.
+struct ClientCancel {
+  uint64_t request = 0;
+};
+// The edge has all it wants of one choice (a stop string was completed).
+struct ClientStop {
+  uint64_t request = 0;
+  int32_t choice = 0;
+};
+struct WorkerEventReceived {
+  CallId call = 0;
+  WorkerEvent event;
+};
+// The worker ended the call, or it is lost. Nothing of this call follows.
+struct CallClosed {
+  CallId call = 0;
+  absl::Status status;
+};
+struct WorkerUp {
+  int32_t worker = 0;  // Index in the router's static list.
+  HelloInfo hello;
+};
+struct WorkerStatusChanged {
+  int32_t worker = 0;
+  WorkerStatus status;
+};
+struct WorkerDown {
+  int32_t worker = 0;
+  std::string reason;
+};
+
+using Message =
+    std::variant<DecodeOpened, PrefillOpened, CallBroken, Drain, LayerDone, StepDone, TransferEvent,
+                 ClientSubmit, ClientCancel, ClientStop, WorkerEventReceived, CallClosed, WorkerUp,
+                 WorkerStatusChanged, WorkerDown>;
+
+// ---- What the router's node says to a client's edge --------------------------------------------
+
+struct ChoiceTokens {
+  int32_t choice = 0;
+  std::vector<TokenOutput> outputs;  // The last one carries the finish reason.
+};
+struct PromptScored {
+  int32_t prompt = 0;
+  std::vector<PromptLogprob> logprobs;  // Positions 1 .. prompt_length - 1.
+};
+// The terminal event: exactly one per ClientSubmit, nothing after it.
+struct RequestEnded {
+  absl::Status status;
+  int32_t cached_tokens = 0;  // Over all prompts, of what the prefill workers had cached.
+};
+using ClientEvent = std::variant<ChoiceTokens, PromptScored, RequestEnded>;
+
+}  // namespace baton

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/node/message.h"
+
+namespace baton {
+
+// Receives what becomes of one request. Called on the node's thread, one call at a time, in order;
+// must not block. RequestEnded is the last event and comes exactly once.
+class ResponseSink {
+ public:
+  virtual ~ResponseSink() = default;
+  virtual void OnEvent(ClientEvent event) = 0;
+};
+
+// One worker as the router sees it, for /metrics and `baton status`.
+struct WorkerView {
+  Role role = Role::kPrefill;
+  std::string address;
+  bool healthy = false;  // Connected, compatible, not draining.
+  std::string reason;    // Why not, if not.
+  HelloInfo hello;
+  WorkerStatus status;
+};
+
+struct RouterView {
+  std::vector<WorkerView> workers;
+  int64_t queued_requests = 0;
+  int64_t queued_tokens = 0;
+  int64_t running_requests = 0;
+};
+
+// What the HTTP and gRPC edges of the router may ask of its node. Thread-safe.
+class RouterFrontend {
+ public:
+  virtual ~RouterFrontend() = default;
+
+  // Hands a request to the scheduler; returns its key. RESOURCE_EXHAUSTED at once when the inbox
+  // is full (then the sink is never called).
+  virtual absl::StatusOr<uint64_t> Submit(ValidRequest request,
+                                          std::shared_ptr<ResponseSink> sink) = 0;
+
+  // The client is gone. RequestEnded(CANCELLED) follows unless the request has ended. Idempotent.
+  virtual void Cancel(uint64_t request) = 0;
+
+  // A stop string completed this choice. RequestEnded(OK) follows when all choices have ended.
+  virtual void StopChoice(uint64_t request, int32_t choice) = 0;
+
+  // The latest snapshot; never waits for the node.
+  virtual RouterView View() const = 0;
+
+  // True once a token went end to end through the workers that are connected now.
+  virtual bool Ready() const = 0;
+};
+
+}  // namespace baton
