@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/dtype.h"
+#include "common/model/rope.h"
+
+namespace baton {
+
+enum class NormKind : uint8_t { kRms, kLayer };
+
+enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
+
+// A decoder-only transformer described by its features, not by its family: one runner reads this.
+// Every field is in its range: sizes are positive and bounded so that the product of any three fits
+// in int64, num_heads is a multiple of num_kv_heads, head_dim is even.
+struct ModelConfig {
+  std::string architecture;  // E.g. "LlamaForCausalLM"; for messages only.
+
+  int32_t vocab_size = 0;
+  int32_t hidden_size = 0;
+  int32_t num_layers = 0;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;  // Need not be hidden_size / num_heads.
+  int32_t ffn_size = 0;
+
+  NormKind norm = NormKind::kRms;
+  float norm_eps = 1e-6f;
+  bool norm_one_plus_weight = false;  // Scale by (1 + weight).
+
+  Activation activation = Activation::kSilu;
+  bool gated_mlp = true;  // down(act(gate(x)) * up(x)); else down(act(up(x))).
+
+  bool qkv_bias = false;
+  bool o_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;  // RMS norm with norm_eps over each head of q and k, before the rotation.
+
+  bool tied_embeddings = false;  // The logits' matrix is the embedding.
+
+  RopeForm rope;
+  int32_t rotary_dim = 0;     // Even, <= head_dim; equal to head_dim for now.
+  float attention_scale = 0;  // Multiplies q . k: 1 / sqrt(head_dim).
+
+  int32_t max_position_embeddings = 0;  // As config.json says.
+  int32_t max_model_len = 0;  // Positions this server accepts: that, or less (RopeDynamic).
+
+  DType dtype = DType::kF32;  // As the weights were saved; each tensor still names its own.
+  std::optional<int32_t> bos_token_id;
+  std::vector<int32_t> eos_token_ids;  // May be empty.
+};
+
+// Parses the text of a config.json, in the older (rope_theta, rope_scaling, torch_dtype) or newer
+// (rope_parameters, dtype, layer_types) names; defaults are those of transformers 5. What Baton
+// does not support is refused with the field, its value and what is allowed.
+// InvalidArgument: malformed or out of range. Unimplemented: well-formed but not supported.
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text);
+
+// Reads and parses <model_dir>/config.json.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+
+}  // namespace baton
