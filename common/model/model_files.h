@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/generation_config.h"
+#include "common/model/model_config.h"
+#include "common/model/safetensors.h"
+#include "common/model/weights.h"
+
+namespace baton {
+
+// A model folder in Hugging Face layout, opened and checked. Owns the file mappings that `weights`
+// points into; a runner may drop it once it has packed its own copy.
+struct ModelFiles {
+  ModelConfig config;
+  GenerationConfig generation;
+  SafetensorsFiles files;
+  ModelWeights weights;
+  std::vector<int32_t> eos_token_ids;  // Of generation_config.json, else of config.json; ascending.
+  uint64_t model_digest = 0;           // Config, tensor table and weight bytes.
+};
+
+// Reads config.json, generation_config.json and the weights of `model_dir`. The error names the
+// file and the defect.
+absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir);
+
+}  // namespace baton

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/dtype.h"
+#include "common/model/tensor_view.h"
+
+namespace baton {
+
+// A whole file mapped read-only. The file must not shrink while it is mapped; its size was checked
+// against its contents when it was opened.
+class MappedFile;
+
+// A tensor as the header of a safetensors file describes it.
+struct StoredTensor {
+  std::string dtype;  // As stored, e.g. "BF16", "I64"; of the format's list.
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;  // Exactly product(shape) * item size.
+  std::string file;                  // The file's name within the model folder, for messages.
+};
+
+// The header of one safetensors file held in memory, checked in full: header <= 16 MiB and nested
+// <= 8, known dtypes, begin <= end, length == product(shape) * item size, tensors in a row from 0
+// to the file's end without overlap or hole, no name twice. `file` names it in errors. The result's
+// spans point into `contents`. Anything else is InvalidArgument with file, tensor and defect.
+absl::StatusOr<std::map<std::string, StoredTensor>> ParseSafetensors(
+    std::string_view file, std::span<const std::byte> contents);
+
+// All tensors of a model folder: model.safetensors, or the shards that
+// model.safetensors.index.json lists. Owns the mappings; move-only; immutable once open, so any
+// thread may read it.
+class SafetensorsFiles {
+ public:
+  // InvalidArgument or NotFound, naming the file, the tensor and the defect.
+  static absl::StatusOr<SafetensorsFiles> Open(const std::string& model_dir);
+
+  SafetensorsFiles(SafetensorsFiles&&) noexcept;
+  SafetensorsFiles& operator=(SafetensorsFiles&&) noexcept;
+  ~SafetensorsFiles();
+
+  // By name, ascending.
+  const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
+
+  // 64 bits over the tensor table (names, dtypes, shapes) and every tensor's bytes (XXH3); does not
+  // depend on how the tensors are spread over files. Reads everything once.
+  uint64_t Digest() const;
+
+ private:
+  SafetensorsFiles();
+
+  std::vector<std::unique_ptr<MappedFile>> files_;
+  std::map<std::string, StoredTensor> tensors_;
+};
+
+}  // namespace baton
