@@ -1,0 +1,44 @@
+#include "router/generation/error.h"
+
+#include "absl/strings/cord.h"
+
+namespace baton {
+namespace {
+
+constexpr std::string_view kParamUrl = "baton/param";
+constexpr std::string_view kCodeUrl = "baton/code";
+constexpr std::string_view kQuotaUrl = "baton/quota";
+
+std::string Payload(const absl::Status& status, std::string_view url) {
+  const auto payload = status.GetPayload({url.data(), url.size()});
+  return payload.has_value() ? std::string(*payload) : std::string();
+}
+
+void SetPayload(absl::Status& status, std::string_view url, std::string_view value) {
+  status.SetPayload({url.data(), url.size()}, absl::Cord({value.data(), value.size()}));
+}
+
+}  // namespace
+
+absl::Status InvalidField(std::string_view param, std::string_view message) {
+  absl::Status status = absl::InvalidArgumentError({message.data(), message.size()});
+  SetPayload(status, kParamUrl, param);
+  return status;
+}
+
+absl::Status WithErrorCode(absl::Status status, std::string_view code) {
+  SetPayload(status, kCodeUrl, code);
+  return status;
+}
+
+absl::Status QuotaExceeded(std::string_view message) {
+  absl::Status status = absl::ResourceExhaustedError({message.data(), message.size()});
+  SetPayload(status, kQuotaUrl, "1");
+  return status;
+}
+
+std::string ErrorParam(const absl::Status& status) { return Payload(status, kParamUrl); }
+std::string ErrorCode(const absl::Status& status) { return Payload(status, kCodeUrl); }
+bool IsQuotaExceeded(const absl::Status& status) { return !Payload(status, kQuotaUrl).empty(); }
+
+}  // namespace baton

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+// Errors of a client's request as absl::Status with payloads, so that HTTP and gRPC report the
+// same thing: which field is wrong (`param`) and a stable machine-readable `code`.
+namespace baton {
+
+// INVALID_ARGUMENT about one field of the request. `param` is the field as the client wrote it,
+// e.g. "messages[2].content"; `message` names the value and the cure.
+absl::Status InvalidField(std::string_view param, std::string_view message);
+
+// Adds or replaces the machine-readable code, e.g. "context_length_exceeded".
+absl::Status WithErrorCode(absl::Status status, std::string_view code);
+
+// RESOURCE_EXHAUSTED that is the client's own doing (its quota), not our load: HTTP 429, not 503.
+absl::Status QuotaExceeded(std::string_view message);
+
+// The payloads; empty or false when absent.
+std::string ErrorParam(const absl::Status& status);
+std::string ErrorCode(const absl::Status& status);
+bool IsQuotaExceeded(const absl::Status& status);
+
+}  // namespace baton

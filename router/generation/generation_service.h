@@ -1,0 +1,154 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/random.h"
+#include "common/base/time.h"
+#include "common/node/message.h"
+#include "router/frontend.h"
+#include "router/generation/generation_request.h"
+#include "router/generation/sampling_defaults.h"
+#include "router/generation/tokenizer.h"
+
+namespace baton {
+
+// Runs a task soon, elsewhere; tasks of one executor run one at a time, in order. Empty = inline.
+using SerialExecutor = std::function<void(std::function<void()>)>;
+
+// Receives one generation. All calls come through the executor given to Start, one at a time:
+// for each prompt its OnPrompt (if prompt log probabilities were asked for) before any OnDelta of
+// its choices; each choice ends with exactly one delta whose finish is not kNone, unless OnEnd
+// reports an error; OnEnd is the last call and comes exactly once.
+class GenerationSink {
+ public:
+  virtual ~GenerationSink() = default;
+  virtual void OnPrompt(PromptLogprobs prompt) = 0;
+  virtual void OnDelta(ChoiceDelta delta) = 0;
+  virtual void OnEnd(const absl::Status& status, const Usage& usage) = 0;
+};
+
+// Told what metrics need, on the executor of the request. Must be thread-safe and not block.
+class GenerationObserver {
+ public:
+  virtual ~GenerationObserver() = default;
+  virtual void OnFirstToken(Duration since_start) = 0;
+  virtual void OnNextToken(Duration since_previous) = 0;
+  virtual void OnRequestEnd(const absl::Status& status, Duration since_start,
+                            const Usage& usage) = 0;
+};
+
+// A request that passed every check: what Start needs, and what an answer repeats.
+struct PreparedGeneration {
+  ValidRequest request;
+  std::vector<std::string> prompt_texts;  // One per prompt with echo, else empty.
+  std::vector<std::string> stop;
+  bool echo = false;
+  bool skip_special_tokens = true;
+  int64_t prompt_tokens = 0;
+};
+
+// A running generation. Thread-safe; may outlive the service's answer.
+class Generation {
+ public:
+  virtual ~Generation() = default;
+  // The client is gone: ends the request on all workers. OnEnd(CANCELLED) follows unless the
+  // request has ended. Idempotent.
+  virtual void Cancel() = 0;
+};
+
+struct GenerationLimits {
+  int32_t max_model_len = 0;  // Prompt and answer together.
+  int32_t vocab_size = 0;
+  int32_t max_output_tokens = 0;  // Cap of max_tokens; 0 = max_model_len.
+  int32_t max_prompts = 128;      // Prompts of one request.
+  int32_t max_choices = 128;      // Prompts times n.
+  int64_t max_prompt_bytes = int64_t{4} << 20;
+  int32_t max_stop_strings = 16;
+  int32_t max_stop_bytes = 256;
+  int32_t max_stop_token_ids = 128;
+  int32_t max_logprobs = 20;
+  int32_t max_label_bytes = 128;
+  int32_t max_requests_per_tenant = 0;  // At a time; 0 = no limit.
+  Duration default_timeout = std::chrono::seconds(3600);
+};
+
+struct GenerationServiceOptions {
+  std::string model_name;  // As served: `model` of requests and answers.
+  GenerationLimits limits;
+  SamplingDefaults defaults;
+  std::function<Time()> clock;  // For the observer; empty = it is told zero durations.
+  uint64_t random_seed = 1;     // Of drawn seeds and ids: see RandomSeed() of seed_source.h.
+  GenerationObserver* observer = nullptr;  // Outlives the service; null = none.
+};
+
+// The layer between the text APIs (HTTP, gRPC) and the router's node: text in, text out. It owns
+// the tokenizer and does all that is the same for every API: templates and tokenizing, defaults,
+// limits and validation, and for each choice detokenizing, stop strings, log probabilities with
+// text, usage. Thread-safe. Use: Prepare, then Start. Both may take as long as tokenizing takes
+// (call them on a thread that may); they never wait for the cluster.
+//
+// Errors carry their field, see error.h: ErrorParam(status) is empty or the name of the field.
+class GenerationService {
+ public:
+  // `frontend` outlives the service. `tokenizer` is null for a folder without one: then only
+  // prompts of token ids are served, text is empty, and what needs text is refused.
+  GenerationService(GenerationServiceOptions options, std::shared_ptr<const Tokenizer> tokenizer,
+                    RouterFrontend* frontend);
+
+  // Template, tokenize, defaults, limits. INVALID_ARGUMENT names the field.
+  absl::StatusOr<PreparedGeneration> Prepare(const GenerationRequest& request);
+
+  // Submits. On an error (RESOURCE_EXHAUSTED when full, or over the tenant's quota) the sink is
+  // never called. The sink may be called before Start returns.
+  absl::StatusOr<std::shared_ptr<Generation>> Start(PreparedGeneration prepared,
+                                                    std::shared_ptr<GenerationSink> sink,
+                                                    SerialExecutor executor);
+
+  // A prompt's token ids, as Prepare would make them; no limit but the prompt's bytes.
+  // `prompt_param` names the field in errors.
+  absl::StatusOr<std::vector<int32_t>> Tokenize(const Prompt& prompt,
+                                                std::optional<bool> add_special_tokens,
+                                                std::string_view prompt_param) const;
+  // Text of ids, special tokens included. INVALID_ARGUMENT names `param` for an id out of range.
+  absl::StatusOr<std::string> Detokenize(const std::vector<int32_t>& ids,
+                                         std::string_view param) const;
+  // One token's text, valid UTF-8.
+  std::string TokenString(int32_t id) const;
+
+  // Checks `model` of a request; empty = the served one. NOT_FOUND with param and code.
+  absl::Status CheckModel(std::string_view model) const;
+
+  // 32 random hex digits, for answers whose request brought no label.
+  std::string NewId();
+
+  const GenerationServiceOptions& options() const { return options_; }
+  const RouterFrontend& frontend() const { return *frontend_; }
+  bool has_tokenizer() const { return tokenizer_ != nullptr; }
+
+ private:
+  struct Quota;
+
+  absl::StatusOr<std::vector<int32_t>> TokenizePrompt(const GenerationRequest& request,
+                                                      size_t index) const;
+  uint64_t NextRandom();
+
+  const GenerationServiceOptions options_;
+  const std::shared_ptr<const Tokenizer> tokenizer_;
+  RouterFrontend* const frontend_;
+  const std::shared_ptr<Quota> quota_;
+  absl::Mutex mutex_;
+  Random random_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace baton
