@@ -51,8 +51,8 @@ struct GenerationRequest {
   std::vector<std::string> stop;
   bool skip_special_tokens = true;
 
-  bool echo = false;                       // max_tokens 0 is allowed only with it.
-  std::optional<int64_t> logprobs;         // 0 = the chosen token's only, k = and the top k.
+  bool echo = false;                // max_tokens 0 is allowed only with it.
+  std::optional<int64_t> logprobs;  // 0 = the chosen token's only, k = and the top k.
   std::string logprobs_param = "logprobs";
   std::optional<int64_t> prompt_logprobs;  // The same for the prompt's tokens.
   bool logits_digests = false;
@@ -84,7 +84,7 @@ struct TokenLogprobs {
 struct ChoiceDelta {
   int32_t choice = 0;  // prompt * n + c.
   int32_t prompt = 0;
-  std::string text;    // Without the stop string, without the end token.
+  std::string text;  // Without the stop string, without the end token.
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs;   // One per token, if asked for.
   std::vector<uint64_t> logits_digests;  // One per token, if asked for.

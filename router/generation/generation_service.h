@@ -15,10 +15,10 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/random.h"
 #include "common/base/time.h"
+#include "common/model/generation_config.h"
 #include "common/node/message.h"
 #include "router/frontend.h"
 #include "router/generation/generation_request.h"
-#include "router/generation/sampling_defaults.h"
 #include "router/generation/tokenizer.h"
 
 namespace baton {
@@ -71,8 +71,8 @@ struct GenerationLimits {
   int32_t max_model_len = 0;  // Prompt and answer together.
   int32_t vocab_size = 0;
   int32_t max_output_tokens = 0;  // Cap of max_tokens; 0 = max_model_len.
-  int32_t max_prompts = 128;      // Prompts of one request.
-  int32_t max_choices = 128;      // Prompts times n.
+  int32_t max_prompts = 256;      // Prompts of one request.
+  int32_t max_choices = 256;      // Prompts times n.
   int64_t max_prompt_bytes = int64_t{4} << 20;
   int32_t max_stop_strings = 16;
   int32_t max_stop_bytes = 256;
@@ -86,7 +86,7 @@ struct GenerationLimits {
 struct GenerationServiceOptions {
   std::string model_name;  // As served: `model` of requests and answers.
   GenerationLimits limits;
-  SamplingDefaults defaults;
+  GenerationConfig defaults;    // Of the model; see sampling_defaults.h.
   std::function<Time()> clock;  // For the observer; empty = it is told zero durations.
   uint64_t random_seed = 1;     // Of drawn seeds and ids: see RandomSeed() of seed_source.h.
   GenerationObserver* observer = nullptr;  // Outlives the service; null = none.

@@ -1,0 +1,211 @@
+#include "router/generation/generation_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "router/generation/error.h"
+#include "router/generation/generation_session.h"
+#include "router/generation/token_details.h"
+#include "router/generation/utf8.h"
+#include "router/generation/validate.h"
+
+namespace baton {
+namespace {
+
+// More bytes than this per token of the model's length never fit: no common tokenizer has longer
+// tokens. Keeps hostile text from being tokenized in vain.
+constexpr int64_t kMaxBytesPerToken = 256;
+
+absl::Status CheckText(std::string_view text, const GenerationLimits& limits,
+                       std::string_view param) {
+  const int64_t most =
+      std::min(limits.max_prompt_bytes, kMaxBytesPerToken * std::max(limits.max_model_len, 1));
+  if (static_cast<int64_t>(text.size()) > most) {
+    return WithErrorCode(
+        InvalidField(param, absl::StrFormat("%s has %d bytes; this model's maximum context length "
+                                            "is %d tokens, which is never more than %d bytes.",
+                                            param, text.size(), limits.max_model_len, most)),
+        "context_length_exceeded");
+  }
+  if (!IsValidUtf8(text)) {
+    return InvalidField(param, absl::StrCat(param, " is not valid UTF-8."));
+  }
+  return absl::OkStatus();
+}
+
+// The tokenizer's error, about a field of the request.
+absl::Status AboutField(const absl::Status& status, std::string_view param) {
+  if (!absl::IsInvalidArgument(status) || !ErrorParam(status).empty()) {
+    return status;
+  }
+  return InvalidField(param, absl::StrCat(param, ": ", status.message()));
+}
+
+}  // namespace
+
+// Requests running per tenant. Shared with the sessions, which may outlive the service.
+struct GenerationService::Quota {
+  absl::Mutex mutex;
+  std::map<std::string, int32_t> running ABSL_GUARDED_BY(mutex);
+
+  bool Acquire(const std::string& tenant, int32_t limit) {
+    absl::MutexLock lock(&mutex);
+    int32_t& count = running[tenant];
+    if (limit > 0 && count >= limit) {
+      return false;
+    }
+    ++count;
+    return true;
+  }
+  void Release(const std::string& tenant) {
+    absl::MutexLock lock(&mutex);
+    const auto it = running.find(tenant);
+    if (--it->second == 0) {
+      running.erase(it);
+    }
+  }
+};
+
+GenerationService::GenerationService(GenerationServiceOptions options,
+                                     std::shared_ptr<const Tokenizer> tokenizer,
+                                     RouterFrontend* frontend)
+    : options_(std::move(options)),
+      tokenizer_(std::move(tokenizer)),
+      frontend_(frontend),
+      quota_(std::make_shared<Quota>()),
+      random_(options_.random_seed) {}
+
+absl::StatusOr<PreparedGeneration> GenerationService::Prepare(const GenerationRequest& request) {
+  RETURN_IF_ERROR(CheckRequest(request, options_.limits, has_tokenizer()));
+  PreparedGeneration prepared;
+  std::vector<std::vector<int32_t>> prompts;
+  prompts.reserve(request.prompts.size());
+  for (size_t p = 0; p < request.prompts.size(); ++p) {
+    ASSIGN_OR_RETURN(
+        std::vector<int32_t> ids,
+        Tokenize(request.prompts[p], request.add_special_tokens, request.prompt_param));
+    prepared.prompt_tokens += static_cast<int64_t>(ids.size());
+    prompts.push_back(std::move(ids));
+  }
+  ASSIGN_OR_RETURN(prepared.request, BuildValidRequest(request, std::move(prompts), options_.limits,
+                                                       options_.defaults, NextRandom()));
+  for (size_t p = 0; request.echo && p < request.prompts.size(); ++p) {
+    if (const auto* text = std::get_if<std::string>(&request.prompts[p])) {
+      prepared.prompt_texts.push_back(*text);
+    } else if (has_tokenizer()) {
+      ASSIGN_OR_RETURN(
+          prepared.prompt_texts.emplace_back(),
+          tokenizer_->Decode(prepared.request.prompts[p], request.skip_special_tokens));
+    } else {
+      prepared.prompt_texts.emplace_back();
+    }
+  }
+  prepared.stop = request.stop;
+  prepared.echo = request.echo;
+  prepared.skip_special_tokens = request.skip_special_tokens;
+  return prepared;
+}
+
+absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
+    PreparedGeneration prepared, std::shared_ptr<GenerationSink> sink, SerialExecutor executor) {
+  const std::string tenant = prepared.request.tenant;
+  const int32_t limit = options_.limits.max_requests_per_tenant;
+  if (!quota_->Acquire(tenant, limit)) {
+    return QuotaExceeded(absl::StrFormat(
+        "You have %d requests running, which is the most allowed; wait for one to end.", limit));
+  }
+  ValidRequest request = prepared.request;
+  // Echo without scores and without new tokens needs no worker.
+  const bool local = request.score_only && request.sampling.num_prompt_logprobs < 0;
+  auto session = std::make_shared<GenerationSession>(
+      GenerationSession::Setup{.prepared = std::move(prepared),
+                               .sink = std::move(sink),
+                               .executor = std::move(executor),
+                               .tokenizer = tokenizer_,
+                               .frontend = frontend_,
+                               .clock = options_.clock,
+                               .observer = options_.observer,
+                               .release = [quota = quota_, tenant] { quota->Release(tenant); }});
+  if (local) {
+    session->OnEvent(RequestEnded{});
+    return std::shared_ptr<Generation>(std::move(session));
+  }
+  absl::StatusOr<uint64_t> key = frontend_->Submit(std::move(request), session);
+  if (!key.ok()) {
+    session->Abandon();
+    return key.status();
+  }
+  session->Submitted(*key);
+  return std::shared_ptr<Generation>(std::move(session));
+}
+
+absl::StatusOr<std::vector<int32_t>> GenerationService::Tokenize(
+    const Prompt& prompt, std::optional<bool> add_special_tokens,
+    std::string_view prompt_param) const {
+  if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
+    return *ids;
+  }
+  if (!has_tokenizer()) {
+    return InvalidField(prompt_param, "This model has no tokenizer; only token ids are served.");
+  }
+  if (const auto* text = std::get_if<std::string>(&prompt)) {
+    RETURN_IF_ERROR(CheckText(*text, options_.limits, prompt_param));
+    auto ids = tokenizer_->Encode(*text, add_special_tokens.value_or(true));
+    return ids.ok() ? ids : AboutField(ids.status(), prompt_param);
+  }
+  const ChatPrompt& chat = std::get<ChatPrompt>(prompt);
+  RETURN_IF_ERROR(CheckText(chat.messages_json, options_.limits, prompt_param));
+  auto text = tokenizer_->ApplyChatTemplate(chat.messages_json,
+                                            {.kwargs_json = chat.template_kwargs_json,
+                                             .add_generation_prompt = chat.add_generation_prompt});
+  if (!text.ok()) {
+    return AboutField(text.status(), prompt_param);
+  }
+  // The template has written the special tokens itself.
+  auto ids = tokenizer_->Encode(*text, add_special_tokens.value_or(false));
+  return ids.ok() ? ids : AboutField(ids.status(), prompt_param);
+}
+
+absl::StatusOr<std::string> GenerationService::Detokenize(const std::vector<int32_t>& ids,
+                                                          std::string_view param) const {
+  if (!has_tokenizer()) {
+    return InvalidField(param, "This model has no tokenizer; only token ids are served.");
+  }
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= options_.limits.vocab_size) {
+      return InvalidField(param, absl::StrFormat("%s has the id %d; ids are between 0 and %d.",
+                                                 param, id, options_.limits.vocab_size - 1));
+    }
+  }
+  auto text = tokenizer_->Decode(ids, /*skip_special_tokens=*/false);
+  return text.ok() ? text : AboutField(text.status(), param);
+}
+
+std::string GenerationService::TokenString(int32_t id) const {
+  return DescribeToken(tokenizer_.get(), id, 0).text;
+}
+
+absl::Status GenerationService::CheckModel(std::string_view model) const {
+  if (model.empty() || model == options_.model_name) {
+    return absl::OkStatus();
+  }
+  absl::Status status = InvalidField(
+      "model", absl::StrFormat("The model `%s` does not exist; this server has `%s`.",
+                               ToValidUtf8(model.substr(0, 256)), options_.model_name));
+  return WithErrorCode(std::move(status), "model_not_found");
+}
+
+std::string GenerationService::NewId() {
+  const uint64_t high = NextRandom();
+  return absl::StrFormat("%016x%016x", high, NextRandom());
+}
+
+uint64_t GenerationService::NextRandom() {
+  absl::MutexLock lock(&mutex_);
+  return random_.Next();
+}
+
+}  // namespace baton

@@ -1,0 +1,243 @@
+#include "router/generation/generation_session.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "router/generation/token_details.h"
+#include "router/generation/utf8.h"
+
+namespace baton {
+
+GenerationSession::GenerationSession(Setup setup)
+    : setup_(std::move(setup)),
+      num_choices_(setup_.prepared.request.num_choices),
+      sampling_(setup_.prepared.request.sampling),
+      prompts_(setup_.prepared.request.prompts),
+      wants_prompt_logprobs_(sampling_.num_prompt_logprobs >= 0),
+      start_(Now()) {
+  prompt_states_.resize(prompts_.size());
+  for (size_t p = 0; p < setup_.prepared.prompt_texts.size(); ++p) {
+    prompt_states_[p].text_length = CodePoints(setup_.prepared.prompt_texts[p]);
+  }
+  const size_t total = prompts_.size() * static_cast<size_t>(num_choices_);
+  choices_.reserve(total);
+  for (size_t c = 0; c < total; ++c) {
+    auto decoder = setup_.tokenizer != nullptr
+                       ? setup_.tokenizer->NewStreamDecoder(setup_.prepared.skip_special_tokens)
+                       : nullptr;
+    choices_.push_back(
+        {ChoiceText(std::move(decoder), &setup_.prepared.stop, sampling_.min_tokens)});
+  }
+  usage_.prompt_tokens = setup_.prepared.prompt_tokens;
+}
+
+GenerationSession::~GenerationSession() { Abandon(); }
+
+void GenerationSession::Submitted(uint64_t key) {
+  bool cancelled = false;
+  std::vector<int32_t> stopped;
+  {
+    absl::MutexLock lock(&mutex_);
+    key_ = key;
+    cancelled = cancelled_;
+    stopped.swap(stopped_);
+  }
+  for (const int32_t choice : stopped) {
+    setup_.frontend->StopChoice(key, choice);
+  }
+  if (cancelled) {
+    setup_.frontend->Cancel(key);
+  }
+}
+
+void GenerationSession::Abandon() {
+  if (setup_.release) {
+    std::exchange(setup_.release, {})();
+  }
+}
+
+void GenerationSession::OnEvent(ClientEvent event) {
+  if (!setup_.executor) {
+    Receive(std::move(event));
+    return;
+  }
+  setup_.executor([self = shared_from_this(), event = std::move(event)]() mutable {
+    self->Receive(std::move(event));
+  });
+}
+
+void GenerationSession::Cancel() {
+  std::optional<uint64_t> key;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (std::exchange(cancelled_, true)) {
+      return;
+    }
+    key = key_;
+  }
+  if (key.has_value()) {
+    setup_.frontend->Cancel(*key);
+  }
+}
+
+void GenerationSession::StopChoice(int32_t index) {
+  std::optional<uint64_t> key;
+  {
+    absl::MutexLock lock(&mutex_);
+    key = key_;
+    if (!key.has_value()) {
+      stopped_.push_back(index);
+    }
+  }
+  if (key.has_value()) {
+    setup_.frontend->StopChoice(*key, index);
+  }
+}
+
+void GenerationSession::Receive(ClientEvent event) {
+  if (ended_) {
+    return;
+  }
+  std::visit([this](auto&& e) { Receive(std::move(e)); }, std::move(event));
+}
+
+void GenerationSession::Receive(PromptScored scored) {
+  if (scored.prompt < 0 || static_cast<size_t>(scored.prompt) >= prompts_.size()) {
+    return Fail(absl::InternalError("scores of an unknown prompt"));
+  }
+  PromptState& state = prompt_states_[scored.prompt];
+  if (!wants_prompt_logprobs_ || std::exchange(state.scored, true)) {
+    return;
+  }
+  PromptLogprobs logprobs = DescribePrompt(setup_.tokenizer.get(), prompts_[scored.prompt],
+                                           scored.logprobs, setup_.prepared.skip_special_tokens);
+  logprobs.prompt = scored.prompt;
+  setup_.sink->OnPrompt(std::move(logprobs));
+  for (ChoiceTokens& tokens : std::exchange(state.waiting, {})) {
+    Receive(std::move(tokens));
+  }
+}
+
+void GenerationSession::Receive(ChoiceTokens tokens) {
+  if (tokens.choice < 0 || static_cast<size_t>(tokens.choice) >= choices_.size()) {
+    return Fail(absl::InternalError("tokens of an unknown choice"));
+  }
+  const int32_t prompt = tokens.choice / num_choices_;
+  if (wants_prompt_logprobs_ && !prompt_states_[prompt].scored) {
+    prompt_states_[prompt].waiting.push_back(std::move(tokens));
+    return;
+  }
+  Choice& choice = choices_[tokens.choice];
+  if (choice.finish != FinishReason::kNone || tokens.outputs.empty() || !failure_.ok()) {
+    return;  // What was under way when a stop string was found.
+  }
+  Observe(choice);
+  ChoiceDelta delta{.choice = tokens.choice, .prompt = prompt};
+  for (const TokenOutput& output : tokens.outputs) {
+    PushToken(tokens.choice, output, delta);
+    if (!failure_.ok()) {
+      return;
+    }
+    if (choice.finish != FinishReason::kNone) {
+      break;
+    }
+  }
+  setup_.sink->OnDelta(std::move(delta));
+}
+
+void GenerationSession::PushToken(int32_t index, const TokenOutput& output, ChoiceDelta& delta) {
+  Choice& choice = choices_[index];
+  if (sampling_.num_logprobs >= 0) {
+    const int64_t offset = prompt_states_[delta.prompt].text_length + choice.text.length();
+    delta.logprobs.push_back(DescribeOutput(setup_.tokenizer.get(), output, offset));
+  }
+  if (sampling_.logits_digest) {
+    delta.logits_digests.push_back(output.logits_digest);
+  }
+  delta.tokens.push_back(output.token);
+  ++usage_.completion_tokens;
+  auto piece = choice.text.Push(output.token, /*hidden=*/output.finish == FinishReason::kStop,
+                                /*last=*/output.finish != FinishReason::kNone);
+  if (!piece.ok()) {
+    return Fail(absl::InternalError(piece.status().message()));
+  }
+  delta.text += piece->text;
+  if (piece->stop.has_value()) {
+    delta.stop_string = std::move(piece->stop);
+    if (output.finish == FinishReason::kNone) {
+      StopChoice(index);
+    }
+    return FinishChoice(index, FinishReason::kStop, delta);
+  }
+  if (output.finish == FinishReason::kStop) {
+    const auto& ids = sampling_.stop_token_ids;
+    if (std::find(ids.begin(), ids.end(), output.token) != ids.end()) {
+      delta.stop_token = output.token;
+    }
+  }
+  if (output.finish != FinishReason::kNone) {
+    FinishChoice(index, output.finish, delta);
+  }
+}
+
+void GenerationSession::FinishChoice(int32_t index, FinishReason finish, ChoiceDelta& delta) {
+  choices_[index].finish = finish;
+  delta.finish = finish;
+}
+
+void GenerationSession::Receive(RequestEnded ended) {
+  if (!failure_.ok()) {
+    return End(failure_, ended.cached_tokens);
+  }
+  if (!ended.status.ok()) {
+    return End(std::move(ended.status), ended.cached_tokens);
+  }
+  const bool score_only = setup_.prepared.request.score_only;
+  for (size_t c = 0; c < choices_.size(); ++c) {
+    const PromptState& prompt = prompt_states_[c / num_choices_];
+    const bool scored = !wants_prompt_logprobs_ || prompt.scored;
+    if (!scored || (!score_only && choices_[c].finish == FinishReason::kNone)) {
+      return End(absl::InternalError("the answer ended early"), ended.cached_tokens);
+    }
+    if (score_only) {
+      ChoiceDelta delta{.choice = static_cast<int32_t>(c),
+                        .prompt = static_cast<int32_t>(c) / num_choices_};
+      FinishChoice(static_cast<int32_t>(c), FinishReason::kLength, delta);
+      setup_.sink->OnDelta(std::move(delta));
+    }
+  }
+  End(absl::OkStatus(), ended.cached_tokens);
+}
+
+// A defect of our own: ends the request everywhere; the sink hears of it with the node's end.
+void GenerationSession::Fail(absl::Status status) {
+  failure_ = std::move(status);
+  Cancel();
+}
+
+void GenerationSession::End(absl::Status status, int64_t cached_tokens) {
+  ended_ = true;
+  usage_.cached_tokens = cached_tokens;
+  if (setup_.observer != nullptr) {
+    setup_.observer->OnRequestEnd(status, Now() - start_, usage_);
+  }
+  Abandon();
+  setup_.sink->OnEnd(status, usage_);
+  setup_.sink.reset();
+}
+
+void GenerationSession::Observe(Choice& choice) {
+  if (setup_.observer == nullptr) {
+    return;
+  }
+  const Time now = Now();
+  if (!std::exchange(first_token_seen_, true)) {
+    setup_.observer->OnFirstToken(now - start_);
+  }
+  if (choice.last_token.has_value()) {
+    setup_.observer->OnNextToken(now - *choice.last_token);
+  }
+  choice.last_token = now;
+}
+
+}  // namespace baton
