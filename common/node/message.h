@@ -11,6 +11,7 @@
 #include "common/base/generation.h"
 #include "common/base/ids.h"
 #include "common/base/time.h"
+#include "common/kv_cache/block_types.h"
 #include "common/model/model_runner.h"
 #include "common/transport/kv_transport.h"
 
@@ -119,18 +120,6 @@ struct HelloInfo {
   int32_t num_blocks = 0;
   int32_t max_model_len = 0;  // Prompt and answer together, bounded by model, option and pool.
   int32_t vocab_size = 0;
-};
-
-// Blocks by state; the sum is the pool size at every step (I1).
-struct BlockCounts {
-  int32_t free = 0;
-  int32_t reserved = 0;
-  int32_t filling = 0;
-  int32_t ready = 0;
-  int32_t cached = 0;
-  int32_t draining = 0;
-  int32_t total() const { return free + reserved + filling + ready + cached + draining; }
-  bool operator==(const BlockCounts&) const = default;
 };
 
 // What a worker does now; a hint for the router, the reservation decides.

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -10,20 +9,12 @@
 #include "absl/status/status.h"
 #include "common/base/generation.h"
 #include "common/base/ids.h"
-#include "common/kv_cache/kv_layout.h"
+#include "common/kv_cache/block_types.h"
 
 namespace baton {
 
 // 256-bit key of one (prefill incarnation, decode incarnation) pair; never logged.
 using PairKey = std::array<uint8_t, 32>;
-
-// A block as captured when a transfer was agreed. A write whose generation is no longer the
-// block's is refused and counted.
-struct BlockRef {
-  BlockId block = -1;
-  uint32_t generation = 0;
-  bool operator==(const BlockRef&) const = default;
-};
 
 // What both sides must agree on before KV may be decoded from; compared in the final frame.
 struct HandoffDigests {
@@ -36,19 +27,19 @@ struct HandoffDigests {
 // The receiving side of one handoff.
 struct ExpectArgs {
   TicketId ticket;
-  Incarnation sender = 0;       // Only a connection authenticated for this incarnation may write.
+  Incarnation sender = 0;        // Only a connection authenticated for this incarnation may write.
   std::vector<BlockRef> blocks;  // Of the whole sequence; block i holds tokens [i*B, (i+1)*B).
-  int32_t first_token = 0;      // Tokens before it are here already (pinned prefix blocks).
-  int32_t num_tokens = 0;       // Prompt length: [first_token, num_tokens) of every layer must come.
+  int32_t first_token = 0;       // Tokens before it are here already (pinned prefix blocks).
+  int32_t num_tokens = 0;  // Prompt length: [first_token, num_tokens) of every layer must come.
   HandoffDigests digests;
 };
 
 // The sending side of one handoff. The blocks must stay readable until the ticket's kEnded.
 struct StartArgs {
   TicketId ticket;
-  std::string endpoint;     // "host:port" of the receiver's data listener.
+  std::string endpoint;  // "host:port" of the receiver's data listener.
   PairKey key{};
-  Incarnation sender = 0;   // This process.
+  Incarnation sender = 0;  // This process.
   Incarnation receiver = 0;
   std::vector<BlockId> blocks;  // The sender's own block table for tokens [0, num_tokens).
   int32_t first_token = 0;
@@ -82,8 +73,8 @@ struct TransferEvent {
   TicketId ticket;
   bool receiver = false;  // Which side of the ticket this event belongs to.
   absl::Status status;
-  TokenOutput first;      // Receiver, kEnded with OK.
-  int64_t bytes = 0;      // Payload moved, at kEnded.
+  TokenOutput first;  // Receiver, kEnded with OK.
+  int64_t bytes = 0;  // Payload moved, at kEnded.
 };
 
 // Moves K/V bytes of agreed handoffs between block pools. Never allocates or frees blocks. All
@@ -112,9 +103,5 @@ class KvTransport {
   // An unknown or ended ticket is a counted no-op.
   virtual void Abort(TicketId ticket) = 0;
 };
-
-// The current generation of every block, readable from the transport's thread. Owned by the
-// BlockAllocator; [num_blocks].
-using BlockGenerations = std::vector<std::atomic<uint32_t>>;
 
 }  // namespace baton

@@ -1,0 +1,215 @@
+#include "common/kv_cache/block_allocator.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+
+namespace baton {
+
+BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
+  if (this == &other) return *this;
+  Release();
+  allocator_ = std::exchange(other.allocator_, nullptr);
+  blocks_ = std::exchange(other.blocks_, {});
+  num_sealed_ = std::exchange(other.num_sealed_, 0);
+  last_key_ = std::exchange(other.last_key_, {});
+  draining_ = std::exchange(other.draining_, false);
+  return *this;
+}
+
+void BlockTable::Release() {
+  // Last block first: the LRU list then evicts a prefix's tail before its head.
+  while (!blocks_.empty()) {
+    allocator_->ReturnOne(blocks_.back());
+    blocks_.pop_back();
+  }
+  num_sealed_ = 0;
+  last_key_ = {};
+  draining_ = false;
+}
+
+BlockAllocator::BlockAllocator(int32_t num_blocks, int32_t block_size, uint64_t hash_secret)
+    : block_size_(block_size), blocks_(num_blocks), generations_(num_blocks), index_(hash_secret) {
+  BATON_CHECK(num_blocks > 0 && block_size > 0);
+  counts_.free = num_blocks;
+  free_.reserve(num_blocks);
+  for (BlockId id = num_blocks - 1; id >= 0; --id) free_.push_back(id);
+}
+
+BlockAllocator::~BlockAllocator() {
+  // A table that outlives its allocator would return blocks into freed memory.
+  BATON_CHECK(num_available() == num_blocks());
+}
+
+int32_t& BlockAllocator::CountOf(State state) {
+  switch (state) {
+    case State::kFree:
+      return counts_.free;
+    case State::kReserved:
+      return counts_.reserved;
+    case State::kFilling:
+      return counts_.filling;
+    case State::kReady:
+      return counts_.ready;
+    case State::kCached:
+      return counts_.cached;
+    case State::kDraining:
+      break;
+  }
+  return counts_.draining;
+}
+
+void BlockAllocator::SetState(BlockId id, State state) {
+  --CountOf(blocks_[id].state);
+  blocks_[id].state = state;
+  ++CountOf(state);
+}
+
+BlockTable BlockAllocator::Match(std::string_view tenant, std::span<const int32_t> tokens,
+                                 int32_t max_tokens) {
+  BlockTable table;
+  table.allocator_ = this;
+  table.last_key_ = index_.Root(tenant);
+  const size_t limit = std::min<size_t>(tokens.size(), max_tokens > 0 ? max_tokens : 0);
+  for (size_t at = 0; at + block_size_ <= limit; at += block_size_) {
+    const auto block_tokens = tokens.subspan(at, block_size_);
+    const PrefixKey key = index_.Extend(table.last_key_, block_tokens);
+    const BlockId id = index_.Find(key, table.last_key_, block_tokens);
+    // A DRAINING block is still findable but no longer given out: its holder is ending.
+    if (id < 0 || blocks_[id].state == State::kDraining) break;
+    Block& block = blocks_[id];
+    if (block.state == State::kCached) {
+      lru_.erase(block.lru);
+      SetState(id, State::kReady);
+    }
+    ++block.holders;
+    table.blocks_.push_back(id);
+    ++table.num_sealed_;
+    table.last_key_ = key;
+  }
+  return table;
+}
+
+BlockId BlockAllocator::TakeOne() {
+  BlockId id;
+  if (!free_.empty()) {
+    id = free_.back();
+    free_.pop_back();
+  } else {
+    id = lru_.front();
+    lru_.pop_front();
+    index_.Erase(blocks_[id].key);
+    blocks_[id].indexed = false;
+  }
+  generations_[id].fetch_add(1, std::memory_order_release);
+  blocks_[id].holders = 1;
+  return id;
+}
+
+bool BlockAllocator::Grow(BlockTable& table, int32_t count, bool reserved) {
+  BATON_CHECK(count >= 0 && !table.draining_);
+  if (count > num_available()) return false;
+  table.allocator_ = this;
+  for (int32_t i = 0; i < count; ++i) {
+    const BlockId id = TakeOne();
+    SetState(id, reserved ? State::kReserved : State::kFilling);
+    table.blocks_.push_back(id);
+  }
+  return true;
+}
+
+void BlockAllocator::MarkFilling(BlockTable& table) {
+  for (BlockId id : table.blocks_) {
+    if (blocks_[id].state == State::kReserved) SetState(id, State::kFilling);
+  }
+}
+
+void BlockAllocator::Seal(BlockTable& table, std::string_view tenant,
+                          std::span<const int32_t> tokens) {
+  BATON_CHECK(table.size() >= static_cast<int32_t>(tokens.size()) / block_size_);
+  if (table.num_sealed_ == 0) table.last_key_ = index_.Root(tenant);
+  const int32_t num_full = static_cast<int32_t>(tokens.size()) / block_size_;
+  for (int32_t i = table.num_sealed_; i < num_full; ++i) {
+    const BlockId id = table.blocks_[i];
+    const auto block_tokens = tokens.subspan(int64_t{i} * block_size_, block_size_);
+    const PrefixKey key = index_.Extend(table.last_key_, block_tokens);
+    Block& block = blocks_[id];
+    BATON_CHECK(block.state == State::kFilling && block.holders == 1);
+    block.indexed = index_.Insert(key, table.last_key_, block_tokens, id);
+    block.key = key;
+    // From here on nobody may write: a late write names the old generation.
+    generations_[id].fetch_add(1, std::memory_order_release);
+    SetState(id, State::kReady);
+    table.last_key_ = key;
+    ++table.num_sealed_;
+  }
+}
+
+void BlockAllocator::MarkDraining(BlockTable& table) {
+  table.draining_ = true;
+  for (BlockId id : table.blocks_) {
+    if (blocks_[id].holders == 1) SetState(id, State::kDraining);
+  }
+}
+
+void BlockAllocator::ReturnOne(BlockId id) {
+  Block& block = blocks_[id];
+  BATON_CHECK(block.holders > 0);
+  if (--block.holders > 0) return;
+  if (block.indexed) {
+    SetState(id, State::kCached);
+    block.lru = lru_.insert(lru_.end(), id);
+  } else {
+    SetState(id, State::kFree);
+    free_.push_back(id);
+  }
+}
+
+std::vector<BlockRef> BlockAllocator::Refs(const BlockTable& table) const {
+  std::vector<BlockRef> refs;
+  refs.reserve(table.blocks_.size());
+  for (BlockId id : table.blocks_) {
+    refs.push_back({id, generations_[id].load(std::memory_order_acquire)});
+  }
+  return refs;
+}
+
+std::string BlockAllocator::Audit() const {
+  BlockCounts seen;
+  for (BlockId id = 0; id < num_blocks(); ++id) {
+    const Block& block = blocks_[id];
+    const bool held = block.holders > 0;
+    const bool idle = block.state == State::kFree || block.state == State::kCached;
+    if (held == idle)
+      return absl::StrFormat("block %d: %d holders, but state disagrees", id, block.holders);
+    const bool writable = block.state == State::kReserved || block.state == State::kFilling;
+    if (writable && block.holders != 1) return absl::StrFormat("block %d: two writers", id);
+    switch (block.state) {
+      case State::kFree:
+        ++seen.free;
+        break;
+      case State::kReserved:
+        ++seen.reserved;
+        break;
+      case State::kFilling:
+        ++seen.filling;
+        break;
+      case State::kReady:
+        ++seen.ready;
+        break;
+      case State::kCached:
+        ++seen.cached;
+        break;
+      case State::kDraining:
+        ++seen.draining;
+        break;
+    }
+  }
+  if (!(seen == counts_)) return "counts disagree with the blocks";
+  if (static_cast<int32_t>(free_.size()) != counts_.free) return "free list disagrees with counts";
+  if (static_cast<int32_t>(lru_.size()) != counts_.cached) return "lru list disagrees with counts";
+  return "";
+}
+
+}  // namespace baton

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/kv_cache/block_types.h"
+#include "common/kv_cache/prefix_index.h"
+
+namespace baton {
+
+class BlockAllocator;
+
+// The blocks of one sequence, in order: block i holds tokens [i*block_size, (i+1)*block_size).
+// Move-only; holding one is holding the blocks, destruction returns them to the allocator, which
+// must outlive it.
+class BlockTable {
+ public:
+  BlockTable() = default;
+  BlockTable(BlockTable&& other) noexcept { *this = std::move(other); }
+  BlockTable& operator=(BlockTable&& other) noexcept;
+  BlockTable(const BlockTable&) = delete;
+  BlockTable& operator=(const BlockTable&) = delete;
+  ~BlockTable() { Release(); }
+
+  const std::vector<BlockId>& blocks() const { return blocks_; }
+  int32_t size() const { return static_cast<int32_t>(blocks_.size()); }
+  // Blocks at the front that are full, verified and may be shared with other tables.
+  int32_t num_sealed() const { return num_sealed_; }
+
+  // Returns all blocks now. Sealed ones stay findable (CACHED), the others become FREE.
+  void Release();
+
+ private:
+  friend class BlockAllocator;
+  BlockAllocator* allocator_ = nullptr;
+  std::vector<BlockId> blocks_;
+  int32_t num_sealed_ = 0;
+  PrefixKey last_key_;  // Key of the last sealed block.
+  bool draining_ = false;
+};
+
+// Hands out the blocks of one worker's pool and keeps the prefix cache. One thread (the node's);
+// only generations() is read from others. States and who holds a block in each are tabled in
+// ARCHITECTURE.md; counts() sums to num_blocks at every moment.
+class BlockAllocator {
+ public:
+  BlockAllocator(int32_t num_blocks, int32_t block_size, uint64_t hash_secret);
+  ~BlockAllocator();
+
+  int32_t block_size() const { return block_size_; }
+  int32_t num_blocks() const { return static_cast<int32_t>(blocks_.size()); }
+  int32_t BlocksFor(int64_t num_tokens) const {
+    return static_cast<int32_t>((num_tokens + block_size_ - 1) / block_size_);
+  }
+  // Blocks that Allocate could give now: FREE and CACHED.
+  int32_t num_available() const { return counts_.free + counts_.cached; }
+  const BlockCounts& counts() const { return counts_; }
+  const BlockGenerations& generations() const { return generations_; }
+
+  // A table with the longest cached prefix of `tokens`, at most `max_tokens` of them, pinned. The
+  // tokens are compared; the hash only finds. May be empty.
+  BlockTable Match(std::string_view tenant, std::span<const int32_t> tokens, int32_t max_tokens);
+
+  // Appends `count` blocks, RESERVED or FILLING, evicting least recently used cached ones.
+  // False, and nothing changed, when fewer than `count` are available.
+  bool Grow(BlockTable& table, int32_t count, bool reserved = false);
+
+  // The reservation's writer has begun: RESERVED -> FILLING.
+  void MarkFilling(BlockTable& table);
+
+  // Tokens [0, tokens.size()) are written and verified: every full block becomes READY and
+  // findable. A block whose content is cached already stays private.
+  void Seal(BlockTable& table, std::string_view tenant, std::span<const int32_t> tokens);
+
+  // The table was given up while a transfer or a step may still touch it: its blocks that nobody
+  // shares become DRAINING. Nothing is free until the table is released.
+  void MarkDraining(BlockTable& table);
+
+  // The table's blocks with their generations, for a transfer.
+  std::vector<BlockRef> Refs(const BlockTable& table) const;
+
+  // Checks every block against the counts, holders and lists; empty when all agree. For tests.
+  std::string Audit() const;
+
+ private:
+  friend class BlockTable;
+  enum class State : uint8_t { kFree, kReserved, kFilling, kReady, kCached, kDraining };
+  struct Block {
+    State state = State::kFree;
+    int32_t holders = 0;
+    bool indexed = false;  // In the prefix index under `key`.
+    PrefixKey key;
+    std::list<BlockId>::iterator lru;  // In lru_, when CACHED.
+  };
+
+  void SetState(BlockId id, State state);
+  int32_t& CountOf(State state);
+  BlockId TakeOne();
+  void ReturnOne(BlockId id);
+
+  int32_t block_size_;
+  std::vector<Block> blocks_;
+  BlockGenerations generations_;
+  BlockCounts counts_;
+  std::vector<BlockId> free_;  // A stack.
+  std::list<BlockId> lru_;     // CACHED, least recently used first.
+  PrefixIndex index_;
+};
+
+}  // namespace baton
