@@ -1,0 +1,51 @@
+#include "common/transport/push_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+
+namespace baton {
+
+absl::Status CheckStart(const TransportOptions& options, const StartArgs& start) {
+  const KvCache& cache = *options.cache;
+  if (start.ticket.empty() || start.receiver == 0 || start.sender != options.incarnation) {
+    return absl::InvalidArgumentError("Start without a ticket, a receiver, or of another sender");
+  }
+  const int64_t capacity = static_cast<int64_t>(start.blocks.size()) * cache.layout().block_size;
+  if (start.first_token < 0 || start.first_token > start.num_tokens ||
+      start.num_tokens > capacity) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("Start of tokens [%d, %d) in %d blocks of %d tokens", start.first_token,
+                        start.num_tokens, start.blocks.size(), cache.layout().block_size));
+  }
+  for (BlockId block : start.blocks) {
+    if (block < 0 || block >= cache.num_blocks()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("Start with block %d of a pool of %d", block, cache.num_blocks()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<FrameRange>> PlanPush(const TransportOptions& options,
+                                                 const StartArgs& start, const PushArgs& push,
+                                                 const PoolShape& receiver) {
+  const KvLayout& layout = options.cache->layout();
+  if (push.layer < 0 || push.layer >= NumLayers(layout) || push.first_token < start.first_token ||
+      push.num_tokens < 0 ||
+      int64_t{push.first_token} + push.num_tokens > int64_t{start.num_tokens}) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "Push of layer %d tokens [%d, +%d) outside the ticket's [%d, %d)", push.layer,
+        push.first_token, push.num_tokens, start.first_token, start.num_tokens));
+  }
+  const HeadRange own{options.first_head, GroupOfLayer(layout, push.layer).num_kv_heads};
+  return PlanFrames({.layer = push.layer,
+                     .tokens = {push.first_token, push.num_tokens},
+                     .heads = Intersect(own, receiver.heads),
+                     .k_bytes = HeadTokenBytes(layout, push.layer, KvPlane::kK),
+                     .v_bytes = HeadTokenBytes(layout, push.layer, KvPlane::kV),
+                     .align_tokens = std::max(layout.block_size, receiver.block_size),
+                     .max_payload_bytes = options.max_frame_bytes});
+}
+
+}  // namespace baton

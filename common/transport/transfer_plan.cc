@@ -1,0 +1,114 @@
+#include "common/transport/transfer_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+
+namespace baton {
+namespace {
+
+void PlanPlane(const PlanArgs& args, KvPlane plane, int64_t head_token_bytes,
+               std::vector<FrameRange>* frames) {
+  const int64_t heads_per_frame =
+      std::min<int64_t>(args.heads.count, args.max_payload_bytes / head_token_bytes);
+  const int64_t tokens_per_frame = args.max_payload_bytes / (heads_per_frame * head_token_bytes);
+  const int64_t end = int64_t{args.tokens.first} + args.tokens.count;
+  for (int64_t token = args.tokens.first; token < end;) {
+    int64_t stop = std::min(end, token + tokens_per_frame);
+    if (stop < end) {
+      const int64_t aligned = stop / args.align_tokens * args.align_tokens;
+      if (aligned > token) stop = aligned;
+    }
+    for (int64_t head = 0; head < args.heads.count; head += heads_per_frame) {
+      frames->push_back(
+          {.layer = args.layer,
+           .plane = plane,
+           .first_token = static_cast<int32_t>(token),
+           .num_tokens = static_cast<int32_t>(stop - token),
+           .first_head = static_cast<int32_t>(args.heads.first + head),
+           .num_heads = static_cast<int32_t>(std::min(heads_per_frame, args.heads.count - head))});
+    }
+    token = stop;
+  }
+}
+
+}  // namespace
+
+HeadRange Intersect(HeadRange a, HeadRange b) {
+  const int32_t first = std::max(a.first, b.first);
+  const int32_t end = std::min(a.first + a.count, b.first + b.count);
+  return {first, std::max(0, end - first)};
+}
+
+absl::StatusOr<std::vector<FrameRange>> PlanFrames(const PlanArgs& args) {
+  if (args.tokens.first < 0 || args.tokens.count < 0 || args.heads.first < 0 ||
+      args.heads.count < 0 || args.align_tokens < 1) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "tokens [%d, +%d), heads [%d, +%d), align_tokens %d is not a range", args.tokens.first,
+        args.tokens.count, args.heads.first, args.heads.count, args.align_tokens));
+  }
+  const int64_t largest = std::max(args.k_bytes, args.v_bytes);
+  if (largest > args.max_payload_bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("one head of one token has %d bytes, a frame at most %d; raise max_frame",
+                        largest, args.max_payload_bytes));
+  }
+  std::vector<FrameRange> frames;
+  if (args.heads.count == 0) return frames;
+  if (args.k_bytes > 0) PlanPlane(args, KvPlane::kK, args.k_bytes, &frames);
+  if (args.v_bytes > 0) PlanPlane(args, KvPlane::kV, args.v_bytes, &frames);
+  return frames;
+}
+
+std::vector<Segment> MapFrame(const FrameRange& range, const PoolSide& side,
+                              int64_t head_token_bytes) {
+  BATON_CHECK(side.block_size > 0 && range.first_token >= 0 &&
+              range.first_head >= side.heads.first &&
+              range.first_head + range.num_heads <= side.heads.first + side.heads.count);
+  std::vector<Segment> segments;
+  const int32_t end = range.first_token + range.num_tokens;
+  const int32_t blocks_touched =
+      range.num_tokens == 0 ? 0
+                            : (end - 1) / side.block_size - range.first_token / side.block_size + 1;
+  segments.reserve(size_t{1} * blocks_touched * range.num_heads);
+  for (int32_t h = 0; h < range.num_heads; ++h) {
+    for (int32_t token = range.first_token; token < end;) {
+      const int32_t block = token / side.block_size;
+      const int64_t block_end = (int64_t{block} + 1) * side.block_size;
+      const int32_t stop = static_cast<int32_t>(std::min<int64_t>(end, block_end));
+      segments.push_back({.block_index = block,
+                          .head = range.first_head - side.heads.first + h,
+                          .offset = (token % side.block_size) * head_token_bytes,
+                          .bytes = (stop - token) * head_token_bytes});
+      token = stop;
+    }
+  }
+  return segments;
+}
+
+int64_t HeadTokenBytes(const KvLayout& layout, int32_t layer, KvPlane plane) {
+  return HeadBlockBytes(layout, layer, plane) / layout.block_size;
+}
+
+std::vector<iovec> FrameMemory(const KvCache& cache, const FrameRange& range,
+                               std::span<const BlockId> blocks, int32_t first_head) {
+  const KvLayout& layout = cache.layout();
+  const PoolSide side{layout.block_size,
+                      {first_head, GroupOfLayer(layout, range.layer).num_kv_heads}};
+  std::vector<iovec> memory;
+  for (const Segment& s : MapFrame(range, side, HeadTokenBytes(layout, range.layer, range.plane))) {
+    BATON_CHECK(static_cast<size_t>(s.block_index) < blocks.size());
+    std::byte* start =
+        cache.HeadBlock(range.layer, range.plane, blocks[s.block_index], s.head).data() + s.offset;
+    if (!memory.empty() &&
+        static_cast<std::byte*>(memory.back().iov_base) + memory.back().iov_len == start) {
+      memory.back().iov_len += s.bytes;
+    } else {
+      memory.push_back({start, static_cast<size_t>(s.bytes)});
+    }
+  }
+  return memory;
+}
+
+}  // namespace baton

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "common/kv_cache/kv_cache.h"
+#include "common/transport/handshake.h"
+#include "common/transport/kv_transport.h"
+#include "common/transport/pair_key.h"
+#include "common/transport/wire.h"
+
+namespace baton {
+
+// What every transport needs to know of its process. Cache and generations must outlive it.
+struct TransportOptions {
+  TransportSecret secret{};     // Pair keys of incoming transfers are derived from it.
+  Incarnation incarnation = 0;  // This process.
+  const KvCache* cache = nullptr;
+  const BlockGenerations* generations = nullptr;  // [cache->num_blocks()].
+  KvTransport::EventSink sink;
+  int32_t first_head = 0;  // Index in the whole model of the pool's head 0; not 0 on the higher
+                           // tensor-parallel ranks.
+  uint32_t max_frame_bytes = kMaxDataPayloadBytes;  // Lower it for fairness on slow links only.
+};
+
+// INVALID_ARGUMENT names the missing field.
+absl::Status Validate(const TransportOptions& options);
+
+// The pool as a peer must know it to plan frames for it.
+PoolShape ShapeOf(const TransportOptions& options);
+
+}  // namespace baton

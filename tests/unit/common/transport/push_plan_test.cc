@@ -1,0 +1,66 @@
+#include "common/transport/push_plan.h"
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+class PushPlanTest : public testing::Test {
+ protected:
+  PushPlanTest() : generations_(4) {
+    const KvLayout layout{.block_size = 8,
+                          .groups = {{.num_layers = 2, .num_kv_heads = 4, .k_dim = 4, .v_dim = 6}}};
+    cache_ = *KvCache::Create(layout, 4);
+    options_ = {.incarnation = 9, .cache = cache_.get(), .generations = &generations_};
+  }
+  StartArgs Start() const {
+    return {.ticket = {1, 1},
+            .sender = 9,
+            .receiver = 8,
+            .blocks = {0, 1, 2},
+            .first_token = 4,
+            .num_tokens = 20};
+  }
+  BlockGenerations generations_;
+  std::unique_ptr<KvCache> cache_;
+  TransportOptions options_;
+};
+
+TEST_F(PushPlanTest, SendsTheHeadsBothSidesHold) {
+  options_.first_head = 4;  // This rank holds heads 4..7 of the model, the receiver 6..9.
+  auto frames =
+      PlanPush(options_, Start(), {{1, 1}, 1, 4, 16}, {.block_size = 16, .heads = {6, 4}});
+  ASSERT_TRUE(frames.ok()) << frames.status();
+  ASSERT_EQ(frames->size(), 2u);
+  EXPECT_EQ((*frames)[0], (FrameRange{1, KvPlane::kK, 4, 16, 6, 2}));
+  EXPECT_EQ((*frames)[1], (FrameRange{1, KvPlane::kV, 4, 16, 6, 2}));
+}
+
+TEST_F(PushPlanTest, RefusesAPushOutsideTheTicketOrTheModel) {
+  const PoolShape pool{.block_size = 8, .heads = {0, 4}};
+  for (PushArgs push : {PushArgs{{1, 1}, 2, 4, 1}, PushArgs{{1, 1}, -1, 4, 1},
+                        PushArgs{{1, 1}, 0, 3, 1}, PushArgs{{1, 1}, 0, 4, 17},
+                        PushArgs{{1, 1}, 0, 4, -1}, PushArgs{{1, 1}, 0, 5, INT32_MAX}}) {
+    EXPECT_EQ(PlanPush(options_, Start(), push, pool).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(PushPlanTest, RefusesAStartThatCannotBe) {
+  EXPECT_TRUE(CheckStart(options_, Start()).ok());
+  StartArgs start = Start();
+  start.blocks = {0, 1, 4};
+  EXPECT_FALSE(CheckStart(options_, start).ok());
+  start = Start();
+  start.num_tokens = 25;
+  EXPECT_FALSE(CheckStart(options_, start).ok());
+  start = Start();
+  start.sender = 10;
+  EXPECT_FALSE(CheckStart(options_, start).ok());
+  start = Start();
+  start.ticket = {};
+  EXPECT_FALSE(CheckStart(options_, start).ok());
+}
+
+}  // namespace
+}  // namespace baton

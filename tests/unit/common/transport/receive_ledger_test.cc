@@ -1,0 +1,184 @@
+#include "common/transport/receive_ledger.h"
+
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+constexpr Incarnation kSender = 5;
+constexpr TicketId kTicket{1, 2};
+
+class ReceiveLedgerTest : public testing::Test {
+ protected:
+  ReceiveLedgerTest() : generations_(4) {
+    const KvLayout layout{.block_size = 8,
+                          .groups = {{.num_layers = 1, .num_kv_heads = 2, .k_dim = 4, .v_dim = 4}}};
+    cache_ = *KvCache::Create(layout, 4);
+    TransportOptions options{.incarnation = 9, .cache = cache_.get(), .generations = &generations_};
+    ledger_ = std::make_unique<ReceiveLedger>(
+        options, &counters_, [this](TransferEvent event) { events_.push_back(std::move(event)); });
+  }
+
+  static ExpectArgs Args() {
+    return {.ticket = kTicket,
+            .sender = kSender,
+            .blocks = {{3, 0}, {1, 0}},
+            .first_token = 2,
+            .num_tokens = 14,
+            .digests = {1, 2, 3}};
+  }
+
+  static FrameHeader Data(KvPlane plane, int32_t first, int32_t count) {
+    return {.type = FrameType::kData,
+            .ticket = kTicket,
+            .range = {0, plane, first, count, 0, 2},
+            .payload_bytes = static_cast<uint32_t>(count) * 2 * 4 * 4};
+  }
+
+  AbortCode Refusal(const FrameHeader& header, Incarnation sender = kSender) {
+    const auto admission = ledger_->Admit(header, sender);
+    EXPECT_EQ(admission.kind, ReceiveLedger::Admission::Kind::kRefused);
+    EXPECT_TRUE(admission.memory.empty());
+    return admission.code;
+  }
+
+  void Accept(const FrameHeader& header) {
+    ASSERT_EQ(ledger_->Admit(header, kSender).kind, ReceiveLedger::Admission::Kind::kWrite);
+    ledger_->Commit(header);
+  }
+
+  BlockGenerations generations_;
+  std::unique_ptr<KvCache> cache_;
+  CounterBoard counters_;
+  std::vector<TransferEvent> events_;
+  std::unique_ptr<ReceiveLedger> ledger_;
+};
+
+TEST_F(ReceiveLedgerTest, VerifiesWhenEveryPlaneAndTokenCameAndDigestsAgree) {
+  ledger_->Expect(Args());
+  Accept(Data(KvPlane::kK, 2, 12));
+  Accept(Data(KvPlane::kV, 9, 5));
+  Accept(Data(KvPlane::kV, 2, 7));
+  const FinalBody body{
+      .digests = {1, 2, 3}, .num_tokens = 14, .first = {.position = 14, .token = 3}};
+  EXPECT_EQ(ledger_->Finish(kTicket, kSender, body), AbortCode::kNone);
+  ASSERT_EQ(events_.size(), 2u);
+  EXPECT_EQ(events_[0].kind, TransferEvent::Kind::kBegun);
+  EXPECT_TRUE(events_[1].status.ok());
+  EXPECT_EQ(events_[1].first, body.first);
+  EXPECT_EQ(events_[1].bytes, 2 * 12 * 2 * 4 * 4);
+  EXPECT_EQ(ledger_->Finish(kTicket, kSender, body), AbortCode::kUnknownTicket);
+  EXPECT_EQ(events_.size(), 2u);
+}
+
+TEST_F(ReceiveLedgerTest, OneMissingTokenIsIncomplete) {
+  ledger_->Expect(Args());
+  Accept(Data(KvPlane::kK, 2, 12));
+  Accept(Data(KvPlane::kV, 2, 11));
+  EXPECT_EQ(ledger_->Finish(kTicket, kSender, {.digests = {1, 2, 3}, .num_tokens = 14}),
+            AbortCode::kIncomplete);
+  ASSERT_EQ(events_.size(), 2u);
+  EXPECT_FALSE(events_[1].status.ok());
+}
+
+TEST_F(ReceiveLedgerTest, AnyDifferentDigestFailsTheTicket) {
+  for (HandoffDigests digests : {HandoffDigests{0, 2, 3}, {1, 0, 3}, {1, 2, 0}}) {
+    ledger_->Expect(Args());
+    Accept(Data(KvPlane::kK, 2, 12));
+    Accept(Data(KvPlane::kV, 2, 12));
+    EXPECT_EQ(ledger_->Finish(kTicket, kSender, {.digests = digests, .num_tokens = 14}),
+              AbortCode::kDigestMismatch);
+    EXPECT_FALSE(events_.back().status.ok());
+  }
+}
+
+TEST_F(ReceiveLedgerTest, RefusesAFrameOutsideTheTicketAndEndsIt) {
+  std::vector<FrameHeader> outside{Data(KvPlane::kK, 1, 3), Data(KvPlane::kK, 13, 2)};
+  outside.push_back(Data(KvPlane::kK, 2, 12));
+  outside.back().range.layer = 1;
+  outside.push_back(Data(KvPlane::kK, 2, 12));
+  outside.back().range.first_head = 1;
+  outside.push_back(Data(KvPlane::kK, 2, 12));
+  outside.back().payload_bytes -= 1;
+  outside.push_back(Data(KvPlane::kK, 2, 12));
+  outside.back().range.num_tokens = INT32_MAX - 2;
+  for (const FrameHeader& header : outside) {
+    events_.clear();
+    ledger_->Expect(Args());
+    EXPECT_EQ(Refusal(header), AbortCode::kOutOfRange);
+    ASSERT_EQ(events_.size(), 1u);
+    EXPECT_EQ(events_[0].status.code(), absl::StatusCode::kOutOfRange);
+  }
+  EXPECT_EQ(counters_.Read().refused[static_cast<size_t>(AbortCode::kOutOfRange)],
+            static_cast<int64_t>(outside.size()));
+}
+
+TEST_F(ReceiveLedgerTest, RefusesAStaleGeneration) {
+  ledger_->Expect(Args());
+  generations_[1].store(1);
+  EXPECT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kSender).kind,
+            ReceiveLedger::Admission::Kind::kWrite);  // Block 3 alone.
+  EXPECT_EQ(Refusal(Data(KvPlane::kK, 7, 2)), AbortCode::kStaleGeneration);
+}
+
+TEST_F(ReceiveLedgerTest, AnotherSenderIsRefusedAndTheTicketLivesOn) {
+  ledger_->Expect(Args());
+  EXPECT_EQ(Refusal(Data(KvPlane::kK, 2, 12), 6), AbortCode::kWrongSender);
+  EXPECT_EQ(ledger_->Finish(kTicket, 6, {}), AbortCode::kWrongSender);
+  EXPECT_FALSE(ledger_->Fail(kTicket, absl::AbortedError("x"), 6));
+  EXPECT_TRUE(events_.empty());
+  EXPECT_EQ(ledger_->SenderOf(kTicket), kSender);
+}
+
+TEST_F(ReceiveLedgerTest, UnknownAndEndedTicketsAreRefused) {
+  EXPECT_EQ(Refusal(Data(KvPlane::kK, 2, 12)), AbortCode::kUnknownTicket);
+  ledger_->Expect(Args());
+  EXPECT_TRUE(ledger_->Fail(kTicket, absl::CancelledError("x")));
+  EXPECT_EQ(Refusal(Data(KvPlane::kK, 2, 12)), AbortCode::kUnknownTicket);
+  EXPECT_EQ(events_.size(), 1u);
+}
+
+TEST_F(ReceiveLedgerTest, ARangeAgainIsADuplicateAndPartOfItAnOverlap) {
+  ledger_->Expect(Args());
+  Accept(Data(KvPlane::kK, 2, 6));
+  EXPECT_EQ(ledger_->Admit(Data(KvPlane::kK, 3, 4), kSender).kind,
+            ReceiveLedger::Admission::Kind::kDuplicate);
+  EXPECT_EQ(counters_.Read().duplicate_ranges, 1);
+  EXPECT_EQ(Refusal(Data(KvPlane::kK, 6, 4)), AbortCode::kOverlap);
+}
+
+TEST_F(ReceiveLedgerTest, ALostSenderEndsOnlyWhatHadBegun) {
+  ledger_->Expect(Args());
+  ExpectArgs other = Args();
+  other.ticket = {7, 7};
+  ledger_->Expect(other);
+  Accept(Data(KvPlane::kK, 2, 6));
+  ledger_->SenderLost(kSender, absl::UnavailableError("gone"));
+  ASSERT_EQ(events_.size(), 2u);
+  EXPECT_EQ(events_[1].ticket, kTicket);
+  EXPECT_EQ(events_[1].status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ledger_->SenderOf({7, 7}), kSender);
+}
+
+TEST_F(ReceiveLedgerTest, ImpossibleArgumentsEndAtOnceWithAReason) {
+  ExpectArgs args = Args();
+  args.blocks[1].block = 4;
+  ledger_->Expect(args);
+  args = Args();
+  args.num_tokens = 17;
+  ledger_->Expect(args);
+  ASSERT_EQ(events_.size(), 2u);
+  for (const TransferEvent& event : events_) {
+    EXPECT_EQ(event.status.code(), absl::StatusCode::kInvalidArgument);
+  }
+  ledger_->Expect(Args());
+  ledger_->Expect(Args());
+  EXPECT_EQ(counters_.Read().ignored_calls, 1);
+  EXPECT_EQ(events_.size(), 2u);
+}
+
+}  // namespace
+}  // namespace baton

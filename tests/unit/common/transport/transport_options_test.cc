@@ -1,0 +1,38 @@
+#include "common/transport/transport_options.h"
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+TEST(TransportOptionsTest, NamesWhatIsMissing) {
+  const KvLayout layout{.block_size = 8,
+                        .groups = {{.num_layers = 1, .num_kv_heads = 2, .k_dim = 4, .v_dim = 4}}};
+  auto cache = *KvCache::Create(layout, 4);
+  BlockGenerations generations(4);
+  BlockGenerations few(3);
+  TransportOptions options{.incarnation = 1,
+                           .cache = cache.get(),
+                           .generations = &generations,
+                           .sink = [](TransferEvent) {},
+                           .first_head = 6};
+  EXPECT_TRUE(Validate(options).ok());
+  EXPECT_EQ(ShapeOf(options).block_size, 8);
+  EXPECT_EQ(ShapeOf(options).heads.first, 6);
+  EXPECT_EQ(ShapeOf(options).heads.count, 2);
+  TransportOptions bad = options;
+  bad.incarnation = 0;
+  EXPECT_EQ(Validate(bad).code(), absl::StatusCode::kInvalidArgument);
+  bad = options;
+  bad.sink = nullptr;
+  EXPECT_FALSE(Validate(bad).ok());
+  bad = options;
+  bad.generations = &few;
+  EXPECT_FALSE(Validate(bad).ok());
+  bad = options;
+  bad.max_frame_bytes = kMaxDataPayloadBytes + 1;
+  EXPECT_FALSE(Validate(bad).ok());
+}
+
+}  // namespace
+}  // namespace baton
