@@ -1,0 +1,227 @@
+#include "common/engine/engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+
+namespace baton {
+namespace {
+
+bool SamplerNeedsHistory(const SamplingParams& p) {
+  return p.repetition_penalty != 1 || p.frequency_penalty != 0 || p.presence_penalty != 0;
+}
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options, std::vector<int32_t> eos_token_ids,
+               BlockAllocator& allocator, ModelRunner& runner)
+    : options_(options),
+      eos_token_ids_(std::move(eos_token_ids)),
+      allocator_(allocator),
+      runner_(runner),
+      budget_(options.step_budget, options.chunk_tokens) {}
+
+void Engine::Add(std::unique_ptr<Sequence> sequence) {
+  BATON_CHECK(sequence->num_remaining() > 0);
+  const AgeKey key = AgeOf(*sequence);
+  BATON_CHECK(keys_.emplace(sequence->call, key).second);
+  running_.emplace(key, std::move(sequence));
+}
+
+std::unique_ptr<Sequence> Engine::Remove(CallId call) {
+  auto it = keys_.find(call);
+  if (it == keys_.end()) return nullptr;
+  const AgeKey key = it->second;
+  keys_.erase(it);
+  Sequences& home = running_.contains(key) ? running_ : preempted_;
+  auto node = home.extract(key);
+  if (std::ranges::find(row_calls_, call) == row_calls_.end()) return std::move(node.mapped());
+  // The runner may still write its blocks: hold them until the step has ended.
+  allocator_.MarkDraining(node.mapped()->blocks);
+  removed_.emplace(call, std::move(node.mapped()));
+  return nullptr;
+}
+
+int64_t Engine::queued_tokens() const {
+  int64_t tokens = 0;
+  for (const auto& [key, sequence] : running_) tokens += sequence->num_remaining();
+  for (const auto& [key, sequence] : preempted_) tokens += sequence->num_remaining();
+  return tokens;
+}
+
+void Engine::ResumePreempted() {
+  while (!preempted_.empty()) {
+    auto oldest = preempted_.begin();
+    Sequence& sequence = *oldest->second;
+    BlockTable table =
+        allocator_.Match(sequence.tenant, sequence.tokens, sequence.num_tokens() - 1);
+    const int32_t missing = allocator_.BlocksFor(sequence.num_tokens()) - table.size();
+    // Nobody overtakes: the oldest waits for enough blocks, and the younger behind it.
+    if (!allocator_.Grow(table, missing)) return;
+    sequence.num_computed = table.num_sealed() * allocator_.block_size();
+    sequence.blocks = std::move(table);
+    running_.insert(preempted_.extract(oldest));
+  }
+}
+
+void Engine::Preempt(Sequences::iterator victim) {
+  victim->second->blocks.Release();
+  victim->second->num_computed = 0;
+  preempted_.insert(running_.extract(victim));
+  ++num_preemptions_;
+}
+
+// True if the sequence's table covers its next token. On false it sits out this step or was
+// preempted itself. The youngest give way, the oldest always proceeds.
+bool Engine::EnsureBlocks(Sequence& sequence) {
+  const int32_t missing = allocator_.BlocksFor(sequence.num_tokens()) - sequence.blocks.size();
+  if (missing <= 0) return true;
+  while (!allocator_.Grow(sequence.blocks, missing)) {
+    if (reclaim_ && reclaim_()) return false;
+    auto youngest = std::prev(running_.end());
+    // Alone: what it lacks is held by transfers that arrive or drain, and comes back with them.
+    if (running_.size() == 1) return false;
+    const bool itself = youngest->second.get() == &sequence;
+    Preempt(youngest);
+    if (itself) return false;
+  }
+  return true;
+}
+
+// Decode rows of this step, oldest first; when there are more than fit, each step goes on behind
+// the last one served.
+std::vector<Sequence*> Engine::PickDecodes(int32_t budget) {
+  std::vector<AgeKey> keys;
+  for (const auto& [key, sequence] : running_) {
+    if (sequence->num_remaining() == 1) keys.push_back(key);
+  }
+  auto start = keys.begin();
+  if (static_cast<int32_t>(keys.size()) > budget) {
+    start = std::upper_bound(keys.begin(), keys.end(), last_decoded_);
+    std::rotate(keys.begin(), start, keys.end());
+  }
+  std::vector<AgeKey> picked;
+  for (const AgeKey& key : keys) {
+    if (static_cast<int32_t>(picked.size()) == budget) break;
+    auto it = running_.find(key);  // An earlier one may have preempted it.
+    if (it != running_.end() && EnsureBlocks(*it->second)) picked.push_back(key);
+  }
+  if (!picked.empty()) last_decoded_ = picked.back();
+  std::vector<Sequence*> rows;
+  for (const AgeKey& key : picked) {
+    auto it = running_.find(key);  // A later one may have preempted it.
+    if (it != running_.end()) rows.push_back(it->second.get());
+  }
+  return rows;
+}
+
+StepRow Engine::MakeRow(const Sequence& sequence, int32_t num_tokens) const {
+  StepRow row;
+  row.sequence = sequence.id;
+  const auto first = sequence.tokens.begin() + sequence.num_computed;
+  row.tokens.assign(first, first + num_tokens);
+  row.context_len = sequence.num_computed;
+  const int32_t covered = sequence.num_computed + num_tokens;
+  const auto& blocks = sequence.blocks.blocks();
+  row.block_table.assign(blocks.begin(), blocks.begin() + allocator_.BlocksFor(covered));
+  row.sample = covered == sequence.num_tokens() && !sequence.score_only;
+  row.sampling = sequence.sampling;
+  row.num_emitted = sequence.num_emitted();
+  if (row.sample && SamplerNeedsHistory(sequence.sampling->params)) {
+    row.emitted.assign(sequence.tokens.begin() + sequence.prompt_length, sequence.tokens.end());
+  }
+  return row;
+}
+
+void Engine::StartStep(Time now) {
+  if (plan_ != nullptr) return;
+  ResumePreempted();
+  int32_t budget = budget_.tokens();
+  int32_t rows_left = options_.max_batch_sequences;
+  const bool has_prefill = std::ranges::any_of(
+      running_, [](const auto& item) { return item.second->num_remaining() > 1; });
+  // Prefill keeps a quarter of the step, so that decodes alone never starve a recompute.
+  const int32_t for_prefill = has_prefill ? std::max(1, budget / 4) : 0;
+  const int32_t decode_budget = std::min(std::max(1, budget - for_prefill), rows_left);
+  std::vector<Sequence*> decodes = PickDecodes(decode_budget);
+  budget -= static_cast<int32_t>(decodes.size());
+  rows_left -= static_cast<int32_t>(decodes.size());
+  if (has_prefill) budget = std::max(budget, 1);
+
+  auto plan = std::make_shared<StepPlan>();
+  std::vector<CallId> calls;
+  for (auto& [key, sequence] : running_) {
+    if (sequence->num_remaining() == 1 || budget <= 0 || rows_left <= 0) continue;
+    const int32_t chunk = std::min(budget, sequence->num_remaining());
+    plan->rows.push_back(MakeRow(*sequence, chunk));
+    calls.push_back(sequence->call);
+    budget -= chunk;
+    --rows_left;
+  }
+  for (Sequence* sequence : decodes) {
+    plan->rows.push_back(MakeRow(*sequence, 1));
+    calls.push_back(sequence->call);
+  }
+  if (plan->rows.empty()) return;
+  plan->step = next_step_++;
+  row_calls_ = std::move(calls);
+  step_started_ = now;
+  plan_ = std::move(plan);
+  runner_.Start(plan_);
+}
+
+SequenceProgress Engine::ApplyRow(const StepRow& row, RowResult result,
+                                  const absl::Status& status) {
+  SequenceProgress progress;
+  auto it = running_.find(keys_.at(progress.call = row_calls_[&row - plan_->rows.data()]));
+  BATON_CHECK(it != running_.end());
+  Sequence& sequence = *it->second;
+  auto let_go = [&] {
+    keys_.erase(sequence.call);
+    progress.released = std::move(it->second);
+    running_.erase(it);
+  };
+  if (!status.ok()) {
+    progress.status = status;
+    let_go();
+    return progress;
+  }
+  sequence.num_computed += static_cast<int32_t>(row.tokens.size());
+  allocator_.Seal(sequence.blocks, sequence.tenant,
+                  std::span(sequence.tokens).first(sequence.num_computed));
+  progress.prompt_logprobs = std::move(result.prompt_logprobs);
+  if (result.sampled) {
+    sequence.tokens.push_back(result.output.token);
+    result.output.finish = FinishAfter(sequence.sampling->params, eos_token_ids_,
+                                       result.output.token, sequence.num_emitted());
+    progress.output = std::move(result.output);
+  }
+  const bool finished =
+      progress.output && (progress.output->finish != FinishReason::kNone || sequence.prefill_only);
+  if (finished || (sequence.score_only && sequence.num_remaining() == 0)) let_go();
+  return progress;
+}
+
+std::vector<SequenceProgress> Engine::OnStepDone(StepDone done, Time now) {
+  std::vector<SequenceProgress> all;
+  if (plan_ == nullptr || done.step != plan_->step) return all;
+  int32_t num_tokens = 0;
+  for (size_t i = 0; i < plan_->rows.size(); ++i) {
+    const StepRow& row = plan_->rows[i];
+    num_tokens += static_cast<int32_t>(row.tokens.size());
+    if (auto it = removed_.find(row_calls_[i]); it != removed_.end()) {
+      all.push_back({.call = it->first, .released = std::move(it->second)});
+      removed_.erase(it);
+      continue;
+    }
+    RowResult result = done.status.ok() ? std::move(done.rows[i]) : RowResult{};
+    all.push_back(ApplyRow(row, std::move(result), done.status));
+  }
+  if (done.status.ok()) budget_.Record(num_tokens, now - step_started_);
+  plan_.reset();
+  row_calls_.clear();
+  return all;
+}
+
+}  // namespace baton

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "common/engine/sequence.h"
+#include "common/engine/step_budget.h"
+#include "common/kv_cache/block_allocator.h"
+#include "common/model/model_runner.h"
+
+namespace baton {
+
+struct EngineOptions {
+  int32_t chunk_tokens = 2048;        // Cap of one step's tokens over all rows.
+  int32_t max_batch_sequences = 256;  // Cap of one step's rows.
+  Duration step_budget = std::chrono::milliseconds(250);
+};
+
+// What a step did to one sequence.
+struct SequenceProgress {
+  CallId call = 0;
+  std::optional<TokenOutput> output;           // With its finish reason.
+  std::vector<PromptLogprob> prompt_logprobs;  // Of this step's tokens.
+  std::unique_ptr<Sequence> released;          // The engine lets go: finished, failed or removed.
+  absl::Status status;                         // Why it failed; nothing was produced then.
+};
+
+// The scheduler that both workers share: builds mixed batches of decode rows and prefill chunks,
+// grows tables block by block, preempts the youngest by recompute when blocks run out. One step in
+// flight at a time. One thread (the node's).
+class Engine {
+ public:
+  // Asked when a sequence cannot grow: true if a block will come back without preempting anyone
+  // (a reservation nobody writes to yet was revoked); the sequence then sits out the step.
+  using Reclaim = std::function<bool()>;
+
+  Engine(const EngineOptions& options, std::vector<int32_t> eos_token_ids,
+         BlockAllocator& allocator, ModelRunner& runner);
+
+  void set_reclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
+
+  // Takes a sequence whose blocks hold num_computed tokens. A prefill's blocks must cover all its
+  // tokens; a decode's table grows here.
+  void Add(std::unique_ptr<Sequence> sequence);
+
+  // Takes a sequence out. Null if the step in flight computes it: its table is DRAINING and it
+  // comes back from OnStepDone; or if it is not here.
+  std::unique_ptr<Sequence> Remove(CallId call);
+
+  // Builds and starts a step if none is in flight and anything can be computed.
+  void StartStep(Time now);
+
+  // Ends the step in flight. In the order of the plan's rows.
+  std::vector<SequenceProgress> OnStepDone(StepDone done, Time now);
+
+  // The step in flight, or null.
+  const StepPlan* step_in_flight() const { return plan_.get(); }
+  // The calls of its rows, in row order.
+  const std::vector<CallId>& step_calls() const { return row_calls_; }
+  size_t num_running() const { return running_.size(); }
+  size_t num_preempted() const { return preempted_.size(); }
+  int64_t num_preemptions() const { return num_preemptions_; }
+  // Tokens that wait to be computed, over all sequences.
+  int64_t queued_tokens() const;
+
+ private:
+  using Sequences = std::map<AgeKey, std::unique_ptr<Sequence>>;
+
+  void ResumePreempted();
+  bool EnsureBlocks(Sequence& sequence);
+  void Preempt(Sequences::iterator victim);
+  std::vector<Sequence*> PickDecodes(int32_t budget);
+  StepRow MakeRow(const Sequence& sequence, int32_t num_tokens) const;
+  SequenceProgress ApplyRow(const StepRow& row, RowResult result, const absl::Status& status);
+
+  EngineOptions options_;
+  std::vector<int32_t> eos_token_ids_;
+  BlockAllocator& allocator_;
+  ModelRunner& runner_;
+  Reclaim reclaim_;
+  StepBudget budget_;
+
+  Sequences running_;    // Oldest first.
+  Sequences preempted_;  // Hold no blocks.
+  absl::flat_hash_map<CallId, AgeKey> keys_;
+  std::vector<CallId> row_calls_;  // Of the step in flight, in row order.
+  absl::flat_hash_map<CallId, std::unique_ptr<Sequence>> removed_;  // In the step in flight.
+  std::shared_ptr<const StepPlan> plan_;
+  Time step_started_{};
+  uint64_t next_step_ = 1;
+  AgeKey last_decoded_;  // Decode rows rotate when they exceed the budget.
+  int64_t num_preemptions_ = 0;
+};
+
+}  // namespace baton

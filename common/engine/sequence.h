@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/base/generation.h"
+#include "common/base/ids.h"
+#include "common/base/time.h"
+#include "common/kv_cache/block_allocator.h"
+#include "common/model/model_runner.h"
+
+namespace baton {
+
+// One prompt and one choice while a worker computes it. Whoever holds the Sequence holds its
+// blocks; the engine has it while it computes and gives it back when it lets go.
+struct Sequence {
+  SequenceId id;
+  CallId call = 0;              // The owner's key; unique on this worker.
+  std::vector<int32_t> tokens;  // Prompt, then what was emitted.
+  int32_t prompt_length = 0;
+  std::shared_ptr<const SamplingContext> sampling;
+  std::string tenant;         // Salt of the prefix cache.
+  Time arrival{};             // When the router took the request; the youngest is preempted.
+  bool prefill_only = false;  // Leaves the engine with its first token.
+  bool score_only = false;    // Leaves the engine when its prompt is computed, samples nothing.
+  int32_t num_computed = 0;   // Leading tokens whose K/V the blocks hold.
+  BlockTable blocks;
+
+  int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
+  int32_t num_emitted() const { return num_tokens() - prompt_length; }
+  // Tokens still to be computed before the next one can be sampled.
+  int32_t num_remaining() const { return num_tokens() - num_computed; }
+};
+
+// Orders sequences by age: oldest first, ties by id. The engine's only order.
+struct AgeKey {
+  Time arrival{};
+  SequenceId id;
+  CallId call = 0;
+  auto operator<=>(const AgeKey&) const = default;
+};
+
+inline AgeKey AgeOf(const Sequence& sequence) {
+  return {sequence.arrival, sequence.id, sequence.call};
+}
+
+// Why a sequence ends with `token` as its `num_emitted`-th token, or kNone. Prefill and decode
+// workers use the same rule, so both know of a first token that is also the last.
+FinishReason FinishAfter(const SamplingParams& params, const std::vector<int32_t>& eos_token_ids,
+                         int32_t token, int32_t num_emitted);
+
+}  // namespace baton

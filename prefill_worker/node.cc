@@ -1,0 +1,288 @@
+#include "prefill_worker/node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+#include "common/base/digest.h"
+
+namespace baton {
+
+PrefillNode::PrefillNode(const PrefillNodeOptions& options, const ModelInfo& model,
+                         BlockAllocator& allocator, ModelRunner& runner, KvTransport& transport,
+                         WorkerOutbox& outbox)
+    : options_(options),
+      model_(model),
+      allocator_(allocator),
+      transport_(transport),
+      outbox_(outbox),
+      engine_(options.engine, model.eos_token_ids, allocator, runner) {}
+
+void PrefillNode::Handle(Message message, Time now) {
+  if (auto* opened = std::get_if<PrefillOpened>(&message)) {
+    OnOpened(std::move(*opened), now);
+  } else if (auto* broken = std::get_if<CallBroken>(&message)) {
+    auto it = entries_.find(broken->call);
+    if (it == entries_.end() || it->second.state == State::kEnding) {
+      ++counters_.stale_mail;
+    } else {
+      End(it->second);
+    }
+  } else if (auto* layer = std::get_if<LayerDone>(&message)) {
+    OnLayerDone(*layer);
+  } else if (auto* step = std::get_if<StepDone>(&message)) {
+    OnStepDone(std::move(*step), now);
+  } else if (auto* transfer = std::get_if<TransferEvent>(&message)) {
+    OnTransfer(*transfer);
+  } else if (std::holds_alternative<Drain>(message)) {
+    draining_ = true;
+  } else {
+    ++counters_.stale_mail;
+  }
+}
+
+void PrefillNode::Step(Time now) {
+  while (auto call = deadlines_.Expired(now)) {
+    Entry& entry = entries_.at(*call);
+    outbox_.Close(entry.call, absl::DeadlineExceededError("the request's deadline has passed"));
+    End(entry);
+  }
+  AdmitWaiting();
+  engine_.StartStep(now);
+}
+
+absl::Status PrefillNode::Admissible(const PrefillRequest& request) const {
+  if (draining_) return absl::UnavailableError("this prefill worker is draining");
+  const int64_t num_tokens = static_cast<int64_t>(request.tokens.size());
+  const int64_t pool_tokens = int64_t{allocator_.num_blocks()} * allocator_.block_size();
+  const int64_t limit = std::min<int64_t>(pool_tokens, model_.max_model_len);
+  if (num_tokens < 1 || num_tokens > limit) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "prompt has %d tokens; this prefill worker takes 1 to %d", num_tokens, limit));
+  }
+  if (request.handoff &&
+      (request.handoff->first_token < 0 || request.handoff->first_token >= num_tokens)) {
+    return absl::InvalidArgumentError(absl::StrFormat("handoff.first_token is %d; allowed: 0 to %d",
+                                                      request.handoff->first_token,
+                                                      num_tokens - 1));
+  }
+  if (request.handoff && tickets_.contains(request.handoff->ticket)) {
+    return absl::InvalidArgumentError("handoff.ticket is in use by another call");
+  }
+  if (live_.contains({request.sequence, request.attempt})) {
+    return absl::AlreadyExistsError("this attempt of the sequence is being prefilled");
+  }
+  if (static_cast<int32_t>(waiting_.size()) >= options_.max_waiting) {
+    return absl::ResourceExhaustedError("this prefill worker's queue is full");
+  }
+  return absl::OkStatus();
+}
+
+void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
+  ++counters_.calls;
+  PrefillRequest& request = opened.request;
+  if (absl::Status status = Admissible(request); !status.ok()) {
+    ++(absl::IsAlreadyExists(status) ? counters_.duplicates : counters_.refused);
+    outbox_.Close(opened.call, status);
+    return;
+  }
+  Entry& entry = entries_[opened.call];
+  entry.call = opened.call;
+  entry.attempt = request.attempt;
+  entry.deadline = now + request.timeout;
+  entry.handoff = std::move(request.handoff);
+
+  auto context = std::make_shared<SamplingContext>();
+  context->params = std::move(request.sampling);
+  context->prompt.assign(request.tokens.begin(), request.tokens.begin() + request.prompt_length);
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = request.sequence;
+  sequence->call = opened.call;
+  sequence->tokens = std::move(request.tokens);
+  sequence->prompt_length = request.prompt_length;
+  sequence->sampling = std::move(context);
+  sequence->tenant = std::move(request.tenant);
+  sequence->arrival = now - request.age;
+  sequence->prefill_only = true;
+  sequence->score_only = request.score_only;
+
+  entry.age = AgeOf(*sequence);
+  entry.sequence = std::move(sequence);
+  waiting_.emplace(entry.age, entry.call);
+  live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
+  deadlines_.Set(entry.call, entry.deadline);
+}
+
+void PrefillNode::AdmitWaiting() {
+  // Strictly by age: a long prompt at the front is not starved by short ones behind it.
+  while (!waiting_.empty() &&
+         static_cast<int32_t>(engine_.num_running()) < options_.engine.max_batch_sequences) {
+    if (!Admit(entries_.at(waiting_.begin()->second))) return;
+    waiting_.erase(waiting_.begin());
+  }
+}
+
+// Takes all blocks of the prompt or none.
+bool PrefillNode::Admit(Entry& entry) {
+  Sequence& sequence = *entry.sequence;
+  const int32_t num_tokens = sequence.num_tokens();
+  // Prompt log probabilities need every position computed here.
+  const bool may_match = sequence.sampling->params.num_prompt_logprobs < 0;
+  BlockTable table =
+      allocator_.Match(sequence.tenant, sequence.tokens, may_match ? num_tokens - 1 : 0);
+  if (!allocator_.Grow(table, allocator_.BlocksFor(num_tokens) - table.size())) return false;
+  sequence.num_computed = table.num_sealed() * allocator_.block_size();
+  sequence.blocks = std::move(table);
+  entry.cached_tokens = sequence.num_computed;
+  entry.state = State::kComputing;
+  counters_.prompt_tokens += num_tokens;
+  counters_.cached_tokens += entry.cached_tokens;
+
+  if (entry.handoff) {
+    ++counters_.handoffs;
+    entry.transfer_open = true;
+    tickets_.emplace(entry.handoff->ticket, entry.call);
+    transport_.Start({.ticket = entry.handoff->ticket,
+                      .endpoint = entry.handoff->endpoint,
+                      .key = entry.handoff->pair_key,
+                      .sender = options_.incarnation,
+                      .receiver = entry.handoff->decode,
+                      .blocks = sequence.blocks.blocks(),
+                      .first_token = entry.handoff->first_token,
+                      .num_tokens = num_tokens});
+    for (int32_t layer = 0; layer < NumLayers(model_.layout); ++layer) {
+      PushRows(entry, layer, 0, entry.cached_tokens);
+    }
+  }
+  entry.in_engine = true;
+  engine_.Add(std::move(entry.sequence));
+  return true;
+}
+
+// Sends tokens [begin, end) of a layer, without what the decode worker holds already.
+void PrefillNode::PushRows(const Entry& entry, int32_t layer, int32_t begin, int32_t end) {
+  begin = std::max(begin, entry.handoff->first_token);
+  if (begin >= end) return;
+  transport_.Push({.ticket = entry.handoff->ticket,
+                   .layer = layer,
+                   .first_token = begin,
+                   .num_tokens = end - begin});
+}
+
+void PrefillNode::OnLayerDone(const LayerDone& done) {
+  const StepPlan* plan = engine_.step_in_flight();
+  if (plan == nullptr || plan->step != done.step) {
+    ++counters_.stale_mail;
+    return;
+  }
+  ++progress_;
+  for (size_t i = 0; i < plan->rows.size(); ++i) {
+    const Entry& entry = entries_.at(engine_.step_calls()[i]);
+    if (entry.state != State::kComputing || !entry.handoff || !entry.transfer_open) continue;
+    const StepRow& row = plan->rows[i];
+    PushRows(entry, done.layer, row.context_len,
+             row.context_len + static_cast<int32_t>(row.tokens.size()));
+  }
+}
+
+void PrefillNode::OnStepDone(StepDone done, Time now) {
+  for (SequenceProgress& progress : engine_.OnStepDone(std::move(done), now)) {
+    Entry& entry = entries_.at(progress.call);
+    if (progress.released != nullptr) {
+      entry.sequence = std::move(progress.released);
+      entry.in_engine = false;
+    }
+    if (entry.state == State::kEnding) {
+      EraseIfQuiet(entry);
+    } else if (!progress.status.ok()) {
+      outbox_.Close(entry.call, progress.status);
+      End(entry);
+    } else {
+      std::ranges::move(progress.prompt_logprobs, std::back_inserter(entry.prompt_logprobs));
+      if (entry.sequence != nullptr) OnPrefilled(entry, std::move(progress.output));
+    }
+  }
+}
+
+void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first) {
+  outbox_.Send(entry.call, PrefilledEvent{.attempt = entry.attempt,
+                                          .first = first,
+                                          .prompt_logprobs = std::move(entry.prompt_logprobs),
+                                          .cached_tokens = entry.cached_tokens});
+  if (!entry.handoff) {
+    outbox_.Close(entry.call, absl::OkStatus());
+    End(entry);
+    return;
+  }
+  entry.state = State::kSending;
+  // Also when the first token is the last one: the decode worker then verifies, repeats it and
+  // ends, so no abort races with what the router hears from the two workers.
+  const Sequence& sequence = *entry.sequence;
+  transport_.Finish(
+      {.ticket = entry.handoff->ticket,
+       .digests = {.layout = LayoutDigest(model_.layout),
+                   .model = model_.model_digest,
+                   .tokens = TokensDigest(std::span(sequence.tokens).first(sequence.num_computed))},
+       .first = *std::move(first)});
+}
+
+void PrefillNode::OnTransfer(const TransferEvent& event) {
+  auto it = tickets_.find(event.ticket);
+  if (it == tickets_.end() || event.receiver || event.kind != TransferEvent::Kind::kEnded) {
+    ++counters_.stale_mail;
+    return;
+  }
+  Entry& entry = entries_.at(it->second);
+  tickets_.erase(it);
+  entry.transfer_open = false;
+  if (entry.state == State::kEnding) {
+    EraseIfQuiet(entry);
+    return;
+  }
+  if (!event.status.ok()) ++counters_.handoffs_failed;
+  outbox_.Close(entry.call, event.status.ok()
+                                ? absl::OkStatus()
+                                : absl::UnavailableError(absl::StrFormat(
+                                      "handoff failed: %s", event.status.message())));
+  End(entry);
+}
+
+void PrefillNode::End(Entry& entry) {
+  entry.state = State::kEnding;
+  waiting_.erase(entry.age);
+  live_.erase({entry.age.id, entry.attempt});
+  deadlines_.Clear(entry.call, entry.deadline);
+  if (entry.in_engine) {
+    entry.sequence = engine_.Remove(entry.call);
+    entry.in_engine = entry.sequence == nullptr;
+  }
+  if (entry.transfer_open) {
+    if (entry.sequence != nullptr) allocator_.MarkDraining(entry.sequence->blocks);
+    transport_.Abort(entry.handoff->ticket);
+  }
+  EraseIfQuiet(entry);
+}
+
+void PrefillNode::EraseIfQuiet(Entry& entry) {
+  if (!entry.in_engine && !entry.transfer_open) entries_.erase(entry.call);
+}
+
+WorkerStatus PrefillNode::Status() const {
+  WorkerStatus status;
+  status.incarnation = options_.incarnation;
+  status.blocks = allocator_.counts();
+  status.running = static_cast<int32_t>(engine_.num_running());
+  status.queued_tokens = engine_.queued_tokens();
+  for (const auto& [call, entry] : entries_) {
+    if (entry.in_engine) continue;
+    ++status.waiting;
+    if (entry.state == State::kWaiting) status.queued_tokens += entry.sequence->num_tokens();
+  }
+  status.draining = draining_;
+  status.progress = progress_;
+  status.computing = engine_.step_in_flight() != nullptr;
+  return status;
+}
+
+}  // namespace baton
