@@ -67,11 +67,11 @@ absl::Status PrefillNode::Admissible(const PrefillRequest& request) const {
                                                       request.handoff->first_token,
                                                       num_tokens - 1));
   }
-  if (request.handoff && tickets_.contains(request.handoff->ticket)) {
-    return absl::InvalidArgumentError("handoff.ticket is in use by another call");
-  }
   if (live_.contains({request.sequence, request.attempt})) {
     return absl::AlreadyExistsError("this attempt of the sequence is being prefilled");
+  }
+  if (request.handoff && tickets_.contains(request.handoff->ticket)) {
+    return absl::InvalidArgumentError("handoff.ticket is in use by another call");
   }
   if (static_cast<int32_t>(waiting_.size()) >= options_.max_waiting) {
     return absl::ResourceExhaustedError("this prefill worker's queue is full");
@@ -241,10 +241,9 @@ void PrefillNode::OnTransfer(const TransferEvent& event) {
     return;
   }
   if (!event.status.ok()) ++counters_.handoffs_failed;
-  outbox_.Close(entry.call, event.status.ok()
-                                ? absl::OkStatus()
-                                : absl::UnavailableError(absl::StrFormat(
-                                      "handoff failed: %s", event.status.message())));
+  outbox_.Close(entry.call, event.status.ok() ? absl::OkStatus()
+                                              : absl::UnavailableError(absl::StrFormat(
+                                                    "handoff failed: %s", event.status.message())));
   End(entry);
 }
 

@@ -1,0 +1,274 @@
+#include "decode_worker/node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+#include "common/base/digest.h"
+
+namespace baton {
+
+DecodeNode::DecodeNode(const DecodeNodeOptions& options, DecodeIdentity identity,
+                       const ModelInfo& model, BlockAllocator& allocator, ModelRunner& runner,
+                       KvTransport& transport, WorkerOutbox& outbox)
+    : options_(options),
+      identity_(std::move(identity)),
+      model_(model),
+      allocator_(allocator),
+      transport_(transport),
+      outbox_(outbox),
+      engine_(options.engine, model.eos_token_ids, allocator, runner) {
+  engine_.set_reclaim([this] { return RevokeReservation(); });
+}
+
+void DecodeNode::Handle(Message message, Time now) {
+  if (auto* opened = std::get_if<DecodeOpened>(&message)) {
+    OnOpened(std::move(*opened), now);
+  } else if (auto* broken = std::get_if<CallBroken>(&message)) {
+    auto it = entries_.find(broken->call);
+    if (it == entries_.end() || it->second.state == State::kEnding) {
+      ++counters_.stale_mail;
+    } else {
+      End(it->second);
+    }
+  } else if (std::holds_alternative<LayerDone>(message)) {
+    ++progress_;
+  } else if (auto* step = std::get_if<StepDone>(&message)) {
+    OnStepDone(std::move(*step), now);
+  } else if (auto* transfer = std::get_if<TransferEvent>(&message)) {
+    OnTransfer(*transfer);
+  } else if (std::holds_alternative<Drain>(message)) {
+    draining_ = true;
+  } else {
+    ++counters_.stale_mail;
+  }
+}
+
+void DecodeNode::Step(Time now) {
+  while (auto call = deadlines_.Expired(now)) {
+    Entry& entry = entries_.at(*call);
+    outbox_.Close(entry.call, absl::DeadlineExceededError("the request's deadline has passed"));
+    End(entry);
+  }
+  engine_.StartStep(now);
+}
+
+absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
+  if (draining_) return absl::UnavailableError("this decode worker is draining");
+  // The last token's K/V is never needed.
+  const int64_t longest = int64_t{request.prompt_length} + request.sampling.max_tokens - 1;
+  const int64_t pool_tokens = int64_t{allocator_.num_blocks()} * allocator_.block_size();
+  const int64_t limit = std::min<int64_t>(pool_tokens, model_.max_model_len);
+  if (request.tokens.empty() || longest > limit) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("prompt and max_tokens make %d tokens; this decode worker holds at most %d",
+                        longest + 1, limit + 1));
+  }
+  if (live_.contains({request.sequence, request.attempt})) {
+    return absl::AlreadyExistsError("this attempt of the sequence is being decoded");
+  }
+  if (engine_.num_preempted() > 0) {
+    return absl::ResourceExhaustedError("a preempted sequence waits for blocks");
+  }
+  return absl::OkStatus();
+}
+
+BlockTable DecodeNode::Reserve(const DecodeRequest& request) {
+  const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
+  BlockTable table = allocator_.Match(request.tenant, request.tokens, num_tokens - 1);
+  const int32_t missing = allocator_.BlocksFor(num_tokens) - table.size();
+  // Each running sequence may want a block soon; a reservation leaves them one each.
+  const int32_t headroom = static_cast<int32_t>(engine_.num_running());
+  const bool alone = entries_.empty();
+  if (!alone && allocator_.num_available() < missing + headroom) return BlockTable();
+  if (!allocator_.Grow(table, missing, /*reserved=*/true)) return BlockTable();
+  return table;
+}
+
+void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
+  ++counters_.calls;
+  DecodeRequest& request = opened.request;
+  absl::Status status = Admissible(request);
+  BlockTable table;
+  if (status.ok()) {
+    table = Reserve(request);
+    if (table.size() == 0) status = absl::ResourceExhaustedError("no blocks are free");
+  }
+  if (!status.ok()) {
+    ++(absl::IsAlreadyExists(status) ? counters_.duplicates : counters_.refused);
+    if (absl::IsResourceExhausted(status)) ++counters_.refused_full;
+    outbox_.Close(opened.call, status);
+    return;
+  }
+  const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
+  const int32_t cached = table.num_sealed() * allocator_.block_size();
+  counters_.prompt_tokens += num_tokens;
+  counters_.cached_tokens += cached;
+
+  auto context = std::make_shared<SamplingContext>();
+  context->params = std::move(request.sampling);
+  context->params.num_prompt_logprobs = -1;  // The prefill worker has given them.
+  context->prompt.assign(request.tokens.begin(), request.tokens.begin() + request.prompt_length);
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = request.sequence;
+  sequence->call = opened.call;
+  sequence->tokens = std::move(request.tokens);
+  sequence->prompt_length = request.prompt_length;
+  sequence->sampling = std::move(context);
+  sequence->tenant = std::move(request.tenant);
+  sequence->arrival = now - request.age;
+  sequence->num_computed = cached;
+  sequence->blocks = std::move(table);
+
+  Entry& entry = entries_[opened.call];
+  entry.call = opened.call;
+  entry.attempt = request.attempt;
+  entry.age = AgeOf(*sequence);
+  entry.deadline = now + request.timeout;
+  entry.ticket = identity_.new_ticket();
+  entry.transfer_open = true;
+  live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
+  reserved_.emplace(entry.age, entry.call);
+  tickets_.emplace(entry.ticket, entry.call);
+  deadlines_.Set(entry.call, entry.deadline);
+  transport_.Expect({.ticket = entry.ticket,
+                     .sender = request.prefill,
+                     .blocks = allocator_.Refs(sequence->blocks),
+                     .first_token = cached,
+                     .num_tokens = num_tokens,
+                     .digests = {.layout = LayoutDigest(model_.layout),
+                                 .model = model_.model_digest,
+                                 .tokens = TokensDigest(sequence->tokens)}});
+  entry.sequence = std::move(sequence);
+  outbox_.Send(entry.call, ReservedEvent{.attempt = entry.attempt,
+                                         .ticket = entry.ticket,
+                                         .data_endpoint = options_.data_endpoint,
+                                         .pair_key = identity_.key_of(request.prefill),
+                                         .decode = options_.incarnation,
+                                         .cached_tokens = cached});
+}
+
+void DecodeNode::OnTransfer(const TransferEvent& event) {
+  auto it = tickets_.find(event.ticket);
+  if (it == tickets_.end() || !event.receiver) {
+    ++counters_.stale_mail;
+    return;
+  }
+  Entry& entry = entries_.at(it->second);
+  if (event.kind == TransferEvent::Kind::kBegun) {
+    if (entry.state != State::kReserved) return;
+    reserved_.erase(entry.age);
+    allocator_.MarkFilling(entry.sequence->blocks);
+    entry.state = State::kReceiving;
+    return;
+  }
+  tickets_.erase(it);
+  entry.transfer_open = false;
+  counters_.handoff_bytes += event.bytes;
+  if (entry.state == State::kEnding) {
+    EraseIfQuiet(entry);
+  } else if (event.status.ok()) {
+    OnVerified(entry, event);
+  } else {
+    ++counters_.handoffs_failed;
+    outbox_.Close(entry.call, absl::UnavailableError(
+                                  absl::StrFormat("handoff failed: %s", event.status.message())));
+    End(entry);
+  }
+}
+
+// Every layer is here, verified: the sequence joins the running batch.
+void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
+  ++counters_.handoffs;
+  reserved_.erase(entry.age);
+  Sequence& sequence = *entry.sequence;
+  allocator_.MarkFilling(sequence.blocks);
+  allocator_.Seal(sequence.blocks, sequence.tenant, sequence.tokens);
+  sequence.num_computed = sequence.num_tokens();
+  sequence.tokens.push_back(event.first.token);
+  entry.state = State::kRunning;
+  // The stream starts again at the first position; the router takes whichever copy comes first.
+  Emit(entry, event.first);
+  if (event.first.finish != FinishReason::kNone) {
+    outbox_.Close(entry.call, absl::OkStatus());
+    End(entry);
+    return;
+  }
+  entry.in_engine = true;
+  engine_.Add(std::move(entry.sequence));
+}
+
+void DecodeNode::OnStepDone(StepDone done, Time now) {
+  for (SequenceProgress& progress : engine_.OnStepDone(std::move(done), now)) {
+    Entry& entry = entries_.at(progress.call);
+    if (progress.released != nullptr) {
+      entry.sequence = std::move(progress.released);
+      entry.in_engine = false;
+    }
+    if (entry.state == State::kEnding) {
+      EraseIfQuiet(entry);
+      continue;
+    }
+    if (progress.output) Emit(entry, *progress.output);
+    if (entry.sequence != nullptr) {
+      outbox_.Close(entry.call, progress.status);
+      End(entry);
+    }
+  }
+}
+
+void DecodeNode::Emit(const Entry& entry, const TokenOutput& output) {
+  outbox_.Send(entry.call, TokensEvent{.attempt = entry.attempt, .outputs = {output}});
+}
+
+bool DecodeNode::RevokeReservation() {
+  if (num_revoked_draining_ > 0) return true;
+  if (reserved_.empty()) return false;
+  Entry& youngest = entries_.at(std::prev(reserved_.end())->second);
+  ++counters_.revoked;
+  ++num_revoked_draining_;
+  youngest.revoked = true;
+  outbox_.Close(youngest.call,
+                absl::ResourceExhaustedError("the reservation was revoked for a running sequence"));
+  End(youngest);
+  return true;
+}
+
+void DecodeNode::End(Entry& entry) {
+  entry.state = State::kEnding;
+  live_.erase({entry.age.id, entry.attempt});
+  reserved_.erase(entry.age);
+  deadlines_.Clear(entry.call, entry.deadline);
+  if (entry.in_engine) {
+    entry.sequence = engine_.Remove(entry.call);
+    entry.in_engine = entry.sequence == nullptr;
+  }
+  if (entry.transfer_open) {
+    allocator_.MarkDraining(entry.sequence->blocks);
+    transport_.Abort(entry.ticket);
+  }
+  EraseIfQuiet(entry);
+}
+
+void DecodeNode::EraseIfQuiet(Entry& entry) {
+  if (entry.in_engine || entry.transfer_open) return;
+  if (entry.revoked) --num_revoked_draining_;
+  entries_.erase(entry.call);
+}
+
+WorkerStatus DecodeNode::Status() const {
+  WorkerStatus status;
+  status.incarnation = options_.incarnation;
+  status.blocks = allocator_.counts();
+  status.running = static_cast<int32_t>(engine_.num_running());
+  status.preempted = static_cast<int32_t>(engine_.num_preempted());
+  status.queued_tokens = engine_.queued_tokens();
+  for (const auto& [call, entry] : entries_) status.waiting += entry.in_engine ? 0 : 1;
+  status.draining = draining_;
+  status.progress = progress_;
+  status.computing = engine_.step_in_flight() != nullptr;
+  return status;
+}
+
+}  // namespace baton

@@ -1,0 +1,115 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/engine/deadlines.h"
+#include "common/engine/engine.h"
+#include "common/kv_cache/block_allocator.h"
+#include "common/node/node.h"
+#include "common/transport/kv_transport.h"
+
+namespace baton {
+
+struct DecodeNodeOptions {
+  Incarnation incarnation = 0;
+  std::string data_endpoint;  // "host:port" where prefill workers connect.
+  EngineOptions engine;
+};
+
+// Secrets and names that a decode worker gives away; injected, so that a simulation replays.
+struct DecodeIdentity {
+  std::function<TicketId()> new_ticket;                // Never the same twice, not guessable.
+  std::function<PairKey(Incarnation prefill)> key_of;  // Key of the pair with that sender.
+};
+
+struct DecodeCounters {
+  int64_t calls = 0;
+  int64_t refused = 0;
+  int64_t refused_full = 0;   // Of those, for want of blocks.
+  int64_t duplicates = 0;     // Calls for a (sequence, attempt) that is live.
+  int64_t revoked = 0;        // Reservations taken back before their transfer began.
+  int64_t stale_mail = 0;     // Mail for something that has ended.
+  int64_t prompt_tokens = 0;  // Of reserved prompts.
+  int64_t cached_tokens = 0;  // Of those, pinned here and not sent.
+  int64_t handoffs = 0;       // Verified.
+  int64_t handoffs_failed = 0;
+  int64_t handoff_bytes = 0;  // Payload received.
+};
+
+// The logic of a decode worker: reserves blocks before prefill starts, takes the KV that arrives,
+// decodes in a continuous batch, preempts the youngest when blocks run out. Its state table is in
+// ARCHITECTURE.md. Everything passed by reference outlives it.
+class DecodeNode : public Node {
+ public:
+  DecodeNode(const DecodeNodeOptions& options, DecodeIdentity identity, const ModelInfo& model,
+             BlockAllocator& allocator, ModelRunner& runner, KvTransport& transport,
+             WorkerOutbox& outbox);
+
+  void Handle(Message message, Time now) override;
+  void Step(Time now) override;
+  Time NextDeadline() const override { return deadlines_.Next(); }
+
+  WorkerStatus Status() const;
+  const DecodeCounters& counters() const { return counters_; }
+  int64_t num_preemptions() const { return engine_.num_preemptions(); }
+  // No call is live and no block is held.
+  bool idle() const { return entries_.empty(); }
+
+ private:
+  enum class State : uint8_t { kReserved, kReceiving, kRunning, kEnding };
+
+  // One Decode call.
+  struct Entry {
+    State state = State::kReserved;
+    CallId call = 0;
+    Attempt attempt = 0;
+    AgeKey age;
+    Time deadline = kNever;
+    TicketId ticket;
+    std::unique_ptr<Sequence> sequence;  // Null while the engine has it.
+    bool in_engine = false;
+    bool transfer_open = false;  // Expect was called, kEnded has not come.
+    bool revoked = false;
+  };
+  using LiveKey = std::pair<SequenceId, Attempt>;
+
+  void OnOpened(DecodeOpened opened, Time now);
+  absl::Status Admissible(const DecodeRequest& request) const;
+  // Pins the cached prefix and reserves the rest; an empty table when there is no room.
+  BlockTable Reserve(const DecodeRequest& request);
+  void OnTransfer(const TransferEvent& event);
+  void OnVerified(Entry& entry, const TransferEvent& event);
+  void OnStepDone(StepDone done, Time now);
+  // Takes the youngest reservation back that nobody writes to yet. True while one is coming back.
+  bool RevokeReservation();
+  void Emit(const Entry& entry, const TokenOutput& output);
+  // Gives the entry up: everything that may still touch its blocks is told to stop, and the entry
+  // goes once all of it has.
+  void End(Entry& entry);
+  void EraseIfQuiet(Entry& entry);
+
+  DecodeNodeOptions options_;
+  DecodeIdentity identity_;
+  ModelInfo model_;
+  BlockAllocator& allocator_;
+  KvTransport& transport_;
+  WorkerOutbox& outbox_;
+  Engine engine_;
+
+  std::map<CallId, Entry> entries_;
+  std::map<LiveKey, CallId> live_;
+  std::map<AgeKey, CallId> reserved_;              // State kReserved, oldest first.
+  absl::flat_hash_map<TicketId, CallId> tickets_;  // Of open transfers.
+  Deadlines<CallId> deadlines_;
+  int32_t num_revoked_draining_ = 0;
+  bool draining_ = false;
+  uint64_t progress_ = 0;
+  DecodeCounters counters_;
+};
+
+}  // namespace baton
