@@ -16,8 +16,8 @@ enum class NormKind : uint8_t { kRms, kLayer };
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
 // A decoder-only transformer described by its features, not by its family: one runner reads this.
-// Every field is in its range: sizes are positive and bounded so that the product of any three fits
-// in int64, num_heads is a multiple of num_kv_heads, head_dim is even.
+// Every field is in its range: sizes are positive and bounded so that the bytes of any tensor
+// fit in int64, num_heads is a multiple of num_kv_heads, head_dim is even.
 struct ModelConfig {
   std::string architecture;  // E.g. "LlamaForCausalLM"; for messages only.
 

@@ -9,20 +9,14 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/dtype.h"
-#include "common/model/tensor_view.h"
+#include "common/model/mapped_file.h"
 
 namespace baton {
 
-// A whole file mapped read-only. The file must not shrink while it is mapped; its size was checked
-// against its contents when it was opened.
-class MappedFile;
-
 // A tensor as the header of a safetensors file describes it.
 struct StoredTensor {
-  std::string dtype;  // As stored, e.g. "BF16", "I64"; of the format's list.
+  std::string dtype;  // As stored, e.g. "BF16", "I64"; one of the format's list.
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;  // Exactly product(shape) * item size.
   std::string file;                  // The file's name within the model folder, for messages.
@@ -33,19 +27,16 @@ struct StoredTensor {
 // to the file's end without overlap or hole, no name twice. `file` names it in errors. The result's
 // spans point into `contents`. Anything else is InvalidArgument with file, tensor and defect.
 absl::StatusOr<std::map<std::string, StoredTensor>> ParseSafetensors(
-    std::string_view file, std::span<const std::byte> contents);
+    const std::string& file, std::span<const std::byte> contents);
 
-// All tensors of a model folder: model.safetensors, or the shards that
+// All tensors of a model folder: model.safetensors, or else the shards that
 // model.safetensors.index.json lists. Owns the mappings; move-only; immutable once open, so any
 // thread may read it.
 class SafetensorsFiles {
  public:
-  // InvalidArgument or NotFound, naming the file, the tensor and the defect.
+  // InvalidArgument or NotFound, naming the file, the tensor and the defect. Shards must lie under
+  // `model_dir` by their names: relative and without "..".
   static absl::StatusOr<SafetensorsFiles> Open(const std::string& model_dir);
-
-  SafetensorsFiles(SafetensorsFiles&&) noexcept;
-  SafetensorsFiles& operator=(SafetensorsFiles&&) noexcept;
-  ~SafetensorsFiles();
 
   // By name, ascending.
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
@@ -55,7 +46,9 @@ class SafetensorsFiles {
   uint64_t Digest() const;
 
  private:
-  SafetensorsFiles();
+  SafetensorsFiles() = default;
+
+  absl::Status AddFile(const std::string& model_dir, const std::string& name);
 
   std::vector<std::unique_ptr<MappedFile>> files_;
   std::map<std::string, StoredTensor> tensors_;

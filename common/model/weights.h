@@ -42,8 +42,8 @@ struct ModelWeights {
 // Finds every tensor that `config` asks for by its Hugging Face name and checks its shape and type.
 // The views point into `files` and live as long as it does. A missing tensor, a wrong shape, and a
 // tensor that the config does not explain (a bias, another layer, ...) are refused by name;
-// rotary_emb.inv_freq buffers, and lm_head.weight with tied embeddings, are ignored as transformers
-// does.
+// rotary_emb buffers are ignored. With tied_embeddings, as in transformers, either of embedding and
+// lm_head may be missing, and if both are there and differ they are not tied.
 absl::StatusOr<ModelWeights> MapWeights(const ModelConfig& config, const SafetensorsFiles& files);
 
 }  // namespace baton

@@ -1,0 +1,70 @@
+#include "common/model/model_files.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+std::string Describe(const RopeDefault&) { return "default"; }
+std::string Describe(const RopeLinear& r) { return absl::StrFormat("linear %a", r.factor); }
+std::string Describe(const RopeDynamic& r) {
+  return absl::StrFormat("dynamic %a %d", r.factor, r.original_max_positions);
+}
+std::string Describe(const RopeYarn& r) {
+  return absl::StrFormat("yarn %a %d %a %a %a %d", r.factor, r.original_max_positions, r.beta_fast,
+                         r.beta_slow, r.attention_factor, r.truncate);
+}
+std::string Describe(const RopeLlama3& r) {
+  return absl::StrFormat("llama3 %a %a %a %d", r.factor, r.low_freq_factor, r.high_freq_factor,
+                         r.original_max_positions);
+}
+
+// Everything of the config that a forward pass depends on, so that two spellings of one model
+// (older and newer field names) have one digest.
+std::string Describe(const ModelConfig& c) {
+  std::string text = absl::StrJoin(
+      {c.vocab_size, c.hidden_size, c.num_layers, c.num_heads, c.num_kv_heads, c.head_dim,
+       c.ffn_size, static_cast<int32_t>(c.norm), int32_t{c.norm_one_plus_weight},
+       static_cast<int32_t>(c.activation), int32_t{c.gated_mlp}, int32_t{c.qkv_bias},
+       int32_t{c.o_bias}, int32_t{c.mlp_bias}, int32_t{c.qk_norm}, int32_t{c.tied_embeddings},
+       c.rotary_dim},
+      " ");
+  absl::StrAppendFormat(&text, " %a %a %a ", c.norm_eps, c.attention_scale, c.rope.theta);
+  return text + std::visit([](const auto& form) { return Describe(form); }, c.rope.scaling);
+}
+
+// Ids beyond the vocabulary can never be produced; configs on the hub have them.
+std::vector<int32_t> EndTokens(const ModelConfig& config, const GenerationConfig& generation) {
+  std::vector<int32_t> ids =
+      generation.eos_token_ids.empty() ? config.eos_token_ids : generation.eos_token_ids;
+  std::erase_if(ids, [&](int32_t id) { return id >= config.vocab_size; });
+  return ids;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir) {
+  ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
+  ASSIGN_OR_RETURN(GenerationConfig generation, LoadGenerationConfig(model_dir));
+  ASSIGN_OR_RETURN(SafetensorsFiles files, SafetensorsFiles::Open(model_dir));
+  ASSIGN_OR_RETURN(ModelWeights weights, MapWeights(config, files));
+  const std::string description = Describe(config);
+  const uint64_t digest =
+      XXH3_64bits_withSeed(description.data(), description.size(), files.Digest());
+  std::vector<int32_t> eos = EndTokens(config, generation);
+  return ModelFiles{.config = std::move(config),
+                    .generation = std::move(generation),
+                    .files = std::move(files),
+                    .weights = std::move(weights),
+                    .eos_token_ids = std::move(eos),
+                    .model_digest = digest};
+}
+
+}  // namespace baton

@@ -1,0 +1,162 @@
+#include "common/model/rope_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+constexpr double kMaxTheta = 1e15;
+constexpr double kMinFactor = 1e-3;
+constexpr double kMaxFactor = 1e6;
+constexpr int32_t kMaxPositions = 1 << 27;
+
+// Known names that another rope type reads and this one ignores, as transformers does (it warns).
+constexpr const char* kOtherTypesFields[] = {"factor",
+                                             "attention_factor",
+                                             "beta_fast",
+                                             "beta_slow",
+                                             "mscale",
+                                             "truncate",
+                                             "mscale_all_dim",
+                                             "low_freq_factor",
+                                             "high_freq_factor",
+                                             "finetuned",
+                                             "original_max_position_embeddings"};
+
+void RequireField(JsonFields& rope, const std::string& name, const std::string& type) {
+  if (rope.Find(name) == nullptr) {
+    rope.Fail(absl::InvalidArgumentError(absl::StrCat(
+        rope.where(), ": field \"", name, "\" is missing; rope type \"", type, "\" needs it")));
+  }
+}
+
+double Factor(JsonFields& rope, const std::string& type) {
+  RequireField(rope, "factor", type);
+  return rope.Number("factor", 1, kMinFactor, kMaxFactor);
+}
+
+// 0.1 * mscale * ln(scale) + 1, of the yarn paper.
+double YarnScale(double scale, double mscale) {
+  return scale <= 1 ? 1.0 : 0.1 * mscale * std::log(scale) + 1.0;
+}
+
+RopeYarn ParseYarn(JsonFields& rope, int32_t original, const RopeContext& context) {
+  RopeYarn yarn{.original_max_positions = original};
+  const double ratio = static_cast<double>(context.max_position_embeddings) / original;
+  yarn.factor = rope.Number("factor", ratio, kMinFactor, kMaxFactor);
+  // Zero means "not given" for these four, as in transformers.
+  const double beta_fast = rope.Number("beta_fast", 0, 0, kMaxFactor);
+  const double beta_slow = rope.Number("beta_slow", 0, 0, kMaxFactor);
+  const double mscale = rope.Number("mscale", 0, 0, kMaxFactor);
+  const double mscale_all_dim = rope.Number("mscale_all_dim", 0, 0, kMaxFactor);
+  yarn.beta_fast = beta_fast == 0 ? 32 : beta_fast;
+  yarn.beta_slow = beta_slow == 0 ? 1 : beta_slow;
+  const double computed =
+      mscale != 0 && mscale_all_dim != 0
+          ? YarnScale(yarn.factor, mscale) / YarnScale(yarn.factor, mscale_all_dim)
+          : YarnScale(yarn.factor, 1);
+  yarn.attention_factor = rope.Number("attention_factor", computed, kMinFactor, kMaxFactor);
+  yarn.truncate = rope.Bool("truncate", true);
+  return yarn;
+}
+
+RopeLlama3 ParseLlama3(JsonFields& rope, int32_t original) {
+  RopeLlama3 llama3{.factor = Factor(rope, "llama3"), .original_max_positions = original};
+  RequireField(rope, "low_freq_factor", "llama3");
+  RequireField(rope, "high_freq_factor", "llama3");
+  llama3.low_freq_factor = rope.Number("low_freq_factor", 1, kMinFactor, kMaxFactor);
+  llama3.high_freq_factor = rope.Number("high_freq_factor", 4, kMinFactor, kMaxFactor);
+  if (const auto* high = rope.Find("high_freq_factor");
+      high != nullptr && llama3.high_freq_factor <= llama3.low_freq_factor) {
+    rope.Refuse("high_freq_factor", *high, "it must be greater than low_freq_factor");
+  }
+  return llama3;
+}
+
+RopeScaling ParseScaling(JsonFields& rope, int32_t original, const RopeContext& context) {
+  const std::string old_name = rope.String("type", "default");
+  const std::string type = rope.String("rope_type", old_name);
+  if (type == "default") return RopeDefault{};
+  if (type == "linear") return RopeLinear{.factor = Factor(rope, type)};
+  if (type == "yarn") return ParseYarn(rope, original, context);
+  if (type == "llama3") return ParseLlama3(rope, original);
+  if (type == "dynamic") {
+    if (context.rotary_dim <= 2) {
+      rope.Refuse("rope_type", type, "it needs a head_dim of at least 4");
+    }
+    return RopeDynamic{.factor = Factor(rope, type),
+                       .original_max_positions = context.max_position_embeddings};
+  }
+  rope.Fail(absl::UnimplementedError(
+      absl::StrCat(rope.where(), ": field \"rope_type\" is ", ShowJson(type),
+                   "; default, linear, dynamic, yarn and llama3 are supported")));
+  return RopeDefault{};
+}
+
+void RefusePartialRotation(JsonFields& fields) {
+  const auto* value = fields.Find("partial_rotary_factor");
+  if (value != nullptr && fields.Number("partial_rotary_factor", 1, 0, 1) != 1) {
+    fields.Fail(absl::UnimplementedError(
+        absl::StrCat(fields.where(), ": field \"partial_rotary_factor\" is ", ShowJson(*value),
+                     "; only 1.0 is supported")));
+  }
+}
+
+void RefuseUnknownFields(JsonFields& rope, const nlohmann::json& object) {
+  for (const char* name : kOtherTypesFields) rope.Find(name);
+  for (const std::string& name : rope.Untaken()) {
+    if (const auto& value = object.at(name); !value.is_null()) {
+      rope.Fail(absl::UnimplementedError(
+          absl::StrCat(rope.where(), ": field \"", name, "\" is ", ShowJson(value),
+                       "; it is not supported, only null is allowed")));
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& context) {
+  static const auto& kEmpty = *new nlohmann::json(nlohmann::json::object());
+  const nlohmann::json* scaling = config.Find("rope_scaling");
+  const nlohmann::json* parameters = config.Find("rope_parameters");
+  const bool use_old = scaling != nullptr && !(scaling->is_object() && scaling->empty());
+  const nlohmann::json& object = use_old ? *scaling : parameters != nullptr ? *parameters : kEmpty;
+  JsonFields rope(absl::StrCat(config.where(), ": ", use_old ? "rope_scaling" : "rope_parameters"),
+                  object);
+  RETURN_IF_ERROR(rope.status());
+
+  RefusePartialRotation(config);
+  RefusePartialRotation(rope);
+  RopeForm form;
+  form.theta = config.Number("rope_theta", form.theta, kMinFactor, kMaxTheta);
+  form.theta = rope.Number("rope_theta", form.theta, kMinFactor, kMaxTheta);
+  const auto inner = static_cast<int32_t>(rope.Int(
+      "original_max_position_embeddings", context.max_position_embeddings, 1, kMaxPositions));
+  const auto original =
+      static_cast<int32_t>(config.Int("original_max_position_embeddings", inner, 1, kMaxPositions));
+  form.scaling = ParseScaling(rope, original, context);
+  RefuseUnknownFields(rope, object);
+  if (std::holds_alternative<RopeYarn>(form.scaling) && form.theta <= 1) {
+    rope.Refuse("rope_theta", form.theta, "rope type \"yarn\" needs more than 1");
+  }
+  RETURN_IF_ERROR(config.status());
+  RETURN_IF_ERROR(rope.status());
+  return form;
+}
+
+int32_t MaxModelLen(const RopeForm& form, int32_t max_position_embeddings) {
+  const auto* yarn = std::get_if<RopeYarn>(&form.scaling);
+  if (yarn == nullptr) return max_position_embeddings;
+  const double stretched = std::floor(yarn->factor * yarn->original_max_positions);
+  const double limit = std::min<double>(stretched, kMaxPositions);
+  return std::max(max_position_embeddings, static_cast<int32_t>(limit));
+}
+
+}  // namespace baton

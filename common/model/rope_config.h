@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "common/model/json_fields.h"
+#include "common/model/rope.h"
+
+namespace baton {
+
+// What the rotary embedding of a config.json depends on besides its own fields.
+struct RopeContext {
+  int32_t max_position_embeddings = 0;
+  int32_t rotary_dim = 0;
+};
+
+// Reads rope_theta, rope_scaling, rope_parameters, partial_rotary_factor and
+// original_max_position_embeddings from a config.json, with transformers' defaults and precedence:
+// rope_scaling before rope_parameters, values inside before values beside. A form or a field that
+// is not known is refused by name.
+absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& context);
+
+// Positions for which `form` is defined by transformers without recomputing it: more than
+// max_position_embeddings for yarn with an explicit original length, which much of the field sets
+// without raising max_position_embeddings.
+int32_t MaxModelLen(const RopeForm& form, int32_t max_position_embeddings);
+
+}  // namespace baton
