@@ -1,0 +1,219 @@
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/http/http_connection.h"
+
+// The writing half of Connection: answers, streams, and the end.
+namespace baton::http {
+
+using boost::asio::ip::tcp;
+
+namespace {
+
+// A refused client may still be sending: it is listened to this long, so that it gets the answer
+// instead of a reset.
+constexpr Duration kLingerTimeout = std::chrono::seconds(2);
+
+// Header values must not end their line.
+void AppendHeader(std::string& head, std::string_view name, std::string_view value) {
+  head.append(name).append(": ");
+  for (const char c : value) {
+    head.push_back(c == '\r' || c == '\n' || c == '\0' ? ' ' : c);
+  }
+  head.append("\r\n");
+}
+
+}  // namespace
+
+void Connection::WriteHead(const Response& response, std::string_view framing) {
+  std::string head =
+      absl::StrFormat("HTTP/1.1 %d %s\r\n", response.status, ReasonPhrase(response.status));
+  if (response.status != 204) {
+    AppendHeader(head, "Content-Type", response.content_type);
+  }
+  for (const Header& header : response.headers) {
+    AppendHeader(head, header.name, header.value);
+  }
+  head.append(framing);
+  AppendHeader(head, "Connection", keep_alive_ ? "keep-alive" : "close");
+  head.append("\r\n");
+  Enqueue(head);
+}
+
+void Connection::Respond(uint64_t id, Response response) {
+  if (id != exchange_ || streaming_) {
+    return;
+  }
+  keep_alive_ = keep_alive_ && !core_->draining;
+  WriteHead(response, response.status == 204
+                          ? std::string()
+                          : absl::StrFormat("Content-Length: %d\r\n", response.body.size()));
+  if (!head_only_ && response.status != 204) {
+    Enqueue(response.body);
+  }
+  EndAnswer(/*close=*/false);
+}
+
+void Connection::BeginStream(uint64_t id, Response response) {
+  if (id != exchange_ || streaming_) {
+    return;
+  }
+  // Without chunks only the end of the connection ends the answer.
+  keep_alive_ = keep_alive_ && chunked_ && !core_->draining;
+  streaming_ = true;
+  WriteHead(response, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
+}
+
+bool Connection::Reserve(size_t bytes) {
+  if (gone_ || queued_bytes_ > core_->options.max_queued_bytes) {
+    return false;
+  }
+  queued_bytes_ += static_cast<int64_t>(bytes);
+  return true;
+}
+
+void Connection::Continue(uint64_t id, std::string framed) {
+  queued_bytes_ -= static_cast<int64_t>(framed.size());  // Enqueue counts them.
+  if (id == exchange_ && streaming_ && !head_only_) {
+    Enqueue(framed);
+  }
+}
+
+void Connection::EndStream(uint64_t id, bool close) {
+  if (id != exchange_ || !streaming_) {
+    return;
+  }
+  if (chunked_ && !head_only_) {
+    Enqueue("0\r\n\r\n");
+  }
+  EndAnswer(close);
+}
+
+void Connection::EndAnswer(bool close) {
+  exchange_ = 0;
+  on_disconnect_ = nullptr;
+  streaming_ = false;
+  keep_alive_ = keep_alive_ && !close;
+  answer_complete_ = true;
+  ReleaseBody();
+}
+
+void Connection::AbortExchange(uint64_t id) {
+  if (id == exchange_) {
+    Close();
+  }
+}
+
+void Connection::AbandonExchange(uint64_t id) {
+  if (id != exchange_) {
+    return;
+  }
+  if (streaming_) {
+    return Close();
+  }
+  Respond(id, ErrorResponse(500, "server_error", "The server did not answer this request."));
+}
+
+void Connection::WatchDisconnect(uint64_t id, std::function<void()> callback) {
+  if (id != exchange_ || peer_closed_) {
+    return Post(std::move(callback));
+  }
+  on_disconnect_ = std::move(callback);
+}
+
+void Connection::Enqueue(std::string_view bytes) {
+  if (state_ == State::kClosed) {
+    return;
+  }
+  queue_.append(bytes);
+  queued_bytes_ += static_cast<int64_t>(bytes.size());
+  if (!writing_) {
+    writing_ = true;
+    // What else this task has to say goes into the same write.
+    boost::asio::post(socket_.get_executor(), [self = shared_from_this()] { self->WriteSome(); });
+  }
+}
+
+void Connection::WriteSome() {
+  if (state_ == State::kClosed) {
+    return;
+  }
+  if (sent_ == sending_.size()) {
+    sent_ = 0;
+    sending_.clear();
+    sending_.swap(queue_);
+  }
+  if (sending_.empty()) {
+    writing_ = false;
+    Disarm(write_watchdog_);
+    return AfterAnswer();
+  }
+  Arm(write_watchdog_, core_->options.write_timeout);
+  socket_.async_write_some(
+      boost::asio::buffer(sending_.data() + sent_, sending_.size() - sent_),
+      [self = shared_from_this()](Error error, size_t bytes) { self->OnWritten(error, bytes); });
+}
+
+void Connection::OnWritten(Error error, size_t bytes) {
+  queued_bytes_ -= static_cast<int64_t>(bytes);
+  if (state_ == State::kClosed) {
+    return;
+  }
+  if (error) {
+    return Close();
+  }
+  sent_ += bytes;
+  WriteSome();
+}
+
+// Nothing is left to write.
+void Connection::AfterAnswer() {
+  if (!std::exchange(answer_complete_, false)) {
+    return;
+  }
+  // One long answer must not keep its buffers for the life of the connection.
+  std::string().swap(sending_);
+  if (keep_alive_ && !peer_closed_) {
+    return WaitForRequest();
+  }
+  Linger();
+}
+
+void Connection::Linger() {
+  if (peer_closed_) {
+    return Close();
+  }
+  state_ = State::kLinger;
+  Error ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  Arm(read_watchdog_, kLingerTimeout);
+  if (!read_pending_) {
+    buffer_.clear();
+    RawRead();
+  }
+}
+
+void Connection::OnPeerClosed() {
+  peer_closed_ = true;
+  if (on_disconnect_) {
+    Post(std::exchange(on_disconnect_, nullptr));
+  }
+}
+
+void Connection::Close() {
+  if (state_ == State::kClosed) {
+    return;
+  }
+  state_ = State::kClosed;
+  gone_ = true;
+  exchange_ = 0;
+  Error ignored;
+  socket_.close(ignored);
+  Disarm(read_watchdog_);
+  Disarm(write_watchdog_);
+  OnPeerClosed();
+  ReleaseBody();
+  core_->Remove(this);
+}
+
+}  // namespace baton::http

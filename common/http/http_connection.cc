@@ -1,0 +1,303 @@
+#include "common/http/http_connection.h"
+
+#include <algorithm>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/read.hpp>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/http/http_exchange.h"
+
+namespace baton::http {
+
+namespace beast_http = boost::beast::http;
+using boost::asio::ip::tcp;
+
+namespace {
+
+constexpr size_t kReadBytes = 16 << 10;
+// Of later requests, read ahead while an answer is under way; beyond it the socket is left alone.
+constexpr size_t kMaxReadAheadBytes = 64 << 10;
+constexpr int64_t kMaxLingerBytes = 16 << 20;
+
+}  // namespace
+
+Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket)
+    : core_(std::move(core)),
+      socket_(std::move(socket)),
+      read_watchdog_{boost::asio::steady_timer(socket_.get_executor())},
+      write_watchdog_{boost::asio::steady_timer(socket_.get_executor())},
+      buffer_(kMaxReadAheadBytes + kReadBytes +
+              static_cast<size_t>(core_->options.max_header_bytes)) {}
+
+Connection::~Connection() { ReleaseBody(); }
+
+void Connection::Post(std::function<void()> task) {
+  core_->PostTo(socket_.get_executor(), std::move(task));
+}
+
+void Connection::Start() {
+  Post([self = shared_from_this()] {
+    Error ignored;
+    self->socket_.set_option(tcp::no_delay(true), ignored);
+    self->WaitForRequest();
+  });
+}
+
+void Connection::CloseSoon(bool only_if_idle) {
+  Post([self = shared_from_this(), only_if_idle] {
+    const bool idle = self->state_ == State::kIdle && self->buffer_.size() == 0;
+    if (!only_if_idle || idle) {
+      self->Close();
+    }
+  });
+}
+
+void Connection::Arm(Watchdog& watchdog, Duration timeout) {
+  const uint64_t generation = ++watchdog.generation;
+  watchdog.timer.expires_after(timeout);
+  watchdog.timer.async_wait([self = shared_from_this(), &watchdog, generation](Error error) {
+    if (!error && watchdog.generation == generation) {
+      self->Close();
+    }
+  });
+}
+
+void Connection::Disarm(Watchdog& watchdog) {
+  ++watchdog.generation;
+  watchdog.timer.cancel();
+}
+
+// ---- Reading ------------------------------------------------------------------------------------
+
+void Connection::WaitForRequest() {
+  state_ = State::kIdle;
+  if (core_->draining && buffer_.size() == 0) {
+    return Linger();
+  }
+  Arm(read_watchdog_, core_->options.idle_timeout);
+  if (buffer_.size() > 0 && !read_pending_) {
+    return ReadHeader();
+  }
+  RawRead();
+}
+
+void Connection::RawRead() {
+  if (read_pending_ || peer_closed_) {
+    return;
+  }
+  read_pending_ = true;
+  socket_.async_read_some(
+      buffer_.prepare(kReadBytes),
+      [self = shared_from_this()](Error error, size_t bytes) { self->OnRawRead(error, bytes); });
+}
+
+void Connection::OnRawRead(Error error, size_t bytes) {
+  read_pending_ = false;
+  if (state_ == State::kClosed) {
+    return;
+  }
+  if (error) {
+    return state_ == State::kHandling ? OnPeerClosed() : Close();
+  }
+  buffer_.commit(bytes);
+  if (state_ == State::kIdle) {
+    return ReadHeader();
+  }
+  if (state_ == State::kLinger) {
+    buffer_.clear();
+    lingered_bytes_ += static_cast<int64_t>(bytes);
+    return lingered_bytes_ > kMaxLingerBytes ? Close() : RawRead();
+  }
+  if (buffer_.size() < kMaxReadAheadBytes) {
+    RawRead();
+  }
+}
+
+void Connection::ReadHeader() {
+  state_ = State::kHeader;
+  Arm(read_watchdog_, core_->options.header_timeout);
+  parser_.emplace();
+  parser_->header_limit(static_cast<uint32_t>(core_->options.max_header_bytes));
+  parser_->body_limit(boost::none);  // Ours are better: OnHeader has the answer.
+  beast_http::async_read_header(
+      socket_, buffer_, *parser_,
+      [self = shared_from_this()](Error error, size_t) { self->OnHeader(error); });
+}
+
+void Connection::OnParseError(Error error) {
+  if (state_ == State::kClosed) {
+    return;
+  }
+  if (error == beast_http::error::header_limit || error == beast_http::error::buffer_overflow) {
+    return Refuse(
+        ErrorResponse(431, "invalid_request_error", "The request's headers are too large."));
+  }
+  Refuse(ErrorResponse(400, "invalid_request_error", "The request is not valid HTTP/1.1."));
+}
+
+void Connection::OnHeader(Error error) {
+  if (state_ == State::kClosed) {
+    return;
+  }
+  if (error) {
+    return error.category() ==
+                       beast_http::make_error_code(beast_http::error::bad_method).category() &&
+                   error != beast_http::error::end_of_stream &&
+                   error != beast_http::error::partial_message
+               ? OnParseError(error)
+               : Close();
+  }
+  const auto& message = parser_->get();
+  keep_alive_ = message.keep_alive();
+  chunked_ = message.version() >= 11;
+  head_only_ = message.method() == beast_http::verb::head;
+  Request head;
+  head.method = std::string(message.method_string());
+  for (const auto& field : message) {
+    head.headers.push_back({std::string(field.name_string()), std::string(field.value())});
+  }
+  std::optional<Response> refusal = CheckHead(head);
+  if (!refusal.has_value() && !parser_->is_done()) {
+    refusal = PrepareBody(head);
+  }
+  if (refusal.has_value()) {
+    return Refuse(std::move(*refusal));
+  }
+  if (parser_->is_done()) {
+    return Dispatch(std::move(head));
+  }
+  state_ = State::kBody;
+  Arm(read_watchdog_, core_->options.body_timeout);
+  beast_http::async_read(socket_, buffer_, *parser_,
+                         [self = shared_from_this(), head = std::move(head)](
+                             Error e, size_t) mutable { self->OnBody(e, std::move(head)); });
+}
+
+// What can be refused before the body is read. Fills in the path, the principal and the route.
+std::optional<Response> Connection::CheckHead(Request& head) {
+  constexpr std::string_view kInvalid = "invalid_request_error";
+  const auto& message = parser_->get();
+  const std::string target(message.target());
+  if (message.version() != 10 && message.version() != 11) {
+    return ErrorResponse(400, kInvalid, "Only HTTP/1.0 and HTTP/1.1 are spoken here.");
+  }
+  if (message.version() == 11 && message.count(beast_http::field::host) != 1) {
+    return ErrorResponse(400, kInvalid, "The request needs exactly one Host header.");
+  }
+  if (message.count(beast_http::field::transfer_encoding) > 0 && !parser_->chunked()) {
+    return ErrorResponse(501, kInvalid, "The only Transfer-Encoding supported is chunked.");
+  }
+  const bool any = target == "*" && head.method == "OPTIONS";
+  if (!any && !ParseTarget(target, &head.path, &head.query)) {
+    return ErrorResponse(400, kInvalid, "The request target is not a valid path.");
+  }
+  if (core_->options.authorize) {
+    Decision decision = core_->options.authorize(head);
+    if (decision.refusal.has_value()) {
+      return std::move(*decision.refusal);
+    }
+    head.principal = std::move(decision.principal);
+  }
+  if (head_only_) {
+    head.method = "GET";
+  }
+  std::string allowed;
+  route_ = any ? nullptr : core_->FindRoute(head.method, head.path, &allowed);
+  if (any || (head.method == "OPTIONS" && !allowed.empty())) {
+    return Response{.status = 204,
+                    .headers = {{"Allow", any ? "GET, HEAD, POST, OPTIONS" : allowed}}};
+  }
+  if (route_ == nullptr && allowed.empty()) {
+    return ErrorResponse(404, kInvalid, "There is nothing at this path.");
+  }
+  if (route_ == nullptr) {
+    Response response = ErrorResponse(405, kInvalid, "This path does not have this method.");
+    response.headers.push_back({"Allow", allowed});
+    return response;
+  }
+  return std::nullopt;
+}
+
+// Limits of the body that follows; answers `Expect: 100-continue`.
+std::optional<Response> Connection::PrepareBody(const Request& head) {
+  constexpr std::string_view kInvalid = "invalid_request_error";
+  const int64_t most = core_->options.max_body_bytes;
+  const auto length = parser_->content_length();
+  if (length.has_value() && *length > static_cast<uint64_t>(most)) {
+    return ErrorResponse(
+        413, kInvalid,
+        absl::StrFormat("The body has %d bytes; at most %d are allowed.", *length, most));
+  }
+  const std::string_view expect = head.Find("Expect");
+  if (!expect.empty() && !HeaderNameIs(expect, "100-continue")) {
+    return ErrorResponse(417, kInvalid, "The only expectation supported is 100-continue.");
+  }
+  const int64_t reserve = length.has_value() ? static_cast<int64_t>(*length) : most;
+  if (!core_->ReserveBody(reserve)) {
+    Response busy = ErrorResponse(503, "server_error", "Too many large requests; try again.");
+    busy.headers.push_back({"Retry-After", "1"});
+    return busy;
+  }
+  reserved_body_bytes_ = reserve;
+  parser_->body_limit(static_cast<uint64_t>(most));
+  if (!expect.empty() && chunked_) {
+    Enqueue("HTTP/1.1 100 Continue\r\n\r\n");
+  }
+  return std::nullopt;
+}
+
+void Connection::OnBody(Error error, Request head) {
+  if (state_ == State::kClosed) {
+    return;
+  }
+  if (error == beast_http::error::body_limit) {
+    return Refuse(ErrorResponse(
+        413, "invalid_request_error",
+        absl::StrFormat("The body has more than %d bytes.", core_->options.max_body_bytes)));
+  }
+  if (error) {
+    return OnHeader(error);
+  }
+  head.body = std::move(parser_->get().body());
+  Dispatch(std::move(head));
+}
+
+void Connection::Dispatch(Request request) {
+  state_ = State::kHandling;
+  Disarm(read_watchdog_);
+  parser_.reset();
+  exchange_ = ++last_exchange_;
+  auto exchange = std::make_shared<Exchange>(shared_from_this(), exchange_, chunked_);
+  auto run = [exchange, route = route_, request = std::move(request)]() mutable {
+    if (exchange->gone()) {
+      return;
+    }
+    try {
+      route->handler(std::move(request), exchange);
+    } catch (const std::exception&) {
+      exchange->Send(ErrorResponse(500, "server_error", "The server failed on this request."));
+    }
+  };
+  RawRead();
+  if (route_->quick) {
+    return run();
+  }
+  boost::asio::post(core_->handlers, std::move(run));
+}
+
+// Answers without a handler. A body that was not read makes the connection useless.
+void Connection::Refuse(Response response) {
+  const bool complete = parser_.has_value() && parser_->is_done();
+  state_ = State::kHandling;
+  Disarm(read_watchdog_);
+  parser_.reset();
+  exchange_ = ++last_exchange_;
+  keep_alive_ = keep_alive_ && complete;
+  Respond(exchange_, std::move(response));
+}
+
+void Connection::ReleaseBody() { core_->ReleaseBody(std::exchange(reserved_body_bytes_, 0)); }
+
+}  // namespace baton::http

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <atomic>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "common/http/http_core.h"
+
+namespace baton::http {
+
+// One accepted socket: reads a request, hands it to its handler, writes the answer, and again.
+// While an answer is under way it keeps reading, to notice that the client has gone; what it reads
+// is the beginning of the next request. All members are used on the socket's strand, except those
+// marked otherwise.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(std::shared_ptr<ServerCore> core, boost::asio::ip::tcp::socket socket);
+  ~Connection();
+
+  // Any thread.
+  void Start();
+  void CloseSoon(bool only_if_idle);
+  void Post(std::function<void()> task);
+  bool gone() const { return gone_; }
+
+  // Any thread: counts bytes against the queue's bound; false if it is full or the client gone.
+  bool Reserve(size_t bytes);
+
+  // On the strand, for the exchange `id`; ignored unless it is the one under way.
+  void Respond(uint64_t id, Response response);
+  void BeginStream(uint64_t id, Response response);
+  void Continue(uint64_t id, std::string framed);  // Reserved before.
+  void EndStream(uint64_t id, bool close);
+  void AbortExchange(uint64_t id);
+  void AbandonExchange(uint64_t id);
+  void WatchDisconnect(uint64_t id, std::function<void()> callback);
+
+ private:
+  using Error = boost::system::error_code;
+  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  enum class State { kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
+
+  void WaitForRequest();
+  void RawRead();
+  void OnRawRead(Error error, size_t bytes);
+  void ReadHeader();
+  void OnHeader(Error error);
+  std::optional<Response> CheckHead(Request& head);
+  std::optional<Response> PrepareBody(const Request& head);
+  void OnBody(Error error, Request head);
+  void Dispatch(Request request);
+  void Refuse(Response response);
+  void OnParseError(Error error);
+
+  void WriteHead(const Response& response, std::string_view framing);
+  void EndAnswer(bool close);
+  void Enqueue(std::string_view bytes);
+  void WriteSome();
+  void OnWritten(Error error, size_t bytes);
+  void AfterAnswer();
+  void Linger();
+  void OnPeerClosed();
+  void Close();
+
+  // Closes the connection when it fires; arming it again or disarming it takes that back.
+  struct Watchdog {
+    boost::asio::steady_timer timer;
+    uint64_t generation = 0;
+  };
+  void Arm(Watchdog& watchdog, Duration timeout);
+  static void Disarm(Watchdog& watchdog);
+  void ReleaseBody();
+
+  const std::shared_ptr<ServerCore> core_;
+  boost::asio::ip::tcp::socket socket_;
+  Watchdog read_watchdog_;
+  Watchdog write_watchdog_;
+  boost::beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;
+  const Route* route_ = nullptr;
+  State state_ = State::kIdle;
+  bool read_pending_ = false;
+  bool peer_closed_ = false;  // It sends no more; most likely it is gone.
+  int64_t lingered_bytes_ = 0;
+  int64_t reserved_body_bytes_ = 0;
+
+  uint64_t last_exchange_ = 0;
+  uint64_t exchange_ = 0;  // The one under way; 0 = none.
+  std::function<void()> on_disconnect_;
+  bool head_only_ = false;
+  bool keep_alive_ = false;
+  bool chunked_ = false;
+  bool streaming_ = false;
+  bool answer_complete_ = false;
+
+  std::string queue_;  // To be written after `sending_`.
+  std::string sending_;
+  size_t sent_ = 0;  // Of `sending_`.
+  bool writing_ = false;
+
+  std::atomic<int64_t> queued_bytes_{0};  // Any thread.
+  std::atomic<bool> gone_{false};         // Any thread; written on the strand.
+};
+
+}  // namespace baton::http

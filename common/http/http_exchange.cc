@@ -1,0 +1,78 @@
+#include "common/http/http_exchange.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace baton::http {
+
+Exchange::~Exchange() {
+  if (!ended_) {
+    connection_->Post([c = connection_, id = id_] { c->AbandonExchange(id); });
+  }
+}
+
+void Exchange::Send(Response response) {
+  if (ended_.exchange(true)) {
+    return;
+  }
+  connection_->Post([c = connection_, id = id_, r = std::move(response)]() mutable {
+    c->Respond(id, std::move(r));
+  });
+}
+
+void Exchange::StartStream(Response response) {
+  if (ended_) {
+    return;
+  }
+  std::string first = std::exchange(response.body, {});
+  connection_->Post([c = connection_, id = id_, r = std::move(response)]() mutable {
+    c->BeginStream(id, std::move(r));
+  });
+  if (!first.empty()) {
+    Write(std::move(first));
+  }
+}
+
+bool Exchange::Write(std::string piece) {
+  if (ended_ || piece.empty()) {
+    return !ended_ && !connection_->gone();
+  }
+  std::string framed =
+      chunked_ ? absl::StrFormat("%x\r\n", piece.size()) + piece + "\r\n" : std::move(piece);
+  if (!connection_->Reserve(framed.size())) {
+    connection_->Post([c = connection_, id = id_] { c->AbortExchange(id); });
+    return false;
+  }
+  connection_->Post([c = connection_, id = id_, f = std::move(framed)]() mutable {
+    c->Continue(id, std::move(f));
+  });
+  return true;
+}
+
+void Exchange::Finish(bool close) {
+  if (ended_.exchange(true)) {
+    return;
+  }
+  connection_->Post([c = connection_, id = id_, close] { c->EndStream(id, close); });
+}
+
+void Exchange::Abort() {
+  if (ended_.exchange(true)) {
+    return;
+  }
+  connection_->Post([c = connection_, id = id_] { c->AbortExchange(id); });
+}
+
+void Exchange::OnDisconnect(std::function<void()> callback) {
+  if (ended_) {
+    return;
+  }
+  connection_->Post([c = connection_, id = id_, cb = std::move(callback)]() mutable {
+    c->WatchDisconnect(id, std::move(cb));
+  });
+}
+
+void Exchange::Post(std::function<void()> task) { connection_->Post(std::move(task)); }
+
+}  // namespace baton::http

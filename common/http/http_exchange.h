@@ -1,0 +1,35 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "common/http/http_connection.h"
+#include "common/http/http_server.h"
+
+namespace baton::http {
+
+// One request's answer on its connection: hands each call to the connection's strand.
+class Exchange : public ResponseWriter, public std::enable_shared_from_this<Exchange> {
+ public:
+  Exchange(std::shared_ptr<Connection> connection, uint64_t id, bool chunked)
+      : connection_(std::move(connection)), id_(id), chunked_(chunked) {}
+  ~Exchange() override;
+
+  void Send(Response response) override;
+  void StartStream(Response response) override;
+  bool Write(std::string piece) override;
+  void Finish(bool close) override;
+  void Abort() override;
+  void OnDisconnect(std::function<void()> callback) override;
+  void Post(std::function<void()> task) override;
+
+  bool gone() const { return connection_->gone(); }
+
+ private:
+  const std::shared_ptr<Connection> connection_;
+  const uint64_t id_;
+  const bool chunked_;
+  std::atomic<bool> ended_{false};
+};
+
+}  // namespace baton::http

@@ -1,0 +1,236 @@
+#include "common/http/http_server.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "common/http/http_connection.h"
+#include "common/http/http_core.h"
+
+namespace baton::http {
+
+using boost::asio::ip::tcp;
+using Error = boost::system::error_code;
+
+const Route* ServerCore::FindRoute(const std::string& method, const std::string& path,
+                                   std::string* allowed) const {
+  for (const Route& route : routes) {
+    const std::string_view pattern = route.path;
+    const bool match =
+        pattern.size() > 2 && pattern.substr(pattern.size() - 2) == "/*"
+            ? path.size() >= pattern.size() &&
+                  path.compare(0, pattern.size() - 1, pattern, 0, pattern.size() - 1) == 0
+            : path == pattern;
+    if (!match) {
+      continue;
+    }
+    if (route.method == method) {
+      return &route;
+    }
+    allowed->append(allowed->empty() ? "OPTIONS, " : ", ");
+    allowed->append(route.method == "GET" ? "GET, HEAD" : route.method);
+  }
+  return nullptr;
+}
+
+bool ServerCore::ReserveBody(int64_t bytes) {
+  if (body_bytes.fetch_add(bytes) + bytes <= options.max_total_body_bytes) {
+    return true;
+  }
+  body_bytes -= bytes;
+  return false;
+}
+
+void ServerCore::Add(const std::shared_ptr<Connection>& connection) {
+  absl::MutexLock lock(&mutex);
+  connections[connection.get()] = connection;
+}
+
+void ServerCore::Remove(Connection* connection) {
+  absl::MutexLock lock(&mutex);
+  connections.erase(connection);
+}
+
+void ServerCore::ForEach(const std::function<void(const std::shared_ptr<Connection>&)>& action) {
+  std::vector<std::shared_ptr<Connection>> live;
+  {
+    absl::MutexLock lock(&mutex);
+    for (const auto& [key, connection] : connections) {
+      if (auto strong = connection.lock()) {
+        live.push_back(std::move(strong));
+      }
+    }
+  }
+  for (const auto& connection : live) {
+    action(connection);
+  }
+}
+
+namespace {
+
+// Accepting again after the process ran out of file descriptors.
+constexpr Duration kAcceptRetry = std::chrono::milliseconds(50);
+
+class Server : public HttpServer {
+ public:
+  Server(ServerOptions options, std::vector<Route> routes)
+      : core_(std::make_shared<ServerCore>(std::move(options), std::move(routes))),
+        acceptor_(boost::asio::make_strand(core_->io)),
+        accept_timer_(acceptor_.get_executor()),
+        work_(boost::asio::make_work_guard(core_->io)) {}
+
+  ~Server() override { Stop(Duration::zero()); }
+
+  absl::Status Bind() {
+    const ServerOptions& o = core_->options;
+    Error error;
+    const auto address = boost::asio::ip::make_address(o.host, error);
+    if (error) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("HTTP host \"%s\" is not an IP address", o.host));
+    }
+    const tcp::endpoint endpoint(address, o.port);
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(boost::asio::socket_base::max_listen_connections, error);
+    if (!error) port_ = acceptor_.local_endpoint(error).port();
+    if (error) {
+      return absl::UnavailableError(
+          absl::StrFormat("cannot listen on %s port %d: %s", o.host, o.port, error.message()));
+    }
+    return absl::OkStatus();
+  }
+
+  void Start() override {
+    boost::asio::post(acceptor_.get_executor(), [this] { Accept(); });
+    for (int i = 0; i < core_->options.num_io_threads; ++i) {
+      threads_.emplace_back([this] { RunIo(); });
+    }
+  }
+
+  uint16_t port() const override { return port_; }
+
+  int num_connections() const override {
+    absl::MutexLock lock(&core_->mutex);
+    return static_cast<int>(core_->connections.size());
+  }
+
+  void BeginDrain() override {
+    if (core_->draining.exchange(true)) {
+      return;
+    }
+    boost::asio::post(acceptor_.get_executor(), [this] {
+      Error ignored;
+      acceptor_.close(ignored);
+      accept_timer_.cancel();
+    });
+    core_->ForEach([](const auto& connection) { connection->CloseSoon(/*only_if_idle=*/true); });
+  }
+
+  void Stop(Duration grace) override {
+    if (std::exchange(stopped_, true)) {
+      return;
+    }
+    BeginDrain();
+    if (!threads_.empty()) {
+      absl::MutexLock lock(&core_->mutex);
+      core_->mutex.AwaitWithTimeout(absl::Condition(
+                                        +[](ServerCore* core) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                          return core->connections.empty();
+                                        },
+                                        core_.get()),
+                                    absl::FromChrono(grace));
+    }
+    core_->ForEach([](const auto& connection) { connection->CloseSoon(/*only_if_idle=*/false); });
+    core_->handlers.join();
+    work_.reset();
+    for (std::thread& thread : threads_) {
+      thread.join();
+    }
+    {
+      absl::MutexLock lock(&core_->stop_mutex);
+      core_->stopped = true;
+    }
+    core_->io.restart();
+    RunIo();  // What was posted while the threads ended; holds connections otherwise.
+  }
+
+ private:
+  void RunIo() {
+    for (;;) {
+      try {
+        core_->io.run();
+        return;
+      } catch (const std::exception&) {
+        // A library's exception ends one task, not the server.
+      }
+    }
+  }
+
+  void Accept() {
+    acceptor_.async_accept(
+        boost::asio::make_strand(core_->io),
+        [this](Error error, tcp::socket socket) { OnAccept(error, std::move(socket)); });
+  }
+
+  void OnAccept(Error error, tcp::socket socket) {
+    if (core_->draining) {
+      return;
+    }
+    if (error) {
+      accept_timer_.expires_after(kAcceptRetry);
+      accept_timer_.async_wait([this](Error e) {
+        if (!e) Accept();
+      });
+      return;
+    }
+    if (num_connections() >= core_->options.max_connections) {
+      RefuseConnection(socket);
+    } else {
+      auto connection = std::make_shared<Connection>(core_, std::move(socket));
+      core_->Add(connection);
+      connection->Start();
+    }
+    Accept();
+  }
+
+  // Best effort: the socket's buffer takes a short answer at once.
+  static void RefuseConnection(tcp::socket& socket) {
+    static constexpr std::string_view kBusy =
+        "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
+        "Connection: close\r\n\r\n";
+    Error ignored;
+    socket.non_blocking(true, ignored);
+    socket.write_some(boost::asio::buffer(kBusy.data(), kBusy.size()), ignored);
+    socket.shutdown(tcp::socket::shutdown_send, ignored);
+    socket.close(ignored);
+  }
+
+  const std::shared_ptr<ServerCore> core_;
+  tcp::acceptor acceptor_;
+  boost::asio::steady_timer accept_timer_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  std::vector<std::thread> threads_;
+  uint16_t port_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(ServerOptions options,
+                                                               std::vector<Route> routes) {
+  auto server = std::make_unique<Server>(std::move(options), std::move(routes));
+  if (absl::Status status = server->Bind(); !status.ok()) {
+    return status;
+  }
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace baton::http

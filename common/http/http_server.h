@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/base/time.h"
+#include "common/http/http_message.h"
+
+// A small HTTP/1.1 server for the router's API and every process's /metrics and /health. No
+// client can hold more of it than the options say, and no bytes from outside can end it.
+namespace baton::http {
+
+// Where the answer to one request goes. Thread-safe; every call returns at once. Either Send, or
+// StartStream, Write..., Finish. If the last reference goes away before that, the client gets 500
+// (or, within a stream, a closed connection). Calls after the end do nothing.
+class ResponseWriter {
+ public:
+  virtual ~ResponseWriter() = default;
+
+  virtual void Send(Response response) = 0;
+
+  // Sends the head; `response.body` is the first piece, if not empty.
+  virtual void StartStream(Response response) = 0;
+  // Queues a piece for the client. False if the client is gone or so slow that more than
+  // `max_queued_bytes` wait for it; then the connection is closed and OnDisconnect told.
+  virtual bool Write(std::string piece) = 0;
+  // Ends the stream; `close` also ends the connection after it.
+  virtual void Finish(bool close) = 0;
+
+  // Closes the connection without an answer.
+  virtual void Abort() = 0;
+
+  // `callback` runs once, through Post, if the client goes away before the answer has ended; soon
+  // if it already has. At most one callback, set by the handler.
+  virtual void OnDisconnect(std::function<void()> callback) = 0;
+
+  // Runs a task on the connection's strand: one at a time, in order, on a server thread. Dropped
+  // once the server has stopped.
+  virtual void Post(std::function<void()> task) = 0;
+};
+
+using Handler = std::function<void(Request, std::shared_ptr<ResponseWriter>)>;
+
+struct Route {
+  std::string method;  // "GET" (serves HEAD too) or "POST".
+  std::string path;    // Exact, or a prefix if it ends in "/*".
+  Handler handler;
+  // Runs on the server's own threads: only for handlers that take microseconds (/health).
+  bool quick = false;
+};
+
+// What `Authorize` says: an answer to refuse with, or who asks.
+struct Decision {
+  std::optional<Response> refusal;
+  std::string principal;
+};
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;  // 0 = any free one.
+  int num_io_threads = 2;
+  int num_handler_threads = 2;  // Run the handlers that are not quick.
+  int max_connections = 1024;   // More get 503 and are closed.
+  int64_t max_body_bytes = int64_t{4} << 20;
+  int64_t max_total_body_bytes = int64_t{512} << 20;  // Of all requests being read or handled.
+  int64_t max_header_bytes = int64_t{16} << 10;
+  int64_t max_queued_bytes = int64_t{1} << 20;         // Per stream, waiting for a slow client.
+  Duration idle_timeout = std::chrono::seconds(75);    // Between requests.
+  Duration header_timeout = std::chrono::seconds(10);  // First byte to end of headers.
+  Duration body_timeout = std::chrono::seconds(60);    // End of headers to end of body.
+  Duration write_timeout = std::chrono::seconds(30);   // Without any progress.
+  // Looks at each request before its body is read; empty = everyone may. Must be quick.
+  std::function<Decision(const Request& head)> authorize;
+};
+
+class HttpServer {
+ public:
+  // Binds and listens, but answers only after Start. UNAVAILABLE names host and port.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Create(ServerOptions options,
+                                                            std::vector<Route> routes);
+  virtual ~HttpServer() = default;  // Stops without grace.
+
+  virtual void Start() = 0;
+  virtual uint16_t port() const = 0;
+  virtual int num_connections() const = 0;
+
+  // Accepts nothing new and closes idle connections; answers under way go on.
+  virtual void BeginDrain() = 0;
+  // BeginDrain, waits up to `grace` for the answers under way, closes what is left and joins the
+  // threads. Idempotent; not from a handler.
+  virtual void Stop(Duration grace) = 0;
+};
+
+}  // namespace baton::http
