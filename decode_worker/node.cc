@@ -19,7 +19,8 @@ DecodeNode::DecodeNode(const DecodeNodeOptions& options, DecodeIdentity identity
       transport_(transport),
       outbox_(outbox),
       engine_(options.engine, model.eos_token_ids, allocator, runner) {
-  engine_.set_reclaim([this] { return RevokeReservation(); });
+  engine_.set_reclaim(
+      [this](const AgeKey& needy, bool begun) { return RevokeReservation(needy, begun); });
 }
 
 void DecodeNode::Handle(Message message, Time now) {
@@ -55,7 +56,8 @@ void DecodeNode::Step(Time now) {
 }
 
 absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
-  if (draining_) return absl::UnavailableError("this decode worker is draining");
+  // RESOURCE_EXHAUSTED is the one answer that says: nothing was done, try elsewhere or later.
+  if (draining_) return absl::ResourceExhaustedError("this decode worker is draining");
   // The last token's K/V is never needed.
   const int64_t longest = int64_t{request.prompt_length} + request.sampling.max_tokens - 1;
   const int64_t pool_tokens = int64_t{allocator_.num_blocks()} * allocator_.block_size();
@@ -159,6 +161,7 @@ void DecodeNode::OnTransfer(const TransferEvent& event) {
   if (event.kind == TransferEvent::Kind::kBegun) {
     if (entry.state != State::kReserved) return;
     reserved_.erase(entry.age);
+    receiving_.emplace(entry.age, entry.call);
     allocator_.MarkFilling(entry.sequence->blocks);
     entry.state = State::kReceiving;
     return;
@@ -182,6 +185,7 @@ void DecodeNode::OnTransfer(const TransferEvent& event) {
 void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
   ++counters_.handoffs;
   reserved_.erase(entry.age);
+  receiving_.erase(entry.age);
   Sequence& sequence = *entry.sequence;
   allocator_.MarkFilling(sequence.blocks);
   allocator_.Seal(sequence.blocks, sequence.tenant, sequence.tokens);
@@ -222,15 +226,25 @@ void DecodeNode::Emit(const Entry& entry, const TokenOutput& output) {
   outbox_.Send(entry.call, TokensEvent{.attempt = entry.attempt, .outputs = {output}});
 }
 
-bool DecodeNode::RevokeReservation() {
+bool DecodeNode::RevokeReservation(const AgeKey& needy, bool begun) {
   if (num_revoked_draining_ > 0) return true;
-  if (reserved_.empty()) return false;
-  Entry& youngest = entries_.at(std::prev(reserved_.end())->second);
+  auto is_younger = [&](const std::map<AgeKey, CallId>& held) {
+    return !held.empty() && needy < std::prev(held.end())->first;
+  };
+  const std::map<AgeKey, CallId>* from = nullptr;
+  if (is_younger(reserved_)) {
+    from = &reserved_;
+  } else if (begun && is_younger(receiving_)) {
+    from = &receiving_;
+  } else {
+    return false;
+  }
+  Entry& youngest = entries_.at(std::prev(from->end())->second);
   ++counters_.revoked;
   ++num_revoked_draining_;
   youngest.revoked = true;
   outbox_.Close(youngest.call,
-                absl::ResourceExhaustedError("the reservation was revoked for a running sequence"));
+                absl::ResourceExhaustedError("the reservation was revoked for an older sequence"));
   End(youngest);
   return true;
 }
@@ -239,6 +253,7 @@ void DecodeNode::End(Entry& entry) {
   entry.state = State::kEnding;
   live_.erase({entry.age.id, entry.attempt});
   reserved_.erase(entry.age);
+  receiving_.erase(entry.age);
   deadlines_.Clear(entry.call, entry.deadline);
   if (entry.in_engine) {
     entry.sequence = engine_.Remove(entry.call);

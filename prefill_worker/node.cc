@@ -53,7 +53,8 @@ void PrefillNode::Step(Time now) {
 }
 
 absl::Status PrefillNode::Admissible(const PrefillRequest& request) const {
-  if (draining_) return absl::UnavailableError("this prefill worker is draining");
+  // RESOURCE_EXHAUSTED is the one answer that says: nothing was done, try elsewhere or later.
+  if (draining_) return absl::ResourceExhaustedError("this prefill worker is draining");
   const int64_t num_tokens = static_cast<int64_t>(request.tokens.size());
   const int64_t pool_tokens = int64_t{allocator_.num_blocks()} * allocator_.block_size();
   const int64_t limit = std::min<int64_t>(pool_tokens, model_.max_model_len);

@@ -57,8 +57,14 @@ void Engine::ResumePreempted() {
     BlockTable table =
         allocator_.Match(sequence.tenant, sequence.tokens, sequence.num_tokens() - 1);
     const int32_t missing = allocator_.BlocksFor(sequence.num_tokens()) - table.size();
-    // Nobody overtakes: the oldest waits for enough blocks, and the younger behind it.
-    if (!allocator_.Grow(table, missing)) return;
+    // Room for each running sequence's next block, or the resumed one is preempted straight away.
+    const int32_t headroom = static_cast<int32_t>(running_.size());
+    if (allocator_.num_available() < missing + headroom || !allocator_.Grow(table, missing)) {
+      // Nobody overtakes: the oldest waits for enough blocks, and the younger behind it.
+      table.Release();
+      if (reclaim_) reclaim_(oldest->first, /*begun=*/running_.empty());
+      return;
+    }
     sequence.num_computed = table.num_sealed() * allocator_.block_size();
     sequence.blocks = std::move(table);
     running_.insert(preempted_.extract(oldest));
@@ -78,10 +84,11 @@ bool Engine::EnsureBlocks(Sequence& sequence) {
   const int32_t missing = allocator_.BlocksFor(sequence.num_tokens()) - sequence.blocks.size();
   if (missing <= 0) return true;
   while (!allocator_.Grow(sequence.blocks, missing)) {
-    if (reclaim_ && reclaim_()) return false;
+    const bool alone = running_.size() == 1;
+    if (reclaim_ && reclaim_(AgeOf(sequence), /*begun=*/alone)) return false;
+    // Alone: what it lacks is held by older or draining entries, and comes back with them.
+    if (alone) return false;
     auto youngest = std::prev(running_.end());
-    // Alone: what it lacks is held by transfers that arrive or drain, and comes back with them.
-    if (running_.size() == 1) return false;
     const bool itself = youngest->second.get() == &sequence;
     Preempt(youngest);
     if (itself) return false;

@@ -36,9 +36,10 @@ struct SequenceProgress {
 // flight at a time. One thread (the node's).
 class Engine {
  public:
-  // Asked when a sequence cannot grow: true if a block will come back without preempting anyone
-  // (a reservation nobody writes to yet was revoked); the sequence then sits out the step.
-  using Reclaim = std::function<bool()>;
+  // Asked when a sequence of age `needy` lacks blocks: true if some come back without preempting
+  // anyone, because a reservation younger than it was revoked. With `begun` also one whose
+  // transfer has begun. The needy sequence then sits out the step.
+  using Reclaim = std::function<bool(const AgeKey& needy, bool begun)>;
 
   Engine(const EngineOptions& options, std::vector<int32_t> eos_token_ids,
          BlockAllocator& allocator, ModelRunner& runner);
