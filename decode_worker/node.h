@@ -105,6 +105,7 @@ class DecodeNode : public Node {
   std::map<CallId, Entry> entries_;
   std::map<LiveKey, CallId> live_;
   std::map<AgeKey, CallId> reserved_;              // State kReserved, oldest first.
+  std::map<AgeKey, CallId> receiving_;             // State kReceiving, oldest first.
   absl::flat_hash_map<TicketId, CallId> tickets_;  // Of open transfers.
   Deadlines<CallId> deadlines_;
   int32_t num_revoked_draining_ = 0;

@@ -241,10 +241,14 @@ void PrefillNode::OnTransfer(const TransferEvent& event) {
     EraseIfQuiet(entry);
     return;
   }
-  if (!event.status.ok()) ++counters_.handoffs_failed;
-  outbox_.Close(entry.call, event.status.ok() ? absl::OkStatus()
-                                              : absl::UnavailableError(absl::StrFormat(
-                                                    "handoff failed: %s", event.status.message())));
+  absl::Status closing;
+  if (!event.status.ok()) {
+    ++counters_.handoffs_failed;
+    // ABORTED: the prompt is computed but the KV did not arrive, as far as this side knows. The
+    // decode worker is the authority on that.
+    closing = absl::AbortedError(absl::StrFormat("handoff failed: %s", event.status.message()));
+  }
+  outbox_.Close(entry.call, closing);
   End(entry);
 }
 
