@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/time.h"
+#include "common/node/inbox.h"
+#include "common/node/node.h"
+
+namespace baton {
+
+struct NodeThreadOptions {
+  std::string name = "node";           // Of the thread, as debuggers show it; 15 bytes.
+  size_t max_offered_requests = 1024;  // Offered and not yet handled; more are refused.
+};
+
+// Drives a node in production: one thread takes all mail, calls Handle for each piece, then Step,
+// then `after_step`, and sleeps until mail or the node's deadline. Mail that arrives before Start
+// waits. The node is touched by this thread only, between Start and Stop.
+class NodeThread : public Inbox {
+ public:
+  explicit NodeThread(NodeThreadOptions options);
+  ~NodeThread() override;  // Stops.
+
+  bool Offer(Message message) override;
+  void Post(Message message) override;
+
+  // Runs `node`, which must outlive Stop. `after_step` runs on the thread after each Step, to
+  // publish a snapshot; it may be empty. Call once.
+  void Start(Node* node, std::function<void(Time now)> after_step);
+
+  // Handles the mail taken so far, drops the rest and joins. Idempotent. From any thread but the
+  // node's own.
+  void Stop();
+
+  // The clock that nodes are driven by: the machine's steady clock.
+  static Time Now();
+
+ private:
+  struct Mail {
+    Message message;
+    bool offered = false;
+  };
+
+  void Run(Node* node, const std::function<void(Time now)>& after_step);
+  // Waits for mail, `deadline` or Stop; false when stopped. Moves all mail into `taken`.
+  bool WaitForMail(Time deadline, std::vector<Mail>* taken);
+
+  const NodeThreadOptions options_;
+  absl::Mutex mutex_;
+  std::vector<Mail> mail_ ABSL_GUARDED_BY(mutex_);
+  size_t num_offered_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace baton

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/node/message.h"
+#include "common/rpc/connection.h"
+#include "common/rpc/generation_wire.h"
+#include "common/rpc/message_wire.h"
+
+namespace baton {
+
+// What a table of open calls needs of each.
+class OpenCall {
+ public:
+  virtual ~OpenCall() = default;
+  virtual void Cancel() = 0;
+  // Counts one more sweep without an event; after `max_sweeps` of them the call is given up.
+  virtual void Sweep(int max_sweeps) = 0;
+};
+
+// One server-streaming call to a worker. Reads until the stream ends; each event is converted and
+// handed to `on_event`, the end to `on_closed`, both from a gRPC thread, one after another. Owns
+// itself from Start to its end.
+template <typename Request, typename Event>
+class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
+ public:
+  struct Hooks {
+    std::function<void(WorkerEvent)> on_event;
+    std::function<void(absl::Status)> on_closed;
+  };
+
+  ClientCall(WireLimits limits, int64_t max_outputs, Hooks hooks)
+      : limits_(limits), outputs_left_(max_outputs), hooks_(std::move(hooks)) {}
+
+  grpc::ClientContext* context() { return &context_; }
+  Request* request() { return &request_; }
+
+  // After the stub's async method was called with this reactor.
+  void Start(std::shared_ptr<ClientCall> self) {
+    self_ = std::move(self);
+    this->StartRead(&event_);
+    this->StartCall();
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+  void Sweep(int max_sweeps) override {
+    if (sweeps_.fetch_add(1) + 1 <= max_sweeps) return;
+    stalled_ = true;
+    context_.TryCancel();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;  // The stream has ended; OnDone follows.
+    sweeps_ = 0;
+    absl::StatusOr<WorkerEvent> event = FromProto(event_, limits_);
+    if (event.ok()) bad_ = CountOutputs(*event);
+    if (!event.ok()) bad_ = event.status();
+    if (!bad_.ok()) return context_.TryCancel();
+    hooks_.on_event(*std::move(event));
+    this->StartRead(&event_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    hooks_.on_closed(FinalStatus(status));
+    self_.reset();  // May delete this.
+  }
+
+ private:
+  // The router's memory is bounded by what was asked for, not by what a worker sends.
+  absl::Status CountOutputs(const WorkerEvent& event) {
+    int64_t outputs = 1;
+    if (const auto* tokens = std::get_if<TokensEvent>(&event)) {
+      outputs += static_cast<int64_t>(tokens->outputs.size());
+    }
+    outputs_left_ -= outputs;
+    if (outputs_left_ >= 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("more events than max_tokens allows");
+  }
+
+  absl::Status FinalStatus(const grpc::Status& status) const {
+    if (!bad_.ok()) {
+      return absl::DataLossError(absl::StrCat("the worker sent a bad event: ", bad_.message()));
+    }
+    if (stalled_) return absl::DeadlineExceededError("the worker made no progress");
+    return FromGrpc(status, context_.GetServerTrailingMetadata().contains(kReasonKey));
+  }
+
+  const WireLimits limits_;
+  int64_t outputs_left_;
+  const Hooks hooks_;
+  grpc::ClientContext context_;
+  Request request_;
+  Event event_;
+  absl::Status bad_;
+  std::atomic<int> sweeps_ = 0;
+  std::atomic<bool> stalled_ = false;
+  std::shared_ptr<ClientCall> self_;
+};
+
+}  // namespace baton

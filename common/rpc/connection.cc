@@ -1,0 +1,108 @@
+#include "common/rpc/connection.h"
+
+#include <grpc/grpc.h>
+#include <grpc/support/log.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton {
+namespace {
+
+constexpr int kKeepaliveTimeMs = 1000;
+constexpr int kKeepaliveTimeoutMs = 1000;
+constexpr int kMinPingIntervalMs = 500;
+constexpr int kFirstReconnectMs = 100;
+constexpr int kMaxReconnectMs = 1000;
+
+}  // namespace
+
+grpc::ChannelArguments ClusterChannelArguments() {
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kFirstReconnectMs);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxReconnectMs);
+  args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // Only the router's node retries.
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // Cluster traffic never leaves by a proxy.
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  args.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  args.SetMaxSendMessageSize(kMaxGrpcMessageBytes);
+  return args;
+}
+
+void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* builder) {
+  builder->SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  builder->SetMaxSendMessageSize(kMaxGrpcMessageBytes);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                              kMinPingIntervalMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_streams_per_connection);
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+void SilenceGrpcLog() {
+  gpr_set_log_function([](gpr_log_func_args*) {});
+}
+
+const char* ReasonOf(absl::StatusCode code) {
+  switch (code) {
+    case absl::StatusCode::kOk:
+      return "OK";
+    case absl::StatusCode::kCancelled:
+      return "CANCELLED";
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return "INVALID_REQUEST";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "DEADLINE_EXCEEDED";
+    case absl::StatusCode::kNotFound:
+      return "NOT_FOUND";
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return "NOT_ALLOWED";
+    case absl::StatusCode::kResourceExhausted:
+      return "OVERLOADED";
+    case absl::StatusCode::kFailedPrecondition:
+      return "WRONG_INCARNATION_OR_STATE";
+    case absl::StatusCode::kAborted:
+      return "ABORTED";
+    case absl::StatusCode::kUnimplemented:
+      return "NOT_SUPPORTED";
+    case absl::StatusCode::kUnavailable:
+      return "WORKER_UNAVAILABLE";
+    case absl::StatusCode::kDataLoss:
+      return "BAD_PEER_DATA";
+    default:
+      return "INTERNAL";
+  }
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  if (status.ok()) return grpc::Status::OK;
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+absl::Status FromGrpc(const grpc::Status& status, bool has_reason) {
+  if (status.ok()) return absl::OkStatus();
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  if (has_reason) return absl::Status(code, status.error_message());
+  switch (code) {
+    case absl::StatusCode::kCancelled:
+      return absl::CancelledError("the call was cancelled");
+    case absl::StatusCode::kDeadlineExceeded:
+      return absl::DeadlineExceededError("the request's time is over");
+    case absl::StatusCode::kUnavailable:
+      return absl::UnavailableError("the connection to the worker was lost");
+    default:
+      return absl::Status(
+          code, absl::StrCat("the call to the worker failed: ", absl::StatusCodeToString(code)));
+  }
+}
+
+}  // namespace baton

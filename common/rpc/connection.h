@@ -1,0 +1,40 @@
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/status.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+
+// How every gRPC connection of the cluster is set up (protocol.md section 2): dead peers are
+// noticed by a ping each second with one second to answer, also on idle connections; every server
+// accepts a ping each 500 ms. Messages and streams are capped.
+namespace baton {
+
+inline constexpr int kMaxGrpcMessageBytes = 16 << 20;
+
+// Trailing metadata with the reason of an error that Baton itself gave, from a fixed list.
+inline constexpr char kReasonKey[] = "baton-reason";
+
+grpc::ChannelArguments ClusterChannelArguments();
+
+// Keepalive, limits, and no sharing of a port with another process.
+void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* builder);
+
+// gRPC's own log goes nowhere: what matters is logged by whoever sees the call fail.
+void SilenceGrpcLog();
+
+// The reason of a status code: "INVALID_REQUEST", "OVERLOADED", ...; never empty.
+const char* ReasonOf(absl::StatusCode code);
+
+grpc::Status ToGrpc(const absl::Status& status);
+
+// A status that came with kReasonKey is the peer's own word. Any other was made by the library and
+// its text, which may hold addresses, is replaced.
+absl::Status FromGrpc(const grpc::Status& status, bool has_reason);
+
+}  // namespace baton

@@ -1,0 +1,332 @@
+#include "common/rpc/message_wire.h"
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxWaitUs = int64_t{7} * 24 * 3600 * 1'000'000;  // A week, in microseconds.
+
+int64_t ToMicros(Duration d) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
+}
+
+absl::Status CheckIncarnation(absl::string_view field, uint64_t value) {
+  if (value != 0) return absl::OkStatus();
+  return WireError(field, 0, "an incarnation is never 0");
+}
+
+// Labels end up in logs, so they hold printable bytes only (UTF-8 beyond ASCII included).
+absl::Status CheckLabel(absl::string_view field, const std::string& value) {
+  if (value.size() > kMaxLabelBytes) {
+    return WireError(absl::StrCat(field, ".size"), value.size(),
+                     absl::StrCat("at most ", kMaxLabelBytes, " bytes"));
+  }
+  const bool printable = std::all_of(value.begin(), value.end(),
+                                     [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
+  if (printable) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": control characters are not allowed"));
+}
+
+absl::StatusOr<PairKey> ReadPairKey(const std::string& bytes) {
+  PairKey key;
+  if (bytes.size() != key.size()) {
+    return WireError("pair_key.size", bytes.size(), absl::StrCat("must be ", key.size()));
+  }
+  std::copy(bytes.begin(), bytes.end(), key.begin());
+  return key;
+}
+
+std::string WritePairKey(const PairKey& key) { return std::string(key.begin(), key.end()); }
+
+// The fields that DecodeRequest and PrefillRequest have in common.
+template <typename Proto, typename Request>
+absl::Status ReadRequest(const Proto& from, const WireLimits& limits, Request* to) {
+  ASSIGN_OR_RETURN(to->sequence, FromProto(from.sequence()));
+  if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
+  to->attempt = from.attempt();
+  RETURN_IF_ERROR(CheckRange("tokens.size", from.tokens_size(), 1, limits.max_model_len));
+  RETURN_IF_ERROR(CheckTokens("tokens", from.tokens(), limits.vocab_size));
+  to->tokens.assign(from.tokens().begin(), from.tokens().end());
+  RETURN_IF_ERROR(CheckRange("prompt_length", from.prompt_length(), 1, from.tokens_size()));
+  to->prompt_length = from.prompt_length();
+  ASSIGN_OR_RETURN(to->sampling, FromProto(from.sampling(), limits));
+  RETURN_IF_ERROR(CheckLabel("tenant", from.tenant()));
+  to->tenant = from.tenant();
+  RETURN_IF_ERROR(CheckRange("age_us", from.age_us(), 0, kMaxWaitUs));
+  RETURN_IF_ERROR(CheckRange("timeout_us", from.timeout_us(), 1, kMaxWaitUs));
+  to->age = std::chrono::microseconds(from.age_us());
+  to->timeout = std::chrono::microseconds(from.timeout_us());
+  return absl::OkStatus();
+}
+
+template <typename Proto, typename Request>
+void WriteRequest(const Request& from, Proto* to) {
+  ToProto(from.sequence, to->mutable_sequence());
+  to->set_attempt(from.attempt);
+  to->mutable_tokens()->Assign(from.tokens.begin(), from.tokens.end());
+  to->set_prompt_length(from.prompt_length);
+  ToProto(from.sampling, to->mutable_sampling());
+  to->set_tenant(from.tenant);
+  to->set_age_us(std::clamp<int64_t>(ToMicros(from.age), 0, kMaxWaitUs));
+  to->set_timeout_us(std::clamp<int64_t>(ToMicros(from.timeout), 1, kMaxWaitUs));
+}
+
+absl::StatusOr<HandoffTarget> ReadHandoff(const v1::HandoffTarget& from, int32_t num_tokens) {
+  HandoffTarget target;
+  ASSIGN_OR_RETURN(target.ticket, FromProto(from.ticket()));
+  if (from.endpoint().empty()) {
+    return absl::InvalidArgumentError("handoff.endpoint is empty: must be host:port");
+  }
+  RETURN_IF_ERROR(CheckLabel("handoff.endpoint", from.endpoint()));
+  target.endpoint = from.endpoint();
+  ASSIGN_OR_RETURN(target.pair_key, ReadPairKey(from.pair_key()));
+  RETURN_IF_ERROR(CheckIncarnation("handoff.decode_incarnation", from.decode_incarnation()));
+  target.decode = from.decode_incarnation();
+  RETURN_IF_ERROR(CheckRange("handoff.first_token", from.first_token(), 0, num_tokens));
+  target.first_token = from.first_token();
+  return target;
+}
+
+absl::StatusOr<ReservedEvent> ReadReserved(const v1::Reserved& from, const WireLimits& limits) {
+  ReservedEvent event;
+  if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
+  event.attempt = from.attempt();
+  ASSIGN_OR_RETURN(event.ticket, FromProto(from.ticket()));
+  RETURN_IF_ERROR(CheckLabel("data_endpoint", from.data_endpoint()));
+  event.data_endpoint = from.data_endpoint();
+  ASSIGN_OR_RETURN(event.pair_key, ReadPairKey(from.pair_key()));
+  RETURN_IF_ERROR(CheckIncarnation("decode_incarnation", from.decode_incarnation()));
+  event.decode = from.decode_incarnation();
+  RETURN_IF_ERROR(CheckRange("cached_tokens", from.cached_tokens(), 0, limits.max_model_len));
+  event.cached_tokens = from.cached_tokens();
+  return event;
+}
+
+absl::StatusOr<TokensEvent> ReadTokens(const v1::Tokens& from, const WireLimits& limits) {
+  TokensEvent event;
+  if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
+  event.attempt = from.attempt();
+  RETURN_IF_ERROR(CheckRange("outputs.size", from.outputs_size(), 0, limits.max_model_len));
+  event.outputs.reserve(from.outputs_size());
+  for (const v1::TokenOutput& one : from.outputs()) {
+    ASSIGN_OR_RETURN(TokenOutput output, FromProto(one, limits));
+    if (!event.outputs.empty() && output.position != event.outputs.back().position + 1) {
+      return WireError("outputs.position", output.position, "positions must ascend by one");
+    }
+    event.outputs.push_back(std::move(output));
+  }
+  return event;
+}
+
+absl::StatusOr<PrefilledEvent> ReadPrefilled(const v1::Prefilled& from, const WireLimits& limits) {
+  PrefilledEvent event;
+  if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
+  event.attempt = from.attempt();
+  if (from.has_first()) {
+    ASSIGN_OR_RETURN(event.first, FromProto(from.first(), limits));
+  }
+  RETURN_IF_ERROR(
+      CheckRange("prompt_logprobs.size", from.prompt_logprobs_size(), 0, limits.max_model_len));
+  event.prompt_logprobs.reserve(from.prompt_logprobs_size());
+  for (const v1::PromptLogprob& one : from.prompt_logprobs()) {
+    ASSIGN_OR_RETURN(PromptLogprob logprob, FromProto(one, limits));
+    event.prompt_logprobs.push_back(std::move(logprob));
+  }
+  RETURN_IF_ERROR(CheckRange("cached_tokens", from.cached_tokens(), 0, limits.max_model_len));
+  event.cached_tokens = from.cached_tokens();
+  return event;
+}
+
+}  // namespace
+
+void ToProto(const DecodeRequest& from, v1::DecodeRequest* to) {
+  WriteRequest(from, to);
+  to->set_prefill_incarnation(from.prefill);
+}
+
+absl::StatusOr<DecodeRequest> FromProto(const v1::DecodeRequest& from, const WireLimits& limits) {
+  DecodeRequest request;
+  RETURN_IF_ERROR(ReadRequest(from, limits, &request));
+  request.prefill = from.prefill_incarnation();
+  return request;
+}
+
+void ToProto(const PrefillRequest& from, v1::PrefillRequest* to) {
+  WriteRequest(from, to);
+  to->set_score_only(from.score_only);
+  if (!from.handoff.has_value()) return;
+  v1::HandoffTarget* handoff = to->mutable_handoff();
+  ToProto(from.handoff->ticket, handoff->mutable_ticket());
+  handoff->set_endpoint(from.handoff->endpoint);
+  handoff->set_pair_key(WritePairKey(from.handoff->pair_key));
+  handoff->set_decode_incarnation(from.handoff->decode);
+  handoff->set_first_token(from.handoff->first_token);
+}
+
+absl::StatusOr<PrefillRequest> FromProto(const v1::PrefillRequest& from, const WireLimits& limits) {
+  PrefillRequest request;
+  RETURN_IF_ERROR(ReadRequest(from, limits, &request));
+  request.score_only = from.score_only();
+  if (from.has_handoff()) {
+    ASSIGN_OR_RETURN(request.handoff, ReadHandoff(from.handoff(), from.tokens_size()));
+  }
+  if (request.score_only && request.handoff.has_value()) {
+    return absl::InvalidArgumentError("handoff: a score_only request has none");
+  }
+  return request;
+}
+
+void ToProto(const ReservedEvent& from, v1::DecodeEvent* to) {
+  v1::Reserved* reserved = to->mutable_reserved();
+  reserved->set_attempt(from.attempt);
+  ToProto(from.ticket, reserved->mutable_ticket());
+  reserved->set_data_endpoint(from.data_endpoint);
+  reserved->set_pair_key(WritePairKey(from.pair_key));
+  reserved->set_decode_incarnation(from.decode);
+  reserved->set_cached_tokens(from.cached_tokens);
+}
+
+void ToProto(const TokensEvent& from, v1::DecodeEvent* to) {
+  v1::Tokens* tokens = to->mutable_tokens();
+  tokens->set_attempt(from.attempt);
+  for (const TokenOutput& output : from.outputs) ToProto(output, tokens->add_outputs());
+}
+
+absl::StatusOr<WorkerEvent> FromProto(const v1::DecodeEvent& from, const WireLimits& limits) {
+  switch (from.event_case()) {
+    case v1::DecodeEvent::kReserved: {
+      ASSIGN_OR_RETURN(ReservedEvent event, ReadReserved(from.reserved(), limits));
+      return event;
+    }
+    case v1::DecodeEvent::kTokens: {
+      ASSIGN_OR_RETURN(TokensEvent event, ReadTokens(from.tokens(), limits));
+      return event;
+    }
+    case v1::DecodeEvent::EVENT_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("event is not set: must be reserved or tokens");
+}
+
+void ToProto(const PrefilledEvent& from, v1::PrefillEvent* to) {
+  v1::Prefilled* prefilled = to->mutable_prefilled();
+  prefilled->set_attempt(from.attempt);
+  if (from.first.has_value()) ToProto(*from.first, prefilled->mutable_first());
+  for (const PromptLogprob& one : from.prompt_logprobs) {
+    ToProto(one, prefilled->add_prompt_logprobs());
+  }
+  prefilled->set_cached_tokens(from.cached_tokens);
+}
+
+absl::StatusOr<WorkerEvent> FromProto(const v1::PrefillEvent& from, const WireLimits& limits) {
+  if (!from.has_prefilled()) {
+    return absl::InvalidArgumentError("event is not set: must be prefilled");
+  }
+  ASSIGN_OR_RETURN(PrefilledEvent event, ReadPrefilled(from.prefilled(), limits));
+  return event;
+}
+
+void ToProto(const HelloInfo& from, v1::HelloResponse* to) {
+  to->set_protocol_version(from.protocol_version);
+  to->set_role(from.role == Role::kPrefill  ? v1::ROLE_PREFILL
+               : from.role == Role::kDecode ? v1::ROLE_DECODE
+                                            : v1::ROLE_UNSPECIFIED);
+  to->set_incarnation(from.incarnation);
+  to->set_numerics_id(from.numerics_id);
+  to->set_layout_digest(from.layout_digest);
+  to->set_model_digest(from.model_digest);
+  to->set_tp_size(from.tp_size);
+  to->set_block_size(from.block_size);
+  to->set_num_blocks(from.num_blocks);
+  to->set_max_model_len(from.max_model_len);
+  to->set_vocab_size(from.vocab_size);
+}
+
+absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
+  RETURN_IF_ERROR(CheckRange("protocol_version", from.protocol_version(), 1, kMaxInt32));
+  RETURN_IF_ERROR(CheckRange("role", from.role(), v1::ROLE_PREFILL, v1::ROLE_DECODE));
+  RETURN_IF_ERROR(CheckIncarnation("incarnation", from.incarnation()));
+  if (from.numerics_id().empty()) {
+    return absl::InvalidArgumentError("numerics_id is empty: must name kernels and dtypes");
+  }
+  RETURN_IF_ERROR(CheckLabel("numerics_id", from.numerics_id()));
+  RETURN_IF_ERROR(CheckRange("tp_size", from.tp_size(), 1, 1024));
+  RETURN_IF_ERROR(CheckRange("block_size", from.block_size(), 1, 65536));
+  RETURN_IF_ERROR(CheckRange("num_blocks", from.num_blocks(), 1, kMaxInt32));
+  RETURN_IF_ERROR(CheckRange("max_model_len", from.max_model_len(), 1, kMaxInt32 / 2));
+  RETURN_IF_ERROR(CheckRange("vocab_size", from.vocab_size(), 1, kMaxInt32 / 2));
+  return HelloInfo{.protocol_version = from.protocol_version(),
+                   .role = from.role() == v1::ROLE_PREFILL ? Role::kPrefill : Role::kDecode,
+                   .incarnation = from.incarnation(),
+                   .numerics_id = from.numerics_id(),
+                   .layout_digest = from.layout_digest(),
+                   .model_digest = from.model_digest(),
+                   .tp_size = from.tp_size(),
+                   .block_size = from.block_size(),
+                   .num_blocks = from.num_blocks(),
+                   .max_model_len = from.max_model_len(),
+                   .vocab_size = from.vocab_size()};
+}
+
+void ToProto(const WorkerStatus& from, v1::WorkerStatus* to) {
+  to->set_incarnation(from.incarnation);
+  v1::BlockCounts* blocks = to->mutable_blocks();
+  blocks->set_free(from.blocks.free);
+  blocks->set_reserved(from.blocks.reserved);
+  blocks->set_filling(from.blocks.filling);
+  blocks->set_ready(from.blocks.ready);
+  blocks->set_cached(from.blocks.cached);
+  blocks->set_draining(from.blocks.draining);
+  to->set_running(from.running);
+  to->set_waiting(from.waiting);
+  to->set_preempted(from.preempted);
+  to->set_queued_tokens(from.queued_tokens);
+  to->set_draining(from.draining);
+  to->set_progress(from.progress);
+  to->set_computing(from.computing);
+}
+
+absl::StatusOr<WorkerStatus> FromProto(const v1::WorkerStatus& from) {
+  // The sum must stay an int32 too.
+  constexpr int64_t kMaxBlocks = kMaxInt32 / 6;
+  const v1::BlockCounts& blocks = from.blocks();
+  RETURN_IF_ERROR(CheckIncarnation("incarnation", from.incarnation()));
+  RETURN_IF_ERROR(CheckRange("blocks.free", blocks.free(), 0, kMaxBlocks));
+  RETURN_IF_ERROR(CheckRange("blocks.reserved", blocks.reserved(), 0, kMaxBlocks));
+  RETURN_IF_ERROR(CheckRange("blocks.filling", blocks.filling(), 0, kMaxBlocks));
+  RETURN_IF_ERROR(CheckRange("blocks.ready", blocks.ready(), 0, kMaxBlocks));
+  RETURN_IF_ERROR(CheckRange("blocks.cached", blocks.cached(), 0, kMaxBlocks));
+  RETURN_IF_ERROR(CheckRange("blocks.draining", blocks.draining(), 0, kMaxBlocks));
+  RETURN_IF_ERROR(CheckRange("running", from.running(), 0, kMaxInt32));
+  RETURN_IF_ERROR(CheckRange("waiting", from.waiting(), 0, kMaxInt32));
+  RETURN_IF_ERROR(CheckRange("preempted", from.preempted(), 0, kMaxInt32));
+  RETURN_IF_ERROR(CheckRange("queued_tokens", from.queued_tokens(), 0, int64_t{1} << 50));
+  WorkerStatus status;
+  status.incarnation = from.incarnation();
+  status.blocks = {.free = blocks.free(),
+                   .reserved = blocks.reserved(),
+                   .filling = blocks.filling(),
+                   .ready = blocks.ready(),
+                   .cached = blocks.cached(),
+                   .draining = blocks.draining()};
+  status.running = from.running();
+  status.waiting = from.waiting();
+  status.preempted = from.preempted();
+  status.queued_tokens = from.queued_tokens();
+  status.draining = from.draining();
+  status.progress = from.progress();
+  status.computing = from.computing();
+  return status;
+}
+
+}  // namespace baton

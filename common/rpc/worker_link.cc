@@ -1,0 +1,165 @@
+#include "common/rpc/worker_link.h"
+
+#include <grpc/support/time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/rpc/connection.h"
+#include "common/rpc/message_wire.h"
+
+namespace baton {
+namespace {
+
+constexpr int kHelloTimeoutMs = 2000;
+constexpr int kMinBackoffMs = 100;
+constexpr int kMaxBackoffMs = 1000;
+
+gpr_timespec AfterMs(int64_t ms) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
+}
+
+absl::string_view RoleName(Role role) { return role == Role::kPrefill ? "prefill" : "decode"; }
+
+}  // namespace
+
+WorkerLink::WorkerLink(Options options, Inbox* inbox)
+    : options_(std::move(options)),
+      inbox_(inbox),
+      channel_(grpc::CreateCustomChannel(
+          options_.address.address, grpc::InsecureChannelCredentials(), ClusterChannelArguments())),
+      stub_(v1::Cluster::NewStub(channel_)) {}
+
+void WorkerLink::Start() { SayHello(); }
+
+void WorkerLink::Stop() {
+  bool idle = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopped_) return;
+    stopped_ = true;
+    idle = !busy_;
+    if (context_ != nullptr) context_->TryCancel();
+    if (alarm_ != nullptr) alarm_->Cancel();
+  }
+  if (idle) options_.on_idle();
+}
+
+WorkerLink::Peer WorkerLink::peer() const {
+  absl::MutexLock lock(&mutex_);
+  return peer_;
+}
+
+grpc::ClientContext* WorkerLink::Begin() {
+  {
+    absl::MutexLock lock(&mutex_);
+    busy_ = !stopped_;
+    if (busy_) {
+      context_ = std::make_unique<grpc::ClientContext>();
+      return context_.get();
+    }
+  }
+  options_.on_idle();
+  return nullptr;
+}
+
+void WorkerLink::SayHello() {
+  grpc::ClientContext* context = Begin();
+  if (context == nullptr) return;
+  context->set_wait_for_ready(true);  // Connects as soon as the worker listens.
+  context->set_deadline(AfterMs(kHelloTimeoutMs));
+  hello_request_.set_protocol_version(kProtocolVersion);
+  hello_request_.set_caller_incarnation(options_.router);
+  hello_response_.Clear();
+  stub_->async()->Hello(context, &hello_request_, &hello_response_,
+                        [this](grpc::Status status) { OnHello(status); });
+}
+
+absl::Status WorkerLink::CheckHello(const HelloInfo& hello) const {
+  if (hello.role != options_.address.role) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a ", RoleName(hello.role), " worker answers where a ",
+                     RoleName(options_.address.role), " worker was configured"));
+  }
+  if (hello.protocol_version < kProtocolVersion - 1) {
+    return absl::FailedPreconditionError(absl::StrCat("protocol_version = ", hello.protocol_version,
+                                                      ": too old, update the worker"));
+  }
+  return absl::OkStatus();
+}
+
+void WorkerLink::OnHello(const grpc::Status& status) {
+  if (!status.ok()) return Retry("no worker answers");
+  const absl::StatusOr<HelloInfo> hello = FromProto(hello_response_);
+  if (!hello.ok()) return Retry(absl::StrCat("bad hello: ", hello.status().message()));
+  if (const absl::Status ok = CheckHello(*hello); !ok.ok()) {
+    return Retry(std::string(ok.message()));
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    peer_ = {.incarnation = hello->incarnation,
+             .limits = {.vocab_size = hello->vocab_size, .max_model_len = hello->max_model_len}};
+    backoff_ms_ = 0;
+    last_reason_.clear();
+  }
+  inbox_->Post(WorkerUp{.worker = options_.worker, .hello = *hello});
+  StartWatch(hello->incarnation);
+}
+
+void WorkerLink::StartWatch(Incarnation incarnation) {
+  grpc::ClientContext* context = Begin();
+  if (context == nullptr) return;
+  bad_status_.clear();
+  watch_request_.set_expected_incarnation(incarnation);
+  stub_->async()->Watch(context, &watch_request_, this);
+  StartRead(&status_);
+  StartCall();
+}
+
+void WorkerLink::OnReadDone(bool ok) {
+  if (!ok) return;  // The stream has ended; OnDone follows.
+  const absl::StatusOr<WorkerStatus> status = FromProto(status_);
+  absl::MutexLock lock(&mutex_);
+  if (!status.ok()) {
+    bad_status_ = absl::StrCat("bad status: ", status.status().message());
+  } else if (status->incarnation != peer_.incarnation) {
+    bad_status_ = "status of another incarnation";
+  } else {
+    inbox_->Post(WorkerStatusChanged{.worker = options_.worker, .status = *status});
+  }
+  if (!bad_status_.empty()) return context_->TryCancel();
+  StartRead(&status_);
+}
+
+void WorkerLink::OnDone(const grpc::Status& status) {
+  if (!bad_status_.empty()) return Retry(bad_status_);
+  Retry(status.error_code() == grpc::StatusCode::FAILED_PRECONDITION
+            ? "another process answers at its address"
+            : "the connection was lost");
+}
+
+void WorkerLink::Retry(const std::string& reason) {
+  bool idle = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    peer_ = {};
+    idle = stopped_;
+    if (!idle && reason != last_reason_) {
+      inbox_->Post(WorkerDown{.worker = options_.worker, .reason = reason});
+    }
+    last_reason_ = reason;
+    if (!idle) {
+      backoff_ms_ = std::clamp(2 * backoff_ms_, kMinBackoffMs, kMaxBackoffMs);
+      // A new alarm each time: the last one may still be returning from its callback.
+      alarm_ = std::make_unique<grpc::Alarm>();
+      alarm_->Set(AfterMs(backoff_ms_), [this](bool) { SayHello(); });
+    }
+  }
+  if (idle) options_.on_idle();
+}
+
+}  // namespace baton

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "baton/v1/cluster.grpc.pb.h"
+#include "common/node/inbox.h"
+#include "common/node/message.h"
+#include "common/rpc/generation_wire.h"
+#include "common/rpc/worker_links.h"
+
+namespace baton {
+
+// Keeps one worker connected: Hello, Watch, back-off, again. One operation is in flight at any
+// time (a Hello, a Watch or an alarm), so its steps need no ordering beyond the mutex. `on_idle` is
+// called once, when Stop was called and no operation is left: only then may this be destroyed.
+class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
+ public:
+  struct Options {
+    int32_t worker = 0;  // Index in the router's list.
+    WorkerAddress address;
+    Incarnation router = 0;
+    std::function<void()> on_idle;
+  };
+
+  WorkerLink(Options options, Inbox* inbox);
+
+  void Start();
+  void Stop();
+
+  // Who is connected now; incarnation 0 = nobody.
+  struct Peer {
+    Incarnation incarnation = 0;
+    WireLimits limits;
+  };
+  Peer peer() const;
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+  void OnReadDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+ private:
+  // Marks an operation as in flight and makes its context; null when stopped: then on_idle was
+  // called and nothing may follow.
+  grpc::ClientContext* Begin();
+  void SayHello();
+  void OnHello(const grpc::Status& status);
+  absl::Status CheckHello(const HelloInfo& hello) const;
+  void StartWatch(Incarnation incarnation);
+  // The operation in flight failed: mail WorkerDown and try again later, or stop.
+  void Retry(const std::string& reason);
+
+  const Options options_;
+  Inbox* const inbox_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Cluster::Stub> stub_;
+
+  mutable absl::Mutex mutex_;
+  Peer peer_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);
+  std::string last_reason_ ABSL_GUARDED_BY(mutex_);
+  int backoff_ms_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // An operation is in flight.
+
+  // Of the operation in flight; the gRPC library's until it calls back.
+  v1::HelloRequest hello_request_;
+  v1::HelloResponse hello_response_;
+  v1::WatchRequest watch_request_;
+  v1::WorkerStatus status_;
+  std::string bad_status_;  // Why the worker's status was not taken; ends the Watch.
+};
+
+}  // namespace baton

@@ -1,0 +1,202 @@
+#include "common/rpc/worker_links.h"
+
+#include <grpc/support/time.h>
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "baton/v1/decode.grpc.pb.h"
+#include "baton/v1/prefill.grpc.pb.h"
+#include "common/rpc/client_call.h"
+#include "common/rpc/message_wire.h"
+#include "common/rpc/worker_link.h"
+
+namespace baton {
+namespace {
+
+constexpr int kSweepSeconds = 10;
+constexpr int kMaxSweeps = 30;  // 300 s without an event: protocol.md section 2.
+constexpr int64_t kMaxPrefillEvents = 4;
+
+using DecodeClientCall = ClientCall<v1::DecodeRequest, v1::DecodeEvent>;
+using PrefillClientCall = ClientCall<v1::PrefillRequest, v1::PrefillEvent>;
+
+gpr_timespec After(Duration d) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(d.count(), GPR_TIMESPAN));
+}
+
+// Each token may come alone, and counts once as an event and once as an output.
+int64_t MaxOutputs(const DecodeRequest& request) {
+  return 2 * int64_t{request.sampling.max_tokens} + 16;
+}
+int64_t MaxOutputs(const PrefillRequest&) { return kMaxPrefillEvents; }
+
+}  // namespace
+
+class WorkerLinks::Impl {
+ public:
+  Impl(WorkerLinksOptions options, Inbox* inbox) : inbox_(inbox) {
+    for (const WorkerAddress& address : options.workers) {
+      Worker worker;
+      worker.link = std::make_unique<WorkerLink>(
+          WorkerLink::Options{.worker = static_cast<int32_t>(workers_.size()),
+                              .address = address,
+                              .router = options.router,
+                              .on_idle = [this] { Release(); }},
+          inbox);
+      worker.decode = v1::Decode::NewStub(worker.link->channel());
+      worker.prefill = v1::Prefill::NewStub(worker.link->channel());
+      workers_.push_back(std::move(worker));
+    }
+    absl::MutexLock lock(&mutex_);
+    active_ = static_cast<int>(workers_.size());
+  }
+
+  ~Impl() { Stop(); }
+
+  void Start() {
+    for (Worker& worker : workers_) worker.link->Start();
+    absl::MutexLock lock(&mutex_);
+    SetSweep();
+  }
+
+  void Open(CallId id, int32_t index, const DecodeRequest& request) {
+    OpenCallTo<DecodeClientCall>(id, index, request, [](const Worker& worker, auto* call) {
+      worker.decode->async()->Decode(call->context(), call->request(), call);
+    });
+  }
+
+  void Open(CallId id, int32_t index, const PrefillRequest& request) {
+    OpenCallTo<PrefillClientCall>(id, index, request, [](const Worker& worker, auto* call) {
+      worker.prefill->async()->Prefill(call->context(), call->request(), call);
+    });
+  }
+
+  void Cancel(CallId id) {
+    std::shared_ptr<OpenCall> call;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto it = calls_.find(id);
+      if (it == calls_.end()) return;
+      call = it->second;
+    }
+    call->Cancel();
+  }
+
+  void Stop() {
+    std::vector<std::shared_ptr<OpenCall>> open;
+    {
+      absl::MutexLock lock(&mutex_);
+      stopped_ = true;
+      for (auto& [id, call] : calls_) open.push_back(call);
+      if (sweep_ != nullptr) sweep_->Cancel();
+    }
+    for (const auto& call : open) call->Cancel();
+    open.clear();
+    for (Worker& worker : workers_) worker.link->Stop();
+    const auto quiet = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return active_ == 0; };
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&quiet));
+  }
+
+ private:
+  struct Worker {
+    std::unique_ptr<WorkerLink> link;
+    std::unique_ptr<v1::Decode::Stub> decode;
+    std::unique_ptr<v1::Prefill::Stub> prefill;
+  };
+
+  template <typename Call, typename Request, typename StartOnStub>
+  void OpenCallTo(CallId id, int32_t index, const Request& request, StartOnStub start) {
+    const Worker& worker = workers_.at(index);
+    const WorkerLink::Peer peer = worker.link->peer();
+    if (peer.incarnation == 0) {
+      inbox_->Post(
+          CallClosed{.call = id, .status = absl::UnavailableError("the worker is not connected")});
+      return;
+    }
+    auto call = std::make_shared<Call>(
+        peer.limits, MaxOutputs(request),
+        typename Call::Hooks{
+            .on_event =
+                [this, id](WorkerEvent event) {
+                  inbox_->Post(WorkerEventReceived{.call = id, .event = std::move(event)});
+                },
+            .on_closed = [this, id](absl::Status status) { Closed(id, std::move(status)); }});
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stopped_) return;
+      ++active_;
+      calls_[id] = call;
+    }
+    ToProto(request, call->request());
+    call->request()->set_expected_incarnation(peer.incarnation);
+    call->context()->set_deadline(After(request.timeout));
+    start(worker, call.get());
+    call->Start(call);
+  }
+
+  void Closed(CallId id, absl::Status status) {
+    {
+      absl::MutexLock lock(&mutex_);
+      calls_.erase(id);
+      if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(status)});
+    }
+    Release();
+  }
+
+  // One of the things that Stop waits for is over. Nothing of this may be touched after it.
+  void Release() {
+    absl::MutexLock lock(&mutex_);
+    --active_;
+  }
+
+  void SetSweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (stopped_) return;
+    ++active_;
+    sweep_ = std::make_unique<grpc::Alarm>();
+    sweep_->Set(After(std::chrono::seconds(kSweepSeconds)), [this](bool) { Sweep(); });
+  }
+
+  void Sweep() {
+    {
+      absl::MutexLock lock(&mutex_);
+      for (auto& [id, call] : calls_) call->Sweep(kMaxSweeps);
+      SetSweep();
+    }
+    Release();
+  }
+
+  Inbox* const inbox_;
+  std::vector<Worker> workers_;
+  absl::Mutex mutex_;
+  absl::flat_hash_map<CallId, std::shared_ptr<OpenCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<grpc::Alarm> sweep_ ABSL_GUARDED_BY(mutex_);
+  int active_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+WorkerLinks::WorkerLinks(WorkerLinksOptions options, Inbox* inbox)
+    : impl_(std::make_unique<Impl>(std::move(options), inbox)) {}
+
+WorkerLinks::~WorkerLinks() = default;
+
+void WorkerLinks::Start() { impl_->Start(); }
+
+void WorkerLinks::OpenDecode(CallId call, int32_t worker, const DecodeRequest& request) {
+  impl_->Open(call, worker, request);
+}
+
+void WorkerLinks::OpenPrefill(CallId call, int32_t worker, const PrefillRequest& request) {
+  impl_->Open(call, worker, request);
+}
+
+void WorkerLinks::Cancel(CallId call) { impl_->Cancel(call); }
+
+void WorkerLinks::Stop() { impl_->Stop(); }
+
+}  // namespace baton

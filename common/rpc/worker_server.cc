@@ -1,0 +1,357 @@
+#include "common/rpc/worker_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "baton/v1/cluster.grpc.pb.h"
+#include "baton/v1/decode.grpc.pb.h"
+#include "baton/v1/prefill.grpc.pb.h"
+#include "common/base/status.h"
+#include "common/rpc/connection.h"
+#include "common/rpc/message_wire.h"
+#include "common/rpc/server_call.h"
+
+namespace baton {
+namespace {
+
+constexpr absl::Duration kStatusTick = absl::Milliseconds(50);
+constexpr int kTicksPerHeartbeat = 8;  // 400 ms, so that a late tick stays below 500 ms.
+constexpr size_t kMaxOpenCalls = 16384;
+constexpr size_t kMaxWatchers = 256;
+
+using DecodeCall = ServerCall<v1::DecodeEvent>;
+using PrefillCall = ServerCall<v1::PrefillEvent>;
+using StatusCall = ServerCall<v1::WorkerStatus>;
+using AnyCall = std::variant<std::shared_ptr<DecodeCall>, std::shared_ptr<PrefillCall>>;
+
+grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context,
+                                      const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (!status.ok()) context->AddTrailingMetadata(kReasonKey, ReasonOf(status.code()));
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+// Sends the node's status to all watchers: on change, at most one each tick, and as a heartbeat.
+class StatusBroadcast {
+ public:
+  explicit StatusBroadcast(std::function<WorkerStatus()> status) : status_(std::move(status)) {}
+  ~StatusBroadcast() { Stop(); }
+
+  void Start() {
+    thread_ = std::jthread([this] { Run(); });
+  }
+
+  void Stop() {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopped_ = true;
+    }
+    if (thread_.joinable()) thread_.join();
+  }
+
+  grpc::ServerWriteReactor<v1::WorkerStatus>* Add(grpc::CallbackServerContext* context) {
+    absl::MutexLock lock(&mutex_);
+    const uint64_t key = ++last_key_;
+    auto call = StatusCall::Create(context, {.on_done = [this, key] { Remove(key); }});
+    if (stopped_ || watchers_.size() >= kMaxWatchers) {
+      call->Close(absl::ResourceExhaustedError("too many watchers: end one of them"));
+    } else {
+      watchers_[key] = {.call = call};
+    }
+    return call.get();
+  }
+
+  // After it every watcher's stream ends.
+  void CloseAll() {
+    std::vector<std::shared_ptr<StatusCall>> calls;
+    {
+      absl::MutexLock lock(&mutex_);
+      for (auto& [key, watcher] : watchers_) calls.push_back(watcher.call);
+    }
+    for (const auto& call : calls) {
+      call->Close(absl::UnavailableError("the worker is shutting down"));
+    }
+  }
+
+ private:
+  struct Watcher {
+    std::shared_ptr<StatusCall> call;
+    std::string last;                // What was sent last, serialised.
+    int ticks = kTicksPerHeartbeat;  // Since then.
+  };
+
+  void Remove(uint64_t key) {
+    absl::MutexLock lock(&mutex_);
+    watchers_.erase(key);
+  }
+
+  void Run() {
+    const auto wake = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_; };
+    for (;;) {
+      v1::WorkerStatus status;
+      std::vector<std::shared_ptr<StatusCall>> due;
+      {
+        absl::MutexLock lock(&mutex_);
+        if (mutex_.AwaitWithTimeout(absl::Condition(&wake), kStatusTick)) return;
+        if (watchers_.empty()) continue;
+        ToProto(status_(), &status);
+        due = TakeDue(status.SerializeAsString());
+      }
+      for (const auto& call : due) call->Send(status);
+    }
+  }
+
+  // A watcher that does not read gets the newest status later, never a backlog.
+  std::vector<std::shared_ptr<StatusCall>> TakeDue(const std::string& bytes)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<std::shared_ptr<StatusCall>> due;
+    for (auto& [key, watcher] : watchers_) {
+      ++watcher.ticks;
+      if (watcher.ticks < kTicksPerHeartbeat && bytes == watcher.last) continue;
+      if (!watcher.call->Idle()) continue;
+      due.push_back(watcher.call);
+      watcher.last = bytes;
+      watcher.ticks = 0;
+    }
+    return due;
+  }
+
+  const std::function<WorkerStatus()> status_;
+  absl::Mutex mutex_;
+  absl::flat_hash_map<uint64_t, Watcher> watchers_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_key_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::jthread thread_;
+};
+
+}  // namespace
+
+class WorkerServer::Impl : public v1::Decode::CallbackService,
+                           public v1::Prefill::CallbackService,
+                           public v1::Cluster::CallbackService {
+ public:
+  Impl(WorkerServerOptions options, Inbox* inbox)
+      : options_(std::move(options)),
+        inbox_(inbox),
+        limits_{.vocab_size = options_.hello.vocab_size,
+                .max_model_len = options_.hello.max_model_len},
+        broadcast_(options_.status) {}
+
+  ~Impl() override { Shutdown(Duration::zero()); }
+
+  absl::Status Start() {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    ApplyServerSettings(options_.max_streams_per_connection, &builder);
+    const std::string address = absl::StrCat(options_.host, ":", options_.port);
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+    if (options_.hello.role == Role::kDecode) {
+      builder.RegisterService(static_cast<v1::Decode::CallbackService*>(this));
+    } else {
+      builder.RegisterService(static_cast<v1::Prefill::CallbackService*>(this));
+    }
+    builder.RegisterService(static_cast<v1::Cluster::CallbackService*>(this));
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return absl::UnavailableError(absl::StrCat("--port ", options_.port, ": cannot listen on ",
+                                                 address, "; choose a free port, or 0 for any"));
+    }
+    server_->GetHealthCheckService()->SetServingStatus(true);
+    broadcast_.Start();
+    return absl::OkStatus();
+  }
+
+  int port() const { return port_; }
+
+  void Send(CallId id, WorkerEvent event) {
+    AnyCall call;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto it = calls_.find(id);
+      if (it == calls_.end()) return;
+      call = it->second;
+    }
+    std::visit([&](const auto& e) { SendOn(call, e); }, event);
+  }
+
+  void Close(CallId id, absl::Status status) {
+    AnyCall call;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto node = calls_.extract(id);
+      if (node.empty()) return;
+      call = node.mapped();
+    }
+    std::visit([&](auto& c) { c->Close(std::move(status)); }, call);
+  }
+
+  void Shutdown(Duration grace) {
+    if (server_ == nullptr) return;
+    server_->GetHealthCheckService()->SetServingStatus(false);
+    broadcast_.CloseAll();
+    server_->Shutdown(std::chrono::system_clock::now() +
+                      std::chrono::duration_cast<std::chrono::system_clock::duration>(grace));
+    broadcast_.Stop();
+    server_->Wait();
+    server_.reset();
+  }
+
+  grpc::ServerWriteReactor<v1::DecodeEvent>* Decode(grpc::CallbackServerContext* context,
+                                                    const v1::DecodeRequest* request) override {
+    return Accept<DecodeCall, DecodeOpened>(context, *request);
+  }
+
+  grpc::ServerWriteReactor<v1::PrefillEvent>* Prefill(grpc::CallbackServerContext* context,
+                                                      const v1::PrefillRequest* request) override {
+    return Accept<PrefillCall, PrefillOpened>(context, *request);
+  }
+
+  grpc::ServerUnaryReactor* Rebind(grpc::CallbackServerContext* context, const v1::RebindRequest*,
+                                   v1::RebindResponse*) override {
+    return FinishUnary(context, absl::UnimplementedError(
+                                    "Rebind is for recovery, which this version does not have: "
+                                    "open a new Decode call"));
+  }
+
+  grpc::ServerUnaryReactor* Send(grpc::CallbackServerContext* context, const v1::SendRequest*,
+                                 v1::SendResponse*) override {
+    return FinishUnary(
+        context, absl::UnimplementedError("Send is for recovery, which this version does not have: "
+                                          "open a new Prefill call"));
+  }
+
+  grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
+                                  const v1::HelloRequest* request,
+                                  v1::HelloResponse* response) override {
+    const int32_t version = request->protocol_version();
+    if (version != 0 && version < kProtocolVersion - 1) {  // 0: a tool, which may look.
+      return FinishUnary(context, absl::FailedPreconditionError(absl::StrCat(
+                                      "protocol_version = ", version, ": this worker speaks ",
+                                      kProtocolVersion, "; update the caller")));
+    }
+    ToProto(options_.hello, response);
+    return FinishUnary(context, absl::OkStatus());
+  }
+
+  grpc::ServerWriteReactor<v1::WorkerStatus>* Watch(grpc::CallbackServerContext* context,
+                                                    const v1::WatchRequest* request) override {
+    if (const absl::Status status = CheckIncarnation(request->expected_incarnation(), true);
+        !status.ok()) {
+      auto call = StatusCall::Create(context, {});
+      call->Close(status);
+      return call.get();
+    }
+    return broadcast_.Add(context);
+  }
+
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
+                                  const v1::DrainRequest* request, v1::DrainResponse*) override {
+    const absl::Status status = CheckIncarnation(request->expected_incarnation(), true);
+    if (status.ok()) inbox_->Post(baton::Drain{});
+    return FinishUnary(context, status);
+  }
+
+ private:
+  template <typename Event>
+  static void SendOn(const AnyCall& call, const Event& event) {
+    if constexpr (std::is_same_v<Event, PrefilledEvent>) {
+      v1::PrefillEvent proto;
+      ToProto(event, &proto);
+      std::get<std::shared_ptr<PrefillCall>>(call)->Send(std::move(proto));
+    } else {
+      v1::DecodeEvent proto;
+      ToProto(event, &proto);
+      std::get<std::shared_ptr<DecodeCall>>(call)->Send(std::move(proto));
+    }
+  }
+
+  // The last process at this address may have been another one.
+  absl::Status CheckIncarnation(uint64_t expected, bool any_allowed) const {
+    if (expected == options_.hello.incarnation || (any_allowed && expected == 0)) {
+      return absl::OkStatus();
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "expected_incarnation = ", expected, ": another process runs here now; say Hello again"));
+  }
+
+  // Registers the call before it is offered, so that the node may answer at once.
+  template <typename Call, typename Opened, typename Request>
+  Call* Accept(grpc::CallbackServerContext* context, const Request& request) {
+    const CallId id = next_call_.fetch_add(1) + 1;
+    auto call = Call::Create(context, {.on_broken = [this, id] {
+                               Forget(id);
+                               inbox_->Post(CallBroken{.call = id});
+                             }});
+    const absl::Status status = Take<Opened>(id, call, request);
+    if (!status.ok()) {
+      Forget(id);
+      call->Close(status);
+    }
+    return call.get();  // Owns itself until OnDone, which gRPC calls after this returns.
+  }
+
+  template <typename Opened, typename Call, typename Request>
+  absl::Status Take(CallId id, const std::shared_ptr<Call>& call, const Request& request) {
+    RETURN_IF_ERROR(CheckIncarnation(request.expected_incarnation(), false));
+    ASSIGN_OR_RETURN(auto valid, FromProto(request, limits_));
+    {
+      absl::MutexLock lock(&mutex_);
+      if (calls_.size() >= kMaxOpenCalls) {
+        return absl::ResourceExhaustedError("too many open calls: try another worker or later");
+      }
+      calls_[id] = call;
+    }
+    if (inbox_->Offer(Opened{.call = id, .request = std::move(valid)})) return absl::OkStatus();
+    return absl::ResourceExhaustedError("the worker's inbox is full: try another worker or later");
+  }
+
+  void Forget(CallId id) {
+    absl::MutexLock lock(&mutex_);
+    calls_.erase(id);
+  }
+
+  const WorkerServerOptions options_;
+  Inbox* const inbox_;
+  const WireLimits limits_;
+  StatusBroadcast broadcast_;
+  std::atomic<CallId> next_call_ = 0;
+  absl::Mutex mutex_;
+  absl::flat_hash_map<CallId, AnyCall> calls_ ABSL_GUARDED_BY(mutex_);
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+WorkerServer::WorkerServer(WorkerServerOptions options, Inbox* inbox)
+    : impl_(std::make_unique<Impl>(std::move(options), inbox)) {}
+
+WorkerServer::~WorkerServer() = default;
+
+absl::Status WorkerServer::Start() { return impl_->Start(); }
+
+int WorkerServer::port() const { return impl_->port(); }
+
+void WorkerServer::Send(CallId call, WorkerEvent event) { impl_->Send(call, std::move(event)); }
+
+void WorkerServer::Close(CallId call, absl::Status status) {
+  impl_->Close(call, std::move(status));
+}
+
+void WorkerServer::Shutdown(Duration grace) { impl_->Shutdown(grace); }
+
+}  // namespace baton

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/base/time.h"
+#include "common/node/inbox.h"
+#include "common/node/message.h"
+#include "common/node/node.h"
+
+namespace baton {
+
+struct WorkerServerOptions {
+  HelloInfo hello;  // Its role decides which service is offered: Prefill or Decode.
+  std::string host = "127.0.0.1";
+  int port = 0;  // 0 = any free port.
+  // The node's latest snapshot, from any thread; must not wait.
+  std::function<WorkerStatus()> status;
+  int max_streams_per_connection = 8192;  // One router has one connection: its calls in flight.
+};
+
+// The gRPC side of a worker: turns calls into mail for its node and the node's answers into events
+// on the calls. Handlers validate, convert and offer; they never wait. A call that is cancelled,
+// passes its deadline or loses its connection becomes CallBroken, exactly once, unless the node
+// closed it before. Also answers Hello, Watch, Drain, health and reflection.
+// Threads: everything may be called from any thread.
+class WorkerServer : public WorkerOutbox {
+ public:
+  // `inbox` must outlive this.
+  WorkerServer(WorkerServerOptions options, Inbox* inbox);
+  ~WorkerServer() override;  // Shuts down at once.
+
+  // Binds and serves. UNAVAILABLE with setting and cure if the port cannot be had.
+  absl::Status Start();
+
+  // The port that was bound; after Start.
+  int port() const;
+
+  // Queue for the call and return; tokens in a call's queue are bounded by its max_tokens.
+  void Send(CallId call, WorkerEvent event) override;
+  void Close(CallId call, absl::Status status) override;
+
+  // Ends all streams; calls still open after `grace` are broken. Idempotent.
+  void Shutdown(Duration grace);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace baton
