@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/api/attention_args.h"
+#include "kernels/api/cache_args.h"
+#include "kernels/api/model_args.h"
+#include "kernels/api/packed_matrix.h"
+
+namespace baton {
+
+// The operators of a device. INVALID_ARGUMENT names the field, its value and what is allowed, and
+// then nothing was written. One caller at a time; a call returns when its results are in memory and
+// visible to every thread that the caller synchronises with.
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+
+  // Part of the numerics id: two devices of one name give the same bits.
+  virtual std::string_view name() const = 0;
+
+  virtual absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) = 0;
+  virtual absl::Status CopyBlocks(const CopyBlocksArgs& args) = 0;
+  virtual absl::Status SwapBlocks(const SwapBlocksArgs& args) = 0;
+  virtual absl::Status VarlenAttention(const VarlenAttentionArgs& args) = 0;
+  virtual absl::Status RmsNorm(const RmsNormArgs& args) = 0;
+  virtual absl::Status Rope(const RopeArgs& args) = 0;
+  virtual absl::Status ActivationAndMul(const ActivationAndMulArgs& args) = 0;
+  virtual absl::Status Embedding(const EmbeddingArgs& args) = 0;
+  virtual absl::Status Gemm(const GemmArgs& args) = 0;
+
+  // RESOURCE_EXHAUSTED when the memory cannot be had.
+  virtual absl::StatusOr<PackedMatrix> PackWeights(const PackWeightsArgs& args) = 0;
+};
+
+}  // namespace baton

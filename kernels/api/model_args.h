@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/base/dtype.h"
+#include "kernels/api/packed_matrix.h"
+
+namespace baton {
+
+// out = x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang, Sennrich 2019), or
+// * (1 + weight). With `residual`, first residual += x and the sum is what is normalised.
+// `out` may be `x`.
+struct RmsNormArgs {
+  const float* x = nullptr;  // [num_tokens, rows_per_token, dim]
+  int64_t x_stride = 0;      // Elements from token to token; rows of a token are dense.
+  int64_t num_tokens = 0;
+  int64_t rows_per_token = 1;  // E.g. the heads of q.
+  int64_t dim = 0;
+  const float* weight = nullptr;  // [dim]
+  bool one_plus_weight = false;
+  float eps = 0;
+  float* residual = nullptr;     // [num_tokens, dim] dense, or null; needs rows_per_token = 1.
+  DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
+  float* out = nullptr;          // [num_tokens, rows_per_token, dim]
+  int64_t out_stride = 0;
+};
+
+// Rotates pairs (x[i], x[i + rotary_dim/2]) of each head in place; the other elements stay.
+struct RopeArgs {
+  float* x = nullptr;    // [num_tokens, num_heads, head_dim]
+  int64_t x_stride = 0;  // Elements from token to token.
+  int64_t num_tokens = 0;
+  int64_t num_heads = 0;
+  int64_t head_dim = 0;
+  int64_t rotary_dim = 0;      // Even, <= head_dim.
+  const float* cos = nullptr;  // [num_tokens, rotary_dim / 2]
+  const float* sin = nullptr;  // [num_tokens, rotary_dim / 2]
+};
+
+enum class GatedActivation : uint8_t { kSilu, kGeluTanh };
+
+// out = act(gate) * up.
+struct ActivationAndMulArgs {
+  const float* gate_up = nullptr;  // [num_tokens, 2 * dim]: gate, then up. Dense.
+  int64_t num_tokens = 0;
+  int64_t dim = 0;
+  GatedActivation activation = GatedActivation::kSilu;
+  DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
+  float* out = nullptr;          // [num_tokens, dim]
+};
+
+// out[t] = table[tokens[t]].
+struct EmbeddingArgs {
+  const PackedMatrix* table = nullptr;  // [vocab_size, dim]
+  const int32_t* tokens = nullptr;      // [num_tokens], each in [0, vocab_size)
+  int64_t num_tokens = 0;
+  float* out = nullptr;  // [num_tokens, dim]
+};
+
+// out = a * weights^T + bias. Each output adds its k products in ascending order with fused
+// multiply-adds, whatever m is. With the output layer's weights this makes the logits.
+struct GemmArgs {
+  const float* a = nullptr;  // [m, k]
+  int64_t a_stride = 0;      // Elements from row to row.
+  int64_t m = 0;
+  const PackedMatrix* weights = nullptr;  // [n, k]
+  const float* bias = nullptr;            // [n], or null.
+  float* out = nullptr;                   // [m, n]
+  int64_t out_stride = 0;
+};
+
+// Puts parts with the same k one under the other. Parts of different dtypes become f32.
+struct PackWeightsArgs {
+  const WeightRows* parts = nullptr;  // [num_parts]
+  int64_t num_parts = 0;
+  int64_t k = 0;
+};
+
+}  // namespace baton

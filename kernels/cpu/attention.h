@@ -1,0 +1,10 @@
+#pragma once
+
+#include "kernels/cpu/kernel_set.h"
+
+namespace baton::BATON_KERNEL_SET {
+
+int64_t AttentionScratch(const AttentionShape& shape);
+void Attention(const VarlenAttentionArgs& args, const AttentionTask& task, float* scratch);
+
+}  // namespace baton::BATON_KERNEL_SET

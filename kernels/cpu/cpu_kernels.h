@@ -1,0 +1,43 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kernels/api/kernels.h"
+#include "kernels/cpu/kernel_set.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace baton {
+
+// The operators on the CPU: checks the arguments, divides the work over a pool by output, and
+// leaves the arithmetic to a kernel set. The bits do not depend on the number of threads.
+class CpuKernels : public Kernels {
+ public:
+  // num_threads >= 1, with the caller's.
+  CpuKernels(const KernelSet* set, int num_threads);
+
+  std::string_view name() const override { return set_->name; }
+  absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override;
+  absl::Status CopyBlocks(const CopyBlocksArgs& args) override;
+  absl::Status SwapBlocks(const SwapBlocksArgs& args) override;
+  absl::Status VarlenAttention(const VarlenAttentionArgs& args) override;
+  absl::Status RmsNorm(const RmsNormArgs& args) override;
+  absl::Status Rope(const RopeArgs& args) override;
+  absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override;
+  absl::Status Embedding(const EmbeddingArgs& args) override;
+  absl::Status Gemm(const GemmArgs& args) override;
+  absl::StatusOr<PackedMatrix> PackWeights(const PackWeightsArgs& args) override;
+
+ private:
+  // Calls body(begin, end) over tokens, in the pool when `elements` is worth it.
+  template <typename Body>
+  void ForTokens(int64_t num_tokens, int64_t elements, const Body& body);
+
+  const KernelSet* set_;
+  ThreadPool pool_;
+  std::vector<AttentionTask> tasks_;         // Of the call in progress; kept for its capacity.
+  std::vector<std::vector<float>> scratch_;  // [num_threads], for attention.
+};
+
+}  // namespace baton

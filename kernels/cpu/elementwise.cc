@@ -1,0 +1,126 @@
+#include "kernels/cpu/elementwise.h"
+
+#include "kernels/cpu/lane_convert.h"
+#include "kernels/cpu/lane_math.h"
+#include "kernels/cpu/vec.h"
+
+namespace baton::BATON_KERNEL_SET {
+namespace {
+
+// Calls body(i, n) for i = 0, 16, ... with n = 16, or fewer at the end.
+template <typename Body>
+BATON_INLINE void ForLanes(int64_t size, Body body) {
+  for (int64_t i = 0; i < size; i += kLanes) body(i, size - i < kLanes ? size - i : kLanes);
+}
+
+BATON_INLINE Vec LoadUpTo(const float* from, int64_t n) {
+  return n == kLanes ? Load(from) : LoadFirst(from, n);
+}
+
+BATON_INLINE void StoreUpTo(float* to, const Vec& v, int64_t n) {
+  if (n == kLanes) {
+    Store(to, v);
+  } else {
+    StoreFirst(to, v, n);
+  }
+}
+
+void NormRow(const RmsNormArgs& args, const float* x, float* out) {
+  Vec squares = Zero();
+  ForLanes(args.dim, [&](int64_t i, int64_t n) {
+    const Vec v = LoadUpTo(x + i, n);
+    squares = Fma(v, v, squares);
+  });
+  const float mean = SumLanes(squares) / static_cast<float>(args.dim);
+  const Vec inverse = Broadcast(1.0f / __builtin_sqrtf(mean + args.eps));
+  const Vec offset = Broadcast(args.one_plus_weight ? 1.0f : 0.0f);
+  ForLanes(args.dim, [&](int64_t i, int64_t n) {
+    const Vec weight = LoadUpTo(args.weight + i, n) + offset;
+    StoreUpTo(out + i, LoadUpTo(x + i, n) * inverse * weight, n);
+  });
+  RoundRow(args.round_to, out, args.dim);
+}
+
+template <DType kType>
+void CacheToken(const float* from, const CachePlane& cache, int64_t slot) {
+  const int64_t block = slot / cache.block_size;
+  const int64_t offset = slot % cache.block_size;
+  for (int64_t head = 0; head < cache.num_heads; ++head) {
+    const int64_t to = block * cache.block_stride + (head * cache.block_size + offset) * cache.dim;
+    const float* row = from + head * cache.dim;
+    for (int64_t d = 0; d < cache.dim; ++d) StoreOne<kType>(cache.data, to + d, row[d]);
+  }
+}
+
+void CacheToken(const float* from, const CachePlane& cache, int64_t slot) {
+  switch (cache.dtype) {
+    case DType::kF32:
+      return CacheToken<DType::kF32>(from, cache, slot);
+    case DType::kF16:
+      return CacheToken<DType::kF16>(from, cache, slot);
+    case DType::kBF16:
+      return CacheToken<DType::kBF16>(from, cache, slot);
+  }
+}
+
+}  // namespace
+
+void RmsNorm(const RmsNormArgs& args, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    for (int64_t r = 0; r < args.rows_per_token; ++r) {
+      const float* x = args.x + t * args.x_stride + r * args.dim;
+      if (args.residual != nullptr) {
+        float* residual = args.residual + t * args.dim;
+        ForLanes(args.dim, [&](int64_t i, int64_t n) {
+          StoreUpTo(residual + i, LoadUpTo(residual + i, n) + LoadUpTo(x + i, n), n);
+        });
+        x = residual;
+      }
+      NormRow(args, x, args.out + t * args.out_stride + r * args.dim);
+    }
+  }
+}
+
+void Rope(const RopeArgs& args, int64_t begin, int64_t end) {
+  const int64_t half = args.rotary_dim / 2;
+  for (int64_t t = begin; t < end; ++t) {
+    const float* cos = args.cos + t * half;
+    const float* sin = args.sin + t * half;
+    for (int64_t h = 0; h < args.num_heads; ++h) {
+      float* x = args.x + t * args.x_stride + h * args.head_dim;
+      ForLanes(half, [&](int64_t i, int64_t n) {
+        const Vec c = LoadUpTo(cos + i, n);
+        const Vec s = LoadUpTo(sin + i, n);
+        const Vec first = LoadUpTo(x + i, n);
+        const Vec second = LoadUpTo(x + half + i, n);
+        StoreUpTo(x + i, Fma(first, c, Zero() - second * s), n);
+        StoreUpTo(x + half + i, Fma(second, c, first * s), n);
+      });
+    }
+  }
+}
+
+void ActivationAndMul(const ActivationAndMulArgs& args, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float* gate = args.gate_up + t * 2 * args.dim;
+    const float* up = gate + args.dim;
+    float* out = args.out + t * args.dim;
+    ForLanes(args.dim, [&](int64_t i, int64_t n) {
+      const Vec g = LoadUpTo(gate + i, n);
+      const Vec y = args.activation == GatedActivation::kSilu ? Silu(g) : GeluTanh(g);
+      StoreUpTo(out + i, y * LoadUpTo(up + i, n), n);
+    });
+    RoundRow(args.round_to, out, args.dim);
+  }
+}
+
+void ReshapeAndCache(const ReshapeAndCacheArgs& args, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t slot = args.slot_mapping[t];
+    if (slot < 0) continue;
+    CacheToken(args.key + t * args.key_stride, args.k_cache, slot);
+    CacheToken(args.value + t * args.value_stride, args.v_cache, slot);
+  }
+}
+
+}  // namespace baton::BATON_KERNEL_SET

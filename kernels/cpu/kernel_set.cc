@@ -1,0 +1,25 @@
+#include "kernels/cpu/kernel_set.h"
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/gemm.h"
+
+namespace baton::BATON_KERNEL_SET {
+namespace {
+
+constexpr KernelSet kSet = {
+    .name = BATON_KERNEL_SET_NAME,
+    .gemm = Gemm,
+    .rms_norm = RmsNorm,
+    .rope = Rope,
+    .activation_and_mul = ActivationAndMul,
+    .reshape_and_cache = ReshapeAndCache,
+    .attention_scratch = AttentionScratch,
+    .attention = Attention,
+};
+
+}  // namespace
+
+const KernelSet* Table() { return &kSet; }
+
+}  // namespace baton::BATON_KERNEL_SET

@@ -1,0 +1,56 @@
+#pragma once
+
+// Elementary functions on the 16-lane vector: range reduction and polynomials in float with fma,
+// the same bits on every kernel set.
+
+#include "kernels/cpu/vec.h"
+
+namespace baton {
+namespace {
+
+// e^x within 2 ulp. Below -87.3 the result is 0, above 88 it stays at e^88.
+BATON_INLINE Vec Exp(const Vec& x) {
+  const Vec clamped = Max(Broadcast(-87.3f), Min(Broadcast(88.0f), x));
+  // The nearest integer to x / ln 2 sits in the low bits of this sum.
+  const Vec magic = Broadcast(12582912.0f);
+  const Vec n = Fma(clamped, Broadcast(1.44269504088896341f), magic) - magic;
+  Vec r = Fma(n, Broadcast(-0.693359375f), clamped);
+  r = Fma(n, Broadcast(2.12194440e-4f), r);
+  // Cephes' minimax polynomial for (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2].
+  Vec y = Broadcast(1.9875691500e-4f);
+  y = Fma(y, r, Broadcast(1.3981999507e-3f));
+  y = Fma(y, r, Broadcast(8.3334519073e-3f));
+  y = Fma(y, r, Broadcast(4.1665795894e-2f));
+  y = Fma(y, r, Broadcast(1.6666665459e-1f));
+  y = Fma(y, r, Broadcast(5.0000001201e-1f));
+  y = Fma(y, r * r, r) + Broadcast(1.0f);
+  Vec v;
+  BATON_EACH_PART {
+    const IntPart exponent = (__builtin_convertvector(n.p[i], IntPart) + 127) << 23;
+    Part scale;
+    std::memcpy(&scale, &exponent, sizeof(scale));
+    v.p[i] = x.p[i] < -87.3f ? Part{} : y.p[i] * scale;
+  }
+  return v;
+}
+
+// 1 - 2 / (e^2x + 1): absolute error of about 1e-7.
+BATON_INLINE Vec Tanh(const Vec& x) {
+  const Vec e = Exp(x + x);
+  return Broadcast(1.0f) - Broadcast(2.0f) / (e + Broadcast(1.0f));
+}
+
+BATON_INLINE Vec Silu(const Vec& x) {
+  const Vec e = Exp(Zero() - x);
+  return x / (Broadcast(1.0f) + e);
+}
+
+// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks, Gimpel 2016).
+BATON_INLINE Vec GeluTanh(const Vec& x) {
+  const Vec cubic = Fma(x * x * x, Broadcast(0.044715f), x);
+  const Vec t = Tanh(cubic * Broadcast(0.7978845608028654f));
+  return (x * Broadcast(0.5f)) * (Broadcast(1.0f) + t);
+}
+
+}  // namespace
+}  // namespace baton

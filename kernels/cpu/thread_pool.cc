@@ -1,0 +1,78 @@
+#include "kernels/cpu/thread_pool.h"
+
+#include "common/base/check.h"
+
+namespace baton {
+namespace {
+
+// About ten microseconds: longer than the gap between two operators of a step.
+constexpr int kSpins = 300;
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Returns when `value` is no longer `old`: spins first, then sleeps in the kernel.
+template <typename T>
+void WaitWhile(const std::atomic<T>& value, T old) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    Pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads) {
+  BATON_CHECK(num_threads >= 1);
+  for (int i = 1; i < num_threads; ++i) {
+    workers_.emplace_back([this, i] { WorkerLoop(i); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  stopping_ = true;
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+}
+
+void ThreadPool::ParallelFor(int64_t num_tasks, const Body& body) {
+  if (workers_.empty() || num_tasks <= 1) {
+    for (int64_t i = 0; i < num_tasks; ++i) body(i, 0);
+    return;
+  }
+  body_ = &body;
+  num_tasks_ = num_tasks;
+  next_task_.store(0, std::memory_order_relaxed);
+  running_.store(static_cast<int32_t>(workers_.size()), std::memory_order_relaxed);
+  epoch_.fetch_add(1, std::memory_order_release);
+  epoch_.notify_all();
+  RunTasks(0);
+  for (int32_t left; (left = running_.load(std::memory_order_acquire)) != 0;) {
+    WaitWhile(running_, left);
+  }
+}
+
+void ThreadPool::RunTasks(int thread) {
+  for (;;) {
+    const int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);
+    if (task >= num_tasks_) return;
+    (*body_)(task, thread);
+  }
+}
+
+void ThreadPool::WorkerLoop(int thread) {
+  uint32_t seen = 0;
+  for (;;) {
+    WaitWhile(epoch_, seen);
+    seen = epoch_.load(std::memory_order_acquire);
+    if (stopping_) return;
+    RunTasks(thread);
+    if (running_.fetch_sub(1, std::memory_order_release) == 1) running_.notify_one();
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace baton {
+
+// Threads that share the tasks of one call at a time. Which thread runs a task never matters to
+// its result. Workers wait a few microseconds for the next call, then park.
+class ThreadPool {
+ public:
+  // task in [0, num_tasks), thread in [0, num_threads).
+  using Body = std::function<void(int64_t task, int thread)>;
+
+  // The caller of ParallelFor is one of the `num_threads` >= 1.
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Runs body for each task and returns when all have ended; what they wrote is visible to the
+  // caller. Not reentrant, one caller at a time.
+  void ParallelFor(int64_t num_tasks, const Body& body);
+
+ private:
+  void WorkerLoop(int thread);
+  void RunTasks(int thread);
+
+  // Set by the caller before it raises epoch_, read by workers after they saw that.
+  const Body* body_ = nullptr;
+  int64_t num_tasks_ = 0;
+  bool stopping_ = false;
+
+  std::atomic<uint32_t> epoch_{0};  // Counts calls; workers wait on it.
+  std::atomic<int64_t> next_task_{0};
+  std::atomic<int32_t> running_{0};  // Workers still in this call; the caller waits on it.
+  std::vector<std::jthread> workers_;
+};
+
+}  // namespace baton

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/api/kernels.h"
+
+namespace baton {
+
+struct DeviceOptions {
+  // "auto": the fastest that this machine runs. "x86_64_v3" or "portable" force a CPU kernel set.
+  std::string kernels = "auto";
+  int num_threads = 1;  // In [1, 1024], with the caller's.
+};
+
+// The operators of this machine. INVALID_ARGUMENT names the option.
+absl::StatusOr<std::unique_ptr<Kernels>> MakeKernels(const DeviceOptions& options);
+
+}  // namespace baton
