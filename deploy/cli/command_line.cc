@@ -1,0 +1,179 @@
+#include "deploy/cli/command_line.h"
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "deploy/cli/bench.h"
+#include "deploy/cli/complete.h"
+#include "deploy/cli/doctor.h"
+#include "deploy/cli/down.h"
+#include "deploy/cli/nearest_option.h"
+#include "deploy/cli/status.h"
+#include "deploy/cli/up.h"
+
+namespace baton::cli {
+namespace {
+
+using Command = std::function<int()>;
+
+void AddDir(CLI::App* app, std::string& dir) {
+  app->add_option("--dir", dir, "Folder of the cluster: state.json and logs/")
+      ->capture_default_str();
+}
+
+void AddUp(CLI::App& root, UpOptions& o, Command& command) {
+  CLI::App* app = root.add_subcommand("up", "Start a whole cluster on this machine");
+  AddDir(app, o.dir);
+  app->add_option("--model", o.model,
+                  "Model folder in Hugging Face layout (default: deploy/models/tiny-kjv)");
+  app->add_option("--prefill", o.prefill, "Prefill workers")->capture_default_str();
+  app->add_option("--decode", o.decode, "Decode workers")->capture_default_str();
+  app->add_option("--http", o.http_port,
+                  "HTTP port, 0 = any free (default: 8000, or any free if that is taken)");
+  app->add_option("--grpc", o.grpc_port,
+                  "gRPC port, 0 = any free (default: 8001, or any free if that is taken)");
+  app->add_flag("--detach", o.detach, "Return when a token has come end to end; run in background");
+  app->add_option("--start-timeout-s", o.start_timeout_s,
+                  "Limit of each stage of the start, seconds")
+      ->capture_default_str();
+  const std::string workers = "Workers (handed on)";
+  app->add_option("--compute-dtype", o.compute_dtype, "f32 or bf16")->group(workers);
+  app->add_option("--kv-dtype", o.kv_dtype, "Type of keys and values in the cache")->group(workers);
+  app->add_option("--kernels", o.kernels, "Kernel set (default: by CPU family)")->group(workers);
+  app->add_option("--block-size", o.block_size, "Tokens per KV block")->group(workers);
+  app->add_option("--num-blocks", o.num_blocks, "KV blocks per worker")->group(workers);
+  app->add_option("--chunk-tokens", o.chunk_tokens, "Prompt tokens per step")->group(workers);
+  app->add_option("--threads", o.threads, "Threads per worker (default: cores / workers)")
+      ->group(workers);
+  const std::string router = "Router (handed on)";
+  app->add_option("--policy", o.policy, "prefix_affinity or least_loaded")->group(router);
+  app->add_option("--served-model-name", o.served_model_name, "Model name in the API")
+      ->group(router);
+  app->add_option("--max-model-len", o.max_model_len, "Tokens of prompt and answer together")
+      ->group(router);
+  app->callback([&] { command = [&o] { return Up(o); }; });
+}
+
+void AddDown(CLI::App& root, std::string& dir, Command& command) {
+  CLI::App* app = root.add_subcommand("down", "Drain and stop the cluster");
+  AddDir(app, dir);
+  app->callback([&] { command = [&dir] { return Down(dir); }; });
+}
+
+void AddComplete(CLI::App& root, CompleteOptions& o, Command& command) {
+  CLI::App* app = root.add_subcommand("complete", "Print the model's answer to a text as it comes");
+  AddDir(app, o.dir);
+  app->add_option("text", o.text, "The prompt, or with --chat the user's message")->required();
+  app->add_option("--url", o.url, "Ask this server, e.g. http://127.0.0.1:8000, not that of --dir");
+  app->add_option("--model", o.model, "Model name (default: the first that the server offers)");
+  app->add_flag("--chat", o.chat, "Send the text as a chat message");
+  app->add_flag("!--no-stream", o.stream, "Print the answer when it is whole");
+  app->add_option("--max-tokens", o.max_tokens, "Longest answer, tokens")->capture_default_str();
+  app->add_option("--temperature", o.temperature, "0 = greedy (default: the model's)");
+  app->add_option("--top-p", o.top_p, "Nucleus (default: the model's)");
+  app->add_option("--top-k", o.top_k, "Candidates (default: the model's)");
+  app->add_option("--seed", o.seed, "Same seed, same answer (default: drawn by the router)");
+  app->callback([&] { command = [&o] { return Complete(o); }; });
+}
+
+void AddStatus(CLI::App& root, StatusOptions& o, Command& command) {
+  CLI::App* app = root.add_subcommand("status", "Show workers, blocks and queues");
+  AddDir(app, o.dir);
+  app->add_flag("--json", o.json, "For programs");
+  app->add_flag("--watch", o.watch, "Again and again until Ctrl-C");
+  app->add_option("--interval-ms", o.interval_ms, "Between two looks of --watch, milliseconds")
+      ->check(CLI::Range(50, 3'600'000))
+      ->capture_default_str();
+  app->callback([&] { command = [&o] { return ShowStatus(o); }; });
+}
+
+void AddBench(CLI::App& root, BenchOptions& o, Command& command) {
+  CLI::App* app = root.add_subcommand("bench", "Measure latency under an open-loop load");
+  AddDir(app, o.dir);
+  app->add_option("--url", o.url, "Measure this server, not that of --dir");
+  app->add_option("--rate", o.rate, "Mean requests per second")->capture_default_str();
+  app->add_option("--num-requests", o.num_requests, "Requests to send")->capture_default_str();
+  app->add_option("--prompt-tokens", o.prompt_tokens, "Length of each prompt")
+      ->capture_default_str();
+  app->add_option("--max-tokens", o.max_tokens, "Length of each answer")->capture_default_str();
+  app->add_option("--seed", o.seed, "Of arrivals and prompts")->capture_default_str();
+  app->add_option("--ttft-slo-ms", o.ttft_slo_ms, "Goodput: time to first token, milliseconds")
+      ->capture_default_str();
+  app->add_option("--itl-slo-ms", o.itl_slo_ms, "Goodput: mean time between tokens, milliseconds")
+      ->capture_default_str();
+  app->add_option("--json", o.json, "Write the results to this file too");
+  app->callback([&] { command = [&o] { return Bench(o); }; });
+}
+
+void AddDoctor(CLI::App& root, DoctorOptions& o, Command& command) {
+  CLI::App* app = root.add_subcommand("doctor", "Check this machine; each problem with its cure");
+  AddDir(app, o.dir);
+  app->add_option("--model", o.model, "Model folder (default: deploy/models/tiny-kjv)");
+  app->callback([&] { command = [&o] { return Doctor(o); }; });
+}
+
+// " (did you mean --model?)" for the first unknown word of the command line.
+std::string Suggestion(const CLI::App& root, const std::vector<std::string>& words) {
+  std::vector<std::string> names;
+  const CLI::App* command = &root;
+  for (const CLI::App* sub : root.get_subcommands({})) {
+    names.push_back(sub->get_name());
+    if (!words.empty() && words[0] == sub->get_name()) command = sub;
+  }
+  if (command == &root) {
+    const std::string near = words.empty() ? "" : NearestName(words[0], names);
+    return near.empty() ? "" : absl::StrCat(" (did you mean `baton ", near, "`?)");
+  }
+  names.clear();
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (const std::string& word : words) {
+    const std::string name = word.substr(0, word.find('='));
+    if (!absl::StartsWith(name, "--")) continue;
+    const std::string near = NearestName(name, names);
+    if (!near.empty() && near != name) return absl::StrCat(" (did you mean ", near, "?)");
+  }
+  return "";
+}
+
+}  // namespace
+
+int RunCommandLine(int argc, char** argv) {
+  CLI::App root("Baton: an LLM serving cluster of prefill and decode workers", "baton");
+  root.require_subcommand(1);
+  UpOptions up;
+  std::string down_dir = ".baton";
+  CompleteOptions complete;
+  StatusOptions status;
+  BenchOptions bench;
+  DoctorOptions doctor;
+  Command command;
+  AddUp(root, up, command);
+  AddDown(root, down_dir, command);
+  AddComplete(root, complete, command);
+  AddStatus(root, status, command);
+  AddBench(root, bench, command);
+  AddDoctor(root, doctor, command);
+  try {
+    root.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    return root.exit(help);
+  } catch (const CLI::ParseError& error) {
+    const std::vector<std::string> words(argv + 1, argv + argc);
+    std::fprintf(stderr, "baton: %s%s; see `baton%s --help`\n", error.what(),
+                 Suggestion(root, words).c_str(),
+                 root.get_subcommands().empty()
+                     ? ""
+                     : absl::StrCat(" ", root.get_subcommands()[0]->get_name()).c_str());
+    return 2;
+  }
+  return command();
+}
+
+}  // namespace baton::cli

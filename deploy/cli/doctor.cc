@@ -1,0 +1,131 @@
+#include "deploy/cli/doctor.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "deploy/cli/launch_plan.h"
+#include "nlohmann/json.hpp"
+
+namespace baton::cli {
+namespace {
+
+constexpr int64_t kWantedOpenFiles = 4096;
+constexpr int64_t kHeadroomBytes = int64_t{512} << 20;  // Router, buffers and the system.
+
+int64_t IntOf(const nlohmann::json& config, const char* key) {
+  const auto it = config.find(key);
+  return it != config.end() && it->is_number_integer() ? it->get<int64_t>() : 0;
+}
+
+Finding ExamineFit(const Machine& machine, const ModelNeed& need) {
+  // One full-length sequence on a prefill and on a decode worker, weights mapped once and packed
+  // once by each.
+  const int64_t sequence = need.kv_bytes_per_token * need.max_positions;
+  const int64_t needed = 3 * need.weight_bytes + 2 * sequence + kHeadroomBytes;
+  Finding finding{
+      .subject = "model fit",
+      .fact = absl::StrFormat("weights %s, KV %s for one sequence of %d tokens; about %s for 1P-1D",
+                              HumanBytes(need.weight_bytes), HumanBytes(sequence),
+                              need.max_positions, HumanBytes(needed))};
+  if (machine.available_bytes > 0 && needed > machine.available_bytes) {
+    finding.cure = absl::StrCat("only ", HumanBytes(machine.available_bytes),
+                                " are available: stop other programs, lower --max-model-len and ",
+                                "--num-blocks, or take a smaller model");
+  }
+  return finding;
+}
+
+}  // namespace
+
+ModelNeed ReadModelNeed(const std::string& model) {
+  ModelNeed need;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(model, error)) {
+    if (entry.path().extension() == ".safetensors") {
+      need.weight_bytes += static_cast<int64_t>(entry.file_size(error));
+    }
+  }
+  const nlohmann::json config =
+      nlohmann::json::parse(ReadSmallFile(model + "/config.json"), nullptr, false);
+  if (!config.is_object()) return need;
+  const int64_t heads = IntOf(config, "num_attention_heads");
+  const int64_t kv_heads =
+      config.contains("num_key_value_heads") ? IntOf(config, "num_key_value_heads") : heads;
+  int64_t head_dim = IntOf(config, "head_dim");
+  if (head_dim == 0 && heads > 0) head_dim = IntOf(config, "hidden_size") / heads;
+  need.kv_bytes_per_token = 2 * IntOf(config, "num_hidden_layers") * kv_heads * head_dim * 4;
+  need.max_positions = IntOf(config, "max_position_embeddings");
+  return need;
+}
+
+std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need) {
+  std::vector<Finding> findings;
+  findings.push_back(
+      {.subject = "CPU",
+       .fact = absl::StrCat(machine.cpu_model.empty() ? "unknown" : machine.cpu_model, ", ",
+                            machine.cores, " usable cores"),
+       .cure = machine.cores >= 2 ? ""
+                                  : "a worker needs a core of its own: expect a "
+                                    "slow cluster, or give it 2 cores or more"});
+  findings.push_back(
+      {.subject = "ISA",
+       .fact = machine.isa,
+       .cure = machine.isa != "portable"
+                   ? ""
+                   : "the CPU has no AVX2 and FMA: the portable kernels run, slowly"});
+  findings.push_back({.subject = "memory",
+                      .fact = absl::StrCat(HumanBytes(machine.available_bytes), " available of ",
+                                           HumanBytes(machine.memory_bytes))});
+  findings.push_back(
+      {.subject = "open files",
+       .fact = absl::StrCat("limit ", machine.open_files),
+       .cure = machine.open_files >= kWantedOpenFiles
+                   ? ""
+                   : absl::StrCat("1,024 client connections need more: run `ulimit -n ",
+                                  kWantedOpenFiles, "` first")});
+  findings.push_back(
+      {.subject = "GPU",
+       .fact = machine.gpu.empty()
+                   ? "no NVIDIA driver; this version computes on the CPU"
+                   : absl::StrCat(machine.gpu, "; this version computes on the CPU")});
+  if (need != nullptr) findings.push_back(ExamineFit(machine, *need));
+  return findings;
+}
+
+int Doctor(const DoctorOptions& options) {
+  const absl::StatusOr<std::string> model = FindModel(options.model, ProgramFolder());
+  const ModelNeed need = model.ok() ? ReadModelNeed(*model) : ModelNeed();
+  std::vector<Finding> findings = Examine(ReadMachine(), model.ok() ? &need : nullptr);
+  if (model.ok()) {
+    findings.push_back({.subject = "model", .fact = *model});
+  } else {
+    findings.push_back(
+        {.subject = "model", .fact = "not found", .cure = std::string(model.status().message())});
+  }
+  for (const char* program : {"baton-router", "baton-prefill", "baton-decode"}) {
+    const std::string path = absl::StrCat(ProgramFolder(), "/", program);
+    if (std::filesystem::exists(path)) continue;
+    findings.push_back({.subject = "programs",
+                        .fact = absl::StrCat(path, " is missing"),
+                        .cure = "build it with `ninja -C build/release`"});
+  }
+  const absl::StatusOr<RunState> running = RunDir(options.dir).LoadRunning();
+  findings.push_back({.subject = "cluster",
+                      .fact = running.ok() ? absl::StrCat("running in ", options.dir)
+                                           : absl::StrCat("none in ", options.dir)});
+  int problems = 0;
+  for (const Finding& finding : findings) {
+    std::printf("%-4s %-10s %s\n", finding.cure.empty() ? "ok" : "!!", finding.subject.c_str(),
+                finding.fact.c_str());
+    if (finding.cure.empty()) continue;
+    ++problems;
+    std::printf("     %-10s -> %s\n", "", finding.cure.c_str());
+  }
+  std::printf(problems == 0 ? "No problem found.\n" : "%d problem(s) found.\n", problems);
+  return problems == 0 ? 0 : 1;
+}
+
+}  // namespace baton::cli

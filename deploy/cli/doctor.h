@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "deploy/cli/machine.h"
+
+namespace baton::cli {
+
+struct DoctorOptions {
+  std::string dir = ".baton";
+  std::string model;  // Empty = the tiny-kjv of this checkout.
+};
+
+// One line of the doctor's report. A problem carries its cure.
+struct Finding {
+  std::string subject;  // "CPU", "memory", ...
+  std::string fact;
+  std::string cure;  // Empty = no problem.
+};
+
+// What a model folder weighs, from the sizes of its files and config.json.
+struct ModelNeed {
+  int64_t weight_bytes = 0;
+  int64_t kv_bytes_per_token = 0;  // In fp32, the widest form.
+  int64_t max_positions = 0;
+};
+
+// `baton doctor`: 0 when there is no problem.
+int Doctor(const DoctorOptions& options);
+
+// The findings about `machine`; `need` may be null when no model was found.
+std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need);
+
+// Zeros where config.json does not say.
+ModelNeed ReadModelNeed(const std::string& model);
+
+}  // namespace baton::cli

@@ -1,0 +1,179 @@
+#include "deploy/cli/launch_plan.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "deploy/cli/machine.h"
+
+namespace baton::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status OutOfRange(const std::string& option, int value, int low, int high) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", value, ": must be between ", low, " and ", high));
+}
+
+absl::Status CheckRange(const std::string& option, std::optional<int> value, int low, int high) {
+  if (!value || (*value >= low && *value <= high)) return absl::OkStatus();
+  return OutOfRange(option, *value, low, high);
+}
+
+void Add(std::vector<std::string>& arguments, const char* option,
+         const std::optional<std::string>& value) {
+  if (value) arguments.insert(arguments.end(), {option, *value});
+}
+
+void Add(std::vector<std::string>& arguments, const char* option, std::optional<int> value) {
+  if (value) arguments.insert(arguments.end(), {option, absl::StrCat(*value)});
+}
+
+bool PortIsFree(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const int on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool is_free =
+      bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 && listen(fd, 1) == 0;
+  close(fd);
+  return is_free;
+}
+
+std::string StringOr(const nlohmann::json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+}  // namespace
+
+absl::Status UpOptions::Validate() const {
+  RETURN_IF_ERROR(CheckRange("--prefill", prefill, 1, kMaxWorkersPerRole));
+  RETURN_IF_ERROR(CheckRange("--decode", decode, 1, kMaxWorkersPerRole));
+  RETURN_IF_ERROR(CheckRange("--http", http_port, 0, 65535));
+  RETURN_IF_ERROR(CheckRange("--grpc", grpc_port, 0, 65535));
+  if (http_port && grpc_port && *http_port != 0 && *http_port == *grpc_port) {
+    return absl::InvalidArgumentError(absl::StrCat("--http and --grpc are both ", *http_port,
+                                                   ": give two different ports, or 0 for any"));
+  }
+  RETURN_IF_ERROR(CheckRange("--start-timeout-s", start_timeout_s, 1, 24 * 3600));
+  RETURN_IF_ERROR(CheckRange("--block-size", block_size, 1, 1 << 16));
+  RETURN_IF_ERROR(CheckRange("--num-blocks", num_blocks, 1, 1 << 30));
+  RETURN_IF_ERROR(CheckRange("--chunk-tokens", chunk_tokens, 1, 1 << 24));
+  RETURN_IF_ERROR(CheckRange("--threads", threads, 1, 1 << 12));
+  RETURN_IF_ERROR(CheckRange("--max-model-len", max_model_len, 1, 1 << 30));
+  if (dir.empty()) return absl::InvalidArgumentError("--dir is empty: name a folder");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ReadyFile> ReadReadyFile(const std::string& path) {
+  const nlohmann::json json =
+      nlohmann::json::parse(ReadSmallFile(path), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || StringOr(json, "address").empty()) {
+    return absl::UnavailableError(absl::StrCat(path, ": not written yet"));
+  }
+  return ReadyFile{.address = StringOr(json, "address"),
+                   .data_address = StringOr(json, "data_address"),
+                   .http_url = StringOr(json, "http_url"),
+                   .metrics_url = StringOr(json, "metrics_url"),
+                   .incarnation = json.value("incarnation", nlohmann::json())};
+}
+
+std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string& bin,
+                                     const RunDir& dir, int cores) {
+  const int threads =
+      options.threads.value_or(ThreadsPerWorker(cores, options.prefill + options.decode));
+  std::vector<ProcessSpec> specs;
+  const auto add = [&](const std::string& role, int count) {
+    for (int i = 0; i < count; ++i) {
+      ProcessSpec spec;
+      spec.role = role;
+      spec.name = absl::StrCat(role, "-", i);
+      spec.program = absl::StrCat(bin, "/baton-", role);
+      spec.arguments = {"--model",        options.model,
+                        "--host",         "127.0.0.1",
+                        "--port",         "0",
+                        "--data-port",    "0",
+                        "--metrics-port", "0",
+                        "--ready-file",   dir.ReadyFile(spec.name),
+                        "--threads",      absl::StrCat(threads)};
+      Add(spec.arguments, "--compute-dtype", options.compute_dtype);
+      Add(spec.arguments, "--kv-dtype", options.kv_dtype);
+      Add(spec.arguments, "--kernels", options.kernels);
+      Add(spec.arguments, "--block-size", options.block_size);
+      Add(spec.arguments, "--num-blocks", options.num_blocks);
+      Add(spec.arguments, "--chunk-tokens", options.chunk_tokens);
+      Add(spec.arguments, "--max-model-len", options.max_model_len);
+      specs.push_back(std::move(spec));
+    }
+  };
+  add("prefill", options.prefill);
+  add("decode", options.decode);
+  return specs;
+}
+
+ProcessSpec PlanRouter(const UpOptions& options, const std::string& bin, const RunDir& dir,
+                       const std::vector<ServerRecord>& workers) {
+  ProcessSpec spec{.name = "router", .role = "router", .program = bin + "/baton-router"};
+  spec.arguments = {"--model", options.model, "--host", "127.0.0.1"};
+  for (const ServerRecord& worker : workers) {
+    spec.arguments.insert(spec.arguments.end(), {"--" + worker.role, worker.address});
+  }
+  Add(spec.arguments, "--http-port", options.http_port);
+  Add(spec.arguments, "--grpc-port", options.grpc_port);
+  spec.arguments.insert(spec.arguments.end(), {"--ready-file", dir.ReadyFile(spec.name)});
+  Add(spec.arguments, "--policy", options.policy);
+  Add(spec.arguments, "--served-model-name", options.served_model_name);
+  Add(spec.arguments, "--max-model-len", options.max_model_len);
+  return spec;
+}
+
+absl::StatusOr<int> ChoosePort(std::optional<int> wanted, int fallback, const std::string& option) {
+  if (!wanted) return PortIsFree(fallback) ? fallback : 0;
+  if (*wanted == 0 || PortIsFree(*wanted)) return *wanted;
+  return absl::UnavailableError(absl::StrCat(
+      option, " ", *wanted, ": the port is in use on 127.0.0.1 by another program; choose another ",
+      "port, or 0 for any free one (`ss -ltnp` shows who holds it)"));
+}
+
+std::string ProgramFolder() {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  return error ? "." : self.parent_path().string();
+}
+
+absl::StatusOr<std::string> FindModel(const std::string& model, const std::string& bin) {
+  std::error_code error;
+  std::vector<fs::path> candidates = {model};
+  if (model.empty()) {
+    candidates = {fs::path(bin) / "../../../deploy/models/tiny-kjv", "deploy/models/tiny-kjv"};
+  }
+  for (const fs::path& candidate : candidates) {
+    if (!fs::is_directory(candidate, error)) continue;
+    if (!fs::exists(candidate / "config.json", error)) {
+      return absl::NotFoundError(absl::StrCat("--model ", candidate.string(),
+                                              ": the folder holds no config.json; name a ",
+                                              "model folder in Hugging Face layout"));
+    }
+    return fs::canonical(candidate, error).string();
+  }
+  if (model.empty()) {
+    return absl::NotFoundError(
+        "no --model was given and deploy/models/tiny-kjv is not here; give --model DIR");
+  }
+  return absl::NotFoundError(absl::StrCat("--model ", model,
+                                          ": no such folder; name a model folder in Hugging Face ",
+                                          "layout (config.json, *.safetensors, tokenizer.json)"));
+}
+
+}  // namespace baton::cli

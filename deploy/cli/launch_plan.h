@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "deploy/cli/child_process.h"
+#include "deploy/cli/run_dir.h"
+
+namespace baton::cli {
+
+inline constexpr int kMaxWorkersPerRole = 64;
+inline constexpr int kDefaultHttpPort = 8000;
+inline constexpr int kDefaultGrpcPort = 8001;
+
+// What `baton up` was asked for. Absent options are left to the servers' own defaults.
+struct UpOptions {
+  std::string dir = ".baton";
+  std::string model;             // Empty = the tiny-kjv of this checkout.
+  int prefill = 1;               // Workers.
+  int decode = 1;                // Workers.
+  std::optional<int> http_port;  // 0 = any free; absent = 8000, or any free when that is taken.
+  std::optional<int> grpc_port;  // 0 = any free; absent = 8001, or any free when that is taken.
+  bool detach = false;
+  int start_timeout_s = 300;  // For every server to load and the first token to come.
+
+  // Handed on to every worker.
+  std::optional<std::string> compute_dtype;
+  std::optional<std::string> kv_dtype;
+  std::optional<std::string> kernels;
+  std::optional<int> block_size;  // Tokens.
+  std::optional<int> num_blocks;
+  std::optional<int> chunk_tokens;  // Tokens of prompt per step.
+  std::optional<int> threads;       // Per worker; absent = cores / workers, at least 1.
+
+  // Handed on to the router.
+  std::optional<std::string> policy;
+  std::optional<std::string> served_model_name;
+  std::optional<int> max_model_len;  // Tokens; workers are told too.
+
+  // Names the option, its value and the cure.
+  absl::Status Validate() const;
+};
+
+// What a server writes to its --ready-file once it accepts work.
+struct ReadyFile {
+  std::string address;
+  std::string data_address;
+  std::string http_url;
+  std::string metrics_url;
+  nlohmann::json incarnation;
+};
+
+// UNAVAILABLE while the file is absent or half written.
+absl::StatusOr<ReadyFile> ReadReadyFile(const std::string& path);
+
+// The commands of the workers, prefill first. `bin` is the folder of the programs.
+std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string& bin,
+                                     const RunDir& dir, int cores);
+
+// The command of the router. Options carry real ports here (0 = any free).
+ProcessSpec PlanRouter(const UpOptions& options, const std::string& bin, const RunDir& dir,
+                       const std::vector<ServerRecord>& workers);
+
+// `wanted` if given and free on loopback; when absent `fallback` if free, else 0 (any free).
+// `option` names the option in the error, e.g. "--http".
+absl::StatusOr<int> ChoosePort(std::optional<int> wanted, int fallback, const std::string& option);
+
+// The folder of this program's own executable.
+std::string ProgramFolder();
+
+// The model folder to serve, absolute. Names what is missing.
+absl::StatusOr<std::string> FindModel(const std::string& model, const std::string& bin);
+
+}  // namespace baton::cli

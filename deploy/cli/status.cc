@@ -1,0 +1,144 @@
+#include "deploy/cli/status.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "deploy/cli/http_client.h"
+
+namespace baton::cli {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kBlockStates[] = {"free",    "cached", "reserved",
+                                        "filling", "ready",  "draining"};
+
+// object[key] if it is there, else `fallback`.
+json Get(const json& object, const char* key, json fallback) {
+  return object.is_object() && object.contains(key) ? object[key] : fallback;
+}
+
+const json& FindWorker(const json& router_says, const std::string& address) {
+  static const json kNone;
+  if (!router_says.is_object() || !router_says.contains("workers")) return kNone;
+  for (const json& worker : router_says["workers"]) {
+    if (Get(worker, "address", "") == json(address)) return worker;
+  }
+  return kNone;
+}
+
+json WorkerStatus(const ServerRecord& record, const json& said) {
+  json blocks = json::object();
+  for (const char* state : kBlockStates) {
+    blocks[state] = Get(Get(said, "blocks", json::object()), state, 0);
+  }
+  const bool healthy = IsRunning(record.process) && Get(said, "healthy", false) == json(true);
+  return {{"role", record.role},
+          {"pid", record.process.pid},
+          {"address", record.address},
+          {"incarnation", record.incarnation},
+          {"healthy", healthy},
+          {"blocks", std::move(blocks)},
+          {"running", Get(said, "running", 0)},
+          {"waiting", Get(said, "waiting", 0)},
+          {"metrics_url", record.metrics_url}};
+}
+
+std::string Text(const json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+absl::StatusOr<json> ReadStatus(const RunDir& dir) {
+  ASSIGN_OR_RETURN(const RunState state, dir.LoadRunning());
+  json router_says;
+  if (const ServerRecord* router = state.Router(); router != nullptr && !router->http_url.empty()) {
+    const absl::StatusOr<HttpResult> answer = HttpCall(
+        {.url = router->http_url, .target = "/status", .idle_timeout = std::chrono::seconds(5)});
+    if (answer.ok() && answer->code == 200) {
+      router_says = json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
+    }
+  }
+  return JoinStatus(state, router_says);
+}
+
+bool AllHealthy(const json& status) {
+  bool healthy = status["router"]["healthy"] == json(true);
+  for (const json& worker : status["workers"]) healthy &= worker["healthy"] == json(true);
+  return healthy;
+}
+
+}  // namespace
+
+json JoinStatus(const RunState& state, const json& router_says) {
+  json workers = json::array();
+  for (const ServerRecord& server : state.servers) {
+    if (server.role == "router") continue;
+    workers.push_back(WorkerStatus(server, FindWorker(router_says, server.address)));
+  }
+  json router = Get(router_says, "router", json::object());
+  if (!router.is_object()) router = json::object();
+  if (const ServerRecord* record = state.Router(); record != nullptr) {
+    router["pid"] = record->process.pid;
+    router["address"] = record->address;
+    router["http_url"] = record->http_url;
+    router["metrics_url"] = record->metrics_url;
+    router["incarnation"] = record->incarnation;
+    router["healthy"] = IsRunning(record->process) && router_says.is_object();
+  } else {
+    router["healthy"] = false;
+  }
+  return {{"workers", std::move(workers)}, {"router", std::move(router)}};
+}
+
+std::string StatusTable(const json& status) {
+  const json& router = status["router"];
+  std::string text =
+      absl::StrFormat("router   pid %-7s %-21s %s  http %s\n", Text(Get(router, "pid", "-")),
+                      Text(Get(router, "address", "-")),
+                      router["healthy"] == json(true) ? "healthy" : "NOT HEALTHY",
+                      Text(Get(router, "http_url", "-")));
+  for (const char* key : {"queued_requests", "queued_tokens", "running_requests"}) {
+    if (router.contains(key)) absl::StrAppend(&text, "  ", key, " ", Text(router[key]));
+  }
+  absl::StrAppend(
+      &text, "\n",
+      absl::StrFormat("%-8s %7s %-21s %-8s %7s %7s  %s\n", "role", "pid", "address", "healthy",
+                      "running", "waiting", "blocks free/cached/reserved/filling/ready/draining"));
+  for (const json& worker : status["workers"]) {
+    std::string blocks;
+    for (const char* state : kBlockStates) {
+      absl::StrAppend(&blocks, blocks.empty() ? "" : "/", Text(worker["blocks"][state]));
+    }
+    absl::StrAppend(&text,
+                    absl::StrFormat("%-8s %7s %-21s %-8s %7s %7s  %s\n", Text(worker["role"]),
+                                    Text(worker["pid"]), Text(worker["address"]),
+                                    worker["healthy"] == json(true) ? "yes" : "NO",
+                                    Text(worker["running"]), Text(worker["waiting"]), blocks));
+  }
+  return text;
+}
+
+int ShowStatus(const StatusOptions& options) {
+  const RunDir dir(options.dir);
+  while (true) {
+    const absl::StatusOr<json> status = ReadStatus(dir);
+    if (!status.ok()) {
+      std::fprintf(stderr, "baton status: %s\n", std::string(status.status().message()).c_str());
+      return 1;
+    }
+    const bool to_terminal = options.watch && isatty(STDOUT_FILENO) == 1;
+    std::printf("%s%s", to_terminal ? "\033[H\033[2J" : "",
+                options.json ? absl::StrCat(status->dump(options.watch ? -1 : 2), "\n").c_str()
+                             : StatusTable(*status).c_str());
+    std::fflush(stdout);
+    if (!options.watch) return AllHealthy(*status) ? 0 : 1;
+    poll(nullptr, 0, options.interval_ms);
+  }
+}
+
+}  // namespace baton::cli

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "deploy/cli/run_dir.h"
+#include "nlohmann/json.hpp"
+
+namespace baton::cli {
+
+struct StatusOptions {
+  std::string dir = ".baton";
+  bool json = false;
+  bool watch = false;
+  int interval_ms = 1000;  // Between two looks with `watch`.
+};
+
+// `baton status`: 0 when every server is healthy, 1 otherwise.
+int ShowStatus(const StatusOptions& options);
+
+// The answer of `baton status --json`: what the supervisor recorded, joined by address with what
+// the router says. `router_says` is the body of GET /status, or null when there was no answer.
+nlohmann::json JoinStatus(const RunState& state, const nlohmann::json& router_says);
+
+// The same for people.
+std::string StatusTable(const nlohmann::json& status);
+
+}  // namespace baton::cli

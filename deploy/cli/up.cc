@@ -1,0 +1,64 @@
+#include "deploy/cli/up.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "common/base/status.h"
+#include "deploy/cli/report.h"
+#include "deploy/cli/supervisor.h"
+
+namespace baton::cli {
+namespace {
+
+// What can be checked before the folder is touched.
+absl::Status CheckOptions(UpOptions& options) {
+  RETURN_IF_ERROR(options.Validate());
+  ASSIGN_OR_RETURN(options.model, FindModel(options.model, ProgramFolder()));
+  return RunDir(options.dir).Create();
+}
+
+absl::Status ChoosePorts(UpOptions& options) {
+  ASSIGN_OR_RETURN(options.http_port, ChoosePort(options.http_port, kDefaultHttpPort, "--http"));
+  ASSIGN_OR_RETURN(options.grpc_port, ChoosePort(options.grpc_port, kDefaultGrpcPort, "--grpc"));
+  return absl::OkStatus();
+}
+
+// Takes the folder, then runs the cluster in it.
+int Supervise(UpOptions options, Report& report) {
+  const RunDir dir(options.dir);
+  // Held until this process ends; children do not inherit it.
+  const absl::StatusOr<int> lock = dir.Lock();
+  absl::Status status = lock.status();
+  if (status.ok()) status = ChoosePorts(options);
+  if (!status.ok()) {
+    report.Failed(absl::StrCat("baton up: ", status.message()));
+    return 1;
+  }
+  Supervisor supervisor(std::move(options), dir, report);
+  return supervisor.Run();
+}
+
+}  // namespace
+
+int Up(UpOptions options) {
+  const absl::Status status = CheckOptions(options);
+  if (!status.ok()) {
+    std::fprintf(stderr, "baton up: %s\n", std::string(status.message()).c_str());
+    return 1;
+  }
+  if (!options.detach) {
+    const std::unique_ptr<Report> report = MakeForegroundReport();
+    return Supervise(std::move(options), *report);
+  }
+  absl::StatusOr<DetachResult> detached = Detach(options.dir + "/logs/baton-up.log");
+  if (!detached.ok()) {
+    std::fprintf(stderr, "baton up: %s\n", std::string(detached.status().message()).c_str());
+    return 1;
+  }
+  if (!detached->is_supervisor) return detached->exit_code;
+  return Supervise(std::move(options), *detached->report);
+}
+
+}  // namespace baton::cli
