@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace baton {
+
+// One worker that could take a sequence now, as the router knows it.
+struct Candidate {
+  int32_t worker = 0;           // Index in the router's list.
+  uint64_t group = 0;           // Compatibility group; only equal groups pair.
+  int64_t pending_tokens = 0;   // Prefill: prompt tokens assigned and not computed yet.
+                                // Decode: prompt and answer tokens of its live sequences.
+  int64_t capacity_tokens = 1;  // Decode: tokens its whole pool holds.
+  int32_t matched_tokens = 0;   // Leading prompt tokens that it probably has cached.
+};
+
+// Everything a policy may look at. Candidates are in ascending order of worker.
+struct RoutingSnapshot {
+  int32_t prompt_tokens = 0;
+  bool needs_decode = true;
+  std::vector<Candidate> prefill;
+  std::vector<Candidate> decode;  // Empty without needs_decode.
+};
+
+struct Route {
+  int32_t prefill = -1;
+  int32_t decode = -1;  // -1 without needs_decode.
+  bool operator==(const Route&) const = default;
+};
+
+// Chooses the pair for one sequence: a pure function of the snapshot.
+class RoutingPolicy {
+ public:
+  virtual ~RoutingPolicy() = default;
+  virtual std::string_view name() const = 0;
+  // Nothing when no two candidates pair.
+  virtual std::optional<Route> Choose(const RoutingSnapshot& snapshot) const = 0;
+};
+
+// "least_loaded" or "prefix_affinity"; INVALID_ARGUMENT lists the names.
+absl::StatusOr<std::unique_ptr<RoutingPolicy>> MakeRoutingPolicy(std::string_view name);
+
+}  // namespace baton

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/node/message.h"
+#include "router/routing/routing_policy.h"
+
+namespace baton {
+
+// What one sequence asks of the pair that takes it.
+struct RouteNeed {
+  int32_t prompt_tokens = 0;
+  int32_t total_tokens = 0;  // Prompt and answer.
+  bool needs_decode = true;
+};
+
+// The router's knowledge of the workers in its static list: who is up, who pairs with whom, how
+// much this router has given each. One thread (the node's).
+class WorkerDirectory {
+ public:
+  struct Worker {
+    Role role = Role::kPrefill;  // From the configuration.
+    bool up = false;
+    std::string reason = "not connected yet";  // Why it cannot be used, if so.
+    HelloInfo hello;
+    WorkerStatus status;
+    uint64_t group = 0;
+    int64_t pending_tokens = 0;  // As in Candidate.
+    Time skip_until{};           // It refused for now.
+    Time last_progress{};        // Its progress counter moved, or it had nothing to compute.
+  };
+
+  explicit WorkerDirectory(const std::vector<Role>& roles);
+
+  // Returns true when the incarnation is new: what was cached there is gone.
+  bool OnUp(int32_t worker, const HelloInfo& hello, Time now);
+  void OnStatus(int32_t worker, const WorkerStatus& status, Time now);
+  void OnDown(int32_t worker, const std::string& reason);
+  // The worker answered RESOURCE_EXHAUSTED: not asked again until its next status or `until`.
+  void Skip(int32_t worker, Time until) { workers_[worker].skip_until = until; }
+
+  Worker& at(int32_t worker) { return workers_[worker]; }
+  const std::vector<Worker>& workers() const { return workers_; }
+  bool Usable(int32_t worker) const {
+    return workers_[worker].up && !workers_[worker].status.draining;
+  }
+
+  // OK if some usable pair could ever take it. UNAVAILABLE: no usable pair is connected;
+  // INVALID_ARGUMENT: too long for all, with the largest that fits.
+  absl::Status Fits(const RouteNeed& need) const;
+
+  // The candidates that may take it now, without matched_tokens. A prefill worker takes at most
+  // `max_pending_tokens` ahead, but always one prompt.
+  RoutingSnapshot Snapshot(const RouteNeed& need, int64_t max_pending_tokens, Time now) const;
+
+  // The earliest moment a skipped worker may be asked again; kNever if none is skipped.
+  Time NextRetry(Time now) const;
+
+ private:
+  std::vector<Worker> workers_;
+};
+
+}  // namespace baton
