@@ -1,0 +1,233 @@
+#include "router/openai/openai_api.h"
+
+#include <cctype>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "router/generation/error.h"
+#include "router/openai/api_request.h"
+#include "router/openai/error_response.h"
+#include "router/openai/full_answer.h"
+#include "router/openai/status_json.h"
+#include "router/openai/stream_answer.h"
+
+namespace baton {
+namespace {
+
+using http::Request;
+using Writer = std::shared_ptr<http::ResponseWriter>;
+
+class OpenAiApi {
+ public:
+  OpenAiApi(OpenAiOptions options, GenerationService* service)
+      : options_(std::move(options)), service_(service) {}
+
+  void Generate(Request request, Writer writer, bool chat) const {
+    if (absl::Status status = TryGenerate(std::move(request), writer, chat); !status.ok()) {
+      writer->Send(ErrorResponse(status));
+    }
+  }
+
+  absl::StatusOr<Json> Models() const {
+    return Json{{"object", "list"}, {"data", Json::array({ModelJson()})}};
+  }
+
+  absl::StatusOr<Json> Model(const Request& request) const {
+    constexpr std::string_view kPrefix = "/v1/models/";
+    RETURN_IF_ERROR(service_->CheckModel(request.path.substr(kPrefix.size())));
+    return ModelJson();
+  }
+
+  absl::StatusOr<Json> Tokenize(const Request& request) const {
+    ASSIGN_OR_RETURN(const Json body, ParseBody(request));
+    std::optional<bool> add_special_tokens;
+    bool token_strings = false;
+    RETURN_IF_ERROR(ReadField(body, "add_special_tokens", &add_special_tokens));
+    RETURN_IF_ERROR(ReadField(body, "return_token_strs", &token_strings));
+    Prompt prompt;
+    const bool chat = FindField(body, "messages") != nullptr;
+    if (chat) {
+      ASSIGN_OR_RETURN(prompt, ParseChatPrompt(body));
+    } else {
+      std::optional<std::string> text;
+      RETURN_IF_ERROR(ReadField(body, "prompt", &text));
+      if (!text.has_value()) {
+        return InvalidField("prompt", "prompt is missing; send prompt or messages.");
+      }
+      prompt = *std::move(text);
+    }
+    ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                     service_->Tokenize(prompt, add_special_tokens, chat ? "messages" : "prompt"));
+    Json answer = {{"count", ids.size()},
+                   {"max_model_len", service_->options().limits.max_model_len},
+                   {"tokens", ids},
+                   {"token_strs", nullptr}};
+    if (token_strings) {
+      answer["token_strs"] = Json::array();
+      for (const int32_t id : ids) {
+        answer["token_strs"].push_back(service_->TokenString(id));
+      }
+    }
+    return answer;
+  }
+
+  absl::StatusOr<Json> Detokenize(const Request& request) const {
+    ASSIGN_OR_RETURN(const Json body, ParseBody(request));
+    if (FindField(body, "tokens") == nullptr) {
+      return InvalidField("tokens", "tokens is missing; send a list of token ids.");
+    }
+    std::vector<int64_t> tokens;
+    RETURN_IF_ERROR(ReadField(body, "tokens", &tokens));
+    std::vector<int32_t> ids;
+    for (const int64_t id : tokens) {
+      // Out of range either way; the service's message names the range.
+      ids.push_back(id == static_cast<int32_t>(id) ? static_cast<int32_t>(id) : -1);
+    }
+    ASSIGN_OR_RETURN(const std::string text, service_->Detokenize(ids, "tokens"));
+    return Json{{"prompt", text}};
+  }
+
+  absl::StatusOr<Json> Version() const { return Json{{"version", options_.version}}; }
+  absl::StatusOr<Json> Health() const { return Json{{"status", "ok"}}; }
+
+  absl::StatusOr<Json> Ready() const {
+    if (!service_->frontend().Ready()) {
+      return absl::UnavailableError("The cluster has not produced a token yet.");
+    }
+    return Json{{"status", "ready"}};
+  }
+
+  absl::StatusOr<Json> Status() const {
+    const RouterFrontend& frontend = service_->frontend();
+    return StatusJson(frontend.View(), frontend.Ready(), service_->options().model_name);
+  }
+
+  http::Response Metrics() const {
+    return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+            .body = options_.metrics_text ? options_.metrics_text() : std::string()};
+  }
+
+ private:
+  Json ModelJson() const {
+    const std::string& name = service_->options().model_name;
+    return {{"id", name},
+            {"object", "model"},
+            {"created", options_.created},
+            {"owned_by", "baton"},
+            {"root", name},
+            {"parent", nullptr},
+            {"max_model_len", service_->options().limits.max_model_len}};
+  }
+
+  // A JSON object whose model, if any, is ours.
+  absl::StatusOr<Json> ParseBody(const Request& request) const {
+    ASSIGN_OR_RETURN(Json body, ParseJson(request.body));
+    if (!body.is_object()) {
+      return absl::InvalidArgumentError("The body must be a JSON object.");
+    }
+    std::string model;
+    RETURN_IF_ERROR(ReadField(body, "model", &model));
+    RETURN_IF_ERROR(service_->CheckModel(model));
+    return body;
+  }
+
+  absl::StatusOr<ApiRequest> ParseRequest(const Request& request, bool chat) const {
+    ASSIGN_OR_RETURN(const Json body, ParseBody(request));
+    absl::StatusOr<ApiRequest> api = chat ? ParseChatRequest(body) : ParseCompletionRequest(body);
+    if (api.ok()) {
+      api->generation.tenant = request.principal;
+      api->generation.bytes = static_cast<int64_t>(request.body.size());
+    }
+    return api;
+  }
+
+  // What answers of workers with the same numerics id and build have in common.
+  std::string Fingerprint() const {
+    std::string numerics;
+    for (const WorkerView& worker : service_->frontend().View().workers) {
+      if (worker.healthy && numerics.empty()) {
+        numerics = worker.hello.numerics_id;
+      }
+    }
+    return absl::StrFormat("baton-%s-%s", options_.version, numerics);
+  }
+
+  AnswerContext MakeContext(ApiRequest request, const PreparedGeneration& prepared) const {
+    AnswerContext context;
+    const std::string& label = request.generation.label;
+    context.id =
+        (request.chat ? "chatcmpl-" : "cmpl-") + (label.empty() ? service_->NewId() : label);
+    request.generation.prompts.clear();
+    context.created = options_.unix_seconds ? options_.unix_seconds() : 0;
+    context.model = service_->options().model_name;
+    context.system_fingerprint = Fingerprint();
+    if (request.return_token_ids) {
+      context.prompt_ids = prepared.request.prompts;
+    }
+    context.prompt_texts = prepared.prompt_texts;
+    context.has_tokenizer = service_->has_tokenizer();
+    context.request = std::move(request);
+    return context;
+  }
+
+  absl::Status TryGenerate(Request request, const Writer& writer, bool chat) const {
+    ASSIGN_OR_RETURN(ApiRequest api, ParseRequest(request, chat));
+    std::string().swap(request.body);
+    ASSIGN_OR_RETURN(PreparedGeneration prepared, service_->Prepare(api.generation));
+    const bool stream = api.stream;
+    const size_t choices =
+        prepared.request.prompts.size() * static_cast<size_t>(prepared.request.num_choices);
+    AnswerContext context = MakeContext(std::move(api), prepared);
+    std::shared_ptr<GenerationSink> sink;
+    if (stream) {
+      sink = std::make_shared<StreamAnswer>(std::move(context), choices, prepared.prompt_tokens,
+                                            writer);
+    } else {
+      sink = std::make_shared<FullAnswer>(std::move(context), choices, writer);
+    }
+    ASSIGN_OR_RETURN(
+        std::shared_ptr<Generation> generation,
+        service_->Start(std::move(prepared), std::move(sink),
+                        [writer](std::function<void()> task) { writer->Post(std::move(task)); }));
+    writer->OnDisconnect([generation] { generation->Cancel(); });
+    return absl::OkStatus();
+  }
+
+  const OpenAiOptions options_;
+  GenerationService* const service_;
+};
+
+using JsonHandler = std::function<absl::StatusOr<Json>(const Request&)>;
+
+http::Handler Answering(JsonHandler handler) {
+  return [handler = std::move(handler)](Request request, Writer writer) {
+    absl::StatusOr<Json> answer = handler(request);
+    writer->Send(answer.ok() ? JsonResponse(*answer) : ErrorResponse(answer.status()));
+  };
+}
+
+}  // namespace
+
+std::vector<http::Route> OpenAiRoutes(OpenAiOptions options, GenerationService* service) {
+  auto api = std::make_shared<const OpenAiApi>(std::move(options), service);
+  const auto generate = [api](bool chat) {
+    return [api, chat](Request r, Writer w) { api->Generate(std::move(r), std::move(w), chat); };
+  };
+  const auto answer = [](JsonHandler handler) { return Answering(std::move(handler)); };
+  return {
+      {"POST", "/v1/completions", generate(false)},
+      {"POST", "/v1/chat/completions", generate(true)},
+      {"GET", "/v1/models", answer([api](const Request&) { return api->Models(); }), true},
+      {"GET", "/v1/models/*", answer([api](const Request& r) { return api->Model(r); }), true},
+      {"POST", "/tokenize", answer([api](const Request& r) { return api->Tokenize(r); })},
+      {"POST", "/detokenize", answer([api](const Request& r) { return api->Detokenize(r); })},
+      {"GET", "/version", answer([api](const Request&) { return api->Version(); }), true},
+      {"GET", "/health", answer([api](const Request&) { return api->Health(); }), true},
+      {"GET", "/ready", answer([api](const Request&) { return api->Ready(); }), true},
+      {"GET", "/status", answer([api](const Request&) { return api->Status(); })},
+      {"GET", "/metrics", [api](const Request&, Writer w) { w->Send(api->Metrics()); }},
+  };
+}
+
+}  // namespace baton

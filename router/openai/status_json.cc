@@ -1,0 +1,61 @@
+#include "router/openai/status_json.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace baton {
+namespace {
+
+const char* RoleName(Role role) {
+  switch (role) {
+    case Role::kRouter:
+      return "router";
+    case Role::kPrefill:
+      return "prefill";
+    case Role::kDecode:
+      return "decode";
+  }
+  return "unknown";
+}
+
+Json WorkerJson(const WorkerView& worker) {
+  const BlockCounts& blocks = worker.status.blocks;
+  return {{"role", RoleName(worker.role)},
+          {"address", worker.address},
+          {"incarnation", absl::StrFormat("%016x", worker.hello.incarnation)},
+          {"healthy", worker.healthy},
+          {"reason", worker.reason},
+          {"numerics_id", worker.hello.numerics_id},
+          {"blocks",
+           {{"free", blocks.free},
+            {"cached", blocks.cached},
+            {"reserved", blocks.reserved},
+            {"filling", blocks.filling},
+            {"ready", blocks.ready},
+            {"draining", blocks.draining},
+            {"total", worker.hello.num_blocks}}},
+          {"running", worker.status.running},
+          {"waiting", worker.status.waiting},
+          {"preempted", worker.status.preempted},
+          {"queued_tokens", worker.status.queued_tokens},
+          {"draining", worker.status.draining}};
+}
+
+}  // namespace
+
+Json StatusJson(const RouterView& view, bool ready, const std::string& model) {
+  Json workers = Json::array();
+  for (const WorkerView& worker : view.workers) {
+    workers.push_back(WorkerJson(worker));
+  }
+  return {{"workers", std::move(workers)},
+          {"router",
+           {{"model", model},
+            {"ready", ready},
+            {"queued_requests", view.queued_requests},
+            {"queued_tokens", view.queued_tokens},
+            {"running_requests", view.running_requests}}}};
+}
+
+}  // namespace baton

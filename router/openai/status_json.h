@@ -1,0 +1,11 @@
+#pragma once
+
+#include "router/frontend.h"
+#include "router/openai/json.h"
+
+namespace baton {
+
+// What `baton status --json` prints, without what only `baton up` knows (process ids).
+Json StatusJson(const RouterView& view, bool ready, const std::string& model);
+
+}  // namespace baton
