@@ -201,8 +201,7 @@ std::vector<int32_t> JsonFields::TokenIds(const std::string& name, std::vector<i
   for (const json& id : list) {
     if (id == -1) continue;
     const bool in_range =
-        id.is_number_unsigned() &&
-        id.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int32_t>::max());
+        id.is_number_integer() && id >= 0 && id <= std::numeric_limits<int32_t>::max();
     if (!in_range) {
       Refuse(name, *value, "a token id (0 to 2147483647, -1 = none) or a list of them is allowed");
       return fallback;

@@ -53,6 +53,8 @@ struct ModelConfig {
   DType dtype = DType::kF32;  // As the weights were saved; each tensor still names its own.
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;  // May be empty.
+
+  bool operator==(const ModelConfig&) const = default;
 };
 
 // Parses the text of a config.json, in the older (rope_theta, rope_scaling, torch_dtype) or newer

@@ -1,0 +1,191 @@
+#include "common/model/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+
+#include "tests/golden/golden_file.h"
+
+namespace baton {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+json Small(const std::string& architecture) {
+  return {{"architectures", {architecture}}, {"vocab_size", 64},         {"hidden_size", 32},
+          {"intermediate_size", 48},         {"num_hidden_layers", 2},   {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},        {"sliding_window", nullptr}};
+}
+
+absl::StatusOr<ModelConfig> ParseWith(json config, const json& changes) {
+  config.update(changes);
+  return ParseModelConfig(config.dump());
+}
+
+std::string Error(const std::string& architecture, const json& changes) {
+  return std::string(ParseWith(Small(architecture), changes).status().message());
+}
+
+std::string TypeOf(const RopeScaling& scaling) {
+  constexpr const char* kNames[] = {"default", "linear", "dynamic", "yarn", "llama3"};
+  return kNames[scaling.index()];
+}
+
+TEST(ModelConfigTest, DefaultsOfSparseFilesAreThoseOfTransformers) {
+  const json golden = ReadGoldenJson("config.json");
+  ASSERT_EQ(golden.at("cases").size(), 27u);
+  for (const auto& c : golden.at("cases")) {
+    SCOPED_TRACE(c.at("config").dump());
+    const auto got = ParseModelConfig(c.at("config").dump());
+    ASSERT_TRUE(got.ok()) << got.status();
+    const json& want = c.at("expect");
+    EXPECT_EQ(got->vocab_size, want.at("vocab_size"));
+    EXPECT_EQ(got->hidden_size, want.at("hidden_size"));
+    EXPECT_EQ(got->ffn_size, want.at("ffn_size"));
+    EXPECT_EQ(got->num_layers, want.at("num_layers"));
+    EXPECT_EQ(got->num_heads, want.at("num_heads"));
+    EXPECT_EQ(got->num_kv_heads, want.at("num_kv_heads"));
+    EXPECT_EQ(got->head_dim, want.at("head_dim"));
+    EXPECT_FLOAT_EQ(got->norm_eps, want.at("norm_eps").get<float>());
+    EXPECT_EQ(got->tied_embeddings, want.at("tied"));
+    EXPECT_EQ(got->max_position_embeddings, want.at("max_position_embeddings"));
+    EXPECT_EQ(got->rope.theta, want.at("rope_theta"));
+    EXPECT_EQ(TypeOf(got->rope.scaling), want.at("rope_type"));
+    if (const auto* linear = std::get_if<RopeLinear>(&got->rope.scaling)) {
+      EXPECT_EQ(linear->factor, want.at("rope_factor"));
+    }
+    if (const auto* yarn = std::get_if<RopeYarn>(&got->rope.scaling)) {
+      EXPECT_EQ(yarn->factor, want.at("rope_factor"));
+      EXPECT_EQ(yarn->original_max_positions, want.at("rope_original"));
+    }
+    const std::string dtype = want.at("dtype") == "None" ? "float32" : want.at("dtype");
+    EXPECT_EQ(got->dtype, dtype == "float16"    ? DType::kF16
+                          : dtype == "bfloat16" ? DType::kBF16
+                                                : DType::kF32);
+    EXPECT_EQ(got->bos_token_id.value_or(-1), want.at("bos").is_null() ? json(-1) : want.at("bos"));
+    json eos = want.at("eos").is_null() ? json::array() : want.at("eos");
+    if (!eos.is_array()) eos = json::array({eos});
+    std::sort(eos.begin(), eos.end());
+    EXPECT_EQ(json(got->eos_token_ids), eos);
+  }
+}
+
+TEST(ModelConfigTest, OldAndNewFormsOfAFileAreOneConfig) {
+  for (const std::string& name : GoldenModels()) {
+    SCOPED_TRACE(name);
+    const auto saved = LoadModelConfig(GoldenModelDir(name));
+    ASSERT_TRUE(saved.ok()) << saved.status();
+    int others = 0;
+    for (const char* form : {"old", "new"}) {
+      std::ifstream in(GoldenModelDir(name) + "/config." + form + ".json");
+      if (!in) continue;
+      const auto other = ParseModelConfig(std::string(std::istreambuf_iterator<char>(in), {}));
+      ASSERT_TRUE(other.ok()) << other.status();
+      EXPECT_TRUE(*saved == *other);
+      ++others;
+    }
+    EXPECT_EQ(others, 1);
+  }
+}
+
+TEST(ModelConfigTest, FamiliesDifferInBiasesAndNorms) {
+  const auto llama =
+      *ParseWith(Small("LlamaForCausalLM"), {{"attention_bias", true}, {"mlp_bias", true}});
+  EXPECT_TRUE(llama.qkv_bias && llama.o_bias && llama.mlp_bias && !llama.qk_norm);
+  const auto mistral = *ParseWith(Small("MistralForCausalLM"), json::object());
+  EXPECT_TRUE(!mistral.qkv_bias && !mistral.o_bias && !mistral.mlp_bias && !mistral.qk_norm);
+  const auto qwen2 = *ParseWith(Small("Qwen2ForCausalLM"), json::object());
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.o_bias && !qwen2.mlp_bias && !qwen2.qk_norm);
+  const auto qwen3 = *ParseWith(Small("Qwen3ForCausalLM"), {{"attention_bias", true}});
+  EXPECT_TRUE(qwen3.qkv_bias && qwen3.o_bias && !qwen3.mlp_bias && qwen3.qk_norm);
+  EXPECT_EQ(qwen3.head_dim, 128);
+}
+
+TEST(ModelConfigTest, UnknownArchitecturesAreRefusedWithTheListOfKnownOnes) {
+  EXPECT_THAT(Error("GemmaForCausalLM", json::object()),
+              AllOf(HasSubstr("\"architectures\""), HasSubstr("GemmaForCausalLM"),
+                    HasSubstr("Qwen3ForCausalLM")));
+  EXPECT_THAT(Error("LlamaForCausalLM", {{"model_type", "gemma"}}),
+              AllOf(HasSubstr("model_type"), HasSubstr("gemma"), HasSubstr("llama")));
+  EXPECT_THAT(Error("LlamaForCausalLM", {{"architectures", json::array()}}),
+              HasSubstr("architectures"));
+  EXPECT_THAT(Error("LlamaForCausalLM", {{"architectures", nullptr}}), HasSubstr("model_type"));
+}
+
+TEST(ModelConfigTest, SizesAreCheckedForTypeRangeAndRatio) {
+  const std::string llama = "LlamaForCausalLM";
+  EXPECT_THAT(Error(llama, {{"hidden_size", "32"}}),
+              HasSubstr("\"hidden_size\" is \\\"32\\\"; an integer is needed"));
+  EXPECT_THAT(Error(llama, {{"hidden_size", 32.0}}), HasSubstr("an integer is needed"));
+  for (const char* name :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings"}) {
+    for (const json& bad : {json(0), json(-4), json(1ll << 40), json(true), json::array({1})}) {
+      EXPECT_THAT(Error(llama, {{name, bad}}), HasSubstr(name)) << bad;
+    }
+  }
+  EXPECT_THAT(Error(llama, {{"num_key_value_heads", 3}}),
+              HasSubstr("must divide num_attention_heads = 4"));
+  EXPECT_THAT(Error(llama, {{"hidden_size", 34}}), HasSubstr("multiple of num_attention_heads"));
+  EXPECT_TRUE(ParseWith(Small(llama), {{"hidden_size", 34}, {"head_dim", 8}}).ok());
+  EXPECT_THAT(Error(llama, {{"head_dim", 7}}), HasSubstr("an even number"));
+  EXPECT_THAT(Error(llama, {{"rms_norm_eps", -1}}), HasSubstr("rms_norm_eps"));
+}
+
+TEST(ModelConfigTest, WindowsThatHideNothingLoadAndOthersAreRefusedByName) {
+  EXPECT_THAT(Error("MistralForCausalLM", {{"sliding_window", 512}}),
+              AllOf(HasSubstr("\"sliding_window\" is 512"), HasSubstr("null is allowed")));
+  EXPECT_THAT(Error("MistralForCausalLM", {{"sliding_window", 512}, {"use_sliding_window", false}}),
+              HasSubstr("\"sliding_window\" is 512"));
+  EXPECT_TRUE(ParseWith(Small("MistralForCausalLM"),
+                        {{"sliding_window", 512}, {"max_position_embeddings", 512}})
+                  .ok());
+  json absent = Small("MistralForCausalLM");
+  absent.erase("sliding_window");
+  EXPECT_THAT(std::string(ParseModelConfig(absent.dump()).status().message()),
+              HasSubstr("absent: the default of MistralForCausalLM"));
+  const json window = {{"sliding_window", 512}, {"max_window_layers", 1}};
+  EXPECT_TRUE(ParseWith(Small("Qwen2ForCausalLM"), window).ok());
+  json on = window;
+  on["use_sliding_window"] = true;
+  EXPECT_THAT(Error("Qwen2ForCausalLM", on), HasSubstr("sliding_window"));
+  on["max_window_layers"] = 2;  // Spares both layers.
+  EXPECT_TRUE(ParseWith(Small("Qwen2ForCausalLM"), on).ok());
+}
+
+TEST(ModelConfigTest, LayerTypesMustAllBeFullAttention) {
+  EXPECT_TRUE(
+      ParseWith(Small("Qwen3ForCausalLM"), {{"layer_types", {"full_attention", "full_attention"}}})
+          .ok());
+  EXPECT_THAT(Error("Qwen3ForCausalLM", {{"layer_types", {"full_attention", "sliding_attention"}}}),
+              HasSubstr("sliding_attention"));
+  EXPECT_THAT(Error("Qwen3ForCausalLM", {{"layer_types", {"full_attention"}}}),
+              HasSubstr("num_hidden_layers = 2"));
+}
+
+TEST(ModelConfigTest, FeaturesThatDoNotExistAreRefusedByName) {
+  EXPECT_THAT(Error("LlamaForCausalLM", {{"hidden_act", "gelu"}}),
+              AllOf(HasSubstr("hidden_act"), HasSubstr("gelu"), HasSubstr("silu")));
+  EXPECT_THAT(Error("MistralForCausalLM", {{"attention_bias", true}}), HasSubstr("attention_bias"));
+  EXPECT_THAT(Error("Qwen2ForCausalLM", {{"mlp_bias", true}}), HasSubstr("mlp_bias"));
+  EXPECT_THAT(Error("LlamaForCausalLM", {{"torch_dtype", "float8_e4m3fn"}}), HasSubstr("float8"));
+  EXPECT_THAT(Error("LlamaForCausalLM", {{"quantization_config", {{"bits", 4}}}}),
+              HasSubstr("quantization_config"));
+}
+
+TEST(ModelConfigTest, EndTokensAreOneOrAList) {
+  EXPECT_THAT(ParseWith(Small("LlamaForCausalLM"), {{"eos_token_id", {7, 3}}})->eos_token_ids,
+              ElementsAre(3, 7));
+  EXPECT_THAT(ParseWith(Small("LlamaForCausalLM"), json::object())->eos_token_ids, ElementsAre(2));
+  EXPECT_THAT(ParseWith(Small("LlamaForCausalLM"), {{"eos_token_id", nullptr}})->eos_token_ids,
+              ElementsAre());
+  EXPECT_THAT(Error("LlamaForCausalLM", {{"eos_token_id", "2"}}), HasSubstr("eos_token_id"));
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,74 @@
+#include "common/model/model_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/golden/golden_file.h"
+#include "tests/unit/common/model/model_dir.h"
+
+namespace baton {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+uint64_t DigestOf(const std::string& dir) {
+  const auto model = LoadModelFiles(dir);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return model.ok() ? model->model_digest : 0;
+}
+
+TEST(ModelFilesTest, TheShippedModelLoads) {
+  const auto model = LoadModelFiles(BATON_SOURCE_DIR "/deploy/models/tiny-kjv");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->config.num_layers, 6);
+  EXPECT_EQ(model->config.max_model_len, 2048);
+  EXPECT_THAT(model->eos_token_ids, ElementsAre(1, 5));
+  EXPECT_EQ(model->weights.lm_head.bytes.data(), model->weights.embedding.bytes.data());
+}
+
+TEST(ModelFilesTest, EveryRandomModelLoadsAndHasItsOwnDigest) {
+  std::set<uint64_t> digests;
+  for (const std::string& name : GoldenModels()) {
+    digests.insert(DigestOf(GoldenModelDir(name)));
+  }
+  EXPECT_EQ(digests.size(), GoldenModels().size());
+}
+
+TEST(ModelFilesTest, DigestIgnoresSpellingAndSeesWhatIsComputed) {
+  const ModelDir dir;
+  dir.CopyFrom(GoldenModelDir("qwen2-yarn"));
+  const uint64_t original = DigestOf(dir.path());
+  dir.Write("config.json", dir.Read("config.new.json"));
+  EXPECT_EQ(DigestOf(dir.path()), original);
+
+  auto config = nlohmann::json::parse(dir.Read("config.new.json"));
+  config["rope_parameters"]["factor"] = 4.5;
+  dir.Write("config.json", config.dump());
+  EXPECT_NE(DigestOf(dir.path()), original);
+
+  dir.Write("config.json", dir.Read("config.new.json"));
+  std::string weights = dir.Read("model.safetensors");
+  weights.back() = static_cast<char>(weights.back() ^ 1);
+  dir.Write("model.safetensors", weights);
+  EXPECT_NE(DigestOf(dir.path()), original);
+}
+
+TEST(ModelFilesTest, EndTokensComeFromGenerationConfigFirst) {
+  const ModelDir dir;
+  dir.CopyFrom(GoldenModelDir("qwen3"));
+  EXPECT_THAT(LoadModelFiles(dir.path())->eos_token_ids, ElementsAre(2));
+  dir.Write("generation_config.json", R"({"eos_token_id": [7, 151645]})");
+  EXPECT_THAT(LoadModelFiles(dir.path())->eos_token_ids, ElementsAre(7));
+}
+
+TEST(ModelFilesTest, ErrorsNameTheFile) {
+  const ModelDir dir;
+  EXPECT_THAT(std::string(LoadModelFiles(dir.path()).status().message()),
+              HasSubstr("config.json: no such file"));
+}
+
+}  // namespace
+}  // namespace baton

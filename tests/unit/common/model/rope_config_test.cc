@@ -1,0 +1,97 @@
+#include "common/model/rope_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace baton {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+absl::StatusOr<RopeForm> Parse(const std::string& text, int32_t rotary_dim = 64) {
+  const nlohmann::json object = nlohmann::json::parse(text);
+  JsonFields fields("config.json", object);
+  return ParseRopeForm(fields, {.max_position_embeddings = 1000, .rotary_dim = rotary_dim});
+}
+
+std::string Error(const std::string& text, int32_t rotary_dim = 64) {
+  return std::string(Parse(text, rotary_dim).status().message());
+}
+
+TEST(RopeConfigTest, NothingMeansTheDefaultFormAtTheta10000) {
+  for (const char* text : {"{}", R"({"rope_scaling": null})", R"({"rope_parameters": {}})",
+                           R"({"rope_scaling": {"type": "default"}})"}) {
+    EXPECT_EQ(*Parse(text), (RopeForm{.theta = 10000, .scaling = RopeDefault{}})) << text;
+  }
+}
+
+TEST(RopeConfigTest, OldAndNewNamesMeanTheSame) {
+  const RopeForm want{.theta = 5, .scaling = RopeLinear{2}};
+  EXPECT_EQ(*Parse(R"({"rope_theta": 5, "rope_scaling": {"type": "linear", "factor": 2}})"), want);
+  EXPECT_EQ(*Parse(R"({"rope_theta": 5, "rope_scaling": {"rope_type": "linear", "factor": 2}})"),
+            want);
+  EXPECT_EQ(*Parse(R"({"rope_parameters":
+                       {"rope_theta": 5, "rope_type": "linear", "factor": 2.0}})"),
+            want);
+}
+
+TEST(RopeConfigTest, OldDictionaryWinsOverNewAndInnerThetaOverOuter) {
+  EXPECT_EQ(*Parse(R"({"rope_theta": 5,
+                       "rope_scaling": {"type": "linear", "factor": 2, "rope_theta": 6},
+                       "rope_parameters": {"rope_type": "yarn", "factor": 3}})"),
+            (RopeForm{.theta = 6, .scaling = RopeLinear{2}}));
+}
+
+TEST(RopeConfigTest, OriginalLengthBesideTheDictionaryWins) {
+  const RopeForm form = *Parse(R"({"original_max_position_embeddings": 77, "rope_scaling":
+      {"type": "yarn", "factor": 2, "original_max_position_embeddings": 88}})");
+  EXPECT_EQ(std::get<RopeYarn>(form.scaling).original_max_positions, 77);
+}
+
+TEST(RopeConfigTest, UnknownFormsAndFieldsAreRefusedByName) {
+  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "longrope", "factor": 2}})"),
+              AllOf(HasSubstr("config.json: rope_scaling"), HasSubstr("longrope"),
+                    HasSubstr("linear, dynamic, yarn and llama3")));
+  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear", "factor": 2, "short_factor": [1]}})"),
+              HasSubstr("\"short_factor\" is [1]"));
+  EXPECT_THAT(Error(R"({"partial_rotary_factor": 0.5})"), HasSubstr("only 1.0"));
+  EXPECT_THAT(Error(R"({"rope_parameters": {"partial_rotary_factor": 0.25}})"),
+              HasSubstr("only 1.0"));
+  EXPECT_TRUE(Parse(R"({"partial_rotary_factor": 1.0})").ok());
+}
+
+TEST(RopeConfigTest, MissingAndIllTypedFieldsAreRefusedByName) {
+  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear"}})"), HasSubstr("\"factor\" is missing"));
+  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear", "factor": "4"}})"),
+              HasSubstr("\"factor\" is \\\"4\\\"; a number"));
+  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear", "factor": 0}})"), HasSubstr("factor"));
+  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "llama3", "factor": 8, "high_freq_factor": 4}})"),
+              HasSubstr("\"low_freq_factor\" is missing"));
+  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
+                        "high_freq_factor": 4}})"),
+              HasSubstr("greater than low_freq_factor"));
+  EXPECT_THAT(Error(R"({"rope_scaling": "linear"})"), HasSubstr("an object"));
+  EXPECT_THAT(Error(R"({"rope_theta": -1})"), HasSubstr("rope_theta"));
+  EXPECT_THAT(Error(R"({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}})"),
+              HasSubstr("rope_theta"));
+  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "dynamic", "factor": 2}})", 2),
+              HasSubstr("head_dim of at least 4"));
+}
+
+TEST(RopeConfigTest, OnlyYarnReachesBeyondMaxPositions) {
+  EXPECT_EQ(MaxModelLen({.scaling = RopeLinear{4}}, 100), 100);
+  EXPECT_EQ(MaxModelLen({.scaling = RopeDynamic{4, 100}}, 100), 100);
+  EXPECT_EQ(MaxModelLen({.scaling = RopeYarn{.factor = 4, .original_max_positions = 100}}, 100),
+            400);
+  EXPECT_EQ(MaxModelLen({.scaling = RopeYarn{.factor = 4, .original_max_positions = 100}}, 500),
+            500);
+  EXPECT_EQ(
+      MaxModelLen({.scaling = RopeYarn{.factor = 1e6, .original_max_positions = 1 << 27}}, 100),
+      1 << 27);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,170 @@
+#include "common/model/weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "tests/unit/common/model/model_dir.h"
+
+namespace baton {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr char kHead[] = "lm_head.weight";
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
+constexpr char kAttention[] = "model.layers.0.self_attn.";
+
+// One Llama layer: hidden 8, 2 heads of 6, 1 kv head, ffn 5, vocab 3.
+class WeightsTest : public ::testing::Test {
+ protected:
+  WeightsTest() {
+    config_ = {.vocab_size = 3,
+               .hidden_size = 8,
+               .num_layers = 1,
+               .num_heads = 2,
+               .num_kv_heads = 1,
+               .head_dim = 6,
+               .ffn_size = 5,
+               .rotary_dim = 6};
+    const std::string layer = "model.layers.0.";
+    Add(kEmbedding, {3, 8});
+    Add(kHead, {3, 8});
+    Add("model.norm.weight", {8});
+    Add(layer + "input_layernorm.weight", {8});
+    Add(layer + "post_attention_layernorm.weight", {8});
+    Add(kAttention + std::string("q_proj.weight"), {12, 8});
+    Add(kAttention + std::string("k_proj.weight"), {6, 8});
+    Add(kAttention + std::string("v_proj.weight"), {6, 8});
+    Add(kAttention + std::string("o_proj.weight"), {8, 12});
+    Add(layer + "mlp.gate_proj.weight", {5, 8});
+    Add(layer + "mlp.up_proj.weight", {5, 8});
+    Add(layer + "mlp.down_proj.weight", {8, 5});
+  }
+
+  // Contents differ from tensor to tensor.
+  void Add(const std::string& name, const std::vector<int64_t>& shape) {
+    int64_t size = 2;
+    for (int64_t extent : shape) size *= extent;
+    const char fill = static_cast<char>('a' + tensors_.size());
+    tensors_.push_back({name, "BF16", shape, std::string(size, fill)});
+  }
+  TestTensor& Find(const std::string& name) {
+    return *std::find_if(tensors_.begin(), tensors_.end(),
+                         [&](const TestTensor& t) { return t.name == name; });
+  }
+  void Remove(const std::string& name) {
+    std::erase_if(tensors_, [&](const TestTensor& t) { return t.name == name; });
+  }
+  absl::StatusOr<ModelWeights> Map() {
+    dir_.Write("model.safetensors", SafetensorsBytes(tensors_));
+    files_ = std::make_unique<SafetensorsFiles>(*SafetensorsFiles::Open(dir_.path()));
+    return MapWeights(config_, *files_);
+  }
+  std::string Error() { return std::string(Map().status().message()); }
+
+  ModelConfig config_;
+  std::vector<TestTensor> tensors_;
+  ModelDir dir_;
+  std::unique_ptr<SafetensorsFiles> files_;
+};
+
+TEST_F(WeightsTest, EveryRoleGetsItsTensor) {
+  const auto weights = Map();
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  ASSERT_EQ(weights->layers.size(), 1u);
+  const LayerWeights& layer = weights->layers[0];
+  const auto first = [](const TensorView& t) { return static_cast<char>(t.bytes[0]); };
+  EXPECT_EQ(
+      std::string({first(weights->embedding), first(weights->lm_head), first(weights->final_norm),
+                   first(layer.attention_norm), first(layer.ffn_norm), first(layer.q_proj),
+                   first(layer.k_proj), first(layer.v_proj), first(layer.o_proj),
+                   first(layer.gate_proj), first(layer.up_proj), first(layer.down_proj)}),
+      "abcdefghijkl");
+  EXPECT_EQ(layer.q_proj.dtype, DType::kBF16);
+  EXPECT_EQ(layer.q_proj.shape, (std::vector<int64_t>{12, 8}));
+  for (const TensorView* absent : {&layer.q_bias, &layer.o_bias, &layer.gate_bias, &layer.q_norm}) {
+    EXPECT_FALSE(absent->present());
+  }
+}
+
+TEST_F(WeightsTest, BiasesAndHeadNormsComeWithTheirFeatures) {
+  config_.qkv_bias = config_.o_bias = config_.mlp_bias = config_.qk_norm = true;
+  for (const auto& [name, size] : {std::pair<std::string, int64_t>{"self_attn.q_proj.bias", 12},
+                                   {"self_attn.k_proj.bias", 6},
+                                   {"self_attn.v_proj.bias", 6},
+                                   {"self_attn.o_proj.bias", 8},
+                                   {"self_attn.q_norm.weight", 6},
+                                   {"self_attn.k_norm.weight", 6},
+                                   {"mlp.gate_proj.bias", 5},
+                                   {"mlp.up_proj.bias", 5},
+                                   {"mlp.down_proj.bias", 8}}) {
+    EXPECT_THAT(Error(), HasSubstr("is missing"));
+    Add("model.layers.0." + name, {size});
+  }
+  const auto weights = Map();
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_EQ(weights->layers[0].down_bias.shape, (std::vector<int64_t>{8}));
+  EXPECT_TRUE(weights->layers[0].k_norm.present());
+}
+
+TEST_F(WeightsTest, EachMissingTensorIsNamed) {
+  const std::vector<TestTensor> all = tensors_;
+  for (const TestTensor& missing : all) {
+    tensors_ = all;
+    Remove(missing.name);
+    EXPECT_THAT(Error(), HasSubstr("tensor \"" + missing.name + "\" is missing"));
+  }
+}
+
+TEST_F(WeightsTest, AWrongShapeIsRefusedWithBothShapes) {
+  Find("model.layers.0.mlp.up_proj.weight").shape = {8, 5};
+  EXPECT_THAT(Error(), AllOf(HasSubstr("up_proj.weight"), HasSubstr("has shape [8, 5]"),
+                             HasSubstr("asks for [5, 8]")));
+}
+
+TEST_F(WeightsTest, OtherDTypesAreRefusedOnlyWhereTheyAreNeeded) {
+  tensors_.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", "I64", {1}, "12345678"});
+  EXPECT_TRUE(Map().ok());
+  Find("model.norm.weight").dtype = "I16";
+  EXPECT_THAT(Error(), AllOf(HasSubstr("model.norm.weight"), HasSubstr("dtype I16")));
+}
+
+TEST_F(WeightsTest, TensorsWithoutAPlaceAreRefusedByName) {
+  for (const char* name : {"model.layers.0.self_attn.q_proj.bias", "model.layers.1.mlp.x",
+                           "lm_head.bias", "model.layers.0.self_attn.q_norm.weight"}) {
+    Add(name, {1});
+    EXPECT_THAT(Error(), AllOf(HasSubstr(name), HasSubstr("has no place")));
+    Remove(name);
+  }
+}
+
+TEST_F(WeightsTest, TiedModelsUseWhicheverMatrixIsThere) {
+  config_.tied_embeddings = true;
+  Remove(kHead);
+  auto weights = Map();
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_EQ(weights->lm_head.bytes.data(), weights->embedding.bytes.data());
+  Find(kEmbedding).name = kHead;
+  weights = Map();
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_EQ(weights->lm_head.bytes.data(), weights->embedding.bytes.data());
+  Remove(kHead);
+  EXPECT_THAT(Error(), HasSubstr("embed_tokens.weight\" is missing"));
+}
+
+TEST_F(WeightsTest, TwoMatricesAreOneOnlyIfTheyAreEqual) {
+  config_.tied_embeddings = true;
+  auto weights = Map();
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_NE(weights->lm_head.bytes.data(), weights->embedding.bytes.data());
+  Find(kHead).bytes = Find(kEmbedding).bytes;
+  weights = Map();
+  EXPECT_EQ(weights->lm_head.bytes.data(), weights->embedding.bytes.data());
+}
+
+}  // namespace
+}  // namespace baton
