@@ -29,13 +29,15 @@ class OpenCall {
 
 // One server-streaming call to a worker. Reads until the stream ends; each event is converted and
 // handed to `on_event`, the end to `on_closed`, both from a gRPC thread, one after another. Owns
-// itself from Start to its end.
+// itself from Start to its end; `on_released` comes last, when nothing of it is left: a channel
+// must not be let go of last by one of gRPC's own threads, which the call's context could be.
 template <typename Request, typename Event>
 class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
  public:
   struct Hooks {
     std::function<void(WorkerEvent)> on_event;
     std::function<void(absl::Status)> on_closed;
+    std::function<void()> on_released;
   };
 
   ClientCall(WireLimits limits, int64_t max_outputs, Hooks hooks)
@@ -71,8 +73,10 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
   }
 
   void OnDone(const grpc::Status& status) override {
-    hooks_.on_closed(FinalStatus(status));
-    self_.reset();  // May delete this.
+    const Hooks hooks = std::move(hooks_);
+    hooks.on_closed(FinalStatus(status));
+    self_.reset();  // Deletes this.
+    hooks.on_released();
   }
 
  private:
@@ -97,7 +101,7 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
 
   const WireLimits limits_;
   int64_t outputs_left_;
-  const Hooks hooks_;
+  Hooks hooks_;
   grpc::ClientContext context_;
   Request request_;
   Event event_;

@@ -1,5 +1,6 @@
 #include "common/rpc/connection.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 
@@ -46,8 +47,9 @@ void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* bu
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 
-void SilenceGrpcLog() {
+void SilenceLibraryLogs() {
   gpr_set_log_function([](gpr_log_func_args*) {});
+  google::protobuf::SetLogHandler(nullptr);
 }
 
 const char* ReasonOf(absl::StatusCode code) {

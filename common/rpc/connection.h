@@ -25,8 +25,9 @@ grpc::ChannelArguments ClusterChannelArguments();
 // Keepalive, limits, and no sharing of a port with another process.
 void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* builder);
 
-// gRPC's own log goes nowhere: what matters is logged by whoever sees the call fail.
-void SilenceGrpcLog();
+// The logs of gRPC and protobuf go nowhere, so that a peer cannot write into ours: what matters is
+// logged by whoever sees the call fail.
+void SilenceLibraryLogs();
 
 // The reason of a status code: "INVALID_REQUEST", "OVERLOADED", ...; never empty.
 const char* ReasonOf(absl::StatusCode code);

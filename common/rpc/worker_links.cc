@@ -126,7 +126,8 @@ class WorkerLinks::Impl {
                 [this, id](WorkerEvent event) {
                   inbox_->Post(WorkerEventReceived{.call = id, .event = std::move(event)});
                 },
-            .on_closed = [this, id](absl::Status status) { Closed(id, std::move(status)); }});
+            .on_closed = [this, id](absl::Status status) { Closed(id, std::move(status)); },
+            .on_released = [this] { Release(); }});
     {
       absl::MutexLock lock(&mutex_);
       if (stopped_) return;
@@ -141,12 +142,9 @@ class WorkerLinks::Impl {
   }
 
   void Closed(CallId id, absl::Status status) {
-    {
-      absl::MutexLock lock(&mutex_);
-      calls_.erase(id);
-      if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(status)});
-    }
-    Release();
+    absl::MutexLock lock(&mutex_);
+    calls_.erase(id);
+    if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(status)});
   }
 
   // One of the things that Stop waits for is over. Nothing of this may be touched after it.

@@ -1,0 +1,169 @@
+#include "common/node/node_thread.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+
+namespace baton {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Notes what it is given; Step may be made to block, so that mail piles up.
+class RecordingNode : public Node {
+ public:
+  void Handle(Message message, Time now) override {
+    EXPECT_GE(now, last_time_);
+    last_time_ = now;
+    calls.push_back(std::get<CallBroken>(message).call);
+  }
+  void Step(Time now) override {
+    EXPECT_GE(now, last_time_);
+    last_time_ = now;
+    handled_at_step.push_back(calls.size());
+    deadline = kNever;
+  }
+  Time NextDeadline() const override { return deadline; }
+
+  std::vector<CallId> calls;
+  std::vector<size_t> handled_at_step;
+  Time deadline = kNever;
+
+ private:
+  Time last_time_{};
+};
+
+TEST(NodeThreadTest, HandlesAllMailInOrderBeforeOneStep) {
+  RecordingNode node;
+  NodeThread thread({});
+  for (CallId call = 1; call <= 3; ++call) thread.Post(CallBroken{.call = call});
+  absl::Notification stepped;
+  thread.Start(&node, [&](Time) {
+    if (!stepped.HasBeenNotified()) stepped.Notify();
+  });
+  stepped.WaitForNotification();
+  thread.Stop();
+  EXPECT_THAT(node.calls, ElementsAre(1, 2, 3));
+  ASSERT_FALSE(node.handled_at_step.empty());
+  EXPECT_EQ(node.handled_at_step.front(), 3);
+}
+
+TEST(NodeThreadTest, RefusesOfferedRequestsBeyondTheCapButNeverInternalMail) {
+  RecordingNode node;
+  NodeThread thread({.max_offered_requests = 2});
+  EXPECT_TRUE(thread.Offer(CallBroken{.call = 1}));
+  EXPECT_TRUE(thread.Offer(CallBroken{.call = 2}));
+  EXPECT_FALSE(thread.Offer(CallBroken{.call = 3}));
+  thread.Post(CallBroken{.call = 4});
+  absl::Notification stepped;
+  thread.Start(&node, [&](Time) {
+    if (node.calls.size() == 3 && !stepped.HasBeenNotified()) stepped.Notify();
+  });
+  stepped.WaitForNotification();
+  EXPECT_TRUE(thread.Offer(CallBroken{.call = 5}));  // There is room again.
+  thread.Stop();
+  EXPECT_EQ(node.calls[0], 1);
+  EXPECT_EQ(node.calls[1], 2);
+  EXPECT_EQ(node.calls[2], 4);
+}
+
+TEST(NodeThreadTest, StepsAtTheDeadlineWithoutMail) {
+  class DeadlineNode : public Node {
+   public:
+    void Handle(Message, Time) override {}
+    void Step(Time now) override {
+      if (++steps == 1) deadline = now + std::chrono::milliseconds(20);
+      if (steps == 2) {
+        late = now - deadline;
+        deadline = kNever;
+      }
+    }
+    Time NextDeadline() const override { return deadline; }
+    int steps = 0;
+    Time deadline = kNever;
+    Duration late{-1};
+  };
+  DeadlineNode node;
+  NodeThread thread({});
+  absl::Notification second;
+  thread.Start(&node, [&](Time) {
+    if (node.steps == 2) second.Notify();
+  });
+  second.WaitForNotification();
+  thread.Stop();
+  EXPECT_GE(node.late, Duration::zero());
+}
+
+TEST(NodeThreadTest, TakesNothingAfterStop) {
+  RecordingNode node;
+  NodeThread thread({});
+  thread.Start(&node, nullptr);
+  thread.Stop();
+  const size_t handled = node.calls.size();
+  EXPECT_FALSE(thread.Offer(CallBroken{.call = 1}));
+  thread.Post(CallBroken{.call = 2});
+  thread.Stop();
+  EXPECT_EQ(node.calls.size(), handled);
+}
+
+TEST(NodeThreadTest, DeliversEveryPostOfManyThreadsOnce) {
+  constexpr int kThreads = 4;
+  constexpr int kPerThread = 2000;
+  RecordingNode node;
+  NodeThread thread({});
+  absl::Notification all;
+  thread.Start(&node, [&](Time) {
+    if (node.calls.size() == kThreads * kPerThread) all.Notify();
+  });
+  {
+    std::vector<std::jthread> senders;
+    for (int t = 0; t < kThreads; ++t) {
+      senders.emplace_back([&thread, t] {
+        for (int i = 0; i < kPerThread; ++i) {
+          thread.Post(CallBroken{.call = static_cast<CallId>(t * kPerThread + i)});
+        }
+      });
+    }
+  }
+  all.WaitForNotification();
+  thread.Stop();
+  std::vector<CallId> sorted = node.calls;
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t i = 0; i < sorted.size(); ++i) ASSERT_EQ(sorted[i], i);
+}
+
+// A node may write to its own inbox from within Handle or Step (a loopback transport does).
+TEST(NodeThreadTest, NodeMayPostToItself) {
+  class EchoNode : public Node {
+   public:
+    explicit EchoNode(Inbox* inbox) : inbox_(inbox) {}
+    void Handle(Message message, Time) override {
+      if (std::get<CallBroken>(message).call < 10) {
+        inbox_->Post(CallBroken{.call = std::get<CallBroken>(message).call + 1});
+      } else {
+        done.Notify();
+      }
+    }
+    void Step(Time) override {}
+    Time NextDeadline() const override { return kNever; }
+    absl::Notification done;
+
+   private:
+    Inbox* inbox_;
+  };
+  NodeThread thread({});
+  EchoNode node(&thread);
+  thread.Start(&node, nullptr);
+  thread.Post(CallBroken{.call = 1});
+  node.done.WaitForNotification();
+  thread.Stop();
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/node/inbox.h"
+
+namespace baton {
+
+// Keeps mail until a test takes it.
+class FakeInbox : public Inbox {
+ public:
+  explicit FakeInbox(bool full = false) : full_(full) {}
+
+  bool Offer(Message message) override {
+    if (full_) return false;
+    Post(std::move(message));
+    return true;
+  }
+
+  void Post(Message message) override {
+    absl::MutexLock lock(&mutex_);
+    mail_.push_back(std::move(message));
+  }
+
+  // Waits for the next mail of type T, leaving other mail in place.
+  template <typename T>
+  std::optional<T> Next(absl::Duration wait = absl::Seconds(10)) {
+    const auto there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return Find<T>() >= 0; };
+    absl::MutexLock lock(&mutex_);
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&there), wait)) return std::nullopt;
+    const auto it = mail_.begin() + Find<T>();
+    T found = std::get<T>(std::move(*it));
+    mail_.erase(it);
+    return found;
+  }
+
+  template <typename T>
+  int Count() {
+    absl::MutexLock lock(&mutex_);
+    int count = 0;
+    for (const Message& message : mail_) count += std::holds_alternative<T>(message) ? 1 : 0;
+    return count;
+  }
+
+ private:
+  template <typename T>
+  int Find() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    for (size_t i = 0; i < mail_.size(); ++i) {
+      if (std::holds_alternative<T>(mail_[i])) return static_cast<int>(i);
+    }
+    return -1;
+  }
+
+  const bool full_;
+  absl::Mutex mutex_;
+  std::deque<Message> mail_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace baton

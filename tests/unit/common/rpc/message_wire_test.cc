@@ -1,0 +1,275 @@
+#include "common/rpc/message_wire.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/rpc/connection.h"
+#include "tests/unit/common/rpc/wire_samples.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The structs have no operator==, so two values are compared by what is written of them; that
+// writing loses nothing is checked field by field in GenerationWireTest and below.
+template <typename Proto, typename Value>
+std::string Bytes(const Value& value) {
+  Proto proto;
+  ToProto(value, &proto);
+  return proto.SerializeAsString();
+}
+
+// Each byte of the written form comes back, and no field is left at its default.
+template <typename Proto, typename Value, typename... Limits>
+void ExpectRoundTrip(const Value& value, const Limits&... limits) {
+  Proto proto;
+  ToProto(value, &proto);
+  const auto back = FromProto(proto, limits...);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(Bytes<Proto>(*back), proto.SerializeAsString());
+}
+
+template <typename Proto, typename Event>
+void ExpectEventRoundTrip(const Event& event) {
+  Proto proto;
+  ToProto(event, &proto);
+  const auto back = FromProto(proto, kLimits);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(Bytes<Proto>(std::get<Event>(*back)), proto.SerializeAsString());
+}
+
+TEST(MessageWireTest, EveryMessageSurvivesARoundTrip) {
+  WireSamples samples(3);
+  for (int i = 0; i < 200; ++i) {
+    ExpectRoundTrip<v1::DecodeRequest>(samples.Decode(), kLimits);
+    ExpectRoundTrip<v1::PrefillRequest>(samples.Prefill(), kLimits);
+    ExpectRoundTrip<v1::HelloResponse>(samples.Hello());
+    ExpectRoundTrip<v1::WorkerStatus>(samples.Status());
+    ExpectEventRoundTrip<v1::DecodeEvent>(samples.Reserved());
+    ExpectEventRoundTrip<v1::DecodeEvent>(samples.TokensOf(samples.Int(0, 5)));
+    ExpectEventRoundTrip<v1::PrefillEvent>(samples.Prefilled());
+  }
+}
+
+TEST(MessageWireTest, DecodeRequestKeepsEveryField) {
+  WireSamples samples(4);
+  const DecodeRequest request = samples.Decode();
+  v1::DecodeRequest proto;
+  ToProto(request, &proto);
+  const auto back = FromProto(proto, kLimits);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->sequence, request.sequence);
+  EXPECT_EQ(back->attempt, request.attempt);
+  EXPECT_EQ(back->prefill, request.prefill);
+  EXPECT_EQ(back->tokens, request.tokens);
+  EXPECT_EQ(back->prompt_length, request.prompt_length);
+  EXPECT_EQ(back->sampling, request.sampling);
+  EXPECT_EQ(back->tenant, request.tenant);
+  EXPECT_EQ(back->age, request.age);
+  EXPECT_EQ(back->timeout, request.timeout);
+}
+
+TEST(MessageWireTest, PrefillRequestKeepsItsHandoff) {
+  WireSamples samples(5);
+  PrefillRequest request = samples.Prefill();
+  request.score_only = false;
+  request.handoff = HandoffTarget{.ticket = samples.Ticket(),
+                                  .endpoint = "127.0.0.1:9",
+                                  .pair_key = samples.Key(),
+                                  .decode = 77,
+                                  .first_token = 1};
+  v1::PrefillRequest proto;
+  ToProto(request, &proto);
+  const auto back = FromProto(proto, kLimits);
+  ASSERT_TRUE(back.ok()) << back.status();
+  ASSERT_TRUE(back->handoff.has_value());
+  EXPECT_EQ(back->handoff->ticket, request.handoff->ticket);
+  EXPECT_EQ(back->handoff->endpoint, request.handoff->endpoint);
+  EXPECT_EQ(back->handoff->pair_key, request.handoff->pair_key);
+  EXPECT_EQ(back->handoff->decode, request.handoff->decode);
+  EXPECT_EQ(back->handoff->first_token, request.handoff->first_token);
+}
+
+TEST(MessageWireTest, StatusKeepsEveryField) {
+  WireSamples samples(6);
+  const WorkerStatus status = samples.Status();
+  v1::WorkerStatus proto;
+  ToProto(status, &proto);
+  const auto back = FromProto(proto);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->incarnation, status.incarnation);
+  EXPECT_EQ(back->blocks, status.blocks);
+  EXPECT_EQ(back->running, status.running);
+  EXPECT_EQ(back->waiting, status.waiting);
+  EXPECT_EQ(back->preempted, status.preempted);
+  EXPECT_EQ(back->queued_tokens, status.queued_tokens);
+  EXPECT_EQ(back->draining, status.draining);
+  EXPECT_EQ(back->progress, status.progress);
+  EXPECT_EQ(back->computing, status.computing);
+}
+
+template <typename Proto>
+struct Case {
+  const char* field;
+  std::function<void(Proto*)> break_it;
+};
+
+template <typename Proto, typename Value, typename Read>
+void ExpectEachRefused(const Value& value, const std::vector<Case<Proto>>& cases, Read read) {
+  for (const auto& c : cases) {
+    Proto proto;
+    ToProto(value, &proto);
+    ASSERT_TRUE(read(proto).ok()) << read(proto);
+    c.break_it(&proto);
+    const absl::Status status = read(proto);
+    ASSERT_FALSE(status.ok()) << c.field;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.field));
+  }
+}
+
+TEST(MessageWireTest, RefusesEachBadFieldOfAPrefillRequestByName) {
+  PrefillRequest request = WireSamples(7).Prefill();
+  request.tokens = {1, 2, 3};
+  request.prompt_length = 3;
+  request.score_only = false;
+  request.handoff = HandoffTarget{.ticket = {.hi = 1}, .endpoint = "127.0.0.1:9", .decode = 7};
+  using P = v1::PrefillRequest;
+  const std::vector<Case<P>> cases = {
+      {"sequence.router", [](P* p) { p->clear_sequence(); }},
+      {"attempt", [](P* p) { p->set_attempt(0); }},
+      {"tokens.size", [](P* p) { p->clear_tokens(); }},
+      {"tokens.size", [](P* p) { p->mutable_tokens()->Resize(513, 1); }},
+      {"tokens[1]", [](P* p) { p->set_tokens(1, -1); }},
+      {"tokens[2]", [](P* p) { p->set_tokens(2, 1000); }},
+      {"prompt_length", [](P* p) { p->set_prompt_length(4); }},
+      {"prompt_length", [](P* p) { p->set_prompt_length(0); }},
+      {"prompt_length", [](P* p) { p->set_prompt_length(-1); }},
+      {"sampling.top_p", [](P* p) { p->clear_sampling(); }},
+      {"tenant.size", [](P* p) { p->set_tenant(std::string(257, 'a')); }},
+      {"tenant", [](P* p) { p->set_tenant("a\nb"); }},
+      {"age_us", [](P* p) { p->set_age_us(-1); }},
+      {"timeout_us", [](P* p) { p->set_timeout_us(0); }},
+      {"timeout_us", [](P* p) { p->set_timeout_us(INT64_MAX); }},
+      {"ticket", [](P* p) { p->mutable_handoff()->clear_ticket(); }},
+      {"handoff.endpoint", [](P* p) { p->mutable_handoff()->clear_endpoint(); }},
+      {"pair_key.size", [](P* p) { p->mutable_handoff()->set_pair_key("short"); }},
+      {"decode_incarnation", [](P* p) { p->mutable_handoff()->set_decode_incarnation(0); }},
+      {"first_token", [](P* p) { p->mutable_handoff()->set_first_token(4); }},
+      {"first_token", [](P* p) { p->mutable_handoff()->set_first_token(-1); }},
+      {"handoff", [](P* p) { p->set_score_only(true); }},
+  };
+  ExpectEachRefused(request, cases, [](const P& p) { return FromProto(p, kLimits).status(); });
+}
+
+TEST(MessageWireTest, RefusesEachBadFieldOfAHelloByName) {
+  using P = v1::HelloResponse;
+  const std::vector<Case<P>> cases = {
+      {"protocol_version", [](P* p) { p->set_protocol_version(0); }},
+      {"role", [](P* p) { p->set_role(v1::ROLE_UNSPECIFIED); }},
+      {"role", [](P* p) { p->set_role(static_cast<v1::Role>(9)); }},
+      {"incarnation", [](P* p) { p->set_incarnation(0); }},
+      {"numerics_id", [](P* p) { p->clear_numerics_id(); }},
+      {"tp_size", [](P* p) { p->set_tp_size(0); }},
+      {"block_size", [](P* p) { p->set_block_size(0); }},
+      {"num_blocks", [](P* p) { p->set_num_blocks(-1); }},
+      {"max_model_len", [](P* p) { p->set_max_model_len(0); }},
+      {"vocab_size", [](P* p) { p->set_vocab_size(0); }},
+  };
+  ExpectEachRefused(WireSamples(8).Hello(), cases,
+                    [](const P& p) { return FromProto(p).status(); });
+}
+
+TEST(MessageWireTest, RefusesEachBadFieldOfAnEventByName) {
+  using P = v1::DecodeEvent;
+  const auto read = [](const P& p) { return FromProto(p, kLimits).status(); };
+  ExpectEachRefused<P>(
+      WireSamples(9).Reserved(),
+      {{"event is not set", [](P* p) { p->clear_event(); }},
+       {"attempt", [](P* p) { p->mutable_reserved()->set_attempt(0); }},
+       {"ticket", [](P* p) { p->mutable_reserved()->clear_ticket(); }},
+       {"pair_key.size", [](P* p) { p->mutable_reserved()->clear_pair_key(); }},
+       {"decode_incarnation", [](P* p) { p->mutable_reserved()->set_decode_incarnation(0); }},
+       {"cached_tokens", [](P* p) { p->mutable_reserved()->set_cached_tokens(-1); }}},
+      read);
+  ExpectEachRefused<P>(
+      WireSamples(10).TokensOf(3),
+      {{"attempt", [](P* p) { p->mutable_tokens()->set_attempt(0); }},
+       {"positions must ascend",
+        [](P* p) {
+          v1::Tokens* tokens = p->mutable_tokens();
+          tokens->mutable_outputs(1)->set_position(tokens->outputs(0).position());
+        }},
+       {"output.token", [](P* p) { p->mutable_tokens()->mutable_outputs(2)->set_token(-1); }}},
+      read);
+}
+
+TEST(MessageWireTest, RefusesNegativeCountsOfAStatus) {
+  using P = v1::WorkerStatus;
+  ExpectEachRefused<P>(
+      WireSamples(11).Status(),
+      {{"incarnation", [](P* p) { p->set_incarnation(0); }},
+       {"blocks.free", [](P* p) { p->mutable_blocks()->set_free(-1); }},
+       {"blocks.draining", [](P* p) { p->mutable_blocks()->set_draining(INT32_MAX); }},
+       {"running", [](P* p) { p->set_running(-1); }},
+       {"queued_tokens", [](P* p) { p->set_queued_tokens(-1); }}},
+      [](const P& p) { return FromProto(p).status(); });
+}
+
+// What is read from mutated bytes is either refused, or valid: then it can be written and read
+// again to the same bytes.
+template <typename Proto, typename Value>
+int FuzzRequest(WireSamples* samples, const Value& value) {
+  std::string bytes = Bytes<Proto>(value);
+  samples->Mutate(&bytes);
+  Proto proto;
+  if (!proto.ParseFromString(bytes)) return 0;
+  const auto read = FromProto(proto, kLimits);
+  if (!read.ok()) {
+    EXPECT_FALSE(read.status().message().empty());
+    return 0;
+  }
+  Proto again;
+  ToProto(*read, &again);
+  const auto reread = FromProto(again, kLimits);
+  EXPECT_TRUE(reread.ok()) << reread.status();
+  if (!reread.ok()) return 0;
+  EXPECT_EQ(Bytes<Proto>(*reread), again.SerializeAsString());
+  return 1;
+}
+
+template <typename Proto, typename Value>
+int FuzzEvent(WireSamples* samples, const Value& value) {
+  std::string bytes = Bytes<Proto>(value);
+  samples->Mutate(&bytes);
+  Proto proto;
+  if (!proto.ParseFromString(bytes)) return 0;
+  const auto read = FromProto(proto, kLimits);
+  EXPECT_EQ(read.ok(), read.status().message().empty());
+  return read.ok() ? 1 : 0;
+}
+
+TEST(MessageWireTest, MutatedBytesAreRefusedOrValidNeverACrash) {
+  SilenceLibraryLogs();
+  WireSamples samples(12);
+  int taken = 0;
+  constexpr int kRounds = 3000;
+  for (int i = 0; i < kRounds; ++i) {
+    taken += FuzzRequest<v1::DecodeRequest>(&samples, samples.Decode());
+    taken += FuzzRequest<v1::PrefillRequest>(&samples, samples.Prefill());
+    taken += FuzzEvent<v1::DecodeEvent>(&samples, samples.Reserved());
+    taken += FuzzEvent<v1::DecodeEvent>(&samples, samples.TokensOf(3));
+    taken += FuzzEvent<v1::PrefillEvent>(&samples, samples.Prefilled());
+  }
+  // Both outcomes were met, so the mutations are neither harmless nor hopeless.
+  EXPECT_GT(taken, kRounds / 100);
+  EXPECT_LT(taken, 4 * kRounds);
+}
+
+}  // namespace
+}  // namespace baton
