@@ -18,8 +18,11 @@ class Kernels {
  public:
   virtual ~Kernels() = default;
 
-  // Part of the numerics id: two devices of one name give the same bits.
+  // What was chosen, for logs, e.g. "x86_64_v3".
   virtual std::string_view name() const = 0;
+
+  // Part of the numerics id: devices of one numerics() give the same bits.
+  virtual std::string_view numerics() const = 0;
 
   virtual absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) = 0;
   virtual absl::Status CopyBlocks(const CopyBlocksArgs& args) = 0;

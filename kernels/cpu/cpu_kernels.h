@@ -18,6 +18,8 @@ class CpuKernels : public Kernels {
   CpuKernels(const KernelSet* set, int num_threads);
 
   std::string_view name() const override { return set_->name; }
+  // All kernel sets share one order of operations; its version is raised when bits change.
+  std::string_view numerics() const override { return "cpu-16lane.1"; }
   absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override;
   absl::Status CopyBlocks(const CopyBlocksArgs& args) override;
   absl::Status SwapBlocks(const SwapBlocksArgs& args) override;

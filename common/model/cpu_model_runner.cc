@@ -1,0 +1,185 @@
+#include "common/model/cpu_model_runner.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/model/model_files.h"
+#include "kernels/make_device.h"
+
+namespace baton {
+namespace {
+
+absl::Status CheckOptions(const CpuModelRunnerOptions& options) {
+  if (options.compute_dtype == DType::kF16) {
+    return absl::InvalidArgumentError("compute_dtype = f16: must be f32 or bf16");
+  }
+  if (options.block_size < 1 || options.block_size > 1024) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("block_size = ", options.block_size, ": must be in [1, 1024]"));
+  }
+  if (options.num_blocks < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("num_blocks = ", options.num_blocks, ": must be at least 1"));
+  }
+  if (options.max_step_tokens < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_step_tokens = ", options.max_step_tokens, ": must be at least 1"));
+  }
+  return absl::OkStatus();
+}
+
+// What a worker must share with another for their bits to be equal.
+std::string NumericsId(std::string_view kernels, DType compute, DType kv) {
+  std::string id(kernels);
+  id.append(" compute=").append(ToString(compute));
+  id.append(" kv=").append(ToString(kv)).append(" kv_scale=1 tp=1");
+  return id;
+}
+
+KvLayout LayoutOf(const ModelConfig& config, int32_t block_size, DType dtype) {
+  return {.block_size = block_size,
+          .groups = {{.num_layers = config.num_layers,
+                      .num_kv_heads = config.num_kv_heads,
+                      .k_dim = config.head_dim,
+                      .v_dim = config.head_dim,
+                      .dtype = dtype}}};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
+    const CpuModelRunnerOptions& options, RunnerSink* sink) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  ASSIGN_OR_RETURN(std::unique_ptr<Kernels> kernels,
+                   MakeKernels({.kernels = options.kernels, .num_threads = options.num_threads}));
+  ASSIGN_OR_RETURN(ModelFiles files, LoadModelFiles(options.model_dir));
+  const DType kv_dtype = options.kv_dtype.value_or(options.compute_dtype);
+  const KvLayout layout = LayoutOf(files.config, options.block_size, kv_dtype);
+  ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(layout, options.num_blocks));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Transformer> transformer,
+      Transformer::Create(files.config, files.weights, options.compute_dtype, kernels.get()));
+  transformer->Reserve(options.max_step_tokens, Transformer::kLogitRows);
+  ModelInfo info{
+      .numerics_id = NumericsId(kernels->numerics(), options.compute_dtype, kv_dtype),
+      .layout = layout,
+      .model_digest = files.model_digest,
+      .vocab_size = files.config.vocab_size,
+      .max_model_len = files.config.max_model_len,
+      .eos_token_ids = files.eos_token_ids,
+  };
+  return std::unique_ptr<CpuModelRunner>(new CpuModelRunner(
+      std::move(kernels), std::move(transformer), std::move(cache), std::move(info), sink));
+}
+
+CpuModelRunner::CpuModelRunner(std::unique_ptr<Kernels> kernels,
+                               std::unique_ptr<Transformer> transformer,
+                               std::unique_ptr<KvCache> cache, ModelInfo info, RunnerSink* sink)
+    : kernels_(std::move(kernels)),
+      transformer_(std::move(transformer)),
+      cache_(std::move(cache)),
+      info_(std::move(info)),
+      sink_(sink),
+      sampler_(info_.vocab_size, info_.eos_token_ids),
+      thread_([this] { ComputeLoop(); }) {}
+
+CpuModelRunner::~CpuModelRunner() {
+  const std::lock_guard lock(mutex_);
+  stopping_ = true;
+  wake_.notify_one();
+}
+
+void CpuModelRunner::Start(std::shared_ptr<const StepPlan> plan) {
+  BATON_CHECK(plan != nullptr);
+  const std::lock_guard lock(mutex_);
+  BATON_CHECK(!busy_ && !stopping_);
+  busy_ = true;
+  next_ = std::move(plan);
+  wake_.notify_one();
+}
+
+void CpuModelRunner::ComputeLoop() {
+  for (;;) {
+    std::shared_ptr<const StepPlan> plan;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return next_ != nullptr || stopping_; });
+      if (next_ == nullptr) return;
+      plan = std::move(next_);
+    }
+    StepDone done = RunStep(*plan);
+    plan.reset();
+    {
+      // The sink may start the next step from within OnStepDone.
+      const std::lock_guard lock(mutex_);
+      busy_ = false;
+    }
+    sink_->OnStepDone(std::move(done));
+  }
+}
+
+StepDone CpuModelRunner::RunStep(const StepPlan& plan) {
+  StepDone done{.step = plan.step};
+  BuildForwardBatch(plan,
+                    {.vocab_size = info_.vocab_size,
+                     .max_model_len = info_.max_model_len,
+                     .block_size = info_.layout.block_size,
+                     .num_blocks = cache_->num_blocks()},
+                    batch_);
+  done.status = transformer_->Forward(batch_, *cache_, [&](int32_t layer) {
+    layers_written_.fetch_add(1, std::memory_order_release);
+    sink_->OnLayerDone({.step = plan.step, .layer = layer});
+  });
+  if (done.status.ok()) done.status = ReadLogits(plan, done);
+  if (!done.status.ok()) done.rows.clear();
+  return done;
+}
+
+// Walks the rows' tokens in the order of batch_.logit_tokens, a few rows of logits at a time: all
+// of a long prompt's would take gigabytes.
+absl::Status CpuModelRunner::ReadLogits(const StepPlan& plan, StepDone& done) {
+  const auto total = static_cast<int64_t>(batch_.logit_tokens.size());
+  std::span<const float> logits;
+  int64_t first = 0;
+  int64_t next = 0;  // Index into logit_tokens.
+  const auto next_row = [&]() -> absl::StatusOr<std::span<const float>> {
+    if (next == first + static_cast<int64_t>(logits.size()) / info_.vocab_size) {
+      first = next;
+      ASSIGN_OR_RETURN(
+          logits, transformer_->Logits(first, std::min(Transformer::kLogitRows, total - first)));
+    }
+    return logits.subspan((next++ - first) * info_.vocab_size, info_.vocab_size);
+  };
+  for (const StepRow& row : plan.rows) {
+    RowResult& result = done.rows.emplace_back();
+    result.sequence = row.sequence;
+    const auto num_tokens = static_cast<int64_t>(row.tokens.size());
+    for (int64_t i = 0; i < num_tokens; ++i) {
+      const bool scores = ScoresPrompt(row, i);
+      const bool samples = row.sample && i + 1 == num_tokens;
+      if (!scores && !samples) continue;
+      ASSIGN_OR_RETURN(const std::span<const float> logits_row, next_row());
+      const int32_t position = row.context_len + static_cast<int32_t>(i) + 1;
+      if (scores) {
+        const SamplingContext& context = *row.sampling;
+        result.prompt_logprobs.push_back(sampler_.Score(
+            logits_row, context.prompt[position], position, context.params.num_prompt_logprobs));
+      }
+      if (!samples) continue;
+      result.sampled = true;
+      result.output = sampler_.Sample({.logits = logits_row,
+                                       .context = row.sampling.get(),
+                                       .emitted = row.emitted,
+                                       .num_emitted = row.num_emitted,
+                                       .position = position});
+    }
+  }
+  BATON_CHECK(next == total);
+  return absl::OkStatus();
+}
+
+}  // namespace baton

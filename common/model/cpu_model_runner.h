@@ -1,0 +1,86 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "common/kv_cache/kv_cache.h"
+#include "common/model/model_runner.h"
+#include "common/model/sampler.h"
+#include "common/model/step_batch.h"
+#include "common/model/transformer.h"
+#include "kernels/api/kernels.h"
+
+namespace baton {
+
+struct CpuModelRunnerOptions {
+  std::string model_dir;  // A Hugging Face folder.
+  // f32: activations, products and KV in fp32 (the reference mode). bf16: the activations that
+  // enter a product with weights are rounded to bf16. f16 is refused.
+  DType compute_dtype = DType::kF32;
+  std::optional<DType> kv_dtype;  // Unset: the compute dtype.
+  int32_t block_size = 16;        // Tokens per KV block, [1, 1024].
+  int32_t num_blocks = 0;         // KV blocks, >= 1.
+  int32_t num_threads = 1;        // Of the computation, with the compute thread.
+  std::string kernels = "auto";   // auto, x86_64_v3 or portable: the same bits.
+  int32_t max_step_tokens = 512;  // Room made at start. A larger step works and grows it.
+};
+
+// Computes steps on a thread of its own with the CPU kernels. Any thread may call Start, one step
+// at a time. The sink is called on the compute thread; when OnLayerDone(layer) is called, the K/V
+// of the step's tokens in layers up to `layer` are in cache() and stay as they are.
+class CpuModelRunner : public ModelRunner {
+ public:
+  // Loads the model and allocates the KV cache. The status names the file or the option. `sink`
+  // outlives the runner.
+  static absl::StatusOr<std::unique_ptr<CpuModelRunner>> Create(
+      const CpuModelRunnerOptions& options, RunnerSink* sink);
+
+  // Ends the step in progress first, with its StepDone.
+  ~CpuModelRunner() override;
+
+  void Start(std::shared_ptr<const StepPlan> plan) override;
+
+  const ModelInfo& info() const { return info_; }
+  KvCache& cache() { return *cache_; }
+
+  // Layers whose K/V was written since the start, over all steps. Any thread.
+  uint64_t layers_written() const { return layers_written_.load(std::memory_order_acquire); }
+
+  // The kernel set in use, for logs.
+  std::string kernels_name() const { return std::string(kernels_->name()); }
+
+ private:
+  CpuModelRunner(std::unique_ptr<Kernels> kernels, std::unique_ptr<Transformer> transformer,
+                 std::unique_ptr<KvCache> cache, ModelInfo info, RunnerSink* sink);
+
+  void ComputeLoop();
+  StepDone RunStep(const StepPlan& plan);
+  absl::Status ReadLogits(const StepPlan& plan, StepDone& done);
+
+  std::unique_ptr<Kernels> kernels_;
+  std::unique_ptr<Transformer> transformer_;
+  std::unique_ptr<KvCache> cache_;
+  const ModelInfo info_;
+  RunnerSink* const sink_;
+  std::atomic<uint64_t> layers_written_{0};
+
+  // Of the compute thread.
+  Sampler sampler_;
+  ForwardBatch batch_;
+
+  std::mutex mutex_;  // Guards next_, busy_ and stopping_.
+  std::condition_variable wake_;
+  std::shared_ptr<const StepPlan> next_;
+  bool busy_ = false;  // From Start until just before OnStepDone.
+  bool stopping_ = false;
+  std::jthread thread_;  // Last: it uses all of the above.
+};
+
+}  // namespace baton

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/model/model_config.h"
+#include "common/model/weights.h"
+#include "kernels/api/kernels.h"
+
+namespace baton {
+
+// A weight matrix with its bias, in the order that the device's matrix product reads.
+struct PackedLinear {
+  PackedMatrix weights;     // [out_features, in_features]
+  std::vector<float> bias;  // [out_features], or empty.
+};
+
+struct PackedLayer {
+  std::vector<float> attention_norm;  // [hidden_size]
+  PackedLinear qkv;                   // [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]
+  std::vector<float> q_norm;          // [head_dim], or empty.
+  std::vector<float> k_norm;          // [head_dim], or empty.
+  PackedLinear o;                     // [hidden_size, num_heads * head_dim]
+  std::vector<float> ffn_norm;        // [hidden_size]
+  PackedLinear gate_up;               // [2 * ffn_size, hidden_size]: gate, then up.
+  PackedLinear down;                  // [hidden_size, ffn_size]
+};
+
+// All parameters of a model, its own copy. Immutable.
+struct PackedModel {
+  PackedMatrix embedding;  // [vocab_size, hidden_size]
+  PackedMatrix lm_head;    // The same; empty with tied embeddings.
+  std::vector<float> final_norm;
+  std::vector<PackedLayer> layers;
+
+  const PackedMatrix& output() const { return lm_head.data() ? lm_head : embedding; }
+};
+
+// RESOURCE_EXHAUSTED when the memory cannot be had.
+absl::StatusOr<PackedModel> PackModel(const ModelConfig& config, const ModelWeights& weights,
+                                      Kernels& kernels);
+
+}  // namespace baton
