@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""`baton` against stand-ins of the servers: what it starts, reports and stops, and in which order.
+
+Usage: supervisor_test.py PATH_OF_BATON [unittest arguments]
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+BATON = None  # Path of the program under test, set by main.
+
+
+def wait_for(condition, seconds=10):
+    """Polls until the condition holds; its last value."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return value
+
+
+def runs(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class SupervisorTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-supervisor-"))
+        self.run_dir = self.folder / "run"
+        self.model = self.folder / "model"
+        self.model.mkdir()
+        (self.model / "config.json").write_text("{}")
+        shutil.copy(BATON, self.folder / "baton")
+        for role in ("prefill", "decode", "router"):
+            shutil.copy(HERE / "fake_server.py", self.folder / f"baton-{role}")
+
+    def tearDown(self):
+        self.baton("down", check=False)
+        shutil.rmtree(self.folder)
+
+    def command(self, name, *arguments):
+        return [self.folder / "baton", name, "--dir", self.run_dir, *map(str, arguments)]
+
+    def baton(self, name, *arguments, check=True):
+        done = subprocess.run(self.command(name, *arguments), capture_output=True, text=True,
+                              timeout=60)
+        if check:
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done
+
+    def up(self, *arguments, check=True):
+        return self.baton("up", "--detach", "--model", self.model, "--http", 0, "--grpc", 0,
+                          *arguments, check=check)
+
+    def behave(self, **servers):
+        names = {name.replace("_", "-"): behaviour for name, behaviour in servers.items()}
+        (self.model / "fake.json").write_text(json.dumps(names))
+
+    def state(self):
+        return json.loads((self.run_dir / "state.json").read_text())
+
+    def pids(self):
+        state = self.state()
+        return [s["process"]["pid"] for s in state["servers"]] + [state["supervisor"]["pid"]]
+
+    def log(self, name):
+        return (self.run_dir / "logs" / f"{name}.log").read_text()
+
+    def test_up_starts_the_asked_servers_and_hands_options_on(self):
+        done = self.up("--prefill", 2, "--decode", 3, "--compute-dtype", "f32", "--block-size", 8,
+                       "--threads", 5, "--served-model-name", "kjv")
+        self.assertIn("Baton is ready", done.stdout)
+        names = [s["name"] for s in self.state()["servers"]]
+        self.assertEqual(names, ["prefill-0", "prefill-1", "decode-0", "decode-1", "decode-2",
+                                 "router"])
+        for worker in names[:-1]:
+            for option in ("--compute-dtype f32", "--block-size 8", "--threads 5"):
+                self.assertIn(option, self.log(worker))
+        for server in self.state()["servers"][:-1]:
+            self.assertIn(f"--{server['role']} {server['address']}", self.log("router"))
+        self.assertIn("--served-model-name kjv", self.log("router"))
+
+    def test_status_json_has_the_documented_shape(self):
+        self.up()
+        status = json.loads(self.baton("status", "--json").stdout)
+        self.assertEqual(set(status), {"workers", "router"})
+        self.assertEqual([w["role"] for w in status["workers"]], ["prefill", "decode"])
+        for worker in status["workers"]:
+            self.assertEqual(set(worker), {"role", "pid", "address", "incarnation", "healthy",
+                                           "blocks", "running", "waiting", "metrics_url"})
+            self.assertEqual(worker["blocks"], {"free": 7, "cached": 1, "reserved": 0,
+                                                "filling": 0, "ready": 0, "draining": 0})
+            self.assertTrue(runs(worker["pid"]))
+            self.assertIs(worker["healthy"], True)
+            self.assertEqual((worker["running"], worker["waiting"]), (2, 3))
+            self.assertEqual(worker["incarnation"], "18446744073709551615")
+        self.assertEqual(status["router"]["queued_requests"], 5)
+        self.assertIn("prefill", self.baton("status").stdout)
+
+    def test_complete_prints_the_streamed_answer(self):
+        self.up()
+        self.assertEqual(self.baton("complete", "Moses").stdout, "Mosesanswer to Moses\n")
+        self.assertEqual(self.baton("complete", "Hi", "--chat").stdout, "answer to Hi\n")
+        self.assertEqual(self.baton("complete", "Hi", "--no-stream").stdout, "Hianswer to Hi\n")
+
+    def test_complete_fails_when_the_server_refuses_or_the_stream_breaks_off(self):
+        self.up()
+        refused = self.baton("complete", "x", "--max-tokens", 0, check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("max_tokens 0: must be at least 1", refused.stderr)
+        broken = self.baton("complete", "x", "--seed", 13, check=False)
+        self.assertEqual(broken.returncode, 1)
+        self.assertIn("broke off", broken.stderr)
+
+    def test_down_drains_the_router_before_the_workers_and_is_safe_twice(self):
+        self.up()
+        pids = self.pids()
+        self.baton("down")
+        self.assertFalse([pid for pid in pids if runs(pid)])
+        for name in ("router", "prefill-0", "decode-0"):
+            self.assertIn(f"{name} drained", self.log(name))
+        times = {name: os.stat(self.run_dir / "logs" / f"{name}.log").st_mtime_ns
+                 for name in ("router", "prefill-0", "decode-0")}
+        self.assertLess(times["router"], min(times["prefill-0"], times["decode-0"]))
+        self.assertIn("No cluster is running", self.baton("down").stdout)
+
+    def test_start_fails_with_the_last_lines_of_the_server_that_died(self):
+        self.behave(decode_0={"die_at_start": "config.json: rope_type 'odd' is not supported"})
+        done = self.up(check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("decode-0", done.stderr)
+        self.assertIn("exit code 3", done.stderr)
+        self.assertIn("rope_type 'odd' is not supported", done.stderr)
+        self.assertFalse((self.run_dir / "state.json").exists())
+
+    def test_start_fails_when_a_server_is_not_ready_in_time(self):
+        self.behave(prefill_0={"never_ready": True})
+        done = self.up("--start-timeout-s", 1, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("prefill-0 was not ready within 1 s", done.stderr)
+
+    def test_crashed_worker_is_reported_and_the_rest_keeps_running(self):
+        self.up()
+        victim, *others = self.pids()
+        os.kill(victim, signal.SIGKILL)
+        report = wait_for(lambda: "prefill-0" in self.log("baton-up") and self.log("baton-up"))
+        self.assertIn("killed by signal 9 (Killed)", report)
+        self.assertIn("prefill-0 starts with", report)  # Its last log lines.
+        self.assertTrue(all(runs(pid) for pid in others))
+        status = self.baton("status", "--json", check=False)
+        self.assertEqual(status.returncode, 1)
+        self.assertEqual([w["healthy"] for w in json.loads(status.stdout)["workers"]],
+                         [False, True])
+
+    def test_no_server_survives_a_killed_supervisor(self):
+        self.up()
+        *servers, supervisor = self.pids()
+        os.kill(supervisor, signal.SIGKILL)
+        self.assertTrue(wait_for(lambda: not any(runs(pid) for pid in servers)))
+        self.assertIn("is gone", self.baton("status", check=False).stderr)
+        self.up()  # Stale state does not stand in the way.
+
+    def test_reused_pid_in_a_stale_state_is_not_taken_for_the_cluster(self):
+        self.up()
+        state = self.state()
+        self.baton("down")
+        bystander = subprocess.Popen(["sleep", "60"])
+        try:
+            for process in [state["supervisor"]] + [s["process"] for s in state["servers"]]:
+                process["pid"] = bystander.pid
+            (self.run_dir / "state.json").write_text(json.dumps(state))
+            self.assertIn("stale state removed", self.baton("down").stdout)
+            self.assertIsNone(bystander.poll())
+        finally:
+            bystander.kill()
+            bystander.wait()
+
+    def test_second_up_in_the_same_folder_is_refused_and_harms_nothing(self):
+        self.up()
+        pids = self.pids()
+        done = self.up(check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("already running", done.stderr)
+        self.assertIn("baton down --dir", done.stderr)
+        self.assertTrue(all(runs(pid) for pid in pids))
+
+    def test_port_in_use_is_named_with_its_cure(self):
+        with socket.create_server(("127.0.0.1", 0)) as holder:
+            port = holder.getsockname()[1]
+            done = self.baton("up", "--detach", "--model", self.model, "--http", port, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"--http {port}: the port is in use", done.stderr)
+
+    def test_missing_model_and_wrong_options_are_one_clear_line(self):
+        for arguments, text in ((["--model", "nowhere"], "--model nowhere: no such folder"),
+                                (["--model", self.folder], "holds no config.json"),
+                                (["--prefill", 0], "--prefill 0: must be between 1 and 64"),
+                                (["--modle", "x"], "did you mean --model?")):
+            done = self.baton("up", *arguments, check=False)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(text, done.stderr)
+            self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+
+    def test_foreground_prefixes_logs_and_drains_on_ctrl_c(self):
+        up = subprocess.Popen(self.command("up", "--model", self.model, "--http", 0, "--grpc", 0),
+                              stdout=subprocess.PIPE, text=True)
+        lines = []
+        for line in up.stdout:
+            lines.append(line)
+            if line.startswith("Press Ctrl-C"):
+                break
+        up.send_signal(signal.SIGINT)
+        lines += up.stdout.readlines()
+        up.stdout.close()
+        self.assertEqual(up.wait(timeout=20), 0)
+        text = "".join(lines)
+        for line in ("[prefill-0] prefill-0 starts", "[router] router drained", "[baton] stopped"):
+            self.assertIn(line, text)
+
+    def test_server_that_ignores_sigterm_is_killed_with_a_message(self):
+        self.behave(decode_0={"ignore_sigterm": True})
+        self.up()
+        pids = self.pids()
+        self.baton("down")
+        self.assertFalse([pid for pid in pids if runs(pid)])
+        self.assertIn("killing decode-0: it did not stop within 10 s", self.log("baton-up"))
+
+    def test_start_is_abandoned_when_its_command_is_killed(self):
+        self.behave(decode_0={"never_ready": True})
+        command = subprocess.Popen(
+            self.command("up", "--detach", "--model", self.model, "--http", 0, "--grpc", 0),
+            stdout=subprocess.DEVNULL)
+        started = wait_for(lambda: (self.run_dir / "state.json").exists() and
+                           len(self.pids()) == 3 and self.pids())
+        self.assertTrue(started)
+        command.kill()
+        command.wait()
+        self.assertTrue(wait_for(lambda: not any(runs(pid) for pid in started)))
+
+
+if __name__ == "__main__":
+    BATON = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main(verbosity=2)

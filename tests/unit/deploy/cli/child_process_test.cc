@@ -1,0 +1,110 @@
+#include "deploy/cli/child_process.h"
+
+#include <poll.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace baton::cli {
+namespace {
+
+class ChildProcessTest : public testing::Test {
+ protected:
+  std::unique_ptr<ChildProcess> Start(const std::string& script) {
+    auto child = ChildProcess::Start(
+        {.name = "child", .role = "decode", .program = "/bin/sh", .arguments = {"-c", script}},
+        log_, [this](const std::string&, absl::string_view line) { lines_.emplace_back(line); });
+    EXPECT_TRUE(child.ok()) << child.status();
+    return *std::move(child);
+  }
+
+  // Reads until the pipe is at its end, then collects the exit status.
+  static void Finish(ChildProcess& child) {
+    while (child.Pump()) {
+      pollfd output{.fd = child.output_fd(), .events = POLLIN, .revents = 0};
+      ASSERT_EQ(poll(&output, 1, 10'000), 1) << "no output and no end within 10 s";
+    }
+    for (int i = 0; child.running() && i < 1000; ++i) {
+      child.Reap();
+      poll(nullptr, 0, 10);
+    }
+    ASSERT_FALSE(child.running());
+  }
+
+  const std::string log_ = testing::TempDir() + "/child_process_test.log";
+  std::vector<std::string> lines_;
+};
+
+TEST_F(ChildProcessTest, CollectsBothOutputsAndTheExitCode) {
+  auto child = Start("echo one; echo two >&2; printf three; exit 3");
+  Finish(*child);
+  EXPECT_THAT(lines_, testing::ElementsAre("one", "two", "three"));
+  EXPECT_EQ(child->how_it_ended(), "exit code 3");
+  EXPECT_FALSE(child->ended_cleanly());
+}
+
+TEST_F(ChildProcessTest, NamesTheSignalThatKilled) {
+  auto child = Start("kill -9 $$");
+  Finish(*child);
+  EXPECT_EQ(child->how_it_ended(), "killed by signal 9 (Killed)");
+}
+
+TEST_F(ChildProcessTest, KeepsTheLastLinesOnly) {
+  auto child = Start("for i in $(seq 1000); do echo line $i; done");
+  Finish(*child);
+  EXPECT_TRUE(child->ended_cleanly());
+  EXPECT_EQ(lines_.size(), 1000u);
+  ASSERT_EQ(child->last_lines().size(), 15u);
+  EXPECT_EQ(child->last_lines().back(), "line 1000");
+}
+
+TEST_F(ChildProcessTest, EndlessLineIsCutAndDoesNotGrow) {
+  auto child = Start("head -c 100000 /dev/zero | tr '\\0' x");
+  Finish(*child);
+  EXPECT_GT(lines_.size(), 1u);
+  for (const std::string& line : lines_) EXPECT_LE(line.size(), 16u * 1024 + 8192);
+}
+
+TEST_F(ChildProcessTest, SignalsAreDefaultInTheChild) {
+  signal(SIGPIPE, SIG_IGN);
+  auto child = Start("kill -PIPE $$; echo survived");
+  signal(SIGPIPE, SIG_DFL);
+  Finish(*child);
+  EXPECT_THAT(lines_, testing::IsEmpty());
+}
+
+TEST_F(ChildProcessTest, DestructionEndsTheProcess) {
+  auto child = Start("exec sleep 60");
+  const ProcessIdentity identity = child->identity();
+  ASSERT_TRUE(IsRunning(identity));
+  child.reset();
+  EXPECT_FALSE(IsRunning(identity));
+}
+
+TEST_F(ChildProcessTest, MissingProgramIsNamedWithItsCure) {
+  const auto child = ChildProcess::Start({.name = "x", .program = "/nowhere/baton-x"}, log_, {});
+  ASSERT_FALSE(child.ok());
+  EXPECT_THAT(std::string(child.status().message()), testing::HasSubstr("/nowhere/baton-x"));
+  EXPECT_THAT(std::string(child.status().message()), testing::HasSubstr("build it with"));
+}
+
+TEST_F(ChildProcessTest, LogFileTurnsOverAtItsLimit) {
+  LogFile log(log_, /*keep=*/false, /*max_bytes=*/100);
+  for (int i = 0; i < 30; ++i) log.WriteLine("0123456789");
+  EXPECT_EQ(log.dropped_lines(), 0);
+  EXPECT_LE(std::filesystem::file_size(log_), 111u + 11u);
+  EXPECT_GT(std::filesystem::file_size(log_ + ".1"), 100u);
+}
+
+TEST_F(ChildProcessTest, LogOnAFullDiskDropsAndCounts) {
+  LogFile log("/dev/full");
+  log.WriteLine("lost");
+  EXPECT_EQ(log.dropped_lines(), 1);
+}
+
+}  // namespace
+}  // namespace baton::cli

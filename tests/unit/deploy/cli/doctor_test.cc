@@ -1,0 +1,56 @@
+#include "deploy/cli/doctor.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace baton::cli {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+Machine GoodMachine() {
+  return {.cpu_model = "a CPU",
+          .isa = "AVX2",
+          .cores = 4,
+          .memory_bytes = 16 * kGiB,
+          .available_bytes = 8 * kGiB,
+          .open_files = 1 << 16};
+}
+
+std::vector<std::string> Problems(const Machine& machine, const ModelNeed& need) {
+  std::vector<std::string> subjects;
+  for (const Finding& finding : Examine(machine, &need)) {
+    if (!finding.cure.empty()) subjects.push_back(finding.subject);
+  }
+  return subjects;
+}
+
+TEST(DoctorTest, GoodMachineHasNoProblem) {
+  EXPECT_THAT(Problems(GoodMachine(), {.weight_bytes = 1 << 20}), testing::IsEmpty());
+}
+
+TEST(DoctorTest, EachShortageIsItsOwnProblem) {
+  Machine machine = GoodMachine();
+  machine.cores = 1;
+  machine.isa = "portable";
+  machine.open_files = 1024;
+  EXPECT_THAT(Problems(machine, {}), testing::ElementsAre("CPU", "ISA", "open files"));
+}
+
+TEST(DoctorTest, ModelThatDoesNotFitIsAProblem) {
+  EXPECT_THAT(Problems(GoodMachine(), {.weight_bytes = 3 * kGiB}),
+              testing::ElementsAre("model fit"));
+  EXPECT_THAT(
+      Problems(GoodMachine(), {.kv_bytes_per_token = kGiB / 1024, .max_positions = 8 * 1024}),
+      testing::ElementsAre("model fit"));
+}
+
+TEST(DoctorTest, ReadsWhatTheShippedModelNeeds) {
+  const ModelNeed need = ReadModelNeed(std::string(BATON_SOURCE_DIR) + "/deploy/models/tiny-kjv");
+  EXPECT_EQ(need.kv_bytes_per_token, 2 * 6 * 2 * 32 * 4);
+  EXPECT_EQ(need.max_positions, 2048);
+  EXPECT_GT(need.weight_bytes, 6'000'000);
+}
+
+}  // namespace
+}  // namespace baton::cli

@@ -1,0 +1,86 @@
+#include "deploy/cli/launch_plan.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace baton::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string Line(const ProcessSpec& spec) {
+  return spec.program + " " + absl::StrJoin(spec.arguments, " ");
+}
+
+TEST(LaunchPlanTest, WorkersShareTheCoresAndGetTheOptions) {
+  const UpOptions options{
+      .model = "/m", .prefill = 1, .decode = 2, .compute_dtype = "f32", .block_size = 8};
+  const auto specs = PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/7);
+  ASSERT_EQ(specs.size(), 3u);
+  EXPECT_THAT(Line(specs[0]), testing::StartsWith("/bin/baton-prefill --model /m"));
+  EXPECT_THAT(Line(specs[2]), testing::StartsWith("/bin/baton-decode --model /m"));
+  EXPECT_THAT(Line(specs[2]), HasSubstr("--ready-file /run/ready/decode-1.json"));
+  for (const ProcessSpec& spec : specs) {
+    EXPECT_THAT(Line(spec), HasSubstr("--threads 2"));
+    EXPECT_THAT(Line(spec), HasSubstr("--compute-dtype f32"));
+    EXPECT_THAT(Line(spec), HasSubstr("--block-size 8"));
+    EXPECT_THAT(Line(spec), Not(HasSubstr("--num-blocks")));
+  }
+}
+
+ServerRecord Worker(const std::string& role, const std::string& address) {
+  ServerRecord record;
+  record.role = role;
+  record.address = address;
+  return record;
+}
+
+TEST(LaunchPlanTest, RouterIsToldEveryWorkerByRole) {
+  const UpOptions options{.model = "/m", .http_port = 0, .policy = "least_loaded"};
+  const std::vector<ServerRecord> workers = {Worker("prefill", "h:1"), Worker("decode", "h:2"),
+                                             Worker("decode", "h:3")};
+  const std::string line = Line(PlanRouter(options, "/bin", RunDir("/run"), workers));
+  EXPECT_THAT(line, HasSubstr("--prefill h:1 --decode h:2 --decode h:3"));
+  EXPECT_THAT(line, HasSubstr("--http-port 0"));
+  EXPECT_THAT(line, HasSubstr("--policy least_loaded"));
+}
+
+TEST(LaunchPlanTest, OptionsOutOfRangeAreNamed) {
+  EXPECT_THAT(UpOptions{.prefill = 0}.Validate().ToString(), HasSubstr("--prefill 0"));
+  EXPECT_THAT(UpOptions{.decode = 65}.Validate().ToString(), HasSubstr("--decode 65"));
+  EXPECT_THAT(UpOptions{.http_port = 65536}.Validate().ToString(), HasSubstr("--http 65536"));
+  EXPECT_THAT((UpOptions{.http_port = 5, .grpc_port = 5}.Validate().ToString()),
+              HasSubstr("both 5"));
+  EXPECT_TRUE((UpOptions{.http_port = 0, .grpc_port = 0}.Validate().ok()));
+}
+
+TEST(LaunchPlanTest, HalfWrittenReadyFileIsNotReady) {
+  const std::string path = testing::TempDir() + "/ready.json";
+  std::filesystem::remove(path);
+  EXPECT_EQ(ReadReadyFile(path).status().code(), absl::StatusCode::kUnavailable);
+  std::ofstream(path) << R"({"address": "127.0.0.1:5", "metr)";
+  EXPECT_EQ(ReadReadyFile(path).status().code(), absl::StatusCode::kUnavailable);
+  std::ofstream(path) << R"({"address": "127.0.0.1:5", "incarnation": 18446744073709551615})";
+  const auto ready = ReadReadyFile(path);
+  ASSERT_TRUE(ready.ok());
+  EXPECT_EQ(ready->address, "127.0.0.1:5");
+  EXPECT_EQ(ready->incarnation.get<uint64_t>(), 18446744073709551615u);
+}
+
+TEST(LaunchPlanTest, ModelFolderMustHoldAConfig) {
+  const std::string folder = testing::TempDir() + "/launch_plan_model";
+  std::filesystem::remove_all(folder);
+  EXPECT_THAT(FindModel(folder, "/").status().ToString(), HasSubstr("no such folder"));
+  std::filesystem::create_directories(folder);
+  EXPECT_THAT(FindModel(folder, "/").status().ToString(), HasSubstr("no config.json"));
+  std::ofstream(folder + "/config.json") << "{}";
+  EXPECT_TRUE(FindModel(folder, "/").ok());
+}
+
+}  // namespace
+}  // namespace baton::cli

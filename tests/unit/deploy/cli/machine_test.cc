@@ -1,0 +1,45 @@
+#include "deploy/cli/machine.h"
+
+#include "gtest/gtest.h"
+
+namespace baton::cli {
+namespace {
+
+TEST(MachineTest, QuotaIsRoundedUpToWholeCores) {
+  EXPECT_EQ(CoresOfQuota("200000 100000\n"), 2);
+  EXPECT_EQ(CoresOfQuota("150000 100000"), 2);
+  EXPECT_EQ(CoresOfQuota("max 100000"), 0);
+  EXPECT_EQ(CoresOfQuota(""), 0);
+  EXPECT_EQ(CoresOfQuota("-1 100000"), 0);
+  EXPECT_EQ(CoresOfQuota("5 0"), 0);
+}
+
+TEST(MachineTest, IsaIsTheWidestWholeSet) {
+  EXPECT_EQ(IsaOfFlags("fpu sse2 avx2 fma"), "AVX2");
+  EXPECT_EQ(IsaOfFlags("avx2 fma avx512f avx512bw avx512vl"), "AVX-512");
+  EXPECT_EQ(IsaOfFlags("avx2 fma avx512f"), "AVX2");
+  EXPECT_EQ(IsaOfFlags("avx2"), "portable");
+  EXPECT_EQ(IsaOfFlags(""), "portable");
+}
+
+TEST(MachineTest, EachWorkerHasAtLeastOneThread) {
+  EXPECT_EQ(ThreadsPerWorker(8, 3), 2);
+  EXPECT_EQ(ThreadsPerWorker(2, 5), 1);
+  EXPECT_EQ(ThreadsPerWorker(4, 0), 4);
+}
+
+TEST(MachineTest, ReadsThisMachine) {
+  const Machine machine = ReadMachine();
+  EXPECT_GE(machine.cores, 1);
+  EXPECT_GT(machine.memory_bytes, 0);
+  EXPECT_LE(machine.available_bytes, machine.memory_bytes);
+}
+
+TEST(MachineTest, BytesAreShownInTheirUnit) {
+  EXPECT_EQ(HumanBytes(1536), "1.5 KiB");
+  EXPECT_EQ(HumanBytes(3 << 20), "3.0 MiB");
+  EXPECT_EQ(HumanBytes(int64_t{5} << 30), "5.0 GiB");
+}
+
+}  // namespace
+}  // namespace baton::cli
