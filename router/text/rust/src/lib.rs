@@ -1,0 +1,9 @@
+//! Tokenizer and chat templates of one model behind a C ABI (see `ffi`). No panic leaves this
+//! library, no call of it writes to standard error, and all shared data is immutable after load.
+
+mod codec;
+mod failure;
+mod ffi;
+mod model_files;
+mod stream;
+mod template;
