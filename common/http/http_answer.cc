@@ -173,10 +173,10 @@ void Connection::AfterAnswer() {
   }
   // One long answer must not keep its buffers for the life of the connection.
   std::string().swap(sending_);
-  if (keep_alive_ && !peer_closed_) {
+  if (keep_alive_) {
     return WaitForRequest();
   }
-  Linger();
+  return unread_body_ ? Linger() : Close();
 }
 
 void Connection::Linger() {

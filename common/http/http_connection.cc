@@ -73,8 +73,8 @@ void Connection::Disarm(Watchdog& watchdog) {
 
 void Connection::WaitForRequest() {
   state_ = State::kIdle;
-  if (core_->draining && buffer_.size() == 0) {
-    return Linger();
+  if (buffer_.size() == 0 && (core_->draining || peer_closed_)) {
+    return Close();
   }
   Arm(read_watchdog_, core_->options.idle_timeout);
   if (buffer_.size() > 0 && !read_pending_) {
@@ -187,7 +187,7 @@ std::optional<Response> Connection::CheckHead(Request& head) {
     return ErrorResponse(400, kInvalid, "The request needs exactly one Host header.");
   }
   if (message.count(beast_http::field::transfer_encoding) > 0 && !parser_->chunked()) {
-    return ErrorResponse(501, kInvalid, "The only Transfer-Encoding supported is chunked.");
+    return ErrorResponse(400, kInvalid, "The only Transfer-Encoding supported is chunked.");
   }
   const bool any = target == "*" && head.method == "OPTIONS";
   if (!any && !ParseTarget(target, &head.path, &head.query)) {
@@ -289,12 +289,14 @@ void Connection::Dispatch(Request request) {
 
 // Answers without a handler. A body that was not read makes the connection useless.
 void Connection::Refuse(Response response) {
-  const bool complete = parser_.has_value() && parser_->is_done();
+  // After what is not quite HTTP nobody knows where the next request begins.
+  const bool complete = parser_.has_value() && parser_->is_done() && response.status != 400;
   state_ = State::kHandling;
   Disarm(read_watchdog_);
   parser_.reset();
   exchange_ = ++last_exchange_;
   keep_alive_ = keep_alive_ && complete;
+  unread_body_ = !complete;
   Respond(exchange_, std::move(response));
 }
 

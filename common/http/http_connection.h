@@ -88,6 +88,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const Route* route_ = nullptr;
   State state_ = State::kIdle;
   bool read_pending_ = false;
+  bool unread_body_ = false;  // Refused before all of it came.
   bool peer_closed_ = false;  // It sends no more; most likely it is gone.
   int64_t lingered_bytes_ = 0;
   int64_t reserved_body_bytes_ = 0;

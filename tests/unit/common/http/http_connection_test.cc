@@ -1,0 +1,139 @@
+#include "common/http/http_connection.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/base/random.h"
+#include "common/http/http_server.h"
+#include "tests/unit/common/http/test_client.h"
+
+namespace baton::http {
+namespace {
+
+// A request that is broken in one of the ways that a seed picks.
+std::string BrokenRequest(Random& random) {
+  static const std::vector<std::string> kPieces = {"GET",
+                                                   "POST",
+                                                   " ",
+                                                   "/echo",
+                                                   "/health",
+                                                   " HTTP/1.1",
+                                                   " HTTP/1.0",
+                                                   " HTTP/9.9",
+                                                   "\r\n",
+                                                   "\n",
+                                                   "\r",
+                                                   "Host: t",
+                                                   "Content-Length: ",
+                                                   "Content-Length: 5",
+                                                   "Content-Length: -1",
+                                                   "Content-Length: 99999999999999999999",
+                                                   "Transfer-Encoding: chunked",
+                                                   "Transfer-Encoding: gzip",
+                                                   "Transfer-Encoding: chunked, chunked",
+                                                   "Expect: 100-continue",
+                                                   "Connection: close",
+                                                   "Connection: upgrade",
+                                                   "ffffffffffffffff\r\n",
+                                                   "5\r\nhello\r\n",
+                                                   "0\r\n\r\n",
+                                                   ":",
+                                                   ": x",
+                                                   "\0",
+                                                   "\xFF\xFE",
+                                                   "%",
+                                                   "%zz",
+                                                   "*",
+                                                   "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+                                                   "{\"a\":1}",
+                                                   "\x16\x03\x01\x02\x00",
+                                                   " folded",
+                                                   "\t"};
+  std::string request;
+  const uint64_t kind = random.Below(4);
+  if (kind == 0) {  // Noise.
+    const uint64_t length = random.Below(200);
+    for (uint64_t i = 0; i < length; ++i) {
+      request.push_back(static_cast<char>(random.Below(256)));
+    }
+    return request;
+  }
+  if (kind == 1) {  // Pieces in any order.
+    const uint64_t count = 1 + random.Below(20);
+    for (uint64_t i = 0; i < count; ++i) {
+      request += kPieces[random.Below(kPieces.size())];
+    }
+    return request + (random.Below(2) == 0 ? "\r\n\r\n" : "");
+  }
+  request = "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello";
+  if (kind == 2) {  // A good one, cut and with a few bytes changed.
+    const uint64_t flips = random.Below(4);
+    for (uint64_t i = 0; i < flips; ++i) {
+      request[random.Below(request.size())] = static_cast<char>(random.Below(256));
+    }
+    return request.substr(0, random.Below(request.size() + 1));
+  }
+  // A good one with a piece in the middle.
+  return request.insert(random.Below(request.size()), kPieces[random.Below(kPieces.size())]);
+}
+
+TEST(HttpConnectionTest, SurvivesTenThousandMalformedRequests) {
+  auto created = HttpServer::Create(
+      {.idle_timeout = std::chrono::seconds(2),
+       .header_timeout = std::chrono::seconds(2),
+       .body_timeout = std::chrono::seconds(2)},
+      {{"GET", "/health",
+        [](Request, std::shared_ptr<ResponseWriter> w) { w->Send({.body = "ok"}); }, true},
+       {"POST", "/echo", [](Request r, std::shared_ptr<ResponseWriter> w) {
+          w->Send({.body = std::move(r.body)});
+        }}});
+  ASSERT_TRUE(created.ok());
+  HttpServer& server = **created;
+  server.Start();
+  Random random(20240601);
+  int answered = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    TestClient client(server.port());
+    ASSERT_TRUE(client.connected()) << "request " << i;
+    client.Send(BrokenRequest(random));
+    client.ShutdownSend();
+    const WireResponse response = client.Read();
+    if (response.status != 0) {
+      ++answered;
+      ASSERT_NE(response.status / 100, 5) << "request " << i << ": " << response.head;
+    }
+  }
+  EXPECT_GT(answered, 1000);
+  EXPECT_EQ(TestClient(server.port()).Get("/health").body, "ok");
+  server.Stop(std::chrono::seconds(10));
+  EXPECT_EQ(server.num_connections(), 0);
+}
+
+TEST(HttpConnectionTest, RefusesWhatCouldBeReadInTwoWays) {
+  auto created =
+      HttpServer::Create({}, {{"POST", "/echo", [](Request r, std::shared_ptr<ResponseWriter> w) {
+                                 w->Send({.body = std::move(r.body)});
+                               }}});
+  ASSERT_TRUE(created.ok());
+  (*created)->Start();
+  const std::string start = "POST /echo HTTP/1.1\r\n";
+  for (const std::string& headers :
+       {std::string("Content-Length: 5\r\n\r\nhello"),  // No Host.
+        std::string("Host: a\r\nHost: b\r\nContent-Length: 5\r\n\r\nhello"),
+        std::string("Host: a\r\nContent-Length: 5\r\nContent-Length: 4\r\n\r\nhello"),
+        std::string("Host: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        std::string("Host: a\r\nTransfer-Encoding: gzip\r\n\r\nhello"),
+        std::string("Host : a\r\nContent-Length: 5\r\n\r\nhello"),
+        std::string("Host: a\r\nContent-Length: +5\r\n\r\nhello")}) {
+    TestClient client((*created)->port());
+    client.Send(start + headers);
+    const WireResponse response = client.Read();
+    EXPECT_EQ(response.status, 400) << headers;
+    EXPECT_EQ(response.Header("Connection"), "close") << headers;
+  }
+}
+
+}  // namespace
+}  // namespace baton::http

@@ -1,0 +1,345 @@
+#include "common/http/http_server.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "tests/unit/common/http/test_client.h"
+
+namespace baton::http {
+namespace {
+
+using std::chrono::milliseconds;
+using Writer = std::shared_ptr<ResponseWriter>;
+
+std::vector<Route> TestRoutes() {
+  return {
+      {"GET", "/health", [](Request, Writer w) { w->Send({.body = "ok"}); }, true},
+      {"POST", "/echo",
+       [](Request r, Writer w) { w->Send({.content_type = "text/plain", .body = r.body}); }},
+      {"GET", "/files/*", [](Request r, Writer w) { w->Send({.body = r.path + "|" + r.query}); }},
+      {"GET", "/silent", [](Request, Writer) {}},
+      {"GET", "/throws", [](Request, Writer) { throw std::runtime_error("secret"); }},
+      {"GET", "/who", [](Request r, Writer w) { w->Send({.body = r.principal}); }},
+  };
+}
+
+std::unique_ptr<HttpServer> StartServer(ServerOptions options = {},
+                                        std::vector<Route> routes = TestRoutes()) {
+  auto server = HttpServer::Create(std::move(options), std::move(routes));
+  EXPECT_TRUE(server.ok()) << server.status();
+  (*server)->Start();
+  return *std::move(server);
+}
+
+TEST(HttpServerTest, KeepsAConnectionForSeveralRequests) {
+  auto server = StartServer();
+  TestClient client(server->port());
+  EXPECT_EQ(client.Get("/health").body, "ok");
+  const WireResponse echo = client.Post("/echo", "hello");
+  EXPECT_EQ(echo.body, "hello");
+  EXPECT_EQ(echo.Header("Content-Type"), "text/plain");
+  EXPECT_EQ(echo.Header("Connection"), "keep-alive");
+  EXPECT_EQ(client.Get("/files/a%20b?q=1").body, "/files/a b|q=1");
+}
+
+TEST(HttpServerTest, AnswersPipelinedRequestsInOrder) {
+  auto server = StartServer();
+  TestClient client(server->port());
+  std::string wire;
+  for (int i = 0; i < 50; ++i) {
+    const std::string body = std::to_string(i);
+    wire += "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: " + std::to_string(body.size()) +
+            "\r\n\r\n" + body;
+  }
+  client.Send(wire);
+  client.ShutdownSend();
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(client.Read().body, std::to_string(i));
+  }
+}
+
+TEST(HttpServerTest, ReadsChunkedBodiesAndAnswersExpectations) {
+  auto server = StartServer();
+  TestClient client(server->port());
+  client.Send(
+      "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nTrailer: 1\r\n\r\n");
+  EXPECT_EQ(client.Read().body, "abcde");
+  client.Send(
+      "POST /echo HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+  EXPECT_EQ(client.Read().status, 100);
+  client.Send("hi");
+  EXPECT_EQ(client.Read().body, "hi");
+  client.Send("POST /echo HTTP/1.1\r\nHost: t\r\nExpect: tea\r\nContent-Length: 2\r\n\r\n");
+  EXPECT_EQ(client.Read().status, 417);
+}
+
+TEST(HttpServerTest, AnswersHeadWithoutBodyAndOptionsWithMethods) {
+  auto server = StartServer();
+  TestClient client(server->port());
+  client.Send("HEAD /health HTTP/1.1\r\nHost: t\r\n\r\n");
+  const WireResponse head = client.Read(/*head_only=*/true);
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.Header("Content-Length"), "2");
+  client.Send("OPTIONS /health HTTP/1.1\r\nHost: t\r\n\r\n");
+  const WireResponse options = client.Read();
+  EXPECT_EQ(options.status, 204);
+  EXPECT_EQ(options.Header("Allow"), "OPTIONS, GET, HEAD");
+  EXPECT_EQ(client.Get("/health").body, "ok");
+}
+
+TEST(HttpServerTest, RefusesUnknownPathsAndMethodsAsJson) {
+  auto server = StartServer();
+  TestClient client(server->port());
+  const WireResponse missing = client.Get("/nothing");
+  EXPECT_EQ(missing.status, 404);
+  EXPECT_NE(missing.body.find("\"error\""), std::string::npos);
+  client.Send("DELETE /echo HTTP/1.1\r\nHost: t\r\n\r\n");
+  const WireResponse wrong = client.Read();
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_EQ(wrong.Header("Allow"), "OPTIONS, POST");
+}
+
+TEST(HttpServerTest, RefusesBodiesAndHeadersBeyondTheLimits) {
+  auto server = StartServer({.max_body_bytes = 1000});
+  TestClient client(server->port());
+  client.Send("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1001\r\n\r\n");
+  EXPECT_EQ(client.Read().status, 413);
+  EXPECT_TRUE(client.AtEnd());
+  TestClient chunked(server->port());
+  chunked.Send("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" +
+               std::string(1001, 'x') + "\r\n0\r\n\r\n");
+  EXPECT_EQ(chunked.Read().status, 413);
+  EXPECT_EQ(TestClient(server->port()).Post("/echo", std::string(1000, 'x')).status, 200);
+  TestClient headers(server->port());
+  headers.Send("GET /health HTTP/1.1\r\nHost: t\r\nX: " + std::string(20000, 'x') + "\r\n\r\n");
+  EXPECT_EQ(headers.Read().status, 431);
+}
+
+TEST(HttpServerTest, RefusesBodiesThatTogetherNeedTooMuchMemory) {
+  auto server = StartServer({.max_total_body_bytes = 1000});
+  TestClient first(server->port());
+  first.Send("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 800\r\n\r\n");
+  TestClient second(server->port());
+  WireResponse refused;
+  do {  // Until the server has seen the first one's header.
+    refused = second.Post("/echo", std::string(300, 'x'));
+  } while (refused.status == 200);
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.Header("Retry-After"), "1");
+  first.Send(std::string(800, 'y'));
+  EXPECT_EQ(first.Read().status, 200);
+  EXPECT_EQ(TestClient(server->port()).Post("/echo", std::string(900, 'x')).status, 200);
+}
+
+TEST(HttpServerTest, AuthorizesBeforeItReadsTheBody) {
+  ServerOptions options;
+  options.authorize = [](const Request& head) {
+    Decision decision;
+    if (head.Find("authorization") == "Bearer good") {
+      decision.principal = "tenant";
+    } else {
+      decision.refusal = ErrorResponse(401, "authentication_error", "No valid key.");
+    }
+    return decision;
+  };
+  auto server = StartServer(std::move(options));
+  TestClient client(server->port());
+  client.Send("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+  EXPECT_EQ(client.Read().status, 401);
+  TestClient good(server->port());
+  good.Send("GET /who HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer good\r\n\r\n");
+  EXPECT_EQ(good.Read().body, "tenant");
+}
+
+TEST(HttpServerTest, AnswersForHandlersThatDoNotOrThrow) {
+  auto server = StartServer();
+  TestClient client(server->port());
+  EXPECT_EQ(client.Get("/silent").status, 500);
+  const WireResponse thrown = client.Get("/throws");
+  EXPECT_EQ(thrown.status, 500);
+  EXPECT_EQ(thrown.body.find("secret"), std::string::npos);
+  EXPECT_EQ(client.Get("/health").status, 200);
+}
+
+TEST(HttpServerTest, RefusesConnectionsBeyondTheLimit) {
+  auto server = StartServer({.max_connections = 2});
+  TestClient a(server->port());
+  TestClient b(server->port());
+  EXPECT_EQ(a.Get("/health").status, 200);
+  EXPECT_EQ(b.Get("/health").status, 200);
+  TestClient c(server->port());
+  EXPECT_EQ(c.Read().status, 503);
+  b.Close();
+  int status = 0;
+  while (status != 200) {  // Until the server has noticed.
+    status = TestClient(server->port()).Get("/health").status;
+  }
+  EXPECT_EQ(status, 200);
+}
+
+TEST(HttpServerTest, ClosesConnectionsThatTakeTooLong) {
+  auto server = StartServer({.idle_timeout = milliseconds(50),
+                             .header_timeout = milliseconds(50),
+                             .body_timeout = milliseconds(50)});
+  TestClient idle(server->port());
+  TestClient header(server->port());
+  TestClient body(server->port());
+  header.Send("GET /health HT");
+  body.Send("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\nabc");
+  EXPECT_TRUE(idle.AtEnd());
+  EXPECT_TRUE(header.AtEnd());
+  EXPECT_TRUE(body.AtEnd());
+  while (server->num_connections() > 0) {
+  }
+  EXPECT_EQ(server->num_connections(), 0);
+}
+
+TEST(HttpServerTest, TellsAHandlerThatItsClientHasGone) {
+  absl::Notification started;
+  absl::Notification gone;
+  Writer held;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/wait", [&](Request, Writer w) {
+                      held = w;
+                      w->OnDisconnect([&] { gone.Notify(); });
+                      started.Notify();
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient client(server->port());
+  client.Send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+  started.WaitForNotification();
+  EXPECT_FALSE(gone.HasBeenNotified());
+  client.Close();
+  EXPECT_TRUE(gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  held->Abort();
+  held.reset();
+}
+
+TEST(HttpServerTest, BoundsWhatASlowReaderMakesItKeep) {
+  constexpr int64_t kQueue = 100'000;
+  absl::Notification gone;
+  std::atomic<int64_t> accepted{0};
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/flood", [&](Request, Writer w) {
+                      w->OnDisconnect([&] { gone.Notify(); });
+                      w->StartStream({.content_type = "text/event-stream"});
+                      while (w->Write(std::string(1000, 'x'))) {
+                        accepted += 1000;
+                      }
+                    }});
+  auto server = StartServer({.max_queued_bytes = kQueue}, std::move(routes));
+  TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
+  client.Send("GET /flood HTTP/1.1\r\nHost: t\r\n\r\n");
+  EXPECT_TRUE(gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  // The queue, what was being written, and the kernel's buffers.
+  EXPECT_LT(accepted, 2 * kQueue + (int64_t{8} << 20));
+  EXPECT_EQ(TestClient(server->port()).Get("/health").status, 200);
+}
+
+TEST(HttpServerTest, ClosesAStreamWhoseReaderStalls) {
+  absl::Notification gone;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/big", [&](Request, Writer w) {
+                      w->OnDisconnect([&] { gone.Notify(); });
+                      w->StartStream({.body = std::string(32 << 20, 'x')});
+                    }});
+  // Not the last reference's end, but the stall must close it.
+  Writer held;
+  routes.back().handler = [&, handler = routes.back().handler](Request r, Writer w) {
+    held = w;
+    handler(std::move(r), std::move(w));
+  };
+  auto server = StartServer({.write_timeout = milliseconds(100)}, std::move(routes));
+  TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
+  client.Send("GET /big HTTP/1.1\r\nHost: t\r\n\r\n");
+  EXPECT_TRUE(gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  held.reset();
+}
+
+TEST(HttpServerTest, DeliversALargeAnswerToASlowButSteadyReader) {
+  auto routes = TestRoutes();
+  routes.push_back(
+      {"GET", "/big", [](Request, Writer w) { w->Send({.body = std::string(8 << 20, 'x')}); }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
+  EXPECT_EQ(client.Get("/big").body.size(), size_t{8} << 20);
+}
+
+TEST(HttpServerTest, StreamsToOldClientsUntilTheConnectionEnds) {
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/stream", [](Request, Writer w) {
+                      w->StartStream({.body = "one"});
+                      w->Write("two");
+                      w->Finish(/*close=*/false);
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient old(server->port());
+  old.Send("GET /stream HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(old.Read().body, "onetwo");
+  TestClient modern(server->port());
+  EXPECT_EQ(modern.Get("/stream").body, "onetwo");
+  EXPECT_EQ(modern.Get("/stream").body, "onetwo");
+}
+
+TEST(HttpServerTest, DrainsWithoutCuttingAnAnswer) {
+  absl::Notification started;
+  Writer held;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/wait", [&](Request, Writer w) {
+                      held = std::move(w);
+                      started.Notify();
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient idle(server->port());
+  EXPECT_EQ(idle.Get("/health").status, 200);
+  TestClient busy(server->port());
+  busy.Send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+  started.WaitForNotification();
+  server->BeginDrain();
+  EXPECT_TRUE(idle.AtEnd());
+  held->Send({.body = "late"});
+  held.reset();
+  const WireResponse late = busy.Read();
+  EXPECT_EQ(late.body, "late");
+  EXPECT_EQ(late.Header("Connection"), "close");
+  server->Stop(std::chrono::seconds(20));
+  EXPECT_EQ(server->num_connections(), 0);
+}
+
+TEST(HttpServerTest, StopsWhileStreamsAreHeldElsewhere) {
+  absl::Notification started;
+  Writer held;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/wait", [&](Request, Writer w) {
+                      w->StartStream({.body = "x"});
+                      held = std::move(w);
+                      started.Notify();
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient client(server->port());
+  client.Send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+  started.WaitForNotification();
+  server->Stop(Duration::zero());
+  EXPECT_TRUE(client.AtEnd());
+  server.reset();
+  EXPECT_FALSE(held->Write("y"));
+  held->Finish(false);
+}
+
+TEST(HttpServerTest, SaysWhichPortItCannotHave) {
+  auto server = StartServer();
+  const auto second = HttpServer::Create({.port = server->port()}, {});
+  ASSERT_FALSE(second.ok());
+  EXPECT_NE(second.status().message().find(std::to_string(server->port())), std::string::npos);
+  EXPECT_FALSE(HttpServer::Create({.host = "nowhere"}, {}).ok());
+}
+
+}  // namespace
+}  // namespace baton::http
