@@ -77,10 +77,15 @@ void Connection::WaitForRequest() {
     return Close();
   }
   Arm(read_watchdog_, core_->options.idle_timeout);
-  if (buffer_.size() > 0 && !read_pending_) {
+  if (buffer_.size() == 0) {
+    return RawRead();
+  }
+  if (!read_pending_) {
     return ReadHeader();
   }
-  RawRead();
+  // The next request is here already, and the read that was to notice a disconnect is in its way.
+  Error ignored;
+  socket_.cancel(ignored);
 }
 
 void Connection::RawRead() {
@@ -97,6 +102,9 @@ void Connection::OnRawRead(Error error, size_t bytes) {
   read_pending_ = false;
   if (state_ == State::kClosed) {
     return;
+  }
+  if (error == boost::asio::error::operation_aborted && state_ == State::kIdle) {
+    return ReadHeader();
   }
   if (error) {
     return state_ == State::kHandling ? OnPeerClosed() : Close();

@@ -26,6 +26,11 @@ absl::Status InvalidField(std::string_view param, std::string_view message) {
   return status;
 }
 
+absl::Status WithErrorParam(absl::Status status, std::string_view param) {
+  SetPayload(status, kParamUrl, param);
+  return status;
+}
+
 absl::Status WithErrorCode(absl::Status status, std::string_view code) {
   SetPayload(status, kCodeUrl, code);
   return status;

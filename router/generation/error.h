@@ -13,6 +13,9 @@ namespace baton {
 // e.g. "messages[2].content"; `message` names the value and the cure.
 absl::Status InvalidField(std::string_view param, std::string_view message);
 
+// Adds or replaces the field that an error of another kind is about.
+absl::Status WithErrorParam(absl::Status status, std::string_view param);
+
 // Adds or replaces the machine-readable code, e.g. "context_length_exceeded".
 absl::Status WithErrorCode(absl::Status status, std::string_view code);
 

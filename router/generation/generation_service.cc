@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "router/generation/error.h"
@@ -31,7 +30,7 @@ absl::Status CheckText(std::string_view text, const GenerationLimits& limits,
         "context_length_exceeded");
   }
   if (!IsValidUtf8(text)) {
-    return InvalidField(param, absl::StrCat(param, " is not valid UTF-8."));
+    return InvalidField(param, absl::StrFormat("%s is not valid UTF-8.", param));
   }
   return absl::OkStatus();
 }
@@ -41,7 +40,7 @@ absl::Status AboutField(const absl::Status& status, std::string_view param) {
   if (!absl::IsInvalidArgument(status) || !ErrorParam(status).empty()) {
     return status;
   }
-  return InvalidField(param, absl::StrCat(param, ": ", status.message()));
+  return InvalidField(param, absl::StrFormat("%s: %s", param, status.message()));
 }
 
 }  // namespace
@@ -192,9 +191,10 @@ absl::Status GenerationService::CheckModel(std::string_view model) const {
   if (model.empty() || model == options_.model_name) {
     return absl::OkStatus();
   }
-  absl::Status status = InvalidField(
-      "model", absl::StrFormat("The model `%s` does not exist; this server has `%s`.",
-                               ToValidUtf8(model.substr(0, 256)), options_.model_name));
+  absl::Status status = WithErrorParam(
+      absl::NotFoundError(absl::StrFormat("The model `%s` does not exist; this server has `%s`.",
+                                          ToValidUtf8(model.substr(0, 256)), options_.model_name)),
+      "model");
   return WithErrorCode(std::move(status), "model_not_found");
 }
 

@@ -12,7 +12,7 @@ GenerationSession::GenerationSession(Setup setup)
     : setup_(std::move(setup)),
       num_choices_(setup_.prepared.request.num_choices),
       sampling_(setup_.prepared.request.sampling),
-      prompts_(setup_.prepared.request.prompts),
+      prompts_(std::move(setup_.prepared.request.prompts)),
       wants_prompt_logprobs_(sampling_.num_prompt_logprobs >= 0),
       start_(Now()) {
   prompt_states_.resize(prompts_.size());

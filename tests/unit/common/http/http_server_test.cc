@@ -64,6 +64,38 @@ TEST(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   }
 }
 
+TEST(HttpServerTest, AnswersARequestThatCameWhileTheOneBeforeWasHandled) {
+  absl::Notification started;
+  absl::Notification go_on;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/wait", [&](Request, Writer w) {
+                      started.Notify();
+                      go_on.WaitForNotification();
+                      w->Send({.body = "first"});
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient client(server->port());
+  client.Send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+  started.WaitForNotification();
+  client.Send("GET /health HTTP/1.1\r\nHost: t\r\n\r\nGET /health HTTP/1.1\r\nHo");
+  // Another connection's answer: by then the bytes above have been read, most likely.
+  EXPECT_EQ(TestClient(server->port()).Get("/health").body, "ok");
+  go_on.Notify();
+  EXPECT_EQ(client.Read().body, "first");
+  EXPECT_EQ(client.Read().body, "ok");
+  client.Send("st: t\r\n\r\n");
+  EXPECT_EQ(client.Read().body, "ok");
+}
+
+TEST(HttpServerTest, AnswersManyRequestsOnOneConnection) {
+  auto server = StartServer();
+  TestClient client(server->port());
+  for (int i = 0; i < 3000; ++i) {
+    const std::string body = std::to_string(i);
+    ASSERT_EQ(client.Post("/echo", body).body, body);
+  }
+}
+
 TEST(HttpServerTest, ReadsChunkedBodiesAndAnswersExpectations) {
   auto server = StartServer();
   TestClient client(server->port());
