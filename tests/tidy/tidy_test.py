@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""The self-test of tidy.py: each planted violation is found, and a clean tree has none."""
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import tidy  # noqa: E402
+
+CLEAN = {
+    "common/base/ids.h": "#pragma once\nnamespace baton {\nint One();\n}\n",
+    "common/base/ids.cc": '#include "common/base/ids.h"\n#include "absl/strings/str_cat.h"\n'
+                          "namespace baton {\nint One() { return 1; }\n}\n",
+    "common/base/README.md": "# base\n",
+    "tests/unit/common/base/ids_test.cc":
+        '#include "common/base/ids.h"\nTEST(IdsTest, OneIsOne) {\n  EXPECT_EQ(1, One());\n}\n',
+}
+
+
+def body(lines, head="void Long()"):
+    return head + " {\n" + "  F();\n" * (lines - 2) + "}\n"
+
+
+class TidyTest(unittest.TestCase):
+    def violations(self, files, compiled=None, ninja=None):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            for name, text in {**CLEAN, **files}.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            build = None
+            if compiled is not None:
+                build = root / "build"
+                build.mkdir()
+                (build / "compile_commands.json").write_text(
+                    json.dumps([{"file": str(root / name)} for name in compiled]))
+                (build / "build.ninja").write_text(ninja or "")
+            found, _ = tidy.run(root, build)
+            return [(path, line, rule) for path, line, rule, _ in found]
+
+    def assert_found(self, rule, name, text, line=None, others=None):
+        found = self.violations({name: text, **(others or {})})
+        lines = [at for path, at, r in found if path == name and r == rule]
+        self.assertTrue(lines, f"{rule} was not found in {name}: {found}")
+        if line is not None:
+            self.assertIn(line, lines)
+
+    def assert_clean(self, name, text):
+        rules = [v for v in self.violations({name: text}) if v[2] != "no-test"]
+        self.assertEqual(rules, [])
+
+    def test_clean_tree_has_no_violation(self):
+        self.assertEqual(self.violations({}), [])
+
+    def test_long_function_is_found_at_its_first_line(self):
+        self.assert_found("function-size", "common/base/long.cc",
+                          "namespace a {\n\n" + body(71) + "}\n", line=3)
+        self.assert_clean("common/base/long.cc", "namespace a {\n" + body(70) + "}\n")
+
+    def test_long_functions_of_every_form_are_found(self):
+        for head in ("A::A(int a) : a_{a}, b_(2)", "auto F() -> int", "TEST_F(Suite, Claim)",
+                     "template <typename T>\nvoid F(T t = {}) const noexcept",
+                     "bool operator==(const A& a)", "const auto f = [](int x)"):
+            with self.subTest(head=head):
+                self.assert_found("function-size", "common/base/long.cc", body(72, head))
+
+    def test_method_inside_a_class_is_measured_and_the_class_is_not(self):
+        many = "".join(f"  int F{i}() {{ return {i}; }}\n" for i in range(200))
+        self.assert_clean("common/base/wide.h", "#pragma once\nclass A {\n" + many + "};\n")
+        self.assert_found("function-size", "common/base/wide.h",
+                          "#pragma once\nclass A {\n" + many + body(71) + "};\n", line=203)
+
+    def test_braces_in_strings_and_comments_do_not_count(self):
+        text = 'const char* a = "{";  // {\nchar b = \'{\'; /* {\n{ */\nconst char* c = R"x({ ")x";\n'
+        self.assert_clean("common/base/odd.cc", text + "namespace a {\n" + body(70) + "}\n")
+
+    def test_kernel_may_be_longer_than_a_host_function(self):
+        kernel = "__global__ void K(float* x)"
+        self.assert_clean("kernels/cuda/k.cu", body(150, kernel))
+        self.assert_found("function-size", "kernels/cuda/k.cu", body(151, kernel))
+
+    def test_long_main_and_long_file_are_found(self):
+        self.assert_found("function-size", "router/main.cc", body(61, "int main(int c, char** v)"))
+        self.assert_found("file-size", "common/base/big.py", "x = 1\n" * 501, line=501)
+        self.assert_found("readme-size", "common/base/README.md", "a\n" * 31)
+
+    def test_unmatched_braces_are_found_and_not_passed_over(self):
+        self.assert_found("braces", "common/base/odd.cc", "void F() {\n")
+
+    def test_upward_and_sideways_includes_are_found(self):
+        for folder, target in (("common/base", "common/node/node.h"),
+                               ("kernels/api", "common/kv_cache/kv_cache.h"),
+                               ("common/kv_cache", "common/engine/engine.h"),
+                               ("common/engine", "common/rpc/connection.h"),
+                               ("common/node", "common/transport/tcp/socket.h"),
+                               ("common/model", "kernels/cpu/gemm.h"),
+                               ("router", "kernels/api/kernels.h"),
+                               ("prefill_worker", "decode_worker/node.h"),
+                               ("deploy/cli", "router/node.h")):
+            with self.subTest(folder=folder, target=target):
+                self.assert_found("include-edge", f"{folder}/a.cc", f'\n#include "{target}"\n',
+                                  line=2)
+
+    def test_folder_without_an_entry_and_relative_include_are_found(self):
+        self.assert_found("include-edge", "common/new/a.cc", '#include "common/base/ids.h"\n')
+        self.assert_found("include-path", "common/base/a.cc", '#include "../base/ids.h"\n')
+        self.assert_found("include-path", "common/base/a.cc", '#include "ids.h"\n')
+
+    def test_generated_protobuf_types_stop_at_the_edge(self):
+        include = '#include "baton/v1/cluster.pb.h"\n'
+        self.assert_found("protobuf", "common/engine/a.cc", include)
+        self.assert_clean("common/rpc/a.cc", include)
+        self.assert_clean("router/inference_service.cc", include)
+
+    def test_banned_calls_are_found_in_code_and_not_in_comments(self):
+        for token in ("std::chrono::steady_clock::now();", "std::this_thread::sleep_for(d);",
+                      "std::thread t;", "std::random_device r;", 'getenv("A");'):
+            with self.subTest(token=token):
+                self.assert_found("banned", "common/base/a.cc", f"\nauto x = {token}\n", line=2)
+                self.assert_clean("common/base/a.cc", f"// {token}\n")
+        self.assert_clean("common/base/a.cc", "std::jthread t;\n")
+
+    def test_header_without_pragma_once_is_found(self):
+        self.assert_found("pragma-once", "common/base/a.h", "int F();\n")
+
+    def test_names_that_say_nothing_are_found(self):
+        for name in ("router/utils.h", "router/misc.cc", "router/common.h", "deploy/helpers.py"):
+            with self.subTest(name=name):
+                self.assert_found("file-name", name, "#pragma once\n")
+        for claim in ("Basic", "Works", "Test1", "TestAllocator", "Foo"):
+            with self.subTest(claim=claim):
+                self.assert_found("test-name", "tests/unit/a_test.cc",
+                                  f"TEST(IdsTest, {claim}) {{}}\n")
+        self.assert_found("test-name", "tests/clients/a_test.py",
+                          "class A:\n    def test_chat(self):\n        pass\n", line=2)
+
+    def test_source_without_a_test_is_found(self):
+        self.assert_found("no-test", "common/base/lonely.cc", "int x;\n")
+        self.assert_clean("router/main.cc", "int x;\n")
+
+    def test_exception_that_is_no_longer_needed_is_found(self):
+        found = self.violations({"deploy/cli/clock.cc": "int x;\n",
+                                 "deploy/cli/up.cc": "int x;\n",
+                                 "tests/unit/deploy/cli/up_test.cc": "int x;\n"})
+        self.assertEqual([v[2] for v in found], ["stale-exception", "stale-exception"])
+
+    def test_source_that_nothing_builds_is_found(self):
+        all_sources = [name for name in CLEAN if name.endswith(".cc")]
+        self.assertEqual(self.violations({}, compiled=all_sources), [])
+        self.assertIn(("common/base/ids.cc", 1, "not-built"),
+                      self.violations({}, compiled=all_sources[1:]))
+
+    def test_router_that_links_kernels_is_found(self):
+        edge = "build bin/baton-router: CXX_LINK x.o\n  LINK_LIBRARIES = lib/libbaton_rpc.a {}\n\n"
+        sources = [name for name in CLEAN if name.endswith(".cc")]
+        self.assertEqual(self.violations({}, sources, edge.format("")), [])
+        self.assertIn("router-kernels", [v[2] for v in self.violations(
+            {}, sources, edge.format("lib/libbaton_kernels_cpu.a"))])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
