@@ -84,6 +84,7 @@ ReceiveLedger::Admission ReceiveLedger::Admit(const FrameHeader& header, Incarna
     if (code == AbortCode::kNone) {
       if (ticket.coverage.Check(header.range) == Coverage::Overlap::kWhole) {
         counters_->Add(&TransportCounters::duplicate_ranges);
+        ticket.duplicate_bytes += header.payload_bytes;
         return {.kind = Admission::Kind::kDuplicate};
       }
       if (!ticket.begun) {
@@ -159,7 +160,7 @@ Incarnation ReceiveLedger::SenderOf(TicketId id) const {
 
 int64_t ReceiveLedger::AcceptedBytes(TicketId id) const {
   auto it = tickets_.find(id);
-  return it == tickets_.end() ? 0 : it->second.bytes;
+  return it == tickets_.end() ? 0 : it->second.bytes + it->second.duplicate_bytes;
 }
 
 void ReceiveLedger::End(Tickets::iterator it, absl::Status status, TokenOutput first) {

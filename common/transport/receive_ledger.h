@@ -54,8 +54,11 @@ class ReceiveLedger {
 
   void EndAll(const absl::Status& status);
 
-  // The sender of a live ticket, 0 when unknown; and what was accepted so far.
+  // The sender of a live ticket, 0 when unknown.
   Incarnation SenderOf(TicketId ticket) const;
+
+  // Payload bytes of the ticket that need not be sent again, duplicates included: what an
+  // acknowledgement tells.
   int64_t AcceptedBytes(TicketId ticket) const;
 
  private:
@@ -64,7 +67,8 @@ class ReceiveLedger {
     std::vector<BlockId> blocks;
     Coverage coverage;
     bool begun = false;
-    int64_t bytes = 0;
+    int64_t bytes = 0;            // Written and verified.
+    int64_t duplicate_bytes = 0;  // Of ranges that came again.
   };
   using Tickets = std::map<TicketId, Ticket>;
 

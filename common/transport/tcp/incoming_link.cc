@@ -1,0 +1,193 @@
+#include "common/transport/tcp/incoming_link.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/transport/pair_key.h"
+
+namespace baton {
+
+IncomingLink::IncomingLink(FileDescriptor socket, const Options& options)
+    : options_(options), stream_(std::move(socket), this, options_.stream) {}
+
+absl::Status IncomingLink::Malformed(std::string_view what) {
+  options_.counters->Add(&TransportCounters::malformed);
+  return absl::InvalidArgumentError("KV connection: " + std::string(what));
+}
+
+absl::StatusOr<PayloadPlan> IncomingLink::OnHeader(const FrameHeader& header) {
+  const bool expected = (state_ == State::kHello && header.type == FrameType::kHello) ||
+                        (state_ == State::kProof && header.type == FrameType::kProof) ||
+                        (state_ == State::kReady &&
+                         (header.type == FrameType::kData || header.type == FrameType::kFinal ||
+                          header.type == FrameType::kAbort));
+  if (!expected) {
+    if (state_ == State::kRefused) return absl::UnauthenticatedError("KV connection: refused");
+    return Malformed("a frame that does not belong here");
+  }
+  if (options_.ledger->SenderOf(header.ticket) == 0) options_.on_unknown_ticket();
+  if (header.type != FrameType::kData) return PayloadPlan{};
+  ReceiveLedger::Admission admission = options_.ledger->Admit(header, hello_.sender);
+  switch (admission.kind) {
+    case ReceiveLedger::Admission::Kind::kWrite:
+      return PayloadPlan{PayloadPlan::Kind::kMemory, std::move(admission.memory)};
+    case ReceiveLedger::Admission::Kind::kDuplicate:
+      unacked_.push_back(header.ticket);
+      break;
+    case ReceiveLedger::Admission::Kind::kRefused:
+      if (header.ticket != last_refused_) {
+        last_refused_ = header.ticket;
+        SendAbort(header.ticket, admission.code);
+      }
+      break;
+  }
+  return PayloadPlan{PayloadPlan::Kind::kDiscard, {}};
+}
+
+absl::Status IncomingLink::OnFrame(const ReceivedFrame& frame) {
+  switch (frame.header.type) {
+    case FrameType::kHello:
+      return OnHello(frame);
+    case FrameType::kProof:
+      return OnProof(frame);
+    case FrameType::kData:
+      return OnData(frame);
+    case FrameType::kFinal:
+      return OnFinal(frame);
+    default:  // kAbort; OnHeader lets nothing else through.
+      options_.ledger->Fail(frame.header.ticket, StatusOfAbort(frame.header.code), hello_.sender);
+      return absl::OkStatus();
+  }
+}
+
+absl::Status IncomingLink::RefuseHandshake(AbortCode code) {
+  options_.counters->Add(&TransportCounters::failed_handshakes);
+  state_ = State::kRefused;
+  return stream_.Queue({.header = {.type = FrameType::kAbort, .code = code}});
+}
+
+absl::Status IncomingLink::OnHello(const ReceivedFrame& frame) {
+  if (!frame.checksum_ok || frame.abandoned) return Malformed("hello checksum mismatch");
+  auto hello = DecodeHello(frame.body);
+  if (!hello.ok()) return Malformed(std::string(hello.status().message()));
+  hello_ = *hello;
+  if (hello_.receiver != options_.transport->incarnation) {
+    return RefuseHandshake(AbortCode::kWrongReceiver);
+  }
+  ASSIGN_OR_RETURN(challenge_.nonce, NewNonce());
+  challenge_.pool = ShapeOf(*options_.transport);
+  const PairKey key = DerivePairKey(options_.transport->secret, hello_.sender, hello_.receiver);
+  challenge_.proof = ReceiverProof(key, hello_, challenge_);
+  const auto body = EncodeChallenge(challenge_);
+  state_ = State::kProof;
+  return stream_.Queue(
+      {.header = {.type = FrameType::kChallenge}, .body = {body.begin(), body.end()}});
+}
+
+absl::Status IncomingLink::OnProof(const ReceivedFrame& frame) {
+  if (!frame.checksum_ok || frame.abandoned) return Malformed("proof checksum mismatch");
+  ASSIGN_OR_RETURN(const Mac proof, DecodeProof(frame.body));
+  const PairKey key = DerivePairKey(options_.transport->secret, hello_.sender, hello_.receiver);
+  if (!SameMac(proof, SenderProof(key, hello_, challenge_))) {
+    return RefuseHandshake(AbortCode::kUnauthenticated);
+  }
+  state_ = State::kReady;
+  options_.counters->Add(&TransportCounters::authenticated_connections);
+  options_.on_authenticated(this);
+  return stream_.Queue({.header = {.type = FrameType::kAccepted}});
+}
+
+absl::Status IncomingLink::FailTicket(TicketId ticket, AbortCode code) {
+  options_.ledger->Fail(ticket, StatusOfAbort(code), hello_.sender);
+  last_refused_ = ticket;
+  return stream_.Queue({.header = {.type = FrameType::kAbort, .ticket = ticket, .code = code}});
+}
+
+absl::Status IncomingLink::OnData(const ReceivedFrame& frame) {
+  if (frame.discarded) return absl::OkStatus();
+  const TicketId ticket = frame.header.ticket;
+  if (frame.abandoned) {
+    options_.counters->Add(&TransportCounters::abandoned_frames);
+    return FailTicket(ticket, AbortCode::kCancelled);
+  }
+  if (!frame.checksum_ok) {
+    options_.counters->Add(&TransportCounters::checksum_failures);
+    return FailTicket(ticket, AbortCode::kChecksum);
+  }
+  options_.ledger->Commit(frame.header);
+  if (unacked_.empty() || unacked_.back() != ticket) unacked_.push_back(ticket);
+  return absl::OkStatus();
+}
+
+absl::Status IncomingLink::OnFinal(const ReceivedFrame& frame) {
+  const TicketId ticket = frame.header.ticket;
+  if (frame.abandoned || !frame.checksum_ok) {
+    options_.counters->Add(&TransportCounters::checksum_failures);
+    return FailTicket(ticket, AbortCode::kChecksum);
+  }
+  auto body = DecodeFinal(frame.body);
+  if (!body.ok()) {
+    options_.counters->Add(&TransportCounters::malformed);
+    return FailTicket(ticket, AbortCode::kProtocol);
+  }
+  const AbortCode code = options_.ledger->Finish(ticket, hello_.sender, *body);
+  const FrameType type = code == AbortCode::kNone ? FrameType::kVerified : FrameType::kAbort;
+  return stream_.Queue({.header = {.type = type, .ticket = ticket, .code = code}});
+}
+
+void IncomingLink::SendAbort(TicketId ticket, AbortCode code) {
+  overflow_.Update(
+      stream_.Queue({.header = {.type = FrameType::kAbort, .ticket = ticket, .code = code}}));
+}
+
+absl::Status IncomingLink::SendAcks() {
+  std::sort(unacked_.begin(), unacked_.end());
+  unacked_.erase(std::unique(unacked_.begin(), unacked_.end()), unacked_.end());
+  for (TicketId ticket : unacked_) {
+    if (options_.ledger->SenderOf(ticket) != hello_.sender) continue;
+    const auto bytes = static_cast<uint64_t>(options_.ledger->AcceptedBytes(ticket));
+    RETURN_IF_ERROR(
+        stream_.Queue({.header = {.type = FrameType::kAck, .ticket = ticket, .value = bytes}}));
+  }
+  unacked_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status IncomingLink::OnReady(bool readable, bool writable, Time now) {
+  (void)now;
+  if (readable) RETURN_IF_ERROR(stream_.Read());
+  RETURN_IF_ERROR(SendAcks());
+  RETURN_IF_ERROR(overflow_);
+  if (writable || !stream_.wants_write()) RETURN_IF_ERROR(stream_.Write());
+  if (state_ == State::kRefused && stream_.idle()) {
+    return absl::UnauthenticatedError("KV connection: handshake refused");
+  }
+  return absl::OkStatus();
+}
+
+Time IncomingLink::NextDeadline() const {
+  return state_ == State::kReady ? kNever : options_.handshake_deadline;
+}
+
+absl::Status IncomingLink::OnTimer(Time now) {
+  if (now < NextDeadline()) return absl::OkStatus();
+  if (state_ != State::kRefused) options_.counters->Add(&TransportCounters::failed_handshakes);
+  return absl::DeadlineExceededError("KV connection: no handshake in time");
+}
+
+void IncomingLink::Supersede(const absl::Status& status) {
+  options_.ledger->SenderLost(hello_.sender, status);
+  superseded_ = true;
+}
+
+void IncomingLink::OnClosed(const absl::Status& status) {
+  if (state_ == State::kReady && !superseded_) {
+    options_.ledger->SenderLost(
+        hello_.sender,
+        absl::UnavailableError("KV transfer: connection lost: " + std::string(status.message())));
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "common/transport/handshake.h"
+#include "common/transport/receive_ledger.h"
+#include "common/transport/tcp/frame_stream.h"
+#include "common/transport/tcp/link.h"
+#include "common/transport/transport_options.h"
+
+namespace baton {
+
+// The receiving end of a data connection: authenticates the sender, then lets the ledger judge
+// every frame before its payload is read. Progress thread only.
+class IncomingLink : public Link {
+ public:
+  struct Options {
+    const TransportOptions* transport = nullptr;
+    FrameStream::Options stream;
+    ReceiveLedger* ledger = nullptr;
+    CounterBoard* counters = nullptr;
+    Time handshake_deadline = kNever;
+    // A frame came for a ticket the ledger does not know. The call that expects it may still be in
+    // the queue: the node made it before the sender heard of the ticket.
+    std::function<void()> on_unknown_ticket;
+    // The sender proved who it is; an older connection of the same sender has to go.
+    std::function<void(IncomingLink*)> on_authenticated;
+  };
+
+  IncomingLink(FileDescriptor socket, const Options& options);
+
+  absl::StatusOr<PayloadPlan> OnHeader(const FrameHeader& header) override;
+  absl::Status OnFrame(const ReceivedFrame& frame) override;
+  std::optional<OutgoingFrame> NextFrame() override { return std::nullopt; }
+  absl::Status OnReady(bool readable, bool writable, Time now) override;
+  absl::Status OnTimer(Time now) override;
+  Time NextDeadline() const override;
+  void OnClosed(const absl::Status& status) override;
+  FrameStream& stream() override { return stream_; }
+
+  // 0 until authenticated.
+  Incarnation sender() const { return state_ == State::kReady ? hello_.sender : 0; }
+
+  // The node gave the ticket up, or the ledger did: tell the sender.
+  void SendAbort(TicketId ticket, AbortCode code);
+
+  // Another connection of the same sender took over: closing this one ends no ticket of that one.
+  void Supersede(const absl::Status& status);
+
+ private:
+  enum class State : uint8_t { kHello, kProof, kReady, kRefused };
+
+  absl::Status OnHello(const ReceivedFrame& frame);
+  absl::Status OnProof(const ReceivedFrame& frame);
+  absl::Status OnData(const ReceivedFrame& frame);
+  absl::Status OnFinal(const ReceivedFrame& frame);
+  absl::Status FailTicket(TicketId ticket, AbortCode code);
+  // Says why and lets the connection close once that is written.
+  absl::Status RefuseHandshake(AbortCode code);
+  absl::Status Malformed(std::string_view what);
+  absl::Status SendAcks();
+
+  const Options options_;
+  FrameStream stream_;
+  State state_ = State::kHello;
+  Hello hello_;
+  Challenge challenge_;
+  absl::Status overflow_;          // Of the queue, noticed outside a method that can tell.
+  TicketId last_refused_;          // Answered once per run of frames.
+  std::vector<TicketId> unacked_;  // Tickets with news for an ack.
+  bool superseded_ = false;
+};
+
+}  // namespace baton

@@ -1,0 +1,296 @@
+#include "common/transport/tcp/outgoing_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/status.h"
+#include "common/transport/push_plan.h"
+
+namespace baton {
+namespace {
+
+constexpr double kFirstRate = 64e6;         // Bytes per second, before anything was measured.
+constexpr double kProgressBytes = 2 << 20;  // What may be under way between two acknowledgements.
+
+TicketId TicketOf(const std::variant<PushArgs, FinishArgs>& work) {
+  return std::visit([](const auto& args) { return args.ticket; }, work);
+}
+
+}  // namespace
+
+OutgoingLink::OutgoingLink(FileDescriptor socket, const Options& options, Time now)
+    : options_(options),
+      stream_(std::move(socket), this, options_.stream),
+      handshake_deadline_(now + options.handshake_timeout),
+      now_(now),
+      bytes_per_s_(kFirstRate),
+      last_progress_(now) {}
+
+Time OutgoingLink::Deadline(Time now) const {
+  const double expected_s = 10 * kProgressBytes / bytes_per_s_;
+  const double floor_s = ToSeconds(options_.min_progress_timeout);
+  // min_progress_timeout carries the time scale, so the measured part does not need it.
+  const double seconds = std::min(std::max(expected_s, floor_s), 3600.0);
+  return now + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
+void OutgoingLink::NoteProgress(int64_t bytes) {
+  const double seconds = std::max(ToSeconds(now_ - last_progress_), 1e-6);
+  last_progress_ = now_;
+  if (bytes < (64 << 10)) return;  // Too little to tell a rate from.
+  const double rate = std::clamp(static_cast<double>(bytes) / seconds, 1e4, 1e11);
+  bytes_per_s_ += 0.2 * (rate - bytes_per_s_);
+}
+
+void OutgoingLink::Start(StartArgs args) {
+  const TicketId ticket = args.ticket;
+  const bool same_key = args.key == options_.key;
+  auto it = tickets_.emplace(ticket, Ticket{.args = std::move(args)}).first;
+  if (!same_key) End(it, StatusOfAbort(AbortCode::kUnauthenticated), AbortCode::kNone);
+}
+
+void OutgoingLink::Announce(Tickets::iterator it, Work work, Time now) {
+  Ticket& ticket = it->second;
+  if (!ticket.outstanding() && state_ == State::kReady) {
+    ticket.deadline = Deadline(now);
+    if (work_.empty()) last_progress_ = now;
+  }
+  ++ticket.queued;
+  work_.push_back(std::move(work));
+}
+
+void OutgoingLink::Push(const PushArgs& args, Time now) {
+  Announce(tickets_.find(args.ticket), args, now);
+}
+
+void OutgoingLink::Finish(FinishArgs args, Time now) {
+  auto it = tickets_.find(args.ticket);
+  Announce(it, std::move(args), now);
+}
+
+void OutgoingLink::Abort(TicketId ticket) {
+  End(tickets_.find(ticket), absl::CancelledError("KV transfer: aborted here"),
+      AbortCode::kCancelled);
+}
+
+void OutgoingLink::DropWork(TicketId ticket) {
+  if (!work_.empty() && TicketOf(work_.front()) == ticket) {
+    frames_.clear();
+    next_frame_ = 0;
+  }
+  std::erase_if(work_, [&](const Work& work) { return TicketOf(work) == ticket; });
+}
+
+void OutgoingLink::End(Tickets::iterator it, absl::Status status, AbortCode tell) {
+  const TicketId id = it->first;
+  stream_.AbandonFrame(id);
+  DropWork(id);
+  TransferEvent event{.ticket = id, .status = std::move(status), .bytes = it->second.acked_bytes};
+  tickets_.erase(it);
+  if (tell != AbortCode::kNone && state_ == State::kReady) {
+    overflow_.Update(
+        stream_.Queue({.header = {.type = FrameType::kAbort, .ticket = id, .code = tell}}));
+  }
+  options_.transport.sink(std::move(event));
+}
+
+absl::Status OutgoingLink::SendHello() {
+  hello_ = {.sender = options_.transport.incarnation,
+            .receiver = options_.receiver,
+            .pool = ShapeOf(options_.transport)};
+  ASSIGN_OR_RETURN(hello_.nonce, NewNonce());
+  const auto body = EncodeHello(hello_);
+  state_ = State::kChallenge;
+  return stream_.Queue({.header = {.type = FrameType::kHello}, .body = {body.begin(), body.end()}});
+}
+
+absl::StatusOr<PayloadPlan> OutgoingLink::OnHeader(const FrameHeader& header) {
+  const bool expected = (state_ == State::kChallenge && header.type == FrameType::kChallenge) ||
+                        (state_ == State::kAccepted && header.type == FrameType::kAccepted) ||
+                        (state_ == State::kReady &&
+                         (header.type == FrameType::kAck || header.type == FrameType::kVerified)) ||
+                        header.type == FrameType::kAbort;
+  if (expected) return PayloadPlan{};
+  options_.counters->Add(&TransportCounters::malformed);
+  return absl::InvalidArgumentError("KV connection: an answer that does not belong here");
+}
+
+absl::Status OutgoingLink::OnFrame(const ReceivedFrame& frame) {
+  const FrameHeader& header = frame.header;
+  if (header.type == FrameType::kChallenge) return OnChallenge(frame);
+  if (header.type == FrameType::kAck) return OnAck(header);
+  if (header.type == FrameType::kAccepted) {
+    state_ = State::kReady;
+    last_progress_ = now_;
+    options_.counters->Add(&TransportCounters::authenticated_connections);
+    for (auto& [id, ticket] : tickets_) {
+      if (ticket.outstanding()) ticket.deadline = Deadline(now_);
+    }
+    return absl::OkStatus();
+  }
+  if (header.type == FrameType::kAbort && header.ticket.empty()) {
+    options_.counters->Add(&TransportCounters::failed_handshakes);
+    return StatusOfAbort(header.code);
+  }
+  auto it = tickets_.find(header.ticket);
+  if (it == tickets_.end()) return absl::OkStatus();
+  if (header.type == FrameType::kAbort) {
+    End(it, StatusOfAbort(header.code), AbortCode::kNone);
+  } else if (it->second.final_sent) {
+    it->second.acked_bytes = it->second.sent_bytes;
+    End(it, absl::OkStatus(), AbortCode::kNone);
+  } else {
+    options_.counters->Add(&TransportCounters::malformed);
+    return absl::InvalidArgumentError("KV connection: verified before the final frame");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OutgoingLink::OnChallenge(const ReceivedFrame& frame) {
+  auto challenge = DecodeChallenge(frame.body);
+  if (!frame.checksum_ok || frame.abandoned || !challenge.ok()) {
+    options_.counters->Add(&TransportCounters::malformed);
+    return absl::InvalidArgumentError("KV connection: malformed challenge");
+  }
+  if (!SameMac(challenge->proof, ReceiverProof(options_.key, hello_, *challenge))) {
+    options_.counters->Add(&TransportCounters::failed_handshakes);
+    return StatusOfAbort(AbortCode::kUnauthenticated);
+  }
+  receiver_pool_ = challenge->pool;
+  const Mac proof = SenderProof(options_.key, hello_, *challenge);
+  OutgoingFrame answer{.header = {.type = FrameType::kProof}};
+  for (uint8_t byte : proof) answer.body.push_back(static_cast<std::byte>(byte));
+  state_ = State::kAccepted;
+  return stream_.Queue(std::move(answer));
+}
+
+absl::Status OutgoingLink::OnAck(const FrameHeader& header) {
+  auto acked = tickets_.find(header.ticket);
+  if (acked != tickets_.end()) {
+    Ticket& ticket = acked->second;
+    if (header.value > static_cast<uint64_t>(ticket.sent_bytes)) {
+      options_.counters->Add(&TransportCounters::malformed);
+      return absl::InvalidArgumentError("KV connection: more acknowledged than sent");
+    }
+    const int64_t bytes = static_cast<int64_t>(header.value);
+    if (bytes > ticket.acked_bytes) {
+      NoteProgress(bytes - ticket.acked_bytes);
+      ticket.acked_bytes = bytes;
+      ticket.deadline = ticket.outstanding() ? Deadline(now_) : kNever;
+    }
+  }
+  // The others wait for their turn on this connection, and it moves.
+  for (auto& [id, ticket] : tickets_) {
+    if (ticket.queued > 0) ticket.deadline = Deadline(now_);
+  }
+  return absl::OkStatus();
+}
+
+std::optional<OutgoingFrame> OutgoingLink::NextFrame() {
+  if (state_ != State::kReady) return std::nullopt;
+  while (next_frame_ < frames_.size() || !work_.empty()) {
+    if (next_frame_ < frames_.size()) return NextDataFrame();
+    auto it = tickets_.find(TicketOf(work_.front()));
+    if (const auto* finish = std::get_if<FinishArgs>(&work_.front())) {
+      if (auto frame = FinalFrame(*finish); frame.has_value()) return frame;
+      continue;
+    }
+    const PushArgs push = std::get<PushArgs>(work_.front());
+    auto frames = PlanPush(options_.transport, it->second.args, push, receiver_pool_);
+    if (!frames.ok()) {
+      End(it, frames.status(), AbortCode::kCancelled);
+      continue;
+    }
+    frames_ = *std::move(frames);
+    next_frame_ = 0;
+    if (frames_.empty()) {
+      --it->second.queued;
+      work_.pop_front();
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<OutgoingFrame> OutgoingLink::NextDataFrame() {
+  Ticket& ticket = tickets_.find(TicketOf(work_.front()))->second;
+  const FrameRange range = frames_[next_frame_++];
+  OutgoingFrame frame{
+      .header = {.type = FrameType::kData, .ticket = ticket.args.ticket, .range = range},
+      .memory = FrameMemory(*options_.transport.cache, range, ticket.args.blocks,
+                            options_.transport.first_head)};
+  for (const iovec& part : frame.memory) ticket.sent_bytes += static_cast<int64_t>(part.iov_len);
+  if (next_frame_ == frames_.size()) {
+    --ticket.queued;
+    work_.pop_front();
+    frames_.clear();
+    next_frame_ = 0;
+  }
+  return frame;
+}
+
+std::optional<OutgoingFrame> OutgoingLink::FinalFrame(const FinishArgs& args) {
+  auto it = tickets_.find(args.ticket);
+  auto body = EncodeFinal({args.digests, it->second.args.num_tokens, args.first});
+  if (!body.ok()) {
+    End(it, body.status(), AbortCode::kCancelled);
+    return std::nullopt;
+  }
+  it->second.final_sent = true;
+  --it->second.queued;
+  OutgoingFrame frame{.header = {.type = FrameType::kFinal, .ticket = args.ticket},
+                      .body = *std::move(body)};
+  work_.pop_front();
+  return frame;
+}
+
+absl::Status OutgoingLink::OnReady(bool readable, bool writable, Time now) {
+  now_ = now;
+  if (state_ == State::kConnecting) {
+    if (!readable && !writable) return absl::OkStatus();
+    RETURN_IF_ERROR(ConnectResult(stream_.socket()));
+    RETURN_IF_ERROR(SendHello());
+  }
+  if (readable) RETURN_IF_ERROR(stream_.Read());
+  RETURN_IF_ERROR(overflow_);
+  if (writable || !stream_.wants_write()) RETURN_IF_ERROR(stream_.Write());
+  return overflow_;
+}
+
+Time OutgoingLink::NextDeadline() const {
+  Time next = state_ == State::kReady ? kNever : handshake_deadline_;
+  for (const auto& [id, ticket] : tickets_) next = std::min(next, ticket.deadline);
+  return next;
+}
+
+absl::Status OutgoingLink::OnTimer(Time now) {
+  now_ = now;
+  if (state_ != State::kReady && now >= handshake_deadline_) {
+    options_.counters->Add(&TransportCounters::failed_handshakes);
+    return absl::UnavailableError("KV connection: no handshake in time");
+  }
+  std::vector<TicketId> expired;
+  for (auto& [id, ticket] : tickets_) {
+    if (!ticket.outstanding()) ticket.deadline = kNever;
+    if (now >= ticket.deadline) expired.push_back(id);
+  }
+  // A frame that is stuck half way holds up all others; there is no way around it but a new
+  // connection.
+  const bool stuck = !expired.empty() && stream_.partly_written();
+  for (TicketId id : expired) {
+    auto it = tickets_.find(id);
+    End(it, StatusOfAbort(AbortCode::kDeadline), AbortCode::kDeadline);
+  }
+  if (stuck) return absl::DeadlineExceededError("KV connection: stalled in the middle of a frame");
+  return overflow_;
+}
+
+void OutgoingLink::OnClosed(const absl::Status& status) {
+  const bool cancelled = absl::IsCancelled(status);
+  const bool known = cancelled || absl::IsUnauthenticated(status);
+  const absl::Status ended = known ? status
+                                   : absl::UnavailableError("KV transfer: connection lost: " +
+                                                            std::string(status.message()));
+  while (!tickets_.empty()) End(tickets_.begin(), ended, AbortCode::kNone);
+}
+
+}  // namespace baton

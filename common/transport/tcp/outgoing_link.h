@@ -1,0 +1,97 @@
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/transport/handshake.h"
+#include "common/transport/tcp/frame_stream.h"
+#include "common/transport/tcp/link.h"
+#include "common/transport/transport_options.h"
+
+namespace baton {
+
+// The sending end of a data connection: authenticates both ways, then turns the node's pushes, in
+// their order, into frames whenever the socket takes more. Owns the tickets that go over it and
+// ends each once. Progress thread only.
+class OutgoingLink : public Link {
+ public:
+  struct Options {
+    TransportOptions transport;  // Its sink is told of every ending.
+    FrameStream::Options stream;
+    CounterBoard* counters = nullptr;
+    Incarnation receiver = 0;
+    PairKey key{};
+    Duration handshake_timeout{};
+    Duration min_progress_timeout{};  // Of a ticket with something outstanding.
+  };
+
+  OutgoingLink(FileDescriptor socket, const Options& options, Time now);
+
+  // The ticket is new to this transport and its arguments are checked. One that cannot go over this
+  // connection ends at once.
+  void Start(StartArgs args);
+  void Push(const PushArgs& args, Time now);
+  void Finish(FinishArgs args, Time now);
+  void Abort(TicketId ticket);
+  bool Has(TicketId ticket) const { return tickets_.contains(ticket); }
+  bool idle() const { return tickets_.empty(); }
+  Incarnation receiver() const { return options_.receiver; }
+
+  absl::StatusOr<PayloadPlan> OnHeader(const FrameHeader& header) override;
+  absl::Status OnFrame(const ReceivedFrame& frame) override;
+  std::optional<OutgoingFrame> NextFrame() override;
+  absl::Status OnReady(bool readable, bool writable, Time now) override;
+  absl::Status OnTimer(Time now) override;
+  Time NextDeadline() const override;
+  void OnClosed(const absl::Status& status) override;
+  FrameStream& stream() override { return stream_; }
+
+  bool connecting() const { return state_ == State::kConnecting; }
+
+ private:
+  enum class State : uint8_t { kConnecting, kChallenge, kAccepted, kReady };
+  using Work = std::variant<PushArgs, FinishArgs>;
+  struct Ticket {
+    StartArgs args;
+    int64_t queued = 0;      // Pushes and finish in work_.
+    int64_t sent_bytes = 0;  // Handed to the stream.
+    int64_t acked_bytes = 0;
+    bool final_sent = false;  // Waits for kVerified.
+    Time deadline = kNever;
+    bool outstanding() const { return queued > 0 || final_sent || sent_bytes > acked_bytes; }
+  };
+  using Tickets = std::map<TicketId, Ticket>;
+
+  absl::Status SendHello();
+  absl::Status OnChallenge(const ReceivedFrame& frame);
+  absl::Status OnAck(const FrameHeader& header);
+  void Announce(Tickets::iterator it, Work work, Time now);
+  std::optional<OutgoingFrame> NextDataFrame();
+  std::optional<OutgoingFrame> FinalFrame(const FinishArgs& args);
+  // No byte of the ticket's blocks is read after it; `tell` the receiver unless kNone.
+  void End(Tickets::iterator it, absl::Status status, AbortCode tell);
+  void DropWork(TicketId ticket);
+  Time Deadline(Time now) const;
+  void NoteProgress(int64_t bytes);
+
+  const Options options_;
+  FrameStream stream_;
+  State state_ = State::kConnecting;
+  Time handshake_deadline_;
+  Time now_;  // Of the call in progress.
+  Hello hello_;
+  PoolShape receiver_pool_;
+  Tickets tickets_;
+  std::deque<Work> work_;           // In the order of the node's calls.
+  std::vector<FrameRange> frames_;  // Of the push at the front, from next_frame_ on.
+  size_t next_frame_ = 0;
+  double bytes_per_s_ = 0;  // Moving rate of acknowledged bytes.
+  Time last_progress_{};
+  absl::Status overflow_;
+};
+
+}  // namespace baton
