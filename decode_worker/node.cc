@@ -20,7 +20,7 @@ DecodeNode::DecodeNode(const DecodeNodeOptions& options, DecodeIdentity identity
       outbox_(outbox),
       engine_(options.engine, model.eos_token_ids, allocator, runner) {
   engine_.set_reclaim(
-      [this](const AgeKey& needy, bool begun) { return RevokeReservation(needy, begun); });
+      [this](const AgeKey& needy, bool alone) { return RevokeReservation(needy, alone); });
 }
 
 void DecodeNode::Handle(Message message, Time now) {
@@ -226,15 +226,15 @@ void DecodeNode::Emit(const Entry& entry, const TokenOutput& output) {
   outbox_.Send(entry.call, TokensEvent{.attempt = entry.attempt, .outputs = {output}});
 }
 
-bool DecodeNode::RevokeReservation(const AgeKey& needy, bool begun) {
+bool DecodeNode::RevokeReservation(const AgeKey& needy, bool alone) {
   if (num_revoked_draining_ > 0) return true;
   auto is_younger = [&](const std::map<AgeKey, CallId>& held) {
     return !held.empty() && needy < std::prev(held.end())->first;
   };
   const std::map<AgeKey, CallId>* from = nullptr;
-  if (is_younger(reserved_)) {
+  if (is_younger(reserved_) || (alone && !reserved_.empty())) {
     from = &reserved_;
-  } else if (begun && is_younger(receiving_)) {
+  } else if (alone && is_younger(receiving_)) {
     from = &receiving_;
   } else {
     return false;
@@ -244,7 +244,7 @@ bool DecodeNode::RevokeReservation(const AgeKey& needy, bool begun) {
   ++num_revoked_draining_;
   youngest.revoked = true;
   outbox_.Close(youngest.call,
-                absl::ResourceExhaustedError("the reservation was revoked for an older sequence"));
+                absl::ResourceExhaustedError("the reservation was revoked for a running sequence"));
   End(youngest);
   return true;
 }

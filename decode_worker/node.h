@@ -85,9 +85,10 @@ class DecodeNode : public Node {
   void OnTransfer(const TransferEvent& event);
   void OnVerified(Entry& entry, const TransferEvent& event);
   void OnStepDone(StepDone done, Time now);
-  // Takes the youngest reservation back that is younger than `needy` and that nobody writes to yet;
-  // with `begun` also one that is being written. True while one is coming back.
-  bool RevokeReservation(const AgeKey& needy, bool begun);
+  // Takes the youngest reservation back: one that is younger than `needy` and that nobody writes to
+  // yet. When `needy` is alone, so that nobody can be preempted for it, also an older one, then one
+  // that is being written and younger. True while one is coming back.
+  bool RevokeReservation(const AgeKey& needy, bool alone);
   void Emit(const Entry& entry, const TokenOutput& output);
   // Gives the entry up: everything that may still touch its blocks is told to stop, and the entry
   // goes once all of it has.

@@ -68,6 +68,7 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
   queue_.erase(KeyOf(sequence));
   LeaveQueue(request);
   sequence.route = *route;
+  sequence.prefill = directory_.at(route->prefill).hello.incarnation;
   sequence.prefilled = false;
   ++sequence.attempt;
   sequence.last_progress = now;
@@ -85,7 +86,7 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
   outbox_.OpenDecode(sequence.decode_call, route->decode,
                      DecodeRequest{.sequence = sequence.id,
                                    .attempt = sequence.attempt,
-                                   .prefill = directory_.at(route->prefill).hello.incarnation,
+                                   .prefill = sequence.prefill,
                                    .tokens = request.body.prompts[sequence.prompt],
                                    .prompt_length = need.prompt_tokens,
                                    .sampling = SamplingOf(sequence),

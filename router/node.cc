@@ -195,6 +195,11 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
     ++counters_.stale_mail;
     return;
   }
+  if (directory_.at(sequence.route.prefill).hello.incarnation != sequence.prefill) {
+    Requeue(sequence, sequence.route.prefill,
+            now);  // It restarted since; the ticket is not for it.
+    return;
+  }
   prefixes_.Correct(sequence.prefix_hashes, sequence.route.decode, event.cached_tokens);
   prefixes_.Add(sequence.prefix_hashes, sequence.route.decode);
   OpenPrefill(sequence,

@@ -77,6 +77,7 @@ class RouterNode : public Node {
     CallId decode_call = 0;             // 0 = none open.
     CallId prefill_call = 0;            // 0 = none open.
     Route route;                        // Valid unless queued.
+    Incarnation prefill = 0;            // The incarnation that the decode worker reserved for.
     bool holds_prefill_tokens = false;  // Counted in the prefill worker's pending_tokens.
     int32_t next_position = 0;          // The next token the client is to see.
     bool owes_score = false;            // Prompt log probabilities have not been emitted.

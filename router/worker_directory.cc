@@ -44,7 +44,7 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
 void WorkerDirectory::OnStatus(int32_t worker, const WorkerStatus& status, Time now) {
   Worker& w = workers_[worker];
   if (status.incarnation != w.hello.incarnation) return;
-  if (status.progress != w.status.progress || !status.computing) w.last_progress = now;
+  if (status.progress != w.status.progress) w.last_progress = now;
   w.status = status;
   w.skip_until = {};
 }

@@ -31,7 +31,7 @@ class WorkerDirectory {
     uint64_t group = 0;
     int64_t pending_tokens = 0;  // As in Candidate.
     Time skip_until{};           // It refused for now.
-    Time last_progress{};        // Its progress counter moved, or it had nothing to compute.
+    Time last_progress{};        // Its progress counter moved.
   };
 
   explicit WorkerDirectory(const std::vector<Role>& roles);

@@ -62,7 +62,7 @@ void Engine::ResumePreempted() {
     if (allocator_.num_available() < missing + headroom || !allocator_.Grow(table, missing)) {
       // Nobody overtakes: the oldest waits for enough blocks, and the younger behind it.
       table.Release();
-      if (reclaim_) reclaim_(oldest->first, /*begun=*/running_.empty());
+      if (reclaim_) reclaim_(oldest->first, /*alone=*/running_.empty());
       return;
     }
     sequence.num_computed = table.num_sealed() * allocator_.block_size();
@@ -85,7 +85,7 @@ bool Engine::EnsureBlocks(Sequence& sequence) {
   if (missing <= 0) return true;
   while (!allocator_.Grow(sequence.blocks, missing)) {
     const bool alone = running_.size() == 1;
-    if (reclaim_ && reclaim_(AgeOf(sequence), /*begun=*/alone)) return false;
+    if (reclaim_ && reclaim_(AgeOf(sequence), alone)) return false;
     // Alone: what it lacks is held by older or draining entries, and comes back with them.
     if (alone) return false;
     auto youngest = std::prev(running_.end());

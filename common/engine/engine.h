@@ -37,9 +37,9 @@ struct SequenceProgress {
 class Engine {
  public:
   // Asked when a sequence of age `needy` lacks blocks: true if some come back without preempting
-  // anyone, because a reservation younger than it was revoked. With `begun` also one whose
-  // transfer has begun. The needy sequence then sits out the step.
-  using Reclaim = std::function<bool(const AgeKey& needy, bool begun)>;
+  // anyone, because a reservation was revoked; the sequence then sits out the step. `alone`: nobody
+  // else runs, so nobody can be preempted for it.
+  using Reclaim = std::function<bool(const AgeKey& needy, bool alone)>;
 
   Engine(const EngineOptions& options, std::vector<int32_t> eos_token_ids,
          BlockAllocator& allocator, ModelRunner& runner);
