@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Builds Baton and runs its tests.
+#   tests/run.sh               the default set: every label below in a release build, and the unit
+#                              and simulator tests once more under ASan + UBSan
+#   tests/run.sh --label L     only this label (repeatable): unit kernels golden transport sim tidy
+#                              cluster clients, or asan for the sanitizer build
+#   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests
+# Prints the time per label, and PASS or FAIL in its last line.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+labels=()
+nightly=0
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --label) labels+=("${2:?--label needs a name}"); shift ;;
+    --nightly) nightly=1 ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "tests/run.sh: unknown option $1; see --help" >&2; exit 2 ;;
+  esac
+  shift
+done
+known=(unit kernels golden transport sim tidy cluster clients)
+for label in ${labels[@]+"${labels[@]}"}; do
+  case " ${known[*]} asan " in
+    *" $label "*) ;;
+    *) echo "tests/run.sh: unknown label $label; one of: ${known[*]} asan" >&2; exit 2 ;;
+  esac
+done
+
+begin=$SECONDS
+took() { printf '%d:%02d' $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60)); }
+step() { printf '\n==> [%s] %s\n' "$(took)" "$*"; }
+fail() { printf '\nFAIL: %s after %s\n' "$*" "$(took)"; exit 1; }
+jobs=$(nproc)
+export NINJA_STATUS="[%f/%t, %es] "
+if [ "$nightly" = 1 ]; then
+  export BATON_NIGHTLY=1 BATON_SIM_SEEDS="${BATON_SIM_SEEDS:-100000}"
+fi
+
+configure() {
+  mkdir -p build
+  cmake --preset "$1" >"build/configure-$1.log" 2>&1 ||
+    { tail -n 20 "build/configure-$1.log"; fail "configuring the $1 build"; }
+}
+
+# run_ctest PRESET LABEL_REGEX: runs the tests; results go to build/PRESET/ctest.{log,xml}.
+run_ctest() {
+  ctest --test-dir "build/$1" -L "$2" -j "$jobs" --output-on-failure --no-tests=error \
+    --output-junit ctest.xml 2>&1 | tee "build/$1/ctest.log" || true
+}
+
+join() { local IFS='|'; echo "^($*)\$"; }
+wanted=()
+want_asan=0
+for label in ${labels[@]+"${labels[@]}"}; do
+  if [ "$label" = asan ]; then want_asan=1; else wanted+=("$label"); fi
+done
+if [ ${#labels[@]} = 0 ]; then
+  wanted=("${known[@]}")
+  want_asan=1
+fi
+
+step "Packages and Rust"
+deploy/install_packages.sh test || fail "packages are missing"
+export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+
+presets=()
+if [ ${#wanted[@]} -gt 0 ]; then
+  step "Build: release, $jobs jobs"
+  configure release
+  cmake --build build/release -j "$jobs" || fail "the release build broke"
+  step "Test: ${wanted[*]}"
+  rm -f build/release/ctest.xml
+  run_ctest release "$(join "${wanted[@]}")"
+  presets+=(release)
+fi
+if [ "$want_asan" = 1 ]; then
+  step "Build: ASan + UBSan, the unit and simulator tests, $jobs jobs"
+  configure debug
+  cmake --build build/debug -j "$jobs" --target tests-unit tests-sim || fail "the ASan build broke"
+  step "Test under ASan + UBSan: unit sim"
+  rm -f build/debug/ctest.xml
+  run_ctest debug "$(join unit sim)"
+  presets+=(debug)
+fi
+
+step "Summary"
+python3 tests/summary.py "$(took)" "${presets[@]}"
