@@ -17,8 +17,13 @@ rustup_url=https://static.rust-lang.org/rustup/rustup-init.sh
 packages=("${build_packages[@]}")
 if [ "${1:-build}" = test ]; then packages+=("${test_packages[@]}"); fi
 
+if ! command -v dpkg-query >/dev/null; then
+  echo "This is not a Debian system: the counterparts of these packages are taken to be installed:"
+  echo "  ${packages[*]}"
+  packages=()
+fi
 missing=()
-for package in "${packages[@]}"; do
+for package in ${packages[@]+"${packages[@]}"}; do
   if ! dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed'; then
     missing+=("$package")
   fi
@@ -34,7 +39,7 @@ if [ ${#missing[@]} -gt 0 ]; then
   apt-get update -q
   apt-get install --no-install-recommends -y -q "${missing[@]}"
 else
-  echo "All ${#packages[@]} packages are installed."
+  echo "No package is missing (${#packages[@]} checked)."
 fi
 
 # The newest cargo of those that may be here, as "VERSION PATH"; empty if none is new enough.
