@@ -72,19 +72,29 @@ class FakeTokenizer : public Tokenizer {
     Decoder(const FakeTokenizer* owner, bool skip) : owner_(owner), skip_(skip) {}
     absl::StatusOr<std::string> Push(int32_t id) override {
       held_ += skip_ && id <= kEnd ? "" : owner_->TokenBytes(id);
-      // An incomplete sequence is at most three bytes at the end.
-      for (size_t keep = 0; keep < 4 && keep <= held_.size(); ++keep) {
-        const std::string head = held_.substr(0, held_.size() - keep);
-        if (IsValidUtf8(head)) {
-          held_.erase(0, head.size());
-          return head;
-        }
-      }
-      return ToValidUtf8(std::exchange(held_, {}));
+      const std::string held = held_.substr(held_.size() - IncompleteBytes());
+      held_.erase(held_.size() - held.size());
+      return ToValidUtf8(std::exchange(held_, held));
     }
     absl::StatusOr<std::string> Flush() override { return ToValidUtf8(std::exchange(held_, {})); }
 
    private:
+    // Length of the end that more bytes could still make a character.
+    size_t IncompleteBytes() const {
+      for (size_t keep = std::min<size_t>(3, held_.size()); keep > 0; --keep) {
+        for (const char fill : {'\x80', '\xBF'}) {
+          std::string sequence = held_.substr(held_.size() - keep);
+          while (sequence.size() < 4) {
+            sequence += fill;
+            if (IsValidUtf8(sequence) && CodePoints(sequence) == 1) {
+              return keep;
+            }
+          }
+        }
+      }
+      return 0;
+    }
+
     const FakeTokenizer* owner_;
     const bool skip_;
     std::string held_;
