@@ -185,10 +185,14 @@ void ReadFeatures(JsonFields& fields, const Family& family, ModelConfig& config)
   }
 
   const std::string activation = fields.String("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") {
-    fields.Fail(absl::UnimplementedError(absl::StrCat(fields.where(), ": field \"hidden_act\" is ",
-                                                      ShowJson(activation),
-                                                      "; only \"silu\" is supported")));
+  if (activation == "silu" || activation == "swish") {
+    config.activation = Activation::kSilu;
+  } else if (activation == "gelu_pytorch_tanh" || activation == "gelu_new") {
+    config.activation = Activation::kGeluTanh;
+  } else {
+    fields.Fail(absl::UnimplementedError(
+        absl::StrCat(fields.where(), ": field \"hidden_act\" is ", ShowJson(activation),
+                     "; silu, swish, gelu_pytorch_tanh and gelu_new are supported")));
   }
 }
 

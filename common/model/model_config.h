@@ -41,14 +41,16 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMS norm with norm_eps over each head of q and k, before the rotation.
 
-  bool tied_embeddings = false;  // The logits' matrix is the embedding.
+  // The logits' matrix is the embedding. As config.json says; LoadModelFiles corrects it to what the
+  // weights hold.
+  bool tied_embeddings = false;
 
   RopeForm rope;
   int32_t rotary_dim = 0;     // Even, <= head_dim; equal to head_dim for now.
   float attention_scale = 0;  // Multiplies q . k: 1 / sqrt(head_dim).
 
   int32_t max_position_embeddings = 0;  // As config.json says.
-  int32_t max_model_len = 0;  // Positions this server accepts: that, or less (RopeDynamic).
+  int32_t max_model_len = 0;  // Positions that Baton accepts; see MaxModelLen in rope_config.h.
 
   DType dtype = DType::kF32;  // As the weights were saved; each tensor still names its own.
   std::optional<int32_t> bos_token_id;

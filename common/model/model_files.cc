@@ -55,6 +55,7 @@ absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir) {
   ASSIGN_OR_RETURN(GenerationConfig generation, LoadGenerationConfig(model_dir));
   ASSIGN_OR_RETURN(SafetensorsFiles files, SafetensorsFiles::Open(model_dir));
   ASSIGN_OR_RETURN(ModelWeights weights, MapWeights(config, files));
+  config.tied_embeddings = weights.lm_head.bytes.data() == weights.embedding.bytes.data();
   const std::string description = Describe(config);
   const uint64_t digest =
       XXH3_64bits_withSeed(description.data(), description.size(), files.Digest());

@@ -17,21 +17,21 @@ struct RopeDefault {
 
 // Position interpolation: every frequency is divided by `factor`.
 struct RopeLinear {
-  double factor = 1;  // > 0
+  double factor = 1;  // >= 1
   bool operator==(const RopeLinear&) const = default;
 };
 
 // Dynamic NTK. Up to `original_max_positions` it is the default form; beyond it the frequencies
 // would depend on the length, so max_model_len ends there (ARCHITECTURE.md, bit-identity).
 struct RopeDynamic {
-  double factor = 1;  // > 0
+  double factor = 1;  // >= 1
   int32_t original_max_positions = 0;
   bool operator==(const RopeDynamic&) const = default;
 };
 
 // NTK by parts with an attention factor (Peng et al. 2023, arXiv 2309.00071).
 struct RopeYarn {
-  double factor = 1;  // > 0
+  double factor = 1;  // >= 1
   int32_t original_max_positions = 0;
   double beta_fast = 32;
   double beta_slow = 1;
@@ -42,7 +42,7 @@ struct RopeYarn {
 
 // Llama 3.1's smoothed interpolation of the low frequencies.
 struct RopeLlama3 {
-  double factor = 1;  // > 0
+  double factor = 1;  // >= 1
   double low_freq_factor = 1;
   double high_freq_factor = 4;
   int32_t original_max_positions = 0;
@@ -52,7 +52,7 @@ struct RopeLlama3 {
 using RopeScaling = std::variant<RopeDefault, RopeLinear, RopeDynamic, RopeYarn, RopeLlama3>;
 
 struct RopeForm {
-  double theta = 10000;  // > 0
+  double theta = 10000;  // >= 1, so every frequency is <= 1.
   RopeScaling scaling;
   bool operator==(const RopeForm&) const = default;
 };

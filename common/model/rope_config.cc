@@ -12,10 +12,14 @@
 namespace baton {
 namespace {
 
+// No frequency exceeds 1, so that angles stay small enough to be rounded well.
+constexpr double kMinTheta = 1;
 constexpr double kMaxTheta = 1e15;
-constexpr double kMinFactor = 1e-3;
+constexpr double kMinFactor = 1;
 constexpr double kMaxFactor = 1e6;
+constexpr double kTiny = 1e-6;
 constexpr int32_t kMaxPositions = 1 << 27;
+constexpr int32_t kMaxModelLen = 1 << 20;
 
 // Known names that another rope type reads and this one ignores, as transformers does (it warns).
 constexpr const char* kOtherTypesFields[] = {"factor",
@@ -62,7 +66,7 @@ RopeYarn ParseYarn(JsonFields& rope, int32_t original, const RopeContext& contex
       mscale != 0 && mscale_all_dim != 0
           ? YarnScale(yarn.factor, mscale) / YarnScale(yarn.factor, mscale_all_dim)
           : YarnScale(yarn.factor, 1);
-  yarn.attention_factor = rope.Number("attention_factor", computed, kMinFactor, kMaxFactor);
+  yarn.attention_factor = rope.Number("attention_factor", computed, kTiny, kMaxFactor);
   yarn.truncate = rope.Bool("truncate", true);
   return yarn;
 }
@@ -71,8 +75,8 @@ RopeLlama3 ParseLlama3(JsonFields& rope, int32_t original) {
   RopeLlama3 llama3{.factor = Factor(rope, "llama3"), .original_max_positions = original};
   RequireField(rope, "low_freq_factor", "llama3");
   RequireField(rope, "high_freq_factor", "llama3");
-  llama3.low_freq_factor = rope.Number("low_freq_factor", 1, kMinFactor, kMaxFactor);
-  llama3.high_freq_factor = rope.Number("high_freq_factor", 4, kMinFactor, kMaxFactor);
+  llama3.low_freq_factor = rope.Number("low_freq_factor", 1, kTiny, kMaxFactor);
+  llama3.high_freq_factor = rope.Number("high_freq_factor", 4, kTiny, kMaxFactor);
   if (const auto* high = rope.Find("high_freq_factor");
       high != nullptr && llama3.high_freq_factor <= llama3.low_freq_factor) {
     rope.Refuse("high_freq_factor", *high, "it must be greater than low_freq_factor");
@@ -135,8 +139,8 @@ absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& co
   RefusePartialRotation(config);
   RefusePartialRotation(rope);
   RopeForm form;
-  form.theta = config.Number("rope_theta", form.theta, kMinFactor, kMaxTheta);
-  form.theta = rope.Number("rope_theta", form.theta, kMinFactor, kMaxTheta);
+  form.theta = config.Number("rope_theta", form.theta, kMinTheta, kMaxTheta);
+  form.theta = rope.Number("rope_theta", form.theta, kMinTheta, kMaxTheta);
   const auto inner = static_cast<int32_t>(rope.Int(
       "original_max_position_embeddings", context.max_position_embeddings, 1, kMaxPositions));
   const auto original =
@@ -152,11 +156,11 @@ absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& co
 }
 
 int32_t MaxModelLen(const RopeForm& form, int32_t max_position_embeddings) {
-  const auto* yarn = std::get_if<RopeYarn>(&form.scaling);
-  if (yarn == nullptr) return max_position_embeddings;
-  const double stretched = std::floor(yarn->factor * yarn->original_max_positions);
-  const double limit = std::min<double>(stretched, kMaxPositions);
-  return std::max(max_position_embeddings, static_cast<int32_t>(limit));
+  double length = max_position_embeddings;
+  if (const auto* yarn = std::get_if<RopeYarn>(&form.scaling); yarn != nullptr) {
+    length = std::max(length, std::floor(yarn->factor * yarn->original_max_positions));
+  }
+  return static_cast<int32_t>(std::min<double>(length, kMaxModelLen));
 }
 
 }  // namespace baton

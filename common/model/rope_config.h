@@ -20,9 +20,8 @@ struct RopeContext {
 // is not known is refused by name.
 absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& context);
 
-// Positions for which `form` is defined by transformers without recomputing it: more than
-// max_position_embeddings for yarn with an explicit original length, which much of the field sets
-// without raising max_position_embeddings.
+// Positions that Baton accepts, at most 2^20: max_position_embeddings, or the length that yarn
+// stretches to, since much of the field sets yarn without raising max_position_embeddings.
 int32_t MaxModelLen(const RopeForm& form, int32_t max_position_embeddings);
 
 }  // namespace baton

@@ -169,7 +169,7 @@ MODELS = {
         None, "old"),
     "qwen2-yarn-untruncated": (Qwen2Config(
         **SIZES, hidden_size=64, intermediate_size=56, num_attention_heads=2,
-        num_key_value_heads=1, rope_parameters=YARN | {
+        num_key_value_heads=1, hidden_act="gelu_pytorch_tanh", rope_parameters=YARN | {
             "truncate": False, "beta_fast": 16.0, "beta_slow": 2.0, "mscale": 1.0,
             "mscale_all_dim": 0.5}), torch.bfloat16, None, "new"),
     "qwen3": (Qwen3Config(

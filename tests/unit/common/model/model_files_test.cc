@@ -64,6 +64,15 @@ TEST(ModelFilesTest, EndTokensComeFromGenerationConfigFirst) {
   EXPECT_THAT(LoadModelFiles(dir.path())->eos_token_ids, ElementsAre(7));
 }
 
+TEST(ModelFilesTest, ATiedConfigWithAnotherHeadIsNotTied) {
+  const ModelDir dir;
+  dir.CopyFrom(GoldenModelDir("llama-dynamic"));
+  auto config = nlohmann::json::parse(dir.Read("config.json"));
+  config["tie_word_embeddings"] = true;
+  dir.Write("config.json", config.dump());
+  EXPECT_FALSE(LoadModelFiles(dir.path())->config.tied_embeddings);
+}
+
 TEST(ModelFilesTest, ErrorsNameTheFile) {
   const ModelDir dir;
   EXPECT_THAT(std::string(LoadModelFiles(dir.path()).status().message()),

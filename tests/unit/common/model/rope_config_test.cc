@@ -74,7 +74,7 @@ TEST(RopeConfigTest, MissingAndIllTypedFieldsAreRefusedByName) {
                         "high_freq_factor": 4}})"),
               HasSubstr("greater than low_freq_factor"));
   EXPECT_THAT(Error(R"({"rope_scaling": "linear"})"), HasSubstr("an object"));
-  EXPECT_THAT(Error(R"({"rope_theta": -1})"), HasSubstr("rope_theta"));
+  EXPECT_THAT(Error(R"({"rope_theta": 0.5})"), HasSubstr("from 1 to"));
   EXPECT_THAT(Error(R"({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}})"),
               HasSubstr("rope_theta"));
   EXPECT_THAT(Error(R"({"rope_scaling": {"type": "dynamic", "factor": 2}})", 2),
@@ -90,7 +90,8 @@ TEST(RopeConfigTest, OnlyYarnReachesBeyondMaxPositions) {
             500);
   EXPECT_EQ(
       MaxModelLen({.scaling = RopeYarn{.factor = 1e6, .original_max_positions = 1 << 27}}, 100),
-      1 << 27);
+      1 << 20);
+  EXPECT_EQ(MaxModelLen({.scaling = RopeDefault{}}, 1 << 27), 1 << 20);
 }
 
 }  // namespace
