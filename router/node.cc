@@ -293,17 +293,19 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& sta
 
 void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& status, Time now) {
   if (status.ok() && sequence.prefilled) return;
-  if (sequence.prefilled && absl::IsAborted(status)) {
-    // The decode worker knows whether the KV is there: it goes on, or ends its call.
+  const bool is_decoding = sequence.state == State::kDecoding;
+  if (absl::IsAborted(status) && !(is_decoding && sequence.owes_score)) {
+    // The decode worker knows whether the KV is there, or that it revoked the reservation: it goes
+    // on, or ends its call.
     ++counters_.handoff_aborts;
-    if (sequence.state == State::kDecoding) return;
+    if (is_decoding) return;
     sequence.verdict_until = now + options_.verdict_limit;
     Watch(sequence, sequence.verdict_until);
   } else if (absl::IsResourceExhausted(status)) {
     Requeue(sequence, sequence.route.prefill, now);
   } else if (status.ok()) {
     Fail(sequence, absl::InternalError("a prefill worker ended a call before its first token"));
-  } else if (sequence.state != State::kDecoding || sequence.owes_score) {
+  } else if (!is_decoding || sequence.owes_score) {
     Fail(sequence, status);
   }
 }
