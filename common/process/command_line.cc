@@ -1,0 +1,98 @@
+#include "common/process/command_line.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <numeric>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+namespace baton {
+namespace {
+
+int EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<int> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int diagonal = row[0];
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row[b.size()];
+}
+
+// " (did you mean --threads?)" for the first word that is no option of `app`.
+std::string Suggestion(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (int i = 1; i < argc; ++i) {
+    const std::string word(argv[i]);
+    const std::string name = word.substr(0, word.find('='));
+    if (!absl::StartsWith(name, "-")) continue;
+    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
+    const std::string nearest = NearestName(name, names);
+    if (!nearest.empty()) return absl::StrCat(" (did you mean ", nearest, "?)");
+  }
+  return "; --help lists the options";
+}
+
+}  // namespace
+
+std::string NearestName(absl::string_view word, const std::vector<std::string>& candidates) {
+  std::string nearest;
+  int best = std::max<int>(2, static_cast<int>(word.size()) / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    const int distance = EditDistance(word, candidate);
+    if (distance < best) {
+      best = distance;
+      nearest = candidate;
+    }
+  }
+  return nearest;
+}
+
+std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
+  app.set_version_flag("--version", std::string(kVersion));
+  app.get_formatter()->column_width(34);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return app.exit(success);
+  } catch (const CLI::Error& error) {
+    const std::string what = absl::StrReplaceAll(error.what(), {{"\n", " "}});
+    std::fprintf(stderr, "%s: %s%s\n", app.get_name().c_str(), what.c_str(),
+                 Suggestion(app, argc, argv).c_str());
+    return 2;
+  }
+  return std::nullopt;
+}
+
+int FailToStart(absl::string_view program, const absl::Status& status) {
+  const std::string line =
+      absl::StrReplaceAll(absl::StrCat(program, ": ", status.message()), {{"\n", " "}});
+  std::fprintf(stderr, "%s\n", line.c_str());
+  return 1;
+}
+
+absl::Status CheckOption(absl::string_view option, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", value, ": must be ", low, " to ", high));
+}
+
+absl::Status CheckHost(absl::string_view host) {
+  if (absl::StartsWith(host, "127.") || host == "localhost") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--host ", host,
+                   ": only loopback is served in this version, because TLS and keys cannot be "
+                   "configured yet; use 127.0.0.1"));
+}
+
+}  // namespace baton

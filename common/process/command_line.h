@@ -1,0 +1,34 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+// The command lines of the programs: CLI11 with help by groups, and errors that end in one line
+// which says what is wrong and what to do.
+namespace baton {
+
+inline constexpr char kVersion[] = "0.1.0";
+
+// Parses into the variables bound to `app`. Absent: go on. Else the program's exit code: 0 after
+// --help or --version, 2 after one line on stderr that names the option and suggests the nearest.
+std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv);
+
+// The candidate with the smallest edit distance, if that is small enough to be a typing error;
+// else empty.
+std::string NearestName(absl::string_view word, const std::vector<std::string>& candidates);
+
+// Prints "PROGRAM: MESSAGE" as one line on stderr; returns the exit code 1.
+int FailToStart(absl::string_view program, const absl::Status& status);
+
+// INVALID_ARGUMENT "--OPTION VALUE: must be LOW to HIGH".
+absl::Status CheckOption(absl::string_view option, int64_t value, int64_t low, int64_t high);
+
+// Only loopback is served until TLS and keys can be configured.
+absl::Status CheckHost(absl::string_view host);
+
+}  // namespace baton

@@ -1,0 +1,56 @@
+#include "common/process/metered_runner.h"
+
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/node/node_thread.h"
+
+namespace baton {
+namespace {
+
+Histogram StepSeconds(Metrics* metrics, const char* phase) {
+  return metrics->AddHistogram("baton_step_seconds", "Time of one forward pass.",
+                               {{"phase", phase}}, DoublingBuckets(0.0005, 14));
+}
+
+}  // namespace
+
+MeteredRunner::MeteredRunner(Inbox* inbox, Metrics* metrics)
+    : inbox_(inbox),
+      prefill_seconds_(StepSeconds(metrics, "prefill")),
+      decode_seconds_(StepSeconds(metrics, "decode")),
+      mixed_seconds_(StepSeconds(metrics, "mixed")) {
+  metrics->Export("baton_tokens_total", "Tokens through the model.", MetricKind::kCounter, [this] {
+    return std::vector<MetricSample>{
+        {.labels = {{"kind", "computed"}}, .value = static_cast<double>(computed_tokens_)},
+        {.labels = {{"kind", "sampled"}}, .value = static_cast<double>(sampled_tokens_)}};
+  });
+}
+
+void MeteredRunner::Start(std::shared_ptr<const StepPlan> plan) {
+  BATON_CHECK(runner_ != nullptr);
+  plan_ = plan;
+  started_ = NodeThread::Now();
+  runner_->Start(std::move(plan));
+}
+
+void MeteredRunner::OnLayerDone(const LayerDone& done) { inbox_->Post(done); }
+
+void MeteredRunner::OnStepDone(StepDone done) {
+  int64_t tokens = 0;
+  bool prefills = false;
+  bool decodes = false;
+  for (const StepRow& row : plan_->rows) {
+    tokens += static_cast<int64_t>(row.tokens.size());
+    (row.num_emitted > 0 && row.tokens.size() == 1 ? decodes : prefills) = true;
+    sampled_tokens_ += row.sample ? 1 : 0;
+  }
+  computed_tokens_ += tokens;
+  Histogram& seconds = !decodes ? prefill_seconds_ : prefills ? mixed_seconds_ : decode_seconds_;
+  seconds.Observe(ToSeconds(NodeThread::Now() - started_));
+  plan_.reset();
+  inbox_->Post(std::move(done));  // Last: the next step may start at once.
+}
+
+}  // namespace baton

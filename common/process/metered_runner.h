@@ -1,0 +1,41 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "common/base/time.h"
+#include "common/model/model_runner.h"
+#include "common/node/inbox.h"
+#include "common/telemetry/metrics.h"
+
+namespace baton {
+
+// Stands between a worker's node and its runner: mails the runner's reports to the node and
+// measures each step. Set the runner before the first Start; it must be gone before this is.
+class MeteredRunner : public ModelRunner, public RunnerSink {
+ public:
+  // `inbox` outlives this. Adds baton_step_seconds and baton_tokens_total.
+  MeteredRunner(Inbox* inbox, Metrics* metrics);
+
+  void set_runner(ModelRunner* runner) { runner_ = runner; }
+
+  void Start(std::shared_ptr<const StepPlan> plan) override;
+  void OnLayerDone(const LayerDone& done) override;
+  void OnStepDone(StepDone done) override;
+
+ private:
+  Inbox* const inbox_;
+  ModelRunner* runner_ = nullptr;
+  Histogram prefill_seconds_;
+  Histogram decode_seconds_;
+  Histogram mixed_seconds_;
+  std::atomic<int64_t> computed_tokens_ = 0;
+  std::atomic<int64_t> sampled_tokens_ = 0;
+
+  // Of the step in flight; handed from the node's thread to the compute thread by Start.
+  std::shared_ptr<const StepPlan> plan_;
+  Time started_{};
+};
+
+}  // namespace baton

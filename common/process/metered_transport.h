@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/time.h"
+#include "common/node/inbox.h"
+#include "common/telemetry/metrics.h"
+#include "common/transport/kv_transport.h"
+
+namespace baton {
+
+// Stands between a worker's node and its transport: mails the transport's events to the node and
+// measures each transfer, from Start on the sender and from the first frame on the receiver.
+class MeteredTransport : public KvTransport {
+ public:
+  // `inbox` outlives this. Adds baton_kv_transfer_*, labelled with `name`.
+  MeteredTransport(const std::string& name, Inbox* inbox, Metrics* metrics);
+
+  // The transport whose sink is OnEvent; owned from now on and destroyed with this.
+  void set_transport(std::unique_ptr<KvTransport> transport) { transport_ = std::move(transport); }
+
+  // The sink, on the transport's thread.
+  void OnEvent(TransferEvent event);
+
+  void Expect(ExpectArgs args) override { transport_->Expect(std::move(args)); }
+  void Start(StartArgs args) override;
+  void Push(PushArgs args) override { transport_->Push(args); }
+  void Finish(FinishArgs args) override { transport_->Finish(std::move(args)); }
+  void Abort(TicketId ticket) override { transport_->Abort(ticket); }
+
+ private:
+  using Key = std::pair<TicketId, bool>;  // With `receiver`.
+
+  Inbox* const inbox_;
+  Histogram seconds_;
+  absl::Mutex mutex_;
+  std::map<Key, Time> started_ ABSL_GUARDED_BY(mutex_);
+  int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, int64_t> failures_ ABSL_GUARDED_BY(mutex_);  // By status code.
+  std::unique_ptr<KvTransport> transport_;  // Last: its thread uses all of the above.
+};
+
+}  // namespace baton

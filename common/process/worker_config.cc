@@ -1,0 +1,122 @@
+#include "common/process/worker_config.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/process/command_line.h"
+#include "common/telemetry/log.h"
+
+namespace baton {
+namespace {
+
+absl::Status CheckWord(const char* option, const std::string& value,
+                       std::initializer_list<const char*> allowed) {
+  std::string list;
+  for (const char* word : allowed) {
+    if (value == word) return absl::OkStatus();
+    absl::StrAppend(&list, list.empty() ? "" : ", ", word);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(option, " ", value, ": must be one of ", list));
+}
+
+}  // namespace
+
+absl::StatusOr<DType> ParseDType(const std::string& option, const std::string& text) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const auto name = ToString(dtype);
+    if (text == absl::string_view(name.data(), name.size())) return dtype;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", text, ": must be one of f32, bf16, f16"));
+}
+
+absl::Status WorkerConfig::Validate() const {
+  if (model.empty()) {
+    return absl::InvalidArgumentError("--model is missing: name a folder in Hugging Face layout");
+  }
+  RETURN_IF_ERROR(CheckHost(host));
+  RETURN_IF_ERROR(CheckOption("--port", port, 0, 65535));
+  RETURN_IF_ERROR(CheckOption("--data-port", data_port, 0, 65535));
+  RETURN_IF_ERROR(CheckOption("--metrics-port", metrics_port, 0, 65535));
+  RETURN_IF_ERROR(CheckWord("--compute-dtype", compute_dtype, {"f32", "bf16"}));
+  if (!kv_dtype.empty()) RETURN_IF_ERROR(ParseDType("--kv-dtype", kv_dtype).status());
+  RETURN_IF_ERROR(CheckWord("--kernels", kernels, {"auto", "x86_64_v3", "portable"}));
+  RETURN_IF_ERROR(CheckOption("--threads", threads, 0, 1024));
+  RETURN_IF_ERROR(CheckOption("--block-size", block_size, 1, 1024));
+  RETURN_IF_ERROR(CheckOption("--num-blocks", num_blocks, 0, 1 << 28));
+  RETURN_IF_ERROR(CheckOption("--max-model-len", max_model_len, 0, 1 << 28));
+  RETURN_IF_ERROR(CheckOption("--chunk-tokens", chunk_tokens, 1, 1 << 20));
+  RETURN_IF_ERROR(CheckOption("--max-batch-sequences", max_batch_sequences, 1, 1 << 16));
+  RETURN_IF_ERROR(CheckOption("--step-budget-ms", step_budget_ms, 1, 60'000));
+  RETURN_IF_ERROR(CheckOption("--max-queued-requests", max_queued_requests, 1, 1 << 20));
+  RETURN_IF_ERROR(CheckOption("--drain-timeout-s", drain_timeout_s, 0, 86'400));
+  return CheckWord("--log-level", log_level, {"debug", "info", "warning", "error"});
+}
+
+void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
+  app.add_option("--model", c.model, "Model folder in Hugging Face layout")->group("Model");
+  app.add_option("--max-model-len", c.max_model_len,
+                 "Tokens of prompt and answer together; 0 = what the model supports")
+      ->group("Model")
+      ->capture_default_str();
+
+  const char* network = "Network";
+  app.add_option("--host", c.host, "Loopback address to listen on")
+      ->group(network)
+      ->capture_default_str();
+  app.add_option("--port", c.port, "gRPC port; 0 = any free one")
+      ->group(network)
+      ->capture_default_str();
+  app.add_option("--data-port", c.data_port, "Port for KV transfers; 0 = any free one")
+      ->group(network)
+      ->capture_default_str();
+  app.add_option("--metrics-port", c.metrics_port, "HTTP port of /metrics and /health; 0 = any")
+      ->group(network)
+      ->capture_default_str();
+
+  const char* numerics = "Numerics (the same on all workers)";
+  app.add_option("--compute-dtype", c.compute_dtype, "f32 (reference) or bf16")
+      ->group(numerics)
+      ->capture_default_str();
+  app.add_option("--kv-dtype", c.kv_dtype, "f32, bf16 or f16 (default: the compute dtype)")
+      ->group(numerics);
+  app.add_option("--kernels", c.kernels, "auto, x86_64_v3 or portable: the same bits")
+      ->group(numerics)
+      ->capture_default_str();
+
+  const char* memory = "Memory and batching";
+  app.add_option("--threads", c.threads, "Threads of computation; 0 = all cores")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--block-size", c.block_size, "Tokens per KV block")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--num-blocks", c.num_blocks,
+                 "KV blocks; 0 = 32 longest sequences, within a quarter of the memory")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--chunk-tokens", c.chunk_tokens, "Most tokens of one step")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--max-batch-sequences", c.max_batch_sequences, "Most sequences of one step")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--step-budget-ms", c.step_budget_ms, "Predicted time of a step, milliseconds")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--max-queued-requests", c.max_queued_requests,
+                 "Requests taken and not yet looked at; more are refused")
+      ->group(memory)
+      ->capture_default_str();
+
+  const char* operation = "Operation";
+  app.add_option("--drain-timeout-s", c.drain_timeout_s, "After SIGTERM for what runs, seconds")
+      ->group(operation)
+      ->capture_default_str();
+  app.add_option("--ready-file", c.ready_file, "JSON with pid and addresses, once listening")
+      ->group(operation);
+  app.add_option("--log-level", c.log_level, "debug, info, warning or error")
+      ->group(operation)
+      ->capture_default_str();
+}
+
+}  // namespace baton

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/dtype.h"
+
+namespace baton {
+
+// The options that both kinds of worker have. Plain values; units last in names.
+struct WorkerConfig {
+  std::string model;  // Folder in Hugging Face layout.
+
+  std::string host = "127.0.0.1";  // Loopback only, for now.
+  int port = 0;                    // gRPC; 0 = any free one.
+  int data_port = 0;               // KV transfers; 0 = any free one.
+  int metrics_port = 0;            // HTTP /metrics and /health; 0 = any free one.
+
+  // f32 keeps everything in fp32 (the reference mode). bf16 rounds what enters a product, and KV.
+  std::string compute_dtype = "f32";
+  std::string kv_dtype;          // Empty = the compute dtype.
+  std::string kernels = "auto";  // Same bits whichever; force one only to compare.
+  int threads = 0;               // Of computation; 0 = all cores of this process.
+
+  int block_size = 16;             // Tokens per block.
+  int num_blocks = 0;              // 0 = room for 32 sequences of the longest length, within a
+                                   // quarter of the memory.
+  int max_model_len = 0;           // Tokens of prompt and answer; 0 = what the model supports.
+  int chunk_tokens = 512;          // Most tokens of one step.
+  int max_batch_sequences = 64;    // Most sequences of one step.
+  int step_budget_ms = 250;        // A step is cut to this predicted time; lower it only for
+                                   // smoother streams at the cost of throughput.
+  int max_queued_requests = 1024;  // Not yet looked at; more are refused at once.
+
+  int drain_timeout_s = 30;  // After SIGTERM, for what runs.
+  std::string ready_file;    // Written once listening; empty = none.
+  std::string log_level = "info";
+
+  // INVALID_ARGUMENT names the option, its value and the cure.
+  absl::Status Validate() const;
+};
+
+// Binds the options of `config` to command line flags, grouped and documented.
+void AddWorkerOptions(CLI::App& app, WorkerConfig& config);
+
+// "f32", "f16" or "bf16"; INVALID_ARGUMENT names `option`.
+absl::StatusOr<DType> ParseDType(const std::string& option, const std::string& text);
+
+}  // namespace baton

@@ -1,0 +1,305 @@
+#include "common/process/worker_runtime.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/base/status.h"
+#include "common/kv_cache/kv_layout.h"
+#include "common/model/model_config.h"
+#include "common/process/command_line.h"
+#include "common/process/identity.h"
+#include "common/process/ready_file.h"
+#include "common/rpc/connection.h"
+#include "common/telemetry/log.h"
+#include "common/transport/tcp/tcp_kv_transport.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kDefaultPoolSequences = 32;
+
+const char* NameOf(Role role) { return role == Role::kPrefill ? "prefill" : "decode"; }
+
+int64_t QuarterOfMemory() {
+  return int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)} / 4;
+}
+
+// The longest sequence that is served: the option's, if that is within the model's.
+absl::StatusOr<int32_t> ServedLength(int32_t wanted, int32_t model) {
+  if (wanted == 0) return model;
+  if (wanted <= model) return wanted;
+  return absl::InvalidArgumentError(absl::StrCat("--max-model-len ", wanted,
+                                                 ": the model supports ", model,
+                                                 " tokens; choose at most that, or 0"));
+}
+
+// Room for some of the longest sequences, within a quarter of the memory, but for at least one.
+int32_t DefaultNumBlocks(const ModelConfig& model, DType kv_dtype, int32_t block_size,
+                         int32_t max_model_len) {
+  const int64_t per_sequence = (int64_t{max_model_len} + block_size - 1) / block_size;
+  const int64_t block_bytes = int64_t{2} * model.num_layers * model.num_kv_heads * model.head_dim *
+                              SizeOf(kv_dtype) * block_size;
+  const int64_t fitting = QuarterOfMemory() / std::max<int64_t>(block_bytes, 1);
+  const int64_t wanted = std::min(kDefaultPoolSequences * per_sequence, fitting);
+  return static_cast<int32_t>(std::clamp<int64_t>(wanted, per_sequence, 1 << 28));
+}
+
+absl::Status AtModel(const WorkerConfig& config, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat("--model ", config.model, ": ", status.message()));
+}
+
+std::vector<MetricSample> BlocksByState(const BlockCounts& blocks) {
+  const auto sample = [](const char* state, int32_t value) {
+    return MetricSample{.labels = {{"state", state}}, .value = static_cast<double>(value)};
+  };
+  return {sample("free", blocks.free),       sample("reserved", blocks.reserved),
+          sample("filling", blocks.filling), sample("ready", blocks.ready),
+          sample("cached", blocks.cached),   sample("draining", blocks.draining)};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const WorkerConfig& config,
+                                                                     Role role) {
+  RETURN_IF_ERROR(config.Validate());
+  std::unique_ptr<WorkerRuntime> runtime(new WorkerRuntime(config, role));
+  RETURN_IF_ERROR(runtime->Load());
+  RETURN_IF_ERROR(runtime->Listen());
+  return runtime;
+}
+
+WorkerRuntime::WorkerRuntime(const WorkerConfig& config, Role role)
+    : config_(config),
+      role_(role),
+      incarnation_(NewIncarnation()),
+      metrics_(NameOf(role), kVersion),
+      thread_({.name = absl::StrCat("engine-", NameOf(role)),
+               .max_offered_requests = static_cast<size_t>(config.max_queued_requests)}),
+      metered_runner_(&thread_, &metrics_),
+      transport_("tcp", &thread_, &metrics_) {}
+
+WorkerRuntime::~WorkerRuntime() { Stop(); }
+
+absl::Status WorkerRuntime::Load() {
+  absl::StatusOr<ModelConfig> model = LoadModelConfig(config_.model);
+  if (!model.ok()) return AtModel(config_, model.status());
+  ASSIGN_OR_RETURN(const int32_t max_model_len,
+                   ServedLength(config_.max_model_len, model->max_model_len));
+  ASSIGN_OR_RETURN(const DType compute_dtype, ParseDType("--compute-dtype", config_.compute_dtype));
+  DType kv_dtype = compute_dtype;
+  if (!config_.kv_dtype.empty()) {
+    ASSIGN_OR_RETURN(kv_dtype, ParseDType("--kv-dtype", config_.kv_dtype));
+  }
+  const int32_t num_blocks =
+      config_.num_blocks > 0
+          ? config_.num_blocks
+          : DefaultNumBlocks(*model, kv_dtype, config_.block_size, max_model_len);
+  absl::StatusOr<std::unique_ptr<CpuModelRunner>> runner =
+      CpuModelRunner::Create({.model_dir = config_.model,
+                              .compute_dtype = compute_dtype,
+                              .kv_dtype = kv_dtype,
+                              .block_size = config_.block_size,
+                              .num_blocks = num_blocks,
+                              .num_threads = config_.threads > 0 ? config_.threads : NumCores(),
+                              .kernels = config_.kernels,
+                              .max_step_tokens = config_.chunk_tokens},
+                             &metered_runner_);
+  if (!runner.ok()) return AtModel(config_, runner.status());
+  runner_ = *std::move(runner);
+  metered_runner_.set_runner(runner_.get());
+  model_ = runner_->info();
+  model_.max_model_len = std::min(model_.max_model_len, max_model_len);
+  allocator_ = std::make_unique<BlockAllocator>(num_blocks, config_.block_size, SystemRandom64());
+  Log(LogLevel::kInfo, "model loaded",
+      {{"model", config_.model},
+       {"numerics", model_.numerics_id},
+       {"kernels", runner_->kernels_name()},
+       {"max_model_len", model_.max_model_len},
+       {"blocks", num_blocks},
+       {"pool_bytes", num_blocks * BlockBytes(model_.layout)}});
+  return absl::OkStatus();
+}
+
+absl::Status WorkerRuntime::Listen() {
+  ASSIGN_OR_RETURN(secret_, NewSecret());
+  TcpOptions options;
+  options.transport.secret = secret_;
+  options.transport.incarnation = incarnation_;
+  options.transport.cache = &runner_->cache();
+  options.transport.generations = &allocator_->generations();
+  options.transport.sink = [this](TransferEvent event) { transport_.OnEvent(std::move(event)); };
+  options.bind_host = config_.host == "localhost" ? "127.0.0.1" : config_.host;
+  options.port = config_.data_port;
+  absl::StatusOr<std::unique_ptr<TcpKvTransport>> tcp = TcpKvTransport::Create(std::move(options));
+  if (!tcp.ok()) {
+    return absl::Status(tcp.status().code(),
+                        absl::StrCat("--data-port ", config_.data_port, ": ",
+                                     tcp.status().message(), "; choose a free port, or 0"));
+  }
+  data_endpoint_ = (*tcp)->endpoint();
+  transport_.set_transport(*std::move(tcp));
+  server_ = std::make_unique<WorkerServer>(
+      WorkerServerOptions{.hello = Hello(),
+                          .host = config_.host,
+                          .port = config_.port,
+                          .status = [this] { return snapshot().status; }},
+      &thread_);
+  return absl::OkStatus();
+}
+
+HelloInfo WorkerRuntime::Hello() const {
+  const int64_t pool_tokens = int64_t{allocator_->num_blocks()} * config_.block_size;
+  return {
+      .role = role_,
+      .incarnation = incarnation_,
+      .numerics_id = model_.numerics_id,
+      .layout_digest = LayoutDigest(model_.layout),
+      .model_digest = model_.model_digest,
+      .block_size = config_.block_size,
+      .num_blocks = allocator_->num_blocks(),
+      .max_model_len = static_cast<int32_t>(std::min<int64_t>(model_.max_model_len, pool_tokens)),
+      .vocab_size = model_.vocab_size};
+}
+
+WorkerRuntime::NodeParts WorkerRuntime::parts() {
+  return {.incarnation = incarnation_,
+          .engine = {.chunk_tokens = config_.chunk_tokens,
+                     .max_batch_sequences = config_.max_batch_sequences,
+                     .step_budget = std::chrono::milliseconds(config_.step_budget_ms)},
+          .model = model_,
+          .allocator = *allocator_,
+          .runner = metered_runner_,
+          .transport = transport_,
+          .outbox = *server_,
+          .data_endpoint = data_endpoint_};
+}
+
+PairKey WorkerRuntime::KeyOf(Incarnation prefill) const {
+  return DerivePairKey(secret_, prefill, incarnation_);
+}
+
+WorkerSnapshot WorkerRuntime::snapshot() const {
+  absl::MutexLock lock(&mutex_);
+  return snapshot_;
+}
+
+absl::Status WorkerRuntime::Serve(Node* node, std::function<WorkerSnapshot()> read) {
+  {
+    absl::MutexLock lock(&mutex_);
+    snapshot_ = read();
+  }
+  ExportMetrics();
+  RETURN_IF_ERROR(ServeMetrics());
+  thread_.Start(node, [this, read = std::move(read)](Time) {
+    WorkerSnapshot snapshot = read();
+    absl::MutexLock lock(&mutex_);
+    snapshot_ = snapshot;
+  });
+  RETURN_IF_ERROR(server_->Start());
+  const std::string address = absl::StrCat(config_.host, ":", server_->port());
+  const std::string metrics_url =
+      absl::StrCat("http://", config_.host, ":", metrics_server_->port(), "/metrics");
+  Log(LogLevel::kInfo, "listening",
+      {{"role", NameOf(role_)},
+       {"address", address},
+       {"data_address", data_endpoint_},
+       {"metrics", metrics_url},
+       {"incarnation", absl::StrCat(absl::Hex(incarnation_, absl::kZeroPad16))}});
+  return WriteReadyFile(config_.ready_file, {.role = NameOf(role_),
+                                             .address = address,
+                                             .data_address = data_endpoint_,
+                                             .metrics_url = metrics_url,
+                                             .incarnation = incarnation_});
+}
+
+absl::Status WorkerRuntime::ServeMetrics() {
+  http::ServerOptions options;
+  options.host = config_.host;
+  options.port = static_cast<uint16_t>(config_.metrics_port);
+  options.num_io_threads = 1;
+  options.num_handler_threads = 1;
+  options.max_connections = 64;
+  const auto metrics = [this](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
+    writer->Send({.content_type = "text/plain; version=0.0.4", .body = metrics_.Render()});
+  };
+  const auto health = [](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
+    writer->Send({.body = "{\"status\":\"alive\"}\n"});
+  };
+  absl::StatusOr<std::unique_ptr<http::HttpServer>> server = http::HttpServer::Create(
+      std::move(options), {{.method = "GET", .path = "/metrics", .handler = metrics},
+                           {.method = "GET", .path = "/health", .handler = health, .quick = true}});
+  if (!server.ok()) {
+    return absl::Status(server.status().code(),
+                        absl::StrCat("--metrics-port ", config_.metrics_port, ": ",
+                                     server.status().message(), "; choose a free port, or 0"));
+  }
+  metrics_server_ = *std::move(server);
+  metrics_server_->Start();
+  return absl::OkStatus();
+}
+
+void WorkerRuntime::ExportMetrics() {
+  using Read = std::function<double(const WorkerSnapshot&)>;
+  const auto add = [this](const char* name, const char* help, MetricKind kind,
+                          const MetricLabels& labels, Read read) {
+    metrics_.Export(name, help, kind, [this, labels, read] {
+      return std::vector<MetricSample>{{.labels = labels, .value = read(snapshot())}};
+    });
+  };
+  metrics_.Export("baton_kv_blocks", "Blocks by state.", MetricKind::kGauge,
+                  [this] { return BlocksByState(snapshot().status.blocks); });
+  add("baton_kv_cache_usage_ratio", "Blocks neither free nor cached, of all.", MetricKind::kGauge,
+      {}, [](const WorkerSnapshot& s) {
+        const BlockCounts& blocks = s.status.blocks;
+        const double total = std::max(blocks.total(), 1);
+        return (total - blocks.free - blocks.cached) / total;
+      });
+  add("baton_requests_running", "Sequences in the running batch.", MetricKind::kGauge,
+      {{"role", NameOf(role_)}},
+      [](const WorkerSnapshot& s) { return static_cast<double>(s.status.running); });
+  add("baton_requests_waiting", "Sequences that wait, by what for.", MetricKind::kGauge,
+      {{"stage", role_ == Role::kPrefill ? "prefill" : "transfer"}},
+      [](const WorkerSnapshot& s) { return static_cast<double>(s.status.waiting); });
+  add("baton_prefix_cache_queries_tokens_total", "Prompt tokens looked up.", MetricKind::kCounter,
+      {}, [](const WorkerSnapshot& s) { return static_cast<double>(s.prompt_tokens); });
+  add("baton_prefix_cache_hits_tokens_total", "Prompt tokens found.", MetricKind::kCounter, {},
+      [](const WorkerSnapshot& s) { return static_cast<double>(s.cached_tokens); });
+  add("baton_preemptions_total", "Sequences computed again for want of blocks.",
+      MetricKind::kCounter, {},
+      [](const WorkerSnapshot& s) { return static_cast<double>(s.preemptions); });
+  add("baton_calls_total", "Calls of routers.", MetricKind::kCounter, {},
+      [](const WorkerSnapshot& s) { return static_cast<double>(s.calls); });
+  add("baton_calls_refused_total", "Of those, refused.", MetricKind::kCounter, {},
+      [](const WorkerSnapshot& s) { return static_cast<double>(s.refused); });
+}
+
+void WorkerRuntime::Drain(const std::function<bool()>& hurry) {
+  thread_.Post(baton::Drain{});
+  Log(LogLevel::kInfo, "draining", {{"limit_s", config_.drain_timeout_s}});
+  const Time deadline = NodeThread::Now() + std::chrono::seconds(config_.drain_timeout_s);
+  const auto drained = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return snapshot_.idle && snapshot_.status.draining;
+  };
+  bool done = false;
+  while (!done && NodeThread::Now() < deadline && !hurry()) {
+    absl::MutexLock lock(&mutex_);
+    done = mutex_.AwaitWithTimeout(absl::Condition(&drained), absl::Milliseconds(50));
+  }
+  Log(done ? LogLevel::kInfo : LogLevel::kWarning, done ? "drained" : "drain gave up");
+  Stop();
+}
+
+void WorkerRuntime::Stop() {
+  if (server_ != nullptr) server_->Shutdown(std::chrono::milliseconds(100));
+  if (metrics_server_ != nullptr) metrics_server_->Stop(Duration::zero());
+  thread_.Stop();
+}
+
+}  // namespace baton

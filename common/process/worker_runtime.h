@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/ids.h"
+#include "common/engine/engine.h"
+#include "common/http/http_server.h"
+#include "common/kv_cache/block_allocator.h"
+#include "common/model/cpu_model_runner.h"
+#include "common/node/node.h"
+#include "common/node/node_thread.h"
+#include "common/process/metered_runner.h"
+#include "common/process/metered_transport.h"
+#include "common/process/worker_config.h"
+#include "common/rpc/worker_server.h"
+#include "common/telemetry/metrics.h"
+#include "common/transport/pair_key.h"
+
+namespace baton {
+
+// What a worker's node shows of itself after each step.
+struct WorkerSnapshot {
+  WorkerStatus status;
+  bool idle = true;  // No call is live and no block is held.
+  int64_t calls = 0;
+  int64_t refused = 0;
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  // Of those, found in the prefix cache.
+  int64_t preemptions = 0;
+  int64_t stale_mail = 0;
+};
+
+// Everything of a worker process but its node: the loaded model on its compute thread, the block
+// pool, the transport, the gRPC server, metrics, and the thread that drives the node. Made bottom
+// up by Create; Serve puts the node in.
+class WorkerRuntime {
+ public:
+  // Loads the model, makes the pool, listens for KV transfers. The error names option and cure.
+  static absl::StatusOr<std::unique_ptr<WorkerRuntime>> Create(const WorkerConfig& config,
+                                                               Role role);
+  ~WorkerRuntime();  // Stops at once.
+
+  // For the node's constructor. All of it lives as long as this.
+  struct NodeParts {
+    Incarnation incarnation = 0;
+    EngineOptions engine;
+    const ModelInfo& model;
+    BlockAllocator& allocator;
+    ModelRunner& runner;
+    KvTransport& transport;
+    WorkerOutbox& outbox;
+    std::string data_endpoint;
+  };
+  NodeParts parts();
+
+  // The key of the pair (`prefill`, this process).
+  PairKey KeyOf(Incarnation prefill) const;
+
+  // Drives `node`, opens the gRPC and metrics ports, writes the ready file. `read` is called after
+  // each step, on the node's thread. The node outlives Stop.
+  absl::Status Serve(Node* node, std::function<WorkerSnapshot()> read);
+
+  // Takes nothing new, waits for what runs until the configured limit or until `hurry` says so,
+  // then Stop.
+  void Drain(const std::function<bool()>& hurry);
+
+  // Breaks all calls, ends the transfers, joins the node's thread. Idempotent.
+  void Stop();
+
+ private:
+  WorkerRuntime(const WorkerConfig& config, Role role);
+  absl::Status Load();
+  absl::Status Listen();
+  absl::Status ServeMetrics();
+  void ExportMetrics();
+  HelloInfo Hello() const;
+  WorkerSnapshot snapshot() const;
+
+  const WorkerConfig config_;
+  const Role role_;
+  const Incarnation incarnation_;
+  TransportSecret secret_{};
+  Metrics metrics_;
+  NodeThread thread_;
+  mutable absl::Mutex mutex_;
+  WorkerSnapshot snapshot_ ABSL_GUARDED_BY(mutex_);
+
+  // Bottom up: each uses those before it.
+  MeteredRunner metered_runner_;
+  std::unique_ptr<CpuModelRunner> runner_;
+  ModelInfo model_;  // The runner's, with max_model_len as served.
+  std::unique_ptr<BlockAllocator> allocator_;
+  MeteredTransport transport_;
+  std::string data_endpoint_;
+  std::unique_ptr<WorkerServer> server_;
+  std::unique_ptr<http::HttpServer> metrics_server_;
+};
+
+}  // namespace baton

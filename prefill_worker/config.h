@@ -1,0 +1,23 @@
+#pragma once
+
+#include <optional>
+
+#include "absl/status/status.h"
+#include "common/process/worker_config.h"
+
+namespace baton {
+
+// The options of baton-prefill.
+struct PrefillConfig {
+  WorkerConfig worker;
+  int max_waiting = 1024;  // Calls taken and not yet holding blocks; more are refused.
+
+  // INVALID_ARGUMENT names the option, its value and the cure.
+  absl::Status Validate() const;
+};
+
+// Reads the command line into `config`. Absent: go on. Else the exit code (help, or an error that
+// was printed).
+std::optional<int> ParsePrefillCommandLine(int argc, char** argv, PrefillConfig* config);
+
+}  // namespace baton
