@@ -1,0 +1,167 @@
+#include "kernels/cpu/check_args.h"
+
+#include "tests/kernels/kernel_fixture.h"
+
+namespace baton {
+namespace {
+
+template <typename Args>
+void ExpectRefused(const Args& args, const std::string& message) {
+  const absl::Status status = CheckArgs(args);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(status.message()).find(message), std::string::npos)
+      << "wanted: " << message << "\ngot: " << status;
+}
+
+struct AttentionCase {
+  float memory[4 * 16 * 8] = {};
+  int32_t cu[3] = {0, 2, 3};
+  int32_t lens[2] = {5, 17};
+  int32_t table[4] = {0, -1, 2, 3};
+  VarlenAttentionArgs args;
+
+  AttentionCase() {
+    const CachePlane plane{.data = reinterpret_cast<std::byte*>(memory),
+                           .num_blocks = 4,
+                           .num_heads = 1,
+                           .block_size = 16,
+                           .dim = 8,
+                           .block_stride = 128};
+    args = {.q = memory,
+            .q_stride = 16,
+            .num_heads = 2,
+            .num_seqs = 2,
+            .cu_seqlens_q = cu,
+            .seq_lens = lens,
+            .block_table = table,
+            .max_blocks = 2,
+            .k_cache = plane,
+            .v_cache = plane,
+            .scale = 1,
+            .out = memory,
+            .out_stride = 16};
+  }
+};
+
+TEST(CheckArgsTest, AttentionNamesTheFieldItRefuses) {
+  EXPECT_TRUE(CheckArgs(AttentionCase().args).ok());
+  {
+    AttentionCase c;
+    c.args.num_heads = 3;
+    c.args.k_cache.num_heads = c.args.v_cache.num_heads = 2;
+    c.args.k_cache.block_stride = c.args.v_cache.block_stride = 256;
+    ExpectRefused(c.args, "num_heads = 3: must be a multiple of k_cache.num_heads = 2");
+  }
+  {
+    AttentionCase c;
+    c.table[3] = 4;
+    ExpectRefused(c.args, "block_table[1][1] = 4: must be in [0, 4)");
+  }
+  {
+    AttentionCase c;
+    c.table[3] = -1;
+    ExpectRefused(c.args, "block_table[1][1] = -1");
+  }
+  {
+    AttentionCase c;
+    c.lens[1] = 33;
+    ExpectRefused(c.args, "seq_lens[1] = 33: must be at most max_blocks * block_size = 32");
+  }
+  {
+    AttentionCase c;
+    c.lens[0] = 1;
+    ExpectRefused(c.args, "seq_lens[0] = 1: must be at least 2");
+  }
+  {
+    AttentionCase c;
+    c.cu[2] = 1;
+    ExpectRefused(c.args, "cu_seqlens_q[2] = 1");
+  }
+  {
+    AttentionCase c;
+    c.args.scale = NAN;
+    ExpectRefused(c.args, "scale = nan");
+  }
+  {
+    AttentionCase c;
+    c.args.v_cache.block_size = 8;
+    ExpectRefused(c.args, "v_cache.block_size = 8: must be that of k_cache");
+  }
+}
+
+TEST(CheckArgsTest, CacheWritesNameTheSlotThatIsOutOfRange) {
+  AttentionCase c;
+  const int64_t slots[] = {-1, 63, 64};
+  ReshapeAndCacheArgs args{.key = c.memory,
+                           .key_stride = 8,
+                           .value = c.memory,
+                           .value_stride = 8,
+                           .slot_mapping = slots,
+                           .num_tokens = 2,
+                           .k_cache = c.args.k_cache,
+                           .v_cache = c.args.v_cache};
+  EXPECT_TRUE(CheckArgs(args).ok());
+  args.num_tokens = 3;
+  ExpectRefused(args, "slot_mapping[2] = 64: must be less than 64");
+  args.num_tokens = 2;
+  args.key_stride = 7;
+  ExpectRefused(args, "key_stride = 7: must be at least 8");
+  args.key_stride = 8;
+  args.k_cache.data = nullptr;
+  ExpectRefused(args, "k_cache.data = null");
+}
+
+TEST(CheckArgsTest, ModelOperatorsNameTheFieldTheyRefuse) {
+  float x[8] = {};
+  ExpectRefused(
+      RmsNormArgs{
+          .x = x, .x_stride = 3, .num_tokens = 1, .dim = 4, .weight = x, .out = x, .out_stride = 4},
+      "x_stride = 3: must be at least 4");
+  ExpectRefused(RmsNormArgs{.x = x,
+                            .x_stride = 4,
+                            .num_tokens = 1,
+                            .rows_per_token = 2,
+                            .dim = 2,
+                            .weight = x,
+                            .residual = x,
+                            .out = x,
+                            .out_stride = 4},
+                "rows_per_token = 2: must be 1 with a residual");
+  ExpectRefused(RopeArgs{.x = x,
+                         .x_stride = 4,
+                         .num_tokens = 1,
+                         .num_heads = 1,
+                         .head_dim = 4,
+                         .rotary_dim = 3,
+                         .cos = x,
+                         .sin = x},
+                "rotary_dim = 3: must be even and at most head_dim = 4");
+  ExpectRefused(ActivationAndMulArgs{.gate_up = x, .num_tokens = 1, .dim = 0, .out = x}, "dim = 0");
+  const PackedMatrix table(5, 2, DType::kF32);
+  const int32_t tokens[] = {4, 5};
+  ExpectRefused(EmbeddingArgs{.table = &table, .tokens = tokens, .num_tokens = 2, .out = x},
+                "tokens[1] = 5: must be in [0, 5)");
+  ExpectRefused(
+      GemmArgs{.a = x, .a_stride = 1, .m = 1, .weights = &table, .out = x, .out_stride = 5},
+      "a_stride = 1: must be at least 2");
+  const PackedMatrix empty;
+  ExpectRefused(GemmArgs{.a = x, .a_stride = 1, .m = 1, .weights = &empty, .out = x},
+                "weights.data = null");
+  const WeightRows part{nullptr, DType::kF32, 1};
+  ExpectRefused(PackWeightsArgs{.parts = &part, .num_parts = 1, .k = 1}, "parts[0].data = null");
+}
+
+TEST(CheckArgsTest, SwapRefusesCachesOfDifferentShape) {
+  AttentionCase a, b;
+  const BlockPair pair{0, 0};
+  b.args.k_cache.dim = 4;
+  ExpectRefused(SwapBlocksArgs{.sources = &a.args.k_cache,
+                               .destinations = &b.args.k_cache,
+                               .num_planes = 1,
+                               .pairs = &pair,
+                               .num_pairs = 1},
+                "destinations[0].dim = 4");
+}
+
+}  // namespace
+}  // namespace baton

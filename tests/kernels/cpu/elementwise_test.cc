@@ -1,0 +1,206 @@
+#include "tests/kernels/kernel_fixture.h"
+
+namespace baton {
+namespace {
+
+class ElementwiseTest : public KernelTest {};
+
+template <typename T>
+std::vector<T> NormLoop(const std::vector<float>& x, const std::vector<float>& weight, double eps,
+                        bool one_plus) {
+  const size_t dim = weight.size();
+  std::vector<T> out;
+  for (size_t row = 0; row < x.size(); row += dim) {
+    T squares = 0;
+    for (size_t i = 0; i < dim; ++i) squares += T{x[row + i]} * T{x[row + i]};
+    const T inverse = T{1} / std::sqrt(squares / static_cast<T>(dim) + static_cast<T>(eps));
+    for (size_t i = 0; i < dim; ++i) {
+      out.push_back(T{x[row + i]} * inverse * (T{weight[i]} + (one_plus ? T{1} : T{0})));
+    }
+  }
+  return out;
+}
+
+TEST_P(ElementwiseTest, RmsNormAgreesWithDoubleLoop) {
+  for (const int64_t dim : {1, 8, 10, 16, 33, 192, 1000}) {
+    for (const bool one_plus : {false, true}) {
+      const std::vector<float> x = RandomFloats(dim, 5 * dim);
+      const std::vector<float> weight = RandomFloats(dim + 1, dim);
+      GuardedFloats out(5 * dim);
+      const RmsNormArgs args{.x = x.data(),
+                             .x_stride = dim,
+                             .num_tokens = 5,
+                             .dim = dim,
+                             .weight = weight.data(),
+                             .one_plus_weight = one_plus,
+                             .eps = 1e-5f,
+                             .out = out.data(),
+                             .out_stride = dim};
+      ASSERT_TRUE(kernels_->RmsNorm(args).ok());
+      EXPECT_TRUE(out.GuardsIntact());
+      ExpectAccurate(out.values(), NormLoop<float>(x, weight, 1e-5f, one_plus),
+                     NormLoop<double>(x, weight, 1e-5f, one_plus), std::to_string(dim));
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, RmsNormAddsToTheResidualFirst) {
+  const int64_t dim = 21;
+  const std::vector<float> x = RandomFloats(1, 3 * dim);
+  const std::vector<float> before = RandomFloats(2, 3 * dim);
+  const std::vector<float> weight = RandomFloats(3, dim);
+  std::vector<float> sum(3 * dim);
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] = before[i] + x[i];
+  GuardedFloats residual(3 * dim), out(3 * dim);
+  std::copy(before.begin(), before.end(), residual.data());
+  ASSERT_TRUE(kernels_
+                  ->RmsNorm({.x = x.data(),
+                             .x_stride = dim,
+                             .num_tokens = 3,
+                             .dim = dim,
+                             .weight = weight.data(),
+                             .eps = 1e-6f,
+                             .residual = residual.data(),
+                             .out = out.data(),
+                             .out_stride = dim})
+                  .ok());
+  EXPECT_EQ(residual.values(), sum);
+  EXPECT_TRUE(residual.GuardsIntact());
+  ExpectAccurate(out.values(), NormLoop<float>(sum, weight, 1e-6f, false),
+                 NormLoop<double>(sum, weight, 1e-6f, false), "residual");
+}
+
+TEST_P(ElementwiseTest, RmsNormOfHeadsInPlaceTouchesOnlyThoseHeads) {
+  const int64_t dim = 10, heads = 3, stride = 50;
+  const std::vector<float> x = RandomFloats(4, 2 * stride);
+  const std::vector<float> weight = RandomFloats(5, dim);
+  std::vector<float> got = x;
+  ASSERT_TRUE(kernels_
+                  ->RmsNorm({.x = got.data(),
+                             .x_stride = stride,
+                             .num_tokens = 2,
+                             .rows_per_token = heads,
+                             .dim = dim,
+                             .weight = weight.data(),
+                             .eps = 1e-6f,
+                             .round_to = DType::kBF16,
+                             .out = got.data(),
+                             .out_stride = stride})
+                  .ok());
+  for (int64_t t = 0; t < 2; ++t) {
+    const auto row = x.begin() + t * stride;
+    const std::vector<float> dense(row, row + heads * dim);
+    const std::vector<float> expected =
+        Rounded(DType::kBF16, NormLoop<float>(dense, weight, 1e-6f, false));
+    for (int64_t i = 0; i < stride; ++i) {
+      if (i < heads * dim) {
+        EXPECT_NEAR(got[t * stride + i], expected[i], std::fabs(expected[i]) * 0x1p-7) << i;
+        EXPECT_EQ(FloatBits(got[t * stride + i]) & 0xffffu, 0u);
+      } else {
+        EXPECT_EQ(got[t * stride + i], row[i]);
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, RopeRotatesHalvesAndLeavesTheRest) {
+  for (const auto& [dim, rotary] : {std::pair{8, 8}, {10, 10}, {80, 80}, {64, 32}, {6, 2}}) {
+    const int64_t heads = 3, tokens = 4, half = rotary / 2, stride = heads * dim + 5;
+    const std::vector<float> x = RandomFloats(dim, tokens * stride);
+    const std::vector<float> cos = RandomFloats(1, tokens * half);
+    const std::vector<float> sin = RandomFloats(2, tokens * half);
+    std::vector<float> got = x;
+    ASSERT_TRUE(kernels_
+                    ->Rope({.x = got.data(),
+                            .x_stride = stride,
+                            .num_tokens = tokens,
+                            .num_heads = heads,
+                            .head_dim = dim,
+                            .rotary_dim = rotary,
+                            .cos = cos.data(),
+                            .sin = sin.data()})
+                    .ok());
+    std::vector<float> expected = x;
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t h = 0; h < heads; ++h) {
+        for (int64_t i = 0; i < half; ++i) {
+          const int64_t a = t * stride + h * dim + i, b = a + half, c = t * half + i;
+          expected[a] = static_cast<float>(double{x[a]} * cos[c] - double{x[b]} * sin[c]);
+          expected[b] = static_cast<float>(double{x[b]} * cos[c] + double{x[a]} * sin[c]);
+        }
+      }
+    }
+    for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(got[i], expected[i], 2e-7) << i;
+  }
+}
+
+TEST_P(ElementwiseTest, ActivationTimesUpAgreesWithItsFormula) {
+  for (const auto activation : {GatedActivation::kSilu, GatedActivation::kGeluTanh}) {
+    const int64_t dim = 37, tokens = 3;
+    std::vector<float> x = RandomFloats(8, tokens * 2 * dim);
+    for (float& f : x) f *= 8;
+    GuardedFloats out(tokens * dim);
+    ASSERT_TRUE(kernels_
+                    ->ActivationAndMul({.gate_up = x.data(),
+                                        .num_tokens = tokens,
+                                        .dim = dim,
+                                        .activation = activation,
+                                        .out = out.data()})
+                    .ok());
+    EXPECT_TRUE(out.GuardsIntact());
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t i = 0; i < dim; ++i) {
+        const double g = x[t * 2 * dim + i], up = x[t * 2 * dim + dim + i];
+        const double inner = std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g);
+        const double act = activation == GatedActivation::kSilu ? g / (1 + std::exp(-g))
+                                                                : 0.5 * g * (1 + std::tanh(inner));
+        EXPECT_NEAR(out.data()[t * dim + i], act * up, 2e-5);
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, ReshapeAndCacheWritesItsSlotsOnlyAndSkipsPadding) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const int32_t heads = 2, dim = 6, block_size = 4, blocks = 5;
+    const int64_t size = SizeOf(dtype), plane_bytes = blocks * heads * block_size * dim * size;
+    std::vector<std::byte> k(plane_bytes, std::byte{0xA5}), v = k;
+    const std::vector<int64_t> slots = {7, -1, 19, 0};
+    const std::vector<float> key = RandomFloats(1, 4 * 20), value = RandomFloats(2, 4 * 20);
+    const CachePlane plane{.dtype = dtype,
+                           .num_blocks = blocks,
+                           .num_heads = heads,
+                           .block_size = block_size,
+                           .dim = dim,
+                           .block_stride = heads * block_size * dim};
+    ReshapeAndCacheArgs args{.key = key.data(),
+                             .key_stride = 20,
+                             .value = value.data(),
+                             .value_stride = 20,
+                             .slot_mapping = slots.data(),
+                             .num_tokens = 4,
+                             .k_cache = plane,
+                             .v_cache = plane};
+    args.k_cache.data = k.data();
+    args.v_cache.data = v.data();
+    std::vector<std::byte> expected_k = k, expected_v = v;
+    const std::vector<std::byte> key_bytes = Encode(dtype, key), value_bytes = Encode(dtype, value);
+    for (int64_t t = 0; t < 4; ++t) {
+      for (int64_t h = 0; h < heads && slots[t] >= 0; ++h) {
+        const int64_t block = slots[t] / block_size, offset = slots[t] % block_size;
+        const int64_t to = ((block * heads + h) * block_size + offset) * dim * size;
+        const int64_t from = (t * 20 + h * dim) * size;
+        std::memcpy(&expected_k[to], &key_bytes[from], dim * size);
+        std::memcpy(&expected_v[to], &value_bytes[from], dim * size);
+      }
+    }
+    ASSERT_TRUE(kernels_->ReshapeAndCache(args).ok());
+    EXPECT_EQ(k, expected_k);
+    EXPECT_EQ(v, expected_v);
+  }
+}
+
+BATON_FOR_EACH_KERNEL_SET(ElementwiseTest);
+
+}  // namespace
+}  // namespace baton
