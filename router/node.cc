@@ -7,6 +7,14 @@
 #include "common/base/check.h"
 
 namespace baton {
+namespace {
+
+// The worker did nothing for the call: it has no room, drains, or is another process by now.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status);
+}
+
+}  // namespace
 
 RouterNode::RouterNode(const RouterNodeOptions& options, const std::vector<Role>& worker_roles,
                        std::unique_ptr<RoutingPolicy> policy, RouterOutbox& outbox)
@@ -280,8 +288,8 @@ void RouterNode::OnCallClosed(const CallClosed& closed, Time now) {
 
 void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& status, Time now) {
   if (sequence.finished) return;  // It owes a score that the prefill call brings.
-  const bool refused = absl::IsResourceExhausted(status) ||
-                       (sequence.state == State::kReserving && absl::IsUnavailable(status));
+  const bool refused =
+      IsRefusal(status) || (sequence.state == State::kReserving && absl::IsUnavailable(status));
   if (refused) {
     Requeue(sequence, sequence.route.decode, now);
   } else if (status.ok()) {
@@ -301,7 +309,7 @@ void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& st
     if (is_decoding) return;
     sequence.verdict_until = now + options_.verdict_limit;
     Watch(sequence, sequence.verdict_until);
-  } else if (absl::IsResourceExhausted(status)) {
+  } else if (IsRefusal(status)) {
     Requeue(sequence, sequence.route.prefill, now);
   } else if (status.ok()) {
     Fail(sequence, absl::InternalError("a prefill worker ended a call before its first token"));
