@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""64 concurrent streams of the openai client, and /health meanwhile.
+
+Usage (with the Python of the tools' environment): load_test.py PATH_OF_BATON TOOLS
+"""
+import asyncio
+import http.client
+import pathlib
+import subprocess
+import sys
+import time
+import unittest
+import urllib.parse
+
+import openai
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
+from running_cluster import RunningCluster  # noqa: E402
+
+BATON = None
+STREAMS = 64
+TOKENS = 48
+NUM_BLOCKS = 1024
+
+
+def probe(url, until_closed):
+    """Asks /health on new connections until stdin ends; prints each answer's milliseconds."""
+    host = urllib.parse.urlparse(url).netloc
+    import select
+    while not select.select([until_closed], [], [], 0.02)[0]:
+        begin = time.perf_counter()
+        connection = http.client.HTTPConnection(host, timeout=10)
+        connection.request("GET", "/health")
+        code = connection.getresponse().status
+        connection.close()
+        print(code, (time.perf_counter() - begin) * 1e3, flush=True)
+
+
+class LoadTest(unittest.TestCase):
+    def test_64_streams_end_well_while_health_answers_within_50_ms(self):
+        with RunningCluster(BATON, "load", num_blocks=NUM_BLOCKS) as cluster:
+            prober = subprocess.Popen([sys.executable, __file__, "--probe", cluster.url],
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            texts, widest = asyncio.run(self.follow_streams(cluster))
+            answers, _ = prober.communicate()
+            self.assertEqual(len(texts), STREAMS)
+            self.assertEqual(widest, STREAMS, "the streams did not overlap")
+            alone = cluster.post("/v1/completions", prompt=self.prompt(7), max_tokens=TOKENS,
+                                 temperature=0, ignore_eos=True)
+            self.assertEqual(texts[7], alone["choices"][0]["text"])
+            probes = [line.split() for line in answers.splitlines()]
+            times = sorted(float(ms) for _, ms in probes)
+            print(f"/health: {len(times)} answers, median {times[len(times) // 2]:.1f} ms, "
+                  f"slowest {times[-1]:.1f} ms")
+            self.assertGreater(len(times), 20)
+            self.assertEqual({code for code, _ in probes}, {"200"})
+            self.assertLess(times[-1], 50)
+            self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
+
+    @staticmethod
+    def prompt(index):
+        return f"{index} And it came to pass in those days, that"
+
+    async def follow_streams(self, cluster):
+        open_now, widest = 0, 0
+
+        async def follow(client, index):
+            nonlocal open_now, widest
+            pieces = []
+            stream = await client.completions.create(
+                model=cluster.model, prompt=self.prompt(index), max_tokens=TOKENS, temperature=0,
+                stream=True, extra_body={"ignore_eos": True})
+            open_now += 1
+            widest = max(widest, open_now)
+            async for chunk in stream:
+                pieces.append(chunk.choices[0].text)
+                finish = chunk.choices[0].finish_reason
+            open_now -= 1
+            self.assertEqual(finish, "length")
+            return "".join(pieces)
+
+        async with openai.AsyncOpenAI(base_url=cluster.url + "/v1", api_key="none", max_retries=0,
+                                      timeout=120) as client:
+            texts = await asyncio.gather(*(follow(client, i) for i in range(STREAMS)))
+        return texts, widest
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--probe":
+        probe(sys.argv[2], sys.stdin)
+    else:
+        BATON, _ = sys.argv.pop(1), sys.argv.pop(1)
+        unittest.main(verbosity=2)

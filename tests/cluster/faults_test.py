@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""What a client and the survivors see when a worker dies, a client leaves or the cluster stops.
+
+Usage: faults_test.py PATH_OF_BATON [unittest arguments]
+"""
+import json
+import os
+import pathlib
+import signal
+import socket
+import sys
+import threading
+import time
+import unittest
+
+from running_cluster import HttpError, RunningCluster, at_once
+
+BATON = None
+NUM_BLOCKS = 512
+LONG = dict(prompt="And it came to pass", max_tokens=1500, temperature=0, ignore_eos=True)
+
+
+def runs(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class FaultsTest(unittest.TestCase):
+    def cluster(self, **options):
+        return RunningCluster(BATON, "faults", **{"num_blocks": NUM_BLOCKS, **options})
+
+    def start_streams(self, cluster, count, **body):
+        """Opens streams in threads; returns once each has a token, with a call that joins them."""
+        first = threading.Barrier(count + 1)
+        results = [None] * count
+
+        def follow(index):
+            chunks = []
+            try:
+                for chunk in cluster.open_stream("/v1/completions", **{**LONG, **body}):
+                    chunks.append(chunk)
+                    if len(chunks) == 1:
+                        first.wait(60)
+            except Exception as error:  # noqa: BLE001: judged below.
+                chunks.append(error)
+            results[index] = chunks
+
+        threads = [threading.Thread(target=follow, args=(i,), daemon=True) for i in range(count)]
+        for thread in threads:
+            thread.start()
+        first.wait(60)
+
+        def join(seconds):
+            deadline = time.monotonic() + seconds
+            for thread in threads:
+                thread.join(max(0, deadline - time.monotonic()))
+            self.assertFalse([t for t in threads if t.is_alive()], "a request hangs")
+            return results
+        return join
+
+    def assert_ended_by_an_error(self, chunks):
+        self.assertIsInstance(chunks[-1], dict, chunks[-1])
+        self.assertIn("error", chunks[-1], chunks[-1])
+        self.assertTrue(chunks[-1]["error"]["message"])
+        for chunk in chunks[:-1]:
+            self.assertIsNone(chunk["choices"][0]["finish_reason"])
+
+    def test_killed_decode_worker_ends_its_requests_with_an_error_and_no_leak(self):
+        with self.cluster(decode=2) as cluster:
+            join = self.start_streams(cluster, 6)
+            victim = max(cluster.workers("decode"), key=lambda w: w["running"])
+            os.kill(victim["pid"], signal.SIGKILL)
+            results = join(60)
+            failed = [r for r in results if isinstance(r[-1], dict) and "error" in r[-1]]
+            self.assertGreaterEqual(len(failed), 1, "the victim served nothing")
+            for chunks in failed:
+                self.assert_ended_by_an_error(chunks)
+            for chunks in (r for r in results if r not in failed):
+                self.assertEqual(chunks[-1]["choices"][0]["finish_reason"], "length")
+            self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
+            healthy = {w["pid"]: w["healthy"] for w in cluster.workers()}
+            self.assertIs(healthy.pop(victim["pid"]), False)
+            self.assertTrue(all(healthy.values()), healthy)
+            answer = cluster.post("/v1/completions", prompt="In the beginning", max_tokens=4)
+            self.assertEqual(len(answer["choices"]), 1)
+            self.assertIn("killed by signal 9", cluster.log("baton-up"))
+
+    def test_killed_only_decode_worker_makes_new_requests_fail_at_once_and_not_ready(self):
+        with self.cluster() as cluster:
+            join = self.start_streams(cluster, 3)
+            os.kill(cluster.workers("decode")[0]["pid"], signal.SIGKILL)
+            for chunks in join(30):
+                self.assert_ended_by_an_error(chunks)
+            self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
+            begin = time.monotonic()
+            with self.assertRaises(HttpError) as refused:
+                cluster.post("/v1/completions", prompt="In the beginning", max_tokens=4)
+            self.assertEqual(refused.exception.code, 503)
+            self.assertIn("Retry-After", refused.exception.headers)
+            self.assertLess(time.monotonic() - begin, 10)
+            self.assertEqual(cluster.request("GET", "/health")[0], 200)
+            self.assertEqual(cluster.request("GET", "/ready")[0], 503)
+
+    def test_killed_prefill_worker_leaves_the_others_serving(self):
+        with self.cluster(prefill=2) as cluster:
+            os.kill(cluster.workers("prefill")[0]["pid"], signal.SIGKILL)
+            # A request that met the dead worker may fail, clearly; then all is well.
+            deadline = time.monotonic() + 10
+            while time.monotonic() < deadline:
+                try:
+                    cluster.post("/v1/completions", prompt="In the beginning", max_tokens=8)
+                    break
+                except HttpError as error:
+                    self.assertIn(error.code, (502, 503), error)
+            for _ in range(4):
+                answer = cluster.post("/v1/completions", prompt="In the beginning", max_tokens=8)
+                self.assertEqual(answer["usage"]["completion_tokens"], 8)
+            self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
+
+    def test_stopped_decode_worker_does_not_hang_its_requests(self):
+        with self.cluster() as cluster:
+            join = self.start_streams(cluster, 2)
+            victim = cluster.workers("decode")[0]["pid"]
+            os.kill(victim, signal.SIGSTOP)
+            try:
+                for chunks in join(40):
+                    self.assert_ended_by_an_error(chunks)
+            finally:
+                os.kill(victim, signal.SIGCONT)
+
+    def test_client_that_leaves_frees_its_blocks_on_both_workers(self):
+        with self.cluster() as cluster:
+            body = json.dumps({"model": cluster.model, "stream": True, **LONG}).encode()
+            host, port = cluster.connect().host, cluster.connect().port
+            for read_first in (True, False):  # While it decodes, and maybe before it prefills.
+                sockets = []
+                for _ in range(8):
+                    client = socket.create_connection((host, port), timeout=30)
+                    client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "
+                                   + str(len(body)).encode() + b"\r\n\r\n" + body)
+                    if read_first:
+                        client.recv(1)
+                    sockets.append(client)
+                for client in sockets:
+                    client.close()
+                self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
+
+    def test_down_drains_what_runs_and_every_process_exits_0(self):
+        with self.cluster() as cluster:
+            pids = [w["pid"] for w in cluster.workers()] + [cluster.supervisor]
+            join = self.start_streams(cluster, 4, max_tokens=150)
+            cluster.baton("down")
+            for chunks in join(10):
+                self.assertIsInstance(chunks[-1], dict, chunks[-1])
+                self.assertEqual(chunks[-1]["choices"][0]["finish_reason"], "length")
+            self.assertFalse([pid for pid in pids if runs(pid)])
+            log = cluster.log("baton-up")
+            self.assertNotIn("killing", log)
+            self.assertNotIn("ended:", log)  # The obituary of a child that did not exit with 0.
+
+    def test_mixed_load_ends_with_every_block_free_or_cached(self):
+        with self.cluster(decode=2, num_blocks=256) as cluster:
+            calls = []
+            for i in range(60):
+                words = "the LORD said unto him " * (1 + i * 7 % 40)
+                body = dict(prompt=f"{i} {words}", max_tokens=1 + i * 13 % 60, seed=i)
+                if i % 4 == 0:
+                    body["n"] = 2
+                calls.append(lambda body=body: cluster.post("/v1/completions", **body))
+            failures = [r for r in at_once(calls) if isinstance(r, Exception)]
+            self.assertEqual(failures, [])
+            self.assertEqual(cluster.await_quiet(256), [])
+
+
+if __name__ == "__main__":
+    BATON = sys.argv.pop(1)
+    unittest.main(verbosity=2)

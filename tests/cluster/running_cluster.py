@@ -1,0 +1,139 @@
+"""A real cluster for tests: started by `baton up --detach`, asked over HTTP, stopped by `baton down`.
+
+Standard library only. Every wait has a limit.
+"""
+import concurrent.futures
+import http.client
+import json
+import pathlib
+import shutil
+import subprocess
+import time
+import urllib.parse
+
+LIMIT_S = 120  # Of one request: a test machine may be busy, a hang must not pass.
+
+
+class HttpError(Exception):
+    def __init__(self, code, body, headers):
+        super().__init__(f"HTTP {code}: {body}")
+        self.code, self.body, self.headers = code, body, headers
+
+
+class RunningCluster:
+    """One cluster in build/.../run/NAME. Use as a context manager; logs stay until the next run."""
+
+    def __init__(self, baton, name, **options):
+        self.baton_path = pathlib.Path(baton).resolve()
+        self.dir = self.baton_path.parents[1] / "run" / name
+        self.options = {"http": 0, "grpc": 0, **options}
+
+    def __enter__(self):
+        if self.dir.exists():
+            self.baton("down", check=False)
+            shutil.rmtree(self.dir)
+        self.dir.parent.mkdir(exist_ok=True)
+        arguments = [text for key, value in self.options.items()
+                     for text in ("--" + key.replace("_", "-"), str(value))]
+        self.baton("up", "--detach", *arguments)
+        state = json.loads((self.dir / "state.json").read_text())
+        router = next(s for s in state["servers"] if s["role"] == "router")
+        self.url, self.grpc = router["http_url"], router["address"]
+        self.supervisor = state["supervisor"]["pid"]
+        self.model = self.get("/v1/models")["data"][0]["id"]
+        return self
+
+    def __exit__(self, *_):
+        self.baton("down", check=False)
+
+    def baton(self, command, *arguments, check=True):
+        done = subprocess.run([self.baton_path, command, "--dir", self.dir, *arguments],
+                              capture_output=True, text=True, timeout=LIMIT_S)
+        if check and done.returncode != 0:
+            raise AssertionError(f"baton {command}: {done.stdout}{done.stderr}")
+        return done
+
+    def log(self, name):
+        return (self.dir / "logs" / f"{name}.log").read_text(errors="replace")
+
+    def connect(self, timeout=LIMIT_S):
+        return http.client.HTTPConnection(urllib.parse.urlparse(self.url).netloc, timeout=timeout)
+
+    def request(self, method, path, body=None, timeout=LIMIT_S):
+        """The raw answer: (status, headers, bytes)."""
+        connection = self.connect(timeout)
+        try:
+            data = json.dumps(body) if isinstance(body, (dict, list)) else body
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, dict(answer.getheaders()), answer.read()
+        finally:
+            connection.close()
+
+    def get(self, path):
+        code, headers, body = self.request("GET", path)
+        if code != 200:
+            raise HttpError(code, body.decode(), headers)
+        return json.loads(body)
+
+    def post(self, path, **body):
+        code, headers, text = self.request("POST", path, {"model": self.model, **body})
+        if code != 200:
+            raise HttpError(code, text.decode(), headers)
+        return json.loads(text)
+
+    def stream(self, path, **body):
+        """The stream's chunks, each with the time it came at. Ends with [DONE] or raises."""
+        return list(self.open_stream(path, **body))
+
+    def open_stream(self, path, **body):
+        connection = self.connect()
+        try:
+            connection.request("POST", path,
+                               json.dumps({"model": self.model, "stream": True, **body}),
+                               {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise HttpError(answer.status, answer.read().decode(), dict(answer.getheaders()))
+            for line in answer:
+                if not line.startswith(b"data: "):
+                    continue
+                data = line[len(b"data: "):].strip()
+                if data == b"[DONE]":
+                    return
+                yield {**json.loads(data), "at": time.monotonic()}
+            raise AssertionError("the stream broke off without [DONE]")
+        finally:
+            connection.close()
+
+    def status(self):
+        done = self.baton("status", "--json", check=False)
+        return json.loads(done.stdout)
+
+    def workers(self, role=None):
+        return [w for w in self.status()["workers"] if role in (None, w["role"])]
+
+    def await_quiet(self, total, seconds=5):
+        """Until every healthy worker holds only free and cached blocks; the last status if not."""
+        def leaks(worker):
+            blocks = worker["blocks"]
+            return worker["healthy"] and (blocks["free"] + blocks["cached"] != total or
+                                          worker["running"] or worker["waiting"])
+        deadline = time.monotonic() + seconds
+        while True:
+            workers = self.workers()
+            leaking = [w for w in workers if leaks(w)]
+            if not leaking or time.monotonic() > deadline:
+                return leaking
+            time.sleep(0.05)
+
+
+def at_once(calls):
+    """Runs the calls in threads; their results, or the exceptions they raised, in order."""
+    def guarded(call):
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001: the test judges what came.
+            return error
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(calls))) as pool:
+        return list(pool.map(guarded, calls))
