@@ -41,8 +41,8 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMS norm with norm_eps over each head of q and k, before the rotation.
 
-  // The logits' matrix is the embedding. As config.json says; LoadModelFiles corrects it to what the
-  // weights hold.
+  // The logits' matrix is the embedding. As config.json says; LoadModelFiles corrects it to what
+  // the weights hold.
   bool tied_embeddings = false;
 
   RopeForm rope;

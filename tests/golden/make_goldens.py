@@ -88,7 +88,8 @@ def write(path, value):
     def lines(v, indent):
         pad = " " * indent
         if isinstance(v, dict):
-            body = ",\n".join(f'{pad} {json.dumps(k)}: {lines(x, indent + 1)}' for k, x in v.items())
+            body = ",\n".join(f"{pad} {json.dumps(k)}: {lines(x, indent + 1)}"
+                              for k, x in v.items())
             return "{\n" + body + "\n" + pad + "}"
         if isinstance(v, list) and v and isinstance(v[0], dict):
             return "[\n" + ",\n".join(f"{pad} {lines(x, indent + 1)}" for x in v) + "\n" + pad + "]"

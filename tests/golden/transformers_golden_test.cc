@@ -21,8 +21,8 @@ constexpr int32_t kBlockSize = 16;
 constexpr int32_t kNumBlocks = 100;
 constexpr int32_t kChunkTokens = 128;
 
-// Of the reference mode. The issue allows 2e-2.
-constexpr float kLogprobTolerance = 2e-3f;
+// Of the reference mode; 1.4e-5 was the most seen.
+constexpr float kLogprobTolerance = 2e-4f;
 // Below this margin of the reference's two best logits either token is right.
 constexpr float kTieMargin = 0.02f;
 
