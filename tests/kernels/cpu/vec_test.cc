@@ -28,13 +28,25 @@ void ExpectExact(float a, float b, float c) {
 }
 
 TEST(VecTest, FmaRoundsOnceWhereDoubleRoundingWouldGoWrong) {
-  // The exact value lies a hair beside the middle of two floats; double rounds it to the middle.
-  ExpectExact(1.0f + 0x1p-23f, 1.0f + 0x1p-23f, -0x1p-60f);
-  ExpectExact(1.0f, 0x1.000002p0f, 0x1p-24f);
-  ExpectExact(0x1.000002p0f, 0x1p-24f, 1.0f);
-  ExpectExact(0x1.fffffep-1f, 0x1p-25f, 0x1.000002p0f);
-  ExpectExact(0x1.000002p0f, 0x1.000002p0f, 0x1p-80f);
-  ExpectExact(-0x1.000001p0f, 0x1p-24f, 0x1p-100f);
+  // 24929 * 673 = 2^24 + 1 lies in the middle of two floats. A c too small for a double's last bit
+  // decides the direction.
+  for (const float sign : {1.0f, -1.0f}) {
+    EXPECT_EQ(EmulatedFma(sign * 24929.0f, 673.0f, sign * 0x1p-60f), sign * 0x1.000002p24f);
+    EXPECT_EQ(EmulatedFma(sign * 24929.0f, 673.0f, sign * -0x1p-60f), sign * 0x1p24f);
+    EXPECT_EQ(EmulatedFma(sign * 24929.0f, 673.0f, 0.0f), sign * 0x1p24f);
+  }
+  Random random(3);
+  int ties = 0;
+  for (int i = 0; i < 100000; ++i) {
+    const uint64_t a = random.Below(4096) * 2 + 4097, b = random.Below(4096) * 2 + 1;
+    const uint64_t product = a * b;
+    ties += product >> 24 == 1 ? 1 : 0;
+    for (const float tiny : {0x1p-60f, -0x1p-60f, 0x1p-149f, -0x1p-149f, 0.0f}) {
+      ExpectExact(static_cast<float>(a), static_cast<float>(b), tiny);
+      ExpectExact(-static_cast<float>(a), static_cast<float>(b), tiny);
+    }
+  }
+  EXPECT_GT(ties, 10000);
 }
 
 TEST(VecTest, FmaAgreesWithTheCLibraryForRandomBits) {
