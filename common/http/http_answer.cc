@@ -116,7 +116,7 @@ void Connection::AbandonExchange(uint64_t id) {
 
 void Connection::WatchDisconnect(uint64_t id, std::function<void()> callback) {
   if (id != exchange_ || peer_closed_) {
-    return Post(std::move(callback));
+    return callback();
   }
   on_disconnect_ = std::move(callback);
 }
@@ -196,7 +196,7 @@ void Connection::Linger() {
 void Connection::OnPeerClosed() {
   peer_closed_ = true;
   if (on_disconnect_) {
-    Post(std::exchange(on_disconnect_, nullptr));
+    std::exchange(on_disconnect_, nullptr)();
   }
 }
 

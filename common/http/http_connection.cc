@@ -277,7 +277,7 @@ void Connection::Dispatch(Request request) {
   Disarm(read_watchdog_);
   parser_.reset();
   exchange_ = ++last_exchange_;
-  auto exchange = std::make_shared<Exchange>(shared_from_this(), exchange_, chunked_);
+  auto exchange = std::make_shared<Exchange>(shared_from_this(), core_.get(), exchange_, chunked_);
   auto run = [exchange, route = route_, request = std::move(request)]() mutable {
     if (exchange->gone()) {
       return;

@@ -41,7 +41,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void EndStream(uint64_t id, bool close);
   void AbortExchange(uint64_t id);
   void AbandonExchange(uint64_t id);
-  void WatchDisconnect(uint64_t id, std::function<void()> callback);
+  void WatchDisconnect(uint64_t id, std::function<void()> callback);  // Must be short.
 
  private:
   using Error = boost::system::error_code;

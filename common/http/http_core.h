@@ -3,7 +3,6 @@
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,8 +20,7 @@ class Connection;
 // What the connections of one server share. Lives as long as the last of them: a stream may be
 // held by another thread after the server has stopped.
 struct ServerCore : std::enable_shared_from_this<ServerCore> {
-  ServerCore(ServerOptions o, std::vector<Route> r)
-      : options(std::move(o)), routes(std::move(r)), handlers(options.num_handler_threads) {}
+  ServerCore(ServerOptions o, std::vector<Route> r) : options(std::move(o)), routes(std::move(r)) {}
 
   // Posts work to the server's threads, or drops it if they have ended.
   template <typename Executor>
@@ -48,8 +46,8 @@ struct ServerCore : std::enable_shared_from_this<ServerCore> {
 
   const ServerOptions options;
   const std::vector<Route> routes;
-  boost::asio::io_context io;
-  boost::asio::thread_pool handlers;
+  boost::asio::io_context io;        // Sockets: many short tasks.
+  boost::asio::io_context handlers;  // Handlers and what they post: may take long.
   std::atomic<int64_t> body_bytes{0};
   std::atomic<bool> draining{false};
 

@@ -6,6 +6,14 @@
 
 namespace baton::http {
 
+Exchange::Exchange(std::shared_ptr<Connection> connection, ServerCore* core, uint64_t id,
+                   bool chunked)
+    : connection_(std::move(connection)),
+      core_(core),
+      strand_(boost::asio::make_strand(core->handlers)),
+      id_(id),
+      chunked_(chunked) {}
+
 Exchange::~Exchange() {
   if (!ended_) {
     connection_->Post([c = connection_, id = id_] { c->AbandonExchange(id); });
@@ -68,11 +76,15 @@ void Exchange::OnDisconnect(std::function<void()> callback) {
   if (ended_) {
     return;
   }
-  connection_->Post([c = connection_, id = id_, cb = std::move(callback)]() mutable {
-    c->WatchDisconnect(id, std::move(cb));
+  // Through a task of our own, so that it is in order with the others.
+  auto post = [core = core_, strand = strand_, cb = std::move(callback)] {
+    core->PostTo(strand, cb);
+  };
+  connection_->Post([c = connection_, id = id_, post = std::move(post)]() mutable {
+    c->WatchDisconnect(id, std::move(post));
   });
 }
 
-void Exchange::Post(std::function<void()> task) { connection_->Post(std::move(task)); }
+void Exchange::Post(std::function<void()> task) { core_->PostTo(strand_, std::move(task)); }
 
 }  // namespace baton::http

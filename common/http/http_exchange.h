@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <boost/asio/strand.hpp>
 #include <memory>
 
 #include "common/http/http_connection.h"
@@ -11,8 +12,7 @@ namespace baton::http {
 // One request's answer on its connection: hands each call to the connection's strand.
 class Exchange : public ResponseWriter, public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(std::shared_ptr<Connection> connection, uint64_t id, bool chunked)
-      : connection_(std::move(connection)), id_(id), chunked_(chunked) {}
+  Exchange(std::shared_ptr<Connection> connection, ServerCore* core, uint64_t id, bool chunked);
   ~Exchange() override;
 
   void Send(Response response) override;
@@ -27,6 +27,8 @@ class Exchange : public ResponseWriter, public std::enable_shared_from_this<Exch
 
  private:
   const std::shared_ptr<Connection> connection_;
+  ServerCore* const core_;  // Lives as long as the connection.
+  const boost::asio::strand<boost::asio::io_context::executor_type> strand_;
   const uint64_t id_;
   const bool chunked_;
   std::atomic<bool> ended_{false};

@@ -83,7 +83,8 @@ class Server : public HttpServer {
       : core_(std::make_shared<ServerCore>(std::move(options), std::move(routes))),
         acceptor_(boost::asio::make_strand(core_->io)),
         accept_timer_(acceptor_.get_executor()),
-        work_(boost::asio::make_work_guard(core_->io)) {}
+        work_(boost::asio::make_work_guard(core_->io)),
+        handler_work_(boost::asio::make_work_guard(core_->handlers)) {}
 
   ~Server() override { Stop(Duration::zero()); }
 
@@ -111,7 +112,10 @@ class Server : public HttpServer {
   void Start() override {
     boost::asio::post(acceptor_.get_executor(), [this] { Accept(); });
     for (int i = 0; i < core_->options.num_io_threads; ++i) {
-      threads_.emplace_back([this] { RunIo(); });
+      threads_.emplace_back([this] { Run(core_->io); });
+    }
+    for (int i = 0; i < core_->options.num_handler_threads; ++i) {
+      handler_threads_.emplace_back([this] { Run(core_->handlers); });
     }
   }
 
@@ -149,7 +153,10 @@ class Server : public HttpServer {
                                     absl::FromChrono(grace));
     }
     core_->ForEach([](const auto& connection) { connection->CloseSoon(/*only_if_idle=*/false); });
-    core_->handlers.join();
+    handler_work_.reset();
+    for (std::thread& thread : handler_threads_) {
+      thread.join();
+    }
     work_.reset();
     for (std::thread& thread : threads_) {
       thread.join();
@@ -158,18 +165,23 @@ class Server : public HttpServer {
       absl::MutexLock lock(&core_->stop_mutex);
       core_->stopped = true;
     }
-    core_->io.restart();
-    RunIo();  // What was posted while the threads ended; holds connections otherwise.
+    // What was posted while the threads ended would hold its connection for ever.
+    for (bool more = true; more;) {
+      core_->handlers.restart();
+      core_->io.restart();
+      more = Run(core_->handlers) + Run(core_->io) > 0;
+    }
   }
 
  private:
-  void RunIo() {
+  // Returns the number of tasks run.
+  static size_t Run(boost::asio::io_context& context) {
+    size_t tasks = 0;
     for (;;) {
       try {
-        core_->io.run();
-        return;
+        return tasks + context.run();
       } catch (const std::exception&) {
-        // A library's exception ends one task, not the server.
+        ++tasks;  // A library's exception ends one task, not the server.
       }
     }
   }
@@ -217,7 +229,9 @@ class Server : public HttpServer {
   tcp::acceptor acceptor_;
   boost::asio::steady_timer accept_timer_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> handler_work_;
   std::vector<std::thread> threads_;
+  std::vector<std::thread> handler_threads_;
   uint16_t port_ = 0;
   bool stopped_ = false;
 };

@@ -39,8 +39,8 @@ class ResponseWriter {
   // if it already has. At most one callback, set by the handler.
   virtual void OnDisconnect(std::function<void()> callback) = 0;
 
-  // Runs a task on the connection's strand: one at a time, in order, on a server thread. Dropped
-  // once the server has stopped.
+  // Runs a task on a handler thread: the tasks of one answer one at a time, in order. Dropped once
+  // the server has stopped.
   virtual void Post(std::function<void()> task) = 0;
 };
 
@@ -64,7 +64,7 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0 = any free one.
   int num_io_threads = 2;
-  int num_handler_threads = 2;  // Run the handlers that are not quick.
+  int num_handler_threads = 2;  // Run the handlers that are not quick, and posted tasks.
   int max_connections = 1024;   // More get 503 and are closed.
   int64_t max_body_bytes = int64_t{4} << 20;
   int64_t max_total_body_bytes = int64_t{512} << 20;  // Of all requests being read or handled.

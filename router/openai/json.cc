@@ -114,6 +114,9 @@ absl::StatusOr<Json> ParseJson(std::string_view text) {
   if (!IsValidUtf8(text)) {
     return absl::InvalidArgumentError("The body cannot be read: it is not valid UTF-8.");
   }
+  if (text.find('\0') != std::string_view::npos) {  // The parser takes it for the end.
+    return absl::InvalidArgumentError("The body cannot be read: it has a NUL byte.");
+  }
   if (!Json::sax_parse(text.begin(), text.end(), &builder)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("The body cannot be read: %s.", builder.error()));

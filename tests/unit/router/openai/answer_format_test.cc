@@ -1,0 +1,31 @@
+#include "router/openai/answer_format.h"
+
+#include <gtest/gtest.h>
+
+namespace baton {
+namespace {
+
+TEST(AnswerFormatTest, NamesTheObjectExactly) {
+  AnswerContext context{.id = "x"};
+  EXPECT_EQ(AnswerHead(context, false)["object"], "text_completion");
+  EXPECT_EQ(AnswerHead(context, true)["object"], "text_completion");
+  context.request.chat = true;
+  EXPECT_EQ(AnswerHead(context, false)["object"], "chat.completion");
+  EXPECT_EQ(AnswerHead(context, true)["object"], "chat.completion.chunk");
+}
+
+TEST(AnswerFormatTest, AddsUpUsage) {
+  EXPECT_EQ(Dump(UsageJson({.prompt_tokens = 3, .completion_tokens = 4, .cached_tokens = 2})),
+            R"({"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,)"
+            R"("prompt_tokens_details":{"cached_tokens":2}})");
+}
+
+TEST(AnswerFormatTest, LeavesOutWhatWasNotAskedFor) {
+  Json choice = Json::object();
+  FillChoice({}, {.tokens = {1}, .logits_digests = {2}, .finish = FinishReason::kLength}, true,
+             choice);
+  EXPECT_EQ(Dump(choice), R"({"logprobs":null,"finish_reason":"length","stop_reason":null})");
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,30 @@
+#include "router/openai/status_json.h"
+
+#include <gtest/gtest.h>
+
+namespace baton {
+namespace {
+
+TEST(StatusJsonTest, ShowsEachWorkerWithItsBlocks) {
+  RouterView view{.queued_requests = 2, .queued_tokens = 30, .running_requests = 4};
+  WorkerView worker{.role = Role::kPrefill, .address = "127.0.0.1:9", .reason = "draining"};
+  worker.hello.incarnation = 0xABC;
+  worker.hello.num_blocks = 21;
+  worker.status = {.blocks = {1, 2, 3, 4, 5, 6}, .running = 7, .waiting = 8};
+  view.workers = {worker};
+  const Json json = StatusJson(view, /*ready=*/true, "tiny");
+  const Json& shown = json["workers"][0];
+  EXPECT_EQ(shown["role"], "prefill");
+  EXPECT_EQ(shown["address"], "127.0.0.1:9");
+  EXPECT_EQ(shown["incarnation"], "0000000000000abc");
+  EXPECT_EQ(shown["healthy"], false);
+  EXPECT_EQ(Dump(shown["blocks"]),
+            R"({"free":1,"cached":5,"reserved":2,"filling":3,"ready":4,"draining":6,"total":21})");
+  EXPECT_EQ(shown["running"], 7);
+  EXPECT_EQ(shown["waiting"], 8);
+  EXPECT_EQ(json["router"]["queued_requests"], 2);
+  EXPECT_EQ(json["router"]["running_requests"], 4);
+}
+
+}  // namespace
+}  // namespace baton
