@@ -120,7 +120,8 @@ inline Generated Generate(RunnerHarness& harness, std::shared_ptr<const Sampling
     if (!result.sampled) continue;
     BATON_CHECK(result.output.position == known && known - prompt == row.num_emitted);
     const size_t index = out.outputs.size();
-    const int32_t next = index < options.forced.size() ? options.forced[index] : result.output.token;
+    const int32_t next =
+        index < options.forced.size() ? options.forced[index] : result.output.token;
     out.outputs.push_back(std::move(result.output));
     tokens.push_back(next);
     emitted.push_back(next);

@@ -1,0 +1,297 @@
+#include "common/model/cpu_model_runner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "common/base/random.h"
+#include "kernels/make_device.h"
+#include "tests/unit/common/model/runner_harness.h"
+
+namespace baton {
+namespace {
+
+std::string TinyKjv() { return std::string(BATON_SOURCE_DIR) + "/deploy/models/tiny-kjv"; }
+
+CpuModelRunnerOptions Options() { return {.model_dir = TinyKjv(), .num_blocks = 256}; }
+
+std::shared_ptr<SamplingContext> Prompt(int32_t num_tokens, uint64_t seed = 1) {
+  auto context = std::make_shared<SamplingContext>();
+  Random random(seed);
+  for (int32_t i = 0; i < num_tokens; ++i) {
+    context->prompt.push_back(static_cast<int32_t>(random.Below(4096)));
+  }
+  context->params.temperature = 0;
+  context->params.logits_digest = true;
+  context->params.num_logprobs = 2;
+  return context;
+}
+
+std::vector<TokenOutput> Outputs(const CpuModelRunnerOptions& options,
+                                 std::shared_ptr<const SamplingContext> prompt,
+                                 const GenerateOptions& generate) {
+  RunnerHarness harness(options);
+  return Generate(harness, std::move(prompt), generate).outputs;
+}
+
+// Long enough that decoding crosses a partial state of attention at 512 keys.
+class BitIdentityTest : public testing::Test {
+ protected:
+  const std::shared_ptr<SamplingContext> prompt_ = Prompt(505);
+  const std::vector<TokenOutput> expected_ =
+      Outputs(Options(), prompt_, {.chunk_tokens = 2048, .num_tokens = 12});
+};
+
+TEST_F(BitIdentityTest, ChunksDoNotChangeLogits) {
+  for (const int32_t chunk : {16, 100, 128}) {
+    EXPECT_EQ(Outputs(Options(), prompt_, {.chunk_tokens = chunk, .num_tokens = 12}), expected_)
+        << chunk;
+  }
+}
+
+TEST_F(BitIdentityTest, BlockSizeAndPlaceOfBlocksDoNotChangeLogits) {
+  for (const int32_t block_size : {1, 8, 32, 64}) {
+    CpuModelRunnerOptions options = Options();
+    options.block_size = block_size;
+    options.num_blocks = 2048;
+    EXPECT_EQ(Outputs(options, prompt_, {.num_tokens = 12, .first_block = 5, .block_stride = 3}),
+              expected_)
+        << block_size;
+  }
+}
+
+TEST_F(BitIdentityTest, ThreadsDoNotChangeLogits) {
+  for (const int32_t threads : {2, 3}) {
+    CpuModelRunnerOptions options = Options();
+    options.num_threads = threads;
+    EXPECT_EQ(Outputs(options, prompt_, {.num_tokens = 12}), expected_) << threads;
+  }
+}
+
+TEST_F(BitIdentityTest, RecomputeAfterPreemptionDoesNotChangeLogits) {
+  // What was emitted becomes part of what is prefilled; the draw is the same.
+  auto resumed = std::make_shared<SamplingContext>(*prompt_);
+  for (int i = 0; i < 6; ++i) resumed->prompt.push_back(expected_[i].token);
+  const std::vector<TokenOutput> tail =
+      Outputs(Options(), resumed, {.chunk_tokens = 200, .num_tokens = 6});
+  EXPECT_EQ(tail, std::vector<TokenOutput>(expected_.begin() + 6, expected_.end()));
+}
+
+TEST_F(BitIdentityTest, NeighboursInTheBatchDoNotChangeLogits) {
+  RunnerHarness harness(Options());
+  const auto other = Prompt(90, 2);
+  std::vector<int32_t> tokens = prompt_->prompt;
+  std::vector<int32_t> more = other->prompt;
+  int32_t computed = 0;
+  // The other sequence prefills in pieces of seven beside every step of this one.
+  int32_t other_computed = 0;
+  for (int32_t produced = 0; produced < 12; ++produced) {
+    const auto known = static_cast<int32_t>(tokens.size());
+    const int32_t end = std::min<int32_t>(other_computed + 7, static_cast<int32_t>(more.size()));
+    StepDone done = harness.Step({{.tokens = {more.begin() + other_computed, more.begin() + end},
+                                   .context_len = other_computed,
+                                   .block_table = harness.Blocks(end, 100)},
+                                  {.tokens = {tokens.begin() + computed, tokens.end()},
+                                   .context_len = computed,
+                                   .block_table = harness.Blocks(known),
+                                   .sample = true,
+                                   .sampling = prompt_,
+                                   .num_emitted = produced}});
+    ASSERT_TRUE(done.status.ok());
+    EXPECT_FALSE(done.rows[0].sampled);
+    EXPECT_EQ(done.rows[1].output, expected_[produced]);
+    other_computed = end;
+    computed = known;
+    tokens.push_back(done.rows[1].output.token);
+  }
+}
+
+TEST(CpuModelRunnerTest, PortableKernelsGiveTheSameLogits) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    CpuModelRunnerOptions options = Options();
+    options.compute_dtype = dtype;
+    const std::vector<TokenOutput> expected = Outputs(options, Prompt(40), {.num_tokens = 4});
+    options.kernels = "portable";
+    EXPECT_EQ(Outputs(options, Prompt(40), {.num_tokens = 4}), expected) << ToString(dtype);
+  }
+}
+
+TEST(CpuModelRunnerTest, ChunksDoNotChangeLogitsWhenKvIsRounded) {
+  for (const DType kv : {DType::kBF16, DType::kF16}) {
+    CpuModelRunnerOptions options = Options();
+    options.compute_dtype = DType::kBF16;
+    options.kv_dtype = kv;
+    const std::vector<TokenOutput> expected = Outputs(options, Prompt(70), {.num_tokens = 4});
+    EXPECT_EQ(Outputs(options, Prompt(70), {.chunk_tokens = 9, .num_tokens = 4}), expected)
+        << ToString(kv);
+  }
+}
+
+TEST(CpuModelRunnerTest, SequencePrefilledElsewhereContinuesFromItsCopiedBlocks) {
+  const auto prompt = Prompt(45);
+  const std::vector<TokenOutput> expected = Outputs(Options(), prompt, {.num_tokens = 5});
+  RunnerHarness from(Options());
+  const Generated first = Generate(from, prompt, {.num_tokens = 1});
+  RunnerHarness to(Options());
+  const KvLayout& layout = to.runner().info().layout;
+  for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
+    for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+      for (BlockId block = 0; block < 3; ++block) {
+        for (int32_t head = 0; head < layout.groups[0].num_kv_heads; ++head) {
+          const auto source = from.runner().cache().HeadBlock(layer, plane, block, head);
+          const auto target = to.runner().cache().HeadBlock(layer, plane, 200 + block, head);
+          std::copy(source.begin(), source.end(), target.begin());
+        }
+      }
+    }
+  }
+  std::vector<BlockId> blocks = to.Blocks(64, 200);
+  int32_t token = first.outputs[0].token;
+  for (int32_t i = 1; i < 5; ++i) {
+    StepDone done = to.Step({{.tokens = {token},
+                              .context_len = 45 + i - 1,
+                              .block_table = blocks,
+                              .sample = true,
+                              .sampling = prompt,
+                              .num_emitted = i}});
+    EXPECT_EQ(done.rows[0].output, expected[i]);
+    token = done.rows[0].output.token;
+  }
+}
+
+TEST(CpuModelRunnerTest, LayersAreReportedInOrderAfterTheirKvIsWritten) {
+  RunnerHarness harness(Options());
+  KvCache& cache = harness.runner().cache();
+  const KvLayout& layout = harness.runner().info().layout;
+  // NaN: a reader of what was not written would show.
+  for (int32_t layer = 0; layer < 6; ++layer) {
+    std::memset(cache.HeadBlock(layer, KvPlane::kK, 1, 1).data(), 0xFF,
+                HeadBlockBytes(layout, layer, KvPlane::kK));
+  }
+  const auto prompt = Prompt(20);
+  Generate(harness, prompt, {.num_tokens = 1});
+  const std::vector<LayerDone> layers = harness.sink().TakeLayers();
+  ASSERT_EQ(layers.size(), 6u);
+  for (int32_t i = 0; i < 6; ++i) EXPECT_EQ(layers[i].layer, i);
+  EXPECT_EQ(harness.runner().layers_written(), 6u);
+  for (int32_t layer = 0; layer < 6; ++layer) {
+    const auto bytes = cache.HeadBlock(layer, KvPlane::kK, 1, 1);
+    std::vector<float> values(bytes.size() / 4);
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      // Tokens 16 to 19 of the prompt are there, slots after them untouched.
+      EXPECT_EQ(std::isnan(values[i]), i >= 4 * 32) << layer << " " << i;
+    }
+  }
+}
+
+TEST(CpuModelRunnerTest, PromptLogprobsDoNotDependOnChunksAndCoverAllButTheFirstToken) {
+  auto prompt = Prompt(75);
+  prompt->params.num_prompt_logprobs = 1;
+  RunnerHarness harness(Options());
+  const Generated whole = Generate(harness, prompt, {.num_tokens = 1});
+  const Generated pieces = Generate(harness, prompt, {.chunk_tokens = 11, .num_tokens = 1});
+  ASSERT_EQ(whole.prompt_logprobs.size(), 74u);
+  EXPECT_EQ(whole.prompt_logprobs, pieces.prompt_logprobs);
+  for (int32_t i = 0; i < 74; ++i) {
+    EXPECT_EQ(whole.prompt_logprobs[i].position, i + 1);
+    EXPECT_EQ(whole.prompt_logprobs[i].token, prompt->prompt[i + 1]);
+  }
+}
+
+TEST(CpuModelRunnerTest, InfoDescribesTheModelAndItsNumerics) {
+  RunnerHarness f32(Options());
+  const ModelInfo& info = f32.runner().info();
+  EXPECT_EQ(info.vocab_size, 4096);
+  EXPECT_EQ(info.max_model_len, 2048);
+  EXPECT_THAT(info.eos_token_ids, testing::Contains(1));
+  EXPECT_EQ(NumLayers(info.layout), 6);
+  EXPECT_EQ(info.layout.groups[0].num_kv_heads, 2);
+  EXPECT_EQ(info.layout.groups[0].k_dim, 32);
+  EXPECT_EQ(info.numerics_id, "cpu-16lane.1 compute=f32 kv=f32 kv_scale=1 tp=1");
+
+  CpuModelRunnerOptions other = Options();
+  other.compute_dtype = DType::kBF16;
+  other.num_threads = 2;
+  other.kernels = "portable";
+  RunnerHarness bf16(other);
+  EXPECT_EQ(bf16.runner().info().numerics_id, "cpu-16lane.1 compute=bf16 kv=bf16 kv_scale=1 tp=1");
+  EXPECT_EQ(bf16.runner().info().model_digest, info.model_digest);
+}
+
+TEST(CpuModelRunnerTest, RefusesOptionsByName) {
+  RecordingSink sink;
+  const auto refused = [&](auto change, const std::string& message) {
+    CpuModelRunnerOptions options = Options();
+    change(options);
+    const absl::Status status = CpuModelRunner::Create(options, &sink).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(message));
+  };
+  refused([](auto& o) { o.compute_dtype = DType::kF16; }, "compute_dtype = f16");
+  refused([](auto& o) { o.block_size = 0; }, "block_size = 0");
+  refused([](auto& o) { o.num_blocks = 0; }, "num_blocks = 0");
+  refused([](auto& o) { o.max_step_tokens = 0; }, "max_step_tokens = 0");
+  refused([](auto& o) { o.num_threads = 0; }, "threads = 0");
+  refused([](auto& o) { o.kernels = "sse9"; }, "kernels = \"sse9\"");
+  refused([](auto& o) { o.model_dir += "/missing"; }, "config.json");
+}
+
+TEST(CpuModelRunnerTest, StepsLargerThanTheRoomMadeAtStartWork) {
+  CpuModelRunnerOptions options = Options();
+  options.max_step_tokens = 1;
+  EXPECT_EQ(Outputs(options, Prompt(60), {.num_tokens = 2}),
+            Outputs(Options(), Prompt(60), {.num_tokens = 2}));
+}
+
+// Starts the next step from within OnStepDone, as a node on the compute thread could.
+class RestartingSink : public RunnerSink {
+ public:
+  void OnLayerDone(const LayerDone&) override {}
+  void OnStepDone(StepDone done) override {
+    if (done.step == 5) {
+      finished_.store(true);
+      finished_.notify_one();
+      return;
+    }
+    auto plan = std::make_shared<StepPlan>();
+    plan->step = done.step + 1;
+    plan->rows.push_back({.tokens = {1}, .block_table = {0}});
+    runner->Start(std::move(plan));
+  }
+  void WaitUntilFinished() { finished_.wait(false); }
+
+  CpuModelRunner* runner = nullptr;
+
+ private:
+  std::atomic<bool> finished_{false};
+};
+
+TEST(CpuModelRunnerTest, NextStepMayBeStartedFromStepDone) {
+  RestartingSink sink;
+  auto runner = CpuModelRunner::Create(Options(), &sink);
+  ASSERT_TRUE(runner.ok());
+  sink.runner = runner->get();
+  sink.OnStepDone({.step = 0});
+  sink.WaitUntilFinished();
+  EXPECT_EQ((*runner)->layers_written(), 30u);
+}
+
+TEST(CpuModelRunnerTest, DestructionEndsTheStepInProgressFirst) {
+  RecordingSink sink;
+  {
+    auto runner = CpuModelRunner::Create(Options(), &sink);
+    ASSERT_TRUE(runner.ok());
+    auto plan = std::make_shared<StepPlan>();
+    plan->step = 9;
+    plan->rows.push_back(
+        {.tokens = std::vector<int32_t>(300, 5), .block_table = std::vector<BlockId>(19, 3)});
+    (*runner)->Start(plan);
+  }
+  EXPECT_EQ(sink.WaitForStep().step, 9u);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,40 @@
+#include "common/model/packed_model.h"
+
+#include <gtest/gtest.h>
+
+#include "common/model/model_files.h"
+#include "kernels/make_device.h"
+
+namespace baton {
+namespace {
+
+std::string Dir(const std::string& name) { return std::string(BATON_SOURCE_DIR) + name; }
+
+TEST(PackedModelTest, JoinsQkvAndKeepsTheDtypeOnDisk) {
+  auto kernels = *MakeKernels({});
+  const ModelFiles files = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
+  const PackedModel model = *PackModel(files.config, files.weights, *kernels);
+  EXPECT_EQ(model.layers.size(), 6u);
+  EXPECT_EQ(model.layers[0].qkv.weights.n(), (6 + 2 + 2) * 32);
+  EXPECT_EQ(model.layers[0].qkv.weights.dtype(), DType::kBF16);
+  EXPECT_EQ(model.layers[0].gate_up.weights.n(), 2 * 512);
+  EXPECT_TRUE(model.layers[0].qkv.bias.empty());
+  EXPECT_EQ(&model.output(), &model.embedding);
+}
+
+TEST(PackedModelTest, PutsBiasesInTheOrderOfTheirRows) {
+  auto kernels = *MakeKernels({});
+  const ModelFiles files = *LoadModelFiles(Dir("/tests/golden/models/llama-mqa-bias"));
+  const PackedModel model = *PackModel(files.config, files.weights, *kernels);
+  const LayerWeights& weights = files.weights.layers[0];
+  std::vector<float> expected;
+  for (const TensorView* bias : {&weights.q_bias, &weights.k_bias, &weights.v_bias}) {
+    std::vector<float> part(bias->NumElements());
+    ConvertToF32(*bias, 0, part);
+    expected.insert(expected.end(), part.begin(), part.end());
+  }
+  EXPECT_EQ(model.layers[0].qkv.bias, expected);
+}
+
+}  // namespace
+}  // namespace baton
