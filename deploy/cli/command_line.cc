@@ -8,11 +8,11 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/process/command_line.h"
 #include "deploy/cli/bench.h"
 #include "deploy/cli/complete.h"
 #include "deploy/cli/doctor.h"
 #include "deploy/cli/down.h"
-#include "deploy/cli/nearest_option.h"
 #include "deploy/cli/status.h"
 #include "deploy/cli/up.h"
 

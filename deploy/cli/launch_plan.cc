@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/process/command_line.h"
 #include "deploy/cli/machine.h"
 
 namespace baton::cli {
@@ -16,14 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-absl::Status OutOfRange(const std::string& option, int value, int low, int high) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(option, " ", value, ": must be between ", low, " and ", high));
-}
-
 absl::Status CheckRange(const std::string& option, std::optional<int> value, int low, int high) {
-  if (!value || (*value >= low && *value <= high)) return absl::OkStatus();
-  return OutOfRange(option, *value, low, high);
+  return value ? CheckOption(option, *value, low, high) : absl::OkStatus();
 }
 
 void Add(std::vector<std::string>& arguments, const char* option,
@@ -100,13 +95,22 @@ std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string
       spec.role = role;
       spec.name = absl::StrCat(role, "-", i);
       spec.program = absl::StrCat(bin, "/baton-", role);
-      spec.arguments = {"--model",        options.model,
-                        "--host",         "127.0.0.1",
-                        "--port",         "0",
-                        "--data-port",    "0",
-                        "--metrics-port", "0",
-                        "--ready-file",   dir.ReadyFile(spec.name),
-                        "--threads",      absl::StrCat(threads)};
+      spec.arguments = {"--model",
+                        options.model,
+                        "--host",
+                        "127.0.0.1",
+                        "--port",
+                        "0",
+                        "--data-port",
+                        "0",
+                        "--metrics-port",
+                        "0",
+                        "--ready-file",
+                        dir.ReadyFile(spec.name),
+                        "--threads",
+                        absl::StrCat(threads),
+                        "--drain-timeout-s",
+                        absl::StrCat(kServerDrainSeconds)};
       Add(spec.arguments, "--compute-dtype", options.compute_dtype);
       Add(spec.arguments, "--kv-dtype", options.kv_dtype);
       Add(spec.arguments, "--kernels", options.kernels);
@@ -131,7 +135,9 @@ ProcessSpec PlanRouter(const UpOptions& options, const std::string& bin, const R
   }
   Add(spec.arguments, "--http-port", options.http_port);
   Add(spec.arguments, "--grpc-port", options.grpc_port);
-  spec.arguments.insert(spec.arguments.end(), {"--ready-file", dir.ReadyFile(spec.name)});
+  spec.arguments.insert(spec.arguments.end(),
+                        {"--ready-file", dir.ReadyFile(spec.name), "--drain-timeout-s",
+                         absl::StrCat(kServerDrainSeconds)});
   Add(spec.arguments, "--policy", options.policy);
   Add(spec.arguments, "--served-model-name", options.served_model_name);
   Add(spec.arguments, "--max-model-len", options.max_model_len);

@@ -16,6 +16,10 @@ inline constexpr int kMaxWorkersPerRole = 64;
 inline constexpr int kDefaultHttpPort = 8000;
 inline constexpr int kDefaultGrpcPort = 8001;
 
+// What a server may take to finish what runs after SIGTERM. Below the supervisor's own limit, so
+// that a server ends by itself and with exit code 0.
+inline constexpr int kServerDrainSeconds = 8;
+
 // What `baton up` was asked for. Absent options are left to the servers' own defaults.
 struct UpOptions {
   std::string dir = ".baton";

@@ -18,7 +18,7 @@ import threading
 def parse_arguments():
     parser = argparse.ArgumentParser()
     for name in ("model", "host", "ready-file", "threads", "compute-dtype", "served-model-name",
-                 "block-size", "port", "data-port", "metrics-port", "http-port", "grpc-port"):
+                 "block-size", "drain-timeout-s", "port", "data-port", "metrics-port", "http-port", "grpc-port"):
         parser.add_argument("--" + name)
     parser.add_argument("--prefill", action="append", default=[])
     parser.add_argument("--decode", action="append", default=[])

@@ -205,7 +205,7 @@ class SupervisorTest(unittest.TestCase):
     def test_missing_model_and_wrong_options_are_one_clear_line(self):
         for arguments, text in ((["--model", "nowhere"], "--model nowhere: no such folder"),
                                 (["--model", self.folder], "holds no config.json"),
-                                (["--prefill", 0], "--prefill 0: must be between 1 and 64"),
+                                (["--prefill", 0], "--prefill 0: must be 1 to 64"),
                                 (["--modle", "x"], "did you mean --model?")):
             done = self.baton("up", *arguments, check=False)
             self.assertNotEqual(done.returncode, 0)

@@ -63,7 +63,7 @@ EDGES = {
                           "common/telemetry"] + BASE,
     "router/openai": ["router", "router/generation", "router/text", "common/http", "common/node",
                       "common/model", "common/telemetry"] + BASE,
-    "deploy/cli": BASE,
+    "deploy/cli": BASE + ["common/process"],
 }
 
 BANNED = {
