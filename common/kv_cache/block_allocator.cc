@@ -177,6 +177,7 @@ std::vector<BlockRef> BlockAllocator::Refs(const BlockTable& table) const {
 
 std::string BlockAllocator::Audit() const {
   BlockCounts seen;
+  size_t num_indexed = 0;
   for (BlockId id = 0; id < num_blocks(); ++id) {
     const Block& block = blocks_[id];
     const bool held = block.holders > 0;
@@ -185,6 +186,9 @@ std::string BlockAllocator::Audit() const {
       return absl::StrFormat("block %d: %d holders, but state disagrees", id, block.holders);
     const bool writable = block.state == State::kReserved || block.state == State::kFilling;
     if (writable && block.holders != 1) return absl::StrFormat("block %d: two writers", id);
+    num_indexed += block.indexed ? 1 : 0;
+    if (block.indexed && (block.state == State::kFree || writable))
+      return absl::StrFormat("block %d: findable, but its content is not final", id);
     switch (block.state) {
       case State::kFree:
         ++seen.free;
@@ -206,6 +210,7 @@ std::string BlockAllocator::Audit() const {
         break;
     }
   }
+  if (num_indexed != index_.size()) return "the prefix index disagrees with the blocks";
   if (!(seen == counts_)) return "counts disagree with the blocks";
   if (static_cast<int32_t>(free_.size()) != counts_.free) return "free list disagrees with counts";
   if (static_cast<int32_t>(lru_.size()) != counts_.cached) return "lru list disagrees with counts";

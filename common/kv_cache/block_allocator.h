@@ -83,12 +83,15 @@ class BlockAllocator {
   // The table's blocks with their generations, for a transfer.
   std::vector<BlockRef> Refs(const BlockTable& table) const;
 
+  // For tests: what may be done to the block's memory now.
+  BlockState state(BlockId id) const { return blocks_[id].state; }
+
   // Checks every block against the counts, holders and lists; empty when all agree. For tests.
   std::string Audit() const;
 
  private:
   friend class BlockTable;
-  enum class State : uint8_t { kFree, kReserved, kFilling, kReady, kCached, kDraining };
+  using State = BlockState;
   struct Block {
     State state = State::kFree;
     int32_t holders = 0;

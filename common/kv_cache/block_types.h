@@ -16,6 +16,9 @@ struct BlockRef {
   bool operator==(const BlockRef&) const = default;
 };
 
+// What a block is used for; tabled in ARCHITECTURE.md.
+enum class BlockState : uint8_t { kFree, kReserved, kFilling, kReady, kCached, kDraining };
+
 // Blocks by state; the sum is the pool size at every step (I1).
 struct BlockCounts {
   int32_t free = 0;

@@ -1,5 +1,7 @@
 #include "tests/sim/cluster.h"
 
+#include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,8 +40,30 @@ Scenario DrawScenario(uint64_t seed) {
               .transfer = rate(0.05),
               .lose_ack = rate(0.1),
               .step_error = rate(0.02)};
+  s.drain_rate = rate(0.1);
   return s;
 }
+
+namespace {
+
+// Shows every snapshot that the router's policy decides on.
+class WatchedPolicy : public RoutingPolicy {
+ public:
+  using Watcher = std::function<void(const RoutingSnapshot&)>;
+  WatchedPolicy(std::unique_ptr<RoutingPolicy> policy, Watcher watcher)
+      : policy_(std::move(policy)), watcher_(std::move(watcher)) {}
+  std::string_view name() const override { return policy_->name(); }
+  std::optional<Route> Choose(const RoutingSnapshot& snapshot) const override {
+    watcher_(snapshot);
+    return policy_->Choose(snapshot);
+  }
+
+ private:
+  std::unique_ptr<RoutingPolicy> policy_;
+  Watcher watcher_;
+};
+
+}  // namespace
 
 Cluster::Cluster(uint64_t seed, const Scenario& scenario)
     : scenario_(scenario),
@@ -50,7 +74,9 @@ Cluster::Cluster(uint64_t seed, const Scenario& scenario)
   roles.insert(roles.end(), scenario.num_decode, Role::kDecode);
   router_ = std::make_unique<RouterNode>(
       RouterNodeOptions{.incarnation = 1, .max_pending_prefill_tokens = 64}, roles,
-      MakeRoutingPolicy(scenario.policy).value(), static_cast<RouterOutbox&>(*this));
+      std::make_unique<WatchedPolicy>(MakeRoutingPolicy(scenario.policy).value(),
+                                      [this](const RoutingSnapshot& s) { OnSnapshot(s); }),
+      static_cast<RouterOutbox&>(*this));
   for (Role role : roles) workers_.push_back(std::make_unique<Worker>(role));
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) StartWorker(i);
 }
@@ -81,6 +107,13 @@ void Cluster::Open(CallId id, int32_t worker, Request request) {
   call.worker = worker;
   call.incarnation = workers_[worker]->incarnation();
   call.worker_call = next_worker_call_++;
+  call.tenant = request.tenant;
+  call.prompt = request.tokens;
+  if constexpr (std::is_same_v<Opened, DecodeOpened>) {
+    const std::vector<int32_t> answer = ExpectedTokens(request.tokens, request.sampling);
+    call.answered = request.tokens;
+    call.answered.insert(call.answered.end(), answer.begin(), answer.end());
+  }
   call.last_to_worker = world_.now() + MessageDelay();
   by_worker_call_[{call.incarnation, call.worker_call}] = id;
   if (!workers_[worker]->up()) {
@@ -93,15 +126,15 @@ void Cluster::Open(CallId id, int32_t worker, Request request) {
   }
   if (world_.Chance(faults_.duplicate)) {
     // A replayed open has no client behind it: it breaks as soon as the worker answers.
-    world_.At(call.last_to_worker + MessageDelay(), [this, worker, incarnation = call.incarnation,
-                                                     request, twin = next_worker_call_++] {
-      if (workers_[worker]->incarnation() != incarnation) return;
-      workers_[worker]->Deliver(Opened{.call = twin, .request = request});
-      world_.After(MessageDelay(), [this, worker, incarnation, twin] {
-        if (workers_[worker]->incarnation() != incarnation) return;
-        workers_[worker]->Deliver(CallBroken{twin});
-      });
-    });
+    world_.At(call.last_to_worker + MessageDelay(),
+              [this, worker, incarnation = call.incarnation, request, twin = next_worker_call_++] {
+                if (workers_[worker]->incarnation() != incarnation) return;
+                workers_[worker]->Deliver(Opened{.call = twin, .request = request});
+                world_.After(MessageDelay(), [this, worker, incarnation, twin] {
+                  if (workers_[worker]->incarnation() != incarnation) return;
+                  workers_[worker]->Deliver(CallBroken{twin});
+                });
+              });
   }
   world_.At(call.last_to_worker, [this, id, worker, request = std::move(request)]() mutable {
     Call& call = calls_.at(id);
@@ -148,6 +181,11 @@ void Cluster::FromWorker(int32_t worker, CallId worker_call, std::optional<Worke
     call.closed_for_worker = true;
     CloseForRouter(id, status, world_.now() + MessageDelay());
     return;
+  }
+  if (auto* reserved = std::get_if<ReservedEvent>(&*event)) {
+    CheckCacheHit(call, reserved->cached_tokens);
+  } else if (auto* prefilled = std::get_if<PrefilledEvent>(&*event)) {
+    CheckCacheHit(call, prefilled->cached_tokens);
   }
   if (call.closed_for_router) return;
   if (world_.Chance(faults_.drop_call)) {
@@ -202,7 +240,8 @@ void Cluster::StartWorker(int32_t index) {
              world_.After(MessageDelay(), [this, index, status] {
                ToRouter(WorkerStatusChanged{.worker = index, .status = status});
              });
-           }});
+           },
+       .violation = [this](std::string what) { Violation(what); }});
   const HelloInfo hello = workers_[index]->Hello();
   world_.After(MessageDelay(), [this, index, hello] {
     if (workers_[index]->incarnation() != hello.incarnation) return;
@@ -229,110 +268,23 @@ void Cluster::Crash(int32_t index) {
   world_.After(world_.Micros(1000, 500000), [this, index] { StartWorker(index); });
 }
 
-// ---- Clients -----------------------------------------------------------------------------------
-
-void Cluster::Submit() {
-  Client client;
-  ValidRequest& request = client.request;
-  Random& random = world_.random;
-  const int32_t num_prompts = random.Below(5) == 0 ? 2 : 1;
-  for (int32_t p = 0; p < num_prompts; ++p) {
-    // Few distinct prefixes, so that caches are hit.
-    Random prefix(random.Below(4));
-    std::vector<int32_t> prompt;
-    const int64_t shared = random.Below(33);
-    for (int64_t i = 0; i < shared; ++i) prompt.push_back(prefix.Below(kVocab));
-    const int64_t own = 1 + random.Below(8);
-    for (int64_t i = 0; i < own; ++i) prompt.push_back(random.Below(kVocab));
-    request.prompts.push_back(std::move(prompt));
-  }
-  request.num_choices = 1 + random.Below(2);
-  request.sampling.seed = random.Next();
-  request.sampling.max_tokens = 1 + random.Below(24);
-  request.sampling.ignore_eos = random.Below(2) == 0;
-  request.score_only = random.Below(10) == 0;
-  if (request.score_only || random.Below(8) == 0) request.sampling.num_prompt_logprobs = 1;
-  request.tenant = random.Below(4) == 0 ? "b" : "a";
-  request.timeout =
-      world_.Chance(scenario_.deadline_rate) ? world_.Micros(1000, 300000) : seconds(600);
-
-  const size_t choices = request.prompts.size() * request.num_choices;
-  for (size_t c = 0; c < choices; ++c) {
-    SamplingParams params = request.sampling;
-    params.choice = c % request.num_choices;
-    client.expected.push_back(
-        request.score_only ? std::vector<int32_t>{}
-                           : ExpectedTokens(request.prompts[c / request.num_choices], params));
-  }
-  client.seen.resize(choices);
-  client.finished.resize(choices);
-  client.scored.resize(request.prompts.size());
-  const uint64_t key = next_request_++;
-  Trace(absl::StrCat("client submits ", key));
-  clients_.emplace(key, client);
-  ToRouter(ClientSubmit{.request = key, .body = client.request});
-
-  if (world_.Chance(scenario_.cancel_rate)) {
-    world_.After(world_.Micros(0, 100000), [this, key] {
-      Trace(absl::StrCat("client cancels ", key));
-      if (!clients_.at(key).ended) clients_.at(key).cancelled = true;
-      ToRouter(ClientCancel{key});
-    });
-  }
-  if (world_.Chance(scenario_.crash_rate)) {
-    const auto index = static_cast<int32_t>(world_.random.Below(workers_.size()));
-    world_.After(world_.Micros(0, 50000), [this, index] {
-      if (workers_[index]->up()) Crash(index);
-    });
-  }
+// An orderly restart: takes nothing new, ends what it has, goes. Not the last one of its role.
+void Cluster::Drain(int32_t index) {
+  auto usable = [&](const auto& w) {
+    return w->role() == workers_[index]->role() && w->up() && !w->draining();
+  };
+  if (!usable(workers_[index]) || std::ranges::count_if(workers_, usable) < 2) return;
+  Trace(absl::StrCat("worker ", index, " drains"));
+  workers_[index]->Deliver(baton::Drain{});
+  // What the router sent before it knew has arrived by then.
+  world_.After(seconds(1),
+               [this, index, old = workers_[index]->incarnation()] { StopWhenIdle(index, old); });
 }
 
-void Cluster::OnClientTokens(Client& client, const ChoiceTokens& tokens) {
-  const auto& expected = client.expected.at(tokens.choice);
-  const auto& prompt = client.request.prompts[tokens.choice / client.request.num_choices];
-  for (const TokenOutput& output : tokens.outputs) {
-    size_t& seen = client.seen[tokens.choice];
-    if (client.finished[tokens.choice]) return Violation("a token after the last one");
-    if (output.position != static_cast<int32_t>(prompt.size() + seen)) {
-      return Violation("a position twice or skipped");
-    }
-    if (seen >= expected.size() || output.token != expected[seen]) {
-      return Violation("a token differs from the fault-free run");
-    }
-    ++seen;
-    client.finished[tokens.choice] = output.finish != FinishReason::kNone;
-    if (client.finished[tokens.choice] != (seen == expected.size())) {
-      return Violation("a finish reason too early or missing");
-    }
-  }
-}
-
-void Cluster::Emit(uint64_t key, ClientEvent event) {
-  Client& client = clients_.at(key);
-  if (client.ended) return Violation("an event after the terminal one");
-  if (auto* tokens = std::get_if<ChoiceTokens>(&event)) {
-    OnClientTokens(client, *tokens);
-  } else if (auto* scored = std::get_if<PromptScored>(&event)) {
-    if (client.scored.at(scored->prompt)) return Violation("a prompt scored twice");
-    client.scored[scored->prompt] = true;
-    if (scored->logprobs.size() + 1 != client.request.prompts[scored->prompt].size()) {
-      return Violation("prompt log probabilities are missing");
-    }
-  } else {
-    const auto& ended = std::get<RequestEnded>(event);
-    Trace(absl::StrCat("request ", key, " ends ", ended.status.ToString()));
-    client.ended = ended.status;
-    ++(ended.status.ok() ? num_ok_ : num_failed_);
-    if (!ended.status.ok()) return;
-    for (size_t c = 0; c < client.expected.size(); ++c) {
-      if (client.seen[c] != client.expected[c].size()) Violation("an OK answer is incomplete");
-    }
-    for (bool scored : client.scored) {
-      if (scored != (client.request.sampling.num_prompt_logprobs >= 0)) {
-        Violation("an OK answer lacks prompt log probabilities");
-      }
-    }
-  }
+void Cluster::StopWhenIdle(int32_t index, Incarnation drained) {
+  if (!workers_[index]->up() || workers_[index]->incarnation() != drained) return;
+  if (workers_[index]->idle()) return Crash(index);
+  world_.After(milliseconds(20), [this, index, drained] { StopWhenIdle(index, drained); });
 }
 
 // ---- Running and checking ----------------------------------------------------------------------
@@ -379,7 +331,7 @@ std::string Cluster::Run() {
   Time at{};
   for (int32_t i = 0; i < scenario_.num_requests; ++i) {
     at += world_.Micros(0, 20000);
-    world_.At(at, [this] { Submit(); });
+    world_.At(at, [this] { SubmitDrawn(); });
   }
   // Then everything is healed, and has to end.
   world_.At(at + seconds(1), [this] {
@@ -388,6 +340,7 @@ std::string Cluster::Run() {
   });
   const Time limit = at + seconds(200);
   while (violation_.empty() && world_.now() < limit && world_.RunOne()) Check();
+  if (violation_.empty()) Probe();
   if (violation_.empty()) CheckQuiet();
   if (violation_.empty()) return "";
   std::string report = violation_ + "\n";

@@ -33,13 +33,15 @@ struct Scenario {
   double cancel_rate = 0;
   double deadline_rate = 0;
   double crash_rate = 0;  // Per request that is submitted.
+  double drain_rate = 0;  // Also.
   Faults faults;
 };
 Scenario DrawScenario(uint64_t seed);
 
 // A router, workers and clients in one thread and virtual time; the nodes are the ones that ship.
 // After every event: blocks are conserved, no block has two writers, a client sees each position
-// once and in order with the fault-free token, and no request ends twice.
+// once and in order with the fault-free token, no request ends twice, a cache hit is the tenant's
+// own.
 class Cluster : private RouterOutbox {
  public:
   Cluster(uint64_t seed, const Scenario& scenario);
@@ -72,6 +74,9 @@ class Cluster : private RouterOutbox {
     int32_t worker = 0;
     Incarnation incarnation = 0;
     CallId worker_call = 0;
+    std::string tenant;
+    std::vector<int32_t> prompt;
+    std::vector<int32_t> answered;  // Decode: prompt and fault-free answer.
     bool closed_for_router = false;
     bool closed_for_worker = false;
     Time last_to_router{};  // A stream keeps its order.
@@ -93,11 +98,19 @@ class Cluster : private RouterOutbox {
   void CloseForRouter(CallId call, absl::Status status, Time at);
   void ToRouter(Message message);
   void StepRouter();
-  void Submit();
+  ValidRequest DrawRequest();
+  uint64_t Submit(const ValidRequest& request);
+  void SubmitDrawn();
   void Crash(int32_t worker);
+  void Drain(int32_t worker);
+  void StopWhenIdle(int32_t worker, Incarnation drained);
   void StartWorker(int32_t worker);
   Duration MessageDelay();
   void OnClientTokens(Client& client, const ChoiceTokens& tokens);
+  void OnSnapshot(const RoutingSnapshot& snapshot);
+  // What a worker says it had cached was sent there by the same tenant before.
+  void CheckCacheHit(const Call& call, int32_t cached_tokens);
+  void Probe();
   void Check();
   void CheckQuiet();
   void Violation(const std::string& what);
@@ -117,6 +130,7 @@ class Cluster : private RouterOutbox {
   CallId next_worker_call_ = 1;
   uint64_t next_incarnation_ = 1000;
   std::string violation_;
+  bool is_probe_ = false;
   std::deque<std::string> trace_;
   uint64_t trace_digest_ = 0;
   int64_t num_ok_ = 0;

@@ -46,6 +46,14 @@ void FabricPort::Expect(ExpectArgs args) {
   const TicketId ticket = args.ticket;
   Expected expected{.args = std::move(args)};
   expected.missing = int64_t{kLayers} * (expected.args.num_tokens - expected.args.first_token);
+  const int32_t block_size = memory_.block_size();
+  for (size_t b = expected.args.first_token / block_size; b < expected.args.blocks.size(); ++b) {
+    const BlockRef ref = expected.args.blocks[b];
+    memory_.Poison(ref.block, 0);
+    if (!promised_.insert({ref.block, ref.generation}).second) {
+      fabric_.violation_("one generation of a block is promised to two writers");
+    }
+  }
   if (!expected_.emplace(ticket, std::move(expected)).second) {
     fabric_.violation_("Expect with a ticket that is open");
   }
@@ -53,7 +61,8 @@ void FabricPort::Expect(ExpectArgs args) {
 
 void FabricPort::Start(StartArgs args) {
   const TicketId ticket = args.ticket;
-  if (!sending_.emplace(ticket, Sending{.args = std::move(args)}).second) {
+  if (!sending_.emplace(ticket, Sending{.args = std::move(args), .serial = next_serial_++})
+           .second) {
     fabric_.violation_("Start with a ticket that is open");
   }
 }
@@ -89,14 +98,16 @@ void FabricPort::Push(PushArgs push) {
   // The bytes are read while the frame is on its way: when it leaves the sender.
   const Time arrival = Arrival(sending);
   const Time leaves = fabric_.world_.now() + (arrival - fabric_.world_.now()) / 2;
-  Later(leaves, [this, push, arrival] {
-    auto it = sending_.find(push.ticket);
-    if (it == sending_.end() || it->second.aborted) return;
-    const StartArgs& start = it->second.args;
+  Later(leaves, [this, push, arrival, serial = sending.serial] {
+    const Sending* sending = FindSending(push.ticket, serial);
+    if (sending == nullptr) return;
+    const StartArgs& start = sending->args;
     std::vector<uint64_t> tags;
     for (int32_t i = 0; i < push.num_tokens; ++i) {
-      tags.push_back(memory_.AtToken(push.layer, start.blocks, push.first_token + i));
+      tags.push_back(memory_.ReadToken(push.layer, start.blocks, push.first_token + i));
     }
+    // An abort does not stop what is on its way.
+    if (sending->aborted && fabric_.world_.Chance(0.5)) return;
     auto peer = fabric_.ports_.find(start.receiver);
     if (peer == fabric_.ports_.end()) {
       EndSender(push.ticket, absl::UnavailableError("no such receiver"));
@@ -107,6 +118,11 @@ void FabricPort::Push(PushArgs push) {
       port->Deliver(push, start, std::move(tags));
     });
   });
+}
+
+FabricPort::Sending* FabricPort::FindSending(TicketId ticket, uint64_t serial) {
+  auto it = sending_.find(ticket);
+  return it != sending_.end() && it->second.serial == serial ? &it->second : nullptr;
 }
 
 void FabricPort::Deliver(const PushArgs& push, const StartArgs& start, std::vector<uint64_t> tags) {
@@ -132,7 +148,7 @@ void FabricPort::Deliver(const PushArgs& push, const StartArgs& start, std::vect
     if (generations_.at(ref.block).load() != ref.generation) {
       fabric_.violation_("a transfer writes to a block that was given to someone else");
     }
-    memory_.At(push.layer, ref.block, position % memory_.block_size()) = tags[i];
+    memory_.Write(push.layer, ref.block, position % memory_.block_size(), tags[i]);
   }
   expected.missing -= push.num_tokens;
 }
@@ -193,12 +209,35 @@ void FabricPort::Abort(TicketId ticket) {
 }
 
 void FabricPort::EndReceiver(TicketId ticket, absl::Status status, TokenOutput first) {
-  if (expected_.erase(ticket) == 0) return;
+  auto it = expected_.find(ticket);
+  if (it == expected_.end()) return;
+  const ExpectArgs args = std::move(it->second.args);
+  const bool verified = status.ok();
+  expected_.erase(it);
   sink_({.kind = TransferEvent::Kind::kEnded,
          .ticket = ticket,
          .receiver = true,
          .status = std::move(status),
          .first = std::move(first)});
+  if (!verified) return;
+  for (int32_t b = args.first_token / memory_.block_size();
+       (b + 1) * memory_.block_size() <= args.num_tokens; ++b) {
+    const BlockRef ref = args.blocks[b];
+    if (memory_.IsSealed(ref.block) && generations_.at(ref.block).load() == ref.generation) {
+      fabric_.violation_("a verified block still has the generation of its writer");
+    }
+  }
+}
+
+void FabricPort::Check() const {
+  for (const auto& [ticket, sending] : sending_) {
+    memory_.CheckHeld(sending.args.blocks, "a transfer that reads it");
+  }
+  for (const auto& [ticket, expected] : expected_) {
+    std::vector<BlockId> blocks;
+    for (const BlockRef& ref : expected.args.blocks) blocks.push_back(ref.block);
+    memory_.CheckHeld(blocks, "a transfer that writes it");
+  }
 }
 
 void FabricPort::EndSender(TicketId ticket, absl::Status status) {

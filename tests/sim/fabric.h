@@ -3,7 +3,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "common/kv_cache/block_types.h"
 #include "common/transport/kv_transport.h"
@@ -42,6 +44,8 @@ class FabricPort : public KvTransport {
   void Finish(FinishArgs args) override;
   void Abort(TicketId ticket) override;
 
+  // The blocks of every open ticket are held.
+  void Check() const;
   size_t num_open() const { return expected_.size() + sending_.size(); }
 
  private:
@@ -52,6 +56,7 @@ class FabricPort : public KvTransport {
   };
   struct Sending {
     StartArgs args;
+    uint64_t serial = 0;   // A replayed open starts an ended ticket again.
     Time last_delivery{};  // Frames of one pair arrive in order.
     bool aborted = false;
   };
@@ -60,6 +65,7 @@ class FabricPort : public KvTransport {
   void DeliverFinal(const FinishArgs& finish, const StartArgs& start);
   void EndReceiver(TicketId ticket, absl::Status status, TokenOutput first = {});
   void EndSender(TicketId ticket, absl::Status status);
+  Sending* FindSending(TicketId ticket, uint64_t serial);
   Time Arrival(Sending& sending);
   // Runs at `when` if this port still lives.
   void Later(Time when, std::function<void()> run);
@@ -70,7 +76,9 @@ class FabricPort : public KvTransport {
   const BlockGenerations& generations_;
   EventSink sink_;
   std::map<TicketId, Expected> expected_;
+  std::set<std::pair<BlockId, uint32_t>> promised_;  // Never twice to a writer.
   std::map<TicketId, Sending> sending_;
+  uint64_t next_serial_ = 1;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -19,8 +19,8 @@ void Cluster::Worker::Start(Options options) {
       .vocab_size = kVocab,
       .max_model_len = 64,
       .eos_token_ids = {kEos}};
-  p.memory = std::make_unique<TagMemory>(options_.num_blocks, options_.block_size);
   p.allocator = std::make_unique<BlockAllocator>(options_.num_blocks, options_.block_size, 7);
+  p.memory = std::make_unique<TagMemory>(*p.allocator, options_.violation);
   // Results and transfer events arrive as mail of their own event.
   p.runner = std::make_unique<FakeRunner>(*options_.world, *p.memory, *options_.faults,
                                           [this](Message m) { Deliver(std::move(m)); });
@@ -74,12 +74,14 @@ void Cluster::Worker::Later(Time when, std::function<void()> run) {
 void Cluster::Worker::Deliver(Message message) {
   if (process_ == nullptr) return;
   process_->node().Handle(std::move(message), options_.world->now());
+  process_->memory->PoisonFree();
   Step();
 }
 
 void Cluster::Worker::Step() {
   Process& p = *process_;
   p.node().Step(options_.world->now());
+  p.memory->PoisonFree();
   const Time next = p.node().NextDeadline();
   if (next != kNever && next != p.wakeup) {
     p.wakeup = next;
@@ -107,7 +109,11 @@ void Cluster::Worker::Close(CallId call, absl::Status status) {
   options_.from_worker(call, std::nullopt, std::move(status));
 }
 
-std::string Cluster::Worker::Audit() const { return process_->allocator->Audit(); }
+std::string Cluster::Worker::Audit() const {
+  process_->runner->Check();
+  process_->port->Check();
+  return process_->allocator->Audit();
+}
 
 std::string Cluster::Worker::Describe() const {
   if (process_ == nullptr) return "down";
@@ -122,8 +128,7 @@ std::string Cluster::Worker::Describe() const {
 std::string Cluster::Worker::AuditQuiet() const {
   if (process_ == nullptr) return "a worker did not come back";
   const Process& p = *process_;
-  const bool idle = p.prefill ? p.prefill->idle() : p.decode->idle();
-  if (!idle) return "a worker still has a call";
+  if (!idle()) return "a worker still has a call";
   if (p.port->num_open() > 0) return "a transfer is still open";
   const BlockCounts& counts = p.allocator->counts();
   if (counts.free + counts.cached != p.allocator->num_blocks()) return "a block is still held";

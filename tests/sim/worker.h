@@ -22,6 +22,7 @@ class Cluster::Worker : private WorkerOutbox {
     int32_t chunk_tokens = 0;
     std::function<void(CallId, std::optional<WorkerEvent>, absl::Status)> from_worker;
     std::function<void(WorkerStatus)> report;
+    std::function<void(std::string)> violation;
   };
 
   explicit Worker(Role role) : role_(role) {}
@@ -33,6 +34,10 @@ class Cluster::Worker : private WorkerOutbox {
 
   Role role() const { return role_; }
   bool up() const { return process_ != nullptr; }
+  bool draining() const { return process_ != nullptr && process_->Status().draining; }
+  bool idle() const {
+    return process_->prefill ? process_->prefill->idle() : process_->decode->idle();
+  }
   Incarnation incarnation() const { return incarnation_; }
   HelloInfo Hello() const;
   void Deliver(Message message);
@@ -46,8 +51,8 @@ class Cluster::Worker : private WorkerOutbox {
  private:
   struct Process {
     ModelInfo model;
-    std::unique_ptr<TagMemory> memory;
     std::unique_ptr<BlockAllocator> allocator;
+    std::unique_ptr<TagMemory> memory;
     std::unique_ptr<FakeRunner> runner;
     std::unique_ptr<FabricPort> port;
     std::unique_ptr<PrefillNode> prefill;
