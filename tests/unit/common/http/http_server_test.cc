@@ -9,33 +9,11 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "tests/unit/common/http/server_fixture.h"
 #include "tests/unit/common/http/test_client.h"
 
 namespace baton::http {
 namespace {
-
-using std::chrono::milliseconds;
-using Writer = std::shared_ptr<ResponseWriter>;
-
-std::vector<Route> TestRoutes() {
-  return {
-      {"GET", "/health", [](Request, Writer w) { w->Send({.body = "ok"}); }, true},
-      {"POST", "/echo",
-       [](Request r, Writer w) { w->Send({.content_type = "text/plain", .body = r.body}); }},
-      {"GET", "/files/*", [](Request r, Writer w) { w->Send({.body = r.path + "|" + r.query}); }},
-      {"GET", "/silent", [](Request, Writer) {}},
-      {"GET", "/throws", [](Request, Writer) { throw std::runtime_error("secret"); }},
-      {"GET", "/who", [](Request r, Writer w) { w->Send({.body = r.principal}); }},
-  };
-}
-
-std::unique_ptr<HttpServer> StartServer(ServerOptions options = {},
-                                        std::vector<Route> routes = TestRoutes()) {
-  auto server = HttpServer::Create(std::move(options), std::move(routes));
-  EXPECT_TRUE(server.ok()) << server.status();
-  (*server)->Start();
-  return *std::move(server);
-}
 
 TEST(HttpServerTest, KeepsAConnectionForSeveralRequests) {
   auto server = StartServer();
@@ -112,20 +90,6 @@ TEST(HttpServerTest, ReadsChunkedBodiesAndAnswersExpectations) {
   EXPECT_EQ(client.Read().status, 417);
 }
 
-TEST(HttpServerTest, AnswersHeadWithoutBodyAndOptionsWithMethods) {
-  auto server = StartServer();
-  TestClient client(server->port());
-  client.Send("HEAD /health HTTP/1.1\r\nHost: t\r\n\r\n");
-  const WireResponse head = client.Read(/*head_only=*/true);
-  EXPECT_EQ(head.status, 200);
-  EXPECT_EQ(head.Header("Content-Length"), "2");
-  client.Send("OPTIONS /health HTTP/1.1\r\nHost: t\r\n\r\n");
-  const WireResponse options = client.Read();
-  EXPECT_EQ(options.status, 204);
-  EXPECT_EQ(options.Header("Allow"), "OPTIONS, GET, HEAD");
-  EXPECT_EQ(client.Get("/health").body, "ok");
-}
-
 TEST(HttpServerTest, RefusesUnknownPathsAndMethodsAsJson) {
   auto server = StartServer();
   TestClient client(server->port());
@@ -190,16 +154,6 @@ TEST(HttpServerTest, AuthorizesBeforeItReadsTheBody) {
   EXPECT_EQ(good.Read().body, "tenant");
 }
 
-TEST(HttpServerTest, AnswersForHandlersThatDoNotOrThrow) {
-  auto server = StartServer();
-  TestClient client(server->port());
-  EXPECT_EQ(client.Get("/silent").status, 500);
-  const WireResponse thrown = client.Get("/throws");
-  EXPECT_EQ(thrown.status, 500);
-  EXPECT_EQ(thrown.body.find("secret"), std::string::npos);
-  EXPECT_EQ(client.Get("/health").status, 200);
-}
-
 TEST(HttpServerTest, RefusesConnectionsBeyondTheLimit) {
   auto server = StartServer({.max_connections = 2});
   TestClient a(server->port());
@@ -233,93 +187,6 @@ TEST(HttpServerTest, ClosesConnectionsThatTakeTooLong) {
   EXPECT_EQ(server->num_connections(), 0);
 }
 
-TEST(HttpServerTest, TellsAHandlerThatItsClientHasGone) {
-  absl::Notification started;
-  absl::Notification gone;
-  Writer held;
-  auto routes = TestRoutes();
-  routes.push_back({"GET", "/wait", [&](Request, Writer w) {
-                      held = w;
-                      w->OnDisconnect([&] { gone.Notify(); });
-                      started.Notify();
-                    }});
-  auto server = StartServer({}, std::move(routes));
-  TestClient client(server->port());
-  client.Send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
-  started.WaitForNotification();
-  EXPECT_FALSE(gone.HasBeenNotified());
-  client.Close();
-  EXPECT_TRUE(gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
-  held->Abort();
-  held.reset();
-}
-
-TEST(HttpServerTest, BoundsWhatASlowReaderMakesItKeep) {
-  constexpr int64_t kQueue = 100'000;
-  absl::Notification gone;
-  std::atomic<int64_t> accepted{0};
-  auto routes = TestRoutes();
-  routes.push_back({"GET", "/flood", [&](Request, Writer w) {
-                      w->OnDisconnect([&] { gone.Notify(); });
-                      w->StartStream({.content_type = "text/event-stream"});
-                      while (w->Write(std::string(1000, 'x'))) {
-                        accepted += 1000;
-                      }
-                    }});
-  auto server = StartServer({.max_queued_bytes = kQueue}, std::move(routes));
-  TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
-  client.Send("GET /flood HTTP/1.1\r\nHost: t\r\n\r\n");
-  EXPECT_TRUE(gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
-  // The queue, what was being written, and the kernel's buffers.
-  EXPECT_LT(accepted, 2 * kQueue + (int64_t{8} << 20));
-  EXPECT_EQ(TestClient(server->port()).Get("/health").status, 200);
-}
-
-TEST(HttpServerTest, ClosesAStreamWhoseReaderStalls) {
-  absl::Notification gone;
-  auto routes = TestRoutes();
-  routes.push_back({"GET", "/big", [&](Request, Writer w) {
-                      w->OnDisconnect([&] { gone.Notify(); });
-                      w->StartStream({.body = std::string(32 << 20, 'x')});
-                    }});
-  // Not the last reference's end, but the stall must close it.
-  Writer held;
-  routes.back().handler = [&, handler = routes.back().handler](Request r, Writer w) {
-    held = w;
-    handler(std::move(r), std::move(w));
-  };
-  auto server = StartServer({.write_timeout = milliseconds(100)}, std::move(routes));
-  TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
-  client.Send("GET /big HTTP/1.1\r\nHost: t\r\n\r\n");
-  EXPECT_TRUE(gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
-  held.reset();
-}
-
-TEST(HttpServerTest, DeliversALargeAnswerToASlowButSteadyReader) {
-  auto routes = TestRoutes();
-  routes.push_back(
-      {"GET", "/big", [](Request, Writer w) { w->Send({.body = std::string(8 << 20, 'x')}); }});
-  auto server = StartServer({}, std::move(routes));
-  TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
-  EXPECT_EQ(client.Get("/big").body.size(), size_t{8} << 20);
-}
-
-TEST(HttpServerTest, StreamsToOldClientsUntilTheConnectionEnds) {
-  auto routes = TestRoutes();
-  routes.push_back({"GET", "/stream", [](Request, Writer w) {
-                      w->StartStream({.body = "one"});
-                      w->Write("two");
-                      w->Finish(/*close=*/false);
-                    }});
-  auto server = StartServer({}, std::move(routes));
-  TestClient old(server->port());
-  old.Send("GET /stream HTTP/1.0\r\n\r\n");
-  EXPECT_EQ(old.Read().body, "onetwo");
-  TestClient modern(server->port());
-  EXPECT_EQ(modern.Get("/stream").body, "onetwo");
-  EXPECT_EQ(modern.Get("/stream").body, "onetwo");
-}
-
 TEST(HttpServerTest, DrainsWithoutCuttingAnAnswer) {
   absl::Notification started;
   Writer held;
@@ -343,26 +210,6 @@ TEST(HttpServerTest, DrainsWithoutCuttingAnAnswer) {
   EXPECT_EQ(late.Header("Connection"), "close");
   server->Stop(std::chrono::seconds(20));
   EXPECT_EQ(server->num_connections(), 0);
-}
-
-TEST(HttpServerTest, StopsWhileStreamsAreHeldElsewhere) {
-  absl::Notification started;
-  Writer held;
-  auto routes = TestRoutes();
-  routes.push_back({"GET", "/wait", [&](Request, Writer w) {
-                      w->StartStream({.body = "x"});
-                      held = std::move(w);
-                      started.Notify();
-                    }});
-  auto server = StartServer({}, std::move(routes));
-  TestClient client(server->port());
-  client.Send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
-  started.WaitForNotification();
-  server->Stop(Duration::zero());
-  EXPECT_TRUE(client.AtEnd());
-  server.reset();
-  EXPECT_FALSE(held->Write("y"));
-  held->Finish(false);
 }
 
 TEST(HttpServerTest, SaysWhichPortItCannotHave) {

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "common/http/http_server.h"
+
+namespace baton::http {
+
+using std::chrono::milliseconds;
+using Writer = std::shared_ptr<ResponseWriter>;
+
+inline std::vector<Route> TestRoutes() {
+  return {
+      {"GET", "/health", [](Request, Writer w) { w->Send({.body = "ok"}); }, true},
+      {"POST", "/echo",
+       [](Request r, Writer w) { w->Send({.content_type = "text/plain", .body = r.body}); }},
+      {"GET", "/files/*", [](Request r, Writer w) { w->Send({.body = r.path + "|" + r.query}); }},
+      {"GET", "/silent", [](Request, Writer) {}},
+      {"GET", "/throws", [](Request, Writer) { throw std::runtime_error("secret"); }},
+      {"GET", "/who", [](Request r, Writer w) { w->Send({.body = r.principal}); }},
+  };
+}
+
+inline std::unique_ptr<HttpServer> StartServer(ServerOptions options = {},
+                                               std::vector<Route> routes = TestRoutes()) {
+  auto server = HttpServer::Create(std::move(options), std::move(routes));
+  EXPECT_TRUE(server.ok()) << server.status();
+  (*server)->Start();
+  return *std::move(server);
+}
+
+}  // namespace baton::http
