@@ -20,7 +20,8 @@ struct TransportOptions {
   KvTransport::EventSink sink;
   int32_t first_head = 0;  // Index in the whole model of the pool's head 0; not 0 on the higher
                            // tensor-parallel ranks.
-  uint32_t max_frame_bytes = kMaxDataPayloadBytes;  // Lower it for fairness on slow links only.
+  uint32_t max_frame_bytes = kMaxDataPayloadBytes;  // Of the frames sent here. Lower it for
+                                                    // fairness on slow links only.
 };
 
 // INVALID_ARGUMENT names the missing field.

@@ -17,7 +17,7 @@ namespace baton {
 namespace {
 
 constexpr int kMaxIovecs = 1024;           // IOV_MAX of Linux.
-constexpr size_t kBytesPerTurn = 4 << 20;  // Then other connections get their turn.
+constexpr size_t kBytesPerTurn = 1 << 20;  // Then other connections get their turn.
 constexpr size_t kMaxQueuedFrames = 4096;
 
 std::span<const std::byte> Span(const iovec& part) {
@@ -121,7 +121,7 @@ void FrameStream::ConsumePayload(size_t bytes) {
 }
 
 absl::Status FrameStream::OnWholeHeader() {
-  auto header = DecodeHeader(rx_header_bytes_, options_.max_payload_bytes);
+  auto header = DecodeHeader(rx_header_bytes_);
   if (header.ok() && header->sequence > rx_sequence_ + 1) {
     header = absl::DataLossError(absl::StrCat("frame ", header->sequence, " after frame ",
                                               rx_sequence_, ": frames are missing"));

@@ -20,7 +20,6 @@ class FrameStream {
   struct Options {
     CounterBoard* counters = nullptr;
     std::span<std::byte> scratch;  // Shared by all streams: discarded payloads land in it.
-    uint32_t max_payload_bytes = kMaxDataPayloadBytes;
   };
 
   // The link outlives the stream.
@@ -43,8 +42,8 @@ class FrameStream {
   // says so.
   void AbandonFrame(TicketId ticket);
 
-  // A frame is written in part, or the socket took no more.
   bool partly_written() const { return sending_ && tx_started_; }
+  // There is more to write; as a rule because the socket took no more.
   bool wants_write() const { return wants_write_; }
   bool idle() const { return !sending_ && queue_.empty(); }
   int fd() const { return socket_.get(); }

@@ -9,7 +9,7 @@
 namespace baton {
 namespace {
 
-constexpr double kFirstRate = 64e6;         // Bytes per second, before anything was measured.
+constexpr double kFirstSecondsPerByte = 1.0 / 64e6;  // Before anything was measured.
 constexpr double kProgressBytes = 2 << 20;  // What may be under way between two acknowledgements.
 
 TicketId TicketOf(const std::variant<PushArgs, FinishArgs>& work) {
@@ -23,23 +23,26 @@ OutgoingLink::OutgoingLink(FileDescriptor socket, const Options& options, Time n
       stream_(std::move(socket), this, options_.stream),
       handshake_deadline_(now + options.handshake_timeout),
       now_(now),
-      bytes_per_s_(kFirstRate),
+      seconds_per_byte_(kFirstSecondsPerByte),
       last_progress_(now) {}
 
-Time OutgoingLink::Deadline(Time now) const {
-  const double expected_s = 10 * kProgressBytes / bytes_per_s_;
-  const double floor_s = ToSeconds(options_.min_progress_timeout);
-  // min_progress_timeout carries the time scale, so the measured part does not need it.
-  const double seconds = std::min(std::max(expected_s, floor_s), 3600.0);
-  return now + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+// protocol.md, bounds: max(1 s, 10 x expected). min_progress_timeout carries the time scale; what
+// was measured does not need it.
+void OutgoingLink::Arm(Ticket* ticket) const {
+  const double expected_s = 10 * kProgressBytes * seconds_per_byte_;
+  const double seconds =
+      std::min(std::max(expected_s, ToSeconds(options_.min_progress_timeout)), 3600.0);
+  ticket->armed_at = now_;
+  ticket->deadline =
+      now_ + std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
+// The mean is over time per byte, not bytes per time: one slow megabyte counts at once.
 void OutgoingLink::NoteProgress(int64_t bytes) {
-  const double seconds = std::max(ToSeconds(now_ - last_progress_), 1e-6);
+  const double seconds = ToSeconds(now_ - last_progress_);
   last_progress_ = now_;
   if (bytes < (64 << 10)) return;  // Too little to tell a rate from.
-  const double rate = std::clamp(static_cast<double>(bytes) / seconds, 1e4, 1e11);
-  bytes_per_s_ += 0.2 * (rate - bytes_per_s_);
+  seconds_per_byte_ += 0.2 * (seconds / static_cast<double>(bytes) - seconds_per_byte_);
 }
 
 void OutgoingLink::Start(StartArgs args) {
@@ -49,23 +52,25 @@ void OutgoingLink::Start(StartArgs args) {
   if (!same_key) End(it, StatusOfAbort(AbortCode::kUnauthenticated), AbortCode::kNone);
 }
 
-void OutgoingLink::Announce(Tickets::iterator it, Work work, Time now) {
+void OutgoingLink::Announce(Tickets::iterator it, Work work) {
   Ticket& ticket = it->second;
   if (!ticket.outstanding() && state_ == State::kReady) {
-    ticket.deadline = Deadline(now);
-    if (work_.empty()) last_progress_ = now;
+    Arm(&ticket);
+    if (work_.empty()) last_progress_ = now_;
   }
   ++ticket.queued;
   work_.push_back(std::move(work));
 }
 
 void OutgoingLink::Push(const PushArgs& args, Time now) {
-  Announce(tickets_.find(args.ticket), args, now);
+  now_ = now;
+  Announce(tickets_.find(args.ticket), args);
 }
 
 void OutgoingLink::Finish(FinishArgs args, Time now) {
+  now_ = now;
   auto it = tickets_.find(args.ticket);
-  Announce(it, std::move(args), now);
+  Announce(it, std::move(args));
 }
 
 void OutgoingLink::Abort(TicketId ticket) {
@@ -117,6 +122,7 @@ absl::StatusOr<PayloadPlan> OutgoingLink::OnHeader(const FrameHeader& header) {
 
 absl::Status OutgoingLink::OnFrame(const ReceivedFrame& frame) {
   const FrameHeader& header = frame.header;
+  last_heard_ = now_;
   if (header.type == FrameType::kChallenge) return OnChallenge(frame);
   if (header.type == FrameType::kAck) return OnAck(header);
   if (header.type == FrameType::kAccepted) {
@@ -124,7 +130,7 @@ absl::Status OutgoingLink::OnFrame(const ReceivedFrame& frame) {
     last_progress_ = now_;
     options_.counters->Add(&TransportCounters::authenticated_connections);
     for (auto& [id, ticket] : tickets_) {
-      if (ticket.outstanding()) ticket.deadline = Deadline(now_);
+      if (ticket.outstanding()) Arm(&ticket);
     }
     return absl::OkStatus();
   }
@@ -176,12 +182,12 @@ absl::Status OutgoingLink::OnAck(const FrameHeader& header) {
     if (bytes > ticket.acked_bytes) {
       NoteProgress(bytes - ticket.acked_bytes);
       ticket.acked_bytes = bytes;
-      ticket.deadline = ticket.outstanding() ? Deadline(now_) : kNever;
+      Arm(&ticket);
     }
   }
   // The others wait for their turn on this connection, and it moves.
   for (auto& [id, ticket] : tickets_) {
-    if (ticket.queued > 0) ticket.deadline = Deadline(now_);
+    if (ticket.queued > 0) Arm(&ticket);
   }
   return absl::OkStatus();
 }
@@ -258,7 +264,9 @@ absl::Status OutgoingLink::OnReady(bool readable, bool writable, Time now) {
 
 Time OutgoingLink::NextDeadline() const {
   Time next = state_ == State::kReady ? kNever : handshake_deadline_;
-  for (const auto& [id, ticket] : tickets_) next = std::min(next, ticket.deadline);
+  for (const auto& [id, ticket] : tickets_) {
+    if (ticket.outstanding()) next = std::min(next, ticket.deadline);
+  }
   return next;
 }
 
@@ -268,19 +276,19 @@ absl::Status OutgoingLink::OnTimer(Time now) {
     options_.counters->Add(&TransportCounters::failed_handshakes);
     return absl::UnavailableError("KV connection: no handshake in time");
   }
+  // When the socket takes nothing or the receiver is silent for all, only a new connection helps;
+  // otherwise it is this ticket's matter alone.
+  bool stalled = false;
   std::vector<TicketId> expired;
-  for (auto& [id, ticket] : tickets_) {
-    if (!ticket.outstanding()) ticket.deadline = kNever;
-    if (now >= ticket.deadline) expired.push_back(id);
+  for (const auto& [id, ticket] : tickets_) {
+    if (!ticket.outstanding() || now < ticket.deadline) continue;
+    expired.push_back(id);
+    stalled |= stream_.wants_write() || last_heard_ <= ticket.armed_at;
   }
-  // A frame that is stuck half way holds up all others; there is no way around it but a new
-  // connection.
-  const bool stuck = !expired.empty() && stream_.partly_written();
   for (TicketId id : expired) {
-    auto it = tickets_.find(id);
-    End(it, StatusOfAbort(AbortCode::kDeadline), AbortCode::kDeadline);
+    End(tickets_.find(id), StatusOfAbort(AbortCode::kDeadline), AbortCode::kDeadline);
   }
-  if (stuck) return absl::DeadlineExceededError("KV connection: stalled in the middle of a frame");
+  if (stalled) return absl::DeadlineExceededError("KV connection: stalled");
   return overflow_;
 }
 

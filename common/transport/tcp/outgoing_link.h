@@ -61,6 +61,7 @@ class OutgoingLink : public Link {
     int64_t sent_bytes = 0;  // Handed to the stream.
     int64_t acked_bytes = 0;
     bool final_sent = false;  // Waits for kVerified.
+    Time armed_at{};          // When the deadline was set.
     Time deadline = kNever;
     bool outstanding() const { return queued > 0 || final_sent || sent_bytes > acked_bytes; }
   };
@@ -69,13 +70,13 @@ class OutgoingLink : public Link {
   absl::Status SendHello();
   absl::Status OnChallenge(const ReceivedFrame& frame);
   absl::Status OnAck(const FrameHeader& header);
-  void Announce(Tickets::iterator it, Work work, Time now);
+  void Announce(Tickets::iterator it, Work work);
   std::optional<OutgoingFrame> NextDataFrame();
   std::optional<OutgoingFrame> FinalFrame(const FinishArgs& args);
   // No byte of the ticket's blocks is read after it; `tell` the receiver unless kNone.
   void End(Tickets::iterator it, absl::Status status, AbortCode tell);
   void DropWork(TicketId ticket);
-  Time Deadline(Time now) const;
+  void Arm(Ticket* ticket) const;
   void NoteProgress(int64_t bytes);
 
   const Options options_;
@@ -89,8 +90,9 @@ class OutgoingLink : public Link {
   std::deque<Work> work_;           // In the order of the node's calls.
   std::vector<FrameRange> frames_;  // Of the push at the front, from next_frame_ on.
   size_t next_frame_ = 0;
-  double bytes_per_s_ = 0;  // Moving rate of acknowledged bytes.
+  double seconds_per_byte_ = 0;  // Moving mean over acknowledged bytes.
   Time last_progress_{};
+  Time last_heard_{};  // Any frame of the receiver.
   absl::Status overflow_;
 };
 

@@ -134,7 +134,7 @@ absl::StatusOr<OutgoingLink*> ProgressLoop::LinkTo(const StartArgs& args) {
   auto link = std::make_unique<OutgoingLink>(
       *std::move(socket),
       OutgoingLink::Options{.transport = std::move(reporting),
-                            .stream = {counters_, scratch_, kMaxDataPayloadBytes},
+                            .stream = {counters_, scratch_},
                             .counters = counters_,
                             .receiver = args.receiver,
                             .key = args.key,
@@ -222,7 +222,7 @@ void ProgressLoop::AddIncoming(FileDescriptor socket) {
   auto link = std::make_unique<IncomingLink>(
       std::move(socket),
       IncomingLink::Options{.transport = &options_.transport,
-                            .stream = {counters_, scratch_, options_.transport.max_frame_bytes},
+                            .stream = {counters_, scratch_},
                             .ledger = &ledger_,
                             .counters = counters_,
                             .handshake_deadline = now_ + Scaled(options_.handshake_timeout),
