@@ -14,7 +14,7 @@ use crate::failure::{Failure, Outcome, NOT_FOUND};
 
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
-pub const MAX_TEMPLATE_BYTES: u64 = 1 << 20;
+pub const MAX_TEMPLATE_BYTES: u64 = 256 << 10;
 const NAMED_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
