@@ -41,8 +41,9 @@ TEST(CodecTokenizerTest, StreamsWhatItDecodes) {
 TEST(CodecTokenizerTest, HasTheBytesOfEachToken) {
   const auto tokenizer = LoadTiny();
   const std::string text = " the Lord\xE2\x82\xAC";
+  const std::vector<int32_t> ids = *tokenizer->Encode(text, false);
   std::string bytes;
-  for (const int32_t id : *tokenizer->Encode(text, false)) {
+  for (const int32_t id : ids) {
     bytes += tokenizer->TokenBytes(id);
   }
   EXPECT_EQ(bytes, text);
