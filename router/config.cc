@@ -1,0 +1,141 @@
+#include "router/config.h"
+
+#include <CLI/CLI.hpp>
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/process/command_line.h"
+#include "common/telemetry/log.h"
+#include "router/routing/routing_policy.h"
+
+namespace baton {
+namespace {
+
+constexpr size_t kMaxWorkers = 1024;
+
+absl::Status CheckAddress(const char* option, const std::string& address) {
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon != std::string::npos && colon > 0 &&
+      absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 1 && port <= 65535) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", address, ": must be host:port of a worker's gRPC server"));
+}
+
+absl::Status CheckWorkers(const RouterConfig& config) {
+  if (config.prefill.empty() || config.decode.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(config.prefill.empty() ? "--prefill" : "--decode",
+                     " is missing: give the address of at least one worker of each kind"));
+  }
+  if (config.prefill.size() + config.decode.size() > kMaxWorkers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--prefill and --decode: at most ", kMaxWorkers, " workers"));
+  }
+  std::set<std::string> seen;
+  for (const auto* list : {&config.prefill, &config.decode}) {
+    const char* option = list == &config.prefill ? "--prefill" : "--decode";
+    for (const std::string& address : *list) {
+      RETURN_IF_ERROR(CheckAddress(option, address));
+      if (!seen.insert(address).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(option, " ", address, ": is given twice; name each worker once"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void AddServing(CLI::App& app, RouterConfig& c) {
+  app.add_option("--model", c.model, "Model folder in Hugging Face layout; weights are not read")
+      ->group("Model");
+  app.add_option("--served-model-name", c.served_model_name, "Name in the API (default: folder)")
+      ->group("Model");
+  app.add_option("--max-model-len", c.max_model_len,
+                 "Tokens of prompt and answer together; 0 = what the model supports")
+      ->group("Model")
+      ->capture_default_str();
+  app.add_option("--prefill", c.prefill, "host:port of a prefill worker; once per worker")
+      ->group("Workers");
+  app.add_option("--decode", c.decode, "host:port of a decode worker; once per worker")
+      ->group("Workers");
+  app.add_option("--policy", c.policy, "prefix_affinity or least_loaded")
+      ->group("Workers")
+      ->capture_default_str();
+  app.add_option("--host", c.host, "Loopback address to listen on")
+      ->group("Network")
+      ->capture_default_str();
+  app.add_option("--http-port", c.http_port, "Port of the OpenAI-compatible API; 0 = any")
+      ->group("Network")
+      ->capture_default_str();
+  app.add_option("--grpc-port", c.grpc_port, "Port of gRPC Inference; 0 = any")
+      ->group("Network")
+      ->capture_default_str();
+  app.add_option("--api-keys-file", c.api_keys_file,
+                 "Lines of TENANT and SHA-256 of a key in hex (default: no key is asked for)")
+      ->group("Network");
+}
+
+void AddLimits(CLI::App& app, RouterConfig& c) {
+  app.add_option("--max-queued-requests", c.max_queued_requests, "Requests waiting for workers")
+      ->group("Limits")
+      ->capture_default_str();
+  app.add_option("--max-queued-tokens", c.max_queued_tokens, "Prompt tokens of those")
+      ->group("Limits")
+      ->capture_default_str();
+  app.add_option("--max-queued-bytes", c.max_queued_bytes, "Body bytes of those")
+      ->group("Limits")
+      ->capture_default_str();
+  app.add_option("--request-timeout-s", c.request_timeout_s, "Arrival to last token, seconds")
+      ->group("Limits")
+      ->capture_default_str();
+  app.add_option("--drain-timeout-s", c.drain_timeout_s, "After SIGTERM for what runs, seconds")
+      ->group("Operation")
+      ->capture_default_str();
+  app.add_option("--ready-file", c.ready_file, "JSON with pid and addresses, once listening")
+      ->group("Operation");
+  app.add_option("--log-level", c.log_level, "debug, info, warning or error")
+      ->group("Operation")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+absl::Status RouterConfig::Validate() const {
+  if (model.empty()) {
+    return absl::InvalidArgumentError("--model is missing: name a folder in Hugging Face layout");
+  }
+  RETURN_IF_ERROR(CheckWorkers(*this));
+  if (const auto made = MakeRoutingPolicy(policy); !made.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--policy ", policy, ": ", made.status().message()));
+  }
+  RETURN_IF_ERROR(CheckHost(host));
+  RETURN_IF_ERROR(CheckOption("--http-port", http_port, 0, 65535));
+  RETURN_IF_ERROR(CheckOption("--grpc-port", grpc_port, 0, 65535));
+  RETURN_IF_ERROR(CheckOption("--max-model-len", max_model_len, 0, 1 << 28));
+  RETURN_IF_ERROR(CheckOption("--max-queued-requests", max_queued_requests, 1, 1 << 24));
+  RETURN_IF_ERROR(CheckOption("--max-queued-tokens", max_queued_tokens, 1, int64_t{1} << 40));
+  RETURN_IF_ERROR(CheckOption("--max-queued-bytes", max_queued_bytes, 1, int64_t{1} << 40));
+  RETURN_IF_ERROR(CheckOption("--request-timeout-s", request_timeout_s, 1, 7 * 86'400));
+  RETURN_IF_ERROR(CheckOption("--drain-timeout-s", drain_timeout_s, 0, 86'400));
+  LogLevel level;
+  if (!ParseLogLevel(log_level, &level)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--log-level ", log_level, ": must be one of debug, info, warning, error"));
+  }
+  return absl::OkStatus();
+}
+
+std::optional<int> ParseRouterCommandLine(int argc, char** argv, RouterConfig* config) {
+  CLI::App app("Baton router: takes requests and assigns them to workers.", "baton-router");
+  AddServing(app, *config);
+  AddLimits(app, *config);
+  return ParseCommandLine(app, argc, argv);
+}
+
+}  // namespace baton

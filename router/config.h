@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace baton {
+
+// The options of baton-router. Plain values; units last in names.
+struct RouterConfig {
+  std::string model;  // Folder: config.json, tokenizer, generation_config.json; no weights needed.
+  std::string served_model_name;  // Empty = the folder's name.
+  int max_model_len = 0;          // Tokens of prompt and answer; 0 = what the model supports.
+
+  std::vector<std::string> prefill;  // "host:port" of the gRPC server of each worker.
+  std::vector<std::string> decode;
+  std::string policy = "prefix_affinity";
+
+  std::string host = "127.0.0.1";  // Loopback only, for now.
+  int http_port = 8000;            // 0 = any free one.
+  int grpc_port = 8001;            // 0 = any free one.
+  std::string api_keys_file;       // See api_keys.h; empty = no key is asked for.
+
+  // The admission queue: what waits for workers. Beyond a cap requests are refused at once.
+  int64_t max_queued_requests = 4096;
+  int64_t max_queued_tokens = 16 << 20;
+  int64_t max_queued_bytes = 256 << 20;
+  int request_timeout_s = 3600;  // From arrival to the last token.
+
+  int drain_timeout_s = 30;  // After SIGTERM, for what runs.
+  std::string ready_file;    // Written once listening; empty = none.
+  std::string log_level = "info";
+
+  // INVALID_ARGUMENT names the option, its value and the cure.
+  absl::Status Validate() const;
+};
+
+// Reads the command line into `config`. Absent: go on. Else the exit code (help, or an error that
+// was printed).
+std::optional<int> ParseRouterCommandLine(int argc, char** argv, RouterConfig* config);
+
+}  // namespace baton

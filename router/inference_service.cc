@@ -1,0 +1,375 @@
+#include "router/inference_service.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <chrono>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "baton/v1/inference.grpc.pb.h"
+#include "common/base/status.h"
+#include "common/rpc/connection.h"
+#include "common/rpc/server_call.h"
+#include "nlohmann/json.hpp"
+#include "router/generation/error.h"
+
+namespace baton {
+namespace {
+
+constexpr char kServiceName[] = "baton.v1.Inference";
+constexpr int64_t kDefaultTextTokens = 16;
+
+using GenerateCall = ServerCall<v1::GenerateEvent>;
+
+// ---- What a client sent, as the text layer takes it ---------------------------------------------
+
+Prompt ReadChat(const v1::Chat& chat) {
+  nlohmann::json messages = nlohmann::json::array();
+  for (const v1::ChatMessage& message : chat.messages()) {
+    messages.push_back({{"role", message.role()}, {"content", message.content()}});
+  }
+  return ChatPrompt{.messages_json =
+                        messages.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
+}
+
+template <typename Value, typename Target>
+void CopyIf(bool has, Value value, std::optional<Target>* to) {
+  if (has) *to = static_cast<Target>(value);
+}
+
+void ReadOptions(const v1::GenerateOptions& o, GenerationRequest* to) {
+  CopyIf(o.has_max_tokens(), o.max_tokens(), &to->max_tokens);
+  CopyIf(o.has_temperature(), o.temperature(), &to->temperature);
+  CopyIf(o.has_top_p(), o.top_p(), &to->top_p);
+  CopyIf(o.has_top_k(), o.top_k(), &to->top_k);
+  CopyIf(o.has_min_p(), o.min_p(), &to->min_p);
+  CopyIf(o.has_repetition_penalty(), o.repetition_penalty(), &to->repetition_penalty);
+  CopyIf(o.has_frequency_penalty(), o.frequency_penalty(), &to->frequency_penalty);
+  CopyIf(o.has_presence_penalty(), o.presence_penalty(), &to->presence_penalty);
+  CopyIf(o.has_n(), o.n(), &to->n);
+  CopyIf(o.has_seed(), o.seed(), &to->seed);
+  CopyIf(o.has_min_tokens(), o.min_tokens(), &to->min_tokens);
+  CopyIf(o.has_logprobs(), o.logprobs(), &to->logprobs);
+  to->stop.assign(o.stop().begin(), o.stop().end());
+  to->stop_token_ids.assign(o.stop_token_ids().begin(), o.stop_token_ids().end());
+  for (const v1::LogitBias& bias : o.logit_bias()) {
+    to->logit_bias.push_back({.token = bias.token(), .bias = bias.bias()});
+  }
+  to->ignore_eos = o.ignore_eos();
+  to->logits_digests = o.logits_digest();
+  to->skip_special_tokens = !o.has_skip_special_tokens() || o.skip_special_tokens();
+}
+
+absl::StatusOr<GenerationRequest> ReadRequest(const v1::GenerateRequest& from) {
+  GenerationRequest request;
+  switch (from.input_case()) {
+    case v1::GenerateRequest::kText:
+      request.prompts.push_back(from.text());
+      request.prompt_param = "text";
+      request.default_max_tokens = kDefaultTextTokens;
+      break;
+    case v1::GenerateRequest::kChat:
+      request.prompts.push_back(ReadChat(from.chat()));
+      request.prompt_param = "chat.messages";
+      break;
+    case v1::GenerateRequest::kTokenIds:
+      request.prompts.push_back(
+          std::vector<int32_t>(from.token_ids().ids().begin(), from.token_ids().ids().end()));
+      request.prompt_param = "token_ids";
+      request.default_max_tokens = kDefaultTextTokens;
+      break;
+    case v1::GenerateRequest::INPUT_NOT_SET:
+      return InvalidField("input", "input is missing: set text, chat or token_ids.");
+  }
+  ReadOptions(from.options(), &request);
+  request.label = from.request_id();
+  request.priority = from.priority();
+  request.bytes = static_cast<int64_t>(from.ByteSizeLong());
+  return request;
+}
+
+// ---- What the text layer says, as a client receives it ------------------------------------------
+
+const char* FinishName(FinishReason finish) {
+  switch (finish) {
+    case FinishReason::kNone:
+      return "";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+  }
+  return "";
+}
+
+// Streams one generation into its call. `next_position` counts each choice's tokens.
+class CallSink : public GenerationSink {
+ public:
+  CallSink(std::shared_ptr<GenerateCall> call, int32_t prompt_tokens)
+      : call_(std::move(call)), prompt_tokens_(prompt_tokens) {}
+
+  void OnPrompt(PromptLogprobs) override {}  // Never asked for.
+
+  void OnDelta(baton::ChoiceDelta delta) override {
+    v1::GenerateEvent event;
+    v1::ChoiceDelta* to = event.mutable_delta();
+    to->set_index(delta.choice);
+    to->set_text(std::move(delta.text));
+    to->mutable_token_ids()->Assign(delta.tokens.begin(), delta.tokens.end());
+    to->set_finish_reason(FinishName(delta.finish));
+    const auto choice = static_cast<size_t>(delta.choice);
+    if (choice >= num_tokens_.size()) num_tokens_.resize(choice + 1);
+    if (!delta.logprobs.empty() || !delta.logits_digests.empty()) {
+      for (size_t i = 0; i < delta.tokens.size(); ++i) WriteOutput(delta, i, to->add_outputs());
+    }
+    num_tokens_[choice] += static_cast<int32_t>(delta.tokens.size());
+    call_->Send(std::move(event));
+  }
+
+  void OnEnd(const absl::Status& status, const baton::Usage& usage) override {
+    if (status.ok()) {
+      v1::GenerateEvent event;
+      v1::Usage* to = event.mutable_usage();
+      to->set_prompt_tokens(static_cast<int32_t>(usage.prompt_tokens));
+      to->set_completion_tokens(static_cast<int32_t>(usage.completion_tokens));
+      to->set_cached_tokens(static_cast<int32_t>(usage.cached_tokens));
+      call_->Send(std::move(event));
+    }
+    call_->Close(status);
+  }
+
+ private:
+  void WriteOutput(const baton::ChoiceDelta& delta, size_t i, v1::TokenOutput* to) const {
+    to->set_position(prompt_tokens_ + num_tokens_[static_cast<size_t>(delta.choice)] +
+                     static_cast<int32_t>(i));
+    to->set_token(delta.tokens[i]);
+    if (i < delta.logits_digests.size()) to->set_logits_digest(delta.logits_digests[i]);
+    if (i >= delta.logprobs.size()) return;
+    to->set_logprob(delta.logprobs[i].chosen.logprob);
+    for (const TokenText& one : delta.logprobs[i].top) {
+      v1::TokenLogprob* top = to->add_top();
+      top->set_token(one.id);
+      top->set_logprob(one.logprob);
+    }
+  }
+
+  const std::shared_ptr<GenerateCall> call_;
+  const int32_t prompt_tokens_;
+  std::vector<int32_t> num_tokens_;  // By choice.
+};
+
+// Joins a call that may break at any moment with a generation that may not have begun.
+class CancelLink {
+ public:
+  void Break() {
+    std::shared_ptr<Generation> generation;
+    {
+      absl::MutexLock lock(&mutex_);
+      broken_ = true;
+      generation = generation_;
+    }
+    if (generation != nullptr) generation->Cancel();
+  }
+  bool broken() {
+    absl::MutexLock lock(&mutex_);
+    return broken_;
+  }
+  void Set(std::shared_ptr<Generation> generation) {
+    {
+      absl::MutexLock lock(&mutex_);
+      generation_ = generation;
+      if (!broken_) return;
+    }
+    generation->Cancel();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<Generation> generation_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+class InferenceServer::Impl : public v1::Inference::CallbackService {
+ public:
+  Impl(InferenceServerOptions options, GenerationService* service)
+      : options_(std::move(options)), service_(service), pool_(options_.num_threads) {}
+
+  ~Impl() override { Shutdown(Duration::zero()); }
+
+  absl::Status Start() {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+    grpc::ServerBuilder builder;
+    ApplyServerSettings(options_.max_streams_per_connection, &builder);
+    const std::string address = absl::StrCat(options_.host, ":", options_.port);
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port_ == 0) {
+      return absl::UnavailableError(absl::StrCat("--grpc-port ", options_.port,
+                                                 ": cannot listen on ", address,
+                                                 "; choose a free port, or 0 for any"));
+    }
+    server_->GetHealthCheckService()->SetServingStatus(true);
+    SetReady(service_->frontend().Ready());
+    return absl::OkStatus();
+  }
+
+  int port() const { return port_; }
+
+  void SetReady(bool ready) {
+    server_->GetHealthCheckService()->SetServingStatus(kServiceName, ready);
+  }
+
+  void Shutdown(Duration grace) {
+    if (server_ == nullptr) return;
+    server_->GetHealthCheckService()->SetServingStatus(false);
+    server_->Shutdown(std::chrono::system_clock::now() +
+                      std::chrono::duration_cast<std::chrono::system_clock::duration>(grace));
+    server_->Wait();
+    pool_.join();
+    server_.reset();
+  }
+
+  grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override {
+    auto link = std::make_shared<CancelLink>();
+    auto call = GenerateCall::Create(context, {.on_broken = [link] { link->Break(); }});
+    const absl::StatusOr<std::string> tenant = Authorize(context);
+    absl::StatusOr<GenerationRequest> read = ReadRequest(*request);
+    if (absl::Status status =
+            FirstError({tenant.status(), read.status(), service_->CheckModel(request->model())});
+        !status.ok()) {
+      call->Close(std::move(status));
+      return call.get();
+    }
+    read->tenant = *tenant;
+    read->timeout = TimeLeft(context);
+    boost::asio::post(pool_, [this, call, link, work = *std::move(read)] {
+      if (link->broken()) return;
+      if (absl::Status status = Run(call, link, work); !status.ok()) call->Close(std::move(status));
+    });
+    return call.get();
+  }
+
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const v1::TokenizeRequest* request,
+                                     v1::TokenizeResponse* response) override {
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    // The reactor and the messages live until Finish.
+    boost::asio::post(pool_, [this, context, request, response, reactor] {
+      const absl::Status status = RunTokenize(context, *request, response);
+      if (!status.ok()) context->AddTrailingMetadata(kReasonKey, ReasonOf(status.code()));
+      reactor->Finish(ToGrpc(status));
+    });
+    return reactor;
+  }
+
+  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
+                                     const v1::GetModelRequest*, v1::Model* model) override {
+    const absl::Status status = Authorize(context).status();
+    const GenerationServiceOptions& options = service_->options();
+    model->set_name(options.model_name);
+    model->set_max_model_len(options.limits.max_model_len);
+    model->set_vocab_size(options.limits.vocab_size);
+    model->set_has_tokenizer(service_->has_tokenizer());
+    model->set_has_chat_template(options_.has_chat_template);
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    if (!status.ok()) context->AddTrailingMetadata(kReasonKey, ReasonOf(status.code()));
+    reactor->Finish(ToGrpc(status));
+    return reactor;
+  }
+
+ private:
+  static absl::Status FirstError(std::initializer_list<absl::Status> all) {
+    for (const absl::Status& status : all) {
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  // The tenant that the call's metadata names.
+  absl::StatusOr<std::string> Authorize(const grpc::CallbackServerContext* context) const {
+    if (!options_.authorize) return std::string();
+    const auto& metadata = context->client_metadata();
+    const auto it = metadata.find("authorization");
+    if (it != metadata.end()) {
+      const std::string_view value(it->second.data(), it->second.size());
+      if (std::optional<std::string> tenant = options_.authorize(value)) return *tenant;
+    }
+    return absl::UnauthenticatedError(
+        "an API key is needed: send the metadata `authorization: Bearer KEY`");
+  }
+
+  // Until the call's deadline; zero (the service's default) when it has none.
+  static Duration TimeLeft(const grpc::CallbackServerContext* context) {
+    const auto deadline = context->deadline();
+    if (deadline == std::chrono::system_clock::time_point::max()) return Duration::zero();
+    const auto left = deadline - std::chrono::system_clock::now();
+    return std::max<Duration>(std::chrono::duration_cast<Duration>(left),
+                              std::chrono::milliseconds(1));
+  }
+
+  absl::Status Run(const std::shared_ptr<GenerateCall>& call,
+                   const std::shared_ptr<CancelLink>& link, const GenerationRequest& request) {
+    ASSIGN_OR_RETURN(PreparedGeneration prepared, service_->Prepare(request));
+    const auto prompt_tokens = static_cast<int32_t>(prepared.prompt_tokens);
+    auto strand = boost::asio::make_strand(pool_);
+    ASSIGN_OR_RETURN(
+        std::shared_ptr<Generation> generation,
+        service_->Start(
+            std::move(prepared), std::make_shared<CallSink>(call, prompt_tokens),
+            [strand](std::function<void()> task) { boost::asio::post(strand, std::move(task)); }));
+    link->Set(std::move(generation));
+    return absl::OkStatus();
+  }
+
+  absl::Status RunTokenize(const grpc::CallbackServerContext* context,
+                           const v1::TokenizeRequest& request, v1::TokenizeResponse* response) {
+    RETURN_IF_ERROR(Authorize(context).status());
+    RETURN_IF_ERROR(service_->CheckModel(request.model()));
+    Prompt prompt;
+    if (request.has_text()) {
+      prompt = request.text();
+    } else if (request.has_chat()) {
+      prompt = ReadChat(request.chat());
+    } else {
+      return InvalidField("input", "input is missing: set text or chat.");
+    }
+    ASSIGN_OR_RETURN(
+        const std::vector<int32_t> ids,
+        service_->Tokenize(prompt, std::nullopt, request.has_text() ? "text" : "chat.messages"));
+    response->mutable_token_ids()->Assign(ids.begin(), ids.end());
+    return absl::OkStatus();
+  }
+
+  const InferenceServerOptions options_;
+  GenerationService* const service_;
+  boost::asio::thread_pool pool_;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+InferenceServer::InferenceServer(InferenceServerOptions options, GenerationService* service)
+    : impl_(std::make_unique<Impl>(std::move(options), service)) {}
+
+InferenceServer::~InferenceServer() = default;
+
+absl::Status InferenceServer::Start() { return impl_->Start(); }
+
+int InferenceServer::port() const { return impl_->port(); }
+
+void InferenceServer::SetReady(bool ready) { impl_->SetReady(ready); }
+
+void InferenceServer::Shutdown(Duration grace) { impl_->Shutdown(grace); }
+
+}  // namespace baton

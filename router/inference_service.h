@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "common/base/time.h"
+#include "router/generation/generation_service.h"
+
+namespace baton {
+
+struct InferenceServerOptions {
+  std::string host = "127.0.0.1";
+  int port = 0;  // 0 = any free one.
+  int max_streams_per_connection = 100;
+  int num_threads = 2;  // For templates, tokenizing and detokenizing.
+  bool has_chat_template = false;
+  // The tenant of an `authorization` value; nothing = not allowed. Empty = everyone may.
+  std::function<std::optional<std::string>(std::string_view authorization)> authorize;
+};
+
+// baton.v1.Inference on the router: generation over gRPC, with health and reflection. Health of
+// the service "" is liveness, of "baton.v1.Inference" readiness. Thread-safe.
+class InferenceServer {
+ public:
+  // `service` outlives this.
+  InferenceServer(InferenceServerOptions options, GenerationService* service);
+  ~InferenceServer();  // Shuts down at once.
+
+  // UNAVAILABLE names --grpc-port and the cure.
+  absl::Status Start();
+  int port() const;
+
+  // What the health of "baton.v1.Inference" says; after Start.
+  void SetReady(bool ready);
+
+  // Takes no new call; those still open after `grace` are cancelled. Idempotent.
+  void Shutdown(Duration grace);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace baton

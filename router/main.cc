@@ -1,0 +1,26 @@
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/process/command_line.h"
+#include "common/process/stop_signal.h"
+#include "common/rpc/connection.h"
+#include "common/telemetry/log.h"
+#include "router/config.h"
+#include "router/router_process.h"
+
+int main(int argc, char** argv) {
+  baton::RouterConfig config;
+  if (const std::optional<int> code = baton::ParseRouterCommandLine(argc, argv, &config)) {
+    return *code;
+  }
+  baton::LogLevel level = baton::LogLevel::kInfo;
+  baton::ParseLogLevel(config.log_level, &level);
+  baton::SetLogLevel(level);
+  baton::SilenceLibraryLogs();
+  baton::StopSignal stop;  // Before any thread, so that all of them leave the signals to it.
+  auto process = baton::RouterProcess::Start(config);
+  if (!process.ok()) return baton::FailToStart("baton-router", process.status());
+  stop.Wait();
+  (*process)->Drain([&stop] { return stop.CameAgain(); });
+  return 0;
+}

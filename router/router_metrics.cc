@@ -1,0 +1,104 @@
+#include "router/router_metrics.h"
+
+#include <functional>
+#include <vector>
+
+#include "common/process/command_line.h"
+
+namespace baton {
+
+const char* OutcomeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return "ok";
+    case absl::StatusCode::kCancelled:
+      return "cancelled";
+    case absl::StatusCode::kDeadlineExceeded:
+      return "deadline";
+    case absl::StatusCode::kResourceExhausted:
+      return "overloaded";
+    case absl::StatusCode::kUnavailable:
+      return "unavailable";
+    case absl::StatusCode::kInvalidArgument:
+      return "invalid";
+    default:
+      return "error";
+  }
+}
+
+RouterMetrics::RouterMetrics(const RouterService* service)
+    : metrics_("router", kVersion),
+      ttft_(metrics_.AddHistogram("baton_request_ttft_seconds", "Submit to first token.", {},
+                                  DoublingBuckets(0.001, 18))),
+      inter_token_(metrics_.AddHistogram("baton_request_inter_token_latency_seconds",
+                                         "Between two tokens of a choice.", {},
+                                         DoublingBuckets(0.0005, 16))),
+      e2e_(metrics_.AddHistogram("baton_request_e2e_seconds", "Submit to end.", {},
+                                 DoublingBuckets(0.001, 22))) {
+  metrics_.Export("baton_requests_total", "Requests that ended.", MetricKind::kCounter, [this] {
+    absl::MutexLock lock(&mutex_);
+    std::vector<MetricSample> samples;
+    for (const auto& [outcome, count] : outcomes_) {
+      samples.push_back({.labels = {{"outcome", outcome}}, .value = static_cast<double>(count)});
+    }
+    return samples;
+  });
+  metrics_.Export(
+      "baton_tokens_total", "Tokens of requests that ended.", MetricKind::kCounter, [this] {
+        return std::vector<MetricSample>{
+            {.labels = {{"kind", "prompt"}}, .value = static_cast<double>(prompt_tokens_)},
+            {.labels = {{"kind", "completion"}}, .value = static_cast<double>(completion_tokens_)}};
+      });
+  ExportNode(service);
+}
+
+void RouterMetrics::ExportNode(const RouterService* service) {
+  const auto add = [this](const char* name, const char* help, MetricKind kind,
+                          const MetricLabels& labels, std::function<double()> read) {
+    metrics_.Export(name, help, kind, [labels, read] {
+      return std::vector<MetricSample>{{.labels = labels, .value = read()}};
+    });
+  };
+  add("baton_requests_waiting", "Requests that wait, by what for.", MetricKind::kGauge,
+      {{"stage", "queue"}},
+      [service] { return static_cast<double>(service->View().queued_requests); });
+  add("baton_requests_running", "Requests given to workers.", MetricKind::kGauge,
+      {{"role", "router"}},
+      [service] { return static_cast<double>(service->View().running_requests); });
+  add("baton_ready", "1 when a token has gone end to end through workers that are up.",
+      MetricKind::kGauge, {}, [service] { return service->Ready() ? 1.0 : 0.0; });
+  metrics_.Export("baton_workers", "Workers of the list, by role and health.", MetricKind::kGauge,
+                  [service] {
+                    std::map<std::pair<std::string, std::string>, int> counts;
+                    for (const WorkerView& worker : service->View().workers) {
+                      ++counts[{worker.role == Role::kPrefill ? "prefill" : "decode",
+                                worker.healthy ? "true" : "false"}];
+                    }
+                    std::vector<MetricSample> samples;
+                    for (const auto& [key, count] : counts) {
+                      samples.push_back({.labels = {{"role", key.first}, {"healthy", key.second}},
+                                         .value = static_cast<double>(count)});
+                    }
+                    return samples;
+                  });
+  add("baton_sequences_requeued_total", "Sequences that a worker refused or gave back.",
+      MetricKind::kCounter, {},
+      [service] { return static_cast<double>(service->counters().requeued); });
+}
+
+void RouterMetrics::OnFirstToken(Duration since_start) { ttft_.Observe(ToSeconds(since_start)); }
+
+void RouterMetrics::OnNextToken(Duration since_previous) {
+  inter_token_.Observe(ToSeconds(since_previous));
+}
+
+void RouterMetrics::OnRequestEnd(const absl::Status& status, Duration since_start,
+                                 const Usage& usage) {
+  e2e_.Observe(ToSeconds(since_start));
+  prompt_tokens_ += usage.prompt_tokens;
+  completion_tokens_ += usage.completion_tokens;
+  absl::MutexLock lock(&mutex_);
+  ++outcomes_[OutcomeOf(status)];
+}
+
+}  // namespace baton

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/telemetry/metrics.h"
+#include "router/generation/generation_service.h"
+#include "router/router_service.h"
+
+namespace baton {
+
+// The router's metrics: what clients feel (as the text layer observes it) and what the node counts.
+class RouterMetrics : public GenerationObserver {
+ public:
+  // `service` outlives this.
+  explicit RouterMetrics(const RouterService* service);
+
+  void OnFirstToken(Duration since_start) override;
+  void OnNextToken(Duration since_previous) override;
+  void OnRequestEnd(const absl::Status& status, Duration since_start, const Usage& usage) override;
+
+  std::string Render() const { return metrics_.Render(); }
+
+ private:
+  void ExportNode(const RouterService* service);
+
+  Metrics metrics_;
+  Histogram ttft_;
+  Histogram inter_token_;
+  Histogram e2e_;
+  std::atomic<int64_t> prompt_tokens_ = 0;
+  std::atomic<int64_t> completion_tokens_ = 0;
+  absl::Mutex mutex_;
+  std::map<std::string, int64_t> outcomes_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The `outcome` label of a request that ended so: ok, cancelled, deadline, overloaded, unavailable,
+// invalid or error.
+const char* OutcomeOf(const absl::Status& status);
+
+}  // namespace baton

@@ -1,0 +1,217 @@
+#include "router/router_process.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/status.h"
+#include "common/model/generation_config.h"
+#include "common/model/model_config.h"
+#include "common/process/command_line.h"
+#include "common/process/identity.h"
+#include "common/process/ready_file.h"
+#include "common/telemetry/log.h"
+#include "router/generation/codec_tokenizer.h"
+#include "router/generation/sampling_defaults.h"
+#include "router/openai/openai_api.h"
+#include "router/text/text_codec.h"
+
+namespace baton {
+namespace {
+
+constexpr Duration kLastGrace = std::chrono::milliseconds(200);
+
+absl::Status AtModel(const RouterConfig& config, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat("--model ", config.model, ": ", status.message()));
+}
+
+// The folder's name, whatever slashes or dots the path ends with.
+std::string ServedName(const RouterConfig& config) {
+  if (!config.served_model_name.empty()) return config.served_model_name;
+  std::error_code error;
+  std::filesystem::path path = std::filesystem::canonical(config.model, error);
+  if (error) path = config.model;
+  return path.filename().empty() ? "model" : path.filename().string();
+}
+
+RouterServiceOptions ServiceOptions(const RouterConfig& config, Incarnation incarnation) {
+  RouterServiceOptions options;
+  options.node.incarnation = incarnation;
+  options.node.max_queued_requests = config.max_queued_requests;
+  options.node.max_queued_tokens = config.max_queued_tokens;
+  options.node.max_queued_bytes = config.max_queued_bytes;
+  options.max_offered_requests = static_cast<size_t>(config.max_queued_requests);
+  for (const std::string& address : config.prefill) {
+    options.workers.push_back({.role = Role::kPrefill, .address = address});
+  }
+  for (const std::string& address : config.decode) {
+    options.workers.push_back({.role = Role::kDecode, .address = address});
+  }
+  return options;
+}
+
+int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const RouterConfig& config) {
+  RETURN_IF_ERROR(config.Validate());
+  std::unique_ptr<RouterProcess> process(new RouterProcess(config));
+  process->incarnation_ = NewIncarnation();
+  if (!config.api_keys_file.empty()) {
+    ASSIGN_OR_RETURN(process->keys_, ApiKeys::Load(config.api_keys_file));
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<RoutingPolicy> policy, MakeRoutingPolicy(config.policy));
+  process->router_ = std::make_unique<RouterService>(ServiceOptions(config, process->incarnation_),
+                                                     std::move(policy));
+  process->metrics_ = std::make_unique<RouterMetrics>(process->router_.get());
+  RETURN_IF_ERROR(process->LoadModel());
+  RETURN_IF_ERROR(process->StartHttp());
+  RETURN_IF_ERROR(process->StartGrpc());
+  process->router_->Start([grpc = process->grpc_.get()](bool ready) { grpc->SetReady(ready); });
+  RETURN_IF_ERROR(process->Announce());
+  return process;
+}
+
+RouterProcess::~RouterProcess() { Stop(); }
+
+absl::Status RouterProcess::LoadModel() {
+  const absl::StatusOr<ModelConfig> model = LoadModelConfig(config_.model);
+  if (!model.ok()) return AtModel(config_, model.status());
+  if (config_.max_model_len > model->max_model_len) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-model-len ", config_.max_model_len,
+                                                   ": the model supports ", model->max_model_len,
+                                                   " tokens; choose at most that, or 0"));
+  }
+  absl::StatusOr<GenerationConfig> defaults = LoadGenerationConfig(config_.model);
+  if (!defaults.ok()) return AtModel(config_, defaults.status());
+  std::shared_ptr<const Tokenizer> tokenizer;
+  absl::StatusOr<std::unique_ptr<TextCodec>> codec = TextCodec::Load(config_.model);
+  if (codec.ok()) {
+    has_chat_template_ = (*codec)->has_chat_template();
+    tokenizer = MakeTokenizer(*std::move(codec));
+  } else if (!absl::IsNotFound(codec.status())) {
+    return AtModel(config_, codec.status());
+  }
+  Log(LogLevel::kInfo, "model described",
+      {{"model", config_.model},
+       {"name", ServedName(config_)},
+       {"tokenizer", tokenizer != nullptr},
+       {"chat_template", has_chat_template_},
+       {"sampling_defaults", EffectiveDefaults(*defaults)}});
+  GenerationServiceOptions options;
+  options.model_name = ServedName(config_);
+  options.limits.max_model_len =
+      config_.max_model_len > 0 ? config_.max_model_len : model->max_model_len;
+  options.limits.vocab_size = model->vocab_size;
+  options.limits.default_timeout = std::chrono::seconds(config_.request_timeout_s);
+  options.defaults = *std::move(defaults);
+  options.clock = NodeThread::Now;
+  options.random_seed = SystemRandom64();
+  options.observer = metrics_.get();
+  generation_ =
+      std::make_unique<GenerationService>(std::move(options), std::move(tokenizer), router_.get());
+  return absl::OkStatus();
+}
+
+// The API's paths need a key; health, readiness, version, metrics and status do not.
+http::Decision RouterProcess::Authorize(const http::Request& head) const {
+  if (!keys_.has_value()) return {};
+  const bool open = head.path == "/health" || head.path == "/ready" || head.path == "/version" ||
+                    head.path == "/metrics" || head.path == "/status";
+  if (open) return {};
+  if (std::optional<std::string> tenant = keys_->TenantOf(head.Find("authorization"))) {
+    return {.principal = *std::move(tenant)};
+  }
+  return {.refusal = http::ErrorResponse(401, "authentication_error",
+                                         "An API key is needed: send Authorization: Bearer KEY.")};
+}
+
+absl::Status RouterProcess::StartHttp() {
+  http::ServerOptions options;
+  options.host = config_.host;
+  options.port = static_cast<uint16_t>(config_.http_port);
+  options.authorize = [this](const http::Request& head) { return Authorize(head); };
+  absl::StatusOr<std::unique_ptr<http::HttpServer>> server = http::HttpServer::Create(
+      std::move(options), OpenAiRoutes({.version = kVersion,
+                                        .created = UnixSeconds(),
+                                        .unix_seconds = UnixSeconds,
+                                        .metrics_text = [this] { return metrics_->Render(); }},
+                                       generation_.get()));
+  if (!server.ok()) {
+    return absl::Status(server.status().code(),
+                        absl::StrCat("--http-port ", config_.http_port, ": ",
+                                     server.status().message(), "; choose a free port, or 0"));
+  }
+  http_ = *std::move(server);
+  return absl::OkStatus();
+}
+
+absl::Status RouterProcess::StartGrpc() {
+  InferenceServerOptions options;
+  options.host = config_.host;
+  options.port = config_.grpc_port;
+  options.has_chat_template = has_chat_template_;
+  if (keys_.has_value()) {
+    options.authorize = [this](std::string_view value) { return keys_->TenantOf(value); };
+  }
+  grpc_ = std::make_unique<InferenceServer>(std::move(options), generation_.get());
+  return grpc_->Start();
+}
+
+absl::Status RouterProcess::Announce() {
+  http_->Start();
+  const std::string http_url = absl::StrCat("http://", config_.host, ":", http_->port());
+  const std::string address = absl::StrCat(config_.host, ":", grpc_->port());
+  Log(LogLevel::kInfo, "listening",
+      {{"role", "router"},
+       {"http", http_url},
+       {"grpc", address},
+       {"policy", config_.policy},
+       {"incarnation", absl::StrCat(absl::Hex(incarnation_, absl::kZeroPad16))}});
+  return WriteReadyFile(config_.ready_file, {.role = "router",
+                                             .address = address,
+                                             .http_url = http_url,
+                                             .metrics_url = absl::StrCat(http_url, "/metrics"),
+                                             .incarnation = incarnation_});
+}
+
+void RouterProcess::Drain(const std::function<bool()>& hurry) {
+  Log(LogLevel::kInfo, "draining", {{"limit_s", config_.drain_timeout_s}});
+  router_->BeginDrain();
+  http_->BeginDrain();
+  const Time deadline = NodeThread::Now() + std::chrono::seconds(config_.drain_timeout_s);
+  // The snapshot is at most one step old; a request that is being read now still gets its answer.
+  bool idle = false;
+  absl::Mutex mutex;
+  while (!idle && NodeThread::Now() < deadline && !hurry()) {
+    const RouterView view = router_->View();
+    idle = view.running_requests == 0 && view.queued_requests == 0;
+    if (idle) break;
+    absl::MutexLock lock(&mutex);
+    mutex.AwaitWithTimeout(absl::Condition(
+                               +[](bool* never) { return *never; }, &idle),
+                           absl::Milliseconds(20));
+  }
+  Log(idle ? LogLevel::kInfo : LogLevel::kWarning, idle ? "drained" : "drain gave up");
+  Stop();
+}
+
+void RouterProcess::Stop() {
+  if (http_ != nullptr) http_->Stop(kLastGrace);
+  if (grpc_ != nullptr) grpc_->Shutdown(kLastGrace);
+  if (router_ != nullptr) router_->Stop();
+}
+
+}  // namespace baton

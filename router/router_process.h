@@ -1,0 +1,53 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/http/http_server.h"
+#include "router/api_keys.h"
+#include "router/config.h"
+#include "router/generation/generation_service.h"
+#include "router/inference_service.h"
+#include "router/router_metrics.h"
+#include "router/router_service.h"
+
+namespace baton {
+
+// A router process, bottom up: node and links to workers, text layer, HTTP and gRPC servers.
+class RouterProcess {
+ public:
+  // Reads the model folder (not its weights), listens and serves. The error names option and cure.
+  static absl::StatusOr<std::unique_ptr<RouterProcess>> Start(const RouterConfig& config);
+  ~RouterProcess();  // Stops at once.
+
+  // Takes nothing new, waits for what runs (at most the configured limit, or until `hurry` says
+  // so), then Stop.
+  void Drain(const std::function<bool()>& hurry);
+
+  // Ends what runs with an error, closes all connections, joins all threads. Idempotent.
+  void Stop();
+
+ private:
+  explicit RouterProcess(const RouterConfig& config) : config_(config) {}
+  absl::Status LoadModel();
+  absl::Status StartHttp();
+  absl::Status StartGrpc();
+  absl::Status Announce();
+  http::Decision Authorize(const http::Request& head) const;
+
+  const RouterConfig config_;
+  std::optional<ApiKeys> keys_;
+  Incarnation incarnation_ = 0;
+  bool has_chat_template_ = false;
+  std::unique_ptr<RouterService> router_;
+  std::unique_ptr<RouterMetrics> metrics_;
+  std::unique_ptr<GenerationService> generation_;
+  std::unique_ptr<http::HttpServer> http_;
+  std::unique_ptr<InferenceServer> grpc_;
+};
+
+}  // namespace baton

@@ -1,0 +1,134 @@
+#include "router/router_service.h"
+
+#include <utility>
+#include <variant>
+
+#include "common/telemetry/log.h"
+
+namespace baton {
+namespace {
+
+std::vector<Role> RolesOf(const std::vector<WorkerAddress>& workers) {
+  std::vector<Role> roles;
+  for (const WorkerAddress& worker : workers) roles.push_back(worker.role);
+  return roles;
+}
+
+}  // namespace
+
+class RouterService::Outbox : public RouterOutbox {
+ public:
+  explicit Outbox(RouterService* service) : service_(service) {}
+
+  void OpenDecode(CallId call, int32_t worker, DecodeRequest request) override {
+    service_->links_.OpenDecode(call, worker, request);
+  }
+  void OpenPrefill(CallId call, int32_t worker, PrefillRequest request) override {
+    service_->links_.OpenPrefill(call, worker, request);
+  }
+  void Cancel(CallId call) override { service_->links_.Cancel(call); }
+  void Emit(uint64_t request, ClientEvent event) override {
+    service_->Emit(request, std::move(event));
+  }
+
+ private:
+  RouterService* const service_;
+};
+
+RouterService::RouterService(RouterServiceOptions options, std::unique_ptr<RoutingPolicy> policy)
+    : options_(std::move(options)),
+      thread_({.name = "router", .max_offered_requests = options_.max_offered_requests}),
+      links_({.workers = options_.workers, .router = options_.node.incarnation}, &thread_),
+      outbox_(std::make_unique<Outbox>(this)),
+      node_(options_.node, RolesOf(options_.workers), std::move(policy), *outbox_),
+      readiness_(std::make_shared<Readiness>(this)) {
+  Publish(Time{});
+}
+
+RouterService::~RouterService() { Stop(); }
+
+void RouterService::Start(std::function<void(bool ready)> on_ready) {
+  readiness_->set_on_change(std::move(on_ready));
+  thread_.Start(&node_, [this](Time now) { Publish(now); });
+  links_.Start();
+}
+
+absl::StatusOr<uint64_t> RouterService::Submit(ValidRequest request,
+                                               std::shared_ptr<ResponseSink> sink) {
+  uint64_t key = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopped_) return absl::UnavailableError("the router is shutting down");
+    key = ++last_request_;
+    sinks_[key] = std::move(sink);
+  }
+  if (thread_.Offer(ClientSubmit{.request = key, .body = std::move(request)})) return key;
+  absl::MutexLock lock(&mutex_);
+  sinks_.erase(key);
+  return absl::ResourceExhaustedError("the router is busy: try again in a second");
+}
+
+void RouterService::Cancel(uint64_t request) { thread_.Post(ClientCancel{.request = request}); }
+
+void RouterService::StopChoice(uint64_t request, int32_t choice) {
+  thread_.Post(ClientStop{.request = request, .choice = choice});
+}
+
+RouterView RouterService::View() const {
+  absl::MutexLock lock(&mutex_);
+  return view_;
+}
+
+RouterCounters RouterService::counters() const {
+  absl::MutexLock lock(&mutex_);
+  return counters_;
+}
+
+void RouterService::Emit(uint64_t request, ClientEvent event) {
+  std::shared_ptr<ResponseSink> sink;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto it = sinks_.find(request);
+    if (it == sinks_.end()) return;
+    sink = it->second;
+    if (std::holds_alternative<RequestEnded>(event)) sinks_.erase(it);
+  }
+  sink->OnEvent(std::move(event));
+}
+
+void RouterService::Publish(Time now) {
+  RouterView view = node_.View();
+  for (size_t i = 0; i < view.workers.size(); ++i) {
+    view.workers[i].address = options_.workers[i].address;
+  }
+  readiness_->OnView(view, now);
+  absl::MutexLock lock(&mutex_);
+  for (size_t i = 0; i < view_.workers.size(); ++i) {
+    const WorkerView& before = view_.workers[i];
+    const WorkerView& after = view.workers[i];
+    if (before.healthy == after.healthy && before.reason == after.reason) continue;
+    Log(after.healthy ? LogLevel::kInfo : LogLevel::kWarning,
+        after.healthy ? "worker is up" : "worker cannot be used",
+        {{"address", after.address}, {"reason", after.reason}});
+  }
+  view_ = std::move(view);
+  counters_ = node_.counters();
+}
+
+void RouterService::Stop() {
+  readiness_->Close();
+  thread_.Stop();
+  links_.Stop();
+  absl::flat_hash_map<uint64_t, std::shared_ptr<ResponseSink>> left;
+  {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+    left.swap(sinks_);
+  }
+  // The node's thread has ended, so nobody else calls these sinks.
+  for (auto& [key, sink] : left) {
+    sink->OnEvent(RequestEnded{.status = absl::UnavailableError("the router is shutting down")});
+  }
+}
+
+}  // namespace baton

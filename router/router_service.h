@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/node/node_thread.h"
+#include "common/rpc/worker_links.h"
+#include "router/frontend.h"
+#include "router/node.h"
+#include "router/readiness.h"
+#include "router/routing/routing_policy.h"
+
+namespace baton {
+
+struct RouterServiceOptions {
+  RouterNodeOptions node;
+  std::vector<WorkerAddress> workers;  // The static list.
+  size_t max_offered_requests = 4096;  // Submitted and not yet seen by the node.
+};
+
+// The router's node with the thread that drives it and its links to workers: what the HTTP and
+// gRPC edges see as RouterFrontend. Also keeps readiness.
+class RouterService : public RouterFrontend {
+ public:
+  RouterService(RouterServiceOptions options, std::unique_ptr<RoutingPolicy> policy);
+  ~RouterService() override;  // Stops.
+
+  // `on_ready` is told of each change of Ready(), on the node's thread; it may be empty.
+  void Start(std::function<void(bool ready)> on_ready);
+
+  absl::StatusOr<uint64_t> Submit(ValidRequest request,
+                                  std::shared_ptr<ResponseSink> sink) override;
+  void Cancel(uint64_t request) override;
+  void StopChoice(uint64_t request, int32_t choice) override;
+  RouterView View() const override;
+  bool Ready() const override { return readiness_->ready(); }
+  RouterCounters counters() const;
+
+  // Ready() is false from now on. Requests go on.
+  void BeginDrain() { readiness_->Close(); }
+
+  // Ends what still runs with UNAVAILABLE, closes all links, joins. Idempotent.
+  void Stop();
+
+ private:
+  // The node's outbox: calls go to the links, events to the sinks.
+  class Outbox;
+  void Emit(uint64_t request, ClientEvent event);
+  void Publish(Time now);
+
+  const RouterServiceOptions options_;
+  NodeThread thread_;
+  WorkerLinks links_;
+  const std::unique_ptr<RouterOutbox> outbox_;
+  RouterNode node_;
+  std::shared_ptr<Readiness> readiness_;
+
+  mutable absl::Mutex mutex_;
+  RouterView view_ ABSL_GUARDED_BY(mutex_);
+  RouterCounters counters_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, std::shared_ptr<ResponseSink>> sinks_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_request_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace baton
