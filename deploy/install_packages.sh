@@ -1,21 +1,17 @@
 #!/usr/bin/env bash
-# The packages that Baton needs on Debian 12, in one place, and the Rust check.
-#   deploy/install_packages.sh build|test    as root installs what is missing; otherwise prints the
-#                                            command that does, and fails if anything is missing
+# The packages that Baton needs on Debian 12 to build and to test, in one place, and the Rust check.
+# As root it installs what is missing; otherwise it prints the command that does, and fails if
+# anything is missing.
 set -euo pipefail
 
-build_packages=(
-  build-essential ca-certificates ccache cmake ninja-build python3
-  libabsl-dev libboost1.81-dev libc-ares-dev libcli11-dev libgrpc++-dev libprotobuf-dev libre2-dev
-  libspdlog-dev libssl-dev libxxhash-dev nlohmann-json3-dev prometheus-cpp-dev protobuf-compiler
-  protobuf-compiler-grpc zlib1g-dev
+packages=(
+  build-essential ca-certificates ccache cmake curl ninja-build python3 python3-venv
+  libabsl-dev libboost1.81-dev libc-ares-dev libcli11-dev libgmock-dev libgrpc++-dev libgtest-dev
+  libprotobuf-dev libre2-dev libspdlog-dev libssl-dev libxxhash-dev nlohmann-json3-dev
+  prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev
 )
-test_packages=(curl libgmock-dev libgtest-dev python3-venv)
 min_rust=1.85
 rustup_url=https://static.rust-lang.org/rustup/rustup-init.sh
-
-packages=("${build_packages[@]}")
-if [ "${1:-build}" = test ]; then packages+=("${test_packages[@]}"); fi
 
 if ! command -v dpkg-query >/dev/null; then
   echo "This is not a Debian system: the counterparts of these packages are taken to be installed:"
@@ -65,7 +61,6 @@ if [ -z "$found" ]; then
     exit 1
   fi
   echo "Installing it by rustup: $install"
-  command -v curl >/dev/null || apt-get install --no-install-recommends -y -q curl
   bash -c "set -o pipefail; $install"
   found=$(usable_cargo)
   [ -n "$found" ] || { echo "rustup did not give a cargo $min_rust or later" >&2; exit 1; }

@@ -26,7 +26,7 @@ trap 'echo "quickstart: FAILED while: $doing" >&2' ERR
 
 doing="checking packages"
 step "Packages and Rust"
-deploy/install_packages.sh build
+deploy/install_packages.sh
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 
 doing="configuring"

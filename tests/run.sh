@@ -62,7 +62,7 @@ if [ ${#labels[@]} = 0 ]; then
 fi
 
 step "Packages and Rust"
-deploy/install_packages.sh test || fail "packages are missing"
+deploy/install_packages.sh || fail "packages are missing"
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 
 presets=()
