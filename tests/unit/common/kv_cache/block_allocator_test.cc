@@ -1,0 +1,259 @@
+#include "common/kv_cache/block_allocator.h"
+
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+Tokens Range(int32_t first, int32_t count) {
+  Tokens tokens(count);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+class BlockAllocatorTest : public testing::Test {
+ protected:
+  void TearDown() override { EXPECT_EQ(pool_.Audit(), ""); }
+
+  // A table whose blocks hold `tokens`, the full ones sealed.
+  BlockTable Filled(const Tokens& tokens, std::string_view tenant = "t") {
+    BlockTable table = pool_.Match(tenant, tokens, static_cast<int32_t>(tokens.size()));
+    EXPECT_TRUE(
+        pool_.Grow(table, pool_.BlocksFor(static_cast<int64_t>(tokens.size())) - table.size()));
+    pool_.Seal(table, tenant, tokens);
+    return table;
+  }
+  BlockState StateOf(const BlockTable& table, int32_t i) { return pool_.state(table.blocks()[i]); }
+  uint32_t GenerationOf(BlockId id) { return pool_.generations()[id].load(); }
+
+  BlockAllocator pool_{8, 4, 99};  // 8 blocks of 4 tokens.
+};
+
+TEST_F(BlockAllocatorTest, RoundsTokensUpToBlocks) {
+  EXPECT_EQ(pool_.BlocksFor(0), 0);
+  EXPECT_EQ(pool_.BlocksFor(1), 1);
+  EXPECT_EQ(pool_.BlocksFor(4), 1);
+  EXPECT_EQ(pool_.BlocksFor(5), 2);
+}
+
+TEST_F(BlockAllocatorTest, RefusesWhenFewerBlocksRemainThanAsked) {
+  BlockTable held, wanting;
+  ASSERT_TRUE(pool_.Grow(held, 6));
+  const BlockCounts before = pool_.counts();
+  EXPECT_FALSE(pool_.Grow(wanting, 3));
+  EXPECT_EQ(wanting.size(), 0);
+  EXPECT_EQ(pool_.counts(), before);
+  EXPECT_TRUE(pool_.Grow(wanting, 2));
+  EXPECT_EQ(pool_.num_available(), 0);
+}
+
+TEST_F(BlockAllocatorTest, AReservationIsWrittenOnlyAfterItsWriterHasBegun) {
+  BlockTable table;
+  ASSERT_TRUE(pool_.Grow(table, 2, /*reserved=*/true));
+  EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 6, .reserved = 2}));
+  pool_.MarkFilling(table);
+  EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 6, .filling = 2}));
+  pool_.Seal(table, "t", Range(0, 7));
+  EXPECT_EQ(StateOf(table, 0), BlockState::kReady);
+  EXPECT_EQ(StateOf(table, 1), BlockState::kFilling);
+  EXPECT_EQ(table.num_sealed(), 1);
+}
+
+TEST_F(BlockAllocatorTest, ReleaseKeepsSealedBlocksFindableAndFreesTheRest) {
+  BlockTable table = Filled(Range(0, 10));
+  table.Release();
+  EXPECT_EQ(table.size(), 0);
+  EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 6, .cached = 2}));
+  EXPECT_EQ(pool_.Match("t", Range(0, 10), 10).num_sealed(), 2);
+}
+
+TEST_F(BlockAllocatorTest, DestructionOfATableReturnsItsBlocks) {
+  {
+    BlockTable table;
+    ASSERT_TRUE(pool_.Grow(table, 3));
+  }
+  EXPECT_EQ(pool_.num_available(), 8);
+}
+
+TEST_F(BlockAllocatorTest, MovingATableMovesItsBlocksAndReleasesTheTargets) {
+  BlockTable first, second;
+  ASSERT_TRUE(pool_.Grow(first, 2));
+  ASSERT_TRUE(pool_.Grow(second, 3));
+  const std::vector<BlockId> blocks = first.blocks();
+  second = std::move(first);
+  EXPECT_EQ(second.blocks(), blocks);
+  EXPECT_EQ(first.size(), 0);
+  EXPECT_EQ(pool_.num_available(), 6);
+}
+
+TEST_F(BlockAllocatorTest, MatchTakesWholeBlocksUpToItsLimit) {
+  Filled(Range(0, 12)).Release();
+  EXPECT_EQ(pool_.Match("t", Range(0, 12), 12).size(), 3);
+  EXPECT_EQ(pool_.Match("t", Range(0, 12), 11).size(), 2);
+  EXPECT_EQ(pool_.Match("t", Range(0, 12), 3).size(), 0);
+  EXPECT_EQ(pool_.Match("t", Range(0, 12), 0).size(), 0);
+  EXPECT_EQ(pool_.Match("t", Range(0, 12), -1).size(), 0);
+  EXPECT_EQ(pool_.Match("t", Range(0, 7), 7).size(), 1);
+}
+
+TEST_F(BlockAllocatorTest, MatchStopsAtTheFirstDifference) {
+  Filled(Range(0, 12)).Release();
+  Tokens other = Range(0, 12);
+  other[5] = 77;
+  EXPECT_EQ(pool_.Match("t", other, 12).size(), 1);
+  other[0] = 77;
+  EXPECT_EQ(pool_.Match("t", other, 12).size(), 0);
+}
+
+TEST_F(BlockAllocatorTest, TheSameTokensBehindAnotherPrefixDoNotMatch) {
+  Tokens tokens = {1, 1, 1, 1, 2, 2, 2, 2};
+  Filled(tokens).Release();
+  EXPECT_EQ(pool_.Match("t", Tokens{2, 2, 2, 2}, 4).size(), 0);
+  EXPECT_EQ(pool_.Match("t", Tokens{3, 3, 3, 3, 2, 2, 2, 2}, 8).size(), 0);
+}
+
+TEST_F(BlockAllocatorTest, TenantsNeverShare) {
+  Filled(Range(0, 8), "alice").Release();
+  EXPECT_EQ(pool_.Match("bob", Range(0, 8), 8).size(), 0);
+  EXPECT_EQ(pool_.Match("", Range(0, 8), 8).size(), 0);
+  EXPECT_EQ(pool_.Match("alice", Range(0, 8), 8).size(), 2);
+}
+
+TEST_F(BlockAllocatorTest, ASharedBlockLivesAsLongAsItsLastHolder) {
+  BlockTable first = Filled(Range(0, 4));
+  BlockTable second = pool_.Match("t", Range(0, 4), 4);
+  EXPECT_EQ(second.blocks(), first.blocks());
+  first.Release();
+  EXPECT_EQ(pool_.counts().ready, 1);
+  second.Release();
+  EXPECT_EQ(pool_.counts().cached, 1);
+}
+
+TEST_F(BlockAllocatorTest, PinnedBlocksAreNeverEvicted) {
+  BlockTable pinned = Filled(Range(0, 8));
+  Filled(Range(100, 8)).Release();
+  BlockTable rest;
+  ASSERT_TRUE(pool_.Grow(rest, 6));
+  EXPECT_FALSE(pool_.Grow(rest, 1));
+  EXPECT_EQ(pool_.counts(), (BlockCounts{.filling = 6, .ready = 2}));
+  rest.Release();
+  pinned.Release();
+  EXPECT_EQ(pool_.Match("t", Range(0, 8), 8).size(), 2);
+  EXPECT_EQ(pool_.Match("t", Range(100, 8), 8).size(), 0);
+}
+
+TEST_F(BlockAllocatorTest, EvictsATailBeforeItsHead) {
+  Filled(Range(0, 12)).Release();  // 3 CACHED, 5 FREE.
+  BlockTable table;
+  ASSERT_TRUE(pool_.Grow(table, 6));
+  EXPECT_EQ(pool_.Match("t", Range(0, 12), 12).size(), 2);
+  ASSERT_TRUE(pool_.Grow(table, 1));
+  EXPECT_EQ(pool_.Match("t", Range(0, 12), 12).size(), 1);
+}
+
+TEST_F(BlockAllocatorTest, EvictsTheLeastRecentlyUsedFirst) {
+  Filled(Range(0, 4)).Release();
+  Filled(Range(100, 4)).Release();
+  pool_.Match("t", Range(0, 4), 4).Release();  // Now the other one is the oldest.
+  BlockTable table;
+  ASSERT_TRUE(pool_.Grow(table, 7));
+  EXPECT_EQ(pool_.Match("t", Range(100, 4), 4).size(), 0);
+  EXPECT_EQ(pool_.Match("t", Range(0, 4), 4).size(), 1);
+}
+
+TEST_F(BlockAllocatorTest, TakesFreeBlocksBeforeItEvicts) {
+  Filled(Range(0, 16)).Release();
+  BlockTable table;
+  ASSERT_TRUE(pool_.Grow(table, 4));
+  EXPECT_EQ(pool_.counts().cached, 4);
+}
+
+TEST_F(BlockAllocatorTest, ABlockWhoseContentIsCachedAlreadyStaysPrivate) {
+  BlockTable first = Filled(Range(0, 4));
+  BlockTable twin;
+  ASSERT_TRUE(pool_.Grow(twin, 1));
+  pool_.Seal(twin, "t", Range(0, 4));
+  EXPECT_EQ(StateOf(twin, 0), BlockState::kReady);
+  EXPECT_EQ(pool_.Match("t", Range(0, 4), 4).blocks(), first.blocks());
+  twin.Release();
+  EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 7, .ready = 1}));
+}
+
+TEST_F(BlockAllocatorTest, GenerationsChangeWhenABlockIsGivenOutAndWhenItIsSealed) {
+  BlockTable table;
+  ASSERT_TRUE(pool_.Grow(table, 2, /*reserved=*/true));
+  const std::vector<BlockRef> promised = pool_.Refs(table);
+  const BlockId id = table.blocks()[0];
+  EXPECT_EQ(promised[0], (BlockRef{id, GenerationOf(id)}));
+  pool_.MarkFilling(table);
+  EXPECT_EQ(GenerationOf(id), promised[0].generation);
+  pool_.Seal(table, "t", Range(0, 4));
+  EXPECT_NE(GenerationOf(id), promised[0].generation);
+  EXPECT_EQ(GenerationOf(table.blocks()[1]), promised[1].generation);
+
+  const BlockId unsealed = table.blocks()[1];
+  table.Release();
+  BlockTable next;
+  ASSERT_TRUE(pool_.Grow(next, 8));
+  EXPECT_NE(GenerationOf(unsealed), promised[1].generation);
+}
+
+TEST_F(BlockAllocatorTest, SealingGoesOnWhereItStopped) {
+  const Tokens tokens = Range(0, 12);
+  BlockTable table;
+  ASSERT_TRUE(pool_.Grow(table, 3));
+  pool_.Seal(table, "t", std::span(tokens).first(5));
+  EXPECT_EQ(table.num_sealed(), 1);
+  const uint32_t generation = GenerationOf(table.blocks()[0]);
+  pool_.Seal(table, "t", std::span(tokens).first(5));
+  pool_.Seal(table, "t", tokens);
+  EXPECT_EQ(GenerationOf(table.blocks()[0]), generation);
+  EXPECT_EQ(table.num_sealed(), 3);
+  EXPECT_EQ(pool_.Match("t", tokens, 12).size(), 3);
+}
+
+TEST_F(BlockAllocatorTest, DrainingBlocksAreNeitherFreeNorShared) {
+  BlockTable table = Filled(Range(0, 6));
+  pool_.MarkDraining(table);
+  EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 6, .draining = 2}));
+  EXPECT_EQ(pool_.Match("t", Range(0, 6), 6).size(), 0);
+  EXPECT_EQ(pool_.num_available(), 6);
+  table.Release();
+  EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 7, .cached = 1}));
+  EXPECT_EQ(pool_.Match("t", Range(0, 6), 6).size(), 1);
+}
+
+TEST_F(BlockAllocatorTest, DrainingLeavesSharedBlocksToTheOthers) {
+  BlockTable first = Filled(Range(0, 4));
+  BlockTable second = pool_.Match("t", Range(0, 4), 4);
+  pool_.MarkDraining(first);
+  EXPECT_EQ(StateOf(second, 0), BlockState::kReady);
+  EXPECT_EQ(pool_.Match("t", Range(0, 4), 4).size(), 1);
+  first.Release();
+  EXPECT_EQ(pool_.counts().ready, 1);
+}
+
+TEST_F(BlockAllocatorTest, ATableThatDrainsMustNotGrow) {
+  BlockTable table;
+  ASSERT_TRUE(pool_.Grow(table, 1));
+  pool_.MarkDraining(table);
+  EXPECT_DEATH(pool_.Grow(table, 1), "check failed");
+}
+
+TEST(BlockAllocatorDeathTest, ATableMustNotOutliveItsAllocator) {
+  EXPECT_DEATH(
+      {
+        BlockTable table;
+        BlockAllocator pool(2, 4, 1);
+        pool.Grow(table, 1);
+      },
+      "check failed");
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,59 @@
+#include "common/kv_cache/kv_layout.h"
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+KvLayout TwoGroups() {
+  return {
+      .block_size = 16,
+      .groups = {
+          {.num_layers = 2, .num_kv_heads = 4, .k_dim = 8, .v_dim = 8},
+          {.num_layers = 1, .num_kv_heads = 1, .k_dim = 32, .v_dim = 16, .dtype = DType::kBF16}}};
+}
+
+TEST(KvLayoutTest, LayersAreNumberedThroughTheGroups) {
+  const KvLayout layout = TwoGroups();
+  EXPECT_EQ(NumLayers(layout), 3);
+  EXPECT_EQ(GroupOfLayer(layout, 0), layout.groups[0]);
+  EXPECT_EQ(GroupOfLayer(layout, 1), layout.groups[0]);
+  EXPECT_EQ(GroupOfLayer(layout, 2), layout.groups[1]);
+}
+
+TEST(KvLayoutTest, ALayerBeyondTheLastIsOurBug) {
+  const KvLayout layout = TwoGroups();
+  EXPECT_DEATH(GroupOfLayer(layout, 3), "layer is not in the layout");
+}
+
+TEST(KvLayoutTest, BytesFollowDimensionsAndDtype) {
+  const KvLayout layout = TwoGroups();
+  EXPECT_EQ(HeadBlockBytes(layout, 0, KvPlane::kK), 16 * 8 * 4);
+  EXPECT_EQ(HeadBlockBytes(layout, 2, KvPlane::kK), 16 * 32 * 2);
+  EXPECT_EQ(HeadBlockBytes(layout, 2, KvPlane::kV), 16 * 16 * 2);
+  EXPECT_EQ(BlockBytes(layout), 2 * 4 * (8 + 8) * 16 * 4 + 1 * (32 + 16) * 16 * 2);
+}
+
+TEST(KvLayoutTest, DigestIgnoresTheBlockSizeOnly) {
+  const KvLayout layout = TwoGroups();
+  KvLayout other = layout;
+  other.block_size = 32;
+  EXPECT_EQ(LayoutDigest(other), LayoutDigest(layout));
+  for (int field = 0; field < 6; ++field) {
+    KvLayout changed = layout;
+    KvLayerGroup& group = changed.groups[1];
+    if (field == 0) group.num_layers = 2;
+    if (field == 1) group.num_kv_heads = 2;
+    if (field == 2) group.k_dim = 16;
+    if (field == 3) group.v_dim = 32;
+    if (field == 4) group.dtype = DType::kF16;
+    if (field == 5) group.window = 1;
+    EXPECT_NE(LayoutDigest(changed), LayoutDigest(layout)) << "field " << field;
+  }
+  KvLayout shorter = layout;
+  shorter.groups.pop_back();
+  EXPECT_NE(LayoutDigest(shorter), LayoutDigest(layout));
+}
+
+}  // namespace
+}  // namespace baton
