@@ -73,6 +73,7 @@ void Cluster::Worker::Later(Time when, std::function<void()> run) {
 
 void Cluster::Worker::Deliver(Message message) {
   if (process_ == nullptr) return;
+  if (auto* broken = std::get_if<CallBroken>(&message)) process_->broken.insert(broken->call);
   process_->node().Handle(std::move(message), options_.world->now());
   process_->memory->PoisonFree();
   Step();
@@ -101,11 +102,17 @@ void Cluster::Worker::Report() {
   options_.report(process_->Status());
 }
 
+void Cluster::Worker::CheckAnswered(CallId call) {
+  if (process_->broken.contains(call)) options_.violation("a worker goes on with a broken call");
+}
+
 void Cluster::Worker::Send(CallId call, WorkerEvent event) {
+  CheckAnswered(call);
   options_.from_worker(call, std::move(event), absl::OkStatus());
 }
 
 void Cluster::Worker::Close(CallId call, absl::Status status) {
+  CheckAnswered(call);
   options_.from_worker(call, std::nullopt, std::move(status));
 }
 

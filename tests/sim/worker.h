@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "tests/sim/cluster.h"
@@ -60,6 +61,7 @@ class Cluster::Worker : private WorkerOutbox {
     Time wakeup = kNever;
     Time next_report{};
     bool report_pending = false;
+    std::set<CallId> broken;  // The node was told that nobody hears it any more.
     Node& node() const {
       return prefill ? static_cast<Node&>(*prefill) : static_cast<Node&>(*decode);
     }
@@ -70,6 +72,7 @@ class Cluster::Worker : private WorkerOutbox {
   void Send(CallId call, WorkerEvent event) override;
   void Close(CallId call, absl::Status status) override;
 
+  void CheckAnswered(CallId call);
   void Step();
   void Report();
   // Runs later if this incarnation still lives.
