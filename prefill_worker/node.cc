@@ -112,6 +112,7 @@ void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
   entry.sequence = std::move(sequence);
   waiting_.emplace(entry.age, entry.call);
   live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
+  if (entry.handoff) tickets_.emplace(entry.handoff->ticket, entry.call);
   deadlines_.Set(entry.call, entry.deadline);
 }
 
@@ -143,7 +144,6 @@ bool PrefillNode::Admit(Entry& entry) {
   if (entry.handoff) {
     ++counters_.handoffs;
     entry.transfer_open = true;
-    tickets_.emplace(entry.handoff->ticket, entry.call);
     transport_.Start({.ticket = entry.handoff->ticket,
                       .endpoint = entry.handoff->endpoint,
                       .key = entry.handoff->pair_key,
@@ -230,12 +230,12 @@ void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first) {
 
 void PrefillNode::OnTransfer(const TransferEvent& event) {
   auto it = tickets_.find(event.ticket);
-  if (it == tickets_.end() || event.receiver || event.kind != TransferEvent::Kind::kEnded) {
+  if (it == tickets_.end() || event.receiver || event.kind != TransferEvent::Kind::kEnded ||
+      !entries_.at(it->second).transfer_open) {
     ++counters_.stale_mail;
     return;
   }
   Entry& entry = entries_.at(it->second);
-  tickets_.erase(it);
   entry.transfer_open = false;
   if (entry.state == State::kEnding) {
     EraseIfQuiet(entry);
@@ -269,7 +269,9 @@ void PrefillNode::End(Entry& entry) {
 }
 
 void PrefillNode::EraseIfQuiet(Entry& entry) {
-  if (!entry.in_engine && !entry.transfer_open) entries_.erase(entry.call);
+  if (entry.in_engine || entry.transfer_open) return;
+  if (entry.handoff) tickets_.erase(entry.handoff->ticket);
+  entries_.erase(entry.call);
 }
 
 WorkerStatus PrefillNode::Status() const {

@@ -91,7 +91,7 @@ class PrefillNode : public Node {
   std::map<CallId, Entry> entries_;
   std::map<AgeKey, CallId> waiting_;
   std::map<LiveKey, CallId> live_;
-  absl::flat_hash_map<TicketId, CallId> tickets_;  // Of open transfers.
+  absl::flat_hash_map<TicketId, CallId> tickets_;  // Of all entries.
   Deadlines<CallId> deadlines_;
   bool draining_ = false;
   uint64_t progress_ = 0;

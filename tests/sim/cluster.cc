@@ -339,7 +339,7 @@ std::string Cluster::Run() {
     Trace("healed");
   });
   const Time limit = at + seconds(200);
-  while (violation_.empty() && world_.now() < limit && world_.RunOne()) Check();
+  while (violation_.empty() && world_.RunOne(limit)) Check();
   if (violation_.empty()) Probe();
   if (violation_.empty()) CheckQuiet();
   if (violation_.empty()) return "";

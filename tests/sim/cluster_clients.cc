@@ -134,7 +134,7 @@ void Cluster::Probe() {
   const uint64_t key = Submit(request);
   is_probe_ = false;
   const Time limit = world_.now() + seconds(10);
-  while (violation_.empty() && world_.now() < limit && world_.RunOne()) Check();
+  while (violation_.empty() && world_.RunOne(limit)) Check();
   const Client& client = clients_.at(key);
   if (!client.ended || !client.ended->ok()) Violation("the healed cluster answers no request");
 }

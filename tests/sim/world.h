@@ -23,9 +23,9 @@ class World {
   }
   void After(Duration delay, std::function<void()> run) { At(now_ + delay, std::move(run)); }
 
-  // Runs the next event; false when none is left.
-  bool RunOne() {
-    if (heap_.empty()) return false;
+  // Runs the next event; false when none is left before `limit`.
+  bool RunOne(Time limit) {
+    if (heap_.empty() || heap_.top().when >= limit) return false;
     Event event = heap_.top();
     heap_.pop();
     now_ = event.when;
