@@ -1,5 +1,7 @@
 #include "common/process/command_line.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <numeric>
@@ -26,21 +28,33 @@ int EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-// " (did you mean --threads?)" for the first word that is no option of `app`.
-std::string Suggestion(const CLI::App& app, int argc, char** argv) {
+// The first word that looks like an option and is none of `app`; empty if there is no such word.
+std::string UnknownOption(const std::vector<std::string>& names, int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word(argv[i]);
+    const std::string name = word.substr(0, word.find('='));
+    const bool is_option = absl::StartsWith(name, "-") && !absl::StartsWith(name, "-h");
+    if (is_option && std::find(names.begin(), names.end(), name) == names.end()) return name;
+  }
+  return "";
+}
+
+// One line about what is wrong with the command line, and the cure.
+std::string Explain(const CLI::App& app, const CLI::Error& error, int argc, char** argv) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
-  for (int i = 1; i < argc; ++i) {
-    const std::string word(argv[i]);
-    const std::string name = word.substr(0, word.find('='));
-    if (!absl::StartsWith(name, "-")) continue;
-    if (std::find(names.begin(), names.end(), name) != names.end()) continue;
-    const std::string nearest = NearestName(name, names);
-    if (!nearest.empty()) return absl::StrCat(" (did you mean ", nearest, "?)");
+  const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+  const std::string unknown = extras ? UnknownOption(names, argc, argv) : "";
+  if (unknown.empty()) {
+    return absl::StrCat(absl::StrReplaceAll(error.what(), {{"\n", " "}}),
+                        "; --help lists the options");
   }
-  return "; --help lists the options";
+  const std::string nearest = NearestName(unknown, names);
+  return absl::StrCat("unknown option ", unknown,
+                      nearest.empty() ? "; --help lists the options"
+                                      : absl::StrCat(" (did you mean ", nearest, "?)"));
 }
 
 }  // namespace
@@ -66,9 +80,8 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::Error& error) {
-    const std::string what = absl::StrReplaceAll(error.what(), {{"\n", " "}});
-    std::fprintf(stderr, "%s: %s%s\n", app.get_name().c_str(), what.c_str(),
-                 Suggestion(app, argc, argv).c_str());
+    std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(),
+                 Explain(app, error, argc, argv).c_str());
     return 2;
   }
   return std::nullopt;
@@ -88,7 +101,10 @@ absl::Status CheckOption(absl::string_view option, int64_t value, int64_t low, i
 }
 
 absl::Status CheckHost(absl::string_view host) {
-  if (absl::StartsWith(host, "127.") || host == "localhost") return absl::OkStatus();
+  in_addr address{};
+  const bool is_address = inet_pton(AF_INET, std::string(host).c_str(), &address) == 1;
+  const bool is_loopback = is_address && (ntohl(address.s_addr) >> 24) == 127;
+  if (is_loopback || host == "localhost") return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--host ", host,
                    ": only loopback is served in this version, because TLS and keys cannot be "

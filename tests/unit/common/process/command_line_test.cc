@@ -1,0 +1,96 @@
+#include "common/process/command_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::internal::CaptureStderr;
+using ::testing::internal::CaptureStdout;
+using ::testing::internal::GetCapturedStderr;
+using ::testing::internal::GetCapturedStdout;
+
+std::optional<int> Parse(CLI::App& app, std::vector<std::string> words) {
+  words.insert(words.begin(), "baton-test");
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  return ParseCommandLine(app, static_cast<int>(argv.size()), argv.data());
+}
+
+class CommandLineTest : public ::testing::Test {
+ protected:
+  CommandLineTest() : app_("A test.", "baton-test") {
+    app_.add_option("--threads", threads_, "Threads")->group("Memory")->capture_default_str();
+    app_.add_option("--port", port_, "Port");
+  }
+  CLI::App app_;
+  int threads_ = 4;
+  int port_ = 0;
+};
+
+TEST_F(CommandLineTest, ReadsValuesAndGoesOn) {
+  EXPECT_EQ(Parse(app_, {"--threads", "7", "--port=9"}), std::nullopt);
+  EXPECT_EQ(threads_, 7);
+  EXPECT_EQ(port_, 9);
+}
+
+TEST_F(CommandLineTest, HelpShowsGroupsAndDefaultsAndExitsWithZero) {
+  CaptureStdout();
+  EXPECT_EQ(Parse(app_, {"--help"}), 0);
+  const std::string help = GetCapturedStdout();
+  EXPECT_THAT(help, HasSubstr("Memory:"));
+  EXPECT_THAT(help, HasSubstr("--threads INT=4"));
+}
+
+TEST_F(CommandLineTest, AWrongOptionIsOneLineThatSuggestsTheNearest) {
+  CaptureStderr();
+  EXPECT_EQ(Parse(app_, {"--treads", "2"}), 2);
+  const std::string error = GetCapturedStderr();
+  EXPECT_EQ(error, "baton-test: unknown option --treads (did you mean --threads?)\n");
+}
+
+TEST_F(CommandLineTest, AnOptionLikeNoOtherPointsToHelp) {
+  CaptureStderr();
+  EXPECT_EQ(Parse(app_, {"--xylophone"}), 2);
+  EXPECT_EQ(GetCapturedStderr(),
+            "baton-test: unknown option --xylophone; --help lists the options\n");
+}
+
+TEST_F(CommandLineTest, AWrongValueNamesTheOptionAndTheValue) {
+  CaptureStderr();
+  EXPECT_EQ(Parse(app_, {"--threads", "many"}), 2);
+  const std::string error = GetCapturedStderr();
+  EXPECT_THAT(error, HasSubstr("--threads"));
+  EXPECT_THAT(error, HasSubstr("many"));
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 1);
+}
+
+TEST(NearestNameTest, FindsTypingErrorsOnly) {
+  const std::vector<std::string> names = {"--model", "--port", "--host"};
+  EXPECT_EQ(NearestName("--modle", names), "--model");
+  EXPECT_EQ(NearestName("--prot", names), "--port");
+  EXPECT_EQ(NearestName("--something-else", names), "");
+}
+
+TEST(CheckHostTest, TakesLoopbackAndRefusesTheRestWithTheReason) {
+  EXPECT_TRUE(CheckHost("127.0.0.1").ok());
+  EXPECT_TRUE(CheckHost("localhost").ok());
+  const absl::Status status = CheckHost("0.0.0.0");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("TLS"));
+  EXPECT_FALSE(CheckHost("127.0.0.1.example.com").ok());
+}
+
+TEST(FailToStartTest, IsOneLineAndExitCodeOne) {
+  CaptureStderr();
+  EXPECT_EQ(FailToStart("baton-test", absl::NotFoundError("--model x: a\nb")), 1);
+  EXPECT_EQ(GetCapturedStderr(), "baton-test: --model x: a b\n");
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,70 @@
+#include "common/process/metered_runner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/unit/common/process/mail_list.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Computes at once, on the caller's thread.
+class InstantRunner : public ModelRunner {
+ public:
+  explicit InstantRunner(RunnerSink* sink) : sink_(sink) {}
+  void Start(std::shared_ptr<const StepPlan> plan) override {
+    sink_->OnLayerDone({.step = plan->step, .layer = 0});
+    sink_->OnStepDone({.step = plan->step});
+  }
+
+ private:
+  RunnerSink* const sink_;
+};
+
+StepRow Prefill(int tokens) { return {.tokens = std::vector<int32_t>(tokens, 1), .sample = true}; }
+StepRow Decode() { return {.tokens = {1}, .context_len = 5, .sample = true, .num_emitted = 3}; }
+
+class MeteredRunnerTest : public ::testing::Test {
+ protected:
+  MeteredRunnerTest() : metrics_("decode", "1"), metered_(&inbox_, &metrics_), runner_(&metered_) {
+    metered_.set_runner(&runner_);
+  }
+  void Run(std::vector<StepRow> rows) {
+    auto plan = std::make_shared<StepPlan>();
+    plan->step = ++step_;
+    plan->rows = std::move(rows);
+    metered_.Start(plan);
+  }
+  MailList inbox_;
+  Metrics metrics_;
+  MeteredRunner metered_;
+  InstantRunner runner_;
+  uint64_t step_ = 0;
+};
+
+TEST_F(MeteredRunnerTest, MailsWhatTheRunnerReportsInOrder) {
+  Run({Prefill(3)});
+  ASSERT_EQ(inbox_.mail.size(), 2u);
+  EXPECT_EQ(std::get<LayerDone>(inbox_.mail[0]).step, 1u);
+  EXPECT_EQ(std::get<StepDone>(inbox_.mail[1]).step, 1u);
+}
+
+TEST_F(MeteredRunnerTest, CountsStepsByPhaseAndTokensByKind) {
+  Run({Prefill(3)});
+  Run({Decode(), Decode()});
+  Run({Decode()});
+  Run({Prefill(4), Decode()});
+  const std::string text = metrics_.Render();
+  EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"prefill\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"decode\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"mixed\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("baton_tokens_total{kind=\"computed\"} 11\n"));
+  EXPECT_THAT(text, HasSubstr("baton_tokens_total{kind=\"sampled\"} 6\n"));
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,70 @@
+#include "common/process/metered_transport.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/unit/common/process/mail_list.h"
+
+namespace baton {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class CallList : public KvTransport {
+ public:
+  explicit CallList(std::vector<std::string>* calls) : calls_(calls) {}
+  void Expect(ExpectArgs) override { calls_->push_back("expect"); }
+  void Start(StartArgs) override { calls_->push_back("start"); }
+  void Push(PushArgs) override { calls_->push_back("push"); }
+  void Finish(FinishArgs) override { calls_->push_back("finish"); }
+  void Abort(TicketId) override { calls_->push_back("abort"); }
+
+ private:
+  std::vector<std::string>* const calls_;
+};
+
+class MeteredTransportTest : public ::testing::Test {
+ protected:
+  MeteredTransportTest() : metrics_("decode", "1"), transport_("tcp", &inbox_, &metrics_) {
+    transport_.set_transport(std::make_unique<CallList>(&calls_));
+  }
+  MailList inbox_;
+  Metrics metrics_;
+  std::vector<std::string> calls_;
+  MeteredTransport transport_;
+};
+
+constexpr TicketId kTicket{.hi = 1, .lo = 2};
+
+TEST_F(MeteredTransportTest, PassesEveryCallAndEveryEventOn) {
+  transport_.Expect({.ticket = kTicket});
+  transport_.Start({.ticket = kTicket});
+  transport_.Push({.ticket = kTicket});
+  transport_.Finish({.ticket = kTicket});
+  transport_.Abort(kTicket);
+  EXPECT_THAT(calls_, ElementsAre("expect", "start", "push", "finish", "abort"));
+  transport_.OnEvent({.ticket = kTicket, .bytes = 7});
+  ASSERT_EQ(inbox_.mail.size(), 1u);
+  EXPECT_EQ(std::get<TransferEvent>(inbox_.mail[0]).bytes, 7);
+}
+
+TEST_F(MeteredTransportTest, MeasuresVerifiedHandoffsOnBothSidesAndCountsFailuresByReason) {
+  transport_.Start({.ticket = kTicket});
+  transport_.OnEvent({.ticket = kTicket, .bytes = 100});
+  transport_.OnEvent({.kind = TransferEvent::Kind::kBegun, .ticket = kTicket, .receiver = true});
+  transport_.OnEvent({.ticket = kTicket, .receiver = true, .bytes = 10});
+  transport_.OnEvent({.ticket = kTicket, .status = absl::DataLossError("checksum")});
+  const std::string text = metrics_.Render();
+  EXPECT_THAT(text, HasSubstr("baton_kv_transfer_seconds_count{transport=\"tcp\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("baton_kv_transfer_bytes_total{transport=\"tcp\"} 110\n"));
+  EXPECT_THAT(text, HasSubstr("baton_kv_transfer_failures_total{transport=\"tcp\",reason=\""
+                              "DATA_LOSS\"} 1\n"));
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,87 @@
+#include "common/process/worker_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(WorkerConfigTest, DefaultsAreValidOnceAModelIsNamed) {
+  WorkerConfig config;
+  EXPECT_FALSE(config.Validate().ok());
+  config.model = "somewhere";
+  EXPECT_TRUE(config.Validate().ok()) << config.Validate();
+}
+
+TEST(WorkerConfigTest, NamesTheOptionOfEachWrongValue) {
+  struct Case {
+    const char* option;
+    std::function<void(WorkerConfig*)> break_it;
+  };
+  const Case cases[] = {
+      {"--model", [](auto* c) { c->model = ""; }},
+      {"--host 0.0.0.0", [](auto* c) { c->host = "0.0.0.0"; }},
+      {"--port 70000", [](auto* c) { c->port = 70000; }},
+      {"--data-port -1", [](auto* c) { c->data_port = -1; }},
+      {"--metrics-port", [](auto* c) { c->metrics_port = 65536; }},
+      {"--compute-dtype f16", [](auto* c) { c->compute_dtype = "f16"; }},
+      {"--kv-dtype int8", [](auto* c) { c->kv_dtype = "int8"; }},
+      {"--kernels gpu", [](auto* c) { c->kernels = "gpu"; }},
+      {"--threads", [](auto* c) { c->threads = -1; }},
+      {"--block-size 0", [](auto* c) { c->block_size = 0; }},
+      {"--num-blocks", [](auto* c) { c->num_blocks = -5; }},
+      {"--max-model-len", [](auto* c) { c->max_model_len = -1; }},
+      {"--chunk-tokens 0", [](auto* c) { c->chunk_tokens = 0; }},
+      {"--max-batch-sequences 0", [](auto* c) { c->max_batch_sequences = 0; }},
+      {"--step-budget-ms 0", [](auto* c) { c->step_budget_ms = 0; }},
+      {"--max-queued-requests 0", [](auto* c) { c->max_queued_requests = 0; }},
+      {"--drain-timeout-s -1", [](auto* c) { c->drain_timeout_s = -1; }},
+      {"--log-level loud", [](auto* c) { c->log_level = "loud"; }},
+  };
+  for (const Case& c : cases) {
+    WorkerConfig config;
+    config.model = "somewhere";
+    c.break_it(&config);
+    const absl::Status status = config.Validate();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.option;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.option));
+  }
+}
+
+TEST(WorkerConfigTest, EveryFlagReachesItsField) {
+  WorkerConfig config;
+  CLI::App app;
+  AddWorkerOptions(app, config);
+  app.parse(
+      "--model m --host 127.0.0.2 --port 1 --data-port 2 --metrics-port 3 --compute-dtype bf16 "
+      "--kv-dtype f32 --kernels portable --threads 4 --block-size 5 --num-blocks 6 "
+      "--max-model-len 7 --chunk-tokens 8 --max-batch-sequences 9 --step-budget-ms 10 "
+      "--max-queued-requests 11 --drain-timeout-s 12 --ready-file r --log-level error");
+  EXPECT_EQ(config.model, "m");
+  EXPECT_EQ(config.host, "127.0.0.2");
+  EXPECT_EQ(config.port, 1);
+  EXPECT_EQ(config.data_port, 2);
+  EXPECT_EQ(config.metrics_port, 3);
+  EXPECT_EQ(config.compute_dtype, "bf16");
+  EXPECT_EQ(config.kv_dtype, "f32");
+  EXPECT_EQ(config.kernels, "portable");
+  EXPECT_EQ(config.threads, 4);
+  EXPECT_EQ(config.block_size, 5);
+  EXPECT_EQ(config.num_blocks, 6);
+  EXPECT_EQ(config.max_model_len, 7);
+  EXPECT_EQ(config.chunk_tokens, 8);
+  EXPECT_EQ(config.max_batch_sequences, 9);
+  EXPECT_EQ(config.step_budget_ms, 10);
+  EXPECT_EQ(config.max_queued_requests, 11);
+  EXPECT_EQ(config.drain_timeout_s, 12);
+  EXPECT_EQ(config.ready_file, "r");
+  EXPECT_EQ(config.log_level, "error");
+}
+
+}  // namespace
+}  // namespace baton
