@@ -52,7 +52,7 @@ EDGES = {
     "common/transport/tcp": CACHE + ["common/transport", "common/telemetry"],
     "common/http": BASE + ["common/telemetry"],
     "common/rpc": ENGINE + ["common/telemetry"],
-    "common/process": EDGE,
+    "common/process": EDGE + ["common/transport/tcp"],
     "prefill_worker": WORKER,
     "decode_worker": WORKER,
     "router": [e for e in EDGE if not e.startswith("kernels")] +
@@ -82,15 +82,20 @@ BANNED_EXCEPTIONS = {
     ("common/transport/tcp/tcp_kv_transport.cc", "std::thread"): "the transport's progress thread",
     ("common/transport/tcp/tcp_kv_transport.h", "std::thread"): "the transport's progress thread",
     ("common/http/http_server.cc", "std::thread"): "the threads that run the server's io_context",
-    ("common/rpc/worker_server.cc", "::now("): "gRPC's Shutdown takes a wall time",
     ("router/generation/seed_source.cc", "random_device"): "the seed of a request that names none",
     ("deploy/cli/clock.cc", "::now("): "the command line tool's only clock",
+    ("tests/transport/fault_proxy.cc", "std::thread"): "the proxy's own thread",
+    ("tests/transport/fault_proxy.h", "std::thread"): "the proxy's own thread",
     ("tests/sim/sim_test.cc", "getenv"): "number of seeds and the one to replay",
 }
 
 # A .cc without a test file of its own: why. "main.cc" stands for every program's.
 UNTESTED = {
     "main.cc": "tests/cluster starts every program",
+    "common/transport/tcp/incoming_link.cc": "tests/transport: contract, faults, hostile clients",
+    "common/transport/tcp/progress_loop.cc": "tests/transport: contract, faults, hostile clients",
+    "common/transport/tcp/tcp_kv_transport.cc": "tests/transport: contract, faults, hostile clients",
+    "router/dispatch.cc": "half of RouterNode: router/node_test.cc and tests/sim",
     "deploy/cli/clock.cc": "one call of the steady clock",
     "deploy/cli/command_line.cc": "tests/cluster/supervisor_test.py runs every command by it",
     "deploy/cli/down.cc": "tests/cluster/supervisor_test.py",
