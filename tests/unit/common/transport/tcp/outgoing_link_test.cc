@@ -2,6 +2,8 @@
 
 #include <sys/socket.h>
 
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -48,13 +50,14 @@ class OutgoingLinkTest : public testing::Test {
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     ledger_ = std::make_unique<ReceiveLedger>(to_->options, &to_->counters, to_->options.sink);
     in_ = std::make_unique<IncomingLink>(
-        FileDescriptor(fds[1]), IncomingLink::Options{.transport = &to_->options,
-                                                      .stream = {&to_->counters, scratch_},
-                                                      .ledger = ledger_.get(),
-                                                      .counters = &to_->counters,
-                                                      .handshake_deadline = now_ + seconds(2),
-                                                      .on_unknown_ticket = [] {},
-                                                      .on_authenticated = [](IncomingLink*) {}});
+        FileDescriptor(fds[1]),
+        IncomingLink::Options{.transport = &to_->options,
+                              .stream = {&to_->counters, scratch_},
+                              .ledger = ledger_.get(),
+                              .counters = &to_->counters,
+                              .handshake_deadline = now_ + seconds(2),
+                              .on_unknown_ticket = [this] { on_unknown_ticket_(); },
+                              .on_authenticated = [](IncomingLink*) {}});
     out_ = std::make_unique<OutgoingLink>(
         FileDescriptor(fds[0]),
         OutgoingLink::Options{.transport = from_->options,
@@ -92,6 +95,7 @@ class OutgoingLinkTest : public testing::Test {
   }
 
   Time now_{};
+  std::function<void()> on_unknown_ticket_ = [] {};
   std::vector<std::byte> scratch_ = std::vector<std::byte>(4096);
   std::unique_ptr<Side> from_;
   std::unique_ptr<Side> to_;
@@ -244,6 +248,51 @@ TEST_F(OutgoingLinkTest, LosingTheConnectionEndsEveryTicketOnce) {
     EXPECT_TRUE(absl::IsUnavailable(event.status)) << event.status;
   }
   EXPECT_TRUE(out_->idle());
+}
+
+TEST_F(OutgoingLinkTest, AReceiverThatCannotProveTheKeyGetsNoProofAndNoFrame) {
+  to_->options.secret.fill(4);  // An impostor at the receiver's address.
+  out_->Start(Start({1, 1}));
+  absl::Status status;
+  for (int i = 0; i < 10 && status.ok(); ++i) {
+    status = Send();
+    ASSERT_TRUE(Receive().ok());
+  }
+  EXPECT_TRUE(absl::IsUnauthenticated(status)) << status;
+  EXPECT_EQ(from_->counters.Read().failed_handshakes, 1);
+  EXPECT_EQ(to_->counters.Read().failed_handshakes, 0);  // It never saw a proof to judge.
+}
+
+TEST_F(OutgoingLinkTest, AFrameThatOvertookItsExpectIsAcceptedOnceTheCallIsFound) {
+  Exchange();
+  on_unknown_ticket_ = [this] { ledger_->Expect(Expect({1, 1})); };
+  out_->Start(Start({1, 1}));
+  out_->Push({{1, 1}, 0, 0, 64}, now_);
+  out_->Finish({.ticket = {1, 1}}, now_);
+  Exchange();
+  ASSERT_EQ(from_->events.size(), 1u);
+  EXPECT_TRUE(from_->events[0].status.ok()) << from_->events[0].status;
+}
+
+TEST_F(OutgoingLinkTest, AnAbortWithinAFrameReadsTheBlocksNoMore) {
+  Connect(2048);
+  Exchange();
+  ledger_->Expect(Expect({1, 1}));
+  const size_t bytes = HeadBlockBytes(from_->cache->layout(), 0, KvPlane::kK) * 2 * 8;
+  std::memset(from_->cache->Plane(0, KvPlane::kK), 0x11, bytes);
+  std::memset(to_->cache->Plane(0, KvPlane::kK), 0, bytes);
+  out_->Start(Start({1, 1}));
+  out_->Push({{1, 1}, 0, 0, 64}, now_);
+  ASSERT_TRUE(Send().ok());
+  ASSERT_TRUE(out_->stream().partly_written());
+  out_->Abort({1, 1});
+  ASSERT_EQ(from_->events.size(), 1u);
+  std::memset(from_->cache->Plane(0, KvPlane::kK), 0xEE, bytes);  // Another sequence's.
+  Exchange();
+  EXPECT_EQ(to_->counters.Read().abandoned_frames, 1);
+  EXPECT_EQ(to_->counters.Read().checksum_failures, 0);
+  EXPECT_TRUE(absl::IsAborted(to_->events.back().status)) << to_->events.back().status;
+  EXPECT_EQ(std::memchr(to_->cache->Plane(0, KvPlane::kK), 0xEE, bytes), nullptr);
 }
 
 TEST_F(OutgoingLinkTest, AnotherKeyForTheSameReceiverIsRefused) {
