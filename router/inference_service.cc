@@ -7,7 +7,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <chrono>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -233,8 +232,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   void Shutdown(Duration grace) {
     if (server_ == nullptr) return;
     server_->GetHealthCheckService()->SetServingStatus(false);
-    server_->Shutdown(std::chrono::system_clock::now() +
-                      std::chrono::duration_cast<std::chrono::system_clock::duration>(grace));
+    server_->Shutdown(DeadlineAfter(grace));
     server_->Wait();
     pool_.join();
     server_.reset();
@@ -253,7 +251,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
       return call.get();
     }
     read->tenant = *tenant;
-    read->timeout = TimeLeft(context);
+    read->timeout = TimeLeft(context->raw_deadline());  // Zero: the service's default.
     boost::asio::post(pool_, [this, call, link, work = *std::move(read)] {
       if (link->broken()) return;
       if (absl::Status status = Run(call, link, work); !status.ok()) call->Close(std::move(status));
@@ -308,15 +306,6 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     }
     return absl::UnauthenticatedError(
         "an API key is needed: send the metadata `authorization: Bearer KEY`");
-  }
-
-  // Until the call's deadline; zero (the service's default) when it has none.
-  static Duration TimeLeft(const grpc::CallbackServerContext* context) {
-    const auto deadline = context->deadline();
-    if (deadline == std::chrono::system_clock::time_point::max()) return Duration::zero();
-    const auto left = deadline - std::chrono::system_clock::now();
-    return std::max<Duration>(std::chrono::duration_cast<Duration>(left),
-                              std::chrono::milliseconds(1));
   }
 
   absl::Status Run(const std::shared_ptr<GenerateCall>& call,

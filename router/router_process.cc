@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -28,8 +29,9 @@ namespace {
 constexpr Duration kLastGrace = std::chrono::milliseconds(200);
 
 absl::Status AtModel(const RouterConfig& config, const absl::Status& status) {
+  const char* cure = absl::IsNotFound(status) ? "; name a model folder in Hugging Face layout" : "";
   return absl::Status(status.code(),
-                      absl::StrCat("--model ", config.model, ": ", status.message()));
+                      absl::StrCat("--model ", config.model, ": ", status.message(), cure));
 }
 
 // The folder's name, whatever slashes or dots the path ends with.
@@ -57,11 +59,7 @@ RouterServiceOptions ServiceOptions(const RouterConfig& config, Incarnation inca
   return options;
 }
 
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
+int64_t UnixSeconds() { return static_cast<int64_t>(std::time(nullptr)); }
 
 }  // namespace
 
@@ -192,17 +190,14 @@ void RouterProcess::Drain(const std::function<bool()>& hurry) {
   router_->BeginDrain();
   http_->BeginDrain();
   const Time deadline = NodeThread::Now() + std::chrono::seconds(config_.drain_timeout_s);
-  // The snapshot is at most one step old; a request that is being read now still gets its answer.
+  // A request that is being read is not in the node's snapshot yet, but its connection is open.
   bool idle = false;
   absl::Mutex mutex;
   while (!idle && NodeThread::Now() < deadline && !hurry()) {
     const RouterView view = router_->View();
-    idle = view.running_requests == 0 && view.queued_requests == 0;
-    if (idle) break;
+    idle = view.running_requests == 0 && view.queued_requests == 0 && http_->num_connections() == 0;
     absl::MutexLock lock(&mutex);
-    mutex.AwaitWithTimeout(absl::Condition(
-                               +[](bool* never) { return *never; }, &idle),
-                           absl::Milliseconds(20));
+    mutex.AwaitWithTimeout(absl::Condition(&idle), absl::Milliseconds(20));
   }
   Log(idle ? LogLevel::kInfo : LogLevel::kWarning, idle ? "drained" : "drain gave up");
   Stop();

@@ -51,8 +51,9 @@ int32_t DefaultNumBlocks(const ModelConfig& model, DType kv_dtype, int32_t block
 }
 
 absl::Status AtModel(const WorkerConfig& config, const absl::Status& status) {
+  const char* cure = absl::IsNotFound(status) ? "; name a model folder in Hugging Face layout" : "";
   return absl::Status(status.code(),
-                      absl::StrCat("--model ", config.model, ": ", status.message()));
+                      absl::StrCat("--model ", config.model, ": ", status.message(), cure));
 }
 
 std::vector<MetricSample> BlocksByState(const BlockCounts& blocks) {

@@ -4,6 +4,10 @@
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
 
+#include <algorithm>
+#include <chrono>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 
 namespace baton {
@@ -50,6 +54,17 @@ void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* bu
 void SilenceLibraryLogs() {
   gpr_set_log_function([](gpr_log_func_args*) {});
   google::protobuf::SetLogHandler(nullptr);
+}
+
+gpr_timespec DeadlineAfter(Duration d) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(d.count(), GPR_TIMESPAN));
+}
+
+Duration TimeLeft(gpr_timespec deadline) {
+  if (gpr_time_cmp(deadline, gpr_inf_future(deadline.clock_type)) == 0) return Duration::zero();
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  const Duration exact = std::chrono::seconds(left.tv_sec) + Duration(left.tv_nsec);
+  return std::max<Duration>(exact, std::chrono::milliseconds(1));
 }
 
 const char* ReasonOf(absl::StatusCode code) {

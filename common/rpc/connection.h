@@ -1,14 +1,15 @@
 #pragma once
 
+#include <grpc/support/time.h>
 #include <grpcpp/channel.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/status.h>
 
-#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/base/time.h"
 
 // How every gRPC connection of the cluster is set up (protocol.md section 2): dead peers are
 // noticed by a ping each second with one second to answer, also on idle connections; every server
@@ -28,6 +29,12 @@ void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* bu
 // The logs of gRPC and protobuf go nowhere, so that a peer cannot write into ours: what matters is
 // logged by whoever sees the call fail.
 void SilenceLibraryLogs();
+
+// A gRPC deadline this far from now, on the steady clock.
+gpr_timespec DeadlineAfter(Duration d);
+
+// Time left until a gRPC deadline, at least 1 ms; zero when there is no deadline.
+Duration TimeLeft(gpr_timespec deadline);
 
 // The reason of a status code: "INVALID_REQUEST", "OVERLOADED", ...; never empty.
 const char* ReasonOf(absl::StatusCode code);

@@ -1,8 +1,7 @@
 #include "common/rpc/worker_link.h"
 
-#include <grpc/support/time.h>
-
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -19,9 +18,7 @@ constexpr int kHelloTimeoutMs = 2000;
 constexpr int kMinBackoffMs = 100;
 constexpr int kMaxBackoffMs = 1000;
 
-gpr_timespec AfterMs(int64_t ms) {
-  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
-}
+gpr_timespec AfterMs(int64_t ms) { return DeadlineAfter(std::chrono::milliseconds(ms)); }
 
 absl::string_view RoleName(Role role) { return role == Role::kPrefill ? "prefill" : "decode"; }
 

@@ -1,9 +1,9 @@
 #include "common/rpc/worker_links.h"
 
-#include <grpc/support/time.h>
 #include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
+#include <chrono>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -12,6 +12,7 @@
 #include "baton/v1/decode.grpc.pb.h"
 #include "baton/v1/prefill.grpc.pb.h"
 #include "common/rpc/client_call.h"
+#include "common/rpc/connection.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/worker_link.h"
 
@@ -24,10 +25,6 @@ constexpr int64_t kMaxPrefillEvents = 4;
 
 using DecodeClientCall = ClientCall<v1::DecodeRequest, v1::DecodeEvent>;
 using PrefillClientCall = ClientCall<v1::PrefillRequest, v1::PrefillEvent>;
-
-gpr_timespec After(Duration d) {
-  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(d.count(), GPR_TIMESPAN));
-}
 
 // Each token may come alone, and counts once as an event and once as an output.
 int64_t MaxOutputs(const DecodeRequest& request) {
@@ -136,7 +133,7 @@ class WorkerLinks::Impl {
     }
     ToProto(request, call->request());
     call->request()->set_expected_incarnation(peer.incarnation);
-    call->context()->set_deadline(After(request.timeout));
+    call->context()->set_deadline(DeadlineAfter(request.timeout));
     start(worker, call.get());
     call->Start(call);
   }
@@ -157,7 +154,7 @@ class WorkerLinks::Impl {
     if (stopped_) return;
     ++active_;
     sweep_ = std::make_unique<grpc::Alarm>();
-    sweep_->Set(After(std::chrono::seconds(kSweepSeconds)), [this](bool) { Sweep(); });
+    sweep_->Set(DeadlineAfter(std::chrono::seconds(kSweepSeconds)), [this](bool) { Sweep(); });
   }
 
   void Sweep() {

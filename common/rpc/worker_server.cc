@@ -205,8 +205,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     if (server_ == nullptr) return;
     server_->GetHealthCheckService()->SetServingStatus(false);
     broadcast_.CloseAll();
-    server_->Shutdown(std::chrono::system_clock::now() +
-                      std::chrono::duration_cast<std::chrono::system_clock::duration>(grace));
+    server_->Shutdown(DeadlineAfter(grace));
     broadcast_.Stop();
     server_->Wait();
     server_.reset();

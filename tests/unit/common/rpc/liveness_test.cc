@@ -60,17 +60,31 @@ int Serve() {
   for (;;) pause();
 }
 
-class WorkerProcess {
+// Opens a Decode call to the worker at `address` and holds it until killed.
+int HoldCall(const std::string& address) {
+  FakeInbox inbox;
+  WorkerLinks links({.workers = {{Role::kDecode, address}}, .router = 9}, &inbox);
+  links.Start();
+  if (!inbox.Next<WorkerUp>().has_value()) return 1;
+  DecodeRequest request = WireSamples(1).Decode();
+  request.timeout = std::chrono::seconds(60);
+  links.OpenDecode(1, 0, request);
+  std::printf("0\n");
+  std::fflush(stdout);
+  for (;;) pause();
+}
+
+// This program as a child: it says a number on its standard output once it has begun.
+class ChildProcess {
  public:
-  WorkerProcess() {
+  explicit ChildProcess(std::string mode, std::string argument = "") {
     int out[2];
     EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
     std::string self = "/proc/self/exe";
-    std::string serve = "--serve";
-    char* argv[] = {self.data(), serve.data(), nullptr};
+    char* argv[] = {self.data(), mode.data(), argument.data(), nullptr};
     EXPECT_EQ(posix_spawn(&pid_, self.c_str(), &actions, nullptr, argv, environ), 0);
     posix_spawn_file_actions_destroy(&actions);
     close(out[1]);
@@ -78,7 +92,7 @@ class WorkerProcess {
     EXPECT_EQ(std::fscanf(in, "%d", &port_), 1);
     std::fclose(in);
   }
-  ~WorkerProcess() {
+  ~ChildProcess() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);
   }
@@ -103,7 +117,7 @@ class LivenessTest : public ::testing::Test {
     EXPECT_TRUE(inbox_.Next<WorkerStatusChanged>().has_value());
   }
 
-  WorkerProcess worker_;
+  ChildProcess worker_{"--serve"};
   FakeInbox inbox_;
   WorkerLinks links_;
 };
@@ -127,6 +141,26 @@ TEST_F(LivenessTest, AStoppedWorkerThatWakesIsUpAgain) {
   ASSERT_TRUE(inbox_.Next<WorkerDown>().has_value());
   worker_.Signal(SIGCONT);
   EXPECT_TRUE(inbox_.Next<WorkerUp>().has_value());
+}
+
+TEST(RouterLivenessTest, AStoppedRoutersCallsBreakWithinTheBound) {
+  FakeInbox inbox;
+  WorkerServer server(ServerOptions(), &inbox);
+  ASSERT_TRUE(server.Start().ok());
+  ChildProcess router("--hold-call", absl::StrCat("127.0.0.1:", server.port()));
+  ASSERT_TRUE(inbox.Next<DecodeOpened>().has_value());
+  router.Signal(SIGSTOP);
+  EXPECT_TRUE(inbox.Next<CallBroken>(kHangNoticed).has_value());
+}
+
+TEST(RouterLivenessTest, AKilledRoutersCallsBreakWithinTheBound) {
+  FakeInbox inbox;
+  WorkerServer server(ServerOptions(), &inbox);
+  ASSERT_TRUE(server.Start().ok());
+  ChildProcess router("--hold-call", absl::StrCat("127.0.0.1:", server.port()));
+  ASSERT_TRUE(inbox.Next<DecodeOpened>().has_value());
+  router.Signal(SIGKILL);
+  EXPECT_TRUE(inbox.Next<CallBroken>(kKillNoticed).has_value());
 }
 
 // Without data, only the pings keep the connection busy: one each second on both sides. A server
@@ -159,7 +193,9 @@ TEST(KeepaliveTest, AnIdleStreamOutlivesMoreThanTenPings) {
 }  // namespace baton
 
 int main(int argc, char** argv) {
-  if (argc == 2 && std::string(argv[1]) == "--serve") return baton::Serve();
+  const std::string mode = argc == 3 ? argv[1] : "";
+  if (mode == "--serve") return baton::Serve();
+  if (mode == "--hold-call") return baton::HoldCall(argv[2]);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

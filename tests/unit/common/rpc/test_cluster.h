@@ -1,0 +1,76 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/rpc/worker_links.h"
+#include "common/rpc/worker_server.h"
+#include "tests/unit/common/rpc/fake_inbox.h"
+#include "tests/unit/common/rpc/wire_samples.h"
+
+// A worker and a router without nodes, joined by real sockets: the test answers for both.
+namespace baton {
+
+inline HelloInfo HelloOf(Role role, Incarnation incarnation) {
+  return {.role = role,
+          .incarnation = incarnation,
+          .numerics_id = "test",
+          .block_size = 16,
+          .num_blocks = 100,
+          .max_model_len = kLimits.max_model_len,
+          .vocab_size = kLimits.vocab_size};
+}
+
+// A worker without a node: the test answers for it.
+struct TestWorker {
+  explicit TestWorker(Role role, Incarnation incarnation = 7, int port = 0, bool full = false)
+      : inbox(full),
+        server({.hello = HelloOf(role, incarnation),
+                .port = port,
+                .status =
+                    [this, incarnation] {
+                      WorkerStatus status;
+                      status.incarnation = incarnation;
+                      status.running = running;
+                      return status;
+                    }},
+               &inbox) {
+    const absl::Status status = server.Start();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", server.port()); }
+
+  FakeInbox inbox;
+  std::atomic<int> running = 0;
+  WorkerServer server;
+};
+
+struct TestRouter {
+  explicit TestRouter(std::vector<WorkerAddress> workers)
+      : links({.workers = std::move(workers), .router = 99}, &inbox) {
+    links.Start();
+  }
+  FakeInbox inbox;
+  WorkerLinks links;
+};
+
+inline DecodeRequest SampleDecode() {
+  DecodeRequest request = WireSamples(1).Decode();
+  request.sampling.max_tokens = 8;
+  request.timeout = std::chrono::seconds(60);
+  return request;
+}
+
+inline PrefillRequest SamplePrefill() {
+  PrefillRequest request = WireSamples(1).Prefill();
+  request.timeout = std::chrono::seconds(60);
+  return request;
+}
+
+}  // namespace baton

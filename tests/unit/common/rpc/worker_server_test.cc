@@ -1,0 +1,112 @@
+#include "common/rpc/worker_server.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/synchronization/notification.h"
+#include "baton/v1/cluster.grpc.pb.h"
+#include "baton/v1/decode.grpc.pb.h"
+#include "baton/v1/prefill.grpc.pb.h"
+#include "common/rpc/connection.h"
+#include "common/rpc/message_wire.h"
+#include "tests/unit/common/rpc/test_cluster.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+class WorkerServerTest : public ::testing::Test {
+ protected:
+  std::shared_ptr<grpc::Channel> Channel(const TestWorker& worker) {
+    return grpc::CreateCustomChannel(worker.address(), grpc::InsecureChannelCredentials(),
+                                     ClusterChannelArguments());
+  }
+};
+
+TEST_F(WorkerServerTest, RefusesACallMeantForAnotherIncarnation) {
+  TestWorker worker(Role::kDecode, 7);
+  auto stub = v1::Decode::NewStub(Channel(worker));
+  grpc::ClientContext context;
+  v1::DecodeRequest request;
+  ToProto(SampleDecode(), &request);
+  request.set_expected_incarnation(6);
+  auto reader = stub->Decode(&context, request);
+  v1::DecodeEvent event;
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(worker.inbox.Count<DecodeOpened>(), 0);
+}
+
+TEST_F(WorkerServerTest, RecoveryCallsAreUnimplementedWithAClearText) {
+  TestWorker decode(Role::kDecode);
+  TestWorker prefill(Role::kPrefill);
+  grpc::ClientContext rebind_context;
+  v1::RebindResponse rebound;
+  const grpc::Status rebind =
+      v1::Decode::NewStub(Channel(decode))->Rebind(&rebind_context, {}, &rebound);
+  EXPECT_EQ(rebind.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_THAT(rebind.error_message(), HasSubstr("recovery"));
+  grpc::ClientContext send_context;
+  v1::SendResponse sent;
+  const grpc::Status send = v1::Prefill::NewStub(Channel(prefill))->Send(&send_context, {}, &sent);
+  EXPECT_EQ(send.error_code(), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_THAT(send.error_message(), HasSubstr("recovery"));
+}
+
+TEST_F(WorkerServerTest, DrainIsMailToTheNode) {
+  TestWorker worker(Role::kDecode);
+  auto stub = v1::Cluster::NewStub(Channel(worker));
+  grpc::ClientContext context;
+  v1::DrainResponse response;
+  EXPECT_TRUE(stub->Drain(&context, {}, &response).ok());
+  EXPECT_TRUE(worker.inbox.Next<Drain>().has_value());
+  grpc::ClientContext other;
+  v1::DrainRequest request;
+  request.set_expected_incarnation(1);
+  EXPECT_EQ(stub->Drain(&other, request, &response).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(WorkerServerTest, AnswersHealthChecks) {
+  TestWorker worker(Role::kDecode);
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(Channel(worker));
+  grpc::ClientContext context;
+  const grpc::Slice empty("");
+  const grpc::ByteBuffer request(&empty, 1);
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  absl::Notification done;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", {}, &request, &response,
+                 [&](grpc::Status s) {
+                   status = std::move(s);
+                   done.Notify();
+                 });
+  done.WaitForNotification();
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  std::vector<grpc::Slice> slices;
+  ASSERT_TRUE(response.Dump(&slices).ok());
+  ASSERT_EQ(slices.size(), 1u);
+  const std::string bytes(reinterpret_cast<const char*>(slices[0].begin()), slices[0].size());
+  EXPECT_EQ(bytes, std::string("\x08\x01", 2));  // HealthCheckResponse{status: SERVING}
+}
+
+TEST_F(WorkerServerTest, APortInUseIsAnErrorThatNamesTheSetting) {
+  TestWorker worker(Role::kDecode);
+  FakeInbox inbox;
+  WorkerServer second({.hello = HelloOf(Role::kDecode, 8),
+                       .port = worker.server.port(),
+                       .status = [] { return WorkerStatus{}; }},
+                      &inbox);
+  const absl::Status status = second.Start();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--port"));
+}
+
+}  // namespace
+}  // namespace baton
