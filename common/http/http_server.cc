@@ -91,10 +91,11 @@ class Server : public HttpServer {
   absl::Status Bind() {
     const ServerOptions& o = core_->options;
     Error error;
-    const auto address = boost::asio::ip::make_address(o.host, error);
+    const auto address =
+        boost::asio::ip::make_address(o.host == "localhost" ? "127.0.0.1" : o.host, error);
     if (error) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("HTTP host \"%s\" is not an IP address", o.host));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "HTTP host \"%s\" is not an IP address; use 127.0.0.1 or ::1 for this machine", o.host));
     }
     const tcp::endpoint endpoint(address, o.port);
     acceptor_.open(endpoint.protocol(), error);
