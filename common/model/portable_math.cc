@@ -61,6 +61,8 @@ double PortableLog(double x) {
 }
 
 SinCos PortableSinCos(double x) {
+  // Beyond this the reduction loses everything; a hostile config must not overflow the cast below.
+  if (!(std::fabs(x) <= 0x1p40)) return {std::nan(""), std::nan("")};
   const double n = std::floor(x * 6.36619772367581382433e-01 + 0.5);
   const double r = ((x - n * kHalfPi1) - n * kHalfPi2) - n * kHalfPi2Tail;
   const double r2 = r * r;

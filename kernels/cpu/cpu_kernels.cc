@@ -13,7 +13,7 @@ namespace {
 
 // Below this many elements (or products) waking the pool costs more than it saves.
 constexpr int64_t kInlineElements = 1 << 13;
-constexpr int64_t kInlineProducts = 1 << 17;
+constexpr int64_t kInlineProducts = 1 << 19;
 // Rows of a matrix product whose activations stay in the cache while panels pass by.
 constexpr int64_t kGemmRows = 96;
 // Query rows (tokens x heads of a group) of one attention task.
@@ -46,18 +46,23 @@ void CopyBlock(const CachePlane& from, int64_t source, const CachePlane& to, int
               from.data + source * from.block_stride * size, bytes);
 }
 
-// Copies the rows of a part to `first_row` and after, converting only where the dtypes differ.
-void PackPart(const WeightRows& part, int64_t first_row, PackedMatrix& to) {
+// Copies rows [begin, end) of a part to `first_row` + begin and after, converting only where the
+// dtypes differ.
+void PackRows(const WeightRows& part, int64_t begin, int64_t end, int64_t first_row,
+              PackedMatrix& to) {
   const int64_t size = SizeOf(to.dtype());
-  for (int64_t r = 0; r < part.num_rows; ++r) {
+  const int64_t panel_step = PackedMatrix::kPanelRows * size;
+  for (int64_t r = begin; r < end; ++r) {
+    std::byte* out = to.data() + PackedIndex(to, first_row + r, 0) * size;
+    const int64_t from = r * to.k();
     for (int64_t k = 0; k < to.k(); ++k) {
-      std::byte* out = to.data() + PackedIndex(to, first_row + r, k) * size;
-      const int64_t from = r * to.k() + k;
-      if (part.dtype == to.dtype()) {
-        std::memcpy(out, part.data + from * size, size);
+      if (part.dtype != to.dtype()) {
+        const float x = LoadElement(part.dtype, part.data, from + k);
+        std::memcpy(out + k * panel_step, &x, sizeof(x));
+      } else if (size == 2) {
+        std::memcpy(out + k * panel_step, part.data + (from + k) * 2, 2);
       } else {
-        const float x = LoadElement(part.dtype, part.data, from);
-        std::memcpy(out, &x, sizeof(x));
+        std::memcpy(out + k * panel_step, part.data + (from + k) * 4, 4);
       }
     }
   }
@@ -232,8 +237,10 @@ absl::StatusOr<PackedMatrix> CpuKernels::PackWeights(const PackWeightsArgs& args
   std::memset(packed.data(), 0, PackedMatrix::SizeBytes(n, args.k, dtype));
   int64_t row = 0;
   for (int64_t i = 0; i < args.num_parts; ++i) {
-    PackPart(args.parts[i], row, packed);
-    row += args.parts[i].num_rows;
+    const WeightRows& part = args.parts[i];
+    ForTokens(part.num_rows, part.num_rows * args.k,
+              [&](int64_t begin, int64_t end) { PackRows(part, begin, end, row, packed); });
+    row += part.num_rows;
   }
   return packed;
 }

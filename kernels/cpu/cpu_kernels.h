@@ -32,7 +32,7 @@ class CpuKernels : public Kernels {
   absl::StatusOr<PackedMatrix> PackWeights(const PackWeightsArgs& args) override;
 
  private:
-  // Calls body(begin, end) over tokens, in the pool when `elements` is worth it.
+  // Calls body(begin, end) over tokens (or rows), in the pool when `elements` is worth it.
   template <typename Body>
   void ForTokens(int64_t num_tokens, int64_t elements, const Body& body);
 

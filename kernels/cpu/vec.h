@@ -145,32 +145,70 @@ BATON_INLINE __m128 FmaTwo(__m128 a, __m128 b, __m128 c) {
   return _mm_cvtpd_ps(_mm_castsi128_pd(bits));
 }
 
-BATON_INLINE Part FmaPart(Part a, Part b, Part c) {
-  const __m128 low = FmaTwo(a, b, c);
-  const __m128 high = FmaTwo(_mm_movehl_ps(a, a), _mm_movehl_ps(b, b), _mm_movehl_ps(c, c));
-  return _mm_movelh_ps(low, high);
+// Fma for any lanes.
+__attribute__((noinline)) inline void FmaExact(const Vec& a, const Vec& b, const Vec& c, Vec* out) {
+  BATON_EACH_PART {
+    const __m128 low = FmaTwo(a.p[i], b.p[i], c.p[i]);
+    const __m128 high = FmaTwo(_mm_movehl_ps(a.p[i], a.p[i]), _mm_movehl_ps(b.p[i], b.p[i]),
+                               _mm_movehl_ps(c.p[i], c.p[i]));
+    out->p[i] = _mm_movelh_ps(low, high);
+  }
+}
+
+BATON_INLINE __m128d SumInDouble(__m128 a, __m128 b, __m128 c) {
+  return _mm_add_pd(_mm_mul_pd(_mm_cvtps_pd(a), _mm_cvtps_pd(b)), _mm_cvtps_pd(c));
+}
+
+// Ones in a lane whose 29 bits below a float's last are 100...0: there a second rounding may err.
+BATON_INLINE __m128i LooksTied(__m128d s) {
+  const __m128i low = _mm_and_si128(_mm_castpd_si128(s), _mm_set1_epi64x(0x1fffffff));
+  // The 1 in the upper half keeps that half, always zero, from comparing equal.
+  return _mm_cmpeq_epi32(low, _mm_set1_epi64x(0x110000000));
+}
+
+// a * b + c, rounded once: double arithmetic rounds twice, but that shows only in the middle of two
+// floats and among subnormals, which go the long way.
+BATON_INLINE Vec Fma(const Vec& a, const Vec& b, const Vec& c) {
+  Vec v;
+  __m128i doubtful = _mm_setzero_si128();
+  BATON_EACH_PART {
+    const __m128d low = SumInDouble(a.p[i], b.p[i], c.p[i]);
+    const __m128d high = SumInDouble(_mm_movehl_ps(a.p[i], a.p[i]), _mm_movehl_ps(b.p[i], b.p[i]),
+                                     _mm_movehl_ps(c.p[i], c.p[i]));
+    doubtful = _mm_or_si128(doubtful, _mm_or_si128(LooksTied(low), LooksTied(high)));
+    const __m128 r = _mm_movelh_ps(_mm_cvtpd_ps(low), _mm_cvtpd_ps(high));
+    const __m128 magnitude = _mm_andnot_ps(_mm_set1_ps(-0.0f), r);
+    const __m128 tiny = _mm_cmplt_ps(magnitude, _mm_set1_ps(0x1p-125f));
+    doubtful = _mm_or_si128(doubtful, _mm_castps_si128(tiny));
+    v.p[i] = r;
+  }
+  if (_mm_movemask_epi8(doubtful) != 0) FmaExact(a, b, c, &v);
+  return v;
 }
 
 #elif BATON_HARDWARE_FMA
 
-BATON_INLINE Part FmaPart(Part a, Part b, Part c) { return _mm256_fmadd_ps(a, b, c); }
-
-#else
-
-BATON_INLINE Part FmaPart(Part a, Part b, Part c) {
-  Part v;
-  for (int i = 0; i < kPartLanes; ++i) v[i] = __builtin_fmaf(a[i], b[i], c[i]);
+// a * b + c, rounded once.
+BATON_INLINE Vec Fma(const Vec& a, const Vec& b, const Vec& c) {
+  Vec v;
+  BATON_EACH_PART v.p[i] = _mm256_fmadd_ps(a.p[i], b.p[i], c.p[i]);
   return v;
 }
 
-#endif
+#else
 
 // a * b + c, rounded once.
 BATON_INLINE Vec Fma(const Vec& a, const Vec& b, const Vec& c) {
   Vec v;
-  BATON_EACH_PART v.p[i] = FmaPart(a.p[i], b.p[i], c.p[i]);
+  BATON_EACH_PART {
+    for (int lane = 0; lane < kPartLanes; ++lane) {
+      v.p[i][lane] = __builtin_fmaf(a.p[i][lane], b.p[i][lane], c.p[i][lane]);
+    }
+  }
   return v;
 }
+
+#endif
 
 }  // namespace
 }  // namespace baton

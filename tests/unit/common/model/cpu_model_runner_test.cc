@@ -39,9 +39,15 @@ std::vector<TokenOutput> Outputs(const CpuModelRunnerOptions& options,
 // Long enough that decoding crosses a partial state of attention at 512 keys.
 class BitIdentityTest : public testing::Test {
  protected:
+  static void SetUpTestSuite() {
+    reference_ = new std::vector<TokenOutput>(
+        Outputs(Options(), Prompt(505), {.chunk_tokens = 2048, .num_tokens = 12}));
+  }
+  static void TearDownTestSuite() { delete reference_; }
+
+  inline static const std::vector<TokenOutput>* reference_ = nullptr;
   const std::shared_ptr<SamplingContext> prompt_ = Prompt(505);
-  const std::vector<TokenOutput> expected_ =
-      Outputs(Options(), prompt_, {.chunk_tokens = 2048, .num_tokens = 12});
+  const std::vector<TokenOutput>& expected_ = *reference_;
 };
 
 TEST_F(BitIdentityTest, ChunksDoNotChangeLogits) {
