@@ -67,6 +67,12 @@ absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
         absl::StrFormat("prompt and max_tokens make %d tokens; this decode worker holds at most %d",
                         longest + 1, limit + 1));
   }
+  const int64_t num_emitted = static_cast<int64_t>(request.tokens.size()) - request.prompt_length;
+  if (num_emitted < 0 || num_emitted >= request.sampling.max_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("tokens has %d beyond the prompt; max_tokens %d allows 0 to %d",
+                        num_emitted, request.sampling.max_tokens, request.sampling.max_tokens - 1));
+  }
   if (live_.contains({request.sequence, request.attempt})) {
     return absl::AlreadyExistsError("this attempt of the sequence is being decoded");
   }
