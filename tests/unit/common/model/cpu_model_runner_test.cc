@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -167,30 +168,57 @@ TEST(CpuModelRunnerTest, SequencePrefilledElsewhereContinuesFromItsCopiedBlocks)
   }
 }
 
-TEST(CpuModelRunnerTest, LayersAreReportedInOrderAfterTheirKvIsWritten) {
-  RunnerHarness harness(Options());
-  KvCache& cache = harness.runner().cache();
-  const KvLayout& layout = harness.runner().info().layout;
-  // NaN: a reader of what was not written would show.
-  for (int32_t layer = 0; layer < 6; ++layer) {
-    std::memset(cache.HeadBlock(layer, KvPlane::kK, 1, 1).data(), 0xFF,
-                HeadBlockBytes(layout, layer, KvPlane::kK));
-  }
-  const auto prompt = Prompt(20);
-  Generate(harness, prompt, {.num_tokens = 1});
-  const std::vector<LayerDone> layers = harness.sink().TakeLayers();
-  ASSERT_EQ(layers.size(), 6u);
-  for (int32_t i = 0; i < 6; ++i) EXPECT_EQ(layers[i].layer, i);
-  EXPECT_EQ(harness.runner().layers_written(), 6u);
-  for (int32_t layer = 0; layer < 6; ++layer) {
-    const auto bytes = cache.HeadBlock(layer, KvPlane::kK, 1, 1);
-    std::vector<float> values(bytes.size() / 4);
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    for (size_t i = 0; i < values.size(); ++i) {
-      // Tokens 16 to 19 of the prompt are there, slots after them untouched.
-      EXPECT_EQ(std::isnan(values[i]), i >= 4 * 32) << layer << " " << i;
+// Looks into the cache at the moment a layer is reported.
+class PeekingSink : public RunnerSink {
+ public:
+  void OnLayerDone(const LayerDone& done) override {
+    layers.push_back(done.layer);
+    for (int32_t layer = 0; layer < 6; ++layer) {
+      for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+        EXPECT_EQ(NumWritten(layer, plane), layer <= done.layer ? 4 * 32 : 0)
+            << "layer " << layer << " when " << done.layer << " was reported";
+      }
     }
   }
+  void OnStepDone(StepDone) override {
+    finished_.store(true);
+    finished_.notify_one();
+  }
+  void WaitUntilFinished() { finished_.wait(false); }
+
+  // Elements of block 1, head 1 that are not the NaN they were.
+  int64_t NumWritten(int32_t layer, KvPlane plane) const {
+    const auto bytes = runner->cache().HeadBlock(layer, plane, 1, 1);
+    std::vector<float> values(bytes.size() / 4);
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return std::count_if(values.begin(), values.end(), [](float x) { return !std::isnan(x); });
+  }
+
+  CpuModelRunner* runner = nullptr;
+  std::vector<int32_t> layers;
+
+ private:
+  std::atomic<bool> finished_{false};
+};
+
+TEST(CpuModelRunnerTest, LayersAreReportedInOrderOnceTheirKvIsWritten) {
+  PeekingSink sink;
+  auto runner = CpuModelRunner::Create(Options(), &sink);
+  ASSERT_TRUE(runner.ok());
+  sink.runner = runner->get();
+  const KvLayout& layout = (*runner)->info().layout;
+  for (int32_t layer = 0; layer < 6; ++layer) {
+    for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+      const auto bytes = (*runner)->cache().HeadBlock(layer, plane, 1, 1);
+      std::memset(bytes.data(), 0xFF, HeadBlockBytes(layout, layer, plane));
+    }
+  }
+  auto plan = std::make_shared<StepPlan>();
+  plan->rows.push_back({.tokens = Prompt(20)->prompt, .block_table = {0, 1}});
+  (*runner)->Start(plan);
+  sink.WaitUntilFinished();
+  EXPECT_THAT(sink.layers, testing::ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_EQ((*runner)->layers_written(), 6u);
 }
 
 TEST(CpuModelRunnerTest, PromptLogprobsDoNotDependOnChunksAndCoverAllButTheFirstToken) {
