@@ -13,6 +13,7 @@ import grpc
 from google.protobuf import json_format
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase)
 
@@ -103,12 +104,23 @@ class GrpcTest(unittest.TestCase):
             with self.subTest(address=address), grpc.insecure_channel(address) as channel:
                 names = ProtoReflectionDescriptorDatabase(channel).get_services()
                 self.assertIn("grpc.health.v1.Health", names)
-                health = Service(channel, "grpc.health.v1.Health")
-                self.assertEqual(health.call("Check")["status"], "SERVING")
+                check = health_pb2_grpc.HealthStub(channel).Check
+                answer = check(health_pb2.HealthCheckRequest(), timeout=LIMIT_S)
+                self.assertEqual(answer.status, health_pb2.HealthCheckResponse.SERVING)
 
-    def test_grpcurl_lists_describes_and_calls(self):
+    def need_grpcurl(self):
         if not (TOOLS / "grpcurl").exists():
             self.skipTest("Go is not installed, so grpcurl could not be built")
+
+    def test_grpcurl_checks_the_health_of_every_process(self):
+        self.need_grpcurl()
+        for address in [self.cluster.grpc] + [w["address"] for w in self.cluster.workers()]:
+            with self.subTest(address=address):
+                health = self.grpcurl(address, "grpc.health.v1.Health/Check")
+                self.assertIn("SERVING", health.stdout, health.stderr)
+
+    def test_grpcurl_lists_describes_and_calls(self):
+        self.need_grpcurl()
         listed = self.grpcurl(self.cluster.grpc, "list")
         self.assertIn("baton.v1.Inference", listed.stdout, listed.stderr)
         described = self.grpcurl(self.cluster.grpc, "describe", "baton.v1.Inference.Generate")
@@ -116,10 +128,7 @@ class GrpcTest(unittest.TestCase):
         made = self.grpcurl(self.cluster.grpc, "baton.v1.Inference/Generate",
                             data={"text": "In the beginning", "options": {"max_tokens": 4}})
         self.assertEqual(made.returncode, 0, made.stderr)
-        self.assertIn('"completionTokens": 4', made.stdout)
-        for worker in self.cluster.workers():
-            health = self.grpcurl(worker["address"], "grpc.health.v1.Health/Check")
-            self.assertIn("SERVING", health.stdout, health.stderr)
+        self.assertIn('"completion_tokens": 4', made.stdout)
 
 
 if __name__ == "__main__":

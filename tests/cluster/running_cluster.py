@@ -11,6 +11,7 @@ import subprocess
 import time
 import urllib.parse
 
+MODEL = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "models" / "tiny-kjv"
 LIMIT_S = 120  # Of one request: a test machine may be busy, a hang must not pass.
 
 
@@ -26,7 +27,7 @@ class RunningCluster:
     def __init__(self, baton, name, **options):
         self.baton_path = pathlib.Path(baton).resolve()
         self.dir = self.baton_path.parents[1] / "run" / name
-        self.options = {"http": 0, "grpc": 0, **options}
+        self.options = {"http": 0, "grpc": 0, "model": MODEL, **options}
 
     def __enter__(self):
         if self.dir.exists():
@@ -112,6 +113,12 @@ class RunningCluster:
 
     def workers(self, role=None):
         return [w for w in self.status()["workers"] if role in (None, w["role"])]
+
+    def ended_requests(self):
+        """How many requests the router has ended, well or not."""
+        page = self.request("GET", "/metrics")[2].decode()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines()
+                   if line.startswith("baton_requests_total{"))
 
     def await_quiet(self, total, seconds=5):
         """Until every healthy worker holds only free and cached blocks; the last status if not."""
