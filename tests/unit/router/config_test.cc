@@ -1,0 +1,108 @@
+#include "router/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace baton {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+RouterConfig GoodConfig() {
+  RouterConfig config;
+  config.model = "somewhere";
+  config.prefill = {"127.0.0.1:1"};
+  config.decode = {"127.0.0.1:2"};
+  return config;
+}
+
+TEST(RouterConfigTest, DefaultsAreValidOnceModelAndWorkersAreNamed) {
+  EXPECT_FALSE(RouterConfig{}.Validate().ok());
+  EXPECT_TRUE(GoodConfig().Validate().ok()) << GoodConfig().Validate();
+}
+
+TEST(RouterConfigTest, NamesTheOptionOfEachWrongValue) {
+  struct Case {
+    const char* option;
+    std::function<void(RouterConfig*)> break_it;
+  };
+  const Case cases[] = {
+      {"--model", [](auto* c) { c->model = ""; }},
+      {"--prefill is missing", [](auto* c) { c->prefill.clear(); }},
+      {"--decode is missing", [](auto* c) { c->decode.clear(); }},
+      {"--prefill localhost", [](auto* c) { c->prefill = {"localhost"}; }},
+      {"--decode h:0", [](auto* c) { c->decode = {"h:0"}; }},
+      {"--decode h:99999", [](auto* c) { c->decode = {"h:99999"}; }},
+      {"--decode 127.0.0.1:1: is given twice", [](auto* c) { c->decode = {"127.0.0.1:1"}; }},
+      {"--policy fastest", [](auto* c) { c->policy = "fastest"; }},
+      {"--host 0.0.0.0", [](auto* c) { c->host = "0.0.0.0"; }},
+      {"--http-port 65536", [](auto* c) { c->http_port = 65536; }},
+      {"--grpc-port -1", [](auto* c) { c->grpc_port = -1; }},
+      {"--max-model-len -1", [](auto* c) { c->max_model_len = -1; }},
+      {"--max-queued-requests 0", [](auto* c) { c->max_queued_requests = 0; }},
+      {"--max-queued-tokens 0", [](auto* c) { c->max_queued_tokens = 0; }},
+      {"--max-queued-bytes 0", [](auto* c) { c->max_queued_bytes = 0; }},
+      {"--request-timeout-s 0", [](auto* c) { c->request_timeout_s = 0; }},
+      {"--drain-timeout-s -1", [](auto* c) { c->drain_timeout_s = -1; }},
+      {"--log-level loud", [](auto* c) { c->log_level = "loud"; }},
+  };
+  for (const Case& c : cases) {
+    RouterConfig config = GoodConfig();
+    c.break_it(&config);
+    const absl::Status status = config.Validate();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << c.option;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.option));
+  }
+}
+
+TEST(RouterConfigTest, EveryFlagReachesItsField) {
+  std::vector<std::string> words = {"baton-router",
+                                    "--model=m",
+                                    "--served-model-name=n",
+                                    "--max-model-len=1",
+                                    "--prefill=a:1",
+                                    "--prefill=b:2",
+                                    "--decode=c:3",
+                                    "--policy=least_loaded",
+                                    "--host=127.0.0.2",
+                                    "--http-port=2",
+                                    "--grpc-port=3",
+                                    "--api-keys-file=k",
+                                    "--max-queued-requests=4",
+                                    "--max-queued-tokens=5",
+                                    "--max-queued-bytes=6",
+                                    "--request-timeout-s=7",
+                                    "--drain-timeout-s=8",
+                                    "--ready-file=r",
+                                    "--log-level=error"};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  RouterConfig config;
+  ASSERT_EQ(ParseRouterCommandLine(static_cast<int>(argv.size()), argv.data(), &config),
+            std::nullopt);
+  EXPECT_EQ(config.model, "m");
+  EXPECT_EQ(config.served_model_name, "n");
+  EXPECT_EQ(config.max_model_len, 1);
+  EXPECT_THAT(config.prefill, ElementsAre("a:1", "b:2"));
+  EXPECT_THAT(config.decode, ElementsAre("c:3"));
+  EXPECT_EQ(config.policy, "least_loaded");
+  EXPECT_EQ(config.host, "127.0.0.2");
+  EXPECT_EQ(config.http_port, 2);
+  EXPECT_EQ(config.grpc_port, 3);
+  EXPECT_EQ(config.api_keys_file, "k");
+  EXPECT_EQ(config.max_queued_requests, 4);
+  EXPECT_EQ(config.max_queued_tokens, 5);
+  EXPECT_EQ(config.max_queued_bytes, 6);
+  EXPECT_EQ(config.request_timeout_s, 7);
+  EXPECT_EQ(config.drain_timeout_s, 8);
+  EXPECT_EQ(config.ready_file, "r");
+  EXPECT_EQ(config.log_level, "error");
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,230 @@
+#include "router/inference_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "baton/v1/inference.grpc.pb.h"
+#include "common/rpc/connection.h"
+#include "tests/unit/router/generation/fakes.h"
+
+namespace baton {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+GenerationServiceOptions ServiceOptions() {
+  GenerationServiceOptions options;
+  options.model_name = "fake";
+  options.limits.max_model_len = 128;
+  options.limits.vocab_size = FakeTokenizer::kSize;
+  return options;
+}
+
+struct Answer {
+  std::vector<v1::GenerateEvent> events;
+  grpc::Status status;
+
+  std::string Text() const {
+    std::string text;
+    for (const auto& event : events) text += event.delta().text();
+    return text;
+  }
+};
+
+class InferenceServiceTest : public ::testing::Test {
+ protected:
+  void Serve(FakeFrontend::Script script, InferenceServerOptions options = {}) {
+    frontend_ = std::make_unique<FakeFrontend>(std::move(script));
+    service_ = std::make_unique<GenerationService>(
+        ServiceOptions(), std::make_shared<FakeTokenizer>(), frontend_.get());
+    server_ = std::make_unique<InferenceServer>(std::move(options), service_.get());
+    ASSERT_TRUE(server_->Start().ok());
+    stub_ = v1::Inference::NewStub(
+        grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", server_->port()),
+                                  grpc::InsecureChannelCredentials(), ClusterChannelArguments()));
+  }
+
+  Answer Generate(const v1::GenerateRequest& request, const std::string& key = "") {
+    grpc::ClientContext context;
+    if (!key.empty()) context.AddMetadata("authorization", key);
+    auto reader = stub_->Generate(&context, request);
+    Answer answer;
+    v1::GenerateEvent event;
+    while (reader->Read(&event)) answer.events.push_back(event);
+    answer.status = reader->Finish();
+    return answer;
+  }
+
+  std::unique_ptr<FakeFrontend> frontend_;
+  std::unique_ptr<GenerationService> service_;
+  std::unique_ptr<InferenceServer> server_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+TEST_F(InferenceServiceTest, StreamsTextAndTokensAndEndsWithUsage) {
+  Serve(SayBytes("hello"));
+  v1::GenerateRequest request;
+  request.set_text("ab");
+  request.mutable_options()->set_max_tokens(16);
+  const Answer answer = Generate(request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.Text(), "hello");
+  ASSERT_GE(answer.events.size(), 2u);
+  const auto& last = answer.events.back();
+  EXPECT_EQ(last.usage().prompt_tokens(), 3);      // The begin token and two bytes.
+  EXPECT_EQ(last.usage().completion_tokens(), 6);  // Five bytes and the end token.
+  EXPECT_EQ(answer.events[answer.events.size() - 2].delta().finish_reason(), "stop");
+}
+
+TEST_F(InferenceServiceTest, TakesTokenIdsAndChat) {
+  Serve(SayBytes("x"));
+  v1::GenerateRequest ids;
+  ids.mutable_token_ids()->add_ids(7);
+  ids.mutable_token_ids()->add_ids(8);
+  EXPECT_TRUE(Generate(ids).status.ok());
+  EXPECT_THAT(frontend_->requests().back().prompts, ElementsAre(ElementsAre(7, 8)));
+  v1::GenerateRequest chat;
+  v1::ChatMessage* message = chat.mutable_chat()->add_messages();
+  message->set_role("user");
+  message->set_content("a \"quoted\" word");
+  EXPECT_TRUE(Generate(chat).status.ok());
+  EXPECT_GT(frontend_->requests().back().prompts[0].size(), 20u);
+}
+
+TEST_F(InferenceServiceTest, EveryOptionReachesTheRequest) {
+  Serve(SayBytes("x"));
+  v1::GenerateRequest request;
+  request.set_text("a");
+  request.set_priority(3);
+  request.set_request_id("label");
+  v1::GenerateOptions* o = request.mutable_options();
+  o->set_max_tokens(5);
+  o->set_temperature(0.5f);
+  o->set_top_p(0.25f);
+  o->set_top_k(7);
+  o->set_min_p(0.125f);
+  o->set_repetition_penalty(1.5f);
+  o->set_frequency_penalty(0.75f);
+  o->set_presence_penalty(-0.5f);
+  o->set_n(2);
+  o->set_seed(42);
+  o->add_stop_token_ids(9);
+  o->add_logit_bias()->set_token(11);
+  o->set_min_tokens(2);
+  o->set_ignore_eos(true);
+  o->set_logprobs(1);
+  o->set_logits_digest(true);
+  const Answer answer = Generate(request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  const ValidRequest valid = frontend_->requests().back();
+  EXPECT_EQ(valid.label, "label");
+  EXPECT_EQ(valid.priority, 3);
+  EXPECT_EQ(valid.num_choices, 2);
+  EXPECT_EQ(valid.sampling.max_tokens, 5);
+  EXPECT_EQ(valid.sampling.temperature, 0.5f);
+  EXPECT_EQ(valid.sampling.top_p, 0.25f);
+  EXPECT_EQ(valid.sampling.top_k, 7);
+  EXPECT_EQ(valid.sampling.min_p, 0.125f);
+  EXPECT_EQ(valid.sampling.repetition_penalty, 1.5f);
+  EXPECT_EQ(valid.sampling.frequency_penalty, 0.75f);
+  EXPECT_EQ(valid.sampling.presence_penalty, -0.5f);
+  EXPECT_EQ(valid.sampling.seed, 42u);
+  EXPECT_THAT(valid.sampling.stop_token_ids, ElementsAre(9));
+  EXPECT_EQ(valid.sampling.logit_bias.at(0).token, 11);
+  EXPECT_EQ(valid.sampling.min_tokens, 2);
+  EXPECT_TRUE(valid.sampling.ignore_eos);
+  EXPECT_EQ(valid.sampling.num_logprobs, 1);
+  EXPECT_TRUE(valid.sampling.logits_digest);
+  const v1::TokenOutput& output = answer.events[0].delta().outputs(0);
+  EXPECT_EQ(output.position(), 2);  // After the begin token and one byte.
+  EXPECT_EQ(output.logprob(), -0.5f);
+  EXPECT_NE(output.logits_digest(), 0u);
+}
+
+TEST_F(InferenceServiceTest, ABadRequestIsRefusedByFieldWithAReason) {
+  Serve(SayBytes("x"));
+  v1::GenerateRequest empty;
+  EXPECT_EQ(Generate(empty).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  v1::GenerateRequest bad;
+  bad.set_text("a");
+  bad.mutable_options()->set_top_p(std::numeric_limits<float>::quiet_NaN());
+  const grpc::Status status = Generate(bad).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("top_p"));
+  v1::GenerateRequest other;
+  other.set_text("a");
+  other.set_model("other");
+  EXPECT_EQ(Generate(other).status.error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_TRUE(frontend_->requests().empty());
+}
+
+TEST_F(InferenceServiceTest, CancellingTheCallCancelsTheRequest) {
+  absl::Notification submitted;
+  Serve([&submitted](uint64_t, const ValidRequest&, ResponseSink&) { submitted.Notify(); });
+  grpc::ClientContext context;
+  v1::GenerateRequest request;
+  request.set_text("a");
+  auto reader = stub_->Generate(&context, request);
+  submitted.WaitForNotification();
+  context.TryCancel();
+  EXPECT_TRUE(frontend_->WaitForCancel(1));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(InferenceServiceTest, TheCallsDeadlineIsTheRequests) {
+  Serve(nullptr);  // Never answers.
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineAfter(std::chrono::milliseconds(300)));
+  v1::GenerateRequest request;
+  request.set_text("a");
+  auto reader = stub_->Generate(&context, request);
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(frontend_->WaitForCancel(1));
+  // gRPC rounds a timeout up on the wire; the service's own default is an hour.
+  EXPECT_LE(frontend_->requests().at(0).timeout, std::chrono::milliseconds(310));
+}
+
+TEST_F(InferenceServiceTest, AsksForAKeyWhenKeysAreConfigured) {
+  InferenceServerOptions options;
+  options.authorize = [](std::string_view value) -> std::optional<std::string> {
+    if (value == "Bearer good") return "alice";
+    return std::nullopt;
+  };
+  Serve(SayBytes("x"), std::move(options));
+  v1::GenerateRequest request;
+  request.set_text("a");
+  EXPECT_EQ(Generate(request).status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(Generate(request, "Bearer bad").status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_TRUE(Generate(request, "Bearer good").status.ok());
+  EXPECT_EQ(frontend_->requests().at(0).tenant, "alice");
+}
+
+TEST_F(InferenceServiceTest, TokenizesAndDescribesTheModel) {
+  Serve(SayBytes("x"));
+  grpc::ClientContext tokenize;
+  v1::TokenizeRequest request;
+  request.set_text("a");
+  v1::TokenizeResponse tokens;
+  ASSERT_TRUE(stub_->Tokenize(&tokenize, request, &tokens).ok());
+  EXPECT_THAT(tokens.token_ids(), ElementsAre(FakeTokenizer::kBegin, FakeTokenizer::Byte('a')));
+  grpc::ClientContext describe;
+  v1::Model model;
+  ASSERT_TRUE(stub_->GetModel(&describe, {}, &model).ok());
+  EXPECT_EQ(model.name(), "fake");
+  EXPECT_EQ(model.max_model_len(), 128);
+  EXPECT_EQ(model.vocab_size(), FakeTokenizer::kSize);
+  EXPECT_TRUE(model.has_tokenizer());
+}
+
+}  // namespace
+}  // namespace baton

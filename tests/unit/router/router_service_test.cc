@@ -1,0 +1,155 @@
+#include "router/router_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "tests/unit/common/rpc/test_cluster.h"
+
+namespace baton {
+namespace {
+
+std::unique_ptr<RoutingPolicy> Policy() { return *MakeRoutingPolicy("least_loaded"); }
+
+// Notes what a client would see.
+class NotingSink : public ResponseSink {
+ public:
+  void OnEvent(ClientEvent event) override {
+    if (auto* chosen = std::get_if<ChoiceTokens>(&event)) {
+      for (const TokenOutput& output : chosen->outputs) tokens.push_back(output.token);
+    } else if (auto* last = std::get_if<RequestEnded>(&event)) {
+      status = last->status;
+      ++num_ends;
+      if (num_ends == 1) ended.Notify();
+    }
+  }
+  std::vector<int32_t> tokens;
+  absl::Status status;
+  int num_ends = 0;
+  absl::Notification ended;
+};
+
+ValidRequest Request() {
+  ValidRequest request;
+  request.prompts = {{5, 6, 7}};
+  request.sampling.max_tokens = 2;
+  request.timeout = std::chrono::seconds(30);
+  return request;
+}
+
+// Plays both workers for one sequence of two tokens: 11 from prefill, 12 from decode.
+void ServeOne(TestWorker* prefill, TestWorker* decode) {
+  const auto decode_call = decode->inbox.Next<DecodeOpened>();
+  ASSERT_TRUE(decode_call.has_value());
+  const auto n = static_cast<int32_t>(decode_call->request.tokens.size());
+  decode->server.Send(
+      decode_call->call,
+      ReservedEvent{.ticket = {.hi = 1}, .data_endpoint = "127.0.0.1:1", .decode = 8});
+  const auto prefill_call = prefill->inbox.Next<PrefillOpened>();
+  ASSERT_TRUE(prefill_call.has_value());
+  ASSERT_TRUE(prefill_call->request.handoff.has_value());
+  EXPECT_EQ(prefill_call->request.handoff->ticket, (TicketId{.hi = 1}));
+  const TokenOutput first{.position = n, .token = 11};
+  prefill->server.Send(prefill_call->call, PrefilledEvent{.first = first});
+  prefill->server.Close(prefill_call->call, absl::OkStatus());
+  decode->server.Send(
+      decode_call->call,
+      TokensEvent{
+          .outputs = {first, {.position = n + 1, .token = 12, .finish = FinishReason::kLength}}});
+  decode->server.Close(decode_call->call, absl::OkStatus());
+}
+
+TEST(RouterServiceTest, ProbesThenServesARequestThroughAPair) {
+  TestWorker prefill(Role::kPrefill, 7);
+  TestWorker decode(Role::kDecode, 8);
+  RouterService service(
+      {.node = {.incarnation = 99},
+       .workers = {{Role::kPrefill, prefill.address()}, {Role::kDecode, decode.address()}}},
+      Policy());
+  absl::Notification ready;
+  service.Start([&ready](bool now) {
+    if (now) ready.Notify();
+  });
+  EXPECT_FALSE(service.Ready());
+  ServeOne(&prefill, &decode);  // The readiness probe.
+  ASSERT_TRUE(ready.WaitForNotificationWithTimeout(absl::Seconds(10)));
+
+  auto sink = std::make_shared<NotingSink>();
+  ASSERT_TRUE(service.Submit(Request(), sink).ok());
+  ServeOne(&prefill, &decode);
+  ASSERT_TRUE(sink->ended.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  EXPECT_TRUE(sink->status.ok()) << sink->status;
+  EXPECT_EQ(sink->tokens, (std::vector<int32_t>{11, 12}));
+  const RouterView view = service.View();
+  ASSERT_EQ(view.workers.size(), 2u);
+  EXPECT_EQ(view.workers[0].address, prefill.address());
+  EXPECT_TRUE(view.workers[1].healthy);
+  service.BeginDrain();
+  EXPECT_FALSE(service.Ready());
+}
+
+TEST(RouterServiceTest, CancelReachesBothWorkersAndEndsTheRequestOnce) {
+  TestWorker prefill(Role::kPrefill, 7);
+  TestWorker decode(Role::kDecode, 8);
+  RouterService service(
+      {.node = {.incarnation = 99},
+       .workers = {{Role::kPrefill, prefill.address()}, {Role::kDecode, decode.address()}}},
+      Policy());
+  absl::Notification ready;
+  service.Start([&ready](bool now) {
+    if (now) ready.Notify();
+  });
+  ServeOne(&prefill, &decode);
+  ASSERT_TRUE(ready.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  auto sink = std::make_shared<NotingSink>();
+  const auto key = service.Submit(Request(), sink);
+  ASSERT_TRUE(key.ok());
+  const auto call = decode.inbox.Next<DecodeOpened>();
+  ASSERT_TRUE(call.has_value());
+  service.Cancel(*key);
+  service.Cancel(*key);
+  const auto broken = decode.inbox.Next<CallBroken>();
+  ASSERT_TRUE(broken.has_value());
+  EXPECT_EQ(broken->call, call->call);
+  ASSERT_TRUE(sink->ended.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  EXPECT_EQ(sink->status.code(), absl::StatusCode::kCancelled);
+  service.Stop();
+  EXPECT_EQ(sink->num_ends, 1);
+}
+
+TEST(RouterServiceTest, StopEndsWhatWaitsAndRefusesWhatComes) {
+  RouterService service(
+      {.node = {.incarnation = 99},
+       .workers = {{Role::kPrefill, "127.0.0.1:1"}, {Role::kDecode, "127.0.0.1:2"}}},
+      Policy());
+  service.Start(nullptr);
+  auto sink = std::make_shared<NotingSink>();
+  ASSERT_TRUE(service.Submit(Request(), sink).ok());
+  service.Stop();
+  EXPECT_EQ(sink->num_ends, 1);
+  EXPECT_EQ(sink->status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(service.Submit(Request(), std::make_shared<NotingSink>()).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST(RouterServiceTest, RefusesAtOnceWhenTheInboxIsFull) {
+  RouterService service({.node = {.incarnation = 99},
+                         .workers = {{Role::kPrefill, "127.0.0.1:1"}},
+                         .max_offered_requests = 1},
+                        Policy());
+  auto first = std::make_shared<NotingSink>();
+  auto second = std::make_shared<NotingSink>();
+  ASSERT_TRUE(service.Submit(Request(), first).ok());  // Not started: it stays in the inbox.
+  EXPECT_EQ(service.Submit(Request(), second).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  service.Stop();
+  EXPECT_EQ(first->num_ends, 1);
+  EXPECT_EQ(second->num_ends, 0);
+}
+
+}  // namespace
+}  // namespace baton
