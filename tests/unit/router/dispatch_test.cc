@@ -1,0 +1,270 @@
+// Giving sequences to workers and taking them back: the half of RouterNode in dispatch.cc.
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "router/node.h"
+#include "tests/unit/router/router_harness.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Code = absl::StatusCode;
+
+class DispatchTest : public RouterHarness {
+ protected:
+  // No worker refuses, the prefill worker is kept busy by request 100.
+  void OccupyPrefill() {
+    Create({.max_pending_prefill_tokens = 1});
+    Submit(100, Request());
+  }
+};
+
+TEST_F(DispatchTest, RefusesAtOnceWhatTheQueueCannotHold) {
+  Create({.max_queued_requests = 1, .max_pending_prefill_tokens = 1});
+  Submit(1, Request());
+  Submit(2, Request());
+  Submit(3, Request());
+  EXPECT_EQ(Ended(3), Code::kResourceExhausted);
+  EXPECT_EQ(Ended(2), std::nullopt);
+  EXPECT_EQ(node_->counters().refused, 1);
+  Handle(ClientCancel{2});
+  Submit(4, Request());
+  EXPECT_EQ(Ended(4), std::nullopt);
+}
+
+TEST_F(DispatchTest, TheQueueIsCappedInTokensAndBytesToo) {
+  Create({.max_queued_tokens = 10, .max_queued_bytes = 100, .max_pending_prefill_tokens = 1});
+  Submit(1, Request());
+  Submit(2, Request(11));
+  EXPECT_EQ(Ended(2), Code::kResourceExhausted);
+  ValidRequest large = Request();
+  large.bytes = 101;
+  Submit(3, large);
+  EXPECT_EQ(Ended(3), Code::kResourceExhausted);
+  Submit(4, Request(10));
+  EXPECT_EQ(Ended(4), std::nullopt);
+}
+
+TEST_F(DispatchTest, TooManySequencesAreAnInvalidArgument) {
+  ValidRequest request = Request();
+  request.num_choices = 129;
+  Submit(1, request);
+  EXPECT_EQ(Ended(1), Code::kInvalidArgument);
+}
+
+TEST_F(DispatchTest, WhatNoPairCanEverHoldIsRefusedWithTheLargestThatFits) {
+  Submit(1, Request(150, 51));
+  EXPECT_EQ(Ended(1), Code::kInvalidArgument);
+  EXPECT_THAT(std::string(outbox_.clients[1].ended[0].status.message()),
+              HasSubstr("the largest that fits is 200"));
+  EXPECT_TRUE(outbox_.decodes.empty());
+}
+
+TEST_F(DispatchTest, WaitsAWhileForAPairToComeAndThenSaysThatThereIsNone) {
+  Create({}, /*up=*/false);
+  Submit(1, Request());
+  EXPECT_EQ(node_->NextDeadline(), now_ + seconds(2));
+  Wait(seconds(1));
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Up(0, 100);
+  Up(1, 101);
+  EXPECT_EQ(outbox_.decodes.size(), 1u);
+  Handle(WorkerDown{.worker = 1, .reason = "lost"});
+  Submit(2, Request());
+  Wait(seconds(2));
+  EXPECT_EQ(Ended(2), Code::kUnavailable);
+  EXPECT_EQ(Ended(1), std::nullopt);  // Its call says what becomes of it.
+}
+
+TEST_F(DispatchTest, SpreadsOverTheDecodeWorkers) {
+  Submit(1, Request());
+  Submit(2, Request());
+  EXPECT_EQ(outbox_.decodes[0].worker, 1);
+  EXPECT_EQ(outbox_.decodes[1].worker, 2);
+}
+
+TEST_F(DispatchTest, GoesOnWhenThePrefillWorkerHasComputed) {
+  OccupyPrefill();
+  Submit(1, Request());
+  EXPECT_EQ(outbox_.decodes.size(), 1u);
+  Reserved(decode_call());
+  Prefilled(prefill_call(), 3, 50);
+  EXPECT_EQ(outbox_.decodes.size(), 2u);
+}
+
+TEST_F(DispatchTest, LowerPriorityNumbersGoFirstThenArrival) {
+  OccupyPrefill();
+  ValidRequest late = Request(), urgent = Request();
+  late.prompts[0] = {1, 1, 1};
+  late.priority = 5;
+  urgent.prompts[0] = {3, 3, 3};
+  urgent.priority = -1;
+  Submit(1, late);
+  Submit(2, Request());
+  Submit(3, urgent);
+  Handle(ClientCancel{100});
+  ASSERT_EQ(outbox_.decodes.size(), 2u);
+  EXPECT_EQ(outbox_.decode_requests[1].tokens, urgent.prompts[0]);
+  Handle(ClientCancel{3});
+  EXPECT_EQ(outbox_.decode_requests[2].tokens, Request().prompts[0]);
+}
+
+TEST_F(DispatchTest, ALargePromptAtTheFrontIsNotOvertaken) {
+  Create({.max_pending_prefill_tokens = 20});
+  Submit(1, Request(15));
+  Submit(2, Request(10));
+  Submit(3, Request(2));
+  EXPECT_EQ(outbox_.decodes.size(), 1u);
+}
+
+// ---- Refusals of workers -----------------------------------------------------------------------
+
+TEST_F(DispatchTest, ARefusedReservationIsTriedElsewhereAsANewAttempt) {
+  Submit(1, Request());
+  Closed(decode_call(), absl::ResourceExhaustedError("no blocks are free"));
+  ASSERT_EQ(outbox_.decodes.size(), 2u);
+  EXPECT_EQ(outbox_.decodes[1].worker, 2);
+  EXPECT_EQ(outbox_.decode_requests[1].attempt, 2u);
+  EXPECT_EQ(outbox_.decode_requests[1].sequence, outbox_.decode_requests[0].sequence);
+  EXPECT_EQ(node_->counters().requeued, 1);
+}
+
+TEST_F(DispatchTest, WhenAllHaveRefusedItWaitsForTheDelayOrTheNextStatus) {
+  Submit(1, Request());
+  Closed(decode_call(), absl::ResourceExhaustedError(""));
+  Closed(decode_call(), absl::ResourceExhaustedError(""));
+  EXPECT_EQ(outbox_.decodes.size(), 2u);
+  EXPECT_EQ(node_->NextDeadline(), now_ + milliseconds(20));
+  Wait(milliseconds(19));
+  EXPECT_EQ(outbox_.decodes.size(), 2u);
+  Handle(WorkerStatusChanged{.worker = 2, .status = {.incarnation = 102}});
+  ASSERT_EQ(outbox_.decodes.size(), 3u);
+  EXPECT_EQ(outbox_.decodes[2].worker, 2);
+  Closed(decode_call(), absl::ResourceExhaustedError(""));
+  Wait(milliseconds(1));
+  EXPECT_EQ(outbox_.decodes.size(), 4u);
+  EXPECT_EQ(outbox_.decodes[3].worker, 1);
+}
+
+TEST_F(DispatchTest, ADecodeWorkerLostBeforeItReservedIsTriedElsewhere) {
+  Submit(1, Request());
+  Closed(decode_call(), absl::UnavailableError("connection refused"));
+  EXPECT_EQ(outbox_.decodes.size(), 2u);
+  EXPECT_EQ(Ended(1), std::nullopt);
+}
+
+TEST_F(DispatchTest, ACallThatFoundAnotherProcessIsTriedAgain) {
+  Submit(1, Request());
+  Closed(decode_call(), absl::FailedPreconditionError("another incarnation"));
+  ASSERT_EQ(outbox_.decodes.size(), 2u);
+  Reserved(decode_call(), 2);
+  Closed(prefill_call(), absl::FailedPreconditionError("another incarnation"));
+  Wait(milliseconds(20));
+  EXPECT_EQ(outbox_.decodes.size(), 3u);
+  EXPECT_EQ(Ended(1), std::nullopt);
+}
+
+TEST_F(DispatchTest, ARevokedReservationLetsGoOfThePrefillAndStartsAgain) {
+  ToPrefilling(1);
+  const CallId prefill = prefill_call();
+  Closed(decode_call(), absl::ResourceExhaustedError("revoked"));
+  EXPECT_THAT(outbox_.cancelled, ElementsAre(prefill));
+  ASSERT_EQ(outbox_.decodes.size(), 2u);
+  Reserved(decode_call(), 2);
+  EXPECT_EQ(outbox_.prefill_requests.back().attempt, 2u);
+  Prefilled(prefill, 3, 50, 1);  // Of the first attempt.
+  EXPECT_TRUE(Seen(1).empty());
+  Tokens(decode_call(), 3, 50, FinishReason::kNone, 2);
+  EXPECT_THAT(Seen(1), ElementsAre(50));
+}
+
+TEST_F(DispatchTest, AnAttemptAfterTheFirstTokenDoesNotRepeatIt) {
+  ToPrefilling(1);
+  Prefilled(prefill_call(), 3, 50);
+  Closed(decode_call(), absl::ResourceExhaustedError("revoked"));
+  Reserved(decode_call(), 2);
+  Prefilled(prefill_call(), 3, 50, 2);
+  Tokens(decode_call(), 3, 50, FinishReason::kNone, 2);
+  Tokens(decode_call(), 4, 51, FinishReason::kStop, 2);
+  EXPECT_THAT(Seen(1), ElementsAre(50, 51));
+  EXPECT_EQ(Ended(1), Code::kOk);
+}
+
+TEST_F(DispatchTest, ARefusedPrefillLetsGoOfTheReservationAndWaits) {
+  ToPrefilling(1);
+  const CallId decode = decode_call();
+  Closed(prefill_call(), absl::ResourceExhaustedError("queue is full"));
+  EXPECT_THAT(outbox_.cancelled, ElementsAre(decode));
+  EXPECT_EQ(outbox_.decodes.size(), 1u);  // The only prefill worker is skipped.
+  Wait(milliseconds(20));
+  EXPECT_EQ(outbox_.decodes.size(), 2u);
+}
+
+TEST_F(DispatchTest, AReservationForAPrefillWorkerThatRestartedIsGivenUp) {
+  Submit(1, Request());
+  const CallId decode = decode_call();
+  Up(0, 500);
+  Reserved(decode);
+  EXPECT_THAT(outbox_.cancelled, ElementsAre(decode));
+  EXPECT_TRUE(outbox_.prefills.empty());
+  Wait(milliseconds(20));
+  EXPECT_EQ(outbox_.decode_requests.back().prefill, 500u);
+}
+
+TEST_F(DispatchTest, WhatASequenceCountedAgainstItsWorkersIsGivenBack) {
+  Create({.max_pending_prefill_tokens = 1});
+  for (uint64_t key = 1; key <= 6; ++key) {
+    Submit(key, Request());
+    ASSERT_EQ(outbox_.decodes.size(), key) << "the prefill worker looks busy";
+    ASSERT_EQ(outbox_.decodes.back().worker, 1) << "the idle decode worker looks busy";
+    if (key % 3 == 0) Handle(ClientCancel{key});
+    if (key % 3 == 1) Closed(decode_call(), absl::InternalError(""));
+    if (key % 3 == 2) Tokens(decode_call(), 3, 50, FinishReason::kStop);
+    EXPECT_NE(Ended(key), std::nullopt);
+  }
+}
+
+// ---- Silence -----------------------------------------------------------------------------------
+
+TEST_F(DispatchTest, ARequestFailsWhenNeitherItNorItsWorkersMove) {
+  ToDecoding(1);
+  Wait(milliseconds(29999));
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Wait(milliseconds(1));
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+  EXPECT_FALSE(outbox_.cancelled.empty());
+}
+
+TEST_F(DispatchTest, AWorkerThatComputesKeepsItsRequestsAlive) {
+  ToDecoding(1);
+  Wait(seconds(20));
+  Handle(WorkerStatusChanged{.worker = 1, .status = {.incarnation = 101, .progress = 5}});
+  Wait(seconds(20));
+  Handle(WorkerStatusChanged{.worker = 1, .status = {.incarnation = 101, .progress = 5}});
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Wait(seconds(10));
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
+TEST_F(DispatchTest, TheViewTellsWhoIsHealthyAndHowMuchWaits) {
+  OccupyPrefill();
+  Submit(1, Request(5));
+  Handle(WorkerStatusChanged{.worker = 1, .status = {.incarnation = 101, .draining = true}});
+  Handle(WorkerDown{.worker = 2, .reason = "no heartbeat"});
+  const RouterView view = node_->View();
+  ASSERT_EQ(view.workers.size(), 3u);
+  EXPECT_TRUE(view.workers[0].healthy);
+  EXPECT_FALSE(view.workers[1].healthy);
+  EXPECT_EQ(view.workers[1].reason, "draining");
+  EXPECT_FALSE(view.workers[2].healthy);
+  EXPECT_EQ(view.workers[2].reason, "no heartbeat");
+  EXPECT_EQ(view.queued_requests, 1);
+  EXPECT_EQ(view.queued_tokens, 5);
+  EXPECT_EQ(view.running_requests, 1);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,153 @@
+#include "router/worker_directory.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+using Code = absl::StatusCode;
+
+constexpr Time At(int64_t ms) { return Time(milliseconds(ms)); }
+
+HelloInfo Hello(Role role, Incarnation incarnation) {
+  return {.role = role,
+          .incarnation = incarnation,
+          .numerics_id = "n",
+          .layout_digest = 1,
+          .model_digest = 2,
+          .block_size = 16,
+          .num_blocks = 10,
+          .max_model_len = 100};
+}
+
+// Workers 0 and 1 prefill, 2 and 3 decode.
+class WorkerDirectoryTest : public testing::Test {
+ protected:
+  void AllUp() {
+    for (int32_t i = 0; i < 4; ++i) {
+      directory_.OnUp(i, Hello(i < 2 ? Role::kPrefill : Role::kDecode, 10 + i), At(0));
+    }
+  }
+  RoutingSnapshot Snapshot(const RouteNeed& need, int64_t ms = 0) {
+    return directory_.Snapshot(need, 50, At(ms));
+  }
+  static constexpr RouteNeed kNeed = {.prompt_tokens = 20, .total_tokens = 30};
+  WorkerDirectory directory_{{Role::kPrefill, Role::kPrefill, Role::kDecode, Role::kDecode}};
+};
+
+TEST_F(WorkerDirectoryTest, NobodyIsUsableBeforeItsHello) {
+  EXPECT_EQ(directory_.Fits(kNeed).code(), Code::kUnavailable);
+  EXPECT_FALSE(directory_.Usable(0));
+  EXPECT_EQ(directory_.at(0).reason, "not connected yet");
+}
+
+TEST_F(WorkerDirectoryTest, OnlyANewIncarnationIsNew) {
+  EXPECT_TRUE(directory_.OnUp(0, Hello(Role::kPrefill, 10), At(0)));
+  directory_.OnDown(0, "connection lost");
+  EXPECT_FALSE(directory_.OnUp(0, Hello(Role::kPrefill, 10), At(1)));
+  EXPECT_TRUE(directory_.OnUp(0, Hello(Role::kPrefill, 11), At(2)));
+}
+
+TEST_F(WorkerDirectoryTest, AWorkerOfTheWrongRoleOrProtocolIsNotUsedAndSaysWhy) {
+  directory_.OnUp(0, Hello(Role::kDecode, 10), At(0));
+  EXPECT_FALSE(directory_.Usable(0));
+  EXPECT_THAT(directory_.at(0).reason, HasSubstr("role"));
+  HelloInfo old = Hello(Role::kPrefill, 11);
+  old.protocol_version = 99;
+  directory_.OnUp(1, old, At(0));
+  EXPECT_FALSE(directory_.Usable(1));
+  EXPECT_THAT(directory_.at(1).reason, HasSubstr("protocol 99"));
+}
+
+TEST_F(WorkerDirectoryTest, FitsWhatSomePairCanTake) {
+  AllUp();
+  EXPECT_TRUE(directory_.Fits(kNeed).ok());
+  const absl::Status too_long = directory_.Fits({.prompt_tokens = 20, .total_tokens = 101});
+  EXPECT_EQ(too_long.code(), Code::kInvalidArgument);
+  EXPECT_THAT(std::string(too_long.message()),
+              HasSubstr("101 tokens; the largest that fits is 100"));
+}
+
+TEST_F(WorkerDirectoryTest, APairIsAsLongAsItsShorterSide) {
+  directory_.OnUp(0, Hello(Role::kPrefill, 10), At(0));
+  HelloInfo small = Hello(Role::kDecode, 12);
+  small.max_model_len = 25;
+  directory_.OnUp(2, small, At(0));
+  EXPECT_EQ(directory_.Fits(kNeed).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(directory_.Fits({.total_tokens = 30, .needs_decode = false}).ok());
+}
+
+TEST_F(WorkerDirectoryTest, WorkersThatComputeOtherBitsDoNotPair) {
+  for (int field = 0; field < 4; ++field) {
+    WorkerDirectory directory({Role::kPrefill, Role::kDecode});
+    directory.OnUp(0, Hello(Role::kPrefill, 10), At(0));
+    HelloInfo other = Hello(Role::kDecode, 11);
+    if (field == 0) other.numerics_id = "m";
+    if (field == 1) other.layout_digest = 9;
+    if (field == 2) other.model_digest = 9;
+    if (field == 3) other.tp_size = 2;
+    directory.OnUp(1, other, At(0));
+    EXPECT_EQ(directory.Fits(kNeed).code(), Code::kUnavailable) << "field " << field;
+  }
+}
+
+TEST_F(WorkerDirectoryTest, DownAndDrainingWorkersAreNoCandidates) {
+  AllUp();
+  directory_.OnDown(0, "connection lost");
+  directory_.OnStatus(3, {.incarnation = 13, .draining = true}, At(1));
+  const RoutingSnapshot snapshot = Snapshot(kNeed);
+  ASSERT_EQ(snapshot.prefill.size(), 1u);
+  EXPECT_EQ(snapshot.prefill[0].worker, 1);
+  ASSERT_EQ(snapshot.decode.size(), 1u);
+  EXPECT_EQ(snapshot.decode[0].worker, 2);
+  EXPECT_EQ(snapshot.decode[0].capacity_tokens, 160);
+}
+
+TEST_F(WorkerDirectoryTest, AStatusOfAnEarlierIncarnationIsIgnored) {
+  AllUp();
+  directory_.OnStatus(0, {.incarnation = 9, .draining = true}, At(1));
+  EXPECT_TRUE(directory_.Usable(0));
+}
+
+TEST_F(WorkerDirectoryTest, ARefusalIsRememberedUntilTheDelayOrTheNextStatus) {
+  AllUp();
+  directory_.Skip(2, At(20));
+  directory_.Skip(3, At(30));
+  EXPECT_TRUE(Snapshot(kNeed, 19).decode.empty());
+  EXPECT_EQ(directory_.NextRetry(At(0)), At(20));
+  EXPECT_EQ(Snapshot(kNeed, 20).decode.size(), 1u);
+  EXPECT_EQ(directory_.NextRetry(At(20)), At(30));
+  directory_.OnStatus(3, {.incarnation = 13}, At(21));
+  EXPECT_EQ(Snapshot(kNeed, 21).decode.size(), 2u);
+  EXPECT_EQ(directory_.NextRetry(At(21)), kNever);
+}
+
+TEST_F(WorkerDirectoryTest, APrefillWorkerGetsLittleAheadButAlwaysOnePrompt) {
+  AllUp();
+  directory_.at(0).pending_tokens = 31;  // 31 + 20 > 50.
+  directory_.at(1).pending_tokens = 30;
+  EXPECT_EQ(Snapshot(kNeed).prefill.size(), 1u);
+  directory_.at(1).pending_tokens = 0;
+  const RouteNeed large = {.prompt_tokens = 90, .total_tokens = 95};
+  ASSERT_EQ(Snapshot(large).prefill.size(), 1u);
+  EXPECT_EQ(Snapshot(large).prefill[0].worker, 1);
+}
+
+TEST_F(WorkerDirectoryTest, WithoutADecodeNeedNoDecodeWorkerIsOffered) {
+  AllUp();
+  EXPECT_TRUE(
+      Snapshot({.prompt_tokens = 1, .total_tokens = 2, .needs_decode = false}).decode.empty());
+}
+
+TEST_F(WorkerDirectoryTest, ProgressIsAMovedCounterNotAStatus) {
+  AllUp();
+  directory_.OnStatus(0, {.incarnation = 10, .progress = 1}, At(5));
+  directory_.OnStatus(0, {.incarnation = 10, .progress = 1}, At(9));
+  EXPECT_EQ(directory_.at(0).last_progress, At(5));
+}
+
+}  // namespace
+}  // namespace baton
