@@ -5,7 +5,6 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/time/time.h"
 #include "common/base/check.h"
 
 namespace baton {
@@ -20,17 +19,23 @@ Time NodeThread::Now() {
 }
 
 bool NodeThread::Offer(Message message) {
-  absl::MutexLock lock(&mutex_);
-  if (stopped_ || num_offered_ >= options_.max_offered_requests) return false;
-  ++num_offered_;
-  mail_.push_back({.message = std::move(message), .offered = true});
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_ || num_offered_ >= options_.max_offered_requests) return false;
+    ++num_offered_;
+    mail_.push_back({.message = std::move(message), .offered = true});
+  }
+  wake_.notify_one();
   return true;
 }
 
 void NodeThread::Post(Message message) {
-  absl::MutexLock lock(&mutex_);
-  if (stopped_) return;
-  mail_.push_back({.message = std::move(message), .offered = false});
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    mail_.push_back({.message = std::move(message), .offered = false});
+  }
+  wake_.notify_one();
 }
 
 void NodeThread::Start(Node* node, std::function<void(Time now)> after_step) {
@@ -43,20 +48,21 @@ void NodeThread::Start(Node* node, std::function<void(Time now)> after_step) {
 
 void NodeThread::Stop() {
   {
-    absl::MutexLock lock(&mutex_);
+    std::lock_guard lock(mutex_);
     stopped_ = true;
   }
+  wake_.notify_one();
   if (thread_.joinable()) thread_.join();
 }
 
 bool NodeThread::WaitForMail(Time deadline, std::vector<Mail>* taken) {
-  const auto ready = [this]()
-                         ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_ || !mail_.empty(); };
-  absl::MutexLock lock(&mutex_);
+  const auto ready = [this] { return stopped_ || !mail_.empty(); };
+  std::unique_lock lock(mutex_);
   if (deadline == kNever) {
-    mutex_.Await(absl::Condition(&ready));
-  } else if (const Duration wait = deadline - Now(); wait > Duration::zero()) {
-    mutex_.AwaitWithTimeout(absl::Condition(&ready), absl::FromChrono(wait));
+    wake_.wait(lock, ready);
+  } else {
+    wake_.wait_until(lock, std::chrono::steady_clock::time_point(deadline.time_since_epoch()),
+                     ready);
   }
   taken->clear();
   taken->swap(mail_);
@@ -71,7 +77,7 @@ void NodeThread::Run(Node* node, const std::function<void(Time now)>& after_step
     for (Mail& mail : taken) {
       node->Handle(std::move(mail.message), now);
       if (mail.offered) {
-        absl::MutexLock lock(&mutex_);
+        std::lock_guard lock(mutex_);
         --num_offered_;
       }
     }

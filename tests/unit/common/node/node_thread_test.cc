@@ -3,17 +3,30 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
 #include <chrono>
+#include <future>
 #include <thread>
 #include <vector>
-
-#include "absl/synchronization/notification.h"
 
 namespace baton {
 namespace {
 
 using ::testing::ElementsAre;
+
+// Set once, waited for; made of what the thread sanitizer knows.
+class Signal {
+ public:
+  void Set() {
+    if (!set_) promise_.set_value();
+    set_ = true;
+  }
+  void Wait() { promise_.get_future().wait(); }
+
+ private:
+  std::promise<void> promise_;
+  bool set_ = false;  // Of the one thread that calls Set.
+};
 
 // Notes what it is given; Step may be made to block, so that mail piles up.
 class RecordingNode : public Node {
@@ -43,11 +56,9 @@ TEST(NodeThreadTest, HandlesAllMailInOrderBeforeOneStep) {
   RecordingNode node;
   NodeThread thread({});
   for (CallId call = 1; call <= 3; ++call) thread.Post(CallBroken{.call = call});
-  absl::Notification stepped;
-  thread.Start(&node, [&](Time) {
-    if (!stepped.HasBeenNotified()) stepped.Notify();
-  });
-  stepped.WaitForNotification();
+  Signal stepped;
+  thread.Start(&node, [&](Time) { stepped.Set(); });
+  stepped.Wait();
   thread.Stop();
   EXPECT_THAT(node.calls, ElementsAre(1, 2, 3));
   ASSERT_FALSE(node.handled_at_step.empty());
@@ -61,11 +72,11 @@ TEST(NodeThreadTest, RefusesOfferedRequestsBeyondTheCapButNeverInternalMail) {
   EXPECT_TRUE(thread.Offer(CallBroken{.call = 2}));
   EXPECT_FALSE(thread.Offer(CallBroken{.call = 3}));
   thread.Post(CallBroken{.call = 4});
-  absl::Notification stepped;
+  Signal stepped;
   thread.Start(&node, [&](Time) {
-    if (node.calls.size() == 3 && !stepped.HasBeenNotified()) stepped.Notify();
+    if (node.calls.size() == 3) stepped.Set();
   });
-  stepped.WaitForNotification();
+  stepped.Wait();
   EXPECT_TRUE(thread.Offer(CallBroken{.call = 5}));  // There is room again.
   thread.Stop();
   EXPECT_EQ(node.calls[0], 1);
@@ -91,11 +102,11 @@ TEST(NodeThreadTest, StepsAtTheDeadlineWithoutMail) {
   };
   DeadlineNode node;
   NodeThread thread({});
-  absl::Notification second;
+  Signal second;
   thread.Start(&node, [&](Time) {
-    if (node.steps == 2) second.Notify();
+    if (node.steps == 2) second.Set();
   });
-  second.WaitForNotification();
+  second.Wait();
   thread.Stop();
   EXPECT_GE(node.late, Duration::zero());
 }
@@ -117,9 +128,9 @@ TEST(NodeThreadTest, DeliversEveryPostOfManyThreadsOnce) {
   constexpr int kPerThread = 2000;
   RecordingNode node;
   NodeThread thread({});
-  absl::Notification all;
+  Signal all;
   thread.Start(&node, [&](Time) {
-    if (node.calls.size() == kThreads * kPerThread) all.Notify();
+    if (node.calls.size() == kThreads * kPerThread) all.Set();
   });
   {
     std::vector<std::jthread> senders;
@@ -131,7 +142,7 @@ TEST(NodeThreadTest, DeliversEveryPostOfManyThreadsOnce) {
       });
     }
   }
-  all.WaitForNotification();
+  all.Wait();
   thread.Stop();
   std::vector<CallId> sorted = node.calls;
   std::sort(sorted.begin(), sorted.end());
@@ -147,12 +158,12 @@ TEST(NodeThreadTest, NodeMayPostToItself) {
       if (std::get<CallBroken>(message).call < 10) {
         inbox_->Post(CallBroken{.call = std::get<CallBroken>(message).call + 1});
       } else {
-        done.Notify();
+        done.Set();
       }
     }
     void Step(Time) override {}
     Time NextDeadline() const override { return kNever; }
-    absl::Notification done;
+    Signal done;
 
    private:
     Inbox* inbox_;
@@ -161,7 +172,7 @@ TEST(NodeThreadTest, NodeMayPostToItself) {
   EchoNode node(&thread);
   thread.Start(&node, nullptr);
   thread.Post(CallBroken{.call = 1});
-  node.done.WaitForNotification();
+  node.done.Wait();
   thread.Stop();
 }
 
