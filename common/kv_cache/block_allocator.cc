@@ -13,7 +13,7 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   allocator_ = std::exchange(other.allocator_, nullptr);
   blocks_ = std::exchange(other.blocks_, {});
   num_sealed_ = std::exchange(other.num_sealed_, 0);
-  last_key_ = std::exchange(other.last_key_, {});
+  last_node_ = std::exchange(other.last_node_, {});
   draining_ = std::exchange(other.draining_, false);
   return *this;
 }
@@ -25,7 +25,7 @@ void BlockTable::Release() {
     blocks_.pop_back();
   }
   num_sealed_ = 0;
-  last_key_ = {};
+  last_node_ = {};
   draining_ = false;
 }
 
@@ -70,14 +70,14 @@ BlockTable BlockAllocator::Match(std::string_view tenant, std::span<const int32_
                                  int32_t max_tokens) {
   BlockTable table;
   table.allocator_ = this;
-  table.last_key_ = index_.Root(tenant);
+  table.last_node_ = index_.Root(tenant);
   const size_t limit = std::min<size_t>(tokens.size(), max_tokens > 0 ? max_tokens : 0);
   for (size_t at = 0; at + block_size_ <= limit; at += block_size_) {
     const auto block_tokens = tokens.subspan(at, block_size_);
-    const PrefixKey key = index_.Extend(table.last_key_, block_tokens);
-    const BlockId id = index_.Find(key, table.last_key_, block_tokens);
+    const std::optional<PrefixIndex::Hit> hit = index_.Find(table.last_node_, tenant, block_tokens);
     // A DRAINING block is still findable but no longer given out: its holder is ending.
-    if (id < 0 || blocks_[id].state == State::kDraining) break;
+    if (!hit || blocks_[hit->block].state == State::kDraining) break;
+    const BlockId id = hit->block;
     Block& block = blocks_[id];
     if (block.state == State::kCached) {
       lru_.erase(block.lru);
@@ -86,7 +86,7 @@ BlockTable BlockAllocator::Match(std::string_view tenant, std::span<const int32_
     ++block.holders;
     table.blocks_.push_back(id);
     ++table.num_sealed_;
-    table.last_key_ = key;
+    table.last_node_ = hit->node;
   }
   return table;
 }
@@ -128,20 +128,21 @@ void BlockAllocator::MarkFilling(BlockTable& table) {
 void BlockAllocator::Seal(BlockTable& table, std::string_view tenant,
                           std::span<const int32_t> tokens) {
   BATON_CHECK(table.size() >= static_cast<int32_t>(tokens.size()) / block_size_);
-  if (table.num_sealed_ == 0) table.last_key_ = index_.Root(tenant);
+  if (table.num_sealed_ == 0) table.last_node_ = index_.Root(tenant);
   const int32_t num_full = static_cast<int32_t>(tokens.size()) / block_size_;
   for (int32_t i = table.num_sealed_; i < num_full; ++i) {
     const BlockId id = table.blocks_[i];
     const auto block_tokens = tokens.subspan(int64_t{i} * block_size_, block_size_);
-    const PrefixKey key = index_.Extend(table.last_key_, block_tokens);
     Block& block = blocks_[id];
     BATON_CHECK(block.state == State::kFilling && block.holders == 1);
-    block.indexed = index_.Insert(key, table.last_key_, block_tokens, id);
-    block.key = key;
+    const PrefixIndex::Insertion insertion =
+        index_.Insert(table.last_node_, tenant, block_tokens, id);
+    block.indexed = insertion.inserted;
+    block.key = insertion.node.key;
     // From here on nobody may write: a late write names the old generation.
     generations_[id].fetch_add(1, std::memory_order_release);
     SetState(id, State::kReady);
-    table.last_key_ = key;
+    table.last_node_ = insertion.node;
     ++table.num_sealed_;
   }
 }

@@ -39,7 +39,7 @@ class BlockTable {
   BlockAllocator* allocator_ = nullptr;
   std::vector<BlockId> blocks_;
   int32_t num_sealed_ = 0;
-  PrefixKey last_key_;  // Key of the last sealed block.
+  PrefixNode last_node_;  // The prefix that ends with the last sealed block.
   bool draining_ = false;
 };
 

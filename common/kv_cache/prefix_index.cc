@@ -18,8 +18,14 @@ PrefixKey Hash(const void* data, size_t bytes, const PrefixKey& parent, uint64_t
 
 }  // namespace
 
-PrefixKey PrefixIndex::Root(std::string_view tenant) const {
-  return Hash(tenant.data(), tenant.size(), PrefixKey{}, secret_);
+bool PrefixIndex::Entry::Holds(const PrefixNode& its_parent, std::string_view its_tenant,
+                               std::span<const int32_t> its_tokens) const {
+  return parent == its_parent.serial && tenant == its_tenant &&
+         std::ranges::equal(tokens, its_tokens);
+}
+
+PrefixNode PrefixIndex::Root(std::string_view tenant) const {
+  return {.key = Hash(tenant.data(), tenant.size(), PrefixKey{}, secret_)};
 }
 
 PrefixKey PrefixIndex::Extend(const PrefixKey& parent,
@@ -27,20 +33,31 @@ PrefixKey PrefixIndex::Extend(const PrefixKey& parent,
   return Hash(block_tokens.data(), block_tokens.size_bytes(), parent, secret_);
 }
 
-BlockId PrefixIndex::Find(const PrefixKey& key, const PrefixKey& parent,
-                          std::span<const int32_t> block_tokens) const {
+std::optional<PrefixIndex::Hit> PrefixIndex::Find(const PrefixNode& parent, std::string_view tenant,
+                                                  std::span<const int32_t> block_tokens) const {
+  const PrefixKey key = Extend(parent.key, block_tokens);
   auto it = entries_.find(key);
-  if (it == entries_.end() || !(it->second.parent == parent) ||
-      !std::ranges::equal(it->second.tokens, block_tokens)) {
-    return -1;
-  }
-  return it->second.block;
+  if (it == entries_.end() || !it->second.Holds(parent, tenant, block_tokens)) return std::nullopt;
+  return Hit{it->second.block, {key, it->second.serial}};
 }
 
-bool PrefixIndex::Insert(const PrefixKey& key, const PrefixKey& parent,
-                         std::span<const int32_t> block_tokens, BlockId block) {
-  return entries_.try_emplace(key, Entry{block, parent, {block_tokens.begin(), block_tokens.end()}})
-      .second;
+PrefixIndex::Insertion PrefixIndex::Insert(const PrefixNode& parent, std::string_view tenant,
+                                           std::span<const int32_t> block_tokens, BlockId block) {
+  const PrefixKey key = Extend(parent.key, block_tokens);
+  auto [it, inserted] = entries_.try_emplace(key);
+  Entry& entry = it->second;
+  if (inserted) {
+    entry = {.block = block,
+             .serial = next_serial_++,
+             .parent = parent.serial,
+             .tenant = std::string(tenant),
+             .tokens = {block_tokens.begin(), block_tokens.end()}};
+  } else if (!entry.Holds(parent, tenant, block_tokens)) {
+    // Another prefix has the key. This one gets a serial that no entry has: nothing below it will
+    // be found.
+    return {.node = {key, next_serial_++}};
+  }
+  return {.inserted = inserted, .node = {key, entry.serial}};
 }
 
 void PrefixIndex::Erase(const PrefixKey& key) { entries_.erase(key); }

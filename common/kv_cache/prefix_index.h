@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -10,9 +12,8 @@
 
 namespace baton {
 
-// Names a prefix that ends at a block boundary: a keyed 128-bit hash chained over its blocks and
-// salted by the tenant. Equal prefixes have equal keys; unequal ones are told apart by comparing
-// tokens.
+// Where a prefix that ends at a block boundary is looked for: a keyed 128-bit hash chained over its
+// blocks and salted by the tenant. Equal prefixes have equal keys; unequal ones may.
 struct PrefixKey {
   uint64_t hi = 0;
   uint64_t lo = 0;
@@ -23,33 +24,54 @@ struct PrefixKey {
   }
 };
 
-// Finds the block that holds a known prefix's last block of tokens. Holds no blocks itself: the
-// allocator inserts and erases.
+// A prefix itself. Serials are given once per distinct prefix and never again, so equal serials of
+// one tenant are equal tokens from the first on, whatever the hash does.
+struct PrefixNode {
+  PrefixKey key;
+  uint64_t serial = 0;  // 0 = the empty prefix.
+};
+
+// Finds the block that holds a known prefix's last block of tokens. The hash only finds: tenant,
+// parent and tokens decide. Holds no blocks itself: the allocator inserts and erases.
 class PrefixIndex {
  public:
   explicit PrefixIndex(uint64_t secret) : secret_(secret) {}
 
-  // Key of the empty prefix of a tenant.
-  PrefixKey Root(std::string_view tenant) const;
-  // Key of the prefix that extends `parent` by one full block of tokens.
-  PrefixKey Extend(const PrefixKey& parent, std::span<const int32_t> block_tokens) const;
+  struct Hit {
+    BlockId block = -1;
+    PrefixNode node;
+  };
+  struct Insertion {
+    bool inserted = false;
+    PrefixNode node;  // To go on from, in either case.
+  };
 
-  // The block for `key`, or -1. It is a hit only if the parent's key and the tokens are the same.
-  BlockId Find(const PrefixKey& key, const PrefixKey& parent,
-               std::span<const int32_t> block_tokens) const;
-  // False when the key is present already.
-  bool Insert(const PrefixKey& key, const PrefixKey& parent, std::span<const int32_t> block_tokens,
-              BlockId block);
+  // The empty prefix of a tenant.
+  PrefixNode Root(std::string_view tenant) const;
+  // The block that extends `parent` by one full block of tokens.
+  std::optional<Hit> Find(const PrefixNode& parent, std::string_view tenant,
+                          std::span<const int32_t> block_tokens) const;
+  // Not inserted when the prefix is present already, or another one has its key; the block then
+  // stays private.
+  Insertion Insert(const PrefixNode& parent, std::string_view tenant,
+                   std::span<const int32_t> block_tokens, BlockId block);
   void Erase(const PrefixKey& key);
   size_t size() const { return entries_.size(); }
 
  private:
   struct Entry {
     BlockId block = -1;
-    PrefixKey parent;
+    uint64_t serial = 0;
+    uint64_t parent = 0;  // Its serial.
+    std::string tenant;
     std::vector<int32_t> tokens;  // [block_size]
+    bool Holds(const PrefixNode& parent, std::string_view tenant,
+               std::span<const int32_t> tokens) const;
   };
+  PrefixKey Extend(const PrefixKey& parent, std::span<const int32_t> block_tokens) const;
+
   uint64_t secret_;
+  uint64_t next_serial_ = 1;
   absl::flat_hash_map<PrefixKey, Entry> entries_;
 };
 

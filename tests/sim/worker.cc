@@ -74,6 +74,10 @@ void Cluster::Worker::Later(Time when, std::function<void()> run) {
 void Cluster::Worker::Deliver(Message message) {
   if (process_ == nullptr) return;
   if (auto* broken = std::get_if<CallBroken>(&message)) process_->broken.insert(broken->call);
+  if (draining()) {
+    if (auto* opened = std::get_if<DecodeOpened>(&message)) process_->late.insert(opened->call);
+    if (auto* opened = std::get_if<PrefillOpened>(&message)) process_->late.insert(opened->call);
+  }
   process_->node().Handle(std::move(message), options_.world->now());
   process_->memory->PoisonFree();
   Step();
@@ -108,6 +112,7 @@ void Cluster::Worker::CheckAnswered(CallId call) {
 
 void Cluster::Worker::Send(CallId call, WorkerEvent event) {
   CheckAnswered(call);
+  if (process_->late.contains(call)) options_.violation("a draining worker takes a call");
   options_.from_worker(call, std::move(event), absl::OkStatus());
 }
 
@@ -119,6 +124,11 @@ void Cluster::Worker::Close(CallId call, absl::Status status) {
 std::string Cluster::Worker::Audit() const {
   process_->runner->Check();
   process_->port->Check();
+  // A call that is not computed waits for its transfer, or for nothing at all.
+  if (process_->decode &&
+      process_->Status().waiting > static_cast<int32_t>(process_->port->num_open())) {
+    return "a decode call waits for nothing";
+  }
   return process_->allocator->Audit();
 }
 

@@ -61,6 +61,7 @@ class Cluster::Worker : private WorkerOutbox {
     Time wakeup = kNever;
     Time next_report{};
     bool report_pending = false;
+    std::set<CallId> late;    // Opened after the node was told to drain.
     std::set<CallId> broken;  // The node was told that nobody hears it any more.
     Node& node() const {
       return prefill ? static_cast<Node&>(*prefill) : static_cast<Node&>(*decode);

@@ -10,46 +10,83 @@ namespace {
 using Tokens = std::vector<int32_t>;
 
 TEST(PrefixIndexTest, KeysDependOnTenantSecretParentAndTokens) {
-  const PrefixIndex index(1);
-  const PrefixKey root = index.Root("a");
-  EXPECT_EQ(root, index.Root("a"));
-  EXPECT_FALSE(root == index.Root("b"));
-  EXPECT_FALSE(root == PrefixIndex(2).Root("a"));
-  const PrefixKey key = index.Extend(root, Tokens{1, 2});
-  EXPECT_EQ(key, index.Extend(root, Tokens{1, 2}));
-  EXPECT_FALSE(key == index.Extend(root, Tokens{2, 1}));
-  EXPECT_FALSE(key == index.Extend(index.Root("b"), Tokens{1, 2}));
-  EXPECT_FALSE(key == PrefixIndex(2).Extend(root, Tokens{1, 2}));
+  const auto key_of = [](uint64_t secret, std::string_view tenant, const Tokens& first,
+                         const Tokens& second) {
+    PrefixIndex index(secret);
+    const PrefixNode parent = index.Insert(index.Root(tenant), tenant, first, 0).node;
+    return index.Insert(parent, tenant, second, 1).node.key;
+  };
+  const PrefixKey key = key_of(1, "a", {1, 2}, {3, 4});
+  EXPECT_EQ(key, key_of(1, "a", {1, 2}, {3, 4}));
+  EXPECT_FALSE(key == key_of(2, "a", {1, 2}, {3, 4}));
+  EXPECT_FALSE(key == key_of(1, "b", {1, 2}, {3, 4}));
+  EXPECT_FALSE(key == key_of(1, "a", {2, 1}, {3, 4}));
+  EXPECT_FALSE(key == key_of(1, "a", {1, 2}, {4, 3}));
 }
 
 TEST(PrefixIndexTest, ParentsThatDifferInOneHalfGiveDifferentKeys) {
-  const PrefixIndex index(1);
-  const PrefixKey key = index.Extend({5, 7}, Tokens{1});
-  EXPECT_FALSE(key == index.Extend({6, 7}, Tokens{1}));
-  EXPECT_FALSE(key == index.Extend({5, 8}, Tokens{1}));
+  PrefixIndex index(1);
+  const PrefixKey key = index.Insert({{5, 7}, 1}, "t", Tokens{1}, 0).node.key;
+  EXPECT_FALSE(key == index.Insert({{6, 7}, 1}, "t", Tokens{1}, 1).node.key);
+  EXPECT_FALSE(key == index.Insert({{5, 8}, 1}, "t", Tokens{1}, 2).node.key);
 }
 
-TEST(PrefixIndexTest, ACollidingKeyIsNoHitForOtherTokensOrParents) {
+TEST(PrefixIndexTest, FindsWhatWasInsertedBelowItsParent) {
   PrefixIndex index(1);
-  const PrefixKey key{1, 2}, parent{3, 4};
-  ASSERT_TRUE(index.Insert(key, parent, Tokens{10, 11}, 6));
-  EXPECT_EQ(index.Find(key, parent, Tokens{10, 11}), 6);
-  EXPECT_EQ(index.Find(key, parent, Tokens{10, 12}), -1);
-  EXPECT_EQ(index.Find(key, parent, Tokens{10}), -1);
-  EXPECT_EQ(index.Find(key, PrefixKey{3, 5}, Tokens{10, 11}), -1);
-  EXPECT_EQ(index.Find(PrefixKey{1, 3}, parent, Tokens{10, 11}), -1);
+  const PrefixNode root = index.Root("t");
+  const auto first = index.Insert(root, "t", Tokens{1, 2}, 6);
+  const auto second = index.Insert(first.node, "t", Tokens{3, 4}, 7);
+  EXPECT_TRUE(first.inserted && second.inserted);
+  const auto hit = index.Find(root, "t", Tokens{1, 2});
+  ASSERT_TRUE(hit.has_value());
+  EXPECT_EQ(hit->block, 6);
+  EXPECT_EQ(index.Find(hit->node, "t", Tokens{3, 4})->block, 7);
+  EXPECT_FALSE(index.Find(root, "t", Tokens{3, 4}).has_value());
 }
 
-TEST(PrefixIndexTest, TheFirstBlockOfAKeyStays) {
+// The same key, as if the hash had collided: tenant, parent and tokens still decide.
+TEST(PrefixIndexTest, ACollidingKeyIsNoHitForAnotherTenantOrParent) {
   PrefixIndex index(1);
-  const PrefixKey key{1, 2}, parent{3, 4};
-  EXPECT_TRUE(index.Insert(key, parent, Tokens{10}, 6));
-  EXPECT_FALSE(index.Insert(key, parent, Tokens{10}, 7));
-  EXPECT_EQ(index.Find(key, parent, Tokens{10}), 6);
+  const PrefixNode parent{{3, 4}, 10};
+  ASSERT_TRUE(index.Insert(parent, "t", Tokens{1, 2}, 6).inserted);
+  EXPECT_TRUE(index.Find(parent, "t", Tokens{1, 2}).has_value());
+  EXPECT_FALSE(index.Find(parent, "u", Tokens{1, 2}).has_value());
+  EXPECT_FALSE(index.Find(PrefixNode{{3, 4}, 11}, "t", Tokens{1, 2}).has_value());
+}
+
+TEST(PrefixIndexTest, NothingIsFoundBelowAPrefixWhoseKeyAnotherOneHas) {
+  PrefixIndex index(1);
+  const PrefixNode one{{3, 4}, 10}, other{{3, 4}, 11};
+  const PrefixNode below_one = index.Insert(one, "t", Tokens{1}, 6).node;
+  const auto collided = index.Insert(other, "t", Tokens{1}, 7);
+  EXPECT_FALSE(collided.inserted);
+  EXPECT_NE(collided.node.serial, below_one.serial);
+  ASSERT_TRUE(index.Insert(collided.node, "t", Tokens{2}, 8).inserted);
+  EXPECT_FALSE(index.Find(below_one, "t", Tokens{2}).has_value());
+}
+
+TEST(PrefixIndexTest, TheFirstBlockOfAPrefixStaysAndTheSecondGoesOnFromIt) {
+  PrefixIndex index(1);
+  const PrefixNode root = index.Root("t");
+  const auto first = index.Insert(root, "t", Tokens{10}, 6);
+  const auto twin = index.Insert(root, "t", Tokens{10}, 7);
+  EXPECT_FALSE(twin.inserted);
+  EXPECT_EQ(twin.node.serial, first.node.serial);
+  EXPECT_EQ(index.Find(root, "t", Tokens{10})->block, 6);
   EXPECT_EQ(index.size(), 1u);
-  index.Erase(key);
-  EXPECT_EQ(index.Find(key, parent, Tokens{10}), -1);
+  index.Erase(first.node.key);
+  EXPECT_FALSE(index.Find(root, "t", Tokens{10}).has_value());
   EXPECT_EQ(index.size(), 0u);
+}
+
+TEST(PrefixIndexTest, WhatIsBelowAnErasedPrefixIsNotFoundBelowItsSuccessor) {
+  PrefixIndex index(1);
+  const PrefixNode root = index.Root("t");
+  const PrefixNode old = index.Insert(root, "t", Tokens{1}, 6).node;
+  index.Insert(old, "t", Tokens{2}, 7);
+  index.Erase(old.key);
+  const PrefixNode successor = index.Insert(root, "t", Tokens{1}, 8).node;
+  EXPECT_FALSE(index.Find(successor, "t", Tokens{2}).has_value());
 }
 
 }  // namespace
