@@ -86,6 +86,7 @@ BANNED_EXCEPTIONS = {
     ("deploy/cli/clock.cc", "::now("): "the command line tool's only clock",
     ("tests/transport/fault_proxy.cc", "std::thread"): "the proxy's own thread",
     ("tests/transport/fault_proxy.h", "std::thread"): "the proxy's own thread",
+    ("tests/unit/common/transport/loopback_test.cc", "std::thread"): "a peer on its own thread",
     ("tests/sim/sim_test.cc", "getenv"): "number of seeds and the one to replay",
 }
 
@@ -95,7 +96,6 @@ UNTESTED = {
     "common/transport/tcp/incoming_link.cc": "tests/transport: contract, faults, hostile clients",
     "common/transport/tcp/progress_loop.cc": "tests/transport: contract, faults, hostile clients",
     "common/transport/tcp/tcp_kv_transport.cc": "tests/transport: contract, faults, hostile clients",
-    "router/dispatch.cc": "half of RouterNode: router/node_test.cc and tests/sim",
     "deploy/cli/clock.cc": "one call of the steady clock",
     "deploy/cli/command_line.cc": "tests/cluster/supervisor_test.py runs every command by it",
     "deploy/cli/down.cc": "tests/cluster/supervisor_test.py",
