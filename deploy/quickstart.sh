@@ -35,7 +35,7 @@ mkdir -p build
 cmake --preset release >build/configure.log 2>&1 || { tail -n 20 build/configure.log >&2; false; }
 
 doing="building"
-step "Build with $(nproc) jobs (about ten minutes on 2 cores the first time)"
+step "Build with $(nproc) jobs (some minutes the first time)"
 NINJA_STATUS="[%f/%t, %es] " cmake --build --preset release -j "$(nproc)" \
   --target baton baton-router baton-prefill baton-decode
 
