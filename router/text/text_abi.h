@@ -24,6 +24,7 @@ struct BatonTextInfo {
   int32_t vocab_size;
   int32_t bos_id;  // -1 = none.
   int32_t eos_id;
+  int32_t max_token_bytes;  // 0 = no bound.
   bool has_chat_template;
 };
 

@@ -85,6 +85,7 @@ absl::StatusOr<std::unique_ptr<TextCodec>> TextCodec::Load(const std::string& mo
   codec->vocab_size_ = info.vocab_size;
   codec->bos_id_ = IdOrNone(info.bos_id);
   codec->eos_id_ = IdOrNone(info.eos_id);
+  codec->max_token_bytes_ = info.max_token_bytes;
   codec->special_ids_ = special.ids();
   return codec;
 }

@@ -55,8 +55,8 @@ class IncrementalDecoder {
 };
 
 // The tokenizer and the chat templates of one model folder. Immutable: const methods may run on
-// many threads at once. Time and memory grow with the input about linearly (plan 1 s for 1 MiB of
-// text); the caller bounds its size.
+// many threads at once. Time and memory grow with the input about linearly (plan 1 s and 150 MB
+// for 1 MiB of text); the caller bounds its size, see max_token_bytes().
 class TextCodec {
  public:
   // NOT_FOUND if the folder has no tokenizer.json (then serve token ids only). INVALID_ARGUMENT
@@ -87,6 +87,9 @@ class TextCodec {
   bool has_chat_template() const { return has_chat_template_; }
   // Ids are below it: the tokenizer's, or config.json's if that is larger.
   int32_t vocab_size() const { return vocab_size_; }
+  // No token stands for more bytes of text, so a text of more than max_token_bytes() * n bytes has
+  // more than n tokens: callers can refuse it before it is encoded. 0 = there is no such bound.
+  int32_t max_token_bytes() const { return max_token_bytes_; }
   std::optional<int32_t> bos_id() const { return bos_id_; }
   std::optional<int32_t> eos_id() const { return eos_id_; }
   const std::vector<int32_t>& special_ids() const { return special_ids_; }  // Ascending.
@@ -97,6 +100,7 @@ class TextCodec {
   const void* const codec_;
   bool has_chat_template_ = false;
   int32_t vocab_size_ = 0;
+  int32_t max_token_bytes_ = 0;
   std::optional<int32_t> bos_id_;
   std::optional<int32_t> eos_id_;
   std::vector<int32_t> special_ids_;

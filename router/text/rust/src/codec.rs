@@ -33,6 +33,7 @@ pub struct Codec {
     clean_up_spaces: bool,
     lstrip_tokens: Vec<String>,
     vocab_size: u32,
+    max_token_bytes: usize,
     special_ids: Vec<i32>,
     named_ids: Vec<(String, i32)>,
     pub templates: Templates,
@@ -63,7 +64,7 @@ impl Codec {
         let named_ids = config.named_tokens.iter().filter_map(|(name, token)| {
             tokenizer.token_to_id(token.content()).map(|id| (name.clone(), id as i32))
         });
-        Ok(Codec {
+        let mut codec = Codec {
             decoder_kind: if only_byte_level(&decoder) {
                 DecoderKind::ByteLevel
             } else {
@@ -80,8 +81,46 @@ impl Codec {
             special_ids,
             named_ids: named_ids.collect(),
             templates,
+            max_token_bytes: 0,
             tokenizer,
-        })
+        };
+        codec.max_token_bytes = codec.find_max_token_bytes(max_id as i32);
+        Ok(codec)
+    }
+
+    /// No token stands for more bytes of text; 0 if this tokenizer has no such bound.
+    pub fn max_token_bytes(&self) -> usize {
+        self.max_token_bytes
+    }
+
+    fn find_max_token_bytes(&self, max_id: i32) -> usize {
+        // Spaces that an added token swallows, unknown characters that become one token, and
+        // normalizers that drop text have no bound. NFC makes text shorter by at most this much.
+        const MAX_COMPOSITION: usize = 4;
+        let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let swallows = added.values().any(|token| token.lstrip || token.rstrip);
+        let covers_bytes = self.decoder_kind == DecoderKind::ByteLevel || self.byte_fallback;
+        let Ok(normalizer) = serde_json::to_value(self.tokenizer.get_normalizer()) else {
+            return 0;
+        };
+        let kinds = normalizer_kinds(&normalizer);
+        let factor = if kinds.iter().all(|kind| *kind == "Prepend" || *kind == "Replace") {
+            1
+        } else if kinds == ["NFC"] {
+            MAX_COMPOSITION
+        } else {
+            0
+        };
+        if swallows || !covers_bytes || factor == 0 {
+            return 0;
+        }
+        let vocab = self.tokenizer.get_vocab(true);
+        let ids = vocab.into_values().filter_map(|id| i32::try_from(id).ok());
+        let lengths = ids.filter(|id| *id <= max_id).map(|id| match self.piece(id) {
+            Ok(piece) => piece.bytes.len(),
+            Err(_) => 0,
+        });
+        lengths.max().unwrap_or(0) * factor
     }
 
     pub fn vocab_size(&self) -> u32 {
@@ -120,15 +159,20 @@ impl Codec {
 
     pub fn decode(&self, ids: &[i32], skip_special_tokens: bool) -> Outcome<String> {
         let ids = ids.iter().map(|id| self.check_id(*id)).collect::<Outcome<Vec<u32>>>()?;
-        self.decode_known(&ids, skip_special_tokens)
+        let text = self.decode_known(&ids, skip_special_tokens)?;
+        Ok(if self.clean_up_spaces { clean_up(&text) } else { text })
     }
 
+    /// Without the clean-up of spaces.
     pub fn decode_known(&self, ids: &[u32], skip_special_tokens: bool) -> Outcome<String> {
         match self.tokenizer.decode(ids, skip_special_tokens) {
-            Ok(text) if self.clean_up_spaces => Ok(clean_up(text)),
             Ok(text) => Ok(text),
             Err(error) => Err(Failure::invalid(format!("the tokens cannot be decoded: {error}"))),
         }
+    }
+
+    pub fn cleans_up_spaces(&self) -> bool {
+        self.clean_up_spaces
     }
 
     pub fn check_id(&self, id: i32) -> Outcome<u32> {
@@ -289,6 +333,21 @@ fn find_decoder<'a>(decoder: &'a Value, kind: &str) -> Option<&'a Value> {
     parts.iter().find_map(|part| find_decoder(part, kind))
 }
 
+/// The types of the normalizers, in order.
+fn normalizer_kinds(normalizer: &Value) -> Vec<&str> {
+    if let Some(parts) = normalizer.get("normalizers").and_then(Value::as_array) {
+        return parts.iter().flat_map(normalizer_kinds).collect();
+    }
+    let content = normalizer.get("content").and_then(Value::as_str).unwrap_or_default();
+    match normalizer.get("type").and_then(Value::as_str) {
+        Some("Replace") => match normalizer.pointer("/pattern/String").and_then(Value::as_str) {
+            Some(pattern) if pattern.len() <= content.len() => vec!["Replace"],
+            _ => vec!["ReplaceByLess"],
+        },
+        kind => kind.into_iter().collect(),
+    }
+}
+
 fn only_byte_level(decoder: &Value) -> bool {
     match decoder.get("type").and_then(Value::as_str) {
         Some("ByteLevel") => true,
@@ -312,18 +371,27 @@ fn space_marker(decoder: &Value) -> Option<String> {
 }
 
 /// transformers' clean_up_tokenization, for tokenizers that are not BPE.
-fn clean_up(text: String) -> String {
-    const CHANGES: [(&str, &str); 10] = [
-        (" .", "."),
-        (" ?", "?"),
-        (" !", "!"),
-        (" ,", ","),
-        (" ' ", "'"),
-        (" n't", "n't"),
-        (" 'm", "'m"),
-        (" 's", "'s"),
-        (" 've", "'ve"),
-        (" 're", "'re"),
-    ];
-    CHANGES.iter().fold(text, |text, (from, to)| text.replace(from, to))
+const CLEAN_UPS: [(&str, &str); 10] = [
+    (" .", "."),
+    (" ?", "?"),
+    (" !", "!"),
+    (" ,", ","),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+];
+
+pub fn clean_up(text: &str) -> String {
+    CLEAN_UPS.iter().fold(text.to_string(), |text, (from, to)| text.replace(from, to))
+}
+
+/// The length of the text whose clean-up does not depend on what follows: before a space that
+/// stands at no apostrophe, as only the changes of those go beyond the next word's start.
+pub fn num_clean_bytes(text: &str) -> usize {
+    let mut words = text.as_bytes().windows(3);
+    let cut = words.rposition(|bytes| bytes[1] == b' ' && bytes[0] != b'\'' && bytes[2] != b'\'');
+    cut.map_or(0, |at| at + 1)
 }

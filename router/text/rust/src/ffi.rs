@@ -31,6 +31,7 @@ pub struct Info {
     vocab_size: i32,
     bos_id: i32,
     eos_id: i32,
+    max_token_bytes: i32,
     has_chat_template: bool,
 }
 
@@ -134,6 +135,7 @@ pub unsafe extern "C" fn baton_text_info(
             vocab_size: codec.vocab_size() as i32,
             bos_id: codec.named_id("bos_token"),
             eos_id: codec.named_id("eos_token"),
+            max_token_bytes: i32::try_from(codec.max_token_bytes()).unwrap_or(0),
             has_chat_template: codec.templates.has_default(),
         });
         Ok(id_bytes(codec.special_ids().iter().map(|id| *id as u32)))

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::codec::{Codec, DecoderKind};
+use crate::codec::{clean_up, num_clean_bytes, Codec, DecoderKind};
 use crate::failure::Outcome;
 
 /// Tokens held back at most, waiting for the rest of a character.
 const MAX_HELD_TOKENS: usize = 32;
+/// Bytes held back at most, waiting for a space.
+const MAX_UNCLEAN_BYTES: usize = 256;
 
 pub struct Decoder {
     codec: Arc<Codec>,
@@ -17,6 +19,8 @@ pub struct Decoder {
     ids: Vec<u32>,
     num_read: usize,
     read_text: String,
+    /// Text whose spaces are not cleaned up yet.
+    unclean: String,
 }
 
 impl Decoder {
@@ -28,6 +32,7 @@ impl Decoder {
             ids: Vec::new(),
             num_read: 0,
             read_text: String::new(),
+            unclean: String::new(),
         }
     }
 
@@ -42,7 +47,10 @@ impl Decoder {
                 self.pending.extend(self.codec.decoded_bytes(id));
                 Ok(take_text(&mut self.pending))
             }
-            DecoderKind::Other => self.push_window(id),
+            DecoderKind::Other => {
+                let piece = self.push_window(id)?;
+                Ok(self.clean(piece))
+            }
         }
     }
 
@@ -53,11 +61,30 @@ impl Decoder {
             self.pending.clear();
             return Ok(text);
         }
-        let text = if self.ids.len() > self.num_read { self.window_text()? } else { String::new() };
+        let mut text = std::mem::take(&mut self.unclean);
+        if self.ids.len() > self.num_read {
+            text += &self.window_text()?;
+        }
+        if self.codec.cleans_up_spaces() {
+            text = clean_up(&text);
+        }
         self.ids.clear();
         self.num_read = 0;
         self.read_text.clear();
         Ok(text)
+    }
+
+    fn clean(&mut self, piece: String) -> String {
+        if !self.codec.cleans_up_spaces() {
+            return piece;
+        }
+        self.unclean += &piece;
+        let length = match self.unclean.len() {
+            length if length > MAX_UNCLEAN_BYTES => length,
+            _ => num_clean_bytes(&self.unclean),
+        };
+        let rest = self.unclean.split_off(length);
+        clean_up(&std::mem::replace(&mut self.unclean, rest))
     }
 
     /// A token's text may depend on the one before (spaces, bytes of one character), so the new

@@ -1,21 +1,191 @@
 #include "router/text/text_codec.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/router/text/text_goldens.h"
 
 namespace baton {
 namespace {
 
-constexpr char kModelDir[] = BATON_SOURCE_DIR "/deploy/models/tiny-kjv";
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Ids = std::vector<int32_t>;
 
-TEST(TextCodecTest, RendersTheModelsTemplate) {
-  auto codec = TextCodec::Load(kModelDir);
-  ASSERT_TRUE(codec.ok()) << codec.status();
-  auto text = (*codec)->ApplyChatTemplate(R"([{"role":"user","content":" Hi "}])", {});
-  ASSERT_TRUE(text.ok()) << text.status();
-  EXPECT_EQ(*text, "<|begin_of_text|><|user|>\nHi<|end|>\n<|assistant|>\n");
-  auto ids = (*codec)->Encode(*text, false);
-  ASSERT_TRUE(ids.ok());
-  EXPECT_EQ(*(*codec)->Decode(*ids, false), *text);
+class TextCodecTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { codec_ = LoadOrFail(kTinyKjv).release(); }
+  static void TearDownTestSuite() { delete codec_; }
+  void SetUp() override { ASSERT_NE(codec_, nullptr); }
+
+  static TextCodec* codec_;
+};
+
+TextCodec* TextCodecTest::codec_ = nullptr;
+
+TEST_F(TextCodecTest, EncodesAndDecodesAsTransformers) {
+  const auto& cases = TextGoldens()["encode"];
+  ASSERT_GE(cases.size(), 60u);
+  for (const auto& c : cases) {
+    const std::string text = c["text"];
+    SCOPED_TRACE(text);
+    EXPECT_EQ(codec_->Encode(text, false).value(), c["ids"].get<Ids>());
+    EXPECT_EQ(codec_->Encode(text, true).value(), c["ids_special"].get<Ids>());
+    const Ids ids = c["ids"];
+    EXPECT_EQ(codec_->Decode(ids, false).value(), c["decoded"].get<std::string>());
+    EXPECT_EQ(codec_->Decode(ids, true).value(), c["decoded_skip"].get<std::string>());
+  }
+}
+
+TEST_F(TextCodecTest, EncodesLongTextsAsTransformers) {
+  for (const auto& c : TextGoldens()["encode_long"]) {
+    std::string text;
+    for (int i = 0; i < c["times"].get<int>(); ++i) {
+      text += c["text"].get<std::string>();
+    }
+    const Ids ids = codec_->Encode(text, false).value();
+    uint32_t checksum = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      checksum += static_cast<uint32_t>(i + 1) * static_cast<uint32_t>(ids[i]);
+    }
+    EXPECT_EQ(ids.size(), c["num_ids"].get<size_t>()) << c["text"];
+    EXPECT_EQ(checksum, c["checksum"].get<uint32_t>()) << c["text"];
+  }
+}
+
+TEST_F(TextCodecTest, DecodesRandomIdsAsTransformers) {
+  for (const auto& c : TextGoldens()["decode"]) {
+    const Ids ids = c["ids"];
+    EXPECT_EQ(codec_->Decode(ids, false).value(), c["text"].get<std::string>()) << c["ids"];
+    EXPECT_EQ(codec_->Decode(ids, true).value(), c["text_skip"].get<std::string>()) << c["ids"];
+  }
+}
+
+TEST_F(TextCodecTest, OtherKindsOfTokenizersWorkAsInTransformers) {
+  for (const auto& kind : TextGoldens()["other_tokenizers"]) {
+    SCOPED_TRACE(kind["name"].get<std::string>());
+    TempModelDir dir;
+    dir.Write("tokenizer.json", kind["tokenizer"].dump());
+    dir.Write("tokenizer_config.json", kind["config"].dump());
+    const auto codec = LoadOrFail(dir.path());
+    ASSERT_NE(codec, nullptr);
+    for (const auto& c : kind["texts"]) {
+      EXPECT_EQ(codec->Encode(c["text"].get<std::string>(), false).value(), c["ids"].get<Ids>());
+      EXPECT_EQ(codec->Decode(c["ids"].get<Ids>(), false).value(), c["decoded"]) << c["text"];
+      EXPECT_EQ(codec->Decode(c["ids"].get<Ids>(), true).value(), c["decoded_skip"]) << c["text"];
+    }
+    for (const auto& c : kind["decode"]) {
+      EXPECT_EQ(codec->Decode(c["ids"].get<Ids>(), false).value(), c["text"]) << c["ids"];
+      EXPECT_EQ(codec->Decode(c["ids"].get<Ids>(), true).value(), c["text_skip"]) << c["ids"];
+    }
+  }
+}
+
+TEST_F(TextCodecTest, KnowsVocabularyAndSpecialTokens) {
+  EXPECT_EQ(codec_->vocab_size(), 4096);
+  EXPECT_EQ(codec_->bos_id(), 0);
+  EXPECT_EQ(codec_->eos_id(), 1);
+  EXPECT_THAT(codec_->special_ids(), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_TRUE(codec_->has_chat_template());
+}
+
+TEST_F(TextCodecTest, NoTokenIsLongerThanItsBound) {
+  const int32_t bound = codec_->max_token_bytes();
+  size_t longest = 0;
+  for (int32_t id = 0; id < codec_->vocab_size(); ++id) {
+    longest = std::max(longest, codec_->TokenToBytesOrText(id).value().bytes.size());
+  }
+  EXPECT_EQ(static_cast<size_t>(bound), longest);
+  EXPECT_GT(bound, 4);
+}
+
+TEST_F(TextCodecTest, RefusesIdsOutsideOfTheVocabulary) {
+  for (const int32_t id : {-1, 4096, 1 << 30, std::numeric_limits<int32_t>::min(),
+                           std::numeric_limits<int32_t>::max()}) {
+    const auto text = codec_->Decode(Ids{70, id, 71}, false);
+    EXPECT_EQ(text.status().code(), absl::StatusCode::kOutOfRange);
+    EXPECT_THAT(std::string(text.status().message()), HasSubstr(std::to_string(id)));
+    EXPECT_EQ(codec_->TokenToBytesOrText(id).status().code(), absl::StatusCode::kOutOfRange);
+  }
+  EXPECT_FALSE(codec_->Decode(Ids(100000, 4096), true).ok());
+}
+
+TEST_F(TextCodecTest, RefusesTextThatIsNotUtf8) {
+  for (const std::string text : {"\xff", "abc\x80", "\xed\xa0\x80", "\xc3", "\xf5\x80\x80\x80"}) {
+    EXPECT_EQ(codec_->Encode(text, true).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_THAT(std::string(codec_->Encode("abc\x80", true).status().message()), HasSubstr("byte 3"));
+}
+
+TEST_F(TextCodecTest, TokensJoinToTheBytesOfTheText) {
+  const std::string text = "caf\u00e9 \U0001F600 \u4f60 and the <|user|>\n";
+  std::string bytes;
+  const Ids ids = codec_->Encode(text, false).value();
+  for (const int32_t id : ids) {
+    bytes += codec_->TokenToBytesOrText(id).value().bytes;
+  }
+  EXPECT_EQ(bytes, text);
+}
+
+TEST_F(TextCodecTest, TokensOfEqualTextHaveTheirOwnBytes) {
+  std::set<std::string> bytes;
+  int num_halves = 0;
+  for (int32_t id = 6; id < 262; ++id) {
+    const TokenPiece piece = codec_->TokenToBytesOrText(id).value();
+    EXPECT_FALSE(piece.special);
+    EXPECT_TRUE(bytes.insert(piece.bytes).second) << id;
+    num_halves += piece.text == "\uFFFD";
+  }
+  EXPECT_EQ(num_halves, 128);
+}
+
+TEST_F(TextCodecTest, SpecialTokensAreMarked) {
+  const TokenPiece piece = codec_->TokenToBytesOrText(2).value();
+  EXPECT_EQ(piece.text, "<|user|>");
+  EXPECT_EQ(piece.bytes, "<|user|>");
+  EXPECT_TRUE(piece.special);
+}
+
+// A quadratic step anywhere would take hours here and end at the test's time limit.
+TEST_F(TextCodecTest, EncodesLongRunsWithoutHanging) {
+  for (const std::string unit : {"a", " ", "\n", " \n", "!", "1", "'", "\U0001F600", "<|",
+                                 "<|end|>", "e\u0301", "\r\n\t "}) {
+    std::string text;
+    while (text.size() < (size_t{256} << 10)) {
+      text += unit;
+    }
+    const auto ids = codec_->Encode(text, false);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    EXPECT_EQ(codec_->Decode(*ids, false).value(), text);
+  }
+}
+
+TEST_F(TextCodecTest, ServesManyThreadsAtOnce) {
+  const std::string text = "In the beginning God created the heaven and the earth.";
+  const Ids expected = codec_->Encode(text, true).value();
+  std::vector<int> num_wrong(8, 0);
+  {
+    std::vector<std::jthread> threads;
+    for (int& wrong : num_wrong) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 50; ++i) {
+          const auto ids = codec_->Encode(text, true);
+          const auto back = codec_->Decode(expected, true);
+          const auto chat = codec_->ApplyChatTemplate(R"([{"role":"user","content":"x"}])", {});
+          wrong += !ids.ok() || *ids != expected || !back.ok() || *back != text || !chat.ok() ||
+                   *chat != "<|begin_of_text|><|user|>\nx<|end|>\n<|assistant|>\n";
+        }
+      });
+    }
+  }
+  EXPECT_THAT(num_wrong, ::testing::Each(0));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, Value};
 
 use super::call::Arguments;
 use super::json;
-use super::limits::Text;
+use super::limits::{self, Text};
 use super::methods::{self, check_widths};
 use super::operators::to_int;
 use super::python::{as_float, as_int, int_value, is_int, type_name};
@@ -62,10 +62,16 @@ pub fn register(env: &mut Environment) {
     ];
     for (name, function) in own {
         env.add_filter(name, move |value: Value, args: Rest<Value>, kwargs: Kwargs| {
+            // `map` calls filters in one instruction, so each of them looks at the limits.
+            limits::check()?;
             function(&value, &Arguments::new(name, args, kwargs))
         });
     }
     env.add_filter("\u{1}iter", iterate);
+    env.add_filter("\u{1}sequence", |value: Value| match value.is_true() {
+        true => list(items(&value)?),
+        false => list(Vec::new()),
+    });
 }
 
 /// What a for loop goes over.
@@ -178,11 +184,8 @@ fn indent(value: &Value, args: &Arguments) -> Result<Value, Error> {
         _ => " ".repeat(args.int(0, "width")?.unwrap_or(4).clamp(0, 1000) as usize),
     };
     let (first, blank) = (args.flag(1, "first", false), args.flag(2, "blank", false));
-    let source = to_text(value)? + "\n";
-    let mut lines = text::split_lines(&source, false);
-    if lines.last() == Some(&"") && lines.len() > 1 && !source.ends_with("\n\n") {
-        lines.pop();
-    }
+    let source = args.as_text(value)? + "\n";
+    let lines = text::split_lines(&source, false);
     let mut out = Text::default();
     for (i, line) in lines.iter().enumerate() {
         if i > 0 {

@@ -4,21 +4,22 @@ use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, Value};
 
 use super::call::Arguments;
-use super::limits::refuse;
+use super::limits::{now_s, refuse};
 use super::operators::{contains, order_test};
 use super::python::{as_int, is_int};
+use super::text;
 use super::values::{check_key, items, list, operation, to_text, Dict, Entries, Namespace};
 
 /// The sandbox of Jinja2 has the same limit.
 const MAX_RANGE: usize = 100_000;
 
-pub fn register(env: &mut Environment, now_s: Option<i64>) {
+pub fn register(env: &mut Environment) {
     register_tests(env);
     env.remove_global("debug");
     env.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
         Err(refuse(to_text(&message)?))
     });
-    env.add_function("strftime_now", move |format: String| local_time(&format, now_s));
+    env.add_function("strftime_now", |format: String| local_time(&format));
     env.add_function("range", |args: Rest<Value>| range(&args));
     env.add_function("dict", |args: Rest<Value>, kwargs: Kwargs| {
         dict(&Arguments::new("dict", args, kwargs))
@@ -55,6 +56,11 @@ fn register_tests(env: &mut Environment) {
         matches!(value.kind(), ValueKind::Plain)
             && value.downcast_object_ref::<Namespace>().is_none()
     });
+    for (name, method) in [("lower", "islower"), ("upper", "isupper")] {
+        env.add_test(name, move |value: Value| -> Result<bool, Error> {
+            Ok(text::classify(&to_text(&value)?, method).unwrap_or(false))
+        });
+    }
     env.add_test("in", |value: Value, container: Value| contains(&container, &value));
     let comparisons = [
         ("==", ["eq", "equalto", "=="]),
@@ -133,7 +139,7 @@ fn namespace(args: &Arguments) -> Result<Value, Error> {
 }
 
 /// strftime of the C library in the local time zone, as Python's datetime.now().strftime.
-fn local_time(format: &str, now_s: Option<i64>) -> Result<Value, Error> {
+fn local_time(format: &str) -> Result<Value, Error> {
     if format.is_empty() {
         return Ok(Value::from(""));
     }
@@ -143,7 +149,7 @@ fn local_time(format: &str, now_s: Option<i64>) -> Result<Value, Error> {
     let mut buffer = vec![0u8; 1024 + 16 * format.len().min(65536)];
     // SAFETY: all pointers are to live values, and the buffer's length is the one given.
     let length = unsafe {
-        let now = now_s.unwrap_or_else(|| libc::time(std::ptr::null_mut()));
+        let now = now_s().unwrap_or_else(|| libc::time(std::ptr::null_mut()));
         let mut parts: libc::tm = std::mem::zeroed();
         if libc::localtime_r(&now, &mut parts).is_null() {
             return Err(bad());

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use minijinja::{Error, ErrorKind};
 
-pub const MAX_INSTRUCTIONS: u64 = 4_000_000;
-pub const MAX_TIME: Duration = Duration::from_secs(5);
-const MAX_MEMORY_BYTES: isize = 512 << 20;
+pub const MAX_INSTRUCTIONS: u64 = 20_000_000;
+pub const MAX_TIME: Duration = Duration::from_secs(3);
+const MAX_MEMORY_BYTES: isize = 256 << 20;
 /// Also of what is captured on the way ({% set %} blocks, macros).
-const MAX_OUTPUT_BYTES: usize = 64 << 20;
-pub const MAX_STRING_BYTES: usize = 64 << 20;
+const MAX_OUTPUT_BYTES: usize = 32 << 20;
+pub const MAX_STRING_BYTES: usize = 32 << 20;
 /// Nested values are walked and dropped recursively; this is for the deepest of them.
 pub const STACK_BYTES: usize = 256 << 20;
 
@@ -21,6 +21,7 @@ thread_local! {
     static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
     static OUTPUT_BYTES: Cell<usize> = const { Cell::new(0) };
     static DEADLINE: Cell<Option<Instant>> = const { Cell::new(None) };
+    static NOW_S: Cell<Option<i64>> = const { Cell::new(None) };
     static REFUSAL: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -56,11 +57,16 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// Starts this thread's rendering.
-pub fn begin() {
+/// Starts this thread's rendering. `now_s` is the time that templates see; None = the clock.
+pub fn begin(now_s: Option<i64>) {
+    NOW_S.with(|now| now.set(now_s));
     LIVE_BYTES.with(|live| live.set(0));
     OUTPUT_BYTES.with(|bytes| bytes.set(0));
     DEADLINE.with(|deadline| deadline.set(Some(Instant::now() + MAX_TIME)));
+}
+
+pub fn now_s() -> Option<i64> {
+    NOW_S.with(Cell::get)
 }
 
 pub fn exceeded(what: &str) -> Error {

@@ -1,13 +1,97 @@
 //! Methods of Python's str, list and dict. Anything else is unknown, so it is an error; methods
 //! that change their object are refused, as in the sandbox that transformers uses.
 
+use std::sync::Arc;
+
 use minijinja::formatting::{format, FormatStyle};
+use minijinja::value::{Object, ObjectRepr};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::call::{is_sequence, Arguments};
 use super::limits::{self, Text};
 use super::text::{self, Side};
-use super::values::{items, list, operation, to_text, tuple, Entries};
+use super::values::{check_count, items, list, operation, to_text, tuple, Dict, Entries, List};
+
+const DICT_METHODS: [&str; 5] = ["get", "keys", "values", "items", "copy"];
+const LIST_METHODS: [&str; 3] = ["count", "index", "copy"];
+const TEXT_METHODS: [&str; 40] = [
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "endswith",
+    "find",
+    "format",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "isidentifier",
+    "islower",
+    "isnumeric",
+    "isspace",
+    "istitle",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "upper",
+];
+
+/// A method that was named but not called yet.
+#[derive(Debug)]
+pub struct Method {
+    pub target: Value,
+    pub name: String,
+}
+
+impl Object for Method {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, args: &[Value]) -> Result<Value, Error> {
+        self.target.call_method(state, &self.name, args)
+    }
+
+    fn render(self: &Arc<Self>, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "<method {}>", self.name)
+    }
+}
+
+pub fn is_method(value: &Value, name: &str) -> bool {
+    if value.as_str().is_some() {
+        TEXT_METHODS.contains(&name)
+    } else if value.downcast_object_ref::<Dict>().is_some() {
+        DICT_METHODS.contains(&name)
+    } else {
+        value.downcast_object_ref::<List>().is_some() && LIST_METHODS.contains(&name)
+    }
+}
+
+/// The sandbox hides these, and members of the same name with them.
+pub fn changes_dict(name: &str) -> bool {
+    ["clear", "pop", "popitem", "setdefault", "update"].contains(&name)
+}
 
 fn unknown() -> Error {
     Error::from(ErrorKind::UnknownMethod)
@@ -42,7 +126,7 @@ pub fn call_dict(entries: &Entries, method: &str, args: &[Value]) -> Result<Valu
         "keys" => list(entries.keys().cloned().collect()),
         "values" => list(entries.values().cloned().collect()),
         "items" => list(pairs(entries)?),
-        "copy" => super::values::Dict::build(entries.clone()),
+        "copy" => Dict::build(entries.clone()),
         _ => Err(unknown()),
     }
 }
@@ -92,7 +176,7 @@ pub fn call_text(
         }
         "split" => split(text, &args, false),
         "rsplit" => split(text, &args, true),
-        "splitlines" => list(strings(text::split_lines(text, args.flag(0, "keepends", false)))),
+        "splitlines" => list(strings(text::split_lines(text, args.flag(0, "keepends", false)))?),
         "partition" => partition(text, &args.text(0, "sep")?, false),
         "rpartition" => partition(text, &args.text(0, "sep")?, true),
         "join" => join(text, &args.get(0, "iterable").unwrap_or_default()),
@@ -103,8 +187,9 @@ pub fn call_text(
     }
 }
 
-fn strings(pieces: Vec<&str>) -> Vec<Value> {
-    pieces.into_iter().map(Value::from).collect()
+fn strings(pieces: Vec<&str>) -> Result<Vec<Value>, Error> {
+    check_count(pieces.len())?;
+    Ok(pieces.into_iter().map(Value::from).collect())
 }
 
 /// str.format; widths are bounded before, as they ask for memory.
@@ -168,7 +253,7 @@ fn split(text: &str, args: &Arguments, from_right: bool) -> Result<Value, Error>
             }
         }
     };
-    list(strings(pieces))
+    list(strings(pieces)?)
 }
 
 fn partition(text: &str, separator: &str, from_right: bool) -> Result<Value, Error> {
@@ -180,7 +265,7 @@ fn partition(text: &str, separator: &str, from_right: bool) -> Result<Value, Err
         Some((head, tail)) => vec![head, separator, tail],
         None if from_right => vec!["", "", text],
         None => vec![text, "", ""],
-    }))
+    })?)
 }
 
 fn join(separator: &str, values: &Value) -> Result<Value, Error> {

@@ -37,6 +37,7 @@ pub struct Request<'a> {
 pub struct Templates {
     sources: BTreeMap<String, TemplateSource>,
     special_tokens: Vec<(String, String)>,
+    environment: minijinja::Environment<'static>,
 }
 
 /// Parameters of apply_chat_template that are no template variables.
@@ -68,7 +69,7 @@ impl Templates {
                 })?;
             }
         }
-        Ok(Templates { sources, special_tokens })
+        Ok(Templates { sources, special_tokens, environment: render::environment() })
     }
 
     pub fn has_default(&self) -> bool {
@@ -87,7 +88,7 @@ impl Templates {
         variables.extend(parse_kwargs(request.kwargs_json)?);
         let source = self.choose(request.chat_template, !variables["tools"].is_null())?;
         variables.insert("messages".into(), messages);
-        render::render(&source, variables, request.now_s)
+        render::render(&self.environment, &source, variables, request.now_s)
     }
 
     /// As transformers: a name, a template itself, or the model's default.

@@ -9,7 +9,7 @@ use minijinja::{Environment, Error, Value};
 
 use super::call::is_sequence;
 use super::limits::{self, exceeded, Text};
-use super::methods::check_widths;
+use super::methods::{self, check_widths, Method};
 use super::python::{as_float, as_int, int_value, is_int, type_name};
 use super::text;
 use super::values::{self, check_key, items, list, operation, Dict, Entries, List, Namespace};
@@ -26,6 +26,7 @@ pub fn register(env: &mut Environment) {
     env.add_filter("\u{1}pow", |a: Value, b: Value| checked(arithmetic("**", &a, &b)));
     env.add_filter("\u{1}concat", |a: Value, b: Value| checked(concat(&a, &b)));
     env.add_filter("\u{1}compare", |a: Value, rest: Rest<Value>| checked(compare_chain(a, &rest)));
+    env.add_filter("\u{1}attr", |a: Value, name: String| checked(attr(&a, &name)));
     env.add_filter("\u{1}item", |a: Value, key: Value| checked(item(&a, &key)));
     env.add_filter("\u{1}slice", |a: Value, b: Value, c: Value, d: Value| {
         checked(slice(&a, [b, c, d]))
@@ -100,17 +101,31 @@ fn float_arithmetic(operator: &str, x: f64, y: f64) -> Result<Value, Error> {
     if y == 0.0 && matches!(operator, "/" | "//" | "%") {
         return Err(operation(format!("{operator} by zero")));
     }
-    let floored = x - y * (x / y).floor();
-    let remainder = if x % y == 0.0 { 0.0f64.copysign(y) } else { floored };
+    let (quotient, remainder) = divide_floats(x, y);
     Ok(Value::from(match operator {
         "+" => x + y,
         "-" => x - y,
         "*" => x * y,
         "/" => x / y,
-        "//" => (x / y).floor(),
+        "//" => quotient,
         "%" => remainder,
         _ => x.powf(y),
     }))
+}
+
+/// float_divmod of CPython.
+fn divide_floats(x: f64, y: f64) -> (f64, f64) {
+    let mut remainder = x % y;
+    let mut quotient = (x - remainder) / y;
+    if remainder == 0.0 {
+        remainder = 0.0f64.copysign(y);
+    } else if (remainder < 0.0) != (y < 0.0) {
+        remainder += y;
+        quotient -= 1.0;
+    }
+    let floor = quotient.floor();
+    let rounded = if quotient - floor > 0.5 { floor + 1.0 } else { floor };
+    (if quotient == 0.0 { 0.0f64.copysign(x / y) } else { rounded }, remainder)
 }
 
 fn multiply(a: &Value, b: &Value) -> Result<Value, Error> {
@@ -253,16 +268,37 @@ pub fn contains(container: &Value, wanted: &Value) -> Result<bool, Error> {
     Err(unsupported("in", wanted, container))
 }
 
-/// `a[key]`; what is not there is undefined.
+/// `a.name`: a method, or else an item; what is not there is undefined.
+fn attr(a: &Value, name: &str) -> Result<Value, Error> {
+    if a.is_undefined() {
+        return Err(operation(format!("an undefined value has no attribute {name:?}")));
+    }
+    if methods::is_method(a, name) {
+        return Ok(Value::from_object(Method { target: a.clone(), name: name.to_string() }));
+    }
+    if let Some(dict) = a.downcast_object_ref::<Dict>() {
+        let found = dict.entries.get(&Value::from(name)).cloned();
+        return Ok(found.filter(|_| !methods::changes_dict(name)).unwrap_or_default());
+    }
+    Ok(a.get_attr(name).unwrap_or_default())
+}
+
+/// `a[key]`: an item, or else a method; what is not there is undefined.
 fn item(a: &Value, key: &Value) -> Result<Value, Error> {
     if a.is_undefined() {
         return Err(operation(format!("an undefined value has no item {}", values::to_text(key)?)));
     }
     if let Some(dict) = a.downcast_object_ref::<Dict>() {
-        return Ok(match check_key(key) {
-            Ok(()) => dict.entries.get(key).cloned().unwrap_or_default(),
-            Err(_) => Value::UNDEFINED,
-        });
+        let found = check_key(key).ok().and_then(|()| dict.entries.get(key));
+        if let Some(value) = found {
+            return Ok(value.clone());
+        }
+    }
+    if let Some(name) = key.as_str() {
+        return match a.downcast_object_ref::<Dict>().is_some() && methods::changes_dict(name) {
+            true => Ok(Value::UNDEFINED),
+            false => attr(a, name),
+        };
     }
     let Some(text) = a.as_str() else {
         return Ok(a.get_item(key).unwrap_or_default());
@@ -307,7 +343,10 @@ fn slice(a: &Value, bounds: [Value; 3]) -> Result<Value, Error> {
         let picked = positions(start, stop, step, list.items.len());
         return List::build(picked.map(|i| list.items[i].clone()).collect(), list.tuple);
     }
-    Err(operation(format!("{} cannot be sliced", type_name(a))))
+    if a.is_undefined() {
+        return Err(operation("an undefined value cannot be sliced".to_string()));
+    }
+    Ok(Value::UNDEFINED)
 }
 
 /// PySlice_AdjustIndices: the first index and the one that is no longer in.

@@ -15,19 +15,20 @@ use crate::model_files::TemplateSource;
 
 /// Parses a template without running it.
 pub fn validate(source: &str) -> Outcome<()> {
-    on_own_thread(|| {
+    on_own_thread(None, || {
         let source = replace_generation_tags(source);
         parse(&source).map(drop).map_err(|error| Failure::invalid(describe(&error)))
     })
 }
 
 pub fn render(
+    env: &Environment<'static>,
     template: &TemplateSource,
     variables: Map<String, Json>,
     now_s: Option<i64>,
 ) -> Outcome<String> {
-    on_own_thread(move || {
-        let result = run(&template.source, variables, now_s);
+    on_own_thread(now_s, move || {
+        let result = run(env, &template.source, variables);
         let refusal = limits::take_refusal();
         result.map_err(|error| {
             let reason = refusal.unwrap_or_else(|| describe(&error));
@@ -36,10 +37,13 @@ pub fn render(
     })
 }
 
-fn on_own_thread<T: Send>(work: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
+fn on_own_thread<T: Send>(
+    now_s: Option<i64>,
+    work: impl FnOnce() -> Outcome<T> + Send,
+) -> Outcome<T> {
     let internal = |message: &str| Failure::new(INTERNAL, format!("chat template: {message}"));
     let guarded = || {
-        limits::begin();
+        limits::begin(now_s);
         catch_unwind(AssertUnwindSafe(work))
             .unwrap_or_else(|_| Err(internal("it met a case that is not handled")))
     };
@@ -63,21 +67,25 @@ fn parse(source: &str) -> Result<machinery::ast::Stmt<'_>, Error> {
     rewrite::rewrite(&parsed)
 }
 
-fn run(source: &str, variables: Map<String, Json>, now_s: Option<i64>) -> Result<String, Error> {
+fn run(
+    env: &Environment<'static>,
+    source: &str,
+    variables: Map<String, Json>,
+) -> Result<String, Error> {
     let source = replace_generation_tags(source);
     let mut generator = CodeGenerator::new("template", &source);
     generator.compile_stmt(&parse(&source)?);
     let (instructions, blocks) = generator.finish();
     let root = Dict::build(super::to_entries(&variables)?)?;
     drop(variables);
-    let env = environment(now_s);
     let mut text = String::new();
     let mut out = machinery::make_string_output(&mut text);
-    machinery::eval(&env, &instructions, root, &blocks, &mut out, AutoEscape::None)?;
+    machinery::eval(env, &instructions, root, &blocks, &mut out, AutoEscape::None)?;
     Ok(text)
 }
 
-fn environment<'a>(now_s: Option<i64>) -> Environment<'a> {
+/// What every template of this library runs in.
+pub fn environment() -> Environment<'static> {
     let mut env = Environment::new();
     env.set_debug(false);
     env.set_fuel(Some(limits::MAX_INSTRUCTIONS));
@@ -86,7 +94,7 @@ fn environment<'a>(now_s: Option<i64>) -> Environment<'a> {
     env.set_unknown_method_callback(methods::call_text);
     operators::register(&mut env);
     filters::register(&mut env);
-    globals::register(&mut env, now_s);
+    globals::register(&mut env);
     env
 }
 

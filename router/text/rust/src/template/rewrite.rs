@@ -11,6 +11,8 @@ type Built<T> = Result<T, Error>;
 
 /// Arguments of one call; longer literals are built in parts.
 const MAX_ITEMS: usize = 500;
+/// Filters that take anything false for an empty sequence.
+const LAZY: [&str; 5] = ["map", "select", "reject", "selectattr", "rejectattr"];
 const TEMPORARY: &str = "\u{1}value";
 
 pub fn rewrite<'a>(stmt: &Stmt<'a>) -> Built<Stmt<'a>> {
@@ -192,7 +194,7 @@ fn expr<'a>(e: &Expr<'a>) -> Built<Expr<'a>> {
         }
         Expr::UnaryOp(u) => match u.op {
             ast::UnaryOpKind::Not => {
-                let not = ast::UnaryOp { op: ast::UnaryOpKind::Not, expr: expr(&u.expr)? };
+                let not = ast::UnaryOp { op: ast::UnaryOpKind::Not, expr: opaque(expr(&u.expr)?) };
                 Expr::UnaryOp(node(not, span))
             }
             ast::UnaryOpKind::Neg => {
@@ -221,11 +223,11 @@ fn expr<'a>(e: &Expr<'a>) -> Built<Expr<'a>> {
             Expr::IfExpr(node(result, span))
         }
         Expr::Filter(f) => {
-            let filter = ast::Filter {
-                name: f.name,
-                expr: f.expr.as_ref().map(expr).transpose()?,
-                args: call_args(&f.args)?,
-            };
+            let mut input = f.expr.as_ref().map(expr).transpose()?;
+            if LAZY.contains(&f.name) {
+                input = input.map(|input| apply("\u{1}sequence", input, Vec::new(), span));
+            }
+            let filter = ast::Filter { name: f.name, expr: input, args: call_args(&f.args)? };
             apply("\u{1}adopt", Expr::Filter(node(filter, span)), Vec::new(), span)
         }
         Expr::Test(t) => {
@@ -233,12 +235,19 @@ fn expr<'a>(e: &Expr<'a>) -> Built<Expr<'a>> {
             apply("\u{1}check", Expr::Test(node(test, span)), Vec::new(), span)
         }
         Expr::GetAttr(g) => {
-            Expr::GetAttr(node(ast::GetAttr { expr: expr(&g.expr)?, name: g.name }, span))
+            let name = constant(Value::from(g.name), span);
+            apply("\u{1}attr", expr(&g.expr)?, vec![name], span)
         }
         Expr::GetItem(g) => {
             apply("\u{1}item", expr(&g.expr)?, vec![expr(&g.subscript_expr)?], span)
         }
-        Expr::Call(c) => Expr::Call(node(call(c)?, span)),
+        Expr::Call(c) => {
+            let result = Expr::Call(node(call(c)?, span));
+            match c.identify_call() {
+                ast::CallType::Method(..) => apply("\u{1}check", result, Vec::new(), span),
+                _ => result,
+            }
+        }
         Expr::List(l) => literal("\u{1}list", &l.items, span)?,
         Expr::Tuple(t) => literal("\u{1}tuple", &t.items, span)?,
         Expr::Map(m) => map(m, span)?,
@@ -249,7 +258,8 @@ fn binary<'a>(b: &ast::BinOp<'a>, span: Span) -> Built<Expr<'a>> {
     let (left, right) = (expr(&b.left)?, expr(&b.right)?);
     let name = match b.op {
         BinOpKind::ScAnd | BinOpKind::ScOr => {
-            return Ok(Expr::BinOp(node(ast::BinOp { op: b.op, left, right }, span)));
+            let logical = ast::BinOp { op: b.op, left: opaque(left), right };
+            return Ok(Expr::BinOp(node(logical, span)));
         }
         BinOpKind::Add => "\u{1}add",
         BinOpKind::Sub => "\u{1}sub",
@@ -270,6 +280,17 @@ fn binary<'a>(b: &ast::BinOp<'a>, span: Span) -> Built<Expr<'a>> {
     Ok(apply(name, left, vec![right], span))
 }
 
+/// Keeps the compiler from folding constants, which it tries anew at each level of a chain.
+fn opaque(e: Expr) -> Expr {
+    match e {
+        Expr::BinOp(_) | Expr::UnaryOp(_) => {
+            let span = e.span();
+            apply("\u{1}check", e, Vec::new(), span)
+        }
+        _ => e,
+    }
+}
+
 fn compare_two<'a>(op: &'static str, left: Expr<'a>, right: Expr<'a>, span: Span) -> Expr<'a> {
     apply("\u{1}compare", left, vec![constant(Value::from(op), span), right], span)
 }
@@ -288,7 +309,14 @@ fn comparison(op: CompareOpKind) -> &'static str {
 }
 
 fn call<'a>(c: &ast::Call<'a>) -> Built<ast::Call<'a>> {
-    Ok(ast::Call { expr: expr(&c.expr)?, args: call_args(&c.args)? })
+    // An attribute that is called stays one: that is a method call.
+    let function = match &c.expr {
+        Expr::GetAttr(g) => {
+            Expr::GetAttr(node(ast::GetAttr { expr: expr(&g.expr)?, name: g.name }, g.span()))
+        }
+        other => expr(other)?,
+    };
+    Ok(ast::Call { expr: function, args: call_args(&c.args)? })
 }
 
 fn call_args<'a>(args: &[CallArg<'a>]) -> Built<Vec<CallArg<'a>>> {

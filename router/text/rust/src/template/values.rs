@@ -11,7 +11,7 @@ use super::limits::{self, exceeded, Text};
 use super::methods;
 
 const MAX_DEPTH: u32 = 200;
-const MAX_SIZE_BYTES: usize = 256 << 20;
+const MAX_SIZE_BYTES: usize = 128 << 20;
 const NODE_BYTES: usize = 24;
 
 /// Of a value with all that is in it; what is in it twice counts twice.
@@ -69,17 +69,27 @@ impl Measure {
 pub struct List {
     pub items: Vec<Value>,
     pub tuple: bool,
+    /// Names of the items, if they can be had by name too.
+    names: &'static [&'static str],
     measure: Measure,
 }
 
 impl List {
     pub fn build(items: Vec<Value>, tuple: bool) -> Result<Value, Error> {
+        List::named(items, tuple, &[])
+    }
+
+    fn named(
+        items: Vec<Value>,
+        tuple: bool,
+        names: &'static [&'static str],
+    ) -> Result<Value, Error> {
         let mut measure = Measure::default();
         for item in &items {
             measure.add(item)?;
         }
         let measure = measure.close()?;
-        Ok(Value::from_object(List { items, tuple, measure }))
+        Ok(Value::from_object(List { items, tuple, names, measure }))
     }
 }
 
@@ -89,6 +99,10 @@ impl Object for List {
     }
 
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        if let Some(name) = key.as_str() {
+            let index = self.names.iter().position(|known| *known == name)?;
+            return self.items.get(index).cloned();
+        }
         let index = key.as_i64().filter(|_| key.kind() == ValueKind::Number)?;
         let length = self.items.len() as i64;
         let index = if index < 0 { index + length } else { index };
@@ -221,12 +235,21 @@ pub fn check_key(key: &Value) -> Result<(), Error> {
     }
 }
 
+/// Refuses a list of so many items before it takes the memory.
+pub fn check_count(num_items: usize) -> Result<(), Error> {
+    if num_items > MAX_SIZE_BYTES / NODE_BYTES {
+        return Err(exceeded("a list or dict is too large"));
+    }
+    Ok(())
+}
+
 /// The items of anything that a for loop takes.
 pub fn items(value: &Value) -> Result<Vec<Value>, Error> {
     if let Some(list) = value.downcast_object_ref::<List>() {
         return Ok(list.items.clone());
     }
     if let Some(text) = value.as_str() {
+        check_count(text.len() / 4)?;
         return Ok(text.chars().map(Value::from).collect());
     }
     if value.is_none() || value.is_number() {
@@ -257,12 +280,15 @@ fn adopt_below(value: Value, depth: u32) -> Result<Value, Error> {
     }
     match value.kind() {
         ValueKind::Seq | ValueKind::Iterable => {
-            let tuple = value.is_tuple();
+            // What groupby makes.
+            let is_group = value.get_attr("grouper").is_ok_and(|found| !found.is_undefined());
+            let names: &[&str] = if is_group { &["grouper", "list"] } else { &[] };
+            let tuple = value.is_tuple() || is_group;
             let mut adopted = Vec::new();
             for item in items(&value)? {
                 adopted.push(adopt_below(item, depth + 1)?);
             }
-            List::build(adopted, tuple)
+            List::named(adopted, tuple, names)
         }
         ValueKind::Invalid => Err(operation("a filter failed".to_string())),
         _ => Ok(value),
