@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "grpc/health/v1/health.pb.h"
 
 namespace baton {
 namespace {
@@ -39,6 +40,8 @@ grpc::ChannelArguments ClusterChannelArguments() {
 }
 
 void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* builder) {
+  // Naming it links it, so that reflection can describe the health service.
+  (void)grpc::health::v1::HealthCheckRequest::descriptor();
   builder->SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
   builder->SetMaxSendMessageSize(kMaxGrpcMessageBytes);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);

@@ -1,7 +1,5 @@
 #include "router/routing/prefix_directory.h"
 
-#include <algorithm>
-
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -18,11 +16,50 @@ std::vector<uint64_t> PrefixDirectory::Hashes(std::string_view tenant,
   return hashes;
 }
 
+PrefixDirectory::PrefixDirectory(size_t max_entries) : entries_(max_entries) {
+  index_.reserve(max_entries);
+}
+
+PrefixDirectory::Entry* PrefixDirectory::Find(uint64_t hash) {
+  const auto it = index_.find(hash);
+  return it == index_.end() ? nullptr : &entries_[it->second];
+}
+
+void PrefixDirectory::Unlink(int32_t index) {
+  const Entry& entry = entries_[index];
+  (entry.older < 0 ? oldest_ : entries_[entry.older].newer) = entry.newer;
+  (entry.newer < 0 ? newest_ : entries_[entry.newer].older) = entry.older;
+}
+
+void PrefixDirectory::LinkNewest(int32_t index) {
+  entries_[index].older = newest_;
+  entries_[index].newer = -1;
+  (newest_ < 0 ? oldest_ : entries_[newest_].newer) = index;
+  newest_ = index;
+}
+
+// The hash's entry, or a new one in place of the one that was used longest ago.
+int32_t PrefixDirectory::TakeEntry(uint64_t hash) {
+  if (const auto it = index_.find(hash); it != index_.end()) {
+    Unlink(it->second);
+    return it->second;
+  }
+  int32_t index = static_cast<int32_t>(index_.size());
+  if (index_.size() == entries_.size()) {
+    index = oldest_;
+    Unlink(index);
+    index_.erase(entries_[index].hash);
+  }
+  entries_[index] = {.hash = hash};
+  index_.emplace(hash, index);
+  return index;
+}
+
 int32_t PrefixDirectory::MatchedTokens(std::span<const uint64_t> hashes, int32_t worker) const {
   int32_t matched = 0;
   for (uint64_t hash : hashes) {
-    auto it = entries_.find(hash);
-    if (it == entries_.end() || !std::ranges::count(it->second.workers, worker)) break;
+    const auto it = index_.find(hash);
+    if (it == index_.end() || !(entries_[it->second].workers & BitOf(worker))) break;
     matched += kChunkTokens;
   }
   return matched;
@@ -31,28 +68,21 @@ int32_t PrefixDirectory::MatchedTokens(std::span<const uint64_t> hashes, int32_t
 void PrefixDirectory::Add(std::span<const uint64_t> hashes, int32_t worker) {
   // The tail first, so that a prefix's head is forgotten last.
   for (size_t i = hashes.size(); i-- > 0;) {
-    auto [it, is_new] = entries_.try_emplace(hashes[i]);
-    Entry& entry = it->second;
-    if (!is_new) lru_.erase(entry.lru);
-    entry.lru = lru_.insert(lru_.end(), hashes[i]);
-    if (!std::ranges::count(entry.workers, worker)) entry.workers.push_back(worker);
-  }
-  while (entries_.size() > max_entries_) {
-    entries_.erase(lru_.front());
-    lru_.pop_front();
+    const int32_t index = TakeEntry(hashes[i]);
+    entries_[index].workers |= BitOf(worker);
+    LinkNewest(index);
   }
 }
 
 void PrefixDirectory::Correct(std::span<const uint64_t> hashes, int32_t worker,
                               int32_t cached_tokens) {
   for (size_t i = cached_tokens / kChunkTokens; i < hashes.size(); ++i) {
-    auto it = entries_.find(hashes[i]);
-    if (it != entries_.end()) std::erase(it->second.workers, worker);
+    if (Entry* entry = Find(hashes[i])) entry->workers &= ~BitOf(worker);
   }
 }
 
 void PrefixDirectory::Forget(int32_t worker) {
-  for (auto& [hash, entry] : entries_) std::erase(entry.workers, worker);
+  for (Entry& entry : entries_) entry.workers &= ~BitOf(worker);
 }
 
 }  // namespace baton
