@@ -195,12 +195,23 @@ class CancelLink {
   std::shared_ptr<Generation> generation_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Runs the tasks of one call in order on the pool. A session may outlive the server that started
+// it, so it holds the pool; the strand goes before it.
+struct InOrder {
+  std::shared_ptr<boost::asio::thread_pool> pool;
+  boost::asio::strand<boost::asio::thread_pool::executor_type> strand;
+
+  void operator()(std::function<void()> task) const { boost::asio::post(strand, std::move(task)); }
+};
+
 }  // namespace
 
 class InferenceServer::Impl : public v1::Inference::CallbackService {
  public:
   Impl(InferenceServerOptions options, GenerationService* service)
-      : options_(std::move(options)), service_(service), pool_(options_.num_threads) {}
+      : options_(std::move(options)),
+        service_(service),
+        pool_(std::make_shared<boost::asio::thread_pool>(options_.num_threads)) {}
 
   ~Impl() override { Shutdown(Duration::zero()); }
 
@@ -234,7 +245,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     server_->GetHealthCheckService()->SetServingStatus(false);
     server_->Shutdown(DeadlineAfter(grace));
     server_->Wait();
-    pool_.join();
+    pool_->join();
     server_.reset();
   }
 
@@ -252,7 +263,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     }
     read->tenant = *tenant;
     read->timeout = TimeLeft(context->raw_deadline());  // Zero: the service's default.
-    boost::asio::post(pool_, [this, call, link, work = *std::move(read)] {
+    boost::asio::post(*pool_, [this, call, link, work = *std::move(read)] {
       if (link->broken()) return;
       if (absl::Status status = Run(call, link, work); !status.ok()) call->Close(std::move(status));
     });
@@ -264,7 +275,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
                                      v1::TokenizeResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     // The reactor and the messages live until Finish.
-    boost::asio::post(pool_, [this, context, request, response, reactor] {
+    boost::asio::post(*pool_, [this, context, request, response, reactor] {
       const absl::Status status = RunTokenize(context, *request, response);
       if (!status.ok()) context->AddTrailingMetadata(kReasonKey, ReasonOf(status.code()));
       reactor->Finish(ToGrpc(status));
@@ -312,12 +323,10 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
                    const std::shared_ptr<CancelLink>& link, const GenerationRequest& request) {
     ASSIGN_OR_RETURN(PreparedGeneration prepared, service_->Prepare(request));
     const auto prompt_tokens = static_cast<int32_t>(prepared.prompt_tokens);
-    auto strand = boost::asio::make_strand(pool_);
     ASSIGN_OR_RETURN(
         std::shared_ptr<Generation> generation,
-        service_->Start(
-            std::move(prepared), std::make_shared<CallSink>(call, prompt_tokens),
-            [strand](std::function<void()> task) { boost::asio::post(strand, std::move(task)); }));
+        service_->Start(std::move(prepared), std::make_shared<CallSink>(call, prompt_tokens),
+                        InOrder{pool_, boost::asio::make_strand(*pool_)}));
     link->Set(std::move(generation));
     return absl::OkStatus();
   }
@@ -343,7 +352,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
 
   const InferenceServerOptions options_;
   GenerationService* const service_;
-  boost::asio::thread_pool pool_;
+  const std::shared_ptr<boost::asio::thread_pool> pool_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };

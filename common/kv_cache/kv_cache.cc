@@ -9,6 +9,8 @@ namespace baton {
 namespace {
 
 constexpr int64_t kPlaneAlignment = 4096;
+// Larger than any machine's memory; also keeps the sums below from overflowing.
+constexpr double kMaxPoolBytes = 0x1p39;
 
 }  // namespace
 
@@ -22,6 +24,13 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvLayout& layout,
   if (num_blocks <= 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("num_blocks is %d; a KV cache needs at least 1 block", num_blocks));
+  }
+  const double pool_bytes = static_cast<double>(BlockBytes(layout)) * num_blocks;
+  if (pool_bytes > kMaxPoolBytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("%d KV blocks make %.3g bytes, more than the limit of %.3g; lower "
+                        "--num-blocks",
+                        num_blocks, pool_bytes, kMaxPoolBytes));
   }
   std::unique_ptr<KvCache> cache(new KvCache(layout, num_blocks));
   int64_t bytes = 0;
