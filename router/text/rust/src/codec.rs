@@ -151,9 +151,16 @@ impl Codec {
                 )));
             }
         }
-        match self.tokenizer.encode_fast(text, add_special_tokens) {
-            Ok(encoding) => Ok(encoding.get_ids().to_vec()),
-            Err(error) => Err(Failure::invalid(format!("the text cannot be tokenized: {error}"))),
+        // A pattern that needs too many steps for a text ends in a panic.
+        let encode = || self.tokenizer.encode_fast(text, add_special_tokens);
+        match catch_unwind(AssertUnwindSafe(encode)) {
+            Ok(Ok(encoding)) => Ok(encoding.get_ids().to_vec()),
+            Err(_) => Err(Failure::invalid(
+                "the text cannot be tokenized: the tokenizer's patterns fail on it".to_string(),
+            )),
+            Ok(Err(error)) => {
+                Err(Failure::invalid(format!("the text cannot be tokenized: {error}")))
+            }
         }
     }
 

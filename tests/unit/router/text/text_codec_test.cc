@@ -167,6 +167,19 @@ TEST_F(TextCodecTest, EncodesLongRunsWithoutHanging) {
   }
 }
 
+TEST_F(TextCodecTest, PatternThatNeedsTooManyStepsIsAnError) {
+  nlohmann::json tokenizer =
+      nlohmann::json::parse(ReadWholeFile(std::string(kTinyKjv) + "/tokenizer.json"));
+  tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a+)+$";
+  TempModelDir dir;
+  dir.Write("tokenizer.json", tokenizer.dump());
+  const auto codec = LoadOrFail(dir.path());
+  ASSERT_NE(codec, nullptr);
+  EXPECT_EQ(codec->Encode(std::string(5000, 'a') + "!", false).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(codec->Encode("aaa", false).ok());
+}
+
 TEST_F(TextCodecTest, ServesManyThreadsAtOnce) {
   const std::string text = "In the beginning God created the heaven and the earth.";
   const Ids expected = codec_->Encode(text, true).value();

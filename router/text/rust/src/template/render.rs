@@ -5,7 +5,7 @@ use std::thread;
 
 use minijinja::machinery::{self, CodeGenerator};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{AutoEscape, Environment, Error, Output, State, Value};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, Value};
 use serde_json::{Map, Value as Json};
 
 use super::values::Dict;
@@ -114,6 +114,9 @@ fn write_value(out: &mut Output, _state: &mut State, value: &Value) -> Result<()
 /// An error in one line: what, and in which line of the template.
 fn describe(error: &Error) -> String {
     let what = match error.detail() {
+        None if error.kind() == ErrorKind::OutOfFuel => {
+            "the template exceeds a limit: it runs too many instructions".to_string()
+        }
         Some(detail) => format!("{}: {detail}", error.kind()),
         None => error.kind().to_string(),
     };
