@@ -12,6 +12,8 @@ use crate::failure::{Failure, Outcome, INTERNAL};
 use crate::stream::Decoder;
 use crate::template::Request;
 
+const MAX_MESSAGE_BYTES: usize = 2048;
+
 /// Bytes that this library owns; given back by `baton_text_free_buffer`.
 #[repr(C)]
 pub struct Buffer {
@@ -85,8 +87,19 @@ fn guard(out: *mut Buffer, call: impl FnOnce() -> Outcome<Vec<u8>>) -> i32 {
         Ok(Err(failure)) => failure,
         Err(_) => Failure::new(INTERNAL, "the text library met a case that it does not handle"),
     };
-    fill(out, failure.message.into_bytes());
+    fill(out, readable(failure.message));
     failure.code
+}
+
+/// A message of bounded length. The libraries below may quote bytes that are no text.
+fn readable(message: String) -> Vec<u8> {
+    let bytes = message.into_bytes();
+    let kept = &bytes[..bytes.len().min(MAX_MESSAGE_BYTES)];
+    let mut text = String::from_utf8_lossy(kept).into_owned();
+    if kept.len() < bytes.len() {
+        text += "...";
+    }
+    text.into_bytes()
 }
 
 unsafe fn codec<'a>(codec: *const c_void) -> &'a Codec {

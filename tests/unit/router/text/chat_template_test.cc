@@ -105,6 +105,7 @@ TEST_F(ChatTemplateTest, TellsTheTimeThatTheCallerGives) {
 TEST_F(ChatTemplateTest, RefusalIsReportedInTheTemplatesWords) {
   ExpectRefused("{{ raise_exception('No <b> \\'here\\'\\nplease') }}", "No <b> 'here'\nplease");
   ExpectRefused("line\n{{ 1 / 0 }}", "(line 2)");
+  EXPECT_LT(Render("{{ raise_exception('x' * 1000000) }}").status().message().size(), 3000u);
 }
 
 TEST_F(ChatTemplateTest, EndlessTemplatesEnd) {
