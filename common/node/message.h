@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -45,6 +46,7 @@ struct ValidRequest {
 struct DecodeRequest {
   SequenceId sequence;
   Attempt attempt = 1;
+  Incarnation worker = 0;       // The process that is meant; another one at its address refuses.
   Incarnation prefill = 0;      // The worker that will write; names the pair key.
   std::vector<int32_t> tokens;  // Prompt, and with a recovery the emitted tokens after it.
   int32_t prompt_length = 0;    // Where the client's prompt ends within `tokens`.
@@ -62,6 +64,15 @@ struct ReservedEvent {
   PairKey pair_key{};
   Incarnation decode = 0;
   int32_t cached_tokens = 0;  // Pinned prefix: not to be sent.
+};
+
+// The reservation goes to the sequence's next attempt: its old ticket is void, and once the old
+// writer is quiet a ReservedEvent with a new ticket follows on the Decode call. If the K/V was
+// verified before, a TokensEvent without outputs says so.
+struct RebindRequest {
+  SequenceId sequence;
+  Attempt attempt = 1;      // Above the one before, or the request is a no-op.
+  Incarnation prefill = 0;  // The worker that will write now; 0: compute the prompt yourself.
 };
 
 // Tokens in order of position, without gaps; the first event starts at position tokens.size().
@@ -84,6 +95,7 @@ struct HandoffTarget {
 struct PrefillRequest {
   SequenceId sequence;
   Attempt attempt = 1;
+  Incarnation worker = 0;  // The process that is meant; another one at its address refuses.
   std::vector<int32_t> tokens;
   int32_t prompt_length = 0;
   SamplingParams sampling;
@@ -103,7 +115,21 @@ struct PrefilledEvent {
   int32_t cached_tokens = 0;
 };
 
-using WorkerEvent = std::variant<ReservedEvent, TokensEvent, PrefilledEvent>;
+// The K/V that a Prefill call holds goes to this ticket, without being computed again.
+struct SendRequest {
+  SequenceId sequence;
+  Attempt attempt = 1;
+  HandoffTarget handoff;
+};
+
+// Either side: the transfer of this attempt has ended without success. The call stays open and
+// what it holds is kept for a Rebind or a Send.
+struct HandoffFailedEvent {
+  Attempt attempt = 1;
+  std::string reason;
+};
+
+using WorkerEvent = std::variant<ReservedEvent, TokensEvent, PrefilledEvent, HandoffFailedEvent>;
 
 // ---- Cluster calls: hello and status -----------------------------------------------------------
 
@@ -133,6 +159,25 @@ struct WorkerStatus {
   bool draining = false;
   uint64_t progress = 0;  // Layers computed since the start.
   bool computing = false;
+  Duration longest_layer{};  // Between two layers of a step, so far: how long silence is normal.
+};
+
+// What one call holds on a worker, for the operator.
+struct HeldCall {
+  SequenceId sequence;
+  Attempt attempt = 1;
+  std::string state;       // As in ARCHITECTURE.md.
+  int32_t num_blocks = 0;  // With shared prefix blocks.
+  bool transfer_open = false;
+  Duration age{};  // Since the call was opened here.
+};
+
+// Everything that holds blocks on a worker, oldest call first.
+struct WorkerAudit {
+  Incarnation incarnation = 0;
+  BlockCounts blocks;
+  int32_t num_unowned = 0;  // Blocks neither free nor cached that no call holds: a leak.
+  std::vector<HeldCall> calls;
 };
 
 // ---- Mail to a worker's node -------------------------------------------------------------------
@@ -145,12 +190,22 @@ struct PrefillOpened {
   CallId call = 0;
   PrefillRequest request;
 };
+struct RebindAsked {
+  RebindRequest request;
+};
+struct SendAsked {
+  SendRequest request;
+};
 // The router cancelled the call, its deadline passed, or the connection broke.
 struct CallBroken {
   CallId call = 0;
 };
 // Finish what runs, take nothing new.
 struct Drain {};
+// Called once, on the node's thread.
+struct WorkerAuditAsked {
+  std::function<void(WorkerAudit)> answer;
+};
 
 // ---- Mail to the router's node -----------------------------------------------------------------
 
@@ -189,10 +244,29 @@ struct WorkerDown {
   std::string reason;
 };
 
+// A sequence that the router answers for, and the workers whose calls it holds open (0 = none).
+struct LiveSequence {
+  SequenceId sequence;
+  Attempt attempt = 0;
+  std::string state;  // As in ARCHITECTURE.md.
+  Incarnation prefill = 0;
+  Incarnation decode = 0;
+  Duration age{};
+};
+struct RouterAudit {
+  Incarnation incarnation = 0;
+  std::vector<LiveSequence> sequences;
+};
+// Called once, on the node's thread.
+struct RouterAuditAsked {
+  std::function<void(RouterAudit)> answer;
+};
+
 using Message =
-    std::variant<DecodeOpened, PrefillOpened, CallBroken, Drain, LayerDone, StepDone, TransferEvent,
+    std::variant<DecodeOpened, PrefillOpened, RebindAsked, SendAsked, CallBroken, Drain,
+                 WorkerAuditAsked, LayerDone, StepDone, TransferEvent,
                  ClientSubmit, ClientCancel, ClientStop, WorkerEventReceived, CallClosed, WorkerUp,
-                 WorkerStatusChanged, WorkerDown>;
+                 WorkerStatusChanged, WorkerDown, RouterAuditAsked>;
 
 // ---- What the router's node says to a client's edge --------------------------------------------
 

@@ -42,6 +42,10 @@ class RouterOutbox {
   virtual ~RouterOutbox() = default;
   virtual void OpenDecode(CallId call, int32_t worker, DecodeRequest request) = 0;
   virtual void OpenPrefill(CallId call, int32_t worker, PrefillRequest request) = 0;
+  // On an open Decode or Prefill call. If the worker cannot be told, the call is cancelled and
+  // closed with UNAVAILABLE.
+  virtual void Rebind(CallId call, RebindRequest request) = 0;
+  virtual void Send(CallId call, SendRequest request) = 0;
   // The node no longer wants the call; mail of it may still arrive and is ignored.
   virtual void Cancel(CallId call) = 0;
   virtual void Emit(uint64_t request, ClientEvent event) = 0;
