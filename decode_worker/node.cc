@@ -33,12 +33,17 @@ void DecodeNode::Handle(Message message, Time now) {
     } else {
       End(it->second);
     }
+  } else if (auto* rebind = std::get_if<RebindAsked>(&message)) {
+    OnRebind(rebind->request, now);
   } else if (std::holds_alternative<LayerDone>(message)) {
-    ++progress_;
+    progress_.OnMark(now);
   } else if (auto* step = std::get_if<StepDone>(&message)) {
+    progress_.OnMark(now);
     OnStepDone(std::move(*step), now);
   } else if (auto* transfer = std::get_if<TransferEvent>(&message)) {
-    OnTransfer(*transfer);
+    OnTransfer(*transfer, now);
+  } else if (auto* audit = std::get_if<WorkerAuditAsked>(&message)) {
+    audit->answer(Audit(now));
   } else if (std::holds_alternative<Drain>(message)) {
     draining_ = true;
   } else {
@@ -52,7 +57,15 @@ void DecodeNode::Step(Time now) {
     outbox_.Close(entry.call, absl::DeadlineExceededError("the request's deadline has passed"));
     End(entry);
   }
+  while (auto call = unbound_.Expired(now)) {
+    Entry& entry = entries_.at(*call);
+    ++counters_.unbound_expired;
+    outbox_.Close(entry.call, absl::UnavailableError("no other transfer came in time"));
+    End(entry);
+  }
+  const bool was_computing = engine_.step_in_flight() != nullptr;
   engine_.StartStep(now);
+  if (!was_computing) progress_.OnStepStart(now);
 }
 
 absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
@@ -134,30 +147,93 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   entry.attempt = request.attempt;
   entry.age = AgeOf(*sequence);
   entry.deadline = now + request.timeout;
-  entry.ticket = identity_.new_ticket();
-  entry.transfer_open = true;
+  entry.opened = now;
+  entry.sequence = std::move(sequence);
   live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
   reserved_.emplace(entry.age, entry.call);
-  tickets_.emplace(entry.ticket, entry.call);
   deadlines_.Set(entry.call, entry.deadline);
+  Invite(entry, request.prefill);
+}
+
+void DecodeNode::Invite(Entry& entry, Incarnation prefill) {
+  const Sequence& sequence = *entry.sequence;
+  entry.state = State::kReserved;
+  entry.ticket = identity_.new_ticket();
+  entry.transfer_open = true;
+  tickets_.emplace(entry.ticket, entry.call);
   transport_.Expect({.ticket = entry.ticket,
-                     .sender = request.prefill,
-                     .blocks = allocator_.Refs(sequence->blocks),
-                     .first_token = cached,
-                     .num_tokens = num_tokens,
+                     .sender = prefill,
+                     .blocks = allocator_.Refs(sequence.blocks),
+                     .first_token = sequence.num_computed,
+                     .num_tokens = sequence.num_tokens(),
                      .digests = {.layout = LayoutDigest(model_.layout),
                                  .model = model_.model_digest,
-                                 .tokens = TokensDigest(sequence->tokens)}});
-  entry.sequence = std::move(sequence);
+                                 .tokens = TokensDigest(sequence.tokens)}});
   outbox_.Send(entry.call, ReservedEvent{.attempt = entry.attempt,
                                          .ticket = entry.ticket,
                                          .data_endpoint = options_.data_endpoint,
-                                         .pair_key = identity_.key_of(request.prefill),
+                                         .pair_key = identity_.key_of(prefill),
                                          .decode = options_.incarnation,
-                                         .cached_tokens = cached});
+                                         .cached_tokens = sequence.num_computed});
 }
 
-void DecodeNode::OnTransfer(const TransferEvent& event) {
+// ---- Rebind ------------------------------------------------------------------------------------
+
+void DecodeNode::OnRebind(const RebindRequest& request, Time now) {
+  // The call of an attempt before; a request of a past attempt finds none.
+  auto it = live_.lower_bound({request.sequence, 0});
+  if (it == live_.end() || it->first.first != request.sequence ||
+      it->first.second >= request.attempt) {
+    ++counters_.stale_mail;
+    return;
+  }
+  Entry& entry = entries_.at(it->second);
+  ++counters_.rebinds;
+  live_.erase(it);
+  entry.attempt = request.attempt;
+  live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
+  if (entry.state == State::kRunning) {
+    // Verified before: says so, and goes on.
+    outbox_.Send(entry.call, TokensEvent{.attempt = entry.attempt});
+    return;
+  }
+  entry.rebind = request.prefill;
+  if (entry.transfer_open) transport_.Abort(entry.ticket);
+  Unbind(entry, now + options_.abort_limit);
+  if (!entry.transfer_open) Bind(entry);
+}
+
+void DecodeNode::Unbind(Entry& entry, Time until) {
+  entry.state = State::kUnbound;
+  receiving_.erase(entry.age);
+  reserved_.emplace(entry.age, entry.call);
+  unbound_.Clear(entry.call, entry.unbound_until);
+  entry.unbound_until = until;
+  unbound_.Set(entry.call, until);
+}
+
+// Nobody writes to its blocks any more: the Rebind that was asked for takes effect.
+void DecodeNode::Bind(Entry& entry) {
+  unbound_.Clear(entry.call, entry.unbound_until);
+  allocator_.Renew(entry.sequence->blocks);
+  const Incarnation prefill = *std::exchange(entry.rebind, std::nullopt);
+  if (prefill == 0) return ComputeHere(entry);
+  Invite(entry, prefill);
+}
+
+void DecodeNode::ComputeHere(Entry& entry) {
+  ++counters_.computed_here;
+  reserved_.erase(entry.age);
+  allocator_.MarkFilling(entry.sequence->blocks);
+  entry.state = State::kRunning;
+  outbox_.Send(entry.call, TokensEvent{.attempt = entry.attempt});
+  entry.in_engine = true;
+  engine_.Add(std::move(entry.sequence));
+}
+
+// ---- Transfers and steps -----------------------------------------------------------------------
+
+void DecodeNode::OnTransfer(const TransferEvent& event, Time now) {
   auto it = tickets_.find(event.ticket);
   if (it == tickets_.end() || !event.receiver) {
     ++counters_.stale_mail;
@@ -179,11 +255,13 @@ void DecodeNode::OnTransfer(const TransferEvent& event) {
     EraseIfQuiet(entry);
   } else if (event.status.ok()) {
     OnVerified(entry, event);
+  } else if (entry.rebind) {
+    Bind(entry);
   } else {
     ++counters_.handoffs_failed;
-    outbox_.Close(entry.call, absl::UnavailableError(
-                                  absl::StrFormat("handoff failed: %s", event.status.message())));
-    End(entry);
+    outbox_.Send(entry.call, HandoffFailedEvent{.attempt = entry.attempt,
+                                                .reason = std::string(event.status.message())});
+    Unbind(entry, now + options_.unbound_limit);
   }
 }
 
@@ -192,6 +270,8 @@ void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
   ++counters_.handoffs;
   reserved_.erase(entry.age);
   receiving_.erase(entry.age);
+  unbound_.Clear(entry.call, entry.unbound_until);
+  entry.rebind.reset();
   Sequence& sequence = *entry.sequence;
   allocator_.MarkFilling(sequence.blocks);
   allocator_.Seal(sequence.blocks, sequence.tenant, sequence.tokens);
@@ -261,6 +341,7 @@ void DecodeNode::End(Entry& entry) {
   reserved_.erase(entry.age);
   receiving_.erase(entry.age);
   deadlines_.Clear(entry.call, entry.deadline);
+  unbound_.Clear(entry.call, entry.unbound_until);
   if (entry.in_engine) {
     entry.sequence = engine_.Remove(entry.call);
     entry.in_engine = entry.sequence == nullptr;
@@ -287,9 +368,29 @@ WorkerStatus DecodeNode::Status() const {
   status.queued_tokens = engine_.queued_tokens();
   for (const auto& [call, entry] : entries_) status.waiting += entry.in_engine ? 0 : 1;
   status.draining = draining_;
-  status.progress = progress_;
+  status.progress = progress_.count();
+  status.longest_layer = progress_.longest();
   status.computing = engine_.step_in_flight() != nullptr;
   return status;
+}
+
+WorkerAudit DecodeNode::Audit(Time now) const {
+  static constexpr const char* kNames[] = {"RESERVED", "RECEIVING", "UNBOUND", "RUNNING", "ENDING"};
+  WorkerAudit audit{.incarnation = options_.incarnation, .blocks = allocator_.counts()};
+  std::vector<const BlockTable*> tables;
+  for (const auto& [call, entry] : entries_) {
+    const BlockTable* table =
+        entry.sequence != nullptr ? &entry.sequence->blocks : engine_.FindTable(call);
+    tables.push_back(table);
+    audit.calls.push_back({.sequence = entry.age.id,
+                           .attempt = entry.attempt,
+                           .state = kNames[static_cast<int>(entry.state)],
+                           .num_blocks = table->size(),
+                           .transfer_open = entry.transfer_open,
+                           .age = now - entry.opened});
+  }
+  audit.num_unowned = allocator_.CountUnowned(tables);
+  return audit;
 }
 
 }  // namespace baton

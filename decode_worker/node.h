@@ -1,14 +1,17 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/engine/deadlines.h"
 #include "common/engine/engine.h"
+#include "common/engine/layer_progress.h"
 #include "common/kv_cache/block_allocator.h"
 #include "common/node/node.h"
 #include "common/transport/kv_transport.h"
@@ -19,6 +22,10 @@ struct DecodeNodeOptions {
   Incarnation incarnation = 0;
   std::string data_endpoint;  // "host:port" where prefill workers connect.
   EngineOptions engine;
+  // A reservation whose transfer failed waits this long for a Rebind.
+  Duration unbound_limit = std::chrono::seconds(5);
+  // A Rebind waits this long for the old writer to be quiet (T_abort).
+  Duration abort_limit = std::chrono::seconds(2);
 };
 
 // Secrets and names that a decode worker gives away; injected, so that a simulation replays.
@@ -30,13 +37,16 @@ struct DecodeIdentity {
 struct DecodeCounters {
   int64_t calls = 0;
   int64_t refused = 0;
-  int64_t refused_full = 0;   // Of those, for want of blocks.
-  int64_t duplicates = 0;     // Calls for a (sequence, attempt) that is live.
-  int64_t revoked = 0;        // Reservations taken back before their transfer began.
-  int64_t stale_mail = 0;     // Mail for something that has ended.
-  int64_t prompt_tokens = 0;  // Of reserved prompts.
-  int64_t cached_tokens = 0;  // Of those, pinned here and not sent.
-  int64_t handoffs = 0;       // Verified.
+  int64_t refused_full = 0;     // Of those, for want of blocks.
+  int64_t duplicates = 0;       // Calls for a (sequence, attempt) that is live.
+  int64_t revoked = 0;          // Reservations taken back before their transfer began.
+  int64_t rebinds = 0;          // Rebind requests that were taken.
+  int64_t computed_here = 0;    // Of those, prompts to be computed here.
+  int64_t unbound_expired = 0;  // Reservations given up because no Rebind came or worked in time.
+  int64_t stale_mail = 0;       // Mail for something that has ended.
+  int64_t prompt_tokens = 0;    // Of reserved prompts.
+  int64_t cached_tokens = 0;    // Of those, pinned here and not sent.
+  int64_t handoffs = 0;         // Verified.
   int64_t handoffs_failed = 0;
   int64_t handoff_bytes = 0;  // Payload received.
 };
@@ -52,16 +62,18 @@ class DecodeNode : public Node {
 
   void Handle(Message message, Time now) override;
   void Step(Time now) override;
-  Time NextDeadline() const override { return deadlines_.Next(); }
+  Time NextDeadline() const override { return std::min(deadlines_.Next(), unbound_.Next()); }
 
   WorkerStatus Status() const;
+  WorkerAudit Audit(Time now) const;
   const DecodeCounters& counters() const { return counters_; }
   int64_t num_preemptions() const { return engine_.num_preemptions(); }
   // No call is live and no block is held.
   bool idle() const { return entries_.empty(); }
 
  private:
-  enum class State : uint8_t { kReserved, kReceiving, kRunning, kEnding };
+  // Unbound: no transfer may use the blocks any more; the old one is ending, or a Rebind is due.
+  enum class State : uint8_t { kReserved, kReceiving, kUnbound, kRunning, kEnding };
 
   // One Decode call.
   struct Entry {
@@ -69,7 +81,10 @@ class DecodeNode : public Node {
     CallId call = 0;
     Attempt attempt = 0;
     AgeKey age;
+    Time opened{};
     Time deadline = kNever;
+    Time unbound_until = kNever;        // While kUnbound; in unbound_.
+    std::optional<Incarnation> rebind;  // Asked for, and waiting for the old writer to be quiet.
     TicketId ticket;
     std::unique_ptr<Sequence> sequence;  // Null while the engine has it.
     bool in_engine = false;
@@ -82,7 +97,13 @@ class DecodeNode : public Node {
   absl::Status Admissible(const DecodeRequest& request) const;
   // Pins the cached prefix and reserves the rest; an empty table when there is no room.
   BlockTable Reserve(const DecodeRequest& request);
-  void OnTransfer(const TransferEvent& event);
+  // Posts the entry's blocks under a new ticket and tells the router.
+  void Invite(Entry& entry, Incarnation prefill);
+  void OnRebind(const RebindRequest& request, Time now);
+  void Unbind(Entry& entry, Time until);
+  void Bind(Entry& entry);
+  void ComputeHere(Entry& entry);
+  void OnTransfer(const TransferEvent& event, Time now);
   void OnVerified(Entry& entry, const TransferEvent& event);
   void OnStepDone(StepDone done, Time now);
   // Takes the youngest reservation back: one that is younger than `needy` and that nobody writes to
@@ -105,13 +126,14 @@ class DecodeNode : public Node {
 
   std::map<CallId, Entry> entries_;
   std::map<LiveKey, CallId> live_;
-  std::map<AgeKey, CallId> reserved_;              // State kReserved, oldest first.
+  std::map<AgeKey, CallId> reserved_;              // kReserved and kUnbound, oldest first.
   std::map<AgeKey, CallId> receiving_;             // State kReceiving, oldest first.
   absl::flat_hash_map<TicketId, CallId> tickets_;  // Of open transfers.
   Deadlines<CallId> deadlines_;
+  Deadlines<CallId> unbound_;
   int32_t num_revoked_draining_ = 0;
   bool draining_ = false;
-  uint64_t progress_ = 0;
+  LayerProgress progress_;
   DecodeCounters counters_;
 };
 

@@ -29,12 +29,17 @@ void PrefillNode::Handle(Message message, Time now) {
     } else {
       End(it->second);
     }
+  } else if (auto* send = std::get_if<SendAsked>(&message)) {
+    OnSend(std::move(send->request));
   } else if (auto* layer = std::get_if<LayerDone>(&message)) {
-    OnLayerDone(*layer);
+    OnLayerDone(*layer, now);
   } else if (auto* step = std::get_if<StepDone>(&message)) {
+    progress_.OnMark(now);
     OnStepDone(std::move(*step), now);
   } else if (auto* transfer = std::get_if<TransferEvent>(&message)) {
-    OnTransfer(*transfer);
+    OnTransfer(*transfer, now);
+  } else if (auto* audit = std::get_if<WorkerAuditAsked>(&message)) {
+    audit->answer(Audit(now));
   } else if (std::holds_alternative<Drain>(message)) {
     draining_ = true;
   } else {
@@ -48,8 +53,16 @@ void PrefillNode::Step(Time now) {
     outbox_.Close(entry.call, absl::DeadlineExceededError("the request's deadline has passed"));
     End(entry);
   }
+  while (auto call = kept_.Expired(now)) {
+    Entry& entry = entries_.at(*call);
+    ++counters_.kept_expired;
+    outbox_.Close(entry.call, absl::AbortedError("the handoff failed and no other was asked for"));
+    End(entry);
+  }
   AdmitWaiting();
+  const bool was_computing = engine_.step_in_flight() != nullptr;
   engine_.StartStep(now);
+  if (!was_computing) progress_.OnStepStart(now);
 }
 
 absl::Status PrefillNode::Admissible(const PrefillRequest& request) const {
@@ -91,6 +104,7 @@ void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
   Entry& entry = entries_[opened.call];
   entry.call = opened.call;
   entry.attempt = request.attempt;
+  entry.opened = now;
   entry.deadline = now + request.timeout;
   entry.handoff = std::move(request.handoff);
 
@@ -141,17 +155,8 @@ bool PrefillNode::Admit(Entry& entry) {
   counters_.prompt_tokens += num_tokens;
   counters_.cached_tokens += entry.cached_tokens;
 
-  if (entry.handoff) {
-    ++counters_.handoffs;
-    entry.transfer_open = true;
-    transport_.Start({.ticket = entry.handoff->ticket,
-                      .endpoint = entry.handoff->endpoint,
-                      .key = entry.handoff->pair_key,
-                      .sender = options_.incarnation,
-                      .receiver = entry.handoff->decode,
-                      .blocks = sequence.blocks.blocks(),
-                      .first_token = entry.handoff->first_token,
-                      .num_tokens = num_tokens});
+  if (entry.handoff && !entry.send_due) {
+    StartTransfer(entry, num_tokens);
     for (int32_t layer = 0; layer < NumLayers(model_.layout); ++layer) {
       PushRows(entry, layer, 0, entry.cached_tokens);
     }
@@ -159,6 +164,57 @@ bool PrefillNode::Admit(Entry& entry) {
   entry.in_engine = true;
   engine_.Add(std::move(entry.sequence));
   return true;
+}
+
+void PrefillNode::StartTransfer(Entry& entry, int32_t num_tokens) {
+  ++counters_.handoffs;
+  entry.open_ticket = entry.handoff->ticket;
+  transport_.Start({.ticket = entry.open_ticket,
+                    .endpoint = entry.handoff->endpoint,
+                    .key = entry.handoff->pair_key,
+                    .sender = options_.incarnation,
+                    .receiver = entry.handoff->decode,
+                    .blocks = entry.sequence->blocks.blocks(),
+                    .first_token = entry.handoff->first_token,
+                    .num_tokens = num_tokens});
+}
+
+// Another target for the KV of a live call: whatever goes to the old one is called off first.
+void PrefillNode::OnSend(SendRequest request) {
+  auto it = live_.lower_bound({request.sequence, 0});
+  if (it == live_.end() || it->first.first != request.sequence ||
+      it->first.second >= request.attempt || !entries_.at(it->second).handoff ||
+      tickets_.contains(request.handoff.ticket)) {
+    ++counters_.stale_mail;
+    return;
+  }
+  Entry& entry = entries_.at(it->second);
+  ++counters_.sends;
+  live_.erase(it);
+  entry.attempt = request.attempt;
+  live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
+  if (entry.open_ticket.empty()) {
+    tickets_.erase(entry.handoff->ticket);
+  } else {
+    transport_.Abort(entry.open_ticket);
+  }
+  entry.handoff = std::move(request.handoff);
+  entry.send_due = true;
+  tickets_.emplace(entry.handoff->ticket, entry.call);
+  StartSend(entry);
+}
+
+void PrefillNode::StartSend(Entry& entry) {
+  const bool computed = entry.state == State::kSending || entry.state == State::kKept;
+  if (!entry.send_due || !computed || !entry.open_ticket.empty()) return;
+  entry.send_due = false;
+  kept_.Clear(entry.call, entry.kept_until);
+  entry.state = State::kSending;
+  StartTransfer(entry, entry.sequence->num_computed);
+  for (int32_t layer = 0; layer < NumLayers(model_.layout); ++layer) {
+    PushRows(entry, layer, 0, entry.sequence->num_computed);
+  }
+  Finish(entry);
 }
 
 // Sends tokens [begin, end) of a layer, without what the decode worker holds already.
@@ -171,16 +227,17 @@ void PrefillNode::PushRows(const Entry& entry, int32_t layer, int32_t begin, int
                    .num_tokens = end - begin});
 }
 
-void PrefillNode::OnLayerDone(const LayerDone& done) {
+void PrefillNode::OnLayerDone(const LayerDone& done, Time now) {
   const StepPlan* plan = engine_.step_in_flight();
   if (plan == nullptr || plan->step != done.step) {
     ++counters_.stale_mail;
     return;
   }
-  ++progress_;
+  progress_.OnMark(now);
   for (size_t i = 0; i < plan->rows.size(); ++i) {
     const Entry& entry = entries_.at(engine_.step_calls()[i]);
-    if (entry.state != State::kComputing || !entry.handoff || !entry.transfer_open) continue;
+    const bool sends = !entry.open_ticket.empty() && !entry.send_due;
+    if (entry.state != State::kComputing || !sends) continue;
     const StepRow& row = plan->rows[i];
     PushRows(entry, done.layer, row.context_len,
              row.context_len + static_cast<int32_t>(row.tokens.size()));
@@ -201,12 +258,12 @@ void PrefillNode::OnStepDone(StepDone done, Time now) {
       End(entry);
     } else {
       std::ranges::move(progress.prompt_logprobs, std::back_inserter(entry.prompt_logprobs));
-      if (entry.sequence != nullptr) OnPrefilled(entry, std::move(progress.output));
+      if (entry.sequence != nullptr) OnPrefilled(entry, std::move(progress.output), now);
     }
   }
 }
 
-void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first) {
+void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Time now) {
   outbox_.Send(entry.call, PrefilledEvent{.attempt = entry.attempt,
                                           .first = first,
                                           .prompt_logprobs = std::move(entry.prompt_logprobs),
@@ -217,39 +274,59 @@ void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first) {
     return;
   }
   entry.state = State::kSending;
-  // Also when the first token is the last one: the decode worker then verifies, repeats it and
-  // ends, so no abort races with what the router hears from the two workers.
+  entry.first = std::move(first);
+  if (entry.send_due) {
+    StartSend(entry);
+  } else if (entry.open_ticket.empty()) {
+    Keep(entry, now);
+  } else {
+    Finish(entry);
+  }
+}
+
+// Also when the first token is the last one: the decode worker then verifies, repeats it and ends,
+// so no abort races with what the router hears from the two workers.
+void PrefillNode::Finish(const Entry& entry) {
   const Sequence& sequence = *entry.sequence;
   transport_.Finish(
-      {.ticket = entry.handoff->ticket,
+      {.ticket = entry.open_ticket,
        .digests = {.layout = LayoutDigest(model_.layout),
                    .model = model_.model_digest,
                    .tokens = TokensDigest(std::span(sequence.tokens).first(sequence.num_computed))},
-       .first = *std::move(first)});
+       .first = *entry.first});
 }
 
-void PrefillNode::OnTransfer(const TransferEvent& event) {
+void PrefillNode::OnTransfer(const TransferEvent& event, Time now) {
   auto it = tickets_.find(event.ticket);
   if (it == tickets_.end() || event.receiver || event.kind != TransferEvent::Kind::kEnded ||
-      !entries_.at(it->second).transfer_open) {
+      entries_.at(it->second).open_ticket != event.ticket) {
     ++counters_.stale_mail;
     return;
   }
   Entry& entry = entries_.at(it->second);
-  entry.transfer_open = false;
+  tickets_.erase(it);
+  entry.open_ticket = {};
   if (entry.state == State::kEnding) {
     EraseIfQuiet(entry);
-    return;
-  }
-  absl::Status closing;
-  if (!event.status.ok()) {
+  } else if (entry.send_due) {
+    StartSend(entry);
+  } else if (event.status.ok()) {
+    outbox_.Close(entry.call, absl::OkStatus());
+    End(entry);
+  } else {
+    // The decode worker is the authority on what arrived; until the router has asked it, the KV
+    // is kept, or computed to its end.
     ++counters_.handoffs_failed;
-    // ABORTED: the prompt is computed but the KV did not arrive, as far as this side knows. The
-    // decode worker is the authority on that.
-    closing = absl::AbortedError(absl::StrFormat("handoff failed: %s", event.status.message()));
+    outbox_.Send(entry.call, HandoffFailedEvent{.attempt = entry.attempt,
+                                                .reason = std::string(event.status.message())});
+    if (entry.state == State::kSending) Keep(entry, now);
   }
-  outbox_.Close(entry.call, closing);
-  End(entry);
+}
+
+void PrefillNode::Keep(Entry& entry, Time now) {
+  entry.state = State::kKept;
+  entry.kept_until = now + options_.keep_limit;
+  kept_.Set(entry.call, entry.kept_until);
 }
 
 void PrefillNode::End(Entry& entry) {
@@ -257,19 +334,20 @@ void PrefillNode::End(Entry& entry) {
   waiting_.erase(entry.age);
   live_.erase({entry.age.id, entry.attempt});
   deadlines_.Clear(entry.call, entry.deadline);
+  kept_.Clear(entry.call, entry.kept_until);
   if (entry.in_engine) {
     entry.sequence = engine_.Remove(entry.call);
     entry.in_engine = entry.sequence == nullptr;
   }
-  if (entry.transfer_open) {
+  if (!entry.open_ticket.empty()) {
     if (entry.sequence != nullptr) allocator_.MarkDraining(entry.sequence->blocks);
-    transport_.Abort(entry.handoff->ticket);
+    transport_.Abort(entry.open_ticket);
   }
   EraseIfQuiet(entry);
 }
 
 void PrefillNode::EraseIfQuiet(Entry& entry) {
-  if (entry.in_engine || entry.transfer_open) return;
+  if (entry.in_engine || !entry.open_ticket.empty()) return;
   if (entry.handoff) tickets_.erase(entry.handoff->ticket);
   entries_.erase(entry.call);
 }
@@ -286,9 +364,29 @@ WorkerStatus PrefillNode::Status() const {
     if (entry.state == State::kWaiting) status.queued_tokens += entry.sequence->num_tokens();
   }
   status.draining = draining_;
-  status.progress = progress_;
+  status.progress = progress_.count();
+  status.longest_layer = progress_.longest();
   status.computing = engine_.step_in_flight() != nullptr;
   return status;
+}
+
+WorkerAudit PrefillNode::Audit(Time now) const {
+  static constexpr const char* kNames[] = {"WAITING", "COMPUTING", "SENDING", "KEPT", "ENDING"};
+  WorkerAudit audit{.incarnation = options_.incarnation, .blocks = allocator_.counts()};
+  std::vector<const BlockTable*> tables;
+  for (const auto& [call, entry] : entries_) {
+    const BlockTable* table =
+        entry.sequence != nullptr ? &entry.sequence->blocks : engine_.FindTable(call);
+    tables.push_back(table);
+    audit.calls.push_back({.sequence = entry.age.id,
+                           .attempt = entry.attempt,
+                           .state = kNames[static_cast<int>(entry.state)],
+                           .num_blocks = table->size(),
+                           .transfer_open = !entry.open_ticket.empty(),
+                           .age = now - entry.opened});
+  }
+  audit.num_unowned = allocator_.CountUnowned(tables);
+  return audit;
 }
 
 }  // namespace baton

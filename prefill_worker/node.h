@@ -1,13 +1,16 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "common/engine/deadlines.h"
 #include "common/engine/engine.h"
+#include "common/engine/layer_progress.h"
 #include "common/kv_cache/block_allocator.h"
 #include "common/node/node.h"
 #include "common/transport/kv_transport.h"
@@ -18,6 +21,8 @@ struct PrefillNodeOptions {
   Incarnation incarnation = 0;
   EngineOptions engine;
   int32_t max_waiting = 1024;  // Calls accepted and not yet holding blocks.
+  // KV whose handoff failed is kept this long for a Send.
+  Duration keep_limit = std::chrono::seconds(10);
 };
 
 struct PrefillCounters {
@@ -29,6 +34,8 @@ struct PrefillCounters {
   int64_t cached_tokens = 0;  // Of those, found in the prefix cache.
   int64_t handoffs = 0;
   int64_t handoffs_failed = 0;
+  int64_t sends = 0;         // Send requests that were taken.
+  int64_t kept_expired = 0;  // Finished prompts given up because no Send came in time.
 };
 
 // The logic of a prefill worker: admits prompts with all their blocks, computes them in chunks,
@@ -41,15 +48,16 @@ class PrefillNode : public Node {
 
   void Handle(Message message, Time now) override;
   void Step(Time now) override;
-  Time NextDeadline() const override { return deadlines_.Next(); }
+  Time NextDeadline() const override { return std::min(deadlines_.Next(), kept_.Next()); }
 
   WorkerStatus Status() const;
+  WorkerAudit Audit(Time now) const;
   const PrefillCounters& counters() const { return counters_; }
   // No call is live and no block is held.
   bool idle() const { return entries_.empty(); }
 
  private:
-  enum class State : uint8_t { kWaiting, kComputing, kSending, kEnding };
+  enum class State : uint8_t { kWaiting, kComputing, kSending, kKept, kEnding };
 
   // One Prefill call.
   struct Entry {
@@ -57,11 +65,17 @@ class PrefillNode : public Node {
     CallId call = 0;
     Attempt attempt = 0;
     AgeKey age;
+    Time opened{};
     Time deadline = kNever;
+    Time kept_until = kNever;  // While kKept; in kept_.
     std::optional<HandoffTarget> handoff;
+    // A Send named `handoff`: its transfer starts when the prompt is computed and the transfer
+    // before it has ended.
+    bool send_due = false;
     std::unique_ptr<Sequence> sequence;  // Null while the engine has it.
     bool in_engine = false;
-    bool transfer_open = false;  // Start was called, kEnded has not come.
+    TicketId open_ticket;              // Start was called, kEnded has not come; else empty.
+    std::optional<TokenOutput> first;  // The token that was sampled.
     std::vector<PromptLogprob> prompt_logprobs;
     int32_t cached_tokens = 0;
   };
@@ -71,11 +85,16 @@ class PrefillNode : public Node {
   absl::Status Admissible(const PrefillRequest& request) const;
   void AdmitWaiting();
   bool Admit(Entry& entry);
-  void OnLayerDone(const LayerDone& done);
+  void OnSend(SendRequest request);
+  void StartTransfer(Entry& entry, int32_t num_tokens);
+  void StartSend(Entry& entry);
+  void OnLayerDone(const LayerDone& done, Time now);
   void PushRows(const Entry& entry, int32_t layer, int32_t begin, int32_t end);
   void OnStepDone(StepDone done, Time now);
-  void OnPrefilled(Entry& entry, std::optional<TokenOutput> first);
-  void OnTransfer(const TransferEvent& event);
+  void OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Time now);
+  void Finish(const Entry& entry);
+  void OnTransfer(const TransferEvent& event, Time now);
+  void Keep(Entry& entry, Time now);
   // Gives the entry up: everything that may still touch its blocks is told to stop, and the entry
   // goes once all of it has.
   void End(Entry& entry);
@@ -91,10 +110,11 @@ class PrefillNode : public Node {
   std::map<CallId, Entry> entries_;
   std::map<AgeKey, CallId> waiting_;
   std::map<LiveKey, CallId> live_;
-  absl::flat_hash_map<TicketId, CallId> tickets_;  // Of all entries.
+  absl::flat_hash_map<TicketId, CallId> tickets_;  // Of all targets and open transfers.
   Deadlines<CallId> deadlines_;
+  Deadlines<CallId> kept_;
   bool draining_ = false;
-  uint64_t progress_ = 0;
+  LayerProgress progress_;
   PrefillCounters counters_;
 };
 

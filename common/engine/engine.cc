@@ -43,6 +43,14 @@ std::unique_ptr<Sequence> Engine::Remove(CallId call) {
   return nullptr;
 }
 
+const BlockTable* Engine::FindTable(CallId call) const {
+  if (auto it = removed_.find(call); it != removed_.end()) return &it->second->blocks;
+  auto key = keys_.find(call);
+  if (key == keys_.end()) return nullptr;
+  auto it = running_.find(key->second);
+  return it != running_.end() ? &it->second->blocks : &preempted_.at(key->second)->blocks;
+}
+
 int64_t Engine::queued_tokens() const {
   int64_t tokens = 0;
   for (const auto& [key, sequence] : running_) tokens += sequence->num_remaining();

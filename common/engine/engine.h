@@ -60,6 +60,9 @@ class Engine {
   // Ends the step in flight. In the order of the plan's rows.
   std::vector<SequenceProgress> OnStepDone(StepDone done, Time now);
 
+  // The blocks of a sequence that is here, also of one that waits for the step's end; else null.
+  const BlockTable* FindTable(CallId call) const;
+
   // The step in flight, or null.
   const StepPlan* step_in_flight() const { return plan_.get(); }
   // The calls of its rows, in row order.

@@ -147,6 +147,15 @@ void BlockAllocator::Seal(BlockTable& table, std::string_view tenant,
   }
 }
 
+void BlockAllocator::Renew(BlockTable& table) {
+  BATON_CHECK(!table.draining_);
+  for (int32_t i = table.num_sealed_; i < table.size(); ++i) {
+    const BlockId id = table.blocks_[i];
+    generations_[id].fetch_add(1, std::memory_order_release);
+    SetState(id, State::kReserved);
+  }
+}
+
 void BlockAllocator::MarkDraining(BlockTable& table) {
   table.draining_ = true;
   for (BlockId id : table.blocks_) {
@@ -174,6 +183,18 @@ std::vector<BlockRef> BlockAllocator::Refs(const BlockTable& table) const {
     refs.push_back({id, generations_[id].load(std::memory_order_acquire)});
   }
   return refs;
+}
+
+int32_t BlockAllocator::CountUnowned(const std::vector<const BlockTable*>& tables) const {
+  std::vector<bool> owned(blocks_.size());
+  int32_t num_owned = 0;
+  for (const BlockTable* table : tables) {
+    for (BlockId id : table->blocks_) {
+      if (!owned[id]) ++num_owned;
+      owned[id] = true;
+    }
+  }
+  return num_blocks() - num_available() - num_owned;
 }
 
 std::string BlockAllocator::Audit() const {

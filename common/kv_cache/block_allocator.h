@@ -76,12 +76,19 @@ class BlockAllocator {
   // findable. A block whose content is cached already stays private.
   void Seal(BlockTable& table, std::string_view tenant, std::span<const int32_t> tokens);
 
+  // The writer of the table's unsealed blocks is quiet and another one may come: they are RESERVED
+  // again, under a new generation, so that a late write of the old one is dropped.
+  void Renew(BlockTable& table);
+
   // The table was given up while a transfer or a step may still touch it: its blocks that nobody
   // shares become DRAINING. Nothing is free until the table is released.
   void MarkDraining(BlockTable& table);
 
   // The table's blocks with their generations, for a transfer.
   std::vector<BlockRef> Refs(const BlockTable& table) const;
+
+  // Blocks neither free nor cached that none of `tables` holds: leaked ones.
+  int32_t CountUnowned(const std::vector<const BlockTable*>& tables) const;
 
   // For tests: what may be done to the block's memory now.
   BlockState state(BlockId id) const { return blocks_[id].state; }

@@ -30,15 +30,15 @@ enum class Role : uint8_t { kRouter, kPrefill, kDecode };
 // A request whose every field was checked against the model and the limits; the only form that
 // the router's scheduler takes.
 struct ValidRequest {
-  std::string label;  // The client's request_id, for logs and the response; never a key.
+  std::string label;   // The client's request_id, for logs and the response; never a key.
   std::string tenant;  // Salts the prefix cache.
   std::vector<std::vector<int32_t>> prompts;  // [>= 1][>= 1] token ids.
-  int32_t num_choices = 1;    // Choices per prompt; choice c of prompt p has index p*n + c.
-  SamplingParams sampling;    // `choice` is filled in per sequence.
-  bool score_only = false;    // Prompt log probabilities and no token: max_tokens is ignored.
-  int32_t priority = 0;       // Lower runs first; ties by arrival.
-  Duration timeout{};         // From arrival to the terminal event.
-  int64_t bytes = 0;          // Size of the client's body, for the queue's byte cap.
+  int32_t num_choices = 1;  // Choices per prompt; choice c of prompt p has index p*n + c.
+  SamplingParams sampling;  // `choice` is filled in per sequence.
+  bool score_only = false;  // Prompt log probabilities and no token: max_tokens is ignored.
+  int32_t priority = 0;     // Lower runs first; ties by arrival.
+  Duration timeout{};       // From arrival to the terminal event.
+  int64_t bytes = 0;        // Size of the client's body, for the queue's byte cap.
 };
 
 // ---- Decode call: router -> decode worker; the open call is the lease --------------------------
@@ -152,9 +152,9 @@ struct HelloInfo {
 struct WorkerStatus {
   Incarnation incarnation = 0;
   BlockCounts blocks;
-  int32_t running = 0;    // Sequences in the running batch.
-  int32_t waiting = 0;    // Admitted, not computing: queued, reserved, in transfer.
-  int32_t preempted = 0;  // Waiting to be computed again.
+  int32_t running = 0;        // Sequences in the running batch.
+  int32_t waiting = 0;        // Admitted, not computing: queued, reserved, in transfer.
+  int32_t preempted = 0;      // Waiting to be computed again.
   int64_t queued_tokens = 0;  // Prompt tokens still to be computed.
   bool draining = false;
   uint64_t progress = 0;  // Layers computed since the start.
@@ -262,11 +262,10 @@ struct RouterAuditAsked {
   std::function<void(RouterAudit)> answer;
 };
 
-using Message =
-    std::variant<DecodeOpened, PrefillOpened, RebindAsked, SendAsked, CallBroken, Drain,
-                 WorkerAuditAsked, LayerDone, StepDone, TransferEvent,
-                 ClientSubmit, ClientCancel, ClientStop, WorkerEventReceived, CallClosed, WorkerUp,
-                 WorkerStatusChanged, WorkerDown, RouterAuditAsked>;
+using Message = std::variant<DecodeOpened, PrefillOpened, RebindAsked, SendAsked, CallBroken, Drain,
+                             WorkerAuditAsked, LayerDone, StepDone, TransferEvent, ClientSubmit,
+                             ClientCancel, ClientStop, WorkerEventReceived, CallClosed, WorkerUp,
+                             WorkerStatusChanged, WorkerDown, RouterAuditAsked>;
 
 // ---- What the router's node says to a client's edge --------------------------------------------
 
