@@ -11,12 +11,32 @@ RouterNode::QueueKey RouterNode::KeyOf(const SequenceState& sequence) const {
   return {requests_.at(sequence.request).body.priority, sequence.id.counter};
 }
 
+int32_t RouterNode::PromptLength(const SequenceState& sequence) const {
+  return static_cast<int32_t>(requests_.at(sequence.request).body.prompts[sequence.prompt].size());
+}
+
+// The position of the next token that the client is to see.
+int32_t RouterNode::NextPosition(const SequenceState& sequence) const {
+  return PromptLength(sequence) + static_cast<int32_t>(sequence.emitted.size());
+}
+
 RouteNeed RouterNode::NeedOf(const SequenceState& sequence) const {
   const ValidRequest& body = requests_.at(sequence.request).body;
-  const int32_t prompt = static_cast<int32_t>(body.prompts[sequence.prompt].size());
   const int32_t answer = body.score_only ? 0 : body.sampling.max_tokens;
+  const int32_t total = PromptLength(sequence) + answer;
+  const int32_t base = Holds(sequence) ? sequence.base : NextPosition(sequence);
   // One token is sampled from the prefill itself, a scored prompt needs none.
-  return {.prompt_tokens = prompt, .total_tokens = prompt + answer, .needs_decode = answer > 1};
+  return {.prompt_tokens = base,
+          .total_tokens = total,
+          .needs_decode = !sequence.finished && total - base > 1};
+}
+
+// What is prefilled in this attempt: the prompt and, after a recovery, what the client has seen.
+std::vector<int32_t> RouterNode::BaseTokens(const SequenceState& sequence) const {
+  std::vector<int32_t> tokens = requests_.at(sequence.request).body.prompts[sequence.prompt];
+  const auto num_emitted = sequence.base - static_cast<int32_t>(tokens.size());
+  tokens.insert(tokens.end(), sequence.emitted.begin(), sequence.emitted.begin() + num_emitted);
+  return tokens;
 }
 
 SamplingParams RouterNode::SamplingOf(const SequenceState& sequence) const {
@@ -28,86 +48,146 @@ SamplingParams RouterNode::SamplingOf(const SequenceState& sequence) const {
 }
 
 // Strictly in queue order: when the first does not find a pair, the ones behind it wait too, so a
-// large prompt is not overtaken for ever.
+// large prompt is not overtaken for ever. Passed over are only sequences that wait for something
+// that those behind them do not take away.
 void RouterNode::Dispatch(Time now) {
   retry_at_ = kNever;
-  while (!queue_.empty()) {
-    SequenceState& sequence = sequences_.at(std::get<1>(*queue_.begin()));
-    if (absl::Status fits = directory_.Fits(NeedOf(sequence)); !fits.ok()) {
-      if (absl::IsUnavailable(fits)) {
-        if (no_worker_since_ == kNever) no_worker_since_ = now;
-        const Time give_up = no_worker_since_ + options_.no_worker_grace;
-        if (now < give_up) {
-          retry_at_ = give_up;
-          return;
-        }
-      }
-      Fail(sequence, fits);
+  QueueKey last{};
+  for (auto it = queue_.begin(); it != queue_.end(); it = queue_.upper_bound(last)) {
+    last = *it;
+    SequenceState& sequence = sequences_.at(std::get<1>(last));
+    if (sequence.ready_at > now) {
+      retry_at_ = std::min(retry_at_, sequence.ready_at);
       continue;
     }
-    no_worker_since_ = kNever;
+    if (!Judge(sequence, now)) continue;
+    if (!Holds(sequence)) {
+      if (sequence.moves + sequence.retries > 0 && num_recovering_ >= options_.max_recovering) {
+        continue;
+      }
+      if (absl::Status fits = directory_.Fits(NeedOf(sequence)); !fits.ok()) {
+        if (!absl::IsUnavailable(fits) || !AwaitWorkers(sequence, now)) Fail(sequence, fits);
+        continue;
+      }
+      no_worker_since_ = kNever;
+    }
     if (!Assign(sequence, now)) {
-      retry_at_ = directory_.NextRetry(now);
+      retry_at_ = std::min(retry_at_, directory_.NextRetry(now));
       return;
     }
   }
 }
 
-bool RouterNode::Assign(SequenceState& sequence, Time now) {
-  const RouteNeed need = NeedOf(sequence);
+// No usable pair is there: false when it has been waited for long enough.
+bool RouterNode::AwaitWorkers(const SequenceState& sequence, Time now) {
+  if (no_worker_since_ == kNever) no_worker_since_ = now;
+  const Time give_up = no_worker_since_ +
+                       (sequence.attempt > 0 ? options_.recovery_grace : options_.no_worker_grace);
+  if (give_up <= now) return false;
+  retry_at_ = std::min(retry_at_, give_up);
+  return true;
+}
+
+// The candidates for the sides that it lacks; the side that it holds is given.
+RoutingSnapshot RouterNode::SnapshotFor(const SequenceState& sequence, const RouteNeed& need,
+                                        Time now) const {
   RoutingSnapshot snapshot = directory_.Snapshot(need, options_.max_pending_prefill_tokens, now);
+  if (sequence.prefill.call != 0) {
+    snapshot.prefill = {directory_.CandidateOf(sequence.prefill.worker)};
+  }
+  if (sequence.decode.call != 0) {
+    snapshot.decode = {directory_.CandidateOf(sequence.decode.worker)};
+  }
   for (auto* side : {&snapshot.prefill, &snapshot.decode}) {
     for (Candidate& candidate : *side) {
       candidate.matched_tokens = prefixes_.MatchedTokens(sequence.prefix_hashes, candidate.worker);
     }
   }
-  const std::optional<Route> route = policy_->Choose(snapshot);
+  return snapshot;
+}
+
+// Away from processes that failed this sequence and from blamed pairs, if there is another choice.
+std::optional<Route> RouterNode::Choose(const SequenceState& sequence, const RouteNeed& need,
+                                        Time now) {
+  const RoutingSnapshot all = SnapshotFor(sequence, need, now);
+  std::erase_if(blamed_, [now](const auto& item) { return item.second <= now; });
+  if (blamed_.empty() && sequence.lost.empty()) return policy_->Choose(all);
+  RoutingSnapshot preferred = all;
+  for (const auto& [route, until] : blamed_) preferred.blamed.push_back(route);
+  const auto has_failed = [&](const Candidate& candidate) {
+    const Incarnation incarnation = directory_.at(candidate.worker).hello.incarnation;
+    return std::ranges::find(sequence.lost, incarnation) != sequence.lost.end();
+  };
+  if (sequence.prefill.call == 0) std::erase_if(preferred.prefill, has_failed);
+  if (sequence.decode.call == 0) std::erase_if(preferred.decode, has_failed);
+  const std::optional<Route> route = policy_->Choose(preferred);
+  return route ? route : policy_->Choose(all);
+}
+
+bool RouterNode::Assign(SequenceState& sequence, Time now) {
+  const RouteNeed need = NeedOf(sequence);
+  const std::optional<Route> route = Choose(sequence, need, now);
   if (!route) return false;
 
-  RequestState& request = requests_.at(sequence.request);
   queue_.erase(KeyOf(sequence));
-  LeaveQueue(request);
-  sequence.route = *route;
-  sequence.prefill = directory_.at(route->prefill).hello.incarnation;
-  sequence.prefilled = false;
+  LeaveQueue(requests_.at(sequence.request));
   ++sequence.attempt;
   sequence.last_progress = now;
-  Watch(sequence, now + options_.no_progress_limit);
-  sequence.holds_prefill_tokens = true;
-  directory_.at(route->prefill).pending_tokens += need.prompt_tokens;
+  if (sequence.decode.call != 0) {
+    Take(sequence.prefill, route->prefill, need.prompt_tokens);
+    RebindTo(sequence, sequence.prefill.incarnation, now);
+    return true;
+  }
+  if (sequence.prefill.call == 0) {
+    sequence.base = need.prompt_tokens;
+    sequence.recovering = sequence.moves + sequence.retries > 0;
+    num_recovering_ += sequence.recovering ? 1 : 0;
+    Take(sequence.prefill, route->prefill, need.prompt_tokens);
+  }
   if (!need.needs_decode) {
     OpenPrefill(sequence, std::nullopt, now);
     return true;
   }
-  directory_.at(route->decode).pending_tokens += need.total_tokens;
+  Take(sequence.decode, route->decode, need.total_tokens);
+  OpenDecode(sequence, now);
+  return true;
+}
+
+void RouterNode::OpenDecode(SequenceState& sequence, Time now) {
+  const RequestState& request = requests_.at(sequence.request);
   sequence.state = State::kReserving;
-  sequence.decode_call = next_call_++;
-  calls_.emplace(sequence.decode_call, sequence.id.counter);
-  outbox_.OpenDecode(sequence.decode_call, route->decode,
+  sequence.act_by = now + options_.answer_limit;
+  Rewatch(sequence);
+  sequence.decode.call = next_call_++;
+  calls_.emplace(sequence.decode.call, sequence.id.counter);
+  outbox_.OpenDecode(sequence.decode.call, sequence.decode.worker,
                      DecodeRequest{.sequence = sequence.id,
                                    .attempt = sequence.attempt,
-                                   .prefill = sequence.prefill,
-                                   .tokens = request.body.prompts[sequence.prompt],
-                                   .prompt_length = need.prompt_tokens,
+                                   .worker = sequence.decode.incarnation,
+                                   .prefill = sequence.prefill.incarnation,
+                                   .tokens = BaseTokens(sequence),
+                                   .prompt_length = PromptLength(sequence),
                                    .sampling = SamplingOf(sequence),
                                    .tenant = request.body.tenant,
                                    .age = now - request.arrival,
                                    .timeout = request.deadline - now});
-  return true;
 }
 
 void RouterNode::OpenPrefill(SequenceState& sequence, std::optional<HandoffTarget> handoff,
                              Time now) {
   const RequestState& request = requests_.at(sequence.request);
-  const RouteNeed need = NeedOf(sequence);
   sequence.state = State::kPrefilling;
-  sequence.prefill_call = next_call_++;
-  calls_.emplace(sequence.prefill_call, sequence.id.counter);
-  outbox_.OpenPrefill(sequence.prefill_call, sequence.route.prefill,
+  sequence.prefilled = false;
+  sequence.act_by = kNever;
+  Rewatch(sequence);
+  sequence.prefill.call = next_call_++;
+  calls_.emplace(sequence.prefill.call, sequence.id.counter);
+  outbox_.OpenPrefill(sequence.prefill.call, sequence.prefill.worker,
                       PrefillRequest{.sequence = sequence.id,
                                      .attempt = sequence.attempt,
-                                     .tokens = request.body.prompts[sequence.prompt],
-                                     .prompt_length = need.prompt_tokens,
+                                     .worker = sequence.prefill.incarnation,
+                                     .tokens = BaseTokens(sequence),
+                                     .prompt_length = PromptLength(sequence),
                                      .sampling = SamplingOf(sequence),
                                      .score_only = request.body.score_only,
                                      .tenant = request.body.tenant,
@@ -116,34 +196,47 @@ void RouterNode::OpenPrefill(SequenceState& sequence, std::optional<HandoffTarge
                                      .handoff = std::move(handoff)});
 }
 
-// A worker would not take it or gave it back: it waits for another turn under a new attempt.
+// A worker would not take it or gave it back: it waits for another turn under a new attempt. KV
+// that a prefill worker holds for a new decode worker stays held.
 void RouterNode::Requeue(SequenceState& sequence, int32_t refused_by, Time now) {
   ++counters_.requeued;
-  ReleaseCalls(sequence);
   directory_.Skip(refused_by, now + options_.retry_delay);
-  sequence.state = State::kQueued;
-  queue_.insert(KeyOf(sequence));
+  Drop(sequence.decode);
+  if (sequence.hold_until == kNever) Drop(sequence.prefill);
+  Enqueue(sequence, now);
 }
 
-void RouterNode::ReleasePrefillTokens(SequenceState& sequence) {
-  if (!std::exchange(sequence.holds_prefill_tokens, false)) return;
-  directory_.at(sequence.route.prefill).pending_tokens -= NeedOf(sequence).prompt_tokens;
+// ---- What a sequence has of a worker -----------------------------------------------------------
+
+void RouterNode::Take(Side& side, int32_t worker, int64_t tokens) {
+  side.worker = worker;
+  side.incarnation = directory_.at(worker).hello.incarnation;
+  side.tokens = tokens;
+  directory_.at(worker).pending_tokens += tokens;
 }
 
-// Ends whatever is open of the sequence's attempt and gives back what was counted for it.
-void RouterNode::ReleaseCalls(SequenceState& sequence) {
-  if (sequence.state == State::kQueued) return;
-  ReleasePrefillTokens(sequence);
-  for (CallId* call : {&sequence.decode_call, &sequence.prefill_call}) {
-    if (*call != 0 && calls_.erase(*call) > 0) outbox_.Cancel(*call);
-    *call = 0;
-  }
-  if (sequence.route.decode >= 0) {
-    directory_.at(sequence.route.decode).pending_tokens -= NeedOf(sequence).total_tokens;
-  }
-  watches_.Clear(sequence.id.counter, sequence.watch_at);
-  sequence.watch_at = kNever;
-  sequence.verdict_until = kNever;
+void RouterNode::ReleaseTokens(Side& side) {
+  if (side.tokens == 0) return;
+  directory_.at(side.worker).pending_tokens -= std::exchange(side.tokens, 0);
+}
+
+void RouterNode::Drop(Side& side) {
+  ReleaseTokens(side);
+  if (side.call != 0 && calls_.erase(side.call) > 0) outbox_.Cancel(side.call);
+  side.call = 0;
+}
+
+// Ends whatever is open of the sequence and gives back what was counted for it.
+void RouterNode::ReleaseAll(SequenceState& sequence) {
+  queue_.erase(KeyOf(sequence));
+  Drop(sequence.decode);
+  Drop(sequence.prefill);
+  EndRecovering(sequence);
+  Watch(sequence, kNever);
+}
+
+void RouterNode::EndRecovering(SequenceState& sequence) {
+  if (std::exchange(sequence.recovering, false)) --num_recovering_;
 }
 
 // The client has all of this choice: its workers are let go, and the request ends with its last.
@@ -151,8 +244,7 @@ void RouterNode::FinishIfDone(SequenceState& sequence) {
   if (!sequence.finished || sequence.owes_score) return;
   const uint64_t key = sequence.request;
   const uint64_t counter = sequence.id.counter;
-  queue_.erase(KeyOf(sequence));
-  ReleaseCalls(sequence);
+  ReleaseAll(sequence);
   RequestState& request = requests_.at(key);
   std::erase(request.sequences, counter);
   sequences_.erase(counter);
@@ -163,38 +255,15 @@ void RouterNode::Fail(const SequenceState& sequence, absl::Status status) {
   EndRequest(sequence.request, std::move(status));
 }
 
-void RouterNode::Watch(SequenceState& sequence, Time at) {
-  watches_.Clear(sequence.id.counter, sequence.watch_at);
-  sequence.watch_at = at;
-  watches_.Set(sequence.id.counter, at);
-}
-
-// A sequence may be silent while its workers compute or have others before it; it fails when none
-// of them moves either.
-void RouterNode::CheckWatch(uint64_t counter, Time now) {
-  SequenceState& sequence = sequences_.at(counter);
-  if (sequence.verdict_until <= now && sequence.state != State::kDecoding) {
-    Fail(sequence, absl::UnavailableError("the prompt's KV did not reach a decode worker"));
-    return;
-  }
-  Time moved = sequence.last_progress;
-  for (int32_t worker : {sequence.route.prefill, sequence.route.decode}) {
-    if (worker >= 0) moved = std::max(moved, directory_.at(worker).last_progress);
-  }
-  const Time give_up = moved + options_.no_progress_limit;
-  if (give_up <= now) {
-    Fail(sequence, absl::UnavailableError("the workers of this request stopped making progress"));
-    return;
-  }
-  Watch(sequence, give_up);
-}
+// ---- Snapshots ---------------------------------------------------------------------------------
 
 RouterView RouterNode::View() const {
   RouterView view;
   for (const WorkerDirectory::Worker& w : directory_.workers()) {
     const bool draining = w.up && w.status.draining;
     view.workers.push_back({.role = w.role,
-                            .healthy = w.up && !draining,
+                            .address = "",
+                            .healthy = w.up && !w.hung && !draining,
                             .reason = draining ? "draining" : w.reason,
                             .hello = w.hello,
                             .status = w.status});
@@ -203,6 +272,22 @@ RouterView RouterNode::View() const {
   view.queued_tokens = queued_tokens_;
   view.running_requests = static_cast<int64_t>(requests_.size()) - queued_requests_;
   return view;
+}
+
+RouterAudit RouterNode::Audit(Time now) const {
+  static constexpr const char* kNames[] = {"QUEUED", "RESERVING", "REBINDING", "PREFILLING",
+                                           "DECODING"};
+  RouterAudit audit{.incarnation = options_.incarnation, .sequences = {}};
+  for (const auto& [counter, sequence] : sequences_) {
+    const auto open = [](const Side& side) { return side.call != 0 ? side.incarnation : 0; };
+    audit.sequences.push_back({.sequence = sequence.id,
+                               .attempt = sequence.attempt,
+                               .state = kNames[static_cast<int>(sequence.state)],
+                               .prefill = open(sequence.prefill),
+                               .decode = open(sequence.decode),
+                               .age = now - requests_.at(sequence.request).arrival});
+  }
+  return audit;
 }
 
 }  // namespace baton

@@ -9,9 +9,17 @@
 namespace baton {
 namespace {
 
+constexpr double kRetryBurst = 10;
+
 // The worker did nothing for the call: it has no room, drains, or is another process by now.
 bool IsRefusal(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status);
+}
+
+// Says something of the request itself: another worker would say the same.
+bool IsFinal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsAlreadyExists(status) || absl::IsUnimplemented(status);
 }
 
 }  // namespace
@@ -19,10 +27,11 @@ bool IsRefusal(const absl::Status& status) {
 RouterNode::RouterNode(const RouterNodeOptions& options, const std::vector<Role>& worker_roles,
                        std::unique_ptr<RoutingPolicy> policy, RouterOutbox& outbox)
     : options_(options),
-      directory_(worker_roles),
+      directory_(worker_roles, options.hang_limit),
       policy_(std::move(policy)),
       prefixes_(options.max_directory_entries),
-      outbox_(outbox) {}
+      outbox_(outbox),
+      retry_credit_(kRetryBurst) {}
 
 void RouterNode::Handle(Message message, Time now) {
   if (auto* submit = std::get_if<ClientSubmit>(&message)) {
@@ -42,6 +51,8 @@ void RouterNode::Handle(Message message, Time now) {
   } else if (auto* down = std::get_if<WorkerDown>(&message)) {
     // Its calls end by themselves, each with a CallClosed.
     directory_.OnDown(down->worker, down->reason);
+  } else if (auto* audit = std::get_if<RouterAuditAsked>(&message)) {
+    audit->answer(Audit(now));
   } else {
     ++counters_.stale_mail;
   }
@@ -51,12 +62,13 @@ void RouterNode::Step(Time now) {
   while (auto request = deadlines_.Expired(now)) {
     EndRequest(*request, absl::DeadlineExceededError("the request's time limit has passed"));
   }
+  FenceHungWorkers(now);
   while (auto counter = watches_.Expired(now)) CheckWatch(*counter, now);
   Dispatch(now);
 }
 
 Time RouterNode::NextDeadline() const {
-  return std::min({deadlines_.Next(), watches_.Next(), retry_at_});
+  return std::min({deadlines_.Next(), watches_.Next(), retry_at_, directory_.NextHungAt()});
 }
 
 // ---- Clients -----------------------------------------------------------------------------------
@@ -98,6 +110,7 @@ void RouterNode::OnSubmit(ClientSubmit submit, Time now) {
   for (const auto& prompt : request.body.prompts) {
     request.prompt_tokens += static_cast<int64_t>(prompt.size());
   }
+  retry_credit_ = std::min(kRetryBurst, retry_credit_ + options_.retry_ratio);
   request.queued = true;
   ++queued_requests_;
   queued_tokens_ += request.prompt_tokens;
@@ -115,7 +128,6 @@ void RouterNode::OnSubmit(ClientSubmit submit, Time now) {
       sequence.request = submit.request;
       sequence.choice = p * request.body.num_choices + c;
       sequence.prompt = p;
-      sequence.next_position = static_cast<int32_t>(prompt.size());
       sequence.owes_score = wants_score && c == 0;
       sequence.prefix_hashes = hashes;
       request.sequences.push_back(counter);
@@ -149,8 +161,7 @@ void RouterNode::EndRequest(uint64_t key, absl::Status status) {
   RequestState& request = it->second;
   for (uint64_t counter : request.sequences) {
     SequenceState& sequence = sequences_.at(counter);
-    queue_.erase(KeyOf(sequence));
-    ReleaseCalls(sequence);
+    ReleaseAll(sequence);
     sequences_.erase(counter);
   }
   LeaveQueue(request);
@@ -179,10 +190,15 @@ void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
     return;
   }
   SequenceState& sequence = sequences_.at(it->second);
-  const bool is_decode = received.call == sequence.decode_call;
-  const Attempt attempt = std::visit([](const auto& e) { return e.attempt; }, received.event);
+  const bool is_decode = received.call == sequence.decode.call;
+  const bool is_failure = std::holds_alternative<HandoffFailedEvent>(received.event);
+  const bool is_reserved = std::holds_alternative<ReservedEvent>(received.event);
   const bool is_decode_event = !std::holds_alternative<PrefilledEvent>(received.event);
-  if (attempt != sequence.attempt || is_decode != is_decode_event) {
+  const Attempt attempt = std::visit([](const auto& e) { return e.attempt; }, received.event);
+  // What a call computed is right whatever attempt it names; tickets and failures go by attempt.
+  const bool is_old = (is_failure || is_reserved) && attempt != sequence.attempt;
+  const bool is_repeated = !is_decode_event && sequence.prefilled;
+  if (is_old || is_repeated || (!is_failure && is_decode != is_decode_event)) {
     ++counters_.stale_mail;
     return;
   }
@@ -191,53 +207,63 @@ void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
     OnReserved(sequence, *reserved, now);
   } else if (auto* prefilled = std::get_if<PrefilledEvent>(&received.event)) {
     OnPrefilled(sequence, std::move(*prefilled));
+  } else if (is_failure) {
+    OnHandoffFailed(sequence, now);
   } else {
-    // The decode worker has verified the KV and goes on with it, whatever the prefill call says.
-    sequence.state = State::kDecoding;
+    OnDecoding(sequence);
     OnTokens(sequence, std::move(std::get<TokensEvent>(received.event)));
   }
 }
 
 void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event, Time now) {
-  if (sequence.state != State::kReserving) {
+  if (sequence.state != State::kReserving && sequence.state != State::kRebinding) {
     ++counters_.stale_mail;
     return;
   }
-  if (directory_.at(sequence.route.prefill).hello.incarnation != sequence.prefill) {
-    Requeue(sequence, sequence.route.prefill,
-            now);  // It restarted since; the ticket is not for it.
+  sequence.act_by = kNever;
+  sequence.hold_until = kNever;
+  Rewatch(sequence);
+  HandoffTarget target{.ticket = event.ticket,
+                       .endpoint = event.data_endpoint,
+                       .pair_key = event.pair_key,
+                       .decode = event.decode,
+                       .first_token = event.cached_tokens};
+  if (sequence.prefill.call != 0) {
+    ++counters_.resends;
+    sequence.state = State::kPrefilling;
+    outbox_.Send(sequence.prefill.call, SendRequest{.sequence = sequence.id,
+                                                    .attempt = sequence.attempt,
+                                                    .handoff = std::move(target)});
     return;
   }
-  prefixes_.Correct(sequence.prefix_hashes, sequence.route.decode, event.cached_tokens);
-  prefixes_.Add(sequence.prefix_hashes, sequence.route.decode);
-  OpenPrefill(sequence,
-              HandoffTarget{.ticket = event.ticket,
-                            .endpoint = event.data_endpoint,
-                            .pair_key = event.pair_key,
-                            .decode = event.decode,
-                            .first_token = event.cached_tokens},
-              now);
+  const Side& prefill = sequence.prefill;
+  if (!directory_.IsUp(prefill.worker, prefill.incarnation)) {
+    // It was lost since; the ticket is for nobody else.
+    LosePrefill(sequence, absl::UnavailableError("the prefill worker was lost"), now);
+    return;
+  }
+  prefixes_.Correct(sequence.prefix_hashes, sequence.decode.worker, event.cached_tokens);
+  prefixes_.Add(sequence.prefix_hashes, sequence.decode.worker);
+  OpenPrefill(sequence, std::move(target), now);
 }
 
 void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event) {
-  if (sequence.prefilled) {
-    ++counters_.stale_mail;
-    return;
-  }
   sequence.prefilled = true;
-  ReleasePrefillTokens(sequence);
+  ReleaseTokens(sequence.prefill);
   RequestState& request = requests_.at(sequence.request);
   if (!request.cache_counted[sequence.prompt]) {
     request.cache_counted[sequence.prompt] = true;
     request.cached_tokens += event.cached_tokens;
   }
-  prefixes_.Correct(sequence.prefix_hashes, sequence.route.prefill, event.cached_tokens);
-  prefixes_.Add(sequence.prefix_hashes, sequence.route.prefill);
+  prefixes_.Correct(sequence.prefix_hashes, sequence.prefill.worker, event.cached_tokens);
+  prefixes_.Add(sequence.prefix_hashes, sequence.prefill.worker);
   if (std::exchange(sequence.owes_score, false)) {
     outbox_.Emit(sequence.request, PromptScored{.prompt = sequence.prompt,
                                                 .logprobs = std::move(event.prompt_logprobs)});
   }
   if (request.body.score_only) sequence.finished = true;
+  // The decode worker has the KV or computes it: this call brought the score and is not needed.
+  if (sequence.state == State::kDecoding) Drop(sequence.prefill);
   if (event.first) {
     OnTokens(sequence, {.attempt = event.attempt, .outputs = {*std::move(event.first)}});
   } else {
@@ -245,20 +271,35 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event) {
   }
 }
 
+// The decode worker has verified the KV, or computes it, and goes on, whatever the prefill call
+// says.
+void RouterNode::OnDecoding(SequenceState& sequence) {
+  if (sequence.state == State::kQueued) queue_.erase(KeyOf(sequence));
+  sequence.state = State::kDecoding;
+  sequence.act_by = kNever;
+  sequence.hold_until = kNever;
+  sequence.handoff_failures = 0;
+  sequence.losses.clear();
+  Rewatch(sequence);
+  EndRecovering(sequence);
+  if (sequence.prefill.call == 0) ReleaseTokens(sequence.prefill);
+}
+
 // Both workers tell the first token: whichever copy comes first is emitted, each position once.
 void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event) {
-  ChoiceTokens fresh{.choice = sequence.choice};
+  ChoiceTokens fresh{.choice = sequence.choice, .outputs = {}};
   for (TokenOutput& output : event.outputs) {
-    if (sequence.finished || output.position < sequence.next_position) {
+    const int32_t next = NextPosition(sequence);
+    if (sequence.finished || output.position < next) {
       ++counters_.stale_tokens;
       continue;
     }
-    if (output.position > sequence.next_position) {
+    if (output.position > next) {
       Fail(sequence, absl::InternalError(absl::StrFormat("a worker skipped from position %d to %d",
-                                                         sequence.next_position, output.position)));
+                                                         next, output.position)));
       return;
     }
-    ++sequence.next_position;
+    sequence.emitted.push_back(output.token);
     sequence.finished = output.finish != FinishReason::kNone;
     fresh.outputs.push_back(std::move(output));
   }
@@ -277,44 +318,44 @@ void RouterNode::OnCallClosed(const CallClosed& closed, Time now) {
   SequenceState& sequence = sequences_.at(it->second);
   calls_.erase(it);
   sequence.last_progress = now;
-  if (closed.call == sequence.decode_call) {
-    sequence.decode_call = 0;
+  if (closed.call == sequence.decode.call) {
+    sequence.decode.call = 0;
     OnDecodeClosed(sequence, closed.status, now);
   } else {
-    sequence.prefill_call = 0;
+    sequence.prefill.call = 0;
     OnPrefillClosed(sequence, closed.status, now);
   }
 }
 
 void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& status, Time now) {
   if (sequence.finished) return;  // It owes a score that the prefill call brings.
-  const bool refused =
-      IsRefusal(status) || (sequence.state == State::kReserving && absl::IsUnavailable(status));
-  if (refused) {
-    Requeue(sequence, sequence.route.decode, now);
+  if (IsRefusal(status)) {
+    Requeue(sequence, sequence.decode.worker, now);
   } else if (status.ok()) {
     Fail(sequence, absl::InternalError("a decode worker ended a call before its last token"));
-  } else {
+  } else if (IsFinal(status)) {
     Fail(sequence, status);
+  } else {
+    LoseDecode(sequence, status, now);
   }
 }
 
 void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& status, Time now) {
-  if (status.ok() && sequence.prefilled) return;
-  const bool is_decoding = sequence.state == State::kDecoding;
-  if (absl::IsAborted(status) && !(is_decoding && sequence.owes_score)) {
-    // The decode worker knows whether the KV is there, or that it revoked the reservation: it goes
-    // on, or ends its call.
-    ++counters_.handoff_aborts;
-    if (is_decoding) return;
-    sequence.verdict_until = now + options_.verdict_limit;
-    Watch(sequence, sequence.verdict_until);
+  // It is needed for the KV until the decode worker has it, and for a score.
+  if (sequence.state == State::kDecoding && !sequence.owes_score) {
+    ReleaseTokens(sequence.prefill);
   } else if (IsRefusal(status)) {
-    Requeue(sequence, sequence.route.prefill, now);
-  } else if (status.ok()) {
-    Fail(sequence, absl::InternalError("a prefill worker ended a call before its first token"));
-  } else if (!is_decoding || sequence.owes_score) {
+    Requeue(sequence, sequence.prefill.worker, now);
+  } else if (IsFinal(status)) {
     Fail(sequence, status);
+  } else if (status.ok() && !sequence.prefilled) {
+    Fail(sequence, absl::InternalError("a prefill worker ended a call before its first token"));
+  } else if (status.ok()) {
+    // The decode worker verified it: its tokens follow, or its call closes. A queued sequence has
+    // given that worker up, and holds nothing now.
+    if (sequence.state == State::kQueued) Enqueue(sequence, now);
+  } else {
+    LosePrefill(sequence, status, now);
   }
 }
 

@@ -16,7 +16,8 @@ uint64_t GroupOf(const HelloInfo& hello) {
 
 }  // namespace
 
-WorkerDirectory::WorkerDirectory(const std::vector<Role>& roles) {
+WorkerDirectory::WorkerDirectory(const std::vector<Role>& roles, Duration hang_limit)
+    : hang_limit_(hang_limit) {
   for (Role role : roles) workers_.push_back({.role = role});
 }
 
@@ -26,6 +27,9 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   w.hello = hello;
   w.group = GroupOf(hello);
   w.last_progress = now;
+  w.stands_since = now;
+  w.last_status = now;
+  w.hung = false;
   w.skip_until = {};
   w.status = {.incarnation = hello.incarnation};
   w.up = false;
@@ -45,6 +49,14 @@ void WorkerDirectory::OnStatus(int32_t worker, const WorkerStatus& status, Time 
   Worker& w = workers_[worker];
   if (status.incarnation != w.hello.incarnation) return;
   if (status.progress != w.status.progress) w.last_progress = now;
+  const bool moved = status.progress != w.status.progress || !status.computing;
+  if (moved) w.stands_since = now;
+  // A worker that was only silent is back with its first word, one that stood still with progress.
+  if (w.hung && moved) {
+    w.hung = false;
+    w.reason.clear();
+  }
+  w.last_status = now;
   w.status = status;
   w.skip_until = {};
 }
@@ -52,6 +64,36 @@ void WorkerDirectory::OnStatus(int32_t worker, const WorkerStatus& status, Time 
 void WorkerDirectory::OnDown(int32_t worker, const std::string& reason) {
   workers_[worker].up = false;
   workers_[worker].reason = reason;
+}
+
+Time WorkerDirectory::HungAt(int32_t worker) const {
+  const Worker& w = workers_[worker];
+  if (!w.up || w.hung) return kNever;
+  const Time silent = w.last_status + hang_limit_;
+  if (!w.status.computing) return silent;
+  return std::min(silent, w.stands_since + std::max(hang_limit_, 20 * w.status.longest_layer));
+}
+
+Time WorkerDirectory::NextHungAt() const {
+  Time next = kNever;
+  for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
+    next = std::min(next, HungAt(i));
+  }
+  return next;
+}
+
+void WorkerDirectory::MarkHung(int32_t worker) {
+  workers_[worker].hung = true;
+  workers_[worker].reason = "it stopped making progress";
+}
+
+Candidate WorkerDirectory::CandidateOf(int32_t worker) const {
+  const Worker& w = workers_[worker];
+  return {.worker = worker,
+          .group = w.group,
+          .pending_tokens = w.pending_tokens,
+          .capacity_tokens = std::max<int64_t>(1, int64_t{w.hello.num_blocks} * w.hello.block_size),
+          .matched_tokens = 0};
 }
 
 absl::Status WorkerDirectory::Fits(const RouteNeed& need) const {
@@ -85,11 +127,7 @@ RoutingSnapshot WorkerDirectory::Snapshot(const RouteNeed& need, int64_t max_pen
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
     const Worker& w = workers_[i];
     if (!Usable(i) || w.skip_until > now || w.hello.max_model_len < need.total_tokens) continue;
-    const Candidate candidate{
-        .worker = i,
-        .group = w.group,
-        .pending_tokens = w.pending_tokens,
-        .capacity_tokens = std::max<int64_t>(1, int64_t{w.hello.num_blocks} * w.hello.block_size)};
+    const Candidate candidate = CandidateOf(i);
     if (w.role == Role::kPrefill) {
       const bool has_room =
           w.pending_tokens == 0 || w.pending_tokens + need.prompt_tokens <= max_pending_tokens;
@@ -104,7 +142,7 @@ RoutingSnapshot WorkerDirectory::Snapshot(const RouteNeed& need, int64_t max_pen
 Time WorkerDirectory::NextRetry(Time now) const {
   Time next = kNever;
   for (const Worker& w : workers_) {
-    if (w.up && w.skip_until > now) next = std::min(next, w.skip_until);
+    if (w.up && !w.hung && w.skip_until > now) next = std::min(next, w.skip_until);
   }
   return next;
 }

@@ -32,9 +32,13 @@ class WorkerDirectory {
     int64_t pending_tokens = 0;  // As in Candidate.
     Time skip_until{};           // It refused for now.
     Time last_progress{};        // Its progress counter moved.
+    Time stands_since{};         // It computes, and the counter has not moved since then.
+    Time last_status{};          // It was heard of.
+    bool hung = false;           // Fenced: see HungSince.
   };
 
-  explicit WorkerDirectory(const std::vector<Role>& roles);
+  // `hang_limit` is T_hang.
+  WorkerDirectory(const std::vector<Role>& roles, Duration hang_limit);
 
   // Returns true when the incarnation is new: what was cached there is gone.
   bool OnUp(int32_t worker, const HelloInfo& hello, Time now);
@@ -46,12 +50,29 @@ class WorkerDirectory {
   Worker& at(int32_t worker) { return workers_[worker]; }
   const std::vector<Worker>& workers() const { return workers_; }
   bool Usable(int32_t worker) const {
-    return workers_[worker].up && !workers_[worker].status.draining;
+    const Worker& w = workers_[worker];
+    return w.up && !w.hung && !w.status.draining;
   }
+  // That incarnation runs there, as far as is known.
+  bool IsUp(int32_t worker, Incarnation incarnation) const {
+    const Worker& w = workers_[worker];
+    return w.up && !w.hung && w.hello.incarnation == incarnation;
+  }
+
+  // When the worker counts as hung unless something is heard of it before: work runs and its
+  // progress counter stands for T_hang or 20 times its longest layer, or no status comes for
+  // T_hang. kNever if it is down or hung already.
+  Time HungAt(int32_t worker) const;
+  Time NextHungAt() const;
+  // Fences it until it moves again. The router's own calls there are the caller's to cancel.
+  void MarkHung(int32_t worker);
 
   // OK if some usable pair could ever take it. UNAVAILABLE: no usable pair is connected;
   // INVALID_ARGUMENT: too long for all, with the largest that fits.
   absl::Status Fits(const RouteNeed& need) const;
+
+  // The worker as a candidate, whatever its state.
+  Candidate CandidateOf(int32_t worker) const;
 
   // The candidates that may take it now, without matched_tokens. A prefill worker takes at most
   // `max_pending_tokens` ahead, but always one prompt.
@@ -61,6 +82,7 @@ class WorkerDirectory {
   Time NextRetry(Time now) const;
 
  private:
+  const Duration hang_limit_;
   std::vector<Worker> workers_;
 };
 

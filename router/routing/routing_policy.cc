@@ -1,5 +1,6 @@
 #include "router/routing/routing_policy.h"
 
+#include <algorithm>
 #include <string>
 #include <tuple>
 
@@ -24,7 +25,9 @@ std::optional<Route> Cheapest(const RoutingSnapshot& snapshot, PrefillCost prefi
     if (!snapshot.needs_decode) consider({prefill.worker, -1}, {prefill_cost(prefill), 0});
     for (const Candidate& decode : snapshot.decode) {
       if (decode.group != prefill.group) continue;
-      consider({prefill.worker, decode.worker}, {prefill_cost(prefill), decode_cost(decode)});
+      const Route route{prefill.worker, decode.worker};
+      if (std::ranges::find(snapshot.blamed, route) != snapshot.blamed.end()) continue;
+      consider(route, {prefill_cost(prefill), decode_cost(decode)});
     }
   }
   return best;

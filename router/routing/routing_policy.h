@@ -20,18 +20,19 @@ struct Candidate {
   int32_t matched_tokens = 0;   // Leading prompt tokens that it probably has cached.
 };
 
+struct Route {
+  int32_t prefill = -1;
+  int32_t decode = -1;  // -1 without needs_decode.
+  auto operator<=>(const Route&) const = default;
+};
+
 // Everything a policy may look at. Candidates are in ascending order of worker.
 struct RoutingSnapshot {
   int32_t prompt_tokens = 0;
   bool needs_decode = true;
   std::vector<Candidate> prefill;
   std::vector<Candidate> decode;  // Empty without needs_decode.
-};
-
-struct Route {
-  int32_t prefill = -1;
-  int32_t decode = -1;  // -1 without needs_decode.
-  bool operator==(const Route&) const = default;
+  std::vector<Route> blamed;      // Pairs between which transfers failed lately: not to be chosen.
 };
 
 // Chooses the pair for one sequence: a pure function of the snapshot.

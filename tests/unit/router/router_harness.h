@@ -33,6 +33,8 @@ class RecordingRouterOutbox : public RouterOutbox {
     prefills.push_back({call, worker});
     prefill_requests.push_back(std::move(request));
   }
+  void Rebind(CallId call, RebindRequest request) override { rebinds.emplace_back(call, request); }
+  void Send(CallId call, SendRequest request) override { sends.emplace_back(call, request); }
   void Cancel(CallId call) override { cancelled.push_back(call); }
   void Emit(uint64_t request, ClientEvent event) override {
     Client& client = clients[request];
@@ -50,32 +52,38 @@ class RecordingRouterOutbox : public RouterOutbox {
   std::vector<Opened> decodes, prefills;
   std::vector<DecodeRequest> decode_requests;
   std::vector<PrefillRequest> prefill_requests;
+  std::vector<std::pair<CallId, RebindRequest>> rebinds;
+  std::vector<std::pair<CallId, SendRequest>> sends;
   std::vector<CallId> cancelled;
   std::map<uint64_t, Client> clients;
 };
 
-// A router with workers 0 (prefill), 1 and 2 (decode); workers and clients are played.
+// A router with workers 0 (prefill), 1 and 2 (decode); workers and clients are played. Workers send
+// no status, so their silence counts as hanging only where a test sets the limit.
 class RouterHarness : public testing::Test {
  protected:
   static constexpr Incarnation kFirstIncarnation = 100;
+  static constexpr Duration kNoLimit = std::chrono::hours(10000);
 
   void SetUp() override { Create({}); }
   void TearDown() override {
     for (const auto& [key, client] : outbox_.clients) EXPECT_EQ(client.events_after_end, 0);
   }
 
-  void Create(RouterNodeOptions options, bool up = true) {
+  void Create(RouterNodeOptions options, bool up = true,
+              std::vector<Role> roles = {Role::kPrefill, Role::kDecode, Role::kDecode}) {
     options.incarnation = 1;
-    node_ = std::make_unique<RouterNode>(options,
-                                         std::vector{Role::kPrefill, Role::kDecode, Role::kDecode},
+    if (options.hang_limit == RouterNodeOptions().hang_limit) options.hang_limit = kNoLimit;
+    roles_ = std::move(roles);
+    node_ = std::make_unique<RouterNode>(options, roles_,
                                          MakeRoutingPolicy("least_loaded").value(), outbox_);
-    for (int32_t worker : {0, 1, 2}) {
+    for (int32_t worker = 0; worker < static_cast<int32_t>(roles_.size()); ++worker) {
       if (up) Up(worker, kFirstIncarnation + worker);
     }
   }
   void Up(int32_t worker, Incarnation incarnation) {
     Handle(WorkerUp{.worker = worker,
-                    .hello = {.role = worker == 0 ? Role::kPrefill : Role::kDecode,
+                    .hello = {.role = roles_[worker],
                               .incarnation = incarnation,
                               .block_size = 16,
                               .num_blocks = 100,
@@ -155,6 +163,7 @@ class RouterHarness : public testing::Test {
   }
 
   Time now_{};
+  std::vector<Role> roles_;
   RecordingRouterOutbox outbox_;
   std::unique_ptr<RouterNode> node_;
 };

@@ -1,0 +1,191 @@
+// The part of RouterNode that goes on when a worker, a call or a transfer is lost. What is lost is
+// dropped; a side that is left is held for a moment while the other is sought again.
+#include <algorithm>
+#include <utility>
+
+#include "router/node.h"
+
+namespace baton {
+
+// ---- Losses ------------------------------------------------------------------------------------
+
+void RouterNode::AddLoss(SequenceState& sequence, const Side& side, absl::Status why) {
+  const auto is_same = [&](const Loss& loss) { return loss.incarnation == side.incarnation; };
+  if (std::ranges::any_of(sequence.losses, is_same)) return;
+  sequence.losses.push_back(
+      {.worker = side.worker, .incarnation = side.incarnation, .status = std::move(why)});
+}
+
+void RouterNode::LoseDecode(SequenceState& sequence, absl::Status why, Time now) {
+  Drop(sequence.decode);
+  if (sequence.finished) return;  // It owes a score that the prefill call brings.
+  AddLoss(sequence, sequence.decode, std::move(why));
+  Enqueue(sequence, now);
+}
+
+void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now) {
+  Drop(sequence.prefill);
+  const bool is_decoding = sequence.state == State::kDecoding;
+  if (is_decoding && !sequence.owes_score) return;
+  AddLoss(sequence, sequence.prefill, std::move(why));
+  const bool awaits_answer =
+      sequence.state == State::kReserving || sequence.state == State::kRebinding;
+  // The reservation that is on its way decides; nothing was asked of a prefill worker yet.
+  if (awaits_answer && sequence.act_by != kNever) return;
+  // Only a prefill brings a score.
+  if (is_decoding) Drop(sequence.decode);
+  Enqueue(sequence, now);
+}
+
+// Waits for its turn. Losses are judged after a moment, when what is known of the worker has come.
+void RouterNode::Enqueue(SequenceState& sequence, Time now) {
+  EndRecovering(sequence);
+  sequence.state = State::kQueued;
+  queue_.insert(KeyOf(sequence));
+  sequence.ready_at = sequence.losses.empty() ? now : now + options_.judge_delay;
+  if (!Holds(sequence)) {
+    sequence.hold_until = kNever;
+  } else if (sequence.hold_until == kNever) {
+    sequence.hold_until = now + options_.hold_limit;
+  }
+  sequence.act_by = sequence.hold_until;
+  Rewatch(sequence);
+}
+
+// Was the worker lost, or did it fail although it seems healthy? The first is a move, the second a
+// retry with a budget. False when there have been too many: the request has ended.
+bool RouterNode::Judge(SequenceState& sequence, Time now) {
+  for (const Loss& loss : sequence.losses) {
+    const bool healthy = directory_.IsUp(loss.worker, loss.incarnation) &&
+                         !directory_.at(loss.worker).status.draining;
+    sequence.lost.push_back(loss.incarnation);
+    if (!healthy) {
+      ++counters_.moves;
+      if (++sequence.moves <= options_.max_moves) continue;
+    } else {
+      directory_.Skip(loss.worker, now + options_.retry_delay);
+      const bool in_budget = retry_credit_ >= 1;
+      if (in_budget && ++sequence.retries <= options_.max_retries) {
+        ++counters_.retries;
+        retry_credit_ -= 1;
+        continue;
+      }
+    }
+    Fail(sequence, absl::Status(loss.status));
+    return false;
+  }
+  sequence.losses.clear();
+  return true;
+}
+
+void RouterNode::FenceHungWorkers(Time now) {
+  for (int32_t w = 0; w < static_cast<int32_t>(directory_.workers().size()); ++w) {
+    if (directory_.HungAt(w) > now) continue;
+    directory_.MarkHung(w);
+    ++counters_.hung_workers;
+    for (auto& [counter, sequence] : sequences_) {
+      const absl::Status why = absl::UnavailableError("a worker stopped making progress");
+      if (sequence.decode.call != 0 && sequence.decode.worker == w) LoseDecode(sequence, why, now);
+      if (sequence.prefill.call != 0 && sequence.prefill.worker == w) {
+        LosePrefill(sequence, why, now);
+      }
+    }
+  }
+}
+
+// ---- Failed handoffs ---------------------------------------------------------------------------
+
+void RouterNode::RebindTo(SequenceState& sequence, Incarnation prefill, Time now) {
+  ++(prefill != 0 ? counters_.rebinds : counters_.self_prefills);
+  sequence.state = State::kRebinding;
+  sequence.act_by = now + options_.answer_limit;
+  Rewatch(sequence);
+  outbox_.Rebind(
+      sequence.decode.call,
+      RebindRequest{.sequence = sequence.id, .attempt = sequence.attempt, .prefill = prefill});
+}
+
+// The link between two workers failed, or is believed to have: the pair is blamed, not the workers.
+// The same pair once more, then another worker on one side, then the decode worker computes the
+// prompt itself. A decode worker that has the KV answers each Rebind with tokens.
+void RouterNode::OnHandoffFailed(SequenceState& sequence, Time now) {
+  if (sequence.state != State::kPrefilling || sequence.decode.call == 0) {
+    ++counters_.stale_mail;
+    return;
+  }
+  ++counters_.handoff_failures;
+  ++sequence.handoff_failures;
+  blamed_[{sequence.prefill.worker, sequence.decode.worker}] = now + options_.blame_time;
+  if (sequence.handoff_failures == 1) {
+    ++sequence.attempt;
+    return RebindTo(sequence, sequence.prefill.incarnation, now);
+  }
+  if (sequence.handoff_failures == 2) {
+    if (sequence.prefilled && sequence.prefill.call != 0 && HasOther(sequence.decode)) {
+      Drop(sequence.decode);
+      return Enqueue(sequence, now);
+    }
+    if (HasOther(sequence.prefill)) {
+      Drop(sequence.prefill);
+      return Enqueue(sequence, now);
+    }
+  }
+  if (sequence.prefilled || !sequence.owes_score) Drop(sequence.prefill);
+  ++sequence.attempt;
+  RebindTo(sequence, 0, now);
+}
+
+// Another worker that could take the side's place.
+bool RouterNode::HasOther(const Side& side) const {
+  const WorkerDirectory::Worker& own = directory_.workers()[side.worker];
+  for (int32_t w = 0; w < static_cast<int32_t>(directory_.workers().size()); ++w) {
+    const WorkerDirectory::Worker& other = directory_.workers()[w];
+    if (w != side.worker && other.role == own.role && other.group == own.group &&
+        directory_.Usable(w)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// ---- Waits -------------------------------------------------------------------------------------
+
+void RouterNode::Watch(SequenceState& sequence, Time at) {
+  watches_.Clear(sequence.id.counter, sequence.watch_at);
+  sequence.watch_at = at;
+  if (at != kNever) watches_.Set(sequence.id.counter, at);
+}
+
+void RouterNode::Rewatch(SequenceState& sequence) {
+  const bool is_queued = sequence.state == State::kQueued;
+  const Time silent = is_queued ? kNever : sequence.last_progress + options_.no_progress_limit;
+  Watch(sequence, std::min(sequence.act_by, silent));
+}
+
+// A sequence may be silent while its workers compute or have others before it; it fails when none
+// of them moves either.
+void RouterNode::CheckWatch(uint64_t counter, Time now) {
+  SequenceState& sequence = sequences_.at(counter);
+  if (sequence.act_by <= now) {
+    if (sequence.state != State::kQueued) {
+      ++counters_.unanswered;
+      return LoseDecode(sequence, absl::UnavailableError("a decode worker did not answer"), now);
+    }
+    ++counters_.holds_expired;
+    Drop(sequence.decode);
+    Drop(sequence.prefill);
+    return Enqueue(sequence, now);
+  }
+  Time moved = sequence.last_progress;
+  for (const Side* side : {&sequence.prefill, &sequence.decode}) {
+    if (side->call != 0) moved = std::max(moved, directory_.at(side->worker).last_progress);
+  }
+  const Time give_up = moved + options_.no_progress_limit;
+  if (give_up <= now) {
+    Fail(sequence, absl::UnavailableError("the workers of this request stopped making progress"));
+    return;
+  }
+  Watch(sequence, std::min(sequence.act_by, give_up));
+}
+
+}  // namespace baton
