@@ -157,7 +157,7 @@ struct WorkerStatus {
   int32_t preempted = 0;      // Waiting to be computed again.
   int64_t queued_tokens = 0;  // Prompt tokens still to be computed.
   bool draining = false;
-  uint64_t progress = 0;  // Layers computed since the start.
+  uint64_t progress = 0;  // Moves with each layer and each end of a step.
   bool computing = false;
   Duration longest_layer{};  // Between two layers of a step, so far: how long silence is normal.
 };

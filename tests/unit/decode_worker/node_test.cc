@@ -1,12 +1,9 @@
 #include "decode_worker/node.h"
 
-#include <numeric>
-
 #include "common/base/digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/common/engine/engine_harness.h"
-#include "tests/unit/common/engine/worker_fakes.h"
+#include "tests/unit/decode_worker/decode_node_harness.h"
 
 namespace baton {
 namespace {
@@ -16,80 +13,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Code = absl::StatusCode;
 
-// A decode worker of 10 blocks of 4 tokens; everything around it is played.
-class DecodeNodeTest : public testing::Test {
- protected:
-  void TearDown() override {
-    EXPECT_EQ(pool_.Audit(), "");
-    EXPECT_EQ(outbox_.words_after_close, 0);
-  }
-
-  DecodeRequest Request(uint64_t id, int32_t length, int32_t max_tokens = 4) {
-    DecodeRequest request{
-        .sequence = {1, id}, .prefill = 66, .prompt_length = length, .timeout = seconds(100)};
-    request.tokens.resize(length);
-    std::iota(request.tokens.begin(), request.tokens.end(), static_cast<int32_t>(1000 * id));
-    request.sampling.max_tokens = max_tokens;
-    request.tenant = "t";
-    return request;
-  }
-  // Each call is younger than the one before.
-  void Open(CallId call, DecodeRequest request) {
-    now_ += seconds(1);
-    Handle(DecodeOpened{.call = call, .request = std::move(request)});
-  }
-  void Handle(Message message) {
-    node_.Handle(std::move(message), now_);
-    node_.Step(now_);
-  }
-  TicketId TicketOf(CallId call) { return outbox_.Events<ReservedEvent>(call).at(0).ticket; }
-  void Begin(CallId call) {
-    Handle(TransferEvent{
-        .kind = TransferEvent::Kind::kBegun, .ticket = TicketOf(call), .receiver = true});
-  }
-  // The transfer ends; if it is verified, with `first` at `position`.
-  void EndTransfer(CallId call, absl::Status status, TokenOutput first = {}) {
-    Handle(TransferEvent{.kind = TransferEvent::Kind::kEnded,
-                         .ticket = TicketOf(call),
-                         .receiver = true,
-                         .status = std::move(status),
-                         .first = std::move(first),
-                         .bytes = 100});
-  }
-  // Opens and hands over: the call decodes from its first token, 50.
-  void Run(CallId call, int32_t length, int32_t max_tokens = 20) {
-    Open(call, Request(call, length, max_tokens));
-    Begin(call);
-    EndTransfer(call, absl::OkStatus(), {.position = length, .token = 50});
-  }
-  void FinishStep(int32_t token = 55) { Handle(DoneWith(*runner_.plans.back(), token)); }
-  std::vector<std::pair<int32_t, int32_t>> Tokens(CallId call) {  // Position, token.
-    std::vector<std::pair<int32_t, int32_t>> all;
-    for (const TokensEvent& event : outbox_.Events<TokensEvent>(call)) {
-      for (const TokenOutput& o : event.outputs) all.emplace_back(o.position, o.token);
-    }
-    return all;
-  }
-
-  Time now_{};
-  ModelInfo model_ = SmallModel();
-  BlockAllocator pool_{10, 4, 3};
-  ScriptedRunner runner_;
-  RecordingTransport transport_;
-  RecordingOutbox outbox_;
-  uint64_t next_ticket_ = 1;
-  DecodeNode node_{{.incarnation = 77, .data_endpoint = "d:1", .engine = {.chunk_tokens = 8}},
-                   {.new_ticket =
-                        [this] {
-                          return TicketId{5, next_ticket_++};
-                        },
-                    .key_of = [](Incarnation p) { return PairKey{static_cast<uint8_t>(p)}; }},
-                   model_,
-                   pool_,
-                   runner_,
-                   transport_,
-                   outbox_};
-};
+class DecodeNodeTest : public DecodeNodeHarness {};
 
 // ---- Refusals ----------------------------------------------------------------------------------
 
@@ -215,15 +139,6 @@ TEST_F(DecodeNodeTest, ADeadlineEndsAReservation) {
   EXPECT_TRUE(node_.idle());
 }
 
-TEST_F(DecodeNodeTest, ATransferThatFailsBeforeItBeganClosesUnavailable) {
-  Open(1, Request(1, 10));
-  EndTransfer(1, absl::UnavailableError("connection lost"));
-  EXPECT_EQ(outbox_.Closed(1), Code::kUnavailable);
-  EXPECT_EQ(pool_.counts().free, 10);
-  EXPECT_TRUE(node_.idle());
-  EXPECT_TRUE(transport_.aborted.empty());
-}
-
 // ---- RECEIVING ---------------------------------------------------------------------------------
 
 TEST_F(DecodeNodeTest, ATransferThatBeginsMakesTheBlocksWritable) {
@@ -232,17 +147,6 @@ TEST_F(DecodeNodeTest, ATransferThatBeginsMakesTheBlocksWritable) {
   EXPECT_EQ(pool_.counts().filling, 3);
   Begin(1);  // At most once per ticket; again changes nothing.
   EXPECT_EQ(pool_.counts().filling, 3);
-}
-
-TEST_F(DecodeNodeTest, AFailedHandoffClosesUnavailableAndFreesTheBlocks) {
-  Open(1, Request(1, 10));
-  Begin(1);
-  EndTransfer(1, absl::DataLossError("checksum"));
-  EXPECT_EQ(outbox_.Closed(1), Code::kUnavailable);
-  EXPECT_THAT(std::string(outbox_.calls[1].closed->message()), HasSubstr("checksum"));
-  EXPECT_EQ(pool_.counts().free, 10);
-  EXPECT_EQ(node_.counters().handoffs_failed, 1);
-  EXPECT_TRUE(runner_.plans.empty());
 }
 
 TEST_F(DecodeNodeTest, ACancelWhileReceivingFreesNothingBeforeTheEndEvenIfItIsVerified) {

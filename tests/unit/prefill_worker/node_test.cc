@@ -1,12 +1,9 @@
 #include "prefill_worker/node.h"
 
-#include <numeric>
-
 #include "common/base/digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/common/engine/engine_harness.h"
-#include "tests/unit/common/engine/worker_fakes.h"
+#include "tests/unit/prefill_worker/prefill_node_harness.h"
 
 namespace baton {
 namespace {
@@ -17,65 +14,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Code = absl::StatusCode;
 
-// A prefill worker of 12 blocks of 4 tokens and steps of 8 tokens; everything around it is played.
-class PrefillNodeTest : public testing::Test {
- protected:
-  void TearDown() override {
-    EXPECT_EQ(pool_.Audit(), "");
-    EXPECT_EQ(outbox_.words_after_close, 0);
-  }
-
-  PrefillRequest Request(uint64_t id, int32_t length, bool handoff = true) {
-    PrefillRequest request{.sequence = {1, id}, .prompt_length = length, .timeout = seconds(100)};
-    request.tokens.resize(length);
-    std::iota(request.tokens.begin(), request.tokens.end(), static_cast<int32_t>(1000 * id));
-    request.tenant = "t";
-    if (handoff) {
-      request.handoff = HandoffTarget{
-          .ticket = {9, id}, .endpoint = "d:1", .pair_key = {7}, .decode = 77, .first_token = 0};
-    }
-    return request;
-  }
-  void Open(CallId call, PrefillRequest request) {
-    Handle(PrefillOpened{.call = call, .request = std::move(request)});
-  }
-  void Handle(Message message) {
-    node_.Handle(std::move(message), now_);
-    node_.Step(now_);
-  }
-  void LayersDone() {
-    const uint64_t step = runner_.plans.back()->step;
-    for (int32_t layer : {0, 1}) Handle(LayerDone{.step = step, .layer = layer});
-  }
-  // The step in flight ends; its samplers draw 55.
-  void FinishStep() {
-    LayersDone();
-    Handle(DoneWith(*runner_.plans.back(), 55));
-  }
-  void TransferEnds(uint64_t id, absl::Status status = absl::OkStatus()) {
-    Handle(TransferEvent{.kind = TransferEvent::Kind::kEnded, .ticket = {9, id}, .status = status});
-  }
-  std::vector<std::tuple<int32_t, int32_t, int32_t>> Pushed() {  // Layer, first, count.
-    std::vector<std::tuple<int32_t, int32_t, int32_t>> all;
-    for (const PushArgs& p : transport_.pushed) {
-      all.emplace_back(p.layer, p.first_token, p.num_tokens);
-    }
-    return all;
-  }
-
-  Time now_{};
-  ModelInfo model_ = SmallModel();
-  BlockAllocator pool_{12, 4, 3};
-  ScriptedRunner runner_;
-  RecordingTransport transport_;
-  RecordingOutbox outbox_;
-  PrefillNode node_{{.incarnation = 66, .engine = {.chunk_tokens = 8}, .max_waiting = 3},
-                    model_,
-                    pool_,
-                    runner_,
-                    transport_,
-                    outbox_};
-};
+class PrefillNodeTest : public PrefillNodeHarness {};
 
 // ---- Refusals ----------------------------------------------------------------------------------
 
@@ -338,18 +277,6 @@ TEST_F(PrefillNodeTest, ADeadlineDuringAStepClosesTheCallAtOnceAndKeepsTheBlocks
   EXPECT_TRUE(node_.idle());
 }
 
-TEST_F(PrefillNodeTest, AFailedTransferEndsTheComputationWithAborted) {
-  Open(1, Request(1, 16));
-  TransferEnds(1, absl::UnavailableError("connection lost"));
-  EXPECT_EQ(outbox_.Closed(1), Code::kAborted);
-  EXPECT_EQ(node_.counters().handoffs_failed, 1);
-  EXPECT_EQ(pool_.counts().draining, 4);  // The step still writes.
-  FinishStep();
-  EXPECT_TRUE(node_.idle());
-  EXPECT_EQ(pool_.num_available(), 12);
-  EXPECT_EQ(runner_.plans.size(), 1u);
-}
-
 TEST_F(PrefillNodeTest, AFailedStepEndsItsCallsAndSealsNothing) {
   Open(1, Request(1, 4));
   Open(2, Request(2, 4, /*handoff=*/false));
@@ -374,14 +301,6 @@ TEST_F(PrefillNodeTest, ClosesOkWhenTheDecodeWorkerHasVerified) {
   TransferEnds(1);
   EXPECT_EQ(outbox_.Closed(1), Code::kOk);
   EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 10, .cached = 2}));
-  EXPECT_TRUE(node_.idle());
-}
-
-TEST_F(PrefillNodeTest, ClosesAbortedWhenTheHandoffFailed) {
-  Open(1, Request(1, 8));
-  FinishStep();
-  TransferEnds(1, absl::DataLossError("checksum"));
-  EXPECT_EQ(outbox_.Closed(1), Code::kAborted);
   EXPECT_TRUE(node_.idle());
 }
 
@@ -466,7 +385,7 @@ TEST_F(PrefillNodeTest, StatusTellsLoadAndProgress) {
   EXPECT_EQ(status.blocks.filling, 10);
   EXPECT_TRUE(status.computing);
   FinishStep();
-  EXPECT_EQ(node_.Status().progress, 2u);
+  EXPECT_EQ(node_.Status().progress, 3u);  // Two layers and the end of the step.
   EXPECT_EQ(node_.Status().queued_tokens, 72);
   for (CallId call : {1, 2}) Handle(CallBroken{call});
   TransferEnds(1);

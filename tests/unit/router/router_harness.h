@@ -75,8 +75,8 @@ class RouterHarness : public testing::Test {
     options.incarnation = 1;
     if (options.hang_limit == RouterNodeOptions().hang_limit) options.hang_limit = kNoLimit;
     roles_ = std::move(roles);
-    node_ = std::make_unique<RouterNode>(options, roles_,
-                                         MakeRoutingPolicy("least_loaded").value(), outbox_);
+    node_ = std::make_unique<RouterNode>(options, roles_, MakeRoutingPolicy("least_loaded").value(),
+                                         outbox_);
     for (int32_t worker = 0; worker < static_cast<int32_t>(roles_.size()); ++worker) {
       if (up) Up(worker, kFirstIncarnation + worker);
     }

@@ -35,7 +35,8 @@ class WorkerDirectoryTest : public testing::Test {
     return directory_.Snapshot(need, 50, At(ms));
   }
   static constexpr RouteNeed kNeed = {.prompt_tokens = 20, .total_tokens = 30};
-  WorkerDirectory directory_{{Role::kPrefill, Role::kPrefill, Role::kDecode, Role::kDecode}};
+  WorkerDirectory directory_{{Role::kPrefill, Role::kPrefill, Role::kDecode, Role::kDecode},
+                             milliseconds(2500)};
 };
 
 TEST_F(WorkerDirectoryTest, NobodyIsUsableBeforeItsHello) {
@@ -82,7 +83,7 @@ TEST_F(WorkerDirectoryTest, APairIsAsLongAsItsShorterSide) {
 
 TEST_F(WorkerDirectoryTest, WorkersThatComputeOtherBitsDoNotPair) {
   for (int field = 0; field < 4; ++field) {
-    WorkerDirectory directory({Role::kPrefill, Role::kDecode});
+    WorkerDirectory directory({Role::kPrefill, Role::kDecode}, milliseconds(2500));
     directory.OnUp(0, Hello(Role::kPrefill, 10), At(0));
     HelloInfo other = Hello(Role::kDecode, 11);
     if (field == 0) other.numerics_id = "m";
@@ -147,6 +148,56 @@ TEST_F(WorkerDirectoryTest, ProgressIsAMovedCounterNotAStatus) {
   directory_.OnStatus(0, {.incarnation = 10, .progress = 1}, At(5));
   directory_.OnStatus(0, {.incarnation = 10, .progress = 1}, At(9));
   EXPECT_EQ(directory_.at(0).last_progress, At(5));
+}
+
+// ---- Hanging -----------------------------------------------------------------------------------
+
+TEST_F(WorkerDirectoryTest, SilenceForTheHangLimitIsHanging) {
+  AllUp();
+  EXPECT_EQ(directory_.HungAt(2), At(2500));
+  directory_.OnStatus(2, {.incarnation = 12}, At(400));
+  EXPECT_EQ(directory_.HungAt(2), At(2900));
+  EXPECT_EQ(directory_.NextHungAt(), At(2500));  // Of another one.
+  directory_.OnDown(2, "gone");
+  EXPECT_EQ(directory_.HungAt(2), kNever);
+}
+
+TEST_F(WorkerDirectoryTest, ACounterThatStandsWhileWorkRunsIsHangingHoweverOftenItIsHeardOf) {
+  AllUp();
+  for (int64_t ms = 0; ms <= 2400; ms += 400) {
+    directory_.OnStatus(2, {.incarnation = 12, .progress = 7, .computing = true}, At(ms));
+  }
+  EXPECT_EQ(directory_.HungAt(2), At(2500));
+  directory_.OnStatus(2, {.incarnation = 12, .progress = 8, .computing = true}, At(2450));
+  EXPECT_EQ(directory_.HungAt(2), At(4950));
+  directory_.OnStatus(2, {.incarnation = 12, .progress = 8, .computing = false}, At(2500));
+  EXPECT_EQ(directory_.HungAt(2), At(5000));
+}
+
+TEST_F(WorkerDirectoryTest, ALayerMayTakeTwentyTimesTheLongestSoFar) {
+  AllUp();
+  WorkerStatus status{.incarnation = 12, .progress = 7, .computing = true};
+  status.longest_layer = milliseconds(200);
+  directory_.OnStatus(2, status, At(100));
+  directory_.OnStatus(2, status, At(4000));
+  EXPECT_EQ(directory_.HungAt(2), At(4100));
+}
+
+TEST_F(WorkerDirectoryTest, AHungWorkerIsNotUsedUntilItMoves) {
+  AllUp();
+  const WorkerStatus standing{.incarnation = 12, .progress = 7, .computing = true};
+  directory_.OnStatus(2, standing, At(0));
+  directory_.MarkHung(2);
+  EXPECT_FALSE(directory_.Usable(2));
+  EXPECT_FALSE(directory_.IsUp(2, 12));
+  EXPECT_EQ(directory_.HungAt(2), kNever);
+  EXPECT_THAT(directory_.at(2).reason, HasSubstr("progress"));
+  directory_.OnStatus(2, standing, At(100));
+  EXPECT_FALSE(directory_.Usable(2));
+  directory_.OnStatus(2, {.incarnation = 12, .progress = 8, .computing = true}, At(200));
+  EXPECT_TRUE(directory_.Usable(2));
+  EXPECT_TRUE(directory_.IsUp(2, 12));
+  EXPECT_FALSE(directory_.IsUp(2, 11));
 }
 
 }  // namespace
