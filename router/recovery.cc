@@ -40,6 +40,9 @@ void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now
 // Waits for its turn. Losses are judged after a moment, when what is known of the worker has come.
 void RouterNode::Enqueue(SequenceState& sequence, Time now) {
   EndRecovering(sequence);
+  for (Side* side : {&sequence.prefill, &sequence.decode}) {
+    if (side->call == 0) ReleaseTokens(*side);
+  }
   sequence.state = State::kQueued;
   queue_.insert(KeyOf(sequence));
   sequence.ready_at = sequence.losses.empty() ? now : now + options_.judge_delay;

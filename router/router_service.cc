@@ -26,6 +26,10 @@ class RouterService::Outbox : public RouterOutbox {
   void OpenPrefill(CallId call, int32_t worker, PrefillRequest request) override {
     service_->links_.OpenPrefill(call, worker, request);
   }
+  void Rebind(CallId call, RebindRequest request) override {
+    service_->links_.Rebind(call, request);
+  }
+  void Send(CallId call, SendRequest request) override { service_->links_.Send(call, request); }
   void Cancel(CallId call) override { service_->links_.Cancel(call); }
   void Emit(uint64_t request, ClientEvent event) override {
     service_->Emit(request, std::move(event));

@@ -23,6 +23,8 @@ class OpenCall {
  public:
   virtual ~OpenCall() = default;
   virtual void Cancel() = 0;
+  // Cancels it because the worker could not be told something about it; closes as UNAVAILABLE.
+  virtual void GiveUp() = 0;
   // Counts one more sweep without an event; after `max_sweeps` of them the call is given up.
   virtual void Sweep(int max_sweeps) = 0;
 };
@@ -54,6 +56,11 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
   }
 
   void Cancel() override { context_.TryCancel(); }
+
+  void GiveUp() override {
+    unreachable_ = true;
+    context_.TryCancel();
+  }
 
   void Sweep(int max_sweeps) override {
     if (sweeps_.fetch_add(1) + 1 <= max_sweeps) return;
@@ -95,6 +102,7 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
     if (!bad_.ok()) {
       return absl::DataLossError(absl::StrCat("the worker sent a bad event: ", bad_.message()));
     }
+    if (unreachable_) return absl::UnavailableError("the worker could not be reached");
     if (stalled_) return absl::DeadlineExceededError("the worker made no progress");
     return FromGrpc(status, context_.GetServerTrailingMetadata().contains(kReasonKey));
   }
@@ -108,6 +116,7 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
   absl::Status bad_;
   std::atomic<int> sweeps_ = 0;
   std::atomic<bool> stalled_ = false;
+  std::atomic<bool> unreachable_ = false;
   std::shared_ptr<ClientCall> self_;
 };
 

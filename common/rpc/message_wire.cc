@@ -54,6 +54,8 @@ absl::Status ReadRequest(const Proto& from, const WireLimits& limits, Request* t
   ASSIGN_OR_RETURN(to->sequence, FromProto(from.sequence()));
   if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
   to->attempt = from.attempt();
+  RETURN_IF_ERROR(CheckIncarnation("expected_incarnation", from.expected_incarnation()));
+  to->worker = from.expected_incarnation();
   RETURN_IF_ERROR(CheckRange("tokens.size", from.tokens_size(), 1, limits.max_model_len));
   RETURN_IF_ERROR(CheckTokens("tokens", from.tokens(), limits.vocab_size));
   to->tokens.assign(from.tokens().begin(), from.tokens().end());
@@ -73,6 +75,7 @@ template <typename Proto, typename Request>
 void WriteRequest(const Request& from, Proto* to) {
   ToProto(from.sequence, to->mutable_sequence());
   to->set_attempt(from.attempt);
+  to->set_expected_incarnation(from.worker);
   to->mutable_tokens()->Assign(from.tokens.begin(), from.tokens.end());
   to->set_prompt_length(from.prompt_length);
   ToProto(from.sampling, to->mutable_sampling());
@@ -95,6 +98,51 @@ absl::StatusOr<HandoffTarget> ReadHandoff(const v1::HandoffTarget& from, int32_t
   RETURN_IF_ERROR(CheckRange("handoff.first_token", from.first_token(), 0, num_tokens));
   target.first_token = from.first_token();
   return target;
+}
+
+void WriteHandoff(const HandoffTarget& from, v1::HandoffTarget* to) {
+  ToProto(from.ticket, to->mutable_ticket());
+  to->set_endpoint(from.endpoint);
+  to->set_pair_key(WritePairKey(from.pair_key));
+  to->set_decode_incarnation(from.decode);
+  to->set_first_token(from.first_token);
+}
+
+void WriteFailure(const HandoffFailedEvent& from, v1::HandoffFailed* to) {
+  to->set_attempt(from.attempt);
+  to->set_reason(from.reason.substr(0, kMaxReasonBytes));
+}
+
+absl::StatusOr<HandoffFailedEvent> ReadFailure(const v1::HandoffFailed& from) {
+  if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
+  RETURN_IF_ERROR(CheckRange("reason.size", from.reason().size(), 0, kMaxReasonBytes));
+  return HandoffFailedEvent{.attempt = from.attempt(), .reason = from.reason()};
+}
+
+void WriteBlocks(const BlockCounts& from, v1::BlockCounts* to) {
+  to->set_free(from.free);
+  to->set_reserved(from.reserved);
+  to->set_filling(from.filling);
+  to->set_ready(from.ready);
+  to->set_cached(from.cached);
+  to->set_draining(from.draining);
+}
+
+absl::StatusOr<BlockCounts> ReadBlocks(const v1::BlockCounts& from) {
+  // The sum must stay an int32 too.
+  constexpr int64_t kMaxBlocks = kMaxInt32 / 6;
+  RETURN_IF_ERROR(CheckRange("blocks.free", from.free(), 0, kMaxBlocks));
+  RETURN_IF_ERROR(CheckRange("blocks.reserved", from.reserved(), 0, kMaxBlocks));
+  RETURN_IF_ERROR(CheckRange("blocks.filling", from.filling(), 0, kMaxBlocks));
+  RETURN_IF_ERROR(CheckRange("blocks.ready", from.ready(), 0, kMaxBlocks));
+  RETURN_IF_ERROR(CheckRange("blocks.cached", from.cached(), 0, kMaxBlocks));
+  RETURN_IF_ERROR(CheckRange("blocks.draining", from.draining(), 0, kMaxBlocks));
+  return BlockCounts{.free = from.free(),
+                     .reserved = from.reserved(),
+                     .filling = from.filling(),
+                     .ready = from.ready(),
+                     .cached = from.cached(),
+                     .draining = from.draining()};
 }
 
 absl::StatusOr<ReservedEvent> ReadReserved(const v1::Reserved& from, const WireLimits& limits) {
@@ -165,12 +213,7 @@ void ToProto(const PrefillRequest& from, v1::PrefillRequest* to) {
   WriteRequest(from, to);
   to->set_score_only(from.score_only);
   if (!from.handoff.has_value()) return;
-  v1::HandoffTarget* handoff = to->mutable_handoff();
-  ToProto(from.handoff->ticket, handoff->mutable_ticket());
-  handoff->set_endpoint(from.handoff->endpoint);
-  handoff->set_pair_key(WritePairKey(from.handoff->pair_key));
-  handoff->set_decode_incarnation(from.handoff->decode);
-  handoff->set_first_token(from.handoff->first_token);
+  WriteHandoff(*from.handoff, to->mutable_handoff());
 }
 
 absl::StatusOr<PrefillRequest> FromProto(const v1::PrefillRequest& from, const WireLimits& limits) {
@@ -212,10 +255,14 @@ absl::StatusOr<WorkerEvent> FromProto(const v1::DecodeEvent& from, const WireLim
       ASSIGN_OR_RETURN(TokensEvent event, ReadTokens(from.tokens(), limits));
       return event;
     }
+    case v1::DecodeEvent::kHandoffFailed: {
+      ASSIGN_OR_RETURN(HandoffFailedEvent event, ReadFailure(from.handoff_failed()));
+      return event;
+    }
     case v1::DecodeEvent::EVENT_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("event is not set: must be reserved or tokens");
+  return absl::InvalidArgumentError("event is not set: must be reserved, tokens or handoff_failed");
 }
 
 void ToProto(const PrefilledEvent& from, v1::PrefillEvent* to) {
@@ -229,11 +276,91 @@ void ToProto(const PrefilledEvent& from, v1::PrefillEvent* to) {
 }
 
 absl::StatusOr<WorkerEvent> FromProto(const v1::PrefillEvent& from, const WireLimits& limits) {
+  if (from.has_handoff_failed()) {
+    ASSIGN_OR_RETURN(HandoffFailedEvent event, ReadFailure(from.handoff_failed()));
+    return event;
+  }
   if (!from.has_prefilled()) {
-    return absl::InvalidArgumentError("event is not set: must be prefilled");
+    return absl::InvalidArgumentError("event is not set: must be prefilled or handoff_failed");
   }
   ASSIGN_OR_RETURN(PrefilledEvent event, ReadPrefilled(from.prefilled(), limits));
   return event;
+}
+
+void ToProto(const HandoffFailedEvent& from, v1::DecodeEvent* to) {
+  WriteFailure(from, to->mutable_handoff_failed());
+}
+
+void ToProto(const HandoffFailedEvent& from, v1::PrefillEvent* to) {
+  WriteFailure(from, to->mutable_handoff_failed());
+}
+
+void ToProto(const RebindRequest& from, v1::RebindRequest* to) {
+  ToProto(from.sequence, to->mutable_sequence());
+  to->set_attempt(from.attempt);
+  to->set_prefill_incarnation(from.prefill);
+}
+
+absl::StatusOr<RebindRequest> FromProto(const v1::RebindRequest& from) {
+  RebindRequest request;
+  ASSIGN_OR_RETURN(request.sequence, FromProto(from.sequence()));
+  if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
+  request.attempt = from.attempt();
+  request.prefill = from.prefill_incarnation();
+  return request;
+}
+
+void ToProto(const SendRequest& from, v1::SendRequest* to) {
+  ToProto(from.sequence, to->mutable_sequence());
+  to->set_attempt(from.attempt);
+  WriteHandoff(from.handoff, to->mutable_handoff());
+}
+
+absl::StatusOr<SendRequest> FromProto(const v1::SendRequest& from, const WireLimits& limits) {
+  SendRequest request;
+  ASSIGN_OR_RETURN(request.sequence, FromProto(from.sequence()));
+  if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
+  request.attempt = from.attempt();
+  ASSIGN_OR_RETURN(request.handoff, ReadHandoff(from.handoff(), limits.max_model_len));
+  return request;
+}
+
+void ToProto(const WorkerAudit& from, v1::AuditResponse* to) {
+  to->set_incarnation(from.incarnation);
+  WriteBlocks(from.blocks, to->mutable_blocks());
+  to->set_num_unowned(from.num_unowned);
+  for (const HeldCall& call : from.calls) {
+    v1::HeldCall* one = to->add_calls();
+    ToProto(call.sequence, one->mutable_sequence());
+    one->set_attempt(call.attempt);
+    one->set_state(call.state);
+    one->set_num_blocks(call.num_blocks);
+    one->set_transfer_open(call.transfer_open);
+    one->set_age_us(std::clamp<int64_t>(ToMicros(call.age), 0, kMaxWaitUs));
+  }
+}
+
+absl::StatusOr<WorkerAudit> FromProto(const v1::AuditResponse& from) {
+  WorkerAudit audit;
+  RETURN_IF_ERROR(CheckIncarnation("incarnation", from.incarnation()));
+  audit.incarnation = from.incarnation();
+  ASSIGN_OR_RETURN(audit.blocks, ReadBlocks(from.blocks()));
+  RETURN_IF_ERROR(CheckRange("num_unowned", from.num_unowned(), 0, kMaxInt32));
+  audit.num_unowned = from.num_unowned();
+  for (const v1::HeldCall& one : from.calls()) {
+    HeldCall call;
+    ASSIGN_OR_RETURN(call.sequence, FromProto(one.sequence()));
+    call.attempt = one.attempt();
+    RETURN_IF_ERROR(CheckLabel("calls.state", one.state()));
+    call.state = one.state();
+    RETURN_IF_ERROR(CheckRange("calls.num_blocks", one.num_blocks(), 0, kMaxInt32));
+    call.num_blocks = one.num_blocks();
+    call.transfer_open = one.transfer_open();
+    RETURN_IF_ERROR(CheckRange("calls.age_us", one.age_us(), 0, kMaxWaitUs));
+    call.age = std::chrono::microseconds(one.age_us());
+    audit.calls.push_back(std::move(call));
+  }
+  return audit;
 }
 
 void ToProto(const HelloInfo& from, v1::HelloResponse* to) {
@@ -280,13 +407,7 @@ absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
 
 void ToProto(const WorkerStatus& from, v1::WorkerStatus* to) {
   to->set_incarnation(from.incarnation);
-  v1::BlockCounts* blocks = to->mutable_blocks();
-  blocks->set_free(from.blocks.free);
-  blocks->set_reserved(from.blocks.reserved);
-  blocks->set_filling(from.blocks.filling);
-  blocks->set_ready(from.blocks.ready);
-  blocks->set_cached(from.blocks.cached);
-  blocks->set_draining(from.blocks.draining);
+  WriteBlocks(from.blocks, to->mutable_blocks());
   to->set_running(from.running);
   to->set_waiting(from.waiting);
   to->set_preempted(from.preempted);
@@ -294,31 +415,19 @@ void ToProto(const WorkerStatus& from, v1::WorkerStatus* to) {
   to->set_draining(from.draining);
   to->set_progress(from.progress);
   to->set_computing(from.computing);
+  to->set_longest_layer_us(std::clamp<int64_t>(ToMicros(from.longest_layer), 0, kMaxWaitUs));
 }
 
 absl::StatusOr<WorkerStatus> FromProto(const v1::WorkerStatus& from) {
-  // The sum must stay an int32 too.
-  constexpr int64_t kMaxBlocks = kMaxInt32 / 6;
-  const v1::BlockCounts& blocks = from.blocks();
   RETURN_IF_ERROR(CheckIncarnation("incarnation", from.incarnation()));
-  RETURN_IF_ERROR(CheckRange("blocks.free", blocks.free(), 0, kMaxBlocks));
-  RETURN_IF_ERROR(CheckRange("blocks.reserved", blocks.reserved(), 0, kMaxBlocks));
-  RETURN_IF_ERROR(CheckRange("blocks.filling", blocks.filling(), 0, kMaxBlocks));
-  RETURN_IF_ERROR(CheckRange("blocks.ready", blocks.ready(), 0, kMaxBlocks));
-  RETURN_IF_ERROR(CheckRange("blocks.cached", blocks.cached(), 0, kMaxBlocks));
-  RETURN_IF_ERROR(CheckRange("blocks.draining", blocks.draining(), 0, kMaxBlocks));
+  WorkerStatus status;
+  ASSIGN_OR_RETURN(status.blocks, ReadBlocks(from.blocks()));
   RETURN_IF_ERROR(CheckRange("running", from.running(), 0, kMaxInt32));
   RETURN_IF_ERROR(CheckRange("waiting", from.waiting(), 0, kMaxInt32));
   RETURN_IF_ERROR(CheckRange("preempted", from.preempted(), 0, kMaxInt32));
   RETURN_IF_ERROR(CheckRange("queued_tokens", from.queued_tokens(), 0, int64_t{1} << 50));
-  WorkerStatus status;
+  RETURN_IF_ERROR(CheckRange("longest_layer_us", from.longest_layer_us(), 0, kMaxWaitUs));
   status.incarnation = from.incarnation();
-  status.blocks = {.free = blocks.free(),
-                   .reserved = blocks.reserved(),
-                   .filling = blocks.filling(),
-                   .ready = blocks.ready(),
-                   .cached = blocks.cached(),
-                   .draining = blocks.draining()};
   status.running = from.running();
   status.waiting = from.waiting();
   status.preempted = from.preempted();
@@ -326,6 +435,7 @@ absl::StatusOr<WorkerStatus> FromProto(const v1::WorkerStatus& from) {
   status.draining = from.draining();
   status.progress = from.progress();
   status.computing = from.computing();
+  status.longest_layer = std::chrono::microseconds(from.longest_layer_us());
   return status;
 }
 

@@ -21,7 +21,8 @@ namespace {
 
 constexpr int kSweepSeconds = 10;
 constexpr int kMaxSweeps = 30;  // 300 s without an event: protocol.md section 2.
-constexpr int64_t kMaxPrefillEvents = 4;
+constexpr int64_t kMaxPrefillEvents = 64;
+constexpr Duration kTellLimit = std::chrono::seconds(2);
 
 using DecodeClientCall = ClientCall<v1::DecodeRequest, v1::DecodeEvent>;
 using PrefillClientCall = ClientCall<v1::PrefillRequest, v1::PrefillEvent>;
@@ -79,9 +80,23 @@ class WorkerLinks::Impl {
       absl::MutexLock lock(&mutex_);
       const auto it = calls_.find(id);
       if (it == calls_.end()) return;
-      call = it->second;
+      call = it->second.call;
     }
     call->Cancel();
+  }
+
+  void Tell(CallId id, const RebindRequest& request) {
+    TellWorker<v1::RebindRequest, v1::RebindResponse>(
+        id, request, [](const Worker& worker, auto* context, auto* sent, auto* answer, auto done) {
+          worker.decode->async()->Rebind(context, sent, answer, std::move(done));
+        });
+  }
+
+  void Tell(CallId id, const SendRequest& request) {
+    TellWorker<v1::SendRequest, v1::SendResponse>(
+        id, request, [](const Worker& worker, auto* context, auto* sent, auto* answer, auto done) {
+          worker.prefill->async()->Send(context, sent, answer, std::move(done));
+        });
   }
 
   void Stop() {
@@ -89,7 +104,7 @@ class WorkerLinks::Impl {
     {
       absl::MutexLock lock(&mutex_);
       stopped_ = true;
-      for (auto& [id, call] : calls_) open.push_back(call);
+      for (auto& [id, entry] : calls_) open.push_back(entry.call);
       if (sweep_ != nullptr) sweep_->Cancel();
     }
     for (const auto& call : open) call->Cancel();
@@ -107,6 +122,51 @@ class WorkerLinks::Impl {
     std::unique_ptr<v1::Prefill::Stub> prefill;
   };
 
+  struct Entry {
+    std::shared_ptr<OpenCall> call;
+    int32_t worker = 0;
+    Incarnation incarnation = 0;
+  };
+  template <typename Request, typename Response>
+  struct Told {
+    grpc::ClientContext context;
+    Request request;
+    Response response;
+  };
+
+  template <typename Proto, typename Response, typename Request, typename StartOnStub>
+  void TellWorker(CallId id, const Request& request, StartOnStub start) {
+    auto told = std::make_shared<Told<Proto, Response>>();
+    int32_t worker = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto it = calls_.find(id);
+      if (it == calls_.end() || stopped_) return;
+      worker = it->second.worker;
+      told->request.set_expected_incarnation(it->second.incarnation);
+      ++active_;
+    }
+    ToProto(request, &told->request);
+    told->context.set_deadline(DeadlineAfter(kTellLimit));
+    start(workers_[worker], &told->context, &told->request, &told->response,
+          [this, id, told](const grpc::Status& status) mutable {
+            if (!status.ok()) GiveUp(id);
+            told.reset();
+            Release();
+          });
+  }
+
+  void GiveUp(CallId id) {
+    std::shared_ptr<OpenCall> call;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto it = calls_.find(id);
+      if (it == calls_.end()) return;
+      call = it->second.call;
+    }
+    call->GiveUp();
+  }
+
   template <typename Call, typename Request, typename StartOnStub>
   void OpenCallTo(CallId id, int32_t index, const Request& request, StartOnStub start) {
     const Worker& worker = workers_.at(index);
@@ -114,6 +174,12 @@ class WorkerLinks::Impl {
     if (peer.incarnation == 0) {
       inbox_->Post(
           CallClosed{.call = id, .status = absl::UnavailableError("the worker is not connected")});
+      return;
+    }
+    if (peer.incarnation != request.worker) {
+      inbox_->Post(CallClosed{
+          .call = id,
+          .status = absl::FailedPreconditionError("another process runs at the worker's address")});
       return;
     }
     auto call = std::make_shared<Call>(
@@ -129,10 +195,9 @@ class WorkerLinks::Impl {
       absl::MutexLock lock(&mutex_);
       if (stopped_) return;
       ++active_;
-      calls_[id] = call;
+      calls_[id] = {.call = call, .worker = index, .incarnation = peer.incarnation};
     }
     ToProto(request, call->request());
-    call->request()->set_expected_incarnation(peer.incarnation);
     call->context()->set_deadline(DeadlineAfter(request.timeout));
     start(worker, call.get());
     call->Start(call);
@@ -160,7 +225,7 @@ class WorkerLinks::Impl {
   void Sweep() {
     {
       absl::MutexLock lock(&mutex_);
-      for (auto& [id, call] : calls_) call->Sweep(kMaxSweeps);
+      for (auto& [id, entry] : calls_) entry.call->Sweep(kMaxSweeps);
       SetSweep();
     }
     Release();
@@ -169,7 +234,7 @@ class WorkerLinks::Impl {
   Inbox* const inbox_;
   std::vector<Worker> workers_;
   absl::Mutex mutex_;
-  absl::flat_hash_map<CallId, std::shared_ptr<OpenCall>> calls_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<CallId, Entry> calls_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Alarm> sweep_ ABSL_GUARDED_BY(mutex_);
   int active_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
@@ -189,6 +254,10 @@ void WorkerLinks::OpenDecode(CallId call, int32_t worker, const DecodeRequest& r
 void WorkerLinks::OpenPrefill(CallId call, int32_t worker, const PrefillRequest& request) {
   impl_->Open(call, worker, request);
 }
+
+void WorkerLinks::Rebind(CallId call, const RebindRequest& request) { impl_->Tell(call, request); }
+
+void WorkerLinks::Send(CallId call, const SendRequest& request) { impl_->Tell(call, request); }
 
 void WorkerLinks::Cancel(CallId call) { impl_->Cancel(call); }
 

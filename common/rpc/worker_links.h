@@ -35,11 +35,17 @@ class WorkerLinks {
 
   void Start();
 
-  // Opens a call under the node's own name for it. What becomes of it is mailed:
-  // WorkerEventReceived, and last, exactly once, CallClosed. The deadline is request.timeout. A
-  // worker that sends what cannot be is cut off with DATA_LOSS.
+  // Opens a call to the incarnation `request.worker` (FAILED_PRECONDITION if another one is
+  // connected) under the node's own name for it. What becomes of it is mailed: WorkerEventReceived,
+  // and last, exactly once, CallClosed. The deadline is request.timeout. A worker that sends what
+  // cannot be is cut off with DATA_LOSS.
   void OpenDecode(CallId call, int32_t worker, const DecodeRequest& request);
   void OpenPrefill(CallId call, int32_t worker, const PrefillRequest& request);
+
+  // About an open call, to its worker. If the worker cannot be told within 2 s the call closes with
+  // UNAVAILABLE. Unknown calls are a no-op.
+  void Rebind(CallId call, const RebindRequest& request);
+  void Send(CallId call, const SendRequest& request);
 
   // CallClosed follows unless it was mailed already. Unknown calls are a no-op.
   void Cancel(CallId call);

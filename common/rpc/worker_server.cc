@@ -46,6 +46,22 @@ grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context,
   return reactor;
 }
 
+// One Audit call. Finishes it exactly once, also when nobody answers.
+class PendingAudit {
+ public:
+  explicit PendingAudit(grpc::ServerUnaryReactor* reactor) : reactor_(reactor) {}
+  ~PendingAudit() { Finish(ToGrpc(absl::UnavailableError("the worker is shutting down"))); }
+  PendingAudit(const PendingAudit&) = delete;
+  PendingAudit& operator=(const PendingAudit&) = delete;
+
+  void Finish(const grpc::Status& status) {
+    if (auto* reactor = std::exchange(reactor_, nullptr)) reactor->Finish(status);
+  }
+
+ private:
+  grpc::ServerUnaryReactor* reactor_;
+};
+
 // Sends the node's status to all watchers: on change, at most one each tick, and as a heartbeat.
 class StatusBroadcast {
  public:
@@ -221,18 +237,37 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     return Accept<PrefillCall, PrefillOpened>(context, *request);
   }
 
-  grpc::ServerUnaryReactor* Rebind(grpc::CallbackServerContext* context, const v1::RebindRequest*,
-                                   v1::RebindResponse*) override {
-    return FinishUnary(context, absl::UnimplementedError(
-                                    "Rebind is for recovery, which this version does not have: "
-                                    "open a new Decode call"));
+  // What comes of a Rebind or a Send is told on the call that it is about.
+  grpc::ServerUnaryReactor* Rebind(grpc::CallbackServerContext* context,
+                                   const v1::RebindRequest* request, v1::RebindResponse*) override {
+    return FinishUnary(context, TakeRebind(*request));
   }
 
-  grpc::ServerUnaryReactor* Send(grpc::CallbackServerContext* context, const v1::SendRequest*,
-                                 v1::SendResponse*) override {
-    return FinishUnary(
-        context, absl::UnimplementedError("Send is for recovery, which this version does not have: "
-                                          "open a new Prefill call"));
+  grpc::ServerUnaryReactor* Send(grpc::CallbackServerContext* context,
+                                 const v1::SendRequest* request, v1::SendResponse*) override {
+    return FinishUnary(context, TakeSend(*request));
+  }
+
+  grpc::ServerUnaryReactor* Audit(grpc::CallbackServerContext* context,
+                                  const v1::AuditRequest* request,
+                                  v1::AuditResponse* response) override {
+    if (const absl::Status status = CheckIncarnation(request->expected_incarnation(), true);
+        !status.ok()) {
+      return FinishUnary(context, status);
+    }
+    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+    // gRPC keeps context and response until Finish, also of a call that was cancelled. A node that
+    // stops without an answer drops the closure, which then finishes the call.
+    auto pending = std::make_shared<PendingAudit>(reactor);
+    const bool taken = inbox_->Offer(WorkerAuditAsked{[pending, response](WorkerAudit audit) {
+      ToProto(audit, response);
+      pending->Finish(grpc::Status::OK);
+    }});
+    if (!taken) {
+      pending->Finish(
+          ToGrpc(absl::ResourceExhaustedError("the worker's inbox is full: try later")));
+    }
+    return reactor;
   }
 
   grpc::ServerUnaryReactor* Hello(grpc::CallbackServerContext* context,
@@ -269,14 +304,22 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
  private:
   template <typename Event>
   static void SendOn(const AnyCall& call, const Event& event) {
-    if constexpr (std::is_same_v<Event, PrefilledEvent>) {
-      v1::PrefillEvent proto;
-      ToProto(event, &proto);
-      std::get<std::shared_ptr<PrefillCall>>(call)->Send(std::move(proto));
-    } else {
-      v1::DecodeEvent proto;
-      ToProto(event, &proto);
-      std::get<std::shared_ptr<DecodeCall>>(call)->Send(std::move(proto));
+    constexpr bool kOfPrefill =
+        std::is_same_v<Event, PrefilledEvent> || std::is_same_v<Event, HandoffFailedEvent>;
+    constexpr bool kOfDecode = !std::is_same_v<Event, PrefilledEvent>;
+    if constexpr (kOfPrefill) {
+      if (const auto* prefill = std::get_if<std::shared_ptr<PrefillCall>>(&call)) {
+        v1::PrefillEvent proto;
+        ToProto(event, &proto);
+        (*prefill)->Send(std::move(proto));
+      }
+    }
+    if constexpr (kOfDecode) {
+      if (const auto* decode = std::get_if<std::shared_ptr<DecodeCall>>(&call)) {
+        v1::DecodeEvent proto;
+        ToProto(event, &proto);
+        (*decode)->Send(std::move(proto));
+      }
     }
   }
 
@@ -287,6 +330,20 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     }
     return absl::FailedPreconditionError(absl::StrCat(
         "expected_incarnation = ", expected, ": another process runs here now; say Hello again"));
+  }
+
+  absl::Status TakeRebind(const v1::RebindRequest& request) {
+    RETURN_IF_ERROR(CheckIncarnation(request.expected_incarnation(), false));
+    ASSIGN_OR_RETURN(const RebindRequest valid, FromProto(request));
+    if (inbox_->Offer(RebindAsked{valid})) return absl::OkStatus();
+    return absl::ResourceExhaustedError("the worker's inbox is full: try another worker or later");
+  }
+
+  absl::Status TakeSend(const v1::SendRequest& request) {
+    RETURN_IF_ERROR(CheckIncarnation(request.expected_incarnation(), false));
+    ASSIGN_OR_RETURN(SendRequest valid, FromProto(request, limits_));
+    if (inbox_->Offer(SendAsked{std::move(valid)})) return absl::OkStatus();
+    return absl::ResourceExhaustedError("the worker's inbox is full: try another worker or later");
   }
 
   // Registers the call before it is offered, so that the node may answer at once.

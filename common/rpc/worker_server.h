@@ -24,7 +24,7 @@ struct WorkerServerOptions {
 // The gRPC side of a worker: turns calls into mail for its node and the node's answers into events
 // on the calls. Handlers validate, convert and offer; they never wait. A call that is cancelled,
 // passes its deadline or loses its connection becomes CallBroken, exactly once, unless the node
-// closed it before. Also answers Hello, Watch, Drain, health and reflection.
+// closed it before. Also answers Hello, Watch, Drain, Audit, health and reflection.
 // Threads: everything may be called from any thread.
 class WorkerServer : public WorkerOutbox {
  public:

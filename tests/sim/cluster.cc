@@ -143,6 +143,35 @@ void Cluster::Open(CallId id, int32_t worker, Request request) {
   });
 }
 
+void Cluster::Rebind(CallId call, RebindRequest request) {
+  Trace(absl::StrCat("R rebinds ", call, " seq ", request.sequence.counter, "/", request.attempt,
+                     " to ", request.prefill));
+  Tell(call, RebindAsked{request});
+}
+
+void Cluster::Send(CallId call, SendRequest request) {
+  Trace(absl::StrCat("R sends ", call, " seq ", request.sequence.counter, "/", request.attempt));
+  Tell(call, SendAsked{std::move(request)});
+}
+
+// A unary call beside the stream that it is about.
+void Cluster::Tell(CallId id, Message message) {
+  const Call& call = calls_.at(id);
+  if (world_.Chance(faults_.drop_call)) {
+    world_.After(MessageDelay(), [this, id] { BreakCall(id); });
+    return;
+  }
+  const int copies = world_.Chance(faults_.duplicate) ? 2 : 1;
+  for (int i = 0; i < copies; ++i) {
+    world_.At(std::max(call.last_to_worker, world_.now()) + MessageDelay(),
+              [this, id, message]() mutable {
+                const Call& call = calls_.at(id);
+                if (workers_[call.worker]->incarnation() != call.incarnation) return;
+                workers_[call.worker]->Deliver(std::move(message));
+              });
+  }
+}
+
 void Cluster::Cancel(CallId id) {
   Trace(absl::StrCat("R cancels ", id));
   Call& call = calls_.at(id);

@@ -86,6 +86,8 @@ class Cluster : private RouterOutbox {
   // RouterOutbox.
   void OpenDecode(CallId call, int32_t worker, DecodeRequest request) override;
   void OpenPrefill(CallId call, int32_t worker, PrefillRequest request) override;
+  void Rebind(CallId call, RebindRequest request) override;
+  void Send(CallId call, SendRequest request) override;
   void Cancel(CallId call) override;
   void Emit(uint64_t request, ClientEvent event) override;
 
@@ -94,6 +96,7 @@ class Cluster : private RouterOutbox {
   // A worker's word on a call.
   void FromWorker(int32_t worker, CallId worker_call, std::optional<WorkerEvent> event,
                   absl::Status status);
+  void Tell(CallId call, Message message);
   void BreakCall(CallId call);
   void CloseForRouter(CallId call, absl::Status status, Time at);
   void ToRouter(Message message);

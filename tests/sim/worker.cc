@@ -43,6 +43,7 @@ void Cluster::Worker::Start(Options options) {
         std::move(identity), p.model, *p.allocator, *p.runner, *p.port,
         static_cast<WorkerOutbox&>(*this));
   }
+  Later(options_.world->now(), [this] { Heartbeat(); });
 }
 
 void Cluster::Worker::Stop() {
@@ -106,6 +107,12 @@ void Cluster::Worker::Report() {
   options_.report(process_->Status());
 }
 
+// A status is sent on change, and at least every 500 ms.
+void Cluster::Worker::Heartbeat() {
+  options_.report(process_->Status());
+  Later(options_.world->now() + std::chrono::milliseconds(400), [this] { Heartbeat(); });
+}
+
 void Cluster::Worker::CheckAnswered(CallId call) {
   if (process_->broken.contains(call)) options_.violation("a worker goes on with a broken call");
 }
@@ -124,10 +131,14 @@ void Cluster::Worker::Close(CallId call, absl::Status status) {
 std::string Cluster::Worker::Audit() const {
   process_->runner->Check();
   process_->port->Check();
-  // A call that is not computed waits for its transfer, or for nothing at all.
-  if (process_->decode &&
-      process_->Status().waiting > static_cast<int32_t>(process_->port->num_open())) {
-    return "a decode call waits for nothing";
+  // A call that is not computed waits for its transfer, or for a Rebind until a deadline.
+  if (process_->decode) {
+    const WorkerAudit audit = process_->decode->Audit(options_.world->now());
+    if (audit.num_unowned > 0) return "a block is held by no call";
+    for (const HeldCall& call : audit.calls) {
+      const bool waits = call.state == "RESERVED" || call.state == "RECEIVING";
+      if (waits && !call.transfer_open) return "a decode call waits for nothing";
+    }
   }
   return process_->allocator->Audit();
 }

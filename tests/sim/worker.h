@@ -76,6 +76,7 @@ class Cluster::Worker : private WorkerOutbox {
   void CheckAnswered(CallId call);
   void Step();
   void Report();
+  void Heartbeat();
   // Runs later if this incarnation still lives.
   void Later(Time when, std::function<void()> run);
 
