@@ -31,7 +31,14 @@ absl::StatusOr<std::unique_ptr<DecodeService>> DecodeService::Start(const Decode
                           .prompt_tokens = counters.prompt_tokens,
                           .cached_tokens = counters.cached_tokens,
                           .preemptions = node->num_preemptions(),
-                          .stale_mail = counters.stale_mail};
+                          .counters = {{"duplicate_calls", counters.duplicates},
+                                       {"stale_mail", counters.stale_mail},
+                                       {"revoked_reservations", counters.revoked},
+                                       {"rebinds", counters.rebinds},
+                                       {"self_prefills", counters.computed_here},
+                                       {"unbound_expired", counters.unbound_expired},
+                                       {"handoffs", counters.handoffs},
+                                       {"handoffs_failed", counters.handoffs_failed}}};
   };
   RETURN_IF_ERROR(service->runtime_->Serve(service->node_.get(), read));
   return service;

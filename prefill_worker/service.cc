@@ -26,7 +26,12 @@ absl::StatusOr<std::unique_ptr<PrefillService>> PrefillService::Start(const Pref
                           .refused = counters.refused,
                           .prompt_tokens = counters.prompt_tokens,
                           .cached_tokens = counters.cached_tokens,
-                          .stale_mail = counters.stale_mail};
+                          .counters = {{"duplicate_calls", counters.duplicates},
+                                       {"stale_mail", counters.stale_mail},
+                                       {"sends", counters.sends},
+                                       {"kept_expired", counters.kept_expired},
+                                       {"handoffs", counters.handoffs},
+                                       {"handoffs_failed", counters.handoffs_failed}}};
   };
   RETURN_IF_ERROR(service->runtime_->Serve(service->node_.get(), read));
   return service;

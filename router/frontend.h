@@ -55,6 +55,9 @@ class RouterFrontend {
   // The latest snapshot; never waits for the node.
   virtual RouterView View() const = 0;
 
+  // Every live sequence; waits for the node, at most 2 s.
+  virtual absl::StatusOr<RouterAudit> Audit() = 0;
+
   // True once a token went end to end through the workers that are connected now.
   virtual bool Ready() const = 0;
 };

@@ -81,9 +81,47 @@ void RouterMetrics::ExportNode(const RouterService* service) {
                     }
                     return samples;
                   });
-  add("baton_sequences_requeued_total", "Sequences that a worker refused or gave back.",
-      MetricKind::kCounter, {},
-      [service] { return static_cast<double>(service->counters().requeued); });
+  ExportCounters(service);
+}
+
+void RouterMetrics::ExportCounters(const RouterService* service) {
+  struct Counter {
+    const char* name;
+    const char* help;
+    int64_t RouterCounters::*value;
+  };
+  static constexpr Counter kCounters[] = {
+      {"baton_sequences_requeued_total", "Sequences that a worker refused or gave back.",
+       &RouterCounters::requeued},
+      {"baton_moves_total", "Sequences taken away from a lost, hung or draining worker.",
+       &RouterCounters::moves},
+      {"baton_retries_total", "Sequences tried again after a healthy worker's failure.",
+       &RouterCounters::retries},
+      {"baton_handoff_failures_total", "Transfers that a worker reported as failed.",
+       &RouterCounters::handoff_failures},
+      {"baton_rebinds_total", "Reservations moved to another transfer.", &RouterCounters::rebinds},
+      {"baton_resends_total", "Finished KV sent once more without prefill.",
+       &RouterCounters::resends},
+      {"baton_self_prefills_total", "Prompts that a decode worker was told to compute itself.",
+       &RouterCounters::self_prefills},
+      {"baton_fenced_workers_total", "Workers fenced because they stood still.",
+       &RouterCounters::hung_workers},
+      {"baton_unanswered_total", "Decode calls and rebinds without an answer in time.",
+       &RouterCounters::unanswered},
+      {"baton_holds_expired_total", "Held KV given up because no other side was found.",
+       &RouterCounters::holds_expired},
+      {"baton_stale_tokens_total", "Tokens of a position that was emitted already: dropped.",
+       &RouterCounters::stale_tokens},
+      {"baton_stale_mail_total", "Late, duplicate or unknown mail: no-ops.",
+       &RouterCounters::stale_mail},
+  };
+  for (const Counter& counter : kCounters) {
+    metrics_.Export(counter.name, counter.help, MetricKind::kCounter,
+                    [service, value = counter.value] {
+                      return std::vector<MetricSample>{
+                          {.labels = {}, .value = static_cast<double>(service->counters().*value)}};
+                    });
+  }
 }
 
 void RouterMetrics::OnFirstToken(Duration since_start) { ttft_.Observe(ToSeconds(since_start)); }

@@ -27,6 +27,7 @@ class RouterMetrics : public GenerationObserver {
 
  private:
   void ExportNode(const RouterService* service);
+  void ExportCounters(const RouterService* service);
 
   Metrics metrics_;
   Histogram ttft_;

@@ -123,11 +123,11 @@ absl::Status RouterProcess::LoadModel() {
   return absl::OkStatus();
 }
 
-// The API's paths need a key; health, readiness, version, metrics and status do not.
+// The API's paths need a key; health, readiness, version, metrics, status and audit do not.
 http::Decision RouterProcess::Authorize(const http::Request& head) const {
   if (!keys_.has_value()) return {};
   const bool open = head.path == "/health" || head.path == "/ready" || head.path == "/version" ||
-                    head.path == "/metrics" || head.path == "/status";
+                    head.path == "/metrics" || head.path == "/status" || head.path == "/audit";
   if (open) return {};
   if (std::optional<std::string> tenant = keys_->TenantOf(head.Find("authorization"))) {
     return {.principal = *std::move(tenant)};

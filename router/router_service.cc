@@ -3,10 +3,14 @@
 #include <utility>
 #include <variant>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "common/telemetry/log.h"
 
 namespace baton {
 namespace {
+
+constexpr absl::Duration kAuditLimit = absl::Seconds(2);
 
 std::vector<Role> RolesOf(const std::vector<WorkerAddress>& workers) {
   std::vector<Role> roles;
@@ -81,6 +85,23 @@ void RouterService::StopChoice(uint64_t request, int32_t choice) {
 RouterView RouterService::View() const {
   absl::MutexLock lock(&mutex_);
   return view_;
+}
+
+absl::StatusOr<RouterAudit> RouterService::Audit() {
+  struct Answer {
+    absl::Notification come;
+    RouterAudit audit;
+  };
+  auto answer = std::make_shared<Answer>();
+  const bool taken = thread_.Offer(RouterAuditAsked{[answer](RouterAudit audit) {
+    answer->audit = std::move(audit);
+    answer->come.Notify();
+  }});
+  if (!taken) return absl::ResourceExhaustedError("the router is busy: try again in a second");
+  if (!answer->come.WaitForNotificationWithTimeout(kAuditLimit)) {
+    return absl::DeadlineExceededError("the router did not answer within 2 s");
+  }
+  return answer->audit;
 }
 
 RouterCounters RouterService::counters() const {

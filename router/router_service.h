@@ -40,6 +40,7 @@ class RouterService : public RouterFrontend {
   void Cancel(uint64_t request) override;
   void StopChoice(uint64_t request, int32_t choice) override;
   RouterView View() const override;
+  absl::StatusOr<RouterAudit> Audit() override;
   bool Ready() const override { return readiness_->ready(); }
   RouterCounters counters() const;
 

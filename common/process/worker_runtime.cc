@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -197,6 +199,7 @@ absl::Status WorkerRuntime::Serve(Node* node, std::function<WorkerSnapshot()> re
     snapshot_ = read();
   }
   ExportMetrics();
+  ExportCounters();
   RETURN_IF_ERROR(ServeMetrics());
   thread_.Start(node, [this, read = std::move(read)](Time) {
     WorkerSnapshot snapshot = read();
@@ -279,6 +282,36 @@ void WorkerRuntime::ExportMetrics() {
       [](const WorkerSnapshot& s) { return static_cast<double>(s.calls); });
   add("baton_calls_refused_total", "Of those, refused.", MetricKind::kCounter, {},
       [](const WorkerSnapshot& s) { return static_cast<double>(s.refused); });
+}
+
+// One line each in the README's table of metrics.
+const char* WorkerRuntime::HelpOf(std::string_view counter) {
+  static const std::map<std::string_view, const char*> kHelp = {
+      {"duplicate_calls", "Calls for an attempt that is live: refused."},
+      {"stale_mail", "Late, duplicate or unknown mail: no-ops."},
+      {"revoked_reservations", "Reservations taken back for a running sequence."},
+      {"rebinds", "Reservations moved to another transfer."},
+      {"self_prefills", "Prompts computed here because no handoff worked."},
+      {"unbound_expired", "Reservations given up because no other transfer came in time."},
+      {"sends", "Finished KV sent to another decode worker without prefill."},
+      {"kept_expired", "Finished KV given up because nobody asked for it in time."},
+      {"handoffs", "Transfers: started (prefill), verified (decode)."},
+      {"handoffs_failed", "Transfers that ended without success."}};
+  return kHelp.at(counter);
+}
+
+void WorkerRuntime::ExportCounters() {
+  for (const auto& [name, value] : snapshot().counters) {
+    const std::string key = name;
+    metrics_.Export(absl::StrCat("baton_", key, "_total"), HelpOf(key), MetricKind::kCounter,
+                    [this, key] {
+                      std::vector<MetricSample> samples;
+                      for (const auto& [one, count] : snapshot().counters) {
+                        if (one == key) samples.push_back({.labels = {}, .value = double(count)});
+                      }
+                      return samples;
+                    });
+  }
 }
 
 void WorkerRuntime::Drain(const std::function<bool()>& hurry) {

@@ -34,7 +34,8 @@ struct WorkerSnapshot {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // Of those, found in the prefix cache.
   int64_t preemptions = 0;
-  int64_t stale_mail = 0;
+  // Of the protocol, by name without prefix and suffix: "rebinds" is baton_rebinds_total.
+  std::vector<std::pair<const char*, int64_t>> counters;
 };
 
 // Everything of a worker process but its node: the loaded model on its compute thread, the block
@@ -80,6 +81,8 @@ class WorkerRuntime {
   absl::Status Listen();
   absl::Status ServeMetrics();
   void ExportMetrics();
+  void ExportCounters();
+  static const char* HelpOf(std::string_view counter);
   HelloInfo Hello() const;
   WorkerSnapshot snapshot() const;
 

@@ -133,7 +133,7 @@ class GenerationService {
   std::string NewId();
 
   const GenerationServiceOptions& options() const { return options_; }
-  const RouterFrontend& frontend() const { return *frontend_; }
+  RouterFrontend& frontend() const { return *frontend_; }
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
 
  private:

@@ -103,6 +103,11 @@ class OpenAiApi {
     return StatusJson(frontend.View(), frontend.Ready(), service_->options().model_name);
   }
 
+  absl::StatusOr<Json> Audit() const {
+    ASSIGN_OR_RETURN(const RouterAudit audit, service_->frontend().Audit());
+    return AuditJson(audit);
+  }
+
   http::Response Metrics() const {
     return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
             .body = options_.metrics_text ? options_.metrics_text() : std::string()};
@@ -226,6 +231,7 @@ std::vector<http::Route> OpenAiRoutes(OpenAiOptions options, GenerationService* 
       {"GET", "/health", answer([api](const Request&) { return api->Health(); }), true},
       {"GET", "/ready", answer([api](const Request&) { return api->Ready(); }), true},
       {"GET", "/status", answer([api](const Request&) { return api->Status(); })},
+      {"GET", "/audit", answer([api](const Request&) { return api->Audit(); })},
       {"GET", "/metrics", [api](const Request&, Writer w) { w->Send(api->Metrics()); }},
   };
 }

@@ -58,4 +58,21 @@ Json StatusJson(const RouterView& view, bool ready, const std::string& model) {
             {"running_requests", view.running_requests}}}};
 }
 
+Json AuditJson(const RouterAudit& audit) {
+  const auto hex = [](Incarnation incarnation) {
+    return incarnation == 0 ? std::string("0")
+                            : absl::StrCat(absl::Hex(incarnation, absl::kZeroPad16));
+  };
+  Json sequences = Json::array();
+  for (const LiveSequence& one : audit.sequences) {
+    sequences.push_back({{"sequence", ToString(one.sequence)},
+                         {"attempt", one.attempt},
+                         {"state", one.state},
+                         {"prefill", hex(one.prefill)},
+                         {"decode", hex(one.decode)},
+                         {"age_s", ToSeconds(one.age)}});
+  }
+  return {{"incarnation", hex(audit.incarnation)}, {"sequences", std::move(sequences)}};
+}
+
 }  // namespace baton

@@ -145,12 +145,18 @@ std::string Cluster::Worker::Audit() const {
 
 std::string Cluster::Worker::Describe() const {
   if (process_ == nullptr) return "down";
-  const WorkerStatus s = process_->Status();
-  const BlockCounts& b = s.blocks;
-  return absl::StrCat("free ", b.free, " reserved ", b.reserved, " filling ", b.filling, " ready ",
-                      b.ready, " cached ", b.cached, " draining ", b.draining, "; running ",
-                      s.running, " waiting ", s.waiting, " preempted ", s.preempted, " computing ",
-                      s.computing, " transfers ", process_->port->num_open());
+  const Time now = options_.world->now();
+  const WorkerAudit audit =
+      process_->prefill ? process_->prefill->Audit(now) : process_->decode->Audit(now);
+  const BlockCounts& b = audit.blocks;
+  std::string text = absl::StrCat("free ", b.free, " reserved ", b.reserved, " filling ", b.filling,
+                                  " ready ", b.ready, " cached ", b.cached, " draining ",
+                                  b.draining, "; transfers ", process_->port->num_open());
+  for (const HeldCall& call : audit.calls) {
+    absl::StrAppend(&text, "; seq ", call.sequence.counter, "/", call.attempt, " ", call.state,
+                    " blocks ", call.num_blocks, call.transfer_open ? " in transfer" : "");
+  }
+  return text;
 }
 
 std::string Cluster::Worker::AuditQuiet() const {

@@ -142,6 +142,7 @@ class FakeFrontend : public RouterFrontend {
     absl::MutexLock lock(&mutex_);
     stopped_.insert({request, choice});
   }
+  absl::StatusOr<RouterAudit> Audit() override { return RouterAudit{}; }
   RouterView View() const override {
     RouterView view;
     WorkerView worker{.role = Role::kDecode, .address = "127.0.0.1:1", .healthy = true};
