@@ -193,11 +193,11 @@ void PrefillNode::OnSend(SendRequest request) {
   live_.erase(it);
   entry.attempt = request.attempt;
   live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
-  if (entry.open_ticket.empty()) {
-    tickets_.erase(entry.handoff->ticket);
-  } else {
-    transport_.Abort(entry.open_ticket);
-  }
+  if (!entry.open_ticket.empty()) transport_.Abort(entry.open_ticket);
+  // A target whose transfer never started, or has ended, is forgotten; one that runs at its end.
+  auto old = tickets_.find(entry.handoff->ticket);
+  const bool is_running = entry.open_ticket == entry.handoff->ticket;
+  if (old != tickets_.end() && old->second == entry.call && !is_running) tickets_.erase(old);
   entry.handoff = std::move(request.handoff);
   entry.send_due = true;
   tickets_.emplace(entry.handoff->ticket, entry.call);
@@ -348,7 +348,11 @@ void PrefillNode::End(Entry& entry) {
 
 void PrefillNode::EraseIfQuiet(Entry& entry) {
   if (entry.in_engine || !entry.open_ticket.empty()) return;
-  if (entry.handoff) tickets_.erase(entry.handoff->ticket);
+  if (entry.handoff) {
+    // A repeated open may have brought the ticket again since this one's transfer ended.
+    auto it = tickets_.find(entry.handoff->ticket);
+    if (it != tickets_.end() && it->second == entry.call) tickets_.erase(it);
+  }
   entries_.erase(entry.call);
 }
 

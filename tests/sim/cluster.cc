@@ -327,7 +327,7 @@ void Cluster::Trace(const std::string& line) {
       absl::StrFormat("%10d us  %s", world_.now().time_since_epoch().count() / 1000, line);
   for (char c : stamped) trace_digest_ = Random::Mix(trace_digest_ ^ static_cast<uint8_t>(c));
   trace_.push_back(stamped);
-  if (trace_.size() > 400) trace_.pop_front();
+  if (trace_.size() > 4000) trace_.pop_front();
 }
 
 void Cluster::Check() {
