@@ -67,6 +67,7 @@ int HoldCall(const std::string& address) {
   links.Start();
   if (!inbox.Next<WorkerUp>().has_value()) return 1;
   DecodeRequest request = WireSamples(1).Decode();
+  request.worker = 7;
   request.timeout = std::chrono::seconds(60);
   links.OpenDecode(1, 0, request);
   std::printf("0\n");
@@ -110,6 +111,7 @@ class LivenessTest : public ::testing::Test {
     links_.Start();
     EXPECT_TRUE(inbox_.Next<WorkerUp>().has_value());
     DecodeRequest request = WireSamples(1).Decode();
+    request.worker = 7;
     request.timeout = std::chrono::seconds(60);
     links_.OpenDecode(1, 0, request);
     // So that the call is on the wire.

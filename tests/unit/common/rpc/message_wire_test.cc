@@ -53,7 +53,20 @@ TEST(MessageWireTest, EveryMessageSurvivesARoundTrip) {
     ExpectEventRoundTrip<v1::DecodeEvent>(samples.Reserved());
     ExpectEventRoundTrip<v1::DecodeEvent>(samples.TokensOf(samples.Int(0, 5)));
     ExpectEventRoundTrip<v1::PrefillEvent>(samples.Prefilled());
+    ExpectEventRoundTrip<v1::DecodeEvent>(samples.HandoffFailed());
+    ExpectEventRoundTrip<v1::PrefillEvent>(samples.HandoffFailed());
+    ExpectRoundTrip<v1::RebindRequest>(samples.Rebind());
+    ExpectRoundTrip<v1::SendRequest>(samples.Send(), kLimits);
+    ExpectRoundTrip<v1::AuditResponse>(samples.Audit());
   }
+}
+
+TEST(MessageWireTest, ALongReasonIsCutAndALongerOneOnTheWireRefused) {
+  v1::DecodeEvent proto;
+  ToProto(HandoffFailedEvent{.attempt = 1, .reason = std::string(5000, 'x')}, &proto);
+  EXPECT_EQ(proto.handoff_failed().reason().size(), size_t{kMaxReasonBytes});
+  proto.mutable_handoff_failed()->mutable_reason()->push_back('x');
+  EXPECT_FALSE(FromProto(proto, kLimits).ok());
 }
 
 TEST(MessageWireTest, DecodeRequestKeepsEveryField) {

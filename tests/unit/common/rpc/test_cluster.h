@@ -62,6 +62,7 @@ struct TestRouter {
 
 inline DecodeRequest SampleDecode() {
   DecodeRequest request = WireSamples(1).Decode();
+  request.worker = 7;  // TestWorker's.
   request.sampling.max_tokens = 8;
   request.timeout = std::chrono::seconds(60);
   return request;
@@ -69,6 +70,7 @@ inline DecodeRequest SampleDecode() {
 
 inline PrefillRequest SamplePrefill() {
   PrefillRequest request = WireSamples(1).Prefill();
+  request.worker = 7;
   request.timeout = std::chrono::seconds(60);
   return request;
 }

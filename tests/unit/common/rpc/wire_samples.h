@@ -102,12 +102,14 @@ class WireSamples {
 
   DecodeRequest Decode() {
     DecodeRequest r = CommonRequest<DecodeRequest>();
+    r.worker = Id();
     r.prefill = Id();
     return r;
   }
 
   PrefillRequest Prefill() {
     PrefillRequest r = CommonRequest<PrefillRequest>();
+    r.worker = Id();
     r.score_only = Coin();
     if (!r.score_only && Coin()) {
       r.handoff = HandoffTarget{.ticket = Ticket(),
@@ -117,6 +119,41 @@ class WireSamples {
                                 .first_token = Int(0, static_cast<int32_t>(r.tokens.size()))};
     }
     return r;
+  }
+
+  SequenceId Sequence() { return {.router = Id(), .counter = random_.Next()}; }
+  Attempt Attempts() { return static_cast<Attempt>(Int(1, 9)); }
+
+  RebindRequest Rebind() {
+    return {.sequence = Sequence(), .attempt = Attempts(), .prefill = Coin() ? Id() : 0};
+  }
+
+  SendRequest Send() {
+    return {.sequence = Sequence(),
+            .attempt = Attempts(),
+            .handoff = {.ticket = Ticket(),
+                        .endpoint = "127.0.0.1:4000",
+                        .pair_key = Key(),
+                        .decode = Id(),
+                        .first_token = Int(0, kLimits.max_model_len)}};
+  }
+
+  HandoffFailedEvent HandoffFailed() { return {.attempt = Attempts(), .reason = "link cut"}; }
+
+  WorkerAudit Audit() {
+    WorkerAudit audit{.incarnation = Id(),
+                      .blocks = {.free = Int(0, 9), .ready = Int(0, 9)},
+                      .num_unowned = Int(0, 3),
+                      .calls = {}};
+    for (int i = Int(0, 3); i > 0; --i) {
+      audit.calls.push_back({.sequence = Sequence(),
+                             .attempt = Attempts(),
+                             .state = "RECEIVING",
+                             .num_blocks = Int(0, 100),
+                             .transfer_open = Coin(),
+                             .age = std::chrono::microseconds(Int(0, 1000000))});
+    }
+    return audit;
   }
 
   ReservedEvent Reserved() {

@@ -170,5 +170,74 @@ TEST(WorkerLinksTest, AWorkerThatStreamsMoreThanWasAskedIsCutOff) {
   EXPECT_LT(router.inbox.Count<WorkerEventReceived>(), 20);
 }
 
+TEST(WorkerLinksTest, ACallMeantForAProcessThatIsNotThereAnyMoreIsRefusedHere) {
+  TestWorker worker(Role::kDecode);
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  DecodeRequest request = SampleDecode();
+  request.worker = 8;
+  router.links.OpenDecode(3, 0, request);
+  const auto closed = router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_TRUE(absl::IsFailedPrecondition(closed->status)) << closed->status;
+  EXPECT_EQ(worker.inbox.Count<DecodeOpened>(), 0);
+}
+
+TEST(WorkerLinksTest, ARebindReachesTheNodeOfItsCallsWorker) {
+  TestWorker worker(Role::kDecode);
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  router.links.OpenDecode(3, 0, SampleDecode());
+  const auto opened = worker.inbox.Next<DecodeOpened>();
+  ASSERT_TRUE(opened.has_value());
+  const RebindRequest request{.sequence = opened->request.sequence, .attempt = 2, .prefill = 55};
+  router.links.Rebind(3, request);
+  router.links.Rebind(4, request);  // No such call.
+  const auto asked = worker.inbox.Next<RebindAsked>();
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(asked->request.sequence, request.sequence);
+  EXPECT_EQ(asked->request.attempt, 2u);
+  EXPECT_EQ(asked->request.prefill, 55u);
+  worker.server.Send(opened->call, HandoffFailedEvent{.attempt = 2, .reason = "link cut"});
+  const auto event = router.inbox.Next<WorkerEventReceived>();
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(std::get<HandoffFailedEvent>(event->event).reason, "link cut");
+  EXPECT_EQ(router.inbox.Count<CallClosed>(), 0);
+  EXPECT_EQ(worker.inbox.Count<RebindAsked>(), 0);
+}
+
+TEST(WorkerLinksTest, ASendReachesTheNodeOfItsCallsWorker) {
+  TestWorker worker(Role::kPrefill);
+  TestRouter router({{Role::kPrefill, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  router.links.OpenPrefill(3, 0, SamplePrefill());
+  const auto opened = worker.inbox.Next<PrefillOpened>();
+  ASSERT_TRUE(opened.has_value());
+  SendRequest request = WireSamples(1).Send();
+  request.sequence = opened->request.sequence;
+  router.links.Send(3, request);
+  const auto asked = worker.inbox.Next<SendAsked>();
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(asked->request.handoff.ticket, request.handoff.ticket);
+  worker.server.Send(opened->call, HandoffFailedEvent{.attempt = 2, .reason = "link cut"});
+  const auto event = router.inbox.Next<WorkerEventReceived>();
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(std::get<HandoffFailedEvent>(event->event).attempt, 2u);
+}
+
+TEST(WorkerLinksTest, ACallWhoseWorkerCannotBeToldIsLost) {
+  TestWorker worker(Role::kDecode);
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  router.links.OpenDecode(3, 0, SampleDecode());
+  ASSERT_TRUE(worker.inbox.Next<DecodeOpened>().has_value());
+  router.links.Rebind(3, {.sequence = {}, .attempt = 2, .prefill = 55});  // The worker refuses it.
+  const auto closed = router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_EQ(closed->call, 3u);
+  EXPECT_TRUE(absl::IsUnavailable(closed->status)) << closed->status;
+  EXPECT_TRUE(worker.inbox.Next<CallBroken>().has_value());
+}
+
 }  // namespace
 }  // namespace baton

@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/synchronization/notification.h"
 #include "baton/v1/cluster.grpc.pb.h"
@@ -43,20 +44,50 @@ TEST_F(WorkerServerTest, RefusesACallMeantForAnotherIncarnation) {
   EXPECT_EQ(worker.inbox.Count<DecodeOpened>(), 0);
 }
 
-TEST_F(WorkerServerTest, RecoveryCallsAreUnimplementedWithAClearText) {
+TEST_F(WorkerServerTest, RebindsAndSendsOfAnotherIncarnationOrWithoutSequenceAreRefused) {
   TestWorker decode(Role::kDecode);
   TestWorker prefill(Role::kPrefill);
-  grpc::ClientContext rebind_context;
-  v1::RebindResponse rebound;
-  const grpc::Status rebind =
-      v1::Decode::NewStub(Channel(decode))->Rebind(&rebind_context, {}, &rebound);
-  EXPECT_EQ(rebind.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_THAT(rebind.error_message(), HasSubstr("recovery"));
-  grpc::ClientContext send_context;
+  for (uint64_t incarnation : {6, 7}) {
+    grpc::ClientContext rebind_context;
+    v1::RebindRequest rebind;
+    if (incarnation == 6) ToProto(WireSamples(1).Rebind(), &rebind);
+    rebind.set_expected_incarnation(incarnation);
+    v1::RebindResponse rebound;
+    const grpc::Status status =
+        v1::Decode::NewStub(Channel(decode))->Rebind(&rebind_context, rebind, &rebound);
+    EXPECT_EQ(status.error_code(), incarnation == 6 ? grpc::StatusCode::FAILED_PRECONDITION
+                                                    : grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  grpc::ClientContext context;
+  v1::SendRequest send;
+  send.set_expected_incarnation(7);
   v1::SendResponse sent;
-  const grpc::Status send = v1::Prefill::NewStub(Channel(prefill))->Send(&send_context, {}, &sent);
-  EXPECT_EQ(send.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_THAT(send.error_message(), HasSubstr("recovery"));
+  EXPECT_EQ(v1::Prefill::NewStub(Channel(prefill))->Send(&context, send, &sent).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(decode.inbox.Count<RebindAsked>(), 0);
+  EXPECT_EQ(prefill.inbox.Count<SendAsked>(), 0);
+}
+
+TEST_F(WorkerServerTest, AnAuditIsTheNodesAnswer) {
+  TestWorker worker(Role::kDecode);
+  std::jthread node([&] {
+    auto asked = worker.inbox.Next<WorkerAuditAsked>();
+    ASSERT_TRUE(asked.has_value());
+    asked->answer({.incarnation = 7, .blocks = {}, .num_unowned = 3, .calls = {}});
+  });
+  grpc::ClientContext context;
+  v1::AuditResponse response;
+  EXPECT_TRUE(v1::Cluster::NewStub(Channel(worker))->Audit(&context, {}, &response).ok());
+  EXPECT_EQ(response.num_unowned(), 3);
+}
+
+TEST_F(WorkerServerTest, AnAuditThatNobodyAnswersEndsAllTheSame) {
+  TestWorker worker(Role::kDecode);
+  std::jthread node([&] { worker.inbox.Next<WorkerAuditAsked>(); });  // And drops it.
+  grpc::ClientContext context;
+  v1::AuditResponse response;
+  const grpc::Status status = v1::Cluster::NewStub(Channel(worker))->Audit(&context, {}, &response);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
 }
 
 TEST_F(WorkerServerTest, DrainIsMailToTheNode) {
