@@ -67,24 +67,21 @@ class FaultsTest(unittest.TestCase):
         for chunk in chunks[:-1]:
             self.assertIsNone(chunk["choices"][0]["finish_reason"])
 
-    def test_killed_decode_worker_ends_its_requests_with_an_error_and_no_leak(self):
+    def test_killed_decode_worker_costs_no_request_and_no_token(self):
         with self.cluster(decode=2) as cluster:
+            undisturbed = self.start_streams(cluster, 6)(60)
             join = self.start_streams(cluster, 6)
             victim = max(cluster.workers("decode"), key=lambda w: w["running"])
+            self.assertGreater(victim["running"], 0, "the victim served nothing")
             os.kill(victim["pid"], signal.SIGKILL)
+            def texts(streams):
+                return sorted("".join(c["choices"][0]["text"] for c in chunks[:-1])
+                              for chunks in streams)
             results = join(60)
-            failed = [r for r in results if isinstance(r[-1], dict) and "error" in r[-1]]
-            self.assertGreaterEqual(len(failed), 1, "the victim served nothing")
-            for chunks in failed:
-                self.assert_ended_by_an_error(chunks)
-            for chunks in (r for r in results if r not in failed):
+            for chunks in results:
                 self.assertEqual(chunks[-1]["choices"][0]["finish_reason"], "length")
+            self.assertEqual(texts(results), texts(undisturbed))
             self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
-            healthy = {w["pid"]: w["healthy"] for w in cluster.workers()}
-            self.assertIs(healthy.pop(victim["pid"]), False)
-            self.assertTrue(all(healthy.values()), healthy)
-            answer = cluster.post("/v1/completions", prompt="In the beginning", max_tokens=4)
-            self.assertEqual(len(answer["choices"]), 1)
             self.assertIn("killed by signal 9", cluster.log("baton-up"))
 
     def test_killed_only_decode_worker_makes_new_requests_fail_at_once_and_not_ready(self):
