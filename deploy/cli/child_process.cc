@@ -55,7 +55,7 @@ LogFile::~LogFile() {
 void LogFile::Open(bool truncate) {
   fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (truncate ? O_TRUNC : 0),
              0644);
-  bytes_ = 0;
+  bytes_ = fd_ < 0 ? 0 : lseek(fd_, 0, SEEK_END);
 }
 
 void LogFile::WriteLine(absl::string_view line) {
@@ -78,17 +78,18 @@ std::string DescribeWaitStatus(int wait_status) {
   return absl::StrCat("exit code ", WEXITSTATUS(wait_status));
 }
 
-ChildProcess::ChildProcess(ProcessSpec spec, const std::string& log_path, LineSink sink)
-    : spec_(std::move(spec)), log_(log_path), sink_(std::move(sink)) {}
+ChildProcess::ChildProcess(ProcessSpec spec, std::unique_ptr<LogFile> log, LineSink sink)
+    : spec_(std::move(spec)), log_(std::move(log)), sink_(std::move(sink)) {}
 
 absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(ProcessSpec spec,
-                                                                  const std::string& log_path,
+                                                                  std::unique_ptr<LogFile> log,
                                                                   LineSink sink) {
   if (access(spec.program.c_str(), X_OK) != 0) {
     return absl::NotFoundError(absl::StrCat(spec.program, ": ", strerror(errno),
                                             "; build it with `ninja -C build/release`"));
   }
-  std::unique_ptr<ChildProcess> child(new ChildProcess(std::move(spec), log_path, std::move(sink)));
+  std::unique_ptr<ChildProcess> child(
+      new ChildProcess(std::move(spec), std::move(log), std::move(sink)));
   int pipe_fds[2];
   if (pipe2(pipe_fds, O_CLOEXEC) != 0) {
     return absl::ResourceExhaustedError(absl::StrCat("pipe: ", strerror(errno)));
@@ -121,7 +122,7 @@ ChildProcess::~ChildProcess() {
 }
 
 void ChildProcess::TakeLine(absl::string_view line) {
-  log_.WriteLine(line);
+  log_->WriteLine(line);
   last_lines_.emplace_back(line);
   if (last_lines_.size() > kLastLines) last_lines_.pop_front();
   if (sink_) sink_(spec_.name, line);

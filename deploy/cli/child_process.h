@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -51,9 +52,9 @@ class ChildProcess {
  public:
   using LineSink = std::function<void(const std::string& name, absl::string_view line)>;
 
-  // Starts `spec`. `sink` sees each line after it was written to `log_path`.
+  // Starts `spec`. `sink` sees each line after it was written to the log.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(ProcessSpec spec,
-                                                             const std::string& log_path,
+                                                             std::unique_ptr<LogFile> log,
                                                              LineSink sink);
   // Kills what still runs: nobody else would wait for it.
   ~ChildProcess();
@@ -76,11 +77,11 @@ class ChildProcess {
   const std::deque<std::string>& last_lines() const { return last_lines_; }
 
  private:
-  ChildProcess(ProcessSpec spec, const std::string& log_path, LineSink sink);
+  ChildProcess(ProcessSpec spec, std::unique_ptr<LogFile> log, LineSink sink);
   void TakeLine(absl::string_view line);
 
   const ProcessSpec spec_;
-  LogFile log_;
+  const std::unique_ptr<LogFile> log_;
   LineSink sink_;
   ProcessIdentity identity_;
   int output_fd_ = -1;

@@ -13,6 +13,7 @@
 #include "deploy/cli/complete.h"
 #include "deploy/cli/doctor.h"
 #include "deploy/cli/down.h"
+#include "deploy/cli/restart.h"
 #include "deploy/cli/status.h"
 #include "deploy/cli/up.h"
 
@@ -41,6 +42,10 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   app->add_option("--start-timeout-s", o.start_timeout_s,
                   "Limit of each stage of the start, seconds")
       ->capture_default_str();
+  app->add_flag(
+      "!--no-restart", o.restart,
+      "Do not start a server again that ended: crashed, or stopped by an operator's SIGTERM "
+      "(`baton restart`). A server that crashes 5 times in a row is given up");
   const std::string workers = "Workers (handed on)";
   app->add_option("--compute-dtype", o.compute_dtype, "f32 or bf16")->group(workers);
   app->add_option("--kv-dtype", o.kv_dtype, "Type of keys and values in the cache")->group(workers);
@@ -63,6 +68,21 @@ void AddDown(CLI::App& root, std::string& dir, Command& command) {
   CLI::App* app = root.add_subcommand("down", "Drain and stop the cluster");
   AddDir(app, dir);
   app->callback([&] { command = [&dir] { return Down(dir); }; });
+}
+
+void AddRestart(CLI::App& root, RestartOptions& o, Command& command) {
+  CLI::App* app =
+      root.add_subcommand("restart", "Restart the workers one by one: drain, stop, await the next");
+  AddDir(app, o.dir);
+  CLI::Option* role = app->add_option("--role", o.role, "Only the prefill or the decode workers")
+                          ->check(CLI::IsMember({"prefill", "decode"}));
+  app->add_option("--index", o.index, "Only this one of --role, as in decode-INDEX")
+      ->needs(role)
+      ->check(CLI::NonNegativeNumber);
+  app->add_option("--timeout-s", o.timeout_s, "For each worker to be healthy again, seconds")
+      ->check(CLI::Range(1, 24 * 3600))
+      ->capture_default_str();
+  app->callback([&] { command = [&o] { return Restart(o); }; });
 }
 
 void AddComplete(CLI::App& root, CompleteOptions& o, Command& command) {
@@ -149,6 +169,7 @@ int RunCommandLine(int argc, char** argv) {
   root.require_subcommand(1);
   UpOptions up;
   std::string down_dir = ".baton";
+  RestartOptions restart;
   CompleteOptions complete;
   StatusOptions status;
   BenchOptions bench;
@@ -156,6 +177,7 @@ int RunCommandLine(int argc, char** argv) {
   Command command;
   AddUp(root, up, command);
   AddDown(root, down_dir, command);
+  AddRestart(root, restart, command);
   AddComplete(root, complete, command);
   AddStatus(root, status, command);
   AddBench(root, bench, command);

@@ -1,9 +1,6 @@
 #include "deploy/cli/down.h"
 
-#include <poll.h>
 #include <signal.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cstdio>
 
@@ -15,21 +12,6 @@ namespace {
 
 constexpr int kStopLimitMs = 40'000;  // The supervisor's own bounds: 2 x (10 s drain + 5 s kill).
 constexpr int kKillLimitMs = 5'000;
-
-// Sends `signal` and waits for the end of exactly this process; true if it has ended.
-bool SignalAndWait(const ProcessIdentity& process, int signal, int limit_ms) {
-  const int fd = static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0));
-  if (fd < 0) return !IsRunning(process);
-  // The descriptor names one process; what runs under the number was checked after it was opened.
-  bool ended = !IsRunning(process);
-  if (!ended) {
-    syscall(SYS_pidfd_send_signal, fd, signal, nullptr, 0);
-    pollfd state{.fd = fd, .events = POLLIN, .revents = 0};
-    ended = poll(&state, 1, limit_ms) == 1;
-  }
-  close(fd);
-  return ended;
-}
 
 }  // namespace
 

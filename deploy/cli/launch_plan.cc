@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -28,6 +29,14 @@ void Add(std::vector<std::string>& arguments, const char* option,
 
 void Add(std::vector<std::string>& arguments, const char* option, std::optional<int> value) {
   if (value) arguments.insert(arguments.end(), {option, absl::StrCat(*value)});
+}
+
+// What stands between the last colon of "host:port" or "http://host:port/path" and the path.
+std::string PortOf(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  return colon == std::string::npos
+             ? ""
+             : address.substr(colon + 1, address.find('/', colon) - colon - 1);
 }
 
 bool PortIsFree(int port) {
@@ -141,6 +150,19 @@ ProcessSpec PlanRouter(const UpOptions& options, const std::string& bin, const R
   Add(spec.arguments, "--policy", options.policy);
   Add(spec.arguments, "--served-model-name", options.served_model_name);
   Add(spec.arguments, "--max-model-len", options.max_model_len);
+  return spec;
+}
+
+ProcessSpec WithPortsOf(const ServerRecord& record, ProcessSpec spec) {
+  const std::map<std::string, std::string> ports = {{"--port", PortOf(record.address)},
+                                                    {"--data-port", PortOf(record.data_address)},
+                                                    {"--metrics-port", PortOf(record.metrics_url)},
+                                                    {"--grpc-port", PortOf(record.address)},
+                                                    {"--http-port", PortOf(record.http_url)}};
+  for (size_t i = 0; i + 1 < spec.arguments.size(); ++i) {
+    const auto port = ports.find(spec.arguments[i]);
+    if (port != ports.end() && !port->second.empty()) spec.arguments[i + 1] = port->second;
+  }
   return spec;
 }
 

@@ -30,6 +30,7 @@ struct UpOptions {
   std::optional<int> grpc_port;  // 0 = any free; absent = 8001, or any free when that is taken.
   bool detach = false;
   int start_timeout_s = 300;  // For every server to load and the first token to come.
+  bool restart = true;        // A server that ended without `baton down` is started again.
 
   // Handed on to every worker.
   std::optional<std::string> compute_dtype;
@@ -68,6 +69,11 @@ std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string
 // The command of the router. Options carry real ports here (0 = any free).
 ProcessSpec PlanRouter(const UpOptions& options, const std::string& bin, const RunDir& dir,
                        const std::vector<ServerRecord>& workers);
+
+// The command that starts a server again on the ports it had: `spec` with the ports of `record` in
+// place of "any free". Between the two starts nobody holds the ports, so another program may take
+// one; the server then fails at its start and names the port.
+ProcessSpec WithPortsOf(const ServerRecord& record, ProcessSpec spec);
 
 // `wanted` if given and free on loopback; when absent `fallback` if free, else 0 (any free).
 // `option` names the option in the error, e.g. "--http".

@@ -1,8 +1,10 @@
 #include "deploy/cli/run_dir.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -75,6 +77,20 @@ bool IsRunning(const ProcessIdentity& identity) {
   return now.ok() && *now == identity;
 }
 
+bool SignalAndWait(const ProcessIdentity& identity, int signal, int limit_ms) {
+  const int fd = static_cast<int>(syscall(SYS_pidfd_open, identity.pid, 0));
+  if (fd < 0) return !IsRunning(identity);
+  // The descriptor names one process; what runs under the number was checked after it was opened.
+  bool ended = !IsRunning(identity);
+  if (!ended) {
+    syscall(SYS_pidfd_send_signal, fd, signal, nullptr, 0);
+    pollfd state{.fd = fd, .events = POLLIN, .revents = 0};
+    ended = poll(&state, 1, limit_ms) == 1;
+  }
+  close(fd);
+  return ended;
+}
+
 const ServerRecord* RunState::Router() const {
   for (const ServerRecord& server : servers) {
     if (server.role == "router") return &server;
@@ -93,13 +109,12 @@ json ToJson(const RunState& state) {
                        {"http_url", s.http_url},
                        {"metrics_url", s.metrics_url},
                        {"incarnation", s.incarnation},
-                       {"exited", s.exited}});
+                       {"exited", s.exited},
+                       {"given_up", s.given_up}});
   }
-  return {{"version", 1},
-          {"supervisor", IdentityJson(state.supervisor)},
-          {"ready", state.ready},
-          {"model", state.model},
-          {"servers", std::move(servers)}};
+  return {{"version", 1},         {"supervisor", IdentityJson(state.supervisor)},
+          {"ready", state.ready}, {"restarts", state.restarts},
+          {"model", state.model}, {"servers", std::move(servers)}};
 }
 
 absl::StatusOr<RunState> StateFromJson(const json& object) {
@@ -108,8 +123,8 @@ absl::StatusOr<RunState> StateFromJson(const json& object) {
   }
   RunState state;
   ASSIGN_OR_RETURN(state.supervisor, IdentityFromJson(object, "supervisor"));
-  const json ready = object.value("ready", json(false));
-  state.ready = ready.is_boolean() && ready.get<bool>();
+  state.ready = object.value("ready", json(false)) == json(true);
+  state.restarts = object.value("restarts", json(false)) == json(true);
   state.model = StringOr(object, "model");
   for (const json& entry : object.value("servers", json::array())) {
     if (!entry.is_object()) return absl::InvalidArgumentError("state.json: bad entry in servers");
@@ -122,6 +137,7 @@ absl::StatusOr<RunState> StateFromJson(const json& object) {
     server.http_url = StringOr(entry, "http_url");
     server.metrics_url = StringOr(entry, "metrics_url");
     server.exited = StringOr(entry, "exited");
+    server.given_up = entry.value("given_up", json(false)) == json(true);
     server.incarnation = entry.value("incarnation", json());
     state.servers.push_back(std::move(server));
   }

@@ -27,23 +27,28 @@ absl::StatusOr<ProcessIdentity> IdentifyProcess(pid_t pid);
 // True while exactly this process runs.
 bool IsRunning(const ProcessIdentity& identity);
 
+// Sends `signal` to exactly this process and waits for its end; true if it has ended.
+bool SignalAndWait(const ProcessIdentity& identity, int signal, int limit_ms);
+
 // One server of a cluster as `baton up` recorded it.
 struct ServerRecord {
   std::string name;  // "router", "prefill-0", "decode-1": also the log file's stem.
   std::string role;  // "router", "prefill" or "decode".
   ProcessIdentity process;
-  std::string address;       // gRPC host:port.
+  std::string address;       // gRPC host:port; kept by a restart, as all addresses are.
   std::string data_address;  // KV transport host:port; workers only.
   std::string http_url;      // Router only.
   std::string metrics_url;
-  nlohmann::json incarnation;  // As the server wrote it.
+  nlohmann::json incarnation;  // As the server wrote it; null until it is ready.
   std::string exited;          // How the process ended, or empty while it runs.
+  bool given_up = false;       // It ended and is not started again.
 };
 
 // What RUN/state.json holds: who runs here. Written by the supervisor alone, whole or not at all.
 struct RunState {
   ProcessIdentity supervisor;
-  bool ready = false;  // A token has gone end to end.
+  bool ready = false;     // A token has gone end to end.
+  bool restarts = false;  // A server that ended is started again.
   std::string model;
   std::vector<ServerRecord> servers;
 

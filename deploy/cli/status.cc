@@ -55,15 +55,7 @@ std::string Text(const json& value) {
 
 absl::StatusOr<json> ReadStatus(const RunDir& dir) {
   ASSIGN_OR_RETURN(const RunState state, dir.LoadRunning());
-  json router_says;
-  if (const ServerRecord* router = state.Router(); router != nullptr && !router->http_url.empty()) {
-    const absl::StatusOr<HttpResult> answer = HttpCall(
-        {.url = router->http_url, .target = "/status", .idle_timeout = std::chrono::seconds(5)});
-    if (answer.ok() && answer->code == 200) {
-      router_says = json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
-    }
-  }
-  return JoinStatus(state, router_says);
+  return JoinStatus(state, AskRouterStatus(state));
 }
 
 bool AllHealthy(const json& status) {
@@ -73,6 +65,16 @@ bool AllHealthy(const json& status) {
 }
 
 }  // namespace
+
+json AskRouterStatus(const RunState& state) {
+  const ServerRecord* router = state.Router();
+  if (router == nullptr || router->http_url.empty()) return json();
+  const absl::StatusOr<HttpResult> answer = HttpCall(
+      {.url = router->http_url, .target = "/status", .idle_timeout = std::chrono::seconds(5)});
+  if (!answer.ok() || answer->code != 200) return json();
+  json body = json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
+  return body.is_discarded() ? json() : body;
+}
 
 json JoinStatus(const RunState& state, const json& router_says) {
   json workers = json::array();

@@ -18,6 +18,9 @@ struct StatusOptions {
 // `baton status`: 0 when every server is healthy, 1 otherwise.
 int ShowStatus(const StatusOptions& options);
 
+// The body of GET /status of the cluster's router, or null when there was no answer.
+nlohmann::json AskRouterStatus(const RunState& state);
+
 // The answer of `baton status --json`: what the supervisor recorded, joined by address with what
 // the router says. `router_says` is the body of GET /status, or null when there was no answer.
 nlohmann::json JoinStatus(const RunState& state, const nlohmann::json& router_says);

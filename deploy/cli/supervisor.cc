@@ -52,6 +52,7 @@ Supervisor::Supervisor(UpOptions options, RunDir dir, Report& report)
       report_(report),
       signal_fd_(OpenSignals()) {
   state_.model = options_.model;
+  state_.restarts = options_.restart;
   if (absl::StatusOr<ProcessIdentity> self = IdentifyProcess(getpid()); self.ok()) {
     state_.supervisor = *self;
   }
@@ -74,7 +75,10 @@ int Supervisor::Run() {
   state_.ready = true;
   SaveState();
   report_.Ready(ReadyText(Now() - begin));
-  while (stop_signals_ == 0 && AnyRunning()) Pump(std::chrono::hours(1));
+  while (stop_signals_ == 0 && AnyAlive()) {
+    Pump(TimeToTend());
+    if (stop_signals_ == 0) TendServers();
+  }
   const bool was_asked = stop_signals_ > 0;
   if (!was_asked) report_.Progress("no server is left; the supervisor ends");
   Stop();
@@ -99,7 +103,7 @@ absl::Status Supervisor::StartWorkers() {
 absl::Status Supervisor::StartRouter() {
   report_.Progress("starting the router");
   RETURN_IF_ERROR(Spawn(PlanRouter(options_, bin_, dir_, state_.servers)));
-  return AwaitReadyFile(children_.size() - 1);
+  return AwaitReadyFile(servers_.size() - 1);
 }
 
 absl::Status Supervisor::AwaitFirstToken() {
@@ -124,20 +128,23 @@ absl::Status Supervisor::AwaitFirstToken() {
 }
 
 absl::Status Supervisor::Spawn(const ProcessSpec& spec) {
-  unlink(dir_.ReadyFile(spec.name).c_str());
-  ASSIGN_OR_RETURN(std::unique_ptr<ChildProcess> child,
-                   ChildProcess::Start(spec, dir_.LogFile(spec.name),
-                                       [this](const std::string& name, absl::string_view line) {
-                                         report_.LogLine(name, line);
-                                       }));
+  ASSIGN_OR_RETURN(std::unique_ptr<ChildProcess> child, Launch(spec, /*keep_log=*/false));
   state_.servers.push_back({.name = spec.name, .role = spec.role, .process = child->identity()});
-  children_.push_back(std::move(child));
+  servers_.push_back({.process = std::move(child)});
   SaveState();
   return absl::OkStatus();
 }
 
-absl::Status Supervisor::AwaitReadyFile(size_t child) {
-  ServerRecord& record = state_.servers[child];
+absl::StatusOr<std::unique_ptr<ChildProcess>> Supervisor::Launch(const ProcessSpec& spec,
+                                                                 bool keep_log) {
+  unlink(dir_.ReadyFile(spec.name).c_str());
+  return ChildProcess::Start(
+      spec, std::make_unique<LogFile>(dir_.LogFile(spec.name), keep_log),
+      [this](const std::string& name, absl::string_view line) { report_.LogLine(name, line); });
+}
+
+absl::Status Supervisor::AwaitReadyFile(size_t i) {
+  const ServerRecord& record = state_.servers[i];
   absl::StatusOr<ReadyFile> ready = absl::UnavailableError("");
   const std::string path = dir_.ReadyFile(record.name);
   const Time deadline = Now() + std::chrono::seconds(options_.start_timeout_s);
@@ -149,21 +156,103 @@ absl::Status Supervisor::AwaitReadyFile(size_t child) {
                      dir_.LogFile(record.name), ", or raise --start-timeout-s"));
   }
   RETURN_IF_ERROR(status);
-  record.address = ready->address;
-  record.data_address = ready->data_address;
-  record.http_url = ready->http_url;
-  record.metrics_url = ready->metrics_url;
-  record.incarnation = ready->incarnation;
-  SaveState();
+  TakeReadyFile(i, *ready);
   return absl::OkStatus();
+}
+
+void Supervisor::TakeReadyFile(size_t i, const ReadyFile& ready) {
+  ServerRecord& record = state_.servers[i];
+  record.address = ready.address;
+  record.data_address = ready.data_address;
+  record.http_url = ready.http_url;
+  record.metrics_url = ready.metrics_url;
+  record.incarnation = ready.incarnation;
+  servers_[i].policy.OnReady(Now());
+  SaveState();
+}
+
+Duration Supervisor::TimeToTend() const {
+  Duration wait = std::chrono::hours(1);
+  for (const Server& server : servers_) {
+    if (server.start_at != kNever) wait = std::min<Duration>(wait, server.start_at - Now());
+    if (server.ready_by != kNever) wait = std::min<Duration>(wait, kPollInterval);
+  }
+  return std::max(wait, Duration::zero());
+}
+
+void Supervisor::TendServers() {
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    if (Now() >= servers_[i].start_at) StartAgain(i);
+    if (servers_[i].ready_by != kNever) LookAtLoading(i);
+  }
+}
+
+void Supervisor::StartAgain(size_t i) {
+  Server& server = servers_[i];
+  server.start_at = kNever;
+  const ProcessSpec spec = WithPortsOf(state_.servers[i], server.process->spec());
+  absl::StatusOr<std::unique_ptr<ChildProcess>> child = Launch(spec, /*keep_log=*/true);
+  if (!child.ok()) {
+    PlanRestart(
+        i, /*cleanly=*/false,
+        absl::StrCat(spec.name, " cannot be started: ", std::string(child.status().message())));
+    return SaveState();
+  }
+  server.process = *std::move(child);
+  server.ready_by = Now() + std::chrono::seconds(options_.start_timeout_s);
+  state_.servers[i].process = server.process->identity();
+  state_.servers[i].exited.clear();
+  state_.servers[i].incarnation = nullptr;
+  SaveState();
+}
+
+void Supervisor::LookAtLoading(size_t i) {
+  Server& server = servers_[i];
+  const std::string& name = state_.servers[i].name;
+  if (absl::StatusOr<ReadyFile> ready = ReadReadyFile(dir_.ReadyFile(name)); ready.ok()) {
+    server.ready_by = kNever;
+    TakeReadyFile(i, *ready);
+    report_.Progress(
+        absl::StrCat(name, " serves again (pid ", server.process->identity().pid, ")"));
+  } else if (Now() >= server.ready_by) {
+    server.ready_by = kNever;
+    report_.Progress(absl::StrCat("killing ", name, ": it was not ready within ",
+                                  options_.start_timeout_s, " s (--start-timeout-s)"));
+    server.process->Signal(SIGKILL);
+  }
+}
+
+void Supervisor::PlanRestart(size_t i, bool cleanly, const std::string& obituary) {
+  Server& server = servers_[i];
+  server.ready_by = kNever;
+  if (!options_.restart) {
+    state_.servers[i].given_up = true;
+    return report_.Progress(absl::StrCat(obituary,
+                                         "\nthe rest of the cluster keeps running; `baton ",
+                                         "down` and `baton up` start it anew"));
+  }
+  const std::optional<Duration> delay = server.policy.OnEnded(cleanly, Now());
+  if (!delay) {
+    state_.servers[i].given_up = true;
+    return report_.Progress(
+        absl::StrCat(obituary, "\ngiven up after ", server.policy.crashes(),
+                     " crashes in a row; the rest of the ",
+                     "cluster keeps running; `baton down` and `baton up` start it anew"));
+  }
+  server.start_at = Now() + *delay;
+  report_.Progress(absl::StrCat(obituary, "\nstarting it again in ", ToSeconds(*delay), " s",
+                                cleanly ? ""
+                                        : absl::StrCat(" (crash ", server.policy.crashes(), " of ",
+                                                       RestartPolicy::kMaxCrashes, " in a row)")));
 }
 
 absl::Status Supervisor::StartObstacle() const {
   if (stop_signals_ > 0) return absl::CancelledError("stopped by a signal while starting");
   if (!report_.IsHeard()) return absl::CancelledError("the command that started it has gone");
-  for (const auto& child : children_) {
-    if (!child->running()) {
-      return absl::UnavailableError(Obituary(*child, dir_.LogFile(child->spec().name)));
+  for (const Server& server : servers_) {
+    const ChildProcess& child = *server.process;
+    if (!child.running()) {
+      return absl::UnavailableError(Obituary(child, dir_.LogFile(child.spec().name)));
     }
   }
   return absl::OkStatus();
@@ -182,14 +271,14 @@ absl::Status Supervisor::PumpUntil(const std::function<bool()>& done, Time deadl
 
 void Supervisor::Pump(Duration wait) {
   std::vector<pollfd> fds = {{.fd = signal_fd_, .events = POLLIN, .revents = 0}};
-  for (const auto& child : children_) {
+  for (const Server& server : servers_) {
     // A negative descriptor (pipe at its end) is one that poll() passes over.
-    fds.push_back({.fd = child->output_fd(), .events = POLLIN, .revents = 0});
+    fds.push_back({.fd = server.process->output_fd(), .events = POLLIN, .revents = 0});
   }
   const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
   if (poll(fds.data(), fds.size(), static_cast<int>(wait_ms)) <= 0) return;
-  for (size_t i = 0; i < children_.size(); ++i) {
-    if (fds[i + 1].revents != 0) children_[i]->Pump();
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    if (fds[i + 1].revents != 0) servers_[i].process->Pump();
   }
   if (fds[0].revents != 0) TakeSignals();
 }
@@ -207,17 +296,15 @@ void Supervisor::TakeSignals() {
 
 void Supervisor::ReapChildren() {
   bool changed = false;
-  for (size_t i = 0; i < children_.size(); ++i) {
-    ChildProcess& child = *children_[i];
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    ChildProcess& child = *servers_[i].process;
     if (!child.running()) continue;
     child.Reap();
     if (child.running()) continue;
     changed = true;
     state_.servers[i].exited = child.how_it_ended();
     if (started_ && !stopping_ && stop_signals_ == 0) {
-      report_.Progress(absl::StrCat(Obituary(child, dir_.LogFile(child.spec().name)),
-                                    "\nthe rest of the cluster keeps running; `baton down` and ",
-                                    "`baton up` start it anew"));
+      PlanRestart(i, child.ended_cleanly(), Obituary(child, dir_.LogFile(child.spec().name)));
     } else if (stopping_ && !child.ended_cleanly()) {
       report_.Progress(Obituary(child, dir_.LogFile(child.spec().name)));
     }
@@ -235,10 +322,9 @@ void Supervisor::Stop() {
 
 void Supervisor::StopChildren(bool router) {
   std::vector<ChildProcess*> targets;
-  for (const auto& child : children_) {
-    if ((child->spec().role == "router") == router && child->running()) {
-      targets.push_back(child.get());
-    }
+  for (const Server& server : servers_) {
+    ChildProcess* child = server.process.get();
+    if ((child->spec().role == "router") == router && child->running()) targets.push_back(child);
   }
   const auto all_ended = [&] {
     return std::none_of(targets.begin(), targets.end(), [](auto* c) { return c->running(); });
@@ -257,9 +343,10 @@ void Supervisor::StopChildren(bool router) {
   (void)PumpUntil(all_ended, Now() + kKillLimit);
 }
 
-bool Supervisor::AnyRunning() const {
-  return std::any_of(children_.begin(), children_.end(),
-                     [](const auto& child) { return child->running(); });
+bool Supervisor::AnyAlive() const {
+  return std::any_of(servers_.begin(), servers_.end(), [](const Server& server) {
+    return server.process->running() || server.start_at != kNever;
+  });
 }
 
 void Supervisor::SaveState() {

@@ -3,13 +3,15 @@
 
 It takes the servers' flags, writes the ready file and serves the router's HTTP. The model folder's
 fake.json says how each server (by the stem of its ready file) shall behave:
-{"decode-0": {"die_at_start": "reason", "ignore_sigterm": true, "never_ready": true}}.
+{"decode-0": {"die_at_start": "reason", "ignore_sigterm": true, "never_ready": true}}. It is read at
+each start. Worker and router bind the ports they are given, as the servers do.
 """
 import argparse
 import http.server
 import json
 import os
 import pathlib
+import secrets
 import signal
 import sys
 import threading
@@ -29,7 +31,11 @@ class Router(http.server.BaseHTTPRequestHandler):
     arguments = None
 
     def do_GET(self):
-        workers = [{"role": role, "address": address, "incarnation": "1", "healthy": True,
+        ready = [json.loads(file.read_text())
+                 for file in pathlib.Path(self.arguments.ready_file).parent.glob("*.json")]
+        incarnations = {r["address"]: r["incarnation"] for r in ready}
+        workers = [{"role": role, "address": address, "healthy": True,
+                    "incarnation": incarnations.get(address),
                     "blocks": {"free": 7, "cached": 1, "reserved": 0, "filling": 0, "ready": 0,
                                "draining": 0}, "running": 2, "waiting": 3}
                    for role in ("prefill", "decode")
@@ -85,7 +91,8 @@ def main():
     else:
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
     Router.arguments = arguments
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", int(arguments.http_port or 0)), Router)
+    port = int(arguments.http_port or arguments.port or 0)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Router)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_address[1]
     if not behaviour.get("never_ready"):
@@ -93,7 +100,7 @@ def main():
         fresh.write_text(json.dumps({
             "pid": os.getpid(), "address": f"127.0.0.1:{port}", "data_address": "127.0.0.1:1",
             "metrics_url": f"http://127.0.0.1:{port}/metrics",
-            "http_url": f"http://127.0.0.1:{port}", "incarnation": "18446744073709551615"}))
+            "http_url": f"http://127.0.0.1:{port}", "incarnation": secrets.token_hex(8)}))
         fresh.rename(ready_file)
     stop.wait()
     print(f"{name} drained", flush=True)

@@ -104,7 +104,7 @@ class SupervisorTest(unittest.TestCase):
             self.assertTrue(runs(worker["pid"]))
             self.assertIs(worker["healthy"], True)
             self.assertEqual((worker["running"], worker["waiting"]), (2, 3))
-            self.assertEqual(worker["incarnation"], "18446744073709551615")
+            self.assertRegex(worker["incarnation"], "^[0-9a-f]{16}$")
         self.assertEqual(status["router"]["queued_requests"], 5)
         self.assertIn("prefill", self.baton("status").stdout)
 
@@ -150,8 +150,130 @@ class SupervisorTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("prefill-0 was not ready within 1 s", done.stderr)
 
-    def test_crashed_worker_is_reported_and_the_rest_keeps_running(self):
+    def server(self, name):
+        return next(s for s in self.state()["servers"] if s["name"] == name)
+
+    def await_restart(self, old):
+        """The record of the server that took the place of `old`, once it serves."""
+        def successor():
+            now = self.server(old["name"])
+            changed = now["process"] != old["process"] and now["incarnation"]
+            return now if changed else None
+        now = wait_for(successor)
+        self.assertTrue(now, self.log("baton-up"))
+        return now
+
+    def test_crashed_server_is_started_again_on_the_ports_it_had(self):
+        self.up("--decode", 2)
+        for name in ("prefill-0", "decode-1", "router"):
+            old = self.server(name)
+            os.kill(old["process"]["pid"], signal.SIGKILL)
+            now = self.await_restart(old)
+            for field in ("address", "data_address", "http_url", "metrics_url"):
+                self.assertEqual(now[field], old[field])
+            self.assertNotEqual(now["incarnation"], old["incarnation"])
+            self.assertEqual(now["exited"], "")
+            self.assertIn(f"{name} (pid {old['process']['pid']}) ended: killed by signal 9 (Killed)",
+                          self.log("baton-up"))
+            self.assertEqual(self.log(name).count(f"{name} starts with"), 2, "the log is kept")
+        self.assertEqual(self.baton("status", "--json").returncode, 0)
+
+    def test_worker_that_an_operator_stops_is_started_again(self):
         self.up()
+        old = self.server("decode-0")
+        os.kill(old["process"]["pid"], signal.SIGTERM)
+        self.await_restart(old)
+        self.assertIn("decode-0 drained", self.log("decode-0"))
+        self.assertNotIn("crash 1 of 5", self.log("baton-up"))
+
+    def test_server_that_crashes_five_times_in_a_row_is_given_up_and_the_others_go_on(self):
+        self.up()
+        self.behave(decode_0={"die_at_start": "config.json has gone"})
+        os.kill(self.server("decode-0")["process"]["pid"], signal.SIGKILL)
+        self.assertTrue(wait_for(lambda: self.server("decode-0")["given_up"]))
+        report = self.log("baton-up")
+        for crash in (1, 2, 3, 4):
+            self.assertIn(f"crash {crash} of 5 in a row", report)
+        self.assertIn("given up after 5 crashes in a row", report)
+        self.assertIn("config.json has gone", report.split("crash 4 of 5")[1])
+        self.assertEqual(self.server("decode-0")["exited"], "exit code 3")
+        for name in ("prefill-0", "router"):
+            self.assertTrue(runs(self.server(name)["process"]["pid"]))
+
+    def test_down_during_a_restart_leaves_nothing_behind(self):
+        for behaviour in ({"never_ready": True}, {"die_at_start": "no"}):
+            self.behave()
+            self.up()
+            old = self.server("prefill-0")
+            self.behave(prefill_0=behaviour)
+            os.kill(old["process"]["pid"], signal.SIGKILL)
+            wait_for(lambda: self.server("prefill-0")["process"] != old["process"])
+            pids = self.pids()
+            self.baton("down")
+            self.assertFalse([pid for pid in pids if runs(pid)])
+            self.assertFalse((self.run_dir / "state.json").exists())
+
+    def test_restarted_server_that_never_gets_ready_is_killed_and_started_again(self):
+        self.up("--start-timeout-s", 1)
+        old = self.server("prefill-0")
+        self.behave(prefill_0={"never_ready": True})
+        os.kill(old["process"]["pid"], signal.SIGKILL)
+        self.assertTrue(wait_for(lambda: "killing prefill-0: it was not ready within 1 s" in
+                                 self.log("baton-up")))
+        self.behave()
+        self.await_restart(old)
+
+    def test_restart_replaces_every_worker_one_after_the_other(self):
+        self.up("--prefill", 2, "--decode", 2)
+        before = {s["name"]: s for s in self.state()["servers"]}
+        done = self.baton("restart")
+        lines = [line.split()[0] + line.split()[1] for line in done.stdout.splitlines()]
+        names = [name for name in before if name != "router"]
+        self.assertEqual(lines, [f"{name}:{word}" for name in names
+                                 for word in ("draining", "serves")])
+        for name, old in before.items():
+            same = self.server(name)["process"] == old["process"]
+            self.assertEqual(same, name == "router", name)
+        for name in names:
+            self.assertIn(f"{name} drained", self.log(name))
+
+    def test_restart_of_one_worker_leaves_the_others_alone(self):
+        self.up("--decode", 2)
+        before = {s["name"]: s["process"] for s in self.state()["servers"]}
+        self.baton("restart", "--role", "decode", "--index", 1)
+        changed = [s["name"] for s in self.state()["servers"] if s["process"] != before[s["name"]]]
+        self.assertEqual(changed, ["decode-1"])
+
+    def test_restart_stops_at_a_worker_that_does_not_come_back(self):
+        self.up()
+        self.behave(prefill_0={"die_at_start": "config.json has gone"})
+        decode = self.server("decode-0")
+        done = self.baton("restart", check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("prefill-0 was given up: exit code 3", done.stderr)
+        self.assertEqual(self.server("decode-0")["process"], decode["process"])
+
+    def test_restart_that_cannot_work_is_refused_before_anything_stops(self):
+        self.up("--no-restart")
+        pids = self.pids()
+        for arguments, code, text in (((), 1, "started with --no-restart"),
+                                      (("--role", "router"), 2, "--role"),
+                                      (("--index", "0"), 2, "--role")):
+            done = self.baton("restart", *arguments, check=False)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(text, done.stderr)
+        self.assertTrue(all(runs(pid) for pid in pids))
+
+    def test_without_restart_the_supervisor_ends_with_its_last_server(self):
+        self.up("--no-restart")
+        *servers, supervisor = self.pids()
+        for pid in servers:
+            os.kill(pid, signal.SIGKILL)
+        self.assertTrue(wait_for(lambda: not runs(supervisor)))
+        self.assertIn("no server is left", self.log("baton-up"))
+
+    def test_without_restart_a_crashed_worker_is_reported_and_the_rest_keeps_running(self):
+        self.up("--no-restart")
         victim, *others = self.pids()
         os.kill(victim, signal.SIGKILL)
         report = wait_for(lambda: "prefill-0" in self.log("baton-up") and self.log("baton-up"))

@@ -17,7 +17,8 @@ class ChildProcessTest : public testing::Test {
   std::unique_ptr<ChildProcess> Start(const std::string& script) {
     auto child = ChildProcess::Start(
         {.name = "child", .role = "decode", .program = "/bin/sh", .arguments = {"-c", script}},
-        log_, [this](const std::string&, absl::string_view line) { lines_.emplace_back(line); });
+        std::make_unique<LogFile>(log_),
+        [this](const std::string&, absl::string_view line) { lines_.emplace_back(line); });
     EXPECT_TRUE(child.ok()) << child.status();
     return *std::move(child);
   }
@@ -86,7 +87,8 @@ TEST_F(ChildProcessTest, DestructionEndsTheProcess) {
 }
 
 TEST_F(ChildProcessTest, MissingProgramIsNamedWithItsCure) {
-  const auto child = ChildProcess::Start({.name = "x", .program = "/nowhere/baton-x"}, log_, {});
+  const auto child = ChildProcess::Start({.name = "x", .program = "/nowhere/baton-x"},
+                                         std::make_unique<LogFile>(log_), {});
   ASSERT_FALSE(child.ok());
   EXPECT_THAT(std::string(child.status().message()), testing::HasSubstr("/nowhere/baton-x"));
   EXPECT_THAT(std::string(child.status().message()), testing::HasSubstr("build it with"));
@@ -98,6 +100,13 @@ TEST_F(ChildProcessTest, LogFileTurnsOverAtItsLimit) {
   EXPECT_EQ(log.dropped_lines(), 0);
   EXPECT_LE(std::filesystem::file_size(log_), 111u + 11u);
   EXPECT_GT(std::filesystem::file_size(log_ + ".1"), 100u);
+}
+
+TEST_F(ChildProcessTest, KeptLogCountsWhatItHolds) {
+  LogFile(log_).WriteLine(std::string(100, 'x'));
+  LogFile log(log_, /*keep=*/true, /*max_bytes=*/100);
+  log.WriteLine("of the next start");
+  EXPECT_EQ(std::filesystem::file_size(log_ + ".1"), 101u);
 }
 
 TEST_F(ChildProcessTest, LogOnAFullDiskDropsAndCounts) {

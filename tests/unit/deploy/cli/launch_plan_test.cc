@@ -50,6 +50,19 @@ TEST(LaunchPlanTest, RouterIsToldEveryWorkerByRole) {
   EXPECT_THAT(line, HasSubstr("--policy least_loaded"));
 }
 
+TEST(LaunchPlanTest, RestartedServersKeepTheirPorts) {
+  const UpOptions options{.model = "/m", .http_port = 0, .grpc_port = 0};
+  ServerRecord record = Worker("decode", "127.0.0.1:11");
+  record.data_address = "127.0.0.1:12";
+  record.metrics_url = "http://127.0.0.1:13/metrics";
+  const ProcessSpec worker = PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/2)[1];
+  EXPECT_THAT(Line(WithPortsOf(record, worker)),
+              HasSubstr("--port 11 --data-port 12 --metrics-port 13 --ready-file"));
+  record.http_url = "http://127.0.0.1:14";
+  const ProcessSpec router = PlanRouter(options, "/bin", RunDir("/run"), {record});
+  EXPECT_THAT(Line(WithPortsOf(record, router)), HasSubstr("--http-port 14 --grpc-port 11"));
+}
+
 TEST(LaunchPlanTest, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(UpOptions{.prefill = 0}.Validate().ToString(), HasSubstr("--prefill 0"));
   EXPECT_THAT(UpOptions{.decode = 65}.Validate().ToString(), HasSubstr("--decode 65"));

@@ -1,0 +1,59 @@
+#include "deploy/cli/restart_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace baton::cli {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class RestartPolicyTest : public testing::Test {
+ protected:
+  std::optional<Duration> RunAndEnd(Duration run, bool cleanly) {
+    policy_.OnReady(now_);
+    now_ += run;
+    return policy_.OnEnded(cleanly, now_);
+  }
+
+  Time now_{seconds(1000)};
+  RestartPolicy policy_;
+};
+
+TEST_F(RestartPolicyTest, DelayDoublesWithEachCrashInARow) {
+  for (int delay_ms : {200, 400, 800, 1600}) {
+    EXPECT_EQ(RunAndEnd(seconds(1), /*cleanly=*/false), Duration(milliseconds(delay_ms)));
+  }
+}
+
+TEST_F(RestartPolicyTest, FifthCrashInARowIsTheLast) {
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(RunAndEnd(seconds(29), /*cleanly=*/false).has_value());
+  EXPECT_EQ(RunAndEnd(seconds(29), /*cleanly=*/false), std::nullopt);
+  EXPECT_EQ(policy_.crashes(), 5);
+}
+
+TEST_F(RestartPolicyTest, CrashAfterThirtySecondsOfServiceBeginsANewRow) {
+  for (int i = 0; i < 4; ++i) RunAndEnd(seconds(1), /*cleanly=*/false);
+  EXPECT_EQ(RunAndEnd(seconds(30), /*cleanly=*/false), Duration(milliseconds(200)));
+  EXPECT_EQ(policy_.crashes(), 1);
+}
+
+TEST_F(RestartPolicyTest, TimeSpentLoadingIsNoService) {
+  for (int i = 0; i < 4; ++i) {
+    now_ += seconds(100);
+    ASSERT_TRUE(policy_.OnEnded(/*cleanly=*/false, now_).has_value());
+  }
+  now_ += seconds(100);
+  EXPECT_EQ(policy_.OnEnded(/*cleanly=*/false, now_), std::nullopt);
+}
+
+TEST_F(RestartPolicyTest, CleanEndIsNoCrashAndBeginsANewRow) {
+  for (int i = 0; i < 4; ++i) RunAndEnd(seconds(1), /*cleanly=*/false);
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_EQ(RunAndEnd(seconds(1), /*cleanly=*/true), Duration(milliseconds(200)));
+  }
+  EXPECT_EQ(policy_.crashes(), 0);
+}
+
+}  // namespace
+}  // namespace baton::cli
