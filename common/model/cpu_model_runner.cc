@@ -65,7 +65,8 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
       Transformer::Create(files.config, files.weights, options.compute_dtype, kernels.get()));
   transformer->Reserve(options.max_step_tokens, Transformer::kLogitRows);
   ModelInfo info{
-      .numerics_id = NumericsId(kernels->numerics(), options.compute_dtype, kv_dtype),
+      .numerics_id =
+          NumericsId(kernels->numerics(options.compute_dtype), options.compute_dtype, kv_dtype),
       .layout = layout,
       .model_digest = files.model_digest,
       .vocab_size = files.config.vocab_size,

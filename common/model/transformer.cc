@@ -81,6 +81,7 @@ absl::Status Transformer::Linear(const PackedLinear& linear, const float* x, int
   return kernels_->Gemm({.a = x,
                          .a_stride = linear.weights.k(),
                          .m = num_tokens,
+                         .a_rounded_to = compute_,
                          .weights = &linear.weights,
                          .bias = linear.bias.empty() ? nullptr : linear.bias.data(),
                          .out = out,
@@ -229,6 +230,7 @@ absl::StatusOr<std::span<const float>> Transformer::Logits(int64_t first, int64_
   RETURN_IF_ERROR(kernels_->Gemm({.a = final_.data() + first * config_.hidden_size,
                                   .a_stride = config_.hidden_size,
                                   .m = count,
+                                  .a_rounded_to = compute_,
                                   .weights = &model_.output(),
                                   .out = logits_.data(),
                                   .out_stride = config_.vocab_size}));

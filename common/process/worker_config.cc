@@ -39,7 +39,8 @@ absl::Status WorkerConfig::Validate() const {
   RETURN_IF_ERROR(CheckOption("--metrics-port", metrics_port, 0, 65535));
   RETURN_IF_ERROR(CheckWord("--compute-dtype", compute_dtype, {"f32", "bf16"}));
   if (!kv_dtype.empty()) RETURN_IF_ERROR(ParseDType("--kv-dtype", kv_dtype).status());
-  RETURN_IF_ERROR(CheckWord("--kernels", kernels, {"auto", "x86_64_v3", "portable"}));
+  RETURN_IF_ERROR(CheckWord("--kernels", kernels,
+                            {"auto", "x86_64_v4_bf16", "x86_64_v4", "x86_64_v3", "portable"}));
   RETURN_IF_ERROR(CheckOption("--threads", threads, 0, 1024));
   RETURN_IF_ERROR(CheckOption("--block-size", block_size, 1, 1024));
   RETURN_IF_ERROR(CheckOption("--num-blocks", num_blocks, 0, 1 << 28));
@@ -79,7 +80,8 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
       ->capture_default_str();
   app.add_option("--kv-dtype", c.kv_dtype, "f32, bf16 or f16 (default: the compute dtype)")
       ->group(numerics);
-  app.add_option("--kernels", c.kernels, "auto, x86_64_v3 or portable: the same bits")
+  app.add_option("--kernels", c.kernels,
+                 "auto, x86_64_v4_bf16, x86_64_v4, x86_64_v3 or portable: in f32 the same bits")
       ->group(numerics)
       ->capture_default_str();
 

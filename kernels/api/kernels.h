@@ -21,8 +21,9 @@ class Kernels {
   // What was chosen, for logs, e.g. "x86_64_v3".
   virtual std::string_view name() const = 0;
 
-  // Part of the numerics id: devices of one numerics() give the same bits.
-  virtual std::string_view numerics() const = 0;
+  // Part of the numerics id: devices of one numerics() give the same bits when what enters a
+  // product with weights is rounded to `compute`, f32 or bf16.
+  virtual std::string_view numerics(DType compute) const = 0;
 
   virtual absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) = 0;
   virtual absl::Status CopyBlocks(const CopyBlocksArgs& args) = 0;

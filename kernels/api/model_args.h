@@ -57,12 +57,17 @@ struct EmbeddingArgs {
   float* out = nullptr;  // [num_tokens, dim]
 };
 
-// out = a * weights^T + bias. Each output adds its k products in ascending order with fused
-// multiply-adds, whatever m is. With the output layer's weights this makes the logits.
+// out = a * weights^T + bias. Each output starts from zero and adds its k products in one order,
+// whatever m is, then the bias. The order is ascending, with fused multiply-adds; but where the
+// device has a bf16 dot product, and weights are bf16 and a_rounded_to is too, it is that of the
+// instruction: pairs (2i, 2i + 1) ascending, within a pair the odd product first, each by a fused
+// multiply-add that reads subnormals as zero and turns subnormal results into zero. With the output
+// layer's weights this makes the logits.
 struct GemmArgs {
   const float* a = nullptr;  // [m, k]
   int64_t a_stride = 0;      // Elements from row to row.
   int64_t m = 0;
+  DType a_rounded_to = DType::kF32;       // bf16: the values of `a` are bf16 values.
   const PackedMatrix* weights = nullptr;  // [n, k]
   const float* bias = nullptr;            // [n], or null.
   float* out = nullptr;                   // [m, n]

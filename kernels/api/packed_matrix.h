@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 
 #include "common/base/dtype.h"
@@ -16,37 +15,42 @@ struct WeightRows {
   int64_t num_rows = 0;
 };
 
-// A weight matrix [n, k] in the order that the matrix product reads: panels of 16 rows, each
-// [k][16], the last one filled up with zero rows. The elements keep the dtype they had on disk.
-// Owns its memory; made by Kernels::PackWeights, immutable afterwards.
+// A weight matrix [n, k] in the order that the matrix product reads: panels of 32 rows, each
+// [k][32], or for bf16 [k / 2][32][2]: two neighbours of a row side by side, as a bf16 dot product
+// takes them. Rows are filled up to whole panels and k of bf16 to an even number, with zeros. The
+// elements keep the dtype they had on disk. Owns its memory; made by Kernels::PackWeights,
+// immutable afterwards.
 class PackedMatrix {
  public:
-  static constexpr int64_t kPanelRows = 16;
+  static constexpr int64_t kPanelRows = 32;
 
   PackedMatrix() = default;
   PackedMatrix(int64_t n, int64_t k, DType dtype)
-      : n_(n), k_(k), dtype_(dtype), data_(Allocate(SizeBytes(n, k, dtype))) {}
+      : n_(n), k_(k), dtype_(dtype), data_(Allocate(size_bytes())) {}
 
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
   DType dtype() const { return dtype_; }
   int64_t num_panels() const { return (n_ + kPanelRows - 1) / kPanelRows; }
+  int64_t padded_k() const { return dtype_ == DType::kBF16 ? (k_ + 1) / 2 * 2 : k_; }
+  int64_t panel_bytes() const { return padded_k() * kPanelRows * SizeOf(dtype_); }
+  int64_t size_bytes() const { return num_panels() * panel_bytes(); }
+
+  // Elements from the start of the data to (row, column).
+  int64_t IndexOf(int64_t row, int64_t column) const {
+    const int64_t panel = row / kPanelRows * padded_k() * kPanelRows;
+    if (dtype_ != DType::kBF16) return panel + column * kPanelRows + row % kPanelRows;
+    return panel + (column / 2 * kPanelRows + row % kPanelRows) * 2 + column % 2;
+  }
 
   // Null when empty or when the memory could not be had. 64-byte aligned.
   std::byte* data() const { return data_.get(); }
 
-  static int64_t SizeBytes(int64_t n, int64_t k, DType dtype) {
-    return (n + kPanelRows - 1) / kPanelRows * kPanelRows * k * SizeOf(dtype);
-  }
-
  private:
   struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
+    void operator()(std::byte* p) const;
   };
-  static std::byte* Allocate(int64_t bytes) {
-    const size_t rounded = (static_cast<size_t>(bytes) + 63) / 64 * 64;
-    return static_cast<std::byte*>(std::aligned_alloc(64, rounded));
-  }
+  static std::byte* Allocate(int64_t bytes);
 
   int64_t n_ = 0;
   int64_t k_ = 0;

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/cpu/check_args.h"
-#include "kernels/cpu/lane_convert.h"
+#include "kernels/cpu/pack_weights.h"
 
 namespace baton {
 namespace {
@@ -14,58 +14,18 @@ namespace {
 // Below this many elements (or products) waking the pool costs more than it saves.
 constexpr int64_t kInlineElements = 1 << 13;
 constexpr int64_t kInlineProducts = 1 << 19;
-// Rows of a matrix product whose activations stay in the cache while panels pass by.
-constexpr int64_t kGemmRows = 96;
+// Rows of a matrix product whose activations stay in the last cache while panels pass by.
+constexpr int64_t kGemmRows = 512;
 // Query rows (tokens x heads of a group) of one attention task.
 constexpr int64_t kAttentionRows = 96;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-float LoadElement(DType dtype, const std::byte* base, int64_t index) {
-  switch (dtype) {
-    case DType::kF32:
-      return LoadOne<DType::kF32>(base, index);
-    case DType::kF16:
-      return LoadOne<DType::kF16>(base, index);
-    case DType::kBF16:
-      return LoadOne<DType::kBF16>(base, index);
-  }
-  return 0;
-}
-
-// Where element (row, column) of a packed matrix lies.
-int64_t PackedIndex(const PackedMatrix& m, int64_t row, int64_t column) {
-  constexpr int64_t kRows = PackedMatrix::kPanelRows;
-  return (row / kRows * m.k() + column) * kRows + row % kRows;
-}
 
 void CopyBlock(const CachePlane& from, int64_t source, const CachePlane& to, int64_t destination) {
   const int64_t size = SizeOf(from.dtype);
   const int64_t bytes = int64_t{from.num_heads} * from.block_size * from.dim * size;
   std::memcpy(to.data + destination * to.block_stride * size,
               from.data + source * from.block_stride * size, bytes);
-}
-
-// Copies rows [begin, end) of a part to `first_row` + begin and after, converting only where the
-// dtypes differ.
-void PackRows(const WeightRows& part, int64_t begin, int64_t end, int64_t first_row,
-              PackedMatrix& to) {
-  const int64_t size = SizeOf(to.dtype());
-  const int64_t panel_step = PackedMatrix::kPanelRows * size;
-  for (int64_t r = begin; r < end; ++r) {
-    std::byte* out = to.data() + PackedIndex(to, first_row + r, 0) * size;
-    const int64_t from = r * to.k();
-    for (int64_t k = 0; k < to.k(); ++k) {
-      if (part.dtype != to.dtype()) {
-        const float x = LoadElement(part.dtype, part.data, from + k);
-        std::memcpy(out + k * panel_step, &x, sizeof(x));
-      } else if (size == 2) {
-        std::memcpy(out + k * panel_step, part.data + (from + k) * 2, 2);
-      } else {
-        std::memcpy(out + k * panel_step, part.data + (from + k) * 4, 4);
-      }
-    }
-  }
 }
 
 }  // namespace
@@ -175,47 +135,55 @@ absl::Status CpuKernels::Embedding(const EmbeddingArgs& args) {
   const PackedMatrix& table = *args.table;
   const auto body = [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      for (int64_t d = 0; d < table.k(); ++d) {
-        args.out[t * table.k() + d] =
-            LoadElement(table.dtype(), table.data(), PackedIndex(table, args.tokens[t], d));
-      }
+      UnpackRow(table, args.tokens[t], args.out + t * table.k());
     }
   };
   if (args.num_tokens > 0) ForTokens(args.num_tokens, args.num_tokens * table.k(), body);
   return absl::OkStatus();
 }
 
+// Brings the rows of `args` into the order of the kernel, in memory kept from call to call.
+RowTiles CpuKernels::PackRowsOf(const GemmArgs& args) {
+  const PackedMatrix& w = *args.weights;
+  RowTiles tiles{.m = args.m,
+                 .num_tiles = CeilDiv(args.m, set_->max_tile_rows),
+                 .padded_k = w.padded_k(),
+                 .bf16_pairs = set_->has_bf16_dot && w.dtype() == DType::kBF16 &&
+                               args.a_rounded_to == DType::kBF16};
+  const auto bytes = static_cast<size_t>(args.m * tiles.row_bytes());
+  if (activations_.size() < bytes) activations_.resize(bytes);
+  tiles.data = activations_.data();
+  ForTokens(tiles.num_tiles, args.m * w.k(), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      set_->pack_activations(args.a, args.a_stride, w.k(), tiles, t);
+    }
+  });
+  return tiles;
+}
+
 absl::Status CpuKernels::Gemm(const GemmArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
+  if (args.m == 0) return absl::OkStatus();
   const PackedMatrix& w = *args.weights;
-  const int64_t panels = w.num_panels();
-  const auto run = [&](int64_t row, int64_t rows, int64_t panel, int64_t num_panels) {
-    const int64_t column = panel * PackedMatrix::kPanelRows;
-    set_->gemm({.a = args.a + row * args.a_stride,
-                .a_stride = args.a_stride,
-                .m = rows,
-                .k = w.k(),
-                .panels = w.data() + column * w.k() * SizeOf(w.dtype()),
-                .dtype = w.dtype(),
-                .panel_stride = w.k() * PackedMatrix::kPanelRows,
-                .num_panels = num_panels,
-                .bias = args.bias == nullptr ? nullptr : args.bias + column,
-                .out = args.out + row * args.out_stride + column,
-                .out_stride = args.out_stride,
-                .n = std::min(w.n() - column, num_panels * PackedMatrix::kPanelRows)});
-  };
-  const int64_t row_blocks = CeilDiv(args.m, kGemmRows);
+  const RowTiles a = PackRowsOf(args);
+  const int64_t tiles_each = std::max<int64_t>(1, kGemmRows / set_->max_tile_rows);
+  const int64_t row_blocks = CeilDiv(a.num_tiles, tiles_each);
   const bool small = args.m * w.n() * w.k() < kInlineProducts;
-  // Four tasks per thread even out cores of different speed.
-  const int64_t parts = small ? 1
-                              : CeilDiv(pool_.num_threads() == 1 ? 1 : pool_.num_threads() * 4,
-                                        std::max<int64_t>(row_blocks, 1));
-  const int64_t each = CeilDiv(CeilDiv(panels, parts), 4) * 4;
-  const int64_t panel_blocks = CeilDiv(panels, each);
+  const int64_t panels_each = small ? w.num_panels() : a.num_tiles == 1 ? 1 : 2;
+  const int64_t panel_blocks = CeilDiv(w.num_panels(), panels_each);
+  // Weights pass by once per block of rows.
   pool_.ParallelFor(row_blocks * panel_blocks, [&](int64_t task, int) {
-    const int64_t row = task % row_blocks * kGemmRows;
-    const int64_t panel = task / row_blocks * each;
-    run(row, std::min(kGemmRows, args.m - row), panel, std::min(each, panels - panel));
+    const int64_t tile = task / panel_blocks * tiles_each;
+    const int64_t panel = task % panel_blocks * panels_each;
+    set_->weight_gemm({.a = &a,
+                       .tile_begin = tile,
+                       .tile_end = std::min(tile + tiles_each, a.num_tiles),
+                       .weights = &w,
+                       .panel_begin = panel,
+                       .panel_end = std::min(panel + panels_each, w.num_panels()),
+                       .bias = args.bias,
+                       .out = args.out,
+                       .out_stride = args.out_stride});
   });
   return absl::OkStatus();
 }
@@ -231,10 +199,9 @@ absl::StatusOr<PackedMatrix> CpuKernels::PackWeights(const PackWeightsArgs& args
   PackedMatrix packed(n, args.k, dtype);
   if (packed.data() == nullptr) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a weight matrix of ", PackedMatrix::SizeBytes(n, args.k, dtype),
+        absl::StrCat("no memory for a weight matrix of ", packed.size_bytes(),
                      " bytes: use a smaller model or a machine with more memory"));
   }
-  std::memset(packed.data(), 0, PackedMatrix::SizeBytes(n, args.k, dtype));
   int64_t row = 0;
   for (int64_t i = 0; i < args.num_parts; ++i) {
     const WeightRows& part = args.parts[i];
@@ -242,6 +209,7 @@ absl::StatusOr<PackedMatrix> CpuKernels::PackWeights(const PackWeightsArgs& args
               [&](int64_t begin, int64_t end) { PackRows(part, begin, end, row, packed); });
     row += part.num_rows;
   }
+  PackZeroRows(row, packed);
   return packed;
 }
 

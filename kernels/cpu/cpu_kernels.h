@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -18,8 +19,11 @@ class CpuKernels : public Kernels {
   CpuKernels(const KernelSet* set, int num_threads);
 
   std::string_view name() const override { return set_->name; }
-  // All kernel sets share one order of operations; its version is raised when bits change.
-  std::string_view numerics() const override { return "cpu-16lane.1"; }
+  // In f32 all kernel sets share one order of operations; a bf16 dot product has its own. The
+  // version is raised when bits change.
+  std::string_view numerics(DType compute) const override {
+    return compute == DType::kBF16 && set_->has_bf16_dot ? "cpu-bf16dot.1" : "cpu-16lane.1";
+  }
   absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override;
   absl::Status CopyBlocks(const CopyBlocksArgs& args) override;
   absl::Status SwapBlocks(const SwapBlocksArgs& args) override;
@@ -36,10 +40,13 @@ class CpuKernels : public Kernels {
   template <typename Body>
   void ForTokens(int64_t num_tokens, int64_t elements, const Body& body);
 
+  RowTiles PackRowsOf(const GemmArgs& args);
+
   const KernelSet* set_;
   ThreadPool pool_;
   std::vector<AttentionTask> tasks_;         // Of the call in progress; kept for its capacity.
   std::vector<std::vector<float>> scratch_;  // [num_threads], for attention.
+  std::vector<std::byte> activations_;       // Of the matrix product in progress, packed.
 };
 
 }  // namespace baton

@@ -2,14 +2,17 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/elementwise.h"
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/weight_gemm.h"
 
 namespace baton::BATON_KERNEL_SET {
 namespace {
 
 constexpr KernelSet kSet = {
     .name = BATON_KERNEL_SET_NAME,
-    .gemm = Gemm,
+    .has_bf16_dot = kHasBf16Dot,
+    .max_tile_rows = kMaxTileRows,
+    .pack_activations = PackActivations,
+    .weight_gemm = WeightGemm,
     .rms_norm = RmsNorm,
     .rope = Rope,
     .activation_and_mul = ActivationAndMul,

@@ -7,6 +7,7 @@
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
+#include "kernels/api/packed_matrix.h"
 
 namespace baton {
 
@@ -25,6 +26,36 @@ struct GemmBlock {
   int64_t out_stride = 0;
   int64_t n = 0;            // Columns to write: in (16 * (num_panels - 1), 16 * num_panels].
   bool accumulate = false;  // Continue the sums that `out` holds.
+};
+
+// The activations of a matrix product with weights, as its kernel reads them. The rows are divided
+// into tiles of nearly equal height; tile t holds rows [Begin(t), Begin(t + 1)) as
+// [padded k][rows of the tile], floats, or with `bf16_pairs` as [padded k / 2][rows of the
+// tile][2], bf16. Columns from k to padded_k are zero.
+struct RowTiles {
+  std::byte* data = nullptr;
+  int64_t m = 0;
+  int64_t num_tiles = 0;
+  int64_t padded_k = 0;
+  bool bf16_pairs = false;
+
+  int64_t Begin(int64_t tile) const { return tile * m / num_tiles; }
+  int64_t row_bytes() const { return padded_k * (bf16_pairs ? 2 : 4); }
+  std::byte* Tile(int64_t tile) const { return data + Begin(tile) * row_bytes(); }
+};
+
+// Part of a product of activations with a PackedMatrix: tiles [tile_begin, tile_end) of `a` with
+// panels [panel_begin, panel_end) of `weights`.
+struct WeightGemmBlock {
+  const RowTiles* a = nullptr;
+  int64_t tile_begin = 0;
+  int64_t tile_end = 0;
+  const PackedMatrix* weights = nullptr;
+  int64_t panel_begin = 0;
+  int64_t panel_end = 0;
+  const float* bias = nullptr;  // [weights->n()], or null.
+  float* out = nullptr;         // [a->m, weights->n()], whole.
+  int64_t out_stride = 0;
 };
 
 // Queries [q_begin, q_end) of one sequence for all query heads of one KV head. Indexes into the
@@ -47,7 +78,12 @@ struct AttentionShape {
 // One build of the kernels: single-threaded, on checked arguments. Token ranges are [begin, end).
 struct KernelSet {
   const char* name;
-  void (*gemm)(const GemmBlock& block);
+  bool has_bf16_dot;      // weight_gemm takes bf16 pairs, in the order that GemmArgs tells.
+  int64_t max_tile_rows;  // Of the tiles of RowTiles.
+  // Writes one tile from rows of `a`, [m, k].
+  void (*pack_activations)(const float* a, int64_t a_stride, int64_t k, const RowTiles& tiles,
+                           int64_t tile);
+  void (*weight_gemm)(const WeightGemmBlock& block);
   void (*rms_norm)(const RmsNormArgs& args, int64_t begin, int64_t end);
   void (*rope)(const RopeArgs& args, int64_t begin, int64_t end);
   void (*activation_and_mul)(const ActivationAndMulArgs& args, int64_t begin, int64_t end);

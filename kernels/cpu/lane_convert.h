@@ -83,7 +83,10 @@ BATON_INLINE Vec LoadLanes(const std::byte* base, int64_t index) {
     BATON_EACH_PART std::memcpy(&v.p[i], base + (index + i * kPartLanes) * 4, sizeof(Part));
   } else if constexpr (kType == DType::kBF16) {
     const std::byte* from = base + index * 2;
-#if BATON_HARDWARE_FMA
+#if defined(__AVX512F__)
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    v.p[0] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+#elif BATON_HARDWARE_FMA
     BATON_EACH_PART {
       const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * 16));
       v.p[i] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
@@ -100,7 +103,9 @@ BATON_INLINE Vec LoadLanes(const std::byte* base, int64_t index) {
 #endif
   } else {
     const std::byte* from = base + index * 2;
-#if BATON_HARDWARE_FMA
+#if defined(__AVX512F__)
+    v.p[0] = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+#elif BATON_HARDWARE_FMA
     BATON_EACH_PART {
       v.p[i] = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * 16)));
     }

@@ -1,5 +1,9 @@
 #include "kernels/cpu/select_kernel_set.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "absl/strings/str_cat.h"
 
 namespace baton {
@@ -7,41 +11,83 @@ namespace baton {
 namespace portable {
 const KernelSet* Table();
 }  // namespace portable
-#if defined(BATON_HAS_X86_64_V3)
+#if defined(BATON_HAS_X86_64_SETS)
 namespace x86_64_v3 {
 const KernelSet* Table();
 }  // namespace x86_64_v3
+namespace x86_64_v4 {
+const KernelSet* Table();
+}  // namespace x86_64_v4
+namespace x86_64_v4_bf16 {
+const KernelSet* Table();
+}  // namespace x86_64_v4_bf16
 #endif
 
 namespace {
 
-// Null when this CPU (or its operating system) lacks AVX2, FMA or F16C.
-const KernelSet* X8664V3OrNull() {
-#if defined(BATON_HAS_X86_64_V3)
-  // GCC's check includes XGETBV: that the system saves the wide registers.
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c")) {
-    return x86_64_v3::Table();
-  }
-#endif
-  return nullptr;
+// A set, what the CPU (and its operating system) must have for it, and where it is the fastest.
+struct Candidate {
+  const KernelSet* (*table)();
+  absl::string_view name;
+  absl::string_view needs;
+  bool (*runs)();
+  bool (*is_fast)();
+};
+
+bool Always() { return true; }
+
+#if defined(BATON_HAS_X86_64_SETS)
+
+// GCC's checks include XGETBV: that the system saves the wide registers.
+bool RunsV3() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("f16c");
 }
+
+bool RunsV4() {
+  return RunsV3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+
+bool RunsV4Bf16() { return RunsV4() && __builtin_cpu_supports("avx512bf16"); }
+
+// AMD since Zen 4 multiplies bf16 pairs at the rate of fp32 lanes: twice the products. Intel's
+// cores do so at half that rate at best, so nothing is won.
+bool IsFastV4Bf16() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid(0, &eax, &ebx, &ecx, &edx) == 0 || ebx != signature_AMD_ebx) return false;
+  __get_cpuid(1, &eax, &ebx, &ecx, &edx);
+  const unsigned family = (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
+  // Of family 0x19 only Zen 4 has the instruction; 0x1a is Zen 5.
+  return family >= 0x19;
+}
+
+#endif
+
+// The fastest first.
+constexpr Candidate kCandidates[] = {
+#if defined(BATON_HAS_X86_64_SETS)
+    {x86_64_v4_bf16::Table, "x86_64_v4_bf16", "AVX-512 or its bf16 dot product", RunsV4Bf16,
+     IsFastV4Bf16},
+    {x86_64_v4::Table, "x86_64_v4", "AVX-512 (F, BW, CD, DQ, VL)", RunsV4, Always},
+    {x86_64_v3::Table, "x86_64_v3", "AVX2, FMA or F16C", RunsV3, Always},
+#endif
+    {portable::Table, "portable", "", Always, Always},
+};
 
 }  // namespace
 
 absl::StatusOr<const KernelSet*> SelectKernelSet(absl::string_view name) {
-  const KernelSet* v3 = X8664V3OrNull();
-  if (name == "auto") return v3 != nullptr ? v3 : portable::Table();
-  if (name == "portable") return portable::Table();
-  if (name != "x86_64_v3") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("kernels = \"", name, "\": must be auto, x86_64_v3 or portable"));
+  for (const Candidate& candidate : kCandidates) {
+    if (name == "auto" && candidate.runs() && candidate.is_fast()) return candidate.table();
+    if (name != candidate.name) continue;
+    if (candidate.runs()) return candidate.table();
+    return absl::InvalidArgumentError(absl::StrCat("kernels = \"", name, "\": this CPU lacks ",
+                                                   candidate.needs, "; use auto or portable"));
   }
-  if (v3 == nullptr) {
-    return absl::InvalidArgumentError(
-        "kernels = \"x86_64_v3\": this CPU lacks AVX2, FMA or F16C; use auto or portable");
-  }
-  return v3;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "kernels = \"", name, "\": must be auto, x86_64_v4_bf16, x86_64_v4, x86_64_v3 or portable"));
 }
 
 }  // namespace baton

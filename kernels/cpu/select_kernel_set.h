@@ -6,8 +6,9 @@
 
 namespace baton {
 
-// "auto" takes the fastest set that this CPU runs; "x86_64_v3" and "portable" force one.
-// INVALID_ARGUMENT: no such set, or this CPU cannot run it. All sets give the same bits.
+// "auto" takes the set that is the fastest on this family of CPUs; "x86_64_v4_bf16" (AVX-512 with
+// the bf16 dot product), "x86_64_v4" (AVX-512), "x86_64_v3" (AVX2) and "portable" force one.
+// INVALID_ARGUMENT: no such set, or this CPU cannot run it.
 absl::StatusOr<const KernelSet*> SelectKernelSet(absl::string_view name);
 
 }  // namespace baton

@@ -39,7 +39,7 @@ ThreadPool::~ThreadPool() {
   epoch_.notify_all();
 }
 
-void ThreadPool::ParallelFor(int64_t num_tasks, const Body& body) {
+void ThreadPool::ParallelFor(int64_t num_tasks, Body body) {
   if (workers_.empty() || num_tasks <= 1) {
     for (int64_t i = 0; i < num_tasks; ++i) body(i, 0);
     return;

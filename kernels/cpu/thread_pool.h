@@ -2,9 +2,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <thread>
 #include <vector>
+
+#include "absl/functional/function_ref.h"
 
 namespace baton {
 
@@ -13,7 +14,7 @@ namespace baton {
 class ThreadPool {
  public:
   // task in [0, num_tasks), thread in [0, num_threads).
-  using Body = std::function<void(int64_t task, int thread)>;
+  using Body = absl::FunctionRef<void(int64_t task, int thread)>;
 
   // The caller of ParallelFor is one of the `num_threads` >= 1.
   explicit ThreadPool(int num_threads);
@@ -25,7 +26,7 @@ class ThreadPool {
 
   // Runs body for each task and returns when all have ended; what they wrote is visible to the
   // caller. Not reentrant, one caller at a time.
-  void ParallelFor(int64_t num_tasks, const Body& body);
+  void ParallelFor(int64_t num_tasks, Body body);
 
  private:
   void WorkerLoop(int thread);

@@ -15,7 +15,10 @@
 namespace baton {
 namespace {
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#if defined(__AVX512F__)
+#define BATON_HARDWARE_FMA 1
+inline constexpr int kPartLanes = 16;
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define BATON_HARDWARE_FMA 1
 inline constexpr int kPartLanes = 8;
 #else
@@ -191,7 +194,11 @@ BATON_INLINE Vec Fma(const Vec& a, const Vec& b, const Vec& c) {
 // a * b + c, rounded once.
 BATON_INLINE Vec Fma(const Vec& a, const Vec& b, const Vec& c) {
   Vec v;
+#if defined(__AVX512F__)
+  BATON_EACH_PART v.p[i] = _mm512_fmadd_ps(a.p[i], b.p[i], c.p[i]);
+#else
   BATON_EACH_PART v.p[i] = _mm256_fmadd_ps(a.p[i], b.p[i], c.p[i]);
+#endif
   return v;
 }
 

@@ -19,7 +19,9 @@ namespace baton {
 // The kernel sets that this CPU runs; the portable one always.
 inline std::vector<std::string> KernelSets() {
   std::vector<std::string> names = {"portable"};
-  if (SelectKernelSet("x86_64_v3").ok()) names.push_back("x86_64_v3");
+  for (const char* name : {"x86_64_v3", "x86_64_v4", "x86_64_v4_bf16"}) {
+    if (SelectKernelSet(name).ok()) names.push_back(name);
+  }
   return names;
 }
 

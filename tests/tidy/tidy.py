@@ -96,6 +96,7 @@ UNTESTED = {
     "common/transport/tcp/incoming_link.cc": "tests/transport: contract, faults, hostile clients",
     "common/transport/tcp/progress_loop.cc": "tests/transport: contract, faults, hostile clients",
     "common/transport/tcp/tcp_kv_transport.cc": "tests/transport: contract, faults, hostile clients",
+    "kernels/cpu/gemm.cc": "the products of attention: tests/kernels/cpu/attention_test.cc",
     "deploy/cli/clock.cc": "one call of the steady clock",
     "deploy/cli/command_line.cc": "tests/cluster/supervisor_test.py runs every command by it",
     "deploy/cli/down.cc": "tests/cluster/supervisor_test.py",

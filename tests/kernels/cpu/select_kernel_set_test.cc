@@ -12,17 +12,36 @@ TEST(SelectKernelSetTest, PortableIsThereOnEveryMachine) {
   EXPECT_STREQ((*SelectKernelSet("portable"))->name, "portable");
 }
 
-TEST(SelectKernelSetTest, AutoTakesTheFastestThatCanBeForced) {
-  const auto v3 = SelectKernelSet("x86_64_v3");
-  ASSERT_TRUE(SelectKernelSet("auto").ok());
-  EXPECT_STREQ((*SelectKernelSet("auto"))->name, v3.ok() ? "x86_64_v3" : "portable");
+TEST(SelectKernelSetTest, AutoTakesOneThatCanBeForced) {
+  const auto chosen = SelectKernelSet("auto");
+  ASSERT_TRUE(chosen.ok());
+  const auto forced = SelectKernelSet((*chosen)->name);
+  ASSERT_TRUE(forced.ok());
+  EXPECT_EQ(*forced, *chosen);
+}
+
+TEST(SelectKernelSetTest, AutoTakesAVectorSetWhereThereIsOne) {
+  if (!SelectKernelSet("x86_64_v3").ok()) GTEST_SKIP() << "this CPU has no AVX2";
+  EXPECT_STRNE((*SelectKernelSet("auto"))->name, "portable");
+}
+
+TEST(SelectKernelSetTest, OnlyTheSetNamedAfterItHasABf16Dot) {
+  for (const char* name : {"portable", "x86_64_v3", "x86_64_v4", "x86_64_v4_bf16"}) {
+    const auto set = SelectKernelSet(name);
+    if (!set.ok()) {
+      EXPECT_EQ(set.status().code(), absl::StatusCode::kInvalidArgument);
+      continue;
+    }
+    EXPECT_STREQ((*set)->name, name);
+    EXPECT_EQ((*set)->has_bf16_dot, std::string(name) == "x86_64_v4_bf16") << name;
+  }
 }
 
 TEST(SelectKernelSetTest, RefusesAnUnknownNameAndListsTheKnownOnes) {
   const absl::Status status = SelectKernelSet("avx9").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(std::string(status.message()),
-            "kernels = \"avx9\": must be auto, x86_64_v3 or portable");
+            "kernels = \"avx9\": must be auto, x86_64_v4_bf16, x86_64_v4, x86_64_v3 or portable");
 }
 
 }  // namespace

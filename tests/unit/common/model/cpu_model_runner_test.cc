@@ -37,30 +37,55 @@ std::vector<TokenOutput> Outputs(const CpuModelRunnerOptions& options,
   return Generate(harness, std::move(prompt), generate).outputs;
 }
 
-// Prefill crosses the boundary of a partial state of attention at 512 keys, in some chunks midway.
-class BitIdentityTest : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    reference_ = new std::vector<TokenOutput>(
-        Outputs(Options(), Prompt(530), {.chunk_tokens = 2048, .num_tokens = 12}));
-  }
-  static void TearDownTestSuite() { delete reference_; }
-
-  inline static const std::vector<TokenOutput>* reference_ = nullptr;
-  const std::shared_ptr<SamplingContext> prompt_ = Prompt(530);
-  const std::vector<TokenOutput>& expected_ = *reference_;
+// A kernel set and a compute dtype. Where the bits are the same anyway, one set stands for all.
+struct Numerics {
+  std::string kernels;
+  DType compute = DType::kF32;
 };
 
-TEST_F(BitIdentityTest, ChunksDoNotChangeLogits) {
+std::vector<std::string> KernelSets() {
+  std::vector<std::string> names = {"portable"};
+  for (const char* name : {"x86_64_v3", "x86_64_v4", "x86_64_v4_bf16"}) {
+    if (MakeKernels({.kernels = name}).ok()) names.push_back(name);
+  }
+  return names;
+}
+
+std::vector<Numerics> AllNumerics() {
+  std::vector<Numerics> all;
+  for (const std::string& name : KernelSets()) {
+    if (name == "portable") continue;  // Slow; its bits are compared with theirs below.
+    all.push_back({name, DType::kF32});
+    all.push_back({name, DType::kBF16});
+  }
+  if (all.empty()) all.push_back({"portable", DType::kF32});
+  return all;
+}
+
+// Prefill crosses the boundary of a partial state of attention at 512 keys, in some chunks midway.
+class BitIdentityTest : public testing::TestWithParam<Numerics> {
+ protected:
+  BitIdentityTest() : options_(Options()) {
+    options_.kernels = GetParam().kernels;
+    options_.compute_dtype = GetParam().compute;
+    expected_ = Outputs(options_, prompt_, {.chunk_tokens = 2048, .num_tokens = 12});
+  }
+
+  CpuModelRunnerOptions options_;
+  const std::shared_ptr<SamplingContext> prompt_ = Prompt(530);
+  std::vector<TokenOutput> expected_;
+};
+
+TEST_P(BitIdentityTest, ChunksDoNotChangeLogits) {
   for (const int32_t chunk : {17, 100, 128}) {
-    EXPECT_EQ(Outputs(Options(), prompt_, {.chunk_tokens = chunk, .num_tokens = 12}), expected_)
+    EXPECT_EQ(Outputs(options_, prompt_, {.chunk_tokens = chunk, .num_tokens = 12}), expected_)
         << chunk;
   }
 }
 
-TEST_F(BitIdentityTest, BlockSizeAndPlaceOfBlocksDoNotChangeLogits) {
+TEST_P(BitIdentityTest, BlockSizeAndPlaceOfBlocksDoNotChangeLogits) {
   for (const int32_t block_size : {1, 8, 32, 64}) {
-    CpuModelRunnerOptions options = Options();
+    CpuModelRunnerOptions options = options_;
     options.block_size = block_size;
     options.num_blocks = 2048;
     EXPECT_EQ(Outputs(options, prompt_, {.num_tokens = 12, .first_block = 5, .block_stride = 3}),
@@ -69,25 +94,25 @@ TEST_F(BitIdentityTest, BlockSizeAndPlaceOfBlocksDoNotChangeLogits) {
   }
 }
 
-TEST_F(BitIdentityTest, ThreadsDoNotChangeLogits) {
+TEST_P(BitIdentityTest, ThreadsDoNotChangeLogits) {
   for (const int32_t threads : {2, 3}) {
-    CpuModelRunnerOptions options = Options();
+    CpuModelRunnerOptions options = options_;
     options.num_threads = threads;
     EXPECT_EQ(Outputs(options, prompt_, {.num_tokens = 12}), expected_) << threads;
   }
 }
 
-TEST_F(BitIdentityTest, RecomputeAfterPreemptionDoesNotChangeLogits) {
+TEST_P(BitIdentityTest, RecomputeAfterPreemptionDoesNotChangeLogits) {
   // What was emitted becomes part of what is prefilled; the draw is the same.
   auto resumed = std::make_shared<SamplingContext>(*prompt_);
   for (int i = 0; i < 6; ++i) resumed->prompt.push_back(expected_[i].token);
   const std::vector<TokenOutput> tail =
-      Outputs(Options(), resumed, {.chunk_tokens = 200, .num_tokens = 6});
+      Outputs(options_, resumed, {.chunk_tokens = 200, .num_tokens = 6});
   EXPECT_EQ(tail, std::vector<TokenOutput>(expected_.begin() + 6, expected_.end()));
 }
 
-TEST_F(BitIdentityTest, NeighboursInTheBatchDoNotChangeLogits) {
-  RunnerHarness harness(Options());
+TEST_P(BitIdentityTest, NeighboursInTheBatchDoNotChangeLogits) {
+  RunnerHarness harness(options_);
   const auto other = Prompt(90, 2);
   std::vector<int32_t> tokens = prompt_->prompt;
   std::vector<int32_t> more = other->prompt;
@@ -115,13 +140,25 @@ TEST_F(BitIdentityTest, NeighboursInTheBatchDoNotChangeLogits) {
   }
 }
 
-TEST(CpuModelRunnerTest, PortableKernelsGiveTheSameLogits) {
+INSTANTIATE_TEST_SUITE_P(Sets, BitIdentityTest, testing::ValuesIn(AllNumerics()),
+                         [](const auto& info) {
+                           return info.param.kernels + "_" +
+                                  std::string(ToString(info.param.compute));
+                         });
+
+TEST(CpuModelRunnerTest, KernelSetsOfOneNumericsGiveTheSameLogits) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     CpuModelRunnerOptions options = Options();
     options.compute_dtype = dtype;
-    const std::vector<TokenOutput> expected = Outputs(options, Prompt(40), {.num_tokens = 4});
     options.kernels = "portable";
-    EXPECT_EQ(Outputs(options, Prompt(40), {.num_tokens = 4}), expected) << ToString(dtype);
+    const std::vector<TokenOutput> expected = Outputs(options, Prompt(40), {.num_tokens = 4});
+    for (const std::string& name : KernelSets()) {
+      const bool same = (*MakeKernels({.kernels = name}))->numerics(dtype) ==
+                        (*MakeKernels({.kernels = "portable"}))->numerics(dtype);
+      options.kernels = name;
+      const std::vector<TokenOutput> outputs = Outputs(options, Prompt(40), {.num_tokens = 4});
+      EXPECT_EQ(outputs == expected, same) << name << " " << ToString(dtype);
+    }
   }
 }
 

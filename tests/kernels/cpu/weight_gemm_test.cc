@@ -6,12 +6,20 @@ namespace {
 struct Product {
   int64_t m, n, k;
   DType dtype = DType::kF32;
+  DType a_rounded_to = DType::kF32;
   std::vector<float> a, bias;
   std::vector<float> b;  // [n, k], as stored.
   PackedMatrix packed;
 
-  Product(Kernels& kernels, int64_t m, int64_t n, int64_t k, DType dtype)
-      : m(m), n(n), k(k), dtype(dtype), a(RandomFloats(m + 1, m * k)), bias(RandomFloats(n, n)) {
+  Product(Kernels& kernels, int64_t m, int64_t n, int64_t k, DType dtype,
+          DType a_rounded_to = DType::kF32)
+      : m(m),
+        n(n),
+        k(k),
+        dtype(dtype),
+        a_rounded_to(a_rounded_to),
+        a(Rounded(a_rounded_to, RandomFloats(m + 1, m * k))),
+        bias(RandomFloats(n, n)) {
     b = Rounded(dtype, RandomFloats(k, n * k));
     const std::vector<std::byte> stored = Encode(dtype, b);
     const WeightRows rows{stored.data(), dtype, n};
@@ -22,6 +30,7 @@ struct Product {
     return {.a = a.data(),
             .a_stride = k,
             .m = m,
+            .a_rounded_to = a_rounded_to,
             .weights = &packed,
             .bias = bias.data(),
             .out = out,
@@ -41,15 +50,23 @@ struct Product {
   }
 };
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+// What the weights are, and what the activations were rounded to.
+struct Types {
+  DType weights;
+  DType activations;
+};
+constexpr Types kTypes[] = {{DType::kF32, DType::kF32},
+                            {DType::kF16, DType::kF32},
+                            {DType::kBF16, DType::kF32},
+                            {DType::kBF16, DType::kBF16}};
 
 class GemmTest : public KernelTest {};
 
 TEST_P(GemmTest, AgreesWithDoubleLoopForEveryRowCountAndOddSizes) {
-  for (const DType dtype : kTypes) {
-    for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 13}) {
+  for (const Types& types : kTypes) {
+    for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 25}) {
       for (const auto& [n, k] : {std::pair{1, 1}, {16, 8}, {17, 33}, {63, 70}, {80, 129}}) {
-        const Product p(*kernels_, m, n, k, dtype);
+        const Product p(*kernels_, m, n, k, types.weights, types.activations);
         GuardedFloats out(m * n);
         ASSERT_TRUE(kernels_->Gemm(p.Args(out.data())).ok());
         EXPECT_TRUE(out.GuardsIntact());
@@ -60,24 +77,71 @@ TEST_P(GemmTest, AgreesWithDoubleLoopForEveryRowCountAndOddSizes) {
   }
 }
 
+// k passes through several blocks of the cache, rows through several tiles.
 TEST_P(GemmTest, RowHasTheSameBitsAloneAndAmongOthers) {
-  for (const DType dtype : kTypes) {
-    const Product p(*kernels_, 23, 83, 65, dtype);
-    GuardedFloats all(p.m * p.n);
-    ASSERT_TRUE(kernels_->Gemm(p.Args(all.data())).ok());
-    for (int64_t row = 0; row < p.m; ++row) {
-      GuardedFloats one(p.n);
-      GemmArgs args = p.Args(one.data());
-      args.a += row * p.k;
-      args.m = 1;
+  for (const Types& types : kTypes) {
+    for (const int64_t m : {5, 12, 23, 40}) {
+      const Product p(*kernels_, m, 83, 2055, types.weights, types.activations);
+      GuardedFloats all(p.m * p.n);
+      ASSERT_TRUE(kernels_->Gemm(p.Args(all.data())).ok());
+      for (int64_t row = 0; row < p.m; row += 3) {
+        GuardedFloats one(p.n);
+        GemmArgs args = p.Args(one.data());
+        args.a += row * p.k;
+        args.m = 1;
+        ASSERT_TRUE(kernels_->Gemm(args).ok());
+        EXPECT_EQ(std::memcmp(one.data(), all.data() + row * p.n, p.n * 4), 0) << row;
+      }
+    }
+  }
+}
+
+// fma with subnormal operands read as zero and a subnormal result flushed to zero.
+float FlushingFma(float a, float b, float c) {
+  const auto flush = [](float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; };
+  return flush(std::fma(flush(a), flush(b), flush(c)));
+}
+
+TEST_P(GemmTest, AddsProductsInTheOrderThatItsNumericsStand) {
+  for (const Types& types : kTypes) {
+    for (const float scale : {1.0f, 0x1p-63f}) {  // The second makes subnormal products.
+      Product p(*kernels_, 14, 37, 1301, types.weights, types.activations);
+      for (float& x : p.a) x *= scale;
+      std::vector<std::byte> stored;
+      if (types.weights != DType::kF16) {
+        for (float& x : p.b) x *= scale;
+        stored = Encode(types.weights, p.b);
+        const WeightRows rows{stored.data(), types.weights, p.n};
+        p.packed = *kernels_->PackWeights({.parts = &rows, .num_parts = 1, .k = p.k});
+      }
+      GuardedFloats out(p.m * p.n);
+      GemmArgs args = p.Args(out.data());
+      args.bias = nullptr;
       ASSERT_TRUE(kernels_->Gemm(args).ok());
-      EXPECT_EQ(std::memcmp(one.data(), all.data() + row * p.n, p.n * 4), 0) << row;
+      const bool pairs = types.activations == DType::kBF16 &&
+                         kernels_->numerics(DType::kBF16) != kernels_->numerics(DType::kF32);
+      for (int64_t i = 0; i < p.m; ++i) {
+        for (int64_t j = 0; j < p.n; ++j) {
+          const float* a = p.a.data() + i * p.k;
+          const float* b = p.b.data() + j * p.k;
+          float sum = 0;
+          for (int64_t d = 0; d < p.k; ++d) {
+            if (!pairs) {
+              sum = std::fma(a[d], b[d], sum);
+            } else if (d % 2 == 0) {
+              if (d + 1 < p.k) sum = FlushingFma(a[d + 1], b[d + 1], sum);
+              sum = FlushingFma(a[d], b[d], sum);
+            }
+          }
+          ASSERT_EQ(out.data()[i * p.n + j], sum) << i << ", " << j;
+        }
+      }
     }
   }
 }
 
 TEST_P(GemmTest, ThreadsDoNotChangeBits) {
-  const Product p(*kernels_, 200, 130, 64, DType::kBF16);
+  const Product p(*kernels_, 200, 130, 64, DType::kBF16, DType::kBF16);
   GuardedFloats one(p.m * p.n);
   ASSERT_TRUE(kernels_->Gemm(p.Args(one.data())).ok());
   for (const int threads : {2, 3, 5}) {

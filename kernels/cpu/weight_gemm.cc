@@ -1,0 +1,273 @@
+#include "kernels/cpu/weight_gemm.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cpu/lane_convert.h"
+#include "kernels/cpu/vec.h"
+
+namespace baton::BATON_KERNEL_SET {
+namespace {
+
+constexpr int64_t kPanelRows = PackedMatrix::kPanelRows;
+// Vectors of 16 columns that one pass over k holds: a whole panel, or one half after the other.
+constexpr int kVecs = kMaxTileRows > 6 ? 2 : 1;
+// Steps of k whose activations (a tile) stay in the first cache and whose weights (two panels) stay
+// in the second while all tiles pass by.
+constexpr int64_t kBlockSteps = 512;
+// Panels that a tile meets before the next tile is read.
+constexpr int64_t kGroupPanels = 2;
+
+// How the weights are stored and multiplied.
+enum class Form { kF32, kF16, kBf16, kBf16Dot };
+
+// A step is what one turn of the inner loop takes: a pair of k for bf16, else one.
+template <Form kForm>
+inline constexpr int64_t kStepK = kForm == Form::kBf16 || kForm == Form::kBf16Dot ? 2 : 1;
+template <Form kForm>
+inline constexpr int64_t kStepBytes = kPanelRows*(kForm == Form::kF16 ? 2 : 4);
+// Of activations, per row.
+template <Form kForm>
+inline constexpr int64_t kActivationBytes = kForm == Form::kBf16 ? 8 : 4;
+
+struct TileArgs {
+  const std::byte* a = nullptr;
+  const std::byte* w = nullptr;
+  int64_t steps = 0;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  int64_t columns = 0;              // To write, from the first of the panel; may exceed it.
+  const float* bias = nullptr;      // [columns] to add, or null.
+  bool accumulate = false;          // Continue the sums that `out` holds.
+  const std::byte* next = nullptr;  // Weights that will be wanted after these.
+  int64_t next_step = 0;            // Bytes of them per step.
+};
+
+BATON_INLINE Vec BitsToVec(const IntPart (&bits)[kParts]) {
+  Vec v;
+  BATON_EACH_PART std::memcpy(&v.p[i], &bits[i], sizeof(Part));
+  return v;
+}
+
+// 16 pairs of bf16: the first and the second of each.
+BATON_INLINE void LoadPairs(const std::byte* from, Vec* first, Vec* second) {
+  IntPart low[kParts], high[kParts];
+  BATON_EACH_PART {
+    IntPart bits;
+    std::memcpy(&bits, from + i * sizeof(Part), sizeof(Part));
+    low[i] = bits << 16;
+    high[i] = bits & static_cast<int32_t>(0xffff0000u);
+  }
+  *first = BitsToVec(low);
+  *second = BitsToVec(high);
+}
+
+// One step for the columns that begin at `w`: sum[r] += a[r] * w.
+template <int kRows, Form kForm>
+BATON_INLINE void Step(const std::byte* a, const std::byte* w, Vec (&sum)[kRows][kVecs]) {
+  const auto* x = reinterpret_cast<const float*>(a);
+#if defined(__AVX512BF16__)
+  if constexpr (kForm == Form::kBf16Dot) {
+    __m512bh weight[kVecs];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) weight[v] = (__m512bh)_mm512_loadu_si512(w + v * 64);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+      int32_t pair;
+      std::memcpy(&pair, a + r * 4, 4);
+#pragma GCC unroll 2
+      for (int v = 0; v < kVecs; ++v) {
+        sum[r][v].p[0] =
+            _mm512_dpbf16_ps(sum[r][v].p[0], (__m512bh)_mm512_set1_epi32(pair), weight[v]);
+      }
+    }
+    return;
+  }
+#endif
+  if constexpr (kForm == Form::kBf16) {
+    Vec first[kVecs], second[kVecs];
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) LoadPairs(w + v * 64, &first[v], &second[v]);
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVecs; ++v) sum[r][v] = Fma(Broadcast(x[r]), first[v], sum[r][v]);
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVecs; ++v) {
+        sum[r][v] = Fma(Broadcast(x[kRows + r]), second[v], sum[r][v]);
+      }
+    }
+    return;
+  }
+  constexpr DType kType = kForm == Form::kF16 ? DType::kF16 : DType::kF32;
+  Vec weight[kVecs];
+#pragma GCC unroll 2
+  for (int v = 0; v < kVecs; ++v) weight[v] = LoadLanes<kType>(w, v * kLanes);
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) sum[r][v] = Fma(Broadcast(x[r]), weight[v], sum[r][v]);
+  }
+}
+
+BATON_INLINE Vec LoadColumns(const float* from, int64_t n) {
+  return n >= kLanes ? Load(from) : LoadFirst(from, n);
+}
+
+BATON_INLINE void StoreColumns(float* to, const Vec& v, int64_t n) {
+  if (n >= kLanes) {
+    Store(to, v);
+  } else {
+    StoreFirst(to, v, n);
+  }
+}
+
+// kRows rows with columns [column, column + 16 * kVecs) of a panel. Each sum takes its products in
+// the order of k, whatever kRows is.
+template <int kRows, Form kForm>
+void HalfTile(const TileArgs& t, int64_t column) {
+  Vec sum[kRows][kVecs];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) {
+      const int64_t c = column + v * kLanes;
+      sum[r][v] = t.accumulate ? LoadColumns(t.out + r * t.out_stride + c, t.columns - c) : Zero();
+    }
+  }
+  const std::byte* a = t.a;
+  const std::byte* w = t.w + column * (kForm == Form::kF16 ? 2 : 4);
+  const std::byte* next = t.next;
+  for (int64_t s = 0; s < t.steps; ++s) {
+    Step<kRows, kForm>(a, w, sum);
+    __builtin_prefetch(next, 0, 2);
+    a += kRows * kActivationBytes<kForm>;
+    w += kStepBytes<kForm>;
+    next += t.next_step;
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs; ++v) {
+      const int64_t c = column + v * kLanes;
+      if (t.bias != nullptr) sum[r][v] = sum[r][v] + LoadColumns(t.bias + c, t.columns - c);
+      StoreColumns(t.out + r * t.out_stride + c, sum[r][v], t.columns - c);
+    }
+  }
+}
+
+template <int kRows, Form kForm>
+void Tile(const TileArgs& t) {
+  for (int64_t c = 0; c < kPanelRows && c < t.columns; c += kVecs * kLanes) {
+    HalfTile<kRows, kForm>(t, c);
+  }
+}
+
+template <Form kForm, int... kRows>
+void TileOfRows(int64_t rows, const TileArgs& t, std::integer_sequence<int, kRows...>) {
+  static constexpr void (*kTiles[])(const TileArgs&) = {Tile<kRows + 1, kForm>...};
+  kTiles[rows - 1](t);
+}
+
+struct Range {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// All tiles with panels `panels` and k of `steps`. Weights that lie `ahead` bytes after these will
+// be wanted next.
+template <Form kForm>
+void Group(const WeightGemmBlock& b, const Range& panels, const Range& steps, int64_t ahead) {
+  const RowTiles& a = *b.a;
+  const PackedMatrix& w = *b.weights;
+  const int64_t num_tiles = b.tile_end - b.tile_begin;
+  const int64_t total_steps = a.padded_k / kStepK<kForm>;
+  const int64_t block_bytes = (steps.end - steps.begin) * kStepBytes<kForm>;
+  for (int64_t tile = b.tile_begin; tile < b.tile_end; ++tile) {
+    const int64_t row = a.Begin(tile);
+    const int64_t rows = a.Begin(tile + 1) - row;
+    for (int64_t panel = panels.begin; panel < panels.end; ++panel) {
+      const int64_t column = panel * kPanelRows;
+      const std::byte* weights =
+          w.data() + panel * w.panel_bytes() + steps.begin * kStepBytes<kForm>;
+      const bool last = steps.end == total_steps;
+      TileOfRows<kForm>(rows,
+                        {.a = a.Tile(tile) + steps.begin * rows * kActivationBytes<kForm>,
+                         .w = weights,
+                         .steps = steps.end - steps.begin,
+                         .out = b.out + row * b.out_stride + column,
+                         .out_stride = b.out_stride,
+                         .columns = w.n() - column,
+                         .bias = last && b.bias != nullptr ? b.bias + column : nullptr,
+                         .accumulate = steps.begin > 0,
+                         // Each tile asks for its share of what comes next.
+                         .next = weights + ahead + (tile - b.tile_begin) * block_bytes / num_tiles,
+                         .next_step = kStepBytes<kForm> / num_tiles},
+                        std::make_integer_sequence<int, kMaxTileRows>());
+    }
+  }
+}
+
+template <Form kForm>
+void Blocks(const WeightGemmBlock& b) {
+  const int64_t total_steps = b.a->padded_k / kStepK<kForm>;
+  const bool streams = b.tile_end - b.tile_begin == 1;
+  // One tile reads each weight once: nothing to keep, and the panels lie in a row.
+  const int64_t block = streams ? total_steps : kBlockSteps;
+  const int64_t group = streams ? 1 : kGroupPanels;
+  for (int64_t panel = b.panel_begin; panel < b.panel_end; panel += group) {
+    const int64_t end = panel + group < b.panel_end ? panel + group : b.panel_end;
+    for (int64_t step = 0; step < total_steps; step += block) {
+      const int64_t step_end = step + block < total_steps ? step + block : total_steps;
+      const int64_t in_panel = (step_end - step) * kStepBytes<kForm>;
+      const int64_t to_next_group = group * b.weights->panel_bytes() - step * kStepBytes<kForm>;
+      const int64_t ahead = streams ? 4096 : step_end < total_steps ? in_panel : to_next_group;
+      Group<kForm>(b, {panel, end}, {step, step_end}, ahead);
+    }
+  }
+}
+
+}  // namespace
+
+void PackActivations(const float* a, int64_t a_stride, int64_t k, const RowTiles& tiles,
+                     int64_t tile) {
+  const int64_t begin = tiles.Begin(tile);
+  const int64_t rows = tiles.Begin(tile + 1) - begin;
+  // Dwords: floats, or pairs of bf16.
+  const int64_t dwords = tiles.row_bytes() / 4;
+  std::byte* out = tiles.Tile(tile);
+  constexpr int64_t kChunk = 32;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* row = a + (begin + r) * a_stride;
+    for (int64_t d = 0; d < dwords; d += kChunk) {
+      uint32_t chunk[kChunk] = {};
+      const int64_t count = dwords - d < kChunk ? dwords - d : kChunk;
+      if (tiles.bf16_pairs) {
+        uint16_t halves[2 * kChunk] = {};
+        const int64_t left = k - 2 * d < 2 * kChunk ? k - 2 * d : 2 * kChunk;
+        for (int64_t i = 0; i < left; ++i) halves[i] = ToBf16(row[2 * d + i]);
+        std::memcpy(chunk, halves, sizeof(chunk));
+      } else {
+        const int64_t left = k - d < kChunk ? k - d : kChunk;
+        std::memcpy(chunk, row + d, left * 4);
+      }
+      std::byte* to = out + (d * rows + r) * 4;
+      for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * rows * 4, &chunk[i], 4);
+    }
+  }
+}
+
+void WeightGemm(const WeightGemmBlock& block) {
+  switch (block.weights->dtype()) {
+    case DType::kF32:
+      return Blocks<Form::kF32>(block);
+    case DType::kF16:
+      return Blocks<Form::kF16>(block);
+    case DType::kBF16:
+#if defined(__AVX512BF16__)
+      if (block.a->bf16_pairs) return Blocks<Form::kBf16Dot>(block);
+#endif
+      return Blocks<Form::kBf16>(block);
+  }
+}
+
+}  // namespace baton::BATON_KERNEL_SET

@@ -1,0 +1,41 @@
+#include "kernels/api/packed_matrix.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace baton {
+namespace {
+
+TEST(PackedMatrixTest, EveryElementHasAPlaceOfItsOwnWithinTheMemory) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const PackedMatrix m(70, 7, dtype);
+    EXPECT_EQ(m.num_panels(), 3);
+    EXPECT_EQ(m.size_bytes(), 96 * (dtype == DType::kBF16 ? 8 : 7) * SizeOf(dtype));
+    std::set<int64_t> places;
+    for (int64_t row = 0; row < 96; ++row) {
+      for (int64_t column = 0; column < m.padded_k(); ++column) {
+        const int64_t at = m.IndexOf(row, column);
+        EXPECT_GE(at, 0);
+        EXPECT_LT(at * SizeOf(dtype), m.size_bytes());
+        EXPECT_TRUE(places.insert(at).second) << row << ", " << column;
+      }
+    }
+  }
+}
+
+TEST(PackedMatrixTest, PairsOfBf16LieSideBySide) {
+  const PackedMatrix m(40, 6, DType::kBF16);
+  EXPECT_EQ(m.IndexOf(33, 5), m.IndexOf(33, 4) + 1);
+  EXPECT_EQ(m.IndexOf(34, 4), m.IndexOf(33, 4) + 2);
+}
+
+TEST(PackedMatrixTest, MemoryIsAlignedToTheLinesOfTheCache) {
+  for (const int64_t k : {1, 100, 100'000}) {
+    const PackedMatrix m(33, k, DType::kBF16);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(m.data()) % 64, 0u);
+  }
+}
+
+}  // namespace
+}  // namespace baton
