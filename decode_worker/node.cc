@@ -180,10 +180,10 @@ void DecodeNode::Invite(Entry& entry, Incarnation prefill) {
 // ---- Rebind ------------------------------------------------------------------------------------
 
 void DecodeNode::OnRebind(const RebindRequest& request, Time now) {
-  // The call of an attempt before; a request of a past attempt finds none.
-  auto it = live_.lower_bound({request.sequence, 0});
-  if (it == live_.end() || it->first.first != request.sequence ||
-      it->first.second >= request.attempt) {
+  // The last attempt before; an older one may still be on its way out.
+  auto it = live_.lower_bound({request.sequence, request.attempt});
+  const bool is_past = it != live_.end() && it->first.first == request.sequence;
+  if (is_past || it == live_.begin() || (--it)->first.first != request.sequence) {
     ++counters_.stale_mail;
     return;
   }

@@ -30,7 +30,7 @@ void PrefillNode::Handle(Message message, Time now) {
       End(it->second);
     }
   } else if (auto* send = std::get_if<SendAsked>(&message)) {
-    OnSend(std::move(send->request));
+    OnSend(std::move(send->request), now);
   } else if (auto* layer = std::get_if<LayerDone>(&message)) {
     OnLayerDone(*layer, now);
   } else if (auto* step = std::get_if<StepDone>(&message)) {
@@ -56,7 +56,8 @@ void PrefillNode::Step(Time now) {
   while (auto call = kept_.Expired(now)) {
     Entry& entry = entries_.at(*call);
     ++counters_.kept_expired;
-    outbox_.Close(entry.call, absl::AbortedError("the handoff failed and no other was asked for"));
+    outbox_.Close(entry.call,
+                  absl::AbortedError("the handoff failed and no other came about in time"));
     End(entry);
   }
   AdmitWaiting();
@@ -180,11 +181,12 @@ void PrefillNode::StartTransfer(Entry& entry, int32_t num_tokens) {
 }
 
 // Another target for the KV of a live call: whatever goes to the old one is called off first.
-void PrefillNode::OnSend(SendRequest request) {
-  auto it = live_.lower_bound({request.sequence, 0});
-  if (it == live_.end() || it->first.first != request.sequence ||
-      it->first.second >= request.attempt || !entries_.at(it->second).handoff ||
-      tickets_.contains(request.handoff.ticket)) {
+void PrefillNode::OnSend(SendRequest request, Time now) {
+  // The last attempt before; an older one may still be on its way out.
+  auto it = live_.lower_bound({request.sequence, request.attempt});
+  const bool is_past = it != live_.end() && it->first.first == request.sequence;
+  if (is_past || it == live_.begin() || (--it)->first.first != request.sequence ||
+      !entries_.at(it->second).handoff || tickets_.contains(request.handoff.ticket)) {
     ++counters_.stale_mail;
     return;
   }
@@ -201,15 +203,16 @@ void PrefillNode::OnSend(SendRequest request) {
   entry.handoff = std::move(request.handoff);
   entry.send_due = true;
   tickets_.emplace(entry.handoff->ticket, entry.call);
-  StartSend(entry);
+  StartSend(entry, now);
 }
 
-void PrefillNode::StartSend(Entry& entry) {
+void PrefillNode::StartSend(Entry& entry, Time now) {
   const bool computed = entry.state == State::kSending || entry.state == State::kKept;
-  if (!entry.send_due || !computed || !entry.open_ticket.empty()) return;
-  entry.send_due = false;
-  kept_.Clear(entry.call, entry.kept_until);
+  if (!entry.send_due || !computed) return;
   entry.state = State::kSending;
+  if (!entry.open_ticket.empty()) return KeepUntil(entry, now + options_.abort_limit);
+  entry.send_due = false;
+  KeepUntil(entry, kNever);
   StartTransfer(entry, entry.sequence->num_computed);
   for (int32_t layer = 0; layer < NumLayers(model_.layout); ++layer) {
     PushRows(entry, layer, 0, entry.sequence->num_computed);
@@ -276,7 +279,7 @@ void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Ti
   entry.state = State::kSending;
   entry.first = std::move(first);
   if (entry.send_due) {
-    StartSend(entry);
+    StartSend(entry, now);
   } else if (entry.open_ticket.empty()) {
     Keep(entry, now);
   } else {
@@ -309,7 +312,7 @@ void PrefillNode::OnTransfer(const TransferEvent& event, Time now) {
   if (entry.state == State::kEnding) {
     EraseIfQuiet(entry);
   } else if (entry.send_due) {
-    StartSend(entry);
+    StartSend(entry, now);
   } else if (event.status.ok()) {
     outbox_.Close(entry.call, absl::OkStatus());
     End(entry);
@@ -325,8 +328,13 @@ void PrefillNode::OnTransfer(const TransferEvent& event, Time now) {
 
 void PrefillNode::Keep(Entry& entry, Time now) {
   entry.state = State::kKept;
-  entry.kept_until = now + options_.keep_limit;
-  kept_.Set(entry.call, entry.kept_until);
+  KeepUntil(entry, now + options_.keep_limit);
+}
+
+void PrefillNode::KeepUntil(Entry& entry, Time until) {
+  kept_.Clear(entry.call, entry.kept_until);
+  entry.kept_until = until;
+  if (until != kNever) kept_.Set(entry.call, until);
 }
 
 void PrefillNode::End(Entry& entry) {

@@ -23,6 +23,8 @@ struct PrefillNodeOptions {
   int32_t max_waiting = 1024;  // Calls accepted and not yet holding blocks.
   // KV whose handoff failed is kept this long for a Send.
   Duration keep_limit = std::chrono::seconds(10);
+  // A Send waits this long for the transfer before it to end (T_abort).
+  Duration abort_limit = std::chrono::seconds(2);
 };
 
 struct PrefillCounters {
@@ -67,7 +69,7 @@ class PrefillNode : public Node {
     AgeKey age;
     Time opened{};
     Time deadline = kNever;
-    Time kept_until = kNever;  // While kKept; in kept_.
+    Time kept_until = kNever;  // While kKept, or while a Send waits; in kept_.
     std::optional<HandoffTarget> handoff;
     // A Send named `handoff`: its transfer starts when the prompt is computed and the transfer
     // before it has ended.
@@ -85,9 +87,9 @@ class PrefillNode : public Node {
   absl::Status Admissible(const PrefillRequest& request) const;
   void AdmitWaiting();
   bool Admit(Entry& entry);
-  void OnSend(SendRequest request);
+  void OnSend(SendRequest request, Time now);
   void StartTransfer(Entry& entry, int32_t num_tokens);
-  void StartSend(Entry& entry);
+  void StartSend(Entry& entry, Time now);
   void OnLayerDone(const LayerDone& done, Time now);
   void PushRows(const Entry& entry, int32_t layer, int32_t begin, int32_t end);
   void OnStepDone(StepDone done, Time now);
@@ -95,6 +97,7 @@ class PrefillNode : public Node {
   void Finish(const Entry& entry);
   void OnTransfer(const TransferEvent& event, Time now);
   void Keep(Entry& entry, Time now);
+  void KeepUntil(Entry& entry, Time until);
   // Gives the entry up: everything that may still touch its blocks is told to stop, and the entry
   // goes once all of it has.
   void End(Entry& entry);

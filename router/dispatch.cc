@@ -26,9 +26,12 @@ RouteNeed RouterNode::NeedOf(const SequenceState& sequence) const {
   const int32_t total = PromptLength(sequence) + answer;
   const int32_t base = Holds(sequence) ? sequence.base : NextPosition(sequence);
   // One token is sampled from the prefill itself, a scored prompt needs none.
+  // What the client has seen of an answer binds the rest of it to the same bits.
+  const bool is_bound = Holds(sequence) || !sequence.emitted.empty();
   return {.prompt_tokens = base,
           .total_tokens = total,
-          .needs_decode = !sequence.finished && total - base > 1};
+          .needs_decode = !sequence.finished && total - base > 1,
+          .group = is_bound ? sequence.group : 0};
 }
 
 // What is prefilled in this attempt: the prompt and, after a recovery, what the client has seen.
@@ -47,41 +50,47 @@ SamplingParams RouterNode::SamplingOf(const SequenceState& sequence) const {
   return params;
 }
 
-// Strictly in queue order: when the first does not find a pair, the ones behind it wait too, so a
-// large prompt is not overtaken for ever. Passed over are only sequences that wait for something
-// that those behind them do not take away.
+// First those that hold something, each for itself. Then strictly in queue order: when the first
+// does not find a pair, the ones behind it wait too, so a large prompt is not overtaken for ever.
+// Passed over are only sequences that wait for what those behind them do not take away.
 void RouterNode::Dispatch(Time now) {
   retry_at_ = kNever;
-  QueueKey last{};
-  for (auto it = queue_.begin(); it != queue_.end(); it = queue_.upper_bound(last)) {
-    last = *it;
-    SequenceState& sequence = sequences_.at(std::get<1>(last));
-    if (sequence.ready_at > now) {
-      retry_at_ = std::min(retry_at_, sequence.ready_at);
-      continue;
-    }
-    if (!Judge(sequence, now)) continue;
-    if (!Holds(sequence)) {
-      if (sequence.moves + sequence.retries > 0 && num_recovering_ >= options_.max_recovering) {
-        continue;
-      }
-      if (absl::Status fits = directory_.Fits(NeedOf(sequence)); !fits.ok()) {
-        if (!absl::IsUnavailable(fits) || !AwaitWorkers(sequence, now)) Fail(sequence, fits);
-        continue;
-      }
-      no_worker_since_ = kNever;
-    }
-    if (!Assign(sequence, now)) {
+  for (auto* waiting : {&holders_, &queue_}) {
+    QueueKey last{};
+    for (auto it = waiting->begin(); it != waiting->end(); it = waiting->upper_bound(last)) {
+      last = *it;
+      SequenceState& sequence = sequences_.at(std::get<1>(last));
+      if (!MayGo(sequence, now) || Assign(sequence, now)) continue;
       retry_at_ = std::min(retry_at_, directory_.NextRetry(now));
-      return;
+      if (waiting == &queue_) return;
     }
   }
 }
 
+// False when it is not its turn, or the request has ended because it never will be.
+bool RouterNode::MayGo(SequenceState& sequence, Time now) {
+  const Verdict verdict = sequence.ready_at > now ? Verdict::kWait : Judge(sequence, now);
+  if (verdict == Verdict::kFailed) return false;
+  if (verdict == Verdict::kWait) {
+    retry_at_ = std::min(retry_at_, sequence.ready_at);
+    return false;
+  }
+  if (Holds(sequence)) return true;
+  const bool is_recovering = sequence.moves + sequence.retries > 0;
+  if (is_recovering && num_recovering_ >= options_.max_recovering) return false;
+  const absl::Status fits = directory_.Fits(NeedOf(sequence));
+  if (fits.ok()) {
+    sequence.no_pair_since = kNever;
+    return true;
+  }
+  if (!absl::IsUnavailable(fits) || !AwaitWorkers(sequence, now)) Fail(sequence, fits);
+  return false;
+}
+
 // No usable pair is there: false when it has been waited for long enough.
-bool RouterNode::AwaitWorkers(const SequenceState& sequence, Time now) {
-  if (no_worker_since_ == kNever) no_worker_since_ = now;
-  const Time give_up = no_worker_since_ +
+bool RouterNode::AwaitWorkers(SequenceState& sequence, Time now) {
+  if (sequence.no_pair_since == kNever) sequence.no_pair_since = now;
+  const Time give_up = sequence.no_pair_since +
                        (sequence.attempt > 0 ? options_.recovery_grace : options_.no_worker_grace);
   if (give_up <= now) return false;
   retry_at_ = std::min(retry_at_, give_up);
@@ -129,7 +138,7 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
   const std::optional<Route> route = Choose(sequence, need, now);
   if (!route) return false;
 
-  queue_.erase(KeyOf(sequence));
+  Unqueue(sequence);
   LeaveQueue(requests_.at(sequence.request));
   ++sequence.attempt;
   sequence.last_progress = now;
@@ -140,6 +149,8 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
   }
   if (sequence.prefill.call == 0) {
     sequence.base = need.prompt_tokens;
+    sequence.group = directory_.at(route->prefill).group;
+    sequence.handoff_failures = 0;
     sequence.recovering = sequence.moves + sequence.retries > 0;
     num_recovering_ += sequence.recovering ? 1 : 0;
     Take(sequence.prefill, route->prefill, need.prompt_tokens);
@@ -178,6 +189,7 @@ void RouterNode::OpenPrefill(SequenceState& sequence, std::optional<HandoffTarge
   const RequestState& request = requests_.at(sequence.request);
   sequence.state = State::kPrefilling;
   sequence.prefilled = false;
+  if (sequence.prefill.tokens == 0) Take(sequence.prefill, sequence.prefill.worker, sequence.base);
   sequence.act_by = kNever;
   Rewatch(sequence);
   sequence.prefill.call = next_call_++;
@@ -228,7 +240,7 @@ void RouterNode::Drop(Side& side) {
 
 // Ends whatever is open of the sequence and gives back what was counted for it.
 void RouterNode::ReleaseAll(SequenceState& sequence) {
-  queue_.erase(KeyOf(sequence));
+  Unqueue(sequence);
   Drop(sequence.decode);
   Drop(sequence.prefill);
   EndRecovering(sequence);
@@ -240,8 +252,9 @@ void RouterNode::EndRecovering(SequenceState& sequence) {
 }
 
 // The client has all of this choice: its workers are let go, and the request ends with its last.
-void RouterNode::FinishIfDone(SequenceState& sequence) {
-  if (!sequence.finished || sequence.owes_score) return;
+void RouterNode::FinishIfDone(SequenceState& sequence, Time now) {
+  if (!sequence.finished) return;
+  if (sequence.owes_score) return AwaitScore(sequence, now);
   const uint64_t key = sequence.request;
   const uint64_t counter = sequence.id.counter;
   ReleaseAll(sequence);
@@ -249,6 +262,17 @@ void RouterNode::FinishIfDone(SequenceState& sequence) {
   std::erase(request.sequences, counter);
   sequences_.erase(counter);
   if (request.sequences.empty()) EndRequest(key, absl::OkStatus());
+}
+
+// Only a Prefill call is needed any more, the one that is open or another.
+void RouterNode::AwaitScore(SequenceState& sequence, Time now) {
+  Drop(sequence.decode);
+  if (sequence.prefill.call == 0) return Enqueue(sequence, now);
+  Unqueue(sequence);
+  sequence.state = State::kPrefilling;
+  sequence.act_by = kNever;
+  sequence.hold_until = kNever;
+  Rewatch(sequence);
 }
 
 void RouterNode::Fail(const SequenceState& sequence, absl::Status status) {

@@ -39,7 +39,7 @@ void RouterNode::Handle(Message message, Time now) {
   } else if (auto* cancel = std::get_if<ClientCancel>(&message)) {
     EndRequest(cancel->request, absl::CancelledError("the client cancelled the request"));
   } else if (auto* stop = std::get_if<ClientStop>(&message)) {
-    OnStop(*stop);
+    OnStop(*stop, now);
   } else if (auto* event = std::get_if<WorkerEventReceived>(&message)) {
     OnWorkerEvent(std::move(*event), now);
   } else if (auto* closed = std::get_if<CallClosed>(&message)) {
@@ -59,12 +59,15 @@ void RouterNode::Handle(Message message, Time now) {
 }
 
 void RouterNode::Step(Time now) {
+  // Woken late, the router knows nothing of its workers' silence.
+  if (wake_due_ != kNever && now - wake_due_ > options_.hang_limit / 2) directory_.Forgive(now);
   while (auto request = deadlines_.Expired(now)) {
     EndRequest(*request, absl::DeadlineExceededError("the request's time limit has passed"));
   }
   FenceHungWorkers(now);
   while (auto counter = watches_.Expired(now)) CheckWatch(*counter, now);
   Dispatch(now);
+  wake_due_ = NextDeadline();
 }
 
 Time RouterNode::NextDeadline() const {
@@ -136,7 +139,7 @@ void RouterNode::OnSubmit(ClientSubmit submit, Time now) {
   }
 }
 
-void RouterNode::OnStop(const ClientStop& stop) {
+void RouterNode::OnStop(const ClientStop& stop, Time now) {
   auto it = requests_.find(stop.request);
   if (it == requests_.end()) {
     ++counters_.stale_mail;
@@ -146,7 +149,7 @@ void RouterNode::OnStop(const ClientStop& stop) {
     SequenceState& sequence = sequences_.at(counter);
     if (sequence.choice != stop.choice) continue;
     sequence.finished = true;
-    FinishIfDone(sequence);
+    FinishIfDone(sequence, now);
     return;
   }
 }
@@ -206,12 +209,12 @@ void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
   if (auto* reserved = std::get_if<ReservedEvent>(&received.event)) {
     OnReserved(sequence, *reserved, now);
   } else if (auto* prefilled = std::get_if<PrefilledEvent>(&received.event)) {
-    OnPrefilled(sequence, std::move(*prefilled));
+    OnPrefilled(sequence, std::move(*prefilled), now);
   } else if (is_failure) {
     OnHandoffFailed(sequence, now);
   } else {
     OnDecoding(sequence);
-    OnTokens(sequence, std::move(std::get<TokensEvent>(received.event)));
+    OnTokens(sequence, std::move(std::get<TokensEvent>(received.event)), now);
   }
 }
 
@@ -247,7 +250,7 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
   OpenPrefill(sequence, std::move(target), now);
 }
 
-void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event) {
+void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time now) {
   sequence.prefilled = true;
   ReleaseTokens(sequence.prefill);
   RequestState& request = requests_.at(sequence.request);
@@ -263,30 +266,31 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event) {
   }
   if (request.body.score_only) sequence.finished = true;
   // The decode worker has the KV or computes it: this call brought the score and is not needed.
-  if (sequence.state == State::kDecoding) Drop(sequence.prefill);
+  if (sequence.state == State::kDecoding && sequence.handoff_failures > 0) Drop(sequence.prefill);
   if (event.first) {
-    OnTokens(sequence, {.attempt = event.attempt, .outputs = {*std::move(event.first)}});
+    OnTokens(sequence, {.attempt = event.attempt, .outputs = {*std::move(event.first)}}, now);
   } else {
-    FinishIfDone(sequence);
+    FinishIfDone(sequence, now);
   }
 }
 
 // The decode worker has verified the KV, or computes it, and goes on, whatever the prefill call
 // says.
 void RouterNode::OnDecoding(SequenceState& sequence) {
-  if (sequence.state == State::kQueued) queue_.erase(KeyOf(sequence));
+  if (sequence.state == State::kQueued) Unqueue(sequence);
   sequence.state = State::kDecoding;
   sequence.act_by = kNever;
   sequence.hold_until = kNever;
-  sequence.handoff_failures = 0;
   sequence.losses.clear();
   Rewatch(sequence);
   EndRecovering(sequence);
+  // KV that is kept because its handoff seemed to fail is not needed any more.
+  if (sequence.handoff_failures > 0 && sequence.prefilled) Drop(sequence.prefill);
   if (sequence.prefill.call == 0) ReleaseTokens(sequence.prefill);
 }
 
 // Both workers tell the first token: whichever copy comes first is emitted, each position once.
-void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event) {
+void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) {
   ChoiceTokens fresh{.choice = sequence.choice, .outputs = {}};
   for (TokenOutput& output : event.outputs) {
     const int32_t next = NextPosition(sequence);
@@ -304,7 +308,7 @@ void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event) {
     fresh.outputs.push_back(std::move(output));
   }
   if (!fresh.outputs.empty()) outbox_.Emit(sequence.request, std::move(fresh));
-  FinishIfDone(sequence);
+  FinishIfDone(sequence, now);
 }
 
 // ---- Ends of calls -----------------------------------------------------------------------------
@@ -328,8 +332,7 @@ void RouterNode::OnCallClosed(const CallClosed& closed, Time now) {
 }
 
 void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& status, Time now) {
-  if (sequence.finished) return;  // It owes a score that the prefill call brings.
-  if (IsRefusal(status)) {
+  if (IsRefusal(status) && sequence.state != State::kDecoding) {
     Requeue(sequence, sequence.decode.worker, now);
   } else if (status.ok()) {
     Fail(sequence, absl::InternalError("a decode worker ended a call before its last token"));
@@ -351,9 +354,15 @@ void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& st
   } else if (status.ok() && !sequence.prefilled) {
     Fail(sequence, absl::InternalError("a prefill worker ended a call before its first token"));
   } else if (status.ok()) {
-    // The decode worker verified it: its tokens follow, or its call closes. A queued sequence has
-    // given that worker up, and holds nothing now.
-    if (sequence.state == State::kQueued) Enqueue(sequence, now);
+    // A decode worker has verified it: its tokens follow. A queued sequence has given that worker
+    // up and holds nothing now; one that has asked for a Send to another is too late, and finds
+    // out.
+    if (sequence.state == State::kQueued) {
+      Enqueue(sequence, now);
+    } else if (sequence.state == State::kPrefilling) {
+      sequence.act_by = now + options_.verdict_limit;
+      Rewatch(sequence);
+    }
   } else {
     LosePrefill(sequence, status, now);
   }

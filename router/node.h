@@ -36,6 +36,7 @@ struct RouterNodeOptions {
   Duration answer_limit = std::chrono::milliseconds(4500);  // To a Decode call or Rebind.
   Duration hold_limit = std::chrono::seconds(2);  // Of one side's KV while the other is sought.
   Duration judge_delay = std::chrono::milliseconds(20);  // From a lost call to the question why.
+  Duration verdict_limit = std::chrono::seconds(2);      // From P's "sent" to D's first token.
   Duration blame_time = std::chrono::seconds(10);        // Of a pair whose transfer failed.
   int32_t max_moves = 8;       // Of one sequence, away from lost, hung or draining workers.
   int32_t max_retries = 2;     // Of one sequence, after failures of workers believed healthy.
@@ -98,6 +99,7 @@ class RouterNode : public Node {
     int32_t worker = 0;
     Incarnation incarnation = 0;
     absl::Status status;
+    Time at{};
   };
   struct SequenceState {
     SequenceId id;
@@ -109,6 +111,7 @@ class RouterNode : public Node {
     Side prefill;
     Side decode;
     std::vector<int32_t> emitted;
+    uint64_t group = 0;       // Of the workers of its last attempt.
     int32_t base = 0;         // Tokens, of prompt and emitted, that this attempt prefills.
     bool owes_score = false;  // Prompt log probabilities have not been emitted.
     bool prefilled = false;   // The Prefill call has computed its prompt.
@@ -118,8 +121,9 @@ class RouterNode : public Node {
     std::vector<Incarnation> lost;  // Moved away from these.
     int32_t moves = 0;
     int32_t retries = 0;
-    bool recovering = false;  // Counted in num_recovering_.
-    Time ready_at{};          // Queued: not given to workers before.
+    bool recovering = false;      // Counted in num_recovering_.
+    Time ready_at{};              // Queued: not given to workers before.
+    Time no_pair_since = kNever;  // Queued, and no pair is usable since then.
     Time last_progress{};
     Time act_by = kNever;      // An answer or the other side must have come by then.
     Time hold_until = kNever;  // While one side is held and the other sought.
@@ -140,25 +144,27 @@ class RouterNode : public Node {
   // Clients.
   void OnSubmit(ClientSubmit submit, Time now);
   absl::Status Admissible(const ValidRequest& body) const;
-  void OnStop(const ClientStop& stop);
+  void OnStop(const ClientStop& stop, Time now);
   void EndRequest(uint64_t request, absl::Status status);
   // Workers.
   void OnWorkerEvent(WorkerEventReceived received, Time now);
   void OnReserved(SequenceState& sequence, const ReservedEvent& event, Time now);
-  void OnPrefilled(SequenceState& sequence, PrefilledEvent event);
+  void OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time now);
   void OnDecoding(SequenceState& sequence);
-  void OnTokens(SequenceState& sequence, TokensEvent event);
+  void OnTokens(SequenceState& sequence, TokensEvent event, Time now);
   void OnCallClosed(const CallClosed& closed, Time now);
   void OnDecodeClosed(SequenceState& sequence, const absl::Status& status, Time now);
   void OnPrefillClosed(SequenceState& sequence, const absl::Status& status, Time now);
   // Recovery (recovery.cc).
   void OnHandoffFailed(SequenceState& sequence, Time now);
   void RebindTo(SequenceState& sequence, Incarnation prefill, Time now);
-  void AddLoss(SequenceState& sequence, const Side& side, absl::Status why);
+  void AddLoss(SequenceState& sequence, const Side& side, absl::Status why, Time now);
   void LoseDecode(SequenceState& sequence, absl::Status why, Time now);
   void LosePrefill(SequenceState& sequence, absl::Status why, Time now);
   void Enqueue(SequenceState& sequence, Time now);
-  bool Judge(SequenceState& sequence, Time now);
+  void Unqueue(const SequenceState& sequence);
+  enum class Verdict : uint8_t { kGoOn, kWait, kFailed };
+  Verdict Judge(SequenceState& sequence, Time now);
   void FenceHungWorkers(Time now);
   bool HasOther(const Side& side) const;
   void CheckWatch(uint64_t counter, Time now);
@@ -168,7 +174,8 @@ class RouterNode : public Node {
   void Dispatch(Time now);
   bool Assign(SequenceState& sequence, Time now);
   RoutingSnapshot SnapshotFor(const SequenceState& sequence, const RouteNeed& need, Time now) const;
-  bool AwaitWorkers(const SequenceState& sequence, Time now);
+  bool MayGo(SequenceState& sequence, Time now);
+  bool AwaitWorkers(SequenceState& sequence, Time now);
   std::optional<Route> Choose(const SequenceState& sequence, const RouteNeed& need, Time now);
   void OpenDecode(SequenceState& sequence, Time now);
   void OpenPrefill(SequenceState& sequence, std::optional<HandoffTarget> handoff, Time now);
@@ -178,7 +185,8 @@ class RouterNode : public Node {
   void ReleaseTokens(Side& side);
   void ReleaseAll(SequenceState& sequence);
   void EndRecovering(SequenceState& sequence);
-  void FinishIfDone(SequenceState& sequence);
+  void FinishIfDone(SequenceState& sequence, Time now);
+  void AwaitScore(SequenceState& sequence, Time now);
   void Fail(const SequenceState& sequence, absl::Status status);
   bool Holds(const SequenceState& sequence) const {
     return sequence.prefill.call != 0 || sequence.decode.call != 0;
@@ -200,12 +208,13 @@ class RouterNode : public Node {
 
   std::map<uint64_t, RequestState> requests_;
   std::map<uint64_t, SequenceState> sequences_;  // By counter.
-  std::set<QueueKey> queue_;
+  std::set<QueueKey> queue_;                     // Queued sequences that hold nothing.
+  std::set<QueueKey> holders_;                   // Queued sequences that hold one side.
   absl::flat_hash_map<CallId, uint64_t> calls_;  // Open calls -> sequence counter.
   Deadlines<uint64_t> deadlines_;                // Of requests.
   Deadlines<uint64_t> watches_;                  // Of sequences with open calls.
   Time retry_at_ = kNever;
-  Time no_worker_since_ = kNever;
+  Time wake_due_ = kNever;        // When the last step asked to be woken.
   std::map<Route, Time> blamed_;  // Pairs, until when.
   double retry_credit_ = 0;       // Retries that the budget allows now.
   int32_t num_recovering_ = 0;

@@ -9,17 +9,18 @@ namespace baton {
 
 // ---- Losses ------------------------------------------------------------------------------------
 
-void RouterNode::AddLoss(SequenceState& sequence, const Side& side, absl::Status why) {
+void RouterNode::AddLoss(SequenceState& sequence, const Side& side, absl::Status why, Time now) {
   const auto is_same = [&](const Loss& loss) { return loss.incarnation == side.incarnation; };
   if (std::ranges::any_of(sequence.losses, is_same)) return;
-  sequence.losses.push_back(
-      {.worker = side.worker, .incarnation = side.incarnation, .status = std::move(why)});
+  sequence.losses.push_back({.worker = side.worker,
+                             .incarnation = side.incarnation,
+                             .status = std::move(why),
+                             .at = now});
 }
 
 void RouterNode::LoseDecode(SequenceState& sequence, absl::Status why, Time now) {
   Drop(sequence.decode);
-  if (sequence.finished) return;  // It owes a score that the prefill call brings.
-  AddLoss(sequence, sequence.decode, std::move(why));
+  AddLoss(sequence, sequence.decode, std::move(why), now);
   Enqueue(sequence, now);
 }
 
@@ -27,7 +28,7 @@ void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now
   Drop(sequence.prefill);
   const bool is_decoding = sequence.state == State::kDecoding;
   if (is_decoding && !sequence.owes_score) return;
-  AddLoss(sequence, sequence.prefill, std::move(why));
+  AddLoss(sequence, sequence.prefill, std::move(why), now);
   const bool awaits_answer =
       sequence.state == State::kReserving || sequence.state == State::kRebinding;
   // The reservation that is on its way decides; nothing was asked of a prefill worker yet.
@@ -44,7 +45,8 @@ void RouterNode::Enqueue(SequenceState& sequence, Time now) {
     if (side->call == 0) ReleaseTokens(*side);
   }
   sequence.state = State::kQueued;
-  queue_.insert(KeyOf(sequence));
+  Unqueue(sequence);
+  (Holds(sequence) ? holders_ : queue_).insert(KeyOf(sequence));
   sequence.ready_at = sequence.losses.empty() ? now : now + options_.judge_delay;
   if (!Holds(sequence)) {
     sequence.hold_until = kNever;
@@ -55,30 +57,38 @@ void RouterNode::Enqueue(SequenceState& sequence, Time now) {
   Rewatch(sequence);
 }
 
-// Was the worker lost, or did it fail although it seems healthy? The first is a move, the second a
-// retry with a budget. False when there have been too many: the request has ended.
-bool RouterNode::Judge(SequenceState& sequence, Time now) {
-  for (const Loss& loss : sequence.losses) {
-    const bool healthy = directory_.IsUp(loss.worker, loss.incarnation) &&
-                         !directory_.at(loss.worker).status.draining;
-    sequence.lost.push_back(loss.incarnation);
-    if (!healthy) {
-      ++counters_.moves;
-      if (++sequence.moves <= options_.max_moves) continue;
-    } else {
-      directory_.Skip(loss.worker, now + options_.retry_delay);
-      const bool in_budget = retry_credit_ >= 1;
-      if (in_budget && ++sequence.retries <= options_.max_retries) {
-        ++counters_.retries;
-        retry_credit_ -= 1;
-        continue;
-      }
+void RouterNode::Unqueue(const SequenceState& sequence) {
+  queue_.erase(KeyOf(sequence));
+  holders_.erase(KeyOf(sequence));
+}
+
+// Was the worker lost, or did it fail although it is healthy? The first is a move, the second a
+// retry with a budget. A worker whose call broke is healthy once it was heard of again.
+RouterNode::Verdict RouterNode::Judge(SequenceState& sequence, Time now) {
+  while (!sequence.losses.empty()) {
+    const Loss& loss = sequence.losses.back();
+    const WorkerDirectory::Worker& worker = directory_.at(loss.worker);
+    const bool is_up = directory_.IsUp(loss.worker, loss.incarnation) && !worker.status.draining;
+    const bool may_be_down = absl::IsUnavailable(loss.status) || absl::IsCancelled(loss.status);
+    if (is_up && may_be_down && worker.last_status <= loss.at) {
+      sequence.ready_at = now + options_.judge_delay;
+      return Verdict::kWait;
     }
-    Fail(sequence, absl::Status(loss.status));
-    return false;
+    const bool in_bounds = is_up ? ++sequence.retries <= options_.max_retries && retry_credit_ >= 1
+                                 : ++sequence.moves <= options_.max_moves;
+    if (!in_bounds) {
+      Fail(sequence, absl::Status(loss.status));
+      return Verdict::kFailed;
+    }
+    ++(is_up ? counters_.retries : counters_.moves);
+    if (is_up) {
+      retry_credit_ -= 1;
+      directory_.Skip(loss.worker, now + options_.retry_delay);
+    }
+    sequence.lost.push_back(loss.incarnation);
+    sequence.losses.pop_back();
   }
-  sequence.losses.clear();
-  return true;
+  return Verdict::kGoOn;
 }
 
 void RouterNode::FenceHungWorkers(Time now) {
@@ -116,6 +126,7 @@ void RouterNode::OnHandoffFailed(SequenceState& sequence, Time now) {
     ++counters_.stale_mail;
     return;
   }
+  sequence.act_by = kNever;
   ++counters_.handoff_failures;
   ++sequence.handoff_failures;
   blamed_[{sequence.prefill.worker, sequence.decode.worker}] = now + options_.blame_time;
@@ -124,7 +135,7 @@ void RouterNode::OnHandoffFailed(SequenceState& sequence, Time now) {
     return RebindTo(sequence, sequence.prefill.incarnation, now);
   }
   if (sequence.handoff_failures == 2) {
-    if (sequence.prefilled && sequence.prefill.call != 0 && HasOther(sequence.decode)) {
+    if (sequence.prefill.call != 0 && HasOther(sequence.decode)) {
       Drop(sequence.decode);
       return Enqueue(sequence, now);
     }
@@ -170,6 +181,10 @@ void RouterNode::Rewatch(SequenceState& sequence) {
 void RouterNode::CheckWatch(uint64_t counter, Time now) {
   SequenceState& sequence = sequences_.at(counter);
   if (sequence.act_by <= now) {
+    if (sequence.state == State::kPrefilling) {
+      if (sequence.decode.call != 0) return OnHandoffFailed(sequence, now);
+      return Fail(sequence, absl::InternalError("a prefill worker ended a call too early"));
+    }
     if (sequence.state != State::kQueued) {
       ++counters_.unanswered;
       return LoseDecode(sequence, absl::UnavailableError("a decode worker did not answer"), now);

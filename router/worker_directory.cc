@@ -8,6 +8,8 @@
 namespace baton {
 namespace {
 
+constexpr int kColdFactor = 8;
+
 // Workers exchange KV and recover for each other only within one group: all that makes the bits.
 uint64_t GroupOf(const HelloInfo& hello) {
   return absl::HashOf(hello.protocol_version, hello.numerics_id, hello.layout_digest,
@@ -71,7 +73,18 @@ Time WorkerDirectory::HungAt(int32_t worker) const {
   if (!w.up || w.hung) return kNever;
   const Time silent = w.last_status + hang_limit_;
   if (!w.status.computing) return silent;
-  return std::min(silent, w.stands_since + std::max(hang_limit_, 20 * w.status.longest_layer));
+  // Before the first layer has ended nobody knows how long one takes.
+  const bool is_cold = w.status.longest_layer == Duration::zero();
+  const Duration patience =
+      is_cold ? kColdFactor * hang_limit_ : std::max(hang_limit_, 20 * w.status.longest_layer);
+  return std::min(silent, w.stands_since + patience);
+}
+
+void WorkerDirectory::Forgive(Time now) {
+  for (Worker& w : workers_) {
+    w.last_status = now;
+    w.stands_since = now;
+  }
 }
 
 Time WorkerDirectory::NextHungAt() const {
@@ -100,6 +113,7 @@ absl::Status WorkerDirectory::Fits(const RouteNeed& need) const {
   int64_t longest = 0;
   for (int32_t p = 0; p < static_cast<int32_t>(workers_.size()); ++p) {
     if (workers_[p].role != Role::kPrefill || !Usable(p)) continue;
+    if (need.group != 0 && workers_[p].group != need.group) continue;
     if (!need.needs_decode) longest = std::max<int64_t>(longest, workers_[p].hello.max_model_len);
     for (int32_t d = 0; need.needs_decode && d < static_cast<int32_t>(workers_.size()); ++d) {
       if (workers_[d].role != Role::kDecode || !Usable(d)) continue;
@@ -126,6 +140,7 @@ RoutingSnapshot WorkerDirectory::Snapshot(const RouteNeed& need, int64_t max_pen
   RoutingSnapshot snapshot{.prompt_tokens = need.prompt_tokens, .needs_decode = need.needs_decode};
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
     const Worker& w = workers_[i];
+    if (need.group != 0 && w.group != need.group) continue;
     if (!Usable(i) || w.skip_until > now || w.hello.max_model_len < need.total_tokens) continue;
     const Candidate candidate = CandidateOf(i);
     if (w.role == Role::kPrefill) {

@@ -16,6 +16,7 @@ struct RouteNeed {
   int32_t prompt_tokens = 0;
   int32_t total_tokens = 0;  // Prompt and answer.
   bool needs_decode = true;
+  uint64_t group = 0;  // Only workers of this compatibility group; 0 = any.
 };
 
 // The router's knowledge of the workers in its static list: who is up, who pairs with whom, how
@@ -64,6 +65,8 @@ class WorkerDirectory {
   // T_hang. kNever if it is down or hung already.
   Time HungAt(int32_t worker) const;
   Time NextHungAt() const;
+  // The router itself stood still: what it has not heard meanwhile says nothing.
+  void Forgive(Time now);
   // Fences it until it moves again. The router's own calls there are the caller's to cancel.
   void MarkHung(int32_t worker);
 

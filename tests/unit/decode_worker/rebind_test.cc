@@ -155,6 +155,18 @@ TEST_F(RebindTest, OldRepeatedAndUnknownOnesAreCountedNoOps) {
   EXPECT_EQ(transport_.expected.size(), 2u);
 }
 
+TEST_F(RebindTest, IsAboutTheLastAttemptBeforeIt) {
+  Open(1, Request(1, 4));
+  DecodeRequest again = Request(1, 4);
+  again.attempt = 2;
+  Open(2, std::move(again));  // The cancel of call 1 is still on its way.
+  const TicketId second = TicketOf(2);
+  Rebind(1, 3, 67);
+  EXPECT_THAT(transport_.aborted, ElementsAre(second));
+  Rebind(1, 3, 67);  // Repeated.
+  EXPECT_THAT(transport_.aborted, ElementsAre(second));
+}
+
 TEST_F(RebindTest, ASecondOneTakesThePlaceOfTheFirstThatWaits) {
   Open(1, Request(1, 10));
   Begin(1);

@@ -88,6 +88,18 @@ TEST_F(SendTest, CallsOffTheTransferThatRunsAndWaitsForItsEnd) {
   EXPECT_EQ(outbox_.Closed(1), Code::kOk);
 }
 
+TEST_F(SendTest, ATransferThatDoesNotEndInTimeEndsTheCallAndKeepsTheBlocks) {
+  Open(1, Request(1, 8));
+  FinishStep();
+  Send(1, 2, 50);
+  now_ += seconds(2);
+  node_.Step(now_);
+  EXPECT_EQ(outbox_.Closed(1), Code::kAborted);
+  EXPECT_EQ(pool_.counts().draining, 2);
+  TransferEnds(1, absl::CancelledError(""));
+  EXPECT_TRUE(node_.idle());
+}
+
 TEST_F(SendTest, ATransferThatWasVerifiedMeanwhileDoesNotEndTheCall) {
   Open(1, Request(1, 8));
   FinishStep();

@@ -164,14 +164,40 @@ TEST_F(WorkerDirectoryTest, SilenceForTheHangLimitIsHanging) {
 
 TEST_F(WorkerDirectoryTest, ACounterThatStandsWhileWorkRunsIsHangingHoweverOftenItIsHeardOf) {
   AllUp();
-  for (int64_t ms = 0; ms <= 2400; ms += 400) {
-    directory_.OnStatus(2, {.incarnation = 12, .progress = 7, .computing = true}, At(ms));
-  }
+  WorkerStatus status{.incarnation = 12, .progress = 7, .computing = true};
+  status.longest_layer = milliseconds(1);
+  for (int64_t ms = 0; ms <= 2400; ms += 400) directory_.OnStatus(2, status, At(ms));
   EXPECT_EQ(directory_.HungAt(2), At(2500));
-  directory_.OnStatus(2, {.incarnation = 12, .progress = 8, .computing = true}, At(2450));
+  status.progress = 8;
+  directory_.OnStatus(2, status, At(2450));
   EXPECT_EQ(directory_.HungAt(2), At(4950));
-  directory_.OnStatus(2, {.incarnation = 12, .progress = 8, .computing = false}, At(2500));
+  status.computing = false;
+  directory_.OnStatus(2, status, At(2500));
   EXPECT_EQ(directory_.HungAt(2), At(5000));
+}
+
+TEST_F(WorkerDirectoryTest, AColdWorkersFirstLayerMayTakeLonger) {
+  AllUp();
+  const WorkerStatus status{.incarnation = 12, .progress = 0, .computing = true};
+  for (int64_t ms = 0; ms <= 19000; ms += 400) directory_.OnStatus(2, status, At(ms));
+  EXPECT_EQ(directory_.HungAt(2), At(20000));
+}
+
+TEST_F(WorkerDirectoryTest, WhatWasNotHeardWhileTheRouterStoodStillIsForgiven) {
+  AllUp();
+  directory_.Forgive(At(5000));
+  EXPECT_EQ(directory_.HungAt(2), At(7500));
+}
+
+TEST_F(WorkerDirectoryTest, ASequenceThatIsBoundToAGroupFitsNoOther) {
+  AllUp();
+  RouteNeed bound = kNeed;
+  bound.group = directory_.at(0).group;
+  EXPECT_TRUE(directory_.Fits(bound).ok());
+  EXPECT_EQ(Snapshot(bound).decode.size(), 2u);
+  bound.group += 1;
+  EXPECT_EQ(directory_.Fits(bound).code(), Code::kUnavailable);
+  EXPECT_TRUE(Snapshot(bound).decode.empty());
 }
 
 TEST_F(WorkerDirectoryTest, ALayerMayTakeTwentyTimesTheLongestSoFar) {
