@@ -377,7 +377,7 @@ WorkerStatus DecodeNode::Status() const {
 WorkerAudit DecodeNode::Audit(Time now) const {
   static constexpr const char* kNames[] = {"RESERVED", "RECEIVING", "UNBOUND", "RUNNING", "ENDING"};
   WorkerAudit audit{.incarnation = options_.incarnation, .blocks = allocator_.counts()};
-  std::vector<const BlockTable*> tables;
+  std::vector<const BlockTable*> tables = engine_.LeavingTables();
   for (const auto& [call, entry] : entries_) {
     const BlockTable* table =
         entry.sequence != nullptr ? &entry.sequence->blocks : engine_.FindTable(call);

@@ -385,7 +385,7 @@ WorkerStatus PrefillNode::Status() const {
 WorkerAudit PrefillNode::Audit(Time now) const {
   static constexpr const char* kNames[] = {"WAITING", "COMPUTING", "SENDING", "KEPT", "ENDING"};
   WorkerAudit audit{.incarnation = options_.incarnation, .blocks = allocator_.counts()};
-  std::vector<const BlockTable*> tables;
+  std::vector<const BlockTable*> tables = engine_.LeavingTables();
   for (const auto& [call, entry] : entries_) {
     const BlockTable* table =
         entry.sequence != nullptr ? &entry.sequence->blocks : engine_.FindTable(call);

@@ -20,7 +20,9 @@ Engine::Engine(const EngineOptions& options, std::vector<int32_t> eos_token_ids,
       eos_token_ids_(std::move(eos_token_ids)),
       allocator_(allocator),
       runner_(runner),
-      budget_(options.step_budget, options.chunk_tokens) {}
+      budget_(options.step_budget, options.chunk_tokens) {
+  if (options.swap_blocks > 0) swap_.emplace(options.swap_blocks, allocator);
+}
 
 void Engine::Add(std::unique_ptr<Sequence> sequence) {
   BATON_CHECK(sequence->num_remaining() > 0);
@@ -36,7 +38,9 @@ std::unique_ptr<Sequence> Engine::Remove(CallId call) {
   keys_.erase(it);
   Sequences& home = running_.contains(key) ? running_ : preempted_;
   auto node = home.extract(key);
-  if (std::ranges::find(row_calls_, call) == row_calls_.end()) return std::move(node.mapped());
+  const bool in_step =
+      std::ranges::find(row_calls_, call) != row_calls_.end() || (swap_ && swap_->IsMovingIn(call));
+  if (!in_step) return std::move(node.mapped());
   // The runner may still write its blocks: hold them until the step has ended.
   allocator_.MarkDraining(node.mapped()->blocks);
   removed_.emplace(call, std::move(node.mapped()));
@@ -51,6 +55,13 @@ const BlockTable* Engine::FindTable(CallId call) const {
   return it != running_.end() ? &it->second->blocks : &preempted_.at(key->second)->blocks;
 }
 
+std::vector<const BlockTable*> Engine::LeavingTables() const {
+  std::vector<const BlockTable*> tables;
+  if (!swap_) return tables;
+  for (const BlockTable& table : swap_->leaving()) tables.push_back(&table);
+  return tables;
+}
+
 int64_t Engine::queued_tokens() const {
   int64_t tokens = 0;
   for (const auto& [key, sequence] : running_) tokens += sequence->num_remaining();
@@ -62,26 +73,45 @@ void Engine::ResumePreempted() {
   while (!preempted_.empty()) {
     auto oldest = preempted_.begin();
     Sequence& sequence = *oldest->second;
-    BlockTable table =
-        allocator_.Match(sequence.tenant, sequence.tokens, sequence.num_tokens() - 1);
-    const int32_t missing = allocator_.BlocksFor(sequence.num_tokens()) - table.size();
-    // Room for each running sequence's next block, or the resumed one is preempted straight away.
-    const int32_t headroom = static_cast<int32_t>(running_.size());
-    if (allocator_.num_available() < missing + headroom || !allocator_.Grow(table, missing)) {
+    if (!TakeBlocks(sequence)) {
       // Nobody overtakes: the oldest waits for enough blocks, and the younger behind it.
-      table.Release();
       if (reclaim_) reclaim_(oldest->first, /*alone=*/running_.empty());
       return;
     }
-    sequence.num_computed = table.num_sealed() * allocator_.block_size();
-    sequence.blocks = std::move(table);
     running_.insert(preempted_.extract(oldest));
   }
 }
 
+// Gives a preempted sequence blocks for all its tokens: with what is cached, or what was swapped
+// out, in the leading ones.
+bool Engine::TakeBlocks(Sequence& sequence) {
+  BlockTable table = allocator_.Match(sequence.tenant, sequence.tokens, sequence.num_tokens() - 1);
+  if (table.num_sealed() * allocator_.block_size() < sequence.num_host_tokens) table.Release();
+  const int32_t missing = allocator_.BlocksFor(sequence.num_tokens()) - table.size();
+  // Room for each running sequence's next block, or the resumed one is preempted straight away.
+  const int32_t headroom = static_cast<int32_t>(running_.size());
+  if (allocator_.num_available() < missing + headroom || !allocator_.Grow(table, missing)) {
+    return false;
+  }
+  sequence.num_computed = table.num_sealed() * allocator_.block_size();
+  sequence.blocks = std::move(table);
+  if (sequence.num_host_tokens > sequence.num_computed) {
+    swap_->MoveIn(sequence);
+  } else {
+    sequence.num_host_tokens = 0;
+    sequence.host_blocks.Release();
+  }
+  return true;
+}
+
 void Engine::Preempt(Sequences::iterator victim) {
-  victim->second->blocks.Release();
-  victim->second->num_computed = 0;
+  Sequence& sequence = *victim->second;
+  if (swap_ && swap_->MoveOut(sequence)) {
+    ++num_swaps_;
+  } else {
+    sequence.blocks.Release();
+    sequence.num_computed = 0;
+  }
   preempted_.insert(running_.extract(victim));
   ++num_preemptions_;
 }
@@ -92,6 +122,7 @@ bool Engine::EnsureBlocks(Sequence& sequence) {
   const int32_t missing = allocator_.BlocksFor(sequence.num_tokens()) - sequence.blocks.size();
   if (missing <= 0) return true;
   while (!allocator_.Grow(sequence.blocks, missing)) {
+    if (swap_ && swap_->frees_soon()) return false;
     const bool alone = running_.size() == 1;
     if (reclaim_ && reclaim_(AgeOf(sequence), alone)) return false;
     // Alone: what it lacks is held by older or draining entries, and comes back with them.
@@ -178,7 +209,8 @@ void Engine::StartStep(Time now) {
     plan->rows.push_back(MakeRow(*sequence, 1));
     calls.push_back(sequence->call);
   }
-  if (plan->rows.empty()) return;
+  const bool has_moves = swap_ && swap_->AddTo(*plan);
+  if (plan->rows.empty() && !has_moves) return;
   plan->step = next_step_++;
   row_calls_ = std::move(calls);
   step_started_ = now;
@@ -218,6 +250,25 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, RowResult result,
   return progress;
 }
 
+// The step failed: what it moved is computed again.
+void Engine::VoidMoves() {
+  const auto find = [this](CallId call, Sequences& home) -> Sequence* {
+    auto key = keys_.find(call);
+    if (key == keys_.end()) return nullptr;
+    auto it = home.find(key->second);
+    return it == home.end() ? nullptr : it->second.get();
+  };
+  for (CallId call : swap_->moving_out()) {
+    Sequence* sequence = find(call, preempted_);
+    if (sequence == nullptr) continue;
+    sequence->host_blocks.Release();
+    sequence->num_host_tokens = 0;
+  }
+  for (CallId call : swap_->moving_in()) {
+    if (Sequence* sequence = find(call, running_)) sequence->num_computed = 0;
+  }
+}
+
 std::vector<SequenceProgress> Engine::OnStepDone(StepDone done, Time now) {
   std::vector<SequenceProgress> all;
   if (plan_ == nullptr || done.step != plan_->step) return all;
@@ -233,7 +284,18 @@ std::vector<SequenceProgress> Engine::OnStepDone(StepDone done, Time now) {
     RowResult result = done.status.ok() ? std::move(done.rows[i]) : RowResult{};
     all.push_back(ApplyRow(row, std::move(result), done.status));
   }
-  if (done.status.ok()) budget_.Record(num_tokens, now - step_started_);
+  if (swap_) {
+    // Removed while it was moved in, and no row of the step.
+    for (CallId call : swap_->moving_in()) {
+      auto it = removed_.find(call);
+      if (it == removed_.end()) continue;
+      all.push_back({.call = call, .released = std::move(it->second)});
+      removed_.erase(it);
+    }
+    if (!done.status.ok()) VoidMoves();
+    swap_->OnStepDone();
+  }
+  if (done.status.ok() && num_tokens > 0) budget_.Record(num_tokens, now - step_started_);
   plan_.reset();
   row_calls_.clear();
   return all;

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/engine/sequence.h"
 #include "common/engine/step_budget.h"
+#include "common/engine/swap_space.h"
 #include "common/kv_cache/block_allocator.h"
 #include "common/model/model_runner.h"
 
@@ -20,6 +21,9 @@ struct EngineOptions {
   int32_t chunk_tokens = 2048;        // Cap of one step's tokens over all rows.
   int32_t max_batch_sequences = 256;  // Cap of one step's rows.
   Duration step_budget = std::chrono::milliseconds(250);
+  // Blocks in host memory for preempted sequences; 0 = they are computed again. Worth it when
+  // copying K/V is faster than computing it: long contexts, large models.
+  int32_t swap_blocks = 0;
 };
 
 // What a step did to one sequence.
@@ -32,7 +36,8 @@ struct SequenceProgress {
 };
 
 // The scheduler that both workers share: builds mixed batches of decode rows and prefill chunks,
-// grows tables block by block, preempts the youngest by recompute when blocks run out. One step in
+// grows tables block by block, preempts the youngest when blocks run out: its K/V is swapped out to
+// host memory while there is room, else computed again. One step in
 // flight at a time. One thread (the node's).
 class Engine {
  public:
@@ -62,6 +67,8 @@ class Engine {
 
   // The blocks of a sequence that is here, also of one that waits for the step's end; else null.
   const BlockTable* FindTable(CallId call) const;
+  // Of swapped-out sequences, until the step that copies them has ended.
+  std::vector<const BlockTable*> LeavingTables() const;
 
   // The step in flight, or null.
   const StepPlan* step_in_flight() const { return plan_.get(); }
@@ -70,6 +77,7 @@ class Engine {
   size_t num_running() const { return running_.size(); }
   size_t num_preempted() const { return preempted_.size(); }
   int64_t num_preemptions() const { return num_preemptions_; }
+  int64_t num_swaps() const { return num_swaps_; }  // Of the preemptions.
   // Tokens that wait to be computed, over all sequences.
   int64_t queued_tokens() const;
 
@@ -79,6 +87,8 @@ class Engine {
   void ResumePreempted();
   bool EnsureBlocks(Sequence& sequence);
   void Preempt(Sequences::iterator victim);
+  bool TakeBlocks(Sequence& sequence);
+  void VoidMoves();
   std::vector<Sequence*> PickDecodes(int32_t budget);
   StepRow MakeRow(const Sequence& sequence, int32_t num_tokens) const;
   SequenceProgress ApplyRow(const StepRow& row, RowResult result, const absl::Status& status);
@@ -90,8 +100,9 @@ class Engine {
   Reclaim reclaim_;
   StepBudget budget_;
 
-  Sequences running_;    // Oldest first.
-  Sequences preempted_;  // Hold no blocks.
+  std::optional<SwapSpace> swap_;  // Outlives the sequences, which may hold its blocks.
+  Sequences running_;              // Oldest first.
+  Sequences preempted_;            // Hold no device blocks.
   absl::flat_hash_map<CallId, AgeKey> keys_;
   std::vector<CallId> row_calls_;  // Of the step in flight, in row order.
   absl::flat_hash_map<CallId, std::unique_ptr<Sequence>> removed_;  // In the step in flight.
@@ -100,6 +111,7 @@ class Engine {
   uint64_t next_step_ = 1;
   AgeKey last_decoded_;  // Decode rows rotate when they exceed the budget.
   int64_t num_preemptions_ = 0;
+  int64_t num_swaps_ = 0;
 };
 
 }  // namespace baton

@@ -28,6 +28,8 @@ struct Sequence {
   bool score_only = false;    // Leaves the engine when its prompt is computed, samples nothing.
   int32_t num_computed = 0;   // Leading tokens whose K/V the blocks hold.
   BlockTable blocks;
+  BlockTable host_blocks;       // While preempted, if its K/V was swapped out.
+  int32_t num_host_tokens = 0;  // Leading tokens whose K/V those hold.
 
   int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
   int32_t num_emitted() const { return num_tokens() - prompt_length; }

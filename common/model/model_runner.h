@@ -23,21 +23,29 @@ struct SamplingContext {
 // are computed, their K/V written to the cache first and then attended to.
 struct StepRow {
   SequenceId sequence;
-  std::vector<int32_t> tokens;      // [>= 1]
-  int32_t context_len = 0;          // Tokens whose K/V the cache holds already.
+  std::vector<int32_t> tokens;       // [>= 1]
+  int32_t context_len = 0;           // Tokens whose K/V the cache holds already.
   std::vector<BlockId> block_table;  // Covers context_len + tokens.size() tokens.
-  bool sample = false;              // Sample the token that follows this row's last token.
+  bool sample = false;               // Sample the token that follows this row's last token.
   std::shared_ptr<const SamplingContext> sampling;
-  std::vector<int32_t> emitted;     // Tokens produced so far; filled only when penalties or
-                                    // min_tokens need them and sample is set.
-  int32_t num_emitted = 0;          // Tokens produced before this step.
+  std::vector<int32_t> emitted;  // Tokens produced so far; filled only when penalties or
+                                 // min_tokens need them and sample is set.
+  int32_t num_emitted = 0;       // Tokens produced before this step.
+};
+
+// A whole block of K/V, all layers, from one pool to another.
+struct BlockMove {
+  BlockId source = -1;
+  BlockId destination = -1;
 };
 
 // Everything a forward pass needs; self-contained, so that the node may go on changing its
 // sequences while it runs. Rows that prefill come first.
 struct StepPlan {
   uint64_t step = 0;
-  std::vector<StepRow> rows;
+  std::vector<StepRow> rows;        // May be empty when there are moves.
+  std::vector<BlockMove> swap_out;  // Device to host, before anything else.
+  std::vector<BlockMove> swap_in;   // Host to device, then.
 };
 
 // What one row of a step produced.
@@ -55,7 +63,8 @@ struct LayerDone {
   int32_t layer = 0;
 };
 
-// A step has ended. With an error no row has produced anything and K/V of its tokens is undefined.
+// A step has ended. With an error no row has produced anything, and K/V of its tokens and of its
+// moves is undefined.
 struct StepDone {
   uint64_t step = 0;
   absl::Status status;
@@ -82,11 +91,11 @@ class RunnerSink {
 
 // What the engine and hello need to know of a loaded model.
 struct ModelInfo {
-  std::string numerics_id;      // Kernel set, order version, compute and KV dtypes, TP size.
+  std::string numerics_id;  // Kernel set, order version, compute and KV dtypes, TP size.
   KvLayout layout;
-  uint64_t model_digest = 0;    // Config, tensor table and weight bytes.
+  uint64_t model_digest = 0;  // Config, tensor table and weight bytes.
   int32_t vocab_size = 0;
-  int32_t max_model_len = 0;    // Positions the model supports.
+  int32_t max_model_len = 0;           // Positions the model supports.
   std::vector<int32_t> eos_token_ids;  // From generation_config.json, else config.json.
 };
 
