@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/process/command_line.h"
+#include "deploy/cli/audit.h"
 #include "deploy/cli/bench.h"
 #include "deploy/cli/complete.h"
 #include "deploy/cli/doctor.h"
@@ -112,6 +113,19 @@ void AddStatus(CLI::App& root, StatusOptions& o, Command& command) {
   app->callback([&] { command = [&o] { return ShowStatus(o); }; });
 }
 
+void AddAudit(CLI::App& root, AuditOptions& o, Command& command) {
+  CLI::App* app = root.add_subcommand(
+      "audit",
+      "Show every call that holds KV blocks and its owner, the router of --dir. Exit code: 0 all "
+      "have one, 1 some have none in two looks, 2 not all servers could be asked");
+  AddDir(app, o.dir);
+  app->add_flag("--json", o.json, "For programs");
+  app->add_option("--interval-s", o.interval_s, "Between the two looks, seconds")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  app->callback([&] { command = [&o] { return Audit(o); }; });
+}
+
 void AddBench(CLI::App& root, BenchOptions& o, Command& command) {
   CLI::App* app = root.add_subcommand("bench", "Measure latency under an open-loop load");
   AddDir(app, o.dir);
@@ -172,6 +186,7 @@ int RunCommandLine(int argc, char** argv) {
   RestartOptions restart;
   CompleteOptions complete;
   StatusOptions status;
+  AuditOptions audit;
   BenchOptions bench;
   DoctorOptions doctor;
   Command command;
@@ -180,6 +195,7 @@ int RunCommandLine(int argc, char** argv) {
   AddRestart(root, restart, command);
   AddComplete(root, complete, command);
   AddStatus(root, status, command);
+  AddAudit(root, audit, command);
   AddBench(root, bench, command);
   AddDoctor(root, doctor, command);
   try {

@@ -63,7 +63,7 @@ EDGES = {
                           "common/telemetry"] + BASE,
     "router/openai": ["router", "router/generation", "router/text", "common/http", "common/node",
                       "common/model", "common/telemetry"] + BASE,
-    "deploy/cli": BASE + ["common/process"],
+    "deploy/cli": BASE + ["common/process", "common/node", "common/rpc"],
 }
 
 BANNED = {
@@ -96,6 +96,7 @@ UNTESTED = {
     "common/transport/tcp/incoming_link.cc": "tests/transport: contract, faults, hostile clients",
     "common/transport/tcp/progress_loop.cc": "tests/transport: contract, faults, hostile clients",
     "common/transport/tcp/tcp_kv_transport.cc": "tests/transport: contract, faults, hostile clients",
+    "deploy/cli/audit.cc": "tests/cluster/audit_test.py; what it decides is in audit_report.cc",
     "kernels/cpu/gemm.cc": "the products of attention: tests/kernels/cpu/attention_test.cc",
     "deploy/cli/clock.cc": "one call of the steady clock",
     "deploy/cli/command_line.cc": "tests/cluster/supervisor_test.py runs every command by it",

@@ -1,0 +1,181 @@
+#include "deploy/cli/audit_report.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace baton::cli {
+namespace {
+
+using nlohmann::json;
+
+// What makes a call on a worker the same one in both samples.
+using CallKey = std::tuple<Incarnation, SequenceId, Attempt>;
+
+std::string Hex(Incarnation incarnation) { return absl::StrFormat("%016x", incarnation); }
+
+std::string StringOr(const json& object, const char* key) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
+}
+
+AuditedCall FindOwner(const AuditSample& sample, const AuditedWorker& worker,
+                      const HeldCall& call) {
+  const auto refuse = [&](std::string reason) {
+    return AuditedCall{.call = call, .owner = "", .reason = std::move(reason)};
+  };
+  const auto sequence = sample.sequences.find(ToString(call.sequence));
+  if (sequence == sample.sequences.end()) return refuse("no router knows the sequence");
+  const OwnedSequence& owned = sequence->second;
+  const std::string& process = worker.role == "prefill" ? owned.prefill : owned.decode;
+  if (process != Hex(worker.held.incarnation)) {
+    return refuse(absl::StrCat("the router has no ", worker.role, " call open here"));
+  }
+  if (call.attempt > owned.attempt) {
+    return refuse(absl::StrCat("the router is at attempt ", owned.attempt));
+  }
+  const bool is_superseded =
+      std::any_of(worker.held.calls.begin(), worker.held.calls.end(), [&](const HeldCall& other) {
+        return other.sequence == call.sequence && other.attempt > call.attempt &&
+               other.attempt <= owned.attempt;
+      });
+  if (is_superseded) return refuse("the worker has a newer call for the sequence");
+  return {.call = call, .owner = owned.state, .reason = ""};
+}
+
+std::set<CallKey> CallsWithoutOwner(const AuditSample& sample) {
+  std::set<CallKey> keys;
+  for (const AuditedWorker& worker : sample.workers) {
+    for (const HeldCall& call : worker.held.calls) {
+      if (!FindOwner(sample, worker, call).owner.empty()) continue;
+      keys.emplace(worker.held.incarnation, call.sequence, call.attempt);
+    }
+  }
+  return keys;
+}
+
+int32_t UnownedBlocks(const AuditSample& sample, Incarnation incarnation) {
+  for (const AuditedWorker& worker : sample.workers) {
+    if (worker.held.incarnation == incarnation) return worker.held.num_unowned;
+  }
+  return 0;
+}
+
+std::string OwnerText(const AuditedCall& call) {
+  if (!call.owner.empty()) return call.owner;
+  return absl::StrCat(call.is_leak ? "NONE: " : "settling: ", call.reason);
+}
+
+}  // namespace
+
+absl::Status AddRouterAudit(const json& answer, AuditSample* sample) {
+  const auto refuse = [] {
+    return absl::InvalidArgumentError("the router's /audit is not an audit of this version");
+  };
+  if (!answer.is_object() || !answer.contains("sequences") || !answer["sequences"].is_array()) {
+    return refuse();
+  }
+  std::map<std::string, OwnedSequence> sequences;
+  for (const json& entry : answer["sequences"]) {
+    const std::string id = entry.is_object() ? StringOr(entry, "sequence") : "";
+    if (id.empty() || !entry.contains("attempt") || !entry["attempt"].is_number_unsigned()) {
+      return refuse();
+    }
+    sequences[id] = {.attempt = entry["attempt"].get<uint32_t>(),
+                     .state = StringOr(entry, "state"),
+                     .prefill = StringOr(entry, "prefill"),
+                     .decode = StringOr(entry, "decode")};
+    if (sequences[id].state.empty()) return refuse();
+  }
+  sample->sequences.merge(sequences);
+  return absl::OkStatus();
+}
+
+AuditReport Reconcile(const AuditSample& before, const AuditSample& now) {
+  const std::set<CallKey> suspects = CallsWithoutOwner(before);
+  AuditReport report;
+  for (const AuditedWorker& worker : now.workers) {
+    WorkerReport one{.worker = worker, .calls = {}};
+    for (const HeldCall& call : worker.held.calls) {
+      AuditedCall audited = FindOwner(now, worker, call);
+      audited.is_leak = audited.owner.empty() &&
+                        suspects.contains({worker.held.incarnation, call.sequence, call.attempt});
+      report.leaked_calls += audited.is_leak ? 1 : 0;
+      one.calls.push_back(std::move(audited));
+    }
+    one.leaked_blocks =
+        std::min(worker.held.num_unowned, UnownedBlocks(before, worker.held.incarnation));
+    report.leaked_blocks += one.leaked_blocks;
+    report.workers.push_back(std::move(one));
+  }
+  return report;
+}
+
+std::string AuditTable(const AuditReport& report) {
+  std::string text = absl::StrFormat("%-11s %-10s %-22s %7s %6s %8s  %s\n", "worker", "state",
+                                     "sequence", "attempt", "blocks", "age", "owner");
+  int num_calls = 0;
+  for (const WorkerReport& one : report.workers) {
+    for (const AuditedCall& audited : one.calls) {
+      const HeldCall& call = audited.call;
+      ++num_calls;
+      absl::StrAppend(
+          &text, absl::StrFormat("%-11s %-10s %-22s %7d %6d %7.1fs  %s\n", one.worker.name,
+                                 call.state, ToString(call.sequence), call.attempt, call.num_blocks,
+                                 ToSeconds(call.age), OwnerText(audited)));
+    }
+    if (one.leaked_blocks == 0) continue;
+    absl::StrAppend(&text, absl::StrFormat("%-11s %-10s %-22s %7s %6d %8s  %s\n", one.worker.name,
+                                           "-", "-", "-", one.leaked_blocks, "-",
+                                           "NONE: no call of the worker holds them"));
+  }
+  if (report.ok()) {
+    return absl::StrCat(text, "OK: ", num_calls, " calls on ", report.workers.size(),
+                        " workers, no block without owner\n");
+  }
+  return absl::StrCat(text, report.leaked_calls + report.leaked_blocks,
+                      " without owner: ", report.leaked_calls, " calls, and ", report.leaked_blocks,
+                      " blocks that no call holds\n");
+}
+
+json AuditJson(const AuditReport& report) {
+  json workers = json::array();
+  for (const WorkerReport& one : report.workers) {
+    json calls = json::array();
+    for (const AuditedCall& audited : one.calls) {
+      const HeldCall& call = audited.call;
+      calls.push_back({{"sequence", ToString(call.sequence)},
+                       {"attempt", call.attempt},
+                       {"state", call.state},
+                       {"blocks", call.num_blocks},
+                       {"transfer_open", call.transfer_open},
+                       {"age_s", ToSeconds(call.age)},
+                       {"owner", audited.owner.empty() ? json() : json(audited.owner)},
+                       {"reason", audited.reason},
+                       {"leak", audited.is_leak}});
+    }
+    const BlockCounts& blocks = one.worker.held.blocks;
+    workers.push_back({{"name", one.worker.name},
+                       {"role", one.worker.role},
+                       {"incarnation", Hex(one.worker.held.incarnation)},
+                       {"blocks",
+                        {{"free", blocks.free},
+                         {"cached", blocks.cached},
+                         {"reserved", blocks.reserved},
+                         {"filling", blocks.filling},
+                         {"ready", blocks.ready},
+                         {"draining", blocks.draining}}},
+                       {"leaked_blocks", one.leaked_blocks},
+                       {"calls", std::move(calls)}});
+  }
+  return {{"ok", report.ok()},
+          {"leaked_calls", report.leaked_calls},
+          {"leaked_blocks", report.leaked_blocks},
+          {"workers", std::move(workers)}};
+}
+
+}  // namespace baton::cli

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""`baton audit` on a running cluster: owners are found, and what has none is named.
+
+Usage: audit_test.py PATH_OF_BATON [unittest arguments]
+"""
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from running_cluster import MODEL, RunningCluster
+
+BATON = None
+LONG = dict(prompt="And it came to pass", max_tokens=1500, temperature=0, ignore_eos=True)
+
+
+@contextlib.contextmanager
+def second_router(cluster):
+    """A router that the cluster's own knows nothing of, on the same workers; its URL."""
+    ready = cluster.dir / "second-router.json"
+    ready.unlink(missing_ok=True)
+    command = [cluster.baton_path.parent / "baton-router", "--model", MODEL, "--http-port", "0",
+               "--grpc-port", "0", "--ready-file", ready]
+    for worker in cluster.workers():
+        command += ["--" + worker["role"], worker["address"]]
+    with open(cluster.dir / "logs" / "second-router.log", "w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while not ready.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield json.loads(ready.read_text())["http_url"]
+    finally:
+        process.kill()
+        process.wait()
+
+
+class AuditTest(unittest.TestCase):
+    def audit(self, cluster, *arguments):
+        done = cluster.baton("audit", "--json", *arguments, check=False)
+        return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+
+    def test_every_block_in_use_has_its_router_as_owner(self):
+        with RunningCluster(BATON, "audit", prefill=1, decode=2) as cluster:
+            stream = cluster.open_stream("/v1/completions", **LONG)
+            next(stream)
+            code, report = self.audit(cluster)
+            self.assertEqual(code, 0, report)
+            calls = [call for worker in report["workers"] for call in worker["calls"]]
+            self.assertIn(("RUNNING", "DECODING"), [(c["state"], c["owner"]) for c in calls])
+            self.assertGreater(sum(call["blocks"] for call in calls), 0)
+            last_line = cluster.baton("audit").stdout.splitlines()[-1]
+            self.assertRegex(last_line, "^OK: ")
+            stream.close()
+
+    def test_call_of_a_router_that_is_not_of_the_cluster_has_no_owner(self):
+        with RunningCluster(BATON, "audit") as cluster, second_router(cluster) as url:
+            own, cluster.url = cluster.url, url
+            self.await_ready(cluster)
+            stream = cluster.open_stream("/v1/completions", **LONG)
+            next(stream)
+            cluster.url = own
+            code, report = self.audit(cluster, "--interval-s", "0.2")
+            self.assertEqual(code, 1, report)
+            leaks = [call for worker in report["workers"] for call in worker["calls"]
+                     if call["leak"]]
+            self.assertIn("no router knows the sequence", [call["reason"] for call in leaks])
+            table = cluster.baton("audit", "--interval-s", "0.2", check=False)
+            self.assertEqual(table.returncode, 1)
+            self.assertRegex(table.stdout.splitlines()[-1], "^[1-9][0-9]* without owner: ")
+            stream.close()
+
+    def await_ready(self, cluster):
+        deadline = time.monotonic() + 60
+        while cluster.request("GET", "/ready")[0] != 200 and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def test_server_that_does_not_answer_is_named(self):
+        with RunningCluster(BATON, "audit") as cluster:
+            victim = cluster.workers("decode")[0]["pid"]
+            os.kill(victim, signal.SIGSTOP)
+            try:
+                code, text = self.audit(cluster)
+            finally:
+                os.kill(victim, signal.SIGCONT)
+            self.assertEqual(code, 2)
+            self.assertIn("decode-0 did not tell what it holds", text)
+        done = cluster.baton("audit", check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no cluster is running", done.stderr)
+
+
+if __name__ == "__main__":
+    BATON = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main(verbosity=2)
