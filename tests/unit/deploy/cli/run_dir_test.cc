@@ -21,14 +21,17 @@ class RunDirTest : public testing::Test {
 };
 
 RunState StateOfThisProcess() {
-  RunState state{.supervisor = *IdentifyProcess(getpid()), .ready = true, .model = "/m"};
-  state.servers.push_back({.name = "router",
-                           .role = "router",
-                           .process = {.pid = 1, .start_ticks = 2, .boot_id = "b"},
-                           .address = "127.0.0.1:1",
-                           .http_url = "http://127.0.0.1:2",
-                           .incarnation = 18446744073709551615u,
-                           .exited = "exit code 1"});
+  RunState state{
+      .supervisor = *IdentifyProcess(getpid()), .ready = true, .restarts = true, .model = "/m"};
+  ServerRecord& router = state.servers.emplace_back();
+  router.name = "router";
+  router.role = "router";
+  router.process = {.pid = 1, .start_ticks = 2, .boot_id = "b"};
+  router.address = "127.0.0.1:1";
+  router.http_url = "http://127.0.0.1:2";
+  router.incarnation = 18446744073709551615u;
+  router.exited = "exit code 1";
+  router.given_up = true;
   return state;
 }
 
