@@ -49,6 +49,15 @@ BATON_INLINE void Store(float* to, const Vec& v) {
 }
 
 // The first n lanes, n in [0, 16]; the others are zero, resp. not written.
+#if defined(__AVX512F__)
+BATON_INLINE Vec LoadFirst(const float* from, int64_t n) {
+  return {{_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), from)}};
+}
+
+BATON_INLINE void StoreFirst(float* to, const Vec& v, int64_t n) {
+  _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << n) - 1), v.p[0]);
+}
+#else
 BATON_INLINE Vec LoadFirst(const float* from, int64_t n) {
   float lanes[kLanes] = {};
   for (int64_t i = 0; i < n; ++i) lanes[i] = from[i];
@@ -60,6 +69,7 @@ BATON_INLINE void StoreFirst(float* to, const Vec& v, int64_t n) {
   Store(lanes, v);
   for (int64_t i = 0; i < n; ++i) to[i] = lanes[i];
 }
+#endif
 
 BATON_INLINE Vec Broadcast(float x) {
   Vec v;

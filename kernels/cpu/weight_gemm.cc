@@ -113,15 +113,13 @@ BATON_INLINE void Step(const std::byte* a, const std::byte* w, Vec (&sum)[kRows]
   }
 }
 
-BATON_INLINE Vec LoadColumns(const float* from, int64_t n) {
-  return n >= kLanes ? Load(from) : LoadFirst(from, n);
-}
-
-BATON_INLINE void StoreColumns(float* to, const Vec& v, int64_t n) {
-  if (n >= kLanes) {
-    Store(to, v);
-  } else {
-    StoreFirst(to, v, n);
+// Calls body(r, v) for every sum of a tile, without a loop in the code: the sums stay in registers.
+template <int kRows, typename Body>
+BATON_INLINE void ForSums(Body body) {
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs; ++v) body(r, v);
   }
 }
 
@@ -130,11 +128,22 @@ BATON_INLINE void StoreColumns(float* to, const Vec& v, int64_t n) {
 template <int kRows, Form kForm>
 void HalfTile(const TileArgs& t, int64_t column) {
   Vec sum[kRows][kVecs];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVecs; ++v) {
-      const int64_t c = column + v * kLanes;
-      sum[r][v] = t.accumulate ? LoadColumns(t.out + r * t.out_stride + c, t.columns - c) : Zero();
-    }
+  float* out = t.out + column;
+  const int64_t stride = t.out_stride;
+  int64_t left[kVecs];  // Columns of each vector.
+#pragma GCC unroll 2
+  for (int v = 0; v < kVecs; ++v) {
+    const int64_t n = t.columns - column - v * kLanes;
+    left[v] = n < 0 ? 0 : n < kLanes ? n : kLanes;
+  }
+  const bool whole = left[kVecs - 1] == kLanes;
+  if (!t.accumulate) {
+    ForSums<kRows>([&](int r, int v) { sum[r][v] = Zero(); });
+  } else if (whole) {
+    ForSums<kRows>([&](int r, int v) { sum[r][v] = Load(out + r * stride + v * kLanes); });
+  } else {
+    ForSums<kRows>(
+        [&](int r, int v) { sum[r][v] = LoadFirst(out + r * stride + v * kLanes, left[v]); });
   }
   const std::byte* a = t.a;
   const std::byte* w = t.w + column * (kForm == Form::kF16 ? 2 : 4);
@@ -146,12 +155,19 @@ void HalfTile(const TileArgs& t, int64_t column) {
     w += kStepBytes<kForm>;
     next += t.next_step;
   }
-  for (int r = 0; r < kRows; ++r) {
+  if (t.bias != nullptr) {
+    Vec bias[kVecs];
+#pragma GCC unroll 2
     for (int v = 0; v < kVecs; ++v) {
-      const int64_t c = column + v * kLanes;
-      if (t.bias != nullptr) sum[r][v] = sum[r][v] + LoadColumns(t.bias + c, t.columns - c);
-      StoreColumns(t.out + r * t.out_stride + c, sum[r][v], t.columns - c);
+      bias[v] = LoadFirst(t.bias + column + v * kLanes, left[v]);
     }
+    ForSums<kRows>([&](int r, int v) { sum[r][v] = sum[r][v] + bias[v]; });
+  }
+  if (whole) {
+    ForSums<kRows>([&](int r, int v) { Store(out + r * stride + v * kLanes, sum[r][v]); });
+  } else {
+    ForSums<kRows>(
+        [&](int r, int v) { StoreFirst(out + r * stride + v * kLanes, sum[r][v], left[v]); });
   }
 }
 

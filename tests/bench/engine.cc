@@ -1,0 +1,296 @@
+// The CPU engine on random-weight Llama models: prefill and decode beside the machine's roofs,
+// time to load and peak memory.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <semaphore>
+#include <string>
+#include <thread>
+
+#include "common/base/check.h"
+#include "common/model/cpu_model_runner.h"
+#include "tests/bench/machine_roofs.h"
+#include "tests/bench/random_model.h"
+#include "tests/bench/report.h"
+
+namespace baton::bench {
+namespace {
+
+struct Options {
+  std::string kernels = "auto";
+  std::string compute = "bf16";
+  std::string model;  // Empty: all.
+  int threads = static_cast<int>(std::jthread::hardware_concurrency());
+  int repeats = 5;
+  bool json = false;
+};
+
+constexpr int32_t kBlockSize = 16;
+constexpr int32_t kChunkTokens = 512;
+constexpr int32_t kNumBlocks = 32 * (512 / kBlockSize + 1);
+
+class StepSink : public RunnerSink {
+ public:
+  void OnLayerDone(const LayerDone&) override {}
+  void OnStepDone(StepDone done) override {
+    BATON_CHECK(done.status.ok());
+    ended_.release();
+  }
+  void Wait() { ended_.acquire(); }
+
+ private:
+  std::binary_semaphore ended_{0};
+};
+
+int64_t MatrixParameters(const ModelShape& s) {
+  const int64_t kv = s.hidden / s.heads * s.kv_heads;
+  return s.layers * (2 * s.hidden * s.hidden + 2 * kv * s.hidden + 3 * s.hidden * s.ffn);
+}
+
+// Peak resident bytes of this process since ResetPeak.
+double PeakBytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024;
+  }
+  return 0;
+}
+
+void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+class EngineBench {
+ public:
+  EngineBench(const Options& options, const ModelShape& shape, const std::string& dir)
+      : options_(options), shape_(shape) {
+    ResetPeak();
+    const double start = Now();
+    auto runner = CpuModelRunner::Create(
+        {.model_dir = dir,
+         .compute_dtype = options.compute == "bf16" ? DType::kBF16 : DType::kF32,
+         .block_size = kBlockSize,
+         .num_blocks = kNumBlocks,
+         .num_threads = options.threads,
+         .kernels = options.kernels,
+         .max_step_tokens = kChunkTokens},
+        &sink_);
+    if (!runner.ok()) std::fprintf(stderr, "%s\n", runner.status().ToString().c_str());
+    BATON_CHECK(runner.ok());
+    runner_ = *std::move(runner);
+    load_seconds_ = Now() - start;
+    FillCache();
+    Decode(32, 512);
+    Prefill(kChunkTokens);
+    peak_bytes_ = PeakBytes();
+  }
+
+  const CpuModelRunner& runner() const { return *runner_; }
+  double load_seconds() const { return load_seconds_; }
+  double peak_bytes() const { return peak_bytes_; }
+  double model_bytes() const {
+    const int64_t embeddings = 2 * shape_.vocab * shape_.hidden;
+    return 2.0 * static_cast<double>(MatrixParameters(shape_) + embeddings) +
+           static_cast<double>(kNumBlocks * BlockBytes(runner_->info().layout));
+  }
+
+  // Seconds of a prompt of so many tokens, in chunks.
+  double Prefill(int32_t num_tokens) {
+    const double start = Now();
+    for (int32_t at = 0; at < num_tokens; at += kChunkTokens) {
+      const int32_t count = std::min(kChunkTokens, num_tokens - at);
+      auto plan = std::make_shared<StepPlan>();
+      plan->rows.push_back({.tokens = std::vector<int32_t>(count, 7),
+                            .context_len = at,
+                            .block_table = Blocks(0, at + count),
+                            .sample = at + count == num_tokens,
+                            .sampling = sampling_});
+      Step(std::move(plan));
+    }
+    return Now() - start;
+  }
+
+  // Seconds of a step of `batch` sequences, each with `context` tokens in the end.
+  double Decode(int32_t batch, int32_t context) {
+    auto plan = std::make_shared<StepPlan>();
+    for (int32_t i = 0; i < batch; ++i) {
+      plan->rows.push_back({.tokens = {7 + i},
+                            .context_len = context - 1,
+                            .block_table = Blocks(i, context),
+                            .sample = true,
+                            .sampling = sampling_});
+    }
+    const double start = Now();
+    Step(std::move(plan));
+    return Now() - start;
+  }
+
+ private:
+  void Step(std::shared_ptr<StepPlan> plan) {
+    plan->step = ++step_;
+    runner_->Start(std::move(plan));
+    sink_.Wait();
+  }
+
+  // A prompt beyond the pool of one sequence goes on in its neighbours' blocks.
+  std::vector<BlockId> Blocks(int32_t sequence, int32_t num_tokens) const {
+    std::vector<BlockId> blocks;
+    const int32_t first = sequence * (512 / kBlockSize + 1);
+    for (int32_t i = 0; i * kBlockSize < num_tokens; ++i) {
+      blocks.push_back((first + i) % kNumBlocks);
+    }
+    return blocks;
+  }
+
+  // As if prompts had been computed: pages that exist, values that are not zero.
+  void FillCache() {
+    const KvLayout& layout = runner_->info().layout;
+    for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
+      for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+        for (BlockId block = 0; block < kNumBlocks; ++block) {
+          for (int32_t head = 0; head < shape_.kv_heads; ++head) {
+            const auto bytes = runner_->cache().HeadBlock(layer, plane, block, head);
+            std::memset(bytes.data(), 0x3c, bytes.size());
+          }
+        }
+      }
+    }
+  }
+
+  const Options& options_;
+  ModelShape shape_;
+  StepSink sink_;
+  std::unique_ptr<CpuModelRunner> runner_;
+  std::shared_ptr<SamplingContext> sampling_ = [] {
+    auto context = std::make_shared<SamplingContext>();
+    context->prompt = {7};
+    context->params.temperature = 0;
+    return context;
+  }();
+  uint64_t step_ = 0;
+  double load_seconds_ = 0;
+  double peak_bytes_ = 0;
+};
+
+// What a piece of work must at least do: operations of its products with weights, bytes of weights
+// and of K/V.
+struct Work {
+  std::string name;
+  double tokens = 0;
+  double ops = 0;
+  double bytes = 0;
+  std::function<double()> seconds;
+};
+
+// Each repetition stands between two measurements of the roofs, of which the higher counts; the
+// best share is shown.
+Row Measure(const Options& options, const Work& work, MachineRoofs& roofs) {
+  double peak = 0;
+  const auto least_seconds = [&](bool* computes) {
+    peak = roofs.ProductGigaOps(options.compute == "bf16") * 1e9;
+    const double compute = work.ops / peak;
+    const double read = work.bytes / (roofs.ReadGigabytes() * 1e9);
+    *computes = compute >= read;
+    return std::max(compute, read);
+  };
+  Row best{.name = work.name, .unit = "tok/s"};
+  bool computes = false;
+  double before = least_seconds(&computes);
+  for (int i = 0; i < options.repeats; ++i) {
+    const double seconds = work.seconds();
+    const double after = least_seconds(&computes);
+    const double least = std::min(before, after);
+    before = after;
+    if (best.roof > 0 && least / seconds <= best.value / best.roof) continue;
+    best.value = work.tokens / seconds;
+    best.roof = work.tokens / least;
+    best.roof_name = computes ? "product peak" : "read bandwidth";
+    best.seconds = seconds;
+  }
+  return best;
+}
+
+std::vector<Work> WorkOf(const ModelShape& shape, EngineBench& bench) {
+  const auto matrices = static_cast<double>(MatrixParameters(shape));
+  const auto head = static_cast<double>(shape.vocab * shape.hidden);
+  const double kv_token =
+      static_cast<double>(BlockBytes(bench.runner().info().layout)) / kBlockSize;
+  std::vector<Work> all;
+  for (const int32_t tokens : {512, 4096}) {
+    all.push_back({.name = std::string(shape.name) + " prefill " + std::to_string(tokens),
+                   .tokens = static_cast<double>(tokens),
+                   .ops = 2 * (matrices * tokens + head),
+                   .bytes = 2 * (matrices + head),
+                   .seconds = [&bench, tokens] { return bench.Prefill(tokens); }});
+  }
+  constexpr struct {
+    int32_t batch, context;
+  } kDecodes[] = {{1, 512}, {8, 128}, {8, 512}, {32, 128}, {32, 512}};
+  for (const auto& [batch, context] : kDecodes) {
+    constexpr int kSteps = 4;
+    all.push_back({.name = std::string(shape.name) + " decode batch " + std::to_string(batch) +
+                           " context " + std::to_string(context),
+                   .tokens = static_cast<double>(batch * kSteps),
+                   .ops = 2.0 * (matrices + head) * batch * kSteps,
+                   .bytes = (2 * (matrices + head) + kv_token * batch * context) * kSteps,
+                   .seconds = [&bench, batch, context] {
+                     double sum = 0;
+                     for (int i = 0; i < kSteps; ++i) sum += bench.Decode(batch, context);
+                     return sum;
+                   }});
+  }
+  return all;
+}
+
+void Run(const Options& options, const ModelShape& shape, std::vector<Row>& rows,
+         std::string* about) {
+  const std::filesystem::path dir =
+      std::filesystem::temp_directory_path() / ("baton-bench-" + std::to_string(getpid()));
+  std::filesystem::create_directories(dir);
+  const absl::Status written = WriteRandomModel(shape, dir);
+  if (!written.ok()) std::fprintf(stderr, "%s\n", written.ToString().c_str());
+  BATON_CHECK(written.ok());
+  EngineBench bench(options, shape, dir);
+  std::filesystem::remove_all(dir);
+  *about = bench.runner().kernels_name() + ", " + bench.runner().info().numerics_id + ", " +
+           std::to_string(options.threads) + " threads, best of " + std::to_string(options.repeats);
+  const std::string name = shape.name;
+  rows.push_back({.name = name + " load", .value = bench.load_seconds(), .unit = "s"});
+  rows.push_back({.name = name + " peak memory",
+                  .value = bench.peak_bytes() * 1e-9,
+                  .unit = "GB",
+                  .roof = bench.model_bytes() * 1e-9,
+                  .roof_name = "weights + KV"});
+  ThreadPool pool(options.threads);
+  MachineRoofs roofs(&pool);
+  for (const Work& work : WorkOf(shape, bench)) rows.push_back(Measure(options, work, roofs));
+}
+
+}  // namespace
+}  // namespace baton::bench
+
+int main(int argc, char** argv) {
+  CLI::App app("Prefill and decode of the CPU engine, each beside its roof of the same run");
+  baton::bench::Options options;
+  app.add_option("--kernels", options.kernels)->capture_default_str();
+  app.add_option("--compute-dtype", options.compute)
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+  app.add_option("--model", options.model, "125M or 1B only")->check(CLI::IsMember({"125M", "1B"}));
+  app.add_option("--threads", options.threads)->capture_default_str();
+  app.add_option("--repeats", options.repeats)->capture_default_str();
+  app.add_flag("--json", options.json, "For machines");
+  CLI11_PARSE(app, argc, argv);
+  std::vector<baton::bench::Row> rows;
+  std::string about;
+  for (const auto& shape : {baton::bench::k125M, baton::bench::k1B}) {
+    if (!options.model.empty() && options.model != shape.name) continue;
+    baton::bench::Run(options, shape, rows, &about);
+  }
+  baton::bench::Print("engine", about, rows, options.json);
+  return 0;
+}

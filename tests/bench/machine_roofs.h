@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/thread_pool.h"
+
+namespace baton::bench {
+
+// Seconds of a steady clock.
+double Now();
+
+// What a machine can do at most, measured by loops that do nothing else.
+enum class Instruction { kFmaAvx2, kFmaAvx512, kBf16Dot, kVnni };
+
+bool Runs(Instruction instruction);
+const char* NameOf(Instruction instruction);
+
+// Measures on the pool's threads, all at once; each call takes some tens of milliseconds.
+class MachineRoofs {
+ public:
+  explicit MachineRoofs(ThreadPool* pool);
+
+  // 10^9 operations per second of registers only; a multiplication and an addition are two.
+  double GigaOps(Instruction instruction);
+
+  // 10^9 bytes per second, of a buffer that no cache holds, each thread a part of it.
+  double ReadGigabytes();
+
+  // What a matrix product in f32 or bf16 is compared with: the faster of the instructions that
+  // can do it.
+  double ProductGigaOps(bool bf16);
+
+ private:
+  ThreadPool* pool_;
+  struct Free {
+    void operator()(uint64_t* p) const { std::free(p); }
+  };
+  std::unique_ptr<uint64_t[], Free> buffer_;
+  std::vector<uint64_t> sums_;  // [threads]: so that reading is not in vain.
+};
+
+}  // namespace baton::bench
