@@ -68,6 +68,7 @@ class DecodeNode : public Node {
   WorkerAudit Audit(Time now) const;
   const DecodeCounters& counters() const { return counters_; }
   int64_t num_preemptions() const { return engine_.num_preemptions(); }
+  int64_t num_swaps() const { return engine_.num_swaps(); }
   // No call is live and no block is held.
   bool idle() const { return entries_.empty(); }
 

@@ -34,6 +34,7 @@ absl::StatusOr<std::unique_ptr<DecodeService>> DecodeService::Start(const Decode
                           .counters = {{"duplicate_calls", counters.duplicates},
                                        {"stale_mail", counters.stale_mail},
                                        {"revoked_reservations", counters.revoked},
+                                       {"swapped_sequences", node->num_swaps()},
                                        {"rebinds", counters.rebinds},
                                        {"self_prefills", counters.computed_here},
                                        {"unbound_expired", counters.unbound_expired},

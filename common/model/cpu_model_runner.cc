@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/model/cache_planes.h"
 #include "common/model/model_files.h"
 #include "kernels/make_device.h"
 
@@ -60,6 +61,10 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
   const DType kv_dtype = options.kv_dtype.value_or(options.compute_dtype);
   const KvLayout layout = LayoutOf(files.config, options.block_size, kv_dtype);
   ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(layout, options.num_blocks));
+  std::unique_ptr<KvCache> swap;
+  if (options.swap_blocks > 0) {
+    ASSIGN_OR_RETURN(swap, KvCache::Create(layout, options.swap_blocks));
+  }
   ASSIGN_OR_RETURN(
       std::unique_ptr<Transformer> transformer,
       Transformer::Create(files.config, files.weights, options.compute_dtype, kernels.get()));
@@ -73,16 +78,19 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
       .max_model_len = files.config.max_model_len,
       .eos_token_ids = files.eos_token_ids,
   };
-  return std::unique_ptr<CpuModelRunner>(new CpuModelRunner(
-      std::move(kernels), std::move(transformer), std::move(cache), std::move(info), sink));
+  return std::unique_ptr<CpuModelRunner>(
+      new CpuModelRunner(std::move(kernels), std::move(transformer), std::move(cache),
+                         std::move(swap), std::move(info), sink));
 }
 
 CpuModelRunner::CpuModelRunner(std::unique_ptr<Kernels> kernels,
                                std::unique_ptr<Transformer> transformer,
-                               std::unique_ptr<KvCache> cache, ModelInfo info, RunnerSink* sink)
+                               std::unique_ptr<KvCache> cache, std::unique_ptr<KvCache> swap,
+                               ModelInfo info, RunnerSink* sink)
     : kernels_(std::move(kernels)),
       transformer_(std::move(transformer)),
       cache_(std::move(cache)),
+      swap_(std::move(swap)),
       info_(std::move(info)),
       sink_(sink),
       sampler_(info_.vocab_size, info_.eos_token_ids),
@@ -123,8 +131,28 @@ void CpuModelRunner::ComputeLoop() {
   }
 }
 
+absl::Status CpuModelRunner::SwapBlocks(const StepPlan& plan) {
+  if (plan.swap_out.empty() && plan.swap_in.empty()) return absl::OkStatus();
+  BATON_CHECK(swap_ != nullptr);
+  const std::vector<CachePlane> device = AllPlanes(*cache_);
+  const std::vector<CachePlane> host = AllPlanes(*swap_);
+  const auto copy = [&](const std::vector<CachePlane>& from, const std::vector<CachePlane>& to,
+                        const std::vector<BlockMove>& moves) {
+    std::vector<BlockPair> pairs;
+    for (const BlockMove& move : moves) pairs.push_back({move.source, move.destination});
+    return kernels_->SwapBlocks({.sources = from.data(),
+                                 .destinations = to.data(),
+                                 .num_planes = static_cast<int64_t>(from.size()),
+                                 .pairs = pairs.data(),
+                                 .num_pairs = static_cast<int64_t>(pairs.size())});
+  };
+  RETURN_IF_ERROR(copy(device, host, plan.swap_out));
+  return copy(host, device, plan.swap_in);
+}
+
 StepDone CpuModelRunner::RunStep(const StepPlan& plan) {
-  StepDone done{.step = plan.step};
+  StepDone done{.step = plan.step, .status = SwapBlocks(plan), .rows = {}};
+  if (!done.status.ok() || plan.rows.empty()) return done;
   BuildForwardBatch(plan,
                     {.vocab_size = info_.vocab_size,
                      .max_model_len = info_.max_model_len,

@@ -27,6 +27,7 @@ struct CpuModelRunnerOptions {
   std::optional<DType> kv_dtype;  // Unset: the compute dtype.
   int32_t block_size = 16;        // Tokens per KV block, [1, 1024].
   int32_t num_blocks = 0;         // KV blocks, >= 1.
+  int32_t swap_blocks = 0;        // Blocks for swapped-out sequences, >= 0.
   int32_t num_threads = 1;        // Of the computation, with the compute thread.
   std::string kernels = "auto";   // auto, x86_64_v3 or portable: the same bits.
   int32_t max_step_tokens = 512;  // Room made at start. A larger step works and grows it.
@@ -58,15 +59,19 @@ class CpuModelRunner : public ModelRunner {
 
  private:
   CpuModelRunner(std::unique_ptr<Kernels> kernels, std::unique_ptr<Transformer> transformer,
-                 std::unique_ptr<KvCache> cache, ModelInfo info, RunnerSink* sink);
+                 std::unique_ptr<KvCache> cache, std::unique_ptr<KvCache> swap, ModelInfo info,
+                 RunnerSink* sink);
 
   void ComputeLoop();
   StepDone RunStep(const StepPlan& plan);
+  // The plan's moves, out and then in.
+  absl::Status SwapBlocks(const StepPlan& plan);
   absl::Status ReadLogits(const StepPlan& plan, StepDone& done);
 
   std::unique_ptr<Kernels> kernels_;
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<KvCache> cache_;
+  std::unique_ptr<KvCache> swap_;  // Null without swap_blocks.
   const ModelInfo info_;
   RunnerSink* const sink_;
   std::atomic<uint64_t> layers_written_{0};

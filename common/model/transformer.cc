@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/model/cache_planes.h"
 #include "common/model/rotary_table.h"
 
 namespace baton {
@@ -24,19 +25,6 @@ absl::Status CheckSupported(const ModelConfig& config) {
                                                  "gelu_pytorch_tanh"));
   }
   return absl::OkStatus();
-}
-
-CachePlane PlaneOf(const KvCache& cache, int32_t layer, KvPlane plane) {
-  const KvLayerGroup& group = GroupOfLayer(cache.layout(), layer);
-  const int32_t dim = plane == KvPlane::kK ? group.k_dim : group.v_dim;
-  const int32_t block_size = cache.layout().block_size;
-  return {.data = cache.Plane(layer, plane),
-          .dtype = group.dtype,
-          .num_blocks = cache.num_blocks(),
-          .num_heads = group.num_kv_heads,
-          .block_size = block_size,
-          .dim = dim,
-          .block_stride = int64_t{group.num_kv_heads} * block_size * dim};
 }
 
 void Grow(std::vector<float>& v, int64_t size) {

@@ -43,6 +43,11 @@ absl::Status WorkerConfig::Validate() const {
                             {"auto", "x86_64_v4_bf16", "x86_64_v4", "x86_64_v3", "portable"}));
   RETURN_IF_ERROR(CheckOption("--threads", threads, 0, 1024));
   RETURN_IF_ERROR(CheckOption("--block-size", block_size, 1, 1024));
+  if (preemption != "recompute" && preemption != "swap") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--preemption ", preemption, ": allowed are recompute and swap"));
+  }
+  RETURN_IF_ERROR(CheckOption("--swap-blocks", swap_blocks, 0, 1 << 28));
   RETURN_IF_ERROR(CheckOption("--num-blocks", num_blocks, 0, 1 << 28));
   RETURN_IF_ERROR(CheckOption("--max-model-len", max_model_len, 0, 1 << 28));
   RETURN_IF_ERROR(CheckOption("--chunk-tokens", chunk_tokens, 1, 1 << 20));
@@ -92,6 +97,13 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
   app.add_option("--block-size", c.block_size, "Tokens per KV block")
       ->group(memory)
       ->capture_default_str();
+  app.add_option("--preemption", c.preemption,
+                 "What becomes of K/V of a sequence that must give way: recompute (default), or "
+                 "swap, to memory outside the pool")
+      ->group(memory);
+  app.add_option("--swap-blocks", c.swap_blocks,
+                 "With --preemption swap: blocks there (default: 0 = as many as the pool's)")
+      ->group(memory);
   app.add_option("--num-blocks", c.num_blocks,
                  "KV blocks; 0 = 32 longest sequences, within a quarter of the memory")
       ->group(memory)

@@ -25,9 +25,12 @@ struct WorkerConfig {
   std::string kernels = "auto";  // Same bits whichever; force one only to compare.
   int threads = 0;               // Of computation; 0 = all cores of this process.
 
-  int block_size = 16;             // Tokens per block.
-  int num_blocks = 0;              // 0 = room for 32 sequences of the longest length, within a
-                                   // quarter of the memory.
+  int block_size = 16;  // Tokens per block.
+  int num_blocks = 0;   // 0 = room for 32 sequences of the longest length, within a
+                        // quarter of the memory.
+  std::string preemption = "recompute";  // Or swap: K/V of a preempted sequence waits in memory
+                                         // outside the pool. Worth it for long contexts.
+  int swap_blocks = 0;                   // With swap: blocks there; 0 = as many as the pool's.
   int max_model_len = 0;           // Tokens of prompt and answer; 0 = what the model supports.
   int chunk_tokens = 512;          // Most tokens of one step.
   int max_batch_sequences = 64;    // Most sequences of one step.

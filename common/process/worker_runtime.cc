@@ -104,12 +104,16 @@ absl::Status WorkerRuntime::Load() {
       config_.num_blocks > 0
           ? config_.num_blocks
           : DefaultNumBlocks(*model, kv_dtype, config_.block_size, max_model_len);
+  if (config_.preemption == "swap") {
+    swap_blocks_ = config_.swap_blocks > 0 ? config_.swap_blocks : num_blocks;
+  }
   absl::StatusOr<std::unique_ptr<CpuModelRunner>> runner =
       CpuModelRunner::Create({.model_dir = config_.model,
                               .compute_dtype = compute_dtype,
                               .kv_dtype = kv_dtype,
                               .block_size = config_.block_size,
                               .num_blocks = num_blocks,
+                              .swap_blocks = swap_blocks_,
                               .num_threads = config_.threads > 0 ? config_.threads : NumCores(),
                               .kernels = config_.kernels,
                               .max_step_tokens = config_.chunk_tokens},
@@ -175,7 +179,8 @@ WorkerRuntime::NodeParts WorkerRuntime::parts() {
   return {.incarnation = incarnation_,
           .engine = {.chunk_tokens = config_.chunk_tokens,
                      .max_batch_sequences = config_.max_batch_sequences,
-                     .step_budget = std::chrono::milliseconds(config_.step_budget_ms)},
+                     .step_budget = std::chrono::milliseconds(config_.step_budget_ms),
+                     .swap_blocks = swap_blocks_},
           .model = model_,
           .allocator = *allocator_,
           .runner = metered_runner_,
@@ -290,6 +295,7 @@ const char* WorkerRuntime::HelpOf(std::string_view counter) {
       {"duplicate_calls", "Calls for an attempt that is live: refused."},
       {"stale_mail", "Late, duplicate or unknown mail: no-ops."},
       {"revoked_reservations", "Reservations taken back for a running sequence."},
+      {"swapped_sequences", "Preemptions that moved K/V to host memory."},
       {"rebinds", "Reservations moved to another transfer."},
       {"self_prefills", "Prompts computed here because no handoff worked."},
       {"unbound_expired", "Reservations given up because no other transfer came in time."},

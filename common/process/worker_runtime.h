@@ -98,6 +98,7 @@ class WorkerRuntime {
   // Bottom up: each uses those before it.
   MeteredRunner metered_runner_;
   std::unique_ptr<CpuModelRunner> runner_;
+  int32_t swap_blocks_ = 0;
   ModelInfo model_;  // The runner's, with max_model_len as served.
   std::unique_ptr<BlockAllocator> allocator_;
   MeteredTransport transport_;

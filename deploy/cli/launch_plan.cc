@@ -126,6 +126,7 @@ std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string
       Add(spec.arguments, "--block-size", options.block_size);
       Add(spec.arguments, "--num-blocks", options.num_blocks);
       Add(spec.arguments, "--chunk-tokens", options.chunk_tokens);
+      Add(spec.arguments, "--preemption", options.preemption);
       Add(spec.arguments, "--max-model-len", options.max_model_len);
       specs.push_back(std::move(spec));
     }

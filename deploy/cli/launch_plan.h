@@ -39,6 +39,7 @@ struct UpOptions {
   std::optional<int> block_size;  // Tokens.
   std::optional<int> num_blocks;
   std::optional<int> chunk_tokens;  // Tokens of prompt per step.
+  std::optional<std::string> preemption;
   std::optional<int> threads;       // Per worker; absent = cores / workers, at least 1.
 
   // Handed on to the router.

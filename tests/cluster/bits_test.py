@@ -92,12 +92,16 @@ class BitsTest(unittest.TestCase):
         with RunningCluster(BATON, "bits-roomy", **shape()) as cluster:
             expected = [ask(cluster, r)[:2] for r in long_requests[:5]]
         # 40 blocks hold two or three of the ten sequences at their full length.
-        with RunningCluster(BATON, "bits-tight", **{**shape(), "num_blocks": 40}) as cluster:
-            got = at_once([lambda r=r: ask(cluster, r)[:2] for r in long_requests])
-            preempted = metric_sum(cluster, "baton_preemptions_total")
-            self.assertEqual(got, expected * 2)
-            self.assertGreater(preempted, 0, "nothing was preempted: the claim was not tried")
-            self.assertEqual(cluster.await_quiet(40), [])
+        for preemption in ("recompute", "swap"):
+            tight = {**shape(), "num_blocks": 40, "preemption": preemption}
+            with self.subTest(preemption), RunningCluster(BATON, "bits-tight", **tight) as cluster:
+                got = at_once([lambda r=r: ask(cluster, r)[:2] for r in long_requests])
+                preempted = metric_sum(cluster, "baton_preemptions_total")
+                swapped = metric_sum(cluster, "baton_swapped_sequences_total")
+                self.assertEqual(got, expected * 2)
+                self.assertGreater(preempted, 0, "nothing was preempted: the claim was not tried")
+                self.assertEqual(swapped > 0, preemption == "swap")
+                self.assertEqual(cluster.await_quiet(40), [])
 
 
 def metric_sum(cluster, name):

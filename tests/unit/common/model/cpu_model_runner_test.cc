@@ -238,6 +238,35 @@ class PeekingSink : public RunnerSink {
   std::atomic<bool> finished_{false};
 };
 
+TEST(CpuModelRunnerTest, SwappedOutKvComesBackBitByBitToOtherBlocks) {
+  CpuModelRunnerOptions options = Options();
+  options.swap_blocks = 4;
+  RunnerHarness harness(options);
+  KvCache& cache = harness.runner().cache();
+  const auto bytes_of = [&](BlockId block) {
+    std::vector<std::byte> all;
+    for (int32_t layer = 0; layer < NumLayers(cache.layout()); ++layer) {
+      for (KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+        for (int32_t head = 0; head < GroupOfLayer(cache.layout(), layer).num_kv_heads; ++head) {
+          const auto span = cache.HeadBlock(layer, plane, block, head);
+          all.insert(all.end(), span.begin(), span.end());
+        }
+      }
+    }
+    return all;
+  };
+  auto context = std::make_shared<SamplingContext>();
+  for (int i = 0; i < 2 * options.block_size; ++i) context->prompt.push_back(i + 3);
+  Generate(harness, context, {.num_tokens = 1});
+  const auto first = bytes_of(0);
+  const auto second = bytes_of(1);
+  ASSERT_NE(first, second);
+  ASSERT_TRUE(harness.Move({{0, 3}, {1, 2}}, {}).status.ok());
+  ASSERT_TRUE(harness.Move({}, {{2, 5}, {3, 6}}).status.ok());
+  EXPECT_EQ(bytes_of(6), first);
+  EXPECT_EQ(bytes_of(5), second);
+}
+
 TEST(CpuModelRunnerTest, LayersAreReportedInOrderOnceTheirKvIsWritten) {
   PeekingSink sink;
   auto runner = CpuModelRunner::Create(Options(), &sink);

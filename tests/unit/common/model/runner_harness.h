@@ -66,6 +66,15 @@ class RunnerHarness {
     return sink_.WaitForStep();
   }
 
+  StepDone Move(std::vector<BlockMove> out, std::vector<BlockMove> in) {
+    auto plan = std::make_shared<StepPlan>();
+    plan->step = ++step_;
+    plan->swap_out = std::move(out);
+    plan->swap_in = std::move(in);
+    runner_->Start(std::move(plan));
+    return sink_.WaitForStep();
+  }
+
   // The blocks first, first + stride, ... that hold num_tokens.
   std::vector<BlockId> Blocks(int32_t num_tokens, BlockId first = 0, int32_t stride = 1) const {
     const int32_t size = runner_->info().layout.block_size;
