@@ -98,6 +98,7 @@ UNTESTED = {
     "common/transport/tcp/tcp_kv_transport.cc": "tests/transport: contract, faults, hostile clients",
     "deploy/cli/audit.cc": "tests/cluster/audit_test.py; what it decides is in audit_report.cc",
     "kernels/cpu/gemm.cc": "the products of attention: tests/kernels/cpu/attention_test.cc",
+    "deploy/cli/audit.cc": "tests/cluster/audit_test.py; what it decides is in audit_report.cc",
     "deploy/cli/clock.cc": "one call of the steady clock",
     "deploy/cli/command_line.cc": "tests/cluster/supervisor_test.py runs every command by it",
     "deploy/cli/down.cc": "tests/cluster/supervisor_test.py",
