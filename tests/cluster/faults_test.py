@@ -85,7 +85,7 @@ class FaultsTest(unittest.TestCase):
             self.assertIn("killed by signal 9", cluster.log("baton-up"))
 
     def test_killed_only_decode_worker_makes_new_requests_fail_at_once_and_not_ready(self):
-        with self.cluster() as cluster:
+        with self.cluster(no_restart=True) as cluster:
             join = self.start_streams(cluster, 3)
             os.kill(cluster.workers("decode")[0]["pid"], signal.SIGKILL)
             for chunks in join(30):
@@ -99,6 +99,36 @@ class FaultsTest(unittest.TestCase):
             self.assertLess(time.monotonic() - begin, 10)
             self.assertEqual(cluster.request("GET", "/health")[0], 200)
             self.assertEqual(cluster.request("GET", "/ready")[0], 503)
+
+    def test_rolling_restart_of_every_worker_costs_no_request_and_no_token(self):
+        body = dict(LONG, max_tokens=100, temperature=0.8, seed=5)
+        with self.cluster(prefill=2, decode=2) as cluster:
+            def answer():
+                return cluster.post("/v1/completions", **body)["choices"][0]["text"]
+            undisturbed = answer()
+            restarted = threading.Event()
+            answers = [[] for _ in range(6)]
+
+            def ask(own):
+                while not restarted.is_set():
+                    own.extend(at_once([answer]))
+
+            threads = [threading.Thread(target=ask, args=(own,)) for own in answers]
+            for thread in threads:
+                thread.start()
+            try:
+                done = cluster.baton("restart", check=False)
+            finally:
+                restarted.set()
+                for thread in threads:
+                    thread.join()
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(done.stdout.count("serves again"), 4, done.stdout)
+            for own in answers:
+                self.assertEqual(own, [undisturbed] * len(own))
+                self.assertTrue(own, "a client got no answer during the restart")
+            self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
+            self.assertEqual(cluster.baton("audit").returncode, 0)
 
     def test_killed_prefill_worker_leaves_the_others_serving(self):
         with self.cluster(prefill=2) as cluster:

@@ -34,8 +34,11 @@ class RunningCluster:
             self.baton("down", check=False)
             shutil.rmtree(self.dir)
         self.dir.parent.mkdir(exist_ok=True)
-        arguments = [text for key, value in self.options.items()
-                     for text in ("--" + key.replace("_", "-"), str(value))]
+        arguments = []
+        for key, value in self.options.items():
+            arguments.append("--" + key.replace("_", "-"))
+            if value is not True:  # A flag has no value.
+                arguments.append(str(value))
         self.baton("up", "--detach", *arguments)
         state = json.loads((self.dir / "state.json").read_text())
         router = next(s for s in state["servers"] if s["role"] == "router")
