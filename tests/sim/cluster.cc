@@ -1,383 +1,288 @@
 #include "tests/sim/cluster.h"
 
 #include <algorithm>
-#include <type_traits>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "tests/sim/worker.h"
 
 namespace baton::sim {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-Scenario DrawScenario(uint64_t seed) {
-  Random random(Random::Mix(seed ^ 0x5CE7A710));
-  auto pick = [&random](int64_t low, int64_t high) {
-    return static_cast<int32_t>(low + static_cast<int64_t>(random.Below(high - low + 1)));
-  };
-  Scenario s;
-  s.num_prefill = pick(1, 3);
-  s.num_decode = pick(1, 3);
-  s.prefill_block_size = 1 << pick(0, 3);
-  s.decode_block_size = 1 << pick(0, 3);
-  // A prompt has at most 40 tokens and an answer 24: pools hold one such sequence or several.
-  s.prefill_blocks = pick(64, 160) / s.prefill_block_size + 1;
-  s.decode_blocks = pick(64, 200) / s.decode_block_size + 1;
-  s.chunk_tokens = pick(1, 32);
-  s.num_requests = pick(5, 30);
-  s.policy = random.Below(2) == 0 ? "prefix_affinity" : "least_loaded";
-  auto rate = [&random](double most) { return random.Below(2) == 0 ? 0.0 : most * random.Unit(); };
-  s.cancel_rate = rate(0.4);
-  s.deadline_rate = rate(0.3);
-  s.crash_rate = rate(0.1);
-  s.faults = {.drop_call = rate(0.03),
-              .lose_event = rate(0.02),
-              .duplicate = rate(0.1),
-              .slow = rate(0.1),
-              .transfer = rate(0.05),
-              .lose_ack = rate(0.1),
-              .step_error = rate(0.02)};
-  s.drain_rate = rate(0.1);
-  return s;
-}
-
-namespace {
-
-// Shows every snapshot that the router's policy decides on.
-class WatchedPolicy : public RoutingPolicy {
- public:
-  using Watcher = std::function<void(const RoutingSnapshot&)>;
-  WatchedPolicy(std::unique_ptr<RoutingPolicy> policy, Watcher watcher)
-      : policy_(std::move(policy)), watcher_(std::move(watcher)) {}
-  std::string_view name() const override { return policy_->name(); }
-  std::optional<Route> Choose(const RoutingSnapshot& snapshot) const override {
-    watcher_(snapshot);
-    return policy_->Choose(snapshot);
-  }
-
- private:
-  std::unique_ptr<RoutingPolicy> policy_;
-  Watcher watcher_;
-};
-
-}  // namespace
-
 Cluster::Cluster(uint64_t seed, const Scenario& scenario)
     : scenario_(scenario),
       world_(seed),
-      faults_(scenario.faults),
-      fabric_(world_, faults_, [this](std::string what) { Violation(what); }) {
-  std::vector<Role> roles(scenario.num_prefill, Role::kPrefill);
-  roles.insert(roles.end(), scenario.num_decode, Role::kDecode);
-  router_ = std::make_unique<RouterNode>(
-      RouterNodeOptions{.incarnation = 1, .max_pending_prefill_tokens = 64}, roles,
-      std::make_unique<WatchedPolicy>(MakeRoutingPolicy(scenario.policy).value(),
-                                      [this](const RoutingSnapshot& s) { OnSnapshot(s); }),
-      static_cast<RouterOutbox&>(*this));
-  for (Role role : roles) workers_.push_back(std::make_unique<Worker>(role));
-  for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) StartWorker(i);
+      fabric_(world_, [this](std::string what) { Violation(what); }),
+      net_(world_, trace_),
+      clients_(world_, trace_, scenario_, [this](std::string what) { Violation(what); }) {
+  world_.rates = scenario.faults;
+  BuildHosts(seed);
+  clients_.on_failure = [this](int router, Time submitted, const absl::Status& status) {
+    OnFailure(router, submitted, status);
+  };
 }
 
 Cluster::~Cluster() = default;
 
-// ---- The control network -----------------------------------------------------------------------
-
-Duration Cluster::MessageDelay() {
-  return world_.Chance(faults_.slow) ? world_.Micros(1000, 400000) : world_.Micros(20, 1000);
-}
-
-void Cluster::OpenDecode(CallId call, int32_t worker, DecodeRequest request) {
-  Trace(absl::StrCat("R opens decode ", call, " seq ", request.sequence.counter, "/",
-                     request.attempt, " on ", worker));
-  Open<DecodeOpened>(call, worker, std::move(request));
-}
-
-void Cluster::OpenPrefill(CallId call, int32_t worker, PrefillRequest request) {
-  Trace(absl::StrCat("R opens prefill ", call, " seq ", request.sequence.counter, "/",
-                     request.attempt, " on ", worker));
-  Open<PrefillOpened>(call, worker, std::move(request));
-}
-
-template <typename Opened, typename Request>
-void Cluster::Open(CallId id, int32_t worker, Request request) {
-  Call& call = calls_[id];
-  call.worker = worker;
-  call.incarnation = workers_[worker]->incarnation();
-  call.worker_call = next_worker_call_++;
-  call.tenant = request.tenant;
-  call.prompt = request.tokens;
-  if constexpr (std::is_same_v<Opened, DecodeOpened>) {
-    const std::vector<int32_t> answer = ExpectedTokens(request.tokens, request.sampling);
-    call.answered = request.tokens;
-    call.answered.insert(call.answered.end(), answer.begin(), answer.end());
+void Cluster::BuildHosts(uint64_t seed) {
+  const auto violation = [this](std::string what) { Violation(what); };
+  std::vector<Role> roles(scenario_.num_prefill, Role::kPrefill);
+  roles.insert(roles.end(), scenario_.num_decode, Role::kDecode);
+  int column = 0;
+  for (int r = 0; r < scenario_.num_routers; ++r) {
+    routers_.push_back(std::make_unique<RouterHost>(
+        world_, trace_, net_, column++,
+        RouterHost::Options{.roles = roles,
+                            .policy = scenario_.policy,
+                            .small_caps = scenario_.small_caps,
+                            .emit =
+                                [this, r](uint64_t key, ClientEvent event) {
+                                  clients_.Emit(r, key, std::move(event));
+                                },
+                            .violation = violation}));
   }
-  call.last_to_worker = world_.now() + MessageDelay();
-  by_worker_call_[{call.incarnation, call.worker_call}] = id;
-  if (!workers_[worker]->up()) {
-    CloseForRouter(id, absl::UnavailableError("connection refused"), world_.now());
-    return;
+  for (int w = 0; w < static_cast<int>(roles.size()); ++w) {
+    const bool is_prefill = roles[w] == Role::kPrefill;
+    workers_.push_back(std::make_unique<WorkerHost>(
+        world_, trace_, fabric_, net_, column++,
+        WorkerHost::Options{
+            .role = roles[w],
+            .index = w,
+            .num_blocks = is_prefill ? scenario_.prefill_blocks : scenario_.decode_blocks,
+            .block_size = is_prefill ? scenario_.prefill_block_size : scenario_.decode_block_size,
+            .chunk_tokens = scenario_.chunk_tokens,
+            .max_waiting = scenario_.small_caps ? 2 : 8,
+            .violation = violation}));
   }
-  if (world_.Chance(faults_.drop_call)) {
-    world_.After(MessageDelay(), [this, id] { BreakCall(id); });
-    return;
-  }
-  if (world_.Chance(faults_.duplicate)) {
-    // A replayed open has no client behind it: it breaks as soon as the worker answers.
-    world_.At(call.last_to_worker + MessageDelay(),
-              [this, worker, incarnation = call.incarnation, request, twin = next_worker_call_++] {
-                if (workers_[worker]->incarnation() != incarnation) return;
-                workers_[worker]->Deliver(Opened{.call = twin, .request = request});
-                world_.After(MessageDelay(), [this, worker, incarnation, twin] {
-                  if (workers_[worker]->incarnation() != incarnation) return;
-                  workers_[worker]->Deliver(CallBroken{twin});
-                });
-              });
-  }
-  world_.At(call.last_to_worker, [this, id, worker, request = std::move(request)]() mutable {
-    Call& call = calls_.at(id);
-    if (workers_[worker]->incarnation() != call.incarnation) return;
-    workers_[worker]->Deliver(Opened{.call = call.worker_call, .request = std::move(request)});
-  });
-}
-
-void Cluster::Rebind(CallId call, RebindRequest request) {
-  Trace(absl::StrCat("R rebinds ", call, " seq ", request.sequence.counter, "/", request.attempt,
-                     " to ", request.prefill));
-  Tell(call, RebindAsked{request});
-}
-
-void Cluster::Send(CallId call, SendRequest request) {
-  Trace(absl::StrCat("R sends ", call, " seq ", request.sequence.counter, "/", request.attempt));
-  Tell(call, SendAsked{std::move(request)});
-}
-
-// A unary call beside the stream that it is about.
-void Cluster::Tell(CallId id, Message message) {
-  const Call& call = calls_.at(id);
-  if (world_.Chance(faults_.drop_call)) {
-    world_.After(MessageDelay(), [this, id] { BreakCall(id); });
-    return;
-  }
-  const int copies = world_.Chance(faults_.duplicate) ? 2 : 1;
-  for (int i = 0; i < copies; ++i) {
-    world_.At(std::max(call.last_to_worker, world_.now()) + MessageDelay(),
-              [this, id, message]() mutable {
-                const Call& call = calls_.at(id);
-                if (workers_[call.worker]->incarnation() != call.incarnation) return;
-                workers_[call.worker]->Deliver(std::move(message));
-              });
+  std::vector<NetPeer*> net_routers;
+  std::vector<RouterHost*> client_routers;
+  std::vector<NetWorker*> net_workers;
+  for (auto& router : routers_) net_routers.push_back(router.get());
+  for (auto& router : routers_) client_routers.push_back(router.get());
+  for (auto& worker : workers_) net_workers.push_back(worker.get());
+  net_.Attach(std::move(net_routers), std::move(net_workers));
+  clients_.Attach(std::move(client_routers));
+  last_unhealthy_.resize(routers_.size());
+  Random clocks(Random::Mix(seed ^ 0xC10C));
+  for (Host* host : world_.hosts) {
+    const double skew = (2 * clocks.Unit() - 1) * scenario_.clock_skew;
+    host->SetClock(1'000'000'000'000 + static_cast<int64_t>(clocks.Below(1'000'000'000)),
+                   static_cast<int64_t>(skew * 1e6));
   }
 }
 
-void Cluster::Cancel(CallId id) {
-  Trace(absl::StrCat("R cancels ", id));
-  Call& call = calls_.at(id);
-  if (std::exchange(call.closed_for_worker, true)) return;
-  // Behind the open, in the order of the stream.
-  call.last_to_worker = std::max(call.last_to_worker, world_.now() + MessageDelay());
-  world_.At(call.last_to_worker, [this, id] {
-    const Call& call = calls_.at(id);
-    if (workers_[call.worker]->incarnation() != call.incarnation) return;
-    workers_[call.worker]->Deliver(CallBroken{call.worker_call});
-  });
-}
-
-// The stream is reset: both sides notice, each in its own time.
-void Cluster::BreakCall(CallId id) {
-  Cancel(id);
-  CloseForRouter(id, absl::UnavailableError("stream reset"), world_.now() + MessageDelay());
-}
-
-void Cluster::CloseForRouter(CallId id, absl::Status status, Time at) {
-  Call& call = calls_.at(id);
-  if (std::exchange(call.closed_for_router, true)) return;
-  call.last_to_router = std::max(call.last_to_router, at);
-  world_.At(call.last_to_router,
-            [this, id, status] { ToRouter(CallClosed{.call = id, .status = status}); });
-}
-
-void Cluster::FromWorker(int32_t worker, CallId worker_call, std::optional<WorkerEvent> event,
-                         absl::Status status) {
-  auto it = by_worker_call_.find({workers_[worker]->incarnation(), worker_call});
-  if (it == by_worker_call_.end()) return;  // A replayed open.
-  const CallId id = it->second;
-  Call& call = calls_.at(id);
-  if (!event) {
-    Trace(absl::StrCat("worker ", worker, " closes ", id, " ", status.ToString()));
-    call.closed_for_worker = true;
-    CloseForRouter(id, status, world_.now() + MessageDelay());
-    return;
+void Cluster::TurnTraceOn() {
+  std::vector<std::string> names;
+  for (size_t r = 0; r < routers_.size(); ++r) names.push_back(absl::StrCat("R", r));
+  int prefill = 0, decode = 0;
+  for (const auto& worker : workers_) {
+    names.push_back(worker->role() == Role::kPrefill ? absl::StrCat("P", prefill++)
+                                                     : absl::StrCat("D", decode++));
   }
-  if (auto* reserved = std::get_if<ReservedEvent>(&*event)) {
-    CheckCacheHit(call, reserved->cached_tokens);
-  } else if (auto* prefilled = std::get_if<PrefilledEvent>(&*event)) {
-    CheckCacheHit(call, prefilled->cached_tokens);
-  }
-  if (call.closed_for_router) return;
-  if (world_.Chance(faults_.drop_call)) {
-    BreakCall(id);
-    return;
-  }
-  if (world_.Chance(faults_.lose_event)) return;
-  call.last_to_router = std::max(call.last_to_router, world_.now() + MessageDelay());
-  const int copies = world_.Chance(faults_.duplicate) ? 2 : 1;
-  for (int i = 0; i < copies; ++i) {
-    world_.At(call.last_to_router, [this, id, event = *event] {
-      ToRouter(WorkerEventReceived{id, event});
-    });
-  }
+  trace_.TurnOn(std::move(names));
 }
 
-void Cluster::ToRouter(Message message) {
-  router_->Handle(std::move(message), world_.now());
-  StepRouter();
+void Cluster::StartAll() {
+  for (auto& router : routers_) router->Start();
+  for (auto& worker : workers_) worker->Start();
 }
 
-void Cluster::StepRouter() {
-  router_->Step(world_.now());
-  const Time next = router_->NextDeadline();
-  if (next == kNever || next == router_wakeup_) return;
-  router_wakeup_ = next;
-  world_.At(next, [this, next] {
-    if (router_wakeup_ == next) router_wakeup_ = kNever;
-    StepRouter();
-  });
-}
-
-// ---- Workers -----------------------------------------------------------------------------------
-
-void Cluster::StartWorker(int32_t index) {
-  const bool is_prefill = workers_[index]->role() == Role::kPrefill;
-  workers_[index]->Start(
-      {.world = &world_,
-       .fabric = &fabric_,
-       .faults = &faults_,
-       .incarnation = next_incarnation_++,
-       .num_blocks = is_prefill ? scenario_.prefill_blocks : scenario_.decode_blocks,
-       .block_size = is_prefill ? scenario_.prefill_block_size : scenario_.decode_block_size,
-       .chunk_tokens = scenario_.chunk_tokens,
-       .from_worker =
-           [this, index](CallId call, std::optional<WorkerEvent> event, absl::Status status) {
-             FromWorker(index, call, std::move(event), std::move(status));
-           },
-       .report =
-           [this, index](WorkerStatus status) {
-             if (world_.Chance(faults_.lose_event)) return;
-             world_.After(MessageDelay(), [this, index, status] {
-               ToRouter(WorkerStatusChanged{.worker = index, .status = status});
-             });
-           },
-       .violation = [this](std::string what) { Violation(what); }});
-  const HelloInfo hello = workers_[index]->Hello();
-  world_.After(MessageDelay(), [this, index, hello] {
-    if (workers_[index]->incarnation() != hello.incarnation) return;
-    ToRouter(WorkerUp{.worker = index, .hello = hello});
-  });
-}
-
-void Cluster::Crash(int32_t index) {
-  Trace(absl::StrCat("worker ", index, " crashes"));
-  num_preemptions_ += workers_[index]->num_preemptions();
-  num_revoked_ += workers_[index]->num_revoked();
-  const Incarnation dead = workers_[index]->incarnation();
-  workers_[index]->Stop();
-  for (auto& [id, call] : calls_) {
-    if (call.worker != index || call.incarnation != dead) continue;
-    call.closed_for_worker = true;
-    CloseForRouter(id, absl::UnavailableError("worker lost"), world_.now() + MessageDelay());
-  }
-  world_.After(MessageDelay(), [this, index, dead] {
-    if (workers_[index]->incarnation() == dead) {
-      ToRouter(WorkerDown{.worker = index, .reason = "connection lost"});
-    }
-  });
-  world_.After(world_.Micros(1000, 500000), [this, index] { StartWorker(index); });
-}
-
-// An orderly restart: takes nothing new, ends what it has, goes. Not the last one of its role.
-void Cluster::Drain(int32_t index) {
-  auto usable = [&](const auto& w) {
-    return w->role() == workers_[index]->role() && w->up() && !w->draining();
-  };
-  if (!usable(workers_[index]) || std::ranges::count_if(workers_, usable) < 2) return;
-  Trace(absl::StrCat("worker ", index, " drains"));
-  workers_[index]->Deliver(baton::Drain{});
-  // What the router sent before it knew has arrived by then.
-  world_.After(seconds(1),
-               [this, index, old = workers_[index]->incarnation()] { StopWhenIdle(index, old); });
-}
-
-void Cluster::StopWhenIdle(int32_t index, Incarnation drained) {
-  if (!workers_[index]->up() || workers_[index]->incarnation() != drained) return;
-  if (workers_[index]->idle()) return Crash(index);
-  world_.After(milliseconds(20), [this, index, drained] { StopWhenIdle(index, drained); });
-}
-
-// ---- Running and checking ----------------------------------------------------------------------
+// ---- Checks ------------------------------------------------------------------------------------
 
 void Cluster::Violation(const std::string& what) {
   if (violation_.empty()) violation_ = what;
 }
 
-void Cluster::Trace(const std::string& line) {
-  const std::string stamped =
-      absl::StrFormat("%10d us  %s", world_.now().time_since_epoch().count() / 1000, line);
-  for (char c : stamped) trace_digest_ = Random::Mix(trace_digest_ ^ static_cast<uint8_t>(c));
-  trace_.push_back(stamped);
-  if (trace_.size() > 4000) trace_.pop_front();
+void Cluster::Check() {
+  for (Host* host : world_.touched) {
+    host->Audited();
+    if (std::string bad = host->Audit(); !bad.empty()) {
+      Violation(absl::StrCat(bad, " (column ", host->column(), ")"));
+    }
+  }
+  world_.touched.clear();
+  NoteHealth();
 }
 
-void Cluster::Check() {
-  for (const auto& worker : workers_) {
-    if (!worker->up()) continue;
-    if (std::string bad = worker->Audit(); !bad.empty()) Violation(bad);
+bool Cluster::HasHealthyPair(int router) const {
+  const auto usable = [&](const auto& worker) {
+    return net_.Usable(router, worker->index()) && !worker->draining() && !worker->stalled();
+  };
+  for (const auto& prefill : workers_) {
+    if (prefill->role() != Role::kPrefill || !usable(prefill)) continue;
+    for (const auto& decode : workers_) {
+      if (decode->role() == Role::kDecode && usable(decode) &&
+          !fabric_.Blocked(prefill->column(), decode->column()) &&
+          !fabric_.Blocked(decode->column(), prefill->column())) {
+        return true;
+      }
+    }
   }
+  return false;
+}
+
+void Cluster::NoteHealth() {
+  const uint64_t changes = net_.num_changes() + totals_.troubles;
+  if (changes == seen_changes_) return;
+  seen_changes_ = changes;
+  for (size_t r = 0; r < routers_.size(); ++r) {
+    if (!HasHealthyPair(r)) last_unhealthy_[r] = world_.now();
+  }
+}
+
+void Cluster::OnFailure(int router, Time submitted, const absl::Status& status) {
+  if (absl::IsResourceExhausted(status) && scenario_.small_caps) return;
+  ++totals_.unexplained;
+  if (!scenario_.has_faults()) {
+    Violation(absl::StrCat("a request failed without a fault: ", status.ToString()));
+  }
+  // Up to the moment before the request a link may have been cut and be cut still.
+  const bool healthy = last_unhealthy_[router] + milliseconds(50) < submitted &&
+                       HasHealthyPair(router);
+  if (!healthy) return;
+  ++totals_.failed_beside_healthy_pair;
+  ++totals_.reasons[absl::StrCat(scenario_.has_only_losses() ? "losses only: " : "",
+                                 status.ToString())];
+}
+
+bool Cluster::IsQuiet() const {
+  return clients_.num_live() == 0 &&
+         std::ranges::all_of(routers_, [](const auto& r) { return r->AuditQuiet().empty(); }) &&
+         std::ranges::all_of(workers_, [](const auto& w) { return w->AuditQuiet().empty(); });
 }
 
 void Cluster::CheckQuiet() {
-  for (const auto& [key, client] : clients_) {
-    if (!client.ended) Violation(absl::StrCat("request ", key, " never ended"));
-    const bool may_fail = client.cancelled || client.request.timeout < seconds(600);
-    if (scenario_.faults.drop_call == 0 && scenario_.faults.lose_event == 0 &&
-        scenario_.faults.transfer == 0 && scenario_.faults.step_error == 0 &&
-        scenario_.crash_rate == 0 && client.ended && !client.ended->ok() && !may_fail) {
-      Violation(
-          absl::StrCat("request ", key, " failed without a fault: ", client.ended->ToString()));
+  for (size_t r = 0; r < routers_.size(); ++r) {
+    if (std::string bad = routers_[r]->AuditQuiet(); !bad.empty()) Violation(bad);
+  }
+  for (const auto& worker : workers_) {
+    if (std::string bad = worker->AuditQuiet(); !bad.empty()) {
+      Violation(absl::StrCat(bad, " (column ", worker->column(), ")"));
     }
   }
-  if (!router_->idle() || router_->num_open_calls() > 0) Violation("the router is not idle");
-  for (const auto& worker : workers_) {
-    if (std::string bad = worker->AuditQuiet(); !bad.empty()) Violation(bad);
-    num_preemptions_ += worker->num_preemptions();
-    num_revoked_ += worker->num_revoked();
+}
+
+// ---- Running -----------------------------------------------------------------------------------
+
+bool Cluster::RunUntil(Time limit) {
+  constexpr int64_t kMaxEvents = 3'000'000;
+  try {
+    while (violation_.empty() && world_.RunOne(limit)) {
+      Check();
+      if (world_.num_events() > kMaxEvents) Violation("the cluster does not come to rest");
+    }
+  } catch (const std::exception& error) {
+    Violation(absl::StrCat("exception: ", error.what()));
+  }
+  return violation_.empty();
+}
+
+void Cluster::SubmitAll() {
+  Time at{};
+  for (int32_t i = 0; i < scenario_.num_requests; ++i) {
+    at += world_.Micros(0, scenario_.submit_gap / std::chrono::microseconds(1));
+    const int router = static_cast<int>(world_.random.Below(routers_.size()));
+    world_.At(at, [this, router] {
+      if (!HasHealthyPair(router)) last_unhealthy_[router] = world_.now();
+      clients_.SubmitDrawn(router);
+    });
+  }
+  for (size_t t = 0; t < kNumTroubles; ++t) ScheduleTrouble(static_cast<Trouble>(t));
+  // Long enough for what hangs to be noticed in some seeds.
+  const Duration tail = world_.random.Below(3) == 0 ? seconds(8) : seconds(1);
+  RunUntil(at + tail);
+}
+
+void Cluster::Heal() {
+  healed_ = true;
+  if (trace_.on()) trace_.Add(world_.now(), -1, "healed");
+  world_.rates = {};
+  net_.Heal();
+  fabric_.Heal();
+  for (auto& router : routers_) {
+    router->Resume();
+    if (!router->up()) router->Start();
+  }
+  for (auto& worker : workers_) {
+    worker->Resume();
+    if (!worker->up()) worker->Start();
+    worker->runner().EndStall();
+  }
+  ++totals_.troubles;
+}
+
+// Everything has to end within its bounds, and every block to return.
+void Cluster::RunToQuiet() {
+  const Time requests_by = world_.now() + seconds(60);
+  while (violation_.empty() && clients_.num_live() > 0 && world_.now() < requests_by) {
+    RunUntil(world_.now() + milliseconds(100));
+  }
+  if (clients_.num_live() > 0) Violation("I6: " + clients_.FirstLive() + " does not end");
+  // T_hang + T_abort + one step; a transfer's abort may take its 4 s, and a drain its limit.
+  const Time quiet_by = world_.now() + seconds(12);
+  while (violation_.empty() && !IsQuiet() && world_.now() < quiet_by) {
+    RunUntil(world_.now() + milliseconds(100));
+  }
+  if (violation_.empty()) CheckQuiet();
+}
+
+// A request after everything has healed: is anything of the trouble still counted against a worker?
+void Cluster::Probe() {
+  // Links are up again, and refusals and blames are forgotten.
+  RunUntil(world_.now() + seconds(2));
+  for (size_t r = 0; r < routers_.size() && violation_.empty(); ++r) {
+    ValidRequest request;
+    request.prompts = {{2, 3, 5, 7}};
+    request.sampling.max_tokens = 4;
+    request.timeout = seconds(600);
+    routers_[r]->ExpectIdleWorkers(true);
+    const uint64_t key = clients_.Submit(r, request);
+    RunUntil(world_.now() + milliseconds(200));
+    routers_[r]->ExpectIdleWorkers(false);
+    const absl::Status* ended = clients_.ended(key);
+    if (ended == nullptr || !ended->ok()) Violation("the healed cluster answers no request");
   }
 }
 
 std::string Cluster::Run() {
-  Time at{};
-  for (int32_t i = 0; i < scenario_.num_requests; ++i) {
-    at += world_.Micros(0, 20000);
-    world_.At(at, [this] { SubmitDrawn(); });
-  }
-  // Then everything is healed, and has to end.
-  world_.At(at + seconds(1), [this] {
-    faults_ = {};
-    Trace("healed");
-  });
-  const Time limit = at + seconds(200);
-  while (violation_.empty() && world_.RunOne(limit)) Check();
+  StartAll();
+  RunUntil(Time(milliseconds(30)));
+  SubmitAll();
+  if (violation_.empty()) Heal();
+  if (violation_.empty()) RunToQuiet();
   if (violation_.empty()) Probe();
-  if (violation_.empty()) CheckQuiet();
-  if (violation_.empty()) return "";
-  std::string report = violation_ + "\n";
-  for (const std::string& line : trace_) absl::StrAppend(&report, line, "\n");
-  for (size_t i = 0; i < workers_.size(); ++i) {
-    absl::StrAppend(&report, "worker ", i, ": ", workers_[i]->Describe(), "\n");
+  if (violation_.empty()) RunToQuiet();
+  return violation_;
+}
+
+std::string Cluster::Report() const {
+  std::string report = trace_.Table();
+  for (size_t r = 0; r < routers_.size(); ++r) {
+    absl::StrAppend(&report, "R", r, ": ", routers_[r]->DescribeState(), "\n");
+  }
+  for (size_t w = 0; w < workers_.size(); ++w) {
+    absl::StrAppend(&report, "column ", workers_[w]->column(), " incarnation ",
+                    workers_[w]->up() ? workers_[w]->Hello().incarnation : 0, ": ",
+                    workers_[w]->DescribeState(), "\n");
   }
   return report;
+}
+
+Cluster::Totals Cluster::totals() const {
+  Totals t = totals_;
+  t.events = world_.num_events();
+  t.ok = clients_.num_ok;
+  t.failed = clients_.num_failed;
+  t.tokens = clients_.num_tokens;
+  t.lost_with_router = clients_.num_lost_with_router;
+  for (const auto& worker : workers_) t.workers += worker->totals();
+  for (const auto& router : routers_) {
+    const RouterCounters c = router->totals();
+    for (int64_t RouterCounters::* field : kRouterCounters) t.routers.*field += c.*field;
+  }
+  return t;
 }
 
 }  // namespace baton::sim

@@ -1,12 +1,78 @@
 #include "tests/sim/fabric.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace baton::sim {
 
-FabricPort::FabricPort(Fabric& fabric, Incarnation incarnation, TagMemory& memory,
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// ---- Paths -------------------------------------------------------------------------------------
+
+void Fabric::Block(int from, int to, Time until) {
+  Path& path = paths_[{from, to}];
+  path.blocked_until = std::max(path.blocked_until, until);
+}
+
+void Fabric::Slow(int from, int to, Duration extra, Time until) {
+  Path& path = paths_[{from, to}];
+  path.extra = extra;
+  path.slow_until = until;
+}
+
+bool Fabric::Blocked(int from, int to) const {
+  auto it = paths_.find({from, to});
+  return it != paths_.end() && it->second.blocked_until > world_.now();
+}
+
+void Fabric::Heal() { paths_.clear(); }
+
+Time Fabric::Arrival(int from, int to, Time last) {
+  Time arrival = world_.now() + world_.Micros(20, 3000);
+  if (auto it = paths_.find({from, to}); it != paths_.end()) {
+    if (it->second.slow_until > world_.now()) arrival += it->second.extra;
+    arrival = std::max(arrival, it->second.blocked_until + Duration(1));
+  }
+  return std::max(arrival, last + Duration(1));
+}
+
+FabricPort* Fabric::Find(Incarnation incarnation) const {
+  auto it = ports_.find(incarnation);
+  return it == ports_.end() ? nullptr : it->second;
+}
+
+void Fabric::Reset(int column) {
+  const absl::Status lost = absl::UnavailableError("the peer does not answer");
+  auto is_there = [&](Incarnation incarnation) {
+    const FabricPort* port = Find(incarnation);
+    return port != nullptr && port->host_.column() == column;
+  };
+  for (auto& [incarnation, port] : ports_) {
+    const bool own = port->host_.column() == column;
+    for (auto& [ticket, sending] : port->sending_) {
+      if (!own && !is_there(sending.args.receiver)) continue;
+      sending.broken = true;
+      port->host_.After(world_.Micros(0, 300000), [port = port, ticket = ticket, lost] {
+        port->EndSender(ticket, lost);
+      });
+    }
+    for (auto& [ticket, expected] : port->expected_) {
+      if (!own && !is_there(expected.args.sender)) continue;
+      port->host_.After(world_.Micros(0, 300000), [port = port, ticket = ticket, lost] {
+        port->EndIfBegun(ticket, lost);
+      });
+    }
+  }
+}
+
+// ---- One worker's end --------------------------------------------------------------------------
+
+FabricPort::FabricPort(Fabric& fabric, Host& host, Incarnation incarnation, TagMemory& memory,
                        const BlockGenerations& generations, EventSink sink)
     : fabric_(fabric),
+      world_(fabric.world_),
+      host_(host),
       incarnation_(incarnation),
       memory_(memory),
       generations_(generations),
@@ -14,44 +80,45 @@ FabricPort::FabricPort(Fabric& fabric, Incarnation incarnation, TagMemory& memor
   fabric_.ports_[incarnation] = this;
 }
 
+// Peers see the connection break, behind what was on its way.
 FabricPort::~FabricPort() {
-  *alive_ = false;
   fabric_.ports_.erase(incarnation_);
-  // Peers see the connection break: senders always, receivers for what had begun.
+  const absl::Status lost = absl::UnavailableError("connection lost");
+  for (auto& [ticket, sending] : sending_) {
+    FabricPort* port = fabric_.Find(sending.args.receiver);
+    if (port == nullptr) continue;
+    const Time at =
+        fabric_.Arrival(host_.column(), port->host_.column(), sending.last_delivery);
+    port->host_.At(std::min(at, std::max(sending.last_delivery + Duration(1),
+                                         world_.now() + milliseconds(2500))),
+                   [port, ticket = ticket, lost] { port->EndIfBegun(ticket, lost); });
+  }
   for (auto& [other, port] : fabric_.ports_) {
     for (auto& [ticket, sending] : port->sending_) {
       if (sending.args.receiver != incarnation_) continue;
-      port->Later(fabric_.world_.now() + fabric_.world_.Micros(100, 2000),
-                  [port = port, ticket = ticket] {
-                    port->EndSender(ticket, absl::UnavailableError("connection lost"));
-                  });
-    }
-    for (auto& [ticket, expected] : port->expected_) {
-      if (expected.args.sender != incarnation_ || !expected.begun) continue;
-      port->Later(fabric_.world_.now() + fabric_.world_.Micros(100, 2000),
-                  [port = port, ticket = ticket] {
-                    port->EndReceiver(ticket, absl::UnavailableError("connection lost"));
-                  });
+      port->host_.After(world_.Micros(100, 2000), [port = port, ticket = ticket, lost] {
+        port->EndSender(ticket, lost);
+      });
     }
   }
-}
-
-void FabricPort::Later(Time when, std::function<void()> run) {
-  fabric_.world_.At(when, [alive = alive_, run = std::move(run)] {
-    if (*alive) run();
-  });
 }
 
 void FabricPort::Expect(ExpectArgs args) {
   const TicketId ticket = args.ticket;
   Expected expected{.args = std::move(args)};
-  expected.missing = int64_t{kLayers} * (expected.args.num_tokens - expected.args.first_token);
+  expected.missing.assign(size_t{kLayers} * expected.args.num_tokens, true);
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    for (int32_t token = 0; token < expected.args.first_token; ++token) {
+      expected.missing[layer * expected.args.num_tokens + token] = false;
+    }
+  }
   const int32_t block_size = memory_.block_size();
   for (size_t b = expected.args.first_token / block_size; b < expected.args.blocks.size(); ++b) {
     const BlockRef ref = expected.args.blocks[b];
     memory_.Poison(ref.block, 0);
+    memory_.Promise(ref.block);
     if (!promised_.insert({ref.block, ref.generation}).second) {
-      fabric_.violation_("one generation of a block is promised to two writers");
+      fabric_.violation_("I2: one generation of a block is promised to two writers");
     }
   }
   if (!expected_.emplace(ticket, std::move(expected)).second) {
@@ -67,145 +134,185 @@ void FabricPort::Start(StartArgs args) {
   }
 }
 
-Time FabricPort::Arrival(Sending& sending) {
-  const Time arrival = std::max(sending.last_delivery + Duration(1),
-                                fabric_.world_.now() + fabric_.world_.Micros(20, 3000));
-  sending.last_delivery = arrival;
-  return arrival;
-}
-
-void FabricPort::Push(PushArgs push) {
-  auto it = sending_.find(push.ticket);
-  if (it == sending_.end() || it->second.aborted) return;
-  Sending& sending = it->second;
-  if (fabric_.world_.Chance(fabric_.faults_.transfer)) {
-    Later(fabric_.world_.now() + fabric_.world_.Micros(100, 500000), [this, push] {
-      EndSender(push.ticket, absl::UnavailableError("injected transfer failure"));
-    });
-    sending.aborted = true;
-    auto peer = fabric_.ports_.find(sending.args.receiver);
-    if (peer != fabric_.ports_.end()) {
-      FabricPort* port = peer->second;
-      port->Later(fabric_.world_.now() + fabric_.world_.Micros(100, 500000), [port, push] {
-        auto expected = port->expected_.find(push.ticket);
-        if (expected != port->expected_.end() && expected->second.begun) {
-          port->EndReceiver(push.ticket, absl::UnavailableError("injected transfer failure"));
-        }
-      });
-    }
-    return;
-  }
-  // The bytes are read while the frame is on its way: when it leaves the sender.
-  const Time arrival = Arrival(sending);
-  const Time leaves = fabric_.world_.now() + (arrival - fabric_.world_.now()) / 2;
-  Later(leaves, [this, push, arrival, serial = sending.serial] {
-    const Sending* sending = FindSending(push.ticket, serial);
-    if (sending == nullptr) return;
-    const StartArgs& start = sending->args;
-    std::vector<uint64_t> tags;
-    for (int32_t i = 0; i < push.num_tokens; ++i) {
-      tags.push_back(memory_.ReadToken(push.layer, start.blocks, push.first_token + i));
-    }
-    // An abort does not stop what is on its way.
-    if (sending->aborted && fabric_.world_.Chance(0.5)) return;
-    auto peer = fabric_.ports_.find(start.receiver);
-    if (peer == fabric_.ports_.end()) {
-      EndSender(push.ticket, absl::UnavailableError("no such receiver"));
-      return;
-    }
-    FabricPort* port = peer->second;
-    port->Later(arrival, [port, push, start, tags = std::move(tags)]() mutable {
-      port->Deliver(push, start, std::move(tags));
-    });
-  });
-}
-
 FabricPort::Sending* FabricPort::FindSending(TicketId ticket, uint64_t serial) {
   auto it = sending_.find(ticket);
   return it != sending_.end() && it->second.serial == serial ? &it->second : nullptr;
 }
 
-void FabricPort::Deliver(const PushArgs& push, const StartArgs& start, std::vector<uint64_t> tags) {
+// Both sides find out, each in its own time.
+void FabricPort::Break(Sending& sending, Duration within, const std::string& why) {
+  sending.broken = true;
+  const TicketId ticket = sending.args.ticket;
+  const int64_t most = std::max<int64_t>(100, within / std::chrono::microseconds(1));
+  host_.After(world_.Micros(100, most),
+              [this, ticket, why] { EndSender(ticket, absl::UnavailableError(why)); });
+  FabricPort* peer = fabric_.Find(sending.args.receiver);
+  if (peer == nullptr) return;
+  const Time at =
+      std::max(world_.now() + world_.Micros(100, most), sending.last_delivery + Duration(1));
+  peer->host_.At(at, [peer, ticket, why] { peer->EndIfBegun(ticket, absl::UnavailableError(why)); });
+}
+
+// No acknowledgement comes for so long that both sides give up.
+void FabricPort::GiveUpAfter(Sending& sending, Time arrival) {
+  const Duration limit = milliseconds(1200);
+  if (arrival <= world_.now() + limit) return;
+  sending.broken = true;
+  const TicketId ticket = sending.args.ticket;
+  const absl::Status late = absl::DeadlineExceededError("the transfer does not move");
+  host_.After(limit, [this, ticket, late] { EndSender(ticket, late); });
+  FabricPort* peer = fabric_.Find(sending.args.receiver);
+  if (peer == nullptr) return;
+  peer->host_.After(limit + world_.Micros(0, 500000),
+                    [peer, ticket, late] { peer->EndIfBegun(ticket, late); });
+  // And again once what is held up has come through.
+  peer->host_.At(arrival + milliseconds(1),
+                 [peer, ticket, late] { peer->EndIfBegun(ticket, late); });
+}
+
+void FabricPort::Push(PushArgs push) {
+  auto it = sending_.find(push.ticket);
+  if (it == sending_.end() || it->second.broken) return;
+  Sending& sending = it->second;
+  if (push.first_token + push.num_tokens > sending.args.num_tokens) {
+    fabric_.violation_("a push beyond the tokens of its transfer");
+  }
+  if (world_.Hit(Fault::kBreakTransfer)) {
+    return Break(sending, milliseconds(500), "injected transfer failure");
+  }
+  FabricPort* peer = fabric_.Find(sending.args.receiver);
+  if (peer == nullptr) return Break(sending, milliseconds(2), "no such receiver");
+  const Time arrival =
+      fabric_.Arrival(host_.column(), peer->host_.column(), sending.last_delivery);
+  sending.last_delivery = arrival;
+  GiveUpAfter(sending, arrival);
+  // The bytes are read while the frame is on its way: when it leaves the sender.
+  const Time leaves = world_.now() + std::min<Duration>((arrival - world_.now()) / 2, seconds(1));
+  host_.At(leaves, [this, push, arrival, serial = sending.serial] { Send(push, serial, arrival); });
+}
+
+void FabricPort::Send(const PushArgs& push, uint64_t serial, Time arrival) {
+  const Sending* sending = FindSending(push.ticket, serial);
+  if (sending == nullptr) return;
+  Frame frame{.push = push, .sender = incarnation_};
+  for (int32_t i = 0; i < push.num_tokens; ++i) {
+    frame.tags.push_back(
+        memory_.ReadToken(push.layer, sending->args.blocks, push.first_token + i));
+  }
+  // An abort does not stop what is on its way.
+  if (sending->broken && world_.Chance(0.5)) return;
+  FabricPort* port = fabric_.Find(sending->args.receiver);
+  if (port == nullptr) return;
+  if (world_.Hit(Fault::kCorruptFrame)) {
+    frame.corrupt = true;
+    frame.tags[0] = Random::Mix(frame.tags[0]);
+  }
+  port->host_.At(arrival, [port, frame = std::move(frame)] { port->Deliver(frame); });
+}
+
+// The sender hears of it.
+void FabricPort::Answer(TicketId ticket, Incarnation sender, absl::Status verdict) {
+  FabricPort* port = fabric_.Find(sender);
+  if (port == nullptr) return;
+  if (world_.Hit(Fault::kLoseAck)) verdict = absl::UnavailableError("connection lost");
+  const Time arrival = fabric_.Arrival(host_.column(), port->host_.column(), {});
+  auto it = port->sending_.find(ticket);
+  if (it == port->sending_.end()) return;
+  const Time give_up = world_.now() + milliseconds(1200);
+  if (arrival > give_up) verdict = absl::DeadlineExceededError("the transfer does not move");
+  port->host_.At(std::min(arrival, give_up),
+                 [port, ticket, verdict] { port->EndSender(ticket, verdict); });
+}
+
+void FabricPort::Refuse(TicketId ticket, Incarnation sender) {
+  Answer(ticket, sender, absl::AbortedError("the receiver refused the ticket"));
+}
+
+void FabricPort::Deliver(const Frame& frame) {
+  const PushArgs& push = frame.push;
   auto it = expected_.find(push.ticket);
-  if (it == expected_.end() || it->second.args.sender != start.sender) {
-    // Refused before a byte is read; the sender hears of it.
-    auto peer = fabric_.ports_.find(start.sender);
-    if (peer == fabric_.ports_.end()) return;
-    FabricPort* port = peer->second;
-    port->Later(fabric_.world_.now() + fabric_.world_.Micros(20, 2000), [port, push] {
-      port->EndSender(push.ticket, absl::AbortedError("the receiver refused the ticket"));
-    });
-    return;
+  // Refused before a byte is read.
+  if (it == expected_.end() || it->second.args.sender != frame.sender) {
+    return Refuse(push.ticket, frame.sender);
   }
   Expected& expected = it->second;
   if (!expected.begun) {
     expected.begun = true;
     sink_({.kind = TransferEvent::Kind::kBegun, .ticket = push.ticket, .receiver = true});
+    it = expected_.find(push.ticket);
+    if (it == expected_.end()) return;
   }
   for (int32_t i = 0; i < push.num_tokens; ++i) {
     const int32_t position = push.first_token + i;
     const BlockRef ref = expected.args.blocks.at(position / memory_.block_size());
     if (generations_.at(ref.block).load() != ref.generation) {
-      fabric_.violation_("a transfer writes to a block that was given to someone else");
+      fabric_.violation_("I3: a transfer writes to a block that was given to someone else");
     }
-    memory_.Write(push.layer, ref.block, position % memory_.block_size(), tags[i]);
+    if (position < expected.args.first_token) {
+      fabric_.violation_("a push of tokens that the receiver has pinned");
+    }
+    memory_.WriteReceived(push.layer, ref.block, position % memory_.block_size(), frame.tags[i]);
+    expected.missing.at(push.layer * expected.args.num_tokens + position) = false;
   }
-  expected.missing -= push.num_tokens;
+  if (!frame.corrupt) return;
+  const absl::Status bad = absl::DataLossError("a frame's checksum is wrong");
+  Answer(push.ticket, frame.sender, bad);
+  EndReceiver(push.ticket, bad);
 }
 
 void FabricPort::Finish(FinishArgs finish) {
   auto it = sending_.find(finish.ticket);
-  if (it == sending_.end() || it->second.aborted) return;
-  const StartArgs& start = it->second.args;
-  auto peer = fabric_.ports_.find(start.receiver);
-  if (peer == fabric_.ports_.end()) {
-    Later(fabric_.world_.now() + fabric_.world_.Micros(20, 2000),
-          [this, finish] { EndSender(finish.ticket, absl::UnavailableError("no such receiver")); });
-    return;
-  }
-  FabricPort* port = peer->second;
-  port->Later(Arrival(it->second), [port, finish, start] { port->DeliverFinal(finish, start); });
+  if (it == sending_.end() || it->second.broken) return;
+  FabricPort* port = fabric_.Find(it->second.args.receiver);
+  if (port == nullptr) return Break(it->second, milliseconds(2), "no such receiver");
+  const Time arrival =
+      fabric_.Arrival(host_.column(), port->host_.column(), it->second.last_delivery);
+  it->second.last_delivery = arrival;
+  GiveUpAfter(it->second, arrival);
+  port->host_.At(arrival, [port, finish, sender = incarnation_] {
+    port->DeliverFinal(finish, sender);
+  });
 }
 
-void FabricPort::DeliverFinal(const FinishArgs& finish, const StartArgs& start) {
+void FabricPort::DeliverFinal(const FinishArgs& finish, Incarnation sender) {
   auto it = expected_.find(finish.ticket);
+  if (it == expected_.end() || it->second.args.sender != sender) {
+    return Refuse(finish.ticket, sender);
+  }
   absl::Status verdict;
-  if (it != expected_.end() && it->second.args.sender != start.sender) it = expected_.end();
-  if (it == expected_.end()) {
-    verdict = absl::AbortedError("the receiver refused the ticket");
-  } else if (it->second.missing != 0 || !(it->second.args.digests == finish.digests)) {
+  if (std::ranges::count(it->second.missing, true) != 0 ||
+      !(it->second.args.digests == finish.digests)) {
     verdict = absl::DataLossError("the handoff is not complete");
   }
-  if (it != expected_.end()) EndReceiver(finish.ticket, verdict, finish.first);
-  auto peer = fabric_.ports_.find(start.sender);
-  if (peer == fabric_.ports_.end()) return;
-  FabricPort* port = peer->second;
-  if (fabric_.world_.Chance(fabric_.faults_.lose_ack)) verdict = absl::UnavailableError("ack lost");
-  port->Later(fabric_.world_.now() + fabric_.world_.Micros(20, 2000),
-              [port, finish, verdict] { port->EndSender(finish.ticket, verdict); });
+  EndReceiver(finish.ticket, verdict, finish.first);
+  Answer(finish.ticket, sender, verdict);
+}
+
+Duration FabricPort::AbortDelay() {
+  return world_.Hit(Fault::kSlowAbort) ? world_.Micros(1000, 4000000) : world_.Micros(20, 3000);
 }
 
 void FabricPort::Abort(TicketId ticket) {
-  // A write that is under way ends before the abort does.
-  auto delay = fabric_.world_.Micros(10, fabric_.world_.Chance(0.1) ? 300000 : 3000);
-  if (auto it = sending_.find(ticket); it != sending_.end() && !it->second.aborted) {
-    it->second.aborted = true;
-    const Incarnation receiver = it->second.args.receiver;
-    Later(fabric_.world_.now() + delay,
-          [this, ticket] { EndSender(ticket, absl::CancelledError("aborted")); });
-    auto peer = fabric_.ports_.find(receiver);
-    if (peer == fabric_.ports_.end()) return;
-    FabricPort* port = peer->second;
-    port->Later(fabric_.world_.now() + delay, [port, ticket] {
-      auto expected = port->expected_.find(ticket);
-      if (expected == port->expected_.end() || !expected->second.begun) return;
-      port->EndReceiver(ticket, absl::AbortedError("the sender aborted"));
-    });
+  const absl::Status aborted = absl::CancelledError("aborted");
+  if (auto it = sending_.find(ticket); it != sending_.end()) {
+    it->second.broken = true;
+    host_.After(AbortDelay(), [this, ticket, aborted] { EndSender(ticket, aborted); });
+    FabricPort* port = fabric_.Find(it->second.args.receiver);
+    if (port != nullptr) {
+      port->host_.At(
+          fabric_.Arrival(host_.column(), port->host_.column(), it->second.last_delivery),
+          [port, ticket] { port->EndIfBegun(ticket, absl::AbortedError("the sender aborted")); });
+    }
   }
-  if (expected_.contains(ticket)) {
-    Later(fabric_.world_.now() + delay,
-          [this, ticket] { EndReceiver(ticket, absl::CancelledError("aborted")); });
+  if (auto it = expected_.find(ticket); it != expected_.end()) {
+    Refuse(ticket, it->second.args.sender);
+    host_.After(AbortDelay(), [this, ticket, aborted] { EndReceiver(ticket, aborted); });
   }
+}
+
+void FabricPort::EndIfBegun(TicketId ticket, absl::Status status) {
+  auto it = expected_.find(ticket);
+  if (it != expected_.end() && it->second.begun) EndReceiver(ticket, std::move(status));
 }
 
 void FabricPort::EndReceiver(TicketId ticket, absl::Status status, TokenOutput first) {
@@ -213,6 +320,13 @@ void FabricPort::EndReceiver(TicketId ticket, absl::Status status, TokenOutput f
   if (it == expected_.end()) return;
   const ExpectArgs args = std::move(it->second.args);
   const bool verified = status.ok();
+  const int32_t block_size = memory_.block_size();
+  for (size_t b = args.first_token / block_size; b < args.blocks.size(); ++b) {
+    memory_.EndPromise(args.blocks[b].block);
+  }
+  for (int32_t p = args.first_token; verified && p < args.num_tokens; ++p) {
+    memory_.Verify(args.blocks[p / block_size].block, p % block_size);
+  }
   expected_.erase(it);
   sink_({.kind = TransferEvent::Kind::kEnded,
          .ticket = ticket,
@@ -220,23 +334,24 @@ void FabricPort::EndReceiver(TicketId ticket, absl::Status status, TokenOutput f
          .status = std::move(status),
          .first = std::move(first)});
   if (!verified) return;
-  for (int32_t b = args.first_token / memory_.block_size();
-       (b + 1) * memory_.block_size() <= args.num_tokens; ++b) {
+  for (int32_t b = args.first_token / block_size; (b + 1) * block_size <= args.num_tokens; ++b) {
     const BlockRef ref = args.blocks[b];
     if (memory_.IsSealed(ref.block) && generations_.at(ref.block).load() == ref.generation) {
-      fabric_.violation_("a verified block still has the generation of its writer");
+      fabric_.violation_("I2: a verified block still has the generation of its writer");
     }
   }
 }
 
 void FabricPort::Check() const {
   for (const auto& [ticket, sending] : sending_) {
-    memory_.CheckHeld(sending.args.blocks, "a transfer that reads it");
+    for (BlockId block : sending.args.blocks) {
+      memory_.CheckHeld(block, "a transfer that reads it");
+    }
   }
   for (const auto& [ticket, expected] : expected_) {
-    std::vector<BlockId> blocks;
-    for (const BlockRef& ref : expected.args.blocks) blocks.push_back(ref.block);
-    memory_.CheckHeld(blocks, "a transfer that writes it");
+    for (const BlockRef& ref : expected.args.blocks) {
+      memory_.CheckHeld(ref.block, "a transfer that writes it");
+    }
   }
 }
 

@@ -3,64 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/engine/sequence.h"
 
 namespace baton::sim {
-
-TagMemory::TagMemory(const BlockAllocator& allocator, OnViolation violation)
-    : allocator_(allocator),
-      violation_(std::move(violation)),
-      block_size_(allocator.block_size()),
-      tags_(size_t{kLayers} * allocator.num_blocks() * allocator.block_size(), kPoison),
-      poisoned_(allocator.num_blocks(), true) {}
-
-uint64_t& TagMemory::At(int32_t layer, BlockId block, int32_t slot) {
-  return tags_.at(
-      (size_t{static_cast<size_t>(layer)} * allocator_.num_blocks() + block) * block_size_ + slot);
-}
-
-uint64_t TagMemory::Read(int32_t layer, BlockId block, int32_t slot) const {
-  const BlockState state = allocator_.state(block);
-  if (state == BlockState::kFree || state == BlockState::kCached) {
-    violation_("a block is read that nobody holds");
-  }
-  const uint64_t tag = const_cast<TagMemory*>(this)->At(layer, block, slot);
-  if (tag == kPoison) violation_("memory is read that holds nothing");
-  return tag;
-}
-
-void TagMemory::Write(int32_t layer, BlockId block, int32_t slot, uint64_t tag) {
-  const BlockState state = allocator_.state(block);
-  if (state != BlockState::kReserved && state != BlockState::kFilling &&
-      state != BlockState::kDraining) {
-    violation_("a block is written that is free, shared or final");
-  }
-  At(layer, block, slot) = tag;
-}
-
-void TagMemory::Poison(BlockId block, int32_t first_slot) {
-  for (int32_t layer = 0; layer < kLayers; ++layer) {
-    for (int32_t slot = first_slot; slot < block_size_; ++slot) At(layer, block, slot) = kPoison;
-  }
-}
-
-void TagMemory::PoisonFree() {
-  for (BlockId id = 0; id < allocator_.num_blocks(); ++id) {
-    const bool is_free = allocator_.state(id) == BlockState::kFree;
-    if (is_free && !poisoned_[id]) Poison(id, 0);
-    poisoned_[id] = is_free;
-  }
-}
-
-void TagMemory::CheckHeld(const std::vector<BlockId>& blocks, std::string_view by) const {
-  for (BlockId block : blocks) {
-    const BlockState state = allocator_.state(block);
-    if (state != BlockState::kFree && state != BlockState::kCached) continue;
-    violation_(absl::StrCat("a block was given up under ", std::string(by)));
-    return;
-  }
-}
 
 uint64_t TagOf(int32_t layer, int32_t token, int32_t position, uint64_t previous) {
   return Random::Mix(previous ^ Random::Mix((uint64_t(layer) << 48) ^ (uint64_t(position) << 24) ^
@@ -77,8 +22,8 @@ std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
                                     const SamplingParams& params) {
   std::vector<int32_t> tokens;
   uint64_t previous[kLayers] = {};
+  uint64_t folds[kLayers] = {};
   uint64_t folded = 0;
-  std::vector<uint64_t> folds(kLayers, 0);
   auto feed = [&](int32_t token, int32_t position) {
     folded = 0;
     for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -100,10 +45,8 @@ std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
   }
 }
 
-FakeRunner::FakeRunner(World& world, TagMemory& memory, const Faults& faults, Mail mail)
-    : world_(world), memory_(memory), faults_(faults), mail_(std::move(mail)) {}
-
 void FakeRunner::Start(std::shared_ptr<const StepPlan> plan) {
+  on_start_(*plan);
   folded_.assign(plan->rows.size(), 0);
   in_flight_ = plan;
   // Beyond the computed tokens nothing may count on what is there.
@@ -114,37 +57,45 @@ void FakeRunner::Start(std::shared_ptr<const StepPlan> plan) {
     }
   }
   const Duration layer_time = world_.Micros(50, 2000);
-  const bool fails = world_.Chance(faults_.step_error);
-  for (int32_t layer = 0; layer < kLayers; ++layer) {
-    world_.After(layer_time * (layer + 1), [this, alive = alive_, plan, layer] {
-      if (!*alive) return;
-      RunLayer(*plan, layer);
-      mail_(LayerDone{.step = plan->step, .layer = layer});
-    });
+  const bool fails = world_.Hit(Fault::kStepError);
+  host_.After(layer_time, [this, fails, layer_time] { RunLayer(0, fails, layer_time); });
+}
+
+void FakeRunner::RunLayer(int32_t layer, bool fails, Duration layer_time) {
+  if (stalled()) {
+    host_.At(stalled_until_, [=, this] { RunLayer(layer, fails, layer_time); });
+    return;
   }
-  world_.After(layer_time * (kLayers + 1), [this, alive = alive_, plan, fails] {
-    if (!*alive) return;
-    in_flight_.reset();
-    mail_(fails ? StepDone{.step = plan->step, .status = absl::InternalError("injected")}
-                : Results(*plan));
-  });
+  if (layer < kLayers) {
+    WriteAndFold(layer);
+    host_.After(layer_time, [=, this] { RunLayer(layer + 1, fails, layer_time); });
+    mail_(LayerDone{.step = in_flight_->step, .layer = layer});
+    return;
+  }
+  const std::shared_ptr<const StepPlan> plan = in_flight_;
+  StepDone done = fails ? StepDone{.step = plan->step, .status = absl::InternalError("injected")}
+                        : Results();
+  in_flight_.reset();
+  mail_(std::move(done));
 }
 
 void FakeRunner::Check() const {
   if (in_flight_ == nullptr) return;
-  for (const StepRow& row : in_flight_->rows) memory_.CheckHeld(row.block_table, "a step");
+  for (const StepRow& row : in_flight_->rows) {
+    for (BlockId block : row.block_table) memory_.CheckHeld(block, "a step");
+  }
 }
 
-void FakeRunner::RunLayer(const StepPlan& plan, int32_t layer) {
-  for (size_t r = 0; r < plan.rows.size(); ++r) {
-    const StepRow& row = plan.rows[r];
+void FakeRunner::WriteAndFold(int32_t layer) {
+  for (size_t r = 0; r < in_flight_->rows.size(); ++r) {
+    const StepRow& row = in_flight_->rows[r];
     for (size_t i = 0; i < row.tokens.size(); ++i) {
       const int32_t position = row.context_len + static_cast<int32_t>(i);
       const uint64_t previous =
           position == 0 ? 0 : memory_.ReadToken(layer, row.block_table, position - 1);
-      memory_.Write(layer, row.block_table.at(position / memory_.block_size()),
-                    position % memory_.block_size(),
-                    TagOf(layer, row.tokens[i], position, previous));
+      memory_.WriteComputed(layer, row.block_table.at(position / memory_.block_size()),
+                            position % memory_.block_size(),
+                            TagOf(layer, row.tokens[i], position, previous));
     }
     // Attention: every position of the context is read back.
     uint64_t fold = 0;
@@ -156,10 +107,10 @@ void FakeRunner::RunLayer(const StepPlan& plan, int32_t layer) {
   }
 }
 
-StepDone FakeRunner::Results(const StepPlan& plan) {
-  StepDone done{.step = plan.step};
-  for (size_t r = 0; r < plan.rows.size(); ++r) {
-    const StepRow& row = plan.rows[r];
+StepDone FakeRunner::Results() const {
+  StepDone done{.step = in_flight_->step};
+  for (size_t r = 0; r < in_flight_->rows.size(); ++r) {
+    const StepRow& row = in_flight_->rows[r];
     const int32_t end = row.context_len + static_cast<int32_t>(row.tokens.size());
     RowResult result{.sequence = row.sequence, .sampled = row.sample};
     if (row.sample) {

@@ -1,3 +1,5 @@
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <string>
 
@@ -11,7 +13,7 @@ namespace {
 #ifdef BATON_SANITIZED
 constexpr uint64_t kDefaultSeeds = 1000;
 #else
-constexpr uint64_t kDefaultSeeds = 1000;
+constexpr uint64_t kDefaultSeeds = 10000;
 #endif
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
@@ -20,44 +22,94 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
 }
 
-TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
-  const uint64_t first = FromEnvironment("BATON_SIM_FIRST_SEED", 1);
-  const uint64_t count = FromEnvironment("BATON_SIM_SEEDS", kDefaultSeeds);
-  int64_t events = 0, ok = 0, failed = 0, preemptions = 0, revoked = 0, requeued = 0;
-  for (uint64_t seed = first; seed < first + count; ++seed) {
-    Cluster cluster(seed, DrawScenario(seed));
-    const std::string violation = cluster.Run();
-    ASSERT_EQ(violation, "") << "seed " << seed
-                             << "; replay with BATON_SIM_SEEDS=1 BATON_SIM_FIRST_SEED=" << seed;
-    events += cluster.num_events();
-    ok += cluster.num_ok();
-    failed += cluster.num_failed();
-    preemptions += cluster.num_preemptions();
-    revoked += cluster.num_revoked();
-    requeued += cluster.router_counters().requeued;
-  }
-  std::printf(
-      "%ld seeds, %ld events, %ld requests ok, %ld ended with an error, %ld preemptions, "
-      "%ld revoked reservations, %ld requeued\n",
-      static_cast<long>(count), events, ok, failed, preemptions, revoked, requeued);
-  if (count < 100) return;
-  // A simulator that never gets into trouble proves nothing.
-  EXPECT_GT(ok, 0);
-  EXPECT_GT(failed, 0);
-  EXPECT_GT(preemptions, 0);
-  EXPECT_GT(revoked, 0);
-  EXPECT_GT(requeued, 0);
+uint64_t current_seed = 0;
+
+// A failed CHECK of the code under test ends the process: say for which seed.
+void OnAbort(int) {
+  std::fprintf(stderr, "seed %llu aborted; replay with BATON_SIM_SEEDS=1 BATON_SIM_FIRST_SEED=%llu\n",
+               static_cast<unsigned long long>(current_seed),
+               static_cast<unsigned long long>(current_seed));
+  std::signal(SIGABRT, SIG_DFL);
 }
 
-TEST(SimulatedClusterTest, AnswersAllRequestsWithoutFaults) {
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
-    Scenario scenario = DrawScenario(seed);
-    scenario.faults = {};
-    scenario.cancel_rate = scenario.deadline_rate = scenario.crash_rate = 0;
-    Cluster cluster(seed, scenario);
-    ASSERT_EQ(cluster.Run(), "") << "seed " << seed;
-    EXPECT_EQ(cluster.num_ok(), scenario.num_requests + 1);  // And the probe.
-    EXPECT_EQ(cluster.num_failed(), 0);
+// The same seed once more, with its trace.
+std::string Explain(uint64_t seed, const Scenario& scenario) {
+  Cluster cluster(seed, scenario);
+  cluster.TurnTraceOn();
+  const std::string violation = cluster.Run();
+  return cluster.Report() + "\n" + violation + "\nseed " + std::to_string(seed) +
+         "; replay with BATON_SIM_SEEDS=1 BATON_SIM_FIRST_SEED=" + std::to_string(seed);
+}
+
+struct Sum {
+  int64_t events = 0, ok = 0, failed = 0, tokens = 0, lost_with_router = 0, troubles = 0;
+  int64_t unexplained = 0, beside_pair = 0;
+  std::map<std::string, int64_t> reasons;
+  std::map<std::string, uint64_t> reason_seeds;
+  WorkerHost::Totals workers;
+  RouterCounters routers;
+
+  void Add(uint64_t seed, const Cluster::Totals& t) {
+    events += t.events;
+    ok += t.ok;
+    failed += t.failed;
+    tokens += t.tokens;
+    lost_with_router += t.lost_with_router;
+    troubles += t.troubles;
+    unexplained += t.unexplained;
+    beside_pair += t.failed_beside_healthy_pair;
+    for (const auto& [reason, count] : t.reasons) {
+      reasons[reason] += count;
+      reason_seeds.emplace(reason, seed);
+    }
+    workers += t.workers;
+    for (int64_t RouterCounters::* field : kRouterCounters) {
+      routers.*field += t.routers.*field;
+    }
+  }
+
+  void Print(uint64_t seeds) const {
+    std::printf(
+        "%ld seeds, %ld events, %ld troubles; requests: %ld ok, %ld failed, %ld lost with their "
+        "router; %ld tokens\n",
+        static_cast<long>(seeds), events, troubles, ok, failed, lost_with_router, tokens);
+    std::printf(
+        "failed without cancel or deadline: %ld; of those beside a healthy pair: %ld (%.3f %% of "
+        "all)\n",
+        unexplained, beside_pair, 100.0 * double(beside_pair) / double(ok + failed));
+    for (const auto& [reason, count] : reasons) {
+      std::printf("  %6ld  %s (first seed %ld)\n", count, reason.c_str(),
+                  static_cast<long>(reason_seeds.at(reason)));
+    }
+    std::printf(
+        "preemptions %ld, revoked %ld, requeued %ld, moves %ld, retries %ld, failed handoffs %ld, "
+        "rebinds %ld, resends %ld, computed on D %ld, hung %ld, unanswered %ld, holds expired %ld, "
+        "stale mail %ld\n",
+        workers.preemptions, workers.revoked, routers.requeued, routers.moves, routers.retries,
+        routers.handoff_failures, workers.rebinds, workers.sends, workers.computed_here,
+        routers.hung_workers, routers.unanswered, routers.holds_expired, routers.stale_mail);
+  }
+};
+
+TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
+  std::signal(SIGABRT, OnAbort);
+  const uint64_t first = FromEnvironment("BATON_SIM_FIRST_SEED", 1);
+  const uint64_t count = FromEnvironment("BATON_SIM_SEEDS", kDefaultSeeds);
+  Sum sum;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    current_seed = seed;
+    Cluster cluster(seed, DrawScenario(seed));
+    const std::string violation = cluster.Run();
+    ASSERT_EQ(violation, "") << Explain(seed, DrawScenario(seed));
+    sum.Add(seed, cluster.totals());
+  }
+  sum.Print(count);
+  if (count < 1000) return;
+  // A simulator that never gets into trouble proves nothing.
+  for (int64_t seen : {sum.workers.preemptions, sum.workers.revoked, sum.workers.rebinds,
+                       sum.workers.sends, sum.workers.computed_here, sum.routers.moves,
+                       sum.routers.retries, sum.routers.hung_workers, sum.routers.unanswered}) {
+    EXPECT_GT(seen, 0);
   }
 }
 
@@ -65,10 +117,11 @@ TEST(SimulatedClusterTest, ASeedReplaysToTheSameTrace) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Cluster first(seed, DrawScenario(seed));
     Cluster second(seed, DrawScenario(seed));
+    second.TurnTraceOn();
     first.Run();
     second.Run();
-    EXPECT_EQ(first.trace_digest(), second.trace_digest()) << "seed " << seed;
-    EXPECT_EQ(first.num_events(), second.num_events()) << "seed " << seed;
+    EXPECT_EQ(first.world().trace_digest(), second.world().trace_digest()) << "seed " << seed;
+    EXPECT_EQ(first.world().num_events(), second.world().num_events()) << "seed " << seed;
   }
 }
 

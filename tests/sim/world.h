@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
-#include <queue>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/random.h"
@@ -10,63 +13,173 @@
 
 namespace baton::sim {
 
-// Virtual time and its events. Events at the same moment run in the order in which they were
-// scheduled, so a seed gives one trace.
+class Host;
+
+// What may go wrong at one point of a run: with one message, frame or step.
+enum class Fault : uint8_t {
+  kDropCall,       // A message is lost and with it its call, as with a reset stream.
+  kLoseEvent,      // A worker's event is lost and its call stays open.
+  kDuplicate,      // A message is delivered twice.
+  kSlow,           // A message takes up to 400 ms.
+  kBreakTransfer,  // A frame breaks its transfer.
+  kCorruptFrame,   // A frame arrives with other bits; the receiver finds out.
+  kLoseAck,        // The receiver verified, the sender hears of a failure.
+  kSlowAbort,      // A transfer takes up to 4 s to be quiet.
+  kStepError,      // A forward pass fails.
+  kLazyStep,       // A node takes more mail before its Step.
+  // Offered after each event, and only by a FaultPlan.
+  kCrashPrefill,
+  kCrashDecode,
+  kCancelFirst,
+  kCancelSecond,
+  kCount
+};
+inline constexpr size_t kNumFaults = static_cast<size_t>(Fault::kCount);
+
+// Decides faults one by one instead of by rates: the exhaustive search.
+class FaultPlan {
+ public:
+  virtual ~FaultPlan() = default;
+  virtual bool Hit(Fault fault) = 0;
+};
+
+// Virtual time, its events, and chance. Events at the same moment run in the order in which they
+// were scheduled, so a seed gives one trace.
+//
+// Identity of states: an event's tag is derived from the history of whoever scheduled it, a host's
+// history from the tags and times of the events it handled. A host is a function of its history,
+// so two moments with equal StateHash have the same future under the same decisions.
 class World {
  public:
-  explicit World(uint64_t seed) : random(seed) {}
+  explicit World(uint64_t seed) : random(seed), origin_(Random::Mix(seed)) {}
 
   Time now() const { return now_; }
 
-  void At(Time when, std::function<void()> run) {
-    heap_.push({std::max(when, now_), next_++, std::move(run)});
-  }
+  // `host` null: the network and the clients. With a guard the event is void once *guard changed.
+  struct EventOptions {
+    Host* host = nullptr;
+    const uint64_t* guard = nullptr;
+  };
+  void At(Time when, std::function<void()> run) { Schedule(when, {}, std::move(run)); }
   void After(Duration delay, std::function<void()> run) { At(now_ + delay, std::move(run)); }
+  void Schedule(Time when, EventOptions options, std::function<void()> run);
 
   // Runs the next event; false when none is left before `limit`.
-  bool RunOne(Time limit) {
-    if (heap_.empty() || heap_.top().when >= limit) return false;
-    Event event = heap_.top();
-    heap_.pop();
-    now_ = event.when;
-    ++num_events_;
-    event.run();
-    return true;
-  }
+  bool RunOne(Time limit);
   int64_t num_events() const { return num_events_; }
+  uint64_t StateHash() const;
+  // What happened so far, in order.
+  uint64_t trace_digest() const { return trace_digest_; }
+  // A decision that no host's history holds.
+  void Note(uint64_t what) { notes_ += Random::Mix(what + 0x4E07E); }
 
-  // Uniform in [low, high] microseconds.
+  // Uniform in [low, high] microseconds; always `low` with fixed delays.
   Duration Micros(int64_t low, int64_t high) {
+    if (plan != nullptr) return std::chrono::microseconds(low);
     return std::chrono::microseconds(low + static_cast<int64_t>(random.Below(high - low + 1)));
   }
-  bool Chance(double probability) { return random.Unit() < probability; }
+  bool Chance(double probability) { return probability > 0 && random.Unit() < probability; }
+  bool Hit(Fault fault) {
+    if (plan != nullptr) return plan->Hit(fault);
+    return Chance(rates[static_cast<size_t>(fault)]);
+  }
 
   Random random;
+  std::array<double, kNumFaults> rates{};  // All 0 once healed.
+  FaultPlan* plan = nullptr;               // Instead of rates; delays are then fixed.
+  std::vector<Host*> hosts;                // By column of the trace.
+  std::vector<Host*> touched;              // Handled something since the last audit.
 
  private:
+  friend class Host;
   struct Event {
     Time when;
-    uint64_t order;
+    uint64_t order = 0;
+    uint64_t tag = 0;
+    Host* host = nullptr;
+    uint64_t epoch = 0;
+    const uint64_t* guard = nullptr;
+    uint64_t guard_value = 0;
     std::function<void()> run;
     bool operator<(const Event& other) const {
-      return std::tie(other.when, other.order) < std::tie(when, order);
+      return std::pair(other.when, other.order) < std::pair(when, order);
     }
   };
+
   Time now_{};
   uint64_t next_ = 0;
   int64_t num_events_ = 0;
-  std::priority_queue<Event> heap_;
+  uint64_t origin_;  // Of the events that are being scheduled.
+  uint64_t origin_count_ = 0;
+  uint64_t pending_ = 0;  // Sum over the hostless events that wait.
+  uint64_t notes_ = 0;
+  uint64_t trace_digest_ = 0;
+  std::vector<Event> heap_;
 };
 
-// What may go wrong, drawn from the seed; all rates are 0 once the world is healed.
-struct Faults {
-  double drop_call = 0;   // A message is lost and with it its call, as with a reset stream.
-  double lose_event = 0;  // A worker's event is lost and its call stays open.
-  double duplicate = 0;   // A message is delivered twice.
-  double slow = 0;        // A message takes up to 400 ms.
-  double transfer = 0;    // A frame breaks its transfer.
-  double lose_ack = 0;    // The receiver verified, the sender hears of a failure.
-  double step_error = 0;  // A forward pass fails.
+// A process: its clock, its mail while it is stopped, its life.
+class Host {
+ public:
+  Host(World& world, int column) : world_(world), column_(column) { world.hosts.push_back(this); }
+  virtual ~Host() = default;
+
+  int column() const { return column_; }
+  bool up() const { return up_; }
+  bool paused() const { return paused_; }
+  // Changes with each start.
+  uint64_t epoch() const { return epoch_; }
+  const uint64_t* epoch_guard() const { return &epoch_; }
+
+  // Runs at `when` if this process still lives; after the pause if it is stopped then.
+  void At(Time when, std::function<void()> run) {
+    world_.Schedule(when, {.host = this}, std::move(run));
+  }
+  void After(Duration delay, std::function<void()> run) {
+    At(world_.now() + delay, std::move(run));
+  }
+
+  // Its own clock: an offset, and up to 5 % fast or slow.
+  void SetClock(int64_t offset_ns, int64_t rate_ppm) {
+    offset_ns_ = offset_ns;
+    rate_ppm_ = rate_ppm;
+  }
+  Time Local(Time world) const;
+  Time LocalNow() const { return Local(world_.now()); }
+  // The first moment at which its clock shows `local`.
+  Time ToWorld(Time local) const;
+
+  // SIGSTOP and SIGCONT.
+  void Pause() {
+    paused_ = true;
+    ++num_pauses_;
+  }
+  uint64_t num_pauses() const { return num_pauses_; }
+  void Resume();
+
+  // Checks its invariants; empty if they hold. After each event that touched it.
+  virtual std::string Audit() = 0;
+  void Audited() { touched_ = false; }
+
+ protected:
+  void Begin();
+  void End();
+  World& world_;
+
+ private:
+  friend class World;
+  void Receive(World::Event event);
+
+  int column_;
+  bool up_ = false;
+  bool paused_ = false;
+  bool touched_ = false;
+  uint64_t epoch_ = 0;
+  uint64_t num_pauses_ = 0;
+  int64_t offset_ns_ = 0;
+  int64_t rate_ppm_ = 0;
+  uint64_t history_ = 0;
+  uint64_t pending_ = 0;  // Sum over its events that wait.
+  std::vector<World::Event> deferred_;
 };
 
 }  // namespace baton::sim

@@ -1,0 +1,172 @@
+// The half of Cluster that makes trouble.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/cluster.h"
+
+namespace baton::sim {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+int Cluster::DrawWorker() { return static_cast<int>(world_.random.Below(workers_.size())); }
+int Cluster::DrawRouter() { return static_cast<int>(world_.random.Below(routers_.size())); }
+
+// Mostly short, sometimes up to the most.
+Duration Cluster::DrawTime(int64_t most_ms) {
+  const int64_t most = world_.random.Below(2) == 0 ? most_ms / 20 : most_ms;
+  return world_.Micros(1000, most * 1000);
+}
+
+void Cluster::ScheduleTrouble(Trouble trouble) {
+  const double rate = scenario_.troubles[static_cast<size_t>(trouble)];
+  if (rate <= 0) return;
+  world_.After(world_.Micros(1, static_cast<int64_t>(2e6 / rate)), [this, trouble] {
+    if (healed_) return;
+    ++totals_.troubles;
+    Inflict(trouble);
+    ScheduleTrouble(trouble);
+  });
+}
+
+void Cluster::Inflict(Trouble trouble) {
+  const int w = DrawWorker();
+  const int r = DrawRouter();
+  const int other = DrawWorker();
+  switch (trouble) {
+    case Trouble::kCrashWorker:
+      return CrashWorker(w, DrawTime(3000));
+    case Trouble::kCrashRouter:
+      return CrashRouter(r, DrawTime(2000));
+    case Trouble::kPauseWorker:
+      return PauseWorker(w, DrawTime(6000));
+    case Trouble::kPauseRouter:
+      return PauseRouter(r, DrawTime(6000));
+    case Trouble::kCutControl:
+      return CutControl(r, w, 1 + static_cast<int>(world_.random.Below(3)), DrawTime(6000));
+    case Trouble::kCutData:
+      return CutData(workers_[w]->column(), workers_[other]->column(),
+                     world_.random.Below(2) == 0, DrawTime(6000));
+    case Trouble::kSlowControl:
+      return net_.Slow(r, w, DrawTime(400), world_.now() + DrawTime(3000));
+    case Trouble::kSlowData:
+      return fabric_.Slow(workers_[w]->column(), workers_[other]->column(), DrawTime(400),
+                          world_.now() + DrawTime(3000));
+    case Trouble::kStall:
+      if (workers_[w]->up()) workers_[w]->runner().StallUntil(world_.now() + DrawTime(6000));
+      return;
+    case Trouble::kDrain:
+      return DrainWorker(w, DrawTime(5000));
+    case Trouble::kCount:
+      return;
+  }
+}
+
+void Cluster::RestartWorker(int worker, Duration down) {
+  world_.After(down, [this, worker] {
+    if (!workers_[worker]->up()) workers_[worker]->Start();
+  });
+}
+
+void Cluster::CrashWorker(int worker, Duration down) {
+  if (!workers_[worker]->up()) return;
+  workers_[worker]->Kill();
+  RestartWorker(worker, down);
+}
+
+void Cluster::CrashRouter(int router, Duration down) {
+  if (!routers_[router]->up()) return;
+  routers_[router]->Kill();
+  clients_.RouterDied(router);
+  world_.After(down, [this, router] {
+    if (!routers_[router]->up()) routers_[router]->Start();
+  });
+}
+
+void Cluster::PauseWorker(int worker, Duration time) {
+  WorkerHost* host = workers_[worker].get();
+  if (!host->up() || host->paused()) return;
+  if (trace_.on()) trace_.Add(world_.now(), host->column(), "is stopped");
+  host->Pause();
+  net_.WorkerPaused(worker);
+  world_.Schedule(world_.now() + world_.Micros(1900000, 2400000), {.guard = host->epoch_guard()},
+                  [this, host, pauses = host->num_pauses()] {
+                    if (host->paused() && host->num_pauses() == pauses) {
+                      fabric_.Reset(host->column());
+                    }
+                  });
+  world_.Schedule(world_.now() + time, {.guard = host->epoch_guard()}, [this, host] {
+    if (trace_.on()) trace_.Add(world_.now(), host->column(), "goes on");
+    host->Resume();
+  });
+}
+
+void Cluster::PauseRouter(int router, Duration time) {
+  RouterHost* host = routers_[router].get();
+  if (!host->up() || host->paused()) return;
+  if (trace_.on()) trace_.Add(world_.now(), host->column(), "is stopped");
+  host->Pause();
+  net_.RouterPaused(router);
+  world_.Schedule(world_.now() + time, {.guard = host->epoch_guard()}, [this, host] {
+    if (trace_.on()) trace_.Add(world_.now(), host->column(), "goes on");
+    host->Resume();
+  });
+}
+
+void Cluster::CutControl(int router, int worker, int directions, Duration time) {
+  if (trace_.on()) {
+    trace_.Add(world_.now(), -1,
+               absl::StrCat("cut R", router, " - column ", workers_[worker]->column(),
+                            directions == ControlNet::kToWorker   ? ", to the worker"
+                            : directions == ControlNet::kToRouter ? ", to the router"
+                                                                  : "",
+                            " for ms ", time / milliseconds(1)));
+  }
+  net_.Cut(router, worker, directions, world_.now() + time);
+}
+
+void Cluster::CutData(int from, int to, bool both_ways, Duration time) {
+  if (trace_.on()) {
+    trace_.Add(world_.now(), -1,
+               absl::StrCat("cut data, column ", from, both_ways ? " and " : " to ", to, " for ms ",
+                            time / milliseconds(1)));
+  }
+  fabric_.Block(from, to, world_.now() + time);
+  if (both_ways) fabric_.Block(to, from, world_.now() + time);
+}
+
+// An orderly restart: takes nothing new, ends what it has, goes. Not the last one of its role.
+void Cluster::DrainWorker(int worker, Duration limit) {
+  const auto usable = [&](const auto& w) {
+    return w->role() == workers_[worker]->role() && w->up() && !w->paused() && !w->draining();
+  };
+  if (!usable(workers_[worker]) || std::ranges::count_if(workers_, usable) < 2) return;
+  WorkerHost* host = workers_[worker].get();
+  if (trace_.on()) trace_.Add(world_.now(), host->column(), "drains");
+  host->At(world_.now(), [this, host, limit] {
+    host->Deliver(Drain{});
+    // What the routers sent before they knew has arrived by then.
+    world_.After(std::min<Duration>(limit, seconds(1)),
+                 [this, host, epoch = host->epoch(), until = world_.now() + limit] {
+                   StopWhenDrained(host->index(), epoch, until);
+                 });
+  });
+}
+
+void Cluster::StopWhenDrained(int worker, uint64_t epoch, Time limit) {
+  WorkerHost* host = workers_[worker].get();
+  if (host->epoch() != epoch) return;
+  const bool late = world_.now() >= limit;
+  if (host->paused() || (!host->idle() && !late)) {
+    world_.After(milliseconds(20),
+                 [this, worker, epoch, limit] { StopWhenDrained(worker, epoch, limit); });
+    return;
+  }
+  // Within the host, so that its state is audited; a moment later it is gone.
+  host->At(world_.now(), [this, host] { host->CloseCalls(); });
+  world_.Schedule(world_.now() + world_.Micros(0, 20000), {.guard = host->epoch_guard()},
+                  [this, worker] { CrashWorker(worker, DrawTime(1000)); });
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "router/node.h"
+#include "tests/sim/control_net.h"
+
+namespace baton::sim {
+
+inline constexpr std::array kRouterCounters = {
+    &RouterCounters::requests,         &RouterCounters::ok,
+    &RouterCounters::failed,           &RouterCounters::cancelled,
+    &RouterCounters::refused,          &RouterCounters::requeued,
+    &RouterCounters::stale_tokens,     &RouterCounters::stale_mail,
+    &RouterCounters::moves,            &RouterCounters::retries,
+    &RouterCounters::handoff_failures, &RouterCounters::rebinds,
+    &RouterCounters::resends,          &RouterCounters::self_prefills,
+    &RouterCounters::hung_workers,     &RouterCounters::unanswered,
+    &RouterCounters::holds_expired};
+
+// One router process: the node that ships between the control network and its clients.
+class RouterHost : public Host, public NetPeer, private RouterOutbox {
+ public:
+  struct Options {
+    std::vector<Role> roles;
+    std::string policy;
+    bool small_caps = false;
+    std::function<void(uint64_t request, ClientEvent event)> emit;
+    std::function<void(std::string)> violation;
+  };
+
+  RouterHost(World& world, Trace& trace, ControlNet& net, int column, Options options);
+
+  void Start();
+  // kill -9. Its clients are the caller's to tell.
+  void Kill();
+
+  Host& host() override { return *this; }
+  void Deliver(Message message) override;
+  std::string Audit() override;
+  std::string AuditQuiet() const;
+  std::string DescribeState() const;
+  // From now on no worker may have work pending: a probe is about to be sent.
+  void ExpectIdleWorkers(bool expected) { expects_idle_ = expected; }
+  bool idle() const { return node_->idle() && node_->num_open_calls() == 0; }
+  // Over all incarnations.
+  RouterCounters totals() const;
+
+ private:
+  // RouterOutbox.
+  void OpenDecode(CallId call, int32_t worker, DecodeRequest request) override;
+  void OpenPrefill(CallId call, int32_t worker, PrefillRequest request) override;
+  void Rebind(CallId call, RebindRequest request) override;
+  void Send(CallId call, SendRequest request) override;
+  void Cancel(CallId call) override;
+  void Emit(uint64_t request, ClientEvent event) override;
+
+  void Step();
+  void OnSnapshot(const RoutingSnapshot& snapshot);
+  RouterAudit AskAudit() const;
+  std::string AuditWaits();
+
+  Trace& trace_;
+  ControlNet& net_;
+  Options options_;
+  RouterNodeOptions node_options_;
+  std::unique_ptr<RouterNode> node_;
+  Time wakeup_ = kNever;
+  bool step_pending_ = false;
+  bool expects_idle_ = false;
+  RouterCounters past_;
+  std::map<std::string, Time> waits_since_;
+};
+
+}  // namespace baton::sim

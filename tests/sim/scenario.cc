@@ -1,0 +1,76 @@
+#include "tests/sim/scenario.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "common/base/random.h"
+
+namespace baton::sim {
+namespace {
+
+constexpr size_t Index(Fault fault) { return static_cast<size_t>(fault); }
+constexpr size_t Index(Trouble trouble) { return static_cast<size_t>(trouble); }
+
+void DrawFaults(Random& random, Scenario& s) {
+  const auto rate = [&random](double most) {
+    return random.Below(3) == 0 ? most * random.Unit() : 0.0;
+  };
+  s.cancel_rate = rate(0.4);
+  s.stop_rate = rate(0.3);
+  s.deadline_rate = rate(0.3);
+  s.clock_skew = rate(0.05);
+  s.faults[Index(Fault::kLazyStep)] = rate(0.5);
+  // One seed in eight is free of faults, and one in three has only losses.
+  const uint64_t severity = random.Below(24);
+  if (severity < 3) return;
+  s.faults[Index(Fault::kDuplicate)] = rate(0.1);
+  s.faults[Index(Fault::kSlow)] = rate(0.1);
+  s.faults[Index(Fault::kBreakTransfer)] = rate(0.05);
+  s.faults[Index(Fault::kCorruptFrame)] = rate(0.05);
+  s.faults[Index(Fault::kLoseAck)] = rate(0.2);
+  s.faults[Index(Fault::kSlowAbort)] = rate(0.3);
+  for (double& trouble : s.troubles) trouble = rate(3.0);
+  if (severity < 11) return;
+  s.faults[Index(Fault::kDropCall)] = rate(0.03);
+  s.faults[Index(Fault::kLoseEvent)] = rate(0.02);
+  s.faults[Index(Fault::kStepError)] = rate(0.02);
+}
+
+}  // namespace
+
+Scenario DrawScenario(uint64_t seed) {
+  Random random(Random::Mix(seed ^ 0x5CE7A710));
+  const auto pick = [&random](int64_t low, int64_t high) {
+    return static_cast<int32_t>(low + static_cast<int64_t>(random.Below(high - low + 1)));
+  };
+  Scenario s;
+  s.num_prefill = pick(1, 4);
+  s.num_decode = pick(1, 4);
+  s.num_routers = pick(0, 2) == 0 ? 2 : 1;
+  s.prefill_block_size = 1 << pick(0, 3);
+  s.decode_block_size = 1 << pick(0, 3);
+  // A sequence has at most 63 tokens: pools hold one such sequence or several.
+  s.prefill_blocks = pick(64, 160) / s.prefill_block_size + 1;
+  s.decode_blocks = pick(64, 200) / s.decode_block_size + 1;
+  s.chunk_tokens = pick(1, 32);
+  s.num_requests = pick(4, 20);
+  s.submit_gap = std::chrono::milliseconds(1 << pick(3, 8));
+  s.small_caps = pick(0, 3) == 0;
+  s.policy = random.Below(2) == 0 ? "prefix_affinity" : "least_loaded";
+  DrawFaults(random, s);
+  return s;
+}
+
+bool Scenario::has_faults() const {
+  const auto is_set = [](double rate) { return rate > 0; };
+  auto of_messages = faults;
+  of_messages[Index(Fault::kLazyStep)] = 0;
+  return std::ranges::any_of(of_messages, is_set) || std::ranges::any_of(troubles, is_set);
+}
+
+bool Scenario::has_only_losses() const {
+  return faults[Index(Fault::kDropCall)] == 0 && faults[Index(Fault::kLoseEvent)] == 0 &&
+         faults[Index(Fault::kStepError)] == 0;
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "common/base/time.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+// Faults of processes and links: they begin at drawn moments and last for a drawn time.
+enum class Trouble : uint8_t {
+  kCrashWorker,
+  kCrashRouter,
+  kPauseWorker,
+  kPauseRouter,
+  kCutControl,  // Between a router and a worker, one way or both.
+  kCutData,     // Between two workers, one way or both.
+  kSlowControl,
+  kSlowData,
+  kStall,  // The device of a worker stands still, its process lives.
+  kDrain,  // An orderly restart: drain, then the calls that are left are closed.
+  kCount
+};
+inline constexpr size_t kNumTroubles = static_cast<size_t>(Trouble::kCount);
+
+// What a seed draws.
+struct Scenario {
+  int32_t num_prefill = 1;
+  int32_t num_decode = 1;
+  int32_t num_routers = 1;
+  int32_t prefill_blocks = 64;
+  int32_t decode_blocks = 64;
+  int32_t prefill_block_size = 4;
+  int32_t decode_block_size = 4;
+  int32_t chunk_tokens = 8;
+  int32_t num_requests = 20;
+  int32_t max_prompt_tokens = 40;
+  int32_t max_answer_tokens = 24;
+  Duration submit_gap = std::chrono::milliseconds(20);  // At most, between two requests.
+  bool small_caps = false;  // Queues so short that they overflow.
+  std::string policy = "prefix_affinity";
+  double clock_skew = 0;  // At most, of a node's clock.
+  double cancel_rate = 0;
+  double stop_rate = 0;  // Of choices that the client stops.
+  double deadline_rate = 0;
+  std::array<double, kNumFaults> faults{};      // Per message, frame or step.
+  std::array<double, kNumTroubles> troubles{};  // Per second.
+
+  bool has_faults() const;
+  // Faults that say nothing against a healthy worker: what is lost is a process, a link or a
+  // transfer, and no request may fail for it while a healthy pair is there.
+  bool has_only_losses() const;
+};
+Scenario DrawScenario(uint64_t seed);
+
+}  // namespace baton::sim

@@ -1,0 +1,357 @@
+#include "tests/sim/worker_host.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::sim {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+constexpr int32_t kMaxBatch = 8;
+constexpr int32_t kMaxLength = 64;
+
+// One hash per prefix of the tokens.
+std::vector<uint64_t> PrefixHashes(const std::string& tenant, const std::vector<int32_t>& tokens) {
+  std::vector<uint64_t> hashes;
+  uint64_t hash = Random::Mix(tenant.empty() ? 0 : uint64_t(tenant[0]));
+  for (int32_t token : tokens) hashes.push_back(hash = Random::Mix(hash ^ uint64_t(token)));
+  return hashes;
+}
+
+}  // namespace
+
+WorkerHost::WorkerHost(World& world, Trace& trace, Fabric& fabric, ControlNet& net, int column,
+                       Options options)
+    : Host(world, column),
+      trace_(trace),
+      fabric_(fabric),
+      net_(net),
+      options_(std::move(options)) {}
+
+void WorkerHost::Start() {
+  Begin();
+  incarnation_ = uint64_t(options_.index + 1) * 1000 + epoch();
+  if (trace_.on()) trace_.Add(world_.now(), column(), absl::StrCat("starts as ", incarnation_));
+  draining_ = false;
+  process_ = std::make_unique<Process>();
+  prefixes_of_call_.clear();
+  MakeNode();
+  net_.WorkerStarted(options_.index);
+  ReportSoon();
+}
+
+void WorkerHost::MakeNode() {
+  Process& p = *process_;
+  p.model = {
+      .numerics_id = "sim",
+      .layout = {.block_size = options_.block_size,
+                 .groups = {{.num_layers = kLayers, .num_kv_heads = 1, .k_dim = 8, .v_dim = 8}}},
+      .model_digest = 42,
+      .vocab_size = kVocab,
+      .max_model_len = kMaxLength,
+      .eos_token_ids = {kEos}};
+  p.allocator = std::make_unique<BlockAllocator>(options_.num_blocks, options_.block_size, 7);
+  p.memory = std::make_unique<TagMemory>(*p.allocator, options_.violation);
+  // Results and transfer events arrive as mail of their own event.
+  p.runner = std::make_unique<FakeRunner>(
+      world_, *this, *p.memory, [this](Message m) { Deliver(std::move(m)); },
+      [this](const StepPlan& plan) { OnStepStart(plan); });
+  p.port = std::make_unique<FabricPort>(fabric_, *this, incarnation_, *p.memory,
+                                        p.allocator->generations(),
+                                        [this](TransferEvent event) { Deliver(std::move(event)); });
+  const EngineOptions engine{.chunk_tokens = options_.chunk_tokens,
+                             .max_batch_sequences = kMaxBatch};
+  if (options_.role == Role::kPrefill) {
+    p.prefill = std::make_unique<PrefillNode>(
+        PrefillNodeOptions{
+            .incarnation = incarnation_, .engine = engine, .max_waiting = options_.max_waiting},
+        p.model, *p.allocator, *p.runner, *p.port, static_cast<WorkerOutbox&>(*this));
+    return;
+  }
+  DecodeIdentity identity{.new_ticket =
+                              [this] {
+                                return TicketId{incarnation_, process_->next_ticket++};
+                              },
+                          .key_of = [](Incarnation) { return PairKey{}; }};
+  p.decode = std::make_unique<DecodeNode>(
+      DecodeNodeOptions{.incarnation = incarnation_, .data_endpoint = "sim", .engine = engine},
+      std::move(identity), p.model, *p.allocator, *p.runner, *p.port,
+      static_cast<WorkerOutbox&>(*this));
+}
+
+void WorkerHost::Kill() {
+  if (process_ == nullptr) return;
+  if (trace_.on()) trace_.Add(world_.now(), column(), "dies");
+  past_ = totals();
+  End();
+  process_->port.reset();
+  process_.reset();
+  net_.WorkerDied(options_.index);
+}
+
+void WorkerHost::CloseCalls() {
+  const auto live = process_->live;
+  for (const auto& [call, state] : live) {
+    net_.Close(options_.index, call, absl::UnavailableError("the worker is shutting down"));
+    Deliver(CallBroken{call});
+  }
+}
+
+HelloInfo WorkerHost::Hello() const {
+  return {.role = options_.role,
+          .incarnation = incarnation_,
+          .numerics_id = process_->model.numerics_id,
+          .layout_digest = LayoutDigest(process_->model.layout),
+          .model_digest = process_->model.model_digest,
+          .block_size = options_.block_size,
+          .num_blocks = options_.num_blocks,
+          .max_model_len = kMaxLength,
+          .vocab_size = kVocab};
+}
+
+// ---- Mail --------------------------------------------------------------------------------------
+
+void WorkerHost::OnOpened(CallId call, const SequenceId& sequence, Duration timeout) {
+  process_->live[call] = {.sequence = sequence, .deadline = LocalNow() + timeout};
+  ++process_->live_sequences[sequence];
+  if (draining_) process_->late.insert(call);
+}
+
+void WorkerHost::EndLive(CallId call) {
+  auto it = process_->live.find(call);
+  if (it == process_->live.end()) return;
+  if (--process_->live_sequences[it->second.sequence] == 0) {
+    process_->live_sequences.erase(it->second.sequence);
+  }
+  process_->live.erase(it);
+}
+
+void WorkerHost::Deliver(Message message) {
+  Process& p = *process_;
+  if (auto* broken = std::get_if<CallBroken>(&message)) {
+    p.broken.insert(broken->call);
+    EndLive(broken->call);
+  } else if (auto* opened = std::get_if<DecodeOpened>(&message)) {
+    const DecodeRequest& r = opened->request;
+    prefixes_of_call_[opened->call] = PrefixHashes(r.tenant, r.tokens);
+    OnOpened(opened->call, r.sequence, r.timeout);
+  } else if (auto* opened = std::get_if<PrefillOpened>(&message)) {
+    const PrefillRequest& r = opened->request;
+    prefixes_of_call_[opened->call] = PrefixHashes(r.tenant, r.tokens);
+    OnOpened(opened->call, r.sequence, r.timeout);
+  } else if (std::holds_alternative<Drain>(message)) {
+    draining_ = true;
+  }
+  std::vector<int32_t> sent;  // By now, and what a decode worker answers to it.
+  std::string tenant;
+  if (auto* opened = std::get_if<DecodeOpened>(&message)) {
+    const DecodeRequest& r = opened->request;
+    tenant = r.tenant;
+    sent.assign(r.tokens.begin(), r.tokens.begin() + r.prompt_length);
+    const std::vector<int32_t> answer = ExpectedTokens(sent, r.sampling);
+    sent.insert(sent.end(), answer.begin(), answer.end());
+  } else if (auto* opened = std::get_if<PrefillOpened>(&message)) {
+    tenant = opened->request.tenant;
+    sent = opened->request.tokens;
+  }
+  p.node().Handle(std::move(message), LocalNow());
+  LearnPrefixes(tenant, sent);
+  p.memory->PoisonFree();
+  if (!world_.Hit(Fault::kLazyStep)) return Step();
+  if (std::exchange(p.step_pending, true)) return;
+  After(world_.Micros(1, 300), [this] {
+    process_->step_pending = false;
+    Step();
+  });
+}
+
+// A call's own tokens are no cache hit of it: they are learnt after the node took it.
+void WorkerHost::LearnPrefixes(const std::string& tenant, const std::vector<int32_t>& tokens) {
+  for (uint64_t hash : PrefixHashes(tenant, tokens)) process_->known_prefixes.insert(hash);
+}
+
+void WorkerHost::CheckCacheHit(CallId call, int32_t cached_tokens) {
+  if (cached_tokens == 0) return;
+  const std::vector<uint64_t>& hashes = prefixes_of_call_.at(call);
+  if (cached_tokens >= static_cast<int32_t>(hashes.size())) {
+    return options_.violation("a whole prompt is said to be cached");
+  }
+  if (!process_->known_prefixes.contains(hashes[cached_tokens - 1])) {
+    options_.violation("a prefix is said to be cached that this tenant never sent to this worker");
+  }
+}
+
+void WorkerHost::Step() {
+  Process& p = *process_;
+  p.node().Step(LocalNow());
+  p.memory->PoisonFree();
+  const Time next = p.node().NextDeadline();
+  if (next != kNever) {
+    const Time when = std::max(ToWorld(next), world_.now());
+    if (when < p.wakeup) {
+      p.wakeup = when;
+      At(when, [this, when] {
+        if (process_->wakeup != when) return;
+        process_->wakeup = kNever;
+        Step();
+      });
+    }
+  }
+  ReportSoon();
+}
+
+// As the edge does: soon after a change, and as a heartbeat.
+void WorkerHost::ReportSoon() {
+  Process& p = *process_;
+  if (std::exchange(p.report_pending, true)) return;
+  At(std::max(world_.now(), p.next_report), [this] { Report(); });
+}
+
+void WorkerHost::Report() {
+  Process& p = *process_;
+  p.report_pending = false;
+  p.next_report = world_.now() + milliseconds(50);
+  net_.Report(options_.index, p.Status());
+  const uint64_t serial = ++p.report_serial;
+  After(milliseconds(450), [this, serial] {
+    if (process_->report_serial == serial) ReportSoon();
+  });
+}
+
+void WorkerHost::Send(CallId call, WorkerEvent event) {
+  if (process_->broken.contains(call)) {
+    options_.violation("I8: a worker goes on with a broken call");
+  }
+  if (process_->late.contains(call)) options_.violation("a draining worker takes a call");
+  if (auto* reserved = std::get_if<ReservedEvent>(&event)) {
+    CheckCacheHit(call, reserved->cached_tokens);
+  } else if (auto* prefilled = std::get_if<PrefilledEvent>(&event)) {
+    CheckCacheHit(call, prefilled->cached_tokens);
+  }
+  net_.SendEvent(options_.index, call, std::move(event));
+}
+
+void WorkerHost::Close(CallId call, absl::Status status) {
+  if (process_->broken.contains(call)) {
+    options_.violation("I8: a worker goes on with a broken call");
+  }
+  EndLive(call);
+  net_.Close(options_.index, call, std::move(status));
+}
+
+// ---- Checks ------------------------------------------------------------------------------------
+
+void WorkerHost::OnStepStart(const StepPlan& plan) {
+  int32_t num_tokens = 0;
+  for (const StepRow& row : plan.rows) {
+    num_tokens += static_cast<int32_t>(row.tokens.size());
+    if (!process_->live_sequences.contains(row.sequence)) {
+      options_.violation("I8: a step computes for a call that has ended");
+    }
+  }
+  // A prefill beside full decode rows gets one token of its own.
+  if (static_cast<int32_t>(plan.rows.size()) > kMaxBatch ||
+      num_tokens > std::max(options_.chunk_tokens, 1) + 1) {
+    options_.violation("I11: a step is larger than its caps");
+  }
+  for (const auto& [call, live] : process_->live) {
+    if (LocalNow() > live.deadline) options_.violation("I8: a call outlives its deadline");
+  }
+}
+
+std::string WorkerHost::AuditHolds() {
+  Process& p = *process_;
+  const Time now = LocalNow();
+  const WorkerAudit audit = p.prefill ? p.prefill->Audit(now) : p.decode->Audit(now);
+  if (audit.num_unowned != 0) return "I1: a block is held that no call owns";
+  std::map<std::string, Time> held;
+  int32_t num_waiting = 0;
+  for (const HeldCall& call : audit.calls) {
+    num_waiting += call.state == "WAITING" ? 1 : 0;
+    const Duration limit = call.state == "KEPT"      ? seconds(10)
+                           : call.state == "UNBOUND" ? seconds(5)
+                                                     : Duration::max();
+    if (limit == Duration::max()) continue;
+    const std::string key =
+        absl::StrCat(call.sequence.router, "-", call.sequence.counter, "/", call.attempt);
+    auto it = p.held_since.find(key);
+    const Time since = it == p.held_since.end() ? now : it->second;
+    held.emplace(key, since);
+    if (now - since > limit) return absl::StrCat("I11: ", call.state, " is held beyond its limit");
+  }
+  p.held_since = std::move(held);
+  if (num_waiting > options_.max_waiting) return "I11: more calls wait than allowed";
+  return "";
+}
+
+std::string WorkerHost::Audit() {
+  if (process_ == nullptr) return "";
+  process_->runner->Check();
+  process_->port->Check();
+  if (std::string bad = AuditHolds(); !bad.empty()) return bad;
+  const std::string bad = process_->allocator->Audit();
+  return bad.empty() ? "" : "I1: " + bad;
+}
+
+std::string WorkerHost::AuditQuiet() {
+  if (process_ == nullptr) return "a worker did not come back";
+  if (!idle()) return "I1: a worker still has a call";
+  if (process_->port->num_open() > 0) return "I1: a transfer is still open";
+  const BlockCounts& counts = process_->allocator->counts();
+  if (counts.free + counts.cached != process_->allocator->num_blocks()) {
+    return "I1: a block is still held";
+  }
+  return Audit();
+}
+
+std::string WorkerHost::DescribeState() const {
+  if (process_ == nullptr) return "down";
+  const WorkerStatus s = process_->Status();
+  const BlockCounts& b = s.blocks;
+  std::string text = absl::StrCat(
+      "free ", b.free, " reserved ", b.reserved, " filling ", b.filling, " ready ", b.ready,
+      " cached ", b.cached, " draining ", b.draining, "; running ", s.running, " waiting ",
+      s.waiting, " preempted ", s.preempted, " computing ", s.computing, " transfers ",
+      process_->port->num_open());
+  const Time now = LocalNow();
+  const WorkerAudit audit =
+      process_->prefill ? process_->prefill->Audit(now) : process_->decode->Audit(now);
+  for (const HeldCall& call : audit.calls) {
+    absl::StrAppend(&text, "\n    ", call.sequence.counter, "/", call.attempt, " ", call.state,
+                    " blocks ", call.num_blocks, call.transfer_open ? " transfer open" : "",
+                    " age ms ", call.age / milliseconds(1));
+  }
+  return text;
+}
+
+WorkerHost::Totals& WorkerHost::Totals::operator+=(const Totals& other) {
+  preemptions += other.preemptions;
+  revoked += other.revoked;
+  rebinds += other.rebinds;
+  sends += other.sends;
+  computed_here += other.computed_here;
+  handoffs_failed += other.handoffs_failed;
+  return *this;
+}
+
+WorkerHost::Totals WorkerHost::totals() const {
+  Totals t = past_;
+  if (process_ == nullptr) return t;
+  if (process_->decode) {
+    t.preemptions += process_->decode->num_preemptions();
+    t.revoked += process_->decode->counters().revoked;
+    t.rebinds += process_->decode->counters().rebinds;
+    t.computed_here += process_->decode->counters().computed_here;
+    t.handoffs_failed += process_->decode->counters().handoffs_failed;
+  } else {
+    t.sends += process_->prefill->counters().sends;
+  }
+  return t;
+}
+
+}  // namespace baton::sim
