@@ -79,9 +79,11 @@ uint64_t Clients::Submit(int router, const ValidRequest& request) {
     return key;
   }
   ++num_live_;
-  ToRouter(router, ClientSubmit{.request = key, .body = request});
-  // Clocks differ, and a node may take more mail before it looks at the time.
-  ExpectEnd(key, world_.now() + request.timeout * 106 / 100 + milliseconds(5));
+  routers_[router]->At(world_.now(), [this, key, router, request] {
+    // Clocks differ, and a node may take more mail before it looks at the time.
+    ExpectEnd(key, world_.now() + request.timeout * 106 / 100 + milliseconds(5));
+    routers_[router]->Deliver(ClientSubmit{.request = key, .body = request});
+  });
   return key;
 }
 

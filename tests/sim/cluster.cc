@@ -173,6 +173,7 @@ bool Cluster::RunUntil(Time limit) {
       Check();
       if (world_.num_events() > kMaxEvents) Violation("the cluster does not come to rest");
     }
+    if (violation_.empty()) world_.AdvanceTo(limit);
   } catch (const std::exception& error) {
     Violation(absl::StrCat("exception: ", error.what()));
   }

@@ -269,6 +269,8 @@ void ControlNet::BreakLink(int r, int w, const std::string& why) {
   const Time at_router = world_.now() + world_.Micros(20, 1000);
   const Time at_worker = world_.now() + world_.Micros(20, 1000);
   for (size_t id : link.calls) {
+    // What is on its way is lost: the notice does not queue behind it.
+    calls_[id].to_router = calls_[id].to_worker = {};
     CloseForRouter(id, absl::UnavailableError(why), at_router + world_.Micros(0, 500));
     CloseForWorker(id, at_worker);
   }
@@ -338,8 +340,14 @@ void ControlNet::Slow(int r, int w, Duration extra, Time until) {
 }
 
 void ControlNet::Heal() {
-  for (Link& link : links_) {
-    link.cut_to_worker = link.cut_to_router = link.slow_until = world_.now();
+  for (size_t r = 0; r < routers_.size(); ++r) {
+    for (size_t w = 0; w < workers_.size(); ++w) {
+      Link& link = LinkOf(r, w);
+      const bool was_cut = std::max(link.cut_to_worker, link.cut_to_router) > world_.now();
+      link.cut_to_worker = link.cut_to_router = link.slow_until = world_.now();
+      // What is held up would come through as late as the cut was meant to last.
+      if (was_cut) BreakLink(r, w, "reset");
+    }
   }
 }
 

@@ -66,6 +66,7 @@ class World {
 
   // Runs the next event; false when none is left before `limit`.
   bool RunOne(Time limit);
+  void AdvanceTo(Time when) { now_ = std::max(now_, when); }
   int64_t num_events() const { return num_events_; }
   uint64_t StateHash() const;
   // What happened so far, in order.
