@@ -26,21 +26,21 @@ uint64_t TagMemory::Read(int32_t layer, BlockId block, int32_t slot) const {
   return content.tag;
 }
 
-void TagMemory::CheckWritable(BlockId block) const {
+void TagMemory::WriteComputed(int32_t layer, BlockId block, int32_t slot, uint64_t tag) {
   const BlockState state = allocator_.state(block);
   if (state != BlockState::kFilling && state != BlockState::kDraining) {
-    violation_("I2: a block is written that is not its writer's");
+    violation_("I2: a step writes a block that is not its own");
   }
-}
-
-void TagMemory::WriteComputed(int32_t layer, BlockId block, int32_t slot, uint64_t tag) {
-  CheckWritable(block);
   if (promises_.at(block) > 0) violation_("I2: a step writes a block that a transfer may write");
   At(layer, block, slot) = {.tag = tag, .verified = true};
 }
 
 void TagMemory::WriteReceived(int32_t layer, BlockId block, int32_t slot, uint64_t tag) {
-  CheckWritable(block);
+  const BlockState state = allocator_.state(block);
+  if (state != BlockState::kReserved && state != BlockState::kFilling &&
+      state != BlockState::kDraining) {
+    violation_("I2: a transfer writes a block that is free, shared or final");
+  }
   At(layer, block, slot) = {.tag = tag, .verified = false};
 }
 

@@ -30,7 +30,8 @@ class TagMemory {
   }
   // By a step: to a block that is FILLING or DRAINING and promised to no transfer.
   void WriteComputed(int32_t layer, BlockId block, int32_t slot, uint64_t tag);
-  // By a transfer: to a block that is FILLING or DRAINING; not to be read before Verify.
+  // By a transfer: to a block that is RESERVED (the node has not heard that it began), FILLING or
+  // DRAINING; not to be read before Verify.
   void WriteReceived(int32_t layer, BlockId block, int32_t slot, uint64_t tag);
   // A transfer may write the block from now on, until EndPromise.
   void Promise(BlockId block);
@@ -59,7 +60,6 @@ class TagMemory {
   const Slot& At(int32_t layer, BlockId block, int32_t slot) const {
     return slots_.at((size_t(layer) * num_blocks_ + block) * block_size_ + slot);
   }
-  void CheckWritable(BlockId block) const;
 
   const BlockAllocator& allocator_;
   OnViolation violation_;
