@@ -1,6 +1,7 @@
 #include "tests/sim/cluster.h"
 
 #include <algorithm>
+#include <cctype>
 #include <exception>
 #include <utility>
 
@@ -143,8 +144,9 @@ void Cluster::OnFailure(int router, Time submitted, const absl::Status& status) 
                        HasHealthyPair(router);
   if (!healthy) return;
   ++totals_.failed_beside_healthy_pair;
-  ++totals_.reasons[absl::StrCat(scenario_.has_only_losses() ? "losses only: " : "",
-                                 status.ToString())];
+  std::string reason = status.ToString();
+  std::ranges::replace_if(reason, [](unsigned char c) { return std::isdigit(c); }, '#');
+  ++totals_.reasons[absl::StrCat(scenario_.has_only_losses() ? "losses only: " : "", reason)];
 }
 
 bool Cluster::IsQuiet() const {

@@ -18,7 +18,7 @@ class Host;
 // What may go wrong at one point of a run: with one message, frame or step.
 enum class Fault : uint8_t {
   kDropCall,       // A message is lost and with it its call, as with a reset stream.
-  kLoseEvent,      // A worker's event is lost and its call stays open.
+  kLoseEvent,      // A worker's answer is never given and its call stays open.
   kDuplicate,      // A message is delivered twice.
   kSlow,           // A message takes up to 400 ms.
   kBreakTransfer,  // A frame breaks its transfer.
