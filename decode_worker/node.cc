@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/digest.h"
+#include "common/base/fail_point.h"
 
 namespace baton {
 
@@ -152,6 +153,7 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
   reserved_.emplace(entry.age, entry.call);
   deadlines_.Set(entry.call, entry.deadline);
+  BATON_FAIL_POINT("decode.queued");
   Invite(entry, request.prefill);
 }
 
@@ -241,6 +243,7 @@ void DecodeNode::OnTransfer(const TransferEvent& event, Time now) {
   }
   Entry& entry = entries_.at(it->second);
   if (event.kind == TransferEvent::Kind::kBegun) {
+    BATON_FAIL_POINT("decode.prefilling");
     if (entry.state != State::kReserved) return;
     reserved_.erase(entry.age);
     receiving_.emplace(entry.age, entry.call);
@@ -301,7 +304,9 @@ void DecodeNode::OnStepDone(StepDone done, Time now) {
       continue;
     }
     if (progress.output) Emit(entry, *progress.output);
+    BATON_FAIL_POINT("decode.decoding");
     if (entry.sequence != nullptr) {
+      BATON_FAIL_POINT("decode.finishing");
       outbox_.Close(entry.call, progress.status);
       End(entry);
     }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/digest.h"
+#include "common/base/fail_point.h"
 
 namespace baton {
 
@@ -129,6 +130,7 @@ void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
   live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
   if (entry.handoff) tickets_.emplace(entry.handoff->ticket, entry.call);
   deadlines_.Set(entry.call, entry.deadline);
+  BATON_FAIL_POINT("prefill.queued");
 }
 
 void PrefillNode::AdmitWaiting() {
@@ -228,6 +230,7 @@ void PrefillNode::PushRows(const Entry& entry, int32_t layer, int32_t begin, int
                    .layer = layer,
                    .first_token = begin,
                    .num_tokens = end - begin});
+  BATON_FAIL_POINT("prefill.transferring");
 }
 
 void PrefillNode::OnLayerDone(const LayerDone& done, Time now) {
@@ -237,6 +240,7 @@ void PrefillNode::OnLayerDone(const LayerDone& done, Time now) {
     return;
   }
   progress_.OnMark(now);
+  BATON_FAIL_POINT("prefill.prefilling");
   for (size_t i = 0; i < plan->rows.size(); ++i) {
     const Entry& entry = entries_.at(engine_.step_calls()[i]);
     const bool sends = !entry.open_ticket.empty() && !entry.send_due;
@@ -297,6 +301,7 @@ void PrefillNode::Finish(const Entry& entry) {
                    .model = model_.model_digest,
                    .tokens = TokensDigest(std::span(sequence.tokens).first(sequence.num_computed))},
        .first = *entry.first});
+  BATON_FAIL_POINT("prefill.finishing");
 }
 
 void PrefillNode::OnTransfer(const TransferEvent& event, Time now) {
@@ -314,6 +319,7 @@ void PrefillNode::OnTransfer(const TransferEvent& event, Time now) {
   } else if (entry.send_due) {
     StartSend(entry, now);
   } else if (event.status.ok()) {
+    BATON_FAIL_POINT("prefill.decoding");
     outbox_.Close(entry.call, absl::OkStatus());
     End(entry);
   } else {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "router/node.h"
 
 namespace baton {
@@ -206,6 +207,7 @@ void RouterNode::OpenPrefill(SequenceState& sequence, std::optional<HandoffTarge
                                      .age = now - request.arrival,
                                      .timeout = request.deadline - now,
                                      .handoff = std::move(handoff)});
+  BATON_FAIL_POINT("router.prefilling");
 }
 
 // A worker would not take it or gave it back: it waits for another turn under a new attempt. KV

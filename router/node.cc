@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 
 namespace baton {
 namespace {
@@ -137,6 +138,7 @@ void RouterNode::OnSubmit(ClientSubmit submit, Time now) {
       queue_.insert(KeyOf(sequence));
     }
   }
+  BATON_FAIL_POINT("router.queued");
 }
 
 void RouterNode::OnStop(const ClientStop& stop, Time now) {
@@ -161,6 +163,7 @@ void RouterNode::EndRequest(uint64_t key, absl::Status status) {
     ++counters_.stale_mail;
     return;
   }
+  BATON_FAIL_POINT("router.finishing");
   RequestState& request = it->second;
   for (uint64_t counter : request.sequences) {
     SequenceState& sequence = sequences_.at(counter);
@@ -213,6 +216,7 @@ void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
   } else if (is_failure) {
     OnHandoffFailed(sequence, now);
   } else {
+    BATON_FAIL_POINT("router.decoding");
     OnDecoding(sequence);
     OnTokens(sequence, std::move(std::get<TokensEvent>(received.event)), now);
   }
@@ -251,6 +255,7 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
 }
 
 void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time now) {
+  BATON_FAIL_POINT("router.transferring");
   sequence.prefilled = true;
   ReleaseTokens(sequence.prefill);
   RequestState& request = requests_.at(sequence.request);

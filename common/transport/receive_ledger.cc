@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/fail_point.h"
 
 namespace baton {
 
@@ -109,6 +110,7 @@ void ReceiveLedger::Commit(const FrameHeader& header) {
   it->second.bytes += header.payload_bytes;
   counters_->Add(&TransportCounters::frames_accepted);
   counters_->Add(&TransportCounters::bytes_accepted, header.payload_bytes);
+  BATON_FAIL_POINT("decode.transferring");
 }
 
 AbortCode ReceiveLedger::Finish(TicketId id, Incarnation sender, const FinalBody& body) {

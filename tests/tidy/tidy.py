@@ -82,6 +82,7 @@ BANNED_EXCEPTIONS = {
     ("common/transport/tcp/tcp_kv_transport.cc", "std::thread"): "the transport's progress thread",
     ("common/transport/tcp/tcp_kv_transport.h", "std::thread"): "the transport's progress thread",
     ("common/http/http_server.cc", "std::thread"): "the threads that run the server's io_context",
+    ("common/base/fail_point.cc", "getenv"): "sanitizer builds: the fault that a test asks for",
     ("router/generation/seed_source.cc", "random_device"): "the seed of a request that names none",
     ("deploy/cli/clock.cc", "::now("): "the command line tool's only clock",
     ("tests/transport/fault_proxy.cc", "std::thread"): "the proxy's own thread",
