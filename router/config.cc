@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <set>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/process/command_line.h"
@@ -14,17 +13,6 @@ namespace baton {
 namespace {
 
 constexpr size_t kMaxWorkers = 1024;
-
-absl::Status CheckAddress(const char* option, const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = 0;
-  if (colon != std::string::npos && colon > 0 &&
-      absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 1 && port <= 65535) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(option, " ", address, ": must be host:port of a worker's gRPC server"));
-}
 
 absl::Status CheckWorkers(const RouterConfig& config) {
   if (config.prefill.empty() || config.decode.empty()) {

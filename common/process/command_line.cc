@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
@@ -98,6 +99,17 @@ absl::Status CheckOption(absl::string_view option, int64_t value, int64_t low, i
   if (value >= low && value <= high) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(option, " ", value, ": must be ", low, " to ", high));
+}
+
+absl::Status CheckAddress(absl::string_view option, absl::string_view address) {
+  const size_t colon = address.rfind(':');
+  int port = 0;
+  if (colon != absl::string_view::npos && colon > 0 &&
+      absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 1 && port <= 65535) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", address, ": must be host:port of a worker"));
 }
 
 absl::Status CheckHost(absl::string_view host) {

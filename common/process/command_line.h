@@ -28,6 +28,9 @@ int FailToStart(absl::string_view program, const absl::Status& status);
 // INVALID_ARGUMENT "--OPTION VALUE: must be LOW to HIGH".
 absl::Status CheckOption(absl::string_view option, int64_t value, int64_t low, int64_t high);
 
+// "host:port" with a port of 1 to 65535; INVALID_ARGUMENT names option and value.
+absl::Status CheckAddress(absl::string_view option, absl::string_view address);
+
 // Only loopback is served until TLS and keys can be configured.
 absl::Status CheckHost(absl::string_view host);
 

@@ -37,6 +37,9 @@ absl::Status WorkerConfig::Validate() const {
   RETURN_IF_ERROR(CheckOption("--port", port, 0, 65535));
   RETURN_IF_ERROR(CheckOption("--data-port", data_port, 0, 65535));
   RETURN_IF_ERROR(CheckOption("--metrics-port", metrics_port, 0, 65535));
+  if (!advertise_data_address.empty()) {
+    RETURN_IF_ERROR(CheckAddress("--advertise-data-address", advertise_data_address));
+  }
   RETURN_IF_ERROR(CheckWord("--compute-dtype", compute_dtype, {"f32", "bf16"}));
   if (!kv_dtype.empty()) RETURN_IF_ERROR(ParseDType("--kv-dtype", kv_dtype).status());
   RETURN_IF_ERROR(CheckWord("--kernels", kernels,
@@ -75,6 +78,9 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
   app.add_option("--data-port", c.data_port, "Port for KV transfers; 0 = any free one")
       ->group(network)
       ->capture_default_str();
+  app.add_option("--advertise-data-address", c.advertise_data_address,
+                 "host:port that prefill workers send KV to, if a proxy stands before --data-port")
+      ->group(network);
   app.add_option("--metrics-port", c.metrics_port, "HTTP port of /metrics and /health; 0 = any")
       ->group(network)
       ->capture_default_str();

@@ -14,10 +14,12 @@ namespace baton {
 struct WorkerConfig {
   std::string model;  // Folder in Hugging Face layout.
 
-  std::string host = "127.0.0.1";  // Loopback only, for now.
-  int port = 0;                    // gRPC; 0 = any free one.
-  int data_port = 0;               // KV transfers; 0 = any free one.
-  int metrics_port = 0;            // HTTP /metrics and /health; 0 = any free one.
+  std::string host = "127.0.0.1";      // Loopback only, for now.
+  int port = 0;                        // gRPC; 0 = any free one.
+  int data_port = 0;                   // KV transfers; 0 = any free one.
+  std::string advertise_data_address;  // host:port that prefill workers are told to send KV to;
+                                       // empty = where this worker listens. For a proxy between.
+  int metrics_port = 0;                // HTTP /metrics and /health; 0 = any free one.
 
   // f32 keeps everything in fp32 (the reference mode). bf16 rounds what enters a product, and KV.
   std::string compute_dtype = "f32";

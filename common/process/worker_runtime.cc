@@ -186,7 +186,8 @@ WorkerRuntime::NodeParts WorkerRuntime::parts() {
           .runner = metered_runner_,
           .transport = transport_,
           .outbox = *server_,
-          .data_endpoint = data_endpoint_};
+          .data_endpoint = config_.advertise_data_address.empty() ? data_endpoint_
+                                                                  : config_.advertise_data_address};
 }
 
 PairKey WorkerRuntime::KeyOf(Incarnation prefill) const {

@@ -3,25 +3,18 @@
 Standard library only. Every wait has a limit.
 """
 import concurrent.futures
-import http.client
 import json
 import pathlib
 import shutil
 import subprocess
 import time
-import urllib.parse
+
+from api_client import LIMIT_S, ApiClient, HttpError
 
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "models" / "tiny-kjv"
-LIMIT_S = 120  # Of one request: a test machine may be busy, a hang must not pass.
 
 
-class HttpError(Exception):
-    def __init__(self, code, body, headers):
-        super().__init__(f"HTTP {code}: {body}")
-        self.code, self.body, self.headers = code, body, headers
-
-
-class RunningCluster:
+class RunningCluster(ApiClient):
     """One cluster in build/.../run/NAME. Use as a context manager; logs stay until the next run."""
 
     def __init__(self, baton, name, **options):
@@ -60,68 +53,12 @@ class RunningCluster:
     def log(self, name):
         return (self.dir / "logs" / f"{name}.log").read_text(errors="replace")
 
-    def connect(self, timeout=LIMIT_S):
-        return http.client.HTTPConnection(urllib.parse.urlparse(self.url).netloc, timeout=timeout)
-
-    def request(self, method, path, body=None, timeout=LIMIT_S):
-        """The raw answer: (status, headers, bytes)."""
-        connection = self.connect(timeout)
-        try:
-            data = json.dumps(body) if isinstance(body, (dict, list)) else body
-            connection.request(method, path, data, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            return answer.status, dict(answer.getheaders()), answer.read()
-        finally:
-            connection.close()
-
-    def get(self, path):
-        code, headers, body = self.request("GET", path)
-        if code != 200:
-            raise HttpError(code, body.decode(), headers)
-        return json.loads(body)
-
-    def post(self, path, **body):
-        code, headers, text = self.request("POST", path, {"model": self.model, **body})
-        if code != 200:
-            raise HttpError(code, text.decode(), headers)
-        return json.loads(text)
-
-    def stream(self, path, **body):
-        """The stream's chunks, each with the time it came at. Ends with [DONE] or raises."""
-        return list(self.open_stream(path, **body))
-
-    def open_stream(self, path, **body):
-        connection = self.connect()
-        try:
-            connection.request("POST", path,
-                               json.dumps({"model": self.model, "stream": True, **body}),
-                               {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            if answer.status != 200:
-                raise HttpError(answer.status, answer.read().decode(), dict(answer.getheaders()))
-            for line in answer:
-                if not line.startswith(b"data: "):
-                    continue
-                data = line[len(b"data: "):].strip()
-                if data == b"[DONE]":
-                    return
-                yield {**json.loads(data), "at": time.monotonic()}
-            raise AssertionError("the stream broke off without [DONE]")
-        finally:
-            connection.close()
-
     def status(self):
         done = self.baton("status", "--json", check=False)
         return json.loads(done.stdout)
 
     def workers(self, role=None):
         return [w for w in self.status()["workers"] if role in (None, w["role"])]
-
-    def ended_requests(self):
-        """How many requests the router has ended, well or not."""
-        page = self.request("GET", "/metrics")[2].decode()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in page.splitlines()
-                   if line.startswith("baton_requests_total{"))
 
     def await_quiet(self, total, seconds=5):
         """Until every healthy worker holds only free and cached blocks; the last status if not."""

@@ -28,6 +28,7 @@ TEST(WorkerConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--host 0.0.0.0", [](auto* c) { c->host = "0.0.0.0"; }},
       {"--port 70000", [](auto* c) { c->port = 70000; }},
       {"--data-port -1", [](auto* c) { c->data_port = -1; }},
+      {"--advertise-data-address proxy", [](auto* c) { c->advertise_data_address = "proxy"; }},
       {"--metrics-port", [](auto* c) { c->metrics_port = 65536; }},
       {"--compute-dtype f16", [](auto* c) { c->compute_dtype = "f16"; }},
       {"--kv-dtype int8", [](auto* c) { c->kv_dtype = "int8"; }},
@@ -59,6 +60,7 @@ TEST(WorkerConfigTest, EveryFlagReachesItsField) {
   AddWorkerOptions(app, config);
   app.parse(
       "--model m --host 127.0.0.2 --port 1 --data-port 2 --metrics-port 3 --compute-dtype bf16 "
+      "--advertise-data-address 127.0.0.3:4 "
       "--kv-dtype f32 --kernels portable --threads 4 --block-size 5 --num-blocks 6 "
       "--max-model-len 7 --chunk-tokens 8 --max-batch-sequences 9 --step-budget-ms 10 "
       "--max-queued-requests 11 --drain-timeout-s 12 --ready-file r --log-level error");
@@ -67,6 +69,7 @@ TEST(WorkerConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.port, 1);
   EXPECT_EQ(config.data_port, 2);
   EXPECT_EQ(config.metrics_port, 3);
+  EXPECT_EQ(config.advertise_data_address, "127.0.0.3:4");
   EXPECT_EQ(config.compute_dtype, "bf16");
   EXPECT_EQ(config.kv_dtype, "f32");
   EXPECT_EQ(config.kernels, "portable");
