@@ -121,7 +121,7 @@ class FaultProxy:
         try:
             await asyncio.gather(self.carry(reader, back, UP, pair),
                                  self.carry(there, writer, DOWN, pair))
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.CancelledError):
             pass
         finally:
             self.connections.discard(pair)
@@ -131,6 +131,8 @@ class FaultProxy:
         """Bytes of one direction until it ends; the end is handed on."""
         queue = asyncio.Queue(64)  # (due, bytes); None = the end.
         sender = asyncio.ensure_future(self.send(queue, writer, name))
+        sender.add_done_callback(
+            lambda task: None if task.cancelled() or not task.exception() else self.reset(pair))
         direction = Direction()
         clock = asyncio.get_running_loop().time
         try:

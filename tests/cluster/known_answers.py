@@ -1,5 +1,6 @@
 """Clients that know every answer: sampled, seeded, streamed, compared token by token."""
 import collections
+import concurrent.futures
 import dataclasses
 import http.client
 import random
@@ -43,11 +44,13 @@ class KnownAnswers:
     def __init__(self, cluster, requests):
         """Asks for every answer once; the cluster must be free of faults."""
         self.requests = requests
-        self.answers = []
-        for request in requests:
+
+        def ask(request):
             choice = cluster.post("/v1/completions", return_token_ids=True, **request)["choices"][0]
             assert choice["finish_reason"] == "length", choice
-            self.answers.append((choice["token_ids"], choice["text"]))
+            return choice["token_ids"], choice["text"]
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            self.answers = list(pool.map(ask, requests))
 
     def ask(self, cluster, index, leave_after=None):
         """Streams a request and judges it; leaves after so many tokens if asked to."""
@@ -96,7 +99,7 @@ class Load:
         self.cluster, self.known, self.leave = cluster, known, leave
         self.outcomes = []  # Grows; the order is that of the ends.
         self.stopping = threading.Event()
-        self.threads = [threading.Thread(target=self.run, args=(random.Random(seed * 1000 + i),),
+        self.threads = [threading.Thread(target=self.run, args=(random.Random(f"{seed} {i}"),),
                                          daemon=True) for i in range(clients)]
         self.live = {}  # Client thread -> since when its request runs.
 

@@ -47,6 +47,11 @@ def identity(pid):
     return {"pid": pid, "start_ticks": int(fields[19]), "boot_id": boot}
 
 
+def flags(options):
+    return [text for key, value in options.items()
+            for text in ("--" + key.replace("_", "-"), str(value))]
+
+
 class Server:
     """One program of the cluster: the process of the moment and the ports of all its lives."""
 
@@ -141,19 +146,18 @@ class Server:
 class ProcessCluster(ApiClient):
     """Use as a context manager. Logs stay in build/.../run/NAME until the next run."""
 
-    def __init__(self, bin_dir, name, prefill=2, decode=2, worker=(), router=()):
+    def __init__(self, bin_dir, name, prefill=2, decode=2, worker=None, router=None):
+        """`worker` and `router` are options of the programs by name, beyond the defaults here."""
         self.bin = pathlib.Path(bin_dir).resolve()
         self.dir = self.bin.parent / "run" / name
         self.fail_log = self.dir / "faults.log"
         self.lock = threading.Lock()
-        common = ["--model", str(MODEL)]
-        workers = [*common, "--threads", "1", "--num-blocks", "512", "--chunk-tokens", "128",
-                   "--drain-timeout-s", "20", *map(str, worker)]
-        self.prefill = [Server(self, "prefill", i, list(workers)) for i in range(prefill)]
-        self.decode = [Server(self, "decode", i, list(workers)) for i in range(decode)]
+        defaults = {"model": MODEL, "drain_timeout_s": 20}
+        worker = {**defaults, "threads": 1, "num_blocks": 512, "chunk_tokens": 128, **(worker or {})}
+        self.prefill = [Server(self, "prefill", i, flags(worker)) for i in range(prefill)]
+        self.decode = [Server(self, "decode", i, flags(worker)) for i in range(decode)]
         self.workers = self.prefill + self.decode
-        self.router = Server(self, "router", 0, [*common, "--drain-timeout-s", "20",
-                                                 *map(str, router)])
+        self.router = Server(self, "router", 0, flags({**defaults, **(router or {})}))
 
     def __enter__(self):
         shutil.rmtree(self.dir, ignore_errors=True)

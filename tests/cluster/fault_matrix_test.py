@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""{kill -9, SIGSTOP, SIGTERM} of each role at each of five moments: what the clients see.
+
+Usage: fault_matrix_test.py FOLDER_OF_PROGRAMS [unittest arguments]. The programs must be of a build
+with fail points. BATON_NIGHTLY=1 runs all 45 cells, otherwise a fixed 15 in which each role meets
+each moment. A cell whose fault did not take effect fails.
+"""
+import itertools
+import os
+import random
+import signal
+import sys
+import time
+import unittest
+
+from known_answers import KnownAnswers, Load, make_requests
+from process_cluster import ProcessCluster, await_true, process_state
+
+BIN = None
+NIGHTLY = "BATON_NIGHTLY" in os.environ
+ACTIONS = ("kill", "stop", "term")
+MOMENTS = ("queued", "prefilling", "transferring", "decoding", "finishing")
+STOPPED_S = 4  # Beyond T_hang.
+# Which pass of a moment: one of several, and so another layer or token in each cell.
+PASSES = {"queued": 3, "prefilling": 12, "transferring": 24, "decoding": 60, "finishing": 3}
+# What a client may see when its router dies: the connection ends, and new ones are refused.
+ROUTER_DIES = ("ok", "broken", "error")
+
+
+def cells(role):
+    for i, (moment, action) in enumerate(itertools.product(range(5), range(3))):
+        offset = ("prefill", "decode", "router").index(role)
+        if NIGHTLY or action == (moment + offset) % 3:
+            yield MOMENTS[moment], ACTIONS[action]
+
+
+class FaultMatrixTest(unittest.TestCase):
+    def matrix(self, role):
+        with ProcessCluster(BIN, f"fault-matrix-{role}", worker={"num_blocks": 192}) as cluster:
+            known = KnownAnswers(cluster, make_requests(32))
+            victim = cluster.router if role == "router" else getattr(cluster, role)[0]
+            for moment, action in cells(role):
+                draw = random.Random(f"{role} {moment} {action}")
+                fault = f"{role}.{moment}:{action}:{1 + draw.randrange(PASSES[moment])}"
+                with self.subTest(fault):
+                    self.cell(cluster, known, victim, fault)
+                if process_state(victim.pid) == "T":
+                    victim.signal(signal.SIGCONT)
+
+    def cell(self, cluster, known, victim, fault):
+        begin = time.monotonic()
+        name, action, _ = fault.split(":")
+        cluster.restart(victim, fault)
+        fired = len(cluster.fired())
+        with Load(cluster, known, clients=4, seed=fault) as load:
+            await_true(lambda: len(cluster.fired()) > fired, 60, f"{fault} took effect")
+            self.assertEqual(cluster.fired()[fired], f"{name} {action} {victim.pid}")
+            self.see_through(cluster, victim, action)
+            load.stop()
+        allowed = ROUTER_DIES if victim.role == "router" else ("ok",)
+        self.assertEqual(load.failures(allowed), [], load.kinds())
+        # The cluster is whole again.
+        after = [known.ask(cluster, i) for i in range(2)]
+        self.assertEqual([o.kind for o in after], ["ok", "ok"], [o.detail for o in after])
+        self.assertEqual(cluster.await_quiet(), {})
+        code, text = 0, ""
+        self.assertEqual(code, 0, text)
+        print(f"{time.monotonic() - begin:5.1f} s  {fault}: {load.kinds()}", flush=True)
+
+    def see_through(self, cluster, victim, action):
+        """What the action did is seen from outside; then the victim is made to serve again."""
+        if action == "stop":
+            await_true(lambda: process_state(victim.pid) == "T", 5, "the victim is stopped")
+            time.sleep(STOPPED_S)
+            victim.signal(signal.SIGCONT)
+        else:
+            code = victim.await_exit(30)
+            self.assertEqual(code, -signal.SIGKILL if action == "kill" else 0)
+            cluster.restart(victim)
+        if victim.role == "router":
+            cluster.await_ready()
+        else:
+            cluster.await_healthy(victim)
+
+    def test_faults_of_a_prefill_worker_change_no_answer(self):
+        self.matrix("prefill")
+
+    def test_faults_of_a_decode_worker_change_no_answer(self):
+        self.matrix("decode")
+
+    def test_faults_of_the_router_end_its_requests_clearly_and_leave_no_block(self):
+        self.matrix("router")
+
+
+if __name__ == "__main__":
+    BIN = sys.argv.pop(1)
+    unittest.main(verbosity=2)

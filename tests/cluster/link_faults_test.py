@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Damaged links between real processes: every answer is the fault-free one, no block is lost.
+
+Usage: link_faults_test.py FOLDER_OF_PROGRAMS [unittest arguments]. BATON_NIGHTLY=1 runs every cell;
+otherwise a fixed part. Each cell proves by the proxy's counts that its fault took effect.
+"""
+import os
+import random
+import sys
+import time
+import unittest
+
+from fault_proxy import Faults
+from known_answers import KnownAnswers, Load, make_requests
+from process_cluster import ProcessCluster, await_true
+
+BIN = None
+NIGHTLY = "BATON_NIGHTLY" in os.environ
+HOLD_S = 3.5  # Longer than T_hang and the shortest deadline of a transfer.
+
+
+def byte_in(draw, low=20_000, high=400_000):
+    return draw.randrange(low, high)
+
+
+def transfer_faults(draw):
+    """(what the proxy must have counted, faults) by name; of the link that K/V takes."""
+    first = byte_in(draw)
+    return {
+        "delayed": ("delayed", dict(up=Faults(delay_s=0.05), down=Faults(delay_s=0.05))),
+        "slow": ("limited", dict(up=Faults(rate=300_000))),
+        "cut at a byte": ("cut", dict(up=Faults(cut_at=byte_in(draw)))),
+        "silent from a byte on": ("swallowed", dict(up=Faults(swallow_at=byte_in(draw)))),
+        "acknowledgements lost": ("swallowed", dict(down=Faults(swallow_at=draw.randrange(200)))),
+        "flipped bits": ("flipped", dict(up=Faults(flip_at=tuple(byte_in(draw)
+                                                                  for _ in range(8))))),
+        "a span twice": ("duplicated", dict(up=Faults(duplicate=(first, draw.randrange(1, 4000))))),
+        "blocked one way": ("held", dict(up=Faults(block=True))),
+        "blocked the other way": ("held", dict(down=Faults(block=True))),
+        "accepts and is silent": ("half_open", dict(half_open=True)),
+    }
+
+
+def control_faults(draw):
+    """The same for the link between router and worker."""
+    return {
+        "delayed": ("delayed", dict(up=Faults(delay_s=0.1), down=Faults(delay_s=0.1))),
+        "slow": ("limited", dict(up=Faults(rate=4000), down=Faults(rate=4000))),
+        "cut at a byte": ("cut", dict(down=Faults(cut_at=byte_in(draw, 100, 4000)))),
+        "requests lost": ("swallowed", dict(up=Faults(swallow_at=byte_in(draw, 100, 4000)))),
+        "answers lost": ("swallowed", dict(down=Faults(swallow_at=byte_in(draw, 100, 4000)))),
+        "a span twice": ("duplicated", dict(down=Faults(duplicate=(byte_in(draw, 100, 4000), 60)))),
+        "blocked one way": ("held", dict(up=Faults(block=True))),
+        "blocked the other way": ("held", dict(down=Faults(block=True))),
+        "accepts and is silent": ("half_open", dict(half_open=True)),
+    }
+
+
+class LinkFaultsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = ProcessCluster(BIN, "link-faults", worker={"num_blocks": 192})
+        cls.enterClassContext(cls.cluster)
+        cls.known = KnownAnswers(cls.cluster, make_requests(32))
+
+    def cell(self, name, proxy, faults, counted):
+        """The fault under load, then healing; all answers are right and all blocks come back."""
+        begin = time.monotonic()
+        with self.subTest(name), Load(self.cluster, self.known, seed=name) as load:
+            await_true(lambda: len(load.outcomes) >= 2, 30, "answers come")
+            proxy.set(**faults)
+            if faults.get("half_open"):
+                proxy.cut()
+            await_true(lambda: proxy.counts[counted], 30,
+                       lambda: f"{name}: no effect; the proxy counted {dict(proxy.counts)}")
+            time.sleep(HOLD_S)
+            counts = dict(proxy.counts)
+            proxy.set()
+            load.stop()
+            self.assertEqual(load.failures(), [], f"{name}: {load.kinds()}, {counts}")
+            self.assertEqual(self.cluster.await_quiet(), {}, name)
+            print(f"{time.monotonic() - begin:5.1f} s  {name}: {load.kinds()}, {counts}", flush=True)
+        proxy.set()
+
+    def cells(self, link, proxy, faults, offset):
+        for i, (name, (counted, change)) in enumerate(faults.items()):
+            if NIGHTLY or (i + offset) % 3 == 0:
+                self.cell(f"{link} {name}", proxy, change, counted)
+
+    def test_damaged_transfers_between_workers_change_no_answer(self):
+        server = self.cluster.decode[0]
+        self.cells("K/V link:", server.data, transfer_faults(random.Random(1)), offset=0)
+
+    def test_damaged_control_link_of_a_decode_worker_changes_no_answer(self):
+        server = self.cluster.decode[0]
+        self.cells("decode control link:", server.control, control_faults(random.Random(2)), 1)
+
+    def test_damaged_control_link_of_a_prefill_worker_changes_no_answer(self):
+        server = self.cluster.prefill[0]
+        self.cells("prefill control link:", server.control, control_faults(random.Random(3)), 2)
+
+    def test_clients_that_leave_at_any_token_leave_no_block_behind(self):
+        with Load(self.cluster, self.known, seed=4, leave=0.7) as load:
+            await_true(lambda: load.kinds().get("left", 0) >= (300 if NIGHTLY else 30), 120,
+                       "clients have left")
+        self.assertEqual(load.failures(), [])
+        self.assertEqual(self.cluster.await_quiet(), {})
+
+
+if __name__ == "__main__":
+    BIN = sys.argv.pop(1)
+    unittest.main(verbosity=2)
