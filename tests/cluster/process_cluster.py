@@ -59,7 +59,7 @@ class Server:
         self.cluster, self.role = cluster, role
         self.name = role if role == "router" else f"{role}-{index}"
         self.arguments = arguments
-        self.ports = []  # Learnt from the first life.
+        self.ports = ["--http-port", "0", "--grpc-port", "0"] if role == "router" else []
         self.process = None
         self.ready = {}
         self.control = self.data = None  # Proxies.
@@ -93,6 +93,7 @@ class Server:
                 env=environment)
 
     def await_start(self):
+        """Until it listens; from now on it has these ports, through all lives."""
         ready_file = self.cluster.dir / "ready" / f"{self.name}.json"
 
         def read():
