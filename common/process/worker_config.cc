@@ -18,6 +18,40 @@ absl::Status CheckWord(const char* option, const std::string& value,
   return absl::InvalidArgumentError(absl::StrCat(option, " ", value, ": must be one of ", list));
 }
 
+void AddMemoryOptions(CLI::App& app, WorkerConfig& c) {
+  const char* memory = "Memory and batching";
+  app.add_option("--threads", c.threads, "Threads of computation; 0 = all cores")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--block-size", c.block_size, "Tokens per KV block")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--preemption", c.preemption,
+                 "What becomes of K/V of a sequence that must give way: recompute (default), or "
+                 "swap, to memory outside the pool")
+      ->group(memory);
+  app.add_option("--swap-blocks", c.swap_blocks,
+                 "With --preemption swap: blocks there (default: 0 = as many as the pool's)")
+      ->group(memory);
+  app.add_option("--num-blocks", c.num_blocks,
+                 "KV blocks; 0 = 32 longest sequences, within a quarter of the memory")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--chunk-tokens", c.chunk_tokens, "Most tokens of one step")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--max-batch-sequences", c.max_batch_sequences, "Most sequences of one step")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--step-budget-ms", c.step_budget_ms, "Predicted time of a step, milliseconds")
+      ->group(memory)
+      ->capture_default_str();
+  app.add_option("--max-queued-requests", c.max_queued_requests,
+                 "Requests taken and not yet looked at; more are refused")
+      ->group(memory)
+      ->capture_default_str();
+}
+
 }  // namespace
 
 absl::StatusOr<DType> ParseDType(const std::string& option, const std::string& text) {
@@ -96,37 +130,7 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
       ->group(numerics)
       ->capture_default_str();
 
-  const char* memory = "Memory and batching";
-  app.add_option("--threads", c.threads, "Threads of computation; 0 = all cores")
-      ->group(memory)
-      ->capture_default_str();
-  app.add_option("--block-size", c.block_size, "Tokens per KV block")
-      ->group(memory)
-      ->capture_default_str();
-  app.add_option("--preemption", c.preemption,
-                 "What becomes of K/V of a sequence that must give way: recompute (default), or "
-                 "swap, to memory outside the pool")
-      ->group(memory);
-  app.add_option("--swap-blocks", c.swap_blocks,
-                 "With --preemption swap: blocks there (default: 0 = as many as the pool's)")
-      ->group(memory);
-  app.add_option("--num-blocks", c.num_blocks,
-                 "KV blocks; 0 = 32 longest sequences, within a quarter of the memory")
-      ->group(memory)
-      ->capture_default_str();
-  app.add_option("--chunk-tokens", c.chunk_tokens, "Most tokens of one step")
-      ->group(memory)
-      ->capture_default_str();
-  app.add_option("--max-batch-sequences", c.max_batch_sequences, "Most sequences of one step")
-      ->group(memory)
-      ->capture_default_str();
-  app.add_option("--step-budget-ms", c.step_budget_ms, "Predicted time of a step, milliseconds")
-      ->group(memory)
-      ->capture_default_str();
-  app.add_option("--max-queued-requests", c.max_queued_requests,
-                 "Requests taken and not yet looked at; more are refused")
-      ->group(memory)
-      ->capture_default_str();
+  AddMemoryOptions(app, c);
 
   const char* operation = "Operation";
   app.add_option("--drain-timeout-s", c.drain_timeout_s, "After SIGTERM for what runs, seconds")
