@@ -12,8 +12,12 @@ absl::StatusOr<std::unique_ptr<Kernels>> MakeKernels(const DeviceOptions& option
     return absl::InvalidArgumentError(
         absl::StrCat("threads = ", options.num_threads, ": must be in [1, 1024]"));
   }
+  if (options.nice < 0 || options.nice > 19) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nice = ", options.nice, ": must be in [0, 19]"));
+  }
   ASSIGN_OR_RETURN(const KernelSet* set, SelectKernelSet(options.kernels));
-  return std::make_unique<CpuKernels>(set, options.num_threads);
+  return std::make_unique<CpuKernels>(set, options.num_threads, options.nice);
 }
 
 }  // namespace baton

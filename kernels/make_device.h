@@ -9,9 +9,11 @@
 namespace baton {
 
 struct DeviceOptions {
-  // "auto": the fastest that this machine runs. "x86_64_v3" or "portable" force a CPU kernel set.
+  // "auto": the fastest on this family of CPUs. "x86_64_v4_bf16", "x86_64_v4", "x86_64_v3" or
+  // "portable" force a CPU kernel set.
   std::string kernels = "auto";
   int num_threads = 1;  // In [1, 1024], with the caller's.
+  int nice = 0;         // Added to the niceness of threads that the device starts, [0, 19].
 };
 
 // The operators of this machine. INVALID_ARGUMENT names the option.

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/base/thread_priority.h"
 #include "common/model/cache_planes.h"
 #include "common/model/model_files.h"
 #include "kernels/make_device.h"
@@ -52,11 +53,18 @@ KvLayout LayoutOf(const ModelConfig& config, int32_t block_size, DType dtype) {
 
 }  // namespace
 
+absl::StatusOr<DType> FastestComputeDType(DType weights, const std::string& kernels) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<Kernels> device, MakeKernels({.kernels = kernels}));
+  return weights == DType::kBF16 && device->has_bf16_dot() ? DType::kBF16 : DType::kF32;
+}
+
 absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
     const CpuModelRunnerOptions& options, RunnerSink* sink) {
   RETURN_IF_ERROR(CheckOptions(options));
   ASSIGN_OR_RETURN(std::unique_ptr<Kernels> kernels,
-                   MakeKernels({.kernels = options.kernels, .num_threads = options.num_threads}));
+                   MakeKernels({.kernels = options.kernels,
+                                .num_threads = options.num_threads,
+                                .nice = options.compute_nice}));
   ASSIGN_OR_RETURN(ModelFiles files, LoadModelFiles(options.model_dir));
   const DType kv_dtype = options.kv_dtype.value_or(options.compute_dtype);
   const KvLayout layout = LayoutOf(files.config, options.block_size, kv_dtype);
@@ -67,7 +75,8 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
   }
   ASSIGN_OR_RETURN(
       std::unique_ptr<Transformer> transformer,
-      Transformer::Create(files.config, files.weights, options.compute_dtype, kernels.get()));
+      Transformer::Create(files.config, files.weights, options.compute_dtype, kernels.get(),
+                          [&](std::span<const std::byte> bytes) { files.files.Release(bytes); }));
   transformer->Reserve(options.max_step_tokens, Transformer::kLogitRows);
   ModelInfo info{
       .numerics_id =
@@ -78,9 +87,14 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
       .max_model_len = files.config.max_model_len,
       .eos_token_ids = files.eos_token_ids,
   };
-  return std::unique_ptr<CpuModelRunner>(
+  std::unique_ptr<CpuModelRunner> runner(
       new CpuModelRunner(std::move(kernels), std::move(transformer), std::move(cache),
                          std::move(swap), std::move(info), sink));
+  runner->thread_ = std::jthread([loop = runner.get(), nice = options.compute_nice] {
+    LowerThreadPriority(nice);
+    loop->ComputeLoop();
+  });
+  return runner;
 }
 
 CpuModelRunner::CpuModelRunner(std::unique_ptr<Kernels> kernels,
@@ -93,8 +107,7 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<Kernels> kernels,
       swap_(std::move(swap)),
       info_(std::move(info)),
       sink_(sink),
-      sampler_(info_.vocab_size, info_.eos_token_ids),
-      thread_([this] { ComputeLoop(); }) {}
+      sampler_(info_.vocab_size, info_.eos_token_ids) {}
 
 CpuModelRunner::~CpuModelRunner() {
   const std::lock_guard lock(mutex_);

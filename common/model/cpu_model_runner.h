@@ -29,9 +29,14 @@ struct CpuModelRunnerOptions {
   int32_t num_blocks = 0;         // KV blocks, >= 1.
   int32_t swap_blocks = 0;        // Blocks for swapped-out sequences, >= 0.
   int32_t num_threads = 1;        // Of the computation, with the compute thread.
-  std::string kernels = "auto";   // auto, x86_64_v3 or portable: the same bits.
+  int32_t compute_nice = 0;       // Added to the niceness of the threads of computation, [0, 19].
+  std::string kernels = "auto";   // As DeviceOptions.
   int32_t max_step_tokens = 512;  // Room made at start. A larger step works and grows it.
 };
+
+// What is the fastest on this machine for weights of that dtype: bf16 where they are bf16 and
+// `kernels` (as in the options) has a bf16 dot product, else f32.
+absl::StatusOr<DType> FastestComputeDType(DType weights, const std::string& kernels);
 
 // Computes steps on a thread of its own with the CPU kernels. Any thread may call Start, one step
 // at a time. The sink is called on the compute thread; when OnLayerDone(layer) is called, the K/V

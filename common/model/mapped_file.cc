@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -34,6 +35,16 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
     return absl::InvalidArgumentError(absl::StrCat(name, ": cannot map: ", strerror(errno)));
   }
   return std::unique_ptr<MappedFile>(new MappedFile({static_cast<const std::byte*>(data), size}));
+}
+
+void MappedFile::Release(std::span<const std::byte> part) const {
+  const std::byte* end = bytes_.data() + bytes_.size();
+  if (part.data() < bytes_.data() || part.data() >= end) return;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  // A mapping begins at a page.
+  const size_t begin = static_cast<size_t>(part.data() - bytes_.data()) / page * page;
+  const auto last = static_cast<size_t>(std::min(part.data() + part.size(), end) - bytes_.data());
+  madvise(const_cast<std::byte*>(bytes_.data()) + begin, last - begin, MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() { munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size()); }

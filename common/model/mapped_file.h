@@ -23,6 +23,10 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
 
+  // Gives back the memory of the pages that hold `part`; whoever reads them again gets them from
+  // the file. Any thread. What is not part of this file is left alone.
+  void Release(std::span<const std::byte> part) const;
+
  private:
   explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
 

@@ -14,16 +14,26 @@ std::vector<float> ToFloats(const TensorView& tensor) {
   return out;
 }
 
-absl::StatusOr<PackedMatrix> Pack(std::initializer_list<const TensorView*> parts,
-                                  Kernels& kernels) {
-  std::vector<WeightRows> rows;
-  for (const TensorView* part : parts) {
-    rows.push_back({part->bytes.data(), part->dtype, part->shape[0]});
+// What packing needs beside the tensors.
+struct Packer {
+  Kernels& kernels;
+  const ReleaseFn& release;
+
+  absl::StatusOr<PackedMatrix> Pack(std::initializer_list<const TensorView*> parts) const {
+    std::vector<WeightRows> rows;
+    for (const TensorView* part : parts) {
+      rows.push_back({part->bytes.data(), part->dtype, part->shape[0]});
+    }
+    ASSIGN_OR_RETURN(PackedMatrix packed,
+                     kernels.PackWeights({.parts = rows.data(),
+                                          .num_parts = static_cast<int64_t>(rows.size()),
+                                          .k = (*parts.begin())->shape[1]}));
+    for (const TensorView* part : parts) {
+      if (release != nullptr) release(part->bytes);
+    }
+    return packed;
   }
-  return kernels.PackWeights({.parts = rows.data(),
-                              .num_parts = static_cast<int64_t>(rows.size()),
-                              .k = (*parts.begin())->shape[1]});
-}
+};
 
 // Biases of the parts one after the other; empty when none has one.
 std::vector<float> Concatenate(std::initializer_list<const TensorView*> parts) {
@@ -35,19 +45,19 @@ std::vector<float> Concatenate(std::initializer_list<const TensorView*> parts) {
   return out;
 }
 
-absl::StatusOr<PackedLayer> PackLayer(const LayerWeights& w, Kernels& kernels) {
+absl::StatusOr<PackedLayer> PackLayer(const LayerWeights& w, const Packer& packer) {
   PackedLayer layer;
   layer.attention_norm = ToFloats(w.attention_norm);
-  ASSIGN_OR_RETURN(layer.qkv.weights, Pack({&w.q_proj, &w.k_proj, &w.v_proj}, kernels));
+  ASSIGN_OR_RETURN(layer.qkv.weights, packer.Pack({&w.q_proj, &w.k_proj, &w.v_proj}));
   layer.qkv.bias = Concatenate({&w.q_bias, &w.k_bias, &w.v_bias});
   layer.q_norm = ToFloats(w.q_norm);
   layer.k_norm = ToFloats(w.k_norm);
-  ASSIGN_OR_RETURN(layer.o.weights, Pack({&w.o_proj}, kernels));
+  ASSIGN_OR_RETURN(layer.o.weights, packer.Pack({&w.o_proj}));
   layer.o.bias = ToFloats(w.o_bias);
   layer.ffn_norm = ToFloats(w.ffn_norm);
-  ASSIGN_OR_RETURN(layer.gate_up.weights, Pack({&w.gate_proj, &w.up_proj}, kernels));
+  ASSIGN_OR_RETURN(layer.gate_up.weights, packer.Pack({&w.gate_proj, &w.up_proj}));
   layer.gate_up.bias = Concatenate({&w.gate_bias, &w.up_bias});
-  ASSIGN_OR_RETURN(layer.down.weights, Pack({&w.down_proj}, kernels));
+  ASSIGN_OR_RETURN(layer.down.weights, packer.Pack({&w.down_proj}));
   layer.down.bias = ToFloats(w.down_bias);
   return layer;
 }
@@ -55,15 +65,16 @@ absl::StatusOr<PackedLayer> PackLayer(const LayerWeights& w, Kernels& kernels) {
 }  // namespace
 
 absl::StatusOr<PackedModel> PackModel(const ModelConfig& config, const ModelWeights& weights,
-                                      Kernels& kernels) {
+                                      Kernels& kernels, const ReleaseFn& release) {
+  const Packer packer{kernels, release};
   PackedModel model;
-  ASSIGN_OR_RETURN(model.embedding, Pack({&weights.embedding}, kernels));
+  ASSIGN_OR_RETURN(model.embedding, packer.Pack({&weights.embedding}));
   if (!config.tied_embeddings) {
-    ASSIGN_OR_RETURN(model.lm_head, Pack({&weights.lm_head}, kernels));
+    ASSIGN_OR_RETURN(model.lm_head, packer.Pack({&weights.lm_head}));
   }
   model.final_norm = ToFloats(weights.final_norm);
   for (const LayerWeights& layer : weights.layers) {
-    ASSIGN_OR_RETURN(PackedLayer packed, PackLayer(layer, kernels));
+    ASSIGN_OR_RETURN(PackedLayer packed, PackLayer(layer, packer));
     model.layers.push_back(std::move(packed));
   }
   return model;

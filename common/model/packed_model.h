@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -36,8 +39,12 @@ struct PackedModel {
   const PackedMatrix& output() const { return lm_head.data() ? lm_head : embedding; }
 };
 
-// RESOURCE_EXHAUSTED when the memory cannot be had.
+// Called with the bytes of a tensor that has been copied and will not be read again.
+using ReleaseFn = std::function<void(std::span<const std::byte>)>;
+
+// Copies tensor by tensor, so that with a `release` that gives their memory back the model is never
+// there twice. RESOURCE_EXHAUSTED when the memory cannot be had.
 absl::StatusOr<PackedModel> PackModel(const ModelConfig& config, const ModelWeights& weights,
-                                      Kernels& kernels);
+                                      Kernels& kernels, const ReleaseFn& release = nullptr);
 
 }  // namespace baton

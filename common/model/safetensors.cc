@@ -28,6 +28,7 @@ constexpr int kMaxHeaderDepth = 8;
 constexpr size_t kMaxRank = 16;
 constexpr int64_t kMaxIndexBytes = 64 << 20;
 constexpr size_t kMaxShards = 4096;
+constexpr size_t kDigestPiece = 16 << 20;
 
 struct StoredType {
   std::string_view name;
@@ -311,6 +312,10 @@ absl::StatusOr<SafetensorsFiles> SafetensorsFiles::Open(const std::string& model
   return all;
 }
 
+void SafetensorsFiles::Release(std::span<const std::byte> bytes) const {
+  for (const std::unique_ptr<MappedFile>& file : files_) file->Release(bytes);
+}
+
 uint64_t SafetensorsFiles::Digest() const {
   XXH3_state_t* state = XXH3_createState();
   absl::Cleanup free_state = [state] { XXH3_freeState(state); };
@@ -326,7 +331,11 @@ uint64_t SafetensorsFiles::Digest() const {
     const uint64_t rank = tensor.shape.size();
     XXH3_64bits_update(state, &rank, sizeof rank);
     XXH3_64bits_update(state, tensor.shape.data(), rank * sizeof(int64_t));
-    XXH3_64bits_update(state, tensor.bytes.data(), tensor.bytes.size());
+    for (size_t at = 0; at < tensor.bytes.size(); at += kDigestPiece) {
+      const auto piece = tensor.bytes.subspan(at, std::min(kDigestPiece, tensor.bytes.size() - at));
+      XXH3_64bits_update(state, piece.data(), piece.size());
+      Release(piece);
+    }
   }
   return XXH3_64bits_digest(state);
 }

@@ -41,8 +41,12 @@ class SafetensorsFiles {
   // By name, ascending.
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
 
+  // Gives back the memory of `bytes` of a tensor; reading them again reads the file. Any thread.
+  void Release(std::span<const std::byte> bytes) const;
+
   // 64 bits over the tensor table (names, dtypes, shapes) and every tensor's bytes (XXH3); does not
-  // depend on how the tensors are spread over files. Reads everything once.
+  // depend on how the tensors are spread over files. Reads everything once and keeps none of it in
+  // memory.
   uint64_t Digest() const;
 
  private:

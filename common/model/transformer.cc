@@ -35,9 +35,10 @@ void Grow(std::vector<float>& v, int64_t size) {
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConfig& config,
                                                                  const ModelWeights& weights,
-                                                                 DType compute, Kernels* kernels) {
+                                                                 DType compute, Kernels* kernels,
+                                                                 const ReleaseFn& release) {
   RETURN_IF_ERROR(CheckSupported(config));
-  ASSIGN_OR_RETURN(PackedModel model, PackModel(config, weights, *kernels));
+  ASSIGN_OR_RETURN(PackedModel model, PackModel(config, weights, *kernels, release));
   return std::unique_ptr<Transformer>(new Transformer(config, std::move(model), compute, kernels));
 }
 

@@ -38,9 +38,11 @@ class Transformer {
   // Takes its own copy of the weights. `kernels` must outlive the transformer. UNIMPLEMENTED names
   // the feature of `config` that no operator serves. `compute` is f32 or bf16: what the
   // activations that enter a product with weights are rounded to.
+  // `release` as in PackModel.
   static absl::StatusOr<std::unique_ptr<Transformer>> Create(const ModelConfig& config,
                                                              const ModelWeights& weights,
-                                                             DType compute, Kernels* kernels);
+                                                             DType compute, Kernels* kernels,
+                                                             const ReleaseFn& release = nullptr);
 
   const ModelConfig& config() const { return config_; }
 

@@ -23,6 +23,10 @@ void AddMemoryOptions(CLI::App& app, WorkerConfig& c) {
   app.add_option("--threads", c.threads, "Threads of computation; 0 = all cores")
       ->group(memory)
       ->capture_default_str();
+  app.add_option("--compute-nice", c.compute_nice,
+                 "Added to the niceness of those threads, so that others on the cores come first")
+      ->group(memory)
+      ->capture_default_str();
   app.add_option("--block-size", c.block_size, "Tokens per KV block")
       ->group(memory)
       ->capture_default_str();
@@ -74,11 +78,12 @@ absl::Status WorkerConfig::Validate() const {
   if (!advertise_data_address.empty()) {
     RETURN_IF_ERROR(CheckAddress("--advertise-data-address", advertise_data_address));
   }
-  RETURN_IF_ERROR(CheckWord("--compute-dtype", compute_dtype, {"f32", "bf16"}));
+  RETURN_IF_ERROR(CheckWord("--compute-dtype", compute_dtype, {"auto", "f32", "bf16"}));
   if (!kv_dtype.empty()) RETURN_IF_ERROR(ParseDType("--kv-dtype", kv_dtype).status());
   RETURN_IF_ERROR(CheckWord("--kernels", kernels,
                             {"auto", "x86_64_v4_bf16", "x86_64_v4", "x86_64_v3", "portable"}));
   RETURN_IF_ERROR(CheckOption("--threads", threads, 0, 1024));
+  RETURN_IF_ERROR(CheckOption("--compute-nice", compute_nice, 0, 19));
   RETURN_IF_ERROR(CheckOption("--block-size", block_size, 1, 1024));
   if (preemption != "recompute" && preemption != "swap") {
     return absl::InvalidArgumentError(
@@ -120,7 +125,9 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
       ->capture_default_str();
 
   const char* numerics = "Numerics (the same on all workers)";
-  app.add_option("--compute-dtype", c.compute_dtype, "f32 (reference) or bf16")
+  app.add_option("--compute-dtype", c.compute_dtype,
+                 "f32 (reference), bf16, or auto: bf16 if the weights are and this CPU family "
+                 "multiplies it faster")
       ->group(numerics)
       ->capture_default_str();
   app.add_option("--kv-dtype", c.kv_dtype, "f32, bf16 or f16 (default: the compute dtype)")

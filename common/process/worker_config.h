@@ -22,10 +22,13 @@ struct WorkerConfig {
   int metrics_port = 0;                // HTTP /metrics and /health; 0 = any free one.
 
   // f32 keeps everything in fp32 (the reference mode). bf16 rounds what enters a product, and KV.
+  // auto: bf16 if the weights are bf16 and this family of CPUs multiplies it faster, else f32.
   std::string compute_dtype = "f32";
   std::string kv_dtype;          // Empty = the compute dtype.
-  std::string kernels = "auto";  // Same bits whichever; force one only to compare.
+  std::string kernels = "auto";  // In f32 the same bits whichever; force one only to compare.
   int threads = 0;               // Of computation; 0 = all cores of this process.
+  int compute_nice = 0;          // Added to their niceness: raise it where decode workers share the
+                                 // cores and come first.
 
   int block_size = 16;  // Tokens per block.
   int num_blocks = 0;   // 0 = room for 32 sequences of the longest length, within a

@@ -95,7 +95,10 @@ absl::Status WorkerRuntime::Load() {
   if (!model.ok()) return AtModel(config_, model.status());
   ASSIGN_OR_RETURN(const int32_t max_model_len,
                    ServedLength(config_.max_model_len, model->max_model_len));
-  ASSIGN_OR_RETURN(const DType compute_dtype, ParseDType("--compute-dtype", config_.compute_dtype));
+  absl::StatusOr<DType> compute = config_.compute_dtype == "auto"
+                                      ? FastestComputeDType(model->dtype, config_.kernels)
+                                      : ParseDType("--compute-dtype", config_.compute_dtype);
+  ASSIGN_OR_RETURN(const DType compute_dtype, std::move(compute));
   DType kv_dtype = compute_dtype;
   if (!config_.kv_dtype.empty()) {
     ASSIGN_OR_RETURN(kv_dtype, ParseDType("--kv-dtype", config_.kv_dtype));
@@ -115,6 +118,7 @@ absl::Status WorkerRuntime::Load() {
                               .num_blocks = num_blocks,
                               .swap_blocks = swap_blocks_,
                               .num_threads = config_.threads > 0 ? config_.threads : NumCores(),
+                              .compute_nice = config_.compute_nice,
                               .kernels = config_.kernels,
                               .max_step_tokens = config_.chunk_tokens},
                              &metered_runner_);

@@ -48,7 +48,7 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
       "Do not start a server again that ended: crashed, or stopped by an operator's SIGTERM "
       "(`baton restart`). A server that crashes 5 times in a row is given up");
   const std::string workers = "Workers (handed on)";
-  app->add_option("--compute-dtype", o.compute_dtype, "f32 or bf16")->group(workers);
+  app->add_option("--compute-dtype", o.compute_dtype, "f32, bf16 or auto")->group(workers);
   app->add_option("--kv-dtype", o.kv_dtype, "Type of keys and values in the cache")->group(workers);
   app->add_option("--kernels", o.kernels, "Kernel set (default: by CPU family)")->group(workers);
   app->add_option("--block-size", o.block_size, "Tokens per KV block")->group(workers);

@@ -21,6 +21,9 @@ class Kernels {
   // What was chosen, for logs, e.g. "x86_64_v3".
   virtual std::string_view name() const = 0;
 
+  // Whether products of bf16 weights are faster with activations in bf16 than in f32.
+  virtual bool has_bf16_dot() const = 0;
+
   // Part of the numerics id: devices of one numerics() give the same bits when what enters a
   // product with weights is rounded to `compute`, f32 or bf16.
   virtual std::string_view numerics(DType compute) const = 0;

@@ -30,8 +30,8 @@ void CopyBlock(const CachePlane& from, int64_t source, const CachePlane& to, int
 
 }  // namespace
 
-CpuKernels::CpuKernels(const KernelSet* set, int num_threads)
-    : set_(set), pool_(num_threads), scratch_(num_threads) {}
+CpuKernels::CpuKernels(const KernelSet* set, int num_threads, int nice)
+    : set_(set), pool_(num_threads, nice), scratch_(num_threads) {}
 
 template <typename Body>
 void CpuKernels::ForTokens(int64_t num_tokens, int64_t elements, const Body& body) {

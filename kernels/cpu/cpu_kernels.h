@@ -15,10 +15,11 @@ namespace baton {
 // leaves the arithmetic to a kernel set. The bits do not depend on the number of threads.
 class CpuKernels : public Kernels {
  public:
-  // num_threads >= 1, with the caller's.
-  CpuKernels(const KernelSet* set, int num_threads);
+  // num_threads >= 1, with the caller's. `nice` as in ThreadPool.
+  CpuKernels(const KernelSet* set, int num_threads, int nice = 0);
 
   std::string_view name() const override { return set_->name; }
+  bool has_bf16_dot() const override { return set_->has_bf16_dot; }
   // In f32 all kernel sets share one order of operations; a bf16 dot product has its own. The
   // version is raised when bits change.
   std::string_view numerics(DType compute) const override {

@@ -1,6 +1,7 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include "common/base/check.h"
+#include "common/base/thread_priority.h"
 
 namespace baton {
 namespace {
@@ -26,10 +27,13 @@ void WaitWhile(const std::atomic<T>& value, T old) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads, int nice) {
   BATON_CHECK(num_threads >= 1);
   for (int i = 1; i < num_threads; ++i) {
-    workers_.emplace_back([this, i] { WorkerLoop(i); });
+    workers_.emplace_back([this, i, nice] {
+      LowerThreadPriority(nice);
+      WorkerLoop(i);
+    });
   }
 }
 

@@ -16,8 +16,9 @@ class ThreadPool {
   // task in [0, num_tasks), thread in [0, num_threads).
   using Body = absl::FunctionRef<void(int64_t task, int thread)>;
 
-  // The caller of ParallelFor is one of the `num_threads` >= 1.
-  explicit ThreadPool(int num_threads);
+  // The caller of ParallelFor is one of the `num_threads` >= 1. `nice` >= 0 is added to the
+  // niceness of the others, so that another process on the same cores comes first.
+  explicit ThreadPool(int num_threads, int nice = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -14,7 +14,7 @@ constexpr int64_t kPanelRows = PackedMatrix::kPanelRows;
 constexpr int kVecs = kMaxTileRows > 6 ? 2 : 1;
 // Steps of k whose activations (a tile) stay in the first cache and whose weights (two panels) stay
 // in the second while all tiles pass by.
-constexpr int64_t kBlockSteps = 512;
+constexpr int64_t kBlockSteps = 1024;
 // Panels that a tile meets before the next tile is read.
 constexpr int64_t kGroupPanels = 2;
 

@@ -26,6 +26,7 @@ struct Options {
   std::string kernels = "auto";
   std::string compute = "bf16";
   std::string model;  // Empty: all.
+  std::string work;   // Only what has this in its name.
   int threads = static_cast<int>(std::jthread::hardware_concurrency());
   int repeats = 5;
   bool json = false;
@@ -267,7 +268,10 @@ void Run(const Options& options, const ModelShape& shape, std::vector<Row>& rows
                   .roof_name = "weights + KV"});
   ThreadPool pool(options.threads);
   MachineRoofs roofs(&pool);
-  for (const Work& work : WorkOf(shape, bench)) rows.push_back(Measure(options, work, roofs));
+  for (const Work& work : WorkOf(shape, bench)) {
+    if (work.name.find(options.work) == std::string::npos) continue;
+    rows.push_back(Measure(options, work, roofs));
+  }
 }
 
 }  // namespace
@@ -281,6 +285,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
   app.add_option("--model", options.model, "125M or 1B only")->check(CLI::IsMember({"125M", "1B"}));
+  app.add_option("--work", options.work, "Only rows with this in their name, e.g. prefill");
   app.add_option("--threads", options.threads)->capture_default_str();
   app.add_option("--repeats", options.repeats)->capture_default_str();
   app.add_flag("--json", options.json, "For machines");

@@ -85,6 +85,7 @@ BANNED_EXCEPTIONS = {
     ("common/base/fail_point.cc", "getenv"): "sanitizer builds: the fault that a test asks for",
     ("router/generation/seed_source.cc", "random_device"): "the seed of a request that names none",
     ("deploy/cli/clock.cc", "::now("): "the command line tool's only clock",
+    ("tests/bench/machine_roofs.cc", "::now("): "the benchmarks' only clock",
     ("tests/transport/fault_proxy.cc", "std::thread"): "the proxy's own thread",
     ("tests/transport/fault_proxy.h", "std::thread"): "the proxy's own thread",
     ("tests/unit/common/transport/loopback_test.cc", "std::thread"): "a peer on its own thread",

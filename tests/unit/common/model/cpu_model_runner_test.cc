@@ -321,6 +321,16 @@ TEST(CpuModelRunnerTest, InfoDescribesTheModelAndItsNumerics) {
   EXPECT_EQ(bf16.runner().info().model_digest, info.model_digest);
 }
 
+TEST(CpuModelRunnerTest, Bf16IsTheFastestOnlyForBf16WeightsOnADotProduct) {
+  for (const std::string& name : KernelSets()) {
+    const bool dot = (*MakeKernels({.kernels = name}))->has_bf16_dot();
+    EXPECT_EQ(*FastestComputeDType(DType::kBF16, name), dot ? DType::kBF16 : DType::kF32) << name;
+    EXPECT_EQ(*FastestComputeDType(DType::kF16, name), DType::kF32) << name;
+    EXPECT_EQ(*FastestComputeDType(DType::kF32, name), DType::kF32) << name;
+  }
+  EXPECT_FALSE(FastestComputeDType(DType::kBF16, "sse9").ok());
+}
+
 TEST(CpuModelRunnerTest, RefusesOptionsByName) {
   RecordingSink sink;
   const auto refused = [&](auto change, const std::string& message) {
@@ -335,6 +345,7 @@ TEST(CpuModelRunnerTest, RefusesOptionsByName) {
   refused([](auto& o) { o.num_blocks = 0; }, "num_blocks = 0");
   refused([](auto& o) { o.max_step_tokens = 0; }, "max_step_tokens = 0");
   refused([](auto& o) { o.num_threads = 0; }, "threads = 0");
+  refused([](auto& o) { o.compute_nice = 20; }, "nice = 20");
   refused([](auto& o) { o.kernels = "sse9"; }, "kernels = \"sse9\"");
   refused([](auto& o) { o.model_dir += "/missing"; }, "config.json");
 }

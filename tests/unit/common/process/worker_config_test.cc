@@ -61,7 +61,7 @@ TEST(WorkerConfigTest, EveryFlagReachesItsField) {
   app.parse(
       "--model m --host 127.0.0.2 --port 1 --data-port 2 --metrics-port 3 --compute-dtype bf16 "
       "--advertise-data-address 127.0.0.3:4 "
-      "--kv-dtype f32 --kernels portable --threads 4 --block-size 5 --num-blocks 6 "
+      "--kv-dtype f32 --kernels portable --threads 4 --compute-nice 13 --block-size 5 --num-blocks 6 "
       "--max-model-len 7 --chunk-tokens 8 --max-batch-sequences 9 --step-budget-ms 10 "
       "--max-queued-requests 11 --drain-timeout-s 12 --ready-file r --log-level error");
   EXPECT_EQ(config.model, "m");
@@ -74,6 +74,7 @@ TEST(WorkerConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.kv_dtype, "f32");
   EXPECT_EQ(config.kernels, "portable");
   EXPECT_EQ(config.threads, 4);
+  EXPECT_EQ(config.compute_nice, 13);
   EXPECT_EQ(config.block_size, 5);
   EXPECT_EQ(config.num_blocks, 6);
   EXPECT_EQ(config.max_model_len, 7);
