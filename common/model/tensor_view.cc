@@ -49,6 +49,9 @@ void ConvertToF32(const TensorView& tensor, int64_t first, std::span<float> out)
     case DType::kBF16:
       ConvertHalves(from, out, BF16ToF32);
       return;
+    case DType::kFp8E4M3:
+    case DType::kFp8E5M2:
+      return;  // No tensor of a model file has these types.
   }
 }
 

@@ -151,7 +151,7 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const ForwardBatch& batc
                                  .max_blocks = batch.max_blocks,
                                  .k_cache = k_cache,
                                  .v_cache = v_cache,
-                                 .scale = config_.attention_scale,
+                                 .scores = {.scale = config_.attention_scale},
                                  .round_to = compute_,
                                  .out = context_.data(),
                                  .out_stride = context_width}));

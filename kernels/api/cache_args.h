@@ -9,18 +9,22 @@ namespace baton {
 
 // One plane (K or V) of one layer of a paged cache in HND order:
 // [num_blocks, num_heads, block_size, dim]. Borrowed.
+//
+// An fp8 plane stores saturate(x / scale) and reads stored * scale, both in f32.
 struct CachePlane {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;
   int64_t num_blocks = 0;
   int32_t num_heads = 0;
-  int32_t block_size = 0;    // Tokens per block.
-  int32_t dim = 0;           // Elements of one head of one token.
-  int64_t block_stride = 0;  // Elements from block to block; >= num_heads * block_size * dim.
+  int32_t block_size = 0;         // Tokens per block, in [1, 65536].
+  int32_t dim = 0;                // Elements of one head of one token.
+  int64_t block_stride = 0;       // Elements from block to block; >= num_heads * block_size * dim.
+  const float* scales = nullptr;  // [num_scales], > 0, fixed for the life of the plane's contents.
+  int32_t num_scales = 0;         // 0: a scale of 1. fp8 also: 1, or one per head.
 };
 
 // Writes the K and V of new tokens into their slots, rounded to the cache's dtype (nearest, ties
-// to even). Bytes outside those slots are not touched.
+// to even; fp8 saturates). Bytes outside those slots are not touched.
 struct ReshapeAndCacheArgs {
   const float* key = nullptr;    // [>= num_tokens, num_heads, dim of k_cache]
   int64_t key_stride = 0;        // Elements from token to token.
@@ -46,14 +50,56 @@ struct CopyBlocksArgs {
   int64_t num_pairs = 0;
 };
 
-// Copies whole blocks from one cache to another of the same block shape and dtype. A destination
-// named twice is refused.
+// Blocks [source, source + count) go to [destination, destination + count).
+struct BlockRun {
+  int64_t source = 0;
+  int64_t destination = 0;
+  int64_t count = 1;
+};
+
+// Heads [source, source + count) go to [destination, destination + count). A count of 0 stands for
+// all heads of both planes.
+struct HeadRun {
+  int32_t source = 0;
+  int32_t destination = 0;
+  int32_t count = 0;
+};
+
+// Copies blocks, or a range of their heads, byte for byte from one cache to another of the same
+// dtype, block size and dim; strides and, with a head range, numbers of heads may differ. Long runs
+// become few copies. A destination named twice is refused. Scales are the caller's to compare.
 struct SwapBlocksArgs {
   const CachePlane* sources = nullptr;       // [num_planes]
   const CachePlane* destinations = nullptr;  // [num_planes]
   int64_t num_planes = 0;
-  const BlockPair* pairs = nullptr;  // [num_pairs]
-  int64_t num_pairs = 0;
+  const BlockRun* runs = nullptr;  // [num_runs]
+  int64_t num_runs = 0;
+  HeadRun heads;
+};
+
+// Copies a head range of some blocks into one dense piece of memory, byte for byte:
+// [num_planes][num_blocks][num_heads][block_size][dim], what a transport sends.
+struct GatherBlocksArgs {
+  const CachePlane* planes = nullptr;  // [num_planes]
+  int64_t num_planes = 0;
+  const int32_t* blocks = nullptr;  // [num_blocks]
+  int64_t num_blocks = 0;
+  int32_t first_head = 0;
+  int32_t num_heads = 0;         // 0: all, then first_head is 0.
+  std::byte* staging = nullptr;  // [staging_bytes]
+  int64_t staging_bytes = 0;     // >= what the blocks need; the rest is not touched.
+};
+
+// The way back. A block named twice is refused.
+struct ScatterBlocksArgs {
+  const CachePlane* planes = nullptr;
+  int64_t num_planes = 0;
+  const int32_t* blocks = nullptr;
+  int64_t num_blocks = 0;
+  int32_t first_head = 0;
+  int32_t num_heads = 0;
+  const std::byte* staging = nullptr;
+  int64_t staging_bytes = 0;
 };
 
 }  // namespace baton

@@ -31,7 +31,11 @@ class Kernels {
   virtual absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) = 0;
   virtual absl::Status CopyBlocks(const CopyBlocksArgs& args) = 0;
   virtual absl::Status SwapBlocks(const SwapBlocksArgs& args) = 0;
+  virtual absl::Status GatherBlocks(const GatherBlocksArgs& args) = 0;
+  virtual absl::Status ScatterBlocks(const ScatterBlocksArgs& args) = 0;
   virtual absl::Status VarlenAttention(const VarlenAttentionArgs& args) = 0;
+  virtual absl::Status PagedAttention(const PagedAttentionArgs& args) = 0;
+  virtual absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) = 0;
   virtual absl::Status RmsNorm(const RmsNormArgs& args) = 0;
   virtual absl::Status Rope(const RopeArgs& args) = 0;
   virtual absl::Status ActivationAndMul(const ActivationAndMulArgs& args) = 0;

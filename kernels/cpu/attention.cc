@@ -1,17 +1,19 @@
 #include "kernels/cpu/attention.h"
 
-#include "kernels/cpu/gemm.h"
+#include "kernels/cpu/attention_stage.h"
+#include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/lane_convert.h"
 #include "kernels/cpu/lane_math.h"
 #include "kernels/cpu/vec.h"
+#include "kernels/cpu/visible_keys.h"
 
 namespace baton::BATON_KERNEL_SET {
 namespace {
 
-// Keys of one partial state. Part of the numerics: changing it changes bits.
-constexpr int64_t kPartialKeys = 512;
+constexpr float kInfinity = __builtin_inff();
 
-int64_t RoundUp(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+// Keys staged at a time: few rows stream through the first cache, many use what was staged.
+int64_t BlockKeys(int64_t rows) { return rows <= kMaxRows ? 64 : 128; }
 
 // A task's rows: row r is query head r % group of token r / group. One piece of memory.
 struct Workspace {
@@ -20,214 +22,317 @@ struct Workspace {
   int64_t k_dim = 0;
   int64_t v_dim = 0;
   int64_t v_padded = 0;
-  float* q = nullptr;               // [rows, k_dim]
-  float* keys = nullptr;            // [32 panels][k_dim][16 keys]
-  float* values = nullptr;          // [v_padded / 16 panels][512 keys][16]
-  float* scores = nullptr;          // [rows, 512], then the unnormalised probabilities.
-  float* partial = nullptr;         // [rows, v_padded]: of this partial.
-  float* sum = nullptr;             // [rows, v_padded]: folded so far.
-  float* max = nullptr;             // [rows]: greatest score so far.
-  float* weight = nullptr;          // [rows]: sum of probabilities relative to max.
+  int64_t num_tiles = 0;            // Of rows, of nearly equal height.
+  float* q = nullptr;               // Tile after tile, [steps of k_dim][rows of the tile].
+  float* stage = nullptr;           // A block of keys, later of values.
+  float* scores = nullptr;          // [rows, kScoreStride], then the unnormalised probabilities.
+  float* partial = nullptr;         // [rows, v_padded]: of this partial state.
   float* partial_max = nullptr;     // [rows]
-  float* partial_weight = nullptr;  // [rows]
+  float* partial_weight = nullptr;  // [rows]: sum of probabilities relative to partial_max.
+  float* sum = nullptr;             // The same three, folded so far. A weight of 0: nothing yet.
+  float* max = nullptr;
+  float* weight = nullptr;
+
+  int64_t TileBegin(int64_t tile) const { return tile * rows / num_tiles; }
 };
 
 // Lays the workspace out from `base` and returns its size in floats.
 int64_t LayOut(const AttentionShape& shape, float* base, Workspace* w) {
   w->group = shape.group;
-  w->rows = shape.num_queries * shape.group;
+  w->rows = shape.rows();
   w->k_dim = shape.k_dim;
   w->v_dim = shape.v_dim;
-  w->v_padded = RoundUp(shape.v_dim);
+  w->v_padded = shape.v_padded();
+  w->num_tiles = (w->rows + kMaxRows - 1) / kMaxRows;
   int64_t used = 0;
   const auto take = [&](int64_t size) {
     float* at = base == nullptr ? nullptr : base + used;
     used += RoundUp(size);
     return at;
   };
+  const int64_t widest = w->k_dim > w->v_padded ? w->k_dim : w->v_padded;
   w->q = take(w->rows * w->k_dim);
-  w->keys = take(kPartialKeys * w->k_dim);
-  w->values = take(kPartialKeys * w->v_padded);
-  w->scores = take(w->rows * kPartialKeys);
+  w->stage = take(BlockKeys(w->rows) * widest);
+  w->scores = take(w->rows * kScoreStride);
   w->partial = take(w->rows * w->v_padded);
+  w->partial_max = take(w->rows);
+  w->partial_weight = take(w->rows);
   w->sum = take(w->rows * w->v_padded);
   w->max = take(w->rows);
   w->weight = take(w->rows);
-  w->partial_max = take(w->rows);
-  w->partial_weight = take(w->rows);
   return used;
 }
 
-// The keys [first, first + count) of one head, found through the block table.
-struct KeyRange {
-  const int32_t* blocks;
-  int64_t head;
-  int64_t first;
-  int64_t count;
-};
-
-int64_t ElementOf(const CachePlane& cache, const KeyRange& range, int64_t key) {
-  const int64_t at = range.first + key;
-  return range.blocks[at / cache.block_size] * cache.block_stride +
-         (range.head * cache.block_size + at % cache.block_size) * cache.dim;
-}
-
-// Four rows of four become four columns.
-typedef float Four __attribute__((vector_size(16)));
-typedef int32_t FourIndexes __attribute__((vector_size(16)));
-BATON_INLINE void TransposeFour(const float* const from[4], int64_t d, float* to) {
-  Four r[4];
-  for (int i = 0; i < 4; ++i) std::memcpy(&r[i], from[i] + d, sizeof(Four));
-  const Four ab_low = __builtin_shuffle(r[0], r[1], FourIndexes{0, 4, 1, 5});
-  const Four ab_high = __builtin_shuffle(r[0], r[1], FourIndexes{2, 6, 3, 7});
-  const Four cd_low = __builtin_shuffle(r[2], r[3], FourIndexes{0, 4, 1, 5});
-  const Four cd_high = __builtin_shuffle(r[2], r[3], FourIndexes{2, 6, 3, 7});
-  const Four out[4] = {__builtin_shuffle(ab_low, cd_low, FourIndexes{0, 1, 4, 5}),
-                       __builtin_shuffle(ab_low, cd_low, FourIndexes{2, 3, 6, 7}),
-                       __builtin_shuffle(ab_high, cd_high, FourIndexes{0, 1, 4, 5}),
-                       __builtin_shuffle(ab_high, cd_high, FourIndexes{2, 3, 6, 7})};
-  for (int i = 0; i < 4; ++i) std::memcpy(to + i * kLanes, &out[i], sizeof(Four));
-}
-
-// Keys become panels with one key per lane, so that a score adds its products in the order of d.
-// Lanes past the last key are zero.
-template <DType kType>
-void StageKeys(const CachePlane& cache, const KeyRange& range, float* to) {
-  const int64_t dim = cache.dim;
-  const int64_t padded = RoundUp(range.count);
-  for (int64_t key = 0; key < padded; key += 4) {
-    float* panel = to + key / kLanes * dim * kLanes + key % kLanes;
-    if (kType == DType::kF32 && key + 4 <= range.count && dim % 4 == 0) {
-      const float* rows[4];
-      for (int i = 0; i < 4; ++i) {
-        rows[i] = reinterpret_cast<const float*>(cache.data) + ElementOf(cache, range, key + i);
-      }
-      for (int64_t d = 0; d < dim; d += 4) TransposeFour(rows, d, panel + d * kLanes);
-      continue;
-    }
-    for (int i = 0; i < 4; ++i) {
-      if (key + i >= range.count) {
-        for (int64_t d = 0; d < dim; ++d) panel[d * kLanes + i] = 0.0f;
-        continue;
-      }
-      const int64_t at = ElementOf(cache, range, key + i);
-      for (int64_t d = 0; d < dim; ++d) {
-        panel[d * kLanes + i] = LoadOne<kType>(cache.data, at + d);
-      }
-    }
-  }
-}
-
-// Values become panels of 16 elements of d; elements past v_dim are zero.
-template <DType kType>
-void StageValues(const CachePlane& cache, const KeyRange& range, float* to) {
-  const int64_t dim = cache.dim;
-  for (int64_t key = 0; key < range.count; ++key) {
-    const int64_t at = ElementOf(cache, range, key);
-    for (int64_t d = 0; d < dim; d += kLanes) {
-      float* out = to + (d / kLanes * kPartialKeys + key) * kLanes;
-      if (d + kLanes <= dim) {
-        Store(out, LoadLanes<kType>(cache.data, at + d));
-        continue;
-      }
-      for (int64_t i = 0; i < kLanes; ++i) {
-        out[i] = d + i < dim ? LoadOne<kType>(cache.data, at + d + i) : 0.0f;
-      }
-    }
-  }
-}
-
-void Stage(const VarlenAttentionArgs& args, const KeyRange& range, const Workspace& w) {
-  switch (args.k_cache.dtype) {
-    case DType::kF32:
-      StageKeys<DType::kF32>(args.k_cache, range, w.keys);
-      return StageValues<DType::kF32>(args.v_cache, range, w.values);
-    case DType::kF16:
-      StageKeys<DType::kF16>(args.k_cache, range, w.keys);
-      return StageValues<DType::kF16>(args.v_cache, range, w.values);
-    case DType::kBF16:
-      StageKeys<DType::kBF16>(args.k_cache, range, w.keys);
-      return StageValues<DType::kBF16>(args.v_cache, range, w.values);
-  }
-}
-
-struct RowKeys {
-  int64_t group;
-  int64_t position;  // Of the task's first query.
+// One partial state in the making. Keys are counted from its first one.
+struct Partial {
+  const VarlenAttentionArgs* args;
+  const Workspace* w;
+  HeadKeys k;
+  HeadKeys v;
+  const float* slopes;  // [rows of a token], or null.
+  int64_t num_keys;     // Of the sequence.
+  int64_t wanted_keys;  // The end of those that the task sees.
+  int64_t position;     // Of the task's first query.
   int64_t first_key;
+
+  // The keys of this partial that row r sees.
+  KeySpan Visible(int64_t row) const {
+    KeySpan span = VisibleKeys(args->scores, position + row / w->group, num_keys);
+    span.begin = span.begin > first_key ? span.begin - first_key : 0;
+    span.end = span.end - first_key < kPartialKeys ? span.end - first_key : kPartialKeys;
+    if (span.end < span.begin) span.end = span.begin;
+    return span;
+  }
+  // Of any row.
+  KeySpan Staged() const { return {Visible(0).begin, Visible(w->rows - 1).end}; }
 };
 
-// How many keys of the partial row r sees; <= 0: none.
-int64_t CountOf(int64_t row, const RowKeys& keys) {
-  const int64_t count = keys.position + row / keys.group + 1 - keys.first_key;
-  return count < kPartialKeys ? count : kPartialKeys;
+KeySpan Clip(const KeySpan& span, int64_t begin, int64_t end) {
+  KeySpan clipped{span.begin > begin ? span.begin : begin, span.end < end ? span.end : end};
+  if (clipped.end < clipped.begin) clipped.end = clipped.begin;
+  return clipped;
 }
 
-// Turns the first `count` of a row of scores into exp(score * scale - max); the lanes after them
-// become 0. Returns the max and the sum.
-void Softmax(float* row, int64_t count, float scale, float* max, float* sum) {
-  const int64_t full = count / kLanes * kLanes;
-  const float lowest = -__builtin_inff();
-  Vec best = Broadcast(lowest);
-  for (int64_t i = 0; i < full; i += kLanes) {
-    const Vec v = Load(row + i) * Broadcast(scale);
-    Store(row + i, v);
+template <AttentionForm kForm>
+void StageKeys(const Partial& p, const KeySpan& span, float* to) {
+  const auto stage = [&](auto panel) {
+    for (int64_t key = span.begin / kLanes * kLanes; key < span.end; key += kLanes) {
+      const KeySpan lanes = Clip(span, key, key + kLanes);
+      p.k.Prefetch(p.first_key + key + BlockKeys(p.w->rows), p.wanted_keys);
+      panel(p.k, p.first_key + lanes.begin, lanes.end - lanes.begin, lanes.begin - key, to);
+      to += (p.w->k_dim + kStep<kForm> - 1) / kStep<kForm> * kLanes;
+    }
+  };
+  if constexpr (kForm == AttentionForm::kBf16Dot) {
+    return stage(StageKeyPanel<DType::kBF16, kForm>);
+  } else {
+    switch (p.k.plane->dtype) {
+      case DType::kF32:
+        return stage(StageKeyPanel<DType::kF32, kForm>);
+      case DType::kF16:
+        return stage(StageKeyPanel<DType::kF16, kForm>);
+      case DType::kBF16:
+        return stage(StageKeyPanel<DType::kBF16, kForm>);
+      case DType::kFp8E4M3:
+        return stage(StageKeyPanel<DType::kFp8E4M3, kForm>);
+      case DType::kFp8E5M2:
+        return stage(StageKeyPanel<DType::kFp8E5M2, kForm>);
+    }
+  }
+}
+
+// Keys [span.begin, span.end) of the block that begins at `block`.
+template <AttentionForm kForm>
+void StageValueBlock(const Partial& p, const KeySpan& span, int64_t block, const ValueStage& to) {
+  const int64_t key = p.first_key + span.begin;
+  const int64_t count = span.end - span.begin;
+  const int64_t offset = span.begin - block;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    p.v.Prefetch(key + i + BlockKeys(p.w->rows), p.wanted_keys);
+  }
+  if constexpr (kForm == AttentionForm::kBf16Dot) {
+#if defined(__AVX512BF16__)
+    return StageValuePairs(p.v, key, count, offset, to);
+#endif
+  } else {
+    switch (p.v.plane->dtype) {
+      case DType::kF32:
+        return StageValues<DType::kF32>(p.v, key, count, offset, to);
+      case DType::kF16:
+        return StageValues<DType::kF16>(p.v, key, count, offset, to);
+      case DType::kBF16:
+        return StageValues<DType::kBF16>(p.v, key, count, offset, to);
+      case DType::kFp8E4M3:
+        return StageValues<DType::kFp8E4M3>(p.v, key, count, offset, to);
+      case DType::kFp8E5M2:
+        return StageValues<DType::kFp8E5M2>(p.v, key, count, offset, to);
+    }
+  }
+}
+
+// scores[row][key] = q . k for every tile and panel in which some row sees some key.
+template <AttentionForm kForm>
+void ScoreBlock(const Partial& p, const KeySpan& span) {
+  const Workspace& w = *p.w;
+  const int64_t steps = (w.k_dim + kStep<kForm> - 1) / kStep<kForm>;
+  StageKeys<kForm>(p, span, w.stage);
+  const int64_t group = w.rows <= 4 ? 4 * kLanes : 2 * kLanes;
+  const int64_t first = span.begin / kLanes * kLanes;
+  for (int64_t key = first; key < span.end; key += group) {
+    const int64_t end = key + group < RoundUp(span.end) ? key + group : RoundUp(span.end);
+    for (int64_t tile = 0; tile < w.num_tiles; ++tile) {
+      const int64_t row = w.TileBegin(tile);
+      const int64_t rows = w.TileBegin(tile + 1) - row;
+      if (p.Visible(row).begin >= end || p.Visible(row + rows - 1).end <= key) continue;
+      Product<kForm, true>(rows, {.a = w.q + row * steps,
+                                  .w = w.stage + (key - first) * steps,
+                                  .w_stride = steps * kLanes,
+                                  .steps = steps,
+                                  .num_vecs = (end - key) / kLanes,
+                                  .out = w.scores + row * kScoreStride + key,
+                                  .out_stride = kScoreStride});
+    }
+  }
+}
+
+// Scale, softcap, bias.
+BATON_INLINE Vec Transform(const Partial& p, const Vec& product, float slope, int64_t position,
+                           int64_t key) {
+  const ScoreOptions& options = p.args->scores;
+  Vec v = product * Broadcast(options.scale);
+  if (options.softcap > 0) {
+    v = Tanh(v / Broadcast(options.softcap)) * Broadcast(options.softcap);
+  }
+  if (slope == 0) return v;
+  float distances[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) {
+    const int64_t distance = position - p.first_key - key - i;
+    distances[i] = static_cast<float>(distance < 0 ? -distance : distance);
+  }
+  return Fma(Broadcast(-slope), Load(distances), v);
+}
+
+// The probabilities of 16 keys take their place in a row: as they are, or rounded to bf16 pairs.
+// Returns what was stored.
+template <AttentionForm kForm>
+BATON_INLINE Vec StoreProbabilities(const Vec& e, float* row, int64_t key) {
+#if defined(__AVX512BF16__)
+  if constexpr (kForm == AttentionForm::kBf16Dot) {
+    const auto halves = (__m256i)_mm512_cvtneps_pbh(e.p[0]);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + key / 2), halves);
+    Vec v;
+    v.p[0] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+    return v;
+  }
+#endif
+  Store(row + key, e);
+  return e;
+}
+
+// Turns the visible scores of a row into exp(score - max); lanes beside them become 0.
+template <AttentionForm kForm>
+void Softmax(const Partial& p, int64_t r, const KeySpan& span) {
+  float* row = p.w->scores + r * kScoreStride;
+  const float slope = p.slopes == nullptr ? 0.0f : p.slopes[r % p.w->group];
+  const int64_t position = p.position + r / p.w->group;
+  const int64_t first = span.begin / kLanes * kLanes;
+  Vec best = Broadcast(-kInfinity);
+  for (int64_t key = first; key < span.end; key += kLanes) {
+    Vec v = Transform(p, Load(row + key), slope, position, key);
+    if (key < span.begin || key + kLanes > span.end) {
+      float lanes[kLanes];
+      Store(lanes, v);
+      for (int64_t i = 0; i < kLanes; ++i) {
+        if (key + i < span.begin || key + i >= span.end) lanes[i] = -kInfinity;
+      }
+      v = Load(lanes);
+    }
+    Store(row + key, v);
     best = Max(v, best);
   }
-  if (full < count) {
-    float tail[kLanes];
-    Store(tail, Load(row + full) * Broadcast(scale));
-    for (int64_t i = count - full; i < kLanes; ++i) tail[i] = lowest;
-    Store(row + full, Load(tail));
-    best = Max(Load(tail), best);
-  }
-  *max = MaxLane(best);
+  const float max = MaxLane(best);
   Vec total = Zero();
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const Vec e = Exp(Load(row + i) - Broadcast(*max));
-    Store(row + i, e);
-    total = total + e;
+  for (int64_t key = first; key < span.end; key += kLanes) {
+    const Vec e = Exp(Load(row + key) - Broadcast(max));
+    total = total + StoreProbabilities<kForm>(e, row, key);
   }
-  *sum = SumLanes(total);
+  p.w->partial_max[r] = max;
+  p.w->partial_weight[r] = SumLanes(total);
 }
 
-// partial[row] = sum over the row's keys of probability * value. Rows of later tokens see more
-// keys; what the first row of a group does not see is added row by row, in the same order.
-void WeighValues(const Workspace& w, int64_t first_row, const RowKeys& keys) {
-  constexpr int64_t kGroupRows = 6;
-  for (int64_t row = first_row; row < w.rows; row += kGroupRows) {
-    const int64_t rows = w.rows - row < kGroupRows ? w.rows - row : kGroupRows;
-    const int64_t common = CountOf(row, keys);
-    GemmBlock block{.a = w.scores + row * kPartialKeys,
-                    .a_stride = kPartialKeys,
-                    .m = rows,
-                    .k = common,
-                    .panels = reinterpret_cast<const std::byte*>(w.values),
-                    .dtype = DType::kF32,
-                    .panel_stride = kPartialKeys * kLanes,
-                    .num_panels = w.v_padded / kLanes,
-                    .out = w.partial + row * w.v_padded,
-                    .out_stride = w.v_padded,
-                    .n = w.v_padded};
-    Gemm(block);
-    for (int64_t r = row; r < row + rows; ++r) {
-      const int64_t extra = CountOf(r, keys) - common;
-      if (extra == 0) continue;
-      block.a = w.scores + r * kPartialKeys + common;
-      block.m = 1;
-      block.k = extra;
-      block.panels = reinterpret_cast<const std::byte*>(w.values + common * kLanes);
-      block.out = w.partial + r * w.v_padded;
-      block.accumulate = true;
-      Gemm(block);
+// A step of the sums over keys: one key, or a pair.
+template <AttentionForm kForm>
+struct RowSteps {
+  KeySpan keys;
+  int64_t begin() const { return keys.begin / kStep<kForm>; }
+  int64_t end() const {
+    return keys.begin == keys.end ? begin() : (keys.end + kStep<kForm> - 1) / kStep<kForm>;
+  }
+  // All keys of a step are seen.
+  int64_t full_begin() const { return (keys.begin + kStep<kForm> - 1) / kStep<kForm>; }
+  int64_t full_end() const { return keys.end / kStep<kForm>; }
+  uint32_t Mask(int64_t step) const {
+    if constexpr (kForm == AttentionForm::kF32) return ~0u;
+    const bool low = 2 * step >= keys.begin;
+    const bool high = 2 * step + 1 < keys.end;
+    return (low ? 0x0000ffffu : 0u) | (high ? 0xffff0000u : 0u);
+  }
+};
+
+// partial[row] += probability * value over the keys of a staged block, in ascending order for each
+// row: what all rows of a tile see together, what only some see before and after it.
+template <AttentionForm kForm>
+void WeighTile(const Partial& p, int64_t row, int64_t rows, const KeySpan& block,
+               const ValueStage& values) {
+  const Workspace& w = *p.w;
+  const int64_t first_step = block.begin / kStep<kForm>;
+  const int64_t num_vecs = w.v_padded / kLanes;
+  RowSteps<kForm> each[kMaxRows];
+  int64_t begin = 0, end = INT64_MAX;
+  for (int64_t r = 0; r < rows; ++r) {
+    each[r].keys = Clip(p.Visible(row + r), block.begin, block.end);
+    begin = each[r].full_begin() > begin ? each[r].full_begin() : begin;
+    end = each[r].full_end() < end ? each[r].full_end() : end;
+  }
+  const auto single = [&](int64_t r, int64_t from, int64_t to) {
+    for (int64_t s = from; s < to; ++s) {
+      SingleStep<kForm>(w.scores[(row + r) * kScoreStride + s],
+                        values.data + (s - first_step) * kLanes, values.stride, num_vecs,
+                        each[r].Mask(s), w.partial + (row + r) * w.v_padded);
+    }
+  };
+  if (begin >= end) {
+    for (int64_t r = 0; r < rows; ++r) single(r, each[r].begin(), each[r].end());
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r) single(r, each[r].begin(), begin);
+  Product<kForm, false>(rows, {.a = w.scores + row * kScoreStride + begin,
+                               .w = values.data + (begin - first_step) * kLanes,
+                               .w_stride = values.stride,
+                               .steps = end - begin,
+                               .num_vecs = num_vecs,
+                               .out = w.partial + row * w.v_padded,
+                               .out_stride = w.v_padded});
+  for (int64_t r = 0; r < rows; ++r) single(r, end, each[r].end());
+}
+
+// One partial state of all rows: w.partial, w.partial_max, w.partial_weight. Of a row that sees no
+// key of it only a weight of 0.
+template <AttentionForm kForm>
+void RunPartial(const Partial& p) {
+  const Workspace& w = *p.w;
+  const KeySpan staged = p.Staged();
+  const int64_t block_keys = BlockKeys(w.rows);
+  const int64_t first_block = staged.begin / block_keys * block_keys;
+  for (int64_t block = first_block; block < staged.end; block += block_keys) {
+    ScoreBlock<kForm>(p, Clip(staged, block, block + block_keys));
+  }
+  for (int64_t r = 0; r < w.rows; ++r) {
+    const KeySpan span = p.Visible(r);
+    w.partial_weight[r] = 0.0f;
+    if (span.begin < span.end) Softmax<kForm>(p, r, span);
+  }
+  std::memset(w.partial, 0, w.rows * w.v_padded * sizeof(float));
+  const ValueStage values{w.stage, block_keys / kStep<kForm> * kLanes};
+  for (int64_t block = first_block; block < staged.end; block += block_keys) {
+    StageValueBlock<kForm>(p, Clip(staged, block, block + block_keys), block, values);
+    for (int64_t tile = 0; tile < w.num_tiles; ++tile) {
+      const int64_t row = w.TileBegin(tile);
+      WeighTile<kForm>(p, row, w.TileBegin(tile + 1) - row, {block, block + block_keys}, values);
     }
   }
 }
 
 // Adds a partial state to a row's running state.
-void Fold(const Workspace& w, int64_t row, float max, float weight) {
+void Fold(const Workspace& w, int64_t row, const float* partial, float max, float weight) {
+  if (weight == 0) return;
   float* sum = w.sum + row * w.v_padded;
-  const float* partial = w.partial + row * w.v_padded;
+  if (w.weight[row] == 0) {
+    std::memcpy(sum, partial, w.v_padded * sizeof(float));
+    w.max[row] = max;
+    w.weight[row] = weight;
+    return;
+  }
   const float top = max > w.max[row] ? max : w.max[row];
   float scales[kLanes] = {w.max[row] - top, max - top};
   Store(scales, Exp(Load(scales)));
@@ -239,37 +344,88 @@ void Fold(const Workspace& w, int64_t row, float max, float weight) {
   w.max[row] = top;
 }
 
-void RunPartial(const VarlenAttentionArgs& args, const KeyRange& range, const RowKeys& keys,
-                const Workspace& w) {
-  Stage(args, range, w);
-  int64_t first_row = 0;
-  while (CountOf(first_row, keys) <= 0) ++first_row;
-  const int64_t num_panels = RoundUp(range.count) / kLanes;
-  Gemm({.a = w.q + first_row * w.k_dim,
-        .a_stride = w.k_dim,
-        .m = w.rows - first_row,
-        .k = w.k_dim,
-        .panels = reinterpret_cast<const std::byte*>(w.keys),
-        .dtype = DType::kF32,
-        .panel_stride = w.k_dim * kLanes,
-        .num_panels = num_panels,
-        .out = w.scores + first_row * kPartialKeys,
-        .out_stride = kPartialKeys,
-        .n = num_panels * kLanes});
-  for (int64_t r = first_row; r < w.rows; ++r) {
-    Softmax(w.scores + r * kPartialKeys, CountOf(r, keys), args.scale, &w.partial_max[r],
-            &w.partial_weight[r]);
-  }
-  WeighValues(w, first_row, keys);
-  for (int64_t r = first_row; r < w.rows; ++r) {
-    if (keys.first_key == 0) {
-      w.max[r] = w.partial_max[r];
-      w.weight[r] = w.partial_weight[r];
-      std::memcpy(w.sum + r * w.v_padded, w.partial + r * w.v_padded, w.v_padded * sizeof(float));
-    } else {
-      Fold(w, r, w.partial_max[r], w.partial_weight[r]);
+AttentionShape ShapeOf(const VarlenAttentionArgs& args, const AttentionTask& task) {
+  return {task.q_end - task.q_begin, args.num_heads / args.k_cache.num_heads, args.k_cache.dim,
+          args.v_cache.dim};
+}
+
+template <AttentionForm kForm>
+void PackQueries(const VarlenAttentionArgs& args, const AttentionTask& task, const Workspace& w) {
+  const int64_t steps = (w.k_dim + kStep<kForm> - 1) / kStep<kForm>;
+  for (int64_t tile = 0; tile < w.num_tiles; ++tile) {
+    const int64_t begin = w.TileBegin(tile);
+    const int64_t rows = w.TileBegin(tile + 1) - begin;
+    float* out = w.q + begin * steps;
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = begin + r;
+      const float* q = args.q + (task.q_begin + row / w.group) * args.q_stride +
+                       (task.kv_head * w.group + row % w.group) * w.k_dim;
+      for (int64_t s = 0; s < steps; ++s) {
+        if constexpr (kForm == AttentionForm::kF32) {
+          out[s * rows + r] = q[s];
+        } else {
+          uint16_t pair[2] = {ToBf16(q[2 * s])};
+          if (2 * s + 1 < w.k_dim) pair[1] = ToBf16(q[2 * s + 1]);
+          std::memcpy(&out[s * rows + r], pair, sizeof(pair));
+        }
+      }
     }
   }
+}
+
+void WriteOutput(const VarlenAttentionArgs& args, const AttentionTask& task, const Workspace& w) {
+  for (int64_t r = 0; r < w.rows; ++r) {
+    float* sum = w.sum + r * w.v_padded;
+    const int64_t token = task.q_begin + r / w.group;
+    const int64_t head = task.kv_head * w.group + r % w.group;
+    float lse = -kInfinity;
+    if (w.weight[r] == 0) {
+      std::memset(sum, 0, w.v_padded * sizeof(float));
+    } else {
+      const Vec weight = Broadcast(w.weight[r]);
+      for (int64_t d = 0; d < w.v_padded; d += kLanes) Store(sum + d, Load(sum + d) / weight);
+      RoundRow(args.round_to, sum, w.v_dim);
+      lse = w.max[r] + Log(w.weight[r]);
+    }
+    std::memcpy(args.out + token * args.out_stride + head * w.v_dim, sum, w.v_dim * sizeof(float));
+    if (args.lse != nullptr) args.lse[head * args.lse_stride + token] = lse;
+  }
+}
+
+template <AttentionForm kForm>
+void Run(const VarlenAttentionArgs& args, const AttentionTask& task, const Workspace& w) {
+  const int64_t s = task.sequence;
+  const int32_t* blocks = args.block_table + s * args.max_blocks;
+  const float* slopes = args.scores.alibi_slopes;
+  if (slopes != nullptr) slopes += s * args.scores.alibi_stride + task.kv_head * w.group;
+  PackQueries<kForm>(args, task, w);
+  std::memset(w.weight, 0, w.rows * sizeof(float));
+  const int64_t num_keys = args.seq_lens[s];
+  const int64_t position = num_keys - args.cu_seqlens_q[s + 1] + task.q_begin;
+  const int64_t last = position + task.q_end - task.q_begin - 1;
+  for (int64_t i = task.partial_begin; i < task.partial_end; ++i) {
+    RunPartial<kForm>({.args = &args,
+                       .w = &w,
+                       .k = {&args.k_cache, blocks, task.kv_head},
+                       .v = {&args.v_cache, blocks, task.kv_head},
+                       .slopes = slopes,
+                       .num_keys = num_keys,
+                       .wanted_keys = VisibleKeys(args.scores, last, num_keys).end,
+                       .position = position,
+                       .first_key = i * kPartialKeys});
+    if (task.states == nullptr) {
+      for (int64_t r = 0; r < w.rows; ++r) {
+        Fold(w, r, w.partial + r * w.v_padded, w.partial_max[r], w.partial_weight[r]);
+      }
+      continue;
+    }
+    float* state = task.states + (i - task.partial_begin) * ShapeOf(args, task).StateFloats();
+    std::memcpy(state, w.partial, w.rows * w.v_padded * sizeof(float));
+    state += w.rows * w.v_padded;
+    std::memcpy(state, w.partial_max, w.rows * sizeof(float));
+    std::memcpy(state + w.rows, w.partial_weight, w.rows * sizeof(float));
+  }
+  if (task.states == nullptr) WriteOutput(args, task, w);
 }
 
 }  // namespace
@@ -280,35 +436,57 @@ int64_t AttentionScratch(const AttentionShape& shape) {
 }
 
 void Attention(const VarlenAttentionArgs& args, const AttentionTask& task, float* scratch) {
-  const int64_t s = task.sequence;
-  const int64_t group = args.num_heads / args.k_cache.num_heads;
   Workspace w;
-  LayOut({task.q_end - task.q_begin, group, args.k_cache.dim, args.v_cache.dim}, scratch, &w);
-  const int64_t first_head = task.kv_head * group;
-  for (int64_t t = task.q_begin; t < task.q_end; ++t) {
-    std::memcpy(w.q + (t - task.q_begin) * group * w.k_dim,
-                args.q + t * args.q_stride + first_head * w.k_dim, group * w.k_dim * sizeof(float));
+  LayOut(ShapeOf(args, task), scratch, &w);
+#if defined(__AVX512BF16__)
+  if (args.round_to == DType::kBF16 && args.k_cache.dtype == DType::kBF16) {
+    return Run<AttentionForm::kBf16Dot>(args, task, w);
   }
-  // Position of the task's first query, and the keys that its last query sees.
-  const int64_t position = args.seq_lens[s] - args.cu_seqlens_q[s + 1] + task.q_begin;
-  const int64_t num_keys = position + task.q_end - task.q_begin;
-  for (int64_t first = 0; first < num_keys; first += kPartialKeys) {
-    const int64_t left = num_keys - first;
-    RunPartial(args,
-               {.blocks = args.block_table + s * args.max_blocks,
-                .head = task.kv_head,
-                .first = first,
-                .count = left < kPartialKeys ? left : kPartialKeys},
-               {.group = group, .position = position, .first_key = first}, w);
+#endif
+  Run<AttentionForm::kF32>(args, task, w);
+}
+
+void ReduceAttention(const VarlenAttentionArgs& args, const AttentionTask& task, float* scratch) {
+  Workspace w;
+  const AttentionShape shape = ShapeOf(args, task);
+  LayOut(shape, scratch, &w);
+  std::memset(w.weight, 0, w.rows * sizeof(float));
+  const float* state = task.states;
+  for (int64_t i = task.partial_begin; i < task.partial_end; ++i, state += shape.StateFloats()) {
+    const float* max = state + w.rows * w.v_padded;
+    for (int64_t r = 0; r < w.rows; ++r) {
+      Fold(w, r, state + r * w.v_padded, max[r], max[w.rows + r]);
+    }
   }
-  for (int64_t r = 0; r < w.rows; ++r) {
-    float* sum = w.sum + r * w.v_padded;
-    const Vec weight = Broadcast(w.weight[r]);
-    for (int64_t d = 0; d < w.v_padded; d += kLanes) Store(sum + d, Load(sum + d) / weight);
-    RoundRow(args.round_to, sum, w.v_dim);
-    const int64_t token = task.q_begin + r / group;
-    std::memcpy(args.out + token * args.out_stride + (first_head + r % group) * w.v_dim, sum,
-                w.v_dim * sizeof(float));
+  WriteOutput(args, task, w);
+}
+
+void MergeAttentionStates(const MergeAttentionStatesArgs& args, int64_t begin, int64_t end) {
+  const int64_t dim = args.dim;
+  for (int64_t t = begin; t < end; ++t) {
+    for (int64_t h = 0; h < args.num_heads; ++h) {
+      const int64_t at = h * args.num_tokens + t;
+      const int64_t row = (t * args.num_heads + h) * dim;
+      const float a = args.lse_a[at] == kInfinity ? -kInfinity : args.lse_a[at];
+      const float b = args.lse_b[at] == kInfinity ? -kInfinity : args.lse_b[at];
+      const float top = a > b ? a : b;
+      float lse = -kInfinity;
+      float shares[kLanes] = {a - top, b - top};
+      if (top != -kInfinity) {
+        Store(shares, Exp(Load(shares)));
+        const float total = shares[0] + shares[1];
+        lse = top + Log(total);
+        shares[0] /= total;
+        shares[1] /= total;
+      }
+      for (int64_t d = 0; d < dim; ++d) {
+        // An empty side may hold anything.
+        const float from_a = a == -kInfinity ? 0.0f : args.out_a[row + d] * shares[0];
+        const float from_b = b == -kInfinity ? 0.0f : args.out_b[row + d] * shares[1];
+        args.out[row + d] = from_a + from_b;
+      }
+      if (args.lse != nullptr) args.lse[at] = lse;
+    }
   }
 }
 

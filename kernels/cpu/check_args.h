@@ -1,6 +1,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
@@ -12,12 +13,20 @@ namespace baton {
 absl::Status CheckArgs(const ReshapeAndCacheArgs& args);
 absl::Status CheckArgs(const CopyBlocksArgs& args);
 absl::Status CheckArgs(const SwapBlocksArgs& args);
+absl::Status CheckArgs(const GatherBlocksArgs& args);
+absl::Status CheckArgs(const ScatterBlocksArgs& args);
 absl::Status CheckArgs(const VarlenAttentionArgs& args);
+absl::Status CheckArgs(const PagedAttentionArgs& args);
+absl::Status CheckArgs(const MergeAttentionStatesArgs& args);
 absl::Status CheckArgs(const RmsNormArgs& args);
 absl::Status CheckArgs(const RopeArgs& args);
 absl::Status CheckArgs(const ActivationAndMulArgs& args);
 absl::Status CheckArgs(const EmbeddingArgs& args);
 absl::Status CheckArgs(const GemmArgs& args);
 absl::Status CheckArgs(const PackWeightsArgs& args);
+
+// Of a plane alone, and of the K and V planes of one layer.
+absl::Status CheckPlane(const CachePlane& cache, absl::string_view field);
+absl::Status CheckPlanes(const CachePlane& k_cache, const CachePlane& v_cache);
 
 }  // namespace baton

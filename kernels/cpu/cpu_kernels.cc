@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "kernels/cpu/cache_blocks.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/pack_weights.h"
 
@@ -16,22 +17,13 @@ constexpr int64_t kInlineElements = 1 << 13;
 constexpr int64_t kInlineProducts = 1 << 19;
 // Rows of a matrix product whose activations stay in the last cache while panels pass by.
 constexpr int64_t kGemmRows = 512;
-// Query rows (tokens x heads of a group) of one attention task.
-constexpr int64_t kAttentionRows = 96;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-void CopyBlock(const CachePlane& from, int64_t source, const CachePlane& to, int64_t destination) {
-  const int64_t size = SizeOf(from.dtype);
-  const int64_t bytes = int64_t{from.num_heads} * from.block_size * from.dim * size;
-  std::memcpy(to.data + destination * to.block_stride * size,
-              from.data + source * from.block_stride * size, bytes);
-}
 
 }  // namespace
 
 CpuKernels::CpuKernels(const KernelSet* set, int num_threads, int nice)
-    : set_(set), pool_(num_threads, nice), scratch_(num_threads) {}
+    : set_(set), pool_(num_threads, nice), attention_(set, &pool_) {}
 
 template <typename Body>
 void CpuKernels::ForTokens(int64_t num_tokens, int64_t elements, const Body& body) {
@@ -53,59 +45,44 @@ absl::Status CpuKernels::ReshapeAndCache(const ReshapeAndCacheArgs& args) {
 
 absl::Status CpuKernels::CopyBlocks(const CopyBlocksArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
-  for (int64_t p = 0; p < args.num_planes; ++p) {
-    for (int64_t i = 0; i < args.num_pairs; ++i) {
-      CopyBlock(args.planes[p], args.pairs[i].source, args.planes[p], args.pairs[i].destination);
-    }
-  }
+  baton::CopyBlocks(args, pool_);
   return absl::OkStatus();
 }
 
 absl::Status CpuKernels::SwapBlocks(const SwapBlocksArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
-  for (int64_t p = 0; p < args.num_planes; ++p) {
-    for (int64_t i = 0; i < args.num_pairs; ++i) {
-      CopyBlock(args.sources[p], args.pairs[i].source, args.destinations[p],
-                args.pairs[i].destination);
-    }
-  }
+  baton::SwapBlocks(args, pool_);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::GatherBlocks(const GatherBlocksArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  baton::GatherBlocks(args, pool_);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::ScatterBlocks(const ScatterBlocksArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  baton::ScatterBlocks(args, pool_);
   return absl::OkStatus();
 }
 
 absl::Status CpuKernels::VarlenAttention(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
-  if (args.num_seqs == 0) return absl::OkStatus();
-  const int64_t group = args.num_heads / args.k_cache.num_heads;
-  const int64_t tile = std::max<int64_t>(1, kAttentionRows / group);
-  tasks_.clear();
-  int64_t products = 0;
-  int64_t longest = 0;
-  for (int64_t s = 0; s < args.num_seqs; ++s) {
-    const int64_t end = args.cu_seqlens_q[s + 1];
-    products += (end - args.cu_seqlens_q[s]) * args.seq_lens[s] * args.num_heads * args.k_cache.dim;
-    // Later queries see more keys: the longest tasks start first.
-    for (int64_t at = args.cu_seqlens_q[s]; at < end; at += tile) {
-      longest = std::max(longest, std::min(tile, end - at));
-      for (int64_t h = 0; h < args.k_cache.num_heads; ++h) {
-        tasks_.push_back({s, h, at, std::min(end, at + tile)});
-      }
-    }
-  }
-  std::reverse(tasks_.begin(), tasks_.end());
-  const size_t floats =
-      set_->attention_scratch({longest, group, args.k_cache.dim, args.v_cache.dim});
-  for (std::vector<float>& scratch : scratch_) {
-    if (scratch.size() < floats) scratch.resize(floats);
-  }
-  const auto run = [&](int64_t task, int thread) {
-    set_->attention(args, tasks_[task], scratch_[thread].data());
-  };
-  const int64_t num_tasks = tasks_.size();
-  if (products < kInlineProducts) {
-    for (int64_t i = 0; i < num_tasks; ++i) run(i, 0);
-  } else {
-    pool_.ParallelFor(num_tasks, run);
-  }
+  attention_.Run(args, AttentionSplit::kAuto);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::PagedAttention(const PagedAttentionArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  attention_.Run(args);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::MergeAttentionStates(const MergeAttentionStatesArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  ForTokens(args.num_tokens, args.num_tokens * args.num_heads * args.dim,
+            [&](int64_t begin, int64_t end) { set_->merge_attention_states(args, begin, end); });
   return absl::OkStatus();
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/api/kernels.h"
+#include "kernels/cpu/attention_runner.h"
 #include "kernels/cpu/kernel_set.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -23,12 +24,16 @@ class CpuKernels : public Kernels {
   // In f32 all kernel sets share one order of operations; a bf16 dot product has its own. The
   // version is raised when bits change.
   std::string_view numerics(DType compute) const override {
-    return compute == DType::kBF16 && set_->has_bf16_dot ? "cpu-bf16dot.1" : "cpu-16lane.1";
+    return compute == DType::kBF16 && set_->has_bf16_dot ? "cpu-bf16dot.2" : "cpu-16lane.1";
   }
   absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override;
   absl::Status CopyBlocks(const CopyBlocksArgs& args) override;
   absl::Status SwapBlocks(const SwapBlocksArgs& args) override;
+  absl::Status GatherBlocks(const GatherBlocksArgs& args) override;
+  absl::Status ScatterBlocks(const ScatterBlocksArgs& args) override;
   absl::Status VarlenAttention(const VarlenAttentionArgs& args) override;
+  absl::Status PagedAttention(const PagedAttentionArgs& args) override;
+  absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
   absl::Status Rope(const RopeArgs& args) override;
   absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override;
@@ -45,9 +50,8 @@ class CpuKernels : public Kernels {
 
   const KernelSet* set_;
   ThreadPool pool_;
-  std::vector<AttentionTask> tasks_;         // Of the call in progress; kept for its capacity.
-  std::vector<std::vector<float>> scratch_;  // [num_threads], for attention.
-  std::vector<std::byte> activations_;       // Of the matrix product in progress, packed.
+  AttentionRunner attention_;
+  std::vector<std::byte> activations_;  // Of the matrix product in progress, packed.
 };
 
 }  // namespace baton

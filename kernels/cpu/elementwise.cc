@@ -48,6 +48,11 @@ void CacheToken(const float* from, const CachePlane& cache, int64_t slot) {
   for (int64_t head = 0; head < cache.num_heads; ++head) {
     const int64_t to = block * cache.block_stride + (head * cache.block_size + offset) * cache.dim;
     const float* row = from + head * cache.dim;
+    if (IsFp8(kType) && cache.num_scales > 0) {
+      const float scale = cache.scales[cache.num_scales == 1 ? 0 : head];
+      for (int64_t d = 0; d < cache.dim; ++d) StoreOne<kType>(cache.data, to + d, row[d] / scale);
+      continue;
+    }
     for (int64_t d = 0; d < cache.dim; ++d) StoreOne<kType>(cache.data, to + d, row[d]);
   }
 }
@@ -60,6 +65,10 @@ void CacheToken(const float* from, const CachePlane& cache, int64_t slot) {
       return CacheToken<DType::kF16>(from, cache, slot);
     case DType::kBF16:
       return CacheToken<DType::kBF16>(from, cache, slot);
+    case DType::kFp8E4M3:
+      return CacheToken<DType::kFp8E4M3>(from, cache, slot);
+    case DType::kFp8E5M2:
+      return CacheToken<DType::kFp8E5M2>(from, cache, slot);
   }
 }
 

@@ -19,6 +19,8 @@ constexpr KernelSet kSet = {
     .reshape_and_cache = ReshapeAndCache,
     .attention_scratch = AttentionScratch,
     .attention = Attention,
+    .reduce_attention = ReduceAttention,
+    .merge_attention_states = MergeAttentionStates,
 };
 
 }  // namespace

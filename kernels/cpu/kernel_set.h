@@ -11,23 +11,6 @@
 
 namespace baton {
 
-// Part of a matrix product: rows [0, m) of `a` with panels [0, num_panels) of 16 columns.
-struct GemmBlock {
-  const float* a = nullptr;  // [m, k]
-  int64_t a_stride = 0;
-  int64_t m = 0;
-  int64_t k = 0;
-  const std::byte* panels = nullptr;  // [num_panels][k][16]
-  DType dtype = DType::kF32;          // Of `panels`.
-  int64_t panel_stride = 0;           // Elements from panel to panel; >= k * 16.
-  int64_t num_panels = 0;
-  const float* bias = nullptr;  // [n], or null.
-  float* out = nullptr;         // [m, n]
-  int64_t out_stride = 0;
-  int64_t n = 0;            // Columns to write: in (16 * (num_panels - 1), 16 * num_panels].
-  bool accumulate = false;  // Continue the sums that `out` holds.
-};
-
 // The activations of a matrix product with weights, as its kernel reads them. The rows are divided
 // into tiles of nearly equal height; tile t holds rows [Begin(t), Begin(t + 1)) as
 // [padded k][rows of the tile], floats, or with `bf16_pairs` as [padded k / 2][rows of the
@@ -58,21 +41,34 @@ struct WeightGemmBlock {
   int64_t out_stride = 0;
 };
 
-// Queries [q_begin, q_end) of one sequence for all query heads of one KV head. Indexes into the
-// flattened tokens.
+// Keys of one partial state of attention. Part of the numerics: changing it changes bits.
+inline constexpr int64_t kPartialKeys = 512;
+
+// Queries [q_begin, q_end) of one sequence for all query heads of one KV head (indexes into the
+// flattened tokens), and the keys [512 * partial_begin, 512 * partial_end). With `states` the
+// partial states are left there, AttentionShape::StateFloats() for each, instead of being folded.
 struct AttentionTask {
   int64_t sequence = 0;
   int64_t kv_head = 0;
   int64_t q_begin = 0;
   int64_t q_end = 0;
+  int64_t partial_begin = 0;
+  int64_t partial_end = 0;
+  float* states = nullptr;
 };
 
-// How many floats of scratch RunAttention needs for `num_queries` tokens.
+// What the size of an attention task's memory depends on.
 struct AttentionShape {
   int64_t num_queries = 0;
   int64_t group = 0;  // Query heads per KV head.
   int64_t k_dim = 0;
   int64_t v_dim = 0;
+
+  int64_t rows() const { return num_queries * group; }
+  int64_t v_padded() const { return (v_dim + 15) / 16 * 16; }
+  // Of one partial state: for each row the sums of values, the greatest score and the sum of
+  // probabilities.
+  int64_t StateFloats() const { return rows() * (v_padded() + 2); }
 };
 
 // One build of the kernels: single-threaded, on checked arguments. Token ranges are [begin, end).
@@ -88,8 +84,12 @@ struct KernelSet {
   void (*rope)(const RopeArgs& args, int64_t begin, int64_t end);
   void (*activation_and_mul)(const ActivationAndMulArgs& args, int64_t begin, int64_t end);
   void (*reshape_and_cache)(const ReshapeAndCacheArgs& args, int64_t begin, int64_t end);
-  int64_t (*attention_scratch)(const AttentionShape& shape);
+  int64_t (*attention_scratch)(const AttentionShape& shape);  // In floats.
   void (*attention)(const VarlenAttentionArgs& args, const AttentionTask& task, float* scratch);
+  // Folds the states that tasks with `states` have left, and writes the output.
+  void (*reduce_attention)(const VarlenAttentionArgs& args, const AttentionTask& task,
+                           float* scratch);
+  void (*merge_attention_states)(const MergeAttentionStatesArgs& args, int64_t begin, int64_t end);
 };
 
 }  // namespace baton

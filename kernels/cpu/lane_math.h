@@ -34,6 +34,36 @@ BATON_INLINE Vec Exp(const Vec& x) {
   return v;
 }
 
+// The natural logarithm of a normal x > 0 within 2 ulp.
+BATON_INLINE float Log(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  // x = m * 2^e with m in [sqrt(1/2), sqrt(2)).
+  const uint32_t shifted = bits - 0x3f3504f3u;
+  const auto e = static_cast<float>(static_cast<int32_t>(shifted) >> 23);
+  const uint32_t mantissa = (shifted & 0x7fffffu) + 0x3f3504f3u;
+  float m;
+  std::memcpy(&m, &mantissa, sizeof(m));
+  const Vec r = Broadcast(m - 1.0f);
+  const Vec square = r * r;
+  // Cephes' minimax polynomial for log(1 + r).
+  Vec y = Broadcast(7.0376836292e-2f);
+  y = Fma(y, r, Broadcast(-1.1514610310e-1f));
+  y = Fma(y, r, Broadcast(1.1676998740e-1f));
+  y = Fma(y, r, Broadcast(-1.2420140846e-1f));
+  y = Fma(y, r, Broadcast(1.4249322787e-1f));
+  y = Fma(y, r, Broadcast(-1.6668057665e-1f));
+  y = Fma(y, r, Broadcast(2.0000714765e-1f));
+  y = Fma(y, r, Broadcast(-2.4999993993e-1f));
+  y = Fma(y, r, Broadcast(3.3333331174e-1f));
+  y = y * r * square;
+  y = Fma(Broadcast(e), Broadcast(-2.12194440e-4f), y);
+  y = Fma(square, Broadcast(-0.5f), y) + r;
+  float lanes[kLanes];
+  Store(lanes, Fma(Broadcast(e), Broadcast(0.693359375f), y));
+  return lanes[0];
+}
+
 // 1 - 2 / (e^2x + 1): absolute error of about 1e-7.
 BATON_INLINE Vec Tanh(const Vec& x) {
   const Vec e = Exp(x + x);

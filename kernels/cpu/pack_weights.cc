@@ -29,6 +29,9 @@ void PackWidened(const WeightRows& part, int64_t row, int64_t to_row, PackedMatr
       return Widen<DType::kF16>(from, to.k(), out, kRows * 4);
     case DType::kBF16:
       return Widen<DType::kBF16>(from, to.k(), out, kRows * 4);
+    case DType::kFp8E4M3:
+    case DType::kFp8E5M2:
+      return;  // Refused by CheckArgs.
   }
 }
 
@@ -106,6 +109,9 @@ void UnpackRow(const PackedMatrix& from, int64_t row, float* out) {
       return Unpack<DType::kF16>(from, row, out);
     case DType::kBF16:
       return Unpack<DType::kBF16>(from, row, out);
+    case DType::kFp8E4M3:
+    case DType::kFp8E5M2:
+      return;
   }
 }
 

@@ -283,6 +283,9 @@ void WeightGemm(const WeightGemmBlock& block) {
       if (block.a->bf16_pairs) return Blocks<Form::kBf16Dot>(block);
 #endif
       return Blocks<Form::kBf16>(block);
+    case DType::kFp8E4M3:
+    case DType::kFp8E5M2:
+      return;  // No weights of these types.
   }
 }
 

@@ -48,7 +48,7 @@ class Problem {
                              .max_blocks = max_blocks,
                              .k_cache = plane,
                              .v_cache = plane,
-                             .scale = 1.0f / std::sqrt(static_cast<float>(shape.dim)),
+                             .scores = {.scale = 1.0f / std::sqrt(static_cast<float>(shape.dim))},
                              .out = out,
                              .out_stride = int64_t{shape.heads} * shape.dim};
     args.k_cache.data = k_cache.data();

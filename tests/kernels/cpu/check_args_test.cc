@@ -37,7 +37,7 @@ struct AttentionCase {
             .max_blocks = 2,
             .k_cache = plane,
             .v_cache = plane,
-            .scale = 1,
+            .scores = {.scale = 1},
             .out = memory,
             .out_stride = 16};
   }
@@ -69,8 +69,8 @@ TEST(CheckArgsTest, AttentionNamesTheFieldItRefuses) {
   }
   {
     AttentionCase c;
-    c.lens[0] = 1;
-    ExpectRefused(c.args, "seq_lens[0] = 1: must be at least 2");
+    c.lens[0] = -1;
+    ExpectRefused(c.args, "seq_lens[0] = -1: must be at least 0");
   }
   {
     AttentionCase c;
@@ -79,7 +79,7 @@ TEST(CheckArgsTest, AttentionNamesTheFieldItRefuses) {
   }
   {
     AttentionCase c;
-    c.args.scale = NAN;
+    c.args.scores.scale = NAN;
     ExpectRefused(c.args, "scale = nan");
   }
   {
@@ -149,18 +149,6 @@ TEST(CheckArgsTest, ModelOperatorsNameTheFieldTheyRefuse) {
                 "weights.data = null");
   const WeightRows part{nullptr, DType::kF32, 1};
   ExpectRefused(PackWeightsArgs{.parts = &part, .num_parts = 1, .k = 1}, "parts[0].data = null");
-}
-
-TEST(CheckArgsTest, SwapRefusesCachesOfDifferentShape) {
-  AttentionCase a, b;
-  const BlockPair pair{0, 0};
-  b.args.k_cache.dim = 4;
-  ExpectRefused(SwapBlocksArgs{.sources = &a.args.k_cache,
-                               .destinations = &b.args.k_cache,
-                               .num_planes = 1,
-                               .pairs = &pair,
-                               .num_pairs = 1},
-                "destinations[0].dim = 4");
 }
 
 }  // namespace

@@ -70,13 +70,13 @@ TEST(CpuKernelsTest, SwapBlocksCopiesBetweenCachesOfDifferentStride) {
   const Cache from(5, 7, 1);
   Cache to(3, 0, 2);
   const Cache before = to;
-  const BlockPair pairs[] = {{4, 0}, {0, 2}};
+  const BlockRun runs[] = {{4, 0}, {0, 2}};
   ASSERT_TRUE(kernels
                   ->SwapBlocks({.sources = &from.plane,
                                 .destinations = &to.plane,
                                 .num_planes = 1,
-                                .pairs = pairs,
-                                .num_pairs = 2})
+                                .runs = runs,
+                                .num_runs = 2})
                   .ok());
   EXPECT_EQ(to.Block(0), from.Block(4));
   EXPECT_EQ(to.Block(1), before.Block(1));
@@ -107,7 +107,7 @@ TEST(CpuKernelsTest, AttentionAfterALargerCallUsesItsScratchAgain) {
                            .max_blocks = 4,
                            .k_cache = plane,
                            .v_cache = plane,
-                           .scale = 1,
+                           .scores = {.scale = 1},
                            .out = out.data(),
                            .out_stride = dim};
   ASSERT_TRUE(kernels->VarlenAttention(args).ok());

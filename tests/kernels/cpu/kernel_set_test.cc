@@ -160,7 +160,7 @@ TEST(KernelSetTest, CacheWritesAndAttentionHaveTheSameBitsOnEverySet) {
                                         .max_blocks = static_cast<int64_t>(table.size()),
                                         .k_cache = k_plane,
                                         .v_cache = v_plane,
-                                        .scale = 1.7f,
+                                        .scores = {.scale = 1.7f},
                                         .out = out.data(),
                                         .out_stride = heads * dim})
                       .ok());

@@ -1,0 +1,146 @@
+#include "kernels/cpu/attention_runner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "kernels/cpu/visible_keys.h"
+
+namespace baton {
+namespace {
+
+// Query rows (tokens x heads of a group) of one task: enough to share the staging of keys.
+constexpr int64_t kTaskRows = 96;
+// Below this many products waking the pool costs more than it saves.
+constexpr double kInlineProducts = 1 << 19;
+// Tasks per thread that keep the threads busy to the end.
+constexpr int64_t kTasksPerThread = 4;
+
+int64_t GroupOf(const VarlenAttentionArgs& args) { return args.num_heads / args.k_cache.num_heads; }
+
+AttentionShape ShapeOf(const VarlenAttentionArgs& args, int64_t num_queries) {
+  return {num_queries, GroupOf(args), args.k_cache.dim, args.v_cache.dim};
+}
+
+// The partial states that some query of a task looks at.
+void SetPartials(const VarlenAttentionArgs& args, AttentionTask& task) {
+  const int64_t keys = args.seq_lens[task.sequence];
+  const int64_t position = keys - args.cu_seqlens_q[task.sequence + 1] + task.q_begin;
+  const int64_t last = position + task.q_end - task.q_begin - 1;
+  const int64_t begin = VisibleKeys(args.scores, position, keys).begin;
+  const int64_t end = VisibleKeys(args.scores, last, keys).end;
+  task.partial_begin = begin / kPartialKeys;
+  task.partial_end = end <= begin ? task.partial_begin : (end + kPartialKeys - 1) / kPartialKeys;
+}
+
+}  // namespace
+
+AttentionRunner::AttentionRunner(const KernelSet* set, ThreadPool* pool)
+    : set_(set), pool_(pool), scratch_(pool->num_threads()) {}
+
+void AttentionRunner::MakeTasks(const VarlenAttentionArgs& args) {
+  const int64_t tile = std::max<int64_t>(1, kTaskRows / GroupOf(args));
+  tasks_.clear();
+  products_ = 0;
+  longest_ = 0;
+  for (int64_t s = 0; s < args.num_seqs; ++s) {
+    const int64_t end = args.cu_seqlens_q[s + 1];
+    products_ +=
+        (end - args.cu_seqlens_q[s]) * args.seq_lens[s] * args.num_heads * args.k_cache.dim;
+    for (int64_t at = args.cu_seqlens_q[s]; at < end; at += tile) {
+      const int64_t task_end = std::min(end, at + tile);
+      longest_ = std::max(longest_, task_end - at);
+      for (int64_t h = 0; h < args.k_cache.num_heads; ++h) {
+        tasks_.push_back({.sequence = s, .kv_head = h, .q_begin = at, .q_end = task_end});
+        SetPartials(args, tasks_.back());
+      }
+    }
+  }
+  // Later queries see more keys: the longest tasks start first.
+  std::reverse(tasks_.begin(), tasks_.end());
+}
+
+// Gives each partial state a task of its own.
+void AttentionRunner::SplitTasks(const VarlenAttentionArgs& args) {
+  reductions_.swap(tasks_);
+  tasks_.clear();
+  int64_t floats = 0;
+  const auto state_floats = [&](const AttentionTask& task) {
+    return ShapeOf(args, task.q_end - task.q_begin).StateFloats();
+  };
+  for (const AttentionTask& task : reductions_) {
+    floats += (task.partial_end - task.partial_begin) * state_floats(task);
+  }
+  if (states_.size() < static_cast<size_t>(floats)) states_.resize(floats);
+  float* states = states_.data();
+  for (AttentionTask& whole : reductions_) {
+    whole.states = states;
+    for (int64_t i = whole.partial_begin; i < whole.partial_end; ++i) {
+      AttentionTask part = whole;
+      part.partial_begin = i;
+      part.partial_end = i + 1;
+      part.states = states;
+      states += state_floats(whole);
+      tasks_.push_back(part);
+    }
+  }
+}
+
+void AttentionRunner::RunTasks(const VarlenAttentionArgs& args) {
+  const size_t floats = set_->attention_scratch(ShapeOf(args, longest_));
+  for (std::vector<float>& scratch : scratch_) {
+    if (scratch.size() < floats) scratch.resize(floats);
+  }
+  const auto run_all = [&](const std::vector<AttentionTask>& tasks, const auto& kernel) {
+    const auto run = [&](int64_t i, int thread) {
+      kernel(args, tasks[i], scratch_[thread].data());
+    };
+    const auto num_tasks = static_cast<int64_t>(tasks.size());
+    if (products_ >= kInlineProducts) return pool_->ParallelFor(num_tasks, run);
+    for (int64_t i = 0; i < num_tasks; ++i) run(i, 0);
+  };
+  run_all(tasks_, set_->attention);
+  run_all(reductions_, set_->reduce_attention);
+}
+
+void AttentionRunner::Run(VarlenAttentionArgs args, AttentionSplit split) {
+  if (args.num_seqs == 0) return;
+  if (args.scores.scale == 0) {
+    args.scores.scale = 1.0f / std::sqrt(static_cast<float>(args.k_cache.dim));
+  }
+  MakeTasks(args);
+  reductions_.clear();
+  const int64_t enough = pool_->num_threads() == 1 ? 0 : pool_->num_threads() * kTasksPerThread;
+  const bool scarce = products_ >= kInlineProducts && std::ssize(tasks_) < enough;
+  if (split == AttentionSplit::kSplit || (split == AttentionSplit::kAuto && scarce)) {
+    SplitTasks(args);
+  }
+  RunTasks(args);
+}
+
+void AttentionRunner::Run(const PagedAttentionArgs& args) {
+  const auto have = static_cast<int64_t>(cu_seqlens_q_.size());
+  if (have < args.num_seqs + 1) {
+    cu_seqlens_q_.resize(args.num_seqs + 1);
+    std::iota(cu_seqlens_q_.begin() + have, cu_seqlens_q_.end(), static_cast<int32_t>(have));
+  }
+  Run(VarlenAttentionArgs{.q = args.q,
+                          .q_stride = args.q_stride,
+                          .num_heads = args.num_heads,
+                          .num_seqs = args.num_seqs,
+                          .cu_seqlens_q = cu_seqlens_q_.data(),
+                          .seq_lens = args.seq_lens,
+                          .block_table = args.block_tables,
+                          .max_blocks = args.max_blocks,
+                          .k_cache = args.k_cache,
+                          .v_cache = args.v_cache,
+                          .scores = args.scores,
+                          .round_to = args.round_to,
+                          .out = args.out,
+                          .out_stride = args.out_stride,
+                          .lse = args.lse,
+                          .lse_stride = args.lse_stride},
+      args.split);
+}
+
+}  // namespace baton

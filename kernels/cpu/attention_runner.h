@@ -1,0 +1,40 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/api/attention_args.h"
+#include "kernels/cpu/kernel_set.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace baton {
+
+// Divides attention into tasks for a pool. Keeps its memory from call to call, so that a step of a
+// known size allocates nothing. Which tasks there are never changes a bit: a query's partial states
+// are the same and are folded in the same order.
+class AttentionRunner {
+ public:
+  // Both outlive it.
+  AttentionRunner(const KernelSet* set, ThreadPool* pool);
+
+  // On checked arguments.
+  void Run(VarlenAttentionArgs args, AttentionSplit split);
+  void Run(const PagedAttentionArgs& args);
+
+ private:
+  void MakeTasks(const VarlenAttentionArgs& args);
+  void SplitTasks(const VarlenAttentionArgs& args);
+  void RunTasks(const VarlenAttentionArgs& args);
+
+  const KernelSet* set_;
+  ThreadPool* pool_;
+  // Of the call in progress.
+  std::vector<AttentionTask> tasks_;       // The longest first.
+  std::vector<AttentionTask> reductions_;  // What is left to do once the tasks of a split ended.
+  std::vector<float> states_;
+  int64_t longest_ = 0;                      // Queries of a task.
+  double products_ = 0;                      // Of q and k, roughly; may exceed 64 bits.
+  std::vector<std::vector<float>> scratch_;  // [num_threads]
+  std::vector<int32_t> cu_seqlens_q_;        // 0, 1, 2 ... for decode.
+};
+
+}  // namespace baton

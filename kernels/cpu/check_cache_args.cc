@@ -1,0 +1,221 @@
+#include <cmath>
+#include <string>
+
+#include "absl/container/flat_hash_set.h"
+#include "common/base/status.h"
+#include "kernels/cpu/cache_blocks.h"
+#include "kernels/cpu/check_args.h"
+#include "kernels/cpu/require.h"
+
+namespace baton {
+namespace {
+
+constexpr int64_t kMaxDimension = 1 << 16;
+constexpr int64_t kMaxBlocks = INT32_MAX;  // What a block table can name.
+constexpr int64_t kMaxPlaneElements = int64_t{1} << 58;
+
+absl::Status RequireIn(int64_t value, int64_t least, int64_t greatest, absl::string_view field) {
+  return Require(value >= least && value <= greatest, field, value,
+                 absl::StrCat("in [", least, ", ", greatest, "]"));
+}
+
+absl::Status CheckScales(const CachePlane& cache, absl::string_view field) {
+  const std::string name = absl::StrCat(field, ".num_scales");
+  if (!IsFp8(cache.dtype)) return Require(cache.num_scales == 0, name, cache.num_scales, "0");
+  if (cache.num_scales == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(Require(cache.num_scales == 1 || cache.num_scales == cache.num_heads, name,
+                          cache.num_scales, absl::StrCat("0, 1 or num_heads = ", cache.num_heads)));
+  RETURN_IF_ERROR(RequirePointer(cache.scales, absl::StrCat(field, ".scales")));
+  for (int32_t i = 0; i < cache.num_scales; ++i) {
+    if (cache.scales[i] > 0 && std::isfinite(cache.scales[i])) continue;
+    return absl::InvalidArgumentError(absl::StrCat(field, ".scales[", i, "] = ", cache.scales[i],
+                                                   ": must be finite and greater than 0"));
+  }
+  return absl::OkStatus();
+}
+
+// Blocks [first, first + count) lie in [0, num_blocks); without overflow.
+absl::Status CheckRange(int64_t first, int64_t count, int64_t num_blocks, absl::string_view field) {
+  return Require(first >= 0 && first <= num_blocks - count, field, first,
+                 absl::StrCat("in [0, ", num_blocks - count, "]"));
+}
+
+absl::Status CheckPairs(const CopyBlocksArgs& args, int64_t num_blocks) {
+  absl::flat_hash_set<int64_t> sources, destinations;
+  for (int64_t i = 0; i < args.num_pairs; ++i) sources.insert(args.pairs[i].source);
+  for (int64_t i = 0; i < args.num_pairs; ++i) {
+    const BlockPair& pair = args.pairs[i];
+    const std::string field = absl::StrCat("pairs[", i, "]");
+    RETURN_IF_ERROR(CheckRange(pair.source, 1, num_blocks, field + ".source"));
+    RETURN_IF_ERROR(CheckRange(pair.destination, 1, num_blocks, field + ".destination"));
+    RETURN_IF_ERROR(Require(destinations.insert(pair.destination).second, field + ".destination",
+                            pair.destination, "a destination only once"));
+    RETURN_IF_ERROR(Require(!sources.contains(pair.destination), field + ".destination",
+                            pair.destination, "a block that is not also a source"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRuns(const SwapBlocksArgs& args, int64_t num_sources, int64_t num_destinations) {
+  absl::flat_hash_set<int64_t> destinations;
+  for (int64_t i = 0; i < args.num_runs; ++i) {
+    const BlockRun& run = args.runs[i];
+    const std::string field = absl::StrCat("runs[", i, "]");
+    RETURN_IF_ERROR(
+        RequireIn(run.count, 0, std::min(num_sources, num_destinations), field + ".count"));
+    RETURN_IF_ERROR(CheckRange(run.source, run.count, num_sources, field + ".source"));
+    RETURN_IF_ERROR(
+        CheckRange(run.destination, run.count, num_destinations, field + ".destination"));
+    for (int64_t b = 0; b < run.count; ++b) {
+      RETURN_IF_ERROR(Require(destinations.insert(run.destination + b).second,
+                              field + ".destination", run.destination + b,
+                              "a destination only once"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSamePlanes(const CachePlane& from, const CachePlane& to,
+                             const std::string& field) {
+  RETURN_IF_ERROR(Require(to.dtype == from.dtype, field + ".dtype", static_cast<int>(to.dtype),
+                          "that of the source"));
+  RETURN_IF_ERROR(Require(to.block_size == from.block_size, field + ".block_size", to.block_size,
+                          "that of the source"));
+  return Require(to.dim == from.dim, field + ".dim", to.dim, "that of the source");
+}
+
+absl::Status CheckHeads(const SwapBlocksArgs& args, const CachePlane& from, const CachePlane& to,
+                        const std::string& field) {
+  const HeadRun& heads = args.heads;
+  if (heads.count == 0) {
+    RETURN_IF_ERROR(Require(heads.source == 0, "heads.source", heads.source, "0 for all heads"));
+    RETURN_IF_ERROR(
+        Require(heads.destination == 0, "heads.destination", heads.destination, "0 for all heads"));
+    return Require(to.num_heads == from.num_heads, field + ".num_heads", to.num_heads,
+                   "that of the source, or name a head range");
+  }
+  RETURN_IF_ERROR(RequireIn(heads.count, 1, std::min(from.num_heads, to.num_heads), "heads.count"));
+  RETURN_IF_ERROR(CheckRange(heads.source, heads.count, from.num_heads, "heads.source"));
+  return CheckRange(heads.destination, heads.count, to.num_heads, "heads.destination");
+}
+
+// Of a gather or scatter.
+template <typename Args>
+absl::Status CheckStaging(const Args& args, bool repeats) {
+  RETURN_IF_ERROR(RequireIn(args.num_planes, 0, INT32_MAX, "num_planes"));
+  RETURN_IF_ERROR(RequireIn(args.num_blocks, 0, kMaxBlocks, "num_blocks"));
+  if (args.num_planes == 0 || args.num_blocks == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.planes, "planes"));
+  RETURN_IF_ERROR(RequirePointer(args.blocks, "blocks"));
+  RETURN_IF_ERROR(RequirePointer(args.staging, "staging"));
+  int64_t needed = 0;
+  for (int64_t p = 0; p < args.num_planes; ++p) {
+    const CachePlane& plane = args.planes[p];
+    RETURN_IF_ERROR(CheckPlane(plane, absl::StrCat("planes[", p, "]")));
+    RETURN_IF_ERROR(RequireIn(args.num_heads, 0, plane.num_heads, "num_heads"));
+    RETURN_IF_ERROR(CheckRange(args.first_head,
+                               args.num_heads == 0 ? plane.num_heads : args.num_heads,
+                               plane.num_heads, "first_head"));
+    needed += args.num_blocks * HeadRangeBytes(plane, args.num_heads);
+    RETURN_IF_ERROR(RequireAtLeast(args.staging_bytes, needed, "staging_bytes"));
+    absl::flat_hash_set<int32_t> seen;
+    for (int64_t i = 0; i < args.num_blocks; ++i) {
+      const std::string field = absl::StrCat("blocks[", i, "]");
+      RETURN_IF_ERROR(CheckRange(args.blocks[i], 1, plane.num_blocks, field));
+      RETURN_IF_ERROR(Require(repeats || seen.insert(args.blocks[i]).second, field, args.blocks[i],
+                              "a destination only once"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckPlane(const CachePlane& cache, absl::string_view field) {
+  RETURN_IF_ERROR(RequirePointer(cache.data, absl::StrCat(field, ".data")));
+  RETURN_IF_ERROR(RequireIn(cache.num_blocks, 1, kMaxBlocks, absl::StrCat(field, ".num_blocks")));
+  RETURN_IF_ERROR(RequireIn(cache.num_heads, 1, kMaxDimension, absl::StrCat(field, ".num_heads")));
+  RETURN_IF_ERROR(
+      RequireIn(cache.block_size, 1, kMaxDimension, absl::StrCat(field, ".block_size")));
+  RETURN_IF_ERROR(RequireIn(cache.dim, 1, kMaxDimension, absl::StrCat(field, ".dim")));
+  const int64_t block = int64_t{cache.num_heads} * cache.block_size * cache.dim;
+  const std::string stride = absl::StrCat(field, ".block_stride");
+  RETURN_IF_ERROR(RequireAtLeast(cache.block_stride, block, stride));
+  RETURN_IF_ERROR(Require(cache.block_stride <= kMaxPlaneElements / cache.num_blocks, stride,
+                          cache.block_stride, "such that the plane fits in memory"));
+  return CheckScales(cache, field);
+}
+
+absl::Status CheckPlanes(const CachePlane& k, const CachePlane& v) {
+  RETURN_IF_ERROR(CheckPlane(k, "k_cache"));
+  RETURN_IF_ERROR(CheckPlane(v, "v_cache"));
+  RETURN_IF_ERROR(
+      Require(v.dtype == k.dtype, "v_cache.dtype", static_cast<int>(v.dtype), "that of k_cache"));
+  RETURN_IF_ERROR(
+      Require(v.num_blocks == k.num_blocks, "v_cache.num_blocks", v.num_blocks, "that of k_cache"));
+  RETURN_IF_ERROR(
+      Require(v.num_heads == k.num_heads, "v_cache.num_heads", v.num_heads, "that of k_cache"));
+  return Require(v.block_size == k.block_size, "v_cache.block_size", v.block_size,
+                 "that of k_cache");
+}
+
+absl::Status CheckArgs(const ReshapeAndCacheArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
+  RETURN_IF_ERROR(CheckPlanes(args.k_cache, args.v_cache));
+  if (args.num_tokens == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.key, "key"));
+  RETURN_IF_ERROR(RequirePointer(args.value, "value"));
+  RETURN_IF_ERROR(RequirePointer(args.slot_mapping, "slot_mapping"));
+  const int64_t heads = args.k_cache.num_heads;
+  RETURN_IF_ERROR(RequireAtLeast(args.key_stride, heads * args.k_cache.dim, "key_stride"));
+  RETURN_IF_ERROR(RequireAtLeast(args.value_stride, heads * args.v_cache.dim, "value_stride"));
+  const int64_t num_slots = args.k_cache.num_blocks * args.k_cache.block_size;
+  for (int64_t t = 0; t < args.num_tokens; ++t) {
+    RETURN_IF_ERROR(Require(args.slot_mapping[t] < num_slots, absl::StrCat("slot_mapping[", t, "]"),
+                            args.slot_mapping[t], absl::StrCat("less than ", num_slots)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckArgs(const CopyBlocksArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.num_planes, 0, "num_planes"));
+  RETURN_IF_ERROR(RequireAtLeast(args.num_pairs, 0, "num_pairs"));
+  if (args.num_planes == 0 || args.num_pairs == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.planes, "planes"));
+  RETURN_IF_ERROR(RequirePointer(args.pairs, "pairs"));
+  int64_t num_blocks = kMaxBlocks;
+  for (int64_t p = 0; p < args.num_planes; ++p) {
+    RETURN_IF_ERROR(CheckPlane(args.planes[p], absl::StrCat("planes[", p, "]")));
+    num_blocks = std::min(num_blocks, args.planes[p].num_blocks);
+  }
+  return CheckPairs(args, num_blocks);
+}
+
+absl::Status CheckArgs(const SwapBlocksArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.num_planes, 0, "num_planes"));
+  RETURN_IF_ERROR(RequireAtLeast(args.num_runs, 0, "num_runs"));
+  if (args.num_planes == 0 || args.num_runs == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.sources, "sources"));
+  RETURN_IF_ERROR(RequirePointer(args.destinations, "destinations"));
+  RETURN_IF_ERROR(RequirePointer(args.runs, "runs"));
+  int64_t num_sources = kMaxBlocks, num_destinations = kMaxBlocks;
+  for (int64_t p = 0; p < args.num_planes; ++p) {
+    const CachePlane& from = args.sources[p];
+    const CachePlane& to = args.destinations[p];
+    const std::string field = absl::StrCat("destinations[", p, "]");
+    RETURN_IF_ERROR(CheckPlane(from, absl::StrCat("sources[", p, "]")));
+    RETURN_IF_ERROR(CheckPlane(to, field));
+    RETURN_IF_ERROR(CheckSamePlanes(from, to, field));
+    RETURN_IF_ERROR(CheckHeads(args, from, to, field));
+    RETURN_IF_ERROR(Require(from.data != to.data, field + ".data", 0,
+                            "another cache than the source; use CopyBlocks within one"));
+    num_sources = std::min(num_sources, from.num_blocks);
+    num_destinations = std::min(num_destinations, to.num_blocks);
+  }
+  return CheckRuns(args, num_sources, num_destinations);
+}
+
+absl::Status CheckArgs(const GatherBlocksArgs& args) { return CheckStaging(args, true); }
+absl::Status CheckArgs(const ScatterBlocksArgs& args) { return CheckStaging(args, false); }
+
+}  // namespace baton
