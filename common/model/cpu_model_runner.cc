@@ -151,13 +151,22 @@ absl::Status CpuModelRunner::SwapBlocks(const StepPlan& plan) {
   const std::vector<CachePlane> host = AllPlanes(*swap_);
   const auto copy = [&](const std::vector<CachePlane>& from, const std::vector<CachePlane>& to,
                         const std::vector<BlockMove>& moves) {
-    std::vector<BlockPair> pairs;
-    for (const BlockMove& move : moves) pairs.push_back({move.source, move.destination});
+    std::vector<BlockRun> runs;
+    for (const BlockMove& move : moves) {
+      BlockRun* last = runs.empty() ? nullptr : &runs.back();
+      if (last != nullptr && last->source + last->count == move.source &&
+          last->destination + last->count == move.destination) {
+        ++last->count;
+      } else {
+        runs.push_back({.source = move.source, .destination = move.destination, .count = 1});
+      }
+    }
     return kernels_->SwapBlocks({.sources = from.data(),
                                  .destinations = to.data(),
                                  .num_planes = static_cast<int64_t>(from.size()),
-                                 .pairs = pairs.data(),
-                                 .num_pairs = static_cast<int64_t>(pairs.size())});
+                                 .runs = runs.data(),
+                                 .num_runs = static_cast<int64_t>(runs.size()),
+                                 .heads = {}});
   };
   RETURN_IF_ERROR(copy(device, host, plan.swap_out));
   return copy(host, device, plan.swap_in);
