@@ -169,6 +169,7 @@ void Clients::OnEnded(Client& client, const absl::Status& status) {
   --num_live_;
   ++(status.ok() ? num_ok : num_failed);
   if (!status.ok()) {
+    num_cancelled += client.cancelled ? 1 : 0;
     const bool asked_for = client.cancelled || client.request.timeout < seconds(600);
     if (!asked_for && on_failure) on_failure(client.router, client.submitted, status);
     return;

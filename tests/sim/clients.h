@@ -41,6 +41,7 @@ class Clients {
 
   int64_t num_ok = 0;
   int64_t num_failed = 0;
+  int64_t num_cancelled = 0;
   int64_t num_lost_with_router = 0;
   int64_t num_tokens = 0;
 

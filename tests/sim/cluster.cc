@@ -168,17 +168,21 @@ void Cluster::CheckQuiet() {
 
 // ---- Running -----------------------------------------------------------------------------------
 
-bool Cluster::RunUntil(Time limit) {
-  constexpr int64_t kMaxEvents = 3'000'000;
+bool Cluster::RunOne(Time limit) {
+  constexpr int64_t kMaxEvents = 300'000;
   try {
-    while (violation_.empty() && world_.RunOne(limit)) {
-      Check();
-      if (world_.num_events() > kMaxEvents) Violation("the cluster does not come to rest");
-    }
-    if (violation_.empty()) world_.AdvanceTo(limit);
+    if (!violation_.empty() || !world_.RunOne(limit)) return false;
+    Check();
   } catch (const std::exception& error) {
     Violation(absl::StrCat("exception: ", error.what()));
   }
+  if (world_.num_events() > kMaxEvents) Violation("the cluster does not come to rest");
+  return violation_.empty();
+}
+
+bool Cluster::RunUntil(Time limit) {
+  while (RunOne(limit)) continue;
+  if (violation_.empty()) world_.AdvanceTo(limit);
   return violation_.empty();
 }
 

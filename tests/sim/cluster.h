@@ -30,9 +30,12 @@ class Cluster {
   std::string Run();
   // The parts of Run, for scripted runs.
   void StartAll();
-  bool RunUntil(Time limit);  // False: violated, or nothing happens any more.
+  // One event and its audit; false: violated, or nothing happens before `limit`.
+  bool RunOne(Time limit);
+  bool RunUntil(Time limit);  // False: violated.
   void Heal();
   void RunToQuiet();
+  bool IsQuiet() const;
   // The table of events, and the state of each process.
   std::string Report() const;
 
@@ -87,7 +90,6 @@ class Cluster {
   bool HasHealthyPair(int router) const;
   void OnFailure(int router, Time submitted, const absl::Status& status);
   void NoteHealth();
-  bool IsQuiet() const;
   void CheckQuiet();
   void Probe();
 

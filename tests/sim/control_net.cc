@@ -37,6 +37,7 @@ void ControlNet::ToWorker(size_t id, Time when, Message message, std::string lab
                     if (worker->host().epoch() != epoch) return;
                     worker->host().At(world_.now(), [this, worker, message = std::move(message),
                                                      label = std::move(label)]() mutable {
+                      world_.Mark();
                       if (trace_.on()) trace_.Add(world_.now(), worker->host().column(), label);
                       worker->Deliver(std::move(message));
                     });
@@ -52,6 +53,7 @@ void ControlNet::ToRouter(size_t id, Time when, Message message, std::string lab
                     if (router->host().epoch() != epoch) return;
                     router->host().At(world_.now(), [this, router, message = std::move(message),
                                                      label = std::move(label)]() mutable {
+                      world_.Mark();
                       if (trace_.on()) trace_.Add(world_.now(), router->host().column(), label);
                       router->Deliver(std::move(message));
                     });
@@ -189,7 +191,9 @@ void ControlNet::Close(int worker, CallId worker_call, absl::Status status) {
 void ControlNet::Report(int worker, const WorkerStatus& status) {
   for (size_t r = 0; r < routers_.size(); ++r) {
     Link& link = LinkOf(r, worker);
-    if (!link.connected || world_.Hit(Fault::kLoseEvent)) continue;
+    // A search through all placements leaves the heartbeat alone.
+    const bool is_lost = world_.plan == nullptr && world_.Hit(Fault::kLoseEvent);
+    if (!link.connected || is_lost) continue;
     link.last_report = Arrival(link, kToRouter, link.last_report);
     NetPeer* router = routers_[r];
     world_.Schedule(link.last_report, {.guard = &link.epoch}, [this, router, worker, status] {
@@ -221,6 +225,7 @@ void ControlNet::CloseForRouter(size_t id, absl::Status status, Time when) {
   world_.Note(id * 2);
   const Message closed = CallClosed{.call = call.router_call, .status = std::move(status)};
   router->host().At(call.to_router, [this, router, closed, id] {
+    world_.Mark();
     if (trace_.on()) {
       trace_.Add(world_.now(), router->host().column(),
                  absl::StrCat("call ", id + 1, " ", Describe(closed)));
@@ -237,6 +242,7 @@ void ControlNet::CloseForWorker(size_t id, Time when) {
   if (!worker->host().up() || worker->host().epoch() != call.worker_epoch) return;
   world_.Note(id * 2 + 1);
   worker->host().At(call.to_worker, [this, worker, id] {
+    world_.Mark();
     if (trace_.on()) {
       trace_.Add(world_.now(), worker->host().column(), absl::StrCat("call ", id + 1, " broken"));
     }

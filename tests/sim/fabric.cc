@@ -200,7 +200,7 @@ void FabricPort::Send(const PushArgs& push, uint64_t serial, Time arrival) {
         memory_.ReadToken(push.layer, sending->args.blocks, push.first_token + i));
   }
   // An abort does not stop what is on its way.
-  if (sending->broken && world_.Chance(0.5)) return;
+  if (sending->broken && world_.plan == nullptr && world_.Chance(0.5)) return;
   FabricPort* port = fabric_.Find(sending->args.receiver);
   if (port == nullptr) return;
   if (world_.Hit(Fault::kCorruptFrame)) {
@@ -229,6 +229,7 @@ void FabricPort::Refuse(TicketId ticket, Incarnation sender) {
 }
 
 void FabricPort::Deliver(const Frame& frame) {
+  world_.Mark();
   const PushArgs& push = frame.push;
   auto it = expected_.find(push.ticket);
   // Refused before a byte is read.
@@ -275,6 +276,7 @@ void FabricPort::Finish(FinishArgs finish) {
 }
 
 void FabricPort::DeliverFinal(const FinishArgs& finish, Incarnation sender) {
+  world_.Mark();
   auto it = expected_.find(finish.ticket);
   if (it == expected_.end() || it->second.args.sender != sender) {
     return Refuse(finish.ticket, sender);
@@ -357,6 +359,7 @@ void FabricPort::Check() const {
 
 void FabricPort::EndSender(TicketId ticket, absl::Status status) {
   if (sending_.erase(ticket) == 0) return;
+  world_.Mark();
   sink_({.kind = TransferEvent::Kind::kEnded, .ticket = ticket, .status = std::move(status)});
 }
 

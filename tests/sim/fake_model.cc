@@ -66,6 +66,7 @@ void FakeRunner::RunLayer(int32_t layer, bool fails, Duration layer_time) {
     host_.At(stalled_until_, [=, this] { RunLayer(layer, fails, layer_time); });
     return;
   }
+  world_.Mark();
   if (layer < kLayers) {
     WriteAndFold(layer);
     host_.After(layer_time, [=, this] { RunLayer(layer + 1, fails, layer_time); });

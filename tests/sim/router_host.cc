@@ -138,7 +138,9 @@ std::string RouterHost::AuditWaits() {
     auto it = waits_since_.find(key);
     const Time since = it == waits_since_.end() ? LocalNow() : it->second;
     waits.emplace(key, since);
-    if (!step_pending_ && LocalNow() - since > limit) {
+    // After a pause the node has not looked at the time yet.
+    const bool is_late = step_pending_ || wakeup_ <= world_.now();
+    if (!is_late && LocalNow() - since > limit) {
       return absl::StrCat("I11: sequence ", sequence.sequence.counter, " is ", sequence.state,
                           " beyond its limit");
     }

@@ -30,6 +30,7 @@ bool World::RunOne(Time limit) {
   heap_.pop_back();
   now_ = event.when;
   ++num_events_;
+  num_hits_ = 0;
   trace_digest_ = Random::Mix(trace_digest_ ^ Weight(event.tag, event.when));
   const bool is_void = event.guard != nullptr && *event.guard != event.guard_value;
   if (event.host != nullptr) {

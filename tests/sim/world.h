@@ -40,7 +40,8 @@ inline constexpr size_t kNumFaults = static_cast<size_t>(Fault::kCount);
 class FaultPlan {
  public:
   virtual ~FaultPlan() = default;
-  virtual bool Hit(Fault fault) = 0;
+  // Points with equal hashes have equal futures, whether the fault is placed there or not.
+  virtual bool Hit(Fault fault, uint64_t point) = 0;
 };
 
 // Virtual time, its events, and chance. Events at the same moment run in the order in which they
@@ -71,6 +72,9 @@ class World {
   uint64_t StateHash() const;
   // What happened so far, in order.
   uint64_t trace_digest() const { return trace_digest_; }
+  // Counts what is more than a heartbeat: messages of calls, frames, layers.
+  void Mark() { ++num_marks_; }
+  int64_t num_marks() const { return num_marks_; }
   // A decision that no host's history holds.
   void Note(uint64_t what) { notes_ += Random::Mix(what + 0x4E07E); }
 
@@ -81,7 +85,7 @@ class World {
   }
   bool Chance(double probability) { return probability > 0 && random.Unit() < probability; }
   bool Hit(Fault fault) {
-    if (plan != nullptr) return plan->Hit(fault);
+    if (plan != nullptr) return plan->Hit(fault, PointHash(fault));
     return Chance(rates[static_cast<size_t>(fault)]);
   }
 
@@ -91,8 +95,13 @@ class World {
   std::vector<Host*> hosts;                // By column of the trace.
   std::vector<Host*> touched;              // Handled something since the last audit.
 
+
  private:
   friend class Host;
+  uint64_t PointHash(Fault fault) {
+    return Random::Mix(StateHash() + Random::Mix(origin_count_ * 64 + static_cast<uint64_t>(fault)) +
+                       ++num_hits_);
+  }
   struct Event {
     Time when;
     uint64_t order = 0;
@@ -115,6 +124,8 @@ class World {
   uint64_t pending_ = 0;  // Sum over the hostless events that wait.
   uint64_t notes_ = 0;
   uint64_t trace_digest_ = 0;
+  uint64_t num_hits_ = 0;  // Points since the last event began.
+  int64_t num_marks_ = 0;
   std::vector<Event> heap_;
 };
 

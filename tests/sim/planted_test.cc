@@ -1,0 +1,78 @@
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/sim/cluster.h"
+#include "tests/sim/planted.h"
+
+namespace baton::sim {
+namespace {
+
+constexpr const char* kNames[] = {
+#include "planted_names.inc"
+};
+constexpr uint64_t kMaxSeeds = 10000;
+
+// What a child tells of its search, also when the bug ends it.
+struct Progress {
+  uint64_t seed = 0;
+  char violation[256] = {};
+};
+
+// Runs seeds with the bug until one is violated; the process ends with 1 then.
+void Search(int bug, uint64_t num_seeds, Progress* progress) {
+  planted_bug = bug;
+  alarm(300);  // A node that never returns.
+  for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
+    progress->seed = seed;
+    Cluster cluster(seed, DrawScenario(seed));
+    const std::string violation = cluster.Run();
+    if (violation.empty()) continue;
+    std::strncpy(progress->violation, violation.c_str(), sizeof(progress->violation) - 1);
+    _exit(1);
+  }
+  _exit(0);
+}
+
+class PlantedBugTest : public testing::TestWithParam<int> {
+ protected:
+  // In a process of its own: a bug may fail a CHECK, throw or never return.
+  int RunChild(int bug, uint64_t num_seeds) {
+    void* shared = mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    progress_ = new (shared) Progress;
+    const pid_t child = fork();
+    if (child == 0) {
+      std::freopen("/dev/null", "w", stderr);
+      Search(bug, num_seeds, progress_);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (WIFSIGNALED(status)) std::strcpy(progress_->violation, strsignal(WTERMSIG(status)));
+    return status;
+  }
+  Progress* progress_ = nullptr;
+};
+
+TEST_F(PlantedBugTest, TheCopiesPassWithoutABug) {
+  EXPECT_EQ(RunChild(-1, 200), 0) << "seed " << progress_->seed << ": " << progress_->violation;
+}
+
+TEST_P(PlantedBugTest, IsCaught) {
+  EXPECT_NE(RunChild(GetParam(), kMaxSeeds), 0)
+      << kNames[GetParam()] << " is not caught by " << kMaxSeeds << " seeds";
+  std::printf("| %s | %llu | %s |\n", kNames[GetParam()],
+              static_cast<unsigned long long>(progress_->seed), progress_->violation);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest, testing::Range(0, int(std::size(kNames))),
+                         [](const auto& info) { return std::string(kNames[info.param]); });
+
+}  // namespace
+}  // namespace baton::sim
