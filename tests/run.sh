@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds Baton and runs its tests.
 #   tests/run.sh               the default set: every label below in a release build, and the unit
-#                              and simulator tests once more under ASan + UBSan
+#                              and simulator tests once more under ASan + UBSan, with the faults
+#                              that only that build can place
 #   tests/run.sh --label L     only this label (repeatable): unit kernels golden transport sim tidy
 #                              cluster clients, or asan for the sanitizer build
 #   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests
@@ -15,7 +16,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --label) labels+=("${2:?--label needs a name}"); shift ;;
     --nightly) nightly=1 ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown option $1; see --help" >&2; exit 2 ;;
   esac
   shift
@@ -78,13 +79,14 @@ if [ ${#wanted[@]} -gt 0 ]; then
   presets+=(release)
 fi
 if [ "$want_asan" = 1 ]; then
-  step "Build: ASan + UBSan, the unit and simulator tests, $jobs jobs"
+  step "Build: ASan + UBSan, the programs, the unit and simulator tests, $jobs jobs"
   configure debug
-  cmake --build build/debug -j "$jobs" --target tests-unit tests-sim || fail "the ASan build broke"
-  step "Test under ASan + UBSan: unit sim"
+  cmake --build build/debug -j "$jobs" --target tests-unit tests-sim tests-faults ||
+    fail "the ASan build broke"
+  step "Test under ASan + UBSan: unit sim faults"
   rm -f build/debug/ctest.xml
   unset BATON_SIM_SEEDS
-  run_ctest debug "$(join unit sim)"
+  run_ctest debug "$(join unit sim faults)"
   presets+=(debug)
 fi
 

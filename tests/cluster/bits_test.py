@@ -9,6 +9,7 @@ import os
 import sys
 import unittest
 
+from api_client import metric_sum
 from running_cluster import RunningCluster, at_once
 
 BATON = None
@@ -96,24 +97,13 @@ class BitsTest(unittest.TestCase):
             tight = {**shape(), "num_blocks": 40, "preemption": preemption}
             with self.subTest(preemption), RunningCluster(BATON, "bits-tight", **tight) as cluster:
                 got = at_once([lambda r=r: ask(cluster, r)[:2] for r in long_requests])
-                preempted = metric_sum(cluster, "baton_preemptions_total")
-                swapped = metric_sum(cluster, "baton_swapped_sequences_total")
+                urls = [worker["metrics_url"] for worker in cluster.workers()]
+                preempted = sum(metric_sum(u, "baton_preemptions_total") for u in urls)
+                swapped = sum(metric_sum(u, "baton_swapped_sequences_total") for u in urls)
                 self.assertEqual(got, expected * 2)
                 self.assertGreater(preempted, 0, "nothing was preempted: the claim was not tried")
                 self.assertEqual(swapped > 0, preemption == "swap")
                 self.assertEqual(cluster.await_quiet(40), [])
-
-
-def metric_sum(cluster, name):
-    """The sum of a metric over the workers' /metrics."""
-    import urllib.request
-    total = 0.0
-    for worker in cluster.workers():
-        with urllib.request.urlopen(worker["metrics_url"], timeout=10) as answer:
-            for line in answer.read().decode().splitlines():
-                if line.startswith(name) and line[len(name)] in " {":
-                    total += float(line.rsplit(" ", 1)[1])
-    return total
 
 
 if __name__ == "__main__":

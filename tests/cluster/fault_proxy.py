@@ -29,12 +29,15 @@ class ProxyLoop:
 
     def __enter__(self):
         self.loop = asyncio.new_event_loop()
+        self.listeners = []
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         return self
 
     def __exit__(self, *_):
         async def end():
+            for listener in self.listeners:
+                listener.close()
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
             for task in tasks:
                 task.cancel()
@@ -42,6 +45,7 @@ class ProxyLoop:
         self.run(end())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(10)
+        self.loop.close()
 
     def run(self, coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
@@ -73,8 +77,9 @@ class FaultProxy:
 
     async def listen(self):
         self.changed = asyncio.Event()
-        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
-        host, port = self.server.sockets[0].getsockname()
+        listener = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.loop.listeners.append(listener)
+        host, port = listener.sockets[0].getsockname()
         self.address = f"{host}:{port}"
 
     def set(self, up=Faults(), down=Faults(), half_open=False):

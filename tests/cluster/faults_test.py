@@ -13,7 +13,8 @@ import threading
 import time
 import unittest
 
-from running_cluster import HttpError, RunningCluster, at_once
+from api_client import HttpError
+from running_cluster import RunningCluster, at_once
 
 BATON = None
 NUM_BLOCKS = 512

@@ -100,10 +100,8 @@ class Soak:
             time.sleep(self.draw.uniform(*PAUSE_S))
             # One at a time, so never the last of its kind.
             server = self.draw.choice(self.cluster.workers)
-            kinds = ["kill"] * 6 + ["stop"] * 2 + ["cut control", "cut control"]
-            if server.data:
-                kinds[-1] = "cut K/V"
-            kind = self.draw.choice(kinds)
+            cut = self.draw.choice(["cut control", "cut K/V"] if server.data else ["cut control"])
+            kind = self.draw.choice(["kill", "kill", "kill", "stop", cut])
             self.one_fault(server, kind)
             done += kind == "kill"
         return done

@@ -41,7 +41,7 @@ class Outcome:
 
 
 class KnownAnswers:
-    def __init__(self, cluster, requests):
+    def __init__(self, cluster, requests, clients=8):
         """Asks for every answer once; the cluster must be free of faults."""
         self.requests = requests
 
@@ -49,7 +49,7 @@ class KnownAnswers:
             choice = cluster.post("/v1/completions", return_token_ids=True, **request)["choices"][0]
             assert choice["finish_reason"] == "length", choice
             return choice["token_ids"], choice["text"]
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with concurrent.futures.ThreadPoolExecutor(clients) as pool:
             self.answers = list(pool.map(ask, requests))
 
     def ask(self, cluster, index, leave_after=None):

@@ -13,9 +13,8 @@ import signal
 import subprocess
 import threading
 import time
-import urllib.request
 
-from api_client import LIMIT_S, ApiClient
+from api_client import LIMIT_S, ApiClient, metric_samples, metric_sum
 from fault_proxy import ProxyLoop
 
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "models" / "tiny-kjv"
@@ -135,13 +134,14 @@ class Server:
             self.process.kill()
             self.process.wait(10)
 
+    def metric(self, name, **labels):
+        """The sum of a metric of this process over the samples with these labels."""
+        return metric_sum(self.ready["metrics_url"], name, **labels)
+
     def blocks(self):
         """Blocks by state, from the worker's own metrics."""
-        with urllib.request.urlopen(self.ready["metrics_url"], timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        prefix = 'baton_kv_blocks{state="'
-        return {line[len(prefix):].split('"')[0]: int(float(line.rsplit(" ", 1)[1]))
-                for line in lines if line.startswith(prefix)}
+        return {text.split('"')[1]: int(value)
+                for text, value in metric_samples(self.ready["metrics_url"], "baton_kv_blocks")}
 
 
 class ProcessCluster(ApiClient):

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 
-from api_client import LIMIT_S, ApiClient, HttpError
+from api_client import LIMIT_S, ApiClient
 
 MODEL = pathlib.Path(__file__).resolve().parents[2] / "deploy" / "models" / "tiny-kjv"
 
