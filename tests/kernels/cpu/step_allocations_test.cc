@@ -11,6 +11,8 @@ std::atomic<int64_t> num_allocations{0};
 }  // namespace
 
 #if !defined(BATON_SANITIZED)
+// GCC does not see that both of the pair are replaced.
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 void* operator new(size_t size) {
   num_allocations.fetch_add(1, std::memory_order_relaxed);
   void* p = std::malloc(size);
