@@ -55,6 +55,8 @@ inline std::vector<std::byte> Encode(DType dtype, const std::vector<float>& valu
     if (dtype == DType::kF32) StoreOne<DType::kF32>(out.data(), i, values[i]);
     if (dtype == DType::kF16) StoreOne<DType::kF16>(out.data(), i, values[i]);
     if (dtype == DType::kBF16) StoreOne<DType::kBF16>(out.data(), i, values[i]);
+    if (dtype == DType::kFp8E4M3) StoreOne<DType::kFp8E4M3>(out.data(), i, values[i]);
+    if (dtype == DType::kFp8E5M2) StoreOne<DType::kFp8E5M2>(out.data(), i, values[i]);
   }
   return out;
 }

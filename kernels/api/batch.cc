@@ -1,0 +1,127 @@
+#include "kernels/api/batch.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+absl::Status Require(bool ok, absl::string_view field, int64_t value, absl::string_view allowed) {
+  if (ok) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " = ", value, ": must be ", allowed));
+}
+
+absl::Status CheckSequence(const BuildBatchArgs& args, int32_t i) {
+  const BatchSequence& s = args.sequences[i];
+  const std::string field = absl::StrCat("sequences[", i, "]");
+  RETURN_IF_ERROR(Require(s.context_len >= 0, field + ".context_len", s.context_len, "at least 0"));
+  RETURN_IF_ERROR(Require(s.query_len >= 1 && (s.is_prefill || s.query_len == 1),
+                          field + ".query_len", s.query_len,
+                          s.is_prefill ? "at least 1" : "1 when decoding"));
+  const int64_t tokens = int64_t{s.context_len} + s.query_len;
+  const int64_t needed = (tokens + args.block_size - 1) / args.block_size;
+  RETURN_IF_ERROR(Require(s.num_blocks >= needed, field + ".num_blocks", s.num_blocks,
+                          absl::StrCat("at least ", needed, " for ", tokens, " tokens")));
+  RETURN_IF_ERROR(Require(s.blocks != nullptr, field + ".blocks", 0, "an array"));
+  for (int64_t b = s.context_len / args.block_size; b < needed; ++b) {
+    RETURN_IF_ERROR(Require(s.blocks[b] >= 0, absl::StrCat(field, ".blocks[", b, "]"), s.blocks[b],
+                            "a block: new tokens are written there"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Check(const BuildBatchArgs& args) {
+  RETURN_IF_ERROR(
+      Require(args.num_sequences >= 0, "num_sequences", args.num_sequences, "at least 0"));
+  RETURN_IF_ERROR(Require(args.block_size >= 1, "block_size", args.block_size, "at least 1"));
+  int64_t tokens = 0, keys = 0, prefills = 0;
+  for (int32_t i = 0; i < args.num_sequences; ++i) {
+    RETURN_IF_ERROR(CheckSequence(args, i));
+    tokens += args.sequences[i].query_len;
+    keys += args.sequences[i].context_len + int64_t{args.sequences[i].query_len};
+    prefills += args.sequences[i].is_prefill;
+    RETURN_IF_ERROR(Require(keys <= INT32_MAX, absl::StrCat("sequences[", i, "].context_len"),
+                            args.sequences[i].context_len, "such that all keys fit in 31 bits"));
+  }
+  if (args.padded_sequences == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(Require(args.padded_sequences >= args.num_sequences, "padded_sequences",
+                          args.padded_sequences, "0 or at least num_sequences"));
+  return Require(prefills == 0, "padded_sequences", args.padded_sequences,
+                 "0 with prefills in the batch");
+}
+
+int32_t BlocksOf(int32_t tokens, int32_t block_size) {
+  return tokens / block_size + (tokens % block_size > 0 ? 1 : 0);
+}
+
+// One token that is written nowhere and sees nothing.
+void AddPadding(Batch& batch) {
+  batch.order.push_back(-1);
+  batch.seq_lens.push_back(0);
+  batch.context_lens.push_back(0);
+  batch.slot_mapping.push_back(-1);
+  batch.positions.push_back(0);
+  batch.query_start_loc.push_back(batch.query_start_loc.back() + 1);
+  batch.seq_start_loc.push_back(batch.seq_start_loc.back());
+  batch.num_decode_tokens += 1;
+  batch.max_query_len = std::max(batch.max_query_len, 1);
+}
+
+void AddSequence(const BatchSequence& s, int32_t index, int32_t block_size, Batch& batch) {
+  const int32_t seq_len = s.context_len + s.query_len;
+  batch.order.push_back(index);
+  batch.seq_lens.push_back(seq_len);
+  batch.context_lens.push_back(s.context_len);
+  batch.query_start_loc.push_back(batch.query_start_loc.back() + s.query_len);
+  batch.seq_start_loc.push_back(batch.seq_start_loc.back() + seq_len);
+  for (int32_t p = s.context_len; p < seq_len; ++p) {
+    batch.positions.push_back(p);
+    batch.slot_mapping.push_back(int64_t{s.blocks[p / block_size]} * block_size + p % block_size);
+  }
+  batch.max_query_len = std::max(batch.max_query_len, s.query_len);
+  if (s.is_prefill) {
+    batch.num_prefills += 1;
+    batch.num_prefill_tokens += s.query_len;
+    batch.max_prefill_seq_len = std::max(batch.max_prefill_seq_len, seq_len);
+  } else {
+    batch.num_decode_tokens += 1;
+    batch.max_decode_seq_len = std::max(batch.max_decode_seq_len, seq_len);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<Batch> BuildBatch(const BuildBatchArgs& args) {
+  RETURN_IF_ERROR(Check(args));
+  Batch batch;
+  batch.query_start_loc.push_back(0);
+  batch.seq_start_loc.push_back(0);
+  const auto add = [&](const auto& wanted) {
+    for (int32_t i = 0; i < args.num_sequences; ++i) {
+      if (wanted(args.sequences[i])) AddSequence(args.sequences[i], i, args.block_size, batch);
+    }
+  };
+  if (args.prefills_first) {
+    add([](const BatchSequence& s) { return s.is_prefill; });
+    add([](const BatchSequence& s) { return !s.is_prefill; });
+  } else {
+    add([](const BatchSequence&) { return true; });
+  }
+  for (int32_t i = args.num_sequences; i < args.padded_sequences; ++i) AddPadding(batch);
+  for (const int32_t seq_len : batch.seq_lens) {
+    batch.max_blocks = std::max(batch.max_blocks, BlocksOf(seq_len, args.block_size));
+  }
+  batch.block_tables.assign(batch.order.size() * batch.max_blocks, -1);
+  for (size_t row = 0; row < batch.order.size(); ++row) {
+    if (batch.order[row] < 0) continue;
+    const BatchSequence& s = args.sequences[batch.order[row]];
+    std::copy_n(s.blocks, BlocksOf(batch.seq_lens[row], args.block_size),
+                batch.block_tables.begin() + row * batch.max_blocks);
+  }
+  return batch;
+}
+
+}  // namespace baton

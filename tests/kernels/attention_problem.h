@@ -1,0 +1,290 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/kernels/kernel_fixture.h"
+
+namespace baton {
+
+// The value of an fp8 code from its definition (arXiv 2209.05433), by ldexp.
+inline double DecodeFp8(DType dtype, uint8_t code) {
+  const int mantissa_bits = dtype == DType::kFp8E4M3 ? 3 : 2;
+  const int bias = dtype == DType::kFp8E4M3 ? 7 : 15;
+  const double sign = code & 0x80 ? -1 : 1;
+  const int exponent = (code & 0x7f) >> mantissa_bits;
+  const int mantissa = code & ((1 << mantissa_bits) - 1);
+  if (dtype == DType::kFp8E4M3 && (code & 0x7f) == 0x7f) return NAN;
+  if (dtype == DType::kFp8E5M2 && exponent == 31) return mantissa == 0 ? sign * INFINITY : NAN;
+  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
+  return sign * std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
+}
+
+struct AttentionShapes {
+  int32_t heads = 1, kv_heads = 1, dim = 8, block_size = 16;
+  DType kv = DType::kF32;
+  std::vector<std::pair<int32_t, int32_t>> sequences;  // (queries, keys)
+  ScoreOptions scores = {};                            // alibi_slopes is set by `alibi`.
+  bool alibi = false;
+  float kv_scale = 0;  // Of fp8; 0: no scales. Per head: divided by 1 + head.
+  bool scale_per_head = false;
+  DType compute = DType::kF32;  // q and the output are rounded to it.
+  int32_t v_dim = 0;            // 0: dim.
+};
+
+// Sequences in a cache whose blocks are a random permutation over three times what is needed. All
+// other bytes are 0xFF (NaN in every dtype): other blocks, the end of a last block, and blocks that
+// no query sees, whose table entries are -1.
+class AttentionProblem {
+ public:
+  AttentionProblem(AttentionShapes s, uint64_t seed) : shape(std::move(s)) {
+    if (shape.v_dim == 0) shape.v_dim = shape.dim;
+    for (const auto& [queries, keys] : shape.sequences) {
+      total_q += queries;
+      key_base.push_back(total_k);
+      total_k += keys;
+      cu_q.push_back(static_cast<int32_t>(total_q));
+      seq_lens.push_back(keys);
+      const int64_t blocks = (keys + shape.block_size - 1) / shape.block_size;
+      needed_blocks += blocks;
+      max_blocks = std::max(max_blocks, blocks + 1);
+    }
+    q = Rounded(shape.compute, RandomFloats(seed, total_q * shape.heads * shape.dim));
+    if (shape.alibi) {
+      for (int32_t h = 0; h < shape.heads; ++h)
+        slopes.push_back(std::exp2(-8.0f * (h + 1) / shape.heads));
+    }
+    for (int32_t h = 0; h < (shape.scale_per_head ? shape.kv_heads : 1); ++h) {
+      scales.push_back(shape.kv_scale / static_cast<float>(1 + h));
+    }
+    const int64_t spare = needed_blocks * BlockElements(shape.dim) < (1 << 23) ? 3 : 1;
+    num_blocks = spare * needed_blocks + 1;
+    std::vector<int32_t> order(num_blocks);
+    std::iota(order.begin(), order.end(), 0);
+    Random random(seed + 3);
+    for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.Below(i)]);
+    MakeTable(order);
+    FillCache(RandomFloats(seed + 1, total_k * shape.kv_heads * shape.dim), shape.dim, k, k_cache);
+    FillCache(RandomFloats(seed + 2, total_k * shape.kv_heads * shape.v_dim), shape.v_dim, v,
+              v_cache);
+  }
+  AttentionProblem(const AttentionProblem&) = delete;
+
+  VarlenAttentionArgs Args(float* out, float* lse = nullptr) {
+    return {.q = q.data(),
+            .q_stride = int64_t{shape.heads} * shape.dim,
+            .num_heads = shape.heads,
+            .num_seqs = std::ssize(shape.sequences),
+            .cu_seqlens_q = cu_q.data(),
+            .seq_lens = seq_lens.data(),
+            .block_table = table.data(),
+            .max_blocks = max_blocks,
+            .k_cache = Plane(k_cache, shape.dim),
+            .v_cache = Plane(v_cache, shape.v_dim),
+            .scores = Scores(),
+            .round_to = shape.compute,
+            .out = out,
+            .out_stride = int64_t{shape.heads} * shape.v_dim,
+            .lse = lse,
+            .lse_stride = total_q};
+  }
+
+  // Where every sequence has one query.
+  PagedAttentionArgs PagedArgs(float* out, AttentionSplit split, float* lse = nullptr) {
+    return {.q = q.data(),
+            .q_stride = int64_t{shape.heads} * shape.dim,
+            .num_heads = shape.heads,
+            .num_seqs = std::ssize(shape.sequences),
+            .block_tables = table.data(),
+            .max_blocks = max_blocks,
+            .seq_lens = seq_lens.data(),
+            .max_seq_len = *std::max_element(seq_lens.begin(), seq_lens.end()),
+            .k_cache = Plane(k_cache, shape.dim),
+            .v_cache = Plane(v_cache, shape.v_dim),
+            .scores = Scores(),
+            .split = split,
+            .round_to = shape.compute,
+            .out = out,
+            .out_stride = int64_t{shape.heads} * shape.v_dim,
+            .lse = lse,
+            .lse_stride = total_q};
+  }
+
+  // [begin, end) of the keys that query i of sequence s sees, from the definition of the mask.
+  std::pair<int64_t, int64_t> Visible(size_t s, int64_t i) const {
+    const int64_t keys = seq_lens[s];
+    const int64_t p = i + keys - shape.sequences[s].first;
+    int64_t begin = 0, end = 0;
+    bool any = false;
+    const auto sees = [&](int64_t j) {
+      if (shape.scores.causal && j > p) return false;
+      if (shape.scores.window_left >= 0 && j < p - shape.scores.window_left) return false;
+      return shape.scores.window_right < 0 || j <= p + shape.scores.window_right;
+    };
+    for (int64_t j = 0; j < keys; ++j) {
+      if (!sees(j)) continue;
+      if (!any) begin = j;
+      any = true;
+      end = j + 1;
+    }
+    return {begin, end};
+  }
+
+  // One row by a plain loop in T; with `low` the probabilities are rounded to the compute dtype.
+  // Returns the LSE.
+  template <typename T>
+  T Row(size_t s, int64_t i, int32_t head, T* out, bool low = false) const {
+    const auto [begin, end] = Visible(s, i);
+    const int64_t kv_head = head / (shape.heads / shape.kv_heads);
+    const float* query = &q[((cu_q[s] + i) * shape.heads + head) * shape.dim];
+    std::fill(out, out + shape.v_dim, T{0});
+    if (begin == end) return -std::numeric_limits<T>::infinity();
+    std::vector<T> p(end - begin);
+    T max = -std::numeric_limits<T>::infinity(), sum = 0;
+    for (int64_t j = begin; j < end; ++j) {
+      const float* key = &k[((key_base[s] + j) * shape.kv_heads + kv_head) * shape.dim];
+      T& x = p[j - begin];
+      for (int64_t e = 0; e < shape.dim; ++e) x += T{query[e]} * T{key[e]};
+      x *= shape.scores.scale == 0 ? T{1} / std::sqrt(static_cast<T>(shape.dim))
+                                   : T{shape.scores.scale};
+      if (shape.scores.softcap > 0) x = shape.scores.softcap * std::tanh(x / shape.scores.softcap);
+      const int64_t position = i + seq_lens[s] - shape.sequences[s].first;
+      if (shape.alibi) x -= T{slopes[head]} * static_cast<T>(std::abs(position - j));
+      max = std::max(max, x);
+    }
+    for (T& x : p) {
+      x = std::exp(x - max);
+      if (low) x = static_cast<T>(RoundTo(shape.compute, static_cast<float>(x)));
+      sum += x;
+    }
+    for (int64_t j = begin; j < end; ++j) {
+      const float* value = &v[((key_base[s] + j) * shape.kv_heads + kv_head) * shape.v_dim];
+      for (int64_t e = 0; e < shape.v_dim; ++e) out[e] += p[j - begin] / sum * T{value[e]};
+    }
+    if (low) {
+      for (int64_t e = 0; e < shape.v_dim; ++e) {
+        out[e] = static_cast<T>(RoundTo(shape.compute, static_cast<float>(out[e])));
+      }
+    }
+    return max + std::log(sum);
+  }
+
+  // Compares `rows` rows, or all, with the loops.
+  void Check(const std::vector<float>& got, const std::vector<float>& lse, int64_t rows,
+             const std::string& what) const {
+    std::vector<float> ours, plain;
+    std::vector<double> exact;
+    Random random(total_q + total_k);
+    const int64_t all = total_q * shape.heads;
+    for (int64_t n = 0; n < std::min(rows, all); ++n) {
+      const int64_t row = rows >= all ? n : static_cast<int64_t>(random.Below(all));
+      const int64_t token = row / shape.heads;
+      const auto head = static_cast<int32_t>(row % shape.heads);
+      const size_t s = std::upper_bound(cu_q.begin(), cu_q.end(), token) - cu_q.begin() - 1;
+      std::vector<double> e(shape.v_dim);
+      std::vector<float> p(shape.v_dim);
+      const double exact_lse = Row<double>(s, token - cu_q[s], head, e.data());
+      const float plain_lse = Row<float>(s, token - cu_q[s], head, p.data(), true);
+      exact.insert(exact.end(), e.begin(), e.end());
+      plain.insert(plain.end(), p.begin(), p.end());
+      const auto from = got.begin() + row * shape.v_dim;
+      ours.insert(ours.end(), from, from + shape.v_dim);
+      const float our_lse = lse[head * total_q + token];
+      if (std::isinf(exact_lse)) {
+        EXPECT_EQ(our_lse, -INFINITY) << what;
+        EXPECT_EQ(std::vector<float>(from, from + shape.v_dim), std::vector<float>(shape.v_dim))
+            << what;
+      } else {
+        EXPECT_LE(std::fabs(our_lse - exact_lse), 2 * std::fabs(plain_lse - exact_lse) +
+                                                      1e-5 * (1 + std::fabs(exact_lse)) +
+                                                      (shape.compute == DType::kF32 ? 0 : 4e-3))
+            << what;
+      }
+    }
+    if (!exact.empty()) ExpectAccurate(ours, plain, exact, what);
+  }
+
+  int64_t out_size() const { return total_q * shape.heads * shape.v_dim; }
+
+  AttentionShapes shape;
+  int64_t total_q = 0, total_k = 0, needed_blocks = 0, num_blocks = 0, max_blocks = 0;
+  std::vector<int64_t> key_base;
+  std::vector<float> q, k, v;  // k, v: [total_k, kv_heads, dim] as the cache returns them.
+  std::vector<float> slopes, scales;
+  std::vector<int32_t> cu_q{0}, seq_lens, table;
+  std::vector<std::byte> k_cache, v_cache;
+
+ private:
+  int64_t BlockElements(int64_t dim) const {
+    return int64_t{shape.kv_heads} * shape.block_size * dim;
+  }
+
+  ScoreOptions Scores() const {
+    ScoreOptions scores = shape.scores;
+    if (shape.alibi) scores.alibi_slopes = slopes.data();
+    return scores;
+  }
+
+  bool HasScales() const { return IsFp8(shape.kv) && shape.kv_scale > 0; }
+
+  CachePlane Plane(std::vector<std::byte>& bytes, int32_t dim) {
+    return {.data = bytes.data(),
+            .dtype = shape.kv,
+            .num_blocks = num_blocks,
+            .num_heads = shape.kv_heads,
+            .block_size = shape.block_size,
+            .dim = dim,
+            .block_stride = BlockElements(dim),
+            .scales = scales.data(),
+            .num_scales = HasScales() ? static_cast<int32_t>(scales.size()) : 0};
+  }
+
+  void MakeTable(const std::vector<int32_t>& order) {
+    table.assign(shape.sequences.size() * max_blocks, -1);
+    size_t next = 0;
+    for (size_t s = 0; s < shape.sequences.size(); ++s) {
+      const int32_t queries = shape.sequences[s].first;
+      if (queries == 0) continue;
+      const int64_t begin = Visible(s, 0).first, end = Visible(s, queries - 1).second;
+      for (int64_t j = begin; j < end; ++j) {
+        int32_t& block = table[s * max_blocks + j / shape.block_size];
+        if (block < 0) block = order[next++];
+      }
+    }
+  }
+
+  void FillCache(std::vector<float> values, int32_t dim, std::vector<float>& read,
+                 std::vector<std::byte>& cache) {
+    const int64_t size = SizeOf(shape.kv);
+    cache.assign(num_blocks * BlockElements(dim) * size, std::byte{0xFF});
+    read = std::move(values);
+    for (size_t s = 0; s < shape.sequences.size(); ++s) {
+      for (int64_t i = 0; i < seq_lens[s]; ++i) {
+        const int64_t block = table[s * max_blocks + i / shape.block_size];
+        for (int64_t h = 0; h < shape.kv_heads; ++h) {
+          float* row = &read[((key_base[s] + i) * shape.kv_heads + h) * dim];
+          const float scale = HasScales() ? scales[shape.scale_per_head ? h : 0] : 1.0f;
+          std::vector<float> scaled(row, row + dim);
+          for (float& x : scaled) x /= scale;
+          const std::vector<std::byte> bytes = Encode(shape.kv, scaled);
+          for (int64_t d = 0; d < dim; ++d) {
+            row[d] = IsFp8(shape.kv)
+                         ? static_cast<float>(DecodeFp8(shape.kv, static_cast<uint8_t>(bytes[d]))) *
+                               scale
+                         : RoundTo(shape.kv, scaled[d]);
+          }
+          if (block < 0) continue;
+          const int64_t at = (block * shape.kv_heads + h) * shape.block_size + i % shape.block_size;
+          std::memcpy(&cache[at * dim * size], bytes.data(), bytes.size());
+        }
+      }
+    }
+  }
+};
+
+}  // namespace baton

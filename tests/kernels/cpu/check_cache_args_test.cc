@@ -1,0 +1,124 @@
+#include "kernels/cpu/check_args.h"
+#include "tests/kernels/kernel_fixture.h"
+
+namespace baton {
+namespace {
+
+template <typename Args>
+void ExpectRefused(const Args& args, const std::string& message) {
+  const absl::Status status = CheckArgs(args);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(std::string(status.message()).find(message), std::string::npos)
+      << status << "\nexpected: " << message;
+}
+
+struct Planes {
+  std::byte memory[2][4 * 2 * 16 * 8] = {};
+  CachePlane from{.data = memory[0],
+                  .dtype = DType::kFp8E4M3,
+                  .num_blocks = 4,
+                  .num_heads = 2,
+                  .block_size = 16,
+                  .dim = 8,
+                  .block_stride = 256};
+  CachePlane to = from;
+  BlockRun run{0, 0, 1};
+  Planes() { to.data = memory[1]; }
+  SwapBlocksArgs Swap() {
+    return {.sources = &from, .destinations = &to, .num_planes = 1, .runs = &run, .num_runs = 1};
+  }
+};
+
+TEST(CheckCacheArgsTest, SwapNamesWhatDiffersBetweenTheCaches) {
+  Planes p;
+  EXPECT_TRUE(CheckArgs(p.Swap()).ok());
+  p.to.dim = 4;
+  ExpectRefused(p.Swap(), "destinations[0].dim = 4: must be that of the source");
+  p = Planes();
+  p.to.data = p.from.data;
+  ExpectRefused(p.Swap(), "destinations[0].data");
+  p = Planes();
+  p.to = p.from;
+  p.to.data = p.memory[1];
+  p.to.num_heads = 1;
+  ExpectRefused(p.Swap(), "destinations[0].num_heads = 1");
+}
+
+TEST(CheckCacheArgsTest, SwapNamesTheRunThatLeavesACache) {
+  Planes p;
+  SwapBlocksArgs args = p.Swap();
+  p.run = {2, 0, 3};
+  ExpectRefused(args, "runs[0].source = 2: must be in [0, 1]");
+  p.run = {0, 0, INT64_MAX};
+  ExpectRefused(args, "runs[0].count");
+  p.run = {INT64_MAX, 0, 1};
+  ExpectRefused(args, "runs[0].source");
+  p.run = {0, -1, 1};
+  ExpectRefused(args, "runs[0].destination = -1");
+  const BlockRun twice[] = {{0, 1, 2}, {3, 2, 1}};
+  args.runs = twice;
+  args.num_runs = 2;
+  ExpectRefused(args, "runs[1].destination = 2: must be a destination only once");
+  p.run = {0, 0, 1};
+  args = p.Swap();
+  args.heads = {.source = 1, .destination = 0, .count = 2};
+  ExpectRefused(args, "heads.source = 1");
+  args.heads = {.source = 1};
+  ExpectRefused(args, "heads.source = 1: must be 0 for all heads");
+}
+
+TEST(CheckCacheArgsTest, ScalesBelongToFp8AndArePositive) {
+  Planes p;
+  const float scales[] = {0.5f, 0.0f};
+  p.from.scales = scales;
+  p.from.num_scales = 1;
+  EXPECT_TRUE(CheckPlane(p.from, "cache").ok());
+  p.from.num_scales = 2;
+  ExpectRefused(p.Swap(), "sources[0].scales[1] = 0");
+  p.from.num_scales = 3;
+  ExpectRefused(p.Swap(), "sources[0].num_scales = 3: must be 0, 1 or num_heads = 2");
+  p.from.num_scales = 1;
+  p.from.scales = nullptr;
+  ExpectRefused(p.Swap(), "sources[0].scales = null");
+  p.from.dtype = DType::kF32;
+  ExpectRefused(p.Swap(), "sources[0].num_scales = 1: must be 0");
+}
+
+TEST(CheckCacheArgsTest, GatherAndScatterNameTheBlockAndTheRoom) {
+  Planes p;
+  std::byte staging[512];
+  const int32_t blocks[] = {3, 3};
+  GatherBlocksArgs gather{.planes = &p.from,
+                          .num_planes = 1,
+                          .blocks = blocks,
+                          .num_blocks = 2,
+                          .staging = staging,
+                          .staging_bytes = 512};
+  EXPECT_TRUE(CheckArgs(gather).ok());
+  gather.staging_bytes = 511;
+  ExpectRefused(gather, "staging_bytes = 511: must be at least 512");
+  gather.first_head = 1;
+  ExpectRefused(gather, "first_head = 1");
+  gather.num_heads = 3;
+  ExpectRefused(gather, "num_heads = 3");
+  ExpectRefused(ScatterBlocksArgs{.planes = &p.from,
+                                  .num_planes = 1,
+                                  .blocks = blocks,
+                                  .num_blocks = 2,
+                                  .staging = staging,
+                                  .staging_bytes = 512},
+                "blocks[1] = 3: must be a destination only once");
+}
+
+TEST(CheckCacheArgsTest, APlaneThatNoMemoryHoldsIsRefused) {
+  Planes p;
+  p.from.block_stride = INT64_MAX;
+  ExpectRefused(p.Swap(), "sources[0].block_stride");
+  p = Planes();
+  p.from.block_size = INT32_MAX;
+  p.from.num_heads = INT32_MAX;
+  ExpectRefused(p.Swap(), "sources[0].num_heads");
+}
+
+}  // namespace
+}  // namespace baton
