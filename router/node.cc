@@ -12,15 +12,17 @@ namespace {
 
 constexpr double kRetryBurst = 10;
 
-// The worker did nothing for the call: it has no room, drains, or is another process by now.
+// The worker did nothing for the call: it has no room, drains, is another process by now, or has
+// this attempt twice.
 bool IsRefusal(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status);
+  return absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsAlreadyExists(status);
 }
 
 // Says something of the request itself: another worker would say the same.
 bool IsFinal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsDeadlineExceeded(status) ||
-         absl::IsAlreadyExists(status) || absl::IsUnimplemented(status);
+         absl::IsUnimplemented(status);
 }
 
 }  // namespace
@@ -340,7 +342,8 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& sta
   if (IsRefusal(status) && sequence.state != State::kDecoding) {
     Requeue(sequence, sequence.decode.worker, now);
   } else if (status.ok()) {
-    Fail(sequence, absl::InternalError("a decode worker ended a call before its last token"));
+    LoseDecode(sequence, absl::InternalError("a decode worker ended a call before its last token"),
+               now);
   } else if (IsFinal(status)) {
     Fail(sequence, status);
   } else {
@@ -357,7 +360,8 @@ void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& st
   } else if (IsFinal(status)) {
     Fail(sequence, status);
   } else if (status.ok() && !sequence.prefilled) {
-    Fail(sequence, absl::InternalError("a prefill worker ended a call before its first token"));
+    LosePrefill(sequence,
+                absl::InternalError("a prefill worker ended a call before its first token"), now);
   } else if (status.ok()) {
     // A decode worker has verified it: its tokens follow. A queued sequence has given that worker
     // up and holds nothing now; one that has asked for a Send to another is too late, and finds

@@ -90,6 +90,9 @@ BANNED_EXCEPTIONS = {
     ("tests/transport/fault_proxy.h", "std::thread"): "the proxy's own thread",
     ("tests/unit/common/transport/loopback_test.cc", "std::thread"): "a peer on its own thread",
     ("tests/sim/sim_test.cc", "getenv"): "number of seeds and the one to replay",
+    ("tests/sim/exhaustive_test.cc", "getenv"): "the nightly form",
+    ("tests/kernels/attention_grid_test.cc", "getenv"): "the nightly form",
+    ("tests/kernels/op_fuzz_test.cc", "getenv"): "the seed to replay",
 }
 
 # A .cc without a test file of its own: why. "main.cc" stands for every program's.

@@ -263,18 +263,6 @@ TEST_F(RouterNodeTest, OneChoiceThatFailsEndsTheWholeRequest) {
   EXPECT_THAT(outbox_.cancelled, ElementsAre(calls[1].call));
 }
 
-TEST_F(RouterNodeTest, ADecodeCallThatEndsBeforeItsLastTokenIsAnInternalError) {
-  ToDecoding(1);
-  Closed(decode_call());
-  EXPECT_EQ(Ended(1), Code::kInternal);
-}
-
-TEST_F(RouterNodeTest, APrefillCallThatEndsBeforeItsFirstTokenIsAnInternalError) {
-  ToPrefilling(1);
-  Closed(prefill_call());
-  EXPECT_EQ(Ended(1), Code::kInternal);
-}
-
 TEST_F(RouterNodeTest, MailOfAnotherKindIsStale) {
   Handle(CallBroken{1});
   Handle(ClientCancel{5});

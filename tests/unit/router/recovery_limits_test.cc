@@ -45,6 +45,30 @@ TEST_F(RecoveryLimitsTest, FailuresOfHealthyWorkersAreRetriedTwice) {
   EXPECT_EQ(node_->counters().retries, 2);
 }
 
+TEST_F(RecoveryLimitsTest, CallsThatEndWellButTooEarlyAreFailuresOfHealthyWorkers) {
+  ToDecoding(1);
+  Closed(prefill_call());
+  Closed(decode_call());
+  Judged();
+  ASSERT_EQ(outbox_.decodes.size(), 2u);
+  Reserved(decode_call(), 2);
+  Closed(prefill_call());
+  Judged();
+  ASSERT_EQ(outbox_.rebinds.size(), 1u);
+  EXPECT_EQ(node_->counters().retries, 2);
+  Reserved(decode_call(), 3);
+  Closed(prefill_call());
+  Judged();
+  EXPECT_EQ(Ended(1), Code::kInternal);
+}
+
+TEST_F(RecoveryLimitsTest, AnAttemptThatAWorkerHasTwiceGetsAnotherNumber) {
+  Submit(1, Request());
+  Closed(decode_call(), absl::AlreadyExistsError("this attempt is being decoded"));
+  Wait(milliseconds(20));
+  EXPECT_EQ(last_decode().attempt, 2u);
+}
+
 TEST_F(RecoveryLimitsTest, RetriesHaveABudgetOverAllRequestsButMovesDoNot) {
   for (uint64_t key = 1; key <= 20; ++key) {
     Submit(key, Request());
