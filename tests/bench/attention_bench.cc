@@ -1,8 +1,12 @@
 // Attention and cache operators beside the machine's roofs.
+#include <sys/mman.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -62,13 +66,8 @@ class AttentionBench {
     }
     const int64_t elements = num_blocks_ * shape.kv_heads * kBlockSize * shape.dim;
     const int64_t size = SizeOf(dtype);
-    // 1/64 in both types, as good as any number.
-    const std::vector<std::byte> value = {std::byte{0}, std::byte{0}, std::byte{0x80},
-                                          std::byte{0x3c}};
-    for (auto* cache : {&k_cache_, &v_cache_}) {
-      cache->resize(elements * size);
-      for (int64_t i = 0; i < std::ssize(*cache); ++i) (*cache)[i] = value[4 - size + i % size];
-    }
+    k_cache_ = MakeCache(elements * size);
+    v_cache_ = MakeCache(elements * size);
     const int64_t tokens = prefill ? shape.num_seqs * shape.keys : shape.num_seqs;
     q_.assign(tokens * shape.heads * shape.dim, 0.5f);
     out_.resize(q_.size());
@@ -121,8 +120,24 @@ class AttentionBench {
  private:
   static constexpr int32_t kBlockSize = 16;
 
-  CachePlane Plane(std::vector<std::byte>& bytes) const {
-    return {.data = bytes.data(),
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  using Cache = std::unique_ptr<std::byte[], Free>;
+
+  // Of small numbers in either type, in huge pages, as a pool of K and V should be.
+  static Cache MakeCache(int64_t bytes) {
+    constexpr int64_t kHugePage = int64_t{2} << 20;
+    const int64_t rounded = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    Cache cache(static_cast<std::byte*>(std::aligned_alloc(kHugePage, rounded)));
+    BATON_CHECK(cache != nullptr);
+    madvise(cache.get(), rounded, MADV_HUGEPAGE);
+    std::memset(cache.get(), 0x3c, rounded);
+    return cache;
+  }
+
+  CachePlane Plane(const Cache& cache) const {
+    return {.data = cache.get(),
             .dtype = dtype_,
             .num_blocks = num_blocks_,
             .num_heads = shape_.kv_heads,
@@ -137,7 +152,7 @@ class AttentionBench {
   bool prefill_;
   int64_t num_blocks_ = 0;
   int64_t max_blocks_ = 0;
-  std::vector<std::byte> k_cache_, v_cache_;
+  Cache k_cache_, v_cache_;
   std::vector<float> q_, out_;
   std::vector<int32_t> table_, cu_seqlens_q_, seq_lens_;
 };

@@ -129,7 +129,8 @@ TEST_P(OpFuzzTest, HostileAttentionIsRefusedOrHarmless) {
     const absl::Status status = kernels_->VarlenAttention(args);
     EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
     if (status.ok()) {
-      if (what == 0) continue;  // Another block, as the table says: it holds poison.
+      // Another block, or another place in it, as the arguments say: it holds poison.
+      if (what == 0 || what == 5) continue;
       for (const float x : out.values()) ASSERT_FALSE(std::isnan(x));
     } else {
       ASSERT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
