@@ -55,9 +55,9 @@ uint64_t Clients::Submit(int router, const ValidRequest& request) {
     client.expected.push_back(
         request.score_only ? std::vector<int32_t>{}
                            : ExpectedTokens(request.prompts[c / request.num_choices], params));
-    client.stop_at.push_back(
-        world_.Chance(scenario_.stop_rate) ? 1 + world_.random.Below(request.sampling.max_tokens)
-                                           : 0);
+    client.stop_at.push_back(world_.Chance(scenario_.stop_rate)
+                                 ? 1 + world_.random.Below(request.sampling.max_tokens)
+                                 : 0);
   }
   client.seen.resize(choices);
   client.finished.resize(choices);
@@ -65,12 +65,12 @@ uint64_t Clients::Submit(int router, const ValidRequest& request) {
   client.scored.resize(request.prompts.size());
   const uint64_t key = next_key_++;
   if (trace_.on()) {
-    trace_.Add(world_.now(), -1,
-               absl::StrCat("client submits request ", key, " to R", router, ": ",
-                            request.prompts.size(), " prompts, first of ",
-                            request.prompts[0].size(), " tokens, n ", request.num_choices,
-                            request.score_only ? ", score only" : "", ", answer ",
-                            client.expected[0].size()));
+    trace_.Add(
+        world_.now(), -1,
+        absl::StrCat("client submits request ", key, " to R", router, ": ", request.prompts.size(),
+                     " prompts, first of ", request.prompts[0].size(), " tokens, n ",
+                     request.num_choices, request.score_only ? ", score only" : "", ", answer ",
+                     client.expected[0].size()));
   }
   clients_.emplace(key, std::move(client));
   if (!routers_[router]->up()) {

@@ -35,14 +35,13 @@ void Cluster::BuildHosts(uint64_t seed) {
   for (int r = 0; r < scenario_.num_routers; ++r) {
     routers_.push_back(std::make_unique<RouterHost>(
         world_, trace_, net_, column++,
-        RouterHost::Options{.roles = roles,
-                            .policy = scenario_.policy,
-                            .small_caps = scenario_.small_caps,
-                            .emit =
-                                [this, r](uint64_t key, ClientEvent event) {
-                                  clients_.Emit(r, key, std::move(event));
-                                },
-                            .violation = violation}));
+        RouterHost::Options{
+            .roles = roles,
+            .policy = scenario_.policy,
+            .small_caps = scenario_.small_caps,
+            .emit = [this, r](uint64_t key,
+                              ClientEvent event) { clients_.Emit(r, key, std::move(event)); },
+            .violation = violation}));
   }
   for (int w = 0; w < static_cast<int>(roles.size()); ++w) {
     const bool is_prefill = roles[w] == Role::kPrefill;
@@ -140,13 +139,17 @@ void Cluster::OnFailure(int router, Time submitted, const absl::Status& status) 
     Violation(absl::StrCat("a request failed without a fault: ", status.ToString()));
   }
   // Up to the moment before the request a link may have been cut and be cut still.
-  const bool healthy = last_unhealthy_[router] + milliseconds(50) < submitted &&
-                       HasHealthyPair(router);
+  const bool healthy =
+      last_unhealthy_[router] + milliseconds(50) < submitted && HasHealthyPair(router);
   if (!healthy) return;
   ++totals_.failed_beside_healthy_pair;
+  if (scenario_.has_only_losses()) {
+    Violation(absl::StrCat("a request failed beside a healthy pair: ", status.ToString()));
+  }
   std::string reason = status.ToString();
-  std::ranges::replace_if(reason, [](unsigned char c) { return std::isdigit(c); }, '#');
-  ++totals_.reasons[absl::StrCat(scenario_.has_only_losses() ? "losses only: " : "", reason)];
+  std::ranges::replace_if(
+      reason, [](unsigned char c) { return std::isdigit(c); }, '#');
+  ++totals_.reasons[reason];
 }
 
 bool Cluster::IsQuiet() const {
@@ -287,7 +290,7 @@ Cluster::Totals Cluster::totals() const {
   for (const auto& worker : workers_) t.workers += worker->totals();
   for (const auto& router : routers_) {
     const RouterCounters c = router->totals();
-    for (int64_t RouterCounters::* field : kRouterCounters) t.routers.*field += c.*field;
+    for (int64_t RouterCounters::*field : kRouterCounters) t.routers.*field += c.*field;
   }
   return t;
 }

@@ -19,8 +19,8 @@ void ControlNet::Attach(std::vector<NetPeer*> routers, std::vector<NetWorker*> w
 // ---- Messages ----------------------------------------------------------------------------------
 
 Time ControlNet::Arrival(const Link& link, Direction direction, Time last) {
-  Time at = world_.now() + (world_.Hit(Fault::kSlow) ? world_.Micros(1000, 400000)
-                                                     : world_.Micros(20, 1000));
+  Time at = world_.now() +
+            (world_.Hit(Fault::kSlow) ? world_.Micros(1000, 400000) : world_.Micros(20, 1000));
   if (link.slow_until > world_.now()) at += link.extra;
   const Time cut = direction == kToWorker ? link.cut_to_worker : link.cut_to_router;
   if (cut > world_.now()) at = std::max(at, cut + Duration(1));
@@ -86,8 +86,8 @@ void ControlNet::Open(int router, CallId router_call, int worker, Request reques
                      request.sequence.counter, "/", request.attempt, " call ", id + 1);
     trace_.Add(world_.now(), router,
                absl::StrCat("-> column ", workers_[worker]->host().column(), ": ", what));
-    label = absl::StrCat("opened: ", what, " from R", router, ", ", request.tokens.size(),
-                         " tokens");
+    label =
+        absl::StrCat("opened: ", what, " from R", router, ", ", request.tokens.size(), " tokens");
   }
   if (!link.connected) {
     call.closed_for_worker = true;
@@ -114,7 +114,7 @@ void ControlNet::Replay(const Call& original, const Request& request, const std:
   Call twin = original;
   twin.is_twin = true;
   twin.closed_for_router = true;
-  twin.to_worker += world_.Micros(0, 2000);
+  twin.to_worker += world_.Micros(1, 2000);
   calls_.push_back(twin);
   LinkOf(twin.router, twin.worker).calls.push_back(id);
   ToWorker(id, twin.to_worker, Opened{.call = id + 1, .request = request}, "replay of " + label);
@@ -168,8 +168,9 @@ void ControlNet::SendEvent(int worker, CallId worker_call, WorkerEvent event) {
   if (call.closed_for_router || call.closed_for_worker) return;
   if (world_.Hit(Fault::kDropCall)) return Break(id, "stream reset");
   // A stream has no holes; an answer that is never given looks the same.
-  const bool is_answer = !std::holds_alternative<TokensEvent>(
-      std::get<WorkerEventReceived>(message).event);
+  const WorkerEvent& sent = std::get<WorkerEventReceived>(message).event;
+  const bool is_answer = std::holds_alternative<ReservedEvent>(sent) ||
+                         std::holds_alternative<HandoffFailedEvent>(sent);
   if (is_answer && world_.Hit(Fault::kLoseEvent)) return;
   call.to_router = Arrival(LinkOf(call.router, call.worker), kToRouter, call.to_router);
   if (world_.Hit(Fault::kDuplicate)) ToRouter(id, call.to_router, message, "again: " + label);
@@ -184,8 +185,12 @@ void ControlNet::Close(int worker, CallId worker_call, absl::Status status) {
                absl::StrCat("closes call ", id + 1, " ", status.ToString()));
   }
   call.closed_for_worker = true;
-  CloseForRouter(id, std::move(status),
-                 Arrival(LinkOf(call.router, call.worker), kToRouter, call.to_router));
+  const Link& link = LinkOf(call.router, call.worker);
+  call.to_router = Arrival(link, kToRouter, call.to_router);
+  // If the link breaks before, the router hears of that instead.
+  world_.Schedule(call.to_router, {.guard = &link.epoch}, [this, id, status = std::move(status)] {
+    CloseForRouter(id, status, world_.now());
+  });
 }
 
 void ControlNet::Report(int worker, const WorkerStatus& status) {

@@ -16,9 +16,9 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::array kKinds = {Fault::kDropCall,     Fault::kLoseEvent,   Fault::kDuplicate,
-                               Fault::kBreakTransfer, Fault::kLoseAck,    Fault::kCrashPrefill,
-                               Fault::kCrashDecode,  Fault::kCancelFirst, Fault::kCancelSecond};
+constexpr std::array kKinds = {Fault::kDropCall,      Fault::kLoseEvent,   Fault::kDuplicate,
+                               Fault::kBreakTransfer, Fault::kLoseAck,     Fault::kCrashPrefill,
+                               Fault::kCrashDecode,   Fault::kCancelFirst, Fault::kCancelSecond};
 
 // Places faults at numbered points: every message, frame and verdict, and the moment after every
 // event.
@@ -153,8 +153,8 @@ TEST(ExhaustiveTest, TwoFaultsAnywhereKeepTheInvariants) {
   int64_t num_pairs = 0, num_pruned_pairs = 0;
   for (int64_t first = 0; first < int64_t(base.size()); ++first) {
     std::vector<uint64_t> points;
-    ASSERT_EQ(search.Run({first}, &points, false), "")
-        << search.Run({first}, nullptr, true) << "\n" << Name({first});
+    ASSERT_EQ(search.Run({first}, &points, false), "") << search.Run({first}, nullptr, true) << "\n"
+                                                       << Name({first});
     if (first % stride != 0) continue;
     for (int64_t second = first + 1; second < int64_t(points.size()); ++second) {
       ++num_pairs;
@@ -163,11 +163,13 @@ TEST(ExhaustiveTest, TwoFaultsAnywhereKeepTheInvariants) {
         continue;
       }
       ASSERT_EQ(search.Run({first, second}, nullptr, false), "")
-          << search.Run({first, second}, nullptr, true) << "\n" << Name({first, second});
+          << search.Run({first, second}, nullptr, true) << "\n"
+          << Name({first, second});
     }
   }
   std::printf(
-      "%ld points in the fault-free run; %ld pairs, %ld pruned before the run; %ld runs, %ld pruned "
+      "%ld points in the fault-free run; %ld pairs, %ld pruned before the run; %ld runs, %ld "
+      "pruned "
       "at a known state, %ld events; %ld runs with a failed request%s\n",
       long(base.size()), long(num_pairs), long(num_pruned_pairs), long(search.num_runs),
       long(search.num_pruned_runs), long(search.num_events), long(search.num_failed),

@@ -53,15 +53,13 @@ void Fabric::Reset(int column) {
     for (auto& [ticket, sending] : port->sending_) {
       if (!own && !is_there(sending.args.receiver)) continue;
       sending.broken = true;
-      port->host_.After(world_.Micros(0, 300000), [port = port, ticket = ticket, lost] {
-        port->EndSender(ticket, lost);
-      });
+      port->host_.After(world_.Micros(0, 300000),
+                        [port = port, ticket = ticket, lost] { port->EndSender(ticket, lost); });
     }
     for (auto& [ticket, expected] : port->expected_) {
       if (!own && !is_there(expected.args.sender)) continue;
-      port->host_.After(world_.Micros(0, 300000), [port = port, ticket = ticket, lost] {
-        port->EndIfBegun(ticket, lost);
-      });
+      port->host_.After(world_.Micros(0, 300000),
+                        [port = port, ticket = ticket, lost] { port->EndIfBegun(ticket, lost); });
     }
   }
 }
@@ -87,8 +85,7 @@ FabricPort::~FabricPort() {
   for (auto& [ticket, sending] : sending_) {
     FabricPort* port = fabric_.Find(sending.args.receiver);
     if (port == nullptr) continue;
-    const Time at =
-        fabric_.Arrival(host_.column(), port->host_.column(), sending.last_delivery);
+    const Time at = fabric_.Arrival(host_.column(), port->host_.column(), sending.last_delivery);
     port->host_.At(std::min(at, std::max(sending.last_delivery + Duration(1),
                                          world_.now() + milliseconds(2500))),
                    [port, ticket = ticket, lost] { port->EndIfBegun(ticket, lost); });
@@ -96,9 +93,8 @@ FabricPort::~FabricPort() {
   for (auto& [other, port] : fabric_.ports_) {
     for (auto& [ticket, sending] : port->sending_) {
       if (sending.args.receiver != incarnation_) continue;
-      port->host_.After(world_.Micros(100, 2000), [port = port, ticket = ticket, lost] {
-        port->EndSender(ticket, lost);
-      });
+      port->host_.After(world_.Micros(100, 2000),
+                        [port = port, ticket = ticket, lost] { port->EndSender(ticket, lost); });
     }
   }
 }
@@ -150,7 +146,8 @@ void FabricPort::Break(Sending& sending, Duration within, const std::string& why
   if (peer == nullptr) return;
   const Time at =
       std::max(world_.now() + world_.Micros(100, most), sending.last_delivery + Duration(1));
-  peer->host_.At(at, [peer, ticket, why] { peer->EndIfBegun(ticket, absl::UnavailableError(why)); });
+  peer->host_.At(at,
+                 [peer, ticket, why] { peer->EndIfBegun(ticket, absl::UnavailableError(why)); });
 }
 
 // No acknowledgement comes for so long that both sides give up.
@@ -182,8 +179,7 @@ void FabricPort::Push(PushArgs push) {
   }
   FabricPort* peer = fabric_.Find(sending.args.receiver);
   if (peer == nullptr) return Break(sending, milliseconds(2), "no such receiver");
-  const Time arrival =
-      fabric_.Arrival(host_.column(), peer->host_.column(), sending.last_delivery);
+  const Time arrival = fabric_.Arrival(host_.column(), peer->host_.column(), sending.last_delivery);
   sending.last_delivery = arrival;
   GiveUpAfter(sending, arrival);
   // The bytes are read while the frame is on its way: when it leaves the sender.
@@ -196,8 +192,7 @@ void FabricPort::Send(const PushArgs& push, uint64_t serial, Time arrival) {
   if (sending == nullptr) return;
   Frame frame{.push = push, .sender = incarnation_};
   for (int32_t i = 0; i < push.num_tokens; ++i) {
-    frame.tags.push_back(
-        memory_.ReadToken(push.layer, sending->args.blocks, push.first_token + i));
+    frame.tags.push_back(memory_.ReadToken(push.layer, sending->args.blocks, push.first_token + i));
   }
   // An abort does not stop what is on its way.
   if (sending->broken && world_.plan == nullptr && world_.Chance(0.5)) return;
@@ -270,9 +265,8 @@ void FabricPort::Finish(FinishArgs finish) {
       fabric_.Arrival(host_.column(), port->host_.column(), it->second.last_delivery);
   it->second.last_delivery = arrival;
   GiveUpAfter(it->second, arrival);
-  port->host_.At(arrival, [port, finish, sender = incarnation_] {
-    port->DeliverFinal(finish, sender);
-  });
+  port->host_.At(arrival,
+                 [port, finish, sender = incarnation_] { port->DeliverFinal(finish, sender); });
 }
 
 void FabricPort::DeliverFinal(const FinishArgs& finish, Incarnation sender) {

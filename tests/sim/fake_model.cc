@@ -74,8 +74,8 @@ void FakeRunner::RunLayer(int32_t layer, bool fails, Duration layer_time) {
     return;
   }
   const std::shared_ptr<const StepPlan> plan = in_flight_;
-  StepDone done = fails ? StepDone{.step = plan->step, .status = absl::InternalError("injected")}
-                        : Results();
+  StepDone done =
+      fails ? StepDone{.step = plan->step, .status = absl::InternalError("injected")} : Results();
   in_flight_.reset();
   mail_(std::move(done));
 }

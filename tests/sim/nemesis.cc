@@ -46,8 +46,8 @@ void Cluster::Inflict(Trouble trouble) {
     case Trouble::kCutControl:
       return CutControl(r, w, 1 + static_cast<int>(world_.random.Below(3)), DrawTime(6000));
     case Trouble::kCutData:
-      return CutData(workers_[w]->column(), workers_[other]->column(),
-                     world_.random.Below(2) == 0, DrawTime(6000));
+      return CutData(workers_[w]->column(), workers_[other]->column(), world_.random.Below(2) == 0,
+                     DrawTime(6000));
     case Trouble::kSlowControl:
       return net_.Slow(r, w, DrawTime(400), world_.now() + DrawTime(3000));
     case Trouble::kSlowData:

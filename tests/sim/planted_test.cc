@@ -1,4 +1,7 @@
+#include "tests/sim/planted.h"
+
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,7 +12,6 @@
 
 #include "gtest/gtest.h"
 #include "tests/sim/cluster.h"
-#include "tests/sim/planted.h"
 
 namespace baton::sim {
 namespace {
@@ -28,7 +30,11 @@ struct Progress {
 // Runs seeds with the bug until one is violated; the process ends with 1 then.
 void Search(int bug, uint64_t num_seeds, Progress* progress) {
   planted_bug = bug;
-  alarm(300);  // A node that never returns.
+  // A node that never returns, or that takes all memory before it does.
+  const rlimit seconds{.rlim_cur = 120, .rlim_max = 120};
+  const rlimit bytes{.rlim_cur = 2ull << 30, .rlim_max = 2ull << 30};
+  setrlimit(RLIMIT_CPU, &seconds);
+  setrlimit(RLIMIT_AS, &bytes);
   for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
     progress->seed = seed;
     Cluster cluster(seed, DrawScenario(seed));
@@ -44,8 +50,8 @@ class PlantedBugTest : public testing::TestWithParam<int> {
  protected:
   // In a process of its own: a bug may fail a CHECK, throw or never return.
   int RunChild(int bug, uint64_t num_seeds) {
-    void* shared = mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* shared =
+        mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     progress_ = new (shared) Progress;
     const pid_t child = fork();
     if (child == 0) {

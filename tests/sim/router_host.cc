@@ -177,8 +177,8 @@ std::string RouterHost::DescribeState() const {
                     s.age / std::chrono::milliseconds(1));
   }
   for (const auto& w : node_->View().workers) {
-    absl::StrAppend(&text, "\n    worker ", w.hello.incarnation, w.healthy ? " usable" : " not: ",
-                    w.reason);
+    absl::StrAppend(&text, "\n    worker ", w.hello.incarnation,
+                    w.healthy ? " usable" : " not: ", w.reason);
   }
   return text;
 }
@@ -187,7 +187,7 @@ RouterCounters RouterHost::totals() const {
   RouterCounters t = past_;
   if (node_ == nullptr) return t;
   const RouterCounters& c = node_->counters();
-  for (int64_t RouterCounters::* field : kRouterCounters) t.*field += c.*field;
+  for (int64_t RouterCounters::*field : kRouterCounters) t.*field += c.*field;
   return t;
 }
 

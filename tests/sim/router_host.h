@@ -13,16 +13,23 @@
 
 namespace baton::sim {
 
-inline constexpr std::array kRouterCounters = {
-    &RouterCounters::requests,         &RouterCounters::ok,
-    &RouterCounters::failed,           &RouterCounters::cancelled,
-    &RouterCounters::refused,          &RouterCounters::requeued,
-    &RouterCounters::stale_tokens,     &RouterCounters::stale_mail,
-    &RouterCounters::moves,            &RouterCounters::retries,
-    &RouterCounters::handoff_failures, &RouterCounters::rebinds,
-    &RouterCounters::resends,          &RouterCounters::self_prefills,
-    &RouterCounters::hung_workers,     &RouterCounters::unanswered,
-    &RouterCounters::holds_expired};
+inline constexpr std::array kRouterCounters = {&RouterCounters::requests,
+                                               &RouterCounters::ok,
+                                               &RouterCounters::failed,
+                                               &RouterCounters::cancelled,
+                                               &RouterCounters::refused,
+                                               &RouterCounters::requeued,
+                                               &RouterCounters::stale_tokens,
+                                               &RouterCounters::stale_mail,
+                                               &RouterCounters::moves,
+                                               &RouterCounters::retries,
+                                               &RouterCounters::handoff_failures,
+                                               &RouterCounters::rebinds,
+                                               &RouterCounters::resends,
+                                               &RouterCounters::self_prefills,
+                                               &RouterCounters::hung_workers,
+                                               &RouterCounters::unanswered,
+                                               &RouterCounters::holds_expired};
 
 // One router process: the node that ships between the control network and its clients.
 class RouterHost : public Host, public NetPeer, private RouterOutbox {

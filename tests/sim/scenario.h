@@ -39,7 +39,7 @@ struct Scenario {
   int32_t max_prompt_tokens = 40;
   int32_t max_answer_tokens = 24;
   Duration submit_gap = std::chrono::milliseconds(20);  // At most, between two requests.
-  bool small_caps = false;  // Queues so short that they overflow.
+  bool small_caps = false;                              // Queues so short that they overflow.
   std::string policy = "prefix_affinity";
   double clock_skew = 0;  // At most, of a node's clock.
   double cancel_rate = 0;

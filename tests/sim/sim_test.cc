@@ -26,9 +26,9 @@ uint64_t current_seed = 0;
 
 // A failed CHECK of the code under test ends the process: say for which seed.
 void OnAbort(int) {
-  std::fprintf(stderr, "seed %llu aborted; replay with BATON_SIM_SEEDS=1 BATON_SIM_FIRST_SEED=%llu\n",
-               static_cast<unsigned long long>(current_seed),
-               static_cast<unsigned long long>(current_seed));
+  std::fprintf(
+      stderr, "seed %llu aborted; replay with BATON_SIM_SEEDS=1 BATON_SIM_FIRST_SEED=%llu\n",
+      static_cast<unsigned long long>(current_seed), static_cast<unsigned long long>(current_seed));
   std::signal(SIGABRT, SIG_DFL);
 }
 
@@ -63,7 +63,7 @@ struct Sum {
       reason_seeds.emplace(reason, seed);
     }
     workers += t.workers;
-    for (int64_t RouterCounters::* field : kRouterCounters) {
+    for (int64_t RouterCounters::*field : kRouterCounters) {
       routers.*field += t.routers.*field;
     }
   }

@@ -284,7 +284,8 @@ std::string WorkerHost::AuditHolds() {
     held.emplace(key, since);
     // After a pause the node has not looked at the time yet.
     const bool is_late = p.step_pending || p.wakeup <= world_.now();
-    if (!is_late && now - since > limit) return absl::StrCat("I11: ", call.state, " is held beyond its limit");
+    if (!is_late && now - since > limit)
+      return absl::StrCat("I11: ", call.state, " is held beyond its limit");
   }
   p.held_since = std::move(held);
   if (num_waiting > options_.max_waiting) return "I11: more calls wait than allowed";
@@ -315,11 +316,11 @@ std::string WorkerHost::DescribeState() const {
   if (process_ == nullptr) return "down";
   const WorkerStatus s = process_->Status();
   const BlockCounts& b = s.blocks;
-  std::string text = absl::StrCat(
-      "free ", b.free, " reserved ", b.reserved, " filling ", b.filling, " ready ", b.ready,
-      " cached ", b.cached, " draining ", b.draining, "; running ", s.running, " waiting ",
-      s.waiting, " preempted ", s.preempted, " computing ", s.computing, " transfers ",
-      process_->port->num_open());
+  std::string text =
+      absl::StrCat("free ", b.free, " reserved ", b.reserved, " filling ", b.filling, " ready ",
+                   b.ready, " cached ", b.cached, " draining ", b.draining, "; running ", s.running,
+                   " waiting ", s.waiting, " preempted ", s.preempted, " computing ", s.computing,
+                   " transfers ", process_->port->num_open());
   const Time now = LocalNow();
   const WorkerAudit audit =
       process_->prefill ? process_->prefill->Audit(now) : process_->decode->Audit(now);

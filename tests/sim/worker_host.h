@@ -58,7 +58,9 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
 
   Role role() const { return options_.role; }
   int32_t index() const { return options_.index; }
-  bool idle() const { return process_->prefill ? process_->prefill->idle() : process_->decode->idle(); }
+  bool idle() const {
+    return process_->prefill ? process_->prefill->idle() : process_->decode->idle();
+  }
   bool draining() const { return up() && draining_; }
   bool stalled() const { return up() && process_->runner->stalled(); }
   FakeRunner& runner() { return *process_->runner; }
@@ -85,7 +87,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     uint64_t next_ticket = 1;
     std::map<CallId, LiveCall> live;
     std::map<SequenceId, int32_t> live_sequences;  // Calls of each.
-    absl::flat_hash_set<CallId> late;    // Opened after the node was told to drain.
+    absl::flat_hash_set<CallId> late;              // Opened after the node was told to drain.
     absl::flat_hash_set<CallId> broken;  // The node was told that nobody hears it any more.
     absl::flat_hash_set<uint64_t> known_prefixes;  // Of tokens that a tenant sent here.
     std::map<std::string, Time> held_since;        // Of states with a limit.

@@ -95,12 +95,11 @@ class World {
   std::vector<Host*> hosts;                // By column of the trace.
   std::vector<Host*> touched;              // Handled something since the last audit.
 
-
  private:
   friend class Host;
   uint64_t PointHash(Fault fault) {
-    return Random::Mix(StateHash() + Random::Mix(origin_count_ * 64 + static_cast<uint64_t>(fault)) +
-                       ++num_hits_);
+    return Random::Mix(
+        StateHash() + Random::Mix(origin_count_ * 64 + static_cast<uint64_t>(fault)) + ++num_hits_);
   }
   struct Event {
     Time when;
