@@ -67,6 +67,19 @@ absl::StatusOr<DType> ParseDType(const std::string& option, const std::string& t
       absl::StrCat(option, " ", text, ": must be one of f32, bf16, f16"));
 }
 
+absl::StatusOr<DType> ParseKvDType(const std::string& option, const std::string& text,
+                                   DType compute) {
+  if (text.empty() || text == "auto") return compute;
+  for (const DType dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
+    const auto name = ToString(dtype);
+    if (text == absl::string_view(name.data(), name.size())) return dtype;
+  }
+  const absl::StatusOr<DType> wide = ParseDType(option, text);
+  if (wide.ok()) return wide;
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", text, ": must be one of auto, f32, f16, bf16, fp8_e4m3, fp8_e5m2"));
+}
+
 absl::Status WorkerConfig::Validate() const {
   if (model.empty()) {
     return absl::InvalidArgumentError("--model is missing: name a folder in Hugging Face layout");
@@ -79,7 +92,7 @@ absl::Status WorkerConfig::Validate() const {
     RETURN_IF_ERROR(CheckAddress("--advertise-data-address", advertise_data_address));
   }
   RETURN_IF_ERROR(CheckWord("--compute-dtype", compute_dtype, {"auto", "f32", "bf16"}));
-  if (!kv_dtype.empty()) RETURN_IF_ERROR(ParseDType("--kv-dtype", kv_dtype).status());
+  RETURN_IF_ERROR(ParseKvDType("--kv-dtype", kv_dtype, DType::kF32).status());
   RETURN_IF_ERROR(CheckWord("--kernels", kernels,
                             {"auto", "x86_64_v4_bf16", "x86_64_v4", "x86_64_v3", "portable"}));
   RETURN_IF_ERROR(CheckOption("--threads", threads, 0, 1024));
@@ -130,7 +143,8 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
                  "multiplies it faster")
       ->group(numerics)
       ->capture_default_str();
-  app.add_option("--kv-dtype", c.kv_dtype, "f32, bf16 or f16 (default: the compute dtype)")
+  app.add_option("--kv-dtype", c.kv_dtype,
+                 "auto (the compute dtype), f32, f16, bf16, fp8_e4m3 or fp8_e5m2 (scale 1)")
       ->group(numerics);
   app.add_option("--kernels", c.kernels,
                  "auto, x86_64_v4_bf16, x86_64_v4, x86_64_v3 or portable: in f32 the same bits")

@@ -57,4 +57,8 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& config);
 // "f32", "f16" or "bf16"; INVALID_ARGUMENT names `option`.
 absl::StatusOr<DType> ParseDType(const std::string& option, const std::string& text);
 
+// Also "fp8_e4m3" and "fp8_e5m2"; "" and "auto" are `compute`.
+absl::StatusOr<DType> ParseKvDType(const std::string& option, const std::string& text,
+                                   DType compute);
+
 }  // namespace baton

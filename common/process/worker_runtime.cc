@@ -99,10 +99,8 @@ absl::Status WorkerRuntime::Load() {
                                       ? FastestComputeDType(model->dtype, config_.kernels)
                                       : ParseDType("--compute-dtype", config_.compute_dtype);
   ASSIGN_OR_RETURN(const DType compute_dtype, std::move(compute));
-  DType kv_dtype = compute_dtype;
-  if (!config_.kv_dtype.empty()) {
-    ASSIGN_OR_RETURN(kv_dtype, ParseDType("--kv-dtype", config_.kv_dtype));
-  }
+  ASSIGN_OR_RETURN(const DType kv_dtype,
+                   ParseKvDType("--kv-dtype", config_.kv_dtype, compute_dtype));
   const int32_t num_blocks =
       config_.num_blocks > 0
           ? config_.num_blocks

@@ -51,9 +51,9 @@ absl::Status CheckArgs(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.tokens, "tokens"));
   RETURN_IF_ERROR(RequirePointer(args.out, "out"));
   for (int64_t t = 0; t < args.num_tokens; ++t) {
-    RETURN_IF_ERROR(Require(args.tokens[t] >= 0 && args.tokens[t] < args.table->n(),
-                            absl::StrCat("tokens[", t, "]"), args.tokens[t],
-                            absl::StrCat("in [0, ", args.table->n(), ")")));
+    if (args.tokens[t] >= 0 && args.tokens[t] < args.table->n()) continue;
+    return Require(false, absl::StrCat("tokens[", t, "]"), args.tokens[t],
+                   absl::StrCat("in [0, ", args.table->n(), ")"));
   }
   return absl::OkStatus();
 }

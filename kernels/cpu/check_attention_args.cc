@@ -58,11 +58,12 @@ absl::Status CheckCaches(const Caches& c) {
 
 // The keys of sequence s fit in its table, and the entries that its queries look at are blocks.
 absl::Status CheckKeys(const Caches& c, int64_t s, int64_t queries, int64_t keys) {
-  const std::string seq_len = absl::StrCat("seq_lens[", s, "]");
-  RETURN_IF_ERROR(RequireAtLeast(keys, 0, seq_len));
   const int64_t size = c.k.block_size;
-  RETURN_IF_ERROR(Require(keys <= c.max_blocks * size, seq_len, keys,
-                          absl::StrCat("at most max_blocks * block_size = ", c.max_blocks * size)));
+  if (keys < 0) return RequireAtLeast(keys, 0, absl::StrCat("seq_lens[", s, "]"));
+  if (keys > c.max_blocks * size) {
+    return Require(false, absl::StrCat("seq_lens[", s, "]"), keys,
+                   absl::StrCat("at most max_blocks * block_size = ", c.max_blocks * size));
+  }
   if (queries == 0) return absl::OkStatus();
   const int64_t begin = VisibleKeys(c.scores, keys - queries, keys).begin;
   const int64_t end = VisibleKeys(c.scores, keys - 1, keys).end;
@@ -70,9 +71,9 @@ absl::Status CheckKeys(const Caches& c, int64_t s, int64_t queries, int64_t keys
   RETURN_IF_ERROR(RequirePointer(c.block_table, c.block_table_name));
   for (int64_t i = begin / size; i * size < end; ++i) {
     const int64_t block = c.block_table[s * c.max_blocks + i];
-    RETURN_IF_ERROR(Require(block >= 0 && block < c.k.num_blocks,
-                            absl::StrCat(c.block_table_name, "[", s, "][", i, "]"), block,
-                            absl::StrCat("in [0, ", c.k.num_blocks, ")")));
+    if (block >= 0 && block < c.k.num_blocks) continue;
+    return Require(false, absl::StrCat(c.block_table_name, "[", s, "][", i, "]"), block,
+                   absl::StrCat("in [0, ", c.k.num_blocks, ")"));
   }
   return absl::OkStatus();
 }
@@ -104,8 +105,10 @@ absl::Status CheckArgs(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(Require(cu[0] == 0, "cu_seqlens_q[0]", cu[0], "0"));
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     const int64_t queries = int64_t{cu[s + 1]} - cu[s];
-    RETURN_IF_ERROR(Require(queries >= 0, absl::StrCat("cu_seqlens_q[", s + 1, "]"), cu[s + 1],
-                            "not less than the entry before"));
+    if (queries < 0) {
+      return Require(false, absl::StrCat("cu_seqlens_q[", s + 1, "]"), cu[s + 1],
+                     "not less than the entry before");
+    }
     RETURN_IF_ERROR(CheckKeys(caches, s, queries, args.seq_lens[s]));
   }
   const int64_t num_tokens = cu[args.num_seqs];
@@ -121,8 +124,10 @@ absl::Status CheckArgs(const PagedAttentionArgs& args) {
   RETURN_IF_ERROR(CheckCaches(caches));
   RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
   for (int64_t s = 0; s < args.num_seqs; ++s) {
-    RETURN_IF_ERROR(Require(args.seq_lens[s] <= args.max_seq_len, "max_seq_len", args.max_seq_len,
-                            absl::StrCat("at least seq_lens[", s, "] = ", args.seq_lens[s])));
+    if (args.seq_lens[s] > args.max_seq_len) {
+      return Require(false, "max_seq_len", args.max_seq_len,
+                     absl::StrCat("at least seq_lens[", s, "] = ", args.seq_lens[s]));
+    }
     RETURN_IF_ERROR(CheckKeys(caches, s, 1, args.seq_lens[s]));
   }
   return CheckRows(args, args.num_seqs);

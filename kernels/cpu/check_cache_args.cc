@@ -171,8 +171,9 @@ absl::Status CheckArgs(const ReshapeAndCacheArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.value_stride, heads * args.v_cache.dim, "value_stride"));
   const int64_t num_slots = args.k_cache.num_blocks * args.k_cache.block_size;
   for (int64_t t = 0; t < args.num_tokens; ++t) {
-    RETURN_IF_ERROR(Require(args.slot_mapping[t] < num_slots, absl::StrCat("slot_mapping[", t, "]"),
-                            args.slot_mapping[t], absl::StrCat("less than ", num_slots)));
+    if (args.slot_mapping[t] < num_slots) continue;
+    return Require(false, absl::StrCat("slot_mapping[", t, "]"), args.slot_mapping[t],
+                   absl::StrCat("less than ", num_slots));
   }
   return absl::OkStatus();
 }

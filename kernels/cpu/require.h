@@ -19,7 +19,8 @@ inline absl::Status RequirePointer(const void* p, absl::string_view field) {
 }
 
 inline absl::Status RequireAtLeast(int64_t value, int64_t least, absl::string_view field) {
-  return Require(value >= least, field, value, absl::StrCat("at least ", least));
+  if (value >= least) return absl::OkStatus();
+  return Require(false, field, value, absl::StrCat("at least ", least));
 }
 
 }  // namespace baton

@@ -88,6 +88,15 @@ class BitsTest(unittest.TestCase):
                 self.assertEqual(bits(cluster, together=True), self.reference)
                 self.assertEqual(cluster.await_quiet(options["num_blocks"]), [])
 
+    def test_kv_in_8_bits_goes_through_a_handoff_and_another_shape_bit_by_bit(self):
+        for dtype in ("fp8_e4m3", "fp8_e5m2"):
+            few = REQUESTS[:6]
+            with self.subTest(dtype), RunningCluster(BATON, "bits-fp8", **shape(kv_dtype=dtype)) as c:
+                expected = [ask(c, r)[:2] for r in few]
+            other = shape(prefill=2, decode=2, chunk=16, block=8, kv_dtype=dtype)
+            with self.subTest(dtype), RunningCluster(BATON, "bits-fp8", **other) as c:
+                self.assertEqual(at_once([lambda r=r: ask(c, r)[:2] for r in few]), expected)
+
     def test_preemption_changes_no_bit(self):
         long_requests = [dict(r, max_tokens=200) for r in REQUESTS[:5]] * 2
         with RunningCluster(BATON, "bits-roomy", **shape()) as cluster:
