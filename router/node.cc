@@ -352,8 +352,8 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& sta
 }
 
 void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& status, Time now) {
-  // It is needed for the KV until the decode worker has it, and for a score.
-  if (sequence.state == State::kDecoding && !sequence.owes_score) {
+  if (sequence.state == State::kDecoding) {
+    // The decode worker has the KV. A score that is still owed is sought again at the end.
     ReleaseTokens(sequence.prefill);
   } else if (IsRefusal(status)) {
     Requeue(sequence, sequence.prefill.worker, now);

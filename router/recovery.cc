@@ -26,15 +26,12 @@ void RouterNode::LoseDecode(SequenceState& sequence, absl::Status why, Time now)
 
 void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now) {
   Drop(sequence.prefill);
-  const bool is_decoding = sequence.state == State::kDecoding;
-  if (is_decoding && !sequence.owes_score) return;
+  if (sequence.state == State::kDecoding) return;  // A score that is owed is sought at the end.
   AddLoss(sequence, sequence.prefill, std::move(why), now);
   const bool awaits_answer =
       sequence.state == State::kReserving || sequence.state == State::kRebinding;
   // The reservation that is on its way decides; nothing was asked of a prefill worker yet.
   if (awaits_answer && sequence.act_by != kNever) return;
-  // Only a prefill brings a score.
-  if (is_decoding) Drop(sequence.decode);
   Enqueue(sequence, now);
 }
 

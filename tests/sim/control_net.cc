@@ -114,7 +114,7 @@ void ControlNet::Replay(const Call& original, const Request& request, const std:
   Call twin = original;
   twin.is_twin = true;
   twin.closed_for_router = true;
-  twin.to_worker += world_.Micros(1, 2000);
+  twin.to_worker += world_.Micros(0, 2000);
   calls_.push_back(twin);
   LinkOf(twin.router, twin.worker).calls.push_back(id);
   ToWorker(id, twin.to_worker, Opened{.call = id + 1, .request = request}, "replay of " + label);

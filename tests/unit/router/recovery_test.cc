@@ -192,18 +192,22 @@ TEST_F(RecoveryTest, ALostPrefillWorkerDoesNotTouchWhatIsDecoded) {
   EXPECT_EQ(Ended(1), Code::kOk);
 }
 
-TEST_F(RecoveryTest, AScoreThatIsLostWithItsPrefillWorkerIsComputedAgain) {
+TEST_F(RecoveryTest, AScoreThatIsLostWithItsPrefillWorkerIsComputedAgainAfterTheAnswer) {
   ValidRequest request = Request();
   request.sampling.num_prompt_logprobs = 0;
   ToPrefilling(1, request);
   Tokens(decode_call(), 3, 50);
   Kill(outbox_.prefills.back().worker, {prefill_call()});
   Judged();
-  EXPECT_EQ(last_decode().tokens.size(), 4u);
-  Reserved(decode_call(), 2);
+  Tokens(decode_call(), 4, 51, FinishReason::kStop);
+  EXPECT_EQ(Ended(1), std::nullopt);
+  ASSERT_EQ(outbox_.prefills.size(), 2u);
   EXPECT_EQ(last_prefill().sampling.num_prompt_logprobs, 0);
-  Prefilled(prefill_call(), 4, 51, 2);
+  EXPECT_FALSE(last_prefill().handoff.has_value());
+  Prefilled(prefill_call(), 5, 52, 2);
   EXPECT_EQ(outbox_.clients[1].scored.size(), 1u);
+  EXPECT_THAT(Seen(1), ElementsAre(50, 51));
+  EXPECT_EQ(Ended(1), Code::kOk);
 }
 
 TEST_F(RecoveryTest, AReservationForAPrefillWorkerThatRestartedIsRebound) {
