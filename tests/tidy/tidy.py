@@ -89,6 +89,8 @@ BANNED_EXCEPTIONS = {
     ("tests/transport/fault_proxy.cc", "std::thread"): "the proxy's own thread",
     ("tests/transport/fault_proxy.h", "std::thread"): "the proxy's own thread",
     ("tests/unit/common/transport/loopback_test.cc", "std::thread"): "a peer on its own thread",
+    ("tests/kernels/attention_grid_test.cc", "getenv"): "the nightly form of the grid",
+    ("tests/kernels/op_fuzz_test.cc", "getenv"): "number of cases and the first seed",
     ("tests/sim/sim_test.cc", "getenv"): "number of seeds and the one to replay",
     ("tests/sim/exhaustive_test.cc", "getenv"): "the nightly form",
     ("tests/kernels/attention_grid_test.cc", "getenv"): "the nightly form",
