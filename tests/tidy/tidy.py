@@ -16,6 +16,7 @@ MAX_FUNCTION_LINES = 70
 MAX_KERNEL_LINES = 150
 MAX_MAIN_LINES = 60
 MAX_README_LINES = 30
+README_LIMITS = {"kernels/README.md": 60}  # The table of operators.
 MAX_ROOT_CMAKE_LINES = 150
 
 TOP_FOLDERS = ("proto", "common", "kernels", "prefill_worker", "decode_worker", "router", "deploy",
@@ -193,9 +194,9 @@ def check_sizes(tree, report):
         if path.suffix in SOURCE and lines > MAX_FILE_LINES:
             report.add(name, MAX_FILE_LINES + 1, "file-size",
                        f"{lines} lines, at most {MAX_FILE_LINES}: split it by what it does")
-        if path.name == "README.md" and lines > MAX_README_LINES:
-            report.add(name, MAX_README_LINES + 1, "readme-size",
-                       f"{lines} lines, at most {MAX_README_LINES}")
+        most = README_LIMITS.get(str(name), MAX_README_LINES)
+        if path.name == "README.md" and lines > most:
+            report.add(name, most + 1, "readme-size", f"{lines} lines, at most {most}")
     root_list = tree.root / "CMakeLists.txt"
     if root_list.exists() and len(root_list.read_text().splitlines()) > MAX_ROOT_CMAKE_LINES:
         report.add("CMakeLists.txt", MAX_ROOT_CMAKE_LINES, "file-size",
