@@ -50,7 +50,7 @@ class Fault:
         self.detected_at = None
 
 
-class Soak:
+class Breaker:
     def __init__(self, cluster, draw):
         self.cluster, self.draw = cluster, draw
         self.faults = []
@@ -114,15 +114,15 @@ def recoveries(fault, outcomes):
             yield min((t for t in o.times if t > fault.at), default=o.ended) - fault.at
 
 
-def figures_of(soak, outcomes):
+def figures_of(faults, outcomes):
     figures = {}
     for kind in ("kill", "stop", "cut control", "cut K/V"):
-        faults = [f for f in soak.faults if f.kind == kind]
-        slowest = [max(recoveries(f, outcomes), default=0.0) for f in faults]
+        of_kind = [f for f in faults if f.kind == kind]
+        slowest = [max(recoveries(f, outcomes), default=0.0) for f in of_kind]
         figures[kind] = {
-            "faults": len(faults),
-            "undetected": sum(f.detected_at is None for f in faults),
-            "detection": summary([f.detected_at - f.at for f in faults if f.detected_at]),
+            "faults": len(of_kind),
+            "undetected": sum(f.detected_at is None for f in of_kind),
+            "detection": summary([f.detected_at - f.at for f in of_kind if f.detected_at]),
             "recovery": summary(slowest)}
     return figures
 
@@ -175,14 +175,14 @@ def soak(arguments):
     with ProcessCluster(arguments.bin, "kill-soak", worker={"num_blocks": 192}) as cluster:
         known = KnownAnswers(cluster, make_requests(48, seed=arguments.seed))
         begin = time.monotonic()
-        soak = Soak(cluster, draw)
+        breaker = Breaker(cluster, draw)
         with Load(cluster, known, CLIENTS, seed=arguments.seed) as load:
-            result["kills"] = soak.run(arguments.kills, begin + 60 * arguments.minutes)
+            result["kills"] = breaker.run(arguments.kills, begin + 60 * arguments.minutes)
         result["minutes"] = round((time.monotonic() - begin) / 60, 1)
         result["under_faults"] = count(load.outcomes)
         result["lost_per_1000_kills"] = round(
             1000 * result["under_faults"]["lost"] / max(1, result["kills"]), 1)
-        result["by_kind"] = figures_of(soak, load.outcomes)
+        result["by_kind"] = figures_of(breaker.faults, load.outcomes)
         result["false_ejections"], outcomes = saturated(cluster, known, arguments.saturated_s)
         result["saturated"] = count(outcomes)
         result["rolling_restart"] = count(rolling_restart(cluster, known))
