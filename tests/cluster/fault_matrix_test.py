@@ -39,7 +39,7 @@ def cells(role):
 class FaultMatrixTest(unittest.TestCase):
     def matrix(self, role):
         with ProcessCluster(BIN, f"fault-matrix-{role}", worker={"num_blocks": 192}) as cluster:
-            known = KnownAnswers(cluster, make_requests(32))
+            known = KnownAnswers(cluster, make_requests(16, long_tokens=400, max_tokens=80))
             victim = cluster.router if role == "router" else getattr(cluster, role)[0]
             for moment, action in cells(role):
                 draw = random.Random(f"{role} {moment} {action}")
