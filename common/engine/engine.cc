@@ -73,13 +73,18 @@ void Engine::ResumePreempted() {
   while (!preempted_.empty()) {
     auto oldest = preempted_.begin();
     Sequence& sequence = *oldest->second;
-    if (!TakeBlocks(sequence)) {
+    while (!TakeBlocks(sequence)) {
       // Nobody overtakes: the oldest waits for enough blocks, and the younger behind it.
-      if (reclaim_) reclaim_(oldest->first, /*alone=*/running_.empty());
-      return;
+      if (!ReclaimNow(oldest->first, /*alone=*/running_.empty())) return;
     }
     running_.insert(preempted_.extract(oldest));
   }
+}
+
+// True if blocks came back at once: nothing else would tell that they have.
+bool Engine::ReclaimNow(const AgeKey& needy, bool alone) {
+  const int32_t available = allocator_.num_available();
+  return reclaim_ && reclaim_(needy, alone) && allocator_.num_available() > available;
 }
 
 // Gives a preempted sequence blocks for all its tokens: with what is cached, or what was swapped
@@ -124,7 +129,12 @@ bool Engine::EnsureBlocks(Sequence& sequence) {
   while (!allocator_.Grow(sequence.blocks, missing)) {
     if (swap_ && swap_->frees_soon()) return false;
     const bool alone = running_.size() == 1;
-    if (reclaim_ && reclaim_(AgeOf(sequence), alone)) return false;
+    const int32_t available = allocator_.num_available();
+    if (reclaim_ && reclaim_(AgeOf(sequence), alone)) {
+      // They are back at once, and no news would start a step later; or on their way.
+      if (allocator_.num_available() > available) continue;
+      return false;
+    }
     // Alone: what it lacks is held by older or draining entries, and comes back with them.
     if (alone) return false;
     auto youngest = std::prev(running_.end());

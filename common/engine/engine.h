@@ -42,8 +42,8 @@ struct SequenceProgress {
 class Engine {
  public:
   // Asked when a sequence of age `needy` lacks blocks: true if some come back without preempting
-  // anyone, because a reservation was revoked; the sequence then sits out the step. `alone`: nobody
-  // else runs, so nobody can be preempted for it.
+  // anyone, because a reservation was revoked: at once, or the sequence sits out the step. `alone`:
+  // nobody else runs, so nobody can be preempted for it.
   using Reclaim = std::function<bool(const AgeKey& needy, bool alone)>;
 
   Engine(const EngineOptions& options, std::vector<int32_t> eos_token_ids,
@@ -86,6 +86,7 @@ class Engine {
 
   void ResumePreempted();
   bool EnsureBlocks(Sequence& sequence);
+  bool ReclaimNow(const AgeKey& needy, bool alone);
   void Preempt(Sequences::iterator victim);
   bool TakeBlocks(Sequence& sequence);
   void VoidMoves();

@@ -240,8 +240,8 @@ void Cluster::RunToQuiet() {
 
 // A request after everything has healed: is anything of the trouble still counted against a worker?
 void Cluster::Probe() {
-  // Links are up again, and refusals and blames are forgotten.
-  RunUntil(world_.now() + seconds(2));
+  // Links are up again, refusals and blames are forgotten, and who drained has come back.
+  RunUntil(world_.now() + seconds(4));
   for (size_t r = 0; r < routers_.size() && violation_.empty(); ++r) {
     ValidRequest request;
     request.prompts = {{2, 3, 5, 7}};

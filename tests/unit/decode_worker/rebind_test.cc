@@ -178,11 +178,15 @@ TEST_F(RebindTest, ASecondOneTakesThePlaceOfTheFirstThatWaits) {
   EXPECT_EQ(outbox_.Events<ReservedEvent>(1).back().attempt, 3u);
 }
 
-TEST_F(RebindTest, AReservationWithoutATransferCanBeRevoked) {
+TEST_F(RebindTest, AReservationWithoutATransferIsRevokedAndTheNeedySequenceGoesOnAtOnce) {
   Run(1, 4, 30);
   Open(2, Request(2, 20));
   EndTransfer(2, absl::UnavailableError("connection lost"));
-  for (int i = 0; i < 20; ++i) FinishStep();  // Sequence 1 outgrows the rest of the pool.
+  for (int i = 0; i < 20; ++i) {
+    const size_t before = runner_.plans.size();
+    FinishStep();
+    ASSERT_EQ(runner_.plans.size(), before + 1) << "nobody starts another step";
+  }
   EXPECT_EQ(outbox_.Closed(2), Code::kResourceExhausted);
   EXPECT_EQ(node_.counters().revoked, 1);
 }
