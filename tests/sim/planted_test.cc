@@ -20,6 +20,7 @@ constexpr const char* kNames[] = {
 #include "planted_names.inc"
 };
 constexpr uint64_t kMaxSeeds = 10000;
+constexpr int kViolated = 3;  // How a child ends that found a violation.
 
 // What a child tells of its search, also when the bug ends it.
 struct Progress {
@@ -27,7 +28,7 @@ struct Progress {
   char violation[256] = {};
 };
 
-// Runs seeds with the bug until one is violated; the process ends with 1 then.
+// Runs seeds with the bug until one is violated; the process ends with kViolated then.
 void Search(int bug, uint64_t num_seeds, Progress* progress) {
   planted_bug = bug;
   // A node that never returns, or that takes all memory before it does.
@@ -41,14 +42,15 @@ void Search(int bug, uint64_t num_seeds, Progress* progress) {
     const std::string violation = cluster.Run();
     if (violation.empty()) continue;
     std::strncpy(progress->violation, violation.c_str(), sizeof(progress->violation) - 1);
-    _exit(1);
+    _exit(kViolated);
   }
   _exit(0);
 }
 
 class PlantedBugTest : public testing::TestWithParam<int> {
  protected:
-  // In a process of its own: a bug may fail a CHECK, throw or never return.
+  // In a process of its own: a bug may fail a CHECK, throw or never return. Returns what it ended
+  // with; progress_->violation says why if that is not 0.
   int RunChild(int bug, uint64_t num_seeds) {
     void* shared =
         mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -71,8 +73,9 @@ TEST_F(PlantedBugTest, TheCopiesPassWithoutABug) {
 }
 
 TEST_P(PlantedBugTest, IsCaught) {
-  EXPECT_NE(RunChild(GetParam(), kMaxSeeds), 0)
+  ASSERT_NE(RunChild(GetParam(), kMaxSeeds), 0)
       << kNames[GetParam()] << " is not caught by " << kMaxSeeds << " seeds";
+  ASSERT_NE(progress_->violation[0], 0) << "the search broke off at seed " << progress_->seed;
   std::printf("| %s | %llu | %s |\n", kNames[GetParam()],
               static_cast<unsigned long long>(progress_->seed), progress_->violation);
 }
