@@ -19,6 +19,11 @@ bool IsRefusal(const absl::Status& status) {
          absl::IsAlreadyExists(status);
 }
 
+absl::Status Gap(int32_t next, int32_t position) {
+  return absl::DataLossError(
+      absl::StrFormat("a worker skipped from position %d to %d", next, position));
+}
+
 // Says something of the request itself: another worker would say the same.
 bool IsFinal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsDeadlineExceeded(status) ||
@@ -306,9 +311,9 @@ void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) 
       continue;
     }
     if (output.position > next) {
-      Fail(sequence, absl::InternalError(absl::StrFormat("a worker skipped from position %d to %d",
-                                                         next, output.position)));
-      return;
+      // An event is missing. The calls' order is the network's promise, and it was broken.
+      if (sequence.decode.call == 0) return Fail(sequence, Gap(next, output.position));
+      return LoseDecode(sequence, Gap(next, output.position), now);
     }
     sequence.emitted.push_back(output.token);
     sequence.finished = output.finish != FinishReason::kNone;
@@ -342,7 +347,7 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& sta
   if (IsRefusal(status) && sequence.state != State::kDecoding) {
     Requeue(sequence, sequence.decode.worker, now);
   } else if (status.ok()) {
-    LoseDecode(sequence, absl::InternalError("a decode worker ended a call before its last token"),
+    LoseDecode(sequence, absl::DataLossError("a decode worker ended a call before its last token"),
                now);
   } else if (IsFinal(status)) {
     Fail(sequence, status);
@@ -361,7 +366,7 @@ void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& st
     Fail(sequence, status);
   } else if (status.ok() && !sequence.prefilled) {
     LosePrefill(sequence,
-                absl::InternalError("a prefill worker ended a call before its first token"), now);
+                absl::DataLossError("a prefill worker ended a call before its first token"), now);
   } else if (status.ok()) {
     // A decode worker has verified it: its tokens follow. A queued sequence has given that worker
     // up and holds nothing now; one that has asked for a Send to another is too late, and finds

@@ -74,7 +74,9 @@ RouterNode::Verdict RouterNode::Judge(SequenceState& sequence, Time now) {
     const bool in_bounds = is_up ? ++sequence.retries <= options_.max_retries && retry_credit_ >= 1
                                  : ++sequence.moves <= options_.max_moves;
     if (!in_bounds) {
-      Fail(sequence, absl::Status(loss.status));
+      // To a client it is all the same how the workers were lost; a bug of theirs is not.
+      Fail(sequence, absl::IsInternal(loss.status) ? absl::Status(loss.status)
+                                                   : absl::UnavailableError(loss.status.message()));
       return Verdict::kFailed;
     }
     ++(is_up ? counters_.retries : counters_.moves);

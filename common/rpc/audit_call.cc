@@ -15,9 +15,7 @@ absl::StatusOr<WorkerAudit> CallAudit(const std::string& address, Duration limit
   context.set_deadline(DeadlineAfter(limit));
   v1::AuditResponse response;
   const grpc::Status status = stub->Audit(&context, v1::AuditRequest(), &response);
-  if (!status.ok()) {
-    return FromGrpc(status, context.GetServerTrailingMetadata().contains(kReasonKey));
-  }
+  if (!status.ok()) return FromGrpc(status, context);
   return FromProto(response);
 }
 

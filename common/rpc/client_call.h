@@ -1,6 +1,7 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/client_callback.h>
 
 #include <atomic>
 #include <functional>
@@ -9,12 +10,13 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/node/message.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/generation_wire.h"
 #include "common/rpc/message_wire.h"
+#include "common/rpc/seal.h"
 
 namespace baton {
 
@@ -25,7 +27,7 @@ class OpenCall {
   virtual void Cancel() = 0;
   // Cancels it because the worker could not be told something about it; closes as UNAVAILABLE.
   virtual void GiveUp() = 0;
-  // Counts one more sweep without an event; after `max_sweeps` of them the call is given up.
+  // Counts one more sweep without a sign of life; after `max_sweeps` of them the call is given up.
   virtual void Sweep(int max_sweeps) = 0;
 };
 
@@ -38,7 +40,8 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
  public:
   struct Hooks {
     std::function<void(WorkerEvent)> on_event;
-    std::function<void(absl::Status)> on_closed;
+    // `is_broken`: that is no word of the worker's. What else goes over the connection is in doubt.
+    std::function<void(absl::Status, bool is_broken)> on_closed;
     std::function<void()> on_released;
   };
 
@@ -64,29 +67,44 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
 
   void Sweep(int max_sweeps) override {
     if (sweeps_.fetch_add(1) + 1 <= max_sweeps) return;
-    stalled_ = true;
+    silent_ = true;
     context_.TryCancel();
   }
 
   void OnReadDone(bool ok) override {
     if (!ok) return;  // The stream has ended; OnDone follows.
     sweeps_ = 0;
-    absl::StatusOr<WorkerEvent> event = FromProto(event_, limits_);
-    if (event.ok()) bad_ = CountOutputs(*event);
-    if (!event.ok()) bad_ = event.status();
+    bad_ = TakeEvent();
     if (!bad_.ok()) return context_.TryCancel();
-    hooks_.on_event(*std::move(event));
     this->StartRead(&event_);
   }
 
   void OnDone(const grpc::Status& status) override {
     const Hooks hooks = std::move(hooks_);
-    hooks.on_closed(FinalStatus(status));
+    absl::Status final_status = FinalStatus(status);
+    const bool is_broken = IsBroken(final_status);
+    hooks.on_closed(std::move(final_status), is_broken);
     self_.reset();  // Deletes this.
     hooks.on_released();
   }
 
  private:
+  absl::Status TakeEvent() {
+    RETURN_IF_ERROR(CheckSeal(event_));
+    if (event_.has_alive()) return CheckAlive(event_.alive().num_events());
+    ++num_events_;
+    ASSIGN_OR_RETURN(WorkerEvent event, FromProto(event_, limits_));
+    RETURN_IF_ERROR(CountOutputs(event));
+    hooks_.on_event(std::move(event));
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckAlive(uint64_t num_sent) const {
+    if (num_sent == num_events_) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat("of ", num_sent, " events that were sent ", num_events_, " came"));
+  }
+
   // The router's memory is bounded by what was asked for, not by what a worker sends.
   absl::Status CountOutputs(const WorkerEvent& event) {
     int64_t outputs = 1;
@@ -103,19 +121,26 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
       return absl::DataLossError(absl::StrCat("the worker sent a bad event: ", bad_.message()));
     }
     if (unreachable_) return absl::UnavailableError("the worker could not be reached");
-    if (stalled_) return absl::DeadlineExceededError("the worker made no progress");
-    return FromGrpc(status, context_.GetServerTrailingMetadata().contains(kReasonKey));
+    if (silent_) return absl::UnavailableError("the call went silent");
+    return FromGrpc(status, context_);
+  }
+
+  // A damaged request is the worker's own word, and as bad a sign.
+  bool IsBroken(const absl::Status& final_status) const {
+    if (absl::IsDataLoss(final_status)) return true;
+    return absl::IsUnavailable(final_status) && ReasonIn(context_) != ReasonOf(final_status.code());
   }
 
   const WireLimits limits_;
   int64_t outputs_left_;
+  uint64_t num_events_ = 0;  // Without signs of life.
   Hooks hooks_;
   grpc::ClientContext context_;
   Request request_;
   Event event_;
   absl::Status bad_;
   std::atomic<int> sweeps_ = 0;
-  std::atomic<bool> stalled_ = false;
+  std::atomic<bool> silent_ = false;
   std::atomic<bool> unreachable_ = false;
   std::shared_ptr<ClientCall> self_;
 };

@@ -19,6 +19,7 @@ constexpr int kKeepaliveTimeoutMs = 1000;
 constexpr int kMinPingIntervalMs = 500;
 constexpr int kFirstReconnectMs = 100;
 constexpr int kMaxReconnectMs = 1000;
+constexpr std::chrono::milliseconds kClockSlack(50);  // The library counts in milliseconds.
 
 }  // namespace
 
@@ -108,21 +109,31 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-absl::Status FromGrpc(const grpc::Status& status, bool has_reason) {
-  if (status.ok()) return absl::OkStatus();
+absl::Status FromGrpc(const grpc::Status& status, absl::string_view reason, bool is_late) {
   const auto code = static_cast<absl::StatusCode>(status.error_code());
-  if (has_reason) return absl::Status(code, status.error_message());
-  switch (code) {
-    case absl::StatusCode::kCancelled:
-      return absl::CancelledError("the call was cancelled");
-    case absl::StatusCode::kDeadlineExceeded:
-      return absl::DeadlineExceededError("the request's time is over");
-    case absl::StatusCode::kUnavailable:
-      return absl::UnavailableError("the connection to the worker was lost");
-    default:
-      return absl::Status(
-          code, absl::StrCat("the call to the worker failed: ", absl::StatusCodeToString(code)));
+  if (reason.empty() ? status.ok() : !status.ok() && reason == ReasonOf(code)) {
+    return absl::Status(code, status.error_message());
   }
+  if (!reason.empty()) return absl::UnavailableError("the worker's answer was damaged on its way");
+  if (code == absl::StatusCode::kCancelled) return absl::CancelledError("the call was cancelled");
+  if (is_late) return absl::DeadlineExceededError("the request's time is over");
+  return absl::UnavailableError(
+      code == absl::StatusCode::kUnavailable
+          ? "the connection to the worker was lost"
+          : absl::StrCat("the call to the worker broke: ", absl::StatusCodeToString(code)));
+}
+
+absl::string_view ReasonIn(const grpc::ClientContext& context) {
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto it = trailers.find(kReasonKey);
+  if (it == trailers.end()) return "";
+  return absl::string_view(it->second.data(), it->second.size());
+}
+
+absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {
+  const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC);
+  const bool is_late = gpr_time_cmp(deadline, DeadlineAfter(kClockSlack)) <= 0;
+  return FromGrpc(status, ReasonIn(context), is_late);
 }
 
 }  // namespace baton

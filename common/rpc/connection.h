@@ -2,6 +2,7 @@
 
 #include <grpc/support/time.h>
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
 #include <grpcpp/support/status.h>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "common/base/time.h"
 
 // How every gRPC connection of the cluster is set up (protocol.md section 2): dead peers are
@@ -41,8 +43,14 @@ const char* ReasonOf(absl::StatusCode code);
 
 grpc::Status ToGrpc(const absl::Status& status);
 
-// A status that came with kReasonKey is the peer's own word. Any other was made by the library and
-// its text, which may hold addresses, is replaced.
-absl::Status FromGrpc(const grpc::Status& status, bool has_reason);
+// What a finished call came to. A status whose kReasonKey fits its code is the peer's own word. Any
+// other was made by the library, or was damaged on its way: CANCELLED, DEADLINE_EXCEEDED if `is_late`
+// (the call's deadline is over here), else UNAVAILABLE; its text, which may hold addresses, is
+// replaced. OK with a reason is no OK.
+absl::Status FromGrpc(const grpc::Status& status, absl::string_view reason, bool is_late);
+absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
+
+// Of a finished call: the reason with which the peer itself ended it, or empty.
+absl::string_view ReasonIn(const grpc::ClientContext& context);
 
 }  // namespace baton

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/connection.h"
@@ -38,6 +40,18 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
       absl::MutexLock lock(&mutex_);
       if (broken_ || closing_.has_value()) return;
       queue_.push_back(std::move(event));
+      ++num_sent_;
+    }
+    Advance();
+  }
+
+  // While nothing waits to be written, sends what `make` says of the number of events sent so far;
+  // that one is not counted.
+  void Beat(absl::FunctionRef<Event(uint64_t num_sent)> make) ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (broken_ || closing_.has_value() || writing_ || !queue_.empty()) return;
+      queue_.push_back(make(num_sent_));
     }
     Advance();
   }
@@ -118,6 +132,7 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
   const Hooks hooks_;
   absl::Mutex mutex_;
   std::deque<Event> queue_ ABSL_GUARDED_BY(mutex_);
+  uint64_t num_sent_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> closing_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;

@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/message_wire.h"
+#include "common/rpc/seal.h"
 
 namespace baton {
 namespace {
@@ -20,16 +21,27 @@ constexpr int kMaxBackoffMs = 1000;
 
 gpr_timespec AfterMs(int64_t ms) { return DeadlineAfter(std::chrono::milliseconds(ms)); }
 
+template <typename Info, typename Proto>
+absl::StatusOr<Info> Unsealed(const Proto& proto) {
+  RETURN_IF_ERROR(CheckSeal(proto));
+  return FromProto(proto);
+}
+
 absl::string_view RoleName(Role role) { return role == Role::kPrefill ? "prefill" : "decode"; }
 
 }  // namespace
 
+WorkerStubs::WorkerStubs(const std::string& address)
+    : channel(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                        ClusterChannelArguments())),
+      cluster(v1::Cluster::NewStub(channel)),
+      decode(v1::Decode::NewStub(channel)),
+      prefill(v1::Prefill::NewStub(channel)) {}
+
 WorkerLink::WorkerLink(Options options, Inbox* inbox)
     : options_(std::move(options)),
       inbox_(inbox),
-      channel_(grpc::CreateCustomChannel(
-          options_.address.address, grpc::InsecureChannelCredentials(), ClusterChannelArguments())),
-      stub_(v1::Cluster::NewStub(channel_)) {}
+      stubs_(std::make_shared<WorkerStubs>(options_.address.address)) {}
 
 void WorkerLink::Start() { SayHello(); }
 
@@ -51,28 +63,35 @@ WorkerLink::Peer WorkerLink::peer() const {
   return peer_;
 }
 
-grpc::ClientContext* WorkerLink::Begin() {
+void WorkerLink::Distrust(const WorkerStubs* stubs) {
+  absl::MutexLock lock(&mutex_);
+  if (stubs != peer_.stubs.get()) return;
+  distrusted_ = true;
+  context_->TryCancel();  // The Watch.
+}
+
+std::pair<const WorkerStubs*, grpc::ClientContext*> WorkerLink::Begin() {
   {
     absl::MutexLock lock(&mutex_);
     busy_ = !stopped_;
     if (busy_) {
       context_ = std::make_unique<grpc::ClientContext>();
-      return context_.get();
+      return {stubs_.get(), context_.get()};
     }
   }
   options_.on_idle();
-  return nullptr;
+  return {};
 }
 
 void WorkerLink::SayHello() {
-  grpc::ClientContext* context = Begin();
+  const auto [stubs, context] = Begin();
   if (context == nullptr) return;
   context->set_wait_for_ready(true);  // Connects as soon as the worker listens.
   context->set_deadline(AfterMs(kHelloTimeoutMs));
   hello_request_.set_protocol_version(kProtocolVersion);
   hello_request_.set_caller_incarnation(options_.router);
   hello_response_.Clear();
-  stub_->async()->Hello(context, &hello_request_, &hello_response_,
+  stubs->cluster->async()->Hello(context, &hello_request_, &hello_response_,
                         [this](grpc::Status status) { OnHello(status); });
 }
 
@@ -91,7 +110,7 @@ absl::Status WorkerLink::CheckHello(const HelloInfo& hello) const {
 
 void WorkerLink::OnHello(const grpc::Status& status) {
   if (!status.ok()) return Retry("no worker answers");
-  const absl::StatusOr<HelloInfo> hello = FromProto(hello_response_);
+  const absl::StatusOr<HelloInfo> hello = Unsealed<HelloInfo>(hello_response_);
   if (!hello.ok()) return Retry(absl::StrCat("bad hello: ", hello.status().message()));
   if (const absl::Status ok = CheckHello(*hello); !ok.ok()) {
     return Retry(std::string(ok.message()));
@@ -99,7 +118,8 @@ void WorkerLink::OnHello(const grpc::Status& status) {
   {
     absl::MutexLock lock(&mutex_);
     peer_ = {.incarnation = hello->incarnation,
-             .limits = {.vocab_size = hello->vocab_size, .max_model_len = hello->max_model_len}};
+             .limits = {.vocab_size = hello->vocab_size, .max_model_len = hello->max_model_len},
+             .stubs = stubs_};
     backoff_ms_ = 0;
     last_reason_.clear();
   }
@@ -108,18 +128,18 @@ void WorkerLink::OnHello(const grpc::Status& status) {
 }
 
 void WorkerLink::StartWatch(Incarnation incarnation) {
-  grpc::ClientContext* context = Begin();
+  const auto [stubs, context] = Begin();
   if (context == nullptr) return;
   bad_status_.clear();
   watch_request_.set_expected_incarnation(incarnation);
-  stub_->async()->Watch(context, &watch_request_, this);
+  stubs->cluster->async()->Watch(context, &watch_request_, this);
   StartRead(&status_);
   StartCall();
 }
 
 void WorkerLink::OnReadDone(bool ok) {
   if (!ok) return;  // The stream has ended; OnDone follows.
-  const absl::StatusOr<WorkerStatus> status = FromProto(status_);
+  const absl::StatusOr<WorkerStatus> status = Unsealed<WorkerStatus>(status_);
   absl::MutexLock lock(&mutex_);
   if (!status.ok()) {
     bad_status_ = absl::StrCat("bad status: ", status.status().message());
@@ -139,24 +159,36 @@ void WorkerLink::OnDone(const grpc::Status& status) {
             : "the connection was lost");
 }
 
-void WorkerLink::Retry(const std::string& reason) {
-  bool idle = false;
+void WorkerLink::Retry(const std::string& failure) {
+  Disconnect(failure);
   {
     absl::MutexLock lock(&mutex_);
-    peer_ = {};
-    idle = stopped_;
-    if (!idle && reason != last_reason_) {
-      inbox_->Post(WorkerDown{.worker = options_.worker, .reason = reason});
-    }
-    last_reason_ = reason;
-    if (!idle) {
+    if (!stopped_) {
       backoff_ms_ = std::clamp(2 * backoff_ms_, kMinBackoffMs, kMaxBackoffMs);
       // A new alarm each time: the last one may still be returning from its callback.
       alarm_ = std::make_unique<grpc::Alarm>();
       alarm_->Set(AfterMs(backoff_ms_), [this](bool) { SayHello(); });
+      return;
     }
   }
-  if (idle) options_.on_idle();
+  options_.on_idle();
+}
+
+void WorkerLink::Disconnect(const std::string& failure) {
+  std::shared_ptr<const WorkerStubs> lost;
+  {
+    absl::MutexLock lock(&mutex_);
+    const std::string reason =
+        std::exchange(distrusted_, false) ? "something was damaged or lost on the way" : failure;
+    if (!stopped_ && reason != last_reason_) {
+      inbox_->Post(WorkerDown{.worker = options_.worker, .reason = reason});
+    }
+    last_reason_ = reason;
+    peer_ = {};
+    lost = std::exchange(stubs_, std::make_shared<WorkerStubs>(options_.address.address));
+  }
+  options_.on_lost(lost.get());
+  options_.retired->Add(lost->channel);
 }
 
 }  // namespace baton

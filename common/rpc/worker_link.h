@@ -6,18 +6,33 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "baton/v1/cluster.grpc.pb.h"
+#include "baton/v1/decode.grpc.pb.h"
+#include "baton/v1/prefill.grpc.pb.h"
 #include "common/node/inbox.h"
 #include "common/node/message.h"
 #include "common/rpc/generation_wire.h"
+#include "common/rpc/retired_channels.h"
 #include "common/rpc/worker_links.h"
 
 namespace baton {
 
-// Keeps one worker connected: Hello, Watch, back-off, again. One operation is in flight at any
+// What goes over one connection to a worker.
+struct WorkerStubs {
+  explicit WorkerStubs(const std::string& address);
+
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<v1::Cluster::Stub> cluster;
+  const std::unique_ptr<v1::Decode::Stub> decode;
+  const std::unique_ptr<v1::Prefill::Stub> prefill;
+};
+
+// Keeps one worker connected: Hello, Watch, back-off, again, each time over a new connection, so
+// that nothing of a damaged one lives on. One operation is in flight at any
 // time (a Hello, a Watch or an alarm), so its steps need no ordering beyond the mutex. `on_idle` is
 // called once, when Stop was called and no operation is left: only then may this be destroyed.
 class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
@@ -26,6 +41,9 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
     int32_t worker = 0;  // Index in the router's list.
     WorkerAddress address;
     Incarnation router = 0;
+    RetiredChannels* retired = nullptr;
+    // The calls over these are to end.
+    std::function<void(const WorkerStubs*)> on_lost;
     std::function<void()> on_idle;
   };
 
@@ -38,9 +56,13 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   struct Peer {
     Incarnation incarnation = 0;
     WireLimits limits;
+    std::shared_ptr<const WorkerStubs> stubs;
   };
   Peer peer() const;
-  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+  // Something that went over this connection was damaged or lost: connects anew. A no-op if it is
+  // not the current one.
+  void Distrust(const WorkerStubs* stubs);
 
   void OnReadDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
@@ -48,21 +70,22 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
  private:
   // Marks an operation as in flight and makes its context; null when stopped: then on_idle was
   // called and nothing may follow.
-  grpc::ClientContext* Begin();
+  std::pair<const WorkerStubs*, grpc::ClientContext*> Begin();
   void SayHello();
   void OnHello(const grpc::Status& status);
   absl::Status CheckHello(const HelloInfo& hello) const;
   void StartWatch(Incarnation incarnation);
   // The operation in flight failed: mail WorkerDown and try again later, or stop.
-  void Retry(const std::string& reason);
+  void Retry(const std::string& failure);
+  void Disconnect(const std::string& failure);
 
   const Options options_;
   Inbox* const inbox_;
-  const std::shared_ptr<grpc::Channel> channel_;
-  const std::unique_ptr<v1::Cluster::Stub> stub_;
 
   mutable absl::Mutex mutex_;
   Peer peer_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const WorkerStubs> stubs_ ABSL_GUARDED_BY(mutex_);
+  bool distrusted_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);
   std::string last_reason_ ABSL_GUARDED_BY(mutex_);

@@ -9,18 +9,17 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
-#include "baton/v1/decode.grpc.pb.h"
-#include "baton/v1/prefill.grpc.pb.h"
 #include "common/rpc/client_call.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/message_wire.h"
+#include "common/rpc/seal.h"
 #include "common/rpc/worker_link.h"
 
 namespace baton {
 namespace {
 
-constexpr int kSweepSeconds = 10;
-constexpr int kMaxSweeps = 30;  // 300 s without an event: protocol.md section 2.
+constexpr int kSweepSeconds = 1;
+constexpr int kMaxSweeps = 5;  // A worker gives a sign of life on each call each second.
 constexpr int64_t kMaxPrefillEvents = 64;
 constexpr Duration kTellLimit = std::chrono::seconds(2);
 
@@ -39,37 +38,35 @@ class WorkerLinks::Impl {
  public:
   Impl(WorkerLinksOptions options, Inbox* inbox) : inbox_(inbox) {
     for (const WorkerAddress& address : options.workers) {
-      Worker worker;
-      worker.link = std::make_unique<WorkerLink>(
-          WorkerLink::Options{.worker = static_cast<int32_t>(workers_.size()),
+      links_.push_back(std::make_unique<WorkerLink>(
+          WorkerLink::Options{.worker = static_cast<int32_t>(links_.size()),
                               .address = address,
                               .router = options.router,
+                              .retired = &retired_,
+                              .on_lost = [this](const WorkerStubs* lost) { GiveUpOver(lost); },
                               .on_idle = [this] { Release(); }},
-          inbox);
-      worker.decode = v1::Decode::NewStub(worker.link->channel());
-      worker.prefill = v1::Prefill::NewStub(worker.link->channel());
-      workers_.push_back(std::move(worker));
+          inbox));
     }
     absl::MutexLock lock(&mutex_);
-    active_ = static_cast<int>(workers_.size());
+    active_ = static_cast<int>(links_.size());
   }
 
   ~Impl() { Stop(); }
 
   void Start() {
-    for (Worker& worker : workers_) worker.link->Start();
+    for (const auto& link : links_) link->Start();
     absl::MutexLock lock(&mutex_);
     SetSweep();
   }
 
   void Open(CallId id, int32_t index, const DecodeRequest& request) {
-    OpenCallTo<DecodeClientCall>(id, index, request, [](const Worker& worker, auto* call) {
+    OpenCallTo<DecodeClientCall>(id, index, request, [](const WorkerStubs& worker, auto* call) {
       worker.decode->async()->Decode(call->context(), call->request(), call);
     });
   }
 
   void Open(CallId id, int32_t index, const PrefillRequest& request) {
-    OpenCallTo<PrefillClientCall>(id, index, request, [](const Worker& worker, auto* call) {
+    OpenCallTo<PrefillClientCall>(id, index, request, [](const WorkerStubs& worker, auto* call) {
       worker.prefill->async()->Prefill(call->context(), call->request(), call);
     });
   }
@@ -87,14 +84,16 @@ class WorkerLinks::Impl {
 
   void Tell(CallId id, const RebindRequest& request) {
     TellWorker<v1::RebindRequest, v1::RebindResponse>(
-        id, request, [](const Worker& worker, auto* context, auto* sent, auto* answer, auto done) {
+        id, request,
+        [](const WorkerStubs& worker, auto* context, auto* sent, auto* answer, auto done) {
           worker.decode->async()->Rebind(context, sent, answer, std::move(done));
         });
   }
 
   void Tell(CallId id, const SendRequest& request) {
     TellWorker<v1::SendRequest, v1::SendResponse>(
-        id, request, [](const Worker& worker, auto* context, auto* sent, auto* answer, auto done) {
+        id, request,
+        [](const WorkerStubs& worker, auto* context, auto* sent, auto* answer, auto done) {
           worker.prefill->async()->Send(context, sent, answer, std::move(done));
         });
   }
@@ -109,23 +108,17 @@ class WorkerLinks::Impl {
     }
     for (const auto& call : open) call->Cancel();
     open.clear();
-    for (Worker& worker : workers_) worker.link->Stop();
+    for (const auto& link : links_) link->Stop();
     const auto quiet = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return active_ == 0; };
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&quiet));
   }
 
  private:
-  struct Worker {
-    std::unique_ptr<WorkerLink> link;
-    std::unique_ptr<v1::Decode::Stub> decode;
-    std::unique_ptr<v1::Prefill::Stub> prefill;
-  };
-
   struct Entry {
     std::shared_ptr<OpenCall> call;
     int32_t worker = 0;
-    Incarnation incarnation = 0;
+    WorkerLink::Peer peer;
   };
   template <typename Request, typename Response>
   struct Told {
@@ -137,18 +130,19 @@ class WorkerLinks::Impl {
   template <typename Proto, typename Response, typename Request, typename StartOnStub>
   void TellWorker(CallId id, const Request& request, StartOnStub start) {
     auto told = std::make_shared<Told<Proto, Response>>();
-    int32_t worker = 0;
+    std::shared_ptr<const WorkerStubs> stubs;
     {
       absl::MutexLock lock(&mutex_);
       const auto it = calls_.find(id);
       if (it == calls_.end() || stopped_) return;
-      worker = it->second.worker;
-      told->request.set_expected_incarnation(it->second.incarnation);
+      stubs = it->second.peer.stubs;
+      told->request.set_expected_incarnation(it->second.peer.incarnation);
       ++active_;
     }
     ToProto(request, &told->request);
+    Seal(&told->request);
     told->context.set_deadline(DeadlineAfter(kTellLimit));
-    start(workers_[worker], &told->context, &told->request, &told->response,
+    start(*stubs, &told->context, &told->request, &told->response,
           [this, id, told](const grpc::Status& status) mutable {
             if (!status.ok()) GiveUp(id);
             told.reset();
@@ -167,10 +161,20 @@ class WorkerLinks::Impl {
     call->GiveUp();
   }
 
+  void GiveUpOver(const WorkerStubs* lost) {
+    std::vector<std::shared_ptr<OpenCall>> calls;
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const auto& [id, entry] : calls_) {
+        if (entry.peer.stubs.get() == lost) calls.push_back(entry.call);
+      }
+    }
+    for (const auto& call : calls) call->GiveUp();
+  }
+
   template <typename Call, typename Request, typename StartOnStub>
   void OpenCallTo(CallId id, int32_t index, const Request& request, StartOnStub start) {
-    const Worker& worker = workers_.at(index);
-    const WorkerLink::Peer peer = worker.link->peer();
+    const WorkerLink::Peer peer = links_.at(index)->peer();
     if (peer.incarnation == 0) {
       inbox_->Post(
           CallClosed{.call = id, .status = absl::UnavailableError("the worker is not connected")});
@@ -189,24 +193,33 @@ class WorkerLinks::Impl {
                 [this, id](WorkerEvent event) {
                   inbox_->Post(WorkerEventReceived{.call = id, .event = std::move(event)});
                 },
-            .on_closed = [this, id](absl::Status status) { Closed(id, std::move(status)); },
+            .on_closed = [this, id](absl::Status status,
+                                    bool is_broken) { Closed(id, std::move(status), is_broken); },
             .on_released = [this] { Release(); }});
     {
       absl::MutexLock lock(&mutex_);
       if (stopped_) return;
       ++active_;
-      calls_[id] = {.call = call, .worker = index, .incarnation = peer.incarnation};
+      calls_[id] = {.call = call, .worker = index, .peer = peer};
     }
     ToProto(request, call->request());
+    Seal(call->request());
     call->context()->set_deadline(DeadlineAfter(request.timeout));
-    start(worker, call.get());
+    start(*peer.stubs, call.get());
     call->Start(call);
+    if (links_[index]->peer().stubs != peer.stubs) GiveUpOver(peer.stubs.get());  // Lost meanwhile.
   }
 
-  void Closed(CallId id, absl::Status status) {
-    absl::MutexLock lock(&mutex_);
-    calls_.erase(id);
-    if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(status)});
+  void Closed(CallId id, absl::Status status, bool is_broken) {
+    Entry entry;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto node = calls_.extract(id);
+      if (node.empty()) return;
+      entry = node.mapped();
+      if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(status)});
+    }
+    if (is_broken) links_[entry.worker]->Distrust(entry.peer.stubs.get());
   }
 
   // One of the things that Stop waits for is over. Nothing of this may be touched after it.
@@ -232,7 +245,8 @@ class WorkerLinks::Impl {
   }
 
   Inbox* const inbox_;
-  std::vector<Worker> workers_;
+  RetiredChannels retired_;  // Outlives the links.
+  std::vector<std::unique_ptr<WorkerLink>> links_;
   absl::Mutex mutex_;
   absl::flat_hash_map<CallId, Entry> calls_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Alarm> sweep_ ABSL_GUARDED_BY(mutex_);

@@ -23,6 +23,7 @@
 #include "common/base/status.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/message_wire.h"
+#include "common/rpc/seal.h"
 #include "common/rpc/server_call.h"
 
 namespace baton {
@@ -30,6 +31,7 @@ namespace {
 
 constexpr absl::Duration kStatusTick = absl::Milliseconds(50);
 constexpr int kTicksPerHeartbeat = 8;  // 400 ms, so that a late tick stays below 500 ms.
+constexpr int kTicksPerBeat = 20;      // A sign of life on each call, each second.
 constexpr size_t kMaxOpenCalls = 16384;
 constexpr size_t kMaxWatchers = 256;
 
@@ -38,34 +40,52 @@ using PrefillCall = ServerCall<v1::PrefillEvent>;
 using StatusCall = ServerCall<v1::WorkerStatus>;
 using AnyCall = std::variant<std::shared_ptr<DecodeCall>, std::shared_ptr<PrefillCall>>;
 
+void FinishWith(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor,
+                const absl::Status& status) {
+  if (!status.ok()) context->AddTrailingMetadata(kReasonKey, ReasonOf(status.code()));
+  reactor->Finish(ToGrpc(status));
+}
+
 grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context,
                                       const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (!status.ok()) context->AddTrailingMetadata(kReasonKey, ReasonOf(status.code()));
-  reactor->Finish(ToGrpc(status));
+  FinishWith(context, reactor, status);
   return reactor;
 }
 
-// One Audit call. Finishes it exactly once, also when nobody answers.
+template <typename Event>
+Event SignOfLife(uint64_t num_sent) {
+  Event event;
+  event.mutable_alive()->set_num_events(num_sent);
+  Seal(&event);
+  return event;
+}
+
+// One Audit call. Finishes it exactly once, also when nobody answers; gRPC keeps the context until
+// then.
 class PendingAudit {
  public:
-  explicit PendingAudit(grpc::ServerUnaryReactor* reactor) : reactor_(reactor) {}
-  ~PendingAudit() { Finish(ToGrpc(absl::UnavailableError("the worker is shutting down"))); }
+  PendingAudit(grpc::CallbackServerContext* context, grpc::ServerUnaryReactor* reactor)
+      : context_(context), reactor_(reactor) {}
+  ~PendingAudit() { Finish(absl::UnavailableError("the worker is shutting down")); }
   PendingAudit(const PendingAudit&) = delete;
   PendingAudit& operator=(const PendingAudit&) = delete;
 
-  void Finish(const grpc::Status& status) {
-    if (auto* reactor = std::exchange(reactor_, nullptr)) reactor->Finish(status);
+  void Finish(const absl::Status& status) {
+    if (auto* reactor = std::exchange(reactor_, nullptr)) FinishWith(context_, reactor, status);
   }
 
  private:
+  grpc::CallbackServerContext* const context_;
   grpc::ServerUnaryReactor* reactor_;
 };
 
 // Sends the node's status to all watchers: on change, at most one each tick, and as a heartbeat.
+// Calls `beat` each second.
 class StatusBroadcast {
  public:
-  explicit StatusBroadcast(std::function<WorkerStatus()> status) : status_(std::move(status)) {}
+  StatusBroadcast(std::function<WorkerStatus()> status, std::function<void()> beat)
+      : status_(std::move(status)), beat_(std::move(beat)) {}
   ~StatusBroadcast() { Stop(); }
 
   void Start() {
@@ -118,7 +138,8 @@ class StatusBroadcast {
 
   void Run() {
     const auto wake = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_; };
-    for (;;) {
+    for (int tick = 1;; ++tick) {
+      if (tick % kTicksPerBeat == 0) beat_();
       v1::WorkerStatus status;
       std::vector<std::shared_ptr<StatusCall>> due;
       {
@@ -126,6 +147,7 @@ class StatusBroadcast {
         if (mutex_.AwaitWithTimeout(absl::Condition(&wake), kStatusTick)) return;
         if (watchers_.empty()) continue;
         ToProto(status_(), &status);
+        Seal(&status);
         due = TakeDue(status.SerializeAsString());
       }
       for (const auto& call : due) call->Send(status);
@@ -148,6 +170,7 @@ class StatusBroadcast {
   }
 
   const std::function<WorkerStatus()> status_;
+  const std::function<void()> beat_;
   absl::Mutex mutex_;
   absl::flat_hash_map<uint64_t, Watcher> watchers_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_key_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -166,7 +189,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
         inbox_(inbox),
         limits_{.vocab_size = options_.hello.vocab_size,
                 .max_model_len = options_.hello.max_model_len},
-        broadcast_(options_.status) {}
+        broadcast_(options_.status, [this] { Beat(); }) {}
 
   ~Impl() override { Shutdown(Duration::zero()); }
 
@@ -258,14 +281,13 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     // gRPC keeps context and response until Finish, also of a call that was cancelled. A node that
     // stops without an answer drops the closure, which then finishes the call.
-    auto pending = std::make_shared<PendingAudit>(reactor);
+    auto pending = std::make_shared<PendingAudit>(context, reactor);
     const bool taken = inbox_->Offer(WorkerAuditAsked{[pending, response](WorkerAudit audit) {
       ToProto(audit, response);
-      pending->Finish(grpc::Status::OK);
+      pending->Finish(absl::OkStatus());
     }});
     if (!taken) {
-      pending->Finish(
-          ToGrpc(absl::ResourceExhaustedError("the worker's inbox is full: try later")));
+      pending->Finish(absl::ResourceExhaustedError("the worker's inbox is full: try later"));
     }
     return reactor;
   }
@@ -280,6 +302,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
                                       kProtocolVersion, "; update the caller")));
     }
     ToProto(options_.hello, response);
+    Seal(response);
     return FinishUnary(context, absl::OkStatus());
   }
 
@@ -311,6 +334,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       if (const auto* prefill = std::get_if<std::shared_ptr<PrefillCall>>(&call)) {
         v1::PrefillEvent proto;
         ToProto(event, &proto);
+        Seal(&proto);
         (*prefill)->Send(std::move(proto));
       }
     }
@@ -318,6 +342,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       if (const auto* decode = std::get_if<std::shared_ptr<DecodeCall>>(&call)) {
         v1::DecodeEvent proto;
         ToProto(event, &proto);
+        Seal(&proto);
         (*decode)->Send(std::move(proto));
       }
     }
@@ -333,6 +358,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   }
 
   absl::Status TakeRebind(const v1::RebindRequest& request) {
+    RETURN_IF_ERROR(CheckSeal(request));
     RETURN_IF_ERROR(CheckIncarnation(request.expected_incarnation(), false));
     ASSIGN_OR_RETURN(const RebindRequest valid, FromProto(request));
     if (inbox_->Offer(RebindAsked{valid})) return absl::OkStatus();
@@ -340,6 +366,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   }
 
   absl::Status TakeSend(const v1::SendRequest& request) {
+    RETURN_IF_ERROR(CheckSeal(request));
     RETURN_IF_ERROR(CheckIncarnation(request.expected_incarnation(), false));
     ASSIGN_OR_RETURN(SendRequest valid, FromProto(request, limits_));
     if (inbox_->Offer(SendAsked{std::move(valid)})) return absl::OkStatus();
@@ -364,6 +391,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
 
   template <typename Opened, typename Call, typename Request>
   absl::Status Take(CallId id, const std::shared_ptr<Call>& call, const Request& request) {
+    RETURN_IF_ERROR(CheckSeal(request));
     RETURN_IF_ERROR(CheckIncarnation(request.expected_incarnation(), false));
     ASSIGN_OR_RETURN(auto valid, FromProto(request, limits_));
     {
@@ -375,6 +403,21 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     }
     if (inbox_->Offer(Opened{.call = id, .request = std::move(valid)})) return absl::OkStatus();
     return absl::ResourceExhaustedError("the worker's inbox is full: try another worker or later");
+  }
+
+  void Beat() {
+    std::vector<AnyCall> calls;
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const auto& [id, call] : calls_) calls.push_back(call);
+    }
+    for (const AnyCall& call : calls) {
+      if (const auto* decode = std::get_if<std::shared_ptr<DecodeCall>>(&call)) {
+        (*decode)->Beat(SignOfLife<v1::DecodeEvent>);
+      } else {
+        std::get<std::shared_ptr<PrefillCall>>(call)->Beat(SignOfLife<v1::PrefillEvent>);
+      }
+    }
   }
 
   void Forget(CallId id) {

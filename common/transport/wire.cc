@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
-#include "common/transport/crc32c.h"
+#include "common/base/crc32c.h"
 #include "common/transport/handshake.h"
 #include "common/transport/little_endian.h"
 

@@ -41,6 +41,10 @@ def transfer_faults(draw):
     }
 
 
+def flips(draw):
+    return Faults(flip_at=tuple(byte_in(draw, 100, 20_000) for _ in range(12)))
+
+
 def control_faults(draw):
     """The same for the link between router and worker."""
     return {
@@ -50,6 +54,7 @@ def control_faults(draw):
         "requests lost": ("swallowed", dict(up=Faults(swallow_at=byte_in(draw, 100, 4000)))),
         "answers lost": ("swallowed", dict(down=Faults(swallow_at=byte_in(draw, 100, 4000)))),
         "a span twice": ("duplicated", dict(down=Faults(duplicate=(byte_in(draw, 100, 4000), 60)))),
+        "flipped bits": ("flipped", dict(up=flips(draw), down=flips(draw))),
         "blocked one way": ("held", dict(up=Faults(block=True))),
         "blocked the other way": ("held", dict(down=Faults(block=True))),
         "accepts and is silent": ("half_open", dict(half_open=True)),

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
 extern "C" {
@@ -38,6 +39,12 @@ class Ignored {
     AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
   }
 };
+
+// The waiting thread evaluates it as well, within the library: under a lock that is not seen.
+bool EvalIgnored(const absl::Condition* condition) {
+  const Ignored ignored;
+  return condition->Eval();
+}
 
 }  // namespace
 
@@ -80,16 +87,18 @@ void Mutex::ReaderUnlock() {
 void Mutex::Await(const Condition& condition) {
   static auto* real =
       Real<void(Mutex*, const Condition&)>("_ZN4absl7debian35Mutex5AwaitERKNS0_9ConditionE");
+  const Condition unseen(&EvalIgnored, &condition);
   __tsan_release(this);
-  real(this, condition);
+  real(this, unseen);
   __tsan_acquire(this);
 }
 
 bool Mutex::AwaitWithTimeout(const Condition& condition, Duration timeout) {
   static auto* real = Real<bool(Mutex*, const Condition&, Duration)>(
       "_ZN4absl7debian35Mutex16AwaitWithTimeoutERKNS0_9ConditionENS0_8DurationE");
+  const Condition unseen(&EvalIgnored, &condition);
   __tsan_release(this);
-  const bool met = real(this, condition, timeout);
+  const bool met = real(this, unseen, timeout);
   __tsan_acquire(this);
   return met;
 }
@@ -97,8 +106,9 @@ bool Mutex::AwaitWithTimeout(const Condition& condition, Duration timeout) {
 bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
   static auto* real = Real<bool(Mutex*, const Condition&, Time)>(
       "_ZN4absl7debian35Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
+  const Condition unseen(&EvalIgnored, &condition);
   __tsan_release(this);
-  const bool met = real(this, condition, deadline);
+  const bool met = real(this, unseen, deadline);
   __tsan_acquire(this);
   return met;
 }
@@ -117,6 +127,20 @@ bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
   const bool timed_out = real(this, mutex, deadline);
   __tsan_acquire(mutex);
   return timed_out;
+}
+
+void Notification::Notify() {
+  static auto* real = Real<void(Notification*)>("_ZN4absl7debian312Notification6NotifyEv");
+  __tsan_release(this);
+  real(this);
+}
+
+bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
+  static auto* real = Real<bool(const Notification*, Duration)>(
+      "_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
+  const bool notified = real(this, timeout);
+  __tsan_acquire(const_cast<Notification*>(this));
+  return notified;
 }
 
 ABSL_NAMESPACE_END

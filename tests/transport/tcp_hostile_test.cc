@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "common/transport/crc32c.h"
+#include "common/base/crc32c.h"
 #include "common/transport/handshake.h"
 #include "common/transport/wire.h"
 #include "gtest/gtest.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "common/transport/crc32c.h"
+#include "common/base/crc32c.h"
 
 namespace baton {
 namespace {

@@ -59,7 +59,7 @@ TEST_F(RecoveryLimitsTest, CallsThatEndWellButTooEarlyAreFailuresOfHealthyWorker
   Reserved(decode_call(), 3);
   Closed(prefill_call());
   Judged();
-  EXPECT_EQ(Ended(1), Code::kInternal);
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
 }
 
 TEST_F(RecoveryLimitsTest, AnAttemptThatAWorkerHasTwiceGetsAnotherNumber) {

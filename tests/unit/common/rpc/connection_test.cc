@@ -16,16 +16,37 @@ TEST(ConnectionTest, OurOwnStatusSurvivesTheWire) {
   for (const absl::Status& status :
        {absl::OkStatus(), absl::ResourceExhaustedError("no blocks"),
         absl::InvalidArgumentError("tokens[3] = -1"), absl::AbortedError("handoff")}) {
-    EXPECT_EQ(FromGrpc(ToGrpc(status), /*has_reason=*/true), status);
+    const std::string reason = status.ok() ? "" : ReasonOf(status.code());
+    EXPECT_EQ(FromGrpc(ToGrpc(status), reason, /*is_late=*/false), status);
   }
 }
 
 TEST(ConnectionTest, TheLibrarysTextIsReplacedBecauseItMayHoldAddresses) {
   const grpc::Status status(grpc::StatusCode::UNAVAILABLE,
                             "failed to connect to all addresses; ipv4:10.1.2.3:443");
-  const absl::Status read = FromGrpc(status, /*has_reason=*/false);
+  const absl::Status read = FromGrpc(status, "", /*is_late=*/false);
   EXPECT_EQ(read.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(read.message()), Not(HasSubstr("10.1.2.3")));
+}
+
+TEST(ConnectionTest, AStatusOfTheLibraryIsNoWordOfThePeer) {
+  for (int code = 2; code <= 16; ++code) {
+    const grpc::Status status(static_cast<grpc::StatusCode>(code), "text");
+    EXPECT_EQ(FromGrpc(status, "", /*is_late=*/false).code(), absl::StatusCode::kUnavailable) << code;
+  }
+  const grpc::Status late(grpc::StatusCode::DEADLINE_EXCEEDED, "text");
+  EXPECT_TRUE(absl::IsDeadlineExceeded(FromGrpc(late, "", /*is_late=*/true)));
+}
+
+TEST(ConnectionTest, AStatusThatWasDamagedOnItsWayIsNotBelieved) {
+  const std::string reason = ReasonOf(absl::StatusCode::kResourceExhausted);
+  for (int code = 0; code <= 16; ++code) {
+    const absl::Status read =
+        FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(code), "text"), reason, false);
+    const bool is_whole = code == static_cast<int>(absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(absl::IsResourceExhausted(read), is_whole) << code;
+    EXPECT_EQ(absl::IsUnavailable(read), !is_whole) << code;
+  }
 }
 
 TEST(ConnectionTest, EveryCodeHasAReason) {

@@ -15,6 +15,7 @@
 #include "baton/v1/prefill.grpc.pb.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/message_wire.h"
+#include "common/rpc/seal.h"
 #include "tests/unit/common/rpc/test_cluster.h"
 
 namespace baton {
@@ -37,11 +38,35 @@ TEST_F(WorkerServerTest, RefusesACallMeantForAnotherIncarnation) {
   v1::DecodeRequest request;
   ToProto(SampleDecode(), &request);
   request.set_expected_incarnation(6);
+  Seal(&request);
   auto reader = stub->Decode(&context, request);
   v1::DecodeEvent event;
   EXPECT_FALSE(reader->Read(&event));
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_EQ(worker.inbox.Count<DecodeOpened>(), 0);
+}
+
+TEST_F(WorkerServerTest, ARequestThatWasDamagedOnItsWayIsRefusedAndNotTaken) {
+  TestWorker worker(Role::kDecode, 7);
+  auto stub = v1::Decode::NewStub(Channel(worker));
+  v1::DecodeRequest request;
+  ToProto(SampleDecode(), &request);
+  Seal(&request);
+  request.set_tokens(0, request.tokens(0) ^ 1);
+  grpc::ClientContext context;
+  v1::DecodeEvent event;
+  auto reader = stub->Decode(&context, request);
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DATA_LOSS);
+  v1::RebindRequest rebind;
+  ToProto(WireSamples(1).Rebind(), &rebind);
+  rebind.set_expected_incarnation(7);
+  grpc::ClientContext rebind_context;
+  v1::RebindResponse rebound;
+  EXPECT_EQ(stub->Rebind(&rebind_context, rebind, &rebound).error_code(),
+            grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(worker.inbox.Count<DecodeOpened>(), 0);
+  EXPECT_EQ(worker.inbox.Count<RebindAsked>(), 0);
 }
 
 TEST_F(WorkerServerTest, RebindsAndSendsOfAnotherIncarnationOrWithoutSequenceAreRefused) {
@@ -52,6 +77,7 @@ TEST_F(WorkerServerTest, RebindsAndSendsOfAnotherIncarnationOrWithoutSequenceAre
     v1::RebindRequest rebind;
     if (incarnation == 6) ToProto(WireSamples(1).Rebind(), &rebind);
     rebind.set_expected_incarnation(incarnation);
+    Seal(&rebind);
     v1::RebindResponse rebound;
     const grpc::Status status =
         v1::Decode::NewStub(Channel(decode))->Rebind(&rebind_context, rebind, &rebound);
@@ -61,6 +87,7 @@ TEST_F(WorkerServerTest, RebindsAndSendsOfAnotherIncarnationOrWithoutSequenceAre
   grpc::ClientContext context;
   v1::SendRequest send;
   send.set_expected_incarnation(7);
+  Seal(&send);
   v1::SendResponse sent;
   EXPECT_EQ(v1::Prefill::NewStub(Channel(prefill))->Send(&context, send, &sent).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "common/base/random.h"
-#include "common/transport/crc32c.h"
+#include "common/base/crc32c.h"
 #include "common/transport/handshake.h"
 #include "gtest/gtest.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "common/transport/crc32c.h"
+#include "common/base/crc32c.h"
 #include "gtest/gtest.h"
 
 namespace baton {

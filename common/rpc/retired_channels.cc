@@ -1,0 +1,55 @@
+#include "common/rpc/retired_channels.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/time/time.h"
+
+namespace baton {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(50);
+
+}  // namespace
+
+RetiredChannels::RetiredChannels() : thread_([this] { Run(); }) {}
+
+RetiredChannels::~RetiredChannels() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+  }
+  thread_.join();  // What is left in the list is closed after it.
+}
+
+void RetiredChannels::Add(std::shared_ptr<grpc::Channel> channel) {
+  absl::MutexLock lock(&mutex_);
+  channels_.push_back(std::move(channel));
+}
+
+std::vector<std::shared_ptr<grpc::Channel>> RetiredChannels::TakeUnused() {
+  const auto unused = std::partition(channels_.begin(), channels_.end(),
+                                     [](const auto& channel) { return channel.use_count() > 1; });
+  std::vector<std::shared_ptr<grpc::Channel>> taken(std::make_move_iterator(unused),
+                                                    std::make_move_iterator(channels_.end()));
+  channels_.erase(unused, channels_.end());
+  return taken;
+}
+
+// Who uses a channel tells nobody when he is done, so this looks from time to time.
+void RetiredChannels::Run() {
+  const auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return stopped_ || !channels_.empty();
+  };
+  for (;;) {
+    std::vector<std::shared_ptr<grpc::Channel>> unused;  // Closed outside the lock.
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&any));
+    unused = TakeUnused();
+    if (stopped_) return;
+    if (unused.empty()) mutex_.AwaitWithTimeout(absl::Condition(&stopped_), kTick);
+  }
+}
+
+}  // namespace baton
