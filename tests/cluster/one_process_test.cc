@@ -1,7 +1,7 @@
 // A router and its workers in one process, over real gRPC and the TCP transport: all edge, engine,
 // compute and transport threads under one thread sanitizer.
 //   cmake --preset tsan && cmake --build build/tsan --target one_process_test &&
-//   ctest --test-dir build/tsan -R one_process_test --output-on-failure
+//   ctest --test-dir build/tsan -R tsan_races --output-on-failure
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Runs a program of the thread sanitizer build; fails if the program does, or on a race of ours.
+
+Usage: tsan_races.py PROGRAM [arguments]. The distribution's gRPC is built without the sanitizer: how
+it orders its own memory, also in its headers, is not seen, so its races are no news. A race is ours
+if the first frame of either access that is not the standard library's is Baton's code.
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+ACCESS = re.compile(r"^  (?:Previous )?(?:atomic )?(?:read|write) of size", re.IGNORECASE)
+FRAME = re.compile(r"^    #\d+ (.*)")
+LIBRARY = re.compile(r"libtsan|^(?:\w+ )*std::|^operator (?:new|delete)|__gnu_cxx|/usr/include/c\+\+/")
+
+
+def is_ours(frames):
+    code = next((frame for frame in frames if not LIBRARY.search(frame)), "")
+    return code.startswith("baton::") or " ../../" in code
+
+
+def accesses(report):
+    """The stacks of the accesses of one report."""
+    stacks, open_stack = [], None
+    for line in report.splitlines():
+        if ACCESS.match(line):
+            open_stack = []
+            stacks.append(open_stack)
+        elif (frame := FRAME.match(line)) and open_stack is not None:
+            open_stack.append(frame[1])
+        else:
+            open_stack = None
+    return stacks
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        options = (f"halt_on_error=0:exitcode=0:log_path={folder}/report:"
+                   f"suppressions={os.path.join(os.path.dirname(__file__), 'tsan.supp')}")
+        code = subprocess.run(sys.argv[1:], env=os.environ | {"TSAN_OPTIONS": options}).returncode
+        text = "".join(open(entry.path).read() for entry in os.scandir(folder))
+    reports = [part for part in text.split("=" * 18) if "WARNING: ThreadSanitizer" in part]
+    ours = [report for report in reports
+            if "data race" not in report or any(map(is_ours, accesses(report)))]
+    print(f"{len(reports)} reports of the sanitizer, {len(ours)} of them about Baton")
+    for report in ours:
+        print(report)
+    sys.exit(code != 0 or bool(ours))
+
+
+if __name__ == "__main__":
+    main()
