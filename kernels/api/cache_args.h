@@ -7,18 +7,30 @@
 
 namespace baton {
 
-// One plane (K or V) of one layer of a paged cache in HND order:
-// [num_blocks, num_heads, block_size, dim]. Borrowed.
+// How a block of a plane lies in memory, the last dimension first.
+enum class CacheLayout : uint8_t {
+  kHnd,  // [num_heads, block_size, dim]: Baton's own.
+  kNhd,  // [block_size, num_heads, dim]: FlashAttention's, and with one block per sequence that of
+         // a contiguous cache.
+  // vLLM's: K [num_heads, dim / x, block_size, x] with x elements in 16 bytes, V [num_heads, dim,
+  // block_size]. dim is a multiple of x in both.
+  kPacked,
+};
+
+// One plane (K or V) of one layer of a paged cache: num_blocks blocks of a layout. Borrowed.
 //
 // An fp8 plane stores saturate(x / scale) and reads stored * scale, both in f32.
 struct CachePlane {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;
+  CacheLayout layout = CacheLayout::kHnd;
   int64_t num_blocks = 0;
   int32_t num_heads = 0;
-  int32_t block_size = 0;         // Tokens per block, in [1, 65536].
+  int32_t block_size = 0;         // Tokens per block, in [1, 2^20].
   int32_t dim = 0;                // Elements of one head of one token.
-  int64_t block_stride = 0;       // Elements from block to block; >= num_heads * block_size * dim.
+  int64_t block_stride = 0;       // Elements from block to block; at least those of a block.
+  int64_t head_stride = 0;        // Elements from head to head of a token; 0: dense. kPacked: 0.
+  int64_t token_stride = 0;       // From token to token of a head; 0: dense. kPacked: 0.
   const float* scales = nullptr;  // [num_scales], > 0, fixed for the life of the plane's contents.
   int32_t num_scales = 0;         // 0: a scale of 1. fp8 also: 1, or one per head.
 };

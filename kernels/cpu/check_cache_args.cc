@@ -4,6 +4,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "common/base/status.h"
 #include "kernels/cpu/cache_blocks.h"
+#include "kernels/cpu/cache_strides.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/require.h"
 
@@ -11,6 +12,10 @@ namespace baton {
 namespace {
 
 constexpr int64_t kMaxDimension = 1 << 16;
+constexpr int64_t kMaxBlockSize = 1 << 20;
+// Times 2^16 heads and 2^20 tokens neither overflows.
+constexpr int64_t kMaxInnerStride = 1 << 22;
+constexpr int64_t kMaxOuterStride = int64_t{1} << 42;
 constexpr int64_t kMaxBlocks = INT32_MAX;  // What a block table can name.
 constexpr int64_t kMaxPlaneElements = int64_t{1} << 58;
 
@@ -31,6 +36,39 @@ absl::Status CheckScales(const CachePlane& cache, absl::string_view field) {
     return absl::InvalidArgumentError(absl::StrCat(field, ".scales[", i, "] = ", cache.scales[i],
                                                    ": must be finite and greater than 0"));
   }
+  return absl::OkStatus();
+}
+
+// The inner strides, after the dimensions; `elements` becomes what a block spans.
+absl::Status CheckBlock(const CachePlane& cache, absl::string_view field, int64_t& elements) {
+  const bool packed = cache.layout == CacheLayout::kPacked;
+  const std::string layout = absl::StrCat(field, ".layout");
+  RETURN_IF_ERROR(Require(cache.layout <= CacheLayout::kPacked, layout,
+                          static_cast<int>(cache.layout), "HND, NHD or PACKED"));
+  const std::string head = absl::StrCat(field, ".head_stride");
+  const std::string token = absl::StrCat(field, ".token_stride");
+  if (packed) {
+    RETURN_IF_ERROR(Require(cache.head_stride == 0, head, cache.head_stride, "0 in PACKED"));
+    RETURN_IF_ERROR(Require(cache.token_stride == 0, token, cache.token_stride, "0 in PACKED"));
+    RETURN_IF_ERROR(Require(
+        cache.dim % PackedGroup(cache.dtype) == 0, absl::StrCat(field, ".dim"), cache.dim,
+        absl::StrCat("a multiple of ", PackedGroup(cache.dtype),
+                     " (16 bytes) in a PACKED plane of ", std::string(ToString(cache.dtype)))));
+    elements = int64_t{cache.num_heads} * cache.block_size * cache.dim;
+    return absl::OkStatus();
+  }
+  // Neither rows nor what holds them may overlap.
+  const bool by_head = cache.layout == CacheLayout::kHnd;
+  const int64_t explicit_inner = by_head ? cache.token_stride : cache.head_stride;
+  const int64_t least = explicit_inner == 0 ? 0 : cache.dim;
+  RETURN_IF_ERROR(RequireIn(explicit_inner, least, kMaxInnerStride, by_head ? token : head));
+  const CacheStrides s = StridesOf(cache, CacheRole::kKey);
+  const int64_t span =
+      (by_head ? s.token : s.head) * ((by_head ? cache.block_size : cache.num_heads) - 1) +
+      cache.dim;
+  const int64_t outer = by_head ? s.head : s.token;
+  RETURN_IF_ERROR(RequireIn(outer, span, kMaxOuterStride, by_head ? head : token));
+  elements = outer * ((by_head ? cache.num_heads : cache.block_size) - 1) + span;
   return absl::OkStatus();
 }
 
@@ -136,9 +174,10 @@ absl::Status CheckPlane(const CachePlane& cache, absl::string_view field) {
   RETURN_IF_ERROR(RequireIn(cache.num_blocks, 1, kMaxBlocks, absl::StrCat(field, ".num_blocks")));
   RETURN_IF_ERROR(RequireIn(cache.num_heads, 1, kMaxDimension, absl::StrCat(field, ".num_heads")));
   RETURN_IF_ERROR(
-      RequireIn(cache.block_size, 1, kMaxDimension, absl::StrCat(field, ".block_size")));
+      RequireIn(cache.block_size, 1, kMaxBlockSize, absl::StrCat(field, ".block_size")));
   RETURN_IF_ERROR(RequireIn(cache.dim, 1, kMaxDimension, absl::StrCat(field, ".dim")));
-  const int64_t block = int64_t{cache.num_heads} * cache.block_size * cache.dim;
+  int64_t block = 0;
+  RETURN_IF_ERROR(CheckBlock(cache, field, block));
   const std::string stride = absl::StrCat(field, ".block_stride");
   RETURN_IF_ERROR(RequireAtLeast(cache.block_stride, block, stride));
   RETURN_IF_ERROR(Require(cache.block_stride <= kMaxPlaneElements / cache.num_blocks, stride,
@@ -151,6 +190,8 @@ absl::Status CheckPlanes(const CachePlane& k, const CachePlane& v) {
   RETURN_IF_ERROR(CheckPlane(v, "v_cache"));
   RETURN_IF_ERROR(
       Require(v.dtype == k.dtype, "v_cache.dtype", static_cast<int>(v.dtype), "that of k_cache"));
+  RETURN_IF_ERROR(Require(v.layout == k.layout, "v_cache.layout", static_cast<int>(v.layout),
+                          "that of k_cache"));
   RETURN_IF_ERROR(
       Require(v.num_blocks == k.num_blocks, "v_cache.num_blocks", v.num_blocks, "that of k_cache"));
   RETURN_IF_ERROR(
