@@ -14,6 +14,10 @@ absl::Status Require(bool ok, absl::string_view field, int64_t value, absl::stri
   return absl::InvalidArgumentError(absl::StrCat(field, " = ", value, ": must be ", allowed));
 }
 
+int32_t BlocksOf(int32_t tokens, int32_t block_size) {
+  return tokens / block_size + (tokens % block_size > 0 ? 1 : 0);
+}
+
 absl::Status CheckSequence(const BuildBatchArgs& args, int32_t i) {
   const BatchSequence& s = args.sequences[i];
   const std::string field = absl::StrCat("sequences[", i, "]");
@@ -33,18 +37,22 @@ absl::Status CheckSequence(const BuildBatchArgs& args, int32_t i) {
   return absl::OkStatus();
 }
 
-absl::Status Check(const BuildBatchArgs& args) {
+// Of the table: all of a sequence's blocks when its width is given, else those that hold tokens.
+int32_t ColumnsOf(const BuildBatchArgs& args, const BatchSequence& s) {
+  if (args.table_columns > 0) return s.num_blocks;
+  return BlocksOf(s.context_len + s.query_len, args.block_size);
+}
+
+absl::Status CheckGraph(const BuildBatchArgs& args) {
   RETURN_IF_ERROR(
-      Require(args.num_sequences >= 0, "num_sequences", args.num_sequences, "at least 0"));
-  RETURN_IF_ERROR(Require(args.block_size >= 1, "block_size", args.block_size, "at least 1"));
-  int64_t tokens = 0, keys = 0, prefills = 0;
+      Require(args.table_columns >= 0, "table_columns", args.table_columns, "0 or more"));
+  int64_t prefills = 0;
   for (int32_t i = 0; i < args.num_sequences; ++i) {
-    RETURN_IF_ERROR(CheckSequence(args, i));
-    tokens += args.sequences[i].query_len;
-    keys += args.sequences[i].context_len + int64_t{args.sequences[i].query_len};
     prefills += args.sequences[i].is_prefill;
-    RETURN_IF_ERROR(Require(keys <= INT32_MAX, absl::StrCat("sequences[", i, "].context_len"),
-                            args.sequences[i].context_len, "such that all keys fit in 31 bits"));
+    if (args.table_columns == 0 || args.sequences[i].num_blocks <= args.table_columns) continue;
+    return Require(false, "table_columns", args.table_columns,
+                   absl::StrCat("0 or at least sequences[", i,
+                                "].num_blocks = ", args.sequences[i].num_blocks));
   }
   if (args.padded_sequences == 0) return absl::OkStatus();
   RETURN_IF_ERROR(Require(args.padded_sequences >= args.num_sequences, "padded_sequences",
@@ -53,8 +61,20 @@ absl::Status Check(const BuildBatchArgs& args) {
                  "0 with prefills in the batch");
 }
 
-int32_t BlocksOf(int32_t tokens, int32_t block_size) {
-  return tokens / block_size + (tokens % block_size > 0 ? 1 : 0);
+absl::Status Check(const BuildBatchArgs& args) {
+  RETURN_IF_ERROR(
+      Require(args.num_sequences >= 0, "num_sequences", args.num_sequences, "at least 0"));
+  RETURN_IF_ERROR(Require(args.block_size >= 1, "block_size", args.block_size, "at least 1"));
+  RETURN_IF_ERROR(
+      Require(args.num_sequences == 0 || args.sequences != nullptr, "sequences", 0, "an array"));
+  int64_t keys = 0;
+  for (int32_t i = 0; i < args.num_sequences; ++i) {
+    RETURN_IF_ERROR(CheckSequence(args, i));
+    keys += args.sequences[i].context_len + int64_t{args.sequences[i].query_len};
+    RETURN_IF_ERROR(Require(keys <= INT32_MAX, absl::StrCat("sequences[", i, "].context_len"),
+                            args.sequences[i].context_len, "such that all keys fit in 31 bits"));
+  }
+  return CheckGraph(args);
 }
 
 // One token that is written nowhere and sees nothing.
@@ -111,15 +131,15 @@ absl::StatusOr<Batch> BuildBatch(const BuildBatchArgs& args) {
     add([](const BatchSequence&) { return true; });
   }
   for (int32_t i = args.num_sequences; i < args.padded_sequences; ++i) AddPadding(batch);
-  for (const int32_t seq_len : batch.seq_lens) {
-    batch.max_blocks = std::max(batch.max_blocks, BlocksOf(seq_len, args.block_size));
+  batch.max_blocks = args.table_columns;
+  for (int32_t i = 0; i < args.num_sequences; ++i) {
+    batch.max_blocks = std::max(batch.max_blocks, ColumnsOf(args, args.sequences[i]));
   }
   batch.block_tables.assign(batch.order.size() * batch.max_blocks, -1);
   for (size_t row = 0; row < batch.order.size(); ++row) {
     if (batch.order[row] < 0) continue;
     const BatchSequence& s = args.sequences[batch.order[row]];
-    std::copy_n(s.blocks, BlocksOf(batch.seq_lens[row], args.block_size),
-                batch.block_tables.begin() + row * batch.max_blocks);
+    std::copy_n(s.blocks, ColumnsOf(args, s), batch.block_tables.begin() + row * batch.max_blocks);
   }
   return batch;
 }

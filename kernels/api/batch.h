@@ -21,8 +21,10 @@ struct BuildBatchArgs {
   int32_t num_sequences = 0;
   int32_t block_size = 0;
   bool prefills_first = true;  // Else the order that was given.
-  int32_t padded_sequences =
-      0;  // A size that a recorded graph has; only for decode alone. 0: none.
+  // The sizes of a recorded graph, or 0: rows (only for decode alone), and columns of block_tables,
+  // which then hold every block of a sequence, also those of tokens to come.
+  int32_t padded_sequences = 0;
+  int32_t table_columns = 0;
 };
 
 // The metadata of one step over a mixed batch, on the host. Rows are in batch order; row i is
@@ -38,7 +40,7 @@ struct Batch {
   std::vector<int32_t> seq_start_loc;    // [S + 1]: sums of seq_lens
   std::vector<int64_t> slot_mapping;     // [T]: block * block_size + offset, or -1.
   std::vector<int32_t> positions;        // [T]; 0 for padding.
-  std::vector<int32_t> block_tables;     // [S, max_blocks], filled up with -1
+  std::vector<int32_t> block_tables;     // [S, max_blocks], filled up with -1.
   int32_t max_blocks = 0;
   int32_t max_query_len = 0;
   int32_t max_prefill_seq_len = 0;

@@ -8,6 +8,7 @@
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
 #include "kernels/api/packed_matrix.h"
+#include "kernels/api/step_args.h"
 
 namespace baton {
 
@@ -33,6 +34,7 @@ class Kernels {
   virtual absl::Status SwapBlocks(const SwapBlocksArgs& args) = 0;
   virtual absl::Status GatherBlocks(const GatherBlocksArgs& args) = 0;
   virtual absl::Status ScatterBlocks(const ScatterBlocksArgs& args) = 0;
+  virtual absl::Status AdvanceStep(const AdvanceStepArgs& args) = 0;
   virtual absl::Status VarlenAttention(const VarlenAttentionArgs& args) = 0;
   virtual absl::Status PagedAttention(const PagedAttentionArgs& args) = 0;
   virtual absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) = 0;

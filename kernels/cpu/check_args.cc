@@ -1,11 +1,42 @@
 #include "kernels/cpu/check_args.h"
 
+#include <algorithm>
 #include <string>
 
 #include "common/base/status.h"
 #include "kernels/cpu/require.h"
 
 namespace baton {
+
+absl::Status CheckArgs(const AdvanceStepArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.num_seqs, 0, "num_seqs"));
+  RETURN_IF_ERROR(Require(args.num_queries >= 0 && args.num_queries <= args.num_seqs, "num_queries",
+                          args.num_queries,
+                          absl::StrCat("in [0, num_seqs = ", args.num_seqs, "]")));
+  if (args.num_seqs == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequireAtLeast(args.block_size, 1, "block_size"));
+  RETURN_IF_ERROR(RequirePointer(args.tokens, "tokens"));
+  RETURN_IF_ERROR(RequirePointer(args.positions, "positions"));
+  RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
+  RETURN_IF_ERROR(RequirePointer(args.slot_mapping, "slot_mapping"));
+  if (args.num_queries == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.sampled_tokens, "sampled_tokens"));
+  RETURN_IF_ERROR(RequirePointer(args.block_tables, "block_tables"));
+  RETURN_IF_ERROR(Require(args.max_blocks >= 1 && args.max_blocks <= INT32_MAX, "max_blocks",
+                          args.max_blocks, absl::StrCat("in [1, ", INT32_MAX, "]")));
+  const int64_t room = std::min<int64_t>(args.max_blocks * args.block_size, INT32_MAX);
+  for (int32_t row = 0; row < args.num_queries; ++row) {
+    const int64_t position = args.seq_lens[row];
+    RETURN_IF_ERROR(Require(
+        position >= 0 && position < room, absl::StrCat("seq_lens[", row, "]"), position,
+        absl::StrCat("in [0, ", room, "): a row has max_blocks = ", args.max_blocks, " blocks")));
+    const int64_t column = position / args.block_size;
+    const int32_t block = args.block_tables[row * args.max_blocks + column];
+    RETURN_IF_ERROR(Require(block >= 0, absl::StrCat("block_tables[", row, "][", column, "]"),
+                            block, "a block: the new token goes there"));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckArgs(const RmsNormArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));

@@ -5,6 +5,7 @@
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
+#include "kernels/api/step_args.h"
 
 namespace baton {
 
@@ -15,6 +16,7 @@ absl::Status CheckArgs(const CopyBlocksArgs& args);
 absl::Status CheckArgs(const SwapBlocksArgs& args);
 absl::Status CheckArgs(const GatherBlocksArgs& args);
 absl::Status CheckArgs(const ScatterBlocksArgs& args);
+absl::Status CheckArgs(const AdvanceStepArgs& args);
 absl::Status CheckArgs(const VarlenAttentionArgs& args);
 absl::Status CheckArgs(const PagedAttentionArgs& args);
 absl::Status CheckArgs(const MergeAttentionStatesArgs& args);

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "kernels/cpu/advance_step.h"
 #include "kernels/cpu/cache_blocks.h"
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/pack_weights.h"
@@ -64,6 +65,12 @@ absl::Status CpuKernels::GatherBlocks(const GatherBlocksArgs& args) {
 absl::Status CpuKernels::ScatterBlocks(const ScatterBlocksArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
   baton::ScatterBlocks(args, pool_);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::AdvanceStep(const AdvanceStepArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  baton::AdvanceStep(args);
   return absl::OkStatus();
 }
 

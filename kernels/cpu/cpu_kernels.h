@@ -31,6 +31,7 @@ class CpuKernels : public Kernels {
   absl::Status SwapBlocks(const SwapBlocksArgs& args) override;
   absl::Status GatherBlocks(const GatherBlocksArgs& args) override;
   absl::Status ScatterBlocks(const ScatterBlocksArgs& args) override;
+  absl::Status AdvanceStep(const AdvanceStepArgs& args) override;
   absl::Status VarlenAttention(const VarlenAttentionArgs& args) override;
   absl::Status PagedAttention(const PagedAttentionArgs& args) override;
   absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) override;

@@ -81,6 +81,19 @@ TEST(BatchTest, FivePromptsOf195TokensFillThirteenBlocksEachFrom999Downwards) {
   EXPECT_EQ(slots.front(), 15984);
   EXPECT_EQ(std::vector<int64_t>(prefill.slot_mapping.begin(), prefill.slot_mapping.begin() + 195),
             slots);
+  // The other prompts lie 13 blocks lower each.
+  for (int64_t prompt = 1; prompt < 5; ++prompt) {
+    for (int64_t i = 0; i < 195; ++i) {
+      EXPECT_EQ(prefill.slot_mapping[prompt * 195 + i], slots[i] - prompt * 13 * 16);
+    }
+  }
+  EXPECT_EQ(prefill.num_prefills, 5);
+  EXPECT_EQ(prefill.num_prefill_tokens, 975);
+  EXPECT_EQ(prefill.num_decode_tokens, 0);
+  EXPECT_EQ(prefill.seq_lens, Ints(5, 195));
+  EXPECT_EQ(prefill.query_start_loc, (Ints{0, 195, 390, 585, 780, 975}));
+  EXPECT_EQ(prefill.max_prefill_seq_len, 195);
+  EXPECT_EQ(prefill.max_decode_seq_len, 0);
   EXPECT_EQ(prefill.max_blocks, 13);
   EXPECT_EQ(Build(next, 16).slot_mapping,
             (std::vector<int64_t>{15795, 15587, 15379, 15171, 14963}));
@@ -98,6 +111,32 @@ TEST(BatchTest, PaddingRowsAreWrittenNowhereAndSeeNothing) {
   EXPECT_EQ(batch->query_start_loc, (Ints{0, 1, 2, 3}));
   EXPECT_EQ(batch->block_tables, (Ints{4, -1, -1}));
   EXPECT_EQ(batch->num_decode_tokens, 3);
+}
+
+TEST(BatchTest, ATableOfGivenWidthHoldsAlsoTheBlocksOfTokensToCome) {
+  const Ints blocks = {4, 9, 2};
+  const BatchSequence sequence{false, 2, 1, blocks.data(), 3};
+  const auto batch = BuildBatch({.sequences = &sequence,
+                                 .num_sequences = 1,
+                                 .block_size = 8,
+                                 .padded_sequences = 2,
+                                 .table_columns = 4});
+  ASSERT_TRUE(batch.ok());
+  EXPECT_EQ(batch->max_blocks, 4);
+  EXPECT_EQ(batch->block_tables, (Ints{4, 9, 2, -1, -1, -1, -1, -1}));
+  const auto narrow =
+      BuildBatch({.sequences = &sequence, .num_sequences = 1, .block_size = 8, .table_columns = 2});
+  EXPECT_EQ(narrow.status().message(),
+            "table_columns = 2: must be 0 or at least sequences[0].num_blocks = 3");
+}
+
+TEST(BatchTest, NoSequencesMakeAnEmptyBatch) {
+  const auto batch = BuildBatch({.block_size = 8});
+  ASSERT_TRUE(batch.ok());
+  EXPECT_EQ(batch->query_start_loc, Ints{0});
+  EXPECT_EQ(batch->seq_start_loc, Ints{0});
+  EXPECT_TRUE(batch->slot_mapping.empty());
+  EXPECT_EQ(batch->max_query_len, 0);
 }
 
 TEST(BatchTest, RefusalsNameTheFieldAndWhatIsAllowed) {

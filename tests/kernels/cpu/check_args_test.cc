@@ -151,5 +151,38 @@ TEST(CheckArgsTest, ModelOperatorsNameTheFieldTheyRefuse) {
   ExpectRefused(PackWeightsArgs{.parts = &part, .num_parts = 1, .k = 1}, "parts[0].data = null");
 }
 
+TEST(CheckArgsTest, AdvanceStepNamesTheRowWithoutRoom) {
+  int32_t tokens[2] = {}, positions[2] = {}, seq_lens[] = {7, 8};
+  const int32_t table[] = {3, -1, 4, -1};
+  int64_t slots[2] = {};
+  AdvanceStepArgs args{.num_seqs = 2,
+                       .num_queries = 1,
+                       .block_size = 4,
+                       .sampled_tokens = tokens,
+                       .block_tables = table,
+                       .max_blocks = 2,
+                       .tokens = tokens,
+                       .positions = positions,
+                       .seq_lens = seq_lens,
+                       .slot_mapping = slots};
+  ExpectRefused(args, "block_tables[0][1] = -1: must be a block");
+  seq_lens[0] = 3;
+  EXPECT_TRUE(CheckArgs(args).ok());
+  args.num_queries = 2;
+  ExpectRefused(args, "seq_lens[1] = 8: must be in [0, 8)");
+  seq_lens[0] = -1;
+  ExpectRefused(args, "seq_lens[0] = -1");
+  args.num_queries = 3;
+  ExpectRefused(args, "num_queries = 3: must be in [0, num_seqs = 2]");
+  args.num_queries = 1;
+  args.block_size = 0;
+  ExpectRefused(args, "block_size = 0");
+  args.block_size = 4;
+  args.max_blocks = INT64_MAX;
+  ExpectRefused(args, "max_blocks");
+  args.slot_mapping = nullptr;
+  ExpectRefused(args, "slot_mapping = null");
+}
+
 }  // namespace
 }  // namespace baton
