@@ -36,7 +36,8 @@ struct CachePlane {
 };
 
 // Writes the K and V of new tokens into their slots, rounded to the cache's dtype (nearest, ties
-// to even; fp8 saturates). Bytes outside those slots are not touched.
+// to even; fp8 saturates). Bytes outside those slots are not touched. A slot that two tokens name
+// holds either of them, or parts of both.
 struct ReshapeAndCacheArgs {
   const float* key = nullptr;    // [>= num_tokens, num_heads, dim of k_cache]
   int64_t key_stride = 0;        // Elements from token to token.
@@ -78,8 +79,9 @@ struct HeadRun {
 };
 
 // Copies blocks, or a range of their heads, byte for byte from one cache to another of the same
-// dtype, block size and dim; strides and, with a head range, numbers of heads may differ. Long runs
-// become few copies. A destination named twice is refused. Scales are the caller's to compare.
+// dtype, layout, block size and dim; strides and, with a head range, numbers of heads may differ.
+// Long runs become few copies; a head range is one piece per head in kPacked, one per block in a
+// dense kHnd and one per token in kNhd. A destination named twice is refused. Scales are the caller's to compare.
 struct SwapBlocksArgs {
   const CachePlane* sources = nullptr;       // [num_planes]
   const CachePlane* destinations = nullptr;  // [num_planes]
@@ -89,8 +91,9 @@ struct SwapBlocksArgs {
   HeadRun heads;
 };
 
-// Copies a head range of some blocks into one dense piece of memory, byte for byte:
-// [num_planes][num_blocks][num_heads][block_size][dim], what a transport sends.
+// Copies a head range of some blocks into one dense piece of memory, byte for byte: what a
+// transport sends. It is [num_planes][num_blocks][a block of the plane's layout with num_heads heads
+// and no gaps].
 struct GatherBlocksArgs {
   const CachePlane* planes = nullptr;  // [num_planes]
   int64_t num_planes = 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/cache_strides.h"
+
 namespace baton {
 namespace {
 
@@ -11,9 +13,63 @@ constexpr int64_t kInlineBytes = 1 << 17;
 // What one thread copies at a time.
 constexpr int64_t kPieceBytes = 1 << 18;
 
+// A head range of one block is outer x inner rows of `bytes` each.
+struct Rows {
+  int64_t outer = 0;
+  int64_t inner = 0;
+  int64_t bytes = 0;
+};
+
+// Bytes from row to row.
+struct RowSteps {
+  int64_t outer = 0;
+  int64_t inner = 0;
+};
+
+Rows RowsOf(const CachePlane& plane, int32_t num_heads) {
+  const int64_t heads = num_heads == 0 ? plane.num_heads : num_heads;
+  const int64_t row = int64_t{plane.dim} * SizeOf(plane.dtype);
+  switch (plane.layout) {
+    case CacheLayout::kHnd:
+      return {heads, plane.block_size, row};
+    case CacheLayout::kNhd:
+      return {plane.block_size, heads, row};
+    case CacheLayout::kPacked:
+      break;  // A head of a block lies in one piece, in an order that a copy need not know.
+  }
+  return {heads, 1, plane.block_size * row};
+}
+
+RowSteps StepsOf(const CachePlane& plane) {
+  const CacheStrides strides = StridesOf(plane, CacheRole::kKey);
+  const int64_t size = SizeOf(plane.dtype);
+  if (plane.layout == CacheLayout::kNhd) return {strides.token * size, strides.head * size};
+  return {strides.head * size, strides.token * size};
+}
+
+RowSteps DenseSteps(const Rows& rows) { return {rows.inner * rows.bytes, rows.bytes}; }
+
+void CopyRows(Rows rows, const std::byte* from, RowSteps from_steps, std::byte* to,
+              RowSteps to_steps) {
+  // Neighbours in both places are one row.
+  if (rows.inner == 1 || (from_steps.inner == rows.bytes && to_steps.inner == rows.bytes)) {
+    rows = {1, rows.outer, rows.inner * rows.bytes};
+    from_steps = {0, from_steps.outer};
+    to_steps = {0, to_steps.outer};
+    if (from_steps.inner == rows.bytes && to_steps.inner == rows.bytes) {
+      rows = {1, 1, rows.inner * rows.bytes};
+    }
+  }
+  for (int64_t i = 0; i < rows.outer; ++i) {
+    for (int64_t j = 0; j < rows.inner; ++j) {
+      std::memcpy(to + i * to_steps.outer + j * to_steps.inner,
+                  from + i * from_steps.outer + j * from_steps.inner, rows.bytes);
+    }
+  }
+}
+
 std::byte* AddressOf(const CachePlane& plane, int64_t block, int64_t head) {
-  return plane.data +
-         (block * plane.block_stride + head * plane.block_size * plane.dim) * SizeOf(plane.dtype);
+  return plane.data + StridesOf(plane, CacheRole::kKey).At(block, head, 0) * SizeOf(plane.dtype);
 }
 
 // Calls copy(plane, item) for all planes and items of about `bytes` each.
@@ -33,20 +89,21 @@ void ForItems(ThreadPool& pool, int64_t num_planes, int64_t num_items, int64_t b
 
 // Whether the blocks of a plane lie one behind the other without gaps.
 bool IsDense(const CachePlane& plane) {
-  return plane.block_stride * SizeOf(plane.dtype) == HeadRangeBytes(plane, 0);
+  return IsDenseBlock(plane) &&
+         plane.block_stride * SizeOf(plane.dtype) == HeadRangeBytes(plane, 0);
 }
 
 void SwapRun(const SwapBlocksArgs& args, const CachePlane& from, const CachePlane& to,
              const BlockRun& run) {
-  const int64_t bytes = HeadRangeBytes(from, args.heads.count);
   if (args.heads.count == 0 && IsDense(from) && IsDense(to)) {
     std::memcpy(AddressOf(to, run.destination, 0), AddressOf(from, run.source, 0),
-                run.count * bytes);
+                run.count * HeadRangeBytes(from, 0));
     return;
   }
+  const Rows rows = RowsOf(from, args.heads.count);
   for (int64_t b = 0; b < run.count; ++b) {
-    std::memcpy(AddressOf(to, run.destination + b, args.heads.destination),
-                AddressOf(from, run.source + b, args.heads.source), bytes);
+    CopyRows(rows, AddressOf(from, run.source + b, args.heads.source), StepsOf(from),
+             AddressOf(to, run.destination + b, args.heads.destination), StepsOf(to));
   }
 }
 
@@ -57,8 +114,8 @@ void CopyBlocks(const CopyBlocksArgs& args, ThreadPool& pool) {
   ForItems(pool, args.num_planes, args.num_pairs, HeadRangeBytes(args.planes[0], 0),
            [&](int64_t p, int64_t i) {
              const CachePlane& plane = args.planes[p];
-             std::memcpy(AddressOf(plane, args.pairs[i].destination, 0),
-                         AddressOf(plane, args.pairs[i].source, 0), HeadRangeBytes(plane, 0));
+             CopyRows(RowsOf(plane, 0), AddressOf(plane, args.pairs[i].source, 0), StepsOf(plane),
+                      AddressOf(plane, args.pairs[i].destination, 0), StepsOf(plane));
            });
 }
 
@@ -78,8 +135,10 @@ void GatherBlocks(const GatherBlocksArgs& args, ThreadPool& pool) {
   for (int64_t p = 0; p < args.num_planes; ++p) {
     const CachePlane& plane = args.planes[p];
     const int64_t bytes = HeadRangeBytes(plane, args.num_heads);
+    const Rows rows = RowsOf(plane, args.num_heads);
     ForItems(pool, 1, args.num_blocks, bytes, [&](int64_t, int64_t i) {
-      std::memcpy(to + i * bytes, AddressOf(plane, args.blocks[i], args.first_head), bytes);
+      CopyRows(rows, AddressOf(plane, args.blocks[i], args.first_head), StepsOf(plane),
+               to + i * bytes, DenseSteps(rows));
     });
     to += args.num_blocks * bytes;
   }
@@ -91,8 +150,10 @@ void ScatterBlocks(const ScatterBlocksArgs& args, ThreadPool& pool) {
   for (int64_t p = 0; p < args.num_planes; ++p) {
     const CachePlane& plane = args.planes[p];
     const int64_t bytes = HeadRangeBytes(plane, args.num_heads);
+    const Rows rows = RowsOf(plane, args.num_heads);
     ForItems(pool, 1, args.num_blocks, bytes, [&](int64_t, int64_t i) {
-      std::memcpy(AddressOf(plane, args.blocks[i], args.first_head), from + i * bytes, bytes);
+      CopyRows(rows, from + i * bytes, DenseSteps(rows),
+               AddressOf(plane, args.blocks[i], args.first_head), StepsOf(plane));
     });
     from += args.num_blocks * bytes;
   }

@@ -117,6 +117,8 @@ absl::Status CheckSamePlanes(const CachePlane& from, const CachePlane& to,
                              const std::string& field) {
   RETURN_IF_ERROR(Require(to.dtype == from.dtype, field + ".dtype", static_cast<int>(to.dtype),
                           "that of the source"));
+  RETURN_IF_ERROR(Require(to.layout == from.layout, field + ".layout", static_cast<int>(to.layout),
+                          "that of the source"));
   RETURN_IF_ERROR(Require(to.block_size == from.block_size, field + ".block_size", to.block_size,
                           "that of the source"));
   return Require(to.dim == from.dim, field + ".dim", to.dim, "that of the source");

@@ -1,5 +1,6 @@
 #include "kernels/cpu/elementwise.h"
 
+#include "kernels/cpu/cache_strides.h"
 #include "kernels/cpu/lane_convert.h"
 #include "kernels/cpu/lane_math.h"
 #include "kernels/cpu/vec.h"
@@ -41,34 +42,40 @@ void NormRow(const RmsNormArgs& args, const float* x, float* out) {
   RoundRow(args.round_to, out, args.dim);
 }
 
+// Writes one token; elements of `group_dim` lie together, which is a whole row but for kPacked.
 template <DType kType>
-void CacheToken(const float* from, const CachePlane& cache, int64_t slot) {
+void CacheToken(const float* from, const CachePlane& cache, const CacheStrides& strides,
+                int64_t slot) {
   const int64_t block = slot / cache.block_size;
   const int64_t offset = slot % cache.block_size;
   for (int64_t head = 0; head < cache.num_heads; ++head) {
-    const int64_t to = block * cache.block_stride + (head * cache.block_size + offset) * cache.dim;
+    const int64_t to = strides.At(block, head, offset);
     const float* row = from + head * cache.dim;
-    if (IsFp8(kType) && cache.num_scales > 0) {
-      const float scale = cache.scales[cache.num_scales == 1 ? 0 : head];
-      for (int64_t d = 0; d < cache.dim; ++d) StoreOne<kType>(cache.data, to + d, row[d] / scale);
-      continue;
+    const bool scaled = IsFp8(kType) && cache.num_scales > 0;
+    const float scale = scaled ? cache.scales[cache.num_scales == 1 ? 0 : head] : 1.0f;
+    for (int64_t first = 0; first < cache.dim; first += strides.group_dim) {
+      const int64_t group = to + first / strides.group_dim * strides.group;
+      for (int64_t i = 0; i < strides.group_dim; ++i) {
+        const float x = row[first + i];
+        StoreOne<kType>(cache.data, group + i, scaled ? x / scale : x);
+      }
     }
-    for (int64_t d = 0; d < cache.dim; ++d) StoreOne<kType>(cache.data, to + d, row[d]);
   }
 }
 
-void CacheToken(const float* from, const CachePlane& cache, int64_t slot) {
+void CacheToken(const float* from, const CachePlane& cache, CacheRole role, int64_t slot) {
+  const CacheStrides strides = StridesOf(cache, role);
   switch (cache.dtype) {
     case DType::kF32:
-      return CacheToken<DType::kF32>(from, cache, slot);
+      return CacheToken<DType::kF32>(from, cache, strides, slot);
     case DType::kF16:
-      return CacheToken<DType::kF16>(from, cache, slot);
+      return CacheToken<DType::kF16>(from, cache, strides, slot);
     case DType::kBF16:
-      return CacheToken<DType::kBF16>(from, cache, slot);
+      return CacheToken<DType::kBF16>(from, cache, strides, slot);
     case DType::kFp8E4M3:
-      return CacheToken<DType::kFp8E4M3>(from, cache, slot);
+      return CacheToken<DType::kFp8E4M3>(from, cache, strides, slot);
     case DType::kFp8E5M2:
-      return CacheToken<DType::kFp8E5M2>(from, cache, slot);
+      return CacheToken<DType::kFp8E5M2>(from, cache, strides, slot);
   }
 }
 
@@ -127,8 +134,8 @@ void ReshapeAndCache(const ReshapeAndCacheArgs& args, int64_t begin, int64_t end
   for (int64_t t = begin; t < end; ++t) {
     const int64_t slot = args.slot_mapping[t];
     if (slot < 0) continue;
-    CacheToken(args.key + t * args.key_stride, args.k_cache, slot);
-    CacheToken(args.value + t * args.value_stride, args.v_cache, slot);
+    CacheToken(args.key + t * args.key_stride, args.k_cache, CacheRole::kKey, slot);
+    CacheToken(args.value + t * args.value_stride, args.v_cache, CacheRole::kValue, slot);
   }
 }
 

@@ -1,0 +1,306 @@
+// The cache operators on every layout and dtype, dense and padded, against the index formulas of
+// the systems that the layouts come from. Whole memories are compared: what is not written stays.
+#include "tests/kernels/cache_layouts.h"
+
+#include <sys/mman.h>
+
+#include <utility>
+
+namespace baton {
+namespace {
+
+class CacheLayoutsTest : public KernelTest {};
+
+// The expectation of ReshapeAndCache for one plane.
+void WriteTokens(TestCache& cache, const std::vector<float>& x, int64_t stride,
+                 const std::vector<int64_t>& slots, const std::vector<float>& scales) {
+  const CacheShape& s = cache.shape();
+  for (size_t token = 0; token < slots.size(); ++token) {
+    if (slots[token] < 0) continue;
+    for (int64_t h = 0; h < s.heads; ++h) {
+      for (int64_t d = 0; d < s.dim; ++d) {
+        float value = x[token * stride + h * s.dim + d];
+        if (!scales.empty()) value /= scales[scales.size() == 1 ? 0 : h];
+        const std::vector<std::byte> code = Encode(s.dtype, {value});
+        std::memcpy(cache.At(slots[token] / s.block_size, h, slots[token] % s.block_size, d),
+                    code.data(), code.size());
+      }
+    }
+  }
+}
+
+TEST_P(CacheLayoutsTest, ReshapeAndCacheWritesEachElementToItsPlaceAndNothingElse) {
+  // Five slots of a longer, padded key; the last two tokens of it are in no slot mapping.
+  const std::vector<int64_t> slots = {7, -1, 15, 0, 9};
+  auto threaded = MakeTestKernels(GetParam(), 3);
+  for (const CacheShape& shape : CacheShapes()) {
+    for (const size_t num_scales : {0, 1, 3}) {
+      if (num_scales > 0 && !IsFp8(shape.dtype)) continue;
+      SCOPED_TRACE(Describe(shape) + " scales " + std::to_string(num_scales));
+      CacheShape v_shape = shape;
+      v_shape.is_key = false;
+      v_shape.dim = 32;
+      TestCache k(shape, 1), v(v_shape, 2);
+      TestCache expected_k = k, expected_v = v;
+      const std::vector<float> scales = {0.5f, 0.25f, 3.0f};
+      const std::vector<float> used(scales.begin(), scales.begin() + num_scales);
+      const std::vector<float> key = RandomFloats(3, 7 * 50), value = RandomFloats(4, 7 * 96);
+      ReshapeAndCacheArgs args{.key = key.data(),
+                               .key_stride = 50,
+                               .value = value.data(),
+                               .value_stride = 96,
+                               .slot_mapping = slots.data(),
+                               .num_tokens = std::ssize(slots),
+                               .k_cache = k.plane(),
+                               .v_cache = v.plane()};
+      args.k_cache.scales = args.v_cache.scales = used.data();
+      args.k_cache.num_scales = args.v_cache.num_scales = static_cast<int32_t>(num_scales);
+      ASSERT_TRUE(threaded->ReshapeAndCache(args).ok());
+      WriteTokens(expected_k, key, 50, slots, used);
+      WriteTokens(expected_v, value, 96, slots, used);
+      EXPECT_EQ(k.bytes(), expected_k.bytes());
+      EXPECT_EQ(v.bytes(), expected_v.bytes());
+    }
+  }
+}
+
+TEST_P(CacheLayoutsTest, EveryFp8CodeIsWrittenAsItselfInEveryLayout) {
+  for (const DType dtype : {DType::kFp8E4M3, DType::kFp8E5M2}) {
+    for (const CacheLayout layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {
+      SCOPED_TRACE(std::string(NameOf(layout)) + " " + std::string(ToString(dtype)));
+      CacheShape shape{.layout = layout, .dtype = dtype, .num_blocks = 1, .heads = 1, .dim = 256};
+      TestCache k(shape, 1);
+      shape.is_key = false;
+      TestCache v(shape, 1);
+      const float scale = 0.25f;
+      std::vector<float> x(256);
+      for (int code = 0; code < 256; ++code) {
+        x[code] = scale * (dtype == DType::kFp8E4M3 ? FromE4M3(static_cast<uint8_t>(code))
+                                                    : FromE5M2(static_cast<uint8_t>(code)));
+      }
+      const int64_t slot = 2;
+      ReshapeAndCacheArgs args{.key = x.data(),
+                               .key_stride = 256,
+                               .value = x.data(),
+                               .value_stride = 256,
+                               .slot_mapping = &slot,
+                               .num_tokens = 1,
+                               .k_cache = k.plane(),
+                               .v_cache = v.plane()};
+      args.k_cache.scales = args.v_cache.scales = &scale;
+      args.k_cache.num_scales = args.v_cache.num_scales = 1;
+      ASSERT_TRUE(kernels_->ReshapeAndCache(args).ok());
+      for (int code = 0; code < 256; ++code) {
+        int expected = code;
+        // An infinity saturates, a NaN is the first one.
+        if (dtype == DType::kFp8E5M2 && (code & 0x7f) == 0x7c) expected = code - 1;
+        if (dtype == DType::kFp8E5M2 && (code & 0x7f) > 0x7c) expected = (code & 0x80) | 0x7e;
+        EXPECT_EQ(static_cast<int>(*k.At(0, 0, 2, code)), expected);
+        EXPECT_EQ(static_cast<int>(*v.At(0, 0, 2, code)), expected);
+      }
+    }
+  }
+}
+
+TEST(CacheLayoutCopiesTest, CopyBlocksCopiesWhatTheBlockOwnsInEveryLayout) {
+  auto kernels = MakeTestKernels("auto", 2);
+  for (const CacheShape& shape : CacheShapes()) {
+    SCOPED_TRACE(Describe(shape));
+    CacheShape v_shape = shape;
+    v_shape.is_key = false;
+    TestCache k(shape, 1), v(v_shape, 2);
+    TestCache expected_k = k, expected_v = v;
+    const CachePlane planes[] = {k.plane(), v.plane()};
+    const BlockPair pairs[] = {{1, 3}, {1, 0}};
+    ASSERT_TRUE(
+        kernels->CopyBlocks({.planes = planes, .num_planes = 2, .pairs = pairs, .num_pairs = 2})
+            .ok());
+    for (const auto& pair : pairs) {
+      for (int32_t h = 0; h < shape.heads; ++h) {
+        expected_k.SetHead(pair.destination, h, k, pair.source, h);
+        expected_v.SetHead(pair.destination, h, v, pair.source, h);
+      }
+    }
+    EXPECT_EQ(k.bytes(), expected_k.bytes());
+    EXPECT_EQ(v.bytes(), expected_v.bytes());
+  }
+}
+
+TEST(CacheLayoutCopiesTest, SwapBlocksTakesRunsAndHeadRangesInEveryLayout) {
+  auto kernels = MakeTestKernels("auto", 2);
+  for (const bool is_key : {true, false}) {
+    for (CacheShape shape : CacheShapes()) {
+      for (const HeadRun heads : {HeadRun{}, HeadRun{1, 0, 2}, HeadRun{2, 3, 1}}) {
+        SCOPED_TRACE(Describe(shape) + " heads " + std::to_string(heads.count));
+        shape.is_key = is_key;
+        TestCache from(shape, 1);
+        CacheShape other = shape;
+        other.num_blocks = 6;
+        other.gap = 3;
+        other.row_gap = 0;
+        // A worker that holds another number of heads.
+        if (heads.count > 0) other.heads = 5;
+        TestCache to(other, 2), expected = to;
+        const CachePlane source = from.plane(), destination = to.plane();
+        const BlockRun runs[] = {{1, 2, 3}, {0, 0, 1}, {2, 5, 0}};
+        ASSERT_TRUE(kernels
+                        ->SwapBlocks({.sources = &source,
+                                      .destinations = &destination,
+                                      .num_planes = 1,
+                                      .runs = runs,
+                                      .num_runs = 3,
+                                      .heads = heads})
+                        .ok());
+        const int32_t count = heads.count == 0 ? shape.heads : heads.count;
+        for (const auto& [s, d] : {std::pair{1, 2}, {2, 3}, {3, 4}, {0, 0}}) {
+          for (int32_t h = 0; h < count; ++h) {
+            expected.SetHead(d, heads.destination + h, from, s, heads.source + h);
+          }
+        }
+        EXPECT_EQ(to.bytes(), expected.bytes());
+      }
+    }
+  }
+}
+
+TEST(CacheLayoutCopiesTest, GatherMakesADenseBlockOfTheLayoutAndScatterTakesItBack) {
+  auto kernels = MakeTestKernels("auto", 2);
+  const int32_t blocks[] = {3, 0};
+  for (const CacheShape& shape : CacheShapes()) {
+    for (const auto& [first_head, num_heads] : {std::pair{0, 0}, {1, 2}, {2, 1}}) {
+      SCOPED_TRACE(Describe(shape) + " heads from " + std::to_string(first_head));
+      CacheShape v_shape = shape;
+      v_shape.is_key = false;
+      TestCache k(shape, 1), v(v_shape, 2);
+      const int64_t heads = num_heads == 0 ? shape.heads : num_heads, size = SizeOf(shape.dtype);
+      const int64_t bytes = heads * shape.block_size * shape.dim * size;
+      std::vector<std::byte> staging(4 * bytes + 8, std::byte{0x5A});
+      const CachePlane planes[] = {k.plane(), v.plane()};
+      GatherBlocksArgs gather{.planes = planes,
+                              .num_planes = 2,
+                              .blocks = blocks,
+                              .num_blocks = 2,
+                              .first_head = first_head,
+                              .num_heads = num_heads,
+                              .staging = staging.data(),
+                              .staging_bytes = 4 * bytes};
+      ASSERT_TRUE(kernels->GatherBlocks(gather).ok());
+      std::vector<std::byte> expected(staging.size(), std::byte{0x5A});
+      TestCache k2(shape, 3), v2(v_shape, 4);
+      TestCache expected_k = k2, expected_v = v2;
+      for (int64_t plane = 0; plane < 2; ++plane) {
+        for (int64_t i = 0; i < 2; ++i) {
+          for (int64_t h = 0; h < heads; ++h) {
+            TestCache& from = plane == 0 ? k : v;
+            (plane == 0 ? expected_k : expected_v)
+                .SetHead(blocks[i], first_head + h, from, blocks[i], first_head + h);
+            for (int64_t t = 0; t < shape.block_size; ++t) {
+              for (int64_t d = 0; d < shape.dim; ++d) {
+                const int64_t at = IndexInBlock(shape.layout, plane == 0, heads, shape.block_size,
+                                                shape.dim, 16 / size, h, t, d);
+                std::memcpy(&expected[(plane * 2 + i) * bytes + at * size],
+                            from.At(blocks[i], first_head + h, t, d), size);
+              }
+            }
+          }
+        }
+      }
+      EXPECT_EQ(staging, expected);
+      const CachePlane targets[] = {k2.plane(), v2.plane()};
+      ASSERT_TRUE(kernels
+                      ->ScatterBlocks({.planes = targets,
+                                       .num_planes = 2,
+                                       .blocks = blocks,
+                                       .num_blocks = 2,
+                                       .first_head = first_head,
+                                       .num_heads = num_heads,
+                                       .staging = staging.data(),
+                                       .staging_bytes = 4 * bytes})
+                      .ok());
+      EXPECT_EQ(k2.bytes(), expected_k.bytes());
+      EXPECT_EQ(v2.bytes(), expected_v.bytes());
+    }
+  }
+}
+
+TEST(CacheLayoutCopiesTest, CopiesBetweenLayoutsOrOfAPackedDimThatIsNoGroupAreRefused) {
+  auto kernels = MakeTestKernels("auto");
+  TestCache hnd({.dtype = DType::kF16, .dim = 12}, 1);
+  TestCache nhd({.layout = CacheLayout::kNhd, .dtype = DType::kF16, .dim = 12}, 2);
+  const std::vector<std::byte> before = nhd.bytes();
+  const CachePlane from = hnd.plane(), to = nhd.plane();
+  const BlockRun run{};
+  const absl::Status swap = kernels->SwapBlocks(
+      {.sources = &from, .destinations = &to, .num_planes = 1, .runs = &run, .num_runs = 1});
+  EXPECT_EQ(swap.message(), "destinations[0].layout = 1: must be that of the source");
+  EXPECT_EQ(nhd.bytes(), before);
+
+  CachePlane packed = from;
+  packed.layout = CacheLayout::kPacked;
+  const BlockPair pair{0, 1};
+  const absl::Status copy =
+      kernels->CopyBlocks({.planes = &packed, .num_planes = 1, .pairs = &pair, .num_pairs = 1});
+  EXPECT_EQ(copy.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(copy.message().find("planes[0].dim = 12: must be a multiple of 8 (16 bytes)"),
+            absl::string_view::npos)
+      << copy;
+}
+
+// Memory that takes no room until it is touched.
+struct SparseMemory {
+  explicit SparseMemory(size_t size) : size(size) {
+    data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                -1, 0);
+    BATON_CHECK(data != MAP_FAILED);
+  }
+  ~SparseMemory() { munmap(data, size); }
+  SparseMemory(const SparseMemory&) = delete;
+  SparseMemory& operator=(const SparseMemory&) = delete;
+  void* data;
+  size_t size;
+};
+
+TEST(CacheLayoutCopiesTest, IndexesBeyondTwoToThe31ReachTheirElement) {
+  auto kernels = MakeTestKernels("auto");
+  const int64_t stride = (int64_t{1} << 31) + 48;
+  for (const CacheLayout layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {
+    SparseMemory memory(2 * stride);
+    CachePlane plane{.data = static_cast<std::byte*>(memory.data),
+                     .dtype = DType::kFp8E4M3,
+                     .layout = layout,
+                     .num_blocks = 2,
+                     .num_heads = 1,
+                     .block_size = 2,
+                     .dim = 16,
+                     .block_stride = stride};
+    const std::vector<float> x(16, 1.0f);
+    const int64_t slot = 3;
+    ASSERT_TRUE(kernels
+                    ->ReshapeAndCache({.key = x.data(),
+                                       .key_stride = 16,
+                                       .value = x.data(),
+                                       .value_stride = 16,
+                                       .slot_mapping = &slot,
+                                       .num_tokens = 1,
+                                       .k_cache = plane,
+                                       .v_cache = plane})
+                    .ok());
+    const auto* block = static_cast<const std::byte*>(memory.data) + stride;
+    // As K and as V, which differ in the packed layout only.
+    for (const bool is_key : {true, false}) {
+      for (int64_t d = 0; d < 16; ++d) {
+        EXPECT_EQ(block[IndexInBlock(layout, is_key, 1, 2, 16, 16, 0, 1, d)], std::byte{0x38});
+      }
+    }
+    const BlockPair back{1, 0};
+    ASSERT_TRUE(
+        kernels->CopyBlocks({.planes = &plane, .num_planes = 1, .pairs = &back, .num_pairs = 1})
+            .ok());
+    EXPECT_EQ(std::memcmp(memory.data, block, 32), 0);
+  }
+}
+
+BATON_FOR_EACH_KERNEL_SET(CacheLayoutsTest);
+
+}  // namespace
+}  // namespace baton
