@@ -9,6 +9,11 @@
 namespace baton {
 namespace {
 
+constexpr int32_t kMaxBlockSize = 1 << 20;
+constexpr int32_t kMaxPaddedSequences = 1 << 20;
+// Of what a caller asks for by a number alone: 1 GiB.
+constexpr int64_t kMaxTableEntries = int64_t{1} << 28;
+
 absl::Status Require(bool ok, absl::string_view field, int64_t value, absl::string_view allowed) {
   if (ok) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, " = ", value, ": must be ", allowed));
@@ -54,9 +59,16 @@ absl::Status CheckGraph(const BuildBatchArgs& args) {
                    absl::StrCat("0 or at least sequences[", i,
                                 "].num_blocks = ", args.sequences[i].num_blocks));
   }
+  const int64_t rows = std::max(args.padded_sequences, args.num_sequences);
+  RETURN_IF_ERROR(Require(
+      args.table_columns == 0 || rows <= kMaxTableEntries / args.table_columns, "table_columns",
+      args.table_columns,
+      absl::StrCat("such that ", rows, " rows have at most ", kMaxTableEntries, " entries")));
   if (args.padded_sequences == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(Require(args.padded_sequences >= args.num_sequences, "padded_sequences",
-                          args.padded_sequences, "0 or at least num_sequences"));
+  RETURN_IF_ERROR(Require(
+      args.padded_sequences >= args.num_sequences && args.padded_sequences <= kMaxPaddedSequences,
+      "padded_sequences", args.padded_sequences,
+      absl::StrCat("0 or in [num_sequences, ", kMaxPaddedSequences, "]")));
   return Require(prefills == 0, "padded_sequences", args.padded_sequences,
                  "0 with prefills in the batch");
 }
@@ -64,7 +76,8 @@ absl::Status CheckGraph(const BuildBatchArgs& args) {
 absl::Status Check(const BuildBatchArgs& args) {
   RETURN_IF_ERROR(
       Require(args.num_sequences >= 0, "num_sequences", args.num_sequences, "at least 0"));
-  RETURN_IF_ERROR(Require(args.block_size >= 1, "block_size", args.block_size, "at least 1"));
+  RETURN_IF_ERROR(Require(args.block_size >= 1 && args.block_size <= kMaxBlockSize, "block_size",
+                          args.block_size, absl::StrCat("in [1, ", kMaxBlockSize, "]")));
   RETURN_IF_ERROR(
       Require(args.num_sequences == 0 || args.sequences != nullptr, "sequences", 0, "an array"));
   int64_t keys = 0;

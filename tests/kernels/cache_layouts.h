@@ -17,6 +17,22 @@ inline int64_t IndexInBlock(CacheLayout layout, bool is_key, int64_t heads, int6
   return ((h * (dim / x) + d / x) * block_size + t) * x + d % x;
 }
 
+// The same for any plane, in elements from its start.
+inline int64_t OffsetOf(const CachePlane& p, bool is_key, int64_t block, int64_t h, int64_t t,
+                        int64_t d) {
+  const int64_t base = block * p.block_stride;
+  if (p.head_stride == 0 && p.token_stride == 0) {
+    return base + IndexInBlock(p.layout, is_key, p.num_heads, p.block_size, p.dim,
+                               16 / SizeOf(p.dtype), h, t, d);
+  }
+  const bool by_head = p.layout == CacheLayout::kHnd;
+  const int64_t inner = by_head ? p.token_stride : p.head_stride;
+  const int64_t row = inner == 0 ? p.dim : inner;
+  const int64_t outer = by_head ? p.head_stride : p.token_stride;
+  const int64_t rows = (by_head ? p.block_size : p.num_heads) * row;
+  return base + (by_head ? h : t) * (outer == 0 ? rows : outer) + (by_head ? t : h) * row + d;
+}
+
 struct CacheShape {
   CacheLayout layout = CacheLayout::kHnd;
   DType dtype = DType::kF32;
@@ -61,11 +77,7 @@ class TestCache {
 
   // Of one element.
   std::byte* At(int64_t block, int64_t h, int64_t t, int64_t d) {
-    const int64_t size = SizeOf(shape_.dtype);
-    // With row gaps a row is longer, and its elements still lie together.
-    const int64_t in_block = IndexInBlock(shape_.layout, shape_.is_key, shape_.heads,
-                                          shape_.block_size, RowSize(), 16 / size, h, t, d);
-    return &bytes_[(block * plane_.block_stride + in_block) * size];
+    return &bytes_[OffsetOf(plane_, shape_.is_key, block, h, t, d) * SizeOf(shape_.dtype)];
   }
 
   // A head of a block takes the elements of another one; the expectation of every copy.

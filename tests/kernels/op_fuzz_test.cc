@@ -1,30 +1,14 @@
 // Random operator arguments, plausible and hostile: a correct result or a Status, never a read of
 // poison (it would show as a NaN) or a write outside the destination. BATON_FUZZ_SEED and
 // BATON_FUZZ_CASES choose others.
-#include <cstdlib>
-
 #include "tests/kernels/attention_problem.h"
+#include "tests/kernels/fuzz_fixture.h"
 
 namespace baton {
 namespace {
 
-int64_t FromEnvironment(const char* name, int64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::atoll(text);
-}
-
-constexpr int64_t kHostile[] = {-1,      0,         1,         -7,        3,
-                                1 << 20, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
-
-class OpFuzzTest : public KernelTest {
+class OpFuzzTest : public FuzzTest {
  protected:
-  int64_t Below(int64_t n) { return static_cast<int64_t>(random_.Below(n)); }
-  bool Chance(int percent) { return Below(100) < percent; }
-  template <typename T>
-  void Spoil(T& value) {
-    value = static_cast<T>(kHostile[Below(std::size(kHostile))]);
-  }
-
   AttentionShapes RandomShapes(bool decode) {
     AttentionShapes s;
     s.kv_heads = static_cast<int32_t>(1 + Below(3));
@@ -47,13 +31,11 @@ class OpFuzzTest : public KernelTest {
     }
     return s;
   }
-
-  Random random_{0};
 };
 
 TEST_P(OpFuzzTest, PlausibleAttentionIsCorrect) {
-  const int64_t cases = FromEnvironment("BATON_FUZZ_CASES", 60);
-  const int64_t first = FromEnvironment("BATON_FUZZ_SEED", 1);
+  const int64_t cases = FuzzCases();
+  const int64_t first = FirstFuzzSeed();
   auto threaded = MakeTestKernels(GetParam(), 3);
   for (int64_t seed = first; seed < first + cases; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -73,8 +55,8 @@ TEST_P(OpFuzzTest, PlausibleAttentionIsCorrect) {
 }
 
 TEST_P(OpFuzzTest, HostileAttentionIsRefusedOrHarmless) {
-  const int64_t cases = 10 * FromEnvironment("BATON_FUZZ_CASES", 60);
-  const int64_t first = FromEnvironment("BATON_FUZZ_SEED", 1);
+  const int64_t cases = 10 * FuzzCases();
+  const int64_t first = FirstFuzzSeed();
   for (int64_t seed = first; seed < first + cases; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     random_ = Random(seed);
@@ -136,59 +118,6 @@ TEST_P(OpFuzzTest, HostileAttentionIsRefusedOrHarmless) {
       ASSERT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
       for (const float x : out.values()) ASSERT_EQ(x, GuardedFloats::kCanary);
     }
-  }
-}
-
-TEST_P(OpFuzzTest, BlockCopiesStayInTheirBlocksOrAreRefused) {
-  const int64_t first = FromEnvironment("BATON_FUZZ_SEED", 1);
-  const int64_t cases = 10 * FromEnvironment("BATON_FUZZ_CASES", 60);
-  for (int64_t seed = first; seed < first + cases; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    random_ = Random(seed);
-    // Source bytes are 1, destination bytes 2, gaps 3.
-    CachePlane from{.dtype = static_cast<DType>(Below(5)),
-                    .num_blocks = 1 + Below(6),
-                    .num_heads = static_cast<int32_t>(1 + Below(3)),
-                    .block_size = static_cast<int32_t>(1 + Below(5)),
-                    .dim = static_cast<int32_t>(1 + Below(9))};
-    const int64_t block = int64_t{from.num_heads} * from.block_size * from.dim;
-    from.block_stride = block + Below(3);
-    CachePlane to = from;
-    to.num_blocks = 1 + Below(6);
-    to.block_stride = block + Below(3);
-    const int64_t size = SizeOf(from.dtype);
-    std::vector<std::byte> source(from.num_blocks * from.block_stride * size, std::byte{1});
-    std::vector<std::byte> target(to.num_blocks * to.block_stride * size, std::byte{3});
-    for (int64_t b = 0; b < to.num_blocks; ++b) {
-      std::fill_n(target.begin() + b * to.block_stride * size, block * size, std::byte{2});
-    }
-    from.data = source.data();
-    to.data = target.data();
-    BlockRun runs[2];
-    for (BlockRun& run : runs) {
-      run = {Below(7), Below(7), Below(4)};
-      if (Chance(10)) Spoil(run.source);
-      if (Chance(10)) Spoil(run.destination);
-      if (Chance(10)) Spoil(run.count);
-    }
-    SwapBlocksArgs args{
-        .sources = &from, .destinations = &to, .num_planes = 1, .runs = runs, .num_runs = 2};
-    if (Chance(50)) {
-      args.heads = {static_cast<int32_t>(Below(3)), static_cast<int32_t>(Below(3)),
-                    static_cast<int32_t>(Below(4))};
-    }
-    const absl::Status status = kernels_->SwapBlocks(args);
-    const int64_t heads = args.heads.count == 0 ? from.num_heads : args.heads.count;
-    const int64_t copied =
-        status.ok() ? (runs[0].count + runs[1].count) * heads * from.block_size * from.dim * size
-                    : 0;
-    EXPECT_EQ(std::count(target.begin(), target.end(), std::byte{1}), copied) << status;
-    for (int64_t b = 0; b < to.num_blocks; ++b) {
-      const auto gap = target.begin() + (b * to.block_stride + block) * size;
-      EXPECT_EQ(std::count(gap, gap + (to.block_stride - block) * size, std::byte{3}),
-                (to.block_stride - block) * size);
-    }
-    if (HasFailure()) return;
   }
 }
 
