@@ -7,41 +7,71 @@
 
 namespace baton {
 
+// Of all operators here: q, new K and V, and outputs are floats. Of a model in f16 or bf16 they are
+// the values of that type, which a float holds exactly; sums are f32 throughout.
+
 // What happens to q . k before the softmax, in this order: scale, softcap, ALiBi, mask. A masked
 // key is skipped: its K and V are never multiplied, not even by zero.
 //
-// The query at position p sees key j if j is in [0, seq_len), not after p when `causal`, and in
-// [p - window_left, p + window_right].
+// The query at position p sees key j if j is in [0, seq_len), not after p when `causal`, in
+// [p - window_left, p + window_right], and with `local_chunk` in the chunk of p.
 struct ScoreOptions {
   float scale = 0;                      // Multiplies q . k; 0 stands for k_cache.dim^-0.5.
   float softcap = 0;                    // cap * tanh(x / cap); 0 = off.
   bool causal = true;                   // Decode always is.
   int32_t window_left = -1;             // -1 = infinite. A model's sliding window w is (w - 1, 0).
   int32_t window_right = -1;            // -1 = infinite.
+  int32_t local_chunk = 0;              // Sees j if j / local_chunk = p / local_chunk; 0 = off.
+                                        // Needs `causal`.
   const float* alibi_slopes = nullptr;  // [num_heads], or [S, num_heads]: bias -slope * |p - j|.
   int64_t alibi_stride = 0;             // Elements from sequence to sequence; 0: the same for all.
+  // [num_heads], or null. Attention sinks: a row that sees a key adds exp(sink) to the sum of
+  // exp(score) that it is divided by (and that its LSE is of), as if one more key had that score
+  // and a value of 0 (Xiao et al. 2023; gpt-oss). Neither scaled nor capped.
+  const float* sinks = nullptr;
+};
+
+// K and V beside each other in memory instead of in a cache. The heads of a token are dense.
+struct DenseKeys {
+  const float* k = nullptr;  // [Tk, num_heads, k_dim]; null: there are none.
+  int64_t k_stride = 0;      // Elements from token to token.
+  const float* v = nullptr;  // [Tk, num_heads, v_dim]
+  int64_t v_stride = 0;
+  int32_t num_heads = 0;
+  int32_t k_dim = 0;  // <= 256, as v_dim.
+  int32_t v_dim = 0;
+  const int32_t* cu_seqlens_k = nullptr;  // [S + 1], cu_seqlens_k[0] = 0, not descending.
 };
 
 // Attention of S sequences over a paged cache that already holds the K and V of the queries
-// themselves. Query i of n stands at position seq_len - n + i (the mask is bottom-right aligned); a
-// row with one query is a decode row. Either length may be 0. A row that sees no key gives 0 and an
-// LSE of -inf.
+// themselves, or over dense K and V. Query i of n stands at position seq_len - n + i (the mask is
+// bottom-right aligned); a row with one query is a decode row. Either length may be 0. A row that
+// sees no key gives 0 and an LSE of -inf.
+//
+// Without `causal` it is the attention of an encoder, or with the tables and lengths of a second
+// cache that of a decoder on its encoder. A layer that shares the cache of another passes the
+// other's planes: attention never writes to them.
 //
 // The result of a query is a function of (q, the K and V it sees, their positions) alone: partial
 // sums start anew at each multiple of 512 keys and are folded left to right in fp32. Batch,
-// chunking, block size and threads do not change a bit.
+// chunking, block size, layout and threads do not change a bit; but a device that multiplies bf16
+// pairs does so for HND caches only.
 struct VarlenAttentionArgs {
   const float* q = nullptr;               // [T, num_heads, k_cache.dim]
   int64_t q_stride = 0;                   // Elements from token to token.
-  int32_t num_heads = 0;                  // A multiple of k_cache.num_heads.
+  int32_t num_heads = 0;                  // A multiple of the heads of K and V.
   int64_t num_seqs = 0;                   // S
   const int32_t* cu_seqlens_q = nullptr;  // [S + 1], cu_seqlens_q[0] = 0, not descending.
-  const int32_t* seq_lens = nullptr;      // [S]: keys in the cache.
+  int32_t max_seqlen_q = 0;               // At least every query length; 0: not told.
+  const int32_t* seq_lens = nullptr;      // [S]: keys. With `dense` null stands for all of them,
+                                          // else the first so many of each are used.
+  int32_t max_seqlen_k = 0;               // At least every number of keys; 0: not told.
   const int32_t* block_table =
       nullptr;  // [S, max_blocks]; only entries with visible keys are read.
   int64_t max_blocks = 0;
   CachePlane k_cache;  // dim <= 256, in both.
   CachePlane v_cache;
+  DenseKeys dense;  // Instead of the caches and the table.
   ScoreOptions scores;
   // What `out` is rounded to, kept as float. With kBF16 and a bf16 cache, a device that multiplies
   // bf16 pairs rounds q and the unnormalised probabilities to bf16 as well.
@@ -52,11 +82,55 @@ struct VarlenAttentionArgs {
   int64_t lse_stride = 0;
 };
 
+// Prefill with part of the context in the cache: the keys of a sequence are the first
+// seq_len - query_len tokens of its table, then the new K and V, which need not be in the cache and
+// are read as they are given. Causal. The result is that of VarlenAttention once the new K and V
+// are in a cache that holds them exactly.
+struct PrefixAttentionArgs {
+  const float* q = nullptr;  // [T, num_heads, k_cache.dim]
+  int64_t q_stride = 0;      // Elements from token to token.
+  int32_t num_heads = 0;     // A multiple of k_cache.num_heads.
+  const float* k = nullptr;  // [T, k_cache.num_heads, k_cache.dim]
+  int64_t k_stride = 0;
+  const float* v = nullptr;  // [T, k_cache.num_heads, v_cache.dim]
+  int64_t v_stride = 0;
+  int64_t num_seqs = 0;
+  const int32_t* cu_seqlens_q = nullptr;  // [S + 1]
+  const int32_t* seq_lens = nullptr;      // [S]: context and new, at least the query length.
+  const int32_t* block_table = nullptr;   // [S, max_blocks] of the context.
+  int64_t max_blocks = 0;
+  CachePlane k_cache;
+  CachePlane v_cache;
+  ScoreOptions scores;
+  bool skip_decodes = false;  // Leaves `out` and `lse` of sequences with one query as they are.
+  DType round_to = DType::kF32;
+  float* out = nullptr;  // [T, num_heads, v_cache.dim]
+  int64_t out_stride = 0;
+  float* lse = nullptr;  // [num_heads, T], or null.
+  int64_t lse_stride = 0;
+};
+
 // How the keys of a sequence are divided over threads. The bits are those of kSinglePass.
 enum class AttentionSplit : uint8_t {
   kAuto,        // Split when there are too few sequences and heads to keep all threads busy.
   kSinglePass,  // One task for all keys of a sequence and KV head.
   kSplit,       // A task per 512 keys, then a reduction.
+  // As vLLM chooses between its v1 and v2 kernels: a single pass if and only if max_seq_len <= 8192
+  // and (max_seq_len <= 512 or num_seqs * num_heads > 512).
+  kReference,
+};
+
+// Block-sparse attention of decode (vLLM's, for Phi-3-small). Keys are divided into blocks of
+// block_size; the query is in block b = (seq_len - 1) / block_size. A head sees block k if
+// (k + offset) % vert_stride = 0, or if k > b - local_blocks. offset is
+// (tp_rank * num_heads + head) * head_sliding_step + 1, with a step below 0 instead
+// (tp_rank * num_kv_heads + kv_head) * -head_sliding_step + 1.
+struct BlockSparsity {
+  int32_t vert_stride = 0;  // Off up to 1; then the other fields are not looked at.
+  int32_t local_blocks = 0;
+  int32_t block_size = 64;        // A multiple of the cache's.
+  int32_t head_sliding_step = 0;  // In [-65536, 65536].
+  int32_t tp_rank = 0;            // In [0, 65536]; num_heads and num_kv_heads are those of a rank.
 };
 
 // Decode: one query per sequence, at its last position; the same bits as VarlenAttention.
@@ -73,12 +147,52 @@ struct PagedAttentionArgs {
   CachePlane k_cache;
   CachePlane v_cache;
   ScoreOptions scores;
+  BlockSparsity sparsity;
+  // Of HND caches without sinks and sparsity; others always take a single pass.
   AttentionSplit split = AttentionSplit::kAuto;
   DType round_to = DType::kF32;
   float* out = nullptr;  // [S, num_heads, v_cache.dim]
   int64_t out_stride = 0;
   float* lse = nullptr;  // [num_heads, S], or null.
   int64_t lse_stride = 0;
+};
+
+// Attention of a batch of equally many queries over a cache to which their K and V may be appended
+// first (FlashAttention's flash_attn_with_kvcache). Sequence s has cache_seqlens[s] rows in the
+// cache, of which the first cache_leftpad[s] are no keys; K and V of its new tokens become rows
+// cache_seqlens[s], cache_seqlens[s] + 1, ..., rounded as ReshapeAndCache does. The caller advances
+// cache_seqlens. Query i of n stands at the n - i-th last key.
+//
+// The cache is contiguous, with one block for each sequence, or paged. Appending beyond it, or two
+// tokens into one place, is refused before anything is written.
+struct AttentionWithKvCacheArgs {
+  const float* q = nullptr;  // [S, num_queries, num_heads, k_cache.dim], dense
+  int32_t num_heads = 0;     // A multiple of k_cache.num_heads.
+  int64_t num_seqs = 0;      // S
+  int64_t num_queries = 0;   // Of each sequence.
+  const float* k = nullptr;  // [S, num_new, k_cache.num_heads, k_cache.dim], dense; or null.
+  const float* v = nullptr;  // [S, num_new, k_cache.num_heads, v_cache.dim], dense; or null.
+  int64_t num_new = 0;       // 0 without k and v.
+  CachePlane k_cache;        // Contiguous: block_size is the capacity in tokens.
+  CachePlane v_cache;
+  const int32_t* cache_seqlens = nullptr;    // [S]
+  const int32_t* cache_batch_idx = nullptr;  // [S]: block of sequence s; null: s. Contiguous only.
+  const int32_t* cache_leftpad = nullptr;    // [S], in [0, cache_seqlens[s]]; or null.
+  const int32_t* block_table = nullptr;      // [S, max_blocks]: a paged cache. Null: contiguous.
+  int64_t max_blocks = 0;
+  // [num_rotary_positions, rotary_dim / 2]. Rotates new K by the position of its row in the cache,
+  // and q: of query i by cache_seqlens[s] + i if the mask is causal or a window, else by
+  // cache_seqlens[s]. Null: neither. Needs k and v.
+  const float* rotary_cos = nullptr;
+  const float* rotary_sin = nullptr;
+  int64_t num_rotary_positions = 0;
+  int32_t rotary_dim = 0;           // Even, <= k_cache.dim; elements beyond it stay.
+  bool rotary_interleaved = false;  // Pairs (0, 1), (2, 3), ...; else (0, rotary_dim / 2), ...
+  ScoreOptions scores;
+  int32_t num_splits = 0;  // 0: heuristic, 1: a single pass, more: split. Never changes a bit.
+  DType round_to = DType::kF32;
+  float* out = nullptr;  // [S, num_queries, num_heads, v_cache.dim], dense
+  float* lse = nullptr;  // [num_heads, S * num_queries], dense; or null.
 };
 
 // Merges the attention of the same queries over two disjoint sets of keys (FlashInfer's merge
@@ -92,8 +206,9 @@ struct MergeAttentionStatesArgs {
   int64_t num_tokens = 0;
   int32_t num_heads = 0;
   int32_t dim = 0;
-  float* out = nullptr;  // [T, num_heads, dim], dense
-  float* lse = nullptr;  // [num_heads, T], dense; or null.
+  DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
+  float* out = nullptr;          // [T, num_heads, dim], dense
+  float* lse = nullptr;          // [num_heads, T], dense; or null.
 };
 
 }  // namespace baton

@@ -37,6 +37,8 @@ class Kernels {
   virtual absl::Status AdvanceStep(const AdvanceStepArgs& args) = 0;
   virtual absl::Status VarlenAttention(const VarlenAttentionArgs& args) = 0;
   virtual absl::Status PagedAttention(const PagedAttentionArgs& args) = 0;
+  virtual absl::Status PrefixAttention(const PrefixAttentionArgs& args) = 0;
+  virtual absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) = 0;
   virtual absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) = 0;
   virtual absl::Status RmsNorm(const RmsNormArgs& args) = 0;
   virtual absl::Status Rope(const RopeArgs& args) = 0;

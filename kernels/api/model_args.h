@@ -25,7 +25,8 @@ struct RmsNormArgs {
   int64_t out_stride = 0;
 };
 
-// Rotates pairs (x[i], x[i + rotary_dim/2]) of each head in place; the other elements stay.
+// Rotates pairs (x[i], x[i + rotary_dim/2]) of each head in place, or with `interleaved`
+// (x[2 i], x[2 i + 1]); the other elements stay.
 struct RopeArgs {
   float* x = nullptr;    // [num_tokens, num_heads, head_dim]
   int64_t x_stride = 0;  // Elements from token to token.
@@ -35,6 +36,7 @@ struct RopeArgs {
   int64_t rotary_dim = 0;      // Even, <= head_dim.
   const float* cos = nullptr;  // [num_tokens, rotary_dim / 2]
   const float* sin = nullptr;  // [num_tokens, rotary_dim / 2]
+  bool interleaved = false;
 };
 
 enum class GatedActivation : uint8_t { kSilu, kGeluTanh };

@@ -485,6 +485,7 @@ void MergeAttentionStates(const MergeAttentionStatesArgs& args, int64_t begin, i
         const float from_b = b == -kInfinity ? 0.0f : args.out_b[row + d] * shares[1];
         args.out[row + d] = from_a + from_b;
       }
+      RoundRow(args.round_to, args.out + row, dim);
       if (args.lse != nullptr) args.lse[at] = lse;
     }
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "kernels/cpu/visible_keys.h"
 
@@ -116,31 +115,6 @@ void AttentionRunner::Run(VarlenAttentionArgs args, AttentionSplit split) {
     SplitTasks(args);
   }
   RunTasks(args);
-}
-
-void AttentionRunner::Run(const PagedAttentionArgs& args) {
-  const auto have = static_cast<int64_t>(cu_seqlens_q_.size());
-  if (have < args.num_seqs + 1) {
-    cu_seqlens_q_.resize(args.num_seqs + 1);
-    std::iota(cu_seqlens_q_.begin() + have, cu_seqlens_q_.end(), static_cast<int32_t>(have));
-  }
-  Run(VarlenAttentionArgs{.q = args.q,
-                          .q_stride = args.q_stride,
-                          .num_heads = args.num_heads,
-                          .num_seqs = args.num_seqs,
-                          .cu_seqlens_q = cu_seqlens_q_.data(),
-                          .seq_lens = args.seq_lens,
-                          .block_table = args.block_tables,
-                          .max_blocks = args.max_blocks,
-                          .k_cache = args.k_cache,
-                          .v_cache = args.v_cache,
-                          .scores = args.scores,
-                          .round_to = args.round_to,
-                          .out = args.out,
-                          .out_stride = args.out_stride,
-                          .lse = args.lse,
-                          .lse_stride = args.lse_stride},
-      args.split);
 }
 
 }  // namespace baton

@@ -16,9 +16,8 @@ class AttentionRunner {
   // Both outlive it.
   AttentionRunner(const KernelSet* set, ThreadPool* pool);
 
-  // On checked arguments.
+  // On checked arguments that FastAttentionServes (attention_dispatch.h).
   void Run(VarlenAttentionArgs args, AttentionSplit split);
-  void Run(const PagedAttentionArgs& args);
 
  private:
   void MakeTasks(const VarlenAttentionArgs& args);
@@ -34,7 +33,6 @@ class AttentionRunner {
   int64_t longest_ = 0;                      // Queries of a task.
   double products_ = 0;                      // Of q and k, roughly; may exceed 64 bits.
   std::vector<std::vector<float>> scratch_;  // [num_threads]
-  std::vector<int32_t> cu_seqlens_q_;        // 0, 1, 2 ... for decode.
 };
 
 }  // namespace baton

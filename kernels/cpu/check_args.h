@@ -19,6 +19,8 @@ absl::Status CheckArgs(const ScatterBlocksArgs& args);
 absl::Status CheckArgs(const AdvanceStepArgs& args);
 absl::Status CheckArgs(const VarlenAttentionArgs& args);
 absl::Status CheckArgs(const PagedAttentionArgs& args);
+absl::Status CheckArgs(const PrefixAttentionArgs& args);
+absl::Status CheckArgs(const AttentionWithKvCacheArgs& args);
 absl::Status CheckArgs(const MergeAttentionStatesArgs& args);
 absl::Status CheckArgs(const RmsNormArgs& args);
 absl::Status CheckArgs(const RopeArgs& args);

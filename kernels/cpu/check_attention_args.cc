@@ -1,8 +1,11 @@
+#include <algorithm>
 #include <cmath>
 #include <string>
 
+#include "absl/container/flat_hash_set.h"
 #include "common/base/status.h"
 #include "kernels/cpu/check_args.h"
+#include "kernels/cpu/kv_cache_append.h"
 #include "kernels/cpu/require.h"
 #include "kernels/cpu/visible_keys.h"
 
@@ -12,7 +15,7 @@ namespace {
 constexpr int64_t kMaxHeadDim = 256;
 constexpr int64_t kMaxHeads = 1 << 16;
 
-// What prefill and decode share, by the names of one of them.
+// What the operators over a cache share, by the names of one of them.
 struct Caches {
   const CachePlane& k;
   const CachePlane& v;
@@ -21,12 +24,27 @@ struct Caches {
   const int32_t* block_table;
   int64_t max_blocks;
   const char* block_table_name;
+  BlockSparsity sparsity = {};
+};
+
+// The queries and keys of one sequence.
+struct Sequence {
+  int64_t index = 0;
+  int64_t queries = 0;
+  int64_t keys = 0;
+  int64_t cached = 0;     // Keys before this are in the cache.
+  int64_t first_row = 0;  // Of the first key in the cache.
 };
 
 absl::Status RequireFloat(bool ok, absl::string_view field, float value,
                           absl::string_view allowed) {
   if (ok) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, " = ", value, ": must be ", allowed));
+}
+
+absl::Status RequireNull(const void* p, absl::string_view field, absl::string_view why) {
+  if (p == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is given: must be null ", why));
 }
 
 absl::Status CheckScores(const ScoreOptions& scores, int64_t num_heads) {
@@ -36,9 +54,38 @@ absl::Status CheckScores(const ScoreOptions& scores, int64_t num_heads) {
                                "scores.softcap", scores.softcap, "finite and at least 0"));
   RETURN_IF_ERROR(RequireAtLeast(scores.window_left, -1, "scores.window_left"));
   RETURN_IF_ERROR(RequireAtLeast(scores.window_right, -1, "scores.window_right"));
+  RETURN_IF_ERROR(RequireAtLeast(scores.local_chunk, 0, "scores.local_chunk"));
+  RETURN_IF_ERROR(Require(scores.local_chunk == 0 || scores.causal, "scores.local_chunk",
+                          scores.local_chunk, "0 without scores.causal"));
+  for (int64_t h = 0; scores.sinks != nullptr && h < num_heads; ++h) {
+    const float sink = scores.sinks[h];
+    if (sink < INFINITY) continue;
+    return RequireFloat(false, absl::StrCat("scores.sinks[", h, "]"), sink,
+                        "a number below infinity");
+  }
   return Require(scores.alibi_stride == 0 || scores.alibi_stride >= num_heads,
                  "scores.alibi_stride", scores.alibi_stride,
                  absl::StrCat("0 or at least num_heads = ", num_heads));
+}
+
+absl::Status CheckHeads(int64_t num_heads, int64_t num_kv_heads, absl::string_view kv_field) {
+  RETURN_IF_ERROR(Require(num_heads >= 1 && num_heads <= kMaxHeads, "num_heads", num_heads,
+                          absl::StrCat("in [1, ", kMaxHeads, "]")));
+  return Require(num_heads % num_kv_heads == 0, "num_heads", num_heads,
+                 absl::StrCat("a multiple of ", kv_field, ".num_heads = ", num_kv_heads));
+}
+
+absl::Status CheckSparsity(const BlockSparsity& sparsity, int64_t cache_block_size) {
+  if (sparsity.vert_stride <= 1) return absl::OkStatus();
+  RETURN_IF_ERROR(Require(sparsity.block_size >= 1 && sparsity.block_size % cache_block_size == 0,
+                          "sparsity.block_size", sparsity.block_size,
+                          absl::StrCat("a multiple of k_cache.block_size = ", cache_block_size)));
+  RETURN_IF_ERROR(RequireAtLeast(sparsity.local_blocks, 0, "sparsity.local_blocks"));
+  const int64_t step = sparsity.head_sliding_step;
+  RETURN_IF_ERROR(Require(step >= -kMaxHeads && step <= kMaxHeads, "sparsity.head_sliding_step",
+                          step, absl::StrCat("in [", -kMaxHeads, ", ", kMaxHeads, "]")));
+  return Require(sparsity.tp_rank >= 0 && sparsity.tp_rank <= kMaxHeads, "sparsity.tp_rank",
+                 sparsity.tp_rank, absl::StrCat("in [0, ", kMaxHeads, "]"));
 }
 
 absl::Status CheckCaches(const Caches& c) {
@@ -47,90 +94,300 @@ absl::Status CheckCaches(const Caches& c) {
     RETURN_IF_ERROR(Require(plane->dim <= kMaxHeadDim, field, plane->dim,
                             absl::StrCat("at most ", kMaxHeadDim)));
   }
-  RETURN_IF_ERROR(Require(c.num_heads >= 1 && c.num_heads <= kMaxHeads, "num_heads", c.num_heads,
-                          absl::StrCat("in [1, ", kMaxHeads, "]")));
-  RETURN_IF_ERROR(Require(c.num_heads % c.k.num_heads == 0, "num_heads", c.num_heads,
-                          absl::StrCat("a multiple of k_cache.num_heads = ", c.k.num_heads)));
+  RETURN_IF_ERROR(CheckHeads(c.num_heads, c.k.num_heads, "k_cache"));
   RETURN_IF_ERROR(Require(c.max_blocks >= 0 && c.max_blocks <= INT32_MAX, "max_blocks",
                           c.max_blocks, absl::StrCat("in [0, ", INT32_MAX, "]")));
+  RETURN_IF_ERROR(CheckSparsity(c.sparsity, c.k.block_size));
   return CheckScores(c.scores, c.num_heads);
 }
 
-// The keys of sequence s fit in its table, and the entries that its queries look at are blocks.
-absl::Status CheckKeys(const Caches& c, int64_t s, int64_t queries, int64_t keys) {
+// Whether some head looks at the sparse block of `key`.
+bool SomeHeadSees(const Caches& c, int64_t num_keys, int64_t key) {
+  const HeadCounts heads{c.num_heads, c.k.num_heads};
+  for (int64_t h = 0; h < c.num_heads; ++h) {
+    if (SparseBlocksOf(c.sparsity, heads, h, num_keys).Sees(key)) return true;
+  }
+  return false;
+}
+
+absl::Status CheckBlock(const Caches& c, int64_t s, int64_t i) {
+  RETURN_IF_ERROR(RequirePointer(c.block_table, c.block_table_name));
+  const int64_t block = c.block_table[s * c.max_blocks + i];
+  if (block >= 0 && block < c.k.num_blocks) return absl::OkStatus();
+  return Require(false, absl::StrCat(c.block_table_name, "[", s, "][", i, "]"), block,
+                 absl::StrCat("in [0, ", c.k.num_blocks, ")"));
+}
+
+// The keys of a sequence fit in its table, and the entries that its queries look at are blocks.
+absl::Status CheckKeys(const Caches& c, const Sequence& seq, const char* lengths) {
   const int64_t size = c.k.block_size;
-  if (keys < 0) return RequireAtLeast(keys, 0, absl::StrCat("seq_lens[", s, "]"));
-  if (keys > c.max_blocks * size) {
-    return Require(false, absl::StrCat("seq_lens[", s, "]"), keys,
+  const int64_t rows = seq.first_row + seq.cached;
+  if (rows > c.max_blocks * size) {
+    return Require(false, absl::StrCat(lengths, "[", seq.index, "]"), rows,
                    absl::StrCat("at most max_blocks * block_size = ", c.max_blocks * size));
   }
-  if (queries == 0) return absl::OkStatus();
-  const int64_t begin = VisibleKeys(c.scores, keys - queries, keys).begin;
-  const int64_t end = VisibleKeys(c.scores, keys - 1, keys).end;
+  if (seq.queries == 0) return absl::OkStatus();
+  const int64_t first = seq.keys - seq.queries;
+  const int64_t begin = VisibleKeys(c.scores, first, seq.keys).begin;
+  const int64_t end = std::min(VisibleKeys(c.scores, seq.keys - 1, seq.keys).end, seq.cached);
   if (begin >= end) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(c.block_table, c.block_table_name));
-  for (int64_t i = begin / size; i * size < end; ++i) {
-    const int64_t block = c.block_table[s * c.max_blocks + i];
-    if (block >= 0 && block < c.k.num_blocks) continue;
-    return Require(false, absl::StrCat(c.block_table_name, "[", s, "][", i, "]"), block,
-                   absl::StrCat("in [0, ", c.k.num_blocks, ")"));
+  for (int64_t i = (seq.first_row + begin) / size; i * size < seq.first_row + end; ++i) {
+    if (c.sparsity.vert_stride > 1 && !SomeHeadSees(c, seq.keys, i * size)) continue;
+    RETURN_IF_ERROR(CheckBlock(c, seq.index, i));
+  }
+  return absl::OkStatus();
+}
+
+// Non-negative, and at most `max` when that was told.
+absl::Status CheckLength(int64_t length, const char* field, int64_t s, int64_t max,
+                         const char* max_field) {
+  if (length < 0) return RequireAtLeast(length, 0, absl::StrCat(field, "[", s, "]"));
+  if (length <= max || max_field == nullptr) return absl::OkStatus();
+  return Require(false, max_field, max, absl::StrCat("at least ", field, "[", s, "] = ", length));
+}
+
+absl::Status CheckCumulative(const int32_t* cu, int64_t num_seqs, const char* field) {
+  RETURN_IF_ERROR(RequirePointer(cu, field));
+  RETURN_IF_ERROR(Require(cu[0] == 0, absl::StrCat(field, "[0]"), cu[0], "0"));
+  for (int64_t s = 0; s < num_seqs; ++s) {
+    if (cu[s + 1] >= cu[s]) continue;
+    return Require(false, absl::StrCat(field, "[", s + 1, "]"), cu[s + 1],
+                   "not less than the entry before");
   }
   return absl::OkStatus();
 }
 
 template <typename Args>
-absl::Status CheckRows(const Args& args, int64_t num_tokens) {
+absl::Status CheckRows(const Args& args, int64_t num_tokens, int64_t k_dim, int64_t v_dim) {
   RETURN_IF_ERROR(RequirePointer(args.q, "q"));
   RETURN_IF_ERROR(RequirePointer(args.out, "out"));
   const int64_t heads = args.num_heads;
-  RETURN_IF_ERROR(RequireAtLeast(args.q_stride, heads * args.k_cache.dim, "q_stride"));
-  RETURN_IF_ERROR(RequireAtLeast(args.out_stride, heads * args.v_cache.dim, "out_stride"));
+  RETURN_IF_ERROR(RequireAtLeast(args.q_stride, heads * k_dim, "q_stride"));
+  RETURN_IF_ERROR(RequireAtLeast(args.out_stride, heads * v_dim, "out_stride"));
   if (args.lse != nullptr)
     RETURN_IF_ERROR(RequireAtLeast(args.lse_stride, num_tokens, "lse_stride"));
   return Require(!IsFp8(args.round_to), "round_to", static_cast<int>(args.round_to),
                  "f32, f16 or bf16");
 }
 
+absl::Status CheckDense(const VarlenAttentionArgs& args) {
+  const DenseKeys& dense = args.dense;
+  RETURN_IF_ERROR(RequireNull(args.k_cache.data, "k_cache.data", "with dense.k"));
+  RETURN_IF_ERROR(RequireNull(args.v_cache.data, "v_cache.data", "with dense.k"));
+  RETURN_IF_ERROR(RequirePointer(dense.v, "dense.v"));
+  RETURN_IF_ERROR(Require(dense.num_heads >= 1 && dense.num_heads <= kMaxHeads, "dense.num_heads",
+                          dense.num_heads, absl::StrCat("in [1, ", kMaxHeads, "]")));
+  for (const auto& [dim, field] :
+       {std::pair{dense.k_dim, "dense.k_dim"}, {dense.v_dim, "dense.v_dim"}}) {
+    RETURN_IF_ERROR(Require(dim >= 1 && dim <= kMaxHeadDim, field, dim,
+                            absl::StrCat("in [1, ", kMaxHeadDim, "]")));
+  }
+  const int64_t heads = dense.num_heads;
+  RETURN_IF_ERROR(RequireAtLeast(dense.k_stride, heads * dense.k_dim, "dense.k_stride"));
+  RETURN_IF_ERROR(RequireAtLeast(dense.v_stride, heads * dense.v_dim, "dense.v_stride"));
+  RETURN_IF_ERROR(CheckHeads(args.num_heads, heads, "dense"));
+  RETURN_IF_ERROR(CheckCumulative(dense.cu_seqlens_k, args.num_seqs, "dense.cu_seqlens_k"));
+  return CheckScores(args.scores, args.num_heads);
+}
+
+// The number of keys of sequence s; its length is checked here.
+absl::Status CheckDenseKeys(const VarlenAttentionArgs& args, int64_t s, int64_t& keys) {
+  const int64_t all = int64_t{args.dense.cu_seqlens_k[s + 1]} - args.dense.cu_seqlens_k[s];
+  keys = args.seq_lens == nullptr ? all : args.seq_lens[s];
+  if (keys >= 0 && keys <= all) return absl::OkStatus();
+  return Require(false, absl::StrCat("seq_lens[", s, "]"), keys,
+                 absl::StrCat("in [0, ", all, "], the keys that dense.cu_seqlens_k gives"));
+}
+
+// The rows that sequence s has, and will have, fit in the cache; and their places are known.
+absl::Status CheckKvCacheRows(const AttentionWithKvCacheArgs& args, const Caches& caches,
+                              int64_t s) {
+  const bool paged = args.block_table != nullptr;
+  const int64_t size = args.k_cache.block_size;
+  const int64_t capacity = paged ? args.max_blocks * size : size;
+  const int64_t rows = args.cache_seqlens[s];
+  const int64_t after = rows + args.num_new;
+  if (rows < 0 || after > capacity) {
+    return Require(false, absl::StrCat("cache_seqlens[", s, "]"), rows,
+                   absl::StrCat("in [0, ", capacity - args.num_new, "]: a capacity of ", capacity,
+                                " with num_new = ", args.num_new));
+  }
+  const int64_t leftpad = args.cache_leftpad == nullptr ? 0 : args.cache_leftpad[s];
+  RETURN_IF_ERROR(Require(leftpad >= 0 && leftpad <= rows, absl::StrCat("cache_leftpad[", s, "]"),
+                          leftpad, absl::StrCat("in [0, ", rows, "]")));
+  if (!paged) {
+    const int64_t block = args.cache_batch_idx == nullptr ? s : args.cache_batch_idx[s];
+    return Require(block >= 0 && block < args.k_cache.num_blocks,
+                   absl::StrCat("cache_batch_idx[", s, "]"), block,
+                   absl::StrCat("in [0, ", args.k_cache.num_blocks, ")"));
+  }
+  for (int64_t i = rows / size; args.num_new > 0 && i * size < after; ++i) {
+    RETURN_IF_ERROR(CheckBlock(caches, s, i));
+  }
+  const int64_t keys = after - leftpad;
+  return CheckKeys(
+      caches,
+      {.index = s, .queries = args.num_queries, .keys = keys, .cached = keys, .first_row = leftpad},
+      "cache_seqlens");
+}
+
+absl::Status CheckRotary(const AttentionWithKvCacheArgs& args) {
+  if (args.rotary_cos == nullptr && args.rotary_sin == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.rotary_cos, "rotary_cos"));
+  RETURN_IF_ERROR(RequirePointer(args.rotary_sin, "rotary_sin"));
+  RETURN_IF_ERROR(Require(args.num_new > 0, "num_new", args.num_new, "above 0 with rotary_cos"));
+  RETURN_IF_ERROR(Require(
+      args.rotary_dim >= 0 && args.rotary_dim % 2 == 0 && args.rotary_dim <= args.k_cache.dim,
+      "rotary_dim", args.rotary_dim,
+      absl::StrCat("even and at most k_cache.dim = ", args.k_cache.dim)));
+  const ScoreOptions& scores = args.scores;
+  const bool advances = scores.causal || scores.window_left >= 0 || scores.window_right >= 0;
+  const int64_t tokens = std::max(args.num_new, advances ? args.num_queries : 1);
+  for (int64_t s = 0; s < args.num_seqs; ++s) {
+    const int64_t needed = args.cache_seqlens[s] + tokens;
+    if (needed <= args.num_rotary_positions) continue;
+    return Require(false, "num_rotary_positions", args.num_rotary_positions,
+                   absl::StrCat("at least ", needed, " for sequence ", s));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckKvCacheShape(const AttentionWithKvCacheArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.num_queries, 0, "num_queries"));
+  RETURN_IF_ERROR(Require(
+      args.num_queries <= INT32_MAX / args.num_seqs, "num_queries", args.num_queries,
+      absl::StrCat("at most ", INT32_MAX / args.num_seqs, " for ", args.num_seqs, " sequences")));
+  RETURN_IF_ERROR(Require(args.num_new >= 0 && args.num_new <= INT32_MAX / args.num_seqs, "num_new",
+                          args.num_new, absl::StrCat("in [0, ", INT32_MAX / args.num_seqs, "]")));
+  RETURN_IF_ERROR(RequireAtLeast(args.num_splits, 0, "num_splits"));
+  RETURN_IF_ERROR(RequirePointer(args.cache_seqlens, "cache_seqlens"));
+  if (args.num_new > 0) {
+    RETURN_IF_ERROR(RequirePointer(args.k, "k"));
+    RETURN_IF_ERROR(RequirePointer(args.v, "v"));
+  } else {
+    RETURN_IF_ERROR(RequireNull(args.k, "k", "with num_new = 0"));
+    RETURN_IF_ERROR(RequireNull(args.v, "v", "with num_new = 0"));
+  }
+  if (args.num_queries > 0) {
+    RETURN_IF_ERROR(RequirePointer(args.q, "q"));
+    RETURN_IF_ERROR(RequirePointer(args.out, "out"));
+  }
+  if (args.block_table != nullptr) {
+    RETURN_IF_ERROR(RequireNull(args.cache_batch_idx, "cache_batch_idx", "with a block_table"));
+  }
+  return Require(!IsFp8(args.round_to), "round_to", static_cast<int>(args.round_to),
+                 "f32, f16 or bf16");
+}
+
+// No two new tokens go to the same place.
+absl::Status CheckNewSlots(const AttentionWithKvCacheArgs& args) {
+  absl::flat_hash_set<int64_t> slots;
+  for (int64_t s = 0; s < args.num_seqs; ++s) {
+    for (int64_t i = 0; i < args.num_new; ++i) {
+      const int64_t row = args.cache_seqlens[s] + i;
+      if (slots.insert(SlotOf(args, s, row)).second) continue;
+      return Require(false, absl::StrCat("row ", row, " of sequence ", s, " is slot"),
+                     SlotOf(args, s, row), "a slot that no other new token takes");
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckArgs(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_seqs, 0, "num_seqs"));
+  RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_q, 0, "max_seqlen_q"));
+  RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_k, 0, "max_seqlen_k"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,     args.v_cache,    args.scores,  args.num_heads,
                       args.block_table, args.max_blocks, "block_table"};
-  RETURN_IF_ERROR(CheckCaches(caches));
-  RETURN_IF_ERROR(RequirePointer(args.cu_seqlens_q, "cu_seqlens_q"));
-  RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
+  const bool dense = args.dense.k != nullptr;
+  RETURN_IF_ERROR(dense ? CheckDense(args) : CheckCaches(caches));
+  RETURN_IF_ERROR(CheckCumulative(args.cu_seqlens_q, args.num_seqs, "cu_seqlens_q"));
+  if (!dense) RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
   const int32_t* cu = args.cu_seqlens_q;
-  RETURN_IF_ERROR(Require(cu[0] == 0, "cu_seqlens_q[0]", cu[0], "0"));
   for (int64_t s = 0; s < args.num_seqs; ++s) {
-    const int64_t queries = int64_t{cu[s + 1]} - cu[s];
-    if (queries < 0) {
-      return Require(false, absl::StrCat("cu_seqlens_q[", s + 1, "]"), cu[s + 1],
-                     "not less than the entry before");
+    const int64_t queries = cu[s + 1] - cu[s];
+    RETURN_IF_ERROR(CheckLength(queries, "query length ", s, args.max_seqlen_q,
+                                args.max_seqlen_q == 0 ? nullptr : "max_seqlen_q"));
+    int64_t keys = 0;
+    if (dense) {
+      RETURN_IF_ERROR(CheckDenseKeys(args, s, keys));
+    } else {
+      keys = args.seq_lens[s];
     }
-    RETURN_IF_ERROR(CheckKeys(caches, s, queries, args.seq_lens[s]));
+    RETURN_IF_ERROR(CheckLength(keys, "seq_lens", s, args.max_seqlen_k,
+                                args.max_seqlen_k == 0 ? nullptr : "max_seqlen_k"));
+    if (dense) continue;
+    RETURN_IF_ERROR(CheckKeys(
+        caches, {.index = s, .queries = queries, .keys = keys, .cached = keys}, "seq_lens"));
   }
   const int64_t num_tokens = cu[args.num_seqs];
-  return num_tokens == 0 ? absl::OkStatus() : CheckRows(args, num_tokens);
+  if (num_tokens == 0) return absl::OkStatus();
+  return CheckRows(args, num_tokens, dense ? args.dense.k_dim : args.k_cache.dim,
+                   dense ? args.dense.v_dim : args.v_cache.dim);
 }
 
 absl::Status CheckArgs(const PagedAttentionArgs& args) {
   RETURN_IF_ERROR(Require(args.num_seqs >= 0 && args.num_seqs < INT32_MAX, "num_seqs",
                           args.num_seqs, absl::StrCat("in [0, ", INT32_MAX, ")")));
   if (args.num_seqs == 0) return absl::OkStatus();
-  const Caches caches{args.k_cache,      args.v_cache,    args.scores,   args.num_heads,
-                      args.block_tables, args.max_blocks, "block_tables"};
+  const Caches caches{args.k_cache,      args.v_cache,    args.scores,    args.num_heads,
+                      args.block_tables, args.max_blocks, "block_tables", args.sparsity};
   RETURN_IF_ERROR(CheckCaches(caches));
   RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
   for (int64_t s = 0; s < args.num_seqs; ++s) {
-    if (args.seq_lens[s] > args.max_seq_len) {
-      return Require(false, "max_seq_len", args.max_seq_len,
-                     absl::StrCat("at least seq_lens[", s, "] = ", args.seq_lens[s]));
-    }
-    RETURN_IF_ERROR(CheckKeys(caches, s, 1, args.seq_lens[s]));
+    const int64_t keys = args.seq_lens[s];
+    RETURN_IF_ERROR(CheckLength(keys, "seq_lens", s, args.max_seq_len, "max_seq_len"));
+    RETURN_IF_ERROR(
+        CheckKeys(caches, {.index = s, .queries = 1, .keys = keys, .cached = keys}, "seq_lens"));
   }
-  return CheckRows(args, args.num_seqs);
+  return CheckRows(args, args.num_seqs, args.k_cache.dim, args.v_cache.dim);
+}
+
+absl::Status CheckArgs(const PrefixAttentionArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.num_seqs, 0, "num_seqs"));
+  if (args.num_seqs == 0) return absl::OkStatus();
+  const Caches caches{args.k_cache,     args.v_cache,    args.scores,  args.num_heads,
+                      args.block_table, args.max_blocks, "block_table"};
+  RETURN_IF_ERROR(CheckCaches(caches));
+  RETURN_IF_ERROR(Require(args.scores.causal, "scores.causal", args.scores.causal, "true"));
+  RETURN_IF_ERROR(CheckCumulative(args.cu_seqlens_q, args.num_seqs, "cu_seqlens_q"));
+  RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
+  const int32_t* cu = args.cu_seqlens_q;
+  for (int64_t s = 0; s < args.num_seqs; ++s) {
+    const int64_t queries = cu[s + 1] - cu[s];
+    const int64_t keys = args.seq_lens[s];
+    RETURN_IF_ERROR(Require(keys >= queries, absl::StrCat("seq_lens[", s, "]"), keys,
+                            absl::StrCat("at least the query length ", queries)));
+    if (args.skip_decodes && queries == 1) continue;
+    const Sequence seq{.index = s, .queries = queries, .keys = keys, .cached = keys - queries};
+    RETURN_IF_ERROR(CheckKeys(caches, seq, "context of seq_lens"));
+  }
+  const int64_t num_tokens = cu[args.num_seqs];
+  if (num_tokens == 0) return absl::OkStatus();
+  const int64_t heads = args.k_cache.num_heads;
+  RETURN_IF_ERROR(RequirePointer(args.k, "k"));
+  RETURN_IF_ERROR(RequirePointer(args.v, "v"));
+  RETURN_IF_ERROR(RequireAtLeast(args.k_stride, heads * args.k_cache.dim, "k_stride"));
+  RETURN_IF_ERROR(RequireAtLeast(args.v_stride, heads * args.v_cache.dim, "v_stride"));
+  return CheckRows(args, num_tokens, args.k_cache.dim, args.v_cache.dim);
+}
+
+absl::Status CheckArgs(const AttentionWithKvCacheArgs& args) {
+  RETURN_IF_ERROR(Require(args.num_seqs >= 0 && args.num_seqs < INT32_MAX, "num_seqs",
+                          args.num_seqs, absl::StrCat("in [0, ", INT32_MAX, ")")));
+  if (args.num_seqs == 0) return absl::OkStatus();
+  const Caches caches{args.k_cache,     args.v_cache,    args.scores,  args.num_heads,
+                      args.block_table, args.max_blocks, "block_table"};
+  RETURN_IF_ERROR(CheckCaches(caches));
+  RETURN_IF_ERROR(CheckKvCacheShape(args));
+  for (int64_t s = 0; s < args.num_seqs; ++s) {
+    RETURN_IF_ERROR(CheckKvCacheRows(args, caches, s));
+  }
+  RETURN_IF_ERROR(CheckRotary(args));
+  return CheckNewSlots(args);
 }
 
 absl::Status CheckArgs(const MergeAttentionStatesArgs& args) {
@@ -143,6 +400,8 @@ absl::Status CheckArgs(const MergeAttentionStatesArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.lse_a, "lse_a"));
   RETURN_IF_ERROR(RequirePointer(args.out_b, "out_b"));
   RETURN_IF_ERROR(RequirePointer(args.lse_b, "lse_b"));
+  RETURN_IF_ERROR(Require(!IsFp8(args.round_to), "round_to", static_cast<int>(args.round_to),
+                          "f32, f16 or bf16"));
   return RequirePointer(args.out, "out");
 }
 

@@ -76,11 +76,23 @@ absl::Status CpuKernels::AdvanceStep(const AdvanceStepArgs& args) {
 
 absl::Status CpuKernels::VarlenAttention(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
-  attention_.Run(args, AttentionSplit::kAuto);
+  attention_.Run(args);
   return absl::OkStatus();
 }
 
 absl::Status CpuKernels::PagedAttention(const PagedAttentionArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  attention_.Run(args);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::PrefixAttention(const PrefixAttentionArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  attention_.Run(args);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::AttentionWithKvCache(const AttentionWithKvCacheArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
   attention_.Run(args);
   return absl::OkStatus();

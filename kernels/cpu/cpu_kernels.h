@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/api/kernels.h"
-#include "kernels/cpu/attention_runner.h"
+#include "kernels/cpu/attention_dispatch.h"
 #include "kernels/cpu/kernel_set.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -34,6 +34,8 @@ class CpuKernels : public Kernels {
   absl::Status AdvanceStep(const AdvanceStepArgs& args) override;
   absl::Status VarlenAttention(const VarlenAttentionArgs& args) override;
   absl::Status PagedAttention(const PagedAttentionArgs& args) override;
+  absl::Status PrefixAttention(const PrefixAttentionArgs& args) override;
+  absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) override;
   absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
   absl::Status Rope(const RopeArgs& args) override;
@@ -51,7 +53,7 @@ class CpuKernels : public Kernels {
 
   const KernelSet* set_;
   ThreadPool pool_;
-  AttentionRunner attention_;
+  AttentionDispatch attention_;
   std::vector<std::byte> activations_;  // Of the matrix product in progress, packed.
 };
 

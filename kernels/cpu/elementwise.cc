@@ -42,6 +42,21 @@ void NormRow(const RmsNormArgs& args, const float* x, float* out) {
   RoundRow(args.round_to, out, args.dim);
 }
 
+// The same operations as for halves, pair by pair.
+void RotateNeighbours(const float* cos, const float* sin, int64_t pairs, float* x) {
+  ForLanes(pairs, [&](int64_t i, int64_t n) {
+    float lanes[2][kLanes] = {};
+    for (int64_t j = 0; j < 2 * n; ++j) lanes[j % 2][j / 2] = x[2 * i + j];
+    const Vec c = LoadUpTo(cos + i, n);
+    const Vec s = LoadUpTo(sin + i, n);
+    const Vec first = Load(lanes[0]);
+    const Vec second = Load(lanes[1]);
+    Store(lanes[0], Fma(first, c, Zero() - second * s));
+    Store(lanes[1], Fma(second, c, first * s));
+    for (int64_t j = 0; j < 2 * n; ++j) x[2 * i + j] = lanes[j % 2][j / 2];
+  });
+}
+
 // Writes one token; elements of `group_dim` lie together, which is a whole row but for kPacked.
 template <DType kType>
 void CacheToken(const float* from, const CachePlane& cache, const CacheStrides& strides,
@@ -104,6 +119,10 @@ void Rope(const RopeArgs& args, int64_t begin, int64_t end) {
     const float* sin = args.sin + t * half;
     for (int64_t h = 0; h < args.num_heads; ++h) {
       float* x = args.x + t * args.x_stride + h * args.head_dim;
+      if (args.interleaved) {
+        RotateNeighbours(cos, sin, half, x);
+        continue;
+      }
       ForLanes(half, [&](int64_t i, int64_t n) {
         const Vec c = LoadUpTo(cos + i, n);
         const Vec s = LoadUpTo(sin + i, n);

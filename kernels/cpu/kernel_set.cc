@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/generic_attention.h"
 #include "kernels/cpu/weight_gemm.h"
 
 namespace baton::BATON_KERNEL_SET {
@@ -20,6 +21,8 @@ constexpr KernelSet kSet = {
     .attention_scratch = AttentionScratch,
     .attention = Attention,
     .reduce_attention = ReduceAttention,
+    .generic_attention_scratch = GenericAttentionScratch,
+    .generic_attention = GenericAttention,
     .merge_attention_states = MergeAttentionStates,
 };
 

@@ -8,6 +8,7 @@
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
 #include "kernels/api/packed_matrix.h"
+#include "kernels/cpu/visible_keys.h"
 
 namespace baton {
 
@@ -71,6 +72,25 @@ struct AttentionShape {
   int64_t StateFloats() const { return rows() * (v_padded() + 2); }
 };
 
+// What the generic attention takes: a superset of all attention operators. Sequence s has the keys
+// of its cache from row leftpad[s] on, then those of `base.dense`, if any: the last
+// cu_seqlens_k[s + 1] - cu_seqlens_k[s] when there is a cache too.
+struct GenericAttentionArgs {
+  VarlenAttentionArgs base;  // With scores.scale and seq_lens.
+  BlockSparsity sparsity;    // Of the last position.
+  const int32_t* leftpad = nullptr;
+  bool skip_decodes = false;
+
+  bool has_cache() const { return base.k_cache.data != nullptr; }
+  HeadCounts heads() const {
+    return {base.num_heads, has_cache() ? base.k_cache.num_heads : base.dense.num_heads};
+  }
+  AttentionShape shape(int64_t num_queries) const {
+    return {num_queries, heads().group(), has_cache() ? base.k_cache.dim : base.dense.k_dim,
+            has_cache() ? base.v_cache.dim : base.dense.v_dim};
+  }
+};
+
 // One build of the kernels: single-threaded, on checked arguments. Token ranges are [begin, end).
 struct KernelSet {
   const char* name;
@@ -89,6 +109,9 @@ struct KernelSet {
   // Folds the states that tasks with `states` have left, and writes the output.
   void (*reduce_attention)(const VarlenAttentionArgs& args, const AttentionTask& task,
                            float* scratch);
+  int64_t (*generic_attention_scratch)(const AttentionShape& shape);  // In floats.
+  void (*generic_attention)(const GenericAttentionArgs& args, const AttentionTask& task,
+                            float* scratch);
   void (*merge_attention_states)(const MergeAttentionStatesArgs& args, int64_t begin, int64_t end);
 };
 

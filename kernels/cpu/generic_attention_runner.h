@@ -1,0 +1,28 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/cpu/kernel_set.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace baton {
+
+// Divides generic attention into tasks for a pool: by sequence, KV head and queries, never by keys.
+// Keeps its memory from call to call.
+class GenericAttentionRunner {
+ public:
+  // Both outlive it.
+  GenericAttentionRunner(const KernelSet* set, ThreadPool* pool);
+
+  // On checked arguments.
+  void Run(GenericAttentionArgs args);
+
+ private:
+  const KernelSet* set_;
+  ThreadPool* pool_;
+  std::vector<AttentionTask> tasks_;         // The longest first.
+  std::vector<int32_t> seq_lens_;            // Where the caller gave none.
+  std::vector<std::vector<float>> scratch_;  // [num_threads]
+};
+
+}  // namespace baton
