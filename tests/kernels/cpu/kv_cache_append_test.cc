@@ -64,8 +64,8 @@ class KvCacheProblem {
     expected_v = v_cache;
     for (int64_t i = 0; i < num_seqs; ++i) {
       for (int64_t n = 0; n < s.num_new; ++n) {
-        std::vector<float> row(&new_k[(i * s.num_new + n) * kWidth],
-                               &new_k[(i * s.num_new + n + 1) * kWidth]);
+        const float* from = new_k.data() + (i * s.num_new + n) * kWidth;
+        std::vector<float> row(from, from + kWidth);
         for (int64_t h = 0; h < kKvHeads; ++h) Rotate(&row[h * kDim], s.lens[i] + n);
         Put(i, s.lens[i] + n, row.data(), &new_v[(i * s.num_new + n) * kWidth], expected_k,
             expected_v);

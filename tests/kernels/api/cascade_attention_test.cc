@@ -1,0 +1,100 @@
+#include "kernels/api/cascade_attention.h"
+
+#include <functional>
+
+#include "tests/kernels/attention_problem.h"
+
+namespace baton {
+namespace {
+
+// A problem whose sequences begin with the keys of the first.
+void ShareBlocks(AttentionProblem& p, int64_t prefix_len) {
+  const int64_t blocks = prefix_len / p.shape.block_size;
+  for (size_t s = 1; s < p.shape.sequences.size(); ++s) {
+    for (int64_t b = 0; b < blocks; ++b) p.table[s * p.max_blocks + b] = p.table[b];
+    const auto copy = [&](std::vector<float>& rows, int64_t width) {
+      std::copy_n(rows.begin(), prefix_len * width, rows.begin() + p.key_base[s] * width);
+    };
+    copy(p.k, int64_t{p.shape.kv_heads} * p.shape.dim);
+    copy(p.v, int64_t{p.shape.kv_heads} * p.shape.v_dim);
+  }
+}
+
+class CascadeAttentionTest : public KernelTest {};
+
+TEST_P(CascadeAttentionTest, SharedPrefixAndSuffixesMergeIntoTheAttentionOfTheWhole) {
+  for (const auto layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {
+    for (const bool sinks : {false, true}) {
+      for (const DType compute : {DType::kF32, DType::kBF16}) {
+        AttentionProblem p({.heads = 6,
+                            .kv_heads = 2,
+                            .dim = 32,
+                            .kv = compute,
+                            .sequences = {{1, 300}, {40, 300}, {1, 261}, {3, 259}},
+                            .scores = {.softcap = 20},
+                            .compute = compute,
+                            .v_dim = 24,
+                            .layout = layout,
+                            .sinks = sinks},
+                           5);
+        ShareBlocks(p, 256);
+        // The entries of the prefix in other rows are not looked at.
+        for (int64_t s = 1; s < 4; ++s) std::fill_n(p.table.begin() + s * p.max_blocks, 16, -1);
+        GuardedFloats out(p.out_size()), lse(p.total_q * 6);
+        const CascadeAttentionArgs args{.attention = p.Args(out.data(), lse.data()),
+                                        .common_prefix_len = 256};
+        const absl::Status status = CascadeAttention(*kernels_, args);
+        ASSERT_TRUE(status.ok()) << status;
+        EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
+        p.Check(out.values(), lse.values(), 1000, "cascade");
+      }
+    }
+  }
+}
+
+TEST_P(CascadeAttentionTest, WhatItCannotDoIsRefusedByName) {
+  using Break = std::function<void(CascadeAttentionArgs&)>;
+  static const int32_t lens[] = {30, 40};
+  static const float slopes[] = {1, 1, 1, 1};
+  const std::pair<Break, std::string> cases[] = {
+      {[](auto& a) { a.common_prefix_len = 20; },
+       "common_prefix_len = 20: must be a multiple of k_cache.block_size = 16 above 0"},
+      {[](auto& a) { a.common_prefix_len = 0; }, "common_prefix_len = 0"},
+      {[](auto& a) { a.attention.scores.window_left = 5; }, "attention.scores: must be without"},
+      {[](auto& a) { a.attention.scores.alibi_slopes = slopes; }, "attention.scores"},
+      {[](auto& a) { a.attention.seq_lens = lens; },
+       "seq_lens[0] = 30: must be at least common_prefix_len + query length = 35"},
+      {[](auto& a) { a.attention.num_heads = 3; }, "num_heads = 3: must be a multiple"},
+      {[](auto& a) { a.attention.lse_stride = 4; }, "lse_stride = 4: must be at least 5"},
+      {[](auto& a) { a.attention.block_table = nullptr; }, "block_table"},
+  };
+  for (const auto& [spoil, message] : cases) {
+    AttentionProblem p({.heads = 4, .kv_heads = 2, .sequences = {{3, 40}, {2, 37}}}, 1);
+    ShareBlocks(p, 32);
+    GuardedFloats out(p.out_size()), lse(p.total_q * 4);
+    CascadeAttentionArgs args{.attention = p.Args(out.data(), lse.data()), .common_prefix_len = 32};
+    EXPECT_TRUE(CascadeAttention(*kernels_, args).ok());
+    const std::vector<float> before = out.values();
+    spoil(args);
+    const absl::Status status = CascadeAttention(*kernels_, args);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
+    EXPECT_EQ(out.values(), before) << message;
+  }
+}
+
+BATON_FOR_EACH_KERNEL_SET(CascadeAttentionTest);
+
+TEST(CascadeAttentionPolicyTest, PaysForLongPrefixesOfManySequences) {
+  CascadeAttentionArgs args{.attention = {.num_seqs = 8}, .common_prefix_len = 256};
+  EXPECT_TRUE(CascadeAttentionPays(args));
+  args.common_prefix_len = 255;
+  EXPECT_FALSE(CascadeAttentionPays(args));
+  args = {.attention = {.num_seqs = 7}, .common_prefix_len = 256};
+  EXPECT_FALSE(CascadeAttentionPays(args));
+  args = {.attention = {.num_seqs = 8, .scores = {.window_left = 4}}, .common_prefix_len = 256};
+  EXPECT_FALSE(CascadeAttentionPays(args));
+}
+
+}  // namespace
+}  // namespace baton
