@@ -59,6 +59,102 @@ class CacheFuzzTest : public FuzzTest {
         return Spoil(plane.token_stride);
     }
   }
+  void SpoilWrite(ReshapeAndCacheArgs& args, std::vector<int64_t>& slots, const float* scales) {
+    switch (Below(5)) {
+      case 0:
+        if (!slots.empty()) Spoil(slots[Below(std::ssize(slots))]);
+        break;
+      case 1:
+        SpoilDown(args.num_tokens);
+        break;
+      case 2:
+        SpoilDown(args.key_stride);
+        break;
+      case 3:
+        Spoil(args.v_cache.num_scales);
+        args.v_cache.num_scales = std::min(args.v_cache.num_scales, 4);
+        args.v_cache.scales = scales;
+        break;
+      case 4:
+        SpoilPlane(args.k_cache);
+        if (Chance(70)) SpoilPlane(args.v_cache);
+        break;
+    }
+  }
+  void SpoilSwap(BlockRun (&runs)[2], HeadRun& heads, CachePlane& destination) {
+    const DType dtype = destination.dtype;
+    switch (Below(6)) {
+      case 0:
+        Spoil(runs[Below(2)].source);
+        break;
+      case 1:
+        Spoil(runs[Below(2)].destination);
+        break;
+      case 2:
+        Spoil(runs[Below(2)].count);
+        break;
+      case 3:
+        Spoil(heads.count);
+        break;
+      case 4:
+        Spoil(heads.source);
+        break;
+      case 5:
+        destination.layout = static_cast<CacheLayout>(Below(5));
+        destination.dtype = static_cast<DType>(Below(5));
+        if (SizeOf(destination.dtype) > SizeOf(dtype)) destination.dtype = dtype;
+        break;
+    }
+  }
+  void SpoilStep(AdvanceStepArgs& args) {
+    switch (Below(5)) {
+      case 0:
+        SpoilDown(args.num_seqs);
+        break;
+      case 1:
+        SpoilDown(args.num_queries);
+        break;
+      case 2:
+        SpoilDown(args.block_size);
+        break;
+      case 3:
+        SpoilDown(args.max_blocks);
+        break;
+      case 4:
+        if (args.num_queries > 0) Spoil(args.seq_lens[Below(args.num_queries)]);
+        break;
+    }
+  }
+  void SpoilBatch(BuildBatchArgs& args, std::vector<BatchSequence>& sequences,
+                  std::vector<std::vector<int32_t>>& blocks) {
+    const size_t i = sequences.empty() ? 0 : Below(std::ssize(sequences));
+    switch (sequences.empty() ? 5 + Below(3) : Below(8)) {
+      case 0:
+        Spoil(sequences[i].context_len);
+        break;
+      case 1:
+        Spoil(sequences[i].query_len);
+        break;
+      case 2:
+        SpoilDown(sequences[i].num_blocks);
+        break;
+      case 3:
+        Spoil(blocks[i][Below(std::ssize(blocks[i]))]);
+        break;
+      case 4:
+        SpoilDown(args.num_sequences);
+        break;
+      case 5:
+        Spoil(args.block_size);
+        break;
+      case 6:
+        Spoil(args.padded_sequences);
+        break;
+      case 7:
+        Spoil(args.table_columns);
+        break;
+    }
+  }
   void ExpectRefused(const absl::Status& status) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find(" = "), absl::string_view::npos) << status;
@@ -127,26 +223,7 @@ TEST_P(CacheFuzzTest, ReshapeAndCacheWritesItsSlotsOrRefuses) {
     }
     const bool spoiled = Chance(60);
     if (spoiled) {
-      switch (Below(5)) {
-        case 0:
-          if (!slots.empty()) Spoil(slots[Below(std::ssize(slots))]);
-          break;
-        case 1:
-          SpoilDown(args.num_tokens);
-          break;
-        case 2:
-          SpoilDown(args.key_stride);
-          break;
-        case 3:
-          Spoil(args.v_cache.num_scales);
-          args.v_cache.num_scales = std::min(args.v_cache.num_scales, 4);
-          args.v_cache.scales = scales.data();
-          break;
-        case 4:
-          SpoilPlane(args.k_cache);
-          if (Chance(70)) SpoilPlane(args.v_cache);
-          break;
-      }
+      SpoilWrite(args, slots, scales.data());
       // A slot twice has no one content.
       std::vector<int64_t> used = slots;
       std::sort(used.begin(), used.end());
@@ -228,30 +305,7 @@ TEST_P(CacheFuzzTest, SwapBlocksCopiesItsRunsOrRefuses) {
     }
     CachePlane source = from.plane(), destination = to.plane();
     const bool spoiled = Chance(50);
-    if (spoiled) {
-      switch (Below(6)) {
-        case 0:
-          Spoil(runs[Below(2)].source);
-          break;
-        case 1:
-          Spoil(runs[Below(2)].destination);
-          break;
-        case 2:
-          Spoil(runs[Below(2)].count);
-          break;
-        case 3:
-          Spoil(heads.count);
-          break;
-        case 4:
-          Spoil(heads.source);
-          break;
-        case 5:
-          destination.layout = static_cast<CacheLayout>(Below(5));
-          destination.dtype = static_cast<DType>(Below(5));
-          if (SizeOf(destination.dtype) > SizeOf(other.dtype)) destination.dtype = other.dtype;
-          break;
-      }
-    }
+    if (spoiled) SpoilSwap(runs, heads, destination);
     const absl::Status status = kernels_->SwapBlocks({.sources = &source,
                                                       .destinations = &destination,
                                                       .num_planes = 1,
@@ -367,25 +421,7 @@ TEST_P(CacheFuzzTest, AdvanceStepAgreesWithBuildBatchOrRefuses) {
                          .seq_lens = batch->seq_lens.data(),
                          .slot_mapping = batch->slot_mapping.data()};
     const bool spoiled = Chance(40);
-    if (spoiled) {
-      switch (Below(5)) {
-        case 0:
-          SpoilDown(args.num_seqs);
-          break;
-        case 1:
-          SpoilDown(args.num_queries);
-          break;
-        case 2:
-          SpoilDown(args.block_size);
-          break;
-        case 3:
-          SpoilDown(args.max_blocks);
-          break;
-        case 4:
-          if (rows > 0) Spoil(batch->seq_lens[Below(rows)]);
-          break;
-      }
-    }
+    if (spoiled) SpoilStep(args);
     const Batch before = *batch;
     const absl::Status status = kernels_->AdvanceStep(args);
     if (!status.ok()) {
@@ -424,35 +460,7 @@ TEST_P(CacheFuzzTest, BuildBatchGivesEachTokenItsSlotOrRefuses) {
     }
     args.sequences = sequences.data();
     const bool spoiled = Chance(50);
-    if (spoiled) {
-      const size_t i = sequences.empty() ? 0 : Below(std::ssize(sequences));
-      switch (sequences.empty() ? 5 + Below(3) : Below(8)) {
-        case 0:
-          Spoil(sequences[i].context_len);
-          break;
-        case 1:
-          Spoil(sequences[i].query_len);
-          break;
-        case 2:
-          SpoilDown(sequences[i].num_blocks);
-          break;
-        case 3:
-          Spoil(blocks[i][Below(std::ssize(blocks[i]))]);
-          break;
-        case 4:
-          SpoilDown(args.num_sequences);
-          break;
-        case 5:
-          Spoil(args.block_size);
-          break;
-        case 6:
-          Spoil(args.padded_sequences);
-          break;
-        case 7:
-          Spoil(args.table_columns);
-          break;
-      }
-    }
+    if (spoiled) SpoilBatch(args, sequences, blocks);
     const absl::StatusOr<Batch> batch = BuildBatch(args);
     if (!batch.ok()) {
       ASSERT_TRUE(spoiled) << batch.status();
