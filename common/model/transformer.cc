@@ -167,7 +167,7 @@ absl::Status Transformer::MlpBlock(int32_t layer, int64_t num_tokens) {
       {.gate_up = gate_up_.data(),
        .num_tokens = num_tokens,
        .dim = config_.ffn_size,
-       .activation = silu ? GatedActivation::kSilu : GatedActivation::kGeluTanh,
+       .activation = silu ? ActivationKind::kSilu : ActivationKind::kGeluTanh,
        .round_to = compute_,
        .out = ffn_.data()}));
   return Linear(weights.down, ffn_.data(), num_tokens, delta_.data());

@@ -41,8 +41,11 @@ class Kernels {
   virtual absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) = 0;
   virtual absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) = 0;
   virtual absl::Status RmsNorm(const RmsNormArgs& args) = 0;
+  virtual absl::Status LayerNorm(const LayerNormArgs& args) = 0;
   virtual absl::Status Rope(const RopeArgs& args) = 0;
+  virtual absl::Status Activation(const ActivationArgs& args) = 0;
   virtual absl::Status ActivationAndMul(const ActivationAndMulArgs& args) = 0;
+  virtual absl::Status Softcap(const SoftcapArgs& args) = 0;
   virtual absl::Status Embedding(const EmbeddingArgs& args) = 0;
   virtual absl::Status Gemm(const GemmArgs& args) = 0;
 

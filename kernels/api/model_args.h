@@ -25,6 +25,21 @@ struct RmsNormArgs {
   int64_t out_stride = 0;
 };
 
+// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last dimension (Ba et al. 2016);
+// the variance is that of the population. `out` may be `x`.
+struct LayerNormArgs {
+  const float* x = nullptr;  // [num_tokens, dim]
+  int64_t x_stride = 0;      // Elements from token to token.
+  int64_t num_tokens = 0;
+  int64_t dim = 0;
+  const float* weight = nullptr;  // [dim]
+  const float* bias = nullptr;    // [dim], or null.
+  float eps = 0;
+  DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
+  float* out = nullptr;          // [num_tokens, dim]
+  int64_t out_stride = 0;
+};
+
 // Rotates pairs (x[i], x[i + rotary_dim/2]) of each head in place, or with `interleaved`
 // (x[2 i], x[2 i + 1]); the other elements stay.
 struct RopeArgs {
@@ -39,16 +54,36 @@ struct RopeArgs {
   bool interleaved = false;
 };
 
-enum class GatedActivation : uint8_t { kSilu, kGeluTanh };
+// x * sigmoid(x), x * Phi(x), its tanh approximation (Hendrycks, Gimpel 2016), max(x, 0).
+enum class ActivationKind : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
+
+// out = act(x). `out` may be `x`.
+struct ActivationArgs {
+  const float* x = nullptr;  // [num_tokens, dim], dense
+  int64_t num_tokens = 0;
+  int64_t dim = 0;
+  ActivationKind activation = ActivationKind::kSilu;
+  DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
+  float* out = nullptr;          // [num_tokens, dim], dense
+};
 
 // out = act(gate) * up.
 struct ActivationAndMulArgs {
   const float* gate_up = nullptr;  // [num_tokens, 2 * dim]: gate, then up. Dense.
   int64_t num_tokens = 0;
   int64_t dim = 0;
-  GatedActivation activation = GatedActivation::kSilu;
+  ActivationKind activation = ActivationKind::kSilu;
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
   float* out = nullptr;          // [num_tokens, dim]
+};
+
+// x = cap * tanh(x / cap) in place, of logits (Gemma 2).
+struct SoftcapArgs {
+  float* x = nullptr;  // [num_tokens, dim]
+  int64_t x_stride = 0;
+  int64_t num_tokens = 0;
+  int64_t dim = 0;
+  float cap = 0;  // > 0, finite
 };
 
 // out[t] = table[tokens[t]].

@@ -1,6 +1,7 @@
 #include "kernels/cpu/check_args.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "common/base/status.h"
@@ -53,6 +54,17 @@ absl::Status CheckArgs(const RmsNormArgs& args) {
                  args.rows_per_token, "1 with a residual");
 }
 
+absl::Status CheckArgs(const LayerNormArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
+  RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
+  if (args.num_tokens == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.x, "x"));
+  RETURN_IF_ERROR(RequirePointer(args.weight, "weight"));
+  RETURN_IF_ERROR(RequirePointer(args.out, "out"));
+  RETURN_IF_ERROR(RequireAtLeast(args.x_stride, args.dim, "x_stride"));
+  return RequireAtLeast(args.out_stride, args.dim, "out_stride");
+}
+
 absl::Status CheckArgs(const RopeArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_heads, 1, "num_heads"));
@@ -67,12 +79,32 @@ absl::Status CheckArgs(const RopeArgs& args) {
   return RequireAtLeast(args.x_stride, args.num_heads * args.head_dim, "x_stride");
 }
 
+absl::Status CheckArgs(const ActivationArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
+  RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
+  if (args.num_tokens == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.x, "x"));
+  return RequirePointer(args.out, "out");
+}
+
 absl::Status CheckArgs(const ActivationAndMulArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.gate_up, "gate_up"));
   return RequirePointer(args.out, "out");
+}
+
+absl::Status CheckArgs(const SoftcapArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
+  RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
+  if (!(args.cap > 0 && std::isfinite(args.cap))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cap = ", args.cap, ": must be finite and greater than 0"));
+  }
+  if (args.num_tokens == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.x, "x"));
+  return RequireAtLeast(args.x_stride, args.dim, "x_stride");
 }
 
 absl::Status CheckArgs(const EmbeddingArgs& args) {

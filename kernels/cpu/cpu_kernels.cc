@@ -112,6 +112,13 @@ absl::Status CpuKernels::RmsNorm(const RmsNormArgs& args) {
   return absl::OkStatus();
 }
 
+absl::Status CpuKernels::LayerNorm(const LayerNormArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  ForTokens(args.num_tokens, args.num_tokens * args.dim,
+            [&](int64_t begin, int64_t end) { set_->layer_norm(args, begin, end); });
+  return absl::OkStatus();
+}
+
 absl::Status CpuKernels::Rope(const RopeArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
   ForTokens(args.num_tokens, args.num_tokens * args.num_heads * args.rotary_dim,
@@ -119,10 +126,24 @@ absl::Status CpuKernels::Rope(const RopeArgs& args) {
   return absl::OkStatus();
 }
 
+absl::Status CpuKernels::Activation(const ActivationArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  ForTokens(args.num_tokens, args.num_tokens * args.dim,
+            [&](int64_t begin, int64_t end) { set_->activation(args, begin, end); });
+  return absl::OkStatus();
+}
+
 absl::Status CpuKernels::ActivationAndMul(const ActivationAndMulArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
   ForTokens(args.num_tokens, args.num_tokens * args.dim,
             [&](int64_t begin, int64_t end) { set_->activation_and_mul(args, begin, end); });
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::Softcap(const SoftcapArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  ForTokens(args.num_tokens, args.num_tokens * args.dim,
+            [&](int64_t begin, int64_t end) { set_->softcap(args, begin, end); });
   return absl::OkStatus();
 }
 

@@ -38,8 +38,11 @@ class CpuKernels : public Kernels {
   absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) override;
   absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
+  absl::Status LayerNorm(const LayerNormArgs& args) override;
   absl::Status Rope(const RopeArgs& args) override;
+  absl::Status Activation(const ActivationArgs& args) override;
   absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override;
+  absl::Status Softcap(const SoftcapArgs& args) override;
   absl::Status Embedding(const EmbeddingArgs& args) override;
   absl::Status Gemm(const GemmArgs& args) override;
   absl::StatusOr<PackedMatrix> PackWeights(const PackWeightsArgs& args) override;

@@ -42,6 +42,42 @@ void NormRow(const RmsNormArgs& args, const float* x, float* out) {
   RoundRow(args.round_to, out, args.dim);
 }
 
+void LayerNormRow(const LayerNormArgs& args, const float* x, float* out) {
+  Vec sum = Zero();
+  ForLanes(args.dim, [&](int64_t i, int64_t n) { sum = sum + LoadUpTo(x + i, n); });
+  const Vec mean = Broadcast(SumLanes(sum) / static_cast<float>(args.dim));
+  // Stored first: lanes behind the row must not count in the variance.
+  ForLanes(args.dim,
+           [&](int64_t i, int64_t n) { StoreUpTo(out + i, LoadUpTo(x + i, n) - mean, n); });
+  Vec squares = Zero();
+  ForLanes(args.dim, [&](int64_t i, int64_t n) {
+    const Vec v = LoadUpTo(out + i, n);
+    squares = Fma(v, v, squares);
+  });
+  const float variance = SumLanes(squares) / static_cast<float>(args.dim);
+  const Vec inverse = Broadcast(1.0f / __builtin_sqrtf(variance + args.eps));
+  ForLanes(args.dim, [&](int64_t i, int64_t n) {
+    const Vec bias = args.bias == nullptr ? Zero() : LoadUpTo(args.bias + i, n);
+    const Vec y = LoadUpTo(out + i, n) * inverse;
+    StoreUpTo(out + i, Fma(y, LoadUpTo(args.weight + i, n), bias), n);
+  });
+  RoundRow(args.round_to, out, args.dim);
+}
+
+BATON_INLINE Vec Activate(ActivationKind kind, const Vec& x) {
+  switch (kind) {
+    case ActivationKind::kSilu:
+      return Silu(x);
+    case ActivationKind::kGelu:
+      return Gelu(x);
+    case ActivationKind::kGeluTanh:
+      return GeluTanh(x);
+    case ActivationKind::kRelu:
+      break;
+  }
+  return Max(Zero(), x);
+}
+
 // The same operations as for halves, pair by pair.
 void RotateNeighbours(const float* cos, const float* sin, int64_t pairs, float* x) {
   ForLanes(pairs, [&](int64_t i, int64_t n) {
@@ -112,6 +148,12 @@ void RmsNorm(const RmsNormArgs& args, int64_t begin, int64_t end) {
   }
 }
 
+void LayerNorm(const LayerNormArgs& args, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    LayerNormRow(args, args.x + t * args.x_stride, args.out + t * args.out_stride);
+  }
+}
+
 void Rope(const RopeArgs& args, int64_t begin, int64_t end) {
   const int64_t half = args.rotary_dim / 2;
   for (int64_t t = begin; t < end; ++t) {
@@ -135,6 +177,17 @@ void Rope(const RopeArgs& args, int64_t begin, int64_t end) {
   }
 }
 
+void Activation(const ActivationArgs& args, int64_t begin, int64_t end) {
+  for (int64_t t = begin; t < end; ++t) {
+    const float* x = args.x + t * args.dim;
+    float* out = args.out + t * args.dim;
+    ForLanes(args.dim, [&](int64_t i, int64_t n) {
+      StoreUpTo(out + i, Activate(args.activation, LoadUpTo(x + i, n)), n);
+    });
+    RoundRow(args.round_to, out, args.dim);
+  }
+}
+
 void ActivationAndMul(const ActivationAndMulArgs& args, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const float* gate = args.gate_up + t * 2 * args.dim;
@@ -142,10 +195,19 @@ void ActivationAndMul(const ActivationAndMulArgs& args, int64_t begin, int64_t e
     float* out = args.out + t * args.dim;
     ForLanes(args.dim, [&](int64_t i, int64_t n) {
       const Vec g = LoadUpTo(gate + i, n);
-      const Vec y = args.activation == GatedActivation::kSilu ? Silu(g) : GeluTanh(g);
-      StoreUpTo(out + i, y * LoadUpTo(up + i, n), n);
+      StoreUpTo(out + i, Activate(args.activation, g) * LoadUpTo(up + i, n), n);
     });
     RoundRow(args.round_to, out, args.dim);
+  }
+}
+
+void Softcap(const SoftcapArgs& args, int64_t begin, int64_t end) {
+  const Vec cap = Broadcast(args.cap);
+  for (int64_t t = begin; t < end; ++t) {
+    float* x = args.x + t * args.x_stride;
+    ForLanes(args.dim, [&](int64_t i, int64_t n) {
+      StoreUpTo(x + i, cap * Tanh(LoadUpTo(x + i, n) / cap), n);
+    });
   }
 }
 

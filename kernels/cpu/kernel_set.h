@@ -101,8 +101,11 @@ struct KernelSet {
                            int64_t tile);
   void (*weight_gemm)(const WeightGemmBlock& block);
   void (*rms_norm)(const RmsNormArgs& args, int64_t begin, int64_t end);
+  void (*layer_norm)(const LayerNormArgs& args, int64_t begin, int64_t end);
   void (*rope)(const RopeArgs& args, int64_t begin, int64_t end);
+  void (*activation)(const ActivationArgs& args, int64_t begin, int64_t end);
   void (*activation_and_mul)(const ActivationAndMulArgs& args, int64_t begin, int64_t end);
+  void (*softcap)(const SoftcapArgs& args, int64_t begin, int64_t end);
   void (*reshape_and_cache)(const ReshapeAndCacheArgs& args, int64_t begin, int64_t end);
   int64_t (*attention_scratch)(const AttentionShape& shape);  // In floats.
   void (*attention)(const VarlenAttentionArgs& args, const AttentionTask& task, float* scratch);

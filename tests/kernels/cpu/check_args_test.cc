@@ -137,6 +137,18 @@ TEST(CheckArgsTest, ModelOperatorsNameTheFieldTheyRefuse) {
                          .sin = x},
                 "rotary_dim = 3: must be even and at most head_dim = 4");
   ExpectRefused(ActivationAndMulArgs{.gate_up = x, .num_tokens = 1, .dim = 0, .out = x}, "dim = 0");
+  ExpectRefused(ActivationArgs{.x = x, .num_tokens = 1, .dim = 8}, "out = null");
+  ExpectRefused(
+      LayerNormArgs{
+          .x = x, .x_stride = 4, .num_tokens = 1, .dim = 4, .weight = x, .out = x, .out_stride = 3},
+      "out_stride = 3: must be at least 4");
+  SoftcapArgs softcap{.x = x, .x_stride = 4, .num_tokens = 2, .dim = 4};
+  ExpectRefused(softcap, "cap = 0: must be finite and greater than 0");
+  softcap.cap = NAN;
+  ExpectRefused(softcap, "cap = nan");
+  softcap.cap = 30;
+  softcap.x_stride = 3;
+  ExpectRefused(softcap, "x_stride = 3: must be at least 4");
   const PackedMatrix table(5, 2, DType::kF32);
   const int32_t tokens[] = {4, 5};
   ExpectRefused(EmbeddingArgs{.table = &table, .tokens = tokens, .num_tokens = 2, .out = x},

@@ -134,8 +134,25 @@ TEST_P(ElementwiseTest, RopeRotatesHalvesAndLeavesTheRest) {
   }
 }
 
+constexpr ActivationKind kActivations[] = {ActivationKind::kSilu, ActivationKind::kGelu,
+                                           ActivationKind::kGeluTanh, ActivationKind::kRelu};
+
+double ActivationOf(ActivationKind kind, double x) {
+  switch (kind) {
+    case ActivationKind::kSilu:
+      return x / (1 + std::exp(-x));
+    case ActivationKind::kGelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case ActivationKind::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case ActivationKind::kRelu:
+      return std::max(x, 0.0);
+  }
+  return NAN;
+}
+
 TEST_P(ElementwiseTest, ActivationTimesUpAgreesWithItsFormula) {
-  for (const auto activation : {GatedActivation::kSilu, GatedActivation::kGeluTanh}) {
+  for (const ActivationKind activation : kActivations) {
     const int64_t dim = 37, tokens = 3;
     std::vector<float> x = RandomFloats(8, tokens * 2 * dim);
     for (float& f : x) f *= 8;
@@ -151,11 +168,84 @@ TEST_P(ElementwiseTest, ActivationTimesUpAgreesWithItsFormula) {
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t i = 0; i < dim; ++i) {
         const double g = x[t * 2 * dim + i], up = x[t * 2 * dim + dim + i];
-        const double inner = std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g);
-        const double act = activation == GatedActivation::kSilu ? g / (1 + std::exp(-g))
-                                                                : 0.5 * g * (1 + std::tanh(inner));
-        EXPECT_NEAR(out.data()[t * dim + i], act * up, 2e-5);
+        EXPECT_NEAR(out.data()[t * dim + i], ActivationOf(activation, g) * up, 2e-5);
       }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, ActivationAgreesWithItsFormulaFromFarBelowToFarAboveZero) {
+  const int64_t n = 2001;
+  std::vector<float> x(n);
+  for (int64_t i = 0; i < n; ++i) x[i] = static_cast<float>(i - 1000) * 0.0201f;
+  for (const ActivationKind activation : kActivations) {
+    GuardedFloats out(n);
+    std::copy(x.begin(), x.end(), out.data());
+    ASSERT_TRUE(kernels_
+                    ->Activation({.x = out.data(),
+                                  .num_tokens = 1,
+                                  .dim = n,
+                                  .activation = activation,
+                                  .out = out.data()})
+                    .ok());
+    EXPECT_TRUE(out.GuardsIntact());
+    for (int64_t i = 0; i < n; ++i) {
+      EXPECT_NEAR(out.data()[i], ActivationOf(activation, x[i]), 3e-6) << x[i];
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, LayerNormAgreesWithDoubleLoop) {
+  for (const int64_t dim : {1, 8, 10, 33, 768}) {
+    for (const bool has_bias : {true, false}) {
+      const int64_t stride = dim + 3;
+      std::vector<float> x = RandomFloats(dim, 4 * stride);
+      for (float& f : x) f = f * 3 + 5;
+      const std::vector<float> weight = RandomFloats(dim + 1, dim);
+      const std::vector<float> bias = RandomFloats(dim + 2, dim);
+      GuardedFloats out(4 * dim);
+      ASSERT_TRUE(kernels_
+                      ->LayerNorm({.x = x.data(),
+                                   .x_stride = stride,
+                                   .num_tokens = 4,
+                                   .dim = dim,
+                                   .weight = weight.data(),
+                                   .bias = has_bias ? bias.data() : nullptr,
+                                   .eps = 1e-5f,
+                                   .out = out.data(),
+                                   .out_stride = dim})
+                      .ok());
+      EXPECT_TRUE(out.GuardsIntact());
+      for (int64_t t = 0; t < 4; ++t) {
+        const float* row = x.data() + t * stride;
+        double mean = 0, variance = 0;
+        for (int64_t i = 0; i < dim; ++i) mean += row[i] / static_cast<double>(dim);
+        for (int64_t i = 0; i < dim; ++i) {
+          variance += (row[i] - mean) * (row[i] - mean) / static_cast<double>(dim);
+        }
+        for (int64_t i = 0; i < dim; ++i) {
+          const double y = (row[i] - mean) / std::sqrt(variance + double{1e-5f}) * weight[i];
+          EXPECT_NEAR(out.data()[t * dim + i], y + (has_bias ? bias[i] : 0), 1e-5) << dim;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, SoftcapBendsLogitsTowardsItsCapInPlace) {
+  const int64_t dim = 21, stride = 24;
+  std::vector<float> x = RandomFloats(3, 3 * stride);
+  for (float& f : x) f *= 200;
+  std::vector<float> got = x;
+  ASSERT_TRUE(
+      kernels_
+          ->Softcap({.x = got.data(), .x_stride = stride, .num_tokens = 3, .dim = dim, .cap = 30})
+          .ok());
+  for (int64_t i = 0; i < std::ssize(x); ++i) {
+    if (i % stride >= dim) {
+      EXPECT_EQ(got[i], x[i]);
+    } else {
+      EXPECT_NEAR(got[i], 30 * std::tanh(x[i] / 30.0), 1e-5);
     }
   }
 }

@@ -99,7 +99,8 @@ TEST(KernelSetTest, NormsRotationsAndActivationsHaveTheSameBitsOnEverySet) {
                     .ok());
     return out;
   });
-  for (const auto activation : {GatedActivation::kSilu, GatedActivation::kGeluTanh}) {
+  for (const auto activation : {ActivationKind::kSilu, ActivationKind::kGelu,
+                                ActivationKind::kGeluTanh, ActivationKind::kRelu}) {
     ExpectSameBits("activation", [&](Kernels& kernels) {
       std::vector<float> out(tokens * dim);
       EXPECT_TRUE(kernels
@@ -113,6 +114,36 @@ TEST(KernelSetTest, NormsRotationsAndActivationsHaveTheSameBitsOnEverySet) {
       return out;
     });
   }
+}
+
+TEST(KernelSetTest, LayerNormAndSoftcapHaveTheSameBitsOnEverySet) {
+  const int64_t tokens = 300, dim = 45;
+  const std::vector<float> x = RandomFloats(5, tokens * dim);
+  const std::vector<float> weight = RandomFloats(6, dim);
+  ExpectSameBits("layer_norm", [&](Kernels& kernels) {
+    std::vector<float> out(tokens * dim);
+    EXPECT_TRUE(kernels
+                    .LayerNorm({.x = x.data(),
+                                .x_stride = dim,
+                                .num_tokens = tokens,
+                                .dim = dim,
+                                .weight = weight.data(),
+                                .bias = weight.data(),
+                                .eps = 1e-5f,
+                                .out = out.data(),
+                                .out_stride = dim})
+                    .ok());
+    return out;
+  });
+  ExpectSameBits("softcap", [&](Kernels& kernels) {
+    std::vector<float> out = x;
+    EXPECT_TRUE(
+        kernels
+            .Softcap(
+                {.x = out.data(), .x_stride = dim, .num_tokens = tokens, .dim = dim, .cap = 0.5f})
+            .ok());
+    return out;
+  });
 }
 
 TEST(KernelSetTest, CacheWritesAndAttentionHaveTheSameBitsOnEverySet) {
