@@ -41,6 +41,7 @@ struct AttentionShapes {
   bool sinks = false;
   BlockSparsity sparsity = {};
   bool context_only = false;  // The cache lacks the K and V of the queries.
+  std::vector<float> (*values)(uint64_t seed, int64_t n) = RandomFloats;
 };
 
 // Where element d lies in a block, from the definition of the layouts.
@@ -71,7 +72,7 @@ class AttentionProblem {
       needed_blocks += blocks;
       max_blocks = std::max(max_blocks, blocks + 1);
     }
-    q = Rounded(shape.compute, RandomFloats(seed, total_q * shape.heads * shape.dim));
+    q = Rounded(shape.compute, shape.values(seed, total_q * shape.heads * shape.dim));
     if (shape.alibi) {
       const size_t rows = shape.alibi_per_sequence ? shape.sequences.size() : 1;
       for (size_t s = 0; s < rows; ++s) {
@@ -80,7 +81,7 @@ class AttentionProblem {
       }
     }
     if (shape.sinks) {
-      sinks = RandomFloats(seed + 4, shape.heads);
+      sinks = shape.values(seed + 4, shape.heads);
       for (float& x : sinks) x *= 4;
     }
     for (int32_t h = 0; h < (shape.scale_per_head ? shape.kv_heads : 1); ++h) {
@@ -93,8 +94,8 @@ class AttentionProblem {
     Random random(seed + 3);
     for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.Below(i)]);
     MakeTable(order);
-    FillCache(RandomFloats(seed + 1, total_k * shape.kv_heads * shape.dim), true, k, k_cache);
-    FillCache(RandomFloats(seed + 2, total_k * shape.kv_heads * shape.v_dim), false, v, v_cache);
+    FillCache(shape.values(seed + 1, total_k * shape.kv_heads * shape.dim), true, k, k_cache);
+    FillCache(shape.values(seed + 2, total_k * shape.kv_heads * shape.v_dim), false, v, v_cache);
   }
   AttentionProblem(const AttentionProblem&) = delete;
 
