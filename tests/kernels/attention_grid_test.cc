@@ -31,10 +31,14 @@ const std::vector<std::pair<int32_t, int32_t>> kSequences[] = {
     {{992, 2456}, {1, 1234}, {98, 1145}, {1, 4162}},
     {{1, 131072}},
 };
-// The parameters of a case are indexes into these, ALiBi last.
+constexpr CacheLayout kLayouts[] = {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked};
+// kSparse is for decode alone; elsewhere it stands for kPlain.
+enum Option { kPlain, kAlibi, kAlibiPerSequence, kSinks, kLocalChunk, kNotCausal, kSparse };
+// The parameters of a case are indexes into these, an Option last.
 constexpr int kNumValues[] = {std::size(kDims),     std::size(kBlockSizes), std::size(kHeads),
                               std::size(kDTypes),   std::size(kScales),     std::size(kWindows),
-                              std::size(kSoftcaps), std::size(kSequences),  2};
+                              std::size(kSoftcaps), std::size(kSequences),  std::size(kLayouts),
+                              kSparse + 1};
 constexpr int kNumParams = std::size(kNumValues);
 using Case = std::array<int, kNumParams>;
 
@@ -83,6 +87,11 @@ std::vector<Case> PairwiseCover(uint64_t seed) {
   return cover;
 }
 
+bool IsDecode(const AttentionShapes& s) {
+  return std::all_of(s.sequences.begin(), s.sequences.end(),
+                     [](const auto& sequence) { return sequence.first == 1; });
+}
+
 AttentionShapes ShapesOf(const Case& c, double budget) {
   AttentionShapes s;
   s.dim = kDims[c[0]];
@@ -94,7 +103,15 @@ AttentionShapes ShapesOf(const Case& c, double budget) {
   s.scores.window_left = kWindows[c[5]];
   s.scores.softcap = kSoftcaps[c[6]];
   s.sequences = kSequences[c[7]];
-  s.alibi = c[8] == 1;
+  s.layout = kLayouts[c[8]];
+  s.alibi = c[9] == kAlibi || c[9] == kAlibiPerSequence;
+  s.alibi_per_sequence = c[9] == kAlibiPerSequence;
+  s.sinks = c[9] == kSinks;
+  if (c[9] == kLocalChunk) s.scores.local_chunk = 300;
+  s.scores.causal = c[9] != kNotCausal;
+  if (c[9] == kSparse && IsDecode(s)) {
+    s.sparsity = {.vert_stride = 5, .local_blocks = 2, .block_size = 256, .head_sliding_step = 1};
+  }
   double products = 0;
   for (const auto& [queries, keys] : s.sequences) {
     products += (2.0 * queries + 8) * keys * s.dim;  // With the making of the cache.
@@ -114,27 +131,50 @@ std::string Describe(const AttentionShapes& s) {
          std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " " +
          std::string(ToString(s.compute)) + "/" + std::string(ToString(s.kv)) + " scale " +
          std::to_string(s.kv_scale) + " window " + std::to_string(s.scores.window_left) +
-         " softcap " + std::to_string(s.scores.softcap) + (s.alibi ? " alibi" : "") + " first " +
+         " softcap " + std::to_string(s.scores.softcap) + (s.alibi ? " alibi" : "") +
+         (s.sinks ? " sinks" : "") + (s.sparsity.vert_stride > 1 ? " sparse" : "") + " chunk " +
+         std::to_string(s.scores.local_chunk) + " layout " +
+         std::to_string(static_cast<int>(s.layout)) + " first " +
          std::to_string(s.sequences[0].second);
 }
 
 class AttentionGridTest : public KernelTest {
  protected:
   void Run(const AttentionShapes& shape, uint64_t seed) {
+    if (shape.layout == CacheLayout::kPacked && shape.dim % (16 / SizeOf(shape.kv)) != 0) {
+      ExpectRefusal(shape);
+      return;
+    }
     AttentionProblem p(shape, seed);
     GuardedFloats out(p.out_size()), lse(p.total_q * shape.heads);
-    const absl::Status status = two_threads_->VarlenAttention(p.Args(out.data(), lse.data()));
+    const bool sparse = shape.sparsity.vert_stride > 1;
+    const absl::Status status = sparse
+                                    ? two_threads_->PagedAttention(p.PagedArgs(
+                                          out.data(), AttentionSplit::kReference, lse.data()))
+                                    : two_threads_->VarlenAttention(p.Args(out.data(), lse.data()));
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact()) << Describe(shape);
     p.Check(out.values(), lse.values(), Nightly() ? 64 : 12, Describe(shape));
-    const bool decode = std::all_of(shape.sequences.begin(), shape.sequences.end(),
-                                    [](const auto& s) { return s.first == 1; });
-    if (!decode) return;
-    for (const auto split : {AttentionSplit::kSinglePass, AttentionSplit::kSplit}) {
-      GuardedFloats again(p.out_size());
-      ASSERT_TRUE(two_threads_->PagedAttention(p.PagedArgs(again.data(), split)).ok());
-      EXPECT_EQ(std::memcmp(again.data(), out.data(), p.out_size() * 4), 0) << Describe(shape);
+    const auto expect_same_bits = [&](const absl::Status& again, GuardedFloats& got) {
+      ASSERT_TRUE(again.ok()) << again;
+      EXPECT_EQ(std::memcmp(got.data(), out.data(), p.out_size() * 4), 0) << Describe(shape);
+    };
+    GuardedFloats again(p.out_size());
+    if (shape.layout == CacheLayout::kNhd && !sparse) {
+      expect_same_bits(two_threads_->VarlenAttention(p.DenseArgs(again.data())), again);
     }
+    if (!IsDecode(shape)) return;
+    for (const auto split : {AttentionSplit::kSinglePass, AttentionSplit::kSplit}) {
+      expect_same_bits(two_threads_->PagedAttention(p.PagedArgs(again.data(), split)), again);
+    }
+  }
+
+  void ExpectRefusal(AttentionShapes shape) {
+    shape.sequences = {{1, 1}};
+    AttentionProblem p(shape, 1);
+    std::vector<float> out(p.out_size());
+    const absl::Status status = two_threads_->VarlenAttention(p.Args(out.data()));
+    EXPECT_NE(status.message().find("k_cache.dim = "), absl::string_view::npos) << status;
   }
 
   // Emulated fma is slow.

@@ -9,6 +9,47 @@ namespace {
 
 class OpFuzzTest : public FuzzTest {
  protected:
+  enum class Form { kVarlen, kPaged, kDense, kPrefix };
+
+  // What is new in the layouts and options of `s`.
+  void RandomOptions(Form form, AttentionShapes& s) {
+    s.layout = static_cast<CacheLayout>(Below(3));
+    if (s.layout == CacheLayout::kPacked) {
+      s.dim = (s.dim + 15) / 16 * 16;
+      s.v_dim = (s.v_dim + 15) / 16 * 16;
+    } else if (Chance(30)) {
+      s.row_gap = static_cast<int32_t>(1 + Below(9));
+    }
+    s.sinks = Chance(20);
+    s.alibi_per_sequence = s.alibi && Chance(50);
+    if (form == Form::kPrefix) {
+      s.context_only = s.scores.causal = true;
+      for (auto& [queries, keys] : s.sequences) queries = std::min(queries, keys);
+    }
+    if (s.scores.causal && Chance(20)) s.scores.local_chunk = static_cast<int32_t>(1 + Below(300));
+    if (form == Form::kPaged && Chance(30)) {
+      s.sparsity = {.vert_stride = static_cast<int32_t>(2 + Below(5)),
+                    .local_blocks = static_cast<int32_t>(Below(4)),
+                    .block_size = s.block_size * static_cast<int32_t>(1 + Below(4)),
+                    .head_sliding_step = static_cast<int32_t>(Below(7) - 3),
+                    .tp_rank = static_cast<int32_t>(Below(4))};
+    }
+  }
+
+  absl::Status RunForm(Kernels& kernels, Form form, AttentionProblem& p, float* out, float* lse) {
+    switch (form) {
+      case Form::kVarlen:
+        return kernels.VarlenAttention(p.Args(out, lse));
+      case Form::kPaged:
+        return kernels.PagedAttention(p.PagedArgs(out, static_cast<AttentionSplit>(Below(4)), lse));
+      case Form::kDense:
+        return kernels.VarlenAttention(p.DenseArgs(out, lse));
+      case Form::kPrefix:
+        return kernels.PrefixAttention(p.PrefixArgs(out, lse));
+    }
+    return absl::InternalError("no such form");
+  }
+
   AttentionShapes RandomShapes(bool decode) {
     AttentionShapes s;
     s.kv_heads = static_cast<int32_t>(1 + Below(3));
@@ -51,6 +92,140 @@ TEST_P(OpFuzzTest, PlausibleAttentionIsCorrect) {
     ASSERT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
     p.Check(out.values(), lse.values(), 10, "fuzz");
     if (HasFailure()) return;
+  }
+}
+
+TEST_P(OpFuzzTest, PlausibleAttentionOfEveryFormAndLayoutIsCorrect) {
+  const int64_t cases = FuzzCases();
+  const int64_t first = FirstFuzzSeed();
+  auto threaded = MakeTestKernels(GetParam(), 3);
+  for (int64_t seed = first; seed < first + cases; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    random_ = Random(seed + 1000000);
+    const Form form = static_cast<Form>(Below(4));
+    AttentionShapes shape = RandomShapes(form == Form::kPaged);
+    RandomOptions(form, shape);
+    AttentionProblem p(shape, seed);
+    GuardedFloats out(p.out_size()), lse(p.total_q * p.shape.heads);
+    const absl::Status status = RunForm(*threaded, form, p, out.data(), lse.data());
+    ASSERT_TRUE(status.ok()) << status;
+    ASSERT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
+    p.Check(out.values(), lse.values(), 10, "form " + std::to_string(static_cast<int>(form)));
+    if (HasFailure()) return;
+  }
+}
+
+// The new operators with one wrong field: refused before anything is written, or, where another
+// value is legal, without a byte outside the destination.
+TEST_P(OpFuzzTest, HostileDecodeAndPrefixArgumentsAreRefusedOrHarmless) {
+  const int64_t cases = 10 * FuzzCases();
+  const int64_t first = FirstFuzzSeed();
+  for (int64_t seed = first; seed < first + cases; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    random_ = Random(seed);
+    const bool prefix = Chance(50);
+    AttentionProblem p({.heads = 4,
+                        .kv_heads = 2,
+                        .sequences = {{1, 20}, {1, 33}},
+                        .layout = static_cast<CacheLayout>(Below(3)),
+                        .sparsity = {.vert_stride = prefix ? 0 : 2, .block_size = 16},
+                        .context_only = prefix},
+                       1);
+    GuardedFloats out(p.out_size()), lse(p.total_q * 4);
+    PagedAttentionArgs paged = p.PagedArgs(out.data(), AttentionSplit::kAuto, lse.data());
+    PrefixAttentionArgs fresh = p.PrefixArgs(out.data(), lse.data());
+    const auto spoil_shared = [&](auto& args, int64_t what) {
+      if (what == 0) Spoil(p.seq_lens[Below(2)]);
+      if (what == 1) Spoil(args.num_heads);
+      if (what == 2) args.k_cache.layout = static_cast<CacheLayout>(3 + Below(200));
+      if (what == 3) Spoil(args.v_cache.head_stride);
+      if (what == 4) Spoil(args.k_cache.token_stride);
+      if (what == 5) Spoil(args.scores.local_chunk);
+    };
+    const int64_t what = Below(10);
+    spoil_shared(paged, what);
+    spoil_shared(fresh, what);
+    if (what == 6) Spoil(paged.sparsity.block_size);
+    if (what == 7) Spoil(paged.sparsity.head_sliding_step);
+    if (what == 8) Spoil(paged.sparsity.tp_rank);
+    if (what == 9) Spoil(paged.sparsity.local_blocks);
+    const absl::Status status =
+        prefix ? kernels_->PrefixAttention(fresh) : kernels_->PagedAttention(paged);
+    EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
+    if (status.ok()) continue;
+    ASSERT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    for (const float x : out.values()) ASSERT_EQ(x, GuardedFloats::kCanary);
+  }
+}
+
+TEST_P(OpFuzzTest, HostileKvCacheArgumentsAreRefusedOrStayInTheCache) {
+  const int64_t cases = 10 * FuzzCases();
+  const int64_t first = FirstFuzzSeed();
+  constexpr int64_t kBlocks = 6, kSize = 8, kWidth = 2 * 16, kGuard = 64;
+  const std::vector<float> q = RandomFloats(1, 2 * 2 * 4 * 16), rotary(64 * 8, 0.5f);
+  const std::vector<float> k = RandomFloats(2, 2 * kSize * 3 * kWidth);
+  for (int64_t seed = first; seed < first + cases; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    random_ = Random(seed);
+    std::vector<float> caches[2];
+    for (auto& cache : caches) cache.assign(kBlocks * kSize * kWidth + 2 * kGuard, 0.25f);
+    const auto before = caches[0];
+    std::vector<int32_t> lens = {3, 9}, pads = {1, 0}, index = {4, 2}, table = {5, 0, -1, 1, 3, -1};
+    const bool paged = Chance(50);
+    GuardedFloats out(2 * 2 * 4 * 16), lse(2 * 2 * 4);
+    AttentionWithKvCacheArgs args{.q = q.data(),
+                                  .num_heads = 4,
+                                  .num_seqs = 2,
+                                  .num_queries = 2,
+                                  .k = k.data(),
+                                  .v = k.data(),
+                                  .num_new = 2,
+                                  .cache_seqlens = lens.data(),
+                                  .cache_batch_idx = paged ? nullptr : index.data(),
+                                  .cache_leftpad = Chance(50) ? pads.data() : nullptr,
+                                  .block_table = paged ? table.data() : nullptr,
+                                  .max_blocks = 3,
+                                  .rotary_cos = rotary.data(),
+                                  .rotary_sin = rotary.data(),
+                                  .num_rotary_positions = 64,
+                                  .rotary_dim = 16,
+                                  .out = out.data(),
+                                  .lse = lse.data()};
+    args.k_cache = {.data = reinterpret_cast<std::byte*>(caches[0].data() + kGuard),
+                    .layout = static_cast<CacheLayout>(Below(3)),
+                    .num_blocks = kBlocks,
+                    .num_heads = 2,
+                    .block_size = kSize,
+                    .dim = 16,
+                    .block_stride = kSize * kWidth};
+    args.v_cache = args.k_cache;
+    args.v_cache.data = reinterpret_cast<std::byte*>(caches[1].data() + kGuard);
+    if (!paged) lens[1] = 5;
+    int32_t* const entries[] = {&lens[Below(2)], &pads[Below(2)], &index[Below(2)],
+                                &table[Below(6)]};
+    const int64_t what = Below(10);
+    if (what < 4) Spoil(*entries[what]);
+    if (what == 4) Spoil(args.num_new);
+    if (what == 5) Spoil(args.rotary_dim);
+    if (what == 6) args.num_rotary_positions = Below(8);
+    if (what == 7) Spoil(args.num_splits);
+    if (what == 8) args.num_queries = Below(3);
+    const absl::Status status = kernels_->AttentionWithKvCache(args);
+    EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
+    for (const auto& cache : caches) {
+      for (int64_t i = 0; i < kGuard; ++i) {
+        ASSERT_EQ(cache[i], 0.25f);
+        ASSERT_EQ(cache[cache.size() - 1 - i], 0.25f);
+      }
+    }
+    if (status.ok()) {
+      if (what == 8) continue;
+      for (const float x : out.values()) ASSERT_TRUE(std::isfinite(x));
+    } else {
+      ASSERT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      ASSERT_TRUE(caches[0] == before && caches[1] == before);
+      for (const float x : out.values()) ASSERT_EQ(x, GuardedFloats::kCanary);
+    }
   }
 }
 

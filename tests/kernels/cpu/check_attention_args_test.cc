@@ -52,6 +52,130 @@ TEST(CheckAttentionArgsTest, EntriesBehindTheWindowMayBeUnallocated) {
   EXPECT_FALSE(CheckArgs(p.Args(out.data())).ok());
 }
 
+absl::Status CheckWith(const AttentionShapes& shape,
+                       const std::function<void(PagedAttentionArgs&)>& spoil) {
+  AttentionProblem p(shape, 1);
+  std::vector<float> out(p.out_size());
+  PagedAttentionArgs args = p.PagedArgs(out.data(), AttentionSplit::kAuto);
+  EXPECT_TRUE(CheckArgs(args).ok()) << CheckArgs(args);
+  spoil(args);
+  const absl::Status status = CheckArgs(args);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return status;
+}
+
+TEST(CheckAttentionArgsTest, SparsityNamesTheFieldAndWhatIsAllowed) {
+  const AttentionShapes shape{.heads = 4,
+                              .kv_heads = 2,
+                              .sequences = {{1, 40}},
+                              .sparsity = {.vert_stride = 2, .block_size = 32}};
+  const std::pair<std::function<void(PagedAttentionArgs&)>, std::string> cases[] = {
+      {[](auto& a) { a.sparsity.block_size = 24; },
+       "sparsity.block_size = 24: must be a multiple of k_cache.block_size = 16"},
+      {[](auto& a) { a.sparsity.block_size = 0; }, "sparsity.block_size = 0"},
+      {[](auto& a) { a.sparsity.local_blocks = -1; },
+       "sparsity.local_blocks = -1: must be at least 0"},
+      {[](auto& a) { a.sparsity.tp_rank = -1; }, "sparsity.tp_rank = -1: must be in [0, 65536]"},
+      {[](auto& a) { a.sparsity.head_sliding_step = 70000; },
+       "sparsity.head_sliding_step = 70000: must be in [-65536, 65536]"},
+  };
+  for (const auto& [spoil, message] : cases) {
+    const absl::Status status = CheckWith(shape, spoil);
+    EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
+  }
+}
+
+TEST(CheckAttentionArgsTest, LayoutsNameWhatTheyCannotHold) {
+  AttentionShapes shape{.heads = 2, .kv_heads = 2, .dim = 24, .sequences = {{1, 3}}};
+  const std::pair<std::function<void(PagedAttentionArgs&)>, std::string> cases[] = {
+      {[](auto& a) {
+         a.k_cache.layout = a.v_cache.layout = CacheLayout::kPacked;
+         a.k_cache.dtype = a.v_cache.dtype = DType::kFp8E4M3;
+       },
+       "k_cache.dim = 24: must be a multiple of 16 (16 bytes) in a PACKED plane of fp8_e4m3"},
+      {[](auto& a) { a.v_cache.layout = CacheLayout::kNhd; },
+       "v_cache.layout = 1: must be that of k_cache"},
+      {[](auto& a) { a.k_cache.layout = static_cast<CacheLayout>(7); }, "k_cache.layout = 7"},
+      {[](auto& a) { a.k_cache.token_stride = 23; }, "k_cache.token_stride = 23: must be in [24,"},
+      {[](auto& a) { a.k_cache.head_stride = 16 * 24 - 1; },
+       "k_cache.head_stride = 383: must be in [384,"},
+      {[](auto& a) { a.k_cache.token_stride = 25; },
+       "k_cache.block_stride = 768: must be at least"},
+      {[](auto& a) {
+         a.k_cache.layout = a.v_cache.layout = CacheLayout::kPacked;
+         a.k_cache.head_stride = 384;
+       },
+       "k_cache.head_stride = 384: must be 0 in PACKED"},
+  };
+  for (const auto& [spoil, message] : cases) {
+    const absl::Status status = CheckWith(shape, spoil);
+    EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
+  }
+}
+
+TEST(CheckAttentionArgsTest, DenseKeysAndMasksNameTheFieldAndWhatIsAllowed) {
+  static const int32_t cu_k[] = {0, 3, 2};
+  static const int32_t lens[] = {4, 40};
+  static const float sinks[] = {0, NAN, 0, 0};
+  static float some[8] = {};
+  const std::pair<std::function<void(VarlenAttentionArgs&)>, std::string> cases[] = {
+      {[](auto& a) { a.dense.cu_seqlens_k = cu_k; },
+       "dense.cu_seqlens_k[2] = 2: must be not less than the entry before"},
+      {[](auto& a) { a.seq_lens = lens; }, "seq_lens[0] = 4: must be in [0, 3]"},
+      {[](auto& a) { a.dense.v = nullptr; }, "dense.v = null"},
+      {[](auto& a) { a.num_heads = 3; },
+       "num_heads = 3: must be a multiple of dense.num_heads = 2"},
+      {[](auto& a) { a.dense.k_dim = 257; }, "dense.k_dim = 257: must be in [1, 256]"},
+      {[](auto& a) { a.dense.v_stride = 15; }, "dense.v_stride = 15: must be at least 16"},
+      {[](auto& a) { a.k_cache.data = reinterpret_cast<std::byte*>(some); },
+       "k_cache.data is given: must be null with dense.k"},
+      {[](auto& a) { a.max_seqlen_q = 1; }, "max_seqlen_q = 1: must be at least"},
+      {[](auto& a) { a.max_seqlen_k = 39; },
+       "max_seqlen_k = 39: must be at least seq_lens[1] = 40"},
+      {[](auto& a) { a.scores.local_chunk = -1; }, "scores.local_chunk = -1"},
+      {[](auto& a) {
+         a.scores.local_chunk = 8;
+         a.scores.causal = false;
+       },
+       "scores.local_chunk = 8: must be 0 without scores.causal"},
+      {[](auto& a) { a.scores.sinks = sinks; },
+       "scores.sinks[1] = nan: must be a number below infinity"},
+  };
+  for (const auto& [spoil, message] : cases) {
+    AttentionProblem p({.heads = 4, .kv_heads = 2, .sequences = {{2, 3}, {2, 40}}}, 1);
+    std::vector<float> out(p.out_size());
+    VarlenAttentionArgs args = p.DenseArgs(out.data());
+    EXPECT_TRUE(CheckArgs(args).ok()) << CheckArgs(args);
+    spoil(args);
+    const absl::Status status = CheckArgs(args);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
+  }
+}
+
+TEST(CheckAttentionArgsTest, PrefixNamesTheFieldAndWhatIsAllowed) {
+  static const int32_t lens[] = {1, 40};
+  const std::pair<std::function<void(PrefixAttentionArgs&)>, std::string> cases[] = {
+      {[](auto& a) { a.seq_lens = lens; }, "seq_lens[0] = 1: must be at least the query length 2"},
+      {[](auto& a) { a.scores.causal = false; }, "scores.causal = 0: must be true"},
+      {[](auto& a) { a.k = nullptr; }, "k = null"},
+      {[](auto& a) { a.v_stride = 15; }, "v_stride = 15: must be at least 16"},
+      {[](auto& a) { a.block_table = nullptr; }, "block_table = null"},
+      {[](auto& a) { a.max_blocks = 2; }, "context of seq_lens[1] = 38: must be at most"},
+  };
+  for (const auto& [spoil, message] : cases) {
+    AttentionProblem p(
+        {.heads = 4, .kv_heads = 2, .sequences = {{2, 3}, {2, 40}}, .context_only = true}, 1);
+    std::vector<float> out(p.out_size());
+    PrefixAttentionArgs args = p.PrefixArgs(out.data());
+    EXPECT_TRUE(CheckArgs(args).ok()) << CheckArgs(args);
+    spoil(args);
+    const absl::Status status = CheckArgs(args);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
+  }
+}
+
 TEST(CheckAttentionArgsTest, MergingNamesWhatIsMissing) {
   float x[4] = {};
   MergeAttentionStatesArgs args{
