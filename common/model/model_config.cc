@@ -1,5 +1,6 @@
 #include "common/model/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -196,45 +197,73 @@ void ReadFeatures(JsonFields& fields, const Family& family, ModelConfig& config)
   }
 }
 
-// True if every entry of layer_types asks for full attention. Other entries are refused.
-bool ReadLayerTypes(JsonFields& fields, const ModelConfig& config) {
+// Which layers have the window by "layer_types": [num_layers], or empty when the field is absent.
+std::vector<bool> ReadLayerTypes(JsonFields& fields, const ModelConfig& config) {
   const json* types = fields.Find("layer_types");
-  if (types == nullptr) return false;
+  if (types == nullptr) return {};
   if (!types->is_array() || types->size() != static_cast<size_t>(config.num_layers)) {
     fields.Refuse(
         "layer_types", *types,
         absl::StrCat("a list of num_hidden_layers = ", config.num_layers, " names is needed"));
-    return true;
+    return {};
   }
+  std::vector<bool> windowed;
   for (const json& type : *types) {
-    if (type != "full_attention" && type != "attention") {
-      fields.Fail(absl::UnimplementedError(
-          absl::StrCat(fields.where(), ": field \"layer_types\" has ", ShowJson(type),
-                       "; only \"full_attention\" is supported")));
-    }
+    windowed.push_back(type == "sliding_attention");
+    if (windowed.back() || type == "full_attention" || type == "attention") continue;
+    fields.Fail(absl::UnimplementedError(
+        absl::StrCat(fields.where(), ": field \"layer_types\" has ", ShowJson(type),
+                     "; only \"full_attention\" and \"sliding_attention\" are supported")));
   }
-  return true;
+  return windowed;
 }
 
-// Refuses a window that would hide a key from some query of some layer.
-void RefuseSlidingWindow(JsonFields& fields, const Family& family, bool window_absent,
-                         const ModelConfig& config) {
-  constexpr int64_t kNoWindow = std::numeric_limits<int64_t>::max();
-  const bool full = ReadLayerTypes(fields, config);
+constexpr int64_t kNoWindow = std::numeric_limits<int64_t>::max();
+
+// The window of the layers that have one.
+int64_t ReadWindowSize(JsonFields& fields, const Family& family, bool window_absent) {
+  const int64_t fallback =
+      window_absent && family.sliding_window != 0 ? family.sliding_window : kNoWindow;
+  const int64_t window = fields.Int("sliding_window", fallback, 1, kNoWindow);
   // Only the families with the switch obey it.
   const bool on = fields.Bool("use_sliding_window", false) || !family.window_switch;
-  const int64_t window =
-      fields.Int("sliding_window",
-                 window_absent && family.sliding_window != 0 ? family.sliding_window : kNoWindow, 1,
-                 kNoWindow);
+  return on ? window : kNoWindow;
+}
+
+// What transformers makes of the fields; an error where it would ignore one that matters.
+void ReadWindows(JsonFields& fields, const Family& family, bool window_absent,
+                 ModelConfig& config) {
+  const std::vector<bool> types = ReadLayerTypes(fields, config);
+  const int64_t window = ReadWindowSize(fields, family, window_absent);
   const int64_t first_layer = fields.Int("max_window_layers", 28, 0, kNoWindow);
-  const bool spared = family.window_switch && (full || first_layer >= config.num_layers);
-  if (!on || spared || window >= config.max_model_len) return;
-  fields.Fail(absl::UnimplementedError(absl::StrCat(
-      fields.where(), ": field \"sliding_window\" is ", window,
-      window_absent ? absl::StrCat(" (absent: the default of ", family.architecture, ")") : "",
-      "; sliding windows shorter than ", config.max_model_len,
-      " positions are not supported: null is allowed, or a lower max_position_embeddings")));
+  const auto refuse = [&](const std::string& what, const std::string& why) {
+    fields.Fail(
+        absl::UnimplementedError(absl::StrCat(fields.where(), ": field \"", what, "; ", why)));
+  };
+  const bool any_typed = std::ranges::count(types, true) > 0;
+  const bool all_typed = std::ranges::count(types, false) == 0;
+  if (any_typed && window == kNoWindow) {
+    refuse("layer_types\" has \"sliding_attention\"",
+           absl::StrCat("it needs a number in sliding_window",
+                        family.window_switch ? " and use_sliding_window = true" : "",
+                        "; only \"full_attention\" is allowed without"));
+  }
+  // A window that hides no key from any query is none.
+  config.windows.assign(config.num_layers, 0);
+  if (window >= config.max_model_len) return;
+  if (family.sliding_window == 0) {
+    refuse(absl::StrCat("sliding_window\" is ", window),
+           absl::StrCat(family.architecture, " has no sliding window: null is allowed"));
+  } else if (!family.window_switch && !all_typed) {
+    refuse("layer_types\" has \"full_attention\"",
+           absl::StrCat("for ", family.architecture, " sliding_window = ", window,
+                        " holds for every layer: only \"sliding_attention\" is allowed with it"));
+  }
+  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
+    const bool by_depth = !family.window_switch || layer >= first_layer;
+    const bool windowed = types.empty() ? by_depth : types[layer];
+    if (windowed) config.windows[layer] = static_cast<int32_t>(window);
+  }
 }
 
 void ReadDType(JsonFields& fields, ModelConfig& config) {
@@ -283,7 +312,7 @@ absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_tex
                                           .rotary_dim = config.rotary_dim}));
   config.max_model_len = MaxModelLen(config.rope, config.max_position_embeddings);
   ReadFeatures(fields, *family, config);
-  RefuseSlidingWindow(fields, *family, !object.contains("sliding_window"), config);
+  ReadWindows(fields, *family, !object.contains("sliding_window"), config);
   ReadDType(fields, config);
   ReadTokenIds(fields, *family, object, config);
   RefuseUnsupportedFields(fields);

@@ -48,6 +48,9 @@ struct ModelConfig {
   RopeForm rope;
   int32_t rotary_dim = 0;     // Even, <= head_dim; equal to head_dim for now.
   float attention_scale = 0;  // Multiplies q . k: 1 / sqrt(head_dim).
+  // [num_layers]: how many tokens a query of the layer sees, itself and those before it; 0 = all.
+  // Less than max_model_len; layers that have a window have the same.
+  std::vector<int32_t> windows;
 
   int32_t max_position_embeddings = 0;  // As config.json says.
   int32_t max_model_len = 0;  // Positions that Baton accepts; see MaxModelLen in rope_config.h.

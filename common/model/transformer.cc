@@ -140,21 +140,22 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const ForwardBatch& batc
                                              .v_cache = v_cache}));
   layer_done(layer);
   const int64_t context_width = int64_t{config_.num_heads} * config_.head_dim;
-  RETURN_IF_ERROR(
-      kernels_->VarlenAttention({.q = q,
-                                 .q_stride = qkv_width_,
-                                 .num_heads = config_.num_heads,
-                                 .num_seqs = static_cast<int64_t>(batch.seq_lens.size()),
-                                 .cu_seqlens_q = batch.cu_seqlens_q.data(),
-                                 .seq_lens = batch.seq_lens.data(),
-                                 .block_table = batch.block_table.data(),
-                                 .max_blocks = batch.max_blocks,
-                                 .k_cache = k_cache,
-                                 .v_cache = v_cache,
-                                 .scores = {.scale = config_.attention_scale},
-                                 .round_to = compute_,
-                                 .out = context_.data(),
-                                 .out_stride = context_width}));
+  RETURN_IF_ERROR(kernels_->VarlenAttention(
+      {.q = q,
+       .q_stride = qkv_width_,
+       .num_heads = config_.num_heads,
+       .num_seqs = static_cast<int64_t>(batch.seq_lens.size()),
+       .cu_seqlens_q = batch.cu_seqlens_q.data(),
+       .seq_lens = batch.seq_lens.data(),
+       .block_table = batch.block_table.data(),
+       .max_blocks = batch.max_blocks,
+       .k_cache = k_cache,
+       .v_cache = v_cache,
+       // No window, 0, gives -1: infinite.
+       .scores = {.scale = config_.attention_scale, .window_left = config_.windows[layer] - 1},
+       .round_to = compute_,
+       .out = context_.data(),
+       .out_stride = context_width}));
   return Linear(weights.o, context_.data(), num_tokens, delta_.data());
 }
 

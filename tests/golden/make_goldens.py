@@ -181,6 +181,14 @@ MODELS = {
     "qwen3-bias-shards": (Qwen3Config(
         **SIZES, hidden_size=36, intermediate_size=52, num_attention_heads=2,
         num_key_value_heads=2, head_dim=32, attention_bias=True), torch.float32, "30KB", "old"),
+    "mistral-window": (MistralConfig(
+        **SIZES, hidden_size=32, intermediate_size=48, num_attention_heads=4,
+        num_key_value_heads=2, sliding_window=16), torch.bfloat16, None, "old"),
+    # A window in the second layer only.
+    "qwen2-window-layers": (Qwen2Config(
+        **SIZES, hidden_size=32, intermediate_size=48, num_attention_heads=4,
+        num_key_value_heads=2, use_sliding_window=True, sliding_window=13,
+        max_window_layers=1), torch.float32, None, "new"),
 }
 
 

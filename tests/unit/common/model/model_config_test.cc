@@ -137,35 +137,77 @@ TEST(ModelConfigTest, SizesAreCheckedForTypeRangeAndRatio) {
   EXPECT_THAT(Error(llama, {{"rms_norm_eps", -1}}), HasSubstr("rms_norm_eps"));
 }
 
-TEST(ModelConfigTest, WindowsThatHideNothingLoadAndOthersAreRefusedByName) {
-  EXPECT_THAT(Error("MistralForCausalLM", {{"sliding_window", 512}}),
-              AllOf(HasSubstr("\"sliding_window\" is 512"), HasSubstr("null is allowed")));
-  EXPECT_THAT(Error("MistralForCausalLM", {{"sliding_window", 512}, {"use_sliding_window", false}}),
-              HasSubstr("\"sliding_window\" is 512"));
-  EXPECT_TRUE(ParseWith(Small("MistralForCausalLM"),
-                        {{"sliding_window", 512}, {"max_position_embeddings", 512}})
-                  .ok());
-  json absent = Small("MistralForCausalLM");
-  absent.erase("sliding_window");
-  EXPECT_THAT(std::string(ParseModelConfig(absent.dump()).status().message()),
-              HasSubstr("absent: the default of MistralForCausalLM"));
-  const json window = {{"sliding_window", 512}, {"max_window_layers", 1}};
-  EXPECT_TRUE(ParseWith(Small("Qwen2ForCausalLM"), window).ok());
-  json on = window;
-  on["use_sliding_window"] = true;
-  EXPECT_THAT(Error("Qwen2ForCausalLM", on), HasSubstr("sliding_window"));
-  on["max_window_layers"] = 2;  // Spares both layers.
-  EXPECT_TRUE(ParseWith(Small("Qwen2ForCausalLM"), on).ok());
+std::vector<int32_t> Windows(const std::string& architecture, const json& changes) {
+  const auto config = ParseWith(Small(architecture), changes);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config.ok() ? config->windows : std::vector<int32_t>{};
 }
 
-TEST(ModelConfigTest, LayerTypesMustAllBeFullAttention) {
-  EXPECT_TRUE(
-      ParseWith(Small("Qwen3ForCausalLM"), {{"layer_types", {"full_attention", "full_attention"}}})
-          .ok());
-  EXPECT_THAT(Error("Qwen3ForCausalLM", {{"layer_types", {"full_attention", "sliding_attention"}}}),
-              HasSubstr("sliding_attention"));
+TEST(ModelConfigTest, MistralsWindowHoldsForEveryLayerWhateverTheSwitchSays) {
+  const std::string mistral = "MistralForCausalLM";
+  EXPECT_THAT(Windows(mistral, {{"sliding_window", 512}}), ElementsAre(512, 512));
+  EXPECT_THAT(Windows(mistral, {{"sliding_window", 512}, {"use_sliding_window", false}}),
+              ElementsAre(512, 512));
+  EXPECT_THAT(Windows(mistral, {{"sliding_window", 512}, {"max_window_layers", 1}}),
+              ElementsAre(512, 512));
+  EXPECT_THAT(Windows(mistral, {{"sliding_window", nullptr}}), ElementsAre(0, 0));
+  json absent = Small(mistral);
+  absent.erase("sliding_window");
+  EXPECT_THAT(ParseModelConfig(absent.dump())->windows, ElementsAre(4096, 4096));
+}
+
+TEST(ModelConfigTest, AWindowThatHidesNothingIsNone) {
+  const json at_most = {{"sliding_window", 512}, {"max_position_embeddings", 512}};
+  EXPECT_THAT(Windows("MistralForCausalLM", at_most), ElementsAre(0, 0));
+  const json one_less = {{"sliding_window", 511}, {"max_position_embeddings", 512}};
+  EXPECT_THAT(Windows("MistralForCausalLM", one_less), ElementsAre(511, 511));
+}
+
+TEST(ModelConfigTest, QwensWindowNeedsTheSwitchAndSparesTheFirstLayers) {
+  for (const std::string qwen : {"Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+    json window = {{"sliding_window", 512}, {"max_window_layers", 1}};
+    EXPECT_THAT(Windows(qwen, window), ElementsAre(0, 0));
+    window["use_sliding_window"] = true;
+    EXPECT_THAT(Windows(qwen, window), ElementsAre(0, 512));
+    window["max_window_layers"] = 0;
+    EXPECT_THAT(Windows(qwen, window), ElementsAre(512, 512));
+    window["max_window_layers"] = 2;
+    EXPECT_THAT(Windows(qwen, window), ElementsAre(0, 0));
+    window["layer_types"] = {"sliding_attention", "full_attention"};
+    EXPECT_THAT(Windows(qwen, window), ElementsAre(512, 0));
+  }
+}
+
+TEST(ModelConfigTest, WindowsThatMeanNothingAreRefusedByName) {
+  EXPECT_THAT(Error("MistralForCausalLM", {{"sliding_window", 0}}), HasSubstr("sliding_window"));
+  EXPECT_THAT(Error("MistralForCausalLM", {{"sliding_window", "16"}}), HasSubstr("sliding_window"));
+  EXPECT_THAT(Error("LlamaForCausalLM", {{"sliding_window", 512}}),
+              AllOf(HasSubstr("\"sliding_window\" is 512"), HasSubstr("null is allowed")));
+}
+
+TEST(ModelConfigTest, LayerTypesThatContradictTheWindowAreRefused) {
+  const json full = {{"layer_types", {"full_attention", "full_attention"}}};
+  EXPECT_THAT(Windows("Qwen3ForCausalLM", full), ElementsAre(0, 0));
+  const json mixed = {{"layer_types", {"full_attention", "sliding_attention"}}};
+  EXPECT_THAT(Error("Qwen3ForCausalLM", mixed),
+              AllOf(HasSubstr("\"layer_types\" has \"sliding_attention\""),
+                    HasSubstr("use_sliding_window = true")));
+  json mistral = mixed;
+  EXPECT_THAT(Error("MistralForCausalLM", mistral), HasSubstr("needs a number in sliding_window"));
+  mistral["sliding_window"] = 512;
+  EXPECT_THAT(Error("MistralForCausalLM", mistral),
+              AllOf(HasSubstr("\"layer_types\" has \"full_attention\""),
+                    HasSubstr("holds for every layer")));
+  mistral["layer_types"] = {"sliding_attention", "sliding_attention"};
+  EXPECT_THAT(Windows("MistralForCausalLM", mistral), ElementsAre(512, 512));
+}
+
+TEST(ModelConfigTest, LayerTypesNameEachLayerInWordsThatAreKnown) {
   EXPECT_THAT(Error("Qwen3ForCausalLM", {{"layer_types", {"full_attention"}}}),
               HasSubstr("num_hidden_layers = 2"));
+  EXPECT_THAT(
+      Error("Qwen3ForCausalLM", {{"layer_types", {"full_attention", "chunked_attention"}}}),
+      AllOf(HasSubstr("chunked_attention"), HasSubstr("\"sliding_attention\" are supported")));
 }
 
 TEST(ModelConfigTest, FeaturesThatDoNotExistAreRefusedByName) {
