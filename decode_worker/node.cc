@@ -19,7 +19,7 @@ DecodeNode::DecodeNode(const DecodeNodeOptions& options, DecodeIdentity identity
       allocator_(allocator),
       transport_(transport),
       outbox_(outbox),
-      engine_(options.engine, model.eos_token_ids, allocator, runner) {
+      engine_(options.engine, model, allocator, runner) {
   engine_.set_reclaim(
       [this](const AgeKey& needy, bool alone) { return RevokeReservation(needy, alone); });
 }
@@ -99,6 +99,14 @@ absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
 BlockTable DecodeNode::Reserve(const DecodeRequest& request) {
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
   BlockTable table = allocator_.Match(request.tenant, request.tokens, num_tokens - 1);
+  // What no query will see is not received; a cached prefix that ends before it is of no use.
+  const int32_t behind = TokensBehindWindow(model_.layout, num_tokens);
+  if (table.num_sealed() * allocator_.block_size() < behind) {
+    table.Release();
+    allocator_.SkipFront(table, behind / allocator_.block_size());
+  } else {
+    allocator_.ReleaseFront(table, behind / allocator_.block_size());
+  }
   const int32_t missing = allocator_.BlocksFor(num_tokens) - table.size();
   // Each running sequence may want a block soon; a reservation leaves them one each.
   const int32_t headroom = static_cast<int32_t>(engine_.num_running());
@@ -124,9 +132,8 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
     return;
   }
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
-  const int32_t cached = table.num_sealed() * allocator_.block_size();
   counters_.prompt_tokens += num_tokens;
-  counters_.cached_tokens += cached;
+  counters_.cached_tokens += (table.num_sealed() - table.num_passed()) * allocator_.block_size();
 
   auto context = std::make_shared<SamplingContext>();
   context->params = std::move(request.sampling);
@@ -140,7 +147,8 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   sequence->sampling = std::move(context);
   sequence->tenant = std::move(request.tenant);
   sequence->arrival = now - request.age;
-  sequence->num_computed = cached;
+  sequence->num_computed = std::max(table.num_sealed() * allocator_.block_size(),
+                                    TokensBehindWindow(model_.layout, num_tokens));
   sequence->blocks = std::move(table);
 
   Entry& entry = entries_[opened.call];
@@ -226,7 +234,13 @@ void DecodeNode::Bind(Entry& entry) {
 void DecodeNode::ComputeHere(Entry& entry) {
   ++counters_.computed_here;
   reserved_.erase(entry.age);
-  allocator_.MarkFilling(entry.sequence->blocks);
+  Sequence& sequence = *entry.sequence;
+  if (sequence.blocks.num_passed() > 0) {
+    // Blocks were reserved for what the window still sees; the prompt is computed from its start.
+    sequence.blocks.Release();
+    sequence.num_computed = 0;
+  }
+  allocator_.MarkFilling(sequence.blocks);
   entry.state = State::kRunning;
   outbox_.Send(entry.call, TokensEvent{.attempt = entry.attempt});
   entry.in_engine = true;
@@ -390,7 +404,7 @@ WorkerAudit DecodeNode::Audit(Time now) const {
     audit.calls.push_back({.sequence = entry.age.id,
                            .attempt = entry.attempt,
                            .state = kNames[static_cast<int>(entry.state)],
-                           .num_blocks = table->size(),
+                           .num_blocks = table->num_held(),
                            .transfer_open = entry.transfer_open,
                            .age = now - entry.opened});
   }

@@ -96,7 +96,8 @@ class DecodeNode : public Node {
 
   void OnOpened(DecodeOpened opened, Time now);
   absl::Status Admissible(const DecodeRequest& request) const;
-  // Pins the cached prefix and reserves the rest; an empty table when there is no room.
+  // Pins the cached prefix and reserves the rest, both as far as the model's window sees them; an
+  // empty table when there is no room.
   BlockTable Reserve(const DecodeRequest& request);
   // Posts the entry's blocks under a new ticket and tells the router.
   void Invite(Entry& entry, Incarnation prefill);

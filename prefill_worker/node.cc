@@ -18,7 +18,7 @@ PrefillNode::PrefillNode(const PrefillNodeOptions& options, const ModelInfo& mod
       allocator_(allocator),
       transport_(transport),
       outbox_(outbox),
-      engine_(options.engine, model.eos_token_ids, allocator, runner) {}
+      engine_(options.engine, model, allocator, runner) {}
 
 void PrefillNode::Handle(Message message, Time now) {
   if (auto* opened = std::get_if<PrefillOpened>(&message)) {
@@ -172,6 +172,9 @@ bool PrefillNode::Admit(Entry& entry) {
 void PrefillNode::StartTransfer(Entry& entry, int32_t num_tokens) {
   ++counters_.handoffs;
   entry.open_ticket = entry.handoff->ticket;
+  // The decode worker asks for no more; what lies before may go while the transfer runs.
+  entry.handoff->first_token =
+      std::max(entry.handoff->first_token, TokensBehindWindow(model_.layout, num_tokens));
   transport_.Start({.ticket = entry.open_ticket,
                     .endpoint = entry.handoff->endpoint,
                     .key = entry.handoff->pair_key,
@@ -399,7 +402,7 @@ WorkerAudit PrefillNode::Audit(Time now) const {
     audit.calls.push_back({.sequence = entry.age.id,
                            .attempt = entry.attempt,
                            .state = kNames[static_cast<int>(entry.state)],
-                           .num_blocks = table->size(),
+                           .num_blocks = table->num_held(),
                            .transfer_open = !entry.open_ticket.empty(),
                            .age = now - entry.opened});
   }

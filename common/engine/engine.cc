@@ -14,10 +14,11 @@ bool SamplerNeedsHistory(const SamplingParams& p) {
 
 }  // namespace
 
-Engine::Engine(const EngineOptions& options, std::vector<int32_t> eos_token_ids,
-               BlockAllocator& allocator, ModelRunner& runner)
+Engine::Engine(const EngineOptions& options, const ModelInfo& model, BlockAllocator& allocator,
+               ModelRunner& runner)
     : options_(options),
-      eos_token_ids_(std::move(eos_token_ids)),
+      eos_token_ids_(model.eos_token_ids),
+      layout_(model.layout),
       allocator_(allocator),
       runner_(runner),
       budget_(options.step_budget, options.chunk_tokens) {
@@ -28,7 +29,18 @@ void Engine::Add(std::unique_ptr<Sequence> sequence) {
   BATON_CHECK(sequence->num_remaining() > 0);
   const AgeKey key = AgeOf(*sequence);
   BATON_CHECK(keys_.emplace(sequence->call, key).second);
+  if (sequence->blocks.size() == 0) {
+    BATON_CHECK(sequence->num_computed == 0);
+    preempted_.emplace(key, std::move(sequence));
+    return;
+  }
+  ReleasePassed(*sequence);
   running_.emplace(key, std::move(sequence));
+}
+
+void Engine::ReleasePassed(Sequence& sequence) {
+  const int32_t num_tokens = TokensBehindWindow(layout_, sequence.num_computed);
+  allocator_.ReleaseFront(sequence.blocks, num_tokens / allocator_.block_size());
 }
 
 std::unique_ptr<Sequence> Engine::Remove(CallId call) {
@@ -91,21 +103,29 @@ bool Engine::ReclaimNow(const AgeKey& needy, bool alone) {
 // out, in the leading ones.
 bool Engine::TakeBlocks(Sequence& sequence) {
   BlockTable table = allocator_.Match(sequence.tenant, sequence.tokens, sequence.num_tokens() - 1);
-  if (table.num_sealed() * allocator_.block_size() < sequence.num_host_tokens) table.Release();
+  const bool from_host = table.num_sealed() * allocator_.block_size() < sequence.num_host_tokens;
+  if (from_host) {
+    table.Release();
+    // What the window had passed was not swapped out.
+    allocator_.SkipFront(
+        table, allocator_.BlocksFor(sequence.num_host_tokens) - sequence.host_blocks.size());
+  }
   const int32_t missing = allocator_.BlocksFor(sequence.num_tokens()) - table.size();
   // Room for each running sequence's next block, or the resumed one is preempted straight away.
   const int32_t headroom = static_cast<int32_t>(running_.size());
   if (allocator_.num_available() < missing + headroom || !allocator_.Grow(table, missing)) {
     return false;
   }
+  if (from_host) {
+    sequence.blocks = std::move(table);
+    swap_->MoveIn(sequence);
+    return true;
+  }
   sequence.num_computed = table.num_sealed() * allocator_.block_size();
   sequence.blocks = std::move(table);
-  if (sequence.num_host_tokens > sequence.num_computed) {
-    swap_->MoveIn(sequence);
-  } else {
-    sequence.num_host_tokens = 0;
-    sequence.host_blocks.Release();
-  }
+  sequence.num_host_tokens = 0;
+  sequence.host_blocks.Release();
+  ReleasePassed(sequence);
   return true;
 }
 
@@ -247,6 +267,8 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, RowResult result,
   sequence.num_computed += static_cast<int32_t>(row.tokens.size());
   allocator_.Seal(sequence.blocks, sequence.tenant,
                   std::span(sequence.tokens).first(sequence.num_computed));
+  // The step that read them has ended, and a handoff reads nothing behind the window.
+  ReleasePassed(sequence);
   progress.prompt_logprobs = std::move(result.prompt_logprobs);
   if (result.sampled) {
     sequence.tokens.push_back(result.output.token);
@@ -262,20 +284,23 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, RowResult result,
 
 // The step failed: what it moved is computed again.
 void Engine::VoidMoves() {
-  const auto find = [this](CallId call, Sequences& home) -> Sequence* {
+  const auto find = [this](CallId call, Sequences& home) {
     auto key = keys_.find(call);
-    if (key == keys_.end()) return nullptr;
-    auto it = home.find(key->second);
-    return it == home.end() ? nullptr : it->second.get();
+    return key == keys_.end() ? home.end() : home.find(key->second);
   };
   for (CallId call : swap_->moving_out()) {
-    Sequence* sequence = find(call, preempted_);
-    if (sequence == nullptr) continue;
-    sequence->host_blocks.Release();
-    sequence->num_host_tokens = 0;
+    auto it = find(call, preempted_);
+    if (it == preempted_.end()) continue;
+    it->second->host_blocks.Release();
+    it->second->num_host_tokens = 0;
   }
   for (CallId call : swap_->moving_in()) {
-    if (Sequence* sequence = find(call, running_)) sequence->num_computed = 0;
+    auto it = find(call, running_);
+    if (it == running_.end()) continue;
+    // Its table may begin behind what has to be computed now.
+    it->second->blocks.Release();
+    it->second->num_computed = 0;
+    preempted_.insert(running_.extract(it));
   }
 }
 

@@ -37,8 +37,8 @@ struct SequenceProgress {
 
 // The scheduler that both workers share: builds mixed batches of decode rows and prefill chunks,
 // grows tables block by block, preempts the youngest when blocks run out: its K/V is swapped out to
-// host memory while there is room, else computed again. One step in
-// flight at a time. One thread (the node's).
+// host memory while there is room, else computed again. After each step the blocks that a model's
+// sliding window has passed go back. One step in flight at a time. One thread (the node's).
 class Engine {
  public:
   // Asked when a sequence of age `needy` lacks blocks: true if some come back without preempting
@@ -46,13 +46,14 @@ class Engine {
   // nobody else runs, so nobody can be preempted for it.
   using Reclaim = std::function<bool(const AgeKey& needy, bool alone)>;
 
-  Engine(const EngineOptions& options, std::vector<int32_t> eos_token_ids,
-         BlockAllocator& allocator, ModelRunner& runner);
+  Engine(const EngineOptions& options, const ModelInfo& model, BlockAllocator& allocator,
+         ModelRunner& runner);
 
   void set_reclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
 
   // Takes a sequence whose blocks hold num_computed tokens. A prefill's blocks must cover all its
-  // tokens; a decode's table grows here.
+  // tokens; a decode's table grows here. One without any block waits for all of them, like a
+  // preempted one.
   void Add(std::unique_ptr<Sequence> sequence);
 
   // Takes a sequence out. Null if the step in flight computes it: its table is DRAINING and it
@@ -89,6 +90,8 @@ class Engine {
   bool ReclaimNow(const AgeKey& needy, bool alone);
   void Preempt(Sequences::iterator victim);
   bool TakeBlocks(Sequence& sequence);
+  // Gives back the blocks that no later query of the sequence sees.
+  void ReleasePassed(Sequence& sequence);
   void VoidMoves();
   std::vector<Sequence*> PickDecodes(int32_t budget);
   StepRow MakeRow(const Sequence& sequence, int32_t num_tokens) const;
@@ -96,6 +99,7 @@ class Engine {
 
   EngineOptions options_;
   std::vector<int32_t> eos_token_ids_;
+  KvLayout layout_;
   BlockAllocator& allocator_;
   ModelRunner& runner_;
   Reclaim reclaim_;

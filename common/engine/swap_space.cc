@@ -11,10 +11,11 @@ SwapSpace::SwapSpace(int32_t num_blocks, BlockAllocator& device)
     : device_(device), host_(num_blocks, device.block_size(), /*hash_secret=*/0) {}
 
 bool SwapSpace::MoveOut(Sequence& sequence) {
-  const int32_t num_blocks = device_.BlocksFor(sequence.num_computed);
-  if (num_blocks == 0 || !host_.Grow(sequence.host_blocks, num_blocks)) return false;
+  const int32_t first = sequence.blocks.num_passed();
+  const int32_t num_blocks = device_.BlocksFor(sequence.num_computed) - first;
+  if (num_blocks <= 0 || !host_.Grow(sequence.host_blocks, num_blocks)) return false;
   for (int32_t i = 0; i < num_blocks; ++i) {
-    out_.push_back({sequence.blocks.blocks()[i], sequence.host_blocks.blocks()[i]});
+    out_.push_back({sequence.blocks.blocks()[first + i], sequence.host_blocks.blocks()[i]});
   }
   moving_out_.push_back(sequence.call);
   sequence.num_host_tokens = std::exchange(sequence.num_computed, 0);
@@ -24,10 +25,11 @@ bool SwapSpace::MoveOut(Sequence& sequence) {
 }
 
 void SwapSpace::MoveIn(Sequence& sequence) {
+  const int32_t first = sequence.blocks.num_passed();
   const int32_t num_blocks = sequence.host_blocks.size();
-  BATON_CHECK(sequence.blocks.size() >= num_blocks);
+  BATON_CHECK(sequence.blocks.num_held() >= num_blocks);
   for (int32_t i = 0; i < num_blocks; ++i) {
-    in_.push_back({sequence.host_blocks.blocks()[i], sequence.blocks.blocks()[i]});
+    in_.push_back({sequence.host_blocks.blocks()[i], sequence.blocks.blocks()[first + i]});
   }
   moving_in_.push_back(sequence.call);
   sequence.num_computed = std::exchange(sequence.num_host_tokens, 0);

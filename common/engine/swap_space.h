@@ -22,7 +22,8 @@ class SwapSpace {
   // room for it.
   bool MoveOut(Sequence& sequence);
 
-  // Moves it back in with the next step; the sequence's blocks cover its tokens.
+  // Moves it back in with the next step; the sequence's blocks cover its tokens, without those that
+  // the window had passed when it moved out.
   void MoveIn(Sequence& sequence);
 
   // Device blocks will come back with the end of a step.

@@ -1,5 +1,6 @@
 #include "common/kv_cache/block_allocator.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -12,7 +13,9 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
   Release();
   allocator_ = std::exchange(other.allocator_, nullptr);
   blocks_ = std::exchange(other.blocks_, {});
+  num_passed_ = std::exchange(other.num_passed_, 0);
   num_sealed_ = std::exchange(other.num_sealed_, 0);
+  findable_ = std::exchange(other.findable_, true);
   last_node_ = std::exchange(other.last_node_, {});
   draining_ = std::exchange(other.draining_, false);
   return *this;
@@ -20,11 +23,14 @@ BlockTable& BlockTable::operator=(BlockTable&& other) noexcept {
 
 void BlockTable::Release() {
   // Last block first: the LRU list then evicts a prefix's tail before its head.
-  while (!blocks_.empty()) {
+  while (num_held() > 0) {
     allocator_->ReturnOne(blocks_.back());
     blocks_.pop_back();
   }
+  blocks_.clear();
+  num_passed_ = 0;
   num_sealed_ = 0;
+  findable_ = true;
   last_node_ = {};
   draining_ = false;
 }
@@ -119,8 +125,24 @@ bool BlockAllocator::Grow(BlockTable& table, int32_t count, bool reserved) {
   return true;
 }
 
+void BlockAllocator::SkipFront(BlockTable& table, int32_t count) {
+  BATON_CHECK(table.blocks_.empty());
+  table.blocks_.assign(count, -1);
+  table.num_passed_ = count;
+  table.num_sealed_ = count;
+  table.findable_ = count == 0;
+}
+
+void BlockAllocator::ReleaseFront(BlockTable& table, int32_t count) {
+  BATON_CHECK(count <= table.num_sealed_ && !table.draining_);
+  for (int32_t i = count - 1; i >= table.num_passed_; --i) {
+    ReturnOne(std::exchange(table.blocks_[i], -1));
+  }
+  table.num_passed_ = std::max(table.num_passed_, count);
+}
+
 void BlockAllocator::MarkFilling(BlockTable& table) {
-  for (BlockId id : table.blocks_) {
+  for (BlockId id : table.Held()) {
     if (blocks_[id].state == State::kReserved) SetState(id, State::kFilling);
   }
 }
@@ -135,14 +157,16 @@ void BlockAllocator::Seal(BlockTable& table, std::string_view tenant,
     const auto block_tokens = tokens.subspan(int64_t{i} * block_size_, block_size_);
     Block& block = blocks_[id];
     BATON_CHECK(block.state == State::kFilling && block.holders == 1);
-    const PrefixIndex::Insertion insertion =
-        index_.Insert(table.last_node_, tenant, block_tokens, id);
-    block.indexed = insertion.inserted;
-    block.key = insertion.node.key;
+    if (table.findable_) {
+      const PrefixIndex::Insertion insertion =
+          index_.Insert(table.last_node_, tenant, block_tokens, id);
+      block.indexed = insertion.inserted;
+      block.key = insertion.node.key;
+      table.last_node_ = insertion.node;
+    }
     // From here on nobody may write: a late write names the old generation.
     generations_[id].fetch_add(1, std::memory_order_release);
     SetState(id, State::kReady);
-    table.last_node_ = insertion.node;
     ++table.num_sealed_;
   }
 }
@@ -158,7 +182,7 @@ void BlockAllocator::Renew(BlockTable& table) {
 
 void BlockAllocator::MarkDraining(BlockTable& table) {
   table.draining_ = true;
-  for (BlockId id : table.blocks_) {
+  for (BlockId id : table.Held()) {
     if (blocks_[id].holders == 1) SetState(id, State::kDraining);
   }
 }
@@ -180,7 +204,11 @@ std::vector<BlockRef> BlockAllocator::Refs(const BlockTable& table) const {
   std::vector<BlockRef> refs;
   refs.reserve(table.blocks_.size());
   for (BlockId id : table.blocks_) {
-    refs.push_back({id, generations_[id].load(std::memory_order_acquire)});
+    if (id < 0) {
+      refs.emplace_back();
+    } else {
+      refs.push_back({id, generations_[id].load(std::memory_order_acquire)});
+    }
   }
   return refs;
 }
@@ -189,7 +217,7 @@ int32_t BlockAllocator::CountUnowned(const std::vector<const BlockTable*>& table
   std::vector<bool> owned(blocks_.size());
   int32_t num_owned = 0;
   for (const BlockTable* table : tables) {
-    for (BlockId id : table->blocks_) {
+    for (BlockId id : table->Held()) {
       if (!owned[id]) ++num_owned;
       owned[id] = true;
     }

@@ -14,9 +14,9 @@ namespace baton {
 
 class BlockAllocator;
 
-// The blocks of one sequence, in order: block i holds tokens [i*block_size, (i+1)*block_size).
-// Move-only; holding one is holding the blocks, destruction returns them to the allocator, which
-// must outlive it.
+// The blocks of one sequence, in order: block i holds tokens [i*block_size, (i+1)*block_size), or
+// is -1 when the sequence's window has passed them and its block was given back. Move-only; holding
+// one is holding the blocks, destruction returns them to the allocator, which must outlive it.
 class BlockTable {
  public:
   BlockTable() = default;
@@ -28,7 +28,11 @@ class BlockTable {
 
   const std::vector<BlockId>& blocks() const { return blocks_; }
   int32_t size() const { return static_cast<int32_t>(blocks_.size()); }
-  // Blocks at the front that are full, verified and may be shared with other tables.
+  // Leading entries that are -1.
+  int32_t num_passed() const { return num_passed_; }
+  int32_t num_held() const { return size() - num_passed_; }
+  // Leading entries whose content is final: passed, or full, verified and perhaps shared with other
+  // tables. >= num_passed().
   int32_t num_sealed() const { return num_sealed_; }
 
   // Returns all blocks now. Sealed ones stay findable (CACHED), the others become FREE.
@@ -36,9 +40,13 @@ class BlockTable {
 
  private:
   friend class BlockAllocator;
+  std::span<const BlockId> Held() const { return std::span(blocks_).subspan(num_passed_); }
+
   BlockAllocator* allocator_ = nullptr;
   std::vector<BlockId> blocks_;
+  int32_t num_passed_ = 0;
   int32_t num_sealed_ = 0;
+  bool findable_ = true;  // Sealed blocks may be found by prefix: all tokens before were here.
   PrefixNode last_node_;  // The prefix that ends with the last sealed block.
   bool draining_ = false;
 };
@@ -69,11 +77,20 @@ class BlockAllocator {
   // False, and nothing changed, when fewer than `count` are available.
   bool Grow(BlockTable& table, int32_t count, bool reserved = false);
 
+  // Starts an empty table with `count` passed entries: tokens that will never be here. The blocks
+  // that follow stay private, because their prefix is not known to be here.
+  void SkipFront(BlockTable& table, int32_t count);
+
+  // Returns the blocks of the leading `count` entries, which are sealed and which nobody will read
+  // through this table any more: the findable ones stay so (CACHED), the others become FREE.
+  void ReleaseFront(BlockTable& table, int32_t count);
+
   // The reservation's writer has begun: RESERVED -> FILLING.
   void MarkFilling(BlockTable& table);
 
-  // Tokens [0, tokens.size()) are written and verified: every full block becomes READY and
-  // findable. A block whose content is cached already stays private.
+  // Tokens [0, tokens.size()) are written and verified: every full block becomes READY and, unless
+  // the table began with skipped ones, findable. A block whose content is cached already stays
+  // private.
   void Seal(BlockTable& table, std::string_view tenant, std::span<const int32_t> tokens);
 
   // The writer of the table's unsealed blocks is quiet and another one may come: they are RESERVED
@@ -84,7 +101,7 @@ class BlockAllocator {
   // shares become DRAINING. Nothing is free until the table is released.
   void MarkDraining(BlockTable& table);
 
-  // The table's blocks with their generations, for a transfer.
+  // The table's blocks with their generations, for a transfer; block -1 where it was passed.
   std::vector<BlockRef> Refs(const BlockTable& table) const;
 
   // Blocks neither free nor cached that none of `tables` holds: leaked ones.

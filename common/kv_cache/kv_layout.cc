@@ -1,5 +1,7 @@
 #include "common/kv_cache/kv_layout.h"
 
+#include <algorithm>
+
 #include "common/base/check.h"
 #include "common/base/random.h"
 
@@ -33,6 +35,20 @@ int64_t BlockBytes(const KvLayout& layout) {
              SizeOf(g.dtype);
   }
   return bytes;
+}
+
+int32_t TokensBehindWindow(int32_t window, int32_t num_tokens) {
+  if (window == 0) return 0;
+  // The query at position num_tokens sees itself and window - 1 of them.
+  return std::max(0, num_tokens - std::max(1, window - 1));
+}
+
+int32_t TokensBehindWindow(const KvLayout& layout, int32_t num_tokens) {
+  int32_t behind = num_tokens;
+  for (const KvLayerGroup& group : layout.groups) {
+    behind = std::min(behind, TokensBehindWindow(group.window, num_tokens));
+  }
+  return behind;
 }
 
 uint64_t LayoutDigest(const KvLayout& layout) {

@@ -16,7 +16,8 @@ struct KvLayerGroup {
   int32_t k_dim = 0;  // Elements of one head of K per token.
   int32_t v_dim = 0;  // Elements of one head of V per token.
   DType dtype = DType::kF32;
-  int32_t window = 0;  // Sliding window in tokens, 0 = none.
+  // Tokens that a query sees, itself and those before it; 0 = all, or not the same in all layers.
+  int32_t window = 0;
   bool operator==(const KvLayerGroup&) const = default;
 };
 
@@ -38,6 +39,11 @@ const KvLayerGroup& GroupOfLayer(const KvLayout& layout, int32_t layer);
 // Bytes of one head of one block in one plane, and of one whole block over all layers and planes.
 int64_t HeadBlockBytes(const KvLayout& layout, int32_t layer, KvPlane plane);
 int64_t BlockBytes(const KvLayout& layout);
+
+// Of `num_tokens` computed tokens, the leading ones that no later query sees: their blocks may go,
+// and a handoff leaves them out. Never all; 0 without a window, in any group of a layout.
+int32_t TokensBehindWindow(int32_t window, int32_t num_tokens);
+int32_t TokensBehindWindow(const KvLayout& layout, int32_t num_tokens);
 
 // What two workers must agree on to exchange KV: everything but block_size, which a TransferPlan
 // bridges.

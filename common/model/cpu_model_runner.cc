@@ -42,13 +42,15 @@ std::string NumericsId(std::string_view kernels, DType compute, DType kv) {
   return id;
 }
 
+// The layers share one block table: a block falls behind the window only if every layer has it.
 KvLayout LayoutOf(const ModelConfig& config, int32_t block_size, DType dtype) {
   return {.block_size = block_size,
           .groups = {{.num_layers = config.num_layers,
                       .num_kv_heads = config.num_kv_heads,
                       .k_dim = config.head_dim,
                       .v_dim = config.head_dim,
-                      .dtype = dtype}}};
+                      .dtype = dtype,
+                      .window = std::ranges::min(config.windows)}}};
 }
 
 }  // namespace
@@ -179,7 +181,8 @@ StepDone CpuModelRunner::RunStep(const StepPlan& plan) {
                     {.vocab_size = info_.vocab_size,
                      .max_model_len = info_.max_model_len,
                      .block_size = info_.layout.block_size,
-                     .num_blocks = cache_->num_blocks()},
+                     .num_blocks = cache_->num_blocks(),
+                     .window = info_.layout.groups.front().window},
                     batch_);
   done.status = transformer_->Forward(batch_, *cache_, [&](int32_t layer) {
     layers_written_.fetch_add(1, std::memory_order_release);

@@ -25,7 +25,8 @@ struct StepRow {
   SequenceId sequence;
   std::vector<int32_t> tokens;       // [>= 1]
   int32_t context_len = 0;           // Tokens whose K/V the cache holds already.
-  std::vector<BlockId> block_table;  // Covers context_len + tokens.size() tokens.
+  std::vector<BlockId> block_table;  // Covers context_len + tokens.size() tokens; -1 for those that
+                                     // the window has passed.
   bool sample = false;               // Sample the token that follows this row's last token.
   std::shared_ptr<const SamplingContext> sampling;
   std::vector<int32_t> emitted;  // Tokens produced so far; filled only when penalties or

@@ -13,8 +13,11 @@ void CheckRow(const StepRow& row, const StepBounds& bounds) {
   BATON_CHECK(row.context_len + num_tokens <= bounds.max_model_len);
   const auto capacity = static_cast<int64_t>(row.block_table.size()) * bounds.block_size;
   BATON_CHECK(row.context_len + num_tokens <= capacity);
-  for (const BlockId block : row.block_table) {
-    BATON_CHECK(block >= 0 && block < bounds.num_blocks);
+  // The row's first query sees the farthest back.
+  const size_t num_passed = TokensBehindWindow(bounds.window, row.context_len) / bounds.block_size;
+  for (size_t i = 0; i < row.block_table.size(); ++i) {
+    const BlockId block = row.block_table[i];
+    BATON_CHECK(block < bounds.num_blocks && (block >= 0 || i < num_passed));
   }
   for (const int32_t token : row.tokens) BATON_CHECK(token >= 0 && token < bounds.vocab_size);
   BATON_CHECK(!row.sample || row.sampling != nullptr);

@@ -14,6 +14,7 @@ struct StepBounds {
   int32_t max_model_len = 0;
   int32_t block_size = 0;
   int32_t num_blocks = 0;
+  int32_t window = 0;  // As in KvLayerGroup.
 };
 
 // Flattens a plan into `batch`, reusing its memory. Logits are asked for the last token of rows

@@ -63,7 +63,7 @@ struct ReservedEvent {
   std::string data_endpoint;
   PairKey pair_key{};
   Incarnation decode = 0;
-  int32_t cached_tokens = 0;  // Pinned prefix: not to be sent.
+  int32_t cached_tokens = 0;  // Not to be sent: a pinned prefix, or behind the model's window.
 };
 
 // The reservation goes to the sequence's next attempt: its old ticket is void, and once the old

@@ -28,13 +28,16 @@ struct HandoffDigests {
 struct ExpectArgs {
   TicketId ticket;
   Incarnation sender = 0;        // Only a connection authenticated for this incarnation may write.
-  std::vector<BlockRef> blocks;  // Of the whole sequence; block i holds tokens [i*B, (i+1)*B).
+  // Of the whole sequence; block i holds tokens [i*B, (i+1)*B). Those that end before first_token
+  // are not looked at.
+  std::vector<BlockRef> blocks;
   int32_t first_token = 0;       // Tokens before it are here already (pinned prefix blocks).
   int32_t num_tokens = 0;  // Prompt length: [first_token, num_tokens) of every layer must come.
   HandoffDigests digests;
 };
 
-// The sending side of one handoff. The blocks must stay readable until the ticket's kEnded.
+// The sending side of one handoff. The blocks from first_token on must stay readable until the
+// ticket's kEnded; the others are not looked at.
 struct StartArgs {
   TicketId ticket;
   std::string endpoint;  // "host:port" of the receiver's data listener.

@@ -1,6 +1,7 @@
 #include "common/transport/push_plan.h"
 
 #include <algorithm>
+#include <span>
 
 #include "absl/strings/str_format.h"
 
@@ -18,7 +19,8 @@ absl::Status CheckStart(const TransportOptions& options, const StartArgs& start)
         absl::StrFormat("Start of tokens [%d, %d) in %d blocks of %d tokens", start.first_token,
                         start.num_tokens, start.blocks.size(), cache.layout().block_size));
   }
-  for (BlockId block : start.blocks) {
+  const size_t first_block = start.first_token / cache.layout().block_size;
+  for (BlockId block : std::span(start.blocks).subspan(first_block)) {
     if (block < 0 || block >= cache.num_blocks()) {
       return absl::InvalidArgumentError(
           absl::StrFormat("Start with block %d of a pool of %d", block, cache.num_blocks()));

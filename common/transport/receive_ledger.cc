@@ -1,5 +1,6 @@
 #include "common/transport/receive_ledger.h"
 
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -25,7 +26,8 @@ absl::Status ReceiveLedger::CheckArgs(const ExpectArgs& args) const {
         absl::StrFormat("Expect of tokens [%d, %d) in %d blocks of %d tokens", args.first_token,
                         args.num_tokens, args.blocks.size(), cache_.layout().block_size));
   }
-  for (const BlockRef& ref : args.blocks) {
+  const size_t first_block = args.first_token / cache_.layout().block_size;
+  for (const BlockRef& ref : std::span(args.blocks).subspan(first_block)) {
     if (ref.block < 0 || ref.block >= cache_.num_blocks()) {
       return absl::InvalidArgumentError(
           absl::StrFormat("Expect with block %d of a pool of %d", ref.block, cache_.num_blocks()));

@@ -15,6 +15,7 @@ namespace baton {
 // A decode worker of 10 blocks of 4 tokens; everything around it is played.
 class DecodeNodeHarness : public testing::Test {
  protected:
+  explicit DecodeNodeHarness(int32_t window = 0) : model_(SmallModel(window)) {}
   void TearDown() override {
     EXPECT_EQ(pool_.Audit(), "");
     EXPECT_EQ(outbox_.words_after_close, 0);
@@ -71,7 +72,7 @@ class DecodeNodeHarness : public testing::Test {
   }
 
   Time now_{};
-  ModelInfo model_ = SmallModel();
+  ModelInfo model_;
   BlockAllocator pool_{10, 4, 3};
   ScriptedRunner runner_;
   RecordingTransport transport_;

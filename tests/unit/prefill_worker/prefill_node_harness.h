@@ -15,6 +15,7 @@ namespace baton {
 // A prefill worker of 12 blocks of 4 tokens and steps of 8 tokens; everything around it is played.
 class PrefillNodeHarness : public testing::Test {
  protected:
+  explicit PrefillNodeHarness(int32_t window = 0) : model_(SmallModel(window)) {}
   void TearDown() override {
     EXPECT_EQ(pool_.Audit(), "");
     EXPECT_EQ(outbox_.words_after_close, 0);
@@ -60,7 +61,7 @@ class PrefillNodeHarness : public testing::Test {
   }
 
   Time now_{};
-  ModelInfo model_ = SmallModel();
+  ModelInfo model_;
   BlockAllocator pool_{12, 4, 3};
   ScriptedRunner runner_;
   RecordingTransport transport_;

@@ -26,10 +26,14 @@ class EngineHarness : public testing::Test {
   void SetUp() override { Create({.chunk_tokens = 8}, 64); }
   void TearDown() override { EXPECT_EQ(pool_->Audit(), ""); }
 
-  void Create(const EngineOptions& options, int32_t num_blocks, int32_t block_size = kBlockSize) {
+  // `window` as in KvLayerGroup.
+  void Create(const EngineOptions& options, int32_t num_blocks, int32_t block_size = kBlockSize,
+              int32_t window = 0) {
     engine_.reset();
+    model_.eos_token_ids = {kEos};
+    model_.layout = {.block_size = block_size, .groups = {{.num_layers = 1, .window = window}}};
     pool_ = std::make_unique<BlockAllocator>(num_blocks, block_size, 5);
-    engine_ = std::make_unique<Engine>(options, std::vector<int32_t>{kEos}, *pool_, runner_);
+    engine_ = std::make_unique<Engine>(options, model_, *pool_, runner_);
   }
 
   std::unique_ptr<Sequence> New(CallId call, int32_t prompt_length, SamplingParams params = {}) {
@@ -105,6 +109,7 @@ class EngineHarness : public testing::Test {
 
   // Exactly the budget, so that its size stays as it is.
   static constexpr Duration kStepTime = std::chrono::milliseconds(250);
+  ModelInfo model_;
   Time now_{};
   ScriptedRunner runner_;
   std::unique_ptr<BlockAllocator> pool_;

@@ -80,11 +80,15 @@ inline StepDone DoneWith(const StepPlan& plan, int32_t token) {
   return done;
 }
 
-// Two layers, blocks of 4 tokens, end token 1.
-inline ModelInfo SmallModel() {
+// Two layers, blocks of 4 tokens, end token 1; a sliding window of so many tokens, 0 = none.
+inline ModelInfo SmallModel(int32_t window = 0) {
   return {.numerics_id = "test",
           .layout = {.block_size = 4,
-                     .groups = {{.num_layers = 2, .num_kv_heads = 1, .k_dim = 8, .v_dim = 8}}},
+                     .groups = {{.num_layers = 2,
+                                 .num_kv_heads = 1,
+                                 .k_dim = 8,
+                                 .v_dim = 8,
+                                 .window = window}}},
           .model_digest = 42,
           .vocab_size = 100000,
           .max_model_len = 60,

@@ -25,7 +25,7 @@ class Pool {
   explicit Pool(uint64_t seed) : random_(seed), allocator_(12, kBlockSize, seed), memory_(12) {}
 
   void Act() {
-    const uint64_t action = random_.Below(7);
+    const uint64_t action = random_.Below(8);
     if (holders_.empty() || action <= 1) return Open();
     const size_t i = random_.Below(holders_.size());
     Holder& holder = holders_[i];
@@ -34,7 +34,11 @@ class Pool {
     } else if (action == 4 && !holder.draining) {
       allocator_.MarkDraining(holder.table);
       holder.draining = true;
-    } else if (action >= 5) {
+    } else if (action == 5 && !holder.draining) {
+      const auto passed = static_cast<int32_t>(random_.Below(holder.table.num_sealed() + 1));
+      allocator_.ReleaseFront(holder.table, passed);
+      ASSERT_GE(holder.table.num_passed(), passed);
+    } else if (action >= 6) {
       holders_.erase(holders_.begin() + static_cast<int64_t>(i));
     }
   }
@@ -47,6 +51,8 @@ class Pool {
     for (const Holder& holder : holders_) {
       for (int32_t b = 0; b < holder.table.size(); ++b) {
         const BlockId id = holder.table.blocks()[b];
+        ASSERT_EQ(id == -1, b < holder.table.num_passed());
+        if (id == -1) continue;
         ++held[id];
         const BlockState state = allocator_.state(id);
         ASSERT_NE(state, BlockState::kFree);
@@ -79,12 +85,17 @@ class Pool {
     const int32_t num_tokens = static_cast<int32_t>(length);
     holder.table = allocator_.Match(holder.tenant, holder.tokens, num_tokens - 1);
     holder.reserved = random_.Below(2) == 0;
+    if (random_.Below(4) == 0) {
+      holder.table.Release();
+      allocator_.SkipFront(holder.table,
+                           static_cast<int32_t>(random_.Below(length / kBlockSize + 1)));
+    }
     const int32_t missing = allocator_.BlocksFor(num_tokens) - holder.table.size();
     const int32_t available = allocator_.num_available();
     const bool grown = allocator_.Grow(holder.table, missing, holder.reserved);
     ASSERT_EQ(grown, missing <= available);
     if (!grown) return;
-    for (int32_t b = 0; b < holder.table.num_sealed(); ++b) {
+    for (int32_t b = holder.table.num_passed(); b < holder.table.num_sealed(); ++b) {
       const auto first = holder.tokens.begin() + b * kBlockSize;
       ASSERT_EQ(memory_[holder.table.blocks()[b]], std::vector<int32_t>(first, first + kBlockSize));
     }

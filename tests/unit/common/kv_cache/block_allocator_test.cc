@@ -72,6 +72,70 @@ TEST_F(BlockAllocatorTest, ReleaseKeepsSealedBlocksFindableAndFreesTheRest) {
   EXPECT_EQ(pool_.Match("t", Range(0, 10), 10).num_sealed(), 2);
 }
 
+TEST_F(BlockAllocatorTest, WhatTheWindowHasPassedGoesBackAndKeepsItsPlaceInTheTable) {
+  BlockTable table = Filled(Range(0, 18));
+  const std::vector<BlockId> before = table.blocks();
+  pool_.ReleaseFront(table, 3);
+  EXPECT_EQ(table.blocks(), (std::vector<BlockId>{-1, -1, -1, before[3], before[4]}));
+  EXPECT_EQ(table.num_passed(), 3);
+  EXPECT_EQ(table.num_held(), 2);
+  EXPECT_EQ(table.num_sealed(), 4);
+  EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 3, .filling = 1, .ready = 1, .cached = 3}));
+  pool_.ReleaseFront(table, 2);  // Nothing more.
+  EXPECT_EQ(table.num_held(), 2);
+  EXPECT_EQ(pool_.Refs(table)[2], BlockRef{});
+  EXPECT_EQ(pool_.CountUnowned({&table}), 0);
+  pool_.MarkDraining(table);
+  EXPECT_EQ(pool_.counts().draining, 2);
+  table.Release();
+  EXPECT_EQ(table.size(), 0);
+  EXPECT_EQ(pool_.num_available(), 8);
+}
+
+TEST_F(BlockAllocatorTest, APassedPrefixIsStillFoundFromItsStart) {
+  BlockTable table = Filled(Range(0, 18));
+  pool_.ReleaseFront(table, 3);
+  EXPECT_EQ(pool_.Match("t", Range(0, 18), 18).num_sealed(), 4);
+  BlockTable other = Filled(Range(0, 10));  // Evicts nothing: two of them are shared.
+  pool_.ReleaseFront(other, 1);
+  EXPECT_EQ(pool_.Match("t", Range(0, 18), 18).num_sealed(), 4);
+}
+
+TEST_F(BlockAllocatorTest, ReleasingTheFrontKeepsWhatAnotherTableHolds) {
+  BlockTable one = Filled(Range(0, 9));
+  BlockTable two = Filled(Range(0, 9));
+  pool_.ReleaseFront(one, 2);
+  EXPECT_EQ(StateOf(two, 0), BlockState::kReady);
+  pool_.ReleaseFront(two, 2);
+  EXPECT_EQ(pool_.counts().cached, 2);
+}
+
+TEST_F(BlockAllocatorTest, BlocksBehindSkippedOnesAreNeverFound) {
+  BlockTable table;
+  pool_.SkipFront(table, 2);
+  ASSERT_TRUE(pool_.Grow(table, 2, /*reserved=*/true));
+  EXPECT_EQ(table.size(), 4);
+  EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 6, .reserved = 2}));
+  pool_.MarkFilling(table);
+  pool_.Seal(table, "t", Range(0, 16));
+  EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 6, .ready = 2}));
+  // Nor by the tokens that stand in them, as if they were a prefix.
+  EXPECT_EQ(pool_.Match("t", Range(0, 16), 16).size(), 0);
+  EXPECT_EQ(pool_.Match("t", Range(8, 8), 8).size(), 0);
+  table.Release();
+  EXPECT_EQ(pool_.counts().free, 8);
+}
+
+TEST_F(BlockAllocatorTest, AReleasedTableStartsAnewWhateverItHadSkipped) {
+  BlockTable table;
+  pool_.SkipFront(table, 2);
+  table.Release();
+  EXPECT_EQ(table.size(), 0);
+  ASSERT_TRUE(pool_.Grow(table, 2));
+  pool_.Seal(table, "t", Range(0, 8));
+  EXPECT_EQ(pool_.Match("t", Range(0, 8), 8).num_sealed(), 2);
+}
+
 TEST_F(BlockAllocatorTest, DestructionOfATableReturnsItsBlocks) {
   {
     BlockTable table;

@@ -34,6 +34,34 @@ TEST(KvLayoutTest, BytesFollowDimensionsAndDtype) {
   EXPECT_EQ(BlockBytes(layout), 2 * 4 * (8 + 8) * 16 * 4 + 1 * (32 + 16) * 16 * 2);
 }
 
+TEST(KvLayoutTest, BehindAWindowIsWhatNoLaterQuerySees) {
+  for (int32_t window = 2; window < 20; ++window) {
+    for (int32_t num_tokens = 1; num_tokens < 60; ++num_tokens) {
+      const int32_t behind = TokensBehindWindow(window, num_tokens);
+      // The next query, at position num_tokens, sees (num_tokens - window, num_tokens].
+      if (behind > 0) {
+        EXPECT_LE(behind - 1, num_tokens - window);
+      }
+      EXPECT_GT(behind, num_tokens - window);
+    }
+  }
+  EXPECT_EQ(TokensBehindWindow(0, 1000), 0);
+}
+
+TEST(KvLayoutTest, TheLastTokenIsNeverBehindTheWindow) {
+  EXPECT_EQ(TokensBehindWindow(1, 5), 4);
+  EXPECT_EQ(TokensBehindWindow(1, 0), 0);
+}
+
+TEST(KvLayoutTest, NothingIsBehindTheWindowUnlessEveryGroupHasOne) {
+  KvLayout layout = TwoGroups();
+  EXPECT_EQ(TokensBehindWindow(layout, 100), 0);
+  layout.groups[0].window = 10;
+  EXPECT_EQ(TokensBehindWindow(layout, 100), 0);
+  layout.groups[1].window = 30;
+  EXPECT_EQ(TokensBehindWindow(layout, 100), 71);
+}
+
 TEST(KvLayoutTest, DigestIgnoresTheBlockSizeOnly) {
   const KvLayout layout = TwoGroups();
   KvLayout other = layout;

@@ -173,6 +173,43 @@ TEST(CpuModelRunnerTest, ChunksDoNotChangeLogitsWhenKvIsRounded) {
   }
 }
 
+// A model whose queries see 16 tokens, and a prompt and answer many times that long.
+TEST(CpuModelRunnerTest, ChunksBlocksAndPassedBlocksDoNotChangeAWindowedModelsLogits) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    CpuModelRunnerOptions options{
+        .model_dir = std::string(BATON_SOURCE_DIR) + "/tests/golden/models/mistral-window",
+        .compute_dtype = compute,
+        .num_blocks = 256};
+    const auto prompt = Prompt(150);
+    for (int32_t& token : prompt->prompt) token %= 128;
+    const std::vector<TokenOutput> expected =
+        Outputs(options, prompt, {.num_tokens = 60, .drop_passed = false});
+    for (const int32_t block_size : {1, 8, 256}) {
+      for (const int32_t chunk : {1, 16, 2048}) {
+        options.block_size = block_size;
+        EXPECT_EQ(Outputs(options, prompt, {.chunk_tokens = chunk, .num_tokens = 60}), expected)
+            << ToString(compute) << ", blocks of " << block_size << ", chunks of " << chunk;
+      }
+    }
+    // What was emitted becomes part of what is prefilled.
+    auto resumed = std::make_shared<SamplingContext>(*prompt);
+    for (int i = 0; i < 40; ++i) resumed->prompt.push_back(expected[i].token);
+    EXPECT_EQ(Outputs(options, resumed, {.chunk_tokens = 50, .num_tokens = 20}),
+              std::vector<TokenOutput>(expected.begin() + 40, expected.end()));
+  }
+}
+
+TEST(CpuModelRunnerTest, BlocksFallBehindAWindowOnlyIfEveryLayerHasIt) {
+  const auto window_of = [](const std::string& model) {
+    RunnerHarness harness(
+        {.model_dir = std::string(BATON_SOURCE_DIR) + "/tests/golden/models/" + model,
+         .num_blocks = 4});
+    return harness.runner().info().layout.groups[0].window;
+  };
+  EXPECT_EQ(window_of("mistral-window"), 16);
+  EXPECT_EQ(window_of("qwen2-window-layers"), 0);
+}
+
 TEST(CpuModelRunnerTest, SequencePrefilledElsewhereContinuesFromItsCopiedBlocks) {
   const auto prompt = Prompt(45);
   const std::vector<TokenOutput> expected = Outputs(Options(), prompt, {.num_tokens = 5});

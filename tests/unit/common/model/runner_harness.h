@@ -100,6 +100,7 @@ struct GenerateOptions {
   int32_t num_tokens = 8;
   BlockId first_block = 0;
   int32_t block_stride = 1;
+  bool drop_passed = true;      // Blocks behind the model's window are not in the tables.
   std::vector<int32_t> forced;  // If given, fed back in place of what was sampled.
 };
 
@@ -114,9 +115,13 @@ inline Generated Generate(RunnerHarness& harness, std::shared_ptr<const Sampling
   while (static_cast<int32_t>(out.outputs.size()) < options.num_tokens) {
     const auto known = static_cast<int32_t>(tokens.size());
     const int32_t end = std::min(known, computed + options.chunk_tokens);
+    std::vector<BlockId> blocks = harness.Blocks(end, options.first_block, options.block_stride);
+    const KvLayout& layout = harness.runner().info().layout;
+    const int32_t num_passed = TokensBehindWindow(layout, computed) / layout.block_size;
+    if (options.drop_passed) std::fill_n(blocks.begin(), num_passed, -1);
     StepRow row{.tokens = {tokens.begin() + computed, tokens.begin() + end},
                 .context_len = computed,
-                .block_table = harness.Blocks(end, options.first_block, options.block_stride),
+                .block_table = std::move(blocks),
                 .sample = end == known,
                 .sampling = context,
                 .emitted = emitted,

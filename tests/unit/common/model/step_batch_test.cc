@@ -67,6 +67,22 @@ TEST(StepBatchTest, ScoresThePromptTokensThatFollowButNotWhatComesAfterThePrompt
   EXPECT_THAT(batch.logit_tokens, ElementsAre(0, 1, 2));
 }
 
+TEST(StepBatchDeathTest, BlocksMayBeMissingOnlyBehindTheWindow) {
+  StepBounds bounds = kBounds;
+  bounds.window = 6;
+  ForwardBatch batch;
+  const auto build = [&](int32_t context_len) {
+    StepPlan plan;
+    plan.rows.push_back(
+        {.tokens = {1, 2}, .context_len = context_len, .block_table = {-1, 3, 2, 1}});
+    BuildForwardBatch(plan, bounds, batch);
+  };
+  build(9);  // The query at position 9 sees from 4 on: the first block ends before.
+  EXPECT_THAT(batch.block_table, ElementsAre(-1, 3, 2, 1));
+  EXPECT_THAT(batch.slot_mapping, ElementsAre(9, 10));
+  EXPECT_DEATH(build(8), "check failed");
+}
+
 TEST(StepBatchDeathTest, RefusesPlansThatReachOutsideTheCache) {
   ForwardBatch batch;
   const auto build = [&](StepRow row) {
@@ -76,6 +92,7 @@ TEST(StepBatchDeathTest, RefusesPlansThatReachOutsideTheCache) {
   };
   EXPECT_DEATH(build({.tokens = {1}, .block_table = {8}}), "check failed");
   EXPECT_DEATH(build({.tokens = {1}, .block_table = {-1}}), "check failed");
+  EXPECT_DEATH(build({.tokens = {1}, .context_len = 40, .block_table = {-1}}), "check failed");
   EXPECT_DEATH(build({.tokens = {1}, .context_len = 4, .block_table = {1}}), "check failed");
   EXPECT_DEATH(build({.tokens = {100}, .block_table = {1}}), "check failed");
   EXPECT_DEATH(build({.tokens = {}, .block_table = {1}}), "check failed");

@@ -46,6 +46,15 @@ TEST_F(PushPlanTest, RefusesAPushOutsideTheTicketOrTheModel) {
   }
 }
 
+TEST_F(PushPlanTest, DoesNotLookAtBlocksBeforeTheFirstToken) {
+  StartArgs start = Start();
+  start.first_token = 9;
+  start.blocks = {-1, 1, 2};
+  EXPECT_TRUE(CheckStart(options_, start).ok());
+  start.first_token = 7;
+  EXPECT_FALSE(CheckStart(options_, start).ok());
+}
+
 TEST_F(PushPlanTest, RefusesAStartThatCannotBe) {
   EXPECT_TRUE(CheckStart(options_, Start()).ok());
   StartArgs start = Start();

@@ -163,6 +163,16 @@ TEST_F(ReceiveLedgerTest, ALostSenderEndsOnlyWhatHadBegun) {
   EXPECT_EQ(ledger_->SenderOf({7, 7}), kSender);
 }
 
+TEST_F(ReceiveLedgerTest, DoesNotLookAtBlocksBeforeTheFirstToken) {
+  ExpectArgs args = Args();
+  args.blocks[0] = {};
+  args.first_token = 9;
+  ledger_->Expect(args);
+  EXPECT_TRUE(events_.empty());
+  for (KvPlane plane : {KvPlane::kK, KvPlane::kV}) Accept(Data(plane, 9, 5));
+  EXPECT_EQ(Refusal(Data(KvPlane::kK, 7, 2)), AbortCode::kOutOfRange);
+}
+
 TEST_F(ReceiveLedgerTest, ImpossibleArgumentsEndAtOnceWithAReason) {
   ExpectArgs args = Args();
   args.blocks[1].block = 4;
