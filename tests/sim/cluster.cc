@@ -53,6 +53,7 @@ void Cluster::BuildHosts(uint64_t seed) {
             .num_blocks = is_prefill ? scenario_.prefill_blocks : scenario_.decode_blocks,
             .block_size = is_prefill ? scenario_.prefill_block_size : scenario_.decode_block_size,
             .chunk_tokens = scenario_.chunk_tokens,
+            .window = scenario_.window,
             .max_waiting = scenario_.small_caps ? 2 : 8,
             .violation = violation}));
   }

@@ -18,24 +18,41 @@ int32_t NextToken(uint64_t folded, const SamplingParams& params, int32_t positio
   return static_cast<int32_t>(draw % kVocab);
 }
 
+namespace {
+
+// The first position that the query at `position` reads. The tag before its own is always one of
+// them: TagOf needs it.
+int32_t FirstSeen(int32_t window, int32_t position) {
+  return window == 0 ? 0 : std::max(0, position - std::max(1, window - 1));
+}
+
+}  // namespace
+
 std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
-                                    const SamplingParams& params) {
+                                    const SamplingParams& params, int32_t window) {
   std::vector<int32_t> tokens;
-  uint64_t previous[kLayers] = {};
-  uint64_t folds[kLayers] = {};
-  uint64_t folded = 0;
+  std::vector<uint64_t> tags[kLayers];
   auto feed = [&](int32_t token, int32_t position) {
-    folded = 0;
     for (int32_t layer = 0; layer < kLayers; ++layer) {
-      previous[layer] = TagOf(layer, token, position, previous[layer]);
-      folds[layer] = Random::Mix(folds[layer] ^ previous[layer]);
-      folded ^= folds[layer];
+      const uint64_t previous = position == 0 ? 0 : tags[layer].back();
+      tags[layer].push_back(TagOf(layer, token, position, previous));
     }
+  };
+  auto folded = [&](int32_t position) {
+    uint64_t all = 0;
+    for (const std::vector<uint64_t>& layer : tags) {
+      uint64_t fold = 0;
+      for (int32_t p = FirstSeen(window, position); p <= position; ++p) {
+        fold = Random::Mix(fold ^ layer[p]);
+      }
+      all ^= fold;
+    }
+    return all;
   };
   int32_t position = 0;
   for (int32_t token : prompt) feed(token, position++);
   while (true) {
-    const int32_t token = NextToken(folded, params, position);
+    const int32_t token = NextToken(folded(position - 1), params, position);
     tokens.push_back(token);
     if (FinishAfter(params, {kEos}, token, static_cast<int32_t>(tokens.size())) !=
         FinishReason::kNone) {
@@ -83,7 +100,9 @@ void FakeRunner::RunLayer(int32_t layer, bool fails, Duration layer_time) {
 void FakeRunner::Check() const {
   if (in_flight_ == nullptr) return;
   for (const StepRow& row : in_flight_->rows) {
-    for (BlockId block : row.block_table) memory_.CheckHeld(block, "a step");
+    for (BlockId block : row.block_table) {
+      if (block >= 0) memory_.CheckHeld(block, "a step");
+    }
   }
 }
 
@@ -98,11 +117,12 @@ void FakeRunner::WriteAndFold(int32_t layer) {
                             position % memory_.block_size(),
                             TagOf(layer, row.tokens[i], position, previous));
     }
-    // Attention: every position of the context is read back.
+    // Attention: what the first and the last query see is read back.
+    const int32_t last = row.context_len + static_cast<int32_t>(row.tokens.size()) - 1;
     uint64_t fold = 0;
-    const int32_t length = row.context_len + static_cast<int32_t>(row.tokens.size());
-    for (int32_t position = 0; position < length; ++position) {
-      fold = Random::Mix(fold ^ memory_.ReadToken(layer, row.block_table, position));
+    for (int32_t position = FirstSeen(window_, row.context_len); position <= last; ++position) {
+      const uint64_t tag = memory_.ReadToken(layer, row.block_table, position);
+      if (position >= FirstSeen(window_, last)) fold = Random::Mix(fold ^ tag);
     }
     folded_[r] ^= fold;
   }

@@ -21,22 +21,25 @@ inline constexpr int32_t kEos = 1;
 uint64_t TagOf(int32_t layer, int32_t token, int32_t position, uint64_t previous);
 int32_t NextToken(uint64_t folded, const SamplingParams& params, int32_t position);
 
-// The tokens of a fault-free run, computed without any cluster.
+// The tokens of a fault-free run, computed without any cluster, by a model whose attention sees
+// `window` tokens; 0 = all.
 std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
-                                    const SamplingParams& params);
+                                    const SamplingParams& params, int32_t window);
 
-// A runner whose answers are a function of every tag of the sequence's context, read from the
-// modelled memory when a layer runs: a block that was overwritten, freed or never filled gives
+// A runner whose answers are a function of every tag that the sequence's last query sees, read from
+// the modelled memory when a layer runs: a block that was overwritten, freed or never filled gives
 // another token. Lives within one start of its host.
 class FakeRunner : public ModelRunner {
  public:
   using Mail = std::function<void(Message)>;
   using OnStart = std::function<void(const StepPlan&)>;
 
-  FakeRunner(World& world, Host& host, TagMemory& memory, Mail mail, OnStart on_start)
+  FakeRunner(World& world, Host& host, TagMemory& memory, int32_t window, Mail mail,
+             OnStart on_start)
       : world_(world),
         host_(host),
         memory_(memory),
+        window_(window),
         mail_(std::move(mail)),
         on_start_(std::move(on_start)) {}
 
@@ -56,6 +59,7 @@ class FakeRunner : public ModelRunner {
   World& world_;
   Host& host_;
   TagMemory& memory_;
+  int32_t window_;
   Mail mail_;
   OnStart on_start_;
   Time stalled_until_{};

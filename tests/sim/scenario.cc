@@ -58,6 +58,8 @@ Scenario DrawScenario(uint64_t seed) {
   s.small_caps = pick(0, 3) == 0;
   s.policy = random.Below(2) == 0 ? "prefix_affinity" : "least_loaded";
   DrawFaults(random, s);
+  // Drawn last: the other draws of a seed stay what they were.
+  if (pick(0, 1) == 1) s.window = pick(1, 30);
   return s;
 }
 

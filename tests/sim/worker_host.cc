@@ -47,19 +47,22 @@ void WorkerHost::Start() {
 
 void WorkerHost::MakeNode() {
   Process& p = *process_;
-  p.model = {
-      .numerics_id = "sim",
-      .layout = {.block_size = options_.block_size,
-                 .groups = {{.num_layers = kLayers, .num_kv_heads = 1, .k_dim = 8, .v_dim = 8}}},
-      .model_digest = 42,
-      .vocab_size = kVocab,
-      .max_model_len = kMaxLength,
-      .eos_token_ids = {kEos}};
+  p.model = {.numerics_id = "sim",
+             .layout = {.block_size = options_.block_size,
+                        .groups = {{.num_layers = kLayers,
+                                    .num_kv_heads = 1,
+                                    .k_dim = 8,
+                                    .v_dim = 8,
+                                    .window = options_.window}}},
+             .model_digest = 42,
+             .vocab_size = kVocab,
+             .max_model_len = kMaxLength,
+             .eos_token_ids = {kEos}};
   p.allocator = std::make_unique<BlockAllocator>(options_.num_blocks, options_.block_size, 7);
   p.memory = std::make_unique<TagMemory>(*p.allocator, options_.violation);
   // Results and transfer events arrive as mail of their own event.
   p.runner = std::make_unique<FakeRunner>(
-      world_, *this, *p.memory, [this](Message m) { Deliver(std::move(m)); },
+      world_, *this, *p.memory, options_.window, [this](Message m) { Deliver(std::move(m)); },
       [this](const StepPlan& plan) { OnStepStart(plan); });
   p.port = std::make_unique<FabricPort>(fabric_, *this, incarnation_, *p.memory,
                                         p.allocator->generations(),
@@ -153,7 +156,7 @@ void WorkerHost::Deliver(Message message) {
     const DecodeRequest& r = opened->request;
     tenant = r.tenant;
     sent.assign(r.tokens.begin(), r.tokens.begin() + r.prompt_length);
-    const std::vector<int32_t> answer = ExpectedTokens(sent, r.sampling);
+    const std::vector<int32_t> answer = ExpectedTokens(sent, r.sampling, options_.window);
     sent.insert(sent.end(), answer.begin(), answer.end());
   } else if (auto* opened = std::get_if<PrefillOpened>(&message)) {
     tenant = opened->request.tenant;
@@ -229,7 +232,10 @@ void WorkerHost::Send(CallId call, WorkerEvent event) {
   }
   if (process_->late.contains(call)) options_.violation("a draining worker takes a call");
   if (auto* reserved = std::get_if<ReservedEvent>(&event)) {
-    CheckCacheHit(call, reserved->cached_tokens);
+    // What lies behind the window is not to be sent either.
+    const auto num_tokens = static_cast<int32_t>(prefixes_of_call_.at(call).size());
+    const int32_t behind = TokensBehindWindow(process_->model.layout, num_tokens);
+    if (reserved->cached_tokens != behind) CheckCacheHit(call, reserved->cached_tokens);
   } else if (auto* prefilled = std::get_if<PrefilledEvent>(&event)) {
     CheckCacheHit(call, prefilled->cached_tokens);
   }

@@ -25,6 +25,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int32_t num_blocks = 0;
     int32_t block_size = 0;
     int32_t chunk_tokens = 0;
+    int32_t window = 0;
     int32_t max_waiting = 0;
     std::function<void(std::string)> violation;
   };

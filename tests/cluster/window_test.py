@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""A model with a sliding window through router, prefill and decode workers: the bits, and the
+blocks that come back while an answer runs.
+
+The model is tiny-kjv with a window of 70 tokens in its config.json: what stays within 70 tokens has
+tiny-kjv's own bits.
+
+Usage: window_test.py PATH_OF_BATON [unittest arguments]
+"""
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+import threading
+import unittest
+
+from api_client import metric_sum
+from bits_test import ask, prompt, shape
+from running_cluster import MODEL, RunningCluster, at_once
+
+BATON = None
+WINDOW = 70
+# Within the window, across it, around blocks and partial attention, and far beyond.
+LENGTHS = (16, 60, 70, 71, 100, 513, 900)
+REQUESTS = [dict(prompt=prompt(n), max_tokens=100, temperature=0, ignore_eos=True)
+            for n in LENGTHS]
+REQUESTS += [dict(prompt=prompt(300, salt=5), max_tokens=100, temperature=0.9, top_p=0.95, seed=3,
+                  repetition_penalty=1.1, ignore_eos=True)]
+SHORT = dict(prompt=prompt(30), max_tokens=WINDOW - 30, temperature=0, ignore_eos=True)
+
+
+def windowed_model(folder):
+    model = pathlib.Path(folder) / "tiny-kjv-window"
+    shutil.copytree(MODEL, model)
+    config = json.loads((model / "config.json").read_text())
+    config |= {"architectures": ["MistralForCausalLM"], "model_type": "mistral",
+               "sliding_window": WINDOW}
+    (model / "config.json").write_text(json.dumps(config))
+    return model
+
+
+def answers(cluster, requests):
+    got = at_once([lambda r=r: ask(cluster, r)[:2] for r in requests])
+    for answer in got:
+        if isinstance(answer, Exception):
+            raise answer
+    return got
+
+
+class WindowTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.model = windowed_model(cls.folder.name)
+        with cls.cluster("reference") as cluster:
+            cls.reference = [ask(cluster, r)[:2] for r in REQUESTS]
+            cls.again = answers(cluster, REQUESTS)  # In one batch, and with every prefix cached.
+            cls.short = ask(cluster, SHORT)[:2]
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    @classmethod
+    def cluster(cls, name, **options):
+        return RunningCluster(BATON, f"window-{name}", **{**shape(), "model": cls.model, **options})
+
+    def assert_quiet(self, cluster, num_blocks):
+        self.assertEqual(cluster.await_quiet(num_blocks), [])
+        audit = cluster.baton("audit", "--interval-s", "0.2", check=False)
+        self.assertEqual(audit.returncode, 0, audit.stdout + audit.stderr)
+
+    def test_within_the_window_the_bits_are_those_of_the_model_without_one(self):
+        with self.cluster("without", model=MODEL) as cluster:
+            self.assertEqual(ask(cluster, SHORT)[:2], self.short)
+            beyond = [ask(cluster, r)[:2] for r in REQUESTS]
+        # The first answers begin within the window and leave it.
+        inside = WINDOW - LENGTHS[0]
+        self.assertEqual(beyond[0][1][:inside], self.reference[0][1][:inside])
+        self.assertNotEqual(beyond[0][1][-1], self.reference[0][1][-1])
+        for one, other in zip(beyond[3:], self.reference[3:]):
+            self.assertNotEqual(one[1], other[1], "the window changes nothing")
+
+    def test_batch_and_cached_prefixes_change_no_bit(self):
+        self.assertEqual(self.again, self.reference)
+
+    def test_cluster_shape_changes_no_bit(self):
+        for options in (shape(2, 2, chunk=16, block=8), shape(1, 2, chunk=2048, block=256, threads=2)):
+            with self.subTest(**options), self.cluster("shape", **options) as cluster:
+                self.assertEqual(answers(cluster, REQUESTS), self.reference)
+                self.assert_quiet(cluster, options["num_blocks"])
+
+    def test_preemption_changes_no_bit(self):
+        requests = [dict(r, max_tokens=200) for r in REQUESTS[:5]] * 3
+        with self.cluster("roomy") as cluster:
+            expected = answers(cluster, requests[:5])
+        # 24 blocks hold the longest alone, and three or four windows.
+        for preemption in ("recompute", "swap"):
+            tight = dict(num_blocks=24, preemption=preemption)
+            with self.subTest(preemption), self.cluster("tight", **tight) as cluster:
+                self.assertEqual(answers(cluster, requests), expected * 3)
+                urls = [worker["metrics_url"] for worker in cluster.workers()]
+                preempted = sum(metric_sum(u, "baton_preemptions_total") for u in urls)
+                swapped = sum(metric_sum(u, "baton_swapped_sequences_total") for u in urls)
+                self.assertGreater(preempted, 0, "nothing was preempted: the claim was not tried")
+                self.assertEqual(swapped > 0, preemption == "swap")
+                self.assert_quiet(cluster, 24)
+
+    def test_a_long_answer_holds_the_blocks_of_its_window(self):
+        request = dict(prompt=prompt(600), max_tokens=1200, temperature=0, ignore_eos=True)
+        with self.cluster("blocks", num_blocks=256) as cluster:
+            done = threading.Event()
+            held = []
+
+            def watch():
+                while not done.is_set():
+                    blocks = cluster.workers("decode")[0]["blocks"]
+                    held.append(256 - blocks["free"] - blocks["cached"])
+
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            try:
+                ask(cluster, request)
+            finally:
+                done.set()
+                watcher.join()
+            # ceil(70 / 16) blocks, one that the window begins in, and one ahead; without a window
+            # the handoff alone would take 38.
+            self.assertGreater(max(held), 0, "the answer was not seen: the claim was not tried")
+            self.assertLessEqual(max(held), 7)
+            self.assert_quiet(cluster, 256)
+
+
+if __name__ == "__main__":
+    BATON = sys.argv.pop(1)
+    unittest.main(verbosity=2)
