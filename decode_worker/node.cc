@@ -235,7 +235,7 @@ void DecodeNode::ComputeHere(Entry& entry) {
   ++counters_.computed_here;
   reserved_.erase(entry.age);
   Sequence& sequence = *entry.sequence;
-  if (sequence.blocks.num_passed() > 0) {
+  if (TokensBehindWindow(model_.layout, sequence.num_tokens()) > 0) {
     // Blocks were reserved for what the window still sees; the prompt is computed from its start.
     sequence.blocks.Release();
     sequence.num_computed = 0;

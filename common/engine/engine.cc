@@ -106,9 +106,9 @@ bool Engine::TakeBlocks(Sequence& sequence) {
   const bool from_host = table.num_sealed() * allocator_.block_size() < sequence.num_host_tokens;
   if (from_host) {
     table.Release();
-    // What the window had passed was not swapped out.
-    allocator_.SkipFront(
-        table, allocator_.BlocksFor(sequence.num_host_tokens) - sequence.host_blocks.size());
+    // What the window had passed was not swapped out, or never here.
+    const int32_t behind = TokensBehindWindow(layout_, sequence.num_host_tokens);
+    if (behind > 0) allocator_.SkipFront(table, behind / allocator_.block_size());
   }
   const int32_t missing = allocator_.BlocksFor(sequence.num_tokens()) - table.size();
   // Room for each running sequence's next block, or the resumed one is preempted straight away.

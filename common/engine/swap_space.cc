@@ -27,6 +27,7 @@ bool SwapSpace::MoveOut(Sequence& sequence) {
 void SwapSpace::MoveIn(Sequence& sequence) {
   const int32_t first = sequence.blocks.num_passed();
   const int32_t num_blocks = sequence.host_blocks.size();
+  BATON_CHECK(first + num_blocks == device_.BlocksFor(sequence.num_host_tokens));
   BATON_CHECK(sequence.blocks.num_held() >= num_blocks);
   for (int32_t i = 0; i < num_blocks; ++i) {
     in_.push_back({sequence.host_blocks.blocks()[i], sequence.blocks.blocks()[first + i]});

@@ -130,7 +130,7 @@ void BlockAllocator::SkipFront(BlockTable& table, int32_t count) {
   table.blocks_.assign(count, -1);
   table.num_passed_ = count;
   table.num_sealed_ = count;
-  table.findable_ = count == 0;
+  table.findable_ = false;
 }
 
 void BlockAllocator::ReleaseFront(BlockTable& table, int32_t count) {

@@ -77,8 +77,8 @@ class BlockAllocator {
   // False, and nothing changed, when fewer than `count` are available.
   bool Grow(BlockTable& table, int32_t count, bool reserved = false);
 
-  // Starts an empty table with `count` passed entries: tokens that will never be here. The blocks
-  // that follow stay private, because their prefix is not known to be here.
+  // Starts an empty table, with `count` passed entries, behind tokens that will never be here. The
+  // blocks that follow stay private, also with count 0: the first may lack its first tokens.
   void SkipFront(BlockTable& table, int32_t count);
 
   // Returns the blocks of the leading `count` entries, which are sealed and which nobody will read

@@ -55,22 +55,22 @@ TEST_F(DecodeWindowTest, TheStartOfAPromptThatWasNeverHereIsNotFoundHere) {
 }
 
 TEST_F(DecodeWindowTest, ACachedPrefixCountsOnlyIfItReachesTheWindow) {
-  Run(1, 12, 4);
+  Run(1, 9, 4);
   Handle(CallBroken{1});
   FinishStep();
-  ASSERT_EQ(pool_.counts().cached, 3);
-  DecodeRequest reaching = Request(1, 20);  // Sees from 11 on; 12 are cached.
+  ASSERT_EQ(pool_.counts().cached, 2);
+  DecodeRequest reaching = Request(1, 16);  // Sees from 7 on; 8 are cached.
   reaching.attempt = 2;
   Open(2, std::move(reaching));
-  EXPECT_EQ(transport_.expected.back().first_token, 12);
-  EXPECT_EQ(NumHeld(), 3);  // Block 2 is pinned, 3 and 4 are reserved.
+  EXPECT_EQ(transport_.expected.back().first_token, 8);
+  EXPECT_EQ(NumHeld(), 3);  // Block 1 is pinned, 2 and 3 are reserved.
   EXPECT_EQ(node_.counters().cached_tokens, 4);
   Handle(CallBroken{2});
   EndTransfer(2, absl::CancelledError(""));
-  DecodeRequest beyond = Request(1, 24);  // Sees from 15 on.
+  DecodeRequest beyond = Request(1, 18);  // Sees from 9 on.
   beyond.attempt = 3;
   Open(3, std::move(beyond));
-  EXPECT_EQ(transport_.expected.back().first_token, 15);
+  EXPECT_EQ(transport_.expected.back().first_token, 9);
   EXPECT_EQ(pool_.counts().reserved, 3);
   EXPECT_EQ(pool_.counts().ready, 0);
 }
@@ -108,6 +108,22 @@ TEST_F(DecodeWindowTest, ToComputeAPromptItselfItStartsAtItsBeginning) {
   EXPECT_THAT(Tokens(1), ElementsAre(Pair(30, 55)));
   EXPECT_LE(NumHeld(), 4);
   EXPECT_EQ(node_.Audit(now_).num_unowned, 0);
+}
+
+// The window of the query at 11 begins within the first block.
+TEST_F(DecodeWindowTest, AFirstBlockWithoutItsFirstTokensIsNeitherFoundNorComputedFrom) {
+  Run(1, 11, 4);
+  EXPECT_EQ(transport_.expected[0].first_token, 2);
+  Handle(CallBroken{1});
+  FinishStep();
+  EXPECT_EQ(pool_.counts().free, 10);
+  DecodeRequest again = Request(1, 11);
+  again.attempt = 2;
+  Open(2, std::move(again));
+  EXPECT_EQ(transport_.expected[1].first_token, 2);
+  EndTransfer(2, absl::UnavailableError("connection lost"));
+  Handle(RebindAsked{{.sequence = {1, 1}, .attempt = 3, .prefill = 0}});
+  EXPECT_EQ(runner_.plans.back()->rows[0].context_len, 0);
 }
 
 TEST_F(DecodeWindowTest, AReservationThatIsBoundAgainKeepsItsPlaces) {

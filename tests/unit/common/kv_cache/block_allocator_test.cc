@@ -126,6 +126,14 @@ TEST_F(BlockAllocatorTest, BlocksBehindSkippedOnesAreNeverFound) {
   EXPECT_EQ(pool_.counts().free, 8);
 }
 
+TEST_F(BlockAllocatorTest, AFirstBlockThatLacksItsFirstTokensIsNeverFound) {
+  BlockTable table;
+  pool_.SkipFront(table, 0);
+  ASSERT_TRUE(pool_.Grow(table, 2));
+  pool_.Seal(table, "t", Range(0, 8));
+  EXPECT_EQ(pool_.Match("t", Range(0, 8), 8).size(), 0);
+}
+
 TEST_F(BlockAllocatorTest, AReleasedTableStartsAnewWhateverItHadSkipped) {
   BlockTable table;
   pool_.SkipFront(table, 2);
