@@ -1,33 +1,20 @@
-// Attention and cache operators beside the machine's roofs.
 #include <sys/mman.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/base/check.h"
-#include "kernels/make_device.h"
-#include "tests/bench/machine_roofs.h"
-#include "tests/bench/report.h"
+#include "tests/bench/measure.h"
+#include "tests/bench/op_rows.h"
 
 namespace baton::bench {
 namespace {
-
-struct Options {
-  std::string kernels = "auto";
-  std::string compute = "bf16";
-  int threads = static_cast<int>(std::jthread::hardware_concurrency());
-  int repeats = 5;
-  std::string only;  // Part of a row's name; empty: all.
-  bool json = false;
-};
 
 struct Shape {
   int32_t dim;
@@ -36,17 +23,17 @@ struct Shape {
   int64_t num_seqs;
   int32_t keys;  // Per sequence.
 };
-constexpr Shape kPrefill[] = {
-    {64, 32, 8, 1, 512}, {64, 32, 8, 1, 4096}, {128, 16, 4, 1, 4096}, {128, 8, 8, 1, 4096}};
+constexpr Shape kPrefill[] = {{64, 32, 8, 1, 512},   {64, 32, 8, 1, 4096}, {80, 8, 8, 1, 4096},
+                              {96, 8, 8, 1, 4096},   {128, 8, 8, 1, 512},  {128, 8, 8, 1, 4096},
+                              {128, 16, 4, 1, 4096}, {256, 4, 1, 1, 4096}};
 constexpr Shape kDecode[] = {{64, 32, 8, 1, 512},    {64, 32, 8, 8, 512},   {64, 32, 8, 8, 8192},
+                             {80, 8, 8, 8, 8192},    {96, 8, 8, 8, 8192},   {256, 8, 4, 8, 8192},
                              {128, 8, 8, 8, 8192},   {128, 32, 8, 8, 8192}, {128, 64, 8, 8, 8192},
                              {128, 8, 1, 1, 131072}, {128, 4, 1, 1, 131072}};
+constexpr Shape kQuickPrefill[] = {{64, 8, 2, 1, 512}, {128, 8, 8, 1, 512}};
+constexpr Shape kQuickDecode[] = {{64, 8, 2, 8, 512}, {128, 8, 8, 8, 512}};
 // Calls of decode go through caches that together no level of the machine's holds.
 constexpr int64_t kColdBytes = int64_t{512} << 20;
-
-DType DTypeOf(const Options& options) {
-  return options.compute == "bf16" ? DType::kBF16 : DType::kF32;
-}
 
 // K and V of all sequences in blocks of 16 whose order is shuffled.
 class AttentionBench {
@@ -112,9 +99,10 @@ class AttentionBench {
   }
 
   std::string Name() const {
-    return std::string(prefill_ ? "prefill" : "decode") + " D=" + std::to_string(shape_.dim) +
-           " heads " + std::to_string(shape_.heads) + "/" + std::to_string(shape_.kv_heads) +
-           " batch " + std::to_string(shape_.num_seqs) + " length " + std::to_string(shape_.keys);
+    return std::string("attention ") + (prefill_ ? "prefill" : "decode") +
+           " D=" + std::to_string(shape_.dim) + " heads " + std::to_string(shape_.heads) + "/" +
+           std::to_string(shape_.kv_heads) + " batch " + std::to_string(shape_.num_seqs) +
+           " length " + std::to_string(shape_.keys);
   }
 
  private:
@@ -157,131 +145,26 @@ class AttentionBench {
   std::vector<int32_t> table_, cu_seqlens_q_, seq_lens_;
 };
 
-// Each repetition stands between two measurements of its roof, of which the higher counts; the best
-// share is shown.
-Row Measure(const Options& options, AttentionBench& bench, bool prefill, MachineRoofs& roofs) {
-  const auto roof = [&] {
-    return prefill ? roofs.ProductGigaOps(options.compute == "bf16") : roofs.ReadGigabytes();
-  };
-  const double amount = (prefill ? bench.Ops() : static_cast<double>(bench.Bytes())) * 1e-9;
-  Row best{.name = bench.Name(),
-           .unit = prefill ? "Gop/s" : "GB/s",
-           .roof_name = prefill ? "product peak" : "read bandwidth"};
-  bench.Seconds();
-  double before = roof();
-  for (int i = 0; i < options.repeats; ++i) {
-    const double seconds = bench.Seconds();
-    const double after = roof();
-    const double most = std::max(before, after);
-    before = after;
-    if (best.roof > 0 && amount / seconds / most <= best.value / best.roof) continue;
-    best.value = amount / seconds;
-    best.roof = most;
-    best.seconds = seconds;
-  }
-  return best;
-}
-
-// Copies of blocks beside memcpy of the same bytes, in bytes moved.
-void MeasureCopies(const Options& options, Kernels& kernels, std::vector<Row>& rows) {
-  constexpr int64_t kBlocks = 2048, kElements = 8 * 16 * 64;
-  std::vector<std::byte> from(kBlocks * kElements * 2, std::byte{1}), to(from.size());
-  CachePlane source{.data = from.data(),
-                    .dtype = DType::kBF16,
-                    .num_blocks = kBlocks,
-                    .num_heads = 8,
-                    .block_size = 16,
-                    .dim = 64,
-                    .block_stride = kElements};
-  CachePlane destination = source;
-  destination.data = to.data();
-  std::vector<BlockRun> runs;
-  std::vector<int32_t> blocks;
-  for (int64_t i = 0; i < kBlocks; ++i) {
-    runs.push_back({i, (i * 1021) % kBlocks, 1});
-    blocks.push_back(static_cast<int32_t>((i * 1021) % kBlocks));
-  }
-  const auto best_of = [&](const auto& body) {
-    double best = 1e9;
-    for (int i = 0; i < options.repeats; ++i) {
-      const double start = Now();
-      body();
-      best = std::min(best, Now() - start);
-    }
-    return static_cast<double>(from.size()) * 1e-9 / best;
-  };
-  const double roof = best_of([&] { std::memcpy(to.data(), from.data(), from.size()); });
-  const auto add = [&](const char* name, const auto& body) {
-    rows.push_back({.name = name,
-                    .value = best_of(body),
-                    .unit = "GB/s",
-                    .roof = roof,
-                    .roof_name = "memcpy, 1 thread"});
-  };
-  add("swap_blocks, scattered blocks of 16 KiB", [&] {
-    BATON_CHECK(kernels
-                    .SwapBlocks({.sources = &source,
-                                 .destinations = &destination,
-                                 .num_planes = 1,
-                                 .runs = runs.data(),
-                                 .num_runs = kBlocks})
-                    .ok());
-  });
-  add("gather_blocks, half of the heads, counted whole", [&] {
-    for (const int32_t head : {0, 4}) {
-      BATON_CHECK(kernels
-                      .GatherBlocks({.planes = &source,
-                                     .num_planes = 1,
-                                     .blocks = blocks.data(),
-                                     .num_blocks = kBlocks,
-                                     .first_head = head,
-                                     .num_heads = 4,
-                                     .staging = to.data(),
-                                     .staging_bytes = std::ssize(to) / 2})
-                      .ok());
-    }
-  });
-}
-
-int Run(const Options& options) {
-  auto kernels = MakeKernels({.kernels = options.kernels, .num_threads = options.threads});
-  if (!kernels.ok()) {
-    std::fprintf(stderr, "%s\n", kernels.status().ToString().c_str());
-    return 1;
-  }
-  ThreadPool pool(options.threads);
-  MachineRoofs roofs(&pool);
-  std::vector<Row> rows;
-  const auto measure = [&](const Shape& shape, bool prefill) {
-    AttentionBench bench(kernels->get(), shape, DTypeOf(options), prefill);
-    if (bench.Name().find(options.only) == std::string::npos) return;
-    rows.push_back(Measure(options, bench, prefill, roofs));
-  };
-  for (const Shape& shape : kPrefill) measure(shape, true);
-  for (const Shape& shape : kDecode) measure(shape, false);
-  if (options.only.empty()) MeasureCopies(options, **kernels, rows);
-  Print("attention",
-        std::string((*kernels)->name()) + ", compute and cache " + options.compute + ", " +
-            std::to_string(options.threads) + " threads, best of " +
-            std::to_string(options.repeats),
-        rows, options.json);
-  return 0;
-}
-
 }  // namespace
-}  // namespace baton::bench
 
-int main(int argc, char** argv) {
-  CLI::App app("Attention and cache operators, each beside its roof of the same run");
-  baton::bench::Options options;
-  app.add_option("--kernels", options.kernels)->capture_default_str();
-  app.add_option("--compute-dtype", options.compute, "Of the cache as well")
-      ->check(CLI::IsMember({"bf16", "f32"}))
-      ->capture_default_str();
-  app.add_option("--threads", options.threads)->capture_default_str();
-  app.add_option("--repeats", options.repeats)->capture_default_str();
-  app.add_option("--only", options.only, "Rows whose name contains this");
-  app.add_flag("--json", options.json, "For machines");
-  CLI11_PARSE(app, argc, argv);
-  return baton::bench::Run(options);
+void AddAttentionRows(const OpOptions& options, Kernels& kernels, MachineRoofs& roofs,
+                      std::vector<Row>& rows) {
+  const auto measure = [&](const Shape& shape, bool prefill) {
+    AttentionBench bench(&kernels, shape, options.bf16 ? DType::kBF16 : DType::kF32, prefill);
+    if (!options.Wants(bench.Name())) return;
+    bench.Seconds();  // Pages and threads are there from now on.
+    rows.push_back(MeasureBesideRoof({.name = bench.Name(),
+                                      .ops = prefill ? bench.Ops() : 0,
+                                      .bytes = prefill ? 0 : static_cast<double>(bench.Bytes()),
+                                      .seconds = [&] { return bench.Seconds(); }},
+                                     options.repeats, options.bf16, roofs));
+  };
+  for (const Shape& shape : options.quick ? std::span<const Shape>(kQuickPrefill) : kPrefill) {
+    measure(shape, true);
+  }
+  for (const Shape& shape : options.quick ? std::span<const Shape>(kQuickDecode) : kDecode) {
+    measure(shape, false);
+  }
 }
+
+}  // namespace baton::bench

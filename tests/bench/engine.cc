@@ -1,12 +1,9 @@
 // The CPU engine on random-weight Llama models: prefill and decode beside the machine's roofs,
 // time to load and peak memory.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <semaphore>
@@ -15,9 +12,8 @@
 
 #include "common/base/check.h"
 #include "common/model/cpu_model_runner.h"
-#include "tests/bench/machine_roofs.h"
+#include "tests/bench/measure.h"
 #include "tests/bench/random_model.h"
-#include "tests/bench/report.h"
 
 namespace baton::bench {
 namespace {
@@ -25,10 +21,12 @@ namespace {
 struct Options {
   std::string kernels = "auto";
   std::string compute = "bf16";
-  std::string model;  // Empty: all.
-  std::string work;   // Only what has this in its name.
+  std::string model;   // Empty: all.
+  std::string work;    // Only what has this in its name.
+  std::string models;  // Kept here; empty: made for this run.
   int threads = static_cast<int>(std::jthread::hardware_concurrency());
   int repeats = 5;
+  bool quick = false;
   bool json = false;
 };
 
@@ -177,44 +175,6 @@ class EngineBench {
   double peak_bytes_ = 0;
 };
 
-// What a piece of work must at least do: operations of its products with weights, bytes of weights
-// and of K/V.
-struct Work {
-  std::string name;
-  double tokens = 0;
-  double ops = 0;
-  double bytes = 0;
-  std::function<double()> seconds;
-};
-
-// Each repetition stands between two measurements of the roofs, of which the higher counts; the
-// best share is shown.
-Row Measure(const Options& options, const Work& work, MachineRoofs& roofs) {
-  double peak = 0;
-  const auto least_seconds = [&](bool* computes) {
-    peak = roofs.ProductGigaOps(options.compute == "bf16") * 1e9;
-    const double compute = work.ops / peak;
-    const double read = work.bytes / (roofs.ReadGigabytes() * 1e9);
-    *computes = compute >= read;
-    return std::max(compute, read);
-  };
-  Row best{.name = work.name, .unit = "tok/s"};
-  bool computes = false;
-  double before = least_seconds(&computes);
-  for (int i = 0; i < options.repeats; ++i) {
-    const double seconds = work.seconds();
-    const double after = least_seconds(&computes);
-    const double least = std::min(before, after);
-    before = after;
-    if (best.roof > 0 && least / seconds <= best.value / best.roof) continue;
-    best.value = work.tokens / seconds;
-    best.roof = work.tokens / least;
-    best.roof_name = computes ? "product peak" : "read bandwidth";
-    best.seconds = seconds;
-  }
-  return best;
-}
-
 std::vector<Work> WorkOf(const ModelShape& shape, EngineBench& bench) {
   const auto matrices = static_cast<double>(MatrixParameters(shape));
   const auto head = static_cast<double>(shape.vocab * shape.hidden);
@@ -223,9 +183,9 @@ std::vector<Work> WorkOf(const ModelShape& shape, EngineBench& bench) {
   std::vector<Work> all;
   for (const int32_t tokens : {512, 4096}) {
     all.push_back({.name = std::string(shape.name) + " prefill " + std::to_string(tokens),
-                   .tokens = static_cast<double>(tokens),
                    .ops = 2 * (matrices * tokens + head),
                    .bytes = 2 * (matrices + head),
+                   .tokens = static_cast<double>(tokens),
                    .seconds = [&bench, tokens] { return bench.Prefill(tokens); }});
   }
   constexpr struct {
@@ -235,9 +195,9 @@ std::vector<Work> WorkOf(const ModelShape& shape, EngineBench& bench) {
     constexpr int kSteps = 4;
     all.push_back({.name = std::string(shape.name) + " decode batch " + std::to_string(batch) +
                            " context " + std::to_string(context),
-                   .tokens = static_cast<double>(batch * kSteps),
                    .ops = 2.0 * (matrices + head) * batch * kSteps,
                    .bytes = (2 * (matrices + head) + kv_token * batch * context) * kSteps,
+                   .tokens = static_cast<double>(batch * kSteps),
                    .seconds = [&bench, batch, context] {
                      double sum = 0;
                      for (int i = 0; i < kSteps; ++i) sum += bench.Decode(batch, context);
@@ -249,18 +209,16 @@ std::vector<Work> WorkOf(const ModelShape& shape, EngineBench& bench) {
 
 void Run(const Options& options, const ModelShape& shape, std::vector<Row>& rows,
          std::string* about) {
-  const std::filesystem::path dir =
-      std::filesystem::temp_directory_path() / ("baton-bench-" + std::to_string(getpid()));
-  std::filesystem::create_directories(dir);
-  const absl::Status written = WriteRandomModel(shape, dir);
-  if (!written.ok()) std::fprintf(stderr, "%s\n", written.ToString().c_str());
-  BATON_CHECK(written.ok());
-  EngineBench bench(options, shape, dir);
-  std::filesystem::remove_all(dir);
+  const ModelsFolder folder(options.models);
+  const auto dir = MakeRandomModel(shape, folder.dir());
+  if (!dir.ok()) std::fprintf(stderr, "bench_engine: %s\n", dir.status().ToString().c_str());
+  BATON_CHECK(dir.ok());
+  EngineBench bench(options, shape, *dir);
   *about = bench.runner().kernels_name() + ", " + bench.runner().info().numerics_id + ", " +
            std::to_string(options.threads) + " threads, best of " + std::to_string(options.repeats);
   const std::string name = shape.name;
-  rows.push_back({.name = name + " load", .value = bench.load_seconds(), .unit = "s"});
+  rows.push_back(
+      {.name = name + " load, start to ready", .value = bench.load_seconds(), .unit = "s"});
   rows.push_back({.name = name + " peak memory",
                   .value = bench.peak_bytes() * 1e-9,
                   .unit = "GB",
@@ -270,7 +228,7 @@ void Run(const Options& options, const ModelShape& shape, std::vector<Row>& rows
   MachineRoofs roofs(&pool);
   for (const Work& work : WorkOf(shape, bench)) {
     if (work.name.find(options.work) == std::string::npos) continue;
-    rows.push_back(Measure(options, work, roofs));
+    rows.push_back(MeasureBesideRoof(work, options.repeats, options.compute == "bf16", roofs));
   }
 }
 
@@ -286,10 +244,16 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--model", options.model, "125M or 1B only")->check(CLI::IsMember({"125M", "1B"}));
   app.add_option("--work", options.work, "Only rows with this in their name, e.g. prefill");
+  app.add_option("--models", options.models, "Folder that keeps the models for the next run");
   app.add_option("--threads", options.threads)->capture_default_str();
   app.add_option("--repeats", options.repeats)->capture_default_str();
+  app.add_flag("--quick", options.quick, "Seconds: the 125M model, each row once");
   app.add_flag("--json", options.json, "For machines");
   CLI11_PARSE(app, argc, argv);
+  if (options.quick) {
+    options.model = "125M";
+    options.repeats = 1;
+  }
   std::vector<baton::bench::Row> rows;
   std::string about;
   for (const auto& shape : {baton::bench::k125M, baton::bench::k1B}) {

@@ -24,7 +24,7 @@ void Print(const std::string& bench, const std::string& about, const std::vector
   }
   std::printf("%s: %s\n", bench.c_str(), about.c_str());
   for (const Row& row : rows) {
-    std::printf("  %-44s %10.2f %-8s", row.name.c_str(), row.value, row.unit.c_str());
+    std::printf("  %-56s %10.2f %-8s", row.name.c_str(), row.value, row.unit.c_str());
     if (row.roof > 0) {
       std::printf(" %5.1f%% of %.1f (%s)", 100 * row.value / row.roof, row.roof,
                   row.roof_name.c_str());

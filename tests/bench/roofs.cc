@@ -33,11 +33,14 @@ int main(int argc, char** argv) {
   CLI::App app("Read bandwidth and instruction peaks of this machine, best of several");
   int threads = static_cast<int>(std::jthread::hardware_concurrency());
   int repeats = 7;
+  bool quick = false;
   bool json = false;
   app.add_option("--threads", threads, "Measured beside one thread")->capture_default_str();
   app.add_option("--repeats", repeats)->capture_default_str();
+  app.add_flag("--quick", quick, "Seconds: each once");
   app.add_flag("--json", json, "For machines");
   CLI11_PARSE(app, argc, argv);
+  if (quick) repeats = 1;
   std::vector<baton::bench::Row> rows;
   baton::bench::Measure(1, repeats, rows);
   if (threads > 1) baton::bench::Measure(threads, repeats, rows);
