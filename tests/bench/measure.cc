@@ -35,7 +35,9 @@ Row MeasureBesideRoof(const Work& work, int repeats, bool bf16, MachineRoofs& ro
                                      : "GB/s",
             .roof = amount / least.seconds,
             .roof_name = least.computes ? "product peak" : "read bandwidth",
-            .seconds = seconds};
+            .seconds = seconds,
+            .ops = work.ops,
+            .bytes = work.bytes};
   }
   best.name = work.name;
   return best;

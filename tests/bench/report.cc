@@ -12,6 +12,8 @@ void Print(const std::string& bench, const std::string& about, const std::vector
     for (const Row& row : rows) {
       nlohmann::json entry = {{"name", row.name}, {"value", row.value}, {"unit", row.unit}};
       if (row.seconds > 0) entry["seconds"] = row.seconds;
+      if (row.ops > 0) entry["ops"] = row.ops;
+      if (row.bytes > 0) entry["bytes"] = row.bytes;
       if (row.roof > 0) {
         entry["roof"] = row.roof;
         entry["roof_name"] = row.roof_name;

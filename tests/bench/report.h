@@ -13,6 +13,8 @@ struct Row {
   double roof = 0;        // 0: none.
   std::string roof_name;  // E.g. "read bandwidth".
   double seconds = 0;     // 0: not of interest.
+  double ops = 0;         // What the seconds must at least do, if the roof follows from it;
+  double bytes = 0;       // for machines only.
 };
 
 // A table for people, or with `json` one JSON document, on standard output. `about` names the
