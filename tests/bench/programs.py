@@ -70,7 +70,9 @@ class BenchCluster(ProcessCluster):
                          worker={"model": model, "threads": threads, "compute_dtype": "auto",
                                  "chunk_tokens": 512},
                          router={"model": model})
-        self.prefill[0].arguments += ["--compute-nice", str(prefill_nice)]
+        # Nobody decodes there, so its steps need not be short: fewer of them read the weights.
+        self.prefill[0].arguments += ["--compute-nice", str(prefill_nice),
+                                      "--step-budget-ms", "2000"]
 
     def start(self):
         for server in self.workers:

@@ -80,7 +80,9 @@ class Streams {
       BATON_CHECK(done.status.ok());
       for (SequenceProgress& progress : engine.OnStepDone(std::move(done), TimeNow())) {
         if (progress.output) Record(progress.call);
-        if (progress.released != nullptr) Submit(engine);
+        if (progress.released == nullptr) continue;
+        progress.released.reset();  // Its blocks may be needed at once.
+        Submit(engine);
       }
     }
     seconds_ = Now() - start;
