@@ -66,7 +66,7 @@ def add_tokenizer(writer, folder, config):
     writer.add_token_list(words)
     writer.add_token_types([gguf.TokenType.CONTROL if i in special else gguf.TokenType.NORMAL
                             for i in range(len(words))])
-    writer.add_token_merges([])
+    writer.add_token_merges([f"{words[3]} {words[3]}"])  # An empty list is not written.
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(False)
