@@ -4,7 +4,7 @@
 #                              and simulator tests once more under ASan + UBSan, with the faults
 #                              that only that build can place
 #   tests/run.sh --label L     only this label (repeatable): unit kernels golden transport sim tidy
-#                              cluster clients, or asan for the sanitizer build
+#                              cluster clients bench, or asan for the sanitizer build
 #   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests
 # Prints the time per label, and PASS or FAIL in its last line.
 set -euo pipefail
@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-known=(unit kernels golden transport sim tidy cluster clients)
+known=(unit kernels golden transport sim tidy cluster clients bench)
 for label in ${labels[@]+"${labels[@]}"}; do
   case " ${known[*]} asan " in
     *" $label "*) ;;
