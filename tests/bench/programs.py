@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -20,7 +21,8 @@ def cache_folder():
 
 
 def add_options(parser):
-    """Those that every benchmark of whole systems has."""
+    """Those that every benchmark of whole systems has; from now on SIGTERM ends the servers too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
     parser.add_argument("--model", choices=("125M", "1B"), default="1B")
     parser.add_argument("--models", type=pathlib.Path, default=cache_folder() / "models",
