@@ -17,6 +17,13 @@ constexpr int kVecs = kMaxTileRows > 6 ? 2 : 1;
 constexpr int64_t kBlockSteps = 1024;
 // Panels that a tile meets before the next tile is read.
 constexpr int64_t kGroupPanels = 2;
+// With so few rows a weight is used up sooner than memory brings the next one: the hardware's
+// prefetch is busy all the time, and leads best with every other line named 4 KiB ahead. More rows
+// leave it gaps in which it falls back: there every line is named, twice as far ahead.
+constexpr int64_t kFewRows = 5;
+constexpr int64_t kFewRowsAhead = 4096;
+constexpr int64_t kManyRowsAhead = 8192;
+constexpr int64_t kLineBytes = 64;
 
 // How the weights are stored and multiplied.
 enum class Form { kF32, kF16, kBf16, kBf16Dot };
@@ -148,9 +155,11 @@ void HalfTile(const TileArgs& t, int64_t column) {
   const std::byte* a = t.a;
   const std::byte* w = t.w + column * (kForm == Form::kF16 ? 2 : 4);
   const std::byte* next = t.next;
+  const int64_t next_line = t.next_step > kLineBytes ? kLineBytes : 0;
   for (int64_t s = 0; s < t.steps; ++s) {
     Step<kRows, kForm>(a, w, sum);
     __builtin_prefetch(next, 0, 2);
+    if constexpr (kRows > kFewRows) __builtin_prefetch(next + next_line, 0, 2);
     a += kRows * kActivationBytes<kForm>;
     w += kStepBytes<kForm>;
     next += t.next_step;
@@ -230,13 +239,16 @@ void Blocks(const WeightGemmBlock& b) {
   // One tile reads each weight once: nothing to keep, and the panels lie in a row.
   const int64_t block = streams ? total_steps : kBlockSteps;
   const int64_t group = streams ? 1 : kGroupPanels;
+  const int64_t stream_ahead = b.a->m <= kFewRows ? kFewRowsAhead : kManyRowsAhead;
   for (int64_t panel = b.panel_begin; panel < b.panel_end; panel += group) {
     const int64_t end = panel + group < b.panel_end ? panel + group : b.panel_end;
     for (int64_t step = 0; step < total_steps; step += block) {
       const int64_t step_end = step + block < total_steps ? step + block : total_steps;
       const int64_t in_panel = (step_end - step) * kStepBytes<kForm>;
       const int64_t to_next_group = group * b.weights->panel_bytes() - step * kStepBytes<kForm>;
-      const int64_t ahead = streams ? 4096 : step_end < total_steps ? in_panel : to_next_group;
+      const int64_t ahead = streams                  ? stream_ahead
+                            : step_end < total_steps ? in_panel
+                                                     : to_next_group;
       Group<kForm>(b, {panel, end}, {step, step_end}, ahead);
     }
   }
