@@ -1,5 +1,10 @@
 #include "common/kv_cache/kv_cache.h"
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+#include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/str_format.h"
@@ -9,6 +14,8 @@ namespace baton {
 namespace {
 
 constexpr int64_t kPlaneAlignment = 4096;
+// Attention reads all of a sequence's blocks: fewer and larger pages cost fewer walks.
+constexpr int64_t kHugePage = int64_t{2} << 20;
 // Larger than any machine's memory; also keeps the sums below from overflowing.
 constexpr double kMaxPoolBytes = 0x1p39;
 
@@ -42,11 +49,16 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvLayout& layout,
       bytes += (size + kPlaneAlignment - 1) / kPlaneAlignment * kPlaneAlignment;
     }
   }
-  void* memory = std::aligned_alloc(kPlaneAlignment, bytes > 0 ? bytes : kPlaneAlignment);
+  const int64_t alignment = bytes < kHugePage ? kPlaneAlignment : kHugePage;
+  const int64_t rounded = (std::max(bytes, int64_t{1}) + alignment - 1) / alignment * alignment;
+  void* memory = std::aligned_alloc(alignment, rounded);
   if (memory == nullptr) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "cannot allocate %d bytes for %d KV blocks; lower --num-blocks", bytes, num_blocks));
   }
+#if defined(__linux__)
+  if (alignment == kHugePage) madvise(memory, rounded, MADV_HUGEPAGE);
+#endif
   cache->memory_.reset(static_cast<std::byte*>(memory));
   return cache;
 }
