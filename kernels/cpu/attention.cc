@@ -1,5 +1,9 @@
 #include "kernels/cpu/attention.h"
 
+#include <type_traits>
+
+#include "kernels/cpu/attention_direct.h"
+#include "kernels/cpu/attention_partial.h"
 #include "kernels/cpu/attention_stage.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/lane_convert.h"
@@ -12,113 +16,38 @@ namespace {
 
 constexpr float kInfinity = __builtin_inff();
 
-// Keys staged at a time: few rows stream through the first cache, many use what was staged.
-int64_t BlockKeys(int64_t rows) { return rows <= kMaxRows ? 64 : 128; }
-
-// A task's rows: row r is query head r % group of token r / group. One piece of memory.
-struct Workspace {
-  int64_t rows = 0;
-  int64_t group = 0;
-  int64_t k_dim = 0;
-  int64_t v_dim = 0;
-  int64_t v_padded = 0;
-  int64_t num_tiles = 0;            // Of rows, of nearly equal height.
-  float* q = nullptr;               // Tile after tile, [steps of k_dim][rows of the tile].
-  float* stage = nullptr;           // A block of keys, later of values.
-  float* scores = nullptr;          // [rows, kScoreStride], then the unnormalised probabilities.
-  float* partial = nullptr;         // [rows, v_padded]: of this partial state.
-  float* partial_max = nullptr;     // [rows]
-  float* partial_weight = nullptr;  // [rows]: sum of probabilities relative to partial_max.
-  float* sum = nullptr;             // The same three, folded so far. A weight of 0: nothing yet.
-  float* max = nullptr;
-  float* weight = nullptr;
-
-  int64_t TileBegin(int64_t tile) const { return tile * rows / num_tiles; }
-};
-
-// Lays the workspace out from `base` and returns its size in floats.
-int64_t LayOut(const AttentionShape& shape, float* base, Workspace* w) {
-  w->group = shape.group;
-  w->rows = shape.rows();
-  w->k_dim = shape.k_dim;
-  w->v_dim = shape.v_dim;
-  w->v_padded = shape.v_padded();
-  w->num_tiles = (w->rows + kMaxRows - 1) / kMaxRows;
-  int64_t used = 0;
-  const auto take = [&](int64_t size) {
-    float* at = base == nullptr ? nullptr : base + used;
-    used += RoundUp(size);
-    return at;
-  };
-  const int64_t widest = w->k_dim > w->v_padded ? w->k_dim : w->v_padded;
-  w->q = take(w->rows * w->k_dim);
-  w->stage = take(BlockKeys(w->rows) * widest);
-  w->scores = take(w->rows * kScoreStride);
-  w->partial = take(w->rows * w->v_padded);
-  w->partial_max = take(w->rows);
-  w->partial_weight = take(w->rows);
-  w->sum = take(w->rows * w->v_padded);
-  w->max = take(w->rows);
-  w->weight = take(w->rows);
-  return used;
-}
-
-// One partial state in the making. Keys are counted from its first one.
-struct Partial {
-  const VarlenAttentionArgs* args;
-  const Workspace* w;
-  HeadKeys k;
-  HeadKeys v;
-  const float* slopes;  // [rows of a token], or null.
-  int64_t num_keys;     // Of the sequence.
-  int64_t wanted_keys;  // The end of those that the task sees.
-  int64_t position;     // Of the task's first query.
-  int64_t first_key;
-
-  // The keys of this partial that row r sees.
-  KeySpan Visible(int64_t row) const {
-    KeySpan span = VisibleKeys(args->scores, position + row / w->group, num_keys);
-    span.begin = span.begin > first_key ? span.begin - first_key : 0;
-    span.end = span.end - first_key < kPartialKeys ? span.end - first_key : kPartialKeys;
-    if (span.end < span.begin) span.end = span.begin;
-    return span;
+// Calls body with the dtype as a constant.
+template <AttentionForm kForm, typename Body>
+void WithDType(DType dtype, Body body) {
+  if constexpr (kForm == AttentionForm::kBf16Dot) {
+    return body(std::integral_constant<DType, DType::kBF16>());
+  } else {
+    switch (dtype) {
+      case DType::kF32:
+        return body(std::integral_constant<DType, DType::kF32>());
+      case DType::kF16:
+        return body(std::integral_constant<DType, DType::kF16>());
+      case DType::kBF16:
+        return body(std::integral_constant<DType, DType::kBF16>());
+      case DType::kFp8E4M3:
+        return body(std::integral_constant<DType, DType::kFp8E4M3>());
+      case DType::kFp8E5M2:
+        return body(std::integral_constant<DType, DType::kFp8E5M2>());
+    }
   }
-  // Of any row.
-  KeySpan Staged() const { return {Visible(0).begin, Visible(w->rows - 1).end}; }
-};
-
-KeySpan Clip(const KeySpan& span, int64_t begin, int64_t end) {
-  KeySpan clipped{span.begin > begin ? span.begin : begin, span.end < end ? span.end : end};
-  if (clipped.end < clipped.begin) clipped.end = clipped.begin;
-  return clipped;
 }
 
 template <AttentionForm kForm>
 void StageKeys(const Partial& p, const KeySpan& span, float* to) {
-  const auto stage = [&](auto panel) {
+  WithDType<kForm>(p.k.plane->dtype, [&](auto dtype) {
     for (int64_t key = span.begin / kLanes * kLanes; key < span.end; key += kLanes) {
       const KeySpan lanes = Clip(span, key, key + kLanes);
       p.k.Prefetch(p.first_key + key + BlockKeys(p.w->rows), p.wanted_keys);
-      panel(p.k, p.first_key + lanes.begin, lanes.end - lanes.begin, lanes.begin - key, to);
+      StageKeyPanel<dtype(), kForm>(p.k, p.first_key + lanes.begin, lanes.end - lanes.begin,
+                                    lanes.begin - key, to);
       to += (p.w->k_dim + kStep<kForm> - 1) / kStep<kForm> * kLanes;
     }
-  };
-  if constexpr (kForm == AttentionForm::kBf16Dot) {
-    return stage(StageKeyPanel<DType::kBF16, kForm>);
-  } else {
-    switch (p.k.plane->dtype) {
-      case DType::kF32:
-        return stage(StageKeyPanel<DType::kF32, kForm>);
-      case DType::kF16:
-        return stage(StageKeyPanel<DType::kF16, kForm>);
-      case DType::kBF16:
-        return stage(StageKeyPanel<DType::kBF16, kForm>);
-      case DType::kFp8E4M3:
-        return stage(StageKeyPanel<DType::kFp8E4M3, kForm>);
-      case DType::kFp8E5M2:
-        return stage(StageKeyPanel<DType::kFp8E5M2, kForm>);
-    }
-  }
+  });
 }
 
 // Keys [span.begin, span.end) of the block that begins at `block`.
@@ -127,26 +56,13 @@ void StageValueBlock(const Partial& p, const KeySpan& span, int64_t block, const
   const int64_t key = p.first_key + span.begin;
   const int64_t count = span.end - span.begin;
   const int64_t offset = span.begin - block;
-  for (int64_t i = 0; i < count; i += kLanes) {
-    p.v.Prefetch(key + i + BlockKeys(p.w->rows), p.wanted_keys);
-  }
   if constexpr (kForm == AttentionForm::kBf16Dot) {
 #if defined(__AVX512BF16__)
-    return StageValuePairs(p.v, key, count, offset, to);
+    StageValuePairs(p.v, key, count, offset, to);
 #endif
   } else {
-    switch (p.v.plane->dtype) {
-      case DType::kF32:
-        return StageValues<DType::kF32>(p.v, key, count, offset, to);
-      case DType::kF16:
-        return StageValues<DType::kF16>(p.v, key, count, offset, to);
-      case DType::kBF16:
-        return StageValues<DType::kBF16>(p.v, key, count, offset, to);
-      case DType::kFp8E4M3:
-        return StageValues<DType::kFp8E4M3>(p.v, key, count, offset, to);
-      case DType::kFp8E5M2:
-        return StageValues<DType::kFp8E5M2>(p.v, key, count, offset, to);
-    }
+    WithDType<kForm>(p.v.plane->dtype,
+                     [&](auto dtype) { StageValues<dtype()>(p.v, key, count, offset, to); });
   }
 }
 
@@ -296,10 +212,61 @@ void WeighTile(const Partial& p, int64_t row, int64_t rows, const KeySpan& block
   for (int64_t r = 0; r < rows; ++r) single(r, end, each[r].end());
 }
 
-// One partial state of all rows: w.partial, w.partial_max, w.partial_weight. Of a row that sees no
-// key of it only a weight of 0.
+// Softmax of all rows. Of one that sees no key only a weight of 0.
+template <AttentionForm kForm>
+void SoftmaxRows(const Partial& p) {
+  for (int64_t r = 0; r < p.w->rows; ++r) {
+    const KeySpan span = p.Visible(r);
+    p.w->partial_weight[r] = 0.0f;
+    if (span.begin < span.end) Softmax<kForm>(p, r, span);
+  }
+}
+
+#if BATON_DIRECT_ATTENTION
+
+// RunPartial for the few rows of one query, which all see the same keys: whole panels of keys and
+// values go from the cache straight into the products, those at the ends as for many rows.
+template <AttentionForm kForm>
+void RunDirectPartial(const Partial& p) {
+  const Workspace& w = *p.w;
+  const KeySpan seen = p.Staged();
+  const int64_t first = seen.begin / kLanes * kLanes;
+  for (int64_t key = first; key < seen.end; key += kLanes) {
+    const KeySpan lanes = Clip(seen, key, key + kLanes);
+    if (lanes.end - lanes.begin < kLanes) {
+      ScoreBlock<kForm>(p, lanes);
+      continue;
+    }
+    WithDType<kForm>(p.k.plane->dtype, [&](auto dtype) {
+      ScorePanel<kForm, dtype()>(w.rows, {p.k, p.first_key + key, LinesAhead(p, seen, key, false)},
+                                 w.q, w.scores + key);
+    });
+  }
+  SoftmaxRows<kForm>(p);
+  std::memset(w.partial, 0, w.rows * w.v_padded * sizeof(float));
+  const ValueStage values{w.stage, kLanes / kStep<kForm> * kLanes};
+  for (int64_t key = first; key < seen.end; key += kLanes) {
+    const KeySpan lanes = Clip(seen, key, key + kLanes);
+    if (lanes.end - lanes.begin < kLanes) {
+      StageValueBlock<kForm>(p, lanes, key, values);
+      WeighTile<kForm>(p, 0, w.rows, {key, key + kLanes}, values);
+      continue;
+    }
+    WithDType<kForm>(p.v.plane->dtype, [&](auto dtype) {
+      WeighPanel<kForm, dtype()>(w.rows, {p.v, p.first_key + key, LinesAhead(p, seen, key, true)},
+                                 w.scores + key / kStep<kForm>, w.partial, w.v_padded);
+    });
+  }
+}
+
+#endif
+
+// One partial state of all rows: w.partial, w.partial_max, w.partial_weight.
 template <AttentionForm kForm>
 void RunPartial(const Partial& p) {
+#if BATON_DIRECT_ATTENTION
+  if (IsDirect<kForm>(p)) return RunDirectPartial<kForm>(p);
+#endif
   const Workspace& w = *p.w;
   const KeySpan staged = p.Staged();
   const int64_t block_keys = BlockKeys(w.rows);
@@ -307,15 +274,15 @@ void RunPartial(const Partial& p) {
   for (int64_t block = first_block; block < staged.end; block += block_keys) {
     ScoreBlock<kForm>(p, Clip(staged, block, block + block_keys));
   }
-  for (int64_t r = 0; r < w.rows; ++r) {
-    const KeySpan span = p.Visible(r);
-    w.partial_weight[r] = 0.0f;
-    if (span.begin < span.end) Softmax<kForm>(p, r, span);
-  }
+  SoftmaxRows<kForm>(p);
   std::memset(w.partial, 0, w.rows * w.v_padded * sizeof(float));
   const ValueStage values{w.stage, block_keys / kStep<kForm> * kLanes};
   for (int64_t block = first_block; block < staged.end; block += block_keys) {
-    StageValueBlock<kForm>(p, Clip(staged, block, block + block_keys), block, values);
+    const KeySpan span = Clip(staged, block, block + block_keys);
+    for (int64_t key = span.begin; key < span.end; key += kLanes) {
+      p.v.Prefetch(p.first_key + key + block_keys, p.wanted_keys);
+    }
+    StageValueBlock<kForm>(p, span, block, values);
     for (int64_t tile = 0; tile < w.num_tiles; ++tile) {
       const int64_t row = w.TileBegin(tile);
       WeighTile<kForm>(p, row, w.TileBegin(tile + 1) - row, {block, block + block_keys}, values);

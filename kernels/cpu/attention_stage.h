@@ -27,6 +27,12 @@ struct HeadKeys {
     const auto size = static_cast<uint32_t>(plane->block_size);
     int64_t block = static_cast<uint32_t>(key) / size;
     int64_t offset = static_cast<uint32_t>(key) % size;
+    if (offset + count <= size) {
+      const int64_t first =
+          blocks[block] * plane->block_stride + (head * size + offset) * plane->dim;
+      for (int64_t i = 0; i < count; ++i) at[i] = first + i * plane->dim;
+      return;
+    }
     for (int64_t i = 0; i < count; ++i) {
       at[i] = blocks[block] * plane->block_stride + (head * size + offset) * plane->dim;
       if (++offset == size) {

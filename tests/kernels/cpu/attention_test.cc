@@ -158,6 +158,42 @@ TEST_P(AttentionTest, ChunksAndBlockSizesDoNotChangeBits) {
   }
 }
 
+TEST_P(AttentionTest, ADecodedRowHasTheBitsOfThatRowInAPrompt) {
+  // One query's few rows take their keys straight from the cache; more queries stage them.
+  const int32_t n = 520, queries = 12;
+  constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kFp8E4M3,
+                              DType::kFp8E5M2};
+  for (const int32_t group : {1, 2, 4, 8, 9}) {
+    for (const DType dtype : kTypes) {
+      for (const int32_t left : {-1, 37}) {
+        const int32_t dim = 64 * (group % 3) + 32;
+        AttentionProblem p({.heads = group,
+                            .kv_heads = 1,
+                            .dim = dim,
+                            .block_size = 8 << group % 4,
+                            .kv = dtype,
+                            .sequences = {{queries, n}},
+                            .scores = {.window_left = left},
+                            .kv_scale = IsFp8(dtype) ? 0.5f : 0.0f,
+                            .compute = dtype == DType::kBF16 ? DType::kBF16 : DType::kF32},
+                           5);
+        const std::vector<float> expected = Varlen(*kernels_, p).out;
+        const int64_t width = group * dim;
+        p.cu_q = {0, 1};
+        for (int32_t i = 0; i < queries; ++i) {
+          p.seq_lens = {n - queries + i + 1};
+          GuardedFloats out(width);
+          VarlenAttentionArgs args = p.Args(out.data());
+          args.q += i * width;
+          ASSERT_TRUE(kernels_->VarlenAttention(args).ok());
+          ASSERT_EQ(std::memcmp(out.data(), &expected[i * width], width * 4), 0)
+              << "group " << group << " dim " << dim << " " << ToString(dtype) << " query " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AttentionTest, OtherSequencesAndThreadsDoNotChangeBits) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     AttentionProblem mixed({.heads = 6,
