@@ -69,9 +69,9 @@ absl::Status CheckArgs(const RopeArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_heads, 1, "num_heads"));
   RETURN_IF_ERROR(RequireAtLeast(args.head_dim, 1, "head_dim"));
-  RETURN_IF_ERROR(Require(
-      args.rotary_dim >= 0 && args.rotary_dim % 2 == 0 && args.rotary_dim <= args.head_dim,
-      "rotary_dim", args.rotary_dim, absl::StrCat("even and at most head_dim = ", args.head_dim)));
+  RETURN_IF_ERROR(
+      Require(args.rotary_dim >= 0 && args.rotary_dim % 2 == 0 && args.rotary_dim <= args.head_dim,
+              "rotary_dim", args.rotary_dim, "even and at most head_dim = ", args.head_dim));
   if (args.num_tokens == 0 || args.rotary_dim == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.x, "x"));
   RETURN_IF_ERROR(RequirePointer(args.cos, "cos"));

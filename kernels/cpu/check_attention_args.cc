@@ -65,14 +65,12 @@ absl::Status CheckScores(const ScoreOptions& scores, int64_t num_heads) {
   }
   return Require(scores.alibi_stride == 0 || scores.alibi_stride >= num_heads,
                  "scores.alibi_stride", scores.alibi_stride,
-                 absl::StrCat("0 or at least num_heads = ", num_heads));
+                 "0 or at least num_heads = ", num_heads);
 }
 
-absl::Status CheckHeads(int64_t num_heads, int64_t num_kv_heads, absl::string_view kv_field) {
-  RETURN_IF_ERROR(Require(num_heads >= 1 && num_heads <= kMaxHeads, "num_heads", num_heads,
-                          absl::StrCat("in [1, ", kMaxHeads, "]")));
-  return Require(num_heads % num_kv_heads == 0, "num_heads", num_heads,
-                 absl::StrCat("a multiple of ", kv_field, ".num_heads = ", num_kv_heads));
+absl::Status CheckHeads(int64_t num_heads, int64_t num_kv_heads, absl::string_view allowed) {
+  RETURN_IF_ERROR(RequireIn(num_heads, 1, kMaxHeads, "num_heads"));
+  return Require(num_heads % num_kv_heads == 0, "num_heads", num_heads, allowed, num_kv_heads);
 }
 
 absl::Status CheckSparsity(const BlockSparsity& sparsity, int64_t cache_block_size) {
@@ -82,21 +80,17 @@ absl::Status CheckSparsity(const BlockSparsity& sparsity, int64_t cache_block_si
                           absl::StrCat("a multiple of k_cache.block_size = ", cache_block_size)));
   RETURN_IF_ERROR(RequireAtLeast(sparsity.local_blocks, 0, "sparsity.local_blocks"));
   const int64_t step = sparsity.head_sliding_step;
-  RETURN_IF_ERROR(Require(step >= -kMaxHeads && step <= kMaxHeads, "sparsity.head_sliding_step",
-                          step, absl::StrCat("in [", -kMaxHeads, ", ", kMaxHeads, "]")));
-  return Require(sparsity.tp_rank >= 0 && sparsity.tp_rank <= kMaxHeads, "sparsity.tp_rank",
-                 sparsity.tp_rank, absl::StrCat("in [0, ", kMaxHeads, "]"));
+  RETURN_IF_ERROR(RequireIn(step, -kMaxHeads, kMaxHeads, "sparsity.head_sliding_step"));
+  return RequireIn(sparsity.tp_rank, 0, kMaxHeads, "sparsity.tp_rank");
 }
 
 absl::Status CheckCaches(const Caches& c) {
   RETURN_IF_ERROR(CheckPlanes(c.k, c.v));
   for (const auto& [plane, field] : {std::pair{&c.k, "k_cache.dim"}, {&c.v, "v_cache.dim"}}) {
-    RETURN_IF_ERROR(Require(plane->dim <= kMaxHeadDim, field, plane->dim,
-                            absl::StrCat("at most ", kMaxHeadDim)));
+    RETURN_IF_ERROR(Require(plane->dim <= kMaxHeadDim, field, plane->dim, "at most ", kMaxHeadDim));
   }
-  RETURN_IF_ERROR(CheckHeads(c.num_heads, c.k.num_heads, "k_cache"));
-  RETURN_IF_ERROR(Require(c.max_blocks >= 0 && c.max_blocks <= INT32_MAX, "max_blocks",
-                          c.max_blocks, absl::StrCat("in [0, ", INT32_MAX, "]")));
+  RETURN_IF_ERROR(CheckHeads(c.num_heads, c.k.num_heads, "a multiple of k_cache.num_heads = "));
+  RETURN_IF_ERROR(RequireIn(c.max_blocks, 0, INT32_MAX, "max_blocks"));
   RETURN_IF_ERROR(CheckSparsity(c.sparsity, c.k.block_size));
   return CheckScores(c.scores, c.num_heads);
 }
@@ -179,13 +173,12 @@ absl::Status CheckDense(const VarlenAttentionArgs& args) {
                           dense.num_heads, absl::StrCat("in [1, ", kMaxHeads, "]")));
   for (const auto& [dim, field] :
        {std::pair{dense.k_dim, "dense.k_dim"}, {dense.v_dim, "dense.v_dim"}}) {
-    RETURN_IF_ERROR(Require(dim >= 1 && dim <= kMaxHeadDim, field, dim,
-                            absl::StrCat("in [1, ", kMaxHeadDim, "]")));
+    RETURN_IF_ERROR(RequireIn(dim, 1, kMaxHeadDim, field));
   }
   const int64_t heads = dense.num_heads;
   RETURN_IF_ERROR(RequireAtLeast(dense.k_stride, heads * dense.k_dim, "dense.k_stride"));
   RETURN_IF_ERROR(RequireAtLeast(dense.v_stride, heads * dense.v_dim, "dense.v_stride"));
-  RETURN_IF_ERROR(CheckHeads(args.num_heads, heads, "dense"));
+  RETURN_IF_ERROR(CheckHeads(args.num_heads, heads, "a multiple of dense.num_heads = "));
   RETURN_IF_ERROR(CheckCumulative(dense.cu_seqlens_k, args.num_seqs, "dense.cu_seqlens_k"));
   return CheckScores(args.scores, args.num_heads);
 }
@@ -330,8 +323,7 @@ absl::Status CheckArgs(const VarlenAttentionArgs& args) {
 }
 
 absl::Status CheckArgs(const PagedAttentionArgs& args) {
-  RETURN_IF_ERROR(Require(args.num_seqs >= 0 && args.num_seqs < INT32_MAX, "num_seqs",
-                          args.num_seqs, absl::StrCat("in [0, ", INT32_MAX, ")")));
+  RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,      args.v_cache,    args.scores,    args.num_heads,
                       args.block_tables, args.max_blocks, "block_tables", args.sparsity};
@@ -376,8 +368,7 @@ absl::Status CheckArgs(const PrefixAttentionArgs& args) {
 }
 
 absl::Status CheckArgs(const AttentionWithKvCacheArgs& args) {
-  RETURN_IF_ERROR(Require(args.num_seqs >= 0 && args.num_seqs < INT32_MAX, "num_seqs",
-                          args.num_seqs, absl::StrCat("in [0, ", INT32_MAX, ")")));
+  RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,     args.v_cache,    args.scores,  args.num_heads,
                       args.block_table, args.max_blocks, "block_table"};
@@ -393,8 +384,7 @@ absl::Status CheckArgs(const AttentionWithKvCacheArgs& args) {
 absl::Status CheckArgs(const MergeAttentionStatesArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   if (args.num_tokens == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(Require(args.num_heads >= 1 && args.num_heads <= kMaxHeads, "num_heads",
-                          args.num_heads, absl::StrCat("in [1, ", kMaxHeads, "]")));
+  RETURN_IF_ERROR(RequireIn(args.num_heads, 1, kMaxHeads, "num_heads"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   RETURN_IF_ERROR(RequirePointer(args.out_a, "out_a"));
   RETURN_IF_ERROR(RequirePointer(args.lse_a, "lse_a"));

@@ -19,18 +19,13 @@ constexpr int64_t kMaxOuterStride = int64_t{1} << 42;
 constexpr int64_t kMaxBlocks = INT32_MAX;  // What a block table can name.
 constexpr int64_t kMaxPlaneElements = int64_t{1} << 58;
 
-absl::Status RequireIn(int64_t value, int64_t least, int64_t greatest, absl::string_view field) {
-  return Require(value >= least && value <= greatest, field, value,
-                 absl::StrCat("in [", least, ", ", greatest, "]"));
-}
-
 absl::Status CheckScales(const CachePlane& cache, absl::string_view field) {
-  const std::string name = absl::StrCat(field, ".num_scales");
+  const FieldName name(field, ".num_scales");
   if (!IsFp8(cache.dtype)) return Require(cache.num_scales == 0, name, cache.num_scales, "0");
   if (cache.num_scales == 0) return absl::OkStatus();
   RETURN_IF_ERROR(Require(cache.num_scales == 1 || cache.num_scales == cache.num_heads, name,
-                          cache.num_scales, absl::StrCat("0, 1 or num_heads = ", cache.num_heads)));
-  RETURN_IF_ERROR(RequirePointer(cache.scales, absl::StrCat(field, ".scales")));
+                          cache.num_scales, "0, 1 or num_heads = ", cache.num_heads));
+  RETURN_IF_ERROR(RequirePointer(cache.scales, {field, ".scales"}));
   for (int32_t i = 0; i < cache.num_scales; ++i) {
     if (cache.scales[i] > 0 && std::isfinite(cache.scales[i])) continue;
     return absl::InvalidArgumentError(absl::StrCat(field, ".scales[", i, "] = ", cache.scales[i],
@@ -42,11 +37,11 @@ absl::Status CheckScales(const CachePlane& cache, absl::string_view field) {
 // The inner strides, after the dimensions; `elements` becomes what a block spans.
 absl::Status CheckBlock(const CachePlane& cache, absl::string_view field, int64_t& elements) {
   const bool packed = cache.layout == CacheLayout::kPacked;
-  const std::string layout = absl::StrCat(field, ".layout");
+  const FieldName layout(field, ".layout");
   RETURN_IF_ERROR(Require(cache.layout <= CacheLayout::kPacked, layout,
                           static_cast<int>(cache.layout), "HND, NHD or PACKED"));
-  const std::string head = absl::StrCat(field, ".head_stride");
-  const std::string token = absl::StrCat(field, ".token_stride");
+  const FieldName head(field, ".head_stride");
+  const FieldName token(field, ".token_stride");
   if (packed) {
     RETURN_IF_ERROR(Require(cache.head_stride == 0, head, cache.head_stride, "0 in PACKED"));
     RETURN_IF_ERROR(Require(cache.token_stride == 0, token, cache.token_stride, "0 in PACKED"));
@@ -172,15 +167,14 @@ absl::Status CheckStaging(const Args& args, bool repeats) {
 }  // namespace
 
 absl::Status CheckPlane(const CachePlane& cache, absl::string_view field) {
-  RETURN_IF_ERROR(RequirePointer(cache.data, absl::StrCat(field, ".data")));
-  RETURN_IF_ERROR(RequireIn(cache.num_blocks, 1, kMaxBlocks, absl::StrCat(field, ".num_blocks")));
-  RETURN_IF_ERROR(RequireIn(cache.num_heads, 1, kMaxDimension, absl::StrCat(field, ".num_heads")));
-  RETURN_IF_ERROR(
-      RequireIn(cache.block_size, 1, kMaxBlockSize, absl::StrCat(field, ".block_size")));
-  RETURN_IF_ERROR(RequireIn(cache.dim, 1, kMaxDimension, absl::StrCat(field, ".dim")));
+  RETURN_IF_ERROR(RequirePointer(cache.data, {field, ".data"}));
+  RETURN_IF_ERROR(RequireIn(cache.num_blocks, 1, kMaxBlocks, {field, ".num_blocks"}));
+  RETURN_IF_ERROR(RequireIn(cache.num_heads, 1, kMaxDimension, {field, ".num_heads"}));
+  RETURN_IF_ERROR(RequireIn(cache.block_size, 1, kMaxBlockSize, {field, ".block_size"}));
+  RETURN_IF_ERROR(RequireIn(cache.dim, 1, kMaxDimension, {field, ".dim"}));
   int64_t block = 0;
   RETURN_IF_ERROR(CheckBlock(cache, field, block));
-  const std::string stride = absl::StrCat(field, ".block_stride");
+  const FieldName stride(field, ".block_stride");
   RETURN_IF_ERROR(RequireAtLeast(cache.block_stride, block, stride));
   RETURN_IF_ERROR(Require(cache.block_stride <= kMaxPlaneElements / cache.num_blocks, stride,
                           cache.block_stride, "such that the plane fits in memory"));
