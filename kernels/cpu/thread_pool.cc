@@ -51,13 +51,12 @@ void ThreadPool::ParallelFor(int64_t num_tasks, Body body) {
   body_ = &body;
   num_tasks_ = num_tasks;
   next_task_.store(0, std::memory_order_relaxed);
-  running_.store(static_cast<int32_t>(workers_.size()), std::memory_order_relaxed);
+  gate_.store(kOpen, std::memory_order_release);
   epoch_.fetch_add(1, std::memory_order_release);
   epoch_.notify_all();
   RunTasks(0);
-  for (int32_t left; (left = running_.load(std::memory_order_acquire)) != 0;) {
-    WaitWhile(running_, left);
-  }
+  uint32_t left = gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
+  for (; left != 0; left = gate_.load(std::memory_order_acquire)) WaitWhile(gate_, left);
 }
 
 void ThreadPool::RunTasks(int thread) {
@@ -68,14 +67,24 @@ void ThreadPool::RunTasks(int thread) {
   }
 }
 
+// Enters the call in progress, which may be a later one than woke the worker.
+bool ThreadPool::Join() {
+  uint32_t gate = gate_.load(std::memory_order_relaxed);
+  while ((gate & kOpen) != 0) {
+    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel)) return true;
+  }
+  return false;
+}
+
 void ThreadPool::WorkerLoop(int thread) {
   uint32_t seen = 0;
   for (;;) {
     WaitWhile(epoch_, seen);
     seen = epoch_.load(std::memory_order_acquire);
     if (stopping_) return;
+    if (!Join()) continue;
     RunTasks(thread);
-    if (running_.fetch_sub(1, std::memory_order_release) == 1) running_.notify_one();
+    if (gate_.fetch_sub(1, std::memory_order_release) == 1) gate_.notify_one();
   }
 }
 

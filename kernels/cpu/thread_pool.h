@@ -31,16 +31,20 @@ class ThreadPool {
 
  private:
   void WorkerLoop(int thread);
+  bool Join();
   void RunTasks(int thread);
 
-  // Set by the caller before it raises epoch_, read by workers after they saw that.
+  // Set by the caller before it opens the gate, read by workers inside it.
   const Body* body_ = nullptr;
   int64_t num_tasks_ = 0;
-  bool stopping_ = false;
+  std::atomic<bool> stopping_{false};
 
   std::atomic<uint32_t> epoch_{0};  // Counts calls; workers wait on it.
   std::atomic<int64_t> next_task_{0};
-  std::atomic<int32_t> running_{0};  // Workers still in this call; the caller waits on it.
+  // kOpen while workers may join the call in progress, and how many are in it. The caller closes it
+  // when no task is left, so that it waits for no worker that the kernel has not let run yet.
+  std::atomic<uint32_t> gate_{0};
+  static constexpr uint32_t kOpen = uint32_t{1} << 31;
   std::vector<std::jthread> workers_;
 };
 
