@@ -9,7 +9,8 @@ namespace baton {
 
 // The options of baton-prefill.
 struct PrefillConfig {
-  WorkerConfig worker;
+  // Nobody's next token waits for a step here, and decode workers on the same cores come first.
+  WorkerConfig worker{.compute_nice = 5, .step_budget_ms = 1000};
   int max_waiting = 1024;  // Calls taken and not yet holding blocks; more are refused.
 
   // INVALID_ARGUMENT names the option, its value and the cure.

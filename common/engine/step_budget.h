@@ -9,13 +9,15 @@ namespace baton {
 
 // How many tokens the next step may compute so that it is predicted to stay within a time budget.
 // The prediction is a moving rate: tokens of the last telling step scaled by how its time compared
-// with the budget, at most doubled per step. Bits do not depend on it.
+// with the budget, at most doubled per step. Never below kLeastTokens: a step reads all weights,
+// however few its tokens, so that shorter ones would hardly take less time. Bits do not depend on
+// it.
 class StepBudget {
  public:
   StepBudget(Duration budget, int32_t max_tokens)
       : budget_(budget), max_tokens_(max_tokens), tokens_(std::min(max_tokens, kFirstTokens)) {}
 
-  // >= 1 and <= max_tokens.
+  // >= min(kLeastTokens, max_tokens) and <= max_tokens.
   int32_t tokens() const { return tokens_; }
 
   // A step of `num_tokens` took `elapsed`.
@@ -25,8 +27,11 @@ class StepBudget {
     if (num_tokens * 2 < tokens_ && elapsed <= budget_) return;
     const double scale = ToSeconds(budget_) / ToSeconds(elapsed);
     const double predicted = std::min(num_tokens * scale, 2.0 * tokens_);
-    tokens_ = static_cast<int32_t>(std::clamp(predicted, 1.0, static_cast<double>(max_tokens_)));
+    const int32_t least = std::min(kLeastTokens, max_tokens_);
+    tokens_ = std::clamp(static_cast<int32_t>(predicted), least, max_tokens_);
   }
+
+  static constexpr int32_t kLeastTokens = 32;
 
  private:
   static constexpr int32_t kFirstTokens = 64;  // Before anything was measured.

@@ -72,21 +72,15 @@ def memory_rows(arguments, cluster, weights_bytes):
             for server in cluster.workers]
 
 
-def add_cluster_options(parser):
-    parser.add_argument("--prefill-nice", type=int, default=5,
-                        help="how far the prefill worker's threads yield to the decode worker's")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser)
-    add_cluster_options(parser)
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.model, arguments.repeats = "125M", 1
     engine_alone(arguments, Load(1, 1, 16, 2))  # Makes the model unless it is there.
     model = arguments.models / arguments.model
-    cluster = BenchCluster(arguments.build, model, arguments.threads, arguments.prefill_nice)
+    cluster = BenchCluster(arguments.build, model, arguments.threads)
     start = time.monotonic()
     with cluster:
         rows = [row(f"{arguments.model} start to a token from end to end",
@@ -97,7 +91,7 @@ def main():
         rows += memory_rows(arguments, cluster, (model / "model.safetensors").stat().st_size)
     load = loads_of(arguments.quick)[0]
     print_report("cluster", f"1 router, 1 prefill, 1 decode worker, {arguments.threads} threads "
-                 f"each, prefill nice +{arguments.prefill_nice}, {load.prompt_tokens} in, "
+                 f"each, {load.prompt_tokens} in, "
                  f"{load.answer_tokens} out, best of {arguments.repeats}", rows, arguments.json)
     return 0
 

@@ -121,8 +121,7 @@ def main():
     path = llama_cpp.make_model(model)
     rows = engine_rows(arguments, path)
     start = time.monotonic()
-    with BenchCluster(arguments.build, model, arguments.threads,
-                      arguments.prefill_nice) as cluster:
+    with BenchCluster(arguments.build, model, arguments.threads) as cluster:
         start_seconds = time.monotonic() - start
         with llama_cpp.Server(path, arguments.threads) as peer:
             for server in (cluster, peer):

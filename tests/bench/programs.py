@@ -65,16 +65,13 @@ def peak_bytes(pid):
 
 class BenchCluster(ProcessCluster):
     """One prefill and one decode worker that share the machine: each has all its threads, and those
-    of the prefill worker yield."""
+    of the prefill worker yield, as is its default."""
 
-    def __init__(self, build, model, threads, prefill_nice):
+    def __init__(self, build, model, threads):
         super().__init__(build / "bin", "bench", prefill=1, decode=1,
                          worker={"model": model, "threads": threads, "compute_dtype": "auto",
                                  "chunk_tokens": 512},
                          router={"model": model})
-        # Nobody decodes there, so its steps need not be short: fewer of them read the weights.
-        self.prefill[0].arguments += ["--compute-nice", str(prefill_nice),
-                                      "--step-budget-ms", "2000"]
 
     def start(self):
         for server in self.workers:

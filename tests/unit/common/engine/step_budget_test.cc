@@ -24,8 +24,10 @@ TEST(StepBudgetTest, ShrinksWhenAStepWasTooSlow) {
   StepBudget budget(milliseconds(250), 2048);
   budget.Record(64, milliseconds(500));
   EXPECT_EQ(budget.tokens(), 32);
+  budget.Record(64, milliseconds(250));
+  EXPECT_EQ(budget.tokens(), 64);
   budget.Record(1, milliseconds(1000));  // Small, but too slow already.
-  EXPECT_EQ(budget.tokens(), 1);
+  EXPECT_EQ(budget.tokens(), 32);
 }
 
 TEST(StepBudgetTest, AFastSmallStepTellsNothing) {
@@ -34,15 +36,24 @@ TEST(StepBudgetTest, AFastSmallStepTellsNothing) {
   EXPECT_EQ(budget.tokens(), 64);
 }
 
-TEST(StepBudgetTest, NeverLeavesOneToCap) {
+TEST(StepBudgetTest, StepsThatTakeTooLongHoweverSmallDoNotShrinkToNothing) {
+  StepBudget budget(milliseconds(250), 2048);
+  for (int i = 0; i < 20; ++i) budget.Record(budget.tokens(), milliseconds(300));
+  EXPECT_EQ(budget.tokens(), 32);
+}
+
+TEST(StepBudgetTest, NeverLeavesItsRange) {
   StepBudget budget(milliseconds(250), 100);
   budget.Record(64, milliseconds(1));
   EXPECT_EQ(budget.tokens(), 100);
   budget.Record(100, std::chrono::hours(1));
-  EXPECT_EQ(budget.tokens(), 1);
+  EXPECT_EQ(budget.tokens(), 32);
   budget.Record(0, milliseconds(1));
   budget.Record(1, Duration(0));
-  EXPECT_EQ(budget.tokens(), 1);
+  EXPECT_EQ(budget.tokens(), 32);
+  StepBudget narrow(milliseconds(250), 8);
+  narrow.Record(8, std::chrono::hours(1));
+  EXPECT_EQ(narrow.tokens(), 8);
 }
 
 }  // namespace
