@@ -11,7 +11,7 @@ import sys
 import time
 
 import llama_cpp
-from cluster import add_cluster_options, loads_of
+from cluster import loads_of
 from llama_cpp import missing
 from programs import BenchCluster, add_options, bench, peak_bytes, roofs
 from report import print_report, row
@@ -105,7 +105,6 @@ def cost_rows(arguments, cluster, start_seconds, peer):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_options(parser)
-    add_cluster_options(parser)
     parser.add_argument("--install", action="store_true", help="fetch and build llama.cpp first")
     arguments = parser.parse_args()
     if arguments.install:
