@@ -77,6 +77,8 @@ struct Partial {
   KeySpan Visible(int64_t row) const {
     KeySpan span = VisibleKeys(args->scores, position + row / w->group, num_keys);
     span.begin = span.begin > first_key ? span.begin - first_key : 0;
+    // A row whose chunk begins after this partial must not stretch what is staged beyond it.
+    if (span.begin > kPartialKeys) span.begin = kPartialKeys;
     span.end = span.end - first_key < kPartialKeys ? span.end - first_key : kPartialKeys;
     if (span.end < span.begin) span.end = span.begin;
     return span;

@@ -107,6 +107,8 @@ int64_t LayOut(const AttentionShape& shape, float* base, Work* w) {
 KeySpan SpanOf(const Work& w, int64_t row, int64_t first_key) {
   KeySpan span = w.Visible(row);
   span.begin = span.begin > first_key ? span.begin - first_key : 0;
+  // A row whose window or chunk begins after this partial must not stretch what is staged beyond it.
+  if (span.begin > kPartialKeys) span.begin = kPartialKeys;
   span.end = span.end - first_key < kPartialKeys ? span.end - first_key : kPartialKeys;
   if (span.end < span.begin) span.end = span.begin;
   return span;
