@@ -134,10 +134,11 @@ TEST_F(EngineTest, RowsStayWithinTheBatchLimit) {
 }
 
 TEST_F(EngineTest, ASlowStepMakesTheNextOneSmaller) {
-  engine_->Add(Prompt(1, 40));
-  EXPECT_THAT(Lengths(*Start()), ElementsAre(8));
-  Finish(60, 4 * kStepTime);
-  EXPECT_THAT(Lengths(*Start()), ElementsAre(2));
+  Create({.chunk_tokens = 64}, 64);
+  engine_->Add(Prompt(1, 200));
+  EXPECT_THAT(Lengths(*Start()), ElementsAre(64));
+  Finish(60, kStepTime * 64 / 48);
+  EXPECT_THAT(Lengths(*Start()), ElementsAre(48));
 }
 
 TEST_F(EngineTest, LetsGoAtTheLastToken) {
