@@ -66,11 +66,11 @@ class Streams {
  public:
   Streams(const Options& options, const CpuModelRunner& runner, int32_t num_blocks)
       : options_(options),
-        vocab_(runner.info().vocab_size),
+        model_(runner.info()),
         allocator_(num_blocks, kBlockSize, /*hash_secret=*/1) {}
 
   void Run(ModelRunner& runner, StepSink& sink) {
-    Engine engine({.chunk_tokens = 512, .max_batch_sequences = 64}, {}, allocator_, runner);
+    Engine engine({.chunk_tokens = 512, .max_batch_sequences = 64}, model_, allocator_, runner);
     requests_left_ = options_.streams * options_.requests;
     const double start = Now();
     for (int i = 0; i < options_.streams; ++i) Submit(engine);
@@ -108,7 +108,7 @@ class Streams {
     sequence->id.counter = sequence->call;
     for (int i = 0; i < options_.prompt_tokens; ++i) {
       sequence->tokens.push_back(kFirstWord +
-                                 static_cast<int32_t>(random_.Below(vocab_ - kFirstWord)));
+                                 static_cast<int32_t>(random_.Below(model_.vocab_size - kFirstWord)));
     }
     sequence->prompt_length = options_.prompt_tokens;
     auto sampling = std::make_shared<SamplingContext>();
@@ -133,7 +133,7 @@ class Streams {
   }
 
   const Options& options_;
-  const int32_t vocab_;
+  const ModelInfo model_;
   BlockAllocator allocator_;
   Random random_{7};
   int requests_left_ = 0;
