@@ -95,10 +95,10 @@ absl::StatusOr<ReadyFile> ReadReadyFile(const std::string& path) {
 
 std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string& bin,
                                      const RunDir& dir, int cores) {
-  const int threads =
-      options.threads.value_or(ThreadsPerWorker(cores, options.prefill + options.decode));
   std::vector<ProcessSpec> specs;
+  // Each role gets all cores: the prefill workers' threads yield to those of the decode workers.
   const auto add = [&](const std::string& role, int count) {
+    const int threads = options.threads.value_or(ThreadsPerWorker(cores, count));
     for (int i = 0; i < count; ++i) {
       ProcessSpec spec;
       spec.role = role;

@@ -40,7 +40,7 @@ struct UpOptions {
   std::optional<int> num_blocks;
   std::optional<int> chunk_tokens;  // Tokens of prompt per step.
   std::optional<std::string> preemption;
-  std::optional<int> threads;       // Per worker; absent = cores / workers, at least 1.
+  std::optional<int> threads;       // Per worker; absent = cores / workers of its role.
 
   // Handed on to the router.
   std::optional<std::string> policy;

@@ -17,7 +17,7 @@ std::string Line(const ProcessSpec& spec) {
   return spec.program + " " + absl::StrJoin(spec.arguments, " ");
 }
 
-TEST(LaunchPlanTest, WorkersShareTheCoresAndGetTheOptions) {
+TEST(LaunchPlanTest, WorkersOfARoleShareTheCoresAndGetTheOptions) {
   const UpOptions options{
       .model = "/m", .prefill = 1, .decode = 2, .compute_dtype = "f32", .block_size = 8};
   const auto specs = PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/7);
@@ -25,8 +25,9 @@ TEST(LaunchPlanTest, WorkersShareTheCoresAndGetTheOptions) {
   EXPECT_THAT(Line(specs[0]), testing::StartsWith("/bin/baton-prefill --model /m"));
   EXPECT_THAT(Line(specs[2]), testing::StartsWith("/bin/baton-decode --model /m"));
   EXPECT_THAT(Line(specs[2]), HasSubstr("--ready-file /run/ready/decode-1.json"));
+  EXPECT_THAT(Line(specs[0]), HasSubstr("--threads 7"));
+  EXPECT_THAT(Line(specs[1]), HasSubstr("--threads 3"));
   for (const ProcessSpec& spec : specs) {
-    EXPECT_THAT(Line(spec), HasSubstr("--threads 2"));
     EXPECT_THAT(Line(spec), HasSubstr("--compute-dtype f32"));
     EXPECT_THAT(Line(spec), HasSubstr("--block-size 8"));
     EXPECT_THAT(Line(spec), Not(HasSubstr("--num-blocks")));
