@@ -5,7 +5,8 @@
 #                              that only that build can place
 #   tests/run.sh --label L     only this label (repeatable): unit kernels golden transport sim tidy
 #                              cluster clients bench, or asan for the sanitizer build
-#   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests
+#   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests, the kernels too
+#                              under ASan + UBSan
 # Prints the time per label, and PASS or FAIL in its last line.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,7 +17,7 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --label) labels+=("${2:?--label needs a name}"); shift ;;
     --nightly) nightly=1 ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown option $1; see --help" >&2; exit 2 ;;
   esac
   shift
@@ -79,14 +80,16 @@ if [ ${#wanted[@]} -gt 0 ]; then
   presets+=(release)
 fi
 if [ "$want_asan" = 1 ]; then
-  step "Build: ASan + UBSan, the programs, the unit and simulator tests, $jobs jobs"
+  instrumented=(unit sim faults)
+  if [ "$nightly" = 1 ]; then instrumented+=(kernels); fi
+  step "Build: ASan + UBSan: ${instrumented[*]}, $jobs jobs"
   configure debug
-  cmake --build build/debug -j "$jobs" --target tests-unit tests-sim tests-faults ||
+  cmake --build build/debug -j "$jobs" --target "${instrumented[@]/#/tests-}" ||
     fail "the ASan build broke"
-  step "Test under ASan + UBSan: unit sim faults"
+  step "Test under ASan + UBSan: ${instrumented[*]}"
   rm -f build/debug/ctest.xml
   unset BATON_SIM_SEEDS
-  run_ctest debug "$(join unit sim faults)"
+  run_ctest debug "$(join "${instrumented[@]}")"
   presets+=(debug)
 fi
 
