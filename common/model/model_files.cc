@@ -37,7 +37,8 @@ std::string Describe(const ModelConfig& c) {
        c.rotary_dim},
       " ");
   absl::StrAppendFormat(&text, " %a %a %a ", c.norm_eps, c.attention_scale, c.rope.theta);
-  return text + std::visit([](const auto& form) { return Describe(form); }, c.rope.scaling);
+  text += std::visit([](const auto& form) { return Describe(form); }, c.rope.scaling);
+  return absl::StrCat(text, " windows ", absl::StrJoin(c.windows, " "));
 }
 
 // Ids beyond the vocabulary can never be produced; configs on the hub have them.

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/golden/golden_file.h"
 #include "tests/unit/common/model/model_dir.h"
@@ -54,6 +58,22 @@ TEST(ModelFilesTest, DigestIgnoresSpellingAndSeesWhatIsComputed) {
   weights.back() = static_cast<char>(weights.back() ^ 1);
   dir.Write("model.safetensors", weights);
   EXPECT_NE(DigestOf(dir.path()), original);
+}
+
+TEST(ModelFilesTest, ModelsThatDifferInALayersWindowDifferInTheirDigest) {
+  const ModelDir dir;
+  dir.CopyFrom(GoldenModelDir("qwen2-window-layers"));
+  std::set<uint64_t> digests = {DigestOf(dir.path())};
+  const auto original = nlohmann::json::parse(dir.Read("config.json"));
+  for (const auto& [name, value] : std::vector<std::pair<std::string, nlohmann::json>>{
+           {"sliding_window", 12}, {"use_sliding_window", false}}) {
+    auto config = original;
+    config[name] = value;
+    if (name == "use_sliding_window") config.erase("layer_types");
+    dir.Write("config.json", config.dump());
+    digests.insert(DigestOf(dir.path()));
+  }
+  EXPECT_EQ(digests.size(), 3u);
 }
 
 TEST(ModelFilesTest, EndTokensComeFromGenerationConfigFirst) {
