@@ -279,6 +279,9 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
   if (request.body.score_only) sequence.finished = true;
   // The decode worker has the KV or computes it: this call brought the score and is not needed.
   if (sequence.state == State::kDecoding && sequence.handoff_failures > 0) Drop(sequence.prefill);
+  if (event.first && event.first->position > NextPosition(sequence)) {
+    return LosePrefill(sequence, Gap(NextPosition(sequence), event.first->position), now);
+  }
   if (event.first) {
     OnTokens(sequence, {.attempt = event.attempt, .outputs = {*std::move(event.first)}}, now);
   } else {
@@ -311,8 +314,6 @@ void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) 
       continue;
     }
     if (output.position > next) {
-      // An event is missing. The calls' order is the network's promise, and it was broken.
-      if (sequence.decode.call == 0) return Fail(sequence, Gap(next, output.position));
       return LoseDecode(sequence, Gap(next, output.position), now);
     }
     sequence.emitted.push_back(output.token);
@@ -347,7 +348,7 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& sta
   if (IsRefusal(status) && sequence.state != State::kDecoding) {
     Requeue(sequence, sequence.decode.worker, now);
   } else if (status.ok()) {
-    LoseDecode(sequence, absl::DataLossError("a decode worker ended a call before its last token"),
+    LoseDecode(sequence, absl::AbortedError("a decode worker ended a call before its last token"),
                now);
   } else if (IsFinal(status)) {
     Fail(sequence, status);
@@ -366,7 +367,7 @@ void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& st
     Fail(sequence, status);
   } else if (status.ok() && !sequence.prefilled) {
     LosePrefill(sequence,
-                absl::DataLossError("a prefill worker ended a call before its first token"), now);
+                absl::AbortedError("a prefill worker ended a call before its first token"), now);
   } else if (status.ok()) {
     // A decode worker has verified it: its tokens follow. A queued sequence has given that worker
     // up and holds nothing now; one that has asked for a Send to another is too late, and finds

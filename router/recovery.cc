@@ -60,13 +60,16 @@ void RouterNode::Unqueue(const SequenceState& sequence) {
 }
 
 // Was the worker lost, or did it fail although it is healthy? The first is a move, the second a
-// retry with a budget. A worker whose call broke is healthy once it was heard of again.
+// retry with a budget. A worker whose call broke is healthy once it was heard of again, over the
+// connection of the call.
 RouterNode::Verdict RouterNode::Judge(SequenceState& sequence, Time now) {
   while (!sequence.losses.empty()) {
     const Loss& loss = sequence.losses.back();
     const WorkerDirectory::Worker& worker = directory_.at(loss.worker);
-    const bool is_up = directory_.IsUp(loss.worker, loss.incarnation) && !worker.status.draining;
-    const bool may_be_down = absl::IsUnavailable(loss.status) || absl::IsCancelled(loss.status);
+    const bool is_up = directory_.IsUp(loss.worker, loss.incarnation) && !worker.status.draining &&
+                       worker.up_since <= loss.at;  // Else its connection was lost with the call.
+    const bool may_be_down = absl::IsUnavailable(loss.status) || absl::IsCancelled(loss.status) ||
+                             absl::IsDataLoss(loss.status);
     if (is_up && may_be_down && worker.last_status <= loss.at) {
       sequence.ready_at = now + options_.judge_delay;
       return Verdict::kWait;

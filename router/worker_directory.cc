@@ -31,6 +31,7 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   w.last_progress = now;
   w.stands_since = now;
   w.last_status = now;
+  w.up_since = now;
   w.hung = false;
   w.skip_until = {};
   w.status = {.incarnation = hello.incarnation};

@@ -35,6 +35,7 @@ class WorkerDirectory {
     Time last_progress{};        // Its progress counter moved.
     Time stands_since{};         // It computes, and the counter has not moved since then.
     Time last_status{};          // It was heard of.
+    Time up_since{};             // Its connection was made.
     bool hung = false;           // Fenced: see HungSince.
   };
 

@@ -25,7 +25,7 @@ class OpenCall {
  public:
   virtual ~OpenCall() = default;
   virtual void Cancel() = 0;
-  // Cancels it because the worker could not be told something about it; closes as UNAVAILABLE.
+  // Cancels it; closes as UNAVAILABLE.
   virtual void GiveUp() = 0;
   // Counts one more sweep without a sign of life; after `max_sweeps` of them the call is given up.
   virtual void Sweep(int max_sweeps) = 0;
@@ -66,14 +66,17 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
   }
 
   void Sweep(int max_sweeps) override {
-    if (sweeps_.fetch_add(1) + 1 <= max_sweeps) return;
+    if (sweeps_.fetch_add(1) + 1 <= (is_unread_ ? 1 : max_sweeps)) return;
     silent_ = true;
     context_.TryCancel();
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return;  // The stream has ended; OnDone follows.
     sweeps_ = 0;
+    // The stream has ended, and OnDone follows; or the message could not be read at all, and
+    // nothing follows: soon a sweep ends it.
+    is_unread_ = !ok;
+    if (!ok) return;
     bad_ = TakeEvent();
     if (!bad_.ok()) return context_.TryCancel();
     this->StartRead(&event_);
@@ -90,8 +93,9 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
 
  private:
   absl::Status TakeEvent() {
-    RETURN_IF_ERROR(CheckSeal(event_));
-    if (event_.has_alive()) return CheckAlive(event_.alive().num_events());
+    const absl::Status whole = CheckWhole();
+    is_damaged_ = !whole.ok();
+    if (is_damaged_ || event_.has_alive()) return whole;
     ++num_events_;
     ASSIGN_OR_RETURN(WorkerEvent event, FromProto(event_, limits_));
     RETURN_IF_ERROR(CountOutputs(event));
@@ -99,10 +103,12 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
     return absl::OkStatus();
   }
 
-  absl::Status CheckAlive(uint64_t num_sent) const {
-    if (num_sent == num_events_) return absl::OkStatus();
-    return absl::DataLossError(
-        absl::StrCat("of ", num_sent, " events that were sent ", num_events_, " came"));
+  absl::Status CheckWhole() const {
+    if (event_.has_alive() && event_.alive().num_events() != num_events_) {
+      return absl::DataLossError(absl::StrCat("of ", event_.alive().num_events(),
+                                              " events that were sent ", num_events_, " came"));
+    }
+    return CheckSeal(event_, request_.crc32c() + static_cast<uint32_t>(num_events_));
   }
 
   // The router's memory is bounded by what was asked for, not by what a worker sends.
@@ -120,15 +126,17 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
     if (!bad_.ok()) {
       return absl::DataLossError(absl::StrCat("the worker sent a bad event: ", bad_.message()));
     }
-    if (unreachable_) return absl::UnavailableError("the worker could not be reached");
-    if (silent_) return absl::UnavailableError("the call went silent");
+    const bool is_own_word = status.ok() || !ReasonIn(context_).empty();
+    if (unreachable_ && !is_own_word) return absl::UnavailableError("the worker was given up");
+    if (silent_ && !is_own_word) return absl::UnavailableError("the call went silent");
     return FromGrpc(status, context_);
   }
 
-  // A damaged request is the worker's own word, and as bad a sign.
+  // An event that arrived whole and is refused all the same says nothing of the connection; who
+  // gives the call up has looked at that himself.
   bool IsBroken(const absl::Status& final_status) const {
-    if (absl::IsDataLoss(final_status)) return true;
-    return absl::IsUnavailable(final_status) && ReasonIn(context_) != ReasonOf(final_status.code());
+    if (!bad_.ok()) return is_damaged_;
+    return !unreachable_ && IsOfTheConnection(final_status, ReasonIn(context_));
   }
 
   const WireLimits limits_;
@@ -139,6 +147,8 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
   Request request_;
   Event event_;
   absl::Status bad_;
+  bool is_damaged_ = false;
+  std::atomic<bool> is_unread_ = false;
   std::atomic<int> sweeps_ = 0;
   std::atomic<bool> silent_ = false;
   std::atomic<bool> unreachable_ = false;

@@ -123,6 +123,11 @@ absl::Status FromGrpc(const grpc::Status& status, absl::string_view reason, bool
           : absl::StrCat("the call to the worker broke: ", absl::StatusCodeToString(code)));
 }
 
+bool IsOfTheConnection(const absl::Status& status, absl::string_view reason) {
+  if (absl::IsDataLoss(status)) return true;
+  return absl::IsUnavailable(status) && reason != ReasonOf(status.code());
+}
+
 absl::string_view ReasonIn(const grpc::ClientContext& context) {
   const auto& trailers = context.GetServerTrailingMetadata();
   const auto it = trailers.find(kReasonKey);

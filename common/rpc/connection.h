@@ -50,6 +50,10 @@ grpc::Status ToGrpc(const absl::Status& status);
 absl::Status FromGrpc(const grpc::Status& status, absl::string_view reason, bool is_late);
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
 
+// The end of a call was none of the peer's: what else goes over the connection is in doubt. A
+// request that arrived damaged is the peer's own word, and as bad a sign.
+bool IsOfTheConnection(const absl::Status& status, absl::string_view reason);
+
 // Of a finished call: the reason with which the peer itself ended it, or empty.
 absl::string_view ReasonIn(const grpc::ClientContext& context);
 

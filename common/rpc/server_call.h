@@ -25,6 +25,8 @@ template <typename Event>
 class ServerCall : public grpc::ServerWriteReactor<Event> {
  public:
   struct Hooks {
+    // The last change to an event before which `num_sent` were sent.
+    std::function<void(Event* event, uint64_t num_sent)> seal;
     std::function<void()> on_broken;
     std::function<void()> on_done;
   };
@@ -39,6 +41,7 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
     {
       absl::MutexLock lock(&mutex_);
       if (broken_ || closing_.has_value()) return;
+      if (hooks_.seal) hooks_.seal(&event, num_sent_);
       queue_.push_back(std::move(event));
       ++num_sent_;
     }
@@ -52,6 +55,7 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
       absl::MutexLock lock(&mutex_);
       if (broken_ || closing_.has_value() || writing_ || !queue_.empty()) return;
       queue_.push_back(make(num_sent_));
+      if (hooks_.seal) hooks_.seal(&queue_.back(), num_sent_);
     }
     Advance();
   }

@@ -18,6 +18,7 @@ namespace {
 constexpr int kHelloTimeoutMs = 2000;
 constexpr int kMinBackoffMs = 100;
 constexpr int kMaxBackoffMs = 1000;
+constexpr int kProvenStatuses = 10;  // From then on a connection counts as good.
 
 gpr_timespec AfterMs(int64_t ms) { return DeadlineAfter(std::chrono::milliseconds(ms)); }
 
@@ -63,6 +64,13 @@ WorkerLink::Peer WorkerLink::peer() const {
   return peer_;
 }
 
+void WorkerLink::Sweep(int max_sweeps) {
+  absl::MutexLock lock(&mutex_);
+  if (peer_.stubs == nullptr || ++sweeps_ <= (is_unread_ ? 1 : max_sweeps)) return;
+  distrusted_ = true;
+  context_->TryCancel();
+}
+
 void WorkerLink::Distrust(const WorkerStubs* stubs) {
   absl::MutexLock lock(&mutex_);
   if (stubs != peer_.stubs.get()) return;
@@ -76,6 +84,7 @@ std::pair<const WorkerStubs*, grpc::ClientContext*> WorkerLink::Begin() {
     busy_ = !stopped_;
     if (busy_) {
       context_ = std::make_unique<grpc::ClientContext>();
+      if (distrusted_) context_->TryCancel();
       return {stubs_.get(), context_.get()};
     }
   }
@@ -120,7 +129,8 @@ void WorkerLink::OnHello(const grpc::Status& status) {
     peer_ = {.incarnation = hello->incarnation,
              .limits = {.vocab_size = hello->vocab_size, .max_model_len = hello->max_model_len},
              .stubs = stubs_};
-    backoff_ms_ = 0;
+    num_statuses_ = sweeps_ = 0;
+    is_unread_ = false;
     last_reason_.clear();
   }
   inbox_->Post(WorkerUp{.worker = options_.worker, .hello = *hello});
@@ -138,9 +148,12 @@ void WorkerLink::StartWatch(Incarnation incarnation) {
 }
 
 void WorkerLink::OnReadDone(bool ok) {
-  if (!ok) return;  // The stream has ended; OnDone follows.
-  const absl::StatusOr<WorkerStatus> status = Unsealed<WorkerStatus>(status_);
   absl::MutexLock lock(&mutex_);
+  sweeps_ = 0;
+  is_unread_ = !ok;  // As in ClientCall.
+  if (!ok) return;
+  const absl::StatusOr<WorkerStatus> status = Unsealed<WorkerStatus>(status_);
+  if (++num_statuses_ == kProvenStatuses) backoff_ms_ = 0;
   if (!status.ok()) {
     bad_status_ = absl::StrCat("bad status: ", status.status().message());
   } else if (status->incarnation != peer_.incarnation) {

@@ -60,6 +60,9 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   };
   Peer peer() const;
 
+  // Counts one more sweep without a status; after `max_sweeps` of them connects anew.
+  void Sweep(int max_sweeps);
+
   // Something that went over this connection was damaged or lost: connects anew. A no-op if it is
   // not the current one.
   void Distrust(const WorkerStubs* stubs);
@@ -90,6 +93,9 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);
   std::string last_reason_ ABSL_GUARDED_BY(mutex_);
   int backoff_ms_ ABSL_GUARDED_BY(mutex_) = 0;
+  int num_statuses_ ABSL_GUARDED_BY(mutex_) = 0;  // Of this connection.
+  int sweeps_ ABSL_GUARDED_BY(mutex_) = 0;        // Since the last one.
+  bool is_unread_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // An operation is in flight.
 

@@ -21,6 +21,8 @@ namespace {
 constexpr int kSweepSeconds = 1;
 constexpr int kMaxSweeps = 5;  // A worker gives a sign of life on each call each second.
 constexpr int64_t kMaxPrefillEvents = 64;
+// Below the streams that a connection may have: a call that waits for one would seem silent.
+constexpr int kMaxCallsToWorker = 8000;
 constexpr Duration kTellLimit = std::chrono::seconds(2);
 
 using DecodeClientCall = ClientCall<v1::DecodeRequest, v1::DecodeEvent>;
@@ -49,6 +51,7 @@ class WorkerLinks::Impl {
     }
     absl::MutexLock lock(&mutex_);
     active_ = static_cast<int>(links_.size());
+    num_calls_.resize(links_.size());
   }
 
   ~Impl() { Stop(); }
@@ -130,11 +133,13 @@ class WorkerLinks::Impl {
   template <typename Proto, typename Response, typename Request, typename StartOnStub>
   void TellWorker(CallId id, const Request& request, StartOnStub start) {
     auto told = std::make_shared<Told<Proto, Response>>();
+    int32_t worker = 0;
     std::shared_ptr<const WorkerStubs> stubs;
     {
       absl::MutexLock lock(&mutex_);
       const auto it = calls_.find(id);
       if (it == calls_.end() || stopped_) return;
+      worker = it->second.worker;
       stubs = it->second.peer.stubs;
       told->request.set_expected_incarnation(it->second.peer.incarnation);
       ++active_;
@@ -143,7 +148,11 @@ class WorkerLinks::Impl {
     Seal(&told->request);
     told->context.set_deadline(DeadlineAfter(kTellLimit));
     start(*stubs, &told->context, &told->request, &told->response,
-          [this, id, told](const grpc::Status& status) mutable {
+          [this, id, worker, stubs, told](const grpc::Status& grpc_status) mutable {
+            const absl::Status status = FromGrpc(grpc_status, told->context);
+            if (IsOfTheConnection(status, ReasonIn(told->context))) {
+              links_[worker]->Distrust(stubs.get());
+            }
             if (!status.ok()) GiveUp(id);
             told.reset();
             Release();
@@ -199,6 +208,12 @@ class WorkerLinks::Impl {
     {
       absl::MutexLock lock(&mutex_);
       if (stopped_) return;
+      if (++num_calls_[index] > kMaxCallsToWorker) {
+        --num_calls_[index];
+        inbox_->Post(CallClosed{
+            .call = id, .status = absl::ResourceExhaustedError("too many calls to one worker")});
+        return;
+      }
       ++active_;
       calls_[id] = {.call = call, .worker = index, .peer = peer};
     }
@@ -217,9 +232,11 @@ class WorkerLinks::Impl {
       const auto node = calls_.extract(id);
       if (node.empty()) return;
       entry = node.mapped();
-      if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(status)});
+      --num_calls_[entry.worker];
     }
     if (is_broken) links_[entry.worker]->Distrust(entry.peer.stubs.get());
+    absl::MutexLock lock(&mutex_);
+    if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(status)});
   }
 
   // One of the things that Stop waits for is over. Nothing of this may be touched after it.
@@ -239,6 +256,7 @@ class WorkerLinks::Impl {
     {
       absl::MutexLock lock(&mutex_);
       for (auto& [id, entry] : calls_) entry.call->Sweep(kMaxSweeps);
+      for (const auto& link : links_) link->Sweep(kMaxSweeps);
       SetSweep();
     }
     Release();
@@ -250,6 +268,7 @@ class WorkerLinks::Impl {
   absl::Mutex mutex_;
   absl::flat_hash_map<CallId, Entry> calls_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Alarm> sweep_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> num_calls_ ABSL_GUARDED_BY(mutex_);  // Of each worker.
   int active_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };

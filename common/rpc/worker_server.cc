@@ -57,7 +57,6 @@ template <typename Event>
 Event SignOfLife(uint64_t num_sent) {
   Event event;
   event.mutable_alive()->set_num_events(num_sent);
-  Seal(&event);
   return event;
 }
 
@@ -334,7 +333,6 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       if (const auto* prefill = std::get_if<std::shared_ptr<PrefillCall>>(&call)) {
         v1::PrefillEvent proto;
         ToProto(event, &proto);
-        Seal(&proto);
         (*prefill)->Send(std::move(proto));
       }
     }
@@ -342,7 +340,6 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       if (const auto* decode = std::get_if<std::shared_ptr<DecodeCall>>(&call)) {
         v1::DecodeEvent proto;
         ToProto(event, &proto);
-        Seal(&proto);
         (*decode)->Send(std::move(proto));
       }
     }
@@ -377,10 +374,16 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   template <typename Call, typename Opened, typename Request>
   Call* Accept(grpc::CallbackServerContext* context, const Request& request) {
     const CallId id = next_call_.fetch_add(1) + 1;
-    auto call = Call::Create(context, {.on_broken = [this, id] {
-                               Forget(id);
-                               inbox_->Post(CallBroken{.call = id});
-                             }});
+    const uint32_t place = request.crc32c();
+    auto call = Call::Create(
+        context,
+        {.seal = [place](auto* event,
+                         uint64_t n) { Seal(event, place + static_cast<uint32_t>(n)); },
+         .on_broken =
+             [this, id] {
+               Forget(id);
+               inbox_->Post(CallBroken{.call = id});
+             }});
     const absl::Status status = Take<Opened>(id, call, request);
     if (!status.ok()) {
       Forget(id);

@@ -32,6 +32,24 @@ TEST_F(RecoveryLimitsTest, AfterEightMovesTheRequestFails) {
   EXPECT_EQ(node_->counters().moves, 8);
 }
 
+TEST_F(RecoveryLimitsTest, CallsThatAreLostWithTheirConnectionAreMovesAlsoWhenItIsBackAtOnce) {
+  constexpr int kRequests = 20;  // More than the burst of retries.
+  for (int i = 1; i <= kRequests; ++i) Submit(i, Request());
+  const auto decodes = outbox_.decodes;  // Those that follow are the recovery.
+  for (int32_t worker : {1, 2}) {
+    for (const auto& open : decodes) {
+      if (open.worker == worker) Closed(open.call, Gone());
+    }
+    Handle(WorkerDown{.worker = worker, .reason = "connection lost"});
+    now_ += std::chrono::milliseconds(1);
+    Up(worker, incarnation(worker));
+  }
+  Judged();
+  for (int i = 1; i <= kRequests; ++i) EXPECT_EQ(Ended(i), std::nullopt) << i;
+  EXPECT_GE(node_->counters().moves, kRequests);
+  EXPECT_EQ(node_->counters().retries, 0);
+}
+
 TEST_F(RecoveryLimitsTest, FailuresOfHealthyWorkersAreRetriedTwice) {
   Submit(1, Request());
   for (int i = 0; i < 2; ++i) {

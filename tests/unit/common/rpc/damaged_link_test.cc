@@ -20,7 +20,8 @@
 namespace baton {
 namespace {
 
-using Writer = grpc::ServerWriter<v1::DecodeEvent>;
+// Says something on a call whose events begin at `place`.
+using Say = std::function<void(grpc::ServerWriter<v1::DecodeEvent>* writer, uint32_t place)>;
 
 void AwaitCancel(grpc::ServerContext* context) {
   while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(5));
@@ -29,7 +30,8 @@ void AwaitCancel(grpc::ServerContext* context) {
 // A decode worker that says on each call what the test wants, without anything of Baton's server.
 class HandmadeWorker : public v1::Decode::Service, public v1::Cluster::Service {
  public:
-  explicit HandmadeWorker(std::function<void(Writer*)> say) : say_(std::move(say)) {
+  explicit HandmadeWorker(Say say, bool watch_is_silent = false)
+      : say_(std::move(say)), watch_is_silent_(watch_is_silent) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(static_cast<v1::Decode::Service*>(this));
@@ -58,37 +60,48 @@ class HandmadeWorker : public v1::Decode::Service, public v1::Cluster::Service {
     v1::WorkerStatus status;
     ToProto(WorkerStatus{.incarnation = 7}, &status);
     Seal(&status);
-    writer->Write(status);
-    AwaitCancel(context);
+    while (!context->IsCancelled()) {
+      if (!watch_is_silent_) writer->Write(status);
+      absl::SleepFor(absl::Milliseconds(100));
+    }
     return grpc::Status::OK;
   }
 
-  grpc::Status Decode(grpc::ServerContext* context, const v1::DecodeRequest*,
-                      Writer* writer) override {
-    say_(writer);
+  // As a worker whose inbox is full.
+  grpc::Status Rebind(grpc::ServerContext* context, const v1::RebindRequest*,
+                      v1::RebindResponse*) override {
+    const absl::Status refusal = absl::ResourceExhaustedError("full");
+    context->AddTrailingMetadata(kReasonKey, ReasonOf(refusal.code()));
+    return ToGrpc(refusal);
+  }
+
+  grpc::Status Decode(grpc::ServerContext* context, const v1::DecodeRequest* request,
+                      grpc::ServerWriter<v1::DecodeEvent>* writer) override {
+    say_(writer, request->crc32c());
     AwaitCancel(context);
     return grpc::Status::OK;
   }
 
  private:
-  const std::function<void(Writer*)> say_;
+  const Say say_;
+  const bool watch_is_silent_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   absl::Mutex mutex_;
   std::set<std::string> peers_ ABSL_GUARDED_BY(mutex_);
 };
 
-v1::DecodeEvent Tokens(int32_t position) {
+v1::DecodeEvent Tokens(int32_t position, uint32_t place) {
   v1::DecodeEvent event;
   ToProto(TokensEvent{.outputs = {{.position = position, .token = 3}}}, &event);
-  Seal(&event);
+  Seal(&event, place);
   return event;
 }
 
-v1::DecodeEvent Alive(uint64_t num_events) {
+v1::DecodeEvent Alive(uint64_t num_events, uint32_t place) {
   v1::DecodeEvent event;
   event.mutable_alive()->set_num_events(num_events);
-  Seal(&event);
+  Seal(&event, place + static_cast<uint32_t>(num_events));
   return event;
 }
 
@@ -107,9 +120,9 @@ void ExpectANewConnection(HandmadeWorker& worker, TestRouter& router) {
 }
 
 TEST(DamagedLinkTest, ADamagedEventEndsTheCallAndTheConnection) {
-  HandmadeWorker worker([](Writer* writer) {
-    writer->Write(Tokens(10));
-    v1::DecodeEvent damaged = Tokens(11);
+  HandmadeWorker worker([](auto* writer, uint32_t place) {
+    writer->Write(Tokens(10, place));
+    v1::DecodeEvent damaged = Tokens(11, place + 1);
     damaged.mutable_tokens()->mutable_outputs(0)->set_token(2);
     writer->Write(damaged);
   });
@@ -122,10 +135,10 @@ TEST(DamagedLinkTest, ADamagedEventEndsTheCallAndTheConnection) {
 }
 
 TEST(DamagedLinkTest, ASignOfLifeShowsThatAnEventIsMissing) {
-  HandmadeWorker worker([](Writer* writer) {
-    writer->Write(Tokens(10));
-    writer->Write(Alive(1));
-    writer->Write(Alive(2));  // The second event was lost.
+  HandmadeWorker worker([](auto* writer, uint32_t place) {
+    writer->Write(Tokens(10, place));
+    writer->Write(Alive(1, place));
+    writer->Write(Alive(2, place));  // The second event was lost.
   });
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
@@ -135,8 +148,46 @@ TEST(DamagedLinkTest, ASignOfLifeShowsThatAnEventIsMissing) {
   ExpectANewConnection(worker, router);
 }
 
+TEST(DamagedLinkTest, AnEventOfAnotherCallEndsTheCallAndTheConnection) {
+  HandmadeWorker worker([](auto* writer, uint32_t place) { writer->Write(Tokens(10, place + 7)); });
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  const auto [status, num_events] = CallOnce(router);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_EQ(num_events, 0);
+  ExpectANewConnection(worker, router);
+}
+
+TEST(DamagedLinkTest, ABadEventThatArrivedWholeEndsTheCallAlone) {
+  HandmadeWorker worker([](auto* writer, uint32_t place) { writer->Write(Tokens(-5, place)); });
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  const auto [status, num_events] = CallOnce(router);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_FALSE(router.inbox.Next<WorkerDown>(absl::Seconds(1)).has_value());
+}
+
+TEST(DamagedLinkTest, AWorkersOwnRefusalOfARebindEndsTheCallAlone) {
+  HandmadeWorker worker([](auto* writer, uint32_t place) { writer->Write(Alive(0, place)); });
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  router.links.OpenDecode(1, 0, SampleDecode());
+  router.links.Rebind(1, WireSamples(1).Rebind());
+  const auto closed = router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(closed->status)) << closed->status;
+  EXPECT_FALSE(router.inbox.Next<WorkerDown>(absl::Seconds(1)).has_value());
+}
+
+TEST(DamagedLinkTest, AWatchThatIsSilentEndsTheConnection) {
+  HandmadeWorker worker([](auto*, uint32_t) {}, /*watch_is_silent=*/true);
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  EXPECT_TRUE(router.inbox.Next<WorkerDown>(absl::Seconds(15)).has_value());
+}
+
 TEST(DamagedLinkTest, ACallWithoutSignsOfLifeIsUnavailableAfterSeconds) {
-  HandmadeWorker worker([](Writer* writer) { writer->Write(Alive(0)); });
+  HandmadeWorker worker([](auto* writer, uint32_t place) { writer->Write(Alive(0, place)); });
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   const absl::Time begin = absl::Now();
