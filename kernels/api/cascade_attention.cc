@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,60 +11,116 @@
 namespace baton {
 namespace {
 
+constexpr int64_t kMaxHeads = 1 << 16;
+constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kMaxBlockSize = 1 << 20;
+constexpr int64_t kMaxStride = int64_t{1} << 42;
+
 bool SeesWholePrefix(const ScoreOptions& scores) {
   return scores.alibi_slopes == nullptr && scores.window_left < 0 && scores.window_right < 0 &&
          scores.local_chunk == 0;
 }
 
-absl::Status Refuse(absl::string_view field, int64_t value, absl::string_view allowed) {
+absl::Status Require(bool ok, absl::string_view field, int64_t value,
+                     const absl::AlphaNum& allowed) {
+  if (ok) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, " = ", value, ": must be ", allowed));
 }
 
-// What VarlenAttention does not check of its two calls.
-absl::Status CheckArgs(const CascadeAttentionArgs& args) {
+absl::Status RequireIn(int64_t value, int64_t least, int64_t greatest, absl::string_view field) {
+  return Require(value >= least && value <= greatest, field, value,
+                 absl::StrCat("in [", least, ", ", greatest, "]"));
+}
+
+absl::Status RequirePointer(const void* p, absl::string_view field) {
+  if (p != nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " = null: must point to data"));
+}
+
+absl::Status RequireNull(const void* p, absl::string_view field) {
+  if (p == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is given: must be null; use VarlenAttention"));
+}
+
+// Of what decides how much memory the call takes, and what the prefix needs.
+absl::Status CheckShape(const CascadeAttentionArgs& args) {
+  const VarlenAttentionArgs& a = args.attention;
+  RETURN_IF_ERROR(RequireNull(a.dense.k, "dense.k"));
+  RETURN_IF_ERROR(RequireNull(a.dense.cu_seqlens_k, "dense.cu_seqlens_k"));
+  RETURN_IF_ERROR(RequireNull(a.scores.alibi_slopes, "scores.alibi_slopes"));
+  const ScoreOptions& scores = a.scores;
+  RETURN_IF_ERROR(
+      Require(scores.window_left == -1, "scores.window_left", scores.window_left, "-1"));
+  RETURN_IF_ERROR(
+      Require(scores.window_right == -1, "scores.window_right", scores.window_right, "-1"));
+  RETURN_IF_ERROR(Require(scores.local_chunk == 0, "scores.local_chunk", scores.local_chunk, "0"));
+  RETURN_IF_ERROR(RequirePointer(a.cu_seqlens_q, "cu_seqlens_q"));
+  RETURN_IF_ERROR(RequirePointer(a.seq_lens, "seq_lens"));
+  RETURN_IF_ERROR(RequirePointer(a.block_table, "block_table"));
+  RETURN_IF_ERROR(RequireIn(a.max_seqlen_q, 0, INT32_MAX, "max_seqlen_q"));
+  RETURN_IF_ERROR(RequireIn(a.max_seqlen_k, 0, INT32_MAX, "max_seqlen_k"));
+  RETURN_IF_ERROR(RequireIn(a.max_blocks, 0, INT32_MAX, "max_blocks"));
+  RETURN_IF_ERROR(RequireIn(a.num_heads, 1, kMaxHeads, "num_heads"));
+  RETURN_IF_ERROR(RequireIn(a.v_cache.dim, 1, kMaxHeadDim, "v_cache.dim"));
+  RETURN_IF_ERROR(RequireIn(a.k_cache.num_blocks, 1, INT32_MAX, "k_cache.num_blocks"));
+  const int64_t size = a.k_cache.block_size;
+  RETURN_IF_ERROR(RequireIn(size, 1, kMaxBlockSize, "k_cache.block_size"));
+  return Require(args.common_prefix_len >= 1 && args.common_prefix_len % size == 0,
+                 "common_prefix_len", args.common_prefix_len,
+                 absl::StrCat("a multiple of k_cache.block_size = ", size, " above 0"));
+}
+
+// Entries [begin, end) of a row of the block table are blocks.
+absl::Status CheckBlocks(const VarlenAttentionArgs& a, int64_t s, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t block = a.block_table[s * a.max_blocks + i];
+    if (block >= 0 && block < a.k_cache.num_blocks) continue;
+    return Require(false, absl::StrCat("block_table[", s, "][", i, "]"), block,
+                   absl::StrCat("in [0, ", a.k_cache.num_blocks, ")"));
+  }
+  return absl::OkStatus();
+}
+
+// Queries and keys of sequence s; of the two calls only the suffix would see them, shortened.
+absl::Status CheckSequence(const CascadeAttentionArgs& args, int64_t s) {
   const VarlenAttentionArgs& a = args.attention;
   const int64_t size = a.k_cache.block_size;
-  if (a.num_seqs < 0) return Refuse("num_seqs", a.num_seqs, "at least 0");
-  if (a.dense.k != nullptr || a.cu_seqlens_q == nullptr || a.seq_lens == nullptr ||
-      a.block_table == nullptr || size < 1) {
-    return absl::InvalidArgumentError(
-        "attention: must have cu_seqlens_q, seq_lens, block_table and caches, no dense keys");
-  }
-  if (!SeesWholePrefix(a.scores)) {
-    return absl::InvalidArgumentError(
-        "attention.scores: must be without ALiBi, window and local_chunk; use VarlenAttention");
-  }
-  if (a.max_blocks < 0 || a.max_blocks > INT32_MAX) {
-    return Refuse("max_blocks", a.max_blocks, absl::StrCat("in [0, ", INT32_MAX, "]"));
-  }
-  if (args.common_prefix_len < 1 || args.common_prefix_len % size != 0) {
-    return Refuse("common_prefix_len", args.common_prefix_len,
-                  absl::StrCat("a multiple of k_cache.block_size = ", size, " above 0"));
-  }
-  for (int64_t s = 0; s < a.num_seqs; ++s) {
-    const int64_t queries = int64_t{a.cu_seqlens_q[s + 1]} - a.cu_seqlens_q[s];
-    if (queries < 0) return Refuse("cu_seqlens_q", a.cu_seqlens_q[s + 1], "ascending");
-    const int64_t keys = a.seq_lens[s];
-    if (queries > 0 && keys < args.common_prefix_len + queries) {
-      return Refuse(absl::StrCat("seq_lens[", s, "]"), keys,
-                    absl::StrCat("at least common_prefix_len + query length = ",
-                                 args.common_prefix_len + queries));
-    }
-    if (keys > a.max_blocks * size) {
-      return Refuse(absl::StrCat("seq_lens[", s, "]"), keys,
-                    absl::StrCat("at most max_blocks * block_size = ", a.max_blocks * size));
-    }
-  }
-  const int64_t width = int64_t{a.num_heads} * a.v_cache.dim;
-  if (a.num_heads < 1) return Refuse("num_heads", a.num_heads, "at least 1");
-  if (a.v_cache.dim < 1) return Refuse("v_cache.dim", a.v_cache.dim, "at least 1");
-  if (a.out == nullptr) return absl::InvalidArgumentError("out = null: must point to data");
-  if (a.out_stride < width) {
-    return Refuse("out_stride", a.out_stride, absl::StrCat("at least ", width));
-  }
+  const int64_t queries = int64_t{a.cu_seqlens_q[s + 1]} - a.cu_seqlens_q[s];
+  const int64_t keys = a.seq_lens[s];
+  const std::string field = absl::StrCat("seq_lens[", s, "]");
+  RETURN_IF_ERROR(Require(queries >= 0, absl::StrCat("cu_seqlens_q[", s + 1, "]"),
+                          a.cu_seqlens_q[s + 1], "not less than the entry before"));
+  RETURN_IF_ERROR(Require(keys >= 0, field, keys, "at least 0"));
+  RETURN_IF_ERROR(Require(a.max_seqlen_q == 0 || queries <= a.max_seqlen_q, "max_seqlen_q",
+                          a.max_seqlen_q,
+                          absl::StrCat("at least query length [", s, "] = ", queries)));
+  RETURN_IF_ERROR(Require(a.max_seqlen_k == 0 || keys <= a.max_seqlen_k, "max_seqlen_k",
+                          a.max_seqlen_k, absl::StrCat("at least ", field, " = ", keys)));
+  RETURN_IF_ERROR(Require(keys <= a.max_blocks * size, field, keys,
+                          absl::StrCat("at most max_blocks * block_size = ", a.max_blocks * size)));
+  if (queries == 0) return absl::OkStatus();
+  const int64_t least = args.common_prefix_len + queries;
+  RETURN_IF_ERROR(Require(keys >= least, field, keys,
+                          absl::StrCat("at least common_prefix_len + query length = ", least)));
+  return CheckBlocks(a, s, args.common_prefix_len / size, (keys + size - 1) / size);
+}
+
+// What VarlenAttention does not check of its two calls, or not by the caller's names, or too late:
+// the calls need memory.
+absl::Status CheckArgs(const CascadeAttentionArgs& args) {
+  const VarlenAttentionArgs& a = args.attention;
+  RETURN_IF_ERROR(CheckShape(args));
+  RETURN_IF_ERROR(Require(a.cu_seqlens_q[0] == 0, "cu_seqlens_q[0]", a.cu_seqlens_q[0], "0"));
+  for (int64_t s = 0; s < a.num_seqs; ++s) RETURN_IF_ERROR(CheckSequence(args, s));
   const int64_t num_tokens = a.cu_seqlens_q[a.num_seqs];
-  if (a.lse == nullptr || a.lse_stride >= num_tokens) return absl::OkStatus();
-  return Refuse("lse_stride", a.lse_stride, absl::StrCat("at least ", num_tokens));
+  if (num_tokens == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckBlocks(a, 0, 0, args.common_prefix_len / a.k_cache.block_size));
+  RETURN_IF_ERROR(RequirePointer(a.out, "out"));
+  const int64_t width = int64_t{a.num_heads} * a.v_cache.dim;
+  RETURN_IF_ERROR(RequireIn(a.out_stride, width, kMaxStride, "out_stride"));
+  if (a.lse == nullptr) return absl::OkStatus();
+  return RequireIn(a.lse_stride, num_tokens, kMaxStride, "lse_stride");
 }
 
 // The result of one of the two calls.
@@ -98,6 +155,7 @@ bool CascadeAttentionPays(const CascadeAttentionArgs& args) {
 
 absl::Status CascadeAttention(Kernels& kernels, const CascadeAttentionArgs& args) {
   const VarlenAttentionArgs& a = args.attention;
+  RETURN_IF_ERROR(RequireIn(a.num_seqs, 0, INT32_MAX, "num_seqs"));
   if (a.num_seqs == 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckArgs(args));
   const int32_t num_tokens = a.cu_seqlens_q[a.num_seqs];

@@ -56,17 +56,52 @@ TEST_P(CascadeAttentionTest, WhatItCannotDoIsRefusedByName) {
   using Break = std::function<void(CascadeAttentionArgs&)>;
   static const int32_t lens[] = {30, 40};
   static const float slopes[] = {1, 1, 1, 1};
+  static const int32_t before_zero[] = {-8, -3, -3}, falling[] = {0, 6, 5},
+                       first_only[] = {0, 5, 5};
+  static const int32_t no_length[] = {40, INT32_MIN};
+  static const int32_t no_prefix[] = {0, -1, 2, -1, 0, 1, 3, -1};
+  static const int32_t no_suffix[] = {0, 1, 2, -1, 0, 1, 1000, -1};
   const std::pair<Break, std::string> cases[] = {
       {[](auto& a) { a.common_prefix_len = 20; },
        "common_prefix_len = 20: must be a multiple of k_cache.block_size = 16 above 0"},
       {[](auto& a) { a.common_prefix_len = 0; }, "common_prefix_len = 0"},
-      {[](auto& a) { a.attention.scores.window_left = 5; }, "attention.scores: must be without"},
-      {[](auto& a) { a.attention.scores.alibi_slopes = slopes; }, "attention.scores"},
+      {[](auto& a) { a.attention.scores.window_left = 5; }, "scores.window_left = 5: must be -1"},
+      {[](auto& a) { a.attention.scores.window_right = 0; }, "scores.window_right = 0: must be -1"},
+      {[](auto& a) { a.attention.scores.local_chunk = 8; }, "scores.local_chunk = 8: must be 0"},
+      {[](auto& a) { a.attention.scores.alibi_slopes = slopes; },
+       "scores.alibi_slopes is given: must be null"},
+      {[](auto& a) { a.attention.dense.cu_seqlens_k = lens; },
+       "dense.cu_seqlens_k is given: must be null"},
       {[](auto& a) { a.attention.seq_lens = lens; },
        "seq_lens[0] = 30: must be at least common_prefix_len + query length = 35"},
+      {[](auto& a) {
+         a.attention.cu_seqlens_q = first_only;
+         a.attention.seq_lens = no_length;
+       },
+       "seq_lens[1] = -2147483648: must be at least 0"},
+      {[](auto& a) { a.attention.cu_seqlens_q = before_zero; }, "cu_seqlens_q[0] = -8: must be 0"},
+      {[](auto& a) { a.attention.cu_seqlens_q = falling; },
+       "cu_seqlens_q[2] = 5: must be not less than the entry before"},
+      {[](auto& a) { a.attention.max_seqlen_q = 1; },
+       "max_seqlen_q = 1: must be at least query length [0] = 3"},
+      {[](auto& a) { a.attention.max_seqlen_k = 39; },
+       "max_seqlen_k = 39: must be at least seq_lens[0] = 40"},
+      {[](auto& a) { a.attention.block_table = no_prefix; },
+       "block_table[0][1] = -1: must be in [0, "},
+      {[](auto& a) { a.attention.block_table = no_suffix; },
+       "block_table[1][2] = 1000: must be in [0, "},
       {[](auto& a) { a.attention.num_heads = 3; }, "num_heads = 3: must be a multiple"},
-      {[](auto& a) { a.attention.lse_stride = 4; }, "lse_stride = 4: must be at least 5"},
-      {[](auto& a) { a.attention.block_table = nullptr; }, "block_table"},
+      {[](auto& a) {
+         a.attention.num_heads = 1 << 20;
+         a.attention.out_stride = INT64_MAX;
+       },
+       "num_heads = 1048576: must be in [1, 65536]"},
+      {[](auto& a) { a.attention.v_cache.dim = 257; }, "v_cache.dim = 257: must be in [1, 256]"},
+      {[](auto& a) { a.attention.out = nullptr; }, "out = null: must point to data"},
+      {[](auto& a) { a.attention.round_to = DType::kFp8E4M3; }, "round_to = 3: must be"},
+      {[](auto& a) { a.attention.lse_stride = 4; },
+       "lse_stride = 4: must be in [5, 4398046511104]"},
+      {[](auto& a) { a.attention.block_table = nullptr; }, "block_table = null: must point"},
   };
   for (const auto& [spoil, message] : cases) {
     AttentionProblem p({.heads = 4, .kv_heads = 2, .sequences = {{3, 40}, {2, 37}}}, 1);
