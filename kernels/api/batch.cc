@@ -59,11 +59,6 @@ absl::Status CheckGraph(const BuildBatchArgs& args) {
                    absl::StrCat("0 or at least sequences[", i,
                                 "].num_blocks = ", args.sequences[i].num_blocks));
   }
-  const int64_t rows = std::max(args.padded_sequences, args.num_sequences);
-  RETURN_IF_ERROR(Require(
-      args.table_columns == 0 || rows <= kMaxTableEntries / args.table_columns, "table_columns",
-      args.table_columns,
-      absl::StrCat("such that ", rows, " rows have at most ", kMaxTableEntries, " entries")));
   if (args.padded_sequences == 0) return absl::OkStatus();
   RETURN_IF_ERROR(Require(
       args.padded_sequences >= args.num_sequences && args.padded_sequences <= kMaxPaddedSequences,
@@ -71,6 +66,24 @@ absl::Status CheckGraph(const BuildBatchArgs& args) {
       absl::StrCat("0 or in [num_sequences, ", kMaxPaddedSequences, "]")));
   return Require(prefills == 0, "padded_sequences", args.padded_sequences,
                  "0 with prefills in the batch");
+}
+
+// The table is as wide as its widest row.
+absl::Status CheckTable(const BuildBatchArgs& args) {
+  int64_t columns = args.table_columns;
+  int32_t widest = -1;
+  for (int32_t i = 0; i < args.num_sequences; ++i) {
+    if (ColumnsOf(args, args.sequences[i]) <= columns) continue;
+    columns = ColumnsOf(args, args.sequences[i]);
+    widest = i;
+  }
+  const int64_t rows = std::max(args.padded_sequences, args.num_sequences);
+  if (columns == 0 || rows <= kMaxTableEntries / columns) return absl::OkStatus();
+  const std::string allowed = absl::StrCat("such that ", rows, " rows of ", columns,
+                                           " columns have at most ", kMaxTableEntries, " entries");
+  if (widest < 0) return Require(false, "table_columns", args.table_columns, allowed);
+  return Require(false, absl::StrCat("sequences[", widest, "].context_len"),
+                 args.sequences[widest].context_len, allowed);
 }
 
 absl::Status Check(const BuildBatchArgs& args) {
@@ -87,7 +100,8 @@ absl::Status Check(const BuildBatchArgs& args) {
     RETURN_IF_ERROR(Require(keys <= INT32_MAX, absl::StrCat("sequences[", i, "].context_len"),
                             args.sequences[i].context_len, "such that all keys fit in 31 bits"));
   }
-  return CheckGraph(args);
+  RETURN_IF_ERROR(CheckGraph(args));
+  return CheckTable(args);
 }
 
 // One token that is written nowhere and sees nothing.

@@ -139,6 +139,18 @@ TEST(BatchTest, NoSequencesMakeAnEmptyBatch) {
   EXPECT_EQ(batch->max_query_len, 0);
 }
 
+// One long sequence makes the rows of all others as wide.
+TEST(BatchTest, ATableThatNoMemoryHoldsIsRefusedWhateverMakesItWide) {
+  const Ints blocks(1 << 20);
+  std::vector<BatchSequence> sequences(1 << 9, {false, 0, 1, blocks.data(), 1 << 20});
+  sequences[3].context_len = (1 << 20) - 1;
+  const BuildBatchArgs args{
+      .sequences = sequences.data(), .num_sequences = 1 << 9, .block_size = 1};
+  EXPECT_EQ(BuildBatch(args).status().message(),
+            "sequences[3].context_len = 1048575: must be such that 512 rows of 1048576 columns "
+            "have at most 268435456 entries");
+}
+
 TEST(BatchTest, RefusalsNameTheFieldAndWhatIsAllowed) {
   const Ints blocks = {4, -1};
   const auto refused = [&](BatchSequence s, int32_t padded, const std::string& message) {
@@ -154,6 +166,7 @@ TEST(BatchTest, RefusalsNameTheFieldAndWhatIsAllowed) {
   refused({true, 0, 9, blocks.data(), 2}, 0, "sequences[0].blocks[1] = -1");
   refused({true, -1, 9, blocks.data(), 2}, 0, "sequences[0].context_len = -1");
   refused({true, INT32_MAX, 1, blocks.data(), 2}, 0, "sequences[0].num_blocks");
+  refused({false, 0, 1, blocks.data(), 2}, 1 << 21, "padded_sequences = 2097152: must be 0 or in");
   refused({true, 0, 1, blocks.data(), 2}, 4, "padded_sequences = 4: must be 0 with prefills");
 }
 
