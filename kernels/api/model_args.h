@@ -18,7 +18,7 @@ struct RmsNormArgs {
   int64_t dim = 0;
   const float* weight = nullptr;  // [dim]
   bool one_plus_weight = false;
-  float eps = 0;
+  float eps = 0;                 // Finite, >= 0.
   float* residual = nullptr;     // [num_tokens, dim] dense, or null; needs rows_per_token = 1.
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
   float* out = nullptr;          // [num_tokens, rows_per_token, dim]
@@ -34,9 +34,9 @@ struct LayerNormArgs {
   int64_t dim = 0;
   const float* weight = nullptr;  // [dim]
   const float* bias = nullptr;    // [dim], or null.
-  float eps = 0;
-  DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  float* out = nullptr;          // [num_tokens, dim]
+  float eps = 0;                  // Finite, >= 0.
+  DType round_to = DType::kF32;   // What `out` is rounded to, kept as float.
+  float* out = nullptr;           // [num_tokens, dim]
   int64_t out_stride = 0;
 };
 

@@ -8,6 +8,14 @@
 #include "kernels/cpu/require.h"
 
 namespace baton {
+namespace {
+
+absl::Status RequireKind(ActivationKind kind) {
+  return Require(kind <= ActivationKind::kRelu, "activation", static_cast<int>(kind),
+                 "SILU, GELU, GELU_TANH or RELU");
+}
+
+}  // namespace
 
 absl::Status CheckArgs(const AdvanceStepArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_seqs, 0, "num_seqs"));
@@ -41,6 +49,8 @@ absl::Status CheckArgs(const AdvanceStepArgs& args) {
 
 absl::Status CheckArgs(const RmsNormArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
+  RETURN_IF_ERROR(RequireFiniteAtLeast0(args.eps, "eps"));
+  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.rows_per_token, 1, "rows_per_token"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
@@ -48,21 +58,23 @@ absl::Status CheckArgs(const RmsNormArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.weight, "weight"));
   RETURN_IF_ERROR(RequirePointer(args.out, "out"));
   const int64_t row = args.rows_per_token * args.dim;
-  RETURN_IF_ERROR(RequireAtLeast(args.x_stride, row, "x_stride"));
-  RETURN_IF_ERROR(RequireAtLeast(args.out_stride, row, "out_stride"));
+  RETURN_IF_ERROR(RequireStride(args.x_stride, row, "x_stride"));
+  RETURN_IF_ERROR(RequireStride(args.out_stride, row, "out_stride"));
   return Require(args.residual == nullptr || args.rows_per_token == 1, "rows_per_token",
                  args.rows_per_token, "1 with a residual");
 }
 
 absl::Status CheckArgs(const LayerNormArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
+  RETURN_IF_ERROR(RequireFiniteAtLeast0(args.eps, "eps"));
+  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.x, "x"));
   RETURN_IF_ERROR(RequirePointer(args.weight, "weight"));
   RETURN_IF_ERROR(RequirePointer(args.out, "out"));
-  RETURN_IF_ERROR(RequireAtLeast(args.x_stride, args.dim, "x_stride"));
-  return RequireAtLeast(args.out_stride, args.dim, "out_stride");
+  RETURN_IF_ERROR(RequireStride(args.x_stride, args.dim, "x_stride"));
+  return RequireStride(args.out_stride, args.dim, "out_stride");
 }
 
 absl::Status CheckArgs(const RopeArgs& args) {
@@ -76,11 +88,13 @@ absl::Status CheckArgs(const RopeArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.x, "x"));
   RETURN_IF_ERROR(RequirePointer(args.cos, "cos"));
   RETURN_IF_ERROR(RequirePointer(args.sin, "sin"));
-  return RequireAtLeast(args.x_stride, args.num_heads * args.head_dim, "x_stride");
+  return RequireStride(args.x_stride, args.num_heads * args.head_dim, "x_stride");
 }
 
 absl::Status CheckArgs(const ActivationArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
+  RETURN_IF_ERROR(RequireKind(args.activation));
+  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.x, "x"));
@@ -89,6 +103,8 @@ absl::Status CheckArgs(const ActivationArgs& args) {
 
 absl::Status CheckArgs(const ActivationAndMulArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
+  RETURN_IF_ERROR(RequireKind(args.activation));
+  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.gate_up, "gate_up"));
@@ -98,13 +114,11 @@ absl::Status CheckArgs(const ActivationAndMulArgs& args) {
 absl::Status CheckArgs(const SoftcapArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
-  if (!(args.cap > 0 && std::isfinite(args.cap))) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cap = ", args.cap, ": must be finite and greater than 0"));
-  }
+  RETURN_IF_ERROR(RequireFloat(args.cap > 0 && std::isfinite(args.cap), "cap", args.cap,
+                               "finite and greater than 0"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.x, "x"));
-  return RequireAtLeast(args.x_stride, args.dim, "x_stride");
+  return RequireStride(args.x_stride, args.dim, "x_stride");
 }
 
 absl::Status CheckArgs(const EmbeddingArgs& args) {
@@ -128,8 +142,8 @@ absl::Status CheckArgs(const GemmArgs& args) {
   if (args.m == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.a, "a"));
   RETURN_IF_ERROR(RequirePointer(args.out, "out"));
-  RETURN_IF_ERROR(RequireAtLeast(args.a_stride, args.weights->k(), "a_stride"));
-  return RequireAtLeast(args.out_stride, args.weights->n(), "out_stride");
+  RETURN_IF_ERROR(RequireStride(args.a_stride, args.weights->k(), "a_stride"));
+  return RequireStride(args.out_stride, args.weights->n(), "out_stride");
 }
 
 absl::Status CheckArgs(const PackWeightsArgs& args) {
@@ -140,8 +154,7 @@ absl::Status CheckArgs(const PackWeightsArgs& args) {
     const std::string field = absl::StrCat("parts[", i, "]");
     RETURN_IF_ERROR(RequirePointer(args.parts[i].data, field + ".data"));
     RETURN_IF_ERROR(RequireAtLeast(args.parts[i].num_rows, 1, field + ".num_rows"));
-    RETURN_IF_ERROR(Require(!IsFp8(args.parts[i].dtype), field + ".dtype",
-                            static_cast<int>(args.parts[i].dtype), "f32, f16 or bf16"));
+    RETURN_IF_ERROR(RequireComputeType(args.parts[i].dtype, field + ".dtype"));
   }
   return absl::OkStatus();
 }

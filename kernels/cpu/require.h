@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cmath>
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/base/dtype.h"
 
 namespace baton {
 
@@ -40,6 +43,30 @@ inline absl::Status RequireAtLeast(int64_t value, int64_t least, FieldName field
 inline absl::Status RequireIn(int64_t value, int64_t least, int64_t greatest, FieldName field) {
   if (value >= least && value <= greatest) return absl::OkStatus();
   return Require(false, field, value, absl::StrCat("in [", least, ", ", greatest, "]"));
+}
+
+// Any multiple of it by a number of tokens or sequences that memory holds fits in 64 bits.
+inline constexpr int64_t kMaxStride = int64_t{1} << 42;
+
+inline absl::Status RequireStride(int64_t value, int64_t least, FieldName field) {
+  if (value < least) return RequireAtLeast(value, least, field);
+  return Require(value <= kMaxStride, field, value, "at most ", kMaxStride);
+}
+
+inline absl::Status RequireFloat(bool ok, FieldName field, float value,
+                                 const absl::AlphaNum& allowed) {
+  if (ok) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field.prefix, field.suffix, " = ", value, ": must be ", allowed));
+}
+
+inline absl::Status RequireFiniteAtLeast0(float value, FieldName field) {
+  return RequireFloat(std::isfinite(value) && value >= 0, field, value, "finite and at least 0");
+}
+
+// A type to compute in: of an output, or of weights. The 8-bit types hold K and V only.
+inline absl::Status RequireComputeType(DType dtype, FieldName field) {
+  return Require(dtype <= DType::kBF16, field, static_cast<int>(dtype), "f32, f16 or bf16");
 }
 
 }  // namespace baton
