@@ -81,7 +81,9 @@ struct HeadRun {
 // Copies blocks, or a range of their heads, byte for byte from one cache to another of the same
 // dtype, layout, block size and dim; strides and, with a head range, numbers of heads may differ.
 // Long runs become few copies; a head range is one piece per head in kPacked, one per block in a
-// dense kHnd and one per token in kNhd. A destination named twice is refused. Scales are the caller's to compare.
+// dense kHnd and one per token in kNhd. A destination named twice is refused, and so is a
+// destination plane that shares memory with another plane of the call; planes of one block stride
+// whose blocks take turns share none. Scales are the caller's to compare.
 struct SwapBlocksArgs {
   const CachePlane* sources = nullptr;       // [num_planes]
   const CachePlane* destinations = nullptr;  // [num_planes]
@@ -92,8 +94,8 @@ struct SwapBlocksArgs {
 };
 
 // Copies a head range of some blocks into one dense piece of memory, byte for byte: what a
-// transport sends. It is [num_planes][num_blocks][a block of the plane's layout with num_heads heads
-// and no gaps].
+// transport sends. It is [num_planes][num_blocks][a block of the plane's layout with num_heads
+// heads and no gaps].
 struct GatherBlocksArgs {
   const CachePlane* planes = nullptr;  // [num_planes]
   int64_t num_planes = 0;

@@ -1,5 +1,7 @@
 #include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "common/base/status.h"
@@ -15,7 +17,6 @@ constexpr int64_t kMaxDimension = 1 << 16;
 constexpr int64_t kMaxBlockSize = 1 << 20;
 // Times 2^16 heads and 2^20 tokens neither overflows.
 constexpr int64_t kMaxInnerStride = 1 << 22;
-constexpr int64_t kMaxOuterStride = int64_t{1} << 42;
 constexpr int64_t kMaxBlocks = INT32_MAX;  // What a block table can name.
 constexpr int64_t kMaxPlaneElements = int64_t{1} << 58;
 
@@ -34,8 +35,17 @@ absl::Status CheckScales(const CachePlane& cache, absl::string_view field) {
   return absl::OkStatus();
 }
 
-// The inner strides, after the dimensions; `elements` becomes what a block spans.
-absl::Status CheckBlock(const CachePlane& cache, absl::string_view field, int64_t& elements) {
+// From the first element of a block to behind its last; of checked strides.
+int64_t BlockElements(const CachePlane& cache) {
+  if (cache.layout == CacheLayout::kPacked) {
+    return int64_t{cache.num_heads} * cache.block_size * cache.dim;
+  }
+  const CacheStrides s = StridesOf(cache, CacheRole::kKey);
+  return s.head * (cache.num_heads - 1) + s.token * (cache.block_size - 1) + cache.dim;
+}
+
+// The inner strides, after the dimensions.
+absl::Status CheckBlock(const CachePlane& cache, absl::string_view field) {
   const bool packed = cache.layout == CacheLayout::kPacked;
   const FieldName layout(field, ".layout");
   RETURN_IF_ERROR(Require(cache.layout <= CacheLayout::kPacked, layout,
@@ -45,12 +55,10 @@ absl::Status CheckBlock(const CachePlane& cache, absl::string_view field, int64_
   if (packed) {
     RETURN_IF_ERROR(Require(cache.head_stride == 0, head, cache.head_stride, "0 in PACKED"));
     RETURN_IF_ERROR(Require(cache.token_stride == 0, token, cache.token_stride, "0 in PACKED"));
-    RETURN_IF_ERROR(Require(
+    return Require(
         cache.dim % PackedGroup(cache.dtype) == 0, absl::StrCat(field, ".dim"), cache.dim,
         absl::StrCat("a multiple of ", PackedGroup(cache.dtype),
-                     " (16 bytes) in a PACKED plane of ", std::string(ToString(cache.dtype)))));
-    elements = int64_t{cache.num_heads} * cache.block_size * cache.dim;
-    return absl::OkStatus();
+                     " (16 bytes) in a PACKED plane of ", std::string(ToString(cache.dtype))));
   }
   // Neither rows nor what holds them may overlap.
   const bool by_head = cache.layout == CacheLayout::kHnd;
@@ -62,9 +70,7 @@ absl::Status CheckBlock(const CachePlane& cache, absl::string_view field, int64_
       (by_head ? s.token : s.head) * ((by_head ? cache.block_size : cache.num_heads) - 1) +
       cache.dim;
   const int64_t outer = by_head ? s.head : s.token;
-  RETURN_IF_ERROR(RequireIn(outer, span, kMaxOuterStride, by_head ? head : token));
-  elements = outer * ((by_head ? cache.num_heads : cache.block_size) - 1) + span;
-  return absl::OkStatus();
+  return RequireIn(outer, span, kMaxStride, by_head ? head : token);
 }
 
 // Blocks [first, first + count) lie in [0, num_blocks); without overflow.
@@ -134,6 +140,47 @@ absl::Status CheckHeads(const SwapBlocksArgs& args, const CachePlane& from, cons
   return CheckRange(heads.destination, heads.count, to.num_heads, "heads.destination");
 }
 
+// The bytes of a plane: of each block the first `block`, every `stride` from `begin` to `end`.
+struct PlaneBytes {
+  explicit PlaneBytes(const CachePlane& plane)
+      : begin(reinterpret_cast<intptr_t>(plane.data)),
+        block(BlockElements(plane) * SizeOf(plane.dtype)),
+        stride(plane.block_stride * SizeOf(plane.dtype)),
+        end(begin + (plane.num_blocks - 1) * stride + block) {}
+
+  // Planes whose ranges intersect share nothing if their blocks take turns: K and V of all layers
+  // of a block beside each other.
+  bool Intersects(const PlaneBytes& other) const {
+    if (end <= other.begin || other.end <= begin) return false;
+    if (stride != other.stride) return true;
+    const int64_t behind = ((other.begin - begin) % stride + stride) % stride;
+    return behind < block || behind + other.block > stride;
+  }
+
+  int64_t begin, block, stride, end;
+};
+
+// What a destination is written to belongs to no other plane: pieces are copied in any order.
+absl::Status CheckOwnMemory(const SwapBlocksArgs& args) {
+  std::vector<PlaneBytes> sources, destinations;
+  for (int64_t p = 0; p < args.num_planes; ++p) sources.emplace_back(args.sources[p]);
+  for (int64_t p = 0; p < args.num_planes; ++p) {
+    const PlaneBytes to(args.destinations[p]);
+    for (const auto& [others, name] :
+         {std::pair{&sources, "sources["}, {&destinations, "destinations["}}) {
+      for (size_t i = 0; i < others->size(); ++i) {
+        if (!(*others)[i].Intersects(to)) continue;
+        const int64_t distance = to.begin - (*others)[i].begin;
+        return absl::InvalidArgumentError(
+            absl::StrCat("destinations[", p, "].data = ", name, i, "].data + ", distance,
+                         ": must be memory of its own; use CopyBlocks within one cache"));
+      }
+    }
+    destinations.push_back(to);
+  }
+  return absl::OkStatus();
+}
+
 // Of a gather or scatter.
 template <typename Args>
 absl::Status CheckStaging(const Args& args, bool repeats) {
@@ -151,8 +198,12 @@ absl::Status CheckStaging(const Args& args, bool repeats) {
     RETURN_IF_ERROR(CheckRange(args.first_head,
                                args.num_heads == 0 ? plane.num_heads : args.num_heads,
                                plane.num_heads, "first_head"));
-    needed += args.num_blocks * HeadRangeBytes(plane, args.num_heads);
-    RETURN_IF_ERROR(RequireAtLeast(args.staging_bytes, needed, "staging_bytes"));
+    const int64_t bytes = HeadRangeBytes(plane, args.num_heads);
+    if (bytes > (args.staging_bytes - needed) / args.num_blocks) {  // A product may overflow.
+      return Require(false, "staging_bytes", args.staging_bytes,
+                     absl::StrCat("at least ", needed, " + ", args.num_blocks, " * ", bytes));
+    }
+    needed += args.num_blocks * bytes;
     absl::flat_hash_set<int32_t> seen;
     for (int64_t i = 0; i < args.num_blocks; ++i) {
       const std::string field = absl::StrCat("blocks[", i, "]");
@@ -168,14 +219,15 @@ absl::Status CheckStaging(const Args& args, bool repeats) {
 
 absl::Status CheckPlane(const CachePlane& cache, absl::string_view field) {
   RETURN_IF_ERROR(RequirePointer(cache.data, {field, ".data"}));
+  RETURN_IF_ERROR(Require(cache.dtype <= DType::kFp8E5M2, {field, ".dtype"},
+                          static_cast<int>(cache.dtype), "f32, f16, bf16, fp8_e4m3 or fp8_e5m2"));
   RETURN_IF_ERROR(RequireIn(cache.num_blocks, 1, kMaxBlocks, {field, ".num_blocks"}));
   RETURN_IF_ERROR(RequireIn(cache.num_heads, 1, kMaxDimension, {field, ".num_heads"}));
   RETURN_IF_ERROR(RequireIn(cache.block_size, 1, kMaxBlockSize, {field, ".block_size"}));
   RETURN_IF_ERROR(RequireIn(cache.dim, 1, kMaxDimension, {field, ".dim"}));
-  int64_t block = 0;
-  RETURN_IF_ERROR(CheckBlock(cache, field, block));
+  RETURN_IF_ERROR(CheckBlock(cache, field));
   const FieldName stride(field, ".block_stride");
-  RETURN_IF_ERROR(RequireAtLeast(cache.block_stride, block, stride));
+  RETURN_IF_ERROR(RequireAtLeast(cache.block_stride, BlockElements(cache), stride));
   RETURN_IF_ERROR(Require(cache.block_stride <= kMaxPlaneElements / cache.num_blocks, stride,
                           cache.block_stride, "such that the plane fits in memory"));
   return CheckScales(cache, field);
@@ -204,8 +256,8 @@ absl::Status CheckArgs(const ReshapeAndCacheArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.value, "value"));
   RETURN_IF_ERROR(RequirePointer(args.slot_mapping, "slot_mapping"));
   const int64_t heads = args.k_cache.num_heads;
-  RETURN_IF_ERROR(RequireAtLeast(args.key_stride, heads * args.k_cache.dim, "key_stride"));
-  RETURN_IF_ERROR(RequireAtLeast(args.value_stride, heads * args.v_cache.dim, "value_stride"));
+  RETURN_IF_ERROR(RequireStride(args.key_stride, heads * args.k_cache.dim, "key_stride"));
+  RETURN_IF_ERROR(RequireStride(args.value_stride, heads * args.v_cache.dim, "value_stride"));
   const int64_t num_slots = args.k_cache.num_blocks * args.k_cache.block_size;
   for (int64_t t = 0; t < args.num_tokens; ++t) {
     if (args.slot_mapping[t] < num_slots) continue;
@@ -245,11 +297,10 @@ absl::Status CheckArgs(const SwapBlocksArgs& args) {
     RETURN_IF_ERROR(CheckPlane(to, field));
     RETURN_IF_ERROR(CheckSamePlanes(from, to, field));
     RETURN_IF_ERROR(CheckHeads(args, from, to, field));
-    RETURN_IF_ERROR(Require(from.data != to.data, field + ".data", 0,
-                            "another cache than the source; use CopyBlocks within one"));
     num_sources = std::min(num_sources, from.num_blocks);
     num_destinations = std::min(num_destinations, to.num_blocks);
   }
+  RETURN_IF_ERROR(CheckOwnMemory(args));
   return CheckRuns(args, num_sources, num_destinations);
 }
 

@@ -35,13 +35,60 @@ TEST(CheckCacheArgsTest, SwapNamesWhatDiffersBetweenTheCaches) {
   p.to.dim = 4;
   ExpectRefused(p.Swap(), "destinations[0].dim = 4: must be that of the source");
   p = Planes();
-  p.to.data = p.from.data;
-  ExpectRefused(p.Swap(), "destinations[0].data");
+  p.from.dtype = p.to.dtype = static_cast<DType>(9);
+  ExpectRefused(p.Swap(), "sources[0].dtype = 9: must be f32, f16, bf16, fp8_e4m3 or fp8_e5m2");
   p = Planes();
   p.to = p.from;
   p.to.data = p.memory[1];
   p.to.num_heads = 1;
   ExpectRefused(p.Swap(), "destinations[0].num_heads = 1");
+}
+
+TEST(CheckCacheArgsTest, SwapNamesTheDestinationThatSharesMemory) {
+  Planes p;
+  p.to.data = p.from.data;
+  ExpectRefused(p.Swap(), "destinations[0].data = sources[0].data + 0: must be memory of its own");
+  p.to.data = p.from.data + 1023;  // A plane has 4 * 2 * 16 * 8 = 1024 bytes.
+  ExpectRefused(p.Swap(), "destinations[0].data = sources[0].data + 1023");
+  p.to.data = p.from.data + 1024;
+  EXPECT_TRUE(CheckArgs(p.Swap()).ok()) << CheckArgs(p.Swap());
+
+  p = Planes();
+  const CachePlane from[] = {p.from, p.from}, to[] = {p.to, p.to};
+  SwapBlocksArgs args = p.Swap();
+  args.sources = from;
+  args.destinations = to;
+  args.num_planes = 2;
+  ExpectRefused(args, "destinations[1].data = destinations[0].data + 0: must be memory of its own");
+}
+
+TEST(CheckCacheArgsTest, SwapTakesPlanesWhoseBlocksTakeTurns) {
+  Planes p;
+  CachePlane from[] = {p.from, p.from}, to[] = {p.to, p.to};
+  for (CachePlane* planes : {from, to}) {
+    for (CachePlane* plane : {&planes[0], &planes[1]}) {
+      plane->num_blocks = 2;
+      plane->block_stride = 512;
+    }
+    planes[1].data += 256;
+  }
+  SwapBlocksArgs args = p.Swap();
+  args.sources = from;
+  args.destinations = to;
+  args.num_planes = 2;
+  EXPECT_TRUE(CheckArgs(args).ok()) << CheckArgs(args);
+  args.destinations = to + 1;  // After to[0], and around again before it.
+  args.sources = from;
+  args.num_planes = 1;
+  from[0] = to[0];
+  EXPECT_TRUE(CheckArgs(args).ok()) << CheckArgs(args);
+  to[1].data -= 1;
+  ExpectRefused(args, "destinations[0].data = sources[0].data + 255");
+  to[1].data += 2;
+  ExpectRefused(args, "destinations[0].data = sources[0].data + 257");
+  to[1].data -= 1;
+  to[1].block_stride = 511;
+  ExpectRefused(args, "destinations[0].data = sources[0].data + 256");
 }
 
 TEST(CheckCacheArgsTest, SwapNamesTheRunThatLeavesACache) {
@@ -96,7 +143,9 @@ TEST(CheckCacheArgsTest, GatherAndScatterNameTheBlockAndTheRoom) {
                           .staging_bytes = 512};
   EXPECT_TRUE(CheckArgs(gather).ok());
   gather.staging_bytes = 511;
-  ExpectRefused(gather, "staging_bytes = 511: must be at least 512");
+  ExpectRefused(gather, "staging_bytes = 511: must be at least 0 + 2 * 256");
+  gather.staging_bytes = -1;
+  ExpectRefused(gather, "staging_bytes = -1: must be at least 0 + 2 * 256");
   gather.first_head = 1;
   ExpectRefused(gather, "first_head = 1");
   gather.num_heads = 3;
@@ -108,6 +157,25 @@ TEST(CheckCacheArgsTest, GatherAndScatterNameTheBlockAndTheRoom) {
                                   .staging = staging,
                                   .staging_bytes = 512},
                 "blocks[1] = 3: must be a destination only once");
+}
+
+// 2^54 bytes a block, times 2^10, are 0 in 64 bits.
+TEST(CheckCacheArgsTest, StagingOfMoreThan64BitsIsRefused) {
+  std::byte memory[1];
+  const CachePlane plane{.data = memory,
+                         .num_blocks = 1,
+                         .num_heads = 1 << 16,
+                         .block_size = 1 << 20,
+                         .dim = 1 << 16,
+                         .block_stride = int64_t{1} << 52};
+  const std::vector<int32_t> blocks(1 << 10);
+  ExpectRefused(GatherBlocksArgs{.planes = &plane,
+                                 .num_planes = 1,
+                                 .blocks = blocks.data(),
+                                 .num_blocks = std::ssize(blocks),
+                                 .staging = memory,
+                                 .staging_bytes = 1},
+                "staging_bytes = 1: must be at least 0 + 1024 * 18014398509481984");
 }
 
 TEST(CheckCacheArgsTest, APlaneThatNoMemoryHoldsIsRefused) {
