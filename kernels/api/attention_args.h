@@ -24,6 +24,7 @@ struct ScoreOptions {
   int32_t local_chunk = 0;              // Sees j if j / local_chunk = p / local_chunk; 0 = off.
                                         // Needs `causal`.
   const float* alibi_slopes = nullptr;  // [num_heads], or [S, num_heads]: bias -slope * |p - j|.
+                                        // Finite.
   int64_t alibi_stride = 0;             // Elements from sequence to sequence; 0: the same for all.
   // [num_heads], or null. Attention sinks: a row that sees a key adds exp(sink) to the sum of
   // exp(score) that it is divided by (and that its LSE is of), as if one more key had that score
@@ -33,14 +34,15 @@ struct ScoreOptions {
 
 // K and V beside each other in memory instead of in a cache. The heads of a token are dense.
 struct DenseKeys {
-  const float* k = nullptr;  // [Tk, num_heads, k_dim]; null: there are none.
+  const float* k = nullptr;  // [Tk, num_heads, k_dim]; may be null, as v, if Tk = 0.
   int64_t k_stride = 0;      // Elements from token to token.
   const float* v = nullptr;  // [Tk, num_heads, v_dim]
   int64_t v_stride = 0;
   int32_t num_heads = 0;
   int32_t k_dim = 0;  // <= 256, as v_dim.
   int32_t v_dim = 0;
-  const int32_t* cu_seqlens_k = nullptr;  // [S + 1], cu_seqlens_k[0] = 0, not descending.
+  // [S + 1], cu_seqlens_k[0] = 0, not descending, Tk at the end. Null: there are no dense keys.
+  const int32_t* cu_seqlens_k = nullptr;
 };
 
 // Attention of S sequences over a paged cache that already holds the K and V of the queries
@@ -164,7 +166,10 @@ struct PagedAttentionArgs {
 // cache_seqlens. Query i of n stands at the n - i-th last key.
 //
 // The cache is contiguous, with one block for each sequence, or paged. Appending beyond it, or two
-// tokens into one place, is refused before anything is written.
+// tokens into one place, is refused before anything is written. So are keys beyond 2^31 - 1.
+//
+// q, k, v and out are dense: they have no strides. `lse` is [num_heads, S * num_queries], as that
+// of all operators here; FlashAttention's is [S, num_heads, num_queries].
 struct AttentionWithKvCacheArgs {
   const float* q = nullptr;  // [S, num_queries, num_heads, k_cache.dim], dense
   int32_t num_heads = 0;     // A multiple of k_cache.num_heads.

@@ -11,7 +11,7 @@ bool FastAttentionServes(const GenericAttentionArgs& args) {
   const auto fits = [](const CachePlane& plane) {
     return plane.data != nullptr && plane.layout == CacheLayout::kHnd && IsDenseBlock(plane);
   };
-  return fits(base.k_cache) && fits(base.v_cache) && base.dense.k == nullptr &&
+  return fits(base.k_cache) && fits(base.v_cache) && base.dense.cu_seqlens_k == nullptr &&
          base.scores.sinks == nullptr && args.sparsity.vert_stride <= 1 &&
          args.leftpad == nullptr && !args.skip_decodes;
 }

@@ -21,6 +21,7 @@ struct Caches {
   const CachePlane& v;
   const ScoreOptions& scores;
   int32_t num_heads;
+  int64_t num_seqs;
   const int32_t* block_table;
   int64_t max_blocks;
   const char* block_table_name;
@@ -36,22 +37,31 @@ struct Sequence {
   int64_t first_row = 0;  // Of the first key in the cache.
 };
 
-absl::Status RequireFloat(bool ok, absl::string_view field, float value,
-                          absl::string_view allowed) {
-  if (ok) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, " = ", value, ": must be ", allowed));
-}
-
 absl::Status RequireNull(const void* p, absl::string_view field, absl::string_view why) {
   if (p == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, " is given: must be null ", why));
 }
 
-absl::Status CheckScores(const ScoreOptions& scores, int64_t num_heads) {
-  RETURN_IF_ERROR(RequireFloat(std::isfinite(scores.scale) && scores.scale >= 0, "scores.scale",
-                               scores.scale, "finite and at least 0"));
-  RETURN_IF_ERROR(RequireFloat(std::isfinite(scores.softcap) && scores.softcap >= 0,
-                               "scores.softcap", scores.softcap, "finite and at least 0"));
+absl::Status CheckAlibi(const ScoreOptions& scores, int64_t num_heads, int64_t num_seqs) {
+  const int64_t stride = scores.alibi_stride;
+  if (stride != 0 && (stride < num_heads || stride > kMaxStride)) {
+    return Require(false, "scores.alibi_stride", stride,
+                   absl::StrCat("0 or at least num_heads = ", num_heads, ", at most ", kMaxStride));
+  }
+  if (scores.alibi_slopes == nullptr) return absl::OkStatus();
+  for (int64_t row = 0; row < (stride == 0 ? 1 : num_seqs); ++row) {
+    for (int64_t i = row * stride; i < row * stride + num_heads; ++i) {
+      const float slope = scores.alibi_slopes[i];
+      if (std::isfinite(slope)) continue;
+      return RequireFloat(false, absl::StrCat("scores.alibi_slopes[", i, "]"), slope, "finite");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckScores(const ScoreOptions& scores, int64_t num_heads, int64_t num_seqs) {
+  RETURN_IF_ERROR(RequireFiniteAtLeast0(scores.scale, "scores.scale"));
+  RETURN_IF_ERROR(RequireFiniteAtLeast0(scores.softcap, "scores.softcap"));
   RETURN_IF_ERROR(RequireAtLeast(scores.window_left, -1, "scores.window_left"));
   RETURN_IF_ERROR(RequireAtLeast(scores.window_right, -1, "scores.window_right"));
   RETURN_IF_ERROR(RequireAtLeast(scores.local_chunk, 0, "scores.local_chunk"));
@@ -63,9 +73,7 @@ absl::Status CheckScores(const ScoreOptions& scores, int64_t num_heads) {
     return RequireFloat(false, absl::StrCat("scores.sinks[", h, "]"), sink,
                         "a number below infinity");
   }
-  return Require(scores.alibi_stride == 0 || scores.alibi_stride >= num_heads,
-                 "scores.alibi_stride", scores.alibi_stride,
-                 "0 or at least num_heads = ", num_heads);
+  return CheckAlibi(scores, num_heads, num_seqs);
 }
 
 absl::Status CheckHeads(int64_t num_heads, int64_t num_kv_heads, absl::string_view allowed) {
@@ -92,7 +100,7 @@ absl::Status CheckCaches(const Caches& c) {
   RETURN_IF_ERROR(CheckHeads(c.num_heads, c.k.num_heads, "a multiple of k_cache.num_heads = "));
   RETURN_IF_ERROR(RequireIn(c.max_blocks, 0, INT32_MAX, "max_blocks"));
   RETURN_IF_ERROR(CheckSparsity(c.sparsity, c.k.block_size));
-  return CheckScores(c.scores, c.num_heads);
+  return CheckScores(c.scores, c.num_heads, c.num_seqs);
 }
 
 // Whether some head looks at the sparse block of `key`.
@@ -156,19 +164,17 @@ absl::Status CheckRows(const Args& args, int64_t num_tokens, int64_t k_dim, int6
   RETURN_IF_ERROR(RequirePointer(args.q, "q"));
   RETURN_IF_ERROR(RequirePointer(args.out, "out"));
   const int64_t heads = args.num_heads;
-  RETURN_IF_ERROR(RequireAtLeast(args.q_stride, heads * k_dim, "q_stride"));
-  RETURN_IF_ERROR(RequireAtLeast(args.out_stride, heads * v_dim, "out_stride"));
+  RETURN_IF_ERROR(RequireStride(args.q_stride, heads * k_dim, "q_stride"));
+  RETURN_IF_ERROR(RequireStride(args.out_stride, heads * v_dim, "out_stride"));
   if (args.lse != nullptr)
-    RETURN_IF_ERROR(RequireAtLeast(args.lse_stride, num_tokens, "lse_stride"));
-  return Require(!IsFp8(args.round_to), "round_to", static_cast<int>(args.round_to),
-                 "f32, f16 or bf16");
+    RETURN_IF_ERROR(RequireStride(args.lse_stride, num_tokens, "lse_stride"));
+  return RequireComputeType(args.round_to, "round_to");
 }
 
 absl::Status CheckDense(const VarlenAttentionArgs& args) {
   const DenseKeys& dense = args.dense;
-  RETURN_IF_ERROR(RequireNull(args.k_cache.data, "k_cache.data", "with dense.k"));
-  RETURN_IF_ERROR(RequireNull(args.v_cache.data, "v_cache.data", "with dense.k"));
-  RETURN_IF_ERROR(RequirePointer(dense.v, "dense.v"));
+  RETURN_IF_ERROR(RequireNull(args.k_cache.data, "k_cache.data", "with dense.cu_seqlens_k"));
+  RETURN_IF_ERROR(RequireNull(args.v_cache.data, "v_cache.data", "with dense.cu_seqlens_k"));
   RETURN_IF_ERROR(Require(dense.num_heads >= 1 && dense.num_heads <= kMaxHeads, "dense.num_heads",
                           dense.num_heads, absl::StrCat("in [1, ", kMaxHeads, "]")));
   for (const auto& [dim, field] :
@@ -176,11 +182,15 @@ absl::Status CheckDense(const VarlenAttentionArgs& args) {
     RETURN_IF_ERROR(RequireIn(dim, 1, kMaxHeadDim, field));
   }
   const int64_t heads = dense.num_heads;
-  RETURN_IF_ERROR(RequireAtLeast(dense.k_stride, heads * dense.k_dim, "dense.k_stride"));
-  RETURN_IF_ERROR(RequireAtLeast(dense.v_stride, heads * dense.v_dim, "dense.v_stride"));
   RETURN_IF_ERROR(CheckHeads(args.num_heads, heads, "a multiple of dense.num_heads = "));
   RETURN_IF_ERROR(CheckCumulative(dense.cu_seqlens_k, args.num_seqs, "dense.cu_seqlens_k"));
-  return CheckScores(args.scores, args.num_heads);
+  if (dense.cu_seqlens_k[args.num_seqs] > 0) {
+    RETURN_IF_ERROR(RequirePointer(dense.k, "dense.k"));
+    RETURN_IF_ERROR(RequirePointer(dense.v, "dense.v"));
+    RETURN_IF_ERROR(RequireStride(dense.k_stride, heads * dense.k_dim, "dense.k_stride"));
+    RETURN_IF_ERROR(RequireStride(dense.v_stride, heads * dense.v_dim, "dense.v_stride"));
+  }
+  return CheckScores(args.scores, args.num_heads, args.num_seqs);
 }
 
 // The number of keys of sequence s; its length is checked here.
@@ -197,9 +207,13 @@ absl::Status CheckKvCacheRows(const AttentionWithKvCacheArgs& args, const Caches
                               int64_t s) {
   const bool paged = args.block_table != nullptr;
   const int64_t size = args.k_cache.block_size;
-  const int64_t capacity = paged ? args.max_blocks * size : size;
+  const int64_t capacity = std::min<int64_t>(paged ? args.max_blocks * size : size, INT32_MAX);
   const int64_t rows = args.cache_seqlens[s];
   const int64_t after = rows + args.num_new;
+  if (args.num_new > capacity) {
+    return Require(false, "num_new", args.num_new,
+                   absl::StrCat("at most the capacity of ", capacity, " of a sequence"));
+  }
   if (rows < 0 || after > capacity) {
     return Require(false, absl::StrCat("cache_seqlens[", s, "]"), rows,
                    absl::StrCat("in [0, ", capacity - args.num_new, "]: a capacity of ", capacity,
@@ -209,7 +223,8 @@ absl::Status CheckKvCacheRows(const AttentionWithKvCacheArgs& args, const Caches
   RETURN_IF_ERROR(Require(leftpad >= 0 && leftpad <= rows, absl::StrCat("cache_leftpad[", s, "]"),
                           leftpad, absl::StrCat("in [0, ", rows, "]")));
   if (!paged) {
-    const int64_t block = args.cache_batch_idx == nullptr ? s : args.cache_batch_idx[s];
+    if (args.cache_batch_idx == nullptr) return absl::OkStatus();
+    const int64_t block = args.cache_batch_idx[s];
     return Require(block >= 0 && block < args.k_cache.num_blocks,
                    absl::StrCat("cache_batch_idx[", s, "]"), block,
                    absl::StrCat("in [0, ", args.k_cache.num_blocks, ")"));
@@ -267,9 +282,13 @@ absl::Status CheckKvCacheShape(const AttentionWithKvCacheArgs& args) {
   }
   if (args.block_table != nullptr) {
     RETURN_IF_ERROR(RequireNull(args.cache_batch_idx, "cache_batch_idx", "with a block_table"));
+  } else if (args.cache_batch_idx == nullptr) {
+    const int64_t blocks = args.k_cache.num_blocks;
+    RETURN_IF_ERROR(
+        Require(args.num_seqs <= blocks, "num_seqs", args.num_seqs,
+                absl::StrCat("at most k_cache.num_blocks = ", blocks, " without cache_batch_idx")));
   }
-  return Require(!IsFp8(args.round_to), "round_to", static_cast<int>(args.round_to),
-                 "f32, f16 or bf16");
+  return RequireComputeType(args.round_to, "round_to");
 }
 
 // No two new tokens go to the same place.
@@ -278,9 +297,15 @@ absl::Status CheckNewSlots(const AttentionWithKvCacheArgs& args) {
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     for (int64_t i = 0; i < args.num_new; ++i) {
       const int64_t row = args.cache_seqlens[s] + i;
-      if (slots.insert(SlotOf(args, s, row)).second) continue;
-      return Require(false, absl::StrCat("row ", row, " of sequence ", s, " is slot"),
-                     SlotOf(args, s, row), "a slot that no other new token takes");
+      const int64_t slot = SlotOf(args, s, row);
+      if (slots.insert(slot).second) continue;
+      // Without either table each sequence has a block of its own.
+      const int64_t size = args.k_cache.block_size;
+      const std::string field = args.block_table == nullptr
+                                    ? absl::StrCat("cache_batch_idx[", s, "]")
+                                    : absl::StrCat("block_table[", s, "][", row / size, "]");
+      return Require(false, field, slot / size,
+                     absl::StrCat("a block whose row ", row % size, " no other new token takes"));
     }
   }
   return absl::OkStatus();
@@ -293,9 +318,12 @@ absl::Status CheckArgs(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_q, 0, "max_seqlen_q"));
   RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_k, 0, "max_seqlen_k"));
   if (args.num_seqs == 0) return absl::OkStatus();
-  const Caches caches{args.k_cache,     args.v_cache,    args.scores,  args.num_heads,
-                      args.block_table, args.max_blocks, "block_table"};
-  const bool dense = args.dense.k != nullptr;
+  const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
+                      args.num_seqs, args.block_table, args.max_blocks, "block_table"};
+  const bool dense = args.dense.cu_seqlens_k != nullptr;
+  if (!dense) {
+    RETURN_IF_ERROR(RequireNull(args.dense.k, "dense.k", "without dense.cu_seqlens_k"));
+  }
   RETURN_IF_ERROR(dense ? CheckDense(args) : CheckCaches(caches));
   RETURN_IF_ERROR(CheckCumulative(args.cu_seqlens_q, args.num_seqs, "cu_seqlens_q"));
   if (!dense) RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
@@ -325,9 +353,12 @@ absl::Status CheckArgs(const VarlenAttentionArgs& args) {
 absl::Status CheckArgs(const PagedAttentionArgs& args) {
   RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
-  const Caches caches{args.k_cache,      args.v_cache,    args.scores,    args.num_heads,
-                      args.block_tables, args.max_blocks, "block_tables", args.sparsity};
+  const Caches caches{args.k_cache,    args.v_cache,   args.scores,
+                      args.num_heads,  args.num_seqs,  args.block_tables,
+                      args.max_blocks, "block_tables", args.sparsity};
   RETURN_IF_ERROR(CheckCaches(caches));
+  RETURN_IF_ERROR(Require(args.split <= AttentionSplit::kReference, "split",
+                          static_cast<int>(args.split), "AUTO, SINGLE_PASS, SPLIT or REFERENCE"));
   RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     const int64_t keys = args.seq_lens[s];
@@ -341,8 +372,8 @@ absl::Status CheckArgs(const PagedAttentionArgs& args) {
 absl::Status CheckArgs(const PrefixAttentionArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_seqs, 0, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
-  const Caches caches{args.k_cache,     args.v_cache,    args.scores,  args.num_heads,
-                      args.block_table, args.max_blocks, "block_table"};
+  const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
+                      args.num_seqs, args.block_table, args.max_blocks, "block_table"};
   RETURN_IF_ERROR(CheckCaches(caches));
   RETURN_IF_ERROR(Require(args.scores.causal, "scores.causal", args.scores.causal, "true"));
   RETURN_IF_ERROR(CheckCumulative(args.cu_seqlens_q, args.num_seqs, "cu_seqlens_q"));
@@ -362,16 +393,16 @@ absl::Status CheckArgs(const PrefixAttentionArgs& args) {
   const int64_t heads = args.k_cache.num_heads;
   RETURN_IF_ERROR(RequirePointer(args.k, "k"));
   RETURN_IF_ERROR(RequirePointer(args.v, "v"));
-  RETURN_IF_ERROR(RequireAtLeast(args.k_stride, heads * args.k_cache.dim, "k_stride"));
-  RETURN_IF_ERROR(RequireAtLeast(args.v_stride, heads * args.v_cache.dim, "v_stride"));
+  RETURN_IF_ERROR(RequireStride(args.k_stride, heads * args.k_cache.dim, "k_stride"));
+  RETURN_IF_ERROR(RequireStride(args.v_stride, heads * args.v_cache.dim, "v_stride"));
   return CheckRows(args, num_tokens, args.k_cache.dim, args.v_cache.dim);
 }
 
 absl::Status CheckArgs(const AttentionWithKvCacheArgs& args) {
   RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
-  const Caches caches{args.k_cache,     args.v_cache,    args.scores,  args.num_heads,
-                      args.block_table, args.max_blocks, "block_table"};
+  const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
+                      args.num_seqs, args.block_table, args.max_blocks, "block_table"};
   RETURN_IF_ERROR(CheckCaches(caches));
   RETURN_IF_ERROR(CheckKvCacheShape(args));
   for (int64_t s = 0; s < args.num_seqs; ++s) {
@@ -390,8 +421,7 @@ absl::Status CheckArgs(const MergeAttentionStatesArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.lse_a, "lse_a"));
   RETURN_IF_ERROR(RequirePointer(args.out_b, "out_b"));
   RETURN_IF_ERROR(RequirePointer(args.lse_b, "lse_b"));
-  RETURN_IF_ERROR(Require(!IsFp8(args.round_to), "round_to", static_cast<int>(args.round_to),
-                          "f32, f16 or bf16"));
+  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   return RequirePointer(args.out, "out");
 }
 

@@ -107,7 +107,8 @@ int64_t LayOut(const AttentionShape& shape, float* base, Work* w) {
 KeySpan SpanOf(const Work& w, int64_t row, int64_t first_key) {
   KeySpan span = w.Visible(row);
   span.begin = span.begin > first_key ? span.begin - first_key : 0;
-  // A row whose window or chunk begins after this partial must not stretch what is staged beyond it.
+  // A row whose window or chunk begins after this partial must not stretch what is staged beyond
+  // it.
   if (span.begin > kPartialKeys) span.begin = kPartialKeys;
   span.end = span.end - first_key < kPartialKeys ? span.end - first_key : kPartialKeys;
   if (span.end < span.begin) span.end = span.begin;
@@ -255,13 +256,16 @@ HeadRows RowsOf(const GenericAttentionArgs& args, const AttentionTask& task, Cac
   const int64_t s = task.sequence;
   HeadRows rows{.head = task.kv_head};
   int64_t num_dense = 0;
-  if (base.dense.k != nullptr) {
+  if (base.dense.cu_seqlens_k != nullptr) {
     const DenseKeys& dense = base.dense;
     const int64_t begin = dense.cu_seqlens_k[s];
     num_dense = dense.cu_seqlens_k[s + 1] - begin;
     rows.dim = is_key ? dense.k_dim : dense.v_dim;
     rows.dense_stride = is_key ? dense.k_stride : dense.v_stride;
-    rows.dense = (is_key ? dense.k : dense.v) + begin * rows.dense_stride + task.kv_head * rows.dim;
+    if (num_dense > 0) {  // Else there may be no memory to point to.
+      rows.dense =
+          (is_key ? dense.k : dense.v) + begin * rows.dense_stride + task.kv_head * rows.dim;
+    }
   }
   if (!args.has_cache()) return rows;
   const CachePlane& plane = is_key ? base.k_cache : base.v_cache;

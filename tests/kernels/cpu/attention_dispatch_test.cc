@@ -17,7 +17,7 @@ TEST(AttentionDispatchTest, TheFastKernelServesPlainHndCachesOnly) {
   const std::function<void(GenericAttentionArgs&)> changes[] = {
       [](auto& a) { a.base.k_cache.layout = a.base.v_cache.layout = CacheLayout::kNhd; },
       [](auto& a) { a.base.v_cache.token_stride = 9; },
-      [&](auto& a) { a.base.dense.k = some; },
+      [&](auto& a) { a.base.dense.cu_seqlens_k = leftpad; },
       [&](auto& a) { a.base.scores.sinks = some; },
       [](auto& a) { a.sparsity.vert_stride = 2; },
       [&](auto& a) { a.leftpad = leftpad; },

@@ -163,6 +163,110 @@ TEST(CheckArgsTest, ModelOperatorsNameTheFieldTheyRefuse) {
   ExpectRefused(PackWeightsArgs{.parts = &part, .num_parts = 1, .k = 1}, "parts[0].data = null");
 }
 
+// A value of the enumeration that it does not have.
+template <typename Enum>
+constexpr Enum NoSuch() {
+  return static_cast<Enum>(9);
+}
+
+TEST(CheckArgsTest, OutputsAreRoundedToF32F16OrBf16Only) {
+  float x[8] = {};
+  for (const DType dtype : {DType::kFp8E4M3, DType::kFp8E5M2, NoSuch<DType>()}) {
+    const std::string message =
+        "round_to = " + std::to_string(static_cast<int>(dtype)) + ": must be f32, f16 or bf16";
+    ExpectRefused(RmsNormArgs{.x = x,
+                              .x_stride = 4,
+                              .num_tokens = 1,
+                              .dim = 4,
+                              .weight = x,
+                              .round_to = dtype,
+                              .out = x,
+                              .out_stride = 4},
+                  message);
+    ExpectRefused(LayerNormArgs{.x = x,
+                                .x_stride = 4,
+                                .num_tokens = 1,
+                                .dim = 4,
+                                .weight = x,
+                                .round_to = dtype,
+                                .out = x,
+                                .out_stride = 4},
+                  message);
+    ExpectRefused(ActivationArgs{.x = x, .num_tokens = 1, .dim = 4, .round_to = dtype, .out = x},
+                  message);
+    ExpectRefused(
+        ActivationAndMulArgs{.gate_up = x, .num_tokens = 1, .dim = 4, .round_to = dtype, .out = x},
+        message);
+    AttentionCase c;
+    c.args.round_to = dtype;
+    ExpectRefused(c.args, message);
+  }
+  const WeightRows part{reinterpret_cast<const std::byte*>(x), NoSuch<DType>(), 1};
+  ExpectRefused(PackWeightsArgs{.parts = &part, .num_parts = 1, .k = 1},
+                "parts[0].dtype = 9: must be f32, f16 or bf16");
+}
+
+TEST(CheckArgsTest, NormsHaveAFiniteEpsAndActivationsAKind) {
+  float x[8] = {};
+  for (const auto& [eps, text] :
+       {std::pair{-1.0f, "eps = -1"}, {NAN, "eps = nan"}, {INFINITY, "eps = inf"}}) {
+    const std::string message = std::string(text) + ": must be finite and at least 0";
+    ExpectRefused(RmsNormArgs{.x = x,
+                              .x_stride = 4,
+                              .num_tokens = 1,
+                              .dim = 4,
+                              .weight = x,
+                              .eps = eps,
+                              .out = x,
+                              .out_stride = 4},
+                  message);
+    ExpectRefused(LayerNormArgs{.x = x,
+                                .x_stride = 4,
+                                .num_tokens = 1,
+                                .dim = 4,
+                                .weight = x,
+                                .eps = eps,
+                                .out = x,
+                                .out_stride = 4},
+                  message);
+  }
+  const auto kind = NoSuch<ActivationKind>();
+  const std::string message = "activation = 9: must be SILU, GELU, GELU_TANH or RELU";
+  ExpectRefused(ActivationArgs{.x = x, .num_tokens = 1, .dim = 4, .activation = kind, .out = x},
+                message);
+  ExpectRefused(
+      ActivationAndMulArgs{.gate_up = x, .num_tokens = 1, .dim = 4, .activation = kind, .out = x},
+      message);
+}
+
+TEST(CheckArgsTest, StridesBeyondAnyMemoryAreRefused) {
+  constexpr int64_t kBeyond = (int64_t{1} << 42) + 1;
+  const std::string allowed = " = 4398046511105: must be at most 4398046511104";
+  float x[8] = {};
+  RmsNormArgs norm{
+      .x = x, .x_stride = 4, .num_tokens = 1, .dim = 4, .weight = x, .out = x, .out_stride = 4};
+  EXPECT_TRUE(CheckArgs(norm).ok());
+  norm.out_stride = kBeyond;
+  ExpectRefused(norm, "out_stride" + allowed);
+  AttentionCase c;
+  float lse[6];
+  c.args.lse = lse;
+  c.args.lse_stride = kBeyond;
+  ExpectRefused(c.args, "lse_stride" + allowed);
+  c.args.q_stride = kBeyond;
+  ExpectRefused(c.args, "q_stride" + allowed);
+  const int64_t slot = 0;
+  ExpectRefused(ReshapeAndCacheArgs{.key = c.memory,
+                                    .key_stride = kBeyond,
+                                    .value = c.memory,
+                                    .value_stride = 8,
+                                    .slot_mapping = &slot,
+                                    .num_tokens = 1,
+                                    .k_cache = c.args.k_cache,
+                                    .v_cache = c.args.v_cache},
+                "key_stride" + allowed);
+}
+
 TEST(CheckArgsTest, AdvanceStepNamesTheRowWithoutRoom) {
   int32_t tokens[2] = {}, positions[2] = {}, seq_lens[] = {7, 8};
   const int32_t table[] = {3, -1, 4, -1};

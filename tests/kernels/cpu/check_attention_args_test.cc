@@ -1,4 +1,5 @@
 #include <functional>
+#include <numeric>
 
 #include "kernels/cpu/check_args.h"
 #include "tests/kernels/attention_problem.h"
@@ -10,6 +11,8 @@ TEST(CheckAttentionArgsTest, DecodeNamesTheFieldAndWhatIsAllowed) {
   float out[2 * 4 * 8];
   using Break = std::function<void(PagedAttentionArgs&)>;
   static float infinite = INFINITY;
+  static const float slopes[] = {1, 1, NAN, 1};
+  static const float slopes_of_two[] = {1, 1, 1, 1, NAN, 1, INFINITY, 1, 1};
   const std::pair<Break, std::string> cases[] = {
       {[](auto& a) { a.num_heads = 5; }, "num_heads = 5: must be a multiple of k_cache.num_heads"},
       {[](auto& a) { a.max_seq_len = 20; }, "max_seq_len = 20: must be at least seq_lens[1] = 40"},
@@ -22,6 +25,18 @@ TEST(CheckAttentionArgsTest, DecodeNamesTheFieldAndWhatIsAllowed) {
       {[](auto& a) { a.lse_stride = 1; }, "lse_stride = 1: must be at least 2"},
       {[](auto& a) { a.q_stride = 31; }, "q_stride = 31: must be at least 32"},
       {[](auto& a) { a.round_to = DType::kFp8E4M3; }, "round_to"},
+      {[](auto& a) { a.split = static_cast<AttentionSplit>(9); },
+       "split = 9: must be AUTO, SINGLE_PASS, SPLIT or REFERENCE"},
+      {[](auto& a) { a.k_cache.dtype = a.v_cache.dtype = static_cast<DType>(9); },
+       "k_cache.dtype = 9: must be f32, f16, bf16, fp8_e4m3 or fp8_e5m2"},
+      {[](auto& a) { a.scores.alibi_slopes = slopes; },
+       "scores.alibi_slopes[2] = nan: must be finite"},
+      {[](auto& a) {
+         a.scores.alibi_slopes = slopes_of_two;
+         a.scores.alibi_stride = 5;
+       },
+       "scores.alibi_slopes[6] = inf: must be finite"},
+      {[](auto& a) { a.scores.alibi_stride = INT64_MAX; }, "scores.alibi_stride = 9223"},
       {[](auto& a) { a.block_tables = nullptr; }, "block_tables = null"},
       {[](auto& a) { a.v_cache.dtype = DType::kBF16; }, "v_cache.dtype"},
       {[](auto& a) {
@@ -122,13 +137,17 @@ TEST(CheckAttentionArgsTest, DenseKeysAndMasksNameTheFieldAndWhatIsAllowed) {
       {[](auto& a) { a.dense.cu_seqlens_k = cu_k; },
        "dense.cu_seqlens_k[2] = 2: must be not less than the entry before"},
       {[](auto& a) { a.seq_lens = lens; }, "seq_lens[0] = 4: must be in [0, 3]"},
+      {[](auto& a) { a.dense.k = nullptr; }, "dense.k = null"},
       {[](auto& a) { a.dense.v = nullptr; }, "dense.v = null"},
+      {[](auto& a) { a.dense.cu_seqlens_k = nullptr; },
+       "dense.k is given: must be null without dense.cu_seqlens_k"},
+      {[](auto& a) { a.dense.k_stride = INT64_MAX; }, "dense.k_stride = 9223372036854775807"},
       {[](auto& a) { a.num_heads = 3; },
        "num_heads = 3: must be a multiple of dense.num_heads = 2"},
       {[](auto& a) { a.dense.k_dim = 257; }, "dense.k_dim = 257: must be in [1, 256]"},
       {[](auto& a) { a.dense.v_stride = 15; }, "dense.v_stride = 15: must be at least 16"},
       {[](auto& a) { a.k_cache.data = reinterpret_cast<std::byte*>(some); },
-       "k_cache.data is given: must be null with dense.k"},
+       "k_cache.data is given: must be null with dense.cu_seqlens_k"},
       {[](auto& a) { a.max_seqlen_q = 1; }, "max_seqlen_q = 1: must be at least"},
       {[](auto& a) { a.max_seqlen_k = 39; },
        "max_seqlen_k = 39: must be at least seq_lens[1] = 40"},
@@ -151,6 +170,35 @@ TEST(CheckAttentionArgsTest, DenseKeysAndMasksNameTheFieldAndWhatIsAllowed) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
     EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
   }
+}
+
+// Of 2^31 - 8 rows; the cache is not looked at.
+TEST(CheckAttentionArgsTest, ASequenceOfACacheIsShorterThanTwoToThe31) {
+  float x[8] = {};
+  const CachePlane plane{.data = reinterpret_cast<std::byte*>(x),
+                         .num_blocks = 1 << 12,
+                         .num_heads = 1,
+                         .block_size = 1 << 20,
+                         .dim = 1,
+                         .block_stride = 1 << 20};
+  std::vector<int32_t> table(2049);
+  std::iota(table.begin(), table.end(), 0);
+  int32_t len = INT32_MAX - 2;
+  const AttentionWithKvCacheArgs args{.num_heads = 1,
+                                      .num_seqs = 1,
+                                      .k = x,
+                                      .v = x,
+                                      .num_new = 3,
+                                      .k_cache = plane,
+                                      .v_cache = plane,
+                                      .cache_seqlens = &len,
+                                      .block_table = table.data(),
+                                      .max_blocks = 2049};
+  EXPECT_EQ(CheckArgs(args).message(),
+            "cache_seqlens[0] = 2147483645: must be in [0, 2147483644]: a capacity of 2147483647 "
+            "with num_new = 3");
+  len = INT32_MAX - 3;
+  EXPECT_TRUE(CheckArgs(args).ok()) << CheckArgs(args);
 }
 
 TEST(CheckAttentionArgsTest, PrefixNamesTheFieldAndWhatIsAllowed) {

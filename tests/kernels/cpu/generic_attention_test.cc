@@ -176,6 +176,18 @@ TEST_P(GenericAttentionTest, DenseKeysBeyondTheUsedOnesAreNotRead) {
   EXPECT_TRUE(used == expected);
 }
 
+TEST_P(GenericAttentionTest, DenseKeysMayBeNone) {
+  AttentionProblem p({.heads = 4, .kv_heads = 2, .sequences = {{3, 0}, {0, 0}, {1, 0}}}, 12);
+  const Result r = Guarded(p, [&](float* out, float* lse) {
+    VarlenAttentionArgs args = p.DenseArgs(out, lse);
+    args.dense.k = args.dense.v = nullptr;
+    args.dense.k_stride = args.dense.v_stride = 0;
+    return kernels_->VarlenAttention(args);
+  });
+  EXPECT_EQ(r.out, std::vector<float>(r.out.size(), 0.0f));
+  EXPECT_EQ(r.lse, std::vector<float>(r.lse.size(), -INFINITY));
+}
+
 TEST_P(GenericAttentionTest, AnEncoderSeesAllAndADecoderSeesTheEncodersCache) {
   // Self-attention of an encoder, then cross-attention: other lengths, tables and a cache.
   for (const auto layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {

@@ -338,7 +338,14 @@ TEST_P(KvCacheAppendTest, BeyondTheCapacityNothingIsWritten) {
          static const int32_t equal[] = {0, 5, 5, 45};
          a.cache_seqlens = equal;
        },
-       "a slot that no other new token takes"},
+       "cache_batch_idx[2] = 1: must be a block whose row 5 no other new token takes"},
+      {[](auto& a, auto&) {
+         a.cache_batch_idx = nullptr;
+         a.k_cache.num_blocks = a.v_cache.num_blocks = 3;
+       },
+       "num_seqs = 4: must be at most k_cache.num_blocks = 3 without cache_batch_idx"},
+      {[](auto& a, auto&) { a.num_new = 49; },
+       "num_new = 49: must be at most the capacity of 48 of a sequence"},
       {[](auto& a, auto&) { a.cache_leftpad = pad; }, "cache_leftpad[1] = 6: must be in [0, 5]"},
       {[](auto& a, auto&) { a.v = nullptr; }, "v = null"},
       {[](auto& a, auto&) { a.num_new = 0; }, "k is given: must be null with num_new = 0"},
@@ -381,6 +388,16 @@ TEST_P(KvCacheAppendTest, AnAppendToAnUnallocatedBlockIsRefused) {
   EXPECT_NE(std::string(status.message()).find("block_table[1][0] = -1: must be in [0, 26)"),
             std::string::npos)
       << status;
+}
+
+TEST_P(KvCacheAppendTest, TwoNewTokensOfOneSlotAreRefusedByTheirTableEntry) {
+  KvCacheProblem p({.paged = true, .lens = {0, 0}});
+  GuardedFloats out(p.out_size()), lse(p.out_size() / kDim);
+  const AttentionWithKvCacheArgs args = p.Args(out.data(), lse.data());
+  p.table[1 * p.max_blocks] = p.table[0];
+  const std::string entry = "block_table[1][0] = " + std::to_string(p.table[0]);
+  EXPECT_EQ(std::string(kernels_->AttentionWithKvCache(args).message()),
+            entry + ": must be a block whose row 0 no other new token takes");
 }
 
 BATON_FOR_EACH_KERNEL_SET(KvCacheAppendTest);
