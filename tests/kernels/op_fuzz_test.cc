@@ -1,6 +1,7 @@
 // Random operator arguments, plausible and hostile: a correct result or a Status, never a read of
 // poison (it would show as a NaN) or a write outside the destination. BATON_FUZZ_SEED and
 // BATON_FUZZ_CASES choose others.
+#include "kernels/api/cascade_attention.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/fuzz_fixture.h"
 
@@ -9,6 +10,12 @@ namespace {
 
 class OpFuzzTest : public FuzzTest {
  protected:
+  // An enumerator that is none of the first `n`.
+  template <typename Enum>
+  Enum NoSuch(int64_t n) {
+    return static_cast<Enum>(n + Below(200));
+  }
+
   enum class Form { kVarlen, kPaged, kDense, kPrefix };
 
   // What is new in the layouts and options of `s`.
@@ -141,20 +148,120 @@ TEST_P(OpFuzzTest, HostileDecodeAndPrefixArgumentsAreRefusedOrHarmless) {
       if (what == 3) Spoil(args.v_cache.head_stride);
       if (what == 4) Spoil(args.k_cache.token_stride);
       if (what == 5) Spoil(args.scores.local_chunk);
+      if (what == 10) args.round_to = NoSuch<DType>(3);
+      if (what == 11) args.k_cache.dtype = args.v_cache.dtype = NoSuch<DType>(5);
     };
-    const int64_t what = Below(10);
+    const int64_t what = Below(13);
     spoil_shared(paged, what);
     spoil_shared(fresh, what);
     if (what == 6) Spoil(paged.sparsity.block_size);
     if (what == 7) Spoil(paged.sparsity.head_sliding_step);
     if (what == 8) Spoil(paged.sparsity.tp_rank);
     if (what == 9) Spoil(paged.sparsity.local_blocks);
+    if (what == 12) paged.split = NoSuch<AttentionSplit>(4);
     const absl::Status status =
         prefix ? kernels_->PrefixAttention(fresh) : kernels_->PagedAttention(paged);
     EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
+    ASSERT_FALSE(status.ok() && (what == 10 || what == 11 || (what == 12 && !prefix)));
     if (status.ok()) continue;
     ASSERT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     for (const float x : out.values()) ASSERT_EQ(x, GuardedFloats::kCanary);
+  }
+}
+
+TEST_P(OpFuzzTest, HostileDenseKeysAreRefusedOrHarmless) {
+  const int64_t cases = 10 * FuzzCases();
+  const int64_t first = FirstFuzzSeed();
+  for (int64_t seed = first; seed < first + cases; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    random_ = Random(seed);
+    AttentionProblem p({.heads = 4, .kv_heads = 2, .sequences = {{3, 20}, {1, 33}, {0, 5}}}, 1);
+    GuardedFloats out(p.out_size()), lse(p.total_q * 4);
+    VarlenAttentionArgs args = p.DenseArgs(out.data(), lse.data());
+    switch (Below(10)) {
+      case 0:
+        SpoilDown(p.cu_k[Below(4)]);
+        break;
+      case 1:
+        args.dense.k = nullptr;
+        break;
+      case 2:
+        args.dense.v = nullptr;
+        break;
+      case 3:
+        args.dense.cu_seqlens_k = nullptr;
+        break;
+      case 4:
+        SpoilDown(args.dense.k_stride);
+        break;
+      case 5:
+        SpoilDown(args.dense.num_heads);
+        break;
+      case 6:
+        SpoilDown(args.dense.k_dim);
+        break;
+      case 7:
+        SpoilDown(args.dense.v_dim);
+        break;
+      case 8:
+        args.seq_lens = p.seq_lens.data();
+        Spoil(p.seq_lens[Below(3)]);
+        break;
+      case 9:
+        args.k_cache.data = reinterpret_cast<std::byte*>(p.k.data());
+        break;
+    }
+    const absl::Status status = kernels_->VarlenAttention(args);
+    EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
+    for (const float x : out.values()) ASSERT_TRUE(status.ok() || x == GuardedFloats::kCanary);
+    ASSERT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
+  }
+}
+
+TEST_P(OpFuzzTest, HostileCascadesAndMergesAreRefusedOrHarmless) {
+  const int64_t cases = 10 * FuzzCases();
+  const int64_t first = FirstFuzzSeed();
+  for (int64_t seed = first; seed < first + cases; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    random_ = Random(seed);
+    AttentionProblem p({.heads = 4, .kv_heads = 2, .sequences = {{3, 40}, {1, 33}, {0, 5}}}, 1);
+    GuardedFloats out(p.out_size()), lse(p.total_q * 4);
+    CascadeAttentionArgs args{.attention = p.Args(out.data(), lse.data()), .common_prefix_len = 16};
+    VarlenAttentionArgs& a = args.attention;
+    MergeAttentionStatesArgs merge{.out_a = p.q.data(),
+                                   .lse_a = p.q.data(),
+                                   .out_b = p.q.data(),
+                                   .lse_b = p.q.data(),
+                                   .num_tokens = p.total_q,
+                                   .num_heads = 4,
+                                   .dim = p.shape.v_dim,
+                                   .out = out.data(),
+                                   .lse = lse.data()};
+    const int64_t what = Below(16);
+    if (what == 0) Spoil(args.common_prefix_len);
+    if (what == 1) SpoilDown(p.cu_q[Below(4)]);
+    if (what == 2) Spoil(p.seq_lens[Below(3)]);
+    if (what == 3) Spoil(a.num_heads);
+    if (what == 4) Spoil(a.v_cache.dim);
+    if (what == 5) a.round_to = NoSuch<DType>(3);
+    if (what == 6) Spoil(p.table[Below(p.max_blocks)]);
+    if (what == 7) Spoil(a.max_seqlen_q);
+    if (what == 8) Spoil(a.max_seqlen_k);
+    if (what == 9) SpoilDown(a.out_stride);
+    if (what == 10) Spoil(a.k_cache.block_size);
+    if (what == 11) Spoil(a.k_cache.num_blocks);
+    if (what == 12) SpoilDown(merge.num_tokens);
+    if (what == 13) SpoilDown(merge.dim);
+    if (what == 14) SpoilDown(merge.num_heads);
+    if (what == 3 && Chance(80)) a.out_stride = INT64_MAX;
+    if (what == 15) {
+      for (int32_t& start : p.cu_q) start -= 8;
+    }
+    const absl::Status status = what < 12 || what == 15 ? CascadeAttention(*kernels_, args)
+                                                        : kernels_->MergeAttentionStates(merge);
+    EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
+    for (const float x : out.values()) ASSERT_TRUE(status.ok() || x == GuardedFloats::kCanary);
+    ASSERT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
   }
 }
 
