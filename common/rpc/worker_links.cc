@@ -155,6 +155,7 @@ class WorkerLinks::Impl {
             }
             if (!status.ok()) GiveUp(id);
             told.reset();
+            stubs.reset();  // After Release nobody may hold the channel here.
             Release();
           });
   }
