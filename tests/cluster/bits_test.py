@@ -49,8 +49,8 @@ def ask(cluster, request):
     return choice["token_ids"], choice["logits_digests"], answer["usage"]
 
 
-def bits(cluster, together):
-    calls = [lambda r=r: ask(cluster, r)[:2] for r in REQUESTS]
+def bits(cluster, together, requests=REQUESTS):
+    calls = [lambda r=r: ask(cluster, r)[:2] for r in requests]
     answers = at_once(calls) if together else [call() for call in calls]
     for answer in answers:
         if isinstance(answer, Exception):

@@ -16,8 +16,8 @@ import threading
 import unittest
 
 from api_client import metric_sum
-from bits_test import ask, prompt, shape
-from running_cluster import MODEL, RunningCluster, at_once
+from bits_test import ask, bits, prompt, shape
+from running_cluster import MODEL, RunningCluster
 
 BATON = None
 WINDOW = 70
@@ -41,11 +41,7 @@ def windowed_model(folder):
 
 
 def answers(cluster, requests):
-    got = at_once([lambda r=r: ask(cluster, r)[:2] for r in requests])
-    for answer in got:
-        if isinstance(answer, Exception):
-            raise answer
-    return got
+    return bits(cluster, together=True, requests=requests)
 
 
 class WindowTest(unittest.TestCase):

@@ -119,6 +119,15 @@ void ExpectANewConnection(HandmadeWorker& worker, TestRouter& router) {
   EXPECT_EQ(worker.num_connections(), 2u);
 }
 
+void ExpectDamageSeen(HandmadeWorker& worker, int events_before) {
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  const auto [status, num_events] = CallOnce(router);
+  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
+  EXPECT_EQ(num_events, events_before);
+  ExpectANewConnection(worker, router);
+}
+
 TEST(DamagedLinkTest, ADamagedEventEndsTheCallAndTheConnection) {
   HandmadeWorker worker([](auto* writer, uint32_t place) {
     writer->Write(Tokens(10, place));
@@ -126,12 +135,7 @@ TEST(DamagedLinkTest, ADamagedEventEndsTheCallAndTheConnection) {
     damaged.mutable_tokens()->mutable_outputs(0)->set_token(2);
     writer->Write(damaged);
   });
-  TestRouter router({{Role::kDecode, worker.address()}});
-  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
-  const auto [status, num_events] = CallOnce(router);
-  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_EQ(num_events, 1);
-  ExpectANewConnection(worker, router);
+  ExpectDamageSeen(worker, /*events_before=*/1);
 }
 
 TEST(DamagedLinkTest, ASignOfLifeShowsThatAnEventIsMissing) {
@@ -140,22 +144,12 @@ TEST(DamagedLinkTest, ASignOfLifeShowsThatAnEventIsMissing) {
     writer->Write(Alive(1, place));
     writer->Write(Alive(2, place));  // The second event was lost.
   });
-  TestRouter router({{Role::kDecode, worker.address()}});
-  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
-  const auto [status, num_events] = CallOnce(router);
-  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_EQ(num_events, 1);
-  ExpectANewConnection(worker, router);
+  ExpectDamageSeen(worker, /*events_before=*/1);
 }
 
 TEST(DamagedLinkTest, AnEventOfAnotherCallEndsTheCallAndTheConnection) {
   HandmadeWorker worker([](auto* writer, uint32_t place) { writer->Write(Tokens(10, place + 7)); });
-  TestRouter router({{Role::kDecode, worker.address()}});
-  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
-  const auto [status, num_events] = CallOnce(router);
-  EXPECT_TRUE(absl::IsDataLoss(status)) << status;
-  EXPECT_EQ(num_events, 0);
-  ExpectANewConnection(worker, router);
+  ExpectDamageSeen(worker, /*events_before=*/0);
 }
 
 TEST(DamagedLinkTest, ABadEventThatArrivedWholeEndsTheCallAlone) {
