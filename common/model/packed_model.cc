@@ -48,8 +48,10 @@ std::vector<float> Concatenate(std::initializer_list<const TensorView*> parts) {
 absl::StatusOr<PackedLayer> PackLayer(const LayerWeights& w, const Packer& packer) {
   PackedLayer layer;
   layer.attention_norm = ToFloats(w.attention_norm);
-  ASSIGN_OR_RETURN(layer.qkv.weights, packer.Pack({&w.q_proj, &w.k_proj, &w.v_proj}));
-  layer.qkv.bias = Concatenate({&w.q_bias, &w.k_bias, &w.v_bias});
+  ASSIGN_OR_RETURN(layer.q.weights, packer.Pack({&w.q_proj}));
+  layer.q.bias = ToFloats(w.q_bias);
+  ASSIGN_OR_RETURN(layer.kv.weights, packer.Pack({&w.k_proj, &w.v_proj}));
+  layer.kv.bias = Concatenate({&w.k_bias, &w.v_bias});
   layer.q_norm = ToFloats(w.q_norm);
   layer.k_norm = ToFloats(w.k_norm);
   ASSIGN_OR_RETURN(layer.o.weights, packer.Pack({&w.o_proj}));

@@ -20,7 +20,8 @@ struct PackedLinear {
 
 struct PackedLayer {
   std::vector<float> attention_norm;  // [hidden_size]
-  PackedLinear qkv;                   // [(num_heads + 2 * num_kv_heads) * head_dim, hidden_size]
+  PackedLinear q;                     // [num_heads * head_dim, hidden_size]
+  PackedLinear kv;                    // [2 * num_kv_heads * head_dim, hidden_size]: k, then v.
   std::vector<float> q_norm;          // [head_dim], or empty.
   std::vector<float> k_norm;          // [head_dim], or empty.
   PackedLinear o;                     // [hidden_size, num_heads * head_dim]

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "common/model/forward_batch.h"
 #include "common/model/model_runner.h"
-#include "common/model/transformer.h"
 
 namespace baton {
 

@@ -27,10 +27,6 @@ absl::Status CheckSupported(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-void Grow(std::vector<float>& v, int64_t size) {
-  if (static_cast<int64_t>(v.size()) < size) v.resize(size);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConfig& config,
@@ -49,20 +45,21 @@ Transformer::Transformer(const ModelConfig& config, PackedModel model, DType com
       compute_(compute),
       kernels_(kernels),
       rope_(ComputeRopeFrequencies(config.rope, config.rotary_dim)),
-      qkv_width_(int64_t{config.num_heads + 2 * config.num_kv_heads} * config.head_dim) {}
+      q_width_(int64_t{config_.num_heads} * config_.head_dim),
+      kv_width_(int64_t{2} * config_.num_kv_heads * config_.head_dim) {}
 
 void Transformer::Reserve(int64_t num_tokens, int64_t num_logit_tokens) {
-  Grow(residual_, num_tokens * config_.hidden_size);
-  Grow(delta_, num_tokens * config_.hidden_size);
-  Grow(normed_, num_tokens * config_.hidden_size);
-  Grow(qkv_, num_tokens * qkv_width_);
-  Grow(context_, num_tokens * config_.num_heads * config_.head_dim);
-  Grow(gate_up_, num_tokens * 2 * config_.ffn_size);
-  Grow(ffn_, num_tokens * config_.ffn_size);
-  Grow(cos_, num_tokens * config_.rotary_dim / 2);
-  Grow(sin_, num_tokens * config_.rotary_dim / 2);
-  Grow(final_, num_logit_tokens * config_.hidden_size);
-  Grow(logits_, std::min(num_logit_tokens, kLogitRows) * config_.vocab_size);
+  residual_.Reserve(num_tokens * config_.hidden_size);
+  delta_.Reserve(num_tokens * config_.hidden_size);
+  normed_.Reserve(num_tokens * config_.hidden_size);
+  q_.Reserve(num_tokens * q_width_);
+  kv_.Reserve(num_tokens * kv_width_);
+  context_.Reserve(num_tokens * q_width_);
+  gate_up_.Reserve(num_tokens * 2 * config_.ffn_size);
+  ffn_.Reserve(num_tokens * config_.ffn_size);
+  cos_.Reserve(num_tokens * config_.rotary_dim / 2);
+  sin_.Reserve(num_tokens * config_.rotary_dim / 2);
+  logits_.Reserve(std::min(num_logit_tokens, kLogitRows) * config_.vocab_size);
 }
 
 absl::Status Transformer::Linear(const PackedLinear& linear, const float* x, int64_t num_tokens,
@@ -94,10 +91,10 @@ absl::Status Transformer::Norm(const std::vector<float>& weight, int64_t num_tok
 }
 
 absl::Status Transformer::NormHeads(const std::vector<float>& weight, int64_t num_tokens,
-                                    float* heads, int64_t num_heads) {
+                                    float* heads, int64_t num_heads, int64_t stride) {
   if (weight.empty()) return absl::OkStatus();
   return kernels_->RmsNorm({.x = heads,
-                            .x_stride = qkv_width_,
+                            .x_stride = stride,
                             .num_tokens = num_tokens,
                             .rows_per_token = num_heads,
                             .dim = config_.head_dim,
@@ -105,57 +102,64 @@ absl::Status Transformer::NormHeads(const std::vector<float>& weight, int64_t nu
                             .one_plus_weight = config_.norm_one_plus_weight,
                             .eps = config_.norm_eps,
                             .out = heads,
-                            .out_stride = qkv_width_});
+                            .out_stride = stride});
 }
 
-absl::Status Transformer::AttentionBlock(int32_t layer, const ForwardBatch& batch, KvCache& cache,
-                                         const LayerDoneFn& layer_done) {
+absl::Status Transformer::RotateHeads(int64_t num_tokens, float* heads, int64_t num_heads,
+                                      int64_t stride) {
+  return kernels_->Rope({.x = heads,
+                         .x_stride = stride,
+                         .num_tokens = num_tokens,
+                         .num_heads = num_heads,
+                         .head_dim = config_.head_dim,
+                         .rotary_dim = config_.rotary_dim,
+                         .cos = cos_.data(),
+                         .sin = sin_.data()});
+}
+
+// Also leaves the layer's input, normed, in normed_.
+absl::Status Transformer::WriteKeysAndValues(int32_t layer, const ForwardBatch& batch,
+                                             KvCache& cache) {
   const PackedLayer& weights = model_.layers[layer];
   const auto num_tokens = static_cast<int64_t>(batch.tokens.size());
   RETURN_IF_ERROR(Norm(weights.attention_norm, num_tokens, /*add_delta=*/layer > 0));
-  RETURN_IF_ERROR(Linear(weights.qkv, normed_.data(), num_tokens, qkv_.data()));
-  float* q = qkv_.data();
-  float* k = q + int64_t{config_.num_heads} * config_.head_dim;
-  float* v = k + int64_t{config_.num_kv_heads} * config_.head_dim;
-  RETURN_IF_ERROR(NormHeads(weights.q_norm, num_tokens, q, config_.num_heads));
-  RETURN_IF_ERROR(NormHeads(weights.k_norm, num_tokens, k, config_.num_kv_heads));
-  // q and k lie side by side: one rotation serves both.
-  RETURN_IF_ERROR(kernels_->Rope({.x = q,
-                                  .x_stride = qkv_width_,
-                                  .num_tokens = num_tokens,
-                                  .num_heads = config_.num_heads + config_.num_kv_heads,
-                                  .head_dim = config_.head_dim,
-                                  .rotary_dim = config_.rotary_dim,
-                                  .cos = cos_.data(),
-                                  .sin = sin_.data()}));
-  const CachePlane k_cache = PlaneOf(cache, layer, KvPlane::kK);
-  const CachePlane v_cache = PlaneOf(cache, layer, KvPlane::kV);
-  RETURN_IF_ERROR(kernels_->ReshapeAndCache({.key = k,
-                                             .key_stride = qkv_width_,
-                                             .value = v,
-                                             .value_stride = qkv_width_,
-                                             .slot_mapping = batch.slot_mapping.data(),
-                                             .num_tokens = num_tokens,
-                                             .k_cache = k_cache,
-                                             .v_cache = v_cache}));
-  layer_done(layer);
-  const int64_t context_width = int64_t{config_.num_heads} * config_.head_dim;
+  RETURN_IF_ERROR(Linear(weights.kv, normed_.data(), num_tokens, kv_.data()));
+  float* k = kv_.data();
+  RETURN_IF_ERROR(NormHeads(weights.k_norm, num_tokens, k, config_.num_kv_heads, kv_width_));
+  RETURN_IF_ERROR(RotateHeads(num_tokens, k, config_.num_kv_heads, kv_width_));
+  return kernels_->ReshapeAndCache({.key = k,
+                                    .key_stride = kv_width_,
+                                    .value = k + kv_width_ / 2,
+                                    .value_stride = kv_width_,
+                                    .slot_mapping = batch.slot_mapping.data(),
+                                    .num_tokens = num_tokens,
+                                    .k_cache = PlaneOf(cache, layer, KvPlane::kK),
+                                    .v_cache = PlaneOf(cache, layer, KvPlane::kV)});
+}
+
+absl::Status Transformer::AttentionBlock(int32_t layer, const ForwardBatch& queries,
+                                         KvCache& cache) {
+  const PackedLayer& weights = model_.layers[layer];
+  const auto num_tokens = static_cast<int64_t>(queries.positions.size());
+  RETURN_IF_ERROR(Linear(weights.q, normed_.data(), num_tokens, q_.data()));
+  RETURN_IF_ERROR(NormHeads(weights.q_norm, num_tokens, q_.data(), config_.num_heads, q_width_));
+  RETURN_IF_ERROR(RotateHeads(num_tokens, q_.data(), config_.num_heads, q_width_));
   RETURN_IF_ERROR(kernels_->VarlenAttention(
-      {.q = q,
-       .q_stride = qkv_width_,
+      {.q = q_.data(),
+       .q_stride = q_width_,
        .num_heads = config_.num_heads,
-       .num_seqs = static_cast<int64_t>(batch.seq_lens.size()),
-       .cu_seqlens_q = batch.cu_seqlens_q.data(),
-       .seq_lens = batch.seq_lens.data(),
-       .block_table = batch.block_table.data(),
-       .max_blocks = batch.max_blocks,
-       .k_cache = k_cache,
-       .v_cache = v_cache,
+       .num_seqs = static_cast<int64_t>(queries.seq_lens.size()),
+       .cu_seqlens_q = queries.cu_seqlens_q.data(),
+       .seq_lens = queries.seq_lens.data(),
+       .block_table = queries.block_table.data(),
+       .max_blocks = queries.max_blocks,
+       .k_cache = PlaneOf(cache, layer, KvPlane::kK),
+       .v_cache = PlaneOf(cache, layer, KvPlane::kV),
        // No window, 0, gives -1: infinite.
        .scores = {.scale = config_.attention_scale, .window_left = config_.windows[layer] - 1},
        .round_to = compute_,
        .out = context_.data(),
-       .out_stride = context_width}));
+       .out_stride = q_width_}));
   return Linear(weights.o, context_.data(), num_tokens, delta_.data());
 }
 
@@ -174,57 +178,61 @@ absl::Status Transformer::MlpBlock(int32_t layer, int64_t num_tokens) {
   return Linear(weights.down, ffn_.data(), num_tokens, delta_.data());
 }
 
-// final_ = norm(residual_ + delta_) of the tokens whose logits are wanted.
-absl::Status Transformer::FinishHiddenStates(const ForwardBatch& batch) {
-  num_final_ = static_cast<int64_t>(batch.logit_tokens.size());
+void Transformer::FillRotary(const ForwardBatch& batch) {
+  const auto size = static_cast<int64_t>(batch.positions.size()) * config_.rotary_dim / 2;
+  FillRotaryTable(rope_, batch.positions, cos_.First(size), sin_.First(size));
+}
+
+// Moves the rows of the tokens whose logits are wanted to the front: nobody reads the others.
+void Transformer::KeepLogitTokens(const ForwardBatch& batch) {
+  SelectLogitTokens(batch, logit_queries_);
   const int64_t size = config_.hidden_size;
-  for (int64_t i = 0; i < num_final_; ++i) {
-    const int64_t token = batch.logit_tokens[i];
-    for (int64_t d = 0; d < size; ++d) {
-      final_[i * size + d] = residual_[token * size + d] + delta_[token * size + d];
-    }
+  for (size_t i = 0; i < batch.logit_tokens.size(); ++i) {
+    const int64_t from = batch.logit_tokens[i] * size;
+    const int64_t to = static_cast<int64_t>(i) * size;
+    if (from == to) continue;
+    std::copy_n(residual_.data() + from, size, residual_.data() + to);
+    std::copy_n(normed_.data() + from, size, normed_.data() + to);
   }
-  return kernels_->RmsNorm({.x = final_.data(),
-                            .x_stride = size,
-                            .num_tokens = num_final_,
-                            .dim = size,
-                            .weight = model_.final_norm.data(),
-                            .one_plus_weight = config_.norm_one_plus_weight,
-                            .eps = config_.norm_eps,
-                            .round_to = compute_,
-                            .out = final_.data(),
-                            .out_stride = size});
+  FillRotary(logit_queries_);
 }
 
 absl::Status Transformer::Forward(const ForwardBatch& batch, KvCache& cache,
                                   const LayerDoneFn& layer_done) {
-  const auto num_tokens = static_cast<int64_t>(batch.tokens.size());
-  Reserve(num_tokens, static_cast<int64_t>(batch.logit_tokens.size()));
+  Reserve(static_cast<int64_t>(batch.tokens.size()),
+          static_cast<int64_t>(batch.logit_tokens.size()));
   num_final_ = 0;
-  const int64_t half = config_.rotary_dim / 2;
-  FillRotaryTable(rope_, batch.positions, std::span(cos_).first(num_tokens * half),
-                  std::span(sin_).first(num_tokens * half));
+  FillRotary(batch);
   RETURN_IF_ERROR(kernels_->Embedding({.table = &model_.embedding,
                                        .tokens = batch.tokens.data(),
-                                       .num_tokens = num_tokens,
+                                       .num_tokens = static_cast<int64_t>(batch.tokens.size()),
                                        .out = residual_.data()}));
+  const ForwardBatch* queries = &batch;
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    RETURN_IF_ERROR(AttentionBlock(layer, batch, cache, layer_done));
-    RETURN_IF_ERROR(MlpBlock(layer, num_tokens));
+    RETURN_IF_ERROR(WriteKeysAndValues(layer, batch, cache));
+    layer_done(layer);
+    if (layer + 1 == config_.num_layers) {
+      KeepLogitTokens(batch);
+      queries = &logit_queries_;
+    }
+    if (queries->positions.empty()) return absl::OkStatus();
+    RETURN_IF_ERROR(AttentionBlock(layer, *queries, cache));
+    RETURN_IF_ERROR(MlpBlock(layer, static_cast<int64_t>(queries->positions.size())));
   }
-  return FinishHiddenStates(batch);
+  num_final_ = static_cast<int64_t>(queries->positions.size());
+  return Norm(model_.final_norm, num_final_, /*add_delta=*/true);
 }
 
 absl::StatusOr<std::span<const float>> Transformer::Logits(int64_t first, int64_t count) {
   BATON_CHECK(first >= 0 && count >= 0 && count <= kLogitRows && first + count <= num_final_);
-  RETURN_IF_ERROR(kernels_->Gemm({.a = final_.data() + first * config_.hidden_size,
+  RETURN_IF_ERROR(kernels_->Gemm({.a = normed_.data() + first * config_.hidden_size,
                                   .a_stride = config_.hidden_size,
                                   .m = count,
                                   .a_rounded_to = compute_,
                                   .weights = &model_.output(),
                                   .out = logits_.data(),
                                   .out_stride = config_.vocab_size}));
-  return std::span<const float>(logits_).first(count * config_.vocab_size);
+  return logits_.First(count * config_.vocab_size);
 }
 
 }  // namespace baton

@@ -9,23 +9,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv_cache/kv_cache.h"
+#include "common/model/activation_buffer.h"
+#include "common/model/forward_batch.h"
 #include "common/model/model_config.h"
 #include "common/model/packed_model.h"
 #include "kernels/api/kernels.h"
 
 namespace baton {
-
-// The tokens of one forward pass, flattened: T tokens of S sequences.
-struct ForwardBatch {
-  std::vector<int32_t> tokens;        // [T]
-  std::vector<int32_t> positions;     // [T]
-  std::vector<int64_t> slot_mapping;  // [T]: block * block_size + offset.
-  std::vector<int32_t> cu_seqlens_q;  // [S + 1]
-  std::vector<int32_t> seq_lens;      // [S]: with the tokens of this pass.
-  std::vector<int32_t> block_table;   // [S, max_blocks], -1 after a sequence's last block.
-  int64_t max_blocks = 0;
-  std::vector<int32_t> logit_tokens;  // Ascending indexes into the T tokens.
-};
 
 // A decoder-only transformer as its ModelConfig describes it: pre-norm, causal attention over the
 // paged cache, gated MLP. Reads weights and cache through the device's operators only. One caller
@@ -50,6 +40,7 @@ class Transformer {
   void Reserve(int64_t num_tokens, int64_t num_logit_tokens);
 
   // Computes the pass: K/V of its tokens into `cache`, and the last hidden states of logit_tokens.
+  // The last layer computes no more than that.
   absl::Status Forward(const ForwardBatch& batch, KvCache& cache, const LayerDoneFn& layer_done);
 
   // Raw logits of logit_tokens [first, first + count) of the last pass: [count, vocab_size]. The
@@ -61,35 +52,39 @@ class Transformer {
  private:
   Transformer(const ModelConfig& config, PackedModel model, DType compute, Kernels* kernels);
 
-  absl::Status AttentionBlock(int32_t layer, const ForwardBatch& batch, KvCache& cache,
-                              const LayerDoneFn& layer_done);
+  absl::Status WriteKeysAndValues(int32_t layer, const ForwardBatch& batch, KvCache& cache);
+  absl::Status AttentionBlock(int32_t layer, const ForwardBatch& queries, KvCache& cache);
   absl::Status MlpBlock(int32_t layer, int64_t num_tokens);
-  absl::Status FinishHiddenStates(const ForwardBatch& batch);
+  void KeepLogitTokens(const ForwardBatch& batch);
+  void FillRotary(const ForwardBatch& batch);
   absl::Status Linear(const PackedLinear& linear, const float* x, int64_t num_tokens, float* out);
   absl::Status Norm(const std::vector<float>& weight, int64_t num_tokens, bool add_delta);
   absl::Status NormHeads(const std::vector<float>& weight, int64_t num_tokens, float* heads,
-                         int64_t num_heads);
+                         int64_t num_heads, int64_t stride);
+  absl::Status RotateHeads(int64_t num_tokens, float* heads, int64_t num_heads, int64_t stride);
 
   ModelConfig config_;
   PackedModel model_;
   DType compute_;
   Kernels* kernels_;
   RopeFrequencies rope_;
-  int64_t qkv_width_;
+  int64_t q_width_;   // num_heads * head_dim
+  int64_t kv_width_;  // 2 * num_kv_heads * head_dim
 
   // Activations of the pass in progress.
-  std::vector<float> residual_;  // [T, hidden_size]
-  std::vector<float> delta_;     // [T, hidden_size]: output of a block, not yet added.
-  std::vector<float> normed_;    // [T, hidden_size]
-  std::vector<float> qkv_;       // [T, qkv_width_]
-  std::vector<float> context_;   // [T, num_heads * head_dim]
-  std::vector<float> gate_up_;   // [T, 2 * ffn_size]
-  std::vector<float> ffn_;       // [T, ffn_size]
-  std::vector<float> cos_;       // [T, rotary_dim / 2]
-  std::vector<float> sin_;       // [T, rotary_dim / 2]
-  std::vector<float> final_;     // [logit_tokens, hidden_size]
+  ActivationBuffer residual_;  // [T, hidden_size]
+  ActivationBuffer delta_;     // [T, hidden_size]: output of a block, not yet added.
+  ActivationBuffer normed_;    // [T, hidden_size]; in the end of the logit tokens.
+  ActivationBuffer q_;         // [T, q_width_]
+  ActivationBuffer kv_;        // [T, kv_width_]: keys, then values.
+  ActivationBuffer context_;   // [T, q_width_]
+  ActivationBuffer gate_up_;   // [T, 2 * ffn_size]
+  ActivationBuffer ffn_;       // [T, ffn_size]
+  ActivationBuffer cos_;       // [T, rotary_dim / 2]
+  ActivationBuffer sin_;       // [T, rotary_dim / 2]
+  ActivationBuffer logits_;    // [kLogitRows, vocab_size]
+  ForwardBatch logit_queries_;
   int64_t num_final_ = 0;
-  std::vector<float> logits_;  // [kLogitRows, vocab_size]
 };
 
 }  // namespace baton

@@ -10,15 +10,16 @@ namespace {
 
 std::string Dir(const std::string& name) { return std::string(BATON_SOURCE_DIR) + name; }
 
-TEST(PackedModelTest, JoinsQkvAndKeepsTheDtypeOnDisk) {
+TEST(PackedModelTest, JoinsKeysAndValuesAndKeepsTheDtypeOnDisk) {
   auto kernels = *MakeKernels({});
   const ModelFiles files = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
   const PackedModel model = *PackModel(files.config, files.weights, *kernels);
   EXPECT_EQ(model.layers.size(), 6u);
-  EXPECT_EQ(model.layers[0].qkv.weights.n(), (6 + 2 + 2) * 32);
-  EXPECT_EQ(model.layers[0].qkv.weights.dtype(), DType::kBF16);
+  EXPECT_EQ(model.layers[0].q.weights.n(), 6 * 32);
+  EXPECT_EQ(model.layers[0].kv.weights.n(), (2 + 2) * 32);
+  EXPECT_EQ(model.layers[0].kv.weights.dtype(), DType::kBF16);
   EXPECT_EQ(model.layers[0].gate_up.weights.n(), 2 * 512);
-  EXPECT_TRUE(model.layers[0].qkv.bias.empty());
+  EXPECT_TRUE(model.layers[0].kv.bias.empty());
   EXPECT_EQ(&model.output(), &model.embedding);
 }
 
@@ -28,12 +29,12 @@ TEST(PackedModelTest, PutsBiasesInTheOrderOfTheirRows) {
   const PackedModel model = *PackModel(files.config, files.weights, *kernels);
   const LayerWeights& weights = files.weights.layers[0];
   std::vector<float> expected;
-  for (const TensorView* bias : {&weights.q_bias, &weights.k_bias, &weights.v_bias}) {
+  for (const TensorView* bias : {&weights.k_bias, &weights.v_bias}) {
     std::vector<float> part(bias->NumElements());
     ConvertToF32(*bias, 0, part);
     expected.insert(expected.end(), part.begin(), part.end());
   }
-  EXPECT_EQ(model.layers[0].qkv.bias, expected);
+  EXPECT_EQ(model.layers[0].kv.bias, expected);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/model/model_files.h"
 #include "kernels/make_device.h"
 
@@ -27,32 +29,93 @@ TEST(TransformerTest, RefusesFeaturesThatNoOperatorServesByName) {
   refused([](ModelConfig& c) { c.activation = Activation::kRelu; }, "hidden_act");
 }
 
-TEST(TransformerTest, LogitsComeInPiecesOfTheSameBits) {
-  auto kernels = *MakeKernels({});
-  ModelFiles files = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
-  auto model = *Transformer::Create(files.config, files.weights, DType::kF32, kernels.get());
-  auto cache =
-      *KvCache::Create({.block_size = 16,
-                        .groups = {{.num_layers = 6, .num_kv_heads = 2, .k_dim = 32, .v_dim = 32}}},
-                       1);
-  const ForwardBatch batch{.tokens = {5, 6, 7, 8},
-                           .positions = {0, 1, 2, 3},
-                           .slot_mapping = {0, 1, 2, 3},
-                           .cu_seqlens_q = {0, 4},
-                           .seq_lens = {4},
-                           .block_table = {0},
-                           .max_blocks = 1,
-                           .logit_tokens = {0, 2, 3}};
-  std::vector<int32_t> layers;
-  ASSERT_TRUE(model->Forward(batch, *cache, [&](int32_t layer) { layers.push_back(layer); }).ok());
-  EXPECT_THAT(layers, testing::ElementsAre(0, 1, 2, 3, 4, 5));
-  const auto all = *model->Logits(0, 3);
-  const std::vector<float> together(all.begin(), all.end());
+class TinyModelTest : public testing::Test {
+ protected:
+  ModelFiles files_ = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
+  std::unique_ptr<Kernels> kernels_ = *MakeKernels({});
+  std::unique_ptr<Transformer> model_ =
+      *Transformer::Create(files_.config, files_.weights, DType::kF32, kernels_.get());
+  std::unique_ptr<KvCache> cache_ = *KvCache::Create(
+      {.block_size = 4, .groups = {{.num_layers = 6, .num_kv_heads = 2, .k_dim = 32, .v_dim = 32}}},
+      3);
+  // Five tokens of one sequence in blocks 2 and 0, two of another in block 1.
+  ForwardBatch batch_{.tokens = {5, 6, 7, 8, 9, 5, 10},
+                      .positions = {0, 1, 2, 3, 4, 0, 1},
+                      .slot_mapping = {8, 9, 10, 11, 0, 4, 5},
+                      .cu_seqlens_q = {0, 5, 7},
+                      .seq_lens = {5, 2},
+                      .block_table = {2, 0, 1, -1},
+                      .max_blocks = 2};
+  std::vector<int32_t> layers_;
+
+  // The logits of these tokens, [count, 4096], after a pass of the batch.
+  std::vector<float> LogitsOf(std::vector<int32_t> tokens) {
+    const auto count = static_cast<int64_t>(tokens.size());
+    batch_.logit_tokens = std::move(tokens);
+    layers_.clear();
+    EXPECT_TRUE(
+        model_->Forward(batch_, *cache_, [this](int32_t layer) { layers_.push_back(layer); }).ok());
+    const auto all = *model_->Logits(0, count);
+    return {all.begin(), all.end()};
+  }
+};
+
+TEST_F(TinyModelTest, LogitsComeInPiecesOfTheSameBits) {
+  const std::vector<float> together = LogitsOf({0, 2, 6});
+  EXPECT_THAT(layers_, testing::ElementsAre(0, 1, 2, 3, 4, 5));
   ASSERT_EQ(together.size(), 3u * 4096);
   for (int64_t i = 0; i < 3; ++i) {
-    const auto one = *model->Logits(i, 1);
+    const auto one = *model_->Logits(i, 1);
     EXPECT_TRUE(std::equal(one.begin(), one.end(), together.begin() + i * 4096)) << i;
   }
+}
+
+TEST_F(TinyModelTest, BitsOfLogitsDoNotDependOnWhichOthersAreWanted) {
+  const std::vector<float> all = LogitsOf({0, 1, 2, 3, 4, 5, 6});
+  const std::vector<std::vector<int32_t>> choices = {{4, 6}, {1, 3, 4}, {4, 5}, {0, 6}, {2}};
+  for (const auto& tokens : choices) {
+    const std::vector<float> some = LogitsOf(tokens);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      EXPECT_TRUE(std::equal(some.begin() + i * 4096, some.begin() + (i + 1) * 4096,
+                             all.begin() + int64_t{tokens[i]} * 4096))
+          << "token " << tokens[i] << " of " << testing::PrintToString(tokens);
+    }
+  }
+}
+
+TEST_F(TinyModelTest, APassWithoutLogitsWritesTheKeysAndValuesOfEachLayer) {
+  const auto planes = [this] {
+    std::vector<std::byte> bytes;
+    for (int32_t layer = 0; layer < 6; ++layer) {
+      for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+        for (const BlockId block : {0, 1, 2}) {
+          for (const int32_t head : {0, 1}) {
+            const auto part = cache_->HeadBlock(layer, plane, block, head);
+            bytes.insert(bytes.end(), part.begin(), part.end());
+          }
+        }
+      }
+    }
+    return bytes;
+  };
+  const auto clear = [this](std::byte value) {
+    for (int32_t layer = 0; layer < 6; ++layer) {
+      for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+        for (const BlockId block : {0, 1, 2}) {
+          for (const int32_t head : {0, 1}) {
+            std::ranges::fill(cache_->HeadBlock(layer, plane, block, head), value);
+          }
+        }
+      }
+    }
+  };
+  clear(std::byte{0xff});
+  LogitsOf({0, 1, 2, 3, 4, 5, 6});
+  const std::vector<std::byte> expected = planes();
+  clear(std::byte{0xff});
+  LogitsOf({});
+  EXPECT_THAT(layers_, testing::ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_TRUE(planes() == expected);
 }
 
 }  // namespace
