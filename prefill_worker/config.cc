@@ -9,6 +9,7 @@ namespace baton {
 
 absl::Status PrefillConfig::Validate() const {
   RETURN_IF_ERROR(worker.Validate());
+  RETURN_IF_ERROR(CheckOption("--finish-together", finish_together, 0, 1 << 16));
   return CheckOption("--max-waiting", max_waiting, 1, 1 << 20);
 }
 
@@ -18,6 +19,11 @@ std::optional<int> ParsePrefillCommandLine(int argc, char** argv, PrefillConfig*
   AddWorkerOptions(app, config->worker);
   app.add_option("--max-waiting", config->max_waiting,
                  "Prompts taken that hold no blocks yet; more are refused")
+      ->group("Memory and batching")
+      ->capture_default_str();
+  app.add_option("--finish-together", config->finish_together,
+                 "Prompts for decode workers on this machine whose first tokens wait for each "
+                 "other, so that their answers share the cores in one batch; 0 = none")
       ->group("Memory and batching")
       ->capture_default_str();
   return ParseCommandLine(app, argc, argv);

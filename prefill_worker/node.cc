@@ -9,6 +9,22 @@
 #include "common/base/fail_point.h"
 
 namespace baton {
+namespace {
+
+// Whether a decode worker shares this machine's cores and memory.
+bool IsLocal(std::string_view endpoint) {
+  return endpoint.starts_with("127.") || endpoint.starts_with("[::1]:") ||
+         endpoint.starts_with("localhost:");
+}
+
+// Nobody has seen a token yet, and no log probabilities of the prompt keep the first one back.
+bool FinishesTogether(const PrefillRequest& request) {
+  return request.handoff && IsLocal(request.handoff->endpoint) && !request.score_only &&
+         request.sampling.num_prompt_logprobs < 0 &&
+         request.prompt_length == static_cast<int32_t>(request.tokens.size());
+}
+
+}  // namespace
 
 PrefillNode::PrefillNode(const PrefillNodeOptions& options, const ModelInfo& model,
                          BlockAllocator& allocator, ModelRunner& runner, KvTransport& transport,
@@ -103,6 +119,7 @@ void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
     outbox_.Close(opened.call, status);
     return;
   }
+  const bool finishes_together = FinishesTogether(request);
   Entry& entry = entries_[opened.call];
   entry.call = opened.call;
   entry.attempt = request.attempt;
@@ -123,6 +140,8 @@ void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
   sequence->arrival = now - request.age;
   sequence->prefill_only = true;
   sequence->score_only = request.score_only;
+  sequence->finishes_together = finishes_together;
+  sequence->wait_until = now + request.timeout / 2;
 
   entry.age = AgeOf(*sequence);
   entry.sequence = std::move(sequence);

@@ -12,10 +12,11 @@ absl::StatusOr<std::unique_ptr<PrefillService>> PrefillService::Start(const Pref
                    WorkerRuntime::Create(config.worker, Role::kPrefill));
   std::unique_ptr<PrefillService> service(new PrefillService(std::move(made)));
   const WorkerRuntime::NodeParts parts = service->runtime_->parts();
+  EngineOptions engine = parts.engine;
+  engine.finish_together = config.finish_together;
   service->node_ = std::make_unique<PrefillNode>(
-      PrefillNodeOptions{.incarnation = parts.incarnation,
-                         .engine = parts.engine,
-                         .max_waiting = config.max_waiting},
+      PrefillNodeOptions{
+          .incarnation = parts.incarnation, .engine = engine, .max_waiting = config.max_waiting},
       parts.model, parts.allocator, parts.runner, parts.transport, parts.outbox);
   const PrefillNode* node = service->node_.get();
   const auto read = [node] {

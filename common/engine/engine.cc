@@ -165,12 +165,40 @@ bool Engine::EnsureBlocks(Sequence& sequence) {
   return true;
 }
 
+// Whether sequences that finish together leave their last tokens for a later step: while some of
+// them have more to compute than fits into this one, and none has waited for long.
+bool Engine::LastTokensWait(int32_t budget, Time now) const {
+  int64_t num_remaining = 0;
+  int32_t num_together = 0;
+  int32_t num_waiting = 0;
+  for (const auto& [key, sequence] : running_) {
+    if (!sequence->finishes_together) continue;
+    ++num_together;
+    num_remaining += sequence->num_remaining();
+    if (sequence->num_remaining() > 1) continue;
+    ++num_waiting;
+    if (now >= sequence->wait_until) return false;
+    if (sequence->num_waited >= EngineOptions::kMostWaited * sequence->num_tokens()) return false;
+  }
+  return num_waiting < std::min(options_.finish_together, num_together) && num_remaining > budget;
+}
+
+// Those of which only the last token is left wait for the step's.
+void Engine::CountWait(const StepPlan& plan) {
+  size_t num_tokens = 0;
+  for (const StepRow& row : plan.rows) num_tokens += row.tokens.size();
+  for (auto& [key, sequence] : running_) {
+    if (sequence->num_remaining() == 1) sequence->num_waited += static_cast<int64_t>(num_tokens);
+  }
+}
+
 // Decode rows of this step, oldest first; when there are more than fit, each step goes on behind
 // the last one served.
-std::vector<Sequence*> Engine::PickDecodes(int32_t budget) {
+std::vector<Sequence*> Engine::PickDecodes(int32_t budget, bool last_tokens_wait) {
   std::vector<AgeKey> keys;
   for (const auto& [key, sequence] : running_) {
-    if (sequence->num_remaining() == 1) keys.push_back(key);
+    if (sequence->num_remaining() > 1) continue;
+    if (!last_tokens_wait || !sequence->finishes_together) keys.push_back(key);
   }
   auto start = keys.begin();
   if (static_cast<int32_t>(keys.size()) > budget) {
@@ -220,7 +248,8 @@ void Engine::StartStep(Time now) {
   // Prefill keeps a quarter of the step, so that decodes alone never starve a recompute.
   const int32_t for_prefill = has_prefill ? std::max(1, budget / 4) : 0;
   const int32_t decode_budget = std::min(std::max(1, budget - for_prefill), rows_left);
-  std::vector<Sequence*> decodes = PickDecodes(decode_budget);
+  const bool last_tokens_wait = LastTokensWait(budget, now);
+  std::vector<Sequence*> decodes = PickDecodes(decode_budget, last_tokens_wait);
   budget -= static_cast<int32_t>(decodes.size());
   rows_left -= static_cast<int32_t>(decodes.size());
   if (has_prefill) budget = std::max(budget, 1);
@@ -229,7 +258,8 @@ void Engine::StartStep(Time now) {
   std::vector<CallId> calls;
   for (auto& [key, sequence] : running_) {
     if (sequence->num_remaining() == 1 || budget <= 0 || rows_left <= 0) continue;
-    const int32_t chunk = std::min(budget, sequence->num_remaining());
+    const bool leaves_last = last_tokens_wait && sequence->finishes_together;
+    const int32_t chunk = std::min(budget, sequence->num_remaining() - (leaves_last ? 1 : 0));
     plan->rows.push_back(MakeRow(*sequence, chunk));
     calls.push_back(sequence->call);
     budget -= chunk;
@@ -241,6 +271,7 @@ void Engine::StartStep(Time now) {
   }
   const bool has_moves = swap_ && swap_->AddTo(*plan);
   if (plan->rows.empty() && !has_moves) return;
+  if (last_tokens_wait) CountWait(*plan);
   plan->step = next_step_++;
   row_calls_ = std::move(calls);
   step_started_ = now;

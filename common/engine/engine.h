@@ -24,6 +24,12 @@ struct EngineOptions {
   // Blocks in host memory for preempted sequences; 0 = they are computed again. Worth it when
   // copying K/V is faster than computing it: long contexts, large models.
   int32_t swap_blocks = 0;
+  // Sequences with `finishes_together` leave their last token until those behind them are as far,
+  // and at most so many wait: answers that start together share each reading of the weights. None
+  // waits for more than kMostWaited times its own tokens. 0 = nobody waits.
+  int32_t finish_together = 0;
+
+  static constexpr int64_t kMostWaited = 8;
 };
 
 // What a step did to one sequence.
@@ -93,7 +99,9 @@ class Engine {
   // Gives back the blocks that no later query of the sequence sees.
   void ReleasePassed(Sequence& sequence);
   void VoidMoves();
-  std::vector<Sequence*> PickDecodes(int32_t budget);
+  bool LastTokensWait(int32_t budget, Time now) const;
+  void CountWait(const StepPlan& plan);
+  std::vector<Sequence*> PickDecodes(int32_t budget, bool last_tokens_wait);
   StepRow MakeRow(const Sequence& sequence, int32_t num_tokens) const;
   SequenceProgress ApplyRow(const StepRow& row, RowResult result, const absl::Status& status);
 

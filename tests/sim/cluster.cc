@@ -55,6 +55,7 @@ void Cluster::BuildHosts(uint64_t seed) {
             .chunk_tokens = scenario_.chunk_tokens,
             .window = scenario_.window,
             .max_waiting = scenario_.small_caps ? 2 : 8,
+            .finish_together = is_prefill ? scenario_.finish_together : 0,
             .violation = violation}));
   }
   std::vector<NetPeer*> net_routers;

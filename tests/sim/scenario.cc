@@ -60,6 +60,7 @@ Scenario DrawScenario(uint64_t seed) {
   DrawFaults(random, s);
   // Drawn last: the other draws of a seed stay what they were.
   if (pick(0, 1) == 1) s.window = pick(1, 30);
+  if (pick(0, 1) == 1) s.finish_together = pick(2, 8);
   return s;
 }
 

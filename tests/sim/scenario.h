@@ -35,7 +35,8 @@ struct Scenario {
   int32_t prefill_block_size = 4;
   int32_t decode_block_size = 4;
   int32_t chunk_tokens = 8;
-  int32_t window = 0;  // The model's sliding window in tokens, 0 = none.
+  int32_t finish_together = 0;  // As EngineOptions, of prefill workers.
+  int32_t window = 0;           // The model's sliding window in tokens, 0 = none.
   int32_t num_requests = 20;
   int32_t max_prompt_tokens = 40;
   int32_t max_answer_tokens = 24;

@@ -68,7 +68,8 @@ void WorkerHost::MakeNode() {
                                         p.allocator->generations(),
                                         [this](TransferEvent event) { Deliver(std::move(event)); });
   const EngineOptions engine{.chunk_tokens = options_.chunk_tokens,
-                             .max_batch_sequences = kMaxBatch};
+                             .max_batch_sequences = kMaxBatch,
+                             .finish_together = options_.finish_together};
   if (options_.role == Role::kPrefill) {
     p.prefill = std::make_unique<PrefillNode>(
         PrefillNodeOptions{
@@ -82,7 +83,8 @@ void WorkerHost::MakeNode() {
                               },
                           .key_of = [](Incarnation) { return PairKey{}; }};
   p.decode = std::make_unique<DecodeNode>(
-      DecodeNodeOptions{.incarnation = incarnation_, .data_endpoint = "sim", .engine = engine},
+      DecodeNodeOptions{
+          .incarnation = incarnation_, .data_endpoint = "127.0.0.1:1", .engine = engine},
       std::move(identity), p.model, *p.allocator, *p.runner, *p.port,
       static_cast<WorkerOutbox&>(*this));
 }

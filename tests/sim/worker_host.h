@@ -27,6 +27,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int32_t chunk_tokens = 0;
     int32_t window = 0;
     int32_t max_waiting = 0;
+    int32_t finish_together = 0;
     std::function<void(std::string)> violation;
   };
   // What the checks count over all incarnations.

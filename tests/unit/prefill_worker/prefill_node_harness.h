@@ -15,7 +15,8 @@ namespace baton {
 // A prefill worker of 12 blocks of 4 tokens and steps of 8 tokens; everything around it is played.
 class PrefillNodeHarness : public testing::Test {
  protected:
-  explicit PrefillNodeHarness(int32_t window = 0) : model_(SmallModel(window)) {}
+  explicit PrefillNodeHarness(int32_t window = 0, int32_t finish_together = 0)
+      : model_(SmallModel(window)), finish_together_(finish_together) {}
   void TearDown() override {
     EXPECT_EQ(pool_.Audit(), "");
     EXPECT_EQ(outbox_.words_after_close, 0);
@@ -62,11 +63,14 @@ class PrefillNodeHarness : public testing::Test {
 
   Time now_{};
   ModelInfo model_;
+  int32_t finish_together_;
   BlockAllocator pool_{12, 4, 3};
   ScriptedRunner runner_;
   RecordingTransport transport_;
   RecordingOutbox outbox_;
-  PrefillNode node_{{.incarnation = 66, .engine = {.chunk_tokens = 8}, .max_waiting = 3},
+  PrefillNode node_{{.incarnation = 66,
+                     .engine = {.chunk_tokens = 8, .finish_together = finish_together_},
+                     .max_waiting = 3},
                     model_,
                     pool_,
                     runner_,

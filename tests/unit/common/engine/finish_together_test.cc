@@ -1,0 +1,112 @@
+// Engine: sequences that leave their last token for each other.
+#include "common/engine/engine.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/engine/engine_harness.h"
+
+namespace baton {
+namespace {
+
+using testing::ElementsAre;
+
+class FinishTogetherTest : public EngineHarness {
+ protected:
+  void SetUp() override { Create({.chunk_tokens = 8, .finish_together = 3}, 64); }
+
+  std::unique_ptr<Sequence> Together(CallId call, int32_t length) {
+    auto sequence = Prompt(call, length);
+    sequence->finishes_together = true;
+    sequence->prefill_only = true;
+    return sequence;
+  }
+  // The next step's calls and lengths are these; it then ends.
+  void ExpectStep(std::vector<CallId> calls, std::vector<int32_t> lengths) {
+    const StepPlan* plan = Start();
+    ASSERT_NE(plan, nullptr);
+    EXPECT_EQ(Calls(*plan), calls);
+    EXPECT_EQ(Lengths(*plan), lengths);
+    Finish();
+  }
+};
+
+TEST_F(FinishTogetherTest, AloneItFinishesWithItsLastChunk) {
+  engine_->Add(Together(1, 11));
+  ExpectStep({1}, {8});
+  ExpectStep({1}, {3});
+  EXPECT_EQ(Start(), nullptr);
+}
+
+TEST_F(FinishTogetherTest, TheOlderOneWaitsAndBothSampleInOneStep) {
+  engine_->Add(Together(1, 6));
+  engine_->Add(Together(2, 9));
+  ExpectStep({1, 2}, {5, 3});
+  ExpectStep({2, 1}, {6, 1});  // All that is left fits into a step.
+  EXPECT_EQ(engine_->num_running(), 0u);
+}
+
+TEST_F(FinishTogetherTest, AsManyWaitAsTheOptionSays) {
+  for (CallId call = 1; call <= 4; ++call) engine_->Add(Together(call, 4));
+  engine_->Add(Together(5, 30));
+  ExpectStep({1, 2, 3}, {3, 3, 2});
+  ExpectStep({3, 4, 5}, {1, 3, 4});
+  ExpectStep({5, 1, 2, 3, 4}, {4, 1, 1, 1, 1});
+  ExpectStep({5}, {8});
+}
+
+TEST_F(FinishTogetherTest, NobodyWaitsForLongerThanEightTimesItsOwnTokens) {
+  engine_->Add(Together(1, 2));
+  engine_->Add(Together(2, 60));
+  ExpectStep({1, 2}, {1, 7});  // The first waits from here on.
+  ExpectStep({2}, {8});
+  ExpectStep({2}, {8});  // Another 8 would be 24 of at most 16.
+  ExpectStep({2, 1}, {7, 1});
+}
+
+TEST_F(FinishTogetherTest, NobodyWaitsUntilItsDeadlineIsNear) {
+  auto first = Together(1, 6);
+  first->wait_until = now_ + 2 * kStepTime;
+  engine_->Add(std::move(first));
+  engine_->Add(Together(2, 60));
+  ExpectStep({1, 2}, {5, 3});
+  ExpectStep({2}, {8});
+  ExpectStep({2, 1}, {7, 1});
+}
+
+TEST_F(FinishTogetherTest, OthersNeitherWaitNorAreWaitedFor) {
+  engine_->Add(Together(1, 6));
+  engine_->Add(Prompt(2, 12));
+  engine_->Add(Decoding(3, 4));
+  ExpectStep({1, 2, 3}, {6, 1, 1});
+}
+
+TEST_F(FinishTogetherTest, WhoIsCancelledIsNotWaitedFor) {
+  engine_->Add(Together(1, 6));
+  engine_->Add(Together(2, 60));
+  ExpectStep({1, 2}, {5, 3});
+  EXPECT_NE(engine_->Remove(2), nullptr);
+  ExpectStep({1}, {1});
+}
+
+TEST_F(FinishTogetherTest, WhoWaitsCanBeCancelled) {
+  engine_->Add(Together(1, 6));
+  engine_->Add(Together(2, 12));
+  ExpectStep({1, 2}, {5, 3});
+  EXPECT_NE(engine_->Remove(1), nullptr);
+  ExpectStep({2}, {8});
+  ExpectStep({2}, {1});
+}
+
+TEST_F(FinishTogetherTest, StepsOfOneTokenGoOn) {
+  Create({.chunk_tokens = 1, .finish_together = 8}, 64);
+  engine_->Add(Together(1, 2));
+  engine_->Add(Together(2, 2));
+  int32_t steps = 0;
+  while (Start() != nullptr) {
+    Finish();
+    ASSERT_LE(++steps, 4);
+  }
+  EXPECT_EQ(steps, 4);
+}
+
+}  // namespace
+}  // namespace baton
