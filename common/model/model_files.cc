@@ -51,7 +51,7 @@ std::vector<int32_t> EndTokens(const ModelConfig& config, const GenerationConfig
 
 }  // namespace
 
-absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir) {
+absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir, int num_threads) {
   ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
   ASSIGN_OR_RETURN(GenerationConfig generation, LoadGenerationConfig(model_dir));
   ASSIGN_OR_RETURN(SafetensorsFiles files, SafetensorsFiles::Open(model_dir));
@@ -59,7 +59,7 @@ absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir) {
   config.tied_embeddings = weights.lm_head.bytes.data() == weights.embedding.bytes.data();
   const std::string description = Describe(config);
   const uint64_t digest =
-      XXH3_64bits_withSeed(description.data(), description.size(), files.Digest());
+      XXH3_64bits_withSeed(description.data(), description.size(), files.Digest(num_threads));
   std::vector<int32_t> eos = EndTokens(config, generation);
   return ModelFiles{.config = std::move(config),
                     .generation = std::move(generation),

@@ -24,7 +24,7 @@ struct ModelFiles {
 };
 
 // Reads config.json, generation_config.json and the weights of `model_dir`. The error names the
-// file and the defect.
-absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir);
+// file and the defect. The weights' digest is computed by `num_threads` >= 1 threads.
+absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir, int num_threads = 1);
 
 }  // namespace baton

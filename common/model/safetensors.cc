@@ -3,9 +3,11 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -316,7 +318,29 @@ void SafetensorsFiles::Release(std::span<const std::byte> bytes) const {
   for (const std::unique_ptr<MappedFile>& file : files_) file->Release(bytes);
 }
 
-uint64_t SafetensorsFiles::Digest() const {
+std::vector<uint64_t> SafetensorsFiles::PieceDigests(int num_threads) const {
+  std::vector<std::span<const std::byte>> pieces;
+  for (const auto& [name, tensor] : tensors_) {
+    for (size_t at = 0; at < tensor.bytes.size(); at += kDigestPiece) {
+      pieces.push_back(tensor.bytes.subspan(at, std::min(kDigestPiece, tensor.bytes.size() - at)));
+    }
+  }
+  std::vector<uint64_t> digests(pieces.size());
+  std::atomic<size_t> next = 0;
+  const auto hash = [&] {
+    for (size_t i = next++; i < pieces.size(); i = next++) {
+      digests[i] = XXH3_64bits(pieces[i].data(), pieces[i].size());
+      Release(pieces[i]);
+    }
+  };
+  std::vector<std::jthread> others;
+  for (int i = 1; i < num_threads; ++i) others.emplace_back(hash);
+  hash();
+  others.clear();
+  return digests;
+}
+
+uint64_t SafetensorsFiles::Digest(int num_threads) const {
   XXH3_state_t* state = XXH3_createState();
   absl::Cleanup free_state = [state] { XXH3_freeState(state); };
   XXH3_64bits_reset(state);
@@ -331,12 +355,10 @@ uint64_t SafetensorsFiles::Digest() const {
     const uint64_t rank = tensor.shape.size();
     XXH3_64bits_update(state, &rank, sizeof rank);
     XXH3_64bits_update(state, tensor.shape.data(), rank * sizeof(int64_t));
-    for (size_t at = 0; at < tensor.bytes.size(); at += kDigestPiece) {
-      const auto piece = tensor.bytes.subspan(at, std::min(kDigestPiece, tensor.bytes.size() - at));
-      XXH3_64bits_update(state, piece.data(), piece.size());
-      Release(piece);
-    }
   }
+  // The shapes above say which pieces belong to which tensor.
+  const std::vector<uint64_t> pieces = PieceDigests(num_threads);
+  XXH3_64bits_update(state, pieces.data(), pieces.size() * sizeof(uint64_t));
   return XXH3_64bits_digest(state);
 }
 

@@ -45,13 +45,15 @@ class SafetensorsFiles {
   void Release(std::span<const std::byte> bytes) const;
 
   // 64 bits over the tensor table (names, dtypes, shapes) and every tensor's bytes (XXH3); does not
-  // depend on how the tensors are spread over files. Reads everything once and keeps none of it in
-  // memory.
-  uint64_t Digest() const;
+  // depend on how the tensors are spread over files. Reads everything once, with `num_threads` >= 1
+  // threads, and keeps none of it in memory.
+  uint64_t Digest(int num_threads = 1) const;
 
  private:
   SafetensorsFiles() = default;
 
+  // Of each piece of each tensor, in the order of names.
+  std::vector<uint64_t> PieceDigests(int num_threads) const;
   absl::Status AddFile(const std::string& model_dir, const std::string& name);
 
   std::vector<std::unique_ptr<MappedFile>> files_;

@@ -210,5 +210,23 @@ TEST(SafetensorsDigestTest, DependsOnContentsAndNotOnTheirPlace) {
   }
 }
 
+TEST(SafetensorsDigestTest, ThreadsShareThePiecesOfALargeTensor) {
+  const auto digest = [](const std::string& bytes, int num_threads) {
+    const ModelDir dir;
+    const TestTensor small{"b", "U8", {2}, "12"};
+    dir.Write("model.safetensors",
+              SafetensorsBytes({{"a", "U8", {static_cast<int64_t>(bytes.size())}, bytes}, small}));
+    return SafetensorsFiles::Open(dir.path())->Digest(num_threads);
+  };
+  std::string bytes((40 << 20) + 5, 'x');
+  const uint64_t whole = digest(bytes, 1);
+  for (const int num_threads : {2, 3, 9}) EXPECT_EQ(digest(bytes, num_threads), whole);
+  for (const size_t at : {size_t{0}, size_t{20} << 20, bytes.size() - 1}) {
+    bytes[at] = 'y';
+    EXPECT_NE(digest(bytes, 3), whole) << at;
+    bytes[at] = 'x';
+  }
+}
+
 }  // namespace
 }  // namespace baton
