@@ -55,6 +55,9 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   app->add_option("--num-blocks", o.num_blocks, "KV blocks per worker")->group(workers);
   app->add_option("--chunk-tokens", o.chunk_tokens, "Prompt tokens per step")->group(workers);
   app->add_option("--preemption", o.preemption, "recompute or swap")->group(workers);
+  app->add_option("--finish-together", o.finish_together,
+                  "Prompts whose first tokens wait for each other (default: 8; 0 = none)")
+      ->group(workers);
   app->add_option("--threads", o.threads, "Threads per worker (default: cores / workers of its role)")
       ->group(workers);
   const std::string router = "Router (handed on)";

@@ -74,6 +74,7 @@ absl::Status UpOptions::Validate() const {
   RETURN_IF_ERROR(CheckRange("--block-size", block_size, 1, 1 << 16));
   RETURN_IF_ERROR(CheckRange("--num-blocks", num_blocks, 1, 1 << 30));
   RETURN_IF_ERROR(CheckRange("--chunk-tokens", chunk_tokens, 1, 1 << 24));
+  RETURN_IF_ERROR(CheckRange("--finish-together", finish_together, 0, 1 << 16));
   RETURN_IF_ERROR(CheckRange("--threads", threads, 1, 1 << 12));
   RETURN_IF_ERROR(CheckRange("--max-model-len", max_model_len, 1, 1 << 30));
   if (dir.empty()) return absl::InvalidArgumentError("--dir is empty: name a folder");
@@ -127,6 +128,7 @@ std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string
       Add(spec.arguments, "--num-blocks", options.num_blocks);
       Add(spec.arguments, "--chunk-tokens", options.chunk_tokens);
       Add(spec.arguments, "--preemption", options.preemption);
+      if (role == "prefill") Add(spec.arguments, "--finish-together", options.finish_together);
       Add(spec.arguments, "--max-model-len", options.max_model_len);
       specs.push_back(std::move(spec));
     }

@@ -40,6 +40,7 @@ struct UpOptions {
   std::optional<int> num_blocks;
   std::optional<int> chunk_tokens;  // Tokens of prompt per step.
   std::optional<std::string> preemption;
+  std::optional<int> finish_together;  // Of prefill workers.
   std::optional<int> threads;       // Per worker; absent = cores / workers of its role.
 
   // Handed on to the router.

@@ -34,6 +34,9 @@ TEST(PrefillConfigTest, RefusesAWrongValueByNameOfTheOption) {
   config.worker.chunk_tokens = 1;
   config.max_waiting = 0;
   EXPECT_THAT(std::string(config.Validate().message()), HasSubstr("--max-waiting 0"));
+  config.max_waiting = 1;
+  config.finish_together = -1;
+  EXPECT_THAT(std::string(config.Validate().message()), HasSubstr("--finish-together -1"));
 }
 
 }  // namespace

@@ -51,6 +51,13 @@ TEST(LaunchPlanTest, RouterIsToldEveryWorkerByRole) {
   EXPECT_THAT(line, HasSubstr("--policy least_loaded"));
 }
 
+TEST(LaunchPlanTest, OnlyPrefillWorkersAreToldHowManyPromptsFinishTogether) {
+  const UpOptions options{.model = "/m", .finish_together = 3};
+  const auto workers = PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/2);
+  EXPECT_THAT(Line(workers[0]), HasSubstr("--finish-together 3"));
+  EXPECT_THAT(Line(workers[1]), Not(HasSubstr("--finish-together")));
+}
+
 TEST(LaunchPlanTest, RestartedServersKeepTheirPorts) {
   const UpOptions options{.model = "/m", .http_port = 0, .grpc_port = 0};
   ServerRecord record = Worker("decode", "127.0.0.1:11");
@@ -67,6 +74,8 @@ TEST(LaunchPlanTest, RestartedServersKeepTheirPorts) {
 TEST(LaunchPlanTest, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(UpOptions{.prefill = 0}.Validate().ToString(), HasSubstr("--prefill 0"));
   EXPECT_THAT(UpOptions{.decode = 65}.Validate().ToString(), HasSubstr("--decode 65"));
+  EXPECT_THAT(UpOptions{.finish_together = -1}.Validate().ToString(),
+              HasSubstr("--finish-together -1"));
   EXPECT_THAT(UpOptions{.http_port = 65536}.Validate().ToString(), HasSubstr("--http 65536"));
   EXPECT_THAT((UpOptions{.http_port = 5, .grpc_port = 5}.Validate().ToString()),
               HasSubstr("both 5"));
