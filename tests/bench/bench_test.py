@@ -3,19 +3,26 @@
 
 Usage: bench_test.py BUILD_FOLDER [unittest arguments]
 """
+import http.server
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
-import peers
+import llama_cpp
+import report
+from running_server import PeerError, check_same_model
+from streams import Load, Seen
 
 BUILD = None
 HERE = pathlib.Path(__file__).resolve().parent
-FIGURES = ("TTFT p50", "inter-token p50", "inter-token p99", "output")
+FIGURES = ("TTFT p50", "inter-token p50", "inter-token p99", "inter-token p99 : p50", "request p50",
+           "output")
 
 
 class BenchTest(unittest.TestCase):
@@ -92,16 +99,23 @@ class BenchTest(unittest.TestCase):
                                                "handoff, wait that a client sees")])
         self.assert_rows(rows, ["125M prefill-0 peak memory", "125M decode-0 peak memory"])
 
-    def test_peers_measure_both_sides_and_their_ratio(self):
-        if missing := peers.missing():
+    def test_peers_measure_all_systems_and_their_ratios(self):
+        if missing := llama_cpp.missing():
             self.skipTest(missing)
-        rows = self.rows("peers", sys.executable, "-B", HERE / "peers.py", "--build", BUILD,
-                         "--models", self.models)
-        names = ["125M prefill 512", "125M decode batch 1 context 512",
-                 *(f"125M {load} {figure}" for load in ("1 stream", "8 streams")
-                   for figure in FIGURES)]
+        self.rows("streams", self.program("streams"), "--models", self.models)  # Makes the model.
+        path = llama_cpp.make_model(self.models / "125M")
+        with llama_cpp.Server(path, 2) as server:
+            rows = self.rows("peers", sys.executable, "-B", HERE / "peers.py", "--build", BUILD,
+                             "--models", self.models, "--beside", f"other={server.url}")
+        engine = ["125M prefill 512", "125M decode batch 1 context 512"]
+        serving = [f"125M {load} {figure}" for load in ("1 stream", "8 streams")
+                   for figure in FIGURES]
         for side in ("Baton", "llama.cpp", "Baton : llama.cpp"):
-            self.assertLessEqual({f"{name}, {side}" for name in names}, set(rows))
+            self.assertLessEqual({f"{name}, {side}" for name in engine + serving}, set(rows))
+        for side in ("other", "Baton : other"):
+            self.assertLessEqual({f"{name}, {side}" for name in serving}, set(rows))
+        self.assertIn("met", rows["125M 8 streams inter-token p99 : p50, Baton"])
+        self.assertIn("met", rows["125M 8 streams output, Baton : other"])
 
     def test_a_model_folder_that_cannot_be_made_is_an_error_with_its_name(self):
         blocked = pathlib.Path(self.folder.name) / "file"
@@ -110,6 +124,103 @@ class BenchTest(unittest.TestCase):
                               text=True, capture_output=True, timeout=60, check=False)
         self.assertEqual(done.returncode, 1)
         self.assertIn(str(blocked), done.stderr)
+
+
+class OneModel(http.server.BaseHTTPRequestHandler):
+    """Says that it serves a model, and answers nothing else."""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"data": [{"id": "one"}]}')
+
+    def log_message(self, *_):
+        pass
+
+
+class NoServer(OneModel):
+    """Knows no such page."""
+
+    def do_GET(self):
+        self.send_error(404)
+
+
+class Answering:
+    """A server's client without a server: each first token is this word."""
+    url, model = "http://stand-in", "one"
+
+    def __init__(self, word):
+        self.word = word
+
+    def post(self, *_, **__):
+        return {"choices": [{"text": self.word}]}
+
+
+class PeersTest(unittest.TestCase):
+    def assert_refused(self, *arguments, says, **environment):
+        done = subprocess.run(
+            [sys.executable, "-B", HERE / "peers.py", "--build", BUILD, "--quick", *arguments],
+            text=True, timeout=60, check=False, capture_output=True,
+            env={**os.environ, **environment})
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        for words in says:
+            self.assertIn(words, done.stderr.splitlines()[-1])
+        self.assertNotIn("Traceback", done.stderr)
+
+    def test_what_is_missing_is_named_in_one_line(self):
+        with tempfile.TemporaryDirectory() as empty:
+            self.assert_refused(says=("--install", empty), BATON_BENCH_CACHE=empty)
+
+    def test_a_server_that_cannot_be_reached_is_named(self):
+        with http.server.HTTPServer(("127.0.0.1", 0), OneModel) as server:
+            url = f"http://127.0.0.1:{server.server_port}"
+        self.assert_refused("--beside", f"vLLM={url}", says=("vLLM", url, "refused"))
+
+    def test_a_server_that_is_no_openai_server_is_named(self):
+        with http.server.HTTPServer(("127.0.0.1", 0), NoServer) as server:
+            threading.Thread(target=server.handle_request).start()
+            url = f"http://127.0.0.1:{server.server_port}"
+            self.assert_refused("--beside", f"vLLM={url}/v1/", says=("vLLM", url, "404"))
+
+    def test_the_model_is_the_servers_own(self):
+        with http.server.HTTPServer(("127.0.0.1", 0), OneModel) as server, \
+                tempfile.TemporaryDirectory() as empty:
+            threading.Thread(target=server.handle_request).start()
+            # It got past the server, to the next thing that is missing.
+            self.assert_refused("--beside", f"vLLM=http://127.0.0.1:{server.server_port}",
+                                says=("--install",), BATON_BENCH_CACHE=empty)
+
+    def test_options_without_sense_are_refused(self):
+        for options, says in ((("--beside", "http://localhost:1"), "NAME=http://HOST:PORT"),
+                              (("--beside", "a=https://localhost:1"), "NAME=http://HOST:PORT"),
+                              (("--beside", "Baton=http://localhost:1"), "name of its own"),
+                              (("--beside", "a=http://localhost:1", "--only", "engine"), "serving"),
+                              (("--only", "cluster"), "engine"),
+                              (("--repeats", "0"), "at least 1")):
+            with self.subTest(options):
+                self.assert_refused(*options, says=(says,))
+
+    def test_another_model_is_told_by_its_first_tokens(self):
+        check_same_model("peer", Answering("a"), ["b", "a", "b", "b"])
+        with self.assertRaisesRegex(PeerError, "peer at http://stand-in: its model one is another"):
+            check_same_model("peer", Answering("a"), ["b", "c", "d", "e"])
+
+    def test_figures_are_those_of_the_times(self):
+        times = [[1.0 + 0.01 * i for i in range(100)] + [2.99]] * 2
+        figures = Seen(times, seconds=4).figures(Load(2, 1, 8, 101))
+        for what, value in (("TTFT p50", 1000), ("inter-token p50", 10), ("inter-token p99", 10),
+                            ("inter-token p99 : p50", 1), ("request p50", 2990),
+                            ("output", 202 / 4)):
+            self.assertAlmostEqual(figures[what][0], value, msg=what)
+        slow = Seen([[0, 0.01, 0.02, 0.1]], seconds=1).figures(Load(1, 1, 8, 4))
+        self.assertAlmostEqual(slow["inter-token p99 : p50"][0], 8)
+
+    def test_a_goal_judges_the_share_of_a_limit_or_else_the_value(self):
+        for entry, sign, limit, met in ((report.row("a", 90, "x", 100, "roof"), ">=", 0.9, True),
+                                        (report.row("a", 90, "x", 100, "roof"), ">", 0.9, False),
+                                        (report.row("a", 4, "x"), "<=", 4, True),
+                                        (report.row("a", 4, "x"), "<", 4, False)):
+            self.assertEqual(report.with_goal(entry, sign, limit)["met"], met)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ def loads_of(quick):
 def engine_alone(arguments, load):
     """{what: value} of bench_streams."""
     rows = bench(arguments.build, "streams", "--model", arguments.model,
-                 "--models", arguments.models, "--threads", arguments.threads, "--streams", load.streams, "--requests", load.requests,
+                 "--models", arguments.models, "--threads", arguments.threads,
+                 "--streams", load.streams, "--requests", load.requests,
                  "--prompt-tokens", load.prompt_tokens, "--answer-tokens", load.answer_tokens)
     prefix = f"{arguments.model} {load.name} "
     return {name.removeprefix(prefix): entry["value"] for name, entry in rows.items()}

@@ -39,7 +39,8 @@ def gguf_name(name):
 
 def neighbours_from_halves(words, heads):
     rows, columns = words.shape
-    return words.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+    halves = words.reshape(heads, 2, rows // heads // 2, columns)
+    return halves.swapaxes(1, 2).reshape(rows, columns)
 
 
 def add_config(writer, config):

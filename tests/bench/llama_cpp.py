@@ -7,7 +7,6 @@ import pathlib
 import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 
@@ -51,8 +50,7 @@ def install():
         with tempfile.TemporaryDirectory(dir=cache_folder()) as download:
             run(python(), "-m", "pip", "download", "-q", "--no-deps", "--no-binary",
                 "llama-cpp-python", "-d", download, f"llama-cpp-python=={VERSION}")
-            with tarfile.open(next(pathlib.Path(download).glob("*.tar.gz"))) as archive:
-                archive.extractall(download, filter="data")
+            run("tar", "-xzf", next(pathlib.Path(download).glob("*.tar.gz")), "-C", download)
             (pathlib.Path(download) / folder().name).rename(folder())
     run("cmake", "-S", folder() / "vendor" / "llama.cpp", "-B", folder() / "build",
         "-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_BUILD_TESTS=OFF",

@@ -47,12 +47,12 @@ def bench(build, name, *arguments):
 
 
 def roofs(build, threads):
-    """(read bandwidth in GB/s, highest product peak in Gop/s) of all threads, now."""
+    """(read bandwidth in GB/s, highest peak of float products in Gop/s) of all threads, now."""
     rows = bench(build, "roofs", "--quick", "--threads", threads)
-    def of_all(name):
-        return max((row["value"] for key, row in rows.items()
-                    if name in key and key.endswith(f", {threads} threads")), default=0)
-    return of_all("read bandwidth"), max(of_all("fma"), of_all("bf16 dot"))
+    of_all = [row for name, row in rows.items() if name.endswith(f", {threads} threads")]
+    return (max(row["value"] for row in of_all if row["unit"] == "GB/s"),
+            max(row["value"] for row in of_all
+                if row["unit"] == "Gop/s" and not row["name"].startswith("int8")))
 
 
 def peak_bytes(pid):
@@ -68,6 +68,9 @@ class BenchCluster(ProcessCluster):
     of the prefill worker yield, as is its default."""
 
     def __init__(self, build, model, threads):
+        for program in ("baton-prefill", "baton-decode", "baton-router"):
+            if not (build / "bin" / program).exists():
+                raise RuntimeError(f"{build / 'bin' / program} is missing; cmake --build {build}")
         super().__init__(build / "bin", "bench", prefill=1, decode=1,
                          worker={"model": model, "threads": threads, "compute_dtype": "auto",
                                  "chunk_tokens": 512},

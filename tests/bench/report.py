@@ -12,6 +12,14 @@ def row(name, value, unit, roof=0, roof_name="", seconds=0):
     return entry
 
 
+def with_goal(entry, sign, limit):
+    """The row, with what its share, or its value if it has no limit, is to be."""
+    value = entry.get("share", entry["value"])
+    met = {"<": value < limit, "<=": value <= limit, ">": value > limit, ">=": value >= limit}
+    entry.update(goal=f"{sign} {limit}", met=met[sign])
+    return entry
+
+
 def print_report(bench, about, rows, as_json):
     """On standard output. `about` names the machine's side of it."""
     if as_json:
@@ -24,4 +32,6 @@ def print_report(bench, about, rows, as_json):
             line += f" {100 * entry['share']:5.1f}% of {entry['roof']:.1f} ({entry['roof_name']})"
         if "seconds" in entry:
             line += f"  {entry['seconds']:.4f} s"
+        if "goal" in entry:
+            line += f"  goal {entry['goal']}: {'met' if entry['met'] else 'missed'}"
         print(line.rstrip())

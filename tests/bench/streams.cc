@@ -81,6 +81,7 @@ class Streams {
       for (SequenceProgress& progress : engine.OnStepDone(std::move(done), TimeNow())) {
         if (progress.output) Record(progress.call);
         if (progress.released == nullptr) continue;
+        request_.push_back(last_token_[progress.call] - submitted_[progress.call]);
         progress.released.reset();  // Its blocks may be needed at once.
         Submit(engine);
       }
@@ -91,11 +92,14 @@ class Streams {
   std::vector<Row> Rows(const std::string& name) const {
     const double tokens =
         static_cast<double>(options_.streams) * options_.requests * options_.answer_tokens;
-    return {
-        {.name = name + "TTFT p50", .value = Percentile(ttft_, 0.5) * 1e3, .unit = "ms"},
-        {.name = name + "inter-token p50", .value = Percentile(gaps_, 0.5) * 1e3, .unit = "ms"},
-        {.name = name + "inter-token p99", .value = Percentile(gaps_, 0.99) * 1e3, .unit = "ms"},
-        {.name = name + "output", .value = tokens / seconds_, .unit = "tok/s"}};
+    const double p50 = Percentile(gaps_, 0.5);
+    const double p99 = Percentile(gaps_, 0.99);
+    return {{.name = name + "TTFT p50", .value = Percentile(ttft_, 0.5) * 1e3, .unit = "ms"},
+            {.name = name + "inter-token p50", .value = p50 * 1e3, .unit = "ms"},
+            {.name = name + "inter-token p99", .value = p99 * 1e3, .unit = "ms"},
+            {.name = name + "inter-token p99 : p50", .value = p99 / p50, .unit = "x"},
+            {.name = name + "request p50", .value = Percentile(request_, 0.5) * 1e3, .unit = "ms"},
+            {.name = name + "output", .value = tokens / seconds_, .unit = "tok/s"}};
   }
 
  private:
@@ -107,8 +111,8 @@ class Streams {
     sequence->call = last_token_.size();
     sequence->id.counter = sequence->call;
     for (int i = 0; i < options_.prompt_tokens; ++i) {
-      sequence->tokens.push_back(kFirstWord +
-                                 static_cast<int32_t>(random_.Below(model_.vocab_size - kFirstWord)));
+      sequence->tokens.push_back(
+          kFirstWord + static_cast<int32_t>(random_.Below(model_.vocab_size - kFirstWord)));
     }
     sequence->prompt_length = options_.prompt_tokens;
     auto sampling = std::make_shared<SamplingContext>();
@@ -139,7 +143,7 @@ class Streams {
   int requests_left_ = 0;
   double seconds_ = 0;
   std::vector<double> submitted_, last_token_;  // By call; 0: none yet.
-  std::vector<double> ttft_, gaps_;
+  std::vector<double> ttft_, gaps_, request_;
 };
 
 absl::Status Run(const Options& options) {
