@@ -7,6 +7,7 @@
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
+#include "kernels/api/moe_args.h"
 #include "kernels/api/packed_matrix.h"
 #include "kernels/api/step_args.h"
 
@@ -48,6 +49,10 @@ class Kernels {
   virtual absl::Status Softcap(const SoftcapArgs& args) = 0;
   virtual absl::Status Embedding(const EmbeddingArgs& args) = 0;
   virtual absl::Status Gemm(const GemmArgs& args) = 0;
+  virtual absl::Status MoeRouting(const MoeRoutingArgs& args) = 0;
+  virtual absl::Status MoeAlign(const MoeAlignArgs& args) = 0;
+  virtual absl::Status ExpertGemm(const ExpertGemmArgs& args) = 0;
+  virtual absl::Status MoeCombine(const MoeCombineArgs& args) = 0;
 
   // RESOURCE_EXHAUSTED when the memory cannot be had.
   virtual absl::StatusOr<PackedMatrix> PackWeights(const PackWeightsArgs& args) = 0;

@@ -135,10 +135,17 @@ absl::Status CheckArgs(const EmbeddingArgs& args) {
   return absl::OkStatus();
 }
 
+absl::Status CheckWeights(const PackedMatrix& weights, absl::string_view field) {
+  RETURN_IF_ERROR(RequirePointer(weights.data(), {field, ".data"}));
+  RETURN_IF_ERROR(RequireAtLeast(weights.n(), 1, {field, ".n"}));
+  RETURN_IF_ERROR(RequireAtLeast(weights.k(), 1, {field, ".k"}));
+  return RequireComputeType(weights.dtype(), {field, ".dtype"});
+}
+
 absl::Status CheckArgs(const GemmArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.m, 0, "m"));
   RETURN_IF_ERROR(RequirePointer(args.weights, "weights"));
-  RETURN_IF_ERROR(RequirePointer(args.weights->data(), "weights.data"));
+  RETURN_IF_ERROR(CheckWeights(*args.weights, "weights"));
   if (args.m == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.a, "a"));
   RETURN_IF_ERROR(RequirePointer(args.out, "out"));

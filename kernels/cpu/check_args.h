@@ -5,6 +5,7 @@
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
+#include "kernels/api/moe_args.h"
 #include "kernels/api/step_args.h"
 
 namespace baton {
@@ -31,6 +32,13 @@ absl::Status CheckArgs(const SoftcapArgs& args);
 absl::Status CheckArgs(const EmbeddingArgs& args);
 absl::Status CheckArgs(const GemmArgs& args);
 absl::Status CheckArgs(const PackWeightsArgs& args);
+absl::Status CheckArgs(const MoeRoutingArgs& args);
+absl::Status CheckArgs(const MoeAlignArgs& args);
+absl::Status CheckArgs(const ExpertGemmArgs& args);
+absl::Status CheckArgs(const MoeCombineArgs& args);
+
+// A matrix to multiply with: not empty, of a type that the products know.
+absl::Status CheckWeights(const PackedMatrix& weights, absl::string_view field);
 
 // Of a plane alone, and of the K and V planes of one layer.
 absl::Status CheckPlane(const CachePlane& cache, absl::string_view field);

@@ -8,23 +8,21 @@
 #include "kernels/cpu/advance_step.h"
 #include "kernels/cpu/cache_blocks.h"
 #include "kernels/cpu/check_args.h"
+#include "kernels/cpu/moe_align.h"
 #include "kernels/cpu/pack_weights.h"
 
 namespace baton {
 namespace {
 
-// Below this many elements (or products) waking the pool costs more than it saves.
+// Below this many elements waking the pool costs more than it saves.
 constexpr int64_t kInlineElements = 1 << 13;
-constexpr int64_t kInlineProducts = 1 << 19;
-// Rows of a matrix product whose activations stay in the last cache while panels pass by.
-constexpr int64_t kGemmRows = 512;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
 CpuKernels::CpuKernels(const KernelSet* set, int num_threads, int nice)
-    : set_(set), pool_(num_threads, nice), attention_(set, &pool_) {}
+    : set_(set), pool_(num_threads, nice), attention_(set, &pool_), gemm_(set, &pool_) {}
 
 template <typename Body>
 void CpuKernels::ForTokens(int64_t num_tokens, int64_t elements, const Body& body) {
@@ -159,49 +157,35 @@ absl::Status CpuKernels::Embedding(const EmbeddingArgs& args) {
   return absl::OkStatus();
 }
 
-// Brings the rows of `args` into the order of the kernel, in memory kept from call to call.
-RowTiles CpuKernels::PackRowsOf(const GemmArgs& args) {
-  const PackedMatrix& w = *args.weights;
-  RowTiles tiles{.m = args.m,
-                 .num_tiles = CeilDiv(args.m, set_->max_tile_rows),
-                 .padded_k = w.padded_k(),
-                 .bf16_pairs = set_->has_bf16_dot && w.dtype() == DType::kBF16 &&
-                               args.a_rounded_to == DType::kBF16};
-  const auto bytes = static_cast<size_t>(args.m * tiles.row_bytes());
-  if (activations_.size() < bytes) activations_.resize(bytes);
-  tiles.data = activations_.data();
-  ForTokens(tiles.num_tiles, args.m * w.k(), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      set_->pack_activations(args.a, args.a_stride, w.k(), tiles, t);
-    }
-  });
-  return tiles;
-}
-
 absl::Status CpuKernels::Gemm(const GemmArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
-  if (args.m == 0) return absl::OkStatus();
-  const PackedMatrix& w = *args.weights;
-  const RowTiles a = PackRowsOf(args);
-  const int64_t tiles_each = std::max<int64_t>(1, kGemmRows / set_->max_tile_rows);
-  const int64_t row_blocks = CeilDiv(a.num_tiles, tiles_each);
-  const bool small = args.m * w.n() * w.k() < kInlineProducts;
-  const int64_t panels_each = small ? w.num_panels() : a.num_tiles == 1 ? 1 : 2;
-  const int64_t panel_blocks = CeilDiv(w.num_panels(), panels_each);
-  // Weights pass by once per block of rows.
-  pool_.ParallelFor(row_blocks * panel_blocks, [&](int64_t task, int) {
-    const int64_t tile = task / panel_blocks * tiles_each;
-    const int64_t panel = task % panel_blocks * panels_each;
-    set_->weight_gemm({.a = &a,
-                       .tile_begin = tile,
-                       .tile_end = std::min(tile + tiles_each, a.num_tiles),
-                       .weights = &w,
-                       .panel_begin = panel,
-                       .panel_end = std::min(panel + panels_each, w.num_panels()),
-                       .bias = args.bias,
-                       .out = args.out,
-                       .out_stride = args.out_stride});
-  });
+  gemm_.Run(args);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::MoeRouting(const MoeRoutingArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  ForTokens(args.num_tokens, args.num_tokens * args.num_experts,
+            [&](int64_t begin, int64_t end) { set_->moe_routing(args, begin, end); });
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::MoeAlign(const MoeAlignArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  baton::MoeAlign(args);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::ExpertGemm(const ExpertGemmArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  gemm_.Run(args);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::MoeCombine(const MoeCombineArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  ForTokens(args.num_tokens, args.num_tokens * args.top_k * args.dim,
+            [&](int64_t begin, int64_t end) { set_->moe_combine(args, begin, end); });
   return absl::OkStatus();
 }
 

@@ -1,12 +1,10 @@
 #pragma once
 
-#include <cstddef>
-#include <memory>
 #include <string_view>
-#include <vector>
 
 #include "kernels/api/kernels.h"
 #include "kernels/cpu/attention_dispatch.h"
+#include "kernels/cpu/gemm_runner.h"
 #include "kernels/cpu/kernel_set.h"
 #include "kernels/cpu/thread_pool.h"
 
@@ -45,6 +43,10 @@ class CpuKernels : public Kernels {
   absl::Status Softcap(const SoftcapArgs& args) override;
   absl::Status Embedding(const EmbeddingArgs& args) override;
   absl::Status Gemm(const GemmArgs& args) override;
+  absl::Status MoeRouting(const MoeRoutingArgs& args) override;
+  absl::Status MoeAlign(const MoeAlignArgs& args) override;
+  absl::Status ExpertGemm(const ExpertGemmArgs& args) override;
+  absl::Status MoeCombine(const MoeCombineArgs& args) override;
   absl::StatusOr<PackedMatrix> PackWeights(const PackWeightsArgs& args) override;
 
  private:
@@ -52,12 +54,10 @@ class CpuKernels : public Kernels {
   template <typename Body>
   void ForTokens(int64_t num_tokens, int64_t elements, const Body& body);
 
-  RowTiles PackRowsOf(const GemmArgs& args);
-
   const KernelSet* set_;
   ThreadPool pool_;
   AttentionDispatch attention_;
-  std::vector<std::byte> activations_;  // Of the matrix product in progress, packed.
+  GemmRunner gemm_;
 };
 
 }  // namespace baton

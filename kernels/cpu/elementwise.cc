@@ -1,30 +1,13 @@
 #include "kernels/cpu/elementwise.h"
 
 #include "kernels/cpu/cache_strides.h"
+#include "kernels/cpu/for_lanes.h"
 #include "kernels/cpu/lane_convert.h"
 #include "kernels/cpu/lane_math.h"
 #include "kernels/cpu/vec.h"
 
 namespace baton::BATON_KERNEL_SET {
 namespace {
-
-// Calls body(i, n) for i = 0, 16, ... with n = 16, or fewer at the end.
-template <typename Body>
-BATON_INLINE void ForLanes(int64_t size, Body body) {
-  for (int64_t i = 0; i < size; i += kLanes) body(i, size - i < kLanes ? size - i : kLanes);
-}
-
-BATON_INLINE Vec LoadUpTo(const float* from, int64_t n) {
-  return n == kLanes ? Load(from) : LoadFirst(from, n);
-}
-
-BATON_INLINE void StoreUpTo(float* to, const Vec& v, int64_t n) {
-  if (n == kLanes) {
-    Store(to, v);
-  } else {
-    StoreFirst(to, v, n);
-  }
-}
 
 void NormRow(const RmsNormArgs& args, const float* x, float* out) {
   Vec squares = Zero();

@@ -3,6 +3,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/generic_attention.h"
+#include "kernels/cpu/moe.h"
 #include "kernels/cpu/weight_gemm.h"
 
 namespace baton::BATON_KERNEL_SET {
@@ -20,6 +21,8 @@ constexpr KernelSet kSet = {
     .activation = Activation,
     .activation_and_mul = ActivationAndMul,
     .softcap = Softcap,
+    .moe_routing = MoeRouting,
+    .moe_combine = MoeCombine,
     .reshape_and_cache = ReshapeAndCache,
     .attention_scratch = AttentionScratch,
     .attention = Attention,

@@ -7,6 +7,7 @@
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
+#include "kernels/api/moe_args.h"
 #include "kernels/api/packed_matrix.h"
 #include "kernels/cpu/visible_keys.h"
 
@@ -106,6 +107,8 @@ struct KernelSet {
   void (*activation)(const ActivationArgs& args, int64_t begin, int64_t end);
   void (*activation_and_mul)(const ActivationAndMulArgs& args, int64_t begin, int64_t end);
   void (*softcap)(const SoftcapArgs& args, int64_t begin, int64_t end);
+  void (*moe_routing)(const MoeRoutingArgs& args, int64_t begin, int64_t end);
+  void (*moe_combine)(const MoeCombineArgs& args, int64_t begin, int64_t end);
   void (*reshape_and_cache)(const ReshapeAndCacheArgs& args, int64_t begin, int64_t end);
   int64_t (*attention_scratch)(const AttentionShape& shape);  // In floats.
   void (*attention)(const VarlenAttentionArgs& args, const AttentionTask& task, float* scratch);

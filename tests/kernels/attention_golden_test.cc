@@ -1,21 +1,10 @@
 // Attention against torch and the eager code of transformers: tests/golden/attention.json.
 #include "tests/golden/golden_file.h"
 #include "tests/kernels/attention_problem.h"
+#include "tests/kernels/hashed_floats.h"
 
 namespace baton {
 namespace {
-
-// `hashed` of make_attention_goldens.py.
-std::vector<float> HashedFloats(uint64_t seed, int64_t n) {
-  std::vector<float> out;
-  for (int64_t i = 0; i < n; ++i) {
-    uint32_t x = static_cast<uint32_t>(i + seed * 7919) * 2654435761u;
-    x = (x ^ (x >> 15)) * 2246822519u;
-    x ^= x >> 13;
-    out.push_back(static_cast<float>(x >> 8) / 8388608.0f - 1.0f);
-  }
-  return out;
-}
 
 constexpr int32_t kHeads = 4, kKvHeads = 2, kDim = 16;
 

@@ -3,7 +3,7 @@
 #include <functional>
 #include <numeric>
 
-#include "tests/kernels/kernel_fixture.h"
+#include "tests/kernels/moe_problem.h"
 
 namespace baton {
 namespace {
@@ -144,6 +144,36 @@ TEST(KernelSetTest, LayerNormAndSoftcapHaveTheSameBitsOnEverySet) {
             .ok());
     return out;
   });
+}
+
+TEST(KernelSetTest, LayersOfExpertsHaveTheSameBitsOnEverySet) {
+  const int64_t tokens = 50, experts = 20, dim = 45, ffn = 21;
+  const std::vector<float> x = RandomFloats(7, tokens * dim);
+  const std::vector<float> logits = RandomFloats(8, tokens * experts);
+  for (const auto scoring : {MoeScoring::kSoftmax, MoeScoring::kSigmoid}) {
+    ExpectSameBits("layer of experts", [&](Kernels& kernels) {
+      const auto weights = [&](int64_t n, int64_t k) {
+        return PackExperts(kernels, n, k, DType::kBF16, RandomFloats(n, experts * n * k));
+      };
+      MoeLayer layer{
+          .dim = dim, .ffn = ffn, .gate_up = weights(2 * ffn, dim), .down = weights(dim, ffn)};
+      std::vector<float> out(tokens * dim);
+      EXPECT_TRUE(layer
+                      .Run(kernels,
+                           {.logits = logits.data(),
+                            .logits_stride = experts,
+                            .num_tokens = tokens,
+                            .num_experts = experts,
+                            .top_k = 5,
+                            .scoring = scoring,
+                            .renormalize = true,
+                            .selection_bias = x.data()},
+                           x.data(), x.data(), out.data())
+                      .ok());
+      out.insert(out.end(), layer.weights.begin(), layer.weights.end());
+      return out;
+    });
+  }
 }
 
 TEST(KernelSetTest, CacheWritesAndAttentionHaveTheSameBitsOnEverySet) {

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "tests/kernels/kernel_fixture.h"
+#include "tests/kernels/moe_problem.h"
 
 namespace {
 std::atomic<int64_t> num_allocations{0};
@@ -71,6 +71,37 @@ TEST_P(StepAllocationsTest, OperatorsDoNotAllocateAfterTheirFirstCall) {
   ASSERT_TRUE(step(DType::kF32) && step(DType::kBF16));
   const int64_t before = num_allocations.load();
   const bool ok = step(DType::kF32) && step(DType::kBF16);
+  EXPECT_EQ(num_allocations.load(), before);
+  EXPECT_TRUE(ok);
+}
+
+TEST_P(StepAllocationsTest, LayersOfExpertsDoNotAllocateAfterTheirFirstCall) {
+#if defined(BATON_SANITIZED)
+  GTEST_SKIP() << "the sanitizers count for themselves";
+#endif
+  const auto kernels = MakeTestKernels(GetParam(), 3);
+  const int64_t tokens = 40, experts = 6, dim = 96, ffn = 64;
+  const std::vector<float> x = RandomFloats(1, tokens * dim);
+  const auto weights = [&](int64_t n, int64_t k) {
+    return PackExperts(*kernels, n, k, DType::kBF16, RandomFloats(n, experts * n * k));
+  };
+  MoeLayer layer{
+      .dim = dim, .ffn = ffn, .gate_up = weights(2 * ffn, dim), .down = weights(dim, ffn)};
+  std::vector<float> out(tokens * dim);
+  const auto step = [&] {
+    return layer
+        .Run(*kernels,
+             {.logits = x.data(),
+              .logits_stride = dim,
+              .num_tokens = tokens,
+              .num_experts = experts,
+              .top_k = 2},
+             x.data(), nullptr, out.data())
+        .ok();
+  };
+  ASSERT_TRUE(step());
+  const int64_t before = num_allocations.load();
+  const bool ok = step();
   EXPECT_EQ(num_allocations.load(), before);
   EXPECT_TRUE(ok);
 }
