@@ -27,6 +27,10 @@ absl::Status CheckOptions(const CpuModelRunnerOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("num_blocks = ", options.num_blocks, ": must be at least 1"));
   }
+  if (options.max_model_len < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_model_len = ", options.max_model_len, ": must be at least 0"));
+  }
   if (options.max_step_tokens < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_step_tokens = ", options.max_step_tokens, ": must be at least 1"));
@@ -67,7 +71,9 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
                    MakeKernels({.kernels = options.kernels,
                                 .num_threads = options.num_threads,
                                 .nice = options.compute_nice}));
-  ASSIGN_OR_RETURN(ModelFiles files, LoadModelFiles(options.model_dir, options.num_threads));
+  ASSIGN_OR_RETURN(ModelFiles files,
+                   LoadModelFiles(options.model_dir, {.max_model_len = options.max_model_len,
+                                                      .num_threads = options.num_threads}));
   const DType kv_dtype = options.kv_dtype.value_or(options.compute_dtype);
   const KvLayout layout = LayoutOf(files.config, options.block_size, kv_dtype);
   ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(layout, options.num_blocks));
@@ -86,7 +92,9 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
       .layout = layout,
       .model_digest = files.model_digest,
       .vocab_size = files.config.vocab_size,
-      .max_model_len = files.config.max_model_len,
+      .max_model_len = options.max_model_len > 0
+                           ? std::min(options.max_model_len, files.config.max_model_len)
+                           : files.config.max_model_len,
       .eos_token_ids = files.eos_token_ids,
   };
   std::unique_ptr<CpuModelRunner> runner(

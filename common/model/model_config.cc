@@ -293,7 +293,8 @@ void ReadTokenIds(JsonFields& fields, const Family& family, const json& object,
   if (bos >= 0) config.bos_token_id = static_cast<int32_t>(bos);
 }
 
-absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_text) {
+absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_text,
+                                  int32_t max_model_len) {
   ASSIGN_OR_RETURN(const json object, ParseBoundedJson(where, json_text, kMaxConfigDepth));
   JsonFields fields(std::move(where), object);
   RETURN_IF_ERROR(fields.status());
@@ -309,7 +310,8 @@ absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_tex
       static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
   ASSIGN_OR_RETURN(config.rope,
                    ParseRopeForm(fields, {.max_position_embeddings = config.max_position_embeddings,
-                                          .rotary_dim = config.rotary_dim}));
+                                          .rotary_dim = config.rotary_dim,
+                                          .max_model_len = max_model_len}));
   config.max_model_len = MaxModelLen(config.rope, config.max_position_embeddings);
   ReadFeatures(fields, *family, config);
   ReadWindows(fields, *family, !object.contains("sliding_window"), config);
@@ -322,14 +324,14 @@ absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_tex
 
 }  // namespace
 
-absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text) {
-  return Parse("config.json", json_text);
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text, int32_t max_model_len) {
+  return Parse("config.json", json_text, max_model_len);
 }
 
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir, int32_t max_model_len) {
   const std::string path = absl::StrCat(model_dir, "/config.json");
   ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, kMaxConfigBytes));
-  return Parse(path, text);
+  return Parse(path, text, max_model_len);
 }
 
 }  // namespace baton

@@ -66,9 +66,13 @@ struct ModelConfig {
 // (rope_parameters, dtype, layer_types) names; defaults are those of transformers 5. What Baton
 // does not support is refused with the field, its value and what is allowed.
 // InvalidArgument: malformed or out of range. Unimplemented: well-formed but not supported.
-absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text);
+// `max_model_len`, the longest sequence that is served (0 = what the model supports), chooses
+// between the lists of longrope and nothing else.
+absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& json_text,
+                                             int32_t max_model_len = 0);
 
 // Reads and parses <model_dir>/config.json.
-absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir,
+                                            int32_t max_model_len = 0);
 
 }  // namespace baton

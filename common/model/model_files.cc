@@ -25,6 +25,12 @@ std::string Describe(const RopeLlama3& r) {
   return absl::StrFormat("llama3 %a %a %a %d", r.factor, r.low_freq_factor, r.high_freq_factor,
                          r.original_max_positions);
 }
+// Of the list in use only: workers that chose different lists do not pair.
+std::string Describe(const RopeLongrope& r) {
+  std::string text = absl::StrFormat("longrope %a", r.attention_factor);
+  for (const double factor : r.factors) absl::StrAppendFormat(&text, " %a", factor);
+  return text;
+}
 
 // Everything of the config that a forward pass depends on, so that two spellings of one model
 // (older and newer field names) have one digest.
@@ -51,15 +57,16 @@ std::vector<int32_t> EndTokens(const ModelConfig& config, const GenerationConfig
 
 }  // namespace
 
-absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir, int num_threads) {
-  ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir));
+absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir,
+                                          const LoadOptions& options) {
+  ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(model_dir, options.max_model_len));
   ASSIGN_OR_RETURN(GenerationConfig generation, LoadGenerationConfig(model_dir));
   ASSIGN_OR_RETURN(SafetensorsFiles files, SafetensorsFiles::Open(model_dir));
   ASSIGN_OR_RETURN(ModelWeights weights, MapWeights(config, files));
   config.tied_embeddings = weights.lm_head.bytes.data() == weights.embedding.bytes.data();
   const std::string description = Describe(config);
   const uint64_t digest =
-      XXH3_64bits_withSeed(description.data(), description.size(), files.Digest(num_threads));
+      XXH3_64bits_withSeed(description.data(), description.size(), files.Digest(options.num_threads));
   std::vector<int32_t> eos = EndTokens(config, generation);
   return ModelFiles{.config = std::move(config),
                     .generation = std::move(generation),

@@ -23,8 +23,14 @@ struct ModelFiles {
   uint64_t model_digest = 0;           // Config, tensor table and weight bytes.
 };
 
+struct LoadOptions {
+  int32_t max_model_len = 0;  // As in ParseModelConfig.
+  int num_threads = 1;        // Of the weights' digest, >= 1.
+};
+
 // Reads config.json, generation_config.json and the weights of `model_dir`. The error names the
-// file and the defect. The weights' digest is computed by `num_threads` >= 1 threads.
-absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir, int num_threads = 1);
+// file and the defect.
+absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir,
+                                          const LoadOptions& options = {});
 
 }  // namespace baton

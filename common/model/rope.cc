@@ -95,6 +95,16 @@ RopeFrequencies Compute(const RopeLlama3& form, double theta, int32_t rotary_dim
   return out;
 }
 
+RopeFrequencies Compute(const RopeLongrope& form, double theta, int32_t rotary_dim) {
+  RopeFrequencies out{.inv_freq = PositionFrequencies(theta, rotary_dim),
+                      .attention_scaling = static_cast<float>(form.attention_factor)};
+  BATON_CHECK(form.factors.size() == out.inv_freq.size());
+  for (size_t i = 0; i < out.inv_freq.size(); ++i) {
+    out.inv_freq[i] = 1.0f / (static_cast<float>(form.factors[i]) * out.inv_freq[i]);
+  }
+  return out;
+}
+
 }  // namespace
 
 RopeFrequencies ComputeRopeFrequencies(const RopeForm& form, int32_t rotary_dim) {

@@ -49,7 +49,18 @@ struct RopeLlama3 {
   bool operator==(const RopeLlama3&) const = default;
 };
 
-using RopeScaling = std::variant<RopeDefault, RopeLinear, RopeDynamic, RopeYarn, RopeLlama3>;
+// LongRoPE (Ding et al. 2024, arXiv 2402.13753), as in Phi-3: every frequency is divided by a
+// factor of its own, out of "short_factor" up to the original length and out of "long_factor"
+// beyond it. Keys lie rotated in the cache, so a sequence that grows past that length cannot change
+// the list: it is chosen once, at load, by the longest sequence that is served.
+struct RopeLongrope {
+  std::vector<double> factors;  // [rotary_dim / 2], of the list that was chosen.
+  double attention_factor = 1;  // Effective: explicit, or computed from the two lengths.
+  bool operator==(const RopeLongrope&) const = default;
+};
+
+using RopeScaling =
+    std::variant<RopeDefault, RopeLinear, RopeDynamic, RopeYarn, RopeLlama3, RopeLongrope>;
 
 struct RopeForm {
   double theta = 10000;  // >= 1, so every frequency is <= 1.

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -18,6 +19,7 @@ constexpr double kMaxTheta = 1e15;
 constexpr double kMinFactor = 1;
 constexpr double kMaxFactor = 1e6;
 constexpr double kTiny = 1e-6;
+constexpr double kMinListedFactor = 1e-3;
 constexpr int32_t kMaxPositions = 1 << 27;
 constexpr int32_t kMaxModelLen = 1 << 20;
 
@@ -31,6 +33,8 @@ constexpr const char* kOtherTypesFields[] = {"factor",
                                              "mscale_all_dim",
                                              "low_freq_factor",
                                              "high_freq_factor",
+                                             "short_factor",
+                                             "long_factor",
                                              "finetuned",
                                              "original_max_position_embeddings"};
 
@@ -84,6 +88,49 @@ RopeLlama3 ParseLlama3(JsonFields& rope, int32_t original) {
   return llama3;
 }
 
+// A list of longrope: one factor for each frequency.
+std::vector<double> ListedFactors(JsonFields& rope, const std::string& name, size_t count) {
+  RequireField(rope, name, "longrope");
+  const nlohmann::json* list = rope.Find(name);
+  if (list == nullptr) return {};
+  if (!list->is_array() || list->size() != count) {
+    rope.Refuse(name, *list,
+                absl::StrCat("a list of ", count, " numbers, head_dim / 2, is needed"));
+    return {};
+  }
+  std::vector<double> factors;
+  for (size_t i = 0; i < count; ++i) {
+    const nlohmann::json& item = (*list)[i];
+    const double factor = item.is_number() ? item.get<double>() : 0;
+    if (!(factor >= kMinListedFactor && factor <= kMaxFactor)) {
+      rope.Refuse(
+          absl::StrCat(name, "[", i, "]"), item,
+          absl::StrCat("a number from ", kMinListedFactor, " to ", kMaxFactor, " is allowed"));
+    }
+    factors.push_back(factor);
+  }
+  return factors;
+}
+
+RopeLongrope ParseLongrope(JsonFields& rope, int32_t original, const RopeContext& context) {
+  const auto count = static_cast<size_t>(context.rotary_dim / 2);
+  std::vector<double> short_factors = ListedFactors(rope, "short_factor", count);
+  std::vector<double> long_factors = ListedFactors(rope, "long_factor", count);
+  const double ratio = static_cast<double>(context.max_position_embeddings) / original;
+  const double factor = rope.Number("factor", ratio, kTiny, kMaxFactor);
+  const bool stretched = factor > 1 && original > 1;
+  const double computed = stretched ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1.0;
+  if (factor > 1 && original == 1 && rope.Find("attention_factor") == nullptr) {
+    rope.Refuse("original_max_position_embeddings", original,
+                "rope type \"longrope\" without attention_factor needs more than 1");
+  }
+  const int32_t served = context.max_model_len > 0
+                             ? std::min(context.max_model_len, context.max_position_embeddings)
+                             : context.max_position_embeddings;
+  return {.factors = served > original ? std::move(long_factors) : std::move(short_factors),
+          .attention_factor = rope.Number("attention_factor", computed, kTiny, kMaxFactor)};
+}
+
 RopeScaling ParseScaling(JsonFields& rope, int32_t original, const RopeContext& context) {
   const std::string old_name = rope.String("type", "default");
   const std::string type = rope.String("rope_type", old_name);
@@ -91,6 +138,8 @@ RopeScaling ParseScaling(JsonFields& rope, int32_t original, const RopeContext& 
   if (type == "linear") return RopeLinear{.factor = Factor(rope, type)};
   if (type == "yarn") return ParseYarn(rope, original, context);
   if (type == "llama3") return ParseLlama3(rope, original);
+  // "su" is what the first Phi-3 files call it.
+  if (type == "longrope" || type == "su") return ParseLongrope(rope, original, context);
   if (type == "dynamic") {
     if (context.rotary_dim <= 2) {
       rope.Refuse("rope_type", type, "it needs a head_dim of at least 4");
@@ -100,7 +149,7 @@ RopeScaling ParseScaling(JsonFields& rope, int32_t original, const RopeContext& 
   }
   rope.Fail(absl::UnimplementedError(
       absl::StrCat(rope.where(), ": field \"rope_type\" is ", ShowJson(type),
-                   "; default, linear, dynamic, yarn and llama3 are supported")));
+                   "; default, linear, dynamic, yarn, llama3 and longrope are supported")));
   return RopeDefault{};
 }
 
@@ -157,10 +206,14 @@ absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& co
 
 int32_t MaxModelLen(const RopeForm& form, int32_t max_position_embeddings) {
   double length = max_position_embeddings;
+  double limit = kMaxModelLen;
   if (const auto* yarn = std::get_if<RopeYarn>(&form.scaling); yarn != nullptr) {
     length = std::max(length, std::floor(yarn->factor * yarn->original_max_positions));
   }
-  return static_cast<int32_t>(std::min<double>(length, kMaxModelLen));
+  if (const auto* longrope = std::get_if<RopeLongrope>(&form.scaling); longrope != nullptr) {
+    limit *= std::min(1.0, std::ranges::min(longrope->factors));
+  }
+  return static_cast<int32_t>(std::min(length, std::floor(limit)));
 }
 
 }  // namespace baton

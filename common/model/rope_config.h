@@ -12,6 +12,7 @@ namespace baton {
 struct RopeContext {
   int32_t max_position_embeddings = 0;
   int32_t rotary_dim = 0;
+  int32_t max_model_len = 0;  // The longest sequence that is served; 0 = what the model supports.
 };
 
 // Reads rope_theta, rope_scaling, rope_parameters, partial_rotary_factor and
@@ -21,7 +22,8 @@ struct RopeContext {
 absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& context);
 
 // Positions that Baton accepts, at most 2^20: max_position_embeddings, or the length that yarn
-// stretches to, since much of the field sets yarn without raising max_position_embeddings.
+// stretches to, since much of the field sets yarn without raising max_position_embeddings. With
+// longrope factors below 1 it ends where the angles, position / factor, reach 2^20.
 int32_t MaxModelLen(const RopeForm& form, int32_t max_position_embeddings);
 
 }  // namespace baton

@@ -110,6 +110,7 @@ absl::Status WorkerRuntime::Load() {
   }
   absl::StatusOr<std::unique_ptr<CpuModelRunner>> runner =
       CpuModelRunner::Create({.model_dir = config_.model,
+                              .max_model_len = max_model_len,
                               .compute_dtype = compute_dtype,
                               .kv_dtype = kv_dtype,
                               .block_size = config_.block_size,
@@ -124,7 +125,6 @@ absl::Status WorkerRuntime::Load() {
   runner_ = *std::move(runner);
   metered_runner_.set_runner(runner_.get());
   model_ = runner_->info();
-  model_.max_model_len = std::min(model_.max_model_len, max_model_len);
   allocator_ = std::make_unique<BlockAllocator>(num_blocks, config_.block_size, SystemRandom64());
   Log(LogLevel::kInfo, "model loaded",
       {{"model", config_.model},

@@ -16,6 +16,7 @@ import shutil
 import torch
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaConfig,
                           MistralConfig, Qwen2Config, Qwen3Config)
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -272,18 +273,45 @@ ROPES = [
     (4, 64, {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 2.0,
              "original_max_position_embeddings": 32}),
 ]
+# The same, and the longest sequence: beyond the original length the long factors count.
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0,
+            "original_max_position_embeddings": 4096,
+            "short_factor": [1 + i / 64 for i in range(48)],
+            "long_factor": [1.08 * 1.09**i for i in range(48)]}
+LONGROPES = [
+    (96, 131072, LONGROPE, 131072),
+    (96, 131072, LONGROPE, 4096),
+    (96, 131072, LONGROPE, 4097),
+    (96, 4096, LONGROPE, 4096),
+    (8, 32768, {"rope_type": "longrope", "rope_theta": 500000.0, "factor": 2.0,
+                "original_max_position_embeddings": 32768, "short_factor": [0.998, 1.5, 2, 1],
+                "long_factor": [1, 2, 3, 4]}, 32768),
+    (8, 1024, {"rope_type": "longrope", "rope_theta": 10000.0, "attention_factor": 1.25,
+               "original_max_position_embeddings": 64, "short_factor": [1, 1, 1, 1],
+               "long_factor": [1, 3, 9.5, 27]}, 1024),
+]
+
+
+def rope_config(dim, max_positions, parameters):
+    return {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+            "hidden_size": 4 * dim, "num_attention_heads": 4, "head_dim": dim,
+            "max_position_embeddings": max_positions, "rope_parameters": dict(parameters)}
 
 
 def ropes():
     cases = []
     for dim, max_positions, parameters in ROPES:
-        config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama",
-                  "hidden_size": 4 * dim, "num_attention_heads": 4, "head_dim": dim,
-                  "max_position_embeddings": max_positions, "rope_parameters": dict(parameters)}
+        config = rope_config(dim, max_positions, parameters)
         rotary = LlamaRotaryEmbedding(LlamaConfig(**json.loads(json.dumps(config))))
         cases.append({"config": config,
                       "attention_scaling": float(rotary.attention_scaling),
                       "inv_freq": rotary.inv_freq.tolist()})
+    for dim, max_positions, parameters, length in LONGROPES:
+        config = rope_config(dim, max_positions, parameters)
+        inv_freq, scaling = ROPE_INIT_FUNCTIONS["longrope"](
+            LlamaConfig(**json.loads(json.dumps(config))), "cpu", seq_len=length)
+        cases.append({"config": config, "max_model_len": length,
+                      "attention_scaling": float(scaling), "inv_freq": inv_freq.tolist()})
     write(HERE / "rope.json", {"cases": cases})
 
 

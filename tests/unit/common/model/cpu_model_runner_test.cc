@@ -353,7 +353,9 @@ TEST(CpuModelRunnerTest, InfoDescribesTheModelAndItsNumerics) {
   other.compute_dtype = DType::kBF16;
   other.num_threads = 2;
   other.kernels = "portable";
+  other.max_model_len = 100;
   RunnerHarness bf16(other);
+  EXPECT_EQ(bf16.runner().info().max_model_len, 100);
   EXPECT_EQ(bf16.runner().info().numerics_id, "cpu-16lane.1 compute=bf16 kv=bf16 kv_scale=1 tp=1");
   EXPECT_EQ(bf16.runner().info().model_digest, info.model_digest);
 }
@@ -378,6 +380,7 @@ TEST(CpuModelRunnerTest, RefusesOptionsByName) {
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr(message));
   };
   refused([](auto& o) { o.compute_dtype = DType::kF16; }, "compute_dtype = f16");
+  refused([](auto& o) { o.max_model_len = -1; }, "max_model_len = -1: must be at least 0");
   refused([](auto& o) { o.block_size = 0; }, "block_size = 0");
   refused([](auto& o) { o.num_blocks = 0; }, "num_blocks = 0");
   refused([](auto& o) { o.max_step_tokens = 0; }, "max_step_tokens = 0");

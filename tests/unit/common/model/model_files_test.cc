@@ -76,6 +76,22 @@ TEST(ModelFilesTest, ModelsThatDifferInALayersWindowDifferInTheirDigest) {
   EXPECT_EQ(digests.size(), 3u);
 }
 
+TEST(ModelFilesTest, WorkersThatChooseOtherLongropeListsDifferInTheirDigest) {
+  const ModelDir dir;
+  dir.CopyFrom(GoldenModelDir("llama-dynamic"));
+  auto config = nlohmann::json::parse(dir.Read("config.json"));
+  config["rope_scaling"] = {{"type", "longrope"},
+                            {"original_max_position_embeddings", 64},
+                            {"short_factor", {1, 1, 1, 1}},
+                            {"long_factor", {1, 2, 3, 4}}};
+  dir.Write("config.json", config.dump());
+  const uint64_t original = DigestOf(dir.path());  // Of 256 positions.
+  EXPECT_EQ(LoadModelFiles(dir.path(), 65)->model_digest, original);
+  EXPECT_NE(LoadModelFiles(dir.path(), 64)->model_digest, original);
+  EXPECT_EQ(LoadModelFiles(dir.path(), 10)->model_digest,
+            LoadModelFiles(dir.path(), 64)->model_digest);
+}
+
 TEST(ModelFilesTest, EndTokensComeFromGenerationConfigFirst) {
   const ModelDir dir;
   dir.CopyFrom(GoldenModelDir("qwen3"));

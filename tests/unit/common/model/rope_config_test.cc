@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 
 namespace baton {
@@ -11,10 +12,13 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-absl::StatusOr<RopeForm> Parse(const std::string& text, int32_t rotary_dim = 64) {
+absl::StatusOr<RopeForm> Parse(const std::string& text, int32_t rotary_dim = 64,
+                               int32_t max_model_len = 0) {
   const nlohmann::json object = nlohmann::json::parse(text);
   JsonFields fields("config.json", object);
-  return ParseRopeForm(fields, {.max_position_embeddings = 1000, .rotary_dim = rotary_dim});
+  return ParseRopeForm(
+      fields,
+      {.max_position_embeddings = 1000, .rotary_dim = rotary_dim, .max_model_len = max_model_len});
 }
 
 std::string Error(const std::string& text, int32_t rotary_dim = 64) {
@@ -52,11 +56,11 @@ TEST(RopeConfigTest, OriginalLengthBesideTheDictionaryWins) {
 }
 
 TEST(RopeConfigTest, UnknownFormsAndFieldsAreRefusedByName) {
-  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "longrope", "factor": 2}})"),
-              AllOf(HasSubstr("config.json: rope_scaling"), HasSubstr("longrope"),
-                    HasSubstr("linear, dynamic, yarn and llama3")));
-  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear", "factor": 2, "short_factor": [1]}})"),
-              HasSubstr("\"short_factor\" is [1]"));
+  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "mrope", "factor": 2}})"),
+              AllOf(HasSubstr("config.json: rope_scaling"), HasSubstr("mrope"),
+                    HasSubstr("linear, dynamic, yarn, llama3 and longrope")));
+  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear", "factor": 2, "short_mscale": 1.1}})"),
+              HasSubstr("\"short_mscale\" is 1.1"));
   EXPECT_THAT(Error(R"({"partial_rotary_factor": 0.5})"), HasSubstr("only 1.0"));
   EXPECT_THAT(Error(R"({"rope_parameters": {"partial_rotary_factor": 0.25}})"),
               HasSubstr("only 1.0"));
@@ -81,6 +85,59 @@ TEST(RopeConfigTest, MissingAndIllTypedFieldsAreRefusedByName) {
               HasSubstr("head_dim of at least 4"));
 }
 
+constexpr char kLongrope[] = R"({"original_max_position_embeddings": 100, "rope_scaling":
+    {"type": "longrope", "short_factor": [1, 1.5], "long_factor": [2, 30]}})";
+
+TEST(RopeConfigTest, LongropeChoosesItsListByTheLongestSequenceThatIsServed) {
+  const auto factors = [](int32_t max_model_len) {
+    return std::get<RopeLongrope>(Parse(kLongrope, 4, max_model_len)->scaling).factors;
+  };
+  const std::vector<double> short_factors = {1, 1.5}, long_factors = {2, 30};
+  EXPECT_EQ(factors(0), long_factors);
+  EXPECT_EQ(factors(1000), long_factors);
+  EXPECT_EQ(factors(101), long_factors);
+  EXPECT_EQ(factors(100), short_factors);
+  EXPECT_EQ(factors(1), short_factors);
+  // No model is longer than its max_position_embeddings.
+  EXPECT_EQ(
+      std::get<RopeLongrope>(Parse(R"({"original_max_position_embeddings": 1000, "rope_scaling":
+                    {"type": "su", "short_factor": [1, 1.5], "long_factor": [2, 30]}})",
+                                   4, 5000)
+                                 ->scaling)
+          .factors,
+      short_factors);
+}
+
+TEST(RopeConfigTest, LongropesAttentionFactorIsThatOfTheModelWhicheverListIsChosen) {
+  for (const int32_t served : {0, 50}) {
+    EXPECT_DOUBLE_EQ(std::get<RopeLongrope>(Parse(kLongrope, 4, served)->scaling).attention_factor,
+                     std::sqrt(1 + std::log(10.0) / std::log(100.0)));
+  }
+}
+
+TEST(RopeConfigTest, ListsOfTheWrongLengthOrWithoutAFrequencyAreRefusedByName) {
+  const auto error = [](const std::string& fields) {
+    return Error(R"({"rope_scaling": {"type": "longrope", )" + fields + "}}", 4);
+  };
+  EXPECT_THAT(error(R"("long_factor": [1, 2])"), HasSubstr("\"short_factor\" is missing"));
+  EXPECT_THAT(error(R"("short_factor": [1, 2])"), HasSubstr("\"long_factor\" is missing"));
+  EXPECT_THAT(error(R"("short_factor": [1, 2, 3], "long_factor": [1, 2])"),
+              HasSubstr("\"short_factor\" is [1,2,3]; a list of 2 numbers"));
+  EXPECT_THAT(error(R"("short_factor": [1, 2], "long_factor": [])"),
+              HasSubstr("\"long_factor\" is []; a list of 2 numbers"));
+  EXPECT_THAT(error(R"("short_factor": 1, "long_factor": [1, 2])"),
+              HasSubstr("\"short_factor\" is 1; a list of 2 numbers"));
+  for (const char* bad : {"0", "-1", "1e9", "null", "\"2\"", "1e-9"}) {
+    EXPECT_THAT(error(R"("short_factor": [1, 2], "long_factor": [1, )" + std::string(bad) + "]"),
+                AllOf(HasSubstr("\"long_factor[1]\" is "), HasSubstr("from 0.001 to")));
+  }
+  EXPECT_THAT(error(R"("short_factor": [1, 2], "long_factor": [1, 2], "long_mscale": 2)"),
+              HasSubstr("long_mscale"));
+  EXPECT_THAT(error(R"("short_factor": [1, 2], "long_factor": [1, 2],
+                       "original_max_position_embeddings": 1)"),
+              HasSubstr("original_max_position_embeddings"));
+}
+
 TEST(RopeConfigTest, OnlyYarnReachesBeyondMaxPositions) {
   EXPECT_EQ(MaxModelLen({.scaling = RopeLinear{4}}, 100), 100);
   EXPECT_EQ(MaxModelLen({.scaling = RopeDynamic{4, 100}}, 100), 100);
@@ -92,6 +149,9 @@ TEST(RopeConfigTest, OnlyYarnReachesBeyondMaxPositions) {
       MaxModelLen({.scaling = RopeYarn{.factor = 1e6, .original_max_positions = 1 << 27}}, 100),
       1 << 20);
   EXPECT_EQ(MaxModelLen({.scaling = RopeDefault{}}, 1 << 27), 1 << 20);
+  EXPECT_EQ(MaxModelLen({.scaling = RopeLongrope{.factors = {4, 1}}}, 1 << 27), 1 << 20);
+  EXPECT_EQ(MaxModelLen({.scaling = RopeLongrope{.factors = {4, 0.5}}}, 1 << 27), 1 << 19);
+  EXPECT_EQ(MaxModelLen({.scaling = RopeLongrope{.factors = {4, 0.5}}}, 100), 100);
 }
 
 }  // namespace
