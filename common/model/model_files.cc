@@ -65,8 +65,8 @@ absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir,
   ASSIGN_OR_RETURN(ModelWeights weights, MapWeights(config, files));
   config.tied_embeddings = weights.lm_head.bytes.data() == weights.embedding.bytes.data();
   const std::string description = Describe(config);
-  const uint64_t digest =
-      XXH3_64bits_withSeed(description.data(), description.size(), files.Digest(options.num_threads));
+  const uint64_t digest = XXH3_64bits_withSeed(description.data(), description.size(),
+                                               files.Digest(options.num_threads));
   std::vector<int32_t> eos = EndTokens(config, generation);
   return ModelFiles{.config = std::move(config),
                     .generation = std::move(generation),

@@ -86,10 +86,10 @@ TEST(ModelFilesTest, WorkersThatChooseOtherLongropeListsDifferInTheirDigest) {
                             {"long_factor", {1, 2, 3, 4}}};
   dir.Write("config.json", config.dump());
   const uint64_t original = DigestOf(dir.path());  // Of 256 positions.
-  EXPECT_EQ(LoadModelFiles(dir.path(), 65)->model_digest, original);
-  EXPECT_NE(LoadModelFiles(dir.path(), 64)->model_digest, original);
-  EXPECT_EQ(LoadModelFiles(dir.path(), 10)->model_digest,
-            LoadModelFiles(dir.path(), 64)->model_digest);
+  EXPECT_EQ(LoadModelFiles(dir.path(), {.max_model_len = 65})->model_digest, original);
+  EXPECT_NE(LoadModelFiles(dir.path(), {.max_model_len = 64})->model_digest, original);
+  EXPECT_EQ(LoadModelFiles(dir.path(), {.max_model_len = 10})->model_digest,
+            LoadModelFiles(dir.path(), {.max_model_len = 64})->model_digest);
 }
 
 TEST(ModelFilesTest, EndTokensComeFromGenerationConfigFirst) {
