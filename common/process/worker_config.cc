@@ -93,8 +93,9 @@ absl::Status WorkerConfig::Validate() const {
   }
   RETURN_IF_ERROR(CheckWord("--compute-dtype", compute_dtype, {"auto", "f32", "bf16"}));
   RETURN_IF_ERROR(ParseKvDType("--kv-dtype", kv_dtype, DType::kF32).status());
-  RETURN_IF_ERROR(CheckWord("--kernels", kernels,
-                            {"auto", "x86_64_v4_bf16", "x86_64_v4", "x86_64_v3", "portable"}));
+  RETURN_IF_ERROR(
+      CheckWord("--kernels", kernels,
+                {"auto", "x86_64_amx", "x86_64_v4_bf16", "x86_64_v4", "x86_64_v3", "portable"}));
   RETURN_IF_ERROR(CheckOption("--threads", threads, 0, 1024));
   RETURN_IF_ERROR(CheckOption("--compute-nice", compute_nice, 0, 19));
   RETURN_IF_ERROR(CheckOption("--block-size", block_size, 1, 1024));
@@ -148,7 +149,8 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
                  "auto (the compute dtype), f32, f16, bf16, fp8_e4m3 or fp8_e5m2 (scale 1)")
       ->group(numerics);
   app.add_option("--kernels", c.kernels,
-                 "auto, x86_64_v4_bf16, x86_64_v4, x86_64_v3 or portable: in f32 the same bits")
+                 "auto, x86_64_amx, x86_64_v4_bf16, x86_64_v4, x86_64_v3 or portable: in f32 the "
+                 "same bits")
       ->group(numerics)
       ->capture_default_str();
 

@@ -96,10 +96,14 @@ struct EmbeddingArgs {
 
 // out = a * weights^T + bias. Each output starts from zero and adds its k products in one order,
 // whatever m is, then the bias. The order is ascending, with fused multiply-adds; but where the
-// device has a bf16 dot product, and weights are bf16 and a_rounded_to is too, it is that of the
-// instruction: pairs (2i, 2i + 1) ascending, within a pair the odd product first, each by a fused
-// multiply-add that reads subnormals as zero and turns subnormal results into zero. With the output
-// layer's weights this makes the logits.
+// device has an instruction for bf16 by bf16, and weights are bf16 and a_rounded_to is too, it is
+// that of the instruction, which reads subnormals as zero and turns subnormal results into zero:
+// - a bf16 dot product (VDPBF16PS): pairs (2i, 2i + 1) ascending, within a pair the odd product
+//   first, each by a fused multiply-add;
+// - tiles (TDPBF16PS): groups of 32 of k ascending; of a group, products of even and of odd k are
+//   summed apart from zero, ascending, by fused multiply-adds, then added to each other, and that
+//   to the sum of the groups before.
+// With the output layer's weights this makes the logits.
 struct GemmArgs {
   const float* a = nullptr;  // [m, k]
   int64_t a_stride = 0;      // Elements from row to row.

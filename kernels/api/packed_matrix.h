@@ -16,8 +16,8 @@ struct WeightRows {
 };
 
 // A weight matrix [n, k] in the order that the matrix product reads: panels of 32 rows, each
-// [k][32], or for bf16 [k / 2][32][2]: two neighbours of a row side by side, as a bf16 dot product
-// takes them. Rows are filled up to whole panels and k of bf16 to an even number, with zeros. The
+// [k][32], or for bf16 [k / 2][32][2]: two neighbours of a row side by side, as bf16 dot
+// products take them. Rows are filled up to whole panels and k of bf16 to an even number, with zeros. The
 // elements keep the dtype they had on disk. Owns its memory; made by Kernels::PackWeights,
 // immutable afterwards.
 class PackedMatrix {

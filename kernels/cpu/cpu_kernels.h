@@ -18,11 +18,11 @@ class CpuKernels : public Kernels {
   CpuKernels(const KernelSet* set, int num_threads, int nice = 0);
 
   std::string_view name() const override { return set_->name; }
-  bool has_bf16_dot() const override { return set_->has_bf16_dot; }
-  // In f32 all kernel sets share one order of operations; a bf16 dot product has its own. The
-  // version is raised when bits change.
+  bool has_bf16_dot() const override { return set_->bf16_tiling.bf16_group > 0; }
+  // In f32 all kernel sets share one order of operations; an instruction for bf16 products has its
+  // own. The version is raised when bits change.
   std::string_view numerics(DType compute) const override {
-    return compute == DType::kBF16 && set_->has_bf16_dot ? "cpu-bf16dot.2" : "cpu-16lane.1";
+    return compute == DType::kBF16 ? set_->bf16_numerics : "cpu-16lane.1";
   }
   absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override;
   absl::Status CopyBlocks(const CopyBlocksArgs& args) override;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 namespace baton {
 namespace {
@@ -11,6 +12,10 @@ constexpr int64_t kInlineElements = 1 << 13;
 constexpr int64_t kInlineProducts = 1 << 19;
 // Rows of a matrix product whose activations stay in the last cache while panels pass by.
 constexpr int64_t kGemmRows = 512;
+
+// Tiles of activations are whole lines of a cache: split ones would be read at a third of the
+// speed.
+constexpr size_t kLineBytes = 64;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -39,37 +44,44 @@ void GemmRunner::Run(const ExpertGemmArgs& args) {
 
 void GemmRunner::Clear() {
   products_.clear();
-  num_rows_ = num_tiles_ = num_tasks_ = num_multiplies_ = 0;
+  num_rows_ = num_tiles_ = num_tasks_ = num_bytes_ = num_multiplies_ = 0;
 }
 
 void GemmRunner::Add(int64_t m, DType a_rounded_to, const PackedMatrix* weights, const float* bias,
                      float* out) {
   if (m == 0) return;
   const PackedMatrix& w = *weights;
+  const bool is_bf16 = w.dtype() == DType::kBF16 && a_rounded_to == DType::kBF16;
+  const GemmTiling& tiling = is_bf16 ? set_->bf16_tiling : set_->tiling;
+  const int64_t multiple = std::max<int64_t>(tiling.bf16_group, 1);
   Product p{.tiles = {.m = m,
-                      .num_tiles = CeilDiv(m, set_->max_tile_rows),
-                      .padded_k = w.padded_k(),
-                      .bf16_pairs = set_->has_bf16_dot && w.dtype() == DType::kBF16 &&
-                                    a_rounded_to == DType::kBF16},
+                      .num_tiles = CeilDiv(m, tiling.max_tile_rows),
+                      .tile_rows = std::min(m, tiling.max_tile_rows),
+                      .padded_k = CeilDiv(w.padded_k(), multiple) * multiple,
+                      .bf16_group = tiling.bf16_group},
             .first_row = num_rows_,
             .first_tile = num_tiles_,
             .first_task = num_tasks_,
+            .first_byte = num_bytes_,
+            .tiles_each = std::max<int64_t>(1, kGemmRows / tiling.max_tile_rows),
             .weights = weights,
             .bias = bias,
             .out = out};
   const int64_t multiplies = m * w.n() * w.k();
   const bool small = multiplies < kInlineProducts;
-  p.panels_each = small ? w.num_panels() : p.tiles.num_tiles == 1 ? 1 : 2;
+  const int64_t row_blocks = CeilDiv(p.tiles.num_tiles, p.tiles_each);
+  // Fewer than `panels` if threads would have nothing to do.
+  const int64_t share = CeilDiv(row_blocks * w.num_panels(), pool_->num_threads() * 4);
+  p.panels_each = small                    ? w.num_panels()
+                  : p.tiles.num_tiles == 1 ? 1
+                                           : std::min(share, tiling.panels);
   p.panel_blocks = CeilDiv(w.num_panels(), p.panels_each);
   num_rows_ += m;
   num_tiles_ += p.tiles.num_tiles;
-  num_tasks_ += CeilDiv(p.tiles.num_tiles, TilesEach()) * p.panel_blocks;
+  num_tasks_ += row_blocks * p.panel_blocks;
+  num_bytes_ += p.tiles.size_bytes();
   num_multiplies_ += multiplies;
   products_.push_back(p);
-}
-
-int64_t GemmRunner::TilesEach() const {
-  return std::max<int64_t>(1, kGemmRows / set_->max_tile_rows);
 }
 
 const GemmRunner::Product& GemmRunner::ProductOf(int64_t index, int64_t Product::*first) const {
@@ -81,13 +93,15 @@ const GemmRunner::Product& GemmRunner::ProductOf(int64_t index, int64_t Product:
 
 void GemmRunner::PackRows(const Rows& rows) {
   if (products_.empty()) return;
-  const auto bytes = static_cast<size_t>(num_rows_ * products_[0].tiles.row_bytes());
-  if (activations_.size() < bytes) activations_.resize(bytes);
-  for (Product& p : products_) {
-    p.tiles.data = activations_.data() + p.first_row * p.tiles.row_bytes();
-  }
+  const auto bytes = static_cast<size_t>(num_bytes_);
+  if (activations_.size() < bytes + kLineBytes) activations_.resize(bytes + kLineBytes);
+  void* aligned = activations_.data();
+  size_t space = activations_.size();
+  std::align(kLineBytes, bytes, aligned, space);
+  for (Product& p : products_) p.tiles.data = static_cast<std::byte*>(aligned) + p.first_byte;
   const int64_t k = products_[0].weights->k();
-  const int64_t tile_floats = set_->max_tile_rows * k;
+  const int64_t tile_floats =
+      std::max(set_->tiling.max_tile_rows, set_->bf16_tiling.max_tile_rows) * k;
   if (rows.row_order != nullptr) {
     const auto floats = static_cast<size_t>(pool_->num_threads() * tile_floats);
     if (gathered_.size() < floats) gathered_.resize(floats);
@@ -118,11 +132,11 @@ void GemmRunner::Multiply(int64_t out_stride) {
   ForTasks(num_tasks_, num_multiplies_ < kInlineProducts, [&](int64_t index, int) {
     const Product& p = ProductOf(index, &Product::first_task);
     const int64_t task = index - p.first_task;
-    const int64_t tile = task / p.panel_blocks * TilesEach();
+    const int64_t tile = task / p.panel_blocks * p.tiles_each;
     const int64_t panel = task % p.panel_blocks * p.panels_each;
     set_->weight_gemm({.a = &p.tiles,
                        .tile_begin = tile,
-                       .tile_end = std::min(tile + TilesEach(), p.tiles.num_tiles),
+                       .tile_end = std::min(tile + p.tiles_each, p.tiles.num_tiles),
                        .weights = p.weights,
                        .panel_begin = panel,
                        .panel_end = std::min(panel + p.panels_each, p.weights->num_panels()),

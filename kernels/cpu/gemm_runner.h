@@ -28,6 +28,8 @@ class GemmRunner {
     int64_t first_row = 0;  // Of the rows of the list.
     int64_t first_tile = 0;
     int64_t first_task = 0;
+    int64_t first_byte = 0;  // Of the packed activations.
+    int64_t tiles_each = 0;  // Of a task.
     int64_t panels_each = 0;
     int64_t panel_blocks = 0;
     const PackedMatrix* weights = nullptr;
@@ -48,8 +50,6 @@ class GemmRunner {
            float* out);
   void PackRows(const Rows& rows);
   void Multiply(int64_t out_stride);
-  // Tiles of one task.
-  int64_t TilesEach() const;
   // The product whose tiles (or tasks, by `first`) hold that index of the list.
   const Product& ProductOf(int64_t index, int64_t Product::*first) const;
   void ForTasks(int64_t num_tasks, bool small, ThreadPool::Body body);
@@ -60,6 +60,7 @@ class GemmRunner {
   int64_t num_rows_ = 0;
   int64_t num_tiles_ = 0;
   int64_t num_tasks_ = 0;
+  int64_t num_bytes_ = 0;
   int64_t num_multiplies_ = 0;
   std::vector<std::byte> activations_;  // Packed, by product.
   std::vector<float> gathered_;         // A tile for each thread.

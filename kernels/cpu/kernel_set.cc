@@ -11,8 +11,9 @@ namespace {
 
 constexpr KernelSet kSet = {
     .name = BATON_KERNEL_SET_NAME,
-    .has_bf16_dot = kHasBf16Dot,
-    .max_tile_rows = kMaxTileRows,
+    .tiling = kTiling,
+    .bf16_tiling = kBf16Tiling,
+    .bf16_numerics = kBf16Numerics,
     .pack_activations = PackActivations,
     .weight_gemm = WeightGemm,
     .rms_norm = RmsNorm,

@@ -14,19 +14,29 @@
 namespace baton {
 
 // The activations of a matrix product with weights, as its kernel reads them. The rows are divided
-// into tiles of nearly equal height; tile t holds rows [Begin(t), Begin(t + 1)) as
-// [padded k][rows of the tile], floats, or with `bf16_pairs` as [padded k / 2][rows of the
-// tile][2], bf16. Columns from k to padded_k are zero.
+// into tiles of nearly equal height; tile t holds rows [Begin(t), Begin(t + 1)) in memory for
+// `tile_rows`, as [padded k][rows of the tile], floats; with bf16_group = 2 as [padded k / 2][rows
+// of the tile][2], bf16; with 32 as [padded k / 32][tile_rows][32], bf16, rows that are none zero.
+// Columns from k to padded_k are zero.
 struct RowTiles {
   std::byte* data = nullptr;
   int64_t m = 0;
   int64_t num_tiles = 0;
+  int64_t tile_rows = 0;
   int64_t padded_k = 0;
-  bool bf16_pairs = false;
+  int64_t bf16_group = 0;  // Neighbours in k that lie side by side, as bf16; 0: floats.
 
   int64_t Begin(int64_t tile) const { return tile * m / num_tiles; }
-  int64_t row_bytes() const { return padded_k * (bf16_pairs ? 2 : 4); }
-  std::byte* Tile(int64_t tile) const { return data + Begin(tile) * row_bytes(); }
+  int64_t row_bytes() const { return padded_k * (bf16_group > 0 ? 2 : 4); }
+  std::byte* Tile(int64_t tile) const { return data + tile * tile_rows * row_bytes(); }
+  int64_t size_bytes() const { return num_tiles * tile_rows * row_bytes(); }
+};
+
+// How a set divides products of one kind.
+struct GemmTiling {
+  int64_t max_tile_rows = 0;  // Of RowTiles.
+  int64_t panels = 0;         // Of weights that several tiles pass by together.
+  int64_t bf16_group = 0;     // Of RowTiles; padded_k is a multiple of it.
 };
 
 // Part of a product of activations with a PackedMatrix: tiles [tile_begin, tile_end) of `a` with
@@ -95,8 +105,10 @@ struct GenericAttentionArgs {
 // One build of the kernels: single-threaded, on checked arguments. Token ranges are [begin, end).
 struct KernelSet {
   const char* name;
-  bool has_bf16_dot;      // weight_gemm takes bf16 pairs, in the order that GemmArgs tells.
-  int64_t max_tile_rows;  // Of the tiles of RowTiles.
+  GemmTiling tiling;
+  // Of bf16 by bf16; other than `tiling` if the set has an instruction for it.
+  GemmTiling bf16_tiling;
+  const char* bf16_numerics;  // The name of that product's order, which GemmArgs tells.
   // Writes one tile from rows of `a`, [m, k].
   void (*pack_activations)(const float* a, int64_t a_stride, int64_t k, const RowTiles& tiles,
                            int64_t tile);

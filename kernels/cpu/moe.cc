@@ -52,7 +52,7 @@ void ChooseGroups(const MoeRoutingArgs& args, const float* keys, bool* chosen) {
   int32_t best[kMaxExperts];
   int64_t num_best = 0;
   for (int64_t g = 0; g < args.num_groups; ++g) {
-    int32_t greatest[2];
+    int32_t greatest[2] = {};
     int64_t found = 0;
     for (int64_t e = g * size; e < (g + 1) * size; ++e) {
       found = Insert(keys, static_cast<int32_t>(e), found, counted, greatest);

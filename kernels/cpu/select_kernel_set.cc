@@ -2,6 +2,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +23,9 @@ const KernelSet* Table();
 namespace x86_64_v4_bf16 {
 const KernelSet* Table();
 }  // namespace x86_64_v4_bf16
+namespace x86_64_amx {
+const KernelSet* Table();
+}  // namespace x86_64_amx
 #endif
 
 namespace {
@@ -63,11 +68,35 @@ bool IsFastV4Bf16() {
   return family >= 0x19;
 }
 
+// Linux gives a process the large state of tiles only when asked, and refuses where a thread's
+// signal stack is too small for it (Documentation/arch/x86/xstate.rst).
+bool MayUseTiles() {
+  constexpr int64_t kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr int64_t kTileData = 18;               // XFEATURE_XTILEDATA
+  static const bool permitted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return permitted;
+}
+
+// GCC 12 has no name for these features.
+bool RunsAmx() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (!RunsV4() || __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  constexpr unsigned kFeatures = bit_AMX_BF16 | bit_AMX_TILE;
+  if ((edx & kFeatures) != kFeatures) return false;
+  // That the system saves the tiles' shapes and contents.
+  constexpr unsigned kTileState = 3u << 17;
+  unsigned enabled = 0, upper = 0;
+  asm("xgetbv" : "=a"(enabled), "=d"(upper) : "c"(0));
+  return (enabled & kTileState) == kTileState && MayUseTiles();
+}
+
 #endif
 
 // The fastest first.
 constexpr Candidate kCandidates[] = {
 #if defined(BATON_HAS_X86_64_SETS)
+    {x86_64_amx::Table, "x86_64_amx", "AVX-512 or AMX for bf16, or the system keeps it back",
+     RunsAmx, Always},
     {x86_64_v4_bf16::Table, "x86_64_v4_bf16", "AVX-512 or its bf16 dot product", RunsV4Bf16,
      IsFastV4Bf16},
     {x86_64_v4::Table, "x86_64_v4", "AVX-512 (F, BW, CD, DQ, VL)", RunsV4, Always},
@@ -87,7 +116,8 @@ absl::StatusOr<const KernelSet*> SelectKernelSet(absl::string_view name) {
                                                    candidate.needs, "; use auto or portable"));
   }
   return absl::InvalidArgumentError(absl::StrCat(
-      "kernels = \"", name, "\": must be auto, x86_64_v4_bf16, x86_64_v4, x86_64_v3 or portable"));
+      "kernels = \"", name,
+      "\": must be auto, x86_64_amx, x86_64_v4_bf16, x86_64_v4, x86_64_v3 or portable"));
 }
 
 }  // namespace baton

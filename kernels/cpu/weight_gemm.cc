@@ -258,6 +258,9 @@ void Blocks(const WeightGemmBlock& b) {
 
 void PackActivations(const float* a, int64_t a_stride, int64_t k, const RowTiles& tiles,
                      int64_t tile) {
+#if defined(__AMX_BF16__)
+  if (tiles.bf16_group == kAmxStepK) return AmxPackActivations(a, a_stride, k, tiles, tile);
+#endif
   const int64_t begin = tiles.Begin(tile);
   const int64_t rows = tiles.Begin(tile + 1) - begin;
   // Dwords: floats, or pairs of bf16.
@@ -269,7 +272,7 @@ void PackActivations(const float* a, int64_t a_stride, int64_t k, const RowTiles
     for (int64_t d = 0; d < dwords; d += kChunk) {
       uint32_t chunk[kChunk] = {};
       const int64_t count = dwords - d < kChunk ? dwords - d : kChunk;
-      if (tiles.bf16_pairs) {
+      if (tiles.bf16_group > 0) {
         uint16_t halves[2 * kChunk] = {};
         const int64_t left = k - 2 * d < 2 * kChunk ? k - 2 * d : 2 * kChunk;
         for (int64_t i = 0; i < left; ++i) halves[i] = ToBf16(row[2 * d + i]);
@@ -291,8 +294,10 @@ void WeightGemm(const WeightGemmBlock& block) {
     case DType::kF16:
       return Blocks<Form::kF16>(block);
     case DType::kBF16:
-#if defined(__AVX512BF16__)
-      if (block.a->bf16_pairs) return Blocks<Form::kBf16Dot>(block);
+#if defined(__AMX_BF16__)
+      if (block.a->bf16_group > 0) return AmxGemm(block);
+#elif defined(__AVX512BF16__)
+      if (block.a->bf16_group > 0) return Blocks<Form::kBf16Dot>(block);
 #endif
       return Blocks<Form::kBf16>(block);
     case DType::kFp8E4M3:

@@ -19,7 +19,7 @@ namespace baton {
 // The kernel sets that this CPU runs; the portable one always.
 inline std::vector<std::string> KernelSets() {
   std::vector<std::string> names = {"portable"};
-  for (const char* name : {"x86_64_v3", "x86_64_v4", "x86_64_v4_bf16"}) {
+  for (const char* name : {"x86_64_v3", "x86_64_v4", "x86_64_v4_bf16", "x86_64_amx"}) {
     if (SelectKernelSet(name).ok()) names.push_back(name);
   }
   return names;

@@ -25,23 +25,32 @@ TEST(SelectKernelSetTest, AutoTakesAVectorSetWhereThereIsOne) {
   EXPECT_STRNE((*SelectKernelSet("auto"))->name, "portable");
 }
 
-TEST(SelectKernelSetTest, OnlyTheSetNamedAfterItHasABf16Dot) {
-  for (const char* name : {"portable", "x86_64_v3", "x86_64_v4", "x86_64_v4_bf16"}) {
+TEST(SelectKernelSetTest, OnlySetsNamedAfterItHaveAnInstructionForBf16) {
+  for (const char* name : {"portable", "x86_64_v3", "x86_64_v4", "x86_64_v4_bf16", "x86_64_amx"}) {
     const auto set = SelectKernelSet(name);
     if (!set.ok()) {
       EXPECT_EQ(set.status().code(), absl::StatusCode::kInvalidArgument);
       continue;
     }
     EXPECT_STREQ((*set)->name, name);
-    EXPECT_EQ((*set)->has_bf16_dot, std::string(name) == "x86_64_v4_bf16") << name;
+    const bool has_instruction =
+        std::string(name) == "x86_64_v4_bf16" || std::string(name) == "x86_64_amx";
+    EXPECT_EQ((*set)->bf16_tiling.bf16_group > 0, has_instruction) << name;
   }
+}
+
+TEST(SelectKernelSetTest, AutoTakesTilesWhereThereAreSome) {
+  const auto amx = SelectKernelSet("x86_64_amx");
+  if (!amx.ok()) GTEST_SKIP() << amx.status();
+  EXPECT_EQ(*SelectKernelSet("auto"), *amx);
 }
 
 TEST(SelectKernelSetTest, RefusesAnUnknownNameAndListsTheKnownOnes) {
   const absl::Status status = SelectKernelSet("avx9").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(std::string(status.message()),
-            "kernels = \"avx9\": must be auto, x86_64_v4_bf16, x86_64_v4, x86_64_v3 or portable");
+            "kernels = \"avx9\": must be auto, x86_64_amx, x86_64_v4_bf16, x86_64_v4, x86_64_v3 or "
+            "portable");
 }
 
 }  // namespace

@@ -1,0 +1,375 @@
+#include "kernels/cpu/amx_gemm.h"
+
+#include "kernels/cpu/vec.h"
+
+namespace baton::BATON_KERNEL_SET {
+namespace {
+
+constexpr int64_t kPanelRows = PackedMatrix::kPanelRows;
+constexpr int64_t kTileColumns = 16;
+constexpr int64_t kTileFloats = kTileColumns * 16;
+// Sums of two tiles of rows with a panel: [2 of rows][2 of columns][16][16].
+constexpr int64_t kBlockFloats = 4 * kTileFloats;
+constexpr int64_t kStepBytes = kAmxStepK * kPanelRows * 2;  // Of a panel.
+constexpr int64_t kRowStepBytes = kAmxStepK * 2;
+constexpr int64_t kLineBytes = 64;
+// Row tiles that meet a panel one after the other: their activations for one block of k, and their
+// sums with a group of panels, stay in the second cache.
+constexpr int64_t kGroupTiles = 16;
+// Steps of a block: weights of a panel that stay in the first cache meanwhile (32 KiB).
+constexpr int64_t kBlockSteps = 16;
+// How far ahead a product of few rows asks for weights.
+constexpr int64_t kStreamAhead = 8192;
+
+// The tile registers: sums of (upper rows, left columns), (upper, right), (lower, left), (lower,
+// right); activations of the upper and of the lower rows; weights of the left and right columns.
+// Asm, as GCC 12's intrinsics do not say that they read memory.
+#define BATON_TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile ::)
+#define BATON_TILE_LOAD(tile, from, stride) \
+  asm volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"(int64_t{stride}) : "memory")
+// Leaves what lies in the first cache there: for what passes by once.
+#define BATON_TILE_STREAM(tile, from, stride) \
+  asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile ::"r"(from), "r"(int64_t{stride}) : "memory")
+#define BATON_TILE_STORE(tile, to) \
+  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"(int64_t{64}) : "memory")
+#define BATON_TILE_PRODUCT(sum, a, w) \
+  asm volatile("tdpbf16ps %%tmm" #w ", %%tmm" #a ", %%tmm" #sum ::)
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+// Gives the registers the shapes for tiles of `tile_rows` rows, until destroyed.
+class TileSession {
+ public:
+  explicit TileSession(int64_t tile_rows) {
+    const auto upper = static_cast<uint8_t>(tile_rows < 16 ? tile_rows : 16);
+    const auto lower = static_cast<uint8_t>(tile_rows - upper);
+    TileConfig config;
+    const uint8_t rows[] = {upper, upper, lower, lower, upper, lower, 16, 16};
+    for (int tile = 0; tile < 8; ++tile) {
+      config.rows[tile] = rows[tile];
+      config.row_bytes[tile] = rows[tile] > 0 ? 64 : 0;
+    }
+    asm volatile("ldtilecfg %0" ::"m"(config));
+  }
+  ~TileSession() { asm volatile("tilerelease" ::); }
+  TileSession(const TileSession&) = delete;
+  TileSession& operator=(const TileSession&) = delete;
+};
+
+// The last step of a panel whose k is no multiple of kAmxStepK, filled with zeros.
+struct alignas(64) TailStep {
+  std::byte bytes[kStepBytes] = {};
+};
+
+// Where activations, weights and what is asked for ahead lie; a step further each time.
+struct Cursor {
+  const std::byte* a = nullptr;
+  const std::byte* w = nullptr;
+  const std::byte* next = nullptr;
+  int64_t a_step = 0;
+  int64_t next_step = 0;  // Bytes to ask for.
+
+  BATON_INLINE void Advance() {
+    for (int64_t i = 0; i < next_step; i += kLineBytes) __builtin_prefetch(next + i, 0, 2);
+    a += a_step;
+    w += kStepBytes;
+    next += next_step;
+  }
+};
+
+// One step of rows that pass by weights which stay in the first cache.
+BATON_INLINE void StepOfRows(const Cursor& c) {
+  BATON_TILE_STREAM(4, c.a, 64);
+  BATON_TILE_LOAD(6, c.w, 128);
+  BATON_TILE_PRODUCT(0, 4, 6);
+  BATON_TILE_LOAD(7, c.w + 64, 128);
+  BATON_TILE_PRODUCT(1, 4, 7);
+  BATON_TILE_STREAM(5, c.a + 16 * kRowStepBytes, 64);
+  BATON_TILE_PRODUCT(2, 5, 6);
+  BATON_TILE_PRODUCT(3, 5, 7);
+}
+
+// Stores a sum of the block before to its place and makes it the one of this block.
+#define BATON_TURN_OVER(tile)                             \
+  BATON_TILE_STORE(tile, before + (tile)*kTileFloats);    \
+  if (accumulate) {                                       \
+    BATON_TILE_LOAD(tile, sums + (tile)*kTileFloats, 64); \
+  } else {                                                \
+    BATON_TILE_ZERO(tile);                                \
+  }
+
+// Two tiles of rows with a panel over `steps`, from zero or from `sums`. Leaves its sums in the
+// registers and stores those of the block before: a store waits for its product, and other products
+// need not wait for the store.
+BATON_INLINE void RowsBlock(Cursor c, int64_t steps, const TailStep* tail, bool accumulate,
+                            const float* sums, float* before) {
+  if (steps == 0) c.w = tail->bytes;
+  BATON_TILE_STREAM(4, c.a, 64);
+  BATON_TILE_LOAD(6, c.w, 128);
+  BATON_TURN_OVER(0);
+  BATON_TILE_PRODUCT(0, 4, 6);
+  BATON_TILE_LOAD(7, c.w + 64, 128);
+  BATON_TURN_OVER(1);
+  BATON_TILE_PRODUCT(1, 4, 7);
+  BATON_TILE_STREAM(5, c.a + 16 * kRowStepBytes, 64);
+  BATON_TURN_OVER(2);
+  BATON_TILE_PRODUCT(2, 5, 6);
+  BATON_TURN_OVER(3);
+  BATON_TILE_PRODUCT(3, 5, 7);
+  if (steps == 0) return;
+  c.Advance();
+  for (int64_t s = 1; s < steps; ++s) {
+    StepOfRows(c);
+    c.Advance();
+  }
+  if (tail == nullptr) return;
+  c.w = tail->bytes;
+  StepOfRows(c);
+}
+
+BATON_INLINE void StoreSums(float* sums) {
+  BATON_TILE_STORE(0, sums);
+  BATON_TILE_STORE(1, sums + kTileFloats);
+  BATON_TILE_STORE(2, sums + 2 * kTileFloats);
+  BATON_TILE_STORE(3, sums + 3 * kTileFloats);
+}
+
+// One step of weights that pass by once. Their loads come first: they wait for memory.
+template <bool kTwoTiles>
+BATON_INLINE void StepOfWeights(const Cursor& c) {
+  BATON_TILE_STREAM(6, c.w, 128);
+  BATON_TILE_STREAM(7, c.w + 64, 128);
+  BATON_TILE_LOAD(4, c.a, 64);
+  BATON_TILE_PRODUCT(0, 4, 6);
+  BATON_TILE_PRODUCT(1, 4, 7);
+  if constexpr (kTwoTiles) {
+    BATON_TILE_LOAD(5, c.a + 16 * kRowStepBytes, 64);
+    BATON_TILE_PRODUCT(2, 5, 6);
+    BATON_TILE_PRODUCT(3, 5, 7);
+  }
+}
+
+// The only tile of rows with a panel over all of k.
+template <bool kTwoTiles>
+BATON_INLINE void WeightsBlock(Cursor c, int64_t steps, const TailStep* tail, float* sums) {
+  BATON_TILE_ZERO(0);
+  BATON_TILE_ZERO(1);
+  if constexpr (kTwoTiles) {
+    BATON_TILE_ZERO(2);
+    BATON_TILE_ZERO(3);
+  }
+  for (int64_t s = 0; s < steps; ++s) {
+    StepOfWeights<kTwoTiles>(c);
+    c.Advance();
+  }
+  if (tail != nullptr) {
+    c.w = tail->bytes;
+    StepOfWeights<kTwoTiles>(c);
+  }
+  BATON_TILE_STORE(0, sums);
+  BATON_TILE_STORE(1, sums + kTileFloats);
+  if constexpr (kTwoTiles) {
+    BATON_TILE_STORE(2, sums + 2 * kTileFloats);
+    BATON_TILE_STORE(3, sums + 3 * kTileFloats);
+  }
+}
+
+// A product that is being computed, and how it divides into steps.
+struct Product {
+  const WeightGemmBlock* block = nullptr;
+  int64_t steps = 0;       // Whole ones.
+  int64_t tail_bytes = 0;  // Of the last, incomplete one in a panel.
+  int64_t tile_bytes = 0;  // Of a tile of rows.
+  int64_t a_step = 0;
+
+  explicit Product(const WeightGemmBlock& b)
+      : block(&b),
+        steps(b.weights->padded_k() / kAmxStepK),
+        tail_bytes(b.weights->panel_bytes() - steps * kStepBytes),
+        tile_bytes(b.a->tile_rows * b.a->row_bytes()),
+        a_step(b.a->tile_rows * kRowStepBytes) {}
+
+  const std::byte* Panel(int64_t panel) const {
+    return block->weights->data() + panel * block->weights->panel_bytes();
+  }
+  TailStep Tail(int64_t panel) const {
+    TailStep tail;
+    std::memcpy(tail.bytes, Panel(panel) + steps * kStepBytes, tail_bytes);
+    return tail;
+  }
+};
+
+// Writes row `row` of the sums of panels [begin, end) to `out`, `stride` floats of sums from panel
+// to panel. A row that no cache will hold until it is wanted goes past them if it is aligned.
+void WriteRow(const WeightGemmBlock& b, int64_t begin, int64_t end, const float* sums,
+              int64_t stride, float* out, bool past_caches) {
+  for (int64_t panel = begin; panel < end; ++panel) {
+    for (int64_t c = 0; c < kPanelRows; c += kTileColumns) {
+      const int64_t column = panel * kPanelRows + c;
+      const int64_t left = b.weights->n() - column;
+      if (left <= 0) return;
+      Vec v = Load(sums + (panel - begin) * stride + c * kTileColumns);
+      const int64_t n = left < kLanes ? left : kLanes;
+      if (b.bias != nullptr) v = v + LoadFirst(b.bias + column, n);
+      if (past_caches && n == kLanes && reinterpret_cast<uintptr_t>(out + column) % 64 == 0) {
+        _mm512_stream_ps(out + column, v.p[0]);
+      } else {
+        StoreFirst(out + column, v, n);
+      }
+    }
+  }
+}
+
+// Sums of row r of a tile.
+const float* RowOf(const float* sums, int64_t r) {
+  return sums + r / 16 * 2 * kTileFloats + r % 16 * kTileColumns;
+}
+
+// One tile of rows: each weight is used once, and panels lie in a row.
+template <bool kTwoTiles>
+void StreamWeights(const Product& p) {
+  const WeightGemmBlock& b = *p.block;
+  alignas(64) float sums[kBlockFloats];
+  for (int64_t panel = b.panel_begin; panel < b.panel_end; ++panel) {
+    const TailStep tail = p.tail_bytes > 0 ? p.Tail(panel) : TailStep{};
+    const Cursor cursor = {.a = b.a->Tile(0),
+                           .w = p.Panel(panel),
+                           .next = p.Panel(panel) + kStreamAhead,
+                           .a_step = p.a_step,
+                           .next_step = kStepBytes};
+    WeightsBlock<kTwoTiles>(cursor, p.steps, p.tail_bytes > 0 ? &tail : nullptr, sums);
+    for (int64_t r = 0; r < b.a->m; ++r) {
+      WriteRow(b, panel, panel + 1, RowOf(sums, r), 0, b.out + r * b.out_stride, false);
+    }
+  }
+}
+
+// Tiles [tiles.begin, tiles.end) with panels [begin, end), at most kGroupTiles and kAmxPanels.
+struct Group {
+  int64_t tile_begin = 0;
+  int64_t tile_end = 0;
+  int64_t panel_begin = 0;
+  int64_t panel_end = 0;
+
+  int64_t num_tiles() const { return tile_end - tile_begin; }
+};
+
+// Where what follows the block of k from `step` of a panel lies: the same block of the next panel,
+// or the next block of the first. Null where neither is.
+const std::byte* NextWeights(const Product& p, const Group& g, int64_t panel, int64_t step) {
+  if (panel + 1 < g.panel_end) return p.Panel(panel + 1) + step * kStepBytes;
+  const int64_t next = step + kBlockSteps;
+  if (next < p.steps) return p.Panel(g.panel_begin) + next * kStepBytes;
+  return nullptr;
+}
+
+void SumGroup(const Product& p, const Group& g, float (*sums)[kGroupTiles][kBlockFloats]) {
+  const WeightGemmBlock& b = *p.block;
+  alignas(64) float nowhere[kBlockFloats];
+  float* before = nowhere;
+  for (int64_t step = 0; step == 0 || step < p.steps; step += kBlockSteps) {
+    const int64_t end = step + kBlockSteps < p.steps ? step + kBlockSteps : p.steps;
+    const bool has_tail = end == p.steps && p.tail_bytes > 0;
+    for (int64_t panel = g.panel_begin; panel < g.panel_end; ++panel) {
+      const TailStep tail = has_tail ? p.Tail(panel) : TailStep{};
+      const std::byte* next = NextWeights(p, g, panel, step);
+      // Each tile asks for its share.
+      const int64_t share = next == nullptr ? 0 : kStepBytes / g.num_tiles();
+      for (int64_t tile = g.tile_begin; tile < g.tile_end; ++tile) {
+        const int64_t t = tile - g.tile_begin;
+        float* here = sums[panel - g.panel_begin][t];
+        const Cursor cursor = {.a = b.a->Tile(tile) + step * p.a_step,
+                               .w = p.Panel(panel) + step * kStepBytes,
+                               .next = next + t * share * (end - step),
+                               .a_step = p.a_step,
+                               .next_step = share};
+        RowsBlock(cursor, end - step, has_tail ? &tail : nullptr, step > 0, here, before);
+        before = here;
+      }
+    }
+  }
+  StoreSums(before);
+}
+
+void WriteGroup(const Product& p, const Group& g, const float (*sums)[kGroupTiles][kBlockFloats]) {
+  const RowTiles& a = *p.block->a;
+  for (int64_t tile = g.tile_begin; tile < g.tile_end; ++tile) {
+    for (int64_t row = a.Begin(tile); row < a.Begin(tile + 1); ++row) {
+      const float* from = RowOf(sums[0][tile - g.tile_begin], row - a.Begin(tile));
+      WriteRow(*p.block, g.panel_begin, g.panel_end, from, kGroupTiles * kBlockFloats,
+               p.block->out + row * p.block->out_stride, g.num_tiles() == kGroupTiles);
+    }
+  }
+}
+
+// Several tiles of rows: a block of a panel stays in the first cache while they pass by.
+void StreamRows(const Product& p) {
+  const WeightGemmBlock& b = *p.block;
+  alignas(64) float sums[kAmxPanels][kGroupTiles][kBlockFloats];
+  for (int64_t panel = b.panel_begin; panel < b.panel_end; panel += kAmxPanels) {
+    const int64_t panel_end = panel + kAmxPanels < b.panel_end ? panel + kAmxPanels : b.panel_end;
+    for (int64_t tile = b.tile_begin; tile < b.tile_end; tile += kGroupTiles) {
+      const int64_t tile_end = tile + kGroupTiles < b.tile_end ? tile + kGroupTiles : b.tile_end;
+      const Group group = {tile, tile_end, panel, panel_end};
+      SumGroup(p, group, sums);
+      WriteGroup(p, group, sums);
+    }
+  }
+  _mm_sfence();  // Whoever waits for this task sees the rows that went past the caches.
+}
+
+// 16 floats as bf16, rounded to nearest even, as ToBf16.
+BATON_INLINE __m256i ToBf16Lanes(const Vec& v) {
+  const __m512i bits = _mm512_castps_si512(v.p[0]);
+  const __m512i even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff)));
+  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(v.p[0], v.p[0], _CMP_UNORD_Q);
+  const __m512i chosen = _mm512_mask_blend_epi32(is_nan, rounded, quiet);
+  return _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16));
+}
+
+}  // namespace
+
+void AmxPackActivations(const float* a, int64_t a_stride, int64_t k, const RowTiles& tiles,
+                        int64_t tile) {
+  const int64_t begin = tiles.Begin(tile);
+  const int64_t rows = tiles.Begin(tile + 1) - begin;
+  const int64_t step_bytes = tiles.tile_rows * kRowStepBytes;
+  const int64_t steps = tiles.padded_k / kAmxStepK;
+  for (int64_t r = 0; r < tiles.tile_rows; ++r) {
+    const float* row = a + (begin + r) * a_stride;
+    std::byte* out = tiles.Tile(tile) + r * kRowStepBytes;
+    for (int64_t s = 0; s < steps; ++s) {
+      __m256i half[2] = {};
+      for (int64_t h = 0; r < rows && h < 2; ++h) {
+        const int64_t from = s * kAmxStepK + h * kLanes;
+        const int64_t left = k - from;
+        const int64_t n = left < 0 ? 0 : left < kLanes ? left : kLanes;
+        half[h] = ToBf16Lanes(LoadFirst(row + from, n));
+      }
+      std::memcpy(out + s * step_bytes, half, sizeof(half));
+    }
+  }
+}
+
+void AmxGemm(const WeightGemmBlock& block) {
+  const Product product(block);
+  const TileSession session(block.a->tile_rows);
+  if (block.a->num_tiles > 1) {
+    StreamRows(product);
+  } else if (block.a->tile_rows > 16) {
+    StreamWeights<true>(product);
+  } else {
+    StreamWeights<false>(product);
+  }
+}
+
+}  // namespace baton::BATON_KERNEL_SET
