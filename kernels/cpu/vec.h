@@ -116,23 +116,34 @@ BATON_INLINE Vec Min(const Vec& a, const Vec& b) {
   return v;
 }
 
+typedef float Quarter __attribute__((vector_size(16)));
+
+struct Quarters {
+  Quarter q[4];
+};
+
+BATON_INLINE Quarters ToQuarters(const Vec& v) {
+  Quarters quarters;
+  std::memcpy(&quarters, &v, sizeof(v));
+  return quarters;
+}
+
+BATON_INLINE Quarter Max(const Quarter& a, const Quarter& b) { return a > b ? a : b; }
+
 // The greatest lane; exact, so the order does not matter.
 BATON_INLINE float MaxLane(const Vec& v) {
-  float lanes[kLanes];
-  Store(lanes, v);
-  float best = lanes[0];
-  for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
-  return best;
+  const Quarters lanes = ToQuarters(v);
+  const Quarter best = Max(Max(lanes.q[0], lanes.q[2]), Max(lanes.q[1], lanes.q[3]));
+  const float even = best[0] > best[2] ? best[0] : best[2];
+  const float odd = best[1] > best[3] ? best[1] : best[3];
+  return even > odd ? even : odd;
 }
 
 // ((lane 0 + lane 8) + (lane 4 + lane 12)) ...: the one order of a sum over lanes.
 BATON_INLINE float SumLanes(const Vec& v) {
-  float lanes[kLanes];
-  Store(lanes, v);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
+  const Quarters lanes = ToQuarters(v);
+  const Quarter sum = (lanes.q[0] + lanes.q[2]) + (lanes.q[1] + lanes.q[3]);
+  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
 #if !BATON_HARDWARE_FMA && defined(__SSE2__)
