@@ -42,9 +42,10 @@ void StageKeys(const Partial& p, const KeySpan& span, float* to) {
   WithDType<kForm>(p.k.plane->dtype, [&](auto dtype) {
     for (int64_t key = span.begin / kLanes * kLanes; key < span.end; key += kLanes) {
       const KeySpan lanes = Clip(span, key, key + kLanes);
-      p.k.Prefetch(p.first_key + key + BlockKeys(p.w->rows), p.wanted_keys);
-      StageKeyPanel<dtype(), kForm>(p.k, p.first_key + lanes.begin, lanes.end - lanes.begin,
-                                    lanes.begin - key, to);
+      const int64_t here = p.first_key + lanes.begin;
+      StageKeyPanel<dtype(), kForm>(p.k, p.first_key + key, {lanes.begin - key, lanes.end - key},
+                                    p.k.Ahead(here, here + BlockKeys(p.w->rows), p.wanted_keys),
+                                    to);
       to += (p.w->k_dim + kStep<kForm> - 1) / kStep<kForm> * kLanes;
     }
   });
@@ -91,21 +92,27 @@ void ScoreBlock(const Partial& p, const KeySpan& span) {
   }
 }
 
-// Scale, softcap, bias.
-BATON_INLINE Vec Transform(const Partial& p, const Vec& product, float slope, int64_t position,
-                           int64_t key) {
-  const ScoreOptions& options = p.args->scores;
-  Vec v = product * Broadcast(options.scale);
-  if (options.softcap > 0) {
-    v = Tanh(v / Broadcast(options.softcap)) * Broadcast(options.softcap);
+// What becomes of the products of one row.
+struct Scoring {
+  float scale;
+  float softcap;
+  float slope;
+  int64_t distance;  // From the partial's first key to the query.
+};
+
+// Scale, softcap, bias: of the 16 keys from `key` on.
+BATON_INLINE Vec Transform(const Scoring& scoring, const Vec& product, int64_t key) {
+  Vec v = product * Broadcast(scoring.scale);
+  if (scoring.softcap > 0) {
+    v = Tanh(v / Broadcast(scoring.softcap)) * Broadcast(scoring.softcap);
   }
-  if (slope == 0) return v;
+  if (scoring.slope == 0) return v;
   float distances[kLanes];
   for (int64_t i = 0; i < kLanes; ++i) {
-    const int64_t distance = position - p.first_key - key - i;
+    const int64_t distance = scoring.distance - key - i;
     distances[i] = static_cast<float>(distance < 0 ? -distance : distance);
   }
-  return Fma(Broadcast(-slope), Load(distances), v);
+  return Fma(Broadcast(-scoring.slope), Load(distances), v);
 }
 
 // The probabilities of 16 keys take their place in a row: as they are, or rounded to bf16 pairs.
@@ -129,12 +136,15 @@ BATON_INLINE Vec StoreProbabilities(const Vec& e, float* row, int64_t key) {
 template <AttentionForm kForm>
 void Softmax(const Partial& p, int64_t r, const KeySpan& span) {
   float* row = p.w->scores + r * kScoreStride;
-  const float slope = p.slopes == nullptr ? 0.0f : p.slopes[r % p.w->group];
-  const int64_t position = p.position + r / p.w->group;
+  const ScoreOptions& options = p.args->scores;
+  const Scoring scoring{.scale = options.scale,
+                        .softcap = options.softcap,
+                        .slope = p.slopes == nullptr ? 0.0f : p.slopes[r % p.w->group],
+                        .distance = p.position + r / p.w->group - p.first_key};
   const int64_t first = span.begin / kLanes * kLanes;
   Vec best = Broadcast(-kInfinity);
   for (int64_t key = first; key < span.end; key += kLanes) {
-    Vec v = Transform(p, Load(row + key), slope, position, key);
+    Vec v = Transform(scoring, Load(row + key), key);
     if (key < span.begin || key + kLanes > span.end) {
       float lanes[kLanes];
       Store(lanes, v);
@@ -149,7 +159,7 @@ void Softmax(const Partial& p, int64_t r, const KeySpan& span) {
   const float max = MaxLane(best);
   Vec total = Zero();
   for (int64_t key = first; key < span.end; key += kLanes) {
-    const Vec e = Exp(Load(row + key) - Broadcast(max));
+    const Vec e = ExpBounded(Load(row + key) - Broadcast(max));
     total = total + StoreProbabilities<kForm>(e, row, key);
   }
   p.w->partial_max[r] = max;
@@ -169,9 +179,7 @@ struct RowSteps {
   int64_t full_end() const { return keys.end / kStep<kForm>; }
   uint32_t Mask(int64_t step) const {
     if constexpr (kForm == AttentionForm::kF32) return ~0u;
-    const bool low = 2 * step >= keys.begin;
-    const bool high = 2 * step + 1 < keys.end;
-    return (low ? 0x0000ffffu : 0u) | (high ? 0xffff0000u : 0u);
+    return PairMask(keys, step);
   }
 };
 
@@ -224,39 +232,32 @@ void SoftmaxRows(const Partial& p) {
 
 #if BATON_DIRECT_ATTENTION
 
-// RunPartial for the few rows of one query, which all see the same keys: whole panels of keys and
-// values go from the cache straight into the products, those at the ends as for many rows.
+// RunPartial for the few rows of one query, which all see the same keys: keys and values go from
+// the cache straight into the products.
 template <AttentionForm kForm>
 void RunDirectPartial(const Partial& p) {
-  const Workspace& w = *p.w;
   const KeySpan seen = p.Staged();
+  const auto panel = [&](int64_t key, bool values) {
+    const KeySpan lanes = Clip(seen, key, key + kLanes);
+    return DirectPanel{.from = values ? p.v : p.k,
+                       .key = p.first_key + key,
+                       .lanes = {lanes.begin - key, lanes.end - key},
+                       .column = key,
+                       .ahead = LinesAhead(p, seen, key, values)};
+  };
   const int64_t first = seen.begin / kLanes * kLanes;
-  for (int64_t key = first; key < seen.end; key += kLanes) {
-    const KeySpan lanes = Clip(seen, key, key + kLanes);
-    if (lanes.end - lanes.begin < kLanes) {
-      ScoreBlock<kForm>(p, lanes);
-      continue;
+  WithDType<kForm>(p.k.plane->dtype, [&](auto dtype) {
+    for (int64_t key = first; key < seen.end; key += kLanes) {
+      ScorePanel<kForm, dtype()>(*p.w, panel(key, false));
     }
-    WithDType<kForm>(p.k.plane->dtype, [&](auto dtype) {
-      ScorePanel<kForm, dtype()>(w.rows, {p.k, p.first_key + key, LinesAhead(p, seen, key, false)},
-                                 w.q, w.scores + key);
-    });
-  }
+  });
   SoftmaxRows<kForm>(p);
-  std::memset(w.partial, 0, w.rows * w.v_padded * sizeof(float));
-  const ValueStage values{w.stage, kLanes / kStep<kForm> * kLanes};
-  for (int64_t key = first; key < seen.end; key += kLanes) {
-    const KeySpan lanes = Clip(seen, key, key + kLanes);
-    if (lanes.end - lanes.begin < kLanes) {
-      StageValueBlock<kForm>(p, lanes, key, values);
-      WeighTile<kForm>(p, 0, w.rows, {key, key + kLanes}, values);
-      continue;
+  std::memset(p.w->partial, 0, p.w->rows * p.w->v_padded * sizeof(float));
+  WithDType<kForm>(p.v.plane->dtype, [&](auto dtype) {
+    for (int64_t key = first; key < seen.end; key += kLanes) {
+      WeighPanel<kForm, dtype()>(*p.w, panel(key, true));
     }
-    WithDType<kForm>(p.v.plane->dtype, [&](auto dtype) {
-      WeighPanel<kForm, dtype()>(w.rows, {p.v, p.first_key + key, LinesAhead(p, seen, key, true)},
-                                 w.scores + key / kStep<kForm>, w.partial, w.v_padded);
-    });
-  }
+  });
 }
 
 #endif
@@ -265,7 +266,7 @@ void RunDirectPartial(const Partial& p) {
 template <AttentionForm kForm>
 void RunPartial(const Partial& p) {
 #if BATON_DIRECT_ATTENTION
-  if (IsDirect<kForm>(p)) return RunDirectPartial<kForm>(p);
+  if (IsDirect(*p.w)) return RunDirectPartial<kForm>(p);
 #endif
   const Workspace& w = *p.w;
   const KeySpan staged = p.Staged();
@@ -278,11 +279,12 @@ void RunPartial(const Partial& p) {
   std::memset(w.partial, 0, w.rows * w.v_padded * sizeof(float));
   const ValueStage values{w.stage, block_keys / kStep<kForm> * kLanes};
   for (int64_t block = first_block; block < staged.end; block += block_keys) {
-    const KeySpan span = Clip(staged, block, block + block_keys);
-    for (int64_t key = span.begin; key < span.end; key += kLanes) {
-      p.v.Prefetch(p.first_key + key + block_keys, p.wanted_keys);
+    for (int64_t key = block; key < block + block_keys; key += kLanes) {
+      const KeySpan lanes = Clip(staged, key, key + kLanes);
+      if (lanes.begin == lanes.end) continue;
+      p.v.Prefetch(p.first_key + lanes.begin + block_keys, p.wanted_keys);
+      StageValueBlock<kForm>(p, lanes, block, values);
     }
-    StageValueBlock<kForm>(p, span, block, values);
     for (int64_t tile = 0; tile < w.num_tiles; ++tile) {
       const int64_t row = w.TileBegin(tile);
       WeighTile<kForm>(p, row, w.TileBegin(tile + 1) - row, {block, block + block_keys}, values);

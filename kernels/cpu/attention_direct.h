@@ -10,30 +10,22 @@
 #include "kernels/cpu/attention_stage.h"
 #include "kernels/cpu/attention_tile.h"
 
-#if defined(__AVX512F__)
-#define BATON_DIRECT_ATTENTION 1
-#else
-#define BATON_DIRECT_ATTENTION 0
-#endif
+// Without a fused multiplication nothing is gained.
+#define BATON_DIRECT_ATTENTION BATON_HARDWARE_FMA
 
 #if BATON_DIRECT_ATTENTION
 
 namespace baton {
 namespace {
 
-// Rows whose sums stay in registers beside a panel of keys.
-inline constexpr int kMaxDirectRows = 8;
+// Rows of a token that share keys at hand in the first cache.
+inline constexpr int64_t kMaxDirectRows = 8;
 // Keys from those at hand to those asked for.
 inline constexpr int64_t kKeysAhead = 64;
 inline constexpr int64_t kCacheLine = 64;
 
-// Whether the rows of a partial are few, see the same keys, and fill whole vectors.
-template <AttentionForm kForm>
-bool IsDirect(const Partial& p) {
-  const Workspace& w = *p.w;
-  return w.rows == w.group && w.rows <= kMaxDirectRows && w.k_dim % (kLanes * kStep<kForm>) == 0 &&
-         w.v_dim % (2 * kLanes) == 0;
-}
+// Whether the rows of a partial are few and see the same keys.
+inline bool IsDirect(const Workspace& w) { return w.rows == w.group && w.rows <= kMaxDirectRows; }
 
 // Where the 16 keys or values lie that will be wanted kKeysAhead after `key` of the partial, of
 // which [seen.begin, seen.end) is read: after its keys come its values, after these the keys of the
@@ -45,21 +37,16 @@ inline const std::byte* LinesAhead(const Partial& p, const KeySpan& seen, int64_
   int64_t target = p.first_key + key + kKeysAhead;
   const bool past = target >= end;
   if (past && !values) target += p.first_key + seen.begin / kLanes * kLanes - end;
-  const HeadKeys& from = past != values ? p.v : p.k;
-  const CachePlane& plane = *from.plane;
-  int64_t at[kLanes];
-  // Beyond the last key nothing is wanted: those at hand, which cost nothing.
-  const bool last = target >= p.wanted_keys;
-  from.Locate(last ? p.first_key + key : target, 1, at);
-  // In small blocks the 16 do not lie in a row.
-  if (plane.block_size % kLanes != 0 && !last) from.Prefetch(target, p.wanted_keys);
-  return plane.data + at[0] * SizeOf(plane.dtype);
+  const int64_t here = p.first_key + (key > seen.begin ? key : seen.begin);
+  return (past != values ? p.v : p.k).Ahead(here, target, p.wanted_keys);
 }
 
-// Keys or values [key, key + 16).
+// Keys or values [lanes.begin, lanes.end) of the 16 from `key` on.
 struct DirectPanel {
   const HeadKeys& from;
   int64_t key;
+  KeySpan lanes;
+  int64_t column;          // Of `key` in the scores.
   const std::byte* ahead;  // The lines to ask for meanwhile, as many as are read.
 };
 
@@ -75,168 +62,133 @@ BATON_INLINE void Approach(const CachePlane& plane, const int64_t (&at)[kLanes])
   }
 }
 
-// The next kBytes that will be wanted.
-template <int64_t kBytes>
-BATON_INLINE void AskFor(const std::byte* from) {
-#pragma GCC unroll 16
-  for (int64_t byte = 0; byte < kBytes; byte += kCacheLine) __builtin_prefetch(from + byte, 0, 2);
-}
-
 // scores[row][16 keys] = q . k.
 template <int kRows, AttentionForm kForm, DType kType>
 void ScoreRows(const DirectPanel& panel, const float* q, float* scores) {
-  constexpr int64_t kStepDim = kStep<kForm>;
-  constexpr int64_t kSize = SizeOf(kType);
-  const CachePlane& plane = *panel.from.plane;
+  const int64_t dim = panel.from.plane->dim;
   int64_t at[kLanes];
-  panel.from.Locate(panel.key, kLanes, at);
-  const Vec scale = Broadcast(panel.from.scale());
+  panel.from.LocateLanes(panel.key, panel.lanes, at);
   Vec sum[kRows];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) sum[r] = Zero();
-  for (int64_t d = 0; d < plane.dim; d += kLanes * kStepDim) {
-    AskFor<kLanes * kLanes * kStepDim * kSize>(panel.ahead + d * kLanes * kSize);
-    __m512 columns[kLanes];
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) {
-      if constexpr (kForm == AttentionForm::kBf16Dot) {
-        columns[i] = _mm512_loadu_ps(plane.data + (at[i] + d) * kSize);
-      } else {
-        const Vec v = LoadLanes<kType>(plane.data, at[i] + d);
-        columns[i] = (IsFp8(kType) ? v * scale : v).p[0];
-      }
-    }
-    Transpose(columns);
-#pragma GCC unroll 16
-    for (int c = 0; c < kLanes; ++c) {
+  for (int64_t d = 0; d < dim; d += kBlockDim<kType>) {
+    ForColumns<kType, kForm>(
+        panel.from, at, d, panel.ahead + d * kLanes * SizeOf(kType),
+        [&](int64_t step, int part, const Part& column) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        sum[r] = MultiplyAdd<kForm>(q[c * kRows + r], {{columns[c]}}, sum[r]);
-      }
-    }
-    q += kLanes * kRows;
+          for (int r = 0; r < kRows; ++r) {
+            sum[r].p[part] = MultiplyAdd<kForm>(q[step * kRows + r], column, sum[r].p[part]);
+          }
+        });
+    q += kBlockDim<kType> / kStep<kForm> * kRows;
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) Store(scores + r * kScoreStride, sum[r]);
 }
 
+// Element `d` and the 15 after it, of which n exist, of the values of a step of keys.
+template <AttentionForm kForm, DType kType>
+BATON_INLINE Vec LoadValues(const DirectPanel& panel, const int64_t (&at)[kLanes], int64_t step,
+                            int64_t d, int64_t n) {
+  const std::byte* data = panel.from.plane->data;
 #if defined(__AVX512BF16__)
-
-// 32 elements of two neighbours in pairs.
-BATON_INLINE void LoadValuePairs(const std::byte* first, const std::byte* second, Vec (&v)[2]) {
-  static constexpr auto kOrder = [] {
-    struct {
-      alignas(64) uint16_t low[32], high[32];
-    } order{};
-    for (uint16_t i = 0; i < 32; ++i) {
-      order.low[i] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
-      order.high[i] = static_cast<uint16_t>(order.low[i] + 16);
-    }
-    return order;
-  }();
-  const __m512i a = _mm512_loadu_si512(first);
-  const __m512i b = _mm512_loadu_si512(second);
-  v[0].p[0] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_load_si512(kOrder.low), b));
-  v[1].p[0] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_load_si512(kOrder.high), b));
+  if constexpr (kForm == AttentionForm::kBf16Dot) {
+    return LoadValuePair(data, at[2 * step] + d, at[2 * step + 1] + d, n,
+                         PairMask(panel.lanes, step));
+  }
+#endif
+  const Vec v = LoadUpTo<kType>(data, at[step] + d, n);
+  return IsFp8(kType) ? v * Broadcast(panel.from.scale()) : v;
 }
 
-#endif
-
-// Elements [d, d + 32 * kPairs) of the sums of values: out[row] += probability * value.
-template <int kRows, int kPairs, AttentionForm kForm, DType kType>
-void WeighColumns(const DirectPanel& panel, const int64_t (&at)[kLanes], int64_t d,
+// Elements [d, d + 16 * kVecs), of the last vector n, of the sums of values:
+// out[row] += probability * value.
+template <int kRows, int kVecs, AttentionForm kForm, DType kType>
+void WeighColumns(const DirectPanel& panel, const int64_t (&at)[kLanes], int64_t d, int64_t n,
                   const float* probabilities, float* out, int64_t out_stride) {
-  constexpr int64_t kStepKeys = kStep<kForm>;
-  constexpr int64_t kSize = SizeOf(kType);
-  const std::byte* data = panel.from.plane->data;
-  const Vec scale = Broadcast(panel.from.scale());
-  Vec sum[kRows][kPairs][2];
+  constexpr int64_t kBytes = kLanes * SizeOf(kType) * kStep<kForm>;  // Of a vector.
+  Vec sum[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kPairs; ++i) {
-      sum[r][i][0] = Load(out + r * out_stride + d + i * 32);
-      sum[r][i][1] = Load(out + r * out_stride + d + i * 32 + kLanes);
-    }
+    for (int v = 0; v < kVecs; ++v) sum[r][v] = Load(out + r * out_stride + d + v * kLanes);
   }
-  constexpr int64_t kBytes = kStepKeys * 32 * kSize;
-  const std::byte* ahead = panel.ahead + d * kLanes * kSize;
-  for (int64_t s = 0; s < kLanes / kStepKeys; ++s) {
-    const int64_t key = s * kStepKeys;
+  const std::byte* ahead = panel.ahead + d * kLanes * SizeOf(kType);
+  const int64_t end = (panel.lanes.end + kStep<kForm> - 1) / kStep<kForm>;
+  for (int64_t s = panel.lanes.begin / kStep<kForm>; s < end; ++s) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kPairs; ++i) {
-      const int64_t element = d + i * 32;
-      AskFor<kBytes>(ahead);
-      ahead += kBytes;
-      Vec v[2];
-      if constexpr (kForm == AttentionForm::kBf16Dot) {
-#if defined(__AVX512BF16__)
-        LoadValuePairs(data + (at[key] + element) * kSize, data + (at[key + 1] + element) * kSize,
-                       v);
-#endif
-      } else {
-#pragma GCC unroll 2
-        for (int h = 0; h < 2; ++h) {
-          v[h] = LoadLanes<kType>(data, at[key] + element + h * kLanes);
-          if constexpr (IsFp8(kType)) v[h] = v[h] * scale;
-        }
-      }
+    for (int v = 0; v < kVecs; ++v, ahead += kBytes) {
+      if (v * kBytes % kCacheLine == 0) __builtin_prefetch(ahead, 0, 2);
+      const Vec value =
+          LoadValues<kForm, kType>(panel, at, s, d + v * kLanes, kVecs == 1 ? n : int64_t{kLanes});
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        const float x = probabilities[r * kScoreStride + s];
-        sum[r][i][0] = MultiplyAdd<kForm>(x, v[0], sum[r][i][0]);
-        sum[r][i][1] = MultiplyAdd<kForm>(x, v[1], sum[r][i][1]);
+        sum[r][v] = MultiplyAdd<kForm>(probabilities[r * kScoreStride + s], value, sum[r][v]);
       }
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int i = 0; i < kPairs; ++i) {
-      Store(out + r * out_stride + d + i * 32, sum[r][i][0]);
-      Store(out + r * out_stride + d + i * 32 + kLanes, sum[r][i][1]);
-    }
+    for (int v = 0; v < kVecs; ++v) Store(out + r * out_stride + d + v * kLanes, sum[r][v]);
   }
 }
 
 template <int kRows, AttentionForm kForm, DType kType>
 void WeighRows(const DirectPanel& panel, const float* probabilities, float* out,
                int64_t out_stride) {
-  constexpr int kPairs = kRows <= 2 ? 4 : kRows <= 4 ? 2 : 1;
+  constexpr int kVecs = kVecsOf<kRows>;
   const int64_t dim = panel.from.plane->dim;
   int64_t at[kLanes];
-  panel.from.Locate(panel.key, kLanes, at);
+  panel.from.LocateLanes(panel.key, panel.lanes, at);
   Approach<kType>(*panel.from.plane, at);
   int64_t d = 0;
-  for (; d + 32 * kPairs <= dim; d += 32 * kPairs) {
-    WeighColumns<kRows, kPairs, kForm, kType>(panel, at, d, probabilities, out, out_stride);
+  for (; d + kVecs * kLanes <= dim; d += kVecs * kLanes) {
+    WeighColumns<kRows, kVecs, kForm, kType>(panel, at, d, kLanes, probabilities, out, out_stride);
   }
-  for (; d < dim; d += 32) {
-    WeighColumns<kRows, 1, kForm, kType>(panel, at, d, probabilities, out, out_stride);
+  for (; d < dim; d += kLanes) {
+    WeighColumns<kRows, 1, kForm, kType>(panel, at, d, dim - d, probabilities, out, out_stride);
   }
 }
 
-// Calls body with `rows`, in [1, kMaxDirectRows], as a constant.
+// Calls body with `rows`, in [1, kMax], as a constant.
 template <typename Body, int... kRows>
 BATON_INLINE void WithRows(int64_t rows, Body body, std::integer_sequence<int, kRows...>) {
   static_cast<void>(
       ((rows == kRows + 1 && (body(std::integral_constant<int, kRows + 1>()), true)) || ...));
 }
+// A tile of direct rows.
+using DirectRows = std::make_integer_sequence < int,
+      kMaxRows<kMaxDirectRows ? kMaxRows : kMaxDirectRows>;
 
-// `q` is [steps of k_dim][rows].
 template <AttentionForm kForm, DType kType>
-void ScorePanel(int64_t rows, const DirectPanel& panel, const float* q, float* scores) {
-  WithRows(
-      rows, [&](auto n) { ScoreRows<n(), kForm, kType>(panel, q, scores); },
-      std::make_integer_sequence<int, kMaxDirectRows>());
+void ScorePanel(const Workspace& w, const DirectPanel& panel) {
+  const int64_t steps = (w.k_dim + kStep<kForm> - 1) / kStep<kForm>;
+  for (int64_t tile = 0; tile < w.num_tiles; ++tile) {
+    const int64_t row = w.TileBegin(tile);
+    WithRows(
+        w.TileBegin(tile + 1) - row,
+        [&](auto n) {
+          ScoreRows<n(), kForm, kType>(panel, w.q + row * steps,
+                                       w.scores + row * kScoreStride + panel.column);
+        },
+        DirectRows());
+  }
 }
 
 template <AttentionForm kForm, DType kType>
-void WeighPanel(int64_t rows, const DirectPanel& panel, const float* probabilities, float* out,
-                int64_t out_stride) {
-  WithRows(
-      rows, [&](auto n) { WeighRows<n(), kForm, kType>(panel, probabilities, out, out_stride); },
-      std::make_integer_sequence<int, kMaxDirectRows>());
+void WeighPanel(const Workspace& w, const DirectPanel& panel) {
+  for (int64_t tile = 0; tile < w.num_tiles; ++tile) {
+    const int64_t row = w.TileBegin(tile);
+    WithRows(
+        w.TileBegin(tile + 1) - row,
+        [&](auto n) {
+          WeighRows<n(), kForm, kType>(panel,
+                                       w.scores + row * kScoreStride + panel.column / kStep<kForm>,
+                                       w.partial + row * w.v_padded, w.v_padded);
+        },
+        DirectRows());
+  }
 }
 
 }  // namespace

@@ -87,11 +87,5 @@ struct Partial {
   KeySpan Staged() const { return {Visible(0).begin, Visible(w->rows - 1).end}; }
 };
 
-inline KeySpan Clip(const KeySpan& span, int64_t begin, int64_t end) {
-  KeySpan clipped{span.begin > begin ? span.begin : begin, span.end < end ? span.end : end};
-  if (clipped.end < clipped.begin) clipped.end = clipped.begin;
-  return clipped;
-}
-
 }  // namespace
 }  // namespace baton

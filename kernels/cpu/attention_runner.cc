@@ -8,8 +8,9 @@
 namespace baton {
 namespace {
 
-// Query rows (tokens x heads of a group) of one task: enough to share the staging of keys.
-constexpr int64_t kTaskRows = 96;
+// Query rows (tokens x heads of a group) of one task: so many share the staging of keys, and what
+// a task keeps still fits the second cache. Half of it where tasks are scarce.
+constexpr int64_t kTaskRows = 192;
 // Below this many products waking the pool costs more than it saves.
 constexpr double kInlineProducts = 1 << 19;
 // Tasks per thread that keep the threads busy to the end.
@@ -37,8 +38,15 @@ void SetPartials(const VarlenAttentionArgs& args, AttentionTask& task) {
 AttentionRunner::AttentionRunner(const KernelSet* set, ThreadPool* pool)
     : set_(set), pool_(pool), scratch_(pool->num_threads()) {}
 
+int64_t AttentionRunner::EnoughTasks() const {
+  return pool_->num_threads() == 1 ? 0 : pool_->num_threads() * kTasksPerThread;
+}
+
 void AttentionRunner::MakeTasks(const VarlenAttentionArgs& args) {
-  const int64_t tile = std::max<int64_t>(1, kTaskRows / GroupOf(args));
+  const int64_t num_queries = args.cu_seqlens_q[args.num_seqs] - args.cu_seqlens_q[0];
+  const bool many = num_queries * args.num_heads >= kTaskRows * EnoughTasks();
+  const int64_t rows = many ? kTaskRows : kTaskRows / 2;
+  const int64_t tile = std::max<int64_t>(1, rows / GroupOf(args));
   tasks_.clear();
   products_ = 0;
   longest_ = 0;
@@ -86,13 +94,14 @@ void AttentionRunner::SplitTasks(const VarlenAttentionArgs& args) {
 }
 
 void AttentionRunner::RunTasks(const VarlenAttentionArgs& args) {
-  const size_t floats = set_->attention_scratch(ShapeOf(args, longest_));
-  for (std::vector<float>& scratch : scratch_) {
-    if (scratch.size() < floats) scratch.resize(floats);
+  const int64_t floats = set_->attention_scratch(ShapeOf(args, longest_));
+  const size_t lines = (floats + kLineFloats - 1) / kLineFloats;
+  for (std::vector<CacheLine>& scratch : scratch_) {
+    if (scratch.size() < lines) scratch.resize(lines);
   }
   const auto run_all = [&](const std::vector<AttentionTask>& tasks, const auto& kernel) {
     const auto run = [&](int64_t i, int thread) {
-      kernel(args, tasks[i], scratch_[thread].data());
+      kernel(args, tasks[i], scratch_[thread].data()->floats);
     };
     const auto num_tasks = static_cast<int64_t>(tasks.size());
     if (products_ >= kInlineProducts) return pool_->ParallelFor(num_tasks, run);
@@ -109,8 +118,7 @@ void AttentionRunner::Run(VarlenAttentionArgs args, AttentionSplit split) {
   }
   MakeTasks(args);
   reductions_.clear();
-  const int64_t enough = pool_->num_threads() == 1 ? 0 : pool_->num_threads() * kTasksPerThread;
-  const bool scarce = products_ >= kInlineProducts && std::ssize(tasks_) < enough;
+  const bool scarce = products_ >= kInlineProducts && std::ssize(tasks_) < EnoughTasks();
   if (split == AttentionSplit::kSplit || (split == AttentionSplit::kAuto && scarce)) {
     SplitTasks(args);
   }

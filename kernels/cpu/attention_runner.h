@@ -20,6 +20,13 @@ class AttentionRunner {
   void Run(VarlenAttentionArgs args, AttentionSplit split);
 
  private:
+  // A vector that lies across two lines takes two loads.
+  static constexpr int64_t kLineFloats = 16;
+  struct alignas(64) CacheLine {
+    float floats[kLineFloats];
+  };
+
+  int64_t EnoughTasks() const;  // To keep all threads busy to the end.
   void MakeTasks(const VarlenAttentionArgs& args);
   void SplitTasks(const VarlenAttentionArgs& args);
   void RunTasks(const VarlenAttentionArgs& args);
@@ -30,9 +37,9 @@ class AttentionRunner {
   std::vector<AttentionTask> tasks_;       // The longest first.
   std::vector<AttentionTask> reductions_;  // What is left to do once the tasks of a split ended.
   std::vector<float> states_;
-  int64_t longest_ = 0;                      // Queries of a task.
-  double products_ = 0;                      // Of q and k, roughly; may exceed 64 bits.
-  std::vector<std::vector<float>> scratch_;  // [num_threads]
+  int64_t longest_ = 0;                          // Queries of a task.
+  double products_ = 0;                          // Of q and k, roughly; may exceed 64 bits.
+  std::vector<std::vector<CacheLine>> scratch_;  // [num_threads]
 };
 
 }  // namespace baton

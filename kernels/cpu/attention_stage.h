@@ -7,6 +7,7 @@
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/lane_convert.h"
 #include "kernels/cpu/vec.h"
+#include "kernels/cpu/visible_keys.h"
 
 namespace baton {
 namespace {
@@ -42,6 +43,18 @@ struct HeadKeys {
     }
   }
 
+  // Of keys [key, key + 16); of one outside `lanes` those of the nearest one within.
+  __attribute__((noinline)) void LocateLanes(int64_t key, const KeySpan& lanes,
+                                             int64_t (&at)[kLanes]) const {
+    if (lanes.end - lanes.begin == kLanes) return Locate(key, kLanes, at);
+    int64_t some[kLanes];
+    Locate(key + lanes.begin, lanes.end - lanes.begin, some);
+    for (int64_t i = 0; i < kLanes; ++i) {
+      const int64_t inside = i < lanes.begin ? lanes.begin : i < lanes.end ? i : lanes.end - 1;
+      at[i] = some[inside - lanes.begin];
+    }
+  }
+
   // Asks for keys [key, key + 16) below `end`.
   __attribute__((noinline)) void Prefetch(int64_t key, int64_t end) const {
     // GCC takes a function that only prefetches for one without effect and drops its calls.
@@ -57,13 +70,24 @@ struct HeadKeys {
       }
     }
   }
+
+  // Where the keys from `target` on lie, to be asked for; beyond `end` nothing is wanted: those
+  // from `here` on, which cost nothing.
+  const std::byte* Ahead(int64_t here, int64_t target, int64_t end) const {
+    const bool last = target >= end;
+    // In small blocks the 16 do not lie in a row.
+    if (plane->block_size % kLanes != 0 && !last) Prefetch(target, end);
+    int64_t at[kLanes];
+    Locate(last ? here : target, 1, at);
+    return plane->data + at[0] * SizeOf(plane->dtype);
+  }
 };
 
 #if defined(__AVX512F__)
 
-// Rows become columns.
-BATON_INLINE void Transpose(__m512 (&r)[kLanes]) {
-  __m512 t[kLanes];
+// A square of as many rows as a register has lanes: rows become columns.
+BATON_INLINE void Transpose(Part (&r)[kPartLanes]) {
+  __m512 t[kPartLanes];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
     t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -99,104 +123,187 @@ BATON_INLINE void Transpose(__m512 (&r)[kLanes]) {
   }
 }
 
-BATON_INLINE void StoreTransposed(const Vec (&rows)[kLanes], int64_t columns, float* to) {
-  __m512 r[kLanes];
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) r[i] = rows[i].p[0];
-  Transpose(r);
-  if (columns == kLanes) {
-#pragma GCC unroll 16
-    for (int c = 0; c < kLanes; ++c) _mm512_storeu_ps(to + c * kLanes, r[c]);
-    return;
+#elif BATON_HARDWARE_FMA
+
+// A square of as many rows as a register has lanes: rows become columns.
+BATON_INLINE void Transpose(Part (&r)[kPartLanes]) {
+  __m256 t[kPartLanes];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
   }
-  for (int64_t c = 0; c < columns; ++c) _mm512_storeu_ps(to + c * kLanes, r[c]);
+  // Then r[4 i + c] holds, in half l, column 4 l + c of rows 4 i to 4 i + 3.
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    r[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+    r[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+    r[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+    r[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const __m256 upper = r[c];
+    r[c] = _mm256_permute2f128_ps(upper, r[4 + c], 0x20);
+    r[4 + c] = _mm256_permute2f128_ps(upper, r[4 + c], 0x31);
+  }
 }
 
 #else
 
-typedef float Four __attribute__((vector_size(16)));
-typedef int32_t FourIndexes __attribute__((vector_size(16)));
-
-// Four rows of four, `stride` apart, become four columns, 16 apart.
-BATON_INLINE void TransposeFour(const float* from, float* to) {
-  Four r[4];
-  for (int i = 0; i < 4; ++i) std::memcpy(&r[i], from + i * kLanes, sizeof(Four));
-  const Four ab_low = __builtin_shuffle(r[0], r[1], FourIndexes{0, 4, 1, 5});
-  const Four ab_high = __builtin_shuffle(r[0], r[1], FourIndexes{2, 6, 3, 7});
-  const Four cd_low = __builtin_shuffle(r[2], r[3], FourIndexes{0, 4, 1, 5});
-  const Four cd_high = __builtin_shuffle(r[2], r[3], FourIndexes{2, 6, 3, 7});
-  const Four out[4] = {__builtin_shuffle(ab_low, cd_low, FourIndexes{0, 1, 4, 5}),
-                       __builtin_shuffle(ab_low, cd_low, FourIndexes{2, 3, 6, 7}),
-                       __builtin_shuffle(ab_high, cd_high, FourIndexes{0, 1, 4, 5}),
-                       __builtin_shuffle(ab_high, cd_high, FourIndexes{2, 3, 6, 7})};
-  for (int i = 0; i < 4; ++i) std::memcpy(to + i * kLanes, &out[i], sizeof(Four));
-}
-
-// to[c][row] = rows[row][c] for the first `columns`.
-BATON_INLINE void StoreTransposed(const Vec (&rows)[kLanes], int64_t columns, float* to) {
-  float square[kLanes * kLanes];
-  float turned[kLanes * kLanes];
-  for (int i = 0; i < kLanes; ++i) Store(square + i * kLanes, rows[i]);
-  for (int row = 0; row < kLanes; row += 4) {
-    for (int c = 0; c < kLanes; c += 4) {
-      TransposeFour(square + row * kLanes + c, turned + c * kLanes + row);
-    }
-  }
-  std::memcpy(to, turned, columns * kLanes * sizeof(float));
+// A square of as many rows as a register has lanes: rows become columns.
+BATON_INLINE void Transpose(Part (&r)[kPartLanes]) {
+  const Part ab_low = __builtin_shuffle(r[0], r[1], IntPart{0, 4, 1, 5});
+  const Part ab_high = __builtin_shuffle(r[0], r[1], IntPart{2, 6, 3, 7});
+  const Part cd_low = __builtin_shuffle(r[2], r[3], IntPart{0, 4, 1, 5});
+  const Part cd_high = __builtin_shuffle(r[2], r[3], IntPart{2, 6, 3, 7});
+  r[0] = __builtin_shuffle(ab_low, cd_low, IntPart{0, 1, 4, 5});
+  r[1] = __builtin_shuffle(ab_low, cd_low, IntPart{2, 3, 6, 7});
+  r[2] = __builtin_shuffle(ab_high, cd_high, IntPart{0, 1, 4, 5});
+  r[3] = __builtin_shuffle(ab_high, cd_high, IntPart{2, 3, 6, 7});
 }
 
 #endif
+
+// The first `count` bytes, then zeroes.
+BATON_INLINE void CopyFirst(const std::byte* from, int64_t count, std::byte (&to)[64]) {
+#if defined(__AVX512F__)
+  const auto wanted = static_cast<__mmask64>((uint64_t{1} << count) - 1);
+  _mm512_storeu_si512(to, _mm512_maskz_loadu_epi8(wanted, from));
+#else
+  std::memset(to, 0, sizeof(to));
+  std::memcpy(to, from, count);
+#endif
+}
 
 // n elements from `at`, the rest zero.
 template <DType kType>
 BATON_INLINE Vec LoadUpTo(const std::byte* data, int64_t at, int64_t n) {
   if (n >= kLanes) return LoadLanes<kType>(data, at);
-  float lanes[kLanes] = {};
-  for (int64_t i = 0; i < n; ++i) lanes[i] = LoadOne<kType>(data, at + i);
-  return Load(lanes);
+  std::byte bytes[64];
+  CopyFirst(data + at * SizeOf(kType), n * SizeOf(kType), bytes);
+  return LoadLanes<kType>(bytes, 0);
 }
 
-// 16 dwords, each two neighbours of bf16; n elements, the rest zero.
-BATON_INLINE Vec LoadDwords(const std::byte* data, int64_t at, int64_t n) {
+// Elements of a key in a dword: a float, or two neighbours of bf16 as they are stored.
+template <DType kType>
+inline constexpr int64_t kDwordDim = kType == DType::kBF16 ? 2 : 1;
+// Elements of a key in a block of columns.
+template <DType kType>
+inline constexpr int64_t kBlockDim = kLanes* kDwordDim<kType>;
+
+// 16 dwords, of bf16 as they are stored.
+template <DType kType>
+BATON_INLINE Vec LoadDwords(const std::byte* from) {
+  if constexpr (kType != DType::kBF16) return LoadLanes<kType>(from, 0);
   Vec v;
-  if (n >= 2 * kLanes) {
-    std::memcpy(&v, data + at * 2, sizeof(v));
-    return v;
-  }
-  std::byte bytes[sizeof(Vec)] = {};
-  std::memcpy(bytes, data + at * 2, n * 2);
-  std::memcpy(&v, bytes, sizeof(v));
+  BATON_EACH_PART std::memcpy(&v.p[i], from + i * sizeof(Part), sizeof(Part));
   return v;
 }
 
-// Keys [key, key + count), count in [1, 16], become one panel [steps of dim][16 keys]; lanes
-// outside are zero. The first key stands in lane `lane`.
-template <DType kType, AttentionForm kForm>
-void StageKeyPanel(const HeadKeys& keys, int64_t key, int64_t count, int64_t lane, float* to) {
-  constexpr int64_t kStepDim = kStep<kForm>;
-  const int64_t dim = keys.plane->dim;
-  int64_t at[kLanes];
-  keys.Locate(key, count, at);
-  const std::byte* data = keys.plane->data;
-  const Vec scale = Broadcast(keys.scale());
-  const bool whole = count == kLanes;
-  for (int64_t d = 0; d < dim; d += kLanes * kStepDim) {
-    const auto load = [&](int64_t i) {
-      if constexpr (kForm == AttentionForm::kBf16Dot) return LoadDwords(data, at[i] + d, dim - d);
-      const Vec v = LoadUpTo<kType>(data, at[i] + d, dim - d);
-      return IsFp8(kType) ? v * scale : v;
-    };
-    Vec rows[kLanes];
-    if (whole) {
+// The upper halves of dwords shifted to the left.
+BATON_INLINE Part UpperHalves(const Part& dwords, int shift) {
+  IntPart bits;
+  std::memcpy(&bits, &dwords, sizeof(bits));
+  bits = (bits << shift) & static_cast<int32_t>(0xffff0000);
+  Part v;
+  std::memcpy(&v, &bits, sizeof(v));
+  return v;
+}
+
+// Turns a block, square by square: row(key, square) is where a key's 16 dwords lie. Calls
+// body(step, part, column) for the steps of the products in ascending order, for one part of the
+// keys after the other.
+template <DType kType, AttentionForm kForm, typename Row, typename Body>
+BATON_INLINE void TurnBlock(const Vec& scale, Row row, Body body) {
+#pragma GCC unroll 4
+  for (int square = 0; square < kParts; ++square) {
+#pragma GCC unroll 4
+    for (int part = 0; part < kParts; ++part) {
+      Part columns[kPartLanes];
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) rows[i] = load(i);
-    } else {
-      for (Vec& row : rows) row = Zero();
-      for (int64_t i = 0; i < count; ++i) rows[lane + i] = load(i);
+      for (int i = 0; i < kPartLanes; ++i) {
+        const Vec v = LoadDwords<kType>(row(part * kPartLanes + i, square));
+        columns[i] = (IsFp8(kType) ? v * scale : v).p[square];
+      }
+      Transpose(columns);
+#pragma GCC unroll 16
+      for (int c = 0; c < kPartLanes; ++c) {
+        const int64_t dword = square * kPartLanes + c;
+        if constexpr (kForm == AttentionForm::kF32 && kType == DType::kBF16) {
+          body(2 * dword, part, UpperHalves(columns[c], 16));
+          body(2 * dword + 1, part, UpperHalves(columns[c], 0));
+        } else {
+          body(dword, part, columns[c]);
+        }
+      }
     }
-    const int64_t left = (dim - d + kStepDim - 1) / kStepDim;
-    StoreTransposed(rows, left < kLanes ? left : kLanes, to + d / kStepDim * kLanes);
   }
+}
+
+// The same for elements [d, d + kBlockDim) of 16 keys, as far as there are any; meanwhile asks for
+// as many bytes from `ahead` on, line by line. Steps are counted from d.
+template <DType kType, AttentionForm kForm, typename Body>
+BATON_INLINE void ForColumns(const HeadKeys& keys, const int64_t (&at)[kLanes], int64_t d,
+                             const std::byte* ahead, Body body) {
+  constexpr int64_t kSize = SizeOf(kType);
+  const Vec scale = Broadcast(keys.scale());
+  const std::byte* data = keys.plane->data + d * kSize;
+  const int64_t left = keys.plane->dim - d;
+  if (left >= kBlockDim<kType>) {
+    const auto row = [&](int key, int square) {
+      const std::byte* from = data + at[key] * kSize;
+      if (square == 0) {
+        __builtin_prefetch(ahead + key * kBlockDim<kType> * kSize, 0, 2);
+        // The next block, into the first cache: rows are too short for the hardware's prefetch.
+        __builtin_prefetch(from + kBlockDim<kType> * kSize, 0, 3);
+      }
+      return from;
+    };
+    return TurnBlock<kType, kForm>(scale, row, body);
+  }
+  std::byte rows[kLanes][64];
+  for (int64_t i = 0; i < kLanes; ++i) {
+    __builtin_prefetch(ahead + i * left * kSize, 0, 2);
+    CopyFirst(data + at[i] * kSize, left * kSize, rows[i]);
+  }
+  Part columns[kBlockDim<kType>][kParts];
+  TurnBlock<kType, kForm>(
+      scale, [&](int key, int) { return rows[key]; },
+      [&](int64_t step, int part, const Part& column) { columns[step][part] = column; });
+  for (int64_t step = 0; step * kStep<kForm> < left; ++step) {
+    BATON_EACH_PART body(step, i, columns[step][i]);
+  }
+}
+
+// Keys [lanes.begin, lanes.end) of the 16 from `key` on become one panel [steps of dim][16 keys];
+// lanes beside them hold others of these keys. Meanwhile asks for as many bytes from `ahead` on.
+template <DType kType, AttentionForm kForm>
+void StageKeyPanel(const HeadKeys& keys, int64_t key, const KeySpan& lanes, const std::byte* ahead,
+                   float* to) {
+  int64_t at[kLanes];
+  keys.LocateLanes(key, lanes, at);
+  for (int64_t d = 0; d < keys.plane->dim; d += kBlockDim<kType>) {
+    ForColumns<kType, kForm>(keys, at, d, ahead + d * kLanes * SizeOf(kType),
+                             [&](int64_t step, int part, const Part& column) {
+                               std::memcpy(to + step * kLanes + part * kPartLanes, &column,
+                                           sizeof(column));
+                             });
+    to += kBlockDim<kType> / kStep<kForm> * kLanes;
+  }
+}
+
+// Which halves of a pair of keys are in `keys`.
+BATON_INLINE uint32_t PairMask(const KeySpan& keys, int64_t pair) {
+  const bool low = 2 * pair >= keys.begin;
+  const bool high = 2 * pair + 1 < keys.end;
+  return (low ? 0x0000ffffu : 0u) | (high ? 0xffff0000u : 0u);
+}
+
+inline KeySpan Clip(const KeySpan& span, int64_t begin, int64_t end) {
+  KeySpan clipped{span.begin > begin ? span.begin : begin, span.end < end ? span.end : end};
+  if (clipped.end < clipped.begin) clipped.end = clipped.begin;
+  return clipped;
 }
 
 // Where a value panel keeps its keys: [v_padded / 16][steps of keys][16 elements].
@@ -228,34 +335,45 @@ void StageValues(const HeadKeys& keys, int64_t key, int64_t count, int64_t offse
 
 #if defined(__AVX512BF16__)
 
-// The same in pairs of keys, the first of each pair at an even offset; a partner outside the range
+// 16 elements, of which n exist, of two neighbours in pairs; what `mask` does not let through is
+// not read and zero.
+BATON_INLINE Vec LoadValuePair(const std::byte* data, int64_t low, int64_t high, int64_t n,
+                               uint32_t mask) {
+  static constexpr auto kOrder = [] {
+    struct {
+      alignas(64) uint16_t from[32];
+    } order{};
+    for (uint16_t i = 0; i < 32; ++i) order.from[i] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
+    return order;
+  }();
+  const auto wanted = static_cast<__mmask16>(n >= kLanes ? 0xffff : (1u << n) - 1);
+  const auto load = [&](int64_t at, bool is_seen) {
+    const __mmask16 seen = is_seen ? wanted : 0;
+    return _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(seen, data + at * 2));
+  };
+  const __m512i a = load(low, (mask & 0xffffu) != 0);
+  const __m512i b = load(high, mask >> 16 != 0);
+  Vec v;
+  v.p[0] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, _mm512_load_si512(kOrder.from), b));
+  return v;
+}
+
+// Values in pairs of keys, the first of each pair at an even offset; a partner outside the range
 // is zero.
 inline void StageValuePairs(const HeadKeys& keys, int64_t key, int64_t count, int64_t offset,
                             const ValueStage& to) {
   const int64_t dim = keys.plane->dim;
-  const auto load = [&](int64_t at, int64_t left) {
-    const std::byte* from = keys.plane->data + at * 2;
-    std::byte bytes[32] = {};
-    if (left < kLanes) {
-      std::memcpy(bytes, from, left * 2);
-      from = bytes;
-    }
-    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-  };
-  const int64_t end = offset + count;
-  for (int64_t even = offset / 2 * 2; even < end; even += 2) {
-    const bool has_first = even >= offset;
-    const bool has_second = even + 1 < end;
+  for (int64_t panel = offset / kLanes * kLanes; panel < offset + count; panel += kLanes) {
+    const KeySpan lanes = Clip({offset, offset + count}, panel, panel + kLanes);
+    const KeySpan inside{lanes.begin - panel, lanes.end - panel};
     int64_t at[kLanes];
-    keys.Locate(key + (has_first ? even : even + 1) - offset, has_first && has_second ? 2 : 1, at);
-    const int64_t second_at = has_first ? at[1] : at[0];
-    float* out = to.data + even / 2 * kLanes;
-    for (int64_t d = 0; d < dim; d += kLanes, out += to.stride) {
-      __m512i pair = has_first ? load(at[0] + d, dim - d) : _mm512_setzero_si512();
-      if (has_second) {
-        pair = _mm512_or_si512(pair, _mm512_slli_epi32(load(second_at + d, dim - d), 16));
+    keys.LocateLanes(key + panel - offset, inside, at);
+    for (int64_t step = inside.begin / 2; 2 * step < inside.end; ++step) {
+      float* out = to.data + (panel / 2 + step) * kLanes;
+      for (int64_t d = 0; d < dim; d += kLanes, out += to.stride) {
+        Store(out, LoadValuePair(keys.plane->data, at[2 * step] + d, at[2 * step + 1] + d, dim - d,
+                                 PairMask(inside, step)));
       }
-      _mm512_storeu_si512(out, pair);
     }
   }
 }

@@ -28,18 +28,35 @@ inline constexpr int kVecsOf = kPartLanes == 16 ? (kRows <= 4 ? 4 : 2) : (kRows 
 
 BATON_INLINE int64_t RoundUp(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
+#if BATON_HARDWARE_FMA
+
 // sum += a * w; a is one dword for all lanes.
 template <AttentionForm kForm>
-BATON_INLINE Vec MultiplyAdd(float a, const Vec& w, const Vec& sum) {
+BATON_INLINE Part MultiplyAdd(float a, const Part& w, const Part& sum) {
 #if defined(__AVX512BF16__)
   if constexpr (kForm == AttentionForm::kBf16Dot) {
-    Vec v;
-    const __m512i pair = _mm512_castps_si512(_mm512_set1_ps(a));
-    v.p[0] = _mm512_dpbf16_ps(sum.p[0], (__m512bh)pair, (__m512bh)_mm512_castps_si512(w.p[0]));
-    return v;
+    const auto pair = (__m512bh)_mm512_castps_si512(_mm512_set1_ps(a));
+    return _mm512_dpbf16_ps(sum, pair, (__m512bh)_mm512_castps_si512(w));
   }
 #endif
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(_mm512_set1_ps(a), w, sum);
+#else
+  return _mm256_fmadd_ps(_mm256_set1_ps(a), w, sum);
+#endif
+}
+
+#endif
+
+template <AttentionForm kForm>
+BATON_INLINE Vec MultiplyAdd(float a, const Vec& w, const Vec& sum) {
+#if BATON_HARDWARE_FMA
+  Vec v;
+  BATON_EACH_PART v.p[i] = MultiplyAdd<kForm>(a, w.p[i], sum.p[i]);
+  return v;
+#else
   return Fma(Broadcast(a), w, sum);
+#endif
 }
 
 // out[rows][vecs * 16] (+)= a * w over `steps` dwords of the summed dimension.
@@ -62,7 +79,9 @@ void ProductTile(const TileProduct& t, int64_t vec) {
   constexpr int64_t kStepStride = kPacked ? kRows : 1;
   Vec sum[kRows][kVecs];
   float* out = t.out + vec * kLanes;
+#pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) {
       sum[r][v] = kPacked ? Zero() : Load(out + r * t.out_stride + v * kLanes);
     }
@@ -82,7 +101,9 @@ void ProductTile(const TileProduct& t, int64_t vec) {
     a += kStepStride;
     w += kLanes;
   }
+#pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) Store(out + r * t.out_stride + v * kLanes, sum[r][v]);
   }
 }

@@ -8,13 +8,12 @@
 namespace baton {
 namespace {
 
-// e^x within 2 ulp. Below -87.3 the result is 0, above 88 it stays at e^88.
-BATON_INLINE Vec Exp(const Vec& x) {
-  const Vec clamped = Max(Broadcast(-87.3f), Min(Broadcast(88.0f), x));
+// e^x within 2 ulp for x <= 88, what a softmax takes. Below -87.3 the result is 0.
+BATON_INLINE Vec ExpBounded(const Vec& x) {
   // The nearest integer to x / ln 2 sits in the low bits of this sum.
   const Vec magic = Broadcast(12582912.0f);
-  const Vec n = Fma(clamped, Broadcast(1.44269504088896341f), magic) - magic;
-  Vec r = Fma(n, Broadcast(-0.693359375f), clamped);
+  const Vec n = Fma(x, Broadcast(1.44269504088896341f), magic) - magic;
+  Vec r = Fma(n, Broadcast(-0.693359375f), x);
   r = Fma(n, Broadcast(2.12194440e-4f), r);
   // Cephes' minimax polynomial for (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2].
   Vec y = Broadcast(1.9875691500e-4f);
@@ -33,6 +32,9 @@ BATON_INLINE Vec Exp(const Vec& x) {
   }
   return v;
 }
+
+// The same for any x: above 88 it stays at e^88.
+BATON_INLINE Vec Exp(const Vec& x) { return ExpBounded(Min(Broadcast(88.0f), x)); }
 
 // The natural logarithm of a normal x > 0 within 2 ulp.
 BATON_INLINE float Log(float x) {
