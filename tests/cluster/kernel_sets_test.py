@@ -97,7 +97,7 @@ def others_running(cluster):
     for thread in threads:
         thread.start()
     try:
-        await_true(lambda: running() == OTHERS, 60, lambda: f"{OTHERS} answers: {running()} run")
+        await_true(lambda: running() == OTHERS, 300, lambda: f"{OTHERS} answers: {running()} run")
         yield
         if running() != OTHERS:
             raise AssertionError("an answer ended too soon: the batch was not what is claimed")
@@ -108,14 +108,17 @@ def others_running(cluster):
 
 
 def prefilled(cluster, answers):
-    """[the digests of some positions of an answer, by a prefill of all before them], of each."""
-    def digest(request, tokens, position):
-        longer = dict(request, prompt=request["prompt"] + tokens[:position], max_tokens=1)
-        return ask(cluster, longer)[1][0]
-    calls = [lambda r=r, t=tokens, p=p: digest(r, t, p)
-             for r, (tokens, _) in zip(REQUESTS, answers) for p in POSITIONS]
-    digests = at_once(calls)
-    return [digests[i:i + len(POSITIONS)] for i in range(0, len(digests), len(POSITIONS))]
+    """[the digests of some positions of an answer, each by a prefill of all before it], of each."""
+    def digests(request, tokens):
+        one = dict(request, max_tokens=1)
+        return [ask(cluster, {**one, "prompt": request["prompt"] + tokens[:position]})[1][0]
+                for position in POSITIONS]
+    rows = at_once([lambda r=r, t=tokens: digests(r, t)
+                    for r, (tokens, _) in zip(REQUESTS, answers)])
+    for row in rows:
+        if isinstance(row, Exception):
+            raise row
+    return rows
 
 
 def loaded(cluster):
