@@ -16,8 +16,11 @@ constexpr int64_t kLineBytes = 64;
 // Row tiles that meet a panel one after the other: their activations for one block of k, and their
 // sums with a group of panels, stay in the second cache.
 constexpr int64_t kGroupTiles = 16;
-// Steps of a block: weights of a panel that stay in the first cache meanwhile (32 KiB).
-constexpr int64_t kBlockSteps = 16;
+// Steps of a block: weights of a panel that stay in the first cache meanwhile (24 KiB).
+constexpr int64_t kBlockSteps = 12;
+// An output larger than this is in no near cache when it is wanted: it is written past them, which
+// saves reading it first.
+constexpr int64_t kFarOutputBytes = int64_t{1} << 20;
 // How far ahead a product of few rows asks for weights.
 constexpr int64_t kStreamAhead = 8192;
 
@@ -207,7 +210,7 @@ struct Product {
 };
 
 // Writes row `row` of the sums of panels [begin, end) to `out`, `stride` floats of sums from panel
-// to panel. A row that no cache will hold until it is wanted goes past them if it is aligned.
+// to panel. Aligned lines of a row `past_caches` go there.
 void WriteRow(const WeightGemmBlock& b, int64_t begin, int64_t end, const float* sums,
               int64_t stride, float* out, bool past_caches) {
   for (int64_t panel = begin; panel < end; ++panel) {
@@ -300,11 +303,12 @@ void SumGroup(const Product& p, const Group& g, float (*sums)[kGroupTiles][kBloc
 
 void WriteGroup(const Product& p, const Group& g, const float (*sums)[kGroupTiles][kBlockFloats]) {
   const RowTiles& a = *p.block->a;
+  const bool past_caches = a.m * p.block->weights->n() * 4 > kFarOutputBytes;
   for (int64_t tile = g.tile_begin; tile < g.tile_end; ++tile) {
     for (int64_t row = a.Begin(tile); row < a.Begin(tile + 1); ++row) {
       const float* from = RowOf(sums[0][tile - g.tile_begin], row - a.Begin(tile));
       WriteRow(*p.block, g.panel_begin, g.panel_end, from, kGroupTiles * kBlockFloats,
-               p.block->out + row * p.block->out_stride, g.num_tiles() == kGroupTiles);
+               p.block->out + row * p.block->out_stride, past_caches);
     }
   }
 }

@@ -19,7 +19,7 @@ namespace baton {
 // of the tile][2], bf16; with 32 as [padded k / 32][tile_rows][32], bf16, rows that are none zero.
 // Columns from k to padded_k are zero.
 struct RowTiles {
-  std::byte* data = nullptr;
+  std::byte* data = nullptr;  // 64-byte aligned.
   int64_t m = 0;
   int64_t num_tiles = 0;
   int64_t tile_rows = 0;

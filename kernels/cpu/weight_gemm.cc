@@ -10,8 +10,10 @@ namespace baton::BATON_KERNEL_SET {
 namespace {
 
 constexpr int64_t kPanelRows = PackedMatrix::kPanelRows;
-// Vectors of 16 columns that one pass over k holds: a whole panel, or one half after the other.
-constexpr int kVecs = kMaxTileRows > 6 ? 2 : 1;
+// Vectors of 16 columns that one pass over k holds: a whole panel, or one half after the other
+// where registers are too few.
+template <int kRows>
+inline constexpr int kVecs = kMaxTileRows > 6 || kRows <= 3 ? 2 : 1;
 // Steps of k whose activations (a tile) stay in the first cache and whose weights (two panels) stay
 // in the second while all tiles pass by.
 constexpr int64_t kBlockSteps = 1024;
@@ -56,34 +58,43 @@ BATON_INLINE Vec BitsToVec(const IntPart (&bits)[kParts]) {
   return v;
 }
 
-// 16 pairs of bf16: the first and the second of each.
-BATON_INLINE void LoadPairs(const std::byte* from, Vec* first, Vec* second) {
-  IntPart low[kParts], high[kParts];
+// Of 16 pairs of bf16 the first of each, or the second.
+template <bool kSecond>
+BATON_INLINE Vec LoadOfPairs(const std::byte* from) {
+  IntPart bits[kParts];
   BATON_EACH_PART {
-    IntPart bits;
-    std::memcpy(&bits, from + i * sizeof(Part), sizeof(Part));
-    low[i] = bits << 16;
-    high[i] = bits & static_cast<int32_t>(0xffff0000u);
+    std::memcpy(&bits[i], from + i * sizeof(Part), sizeof(Part));
+    bits[i] = kSecond ? bits[i] & static_cast<int32_t>(0xffff0000u) : bits[i] << 16;
   }
-  *first = BitsToVec(low);
-  *second = BitsToVec(high);
+  return BitsToVec(bits);
+}
+
+// sum[r] += x[r] * weight.
+template <int kRows>
+BATON_INLINE void AddProducts(const float* x, const Vec (&weight)[kVecs<kRows>],
+                              Vec (&sum)[kRows][kVecs<kRows>]) {
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVecs<kRows>; ++v) sum[r][v] = Fma(Broadcast(x[r]), weight[v], sum[r][v]);
+  }
 }
 
 // One step for the columns that begin at `w`: sum[r] += a[r] * w.
 template <int kRows, Form kForm>
-BATON_INLINE void Step(const std::byte* a, const std::byte* w, Vec (&sum)[kRows][kVecs]) {
+BATON_INLINE void Step(const std::byte* a, const std::byte* w, Vec (&sum)[kRows][kVecs<kRows>]) {
   const auto* x = reinterpret_cast<const float*>(a);
 #if defined(__AVX512BF16__)
   if constexpr (kForm == Form::kBf16Dot) {
-    __m512bh weight[kVecs];
+    __m512bh weight[kVecs<kRows>];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) weight[v] = (__m512bh)_mm512_loadu_si512(w + v * 64);
+    for (int v = 0; v < kVecs<kRows>; ++v) weight[v] = (__m512bh)_mm512_loadu_si512(w + v * 64);
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       int32_t pair;
       std::memcpy(&pair, a + r * 4, 4);
 #pragma GCC unroll 2
-      for (int v = 0; v < kVecs; ++v) {
+      for (int v = 0; v < kVecs<kRows>; ++v) {
         sum[r][v].p[0] =
             _mm512_dpbf16_ps(sum[r][v].p[0], (__m512bh)_mm512_set1_epi32(pair), weight[v]);
       }
@@ -92,32 +103,21 @@ BATON_INLINE void Step(const std::byte* a, const std::byte* w, Vec (&sum)[kRows]
   }
 #endif
   if constexpr (kForm == Form::kBf16) {
-    Vec first[kVecs], second[kVecs];
+    Vec weight[kVecs<kRows>];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) LoadPairs(w + v * 64, &first[v], &second[v]);
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVecs<kRows>; ++v) weight[v] = LoadOfPairs<false>(w + v * 64);
+    AddProducts<kRows>(x, weight, sum);
+    asm("" : "+r"(w));  // Read again: registers that would hold the pairs meanwhile are few.
 #pragma GCC unroll 2
-      for (int v = 0; v < kVecs; ++v) sum[r][v] = Fma(Broadcast(x[r]), first[v], sum[r][v]);
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kVecs; ++v) {
-        sum[r][v] = Fma(Broadcast(x[kRows + r]), second[v], sum[r][v]);
-      }
-    }
+    for (int v = 0; v < kVecs<kRows>; ++v) weight[v] = LoadOfPairs<true>(w + v * 64);
+    AddProducts<kRows>(x + kRows, weight, sum);
     return;
   }
   constexpr DType kType = kForm == Form::kF16 ? DType::kF16 : DType::kF32;
-  Vec weight[kVecs];
+  Vec weight[kVecs<kRows>];
 #pragma GCC unroll 2
-  for (int v = 0; v < kVecs; ++v) weight[v] = LoadLanes<kType>(w, v * kLanes);
-#pragma GCC unroll 12
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) sum[r][v] = Fma(Broadcast(x[r]), weight[v], sum[r][v]);
-  }
+  for (int v = 0; v < kVecs<kRows>; ++v) weight[v] = LoadLanes<kType>(w, v * kLanes);
+  AddProducts<kRows>(x, weight, sum);
 }
 
 // Calls body(r, v) for every sum of a tile, without a loop in the code: the sums stay in registers.
@@ -126,24 +126,24 @@ BATON_INLINE void ForSums(Body body) {
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) body(r, v);
+    for (int v = 0; v < kVecs<kRows>; ++v) body(r, v);
   }
 }
 
-// kRows rows with columns [column, column + 16 * kVecs) of a panel. Each sum takes its products in
-// the order of k, whatever kRows is.
+// kRows rows with columns [column, column + 16 * kVecs<kRows>) of a panel. Each sum takes its
+// products in the order of k, whatever kRows is.
 template <int kRows, Form kForm>
 void HalfTile(const TileArgs& t, int64_t column) {
-  Vec sum[kRows][kVecs];
+  Vec sum[kRows][kVecs<kRows>];
   float* out = t.out + column;
   const int64_t stride = t.out_stride;
-  int64_t left[kVecs];  // Columns of each vector.
+  int64_t left[kVecs<kRows>];  // Columns of each vector.
 #pragma GCC unroll 2
-  for (int v = 0; v < kVecs; ++v) {
+  for (int v = 0; v < kVecs<kRows>; ++v) {
     const int64_t n = t.columns - column - v * kLanes;
     left[v] = n < 0 ? 0 : n < kLanes ? n : kLanes;
   }
-  const bool whole = left[kVecs - 1] == kLanes;
+  const bool whole = left[kVecs<kRows> - 1] == kLanes;
   if (!t.accumulate) {
     ForSums<kRows>([&](int r, int v) { sum[r][v] = Zero(); });
   } else if (whole) {
@@ -165,9 +165,9 @@ void HalfTile(const TileArgs& t, int64_t column) {
     next += t.next_step;
   }
   if (t.bias != nullptr) {
-    Vec bias[kVecs];
+    Vec bias[kVecs<kRows>];
 #pragma GCC unroll 2
-    for (int v = 0; v < kVecs; ++v) {
+    for (int v = 0; v < kVecs<kRows>; ++v) {
       bias[v] = LoadFirst(t.bias + column + v * kLanes, left[v]);
     }
     ForSums<kRows>([&](int r, int v) { sum[r][v] = sum[r][v] + bias[v]; });
@@ -182,7 +182,7 @@ void HalfTile(const TileArgs& t, int64_t column) {
 
 template <int kRows, Form kForm>
 void Tile(const TileArgs& t) {
-  for (int64_t c = 0; c < kPanelRows && c < t.columns; c += kVecs * kLanes) {
+  for (int64_t c = 0; c < kPanelRows && c < t.columns; c += kVecs<kRows> * kLanes) {
     HalfTile<kRows, kForm>(t, c);
   }
 }

@@ -253,7 +253,7 @@ void Run(const Options& options, const ModelShape& shape, std::vector<Row>& rows
                   .unit = "GB",
                   .roof = bench.model_bytes() * 1e-9,
                   .roof_name = "weights + KV"});
-  MachineRoofs roofs(&pool);
+  MachineRoofs roofs(&pool, options.kernels);
   for (const Work& work : WorkOf(shape, bench)) {
     if (work.name.find(options.work) == std::string::npos) continue;
     rows.push_back(MeasureBesideRoof(work, options.repeats, options.compute == "bf16", roofs));

@@ -12,6 +12,7 @@
 #endif
 
 #include "common/base/check.h"
+#include "kernels/cpu/select_kernel_set.h"
 
 namespace baton::bench {
 namespace {
@@ -41,6 +42,27 @@ constexpr size_t kHugePage = size_t{2} << 20;
                : "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",  \
                  "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15")
 
+#define BATON_FOUR_TILES               \
+  "tdpbf16ps %%tmm6, %%tmm4, %%tmm0\n" \
+  "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n" \
+  "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n" \
+  "tdpbf16ps %%tmm7, %%tmm5, %%tmm3\n"
+
+// Products of whole tiles, 16 x 32 by 32 x 16.
+void LoopOfTiles(int64_t turns) {
+  struct alignas(64) {
+    uint8_t palette = 1;
+    uint8_t reserved[15] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } config;
+  asm volatile("ldtilecfg %1\n1:\n" BATON_FOUR_TILES BATON_FOUR_TILES BATON_FOUR_TILES
+               "dec %0\njnz 1b\ntilerelease\n"
+               : "+r"(turns)
+               : "m"(config)
+               : "cc");
+}
+
 void Loop(Instruction instruction, int64_t turns) {
   switch (instruction) {
     case Instruction::kFmaAvx2:
@@ -51,6 +73,9 @@ void Loop(Instruction instruction, int64_t turns) {
       return;
     case Instruction::kBf16Dot:
       BATON_LOOP("vdpbf16ps", "zmm");
+      return;
+    case Instruction::kAmxBf16:
+      LoopOfTiles(turns);
       return;
     case Instruction::kVnni:
       BATON_LOOP("vpdpbusd", "zmm");
@@ -91,6 +116,8 @@ int64_t OpsOf(Instruction instruction) {
       return 32;
     case Instruction::kBf16Dot:
       return 64;
+    case Instruction::kAmxBf16:
+      return 2 * 16 * 16 * 32;
     case Instruction::kVnni:
       return 128;
   }
@@ -112,6 +139,8 @@ bool Runs(Instruction instruction) {
       return __builtin_cpu_supports("avx512f");
     case Instruction::kBf16Dot:
       return __builtin_cpu_supports("avx512bf16");
+    case Instruction::kAmxBf16:
+      return SelectKernelSet("x86_64_amx").ok();  // Also asks the system for the tiles.
     case Instruction::kVnni:
       return __builtin_cpu_supports("avx512vnni");
   }
@@ -127,14 +156,28 @@ const char* NameOf(Instruction instruction) {
       return "fma f32, AVX-512";
     case Instruction::kBf16Dot:
       return "bf16 dot, AVX-512";
+    case Instruction::kAmxBf16:
+      return "bf16 dot, AMX";
     case Instruction::kVnni:
       return "int8 dot, AVX-512 VNNI";
   }
   return "";
 }
 
-MachineRoofs::MachineRoofs(ThreadPool* pool)
+Instruction ProductInstruction(const std::string& kernel_set, bool bf16) {
+  const auto set = SelectKernelSet(kernel_set);
+  BATON_CHECK(set.ok());
+  const std::string_view name = (*set)->name;
+  if (bf16 && name == "x86_64_amx") return Instruction::kAmxBf16;
+  if (bf16 && name == "x86_64_v4_bf16") return Instruction::kBf16Dot;
+  // The portable set is compared with what the compiler may not use in it.
+  const bool narrow = name == "x86_64_v3" || name == "portable";
+  return narrow ? Instruction::kFmaAvx2 : Instruction::kFmaAvx512;
+}
+
+MachineRoofs::MachineRoofs(ThreadPool* pool, const std::string& kernel_set)
     : pool_(pool),
+      kernel_set_(kernel_set),
       buffer_(static_cast<uint64_t*>(std::aligned_alloc(kHugePage, kBufferBytes))),
       sums_(pool->num_threads()) {
   BATON_CHECK(buffer_ != nullptr);
@@ -144,9 +187,11 @@ MachineRoofs::MachineRoofs(ThreadPool* pool)
 
 double MachineRoofs::GigaOps(Instruction instruction) {
   const int64_t threads = pool_->num_threads();
+  // Tiles take many cycles each.
+  const int64_t turns = instruction == Instruction::kAmxBf16 ? kTurns / 16 : kTurns;
   const double start = Now();
-  pool_->ParallelFor(threads, [&](int64_t, int) { Loop(instruction, kTurns); });
-  const double ops = static_cast<double>(threads * kTurns * kChains * OpsOf(instruction));
+  pool_->ParallelFor(threads, [&](int64_t, int) { Loop(instruction, turns); });
+  const double ops = static_cast<double>(threads * turns * kChains * OpsOf(instruction));
   return ops / (Now() - start) * 1e-9;
 }
 
@@ -164,12 +209,8 @@ double MachineRoofs::ReadGigabytes() {
 }
 
 double MachineRoofs::ProductGigaOps(bool bf16) {
-  double best = 0;
-  for (const Instruction i :
-       {Instruction::kFmaAvx2, Instruction::kFmaAvx512, Instruction::kBf16Dot}) {
-    if (Runs(i) && (bf16 || i != Instruction::kBf16Dot)) best = std::max(best, GigaOps(i));
-  }
-  return best;
+  const Instruction instruction = ProductInstruction(kernel_set_, bf16);
+  return Runs(instruction) ? GigaOps(instruction) : 0;
 }
 
 }  // namespace baton::bench

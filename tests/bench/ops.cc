@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
     return 1;
   }
   baton::ThreadPool pool(threads);
-  baton::bench::MachineRoofs roofs(&pool);
+  baton::bench::MachineRoofs roofs(&pool, kernel_set);
   std::vector<baton::bench::Row> rows;
   baton::bench::AddGemmRows(options, **kernels, roofs, rows);
   baton::bench::AddAttentionRows(options, **kernels, roofs, rows);

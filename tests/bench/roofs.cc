@@ -17,8 +17,9 @@ void Measure(int threads, int repeats, std::vector<Row>& rows) {
   double read = 0;
   for (int i = 0; i < repeats; ++i) read = std::max(read, roofs.ReadGigabytes());
   rows.push_back({.name = "read bandwidth" + suffix, .value = read, .unit = "GB/s"});
-  for (const Instruction instruction : {Instruction::kFmaAvx2, Instruction::kFmaAvx512,
-                                        Instruction::kBf16Dot, Instruction::kVnni}) {
+  for (const Instruction instruction :
+       {Instruction::kFmaAvx2, Instruction::kFmaAvx512, Instruction::kBf16Dot,
+        Instruction::kAmxBf16, Instruction::kVnni}) {
     if (!Runs(instruction)) continue;
     double best = 0;
     for (int i = 0; i < repeats; ++i) best = std::max(best, roofs.GigaOps(instruction));

@@ -15,14 +15,22 @@ TEST(MakeDeviceTest, KernelSetsOfOneMachineShareTheirNumericsInF32) {
   EXPECT_EQ((*portable)->numerics(DType::kF32), (*fastest)->numerics(DType::kF32));
 }
 
-TEST(MakeDeviceTest, ABf16DotProductHasItsOwnNumerics) {
-  auto dot = MakeKernels({.kernels = "x86_64_v4_bf16"});
-  if (!dot.ok()) GTEST_SKIP() << dot.status();
-  auto portable = MakeKernels({.kernels = "portable"});
-  ASSERT_TRUE(portable.ok());
-  EXPECT_NE((*dot)->numerics(DType::kBF16), (*dot)->numerics(DType::kF32));
-  EXPECT_EQ((*portable)->numerics(DType::kBF16), (*portable)->numerics(DType::kF32));
+void ExpectOwnNumericsInBf16(const std::string& set) {
+  auto own = MakeKernels({.kernels = set});
+  if (!own.ok()) GTEST_SKIP() << own.status();
+  for (const char* name : {"portable", "x86_64_v3", "x86_64_v4", "x86_64_v4_bf16", "x86_64_amx"}) {
+    auto other = MakeKernels({.kernels = name});
+    if (!other.ok() || name == set) continue;
+    EXPECT_NE((*own)->numerics(DType::kBF16), (*other)->numerics(DType::kBF16)) << name;
+    EXPECT_EQ((*own)->numerics(DType::kF32), (*other)->numerics(DType::kF32)) << name;
+  }
 }
+
+TEST(MakeDeviceTest, ABf16DotProductHasItsOwnNumerics) {
+  ExpectOwnNumericsInBf16("x86_64_v4_bf16");
+}
+
+TEST(MakeDeviceTest, TilesHaveTheirOwnNumerics) { ExpectOwnNumericsInBf16("x86_64_amx"); }
 
 TEST(MakeDeviceTest, RefusesAThreadCountOutOfRange) {
   for (const int threads : {0, -1, 1025}) {
