@@ -16,8 +16,8 @@ constexpr int64_t kLineBytes = 64;
 // Row tiles that meet a panel one after the other: their activations for one block of k, and their
 // sums with a group of panels, stay in the second cache.
 constexpr int64_t kGroupTiles = 16;
-// Steps of a block: weights of a panel that stay in the first cache meanwhile (24 KiB).
-constexpr int64_t kBlockSteps = 12;
+// Steps of a block: weights of a panel that stay in the first cache meanwhile (16 KiB).
+constexpr int64_t kBlockSteps = 8;
 // An output larger than this is in no near cache when it is wanted: it is written past them, which
 // saves reading it first.
 constexpr int64_t kFarOutputBytes = int64_t{1} << 20;
@@ -71,19 +71,30 @@ struct alignas(64) TailStep {
   std::byte bytes[kStepBytes] = {};
 };
 
-// Where activations, weights and what is asked for ahead lie; a step further each time.
+// What will be wanted later, and how much of it to ask for in a step.
+struct Ahead {
+  const std::byte* at = nullptr;
+  int64_t step_bytes = 0;
+
+  BATON_INLINE void Ask() {
+    for (int64_t i = 0; i < step_bytes; i += kLineBytes) __builtin_prefetch(at + i, 0, 2);
+    at += step_bytes;
+  }
+};
+
+// Where activations and weights lie, and those that come after; a step further each time.
 struct Cursor {
   const std::byte* a = nullptr;
   const std::byte* w = nullptr;
-  const std::byte* next = nullptr;
   int64_t a_step = 0;
-  int64_t next_step = 0;  // Bytes to ask for.
+  Ahead next_w;
+  Ahead next_a;
 
   BATON_INLINE void Advance() {
-    for (int64_t i = 0; i < next_step; i += kLineBytes) __builtin_prefetch(next + i, 0, 2);
+    next_w.Ask();
+    next_a.Ask();
     a += a_step;
     w += kStepBytes;
-    next += next_step;
   }
 };
 
@@ -210,7 +221,8 @@ struct Product {
 };
 
 // Writes row `row` of the sums of panels [begin, end) to `out`, `stride` floats of sums from panel
-// to panel. Aligned lines of a row `past_caches` go there.
+// to panel. With `past_caches` by stores that go there, if they can; 16 bytes at a time, as rows
+// begin anywhere in a line.
 void WriteRow(const WeightGemmBlock& b, int64_t begin, int64_t end, const float* sums,
               int64_t stride, float* out, bool past_caches) {
   for (int64_t panel = begin; panel < end; ++panel) {
@@ -221,8 +233,12 @@ void WriteRow(const WeightGemmBlock& b, int64_t begin, int64_t end, const float*
       Vec v = Load(sums + (panel - begin) * stride + c * kTileColumns);
       const int64_t n = left < kLanes ? left : kLanes;
       if (b.bias != nullptr) v = v + LoadFirst(b.bias + column, n);
-      if (past_caches && n == kLanes && reinterpret_cast<uintptr_t>(out + column) % 64 == 0) {
-        _mm512_stream_ps(out + column, v.p[0]);
+      if (past_caches && n == kLanes && reinterpret_cast<uintptr_t>(out + column) % 16 == 0) {
+        for (int64_t i = 0; i < kLanes; i += 4) {
+          __m128 four;
+          std::memcpy(&four, reinterpret_cast<const float*>(&v) + i, sizeof(four));
+          _mm_stream_ps(out + column + i, four);
+        }
       } else {
         StoreFirst(out + column, v, n);
       }
@@ -244,9 +260,8 @@ void StreamWeights(const Product& p) {
     const TailStep tail = p.tail_bytes > 0 ? p.Tail(panel) : TailStep{};
     const Cursor cursor = {.a = b.a->Tile(0),
                            .w = p.Panel(panel),
-                           .next = p.Panel(panel) + kStreamAhead,
                            .a_step = p.a_step,
-                           .next_step = kStepBytes};
+                           .next_w = {p.Panel(panel) + kStreamAhead, kStepBytes}};
     WeightsBlock<kTwoTiles>(cursor, p.steps, p.tail_bytes > 0 ? &tail : nullptr, sums);
     for (int64_t r = 0; r < b.a->m; ++r) {
       WriteRow(b, panel, panel + 1, RowOf(sums, r), 0, b.out + r * b.out_stride, false);
@@ -260,8 +275,6 @@ struct Group {
   int64_t tile_end = 0;
   int64_t panel_begin = 0;
   int64_t panel_end = 0;
-
-  int64_t num_tiles() const { return tile_end - tile_begin; }
 };
 
 // Where what follows the block of k from `step` of a panel lies: the same block of the next panel,
@@ -273,8 +286,24 @@ const std::byte* NextWeights(const Product& p, const Group& g, int64_t panel, in
   return nullptr;
 }
 
+// Where the rows of a tile with a panel begin, at `step`. Of the block that comes next each tile
+// asks for its share of the weights, and each panel for its share of the activations.
+Cursor CursorAt(const Product& p, const Group& g, int64_t tile, int64_t panel, int64_t step) {
+  const int64_t end = step + kBlockSteps < p.steps ? step + kBlockSteps : p.steps;
+  const std::byte* a = p.block->a->Tile(tile);
+  const std::byte* next_w = NextWeights(p, g, panel, step);
+  const int64_t w_share = next_w == nullptr ? 0 : kStepBytes / (g.tile_end - g.tile_begin);
+  const int64_t a_share = p.a_step / (g.panel_end - g.panel_begin);
+  // After the last block the first, with the next panels.
+  const std::byte* next_a = a + (end < p.steps ? end : 0) * p.a_step;
+  return {.a = a + step * p.a_step,
+          .w = p.Panel(panel) + step * kStepBytes,
+          .a_step = p.a_step,
+          .next_w = {next_w + (tile - g.tile_begin) * w_share * (end - step), w_share},
+          .next_a = {next_a + (panel - g.panel_begin) * a_share * (end - step), a_share}};
+}
+
 void SumGroup(const Product& p, const Group& g, float (*sums)[kGroupTiles][kBlockFloats]) {
-  const WeightGemmBlock& b = *p.block;
   alignas(64) float nowhere[kBlockFloats];
   float* before = nowhere;
   for (int64_t step = 0; step == 0 || step < p.steps; step += kBlockSteps) {
@@ -282,18 +311,10 @@ void SumGroup(const Product& p, const Group& g, float (*sums)[kGroupTiles][kBloc
     const bool has_tail = end == p.steps && p.tail_bytes > 0;
     for (int64_t panel = g.panel_begin; panel < g.panel_end; ++panel) {
       const TailStep tail = has_tail ? p.Tail(panel) : TailStep{};
-      const std::byte* next = NextWeights(p, g, panel, step);
-      // Each tile asks for its share.
-      const int64_t share = next == nullptr ? 0 : kStepBytes / g.num_tiles();
       for (int64_t tile = g.tile_begin; tile < g.tile_end; ++tile) {
-        const int64_t t = tile - g.tile_begin;
-        float* here = sums[panel - g.panel_begin][t];
-        const Cursor cursor = {.a = b.a->Tile(tile) + step * p.a_step,
-                               .w = p.Panel(panel) + step * kStepBytes,
-                               .next = next + t * share * (end - step),
-                               .a_step = p.a_step,
-                               .next_step = share};
-        RowsBlock(cursor, end - step, has_tail ? &tail : nullptr, step > 0, here, before);
+        float* here = sums[panel - g.panel_begin][tile - g.tile_begin];
+        RowsBlock(CursorAt(p, g, tile, panel, step), end - step, has_tail ? &tail : nullptr,
+                  step > 0, here, before);
         before = here;
       }
     }

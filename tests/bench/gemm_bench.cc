@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -39,8 +37,7 @@ class GemmBench {
       matrices_.push_back(*kernels->PackWeights({.parts = &part, .num_parts = 1, .k = shape.k}));
     }
     a_.assign(512 * shape.k, 0.5f);
-    out_.reset(static_cast<float*>(std::aligned_alloc(64, 512 * shape.n * sizeof(float))));
-    std::fill_n(out_.get(), 512 * shape.n, 0.0f);
+    out_.assign(512 * shape.n, 0.0f);
   }
 
   double Seconds(int64_t m) {
@@ -52,7 +49,7 @@ class GemmBench {
                                                   .m = m,
                                                   .a_rounded_to = compute_,
                                                   .weights = &matrices_[next_],
-                                                  .out = out_.get(),
+                                                  .out = out_.data(),
                                                   .out_stride = shape_.n});
       BATON_CHECK(status.ok());
       next_ = (next_ + 1) % matrices_.size();
@@ -67,10 +64,7 @@ class GemmBench {
   std::vector<PackedMatrix> matrices_;
   size_t next_ = 0;
   std::vector<float> a_;
-  struct Free {
-    void operator()(float* p) const { std::free(p); }
-  };
-  std::unique_ptr<float[], Free> out_;  // As aligned as a line of a cache.
+  std::vector<float> out_;
 };
 
 std::string NameOf(const Shape& shape, int64_t m) {
