@@ -80,12 +80,13 @@ void ScoreBlock(const Partial& p, const KeySpan& span) {
     for (int64_t tile = 0; tile < w.num_tiles; ++tile) {
       const int64_t row = w.TileBegin(tile);
       const int64_t rows = w.TileBegin(tile + 1) - row;
-      if (p.Visible(row).begin >= end || p.Visible(row + rows - 1).end <= key) continue;
+      const int64_t last = RoundUp(p.Visible(row + rows - 1).end);
+      if (p.Visible(row).begin >= end || last <= key) continue;
       Product<kForm, true>(rows, {.a = w.q + row * steps,
                                   .w = w.stage + (key - first) * steps,
                                   .w_stride = steps * kLanes,
                                   .steps = steps,
-                                  .num_vecs = (end - key) / kLanes,
+                                  .num_vecs = ((end < last ? end : last) - key) / kLanes,
                                   .out = w.scores + row * kScoreStride + key,
                                   .out_stride = kScoreStride});
     }
@@ -113,6 +114,21 @@ BATON_INLINE Vec Transform(const Scoring& scoring, const Vec& product, int64_t k
     distances[i] = static_cast<float>(distance < 0 ? -distance : distance);
   }
   return Fma(Broadcast(-scoring.slope), Load(distances), v);
+}
+
+// Lanes outside of `lanes` become -inf.
+BATON_INLINE Vec Within(const KeySpan& lanes, const Vec& v) {
+  static constexpr int32_t kIndexes[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                               8, 9, 10, 11, 12, 13, 14, 15};
+  const auto begin = static_cast<int32_t>(lanes.begin);
+  const auto end = static_cast<int32_t>(lanes.end);
+  Vec within;
+  BATON_EACH_PART {
+    IntPart index;
+    std::memcpy(&index, kIndexes + i * kPartLanes, sizeof(index));
+    within.p[i] = (index >= begin) & (index < end) ? v.p[i] : Part{} - kInfinity;
+  }
+  return within;
 }
 
 // The probabilities of 16 keys take their place in a row: as they are, or rounded to bf16 pairs.
@@ -145,14 +161,8 @@ void Softmax(const Partial& p, int64_t r, const KeySpan& span) {
   Vec best = Broadcast(-kInfinity);
   for (int64_t key = first; key < span.end; key += kLanes) {
     Vec v = Transform(scoring, Load(row + key), key);
-    if (key < span.begin || key + kLanes > span.end) {
-      float lanes[kLanes];
-      Store(lanes, v);
-      for (int64_t i = 0; i < kLanes; ++i) {
-        if (key + i < span.begin || key + i >= span.end) lanes[i] = -kInfinity;
-      }
-      v = Load(lanes);
-    }
+    if (key < span.begin || key + kLanes > span.end)
+      v = Within({span.begin - key, span.end - key}, v);
     Store(row + key, v);
     best = Max(v, best);
   }
@@ -324,21 +334,13 @@ void PackQueries(const VarlenAttentionArgs& args, const AttentionTask& task, con
   for (int64_t tile = 0; tile < w.num_tiles; ++tile) {
     const int64_t begin = w.TileBegin(tile);
     const int64_t rows = w.TileBegin(tile + 1) - begin;
-    float* out = w.q + begin * steps;
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t row = begin + r;
-      const float* q = args.q + (task.q_begin + row / w.group) * args.q_stride +
-                       (task.kv_head * w.group + row % w.group) * w.k_dim;
-      for (int64_t s = 0; s < steps; ++s) {
-        if constexpr (kForm == AttentionForm::kF32) {
-          out[s * rows + r] = q[s];
-        } else {
-          uint16_t pair[2] = {ToBf16(q[2 * s])};
-          if (2 * s + 1 < w.k_dim) pair[1] = ToBf16(q[2 * s + 1]);
-          std::memcpy(&out[s * rows + r], pair, sizeof(pair));
-        }
-      }
+    const float* queries[kMaxRows];
+    for (int64_t r = 0; r < kMaxRows; ++r) {
+      const int64_t row = begin + (r < rows ? r : rows - 1);
+      queries[r] = args.q + (task.q_begin + row / w.group) * args.q_stride +
+                   (task.kv_head * w.group + row % w.group) * w.k_dim;
     }
+    PackTile<kForm>(queries, rows, w.k_dim, w.q + begin * steps);
   }
 }
 

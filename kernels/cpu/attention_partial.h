@@ -49,7 +49,7 @@ inline int64_t LayOut(const AttentionShape& shape, float* base, Workspace* w) {
     return at;
   };
   const int64_t widest = w->k_dim > w->v_padded ? w->k_dim : w->v_padded;
-  w->q = take(w->rows * w->k_dim);
+  w->q = take(w->rows * w->k_dim + kLanes);  // Its last step stores whole registers.
   w->stage = take(BlockKeys(w->rows) * widest);
   w->scores = take(w->rows * kScoreStride);
   w->partial = take(w->rows * w->v_padded);

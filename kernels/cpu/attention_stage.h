@@ -1,7 +1,7 @@
 #pragma once
 
-// Brings keys and values from the paged cache into the order of attention_tile.h. Internal linkage,
-// as in vec.h.
+// Brings queries, and keys and values from the paged cache, into the order of attention_tile.h.
+// Internal linkage, as in vec.h.
 
 #include "kernels/api/cache_args.h"
 #include "kernels/cpu/attention_tile.h"
@@ -191,6 +191,55 @@ inline constexpr int64_t kDwordDim = kType == DType::kBF16 ? 2 : 1;
 // Elements of a key in a block of columns.
 template <DType kType>
 inline constexpr int64_t kBlockDim = kLanes* kDwordDim<kType>;
+
+// The first 16 steps of a query of which n elements are left; zero where there are none.
+template <AttentionForm kForm>
+BATON_INLINE Vec QueryDwords(const float* q, int64_t n) {
+  if constexpr (kForm == AttentionForm::kF32) {
+    return n >= kLanes ? Load(q) : LoadFirst(q, n);
+  } else {
+    uint16_t pairs[2 * kLanes] = {};
+    for (int64_t i = 0; i < 2 * kLanes && i < n; ++i) pairs[i] = ToBf16(q[i]);
+    Vec v;
+    std::memcpy(&v, pairs, sizeof(v));
+    return v;
+  }
+}
+
+// Queries in the order of a packed tile. What a step stores beyond its rows the next one
+// overwrites.
+template <AttentionForm kForm>
+void PackTile(const float* const (&queries)[kMaxRows], int64_t rows, int64_t dim, float* out) {
+  for (int64_t d = 0; d < dim; d += kLanes * kStep<kForm>) {
+    Vec dwords[kMaxRows];
+    for (int64_t r = 0; r < kMaxRows; ++r) {
+      dwords[r] = QueryDwords<kForm>(queries[r] + d, dim - d);
+    }
+    Vec steps[kLanes];
+#pragma GCC unroll 4
+    for (int square = 0; square < kParts; ++square) {
+#pragma GCC unroll 4
+      for (int part = 0; part * kPartLanes < kMaxRows; ++part) {
+        Part columns[kPartLanes];
+#pragma GCC unroll 16
+        for (int i = 0; i < kPartLanes; ++i) {
+          const int r = part * kPartLanes + i;
+          columns[i] = dwords[r < kMaxRows ? r : kMaxRows - 1].p[square];
+        }
+        Transpose(columns);
+#pragma GCC unroll 16
+        for (int c = 0; c < kPartLanes; ++c) steps[square * kPartLanes + c].p[part] = columns[c];
+      }
+    }
+    const int64_t left = (dim - d + kStep<kForm> - 1) / kStep<kForm>;
+    for (int64_t s = 0; s < kLanes && s < left; ++s, out += rows) {
+#pragma GCC unroll 4
+      for (int part = 0; part * kPartLanes < kMaxRows; ++part) {
+        std::memcpy(out + part * kPartLanes, &steps[s].p[part], sizeof(Part));
+      }
+    }
+  }
+}
 
 // 16 dwords, of bf16 as they are stored.
 template <DType kType>

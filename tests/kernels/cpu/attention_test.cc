@@ -220,6 +220,40 @@ TEST_P(AttentionTest, OtherSequencesAndThreadsDoNotChangeBits) {
   }
 }
 
+TEST_P(AttentionTest, ADecodeRowHasTheBitsOfTheSameRowInAPromptAtEveryHeadSize) {
+  const DType kv_dtypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kFp8E4M3,
+                             DType::kFp8E5M2};
+  for (const int32_t dim : {8, 40, 80, 112, 120, 255}) {
+    for (const DType kv : kv_dtypes) {
+      for (const int32_t heads : {1, 3, 8}) {
+        for (const int32_t left : {-1, 21}) {  // 21: the first key is none of 16 neighbours' first.
+          const DType compute = kv == DType::kF32 ? DType::kF32 : DType::kBF16;
+          AttentionProblem prompt({.heads = heads,
+                                   .kv_heads = 1,
+                                   .dim = dim,
+                                   .block_size = heads == 3 ? 7 : 16,
+                                   .kv = kv,
+                                   .sequences = {{13, 549}},
+                                   .scores = {.window_left = left},
+                                   .compute = compute},
+                                  dim + heads);
+          const Result expected = Varlen(*kernels_, prompt);
+          const int64_t row = int64_t{heads} * dim;
+          GuardedFloats alone(row);
+          VarlenAttentionArgs args = prompt.Args(alone.data());
+          const int32_t cu[] = {0, 1};
+          args.q += 12 * row;
+          args.cu_seqlens_q = cu;
+          ASSERT_TRUE(kernels_->VarlenAttention(args).ok());
+          EXPECT_TRUE(alone.GuardsIntact());
+          EXPECT_EQ(std::memcmp(alone.data(), &expected.out[12 * row], row * 4), 0)
+              << "dim " << dim << " heads " << heads << " left " << left << ' ' << ToString(kv);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AttentionTest, KeysAfterAQueryDoNotTouchItEvenIfInfinite) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     // 9 queries before the infinite keys: the last of them shares a pair with the first such key.
