@@ -79,8 +79,8 @@ class BenchTest(unittest.TestCase):
 
     def test_engine_measures_loading_memory_prefill_and_decode(self):
         rows = self.rows("engine", self.program("engine"), "--models", self.models)
-        self.assert_rows(rows, ["125M load, start to ready"], with_roof=False)
-        self.assert_rows(rows, ["125M peak memory", "125M prefill 512", "125M prefill 4096",
+        self.assert_rows(rows, ["125M load, start to ready", "125M peak memory",
+                                "125M prefill 512", "125M prefill 4096",
                                 *(f"125M decode batch {batch} context {context}"
                                   for batch, context in ((1, 512), (8, 128), (8, 512), (32, 128),
                                                          (32, 512)))])
