@@ -17,11 +17,13 @@ bool IsLocal(std::string_view endpoint) {
          endpoint.starts_with("localhost:");
 }
 
-// Nobody has seen a token yet, and no log probabilities of the prompt keep the first one back.
-bool FinishesTogether(const PrefillRequest& request) {
-  return request.handoff && IsLocal(request.handoff->endpoint) && !request.score_only &&
-         request.sampling.num_prompt_logprobs < 0 &&
-         request.prompt_length == static_cast<int32_t>(request.tokens.size());
+// Answers of one decode worker on this machine share its steps. 0 for a prompt whose log
+// probabilities are wanted, and for one of whose answer somebody has seen a part.
+uint64_t FinishGroup(const PrefillRequest& request) {
+  const bool is_new = request.prompt_length == static_cast<int32_t>(request.tokens.size());
+  const bool waits = request.handoff && IsLocal(request.handoff->endpoint) && is_new &&
+                     !request.score_only && request.sampling.num_prompt_logprobs < 0;
+  return waits ? request.handoff->decode : 0;
 }
 
 }  // namespace
@@ -119,7 +121,7 @@ void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
     outbox_.Close(opened.call, status);
     return;
   }
-  const bool finishes_together = FinishesTogether(request);
+  const uint64_t finish_group = FinishGroup(request);
   Entry& entry = entries_[opened.call];
   entry.call = opened.call;
   entry.attempt = request.attempt;
@@ -140,7 +142,7 @@ void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
   sequence->arrival = now - request.age;
   sequence->prefill_only = true;
   sequence->score_only = request.score_only;
-  sequence->finishes_together = finishes_together;
+  sequence->finish_group = finish_group;
   sequence->wait_until = now + request.timeout / 2;
 
   entry.age = AgeOf(*sequence);
@@ -226,6 +228,9 @@ void PrefillNode::OnSend(SendRequest request, Time now) {
   if (old != tickets_.end() && old->second == entry.call && !is_running) tickets_.erase(old);
   entry.handoff = std::move(request.handoff);
   entry.send_due = true;
+  // It waited for others of a decode worker that is lost.
+  engine_.FinishAlone(entry.call);
+  if (entry.sequence != nullptr) entry.sequence->finish_group = 0;
   tickets_.emplace(entry.handoff->ticket, entry.call);
   StartSend(entry, now);
 }

@@ -29,6 +29,7 @@ void Engine::Add(std::unique_ptr<Sequence> sequence) {
   BATON_CHECK(sequence->num_remaining() > 0);
   const AgeKey key = AgeOf(*sequence);
   BATON_CHECK(keys_.emplace(sequence->call, key).second);
+  sequence->num_own = sequence->num_remaining();
   if (sequence->blocks.size() == 0) {
     BATON_CHECK(sequence->num_computed == 0);
     preempted_.emplace(key, std::move(sequence));
@@ -165,40 +166,71 @@ bool Engine::EnsureBlocks(Sequence& sequence) {
   return true;
 }
 
-// Whether sequences that finish together leave their last tokens for a later step: while some of
-// them have more to compute than fits into this one, and none has waited for long.
-bool Engine::LastTokensWait(int32_t budget, Time now) const {
-  int64_t num_remaining = 0;
-  int32_t num_together = 0;
-  int32_t num_waiting = 0;
-  for (const auto& [key, sequence] : running_) {
-    if (!sequence->finishes_together) continue;
-    ++num_together;
-    num_remaining += sequence->num_remaining();
-    if (sequence->num_remaining() > 1) continue;
-    ++num_waiting;
-    if (now >= sequence->wait_until) return false;
-    if (sequence->num_waited >= EngineOptions::kMostWaited * sequence->num_tokens()) return false;
-  }
-  return num_waiting < std::min(options_.finish_together, num_together) && num_remaining > budget;
+// Whether the sequence may leave its last token out of a step of `budget` tokens.
+bool Engine::CanWait(const Sequence& sequence, int32_t budget, Time now) const {
+  return sequence.finish_group != 0 && now < sequence.wait_until &&
+         sequence.num_waited + budget <= EngineOptions::kMostWaited * sequence.num_own;
 }
 
-// Those of which only the last token is left wait for the step's.
-void Engine::CountWait(const StepPlan& plan) {
+// Those that leave their last token for a later step, because more of their group finish then. If
+// one has waited for as long as it may, its whole group finishes.
+Engine::Calls Engine::WaitingCalls(int32_t budget, Time now) const {
+  struct Group {
+    std::vector<CallId> calls;
+    int32_t num_finishing = 0;  // In this step, with so many tokens.
+    int64_t num_tokens = 0;
+    bool has_more = false;  // Than last tokens.
+    bool must_finish = false;
+  };
+  std::map<uint64_t, Group> groups;
+  // Whose last token alone is left finishes first.
+  for (const bool waits : {true, false}) {
+    for (const auto& [key, sequence] : running_) {
+      if (sequence->finish_group == 0 || waits != (sequence->num_remaining() == 1)) continue;
+      const bool can_wait = CanWait(*sequence, budget, now);
+      if (!can_wait && sequence->num_waited == 0) continue;  // For it there is nobody to wait.
+      Group& group = groups[sequence->finish_group];
+      group.calls.push_back(sequence->call);
+      group.num_tokens += sequence->num_remaining();
+      if (group.num_tokens <= budget) ++group.num_finishing;
+      if (!waits) group.has_more = true;
+      if (!can_wait) group.must_finish = true;
+    }
+  }
+  Calls waiting;
+  for (const auto& [id, group] : groups) {
+    const int32_t size = static_cast<int32_t>(group.calls.size());
+    const bool enough = group.num_finishing >= std::min(options_.finish_together, size);
+    if (group.has_more && !enough && !group.must_finish) {
+      waiting.insert(group.calls.begin(), group.calls.end());
+    }
+  }
+  return waiting;
+}
+
+void Engine::CountWait(const StepPlan& plan, const Calls& waiting) {
   size_t num_tokens = 0;
   for (const StepRow& row : plan.rows) num_tokens += row.tokens.size();
   for (auto& [key, sequence] : running_) {
-    if (sequence->num_remaining() == 1) sequence->num_waited += static_cast<int64_t>(num_tokens);
+    if (sequence->num_remaining() > 1 || !waiting.contains(sequence->call)) continue;
+    sequence->num_waited += static_cast<int64_t>(num_tokens);
   }
+}
+
+void Engine::FinishAlone(CallId call) {
+  auto key = keys_.find(call);
+  if (key == keys_.end()) return;
+  auto it = running_.find(key->second);
+  if (it != running_.end()) it->second->finish_group = 0;
 }
 
 // Decode rows of this step, oldest first; when there are more than fit, each step goes on behind
 // the last one served.
-std::vector<Sequence*> Engine::PickDecodes(int32_t budget, bool last_tokens_wait) {
+std::vector<Sequence*> Engine::PickDecodes(int32_t budget, const Calls& waiting) {
   std::vector<AgeKey> keys;
   for (const auto& [key, sequence] : running_) {
-    if (sequence->num_remaining() > 1) continue;
-    if (!last_tokens_wait || !sequence->finishes_together) keys.push_back(key);
+    if (sequence->num_remaining() > 1 || waiting.contains(sequence->call)) continue;
+    keys.push_back(key);
   }
   auto start = keys.begin();
   if (static_cast<int32_t>(keys.size()) > budget) {
@@ -248,8 +280,8 @@ void Engine::StartStep(Time now) {
   // Prefill keeps a quarter of the step, so that decodes alone never starve a recompute.
   const int32_t for_prefill = has_prefill ? std::max(1, budget / 4) : 0;
   const int32_t decode_budget = std::min(std::max(1, budget - for_prefill), rows_left);
-  const bool last_tokens_wait = LastTokensWait(budget, now);
-  std::vector<Sequence*> decodes = PickDecodes(decode_budget, last_tokens_wait);
+  const Calls waiting = WaitingCalls(budget, now);
+  std::vector<Sequence*> decodes = PickDecodes(decode_budget, waiting);
   budget -= static_cast<int32_t>(decodes.size());
   rows_left -= static_cast<int32_t>(decodes.size());
   if (has_prefill) budget = std::max(budget, 1);
@@ -258,8 +290,8 @@ void Engine::StartStep(Time now) {
   std::vector<CallId> calls;
   for (auto& [key, sequence] : running_) {
     if (sequence->num_remaining() == 1 || budget <= 0 || rows_left <= 0) continue;
-    const bool leaves_last = last_tokens_wait && sequence->finishes_together;
-    const int32_t chunk = std::min(budget, sequence->num_remaining() - (leaves_last ? 1 : 0));
+    const int32_t left = sequence->num_remaining() - (waiting.contains(sequence->call) ? 1 : 0);
+    const int32_t chunk = std::min(budget, left);
     plan->rows.push_back(MakeRow(*sequence, chunk));
     calls.push_back(sequence->call);
     budget -= chunk;
@@ -271,7 +303,7 @@ void Engine::StartStep(Time now) {
   }
   const bool has_moves = swap_ && swap_->AddTo(*plan);
   if (plan->rows.empty() && !has_moves) return;
-  if (last_tokens_wait) CountWait(*plan);
+  CountWait(*plan, waiting);
   plan->step = next_step_++;
   row_calls_ = std::move(calls);
   step_started_ = now;

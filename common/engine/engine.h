@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "common/engine/sequence.h"
 #include "common/engine/step_budget.h"
@@ -24,9 +25,10 @@ struct EngineOptions {
   // Blocks in host memory for preempted sequences; 0 = they are computed again. Worth it when
   // copying K/V is faster than computing it: long contexts, large models.
   int32_t swap_blocks = 0;
-  // Sequences with `finishes_together` leave their last token until those behind them are as far,
-  // and at most so many wait: answers that start together share each reading of the weights. None
-  // waits for more than kMostWaited times its own tokens. 0 = nobody waits.
+  // Sequences of one finish_group leave their last token until so many of them, or all that are
+  // here, can finish in one step: answers that start together share each reading of the weights.
+  // None waits for more than kMostWaited times the tokens that it had left itself. 0, 1 = nobody
+  // waits.
   int32_t finish_together = 0;
 
   static constexpr int64_t kMostWaited = 8;
@@ -66,6 +68,9 @@ class Engine {
   // comes back from OnStepDone; or if it is not here.
   std::unique_ptr<Sequence> Remove(CallId call);
 
+  // From now on the sequence, if it is here, waits for no other to finish.
+  void FinishAlone(CallId call);
+
   // Builds and starts a step if none is in flight and anything can be computed.
   void StartStep(Time now);
 
@@ -99,9 +104,11 @@ class Engine {
   // Gives back the blocks that no later query of the sequence sees.
   void ReleasePassed(Sequence& sequence);
   void VoidMoves();
-  bool LastTokensWait(int32_t budget, Time now) const;
-  void CountWait(const StepPlan& plan);
-  std::vector<Sequence*> PickDecodes(int32_t budget, bool last_tokens_wait);
+  using Calls = absl::flat_hash_set<CallId>;
+  bool CanWait(const Sequence& sequence, int32_t budget, Time now) const;
+  Calls WaitingCalls(int32_t budget, Time now) const;
+  void CountWait(const StepPlan& plan, const Calls& waiting);
+  std::vector<Sequence*> PickDecodes(int32_t budget, const Calls& waiting);
   StepRow MakeRow(const Sequence& sequence, int32_t num_tokens) const;
   SequenceProgress ApplyRow(const StepRow& row, RowResult result, const absl::Status& status);
 

@@ -26,10 +26,11 @@ struct Sequence {
   Time arrival{};             // When the router took the request; the youngest is preempted.
   bool prefill_only = false;  // Leaves the engine with its first token.
   bool score_only = false;    // Leaves the engine when its prompt is computed, samples nothing.
-  // Samples its first token in one step with others of its kind (EngineOptions::finish_together),
-  // for whom it waits until then at most.
-  bool finishes_together = false;
+  // Samples its first token in one step with others of this group (EngineOptions::finish_together),
+  // for whom it waits until then at most; 0 = alone.
+  uint64_t finish_group = 0;
   Time wait_until = kNever;
+  int64_t num_own = 0;       // Tokens left to compute when the engine took it.
   int64_t num_waited = 0;    // Tokens that were computed while only its last one was left.
   int32_t num_computed = 0;  // Leading tokens whose K/V the blocks hold, as far as it is seen.
   BlockTable blocks;

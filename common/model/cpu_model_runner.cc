@@ -73,7 +73,8 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
                                 .nice = options.compute_nice}));
   ASSIGN_OR_RETURN(ModelFiles files,
                    LoadModelFiles(options.model_dir, {.max_model_len = options.max_model_len,
-                                                      .num_threads = options.num_threads}));
+                                                      .num_threads = options.num_threads,
+                                                      .nice = options.compute_nice}));
   const DType kv_dtype = options.kv_dtype.value_or(options.compute_dtype);
   const KvLayout layout = LayoutOf(files.config, options.block_size, kv_dtype);
   ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, KvCache::Create(layout, options.num_blocks));

@@ -66,7 +66,7 @@ absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir,
   config.tied_embeddings = weights.lm_head.bytes.data() == weights.embedding.bytes.data();
   const std::string description = Describe(config);
   const uint64_t digest = XXH3_64bits_withSeed(description.data(), description.size(),
-                                               files.Digest(options.num_threads));
+                                               files.Digest(options.num_threads, options.nice));
   std::vector<int32_t> eos = EndTokens(config, generation);
   return ModelFiles{.config = std::move(config),
                     .generation = std::move(generation),

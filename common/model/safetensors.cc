@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/base/thread_priority.h"
 #include "common/model/json_fields.h"
 
 namespace baton {
@@ -318,7 +319,7 @@ void SafetensorsFiles::Release(std::span<const std::byte> bytes) const {
   for (const std::unique_ptr<MappedFile>& file : files_) file->Release(bytes);
 }
 
-std::vector<uint64_t> SafetensorsFiles::PieceDigests(int num_threads) const {
+std::vector<uint64_t> SafetensorsFiles::PieceDigests(int num_threads, int nice) const {
   std::vector<std::span<const std::byte>> pieces;
   for (const auto& [name, tensor] : tensors_) {
     for (size_t at = 0; at < tensor.bytes.size(); at += kDigestPiece) {
@@ -334,13 +335,19 @@ std::vector<uint64_t> SafetensorsFiles::PieceDigests(int num_threads) const {
     }
   };
   std::vector<std::jthread> others;
-  for (int i = 1; i < num_threads; ++i) others.emplace_back(hash);
+  const int most = static_cast<int>(std::min<size_t>(num_threads, pieces.size()));
+  for (int i = 1; i < most; ++i) {
+    others.emplace_back([&] {
+      LowerThreadPriority(nice);
+      hash();
+    });
+  }
   hash();
   others.clear();
   return digests;
 }
 
-uint64_t SafetensorsFiles::Digest(int num_threads) const {
+uint64_t SafetensorsFiles::Digest(int num_threads, int nice) const {
   XXH3_state_t* state = XXH3_createState();
   absl::Cleanup free_state = [state] { XXH3_freeState(state); };
   XXH3_64bits_reset(state);
@@ -357,7 +364,7 @@ uint64_t SafetensorsFiles::Digest(int num_threads) const {
     XXH3_64bits_update(state, tensor.shape.data(), rank * sizeof(int64_t));
   }
   // The shapes above say which pieces belong to which tensor.
-  const std::vector<uint64_t> pieces = PieceDigests(num_threads);
+  const std::vector<uint64_t> pieces = PieceDigests(num_threads, nice);
   XXH3_64bits_update(state, pieces.data(), pieces.size() * sizeof(uint64_t));
   return XXH3_64bits_digest(state);
 }

@@ -91,7 +91,7 @@ WorkerRuntime::WorkerRuntime(const WorkerConfig& config, Role role)
 WorkerRuntime::~WorkerRuntime() { Stop(); }
 
 absl::Status WorkerRuntime::Load() {
-  absl::StatusOr<ModelConfig> model = LoadModelConfig(config_.model);
+  absl::StatusOr<ModelConfig> model = LoadModelConfig(config_.model, config_.max_model_len);
   if (!model.ok()) return AtModel(config_, model.status());
   ASSIGN_OR_RETURN(const int32_t max_model_len,
                    ServedLength(config_.max_model_len, model->max_model_len));

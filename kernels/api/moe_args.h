@@ -99,9 +99,10 @@ struct MoeCombineArgs {
   int64_t num_tokens = 0;
   int64_t top_k = 0;  // In [1, kMaxExperts].
   int64_t dim = 0;
-  const float* shared = nullptr;  // [num_tokens, dim], dense, or null; may be `out`.
-  DType round_to = DType::kF32;   // What `out` is rounded to, kept as float.
-  float* out = nullptr;           // [num_tokens, dim]
+  // [num_tokens, dim], dense, or null; may be `out` if out_stride = dim.
+  const float* shared = nullptr;
+  DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
+  float* out = nullptr;          // [num_tokens, dim]
   int64_t out_stride = 0;
 };
 

@@ -37,6 +37,8 @@ inline const std::byte* LinesAhead(const Partial& p, const KeySpan& seen, int64_
   int64_t target = p.first_key + key + kKeysAhead;
   const bool past = target >= end;
   if (past && !values) target += p.first_key + seen.begin / kLanes * kLanes - end;
+  // No entry of a block before the window is read.
+  if (target < p.first_key + seen.begin) target = p.first_key + seen.begin;
   const int64_t here = p.first_key + (key > seen.begin ? key : seen.begin);
   return (past != values ? p.v : p.k).Ahead(here, target, p.wanted_keys);
 }

@@ -156,6 +156,11 @@ absl::Status CheckArgs(const MoeCombineArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.weights, "weights"));
   RETURN_IF_ERROR(RequirePointer(args.out, "out"));
   RETURN_IF_ERROR(RequireStride(args.out_stride, args.dim, "out_stride"));
+  // Rows of `out` elsewhere would overwrite those of `shared` that are still to be read.
+  if (args.shared == args.out && args.out_stride != args.dim) {
+    return Require(false, "out_stride", args.out_stride,
+                   absl::StrCat("dim = ", args.dim, " where shared is out"));
+  }
   if (args.num_rows > 0) {
     RETURN_IF_ERROR(RequirePointer(args.y, "y"));
     RETURN_IF_ERROR(RequireStride(args.y_stride, args.dim, "y_stride"));

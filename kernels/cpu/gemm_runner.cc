@@ -15,7 +15,7 @@ constexpr int64_t kGemmRows = 512;
 
 // Tiles of activations are whole lines of a cache: split ones would be read at a third of the
 // speed.
-constexpr size_t kLineBytes = 64;
+constexpr int64_t kLineBytes = 64;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -79,7 +79,7 @@ void GemmRunner::Add(int64_t m, DType a_rounded_to, const PackedMatrix* weights,
   num_rows_ += m;
   num_tiles_ += p.tiles.num_tiles;
   num_tasks_ += row_blocks * p.panel_blocks;
-  num_bytes_ += p.tiles.size_bytes();
+  num_bytes_ += CeilDiv(p.tiles.size_bytes(), kLineBytes) * kLineBytes;
   num_multiplies_ += multiplies;
   products_.push_back(p);
 }

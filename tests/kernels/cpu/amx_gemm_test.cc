@@ -1,3 +1,4 @@
+#include <cstring>
 #include <limits>
 
 #include "tests/kernels/kernel_fixture.h"
@@ -78,6 +79,37 @@ TEST_F(AmxGemmTest, AddsProductsInTheOrderOfTheInstructionForEveryShape) {
 TEST_F(AmxGemmTest, FlushesSubnormalsWhereTheInstructionDoes) {
   for (const int spread : {30, 60, 63, 66, 90, 130}) {
     ExpectOrder(RandomRows(1, 40, 200, spread), 40, RandomRows(2, 70, 200, spread), 70);
+  }
+}
+
+// Outputs so large that they go past the caches, at addresses that are no line's or vector's.
+TEST_F(AmxGemmTest, LargeOutputsAtAnyAddressHaveTheBitsOfARowAlone) {
+  const int64_t m = 1025, n = 300, k = 33, stride = n + 3;
+  const Rows a = RandomRows(1, m, k, 4), b = RandomRows(2, n, k, 4);
+  for (const int threads : {1, 2}) {
+    auto kernels = *MakeKernels({.kernels = "x86_64_amx", .num_threads = threads});
+    const PackedMatrix packed = b.Pack(*kernels);
+    const auto multiply = [&](int64_t row, int64_t rows, float* out) {
+      return kernels->Gemm({.a = a.values.data() + row * k,
+                            .a_stride = k,
+                            .m = rows,
+                            .a_rounded_to = DType::kBF16,
+                            .weights = &packed,
+                            .out = out,
+                            .out_stride = stride});
+    };
+    GuardedFloats all(m * stride + 1);
+    ASSERT_TRUE(multiply(0, m, all.data() + 1).ok());
+    std::vector<float> one(stride);
+    for (int64_t row = 0; row < m; ++row) {
+      ASSERT_TRUE(multiply(row, 1, one.data()).ok());
+      ASSERT_EQ(std::memcmp(one.data(), all.data() + 1 + row * stride, n * sizeof(float)), 0)
+          << row << ", " << threads << " threads";
+      for (int64_t j = n; j < stride; ++j) {
+        ASSERT_EQ(all.data()[1 + row * stride + j], GuardedFloats::kCanary) << row << ", " << j;
+      }
+    }
+    EXPECT_TRUE(all.GuardsIntact());
   }
 }
 

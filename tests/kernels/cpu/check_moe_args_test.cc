@@ -195,6 +195,8 @@ TEST(CheckMoeArgsTest, CombineNamesTheFieldItRefuses) {
   refused([](A& a) { a.y = nullptr; }, "y = null");
   refused([](A& a) { a.y_stride = 7; }, "y_stride = 7: must be at least 8");
   refused([](A& a) { a.out_stride = 7; }, "out_stride = 7: must be at least 8");
+  refused([](A& a) { a.shared = a.out, a.out_stride = 9; },
+          "out_stride = 9: must be dim = 8 where shared is out");
   refused([](A& a) { a.expert_ids = nullptr; }, "expert_ids = null");
   refused([](A& a) { a.row_positions = nullptr; }, "row_positions = null");
   refused([](A& a) { a.weights = nullptr; }, "weights = null");

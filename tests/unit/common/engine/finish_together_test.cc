@@ -13,9 +13,9 @@ class FinishTogetherTest : public EngineHarness {
  protected:
   void SetUp() override { Create({.chunk_tokens = 8, .finish_together = 3}, 64); }
 
-  std::unique_ptr<Sequence> Together(CallId call, int32_t length) {
+  std::unique_ptr<Sequence> Together(CallId call, int32_t length, uint64_t group = 7) {
     auto sequence = Prompt(call, length);
-    sequence->finishes_together = true;
+    sequence->finish_group = group;
     sequence->prefill_only = true;
     return sequence;
   }
@@ -44,13 +44,20 @@ TEST_F(FinishTogetherTest, TheOlderOneWaitsAndBothSampleInOneStep) {
   EXPECT_EQ(engine_->num_running(), 0u);
 }
 
-TEST_F(FinishTogetherTest, AsManyWaitAsTheOptionSays) {
+TEST_F(FinishTogetherTest, NobodyWaitsOnceAsManyAsTheOptionSaysCanFinish) {
   for (CallId call = 1; call <= 4; ++call) engine_->Add(Together(call, 4));
   engine_->Add(Together(5, 30));
   ExpectStep({1, 2, 3}, {3, 3, 2});
-  ExpectStep({3, 4, 5}, {1, 3, 4});
-  ExpectStep({5, 1, 2, 3, 4}, {4, 1, 1, 1, 1});
+  ExpectStep({3, 4, 1, 2}, {2, 4, 1, 1});
   ExpectStep({5}, {8});
+}
+
+TEST_F(FinishTogetherTest, OneIsNobody) {
+  Create({.chunk_tokens = 8, .finish_together = 1}, 64);
+  engine_->Add(Together(1, 10));
+  engine_->Add(Together(2, 30));
+  ExpectStep({1}, {8});
+  ExpectStep({1, 2}, {2, 6});
 }
 
 TEST_F(FinishTogetherTest, NobodyWaitsForLongerThanEightTimesItsOwnTokens) {
@@ -58,8 +65,44 @@ TEST_F(FinishTogetherTest, NobodyWaitsForLongerThanEightTimesItsOwnTokens) {
   engine_->Add(Together(2, 60));
   ExpectStep({1, 2}, {1, 7});  // The first waits from here on.
   ExpectStep({2}, {8});
-  ExpectStep({2}, {8});  // Another 8 would be 24 of at most 16.
+  ExpectStep({2}, {8});  // 16 in all; another 8 would be too many.
   ExpectStep({2, 1}, {7, 1});
+}
+
+TEST_F(FinishTogetherTest, WhatACacheHasGivenIsNotItsOwn) {
+  Create({.chunk_tokens = 16, .finish_together = 3}, 64);
+  auto cached = Together(1, 41);
+  cached->num_computed = 40;
+  pool_->Seal(cached->blocks, "t", std::span(cached->tokens).first(40));
+  engine_->Add(std::move(cached));
+  engine_->Add(Together(2, 20));
+  engine_->Add(Together(3, 60));
+  ExpectStep({2, 1}, {15, 1});
+  ExpectStep({2, 3}, {4, 12});  // The others go on.
+}
+
+TEST_F(FinishTogetherTest, GroupsDoNotWaitForEachOther) {
+  engine_->Add(Together(1, 6, 7));
+  engine_->Add(Together(2, 60, 8));
+  ExpectStep({1, 2}, {6, 2});
+}
+
+TEST_F(FinishTogetherTest, WhoIsToFinishAloneDoes) {
+  engine_->Add(Together(1, 6));
+  engine_->Add(Together(2, 60));
+  ExpectStep({1, 2}, {5, 3});
+  engine_->FinishAlone(1);
+  ExpectStep({2, 1}, {7, 1});
+}
+
+TEST_F(FinishTogetherTest, AFailedStepEndsItsRowsAndWhoWaitsGoesOn) {
+  engine_->Add(Together(1, 6));
+  engine_->Add(Together(2, 60));
+  ExpectStep({1, 2}, {5, 3});
+  const StepPlan* plan = Start();
+  ASSERT_EQ(Calls(*plan), std::vector<CallId>{2});
+  engine_->OnStepDone({.step = plan->step, .status = absl::InternalError("x")}, now_);
+  ExpectStep({1}, {1});
 }
 
 TEST_F(FinishTogetherTest, NobodyWaitsUntilItsDeadlineIsNear) {
