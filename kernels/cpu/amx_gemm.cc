@@ -1,5 +1,6 @@
 #include "kernels/cpu/amx_gemm.h"
 
+#include "kernels/cpu/amx_tile.h"
 #include "kernels/cpu/vec.h"
 
 namespace baton::BATON_KERNEL_SET {
@@ -26,45 +27,11 @@ constexpr int64_t kStreamAhead = 8192;
 
 // The tile registers: sums of (upper rows, left columns), (upper, right), (lower, left), (lower,
 // right); activations of the upper and of the lower rows; weights of the left and right columns.
-// Asm, as GCC 12's intrinsics do not say that they read memory.
-#define BATON_TILE_ZERO(tile) asm volatile("tilezero %%tmm" #tile ::)
-#define BATON_TILE_LOAD(tile, from, stride) \
-  asm volatile("tileloadd (%0,%1,1), %%tmm" #tile ::"r"(from), "r"(int64_t{stride}) : "memory")
-// Leaves what lies in the first cache there: for what passes by once.
-#define BATON_TILE_STREAM(tile, from, stride) \
-  asm volatile("tileloaddt1 (%0,%1,1), %%tmm" #tile ::"r"(from), "r"(int64_t{stride}) : "memory")
-#define BATON_TILE_STORE(tile, to) \
-  asm volatile("tilestored %%tmm" #tile ", (%0,%1,1)" ::"r"(to), "r"(int64_t{64}) : "memory")
-#define BATON_TILE_PRODUCT(sum, a, w) \
-  asm volatile("tdpbf16ps %%tmm" #w ", %%tmm" #a ", %%tmm" #sum ::)
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-// Gives the registers the shapes for tiles of `tile_rows` rows, until destroyed.
-class TileSession {
- public:
-  explicit TileSession(int64_t tile_rows) {
-    const auto upper = static_cast<uint8_t>(tile_rows < 16 ? tile_rows : 16);
-    const auto lower = static_cast<uint8_t>(tile_rows - upper);
-    TileConfig config;
-    const uint8_t rows[] = {upper, upper, lower, lower, upper, lower, 16, 16};
-    for (int tile = 0; tile < 8; ++tile) {
-      config.rows[tile] = rows[tile];
-      config.row_bytes[tile] = rows[tile] > 0 ? 64 : 0;
-    }
-    asm volatile("ldtilecfg %0" ::"m"(config));
-  }
-  ~TileSession() { asm volatile("tilerelease" ::); }
-  TileSession(const TileSession&) = delete;
-  TileSession& operator=(const TileSession&) = delete;
-};
+TileSession TilesOf(int64_t tile_rows) {
+  const auto upper = static_cast<uint8_t>(tile_rows < 16 ? tile_rows : 16);
+  const auto lower = static_cast<uint8_t>(tile_rows - upper);
+  return TileSession({upper, upper, lower, lower, upper, lower, 16, 16});
+}
 
 // The last step of a panel whose k is no multiple of kAmxStepK, filled with zeros.
 struct alignas(64) TailStep {
@@ -111,12 +78,12 @@ BATON_INLINE void StepOfRows(const Cursor& c) {
 }
 
 // Stores a sum of the block before to its place and makes it the one of this block.
-#define BATON_TURN_OVER(tile)                             \
-  BATON_TILE_STORE(tile, before + (tile)*kTileFloats);    \
-  if (accumulate) {                                       \
-    BATON_TILE_LOAD(tile, sums + (tile)*kTileFloats, 64); \
-  } else {                                                \
-    BATON_TILE_ZERO(tile);                                \
+#define BATON_TURN_OVER(tile)                              \
+  BATON_TILE_STORE(tile, before + (tile)*kTileFloats, 64); \
+  if (accumulate) {                                        \
+    BATON_TILE_LOAD(tile, sums + (tile)*kTileFloats, 64);  \
+  } else {                                                 \
+    BATON_TILE_ZERO(tile);                                 \
   }
 
 // Two tiles of rows with a panel over `steps`, from zero or from `sums`. Leaves its sums in the
@@ -149,10 +116,10 @@ BATON_INLINE void RowsBlock(Cursor c, int64_t steps, const TailStep* tail, bool 
 }
 
 BATON_INLINE void StoreSums(float* sums) {
-  BATON_TILE_STORE(0, sums);
-  BATON_TILE_STORE(1, sums + kTileFloats);
-  BATON_TILE_STORE(2, sums + 2 * kTileFloats);
-  BATON_TILE_STORE(3, sums + 3 * kTileFloats);
+  BATON_TILE_STORE(0, sums, 64);
+  BATON_TILE_STORE(1, sums + kTileFloats, 64);
+  BATON_TILE_STORE(2, sums + 2 * kTileFloats, 64);
+  BATON_TILE_STORE(3, sums + 3 * kTileFloats, 64);
 }
 
 // One step of weights that pass by once. Their loads come first: they wait for memory.
@@ -187,11 +154,11 @@ BATON_INLINE void WeightsBlock(Cursor c, int64_t steps, const TailStep* tail, fl
     c.w = tail->bytes;
     StepOfWeights<kTwoTiles>(c);
   }
-  BATON_TILE_STORE(0, sums);
-  BATON_TILE_STORE(1, sums + kTileFloats);
+  BATON_TILE_STORE(0, sums, 64);
+  BATON_TILE_STORE(1, sums + kTileFloats, 64);
   if constexpr (kTwoTiles) {
-    BATON_TILE_STORE(2, sums + 2 * kTileFloats);
-    BATON_TILE_STORE(3, sums + 3 * kTileFloats);
+    BATON_TILE_STORE(2, sums + 2 * kTileFloats, 64);
+    BATON_TILE_STORE(3, sums + 3 * kTileFloats, 64);
   }
 }
 
@@ -387,7 +354,7 @@ void AmxPackActivations(const float* a, int64_t a_stride, int64_t k, const RowTi
 
 void AmxGemm(const WeightGemmBlock& block) {
   const Product product(block);
-  const TileSession session(block.a->tile_rows);
+  const TileSession session = TilesOf(block.a->tile_rows);
   if (block.a->num_tiles > 1) {
     StreamRows(product);
   } else if (block.a->tile_rows > 16) {
