@@ -8,29 +8,49 @@
 namespace baton {
 namespace {
 
-// e^x within 2 ulp for x <= 88, what a softmax takes. Below -87.3 the result is 0.
-BATON_INLINE Vec ExpBounded(const Vec& x) {
+#define BATON_EACH_VEC _Pragma("GCC unroll 4") for (int v = 0; v < kVecs; ++v)
+
+// e^x within 2 ulp for x <= 88, what a softmax takes. Below -87.3 the result is 0. Several at a
+// time step by step, as each waits for its steps.
+template <int kVecs>
+BATON_INLINE void ExpBounded(Vec (&x)[kVecs]) {
+  Vec n[kVecs], r[kVecs], y[kVecs];
   // The nearest integer to x / ln 2 sits in the low bits of this sum.
   const Vec magic = Broadcast(12582912.0f);
-  const Vec n = Fma(x, Broadcast(1.44269504088896341f), magic) - magic;
-  Vec r = Fma(n, Broadcast(-0.693359375f), x);
-  r = Fma(n, Broadcast(2.12194440e-4f), r);
+  BATON_EACH_VEC n[v] = Fma(x[v], Broadcast(1.44269504088896341f), magic);
+  BATON_EACH_VEC n[v] = n[v] - magic;
+  BATON_EACH_VEC r[v] = Fma(n[v], Broadcast(-0.693359375f), x[v]);
+  BATON_EACH_VEC r[v] = Fma(n[v], Broadcast(2.12194440e-4f), r[v]);
   // Cephes' minimax polynomial for (e^r - 1 - r) / r^2 on [-ln2/2, ln2/2].
-  Vec y = Broadcast(1.9875691500e-4f);
-  y = Fma(y, r, Broadcast(1.3981999507e-3f));
-  y = Fma(y, r, Broadcast(8.3334519073e-3f));
-  y = Fma(y, r, Broadcast(4.1665795894e-2f));
-  y = Fma(y, r, Broadcast(1.6666665459e-1f));
-  y = Fma(y, r, Broadcast(5.0000001201e-1f));
-  y = Fma(y, r * r, r) + Broadcast(1.0f);
-  Vec v;
-  BATON_EACH_PART {
-    const IntPart exponent = (__builtin_convertvector(n.p[i], IntPart) + 127) << 23;
-    Part scale;
-    std::memcpy(&scale, &exponent, sizeof(scale));
-    v.p[i] = x.p[i] < -87.3f ? Part{} : y.p[i] * scale;
+  BATON_EACH_VEC y[v] = Fma(Broadcast(1.9875691500e-4f), r[v], Broadcast(1.3981999507e-3f));
+  BATON_EACH_VEC y[v] = Fma(y[v], r[v], Broadcast(8.3334519073e-3f));
+  BATON_EACH_VEC y[v] = Fma(y[v], r[v], Broadcast(4.1665795894e-2f));
+  BATON_EACH_VEC y[v] = Fma(y[v], r[v], Broadcast(1.6666665459e-1f));
+  BATON_EACH_VEC y[v] = Fma(y[v], r[v], Broadcast(5.0000001201e-1f));
+  BATON_EACH_VEC y[v] = Fma(y[v], r[v] * r[v], r[v]);
+  BATON_EACH_VEC y[v] = y[v] + Broadcast(1.0f);
+#if defined(__AVX512F__)
+  // y 2^n in one instruction, rounded as the product is.
+  BATON_EACH_VEC {
+    const __mmask16 kept = _mm512_cmp_ps_mask(x[v].p[0], _mm512_set1_ps(-87.3f), _CMP_NLT_UQ);
+    x[v].p[0] = _mm512_maskz_scalef_ps(kept, y[v].p[0], n[v].p[0]);
   }
-  return v;
+#else
+  BATON_EACH_VEC {
+    BATON_EACH_PART {
+      const IntPart exponent = (__builtin_convertvector(n[v].p[i], IntPart) + 127) << 23;
+      Part scale;
+      std::memcpy(&scale, &exponent, sizeof(scale));
+      x[v].p[i] = x[v].p[i] < -87.3f ? Part{} : y[v].p[i] * scale;
+    }
+  }
+#endif
+}
+
+BATON_INLINE Vec ExpBounded(const Vec& x) {
+  Vec e[] = {x};
+  ExpBounded(e);
+  return e[0];
 }
 
 // The same for any x: above 88 it stays at e^88.
