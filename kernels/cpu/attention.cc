@@ -2,8 +2,10 @@
 
 #include <type_traits>
 
+#include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/attention_direct.h"
 #include "kernels/cpu/attention_partial.h"
+#include "kernels/cpu/attention_softmax.h"
 #include "kernels/cpu/attention_stage.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/cpu/lane_convert.h"
@@ -13,8 +15,6 @@
 
 namespace baton::BATON_KERNEL_SET {
 namespace {
-
-constexpr float kInfinity = __builtin_inff();
 
 // Calls body with the dtype as a constant.
 template <AttentionForm kForm, typename Body>
@@ -93,89 +93,6 @@ void ScoreBlock(const Partial& p, const KeySpan& span) {
   }
 }
 
-// What becomes of the products of one row.
-struct Scoring {
-  float scale;
-  float softcap;
-  float slope;
-  int64_t distance;  // From the partial's first key to the query.
-};
-
-// Scale, softcap, bias: of the 16 keys from `key` on.
-BATON_INLINE Vec Transform(const Scoring& scoring, const Vec& product, int64_t key) {
-  Vec v = product * Broadcast(scoring.scale);
-  if (scoring.softcap > 0) {
-    v = Tanh(v / Broadcast(scoring.softcap)) * Broadcast(scoring.softcap);
-  }
-  if (scoring.slope == 0) return v;
-  float distances[kLanes];
-  for (int64_t i = 0; i < kLanes; ++i) {
-    const int64_t distance = scoring.distance - key - i;
-    distances[i] = static_cast<float>(distance < 0 ? -distance : distance);
-  }
-  return Fma(Broadcast(-scoring.slope), Load(distances), v);
-}
-
-// Lanes outside of `lanes` become -inf.
-BATON_INLINE Vec Within(const KeySpan& lanes, const Vec& v) {
-  static constexpr int32_t kIndexes[kLanes] = {0, 1, 2,  3,  4,  5,  6,  7,
-                                               8, 9, 10, 11, 12, 13, 14, 15};
-  const auto begin = static_cast<int32_t>(lanes.begin);
-  const auto end = static_cast<int32_t>(lanes.end);
-  Vec within;
-  BATON_EACH_PART {
-    IntPart index;
-    std::memcpy(&index, kIndexes + i * kPartLanes, sizeof(index));
-    within.p[i] = (index >= begin) & (index < end) ? v.p[i] : Part{} - kInfinity;
-  }
-  return within;
-}
-
-// The probabilities of 16 keys take their place in a row: as they are, or rounded to bf16 pairs.
-// Returns what was stored.
-template <AttentionForm kForm>
-BATON_INLINE Vec StoreProbabilities(const Vec& e, float* row, int64_t key) {
-#if defined(__AVX512BF16__)
-  if constexpr (kForm == AttentionForm::kBf16Dot) {
-    const auto halves = (__m256i)_mm512_cvtneps_pbh(e.p[0]);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(row + key / 2), halves);
-    Vec v;
-    v.p[0] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-    return v;
-  }
-#endif
-  Store(row + key, e);
-  return e;
-}
-
-// Turns the visible scores of a row into exp(score - max); lanes beside them become 0.
-template <AttentionForm kForm>
-void Softmax(const Partial& p, int64_t r, const KeySpan& span) {
-  float* row = p.w->scores + r * kScoreStride;
-  const ScoreOptions& options = p.args->scores;
-  const Scoring scoring{.scale = options.scale,
-                        .softcap = options.softcap,
-                        .slope = p.slopes == nullptr ? 0.0f : p.slopes[r % p.w->group],
-                        .distance = p.position + r / p.w->group - p.first_key};
-  const int64_t first = span.begin / kLanes * kLanes;
-  Vec best = Broadcast(-kInfinity);
-  for (int64_t key = first; key < span.end; key += kLanes) {
-    Vec v = Transform(scoring, Load(row + key), key);
-    if (key < span.begin || key + kLanes > span.end)
-      v = Within({span.begin - key, span.end - key}, v);
-    Store(row + key, v);
-    best = Max(v, best);
-  }
-  const float max = MaxLane(best);
-  Vec total = Zero();
-  for (int64_t key = first; key < span.end; key += kLanes) {
-    const Vec e = ExpBounded(Load(row + key) - Broadcast(max));
-    total = total + StoreProbabilities<kForm>(e, row, key);
-  }
-  p.w->partial_max[r] = max;
-  p.w->partial_weight[r] = SumLanes(total);
-}
-
 // A step of the sums over keys: one key, or a pair.
 template <AttentionForm kForm>
 struct RowSteps {
@@ -228,16 +145,6 @@ void WeighTile(const Partial& p, int64_t row, int64_t rows, const KeySpan& block
                                .out = w.partial + row * w.v_padded,
                                .out_stride = w.v_padded});
   for (int64_t r = 0; r < rows; ++r) single(r, end, each[r].end());
-}
-
-// Softmax of all rows. Of one that sees no key only a weight of 0.
-template <AttentionForm kForm>
-void SoftmaxRows(const Partial& p) {
-  for (int64_t r = 0; r < p.w->rows; ++r) {
-    const KeySpan span = p.Visible(r);
-    p.w->partial_weight[r] = 0.0f;
-    if (span.begin < span.end) Softmax<kForm>(p, r, span);
-  }
 }
 
 #if BATON_DIRECT_ATTENTION
@@ -344,6 +251,25 @@ void PackQueries(const VarlenAttentionArgs& args, const AttentionTask& task, con
   }
 }
 
+#if defined(__AMX_BF16__)
+
+// With tiles the bf16 form is theirs.
+template <AttentionForm kForm>
+requires(kForm == AttentionForm::kBf16Dot) void PackQueries(const VarlenAttentionArgs& args,
+                                                            const AttentionTask& task,
+                                                            const Workspace& w) {
+  PackTileQueries(args, task, w);
+}
+
+template <AttentionForm kForm>
+requires(kForm == AttentionForm::kBf16Dot) void RunPartial(const Partial& p) {
+  RunTilePartial(p, [&](int64_t r, const KeySpan& seen, float* scores) {
+    Softmax<kForm>(p, r, seen, scores);
+  });
+}
+
+#endif
+
 void WriteOutput(const VarlenAttentionArgs& args, const AttentionTask& task, const Workspace& w) {
   for (int64_t r = 0; r < w.rows; ++r) {
     float* sum = w.sum + r * w.v_padded;
@@ -411,6 +337,9 @@ void Attention(const VarlenAttentionArgs& args, const AttentionTask& task, float
   LayOut(ShapeOf(args, task), scratch, &w);
 #if defined(__AVX512BF16__)
   if (args.round_to == DType::kBF16 && args.k_cache.dtype == DType::kBF16) {
+#if defined(__AMX_BF16__)
+    const TileSession tiles = AttentionTiles(w);
+#endif
     return Run<AttentionForm::kBf16Dot>(args, task, w);
   }
 #endif

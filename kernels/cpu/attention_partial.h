@@ -13,6 +13,9 @@ namespace {
 // Keys staged at a time: few rows stream through the first cache, many use what was staged.
 inline int64_t BlockKeys(int64_t rows) { return rows <= kMaxRows ? 64 : 128; }
 
+// Rows of a tile register.
+inline constexpr int64_t kTileRows = 16;
+
 // A task's rows: row r is query head r % group of token r / group. One piece of memory.
 struct Workspace {
   int64_t rows = 0;
@@ -49,10 +52,18 @@ inline int64_t LayOut(const AttentionShape& shape, float* base, Workspace* w) {
     return at;
   };
   const int64_t widest = w->k_dim > w->v_padded ? w->k_dim : w->v_padded;
-  w->q = take(w->rows * w->k_dim + kLanes);  // Its last step stores whole registers.
-  w->stage = take(BlockKeys(w->rows) * widest);
-  w->scores = take(w->rows * kScoreStride);
-  w->partial = take(w->rows * w->v_padded);
+  int64_t stage = BlockKeys(w->rows) * widest;
+  int64_t rows = w->rows;
+#if defined(__AMX_BF16__)
+  // Whole tiles, and all keys and values of a partial state in pairs.
+  if (rows > kTileRows) rows = (rows + kTileRows - 1) / kTileRows * kTileRows;
+  const int64_t pairs = kPartialKeys * (RoundUp((w->k_dim + 1) / 2) + w->v_padded / 2);
+  if (pairs > stage) stage = pairs;
+#endif
+  w->q = take(rows * RoundUp(w->k_dim) + kLanes);  // Its last step stores whole registers.
+  w->stage = take(stage);
+  w->scores = take(rows * kScoreStride);
+  w->partial = take(rows * w->v_padded);
   w->partial_max = take(w->rows);
   w->partial_weight = take(w->rows);
   w->sum = take(w->rows * w->v_padded);

@@ -80,7 +80,7 @@ bool MayUseTiles() {
 // GCC 12 has no name for these features.
 bool RunsAmx() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (!RunsV4() || __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  if (!RunsV4Bf16() || __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
   constexpr unsigned kFeatures = bit_AMX_BF16 | bit_AMX_TILE;
   if ((edx & kFeatures) != kFeatures) return false;
   // That the system saves the tiles' shapes and contents.
@@ -95,7 +95,7 @@ bool RunsAmx() {
 // The fastest first.
 constexpr Candidate kCandidates[] = {
 #if defined(BATON_HAS_X86_64_SETS)
-    {x86_64_amx::Table, "x86_64_amx", "AVX-512 or AMX for bf16, or the system keeps it back",
+    {x86_64_amx::Table, "x86_64_amx", "AVX-512 or AMX with bf16, or the system keeps it back",
      RunsAmx, Always},
     {x86_64_v4_bf16::Table, "x86_64_v4_bf16", "AVX-512 or its bf16 dot product", RunsV4Bf16,
      IsFastV4Bf16},

@@ -18,7 +18,7 @@ inline constexpr GemmTiling kTiling = {.max_tile_rows = kMaxTileRows, .panels = 
 #if defined(__AMX_BF16__)
 inline constexpr GemmTiling kBf16Tiling = {
     .max_tile_rows = kAmxTileRows, .panels = kAmxPanels, .bf16_group = kAmxStepK};
-inline constexpr const char* kBf16Numerics = "cpu-amx.1";
+inline constexpr const char* kBf16Numerics = "cpu-amx.2";
 #elif defined(__AVX512BF16__)
 inline constexpr GemmTiling kBf16Tiling = {
     .max_tile_rows = kMaxTileRows, .panels = 2, .bf16_group = 2};

@@ -29,7 +29,7 @@ inline float FlushingAdd(float a, float b) { return FlushingFma(a, 1.0f, b); }
 // bits of matrix products.
 inline float SumOfProducts(std::string_view numerics, const float* a, const float* b, int64_t k) {
   float sum = 0;
-  if (numerics == "cpu-amx.1") {
+  if (numerics == "cpu-amx.2") {
     for (int64_t group = 0; group < k; group += 32) {
       float even = 0;
       float odd = 0;

@@ -56,7 +56,7 @@ class AmxGemmTest : public testing::Test {
     EXPECT_TRUE(out.GuardsIntact());
     for (int64_t i = 0; i < m; ++i) {
       for (int64_t j = 0; j < n; ++j) {
-        ASSERT_EQ(out.data()[i * n + j], SumOfProducts("cpu-amx.1", a.Row(i), b.Row(j), a.k))
+        ASSERT_EQ(out.data()[i * n + j], SumOfProducts("cpu-amx.2", a.Row(i), b.Row(j), a.k))
             << m << "x" << n << "x" << a.k << ": " << i << ", " << j;
       }
     }
