@@ -20,11 +20,12 @@ constexpr size_t kMaxLineBytes = 16 * 1024;
 constexpr size_t kLastLines = 15;
 
 // The part of a start between fork and exec: async-signal-safe calls only.
-[[noreturn]] void BecomeProgram(const char* program, char* const* argv, int output_fd,
-                                pid_t parent) {
+[[noreturn]] void BecomeProgram(char* const* argv, int output_fd, pid_t parent, bool is_router) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // The parent died before the request above was made.
-  setpgid(0, 0);
+  // Linux schedules sessions against each other ("autogroup"): in one with workers that compute,
+  // the router would wait for their share of the cores with each answer, 100 ms and more.
+  is_router ? (void)setsid() : (void)setpgid(0, 0);
   const int null_fd = open("/dev/null", O_RDONLY);
   if (null_fd < 0 || dup2(null_fd, STDIN_FILENO) < 0 || dup2(output_fd, STDOUT_FILENO) < 0 ||
       dup2(output_fd, STDERR_FILENO) < 0) {
@@ -35,7 +36,7 @@ constexpr size_t kLastLines = 15;
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  execv(program, argv);
+  execv(argv[0], argv);
   constexpr char kMessage[] = "cannot be executed\n";
   (void)!write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
   _exit(127);
@@ -102,7 +103,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(ProcessSpec sp
   argv.push_back(nullptr);
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid == 0) BecomeProgram(argv[0], argv.data(), pipe_fds[1], parent);
+  if (pid == 0) BecomeProgram(argv.data(), pipe_fds[1], parent, child->spec_.role == "router");
   close(pipe_fds[1]);
   child->output_fd_ = pipe_fds[0];
   if (pid < 0) return absl::ResourceExhaustedError(absl::StrCat("fork: ", strerror(errno)));

@@ -46,8 +46,9 @@ class LogFile {
 
 // One child of the supervisor: the process, the pipe that carries its stdout and stderr, and the
 // last lines of it. The child dies with the thread that started it (PR_SET_PDEATHSIG), sits in a
-// process group of its own so that a Ctrl-C on the terminal reaches the supervisor alone, and
-// starts with no inherited descriptor but stdin (/dev/null), stdout and stderr.
+// process group of its own (the router in a session) so that a Ctrl-C on the terminal reaches the
+// supervisor alone, and starts with no inherited descriptor but stdin (/dev/null), stdout and
+// stderr.
 class ChildProcess {
  public:
   using LineSink = std::function<void(const std::string& name, absl::string_view line)>;

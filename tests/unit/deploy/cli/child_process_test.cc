@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,9 +15,10 @@ namespace {
 
 class ChildProcessTest : public testing::Test {
  protected:
-  std::unique_ptr<ChildProcess> Start(const std::string& script) {
+  std::unique_ptr<ChildProcess> Start(const std::string& script,
+                                      const std::string& role = "decode") {
     auto child = ChildProcess::Start(
-        {.name = "child", .role = "decode", .program = "/bin/sh", .arguments = {"-c", script}},
+        {.name = "child", .role = role, .program = "/bin/sh", .arguments = {"-c", script}},
         std::make_unique<LogFile>(log_),
         [this](const std::string&, absl::string_view line) { lines_.emplace_back(line); });
     EXPECT_TRUE(child.ok()) << child.status();
@@ -52,6 +54,21 @@ TEST_F(ChildProcessTest, NamesTheSignalThatKilled) {
   auto child = Start("kill -9 $$");
   Finish(*child);
   EXPECT_EQ(child->how_it_ended(), "killed by signal 9 (Killed)");
+}
+
+// The sixth field of /proc/PID/stat is the session, the fifth the process group.
+TEST_F(ChildProcessTest, TheRouterHasASessionOfItsOwnAndWorkersShareTheSupervisors) {
+  const std::string shown =
+      "read -r pid name state parent group session rest < /proc/$$/stat; "
+      "[ $group = $$ ] && echo $session $$";
+  for (const std::string role : {"router", "prefill", "decode"}) {
+    lines_.clear();
+    auto child = Start(shown, role);
+    const std::string pid = std::to_string(child->identity().pid);
+    Finish(*child);
+    const std::string session = role == "router" ? pid : std::to_string(getsid(0));
+    EXPECT_THAT(lines_, testing::ElementsAre(session + " " + pid)) << role;
+  }
 }
 
 TEST_F(ChildProcessTest, KeepsTheLastLinesOnly) {
