@@ -149,8 +149,6 @@ class AttentionBench {
 
 void AddAttentionRows(const OpOptions& options, Kernels& kernels, MachineRoofs& roofs,
                       std::vector<Row>& rows) {
-  // Other sets widen bf16 and multiply f32.
-  const bool in_bf16 = options.bf16 && kernels.name() == "x86_64_v4_bf16";
   const auto measure = [&](const Shape& shape, bool prefill) {
     AttentionBench bench(&kernels, shape, options.bf16 ? DType::kBF16 : DType::kF32, prefill);
     if (!options.Wants(bench.Name())) return;
@@ -159,7 +157,7 @@ void AddAttentionRows(const OpOptions& options, Kernels& kernels, MachineRoofs& 
                                       .ops = prefill ? bench.Ops() : 0,
                                       .bytes = prefill ? 0 : static_cast<double>(bench.Bytes()),
                                       .seconds = [&] { return bench.Seconds(); }},
-                                     options.repeats, in_bf16, roofs));
+                                     options.repeats, options.bf16, roofs));
   };
   for (const Shape& shape : options.quick ? std::span<const Shape>(kQuickPrefill) : kPrefill) {
     measure(shape, true);

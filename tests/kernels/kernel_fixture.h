@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -16,13 +17,19 @@
 
 namespace baton {
 
-// The kernel sets that this CPU runs; the portable one always.
+// The kernel sets that this CPU runs; the portable one always. Says once which it does not, and
+// why.
 inline std::vector<std::string> KernelSets() {
-  std::vector<std::string> names = {"portable"};
-  for (const char* name : {"x86_64_v3", "x86_64_v4", "x86_64_v4_bf16", "x86_64_amx"}) {
-    if (SelectKernelSet(name).ok()) names.push_back(name);
-  }
-  return names;
+  static const auto kSets = [] {
+    std::vector<std::string> names = {"portable"};
+    for (const char* name : {"x86_64_v3", "x86_64_v4", "x86_64_v4_bf16", "x86_64_amx"}) {
+      const auto set = SelectKernelSet(name);
+      if (set.ok()) names.push_back(name);
+      if (!set.ok()) std::fprintf(stderr, "not tested: %s\n", set.status().ToString().c_str());
+    }
+    return names;
+  }();
+  return kSets;
 }
 
 inline std::unique_ptr<Kernels> MakeTestKernels(const std::string& set, int num_threads = 1) {
@@ -30,6 +37,16 @@ inline std::unique_ptr<Kernels> MakeTestKernels(const std::string& set, int num_
   BATON_CHECK(kernels.ok());
   return *std::move(kernels);
 }
+
+// What the weights of a product are, and what its activations were rounded to.
+struct ProductTypes {
+  DType weights;
+  DType activations;
+};
+inline constexpr ProductTypes kProductTypes[] = {{DType::kF32, DType::kF32},
+                                                 {DType::kF16, DType::kF32},
+                                                 {DType::kBF16, DType::kF32},
+                                                 {DType::kBF16, DType::kBF16}};
 
 // One test body for every kernel set.
 class KernelTest : public testing::TestWithParam<std::string> {

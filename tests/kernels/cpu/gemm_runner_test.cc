@@ -5,26 +5,16 @@
 namespace baton {
 namespace {
 
-// What the weights are, and what the activations were rounded to.
-struct Types {
-  DType weights;
-  DType activations;
-};
-constexpr Types kTypes[] = {{DType::kF32, DType::kF32},
-                            {DType::kF16, DType::kF32},
-                            {DType::kBF16, DType::kF32},
-                            {DType::kBF16, DType::kBF16}};
-
 // Experts with the given numbers of rows, gathered in random order from `a`, whose rows are apart.
 struct ExpertProduct {
   int64_t n, k, top_k = 3, num_a_rows = 0, a_stride;
-  Types types;
+  ProductTypes types;
   std::vector<int32_t> offsets = {0}, order;
   std::vector<float> a, b, bias;
   std::vector<PackedMatrix> weights;
 
   ExpertProduct(Kernels& kernels, const std::vector<int32_t>& rows, int64_t n, int64_t k,
-                const Types& types)
+                const ProductTypes& types)
       : n(n), k(k), a_stride(k + 5), types(types) {
     for (const int32_t m : rows) offsets.push_back(offsets.back() + m);
     Random random(n + k);
@@ -96,7 +86,7 @@ struct ExpertProduct {
 class ExpertGemmTest : public KernelTest {};
 
 TEST_P(ExpertGemmTest, AgreesWithDoubleLoopForExpertsOfAnySize) {
-  for (const Types& types : kTypes) {
+  for (const ProductTypes& types : kProductTypes) {
     for (const auto& [n, k] : {std::pair{1, 1}, {17, 33}, {80, 129}}) {
       const ExpertProduct p(*kernels_, {0, 1, 13, 0, 30, 2, 0}, n, k, types);
       GuardedFloats out(p.num_rows() * n);
@@ -110,7 +100,7 @@ TEST_P(ExpertGemmTest, AgreesWithDoubleLoopForExpertsOfAnySize) {
 // Also with enough work for the pool, and with more rows than one task takes.
 TEST_P(ExpertGemmTest, ARowHasTheBitsOfGemmAloneWithAnyThreads) {
   const auto threaded = MakeTestKernels(GetParam(), 3);
-  for (const Types& types : kTypes) {
+  for (const ProductTypes& types : kProductTypes) {
     const ExpertProduct p(*kernels_, {7, 0, 70, 1, 600, 12}, 70, 131, types);
     GuardedFloats out(p.num_rows() * p.n), many(p.num_rows() * p.n);
     ASSERT_TRUE(kernels_->ExpertGemm(p.Args(out.data())).ok());
@@ -124,7 +114,7 @@ TEST_P(ExpertGemmTest, ARowHasTheBitsOfGemmAloneWithAnyThreads) {
 }
 
 TEST_P(ExpertGemmTest, WithoutAnOrderRowsAreTakenAsTheyLie) {
-  ExpertProduct p(*kernels_, {5, 0, 22}, 19, 40, kTypes[0]);
+  ExpertProduct p(*kernels_, {5, 0, 22}, 19, 40, kProductTypes[0]);
   p.top_k = 1;
   p.num_a_rows = p.num_rows();
   p.a = RandomFloats(9, p.num_a_rows * p.a_stride);
@@ -140,7 +130,7 @@ TEST_P(ExpertGemmTest, WithoutAnOrderRowsAreTakenAsTheyLie) {
 }
 
 TEST_P(ExpertGemmTest, LeavesTheGapBetweenOutputRowsAloneAndNeedsNoBias) {
-  const ExpertProduct p(*kernels_, {3, 14}, 35, 8, kTypes[0]);
+  const ExpertProduct p(*kernels_, {3, 14}, 35, 8, kProductTypes[0]);
   const int64_t stride = p.n + 4;
   GuardedFloats out(p.num_rows() * stride);
   ExpertGemmArgs args = p.Args(out.data());
@@ -162,7 +152,7 @@ TEST_P(ExpertGemmTest, LeavesTheGapBetweenOutputRowsAloneAndNeedsNoBias) {
 }
 
 TEST_P(ExpertGemmTest, NoRowsAndNoExpertsAreLegal) {
-  const ExpertProduct p(*kernels_, {0, 0}, 3, 3, kTypes[0]);
+  const ExpertProduct p(*kernels_, {0, 0}, 3, 3, kProductTypes[0]);
   ExpertGemmArgs args = p.Args(nullptr);
   args.a = nullptr;
   EXPECT_TRUE(kernels_->ExpertGemm(args).ok());
@@ -171,8 +161,8 @@ TEST_P(ExpertGemmTest, NoRowsAndNoExpertsAreLegal) {
 
 // The memory that a larger call has left must not show.
 TEST_P(ExpertGemmTest, ASmallerCallAfterALargerOneAndAGemmBetweenAreRight) {
-  const ExpertProduct large(*kernels_, {40, 9}, 33, 257, kTypes[3]);
-  const ExpertProduct small(*kernels_, {0, 2}, 20, 7, kTypes[0]);
+  const ExpertProduct large(*kernels_, {40, 9}, 33, 257, kProductTypes[3]);
+  const ExpertProduct small(*kernels_, {0, 2}, 20, 7, kProductTypes[0]);
   for (const ExpertProduct* p : {&large, &small, &large}) {
     GuardedFloats out(p->num_rows() * p->n);
     ASSERT_TRUE(kernels_->ExpertGemm(p->Args(out.data())).ok());

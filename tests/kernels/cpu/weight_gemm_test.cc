@@ -51,20 +51,10 @@ struct Product {
   }
 };
 
-// What the weights are, and what the activations were rounded to.
-struct Types {
-  DType weights;
-  DType activations;
-};
-constexpr Types kTypes[] = {{DType::kF32, DType::kF32},
-                            {DType::kF16, DType::kF32},
-                            {DType::kBF16, DType::kF32},
-                            {DType::kBF16, DType::kBF16}};
-
 class GemmTest : public KernelTest {};
 
 TEST_P(GemmTest, AgreesWithDoubleLoopForEveryRowCountAndOddSizes) {
-  for (const Types& types : kTypes) {
+  for (const ProductTypes& types : kProductTypes) {
     for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 25, 33}) {
       for (const auto& [n, k] : {std::pair{1, 1}, {16, 8}, {17, 33}, {63, 70}, {80, 129}}) {
         const Product p(*kernels_, m, n, k, types.weights, types.activations);
@@ -80,7 +70,7 @@ TEST_P(GemmTest, AgreesWithDoubleLoopForEveryRowCountAndOddSizes) {
 
 // k passes through several blocks of the cache, rows through several tiles.
 TEST_P(GemmTest, RowHasTheSameBitsAloneAndAmongOthers) {
-  for (const Types& types : kTypes) {
+  for (const ProductTypes& types : kProductTypes) {
     for (const int64_t m : {5, 12, 23, 40, 70}) {
       const Product p(*kernels_, m, 83, 2055, types.weights, types.activations);
       GuardedFloats all(p.m * p.n);
@@ -98,7 +88,7 @@ TEST_P(GemmTest, RowHasTheSameBitsAloneAndAmongOthers) {
 }
 
 TEST_P(GemmTest, AddsProductsInTheOrderThatItsNumericsStand) {
-  for (const Types& types : kTypes) {
+  for (const ProductTypes& types : kProductTypes) {
     const std::string_view numerics = kernels_->numerics(types.activations);
     for (const float scale : {1.0f, 0x1p-63f}) {  // The second makes subnormal products.
       Product p(*kernels_, 14, 37, 1301, types.weights, types.activations);
