@@ -6,58 +6,82 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/transport/wire.h"
 
 namespace baton {
+namespace {
+
+// Flips bit `bit` of a stream whose bytes from `offset` on are these.
+void Flip(int64_t bit, int64_t offset, std::span<char> bytes) {
+  const int64_t at = bit / 8 - offset;
+  if (bit < 0 || at < 0 || at >= static_cast<int64_t>(bytes.size())) return;
+  bytes[at] = static_cast<char>(bytes[at] ^ (1 << (bit % 8)));
+}
+
+}  // namespace
 
 FaultProxy::FaultProxy(std::string target)
-    : target_(std::move(target)), stop_(::eventfd(0, EFD_CLOEXEC)) {
+    : target_(std::move(target)), wake_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   auto listener = ListenTcp("127.0.0.1", 0);
-  BATON_CHECK(listener.ok() && stop_.open());
+  BATON_CHECK(listener.ok() && wake_.open());
   listener_ = *std::move(listener);
   endpoint_ = *LocalEndpoint(listener_);
   thread_ = std::thread([this] { Run(); });
 }
 
 FaultProxy::~FaultProxy() {
-  const uint64_t one = 1;
-  BATON_CHECK(::write(stop_.get(), &one, sizeof(one)) == sizeof(one));
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  Wake();
   thread_.join();
 }
 
-void FaultProxy::Set(const ProxyFaults& faults) {
-  std::lock_guard lock(mutex_);
-  faults_ = faults;
+void FaultProxy::Wake() {
+  const uint64_t one = 1;
+  BATON_CHECK(::write(wake_.get(), &one, sizeof(one)) == sizeof(one));
 }
 
-int64_t FaultProxy::bytes_forwarded() const {
+void FaultProxy::Set(const ProxyFaults& faults) {
+  {
+    std::lock_guard lock(mutex_);
+    faults_ = faults;
+  }
+  Wake();
+}
+
+ProxyFaults FaultProxy::faults() const {
   std::lock_guard lock(mutex_);
-  return forwarded_;
+  return faults_;
 }
 
 void FaultProxy::Run() {
   for (;;) {
     std::erase_if(pairs_, [](const auto& pair) { return !pair->open; });
-    std::vector<pollfd> fds{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    std::vector<pollfd> fds{{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
     for (const auto& pair : pairs_) {
-      fds.push_back({pair->stalled ? -1 : pair->from.get(), POLLIN, 0});
+      fds.push_back({pair->stalled.empty() ? pair->from.get() : -1, POLLIN, 0});
       fds.push_back({pair->to.get(), POLLIN, 0});
     }
     ::poll(fds.data(), fds.size(), -1);
-    if (fds[0].revents != 0) return;
+    if (fds[0].revents != 0) {
+      uint64_t count;
+      BATON_CHECK(::read(wake_.get(), &count, sizeof(count)) == sizeof(count));
+      std::lock_guard lock(mutex_);
+      if (stopping_) return;
+    }
     for (size_t i = 0; i < pairs_.size(); ++i) {
       Pair* pair = pairs_[i].get();
-      if (fds[2 + 2 * i].revents != 0) Forward(pair);
-      if (pair->open && fds[3 + 2 * i].revents != 0) {
-        char buffer[4096];
-        const ssize_t n = ::read(pair->to.get(), buffer, sizeof(buffer));
-        if (n == 0 || (n < 0 && errno != EAGAIN)) pair->open = false;
-        if (n > 0) SendAll(pair, pair->from.get(), buffer, static_cast<size_t>(n));
-      }
+      if (!pair->stalled.empty()) PassOn(pair, std::exchange(pair->stalled, {}));
+      if (pair->open && fds[2 + 2 * i].revents != 0) Forward(pair);
+      if (pair->open && fds[3 + 2 * i].revents != 0) ForwardAnswer(pair);
     }
     if (fds[1].revents != 0) Accept();
   }
@@ -90,38 +114,49 @@ void FaultProxy::SendAll(Pair* pair, int fd, const char* data, size_t size) {
 }
 
 void FaultProxy::Forward(Pair* pair) {
-  ProxyFaults faults;
-  {
-    std::lock_guard lock(mutex_);
-    faults = faults_;
-  }
-  char buffer[16384];
-  const ssize_t n = ::read(pair->from.get(), buffer, sizeof(buffer));
+  std::vector<char> bytes(16384);
+  const ssize_t n = ::read(pair->from.get(), bytes.data(), bytes.size());
   if (n <= 0) {
     if (n == 0 || errno != EAGAIN) pair->open = false;
     return;
   }
-  int64_t size = n;
-  if (const int64_t at = faults.flip_bit / 8 - pair->offset;
-      faults.flip_bit >= 0 && at >= 0 && at < size) {
-    buffer[at] = static_cast<char>(buffer[at] ^ (1 << (faults.flip_bit % 8)));
-  }
-  bool cut = false;
-  for (int64_t end : {faults.cut_at_byte, faults.stall_at_byte}) {
-    if (end < 0 || end >= pair->offset + size) continue;
-    size = std::max<int64_t>(0, end - pair->offset);
-    (end == faults.cut_at_byte ? cut : pair->stalled) = true;
-  }
-  pair->offset += size;
+  bytes.resize(static_cast<size_t>(n));
+  PassOn(pair, std::move(bytes));
+}
+
+void FaultProxy::ForwardAnswer(Pair* pair) {
+  char buffer[4096];
+  const ssize_t n = ::read(pair->to.get(), buffer, sizeof(buffer));
+  if (n == 0 || (n < 0 && errno != EAGAIN)) pair->open = false;
+  if (n <= 0) return;
+  Flip(faults().flip_answer_bit, pair->answer_offset, {buffer, static_cast<size_t>(n)});
+  pair->answer_offset += n;
+  SendAll(pair, pair->from.get(), buffer, static_cast<size_t>(n));
+}
+
+// Lets the bytes through, up to a cut or a stall.
+void FaultProxy::PassOn(Pair* pair, std::vector<char> bytes) {
+  const ProxyFaults faults = this->faults();
+  const auto before = [&](int64_t end) {
+    return end < 0 ? bytes.size()
+                   : std::min(bytes.size(), static_cast<size_t>(std::max<int64_t>(
+                                                0, end - pair->offset)));
+  };
+  const size_t stall = before(faults.stall_at_byte);
+  pair->stalled.assign(bytes.begin() + static_cast<ptrdiff_t>(stall), bytes.end());
+  bytes.resize(stall);
+  const size_t cut = before(faults.cut_at_byte);
+  const bool cuts = cut < bytes.size();
+  bytes.resize(cut);
+  Flip(faults.flip_bit, pair->offset, bytes);
+  pair->offset += static_cast<int64_t>(bytes.size());
   if (faults.duplicate_frame < 0 && faults.drop_frame < 0) {
-    SendAll(pair, pair->to.get(), buffer, static_cast<size_t>(size));
+    SendAll(pair, pair->to.get(), bytes.data(), bytes.size());
   } else {
-    pair->held.insert(pair->held.end(), buffer, buffer + size);
+    pair->held.insert(pair->held.end(), bytes.begin(), bytes.end());
     SendFrames(pair, faults);
   }
-  if (cut) pair->open = false;
-  std::lock_guard lock(mutex_);
-  forwarded_ += size;
+  if (cuts) pair->open = false;
 }
 
 void FaultProxy::SendFrames(Pair* pair, const ProxyFaults& faults) {

@@ -1,6 +1,8 @@
 // What happens on a line that flips, cuts, repeats, drops and stalls.
 
 #include "common/base/random.h"
+#include "common/transport/handshake.h"
+#include "common/transport/wire.h"
 #include "gtest/gtest.h"
 #include "tests/transport/fault_proxy.h"
 #include "tests/transport/transport_cluster.h"
@@ -57,27 +59,104 @@ TEST_F(TcpFaultTest, AQuietProxyChangesNothing) {
   EXPECT_TRUE(to_->IsCanaryBut(0xCD, {h.written()}));
 }
 
-TEST_F(TcpFaultTest, NoFlippedBitIsEverVerifiedIntoOtherBytes) {
-  Random random(4);
-  int caught = 0;
-  for (int i = 0; i < 60; ++i) {
-    Reset({});
-    const Handoff h = Begin({0, 40});
-    const int64_t total = kHandshakeBytes + 40 * 3 * 4 * (16 + 24);
-    const int64_t bit = static_cast<int64_t>(random.Below(static_cast<uint64_t>(total) * 8));
-    SCOPED_TRACE(testing::Message() << "bit " << bit % 8 << " of byte " << bit / 8);
-    proxy_->Set({.flip_bit = bit});
-    h.Run(20);
-    const auto [sent, received] = EndOfBoth(h);
-    EXPECT_FALSE(sent.ok());
-    EXPECT_FALSE(received.ok());
-    if (received.code() == absl::StatusCode::kDataLoss) ++caught;
-    from_->transport.reset();
-    to_->transport.reset();
-    EXPECT_EQ(from_->log.Count(Kind::kEnded, h.ticket, false), 1);
-    EXPECT_EQ(to_->log.Count(Kind::kEnded, h.ticket, true), 1);
+// Where one frame lies on the line, and what may be flipped in it: a bit of every header field, of
+// the payload's ends and middle, and of both trailer fields.
+struct Place {
+  enum class Part { kHeader, kPayload, kChecksum, kFlags };
+  int64_t byte = 0;  // Of the frame.
+  Part part = Part::kHeader;
+};
+
+std::vector<Place> Places(int64_t payload) {
+  std::vector<Place> places;
+  for (int64_t field : {0, 4, 6, 7, 8, 16, 24, 32, 36, 40, 44, 48, 52, 56, 60, 64, 72, 76}) {
+    places.push_back({field, Place::Part::kHeader});
   }
-  EXPECT_GT(caught, 20);  // Most bits are payload.
+  if (payload == 0) return places;
+  const int64_t header = kHeaderBytes;
+  for (int64_t byte : {int64_t{0}, payload / 2, payload - 1}) {
+    places.push_back({header + byte, Place::Part::kPayload});
+  }
+  places.push_back({header + payload, Place::Part::kChecksum});
+  places.push_back({header + payload + 4, Place::Part::kFlags});
+  return places;
+}
+
+TEST_F(TcpFaultTest, AFlippedBitOfAnyFieldOfAnyFrameIsFoundWhereItIs) {
+  // 40 tokens in one push for each of three layers: hello, proof, 3 x (K, V), final.
+  std::vector<int64_t> payloads{kHelloBytes, kProofBytes};
+  for (int i = 0; i < 3; ++i) payloads.insert(payloads.end(), {40 * 4 * 16, 40 * 4 * 24});
+  const FinishArgs finish = Begin({0, 40}).finish();
+  payloads.push_back(
+      static_cast<int64_t>(EncodeFinal({finish.digests, 40, finish.first})->size()));
+  int64_t start = 0;
+  int bit = 0;
+  for (size_t frame = 0; frame < payloads.size(); ++frame) {
+    const bool handshake = frame < 2;
+    const bool final = frame + 1 == payloads.size();
+    for (const Place& place : Places(payloads[frame])) {
+      SCOPED_TRACE(testing::Message() << "frame " << frame << ", byte " << place.byte);
+      Reset({});
+      const Handoff h = Begin({0, 40});
+      proxy_->Set({.flip_bit = (start + place.byte) * 8 + bit++ % 8});
+      h.Run(40);
+      const auto [sent, received] = EndOfBoth(h);
+      EXPECT_FALSE(sent.ok());
+      EXPECT_FALSE(received.ok());
+      const bool header = place.part == Place::Part::kHeader;
+      const bool gave_up = place.part == Place::Part::kFlags && !final;
+      if (handshake || header) {
+        EXPECT_EQ(sent.code(), absl::StatusCode::kUnavailable);
+        EXPECT_EQ(to_->counters().malformed, 1);
+      } else if (gave_up) {
+        EXPECT_EQ(received.code(), absl::StatusCode::kAborted);
+        EXPECT_EQ(to_->counters().abandoned_frames, 1);
+      } else {
+        EXPECT_EQ(sent.code(), absl::StatusCode::kDataLoss);
+        EXPECT_EQ(received.code(), absl::StatusCode::kDataLoss);
+        EXPECT_EQ(to_->counters().checksum_failures, 1);
+      }
+      from_->transport.reset();
+      to_->transport.reset();
+      EXPECT_EQ(from_->log.Count(Kind::kEnded, h.ticket, false), 1);
+      EXPECT_EQ(to_->log.Count(Kind::kEnded, h.ticket, true), 1);
+    }
+    start += kHeaderBytes + payloads[frame] + kTrailerBytes;
+  }
+}
+
+TEST_F(TcpFaultTest, AFlippedBitOfAnyAnswerEndsTheSenderWithoutAVerdict) {
+  // The answers: challenge, accepted, then the acknowledgement of the only push or, without a
+  // token to send, the verdict.
+  const int64_t challenge = kHeaderBytes + kChallengeBytes + kTrailerBytes;
+  struct Answer {
+    int64_t start = 0;
+    int64_t payload = 0;
+    bool verdict = false;
+  };
+  int bit = 0;
+  for (const Answer& answer : {Answer{0, kChallengeBytes}, Answer{challenge},
+                               Answer{challenge + int64_t{kHeaderBytes}},
+                               Answer{challenge + int64_t{kHeaderBytes}, 0, true}}) {
+    for (const Place& place : Places(answer.payload)) {
+      SCOPED_TRACE(testing::Message() << "answer at " << answer.start << ", byte " << place.byte);
+      Reset({});
+      const Handoff h = Begin(answer.verdict ? TokenRange{40, 0} : TokenRange{0, 40});
+      proxy_->Set({.flip_answer_bit = (answer.start + place.byte) * 8 + bit++ % 8});
+      to_->transport->Expect(h.expect());
+      from_->transport->Start(h.start());
+      if (answer.verdict) {
+        from_->transport->Finish(h.finish());
+      } else {
+        from_->transport->Push({h.ticket, 0, 0, 40});
+      }
+      EXPECT_EQ(from_->log.WaitEnded(h.ticket, false).status.code(),
+                absl::StatusCode::kUnavailable);
+      EXPECT_EQ(from_->counters().malformed, 1);
+      from_->transport.reset();
+      EXPECT_EQ(from_->log.Count(Kind::kEnded, h.ticket, false), 1);
+    }
+  }
 }
 
 TEST_F(TcpFaultTest, AFlippedPayloadBitFailsThatTicketAloneAndTheConnectionStays) {
@@ -137,14 +216,19 @@ TEST_F(TcpFaultTest, ARepeatedFrameIsACountedNoOp) {
   }
 }
 
-TEST_F(TcpFaultTest, AMissingFrameDropsTheConnection) {
-  proxy_->Set({.drop_frame = 4});
-  const Handoff h = Begin();
-  h.Run(50);
-  const auto [sent, received] = EndOfBoth(h);
-  EXPECT_EQ(sent.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(received.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(to_->counters().malformed, 1);
+TEST_F(TcpFaultTest, AnyMissingFrameDropsTheConnection) {
+  // Frames: hello, proof, 3 x (K, V), final. Nothing comes behind the handshake's or the last.
+  for (int64_t frame = 2; frame < 8; ++frame) {
+    SCOPED_TRACE(frame);
+    Reset({});
+    proxy_->Set({.drop_frame = frame});
+    const Handoff h = Begin({0, 60});
+    h.Run(60);
+    const auto [sent, received] = EndOfBoth(h);
+    EXPECT_EQ(sent.code(), absl::StatusCode::kUnavailable);
+    EXPECT_FALSE(received.ok());
+    EXPECT_EQ(to_->counters().malformed, 1);
+  }
 }
 
 TEST_F(TcpFaultTest, AStalledLineEndsTheSenderByItsDeadline) {
@@ -162,7 +246,7 @@ TEST_F(TcpFaultTest, AStalledLineEndsTheSenderByItsDeadline) {
 
 TEST_F(TcpFaultTest, AStallInTheMiddleOfAFrameClosesTheConnection) {
   // Far more than the sockets' buffers hold, so that the sender is stuck within a frame.
-  EndpointSpec spec{.incarnation = 1, .num_blocks = 64, .k_dim = 4096, .time_scale = 0.2};
+  EndpointSpec spec{.incarnation = 1, .num_blocks = 38, .k_dim = 1024, .time_scale = 0.2};
   from_ = cluster_.Make(spec);
   spec.incarnation = 2;
   spec.time_scale = 1;
@@ -172,13 +256,21 @@ TEST_F(TcpFaultTest, AStallInTheMiddleOfAFrameClosesTheConnection) {
   const Handoff stuck = Begin({0, 500}, 0);
   stuck.Run(500);
   EXPECT_FALSE(from_->log.WaitEnded(stuck.ticket, false).status.ok());
-  proxy_->Set({});
-  const Handoff next = Begin({0, 20}, 31);
+  const Handoff next = MakeHandoff(from_.get(), to_.get(), {0, 20}, 17);  // Past the proxy.
   next.Run(20);
   next.ExpectVerified();
   EXPECT_EQ(from_->counters().opened_connections, 2);
-  // The new connection of the same sender ended what had begun on the old one.
+  // The new connection of the same sender ended what had begun on the old one, and it writes no
+  // more.
   EXPECT_EQ(to_->log.WaitEnded(stuck.ticket, true).status.code(), absl::StatusCode::kUnavailable);
+  to_->FillCanary(0x22);
+  proxy_->Set({});
+  const Handoff last = MakeHandoff(from_.get(), to_.get(), {0, 20}, 18);
+  last.Run(20);
+  last.ExpectVerified();
+  proxy_.reset();
+  to_->transport.reset();
+  EXPECT_TRUE(to_->IsCanaryBut(0x22, {last.written()}));
 }
 
 TEST_F(TcpFaultTest, AStalledHandshakeIsUnavailable) {
@@ -190,21 +282,54 @@ TEST_F(TcpFaultTest, AStalledHandshakeIsUnavailable) {
   EXPECT_EQ(to_->log.Count(Kind::kBegun, h.ticket, true), 0);
 }
 
-TEST_F(TcpFaultTest, AnAbortWhileAPayloadIsUnderWayEndsAtOnceAndWritesNothingMore) {
-  proxy_->Set({.stall_at_byte = kHandshakeBytes + 1000});
-  const Handoff h = Begin();
-  h.Run(100);
-  ASSERT_TRUE(to_->log.WaitBegun(h.ticket));
-  to_->transport->Abort(h.ticket);
-  EXPECT_EQ(to_->log.WaitEnded(h.ticket, true).status.code(), absl::StatusCode::kCancelled);
-  to_->FillCanary(0x22);
-  // The line moves again: the rest of the frame must not land in the blocks.
-  proxy_->Set({});
-  from_->transport->Abort(h.ticket);
-  from_->log.WaitEnded(h.ticket, false);
-  from_->transport.reset();
-  to_->transport.reset();
-  EXPECT_TRUE(to_->IsCanaryBut(0x22));
+TEST_F(TcpFaultTest, WhateverOfAFrameIsStillToComeWhenItsTicketEndsIsNotWritten) {
+  // Frames of 100 tokens: K, V, K, V, ... The ticket ends when the line stands still in a header, a
+  // payload, a trailer, or before a byte of it came.
+  const int64_t k = kHeaderBytes + 100 * 4 * 16 + kTrailerBytes;
+  const int64_t v = kHeaderBytes + 100 * 4 * 24 + kTrailerBytes;
+  const int64_t header = kHeaderBytes;
+  for (int64_t at : {int64_t{0}, int64_t{40}, header - 1, header, header + 1, header + 3000, k - 9,
+                     k - 8, k - 4, k - 1, k, k + 40, k + header + 3000, k + v - 4,
+                     3 * (k + v) - 1, 3 * (k + v), 3 * (k + v) + 40, 3 * (k + v) + header,
+                     3 * (k + v) + header + 20}) {
+    SCOPED_TRACE(at);
+    Reset({});
+    proxy_->Set({.stall_at_byte = kHandshakeBytes + at});
+    const Handoff h = Begin();
+    h.Run(100);
+    if (at >= header) {
+      ASSERT_TRUE(to_->log.WaitBegun(h.ticket));
+    }
+    to_->transport->Abort(h.ticket);
+    EXPECT_EQ(to_->log.WaitEnded(h.ticket, true).status.code(), absl::StatusCode::kCancelled);
+    to_->FillCanary(0x22);  // The blocks have a new owner.
+    // The line moves again, and another handoff comes behind the rest.
+    proxy_->Set({});
+    EXPECT_FALSE(from_->log.WaitEnded(h.ticket, false).status.ok());
+    const Handoff next = Begin({0, 20}, 4);
+    next.Run(20);
+    next.ExpectVerified();
+    EXPECT_TRUE(to_->IsCanaryBut(0x22, {next.written()}));
+    EXPECT_EQ(from_->counters().opened_connections, 1);
+    EXPECT_EQ(to_->counters().checksum_failures, 0);
+    EXPECT_EQ(to_->log.Count(Kind::kEnded, h.ticket, true), 1);
+  }
+}
+
+TEST_F(TcpFaultTest, ALineThatMovesAgainInTimeDeliversEverything) {
+  for (int64_t at : {int64_t{100}, kHandshakeBytes + 40, kHandshakeBytes + 5000}) {
+    SCOPED_TRACE(at);
+    Reset({});
+    proxy_->Set({.stall_at_byte = at});
+    const Handoff h = Begin();
+    h.Run(50);
+    if (at > kHandshakeBytes + 80) {
+      ASSERT_TRUE(to_->log.WaitBegun(h.ticket));
+    }
+    proxy_->Set({});
+    h.ExpectVerified();
+    EXPECT_TRUE(to_->IsCanaryBut(0xCD, {h.written()}));
+  }
 }
 
 TEST_F(TcpFaultTest, ASenderThatGivesUpMidFrameAbandonsItAndTheOthersGoOn) {
