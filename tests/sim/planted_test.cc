@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -47,6 +48,13 @@ void Search(int bug, uint64_t num_seeds, Progress* progress) {
   _exit(0);
 }
 
+// A violation that was told, a failed CHECK, or memory that is not there. A child that was ended for
+// its time or its memory, or by anything else, caught nothing.
+bool IsCatch(int status, const Progress& progress) {
+  if (WIFEXITED(status)) return WEXITSTATUS(status) == kViolated && progress.violation[0] != 0;
+  return WIFSIGNALED(status) && (WTERMSIG(status) == SIGABRT || WTERMSIG(status) == SIGSEGV);
+}
+
 class PlantedBugTest : public testing::TestWithParam<int> {
  protected:
   // In a process of its own: a bug may fail a CHECK, throw or never return. Returns what it ended
@@ -72,10 +80,25 @@ TEST_F(PlantedBugTest, TheCopiesPassWithoutABug) {
   EXPECT_EQ(RunChild(-1, 200), 0) << "seed " << progress_->seed << ": " << progress_->violation;
 }
 
+TEST_F(PlantedBugTest, OnlyAViolationOrACrashOfTheNodesIsACatch) {
+  Progress told, silent;
+  std::strcpy(told.violation, "I1");
+  const auto exited = [](int code) { return code << 8; };
+  EXPECT_TRUE(IsCatch(exited(kViolated), told));
+  EXPECT_FALSE(IsCatch(exited(kViolated), silent));
+  for (int code : {0, 1, 2, 127}) EXPECT_FALSE(IsCatch(exited(code), told)) << code;
+  for (int signal : {SIGABRT, SIGSEGV}) EXPECT_TRUE(IsCatch(signal, told)) << signal;
+  for (int signal : {SIGXCPU, SIGKILL, SIGTERM, SIGALRM, SIGBUS, SIGPIPE}) {
+    EXPECT_FALSE(IsCatch(signal, told)) << signal;
+  }
+}
+
 TEST_P(PlantedBugTest, IsCaught) {
-  ASSERT_NE(RunChild(GetParam(), kMaxSeeds), 0)
-      << kNames[GetParam()] << " is not caught by " << kMaxSeeds << " seeds";
-  ASSERT_NE(progress_->violation[0], 0) << "the search broke off at seed " << progress_->seed;
+  const int status = RunChild(GetParam(), kMaxSeeds);
+  ASSERT_NE(status, 0) << kNames[GetParam()] << " is not caught by " << kMaxSeeds << " seeds";
+  ASSERT_TRUE(IsCatch(status, *progress_))
+      << kNames[GetParam()] << ": seed " << progress_->seed
+      << " broke the search off and violated nothing: " << progress_->violation;
   std::printf("| %s | %llu | %s |\n", kNames[GetParam()],
               static_cast<unsigned long long>(progress_->seed), progress_->violation);
 }

@@ -3,6 +3,20 @@
 namespace baton::sim {
 namespace {
 
+using Wide = __int128;  // Nanoseconds times a rate.
+constexpr int64_t kMillion = 1'000'000;
+
+Wide FloorOf(Wide dividend, int64_t divisor) {
+  const Wide quotient = dividend / divisor;
+  return quotient * divisor > dividend ? quotient - 1 : quotient;
+}
+
+Time Saturated(Wide ns) {
+  const auto low = Wide{Time::min().time_since_epoch().count()};
+  const auto high = Wide{Time::max().time_since_epoch().count()};
+  return Time(Duration(static_cast<int64_t>(std::clamp(ns, low, high))));
+}
+
 uint64_t Weight(uint64_t tag, Time when) {
   return Random::Mix(tag ^ Random::Mix(when.time_since_epoch().count()));
 }
@@ -55,19 +69,16 @@ uint64_t World::StateHash() const {
   return hash;
 }
 
+// A clock that has run `ns` of world time shows floor(ns * rate): exact, so that it never steps back
+// and that each moment it shows has a first one in the world.
 Time Host::Local(Time world) const {
-  const int64_t ns = world.time_since_epoch().count();
-  return Time(Duration(offset_ns_ + ns + ns / 1000 * rate_ppm_ / 1000));
+  const Wide scaled = Wide{world.time_since_epoch().count()} * (kMillion + rate_ppm_);
+  return Saturated(FloorOf(scaled, kMillion) + offset_ns_);
 }
 
 Time Host::ToWorld(Time local) const {
-  const int64_t ns = local.time_since_epoch().count() - offset_ns_;
-  Time guess{Duration(ns / (1000000 + rate_ppm_) * 1000000)};
-  // The division rounds: up to 1 ms too early.
-  while (Local(guess) < local) {
-    guess += std::max(Duration(1), (local - Local(guess)) / 2);
-  }
-  return guess;
+  const Wide shown = Wide{local.time_since_epoch().count()} - offset_ns_;
+  return Saturated(-FloorOf(-shown * kMillion, kMillion + rate_ppm_));
 }
 
 void Host::Begin() {

@@ -149,7 +149,7 @@ class Host {
     At(world_.now() + delay, std::move(run));
   }
 
-  // Its own clock: an offset, and up to 5 % fast or slow.
+  // Its own clock: an offset, and a rate above -100 %.
   void SetClock(int64_t offset_ns, int64_t rate_ppm) {
     offset_ns_ = offset_ns;
     rate_ppm_ = rate_ppm;
