@@ -277,9 +277,10 @@ void Engine::StartStep(Time now) {
   int32_t rows_left = options_.max_batch_sequences;
   const bool has_prefill = std::ranges::any_of(
       running_, [](const auto& item) { return item.second->num_remaining() > 1; });
-  // Prefill keeps a quarter of the step, so that decodes alone never starve a recompute.
+  // Prefill keeps a quarter of the step and a row, so that decodes alone never starve a recompute.
   const int32_t for_prefill = has_prefill ? std::max(1, budget / 4) : 0;
-  const int32_t decode_budget = std::min(std::max(1, budget - for_prefill), rows_left);
+  const int32_t decode_rows = rows_left - (has_prefill ? 1 : 0);
+  const int32_t decode_budget = std::min(std::max(1, budget - for_prefill), decode_rows);
   const Calls waiting = WaitingCalls(budget, now);
   std::vector<Sequence*> decodes = PickDecodes(decode_budget, waiting);
   budget -= static_cast<int32_t>(decodes.size());

@@ -184,11 +184,14 @@ TEST_F(EngineTest, AScoredPromptSamplesNothingAndLeavesWhenComputed) {
 }
 
 TEST_F(EngineTest, TheSamplerGetsTheHistoryOnlyWhenPenaltiesNeedIt) {
+  Create({.chunk_tokens = 32}, 64);
   engine_->Add(Decoding(1, 4));
   engine_->Add(Decoding(2, 4, {.presence_penalty = 0.5f}));
+  engine_->Add(Decoding(3, 4, {.frequency_penalty = 0.5f}));
+  engine_->Add(Decoding(4, 4, {.repetition_penalty = 1.5f}));
   const StepPlan* plan = Start();
   EXPECT_THAT(plan->rows[0].emitted, ElementsAre());
-  EXPECT_THAT(plan->rows[1].emitted, ElementsAre(50));
+  for (size_t row : {1, 2, 3}) EXPECT_THAT(plan->rows[row].emitted, ElementsAre(50));
   EXPECT_EQ(plan->rows[1].num_emitted, 1);
 }
 
@@ -243,6 +246,95 @@ TEST_F(EngineTest, TheEndOfAnotherStepIsIgnored) {
   const StepPlan* plan = Start();
   EXPECT_TRUE(engine_->OnStepDone({.step = plan->step + 1}, now_).empty());
   EXPECT_NE(engine_->step_in_flight(), nullptr);
+}
+
+TEST_F(EngineTest, ATableWithMoreBlocksThanItsTokensNeedStaysAsItIs) {
+  auto sequence = Decoding(1, 4);
+  ASSERT_TRUE(pool_->Grow(sequence->blocks, 3));
+  engine_->Add(std::move(sequence));
+  for (size_t blocks : {2, 2}) {
+    EXPECT_EQ(Start()->rows[0].block_table.size(), blocks);
+    EXPECT_EQ(engine_->FindTable(1)->size(), 4);
+    Finish();
+  }
+}
+
+TEST_F(EngineTest, FindsTheTableOfWhatRunsAndOfWhatWasRemovedDuringItsStep) {
+  engine_->Add(Decoding(1, 6));
+  EXPECT_EQ(engine_->FindTable(7), nullptr);
+  ASSERT_NE(engine_->FindTable(1), nullptr);
+  Start();
+  engine_->Remove(1);
+  ASSERT_NE(engine_->FindTable(1), nullptr);
+  EXPECT_EQ(engine_->FindTable(1)->size(), 2);
+  Finish();
+  EXPECT_EQ(engine_->FindTable(1), nullptr);
+  EXPECT_TRUE(engine_->LeavingTables().empty());
+}
+
+TEST_F(EngineTest, APrefillGoesOnBesideDecodesThatFillTheStep) {
+  Create({.chunk_tokens = 1}, 64);
+  engine_->Add(Decoding(1, 4));
+  engine_->Add(Prompt(2, 4));
+  const StepPlan* plan = Start();
+  EXPECT_THAT(Calls(*plan), ElementsAre(2, 1));
+}
+
+TEST_F(EngineTest, APrefillGoesOnBesideDecodesThatFillTheBatch) {
+  for (const int32_t rows : {1, 3}) {
+    Create({.chunk_tokens = 32, .max_batch_sequences = rows}, 64);
+    for (CallId call = 1; call <= 4; ++call) engine_->Add(Decoding(call, 4));
+    engine_->Add(Prompt(5, 4));
+    const StepPlan* plan = Start();
+    ASSERT_EQ(plan->rows.size(), static_cast<size_t>(rows));
+    EXPECT_EQ(plan->rows[0].sequence.counter, 5u);
+  }
+}
+
+TEST_F(EngineTest, AsManyDecodesAsFitComeOldestFirst) {
+  Create({.chunk_tokens = 3}, 64);
+  for (CallId call : {1, 3}) engine_->Add(Decoding(call, 4));
+  Start();
+  Finish();
+  engine_->Add(Decoding(4, 4));
+  EXPECT_THAT(Calls(*Start()), ElementsAre(1, 3, 4));
+}
+
+TEST_F(EngineTest, AFailedStepSaysNothingAboutTheSizeOfTheNext) {
+  Create({.chunk_tokens = 64}, 64);
+  engine_->Add(Prompt(1, 64));
+  engine_->Add(Prompt(2, 64));
+  EXPECT_THAT(Lengths(*Start()), ElementsAre(64));
+  engine_->OnStepDone(
+      {.step = engine_->step_in_flight()->step, .status = absl::InternalError("broken")},
+      now_ += 2 * kStepTime);
+  EXPECT_THAT(Lengths(*Start()), ElementsAre(64));
+}
+
+TEST_F(EngineTest, AStepIsMeasuredFromItsOwnStart) {
+  Create({.chunk_tokens = 64}, 64);
+  now_ += 100 * kStepTime;
+  engine_->Add(Prompt(1, 200));
+  EXPECT_THAT(Lengths(*Start()), ElementsAre(64));
+  Finish();
+  EXPECT_THAT(Lengths(*Start()), ElementsAre(64));
+}
+
+TEST_F(EngineTest, ARowCarriesItsSamplingAndItsScoresComeBack) {
+  auto prompt = Prompt(1, 4);
+  const auto sampling = prompt->sampling;
+  engine_->Add(std::move(prompt));
+  const StepPlan* plan = Start();
+  EXPECT_EQ(plan->rows[0].sampling, sampling);
+  StepDone done{.step = plan->step};
+  done.rows.push_back({.sequence = plan->rows[0].sequence,
+                       .sampled = true,
+                       .output = {.position = 4, .token = 60},
+                       .prompt_logprobs = {{.position = 1, .token = 1001}}});
+  const auto progress = engine_->OnStepDone(std::move(done), now_);
+  ASSERT_EQ(progress.size(), 1u);
+  ASSERT_EQ(progress[0].prompt_logprobs.size(), 1u);
+  EXPECT_EQ(progress[0].prompt_logprobs[0].token, 1001);
 }
 
 TEST_F(EngineTest, CountsTheTokensThatWait) {

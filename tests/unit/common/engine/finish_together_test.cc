@@ -69,6 +69,16 @@ TEST_F(FinishTogetherTest, NobodyWaitsForLongerThanEightTimesItsOwnTokens) {
   ExpectStep({2, 1}, {7, 1});
 }
 
+TEST_F(FinishTogetherTest, WhenOneHasWaitedForAsLongAsItMayItsWholeGroupFinishes) {
+  engine_->Add(Together(1, 2));
+  engine_->Add(Together(2, 10));
+  engine_->Add(Together(3, 60));
+  ExpectStep({1, 2}, {1, 7});
+  ExpectStep({2, 3}, {2, 6});
+  ExpectStep({3}, {8});
+  ExpectStep({3, 1, 2}, {6, 1, 1});
+}
+
 TEST_F(FinishTogetherTest, WhatACacheHasGivenIsNotItsOwn) {
   Create({.chunk_tokens = 16, .finish_together = 3}, 64);
   auto cached = Together(1, 41);
@@ -113,6 +123,26 @@ TEST_F(FinishTogetherTest, NobodyWaitsUntilItsDeadlineIsNear) {
   ExpectStep({1, 2}, {5, 3});
   ExpectStep({2}, {8});
   ExpectStep({2, 1}, {7, 1});
+}
+
+TEST_F(FinishTogetherTest, WhoseDeadlineIsNearBeforeItWaitedHurriesNobody) {
+  auto late = Together(3, 40);
+  late->wait_until = now_;
+  engine_->Add(Together(1, 4));
+  engine_->Add(Together(2, 60));
+  engine_->Add(std::move(late));
+  ExpectStep({1, 2}, {3, 5});
+  ExpectStep({2}, {8});  // The first still waits for the second.
+}
+
+TEST_F(FinishTogetherTest, ThoseThatFillTheStepToItsLastTokenFinishInIt) {
+  for (CallId call = 1; call <= 2; ++call) engine_->Add(Together(call, 4));
+  ExpectStep({1, 2}, {4, 4});
+}
+
+TEST_F(FinishTogetherTest, WhoIsNotHereCannotFinishAlone) {
+  engine_->FinishAlone(9);
+  EXPECT_EQ(Start(), nullptr);
 }
 
 TEST_F(FinishTogetherTest, OthersNeitherWaitNorAreWaitedFor) {

@@ -64,6 +64,42 @@ TEST_F(PreemptionTest, AReservationThatComesBackSparesTheRunning) {
   EXPECT_EQ(engine_->num_preempted(), 1u);
 }
 
+TEST_F(PreemptionTest, AReservationThatComesBackAtOnceIsUsedInTheSameStep) {
+  BlockTable others;
+  engine_->set_reclaim([&](const AgeKey&, bool) {
+    others.Release();
+    return true;
+  });
+  engine_->Add(Decoding(1, 4));
+  engine_->Add(Decoding(2, 6));
+  others = TakeAllBut(0);
+  EXPECT_THAT(Calls(*Start()), ElementsAre(1, 2));
+  EXPECT_EQ(engine_->num_preempted(), 0u);
+}
+
+TEST_F(PreemptionTest, WhatIsPreemptedAsksForReservationsAndResumesIfTheyComeBackAtOnce) {
+  for (const bool at_once : {true, false}) {
+    Create({.chunk_tokens = 8}, 8);
+    BlockTable others;
+    std::vector<std::pair<uint64_t, bool>> asked;
+    engine_->Add(Decoding(1, 6));
+    engine_->Add(Decoding(2, 8));
+    others = TakeAllBut(0);
+    EXPECT_THAT(Calls(*Start()), ElementsAre(1));
+    Finish();
+    ASSERT_EQ(engine_->num_preempted(), 1u);
+    engine_->set_reclaim([&](const AgeKey& needy, bool alone) {
+      asked.emplace_back(needy.id.counter, alone);
+      if (at_once) others.Release();
+      return true;
+    });
+    Start();
+    EXPECT_THAT(asked, ElementsAre(std::pair(2u, false)));
+    EXPECT_EQ(engine_->num_preempted(), at_once ? 0u : 1u);
+    engine_.reset();
+  }
+}
+
 TEST_F(PreemptionTest, APreemptedSequenceIsComputedAgainAndEmitsNothingTwice) {
   Create({.chunk_tokens = 4}, 6);
   engine_->Add(Decoding(1, 8));

@@ -114,6 +114,17 @@ TEST_F(WindowTest, ACachedPrefixIsHeldOnlyAsFarAsItIsSeen) {
   ExpectVisible(Start()->rows[0]);
 }
 
+TEST_F(WindowTest, OneWithoutBlocksTakesACachedPrefixOnlyAsFarAsItIsSeen) {
+  Windowed({.chunk_tokens = 64}, 64);
+  engine_->Add(Prompt(1, 41));
+  Start();
+  Finish(kEos);
+  ASSERT_EQ(NumHeld(), 0);
+  engine_->Add(New(1, 41));
+  EXPECT_THAT(Contexts(*Start()), ElementsAre(40));
+  EXPECT_EQ(NumHeld(), 4);
+}
+
 TEST_F(WindowTest, OneWithoutBlocksWaitsForAllOfThem) {
   Windowed({.chunk_tokens = 8}, 8);
   BlockTable others;
