@@ -291,16 +291,30 @@ void PrefillNode::OnStepDone(StepDone done, Time now) {
       outbox_.Close(entry.call, progress.status);
       End(entry);
     } else {
-      std::ranges::move(progress.prompt_logprobs, std::back_inserter(entry.prompt_logprobs));
+      SendScores(entry, std::move(progress.prompt_logprobs));
       if (entry.sequence != nullptr) OnPrefilled(entry, std::move(progress.output), now);
     }
   }
 }
 
+// Chunk by chunk, so that nothing grows with the prompt, in pieces that fit a message.
+void PrefillNode::SendScores(const Entry& entry, std::vector<PromptLogprob> logprobs) {
+  ScoresEvent piece{.attempt = entry.attempt, .logprobs = {}};
+  int32_t num_scores = 0;
+  for (PromptLogprob& one : logprobs) {
+    num_scores += NumScores(one);
+    if (num_scores > kMaxPieceScores) {
+      outbox_.Send(entry.call, std::exchange(piece, {.attempt = entry.attempt, .logprobs = {}}));
+      num_scores = NumScores(one);
+    }
+    piece.logprobs.push_back(std::move(one));
+  }
+  if (!piece.logprobs.empty()) outbox_.Send(entry.call, std::move(piece));
+}
+
 void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Time now) {
   outbox_.Send(entry.call, PrefilledEvent{.attempt = entry.attempt,
                                           .first = first,
-                                          .prompt_logprobs = std::move(entry.prompt_logprobs),
                                           .cached_tokens = entry.cached_tokens});
   if (!entry.handoff) {
     outbox_.Close(entry.call, absl::OkStatus());

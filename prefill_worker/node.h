@@ -78,7 +78,6 @@ class PrefillNode : public Node {
     bool in_engine = false;
     TicketId open_ticket;              // Start was called, kEnded has not come; else empty.
     std::optional<TokenOutput> first;  // The token that was sampled.
-    std::vector<PromptLogprob> prompt_logprobs;
     int32_t cached_tokens = 0;
   };
   using LiveKey = std::pair<SequenceId, Attempt>;
@@ -93,6 +92,7 @@ class PrefillNode : public Node {
   void OnLayerDone(const LayerDone& done, Time now);
   void PushRows(const Entry& entry, int32_t layer, int32_t begin, int32_t end);
   void OnStepDone(StepDone done, Time now);
+  void SendScores(const Entry& entry, std::vector<PromptLogprob> logprobs);
   void OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Time now);
   void Finish(const Entry& entry);
   void OnTransfer(const TransferEvent& event, Time now);

@@ -190,6 +190,7 @@ void RouterNode::OpenPrefill(SequenceState& sequence, std::optional<HandoffTarge
   const RequestState& request = requests_.at(sequence.request);
   sequence.state = State::kPrefilling;
   sequence.prefilled = false;
+  sequence.call_score = 1;
   if (sequence.prefill.tokens == 0) Take(sequence.prefill, sequence.prefill.worker, sequence.base);
   sequence.act_by = kNever;
   Rewatch(sequence);

@@ -139,7 +139,7 @@ void RouterNode::OnSubmit(ClientSubmit submit, Time now) {
       sequence.request = submit.request;
       sequence.choice = p * request.body.num_choices + c;
       sequence.prompt = p;
-      sequence.owes_score = wants_score && c == 0;
+      sequence.owes_score = wants_score && c == 0 && prompt.size() > 1;
       sequence.prefix_hashes = hashes;
       request.sequences.push_back(counter);
       queue_.insert(KeyOf(sequence));
@@ -206,11 +206,14 @@ void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
   const bool is_decode = received.call == sequence.decode.call;
   const bool is_failure = std::holds_alternative<HandoffFailedEvent>(received.event);
   const bool is_reserved = std::holds_alternative<ReservedEvent>(received.event);
-  const bool is_decode_event = !std::holds_alternative<PrefilledEvent>(received.event);
+  const bool is_scores = std::holds_alternative<ScoresEvent>(received.event);
+  const bool is_decode_event =
+      !is_scores && !std::holds_alternative<PrefilledEvent>(received.event);
   const Attempt attempt = std::visit([](const auto& e) { return e.attempt; }, received.event);
   // What a call computed is right whatever attempt it names; tickets and failures go by attempt.
   const bool is_old = (is_failure || is_reserved) && attempt != sequence.attempt;
-  const bool is_repeated = !is_decode_event && sequence.prefilled;
+  const bool is_repeated =
+      !is_decode_event && (sequence.prefilled || (is_scores && !sequence.owes_score));
   if (is_old || is_repeated || (!is_failure && is_decode != is_decode_event)) {
     ++counters_.stale_mail;
     return;
@@ -218,6 +221,8 @@ void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
   sequence.last_progress = now;
   if (auto* reserved = std::get_if<ReservedEvent>(&received.event)) {
     OnReserved(sequence, *reserved, now);
+  } else if (is_scores) {
+    OnScores(sequence, std::move(std::get<ScoresEvent>(received.event)), now);
   } else if (auto* prefilled = std::get_if<PrefilledEvent>(&received.event)) {
     OnPrefilled(sequence, std::move(*prefilled), now);
   } else if (is_failure) {
@@ -261,8 +266,46 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
   OpenPrefill(sequence, std::move(target), now);
 }
 
+absl::Status RouterNode::CheckScore(const SequenceState& sequence,
+                                    const PromptLogprob& score) const {
+  const ValidRequest& body = requests_.at(sequence.request).body;
+  const std::vector<int32_t>& prompt = body.prompts[sequence.prompt];
+  if (score.position > sequence.call_score) return Gap(sequence.call_score, score.position);
+  if (score.position < 1 || score.position >= static_cast<int32_t>(prompt.size()) ||
+      score.token != prompt[score.position] ||
+      static_cast<int64_t>(score.top.size()) > body.sampling.num_prompt_logprobs) {
+    return absl::DataLossError(absl::StrFormat(
+        "a worker's score at position %d is not what it was asked for", score.position));
+  }
+  return absl::OkStatus();
+}
+
+// Each Prefill call begins at the first position; the client sees each once, as the bits are equal.
+void RouterNode::OnScores(SequenceState& sequence, ScoresEvent event, Time now) {
+  PromptScored fresh{.prompt = sequence.prompt, .logprobs = {}};
+  absl::Status status;
+  for (PromptLogprob& score : event.logprobs) {
+    status = CheckScore(sequence, score);
+    if (!status.ok()) break;
+    sequence.call_score = std::max(sequence.call_score, score.position + 1);
+    if (score.position < sequence.next_score) continue;
+    sequence.next_score = score.position + 1;
+    fresh.logprobs.push_back(std::move(score));
+  }
+  if (!fresh.logprobs.empty()) outbox_.Emit(sequence.request, std::move(fresh));
+  sequence.owes_score = sequence.next_score < PromptLength(sequence);
+  if (!status.ok()) return LosePrefill(sequence, std::move(status), now);
+  if (sequence.owes_score) return;
+  // Nothing else may be wanted of this call: it must not be sought again if it is lost now.
+  sequence.finished = sequence.finished || requests_.at(sequence.request).body.score_only;
+  FinishIfDone(sequence, now);
+}
+
 void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time now) {
   BATON_FAIL_POINT("router.transferring");
+  if (sequence.owes_score) {
+    return LosePrefill(sequence, Gap(sequence.call_score, PromptLength(sequence)), now);
+  }
   sequence.prefilled = true;
   ReleaseTokens(sequence.prefill);
   RequestState& request = requests_.at(sequence.request);
@@ -272,10 +315,6 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
   }
   prefixes_.Correct(sequence.prefix_hashes, sequence.prefill.worker, event.cached_tokens);
   prefixes_.Add(sequence.prefix_hashes, sequence.prefill.worker);
-  if (std::exchange(sequence.owes_score, false)) {
-    outbox_.Emit(sequence.request, PromptScored{.prompt = sequence.prompt,
-                                                .logprobs = std::move(event.prompt_logprobs)});
-  }
   if (request.body.score_only) sequence.finished = true;
   // The decode worker has the KV or computes it: this call brought the score and is not needed.
   if (sequence.state == State::kDecoding && sequence.handoff_failures > 0) Drop(sequence.prefill);

@@ -113,7 +113,9 @@ class RouterNode : public Node {
     std::vector<int32_t> emitted;
     uint64_t group = 0;       // Of the workers of its last attempt.
     int32_t base = 0;         // Tokens, of prompt and emitted, that this attempt prefills.
-    bool owes_score = false;  // Prompt log probabilities have not been emitted.
+    bool owes_score = false;  // Not all prompt log probabilities have been emitted.
+    int32_t next_score = 1;   // Position of the next one that the client is to see.
+    int32_t call_score = 1;   // Position of the next one that the Prefill call must bring.
     bool prefilled = false;   // The Prefill call has computed its prompt.
     bool finished = false;    // Its last token was emitted, or the client stopped it.
     int32_t handoff_failures = 0;
@@ -149,6 +151,8 @@ class RouterNode : public Node {
   // Workers.
   void OnWorkerEvent(WorkerEventReceived received, Time now);
   void OnReserved(SequenceState& sequence, const ReservedEvent& event, Time now);
+  void OnScores(SequenceState& sequence, ScoresEvent event, Time now);
+  absl::Status CheckScore(const SequenceState& sequence, const PromptLogprob& score) const;
   void OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time now);
   void OnDecoding(SequenceState& sequence);
   void OnTokens(SequenceState& sequence, TokensEvent event, Time now);

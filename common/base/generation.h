@@ -64,4 +64,7 @@ struct PromptLogprob {
   bool operator==(const PromptLogprob&) const = default;
 };
 
+// Log probabilities that it holds: the token's and its alternatives'.
+inline int32_t NumScores(const PromptLogprob& p) { return 1 + static_cast<int32_t>(p.top.size()); }
+
 }  // namespace baton

@@ -106,12 +106,22 @@ struct PrefillRequest {
   std::optional<HandoffTarget> handoff;
 };
 
+// A piece of the prompt's log probabilities, if they were asked for. The pieces of a call come in
+// order of position, from 1 to prompt_length - 1 without gaps, all before its PrefilledEvent.
+struct ScoresEvent {
+  Attempt attempt = 1;
+  std::vector<PromptLogprob> logprobs;  // [>= 1], of at most kMaxPieceScores numbers.
+};
+
+// Log probabilities in one piece, those of alternatives included: what the wire carries of them is
+// far below the largest message.
+inline constexpr int32_t kMaxPieceScores = 64 << 10;
+
 // The prompt is computed; with score_only `first` is absent. The call then stays open until the
 // decode worker has verified the KV, and closes with OK.
 struct PrefilledEvent {
   Attempt attempt = 1;
   std::optional<TokenOutput> first;
-  std::vector<PromptLogprob> prompt_logprobs;
   int32_t cached_tokens = 0;
 };
 
@@ -129,7 +139,8 @@ struct HandoffFailedEvent {
   std::string reason;
 };
 
-using WorkerEvent = std::variant<ReservedEvent, TokensEvent, PrefilledEvent, HandoffFailedEvent>;
+using WorkerEvent =
+    std::variant<ReservedEvent, TokensEvent, ScoresEvent, PrefilledEvent, HandoffFailedEvent>;
 
 // ---- Cluster calls: hello and status -----------------------------------------------------------
 
@@ -273,9 +284,11 @@ struct ChoiceTokens {
   int32_t choice = 0;
   std::vector<TokenOutput> outputs;  // The last one carries the finish reason.
 };
+// More log probabilities of a prompt: in order, each position from 1 to prompt_length - 1 once. A
+// prompt of one token has none.
 struct PromptScored {
   int32_t prompt = 0;
-  std::vector<PromptLogprob> logprobs;  // Positions 1 .. prompt_length - 1.
+  std::vector<PromptLogprob> logprobs;
 };
 // The terminal event: exactly one per ClientSubmit, nothing after it.
 struct RequestEnded {

@@ -116,10 +116,12 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
     int64_t outputs = 1;
     if (const auto* tokens = std::get_if<TokensEvent>(&event)) {
       outputs += static_cast<int64_t>(tokens->outputs.size());
+    } else if (const auto* scores = std::get_if<ScoresEvent>(&event)) {
+      for (const PromptLogprob& one : scores->logprobs) outputs += NumScores(one);
     }
     outputs_left_ -= outputs;
     if (outputs_left_ >= 0) return absl::OkStatus();
-    return absl::InvalidArgumentError("more events than max_tokens allows");
+    return absl::InvalidArgumentError("more events than the request allows");
   }
 
   absl::Status FinalStatus(const grpc::Status& status) const {

@@ -176,19 +176,32 @@ absl::StatusOr<TokensEvent> ReadTokens(const v1::Tokens& from, const WireLimits&
   return event;
 }
 
+absl::StatusOr<ScoresEvent> ReadScores(const v1::Scores& from, const WireLimits& limits) {
+  ScoresEvent event;
+  if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
+  event.attempt = from.attempt();
+  RETURN_IF_ERROR(
+      CheckRange("prompt_logprobs.size", from.prompt_logprobs_size(), 1, limits.max_model_len));
+  int64_t num_scores = 0;
+  event.logprobs.reserve(from.prompt_logprobs_size());
+  for (const v1::PromptLogprob& one : from.prompt_logprobs()) {
+    ASSIGN_OR_RETURN(PromptLogprob logprob, FromProto(one, limits));
+    if (!event.logprobs.empty() && logprob.position != event.logprobs.back().position + 1) {
+      return WireError("prompt_logprobs.position", logprob.position, "positions must ascend by one");
+    }
+    num_scores += NumScores(logprob);
+    event.logprobs.push_back(std::move(logprob));
+  }
+  RETURN_IF_ERROR(CheckRange("prompt_logprobs with top", num_scores, 1, kMaxPieceScores));
+  return event;
+}
+
 absl::StatusOr<PrefilledEvent> ReadPrefilled(const v1::Prefilled& from, const WireLimits& limits) {
   PrefilledEvent event;
   if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
   event.attempt = from.attempt();
   if (from.has_first()) {
     ASSIGN_OR_RETURN(event.first, FromProto(from.first(), limits));
-  }
-  RETURN_IF_ERROR(
-      CheckRange("prompt_logprobs.size", from.prompt_logprobs_size(), 0, limits.max_model_len));
-  event.prompt_logprobs.reserve(from.prompt_logprobs_size());
-  for (const v1::PromptLogprob& one : from.prompt_logprobs()) {
-    ASSIGN_OR_RETURN(PromptLogprob logprob, FromProto(one, limits));
-    event.prompt_logprobs.push_back(std::move(logprob));
   }
   RETURN_IF_ERROR(CheckRange("cached_tokens", from.cached_tokens(), 0, limits.max_model_len));
   event.cached_tokens = from.cached_tokens();
@@ -270,19 +283,26 @@ void ToProto(const PrefilledEvent& from, v1::PrefillEvent* to) {
   v1::Prefilled* prefilled = to->mutable_prefilled();
   prefilled->set_attempt(from.attempt);
   if (from.first.has_value()) ToProto(*from.first, prefilled->mutable_first());
-  for (const PromptLogprob& one : from.prompt_logprobs) {
-    ToProto(one, prefilled->add_prompt_logprobs());
-  }
   prefilled->set_cached_tokens(from.cached_tokens);
 }
 
+void ToProto(const ScoresEvent& from, v1::PrefillEvent* to) {
+  v1::Scores* scores = to->mutable_scores();
+  scores->set_attempt(from.attempt);
+  for (const PromptLogprob& one : from.logprobs) ToProto(one, scores->add_prompt_logprobs());
+}
+
 absl::StatusOr<WorkerEvent> FromProto(const v1::PrefillEvent& from, const WireLimits& limits) {
+  if (from.has_scores()) {
+    ASSIGN_OR_RETURN(ScoresEvent event, ReadScores(from.scores(), limits));
+    return event;
+  }
   if (from.has_handoff_failed()) {
     ASSIGN_OR_RETURN(HandoffFailedEvent event, ReadFailure(from.handoff_failed()));
     return event;
   }
   if (!from.has_prefilled()) {
-    return absl::InvalidArgumentError("event is not set: must be prefilled or handoff_failed");
+    return absl::InvalidArgumentError("event is not set: must be scores, prefilled or handoff_failed");
   }
   ASSIGN_OR_RETURN(PrefilledEvent event, ReadPrefilled(from.prefilled(), limits));
   return event;

@@ -32,7 +32,11 @@ using PrefillClientCall = ClientCall<v1::PrefillRequest, v1::PrefillEvent>;
 int64_t MaxOutputs(const DecodeRequest& request) {
   return 2 * int64_t{request.sampling.max_tokens} + 16;
 }
-int64_t MaxOutputs(const PrefillRequest&) { return kMaxPrefillEvents; }
+int64_t MaxOutputs(const PrefillRequest& request) {
+  const int64_t top = request.sampling.num_prompt_logprobs;
+  // For each position its log probabilities, and at worst an event of its own.
+  return kMaxPrefillEvents + (top < 0 ? 0 : request.prompt_length * (top + 2));
+}
 
 }  // namespace
 

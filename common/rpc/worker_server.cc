@@ -326,9 +326,10 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
  private:
   template <typename Event>
   static void SendOn(const AnyCall& call, const Event& event) {
+    constexpr bool kIsBoth = std::is_same_v<Event, HandoffFailedEvent>;
     constexpr bool kOfPrefill =
-        std::is_same_v<Event, PrefilledEvent> || std::is_same_v<Event, HandoffFailedEvent>;
-    constexpr bool kOfDecode = !std::is_same_v<Event, PrefilledEvent>;
+        std::is_same_v<Event, ScoresEvent> || std::is_same_v<Event, PrefilledEvent> || kIsBoth;
+    constexpr bool kOfDecode = !kOfPrefill || kIsBoth;
     if constexpr (kOfPrefill) {
       if (const auto* prefill = std::get_if<std::shared_ptr<PrefillCall>>(&call)) {
         v1::PrefillEvent proto;

@@ -19,6 +19,9 @@ GenerationSession::GenerationSession(Setup setup)
   for (size_t p = 0; p < setup_.prepared.prompt_texts.size(); ++p) {
     prompt_states_[p].text_length = CodePoints(setup_.prepared.prompt_texts[p]);
   }
+  for (size_t p = 0; wants_prompt_logprobs_ && p < prompts_.size(); ++p) {
+    prompt_states_[p].scored = false;
+  }
   const size_t total = prompts_.size() * static_cast<size_t>(num_choices_);
   choices_.reserve(total);
   for (size_t c = 0; c < total; ++c) {
@@ -106,12 +109,22 @@ void GenerationSession::Receive(PromptScored scored) {
     return Fail(absl::InternalError("scores of an unknown prompt"));
   }
   PromptState& state = prompt_states_[scored.prompt];
-  if (!wants_prompt_logprobs_ || std::exchange(state.scored, true)) {
+  if (state.scored) {
     return;
   }
-  PromptLogprobs logprobs = DescribePrompt(setup_.tokenizer.get(), prompts_[scored.prompt],
-                                           scored.logprobs, setup_.prepared.skip_special_tokens);
-  logprobs.prompt = scored.prompt;
+  std::ranges::move(scored.logprobs, std::back_inserter(state.scores));
+  if (state.scores.size() + 1 >= prompts_[scored.prompt].size()) {
+    OnScored(scored.prompt);
+  }
+}
+
+void GenerationSession::OnScored(int32_t prompt) {
+  PromptState& state = prompt_states_[prompt];
+  state.scored = true;
+  PromptLogprobs logprobs = DescribePrompt(setup_.tokenizer.get(), prompts_[prompt], state.scores,
+                                           setup_.prepared.skip_special_tokens);
+  state.scores = {};
+  logprobs.prompt = prompt;
   setup_.sink->OnPrompt(std::move(logprobs));
   for (ChoiceTokens& tokens : std::exchange(state.waiting, {})) {
     Receive(std::move(tokens));
@@ -123,7 +136,10 @@ void GenerationSession::Receive(ChoiceTokens tokens) {
     return Fail(absl::InternalError("tokens of an unknown choice"));
   }
   const int32_t prompt = tokens.choice / num_choices_;
-  if (wants_prompt_logprobs_ && !prompt_states_[prompt].scored) {
+  if (prompts_[prompt].size() == 1 && !prompt_states_[prompt].scored) {
+    OnScored(prompt);  // There is nothing to wait for.
+  }
+  if (!prompt_states_[prompt].scored) {
     prompt_states_[prompt].waiting.push_back(std::move(tokens));
     return;
   }
@@ -194,9 +210,11 @@ void GenerationSession::Receive(RequestEnded ended) {
   }
   const bool score_only = setup_.prepared.request.score_only;
   for (size_t c = 0; c < choices_.size(); ++c) {
-    const PromptState& prompt = prompt_states_[c / num_choices_];
-    const bool scored = !wants_prompt_logprobs_ || prompt.scored;
-    if (!scored || (!score_only && choices_[c].finish == FinishReason::kNone)) {
+    const auto prompt = static_cast<int32_t>(c) / num_choices_;
+    if (prompts_[prompt].size() == 1 && !prompt_states_[prompt].scored) {
+      OnScored(prompt);
+    }
+    if (!prompt_states_[prompt].scored || (!score_only && choices_[c].finish == FinishReason::kNone)) {
       return End(absl::InternalError("the answer ended early"), ended.cached_tokens);
     }
     if (score_only) {

@@ -48,7 +48,8 @@ class GenerationSession : public Generation,
     std::optional<Time> last_token;
   };
   struct PromptState {
-    bool scored = false;
+    bool scored = true;  // All log probabilities have come, if any were asked for.
+    std::vector<PromptLogprob> scores;
     int64_t text_length = 0;            // Code points of the echo.
     std::vector<ChoiceTokens> waiting;  // Tokens that came before the prompt's scores.
   };
@@ -57,6 +58,7 @@ class GenerationSession : public Generation,
   void Receive(ChoiceTokens tokens);
   void Receive(PromptScored scored);
   void Receive(RequestEnded ended);
+  void OnScored(int32_t prompt);
   void PushToken(int32_t index, const TokenOutput& output, ChoiceDelta& delta);
   void FinishChoice(int32_t index, FinishReason finish, ChoiceDelta& delta);
   void End(absl::Status status, int64_t cached_tokens);

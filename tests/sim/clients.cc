@@ -63,7 +63,7 @@ uint64_t Clients::Submit(int router, const ValidRequest& request) {
   client.seen.resize(choices);
   client.finished.resize(choices);
   client.stopped.resize(choices);
-  client.scored.resize(request.prompts.size());
+  client.next_score.resize(request.prompts.size(), 1);
   const uint64_t key = next_key_++;
   if (trace_.on()) {
     trace_.Add(
@@ -158,10 +158,14 @@ void Clients::OnTokens(uint64_t key, Client& client, const ChoiceTokens& tokens)
 }
 
 void Clients::OnScored(Client& client, const PromptScored& scored) {
-  if (client.scored.at(scored.prompt)) return violation_("I4: a prompt scored twice");
-  client.scored[scored.prompt] = true;
-  if (scored.logprobs.size() + 1 != client.request.prompts[scored.prompt].size()) {
-    violation_("I4: prompt log probabilities are missing");
+  const std::vector<int32_t>& prompt = client.request.prompts.at(scored.prompt);
+  int32_t& next = client.next_score.at(scored.prompt);
+  if (scored.logprobs.empty()) violation_("I4: a piece of a score is empty");
+  for (const PromptLogprob& score : scored.logprobs) {
+    if (next >= static_cast<int32_t>(prompt.size()) || score != FakeScore(prompt, next)) {
+      return violation_("I4: a score is missing, repeated or another's");
+    }
+    ++next;
   }
 }
 
@@ -179,9 +183,11 @@ void Clients::OnEnded(Client& client, const absl::Status& status) {
     const bool complete = client.seen[c] == client.expected[c].size();
     if (!complete && !client.stopped[c]) return violation_("I4: an OK answer is incomplete");
   }
-  for (bool scored : client.scored) {
-    if (scored != (client.request.sampling.num_prompt_logprobs >= 0)) {
-      return violation_("I4: an OK answer lacks prompt log probabilities");
+  const bool wants_score = client.request.sampling.num_prompt_logprobs >= 0;
+  for (size_t p = 0; p < client.next_score.size(); ++p) {
+    const auto length = static_cast<int32_t>(client.request.prompts[p].size());
+    if (client.next_score[p] != (wants_score ? length : 1)) {
+      return violation_("I4: an OK answer lacks prompt log probabilities, or has some unasked");
     }
   }
 }

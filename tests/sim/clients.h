@@ -55,7 +55,7 @@ class Clients {
     std::vector<size_t> stop_at;                 // 0: never.
     std::vector<bool> stopped;                   // The router knows.
     std::vector<bool> finished;
-    std::vector<bool> scored;  // Per prompt.
+    std::vector<int32_t> next_score;  // Per prompt: position of the next log probability.
     bool cancelled = false;
     std::optional<absl::Status> ended;
   };

@@ -23,6 +23,10 @@ struct EventText {
     }
     return text;
   }
+  std::string operator()(const ScoresEvent& e) const {
+    return absl::StrCat("Scores attempt ", e.attempt, ": ", e.logprobs.front().position, " to ",
+                        e.logprobs.back().position);
+  }
   std::string operator()(const PrefilledEvent& e) const {
     return absl::StrCat("Prefilled attempt ", e.attempt, e.first ? " first token" : "");
   }

@@ -28,6 +28,14 @@ int32_t FirstSeen(int32_t window, int32_t position) {
 
 }  // namespace
 
+PromptLogprob FakeScore(const std::vector<int32_t>& prompt, int32_t position) {
+  const uint64_t hash =
+      TagOf(0, prompt[position], position, static_cast<uint64_t>(prompt[position - 1]));
+  return {.position = position,
+          .token = prompt[position],
+          .logprob = -static_cast<float>(hash % 1024) / 64};
+}
+
 std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
                                     const SamplingParams& params, int32_t window) {
   std::vector<int32_t> tokens;
@@ -141,7 +149,7 @@ StepDone FakeRunner::Results() const {
       const auto& prompt = row.sampling->prompt;
       for (int32_t p = row.context_len + 1; p <= end && p < static_cast<int32_t>(prompt.size());
            ++p) {
-        result.prompt_logprobs.push_back({.position = p, .token = prompt[p]});
+        result.prompt_logprobs.push_back(FakeScore(prompt, p));
       }
     }
     done.rows.push_back(std::move(result));

@@ -26,6 +26,9 @@ int32_t NextToken(uint64_t folded, const SamplingParams& params, int32_t positio
 std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
                                     const SamplingParams& params, int32_t window);
 
+// The log probability of a prompt's token, which any run gives.
+PromptLogprob FakeScore(const std::vector<int32_t>& prompt, int32_t position);
+
 // A runner whose answers are a function of every tag that the sequence's last query sees, read from
 // the modelled memory when a layer runs: a block that was overwritten, freed or never filled gives
 // another token. Lives within one start of its host.

@@ -240,9 +240,64 @@ TEST_F(PrefillNodeTest, AScoredPromptIsComputedInFullAndHasNoToken) {
   const auto prefilled = outbox_.Events<PrefilledEvent>(2);
   ASSERT_EQ(prefilled.size(), 1u);
   EXPECT_FALSE(prefilled[0].first.has_value());
-  ASSERT_EQ(prefilled[0].prompt_logprobs.size(), 9u);
-  for (int32_t i = 0; i < 9; ++i) EXPECT_EQ(prefilled[0].prompt_logprobs[i].position, i + 1);
+  int32_t next = 1;
+  for (const ScoresEvent& piece : outbox_.Events<ScoresEvent>(2)) {
+    EXPECT_EQ(piece.attempt, 2u);
+    for (const PromptLogprob& one : piece.logprobs) EXPECT_EQ(one.position, next++);
+  }
+  EXPECT_EQ(next, 10);
   EXPECT_EQ(outbox_.Closed(2), Code::kOk);
+}
+
+TEST_F(PrefillNodeTest, ScoresGoOutChunkByChunkBeforeThePromptIsPrefilled) {
+  PrefillRequest request = Request(1, 20);
+  request.sampling.num_prompt_logprobs = 0;
+  Open(1, std::move(request));
+  int32_t next = 1;
+  for (const int32_t end : {8, 16, 19}) {
+    EXPECT_TRUE(outbox_.Events<PrefilledEvent>(1).empty());
+    FinishStep();
+    const auto pieces = outbox_.Events<ScoresEvent>(1);
+    ASSERT_FALSE(pieces.empty());
+    for (const PromptLogprob& one : pieces.back().logprobs) EXPECT_EQ(one.position, next++);
+    EXPECT_EQ(next, end + 1);
+  }
+  EXPECT_EQ(outbox_.Events<ScoresEvent>(1).size(), 3u);
+  EXPECT_TRUE(std::holds_alternative<PrefilledEvent>(outbox_.calls[1].events.back()));
+}
+
+TEST_F(PrefillNodeTest, ScoresWithManyAlternativesAreCutIntoPieces) {
+  PrefillRequest request = Request(1, 8);
+  request.sampling.num_prompt_logprobs = 4096;
+  Open(1, std::move(request));
+  LayersDone();
+  StepDone done = DoneWith(*runner_.plans.back(), 55);
+  // 7 x 20,001: three fit into a piece.
+  for (PromptLogprob& one : done.rows[0].prompt_logprobs) one.top.resize(20000);
+  done.rows[0].prompt_logprobs[6].top.resize(kMaxPieceScores - 1);  // And one that fills a piece.
+  Handle(std::move(done));
+  std::vector<int32_t> sizes;
+  int32_t next = 1;
+  for (const ScoresEvent& piece : outbox_.Events<ScoresEvent>(1)) {
+    sizes.push_back(static_cast<int32_t>(piece.logprobs.size()));
+    int32_t scores = 0;
+    for (const PromptLogprob& one : piece.logprobs) {
+      EXPECT_EQ(one.position, next++);
+      scores += NumScores(one);
+    }
+    EXPECT_LE(scores, kMaxPieceScores);
+  }
+  EXPECT_EQ(sizes, (std::vector<int32_t>{3, 3, 1}));
+}
+
+TEST_F(PrefillNodeTest, ACallThatHasEndedSendsNoScores) {
+  PrefillRequest request = Request(1, 20, /*handoff=*/false);
+  request.sampling.num_prompt_logprobs = 0;
+  Open(1, std::move(request));
+  FinishStep();
+  Handle(CallBroken{.call = 1});
+  FinishStep();
+  EXPECT_EQ(outbox_.Events<ScoresEvent>(1).size(), 1u);
 }
 
 TEST_F(PrefillNodeTest, ACancelDuringAStepHoldsTheBlocksUntilStepAndTransferHaveEnded) {

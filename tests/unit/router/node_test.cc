@@ -89,9 +89,8 @@ TEST_F(RouterNodeTest, AScoredPromptEndsWithItsScoreAndHasNoToken) {
   Submit(1, request);
   ASSERT_EQ(outbox_.prefills.size(), 1u);
   EXPECT_TRUE(outbox_.prefill_requests[0].score_only);
-  Handle(WorkerEventReceived{prefill_call(), PrefilledEvent{.prompt_logprobs = {{.position = 1}}}});
-  ASSERT_EQ(outbox_.clients[1].scored.size(), 1u);
-  EXPECT_EQ(outbox_.clients[1].scored[0].logprobs.size(), 1u);
+  Scores(prefill_call(), 1, 3);
+  EXPECT_THAT(Scored(1), ElementsAre(1, 2));
   EXPECT_TRUE(outbox_.clients[1].tokens.empty());
   EXPECT_EQ(Ended(1), Code::kOk);
 }
@@ -224,8 +223,8 @@ TEST_F(RouterNodeTest, AStoppedChoiceStillBringsTheScoreItOwes) {
   ToPrefilling(1, request);
   Handle(ClientStop{.request = 1, .choice = 0});
   EXPECT_EQ(Ended(1), std::nullopt);
-  Prefilled(prefill_call(), 3, 50);
-  EXPECT_EQ(outbox_.clients[1].scored.size(), 1u);
+  Scores(prefill_call(), 1, 3);
+  EXPECT_THAT(Scored(1), ElementsAre(1, 2));
   EXPECT_TRUE(Seen(1).empty());
   EXPECT_EQ(Ended(1), Code::kOk);
 }

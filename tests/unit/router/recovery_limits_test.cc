@@ -218,7 +218,7 @@ TEST_F(RecoveryLimitsTest, AStoppedChoiceThatOwesItsScoreKeepsItsPrefillCallAndN
   EXPECT_EQ(outbox_.prefills.size(), 1u);
   EXPECT_EQ(outbox_.decodes.size(), 1u);
   EXPECT_EQ(node_->num_open_calls(), 1u);
-  Prefilled(held, 3, 50);
+  Scores(held, 1, 3);
   EXPECT_EQ(Ended(1), Code::kOk);
   EXPECT_EQ(node_->num_open_calls(), 0u);
 }

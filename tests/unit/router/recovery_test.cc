@@ -204,8 +204,8 @@ TEST_F(RecoveryTest, AScoreThatIsLostWithItsPrefillWorkerIsComputedAgainAfterThe
   ASSERT_EQ(outbox_.prefills.size(), 2u);
   EXPECT_EQ(last_prefill().sampling.num_prompt_logprobs, 0);
   EXPECT_FALSE(last_prefill().handoff.has_value());
-  Prefilled(prefill_call(), 5, 52, 2);
-  EXPECT_EQ(outbox_.clients[1].scored.size(), 1u);
+  Scores(prefill_call(), 1, 3, 2);
+  EXPECT_THAT(Scored(1), ElementsAre(1, 2));
   EXPECT_THAT(Seen(1), ElementsAre(50, 51));
   EXPECT_EQ(Ended(1), Code::kOk);
 }
@@ -302,8 +302,9 @@ TEST_F(RecoveryTest, APrefillWorkerThatOwesAScoreIsKeptUntilItHasGivenIt) {
   EXPECT_EQ(outbox_.rebinds.back().second.prefill, 0u);
   EXPECT_THAT(outbox_.cancelled, IsEmpty());
   Handle(WorkerEventReceived{decode_call(), TokensEvent{.attempt = 3, .outputs = {}}});
+  Scores(prefill, 1, 3);
+  EXPECT_THAT(outbox_.cancelled, IsEmpty());
   Prefilled(prefill, 3, 50);
-  EXPECT_EQ(outbox_.clients[1].scored.size(), 1u);
   EXPECT_THAT(outbox_.cancelled, ElementsAre(prefill));
 }
 

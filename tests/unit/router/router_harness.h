@@ -124,6 +124,23 @@ class RouterHarness : public testing::Test {
                              .first = TokenOutput{.position = position, .token = token},
                              .cached_tokens = 2}});
   }
+  // Log probabilities of the positions [begin, end) of a prompt of Request().
+  void Scores(CallId call, int32_t begin, int32_t end, Attempt attempt = 1) {
+    ScoresEvent event{.attempt = attempt, .logprobs = {}};
+    for (int32_t p = begin; p < end; ++p) {
+      event.logprobs.push_back({.position = p, .token = 7, .logprob = -1.0f * p, .rank = 1});
+    }
+    Handle(WorkerEventReceived{call, std::move(event)});
+  }
+  // The positions whose log probabilities a client was given, in order.
+  std::vector<int32_t> Scored(uint64_t key, int32_t prompt = 0) {
+    std::vector<int32_t> positions;
+    for (const PromptScored& scored : outbox_.clients[key].scored) {
+      if (scored.prompt != prompt) continue;
+      for (const PromptLogprob& one : scored.logprobs) positions.push_back(one.position);
+    }
+    return positions;
+  }
   void Tokens(CallId call, int32_t position, int32_t token,
               FinishReason finish = FinishReason::kNone, Attempt attempt = 1) {
     Handle(WorkerEventReceived{

@@ -53,6 +53,7 @@ TEST(MessageWireTest, EveryMessageSurvivesARoundTrip) {
     ExpectEventRoundTrip<v1::DecodeEvent>(samples.Reserved());
     ExpectEventRoundTrip<v1::DecodeEvent>(samples.TokensOf(samples.Int(0, 5)));
     ExpectEventRoundTrip<v1::PrefillEvent>(samples.Prefilled());
+    ExpectEventRoundTrip<v1::PrefillEvent>(samples.Scores());
     ExpectEventRoundTrip<v1::DecodeEvent>(samples.HandoffFailed());
     ExpectEventRoundTrip<v1::PrefillEvent>(samples.HandoffFailed());
     ExpectRoundTrip<v1::RebindRequest>(samples.Rebind());
@@ -67,6 +68,39 @@ TEST(MessageWireTest, ALongReasonIsCutAndALongerOneOnTheWireRefused) {
   EXPECT_EQ(proto.handoff_failed().reason().size(), size_t{kMaxReasonBytes});
   proto.mutable_handoff_failed()->mutable_reason()->push_back('x');
   EXPECT_FALSE(FromProto(proto, kLimits).ok());
+}
+
+TEST(MessageWireTest, APieceOfScoresIsRefusedByWhatIsWrongWithIt) {
+  WireSamples samples(9);
+  ScoresEvent event = samples.Scores();
+  event.logprobs = {samples.Prompt(5), samples.Prompt(6)};
+  v1::PrefillEvent good;
+  ToProto(event, &good);
+  const auto back = FromProto(good, kLimits);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(std::get<ScoresEvent>(*back).logprobs, event.logprobs);
+  EXPECT_EQ(std::get<ScoresEvent>(*back).attempt, event.attempt);
+  const std::vector<std::pair<const char*, std::function<void(v1::Scores*)>>> cases = {
+      {"attempt", [](auto* s) { s->set_attempt(0); }},
+      {"prompt_logprobs.size", [](auto* s) { s->clear_prompt_logprobs(); }},
+      {"prompt_logprobs.position", [](auto* s) { s->mutable_prompt_logprobs(1)->set_position(7); }},
+      {"prompt_logprobs.position", [](auto* s) { s->mutable_prompt_logprobs(1)->set_position(5); }},
+      {"prompt_logprob.position", [](auto* s) { s->mutable_prompt_logprobs(0)->set_position(0); }},
+      {"prompt_logprob.token", [](auto* s) { s->mutable_prompt_logprobs(1)->set_token(-1); }},
+      {"prompt_logprobs with top", [](auto* s) {
+         for (int i = 0; i < 17; ++i) {
+           v1::PromptLogprob* one = i < 2 ? s->mutable_prompt_logprobs(i) : s->add_prompt_logprobs();
+           one->set_position(5 + i);
+           while (one->top_size() < 4096) one->add_top();
+         }
+       }}};
+  for (const auto& [field, break_it] : cases) {
+    v1::PrefillEvent bad = good;
+    break_it(bad.mutable_scores());
+    const auto read = FromProto(bad, kLimits);
+    ASSERT_FALSE(read.ok()) << field;
+    EXPECT_EQ(read.status().message().find(field), 0u) << read.status();
+  }
 }
 
 TEST(MessageWireTest, DecodeRequestKeepsEveryField) {
@@ -278,6 +312,7 @@ TEST(MessageWireTest, MutatedBytesAreRefusedOrValidNeverACrash) {
     taken += FuzzEvent<v1::DecodeEvent>(&samples, samples.Reserved());
     taken += FuzzEvent<v1::DecodeEvent>(&samples, samples.TokensOf(3));
     taken += FuzzEvent<v1::PrefillEvent>(&samples, samples.Prefilled());
+    taken += FuzzEvent<v1::PrefillEvent>(&samples, samples.Scores());
   }
   // Both outcomes were met, so the mutations are neither harmless nor hopeless.
   EXPECT_GT(taken, kRounds / 100);

@@ -175,8 +175,14 @@ class WireSamples {
   PrefilledEvent Prefilled() {
     PrefilledEvent event{.attempt = static_cast<Attempt>(Int(1, 9))};
     if (Coin()) event.first = Output(Int(1, 500));
-    for (int32_t i = Int(0, 5); i > 0; --i) event.prompt_logprobs.push_back(Prompt(Int(1, 500)));
     event.cached_tokens = Int(0, kLimits.max_model_len);
+    return event;
+  }
+
+  ScoresEvent Scores() {
+    ScoresEvent event{.attempt = static_cast<Attempt>(Int(1, 9)), .logprobs = {}};
+    int32_t position = Int(1, 400);
+    for (int32_t i = Int(1, 6); i > 0; --i) event.logprobs.push_back(Prompt(position++));
     return event;
   }
 

@@ -57,7 +57,8 @@ TEST(GenerationSessionTest, WaitsForTheScoresOfAPromptBeforeItsTokens) {
     TokenOutput output = FakeOutput(request, FakeTokenizer::kTheA, 3);
     output.finish = FinishReason::kLength;
     sink.OnEvent(ChoiceTokens{0, {output}});
-    sink.OnEvent(PromptScored{0, {{.position = 1, .token = 5, .logprob = -1}}});
+    sink.OnEvent(PromptScored{0, {{.position = 1, .token = 99, .logprob = -1}}});
+    sink.OnEvent(PromptScored{0, {{.position = 2, .token = 100, .logprob = -2}}});
     sink.OnEvent(RequestEnded{});
   });
   GenerationService service(Options(), std::make_shared<FakeTokenizer>(), &frontend);
