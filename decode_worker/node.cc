@@ -36,7 +36,8 @@ void DecodeNode::Handle(Message message, Time now) {
     }
   } else if (auto* rebind = std::get_if<RebindAsked>(&message)) {
     OnRebind(rebind->request, now);
-  } else if (std::holds_alternative<LayerDone>(message)) {
+  } else if (std::holds_alternative<LayerDone>(message) ||
+             std::holds_alternative<RowsDone>(message)) {
     progress_.OnMark(now);
   } else if (auto* step = std::get_if<StepDone>(&message)) {
     progress_.OnMark(now);

@@ -52,6 +52,8 @@ void PrefillNode::Handle(Message message, Time now) {
     OnSend(std::move(send->request), now);
   } else if (auto* layer = std::get_if<LayerDone>(&message)) {
     OnLayerDone(*layer, now);
+  } else if (auto* rows = std::get_if<RowsDone>(&message)) {
+    OnRowsDone(*rows, now);
   } else if (auto* step = std::get_if<StepDone>(&message)) {
     progress_.OnMark(now);
     OnStepDone(std::move(*step), now);
@@ -275,6 +277,15 @@ void PrefillNode::OnLayerDone(const LayerDone& done, Time now) {
     const StepRow& row = plan->rows[i];
     PushRows(entry, done.layer, row.context_len,
              row.context_len + static_cast<int32_t>(row.tokens.size()));
+  }
+}
+
+void PrefillNode::OnRowsDone(const RowsDone& done, Time now) {
+  const StepPlan* plan = engine_.step_in_flight();
+  if (plan == nullptr || plan->step != done.step) {
+    ++counters_.stale_mail;
+  } else {
+    progress_.OnMark(now);
   }
 }
 

@@ -90,6 +90,7 @@ class PrefillNode : public Node {
   void StartTransfer(Entry& entry, int32_t num_tokens);
   void StartSend(Entry& entry, Time now);
   void OnLayerDone(const LayerDone& done, Time now);
+  void OnRowsDone(const RowsDone& done, Time now);
   void PushRows(const Entry& entry, int32_t layer, int32_t begin, int32_t end);
   void OnStepDone(StepDone done, Time now);
   void SendScores(const Entry& entry, std::vector<PromptLogprob> logprobs);

@@ -118,9 +118,11 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<Kernels> kernels,
       swap_(std::move(swap)),
       info_(std::move(info)),
       sink_(sink),
-      sampler_(info_.vocab_size, info_.eos_token_ids) {}
+      reader_(kernels_.get(), info_.vocab_size, info_.eos_token_ids) {}
 
-CpuModelRunner::~CpuModelRunner() {
+CpuModelRunner::~CpuModelRunner() { Stop(); }
+
+void CpuModelRunner::Stop() {
   const std::lock_guard lock(mutex_);
   stopping_ = true;
   wake_.notify_one();
@@ -202,46 +204,21 @@ StepDone CpuModelRunner::RunStep(const StepPlan& plan) {
   return done;
 }
 
-// Walks the rows' tokens in the order of batch_.logit_tokens, a few rows of logits at a time: all
-// of a long prompt's would take gigabytes.
+// A slice of rows at a time: the logits of a long prompt's tokens would take gigabytes, and the
+// time of their products and scores is that of many layers.
 absl::Status CpuModelRunner::ReadLogits(const StepPlan& plan, StepDone& done) {
-  const auto total = static_cast<int64_t>(batch_.logit_tokens.size());
-  std::span<const float> logits;
-  int64_t first = 0;
-  int64_t next = 0;  // Index into logit_tokens.
-  const auto next_row = [&]() -> absl::StatusOr<std::span<const float>> {
-    if (next == first + static_cast<int64_t>(logits.size()) / info_.vocab_size) {
-      first = next;
-      ASSIGN_OR_RETURN(
-          logits, transformer_->Logits(first, std::min(Transformer::kLogitRows, total - first)));
-    }
-    return logits.subspan((next++ - first) * info_.vocab_size, info_.vocab_size);
-  };
-  for (const StepRow& row : plan.rows) {
-    RowResult& result = done.rows.emplace_back();
-    result.sequence = row.sequence;
-    const auto num_tokens = static_cast<int64_t>(row.tokens.size());
-    for (int64_t i = 0; i < num_tokens; ++i) {
-      const bool scores = ScoresPrompt(row, i);
-      const bool samples = row.sample && i + 1 == num_tokens;
-      if (!scores && !samples) continue;
-      ASSIGN_OR_RETURN(const std::span<const float> logits_row, next_row());
-      const int32_t position = row.context_len + static_cast<int32_t>(i) + 1;
-      if (scores) {
-        const SamplingContext& context = *row.sampling;
-        result.prompt_logprobs.push_back(sampler_.Score(
-            logits_row, context.prompt[position], position, context.params.num_prompt_logprobs));
-      }
-      if (!samples) continue;
-      result.sampled = true;
-      result.output = sampler_.Sample({.logits = logits_row,
-                                       .context = row.sampling.get(),
-                                       .emitted = row.emitted,
-                                       .num_emitted = row.num_emitted,
-                                       .position = position});
-    }
+  const std::vector<LogitRow> wanted = WantedRows(plan, done.rows);
+  BATON_CHECK(wanted.size() == batch_.logit_tokens.size());
+  const std::span<const LogitRow> rows = wanted;
+  for (size_t first = 0; first < rows.size(); first += Transformer::kLogitRows) {
+    const size_t count = std::min<size_t>(Transformer::kLogitRows, rows.size() - first);
+    ASSIGN_OR_RETURN(const std::span<const float> logits,
+                     transformer_->Logits(static_cast<int64_t>(first), static_cast<int64_t>(count)));
+    reader_.Read(logits, rows.subspan(first, count));
+    if (count < Transformer::kLogitRows) break;
+    sink_->OnRowsDone({.step = plan.step, .rows = static_cast<int32_t>(first + count)});
+    if (stopping_) return absl::CancelledError("the runner is stopping");
   }
-  BATON_CHECK(next == total);
   return absl::OkStatus();
 }
 

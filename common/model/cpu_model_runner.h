@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/kv_cache/kv_cache.h"
 #include "common/model/model_runner.h"
-#include "common/model/sampler.h"
+#include "common/model/row_reader.h"
 #include "common/model/step_batch.h"
 #include "common/model/transformer.h"
 #include "kernels/api/kernels.h"
@@ -51,10 +51,14 @@ class CpuModelRunner : public ModelRunner {
   static absl::StatusOr<std::unique_ptr<CpuModelRunner>> Create(
       const CpuModelRunnerOptions& options, RunnerSink* sink);
 
-  // Ends the step in progress first, with its StepDone.
+  // Stops; the step in progress ends first, with its StepDone.
   ~CpuModelRunner() override;
 
   void Start(std::shared_ptr<const StepPlan> plan) override;
+
+  // No step may start after this, and one in progress ends with CANCELLED at the next RowsDone that
+  // it reports. Any thread. The destructor does so first.
+  void Stop();
 
   const ModelInfo& info() const { return info_; }
   KvCache& cache() { return *cache_; }
@@ -85,14 +89,14 @@ class CpuModelRunner : public ModelRunner {
   std::atomic<uint64_t> layers_written_{0};
 
   // Of the compute thread.
-  Sampler sampler_;
+  RowReader reader_;
   ForwardBatch batch_;
 
-  std::mutex mutex_;  // Guards next_, busy_ and stopping_.
+  std::mutex mutex_;  // Guards next_, busy_ and changes of stopping_.
   std::condition_variable wake_;
   std::shared_ptr<const StepPlan> next_;
   bool busy_ = false;  // From Start until just before OnStepDone.
-  bool stopping_ = false;
+  std::atomic<bool> stopping_{false};
   std::jthread thread_;  // Last: it uses all of the above.
 };
 

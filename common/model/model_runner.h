@@ -64,6 +64,13 @@ struct LayerDone {
   int32_t layer = 0;
 };
 
+// So many rows of a step's logits have become tokens and scores. One for each 32 rows, after the
+// step's layers.
+struct RowsDone {
+  uint64_t step = 0;
+  int32_t rows = 0;
+};
+
 // A step has ended. With an error no row has produced anything, and K/V of its tokens and of its
 // moves is undefined.
 struct StepDone {
@@ -72,8 +79,8 @@ struct StepDone {
   std::vector<RowResult> rows;  // In the plan's order.
 };
 
-// Computes steps, one at a time, off the caller's thread. LayerDone (ascending) and then StepDone
-// come back as mail to the node that owns the runner.
+// Computes steps, one at a time, off the caller's thread. LayerDone (ascending), RowsDone (likewise)
+// and then StepDone come back as mail to the node that owns the runner.
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
@@ -87,6 +94,7 @@ class RunnerSink {
  public:
   virtual ~RunnerSink() = default;
   virtual void OnLayerDone(const LayerDone& done) = 0;
+  virtual void OnRowsDone(const RowsDone& done) = 0;
   virtual void OnStepDone(StepDone done) = 0;
 };
 

@@ -7,6 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/base/random.h"
+#include "common/model/likeliest.h"
 #include "common/model/portable_math.h"
 #include "xxhash.h"
 
@@ -14,23 +15,6 @@ namespace baton {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-
-int32_t Argmax(std::span<const float> logits) {
-  int32_t best = 0;
-  for (int32_t i = 1; i < static_cast<int32_t>(logits.size()); ++i) {
-    if (logits[i] > logits[best]) best = i;
-  }
-  return best;
-}
-
-// log(sum of e^logit), in double and in the order of ids.
-double LogSum(std::span<const float> logits) {
-  const double max = logits[Argmax(logits)];
-  if (!std::isfinite(max)) return max;
-  double sum = 0;
-  for (const float logit : logits) sum += PortableExp(logit - max);
-  return max + PortableLog(sum);
-}
 
 // Uniform in [0, 1), keyed so that neighbours in any of the three are unrelated.
 double Uniform(uint64_t seed, uint32_t choice, int32_t position) {
@@ -43,22 +27,21 @@ double Uniform(uint64_t seed, uint32_t choice, int32_t position) {
 
 }  // namespace
 
-Sampler::Sampler(int32_t vocab_size, std::vector<int32_t> eos_token_ids)
-    : vocab_size_(vocab_size), eos_token_ids_(std::move(eos_token_ids)) {
-  adjusted_.resize(vocab_size);
-  weights_.resize(vocab_size);
-  candidates_.reserve(vocab_size);
-  counts_.resize(vocab_size);
-}
+Sampler::Sampler(const RowMath* math, int32_t vocab_size, std::vector<int32_t> eos_token_ids)
+    : math_(math),
+      vocab_size_(vocab_size),
+      eos_token_ids_(std::move(eos_token_ids)),
+      weighted_(math) {}
 
 TokenOutput Sampler::Sample(const SampleInput& input) {
   BATON_CHECK(static_cast<int32_t>(input.logits.size()) == vocab_size_);
   const SamplingParams& params = input.context->params;
-  Adjust(input);
+  const std::span<const float> adjusted = Adjust(input);
   TokenOutput output{.position = input.position};
-  output.token = params.temperature == 0 ? Argmax(adjusted_) : Draw(params, input.position);
+  output.token =
+      params.temperature == 0 ? Argmax(adjusted) : Draw(adjusted, params, input.position);
   if (params.num_logprobs >= 0) {
-    const double log_sum = LogSum(input.logits);
+    const double log_sum = LogSum(input.logits, Argmax(input.logits));
     output.logprob = static_cast<float>(input.logits[output.token] - log_sum);
     output.top = Top(input.logits, params.num_logprobs, log_sum);
   }
@@ -72,44 +55,58 @@ PromptLogprob Sampler::Score(std::span<const float> logits, int32_t token, int32
                              int32_t num_top) {
   BATON_CHECK(static_cast<int32_t>(logits.size()) == vocab_size_);
   BATON_CHECK(token >= 0 && token < vocab_size_);
-  const double log_sum = LogSum(logits);
-  const float own = logits[token];
-  int32_t rank = 1;
-  for (int32_t i = 0; i < vocab_size_; ++i) {
-    if (logits[i] > own || (logits[i] == own && i < token)) ++rank;
-  }
+  const double log_sum = LogSum(logits, Argmax(logits));
   return {.position = position,
           .token = token,
-          .logprob = static_cast<float>(own - log_sum),
-          .rank = rank,
+          .logprob = static_cast<float>(logits[token] - log_sum),
+          .rank = static_cast<int32_t>(math_->rank(logits.data(), vocab_size_, token)),
           .top = Top(logits, num_top, log_sum)};
+}
+
+int32_t Sampler::Argmax(std::span<const float> logits) {
+  constexpr int64_t kBlock = RowMath::kMaxBlock;
+  maxima_.resize((logits.size() + kBlock - 1) / kBlock);
+  math_->block_max(logits.data(), static_cast<int64_t>(logits.size()), maxima_.data());
+  if (std::isnan(logits[0])) return 0;  // Nothing is greater.
+  const auto greatest = std::max_element(maxima_.begin(), maxima_.end());
+  auto token = static_cast<int32_t>((greatest - maxima_.begin()) * kBlock);
+  while (logits[token] != *greatest) ++token;
+  return token;
+}
+
+// log(sum of e^logit), in double.
+double Sampler::LogSum(std::span<const float> logits, int32_t likeliest) const {
+  const float max = logits[likeliest];
+  if (!std::isfinite(max)) return max;
+  return max + PortableLog(math_->sum_exp(logits.data(), vocab_size_, max));
 }
 
 std::vector<TokenLogprob> Sampler::Top(std::span<const float> logits, int32_t count,
                                        double log_sum) {
-  count = std::clamp(count, 0, vocab_size_);
-  std::vector<TokenLogprob> top(count);
-  if (count == 0) return top;
-  candidates_.resize(vocab_size_);
-  for (int32_t i = 0; i < vocab_size_; ++i) candidates_[i] = i;
-  std::partial_sort(
-      candidates_.begin(), candidates_.begin() + count, candidates_.end(),
-      [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
-  for (int32_t i = 0; i < count; ++i) {
-    const int32_t token = candidates_[i];
-    top[i] = {.token = token, .logprob = static_cast<float>(logits[token] - log_sum)};
+  FindLikeliest(logits, maxima_, std::clamp(count, 0, vocab_size_), candidates_);
+  std::vector<TokenLogprob> top;
+  top.reserve(candidates_.size());
+  for (const int32_t token : candidates_) {
+    top.push_back({.token = token, .logprob = static_cast<float>(logits[token] - log_sum)});
   }
   return top;
 }
 
-void Sampler::Adjust(const SampleInput& input) {
-  std::copy(input.logits.begin(), input.logits.end(), adjusted_.begin());
-  for (const LogitBias& bias : input.context->params.logit_bias) {
+std::span<const float> Sampler::Adjust(const SampleInput& input) {
+  const SamplingParams& params = input.context->params;
+  if (params.logit_bias.empty() && input.num_emitted >= params.min_tokens &&
+      params.repetition_penalty == 1 && params.frequency_penalty == 0 &&
+      params.presence_penalty == 0) {
+    return input.logits;
+  }
+  adjusted_.assign(input.logits.begin(), input.logits.end());
+  for (const LogitBias& bias : params.logit_bias) {
     BATON_CHECK(bias.token >= 0 && bias.token < vocab_size_);
     adjusted_[bias.token] += bias.bias;
   }
   MaskEndTokens(input);
   Penalize(input);
+  return adjusted_;
 }
 
 void Sampler::MaskEndTokens(const SampleInput& input) {
@@ -127,6 +124,7 @@ void Sampler::Penalize(const SampleInput& input) {
   const bool repetition = params.repetition_penalty != 1;
   const bool counted = params.frequency_penalty != 0 || params.presence_penalty != 0;
   const std::vector<int32_t>& prompt = input.context->prompt;
+  if (repetition || counted) counts_.resize(vocab_size_);
   if (repetition) {
     const float penalty = params.repetition_penalty;
     const auto penalize = [&](int32_t token) {
@@ -155,57 +153,23 @@ void Sampler::Penalize(const SampleInput& input) {
   }
 }
 
-int32_t Sampler::Draw(const SamplingParams& params, int32_t position) {
-  const int32_t best = Argmax(adjusted_);
-  const double max = adjusted_[best];
+int32_t Sampler::Draw(std::span<const float> logits, const SamplingParams& params,
+                      int32_t position) {
+  const int32_t best = Argmax(logits);
+  const float max = logits[best];
   if (!std::isfinite(max)) return best;
-  const double temperature = params.temperature;
   candidates_.clear();
-  for (int32_t i = 0; i < vocab_size_; ++i) {
-    const double scaled = (adjusted_[i] - max) / temperature;
-    weights_[i] = std::isnan(scaled) ? 0 : PortableExp(scaled);
-    // The likeliest token's weight is 1, so that min_p is an absolute bound.
-    if (weights_[i] > 0 && weights_[i] >= params.min_p) candidates_.push_back(i);
-  }
-  KeepLikeliest(params);
-  double total = 0;
-  for (const int32_t i : candidates_) total += weights_[i];
-  const double target = Uniform(params.seed, params.choice, position) * total;
-  double sum = 0;
-  for (const int32_t i : candidates_) {
-    sum += weights_[i];
-    if (sum > target) return i;
-  }
-  return candidates_.empty() ? best : candidates_.back();
-}
-
-// Applies top_k, then top_p, to candidates_ and leaves them ascending by id.
-void Sampler::KeepLikeliest(const SamplingParams& params) {
-  const auto likelier = [&](int32_t a, int32_t b) {
-    return weights_[a] != weights_[b] ? weights_[a] > weights_[b] : a < b;
-  };
-  const auto k = static_cast<size_t>(params.top_k);
-  if (params.top_k > 0 && k < candidates_.size()) {
-    std::nth_element(candidates_.begin(), candidates_.begin() + k, candidates_.end(), likelier);
-    candidates_.resize(k);
+  if (params.top_k > 0 && params.top_k < vocab_size_) {
+    FindLikeliest(logits, maxima_, params.top_k, candidates_);
     std::sort(candidates_.begin(), candidates_.end());
+    values_.clear();
+    for (const int32_t token : candidates_) values_.push_back(logits[token]);
+    logits = values_;
   }
-  if (params.top_p >= 1) return;
-  double total = 0;
-  for (const int32_t i : candidates_) total += weights_[i];
-  // The smallest set of likeliest tokens whose probabilities reach top_p, popped from a heap.
-  const auto less_likely = [&](int32_t a, int32_t b) { return likelier(b, a); };
-  std::make_heap(candidates_.begin(), candidates_.end(), less_likely);
-  double kept = 0;
-  auto heap_end = candidates_.end();
-  while (heap_end != candidates_.begin()) {
-    std::pop_heap(candidates_.begin(), heap_end, less_likely);
-    --heap_end;
-    kept += weights_[*heap_end];
-    if (kept >= params.top_p * total) break;
-  }
-  candidates_.erase(candidates_.begin(), heap_end);
-  std::sort(candidates_.begin(), candidates_.end());
+  weighted_.Reset(logits, candidates_, max, params.temperature);
+  if (params.min_p > 0) weighted_.KeepAtLeast(params.min_p);
+  if (params.top_p < 1) weighted_.KeepTopP(params.top_p);
+  return weighted_.Draw(Uniform(params.seed, params.choice, position));
 }
 
 }  // namespace baton

@@ -6,6 +6,8 @@
 
 #include "common/base/generation.h"
 #include "common/model/model_runner.h"
+#include "common/model/weighted_tokens.h"
+#include "kernels/api/row_math.h"
 
 namespace baton {
 
@@ -21,10 +23,10 @@ struct SampleInput {
 // Chooses tokens. A draw is a pure function of its SampleInput and the model's end tokens, with the
 // same bits on every machine; equal probabilities go to the lower id. The order of the steps is
 // vLLM's: bias and min_tokens, penalties, temperature, min_p, top_k, top_p. Log probabilities are
-// those of the raw logits. Keeps scratch memory: one caller at a time.
+// those of the raw logits. Keeps scratch memory, made when first needed: one caller at a time.
 class Sampler {
  public:
-  Sampler(int32_t vocab_size, std::vector<int32_t> eos_token_ids);
+  Sampler(const RowMath* math, int32_t vocab_size, std::vector<int32_t> eos_token_ids);
 
   // `finish` is left kNone.
   TokenOutput Sample(const SampleInput& input);
@@ -34,19 +36,26 @@ class Sampler {
                       int32_t num_top);
 
  private:
-  void Adjust(const SampleInput& input);
+  // The logits after bias, min_tokens and penalties; the raw ones where none of them is asked for.
+  std::span<const float> Adjust(const SampleInput& input);
   void MaskEndTokens(const SampleInput& input);
   void Penalize(const SampleInput& input);
-  int32_t Draw(const SamplingParams& params, int32_t position);
-  void KeepLikeliest(const SamplingParams& params);
+  // The likeliest token; leaves maxima_.
+  int32_t Argmax(std::span<const float> logits);
+  int32_t Draw(std::span<const float> logits, const SamplingParams& params, int32_t position);
+  // Over the row that Argmax saw last.
+  double LogSum(std::span<const float> logits, int32_t likeliest) const;
   std::vector<TokenLogprob> Top(std::span<const float> logits, int32_t count, double log_sum);
 
+  const RowMath* math_;
   int32_t vocab_size_;
   std::vector<int32_t> eos_token_ids_;
   std::vector<float> adjusted_;      // [vocab_size]
-  std::vector<double> weights_;      // [vocab_size]: relative to the likeliest token's.
-  std::vector<int32_t> candidates_;  // Ids still in play.
   std::vector<int32_t> counts_;      // [vocab_size]: zero between calls.
+  std::vector<float> maxima_;        // RowMath's block_max.
+  std::vector<int32_t> candidates_;  // Ids still in play, if not all.
+  std::vector<float> values_;        // Their logits.
+  WeightedTokens weighted_;
 };
 
 }  // namespace baton

@@ -274,8 +274,8 @@ struct RouterAuditAsked {
 };
 
 using Message = std::variant<DecodeOpened, PrefillOpened, RebindAsked, SendAsked, CallBroken, Drain,
-                             WorkerAuditAsked, LayerDone, StepDone, TransferEvent, ClientSubmit,
-                             ClientCancel, ClientStop, WorkerEventReceived, CallClosed, WorkerUp,
+                             WorkerAuditAsked, LayerDone, RowsDone, StepDone, TransferEvent,
+                             ClientSubmit, ClientCancel, ClientStop, WorkerEventReceived, CallClosed, WorkerUp,
                              WorkerStatusChanged, WorkerDown, RouterAuditAsked>;
 
 // ---- What the router's node says to a client's edge --------------------------------------------

@@ -37,6 +37,8 @@ void MeteredRunner::Start(std::shared_ptr<const StepPlan> plan) {
 
 void MeteredRunner::OnLayerDone(const LayerDone& done) { inbox_->Post(done); }
 
+void MeteredRunner::OnRowsDone(const RowsDone& done) { inbox_->Post(done); }
+
 void MeteredRunner::OnStepDone(StepDone done) {
   int64_t tokens = 0;
   bool prefills = false;

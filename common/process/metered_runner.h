@@ -22,6 +22,7 @@ class MeteredRunner : public ModelRunner, public RunnerSink {
 
   void Start(std::shared_ptr<const StepPlan> plan) override;
   void OnLayerDone(const LayerDone& done) override;
+  void OnRowsDone(const RowsDone& done) override;
   void OnStepDone(StepDone done) override;
 
  private:

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/api/attention_args.h"
@@ -9,6 +10,7 @@
 #include "kernels/api/model_args.h"
 #include "kernels/api/moe_args.h"
 #include "kernels/api/packed_matrix.h"
+#include "kernels/api/row_math.h"
 #include "kernels/api/step_args.h"
 
 namespace baton {
@@ -56,6 +58,14 @@ class Kernels {
 
   // RESOURCE_EXHAUSTED when the memory cannot be had.
   virtual absl::StatusOr<PackedMatrix> PackWeights(const PackWeightsArgs& args) = 0;
+
+  // For the work beside the operators: rows of logits that become tokens.
+  virtual const RowMath& row_math() const = 0;
+  virtual int num_threads() const = 0;
+  // body(task in [0, num_tasks), thread in [0, num_threads())) for each task; returns when all have
+  // ended. Calls no operator.
+  virtual void ParallelFor(int64_t num_tasks,
+                           absl::FunctionRef<void(int64_t task, int thread)> body) = 0;
 };
 
 }  // namespace baton

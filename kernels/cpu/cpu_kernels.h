@@ -48,6 +48,11 @@ class CpuKernels : public Kernels {
   absl::Status ExpertGemm(const ExpertGemmArgs& args) override;
   absl::Status MoeCombine(const MoeCombineArgs& args) override;
   absl::StatusOr<PackedMatrix> PackWeights(const PackWeightsArgs& args) override;
+  const RowMath& row_math() const override { return *set_->row_math(); }
+  int num_threads() const override { return pool_.num_threads(); }
+  void ParallelFor(int64_t num_tasks, ThreadPool::Body body) override {
+    pool_.ParallelFor(num_tasks, body);
+  }
 
  private:
   // Calls body(begin, end) over tokens (or rows), in the pool when `elements` is worth it.

@@ -4,6 +4,7 @@
 #include "kernels/cpu/elementwise.h"
 #include "kernels/cpu/generic_attention.h"
 #include "kernels/cpu/moe.h"
+#include "kernels/cpu/row_math.h"
 #include "kernels/cpu/weight_gemm.h"
 
 namespace baton::BATON_KERNEL_SET {
@@ -31,6 +32,7 @@ constexpr KernelSet kSet = {
     .generic_attention_scratch = GenericAttentionScratch,
     .generic_attention = GenericAttention,
     .merge_attention_states = MergeAttentionStates,
+    .row_math = RowMathTable,
 };
 
 }  // namespace

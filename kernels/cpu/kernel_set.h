@@ -13,6 +13,8 @@
 
 namespace baton {
 
+struct RowMath;
+
 // The activations of a matrix product with weights, as its kernel reads them. The rows are divided
 // into tiles of nearly equal height; tile t holds rows [Begin(t), Begin(t + 1)) in memory for
 // `tile_rows`, as [padded k][rows of the tile], floats; with bf16_group = 2 as [padded k / 2][rows
@@ -131,6 +133,7 @@ struct KernelSet {
   void (*generic_attention)(const GenericAttentionArgs& args, const AttentionTask& task,
                             float* scratch);
   void (*merge_attention_states)(const MergeAttentionStatesArgs& args, int64_t begin, int64_t end);
+  const RowMath* (*row_math)();
 };
 
 }  // namespace baton

@@ -83,7 +83,11 @@ class BenchTest(unittest.TestCase):
                                 "125M prefill 512", "125M prefill 4096",
                                 *(f"125M decode batch {batch} context {context}"
                                   for batch, context in ((1, 512), (8, 128), (8, 512), (32, 128),
-                                                         (32, 512)))])
+                                                         (32, 512))),
+                                *(f"125M sampling 64 x 152k, {way}"
+                                  for way in ("greedy", "temperature 0.8", "top-p 0.95",
+                                              "greedy, logprobs 20",
+                                              "top-p 0.95, logprobs 20"))])
 
     def test_streams_measure_the_engine_alone(self):
         rows = self.rows("streams", self.program("streams"), "--models", self.models,

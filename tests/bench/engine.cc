@@ -17,6 +17,7 @@
 #include "kernels/cpu/thread_pool.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/random_model.h"
+#include "tests/bench/sampling_bench.h"
 
 namespace baton::bench {
 namespace {
@@ -40,6 +41,7 @@ constexpr int32_t kNumBlocks = 32 * (512 / kBlockSize + 1);
 class StepSink : public RunnerSink {
  public:
   void OnLayerDone(const LayerDone&) override {}
+  void OnRowsDone(const RowsDone&) override {}
   void OnStepDone(StepDone done) override {
     BATON_CHECK(done.status.ok());
     ended_.release();
@@ -130,7 +132,7 @@ class EngineBench {
       auto plan = std::make_shared<StepPlan>();
       plan->rows.push_back({.tokens = std::vector<int32_t>(count, 7),
                             .context_len = at,
-                            .block_table = Blocks(0, at + count),
+                            .block_table = Blocks(0, at + count, 0),
                             .sample = at + count == num_tokens,
                             .sampling = sampling_});
       Step(std::move(plan));
@@ -144,7 +146,7 @@ class EngineBench {
     for (int32_t i = 0; i < batch; ++i) {
       plan->rows.push_back({.tokens = {7 + i},
                             .context_len = context - 1,
-                            .block_table = Blocks(i, context),
+                            .block_table = Blocks(i, context, kNumBlocks / std::max(32, batch)),
                             .sample = true,
                             .sampling = sampling_});
     }
@@ -161,9 +163,9 @@ class EngineBench {
   }
 
   // A prompt beyond the pool of one sequence goes on in its neighbours' blocks.
-  std::vector<BlockId> Blocks(int32_t sequence, int32_t num_tokens) const {
+  std::vector<BlockId> Blocks(int32_t sequence, int32_t num_tokens, int32_t blocks_each) const {
     std::vector<BlockId> blocks;
-    const int32_t first = sequence * (512 / kBlockSize + 1);
+    const int32_t first = sequence * blocks_each;
     for (int32_t i = 0; i * kBlockSize < num_tokens; ++i) {
       blocks.push_back((first + i) % kNumBlocks);
     }
@@ -257,6 +259,12 @@ void Run(const Options& options, const ModelShape& shape, std::vector<Row>& rows
   for (const Work& work : WorkOf(shape, bench)) {
     if (work.name.find(options.work) == std::string::npos) continue;
     rows.push_back(MeasureBesideRoof(work, options.repeats, options.compute == "bf16", roofs));
+  }
+  if ((name + " sampling").find(options.work) == std::string::npos) return;
+  const auto step = [&bench] { return bench.Decode(kSampledRows, 128); };
+  for (Row& row :
+       MeasureSampling(name, options.kernels, options.threads, options.repeats, step)) {
+    rows.push_back(std::move(row));
   }
 }
 

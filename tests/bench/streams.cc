@@ -41,6 +41,7 @@ constexpr int32_t kFirstWord = 259;
 class StepSink : public RunnerSink {
  public:
   void OnLayerDone(const LayerDone&) override {}
+  void OnRowsDone(const RowsDone&) override {}
   void OnStepDone(StepDone done) override {
     done_ = std::move(done);
     ended_.release();

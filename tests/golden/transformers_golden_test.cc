@@ -30,6 +30,7 @@ constexpr float kTieMargin = 0.02f;
 class WaitingSink : public RunnerSink {
  public:
   void OnLayerDone(const LayerDone&) override {}
+  void OnRowsDone(const RowsDone&) override {}
   void OnStepDone(StepDone done) override {
     const std::lock_guard lock(mutex_);
     done_ = std::move(done);

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,25 +11,10 @@
 #include "common/base/check.h"
 #include "common/base/random.h"
 #include "kernels/cpu/lane_convert.h"
-#include "kernels/cpu/select_kernel_set.h"
 #include "kernels/make_device.h"
+#include "tests/kernels/kernel_sets.h"
 
 namespace baton {
-
-// The kernel sets that this CPU runs; the portable one always. Says once which it does not, and
-// why.
-inline std::vector<std::string> KernelSets() {
-  static const auto kSets = [] {
-    std::vector<std::string> names = {"portable"};
-    for (const char* name : {"x86_64_v3", "x86_64_v4", "x86_64_v4_bf16", "x86_64_amx"}) {
-      const auto set = SelectKernelSet(name);
-      if (set.ok()) names.push_back(name);
-      if (!set.ok()) std::fprintf(stderr, "not tested: %s\n", set.status().ToString().c_str());
-    }
-    return names;
-  }();
-  return kSets;
-}
 
 inline std::unique_ptr<Kernels> MakeTestKernels(const std::string& set, int num_threads = 1) {
   auto kernels = MakeKernels({.kernels = set, .num_threads = num_threads});

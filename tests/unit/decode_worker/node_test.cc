@@ -340,6 +340,8 @@ TEST_F(DecodeNodeTest, StatusTellsLoadAndProgress) {
   EXPECT_EQ(status.progress, 1u);
   EXPECT_TRUE(status.computing);
   EXPECT_EQ(status.blocks.reserved, 2);
+  Handle(RowsDone{.step = 1, .rows = 32});
+  EXPECT_EQ(node_.Status().progress, 2u) << "rows of logits are progress as layers are";
 }
 
 }  // namespace

@@ -382,6 +382,19 @@ TEST_F(PrefillNodeTest, ADeadlineWhileSendingAbortsTheTransfer) {
   EXPECT_TRUE(node_.idle());
 }
 
+TEST_F(PrefillNodeTest, RowsOfLogitsAreProgressAndPushNothing) {
+  Open(1, Request(1, 10));
+  const uint64_t step = runner_.plans[0]->step;
+  for (const int32_t layer : {0, 1}) Handle(LayerDone{.step = step, .layer = layer});
+  const auto pushed = Pushed();
+  Handle(RowsDone{.step = step, .rows = 32});
+  EXPECT_EQ(node_.Status().progress, 3u);
+  EXPECT_EQ(Pushed(), pushed);
+  Handle(RowsDone{.step = step + 1, .rows = 32});
+  EXPECT_EQ(node_.Status().progress, 3u);
+  EXPECT_EQ(node_.counters().stale_mail, 1);
+}
+
 // ---- Late and foreign mail ---------------------------------------------------------------------
 
 TEST_F(PrefillNodeTest, LateMailIsACountedNoOp) {

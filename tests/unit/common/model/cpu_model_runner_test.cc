@@ -9,6 +9,7 @@
 
 #include "common/base/random.h"
 #include "kernels/make_device.h"
+#include "tests/kernels/kernel_sets.h"
 #include "tests/unit/common/model/runner_harness.h"
 
 namespace baton {
@@ -42,14 +43,6 @@ struct Numerics {
   std::string kernels;
   DType compute = DType::kF32;
 };
-
-std::vector<std::string> KernelSets() {
-  std::vector<std::string> names = {"portable"};
-  for (const char* name : {"x86_64_v3", "x86_64_v4", "x86_64_v4_bf16", "x86_64_amx"}) {
-    if (MakeKernels({.kernels = name}).ok()) names.push_back(name);
-  }
-  return names;
-}
 
 std::vector<Numerics> AllNumerics() {
   std::vector<Numerics> all;
@@ -254,6 +247,7 @@ class PeekingSink : public RunnerSink {
       }
     }
   }
+  void OnRowsDone(const RowsDone&) override {}
   void OnStepDone(StepDone) override {
     finished_.store(true);
     finished_.notify_one();
@@ -338,6 +332,63 @@ TEST(CpuModelRunnerTest, PromptLogprobsDoNotDependOnChunksAndCoverAllButTheFirst
   }
 }
 
+// Scores a prompt of so many tokens, and samples beside it.
+std::vector<StepRow> ScoringRows(RunnerHarness& harness, int32_t num_tokens) {
+  auto prompt = Prompt(num_tokens);
+  prompt->params.num_prompt_logprobs = 1;
+  return {{.tokens = prompt->prompt,
+           .block_table = harness.Blocks(num_tokens),
+           .sample = true,
+           .sampling = prompt}};
+}
+
+TEST(CpuModelRunnerTest, EachThirtyTwoRowsOfLogitsAreMarkedAfterTheLayers) {
+  for (const int threads : {1, 3}) {
+    CpuModelRunnerOptions options = Options();
+    options.num_threads = threads;
+    RunnerHarness harness(options);
+    for (const int32_t rows : {1, 31, 32, 33, 64, 200}) {
+      ASSERT_TRUE(harness.Step(ScoringRows(harness, rows)).status.ok());
+      EXPECT_EQ(harness.sink().TakeLayers().size(), 6u);
+      const auto marks = harness.sink().TakeMarks();
+      ASSERT_EQ(marks.size(), rows / 32u) << rows;
+      for (size_t i = 0; i < marks.size(); ++i) {
+        EXPECT_EQ(marks[i].rows.rows, static_cast<int32_t>(i + 1) * 32);
+        EXPECT_EQ(marks[i].layers, 6u) << "after all layers";
+      }
+    }
+  }
+}
+
+// Stops its runner at the first RowsDone.
+class StoppingSink : public RecordingSink {
+ public:
+  void OnRowsDone(const RowsDone& done) override {
+    RecordingSink::OnRowsDone(done);
+    runner->Stop();
+  }
+  CpuModelRunner* runner = nullptr;
+};
+
+TEST(CpuModelRunnerTest, AStoppedRunnerReadsNoFurtherRows) {
+  StoppingSink sink;
+  auto runner = CpuModelRunner::Create(Options(), &sink);
+  ASSERT_TRUE(runner.ok());
+  sink.runner = runner->get();
+  auto prompt = Prompt(1000);
+  prompt->params.num_prompt_logprobs = 1;
+  auto plan = std::make_shared<StepPlan>();
+  plan->step = 4;
+  plan->rows.push_back({.tokens = prompt->prompt, .block_table = {}, .sampling = prompt});
+  for (BlockId block = 0; block < 63; ++block) plan->rows[0].block_table.push_back(block);
+  (*runner)->Start(plan);
+  const StepDone done = sink.WaitForStep();
+  EXPECT_EQ(done.step, 4u);
+  EXPECT_EQ(done.status.code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(done.rows.empty());
+  EXPECT_EQ(sink.TakeMarks().size(), 1u);
+}
+
 TEST(CpuModelRunnerTest, InfoDescribesTheModelAndItsNumerics) {
   RunnerHarness f32(Options());
   const ModelInfo& info = f32.runner().info();
@@ -401,6 +452,7 @@ TEST(CpuModelRunnerTest, StepsLargerThanTheRoomMadeAtStartWork) {
 class RestartingSink : public RunnerSink {
  public:
   void OnLayerDone(const LayerDone&) override {}
+  void OnRowsDone(const RowsDone&) override {}
   void OnStepDone(StepDone done) override {
     if (done.step == 5) {
       finished_.store(true);

@@ -22,6 +22,10 @@ class RecordingSink : public RunnerSink {
     const std::lock_guard lock(mutex_);
     layers_.push_back(done);
   }
+  void OnRowsDone(const RowsDone& done) override {
+    const std::lock_guard lock(mutex_);
+    marks_.push_back({.layers = layers_.size(), .rows = done});
+  }
   void OnStepDone(StepDone done) override {
     const std::lock_guard lock(mutex_);
     done_ = std::move(done);
@@ -33,6 +37,15 @@ class RecordingSink : public RunnerSink {
     changed_.wait(lock, [this] { return done_.has_value(); });
     return *std::exchange(done_, std::nullopt);
   }
+  // A RowsDone, and how many layers had been reported before it.
+  struct Mark {
+    size_t layers = 0;
+    RowsDone rows;
+  };
+  std::vector<Mark> TakeMarks() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(marks_, {});
+  }
   std::vector<LayerDone> TakeLayers() {
     const std::lock_guard lock(mutex_);
     return std::exchange(layers_, {});
@@ -42,6 +55,7 @@ class RecordingSink : public RunnerSink {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<LayerDone> layers_;
+  std::vector<Mark> marks_;
   std::optional<StepDone> done_;
 };
 

@@ -3,10 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <set>
 
+#include "common/base/random.h"
+#include "kernels/make_device.h"
 #include "xxhash.h"
 
 namespace baton {
@@ -51,7 +55,8 @@ class SamplerTest : public testing::Test {
   SamplingContext context_;
   SamplingParams& params_ = context_.params;
   std::vector<int32_t> emitted_;
-  Sampler sampler_{8, {kEos}};
+  std::unique_ptr<Kernels> kernels_ = *MakeKernels({});
+  Sampler sampler_{&kernels_->row_math(), 8, {kEos}};
 };
 
 TEST_F(SamplerTest, GreedyTakesTheLowerOfTwoEqualTokens) { EXPECT_EQ(Greedy(), 3); }
@@ -211,6 +216,46 @@ TEST_F(SamplerTest, ScoreRanksTheTokenAndBreaksTiesToTheLowerId) {
   EXPECT_NEAR(score.logprob, std::log(Probability(2)), 1e-6);
   EXPECT_EQ(score.top.size(), 2u);
   EXPECT_EQ(sampler_.Score(logits_, 2, 5, 50).top.size(), 8u);
+}
+
+// A row as long as a large vocabulary's, against plain loops in double.
+TEST_F(SamplerTest, ARowOfALargeVocabularyIsReadAsPlainLoopsReadIt) {
+  constexpr int32_t kVocab = 151936;
+  Random random(9);
+  std::vector<float> logits(kVocab);
+  for (float& x : logits) x = static_cast<float>((random.Unit() + random.Unit() - 1) * 15);
+  logits[70000] = logits[150000] = 15.5f;
+  Sampler sampler(&kernels_->row_math(), kVocab, {kEos});
+  params_.num_logprobs = 20;
+  const auto sample = [&](int32_t position) {
+    return sampler.Sample({.logits = logits, .context = &context_, .position = position});
+  };
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(double{x} - 15.5);
+  const double log_sum = 15.5 + std::log(sum);
+  std::vector<int32_t> order(kVocab);
+  for (int32_t i = 0; i < kVocab; ++i) order[i] = i;
+  std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  for (int32_t position = 0; position < 20; ++position) {
+    params_.top_k = position % 2 == 0 ? 0 : 50;
+    const TokenOutput output = sample(position);
+    EXPECT_NEAR(output.logprob, logits[output.token] - log_sum, 2e-6);
+    ASSERT_EQ(output.top.size(), 20u);
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(output.top[i].token, order[i]);
+      EXPECT_NEAR(output.top[i].logprob, logits[order[i]] - log_sum, 2e-6);
+    }
+    if (params_.top_k == 50) {
+      EXPECT_NE(std::find(order.begin(), order.begin() + 50, output.token), order.begin() + 50);
+    }
+  }
+  params_.temperature = 0;
+  EXPECT_EQ(sample(0).token, 70000);
+  for (const int32_t rank : {1, 2, 500, 100000}) {
+    const PromptLogprob score = sampler.Score(logits, order[rank - 1], 1, 0);
+    EXPECT_EQ(score.rank, rank);
+    EXPECT_NEAR(score.logprob, logits[order[rank - 1]] - log_sum, 2e-6);
+  }
 }
 
 TEST_F(SamplerTest, ExtremeParametersStillChooseAToken) {

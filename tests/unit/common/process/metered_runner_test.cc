@@ -18,6 +18,7 @@ class InstantRunner : public ModelRunner {
   explicit InstantRunner(RunnerSink* sink) : sink_(sink) {}
   void Start(std::shared_ptr<const StepPlan> plan) override {
     sink_->OnLayerDone({.step = plan->step, .layer = 0});
+    sink_->OnRowsDone({.step = plan->step, .rows = 32});
     sink_->OnStepDone({.step = plan->step});
   }
 
@@ -48,9 +49,10 @@ class MeteredRunnerTest : public ::testing::Test {
 
 TEST_F(MeteredRunnerTest, MailsWhatTheRunnerReportsInOrder) {
   Run({Prefill(3)});
-  ASSERT_EQ(inbox_.mail.size(), 2u);
+  ASSERT_EQ(inbox_.mail.size(), 3u);
   EXPECT_EQ(std::get<LayerDone>(inbox_.mail[0]).step, 1u);
-  EXPECT_EQ(std::get<StepDone>(inbox_.mail[1]).step, 1u);
+  EXPECT_EQ(std::get<RowsDone>(inbox_.mail[1]).rows, 32);
+  EXPECT_EQ(std::get<StepDone>(inbox_.mail[2]).step, 1u);
 }
 
 TEST_F(MeteredRunnerTest, CountsStepsByPhaseAndTokensByKind) {

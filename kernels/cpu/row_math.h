@@ -1,0 +1,9 @@
+#pragma once
+
+#include "kernels/api/row_math.h"
+
+namespace baton::BATON_KERNEL_SET {
+
+const RowMath* RowMathTable();
+
+}  // namespace baton::BATON_KERNEL_SET

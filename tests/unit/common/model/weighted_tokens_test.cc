@@ -1,0 +1,152 @@
+#include "common/model/weighted_tokens.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+#include "kernels/make_device.h"
+
+namespace baton {
+namespace {
+
+const RowMath& Math() {
+  static const auto kKernels = *MakeKernels({});
+  return kKernels->row_math();
+}
+
+// What a plain loop in fp64 says: weights, what is kept, and where each token's share lies.
+class Oracle {
+ public:
+  Oracle(const std::vector<float>& values, double temperature) {
+    const double max = *std::ranges::max_element(values);
+    for (const float value : values) weights_.push_back(std::exp((value - max) / temperature));
+    kept_.resize(values.size());
+    std::iota(kept_.begin(), kept_.end(), 0);
+  }
+  void KeepAtLeast(double weight) {
+    std::erase_if(kept_, [&](int32_t i) { return weights_[i] < weight; });
+  }
+  void KeepTopP(double p) {
+    std::stable_sort(kept_.begin(), kept_.end(),
+                     [&](int32_t a, int32_t b) { return weights_[a] > weights_[b]; });
+    const double total = Total();
+    double sum = 0;
+    size_t count = 0;
+    while (count < kept_.size() && sum < p * total) sum += weights_[kept_[count++]];
+    kept_.resize(count);
+    std::ranges::sort(kept_);
+  }
+  double Total() const {
+    double total = 0;
+    for (const int32_t i : kept_) total += weights_[i];
+    return total;
+  }
+  const std::vector<int32_t>& kept() const { return kept_; }
+  double weight(int32_t id) const { return weights_[id]; }
+
+ private:
+  std::vector<double> weights_;
+  std::vector<int32_t> kept_;
+};
+
+// Every token that is kept is drawn in the middle of its share, and at both its ends, unless the
+// share is too narrow to tell.
+void ExpectDraws(WeightedTokens& tokens, const Oracle& oracle, const std::string& what) {
+  const double total = oracle.Total();
+  double before = 0;
+  for (const int32_t id : oracle.kept()) {
+    const double share = oracle.weight(id) / total;
+    for (const double at : {0.001, 0.5, 0.999}) {
+      if (share > 1e-10) {
+        ASSERT_EQ(tokens.Draw(before / total + at * share), id) << what << " at " << at;
+      }
+    }
+    before += oracle.weight(id);
+  }
+}
+
+std::vector<float> Values(int32_t n, double width, uint64_t seed = 1) {
+  Random random(seed);
+  std::vector<float> values(n);
+  for (float& value : values) {
+    double sum = -6;
+    for (int i = 0; i < 12; ++i) sum += random.Unit();
+    value = static_cast<float>(sum * width);
+  }
+  return values;
+}
+
+TEST(WeightedTokensTest, DrawsHaveTheSharesOfThePlainSoftmax) {
+  for (const int32_t n : {1, 5, 1024, 1025, 5000}) {
+    const std::vector<float> values = Values(n, 3);
+    WeightedTokens tokens(&Math());
+    tokens.Reset(values, {}, *std::ranges::max_element(values), 0.8);
+    ExpectDraws(tokens, Oracle(values, 0.8), std::to_string(n));
+  }
+}
+
+TEST(WeightedTokensTest, TopPAndMinPKeepWhatAFullSortKeeps) {
+  for (const double width : {0.01, 1.0, 4.0}) {
+    for (const double p : {1e-6, 0.1, 0.5, 0.9, 0.95, 0.999, 1 - 1e-9}) {
+      for (const double min_p : {0.0, 0.02}) {
+        const std::vector<float> values = Values(6000, width, 7);
+        WeightedTokens tokens(&Math());
+        tokens.Reset(values, {}, *std::ranges::max_element(values), 1);
+        Oracle oracle(values, 1);
+        if (min_p > 0) {
+          tokens.KeepAtLeast(min_p);
+          oracle.KeepAtLeast(min_p);
+        }
+        tokens.KeepTopP(p);
+        oracle.KeepTopP(p);
+        ExpectDraws(tokens, oracle,
+                    absl::StrCat("width ", width, " p ", p, " min_p ", min_p));
+      }
+    }
+  }
+}
+
+TEST(WeightedTokensTest, OfEqualWeightsTopPKeepsTheLowerIds) {
+  // 4,000 equal ones, of which 1,000 reach a quarter; one above and one below.
+  std::vector<float> values(4000, 1.0f);
+  values[3999] = 1.0f + 1e-6f;
+  values[0] = -5;
+  WeightedTokens tokens(&Math());
+  tokens.Reset(values, {}, values[3999], 1);
+  Oracle oracle(values, 1);
+  tokens.KeepTopP(0.25);
+  oracle.KeepTopP(0.25);
+  ASSERT_EQ(oracle.kept().size(), 1000u);
+  ExpectDraws(tokens, oracle, "equal weights");
+}
+
+TEST(WeightedTokensTest, IdsAreThoseGiven) {
+  const std::vector<float> values = {1, 3, 2};
+  const std::vector<int32_t> ids = {10, 20, 40};
+  WeightedTokens tokens(&Math());
+  tokens.Reset(values, ids, 3, 1);
+  EXPECT_EQ(tokens.Draw(0), 10);
+  EXPECT_EQ(tokens.Draw(0.5), 20);
+  EXPECT_EQ(tokens.Draw(0.9999), 40);
+  tokens.KeepAtLeast(0.3);
+  EXPECT_EQ(tokens.Draw(0), 20);
+  tokens.Reset(values, {}, 3, 1);
+  EXPECT_EQ(tokens.Draw(0.5), 1);
+}
+
+TEST(WeightedTokensTest, AShareThatRoundsUpToAllOfThemIsTheLastThatCanBeDrawn) {
+  std::vector<float> values(3000, -1000.0f);
+  values[1500] = 0;
+  WeightedTokens tokens(&Math());
+  tokens.Reset(values, {}, 0, 1);
+  EXPECT_EQ(tokens.Draw(1 - 0x1p-53), 1500);
+  EXPECT_EQ(tokens.Draw(1), 1500);
+  EXPECT_EQ(tokens.Draw(0), 1500);
+}
+
+}  // namespace
+}  // namespace baton
