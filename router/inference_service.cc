@@ -66,7 +66,9 @@ void ReadOptions(const v1::GenerateOptions& o, GenerationRequest* to) {
   to->skip_special_tokens = !o.has_skip_special_tokens() || o.skip_special_tokens();
 }
 
-absl::StatusOr<GenerationRequest> ReadRequest(const v1::GenerateRequest& from) {
+}  // namespace
+
+absl::StatusOr<GenerationRequest> ReadGenerateRequest(const v1::GenerateRequest& from) {
   GenerationRequest request;
   switch (from.input_case()) {
     case v1::GenerateRequest::kText:
@@ -93,6 +95,8 @@ absl::StatusOr<GenerationRequest> ReadRequest(const v1::GenerateRequest& from) {
   request.bytes = static_cast<int64_t>(from.ByteSizeLong());
   return request;
 }
+
+namespace {
 
 // ---- What the text layer says, as a client receives it ------------------------------------------
 
@@ -254,7 +258,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     auto link = std::make_shared<CancelLink>();
     auto call = GenerateCall::Create(context, {.on_broken = [link] { link->Break(); }});
     const absl::StatusOr<std::string> tenant = Authorize(context);
-    absl::StatusOr<GenerationRequest> read = ReadRequest(*request);
+    absl::StatusOr<GenerationRequest> read = ReadGenerateRequest(*request);
     if (absl::Status status =
             FirstError({tenant.status(), read.status(), service_->CheckModel(request->model())});
         !status.ok()) {

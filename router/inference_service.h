@@ -7,10 +7,19 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/base/time.h"
 #include "router/generation/generation_service.h"
 
 namespace baton {
+
+namespace v1 {
+class GenerateRequest;
+}
+
+// What a client sent, as the text layer takes it; its limits are not looked at. INVALID_ARGUMENT
+// without an input.
+absl::StatusOr<GenerationRequest> ReadGenerateRequest(const v1::GenerateRequest& from);
 
 struct InferenceServerOptions {
   std::string host = "127.0.0.1";

@@ -6,7 +6,7 @@
 #   tests/run.sh --label L     only this label (repeatable): unit kernels golden transport sim tidy
 #                              cluster clients bench, or asan for the sanitizer build
 #   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests, the kernels too
-#                              under ASan + UBSan
+#                              under ASan + UBSan, and the fuzzers (BATON_FUZZ_MINUTES, 90)
 # Prints the time per label, and PASS or FAIL in its last line.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -91,6 +91,11 @@ if [ "$want_asan" = 1 ]; then
   unset BATON_SIM_SEEDS
   run_ctest debug "$(join "${instrumented[@]}")"
   presets+=(debug)
+fi
+
+if [ "$nightly" = 1 ]; then
+  step "Fuzz: ${BATON_FUZZ_MINUTES:-90} minutes"
+  tests/fuzz/run.sh --minutes "${BATON_FUZZ_MINUTES:-90}" || fail "a fuzz target found something"
 fi
 
 step "Summary"

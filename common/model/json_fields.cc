@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace baton {
@@ -93,7 +92,14 @@ class DuplicateKeys {
 
 std::string Shorten(std::string text, size_t max_size) {
   if (text.size() > max_size) text = absl::StrCat(text.substr(0, max_size), "...");
-  return absl::Utf8SafeCEscape(text);
+  return text;
+}
+
+// Of the parser's message, which quotes bytes of the file: printable whatever they are.
+std::string Printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
 }
 
 }  // namespace
@@ -109,17 +115,17 @@ absl::StatusOr<json> ParseBoundedJson(const std::string& where, std::string_view
     json value = json::parse(text.begin(), text.end(), std::ref(keys));
     if (keys.first().has_value()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(where, ": key \"", Shorten(*keys.first(), 100), "\" appears twice"));
+          absl::StrCat(where, ": key ", ShowJson(*keys.first()), " appears twice"));
     }
     return value;
   } catch (const json::exception& error) {
     return absl::InvalidArgumentError(
-        absl::StrCat(where, ": not valid JSON: ", Shorten(error.what(), 200)));
+        absl::StrCat(where, ": not valid JSON: ", Shorten(Printable(error.what()), 200)));
   }
 }
 
-std::string ShowJson(const json& value) {
-  return Shorten(value.dump(-1, ' ', true, json::error_handler_t::replace), 80);
+std::string ShowJson(const json& value, size_t max_size) {
+  return Shorten(value.dump(-1, ' ', true, json::error_handler_t::replace), max_size);
 }
 
 JsonFields::JsonFields(std::string where, const json& object)

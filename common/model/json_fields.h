@@ -21,8 +21,9 @@ absl::StatusOr<std::string> ReadSmallFile(const std::string& path, int64_t max_b
 absl::StatusOr<nlohmann::json> ParseBoundedJson(const std::string& where, std::string_view text,
                                                 int max_depth);
 
-// A short printable form of a value for messages.
-std::string ShowJson(const nlohmann::json& value);
+// A short form of a value for messages, in printable ASCII; a text (of a file that nobody vouches
+// for) in quotes.
+std::string ShowJson(const nlohmann::json& value, size_t max_size = 80);
 
 // A checked reader of one JSON object. Each getter takes a field, returns its value, or `fallback`
 // if it is absent or null, and keeps the first error: read everything, then look at status().

@@ -12,7 +12,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -50,11 +49,6 @@ std::optional<uint64_t> BitsOf(std::string_view dtype) {
   return std::nullopt;
 }
 
-std::string Quoted(const std::string& name) {
-  const std::string shown = name.substr(0, 200);
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(shown), "\"");
-}
-
 // Where a tensor lies in the file's data section.
 struct Extent {
   uint64_t begin = 0;
@@ -71,7 +65,7 @@ struct Place {
   }
   absl::Status Defect(const std::string& tensor, const std::string& defect) const {
     return absl::InvalidArgumentError(
-        absl::StrCat(file, ": tensor ", Quoted(tensor), ": ", defect));
+        absl::StrCat(file, ": tensor ", ShowJson(tensor, 200), ": ", defect));
   }
 };
 

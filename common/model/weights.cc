@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/model/json_fields.h"
 
 namespace baton {
 namespace {
@@ -71,8 +71,8 @@ class TensorTaker {
     for (const auto& [name, tensor] : files_.tensors()) {
       if (taken_.contains(name) || absl::StrContains(name, "rotary_emb.")) continue;
       status_.Update(absl::InvalidArgumentError(
-          absl::StrCat(tensor.file, ": tensor \"", absl::Utf8SafeCEscape(name),
-                       "\" has no place in the model that config.json describes; leaving it out "
+          absl::StrCat(tensor.file, ": tensor ", ShowJson(name, 200),
+                       " has no place in the model that config.json describes; leaving it out "
                        "could change the answers")));
     }
   }

@@ -32,7 +32,7 @@ absl::Status CheckNumber(std::string_view param, std::optional<double> value, Bo
     return absl::OkStatus();
   }
   const std::string low =
-      absl::StrFormat(bounds.open_low ? "greater than %g" : "at least %g", bounds.low);
+      absl::StrFormat("%s %g", bounds.open_low ? "greater than" : "at least", bounds.low);
   const std::string high = std::isfinite(bounds.high) && bounds.high < 1e9
                                ? absl::StrFormat(" and at most %g", bounds.high)
                                : std::string();

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <string>
 
 #include "tests/unit/common/model/model_dir.h"
@@ -42,6 +44,16 @@ TEST(ParseBoundedJsonTest, RefusesWhatIsNotJson) {
   }
 }
 
+TEST(ParseBoundedJsonTest, ErrorsArePrintableWhateverTheFileHolds) {
+  for (const std::string text :
+       {"\xff", "{\"a\": \"b\xe2\x82\"}", "\x1b[2J", "{\"\x7f\xc3\xa9\": 1, \"\x7f\xc3\xa9\": 2}"}) {
+    const std::string error = ParseError(text);
+    EXPECT_FALSE(error.empty());
+    EXPECT_TRUE(std::all_of(error.begin(), error.end(), [](char c) { return c >= ' ' && c <= '~'; }))
+        << error;
+  }
+}
+
 TEST(JsonFieldsTest, AbsentAndNullReadAsTheFallback) {
   const json object = {{"null", nullptr}};
   JsonFields fields("file", object);
@@ -60,7 +72,7 @@ TEST(JsonFieldsTest, NamesTheFieldTheValueAndWhatIsAllowed) {
     return std::string(fields.status().message());
   };
   EXPECT_THAT(error_of([](auto& f) { f.Int("text", 0, 0, 9); }),
-              HasSubstr("file: field \"text\" is \\\"12\\\"; an integer is needed"));
+              HasSubstr("file: field \"text\" is \"12\"; an integer is needed"));
   EXPECT_THAT(error_of([](auto& f) { f.Int("huge", 0, 0, 9); }),
               HasSubstr("18446744073709551615; an integer from 0 to 9 is allowed"));
   EXPECT_THAT(error_of([](auto& f) { f.Int("real", 0, 0, 9); }), HasSubstr("an integer"));

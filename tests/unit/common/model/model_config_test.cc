@@ -120,7 +120,7 @@ TEST(ModelConfigTest, UnknownArchitecturesAreRefusedWithTheListOfKnownOnes) {
 TEST(ModelConfigTest, SizesAreCheckedForTypeRangeAndRatio) {
   const std::string llama = "LlamaForCausalLM";
   EXPECT_THAT(Error(llama, {{"hidden_size", "32"}}),
-              HasSubstr("\"hidden_size\" is \\\"32\\\"; an integer is needed"));
+              HasSubstr("\"hidden_size\" is \"32\"; an integer is needed"));
   EXPECT_THAT(Error(llama, {{"hidden_size", 32.0}}), HasSubstr("an integer is needed"));
   for (const char* name :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",

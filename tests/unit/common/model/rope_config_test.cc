@@ -70,7 +70,7 @@ TEST(RopeConfigTest, UnknownFormsAndFieldsAreRefusedByName) {
 TEST(RopeConfigTest, MissingAndIllTypedFieldsAreRefusedByName) {
   EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear"}})"), HasSubstr("\"factor\" is missing"));
   EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear", "factor": "4"}})"),
-              HasSubstr("\"factor\" is \\\"4\\\"; a number"));
+              HasSubstr("\"factor\" is \"4\"; a number"));
   EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear", "factor": 0}})"), HasSubstr("factor"));
   EXPECT_THAT(Error(R"({"rope_scaling": {"type": "llama3", "factor": 8, "high_freq_factor": 4}})"),
               HasSubstr("\"low_freq_factor\" is missing"));

@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# Fuzzes with libFuzzer; resumable, meant for each night.
+#   tests/fuzz/run.sh [--minutes N] [--target T] [--jobs J]
+#                            builds, fuzzes each target (or T) for its share of N minutes
+#                            (default 60) with J processes (default: all cores), then harvests
+#   tests/fuzz/run.sh --until HH:MM [...]
+#                            the same, round after round until that time (UTC); harvests nothing
+#   tests/fuzz/run.sh --harvest
+#                            adds the executions since the last harvest to executions.md and what
+#                            reaches new code to corpus/, both to be committed
+# The working corpora, counts and findings are in build/fuzz-corpus. Exits 1 on a finding, with its
+# input and how to replay it.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+minutes=60 jobs=$(nproc) until="" harvest_only=0 targets=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --minutes) minutes=${2:?--minutes needs a number}; shift ;;
+    --target) targets+=("${2:?--target needs a name}"); shift ;;
+    --jobs) jobs=${2:?--jobs needs a number}; shift ;;
+    --until) until=${2:?--until needs HH:MM}; shift ;;
+    --harvest) harvest_only=1 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "tests/fuzz/run.sh: unknown option $1; see --help" >&2; exit 2 ;;
+  esac
+  shift
+done
+mapfile -t known < <(sed -n 's/^fuzz_target(\([a-z_]*\) .*/\1/p' tests/fuzz/CMakeLists.txt)
+if [ ${#targets[@]} = 0 ]; then targets=("${known[@]}"); fi
+for target in "${targets[@]}"; do
+  case " ${known[*]} " in
+    *" $target "*) ;;
+    *) echo "tests/fuzz/run.sh: unknown target $target; one of: ${known[*]}" >&2; exit 2 ;;
+  esac
+done
+
+packages=(clang-19 libclang-rt-19-dev llvm-19)  # llvm-19: names in reports.
+work=build/fuzz-corpus
+export ASAN_SYMBOLIZER_PATH=/usr/bin/llvm-symbolizer-19
+export UBSAN_OPTIONS=print_stacktrace=1
+
+build() {
+  if ! dpkg-query -W "${packages[@]}" >/dev/null 2>&1; then
+    [ "$(id -u)" = 0 ] || { echo "missing: sudo apt-get install ${packages[*]}" >&2; exit 1; }
+    apt-get update -q && DEBIAN_FRONTEND=noninteractive \
+      apt-get install --no-install-recommends -y -q "${packages[@]}"
+  fi
+  mkdir -p build
+  cmake --preset fuzz >build/configure-fuzz.log 2>&1 || { tail build/configure-fuzz.log; exit 1; }
+  cmake --build build/fuzz -j "$jobs" --target fuzz_targets
+}
+
+binary() { echo "build/fuzz/tests/fuzz_$1"; }
+
+# limits TARGET: long enough for the shapes in the corpus. No input may take 10 s or 2 GiB.
+limits() {
+  local max_len=4096
+  case "$1" in
+    generate_proto | control_message) max_len=2048 ;;
+    transfer_frame) max_len=1024 ;;
+  esac
+  echo "-max_len=$max_len -timeout=10 -rss_limit_mb=2048"
+}
+
+report() {
+  echo "FINDING in $1: $2"
+  echo "  replay: $(binary "$1") $2"
+  echo "  when it is fixed: cp $2 tests/fuzz/corpus/$1/found-NAME"
+}
+
+# What was found before and still fails is a finding; the rest was fixed.
+replay_findings() {
+  local target=$1 file
+  for file in "$work/$target/findings"/*; do
+    [ -e "$file" ] || continue
+    # shellcheck disable=SC2046
+    if "$(binary "$target")" $(limits "$target") "$file" >/dev/null 2>&1; then
+      rm "$file"
+    else
+      report "$target" "$file"; found=1
+    fi
+  done
+}
+
+# fuzz TARGET SECONDS: $jobs processes share the corpus; their executions go to `pending`.
+fuzz() {
+  local target=$1 seconds=$2 dir=$work/$1 job pids=() pid file
+  mkdir -p "$dir/corpus" "$dir/findings" "$dir/log"
+  python3 tests/fuzz/executions.py count "$dir"  # Of a run that was killed.
+  touch "$dir/started"
+  for ((job = 0; job < jobs; ++job)); do
+    local dict=()
+    if [ -e "tests/fuzz/$target.dict" ]; then dict=("-dict=tests/fuzz/$target.dict"); fi
+    # shellcheck disable=SC2046
+    nice -n 19 "$(binary "$target")" $(limits "$target") "${dict[@]}" -reload=30 \
+      -max_total_time="$seconds" -print_final_stats=1 \
+      -artifact_prefix="$dir/findings/" "$dir/corpus" "tests/fuzz/corpus/$target" \
+      >"$dir/log/$job" 2>&1 &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || true; done
+  python3 tests/fuzz/executions.py count "$dir"
+  for file in "$dir/findings"/*; do
+    if [ "$file" -nt "$dir/started" ]; then report "$target" "$file"; found=1; fi
+  done
+}
+
+# The committed corpus becomes what covers the most in at most 200 KB; findings stay in any case.
+harvest() {
+  local target=$1 dir=$work/$1 merged=$work/$1/merged committed=tests/fuzz/corpus/$1
+  rm -rf "$merged" && mkdir -p "$merged" "$dir/corpus" "$dir/log"
+  python3 tests/fuzz/executions.py count "$dir"
+  # shellcheck disable=SC2046
+  nice -n 19 "$(binary "$target")" $(limits "$target") -set_cover_merge=1 "$merged" "$committed" \
+    "$dir/corpus" >"$dir/log-merge" 2>&1 || { tail "$dir/log-merge"; return 1; }
+  python3 tests/fuzz/executions.py keep "$merged" "$committed"
+}
+
+found=0
+build
+if [ "$harvest_only" = 0 ]; then
+  for target in "${targets[@]}"; do replay_findings "$target"; done
+  if [ -n "$until" ]; then
+    end=$(date -u -d "$until" +%s)
+    while [ "$(date +%s)" -lt "$end" ] && [ "$found" = 0 ]; do
+      for target in "${targets[@]}"; do
+        left=$((end - $(date +%s)))
+        if [ "$left" -gt 0 ]; then fuzz "$target" $((left < 60 ? left : 60)); fi
+      done
+    done
+    exit "$found"
+  fi
+  for target in "${targets[@]}"; do
+    fuzz "$target" $((minutes * 60 / ${#targets[@]} + 1))
+  done
+fi
+for target in "${targets[@]}"; do harvest "$target"; done
+python3 tests/fuzz/executions.py table "$work" tests/fuzz/executions.md
+exit "$found"

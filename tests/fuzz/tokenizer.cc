@@ -1,0 +1,94 @@
+// Text and ids through the tokenizers of the tests, and tokenizer.json itself: what streams is
+// what is decoded at once, ids are in the vocabulary, text is UTF-8.
+#include "tests/fuzz/text_codecs.h"
+
+namespace baton {
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD.
+
+std::string Streamed(const TextCodec& codec, const std::vector<int32_t>& ids, bool skip) {
+  IncrementalDecoder decoder = codec.NewDecoder(skip);
+  std::string text;
+  for (const int32_t id : ids) {
+    const std::string piece = *decoder.Push(id);
+    BATON_CHECK(IsValidUtf8(piece));
+    text += piece;
+  }
+  return text + *decoder.Flush();
+}
+
+// `exact`: no token of this tokenizer changes the text of those before it.
+void CheckIds(const TextCodec& codec, const std::vector<int32_t>& ids, bool skip, bool exact) {
+  const auto text = codec.Decode(ids, skip);
+  if (!text.ok()) return CheckRefusal(text.status());
+  BATON_CHECK(IsValidUtf8(*text));
+  const std::string streamed = Streamed(codec, ids, skip);
+  if (exact || text->find(kReplacement) == std::string::npos) BATON_CHECK(streamed == *text);
+}
+
+std::vector<int32_t> CheckText(const TextCodec& codec, std::string_view text, bool special) {
+  const auto ids = codec.Encode(text, special);
+  if (!ids.ok()) {
+    CheckRefusal(ids.status());
+    return {};
+  }
+  BATON_CHECK(IsValidUtf8(text));
+  for (const int32_t id : *ids) BATON_CHECK(id >= 0 && id < codec.vocab_size());
+  const auto longest = static_cast<size_t>(codec.max_token_bytes());
+  if (longest > 0) BATON_CHECK(text.size() <= longest * ids->size());
+  return *ids;
+}
+
+void RunText(FuzzInput in) {
+  const auto& codecs = KnownCodecs();
+  const size_t which = in.Below(codecs.size());
+  const TextCodec& codec = *codecs[which];
+  const bool skip = in.Byte() % 2 == 0;
+  const std::string_view text = in.Rest();
+  const std::vector<int32_t> ids = CheckText(codec, text, skip);
+  CheckIds(codec, ids, skip, which == 0);
+  if (which == 0 && !skip && !ids.empty()) BATON_CHECK(*codec.Decode(ids, false) == text);
+}
+
+void RunIds(FuzzInput in) {
+  const auto& codecs = KnownCodecs();
+  const size_t which = in.Below(codecs.size());
+  const TextCodec& codec = *codecs[which];
+  const bool skip = in.Byte() % 2 == 0;
+  std::vector<int32_t> ids;
+  bool valid = true;
+  while (!in.empty()) {
+    // Two of them lie outside.
+    const auto range = static_cast<uint64_t>(codec.vocab_size()) + 2;
+    ids.push_back(static_cast<int32_t>(in.Number(2) % range) - 1);
+    valid = valid && ids.back() >= 0 && ids.back() < codec.vocab_size();
+  }
+  if (valid) return CheckIds(codec, ids, skip, which == 0);
+  CheckRefusal(codec.Decode(ids, skip).status(), {absl::StatusCode::kOutOfRange});
+}
+
+void RunFile(FuzzInput in) {
+  static const FuzzFolder folder;
+  folder.Write("tokenizer.json", in.Rest());
+  const auto codec = TextCodec::Load(folder.path());
+  if (!codec.ok()) return CheckRefusal(codec.status());
+  const std::vector<int32_t> ids = CheckText(**codec, "In the beginning 1:1 \xE2\x82\xAC", true);
+  CheckIds(**codec, ids, false, false);
+}
+
+}  // namespace
+}  // namespace baton
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  baton::FuzzInput in(data, size);
+  const uint8_t kind = in.Byte();
+  if (kind % 4 == 0) {
+    baton::RunFile(in);
+  } else if (kind % 4 == 1) {
+    baton::RunIds(in);
+  } else {
+    baton::RunText(in);
+  }
+  return 0;
+}
