@@ -47,7 +47,8 @@ void ReadCorpus(const std::filesystem::path& path) {
     std::ifstream in(file, std::ios::binary);
     corpus.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
   };
-  if (!std::filesystem::is_directory(path)) return read(path);
+  if (std::filesystem::is_regular_file(path)) return read(path);
+  if (!std::filesystem::is_directory(path)) return;
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(path)) files.push_back(entry);
   std::sort(files.begin(), files.end());
