@@ -4,7 +4,8 @@
 #                            builds, fuzzes each target (or T) for its share of N minutes
 #                            (default 60) with J processes (default: all cores), then harvests
 #   tests/fuzz/run.sh --until HH:MM [...]
-#                            the same, round after round until that time (UTC); harvests nothing
+#                            the same, round after round until that time (UTC), a target with a
+#                            finding left out; harvests nothing
 #   tests/fuzz/run.sh --harvest
 #                            adds the executions since the last harvest to executions.md and what
 #                            reaches new code to corpus/, both to be committed
@@ -21,7 +22,7 @@ while [ $# -gt 0 ]; do
     --jobs) jobs=${2:?--jobs needs a number}; shift ;;
     --until) until=${2:?--until needs HH:MM}; shift ;;
     --harvest) harvest_only=1 ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/fuzz/run.sh: unknown option $1; see --help" >&2; exit 2 ;;
   esac
   shift
@@ -68,6 +69,8 @@ report() {
   echo "  replay: $(binary "$1") $2"
   echo "  when it is fixed: cp $2 tests/fuzz/corpus/$1/found-NAME"
 }
+
+has_findings() { [ -n "$(ls -A "$work/$1/findings" 2>/dev/null)" ]; }
 
 # What was found before and still fails is a finding; the rest was fixed.
 replay_findings() {
@@ -123,10 +126,14 @@ if [ "$harvest_only" = 0 ]; then
   for target in "${targets[@]}"; do replay_findings "$target"; done
   if [ -n "$until" ]; then
     end=$(date -u -d "$until" +%s)
-    while [ "$(date +%s)" -lt "$end" ] && [ "$found" = 0 ]; do
+    ran=1
+    while [ "$ran" = 1 ]; do
+      ran=0
       for target in "${targets[@]}"; do
         left=$((end - $(date +%s)))
-        if [ "$left" -gt 0 ]; then fuzz "$target" $((left < 60 ? left : 60)); fi
+        if [ "$left" -gt 0 ] && ! has_findings "$target"; then
+          fuzz "$target" $((left < 100 ? left : 100)); ran=1
+        fi
       done
     done
     exit "$found"

@@ -47,6 +47,8 @@ struct Program {
   bool handshake = true;
   bool good_proof = true;
   std::vector<Failure> failures;  // The node gives tickets up; ascending.
+  bool finals[kTickets + 1] = {};  // A whole final frame of the ticket was written.
+  bool raw = false;                // Some bytes are the input's own, and may be any frame.
 };
 
 class FrameWriter {
@@ -95,9 +97,10 @@ void WriteData(FuzzInput* in, FrameWriter* out) {
   out->Write(header, payload, spoil & 31);
 }
 
-void WriteFinal(FuzzInput* in, FrameWriter* out) {
+void WriteFinal(FuzzInput* in, FrameWriter* out, Program* program) {
   const uint8_t spoil = in->Byte();
   const uint64_t ticket = in->Below(kTickets + 1);
+  if ((spoil & 7) == 0) program->finals[ticket] = true;
   FinalBody body{.digests = kDigests,
                  .num_tokens = static_cast<int32_t>(ticket) + 6 + ((spoil & 32) != 0),
                  .first = {.position = static_cast<int32_t>(in->Number(4)),
@@ -117,18 +120,21 @@ void WriteFinal(FuzzInput* in, FrameWriter* out) {
 void WriteOperation(FuzzInput* in, FrameWriter* out, Program* program) {
   switch (in->Below(7)) {
     case 0:
+      program->raw = true;
       program->bytes += in->Take(in->Byte());
       return;
     case 1:
     case 2:
       return WriteData(in, out);
     case 3:
-      return WriteFinal(in, out);
-    case 4:
+      return WriteFinal(in, out, program);
+    case 4: {
+      const uint8_t spoil = in->Byte() & 31;
       return out->Write({.type = FrameType::kAbort,
                          .ticket = Ticket(in->Below(kTickets + 1)),
                          .code = static_cast<AbortCode>(in->Below(kNumAbortCodes + 1))},
-                        "", in->Byte() & 31);
+                        "", spoil);
+    }
     case 5: {
       const size_t back = std::min<size_t>(in->Byte(), program->bytes.size());
       const size_t offset = program->bytes.size() - back;
@@ -137,16 +143,19 @@ void WriteOperation(FuzzInput* in, FrameWriter* out, Program* program) {
       return;
     }
     default: {
+      program->raw = true;
       const std::string_view body = in->Take(in->Byte());
+      const uint8_t spoil = in->Byte() & 31;
       return out->Write({.type = static_cast<FrameType>(in->Below(11)),
                          .payload_bytes = static_cast<uint32_t>(body.size())},
-                        body, in->Byte() & 31);
+                        body, spoil);
     }
   }
 }
 
 // All of a ticket, so that the way to a verified one is short.
-void WriteWholeTicket(int32_t i, FrameWriter* out) {
+void WriteWholeTicket(int32_t i, FrameWriter* out, Program* program) {
+  program->finals[i] = true;
   for (int32_t layer = 0; layer < 2; ++layer) {
     for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
       out->Write({.type = FrameType::kData,
@@ -169,11 +178,11 @@ Program Compile(FuzzInput* in) {
   program.handshake = (how & 1) == 0;
   program.good_proof = (how & 6) != 6;
   FrameWriter out(&program.bytes, program.handshake ? 2 : 0);
-  if ((how & 8) != 0) WriteWholeTicket(0, &out);
+  if ((how & 8) != 0) WriteWholeTicket(0, &out, &program);
   for (int i = 0; i < 40 && !in->empty() && program.bytes.size() < size_t{16} << 10; ++i) {
     WriteOperation(in, &out, &program);
   }
-  if ((how & 16) != 0) WriteWholeTicket(1, &out);
+  if ((how & 16) != 0) WriteWholeTicket(1, &out, &program);
   return program;
 }
 
@@ -218,8 +227,9 @@ struct Pool {
 
 class Receiver {
  public:
-  explicit Receiver(Pool* pool)
-      : pool_(pool),
+  Receiver(const Program& program, Pool* pool)
+      : program_(program),
+        pool_(pool),
         transport_{.secret = kSecret,
                    .incarnation = kReceiver,
                    .cache = pool->cache.get(),
@@ -256,7 +266,11 @@ class Receiver {
     return TakeAnswers();
   }
 
-  void Fail(TicketId ticket) { ledger_.Fail(ticket, absl::CancelledError("given up")); }
+  void Fail(TicketId ticket) {
+    failing_ = true;
+    ledger_.Fail(ticket, absl::CancelledError("given up"));
+    failing_ = false;
+  }
 
   // Hello and proof. False if the connection did not survive them.
   bool Handshake(bool good_proof) {
@@ -319,6 +333,7 @@ class Receiver {
   void OnEvent(TransferEvent event) {
     const auto i = static_cast<size_t>(event.ticket.lo - 1);
     BATON_CHECK(i < kTickets && !ended_[i].has_value());
+    BATON_CHECK(i != 2 || failing_);  // Another sender's: nothing that comes here is about it.
     const bool begun = event.kind == TransferEvent::Kind::kBegun;
     log_ += std::to_string(i) + (begun ? " begun " : " ended ") +
             std::string(event.status.message()) + std::to_string(event.bytes) + "\n";
@@ -327,7 +342,10 @@ class Receiver {
       begun_[i] = true;
       return;
     }
-    if (event.status.ok()) BATON_CHECK(begun_[i] && event.bytes == 6 * 2 * 8 * 4);
+    if (event.status.ok()) {
+      BATON_CHECK(begun_[i] && event.bytes == 6 * 2 * 8 * 4);
+      BATON_CHECK(program_.finals[i] || program_.raw);
+    }
     link_->stream().DivertPayload(event.ticket);
     ended_[i] = Blocks(static_cast<int32_t>(i));
   }
@@ -363,6 +381,7 @@ class Receiver {
     return headers;
   }
 
+  const Program& program_;
   Pool* const pool_;
   const TransportOptions transport_;
   CounterBoard counters_;
@@ -370,6 +389,7 @@ class Receiver {
   FileDescriptor sender_;
   std::optional<IncomingLink> link_;
   bool open_ = true;
+  bool failing_ = false;
   std::string answers_;
   std::string last_body_;
   uint64_t answered_ = 0;
@@ -382,7 +402,7 @@ class Receiver {
 template <typename Piece>
 std::string Play(const Program& program, Piece piece) {
   static Pool pool;
-  Receiver receiver(&pool);
+  Receiver receiver(program, &pool);
   if (program.handshake && !receiver.Handshake(program.good_proof)) return receiver.End();
   std::string_view rest = program.bytes;
   size_t at = 0;
