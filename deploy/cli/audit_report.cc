@@ -1,6 +1,7 @@
 #include "deploy/cli/audit_report.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -25,10 +26,14 @@ std::string StringOr(const json& object, const char* key) {
 
 AuditedCall FindOwner(const AuditSample& sample, const AuditedWorker& worker,
                       const HeldCall& call) {
-  const auto refuse = [&](std::string reason) {
-    return AuditedCall{.call = call, .owner = "", .reason = std::move(reason)};
-  };
   const auto sequence = sample.sequences.find(ToString(call.sequence));
+  const auto refuse = [&](std::string reason) {
+    const bool is_known = sequence != sample.sequences.end();
+    return AuditedCall{.call = call,
+                       .request = is_known ? sequence->second.request : "",
+                       .owner = "",
+                       .reason = std::move(reason)};
+  };
   if (sequence == sample.sequences.end()) return refuse("no router knows the sequence");
   const OwnedSequence& owned = sequence->second;
   const std::string& process = worker.role == "prefill" ? owned.prefill : owned.decode;
@@ -44,7 +49,7 @@ AuditedCall FindOwner(const AuditSample& sample, const AuditedWorker& worker,
                other.attempt <= owned.attempt;
       });
   if (is_superseded) return refuse("the worker has a newer call for the sequence");
-  return {.call = call, .owner = owned.state, .reason = ""};
+  return {.call = call, .request = owned.request, .owner = owned.state, .reason = ""};
 }
 
 std::set<CallKey> CallsWithoutOwner(const AuditSample& sample) {
@@ -70,6 +75,22 @@ std::string OwnerText(const AuditedCall& call) {
   return absl::StrCat(call.is_leak ? "NONE: " : "settling: ", call.reason);
 }
 
+std::string AgeText(double seconds) { return absl::StrFormat("%.1fs", seconds); }
+
+// What a client chose, as one word: no byte of it moves the cursor.
+std::string OneWord(std::string request) {
+  for (char& c : request) {
+    if (c <= ' ' || c > '~') c = '?';
+  }
+  return request.empty() ? "-" : request;
+}
+
+// Worker, state, sequence, attempt, blocks, age, request, owner.
+std::string TableLine(const std::array<std::string, 8>& c) {
+  return absl::StrFormat("%-11s %-10s %-22s %7s %6s %8s  %-41s  %s\n", c[0], c[1], c[2], c[3], c[4],
+                         c[5], c[6], c[7]);
+}
+
 }  // namespace
 
 absl::Status AddRouterAudit(const json& answer, AuditSample* sample) {
@@ -85,10 +106,13 @@ absl::Status AddRouterAudit(const json& answer, AuditSample* sample) {
     if (id.empty() || !entry.contains("attempt") || !entry["attempt"].is_number_unsigned()) {
       return refuse();
     }
-    sequences[id] = {.attempt = entry["attempt"].get<uint32_t>(),
+    sequences[id] = {.request = StringOr(entry, "request"),
+                     .attempt = entry["attempt"].get<uint32_t>(),
                      .state = StringOr(entry, "state"),
                      .prefill = StringOr(entry, "prefill"),
-                     .decode = StringOr(entry, "decode")};
+                     .decode = StringOr(entry, "decode"),
+                     .age_s = entry.value("age_s", json()).is_number() ? entry["age_s"].get<double>()
+                                                                       : 0};
     if (sequences[id].state.empty()) return refuse();
   }
   sample->sequences.merge(sequences);
@@ -97,7 +121,7 @@ absl::Status AddRouterAudit(const json& answer, AuditSample* sample) {
 
 AuditReport Reconcile(const AuditSample& before, const AuditSample& now) {
   const std::set<CallKey> suspects = CallsWithoutOwner(before);
-  AuditReport report;
+  AuditReport report{.workers = {}, .sequences = now.sequences};
   for (const AuditedWorker& worker : now.workers) {
     WorkerReport one{.worker = worker, .calls = {}};
     for (const HeldCall& call : worker.held.calls) {
@@ -116,22 +140,28 @@ AuditReport Reconcile(const AuditSample& before, const AuditSample& now) {
 }
 
 std::string AuditTable(const AuditReport& report) {
-  std::string text = absl::StrFormat("%-11s %-10s %-22s %7s %6s %8s  %s\n", "worker", "state",
-                                     "sequence", "attempt", "blocks", "age", "owner");
+  std::string text = TableLine(
+      {"worker", "state", "sequence", "attempt", "blocks", "age", "request", "owner"});
   int num_calls = 0;
+  std::set<std::string> shown;
   for (const WorkerReport& one : report.workers) {
     for (const AuditedCall& audited : one.calls) {
       const HeldCall& call = audited.call;
+      const std::string sequence = ToString(call.sequence);
       ++num_calls;
-      absl::StrAppend(
-          &text, absl::StrFormat("%-11s %-10s %-22s %7d %6d %7.1fs  %s\n", one.worker.name,
-                                 call.state, ToString(call.sequence), call.attempt, call.num_blocks,
-                                 ToSeconds(call.age), OwnerText(audited)));
+      shown.insert(sequence);
+      text += TableLine({one.worker.name, call.state, sequence, absl::StrCat(call.attempt),
+                         absl::StrCat(call.num_blocks), AgeText(ToSeconds(call.age)),
+                         OneWord(audited.request), OwnerText(audited)});
     }
     if (one.leaked_blocks == 0) continue;
-    absl::StrAppend(&text, absl::StrFormat("%-11s %-10s %-22s %7s %6d %8s  %s\n", one.worker.name,
-                                           "-", "-", "-", one.leaked_blocks, "-",
-                                           "NONE: no call of the worker holds them"));
+    text += TableLine({one.worker.name, "-", "-", "-", absl::StrCat(one.leaked_blocks), "-", "-",
+                       "NONE: no call of the worker holds them"});
+  }
+  for (const auto& [sequence, owned] : report.sequences) {
+    if (shown.contains(sequence)) continue;
+    text += TableLine({"-", "-", sequence, absl::StrCat(owned.attempt), "0", AgeText(owned.age_s),
+                       OneWord(owned.request), owned.state});
   }
   if (report.ok()) {
     return absl::StrCat(text, "OK: ", num_calls, " calls on ", report.workers.size(),
@@ -149,6 +179,7 @@ json AuditJson(const AuditReport& report) {
     for (const AuditedCall& audited : one.calls) {
       const HeldCall& call = audited.call;
       calls.push_back({{"sequence", ToString(call.sequence)},
+                       {"request", audited.request},
                        {"attempt", call.attempt},
                        {"state", call.state},
                        {"blocks", call.num_blocks},
@@ -172,9 +203,20 @@ json AuditJson(const AuditReport& report) {
                        {"leaked_blocks", one.leaked_blocks},
                        {"calls", std::move(calls)}});
   }
+  json sequences = json::array();
+  for (const auto& [sequence, owned] : report.sequences) {
+    sequences.push_back({{"sequence", sequence},
+                         {"request", owned.request},
+                         {"attempt", owned.attempt},
+                         {"state", owned.state},
+                         {"prefill", owned.prefill},
+                         {"decode", owned.decode},
+                         {"age_s", owned.age_s}});
+  }
   return {{"ok", report.ok()},
           {"leaked_calls", report.leaked_calls},
           {"leaked_blocks", report.leaked_blocks},
+          {"sequences", std::move(sequences)},
           {"workers", std::move(workers)}};
 }
 

@@ -20,10 +20,12 @@ struct AuditedWorker {
 
 // A sequence that a router answers for, and the processes it holds calls open on (empty = none).
 struct OwnedSequence {
+  std::string request;  // The id in the client's answer.
   uint32_t attempt = 0;
   std::string state;
   std::string prefill;  // Incarnation, 16 hex digits.
   std::string decode;
+  double age_s = 0;
 };
 
 // All workers and routers of a cluster, asked one after the other, so not at the same moment.
@@ -35,7 +37,8 @@ struct AuditSample {
 // One call on a worker, and who owns its blocks.
 struct AuditedCall {
   HeldCall call;
-  std::string owner;   // State of the sequence at its router; empty = no owner was found.
+  std::string request;  // The id in the client's answer, if a router knows the sequence.
+  std::string owner;    // State of the sequence at its router; empty = no owner was found.
   std::string reason;  // Why not.
   bool is_leak = false;
 };
@@ -49,6 +52,7 @@ struct WorkerReport {
 // The newest sample, judged by itself and the one before.
 struct AuditReport {
   std::vector<WorkerReport> workers;
+  std::map<std::string, OwnedSequence> sequences;
   int32_t leaked_calls = 0;
   int32_t leaked_blocks = 0;
   bool ok() const { return leaked_calls == 0 && leaked_blocks == 0; }
@@ -63,7 +67,8 @@ absl::Status AddRouterAudit(const nlohmann::json& answer, AuditSample* sample);
 // they were so in `before` too, in the same process.
 AuditReport Reconcile(const AuditSample& before, const AuditSample& now);
 
-// For people: a table, then one line that begins with "OK" or "<n> without owner".
+// For people: a table of the calls, of the sequences that hold none, and last one line that begins
+// with "OK" or "<n> without owner".
 std::string AuditTable(const AuditReport& report);
 
 nlohmann::json AuditJson(const AuditReport& report);

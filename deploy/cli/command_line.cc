@@ -46,7 +46,7 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   app->add_flag(
       "!--no-restart", o.restart,
       "Do not start a server again that ended: crashed, or stopped by an operator's SIGTERM "
-      "(`baton restart`). A server that crashes 5 times in a row is given up");
+      "(`baton restart`). Without it a server that keeps crashing is tried again, at last every 30 s");
   const std::string workers = "Workers (handed on)";
   app->add_option("--compute-dtype", o.compute_dtype, "f32, bf16 or auto")->group(workers);
   app->add_option("--kv-dtype", o.kv_dtype, "Type of keys and values in the cache")->group(workers);

@@ -18,6 +18,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kPollMs = 100;
+constexpr int kCrashesToStop = 3;  // In a row.
 constexpr int kEndLimitMs = (kServerDrainSeconds + 10) * 1000;  // SIGTERM to the end of a worker.
 
 absl::StatusOr<ServerRecord> FindServer(const RunState& state, const std::string& name) {
@@ -41,9 +42,13 @@ absl::StatusOr<ServerRecord> AwaitSuccessor(const RunDir& dir, const ServerRecor
   while (true) {
     ASSIGN_OR_RETURN(const RunState state, dir.LoadRunning());
     ASSIGN_OR_RETURN(ServerRecord now, FindServer(state, old.name));
-    if (now.given_up) {
-      return absl::UnavailableError(
-          absl::StrCat(old.name, " was given up: ", now.exited, "; see ", dir.LogFile(old.name)));
+    // Until the supervisor has noted this end, the row may be one of long ago.
+    const bool is_noted = !(now.process == old.process) || !now.exited.empty();
+    if (is_noted && now.crashes >= kCrashesToStop) {
+      return absl::UnavailableError(absl::StrCat(old.name, " does not come back: ", now.last_exit,
+                                                 ", ", now.crashes, " times in a row; see ",
+                                                 dir.LogFile(old.name),
+                                                 "; it is tried again until `baton down`"));
     }
     if (!(now.process == old.process) && IsHealthyAtRouter(now, AskRouterStatus(state))) return now;
     if (Now() >= deadline) {

@@ -34,6 +34,11 @@ std::string StringOr(const json& object, const char* key) {
   return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
+int64_t IntegerOr(const json& object, const char* key, int64_t fallback) {
+  const auto it = object.find(key);
+  return it != object.end() && it->is_number_integer() ? it->get<int64_t>() : fallback;
+}
+
 absl::StatusOr<ProcessIdentity> IdentityFromJson(const json& object, const char* key) {
   const auto it = object.find(key);
   if (it == object.end() || !it->is_object() || !it->contains("pid") ||
@@ -110,7 +115,11 @@ json ToJson(const RunState& state) {
                        {"metrics_url", s.metrics_url},
                        {"incarnation", s.incarnation},
                        {"exited", s.exited},
-                       {"given_up", s.given_up}});
+                       {"given_up", s.given_up},
+                       {"restarts", s.restarts},
+                       {"crashes", s.crashes},
+                       {"last_exit", s.last_exit},
+                       {"start_at_ns", s.start_at.time_since_epoch().count()}});
   }
   return {{"version", 1},         {"supervisor", IdentityJson(state.supervisor)},
           {"ready", state.ready}, {"restarts", state.restarts},
@@ -138,6 +147,11 @@ absl::StatusOr<RunState> StateFromJson(const json& object) {
     server.metrics_url = StringOr(entry, "metrics_url");
     server.exited = StringOr(entry, "exited");
     server.given_up = entry.value("given_up", json(false)) == json(true);
+    server.restarts = static_cast<int>(IntegerOr(entry, "restarts", 0));
+    server.crashes = static_cast<int>(IntegerOr(entry, "crashes", 0));
+    server.last_exit = StringOr(entry, "last_exit");
+    server.start_at =
+        Time(Duration(IntegerOr(entry, "start_at_ns", kNever.time_since_epoch().count())));
     server.incarnation = entry.value("incarnation", json());
     state.servers.push_back(std::move(server));
   }

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/time.h"
 #include "nlohmann/json.hpp"
 
 namespace baton::cli {
@@ -42,6 +43,10 @@ struct ServerRecord {
   nlohmann::json incarnation;  // As the server wrote it; null until it is ready.
   std::string exited;          // How the process ended, or empty while it runs.
   bool given_up = false;       // It ended and is not started again.
+  int restarts = 0;            // How often it was started again.
+  int crashes = 0;             // In a row, see RestartPolicy.
+  std::string last_exit;       // How the latest process that ended did, or why none could start.
+  Time start_at = kNever;      // It has ended and is started again then, by the clock of Now().
 };
 
 // What RUN/state.json holds: who runs here. Written by the supervisor alone, whole or not at all.

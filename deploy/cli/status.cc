@@ -3,11 +3,13 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "deploy/cli/clock.h"
 #include "deploy/cli/http_client.h"
 
 namespace baton::cli {
@@ -32,30 +34,55 @@ const json& FindWorker(const json& router_says, const std::string& address) {
   return kNone;
 }
 
-json WorkerStatus(const ServerRecord& record, const json& said) {
+// What the supervisor knows of a server's past ends and of its next start.
+void AddRestarts(const ServerRecord& record, Time now, json* to) {
+  (*to)["restarts"] = record.restarts;
+  (*to)["last_exit"] = record.last_exit;
+  (*to)["next_try_s"] = record.start_at == kNever
+                            ? json()
+                            : json(ToSeconds(std::max(record.start_at - now, Duration::zero())));
+}
+
+json WorkerStatus(const ServerRecord& record, const json& said, Time now) {
   json blocks = json::object();
   for (const char* state : kBlockStates) {
     blocks[state] = Get(Get(said, "blocks", json::object()), state, 0);
   }
   const bool healthy = IsRunning(record.process) && Get(said, "healthy", false) == json(true);
-  return {{"role", record.role},
-          {"pid", record.process.pid},
-          {"address", record.address},
-          {"incarnation", record.incarnation},
-          {"healthy", healthy},
-          {"blocks", std::move(blocks)},
-          {"running", Get(said, "running", 0)},
-          {"waiting", Get(said, "waiting", 0)},
-          {"metrics_url", record.metrics_url}};
+  json status = {{"name", record.name},
+                 {"role", record.role},
+                 {"pid", record.process.pid},
+                 {"address", record.address},
+                 {"incarnation", record.incarnation},
+                 {"healthy", healthy},
+                 {"blocks", std::move(blocks)},
+                 {"running", Get(said, "running", 0)},
+                 {"waiting", Get(said, "waiting", 0)},
+                 {"metrics_url", record.metrics_url}};
+  AddRestarts(record, now, &status);
+  return status;
 }
 
 std::string Text(const json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
+// A line for a server that has ended before; nothing for the others.
+void AddRestartLine(const std::string& name, const json& server, std::string* text) {
+  const std::string last_exit = Text(Get(server, "last_exit", ""));
+  if (last_exit.empty()) return;
+  absl::StrAppend(text, name, ": restarted ", Text(server["restarts"]), " times, last end: ",
+                  last_exit);
+  const json next_try = Get(server, "next_try_s", json());
+  if (next_try.is_number()) {
+    absl::StrAppend(text, absl::StrFormat("; next try in %.1f s", next_try.get<double>()));
+  }
+  absl::StrAppend(text, "\n");
+}
+
 absl::StatusOr<json> ReadStatus(const RunDir& dir) {
   ASSIGN_OR_RETURN(const RunState state, dir.LoadRunning());
-  return JoinStatus(state, AskRouterStatus(state));
+  return JoinStatus(state, AskRouterStatus(state), Now());
 }
 
 bool AllHealthy(const json& status) {
@@ -76,11 +103,11 @@ json AskRouterStatus(const RunState& state) {
   return body.is_discarded() ? json() : body;
 }
 
-json JoinStatus(const RunState& state, const json& router_says) {
+json JoinStatus(const RunState& state, const json& router_says, Time now) {
   json workers = json::array();
   for (const ServerRecord& server : state.servers) {
     if (server.role == "router") continue;
-    workers.push_back(WorkerStatus(server, FindWorker(router_says, server.address)));
+    workers.push_back(WorkerStatus(server, FindWorker(router_says, server.address), now));
   }
   json router = Get(router_says, "router", json::object());
   if (!router.is_object()) router = json::object();
@@ -91,6 +118,7 @@ json JoinStatus(const RunState& state, const json& router_says) {
     router["metrics_url"] = record->metrics_url;
     router["incarnation"] = record->incarnation;
     router["healthy"] = IsRunning(record->process) && router_says.is_object();
+    AddRestarts(*record, now, &router);
   } else {
     router["healthy"] = false;
   }
@@ -121,6 +149,10 @@ std::string StatusTable(const json& status) {
                                     Text(worker["pid"]), Text(worker["address"]),
                                     worker["healthy"] == json(true) ? "yes" : "NO",
                                     Text(worker["running"]), Text(worker["waiting"]), blocks));
+  }
+  AddRestartLine("router", router, &text);
+  for (const json& worker : status["workers"]) {
+    AddRestartLine(Text(worker["name"]), worker, &text);
   }
   return text;
 }

@@ -22,8 +22,9 @@ int ShowStatus(const StatusOptions& options);
 nlohmann::json AskRouterStatus(const RunState& state);
 
 // The answer of `baton status --json`: what the supervisor recorded, joined by address with what
-// the router says. `router_says` is the body of GET /status, or null when there was no answer.
-nlohmann::json JoinStatus(const RunState& state, const nlohmann::json& router_says);
+// the router says. `router_says` is the body of GET /status, or null when there was no answer;
+// `now` is the present of Now().
+nlohmann::json JoinStatus(const RunState& state, const nlohmann::json& router_says, Time now);
 
 // The same for people.
 std::string StatusTable(const nlohmann::json& status);

@@ -189,20 +189,22 @@ void Supervisor::TendServers() {
 
 void Supervisor::StartAgain(size_t i) {
   Server& server = servers_[i];
+  ServerRecord& record = state_.servers[i];
   server.start_at = kNever;
-  const ProcessSpec spec = WithPortsOf(state_.servers[i], server.process->spec());
+  record.start_at = kNever;
+  const ProcessSpec spec = WithPortsOf(record, server.process->spec());
   absl::StatusOr<std::unique_ptr<ChildProcess>> child = Launch(spec, /*keep_log=*/true);
   if (!child.ok()) {
-    PlanRestart(
-        i, /*cleanly=*/false,
-        absl::StrCat(spec.name, " cannot be started: ", std::string(child.status().message())));
+    record.last_exit = absl::StrCat("cannot be started: ", child.status().message());
+    PlanRestart(i, /*cleanly=*/false, absl::StrCat(spec.name, " ", record.last_exit));
     return SaveState();
   }
   server.process = *std::move(child);
   server.ready_by = Now() + std::chrono::seconds(options_.start_timeout_s);
-  state_.servers[i].process = server.process->identity();
-  state_.servers[i].exited.clear();
-  state_.servers[i].incarnation = nullptr;
+  ++record.restarts;
+  record.process = server.process->identity();
+  record.exited.clear();
+  record.incarnation = nullptr;
   SaveState();
 }
 
@@ -231,19 +233,13 @@ void Supervisor::PlanRestart(size_t i, bool cleanly, const std::string& obituary
                                          "\nthe rest of the cluster keeps running; `baton ",
                                          "down` and `baton up` start it anew"));
   }
-  const std::optional<Duration> delay = server.policy.OnEnded(cleanly, Now());
-  if (!delay) {
-    state_.servers[i].given_up = true;
-    return report_.Progress(
-        absl::StrCat(obituary, "\ngiven up after ", server.policy.crashes(),
-                     " crashes in a row; the rest of the ",
-                     "cluster keeps running; `baton down` and `baton up` start it anew"));
-  }
-  server.start_at = Now() + *delay;
-  report_.Progress(absl::StrCat(obituary, "\nstarting it again in ", ToSeconds(*delay), " s",
-                                cleanly ? ""
-                                        : absl::StrCat(" (crash ", server.policy.crashes(), " of ",
-                                                       RestartPolicy::kMaxCrashes, " in a row)")));
+  const Duration delay = server.policy.OnEnded(cleanly, Now());
+  server.start_at = Now() + delay;
+  state_.servers[i].start_at = server.start_at;
+  state_.servers[i].crashes = server.policy.crashes();
+  report_.Progress(absl::StrCat(
+      obituary, "\nstarting it again in ", ToSeconds(delay), " s",
+      cleanly ? "" : absl::StrCat(" (crash ", server.policy.crashes(), " in a row)")));
 }
 
 absl::Status Supervisor::StartObstacle() const {
@@ -303,6 +299,7 @@ void Supervisor::ReapChildren() {
     if (child.running()) continue;
     changed = true;
     state_.servers[i].exited = child.how_it_ended();
+    state_.servers[i].last_exit = child.how_it_ended();
     if (started_ && !stopping_ && stop_signals_ == 0) {
       PlanRestart(i, child.ended_cleanly(), Obituary(child, dir_.LogFile(child.spec().name)));
     } else if (stopping_ && !child.ended_cleanly()) {

@@ -25,8 +25,8 @@ class Supervisor {
   Supervisor(UpOptions options, RunDir dir, Report& report);
   ~Supervisor();
 
-  // Runs the cluster until SIGTERM, SIGINT or SIGHUP, or until no server is left: each one ended
-  // and is not to be started again. The exit code.
+  // Runs the cluster until SIGTERM, SIGINT or SIGHUP, or until no server is left, which happens
+  // only without restarts: each one ended and is not to be started again. The exit code.
   int Run();
 
  private:

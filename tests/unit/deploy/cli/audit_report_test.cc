@@ -30,7 +30,8 @@ class AuditReportTest : public testing::Test {
     sample_.workers.push_back({.name = "decode-0", .role = "decode", .held = {}});
     prefill().incarnation = kPrefill;
     decode().incarnation = kDecode;
-    own(1) = {.attempt = 2,
+    own(1) = {.request = "cmpl-7",
+              .attempt = 2,
               .state = "DECODING",
               .prefill = "00000000000000a1",
               .decode = "00000000000000b1"};
@@ -142,11 +143,38 @@ TEST_F(AuditReportTest, LastLineOfTheTableIsTheVerdict) {
   EXPECT_EQ(AuditJson(Report())["workers"][1]["calls"][1]["leak"], true);
 }
 
+TEST_F(AuditReportTest, TheIdOfAnAnswerFindsItsCallsWhateverTheirOwner) {
+  decode().calls = {Call(1, 2), Call(1, 3)};
+  const AuditReport report = Report();
+  for (const AuditedCall& call : report.workers[1].calls) EXPECT_EQ(call.request, "cmpl-7");
+  const json calls = AuditJson(report)["workers"][1]["calls"];
+  EXPECT_EQ(calls[0]["request"], "cmpl-7");
+  EXPECT_THAT(AuditTable(report), testing::ContainsRegex("RUNNING.* cmpl-7 .*DECODING\n"));
+}
+
+TEST_F(AuditReportTest, ASequenceThatHoldsNothingIsFoundTooAndOnlyOnce) {
+  decode().calls = {Call(1, 2)};
+  own(2) = {.request = "chatcmpl-8", .attempt = 0, .state = "QUEUED", .age_s = 1.5};
+  const std::string table = AuditTable(Report());
+  EXPECT_THAT(table, testing::ContainsRegex("0000000000000077-2 .*1.5s  chatcmpl-8 .*QUEUED\n"));
+  EXPECT_EQ(table.find("cmpl-7"), table.rfind("cmpl-7"));
+  const json sequences = AuditJson(Report())["sequences"];
+  ASSERT_EQ(sequences.size(), 2u);
+  EXPECT_EQ(sequences[1]["request"], "chatcmpl-8");
+  EXPECT_EQ(sequences[1]["state"], "QUEUED");
+}
+
+TEST_F(AuditReportTest, AnIdMovesNoCursorAndMakesNoLine) {
+  own(1).request = "a b\n\x1b[2J\xC2\x9B";
+  EXPECT_THAT(AuditTable(Report()), HasSubstr(" a?b??[2J?? "));
+}
+
 TEST_F(AuditReportTest, RoutersAnswerIsReadAsItIsWritten) {
   AuditSample sample;
   const json answer = {{"incarnation", "0000000000000077"},
                        {"sequences",
                         {{{"sequence", "0000000000000077-5"},
+                          {"request", "cmpl-7"},
                           {"attempt", 3},
                           {"state", "QUEUED"},
                           {"prefill", "00000000000000a1"},
@@ -158,6 +186,8 @@ TEST_F(AuditReportTest, RoutersAnswerIsReadAsItIsWritten) {
   EXPECT_EQ(owned.state, "QUEUED");
   EXPECT_EQ(owned.prefill, "00000000000000a1");
   EXPECT_EQ(owned.decode, "0");
+  EXPECT_EQ(owned.request, "cmpl-7");
+  EXPECT_EQ(owned.age_s, 1.5);
 }
 
 TEST_F(AuditReportTest, AnswerThatIsNoAuditIsRefused) {

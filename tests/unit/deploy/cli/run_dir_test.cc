@@ -32,6 +32,11 @@ RunState StateOfThisProcess() {
   router.incarnation = 18446744073709551615u;
   router.exited = "exit code 1";
   router.given_up = true;
+  router.restarts = 7;
+  router.crashes = 2;
+  router.last_exit = "exit code 2";
+  router.start_at = Time(std::chrono::nanoseconds(5));
+  state.servers.emplace_back(router).start_at = kNever;
   return state;
 }
 
