@@ -1,5 +1,7 @@
 #include "common/transport/wire.h"
 
+#include <cmath>
+#include <limits>
 #include <string>
 
 #include "absl/strings/str_format.h"
@@ -38,6 +40,11 @@ SizeLimits PayloadLimits(FrameType type, uint32_t max_data_payload) {
       return {0, 0};
   }
   return {0, 0};
+}
+
+// As in the control plane's messages.
+bool IsLogprob(float value) {
+  return !std::isnan(value) && value != std::numeric_limits<float>::infinity();
 }
 
 bool IsRange(const FrameRange& r) {
@@ -245,9 +252,14 @@ absl::StatusOr<FinalBody> DecodeFinal(std::span<const std::byte> bytes) {
   }
   body.first.finish = static_cast<FinishReason>(finish);
   body.first.top.resize(num_top);
+  bool is_valid = IsLogprob(body.first.logprob);
   for (TokenLogprob& t : body.first.top) {
     t.token = in.GetI32();
     t.logprob = in.GetFloat();
+    is_valid &= t.token >= 0 && IsLogprob(t.logprob);
+  }
+  if (!is_valid) {
+    return absl::InvalidArgumentError("final frame with a negative token or no log probability");
   }
   return body;
 }

@@ -148,6 +148,12 @@ void AbortAfter(TransportCluster* cluster, int steps, bool at_receiver, Incarnat
   to->transport->Abort(h.ticket);
   const TransferEvent sent = steps == 0 ? TransferEvent{} : from->log.WaitEnded(h.ticket, false);
   const TransferEvent received = to->log.WaitEnded(h.ticket, true);
+  // Before Finish nothing can be verified: the side that aborts ends as CANCELLED, the other badly.
+  if (steps >= 1 && steps <= 4) {
+    const TransferEvent& aborted = at_receiver ? received : sent;
+    EXPECT_EQ(aborted.status.code(), absl::StatusCode::kCancelled) << aborted.status;
+    EXPECT_FALSE((at_receiver ? sent : received).status.ok());
+  }
   // The blocks go to somebody else; nothing of the old transfer may land in them.
   if (!received.status.ok()) {
     to->FillCanary(0x77);
@@ -170,6 +176,33 @@ TEST_P(TransportContractTest, AnAbortAtAnyMomentEndsEachSideOnceAndWritesNothing
       AbortAfter(&cluster_, steps, at_receiver, base);
       base += 2;
     }
+  }
+}
+
+// The side that aborts has called nothing else; its peer, which has not either, learns of it.
+TEST_P(TransportContractTest, AnAbortOfATransferThatHasBegunEndsBothSides) {
+  for (const bool at_receiver : {false, true}) {
+    SCOPED_TRACE(at_receiver ? "receiver" : "sender");
+    const Incarnation base = at_receiver ? 10 : 20;
+    auto from = cluster_.Make({.incarnation = base});
+    auto to = cluster_.Make({.incarnation = base + 1});
+    const Handoff h = MakeHandoff(from.get(), to.get(), {0, 100});
+    to->transport->Expect(h.expect());
+    from->transport->Start(h.start());
+    from->transport->Push({h.ticket, 0, 0, 100});
+    ASSERT_TRUE(to->log.WaitBegun(h.ticket));
+    (at_receiver ? to : from)->transport->Abort(h.ticket);
+    const absl::Status sent = from->log.WaitEnded(h.ticket, false).status;
+    const absl::Status received = to->log.WaitEnded(h.ticket, true).status;
+    EXPECT_EQ((at_receiver ? received : sent).code(), absl::StatusCode::kCancelled);
+    EXPECT_EQ((at_receiver ? sent : received).code(), absl::StatusCode::kAborted);
+    to->FillCanary(0x77);
+    h.PushAll(100);
+    from->transport->Finish(h.finish());
+    const Handoff next = MakeHandoff(from.get(), to.get(), {0, 16}, 60);
+    next.Run(16);
+    next.ExpectVerified();
+    EXPECT_TRUE(to->IsCanaryBut(0x77, {next.written()}));
   }
 }
 

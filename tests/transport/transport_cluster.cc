@@ -122,8 +122,10 @@ std::unique_ptr<Endpoint> TransportCluster::Make(const EndpointSpec& spec) {
     e->counters = [raw = made->get()] { return raw->counters(); };
     e->transport = *std::move(made);
   } else {
-    auto made = TcpKvTransport::Create(
-        {.transport = std::move(options), .time_scale = kTimeScale * spec.time_scale});
+    auto made = TcpKvTransport::Create({.transport = std::move(options),
+                                        .time_scale = kTimeScale * spec.time_scale,
+                                        .max_incoming = spec.max_incoming,
+                                        .max_outgoing = spec.max_outgoing});
     EXPECT_TRUE(made.ok()) << made.status();
     e->address = (*made)->endpoint();
     e->counters = [raw = made->get()] { return raw->counters(); };

@@ -44,6 +44,8 @@ struct EndpointSpec {
   int32_t num_layers = 3;
   uint32_t max_frame_bytes = kMaxDataPayloadBytes;
   double time_scale = 1;
+  int max_outgoing = 256;
+  int max_incoming = 1024;
 };
 
 // One process: pool, transport, and what it was told.

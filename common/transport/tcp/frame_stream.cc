@@ -1,7 +1,5 @@
 #include "common/transport/tcp/frame_stream.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -30,8 +28,8 @@ absl::Status SocketError(const char* what) {
 
 }  // namespace
 
-FrameStream::FrameStream(FileDescriptor socket, Link* link, const Options& options)
-    : socket_(std::move(socket)), link_(link), options_(options) {}
+FrameStream::FrameStream(std::unique_ptr<ByteStream> bytes, Link* link, const Options& options)
+    : bytes_(std::move(bytes)), link_(link), options_(options) {}
 
 // The list never reaches beyond the next header, so nothing has to be decided in its middle.
 int FrameStream::BuildReadList(iovec* list) const {
@@ -68,7 +66,7 @@ absl::Status FrameStream::Read() {
   iovec list[kMaxIovecs];
   for (size_t total = 0; total < kBytesPerTurn;) {
     const int parts = BuildReadList(list);
-    const ssize_t n = ::readv(socket_.get(), list, parts);
+    const ssize_t n = bytes_->Read(list, parts);
     if (n == 0) return absl::UnavailableError("KV connection: closed by the peer");
     if (n < 0) {
       if (errno == EINTR) continue;
@@ -239,8 +237,7 @@ absl::Status FrameStream::Write() {
     std::copy_n(tx_list_.begin() + static_cast<ptrdiff_t>(tx_index_), parts, list);
     list[0].iov_base = static_cast<std::byte*>(list[0].iov_base) + tx_offset_;
     list[0].iov_len -= tx_offset_;
-    const msghdr message{.msg_iov = list, .msg_iovlen = parts};
-    const ssize_t n = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+    const ssize_t n = bytes_->Write(list, static_cast<int>(parts));
     if (n < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) {

@@ -2,18 +2,19 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/transport/tcp/byte_stream.h"
 #include "common/transport/tcp/link.h"
-#include "common/transport/tcp/socket.h"
 #include "common/transport/transport_counters.h"
 #include "common/transport/wire.h"
 
 namespace baton {
 
-// A non-blocking socket as two sequences of frames. Payloads are read into and written from the
+// A stream of bytes as two sequences of frames. Payloads are read into and written from the
 // link's memory without a copy. Progress thread only.
 class FrameStream {
  public:
@@ -23,7 +24,7 @@ class FrameStream {
   };
 
   // The link outlives the stream.
-  FrameStream(FileDescriptor socket, Link* link, const Options& options);
+  FrameStream(std::unique_ptr<ByteStream> bytes, Link* link, const Options& options);
 
   // Reads frames until the socket is empty or a few MiB were read. DATA_LOSS and INVALID_ARGUMENT:
   // not our protocol (counted as malformed); UNAVAILABLE: the peer closed.
@@ -46,8 +47,7 @@ class FrameStream {
   // There is more to write; as a rule because the socket took no more.
   bool wants_write() const { return wants_write_; }
   bool idle() const { return !sending_ && queue_.empty(); }
-  int fd() const { return socket_.get(); }
-  const FileDescriptor& socket() const { return socket_; }
+  ByteStream& bytes() { return *bytes_; }
 
  private:
   enum class RxState : uint8_t { kHeader, kPayload, kTrailer };
@@ -61,7 +61,7 @@ class FrameStream {
   void StartFrame(OutgoingFrame frame);
   void Advance(size_t bytes);
 
-  FileDescriptor socket_;
+  const std::unique_ptr<ByteStream> bytes_;
   Link* const link_;
   const Options options_;
 

@@ -9,8 +9,8 @@
 
 namespace baton {
 
-IncomingLink::IncomingLink(FileDescriptor socket, const Options& options)
-    : options_(options), stream_(std::move(socket), this, options_.stream) {}
+IncomingLink::IncomingLink(std::unique_ptr<ByteStream> bytes, const Options& options)
+    : options_(options), stream_(std::move(bytes), this, options_.stream) {}
 
 absl::Status IncomingLink::Malformed(std::string_view what) {
   options_.counters->Add(&TransportCounters::malformed);

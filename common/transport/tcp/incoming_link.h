@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -29,7 +30,7 @@ class IncomingLink : public Link {
     std::function<void(IncomingLink*)> on_authenticated;
   };
 
-  IncomingLink(FileDescriptor socket, const Options& options);
+  IncomingLink(std::unique_ptr<ByteStream> bytes, const Options& options);
 
   absl::StatusOr<PayloadPlan> OnHeader(const FrameHeader& header) override;
   absl::Status OnFrame(const ReceivedFrame& frame) override;

@@ -18,9 +18,9 @@ TicketId TicketOf(const std::variant<PushArgs, FinishArgs>& work) {
 
 }  // namespace
 
-OutgoingLink::OutgoingLink(FileDescriptor socket, const Options& options, Time now)
+OutgoingLink::OutgoingLink(std::unique_ptr<ByteStream> bytes, const Options& options, Time now)
     : options_(options),
-      stream_(std::move(socket), this, options_.stream),
+      stream_(std::move(bytes), this, options_.stream),
       handshake_deadline_(now + options.handshake_timeout),
       now_(now),
       seconds_per_byte_(kFirstSecondsPerByte),
@@ -253,7 +253,7 @@ absl::Status OutgoingLink::OnReady(bool readable, bool writable, Time now) {
   now_ = now;
   if (state_ == State::kConnecting) {
     if (!readable && !writable) return absl::OkStatus();
-    RETURN_IF_ERROR(ConnectResult(stream_.socket()));
+    RETURN_IF_ERROR(stream_.bytes().ConnectResult());
     RETURN_IF_ERROR(SendHello());
   }
   if (readable) RETURN_IF_ERROR(stream_.Read());

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -29,7 +30,7 @@ class OutgoingLink : public Link {
     Duration min_progress_timeout{};  // Of a ticket with something outstanding.
   };
 
-  OutgoingLink(FileDescriptor socket, const Options& options, Time now);
+  OutgoingLink(std::unique_ptr<ByteStream> bytes, const Options& options, Time now);
 
   // The ticket is new to this transport and its arguments are checked. One that cannot go over this
   // connection ends at once.

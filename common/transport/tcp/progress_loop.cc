@@ -3,13 +3,10 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/base/check.h"
-#include "common/transport/push_plan.h"
+#include "common/base/status.h"
 #include "common/transport/tcp/monotonic_clock.h"
 
 namespace baton {
@@ -17,7 +14,6 @@ namespace {
 
 constexpr uint64_t kWakeId = 0;
 constexpr uint64_t kListenerId = 1;
-constexpr size_t kScratchBytes = 64 << 10;
 constexpr int kAcceptsPerTurn = 64;
 constexpr Duration kListenPause = std::chrono::milliseconds(100);
 
@@ -26,8 +22,6 @@ absl::Status AddToEpoll(int epoll, int fd, uint64_t id) {
   if (::epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) == 0) return absl::OkStatus();
   return absl::InternalError("the KV transport cannot watch its sockets");
 }
-
-absl::Status Closing() { return absl::CancelledError("KV transfer: the transport is closing"); }
 
 }  // namespace
 
@@ -46,149 +40,32 @@ absl::StatusOr<std::unique_ptr<ProgressLoop>> ProgressLoop::Create(const TcpOpti
 
 ProgressLoop::ProgressLoop(const TcpOptions& options, FileDescriptor listener, CallQueue* calls,
                            CounterBoard* counters)
-    : options_(options),
-      calls_(calls),
+    : calls_(calls),
       counters_(counters),
       listener_(std::move(listener)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
-      scratch_(kScratchBytes),
-      ledger_(options.transport, counters,
-              [this](TransferEvent event) { OnTicketEvent(std::move(event)); }),
-      now_(MonotonicNow()) {}
+      connections_(options, counters, this) {}
 
-Duration ProgressLoop::Scaled(Duration d) const {
-  return std::chrono::duration_cast<Duration>(d * options_.time_scale);
+absl::StatusOr<std::unique_ptr<ByteStream>> ProgressLoop::Connect(const std::string& endpoint) {
+  ASSIGN_OR_RETURN(FileDescriptor socket, ConnectTcp(endpoint));
+  return std::make_unique<SocketStream>(std::move(socket));
 }
 
-// Ledger and outgoing links report here, so that the bookkeeping agrees with what the node is told.
-void ProgressLoop::OnTicketEvent(TransferEvent event) {
-  if (event.kind == TransferEvent::Kind::kEnded) {
-    if (event.receiver) {
-      for (auto& [id, entry] : links_) {
-        if (entry.incoming != nullptr) entry.incoming->stream().DivertPayload(event.ticket);
-      }
-    } else {
-      sending_.erase(event.ticket);
-    }
-  }
-  options_.transport.sink(std::move(event));
+bool ProgressLoop::Watch(uint64_t id, ByteStream& stream, bool write, bool is_new) {
+  epoll_event event{.events = EPOLLIN | (write ? uint32_t{EPOLLOUT} : 0u), .data = {.u64 = id}};
+  const int op = is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  return ::epoll_ctl(epoll_.get(), op, stream.fd(), &event) == 0;
 }
 
 void ProgressLoop::ExecuteCalls() {
-  for (TransportCall& call : calls_->Take()) Execute(std::move(call));
-}
-
-void ProgressLoop::Execute(TransportCall call) {
-  if (auto* expect = std::get_if<ExpectArgs>(&call)) {
-    ledger_.Expect(std::move(*expect));
-    if (stopped_) ledger_.EndAll(Closing());
-  } else if (auto* start = std::get_if<StartArgs>(&call)) {
-    Start(std::move(*start));
-  } else if (auto* push = std::get_if<PushArgs>(&call)) {
-    if (OutgoingLink* link = LinkOf(push->ticket)) link->Push(*push, now_);
-  } else if (auto* finish = std::get_if<FinishArgs>(&call)) {
-    if (OutgoingLink* link = LinkOf(finish->ticket)) link->Finish(std::move(*finish), now_);
-  } else {
-    Abort(std::get<AbortArgs>(call).ticket);
-  }
-}
-
-OutgoingLink* ProgressLoop::LinkOf(TicketId ticket) {
-  auto it = sending_.find(ticket);
-  if (it != sending_.end()) return it->second;
-  counters_->Add(&TransportCounters::ignored_calls);
-  return nullptr;
-}
-
-void ProgressLoop::Start(StartArgs args) {
-  if (sending_.contains(args.ticket)) {
-    counters_->Add(&TransportCounters::ignored_calls);
-    return;
-  }
-  absl::StatusOr<OutgoingLink*> link = LinkTo(args);
-  if (!link.ok()) {
-    options_.transport.sink({.ticket = args.ticket, .status = link.status()});
-    return;
-  }
-  sending_.emplace(args.ticket, *link);
-  (*link)->Start(std::move(args));
-}
-
-absl::StatusOr<OutgoingLink*> ProgressLoop::LinkTo(const StartArgs& args) {
-  if (stopped_) return Closing();
-  if (absl::Status status = CheckStart(options_.transport, args); !status.ok()) return status;
-  for (auto& [id, entry] : links_) {
-    if (entry.outgoing != nullptr && entry.closing.ok() &&
-        entry.outgoing->receiver() == args.receiver) {
-      return entry.outgoing;
-    }
-  }
-  if (!RoomForOutgoing()) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "KV transfers to ", options_.max_outgoing, " receivers are under way; raise max_outgoing"));
-  }
-  auto socket = ConnectTcp(args.endpoint);
-  if (!socket.ok()) return socket.status();
-  TransportOptions reporting = options_.transport;
-  reporting.sink = [this](TransferEvent event) { OnTicketEvent(std::move(event)); };
-  auto link = std::make_unique<OutgoingLink>(
-      *std::move(socket),
-      OutgoingLink::Options{.transport = std::move(reporting),
-                            .stream = {counters_, scratch_},
-                            .counters = counters_,
-                            .receiver = args.receiver,
-                            .key = args.key,
-                            .handshake_timeout = Scaled(options_.handshake_timeout),
-                            .min_progress_timeout = Scaled(options_.min_progress_timeout)},
-      now_);
-  OutgoingLink* raw = link.get();
-  const uint64_t id = next_id_++;
-  Entry& entry = links_[id] = {.link = std::move(link), .outgoing = raw};
-  if (!Watch(id, &entry, EPOLLIN | EPOLLOUT)) {
-    links_.erase(id);
-    return absl::ResourceExhaustedError("the KV transport cannot watch another socket");
-  }
-  counters_->Add(&TransportCounters::opened_connections);
-  return raw;
-}
-
-bool ProgressLoop::RoomForOutgoing() {
-  int open = 0;
-  Entry* idle = nullptr;
-  for (auto& [id, entry] : links_) {
-    if (entry.outgoing == nullptr || !entry.closing.ok()) continue;
-    ++open;
-    if (idle == nullptr && entry.outgoing->idle()) idle = &entry;
-  }
-  if (open < options_.max_outgoing) return true;
-  if (idle == nullptr) return false;
-  idle->closing = absl::ResourceExhaustedError("idle, and its place is needed");
-  return true;
-}
-
-void ProgressLoop::Abort(TicketId ticket) {
-  bool known = false;
-  if (auto it = sending_.find(ticket); it != sending_.end()) {
-    known = true;
-    it->second->Abort(ticket);
-  }
-  if (const Incarnation sender = ledger_.SenderOf(ticket); sender != 0) {
-    known = true;
-    ledger_.Fail(ticket, absl::CancelledError("KV transfer: aborted here"));
-    for (auto& [id, entry] : links_) {
-      if (entry.incoming != nullptr && entry.closing.ok() && entry.incoming->sender() == sender) {
-        entry.incoming->SendAbort(ticket, AbortCode::kCancelled);
-      }
-    }
-  }
-  if (!known) counters_->Add(&TransportCounters::ignored_calls);
+  for (TransportCall& call : calls_->Take()) connections_.Execute(std::move(call));
 }
 
 void ProgressLoop::AcceptConnections() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     auto socket = AcceptTcp(listener_);
     if (socket.ok()) {
-      AddIncoming(*std::move(socket));
+      connections_.Accept(std::make_unique<SocketStream>(*std::move(socket)));
       continue;
     }
     if (absl::IsResourceExhausted(socket.status())) {
@@ -200,116 +77,16 @@ void ProgressLoop::AcceptConnections() {
   }
 }
 
-void ProgressLoop::AddIncoming(FileDescriptor socket) {
-  int incoming = 0;
-  int unknown = 0;
-  Entry* oldest_unknown = nullptr;
-  for (auto& [id, entry] : links_) {
-    if (entry.incoming == nullptr || !entry.closing.ok()) continue;
-    ++incoming;
-    if (entry.incoming->sender() != 0) continue;
-    ++unknown;
-    if (oldest_unknown == nullptr) oldest_unknown = &entry;
-  }
-  if (incoming >= options_.max_incoming) {
-    counters_->Add(&TransportCounters::refused_connections);
-    return;
-  }
-  if (unknown >= options_.max_unauthenticated) {
-    counters_->Add(&TransportCounters::refused_connections);
-    oldest_unknown->closing = absl::ResourceExhaustedError("too many without a handshake");
-  }
-  auto link = std::make_unique<IncomingLink>(
-      std::move(socket),
-      IncomingLink::Options{.transport = &options_.transport,
-                            .stream = {counters_, scratch_},
-                            .ledger = &ledger_,
-                            .counters = counters_,
-                            .handshake_deadline = now_ + Scaled(options_.handshake_timeout),
-                            .on_unknown_ticket = [this] { ExecuteCalls(); },
-                            .on_authenticated = [this](IncomingLink* l) { OnAuthenticated(l); }});
-  IncomingLink* raw = link.get();
-  const uint64_t id = next_id_++;
-  Entry& entry = links_[id] = {.link = std::move(link), .incoming = raw};
-  if (!Watch(id, &entry, EPOLLIN)) {
-    links_.erase(id);
-    return;
-  }
-  counters_->Add(&TransportCounters::accepted_connections);
-}
-
-// The sender opened a new connection, so it has given the old one up; two of them would be two
-// writers.
-void ProgressLoop::OnAuthenticated(IncomingLink* link) {
-  for (auto& [id, entry] : links_) {
-    if (entry.incoming == nullptr || entry.incoming == link || !entry.closing.ok() ||
-        entry.incoming->sender() != link->sender()) {
-      continue;
-    }
-    entry.closing = absl::UnavailableError("KV transfer: the sender opened a new connection");
-    entry.incoming->Supersede(entry.closing);
-  }
-}
-
-bool ProgressLoop::Watch(uint64_t id, Entry* entry, uint32_t interest) {
-  if (entry->interest == interest) return true;
-  epoll_event event{.events = interest, .data = {.u64 = id}};
-  const int op = entry->interest == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
-  if (::epoll_ctl(epoll_.get(), op, entry->link->stream().fd(), &event) != 0) return false;
-  entry->interest = interest;
-  return true;
-}
-
-void ProgressLoop::ServeLink(uint64_t id, uint32_t events) {
-  auto it = links_.find(id);
-  if (it == links_.end() || !it->second.closing.ok()) return;
-  const bool broken = (events & (EPOLLERR | EPOLLHUP)) != 0;
-  it->second.closing.Update(it->second.link->OnReady(broken || (events & EPOLLIN) != 0,
-                                                     broken || (events & EPOLLOUT) != 0, now_));
-}
-
-void ProgressLoop::RunTimers() {
-  for (auto& [id, entry] : links_) {
-    if (entry.closing.ok() && now_ >= entry.link->NextDeadline()) {
-      entry.closing.Update(entry.link->OnTimer(now_));
-    }
-  }
-  if (now_ >= listen_again_) {
-    listen_again_ = kNever;
-    if (!AddToEpoll(epoll_.get(), listener_.get(), kListenerId).ok()) {
-      listen_again_ = now_ + kListenPause;
-    }
-  }
-}
-
-// Calls and timers may have left frames to write on connections whose socket has room.
-void ProgressLoop::PumpAll() {
-  for (auto& [id, entry] : links_) {
-    if (!entry.closing.ok()) continue;
-    const bool connecting = entry.outgoing != nullptr && entry.outgoing->connecting();
-    if (!connecting) entry.closing.Update(entry.link->OnReady(false, false, now_));
-    const bool write = connecting || entry.link->stream().wants_write();
-    if (entry.closing.ok() && !Watch(id, &entry, EPOLLIN | (write ? uint32_t{EPOLLOUT} : 0u))) {
-      entry.closing = absl::InternalError("the KV transport cannot watch a socket");
-    }
-  }
-}
-
-void ProgressLoop::CloseDead() {
-  for (auto it = links_.begin(); it != links_.end();) {
-    if (it->second.closing.ok()) {
-      ++it;
-      continue;
-    }
-    it->second.link->OnClosed(it->second.closing);
-    counters_->Add(&TransportCounters::closed_connections);
-    it = links_.erase(it);
+void ProgressLoop::ListenAgain() {
+  if (now_ < listen_again_) return;
+  listen_again_ = kNever;
+  if (!AddToEpoll(epoll_.get(), listener_.get(), kListenerId).ok()) {
+    listen_again_ = now_ + kListenPause;
   }
 }
 
 int ProgressLoop::WaitMs() const {
-  Time next = listen_again_;
-  for (const auto& [id, entry] : links_) next = std::min(next, entry.link->NextDeadline());
+  const Time next = std::min(listen_again_, connections_.NextDeadline());
   if (next == kNever) return -1;
   const double ms = std::ceil(ToSeconds(next - now_) * 1e3);
   return static_cast<int>(std::clamp(ms, 0.0, 60e3));
@@ -317,37 +94,31 @@ int ProgressLoop::WaitMs() const {
 
 bool ProgressLoop::Poll() {
   now_ = MonotonicNow();
-  PumpAll();
-  CloseDead();
+  connections_.BeginTurn(now_);
+  connections_.EndTurn();
   epoll_event events[64];
   const int n = ::epoll_wait(epoll_.get(), events, 64, WaitMs());
   now_ = MonotonicNow();
+  connections_.BeginTurn(now_);
   if (calls_->stopped()) {
-    Shutdown();
+    connections_.Shutdown();
     return false;
   }
   ExecuteCalls();
   bool accept = false;
   for (int i = 0; i < n; ++i) {
-    if (events[i].data.u64 == kListenerId) {
+    const uint64_t id = events[i].data.u64;
+    const bool broken = (events[i].events & (EPOLLERR | EPOLLHUP)) != 0;
+    if (id == kListenerId) {
       accept = true;
-    } else if (events[i].data.u64 != kWakeId) {
-      ServeLink(events[i].data.u64, events[i].events);
+    } else if (id != kWakeId) {
+      connections_.Serve(id, broken || (events[i].events & EPOLLIN) != 0,
+                         broken || (events[i].events & EPOLLOUT) != 0);
     }
   }
   if (accept) AcceptConnections();
-  RunTimers();
-  CloseDead();
+  ListenAgain();
   return true;
-}
-
-void ProgressLoop::Shutdown() {
-  stopped_ = true;
-  ledger_.EndAll(Closing());
-  for (auto& [id, entry] : links_) entry.closing = Closing();
-  CloseDead();
-  ExecuteCalls();
-  BATON_CHECK(sending_.empty());
 }
 
 }  // namespace baton

@@ -54,6 +54,18 @@ void FileDescriptor::Close() {
   if (fd_ >= 0) ::close(std::exchange(fd_, -1));
 }
 
+ssize_t SocketStream::Read(const iovec* parts, int num_parts) {
+  return ::readv(socket_.get(), parts, num_parts);
+}
+
+ssize_t SocketStream::Write(const iovec* parts, int num_parts) {
+  const msghdr message{.msg_iov = const_cast<iovec*>(parts),
+                       .msg_iovlen = static_cast<size_t>(num_parts)};
+  return ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+}
+
+absl::Status SocketStream::ConnectResult() { return baton::ConnectResult(socket_); }
+
 absl::StatusOr<FileDescriptor> ListenTcp(const std::string& host, int port) {
   auto addresses = Resolve(host, std::to_string(port), AI_PASSIVE);
   if (!addresses.ok()) return addresses.status();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "common/transport/tcp/byte_stream.h"
 
 namespace baton {
 
@@ -25,6 +26,20 @@ class FileDescriptor {
 
  private:
   int fd_ = -1;
+};
+
+// A connected or connecting non-blocking socket.
+class SocketStream : public ByteStream {
+ public:
+  explicit SocketStream(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  ssize_t Read(const iovec* parts, int num_parts) override;
+  ssize_t Write(const iovec* parts, int num_parts) override;
+  absl::Status ConnectResult() override;
+  int fd() const override { return socket_.get(); }
+
+ private:
+  FileDescriptor socket_;
 };
 
 // Listens, non-blocking. `host` may be a name (resolved here, blocking) or an address; port 0 is

@@ -46,7 +46,23 @@ TEST(HandshakeTest, RefusesWrongSizesAndImpossiblePools) {
   EXPECT_FALSE(DecodeHello(std::span(bytes).first(kHelloBytes - 1)).ok());
   EXPECT_FALSE(DecodeChallenge(std::span(bytes)).ok());
   EXPECT_FALSE(DecodeProof(std::span(bytes)).ok());
+  // One byte too few or too many, of each.
+  std::vector<std::byte> longer(bytes.begin(), bytes.end());
+  longer.push_back({});
+  EXPECT_FALSE(DecodeHello(longer).ok());
+  const auto challenge = EncodeChallenge(SomeChallenge());
+  ASSERT_TRUE(DecodeChallenge(challenge).ok());
+  EXPECT_FALSE(DecodeChallenge(std::span(challenge).first(kChallengeBytes - 1)).ok());
+  longer.assign(challenge.begin(), challenge.end());
+  longer.push_back({});
+  EXPECT_FALSE(DecodeChallenge(longer).ok());
+  Challenge impossible = SomeChallenge();
+  impossible.pool.heads.count = 0;
+  EXPECT_FALSE(DecodeChallenge(EncodeChallenge(impossible)).ok());
   Hello hello = SomeHello();
+  hello.receiver = 0;
+  EXPECT_FALSE(DecodeHello(EncodeHello(hello)).ok());
+  hello = SomeHello();
   hello.sender = 0;
   EXPECT_FALSE(DecodeHello(EncodeHello(hello)).ok());
   hello = SomeHello();

@@ -69,6 +69,16 @@ TEST_F(PushPlanTest, RefusesAStartThatCannotBe) {
   start = Start();
   start.ticket = {};
   EXPECT_FALSE(CheckStart(options_, start).ok());
+  start = Start();
+  start.receiver = 0;
+  EXPECT_FALSE(CheckStart(options_, start).ok());
+  start = Start();
+  start.first_token = -1;
+  EXPECT_FALSE(CheckStart(options_, start).ok());
+  start.first_token = start.num_tokens + 1;
+  EXPECT_FALSE(CheckStart(options_, start).ok());
+  start.first_token = start.num_tokens;  // Nothing to send.
+  EXPECT_TRUE(CheckStart(options_, start).ok());
 }
 
 }  // namespace

@@ -184,10 +184,65 @@ TEST_F(ReceiveLedgerTest, ImpossibleArgumentsEndAtOnceWithAReason) {
   for (const TransferEvent& event : events_) {
     EXPECT_EQ(event.status.code(), absl::StatusCode::kInvalidArgument);
   }
+  const auto end_with_a_reason = [&](auto change) {
+    ExpectArgs bad = Args();
+    change(bad);
+    events_.clear();
+    ledger_->Expect(bad);
+    ASSERT_EQ(events_.size(), 1u);
+    EXPECT_EQ(events_[0].status.code(), absl::StatusCode::kInvalidArgument);
+  };
+  end_with_a_reason([](ExpectArgs& a) { a.ticket = {}; });
+  end_with_a_reason([](ExpectArgs& a) { a.sender = 0; });
+  end_with_a_reason([](ExpectArgs& a) { a.first_token = -1; });
+  end_with_a_reason([](ExpectArgs& a) { a.first_token = a.num_tokens + 1; });
+  end_with_a_reason([](ExpectArgs& a) { a.blocks[0].block = -1; });
+  events_.clear();
   ledger_->Expect(Args());
   ledger_->Expect(Args());
   EXPECT_EQ(counters_.Read().ignored_calls, 1);
-  EXPECT_EQ(events_.size(), 2u);
+  EXPECT_TRUE(events_.empty());
+}
+
+TEST_F(ReceiveLedgerTest, AcknowledgesWhatCameAgainButCountsItOnce) {
+  ledger_->Expect(Args());
+  Accept(Data(KvPlane::kK, 2, 6));
+  const int64_t bytes = Data(KvPlane::kK, 2, 6).payload_bytes;
+  EXPECT_EQ(ledger_->AcceptedBytes(kTicket), bytes);
+  EXPECT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kSender).kind,
+            ReceiveLedger::Admission::Kind::kDuplicate);
+  EXPECT_EQ(ledger_->AcceptedBytes(kTicket), 2 * bytes);
+  EXPECT_EQ(counters_.Read().frames_accepted, 1);
+  EXPECT_EQ(counters_.Read().bytes_accepted, bytes);
+  ledger_->Fail(kTicket, absl::CancelledError("x"));
+  EXPECT_EQ(events_.back().bytes, bytes);
+  EXPECT_EQ(ledger_->AcceptedBytes(kTicket), 0);
+}
+
+TEST_F(ReceiveLedgerTest, WhatIsCommittedAfterTheEndCountsForNothing) {
+  ledger_->Expect(Args());
+  ASSERT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kSender).kind,
+            ReceiveLedger::Admission::Kind::kWrite);
+  ledger_->Fail(kTicket, absl::CancelledError("x"));
+  ledger_->Commit(Data(KvPlane::kK, 2, 6));
+  EXPECT_EQ(counters_.Read().frames_accepted, 0);
+}
+
+TEST_F(ReceiveLedgerTest, AFinalFrameOfAnotherLengthFailsTheTicketAndIsCounted) {
+  ledger_->Expect(Args());
+  Accept(Data(KvPlane::kK, 2, 12));
+  Accept(Data(KvPlane::kV, 2, 12));
+  EXPECT_EQ(ledger_->Finish(kTicket, kSender, {.digests = {1, 2, 3}, .num_tokens = 13}),
+            AbortCode::kDigestMismatch);
+  EXPECT_FALSE(events_.back().status.ok());
+  EXPECT_EQ(counters_.Read().refused[static_cast<size_t>(AbortCode::kDigestMismatch)], 1);
+}
+
+TEST_F(ReceiveLedgerTest, AnotherSendersLossEndsNothing) {
+  ledger_->Expect(Args());
+  Accept(Data(KvPlane::kK, 2, 6));
+  ledger_->SenderLost(kSender + 1, absl::UnavailableError("gone"));
+  EXPECT_EQ(ledger_->SenderOf(kTicket), kSender);
 }
 
 }  // namespace

@@ -160,6 +160,35 @@ TEST(TransferPlanTest, RefusesATokenThatIsLargerThanAFrame) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST(TransferPlanTest, RefusesWhatIsNoRangeAndTakesATokenThatFillsAFrame) {
+  const PlanArgs good{.tokens = {0, 4},
+                      .heads = {0, 2},
+                      .k_bytes = 16,
+                      .v_bytes = 8,
+                      .max_payload_bytes = 16};
+  auto frames = PlanFrames(good);
+  ASSERT_TRUE(frames.ok()) << frames.status();
+  EXPECT_EQ(frames->size(), 4u * 2 + 4u);  // K: a token and head each; V: a token's two heads.
+  const auto refused = [&](auto change) {
+    PlanArgs bad = good;
+    change(bad);
+    EXPECT_EQ(PlanFrames(bad).status().code(), absl::StatusCode::kInvalidArgument);
+  };
+  refused([](PlanArgs& a) { a.tokens.first = -1; });
+  refused([](PlanArgs& a) { a.tokens.count = -1; });
+  refused([](PlanArgs& a) { a.heads.first = -1; });
+  refused([](PlanArgs& a) { a.heads.count = -1; });
+  refused([](PlanArgs& a) { a.align_tokens = 0; });
+  refused([](PlanArgs& a) { a.max_payload_bytes = 15; });
+  PlanArgs none = good;
+  none.tokens.count = 0;
+  EXPECT_TRUE(PlanFrames(none)->empty());
+  none = good;
+  none.k_bytes = 0;  // A plane that does not exist.
+  frames = PlanFrames(none);
+  for (const FrameRange& frame : *frames) EXPECT_EQ(frame.plane, KvPlane::kV);
+}
+
 TEST(TransferPlanTest, SidesWithoutACommonHeadExchangeNothing) {
   const HeadRange none = Intersect({0, 4}, {4, 4});
   EXPECT_EQ(none.count, 0);

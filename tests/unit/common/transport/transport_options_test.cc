@@ -29,6 +29,13 @@ TEST(TransportOptionsTest, NamesWhatIsMissing) {
   bad = options;
   bad.generations = &few;
   EXPECT_FALSE(Validate(bad).ok());
+  for (int field = 0; field < 3; ++field) {
+    bad = options;
+    if (field == 0) bad.cache = nullptr;
+    if (field == 1) bad.generations = nullptr;
+    if (field == 2) bad.max_frame_bytes = 0;
+    EXPECT_EQ(Validate(bad).code(), absl::StatusCode::kInvalidArgument) << field;
+  }
   bad = options;
   bad.max_frame_bytes = kMaxDataPayloadBytes + 1;
   EXPECT_FALSE(Validate(bad).ok());

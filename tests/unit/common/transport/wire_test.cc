@@ -97,6 +97,48 @@ TEST(WireTest, AMutatedHeaderWithAGoodChecksumGivesACheckedValueOrAStatus) {
   EXPECT_GT(accepted, 1000);
 }
 
+TEST(WireTest, EveryFieldThatCannotBeIsRefusedUnderAGoodChecksum) {
+  struct Bad {
+    size_t byte = 0;
+    uint8_t value = 0;
+  };
+  // Version, type, plane, code, the two zero words; then each field of the range below its least.
+  for (const Bad& bad : {Bad{4, 2}, Bad{4, 0}, Bad{6, 0}, Bad{6, 10}, Bad{7, 2}, Bad{56, 14},
+                         Bad{60, 1}, Bad{72, 1}, Bad{35, 0x80}, Bad{39, 0x80}, Bad{43, 0x80},
+                         Bad{47, 0x80}, Bad{51, 0x80}}) {
+    HeaderBytes bytes = EncodeHeader(DataHeader());
+    bytes[bad.byte] = static_cast<std::byte>(bad.value);
+    Reseal(&bytes);
+    EXPECT_FALSE(DecodeHeader(bytes).ok()) << "byte " << bad.byte << " is " << int{bad.value};
+  }
+  FrameHeader empty = DataHeader();
+  empty.payload_bytes = 0;
+  EXPECT_FALSE(DecodeHeader(EncodeHeader(empty)).ok());
+  for (int32_t FrameRange::*count : {&FrameRange::num_tokens, &FrameRange::num_heads}) {
+    FrameHeader none = DataHeader();
+    none.range.*count = 0;
+    EXPECT_FALSE(DecodeHeader(EncodeHeader(none)).ok());
+  }
+}
+
+TEST(WireTest, EveryFieldOfAFinalFrameThatCannotBeIsRefused) {
+  const auto refused = [](auto change) {
+    FinalBody body = SomeFinal(1);
+    change(body);
+    EXPECT_FALSE(DecodeFinal(*EncodeFinal(body)).ok());
+  };
+  refused([](FinalBody& b) { b.num_tokens = -1; });
+  refused([](FinalBody& b) { b.first.position = -1; });
+  refused([](FinalBody& b) { b.first.token = -1; });
+  refused([](FinalBody& b) {
+    b.first.finish = static_cast<FinishReason>(static_cast<int>(FinishReason::kLength) + 1);
+  });
+  FinalBody least = SomeFinal(0);
+  least.num_tokens = least.first.position = least.first.token = 0;
+  least.first.finish = FinishReason::kLength;
+  EXPECT_TRUE(DecodeFinal(*EncodeFinal(least)).ok());
+}
+
 TEST(WireTest, RandomBytesAreNeverAHeader) {
   Random random(12);
   for (int i = 0; i < 20000; ++i) {

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "common/base/random.h"
 #include "common/base/crc32c.h"
+#include "common/transport/tcp/socket.h"
 #include "gtest/gtest.h"
 
 namespace baton {
@@ -25,9 +27,11 @@ class RecordingLink : public Link {
   absl::Status OnFrame(const ReceivedFrame& frame) override {
     frames.push_back(frame);
     bodies.emplace_back(frame.body.begin(), frame.body.end());
+    if (on_frame) on_frame();
     return absl::OkStatus();
   }
   std::optional<OutgoingFrame> NextFrame() override {
+    if (on_next) on_next();
     if (to_send.empty()) return std::nullopt;
     OutgoingFrame frame = std::move(to_send.front());
     to_send.pop_front();
@@ -45,6 +49,8 @@ class RecordingLink : public Link {
   std::vector<std::vector<std::byte>> bodies;
   std::deque<OutgoingFrame> to_send;
   FrameStream* own_stream = nullptr;
+  std::function<void()> on_frame;
+  std::function<void()> on_next;
 };
 
 constexpr TicketId kTicket{1, 2};
@@ -57,8 +63,10 @@ class FrameStreamTest : public testing::Test {
     const int small = 20000;
     EXPECT_EQ(::setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)), 0);
     const FrameStream::Options options{.counters = &counters_, .scratch = scratch_};
-    tx_ = std::make_unique<FrameStream>(FileDescriptor(fds[0]), &tx_link_, options);
-    rx_ = std::make_unique<FrameStream>(FileDescriptor(fds[1]), &rx_link_, options);
+    tx_ = std::make_unique<FrameStream>(std::make_unique<SocketStream>(FileDescriptor(fds[0])),
+                                        &tx_link_, options);
+    rx_ = std::make_unique<FrameStream>(std::make_unique<SocketStream>(FileDescriptor(fds[1])),
+                                        &rx_link_, options);
     Random random(6);
     for (std::byte& b : memory_) b = static_cast<std::byte>(random.Next());
   }
@@ -119,6 +127,79 @@ TEST_F(FrameStreamTest, ScattersWhatItGathered) {
   EXPECT_EQ(rx_link_.headers[1].sequence, 2u);
   EXPECT_EQ(target_, memory_);
   EXPECT_EQ(counters_.Read().bytes_sent, static_cast<int64_t>(memory_.size()));
+  EXPECT_EQ(counters_.Read().frames_sent, 1);  // Of data.
+}
+
+TEST_F(FrameStreamTest, TheEndOfAnotherTicketLeavesAFrameUnderWayAsItIs) {
+  PlanTarget(memory_.size());
+  tx_link_.to_send.push_back(DataFrame(memory_.size()));
+  ASSERT_TRUE(tx_->Write().ok());
+  ASSERT_TRUE(tx_->partly_written());
+  ASSERT_TRUE(rx_->Read().ok());
+  rx_->DivertPayload({9, 9});
+  tx_->AbandonFrame({9, 9});
+  Exchange();
+  ASSERT_EQ(rx_link_.frames.size(), 1u);
+  EXPECT_FALSE(rx_link_.frames[0].discarded);
+  EXPECT_FALSE(rx_link_.frames[0].abandoned);
+  EXPECT_TRUE(rx_link_.frames[0].checksum_ok);
+  EXPECT_EQ(target_, memory_);
+}
+
+TEST_F(FrameStreamTest, AFinalFrameIsNeitherDivertedNorAbandoned) {
+  // Its body is the stream's own, and the verdict on it is the ledger's.
+  PlanTarget(40000);
+  tx_link_.to_send.push_back(DataFrame(40000));
+  std::vector<std::byte> body(60, std::byte{7});
+  ASSERT_TRUE(tx_->Write().ok());
+  ASSERT_TRUE(tx_->Queue({.header = {.type = FrameType::kFinal, .ticket = kTicket}, .body = body})
+                  .ok());
+  rx_link_.on_frame = [&] { rx_link_.plan = {}; };
+  for (int i = 0; i < 1000 && rx_link_.headers.size() < 2; ++i) {
+    tx_->AbandonFrame(kTicket);
+    ASSERT_TRUE(tx_->Write().ok());
+    tx_->AbandonFrame(kTicket);
+    ASSERT_TRUE(rx_->Read().ok());
+  }
+  rx_->DivertPayload(kTicket);
+  Exchange();
+  ASSERT_EQ(rx_link_.frames.size(), 2u);
+  EXPECT_TRUE(rx_link_.frames[0].abandoned);
+  EXPECT_FALSE(rx_link_.frames[1].abandoned);
+  EXPECT_EQ(rx_link_.bodies[1], body);
+}
+
+TEST_F(FrameStreamTest, ATurnEndsWhenMuchWasReadOrWrittenThoughThereIsMore) {
+  constexpr size_t kFrame = 8000;
+  constexpr size_t kEnough = 4 << 20;
+  PlanTarget(kFrame);
+  size_t sent = 0;
+  const auto more = [&] {
+    if (sent >= kEnough) return;
+    sent += kFrame;
+    tx_link_.to_send.push_back(DataFrame(kFrame));
+  };
+  rx_link_.on_frame = [&] {
+    more();
+    ASSERT_TRUE(tx_->Write().ok());
+  };
+  more();
+  ASSERT_TRUE(tx_->Write().ok());
+  ASSERT_TRUE(rx_->Read().ok());
+  EXPECT_GT(sent, size_t{1} << 19);
+  EXPECT_LT(sent, size_t{2} << 20);
+
+  rx_link_.on_frame = nullptr;
+  Exchange();
+  sent = 0;
+  tx_link_.on_next = [&] {
+    ASSERT_TRUE(rx_->Read().ok());
+    more();
+  };
+  ASSERT_TRUE(tx_->Write().ok());
+  EXPECT_TRUE(tx_->wants_write());
+  EXPECT_GT(sent, size_t{1} << 19);
+  EXPECT_LT(sent, size_t{2} << 20);
 }
 
 TEST_F(FrameStreamTest, ADivertedPayloadLeavesTheMemoryAloneFromThatMomentOn) {
@@ -214,7 +295,8 @@ TEST_F(FrameStreamTest, AnyCutOfTheBytesGivesTheSameFrames) {
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     FileDescriptor out(fds[0]);
     RecordingLink link;
-    FrameStream stream(FileDescriptor(fds[1]), &link, {&counters_, scratch_});
+    FrameStream stream(std::make_unique<SocketStream>(FileDescriptor(fds[1])), &link,
+                       {&counters_, scratch_});
     for (size_t at = 0; at < wire.size(); at += step) {
       const size_t n = std::min(step, wire.size() - at);
       ASSERT_EQ(::write(out.get(), wire.data() + at, n), static_cast<ssize_t>(n));
@@ -226,6 +308,39 @@ TEST_F(FrameStreamTest, AnyCutOfTheBytesGivesTheSameFrames) {
       ASSERT_EQ(link.bodies[i], std::vector<std::byte>(60, static_cast<std::byte>(i + 1)));
     }
   }
+}
+
+TEST_F(FrameStreamTest, ARepeatedFrameIsReadOverAndAMissingOneIsAnError) {
+  tx_.reset();
+  int fds[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+  FileDescriptor out(fds[0]);
+  FrameStream stream(std::make_unique<SocketStream>(FileDescriptor(fds[1])), &rx_link_,
+                     {&counters_, scratch_});
+  const auto send = [&](uint64_t sequence) {
+    const std::vector<std::byte> body(60, static_cast<std::byte>(sequence));
+    const HeaderBytes header = EncodeHeader(
+        {.type = FrameType::kFinal, .sequence = sequence, .ticket = kTicket, .payload_bytes = 60});
+    const TrailerBytes trailer = EncodeTrailer({.crc32c = Crc32c(body)});
+    for (std::span<const std::byte> part :
+         {std::span<const std::byte>(header), std::span<const std::byte>(body),
+          std::span<const std::byte>(trailer)}) {
+      ASSERT_EQ(::write(out.get(), part.data(), part.size()), static_cast<ssize_t>(part.size()));
+    }
+  };
+  for (uint64_t sequence : {1, 2, 2, 1, 3}) send(sequence);
+  ASSERT_TRUE(stream.Read().ok());
+  ASSERT_EQ(rx_link_.headers.size(), 3u);
+  ASSERT_EQ(rx_link_.frames.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(rx_link_.headers[i].sequence, i + 1);
+    EXPECT_EQ(rx_link_.bodies[i], std::vector<std::byte>(60, static_cast<std::byte>(i + 1)));
+  }
+  EXPECT_EQ(counters_.Read().duplicate_frames, 2);
+  send(5);
+  EXPECT_TRUE(absl::IsDataLoss(stream.Read()));
+  EXPECT_EQ(counters_.Read().malformed, 1);
+  EXPECT_EQ(rx_link_.headers.size(), 3u);
 }
 
 TEST_F(FrameStreamTest, ThePeersEndIsUnavailable) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/transport/tcp/incoming_link.h"
+#include "common/transport/tcp/socket.h"
 #include "gtest/gtest.h"
 
 namespace baton {
@@ -50,7 +51,7 @@ class OutgoingLinkTest : public testing::Test {
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     ledger_ = std::make_unique<ReceiveLedger>(to_->options, &to_->counters, to_->options.sink);
     in_ = std::make_unique<IncomingLink>(
-        FileDescriptor(fds[1]),
+        std::make_unique<SocketStream>(FileDescriptor(fds[1])),
         IncomingLink::Options{.transport = &to_->options,
                               .stream = {&to_->counters, scratch_},
                               .ledger = ledger_.get(),
@@ -59,7 +60,7 @@ class OutgoingLinkTest : public testing::Test {
                               .on_unknown_ticket = [this] { on_unknown_ticket_(); },
                               .on_authenticated = [](IncomingLink*) {}});
     out_ = std::make_unique<OutgoingLink>(
-        FileDescriptor(fds[0]),
+        std::make_unique<SocketStream>(FileDescriptor(fds[0])),
         OutgoingLink::Options{.transport = from_->options,
                               .stream = {&from_->counters, scratch_},
                               .counters = &from_->counters,
@@ -302,6 +303,66 @@ TEST_F(OutgoingLinkTest, AnotherKeyForTheSameReceiverIsRefused) {
   out_->Start(start);
   ASSERT_EQ(from_->events.size(), 1u);
   EXPECT_TRUE(absl::IsUnauthenticated(from_->events[0].status));
+}
+
+TEST_F(OutgoingLinkTest, AVerdictBeforeTheFinalFrameOrMoreAcknowledgedThanSentIsMalformed) {
+  for (const FrameHeader& answer :
+       {FrameHeader{.type = FrameType::kVerified, .ticket = {1, 1}},
+        FrameHeader{.type = FrameType::kAck, .ticket = {1, 1}, .value = 1}}) {
+    Connect(8);
+    Exchange();
+    out_->Start(Start({1, 1}));
+    ASSERT_TRUE(in_->stream().Queue({.header = answer}).ok());
+    ASSERT_TRUE(Receive().ok());
+    EXPECT_TRUE(absl::IsInvalidArgument(Send()));
+    EXPECT_EQ(from_->counters.Read().malformed, 1);
+    EXPECT_TRUE(from_->events.empty());
+  }
+}
+
+TEST_F(OutgoingLinkTest, AnswersAboutATicketThatHasEndedAreReadOver) {
+  Exchange();
+  for (FrameType type : {FrameType::kVerified, FrameType::kAck, FrameType::kAbort}) {
+    FrameHeader answer{.type = type, .ticket = {1, 1}};
+    if (type == FrameType::kAbort) answer.code = AbortCode::kCancelled;
+    ASSERT_TRUE(in_->stream().Queue({.header = answer}).ok());
+  }
+  Exchange();
+  EXPECT_EQ(from_->counters.Read().malformed, 0);
+  EXPECT_TRUE(from_->events.empty());
+}
+
+TEST_F(OutgoingLinkTest, AFinalFrameThatIsNoneEndsItsTicketAloneAndIsAnswered) {
+  Exchange();
+  ledger_->Expect(Expect({1, 1}));
+  out_->Start(Start({1, 1}));
+  const std::vector<std::byte> nonsense(60, std::byte{0xFF});
+  ASSERT_TRUE(out_->stream()
+                  .Queue({.header = {.type = FrameType::kFinal, .ticket = {1, 1}},
+                          .body = nonsense})
+                  .ok());
+  Exchange();
+  EXPECT_EQ(to_->counters.Read().malformed, 1);
+  ASSERT_EQ(to_->events.size(), 1u);
+  EXPECT_TRUE(absl::IsUnavailable(to_->events[0].status)) << to_->events[0].status;
+  ASSERT_EQ(from_->events.size(), 1u);
+  EXPECT_TRUE(absl::IsUnavailable(from_->events[0].status)) << from_->events[0].status;
+}
+
+TEST_F(OutgoingLinkTest, FramesOfTheOtherDirectionAreMalformed) {
+  for (FrameType type : {FrameType::kAck, FrameType::kVerified, FrameType::kAccepted}) {
+    Connect(8);
+    Exchange();
+    ASSERT_TRUE(out_->stream().Queue({.header = {.type = type, .ticket = {1, 1}}}).ok());
+    ASSERT_TRUE(Send().ok());
+    EXPECT_TRUE(absl::IsInvalidArgument(Receive()));
+    EXPECT_EQ(to_->counters.Read().malformed, 1);
+  }
+  Connect(8);
+  Exchange();
+  ASSERT_TRUE(in_->stream().Queue({.header = {.type = FrameType::kAccepted}}).ok());
+  ASSERT_TRUE(Receive().ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(Send()));
 }
 
 }  // namespace
