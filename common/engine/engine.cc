@@ -75,6 +75,18 @@ std::vector<const BlockTable*> Engine::LeavingTables() const {
   return tables;
 }
 
+int32_t Engine::CountUnownedHostBlocks() const {
+  if (!swap_) return 0;
+  std::vector<const BlockTable*> tables;
+  for (const BlockTable& table : swap_->arriving()) tables.push_back(&table);
+  for (const auto& [key, sequence] : preempted_) {
+    // Without tokens in them nobody will read them.
+    if (sequence->num_host_tokens > 0) tables.push_back(&sequence->host_blocks);
+  }
+  for (const auto& [call, sequence] : removed_) tables.push_back(&sequence->host_blocks);
+  return swap_->host().CountUnowned(tables);
+}
+
 int64_t Engine::queued_tokens() const {
   int64_t tokens = 0;
   for (const auto& [key, sequence] : running_) tokens += sequence->num_remaining();

@@ -81,6 +81,10 @@ class Engine {
   const BlockTable* FindTable(CallId call) const;
   // Of swapped-out sequences, until the step that copies them has ended.
   std::vector<const BlockTable*> LeavingTables() const;
+  // Blocks in host memory that neither a preempted sequence nor a move of this step holds.
+  int32_t CountUnownedHostBlocks() const;
+  // The pool in host memory, or null.
+  const BlockAllocator* host_pool() const { return swap_ ? &swap_->host() : nullptr; }
 
   // The step in flight, or null.
   const StepPlan* step_in_flight() const { return plan_.get(); }

@@ -11,7 +11,9 @@ namespace baton {
 
 // A bounded pool of blocks in host memory where preempted sequences keep their K/V. Moves are
 // copies of whole blocks that the runner makes at the start of the next step; until that step has
-// ended both ends of a move are held. One thread (the node's).
+// ended both ends of a move are held. Only the host's end of a move out goes with its sequence: it
+// is not given out again before the step has ended, because moves begin with the next one. One
+// thread (the node's).
 class SwapSpace {
  public:
   // `device` outlives this.
@@ -40,6 +42,9 @@ class SwapSpace {
 
   // Device tables that no sequence holds any more.
   const std::vector<BlockTable>& leaving() const { return leaving_; }
+  // Host tables that no sequence holds any more.
+  const std::vector<BlockTable>& arriving() const { return arriving_; }
+  const BlockAllocator& host() const { return host_; }
   const BlockCounts& counts() const { return host_.counts(); }
 
  private:

@@ -310,6 +310,54 @@ TEST_F(BlockAllocatorTest, DrainingLeavesSharedBlocksToTheOthers) {
   EXPECT_EQ(pool_.counts().ready, 1);
 }
 
+TEST_F(BlockAllocatorTest, RenewedBlocksAreReservedAgainUnderANewGeneration) {
+  BlockTable table = Filled(Range(0, 6));  // One sealed block, one that is being filled.
+  const uint32_t sealed = GenerationOf(table.blocks()[0]);
+  const uint32_t open = GenerationOf(table.blocks()[1]);
+  pool_.Renew(table);
+  EXPECT_EQ(GenerationOf(table.blocks()[0]), sealed);
+  EXPECT_EQ(StateOf(table, 0), BlockState::kReady);
+  EXPECT_NE(GenerationOf(table.blocks()[1]), open);
+  EXPECT_EQ(StateOf(table, 1), BlockState::kReserved);
+  pool_.MarkFilling(table);
+  EXPECT_EQ(StateOf(table, 1), BlockState::kFilling);
+}
+
+TEST_F(BlockAllocatorTest, AMovedTableIsStillNotFindableAndStillDrains) {
+  BlockTable skipped;
+  pool_.SkipFront(skipped, 1);
+  BlockTable moved = std::move(skipped);
+  ASSERT_TRUE(pool_.Grow(moved, 1));
+  pool_.Seal(moved, "t", Range(0, 8));
+  moved.Release();
+  EXPECT_EQ(pool_.Match("t", Range(0, 8), 8).size(), 0);
+  EXPECT_EQ(pool_.counts().cached, 0);
+
+  BlockTable draining = Filled(Range(0, 4));
+  pool_.MarkDraining(draining);
+  BlockTable drains_on = std::move(draining);
+  EXPECT_DEATH(pool_.Grow(drains_on, 1), "");
+  drains_on.Release();
+  EXPECT_TRUE(pool_.Grow(drains_on, 1));  // It begins anew.
+}
+
+TEST_F(BlockAllocatorTest, ATableMovedToItselfKeepsItsBlocks) {
+  BlockTable table = Filled(Range(0, 6));
+  BlockTable& same = table;
+  table = std::move(same);
+  EXPECT_EQ(table.size(), 2);
+}
+
+TEST_F(BlockAllocatorTest, CountsAnUnownedBlockOnceAndASharedOneOnce) {
+  BlockTable one = Filled(Range(0, 8));
+  BlockTable two = pool_.Match("t", Range(0, 8), 8);
+  ASSERT_EQ(two.size(), 2);
+  EXPECT_EQ(pool_.CountUnowned({&one, &two}), 0);
+  EXPECT_EQ(pool_.CountUnowned({}), 2);
+  BlockTable other = Filled(Range(100, 4));
+  EXPECT_EQ(pool_.CountUnowned({&two}), 1);
+}
+
 TEST_F(BlockAllocatorTest, ATableThatDrainsMustNotGrow) {
   BlockTable table;
   ASSERT_TRUE(pool_.Grow(table, 1));

@@ -55,6 +55,19 @@ TEST_F(BlockManagerTest, FragmentationIsTheEmptyRestOfEachLastBlockInBytesOfALay
   EXPECT_EQ(manager_.FragmentationBytes(kLayer), 0);
 }
 
+TEST_F(BlockManagerTest, ASequenceNeverGrowsBeyondWhatItsLengthCanCount) {
+  EXPECT_EQ(manager_.Append(1, -1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Append(1, 0).slots.empty());
+  Append(1, 10);
+  EXPECT_EQ(manager_.Append(1, INT32_MAX - 9).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(manager_.Append(1, INT32_MAX - 10).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(manager_.num_tokens(1), 10);
+  ASSERT_TRUE(manager_.Fork(1, 2).ok());
+  EXPECT_FALSE(Append(2, 0).copy.has_value());  // It wrote nothing.
+  EXPECT_EQ(manager_.Blocks(1), manager_.Blocks(2));
+}
+
 TEST_F(BlockManagerTest, AForkSharesAllBlocksUntilOneSideWrites) {
   Append(1, 300);
   ASSERT_TRUE(manager_.Fork(1, 2).ok());
