@@ -39,6 +39,7 @@ void Cluster::BuildHosts(uint64_t seed) {
             .roles = roles,
             .policy = scenario_.policy,
             .small_caps = scenario_.small_caps,
+            .faults = &faults_,
             .emit = [this, r](uint64_t key,
                               ClientEvent event) { clients_.Emit(r, key, std::move(event)); },
             .violation = violation}));
@@ -53,9 +54,11 @@ void Cluster::BuildHosts(uint64_t seed) {
             .num_blocks = is_prefill ? scenario_.prefill_blocks : scenario_.decode_blocks,
             .block_size = is_prefill ? scenario_.prefill_block_size : scenario_.decode_block_size,
             .chunk_tokens = scenario_.chunk_tokens,
+            .max_batch = scenario_.max_batch,
             .window = scenario_.window,
             .max_waiting = scenario_.small_caps ? 2 : 8,
             .finish_together = is_prefill ? scenario_.finish_together : 0,
+            .swap_blocks = is_prefill ? 0 : scenario_.swap_blocks,
             .violation = violation}));
   }
   std::vector<NetPeer*> net_routers;

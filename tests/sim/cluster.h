@@ -55,6 +55,8 @@ class Cluster {
   void PauseRouter(int router, Duration time);
   void DrainWorker(int worker, Duration limit);
   void CutControl(int router, int worker, int directions, Duration time);
+  void SlowControl(int router, int worker, Duration extra, Duration time);
+  void StallWorker(int worker, Duration time);
   void CutData(int from, int to, bool both_ways, Duration time);
 
   struct Totals {
@@ -99,6 +101,7 @@ class Cluster {
   Fabric fabric_;
   ControlNet net_;
   Clients clients_;
+  FaultLog faults_;
   std::vector<std::unique_ptr<RouterHost>> routers_;
   std::vector<std::unique_ptr<WorkerHost>> workers_;
   std::vector<Time> last_unhealthy_;  // Per router: when it last had no healthy pair.

@@ -1,23 +1,27 @@
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "common/kv_cache/block_types.h"
+#include "absl/functional/function_ref.h"
 #include "common/transport/kv_transport.h"
+#include "common/transport/tcp/connections.h"
 #include "tests/sim/tag_memory.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {
 
 class FabricPort;
+class Pipe;
 
-// The data network between all workers: moves tags instead of bytes, takes time, fails. Keeps the
-// transport's contract and checks that the nodes keep theirs.
+// The data network between all workers: carries the bytes of the shipped socket transport, takes
+// time, cuts them into pieces, damages, repeats and loses them.
 class Fabric {
  public:
   Fabric(World& world, std::function<void(std::string)> violation)
@@ -28,11 +32,13 @@ class Fabric {
   void Slow(int from, int to, Duration extra, Time until);
   bool Blocked(int from, int to) const;
   void Heal();
-  // Nothing was heard of this stopped process for the keepalive time: its connections are reset.
-  void Reset(int column);
+
+  // The address of the worker at this column.
+  static std::string EndpointOf(int column);
 
  private:
   friend class FabricPort;
+  friend class Pipe;
   struct Path {
     Time blocked_until{};
     Duration extra{};
@@ -40,20 +46,24 @@ class Fabric {
   };
   // When something that is sent now arrives, not before `last`.
   Time Arrival(int from, int to, Time last);
-  FabricPort* Find(Incarnation incarnation) const;
+  FabricPort* Find(int column) const;
 
   World& world_;
   std::function<void(std::string)> violation_;
   std::map<std::pair<int, int>, Path> paths_;
-  std::map<Incarnation, FabricPort*> ports_;  // Of live workers.
+  std::map<int, FabricPort*> ports_;  // Of live workers, by column.
 };
 
-// One worker's transport, within one start of its host.
-class FabricPort : public KvTransport {
+// One worker's transport, within one start of its host: the shipped connections, links, frames and
+// ledger over simulated byte streams. Checks that nodes and transport keep the contract.
+class FabricPort : public KvTransport, private Network {
  public:
   FabricPort(Fabric& fabric, Host& host, Incarnation incarnation, TagMemory& memory,
              const BlockGenerations& generations, EventSink sink);
   ~FabricPort() override;
+
+  // The key of the pair with that sender.
+  PairKey KeyOf(Incarnation sender) const;
 
   void Expect(ExpectArgs args) override;
   void Start(StartArgs args) override;
@@ -67,41 +77,33 @@ class FabricPort : public KvTransport {
 
  private:
   friend class Fabric;
+  friend class Pipe;
   struct Expected {
     ExpectArgs args;
-    bool begun = false;
-    std::vector<bool> missing;  // [layer * num_tokens + token]
+    uint64_t serial = 0;
+    bool damaged = false;  // A frame of it was, on its way.
   };
   struct Sending {
     StartArgs args;
-    uint64_t serial = 0;   // A replayed open starts an ended ticket again.
-    Time last_delivery{};  // Frames of one pair arrive in order.
-    bool broken = false;   // Aborted, or its connection is: nothing more is sent.
-  };
-  struct Frame {
-    PushArgs push;
-    Incarnation sender = 0;
-    std::vector<uint64_t> tags;
-    bool corrupt = false;
+    uint64_t serial = 0;  // A replayed open starts an ended ticket again.
   };
 
-  void Send(const PushArgs& push, uint64_t serial, Time arrival);
-  void Deliver(const Frame& frame);
-  void DeliverFinal(const FinishArgs& finish, Incarnation sender);
-  void Refuse(TicketId ticket, Incarnation sender);
-  void Answer(TicketId ticket, Incarnation sender, absl::Status verdict);
-  void Break(Sending& sending, Duration within, const std::string& why);
-  void GiveUpAfter(Sending& sending, Time arrival);
-  void EndReceiver(TicketId ticket, absl::Status status, TokenOutput first = {});
-  void EndIfBegun(TicketId ticket, absl::Status status);
-  void EndSender(TicketId ticket, absl::Status status);
-  Sending* FindSending(TicketId ticket, uint64_t serial);
-  Duration AbortDelay();
+  // Network.
+  absl::StatusOr<std::unique_ptr<ByteStream>> Connect(const std::string& endpoint) override;
+  bool Watch(uint64_t id, ByteStream& stream, bool write, bool is_new) override;
+  void ExecuteCalls() override;
+
+  void AddCall(TransportCall call);
+  // A turn of the progress thread, in which `happens` happens.
+  void Turn(absl::FunctionRef<void()> happens);
+  void NoteDamaged(TicketId ticket);
+  void OnTransportEvent(TransferEvent event);
+  void EndExpected(TransferEvent event);
+  void CheckGenerations(const ExpectArgs& args) const;
 
   Fabric& fabric_;
   World& world_;
   Host& host_;
-  Incarnation incarnation_;
   TagMemory& memory_;
   const BlockGenerations& generations_;
   EventSink sink_;
@@ -109,6 +111,13 @@ class FabricPort : public KvTransport {
   std::set<std::pair<BlockId, uint32_t>> promised_;  // Never twice to a writer.
   std::map<TicketId, Sending> sending_;
   uint64_t next_serial_ = 1;
+  std::deque<TransportCall> calls_;
+  bool turn_pending_ = false;
+  Time wakeup_ = kNever;
+  std::vector<std::shared_ptr<Pipe>> pipes_;  // That begin or end here.
+  CounterBoard counters_;
+  TcpOptions options_;
+  std::unique_ptr<Connections> connections_;
 };
 
 }  // namespace baton::sim

@@ -33,7 +33,8 @@ PromptLogprob FakeScore(const std::vector<int32_t>& prompt, int32_t position) {
       TagOf(0, prompt[position], position, static_cast<uint64_t>(prompt[position - 1]));
   return {.position = position,
           .token = prompt[position],
-          .logprob = -static_cast<float>(hash % 1024) / 64};
+          .logprob = -static_cast<float>(hash % 1024) / 64,
+          .rank = 1};
 }
 
 std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
@@ -74,16 +75,51 @@ void FakeRunner::Start(std::shared_ptr<const StepPlan> plan) {
   on_start_(*plan);
   folded_.assign(plan->rows.size(), 0);
   in_flight_ = plan;
-  // Beyond the computed tokens nothing may count on what is there.
-  for (const StepRow& row : plan->rows) {
+  const Duration drawn = world_.Micros(50, 2000);
+  const Duration layer_time = layer_time_ > Duration::zero() ? layer_time_ : drawn;
+  bool fails = world_.Hit(Fault::kStepError);
+  if (!plan->swap_out.empty() || !plan->swap_in.empty()) {
+    fails = fails || world_.Hit(Fault::kMoveError);
+    host_generations_.clear();
+    for (const BlockMove& move : plan->swap_out) {
+      host_generations_.push_back(host_memory_->generation(move.destination));
+    }
+    host_.After(world_.Micros(50, 1000),
+                [this, fails, layer_time] { RunMoves(fails, layer_time); });
+    return;
+  }
+  PoisonUncomputed();
+  host_.After(layer_time, [this, fails, layer_time] { RunLayer(0, fails, layer_time); });
+}
+
+// Beyond the computed tokens nothing may count on what is there.
+void FakeRunner::PoisonUncomputed() {
+  for (const StepRow& row : in_flight_->rows) {
     for (size_t b = row.context_len / memory_.block_size(); b < row.block_table.size(); ++b) {
       const int32_t first = row.context_len - static_cast<int32_t>(b) * memory_.block_size();
       memory_.Poison(row.block_table[b], std::max(0, first));
     }
   }
-  const Duration layer_time = world_.Micros(50, 2000);
-  const bool fails = world_.Hit(Fault::kStepError);
-  host_.After(layer_time, [this, fails, layer_time] { RunLayer(0, fails, layer_time); });
+}
+
+// Before the first layer; without rows there is none. What a step that fails moved is undefined.
+void FakeRunner::RunMoves(bool fails, Duration layer_time) {
+  if (stalled()) {
+    host_.At(stalled_until_, [=, this] { RunMoves(fails, layer_time); });
+    return;
+  }
+  world_.Mark();
+  for (const BlockMove& move : in_flight_->swap_out) {
+    host_memory_->CopyFrom(memory_, move.source, move.destination, /*may_be_free=*/true);
+    if (fails) host_memory_->Poison(move.destination, 0);
+  }
+  for (const BlockMove& move : in_flight_->swap_in) {
+    memory_.CopyFrom(*host_memory_, move.source, move.destination, /*may_be_free=*/false);
+    if (fails) memory_.Poison(move.destination, 0);
+  }
+  if (!fails) PoisonUncomputed();
+  const int32_t first = fails || in_flight_->rows.empty() ? kLayers : 0;
+  host_.After(layer_time, [=, this] { RunLayer(first, fails, layer_time); });
 }
 
 void FakeRunner::RunLayer(int32_t layer, bool fails, Duration layer_time) {
@@ -111,6 +147,16 @@ void FakeRunner::Check() const {
     for (BlockId block : row.block_table) {
       if (block >= 0) memory_.CheckHeld(block, "a step");
     }
+  }
+  for (size_t i = 0; i < in_flight_->swap_out.size(); ++i) {
+    const BlockMove& move = in_flight_->swap_out[i];
+    memory_.CheckHeld(move.source, "a move that reads it");
+    // Its sequence may be gone, but nobody else has it.
+    host_memory_->CheckGeneration(move.destination, host_generations_[i], "a move that writes it");
+  }
+  for (const BlockMove& move : in_flight_->swap_in) {
+    host_memory_->CheckHeld(move.source, "a move that reads it");
+    memory_.CheckHeld(move.destination, "a move that writes it");
   }
 }
 

@@ -46,15 +46,21 @@ class FakeRunner : public ModelRunner {
         mail_(std::move(mail)),
         on_start_(std::move(on_start)) {}
 
+  // Where preempted sequences keep their blocks; without it no plan has moves.
+  void AttachHost(TagMemory* host_memory) { host_memory_ = host_memory; }
   void Start(std::shared_ptr<const StepPlan> plan) override;
   // The device stands still until then; the process around it lives.
   void StallUntil(Time until) { stalled_until_ = std::max(stalled_until_, until); }
+  // From the next step on each layer takes so long.
+  void SetLayerTime(Duration time) { layer_time_ = time; }
   bool stalled() const { return stalled_until_ > world_.now(); }
   void EndStall() { stalled_until_ = world_.now(); }
   // The blocks of the step in flight are held.
   void Check() const;
 
  private:
+  void PoisonUncomputed();
+  void RunMoves(bool fails, Duration layer_time);
   void RunLayer(int32_t layer, bool fails, Duration layer_time);
   void WriteAndFold(int32_t layer);
   StepDone Results() const;
@@ -62,11 +68,14 @@ class FakeRunner : public ModelRunner {
   World& world_;
   Host& host_;
   TagMemory& memory_;
+  TagMemory* host_memory_ = nullptr;
   int32_t window_;
   Mail mail_;
   OnStart on_start_;
   Time stalled_until_{};
+  Duration layer_time_{};  // 0 = drawn for each step.
   std::shared_ptr<const StepPlan> in_flight_;
+  std::vector<uint32_t> host_generations_;  // Of what its moves write there.
   std::vector<uint64_t> folded_;  // Per row, over the layers of the step in flight.
 };
 

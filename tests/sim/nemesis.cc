@@ -49,13 +49,12 @@ void Cluster::Inflict(Trouble trouble) {
       return CutData(workers_[w]->column(), workers_[other]->column(), world_.random.Below(2) == 0,
                      DrawTime(6000));
     case Trouble::kSlowControl:
-      return net_.Slow(r, w, DrawTime(400), world_.now() + DrawTime(3000));
+      return SlowControl(r, w, DrawTime(400), DrawTime(3000));
     case Trouble::kSlowData:
       return fabric_.Slow(workers_[w]->column(), workers_[other]->column(), DrawTime(400),
                           world_.now() + DrawTime(3000));
     case Trouble::kStall:
-      if (workers_[w]->up()) workers_[w]->runner().StallUntil(world_.now() + DrawTime(6000));
-      return;
+      return StallWorker(w, DrawTime(6000));
     case Trouble::kDrain:
       return DrainWorker(w, DrawTime(5000));
     case Trouble::kCount:
@@ -71,12 +70,14 @@ void Cluster::RestartWorker(int worker, Duration down) {
 
 void Cluster::CrashWorker(int worker, Duration down) {
   if (!workers_[worker]->up()) return;
+  faults_.TroubleWorker(worker, world_.now() + down);
   workers_[worker]->Kill();
   RestartWorker(worker, down);
 }
 
 void Cluster::CrashRouter(int router, Duration down) {
   if (!routers_[router]->up()) return;
+  faults_.TroubleRouter(router, world_.now() + down);
   routers_[router]->Kill();
   clients_.RouterDied(router);
   world_.After(down, [this, router] {
@@ -88,14 +89,9 @@ void Cluster::PauseWorker(int worker, Duration time) {
   WorkerHost* host = workers_[worker].get();
   if (!host->up() || host->paused()) return;
   if (trace_.on()) trace_.Add(world_.now(), host->column(), "is stopped");
+  faults_.TroubleWorker(worker, world_.now() + time);
   host->Pause();
   net_.WorkerPaused(worker);
-  world_.Schedule(world_.now() + world_.Micros(1900000, 2400000), {.guard = host->epoch_guard()},
-                  [this, host, pauses = host->num_pauses()] {
-                    if (host->paused() && host->num_pauses() == pauses) {
-                      fabric_.Reset(host->column());
-                    }
-                  });
   world_.Schedule(world_.now() + time, {.guard = host->epoch_guard()}, [this, host] {
     if (trace_.on()) trace_.Add(world_.now(), host->column(), "goes on");
     host->Resume();
@@ -106,6 +102,7 @@ void Cluster::PauseRouter(int router, Duration time) {
   RouterHost* host = routers_[router].get();
   if (!host->up() || host->paused()) return;
   if (trace_.on()) trace_.Add(world_.now(), host->column(), "is stopped");
+  faults_.TroubleRouter(router, world_.now() + time);
   host->Pause();
   net_.RouterPaused(router);
   world_.Schedule(world_.now() + time, {.guard = host->epoch_guard()}, [this, host] {
@@ -123,7 +120,19 @@ void Cluster::CutControl(int router, int worker, int directions, Duration time) 
                                                                   : "",
                             " for ms ", time / milliseconds(1)));
   }
+  faults_.TroubleLink(router, worker, world_.now() + time);
   net_.Cut(router, worker, directions, world_.now() + time);
+}
+
+void Cluster::SlowControl(int router, int worker, Duration extra, Duration time) {
+  faults_.TroubleLink(router, worker, world_.now() + time + extra);
+  net_.Slow(router, worker, extra, world_.now() + time);
+}
+
+void Cluster::StallWorker(int worker, Duration time) {
+  if (!workers_[worker]->up()) return;
+  faults_.TroubleWorker(worker, world_.now() + time);
+  workers_[worker]->runner().StallUntil(world_.now() + time);
 }
 
 void Cluster::CutData(int from, int to, bool both_ways, Duration time) {
@@ -144,6 +153,8 @@ void Cluster::DrainWorker(int worker, Duration limit) {
   if (!usable(workers_[worker]) || std::ranges::count_if(workers_, usable) < 2) return;
   WorkerHost* host = workers_[worker].get();
   if (trace_.on()) trace_.Add(world_.now(), host->column(), "drains");
+  // Then it goes, and comes again within a second.
+  faults_.TroubleWorker(worker, world_.now() + limit + seconds(2));
   host->At(world_.now(), [this, host, limit] {
     host->Deliver(Drain{});
     // What the routers sent before they knew has arrived by then.

@@ -1,4 +1,4 @@
-#include "tests/sim/planted.h"
+#include "tests/planted/planted.h"
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "tests/planted/child_end.h"
 #include "tests/sim/cluster.h"
 
 namespace baton::sim {
@@ -48,11 +49,9 @@ void Search(int bug, uint64_t num_seeds, Progress* progress) {
   _exit(0);
 }
 
-// A violation that was told, a failed CHECK, or memory that is not there. A child that was ended for
-// its time or its memory, or by anything else, caught nothing.
+// A violation counts only if it was told.
 bool IsCatch(int status, const Progress& progress) {
-  if (WIFEXITED(status)) return WEXITSTATUS(status) == kViolated && progress.violation[0] != 0;
-  return WIFSIGNALED(status) && (WTERMSIG(status) == SIGABRT || WTERMSIG(status) == SIGSEGV);
+  return baton::IsCatch(status, kViolated) && !(WIFEXITED(status) && progress.violation[0] == 0);
 }
 
 class PlantedBugTest : public testing::TestWithParam<int> {

@@ -48,6 +48,7 @@ void RouterHost::Start() {
       std::make_unique<WatchedPolicy>(MakeRoutingPolicy(options_.policy).value(),
                                       [this](const RoutingSnapshot& s) { OnSnapshot(s); }),
       static_cast<RouterOutbox&>(*this));
+  ledger_ = std::make_unique<RouterLedger>(column(), node_options_, *options_.faults, world_);
   net_.RouterStarted(column());
 }
 
@@ -60,6 +61,7 @@ void RouterHost::Kill() {
 }
 
 void RouterHost::Deliver(Message message) {
+  ledger_->OnMail(message, LocalNow());
   node_->Handle(std::move(message), LocalNow());
   if (!world_.Hit(Fault::kLazyStep)) return Step();
   if (std::exchange(step_pending_, true)) return;
@@ -82,18 +84,25 @@ void RouterHost::Step() {
 }
 
 void RouterHost::OpenDecode(CallId call, int32_t worker, DecodeRequest request) {
+  ledger_->OnOpenDecode(call, worker, request, LocalNow());
   net_.OpenDecode(column(), call, worker, std::move(request));
 }
 void RouterHost::OpenPrefill(CallId call, int32_t worker, PrefillRequest request) {
+  ledger_->OnOpenPrefill(call, worker, request);
   net_.OpenPrefill(column(), call, worker, std::move(request));
 }
 void RouterHost::Rebind(CallId call, RebindRequest request) {
+  ledger_->OnRebind(call, request, LocalNow());
   net_.Ask(column(), call, RebindAsked{std::move(request)});
 }
 void RouterHost::Send(CallId call, SendRequest request) {
+  ledger_->OnSend(call, request);
   net_.Ask(column(), call, SendAsked{std::move(request)});
 }
-void RouterHost::Cancel(CallId call) { net_.Cancel(column(), call); }
+void RouterHost::Cancel(CallId call) {
+  ledger_->OnCancel(call);
+  net_.Cancel(column(), call);
+}
 void RouterHost::Emit(uint64_t request, ClientEvent event) {
   options_.emit(request, std::move(event));
 }
@@ -123,25 +132,17 @@ RouterAudit RouterHost::AskAudit() const {
   return answer;
 }
 
-std::string RouterHost::AuditWaits() {
-  const RouterAudit audit = AskAudit();
+// Held sides are the ledger's.
+std::string RouterHost::AuditWaits(const RouterAudit& audit, bool is_late) {
   std::map<std::string, Time> waits;
   for (const LiveSequence& sequence : audit.sequences) {
-    const bool held = sequence.prefill != 0 || sequence.decode != 0;
-    Duration limit = Duration::max();
-    if (sequence.state == "QUEUED" && held) limit = node_options_.hold_limit;
-    if (sequence.state == "RESERVING" || sequence.state == "REBINDING") {
-      limit = node_options_.answer_limit;
-    }
-    if (limit == Duration::max()) continue;
+    if (sequence.state != "RESERVING" && sequence.state != "REBINDING") continue;
     const std::string key =
         absl::StrCat(sequence.sequence.counter, "/", sequence.attempt, sequence.state);
     auto it = waits_since_.find(key);
     const Time since = it == waits_since_.end() ? LocalNow() : it->second;
     waits.emplace(key, since);
-    // After a pause the node has not looked at the time yet.
-    const bool is_late = step_pending_ || wakeup_ <= world_.now();
-    if (!is_late && LocalNow() - since > limit) {
+    if (!is_late && LocalNow() - since > node_options_.answer_limit) {
       return absl::StrCat("I11: sequence ", sequence.sequence.counter, " is ", sequence.state,
                           " beyond its limit");
     }
@@ -161,7 +162,13 @@ std::string RouterHost::Audit() {
   if (double(c.retries) > 10 + node_options_.retry_ratio * double(c.requests)) {
     return "I11: more retries than the budget allows";
   }
-  return AuditWaits();
+  // After a pause, or before a late step, the node has not looked at the time yet.
+  const bool is_late = step_pending_ || wakeup_ <= world_.now();
+  const RouterAudit audit = AskAudit();
+  if (std::string bad = ledger_->Check(audit, view, c, is_late, LocalNow()); !bad.empty()) {
+    return bad;
+  }
+  return AuditWaits(audit, is_late);
 }
 
 std::string RouterHost::AuditQuiet() const {

@@ -10,6 +10,7 @@
 
 #include "router/node.h"
 #include "tests/sim/control_net.h"
+#include "tests/sim/economy.h"
 
 namespace baton::sim {
 
@@ -38,6 +39,7 @@ class RouterHost : public Host, public NetPeer, private RouterOutbox {
     std::vector<Role> roles;
     std::string policy;
     bool small_caps = false;
+    const FaultLog* faults = nullptr;
     std::function<void(uint64_t request, ClientEvent event)> emit;
     std::function<void(std::string)> violation;
   };
@@ -56,6 +58,8 @@ class RouterHost : public Host, public NetPeer, private RouterOutbox {
   // From now on no worker may have work pending: a probe is about to be sent.
   void ExpectIdleWorkers(bool expected) { expects_idle_ = expected; }
   bool idle() const { return node_->idle() && node_->num_open_calls() == 0; }
+  // As its status page shows it.
+  bool IsHealthy(int worker) const { return node_->View().workers[worker].healthy; }
   // Over all incarnations.
   RouterCounters totals() const;
 
@@ -71,13 +75,14 @@ class RouterHost : public Host, public NetPeer, private RouterOutbox {
   void Step();
   void OnSnapshot(const RoutingSnapshot& snapshot);
   RouterAudit AskAudit() const;
-  std::string AuditWaits();
+  std::string AuditWaits(const RouterAudit& audit, bool is_late);
 
   Trace& trace_;
   ControlNet& net_;
   Options options_;
   RouterNodeOptions node_options_;
   std::unique_ptr<RouterNode> node_;
+  std::unique_ptr<RouterLedger> ledger_;  // Of this start.
   Time wakeup_ = kNever;
   bool step_pending_ = false;
   bool expects_idle_ = false;

@@ -61,19 +61,30 @@ Scenario DrawScenario(uint64_t seed) {
   // Drawn last: the other draws of a seed stay what they were.
   if (pick(0, 1) == 1) s.window = pick(1, 30);
   if (pick(0, 1) == 1) s.finish_together = pick(2, 8);
+  // None, hardly any, or more than the pool.
+  const int32_t swap = pick(0, 2);
+  if (swap > 0) s.swap_blocks = swap == 1 ? pick(1, 64) / s.decode_block_size + 1 : 256;
+  if (pick(0, 2) == 0) s.max_batch = pick(1, 3);
+  const auto rarely = [&](double most) { return pick(0, 3) == 0 ? most * random.Unit() : 0.0; };
+  s.faults[Index(Fault::kShortWrite)] = rarely(0.3);
+  if (s.has_faults()) {
+    s.faults[Index(Fault::kRepeatFrame)] = rarely(0.05);
+    s.faults[Index(Fault::kStaleBlock)] = rarely(0.1);
+  }
+  if (!s.has_only_losses() && pick(0, 1) == 0) s.faults[Index(Fault::kMoveError)] = random.Unit();
   return s;
 }
 
 bool Scenario::has_faults() const {
   const auto is_set = [](double rate) { return rate > 0; };
   auto of_messages = faults;
-  of_messages[Index(Fault::kLazyStep)] = 0;
+  of_messages[Index(Fault::kLazyStep)] = of_messages[Index(Fault::kShortWrite)] = 0;
   return std::ranges::any_of(of_messages, is_set) || std::ranges::any_of(troubles, is_set);
 }
 
 bool Scenario::has_only_losses() const {
   return faults[Index(Fault::kDropCall)] == 0 && faults[Index(Fault::kLoseEvent)] == 0 &&
-         faults[Index(Fault::kStepError)] == 0;
+         faults[Index(Fault::kStepError)] == 0 && faults[Index(Fault::kMoveError)] == 0;
 }
 
 }  // namespace baton::sim

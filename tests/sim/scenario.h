@@ -35,7 +35,9 @@ struct Scenario {
   int32_t prefill_block_size = 4;
   int32_t decode_block_size = 4;
   int32_t chunk_tokens = 8;
+  int32_t max_batch = 8;        // Rows of a step.
   int32_t finish_together = 0;  // As EngineOptions, of prefill workers.
+  int32_t swap_blocks = 0;      // As EngineOptions, of decode workers.
   int32_t window = 0;           // The model's sliding window in tokens, 0 = none.
   int32_t num_requests = 20;
   int32_t max_prompt_tokens = 40;

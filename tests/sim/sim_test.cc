@@ -82,12 +82,13 @@ struct Sum {
                   static_cast<long>(reason_seeds.at(reason)));
     }
     std::printf(
-        "preemptions %ld, revoked %ld, requeued %ld, moves %ld, retries %ld, failed handoffs %ld, "
-        "rebinds %ld, resends %ld, computed on D %ld, hung %ld, unanswered %ld, holds expired %ld, "
-        "stale mail %ld\n",
-        workers.preemptions, workers.revoked, routers.requeued, routers.moves, routers.retries,
-        routers.handoff_failures, workers.rebinds, workers.sends, workers.computed_here,
-        routers.hung_workers, routers.unanswered, routers.holds_expired, routers.stale_mail);
+        "preemptions %ld, swapped %ld, blocks swapped in %ld, revoked %ld, requeued %ld, moves %ld, "
+        "retries %ld, failed handoffs %ld, rebinds %ld, resends %ld, computed on D %ld, hung %ld, "
+        "unanswered %ld, holds expired %ld, stale mail %ld\n",
+        workers.preemptions, workers.swaps, workers.blocks_swapped_in, workers.revoked,
+        routers.requeued, routers.moves, routers.retries, routers.handoff_failures, workers.rebinds,
+        workers.sends, workers.computed_here, routers.hung_workers, routers.unanswered,
+        routers.holds_expired, routers.stale_mail);
   }
 };
 
@@ -106,7 +107,8 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
   sum.Print(count);
   if (count < 1000) return;
   // A simulator that never gets into trouble proves nothing.
-  for (int64_t seen : {sum.workers.preemptions, sum.workers.revoked, sum.workers.rebinds,
+  for (int64_t seen : {sum.workers.preemptions, sum.workers.swaps, sum.workers.blocks_swapped_in,
+                       sum.workers.revoked, sum.workers.rebinds,
                        sum.workers.sends, sum.workers.computed_here, sum.routers.moves,
                        sum.routers.retries, sum.routers.hung_workers, sum.routers.unanswered}) {
     EXPECT_GT(seen, 0);

@@ -1,29 +1,64 @@
 #include "tests/sim/tag_memory.h"
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace baton::sim {
 
-TagMemory::TagMemory(const BlockAllocator& allocator, OnViolation violation)
+KvLayout TagLayout(int32_t block_size, int32_t window) {
+  static_assert(sizeof(uint64_t) == 2 * sizeof(float));
+  return {.block_size = block_size,
+          .groups = {{.num_layers = kLayers,
+                      .num_kv_heads = 1,
+                      .k_dim = 2,
+                      .v_dim = 2,
+                      .window = window}}};
+}
+
+TagMemory::TagMemory(const KvLayout& layout, const BlockAllocator& allocator,
+                     OnViolation violation)
     : allocator_(allocator),
       violation_(std::move(violation)),
+      cache_(*KvCache::Create(layout, allocator.num_blocks())),
       block_size_(allocator.block_size()),
-      num_blocks_(allocator.num_blocks()),
-      slots_(kLayers * num_blocks_ * block_size_),
-      promises_(num_blocks_),
-      poisoned_(num_blocks_, true) {}
+      num_slots_(int64_t{allocator.num_blocks()} * block_size_),
+      verified_(kLayers * num_slots_),
+      promises_(allocator.num_blocks()),
+      generation_(allocator.num_blocks()),
+      loans_(allocator.num_blocks()),
+      poisoned_(allocator.num_blocks(), true) {
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    planes_[layer] = {cache_->Plane(layer, KvPlane::kK), cache_->Plane(layer, KvPlane::kV)};
+  }
+  for (BlockId block = 0; block < allocator.num_blocks(); ++block) Poison(block, 0);
+}
+
+uint64_t TagMemory::TagAt(int32_t layer, KvPlane plane, int64_t slot) const {
+  uint64_t tag = 0;
+  std::memcpy(&tag, planes_[layer][static_cast<size_t>(plane)] + 8 * slot, 8);
+  return plane == KvPlane::kK ? tag : ~tag;
+}
+
+void TagMemory::Set(int32_t layer, int64_t slot, uint64_t tag, bool verified) {
+  const uint64_t complement = ~tag;
+  std::memcpy(planes_[layer][0] + 8 * slot, &tag, 8);
+  std::memcpy(planes_[layer][1] + 8 * slot, &complement, 8);
+  VerifiedAt(layer, slot) = verified;
+}
 
 uint64_t TagMemory::Read(int32_t layer, BlockId block, int32_t slot) const {
   const BlockState state = allocator_.state(block);
   if (state == BlockState::kFree || state == BlockState::kCached) {
     violation_("I3: a block is read that nobody holds");
   }
-  const Slot& content = At(layer, block, slot);
-  if (content.tag == kPoison) violation_("I3: memory is read that holds nothing");
-  if (!content.verified) violation_("I9: a tag is read that was not verified");
-  return content.tag;
+  const int64_t at = SlotOf(block, slot);
+  const uint64_t tag = TagAt(layer, KvPlane::kK, at);
+  if (tag == kPoison) violation_("I3: memory is read that holds nothing");
+  if (!verified_.at(layer * num_slots_ + at)) violation_("I9: a tag is read that was not verified");
+  if (tag != TagAt(layer, KvPlane::kV, at)) violation_("I9: K and V do not belong together");
+  return tag;
 }
 
 void TagMemory::WriteComputed(int32_t layer, BlockId block, int32_t slot, uint64_t tag) {
@@ -32,29 +67,92 @@ void TagMemory::WriteComputed(int32_t layer, BlockId block, int32_t slot, uint64
     violation_("I2: a step writes a block that is not its own");
   }
   if (promises_.at(block) > 0) violation_("I2: a step writes a block that a transfer may write");
-  At(layer, block, slot) = {.tag = tag, .verified = true};
+  Set(layer, SlotOf(block, slot), tag, /*verified=*/true);
 }
 
-void TagMemory::WriteReceived(int32_t layer, BlockId block, int32_t slot, uint64_t tag) {
-  const BlockState state = allocator_.state(block);
-  if (state != BlockState::kReserved && state != BlockState::kFilling &&
-      state != BlockState::kDraining) {
-    violation_("I2: a transfer writes a block that is free, shared or final");
+void TagMemory::CopyFrom(const TagMemory& from, BlockId source, BlockId destination,
+                         bool may_be_free) {
+  from.CheckHeld(source, "a move that reads it");
+  const BlockState state = allocator_.state(destination);
+  if (state == BlockState::kFree && may_be_free) return;  // Nobody will read it.
+  if (state != BlockState::kFilling && state != BlockState::kDraining) {
+    violation_("I2: a move writes a block that is not its sequence's own");
   }
-  At(layer, block, slot) = {.tag = tag, .verified = false};
+  if (promises_.at(destination) > 0) {
+    violation_("I2: a move writes a block that a transfer may write");
+  }
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    for (int32_t slot = 0; slot < block_size_; ++slot) {
+      const int64_t at = from.SlotOf(source, slot);
+      Set(layer, SlotOf(destination, slot), from.TagAt(layer, KvPlane::kK, at),
+          from.verified_.at(layer * from.num_slots_ + at));
+    }
+  }
 }
 
-void TagMemory::Promise(BlockId block) {
-  if (++promises_.at(block) > 1) violation_("I2: a block is promised to two transfers");
+TagMemory::Slots TagMemory::SlotsAt(const std::byte* start, size_t size) const {
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    for (const std::byte* plane : planes_[layer]) {
+      if (start < plane || start >= plane + 8 * num_slots_) continue;
+      const int64_t first = start - plane;
+      return {layer, first / 8, (first + static_cast<int64_t>(size) + 7) / 8};
+    }
+  }
+  return {};
+}
+
+void TagMemory::OnReceived(const std::byte* start, size_t size) {
+  const Slots slots = SlotsAt(start, size);
+  for (int64_t slot = slots.first; slot < slots.end; ++slot) {
+    const auto block = static_cast<BlockId>(slot / block_size_);
+    const BlockState state = allocator_.state(block);
+    if (state != BlockState::kReserved && state != BlockState::kFilling &&
+        state != BlockState::kDraining) {
+      violation_("I2: a transfer writes a block that is free, shared or final");
+    }
+    if (promises_.at(block) == 0) violation_("I3: late bytes are written to a block");
+    if (VerifiedAt(slots.layer, slot)) violation_("I2: a transfer writes what is there already");
+    if (allocator_.generations().at(block).load() != generation_.at(block)) {
+      violation_("I3: a transfer writes to a block that was given to someone else");
+    }
+  }
+}
+
+void TagMemory::OnSent(const std::byte* start, size_t size) const {
+  const Slots slots = SlotsAt(start, size);
+  for (int64_t slot = slots.first; slot < slots.end; ++slot) {
+    const auto block = static_cast<BlockId>(slot / block_size_);
+    CheckHeld(block, "a transfer that reads it");
+    if (loans_.at(block) == 0) violation_("I3: a block is read after its transfer ended");
+    if (!verified_.at(slots.layer * num_slots_ + slot)) violation_("I9: unverified K/V is sent");
+  }
+}
+
+void TagMemory::Promise(const BlockRef& ref) {
+  if (++promises_.at(ref.block) > 1) violation_("I2: a block is promised to two transfers");
+  generation_.at(ref.block) = ref.generation;
+}
+
+void TagMemory::Overtake(BlockId block) {
+  // The allocator gives its generations away to readers only.
+  const_cast<BlockGenerations&>(allocator_.generations()).at(block).fetch_add(1);
 }
 
 void TagMemory::Verify(BlockId block, int32_t slot) {
-  for (int32_t layer = 0; layer < kLayers; ++layer) At(layer, block, slot).verified = true;
+  const int64_t at = SlotOf(block, slot);
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    if (TagAt(layer, KvPlane::kK, at) == kPoison || TagAt(layer, KvPlane::kV, at) == kPoison) {
+      violation_("I9: a transfer is verified that did not bring everything");
+    }
+    VerifiedAt(layer, at) = true;
+  }
 }
 
 void TagMemory::Poison(BlockId block, int32_t first_slot) {
   for (int32_t layer = 0; layer < kLayers; ++layer) {
-    for (int32_t slot = first_slot; slot < block_size_; ++slot) At(layer, block, slot) = {};
+    for (int32_t slot = first_slot; slot < block_size_; ++slot) {
+      Set(layer, SlotOf(block, slot), kPoison, /*verified=*/false);
+    }
   }
 }
 
@@ -70,6 +168,11 @@ void TagMemory::CheckHeld(BlockId block, std::string_view by) const {
   const BlockState state = allocator_.state(block);
   if (state != BlockState::kFree && state != BlockState::kCached) return;
   violation_(absl::StrCat("I3: a block was given up under ", std::string(by)));
+}
+
+void TagMemory::CheckGeneration(BlockId block, uint32_t expected, std::string_view by) const {
+  if (generation(block) == expected) return;
+  violation_(absl::StrCat("I3: a block was given out under ", std::string(by)));
 }
 
 bool TagMemory::IsSealed(BlockId block) const {

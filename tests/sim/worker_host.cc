@@ -12,7 +12,6 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr int32_t kMaxBatch = 8;
 constexpr int32_t kMaxLength = 64;
 
 // One hash per prefix of the tokens.
@@ -48,18 +47,13 @@ void WorkerHost::Start() {
 void WorkerHost::MakeNode() {
   Process& p = *process_;
   p.model = {.numerics_id = "sim",
-             .layout = {.block_size = options_.block_size,
-                        .groups = {{.num_layers = kLayers,
-                                    .num_kv_heads = 1,
-                                    .k_dim = 8,
-                                    .v_dim = 8,
-                                    .window = options_.window}}},
+             .layout = TagLayout(options_.block_size, options_.window),
              .model_digest = 42,
              .vocab_size = kVocab,
              .max_model_len = kMaxLength,
              .eos_token_ids = {kEos}};
   p.allocator = std::make_unique<BlockAllocator>(options_.num_blocks, options_.block_size, 7);
-  p.memory = std::make_unique<TagMemory>(*p.allocator, options_.violation);
+  p.memory = std::make_unique<TagMemory>(p.model.layout, *p.allocator, options_.violation);
   // Results and transfer events arrive as mail of their own event.
   p.runner = std::make_unique<FakeRunner>(
       world_, *this, *p.memory, options_.window, [this](Message m) { Deliver(std::move(m)); },
@@ -68,7 +62,8 @@ void WorkerHost::MakeNode() {
                                         p.allocator->generations(),
                                         [this](TransferEvent event) { Deliver(std::move(event)); });
   const EngineOptions engine{.chunk_tokens = options_.chunk_tokens,
-                             .max_batch_sequences = kMaxBatch,
+                             .max_batch_sequences = options_.max_batch,
+                             .swap_blocks = options_.swap_blocks,
                              .finish_together = options_.finish_together};
   if (options_.role == Role::kPrefill) {
     p.prefill = std::make_unique<PrefillNode>(
@@ -81,12 +76,19 @@ void WorkerHost::MakeNode() {
                               [this] {
                                 return TicketId{incarnation_, process_->next_ticket++};
                               },
-                          .key_of = [](Incarnation) { return PairKey{}; }};
+                          .key_of = [this](Incarnation sender) {
+                            return process_->port->KeyOf(sender);
+                          }};
   p.decode = std::make_unique<DecodeNode>(
-      DecodeNodeOptions{
-          .incarnation = incarnation_, .data_endpoint = "127.0.0.1:1", .engine = engine},
+      DecodeNodeOptions{.incarnation = incarnation_,
+                        .data_endpoint = Fabric::EndpointOf(column()),
+                        .engine = engine},
       std::move(identity), p.model, *p.allocator, *p.runner, *p.port,
       static_cast<WorkerOutbox&>(*this));
+  if (const BlockAllocator* host_pool = p.decode->host_pool()) {
+    p.host_memory = std::make_unique<TagMemory>(p.model.layout, *host_pool, options_.violation);
+    p.runner->AttachHost(p.host_memory.get());
+  }
 }
 
 void WorkerHost::Kill() {
@@ -166,7 +168,7 @@ void WorkerHost::Deliver(Message message) {
   }
   p.node().Handle(std::move(message), LocalNow());
   LearnPrefixes(tenant, sent);
-  p.memory->PoisonFree();
+  p.PoisonFree();
   if (!world_.Hit(Fault::kLazyStep)) return Step();
   if (std::exchange(p.step_pending, true)) return;
   After(world_.Micros(1, 300), [this] {
@@ -194,7 +196,7 @@ void WorkerHost::CheckCacheHit(CallId call, int32_t cached_tokens) {
 void WorkerHost::Step() {
   Process& p = *process_;
   p.node().Step(LocalNow());
-  p.memory->PoisonFree();
+  p.PoisonFree();
   const Time next = p.node().NextDeadline();
   if (next != kNever) {
     const Time when = std::max(ToWorld(next), world_.now());
@@ -263,10 +265,11 @@ void WorkerHost::OnStepStart(const StepPlan& plan) {
     }
   }
   // A prefill beside full decode rows gets one token of its own.
-  if (static_cast<int32_t>(plan.rows.size()) > kMaxBatch ||
+  if (static_cast<int32_t>(plan.rows.size()) > options_.max_batch ||
       num_tokens > std::max(options_.chunk_tokens, 1) + 1) {
     options_.violation("I11: a step is larger than its caps");
   }
+  process_->blocks_swapped_in += static_cast<int64_t>(plan.swap_in.size());
   for (const auto& [call, live] : process_->live) {
     if (LocalNow() > live.deadline) options_.violation("I8: a call outlives its deadline");
   }
@@ -305,8 +308,11 @@ std::string WorkerHost::Audit() {
   process_->runner->Check();
   process_->port->Check();
   if (std::string bad = AuditHolds(); !bad.empty()) return bad;
-  const std::string bad = process_->allocator->Audit();
-  return bad.empty() ? "" : "I1: " + bad;
+  if (std::string bad = process_->allocator->Audit(); !bad.empty()) return "I1: " + bad;
+  const BlockAllocator* host_pool = process_->decode ? process_->decode->host_pool() : nullptr;
+  if (host_pool == nullptr) return "";
+  const std::string bad = host_pool->Audit();
+  return bad.empty() ? "" : "I1: in host memory, " + bad;
 }
 
 std::string WorkerHost::AuditQuiet() {
@@ -342,6 +348,8 @@ std::string WorkerHost::DescribeState() const {
 
 WorkerHost::Totals& WorkerHost::Totals::operator+=(const Totals& other) {
   preemptions += other.preemptions;
+  swaps += other.swaps;
+  blocks_swapped_in += other.blocks_swapped_in;
   revoked += other.revoked;
   rebinds += other.rebinds;
   sends += other.sends;
@@ -355,6 +363,8 @@ WorkerHost::Totals WorkerHost::totals() const {
   if (process_ == nullptr) return t;
   if (process_->decode) {
     t.preemptions += process_->decode->num_preemptions();
+    t.swaps += process_->decode->num_swaps();
+    t.blocks_swapped_in += process_->blocks_swapped_in;
     t.revoked += process_->decode->counters().revoked;
     t.rebinds += process_->decode->counters().rebinds;
     t.computed_here += process_->decode->counters().computed_here;

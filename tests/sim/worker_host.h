@@ -25,14 +25,18 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int32_t num_blocks = 0;
     int32_t block_size = 0;
     int32_t chunk_tokens = 0;
+    int32_t max_batch = 0;
     int32_t window = 0;
     int32_t max_waiting = 0;
     int32_t finish_together = 0;
+    int32_t swap_blocks = 0;
     std::function<void(std::string)> violation;
   };
   // What the checks count over all incarnations.
   struct Totals {
     int64_t preemptions = 0;
+    int64_t swaps = 0;
+    int64_t blocks_swapped_in = 0;
     int64_t revoked = 0;
     int64_t rebinds = 0;
     int64_t sends = 0;
@@ -63,6 +67,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
   bool idle() const {
     return process_->prefill ? process_->prefill->idle() : process_->decode->idle();
   }
+  bool computing() const { return up() && process_->Status().computing; }
   bool draining() const { return up() && draining_; }
   bool stalled() const { return up() && process_->runner->stalled(); }
   FakeRunner& runner() { return *process_->runner; }
@@ -81,6 +86,8 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     std::unique_ptr<FabricPort> port;
     std::unique_ptr<PrefillNode> prefill;
     std::unique_ptr<DecodeNode> decode;
+    std::unique_ptr<TagMemory> host_memory;  // Of the decode node's pool there.
+    int64_t blocks_swapped_in = 0;
     Time wakeup = kNever;
     bool step_pending = false;
     bool report_pending = false;
@@ -95,6 +102,10 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     std::map<std::string, Time> held_since;        // Of states with a limit.
     Node& node() const {
       return prefill ? static_cast<Node&>(*prefill) : static_cast<Node&>(*decode);
+    }
+    void PoisonFree() {
+      memory->PoisonFree();
+      if (host_memory) host_memory->PoisonFree();
     }
     WorkerStatus Status() const { return prefill ? prefill->Status() : decode->Status(); }
   };

@@ -22,10 +22,14 @@ enum class Fault : uint8_t {
   kDuplicate,      // A message is delivered twice.
   kSlow,           // A message takes up to 400 ms.
   kBreakTransfer,  // A frame breaks its transfer.
-  kCorruptFrame,   // A frame arrives with other bits; the receiver finds out.
+  kCorruptFrame,   // A bit of a frame is flipped.
+  kRepeatFrame,    // A frame arrives twice, or not at all, and what follows it does.
+  kShortWrite,     // A connection takes, or brings, a part of a frame and the rest later.
+  kStaleBlock,     // A block that a transfer was promised has moved on to another owner.
   kLoseAck,        // The receiver verified, the sender hears of a failure.
   kSlowAbort,      // A transfer takes up to 4 s to be quiet.
   kStepError,      // A forward pass fails.
+  kMoveError,      // A forward pass fails that copies blocks to or from the host.
   kLazyStep,       // A node takes more mail before its Step.
   // Offered after each event, and only by a FaultPlan.
   kCrashPrefill,
@@ -85,8 +89,21 @@ class World {
   }
   bool Chance(double probability) { return probability > 0 && random.Unit() < probability; }
   bool Hit(Fault fault) {
-    if (plan != nullptr) return plan->Hit(fault, PointHash(fault));
-    return Chance(rates[static_cast<size_t>(fault)]);
+    const auto index = static_cast<size_t>(fault);
+    const bool is_hit =
+        plan != nullptr ? plan->Hit(fault, PointHash(fault)) : Chance(rates[index]);
+    hits_[index] += is_hit ? 1 : 0;
+    return is_hit;
+  }
+  int64_t num_hits(Fault fault) const { return hits_[static_cast<size_t>(fault)]; }
+  // Something was lost, broken or late that a node may have noticed.
+  bool has_harmed() const {
+    for (size_t f = 0; f < kNumFaults; ++f) {
+      const auto fault = static_cast<Fault>(f);
+      const bool is_harmless = fault == Fault::kLazyStep || fault == Fault::kDuplicate;
+      if (!is_harmless && hits_[f] > 0) return true;
+    }
+    return false;
   }
 
   Random random;
@@ -125,6 +142,7 @@ class World {
   uint64_t trace_digest_ = 0;
   uint64_t num_hits_ = 0;  // Points since the last event began.
   int64_t num_marks_ = 0;
+  std::array<int64_t, kNumFaults> hits_{};
   std::vector<Event> heap_;
 };
 
@@ -160,11 +178,7 @@ class Host {
   Time ToWorld(Time local) const;
 
   // SIGSTOP and SIGCONT.
-  void Pause() {
-    paused_ = true;
-    ++num_pauses_;
-  }
-  uint64_t num_pauses() const { return num_pauses_; }
+  void Pause() { paused_ = true; }
   void Resume();
 
   // Checks its invariants; empty if they hold. After each event that touched it.
@@ -185,7 +199,6 @@ class Host {
   bool paused_ = false;
   bool touched_ = false;
   uint64_t epoch_ = 0;
-  uint64_t num_pauses_ = 0;
   int64_t offset_ns_ = 0;
   int64_t rate_ppm_ = 0;
   uint64_t history_ = 0;

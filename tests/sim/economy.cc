@@ -1,0 +1,376 @@
+#include "tests/sim/economy.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::sim {
+namespace {
+
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsAlreadyExists(status);
+}
+
+}  // namespace
+
+bool FaultLog::MayBeLost(int router, int worker, Time since) const {
+  return Covers(workers_, worker, since) || Covers(routers_, router, since) ||
+         Covers(links_, std::pair(router, worker), since);
+}
+
+void RouterLedger::Violate(std::string what) {
+  if (violation_.empty()) violation_ = "economy: " + std::move(what);
+}
+
+RouterLedger::Account* RouterLedger::Find(CallId call) {
+  auto it = calls_.find(call);
+  return it == calls_.end() ? nullptr : &accounts_[it->second];
+}
+
+// ---- What comes in -----------------------------------------------------------------------------
+
+void RouterLedger::OnMail(const Message& message, Time now) {
+  if (auto* closed = std::get_if<CallClosed>(&message)) {
+    OnClosed(*closed, now);
+  } else if (auto* event = std::get_if<WorkerEventReceived>(&message)) {
+    OnEvent(*event);
+  } else if (auto* up = std::get_if<WorkerUp>(&message)) {
+    Incarnation& running = running_[up->worker];
+    if (running != up->hello.incarnation) gone_.insert(running);
+    running = up->hello.incarnation;
+    gone_.erase(running);
+    worker_of_[running] = up->worker;
+  } else if (auto* down = std::get_if<WorkerDown>(&message)) {
+    gone_.insert(running_[down->worker]);
+  } else if (std::holds_alternative<ClientStop>(message)) {
+    // A score that is owed is then sought without the decode worker that was asked.
+    for (auto& [counter, account] : accounts_) {
+      if (account.asked_at != kNever) ++account.causes;
+    }
+  }
+}
+
+void RouterLedger::Lose(Account& account, const Side& side) {
+  account.losses.emplace(side.incarnation, Loss{.worker = side.worker, .at = world_.now()});
+  ++account.causes;
+}
+
+void RouterLedger::OnClosed(const CallClosed& closed, Time now) {
+  Account* account = Find(closed.call);
+  if (account == nullptr) return;
+  calls_.erase(closed.call);
+  const bool is_decode = closed.call == account->decode.call;
+  Side& side = is_decode ? account->decode : account->prefill;
+  side.call = 0;
+  if (is_decode) account->asked_at = kNever;
+  if (closed.status.ok() && !is_decode) {
+    // The decode worker has verified it: nothing failed, unless its tokens do not follow.
+    if (!account->decoding) account->verdict_since = now;
+    account->verdict_of = {account->prefill.worker, account->decode.worker};
+    account->verdict_attempt = account->attempt;
+    return;
+  }
+  // A refusal of a running call is a loss too.
+  Lose(*account, side);
+  const bool says_why = IsRefusal(closed.status) || absl::IsDeadlineExceeded(closed.status);
+  if (!says_why && faults_.empty() && !world_.has_harmed()) {
+    Violate(absl::StrCat("a call fails without a fault: ", closed.status.ToString()));
+  }
+}
+
+void RouterLedger::OnEvent(const WorkerEventReceived& received) {
+  Account* account = Find(received.call);
+  if (account == nullptr) return;
+  const uint64_t sequence = calls_.at(received.call);
+  const bool is_decode = received.call == account->decode.call;
+  if (auto* failed = std::get_if<HandoffFailedEvent>(&received.event)) {
+    if (failed->attempt != account->attempt) return;
+    failure_ = {.sequence = sequence,
+                .attempt = failed->attempt,
+                .pair = {account->prefill.worker, account->decode.worker}};
+  } else if (auto* reserved = std::get_if<ReservedEvent>(&received.event)) {
+    if (reserved->attempt != account->attempt || account->asked_at == kNever) return;
+    account->asked_at = account->held_since = kNever;
+    reserved_ = sequence;
+  } else if (std::holds_alternative<TokensEvent>(received.event) && is_decode) {
+    account->asked_at = account->held_since = account->verdict_since = kNever;
+    account->losses.clear();
+    account->recovering = false;
+    account->decoding = true;
+  }
+}
+
+// ---- What goes out -----------------------------------------------------------------------------
+
+void RouterLedger::Ask(Account& account, Time now) {
+  account.asked_at = now;
+  account.decoding = false;
+  ++account.starts;
+}
+
+void RouterLedger::OnOpenDecode(CallId call, int32_t worker, const DecodeRequest& request,
+                                Time now) {
+  Account& account = accounts_[request.sequence.counter];
+  calls_[call] = request.sequence.counter;
+  if (account.decode.open()) Violate("a second Decode call beside an open one");
+  account.decode = {.call = call, .worker = worker, .incarnation = request.worker};
+  account.attempt = request.attempt;
+  account.next_incarnation = request.prefill;
+  account.next_prefill = worker_of_[request.prefill];
+  account.is_fresh = !account.prefill.open();
+  if (account.is_fresh) account.failed.clear();
+  if (!account.is_fresh) {
+    // Held, and given to another decode worker, perhaps in one event.
+    account.held_since = std::min(account.held_since, now);
+    account.recovering = false;
+  }
+  Ask(account, now);
+}
+
+void RouterLedger::OnOpenPrefill(CallId call, int32_t worker, const PrefillRequest& request) {
+  Account& account = accounts_[request.sequence.counter];
+  calls_[call] = request.sequence.counter;
+  if (account.prefill.open()) Violate("a second Prefill call beside an open one");
+  account.prefill = {.call = call, .worker = worker, .incarnation = request.worker};
+  account.attempt = request.attempt;
+  account.verdict_since = kNever;
+  if (++account.prefills > 1 && account.causes == account.causes_of_prefill) {
+    Violate("a prompt is prefilled again and nothing had failed");
+  }
+  account.causes_of_prefill = account.causes;
+  if (request.handoff) return;
+  const bool wants_score = request.sampling.num_prompt_logprobs >= 0;
+  ++(wants_score && account.starts > 0 ? account.score_starts : account.starts);
+  account.is_fresh = true;
+}
+
+void RouterLedger::OnRebind(CallId call, const RebindRequest& request, Time now) {
+  Account* account = Find(call);
+  if (account == nullptr) return Violate("a Rebind of a call that is not open");
+  account->attempt = request.attempt;
+  account->next_incarnation = request.prefill;
+  account->next_prefill = request.prefill == 0 ? -1 : worker_of_[request.prefill];
+  account->is_rebound = request.prefill != 0;
+  Ask(*account, now);
+}
+
+void RouterLedger::OnSend(CallId call, const SendRequest& request) {
+  Account* account = Find(call);
+  if (account == nullptr) return Violate("a Send of a call that is not open");
+  account->attempt = request.attempt;
+}
+
+void RouterLedger::OnCancel(CallId call) {
+  auto it = calls_.find(call);
+  if (it == calls_.end()) return Violate("a call is cancelled that is not open");
+  Account& account = accounts_[it->second];
+  cancelled_.emplace_back(it->second, call);
+  (call == account.decode.call ? account.decode : account.prefill).call = 0;
+  calls_.erase(it);
+}
+
+// ---- After each event --------------------------------------------------------------------------
+
+// A fence needs a trouble, and loses what was open on that worker.
+void RouterLedger::NoteFences(const RouterView& view) {
+  std::set<int32_t> hung;
+  for (int32_t w = 0; w < static_cast<int32_t>(view.workers.size()); ++w) {
+    const auto& worker = view.workers[w];
+    if (worker.healthy || worker.reason != "it stopped making progress") continue;
+    hung.insert(w);
+    if (hung_.contains(w)) continue;
+    if (!faults_.MayBeLost(router_, w, world_.now() - FaultLog::kAftermath) &&
+        world_.num_hits(Fault::kLoseEvent) < 4) {
+      Violate(absl::StrCat("healthy worker ", w, " is fenced"));
+    }
+    for (const auto& [counter, call] : cancelled_) {
+      Account& account = accounts_[counter];
+      for (Side* side : {&account.decode, &account.prefill}) {
+        if (side->worker == w) Lose(account, *side);
+      }
+    }
+  }
+  hung_ = std::move(hung);
+}
+
+// Answers that did not come and holds that ended: each after its whole time.
+void RouterLedger::NoteGivenUp(const RouterAudit& audit, const RouterCounters& counters,
+                               Time now) {
+  std::set<uint64_t> live;
+  for (const LiveSequence& told : audit.sequences) live.insert(told.sequence.counter);
+  int64_t unanswered = counters.unanswered - last_.unanswered;
+  int64_t expired = counters.holds_expired - last_.holds_expired;
+  // First those that live on: a request may end in the same event, also for this.
+  for (const bool lives : {true, false}) {
+    for (const auto& [counter, call] : cancelled_) {
+      if (live.contains(counter) != lives) continue;
+      Account& account = accounts_[counter];
+      if (unanswered > 0 && account.asked_at != kNever &&
+          now - account.asked_at >= options_.answer_limit) {
+        --unanswered;
+        account.asked_at = kNever;
+        Lose(account, account.decode);
+      } else if (expired > 0 && account.held_since != kNever &&
+                 now - account.held_since >= options_.hold_limit) {
+        --expired;
+        account.held_since = kNever;
+        ++account.causes;
+      }
+    }
+  }
+  if (unanswered > 0) Violate("an answer was given up before its time");
+  if (expired > 0) Violate("a hold was given up before its time");
+}
+
+// One failed transfer, one rung: told by either side for the running attempt, or a verdict that did
+// not come.
+void RouterLedger::NoteRungs(const RouterAudit& audit, const RouterCounters& counters, Time now) {
+  int64_t rungs = counters.handoff_failures - last_.handoff_failures;
+  const auto climb = [&](Account& account, Attempt attempt, const Pair& pair) {
+    if (!account.failed.insert(attempt).second) return;
+    --rungs;
+    ++account.causes;
+    account.verdict_since = kNever;
+    blamed_.insert(pair);
+    climbed_.push_back(pair);
+  };
+  if (rungs > 0 && failure_) {
+    climb(accounts_[failure_->sequence], failure_->attempt, failure_->pair);
+  }
+  for (const LiveSequence& told : audit.sequences) {
+    auto it = accounts_.find(told.sequence.counter);
+    if (rungs == 0 || it == accounts_.end()) continue;
+    Account& account = it->second;
+    const bool is_due = account.verdict_since != kNever &&
+                        now - account.verdict_since >= options_.verdict_limit;
+    const bool has_climbed = told.handoff_failures > static_cast<int32_t>(account.failed.size());
+    if (is_due && has_climbed) climb(account, account.verdict_attempt, account.verdict_of);
+  }
+  if (rungs > 0) Violate("a rung is climbed without a failure of the running attempt");
+}
+
+// A reservation for a prefill worker that has gone meanwhile is a loss of that one.
+void RouterLedger::NoteReservation(const LiveSequence& told, Account& account) {
+  if (reserved_ != told.sequence.counter || told.state != "QUEUED") return;
+  if (!gone_.contains(account.next_incarnation) && !hung_.contains(account.next_prefill)) {
+    return Violate("a reservation is answered and its prefill worker is not asked");
+  }
+  Lose(account, {.worker = account.next_prefill, .incarnation = account.next_incarnation});
+}
+
+void RouterLedger::CheckHold(Account& account, const LiveSequence& told, bool is_late, Time now) {
+  const bool has_side = told.prefill != 0 || told.decode != 0;
+  if (told.state != "QUEUED") {
+    if (told.state != "RESERVING" && told.state != "REBINDING") account.held_since = kNever;
+    return;
+  }
+  account.recovering = false;
+  account.asked_at = kNever;
+  if (!has_side) {
+    account.held_since = kNever;
+  } else if (account.held_since == kNever) {
+    account.held_since = now;
+  } else if (!is_late && now - account.held_since > options_.hold_limit) {
+    Violate("a side is held for longer than the limit since its first start");
+  }
+}
+
+void RouterLedger::CheckLosses(Account& account, const LiveSequence& told) {
+  int32_t moves = told.moves - account.moves;
+  if (told.moves + told.retries != static_cast<int32_t>(told.lost.size())) {
+    Violate("moves and retries are not what was lost");
+  }
+  int32_t may_be_moves = 0;
+  for (size_t i = account.num_lost; i < told.lost.size(); ++i) {
+    auto it = account.losses.find(told.lost[i]);
+    if (it == account.losses.end()) {
+      Violate(absl::StrCat("worker ", worker_of_[told.lost[i]], " is lost to sequence ",
+                           told.sequence.counter, " and had not failed it"));
+      continue;
+    }
+    may_be_moves += faults_.MayBeLost(router_, it->second.worker, it->second.at) ? 1 : 0;
+    account.losses.erase(it);
+  }
+  // Enough news of a worker may be lost in a row.
+  if (moves > may_be_moves && world_.num_hits(Fault::kLoseEvent) < 4) {
+    Violate(absl::StrCat("sequence ", told.sequence.counter, " moves away from a healthy worker"));
+  }
+  if (told.moves > options_.max_moves || told.retries > options_.max_retries) {
+    Violate("a sequence has more moves or retries than allowed");
+  }
+  account.moves = told.moves;
+  account.retries = told.retries;
+  account.num_lost = told.lost.size();
+}
+
+void RouterLedger::CheckAccounts(const RouterAudit& audit, bool is_late, Time now) {
+  int32_t recovering = 0;
+  auto at = accounts_.begin();
+  const auto forget_until = [&](uint64_t counter) {
+    while (at != accounts_.end() && at->first < counter) {
+      if (at->second.prefill.open() || at->second.decode.open()) {
+        Violate("a sequence has ended and its call is open");
+      }
+      at = accounts_.erase(at);
+    }
+  };
+  for (const LiveSequence& told : audit.sequences) {
+    const uint64_t counter = told.sequence.counter;
+    forget_until(counter);
+    if (at == accounts_.end() || at->first != counter) continue;  // It was given to nobody yet.
+    Account& account = (at++)->second;
+    NoteReservation(told, account);
+    CheckLosses(account, told);
+    CheckHold(account, told, is_late, now);
+    if (std::exchange(account.is_fresh, false)) {
+      account.recovering = told.state != "QUEUED" && account.moves + account.retries > 0;
+    }
+    // The second rung goes through the queue, perhaps in one event.
+    if (std::exchange(account.is_rebound, false) && told.handoff_failures >= 2) {
+      account.recovering = false;
+    }
+    recovering += account.recovering ? 1 : 0;
+    if (account.starts > 1 + account.causes || account.score_starts > account.causes) {
+      Violate(absl::StrCat("sequence ", counter, " begins ", account.starts, " times after ",
+                           account.causes, " failures and refusals"));
+    }
+    if (told.handoff_failures > static_cast<int32_t>(account.failed.size())) {
+      Violate("a sequence stands on a rung that no failure explains");
+    }
+  }
+  forget_until(UINT64_MAX);
+  if (recovering > options_.max_recovering) Violate("more recoveries at once than allowed");
+}
+
+void RouterLedger::CheckBlames(const RouterAudit& audit) {
+  for (const Pair& pair : climbed_) {
+    const auto is_it = [&](const BlamedPair& told) {
+      return told.prefill == pair.first && told.decode == pair.second;
+    };
+    if (std::ranges::none_of(audit.blamed, is_it)) Violate("a failed pair is not blamed");
+  }
+  for (const BlamedPair& pair : audit.blamed) {
+    if (!blamed_.contains({pair.prefill, pair.decode}) || pair.left > options_.blame_time) {
+      Violate(absl::StrCat("workers ", pair.prefill, " and ", pair.decode,
+                           " are blamed without a failure between them, or for too long"));
+    }
+  }
+}
+
+std::string RouterLedger::Check(const RouterAudit& audit, const RouterView& view,
+                                const RouterCounters& counters, bool is_late, Time now) {
+  NoteFences(view);
+  NoteGivenUp(audit, counters, now);
+  NoteRungs(audit, counters, now);
+  CheckAccounts(audit, is_late, now);
+  CheckBlames(audit);
+  failure_.reset();
+  cancelled_.clear();
+  climbed_.clear();
+  reserved_ = 0;
+  last_ = counters;
+  return violation_;
+}
+
+}  // namespace baton::sim

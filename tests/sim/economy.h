@@ -1,0 +1,144 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "router/node.h"
+#include "tests/sim/world.h"
+
+namespace baton::sim {
+
+// Which processes and links the nemesis has troubled, and until when that may show.
+class FaultLog {
+ public:
+  // What trouble leaves behind: connections are made again, news of it is late.
+  static constexpr Duration kAftermath = std::chrono::seconds(10);
+
+  void TroubleWorker(int worker, Time until) { Extend(workers_[worker], until); }
+  void TroubleRouter(int router, Time until) { Extend(routers_[router], until); }
+  void TroubleLink(int router, int worker, Time until) { Extend(links_[{router, worker}], until); }
+  // May `worker` have seemed lost to `router` at some moment since then?
+  bool MayBeLost(int router, int worker, Time since) const;
+  bool empty() const { return workers_.empty() && routers_.empty() && links_.empty(); }
+
+ private:
+  static void Extend(Time& time, Time until) { time = std::max(time, until + kAftermath); }
+  template <typename Key>
+  static bool Covers(const std::map<Key, Time>& times, const Key& key, Time since) {
+    auto it = times.find(key);
+    return it != times.end() && it->second >= since;
+  }
+  std::map<int, Time> workers_;
+  std::map<int, Time> routers_;
+  std::map<std::pair<int, int>, Time> links_;
+};
+
+// The books of one router process: what each of its sequences has spent, told by what crosses the
+// router's boundary, against what justifies it, told by the same and by the log of injected faults.
+// Knows nothing of the router's states but what its audit says.
+class RouterLedger {
+ public:
+  RouterLedger(int router, const RouterNodeOptions& options, const FaultLog& faults, World& world)
+      : router_(router), options_(options), faults_(faults), world_(world) {}
+
+  // Before the node takes it.
+  void OnMail(const Message& message, Time now);
+  // As the node asks for it.
+  void OnOpenDecode(CallId call, int32_t worker, const DecodeRequest& request, Time now);
+  void OnOpenPrefill(CallId call, int32_t worker, const PrefillRequest& request);
+  void OnRebind(CallId call, const RebindRequest& request, Time now);
+  void OnSend(CallId call, const SendRequest& request);
+  void OnCancel(CallId call);
+  // After each event: what was spent beyond what is justified; empty if nothing. `is_late`: the
+  // node has not looked at the time yet.
+  std::string Check(const RouterAudit& audit, const RouterView& view,
+                    const RouterCounters& counters, bool is_late, Time now);
+
+ private:
+  struct Side {
+    CallId call = 0;
+    int32_t worker = -1;
+    Incarnation incarnation = 0;
+    bool open() const { return call != 0; }
+  };
+  // A loss that the node may count, once.
+  struct Loss {
+    int32_t worker = 0;
+    Time at{};  // Of the world.
+  };
+  using Pair = std::pair<int32_t, int32_t>;  // Prefill and decode worker, by index.
+  // One sequence.
+  struct Account {
+    Side prefill;
+    Side decode;
+    int32_t next_prefill = -1;  // The worker that the reservation is for, and its process.
+    Incarnation next_incarnation = 0;
+    Attempt attempt = 0;
+    int64_t causes = 0;  // What may have made it necessary to begin something again.
+    int64_t starts = 0;  // Decode calls, Rebinds, and Prefill calls without either.
+    int64_t prefills = 0;
+    int64_t score_starts = 0;  // Prefill calls after the answer, for the score alone.
+    int64_t causes_of_prefill = 0;  // When it was last prefilled.
+    bool is_fresh = false;          // It began from the start, in this event.
+    bool is_rebound = false;        // Another prefill worker, in this event.
+    bool recovering = false;
+    bool decoding = false;        // Tokens have come since an answer was last asked for.
+    Time asked_at = kNever;       // An answer is due since then.
+    Time verdict_since = kNever;  // The prefill worker says that all was sent.
+    Pair verdict_of;
+    Attempt verdict_attempt = 0;
+    Time held_since = kNever;
+    std::set<Attempt> failed;            // Each counted as a rung.
+    std::map<Incarnation, Loss> losses;  // That no token has made void.
+    int32_t moves = 0;                   // As told last.
+    int32_t retries = 0;
+    size_t num_lost = 0;
+  };
+  struct Failure {
+    uint64_t sequence = 0;
+    Attempt attempt = 0;
+    Pair pair;
+  };
+
+  Account* Find(CallId call);
+  void Ask(Account& account, Time now);
+  void Lose(Account& account, const Side& side);
+  void OnClosed(const CallClosed& closed, Time now);
+  void OnEvent(const WorkerEventReceived& received);
+  void NoteFences(const RouterView& view);
+  void NoteGivenUp(const RouterAudit& audit, const RouterCounters& counters, Time now);
+  void NoteRungs(const RouterAudit& audit, const RouterCounters& counters, Time now);
+  void NoteReservation(const LiveSequence& told, Account& account);
+  void CheckHold(Account& account, const LiveSequence& told, bool is_late, Time now);
+  void CheckLosses(Account& account, const LiveSequence& told);
+  void CheckAccounts(const RouterAudit& audit, bool is_late, Time now);
+  void CheckBlames(const RouterAudit& audit);
+  void Violate(std::string what);
+
+  int router_;
+  const RouterNodeOptions& options_;
+  const FaultLog& faults_;
+  World& world_;
+  std::map<uint64_t, Account> accounts_;  // By counter.
+  std::map<CallId, uint64_t> calls_;      // Open ones -> counter.
+  std::map<Incarnation, int32_t> worker_of_;
+  std::set<Incarnation> gone_;  // Said to be down, or another process has come in its place.
+  std::map<int32_t, Incarnation> running_;
+  std::set<int32_t> hung_;
+  std::set<Pair> blamed_;  // A rung was climbed for them.
+  // In this event.
+  std::optional<Failure> failure_;
+  std::vector<std::pair<uint64_t, CallId>> cancelled_;
+  std::vector<Pair> climbed_;
+  uint64_t reserved_ = 0;
+
+  RouterCounters last_;
+  std::string violation_;
+};
+
+}  // namespace baton::sim
