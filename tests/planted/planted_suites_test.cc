@@ -1,0 +1,130 @@
+// Runs test programs that were linked with copies of sources in which bugs can be switched on: each
+// bug must be caught by the tests that its entry names, and without a bug those must pass.
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/planted/child_end.h"
+
+namespace baton {
+namespace {
+
+constexpr int kFailedTests = 1;  // How GoogleTest's main ends then.
+
+struct Bug {
+  std::string suite;
+  int number = 0;
+  std::string name;
+  std::string by;  // A filter of tests.
+};
+
+std::vector<std::string> Suites() {
+  std::istringstream list(BATON_PLANTED_SUITES);
+  std::vector<std::string> suites;
+  for (std::string suite; std::getline(list, suite, ',');) suites.push_back(suite);
+  return suites;
+}
+
+std::string FolderOf(const std::string& suite) { return BATON_PLANTED_DIR "/" + suite; }
+
+std::vector<Bug> BugsOf(const std::string& suite) {
+  std::ifstream list(FolderOf(suite) + "/planted_bugs.list");
+  std::vector<Bug> bugs;
+  Bug bug{.suite = suite};
+  for (; list >> bug.name >> bug.by; ++bug.number) bugs.push_back(bug);
+  EXPECT_FALSE(bugs.empty()) << suite;
+  return bugs;
+}
+
+std::vector<Bug> AllBugs() {
+  std::vector<Bug> all;
+  for (const std::string& suite : Suites()) {
+    for (const Bug& bug : BugsOf(suite)) all.push_back(bug);
+  }
+  return all;
+}
+
+struct Ending {
+  int status = 0;  // As waitpid tells it.
+  std::string output;
+};
+
+// Runs the suite's tests with a bug, in limits that no healthy run comes near.
+Ending RunSuite(const std::string& suite, int bug, const std::string& filter) {
+  const std::string log = FolderOf(suite) + "/suite.log";
+  const pid_t child = fork();
+  if (child == 0) {
+    const int out = ::open(log.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
+    ::dup2(out, STDOUT_FILENO);
+    ::dup2(out, STDERR_FILENO);
+    const rlimit seconds{.rlim_cur = 60, .rlim_max = 60};
+    ::setrlimit(RLIMIT_CPU, &seconds);
+    const rlimit no_core{};
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    ::alarm(240);
+    ::setenv("BATON_PLANTED_BUG", std::to_string(bug).c_str(), 1);
+    const std::string program = FolderOf(suite) + "/suite";
+    const std::string tests = "--gtest_filter=" + filter;
+    ::execl(program.c_str(), program.c_str(), tests.c_str(), "--gtest_fail_fast",
+            static_cast<char*>(nullptr));
+    ::_exit(127);
+  }
+  Ending run;
+  ::waitpid(child, &run.status, 0);
+  std::ostringstream text;
+  text << std::ifstream(log).rdbuf();
+  run.output = text.str();
+  return run;
+}
+
+class PlantedSuiteTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(PlantedSuiteTest, PassesWithoutABug) {
+  std::string filter;
+  for (const Bug& bug : BugsOf(GetParam())) filter += bug.by + ":";
+  const Ending run = RunSuite(GetParam(), -1, filter);
+  EXPECT_EQ(run.status, 0) << run.output;
+  EXPECT_EQ(run.output.find("[  PASSED  ] 0 tests"), std::string::npos) << filter;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlantedSuiteTest, testing::ValuesIn(Suites()),
+                         [](const auto& info) { return info.param; });
+
+class PlantedSuiteBugTest : public testing::TestWithParam<Bug> {};
+
+TEST_P(PlantedSuiteBugTest, IsCaught) {
+  const Bug& bug = GetParam();
+  const Ending run = RunSuite(bug.suite, bug.number, bug.by);
+  EXPECT_TRUE(IsCatch(run.status, kFailedTests))
+      << bug.name << " ends " << bug.suite << " with status " << run.status << ":\n"
+      << run.output;
+  if (WIFEXITED(run.status)) {
+    EXPECT_NE(run.output.find("[  FAILED  ]"), std::string::npos) << run.output;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlantedSuiteBugTest, testing::ValuesIn(AllBugs()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(ChildEndTest, OnlyAFailedExpectationOrACrashIsACatch) {
+  const auto exited = [](int code) { return code << 8; };
+  EXPECT_TRUE(IsCatch(exited(kFailedTests), kFailedTests));
+  for (int code : {0, 2, 3, 127}) EXPECT_FALSE(IsCatch(exited(code), kFailedTests)) << code;
+  for (int signal : {SIGABRT, SIGSEGV}) EXPECT_TRUE(IsCatch(signal, kFailedTests)) << signal;
+  for (int signal : {SIGXCPU, SIGKILL, SIGTERM, SIGALRM, SIGBUS, SIGFPE}) {
+    EXPECT_FALSE(IsCatch(signal, kFailedTests)) << signal;
+  }
+}
+
+}  // namespace
+}  // namespace baton
