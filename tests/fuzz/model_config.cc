@@ -40,7 +40,7 @@ void CheckConfig(const ModelConfig& c) {
                                     __int128{c.ffn_size} * c.hidden_size,
                                     __int128{c.num_heads} * c.head_dim * c.hidden_size});
   BATON_CHECK(widest * 8 <= INT64_MAX);
-  BATON_CHECK(c.norm_eps > 0 && std::isfinite(c.norm_eps) && std::isfinite(c.attention_scale));
+  BATON_CHECK(c.norm_eps >= 0 && c.norm_eps <= 1 && std::isfinite(c.attention_scale));
   BATON_CHECK(c.windows.size() == static_cast<size_t>(c.num_layers));
   int32_t window = 0;
   for (const int32_t one : c.windows) {

@@ -115,10 +115,15 @@ harvest() {
   rm -rf "$merged" && mkdir -p "$merged" "$dir/corpus" "$dir/log"
   python3 tests/fuzz/executions.py count "$dir"
   # shellcheck disable=SC2046
-  nice -n 19 "$(binary "$target")" $(limits "$target") -set_cover_merge=1 "$merged" "$committed" \
+  nice -n 19 "$(binary "$target")" $(limits "$target") -set_cover_merge=1 \
+    -artifact_prefix="$dir/merge-" "$merged" "$committed" \
     "$dir/corpus" >"$dir/log-merge" 2>&1 || { tail "$dir/log-merge"; return 1; }
   python3 tests/fuzz/executions.py keep "$merged" "$committed"
 }
+
+# libFuzzer ends without destructors, so the tokenizer's folder stays behind.
+find /dev/shm /tmp -maxdepth 1 -name 'baton-fuzz-??????' -mmin +600 -exec rm -rf {} + 2>/dev/null ||
+  true
 
 found=0
 build

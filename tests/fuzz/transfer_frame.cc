@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "common/base/crc32c.h"
 #include "common/transport/little_endian.h"
 #include "common/transport/tcp/incoming_link.h"
+#include "common/transport/tcp/socket.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace baton {
@@ -240,7 +242,7 @@ class Receiver {
     BATON_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
     sender_ = FileDescriptor(fds[0]);
     pool_->Clear();
-    link_.emplace(FileDescriptor(fds[1]),
+    link_.emplace(std::make_unique<SocketStream>(FileDescriptor(fds[1])),
                   IncomingLink::Options{.transport = &transport_,
                                         .stream = {.counters = &counters_, .scratch = scratch},
                                         .ledger = &ledger_,

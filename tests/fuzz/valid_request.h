@@ -16,9 +16,7 @@ inline GenerationService& FuzzedService(bool has_tokenizer) {
     GenerationServiceOptions options{.model_name = "tiny"};
     options.limits = {.max_model_len = 96,
                       .vocab_size = FakeTokenizer::kSize,
-                      .max_output_tokens = 64,
-                      .max_prompts = 8,
-                      .max_choices = 16};
+                      .max_output_tokens = 64};
     return new GenerationService(
         options, with ? std::make_shared<FakeTokenizer>() : nullptr, &frontend);
   };
@@ -33,7 +31,7 @@ inline void CheckValidRequest(const PreparedGeneration& prepared, const Generati
   const SamplingParams& s = r.sampling;
   BATON_CHECK(!r.prompts.empty() && r.num_choices >= 1);
   BATON_CHECK(r.prompts.size() * static_cast<size_t>(r.num_choices) <=
-              static_cast<size_t>(limits.max_choices));
+              static_cast<size_t>(kMaxSequencesPerRequest));
   for (const std::vector<int32_t>& prompt : r.prompts) {
     BATON_CHECK(!prompt.empty());
     BATON_CHECK(static_cast<int32_t>(prompt.size()) + (r.score_only ? 0 : s.max_tokens) <=
