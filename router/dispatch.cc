@@ -4,6 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
+#include "router/generation/error.h"
 #include "router/node.h"
 
 namespace baton {
@@ -80,18 +81,20 @@ bool RouterNode::MayGo(SequenceState& sequence, Time now) {
   const bool is_recovering = sequence.moves + sequence.retries > 0;
   if (is_recovering && num_recovering_ >= options_.max_recovering) return false;
   const absl::Status fits = directory_.Fits(NeedOf(sequence));
-  if (fits.ok()) {
-    sequence.no_pair_since = kNever;
-    return true;
+  if (fits.ok()) return true;
+  if (absl::IsUnavailable(fits)) {
+    if (!AwaitWorkers(sequence, now)) Fail(sequence, fits);
+    return false;
   }
-  if (!absl::IsUnavailable(fits) || !AwaitWorkers(sequence, now)) Fail(sequence, fits);
+  const std::string& param = requests_.at(sequence.request).body.prompt_param;
+  Fail(sequence, WithErrorCode(WithErrorParam(fits, param), "context_length_exceeded"));
   return false;
 }
 
 // No usable pair is there: false when it has been waited for long enough.
 bool RouterNode::AwaitWorkers(SequenceState& sequence, Time now) {
-  if (sequence.no_pair_since == kNever) sequence.no_pair_since = now;
-  const Time give_up = sequence.no_pair_since +
+  const Time since = std::max(sequence.queued_since, directory_.LostAt(NeedOf(sequence)));
+  const Time give_up = since +
                        (sequence.attempt > 0 ? options_.recovery_grace : options_.no_worker_grace);
   if (give_up <= now) return false;
   retry_at_ = std::min(retry_at_, give_up);
@@ -291,9 +294,10 @@ RouterView RouterNode::View() const {
     view.workers.push_back({.role = w.role,
                             .address = "",
                             .healthy = w.up && !w.hung && !draining,
-                            .reason = draining ? "draining" : w.reason,
+                            .reason = draining && !w.hung ? "draining" : w.reason,
                             .hello = w.hello,
-                            .status = w.status});
+                            .status = w.status,
+                            .last_token = w.last_token});
   }
   view.queued_requests = queued_requests_;
   view.queued_tokens = queued_tokens_;
@@ -304,15 +308,23 @@ RouterView RouterNode::View() const {
 RouterAudit RouterNode::Audit(Time now) const {
   static constexpr const char* kNames[] = {"QUEUED", "RESERVING", "REBINDING", "PREFILLING",
                                            "DECODING"};
-  RouterAudit audit{.incarnation = options_.incarnation, .sequences = {}};
+  RouterAudit audit{.incarnation = options_.incarnation, .sequences = {}, .blamed = {}};
   for (const auto& [counter, sequence] : sequences_) {
     const auto open = [](const Side& side) { return side.call != 0 ? side.incarnation : 0; };
     audit.sequences.push_back({.sequence = sequence.id,
+                               .label = requests_.at(sequence.request).body.label,
                                .attempt = sequence.attempt,
                                .state = kNames[static_cast<int>(sequence.state)],
                                .prefill = open(sequence.prefill),
                                .decode = open(sequence.decode),
-                               .age = now - requests_.at(sequence.request).arrival});
+                               .age = now - requests_.at(sequence.request).arrival,
+                               .moves = sequence.moves,
+                               .retries = sequence.retries,
+                               .handoff_failures = sequence.handoff_failures,
+                               .lost = sequence.lost});
+  }
+  for (const auto& [route, until] : blamed_) {
+    if (until > now) audit.blamed.push_back({route.prefill, route.decode, until - now});
   }
   return audit;
 }

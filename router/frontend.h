@@ -27,6 +27,7 @@ struct WorkerView {
   std::string reason;    // Why not, if not.
   HelloInfo hello;
   WorkerStatus status;
+  Time last_token{};  // When this process last took part in a token end to end; the epoch if never.
 };
 
 struct RouterView {

@@ -18,6 +18,7 @@
 #include "common/rpc/server_call.h"
 #include "nlohmann/json.hpp"
 #include "router/generation/error.h"
+#include "router/generation/pending_deltas.h"
 
 namespace baton {
 namespace {
@@ -70,6 +71,10 @@ void ReadOptions(const v1::GenerateOptions& o, GenerationRequest* to) {
 
 absl::StatusOr<GenerationRequest> ReadGenerateRequest(const v1::GenerateRequest& from) {
   GenerationRequest request;
+  request.bytes = static_cast<int64_t>(from.ByteSizeLong());
+  if (request.bytes > kMaxGrpcMessageBytes) {
+    return RequestTooLarge(request.bytes, kMaxGrpcMessageBytes);
+  }
   switch (from.input_case()) {
     case v1::GenerateRequest::kText:
       request.prompts.push_back(from.text());
@@ -92,7 +97,6 @@ absl::StatusOr<GenerationRequest> ReadGenerateRequest(const v1::GenerateRequest&
   ReadOptions(from.options(), &request);
   request.label = from.request_id();
   request.priority = from.priority();
-  request.bytes = static_cast<int64_t>(from.ByteSizeLong());
   return request;
 }
 
@@ -112,64 +116,106 @@ const char* FinishName(FinishReason finish) {
   return "";
 }
 
-// Streams one generation into its call. `next_position` counts each choice's tokens.
+// Runs the tasks of one call in order on the pool. A session may outlive the server that started
+// it, so it holds the pool; the strand goes before it.
+struct InOrder {
+  std::shared_ptr<boost::asio::thread_pool> pool;
+  boost::asio::strand<boost::asio::thread_pool::executor_type> strand;
+
+  void operator()(std::function<void()> task) const { boost::asio::post(strand, std::move(task)); }
+};
+
+// Streams one generation into its call: one event at a time, the next when gRPC has taken the one
+// before, so that what a slow reader has not taken waits as numbers. `num_tokens_` counts each
+// choice's tokens.
 class CallSink : public GenerationSink {
  public:
-  CallSink(std::shared_ptr<GenerateCall> call, int32_t prompt_tokens)
-      : call_(std::move(call)), prompt_tokens_(prompt_tokens) {}
+  CallSink(std::shared_ptr<GenerateCall> call, const PreparedGeneration& prepared)
+      : call_(std::move(call)),
+        prompt_tokens_(static_cast<int32_t>(prepared.prompt_tokens)),
+        id_(prepared.request.label),
+        num_tokens_(NumChoices(prepared)),
+        pending_(NumChoices(prepared)) {}
 
   void OnPrompt(PromptLogprobs) override {}  // Never asked for.
 
   void OnDelta(baton::ChoiceDelta delta) override {
+    pending_.Append(std::move(delta));
+    Pump();
+  }
+
+  void OnEnd(const absl::Status& status, const baton::Usage& usage) override {
+    ended_ = status;
+    usage_ = usage;
+    Pump();
+  }
+
+  // On the generation's executor.
+  void Pump() {
+    while (!pending_.empty() && call_->Idle()) SendNext();
+    if (!pending_.empty() || !ended_.has_value()) return;
+    if (ended_->ok()) SendUsage();
+    call_->Close(*std::exchange(ended_, std::nullopt));
+  }
+
+ private:
+  static size_t NumChoices(const PreparedGeneration& prepared) {
+    return prepared.request.prompts.size() * static_cast<size_t>(prepared.request.num_choices);
+  }
+
+  void SendNext() {
+    baton::ChoiceDelta delta = pending_.Take();
     v1::GenerateEvent event;
     v1::ChoiceDelta* to = event.mutable_delta();
     to->set_index(delta.choice);
     to->set_text(std::move(delta.text));
     to->mutable_token_ids()->Assign(delta.tokens.begin(), delta.tokens.end());
     to->set_finish_reason(FinishName(delta.finish));
-    const auto choice = static_cast<size_t>(delta.choice);
-    if (choice >= num_tokens_.size()) num_tokens_.resize(choice + 1);
     if (!delta.logprobs.empty() || !delta.logits_digests.empty()) {
       for (size_t i = 0; i < delta.tokens.size(); ++i) WriteOutput(delta, i, to->add_outputs());
     }
-    num_tokens_[choice] += static_cast<int32_t>(delta.tokens.size());
+    num_tokens_[static_cast<size_t>(delta.choice)] += static_cast<int32_t>(delta.tokens.size());
+    event.set_request_id(std::exchange(id_, {}));
     call_->Send(std::move(event));
   }
 
-  void OnEnd(const absl::Status& status, const baton::Usage& usage) override {
-    if (status.ok()) {
-      v1::GenerateEvent event;
-      v1::Usage* to = event.mutable_usage();
-      to->set_prompt_tokens(static_cast<int32_t>(usage.prompt_tokens));
-      to->set_completion_tokens(static_cast<int32_t>(usage.completion_tokens));
-      to->set_cached_tokens(static_cast<int32_t>(usage.cached_tokens));
-      call_->Send(std::move(event));
-    }
-    call_->Close(status);
+  void SendUsage() {
+    v1::GenerateEvent event;
+    v1::Usage* to = event.mutable_usage();
+    to->set_prompt_tokens(static_cast<int32_t>(usage_.prompt_tokens));
+    to->set_completion_tokens(static_cast<int32_t>(usage_.completion_tokens));
+    to->set_cached_tokens(static_cast<int32_t>(usage_.cached_tokens));
+    event.set_request_id(std::exchange(id_, {}));
+    call_->Send(std::move(event));
   }
 
- private:
   void WriteOutput(const baton::ChoiceDelta& delta, size_t i, v1::TokenOutput* to) const {
     to->set_position(prompt_tokens_ + num_tokens_[static_cast<size_t>(delta.choice)] +
                      static_cast<int32_t>(i));
     to->set_token(delta.tokens[i]);
     if (i < delta.logits_digests.size()) to->set_logits_digest(delta.logits_digests[i]);
     if (i >= delta.logprobs.size()) return;
-    to->set_logprob(delta.logprobs[i].chosen.logprob);
-    for (const TokenText& one : delta.logprobs[i].top) {
+    const TokenScores::Token scores = delta.logprobs[i];
+    to->set_logprob(scores.chosen.logprob);
+    for (const TokenLogprob& one : scores.top) {
       v1::TokenLogprob* top = to->add_top();
-      top->set_token(one.id);
+      top->set_token(one.token);
       top->set_logprob(one.logprob);
     }
   }
 
   const std::shared_ptr<GenerateCall> call_;
   const int32_t prompt_tokens_;
-  std::vector<int32_t> num_tokens_;  // By choice.
+  std::string id_;                   // Until the first event has told it.
+  std::vector<int32_t> num_tokens_;  // By choice, of what was sent.
+  PendingDeltas pending_;
+  std::optional<absl::Status> ended_;  // Until it is told.
+  baton::Usage usage_;
 };
 
-// Joins a call that may break at any moment with a generation that may not have begun.
-class CancelLink {
+// Joins a call that may break at any moment with a generation that may not have begun, and what the
+// call has taken with what waits for it. Holds the sink until the call is done.
+class CallLink {
  public:
   void Break() {
     std::shared_ptr<Generation> generation;
@@ -184,6 +230,15 @@ class CancelLink {
     absl::MutexLock lock(&mutex_);
     return broken_;
   }
+  // False when the call is done already: nothing of it may be held any more.
+  bool Begin(std::shared_ptr<CallSink> sink, InOrder executor) {
+    absl::MutexLock lock(&mutex_);
+    if (done_) return false;
+    pump_ = [sink = std::move(sink), executor = std::move(executor)] {
+      executor([sink] { sink->Pump(); });
+    };
+    return true;
+  }
   void Set(std::shared_ptr<Generation> generation) {
     {
       absl::MutexLock lock(&mutex_);
@@ -192,20 +247,23 @@ class CancelLink {
     }
     generation->Cancel();
   }
+  void OnIdle() {
+    absl::MutexLock lock(&mutex_);
+    if (pump_) pump_();
+  }
+  void OnDone() {
+    std::function<void()> pump;  // Goes without the lock.
+    absl::MutexLock lock(&mutex_);
+    done_ = true;
+    pump.swap(pump_);
+  }
 
  private:
   absl::Mutex mutex_;
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Generation> generation_ ABSL_GUARDED_BY(mutex_);
-};
-
-// Runs the tasks of one call in order on the pool. A session may outlive the server that started
-// it, so it holds the pool; the strand goes before it.
-struct InOrder {
-  std::shared_ptr<boost::asio::thread_pool> pool;
-  boost::asio::strand<boost::asio::thread_pool::executor_type> strand;
-
-  void operator()(std::function<void()> task) const { boost::asio::post(strand, std::move(task)); }
+  std::function<void()> pump_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -224,6 +282,8 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     ApplyServerSettings(options_.max_streams_per_connection, &builder);
+    // Beyond its own limit the library answers RESOURCE_EXHAUSTED, as if trying again would help.
+    builder.SetMaxReceiveMessageSize(2 * kMaxGrpcMessageBytes);
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
     builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
@@ -255,8 +315,10 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
 
   grpc::ServerWriteReactor<v1::GenerateEvent>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override {
-    auto link = std::make_shared<CancelLink>();
-    auto call = GenerateCall::Create(context, {.on_broken = [link] { link->Break(); }});
+    auto link = std::make_shared<CallLink>();
+    auto call = GenerateCall::Create(context, {.on_broken = [link] { link->Break(); },
+                                               .on_idle = [link] { link->OnIdle(); },
+                                               .on_done = [link] { link->OnDone(); }});
     const absl::StatusOr<std::string> tenant = Authorize(context);
     absl::StatusOr<GenerationRequest> read = ReadGenerateRequest(*request);
     if (absl::Status status =
@@ -324,13 +386,14 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   }
 
   absl::Status Run(const std::shared_ptr<GenerateCall>& call,
-                   const std::shared_ptr<CancelLink>& link, const GenerationRequest& request) {
+                   const std::shared_ptr<CallLink>& link, const GenerationRequest& request) {
     ASSIGN_OR_RETURN(PreparedGeneration prepared, service_->Prepare(request));
-    const auto prompt_tokens = static_cast<int32_t>(prepared.prompt_tokens);
-    ASSIGN_OR_RETURN(
-        std::shared_ptr<Generation> generation,
-        service_->Start(std::move(prepared), std::make_shared<CallSink>(call, prompt_tokens),
-                        InOrder{pool_, boost::asio::make_strand(*pool_)}));
+    if (prepared.request.label.empty()) prepared.request.label = service_->NewId();
+    const InOrder executor{pool_, boost::asio::make_strand(*pool_)};
+    auto sink = std::make_shared<CallSink>(call, prepared);
+    if (!link->Begin(sink, executor)) return absl::CancelledError("the client is gone");
+    ASSIGN_OR_RETURN(std::shared_ptr<Generation> generation,
+                     service_->Start(std::move(prepared), std::move(sink), executor));
     link->Set(std::move(generation));
     return absl::OkStatus();
   }

@@ -6,6 +6,8 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
+#include "router/event_checks.h"
+#include "router/generation/error.h"
 
 namespace baton {
 namespace {
@@ -58,7 +60,7 @@ void RouterNode::Handle(Message message, Time now) {
     directory_.OnStatus(status->worker, status->status, now);
   } else if (auto* down = std::get_if<WorkerDown>(&message)) {
     // Its calls end by themselves, each with a CallClosed.
-    directory_.OnDown(down->worker, down->reason);
+    directory_.OnDown(down->worker, down->reason, now);
   } else if (auto* audit = std::get_if<RouterAuditAsked>(&message)) {
     audit->answer(Audit(now));
   } else {
@@ -84,17 +86,25 @@ Time RouterNode::NextDeadline() const {
 
 // ---- Clients -----------------------------------------------------------------------------------
 
-absl::Status RouterNode::Admissible(const ValidRequest& body) const {
+absl::Status RouterNode::Admissible(const RequestState& request) const {
+  const ValidRequest& body = request.body;
   const int64_t num_sequences = static_cast<int64_t>(body.prompts.size()) * body.num_choices;
-  if (num_sequences < 1 || num_sequences > options_.max_sequences_per_request) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("prompts x n make %d sequences; allowed: 1 to %d", num_sequences,
-                        options_.max_sequences_per_request));
+  if (num_sequences < 1 || num_sequences > kMaxSequencesPerRequest) {
+    return InvalidField("n", absl::StrFormat("prompts times n make %d sequences; allowed: 1 to %d.",
+                                             num_sequences, kMaxSequencesPerRequest));
   }
-  int64_t tokens = 0;
-  for (const auto& prompt : body.prompts) tokens += static_cast<int64_t>(prompt.size());
+  // What an empty queue would not hold is refused for good.
+  if (request.prompt_tokens > options_.max_queued_tokens) {
+    return InvalidField(
+        body.prompt_param,
+        absl::StrFormat("%s has %d tokens; this server takes at most %d in one request.",
+                        body.prompt_param, request.prompt_tokens, options_.max_queued_tokens));
+  }
+  if (body.bytes > options_.max_queued_bytes) {
+    return RequestTooLarge(body.bytes, options_.max_queued_bytes);
+  }
   if (queued_requests_ + 1 > options_.max_queued_requests ||
-      queued_tokens_ + tokens > options_.max_queued_tokens ||
+      queued_tokens_ + request.prompt_tokens > options_.max_queued_tokens ||
       queued_bytes_ + body.bytes > options_.max_queued_bytes) {
     return absl::ResourceExhaustedError("the router's queue is full; try again later");
   }
@@ -112,15 +122,15 @@ void RouterNode::OnSubmit(ClientSubmit submit, Time now) {
   request.arrival = now;
   request.deadline = now + request.body.timeout;
   deadlines_.Set(submit.request, request.deadline);
-  if (absl::Status status = Admissible(request.body); !status.ok()) {
+  for (const auto& prompt : request.body.prompts) {
+    request.prompt_tokens += static_cast<int64_t>(prompt.size());
+  }
+  if (absl::Status status = Admissible(request); !status.ok()) {
     ++counters_.refused;
     EndRequest(submit.request, status);
     return;
   }
   request.cache_counted.resize(request.body.prompts.size());
-  for (const auto& prompt : request.body.prompts) {
-    request.prompt_tokens += static_cast<int64_t>(prompt.size());
-  }
   retry_credit_ = std::min(kRetryBurst, retry_credit_ + options_.retry_ratio);
   request.queued = true;
   ++queued_requests_;
@@ -141,6 +151,7 @@ void RouterNode::OnSubmit(ClientSubmit submit, Time now) {
       sequence.prompt = p;
       sequence.owes_score = wants_score && c == 0 && prompt.size() > 1;
       sequence.prefix_hashes = hashes;
+      sequence.queued_since = now;
       request.sequences.push_back(counter);
       queue_.insert(KeyOf(sequence));
     }
@@ -229,6 +240,7 @@ void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
     OnHandoffFailed(sequence, now);
   } else {
     BATON_FAIL_POINT("router.decoding");
+    NoteToken(sequence, std::get<TokensEvent>(received.event), now);
     OnDecoding(sequence);
     OnTokens(sequence, std::move(std::get<TokensEvent>(received.event)), now);
   }
@@ -238,6 +250,10 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
   if (sequence.state != State::kReserving && sequence.state != State::kRebinding) {
     ++counters_.stale_mail;
     return;
+  }
+  if (absl::Status bad = CheckReserved(event, sequence.decode.incarnation, sequence.base);
+      !bad.ok()) {
+    return LoseDecode(sequence, std::move(bad), now);
   }
   sequence.act_by = kNever;
   sequence.hold_until = kNever;
@@ -306,26 +322,57 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
   if (sequence.owes_score) {
     return LosePrefill(sequence, Gap(sequence.call_score, PromptLength(sequence)), now);
   }
+  if (absl::Status bad = CheckFirst(sequence, event); !bad.ok()) {
+    return LosePrefill(sequence, std::move(bad), now);
+  }
   sequence.prefilled = true;
   ReleaseTokens(sequence.prefill);
   RequestState& request = requests_.at(sequence.request);
   if (!request.cache_counted[sequence.prompt]) {
     request.cache_counted[sequence.prompt] = true;
-    request.cached_tokens += event.cached_tokens;
+    request.cached_tokens += std::min(event.cached_tokens, PromptLength(sequence));
   }
   prefixes_.Correct(sequence.prefix_hashes, sequence.prefill.worker, event.cached_tokens);
   prefixes_.Add(sequence.prefix_hashes, sequence.prefill.worker);
   if (request.body.score_only) sequence.finished = true;
   // The decode worker has the KV or computes it: this call brought the score and is not needed.
   if (sequence.state == State::kDecoding && sequence.handoff_failures > 0) Drop(sequence.prefill);
-  if (event.first && event.first->position > NextPosition(sequence)) {
-    return LosePrefill(sequence, Gap(NextPosition(sequence), event.first->position), now);
-  }
   if (event.first) {
     OnTokens(sequence, {.attempt = event.attempt, .outputs = {*std::move(event.first)}}, now);
   } else {
     FinishIfDone(sequence, now);
   }
+}
+
+// The first token that the decode worker computed proves the prefill worker and the handoff too.
+void RouterNode::NoteToken(const SequenceState& sequence, const TokensEvent& event, Time now) {
+  if (event.outputs.empty() || event.outputs.back().position <= sequence.base) return;
+  const auto note = [&](const Side& side) {
+    if (directory_.IsUp(side.worker, side.incarnation)) directory_.at(side.worker).last_token = now;
+  };
+  note(sequence.decode);
+  const bool is_first = event.outputs.front().position <= sequence.base + 1;
+  if (is_first && sequence.handoff_failures == 0) note(sequence.prefill);
+}
+
+// Before anything of the event counts.
+absl::Status RouterNode::CheckFirst(const SequenceState& sequence,
+                                    const PrefilledEvent& event) const {
+  if (absl::Status bad = CheckPrefilled(event, sequence.base); !bad.ok()) return bad;
+  if (event.first.has_value() == requests_.at(sequence.request).body.score_only) {
+    return absl::DataLossError(event.first ? "a worker sampled a token of a prompt to be scored only"
+                                           : "a worker computed a prompt and sampled no token");
+  }
+  return event.first ? CheckNext(sequence, *event.first) : absl::OkStatus();
+}
+
+// A position that the client has is no news, whatever else is said of it.
+absl::Status RouterNode::CheckNext(const SequenceState& sequence, const TokenOutput& output) const {
+  const int32_t next = NextPosition(sequence);
+  if (sequence.finished || output.position < next) return absl::OkStatus();
+  if (output.position > next) return Gap(next, output.position);
+  return CheckOutput(output, requests_.at(sequence.request).body.sampling,
+                     static_cast<int32_t>(sequence.emitted.size()) + 1);
 }
 
 // The decode worker has verified the KV, or computes it, and goes on, whatever the prefill call
@@ -346,20 +393,19 @@ void RouterNode::OnDecoding(SequenceState& sequence) {
 // Both workers tell the first token: whichever copy comes first is emitted, each position once.
 void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) {
   ChoiceTokens fresh{.choice = sequence.choice, .outputs = {}};
+  absl::Status bad;
   for (TokenOutput& output : event.outputs) {
-    const int32_t next = NextPosition(sequence);
-    if (sequence.finished || output.position < next) {
+    if (sequence.finished || output.position < NextPosition(sequence)) {
       ++counters_.stale_tokens;
       continue;
     }
-    if (output.position > next) {
-      return LoseDecode(sequence, Gap(next, output.position), now);
-    }
+    if (bad = CheckNext(sequence, output); !bad.ok()) break;
     sequence.emitted.push_back(output.token);
     sequence.finished = output.finish != FinishReason::kNone;
     fresh.outputs.push_back(std::move(output));
   }
   if (!fresh.outputs.empty()) outbox_.Emit(sequence.request, std::move(fresh));
+  if (!bad.ok()) return LoseDecode(sequence, std::move(bad), now);
   FinishIfDone(sequence, now);
 }
 

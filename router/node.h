@@ -20,15 +20,16 @@ namespace baton {
 
 struct RouterNodeOptions {
   Incarnation incarnation = 0;
-  // The admission queue: requests not yet given to workers. Beyond a cap: RESOURCE_EXHAUSTED.
+  // The admission queue: requests not yet given to workers. Beyond a cap: RESOURCE_EXHAUSTED; what
+  // would not fit into an empty queue: INVALID_ARGUMENT.
   int64_t max_queued_requests = 4096;
   int64_t max_queued_tokens = 16 << 20;                   // Prompt tokens.
   int64_t max_queued_bytes = 256 << 20;                   // Bytes of client bodies.
   int64_t max_pending_prefill_tokens = 16384;             // Given ahead to one prefill worker.
-  int32_t max_sequences_per_request = 128;                // Prompts x choices.
   size_t max_directory_entries = 1 << 16;                 // Prefix chunks remembered.
   Duration retry_delay = std::chrono::milliseconds(20);   // After a worker's refusal.
-  Duration no_progress_limit = std::chrono::seconds(30);  // Of the sequence and its workers.
+  // Of the sequence and of the worker that owes it the next event.
+  Duration no_progress_limit = std::chrono::seconds(30);
   Duration no_worker_grace = std::chrono::seconds(2);     // For a pair to come.
   // Recovery.
   Duration recovery_grace = std::chrono::seconds(10);       // For a pair to come back.
@@ -124,8 +125,8 @@ class RouterNode : public Node {
     int32_t moves = 0;
     int32_t retries = 0;
     bool recovering = false;      // Counted in num_recovering_.
-    Time ready_at{};              // Queued: not given to workers before.
-    Time no_pair_since = kNever;  // Queued, and no pair is usable since then.
+    Time queued_since{};           // Of its present wait.
+    Time ready_at{};               // Queued: not given to workers before.
     Time last_progress{};
     Time act_by = kNever;      // An answer or the other side must have come by then.
     Time hold_until = kNever;  // While one side is held and the other sought.
@@ -145,7 +146,7 @@ class RouterNode : public Node {
 
   // Clients.
   void OnSubmit(ClientSubmit submit, Time now);
-  absl::Status Admissible(const ValidRequest& body) const;
+  absl::Status Admissible(const RequestState& request) const;
   void OnStop(const ClientStop& stop, Time now);
   void EndRequest(uint64_t request, absl::Status status);
   // Workers.
@@ -154,6 +155,9 @@ class RouterNode : public Node {
   void OnScores(SequenceState& sequence, ScoresEvent event, Time now);
   absl::Status CheckScore(const SequenceState& sequence, const PromptLogprob& score) const;
   void OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time now);
+  void NoteToken(const SequenceState& sequence, const TokensEvent& event, Time now);
+  absl::Status CheckFirst(const SequenceState& sequence, const PrefilledEvent& event) const;
+  absl::Status CheckNext(const SequenceState& sequence, const TokenOutput& output) const;
   void OnDecoding(SequenceState& sequence);
   void OnTokens(SequenceState& sequence, TokensEvent event, Time now);
   void OnCallClosed(const CallClosed& closed, Time now);
@@ -171,6 +175,7 @@ class RouterNode : public Node {
   Verdict Judge(SequenceState& sequence, Time now);
   void FenceHungWorkers(Time now);
   bool HasOther(const Side& side) const;
+  const Side& OwingSide(const SequenceState& sequence) const;
   void CheckWatch(uint64_t counter, Time now);
   void Watch(SequenceState& sequence, Time at);
   void Rewatch(SequenceState& sequence);

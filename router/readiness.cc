@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -10,18 +11,10 @@
 namespace baton {
 namespace {
 
+constexpr Duration kIdle = std::chrono::seconds(10);  // Without a proof.
 constexpr Duration kRetry = std::chrono::milliseconds(200);
 constexpr Duration kTimeout = std::chrono::seconds(10);
 constexpr int32_t kProbeTokens = 2;  // One from prefill, one from decode.
-
-// The healthy workers of one role.
-std::set<Incarnation> Healthy(const RouterView& view, Role role) {
-  std::set<Incarnation> healthy;
-  for (const WorkerView& worker : view.workers) {
-    if (worker.role == role && worker.healthy) healthy.insert(worker.hello.incarnation);
-  }
-  return healthy;
-}
 
 bool Overlap(const std::set<Incarnation>& a, const std::set<Incarnation>& b) {
   return std::any_of(a.begin(), a.end(), [&b](Incarnation one) { return b.contains(one); });
@@ -29,7 +22,14 @@ bool Overlap(const std::set<Incarnation>& a, const std::set<Incarnation>& b) {
 
 }  // namespace
 
-// Good when it ended well after both tokens.
+// The healthy workers of one role.
+struct Readiness::Side {
+  std::set<Incarnation> healthy;
+  Incarnation latest = 0;  // Of them, the last one that took part in a token.
+  Time last_token{};
+};
+
+// Proves when it ended well after both tokens.
 class Readiness::Probe : public ResponseSink {
  public:
   explicit Probe(std::shared_ptr<Readiness> owner) : owner_(std::move(owner)) {}
@@ -38,36 +38,91 @@ class Readiness::Probe : public ResponseSink {
     if (const auto* tokens = std::get_if<ChoiceTokens>(&event)) {
       num_tokens_ += static_cast<int32_t>(tokens->outputs.size());
     } else if (const auto* ended = std::get_if<RequestEnded>(&event)) {
-      const bool ok = ended->status.ok() && num_tokens_ == kProbeTokens;
-      if (!ok) Log(LogLevel::kWarning, "readiness probe failed", {{"status", ended->status}});
-      owner_->Ended(ok);
+      const Outcome outcome = OutcomeOf(ended->status);
+      if (outcome != Outcome::kProven) {
+        Log(LogLevel::kWarning, "readiness probe failed", {{"status", ended->status}});
+      }
+      owner_->Ended(outcome);
     }
   }
 
  private:
+  Outcome OutcomeOf(const absl::Status& status) const {
+    if (absl::IsResourceExhausted(status)) return Outcome::kRefused;
+    if (absl::IsDeadlineExceeded(status)) return Outcome::kTooLate;
+    return status.ok() && num_tokens_ == kProbeTokens ? Outcome::kProven : Outcome::kFailed;
+  }
+
   const std::shared_ptr<Readiness> owner_;
   int32_t num_tokens_ = 0;
 };
 
-void Readiness::OnView(const RouterView& view, Time now) {
-  const std::set<Incarnation> prefill = Healthy(view, Role::kPrefill);
-  const std::set<Incarnation> decode = Healthy(view, Role::kDecode);
-  {
-    absl::MutexLock lock(&mutex_);
-    const bool proven = Overlap(prefill, proven_) && Overlap(decode, proven_);
-    if (proven != ready_) {
-      Log(LogLevel::kInfo, proven ? "ready" : "not ready",
-          {{"prefill_workers", prefill.size()}, {"decode_workers", decode.size()}});
-      if (on_change_) on_change_(proven);
-    }
-    ready_ = proven;
-    if (proven || probing_ || now < next_probe_ || prefill.empty() || decode.empty()) return;
-    probing_ = true;
-    asked_ = prefill;
-    asked_.insert(decode.begin(), decode.end());
+Readiness::Side Readiness::HealthyOf(const RouterView& view, Role role) {
+  Side side;
+  for (const WorkerView& worker : view.workers) {
+    if (worker.role != role || !worker.healthy) continue;
+    side.healthy.insert(worker.hello.incarnation);
+    if (worker.last_token <= side.last_token) continue;
+    side.last_token = worker.last_token;
+    side.latest = worker.hello.incarnation;
   }
+  return side;
+}
+
+void Readiness::OnView(const RouterView& view, Time now) {
+  if (closed_) return;
+  const Side prefill = HealthyOf(view, Role::kPrefill);
+  const Side decode = HealthyOf(view, Role::kDecode);
+  TakeTokens(prefill, decode);
+  TakeOutcome(decode, now);
+  const bool proven = IsProven(prefill, decode);
+  if (proven != ready_) {
+    Log(LogLevel::kInfo, proven ? "ready" : "not ready",
+        {{"prefill_workers", prefill.healthy.size()}, {"decode_workers", decode.healthy.size()}});
+    if (on_change_) on_change_(proven);
+  }
+  ready_ = proven;
+  const bool is_due = !proven || now - proven_at_ >= kIdle;
+  if (!is_due || probing_ || closed_ || now < next_probe_) return;
+  if (prefill.healthy.empty() || decode.healthy.empty()) return;
+  probing_ = true;
+  asked_ = prefill.healthy;
+  asked_.insert(decode.healthy.begin(), decode.healthy.end());
+  asked_at_ = now;
   next_probe_ = now + kRetry;
   Send();
+}
+
+bool Readiness::IsProven(const Side& prefill, const Side& decode) const {
+  return Overlap(prefill.healthy, proven_) && Overlap(decode.healthy, proven_);
+}
+
+// Tokens of clients prove what a probe would. Answers in full flow prove their decode workers only.
+void Readiness::TakeTokens(const Side& prefill, const Side& decode) {
+  const Time token = std::min(prefill.last_token, decode.last_token);
+  if (token <= proven_at_) return;
+  proven_at_ = token;
+  if (!IsProven(prefill, decode)) proven_.clear();
+  proven_.insert({prefill.latest, decode.latest});
+}
+
+void Readiness::TakeOutcome(const Side& decode, Time now) {
+  std::optional<Outcome> outcome;
+  {
+    absl::MutexLock lock(&mutex_);
+    outcome.swap(outcome_);
+  }
+  if (!outcome) return;
+  probing_ = false;
+  // It waited behind answers that go on, so the workers are full and not broken.
+  const bool was_not_tried = *outcome == Outcome::kRefused ||
+                             (*outcome == Outcome::kTooLate && decode.last_token > asked_at_);
+  if (*outcome == Outcome::kProven) {
+    proven_ = asked_;
+    proven_at_ = now;
+  } else if (!was_not_tried && proven_at_ <= asked_at_) {
+    proven_.clear();
+  }
 }
 
 void Readiness::Send() {
@@ -78,16 +133,18 @@ void Readiness::Send() {
   probe.sampling.temperature = 0;
   probe.sampling.max_tokens = kProbeTokens;
   probe.sampling.ignore_eos = true;
+  probe.priority = std::numeric_limits<int32_t>::min();  // Before every client's.
   probe.timeout = kTimeout;
-  if (!frontend_->Submit(std::move(probe), std::make_shared<Probe>(shared_from_this())).ok()) {
-    Ended(false);
+  const absl::Status status =
+      frontend_->Submit(std::move(probe), std::make_shared<Probe>(shared_from_this())).status();
+  if (!status.ok()) {
+    Ended(absl::IsResourceExhausted(status) ? Outcome::kRefused : Outcome::kFailed);
   }
 }
 
-void Readiness::Ended(bool ok) {
+void Readiness::Ended(Outcome outcome) {
   absl::MutexLock lock(&mutex_);
-  probing_ = false;
-  if (ok) proven_ = asked_;
+  outcome_ = outcome;
 }
 
 }  // namespace baton

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -14,9 +16,11 @@
 
 namespace baton {
 
-// Readiness is a token produced end to end: as soon as a prefill and a decode worker are healthy a
-// probe of two tokens is sent through them, and again whenever none of the workers that the last
-// good probe could have used is left. A failed probe is repeated after 200 ms.
+// Readiness is a token produced end to end within the last 10 s, or later if nothing has tried
+// since. Clients' tokens prove it; when there are none a probe of two tokens is sent through the
+// workers: at the start, 10 s after the last proof, and whenever none of the workers that the last
+// proof could have used is left. A failed probe ends readiness and is repeated after 200 ms; one
+// that was not tried because the router or its workers are full says nothing.
 class Readiness : public std::enable_shared_from_this<Readiness> {
  public:
   // `frontend` outlives every call of OnView.
@@ -27,28 +31,41 @@ class Readiness : public std::enable_shared_from_this<Readiness> {
     on_change_ = std::move(on_change);
   }
 
-  // Looks at a new snapshot; sends a probe if one is due. From one thread (the node's).
+  // Looks at a new snapshot; sends a probe if one is due, one at a time. From one thread (the
+  // node's), which looks at each status of a worker, so several times a second.
   void OnView(const RouterView& view, Time now);
 
-  // Never ready again: the process drains.
+  // Never ready again, and no more probes: the process drains.
   void Close() { closed_ = true; }
 
   bool ready() const { return ready_ && !closed_; }
 
  private:
+  enum class Outcome : uint8_t { kProven, kFailed, kRefused, kTooLate };
   class Probe;
-  void Ended(bool ok);
+  struct Side;
+
+  static Side HealthyOf(const RouterView& view, Role role);
+  void Ended(Outcome outcome);
+  void TakeOutcome(const Side& decode, Time now);
+  void TakeTokens(const Side& prefill, const Side& decode);
+  bool IsProven(const Side& prefill, const Side& decode) const;
   void Send();
 
   RouterFrontend* const frontend_;
   std::function<void(bool ready)> on_change_;
   std::atomic<bool> ready_ = false;
   std::atomic<bool> closed_ = false;
+  // Used on the thread of OnView only.
   Time next_probe_{};
+  Time asked_at_{};
+  std::set<Incarnation> asked_;   // Healthy when the probe was sent.
+  std::set<Incarnation> proven_;  // Empty after a failed probe.
+  Time proven_at_{};
+  bool probing_ = false;
+
   absl::Mutex mutex_;
-  bool probing_ ABSL_GUARDED_BY(mutex_) = false;
-  std::set<Incarnation> asked_ ABSL_GUARDED_BY(mutex_);   // Healthy when the probe was sent.
-  std::set<Incarnation> proven_ ABSL_GUARDED_BY(mutex_);  // Those of the last good probe.
+  std::optional<Outcome> outcome_ ABSL_GUARDED_BY(mutex_);  // Of the probe that has ended.
 };
 
 }  // namespace baton

@@ -42,6 +42,7 @@ void RouterNode::Enqueue(SequenceState& sequence, Time now) {
     if (side->call == 0) ReleaseTokens(*side);
   }
   sequence.state = State::kQueued;
+  sequence.queued_since = now;
   Unqueue(sequence);
   (Holds(sequence) ? holders_ : queue_).insert(KeyOf(sequence));
   sequence.ready_at = sequence.losses.empty() ? now : now + options_.judge_delay;
@@ -96,7 +97,7 @@ RouterNode::Verdict RouterNode::Judge(SequenceState& sequence, Time now) {
 void RouterNode::FenceHungWorkers(Time now) {
   for (int32_t w = 0; w < static_cast<int32_t>(directory_.workers().size()); ++w) {
     if (directory_.HungAt(w) > now) continue;
-    directory_.MarkHung(w);
+    directory_.MarkHung(w, now);
     ++counters_.hung_workers;
     for (auto& [counter, sequence] : sequences_) {
       const absl::Status why = absl::UnavailableError("a worker stopped making progress");
@@ -178,8 +179,15 @@ void RouterNode::Rewatch(SequenceState& sequence) {
   Watch(sequence, std::min(sequence.act_by, silent));
 }
 
-// A sequence may be silent while its workers compute or have others before it; it fails when none
-// of them moves either.
+// Who owes the sequence its next event: the prefill worker while its call is open, which computes
+// and sends; then, and in all other states, the decode worker.
+const RouterNode::Side& RouterNode::OwingSide(const SequenceState& sequence) const {
+  const bool is_prefill = sequence.state == State::kPrefilling && sequence.prefill.call != 0;
+  return is_prefill ? sequence.prefill : sequence.decode;
+}
+
+// A sequence may be silent while the worker that owes it an event computes others before it; it
+// fails when that one does not move either. What the other side does for others says nothing.
 void RouterNode::CheckWatch(uint64_t counter, Time now) {
   SequenceState& sequence = sequences_.at(counter);
   if (sequence.act_by <= now) {
@@ -197,9 +205,8 @@ void RouterNode::CheckWatch(uint64_t counter, Time now) {
     return Enqueue(sequence, now);
   }
   Time moved = sequence.last_progress;
-  for (const Side* side : {&sequence.prefill, &sequence.decode}) {
-    if (side->call != 0) moved = std::max(moved, directory_.at(side->worker).last_progress);
-  }
+  const Side& owing = OwingSide(sequence);
+  if (owing.call != 0) moved = std::max(moved, directory_.at(owing.worker).last_progress);
   const Time give_up = moved + options_.no_progress_limit;
   if (give_up <= now) {
     Fail(sequence, absl::UnavailableError("the workers of this request stopped making progress"));

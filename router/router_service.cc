@@ -72,7 +72,8 @@ absl::StatusOr<uint64_t> RouterService::Submit(ValidRequest request,
   }
   if (thread_.Offer(ClientSubmit{.request = key, .body = std::move(request)})) return key;
   absl::MutexLock lock(&mutex_);
-  sinks_.erase(key);
+  // Stop came in between: it tells the sink, so that it is told once.
+  if (sinks_.erase(key) == 0) return key;
   return absl::ResourceExhaustedError("the router is busy: try again in a second");
 }
 

@@ -8,7 +8,10 @@
 namespace baton {
 namespace {
 
-constexpr int kColdFactor = 8;
+// A layer may take so many times the longest of late, but never more than so many hang limits; so
+// much has the first of all, as nobody knows yet how long one takes.
+constexpr int kLayerFactor = 20;
+constexpr int kMostHangLimits = 8;
 
 // Workers exchange KV and recover for each other only within one group: all that makes the bits.
 uint64_t GroupOf(const HelloInfo& hello) {
@@ -26,6 +29,7 @@ WorkerDirectory::WorkerDirectory(const std::vector<Role>& roles, Duration hang_l
 bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   Worker& w = workers_[worker];
   const bool is_new = w.hello.incarnation != hello.incarnation;
+  if (is_new) w.last_token = {};
   w.hello = hello;
   w.group = GroupOf(hello);
   w.last_progress = now;
@@ -36,6 +40,7 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   w.skip_until = {};
   w.status = {.incarnation = hello.incarnation};
   w.up = false;
+  w.compatible = false;
   if (hello.role != w.role) {
     w.reason = "its role is not the one it is listed under";
   } else if (hello.protocol_version != kProtocolVersion) {
@@ -43,14 +48,17 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
                                kProtocolVersion);
   } else {
     w.up = true;
+    w.compatible = true;
     w.reason.clear();
   }
+  UpdateReach(now);
   return is_new;
 }
 
 void WorkerDirectory::OnStatus(int32_t worker, const WorkerStatus& status, Time now) {
   Worker& w = workers_[worker];
   if (status.incarnation != w.hello.incarnation) return;
+  const bool was_usable = Usable(worker);
   if (status.progress != w.status.progress) w.last_progress = now;
   const bool moved = status.progress != w.status.progress || !status.computing;
   if (moved) w.stands_since = now;
@@ -62,11 +70,13 @@ void WorkerDirectory::OnStatus(int32_t worker, const WorkerStatus& status, Time 
   w.last_status = now;
   w.status = status;
   w.skip_until = {};
+  if (Usable(worker) != was_usable) UpdateReach(now);
 }
 
-void WorkerDirectory::OnDown(int32_t worker, const std::string& reason) {
+void WorkerDirectory::OnDown(int32_t worker, const std::string& reason, Time now) {
   workers_[worker].up = false;
   workers_[worker].reason = reason;
+  UpdateReach(now);
 }
 
 Time WorkerDirectory::HungAt(int32_t worker) const {
@@ -74,10 +84,11 @@ Time WorkerDirectory::HungAt(int32_t worker) const {
   if (!w.up || w.hung) return kNever;
   const Time silent = w.last_status + hang_limit_;
   if (!w.status.computing) return silent;
-  // Before the first layer has ended nobody knows how long one takes.
+  const Duration most = kMostHangLimits * hang_limit_;
+  // Nobody knows yet how long a layer takes: the first step reads the weights into memory.
   const bool is_cold = w.status.longest_layer == Duration::zero();
   const Duration patience =
-      is_cold ? kColdFactor * hang_limit_ : std::max(hang_limit_, 20 * w.status.longest_layer);
+      is_cold ? most : std::clamp(kLayerFactor * w.status.longest_layer, hang_limit_, most);
   return std::min(silent, w.stands_since + patience);
 }
 
@@ -96,9 +107,10 @@ Time WorkerDirectory::NextHungAt() const {
   return next;
 }
 
-void WorkerDirectory::MarkHung(int32_t worker) {
+void WorkerDirectory::MarkHung(int32_t worker, Time now) {
   workers_[worker].hung = true;
   workers_[worker].reason = "it stopped making progress";
+  UpdateReach(now);
 }
 
 Candidate WorkerDirectory::CandidateOf(int32_t worker) const {
@@ -110,30 +122,66 @@ Candidate WorkerDirectory::CandidateOf(int32_t worker) const {
           .matched_tokens = 0};
 }
 
-absl::Status WorkerDirectory::Fits(const RouteNeed& need) const {
-  int64_t longest = 0;
-  for (int32_t p = 0; p < static_cast<int32_t>(workers_.size()); ++p) {
-    if (workers_[p].role != Role::kPrefill || !Usable(p)) continue;
-    if (need.group != 0 && workers_[p].group != need.group) continue;
-    if (!need.needs_decode) longest = std::max<int64_t>(longest, workers_[p].hello.max_model_len);
-    for (int32_t d = 0; need.needs_decode && d < static_cast<int32_t>(workers_.size()); ++d) {
-      if (workers_[d].role != Role::kDecode || !Usable(d)) continue;
-      if (workers_[d].group != workers_[p].group) continue;
-      longest = std::max<int64_t>(
-          longest, std::min(workers_[p].hello.max_model_len, workers_[d].hello.max_model_len));
+template <typename Counts>
+std::map<WorkerDirectory::ReachKey, int32_t> WorkerDirectory::ReachOf(Counts counts) const {
+  struct Longest {
+    int32_t prefill = 0;
+    int32_t decode = 0;
+  };
+  std::map<uint64_t, Longest> groups;
+  for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
+    if (!counts(i)) continue;
+    Longest& group = groups[workers_[i].group];
+    int32_t& side = workers_[i].role == Role::kPrefill ? group.prefill : group.decode;
+    side = std::max(side, workers_[i].hello.max_model_len);
+  }
+  std::map<ReachKey, int32_t> reach;
+  for (const auto& [group, longest] : groups) {
+    for (const uint64_t key : {group, uint64_t{0}}) {
+      int32_t& alone = reach[{key, false}];
+      alone = std::max(alone, longest.prefill);
+      int32_t& pair = reach[{key, true}];
+      pair = std::max(pair, std::min(longest.prefill, longest.decode));
     }
   }
-  if (longest == 0) {
-    return absl::UnavailableError(
-        need.needs_decode ? "no prefill and decode worker that fit together are connected"
-                          : "no prefill worker is connected");
+  return reach;
+}
+
+void WorkerDirectory::UpdateReach(Time now) {
+  const auto reach = ReachOf([this](int32_t i) { return Usable(i); });
+  for (const auto& [key, length] : reach) reach_[key].Set(length, now);
+  for (auto& [key, history] : reach_) {
+    if (!reach.contains(key)) history.Set(0, now);
   }
-  if (need.total_tokens > longest) {
+}
+
+absl::Status WorkerDirectory::Fits(const RouteNeed& need) const {
+  const ReachKey key{need.group, need.needs_decode};
+  const auto usable = reach_.find(key);
+  const int32_t now = usable == reach_.end() ? 0 : usable->second.reach();
+  if (need.total_tokens <= now) return absl::OkStatus();
+  const auto known = ReachOf([this](int32_t i) { return workers_[i].compatible; });
+  const auto ever = known.find(key);
+  const int32_t longest = ever == known.end() ? 0 : ever->second;
+  if (longest > 0 && need.total_tokens > longest) {
     return absl::InvalidArgumentError(
         absl::StrFormat("prompt and max_tokens make %d tokens; the largest that fits is %d",
                         need.total_tokens, longest));
   }
-  return absl::OkStatus();
+  if (now > 0) {
+    return absl::UnavailableError(
+        absl::StrFormat("no worker that is connected now holds %d tokens, only up to %d; workers "
+                        "of up to %d are known",
+                        need.total_tokens, now, longest));
+  }
+  return absl::UnavailableError(need.needs_decode
+                                    ? "no prefill and decode worker that fit together are connected"
+                                    : "no prefill worker is connected");
+}
+
+Time WorkerDirectory::LostAt(const RouteNeed& need) const {
+  const auto it = reach_.find({need.group, need.needs_decode});
+  return it == reach_.end() ? Time{} : it->second.LostAt(need.total_tokens);
 }
 
 RoutingSnapshot WorkerDirectory::Snapshot(const RouteNeed& need, int64_t max_pending_tokens,

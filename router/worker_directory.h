@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/node/message.h"
+#include "router/reach_history.h"
 #include "router/routing/routing_policy.h"
 
 namespace baton {
@@ -26,6 +29,7 @@ class WorkerDirectory {
   struct Worker {
     Role role = Role::kPrefill;  // From the configuration.
     bool up = false;
+    bool compatible = false;                   // What its last hello says can be used.
     std::string reason = "not connected yet";  // Why it cannot be used, if so.
     HelloInfo hello;
     WorkerStatus status;
@@ -36,6 +40,7 @@ class WorkerDirectory {
     Time stands_since{};         // It computes, and the counter has not moved since then.
     Time last_status{};          // It was heard of.
     Time up_since{};             // Its connection was made.
+    Time last_token{};           // As in WorkerView.
     bool hung = false;           // Fenced: see HungSince.
   };
 
@@ -45,7 +50,7 @@ class WorkerDirectory {
   // Returns true when the incarnation is new: what was cached there is gone.
   bool OnUp(int32_t worker, const HelloInfo& hello, Time now);
   void OnStatus(int32_t worker, const WorkerStatus& status, Time now);
-  void OnDown(int32_t worker, const std::string& reason);
+  void OnDown(int32_t worker, const std::string& reason, Time now);
   // The worker answered RESOURCE_EXHAUSTED: not asked again until its next status or `until`.
   void Skip(int32_t worker, Time until) { workers_[worker].skip_until = until; }
 
@@ -62,18 +67,24 @@ class WorkerDirectory {
   }
 
   // When the worker counts as hung unless something is heard of it before: work runs and its
-  // progress counter stands for T_hang or 20 times its longest layer, or no status comes for
-  // T_hang. kNever if it is down or hung already.
+  // progress counter stands for T_hang or 20 times its longest layer of late, 8 times T_hang at
+  // most and for the first layer; or no status comes for T_hang. kNever if it is down or hung
+  // already.
   Time HungAt(int32_t worker) const;
   Time NextHungAt() const;
   // The router itself stood still: what it has not heard meanwhile says nothing.
   void Forgive(Time now);
   // Fences it until it moves again. The router's own calls there are the caller's to cancel.
-  void MarkHung(int32_t worker);
+  void MarkHung(int32_t worker, Time now);
 
-  // OK if some usable pair could ever take it. UNAVAILABLE: no usable pair is connected;
-  // INVALID_ARGUMENT: too long for all, with the largest that fits.
+  // OK if some usable pair could ever take it. UNAVAILABLE: none can now, but workers that are gone
+  // for the moment could, or nothing is known. INVALID_ARGUMENT: too long for all that have ever
+  // said hello, with the largest that fits.
   absl::Status Fits(const RouteNeed& need) const;
+
+  // Since when no usable pair could take it, whoever looked meanwhile: kNever if one can, the epoch
+  // if none ever could.
+  Time LostAt(const RouteNeed& need) const;
 
   // The worker as a candidate, whatever its state.
   Candidate CandidateOf(int32_t worker) const;
@@ -86,8 +97,18 @@ class WorkerDirectory {
   Time NextRetry(Time now) const;
 
  private:
+  // Group (0 = any) and RouteNeed::needs_decode.
+  using ReachKey = std::pair<uint64_t, bool>;
+
+  // The longest sequence for each kind of need, by the workers that `counts` names.
+  template <typename Counts>
+  std::map<ReachKey, int32_t> ReachOf(Counts counts) const;
+  // After each change of who is usable.
+  void UpdateReach(Time now);
+
   const Duration hang_limit_;
   std::vector<Worker> workers_;
+  std::map<ReachKey, ReachHistory> reach_;  // Of the usable workers.
 };
 
 }  // namespace baton

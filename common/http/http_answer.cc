@@ -68,12 +68,24 @@ bool Connection::Reserve(size_t bytes) {
   if (gone_ || queued_bytes_ > core_->options.max_queued_bytes) {
     return false;
   }
-  queued_bytes_ += static_cast<int64_t>(bytes);
+  CountQueued(static_cast<int64_t>(bytes));
   return true;
 }
 
+void Connection::CountQueued(int64_t bytes) {
+  queued_bytes_ += bytes;
+  core_->unsent_bytes += bytes;
+}
+
+// What may wait for this client.
+int64_t Connection::Room() const {
+  const ServerOptions& o = core_->options;
+  const bool is_tight = core_->unsent_bytes >= o.max_total_unsent_bytes;
+  return is_tight ? o.max_unsent_bytes / 16 : o.max_unsent_bytes;
+}
+
 void Connection::Continue(uint64_t id, std::string framed) {
-  queued_bytes_ -= static_cast<int64_t>(framed.size());  // Enqueue counts them.
+  CountQueued(-static_cast<int64_t>(framed.size()));  // Enqueue counts them.
   if (id == exchange_ && streaming_ && !head_only_) {
     Enqueue(framed);
   }
@@ -92,6 +104,7 @@ void Connection::EndStream(uint64_t id, bool close) {
 void Connection::EndAnswer(bool close) {
   exchange_ = 0;
   on_disconnect_ = nullptr;
+  on_room_ = nullptr;
   streaming_ = false;
   keep_alive_ = keep_alive_ && !close;
   answer_complete_ = true;
@@ -121,12 +134,26 @@ void Connection::WatchDisconnect(uint64_t id, std::function<void()> callback) {
   on_disconnect_ = std::move(callback);
 }
 
+void Connection::AwaitRoom(uint64_t id, std::function<void()> callback) {
+  if (id != exchange_ || !streaming_) {
+    return;
+  }
+  on_room_ = std::move(callback);
+  TellOfRoom();
+}
+
+void Connection::TellOfRoom() {
+  if (on_room_ && queued_bytes_ <= Room() / 2) {
+    std::exchange(on_room_, nullptr)();
+  }
+}
+
 void Connection::Enqueue(std::string_view bytes) {
   if (state_ == State::kClosed) {
     return;
   }
   queue_.append(bytes);
-  queued_bytes_ += static_cast<int64_t>(bytes.size());
+  CountQueued(static_cast<int64_t>(bytes.size()));
   if (!writing_) {
     writing_ = true;
     // What else this task has to say goes into the same write.
@@ -145,17 +172,24 @@ void Connection::WriteSome() {
   }
   if (sending_.empty()) {
     writing_ = false;
+    owed_bytes_ = 0;
     Disarm(write_watchdog_);
     return AfterAnswer();
   }
-  Arm(write_watchdog_, core_->options.write_timeout);
+  if (owed_bytes_ <= 0) {
+    const ServerOptions& o = core_->options;
+    owed_bytes_ = 1 + o.min_bytes_per_second *
+                          std::chrono::duration_cast<std::chrono::milliseconds>(o.write_timeout)
+                              .count() / 1000;
+    Arm(write_watchdog_, o.write_timeout);
+  }
   socket_.async_write_some(
       boost::asio::buffer(sending_.data() + sent_, sending_.size() - sent_),
       [self = shared_from_this()](Error error, size_t bytes) { self->OnWritten(error, bytes); });
 }
 
 void Connection::OnWritten(Error error, size_t bytes) {
-  queued_bytes_ -= static_cast<int64_t>(bytes);
+  CountQueued(-static_cast<int64_t>(bytes));
   if (state_ == State::kClosed) {
     return;
   }
@@ -163,6 +197,8 @@ void Connection::OnWritten(Error error, size_t bytes) {
     return Close();
   }
   sent_ += bytes;
+  owed_bytes_ -= static_cast<int64_t>(bytes);
+  TellOfRoom();
   WriteSome();
 }
 
@@ -211,6 +247,7 @@ void Connection::Close() {
   socket_.close(ignored);
   Disarm(read_watchdog_);
   Disarm(write_watchdog_);
+  on_room_ = nullptr;
   OnPeerClosed();
   ReleaseBody();
   core_->Remove(this);

@@ -31,7 +31,10 @@ Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket)
       buffer_(kMaxReadAheadBytes + kReadBytes +
               static_cast<size_t>(core_->options.max_header_bytes)) {}
 
-Connection::~Connection() { ReleaseBody(); }
+Connection::~Connection() {
+  ReleaseBody();
+  CountQueued(-queued_bytes_);
+}
 
 void Connection::Post(std::function<void()> task) {
   core_->PostTo(socket_.get_executor(), std::move(task));

@@ -33,6 +33,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Any thread: counts bytes against the queue's bound; false if it is full or the client gone.
   bool Reserve(size_t bytes);
+  bool HasRoom() const { return !gone_ && queued_bytes_ < Room(); }
 
   // On the strand, for the exchange `id`; ignored unless it is the one under way.
   void Respond(uint64_t id, Response response);
@@ -42,6 +43,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void AbortExchange(uint64_t id);
   void AbandonExchange(uint64_t id);
   void WatchDisconnect(uint64_t id, std::function<void()> callback);  // Must be short.
+  void AwaitRoom(uint64_t id, std::function<void()> callback);        // Must be short.
 
  private:
   using Error = boost::system::error_code;
@@ -65,6 +67,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Enqueue(std::string_view bytes);
   void WriteSome();
   void OnWritten(Error error, size_t bytes);
+  void TellOfRoom();
+  void CountQueued(int64_t bytes);
+  int64_t Room() const;
   void AfterAnswer();
   void Linger();
   void OnPeerClosed();
@@ -96,6 +101,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   uint64_t last_exchange_ = 0;
   uint64_t exchange_ = 0;  // The one under way; 0 = none.
   std::function<void()> on_disconnect_;
+  std::function<void()> on_room_;
   bool head_only_ = false;
   bool keep_alive_ = false;
   bool chunked_ = false;
@@ -106,6 +112,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string sending_;
   size_t sent_ = 0;  // Of `sending_`.
   bool writing_ = false;
+  int64_t owed_bytes_ = 0;  // To be taken before the write watchdog fires; 0 = it is not armed.
 
   std::atomic<int64_t> queued_bytes_{0};  // Any thread.
   std::atomic<bool> gone_{false};         // Any thread; written on the strand.

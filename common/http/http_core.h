@@ -49,6 +49,7 @@ struct ServerCore : std::enable_shared_from_this<ServerCore> {
   boost::asio::io_context io;        // Sockets: many short tasks.
   boost::asio::io_context handlers;  // Handlers and what they post: may take long.
   std::atomic<int64_t> body_bytes{0};
+  std::atomic<int64_t> unsent_bytes{0};  // Of all connections.
   std::atomic<bool> draining{false};
 
   absl::Mutex mutex;

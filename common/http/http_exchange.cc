@@ -58,6 +58,15 @@ bool Exchange::Write(std::string piece) {
   return true;
 }
 
+void Exchange::OnRoom(std::function<void()> callback) {
+  if (ended_) {
+    return;
+  }
+  connection_->Post([c = connection_, id = id_, post = InOrder(std::move(callback))]() mutable {
+    c->AwaitRoom(id, std::move(post));
+  });
+}
+
 void Exchange::Finish(bool close) {
   if (ended_.exchange(true)) {
     return;
@@ -76,13 +85,14 @@ void Exchange::OnDisconnect(std::function<void()> callback) {
   if (ended_) {
     return;
   }
-  // Through a task of our own, so that it is in order with the others.
-  auto post = [core = core_, strand = strand_, cb = std::move(callback)] {
-    core->PostTo(strand, cb);
-  };
-  connection_->Post([c = connection_, id = id_, post = std::move(post)]() mutable {
+  connection_->Post([c = connection_, id = id_, post = InOrder(std::move(callback))]() mutable {
     c->WatchDisconnect(id, std::move(post));
   });
+}
+
+// Runs it as a task of the answer's own, so that it is in order with the others.
+std::function<void()> Exchange::InOrder(std::function<void()> callback) const {
+  return [core = core_, strand = strand_, cb = std::move(callback)] { core->PostTo(strand, cb); };
 }
 
 void Exchange::Post(std::function<void()> task) { core_->PostTo(strand_, std::move(task)); }

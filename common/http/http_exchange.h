@@ -18,6 +18,8 @@ class Exchange : public ResponseWriter, public std::enable_shared_from_this<Exch
   void Send(Response response) override;
   void StartStream(Response response) override;
   bool Write(std::string piece) override;
+  bool HasRoom() const override { return !ended_ && connection_->HasRoom(); }
+  void OnRoom(std::function<void()> callback) override;
   void Finish(bool close) override;
   void Abort() override;
   void OnDisconnect(std::function<void()> callback) override;
@@ -26,6 +28,8 @@ class Exchange : public ResponseWriter, public std::enable_shared_from_this<Exch
   bool gone() const { return connection_->gone(); }
 
  private:
+  std::function<void()> InOrder(std::function<void()> callback) const;
+
   const std::shared_ptr<Connection> connection_;
   ServerCore* const core_;  // Lives as long as the connection.
   const boost::asio::strand<boost::asio::io_context::executor_type> strand_;

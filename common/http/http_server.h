@@ -29,6 +29,12 @@ class ResponseWriter {
   // Queues a piece for the client. False if the client is gone or so slow that more than
   // `max_queued_bytes` wait for it; then the connection is closed and OnDisconnect told.
   virtual bool Write(std::string piece) = 0;
+  // A long answer is made as the client takes it: Write while there is room, then wait for more.
+  // True while less than `max_unsent_bytes` waits for the client.
+  virtual bool HasRoom() const = 0;
+  // `callback` runs once, through Post, as soon as at most half of that waits; never if the client
+  // goes away first. At most one at a time, and only within a stream.
+  virtual void OnRoom(std::function<void()> callback) = 0;
   // Ends the stream; `close` also ends the connection after it.
   virtual void Finish(bool close) = 0;
 
@@ -70,10 +76,15 @@ struct ServerOptions {
   int64_t max_total_body_bytes = int64_t{512} << 20;  // Of all requests being read or handled.
   int64_t max_header_bytes = int64_t{16} << 10;
   int64_t max_queued_bytes = int64_t{1} << 20;         // Per stream, waiting for a slow client.
+  int64_t max_unsent_bytes = int64_t{256} << 10;       // Likewise, of one that asks for room.
+  // Of all connections; when more waits, one that asks for room has a sixteenth of its own.
+  int64_t max_total_unsent_bytes = int64_t{64} << 20;
   Duration idle_timeout = std::chrono::seconds(75);    // Between requests.
   Duration header_timeout = std::chrono::seconds(10);  // First byte to end of headers.
   Duration body_timeout = std::chrono::seconds(60);    // End of headers to end of body.
-  Duration write_timeout = std::chrono::seconds(30);   // Without any progress.
+  // A client takes what waits for it, or `min_bytes_per_second`, within this time.
+  Duration write_timeout = std::chrono::seconds(30);
+  int64_t min_bytes_per_second = 4096;
   // Looks at each request before its body is read; empty = everyone may. Must be quick.
   std::function<Decision(const Request& head)> authorize;
 };

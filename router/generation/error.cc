@@ -1,6 +1,7 @@
 #include "router/generation/error.h"
 
 #include "absl/strings/cord.h"
+#include "absl/strings/str_cat.h"
 
 namespace baton {
 namespace {
@@ -8,6 +9,7 @@ namespace {
 constexpr std::string_view kParamUrl = "baton/param";
 constexpr std::string_view kCodeUrl = "baton/code";
 constexpr std::string_view kQuotaUrl = "baton/quota";
+constexpr std::string_view kSizeUrl = "baton/size";
 
 std::string Payload(const absl::Status& status, std::string_view url) {
   const auto payload = status.GetPayload({url.data(), url.size()});
@@ -36,6 +38,13 @@ absl::Status WithErrorCode(absl::Status status, std::string_view code) {
   return status;
 }
 
+absl::Status RequestTooLarge(int64_t bytes, int64_t limit) {
+  absl::Status status = absl::InvalidArgumentError(
+      absl::StrCat("The request has ", bytes, " bytes; at most ", limit, " are allowed."));
+  SetPayload(status, kSizeUrl, "1");
+  return status;
+}
+
 absl::Status QuotaExceeded(std::string_view message) {
   absl::Status status = absl::ResourceExhaustedError({message.data(), message.size()});
   SetPayload(status, kQuotaUrl, "1");
@@ -45,5 +54,6 @@ absl::Status QuotaExceeded(std::string_view message) {
 std::string ErrorParam(const absl::Status& status) { return Payload(status, kParamUrl); }
 std::string ErrorCode(const absl::Status& status) { return Payload(status, kCodeUrl); }
 bool IsQuotaExceeded(const absl::Status& status) { return !Payload(status, kQuotaUrl).empty(); }
+bool IsRequestTooLarge(const absl::Status& status) { return !Payload(status, kSizeUrl).empty(); }
 
 }  // namespace baton

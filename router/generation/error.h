@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,9 @@ absl::Status WithErrorParam(absl::Status status, std::string_view param);
 // Adds or replaces the machine-readable code, e.g. "context_length_exceeded".
 absl::Status WithErrorCode(absl::Status status, std::string_view code);
 
+// INVALID_ARGUMENT of a request of `bytes` bytes where at most `limit` are ever taken: HTTP 413.
+absl::Status RequestTooLarge(int64_t bytes, int64_t limit);
+
 // RESOURCE_EXHAUSTED that is the client's own doing (its quota), not our load: HTTP 429, not 503.
 absl::Status QuotaExceeded(std::string_view message);
 
@@ -26,5 +30,6 @@ absl::Status QuotaExceeded(std::string_view message);
 std::string ErrorParam(const absl::Status& status);
 std::string ErrorCode(const absl::Status& status);
 bool IsQuotaExceeded(const absl::Status& status);
+bool IsRequestTooLarge(const absl::Status& status);
 
 }  // namespace baton

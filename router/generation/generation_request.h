@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -8,6 +9,7 @@
 
 #include "common/base/generation.h"
 #include "common/base/time.h"
+#include "router/generation/token_scores.h"
 
 // A request for text as HTTP and gRPC give it, before the model's limits were looked at, and the
 // answer as they receive it. No protobuf, no JSON (except what a chat template eats), no socket.
@@ -70,7 +72,7 @@ struct TokenText {
   std::string bytes;
 };
 
-// One token with its alternatives. The first token of a prompt has no log probability.
+// One token with its alternatives, as it is written. The first token of a prompt has no log probability.
 struct TokenLogprobs {
   TokenText chosen;
   bool has_logprob = true;
@@ -86,7 +88,7 @@ struct ChoiceDelta {
   int32_t prompt = 0;
   std::string text;  // Without the stop string, without the end token.
   std::vector<int32_t> tokens;
-  std::vector<TokenLogprobs> logprobs;   // One per token, if asked for.
+  TokenScores logprobs;                  // One per token, if asked for.
   std::vector<uint64_t> logits_digests;  // One per token, if asked for.
   FinishReason finish = FinishReason::kNone;
   // Why it stopped, with kStop: the stop string, or one of the request's stop_token_ids.
@@ -94,10 +96,10 @@ struct ChoiceDelta {
   std::optional<int32_t> stop_token;
 };
 
-// Log probabilities of a prompt, one per token of it.
+// Log probabilities of a prompt, one per token of it: held once, whatever the number of choices.
 struct PromptLogprobs {
   int32_t prompt = 0;
-  std::vector<TokenLogprobs> tokens;
+  std::shared_ptr<const TokenScores> tokens;
 };
 
 struct Usage {

@@ -35,6 +35,26 @@ absl::Status CheckText(std::string_view text, const GenerationLimits& limits,
   return absl::OkStatus();
 }
 
+// What the answer holds until its reader has taken it; of what is repeated, one copy.
+void CountAnswer(const GenerationRequest& request, PreparedGeneration& prepared) {
+  const SamplingParams& s = prepared.request.sampling;
+  if (s.num_prompt_logprobs >= 0) {
+    prepared.answer_bytes +=
+        prepared.prompt_tokens * TokenScores::BytesPerToken(s.num_prompt_logprobs);
+  }
+  const bool scores_tokens = s.num_logprobs >= 0 && !prepared.request.score_only;
+  prepared.counts_tokens = scores_tokens && !request.max_tokens.has_value();
+  if (scores_tokens && !prepared.counts_tokens) {
+    const auto choices =
+        static_cast<int64_t>(prepared.request.prompts.size()) * prepared.request.num_choices;
+    prepared.answer_bytes +=
+        choices * s.max_tokens * TokenScores::BytesPerToken(s.num_logprobs);
+  }
+  for (const std::string& text : prepared.prompt_texts) {
+    prepared.answer_bytes += static_cast<int64_t>(text.size());
+  }
+}
+
 // The tokenizer's error, about a field of the request.
 absl::Status AboutField(const absl::Status& status, std::string_view param) {
   if (!absl::IsInvalidArgument(status) || !ErrorParam(status).empty()) {
@@ -75,6 +95,7 @@ GenerationService::GenerationService(GenerationServiceOptions options,
       tokenizer_(std::move(tokenizer)),
       frontend_(frontend),
       quota_(std::make_shared<Quota>()),
+      budget_(std::make_shared<AnswerBudget>(options_.limits.max_answer_bytes)),
       random_(options_.random_seed) {}
 
 absl::StatusOr<PreparedGeneration> GenerationService::Prepare(const GenerationRequest& request) {
@@ -105,11 +126,20 @@ absl::StatusOr<PreparedGeneration> GenerationService::Prepare(const GenerationRe
   prepared.stop = request.stop;
   prepared.echo = request.echo;
   prepared.skip_special_tokens = request.skip_special_tokens;
+  CountAnswer(request, prepared);
   return prepared;
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
     PreparedGeneration prepared, std::shared_ptr<GenerationSink> sink, SerialExecutor executor) {
+  std::shared_ptr<AnswerBudget::Share> share = budget_->NewShare();
+  if (!share->Grow(prepared.answer_bytes)) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "The log probabilities and echoed prompts of this answer take %d bytes, and too many such "
+        "answers are under way; try again, or ask for less.",
+        prepared.answer_bytes));
+  }
+  sink->Keep(share);
   const std::string tenant = prepared.request.tenant;
   const int32_t limit = options_.limits.max_requests_per_tenant;
   if (!quota_->Acquire(tenant, limit)) {
@@ -127,6 +157,7 @@ absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
                                .frontend = frontend_,
                                .clock = options_.clock,
                                .observer = options_.observer,
+                               .share = std::move(share),
                                .release = [quota = quota_, tenant] { quota->Release(tenant); }});
   if (local) {
     session->OnEvent(RequestEnded{});
@@ -172,6 +203,14 @@ absl::StatusOr<std::string> GenerationService::Detokenize(const std::vector<int3
                                                           std::string_view param) const {
   if (!has_tokenizer()) {
     return InvalidField(param, "This model has no tokenizer; only token ids are served.");
+  }
+  // A few bytes of an id can be a hundred of text.
+  if (ids.size() > static_cast<size_t>(options_.limits.max_model_len)) {
+    return WithErrorCode(
+        InvalidField(param, absl::StrFormat("%s has %d ids; this model's maximum context length "
+                                            "is %d tokens.",
+                                            param, ids.size(), options_.limits.max_model_len)),
+        "context_length_exceeded");
   }
   for (const int32_t id : ids) {
     if (id < 0 || id >= options_.limits.vocab_size) {

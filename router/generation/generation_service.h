@@ -18,6 +18,7 @@
 #include "common/model/generation_config.h"
 #include "common/node/message.h"
 #include "router/frontend.h"
+#include "router/generation/answer_budget.h"
 #include "router/generation/generation_request.h"
 #include "router/generation/tokenizer.h"
 
@@ -36,6 +37,12 @@ class GenerationSink {
   virtual void OnPrompt(PromptLogprobs prompt) = 0;
   virtual void OnDelta(ChoiceDelta delta) = 0;
   virtual void OnEnd(const absl::Status& status, const Usage& usage) = 0;
+
+  // The answer's share of the process's memory: a sink lives as long as it holds anything.
+  void Keep(std::shared_ptr<AnswerBudget::Share> share) { share_ = std::move(share); }
+
+ private:
+  std::shared_ptr<AnswerBudget::Share> share_;
 };
 
 // Told what metrics need, on the executor of the request. Must be thread-safe and not block.
@@ -56,6 +63,10 @@ struct PreparedGeneration {
   bool echo = false;
   bool skip_special_tokens = true;
   int64_t prompt_tokens = 0;
+  // What the answer will hold of log probabilities and echoed text. Those of produced tokens are
+  // counted as they come if nobody said how many there will be.
+  int64_t answer_bytes = 0;
+  bool counts_tokens = false;
 };
 
 // A running generation. Thread-safe; may outlive the service's answer.
@@ -71,13 +82,17 @@ struct GenerationLimits {
   int32_t max_model_len = 0;  // Prompt and answer together.
   int32_t vocab_size = 0;
   int32_t max_output_tokens = 0;  // Cap of max_tokens; 0 = max_model_len.
-  int32_t max_prompts = 256;      // Prompts of one request.
-  int32_t max_choices = 256;      // Prompts times n.
   int64_t max_prompt_bytes = int64_t{4} << 20;
   int32_t max_stop_strings = 16;
   int32_t max_stop_bytes = 256;
   int32_t max_stop_token_ids = 128;
   int32_t max_logprobs = 20;
+  // Log probabilities of one answer: scored tokens x (alternatives + 1) x choices.
+  int64_t max_scores = 1'000'000;
+  int32_t max_logit_biases = 4096;
+  // What the answers of all requests may hold of log probabilities and echoed prompts, also while
+  // slow readers take them. More is refused until some have ended.
+  int64_t max_answer_bytes = int64_t{256} << 20;
   int32_t max_label_bytes = 128;
   int32_t max_requests_per_tenant = 0;  // At a time; 0 = no limit.
   Duration default_timeout = std::chrono::seconds(3600);
@@ -109,8 +124,8 @@ class GenerationService {
   // Template, tokenize, defaults, limits. INVALID_ARGUMENT names the field.
   absl::StatusOr<PreparedGeneration> Prepare(const GenerationRequest& request);
 
-  // Submits. On an error (RESOURCE_EXHAUSTED when full, or over the tenant's quota) the sink is
-  // never called. The sink may be called before Start returns.
+  // Submits. On an error (RESOURCE_EXHAUSTED when full, when answers hold all they may, or over the
+  // tenant's quota) the sink is never called. The sink may be called before Start returns.
   absl::StatusOr<std::shared_ptr<Generation>> Start(PreparedGeneration prepared,
                                                     std::shared_ptr<GenerationSink> sink,
                                                     SerialExecutor executor);
@@ -135,6 +150,8 @@ class GenerationService {
   const GenerationServiceOptions& options() const { return options_; }
   RouterFrontend& frontend() const { return *frontend_; }
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
+  const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
+  int64_t answer_bytes() const { return budget_->used(); }
 
  private:
   struct Quota;
@@ -147,6 +164,7 @@ class GenerationService {
   const std::shared_ptr<const Tokenizer> tokenizer_;
   RouterFrontend* const frontend_;
   const std::shared_ptr<Quota> quota_;
+  const std::shared_ptr<AnswerBudget> budget_;
   absl::Mutex mutex_;
   Random random_ ABSL_GUARDED_BY(mutex_);
 };

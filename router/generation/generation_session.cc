@@ -12,24 +12,26 @@ GenerationSession::GenerationSession(Setup setup)
     : setup_(std::move(setup)),
       num_choices_(setup_.prepared.request.num_choices),
       sampling_(setup_.prepared.request.sampling),
-      prompts_(std::move(setup_.prepared.request.prompts)),
-      wants_prompt_logprobs_(sampling_.num_prompt_logprobs >= 0),
       start_(Now()) {
-  prompt_states_.resize(prompts_.size());
+  const auto new_decoder = [this] {
+    return setup_.tokenizer != nullptr
+               ? setup_.tokenizer->NewStreamDecoder(setup_.prepared.skip_special_tokens)
+               : nullptr;
+  };
+  auto prompts = std::move(setup_.prepared.request.prompts);
+  prompt_states_.resize(prompts.size());
   for (size_t p = 0; p < setup_.prepared.prompt_texts.size(); ++p) {
     prompt_states_[p].text_length = CodePoints(setup_.prepared.prompt_texts[p]);
   }
-  for (size_t p = 0; wants_prompt_logprobs_ && p < prompts_.size(); ++p) {
-    prompt_states_[p].scored = false;
+  setup_.prepared.prompt_texts = {};
+  for (size_t p = 0; sampling_.num_prompt_logprobs >= 0 && p < prompts.size(); ++p) {
+    prompt_states_[p].scorer = std::make_unique<PromptScorer>(
+        std::move(prompts[p]), sampling_.num_prompt_logprobs, new_decoder());
   }
-  const size_t total = prompts_.size() * static_cast<size_t>(num_choices_);
+  const size_t total = prompts.size() * static_cast<size_t>(num_choices_);
   choices_.reserve(total);
   for (size_t c = 0; c < total; ++c) {
-    auto decoder = setup_.tokenizer != nullptr
-                       ? setup_.tokenizer->NewStreamDecoder(setup_.prepared.skip_special_tokens)
-                       : nullptr;
-    choices_.push_back(
-        {ChoiceText(std::move(decoder), &setup_.prepared.stop, sampling_.min_tokens)});
+    choices_.push_back({ChoiceText(new_decoder(), &setup_.prepared.stop, sampling_.min_tokens)});
   }
   usage_.prompt_tokens = setup_.prepared.prompt_tokens;
 }
@@ -105,30 +107,33 @@ void GenerationSession::Receive(ClientEvent event) {
 }
 
 void GenerationSession::Receive(PromptScored scored) {
-  if (scored.prompt < 0 || static_cast<size_t>(scored.prompt) >= prompts_.size()) {
+  if (scored.prompt < 0 || static_cast<size_t>(scored.prompt) >= prompt_states_.size()) {
     return Fail(absl::InternalError("scores of an unknown prompt"));
   }
   PromptState& state = prompt_states_[scored.prompt];
-  if (state.scored) {
+  if (state.scorer == nullptr || !failure_.ok()) {
     return;
   }
-  std::ranges::move(scored.logprobs, std::back_inserter(state.scores));
-  if (state.scores.size() + 1 >= prompts_[scored.prompt].size()) {
-    OnScored(scored.prompt);
+  if (!state.scorer->Add(scored.logprobs)) {
+    return Fail(absl::InternalError("scores of a prompt are not in order"));
   }
-}
-
-void GenerationSession::OnScored(int32_t prompt) {
-  PromptState& state = prompt_states_[prompt];
-  state.scored = true;
-  PromptLogprobs logprobs = DescribePrompt(setup_.tokenizer.get(), prompts_[prompt], state.scores,
-                                           setup_.prepared.skip_special_tokens);
-  state.scores = {};
-  logprobs.prompt = prompt;
-  setup_.sink->OnPrompt(std::move(logprobs));
+  if (!IsScored(scored.prompt)) {
+    return;
+  }
   for (ChoiceTokens& tokens : std::exchange(state.waiting, {})) {
     Receive(std::move(tokens));
   }
+}
+
+// Whether nothing is owed of a prompt's log probabilities; the sink hears of them once they are
+// complete.
+bool GenerationSession::IsScored(int32_t prompt) {
+  std::unique_ptr<PromptScorer>& scorer = prompt_states_[prompt].scorer;
+  if (scorer != nullptr && scorer->complete()) {
+    setup_.sink->OnPrompt({.prompt = prompt, .tokens = scorer->Finish()});
+    scorer.reset();
+  }
+  return scorer == nullptr;
 }
 
 void GenerationSession::Receive(ChoiceTokens tokens) {
@@ -136,10 +141,7 @@ void GenerationSession::Receive(ChoiceTokens tokens) {
     return Fail(absl::InternalError("tokens of an unknown choice"));
   }
   const int32_t prompt = tokens.choice / num_choices_;
-  if (prompts_[prompt].size() == 1 && !prompt_states_[prompt].scored) {
-    OnScored(prompt);  // There is nothing to wait for.
-  }
-  if (!prompt_states_[prompt].scored) {
+  if (!IsScored(prompt)) {
     prompt_states_[prompt].waiting.push_back(std::move(tokens));
     return;
   }
@@ -163,9 +165,16 @@ void GenerationSession::Receive(ChoiceTokens tokens) {
 
 void GenerationSession::PushToken(int32_t index, const TokenOutput& output, ChoiceDelta& delta) {
   Choice& choice = choices_[index];
+  if (setup_.prepared.counts_tokens &&
+      !setup_.share->Grow(TokenScores::BytesPerToken(static_cast<int64_t>(output.top.size())))) {
+    return Fail(absl::ResourceExhaustedError(
+        "too many answers hold log probabilities; try again, or set max_tokens"));
+  }
   if (sampling_.num_logprobs >= 0) {
     const int64_t offset = prompt_states_[delta.prompt].text_length + choice.text.length();
-    delta.logprobs.push_back(DescribeOutput(setup_.tokenizer.get(), output, offset));
+    delta.logprobs.Add({.chosen = {.token = output.token, .logprob = output.logprob},
+                        .text_offset = offset,
+                        .top = output.top});
   }
   if (sampling_.logits_digest) {
     delta.logits_digests.push_back(output.logits_digest);
@@ -211,10 +220,7 @@ void GenerationSession::Receive(RequestEnded ended) {
   const bool score_only = setup_.prepared.request.score_only;
   for (size_t c = 0; c < choices_.size(); ++c) {
     const auto prompt = static_cast<int32_t>(c) / num_choices_;
-    if (prompts_[prompt].size() == 1 && !prompt_states_[prompt].scored) {
-      OnScored(prompt);
-    }
-    if (!prompt_states_[prompt].scored || (!score_only && choices_[c].finish == FinishReason::kNone)) {
+    if (!IsScored(prompt) || (!score_only && choices_[c].finish == FinishReason::kNone)) {
       return End(absl::InternalError("the answer ended early"), ended.cached_tokens);
     }
     if (score_only) {
@@ -242,6 +248,10 @@ void GenerationSession::End(absl::Status status, int64_t cached_tokens) {
   Abandon();
   setup_.sink->OnEnd(status, usage_);
   setup_.sink.reset();
+  setup_.share.reset();
+  // This may be held until the client has all of the answer.
+  choices_.clear();
+  prompt_states_.clear();
 }
 
 void GenerationSession::Observe(Choice& choice) {

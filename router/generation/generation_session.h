@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "router/generation/choice_text.h"
 #include "router/generation/generation_service.h"
+#include "router/generation/token_details.h"
 
 namespace baton {
 
@@ -28,6 +29,7 @@ class GenerationSession : public Generation,
     RouterFrontend* frontend = nullptr;
     std::function<Time()> clock;
     GenerationObserver* observer = nullptr;
+    std::shared_ptr<AnswerBudget::Share> share;
     std::function<void()> release;  // Called once, when the request has ended.
   };
   explicit GenerationSession(Setup setup);
@@ -48,8 +50,7 @@ class GenerationSession : public Generation,
     std::optional<Time> last_token;
   };
   struct PromptState {
-    bool scored = true;  // All log probabilities have come, if any were asked for.
-    std::vector<PromptLogprob> scores;
+    std::unique_ptr<PromptScorer> scorer;  // Until all log probabilities that are wanted have come.
     int64_t text_length = 0;            // Code points of the echo.
     std::vector<ChoiceTokens> waiting;  // Tokens that came before the prompt's scores.
   };
@@ -58,7 +59,7 @@ class GenerationSession : public Generation,
   void Receive(ChoiceTokens tokens);
   void Receive(PromptScored scored);
   void Receive(RequestEnded ended);
-  void OnScored(int32_t prompt);
+  bool IsScored(int32_t prompt);
   void PushToken(int32_t index, const TokenOutput& output, ChoiceDelta& delta);
   void FinishChoice(int32_t index, FinishReason finish, ChoiceDelta& delta);
   void End(absl::Status status, int64_t cached_tokens);
@@ -70,8 +71,6 @@ class GenerationSession : public Generation,
   Setup setup_;
   const int32_t num_choices_;  // Per prompt.
   const SamplingParams sampling_;
-  const std::vector<std::vector<int32_t>> prompts_;
-  const bool wants_prompt_logprobs_;
   const Time start_;
 
   // Used on the executor only.

@@ -1,6 +1,7 @@
 #include "router/generation/token_details.h"
 
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "router/generation/utf8.h"
@@ -9,7 +10,7 @@ namespace baton {
 namespace {
 
 std::vector<TokenText> DescribeAll(const Tokenizer* tokenizer,
-                                   const std::vector<TokenLogprob>& tokens) {
+                                   std::span<const TokenLogprob> tokens) {
   std::vector<TokenText> result;
   result.reserve(tokens.size());
   for (const TokenLogprob& token : tokens) {
@@ -29,42 +30,43 @@ TokenText DescribeToken(const Tokenizer* tokenizer, int32_t id, float logprob) {
   return token;
 }
 
-TokenLogprobs DescribeOutput(const Tokenizer* tokenizer, const TokenOutput& output,
-                             int64_t text_offset) {
-  return {.chosen = DescribeToken(tokenizer, output.token, output.logprob),
-          .top = DescribeAll(tokenizer, output.top),
-          .text_offset = text_offset};
+TokenLogprobs DescribeScores(const Tokenizer* tokenizer, const TokenScores::Token& token) {
+  return {.chosen = DescribeToken(tokenizer, token.chosen.token, token.chosen.logprob),
+          .has_logprob = token.has_logprob,
+          .rank = token.rank,
+          .top = DescribeAll(tokenizer, token.top),
+          .text_offset = token.text_offset};
 }
 
-PromptLogprobs DescribePrompt(const Tokenizer* tokenizer, const std::vector<int32_t>& prompt,
-                              const std::vector<PromptLogprob>& logprobs,
-                              bool skip_special_tokens) {
-  PromptLogprobs result;
-  result.tokens.reserve(prompt.size());
-  const std::unique_ptr<StreamDecoder> decoder =
-      tokenizer != nullptr ? tokenizer->NewStreamDecoder(skip_special_tokens) : nullptr;
-  int64_t offset = 0;
-  for (const int32_t id : prompt) {
-    TokenLogprobs& token = result.tokens.emplace_back();
-    token.chosen = DescribeToken(tokenizer, id, 0);
-    token.has_logprob = false;
-    token.text_offset = offset;
-    if (decoder != nullptr) {
-      // A token that the decoder cannot place only costs later offsets their exactness.
-      offset += CodePoints(decoder->Push(id).value_or(""));
-    }
+PromptScorer::PromptScorer(std::vector<int32_t> prompt, int32_t num_top,
+                           std::unique_ptr<StreamDecoder> decoder)
+    : prompt_(std::move(prompt)), decoder_(std::move(decoder)) {
+  scores_.Reserve(prompt_.size(), static_cast<size_t>(num_top));
+  AddToken({.has_logprob = false});
+}
+
+void PromptScorer::AddToken(TokenScores::Token token) {
+  token.chosen.token = prompt_[scores_.size()];
+  token.text_offset = offset_;
+  scores_.Add(token);
+  if (decoder_ != nullptr) {
+    // A token that the decoder cannot place only costs later offsets their exactness.
+    offset_ += CodePoints(decoder_->Push(token.chosen.token).value_or(""));
   }
-  for (const PromptLogprob& logprob : logprobs) {
-    if (logprob.position < 1 || static_cast<size_t>(logprob.position) >= prompt.size()) {
-      continue;
+}
+
+bool PromptScorer::Add(const std::vector<PromptLogprob>& piece) {
+  for (const PromptLogprob& one : piece) {
+    if (complete() || one.position != static_cast<int32_t>(scores_.size())) {
+      return false;
     }
-    TokenLogprobs& token = result.tokens[logprob.position];
-    token.chosen.logprob = logprob.logprob;
-    token.has_logprob = true;
-    token.rank = logprob.rank;
-    token.top = DescribeAll(tokenizer, logprob.top);
+    AddToken({.chosen = {.logprob = one.logprob}, .rank = one.rank, .top = one.top});
   }
-  return result;
+  return true;
+}
+
+std::shared_ptr<const TokenScores> PromptScorer::Finish() {
+  return std::make_shared<const TokenScores>(std::move(scores_));
 }
 
 }  // namespace baton

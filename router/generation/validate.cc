@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "router/generation/error.h"
 #include "router/generation/utf8.h"
@@ -88,6 +89,12 @@ absl::Status CheckTokenLists(const GenerationRequest& request, const GenerationL
   for (const int64_t id : request.stop_token_ids) {
     RETURN_IF_ERROR(CheckInteger("stop_token_ids", id, 0, int64_t{limits.vocab_size} - 1));
   }
+  // Each goes to the workers with every choice.
+  if (request.logit_bias.size() > static_cast<size_t>(limits.max_logit_biases)) {
+    return InvalidField("logit_bias",
+                        absl::StrFormat("logit_bias has %d tokens; at most %d are allowed.",
+                                        request.logit_bias.size(), limits.max_logit_biases));
+  }
   for (const LogitBias& bias : request.logit_bias) {
     RETURN_IF_ERROR(CheckInteger("logit_bias", bias.token, 0, int64_t{limits.vocab_size} - 1));
     RETURN_IF_ERROR(CheckNumber("logit_bias", bias.bias, {-100, 100}));
@@ -106,7 +113,7 @@ absl::Status CheckSampling(const GenerationRequest& r, const GenerationLimits& l
   RETURN_IF_ERROR(CheckNumber("frequency_penalty", r.frequency_penalty, {-2, 2}));
   RETURN_IF_ERROR(CheckNumber("presence_penalty", r.presence_penalty, {-2, 2}));
   RETURN_IF_ERROR(CheckInteger("top_k", r.top_k, -1, kMaxInt));
-  RETURN_IF_ERROR(CheckInteger("n", r.n, 1, limits.max_choices));
+  RETURN_IF_ERROR(CheckInteger("n", r.n, 1, kMaxSequencesPerRequest));
   RETURN_IF_ERROR(CheckInteger("priority", r.priority, -kMaxInt, kMaxInt));
   RETURN_IF_ERROR(CheckInteger("prompt_logprobs", r.prompt_logprobs, 0, limits.max_logprobs));
   RETURN_IF_ERROR(CheckInteger(r.logprobs_param, r.logprobs, 0, limits.max_logprobs));
@@ -124,17 +131,19 @@ absl::Status CheckPrompts(const GenerationRequest& r, const GenerationLimits& li
   if (r.prompts.empty()) {
     return InvalidField(r.prompt_param, absl::StrCat(r.prompt_param, " is empty."));
   }
-  if (r.prompts.size() > static_cast<size_t>(limits.max_prompts)) {
+  if (r.prompts.size() > static_cast<size_t>(kMaxSequencesPerRequest)) {
     return InvalidField(r.prompt_param,
                         absl::StrFormat("%s has %d prompts; at most %d are allowed.",
-                                        r.prompt_param, r.prompts.size(), limits.max_prompts));
+                                        r.prompt_param, r.prompts.size(),
+                                        kMaxSequencesPerRequest));
   }
   const int64_t choices = static_cast<int64_t>(r.prompts.size()) * r.n.value_or(1);
-  if (choices > limits.max_choices) {
+  if (choices > kMaxSequencesPerRequest) {
     return InvalidField("n",
                         absl::StrFormat("n is %d with %d prompts; prompts times n may be at "
                                         "most %d.",
-                                        r.n.value_or(1), r.prompts.size(), limits.max_choices));
+                                        r.n.value_or(1), r.prompts.size(),
+                                        kMaxSequencesPerRequest));
   }
   for (const Prompt& prompt : r.prompts) {
     if (!has_tokenizer && !std::holds_alternative<std::vector<int32_t>>(prompt)) {
@@ -168,9 +177,60 @@ absl::Status PromptTooLong(const GenerationRequest& r, int64_t prompt, int64_t l
       "context_length_exceeded");
 }
 
+// What the log probabilities of an answer multiply to. All factors are far below 2^31.
+struct ScoreCount {
+  int64_t prompt_tokens = 0;  // Of all prompts.
+  int64_t num_prompts = 0;
+  int64_t choices = 1;  // Of each prompt.
+  int64_t prompt_width = 0;  // Log probabilities of one prompt token, with its alternatives.
+  int64_t width = 0;         // Likewise of a produced token.
+
+  ScoreCount(const GenerationRequest& r, const std::vector<std::vector<int32_t>>& prompts)
+      : num_prompts(static_cast<int64_t>(prompts.size())),
+        choices(r.n.value_or(1)),
+        prompt_width(1 + r.prompt_logprobs.value_or(-1)),
+        width(1 + r.logprobs.value_or(-1)) {
+    for (const auto& prompt : prompts) prompt_tokens += static_cast<int64_t>(prompt.size());
+  }
+  int64_t OfPrompts() const { return prompt_tokens * prompt_width * choices; }
+  int64_t OfAnswer(int64_t max_tokens) const { return num_prompts * max_tokens * width * choices; }
+  // The largest max_tokens whose log probabilities fit; may be below 1.
+  int64_t FittingTokens(int64_t max_scores) const {
+    if (width == 0) return std::numeric_limits<int64_t>::max();
+    return (max_scores - OfPrompts()) / (num_prompts * width * choices);
+  }
+};
+
+// A small request must not ask for an answer of gigabytes.
+absl::Status CheckScores(const GenerationRequest& r, const ScoreCount& count, int64_t max_tokens,
+                         const GenerationLimits& limits) {
+  const int64_t total = count.OfPrompts() + count.OfAnswer(max_tokens);
+  if (total <= limits.max_scores) {
+    return absl::OkStatus();
+  }
+  std::vector<std::string> terms;
+  if (count.OfPrompts() > 0) {
+    terms.push_back(absl::StrFormat("%d tokens of %s x %d", count.prompt_tokens, r.prompt_param,
+                                    count.prompt_width));
+  }
+  if (count.OfAnswer(max_tokens) > 0) {
+    terms.push_back(absl::StrFormat("%d prompts x %s %d x %d", count.num_prompts,
+                                    r.max_tokens_param, max_tokens, count.width));
+  }
+  const bool of_answer = r.logprobs.has_value();
+  const std::string param = of_answer ? r.logprobs_param : "prompt_logprobs";
+  return InvalidField(
+      param, absl::StrFormat(
+                 "%s is %d, which asks for %d log probabilities: (%s) x n %d, where each token has "
+                 "its own and its alternatives; at most %d are allowed. Ask for fewer "
+                 "alternatives, tokens or choices, or send several requests.",
+                 param, of_answer ? *r.logprobs : *r.prompt_logprobs, total,
+                 absl::StrJoin(terms, " + "), count.choices, limits.max_scores));
+}
+
 // The number of tokens to produce; 0 = score only.
 absl::StatusOr<int32_t> ChooseMaxTokens(const GenerationRequest& r, int64_t longest_prompt,
-                                        const GenerationLimits& limits) {
+                                        const ScoreCount& count, const GenerationLimits& limits) {
   const bool score_only = r.max_tokens.has_value() && *r.max_tokens == 0;
   const int64_t limit = limits.max_model_len;
   const int64_t remaining = limit - longest_prompt;
@@ -179,8 +239,10 @@ absl::StatusOr<int32_t> ChooseMaxTokens(const GenerationRequest& r, int64_t long
     return PromptTooLong(r, longest_prompt, limit, score_only);
   }
   if (!r.max_tokens.has_value()) {
+    // Nobody asked for so many: the default gives way to the bound of log probabilities.
+    const int64_t scored = std::max<int64_t>(count.FittingTokens(limits.max_scores), 1);
     const int64_t wanted = r.default_max_tokens.value_or(remaining);
-    return static_cast<int32_t>(std::min({wanted, remaining, cap}));
+    return static_cast<int32_t>(std::min({wanted, remaining, cap, scored}));
   }
   if (*r.max_tokens > remaining) {
     return TooLong(r.max_tokens_param, *r.max_tokens, longest_prompt, limit);
@@ -268,7 +330,9 @@ absl::StatusOr<ValidRequest> BuildValidRequest(const GenerationRequest& request,
     }
     longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.size()));
   }
-  ASSIGN_OR_RETURN(const int32_t max_tokens, ChooseMaxTokens(request, longest, limits));
+  const ScoreCount count(request, prompts);
+  ASSIGN_OR_RETURN(const int32_t max_tokens, ChooseMaxTokens(request, longest, count, limits));
+  RETURN_IF_ERROR(CheckScores(request, count, max_tokens, limits));
   ValidRequest valid;
   ASSIGN_OR_RETURN(valid.sampling, BuildSampling(request, limits, defaults, seed));
   valid.score_only = max_tokens == 0;
@@ -281,6 +345,7 @@ absl::StatusOr<ValidRequest> BuildValidRequest(const GenerationRequest& request,
                                                       request.max_tokens_param, max_tokens));
   }
   valid.label = request.label;
+  valid.prompt_param = request.prompt_param;
   valid.tenant = request.tenant;
   valid.prompts = std::move(prompts);
   valid.num_choices = static_cast<int32_t>(request.n.value_or(1));

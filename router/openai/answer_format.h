@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct AnswerContext {
   std::string system_fingerprint;
   std::vector<std::vector<int32_t>> prompt_ids;  // With return_token_ids only.
   std::vector<std::string> prompt_texts;         // With echo only.
-  bool has_tokenizer = true;
+  std::shared_ptr<const Tokenizer> tokenizer;    // Null without one: tokens have no text.
 };
 
 // "stop", "length" or null.
@@ -32,9 +33,8 @@ Json UsageJson(const Usage& usage);
 // id, object, created, model and system_fingerprint of an answer or a chunk.
 Json AnswerHead(const AnswerContext& context, bool chunk);
 
-// Everything of a choice but its text: index, logprobs, finish_reason, stop_reason and what was
-// asked for of token_ids, prompt_token_ids (if `first`) and logits_digests.
-void FillChoice(const AnswerContext& context, const ChoiceDelta& choice, bool first, Json& out);
+// The same as text without the closing brace, and "choices":[ behind it.
+std::string OpenAnswer(const AnswerContext& context, bool chunk);
 
 // The head of the answer's HTTP response, without body.
 http::Response AnswerResponse(const AnswerContext& context, bool stream);

@@ -33,7 +33,7 @@ std::string DefaultCode(const absl::Status& status, int http_status) {
 int HttpStatus(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
-      return 400;
+      return IsRequestTooLarge(status) ? 413 : 400;
     case absl::StatusCode::kUnauthenticated:
       return 401;
     case absl::StatusCode::kPermissionDenied:

@@ -1,10 +1,13 @@
 #include "router/openai/full_answer.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "router/openai/answer_choice.h"
 #include "router/openai/error_response.h"
-#include "router/openai/logprobs_json.h"
+#include "router/openai/piece_sender.h"
 
 namespace baton {
 namespace {
@@ -18,9 +21,14 @@ void Append(std::vector<T>& to, std::vector<T>&& from) {
 
 FullAnswer::FullAnswer(AnswerContext context, size_t num_choices,
                        std::shared_ptr<http::ResponseWriter> writer)
-    : context_(std::move(context)), writer_(std::move(writer)), choices_(num_choices) {}
+    : context_(std::make_shared<const AnswerContext>(std::move(context))),
+      writer_(std::move(writer)),
+      choices_(num_choices) {}
 
-void FullAnswer::OnPrompt(PromptLogprobs prompt) { prompts_.push_back(std::move(prompt)); }
+void FullAnswer::OnPrompt(PromptLogprobs prompt) {
+  prompts_.resize(std::max(prompts_.size(), static_cast<size_t>(prompt.prompt) + 1));
+  prompts_[static_cast<size_t>(prompt.prompt)] = std::move(prompt.tokens);
+}
 
 void FullAnswer::OnDelta(ChoiceDelta delta) {
   ChoiceDelta& choice = choices_[static_cast<size_t>(delta.choice)];
@@ -28,39 +36,41 @@ void FullAnswer::OnDelta(ChoiceDelta delta) {
   choice.prompt = delta.prompt;
   choice.text += delta.text;
   Append(choice.tokens, std::move(delta.tokens));
-  Append(choice.logprobs, std::move(delta.logprobs));
+  choice.logprobs.Append(delta.logprobs);
   Append(choice.logits_digests, std::move(delta.logits_digests));
   choice.finish = delta.finish;
   choice.stop_string = std::move(delta.stop_string);
   choice.stop_token = delta.stop_token;
 }
 
-Json FullAnswer::ChoiceJson(size_t index) {
-  ChoiceDelta& choice = choices_[index];
-  const ApiRequest& request = context_.request;
-  Json out = {{"index", index}};
-  const std::vector<TokenLogprobs>* scores = nullptr;
-  for (const PromptLogprobs& prompt : prompts_) {
-    if (prompt.prompt == choice.prompt) {
-      scores = &prompt.tokens;
+// The choices one after another, each let go when it is written.
+TextPieces FullAnswer::Body(const Usage& usage) {
+  TextPieces body;
+  body.Add(OpenAnswer(*context_, /*chunk=*/false));
+  body.AddSteps([choices = std::make_shared<std::vector<ChoiceDelta>>(std::move(choices_)),
+                 prompts = std::move(prompts_), context = context_, next = size_t{0},
+                 current = TextPieces()](std::string& out) mutable {
+    if (current.done() && next < choices->size()) {
+      ChoiceDelta& choice = (*choices)[next];
+      const auto prompt = static_cast<size_t>(choice.prompt);
+      current.Add(next++ == 0 ? "" : ",");
+      AddChoice({.context = context,
+                 .delta = std::make_shared<const ChoiceDelta>(std::move(choice)),
+                 .prompt_scores = prompt < prompts.size() ? prompts[prompt] : nullptr},
+                current);
     }
+    current.FillOne(out);
+    return !current.done() || next < choices->size();
+  });
+  body.Add(absl::StrCat("],\"usage\":", Dump(UsageJson(usage))));
+  if (context_->request.chat && context_->request.return_token_ids) {
+    body.Add(",\"prompt_token_ids\":");
+    body.AddArray(context_->prompt_ids[0].size(), [context = context_](size_t i, std::string& out) {
+      absl::StrAppend(&out, context->prompt_ids[0][i]);
+    });
   }
-  if (request.chat) {
-    out["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
-  } else if (request.generation.echo) {
-    out["text"] = context_.prompt_texts[static_cast<size_t>(choice.prompt)] + choice.text;
-    if (request.top_logprobs >= 0 && scores != nullptr) {
-      choice.logprobs.insert(choice.logprobs.begin(), scores->begin(), scores->end());
-    }
-  } else {
-    out["text"] = choice.text;
-  }
-  FillChoice(context_, choice, /*first=*/true, out);
-  if (request.top_prompt_logprobs >= 0 && scores != nullptr) {
-    out["prompt_logprobs"] = PromptLogprobsById(
-        *scores, {.top = request.top_prompt_logprobs, .has_text = context_.has_tokenizer});
-  }
-  return out;
+  body.Add("}");
+  return body;
 }
 
 void FullAnswer::OnEnd(const absl::Status& status, const Usage& usage) {
@@ -70,19 +80,7 @@ void FullAnswer::OnEnd(const absl::Status& status, const Usage& usage) {
   if (!status.ok()) {
     return writer_->Send(ErrorResponse(status));
   }
-  Json body = AnswerHead(context_, /*chunk=*/false);
-  Json choices = Json::array();
-  for (size_t c = 0; c < choices_.size(); ++c) {
-    choices.push_back(ChoiceJson(c));
-  }
-  body["choices"] = std::move(choices);
-  body["usage"] = UsageJson(usage);
-  if (context_.request.chat && context_.request.return_token_ids) {
-    body["prompt_token_ids"] = context_.prompt_ids[0];
-  }
-  http::Response response = AnswerResponse(context_, /*stream=*/false);
-  response.body = Dump(body);
-  writer_->Send(std::move(response));
+  SendPieces(writer_, AnswerResponse(*context_, /*stream=*/false), Body(usage), shared_from_this());
 }
 
 }  // namespace baton

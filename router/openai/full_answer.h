@@ -5,11 +5,13 @@
 
 #include "common/http/http_server.h"
 #include "router/openai/answer_format.h"
+#include "router/openai/text_pieces.h"
 
 namespace baton {
 
-// Collects a generation and answers it as one JSON document.
-class FullAnswer : public GenerationSink {
+// Collects a generation and answers it as one JSON document. A long one is made while the client
+// takes it.
+class FullAnswer : public GenerationSink, public std::enable_shared_from_this<FullAnswer> {
  public:
   // `num_choices` of all prompts together.
   FullAnswer(AnswerContext context, size_t num_choices,
@@ -20,12 +22,12 @@ class FullAnswer : public GenerationSink {
   void OnEnd(const absl::Status& status, const Usage& usage) override;
 
  private:
-  Json ChoiceJson(size_t index);
+  TextPieces Body(const Usage& usage);
 
-  const AnswerContext context_;
+  const std::shared_ptr<const AnswerContext> context_;
   const std::shared_ptr<http::ResponseWriter> writer_;
   std::vector<ChoiceDelta> choices_;  // Each sums up its deltas.
-  std::vector<PromptLogprobs> prompts_;
+  std::vector<std::shared_ptr<const TokenScores>> prompts_;
 };
 
 }  // namespace baton

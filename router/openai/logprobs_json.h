@@ -1,6 +1,6 @@
 #pragma once
 
-#include <vector>
+#include <string>
 
 #include "router/generation/generation_request.h"
 #include "router/openai/json.h"
@@ -13,15 +13,20 @@ struct LogprobsFormat {
   bool has_text = true;
 };
 
-// The legacy object of /v1/completions: tokens, token_logprobs, top_logprobs, text_offset. In
-// top_logprobs, which always has the chosen token, no two ids are merged: the chosen token and
-// then the likelier one keeps its text as key, another with equal text is "token_id:N".
-Json CompletionLogprobs(const std::vector<TokenLogprobs>& tokens, const LogprobsFormat& format);
+// A log probability as it is written: JSON has no infinity.
+std::string LogprobText(float logprob);
 
-// {"content": [...]} of /v1/chat/completions.
-Json ChatLogprobs(const std::vector<TokenLogprobs>& tokens, const LogprobsFormat& format);
+std::string TokenName(const TokenText& token, const LogprobsFormat& format);
 
-// The `prompt_logprobs` extension: null, then {"<id>": {logprob, rank, decoded_token}} per token.
-Json PromptLogprobsById(const std::vector<TokenLogprobs>& tokens, const LogprobsFormat& format);
+// What /v1/completions says of one token in top_logprobs, which always has the chosen token. No two
+// ids are merged: the chosen token and then the likelier one keeps its text as key, another with
+// equal text is "token_id:N". Null for a token without log probability.
+Json CompletionTop(const TokenLogprobs& token, const LogprobsFormat& format);
+
+// One item of `content` in /v1/chat/completions.
+Json ChatItem(const TokenLogprobs& token, const LogprobsFormat& format);
+
+// One item of prompt_logprobs: an object by token id; null for the first token.
+Json PromptItem(const TokenLogprobs& token, const LogprobsFormat& format);
 
 }  // namespace baton

@@ -3,12 +3,14 @@
 #include <cctype>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "router/generation/error.h"
 #include "router/openai/api_request.h"
 #include "router/openai/error_response.h"
 #include "router/openai/full_answer.h"
+#include "router/openai/piece_sender.h"
 #include "router/openai/status_json.h"
 #include "router/openai/stream_answer.h"
 
@@ -29,6 +31,14 @@ class OpenAiApi {
     }
   }
 
+  void AnswerTokenize(const Request& request, const Writer& writer) const {
+    absl::StatusOr<TextPieces> answer = Tokenize(request);
+    if (!answer.ok()) {
+      return writer->Send(ErrorResponse(answer.status()));
+    }
+    SendPieces(writer, http::Response{}, *std::move(answer), nullptr);
+  }
+
   absl::StatusOr<Json> Models() const {
     return Json{{"object", "list"}, {"data", Json::array({ModelJson()})}};
   }
@@ -39,7 +49,8 @@ class OpenAiApi {
     return ModelJson();
   }
 
-  absl::StatusOr<Json> Tokenize(const Request& request) const {
+  // Written piece by piece: texts take far more than the prompt did.
+  absl::StatusOr<TextPieces> Tokenize(const Request& request) const {
     ASSIGN_OR_RETURN(const Json body, ParseBody(request));
     std::optional<bool> add_special_tokens;
     bool token_strings = false;
@@ -57,18 +68,24 @@ class OpenAiApi {
       }
       prompt = *std::move(text);
     }
-    ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+    ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
                      service_->Tokenize(prompt, add_special_tokens, chat ? "messages" : "prompt"));
-    Json answer = {{"count", ids.size()},
-                   {"max_model_len", service_->options().limits.max_model_len},
-                   {"tokens", ids},
-                   {"token_strs", nullptr}};
+    const auto ids = std::make_shared<const std::vector<int32_t>>(std::move(tokens));
+    TextPieces answer;
+    answer.Add(absl::StrFormat("{\"count\":%d,\"max_model_len\":%d,\"tokens\":", ids->size(),
+                               service_->options().limits.max_model_len));
+    answer.AddArray(ids->size(), [ids](size_t i, std::string& out) {
+      absl::StrAppend(&out, (*ids)[i]);
+    });
+    answer.Add(",\"token_strs\":");
     if (token_strings) {
-      answer["token_strs"] = Json::array();
-      for (const int32_t id : ids) {
-        answer["token_strs"].push_back(service_->TokenString(id));
-      }
+      answer.AddArray(ids->size(), [ids, service = service_](size_t i, std::string& out) {
+        out += Dump(service->TokenString((*ids)[i]));
+      });
+    } else {
+      answer.Add("null");
     }
+    answer.Add("}");
     return answer;
   }
 
@@ -160,9 +177,7 @@ class OpenAiApi {
 
   AnswerContext MakeContext(ApiRequest request, const PreparedGeneration& prepared) const {
     AnswerContext context;
-    const std::string& label = request.generation.label;
-    context.id =
-        (request.chat ? "chatcmpl-" : "cmpl-") + (label.empty() ? service_->NewId() : label);
+    context.id = prepared.request.label;
     request.generation.prompts.clear();
     context.created = options_.unix_seconds ? options_.unix_seconds() : 0;
     context.model = service_->options().model_name;
@@ -171,7 +186,7 @@ class OpenAiApi {
       context.prompt_ids = prepared.request.prompts;
     }
     context.prompt_texts = prepared.prompt_texts;
-    context.has_tokenizer = service_->has_tokenizer();
+    context.tokenizer = service_->tokenizer();
     context.request = std::move(request);
     return context;
   }
@@ -183,6 +198,8 @@ class OpenAiApi {
     const bool stream = api.stream;
     const size_t choices =
         prepared.request.prompts.size() * static_cast<size_t>(prepared.request.num_choices);
+    const std::string id = api.generation.label.empty() ? service_->NewId() : api.generation.label;
+    prepared.request.label = (chat ? "chatcmpl-" : "cmpl-") + id;
     AnswerContext context = MakeContext(std::move(api), prepared);
     std::shared_ptr<GenerationSink> sink;
     if (stream) {
@@ -225,7 +242,7 @@ std::vector<http::Route> OpenAiRoutes(OpenAiOptions options, GenerationService* 
       {"POST", "/v1/chat/completions", generate(true)},
       {"GET", "/v1/models", answer([api](const Request&) { return api->Models(); }), true},
       {"GET", "/v1/models/*", answer([api](const Request& r) { return api->Model(r); }), true},
-      {"POST", "/tokenize", answer([api](const Request& r) { return api->Tokenize(r); })},
+      {"POST", "/tokenize", [api](const Request& r, Writer w) { api->AnswerTokenize(r, w); }},
       {"POST", "/detokenize", answer([api](const Request& r) { return api->Detokenize(r); })},
       {"GET", "/version", answer([api](const Request&) { return api->Version(); }), true},
       {"GET", "/health", answer([api](const Request&) { return api->Health(); }), true},

@@ -66,11 +66,15 @@ Json AuditJson(const RouterAudit& audit) {
   Json sequences = Json::array();
   for (const LiveSequence& one : audit.sequences) {
     sequences.push_back({{"sequence", ToString(one.sequence)},
+                         {"request", one.label},
                          {"attempt", one.attempt},
                          {"state", one.state},
                          {"prefill", hex(one.prefill)},
                          {"decode", hex(one.decode)},
-                         {"age_s", ToSeconds(one.age)}});
+                         {"age_s", ToSeconds(one.age)},
+                         {"moves", one.moves},
+                         {"retries", one.retries},
+                         {"handoff_failures", one.handoff_failures}});
   }
   return {{"incarnation", hex(audit.incarnation)}, {"sequences", std::move(sequences)}};
 }

@@ -1,6 +1,7 @@
 // Giving sequences to workers and taking them back: the half of RouterNode in dispatch.cc.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "router/generation/error.h"
 #include "router/node.h"
 #include "tests/unit/router/router_harness.h"
 
@@ -37,22 +38,64 @@ TEST_F(DispatchTest, RefusesAtOnceWhatTheQueueCannotHold) {
 
 TEST_F(DispatchTest, TheQueueIsCappedInTokensAndBytesToo) {
   Create({.max_queued_tokens = 10, .max_queued_bytes = 100, .max_pending_prefill_tokens = 1});
-  Submit(1, Request());
-  Submit(2, Request(11));
-  EXPECT_EQ(Ended(2), Code::kResourceExhausted);
-  ValidRequest large = Request();
+  const auto request = [](int32_t tokens, int64_t bytes) {
+    ValidRequest made = Request(tokens);
+    made.bytes = bytes;
+    return made;
+  };
+  Submit(1, request(3, 60));  // Given to the workers at once.
+  Submit(2, request(6, 60));
+  Submit(3, request(5, 1));
+  EXPECT_EQ(Ended(3), Code::kResourceExhausted);
+  Submit(4, request(1, 41));
+  EXPECT_EQ(Ended(4), Code::kResourceExhausted);
+  Submit(5, request(4, 40));
+  EXPECT_EQ(Ended(5), std::nullopt);
+  Handle(ClientCancel{2});
+  Submit(6, request(6, 60));
+  EXPECT_EQ(Ended(6), std::nullopt);
+}
+
+TEST_F(DispatchTest, WhatAnEmptyQueueWouldNotHoldIsRefusedForGood) {
+  Create({.max_queued_tokens = 10, .max_queued_bytes = 100, .max_pending_prefill_tokens = 1});
+  ValidRequest largest = Request(4);
+  largest.prompts.push_back(std::vector<int32_t>(6, 7));
+  largest.bytes = 100;
+  Submit(1, largest);
+  EXPECT_EQ(Ended(1), std::nullopt);
+  ValidRequest long_prompts = largest;
+  long_prompts.prompts[1].push_back(7);
+  long_prompts.prompt_param = "messages";
+  Submit(2, long_prompts);
+  ASSERT_EQ(Ended(2), Code::kInvalidArgument);
+  const absl::Status& too_long = outbox_.clients[2].ended[0].status;
+  EXPECT_EQ(ErrorParam(too_long), "messages");
+  EXPECT_THAT(std::string(too_long.message()),
+              HasSubstr("messages has 11 tokens; this server takes at most 10"));
+  EXPECT_FALSE(IsRequestTooLarge(too_long));
+  ValidRequest large = largest;
   large.bytes = 101;
   Submit(3, large);
-  EXPECT_EQ(Ended(3), Code::kResourceExhausted);
-  Submit(4, Request(10));
-  EXPECT_EQ(Ended(4), std::nullopt);
+  ASSERT_EQ(Ended(3), Code::kInvalidArgument);
+  const absl::Status& too_large = outbox_.clients[3].ended[0].status;
+  EXPECT_TRUE(IsRequestTooLarge(too_large));
+  EXPECT_THAT(std::string(too_large.message()), HasSubstr("101 bytes; at most 100"));
+  EXPECT_EQ(node_->counters().refused, 2);
 }
 
 TEST_F(DispatchTest, TooManySequencesAreAnInvalidArgument) {
-  ValidRequest request = Request();
-  request.num_choices = 129;
+  ValidRequest request = Request(3, 1);
+  request.prompts.push_back(request.prompts[0]);
+  request.num_choices = kMaxSequencesPerRequest / 2;
   Submit(1, request);
-  EXPECT_EQ(Ended(1), Code::kInvalidArgument);
+  EXPECT_EQ(Ended(1), std::nullopt);
+  ++request.num_choices;
+  Submit(2, request);
+  ASSERT_EQ(Ended(2), Code::kInvalidArgument);
+  EXPECT_EQ(ErrorParam(outbox_.clients[2].ended[0].status), "n");
+  request.num_choices = 0;
+  Submit(3, request);
+  EXPECT_EQ(Ended(3), Code::kInvalidArgument);
 }
 
 TEST_F(DispatchTest, WhatNoPairCanEverHoldIsRefusedWithTheLargestThatFits) {
@@ -60,7 +103,83 @@ TEST_F(DispatchTest, WhatNoPairCanEverHoldIsRefusedWithTheLargestThatFits) {
   EXPECT_EQ(Ended(1), Code::kInvalidArgument);
   EXPECT_THAT(std::string(outbox_.clients[1].ended[0].status.message()),
               HasSubstr("the largest that fits is 200"));
+  EXPECT_EQ(ErrorParam(outbox_.clients[1].ended[0].status), "prompt");
+  EXPECT_EQ(ErrorCode(outbox_.clients[1].ended[0].status), "context_length_exceeded");
   EXPECT_TRUE(outbox_.decodes.empty());
+}
+
+// ---- Waiting for a pair ------------------------------------------------------------------------
+
+TEST_F(DispatchTest, WhatOnlyAWorkerThatIsGoneCouldHoldWaitsForItAndIsNotRefusedForGood) {
+  Up(2, 102, /*max_model_len=*/300);
+  Handle(WorkerDown{.worker = 0, .reason = "lost"});
+  Up(0, 100, 300);
+  Handle(WorkerDown{.worker = 2, .reason = "lost"});
+  Submit(1, Request(150, 51));
+  Wait(milliseconds(1999));
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Up(2, 102, 300);
+  EXPECT_EQ(outbox_.decodes.size(), 1u);
+  Handle(WorkerDown{.worker = 2, .reason = "lost"});
+  Submit(2, Request(150, 51));
+  Wait(seconds(2));
+  EXPECT_EQ(Ended(2), Code::kUnavailable);
+  Submit(3, Request(150, 151));
+  EXPECT_EQ(Ended(3), Code::kInvalidArgument);
+}
+
+TEST_F(DispatchTest, APairThatCameAndWentWhileAnotherWasServedIsWaitedForAnew) {
+  Create({.max_pending_prefill_tokens = 1}, /*up=*/false);
+  for (uint64_t key = 1; key <= 3; ++key) Submit(key, Request());
+  Wait(seconds(1));
+  Up(0, 100);
+  Up(1, 101);
+  EXPECT_EQ(outbox_.decodes.size(), 1u);  // The second has its turn without room, the third none.
+  Wait(milliseconds(500));
+  Handle(WorkerDown{.worker = 1, .reason = "lost"});
+  Wait(milliseconds(1999));
+  EXPECT_EQ(Ended(2), std::nullopt);
+  EXPECT_EQ(Ended(3), std::nullopt);
+  Wait(milliseconds(1));
+  EXPECT_EQ(Ended(2), Code::kUnavailable);
+  EXPECT_EQ(Ended(3), Code::kUnavailable);
+}
+
+TEST_F(DispatchTest, AWaitBeginsWithTheRequestHoweverLongNoPairWasThere) {
+  Wait(seconds(1));
+  Handle(WorkerDown{.worker = 0, .reason = "lost"});
+  Wait(seconds(60));
+  Submit(1, Request());
+  Wait(milliseconds(1999));
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Wait(milliseconds(1));
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
+TEST_F(DispatchTest, ARecoveryWaitsFromItsOwnLossNotFromAnEarlierOneOfTheOtherSide) {
+  ToDecoding(1);
+  Closed(prefill_call());
+  Handle(WorkerDown{.worker = 0, .reason = "lost"});
+  Wait(seconds(15));
+  Tokens(decode_call(), 4, 51);
+  Handle(WorkerDown{.worker = 1, .reason = "lost"});
+  Closed(decode_call(), absl::UnavailableError("lost"));
+  Wait(milliseconds(9999));
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Wait(milliseconds(1));
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
+TEST_F(DispatchTest, HalfAPairThatComesAndGoesDoesNotProlongTheWait) {
+  Create({}, /*up=*/false);
+  Submit(1, Request());
+  for (int i = 0; i < 3; ++i) {
+    Wait(milliseconds(500));
+    Up(0, 100);
+    Handle(WorkerDown{.worker = 0, .reason = "lost"});
+  }
+  Wait(milliseconds(500));
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
 }
 
 TEST_F(DispatchTest, WaitsAWhileForAPairToComeAndThenSaysThatThereIsNone) {
@@ -232,6 +351,40 @@ TEST_F(DispatchTest, AWorkerThatComputesKeepsItsRequestsAlive) {
   EXPECT_EQ(Ended(1), std::nullopt);
   Wait(seconds(10));
   EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
+TEST_F(DispatchTest, TheViewTellsWhoTookPartInATokenEndToEnd) {
+  const auto last_token = [this](int32_t worker) { return node_->View().workers[worker].last_token; };
+  now_ = Time(seconds(5));
+  ToPrefilling(1);
+  Prefilled(prefill_call(), 3, 50);
+  Tokens(decode_call(), 3, 50);  // The prefill worker's own token again.
+  EXPECT_EQ(last_token(0), Time{});
+  EXPECT_EQ(last_token(1), Time{});
+  now_ = Time(seconds(6));
+  Tokens(decode_call(), 4, 51);
+  EXPECT_EQ(last_token(0), now_);
+  EXPECT_EQ(last_token(1), now_);
+  now_ = Time(seconds(7));
+  Tokens(decode_call(), 5, 52);
+  EXPECT_EQ(last_token(0), Time(seconds(6)));
+  EXPECT_EQ(last_token(1), now_);
+  EXPECT_EQ(last_token(2), Time{});
+  Up(1, 201);
+  EXPECT_EQ(last_token(1), Time{}) << "another process";
+  Tokens(decode_call(), 6, 53);
+  EXPECT_EQ(last_token(1), Time{}) << "a late token of the process before";
+}
+
+TEST_F(DispatchTest, APromptThatTheDecodeWorkerComputedProvesNoPrefillWorker) {
+  now_ = Time(seconds(5));
+  ToPrefilling(1);
+  Prefilled(prefill_call(), 3, 50);
+  for (Attempt attempt = 1; attempt <= 3; ++attempt) {
+    Handle(WorkerEventReceived{decode_call(), HandoffFailedEvent{.attempt = attempt}});
+  }
+  Tokens(decode_call(), 4, 51);
+  EXPECT_EQ(node_->View().workers[0].last_token, Time{});
 }
 
 TEST_F(DispatchTest, TheViewTellsWhoIsHealthyAndHowMuchWaits) {

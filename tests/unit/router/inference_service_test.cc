@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "baton/v1/inference.grpc.pb.h"
 #include "common/rpc/connection.h"
+#include "router/generation/pending_deltas.h"
 #include "tests/unit/router/generation/fakes.h"
 
 namespace baton {
@@ -86,6 +87,69 @@ TEST_F(InferenceServiceTest, StreamsTextAndTokensAndEndsWithUsage) {
   EXPECT_EQ(answer.events[answer.events.size() - 2].delta().finish_reason(), "stop");
 }
 
+TEST_F(InferenceServiceTest, WhatASlowReaderLeavesWaitsAndComesInBoundedEvents) {
+  // 128 choices of 100 tokens, all before the client has read one.
+  absl::Notification said;
+  const FakeFrontend::Script say = SayBytes(std::string(200, 'x'));
+  Serve([&](uint64_t key, const ValidRequest& request, ResponseSink& sink) {
+    say(key, request, sink);
+    said.Notify();
+  });
+  v1::GenerateRequest request;
+  request.set_text("ab");
+  request.mutable_options()->set_max_tokens(100);
+  request.mutable_options()->set_n(128);
+  request.mutable_options()->set_logprobs(2);
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  ASSERT_TRUE(said.WaitForNotificationWithTimeout(absl::Seconds(60)));
+  std::vector<int> next(128, 3);
+  std::vector<std::string> finish(128);
+  int num_events = 0, completion_tokens = 0;
+  v1::GenerateEvent event;
+  while (reader->Read(&event)) {
+    ++num_events;
+    if (event.has_usage()) completion_tokens = event.usage().completion_tokens();
+    if (!event.has_delta()) continue;
+    const int choice = event.delta().index();
+    EXPECT_LE(event.delta().outputs_size() * 3, int{PendingDeltas::kMaxScores});
+    EXPECT_EQ(event.delta().outputs_size(), event.delta().token_ids_size());
+    EXPECT_EQ(event.delta().text().size(), event.delta().token_ids_size());
+    for (const v1::TokenOutput& output : event.delta().outputs()) {
+      EXPECT_EQ(output.position(), next[choice]++);
+      EXPECT_EQ(output.top_size(), 2);
+    }
+    finish[choice] += event.delta().finish_reason();
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(next, std::vector<int>(128, 103));
+  EXPECT_EQ(finish, std::vector<std::string>(128, "length"));
+  EXPECT_EQ(completion_tokens, 12800);
+  EXPECT_LT(num_events, 6400);
+}
+
+TEST_F(InferenceServiceTest, RefusesAnAnswerOfTooManyLogProbabilities) {
+  Serve(SayBytes("x"));
+  v1::GenerateRequest request;
+  request.set_text("ab");
+  request.mutable_options()->set_max_tokens(100);
+  request.mutable_options()->set_n(128);
+  request.mutable_options()->set_logprobs(20);
+  EXPECT_TRUE(Generate(request).status.ok());  // 268,800.
+  GenerationServiceOptions options = ServiceOptions();
+  options.limits.max_scores = 268'799;
+  GenerationService strict(options, std::make_shared<FakeTokenizer>(), frontend_.get());
+  InferenceServer server({}, &strict);
+  ASSERT_TRUE(server.Start().ok());
+  const auto stub = v1::Inference::NewStub(
+      grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", server.port()),
+                                grpc::InsecureChannelCredentials(), ClusterChannelArguments()));
+  grpc::ClientContext context;
+  const grpc::Status status = stub->Generate(&context, request)->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("logprobs is 20, which asks for 268800"));
+}
+
 TEST_F(InferenceServiceTest, TakesTokenIdsAndChat) {
   Serve(SayBytes("x"));
   v1::GenerateRequest ids;
@@ -99,6 +163,38 @@ TEST_F(InferenceServiceTest, TakesTokenIdsAndChat) {
   message->set_content("a \"quoted\" word");
   EXPECT_TRUE(Generate(chat).status.ok());
   EXPECT_GT(frontend_->requests().back().prompts[0].size(), 20u);
+}
+
+TEST_F(InferenceServiceTest, TheFirstEventTellsTheIdThatTheSchedulerKnows) {
+  Serve(SayBytes("hello"));
+  v1::GenerateRequest request;
+  request.set_text("a");
+  const Answer drawn = Generate(request);
+  ASSERT_GE(drawn.events.size(), 2u);
+  EXPECT_EQ(drawn.events[0].request_id().size(), 32u);
+  EXPECT_EQ(drawn.events[1].request_id(), "");
+  EXPECT_EQ(frontend_->requests().back().label, drawn.events[0].request_id());
+  request.set_request_id("mine");
+  const Answer named = Generate(request);
+  EXPECT_EQ(named.events[0].request_id(), "mine");
+  EXPECT_EQ(frontend_->requests().back().label, "mine");
+}
+
+TEST_F(InferenceServiceTest, AMessageThatIsAlwaysTooLargeIsInvalidAndNotBusy) {
+  Serve(SayBytes("x"));
+  v1::GenerateRequest request;
+  request.set_text(std::string(size_t{17} << 20, 'a'));
+  const auto unlimited = [this] {
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxSendMessageSize(-1);
+    return v1::Inference::NewStub(
+        grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", server_->port()),
+                                  grpc::InsecureChannelCredentials(), arguments));
+  };
+  stub_ = unlimited();
+  const Answer answer = Generate(request);
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(answer.status.error_message(), HasSubstr("at most 16777216"));
 }
 
 TEST_F(InferenceServiceTest, EveryOptionReachesTheRequest) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -12,6 +13,7 @@ namespace baton {
 namespace {
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 WorkerView Worker(Role role, Incarnation incarnation, bool healthy = true) {
   WorkerView worker{.role = role, .healthy = healthy};
@@ -31,7 +33,23 @@ class ReadinessTest : public ::testing::Test {
     for (int i = 0; i < num_tokens; ++i) sink->OnEvent(ChoiceTokens{.outputs = {TokenOutput{}}});
     sink->OnEvent(RequestEnded{.status = status});
   }
-  const std::vector<WorkerView> pair_ = {Worker(Role::kPrefill, 1), Worker(Role::kDecode, 2)};
+  void MakeReady() {
+    Look(pair_);
+    EndProbe(2);
+    Look(pair_);
+    ASSERT_TRUE(readiness_->ready());
+    ASSERT_EQ(num_probes(), 1u);
+  }
+  void WaitAndLook(Duration time) {
+    now_ += time;
+    Look(pair_);
+  }
+  // A client's token came now through these workers of the pair.
+  void Token(bool prefill, bool decode) {
+    if (prefill) pair_[0].last_token = now_;
+    if (decode) pair_[1].last_token = now_;
+  }
+  std::vector<WorkerView> pair_ = {Worker(Role::kPrefill, 1), Worker(Role::kDecode, 2)};
 
   FakeFrontend frontend_;
   std::shared_ptr<Readiness> readiness_ = std::make_shared<Readiness>(&frontend_);
@@ -108,6 +126,170 @@ TEST_F(ReadinessTest, ADrainingRouterIsNeverReady) {
   Look(pair_);
   readiness_->Close();
   Look(pair_);
+  EXPECT_FALSE(readiness_->ready());
+  WaitAndLook(seconds(60));
+  EXPECT_EQ(num_probes(), 1u) << "a draining router waits for its own probe";
+}
+
+// ---- Proven again ------------------------------------------------------------------------------
+
+TEST_F(ReadinessTest, TenIdleSecondsAreProbedAndTheProofLastsTenMore) {
+  MakeReady();
+  WaitAndLook(milliseconds(9999));
+  EXPECT_EQ(num_probes(), 1u);
+  WaitAndLook(milliseconds(1));
+  EXPECT_EQ(num_probes(), 2u);
+  EXPECT_TRUE(readiness_->ready()) << "nothing has failed";
+  WaitAndLook(seconds(3));
+  EndProbe(2);
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready());
+  WaitAndLook(milliseconds(9999));
+  EXPECT_EQ(num_probes(), 2u);
+  WaitAndLook(milliseconds(1));
+  EXPECT_EQ(num_probes(), 3u);
+}
+
+TEST_F(ReadinessTest, AnIdleProbeThatFailsEndsReadinessUntilOneSucceeds) {
+  MakeReady();
+  std::vector<bool> changes;
+  readiness_->set_on_change([&changes](bool ready) { changes.push_back(ready); });
+  WaitAndLook(seconds(10));
+  EndProbe(1, absl::UnavailableError("lost"));
+  WaitAndLook(milliseconds(200));
+  EXPECT_FALSE(readiness_->ready());
+  ASSERT_EQ(num_probes(), 3u);
+  EndProbe(2);
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready());
+  EXPECT_EQ(changes, (std::vector<bool>{false, true}));
+}
+
+TEST_F(ReadinessTest, AProbeThatNobodyAnswersFailsAndIsNeverJoinedByAnother) {
+  MakeReady();
+  WaitAndLook(seconds(10));
+  for (int i = 0; i < 50; ++i) WaitAndLook(milliseconds(200));
+  EXPECT_EQ(num_probes(), 2u);
+  EXPECT_EQ(frontend_.requests().back().timeout, Duration(seconds(10)));
+  EndProbe(0, absl::DeadlineExceededError("too late"));
+  Look(pair_);
+  EXPECT_FALSE(readiness_->ready());
+}
+
+TEST_F(ReadinessTest, AFullRouterSaysNothing) {
+  MakeReady();
+  WaitAndLook(seconds(10));
+  EndProbe(0, absl::ResourceExhaustedError("full"));
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready());
+  frontend_.submit_status = absl::ResourceExhaustedError("inbox full");
+  WaitAndLook(milliseconds(200));
+  frontend_.submit_status = absl::OkStatus();
+  WaitAndLook(milliseconds(200));
+  EXPECT_TRUE(readiness_->ready());
+  EXPECT_EQ(num_probes(), 3u) << "it is tried again";
+  EndProbe(0, absl::UnavailableError("lost"));
+  Look(pair_);
+  EXPECT_FALSE(readiness_->ready());
+  WaitAndLook(milliseconds(200));
+  EndProbe(0, absl::ResourceExhaustedError("full"));
+  Look(pair_);
+  EXPECT_FALSE(readiness_->ready()) << "a refusal proves nothing either";
+}
+
+TEST_F(ReadinessTest, AProbeThatWaitedBehindAnswersThatGoOnSaysNothing) {
+  MakeReady();
+  WaitAndLook(seconds(10));
+  now_ += seconds(9);
+  Token(/*prefill=*/false, /*decode=*/true);
+  WaitAndLook(seconds(1));
+  EndProbe(0, absl::DeadlineExceededError("too late"));
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready());
+}
+
+TEST_F(ReadinessTest, AProbeGoesBeforeEveryRequestOfAClient) {
+  Look(pair_);
+  EXPECT_LT(frontend_.requests()[0].priority, -std::numeric_limits<int32_t>::max());
+}
+
+TEST_F(ReadinessTest, TokensOfClientsAreProofAndSpareTheProbe) {
+  MakeReady();
+  for (int i = 0; i < 5; ++i) {
+    now_ += seconds(6);
+    Token(/*prefill=*/true, /*decode=*/true);
+    Look(pair_);
+  }
+  EXPECT_EQ(num_probes(), 1u);
+  WaitAndLook(seconds(10));
+  EXPECT_EQ(num_probes(), 2u);
+}
+
+TEST_F(ReadinessTest, TokensOfLongAnswersDoNotProveThePrefillWorker) {
+  MakeReady();
+  for (int i = 0; i < 2; ++i) {
+    now_ += seconds(5);
+    Token(/*prefill=*/false, /*decode=*/true);
+    Look(pair_);
+  }
+  EXPECT_EQ(num_probes(), 2u);
+}
+
+TEST_F(ReadinessTest, ATokenAfterTheProbeWasSentOutweighsItsFailure) {
+  MakeReady();
+  WaitAndLook(seconds(10));
+  now_ += seconds(1);
+  Token(/*prefill=*/true, /*decode=*/true);
+  Look(pair_);
+  EndProbe(0, absl::UnavailableError("lost"));
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready());
+}
+
+TEST_F(ReadinessTest, ATokenOfAClientEndsUnreadinessWithoutAProbe) {
+  MakeReady();
+  WaitAndLook(seconds(10));
+  EndProbe(0, absl::UnavailableError("lost"));
+  Look(pair_);
+  ASSERT_FALSE(readiness_->ready());
+  now_ += milliseconds(1);
+  Token(/*prefill=*/true, /*decode=*/true);
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready());
+}
+
+TEST_F(ReadinessTest, ANewProofOfOthersReplacesTheOldOne) {
+  for (const bool by_client : {false, true}) {
+    readiness_ = std::make_shared<Readiness>(&frontend_);
+    Look(pair_);
+    EndProbe(2);
+    Look(pair_);
+    ASSERT_TRUE(readiness_->ready());
+    now_ += seconds(1);
+    std::vector<WorkerView> others = {pair_[0], Worker(Role::kDecode, 3)};
+    Look(others);  // Sends a probe.
+    if (by_client) {
+      others[0].last_token = others[1].last_token = now_;
+    } else {
+      EndProbe(2);
+    }
+    Look(others);
+    ASSERT_TRUE(readiness_->ready());
+    Look(pair_);
+    EXPECT_FALSE(readiness_->ready()) << "that proof is too old, by_client " << by_client;
+  }
+}
+
+TEST_F(ReadinessTest, ATokenProvesTheWorkersThatMadeItAndNoOthers) {
+  std::vector<WorkerView> workers = {pair_[0], pair_[1], Worker(Role::kDecode, 3)};
+  Look(workers);
+  EndProbe(0, absl::UnavailableError("lost"));
+  now_ += milliseconds(1);
+  workers[0].last_token = workers[1].last_token = now_;
+  Look(workers);
+  ASSERT_TRUE(readiness_->ready());
+  workers[1].healthy = false;
+  Look(workers);
   EXPECT_FALSE(readiness_->ready());
 }
 

@@ -308,18 +308,109 @@ TEST_F(RecoveryLimitsTest, AHungWorkersSequencesMoveAndItsLateTokensAreDropped) 
   EXPECT_TRUE(node_->View().workers[hung].healthy);
 }
 
+TEST_F(RecoveryLimitsTest, AWorkerThatHangsWhileItDrainsIsSaidToHang) {
+  Create({.hang_limit = milliseconds(2000)});
+  Handle(WorkerStatusChanged{1, {.incarnation = incarnation(1), .draining = true}});
+  EXPECT_EQ(node_->View().workers[1].reason, "draining");
+  Sleep(milliseconds(2000));
+  EXPECT_EQ(node_->View().workers[1].reason, "it stopped making progress");
+}
+
+// ---- Who owes the next event -------------------------------------------------------------------
+
+// A step of the worker ends each 10 s, for 40 s, which is longer than a silence may be.
+class OwingSideTest : public RecoveryHarness {
+ protected:
+  void Move(int32_t worker) {
+    for (int i = 0; i < 4; ++i) {
+      Wait(seconds(10));
+      Handle(WorkerStatusChanged{worker, {.incarnation = incarnation(worker), .progress = ++count_}});
+    }
+  }
+  int32_t prefill_worker() const { return outbox_.prefills.back().worker; }
+  int32_t decode_worker() const { return outbox_.decodes.back().worker; }
+  uint64_t count_ = 0;
+};
+
+TEST_F(OwingSideTest, WhileItPrefillsThePrefillWorker) {
+  ToPrefilling(1);
+  Move(prefill_worker());
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Move(decode_worker());
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
+TEST_F(OwingSideTest, AlsoWhileItSends) {
+  ToPrefilling(1);
+  Prefilled(prefill_call(), 3, 50);
+  Move(prefill_worker());
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Move(decode_worker());
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
+TEST_F(OwingSideTest, WhileItDecodesTheDecodeWorker) {
+  ToDecoding(1);  // The Prefill call is open still.
+  Move(decode_worker());
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Move(prefill_worker());
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
+TEST_F(OwingSideTest, WithoutADecodeWorkerThePrefillWorker) {
+  ValidRequest request = Request(3, 1);
+  Submit(1, request);
+  Move(prefill_worker());
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Move(1);
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
+TEST_F(OwingSideTest, AScoreThatIsStillOwedIsThePrefillWorkers) {
+  ValidRequest request = Request();
+  request.sampling.num_prompt_logprobs = 0;
+  ToPrefilling(1, request);
+  Handle(ClientStop{.request = 1, .choice = 0});
+  Move(prefill_worker());
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Move(1);
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
 // ---- Looking in --------------------------------------------------------------------------------
 
 TEST_F(RecoveryLimitsTest, AnAuditNamesEachSequenceAndTheProcessesItsCallsAreOn) {
-  ToPrefilling(1);
+  ValidRequest request = Request();
+  request.label = "cmpl-7";
+  ToPrefilling(1, request);
   RouterAudit audit;
   Handle(RouterAuditAsked{[&](RouterAudit told) { audit = std::move(told); }});
   EXPECT_EQ(audit.incarnation, 1u);
   ASSERT_EQ(audit.sequences.size(), 1u);
   EXPECT_EQ(audit.sequences[0].sequence, (SequenceId{1, 1}));
+  EXPECT_EQ(audit.sequences[0].label, "cmpl-7");
   EXPECT_EQ(audit.sequences[0].state, "PREFILLING");
   EXPECT_EQ(audit.sequences[0].prefill, last_prefill().worker);
   EXPECT_EQ(audit.sequences[0].decode, last_decode().worker);
+  EXPECT_TRUE(audit.blamed.empty());
+
+  const int32_t prefill = outbox_.prefills.back().worker;
+  const int32_t decode = outbox_.decodes.back().worker;
+  HandoffFailed(prefill_call(), 1);
+  Kill(decode, {decode_call()});
+  Judged();
+  Handle(RouterAuditAsked{[&](RouterAudit told) { audit = std::move(told); }});
+  EXPECT_EQ(audit.sequences[0].moves, 1);
+  EXPECT_EQ(audit.sequences[0].retries, 0);
+  EXPECT_EQ(audit.sequences[0].handoff_failures, 1);
+  EXPECT_THAT(audit.sequences[0].lost, ElementsAre(incarnation(decode)));
+  ASSERT_EQ(audit.blamed.size(), 1u);
+  EXPECT_EQ(audit.blamed[0].prefill, prefill);
+  EXPECT_EQ(audit.blamed[0].decode, decode);
+  EXPECT_EQ(audit.blamed[0].left, seconds(10) - milliseconds(20));
+  Wait(seconds(10));
+  Handle(RouterAuditAsked{[&](RouterAudit told) { audit = std::move(told); }});
+  EXPECT_TRUE(audit.blamed.empty());
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -81,13 +82,13 @@ class RouterHarness : public testing::Test {
       if (up) Up(worker, kFirstIncarnation + worker);
     }
   }
-  void Up(int32_t worker, Incarnation incarnation) {
+  void Up(int32_t worker, Incarnation incarnation, int32_t max_model_len = 200) {
     Handle(WorkerUp{.worker = worker,
                     .hello = {.role = roles_[worker],
                               .incarnation = incarnation,
                               .block_size = 16,
                               .num_blocks = 100,
-                              .max_model_len = 200}});
+                              .max_model_len = max_model_len}});
   }
   void Handle(Message message) {
     node_->Handle(std::move(message), now_);
@@ -108,6 +109,13 @@ class RouterHarness : public testing::Test {
     Handle(ClientSubmit{.request = key, .body = std::move(request)});
   }
 
+  // The process that a Decode call was opened to.
+  Incarnation DecodeOf(CallId call) const {
+    for (size_t i = 0; i < outbox_.decodes.size(); ++i) {
+      if (outbox_.decodes[i].call == call) return outbox_.decode_requests[i].worker;
+    }
+    return 0;
+  }
   CallId decode_call() const { return outbox_.decodes.back().call; }
   CallId prefill_call() const { return outbox_.prefills.back().call; }
   void Reserved(CallId call, Attempt attempt = 1, int32_t cached = 0) {
@@ -115,14 +123,14 @@ class RouterHarness : public testing::Test {
                                                    .ticket = {8, call},
                                                    .data_endpoint = "d:1",
                                                    .pair_key = {3},
-                                                   .decode = 101,
+                                                   .decode = DecodeOf(call),
                                                    .cached_tokens = cached}});
   }
   void Prefilled(CallId call, int32_t position, int32_t token, Attempt attempt = 1) {
     Handle(WorkerEventReceived{
         call, PrefilledEvent{.attempt = attempt,
                              .first = TokenOutput{.position = position, .token = token},
-                             .cached_tokens = 2}});
+                             .cached_tokens = std::min(2, position - 1)}});
   }
   // Log probabilities of the positions [begin, end) of a prompt of Request().
   void Scores(CallId call, int32_t begin, int32_t end, Attempt attempt = 1) {

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -134,6 +137,43 @@ TEST(RouterServiceTest, StopEndsWhatWaitsAndRefusesWhatComes) {
   EXPECT_EQ(sink->status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(service.Submit(Request(), std::make_shared<NotingSink>()).status().code(),
             absl::StatusCode::kUnavailable);
+}
+
+// Whoever submits while the service stops hears of its request once: from Submit or by the sink.
+TEST(RouterServiceTest, ASubmitThatRacesStopIsToldOnce) {
+  constexpr int kRounds = 40;
+  constexpr int kThreads = 3;
+  for (int round = 0; round < kRounds; ++round) {
+    RouterService service({.node = {.incarnation = 99},
+                           .workers = {{Role::kPrefill, "127.0.0.1:1"}},
+                           .max_offered_requests = 1},
+                          Policy());
+    struct Told {
+      std::shared_ptr<NotingSink> sink;
+      bool taken = false;
+    };
+    std::vector<Told> told[kThreads];
+    std::atomic<int> num_running = 0;
+    const auto submit_until_stopped = [&](std::vector<Told>* all) {
+      ++num_running;
+      for (absl::Status status; !absl::IsUnavailable(status);) {
+        auto sink = std::make_shared<NotingSink>();
+        status = service.Submit(Request(), sink).status();
+        all->push_back({std::move(sink), status.ok()});
+      }
+    };
+    {
+      std::vector<std::jthread> threads;
+      for (auto& all : told) threads.emplace_back(submit_until_stopped, &all);
+      while (num_running < kThreads) std::this_thread::yield();
+      service.Stop();
+    }
+    for (const auto& all : told) {
+      for (const Told& one : all) {
+        ASSERT_EQ(one.sink->num_ends, one.taken ? 1 : 0) << "round " << round;
+      }
+    }
+  }
 }
 
 TEST(RouterServiceTest, RefusesAtOnceWhenTheInboxIsFull) {

@@ -47,7 +47,7 @@ TEST_F(WorkerDirectoryTest, NobodyIsUsableBeforeItsHello) {
 
 TEST_F(WorkerDirectoryTest, OnlyANewIncarnationIsNew) {
   EXPECT_TRUE(directory_.OnUp(0, Hello(Role::kPrefill, 10), At(0)));
-  directory_.OnDown(0, "connection lost");
+  directory_.OnDown(0, "connection lost", At(1));
   EXPECT_FALSE(directory_.OnUp(0, Hello(Role::kPrefill, 10), At(1)));
   EXPECT_TRUE(directory_.OnUp(0, Hello(Role::kPrefill, 11), At(2)));
 }
@@ -81,6 +81,71 @@ TEST_F(WorkerDirectoryTest, APairIsAsLongAsItsShorterSide) {
   EXPECT_TRUE(directory_.Fits({.total_tokens = 30, .needs_decode = false}).ok());
 }
 
+TEST_F(WorkerDirectoryTest, OnlyWhatNoKnownPairCouldHoldIsRefusedForGood) {
+  AllUp();
+  HelloInfo large = Hello(Role::kPrefill, 20);
+  large.max_model_len = 200;
+  directory_.OnUp(0, large, At(1));
+  large.role = Role::kDecode;
+  large.incarnation = 22;
+  directory_.OnUp(2, large, At(1));
+  EXPECT_TRUE(directory_.Fits({.total_tokens = 200}).ok());
+  directory_.OnDown(2, "gone", At(2));
+  const absl::Status now = directory_.Fits({.total_tokens = 200});
+  EXPECT_EQ(now.code(), Code::kUnavailable);
+  EXPECT_THAT(std::string(now.message()), HasSubstr("holds 200 tokens, only up to 100"));
+  EXPECT_EQ(directory_.Fits({.total_tokens = 201}).code(), Code::kInvalidArgument);
+  EXPECT_TRUE(directory_.Fits({.total_tokens = 200, .needs_decode = false}).ok());
+  directory_.OnUp(2, Hello(Role::kDecode, 32), At(3));  // Another process, with less.
+  EXPECT_EQ(directory_.Fits({.total_tokens = 200}).code(), Code::kInvalidArgument);
+  large.role = Role::kPrefill;  // In a decode worker's place.
+  directory_.OnUp(3, large, At(4));
+  EXPECT_EQ(directory_.Fits({.total_tokens = 200}).code(), Code::kInvalidArgument);
+}
+
+TEST_F(WorkerDirectoryTest, APairIsLostAtTheMomentWhenItsLastWorkerGoesHoweverItGoes) {
+  const RouteNeed alone = {.prompt_tokens = 20, .total_tokens = 30, .needs_decode = false};
+  EXPECT_EQ(directory_.LostAt(kNeed), Time{});
+  AllUp();
+  EXPECT_EQ(directory_.LostAt(kNeed), kNever);
+  directory_.OnDown(0, "gone", At(1));
+  EXPECT_EQ(directory_.LostAt(kNeed), kNever);
+  directory_.OnDown(1, "gone", At(2));
+  EXPECT_EQ(directory_.LostAt(kNeed), At(2));
+  EXPECT_EQ(directory_.LostAt(alone), At(2));
+  directory_.OnUp(1, Hello(Role::kPrefill, 11), At(3));
+  EXPECT_EQ(directory_.LostAt(kNeed), kNever);
+  directory_.OnStatus(2, {.incarnation = 12, .draining = true}, At(4));
+  directory_.MarkHung(3, At(5));
+  EXPECT_EQ(directory_.LostAt(kNeed), At(5));
+  EXPECT_EQ(directory_.LostAt(alone), kNever);
+  directory_.OnStatus(3, {.incarnation = 13}, At(6));
+  EXPECT_EQ(directory_.LostAt(kNeed), kNever);
+  directory_.OnStatus(3, {.incarnation = 13, .draining = true}, At(7));
+  EXPECT_EQ(directory_.LostAt(kNeed), At(7));
+}
+
+TEST_F(WorkerDirectoryTest, AGroupLosesItsPairWhateverOtherGroupsHave) {
+  AllUp();
+  RouteNeed bound = kNeed;
+  bound.group = directory_.at(0).group;
+  HelloInfo other = Hello(Role::kDecode, 22);
+  other.numerics_id = "m";
+  directory_.OnUp(2, other, At(1));
+  EXPECT_EQ(directory_.LostAt(bound), kNever);
+  other.incarnation = 23;
+  directory_.OnUp(3, other, At(2));
+  other.incarnation = 20;
+  other.role = Role::kPrefill;
+  directory_.OnUp(0, other, At(3));
+  EXPECT_EQ(directory_.LostAt(bound), At(2));
+  EXPECT_EQ(directory_.LostAt(kNeed), kNever);
+  directory_.OnUp(1, other, At(4));  // Nobody is left in the group.
+  EXPECT_EQ(directory_.LostAt(bound), At(2));
+  bound.needs_decode = false;
+  EXPECT_EQ(directory_.LostAt(bound), At(4));
+}
+
 TEST_F(WorkerDirectoryTest, WorkersThatComputeOtherBitsDoNotPair) {
   for (int field = 0; field < 4; ++field) {
     WorkerDirectory directory({Role::kPrefill, Role::kDecode}, milliseconds(2500));
@@ -97,7 +162,7 @@ TEST_F(WorkerDirectoryTest, WorkersThatComputeOtherBitsDoNotPair) {
 
 TEST_F(WorkerDirectoryTest, DownAndDrainingWorkersAreNoCandidates) {
   AllUp();
-  directory_.OnDown(0, "connection lost");
+  directory_.OnDown(0, "connection lost", At(1));
   directory_.OnStatus(3, {.incarnation = 13, .draining = true}, At(1));
   const RoutingSnapshot snapshot = Snapshot(kNeed);
   ASSERT_EQ(snapshot.prefill.size(), 1u);
@@ -158,7 +223,7 @@ TEST_F(WorkerDirectoryTest, SilenceForTheHangLimitIsHanging) {
   directory_.OnStatus(2, {.incarnation = 12}, At(400));
   EXPECT_EQ(directory_.HungAt(2), At(2900));
   EXPECT_EQ(directory_.NextHungAt(), At(2500));  // Of another one.
-  directory_.OnDown(2, "gone");
+  directory_.OnDown(2, "gone", At(400));
   EXPECT_EQ(directory_.HungAt(2), kNever);
 }
 
@@ -209,11 +274,45 @@ TEST_F(WorkerDirectoryTest, ALayerMayTakeTwentyTimesTheLongestSoFar) {
   EXPECT_EQ(directory_.HungAt(2), At(4100));
 }
 
+TEST_F(WorkerDirectoryTest, NoLayerMayTakeLongerThanTheFirst) {
+  AllUp();
+  WorkerStatus status{.incarnation = 12, .progress = 7, .computing = true};
+  for (const Duration longest : {Duration(std::chrono::seconds(8)), Duration(std::chrono::hours(168))}) {
+    status.longest_layer = longest;
+    for (int64_t ms = 0; ms <= 19000; ms += 400) directory_.OnStatus(2, status, At(ms));
+    EXPECT_EQ(directory_.HungAt(2), At(20000));
+  }
+}
+
+TEST_F(WorkerDirectoryTest, AWorkerIsColdUntilItTellsHowLongItsLayersTake) {
+  AllUp();
+  WorkerStatus status{.incarnation = 12, .progress = 1, .computing = true};
+  for (int64_t ms = 0; ms <= 19000; ms += 500) directory_.OnStatus(2, status, At(ms));
+  EXPECT_EQ(directory_.HungAt(2), At(20000));
+  status.progress = 2;
+  status.longest_layer = milliseconds(1);
+  directory_.OnStatus(2, status, At(19500));
+  directory_.OnStatus(2, status, At(21000));
+  EXPECT_EQ(directory_.HungAt(2), At(22000));
+}
+
+TEST_F(WorkerDirectoryTest, PatienceWearsOffWithTheNewsOfShorterLayers) {
+  AllUp();
+  WorkerStatus status{.incarnation = 12, .progress = 7, .computing = true};
+  status.longest_layer = milliseconds(400);
+  directory_.OnStatus(2, status, At(0));
+  directory_.OnStatus(2, status, At(6000));
+  EXPECT_EQ(directory_.HungAt(2), At(8000));
+  status.longest_layer = milliseconds(20);
+  directory_.OnStatus(2, status, At(6400));
+  EXPECT_EQ(directory_.HungAt(2), At(2500));
+}
+
 TEST_F(WorkerDirectoryTest, AHungWorkerIsNotUsedUntilItMoves) {
   AllUp();
   const WorkerStatus standing{.incarnation = 12, .progress = 7, .computing = true};
   directory_.OnStatus(2, standing, At(0));
-  directory_.MarkHung(2);
+  directory_.MarkHung(2, At(0));
   EXPECT_FALSE(directory_.Usable(2));
   EXPECT_FALSE(directory_.IsUp(2, 12));
   EXPECT_EQ(directory_.HungAt(2), kNever);

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +59,108 @@ TEST(HttpAnswerTest, DeliversALargeAnswerToASlowButSteadyReader) {
   EXPECT_EQ(client.Get("/big").body.size(), size_t{8} << 20);
 }
 
+// An answer of `bytes` that is made as the client takes it.
+struct Pumped : std::enable_shared_from_this<Pumped> {
+  Pumped(Writer w, size_t b) : writer(std::move(w)), bytes(b) {}
+
+  void Pump() {
+    while (writer->HasRoom()) {
+      const size_t piece = std::min(bytes - made, size_t{16} << 10);
+      made += piece;
+      writer->Write(std::string(piece, 'x'));
+      if (made == bytes) return writer->Finish(/*close=*/false);
+    }
+    writer->OnRoom([self = shared_from_this()] { self->Pump(); });
+  }
+
+  const Writer writer;
+  const size_t bytes;
+  std::atomic<size_t> made = 0;
+};
+
+// GET /pumped; the last one made is `last`, its client's end `gone`.
+struct PumpRoute {
+  explicit PumpRoute(size_t bytes) {
+    routes.push_back({"GET", "/pumped", [this, bytes](Request, Writer w) {
+                        w->OnDisconnect([this] { gone.Notify(); });
+                        w->StartStream({});
+                        last = std::make_shared<Pumped>(std::move(w), bytes);
+                        last->Pump();
+                      }});
+  }
+  std::vector<Route> routes = TestRoutes();
+  std::shared_ptr<Pumped> last;
+  absl::Notification gone;
+};
+
+constexpr size_t kEndless = size_t{1} << 40;
+constexpr size_t kKernelBytes = size_t{16} << 20;  // More than a socket's buffers take.
+
+TEST(HttpAnswerTest, MakesAnAnswerAsTheClientTakesIt) {
+  PumpRoute route(size_t{24} << 20);
+  auto server = StartServer({}, route.routes);
+  TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
+  EXPECT_EQ(client.Get("/pumped").body, std::string(size_t{24} << 20, 'x'));
+  EXPECT_EQ(client.Get("/pumped").body.size(), size_t{24} << 20);  // On the same connection.
+  TestClient old(server->port());
+  old.Send("GET /pumped HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(old.Read().body.size(), size_t{24} << 20);
+}
+
+TEST(HttpAnswerTest, MakesNoMoreForAClientThatDoesNotRead) {
+  PumpRoute route(kEndless);
+  auto server = StartServer({.write_timeout = milliseconds(300)}, route.routes);
+  TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
+  client.Send("GET /pumped HTTP/1.1\r\nHost: t\r\n\r\n");
+  EXPECT_TRUE(route.gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_LT(route.last->made, kKernelBytes);
+}
+
+TEST(HttpAnswerTest, ClosesTheConnectionOfAClientThatReadsTooSlowly) {
+  constexpr size_t kBytes = size_t{128} << 20;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/big", [](Request, Writer w) { w->Send({.body = std::string(kBytes, 'x')}); }});
+  auto server = StartServer(
+      {.write_timeout = milliseconds(100), .min_bytes_per_second = int64_t{1} << 40},
+      std::move(routes));
+  TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
+  client.Send("GET /big HTTP/1.1\r\nHost: t\r\n\r\n");
+  size_t read = 0;
+  for (std::string piece = "x"; !piece.empty(); read += piece.size()) piece = client.ReadSome();
+  EXPECT_LT(read, kBytes);
+}
+
+TEST(HttpAnswerTest, GivesEachClientLessWhenAllTogetherHoldTooMuch) {
+  PumpRoute route(kEndless);
+  auto server = StartServer({.max_queued_bytes = int64_t{1} << 40,
+                             .max_unsent_bytes = 64 << 20,
+                             .max_total_unsent_bytes = 1 << 20,
+                             .write_timeout = milliseconds(300)},
+                            route.routes);
+  TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
+  client.Send("GET /pumped HTTP/1.1\r\nHost: t\r\n\r\n");
+  EXPECT_TRUE(route.gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  EXPECT_LT(route.last->made, kKernelBytes + (8 << 20));
+}
+
+TEST(HttpAnswerTest, AnAnswerThatWaitsForRoomGoesWithItsClientOrItsServer) {
+  for (const bool client_goes : {true, false}) {
+    PumpRoute route(kEndless);
+    auto server = StartServer({}, route.routes);
+    TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
+    client.Send("GET /pumped HTTP/1.1\r\nHost: t\r\n\r\n");
+    EXPECT_FALSE(client.ReadSome().empty());
+    if (client_goes) {
+      client.Close();
+      EXPECT_TRUE(route.gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
+    }
+    server->Stop(Duration::zero());
+    std::weak_ptr<Pumped> answer = std::exchange(route.last, nullptr);
+    server.reset();
+    EXPECT_TRUE(answer.expired());
+  }
+}
+
 TEST(HttpAnswerTest, StreamsToOldClientsUntilTheConnectionEnds) {
   auto routes = TestRoutes();
   routes.push_back({"GET", "/stream", [](Request, Writer w) {
@@ -71,6 +175,35 @@ TEST(HttpAnswerTest, StreamsToOldClientsUntilTheConnectionEnds) {
   TestClient modern(server->port());
   EXPECT_EQ(modern.Get("/stream").body, "onetwo");
   EXPECT_EQ(modern.Get("/stream").body, "onetwo");
+}
+
+TEST(HttpAnswerTest, AStreamIsFramedChunkByChunkAndEndsWithAnEmptyOne) {
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/stream", [](Request, Writer w) {
+                      w->StartStream({.body = "one"});
+                      w->Write(std::string(17, 'x'));
+                      w->Finish(/*close=*/true);
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient client(server->port());
+  client.Send("GET /stream HTTP/1.1\r\nHost: t\r\n\r\n");
+  std::string wire;
+  for (std::string more = client.ReadSome(); !more.empty(); more = client.ReadSome()) wire += more;
+  const size_t body = wire.find("\r\n\r\n");
+  ASSERT_NE(body, std::string::npos);
+  EXPECT_EQ(wire.substr(body + 4), "3\r\none\r\n11\r\nxxxxxxxxxxxxxxxxx\r\n0\r\n\r\n");
+}
+
+TEST(HttpAnswerTest, AHeadersValueNeverBeginsAnotherHeader) {
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/split", [](Request, Writer w) {
+                      w->Send({.headers = {{"X-Id", "a\r\nX-Evil: b\nc"}}, .body = "ok"});
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient client(server->port());
+  const WireResponse response = client.Get("/split");
+  EXPECT_EQ(response.Header("X-Evil"), "");
+  EXPECT_EQ(response.Header("X-Id"), "a  X-Evil: b c");
 }
 
 }  // namespace

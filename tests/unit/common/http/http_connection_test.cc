@@ -7,6 +7,7 @@
 
 #include "common/base/random.h"
 #include "common/http/http_server.h"
+#include "tests/unit/common/http/server_fixture.h"
 #include "tests/unit/common/http/test_client.h"
 
 namespace baton::http {
@@ -133,6 +134,38 @@ TEST(HttpConnectionTest, RefusesWhatCouldBeReadInTwoWays) {
     EXPECT_EQ(response.status, 400) << headers;
     EXPECT_EQ(response.Header("Connection"), "close") << headers;
   }
+}
+
+TEST(HttpConnectionTest, WhatComesBehindARefusedRequestIsNoRequest) {
+  auto server = StartServer();
+  for (const char* refused : {"POST /echo HTTP/1.1\r\nContent-Length: 0\r\n\r\n",  // No Host.
+                              "GET /health HTTP/1.1\r\nHost: t\r\nHost: u\r\n\r\n",
+                              "GET health HTTP/1.1\r\nHost: t\r\n\r\n"}) {
+    TestClient client(server->port());
+    client.Send(std::string(refused) + "GET /health HTTP/1.1\r\nHost: t\r\n\r\n");
+    EXPECT_EQ(client.Read().status, 400) << refused;
+    EXPECT_EQ(client.Read().status, 0) << refused;
+    EXPECT_TRUE(client.AtEnd());
+  }
+}
+
+TEST(HttpConnectionTest, ABodysPlaceIsFreeAgainHoweverItsRequestEnds) {
+  auto server = StartServer({.max_body_bytes = 900, .max_total_body_bytes = 1000});
+  TestClient client(server->port());
+  for (int i = 0; i < 10; ++i) {  // Answered.
+    ASSERT_EQ(client.Post("/echo", std::string(600, 'x')).status, 200);
+  }
+  for (const char* lost : {"Content-Length: 800\r\n\r\nabc",
+                           "Transfer-Encoding: chunked\r\n\r\nnonsense\r\n"}) {
+    TestClient gone(server->port());
+    gone.Send(std::string("POST /echo HTTP/1.1\r\nHost: t\r\n") + lost);
+    gone.ShutdownSend();
+    gone.Read();
+    EXPECT_TRUE(gone.AtEnd());
+  }
+  while (server->num_connections() > 1) {  // Until the server has let go of them.
+  }
+  EXPECT_EQ(client.Post("/echo", std::string(900, 'x')).status, 200);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -67,6 +68,7 @@ class TestClient {
   std::string ReadSome() {
     char chunk[16384];
     const ssize_t n = recv(fd_, chunk, sizeof(chunk), 0);
+    ended_ = n == 0 || (n < 0 && errno == ECONNRESET);
     return n > 0 ? std::string(chunk, static_cast<size_t>(n)) : std::string();
   }
 
@@ -101,11 +103,12 @@ class TestClient {
     return Read();
   }
 
-  // True once the server has closed the connection (after what it still had to say).
+  // True once the server has closed the connection (after what it still had to say), false when it
+  // stays silent.
   bool AtEnd() {
     while (Fill()) {
     }
-    return true;
+    return ended_;
   }
   void ShutdownSend() { shutdown(fd_, SHUT_WR); }
   void Close() {
@@ -167,6 +170,7 @@ class TestClient {
 
   int fd_ = -1;
   bool connected_ = false;
+  bool ended_ = false;
   std::string buffer_;
 };
 

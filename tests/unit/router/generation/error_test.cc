@@ -21,5 +21,13 @@ TEST(ErrorTest, TellsAQuotaFromOurLoad) {
   EXPECT_EQ(ErrorParam(absl::ResourceExhaustedError("x")), "");
 }
 
+TEST(ErrorTest, ARequestThatIsTooLargeIsInvalidAndSaysTheLimit) {
+  const absl::Status status = RequestTooLarge(2001, 2000);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_TRUE(IsRequestTooLarge(status));
+  EXPECT_EQ(status.message(), "The request has 2001 bytes; at most 2000 are allowed.");
+  EXPECT_FALSE(IsRequestTooLarge(InvalidField("n", "n is 0.")));
+}
+
 }  // namespace
 }  // namespace baton

@@ -112,5 +112,77 @@ TEST(GenerationServiceTest, KnowsItsModelOnly) {
   EXPECT_EQ(ErrorCode(status), "model_not_found");
 }
 
+TEST(GenerationServiceTest, AnswersHoldNoMoreThanTheyMayUntilTheirReadersHaveThem) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  options.limits.max_answer_bytes = 3 * 100 * TokenScores::BytesPerToken(1);
+  GenerationService service(options, std::make_shared<FakeTokenizer>(), &frontend);
+  GenerationRequest request{.prompts = {Prompt(std::vector<int32_t>(100, 5))}};
+  request.prompt_logprobs = 1;
+  std::vector<Outcome> held;
+  for (int i = 0; i < 3; ++i) held.push_back(Generate(service, request));
+  EXPECT_EQ(service.answer_bytes(), options.limits.max_answer_bytes);
+  const auto refused = [&] {
+    return service.Start(*service.Prepare(request), std::make_shared<Recorder>(), nullptr).status();
+  };
+  EXPECT_TRUE(absl::IsResourceExhausted(refused()));
+  EXPECT_FALSE(IsQuotaExceeded(refused()));
+  EXPECT_TRUE(Generate(service, {.prompts = {Prompt(std::vector<int32_t>(100, 5))}}).generation);
+  // It has ended, but its reader does not have it yet.
+  held[0].generation->Cancel();
+  EXPECT_TRUE(held[0].sink->ended);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused()));
+  held[0].sink.reset();
+  EXPECT_TRUE(refused().ok());
+  held.clear();
+}
+
+TEST(GenerationServiceTest, CountsWhatAnAnswerWillHold) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  GenerationService service(options, std::make_shared<FakeTokenizer>(), &frontend);
+  GenerationRequest request{.prompts = {Prompt(std::string("ab"))}};
+  EXPECT_EQ(service.Prepare(request)->answer_bytes, 0);
+  request.echo = true;
+  EXPECT_EQ(service.Prepare(request)->answer_bytes, 2);
+  request.echo = false;
+  request.logprobs = 4;
+  EXPECT_EQ(service.Prepare(request)->answer_bytes, 0);
+  EXPECT_TRUE(service.Prepare(request)->counts_tokens);
+  request.max_tokens = 10;
+  request.n = 3;
+  EXPECT_EQ(service.Prepare(request)->answer_bytes, 30 * TokenScores::BytesPerToken(4));
+  EXPECT_FALSE(service.Prepare(request)->counts_tokens);
+}
+
+TEST(GenerationServiceTest, TokensOfAnOpenEndCountAsTheyCome) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  options.limits.max_answer_bytes = 2 * TokenScores::BytesPerToken(1);
+  GenerationService service(options, std::make_shared<FakeTokenizer>(), &frontend);
+  GenerationRequest request{.prompts = {Prompt(std::string("ab"))}};
+  request.logprobs = 1;
+  const Outcome run = Generate(service, request);
+  const ValidRequest valid = frontend.requests()[0];
+  const auto sink = frontend.sink(1);
+  for (int32_t i = 0; i < 2; ++i) {
+    sink->OnEvent(ChoiceTokens{0, {FakeOutput(valid, FakeTokenizer::kTheA, 3 + i)}});
+  }
+  EXPECT_EQ(service.answer_bytes(), options.limits.max_answer_bytes);
+  EXPECT_FALSE(run.sink->ended);
+  sink->OnEvent(ChoiceTokens{0, {FakeOutput(valid, FakeTokenizer::kTheA, 5)}});
+  EXPECT_TRUE(run.sink->ended);
+  EXPECT_TRUE(absl::IsResourceExhausted(run.sink->status));
+}
+
+TEST(GenerationServiceTest, DetokenizesNoMoreThanTheModelCouldSay) {
+  FakeFrontend frontend;
+  GenerationService service(Options(), std::make_shared<FakeTokenizer>(), &frontend);
+  EXPECT_EQ(service.Detokenize(std::vector<int32_t>(256, 99), "tokens")->size(), 256u);
+  const absl::Status status =
+      service.Detokenize(std::vector<int32_t>(257, 99), "tokens").status();
+  EXPECT_EQ(ErrorParam(status), "tokens");
+}
+
 }  // namespace
 }  // namespace baton

@@ -35,18 +35,18 @@ TEST(GenerationSessionTest, GivesOffsetsInCodePointsAfterTheEcho) {
                                          .logprobs = 2,
                                          .prompt_logprobs = 1});
   ASSERT_EQ(run.sink->prompts.size(), 1u);
-  const auto& prompt = run.sink->prompts[0].tokens;
+  const TokenScores& prompt = *run.sink->prompts[0].tokens;
   ASSERT_EQ(prompt.size(), 4u);
   EXPECT_FALSE(prompt[0].has_logprob);
-  EXPECT_EQ(prompt[0].chosen.text, "<s>");
+  EXPECT_EQ(prompt[0].chosen.token, FakeTokenizer::kBegin);
   EXPECT_FLOAT_EQ(prompt[2].chosen.logprob, -0.25f);
   EXPECT_EQ(prompt[1].text_offset, 0);
   EXPECT_EQ(prompt[2].text_offset, 1);
   std::vector<int64_t> offsets;
   for (const ChoiceDelta& delta : run.sink->deltas) {
-    for (const TokenLogprobs& token : delta.logprobs) {
-      offsets.push_back(token.text_offset);
-      EXPECT_EQ(token.top.size(), 2u);
+    for (size_t i = 0; i < delta.logprobs.size(); ++i) {
+      offsets.push_back(delta.logprobs[i].text_offset);
+      EXPECT_EQ(delta.logprobs[i].top.size(), 2u);
     }
   }
   EXPECT_EQ(offsets, (std::vector<int64_t>{2, 2, 2, 3, 4}));

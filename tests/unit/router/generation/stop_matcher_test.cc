@@ -89,5 +89,12 @@ TEST(StopMatcherTest, IgnoresWhatEndsBeforeItMayStop) {
   EXPECT_EQ(result.text, "");
 }
 
+TEST(StopMatcherTest, NothingIsLeftBehindAStopString) {
+  const std::vector<std::string> stops{"stop"};
+  StopMatcher matcher(&stops);
+  EXPECT_EQ(matcher.Add("so stop it", true).text, "so ");
+  EXPECT_EQ(matcher.Finish(), "");
+}
+
 }  // namespace
 }  // namespace baton

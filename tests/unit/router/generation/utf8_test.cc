@@ -47,5 +47,19 @@ TEST(Utf8Test, MakesAnyBytesValidAndCountsCodePoints) {
   EXPECT_EQ(CodePoints("a\xE2\x82\xAC\xF0\x9F\x98\x80"), 3);
 }
 
+TEST(Utf8Test, TheFirstAndLastSequencesOfEachLengthAreValidAndTheirNeighboursAreNot) {
+  for (const char* good : {"\x7F", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF",
+                           "\xEE\x80\x80", "\xEF\xBF\xBF", "\xF0\x90\x80\x80",
+                           "\xF4\x8F\xBF\xBF"}) {
+    EXPECT_TRUE(IsValidUtf8(good)) << good;
+    EXPECT_EQ(ToValidUtf8(good), good);
+  }
+  for (const char* bad : {"\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
+                          "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xC2", "\xF0\x90\x80"}) {
+    EXPECT_FALSE(IsValidUtf8(bad)) << bad;
+    EXPECT_TRUE(IsValidUtf8(ToValidUtf8(bad)));
+  }
+}
+
 }  // namespace
 }  // namespace baton

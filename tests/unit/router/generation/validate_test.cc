@@ -56,7 +56,13 @@ TEST(ValidateTest, NamesTheFieldThatIsOutOfRange) {
          r.logit_bias = {{5, 1}, {5, 2}};
        }},
       {"n", [](auto& r) { r.n = 0; }},
-      {"n", [](auto& r) { r.n = 1000; }},
+      {"n", [](auto& r) { r.n = kMaxSequencesPerRequest + 1; }},
+      {"n",
+       [](auto& r) {
+         r.prompts.push_back(r.prompts[0]);
+         r.n = kMaxSequencesPerRequest / 2 + 1;
+       }},
+      {"prompt", [](auto& r) { r.prompts.assign(kMaxSequencesPerRequest + 1, r.prompts[0]); }},
       {"max_tokens", [](auto& r) { r.max_tokens = 0; }},
       {"max_tokens", [](auto& r) { r.max_tokens = 98; }},
       {"max_tokens", [](auto& r) { r.max_tokens = INT64_MAX; }},
@@ -84,6 +90,16 @@ TEST(ValidateTest, NamesTheFieldThatIsOutOfRange) {
     EXPECT_EQ(valid.status().code(), absl::StatusCode::kInvalidArgument) << param;
     EXPECT_EQ(ErrorParam(valid.status()), param) << valid.status();
   }
+}
+
+TEST(ValidateTest, TakesAsManySequencesAsTheSchedulerDoes) {
+  GenerationRequest request = Request();
+  request.prompt_param = "messages";
+  request.n = kMaxSequencesPerRequest;
+  const auto valid = Build(request);
+  ASSERT_TRUE(valid.ok()) << valid.status();
+  EXPECT_EQ(valid->num_choices, kMaxSequencesPerRequest);
+  EXPECT_EQ(valid->prompt_param, "messages");
 }
 
 TEST(ValidateTest, SaysTheLargestMaxTokensThatFits) {
@@ -133,6 +149,100 @@ TEST(ValidateTest, ScoresAPromptThatFillsTheModel) {
   const auto valid = Build(request);
   ASSERT_TRUE(valid.ok()) << valid.status();
   EXPECT_TRUE(valid->score_only);
+}
+
+// Limits of a model that takes long prompts.
+constexpr GenerationLimits kLarge{.max_model_len = 2'000'000, .vocab_size = 50};
+
+absl::StatusOr<ValidRequest> BuildLarge(const GenerationRequest& request, size_t prompt_tokens,
+                                        size_t num_prompts = 1) {
+  if (absl::Status status = CheckRequest(request, kLarge, true); !status.ok()) {
+    return status;
+  }
+  std::vector<std::vector<int32_t>> prompts(num_prompts, std::vector<int32_t>(prompt_tokens, 1));
+  return BuildValidRequest(request, std::move(prompts), kLarge, {}, /*seed=*/99);
+}
+
+TEST(ValidateTest, BoundsTheLogProbabilitiesOfAnAnswerByAllThatMultipliesThem) {
+  // 128 choices of 2,000 scored tokens with 20 alternatives.
+  GenerationRequest request = Request();
+  request.echo = true;
+  request.max_tokens = 0;
+  request.logprobs = 20;
+  request.prompt_logprobs = 20;
+  request.n = 128;
+  const absl::Status status = BuildLarge(request, 2000).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_EQ(ErrorParam(status), "logprobs");
+  EXPECT_EQ(status.message(),
+            "logprobs is 20, which asks for 5376000 log probabilities: (2000 tokens of prompt x "
+            "21) x n 128, where each token has its own and its alternatives; at most 1000000 are "
+            "allowed. Ask for fewer alternatives, tokens or choices, or send several requests.");
+  request.n = 23;
+  EXPECT_TRUE(BuildLarge(request, 2000).ok());
+  request.n = 24;
+  EXPECT_FALSE(BuildLarge(request, 2000).ok());
+}
+
+TEST(ValidateTest, TheBoundOfLogProbabilitiesIsExactForEachFactor) {
+  struct Case {
+    size_t prompt_tokens;
+    size_t num_prompts;
+    std::optional<int64_t> prompt_logprobs, logprobs, max_tokens, n;
+    bool fits;
+  };
+  const std::vector<Case> cases = {
+      {1'000'000, 1, 0, {}, 1, {}, true},        {1'000'001, 1, 0, {}, 1, {}, false},
+      {500'000, 1, 1, {}, 1, {}, true},          {500'001, 1, 1, {}, 1, {}, false},
+      {500'000, 1, 0, {}, 1, 2, true},           {500'001, 1, 0, {}, 1, 2, false},
+      {500'000, 2, 0, {}, 1, {}, true},          {500'001, 2, 0, {}, 1, {}, false},
+      {5, 1, {}, 0, 1'000'000, {}, true},        {5, 1, {}, 0, 1'000'001, {}, false},
+      {5, 1, {}, 3, 250'000, {}, true},          {5, 1, {}, 3, 250'001, {}, false},
+      {5, 1, {}, 0, 250'000, 4, true},           {5, 1, {}, 0, 250'001, 4, false},
+      {5, 2, {}, 0, 250'000, 2, true},           {5, 2, {}, 0, 250'001, 2, false},
+      {400'000, 1, 0, 1, 300'000, {}, true},     {400'001, 1, 0, 1, 300'000, {}, false},
+      {1'500'000, 1, {}, {}, 400'000, 1, true},
+  };
+  for (const Case& c : cases) {
+    GenerationRequest request = Request();
+    request.prompt_logprobs = c.prompt_logprobs;
+    request.logprobs = c.logprobs;
+    request.max_tokens = c.max_tokens;
+    request.n = c.n;
+    const absl::Status status = BuildLarge(request, c.prompt_tokens, c.num_prompts).status();
+    EXPECT_EQ(status.ok(), c.fits) << c.prompt_tokens << " " << *c.max_tokens << ": " << status;
+    if (!c.fits) {
+      EXPECT_EQ(ErrorParam(status), c.logprobs.has_value() ? "logprobs" : "prompt_logprobs");
+    }
+  }
+}
+
+TEST(ValidateTest, ADefaultGivesWayToTheBoundOfLogProbabilities) {
+  GenerationRequest request = Request();
+  request.logprobs = 19;
+  request.n = 5;
+  const auto valid = BuildLarge(request, 10);
+  ASSERT_TRUE(valid.ok()) << valid.status();
+  EXPECT_EQ(valid->sampling.max_tokens, 10'000);
+  request.prompt_logprobs = 9;
+  EXPECT_EQ(BuildLarge(request, 10'000)->sampling.max_tokens, 5'000);
+  EXPECT_EQ(BuildLarge(request, 19'998)->sampling.max_tokens, 1);
+  EXPECT_FALSE(BuildLarge(request, 19'999).ok());  // The prompt alone is too much.
+  request = Request();
+  request.default_max_tokens = 16;
+  EXPECT_EQ(BuildLarge(request, 10)->sampling.max_tokens, 16);
+  request.logprobs = 5;
+  EXPECT_EQ(BuildLarge(request, 10)->sampling.max_tokens, 16);
+}
+
+TEST(ValidateTest, BoundsTheBiasesThatEachChoiceCarries) {
+  GenerationRequest request = Request();
+  GenerationLimits limits = kLarge;
+  limits.vocab_size = 10'000;
+  for (int32_t token = 0; token < 4096; ++token) request.logit_bias.push_back({token, 1});
+  EXPECT_TRUE(CheckRequest(request, limits, true).ok());
+  request.logit_bias.push_back({5000, 1});
+  EXPECT_EQ(ErrorParam(CheckRequest(request, limits, true)), "logit_bias");
 }
 
 TEST(ValidateTest, SortsWhatTheSchedulerWantsSorted) {

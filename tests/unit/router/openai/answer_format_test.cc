@@ -20,11 +20,10 @@ TEST(AnswerFormatTest, AddsUpUsage) {
             R"("prompt_tokens_details":{"cached_tokens":2}})");
 }
 
-TEST(AnswerFormatTest, LeavesOutWhatWasNotAskedFor) {
-  Json choice = Json::object();
-  FillChoice({}, {.tokens = {1}, .logits_digests = {2}, .finish = FinishReason::kLength}, true,
-             choice);
-  EXPECT_EQ(Dump(choice), R"({"logprobs":null,"finish_reason":"length","stop_reason":null})");
+TEST(AnswerFormatTest, OpensAnAnswerUpToItsChoices) {
+  EXPECT_EQ(OpenAnswer({.id = "x", .created = 7, .model = "m", .system_fingerprint = "f"}, false),
+            R"({"id":"x","object":"text_completion","created":7,"model":"m",)"
+            R"("system_fingerprint":"f","choices":[)");
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ bool HasRetryAfter(const http::Response& response) {
 
 TEST(ErrorResponseTest, MapsEachOutcomeToItsStatus) {
   EXPECT_EQ(ErrorResponse(absl::InvalidArgumentError("x")).status, 400);
+  EXPECT_EQ(ErrorResponse(RequestTooLarge(2, 1)).status, 413);
   EXPECT_EQ(ErrorResponse(absl::UnauthenticatedError("x")).status, 401);
   EXPECT_EQ(ErrorResponse(absl::NotFoundError("x")).status, 404);
   EXPECT_EQ(ErrorResponse(QuotaExceeded("x")).status, 429);
@@ -30,6 +31,7 @@ TEST(ErrorResponseTest, SaysWhenTryingAgainMakesSense) {
   EXPECT_TRUE(HasRetryAfter(ErrorResponse(QuotaExceeded("x"))));
   EXPECT_TRUE(HasRetryAfter(ErrorResponse(absl::UnavailableError("x"))));
   EXPECT_FALSE(HasRetryAfter(ErrorResponse(absl::InvalidArgumentError("x"))));
+  EXPECT_FALSE(HasRetryAfter(ErrorResponse(RequestTooLarge(2, 1))));
 }
 
 TEST(ErrorResponseTest, HasTheFourFieldsThatClientsRead) {

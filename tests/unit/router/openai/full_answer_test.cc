@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/router/openai/api_fixture.h"
+#include "tests/unit/router/openai/bounded_writer.h"
 
 namespace baton {
 namespace {
@@ -131,6 +132,76 @@ TEST(FullAnswerTest, ServesTokenIdsWithoutATokenizer) {
   EXPECT_EQ(choice["logprobs"]["tokens"][0], "token_id:99");
   EXPECT_EQ(api.PostJson("/v1/completions", R"({"prompt":"a"})", 400)["error"]["param"], "prompt");
   EXPECT_EQ(api.PostJson("/tokenize", R"({"prompt":"a"})", 400)["error"]["param"], "prompt");
+}
+
+// An echo of 2,000 tokens with 20 alternatives each, for so many choices.
+std::shared_ptr<BoundedWriter> AnswerLargely(int32_t choices) {
+  AnswerContext context{.id = "x", .prompt_texts = {std::string(100000, 'p')}};
+  context.request.generation.echo = true;
+  context.request.top_logprobs = 20;
+  auto writer = std::make_shared<BoundedWriter>();
+  const auto answer =
+      std::make_shared<FullAnswer>(std::move(context), static_cast<size_t>(choices), writer);
+  std::vector<TokenLogprob> top;
+  for (int32_t id = 5000; id < 5020; ++id) top.push_back({id, -1});
+  auto scores = std::make_shared<TokenScores>();
+  for (int32_t i = 0; i < 2000; ++i) scores->Add({.chosen = {.token = i}, .top = top});
+  answer->OnPrompt({.prompt = 0, .tokens = scores});
+  for (int32_t c = 0; c < choices; ++c) {
+    answer->OnDelta({.choice = c, .finish = FinishReason::kLength});
+  }
+  answer->OnEnd(absl::OkStatus(), {.prompt_tokens = 2000});
+  return writer;
+}
+
+TEST(FullAnswerTest, ALongOneIsMadeAsItIsTaken) {
+  const auto writer = AnswerLargely(20);
+  EXPECT_EQ(writer->streams, 1);
+  size_t most = 0;
+  do {
+    most = std::max(most, writer->queued);
+    EXPECT_LT(writer->queued, BoundedWriter::kRoom + (64 << 10));
+  } while (writer->Drain());
+  EXPECT_GT(most, 0u);
+  EXPECT_EQ(writer->finished, 1);
+  EXPECT_FALSE(writer->closed);
+  EXPECT_GT(writer->body.size(), size_t{10} << 20);
+  const absl::StatusOr<Json> json = ParseJson(writer->body);
+  ASSERT_TRUE(json.ok()) << json.status();
+  ASSERT_EQ((*json)["choices"].size(), 20u);
+  for (size_t c = 0; c < 20; ++c) {
+    const Json& choice = (*json)["choices"][c];
+    EXPECT_EQ(choice["index"], c);
+    EXPECT_EQ(choice["text"].get<std::string>().size(), 100000u);
+    EXPECT_EQ(choice["logprobs"]["top_logprobs"].size(), 2000u);
+    EXPECT_EQ(choice["logprobs"]["tokens"][1999], "token_id:1999");
+  }
+  EXPECT_EQ((*json)["usage"]["prompt_tokens"], 2000);
+}
+
+TEST(FullAnswerTest, NothingOfALongOneIsLeftWhenItsClientGoes) {
+  const auto writer = AnswerLargely(20);
+  EXPECT_TRUE(writer->on_room);
+  EXPECT_EQ(writer->finished, 0);
+  EXPECT_GT(writer.use_count(), 1);  // The answer waits for room.
+  writer->on_room = nullptr;
+  EXPECT_EQ(writer.use_count(), 1);
+}
+
+TEST(FullAnswerTest, AShortOneHasItsLength) {
+  FakeFrontend frontend(SayBytes("xy"));
+  ApiServer api(&frontend);
+  const auto shorter = api.Post("/v1/completions", R"({"prompt":"a"})");
+  EXPECT_EQ(shorter.Header("Content-Length"), std::to_string(shorter.body.size()));
+  const std::string prompt(200, 'a');
+  const auto longer = api.Post("/v1/completions", R"({"prompt":")" + prompt +
+                                                      R"(","echo":true,"logprobs":1,"n":100})");
+  EXPECT_EQ(longer.status, 200);
+  EXPECT_EQ(longer.Header("Content-Length"), "");
+  EXPECT_EQ(longer.Header("Transfer-Encoding"), "chunked");
+  const absl::StatusOr<Json> json = ParseJson(longer.body);
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ((*json)["choices"].size(), 100u);
 }
 
 }  // namespace

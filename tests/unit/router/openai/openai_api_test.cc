@@ -123,6 +123,20 @@ TEST(OpenAiApiTest, NamesTheFieldOfAnInvalidRequest) {
   EXPECT_EQ(api.PostJson("/v1/completions", "{", 400)["error"]["param"], nullptr);
 }
 
+TEST(OpenAiApiTest, TheIdOfAnAnswerIsTheLabelThatTheSchedulerKnows) {
+  FakeFrontend frontend(SayBytes("x"));
+  ApiServer api(&frontend);
+  const Json named = api.PostJson("/v1/completions", R"({"prompt":"a","request_id":"r7"})");
+  EXPECT_EQ(named["id"], "cmpl-r7");
+  EXPECT_EQ(frontend.requests().back().label, "cmpl-r7");
+  const Json drawn = api.PostJson("/v1/chat/completions",
+                                  R"({"messages":[{"role":"user","content":"x"}]})");
+  const auto id = drawn["id"].get<std::string>();
+  EXPECT_EQ(id.find("chatcmpl-"), 0u);
+  EXPECT_EQ(id.size(), std::string("chatcmpl-").size() + 32);
+  EXPECT_EQ(frontend.requests().back().label, id);
+}
+
 TEST(OpenAiApiTest, AsksToComeBackWhenTheQueueIsFull) {
   FakeFrontend frontend;
   frontend.submit_status = absl::ResourceExhaustedError("The queue is full.");

@@ -26,5 +26,24 @@ TEST(StatusJsonTest, ShowsEachWorkerWithItsBlocks) {
   EXPECT_EQ(json["router"]["running_requests"], 4);
 }
 
+TEST(StatusJsonTest, AnAuditShowsEachSequenceWithTheIdThatItsClientSees) {
+  const Json json = AuditJson({.incarnation = 0xABC,
+                               .sequences = {{.sequence = {.router = 0xABC, .counter = 5},
+                                              .label = "cmpl-7",
+                                              .attempt = 2,
+                                              .state = "QUEUED",
+                                              .decode = 0xD,
+                                              .age = std::chrono::seconds(3)}}});
+  EXPECT_EQ(json["incarnation"], "0000000000000abc");
+  const Json& one = json["sequences"][0];
+  EXPECT_EQ(one["sequence"], ToString(SequenceId{.router = 0xABC, .counter = 5}));
+  EXPECT_EQ(one["request"], "cmpl-7");
+  EXPECT_EQ(one["attempt"], 2);
+  EXPECT_EQ(one["state"], "QUEUED");
+  EXPECT_EQ(one["prefill"], "0");
+  EXPECT_EQ(one["decode"], "000000000000000d");
+  EXPECT_EQ(one["age_s"], 3);
+}
+
 }  // namespace
 }  // namespace baton

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/unit/router/openai/api_fixture.h"
+#include "tests/unit/router/openai/bounded_writer.h"
 
 namespace baton {
 namespace {
@@ -122,6 +123,99 @@ TEST(StreamAnswerTest, CancelsARequestWhoseClientGoesBeforeTheFirstToken) {
     client.Close();
     EXPECT_TRUE(frontend.WaitForCancel(key));
   }
+}
+
+std::shared_ptr<StreamAnswer> NewStream(std::shared_ptr<BoundedWriter> writer, bool echo = false) {
+  AnswerContext context{.id = "x", .prompt_texts = {std::string(1000, 'p')}};
+  context.request.generation.echo = echo;
+  context.request.top_logprobs = echo ? 20 : -1;
+  context.request.include_usage = true;
+  context.request.continuous_usage = true;
+  return std::make_shared<StreamAnswer>(std::move(context), 2, 7, std::move(writer));
+}
+
+TEST(StreamAnswerTest, ATokenIsOneEventAndOneWrite) {
+  auto writer = std::make_shared<BoundedWriter>();
+  const auto stream = NewStream(writer);
+  for (int32_t token = 0; token < 5; ++token) {
+    stream->OnDelta({.choice = 0, .text = "t", .tokens = {token}});
+    EXPECT_EQ(writer->writes, token + 1);
+    EXPECT_EQ(Events(writer->body).size(), static_cast<size_t>(token) + 1);
+  }
+}
+
+TEST(StreamAnswerTest, TokensWaitTogetherForAClientThatDoesNotKeepUp) {
+  auto writer = std::make_shared<BoundedWriter>();
+  const auto stream = NewStream(writer);
+  stream->OnDelta({.choice = 0, .text = "0,", .tokens = {0}});
+  const size_t first = writer->body.size();
+  writer->queued = BoundedWriter::kRoom;
+  std::string expected = "0,";
+  for (int32_t token = 1; token < 1000; ++token) {
+    expected += std::to_string(token) + ",";
+    stream->OnDelta({.choice = 0,
+                     .text = std::to_string(token) + ",",
+                     .tokens = {token},
+                     .finish = token == 999 ? FinishReason::kLength : FinishReason::kNone});
+  }
+  stream->OnEnd(absl::OkStatus(), {.prompt_tokens = 7, .completion_tokens = 1000});
+  EXPECT_EQ(writer->body.size(), first);
+  while (writer->Drain()) {
+  }
+  EXPECT_EQ(writer->finished, 1);
+  const auto events = Events(writer->body);
+  EXPECT_LT(events.size(), 10u);
+  EXPECT_EQ(events.back(), "[DONE]");
+  std::string text;
+  for (size_t i = 0; i + 2 < events.size(); ++i) {
+    const Json chunk = *ParseJson(events[i]);
+    text += chunk["choices"][0]["text"].get<std::string>();
+    const bool last = i + 3 == events.size();
+    EXPECT_EQ(chunk["choices"][0]["finish_reason"].is_null(), !last);
+    if (last) EXPECT_EQ(chunk["usage"]["completion_tokens"], 1000);
+  }
+  EXPECT_EQ(text, expected);
+}
+
+TEST(StreamAnswerTest, AnEventOfManyScoresIsMadeAsItIsTaken) {
+  auto writer = std::make_shared<BoundedWriter>();
+  {
+    const auto stream = NewStream(writer, /*echo=*/true);
+    std::vector<TokenLogprob> top;
+    for (int32_t id = 50000; id < 50020; ++id) top.push_back({id, -1});
+    auto scores = std::make_shared<TokenScores>();
+    for (int32_t i = 0; i < 6000; ++i) scores->Add({.chosen = {.token = i}, .top = top});
+    stream->OnPrompt({.prompt = 0, .tokens = scores});
+    for (int32_t c = 0; c < 2; ++c) stream->OnDelta({.choice = c, .finish = FinishReason::kLength});
+    stream->OnEnd(absl::OkStatus(), {});
+  }
+  do {
+    EXPECT_LT(writer->queued, BoundedWriter::kRoom + (64 << 10));
+  } while (writer->Drain());
+  EXPECT_EQ(writer->finished, 1);
+  EXPECT_GT(writer->body.size(), size_t{4} << 20);
+  const auto events = Events(writer->body);
+  ASSERT_EQ(events.size(), 4u);
+  for (size_t c = 0; c < 2; ++c) {
+    const Json choice = (*ParseJson(events[c]))["choices"][0];
+    EXPECT_EQ(choice["index"], c);
+    EXPECT_EQ(choice["logprobs"]["top_logprobs"].size(), 6000u);
+  }
+}
+
+TEST(StreamAnswerTest, AFailureIsToldAfterWhatWaits) {
+  auto writer = std::make_shared<BoundedWriter>();
+  const auto stream = NewStream(writer);
+  writer->queued = BoundedWriter::kRoom;
+  stream->OnDelta({.choice = 0, .text = "a", .tokens = {1}});
+  stream->OnEnd(absl::UnavailableError("a worker was lost"), {});
+  EXPECT_EQ(writer->streams + writer->sent, 0);
+  while (writer->Drain()) {
+  }
+  const auto events = Events(writer->body);
+  ASSERT_EQ(events.size(), 3u);
+  EXPECT_EQ((*ParseJson(events[1]))["error"]["message"], "a worker was lost");
+  EXPECT_TRUE(writer->closed);
 }
 
 }  // namespace

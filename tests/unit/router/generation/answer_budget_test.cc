@@ -1,0 +1,48 @@
+#include "router/generation/answer_budget.h"
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "gtest/gtest.h"
+
+namespace baton {
+namespace {
+
+TEST(AnswerBudgetTest, SharesAreGivenBackWithTheirLastReference) {
+  auto budget = std::make_shared<AnswerBudget>(100);
+  auto share = budget->NewShare();
+  EXPECT_TRUE(share->Grow(60));
+  EXPECT_TRUE(share->Grow(40));
+  EXPECT_FALSE(share->Grow(1));
+  EXPECT_EQ(budget->used(), 100);
+  auto kept = share;
+  share.reset();
+  EXPECT_EQ(budget->used(), 100);
+  kept.reset();
+  EXPECT_EQ(budget->used(), 0);
+}
+
+TEST(AnswerBudgetTest, WhoAsksForNothingIsNeverRefused) {
+  auto budget = std::make_shared<AnswerBudget>(100);
+  auto all = budget->NewShare();
+  ASSERT_TRUE(all->Grow(100));
+  EXPECT_TRUE(budget->NewShare()->Grow(0));
+}
+
+TEST(AnswerBudgetTest, ARefusalOfOneDoesNotRefuseAnother) {
+  auto budget = std::make_shared<AnswerBudget>(100);
+  std::atomic<bool> done = false;
+  std::jthread greedy([&] {
+    auto share = budget->NewShare();
+    while (!done) EXPECT_FALSE(share->Grow(101));
+  });
+  for (int i = 0; i < 200'000; ++i) {
+    auto share = budget->NewShare();
+    ASSERT_TRUE(share->Grow(100)) << i;
+  }
+  done = true;
+}
+
+}  // namespace
+}  // namespace baton
