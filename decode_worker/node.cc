@@ -1,6 +1,8 @@
 #include "decode_worker/node.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -40,7 +42,7 @@ void DecodeNode::Handle(Message message, Time now) {
              std::holds_alternative<RowsDone>(message)) {
     progress_.OnMark(now);
   } else if (auto* step = std::get_if<StepDone>(&message)) {
-    progress_.OnMark(now);
+    progress_.OnStepDone(now);
     OnStepDone(std::move(*step), now);
   } else if (auto* transfer = std::get_if<TransferEvent>(&message)) {
     OnTransfer(*transfer, now);
@@ -65,9 +67,8 @@ void DecodeNode::Step(Time now) {
     outbox_.Close(entry.call, absl::UnavailableError("no other transfer came in time"));
     End(entry);
   }
-  const bool was_computing = engine_.step_in_flight() != nullptr;
   engine_.StartStep(now);
-  if (!was_computing) progress_.OnStepStart(now);
+  progress_.OnLook(now, engine_.step_in_flight() != nullptr);
 }
 
 absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
@@ -250,6 +251,37 @@ void DecodeNode::ComputeHere(Entry& entry) {
 
 // ---- Transfers and steps -----------------------------------------------------------------------
 
+absl::Status DecodeNode::CheckFirst(const Sequence& sequence, const TokenOutput& first) const {
+  const SamplingParams& params = sequence.sampling->params;
+  if (first.position != sequence.num_tokens()) {
+    return absl::DataLossError(absl::StrFormat("the first token's position is %d; must be %d",
+                                               first.position, sequence.num_tokens()));
+  }
+  const auto is_token = [&](int32_t token) { return token >= 0 && token < model_.vocab_size; };
+  const auto is_logprob = [](float value) {
+    return !std::isnan(value) && value != std::numeric_limits<float>::infinity();
+  };
+  const auto is_bad = [&](const TokenLogprob& one) {
+    return !is_token(one.token) || !is_logprob(one.logprob);
+  };
+  if (!is_token(first.token) || !is_logprob(first.logprob) ||
+      std::ranges::any_of(first.top, is_bad)) {
+    return absl::DataLossError(absl::StrFormat(
+        "the first token is %d, or one beside it is out of range; token ids are 0 to %d",
+        first.token, model_.vocab_size - 1));
+  }
+  if (static_cast<int32_t>(first.top.size()) > std::max(params.num_logprobs, 0)) {
+    return absl::DataLossError(absl::StrFormat("the first token has %d alternatives; asked for %d",
+                                               first.top.size(), params.num_logprobs));
+  }
+  const int32_t num_emitted = sequence.num_tokens() + 1 - sequence.prompt_length;
+  if (first.finish != FinishAfter(params, model_.eos_token_ids, first.token, num_emitted)) {
+    return absl::DataLossError(absl::StrFormat("the first token's finish reason is %d for token %d",
+                                               static_cast<int>(first.finish), first.token));
+  }
+  return absl::OkStatus();
+}
+
 void DecodeNode::OnTransfer(const TransferEvent& event, Time now) {
   auto it = tickets_.find(event.ticket);
   if (it == tickets_.end() || !event.receiver) {
@@ -269,16 +301,17 @@ void DecodeNode::OnTransfer(const TransferEvent& event, Time now) {
   tickets_.erase(it);
   entry.transfer_open = false;
   counters_.handoff_bytes += event.bytes;
-  if (entry.state == State::kEnding) {
-    EraseIfQuiet(entry);
-  } else if (event.status.ok()) {
+  if (entry.state == State::kEnding) return EraseIfQuiet(entry);
+  const absl::Status status =
+      event.status.ok() ? CheckFirst(*entry.sequence, event.first) : event.status;
+  if (status.ok()) {
     OnVerified(entry, event);
   } else if (entry.rebind) {
     Bind(entry);
   } else {
     ++counters_.handoffs_failed;
     outbox_.Send(entry.call, HandoffFailedEvent{.attempt = entry.attempt,
-                                                .reason = std::string(event.status.message())});
+                                                .reason = std::string(status.message())});
     Unbind(entry, now + options_.unbound_limit);
   }
 }
@@ -409,7 +442,7 @@ WorkerAudit DecodeNode::Audit(Time now) const {
                            .transfer_open = entry.transfer_open,
                            .age = now - entry.opened});
   }
-  audit.num_unowned = allocator_.CountUnowned(tables);
+  audit.num_unowned = allocator_.CountUnowned(tables) + engine_.CountUnownedHostBlocks();
   return audit;
 }
 

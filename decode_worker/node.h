@@ -62,13 +62,17 @@ class DecodeNode : public Node {
 
   void Handle(Message message, Time now) override;
   void Step(Time now) override;
-  Time NextDeadline() const override { return std::min(deadlines_.Next(), unbound_.Next()); }
+  Time NextDeadline() const override {
+    return std::min({deadlines_.Next(), unbound_.Next(), progress_.next_look()});
+  }
 
   WorkerStatus Status() const;
   WorkerAudit Audit(Time now) const;
   const DecodeCounters& counters() const { return counters_; }
   int64_t num_preemptions() const { return engine_.num_preemptions(); }
   int64_t num_swaps() const { return engine_.num_swaps(); }
+  // For tests: what may be done to swapped-out blocks now; null without swapping.
+  const BlockAllocator* host_pool() const { return engine_.host_pool(); }
   // No call is live and no block is held.
   bool idle() const { return entries_.empty(); }
 
@@ -105,6 +109,8 @@ class DecodeNode : public Node {
   void Unbind(Entry& entry, Time until);
   void Bind(Entry& entry);
   void ComputeHere(Entry& entry);
+  // What the prefill worker tells of the first token is what this one could have sampled itself.
+  absl::Status CheckFirst(const Sequence& sequence, const TokenOutput& first) const;
   void OnTransfer(const TransferEvent& event, Time now);
   void OnVerified(Entry& entry, const TransferEvent& event);
   void OnStepDone(StepDone done, Time now);

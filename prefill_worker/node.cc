@@ -55,7 +55,7 @@ void PrefillNode::Handle(Message message, Time now) {
   } else if (auto* rows = std::get_if<RowsDone>(&message)) {
     OnRowsDone(*rows, now);
   } else if (auto* step = std::get_if<StepDone>(&message)) {
-    progress_.OnMark(now);
+    progress_.OnStepDone(now);
     OnStepDone(std::move(*step), now);
   } else if (auto* transfer = std::get_if<TransferEvent>(&message)) {
     OnTransfer(*transfer, now);
@@ -82,9 +82,8 @@ void PrefillNode::Step(Time now) {
     End(entry);
   }
   AdmitWaiting();
-  const bool was_computing = engine_.step_in_flight() != nullptr;
   engine_.StartStep(now);
-  if (!was_computing) progress_.OnStepStart(now);
+  progress_.OnLook(now, engine_.step_in_flight() != nullptr);
 }
 
 absl::Status PrefillNode::Admissible(const PrefillRequest& request) const {
@@ -107,7 +106,8 @@ absl::Status PrefillNode::Admissible(const PrefillRequest& request) const {
     return absl::AlreadyExistsError("this attempt of the sequence is being prefilled");
   }
   if (request.handoff && tickets_.contains(request.handoff->ticket)) {
-    return absl::InvalidArgumentError("handoff.ticket is in use by another call");
+    // No fault of the request: with another reservation it is taken.
+    return absl::AbortedError("handoff.ticket is in use by another call");
   }
   if (static_cast<int32_t>(waiting_.size()) >= options_.max_waiting) {
     return absl::ResourceExhaustedError("this prefill worker's queue is full");
@@ -138,6 +138,7 @@ void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
   sequence->id = request.sequence;
   sequence->call = opened.call;
   sequence->tokens = std::move(request.tokens);
+  entry.num_tokens = sequence->num_tokens();
   sequence->prompt_length = request.prompt_length;
   sequence->sampling = std::move(context);
   sequence->tenant = std::move(request.tenant);
@@ -219,6 +220,15 @@ void PrefillNode::OnSend(SendRequest request, Time now) {
     return;
   }
   Entry& entry = entries_.at(it->second);
+  if (request.handoff.first_token < 0 || request.handoff.first_token >= entry.num_tokens) {
+    ++counters_.handoffs_failed;
+    outbox_.Send(entry.call,
+                 HandoffFailedEvent{.attempt = request.attempt,
+                                    .reason = absl::StrFormat(
+                                        "handoff.first_token is %d; allowed: 0 to %d",
+                                        request.handoff.first_token, entry.num_tokens - 1)});
+    return;
+  }
   ++counters_.sends;
   live_.erase(it);
   entry.attempt = request.attempt;

@@ -50,7 +50,9 @@ class PrefillNode : public Node {
 
   void Handle(Message message, Time now) override;
   void Step(Time now) override;
-  Time NextDeadline() const override { return std::min(deadlines_.Next(), kept_.Next()); }
+  Time NextDeadline() const override {
+    return std::min({deadlines_.Next(), kept_.Next(), progress_.next_look()});
+  }
 
   WorkerStatus Status() const;
   WorkerAudit Audit(Time now) const;
@@ -75,6 +77,7 @@ class PrefillNode : public Node {
     // before it has ended.
     bool send_due = false;
     std::unique_ptr<Sequence> sequence;  // Null while the engine has it.
+    int32_t num_tokens = 0;              // To be computed and sent.
     bool in_engine = false;
     TicketId open_ticket;              // Start was called, kEnded has not come; else empty.
     std::optional<TokenOutput> first;  // The token that was sampled.

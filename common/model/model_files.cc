@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
@@ -64,10 +65,12 @@ absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir,
   ASSIGN_OR_RETURN(SafetensorsFiles files, SafetensorsFiles::Open(model_dir));
   ASSIGN_OR_RETURN(ModelWeights weights, MapWeights(config, files));
   config.tied_embeddings = weights.lm_head.bytes.data() == weights.embedding.bytes.data();
-  const std::string description = Describe(config);
+  std::vector<int32_t> eos = EndTokens(config, generation);
+  // Workers that pair must end an answer at the same tokens.
+  const std::string description =
+      absl::StrCat(Describe(config), " end tokens ", absl::StrJoin(eos, ","));
   const uint64_t digest = XXH3_64bits_withSeed(description.data(), description.size(),
                                                files.Digest(options.num_threads, options.nice));
-  std::vector<int32_t> eos = EndTokens(config, generation);
   return ModelFiles{.config = std::move(config),
                     .generation = std::move(generation),
                     .files = std::move(files),

@@ -27,10 +27,12 @@ enum class Role : uint8_t { kRouter, kPrefill, kDecode };
 
 // ---- Requests: the client's, as the scheduler takes it -----------------------------------------
 
+inline constexpr int32_t kMaxSequencesPerRequest = 128;  // Prompts x choices.
+
 // A request whose every field was checked against the model and the limits; the only form that
 // the router's scheduler takes.
 struct ValidRequest {
-  std::string label;   // The client's request_id, for logs and the response; never a key.
+  std::string label;   // The id that the client sees in its answer; never a key.
   std::string tenant;  // Salts the prefix cache.
   std::vector<std::vector<int32_t>> prompts;  // [>= 1][>= 1] token ids.
   int32_t num_choices = 1;  // Choices per prompt; choice c of prompt p has index p*n + c.
@@ -39,6 +41,7 @@ struct ValidRequest {
   int32_t priority = 0;     // Lower runs first; ties by arrival.
   Duration timeout{};       // From arrival to the terminal event.
   int64_t bytes = 0;        // Size of the client's body, for the queue's byte cap.
+  std::string prompt_param = "prompt";  // The field that the prompts came in, for errors.
 };
 
 // ---- Decode call: router -> decode worker; the open call is the lease --------------------------
@@ -170,7 +173,7 @@ struct WorkerStatus {
   bool draining = false;
   uint64_t progress = 0;  // Moves with each layer and each end of a step.
   bool computing = false;
-  Duration longest_layer{};  // Between two layers of a step, so far: how long silence is normal.
+  Duration longest_layer{};  // Between two layers, lately: how long silence is normal.
 };
 
 // What one call holds on a worker, for the operator.
@@ -187,7 +190,8 @@ struct HeldCall {
 struct WorkerAudit {
   Incarnation incarnation = 0;
   BlockCounts blocks;
-  int32_t num_unowned = 0;  // Blocks neither free nor cached that no call holds: a leak.
+  // Blocks, also in host memory, neither free nor cached, that no call holds: a leak.
+  int32_t num_unowned = 0;
   std::vector<HeldCall> calls;
 };
 
@@ -258,15 +262,27 @@ struct WorkerDown {
 // A sequence that the router answers for, and the workers whose calls it holds open (0 = none).
 struct LiveSequence {
   SequenceId sequence;
+  std::string label;  // Of its request.
   Attempt attempt = 0;
   std::string state;  // As in ARCHITECTURE.md.
   Incarnation prefill = 0;
   Incarnation decode = 0;
   Duration age{};
+  int32_t moves = 0;
+  int32_t retries = 0;
+  int32_t handoff_failures = 0;   // Since it last began from the start.
+  std::vector<Incarnation> lost;  // What it was moved or tried again away from.
+};
+// Workers, by index, between which no transfer is sought for now.
+struct BlamedPair {
+  int32_t prefill = 0;
+  int32_t decode = 0;
+  Duration left{};
 };
 struct RouterAudit {
   Incarnation incarnation = 0;
   std::vector<LiveSequence> sequences;
+  std::vector<BlamedPair> blamed;
 };
 // Called once, on the node's thread.
 struct RouterAuditAsked {

@@ -1,11 +1,59 @@
 #include "common/process/metered_transport.h"
 
+#include <iterator>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/node/node_thread.h"
 
 namespace baton {
+namespace {
+
+struct ExportedCounter {
+  const char* name;
+  const char* help;
+  int64_t TransportCounters::*value;
+};
+
+// Every counter but `refused`, which is exported by reason.
+constexpr ExportedCounter kCounters[] = {
+    {"frames_sent", "Data frames sent.", &TransportCounters::frames_sent},
+    {"frames_accepted", "Data frames written to blocks and verified by checksum.",
+     &TransportCounters::frames_accepted},
+    {"bytes_sent", "Payload sent.", &TransportCounters::bytes_sent},
+    {"bytes_accepted", "Payload accepted.", &TransportCounters::bytes_accepted},
+    {"duplicate_frames", "Frames with a sequence number that had come already.",
+     &TransportCounters::duplicate_frames},
+    {"duplicate_ranges", "Frames with a range that had come already.",
+     &TransportCounters::duplicate_ranges},
+    {"checksum_failures", "Payloads whose checksum was wrong.",
+     &TransportCounters::checksum_failures},
+    {"abandoned_frames", "Frames that their sender gave up in the middle.",
+     &TransportCounters::abandoned_frames},
+    {"malformed", "Connections dropped for a bad header or a gap.", &TransportCounters::malformed},
+    {"failed_handshakes", "Connections with the wrong key or receiver, or too slow.",
+     &TransportCounters::failed_handshakes},
+    {"refused_connections", "Connections over a cap.", &TransportCounters::refused_connections},
+    {"accepted_connections", "Connections taken.", &TransportCounters::accepted_connections},
+    {"opened_connections", "Connections made.", &TransportCounters::opened_connections},
+    {"closed_connections", "Connections ended, of both kinds.",
+     &TransportCounters::closed_connections},
+    {"authenticated_connections", "Connections with a proven peer, of both kinds.",
+     &TransportCounters::authenticated_connections},
+    {"ignored_calls", "Calls for a ticket that is unknown, ended or known already.",
+     &TransportCounters::ignored_calls},
+};
+static_assert(sizeof(TransportCounters) == (std::size(kCounters) + kNumAbortCodes) * sizeof(int64_t),
+              "a counter was added that is not exported");
+
+// "ticket of another sender" as a label: ticket_of_another_sender.
+std::string LabelOf(AbortCode code) {
+  return absl::StrReplaceAll(std::string(ToString(code)), {{" ", "_"}, {",", ""}});
+}
+
+}  // namespace
 
 MeteredTransport::MeteredTransport(const std::string& name, Inbox* inbox, Metrics* metrics)
     : inbox_(inbox),
@@ -24,6 +72,29 @@ MeteredTransport::MeteredTransport(const std::string& name, Inbox* inbox, Metric
                     for (const auto& [reason, count] : failures_) {
                       samples.push_back({.labels = {{"transport", name}, {"reason", reason}},
                                          .value = static_cast<double>(count)});
+                    }
+                    return samples;
+                  });
+  ExportCounters(name, metrics);
+}
+
+void MeteredTransport::ExportCounters(const std::string& name, Metrics* metrics) {
+  for (const ExportedCounter& counter : kCounters) {
+    metrics->Export(absl::StrCat("baton_kv_transport_", counter.name, "_total"), counter.help,
+                    MetricKind::kCounter, [this, name, value = counter.value] {
+                      return std::vector<MetricSample>{
+                          {.labels = {{"transport", name}},
+                           .value = static_cast<double>(counters_().*value)}};
+                    });
+  }
+  metrics->Export("baton_kv_transport_refused_total", "Frames refused, by reason.",
+                  MetricKind::kCounter, [this, name] {
+                    const TransportCounters counters = counters_();
+                    std::vector<MetricSample> samples;
+                    for (uint32_t code = 0; code < kNumAbortCodes; ++code) {
+                      samples.push_back({.labels = {{"transport", name},
+                                                    {"reason", LabelOf(AbortCode{code})}},
+                                         .value = static_cast<double>(counters.refused[code])});
                     }
                     return samples;
                   });

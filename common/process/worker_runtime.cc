@@ -153,7 +153,8 @@ absl::Status WorkerRuntime::Listen() {
                                      tcp.status().message(), "; choose a free port, or 0"));
   }
   data_endpoint_ = (*tcp)->endpoint();
-  transport_.set_transport(*std::move(tcp));
+  const TcpKvTransport* const transport = tcp->get();
+  transport_.set_transport(*std::move(tcp), [transport] { return transport->counters(); });
   server_ = std::make_unique<WorkerServer>(
       WorkerServerOptions{.hello = Hello(),
                           .host = config_.host,

@@ -206,7 +206,7 @@ absl::StatusOr<PromptLogprob> FromProto(const v1::PromptLogprob& from, const Wir
   RETURN_IF_ERROR(CheckRange("prompt_logprob.position", from.position(), 1, limits.max_model_len));
   RETURN_IF_ERROR(CheckRange("prompt_logprob.token", from.token(), 0, limits.vocab_size - 1));
   RETURN_IF_ERROR(CheckLogprob("prompt_logprob.logprob", from.logprob()));
-  RETURN_IF_ERROR(CheckRange("prompt_logprob.rank", from.rank(), 0, limits.vocab_size));
+  RETURN_IF_ERROR(CheckRange("prompt_logprob.rank", from.rank(), 1, limits.vocab_size));
   PromptLogprob logprob{.position = from.position(),
                         .token = from.token(),
                         .logprob = from.logprob(),

@@ -25,7 +25,7 @@ struct WireLimits {
 };
 
 inline constexpr int kMaxStopTokenIds = 4096;
-inline constexpr int32_t kMaxLogprobs = 4096;
+inline constexpr int32_t kMaxLogprobs = 1024;  // As many as a final frame of the K/V carries.
 
 // "field = value: cure" as INVALID_ARGUMENT.
 template <typename Value>

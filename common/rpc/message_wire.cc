@@ -37,6 +37,11 @@ absl::Status CheckLabel(absl::string_view field, const std::string& value) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": control characters are not allowed"));
 }
 
+absl::Status CheckEndpoint(absl::string_view field, const std::string& value) {
+  if (!value.empty()) return CheckLabel(field, value);
+  return absl::InvalidArgumentError(absl::StrCat(field, " is empty: must be host:port"));
+}
+
 absl::StatusOr<PairKey> ReadPairKey(const std::string& bytes) {
   PairKey key;
   if (bytes.size() != key.size()) {
@@ -87,15 +92,12 @@ void WriteRequest(const Request& from, Proto* to) {
 absl::StatusOr<HandoffTarget> ReadHandoff(const v1::HandoffTarget& from, int32_t num_tokens) {
   HandoffTarget target;
   ASSIGN_OR_RETURN(target.ticket, FromProto(from.ticket()));
-  if (from.endpoint().empty()) {
-    return absl::InvalidArgumentError("handoff.endpoint is empty: must be host:port");
-  }
-  RETURN_IF_ERROR(CheckLabel("handoff.endpoint", from.endpoint()));
+  RETURN_IF_ERROR(CheckEndpoint("handoff.endpoint", from.endpoint()));
   target.endpoint = from.endpoint();
   ASSIGN_OR_RETURN(target.pair_key, ReadPairKey(from.pair_key()));
   RETURN_IF_ERROR(CheckIncarnation("handoff.decode_incarnation", from.decode_incarnation()));
   target.decode = from.decode_incarnation();
-  RETURN_IF_ERROR(CheckRange("handoff.first_token", from.first_token(), 0, num_tokens));
+  RETURN_IF_ERROR(CheckRange("handoff.first_token", from.first_token(), 0, num_tokens - 1));
   target.first_token = from.first_token();
   return target;
 }
@@ -150,7 +152,7 @@ absl::StatusOr<ReservedEvent> ReadReserved(const v1::Reserved& from, const WireL
   if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
   event.attempt = from.attempt();
   ASSIGN_OR_RETURN(event.ticket, FromProto(from.ticket()));
-  RETURN_IF_ERROR(CheckLabel("data_endpoint", from.data_endpoint()));
+  RETURN_IF_ERROR(CheckEndpoint("data_endpoint", from.data_endpoint()));
   event.data_endpoint = from.data_endpoint();
   ASSIGN_OR_RETURN(event.pair_key, ReadPairKey(from.pair_key()));
   RETURN_IF_ERROR(CheckIncarnation("decode_incarnation", from.decode_incarnation()));
@@ -218,6 +220,7 @@ void ToProto(const DecodeRequest& from, v1::DecodeRequest* to) {
 absl::StatusOr<DecodeRequest> FromProto(const v1::DecodeRequest& from, const WireLimits& limits) {
   DecodeRequest request;
   RETURN_IF_ERROR(ReadRequest(from, limits, &request));
+  RETURN_IF_ERROR(CheckIncarnation("prefill_incarnation", from.prefill_incarnation()));
   request.prefill = from.prefill_incarnation();
   return request;
 }

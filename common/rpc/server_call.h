@@ -28,6 +28,8 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
     // The last change to an event before which `num_sent` were sent.
     std::function<void(Event* event, uint64_t num_sent)> seal;
     std::function<void()> on_broken;
+    // Everything sent so far was written; from a gRPC thread.
+    std::function<void()> on_idle;
     std::function<void()> on_done;
   };
 
@@ -76,12 +78,15 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
   }
 
   void OnWriteDone(bool ok) override {
+    bool idle = false;
     {
       absl::MutexLock lock(&mutex_);
       writing_ = false;
+      idle = queue_.empty();
     }
     if (!ok) return Break();
     Advance();
+    if (idle && hooks_.on_idle) hooks_.on_idle();
   }
 
   void OnCancel() override { Break(); }

@@ -76,6 +76,22 @@ TEST_F(DecodeNodeTest, ARefusalReservesNothing) {
   EXPECT_TRUE(outbox_.calls[2].events.empty());
 }
 
+// ---- Progress ----------------------------------------------------------------------------------
+
+TEST_F(DecodeNodeTest, TimeInWhichItStoodStillIsNoLayersTime) {
+  Run(1, 4);
+  FinishStep();  // Cold.
+  for (int step = 0; step < 2; ++step) {
+    now_ += std::chrono::milliseconds(60);
+    node_.Step(now_);
+    EXPECT_EQ(node_.NextDeadline(), now_ + LayerProgress::kPulse);
+    now_ += seconds(8);
+    FinishStep();
+  }
+  EXPECT_EQ(node_.Status().longest_layer, std::chrono::milliseconds(60) + LayerProgress::kPulse);
+  EXPECT_EQ(node_.Status().progress, 3u);
+}
+
 // ---- RESERVED ----------------------------------------------------------------------------------
 
 TEST_F(DecodeNodeTest, ReservesBeforeItAnswersAndSaysWhereToWrite) {

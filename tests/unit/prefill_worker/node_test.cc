@@ -71,11 +71,11 @@ TEST_F(PrefillNodeTest, RefusesATicketOfALiveCallEvenBeforeItsTransferStarts) {
   PrefillRequest third = Request(3, 4);
   third.handoff->ticket = {9, 2};
   Open(3, std::move(third));
-  EXPECT_EQ(outbox_.Closed(3), Code::kInvalidArgument);
+  EXPECT_EQ(outbox_.Closed(3), Code::kAborted);  // No fault of the request.
   PrefillRequest fourth = Request(4, 4);
   fourth.handoff->ticket = {9, 1};
   Open(4, std::move(fourth));
-  EXPECT_EQ(outbox_.Closed(4), Code::kInvalidArgument);
+  EXPECT_EQ(outbox_.Closed(4), Code::kAborted);
 }
 
 TEST_F(PrefillNodeTest, RefusesWhenItsQueueIsFull) {
@@ -132,7 +132,7 @@ TEST_F(PrefillNodeTest, ADeadlineEndsACallThatWaits) {
   now_ += milliseconds(5);
   node_.Step(now_);
   EXPECT_EQ(outbox_.Closed(2), Code::kDeadlineExceeded);
-  EXPECT_EQ(node_.NextDeadline(), Time{} + seconds(100));
+  EXPECT_EQ(node_.NextDeadline(), now_ + LayerProgress::kPulse);  // Of the step.
 }
 
 // ---- COMPUTING ---------------------------------------------------------------------------------
@@ -326,10 +326,27 @@ TEST_F(PrefillNodeTest, ADeadlineDuringAStepClosesTheCallAtOnceAndKeepsTheBlocks
   node_.Step(now_);
   EXPECT_EQ(outbox_.Closed(1), Code::kDeadlineExceeded);
   EXPECT_EQ(pool_.counts().draining, 2);
-  EXPECT_EQ(node_.NextDeadline(), kNever);
+  EXPECT_EQ(node_.NextDeadline(), now_ + LayerProgress::kPulse);
   FinishStep();
+  EXPECT_EQ(node_.NextDeadline(), kNever);
   TransferEnds(1, absl::CancelledError(""));
   EXPECT_TRUE(node_.idle());
+}
+
+// ---- Progress ----------------------------------------------------------------------------------
+
+TEST_F(PrefillNodeTest, TimeInWhichItStoodStillIsNoLayersTime) {
+  Open(1, Request(1, 40));
+  FinishStep();  // Cold.
+  for (int step = 0; step < 2; ++step) {
+    now_ += milliseconds(60);
+    node_.Step(now_);
+    EXPECT_EQ(node_.NextDeadline(), now_ + LayerProgress::kPulse);
+    now_ += seconds(8);
+    FinishStep();
+  }
+  EXPECT_EQ(node_.Status().longest_layer, milliseconds(60) + LayerProgress::kPulse);
+  EXPECT_EQ(node_.Status().progress, 9u);
 }
 
 TEST_F(PrefillNodeTest, AFailedStepEndsItsCallsAndSealsNothing) {

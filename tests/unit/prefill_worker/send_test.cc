@@ -41,6 +41,20 @@ TEST_F(SendTest, AFailedHandoffKeepsTheKvAndSaysSo) {
   EXPECT_EQ(node_.counters().handoffs_failed, 1);
 }
 
+TEST_F(SendTest, ATargetThatWantsNothingOrLessIsAFailedHandoffAndTheKvIsKept) {
+  ToKept();
+  Attempt attempt = 1;
+  for (int32_t first_token : {-1, 8, 9, INT32_MAX}) {
+    Send(1, ++attempt, 50, first_token);
+    const HandoffFailedEvent told = outbox_.Events<HandoffFailedEvent>(1).back();
+    EXPECT_EQ(told.attempt, attempt) << first_token;
+    EXPECT_EQ(told.reason.find("handoff.first_token is"), 0u) << told.reason;
+  }
+  EXPECT_EQ(transport_.started.size(), 1u);
+  Send(1, ++attempt, 50, 7);
+  EXPECT_EQ(transport_.started.size(), 2u);
+}
+
 TEST_F(SendTest, SendsKeptKvWithoutComputingItAgain) {
   ToKept();
   transport_.pushed.clear();

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "common/base/random.h"
+#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/make_device.h"
 #include "tests/kernels/kernel_sets.h"
 
@@ -80,6 +81,27 @@ TEST(RowReaderTest, NeitherThreadsNorKernelSetsChangeABit) {
   for (const std::string& set : KernelSets()) {
     ExpectEqual(ReadWith(plan, set, 2), expected, set);
   }
+}
+
+// Counts the tasks that go to the pool.
+class CountingKernels : public CpuKernels {
+ public:
+  CountingKernels() : CpuKernels(*SelectKernelSet("auto"), 2) {}
+  void ParallelFor(int64_t num_tasks, ThreadPool::Body body) override {
+    tasks.push_back(num_tasks);
+    CpuKernels::ParallelFor(num_tasks, body);
+  }
+  std::vector<int64_t> tasks;
+};
+
+TEST(RowReaderTest, RowsGoToThePoolOneByOne) {
+  const StepPlan plan = Plan();
+  CountingKernels kernels;
+  RowReader reader(&kernels, kVocab, {3});
+  std::vector<RowResult> results;
+  const std::vector<LogitRow> rows = WantedRows(plan, results);
+  reader.Read(Logits(static_cast<int64_t>(rows.size())), rows);
+  EXPECT_EQ(kernels.tasks, std::vector<int64_t>{static_cast<int64_t>(rows.size())});
 }
 
 TEST(RowReaderTest, EachRowIsWhatASamplerSaysOfItAlone) {

@@ -141,6 +141,16 @@ TEST_F(SamplerTest, RepetitionPenaltyCoversPromptAndEmittedOnceEach) {
   EXPECT_EQ(Greedy(), 1);  // A negative logit is multiplied: -1.25.
 }
 
+TEST_F(SamplerTest, ATokenThatCameOftenIsPenalizedOnceAndInEveryStep) {
+  logits_ = {3, 2, 2.5f, -5, -5, -5, -5, -5};
+  params_.repetition_penalty = 1.25f;
+  context_.prompt = {0, 0, 0, 2};
+  emitted_ = {0};
+  for (int step = 0; step < 3; ++step) EXPECT_EQ(Greedy(), 0) << step;  // 3 / 1.25 = 2.4.
+  logits_[1] = 2.45f;
+  for (int step = 0; step < 3; ++step) EXPECT_EQ(Greedy(), 1) << step;
+}
+
 TEST_F(SamplerTest, FrequencyPenaltyCountsAndPresencePenaltyDoesNot) {
   context_.prompt = {3, 4, 7};  // Does not count.
   emitted_ = {3, 3, 4};

@@ -124,6 +124,14 @@ TEST(WeightedTokensTest, OfEqualWeightsTopPKeepsTheLowerIds) {
   ExpectDraws(tokens, oracle, "equal weights");
 }
 
+TEST(WeightedTokensTest, TopPKeepsNoMoreOnceItIsReachedExactly) {
+  const std::vector<float> values = {0, 0, 0, 0};
+  WeightedTokens tokens(&Math());
+  tokens.Reset(values, {}, 0, 1);
+  tokens.KeepTopP(0.5);
+  EXPECT_EQ(tokens.Draw(0.99), 1);
+}
+
 TEST(WeightedTokensTest, IdsAreThoseGiven) {
   const std::vector<float> values = {1, 3, 2};
   const std::vector<int32_t> ids = {10, 20, 40};

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <bit>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/common/process/mail_list.h"
 
 namespace baton {
@@ -31,11 +34,12 @@ class CallList : public KvTransport {
 class MeteredTransportTest : public ::testing::Test {
  protected:
   MeteredTransportTest() : metrics_("decode", "1"), transport_("tcp", &inbox_, &metrics_) {
-    transport_.set_transport(std::make_unique<CallList>(&calls_));
+    transport_.set_transport(std::make_unique<CallList>(&calls_), [this] { return counters_; });
   }
   MailList inbox_;
   Metrics metrics_;
   std::vector<std::string> calls_;
+  TransportCounters counters_;
   MeteredTransport transport_;
 };
 
@@ -64,6 +68,24 @@ TEST_F(MeteredTransportTest, MeasuresVerifiedHandoffsOnBothSidesAndCountsFailure
   EXPECT_THAT(text, HasSubstr("baton_kv_transfer_bytes_total{transport=\"tcp\"} 110\n"));
   EXPECT_THAT(text, HasSubstr("baton_kv_transfer_failures_total{transport=\"tcp\",reason=\""
                               "DATA_LOSS\"} 1\n"));
+}
+
+TEST_F(MeteredTransportTest, EveryCounterOfTheTransportIsExported) {
+  constexpr size_t kNumValues = sizeof(TransportCounters) / sizeof(int64_t);
+  std::array<int64_t, kNumValues> values;
+  for (size_t i = 0; i < kNumValues; ++i) values[i] = static_cast<int64_t>(70001 + i);
+  counters_ = std::bit_cast<TransportCounters>(values);
+  const std::string text = metrics_.Render();
+  for (const int64_t value : values) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("} ", value, "\n"))) << "a forgotten counter";
+  }
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("baton_kv_transport_checksum_failures_total{transport="
+                                           "\"tcp\"} ",
+                                           counters_.checksum_failures, "\n")));
+  EXPECT_THAT(text,
+              HasSubstr(absl::StrCat("baton_kv_transport_refused_total{transport=\"tcp\",reason="
+                                     "\"stale_block_generation\"} ",
+                                     counters_.refused[4], "\n")));
 }
 
 }  // namespace

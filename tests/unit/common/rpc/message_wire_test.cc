@@ -88,10 +88,11 @@ TEST(MessageWireTest, APieceOfScoresIsRefusedByWhatIsWrongWithIt) {
       {"prompt_logprob.position", [](auto* s) { s->mutable_prompt_logprobs(0)->set_position(0); }},
       {"prompt_logprob.token", [](auto* s) { s->mutable_prompt_logprobs(1)->set_token(-1); }},
       {"prompt_logprobs with top", [](auto* s) {
-         for (int i = 0; i < 17; ++i) {
+         for (int i = 0; i < 65; ++i) {
            v1::PromptLogprob* one = i < 2 ? s->mutable_prompt_logprobs(i) : s->add_prompt_logprobs();
            one->set_position(5 + i);
-           while (one->top_size() < 4096) one->add_top();
+           one->set_rank(1);
+           while (one->top_size() < kMaxLogprobs) one->add_top();
          }
        }}};
   for (const auto& [field, break_it] : cases) {

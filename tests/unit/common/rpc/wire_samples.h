@@ -116,7 +116,7 @@ class WireSamples {
                                 .endpoint = "127.0.0.1:4000",
                                 .pair_key = Key(),
                                 .decode = Id(),
-                                .first_token = Int(0, static_cast<int32_t>(r.tokens.size()))};
+                                .first_token = Int(0, static_cast<int32_t>(r.tokens.size()) - 1)};
     }
     return r;
   }
@@ -135,7 +135,7 @@ class WireSamples {
                         .endpoint = "127.0.0.1:4000",
                         .pair_key = Key(),
                         .decode = Id(),
-                        .first_token = Int(0, kLimits.max_model_len)}};
+                        .first_token = Int(0, kLimits.max_model_len - 1)}};
   }
 
   HandoffFailedEvent HandoffFailed() { return {.attempt = Attempts(), .reason = "link cut"}; }

@@ -69,6 +69,34 @@ TEST(WorkerLinksTest, CarriesAPrefillCallAndTheWorkersError) {
   EXPECT_EQ(closed->status, absl::AbortedError("the handoff failed: no answer"));
 }
 
+TEST(WorkerLinksTest, AScoreMayBeAsLongAsWasAskedForAndNoLonger) {
+  TestWorker worker(Role::kPrefill);
+  TestRouter router({{Role::kPrefill, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  PrefillRequest request = SamplePrefill();
+  request.tokens.assign(400, 5);
+  request.prompt_length = 400;
+  request.sampling.num_prompt_logprobs = 2;
+  router.links.OpenPrefill(5, 0, request);
+  const auto opened = worker.inbox.Next<PrefillOpened>();
+  ASSERT_TRUE(opened.has_value());
+  const auto send = [&](int32_t position, int32_t num_top) {
+    const std::vector<TokenLogprob> top(num_top, {.token = 7, .logprob = -1});
+    worker.server.Send(opened->call, ScoresEvent{.logprobs = {{.position = position, .rank = 1, .top = top}}});
+  };
+  for (int32_t p = 1; p < 400; ++p) {  // At worst each in a piece of its own.
+    send(p, 2);
+    const auto event = router.inbox.Next<WorkerEventReceived>();
+    ASSERT_TRUE(event.has_value()) << p;
+    EXPECT_EQ(std::get<ScoresEvent>(event->event).logprobs.at(0).position, p);
+  }
+  for (int32_t i = 0; i < 40; ++i) send(1, 2);
+  const auto closed = router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_EQ(closed->status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_LT(router.inbox.Count<WorkerEventReceived>(), 40);
+}
+
 TEST(WorkerLinksTest, CancelBreaksTheCallOnTheWorkerOnceAndLaterEventsAreNoOps) {
   TestWorker worker(Role::kDecode);
   TestRouter router({{Role::kDecode, worker.address()}});

@@ -5,6 +5,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -23,6 +24,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// A call that is taken all the same stays open until then.
+constexpr Duration kRefusedWithin = std::chrono::seconds(10);
+
 class WorkerServerTest : public ::testing::Test {
  protected:
   std::shared_ptr<grpc::Channel> Channel(const TestWorker& worker) {
@@ -35,6 +39,7 @@ TEST_F(WorkerServerTest, RefusesACallMeantForAnotherIncarnation) {
   TestWorker worker(Role::kDecode, 7);
   auto stub = v1::Decode::NewStub(Channel(worker));
   grpc::ClientContext context;
+  context.set_deadline(DeadlineAfter(kRefusedWithin));
   v1::DecodeRequest request;
   ToProto(SampleDecode(), &request);
   request.set_expected_incarnation(6);
@@ -54,6 +59,7 @@ TEST_F(WorkerServerTest, ARequestThatWasDamagedOnItsWayIsRefusedAndNotTaken) {
   Seal(&request);
   request.set_tokens(0, request.tokens(0) ^ 1);
   grpc::ClientContext context;
+  context.set_deadline(DeadlineAfter(kRefusedWithin));
   v1::DecodeEvent event;
   auto reader = stub->Decode(&context, request);
   EXPECT_FALSE(reader->Read(&event));
@@ -93,6 +99,40 @@ TEST_F(WorkerServerTest, RebindsAndSendsOfAnotherIncarnationOrWithoutSequenceAre
             grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(decode.inbox.Count<RebindAsked>(), 0);
   EXPECT_EQ(prefill.inbox.Count<SendAsked>(), 0);
+}
+
+TEST_F(WorkerServerTest, WhoMeansAnotherProcessOrSpeaksAnOlderProtocolIsRefused) {
+  TestWorker prefill(Role::kPrefill, 7);
+  const auto refused = grpc::StatusCode::FAILED_PRECONDITION;
+  auto cluster = v1::Cluster::NewStub(Channel(prefill));
+  v1::SendRequest send;
+  ToProto(WireSamples(1).Send(), &send);
+  send.set_expected_incarnation(6);
+  Seal(&send);
+  v1::SendResponse sent;
+  grpc::ClientContext send_context;
+  EXPECT_EQ(v1::Prefill::NewStub(Channel(prefill))->Send(&send_context, send, &sent).error_code(),
+            refused);
+  v1::WatchRequest watch;
+  watch.set_expected_incarnation(6);
+  grpc::ClientContext watch_context;
+  v1::WorkerStatus status;
+  auto reader = cluster->Watch(&watch_context, watch);
+  EXPECT_FALSE(reader->Read(&status));
+  EXPECT_EQ(reader->Finish().error_code(), refused);
+  v1::AuditRequest audit;
+  audit.set_expected_incarnation(6);
+  v1::AuditResponse audited;
+  grpc::ClientContext audit_context;
+  EXPECT_EQ(cluster->Audit(&audit_context, audit, &audited).error_code(), refused);
+  for (int32_t version : {-1, INT32_MIN, kProtocolVersion - 2}) {
+    if (version == 0) continue;  // A tool, which may look.
+    v1::HelloRequest hello;
+    hello.set_protocol_version(version);
+    v1::HelloResponse answer;
+    grpc::ClientContext hello_context;
+    EXPECT_EQ(cluster->Hello(&hello_context, hello, &answer).error_code(), refused) << version;
+  }
 }
 
 TEST_F(WorkerServerTest, AnAuditIsTheNodesAnswer) {
