@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Builds Baton and runs its tests.
-#   tests/run.sh               the default set: every label below in a release build, and the unit
-#                              and simulator tests once more under ASan + UBSan, with the faults
-#                              that only that build can place
-#   tests/run.sh --label L     only this label (repeatable): unit kernels golden transport sim tidy
-#                              cluster clients bench, or asan for the sanitizer build
+#   tests/run.sh               the default set: every label below in a release build, and the unit,
+#                              simulator, transport and golden tests once more under ASan + UBSan,
+#                              with the faults that only that build can place
+#   tests/run.sh --label L     only this label (repeatable): unit kernels golden transport sim planted
+#                              tidy cluster clients bench, asan for the sanitizer build, or tsan for
+#                              transport and a whole cluster under the thread sanitizer
 #   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests, the kernels too
-#                              under ASan + UBSan, and the fuzzers (BATON_FUZZ_MINUTES, 90)
-# Prints the time per label, and PASS or FAIL in its last line.
+#                              under ASan + UBSan, tsan, and the fuzzers (BATON_FUZZ_MINUTES, 90)
+# Prints the time per label, what could not run, and PASS or FAIL in its last line.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,16 +18,16 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --label) labels+=("${2:?--label needs a name}"); shift ;;
     --nightly) nightly=1 ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown option $1; see --help" >&2; exit 2 ;;
   esac
   shift
 done
-known=(unit kernels golden transport sim tidy cluster clients bench)
+known=(unit kernels golden transport sim planted tidy cluster clients bench)
 for label in ${labels[@]+"${labels[@]}"}; do
-  case " ${known[*]} asan " in
+  case " ${known[*]} asan tsan " in
     *" $label "*) ;;
-    *) echo "tests/run.sh: unknown label $label; one of: ${known[*]} asan" >&2; exit 2 ;;
+    *) echo "tests/run.sh: unknown label $label; one of: ${known[*]} asan tsan" >&2; exit 2 ;;
   esac
 done
 
@@ -49,18 +50,24 @@ configure() {
 # run_ctest PRESET LABEL_REGEX: runs the tests; results go to build/PRESET/ctest.{log,xml}.
 run_ctest() {
   ctest --test-dir "build/$1" -L "$2" -j "$jobs" --output-on-failure --no-tests=error \
-    --output-junit ctest.xml 2>&1 | tee "build/$1/ctest.log" || true
+    --test-output-size-passed 1000000 --output-junit ctest.xml 2>&1 | tee "build/$1/ctest.log" || true
 }
 
 join() { local IFS='|'; echo "^($*)\$"; }
 wanted=()
 want_asan=0
+want_tsan=0
 for label in ${labels[@]+"${labels[@]}"}; do
-  if [ "$label" = asan ]; then want_asan=1; else wanted+=("$label"); fi
+  case "$label" in
+    asan) want_asan=1 ;;
+    tsan) want_tsan=1 ;;
+    *) wanted+=("$label") ;;
+  esac
 done
 if [ ${#labels[@]} = 0 ]; then
   wanted=("${known[@]}")
   want_asan=1
+  want_tsan=$nightly
 fi
 
 step "Packages and Rust"
@@ -80,7 +87,7 @@ if [ ${#wanted[@]} -gt 0 ]; then
   presets+=(release)
 fi
 if [ "$want_asan" = 1 ]; then
-  instrumented=(unit sim faults)
+  instrumented=(unit sim transport golden faults)
   if [ "$nightly" = 1 ]; then instrumented+=(kernels); fi
   step "Build: ASan + UBSan: ${instrumented[*]}, $jobs jobs"
   configure debug
@@ -91,6 +98,17 @@ if [ "$want_asan" = 1 ]; then
   unset BATON_SIM_SEEDS
   run_ctest debug "$(join "${instrumented[@]}")"
   presets+=(debug)
+fi
+
+if [ "$want_tsan" = 1 ]; then
+  step "Build: TSan: transport cluster, $jobs jobs"
+  configure tsan
+  cmake --build build/tsan -j "$jobs" --target tests-transport tests-cluster ||
+    fail "the TSan build broke"
+  step "Test under TSan: transport cluster"
+  rm -f build/tsan/ctest.xml
+  run_ctest tsan "$(join transport tsan)"
+  presets+=(tsan)
 fi
 
 if [ "$nightly" = 1 ]; then

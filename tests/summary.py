@@ -1,40 +1,92 @@
 #!/usr/bin/env python3
-"""Sums up what ctest left in build/PRESET/ctest.{log,xml}: time per label, failures, verdict.
+"""Sums up what ctest left in build/PRESET/ctest.{log,xml}: time per label, what could not run,
+failures, verdict.
 
-Usage: summary.py ELAPSED PRESET...   Exits 1 unless every test ran and passed.
+Usage: summary.py ELAPSED PRESET...   Exits 1 unless every test ran and passed. A kernel set that a
+test left out is a failure if this CPU has what the set needs.
 """
+import collections
+import ctypes
 import pathlib
+import platform
 import re
 import sys
 import xml.etree.ElementTree
 
 LABEL_TIME = re.compile(r"^(\w+)\s+=\s+([\d.]+) sec\*proc \((\d+) tests?\)", re.M)
+LEFT_OUT_SET = re.compile(r'kernels = \\?"(\w+)\\?": this CPU lacks')
+# GoogleTest's count of skipped tests, unittest's.
+SKIPPED = re.compile(r"^\[  SKIPPED \] (\d+) tests?, listed below|\bskipped=(\d+)\)", re.M)
+
+V3 = {"avx2", "fma", "f16c"}
+V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+NEEDS = {"portable": set(), "x86_64_v3": V3, "x86_64_v4": V4,
+         "x86_64_v4_bf16": V4 | {"avx512_bf16"},
+         "x86_64_amx": V4 | {"avx512_bf16", "amx_bf16", "amx_tile"}}
 
 
-def main():
-    elapsed, *presets = sys.argv[1:]
-    build = pathlib.Path(__file__).resolve().parents[1] / "build"
-    passed, failed = 0, []
+def gives_tiles():
+    """Whether the system lets this process use AMX: ARCH_REQ_XCOMP_PERM of XFEATURE_XTILEDATA."""
+    return platform.machine() == "x86_64" and ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+
+
+def runnable_sets():
+    """The kernel sets that the system's own list of CPU flags promises."""
+    flags = re.search(r"^flags\s*:(.*)", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
+    flags = set(flags[1].split()) if flags else set()
+    sets = {name for name, needs in NEEDS.items() if needs <= flags}
+    return sets if gives_tiles() else sets - {"x86_64_amx"}
+
+
+class Summary:
+    def __init__(self, runnable):
+        self.runnable = runnable
+        self.passed, self.failed = 0, []
+        self.skipped = {}                                  # Program -> tests that it skipped.
+        self.left_out = collections.defaultdict(list)      # Kernel set -> programs without it.
+
+    def add(self, preset, case):
+        name = f"{preset}: {case.get('name')}"
+        if case.get("status") != "run":
+            return self.failed.append(f"{name} ({case.get('status')})")
+        output = case.findtext("system-out") or ""
+        if skipped := sum(int(a or b) for a, b in SKIPPED.findall(output)):
+            self.skipped[name] = skipped
+        for kernel_set in sorted(set(LEFT_OUT_SET.findall(output))):
+            self.left_out[kernel_set].append(name)
+            if kernel_set in self.runnable:
+                return self.failed.append(f"{name} left out {kernel_set}, which this CPU runs")
+        self.passed += 1
+
+    def lines(self, elapsed):
+        for kernel_set, programs in sorted(self.left_out.items()):
+            yield f"  could not run: {kernel_set} in {len(programs)} test programs (the CPU lacks it)"
+        for name, count in self.skipped.items():
+            yield f"  skipped: {count} tests of {name}"
+        for failure in self.failed:
+            yield f"  failed: {failure}"
+        yield (f"{self.passed} passed, {len(self.failed)} failed, {sum(self.skipped.values())} "
+               f"tests skipped, {len(self.left_out)} kernel sets without a CPU for them")
+        verdict = "PASS" if self.passed and not self.failed else "FAIL"
+        yield f"{verdict}: {self.passed + len(self.failed)} tests in {elapsed}"
+
+
+def main(build, elapsed, presets):
+    summary = Summary(runnable_sets())
     for preset in presets:
         results = build / preset / "ctest.xml"
         if not results.exists():
-            failed.append(f"{preset}: ctest left no result")
+            summary.failed.append(f"{preset}: ctest left no result")
             continue
         for case in xml.etree.ElementTree.parse(results).getroot().iter("testcase"):
-            if case.get("status") == "run":
-                passed += 1
-            else:
-                failed.append(f"{preset}: {case.get('name')} ({case.get('status')})")
-        name = "asan" if preset == "debug" else preset
+            summary.add(preset, case)
+        name = {"debug": "asan"}.get(preset, preset)
         for label, seconds, count in LABEL_TIME.findall((build / preset / "ctest.log").read_text()):
             print(f"  {name:8} {label:10} {float(seconds):8.1f} s  {count:>4} test programs")
-    for failure in failed:
-        print(f"  failed: {failure}")
-    print(f"{passed} passed, {len(failed)} failed")
-    verdict = "FAIL" if failed or not passed else "PASS"
-    print(f"{verdict}: {passed + len(failed)} tests in {elapsed}")
-    return 0 if verdict == "PASS" else 1
+    *lines, verdict = summary.lines(elapsed)
+    print(*lines, verdict, sep="\n")
+    return 0 if verdict.startswith("PASS") else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(pathlib.Path(__file__).resolve().parents[1] / "build", sys.argv[1], sys.argv[2:]))

@@ -71,7 +71,7 @@ class GrpcTest(unittest.TestCase):
                                    max_tokens=12, temperature=0)
         self.assertEqual(text, answer["choices"][0]["text"])
         self.assertEqual(events[-1]["usage"]["completion_tokens"], 12)
-        self.assertGreater(len(events), 4)
+        self.assertGreater(len(events), 2)
 
     def test_generate_takes_chat_and_token_ids(self):
         text, _ = self.generate(chat={"messages": [{"role": "user", "content": "Hello!"}]},

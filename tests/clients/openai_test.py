@@ -50,7 +50,7 @@ class OpenAiTest(unittest.TestCase):
         chunks = list(self.complete(stream=True, stream_options={"include_usage": True}))
         text = "".join(c.choices[0].text for c in chunks if c.choices)
         self.assertEqual(text, self.complete().choices[0].text)
-        self.assertGreater(len(chunks), 8)
+        self.assertGreater(len(chunks), 2)  # An event holds all that came since the one before.
         self.assertEqual(chunks[-1].choices, [])
         self.assertEqual(chunks[-1].usage.completion_tokens, 16)
         finishes = [c.choices[0].finish_reason for c in chunks if c.choices]

@@ -16,7 +16,8 @@ import unittest
 from running_cluster import MODEL, RunningCluster
 
 BATON = None
-LONG = dict(prompt="And it came to pass", max_tokens=1500, temperature=0, ignore_eos=True)
+# Long enough to be looked at while it runs.
+LONG = dict(prompt="And it came to pass", max_tokens=1500, n=64, ignore_eos=True)
 
 
 @contextlib.contextmanager
@@ -48,12 +49,16 @@ class AuditTest(unittest.TestCase):
     def test_every_block_in_use_has_its_router_as_owner(self):
         with RunningCluster(BATON, "audit", prefill=1, decode=2) as cluster:
             stream = cluster.open_stream("/v1/completions", **LONG)
-            next(stream)
+            first = next(stream)
             code, report = self.audit(cluster)
             self.assertEqual(code, 0, report)
             calls = [call for worker in report["workers"] for call in worker["calls"]]
             self.assertIn(("RUNNING", "DECODING"), [(c["state"], c["owner"]) for c in calls])
             self.assertGreater(sum(call["blocks"] for call in calls), 0)
+            mine = [s["sequence"] for s in report["sequences"] if s["request"] == first["id"]]
+            self.assertTrue(mine, report["sequences"])
+            self.assertEqual({c["request"] for c in calls if c["sequence"] in mine}, {first["id"]})
+            self.assertIn(first["id"], cluster.baton("audit").stdout)
             last_line = cluster.baton("audit").stdout.splitlines()[-1]
             self.assertRegex(last_line, "^OK: ")
             stream.close()

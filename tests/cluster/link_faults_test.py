@@ -96,6 +96,26 @@ class LinkFaultsTest(unittest.TestCase):
         server = self.cluster.decode[0]
         self.cells("K/V link:", server.data, transfer_faults(random.Random(1)), offset=0)
 
+    def test_an_idle_router_proves_its_workers_again(self):
+        def calls():
+            return sum(server.metric("baton_calls_total") for server in self.cluster.decode)
+        before = calls()
+        await_true(lambda: calls() > before, 40, "a probe")
+        self.assertEqual(self.cluster.request("GET", "/ready")[0], 200)
+
+    def test_damaged_payloads_are_counted_on_the_metrics_page_of_their_receiver(self):
+        server = self.cluster.decode[0]
+        counted = "baton_kv_transport_checksum_failures_total"
+        before = server.metric(counted)
+        with Load(self.cluster, self.known, seed=5) as load:
+            server.data.set(up=Faults(flip_at=tuple(range(20_000, 2_000_000, 20_000))))
+            await_true(lambda: server.metric(counted) > before, 60,
+                       lambda: f"counted; the proxy flipped {dict(server.data.counts)}")
+            server.data.set()
+            load.stop()
+            self.assertEqual(load.failures(), [])
+        self.assertEqual(self.cluster.await_quiet(), {})
+
     def test_damaged_control_link_of_a_decode_worker_changes_no_answer(self):
         server = self.cluster.decode[0]
         self.cells("decode control link:", server.control, control_faults(random.Random(2)), 1)

@@ -247,12 +247,20 @@ class ProcessCluster(ApiClient):
                               if n and state not in PRESENT_STATES} for server in self.workers}
         return {name: states for name, states in held.items() if states}
 
-    def await_quiet(self, seconds=12):
-        """Until every block is free or cached; what is held if that does not come."""
+    def unhealthy(self):
+        """The names of the workers that the router does not use."""
+        healthy = {w["address"] for w in self.get("/status")["workers"] if w["healthy"]}
+        return [server.name for server in self.workers if server.address not in healthy]
+
+    def await_quiet(self, seconds=20):
+        """Until the router uses every worker and every block is free or cached; {worker: what is
+        held, or that it is not used} if that does not come."""
         deadline = time.monotonic() + seconds
-        while (held := self.held_blocks()) and time.monotonic() < deadline:
+        while True:
+            loud = {**{name: {"unhealthy": 1} for name in self.unhealthy()}, **self.held_blocks()}
+            if not loud or time.monotonic() > deadline:
+                return loud
             time.sleep(0.1)
-        return held
 
     def audit(self):
         """(exit code, output) of `baton audit`."""

@@ -4,6 +4,7 @@
 Usage: queue_caps_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
 import collections
+import json
 import sys
 import threading
 import unittest
@@ -73,14 +74,55 @@ class QueueCapsTest(unittest.TestCase):
                                "nothing was refused: the claim was not tried")
             self.assert_well(cluster, known)
 
-    def test_body_beyond_the_byte_cap_of_the_queue_is_refused_alone(self):
-        with ProcessCluster(BIN, "queue-caps-bytes", prefill=1, decode=1,
-                            router={"max_queued_bytes": 2000}) as cluster:
+    def assert_never(self, cluster, code, param, *words, path="/v1/completions", **body):
+        """The request is refused for good: nothing says that trying again would help."""
+        with self.assertRaises(HttpError) as refused:
+            cluster.post(path, **body)
+        error = refused.exception
+        self.assertEqual(error.code, code, error.body)
+        self.assertNotIn("Retry-After", error.headers)
+        told = json.loads(error.body)["error"]
+        self.assertEqual(told["type"], "invalid_request_error")
+        self.assertEqual(told["param"], param)
+        for word in words:
+            self.assertIn(word, told["message"])
+        with self.assertRaises(HttpError) as refused:
+            list(cluster.open_stream(path, **body))
+        self.assertEqual(refused.exception.code, code)
+
+    def test_what_an_empty_queue_would_not_hold_is_refused_for_good(self):
+        with ProcessCluster(BIN, "queue-caps-never", prefill=1, decode=1,
+                            router={"max_queued_bytes": 4000, "max_queued_tokens": 100}) as cluster:
             known = KnownAnswers(cluster, make_requests(4, long_tokens=60), clients=1)
-            with self.assertRaises(HttpError) as refused:
-                cluster.post("/v1/completions", prompt="word " * 800, max_tokens=4)
-            self.assertEqual(refused.exception.code, 503)
+            self.assert_never(cluster, 413, None, "bytes; at most 4000",
+                              prompt="a few words", user="x" * 5000, max_tokens=4)
+            self.assert_never(cluster, 400, "prompt", "101 tokens", "at most 100",
+                              prompt=[5] * 101, max_tokens=4)
+            self.assert_never(cluster, 400, "prompt", "102 tokens", "at most 100",
+                              prompt=[[5] * 51] * 2, max_tokens=4)
+            self.assert_never(cluster, 400, "messages", "at most 100", max_tokens=4,
+                              path="/v1/chat/completions",
+                              messages=[{"role": "user", "content": "a b c d " * 100}])
+            self.assertEqual(len(cluster.post("/v1/completions", prompt=[[5] * 50] * 2,
+                                              max_tokens=1)["choices"]), 2)
             self.assert_well(cluster, known)
+
+    def test_what_no_pool_would_hold_is_refused_for_good(self):
+        with ProcessCluster(BIN, "queue-caps-pool", prefill=1, decode=1,
+                            worker={"num_blocks": 10, "block_size": 16}) as cluster:
+            self.assert_never(cluster, 400, "prompt", "161 tokens", "160",
+                              prompt=[5] * 100, max_tokens=61)
+            answer = cluster.post("/v1/completions", prompt=[5] * 100, max_tokens=60,
+                                  ignore_eos=True)
+            self.assertEqual(answer["usage"]["completion_tokens"], 60)
+
+    def test_one_limit_for_choices_and_prompts(self):
+        with ProcessCluster(BIN, "queue-caps-choices", prefill=1, decode=1) as cluster:
+            answer = cluster.post("/v1/completions", prompt=[[5]] * 64, n=2, max_tokens=1)
+            self.assertEqual(len(answer["choices"]), 128)
+            self.assert_never(cluster, 400, "n", "128", prompt=[5], n=129, max_tokens=1)
+            self.assert_never(cluster, 400, "n", "128", prompt=[[5]] * 43, n=3, max_tokens=1)
+            self.assert_never(cluster, 400, "prompt", "128", prompt=[[5]] * 129, max_tokens=1)
 
 
 if __name__ == "__main__":

@@ -60,18 +60,21 @@ class RunningCluster(ApiClient):
     def workers(self, role=None):
         return [w for w in self.status()["workers"] if role in (None, w["role"])]
 
-    def await_quiet(self, total, seconds=5):
-        """Until every healthy worker holds only free and cached blocks; the last status if not."""
-        def leaks(worker):
+    def await_quiet(self, total, seconds=30, dead=()):
+        """Until every worker is healthy and holds only free and cached blocks; the last status of
+        those that are not. `dead`: addresses of workers that nobody starts again: they stay
+        unhealthy."""
+        def is_quiet(worker):
+            if worker["address"] in dead:
+                return not worker["healthy"]
             blocks = worker["blocks"]
-            return worker["healthy"] and (blocks["free"] + blocks["cached"] != total or
-                                          worker["running"] or worker["waiting"])
+            return (worker["healthy"] and blocks["free"] + blocks["cached"] == total and
+                    not worker["running"] and not worker["waiting"])
         deadline = time.monotonic() + seconds
         while True:
-            workers = self.workers()
-            leaking = [w for w in workers if leaks(w)]
-            if not leaking or time.monotonic() > deadline:
-                return leaking
+            loud = [w for w in self.workers() if not is_quiet(w)]
+            if not loud or time.monotonic() > deadline:
+                return loud
             time.sleep(0.05)
 
 

@@ -1,5 +1,9 @@
 #include "kernels/cpu/cpu_kernels.h"
 
+#include <atomic>
+#include <latch>
+#include <vector>
+
 #include "tests/kernels/kernel_fixture.h"
 
 namespace baton {
@@ -37,6 +41,21 @@ TEST(CpuKernelsTest, AttentionAfterALargerCallUsesItsScratchAgain) {
   cu[1] = lens[0] = 1;
   ASSERT_TRUE(kernels->VarlenAttention(args).ok());
   for (int i = 0; i < dim; ++i) EXPECT_EQ(out[i], 0.25f);
+}
+
+// Each of two tasks waits for the other: one thread alone would wait for ever.
+TEST(CpuKernelsTest, TasksBesideTheOperatorsRunOnAllThreads) {
+  for (const int threads : {2, 4}) {
+    const auto kernels = MakeTestKernels("auto", threads);
+    ASSERT_EQ(kernels->num_threads(), threads);
+    std::latch all(threads);
+    std::vector<std::atomic<int>> runs(threads);
+    kernels->ParallelFor(threads, [&](int64_t, int thread) {
+      all.arrive_and_wait();
+      runs[thread].fetch_add(1);
+    });
+    for (const auto& run : runs) EXPECT_EQ(run.load(), 1);
+  }
 }
 
 }  // namespace
