@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/golden/golden_file.h"
 #include "tests/unit/common/model/model_dir.h"
 
@@ -39,6 +40,17 @@ TEST(ModelFilesTest, EveryRandomModelLoadsAndHasItsOwnDigest) {
     digests.insert(DigestOf(GoldenModelDir(name)));
   }
   EXPECT_EQ(digests.size(), GoldenModels().size());
+}
+
+TEST(ModelFilesTest, DigestSeesWhereAnAnswerEnds) {
+  const ModelDir dir;
+  dir.CopyFrom(GoldenModelDir("qwen2-yarn"));
+  std::set<uint64_t> digests;
+  for (const char* ends : {"3", "4", "[3, 4]"}) {
+    dir.Write("generation_config.json", absl::StrCat(R"({"eos_token_id": )", ends, "}"));
+    digests.insert(DigestOf(dir.path()));
+  }
+  EXPECT_EQ(digests.size(), 3u);
 }
 
 TEST(ModelFilesTest, DigestIgnoresSpellingAndSeesWhatIsComputed) {

@@ -96,10 +96,12 @@ TEST(FullAnswerTest, SaysWhyItStopped) {
 TEST(FullAnswerTest, GivesPromptLogprobsById) {
   FakeFrontend frontend(SayBytes("a"));
   ApiServer api(&frontend);
-  const Json choice =
-      api.PostJson("/v1/completions", R"({"prompt":[5,99],"prompt_logprobs":0})")["choices"][0];
-  EXPECT_EQ(Dump(choice["prompt_logprobs"]),
-            R"([null,{"99":{"logprob":-0.125,"rank":1,"decoded_token":"a"}}])");
+  for (const std::string more : {"", R"(,"return_tokens_as_token_ids":true)"}) {
+    const std::string body = R"({"prompt":[5,99],"prompt_logprobs":0)" + more + "}";
+    const Json choice = api.PostJson("/v1/completions", body)["choices"][0];
+    EXPECT_EQ(Dump(choice["prompt_logprobs"]),
+              R"([null,{"99":{"logprob":-0.125,"rank":1,"decoded_token":"a"}}])");
+  }
 }
 
 TEST(FullAnswerTest, MapsTheEndOfARequestToItsStatus) {
