@@ -99,7 +99,7 @@ def others_running(cluster):
     try:
         await_true(lambda: running() == OTHERS, 300, lambda: f"{OTHERS} answers: {running()} run")
         yield
-        if running() != OTHERS:
+        if running() < OTHERS:  # The last request of the test, or a probe, may be there still.
             raise AssertionError("an answer ended too soon: the batch was not what is claimed")
     finally:
         leave.set()
