@@ -115,7 +115,9 @@ TEST(RouterServiceTest, CancelReachesBothWorkersAndEndsTheRequestOnce) {
   ASSERT_TRUE(call.has_value());
   service.Cancel(*key);
   service.Cancel(*key);
-  const auto broken = decode.inbox.Next<CallBroken>();
+  auto broken = decode.inbox.Next<CallBroken>();
+  // The probe's call may have been let go of before the worker closed it.
+  if (broken && broken->call < call->call) broken = decode.inbox.Next<CallBroken>();
   ASSERT_TRUE(broken.has_value());
   EXPECT_EQ(broken->call, call->call);
   ASSERT_TRUE(sink->ended.WaitForNotificationWithTimeout(absl::Seconds(10)));
