@@ -1,7 +1,7 @@
 #include "router/generation/answer_budget.h"
 
-#include <atomic>
 #include <memory>
+#include <stop_token>
 #include <thread>
 
 #include "gtest/gtest.h"
@@ -32,16 +32,14 @@ TEST(AnswerBudgetTest, WhoAsksForNothingIsNeverRefused) {
 
 TEST(AnswerBudgetTest, ARefusalOfOneDoesNotRefuseAnother) {
   auto budget = std::make_shared<AnswerBudget>(100);
-  std::atomic<bool> done = false;
-  std::jthread greedy([&] {
+  std::jthread greedy([&](std::stop_token stop) {
     auto share = budget->NewShare();
-    while (!done) EXPECT_FALSE(share->Grow(101));
+    while (!stop.stop_requested()) EXPECT_FALSE(share->Grow(101));
   });
   for (int i = 0; i < 200'000; ++i) {
     auto share = budget->NewShare();
     ASSERT_TRUE(share->Grow(100)) << i;
   }
-  done = true;
 }
 
 }  // namespace
