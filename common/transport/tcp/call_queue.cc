@@ -28,10 +28,11 @@ void CallQueue::Stop() {
   Wake();
 }
 
+// A stop keeps the descriptor readable for good: its reader may be between two looks at stopped().
 std::deque<TransportCall> CallQueue::Take() {
   std::lock_guard lock(mutex_);
   uint64_t count;
-  if (!calls_.empty()) (void)!::read(wake_.get(), &count, sizeof(count));
+  if (!calls_.empty() && !stopped_) (void)!::read(wake_.get(), &count, sizeof(count));
   return std::exchange(calls_, {});
 }
 

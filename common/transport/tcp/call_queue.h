@@ -28,7 +28,7 @@ class CallQueue {
   void Add(TransportCall call);
   void Stop();
 
-  // Takes all; the wake is cleared.
+  // Takes all; the wake is cleared, unless it is for a stop.
   std::deque<TransportCall> Take();
   bool stopped() const;
 

@@ -39,5 +39,15 @@ TEST(CallQueueTest, StopStaysReadable) {
   EXPECT_TRUE(Readable(queue.wake_fd()));
 }
 
+// The progress thread looks at stopped(), then takes: a stop between the two must wake it again.
+TEST(CallQueueTest, TakingWhatCameBeforeAStopLeavesItReadable) {
+  CallQueue queue;
+  queue.Add(AbortArgs{{1, 1}});
+  ASSERT_FALSE(queue.stopped());
+  queue.Stop();
+  EXPECT_EQ(queue.Take().size(), 1u);
+  EXPECT_TRUE(Readable(queue.wake_fd()));
+}
+
 }  // namespace
 }  // namespace baton
