@@ -171,8 +171,7 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
 void RouterNode::OpenDecode(SequenceState& sequence, Time now) {
   const RequestState& request = requests_.at(sequence.request);
   sequence.state = State::kReserving;
-  sequence.act_by = now + options_.answer_limit;
-  Rewatch(sequence);
+  Await(sequence, now);
   sequence.decode.call = next_call_++;
   calls_.emplace(sequence.decode.call, sequence.id.counter);
   outbox_.OpenDecode(sequence.decode.call, sequence.decode.worker,

@@ -69,8 +69,11 @@ void RouterNode::Handle(Message message, Time now) {
 }
 
 void RouterNode::Step(Time now) {
-  // Woken late, the router knows nothing of its workers' silence.
-  if (wake_due_ != kNever && now - wake_due_ > options_.hang_limit / 2) directory_.Forgive(now);
+  // Woken late, the router knows nothing of its workers' silence: answers may lie unread.
+  if (wake_due_ != kNever && now - wake_due_ > options_.hang_limit / 2) {
+    directory_.Forgive(now);
+    RestartWaits(now);
+  }
   while (auto request = deadlines_.Expired(now)) {
     EndRequest(*request, absl::DeadlineExceededError("the request's time limit has passed"));
   }
@@ -460,8 +463,7 @@ void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& st
     if (sequence.state == State::kQueued) {
       Enqueue(sequence, now);
     } else if (sequence.state == State::kPrefilling) {
-      sequence.act_by = now + options_.verdict_limit;
-      Rewatch(sequence);
+      Await(sequence, now);
     }
   } else {
     LosePrefill(sequence, status, now);

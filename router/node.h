@@ -177,6 +177,9 @@ class RouterNode : public Node {
   bool HasOther(const Side& side) const;
   const Side& OwingSide(const SequenceState& sequence) const;
   void CheckWatch(uint64_t counter, Time now);
+  Duration LimitOf(State state) const;
+  void Await(SequenceState& sequence, Time now);
+  void RestartWaits(Time now);
   void Watch(SequenceState& sequence, Time at);
   void Rewatch(SequenceState& sequence);
   // Sequences (dispatch.cc).

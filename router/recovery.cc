@@ -114,8 +114,7 @@ void RouterNode::FenceHungWorkers(Time now) {
 void RouterNode::RebindTo(SequenceState& sequence, Incarnation prefill, Time now) {
   ++(prefill != 0 ? counters_.rebinds : counters_.self_prefills);
   sequence.state = State::kRebinding;
-  sequence.act_by = now + options_.answer_limit;
-  Rewatch(sequence);
+  Await(sequence, now);
   outbox_.Rebind(
       sequence.decode.call,
       RebindRequest{.sequence = sequence.id, .attempt = sequence.attempt, .prefill = prefill});
@@ -177,6 +176,27 @@ void RouterNode::Rewatch(SequenceState& sequence) {
   const bool is_queued = sequence.state == State::kQueued;
   const Time silent = is_queued ? kNever : sequence.last_progress + options_.no_progress_limit;
   Watch(sequence, std::min(sequence.act_by, silent));
+}
+
+Duration RouterNode::LimitOf(State state) const {
+  if (state == State::kQueued) return options_.hold_limit;
+  return state == State::kPrefilling ? options_.verdict_limit : options_.answer_limit;
+}
+
+// From now on the answer, the verdict or the other side is waited for.
+void RouterNode::Await(SequenceState& sequence, Time now) {
+  sequence.act_by = now + LimitOf(sequence.state);
+  Rewatch(sequence);
+}
+
+// As if each had begun just now.
+void RouterNode::RestartWaits(Time now) {
+  for (auto& [counter, sequence] : sequences_) {
+    sequence.last_progress = now;
+    if (sequence.hold_until != kNever) sequence.hold_until = now + options_.hold_limit;
+    if (sequence.act_by != kNever) sequence.act_by = now + LimitOf(sequence.state);
+    if (sequence.watch_at != kNever) Rewatch(sequence);
+  }
 }
 
 // Who owes the sequence its next event: the prefill worker while its call is open, which computes

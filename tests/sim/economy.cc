@@ -259,6 +259,12 @@ void RouterLedger::NoteReservation(const LiveSequence& told, Account& account) {
   Lose(account, {.worker = account.next_prefill, .incarnation = account.next_incarnation});
 }
 
+void RouterLedger::RestartHolds(Time now) {
+  for (auto& [counter, account] : accounts_) {
+    if (account.held_since != kNever) account.held_since = now;
+  }
+}
+
 void RouterLedger::CheckHold(Account& account, const LiveSequence& told, bool is_late, Time now) {
   const bool has_side = told.prefill != 0 || told.decode != 0;
   if (told.state != "QUEUED") {

@@ -54,6 +54,8 @@ class RouterLedger {
   void OnRebind(CallId call, const RebindRequest& request, Time now);
   void OnSend(CallId call, const SendRequest& request);
   void OnCancel(CallId call);
+  // The process stood still and holds what it holds from now on.
+  void RestartHolds(Time now);
   // After each event: what was spent beyond what is justified; empty if nothing. `is_late`: the
   // node has not looked at the time yet.
   std::string Check(const RouterAudit& audit, const RouterView& view,

@@ -40,7 +40,7 @@ void RouterHost::Start() {
     node_options_.max_recovering = 1;
   }
   if (trace_.on()) trace_.Add(world_.now(), column(), "starts");
-  wakeup_ = kNever;
+  wakeup_ = due_ = kNever;
   step_pending_ = false;
   waits_since_.clear();
   node_ = std::make_unique<RouterNode>(
@@ -70,8 +70,13 @@ void RouterHost::Deliver(Message message) {
 
 void RouterHost::Step() {
   step_pending_ = false;
+  // A router that wakes late begins its waits anew.
+  if (due_ != kNever && LocalNow() - due_ > node_options_.hang_limit / 2) {
+    waits_since_.clear();
+    ledger_->RestartHolds(LocalNow());
+  }
   node_->Step(LocalNow());
-  const Time next = node_->NextDeadline();
+  const Time next = due_ = node_->NextDeadline();
   if (next == kNever) return;
   const Time when = std::max(ToWorld(next), world_.now());
   if (when >= wakeup_) return;

@@ -84,6 +84,7 @@ class RouterHost : public Host, public NetPeer, private RouterOutbox {
   std::unique_ptr<RouterNode> node_;
   std::unique_ptr<RouterLedger> ledger_;  // Of this start.
   Time wakeup_ = kNever;
+  Time due_ = kNever;  // By its own clock: when the last step asked to be woken.
   bool step_pending_ = false;
   bool expects_idle_ = false;
   RouterCounters past_;

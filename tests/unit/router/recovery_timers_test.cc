@@ -378,5 +378,72 @@ TEST_F(RecoveryTimersTest, ABlameEndsAndAnotherFailureRenewsIt) {
   EXPECT_EQ(goes_to(13), decode);
 }
 
+// ---- The router itself stood still -------------------------------------------------------------
+
+class RouterStopTest : public RecoveryTimersTest {
+ protected:
+  void SetUp() override {
+    Create({.hang_limit = milliseconds(2600)}, true,
+           {Role::kPrefill, Role::kDecode, Role::kDecode, Role::kPrefill});
+  }
+  // Stopped for that long, and not asked before to wake within it.
+  void StandStill(Duration time) {
+    ASSERT_LT(node_->NextDeadline(), now_ + time);
+    Wait(time);
+  }
+  // The workers are heard all the time.
+  void Run(Duration time) {
+    for (const Time end = now_ + time; now_ < end;) {
+      for (int32_t worker = 0; worker < 4; ++worker) Heard(worker);
+      Sleep(std::min<Duration>(milliseconds(500), end - now_));
+    }
+  }
+};
+
+TEST_F(RouterStopTest, AnAnswerMayLieUnread) {
+  Submit(1, Request());
+  StandStill(seconds(8));
+  Run(milliseconds(4400));
+  EXPECT_EQ(node_->counters().unanswered, 0);
+  Run(milliseconds(200));
+  EXPECT_EQ(node_->counters().unanswered, 1);
+}
+
+TEST_F(RouterStopTest, AVerdictMayLieUnread) {
+  ToPrefilling(1);
+  Prefilled(prefill_call(), 3, 50);
+  Closed(prefill_call());
+  StandStill(seconds(8));
+  Run(milliseconds(1900));
+  EXPECT_EQ(node_->counters().handoff_failures, 0);
+  Run(milliseconds(200));
+  EXPECT_EQ(node_->counters().handoff_failures, 1);
+}
+
+TEST_F(RouterStopTest, WhatIsHeldIsHeldForItsWholeTime) {
+  Create({.hang_limit = milliseconds(2600)}, true, {Role::kPrefill, Role::kDecode});
+  ToPrefilling(1);
+  Kill(1, {decode_call()});
+  Heard(0);
+  StandStill(seconds(8));
+  for (int i = 0; i < 3; ++i) {
+    Heard(0);
+    Sleep(milliseconds(600));
+  }
+  EXPECT_EQ(node_->counters().holds_expired, 0);
+  Sleep(milliseconds(300));
+  EXPECT_EQ(node_->counters().holds_expired, 1);
+}
+
+TEST_F(RouterStopTest, SilenceBeforeItDoesNotCount) {
+  ToDecoding(1);
+  StandStill(seconds(60));
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Run(seconds(29));
+  EXPECT_EQ(Ended(1), std::nullopt);
+  Run(seconds(2));
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
 }  // namespace
 }  // namespace baton
