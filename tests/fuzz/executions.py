@@ -4,6 +4,8 @@
 executions.py count DIR            adds the executions in DIR/log/* to DIR/pending
 executions.py keep MERGED CORPUS   makes CORPUS the smallest files of MERGED, named by their hash
 executions.py table WORK TABLE     moves WORK/*/pending into the committed table
+executions.py behind WORK TABLE TARGET...  prints those with fewer than GOAL, pending ones counted;
+                                   all if none has
 """
 import datetime
 import hashlib
@@ -12,6 +14,7 @@ import re
 import sys
 
 MAX_BYTES = 200_000
+GOAL = 10_000_000
 HEAD = """# Executions of the fuzz targets
 
 Summed over all runs of `run.sh`; findings are inputs that ended the process, each fixed and kept in
@@ -72,8 +75,23 @@ def table(work, path):
     path.write_text(text)
 
 
+def behind(work, path, *targets):
+    rows = read_table(path)
+
+    def total(target):
+        pending = work / target / "pending"
+        return rows.get(target, (0, ""))[0] + (
+            int(pending.read_text()) if pending.exists() else 0)
+
+    few = [target for target in map(str, targets) if total(target) < GOAL]
+    return few or [str(target) for target in targets]
+
+
 def main():
     command, *paths = sys.argv[1:]
+    if command == "behind":
+        print("\n".join(behind(pathlib.Path(paths[0]), pathlib.Path(paths[1]), *paths[2:])))
+        return
     {"count": count, "keep": keep, "table": table}[command](*map(pathlib.Path, paths))
 
 

@@ -38,6 +38,14 @@ class ExecutionsTest(unittest.TestCase):
             executions.table(work, table)
         self.assertRegex(table.read_text(), r"\| json \| 12,000,000 \| \d{4}-\d\d-\d\d \| 1 \|")
 
+    def test_targets_with_enough_executions_wait_for_the_others(self):
+        work, table = self.root / "work", self.root / "executions.md"
+        table.write_text("| json | 9,000,000 | 2026-01-01 | 0 |\n| http | 5 | 2026-01-01 | 0 |\n")
+        self.folder("work/json")
+        (work / "json/pending").write_text("1000000\n")
+        self.assertEqual(executions.behind(work, table, "http", "json"), ["http"])
+        self.assertEqual(executions.behind(work, table, "json"), ["json"])
+
     def test_the_corpus_is_bounded_and_keeps_findings(self):
         merged, corpus = self.folder("merged"), self.folder("corpus")
         (merged / "a").write_bytes(b"small")

@@ -4,8 +4,9 @@
 #                            builds, fuzzes each target (or T) for its share of N minutes
 #                            (default 60) with J processes (default: all cores), then harvests
 #   tests/fuzz/run.sh --until HH:MM [...]
-#                            the same, round after round until that time (UTC), a target with a
-#                            finding left out; harvests nothing
+#                            the same, round after round until that time (UTC); left out are
+#                            targets with a finding, and those with 10^7 executions while others
+#                            have fewer; harvests nothing
 #   tests/fuzz/run.sh --harvest
 #                            adds the executions since the last harvest to executions.md and what
 #                            reaches new code to corpus/, both to be committed
@@ -22,7 +23,7 @@ while [ $# -gt 0 ]; do
     --jobs) jobs=${2:?--jobs needs a number}; shift ;;
     --until) until=${2:?--until needs HH:MM}; shift ;;
     --harvest) harvest_only=1 ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/fuzz/run.sh: unknown option $1; see --help" >&2; exit 2 ;;
   esac
   shift
@@ -54,12 +55,12 @@ build() {
 
 binary() { echo "build/fuzz/tests/fuzz_$1"; }
 
-# limits TARGET: long enough for the shapes in the corpus. No input may take 10 s or 2 GiB.
+# limits TARGET [MAX_LEN]: long enough for the shapes in the corpus. No input may take 10 s or 2 GiB.
 limits() {
-  local max_len=4096
+  local max_len=${2:-4096}
   case "$1" in
-    generate_proto | control_message) max_len=2048 ;;
-    transfer_frame) max_len=1024 ;;
+    generate_proto | control_message) max_len=${2:-2048} ;;
+    transfer_frame) max_len=${2:-1024} ;;
   esac
   echo "-max_len=$max_len -timeout=10 -rss_limit_mb=2048"
 }
@@ -86,9 +87,9 @@ replay_findings() {
   done
 }
 
-# fuzz TARGET SECONDS: $jobs processes share the corpus; their executions go to `pending`.
+# fuzz TARGET SECONDS [MAX_LEN]: $jobs processes share the corpus; their executions go to `pending`.
 fuzz() {
-  local target=$1 seconds=$2 dir=$work/$1 job pids=() pid file
+  local target=$1 seconds=$2 max_len=${3:-} dir=$work/$1 job pids=() pid file
   mkdir -p "$dir/corpus" "$dir/findings" "$dir/log"
   python3 tests/fuzz/executions.py count "$dir"  # Of a run that was killed.
   touch "$dir/started"
@@ -96,7 +97,7 @@ fuzz() {
     local dict=()
     if [ -e "tests/fuzz/$target.dict" ]; then dict=("-dict=tests/fuzz/$target.dict"); fi
     # shellcheck disable=SC2046
-    nice -n 19 "$(binary "$target")" $(limits "$target") "${dict[@]}" -reload=30 \
+    nice -n 19 "$(binary "$target")" $(limits "$target" $max_len) "${dict[@]}" -reload=30 \
       -max_total_time="$seconds" -print_final_stats=1 \
       -artifact_prefix="$dir/findings/" "$dir/corpus" "tests/fuzz/corpus/$target" \
       >"$dir/log/$job" 2>&1 &
@@ -132,12 +133,16 @@ if [ "$harvest_only" = 0 ]; then
   if [ -n "$until" ]; then
     end=$(date -u -d "$until" +%s)
     ran=1
-    while [ "$ran" = 1 ]; do
+    for ((round = 0; ran == 1; ++round)); do
       ran=0
-      for target in "${targets[@]}"; do
+      mapfile -t behind < <(python3 tests/fuzz/executions.py behind "$work" \
+        tests/fuzz/executions.md "${targets[@]}")
+      # Most of what there is to find fits into little, which runs many times as fast.
+      short=$((round % 4 == 3 ? 0 : 256))
+      for target in "${behind[@]}"; do
         left=$((end - $(date +%s)))
         if [ "$left" -gt 0 ] && ! has_findings "$target"; then
-          fuzz "$target" $((left < 100 ? left : 100)); ran=1
+          fuzz "$target" $((left < 100 ? left : 100)) "${short#0}"; ran=1
         fi
       done
     done
