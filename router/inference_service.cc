@@ -5,6 +5,7 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <utility>
@@ -126,12 +127,16 @@ struct InOrder {
 };
 
 // Streams one generation into its call: one event at a time, the next when gRPC has taken the one
-// before, so that what a slow reader has not taken waits as numbers. `num_tokens_` counts each
-// choice's tokens.
-class CallSink : public GenerationSink {
+// before, so that what a slow reader has not taken waits as numbers. An event that is not taken in
+// time ends the call. `num_tokens_` counts each choice's tokens.
+class CallSink : public GenerationSink, public std::enable_shared_from_this<CallSink> {
  public:
-  CallSink(std::shared_ptr<GenerateCall> call, const PreparedGeneration& prepared)
-      : call_(std::move(call)),
+  CallSink(std::shared_ptr<GenerateCall> call, const PreparedGeneration& prepared,
+           InOrder executor, Duration write_timeout)
+      : executor_(std::move(executor)),
+        write_timeout_(write_timeout),
+        watchdog_(executor_.strand),
+        call_(std::move(call)),
         prompt_tokens_(static_cast<int32_t>(prepared.prompt_tokens)),
         id_(prepared.request.label),
         num_tokens_(NumChoices(prepared)),
@@ -150,17 +155,34 @@ class CallSink : public GenerationSink {
     Pump();
   }
 
-  // On the generation's executor.
+  // From any thread: the call has taken all that was sent, or is done.
+  void OnIdle() {
+    executor_([self = shared_from_this()] { self->Pump(); });
+  }
+  void OnDone() {
+    executor_([self = shared_from_this()] { self->watchdog_.cancel(); });
+  }
+
+ private:
+  static size_t NumChoices(const PreparedGeneration& prepared) {
+    return prepared.request.prompts.size() * static_cast<size_t>(prepared.request.num_choices);
+  }
+
   void Pump() {
+    if (call_->Idle()) watchdog_.cancel();
     while (!pending_.empty() && call_->Idle()) SendNext();
     if (!pending_.empty() || !ended_.has_value()) return;
     if (ended_->ok()) SendUsage();
     call_->Close(*std::exchange(ended_, std::nullopt));
   }
 
- private:
-  static size_t NumChoices(const PreparedGeneration& prepared) {
-    return prepared.request.prompts.size() * static_cast<size_t>(prepared.request.num_choices);
+  void Send(v1::GenerateEvent event) {
+    call_->Send(std::move(event));
+    watchdog_.expires_after(write_timeout_);
+    watchdog_.async_wait([weak = weak_from_this()](boost::system::error_code cancelled) {
+      const std::shared_ptr<CallSink> self = weak.lock();
+      if (self != nullptr && !cancelled && !self->call_->Idle()) self->call_->Abandon();
+    });
   }
 
   void SendNext() {
@@ -176,7 +198,7 @@ class CallSink : public GenerationSink {
     }
     num_tokens_[static_cast<size_t>(delta.choice)] += static_cast<int32_t>(delta.tokens.size());
     event.set_request_id(std::exchange(id_, {}));
-    call_->Send(std::move(event));
+    Send(std::move(event));
   }
 
   void SendUsage() {
@@ -186,7 +208,7 @@ class CallSink : public GenerationSink {
     to->set_completion_tokens(static_cast<int32_t>(usage_.completion_tokens));
     to->set_cached_tokens(static_cast<int32_t>(usage_.cached_tokens));
     event.set_request_id(std::exchange(id_, {}));
-    call_->Send(std::move(event));
+    Send(std::move(event));
   }
 
   void WriteOutput(const baton::ChoiceDelta& delta, size_t i, v1::TokenOutput* to) const {
@@ -204,6 +226,9 @@ class CallSink : public GenerationSink {
     }
   }
 
+  const InOrder executor_;
+  const Duration write_timeout_;
+  boost::asio::steady_timer watchdog_;
   const std::shared_ptr<GenerateCall> call_;
   const int32_t prompt_tokens_;
   std::string id_;                   // Until the first event has told it.
@@ -231,13 +256,10 @@ class CallLink {
     return broken_;
   }
   // False when the call is done already: nothing of it may be held any more.
-  bool Begin(std::shared_ptr<CallSink> sink, InOrder executor) {
+  bool Begin(std::shared_ptr<CallSink> sink) {
     absl::MutexLock lock(&mutex_);
-    if (done_) return false;
-    pump_ = [sink = std::move(sink), executor = std::move(executor)] {
-      executor([sink] { sink->Pump(); });
-    };
-    return true;
+    if (!done_) sink_ = std::move(sink);
+    return !done_;
   }
   void Set(std::shared_ptr<Generation> generation) {
     {
@@ -249,13 +271,14 @@ class CallLink {
   }
   void OnIdle() {
     absl::MutexLock lock(&mutex_);
-    if (pump_) pump_();
+    if (sink_ != nullptr) sink_->OnIdle();
   }
   void OnDone() {
-    std::function<void()> pump;  // Goes without the lock.
+    std::shared_ptr<CallSink> sink;  // Goes without the lock.
     absl::MutexLock lock(&mutex_);
     done_ = true;
-    pump.swap(pump_);
+    sink.swap(sink_);
+    if (sink != nullptr) sink->OnDone();
   }
 
  private:
@@ -263,7 +286,7 @@ class CallLink {
   bool broken_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   std::shared_ptr<Generation> generation_ ABSL_GUARDED_BY(mutex_);
-  std::function<void()> pump_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<CallSink> sink_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -390,8 +413,8 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     ASSIGN_OR_RETURN(PreparedGeneration prepared, service_->Prepare(request));
     if (prepared.request.label.empty()) prepared.request.label = service_->NewId();
     const InOrder executor{pool_, boost::asio::make_strand(*pool_)};
-    auto sink = std::make_shared<CallSink>(call, prepared);
-    if (!link->Begin(sink, executor)) return absl::CancelledError("the client is gone");
+    auto sink = std::make_shared<CallSink>(call, prepared, executor, options_.write_timeout);
+    if (!link->Begin(sink)) return absl::CancelledError("the client is gone");
     ASSIGN_OR_RETURN(std::shared_ptr<Generation> generation,
                      service_->Start(std::move(prepared), std::move(sink), executor));
     link->Set(std::move(generation));

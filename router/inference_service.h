@@ -27,6 +27,8 @@ struct InferenceServerOptions {
   int max_streams_per_connection = 100;
   int num_threads = 2;  // For templates, tokenizing and detokenizing.
   bool has_chat_template = false;
+  // A client that has not taken an event for so long has given the call up.
+  Duration write_timeout = std::chrono::seconds(30);
   // The tenant of an `authorization` value; nothing = not allowed. Empty = everyone may.
   std::function<std::optional<std::string>(std::string_view authorization)> authorize;
 };

@@ -77,6 +77,9 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
     Advance();
   }
 
+  // Ends the call as if the client had cancelled it.
+  void Abandon() { context_->TryCancel(); }
+
   void OnWriteDone(bool ok) override {
     bool idle = false;
     {
