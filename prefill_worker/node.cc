@@ -210,23 +210,28 @@ void PrefillNode::StartTransfer(Entry& entry, int32_t num_tokens) {
 }
 
 // Another target for the KV of a live call: whatever goes to the old one is called off first.
+// Of a target that cannot be sent to.
+std::string PrefillNode::WhyBad(const HandoffTarget& target, const Entry& entry) const {
+  if (tickets_.contains(target.ticket)) return "handoff.ticket is in use";
+  if (target.first_token >= 0 && target.first_token < entry.num_tokens) return "";
+  return absl::StrFormat("handoff.first_token is %d; allowed: 0 to %d", target.first_token,
+                         entry.num_tokens - 1);
+}
+
 void PrefillNode::OnSend(SendRequest request, Time now) {
   // The last attempt before; an older one may still be on its way out.
   auto it = live_.lower_bound({request.sequence, request.attempt});
   const bool is_past = it != live_.end() && it->first.first == request.sequence;
   if (is_past || it == live_.begin() || (--it)->first.first != request.sequence ||
-      !entries_.at(it->second).handoff || tickets_.contains(request.handoff.ticket)) {
+      !entries_.at(it->second).handoff) {
     ++counters_.stale_mail;
     return;
   }
   Entry& entry = entries_.at(it->second);
-  if (request.handoff.first_token < 0 || request.handoff.first_token >= entry.num_tokens) {
+  if (std::string bad = WhyBad(request.handoff, entry); !bad.empty()) {
     ++counters_.handoffs_failed;
     outbox_.Send(entry.call,
-                 HandoffFailedEvent{.attempt = request.attempt,
-                                    .reason = absl::StrFormat(
-                                        "handoff.first_token is %d; allowed: 0 to %d",
-                                        request.handoff.first_token, entry.num_tokens - 1)});
+                 HandoffFailedEvent{.attempt = request.attempt, .reason = std::move(bad)});
     return;
   }
   ++counters_.sends;

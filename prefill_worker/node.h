@@ -89,6 +89,7 @@ class PrefillNode : public Node {
   absl::Status Admissible(const PrefillRequest& request) const;
   void AdmitWaiting();
   bool Admit(Entry& entry);
+  std::string WhyBad(const HandoffTarget& target, const Entry& entry) const;
   void OnSend(SendRequest request, Time now);
   void StartTransfer(Entry& entry, int32_t num_tokens);
   void StartSend(Entry& entry, Time now);

@@ -21,7 +21,7 @@
 // them, common/rpc converts); the rest is mail within one process.
 namespace baton {
 
-inline constexpr int32_t kProtocolVersion = 1;
+inline constexpr int32_t kProtocolVersion = 2;
 
 enum class Role : uint8_t { kRouter, kPrefill, kDecode };
 

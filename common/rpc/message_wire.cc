@@ -110,9 +110,16 @@ void WriteHandoff(const HandoffTarget& from, v1::HandoffTarget* to) {
   to->set_first_token(from.first_token);
 }
 
+// Strings on the wire are UTF-8: a character is not cut.
+std::string FirstBytes(const std::string& text, size_t most) {
+  if (text.size() <= most) return text;
+  while (most > 0 && (static_cast<uint8_t>(text[most]) & 0xC0) == 0x80) --most;
+  return text.substr(0, most);
+}
+
 void WriteFailure(const HandoffFailedEvent& from, v1::HandoffFailed* to) {
   to->set_attempt(from.attempt);
-  to->set_reason(from.reason.substr(0, kMaxReasonBytes));
+  to->set_reason(FirstBytes(from.reason, kMaxReasonBytes));
 }
 
 absl::StatusOr<HandoffFailedEvent> ReadFailure(const v1::HandoffFailed& from) {

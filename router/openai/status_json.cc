@@ -65,6 +65,8 @@ Json AuditJson(const RouterAudit& audit) {
   };
   Json sequences = Json::array();
   for (const LiveSequence& one : audit.sequences) {
+    Json lost = Json::array();
+    for (const Incarnation worker : one.lost) lost.push_back(hex(worker));
     sequences.push_back({{"sequence", ToString(one.sequence)},
                          {"request", one.label},
                          {"attempt", one.attempt},
@@ -74,9 +76,18 @@ Json AuditJson(const RouterAudit& audit) {
                          {"age_s", ToSeconds(one.age)},
                          {"moves", one.moves},
                          {"retries", one.retries},
-                         {"handoff_failures", one.handoff_failures}});
+                         {"handoff_failures", one.handoff_failures},
+                         {"lost", std::move(lost)}});
   }
-  return {{"incarnation", hex(audit.incarnation)}, {"sequences", std::move(sequences)}};
+  Json blamed = Json::array();
+  for (const BlamedPair& pair : audit.blamed) {
+    blamed.push_back({{"prefill_worker", pair.prefill},
+                      {"decode_worker", pair.decode},
+                      {"left_s", ToSeconds(pair.left)}});
+  }
+  return {{"incarnation", hex(audit.incarnation)},
+          {"sequences", std::move(sequences)},
+          {"blamed", std::move(blamed)}};
 }
 
 }  // namespace baton

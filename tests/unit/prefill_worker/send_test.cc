@@ -178,8 +178,18 @@ TEST_F(SendTest, OldRepeatedAndUnknownOnesAreCountedNoOps) {
   EXPECT_EQ(node_.counters().stale_mail - before, 2);
   Send(1, 2, 50);
   Send(1, 2, 51);
-  Send(1, 3, 50);  // That ticket is in use.
-  EXPECT_EQ(node_.counters().stale_mail - before, 4);
+  EXPECT_EQ(node_.counters().stale_mail - before, 3);
+  EXPECT_EQ(transport_.started.size(), 2u);
+  EXPECT_THAT(transport_.aborted, IsEmpty());
+}
+
+TEST_F(SendTest, ATicketInUseIsAFailedHandoffAndTheRunningOneGoesOn) {
+  ToKept();
+  Send(1, 2, 50);
+  Send(1, 3, 50);
+  const HandoffFailedEvent told = outbox_.Events<HandoffFailedEvent>(1).back();
+  EXPECT_EQ(told.attempt, 3u);
+  EXPECT_EQ(told.reason, "handoff.ticket is in use");
   EXPECT_EQ(transport_.started.size(), 2u);
   EXPECT_THAT(transport_.aborted, IsEmpty());
 }

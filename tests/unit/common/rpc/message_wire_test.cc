@@ -66,6 +66,11 @@ TEST(MessageWireTest, ALongReasonIsCutAndALongerOneOnTheWireRefused) {
   v1::DecodeEvent proto;
   ToProto(HandoffFailedEvent{.attempt = 1, .reason = std::string(5000, 'x')}, &proto);
   EXPECT_EQ(proto.handoff_failed().reason().size(), size_t{kMaxReasonBytes});
+  std::string euros = "x";
+  for (int i = 0; i < 500; ++i) euros += "\xE2\x82\xAC";
+  ToProto(HandoffFailedEvent{.attempt = 1, .reason = euros}, &proto);
+  EXPECT_EQ(proto.handoff_failed().reason(), euros.substr(0, 1 + 3 * 341));
+  proto.mutable_handoff_failed()->set_reason(std::string(kMaxReasonBytes, 'x'));
   proto.mutable_handoff_failed()->mutable_reason()->push_back('x');
   EXPECT_FALSE(FromProto(proto, kLimits).ok());
 }

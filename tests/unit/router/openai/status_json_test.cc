@@ -33,7 +33,11 @@ TEST(StatusJsonTest, AnAuditShowsEachSequenceWithTheIdThatItsClientSees) {
                                               .attempt = 2,
                                               .state = "QUEUED",
                                               .decode = 0xD,
-                                              .age = std::chrono::seconds(3)}}});
+                                              .age = std::chrono::seconds(3),
+                                              .lost = {0xA, 0xB}}},
+                               .blamed = {{.prefill = 1,
+                                           .decode = 2,
+                                           .left = std::chrono::seconds(4)}}});
   EXPECT_EQ(json["incarnation"], "0000000000000abc");
   const Json& one = json["sequences"][0];
   EXPECT_EQ(one["sequence"], ToString(SequenceId{.router = 0xABC, .counter = 5}));
@@ -43,6 +47,8 @@ TEST(StatusJsonTest, AnAuditShowsEachSequenceWithTheIdThatItsClientSees) {
   EXPECT_EQ(one["prefill"], "0");
   EXPECT_EQ(one["decode"], "000000000000000d");
   EXPECT_EQ(one["age_s"], 3);
+  EXPECT_EQ(Dump(one["lost"]), R"(["000000000000000a","000000000000000b"])");
+  EXPECT_EQ(Dump(json["blamed"]), R"([{"prefill_worker":1,"decode_worker":2,"left_s":4.0}])");
 }
 
 }  // namespace
