@@ -294,6 +294,7 @@ Cluster::Totals Cluster::totals() const {
   t.lost_with_router = clients_.num_lost_with_router;
   for (const auto& worker : workers_) t.workers += worker->totals();
   for (const auto& router : routers_) {
+    t.router_economy += router->economy();
     const RouterCounters c = router->totals();
     for (int64_t RouterCounters::*field : kRouterCounters) t.routers.*field += c.*field;
   }

@@ -73,6 +73,7 @@ class Cluster {
     std::map<std::string, int64_t> reasons;  // Of the latter.
     WorkerHost::Totals workers;
     RouterCounters routers;
+    RouterLedger::Totals router_economy;
   };
   Totals totals() const;
 

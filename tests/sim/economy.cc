@@ -39,8 +39,11 @@ void RouterLedger::OnMail(const Message& message, Time now) {
     Incarnation& running = running_[up->worker];
     if (running != up->hello.incarnation) gone_.insert(running);
     running = up->hello.incarnation;
+    refused_.erase(up->worker);
     gone_.erase(running);
     worker_of_[running] = up->worker;
+  } else if (auto* news = std::get_if<WorkerStatusChanged>(&message)) {
+    if (running_[news->worker] == news->status.incarnation) refused_.erase(news->worker);
   } else if (auto* down = std::get_if<WorkerDown>(&message)) {
     gone_.insert(running_[down->worker]);
   } else if (std::holds_alternative<ClientStop>(message)) {
@@ -70,6 +73,9 @@ void RouterLedger::OnClosed(const CallClosed& closed, Time now) {
     account->verdict_of = {account->prefill.worker, account->decode.worker};
     account->verdict_attempt = account->attempt;
     return;
+  }
+  if (is_decode && IsRefusal(closed.status) && !account->decoding) {
+    refused_[account->decode.worker] = now;
   }
   // A refusal of a running call is a loss too.
   Lose(*account, side);
@@ -113,6 +119,10 @@ void RouterLedger::OnOpenDecode(CallId call, int32_t worker, const DecodeRequest
                                 Time now) {
   Account& account = accounts_[request.sequence.counter];
   calls_[call] = request.sequence.counter;
+  auto refused = refused_.find(worker);
+  if (refused != refused_.end() && now - refused->second < options_.retry_delay) {
+    Violate("a worker is asked again right after it refused");
+  }
   if (account.decode.open()) Violate("a second Decode call beside an open one");
   account.decode = {.call = call, .worker = worker, .incarnation = request.worker};
   account.attempt = request.attempt;
@@ -261,7 +271,32 @@ void RouterLedger::NoteReservation(const LiveSequence& told, Account& account) {
 
 void RouterLedger::RestartHolds(Time now) {
   for (auto& [counter, account] : accounts_) {
-    if (account.held_since != kNever) account.held_since = now;
+    if (account.held_since == kNever) continue;
+    // What it held so far, it held because it stood still.
+    if (account.hold_noted != kNever) EndHold(account, now - account.hold_noted, now);
+    account.held_since = account.hold_noted = now;
+  }
+}
+
+void RouterLedger::EndHold(Account& account, Duration late, Time now) {
+  const Duration held = now - std::exchange(account.hold_noted, kNever);
+  // An answer that is due when the limit passes is waited for.
+  const Duration limit = options_.hold_limit + options_.answer_limit + late;
+  totals_.held_ms += held / std::chrono::milliseconds(1);
+  totals_.may_hold_ms += limit / std::chrono::milliseconds(1);
+  if (held > limit) Violate("a side is held for longer than the limit");
+}
+
+// A hold begins with a failure or a refusal.
+void RouterLedger::NoteHold(Account& account, bool is_late, Time now) {
+  const bool is_held = account.held_since != kNever;
+  if (is_held && account.hold_noted == kNever) {
+    account.hold_noted = now;
+    ++totals_.holds;
+    if (++account.holds > account.causes) Violate("a side is held and nothing had failed");
+  } else if (!is_held && account.hold_noted != kNever) {
+    const Duration late = now - account.hold_noted - options_.hold_limit - options_.answer_limit;
+    EndHold(account, is_late ? std::max(late, Duration::zero()) : Duration::zero(), now);
   }
 }
 
@@ -318,6 +353,10 @@ void RouterLedger::CheckAccounts(const RouterAudit& audit, bool is_late, Time no
       if (at->second.prefill.open() || at->second.decode.open()) {
         Violate("a sequence has ended and its call is open");
       }
+      totals_.starts += at->second.starts;
+      totals_.may_start += 1 + at->second.causes;
+      at->second.held_since = kNever;
+      NoteHold(at->second, is_late, now);
       at = accounts_.erase(at);
     }
   };
@@ -329,6 +368,7 @@ void RouterLedger::CheckAccounts(const RouterAudit& audit, bool is_late, Time no
     NoteReservation(told, account);
     CheckLosses(account, told);
     CheckHold(account, told, is_late, now);
+    NoteHold(account, is_late, now);
     if (std::exchange(account.is_fresh, false)) {
       account.recovering = told.state != "QUEUED" && account.moves + account.retries > 0;
     }

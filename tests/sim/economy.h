@@ -43,6 +43,22 @@ class FaultLog {
 // Knows nothing of the router's states but what its audit says.
 class RouterLedger {
  public:
+  // Over all sequences of the process.
+  struct Totals {
+    int64_t starts = 0;
+    int64_t may_start = 0;  // Once, and after each failure and refusal.
+    int64_t holds = 0;
+    int64_t held_ms = 0;
+    int64_t may_hold_ms = 0;  // Of so many holds, and of those that the node saw end too late.
+    Totals& operator+=(const Totals& other) {
+      starts += other.starts;
+      may_start += other.may_start;
+      holds += other.holds;
+      held_ms += other.held_ms;
+      may_hold_ms += other.may_hold_ms;
+      return *this;
+    }
+  };
   RouterLedger(int router, const RouterNodeOptions& options, const FaultLog& faults, World& world)
       : router_(router), options_(options), faults_(faults), world_(world) {}
 
@@ -60,6 +76,7 @@ class RouterLedger {
   // node has not looked at the time yet.
   std::string Check(const RouterAudit& audit, const RouterView& view,
                     const RouterCounters& counters, bool is_late, Time now);
+  const Totals& totals() const { return totals_; }
 
  private:
   struct Side {
@@ -95,6 +112,8 @@ class RouterLedger {
     Pair verdict_of;
     Attempt verdict_attempt = 0;
     Time held_since = kNever;
+    Time hold_noted = kNever;            // Of the hold that goes on: when it was first seen.
+    int64_t holds = 0;
     std::set<Attempt> failed;            // Each counted as a rung.
     std::map<Incarnation, Loss> losses;  // That no token has made void.
     int32_t moves = 0;                   // As told last.
@@ -117,6 +136,8 @@ class RouterLedger {
   void NoteRungs(const RouterAudit& audit, const RouterCounters& counters, Time now);
   void NoteReservation(const LiveSequence& told, Account& account);
   void CheckHold(Account& account, const LiveSequence& told, bool is_late, Time now);
+  void NoteHold(Account& account, bool is_late, Time now);
+  void EndHold(Account& account, Duration late, Time now);
   void CheckLosses(Account& account, const LiveSequence& told);
   void CheckAccounts(const RouterAudit& audit, bool is_late, Time now);
   void CheckBlames(const RouterAudit& audit);
@@ -132,6 +153,9 @@ class RouterLedger {
   std::set<Incarnation> gone_;  // Said to be down, or another process has come in its place.
   std::map<int32_t, Incarnation> running_;
   std::set<int32_t> hung_;
+  // When a decode worker would not take a call, and has told nothing since.
+  std::map<int32_t, Time> refused_;
+  Totals totals_;
   std::set<Pair> blamed_;  // A rung was climbed for them.
   // In this event.
   std::optional<Failure> failure_;

@@ -55,6 +55,7 @@ void RouterHost::Start() {
 void RouterHost::Kill() {
   if (trace_.on()) trace_.Add(world_.now(), column(), "dies");
   past_ = totals();
+  past_economy_ = economy();
   End();
   node_.reset();
   net_.RouterDied(column());
@@ -201,6 +202,12 @@ RouterCounters RouterHost::totals() const {
   if (node_ == nullptr) return t;
   const RouterCounters& c = node_->counters();
   for (int64_t RouterCounters::*field : kRouterCounters) t.*field += c.*field;
+  return t;
+}
+
+RouterLedger::Totals RouterHost::economy() const {
+  RouterLedger::Totals t = past_economy_;
+  if (node_ != nullptr) t += ledger_->totals();
   return t;
 }
 

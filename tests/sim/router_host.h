@@ -62,6 +62,7 @@ class RouterHost : public Host, public NetPeer, private RouterOutbox {
   bool IsHealthy(int worker) const { return node_->View().workers[worker].healthy; }
   // Over all incarnations.
   RouterCounters totals() const;
+  RouterLedger::Totals economy() const;
 
  private:
   // RouterOutbox.
@@ -88,6 +89,7 @@ class RouterHost : public Host, public NetPeer, private RouterOutbox {
   bool step_pending_ = false;
   bool expects_idle_ = false;
   RouterCounters past_;
+  RouterLedger::Totals past_economy_;
   std::map<std::string, Time> waits_since_;
 };
 

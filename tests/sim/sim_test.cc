@@ -48,6 +48,7 @@ struct Sum {
   std::map<std::string, uint64_t> reason_seeds;
   WorkerHost::Totals workers;
   RouterCounters routers;
+  RouterLedger::Totals router_economy;
 
   void Add(uint64_t seed, const Cluster::Totals& t) {
     events += t.events;
@@ -63,6 +64,7 @@ struct Sum {
       reason_seeds.emplace(reason, seed);
     }
     workers += t.workers;
+    router_economy += t.router_economy;
     for (int64_t RouterCounters::*field : kRouterCounters) {
       routers.*field += t.routers.*field;
     }
@@ -89,6 +91,20 @@ struct Sum {
         routers.requeued, routers.moves, routers.retries, routers.handoff_failures, workers.rebinds,
         workers.sends, workers.computed_here, routers.hung_workers, routers.unanswered,
         routers.holds_expired, routers.stale_mail);
+    PrintEconomy();
+  }
+
+  // Actual numbers, and what the faults and the sizes explain.
+  void PrintEconomy() const {
+    const RouterLedger::Totals& r = router_economy;
+    const WorkerLedger::Totals& w = workers.economy;
+    std::printf("starts %ld of at most %ld; holds %ld, held ms %ld of at most %ld\n", r.starts,
+                r.may_start, r.holds, r.held_ms, r.may_hold_ms);
+    std::printf(
+        "tokens computed %ld, of those again %ld of at most %ld; swapped out %ld, back %ld, found "
+        "cached %ld; preemptions not judged %ld\n",
+        w.computed, w.recomputed, w.may_recompute, w.swapped_out, w.swapped_back, w.found_cached,
+        w.unjudged);
   }
 };
 

@@ -70,6 +70,7 @@ void WorkerHost::MakeNode() {
         PrefillNodeOptions{
             .incarnation = incarnation_, .engine = engine, .max_waiting = options_.max_waiting},
         p.model, *p.allocator, *p.runner, *p.port, static_cast<WorkerOutbox&>(*this));
+    MakeLedger(nullptr);
     return;
   }
   DecodeIdentity identity{.new_ticket =
@@ -85,10 +86,21 @@ void WorkerHost::MakeNode() {
                         .engine = engine},
       std::move(identity), p.model, *p.allocator, *p.runner, *p.port,
       static_cast<WorkerOutbox&>(*this));
+  MakeLedger(p.decode->host_pool());
   if (const BlockAllocator* host_pool = p.decode->host_pool()) {
     p.host_memory = std::make_unique<TagMemory>(p.model.layout, *host_pool, options_.violation);
     p.runner->AttachHost(p.host_memory.get());
   }
+}
+
+void WorkerHost::MakeLedger(const BlockAllocator* host_pool) {
+  Process& p = *process_;
+  p.ledger = std::make_unique<WorkerLedger>(
+      WorkerLedger::Options{.role = options_.role,
+                            .max_batch = options_.max_batch,
+                            .max_waiting = options_.max_waiting,
+                            .finish_together = options_.finish_together > 0},
+      p.model.layout, *p.allocator, host_pool);
 }
 
 void WorkerHost::Kill() {
@@ -106,6 +118,8 @@ void WorkerHost::CloseCalls() {
   for (const auto& [call, state] : live) {
     net_.Close(options_.index, call, absl::UnavailableError("the worker is shutting down"));
     Deliver(CallBroken{call});
+    // Each is a turn of its own.
+    if (std::string bad = Audit(); !bad.empty()) options_.violation(bad);
   }
 }
 
@@ -166,6 +180,7 @@ void WorkerHost::Deliver(Message message) {
     tenant = opened->request.tenant;
     sent = opened->request.tokens;
   }
+  p.ledger->OnMail(message, LocalNow());
   p.node().Handle(std::move(message), LocalNow());
   LearnPrefixes(tenant, sent);
   p.PoisonFree();
@@ -243,6 +258,7 @@ void WorkerHost::Send(CallId call, WorkerEvent event) {
   } else if (auto* prefilled = std::get_if<PrefilledEvent>(&event)) {
     CheckCacheHit(call, prefilled->cached_tokens);
   }
+  process_->ledger->OnSend(call, event);
   net_.SendEvent(options_.index, call, std::move(event));
 }
 
@@ -251,6 +267,7 @@ void WorkerHost::Close(CallId call, absl::Status status) {
     options_.violation("I8: a worker goes on with a broken call");
   }
   EndLive(call);
+  process_->ledger->OnClose(call, status);
   net_.Close(options_.index, call, std::move(status));
 }
 
@@ -269,6 +286,7 @@ void WorkerHost::OnStepStart(const StepPlan& plan) {
       num_tokens > std::max(options_.chunk_tokens, 1) + 1) {
     options_.violation("I11: a step is larger than its caps");
   }
+  process_->ledger->OnStepStart(plan);
   process_->blocks_swapped_in += static_cast<int64_t>(plan.swap_in.size());
   for (const auto& [call, live] : process_->live) {
     if (LocalNow() > live.deadline) options_.violation("I8: a call outlives its deadline");
@@ -300,7 +318,18 @@ std::string WorkerHost::AuditHolds() {
   }
   p.held_since = std::move(held);
   if (num_waiting > options_.max_waiting) return "I11: more calls wait than allowed";
-  return "";
+  return AuditLedger(audit);
+}
+
+std::string WorkerHost::AuditLedger(const WorkerAudit& audit) {
+  const Process& p = *process_;
+  WorkerLedger::Counted counted;
+  if (p.decode) {
+    counted = {.preemptions = p.decode->num_preemptions(),
+               .swaps = p.decode->num_swaps(),
+               .revoked = p.decode->counters().revoked};
+  }
+  return p.ledger->Check(audit, counted, p.step_pending);
 }
 
 std::string WorkerHost::Audit() {
@@ -355,12 +384,14 @@ WorkerHost::Totals& WorkerHost::Totals::operator+=(const Totals& other) {
   sends += other.sends;
   computed_here += other.computed_here;
   handoffs_failed += other.handoffs_failed;
+  economy += other.economy;
   return *this;
 }
 
 WorkerHost::Totals WorkerHost::totals() const {
   Totals t = past_;
   if (process_ == nullptr) return t;
+  t.economy += process_->ledger->totals();
   if (process_->decode) {
     t.preemptions += process_->decode->num_preemptions();
     t.swaps += process_->decode->num_swaps();

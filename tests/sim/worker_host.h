@@ -12,6 +12,7 @@
 #include "tests/sim/control_net.h"
 #include "tests/sim/fabric.h"
 #include "tests/sim/fake_model.h"
+#include "tests/sim/worker_ledger.h"
 
 namespace baton::sim {
 
@@ -42,6 +43,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int64_t sends = 0;
     int64_t computed_here = 0;
     int64_t handoffs_failed = 0;
+    WorkerLedger::Totals economy;
     Totals& operator+=(const Totals& other);
   };
 
@@ -87,6 +89,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     std::unique_ptr<PrefillNode> prefill;
     std::unique_ptr<DecodeNode> decode;
     std::unique_ptr<TagMemory> host_memory;  // Of the decode node's pool there.
+    std::unique_ptr<WorkerLedger> ledger;
     int64_t blocks_swapped_in = 0;
     Time wakeup = kNever;
     bool step_pending = false;
@@ -115,6 +118,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
   void Close(CallId call, absl::Status status) override;
 
   void MakeNode();
+  void MakeLedger(const BlockAllocator* host_pool);
   void OnOpened(CallId call, const SequenceId& sequence, Duration timeout);
   void LearnPrefixes(const std::string& tenant, const std::vector<int32_t>& tokens);
   void CheckCacheHit(CallId call, int32_t cached_tokens);
@@ -125,6 +129,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
   void Report();
   // What a state with a limit holds is given up in time; no block is without an owner.
   std::string AuditHolds();
+  std::string AuditLedger(const WorkerAudit& audit);
 
   Trace& trace_;
   Fabric& fabric_;

@@ -1,0 +1,206 @@
+// The half of WorkerLedger that hears what crosses the worker's boundary.
+#include "tests/sim/worker_ledger.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace baton::sim {
+
+WorkerLedger::Totals& WorkerLedger::Totals::operator+=(const Totals& other) {
+  computed += other.computed;
+  recomputed += other.recomputed;
+  may_recompute += other.may_recompute;
+  swapped_out += other.swapped_out;
+  swapped_back += other.swapped_back;
+  found_cached += other.found_cached;
+  unjudged += other.unjudged;
+  return *this;
+}
+
+void WorkerLedger::Violate(std::string what) {
+  if (violation_.empty()) violation_ = "worker economy: " + std::move(what);
+}
+
+int32_t WorkerLedger::CountRunning() const {
+  return static_cast<int32_t>(
+      std::ranges::count_if(accounts_, [](const auto& item) { return item.second.runs(); }));
+}
+
+// ---- Mail --------------------------------------------------------------------------------------
+
+template <typename Request>
+WorkerLedger::Account& WorkerLedger::Open(CallId call, const Request& request, Time now) {
+  Account& account = accounts_[call];
+  account.sequence = request.sequence;
+  account.attempt = request.attempt;
+  account.age = {.arrival = now - request.age, .id = request.sequence, .call = call};
+  account.num_tokens = static_cast<int32_t>(request.tokens.size());
+  return account;
+}
+
+void WorkerLedger::OnMail(const Message& message, Time now) {
+  if (auto* decode = std::get_if<DecodeOpened>(&message)) {
+    Open(decode->call, decode->request, now);
+  } else if (auto* prefill = std::get_if<PrefillOpened>(&message)) {
+    Open(prefill->call, prefill->request, now);
+  } else if (auto* broken = std::get_if<CallBroken>(&message)) {
+    accounts_.erase(broken->call);
+  } else if (auto* rebind = std::get_if<RebindAsked>(&message)) {
+    OnRebind(rebind->request);
+  } else if (auto* transfer = std::get_if<TransferEvent>(&message)) {
+    OnTransfer(*transfer);
+  } else if (auto* done = std::get_if<StepDone>(&message)) {
+    OnStepDone(*done);
+  } else if (std::holds_alternative<Drain>(message)) {
+    draining_ = true;
+  }
+}
+
+void WorkerLedger::OnTransfer(const TransferEvent& event) {
+  if (!event.receiver) return;
+  const bool has_begun = event.kind == TransferEvent::Kind::kBegun;
+  if (!has_begun && revoking_ == event.ticket) revoking_.reset();
+  for (auto& [call, account] : accounts_) {
+    if (!account.transfer_open || account.ticket != event.ticket) continue;
+    if (!has_begun) {
+      account.transfer_open = false;
+    } else if (account.state == State::kReserved) {
+      account.state = State::kReceiving;
+    }
+  }
+}
+
+// To the last attempt before, unless a later one is here.
+void WorkerLedger::OnRebind(const RebindRequest& request) {
+  Account* last = nullptr;
+  for (auto& [call, account] : accounts_) {
+    if (account.sequence != request.sequence) continue;
+    if (account.attempt >= request.attempt) return;
+    if (last == nullptr || last->attempt < account.attempt) last = &account;
+  }
+  if (last == nullptr) return;
+  last->attempt = request.attempt;
+  if (last->state != State::kRunning) last->state = State::kUnbound;
+}
+
+void WorkerLedger::OnStepDone(const StepDone& done) {
+  if (done.step != in_flight_.step) return;
+  const InFlight ended = std::exchange(in_flight_, {});
+  for (const Row& row : ended.rows) {
+    auto it = accounts_.find(row.call);
+    if (!done.status.ok() || it == accounts_.end()) continue;
+    Account& account = it->second;
+    *account.computed += row.num_tokens;
+    account.most = std::max(account.most, *account.computed);
+  }
+  if (done.status.ok()) return;
+  for (CallId call : ended.moved_out) {
+    auto it = accounts_.find(call);
+    if (it == accounts_.end() || !it->second.waits()) continue;
+    totals_.may_recompute += std::exchange(it->second.host_tokens, 0);
+    it->second.host_blocks.clear();
+  }
+  for (CallId call : ended.moved_in) {
+    auto it = accounts_.find(call);
+    if (it == accounts_.end() || !it->second.runs()) continue;
+    totals_.may_recompute += it->second.computed.value_or(0);
+    it->second.has_blocks = false;
+    it->second.sealed.clear();
+  }
+}
+
+// ---- Answers -----------------------------------------------------------------------------------
+
+void WorkerLedger::OnSend(CallId call, const WorkerEvent& event) {
+  auto it = accounts_.find(call);
+  if (it == accounts_.end()) return Violate("an answer to a call that is not open");
+  Account& account = it->second;
+  if (auto* reserved = std::get_if<ReservedEvent>(&event)) {
+    OnReserved(account, *reserved);
+  } else if (auto* tokens = std::get_if<TokensEvent>(&event)) {
+    OnTokens(account, *tokens);
+  } else if (auto* prefilled = std::get_if<PrefilledEvent>(&event)) {
+    account.state = State::kSent;
+    if (account.computed != account.num_tokens ||
+        account.first_context != prefilled->cached_tokens) {
+      Violate("a prompt is not computed once from where its cached prefix ends");
+    }
+  } else if (std::holds_alternative<HandoffFailedEvent>(event) && options_.role == Role::kDecode) {
+    account.state = State::kUnbound;
+  }
+}
+
+void WorkerLedger::OnReserved(Account& account, const ReservedEvent& reserved) {
+  if (account.state == State::kOpened) {
+    if (Any([](const Account& other) { return other.waits(); })) {
+      Violate("blocks are reserved while a preempted sequence waits for some");
+    }
+    if (accounts_.size() > 1 && device_.num_available() < CountRunning()) {
+      Violate("a reservation leaves no block for each that runs");
+    }
+  }
+  account.state = State::kReserved;
+  account.cached = reserved.cached_tokens;
+  account.ticket = reserved.ticket;
+  account.transfer_open = true;
+}
+
+void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
+  if (account.state != State::kRunning) {
+    account.state = State::kRunning;
+    const bool is_verified = !tokens.outputs.empty();
+    // What was reserved reaches back to the window alone; the prompt is computed from its start.
+    const bool starts_over = !is_verified && TokensBehindWindow(layout_, account.num_tokens) > 0;
+    account.has_blocks = !starts_over;
+    if (!starts_over) account.computed = is_verified ? account.num_tokens : account.cached;
+    account.most = account.computed.value_or(0);
+  }
+  account.num_tokens += static_cast<int32_t>(tokens.outputs.size());
+}
+
+void WorkerLedger::OnClose(CallId call, const absl::Status& status) {
+  auto it = accounts_.find(call);
+  if (it == accounts_.end()) return Violate("a call is closed that is not open");
+  const Account account = std::move(it->second);
+  accounts_.erase(it);
+  if (!absl::IsResourceExhausted(status)) return;
+  account.state == State::kOpened ? CheckRefusal(account) : CheckRevocation(account);
+}
+
+// Told "elsewhere or later" although there was room.
+void WorkerLedger::CheckRefusal(const Account& account) {
+  if (draining_) return;
+  if (options_.role == Role::kPrefill) {
+    const auto waits = [](const auto& item) { return item.second.state == State::kOpened; };
+    if (std::ranges::count_if(accounts_, waits) < options_.max_waiting) {
+      Violate("a call is refused and the queue is not full");
+    }
+    return;
+  }
+  const int32_t wanted = device_.BlocksFor(account.num_tokens) + CountRunning();
+  if (device_.num_available() >= wanted &&
+      !Any([](const Account& other) { return other.waits(); })) {
+    Violate("a reservation is refused and there is room");
+  }
+}
+
+void WorkerLedger::CheckRevocation(const Account& account) {
+  const bool is_written = account.state == State::kReceiving;
+  if (!account.is_reservation() && !is_written) return Violate("what is no reservation is revoked");
+  if (Any([&](const Account& other) {
+        return other.is_reservation() && (is_written || account.age < other.age);
+      })) {
+    Violate("a reservation is revoked before a younger one that nobody writes to");
+  }
+  if (is_written && Any([&](const Account& other) {
+        return other.state == State::kReceiving && account.age < other.age;
+      })) {
+    Violate("what is being written is revoked before a younger one");
+  }
+  if (revoking_) Violate("a second reservation is revoked while one is coming back");
+  if (account.transfer_open) revoking_ = account.ticket;
+  revoked_.push_back({account.age, account.state});
+}
+
+}  // namespace baton::sim

@@ -1,0 +1,332 @@
+// The half of WorkerLedger that judges, after each event.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/worker_ledger.h"
+
+namespace baton::sim {
+
+// ---- States ------------------------------------------------------------------------------------
+
+void WorkerLedger::CompareOne(CallId call, Account& account, const HeldCall& held) {
+  if (options_.role == Role::kPrefill) {
+    if (account.state == State::kOpened && held.state != "WAITING") {
+      admitted_.push_back(call);
+      account.state = State::kRunning;
+      account.has_blocks = true;
+    }
+    return;
+  }
+  static constexpr const char* kNames[] = {"",        "RESERVED", "RECEIVING",
+                                           "UNBOUND", "RUNNING",  ""};
+  if (held.attempt != account.attempt || held.state != kNames[static_cast<int>(account.state)]) {
+    Violate(absl::StrCat("a call is ", held.state, " and should be ",
+                         kNames[static_cast<int>(account.state)]));
+  }
+  if (account.state != State::kRunning) return;
+  const bool has_blocks = held.num_blocks > 0;
+  if (account.has_blocks && !has_blocks) preempted_.push_back(call);
+  if (!account.has_blocks && has_blocks) come_back_.push_back(call);
+  account.has_blocks = has_blocks;
+}
+
+void WorkerLedger::Compare(const WorkerAudit& audit, bool is_late) {
+  auto at = accounts_.begin();
+  for (const HeldCall& held : audit.calls) {
+    if (held.state == "ENDING") continue;
+    if (at == accounts_.end() || at->second.sequence != held.sequence) {
+      return Violate("a call is live that was not opened, or has ended");
+    }
+    CompareOne(at->first, at->second, held);
+    ++at;
+  }
+  if (at != accounts_.end()) Violate("an open call is not live");
+  if (options_.role == Role::kPrefill) CheckAdmission(is_late);
+  // Youngest first, as they give way.
+  const auto age = [this](CallId call) { return accounts_.at(call).age; };
+  std::ranges::sort(preempted_, std::greater{}, age);
+  std::ranges::sort(come_back_, std::less{}, age);
+}
+
+// ---- Order -------------------------------------------------------------------------------------
+
+void WorkerLedger::CheckAdmission(bool is_late) {
+  const Account* oldest = nullptr;
+  int32_t computing = 0;
+  for (const auto& [call, account] : accounts_) {
+    computing += account.runs() ? 1 : 0;
+    if (account.state != State::kOpened) continue;
+    if (oldest == nullptr || account.age < oldest->age) oldest = &account;
+  }
+  if (oldest == nullptr) return;
+  for (CallId call : admitted_) {
+    if (oldest->age < accounts_.at(call).age) Violate("a younger call is admitted before an older");
+  }
+  const int32_t wanted = device_.BlocksFor(oldest->num_tokens);
+  if (!is_late && computing < options_.max_batch && device_.num_available() >= wanted) {
+    Violate("the oldest call waits and there is room for it");
+  }
+}
+
+void WorkerLedger::CheckGivingWay(const Counted& counted) {
+  if (counted.preemptions - last_.preemptions != static_cast<int64_t>(preempted_.size())) {
+    Violate("a sequence that runs is not what has blocks");
+  }
+  if (counted.revoked - last_.revoked != static_cast<int64_t>(revoked_.size())) {
+    Violate("revoked reservations are not counted");
+  }
+  CheckNeedy();
+  if (preempted_.empty()) return;
+  if (was_revoking_ && revoking_) {
+    Violate("a sequence is preempted while a reservation's blocks are coming back");
+  }
+  const AgeKey& oldest = accounts_.at(preempted_.back()).age;
+  if (CountRunning() == 0) Violate("the last one that runs is preempted");
+  for (const auto& [call, account] : accounts_) {
+    if (account.runs() && oldest < account.age) {
+      Violate("a sequence is preempted while a younger one keeps running");
+    }
+    if (account.is_reservation() && oldest < account.age) {
+      Violate("a sequence is preempted before a younger reservation is revoked");
+    }
+  }
+}
+
+// Somebody older needs what was revoked, or somebody who runs alone.
+void WorkerLedger::CheckNeedy() {
+  for (const Revocation& revoked : revoked_) {
+    const bool may_be_alone = CountRunning() <= 1 || ran_before_ == 0;
+    if (revoked.state == State::kReceiving && !may_be_alone) {
+      Violate("what is being written is revoked though somebody can be preempted");
+    }
+    const bool for_older = Any([&](const Account& account) {
+      return account.state == State::kRunning && account.age < revoked.age;
+    });
+    const bool may_be_older = may_be_alone && revoked.state != State::kReceiving;
+    if (!for_older && !may_be_older) Violate("a reservation is revoked for a younger sequence");
+  }
+}
+
+void WorkerLedger::CheckComingBack() {
+  for (CallId call : come_back_) {
+    if (Any([&](const Account& account) {
+          return account.waits() && account.age < accounts_.at(call).age;
+        })) {
+      Violate("a younger preempted sequence comes back before an older one");
+    }
+    NoteComeBack(call);
+  }
+}
+
+// ---- Preemptions and moves ---------------------------------------------------------------------
+
+// Youngest first; each is swapped out if the host has room for it.
+void WorkerLedger::NotePreemptions() {
+  if (preempted_.empty()) return;
+  const bool is_known = std::ranges::all_of(
+      preempted_, [this](CallId call) { return accounts_.at(call).computed.has_value(); });
+  if (host_ != nullptr && host_is_known_ && is_known) {
+    NoteMovesOut();
+  } else if (host_ != nullptr) {
+    // Until its process ends nothing tells whose copy is whose.
+    host_is_known_ = false;
+    totals_.unjudged += static_cast<int64_t>(preempted_.size());
+  }
+  for (CallId call : preempted_) {
+    Account& account = accounts_.at(call);
+    const int32_t held = account.computed.value_or(0);
+    if (account.host_tokens == 0) totals_.may_recompute += held;
+    account.computed.reset();
+    account.least = 0;
+    account.served.clear();
+  }
+}
+
+void WorkerLedger::NoteMovesOut() {
+  const std::vector<BlockMove> none;
+  const std::vector<BlockMove>& moves = started_ == nullptr ? none : started_->swap_out;
+  size_t at = 0;
+  int32_t room = host_->num_available() + static_cast<int32_t>(moves.size());
+  for (CallId call : preempted_) {
+    Account& account = accounts_.at(call);
+    const int32_t wanted = BlocksOf(*account.computed);
+    if (wanted == 0 || wanted > room) continue;
+    room -= wanted;
+    if (at + wanted > moves.size()) {
+      return Violate("a preempted sequence is not swapped out and the host has room");
+    }
+    for (int32_t i = 0; i < wanted; ++i) account.host_blocks.push_back(moves[at++].destination);
+    account.host_tokens = *account.computed;
+    totals_.swapped_out += account.host_tokens;
+    in_flight_.moved_out.push_back(call);
+  }
+  if (at != moves.size()) Violate("blocks are moved out that no preempted sequence had computed");
+}
+
+void WorkerLedger::NoteComeBack(CallId call) {
+  Account& account = accounts_.at(call);
+  const auto brings = [&](const BlockMove& move) {
+    return !account.host_blocks.empty() && move.source == account.host_blocks.front();
+  };
+  const int32_t host_tokens = std::exchange(account.host_tokens, 0);
+  account.least = host_tokens;
+  if (started_ != nullptr && std::ranges::any_of(started_->swap_in, brings)) {
+    account.computed = host_tokens;
+    totals_.swapped_back += host_tokens;
+    in_flight_.moved_in.push_back(call);
+  } else {
+    account.computed.reset();
+    totals_.found_cached += host_tokens;
+    CheckStillCached(account);
+  }
+  account.host_blocks.clear();
+}
+
+// What it had computed and what nobody has taken since is found by its prefix.
+void WorkerLedger::CheckStillCached(const Account& account) {
+  if (TokensBehindWindow(layout_, account.num_tokens) > 0) return;
+  const auto most = static_cast<size_t>((account.num_tokens - 1) / device_.block_size());
+  for (size_t i = 0; i < std::min(most, account.sealed.size()); ++i) {
+    const BlockRef& ref = account.sealed[i];
+    const BlockState state = device_.state(ref.block);
+    if (device_.generations()[ref.block].load() != ref.generation) return;
+    if (state == BlockState::kCached) return Violate("what is cached is computed again");
+    if (state != BlockState::kReady) return;
+  }
+}
+
+// A copy in host memory belongs to a sequence that waits, or to the step that brings it back.
+void WorkerLedger::CheckHost() {
+  if (host_ == nullptr || !host_is_known_) return;
+  size_t wanted = in_flight_.num_arriving;
+  for (const auto& [call, account] : accounts_) wanted += account.host_blocks.size();
+  const auto held = static_cast<size_t>(host_->num_blocks() - host_->num_available());
+  if (held == wanted) return;
+  Violate(absl::StrCat("the host holds ", held, " blocks, and sequences have ", wanted, " there"));
+}
+
+// ---- Rows --------------------------------------------------------------------------------------
+
+// The call that a row computes for: attempts of one sequence may be here side by side.
+CallId WorkerLedger::CallOf(const StepRow& row) {
+  CallId found = 0;
+  for (auto& [call, account] : accounts_) {
+    if (account.sequence != row.sequence || !account.runs()) continue;
+    if (account.rows_as == row.sampling.get()) return call;
+    if (account.rows_as != nullptr) continue;
+    if (found == 0 || account.computed == row.context_len) found = call;
+  }
+  if (found != 0) accounts_.at(found).rows_as = row.sampling.get();
+  return found;
+}
+
+void WorkerLedger::NoteTable(Account& account, const StepRow& row) {
+  account.sealed.clear();
+  const int32_t num_full = row.context_len / device_.block_size();
+  for (int32_t i = 0; i < num_full && row.block_table[i] >= 0; ++i) {
+    const BlockId block = row.block_table[i];
+    account.sealed.push_back({block, device_.generations()[block].load()});
+  }
+}
+
+void WorkerLedger::NoteRow(const StepRow& row) {
+  const CallId call = CallOf(row);
+  const auto num_tokens = static_cast<int32_t>(row.tokens.size());
+  in_flight_.rows.push_back({call, num_tokens});
+  if (call == 0) return Violate("a step computes for a call that does not run");
+  Account& account = accounts_.at(call);
+  if (account.computed && *account.computed != row.context_len) {
+    Violate(absl::StrCat("tokens from ", row.context_len, " on are computed and the first ",
+                         *account.computed, " are there"));
+  }
+  if (row.context_len < account.least) Violate("what was swapped out is computed again");
+  account.computed = row.context_len;
+  if (!account.first_context) account.first_context = row.context_len;
+  totals_.computed += num_tokens;
+  totals_.recomputed +=
+      std::clamp(account.most - row.context_len, 0, num_tokens);
+  if (totals_.recomputed > totals_.may_recompute) {
+    Violate(absl::StrCat(totals_.recomputed, " tokens are computed again and only ",
+                         totals_.may_recompute, " were lost"));
+  }
+  NoteTable(account, row);
+}
+
+// Prefills come first, by age: each takes all it has left before the next one gets any.
+void WorkerLedger::CheckRows() {
+  std::set<CallId> decodes;
+  std::map<CallId, int32_t> prefills;  // Tokens that are left after this step.
+  AgeKey youngest;
+  for (const Row& row : in_flight_.rows) {
+    const Account& account = accounts_.at(row.call);
+    const int32_t left = account.num_tokens - *account.computed;
+    if (left == 1) {
+      decodes.insert(row.call);
+      continue;
+    }
+    if (!decodes.empty() || account.age < youngest) Violate("prefills are not first and by age");
+    youngest = std::max(youngest, account.age);
+    prefills[row.call] = left - row.num_tokens;
+  }
+  for (const auto& [call, account] : accounts_) {
+    if (!account.runs() || !account.computed) continue;
+    const int32_t left = account.num_tokens - *account.computed;
+    if (left <= 1) continue;
+    if (prefills.empty()) Violate("decodes leave no row for a prefill");
+    if (youngest <= account.age) continue;
+    auto it = prefills.find(call);
+    if (it == prefills.end() || it->second > (options_.finish_together ? 1 : 0)) {
+      Violate("a younger prompt gets tokens that an older one has left");
+    }
+  }
+  CheckTurns(decodes);
+}
+
+// Nobody is served twice while another is left out, unless that one lacks a block.
+void WorkerLedger::CheckTurns(const std::set<CallId>& decodes) {
+  for (auto& [call, account] : accounts_) {
+    const bool is_due = account.runs() && account.computed &&
+                        account.num_tokens - *account.computed == 1 &&
+                        *account.computed % device_.block_size() != 0 && !options_.finish_together;
+    if (!is_due || decodes.contains(call)) {
+      account.served.clear();
+      continue;
+    }
+    for (CallId other : decodes) {
+      if (!account.served.insert(other).second) Violate("a decode is served twice before another");
+    }
+  }
+}
+
+std::string WorkerLedger::Check(const WorkerAudit& audit, const Counted& counted, bool is_late) {
+  if (started_ != nullptr) {
+    in_flight_ = {.step = started_->step};
+    in_flight_.num_arriving = started_->swap_in.size();
+  }
+  ran_before_ = CountRunning();
+  Compare(audit, is_late);
+  if (!violation_.empty()) return violation_;
+  CheckGivingWay(counted);
+  NotePreemptions();
+  const auto num_swaps = static_cast<int64_t>(in_flight_.moved_out.size());
+  if (host_is_known_ && started_ != nullptr && counted.swaps - last_.swaps != num_swaps) {
+    Violate("a sequence is said to be swapped out that is not");
+  }
+  CheckComingBack();
+  if (started_ != nullptr) {
+    for (const StepRow& row : started_->rows) NoteRow(row);
+    if (violation_.empty()) CheckRows();
+  }
+  CheckHost();
+  last_ = counted;
+  was_revoking_ = revoking_.has_value();
+  started_ = nullptr;
+  revoked_.clear();
+  preempted_.clear();
+  come_back_.clear();
+  admitted_.clear();
+  return violation_;
+}
+
+}  // namespace baton::sim
