@@ -140,6 +140,7 @@ void Clients::OnTokens(uint64_t key, Client& client, const ChoiceTokens& tokens)
     }
     ++seen;
     ++num_tokens;
+    if (on_token) on_token(key);
     client.finished[choice] = output.finish != FinishReason::kNone;
     if (client.finished[choice] != (seen == expected.size())) {
       return violation_("I4: a finish reason too early or missing");

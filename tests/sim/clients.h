@@ -38,6 +38,8 @@ class Clients {
   // Called for each request that fails although its client neither cancelled it nor set a short
   // deadline, and its router lived.
   std::function<void(int router, Time submitted, const absl::Status&)> on_failure;
+  // Called for each token of a request.
+  std::function<void(uint64_t key)> on_token;
 
   int64_t num_ok = 0;
   int64_t num_failed = 0;

@@ -58,6 +58,7 @@ class Cluster {
   void SlowControl(int router, int worker, Duration extra, Duration time);
   void StallWorker(int worker, Duration time);
   void CutData(int from, int to, bool both_ways, Duration time);
+  void SlowData(int from, int to, Duration extra, Duration time);
 
   struct Totals {
     int64_t events = 0;

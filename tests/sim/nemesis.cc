@@ -51,8 +51,8 @@ void Cluster::Inflict(Trouble trouble) {
     case Trouble::kSlowControl:
       return SlowControl(r, w, DrawTime(400), DrawTime(3000));
     case Trouble::kSlowData:
-      return fabric_.Slow(workers_[w]->column(), workers_[other]->column(), DrawTime(400),
-                          world_.now() + DrawTime(3000));
+      return SlowData(workers_[w]->column(), workers_[other]->column(), DrawTime(400),
+                      DrawTime(3000));
     case Trouble::kStall:
       return StallWorker(w, DrawTime(6000));
     case Trouble::kDrain:
@@ -143,6 +143,10 @@ void Cluster::CutData(int from, int to, bool both_ways, Duration time) {
   }
   fabric_.Block(from, to, world_.now() + time);
   if (both_ways) fabric_.Block(to, from, world_.now() + time);
+}
+
+void Cluster::SlowData(int from, int to, Duration extra, Duration time) {
+  fabric_.Slow(from, to, extra, world_.now() + time);
 }
 
 // An orderly restart: takes nothing new, ends what it has, goes. Not the last one of its role.

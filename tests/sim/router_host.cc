@@ -91,10 +91,12 @@ void RouterHost::Step() {
 
 void RouterHost::OpenDecode(CallId call, int32_t worker, DecodeRequest request) {
   ledger_->OnOpenDecode(call, worker, request, LocalNow());
+  if (on_call) on_call(worker, request.tokens);
   net_.OpenDecode(column(), call, worker, std::move(request));
 }
 void RouterHost::OpenPrefill(CallId call, int32_t worker, PrefillRequest request) {
   ledger_->OnOpenPrefill(call, worker, request);
+  if (on_call) on_call(worker, request.tokens);
   net_.OpenPrefill(column(), call, worker, std::move(request));
 }
 void RouterHost::Rebind(CallId call, RebindRequest request) {

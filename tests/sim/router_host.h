@@ -57,6 +57,8 @@ class RouterHost : public Host, public NetPeer, private RouterOutbox {
   std::string DescribeState() const;
   // From now on no worker may have work pending: a probe is about to be sent.
   void ExpectIdleWorkers(bool expected) { expects_idle_ = expected; }
+  // Called with the tokens of each call that is opened on a worker.
+  std::function<void(int32_t worker, const std::vector<int32_t>& tokens)> on_call;
   bool idle() const { return node_->idle() && node_->num_open_calls() == 0; }
   // As its status page shows it.
   bool IsHealthy(int worker) const { return node_->View().workers[worker].healthy; }
