@@ -21,8 +21,6 @@ namespace {
 constexpr int kSweepSeconds = 1;
 constexpr int kMaxSweeps = 5;  // A worker gives a sign of life on each call each second.
 constexpr int64_t kMaxPrefillEvents = 64;
-// Below the streams that a connection may have: a call that waits for one would seem silent.
-constexpr int kMaxCallsToWorker = 8000;
 constexpr Duration kTellLimit = std::chrono::seconds(2);
 
 using DecodeClientCall = ClientCall<v1::DecodeRequest, v1::DecodeEvent>;
@@ -42,7 +40,8 @@ int64_t MaxOutputs(const PrefillRequest& request) {
 
 class WorkerLinks::Impl {
  public:
-  Impl(WorkerLinksOptions options, Inbox* inbox) : inbox_(inbox) {
+  Impl(WorkerLinksOptions options, Inbox* inbox)
+      : max_calls_to_worker_(options.max_calls_to_worker), inbox_(inbox) {
     for (const WorkerAddress& address : options.workers) {
       links_.push_back(std::make_unique<WorkerLink>(
           WorkerLink::Options{.worker = static_cast<int32_t>(links_.size()),
@@ -190,15 +189,11 @@ class WorkerLinks::Impl {
   void OpenCallTo(CallId id, int32_t index, const Request& request, StartOnStub start) {
     const WorkerLink::Peer peer = links_.at(index)->peer();
     if (peer.incarnation == 0) {
-      inbox_->Post(
-          CallClosed{.call = id, .status = absl::UnavailableError("the worker is not connected")});
-      return;
+      return MailClosed(id, absl::UnavailableError("the worker is not connected"));
     }
     if (peer.incarnation != request.worker) {
-      inbox_->Post(CallClosed{
-          .call = id,
-          .status = absl::FailedPreconditionError("another process runs at the worker's address")});
-      return;
+      return MailClosed(
+          id, absl::FailedPreconditionError("another process runs at the worker's address"));
     }
     auto call = std::make_shared<Call>(
         peer.limits, MaxOutputs(request),
@@ -213,7 +208,7 @@ class WorkerLinks::Impl {
     {
       absl::MutexLock lock(&mutex_);
       if (stopped_) return;
-      if (++num_calls_[index] > kMaxCallsToWorker) {
+      if (++num_calls_[index] > max_calls_to_worker_) {
         --num_calls_[index];
         inbox_->Post(CallClosed{
             .call = id, .status = absl::ResourceExhaustedError("too many calls to one worker")});
@@ -230,6 +225,11 @@ class WorkerLinks::Impl {
     if (links_[index]->peer().stubs != peer.stubs) GiveUpOver(peer.stubs.get());  // Lost meanwhile.
   }
 
+  void MailClosed(CallId id, absl::Status status) {
+    absl::MutexLock lock(&mutex_);
+    if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(status)});
+  }
+
   void Closed(CallId id, absl::Status status, bool is_broken) {
     Entry entry;
     {
@@ -240,8 +240,7 @@ class WorkerLinks::Impl {
       --num_calls_[entry.worker];
     }
     if (is_broken) links_[entry.worker]->Distrust(entry.peer.stubs.get());
-    absl::MutexLock lock(&mutex_);
-    if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(status)});
+    MailClosed(id, std::move(status));
   }
 
   // One of the things that Stop waits for is over. Nothing of this may be touched after it.
@@ -267,6 +266,7 @@ class WorkerLinks::Impl {
     Release();
   }
 
+  const int max_calls_to_worker_;
   Inbox* const inbox_;
   RetiredChannels retired_;  // Outlives the links.
   std::vector<std::unique_ptr<WorkerLink>> links_;

@@ -19,6 +19,8 @@ struct WorkerAddress {
 struct WorkerLinksOptions {
   std::vector<WorkerAddress> workers;  // The router's static list; its index names a worker.
   Incarnation router = 0;
+  // Below the streams that a connection may have: a call that waits for one would seem silent.
+  int max_calls_to_worker = 8000;
 };
 
 // The router's side of all calls to workers. Keeps one connection to each worker of the list:

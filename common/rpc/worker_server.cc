@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -32,8 +33,6 @@ namespace {
 constexpr absl::Duration kStatusTick = absl::Milliseconds(50);
 constexpr int kTicksPerHeartbeat = 8;  // 400 ms, so that a late tick stays below 500 ms.
 constexpr int kTicksPerBeat = 20;      // A sign of life on each call, each second.
-constexpr size_t kMaxOpenCalls = 16384;
-constexpr size_t kMaxWatchers = 256;
 
 using DecodeCall = ServerCall<v1::DecodeEvent>;
 using PrefillCall = ServerCall<v1::PrefillEvent>;
@@ -83,8 +82,9 @@ class PendingAudit {
 // Calls `beat` each second.
 class StatusBroadcast {
  public:
-  StatusBroadcast(std::function<WorkerStatus()> status, std::function<void()> beat)
-      : status_(std::move(status)), beat_(std::move(beat)) {}
+  StatusBroadcast(std::function<WorkerStatus()> status, int max_watchers,
+                  std::function<void()> beat)
+      : status_(std::move(status)), max_watchers_(max_watchers), beat_(std::move(beat)) {}
   ~StatusBroadcast() { Stop(); }
 
   void Start() {
@@ -103,7 +103,7 @@ class StatusBroadcast {
     absl::MutexLock lock(&mutex_);
     const uint64_t key = ++last_key_;
     auto call = StatusCall::Create(context, {.on_done = [this, key] { Remove(key); }});
-    if (stopped_ || watchers_.size() >= kMaxWatchers) {
+    if (stopped_ || std::ssize(watchers_) >= max_watchers_) {
       call->Close(absl::ResourceExhaustedError("too many watchers: end one of them"));
     } else {
       watchers_[key] = {.call = call};
@@ -169,6 +169,7 @@ class StatusBroadcast {
   }
 
   const std::function<WorkerStatus()> status_;
+  const int max_watchers_;
   const std::function<void()> beat_;
   absl::Mutex mutex_;
   absl::flat_hash_map<uint64_t, Watcher> watchers_ ABSL_GUARDED_BY(mutex_);
@@ -188,7 +189,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
         inbox_(inbox),
         limits_{.vocab_size = options_.hello.vocab_size,
                 .max_model_len = options_.hello.max_model_len},
-        broadcast_(options_.status, [this] { Beat(); }) {}
+        broadcast_(options_.status, options_.max_watchers, [this] { Beat(); }) {}
 
   ~Impl() override { Shutdown(Duration::zero()); }
 
@@ -400,7 +401,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     ASSIGN_OR_RETURN(auto valid, FromProto(request, limits_));
     {
       absl::MutexLock lock(&mutex_);
-      if (calls_.size() >= kMaxOpenCalls) {
+      if (std::ssize(calls_) >= options_.max_open_calls) {
         return absl::ResourceExhaustedError("too many open calls: try another worker or later");
       }
       calls_[id] = call;

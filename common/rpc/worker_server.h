@@ -19,6 +19,8 @@ struct WorkerServerOptions {
   // The node's latest snapshot, from any thread; must not wait.
   std::function<WorkerStatus()> status;
   int max_streams_per_connection = 8192;  // One router has one connection: its calls in flight.
+  int max_open_calls = 16384;             // Of all connections; more are refused.
+  int max_watchers = 256;
 };
 
 // The gRPC side of a worker: turns calls into mail for its node and the node's answers into events

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/http/http_server.h"
 #include "tests/unit/common/http/server_fixture.h"
@@ -27,6 +28,8 @@ TEST(HttpAnswerTest, AnswersHeadWithoutBodyAndOptionsWithMethods) {
   const WireResponse options = client.Read();
   EXPECT_EQ(options.status, 204);
   EXPECT_EQ(options.Header("Allow"), "OPTIONS, GET, HEAD");
+  EXPECT_EQ(options.Header("Content-Length"), "");
+  EXPECT_EQ(options.Header("Content-Type"), "");
   EXPECT_EQ(client.Get("/health").body, "ok");
 }
 
@@ -64,6 +67,7 @@ struct Pumped : std::enable_shared_from_this<Pumped> {
   Pumped(Writer w, size_t b) : writer(std::move(w)), bytes(b) {}
 
   void Pump() {
+    ++turns;
     while (writer->HasRoom()) {
       const size_t piece = std::min(bytes - made, size_t{16} << 10);
       made += piece;
@@ -76,6 +80,7 @@ struct Pumped : std::enable_shared_from_this<Pumped> {
   const Writer writer;
   const size_t bytes;
   std::atomic<size_t> made = 0;
+  std::atomic<int> turns = 0;
 };
 
 // GET /pumped; the last one made is `last`, its client's end `gone`.
@@ -114,6 +119,8 @@ TEST(HttpAnswerTest, MakesNoMoreForAClientThatDoesNotRead) {
   client.Send("GET /pumped HTTP/1.1\r\nHost: t\r\n\r\n");
   EXPECT_TRUE(route.gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
   EXPECT_LT(route.last->made, kKernelBytes);
+  // Each time half of the room was taken, and not as often as it could ask.
+  EXPECT_LT(route.last->turns, 1000);
 }
 
 TEST(HttpAnswerTest, ClosesTheConnectionOfAClientThatReadsTooSlowly) {
@@ -192,6 +199,56 @@ TEST(HttpAnswerTest, AStreamIsFramedChunkByChunkAndEndsWithAnEmptyOne) {
   const size_t body = wire.find("\r\n\r\n");
   ASSERT_NE(body, std::string::npos);
   EXPECT_EQ(wire.substr(body + 4), "3\r\none\r\n11\r\nxxxxxxxxxxxxxxxxx\r\n0\r\n\r\n");
+}
+
+TEST(HttpAnswerTest, AStreamsHeadIsAnsweredWithoutAByteOfItsBody) {
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/stream", [](Request, Writer w) {
+                      w->StartStream({.body = "one"});
+                      w->Write("two");
+                      w->Finish(/*close=*/false);
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient client(server->port());
+  client.Send("HEAD /stream HTTP/1.1\r\nHost: t\r\n\r\n");
+  EXPECT_EQ(client.Read(/*head_only=*/true).Header("Transfer-Encoding"), "chunked");
+  EXPECT_EQ(client.Get("/health").head.substr(0, 15), "HTTP/1.1 200 OK");
+}
+
+// A client that took its answer owes nothing while it is silent.
+TEST(HttpAnswerTest, NoWatchdogOfAnAnswerOutlivesIt) {
+  auto server = StartServer({.write_timeout = milliseconds(50)});
+  TestClient client(server->port());
+  EXPECT_EQ(client.Get("/health").body, "ok");
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_EQ(client.Get("/health").body, "ok");
+}
+
+TEST(HttpAnswerTest, WhatALostClientDidNotTakeIsCountedNoMore) {
+  constexpr int64_t kTotal = int64_t{32} << 20;
+  std::shared_ptr<Pumped> last;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/pumped", [&](Request, Writer w) {
+                      w->StartStream({});
+                      last = std::make_shared<Pumped>(std::move(w), kEndless);
+                      last->Pump();
+                    }});
+  auto server = StartServer({.num_handler_threads = 1,
+                             .max_queued_bytes = int64_t{1} << 40,
+                             .max_unsent_bytes = int64_t{64} << 20,
+                             .max_total_unsent_bytes = kTotal},
+                            std::move(routes));
+  for (int i = 0; i < 2; ++i) {
+    TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
+    client.Send("GET /pumped HTTP/1.1\r\nHost: t\r\n\r\n");
+    EXPECT_FALSE(client.ReadSome().empty());
+    // The one handler thread is free again once the answer waits for room.
+    EXPECT_EQ(TestClient(server->port()).Post("/echo", "x").body, "x");
+    EXPECT_GE(last->made, static_cast<size_t>(kTotal)) << i;
+    client.Close();
+    ASSERT_TRUE(EmptiesWithin(*server, absl::Seconds(20)));
+    last.reset();
+  }
 }
 
 TEST(HttpAnswerTest, AHeadersValueNeverBeginsAnotherHeader) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "common/base/random.h"
 #include "common/http/http_server.h"
 #include "tests/unit/common/http/server_fixture.h"
@@ -147,6 +149,108 @@ TEST(HttpConnectionTest, WhatComesBehindARefusedRequestIsNoRequest) {
     EXPECT_EQ(client.Read().status, 0) << refused;
     EXPECT_TRUE(client.AtEnd());
   }
+}
+
+TEST(HttpConnectionTest, AClientThatLeavesWithinARequestGetsNoAnswer) {
+  auto server = StartServer();
+  for (const char* begun : {"", "GET /health HTTP/1.1\r\nHo",
+                            "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhel"}) {
+    TestClient client(server->port());
+    client.Send(begun);
+    client.ShutdownSend();
+    EXPECT_EQ(client.Read().status, 0) << begun;
+    EXPECT_TRUE(client.AtEnd()) << begun;
+  }
+}
+
+TEST(HttpConnectionTest, SpeaksTwoVersionsAndAnswersForAllPaths) {
+  auto server = StartServer();
+  for (const char* version : {"1.2", "2.0", "0.9"}) {
+    TestClient client(server->port());
+    client.Send(std::string("GET /health HTTP/") + version + "\r\nHost: t\r\n\r\n");
+    EXPECT_EQ(client.Read().status, 400) << version;
+  }
+  TestClient client(server->port());
+  client.Send("OPTIONS * HTTP/1.1\r\nHost: t\r\n\r\n");
+  EXPECT_EQ(client.Read().Header("Allow"), "GET, HEAD, POST, OPTIONS");
+  client.Send("OPTIONS /nothing HTTP/1.1\r\nHost: t\r\n\r\n");
+  EXPECT_EQ(client.Read().status, 404);
+  EXPECT_EQ(client.Get("/files/").status, 404);  // A prefix is not itself beneath it.
+  EXPECT_EQ(client.Get("*").status, 400);
+}
+
+// An old client would take the interim answer for the answer.
+TEST(HttpConnectionTest, OnlyNewClientsAreAskedToGoOn) {
+  auto server = StartServer();
+  TestClient client(server->port());
+  client.Send("POST /echo HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nhi");
+  const WireResponse response = client.Read();
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.body, "hi");
+}
+
+TEST(HttpConnectionTest, AClientThatStillSendsIsHeardOutAndGetsItsRefusal) {
+  auto server = StartServer({.max_body_bytes = 1000});
+  TestClient client(server->port());
+  EXPECT_TRUE(client.Send("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 8388608\r\n\r\n" +
+                          std::string(8 << 20, 'x')));
+  EXPECT_EQ(client.Read().status, 413);
+}
+
+TEST(HttpConnectionTest, ARefusedClientIsNotHeardOutForEver) {
+  auto server = StartServer({.max_body_bytes = 1000});
+  const char* head = "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999\r\n\r\n";
+  TestClient silent(server->port());
+  silent.Send(head);
+  EXPECT_EQ(silent.Read().status, 413);
+  EXPECT_TRUE(EmptiesWithin(*server, absl::Seconds(20)));  // Its socket is still open here.
+  TestClient endless(server->port());
+  endless.Send(head);
+  const std::string piece(1 << 20, 'x');
+  int megabytes = 0;
+  while (megabytes < 10'000 && endless.Send(piece)) ++megabytes;
+  EXPECT_LT(megabytes, 150);  // 16, and what the kernel holds.
+}
+
+TEST(HttpConnectionTest, ReadsAheadNoMoreThanItsBufferHolds) {
+  absl::Notification started;
+  absl::Notification go_on;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/wait", [&](Request, Writer w) {
+                      started.Notify();
+                      go_on.WaitForNotification();
+                      w->Send({.body = "first"});
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient client(server->port());
+  client.Send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+  started.WaitForNotification();
+  std::string wire;
+  for (int i = 0; i < 20; ++i) {
+    wire += "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 20000\r\n\r\n" +
+            std::string(20000, static_cast<char>('a' + i));
+  }
+  client.Send(wire);  // 400 kB.
+  absl::SleepFor(absl::Milliseconds(200));
+  go_on.Notify();
+  EXPECT_EQ(client.Read().body, "first");
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_EQ(client.Read().body, std::string(20000, static_cast<char>('a' + i))) << i;
+  }
+}
+
+TEST(HttpConnectionTest, ABodyOfUnknownLengthTakesThePlaceOfTheLargest) {
+  auto server = StartServer({.max_body_bytes = 900, .max_total_body_bytes = 1000});
+  TestClient chunked(server->port());
+  chunked.Send("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n");
+  TestClient other(server->port());
+  int status = 200;
+  for (int i = 0; i < 10'000 && status == 200; ++i) {  // Until the server has seen the header.
+    status = other.Post("/echo", std::string(300, 'x')).status;
+  }
+  EXPECT_EQ(status, 503);
+  chunked.Send("0\r\n\r\n");
+  EXPECT_EQ(chunked.Read().status, 200);
 }
 
 TEST(HttpConnectionTest, ABodysPlaceIsFreeAgainHoweverItsRequestEnds) {

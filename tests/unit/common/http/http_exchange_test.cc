@@ -67,6 +67,93 @@ TEST(HttpExchangeTest, BoundsWhatASlowReaderMakesItKeep) {
   EXPECT_EQ(TestClient(server->port()).Get("/health").status, 200);
 }
 
+TEST(HttpExchangeTest, AfterAnAnswersEndNothingMoreIsSaid) {
+  auto routes = TestRoutes();
+  const auto more = [](const Writer& w) {
+    w->Send({.body = "no"});
+    w->StartStream({.body = "no"});
+    EXPECT_FALSE(w->Write("no"));
+    EXPECT_FALSE(w->HasRoom());
+    w->OnRoom([] { ADD_FAILURE(); });
+    w->Finish(/*close=*/true);
+    w->Abort();
+  };
+  routes.push_back({"GET", "/sent", [&](Request, Writer w) {
+                      w->Send({.body = "sent"});
+                      more(w);
+                    }});
+  routes.push_back({"GET", "/streamed", [&](Request, Writer w) {
+                      w->StartStream({.body = "streamed"});
+                      w->Finish(/*close=*/false);
+                      more(w);
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient client(server->port());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(client.Get("/sent").body, "sent");
+    EXPECT_EQ(client.Get("/streamed").body, "streamed");
+  }
+}
+
+TEST(HttpExchangeTest, AClientThatGoesAfterItsAnswerIsNoNews) {
+  std::atomic<int> num_gone = 0;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/told", [&](Request, Writer w) {
+                      w->OnDisconnect([&] { ++num_gone; });
+                      w->Send({.body = "ok"});
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient client(server->port());
+  EXPECT_EQ(client.Get("/told").body, "ok");
+  client.Close();
+  ASSERT_TRUE(EmptiesWithin(*server, absl::Seconds(20)));
+  server->Stop(Duration::zero());  // Runs what was posted.
+  EXPECT_EQ(num_gone, 0);
+}
+
+TEST(HttpExchangeTest, WhoAsksAfterItsClientHasGoneIsToldToo) {
+  absl::Notification started;
+  absl::Notification gone;
+  absl::Notification gone_again;
+  Writer held;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/wait", [&](Request, Writer w) {
+                      held = w;
+                      w->OnDisconnect([&] { gone.Notify(); });
+                      started.Notify();
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient client(server->port());
+  client.Send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+  started.WaitForNotification();
+  client.Close();
+  ASSERT_TRUE(gone.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  held->OnDisconnect([&] { gone_again.Notify(); });
+  EXPECT_TRUE(gone_again.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  held->Abort();
+  held.reset();
+}
+
+TEST(HttpExchangeTest, AStreamThatIsDroppedEndsItsConnectionWithoutAnEnd) {
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/half", [](Request, Writer w) { w->StartStream({.body = "one"}); }});
+  routes.push_back({"GET", "/aborted", [](Request, Writer w) {
+                      w->StartStream({.body = "one"});
+                      w->Abort();
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  for (const char* path : {"/half", "/aborted"}) {
+    TestClient client(server->port());
+    client.Send(std::string("GET ") + path + " HTTP/1.1\r\nHost: t\r\n\r\n");
+    std::string wire;
+    for (std::string more = client.ReadSome(); !more.empty(); more = client.ReadSome()) {
+      wire += more;
+    }
+    EXPECT_TRUE(client.AtEnd()) << path;
+    EXPECT_EQ(wire.find("0\r\n\r\n"), std::string::npos) << path;
+  }
+}
+
 TEST(HttpExchangeTest, StopsWhileStreamsAreHeldElsewhere) {
   absl::Notification started;
   Writer held;

@@ -1,13 +1,17 @@
 #include "common/http/http_server.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "tests/unit/common/http/server_fixture.h"
 #include "tests/unit/common/http/test_client.h"
@@ -40,6 +44,7 @@ TEST(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   for (int i = 0; i < 50; ++i) {
     EXPECT_EQ(client.Read().body, std::to_string(i));
   }
+  EXPECT_TRUE(client.AtEnd());  // It sends no more.
 }
 
 TEST(HttpServerTest, AnswersARequestThatCameWhileTheOneBeforeWasHandled) {
@@ -185,6 +190,89 @@ TEST(HttpServerTest, ClosesConnectionsThatTakeTooLong) {
   while (server->num_connections() > 0) {
   }
   EXPECT_EQ(server->num_connections(), 0);
+}
+
+TEST(HttpServerTest, TheTimeOfARequestIsItsOwnAndNotItsHandlers) {
+  auto routes = TestRoutes();
+  routes.push_back({"POST", "/slow", [](Request, Writer w) {
+                      absl::SleepFor(absl::Milliseconds(300));
+                      w->Send({.body = "ok"});
+                    }});
+  auto server = StartServer({.idle_timeout = milliseconds(100),
+                             .header_timeout = milliseconds(100),
+                             .body_timeout = milliseconds(100)},
+                            std::move(routes));
+  EXPECT_EQ(TestClient(server->port()).Post("/slow", "x").body, "ok");
+}
+
+// Handlers may wait as long as they like: what is quick is answered meanwhile, what waits behind
+// them is not begun any more once the server stops.
+TEST(HttpServerTest, QuickRoutesNeedNoHandlersThreadAndAStopBeginsNothing) {
+  absl::Notification started;
+  absl::Notification go_on;
+  std::atomic<int> num_waiting = 0;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/wait", [&](Request, Writer) {
+                      if (num_waiting++ > 0) return;
+                      started.Notify();
+                      go_on.WaitForNotification();
+                    }});
+  auto server = StartServer({.num_handler_threads = 1}, std::move(routes));
+  TestClient first(server->port());
+  first.Send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+  started.WaitForNotification();
+  TestClient second(server->port());
+  second.Send("GET /wait HTTP/1.1\r\nHost: t\r\n\r\n");
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(TestClient(server->port()).Get("/health").body, "ok");
+  std::jthread stopping([&] { server->Stop(Duration::zero()); });
+  EXPECT_TRUE(EmptiesWithin(*server, absl::Seconds(20)));
+  go_on.Notify();
+  stopping.join();
+  EXPECT_EQ(num_waiting, 1);
+}
+
+TEST(HttpServerTest, StopWaitsForTheAnswersUnderWay) {
+  absl::Notification started;
+  Writer held;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/stream", [&](Request, Writer w) {
+                      held = w;
+                      started.Notify();
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  TestClient idle(server->port());
+  EXPECT_EQ(idle.Get("/health").status, 200);
+  TestClient busy(server->port());
+  busy.Send("GET /stream HTTP/1.1\r\nHost: t\r\n\r\n");
+  started.WaitForNotification();
+  std::jthread stopping([&] { server->Stop(std::chrono::seconds(60)); });
+  EXPECT_TRUE(idle.AtEnd());
+  absl::SleepFor(absl::Milliseconds(200));
+  held->StartStream({.body = "late"});
+  held->Finish(/*close=*/false);
+  held.reset();
+  const WireResponse late = busy.Read();
+  EXPECT_EQ(late.body, "late");
+  EXPECT_EQ(late.Header("Connection"), "close");
+  EXPECT_TRUE(busy.AtEnd());
+}
+
+TEST(HttpServerTest, AcceptsAgainWhenThereAreFileDescriptorsAgain) {
+  auto server = StartServer();
+  EXPECT_EQ(TestClient(server->port()).Get("/health").body, "ok");
+  ASSERT_TRUE(EmptiesWithin(*server, absl::Seconds(20)));
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(0);
+  close(next);
+  // One more: the client's own.
+  const rlimit tight{.rlim_cur = static_cast<rlim_t>(next) + 1, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  TestClient client(server->port());
+  absl::SleepFor(absl::Milliseconds(200));
+  EXPECT_EQ(server->num_connections(), 0);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(client.Get("/health").body, "ok");
 }
 
 TEST(HttpServerTest, DrainsWithoutCuttingAnAnswer) {

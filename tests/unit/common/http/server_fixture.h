@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "common/http/http_server.h"
 
 namespace baton::http {
@@ -33,6 +34,13 @@ inline std::unique_ptr<HttpServer> StartServer(ServerOptions options = {},
   EXPECT_TRUE(server.ok()) << server.status();
   (*server)->Start();
   return *std::move(server);
+}
+
+// True once no connection is left.
+inline bool EmptiesWithin(const HttpServer& server, absl::Duration limit) {
+  const absl::Time end = absl::Now() + limit;
+  while (server.num_connections() > 0 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(5));
+  return server.num_connections() == 0;
 }
 
 }  // namespace baton::http

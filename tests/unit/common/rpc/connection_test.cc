@@ -30,6 +30,8 @@ TEST(ConnectionTest, TheLibrarysTextIsReplacedBecauseItMayHoldAddresses) {
 }
 
 TEST(ConnectionTest, AStatusOfTheLibraryIsNoWordOfThePeer) {
+  const grpc::Status cancelled(grpc::StatusCode::CANCELLED, "text");
+  EXPECT_TRUE(absl::IsCancelled(FromGrpc(cancelled, "", /*is_late=*/true)));
   for (int code = 2; code <= 16; ++code) {
     const grpc::Status status(static_cast<grpc::StatusCode>(code), "text");
     EXPECT_EQ(FromGrpc(status, "", /*is_late=*/false).code(), absl::StatusCode::kUnavailable) << code;
@@ -46,6 +48,20 @@ TEST(ConnectionTest, AStatusThatWasDamagedOnItsWayIsNotBelieved) {
     const bool is_whole = code == static_cast<int>(absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(absl::IsResourceExhausted(read), is_whole) << code;
     EXPECT_EQ(absl::IsUnavailable(read), !is_whole) << code;
+  }
+}
+
+TEST(ConnectionTest, WhatWasDamagedOrLostIsOfTheConnectionAndAWorkersOwnWordIsNot) {
+  const auto reason = [](absl::StatusCode code) { return ReasonOf(code); };
+  const absl::Status lost = absl::UnavailableError("");
+  EXPECT_TRUE(IsOfTheConnection(lost, ""));
+  EXPECT_TRUE(IsOfTheConnection(lost, reason(absl::StatusCode::kAborted)));
+  EXPECT_FALSE(IsOfTheConnection(lost, reason(absl::StatusCode::kUnavailable)));
+  // A request that arrived damaged.
+  EXPECT_TRUE(IsOfTheConnection(absl::DataLossError(""), reason(absl::StatusCode::kDataLoss)));
+  for (const absl::Status& own : {absl::OkStatus(), absl::DeadlineExceededError(""),
+                                  absl::CancelledError(""), absl::ResourceExhaustedError("")}) {
+    EXPECT_FALSE(IsOfTheConnection(own, "")) << own;
   }
 }
 

@@ -1,95 +1,16 @@
 // What a router makes of a connection on which something is damaged or lost.
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <memory>
-#include <set>
-#include <string>
+#include <atomic>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "baton/v1/cluster.grpc.pb.h"
-#include "baton/v1/decode.grpc.pb.h"
-#include "common/rpc/connection.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
+#include "tests/unit/common/rpc/handmade_worker.h"
 #include "tests/unit/common/rpc/test_cluster.h"
 
 namespace baton {
 namespace {
-
-// Says something on a call whose events begin at `place`.
-using Say = std::function<void(grpc::ServerWriter<v1::DecodeEvent>* writer, uint32_t place)>;
-
-void AwaitCancel(grpc::ServerContext* context) {
-  while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(5));
-}
-
-// A decode worker that says on each call what the test wants, without anything of Baton's server.
-class HandmadeWorker : public v1::Decode::Service, public v1::Cluster::Service {
- public:
-  explicit HandmadeWorker(Say say, bool watch_is_silent = false)
-      : say_(std::move(say)), watch_is_silent_(watch_is_silent) {
-    grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-    builder.RegisterService(static_cast<v1::Decode::Service*>(this));
-    builder.RegisterService(static_cast<v1::Cluster::Service*>(this));
-    server_ = builder.BuildAndStart();
-  }
-  ~HandmadeWorker() override { server_->Shutdown(DeadlineAfter(Duration::zero())); }
-
-  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
-  size_t num_connections() {
-    absl::MutexLock lock(&mutex_);
-    return peers_.size();
-  }
-
-  grpc::Status Hello(grpc::ServerContext* context, const v1::HelloRequest*,
-                     v1::HelloResponse* response) override {
-    ToProto(HelloOf(Role::kDecode, 7), response);
-    Seal(response);
-    absl::MutexLock lock(&mutex_);
-    peers_.insert(context->peer());
-    return grpc::Status::OK;
-  }
-
-  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
-                     grpc::ServerWriter<v1::WorkerStatus>* writer) override {
-    v1::WorkerStatus status;
-    ToProto(WorkerStatus{.incarnation = 7}, &status);
-    Seal(&status);
-    while (!context->IsCancelled()) {
-      if (!watch_is_silent_) writer->Write(status);
-      absl::SleepFor(absl::Milliseconds(100));
-    }
-    return grpc::Status::OK;
-  }
-
-  // As a worker whose inbox is full.
-  grpc::Status Rebind(grpc::ServerContext* context, const v1::RebindRequest*,
-                      v1::RebindResponse*) override {
-    const absl::Status refusal = absl::ResourceExhaustedError("full");
-    context->AddTrailingMetadata(kReasonKey, ReasonOf(refusal.code()));
-    return ToGrpc(refusal);
-  }
-
-  grpc::Status Decode(grpc::ServerContext* context, const v1::DecodeRequest* request,
-                      grpc::ServerWriter<v1::DecodeEvent>* writer) override {
-    say_(writer, request->crc32c());
-    AwaitCancel(context);
-    return grpc::Status::OK;
-  }
-
- private:
-  const Say say_;
-  const bool watch_is_silent_;
-  int port_ = 0;
-  std::unique_ptr<grpc::Server> server_;
-  absl::Mutex mutex_;
-  std::set<std::string> peers_ ABSL_GUARDED_BY(mutex_);
-};
 
 v1::DecodeEvent Tokens(int32_t position, uint32_t place) {
   v1::DecodeEvent event;
@@ -173,11 +94,58 @@ TEST(DamagedLinkTest, AWorkersOwnRefusalOfARebindEndsTheCallAlone) {
   EXPECT_FALSE(router.inbox.Next<WorkerDown>(absl::Seconds(1)).has_value());
 }
 
+TEST(DamagedLinkTest, ARebindThatArrivedDamagedEndsTheConnectionToo) {
+  HandmadeWorker worker([](auto* writer, uint32_t place) { writer->Write(Alive(0, place)); },
+                        {.rebind_answer = absl::DataLossError("crc32c does not match")});
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  router.links.OpenDecode(1, 0, SampleDecode());
+  router.links.Rebind(1, WireSamples(1).Rebind());
+  EXPECT_TRUE(router.inbox.Next<CallClosed>().has_value());
+  ExpectANewConnection(worker, router);
+}
+
+TEST(DamagedLinkTest, AWorkerThatDoesNotTakeARebindLosesTheCallInTime) {
+  HandmadeWorker worker(
+      [](auto* writer, uint32_t place) {
+        for (int i = 0; i < 400 && writer->Write(Alive(0, place)); ++i) {
+          absl::SleepFor(absl::Milliseconds(50));  // It lives.
+        }
+      },
+      {.rebind_answer = absl::OkStatus()});
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  router.links.OpenDecode(1, 0, SampleDecode());
+  router.links.Rebind(1, WireSamples(1).Rebind());
+  const auto closed = router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(closed->status)) << closed->status;
+}
+
+TEST(DamagedLinkTest, AllCallsOfADamagedConnectionEnd) {
+  std::atomic<int> num_calls = 0;
+  HandmadeWorker worker([&](auto* writer, uint32_t place) {
+    writer->Write(num_calls++ == 0 ? Alive(0, place) : Tokens(10, place + 7));
+  });
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  DecodeRequest request = SampleDecode();
+  router.links.OpenDecode(1, 0, request);
+  while (num_calls == 0) absl::SleepFor(absl::Milliseconds(5));
+  router.links.OpenDecode(2, 0, request);
+  // Sooner than its own silence would end the first.
+  EXPECT_TRUE(router.inbox.Next<CallClosed>(absl::Seconds(3)).has_value());
+  EXPECT_TRUE(router.inbox.Next<CallClosed>(absl::Seconds(3)).has_value());
+}
+
 TEST(DamagedLinkTest, AWatchThatIsSilentEndsTheConnection) {
-  HandmadeWorker worker([](auto*, uint32_t) {}, /*watch_is_silent=*/true);
+  HandmadeWorker worker([](auto*, uint32_t) {}, {.watch_is_silent = true});
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   EXPECT_TRUE(router.inbox.Next<WorkerDown>(absl::Seconds(15)).has_value());
+  // The next connection has as much time.
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  EXPECT_FALSE(router.inbox.Next<WorkerDown>(absl::Seconds(3)).has_value());
 }
 
 TEST(DamagedLinkTest, ACallWithoutSignsOfLifeIsUnavailableAfterSeconds) {
@@ -193,11 +161,15 @@ TEST(DamagedLinkTest, ACallWithoutSignsOfLifeIsUnavailableAfterSeconds) {
 }
 
 TEST(DamagedLinkTest, ACallThatHasNothingToSayStaysOpen) {
-  TestWorker worker(Role::kDecode);
-  TestRouter router({{Role::kDecode, worker.address()}});
+  TestWorker decode(Role::kDecode);
+  TestWorker prefill(Role::kPrefill);
+  TestRouter router({{Role::kDecode, decode.address()}, {Role::kPrefill, prefill.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   router.links.OpenDecode(1, 0, SampleDecode());
-  ASSERT_TRUE(worker.inbox.Next<DecodeOpened>().has_value());
+  router.links.OpenPrefill(2, 1, SamplePrefill());
+  ASSERT_TRUE(decode.inbox.Next<DecodeOpened>().has_value());
+  ASSERT_TRUE(prefill.inbox.Next<PrefillOpened>().has_value());
   // The wait is the subject: longer than a call may be silent.
   EXPECT_FALSE(router.inbox.Next<CallClosed>(absl::Seconds(8)).has_value());
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -93,6 +94,21 @@ TEST(GenerationWireTest, RefusesEachSamplingFieldOutOfRangeByName) {
     ASSERT_FALSE(read.ok()) << c.field;
     EXPECT_EQ(read.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(read.status().message()), HasSubstr(c.field));
+  }
+}
+
+TEST(GenerationWireTest, LogprobsAreBoundedByAFinalFrameAndByTheVocabulary) {
+  for (const int32_t vocab_size : {100, 152'000}) {
+    const WireLimits limits{.vocab_size = vocab_size, .max_model_len = 512};
+    const int32_t most = std::min(vocab_size, kMaxLogprobs);
+    for (const int32_t beyond : {0, 1}) {
+      v1::SamplingParams tokens;
+      ToProto(SamplingParams{.num_logprobs = most + beyond}, &tokens);
+      EXPECT_EQ(FromProto(tokens, limits).ok(), beyond == 0) << vocab_size;
+      v1::SamplingParams prompt;
+      ToProto(SamplingParams{.num_prompt_logprobs = most + beyond}, &prompt);
+      EXPECT_EQ(FromProto(prompt, limits).ok(), beyond == 0) << vocab_size;
+    }
   }
 }
 

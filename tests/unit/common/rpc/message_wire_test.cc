@@ -148,6 +148,31 @@ TEST(MessageWireTest, PrefillRequestKeepsItsHandoff) {
   EXPECT_EQ(back->handoff->first_token, request.handoff->first_token);
 }
 
+// A clock that stepped, a timeout that ran out while the request waited: no reason for a refusal.
+TEST(MessageWireTest, DurationsOfOursAreWrittenWithinWhatIsTaken) {
+  constexpr Duration kLong = std::chrono::hours(24 * 365);
+  for (const Duration d : {-kLong, Duration(-1), Duration::zero(), kLong}) {
+    DecodeRequest request = WireSamples(4).Decode();
+    request.age = request.timeout = d;
+    v1::DecodeRequest proto;
+    ToProto(request, &proto);
+    const auto back = FromProto(proto, kLimits);
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(back->age > Duration::zero(), d > Duration::zero());
+    EXPECT_EQ(back->timeout > std::chrono::microseconds(1), d > Duration::zero());
+    WorkerStatus status = WireSamples(4).Status();
+    status.longest_layer = d;
+    v1::WorkerStatus status_proto;
+    ToProto(status, &status_proto);
+    EXPECT_TRUE(FromProto(status_proto).ok());
+    WorkerAudit audit{.incarnation = 1, .blocks = {}, .calls = {}};
+    audit.calls = {{.sequence = {1, 1}, .attempt = 1, .state = "RUNNING", .age = d}};
+    v1::AuditResponse audit_proto;
+    ToProto(audit, &audit_proto);
+    EXPECT_TRUE(FromProto(audit_proto).ok());
+  }
+}
+
 TEST(MessageWireTest, StatusKeepsEveryField) {
   WireSamples samples(6);
   const WorkerStatus status = samples.Status();
@@ -164,6 +189,7 @@ TEST(MessageWireTest, StatusKeepsEveryField) {
   EXPECT_EQ(back->draining, status.draining);
   EXPECT_EQ(back->progress, status.progress);
   EXPECT_EQ(back->computing, status.computing);
+  EXPECT_EQ(back->longest_layer, status.longest_layer);
 }
 
 template <typename Proto>

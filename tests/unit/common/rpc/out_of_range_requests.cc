@@ -28,6 +28,7 @@ void AddRequest(const std::string& name, RowsOf<P>& rows) {
       .Bad(field("sampling"), "sampling.top_p", [](P* p) { p->clear_sampling(); })
       .Bad(field("tenant"), "tenant.size", [](P* p) { p->set_tenant(std::string(257, 'a')); })
       .Bad(field("tenant"), "tenant", [](P* p) { p->set_tenant("a\nb"); })
+      .Bad(field("tenant"), "tenant", [](P* p) { p->set_tenant("a\x7f"); })
       .Bad(field("age_us"), "age_us", [](P* p) { p->set_age_us(-1); })
       .Bad(field("age_us"), "age_us", [](P* p) { p->set_age_us(kMax64); })
       .Bad(field("timeout_us"), "timeout_us", [](P* p) { p->set_timeout_us(0); })

@@ -35,6 +35,24 @@ TEST(RetiredChannelsTest, AChannelIsClosedWhenItsLastUserIsGoneAndNotBefore) {
   EXPECT_TRUE(IsClosedWithin(used, absl::Seconds(10)));
 }
 
+// gRPC's threads must not close the last channel, and a call's user may be one of them.
+TEST(RetiredChannelsTest, AChannelIsNeverClosedByItsLastUser) {
+  const std::shared_ptr<grpc::Channel> real = Channel();
+  std::jthread::id closed_by;
+  std::shared_ptr<grpc::Channel> user(
+      real.get(), [&](grpc::Channel*) { closed_by = std::this_thread::get_id(); });
+  const std::weak_ptr<grpc::Channel> used = user;
+  {
+    RetiredChannels retired;
+    retired.Add(user);
+    EXPECT_FALSE(IsClosedWithin(used, absl::Milliseconds(200)));  // It was looked at meanwhile.
+    user.reset();
+    EXPECT_TRUE(IsClosedWithin(used, absl::Seconds(10)));
+  }
+  EXPECT_NE(closed_by, std::jthread::id());
+  EXPECT_NE(closed_by, std::this_thread::get_id());
+}
+
 TEST(RetiredChannelsTest, TheEndClosesAll) {
   std::weak_ptr<grpc::Channel> seen;
   {

@@ -216,6 +216,7 @@ class WireSamples {
     s.draining = Coin();
     s.progress = random_.Next();
     s.computing = Coin();
+    s.longest_layer = std::chrono::microseconds(Int(1, 1 << 30));
     return s;
   }
 

@@ -3,9 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <variant>
 
+#include "absl/synchronization/notification.h"
+#include "common/rpc/seal.h"
+#include "tests/unit/common/rpc/handmade_worker.h"
 #include "tests/unit/common/rpc/test_cluster.h"
 
 namespace baton {
@@ -31,6 +39,10 @@ TEST(WorkerLinkTest, MailsHelloThenStatusThenDown) {
   EXPECT_EQ(router.inbox.Count<WorkerDown>(), 0);
   worker.reset();
   EXPECT_TRUE(router.inbox.Next<WorkerDown>().has_value());
+  router.links.OpenDecode(1, 0, SampleDecode());
+  const auto closed = router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_EQ(closed->status.message(), "the worker is not connected");
 }
 
 TEST(WorkerLinkTest, StatusComesAtLeastTwiceASecondWithoutChange) {
@@ -61,7 +73,118 @@ TEST(WorkerLinkTest, AWorkerOfTheWrongRoleIsReportedAndNotUsed) {
   const auto down = router.inbox.Next<WorkerDown>();
   ASSERT_TRUE(down.has_value());
   EXPECT_THAT(down->reason, HasSubstr("a prefill worker answers"));
+  // It is asked again, later and later, and the same answer is no news.
+  EXPECT_FALSE(router.inbox.Next<WorkerDown>(absl::Seconds(2)).has_value());
   EXPECT_EQ(router.inbox.Count<WorkerUp>(), 0);
+  router.links.Stop();  // While it backs off, and once more at its end.
+}
+
+void Nothing(grpc::ServerWriter<v1::DecodeEvent>*, uint32_t) {}
+
+TEST(WorkerLinkTest, ADamagedHelloIsNotBelievedAndAskedForAgainWithABackOff) {
+  HandmadeWorker worker(Nothing, {.spoil_hello = [](v1::HelloResponse* hello) {
+                          hello->set_num_blocks(hello->num_blocks() + 1);
+                        }});
+  TestRouter router({{Role::kDecode, worker.address()}});
+  const auto down = router.inbox.Next<WorkerDown>();
+  ASSERT_TRUE(down.has_value());
+  EXPECT_THAT(down->reason, HasSubstr("bad hello"));
+  EXPECT_FALSE(router.inbox.Next<WorkerUp>(absl::Seconds(2)).has_value());
+  EXPECT_GE(worker.num_hellos(), 2);
+  EXPECT_LE(worker.num_hellos(), 10);  // After 100, 200, 400, 800 ms, then each second.
+}
+
+TEST(WorkerLinkTest, AStatusOfAnotherProcessOrADamagedOneEndsTheConnection) {
+  const auto other = [](v1::WorkerStatus* status) {
+    status->set_incarnation(8);
+    Seal(status);
+  };
+  const auto damaged = [](v1::WorkerStatus* status) { status->set_waiting(3); };
+  for (const bool is_damaged : {true, false}) {
+    Habits habits;
+    habits.spoil_status = is_damaged ? std::function<void(v1::WorkerStatus*)>(damaged) : other;
+    HandmadeWorker worker(Nothing, habits);
+    TestRouter router({{Role::kDecode, worker.address()}});
+    ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+    const auto down = router.inbox.Next<WorkerDown>();
+    ASSERT_TRUE(down.has_value());
+    EXPECT_THAT(down->reason, HasSubstr(is_damaged ? "crc32c" : "another incarnation"));
+    EXPECT_EQ(router.inbox.Count<WorkerStatusChanged>(), 0);
+  }
+}
+
+// A link without a router around it. Ends with exactly one on_idle.
+class OneLink {
+ public:
+  explicit OneLink(const std::string& address, FakeInbox* inbox)
+      : link({.address = {Role::kDecode, address},
+              .router = 99,
+              .retired = &retired_,
+              .on_lost = [this](const WorkerStubs*) { ++num_lost; },
+              .on_idle = [this] { idle_.Notify(); }},
+             inbox) {
+    link.Start();
+  }
+  ~OneLink() {
+    link.Stop();
+    link.Stop();
+    idle_.WaitForNotification();
+  }
+
+ private:
+  RetiredChannels retired_;
+  absl::Notification idle_;
+
+ public:
+  std::atomic<int> num_lost = 0;
+  WorkerLink link;
+};
+
+TEST(WorkerLinkTest, OnlyTheConnectionOfNowIsDistrustedAndEachTimeIsNews) {
+  TestWorker worker(Role::kDecode);
+  FakeInbox inbox;
+  OneLink one(worker.address(), &inbox);
+  ASSERT_TRUE(inbox.Next<WorkerUp>().has_value());
+  const WorkerStubs other(worker.address());
+  one.link.Distrust(&other);
+  EXPECT_FALSE(inbox.Next<WorkerDown>(absl::Milliseconds(500)).has_value());
+  for (int lost = 1; lost <= 2; ++lost) {
+    one.link.Distrust(one.link.peer().stubs.get());
+    const auto down = inbox.Next<WorkerDown>();
+    ASSERT_TRUE(down.has_value());
+    EXPECT_THAT(down->reason, HasSubstr("damaged or lost"));
+    ASSERT_TRUE(inbox.Next<WorkerUp>().has_value());
+    EXPECT_EQ(one.num_lost, lost);
+  }
+}
+
+// Distrusts the first connection before its Watch has begun.
+class DoubtingInbox : public FakeInbox {
+ public:
+  void Post(Message message) override {
+    const bool is_first = std::holds_alternative<WorkerUp>(message) && num_up_++ == 0;
+    FakeInbox::Post(std::move(message));
+    if (!is_first) return;
+    linked.WaitForNotification();
+    link->Distrust(link->peer().stubs.get());
+  }
+
+  absl::Notification linked;
+  WorkerLink* link = nullptr;
+
+ private:
+  std::atomic<int> num_up_ = 0;
+};
+
+TEST(WorkerLinkTest, AConnectionIsDistrustedBeforeItsWatchBeginsToo) {
+  TestWorker worker(Role::kDecode);
+  DoubtingInbox inbox;
+  OneLink one(worker.address(), &inbox);
+  inbox.link = &one.link;
+  inbox.linked.Notify();
+  EXPECT_TRUE(inbox.Next<WorkerUp>().has_value());
+  EXPECT_TRUE(inbox.Next<WorkerDown>().has_value());
+  EXPECT_TRUE(inbox.Next<WorkerUp>().has_value());
 }
 
 }  // namespace

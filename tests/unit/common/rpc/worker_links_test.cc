@@ -147,6 +147,20 @@ TEST(WorkerLinksTest, LosingTheRouterBreaksItsCalls) {
   EXPECT_TRUE(worker.inbox.Next<CallBroken>().has_value());
 }
 
+TEST(WorkerLinksTest, AfterTheStopThereIsNoMail) {
+  TestWorker worker(Role::kDecode);
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  router.links.OpenDecode(1, 0, SampleDecode());
+  ASSERT_TRUE(worker.inbox.Next<DecodeOpened>().has_value());
+  router.links.Stop();
+  router.links.Stop();
+  router.links.OpenDecode(2, 0, SampleDecode());
+  EXPECT_EQ(router.inbox.Count<CallClosed>(), 0);
+  EXPECT_EQ(router.inbox.Count<WorkerDown>(), 0);
+  EXPECT_TRUE(worker.inbox.Next<CallBroken>().has_value());
+}
+
 TEST(WorkerLinksTest, AFullInboxIsRefusedAtOnce) {
   TestWorker worker(Role::kDecode, 7, 0, /*full=*/true);
   TestRouter router({{Role::kDecode, worker.address()}});

@@ -26,5 +26,21 @@ TEST(AnswerFormatTest, OpensAnAnswerUpToItsChoices) {
             R"("system_fingerprint":"f","choices":[)");
 }
 
+TEST(AnswerFormatTest, AStreamIsKeptFromCachesAndBuffers) {
+  const auto header = [](const http::Response& response, std::string_view name) {
+    for (const http::Header& one : response.headers) {
+      if (one.name == name) return one.value;
+    }
+    return std::string();
+  };
+  const http::Response full = AnswerResponse({.id = "x"}, /*stream=*/false);
+  EXPECT_EQ(full.content_type, "application/json");
+  EXPECT_EQ(header(full, "X-Request-Id"), "x");
+  const http::Response stream = AnswerResponse({.id = "x"}, /*stream=*/true);
+  EXPECT_EQ(header(stream, "X-Request-Id"), "x");
+  EXPECT_EQ(header(stream, "Cache-Control"), "no-cache");
+  EXPECT_EQ(header(stream, "X-Accel-Buffering"), "no");
+}
+
 }  // namespace
 }  // namespace baton

@@ -34,7 +34,7 @@ TEST(ApiRequestTest, TakesEveryFormOfPrompt) {
 TEST(ApiRequestTest, RefusesPromptsOfOtherTypes) {
   for (const char* prompt :
        {"null", "1", "true", "{}", "[]", "[null]", "[\"a\",1]", "[1,\"a\"]", "[[1],\"a\"]",
-        "[[\"a\"]]", "[1.5]", "[-1]", "[2147483648]", "[18446744073709551615]", "[[1],[[2]]]"}) {
+        "[[\"a\"]]", "[1.5]", "[1.0]", "[-1]", "[2147483648]", "[18446744073709551615]", "[[1],[[2]]]"}) {
     const auto request =
         ParseCompletionRequest(*ParseJson(std::string("{\"prompt\":") + prompt + "}"));
     EXPECT_EQ(ErrorParam(request.status()), "prompt") << prompt;
@@ -115,6 +115,10 @@ TEST(ApiRequestTest, RefusesWrongTypesByName) {
       {"request_id", "5"},
       {"request_id", "\"a b\""},
       {"request_id", "\"a\\n\""},
+      {"request_id", "\"a\\\"\""},
+      {"request_id", "\"a\\\\\""},
+      {"request_id", "\"a\x7f\""},
+      {"request_id", "\"\xC3\xA9\""},
       {"priority", "\"high\""},
       {"model", "5"},
       {"min_tokens", "[]"},
@@ -147,6 +151,29 @@ TEST(ApiRequestTest, AsksForPromptScoresWithEchoAndLogprobs) {
   EXPECT_EQ(Completion(R"(,"echo":true)")->generation.prompt_logprobs, std::nullopt);
 }
 
+TEST(ApiRequestTest, ScoresOfThePromptAreThoseThatEitherFieldAsksFor) {
+  const auto both = Completion(R"(,"logprobs":3,"echo":true,"prompt_logprobs":5)");
+  EXPECT_EQ(both->generation.prompt_logprobs, 5);
+  EXPECT_EQ(both->top_prompt_logprobs, 5);
+  const auto echoed = Completion(R"(,"logprobs":3,"echo":true,"prompt_logprobs":1)");
+  EXPECT_EQ(echoed->generation.prompt_logprobs, 3);
+  EXPECT_EQ(echoed->top_prompt_logprobs, 1);
+  EXPECT_EQ(Completion(R"(,"logprobs":3,"echo":true)")->top_prompt_logprobs, -1);
+  EXPECT_EQ(ErrorParam(Completion(R"(,"prompt_logprobs":1,"stream":true)").status()),
+            "prompt_logprobs");
+}
+
+TEST(ApiRequestTest, ABiasOfAnySizeStaysANumberThatCanBeNamed) {
+  const auto request = Completion(R"(,"logit_bias":{"7":1e300,"8":-1e300})");
+  EXPECT_EQ(request->generation.logit_bias, (std::vector<LogitBias>{{7, 1e6}, {8, -1e6}}));
+}
+
+TEST(ApiRequestTest, TakesBestOfWhereItChangesNothing) {
+  EXPECT_TRUE(Completion(R"(,"n":2,"best_of":1)").ok());
+  EXPECT_TRUE(Completion(R"(,"n":2,"best_of":2)").ok());
+  EXPECT_EQ(ErrorParam(Completion(R"(,"n":2,"best_of":3)").status()), "best_of");
+}
+
 TEST(ApiRequestTest, PrefersMaxCompletionTokensInChat) {
   EXPECT_EQ(Chat(R"(,"max_tokens":5)")->generation.max_tokens, 5);
   const auto both = Chat(R"(,"max_tokens":5,"max_completion_tokens":7)");
@@ -160,6 +187,7 @@ TEST(ApiRequestTest, PrefersMaxCompletionTokensInChat) {
 TEST(ApiRequestTest, NeedsLogprobsForTopLogprobs) {
   EXPECT_EQ(Chat(R"(,"logprobs":true,"top_logprobs":4)")->generation.logprobs, 4);
   EXPECT_EQ(Chat(R"(,"logprobs":true)")->generation.logprobs, 0);
+  EXPECT_EQ(Chat(R"(,"logprobs":true)")->generation.logprobs_param, "top_logprobs");
   EXPECT_EQ(ErrorParam(Chat(R"(,"top_logprobs":4)").status()), "top_logprobs");
   EXPECT_EQ(ErrorParam(Chat(R"(,"logprobs":1)").status()), "logprobs");
 }

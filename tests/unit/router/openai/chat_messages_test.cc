@@ -25,13 +25,31 @@ TEST(ChatMessagesTest, JoinsTextPartsAndDropsNulls) {
   EXPECT_TRUE(prompt->add_generation_prompt);
 }
 
+TEST(ChatMessagesTest, APartMayBeAStringOrARefusal) {
+  const auto prompt =
+      Parse(R"([{"role":"assistant","content":["a",{"type":"refusal","refusal":"b"}]}])");
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_EQ(prompt->messages_json, R"([{"role":"assistant","content":"a\nb"}])");
+}
+
+TEST(ChatMessagesTest, BoundsTheKeysOfAMessage) {
+  const auto message = [](int keys) {
+    std::string text = R"([{"role":"user","content":"x")";
+    for (int i = 2; i < keys; ++i) text += ",\"k" + std::to_string(i) + "\":1";
+    return text + "}]";
+  };
+  EXPECT_TRUE(Parse(message(64)).ok());
+  EXPECT_EQ(ErrorParam(Parse(message(65)).status()), "messages[0]");
+}
+
 TEST(ChatMessagesTest, GivesTemplatesTheArgumentsOfCallsAsObjects) {
   const auto prompt = Parse(
       R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"x\":1}"}},)"
-      R"({"function":{"name":"g","arguments":"no"}}]}])");
+      R"({"function":{"name":"g","arguments":"no"}},{"function":{"arguments":"[1]"}}]}])");
   ASSERT_TRUE(prompt.ok()) << prompt.status();
   EXPECT_NE(prompt->messages_json.find(R"("arguments":{"x":1})"), std::string::npos);
   EXPECT_NE(prompt->messages_json.find(R"("arguments":"no")"), std::string::npos);
+  EXPECT_NE(prompt->messages_json.find(R"("arguments":"[1]")"), std::string::npos);
 }
 
 TEST(ChatMessagesTest, NamesThePartThatIsWrong) {
@@ -63,8 +81,11 @@ TEST(ChatMessagesTest, PassesTemplateOptionsOn) {
   EXPECT_EQ(prompt->template_kwargs_json, R"({"think":true})");
   EXPECT_EQ(ErrorParam(Parse(message, R"(,"chat_template_kwargs":[])").status()),
             "chat_template_kwargs");
-  EXPECT_EQ(ErrorParam(Parse(message, R"(,"chat_template_kwargs":{"messages":[]})").status()),
-            "chat_template_kwargs");
+  for (const std::string reserved : {"messages", "tools", "chat_template"}) {
+    const auto refused =
+        Parse(message, R"(,"chat_template_kwargs":{")" + reserved + R"(":[]})");
+    EXPECT_EQ(ErrorParam(refused.status()), "chat_template_kwargs") << reserved;
+  }
 }
 
 }  // namespace

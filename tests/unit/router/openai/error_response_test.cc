@@ -40,6 +40,30 @@ TEST(ErrorResponseTest, HasTheFourFieldsThatClientsRead) {
                         R"("param":"n","code":null}})");
 }
 
+TEST(ErrorResponseTest, NamesTypeAndCodeOfEachOutcome) {
+  struct Case {
+    absl::Status status;
+    const char* type;
+    const char* code;  // Empty = null.
+  };
+  for (const auto& [status, type, code] :
+       {Case{absl::UnauthenticatedError("x"), "authentication_error", ""},
+        Case{absl::PermissionDeniedError("x"), "permission_error", ""},
+        Case{absl::NotFoundError("x"), "invalid_request_error", ""},
+        Case{absl::CancelledError("x"), "invalid_request_error", ""},
+        Case{QuotaExceeded("x"), "rate_limit_error", "rate_limit_exceeded"},
+        Case{absl::ResourceExhaustedError("x"), "server_error", "overloaded"},
+        Case{absl::UnavailableError("x"), "server_error", "unavailable"},
+        Case{absl::DeadlineExceededError("x"), "server_error", "deadline_exceeded"},
+        Case{absl::InternalError("x"), "server_error", ""}}) {
+    const Json error = ErrorObject(status);
+    EXPECT_EQ(error["type"], type) << status;
+    EXPECT_EQ(error["code"], *code == 0 ? Json(nullptr) : Json(code)) << status;
+  }
+  EXPECT_EQ(HttpStatus(absl::PermissionDeniedError("x")), 403);
+  EXPECT_EQ(HttpStatus(absl::CancelledError("x")), 499);
+}
+
 TEST(ErrorResponseTest, KeepsInternalTextsInside) {
   const std::string body = ErrorResponse(absl::InternalError("10.0.0.1 /secret")).body;
   EXPECT_EQ(body.find("secret"), std::string::npos);

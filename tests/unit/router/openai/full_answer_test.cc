@@ -104,6 +104,25 @@ TEST(FullAnswerTest, GivesPromptLogprobsById) {
   }
 }
 
+TEST(FullAnswerTest, NamesTokensByIdWhenAsked) {
+  FakeFrontend frontend(SayBytes("a"));
+  ApiServer api(&frontend);
+  const Json choice =
+      api.PostJson("/v1/completions", R"({"prompt":"a","logprobs":0,"max_tokens":1,)"
+                                      R"("return_tokens_as_token_ids":true})")["choices"][0];
+  EXPECT_EQ(Dump(choice["logprobs"]["tokens"]), R"(["token_id:99"])");
+}
+
+TEST(FullAnswerTest, AChatHasTheIdsOfItsPromptOnce) {
+  FakeFrontend frontend(SayBytes("a"));
+  ApiServer api(&frontend);
+  const std::string chat = R"({"messages":[{"role":"user","content":"x"}])";
+  const Json answer =
+      api.PostJson("/v1/chat/completions", chat + R"(,"n":2,"return_token_ids":true})");
+  EXPECT_EQ(answer["prompt_token_ids"], Json(frontend.requests()[0].prompts[0]));
+  EXPECT_FALSE(api.PostJson("/v1/chat/completions", chat + "}").contains("prompt_token_ids"));
+}
+
 TEST(FullAnswerTest, MapsTheEndOfARequestToItsStatus) {
   absl::Status status;
   FakeFrontend frontend([&](uint64_t, const ValidRequest& request, ResponseSink& sink) {

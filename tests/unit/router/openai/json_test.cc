@@ -76,12 +76,35 @@ TEST(JsonTest, NamesFieldAndValueOfAWrongType) {
   EXPECT_EQ(ErrorParam(ReadField(object, "l", &list)), "l");
 }
 
+TEST(JsonTest, ShowsOnlyTheBeginningOfWhatIsWrong) {
+  const std::string euros = [] {
+    std::string text;
+    for (int i = 0; i < 1000; ++i) text += "\xE2\x82\xAC";
+    return text;
+  }();
+  Json list = Json::array();
+  for (int i = 0; i < 1000; ++i) list.push_back(i);
+  for (const Json& value : {Json(euros), list, Json{{"key", euros}}}) {
+    const absl::Status status = WrongType("n", value, "a number");
+    EXPECT_LT(status.message().size(), 200u);
+    EXPECT_TRUE(ParseJson(Dump(Json(std::string(status.message())))).ok());
+    EXPECT_EQ(Dump(Json(std::string(status.message()))).find("\\ufffd"), std::string::npos);
+  }
+  const std::string twice = "{\"" + euros + "\":1,\"" + euros + "\":2}";
+  EXPECT_LT(ParseJson(twice).status().message().size(), 200u);
+}
+
+TEST(JsonTest, WritesTextThatIsNotUtf8AsReplacements) {
+  EXPECT_EQ(Dump(Json(std::string("a\xFF"))), "\"a\xEF\xBF\xBD\"");
+}
+
 TEST(JsonTest, TakesIntegersInAnyFormThatIsExact) {
   EXPECT_EQ(AsInteger(*ParseJson("16.0")), 16);
   EXPECT_EQ(AsInteger(*ParseJson("-9223372036854775808")), INT64_MIN);
   EXPECT_EQ(AsInteger(*ParseJson("9223372036854775807")), INT64_MAX);
   EXPECT_EQ(AsInteger(*ParseJson("9223372036854775808")), std::nullopt);
   EXPECT_EQ(AsInteger(*ParseJson("1e30")), std::nullopt);
+  EXPECT_EQ(AsInteger(*ParseJson("9007199254740994.0")), std::nullopt);  // Maybe ...993.0.
   EXPECT_EQ(AsInteger(*ParseJson("true")), std::nullopt);
   EXPECT_EQ(AsInteger(*ParseJson("\"1\"")), std::nullopt);
 }

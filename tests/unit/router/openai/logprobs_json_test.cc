@@ -34,6 +34,7 @@ TEST(LogprobsJsonTest, HasNullForTheFirstTokenOfAPrompt) {
 TEST(LogprobsJsonTest, WritesInfinityAsANumber) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(LogprobText(-infinity), "-9999.0");
+  EXPECT_EQ(LogprobText(std::numeric_limits<float>::quiet_NaN()), "-9999.0");
   EXPECT_EQ(LogprobText(-0.5f), "-0.5");
   EXPECT_EQ(CompletionTop({.chosen = Token(3, -infinity, "a")}, {})["a"], -9999.0);
 }
@@ -46,6 +47,17 @@ TEST(LogprobsJsonTest, ListsExactlyTheAlternativesAskedForInChat) {
       "{\"token\":\"\xE2\x82\xAC\",\"logprob\":-2.0,\"bytes\":[226,130,172],\"top_logprobs\":"
       R"([{"token":"a","logprob":-0.5,"bytes":[97]},{"token":"a","logprob":-1.0,"bytes":[97]}]})");
   EXPECT_EQ(ChatItem(token, {.top = 0})["top_logprobs"].size(), 0u);
+  EXPECT_EQ(ChatItem(token, {.top = -1})["top_logprobs"].size(), 0u);
+}
+
+TEST(LogprobsJsonTest, APromptsTokenHasItsOwnRankAmongTheLikeliest) {
+  TokenLogprobs token{.chosen = Token(2, -1, "b"),
+                      .rank = 2,
+                      .top = {Token(1, -0.5f, "a"), Token(2, -1, "b"), Token(3, -2, "c")}};
+  EXPECT_EQ(Dump(PromptItem(token, {.top = 1})),
+            R"({"1":{"logprob":-0.5,"rank":1,"decoded_token":"a"},)"
+            R"("2":{"logprob":-1.0,"rank":2,"decoded_token":"b"}})");
+  EXPECT_EQ(PromptItem(token, {.top = 2}).size(), 2u);
 }
 
 TEST(LogprobsJsonTest, NamesTokensByIdWithoutText) {

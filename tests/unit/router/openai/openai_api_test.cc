@@ -91,6 +91,8 @@ TEST(OpenAiApiTest, TokenizesAndDetokenizes) {
             R"([{"role":"user","content":"x"}]assistant:)");
   EXPECT_EQ(api.PostJson("/detokenize", R"({"tokens":[0,99]})")["prompt"], "<s>a");
   EXPECT_EQ(api.PostJson("/detokenize", R"({"tokens":[261]})", 400)["error"]["param"], "tokens");
+  EXPECT_EQ(api.PostJson("/detokenize", R"({"tokens":[4294967395]})", 400)["error"]["param"],
+            "tokens");  // 99, if cut to 32 bits.
   EXPECT_EQ(api.PostJson("/detokenize", "{}", 400)["error"]["param"], "tokens");
   EXPECT_EQ(api.PostJson("/tokenize", "{}", 400)["error"]["param"], "prompt");
 }

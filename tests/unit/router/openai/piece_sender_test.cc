@@ -34,6 +34,7 @@ TEST(PieceSenderTest, ALongBodyIsMadeAsItIsTaken) {
       EXPECT_FALSE(alive.expired());
       EXPECT_LE(writer->queued, BoundedWriter::kRoom + (16 << 10));
       ASSERT_TRUE(writer->Drain());
+      EXPECT_LE(writer->queued, size_t{128} << 10);  // Then it is others' turn.
     }
     EXPECT_EQ(writer->sent + writer->streams, 1);
     EXPECT_EQ(writer->body.size(), bytes);

@@ -10,7 +10,13 @@ TEST(StatusJsonTest, ShowsEachWorkerWithItsBlocks) {
   WorkerView worker{.role = Role::kPrefill, .address = "127.0.0.1:9", .reason = "draining"};
   worker.hello.incarnation = 0xABC;
   worker.hello.num_blocks = 21;
-  worker.status = {.blocks = {1, 2, 3, 4, 5, 6}, .running = 7, .waiting = 8};
+  worker.hello.numerics_id = "n";
+  worker.status = {.blocks = {1, 2, 3, 4, 5, 6},
+                   .running = 7,
+                   .waiting = 8,
+                   .preempted = 9,
+                   .queued_tokens = 10,
+                   .draining = true};
   view.workers = {worker};
   const Json json = StatusJson(view, /*ready=*/true, "tiny");
   const Json& shown = json["workers"][0];
@@ -22,8 +28,14 @@ TEST(StatusJsonTest, ShowsEachWorkerWithItsBlocks) {
             R"({"free":1,"cached":5,"reserved":2,"filling":3,"ready":4,"draining":6,"total":21})");
   EXPECT_EQ(shown["running"], 7);
   EXPECT_EQ(shown["waiting"], 8);
-  EXPECT_EQ(json["router"]["queued_requests"], 2);
-  EXPECT_EQ(json["router"]["running_requests"], 4);
+  EXPECT_EQ(shown["preempted"], 9);
+  EXPECT_EQ(shown["queued_tokens"], 10);
+  EXPECT_EQ(shown["draining"], true);
+  EXPECT_EQ(shown["reason"], "draining");
+  EXPECT_EQ(shown["numerics_id"], "n");
+  EXPECT_EQ(Dump(json["router"]),
+            R"({"model":"tiny","ready":true,"queued_requests":2,"queued_tokens":30,)"
+            R"("running_requests":4})");
 }
 
 TEST(StatusJsonTest, AnAuditShowsEachSequenceWithTheIdThatItsClientSees) {
@@ -34,6 +46,9 @@ TEST(StatusJsonTest, AnAuditShowsEachSequenceWithTheIdThatItsClientSees) {
                                               .state = "QUEUED",
                                               .decode = 0xD,
                                               .age = std::chrono::seconds(3),
+                                              .moves = 1,
+                                              .retries = 2,
+                                              .handoff_failures = 3,
                                               .lost = {0xA, 0xB}}},
                                .blamed = {{.prefill = 1,
                                            .decode = 2,
@@ -49,6 +64,9 @@ TEST(StatusJsonTest, AnAuditShowsEachSequenceWithTheIdThatItsClientSees) {
   EXPECT_EQ(one["age_s"], 3);
   EXPECT_EQ(Dump(one["lost"]), R"(["000000000000000a","000000000000000b"])");
   EXPECT_EQ(Dump(json["blamed"]), R"([{"prefill_worker":1,"decode_worker":2,"left_s":4.0}])");
+  EXPECT_EQ(one["moves"], 1);
+  EXPECT_EQ(one["retries"], 2);
+  EXPECT_EQ(one["handoff_failures"], 3);
 }
 
 }  // namespace

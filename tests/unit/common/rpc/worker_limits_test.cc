@@ -1,0 +1,283 @@
+// How much a worker and the connections to it take at a time.
+#include <grpcpp/grpcpp.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "baton/v1/cluster.grpc.pb.h"
+#include "baton/v1/decode.grpc.pb.h"
+#include "common/rpc/connection.h"
+#include "common/rpc/message_wire.h"
+#include "common/rpc/seal.h"
+#include "tests/unit/common/rpc/test_cluster.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& address,
+                                         grpc::ChannelArguments args = ClusterChannelArguments()) {
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+}
+
+struct Limits {
+  int max_open_calls = 100;
+  int max_watchers = 100;
+  int max_streams = 100;
+  bool inbox_is_full = false;
+};
+
+// A worker with limits of the test's own; each status that is asked of it is another.
+struct LimitedWorker {
+  explicit LimitedWorker(const Limits& limits = {})
+      : inbox(limits.inbox_is_full), server(OptionsOf(limits), &inbox) {
+    EXPECT_TRUE(server.Start().ok());
+  }
+  WorkerServerOptions OptionsOf(const Limits& limits) {
+    WorkerServerOptions options;
+    options.hello = HelloOf(Role::kDecode, 7);
+    options.max_open_calls = limits.max_open_calls;
+    options.max_watchers = limits.max_watchers;
+    options.max_streams_per_connection = limits.max_streams;
+    options.status = [this] {
+      WorkerStatus status{.incarnation = 7};
+      status.running = ++num_statuses;
+      return status;
+    };
+    return options;
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", server.port()); }
+
+  std::atomic<int> num_statuses = 0;
+  FakeInbox inbox;
+  WorkerServer server;
+};
+
+struct OneCall {
+  OneCall(v1::Decode::Stub* stub, v1::DecodeRequest request) {
+    request.set_expected_incarnation(7);
+    Seal(&request);
+    context.set_deadline(DeadlineAfter(std::chrono::seconds(60)));
+    reader = stub->Decode(&context, request);
+  }
+  explicit OneCall(v1::Decode::Stub* stub) : OneCall(stub, Sample()) {}
+
+  static v1::DecodeRequest Sample() {
+    v1::DecodeRequest request;
+    ToProto(SampleDecode(), &request);
+    return request;
+  }
+  grpc::Status End() {
+    v1::DecodeEvent event;
+    while (reader->Read(&event)) {
+    }
+    return reader->Finish();
+  }
+
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<v1::DecodeEvent>> reader;
+};
+
+TEST(WorkerLimitsTest, TheServersCallsAreCountedUntilEachHasEnded) {
+  LimitedWorker worker({.max_open_calls = 2});
+  const auto stub = v1::Decode::NewStub(ChannelTo(worker.address()));
+  for (int round = 0; round < 3; ++round) {
+    OneCall first(stub.get());
+    const auto opened = worker.inbox.Next<DecodeOpened>();
+    OneCall second(stub.get());
+    ASSERT_TRUE(opened.has_value() && worker.inbox.Next<DecodeOpened>().has_value()) << round;
+    const grpc::Status refused = OneCall(stub.get()).End();
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(refused.error_message(), HasSubstr("too many open calls"));
+    worker.server.Close(opened->call, absl::OkStatus());  // One ends well,
+    EXPECT_TRUE(first.End().ok());
+    second.context.TryCancel();  // one breaks.
+    ASSERT_TRUE(worker.inbox.Next<CallBroken>().has_value()) << round;
+  }
+}
+
+TEST(WorkerLimitsTest, ACallThatIsRefusedIsNotCounted) {
+  LimitedWorker worker({.max_open_calls = 2, .inbox_is_full = true});
+  const auto stub = v1::Decode::NewStub(ChannelTo(worker.address()));
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_THAT(OneCall(stub.get()).End().error_message(), HasSubstr("inbox is full")) << i;
+  }
+}
+
+TEST(WorkerLimitsTest, ACallBeyondTheStreamsOfItsConnectionWaitsForOneToEnd) {
+  LimitedWorker worker({.max_streams = 2});
+  const auto stub = v1::Decode::NewStub(ChannelTo(worker.address()));
+  OneCall first(stub.get());
+  const auto opened = worker.inbox.Next<DecodeOpened>();
+  OneCall second(stub.get());
+  ASSERT_TRUE(opened.has_value() && worker.inbox.Next<DecodeOpened>().has_value());
+  std::jthread third([&] { OneCall waiting(stub.get()); });  // Waits within.
+  EXPECT_FALSE(worker.inbox.Next<DecodeOpened>(absl::Milliseconds(500)).has_value());
+  worker.server.Close(opened->call, absl::OkStatus());
+  EXPECT_TRUE(worker.inbox.Next<DecodeOpened>().has_value());
+}
+
+TEST(WorkerLimitsTest, WatchersAreCountedUntilTheyGo) {
+  LimitedWorker worker({.max_watchers = 2});
+  const auto stub = v1::Cluster::NewStub(ChannelTo(worker.address()));
+  const auto watch = [&](grpc::ClientContext* context) {
+    context->set_deadline(DeadlineAfter(std::chrono::seconds(60)));
+    return stub->Watch(context, {});
+  };
+  v1::WorkerStatus status;
+  grpc::ClientContext first;
+  const auto kept = watch(&first);
+  for (int round = 0; round < 3; ++round) {
+    grpc::ClientContext context;
+    auto reader = watch(&context);
+    while (!reader->Read(&status)) {  // Until the last round's has been let go.
+      EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+      ASSERT_GT(round, 0);
+      context.~ClientContext();
+      new (&context) grpc::ClientContext();
+      reader = watch(&context);
+    }
+    ASSERT_TRUE(kept->Read(&status));
+    grpc::ClientContext beyond;
+    const auto refused = watch(&beyond);
+    EXPECT_FALSE(refused->Read(&status));
+    EXPECT_EQ(refused->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    context.TryCancel();
+  }
+}
+
+TEST(WorkerLimitsTest, AWatcherThatDoesNotReadFindsTheNewestStatusAndNoBacklog) {
+  LimitedWorker worker;
+  grpc::ChannelArguments args = ClusterChannelArguments();
+  args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16);  // The stream takes no more unread.
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  const auto stub = v1::Cluster::NewStub(ChannelTo(worker.address(), args));
+  grpc::ClientContext context;
+  context.set_deadline(DeadlineAfter(std::chrono::seconds(60)));
+  const auto reader = stub->Watch(&context, {});
+  v1::WorkerStatus status;
+  ASSERT_TRUE(reader->Read(&status));
+  const int at_first = worker.num_statuses;
+  while (worker.num_statuses < at_first + 20) absl::SleepFor(absl::Milliseconds(10));
+  const int newest = worker.num_statuses;
+  int num_read = 0;
+  do {
+    ASSERT_TRUE(reader->Read(&status));
+    ++num_read;
+  } while (status.running() < newest);
+  EXPECT_LT(num_read, 10);
+}
+
+TEST(WorkerLimitsTest, AShutdownsGraceIsForCallsAndNotForWatchers) {
+  LimitedWorker worker;
+  const auto stub = v1::Cluster::NewStub(ChannelTo(worker.address()));
+  grpc::ClientContext context;
+  const auto reader = stub->Watch(&context, {});
+  v1::WorkerStatus status;
+  ASSERT_TRUE(reader->Read(&status));
+  const absl::Time begin = absl::Now();
+  worker.server.Shutdown(std::chrono::seconds(60));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(30));
+  while (reader->Read(&status)) {
+  }
+  EXPECT_THAT(reader->Finish().error_message(), HasSubstr("shutting down"));
+}
+
+TEST(WorkerLimitsTest, MessagesOfSixteenMebibytesAreReadAndLargerOnesAreNot) {
+  LimitedWorker worker;
+  const auto stub = v1::Decode::NewStub(ChannelTo(worker.address()));
+  v1::DecodeRequest request = OneCall::Sample();
+  request.mutable_tokens()->Resize(15 << 20, 1);  // A byte each.
+  const grpc::Status read = OneCall(stub.get(), request).End();
+  EXPECT_THAT(read.error_message(), HasSubstr("tokens.size"));
+  // This client may say more than a worker takes.
+  grpc::ChannelArguments args;
+  const auto careless = v1::Decode::NewStub(ChannelTo(worker.address(), args));
+  request.mutable_tokens()->Resize(17 << 20, 1);
+  const grpc::Status refused = OneCall(careless.get(), request).End();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+TEST(WorkerLimitsTest, ARouterTakesEventsAsLargeAsWorkersMaySend) {
+  TestWorker worker(Role::kDecode);
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  DecodeRequest request = SampleDecode();
+  request.sampling.max_tokens = kLimits.max_model_len;
+  router.links.OpenDecode(1, 0, request);
+  const auto opened = worker.inbox.Next<DecodeOpened>();
+  ASSERT_TRUE(opened.has_value());
+  TokensEvent event;
+  const std::vector<TokenLogprob> top(kMaxLogprobs, {.token = 999, .logprob = -1});
+  for (int32_t p = 1; p <= kLimits.max_model_len; ++p) {
+    event.outputs.push_back({.position = p, .token = 1, .top = top});
+  }
+  worker.server.Send(opened->call, event);  // Five megabytes.
+  const auto came = router.inbox.Next<WorkerEventReceived>();
+  ASSERT_TRUE(came.has_value());
+  EXPECT_EQ(std::get<TokensEvent>(came->event).outputs.size(), event.outputs.size());
+}
+
+TEST(WorkerLimitsTest, ARouterCountsAWorkersCallsUntilTheyEnd) {
+  TestWorker worker(Role::kDecode);
+  FakeInbox inbox;
+  WorkerLinks links(
+      {.workers = {{Role::kDecode, worker.address()}}, .router = 99, .max_calls_to_worker = 2},
+      &inbox);
+  links.Start();
+  ASSERT_TRUE(inbox.Next<WorkerUp>().has_value());
+  CallId id = 0;
+  links.OpenDecode(++id, 0, SampleDecode());
+  for (int round = 0; round < 3; ++round) {
+    const CallId second = ++id;
+    links.OpenDecode(second, 0, SampleDecode());
+    links.OpenDecode(++id, 0, SampleDecode());
+    const auto refused = inbox.Next<CallClosed>();
+    ASSERT_TRUE(refused.has_value());
+    EXPECT_EQ(refused->call, id);
+    EXPECT_TRUE(absl::IsResourceExhausted(refused->status)) << refused->status;
+    links.Cancel(second);
+    const auto ended = inbox.Next<CallClosed>();
+    ASSERT_TRUE(ended.has_value());
+    EXPECT_EQ(ended->call, second);
+  }
+}
+
+TEST(WorkerLimitsTest, TrafficOfTheClusterLeavesByNoProxy) {
+  setenv("http_proxy", "http://127.0.0.1:1", /*overwrite=*/1);
+  setenv("no_proxy", "", 1);
+  setenv("no_grpc_proxy", "", 1);
+  LimitedWorker worker({.max_open_calls = 0});
+  const auto stub = v1::Decode::NewStub(ChannelTo(worker.address()));
+  EXPECT_THAT(OneCall(stub.get()).End().error_message(), HasSubstr("too many open calls"));
+  unsetenv("http_proxy");
+  unsetenv("no_proxy");
+  unsetenv("no_grpc_proxy");
+}
+
+TEST(WorkerLimitsTest, AToolMaySayHelloWithoutAVersion) {
+  TestWorker worker(Role::kDecode);
+  const auto stub = v1::Cluster::NewStub(ChannelTo(worker.address()));
+  for (const int32_t version : {0, kProtocolVersion, kProtocolVersion + 1}) {
+    v1::HelloRequest hello;
+    hello.set_protocol_version(version);
+    v1::HelloResponse answer;
+    grpc::ClientContext context;
+    EXPECT_TRUE(stub->Hello(&context, hello, &answer).ok()) << version;
+    EXPECT_TRUE(CheckSeal(answer).ok());
+  }
+}
+
+}  // namespace
+}  // namespace baton
