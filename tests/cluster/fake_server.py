@@ -3,8 +3,8 @@
 
 It takes the servers' flags, writes the ready file and serves the router's HTTP. The model folder's
 fake.json says how each server (by the stem of its ready file) shall behave:
-{"decode-0": {"die_at_start": "reason", "ignore_sigterm": true, "never_ready": true}}. It is read at
-each start. Worker and router bind the ports they are given, as the servers do.
+{"decode-0": {"die_at_start": "reason", "ignore_sigterm": true, "never_ready": true},
+"router": {"not_ready": true}}. It is read at each start. Worker and router bind the ports they are given, as the servers do.
 """
 import argparse
 import http.server
@@ -29,8 +29,11 @@ def parse_arguments():
 
 class Router(http.server.BaseHTTPRequestHandler):
     arguments = None
+    behaviour = {}
 
     def do_GET(self):
+        if self.path == "/ready" and self.behaviour.get("not_ready"):
+            return self.send(503, {"error": {"message": "no token yet"}})
         ready = [json.loads(file.read_text())
                  for file in pathlib.Path(self.arguments.ready_file).parent.glob("*.json")]
         incarnations = {r["address"]: r["incarnation"] for r in ready}
@@ -91,6 +94,7 @@ def main():
     else:
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
     Router.arguments = arguments
+    Router.behaviour = behaviour
     port = int(arguments.http_port or arguments.port or 0)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Router)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -153,6 +153,55 @@ class SupervisorTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("prefill-0 was not ready within 1 s", done.stderr)
 
+    def test_start_fails_when_no_token_comes_in_time(self):
+        self.behave(router={"not_ready": True})
+        done = self.up("--start-timeout-s", 2, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no token came end to end within 2 s (/ready says: no token yet)", done.stderr)
+
+    def foreground(self):
+        return subprocess.Popen(self.command("up", "--model", self.model, "--http", 0, "--grpc", 0),
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def test_a_signal_ends_the_start(self):
+        self.behave(decode_0={"never_ready": True})
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            up = self.foreground()
+            self.assertTrue(wait_for(lambda: (self.run_dir / "state.json").exists() and
+                                     len(self.pids()) == 3))
+            refused = self.baton("restart", check=False)
+            self.assertIn("is still starting", refused.stderr)
+            started = self.pids()
+            up.send_signal(number)
+            _, error = up.communicate(timeout=20)
+            self.assertEqual(up.returncode, 1)
+            self.assertIn("stopped by a signal while starting", error)
+            self.assertFalse([pid for pid in started if runs(pid)])
+
+    def test_a_second_signal_does_not_wait(self):
+        self.behave(decode_0={"ignore_sigterm": True})
+        up = self.foreground()
+        for line in up.stdout:
+            if line.startswith("Press Ctrl-C"):
+                break
+        pids = self.pids()[:-1]
+        up.send_signal(signal.SIGHUP)
+        for line in up.stdout:
+            if "draining" in line:
+                break
+        up.send_signal(signal.SIGINT)
+        output, _ = up.communicate(timeout=20)
+        self.assertIn("killing decode-0, as asked", output)
+        self.assertFalse([pid for pid in pids if runs(pid)])
+
+    def test_down_does_not_guess_at_a_damaged_state(self):
+        self.run_dir.mkdir()
+        (self.run_dir / "state.json").write_text("{")
+        done = self.baton("down", check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("remove", done.stderr)
+        (self.run_dir / "state.json").unlink()
+
     def server(self, name):
         return next(s for s in self.state()["servers"] if s["name"] == name)
 
@@ -253,7 +302,8 @@ class SupervisorTest(unittest.TestCase):
     def test_restart_of_one_worker_leaves_the_others_alone(self):
         self.up("--decode", 2)
         before = {s["name"]: s["process"] for s in self.state()["servers"]}
-        self.baton("restart", "--role", "decode", "--index", 1)
+        done = self.baton("restart", "--role", "decode", "--index", 1)
+        self.assertNotIn("no other", done.stdout)
         changed = [s["name"] for s in self.state()["servers"] if s["process"] != before[s["name"]]]
         self.assertEqual(changed, ["decode-1"])
 
@@ -265,6 +315,37 @@ class SupervisorTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("prefill-0 does not come back: exit code 3, 3 times in a row", done.stderr)
         self.assertEqual(self.server("decode-0")["process"], decode["process"])
+
+    def test_restart_of_a_worker_with_a_row_of_crashes_behind_it(self):
+        self.up()
+        old = self.server("decode-0")
+        self.behave(decode_0={"die_at_start": "config.json has gone"})
+        os.kill(old["process"]["pid"], signal.SIGKILL)
+        self.assertTrue(wait_for(lambda: "crash 3 in a row" in self.log("baton-up"), 30))
+        self.behave()
+        now = self.await_restart(old)
+        self.assertEqual(now["crashes"], 3)
+        # The supervisor stands still when the worker ends, so that it notes the end too late.
+        supervisor = self.pids()[-1]
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            restart = subprocess.Popen(self.command("restart", "--role", "decode"),
+                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            self.assertTrue(wait_for(lambda: not runs(now["process"]["pid"])))
+            time.sleep(1)
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        output, _ = restart.communicate(timeout=60)
+        self.assertEqual(restart.returncode, 0, output)
+        self.assertIn("no other decode worker is healthy", output)
+        self.assertIn("serves again", output)
+
+    def test_restart_gives_a_worker_no_more_than_its_time(self):
+        self.up()
+        self.behave(prefill_0={"never_ready": True})
+        done = self.baton("restart", "--timeout-s", 1, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("prefill-0 was not healthy at the router in time", done.stderr)
 
     def test_restart_that_cannot_work_is_refused_before_anything_stops(self):
         self.up("--no-restart")
@@ -346,6 +427,19 @@ class SupervisorTest(unittest.TestCase):
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(text, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+
+    def test_a_wrong_command_line_is_refused_before_anything_is_done(self):
+        for words, text in ((("stauts",), "did you mean `baton status`?"),
+                            (("status", "--intervall-ms", 90), "did you mean --interval-ms?"),
+                            (("status", "--interval-ms", 49), "--interval-ms"),
+                            (("audit", "--interval-s", -1), "--interval-s"),
+                            (("restart", "--timeout-s", 0), "--timeout-s"),
+                            (("restart", "--role", "decode", "--index", -1), "--index"),
+                            (("complete",), "text")):
+            done = self.baton(*words, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertIn(text, done.stderr)
+            self.assertIn("--help", done.stderr)
 
     def test_foreground_prefixes_logs_and_drains_on_ctrl_c(self):
         up = subprocess.Popen(self.command("up", "--model", self.model, "--http", 0, "--grpc", 0),

@@ -206,6 +206,22 @@ TEST_P(TransportContractTest, AnAbortOfATransferThatHasBegunEndsBothSides) {
   }
 }
 
+// A sender between two chunks has nothing to say that could be refused: it has to be told.
+TEST_P(TransportContractTest, AnAbortOfTheReceiverReachesASenderThatWaitsForItsModel) {
+  auto from = cluster_.Make({.incarnation = 10});
+  auto to = cluster_.Make({.incarnation = 11});
+  const Handoff h = MakeHandoff(from.get(), to.get(), {0, 100});
+  to->transport->Expect(h.expect());
+  from->transport->Start(h.start());
+  from->transport->Push({h.ticket, 0, 0, 100});
+  ASSERT_TRUE(to->log.WaitBegun(h.ticket));
+  while (to->counters && to->counters().bytes_accepted < int64_t{100} * 4 * (8 + 8) * 4) {
+    std::this_thread::yield();
+  }
+  to->transport->Abort(h.ticket);
+  EXPECT_EQ(from->log.WaitEnded(h.ticket, false).status.code(), absl::StatusCode::kAborted);
+}
+
 TEST_P(TransportContractTest, AnUnknownTicketIsRefused) {
   auto from = cluster_.Make({.incarnation = 1});
   auto to = cluster_.Make({.incarnation = 2});

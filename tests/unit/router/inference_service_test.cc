@@ -1,6 +1,7 @@
 #include "router/inference_service.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -336,6 +337,155 @@ TEST_F(InferenceServiceTest, AsksForAKeyWhenKeysAreConfigured) {
   EXPECT_EQ(Generate(request, "Bearer bad").status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_TRUE(Generate(request, "Bearer good").status.ok());
   EXPECT_EQ(frontend_->requests().at(0).tenant, "alice");
+}
+
+TEST_F(InferenceServiceTest, EveryMethodAsksForTheKey) {
+  InferenceServerOptions options;
+  options.authorize = [](std::string_view) { return std::nullopt; };
+  Serve(SayBytes("x"), std::move(options));
+  grpc::ClientContext tokenize;
+  v1::TokenizeRequest request;
+  request.set_text("a");
+  v1::TokenizeResponse tokens;
+  EXPECT_EQ(stub_->Tokenize(&tokenize, request, &tokens).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  grpc::ClientContext describe;
+  v1::Model model;
+  EXPECT_EQ(stub_->GetModel(&describe, {}, &model).error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(InferenceServiceTest, StopsAtAStringAndShowsSpecialTokensIfAsked) {
+  Serve(SayBytes("hello"));
+  v1::GenerateRequest request;
+  request.set_text("a");
+  request.mutable_options()->add_stop("l");
+  EXPECT_EQ(Generate(request).Text(), "he");
+  server_.reset();
+  Serve([](uint64_t, const ValidRequest& request, ResponseSink& sink) {
+    for (const int32_t token : {FakeTokenizer::kBegin, FakeTokenizer::kTheA}) {
+      TokenOutput output = FakeOutput(request, token, token == FakeTokenizer::kBegin ? 2 : 3);
+      if (token == FakeTokenizer::kTheA) output.finish = FinishReason::kLength;
+      sink.OnEvent(ChoiceTokens{0, {output}});
+    }
+    sink.OnEvent(RequestEnded{});
+  });
+  request.mutable_options()->clear_stop();
+  EXPECT_EQ(Generate(request).Text(), "the");
+  request.mutable_options()->set_skip_special_tokens(false);
+  EXPECT_EQ(Generate(request).Text(), "<s>the");
+  request.mutable_options()->set_skip_special_tokens(true);
+  EXPECT_EQ(Generate(request).Text(), "the");
+}
+
+TEST_F(InferenceServiceTest, AFailureIsToldAfterWhatCameAndWithoutUsage) {
+  Serve([](uint64_t, const ValidRequest& request, ResponseSink& sink) {
+    sink.OnEvent(ChoiceTokens{0, {FakeOutput(request, FakeTokenizer::kTheA, 2)}});
+    sink.OnEvent(RequestEnded{absl::UnavailableError("a worker was lost")});
+  });
+  v1::GenerateRequest request;
+  request.set_text("a");
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request);
+  std::string text;
+  v1::GenerateEvent event;
+  while (reader->Read(&event)) {
+    text += event.delta().text();
+    EXPECT_FALSE(event.has_usage());
+  }
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(text, "the");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(status.error_message(), "a worker was lost");
+  EXPECT_EQ(ReasonIn(context), "WORKER_UNAVAILABLE");
+}
+
+TEST_F(InferenceServiceTest, WithoutADeadlineTheServicesOwnHolds) {
+  Serve(SayBytes("x"));
+  v1::GenerateRequest request;
+  request.set_text("a");
+  EXPECT_TRUE(Generate(request).status.ok());
+  EXPECT_EQ(frontend_->requests().at(0).timeout, ServiceOptions().limits.default_timeout);
+}
+
+TEST_F(InferenceServiceTest, AnAnswerThatWasTakenHoldsNothing) {
+  Serve(SayBytes("hello"));
+  v1::GenerateRequest request;
+  request.set_text("a");
+  request.mutable_options()->set_max_tokens(10);
+  request.mutable_options()->set_logprobs(2);
+  EXPECT_TRUE(Generate(request).status.ok());
+  server_->Shutdown(std::chrono::seconds(10));
+  EXPECT_EQ(service_->answer_bytes(), 0);
+}
+
+TEST_F(InferenceServiceTest, HealthIsReadinessOfTheService) {
+  Serve(SayBytes("x"));
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(
+      grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()),
+                          grpc::InsecureChannelCredentials()));
+  const auto check = [&](const std::string& service) {
+    grpc::ClientContext context;
+    const grpc::Slice bytes(std::string("\x0a") + static_cast<char>(service.size()) + service);
+    const grpc::ByteBuffer request(&bytes, 1);
+    grpc::ByteBuffer response;
+    absl::Notification done;
+    stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", {}, &request, &response,
+                   [&](const grpc::Status& status) {
+                     EXPECT_TRUE(status.ok()) << status.error_message();
+                     done.Notify();
+                   });
+    done.WaitForNotification();
+    std::vector<grpc::Slice> slices;
+    EXPECT_TRUE(response.Dump(&slices).ok());
+    return slices.empty() ? -1 : *(slices[0].begin() + 1);
+  };
+  EXPECT_EQ(check("baton.v1.Inference"), 1);  // SERVING
+  server_->SetReady(false);
+  EXPECT_EQ(check("baton.v1.Inference"), 2);  // NOT_SERVING
+  EXPECT_EQ(check(""), 1);
+  frontend_->ready = false;
+  InferenceServer second({}, service_.get());
+  ASSERT_TRUE(second.Start().ok());
+  stub = grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer>(grpc::CreateChannel(
+      absl::StrCat("127.0.0.1:", second.port()), grpc::InsecureChannelCredentials()));
+  EXPECT_EQ(check("baton.v1.Inference"), 2);
+}
+
+TEST_F(InferenceServiceTest, APortInUseIsAnErrorThatNamesTheSetting) {
+  Serve(SayBytes("x"));
+  InferenceServer second({.port = server_->port()}, service_.get());
+  const absl::Status status = second.Start();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--grpc-port"));
+}
+
+TEST_F(InferenceServiceTest, TokenizesChatsAndRefusesTheRestByField) {
+  Serve(SayBytes("x"), {.has_chat_template = true});
+  const auto tokenize = [&](const v1::TokenizeRequest& request) {
+    grpc::ClientContext context;
+    v1::TokenizeResponse tokens;
+    grpc::Status status = stub_->Tokenize(&context, request, &tokens);
+    EXPECT_EQ(ReasonIn(context), status.ok() ? "" : ReasonOf(absl::StatusCode(status.error_code())));
+    EXPECT_EQ(tokens.token_ids_size() > 0, status.ok());
+    return status;
+  };
+  v1::TokenizeRequest chat;
+  v1::ChatMessage* message = chat.mutable_chat()->add_messages();
+  message->set_role("user");
+  message->set_content("x");
+  EXPECT_TRUE(tokenize(chat).ok());
+  message->set_content("refuse me");
+  EXPECT_THAT(tokenize(chat).error_message(), HasSubstr("chat.messages"));
+  v1::TokenizeRequest other;
+  other.set_text("a");
+  other.set_model("other");
+  EXPECT_EQ(tokenize(other).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_THAT(tokenize({}).error_message(), HasSubstr("input is missing"));
+  grpc::ClientContext describe;
+  v1::Model model;
+  ASSERT_TRUE(stub_->GetModel(&describe, {}, &model).ok());
+  EXPECT_TRUE(model.has_chat_template());
 }
 
 TEST_F(InferenceServiceTest, TokenizesAndDescribesTheModel) {

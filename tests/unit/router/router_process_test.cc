@@ -1,11 +1,17 @@
 #include "router/router_process.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <tuple>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "tests/unit/common/http/test_client.h"
 
@@ -26,9 +32,13 @@ RouterConfig LonelyConfig() {
   return config;
 }
 
-uint16_t HttpPort(const RouterConfig& config) {
+nlohmann::json Ready(const RouterConfig& config) {
   std::ifstream in(config.ready_file);
-  const std::string url = nlohmann::json::parse(in)["http_url"];
+  return nlohmann::json::parse(in);
+}
+
+uint16_t HttpPort(const RouterConfig& config) {
+  const std::string url = Ready(config)["http_url"];
   return static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
 }
 
@@ -36,6 +46,26 @@ int Get(uint16_t port, const std::string& path, const std::string& header = "") 
   http::TestClient client(port);
   client.Send("GET " + path + " HTTP/1.1\r\nHost: test\r\n" + header + "\r\n");
   return client.Read().status;
+}
+
+// GetModel of the gRPC service.
+grpc::StatusCode CallModel(const std::string& address, const std::string& key) {
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(
+      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  if (!key.empty()) context.AddMetadata("authorization", key);
+  const grpc::Slice empty("");
+  const grpc::ByteBuffer request(&empty, 1);
+  grpc::ByteBuffer response;
+  grpc::StatusCode code = grpc::StatusCode::UNKNOWN;
+  absl::Notification done;
+  stub.UnaryCall(&context, "/baton.v1.Inference/GetModel", {}, &request, &response,
+                 [&](const grpc::Status& status) {
+                   code = status.error_code();
+                   done.Notify();
+                 });
+  done.WaitForNotification();
+  return code;
 }
 
 TEST(RouterProcessTest, IsAliveButNotReadyWithoutWorkersAndDrainsAtOnce) {
@@ -62,7 +92,84 @@ TEST(RouterProcessTest, AsksForAKeyWhereTheApiIsAndNowhereElse) {
   EXPECT_EQ(Get(port, "/v1/models"), 401);
   EXPECT_EQ(Get(port, "/v1/models", "Authorization: Bearer wrong\r\n"), 401);
   EXPECT_EQ(Get(port, "/v1/models", "Authorization: Bearer abc\r\n"), 200);
-  EXPECT_EQ(Get(port, "/health"), 200);
+  for (const char* path : {"/tokenize", "/detokenize", "/v1/completions", "/v1/chat/completions"}) {
+    EXPECT_EQ(http::TestClient(port).Post(path, R"({"prompt":"a"})").status, 401) << path;
+  }
+  for (const char* path : {"/health", "/version", "/metrics", "/status", "/audit"}) {
+    EXPECT_EQ(Get(port, path), 200) << path;
+  }
+  EXPECT_EQ(Get(port, "/ready"), 503);
+  const std::string grpc = Ready(config)["address"];
+  EXPECT_EQ(CallModel(grpc, ""), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(CallModel(grpc, "Bearer wrong"), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(CallModel(grpc, "Bearer abc"), grpc::StatusCode::OK);
+}
+
+TEST(RouterProcessTest, NamesItsModelAfterItsFolderOrAsItIsTold) {
+  for (const auto& [model, served, name] :
+       {std::tuple{"/deploy/models/tiny-kjv/", "", "tiny-kjv"},
+        std::tuple{"/deploy/models/tiny-kjv/.", "", "tiny-kjv"},
+        std::tuple{"/deploy/models/tiny-kjv", "kjv", "kjv"}}) {
+    RouterConfig config = LonelyConfig();
+    config.model = std::string(BATON_SOURCE_DIR) + model;
+    config.served_model_name = served;
+    config.max_model_len = 77;
+    auto process = RouterProcess::Start(config);
+    ASSERT_TRUE(process.ok()) << process.status();
+    const std::string body = http::TestClient(HttpPort(config)).Get("/v1/models").body;
+    const nlohmann::json shown = nlohmann::json::parse(body)["data"][0];
+    EXPECT_EQ(shown["id"], name);
+    EXPECT_EQ(shown["max_model_len"], 77);
+  }
+}
+
+// A model folder with the shipped one's config and nothing else.
+std::string BareModel(const std::string& name) {
+  const std::filesystem::path folder = ::testing::TempDir() + "/" + name;
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(BATON_SOURCE_DIR "/deploy/models/tiny-kjv/config.json",
+                             folder / "config.json");
+  return folder.string();
+}
+
+TEST(RouterProcessTest, AModelWithoutATokenizerIsServedByIdsAndADamagedOneIsNot) {
+  RouterConfig config = LonelyConfig();
+  config.model = BareModel("baton-router-process-test-bare");
+  {
+    auto process = RouterProcess::Start(config);
+    ASSERT_TRUE(process.ok()) << process.status();
+    const http::WireResponse refused =
+        http::TestClient(HttpPort(config)).Post("/tokenize", R"({"prompt":"a"})");
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_THAT(refused.body, HasSubstr("no tokenizer"));
+  }
+  std::ofstream(config.model + "/tokenizer.json") << "{";
+  EXPECT_THAT(std::string(RouterProcess::Start(config).status().message()),
+              HasSubstr("--model " + config.model));
+  std::filesystem::remove(config.model + "/tokenizer.json");
+  std::ofstream(config.model + "/generation_config.json") << "{";
+  EXPECT_THAT(std::string(RouterProcess::Start(config).status().message()),
+              HasSubstr("--model " + config.model));
+}
+
+// A request that nobody can serve yet waits for two seconds.
+TEST(RouterProcessTest, ADrainWaitsForWhatRunsUnlessItIsHurried) {
+  for (const bool is_hurried : {false, true}) {
+    const RouterConfig config = LonelyConfig();
+    auto process = RouterProcess::Start(config);
+    ASSERT_TRUE(process.ok()) << process.status();
+    const uint16_t port = HttpPort(config);
+    http::TestClient client(port);
+    client.SendPost("/v1/completions", R"({"prompt":"a","max_tokens":1})");
+    const auto num_queued = [&] {
+      const std::string body = http::TestClient(port).Get("/status").body;
+      return nlohmann::json::parse(body)["router"]["queued_requests"].get<int>();
+    };
+    while (num_queued() == 0) absl::SleepFor(absl::Milliseconds(5));
+    (*process)->Drain([&] { return is_hurried; });
+    EXPECT_EQ(client.Read().status, is_hurried ? 0 : 503);
+  }
 }
 
 TEST(RouterProcessTest, RefusesToStartByNameOfTheOption) {
@@ -81,6 +188,15 @@ TEST(RouterProcessTest, RefusesToStartByNameOfTheOption) {
   second.http_port = HttpPort(first);
   EXPECT_THAT(std::string(RouterProcess::Start(second).status().message()),
               HasSubstr("--http-port"));
+  second.http_port = 0;
+  const std::string grpc = Ready(first)["address"];
+  second.grpc_port = std::stoi(grpc.substr(grpc.rfind(':') + 1));
+  EXPECT_THAT(std::string(RouterProcess::Start(second).status().message()),
+              HasSubstr("--grpc-port"));
+  RouterConfig no_keys = LonelyConfig();
+  no_keys.api_keys_file = "/nonexistent";
+  EXPECT_THAT(std::string(RouterProcess::Start(no_keys).status().message()),
+              HasSubstr("/nonexistent"));
 }
 
 }  // namespace

@@ -178,6 +178,42 @@ TEST(RouterServiceTest, ASubmitThatRacesStopIsToldOnce) {
   }
 }
 
+TEST(RouterServiceTest, AnAuditIsTheNodesAnswerOrAnErrorInTime) {
+  RouterService service({.node = {.incarnation = 99},
+                         .workers = {{Role::kPrefill, "127.0.0.1:1"}},
+                         .max_offered_requests = 1},
+                        Policy());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(service.Audit().status()));   // Not started: nobody answers.
+  EXPECT_TRUE(absl::IsResourceExhausted(service.Audit().status()));  // And it still waits.
+  service.Start(nullptr);
+  absl::StatusOr<RouterAudit> audit;
+  do {
+    audit = service.Audit();
+  } while (absl::IsResourceExhausted(audit.status()));
+  ASSERT_TRUE(audit.ok()) << audit.status();
+  EXPECT_EQ(audit->incarnation, 99u);
+}
+
+TEST(RouterServiceTest, LogsAWorkersChangesAndNothingElse) {
+  TestWorker prefill(Role::kPrefill, 7);
+  ::testing::internal::CaptureStderr();
+  {
+    RouterService service(
+        {.node = {.incarnation = 99}, .workers = {{Role::kPrefill, prefill.address()}}}, Policy());
+    service.Start(nullptr);
+    while (!service.View().workers[0].healthy) std::this_thread::yield();
+    for (int i = 0; i < 20; ++i) EXPECT_TRUE(service.Audit().ok());  // Each is a step.
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const auto count = [&](const std::string& text) {
+    int found = 0;
+    for (size_t at = 0; (at = log.find(text, at)) != std::string::npos; ++at) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("worker is up address=" + prefill.address()), 1) << log;
+  EXPECT_LE(count("worker cannot be used"), 3) << log;
+}
+
 TEST(RouterServiceTest, RefusesAtOnceWhenTheInboxIsFull) {
   RouterService service({.node = {.incarnation = 99},
                          .workers = {{Role::kPrefill, "127.0.0.1:1"}},

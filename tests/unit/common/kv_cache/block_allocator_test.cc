@@ -238,6 +238,14 @@ TEST_F(BlockAllocatorTest, EvictsTheLeastRecentlyUsedFirst) {
   EXPECT_EQ(pool_.Match("t", Range(0, 4), 4).size(), 1);
 }
 
+TEST_F(BlockAllocatorTest, EvictsATailBeforeItsHeadWhenTheWindowPassedIt) {
+  BlockTable passed = Filled(Range(0, 12));
+  pool_.ReleaseFront(passed, 3);
+  BlockTable table;
+  ASSERT_TRUE(pool_.Grow(table, 6));
+  EXPECT_EQ(pool_.Match("t", Range(0, 12), 12).size(), 2);
+}
+
 TEST_F(BlockAllocatorTest, TakesFreeBlocksBeforeItEvicts) {
   Filled(Range(0, 16)).Release();
   BlockTable table;
@@ -320,6 +328,7 @@ TEST_F(BlockAllocatorTest, RenewedBlocksAreReservedAgainUnderANewGeneration) {
   EXPECT_NE(GenerationOf(table.blocks()[1]), open);
   EXPECT_EQ(StateOf(table, 1), BlockState::kReserved);
   pool_.MarkFilling(table);
+  EXPECT_EQ(StateOf(table, 0), BlockState::kReady);
   EXPECT_EQ(StateOf(table, 1), BlockState::kFilling);
 }
 
@@ -363,6 +372,20 @@ TEST_F(BlockAllocatorTest, ATableThatDrainsMustNotGrow) {
   ASSERT_TRUE(pool_.Grow(table, 1));
   pool_.MarkDraining(table);
   EXPECT_DEATH(pool_.Grow(table, 1), "check failed");
+}
+
+TEST_F(BlockAllocatorTest, WhatIsNotFinalIsNeitherPassedNorSealedTwice) {
+  BlockTable table = Filled(Range(0, 6));
+  EXPECT_DEATH(pool_.ReleaseFront(table, 2), "check failed");
+  EXPECT_DEATH(pool_.SkipFront(table, 1), "check failed");
+  EXPECT_DEATH(pool_.Seal(table, "t", Range(0, 12)), "check failed");
+  EXPECT_DEATH(pool_.Grow(table, -1), "check failed");
+  BlockTable reserved;
+  ASSERT_TRUE(pool_.Grow(reserved, 1, /*reserved=*/true));
+  EXPECT_DEATH(pool_.Seal(reserved, "t", Range(0, 4)), "check failed");  // Nobody has written it.
+  pool_.MarkDraining(table);
+  EXPECT_DEATH(pool_.ReleaseFront(table, 1), "check failed");
+  EXPECT_DEATH(pool_.Renew(table), "check failed");
 }
 
 TEST(BlockAllocatorDeathTest, ATableMustNotOutliveItsAllocator) {

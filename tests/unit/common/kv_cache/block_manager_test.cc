@@ -120,6 +120,7 @@ TEST_F(BlockManagerTest, ARefusalSaysWhatIsMissingAndChangesNothing) {
   EXPECT_EQ(manager_.Append(1, -1).status().message(),
             "num_tokens = -1: must be in [0, 2147481600]");
   EXPECT_EQ(manager_.Fork(7, 8).code(), absl::StatusCode::kNotFound);
+  EXPECT_DEATH((void)manager_.Blocks(7), "check failed");
   EXPECT_EQ(manager_.Fork(1, 2).code(), absl::StatusCode::kAlreadyExists);
 }
 

@@ -26,6 +26,7 @@ TEST(KvCacheTest, SaysHowMuchItCouldNotHave) {
   const auto cache = KvCache::Create(layout, 1 << 30);
   EXPECT_EQ(cache.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(cache.status().message().find("--num-blocks"), absl::string_view::npos);
+  EXPECT_NE(cache.status().message().find("the limit"), absl::string_view::npos);
 }
 
 // No head of a block of a plane shares a byte with another, and each keeps what was written to it.
@@ -62,6 +63,8 @@ TEST(KvCacheTest, ABlockOrHeadOutsideIsOurBug) {
   const auto cache = KvCache::Create(Layout(), 5).value();
   EXPECT_DEATH(cache->HeadBlock(0, KvPlane::kK, 5, 0), "check failed");
   EXPECT_DEATH(cache->HeadBlock(0, KvPlane::kK, 0, 3), "check failed");
+  EXPECT_DEATH(cache->HeadBlock(0, KvPlane::kK, -1, 0), "check failed");
+  EXPECT_DEATH(cache->HeadBlock(0, KvPlane::kK, 0, -1), "check failed");
 }
 
 }  // namespace

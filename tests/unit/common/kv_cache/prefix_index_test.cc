@@ -1,8 +1,13 @@
 #include "common/kv_cache/prefix_index.h"
 
+#include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "gtest/gtest.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace baton {
 namespace {
@@ -52,6 +57,36 @@ TEST(PrefixIndexTest, ACollidingKeyIsNoHitForAnotherTenantOrParent) {
   EXPECT_TRUE(index.Find(parent, "t", Tokens{1, 2}).has_value());
   EXPECT_FALSE(index.Find(parent, "u", Tokens{1, 2}).has_value());
   EXPECT_FALSE(index.Find(PrefixNode{{3, 4}, 11}, "t", Tokens{1, 2}).has_value());
+}
+
+// XXH3 of four bytes keeps only input ^ (constant + seed), and the parent's key is in the seed: so
+// one parent's key makes token 2 collide with token 1 below another one.
+PrefixKey CollidingParent(uint64_t secret, const PrefixKey& of) {
+  const auto word = [](int at) {
+    uint64_t value;
+    std::memcpy(&value, XXH3_kSecret + at, sizeof(value));
+    return value;
+  };
+  const auto swapped = [](uint64_t v) { return uint64_t{__builtin_bswap32(uint32_t(v))} << 32; };
+  const auto input = [](uint64_t token) { return token | token << 32; };
+  const uint64_t constant = word(16) ^ word(24);
+  const uint64_t seed = secret ^ of.lo;
+  const uint64_t hashed = input(1) ^ (constant + (seed ^ swapped(seed)));
+  const uint64_t other_seed = (hashed ^ input(2)) - constant;
+  return {of.hi, secret ^ other_seed ^ swapped(other_seed)};
+}
+
+TEST(PrefixIndexTest, ACollidingKeyIsNoHitForOtherTokens) {
+  constexpr uint64_t kSecret = 99;
+  const PrefixNode one{{3, 4}, 10};
+  const PrefixNode other{CollidingParent(kSecret, one.key), 10};
+  PrefixIndex index(kSecret);
+  const PrefixKey key = index.Insert(one, "t", Tokens{1}, 6).node.key;
+  ASSERT_EQ(PrefixIndex(kSecret).Insert(other, "t", Tokens{2}, 7).node.key, key);
+  EXPECT_TRUE(index.Find(one, "t", Tokens{1}).has_value());
+  EXPECT_FALSE(index.Find(other, "t", Tokens{2}).has_value());
+  EXPECT_FALSE(index.Insert(other, "t", Tokens{2}, 7).inserted);
+  EXPECT_EQ(index.Find(one, "t", Tokens{1})->block, 6);
 }
 
 TEST(PrefixIndexTest, NothingIsFoundBelowAPrefixWhoseKeyAnotherOneHas) {

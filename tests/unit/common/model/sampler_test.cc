@@ -99,6 +99,16 @@ TEST_F(SamplerTest, TopKKeepsKTokensAndBreaksTiesToTheLowerId) {
   EXPECT_EQ(Seen(20000).size(), 8u);
 }
 
+// A token is drawn by its place among the candidates, which is the order of ids whatever finds them.
+TEST_F(SamplerTest, TopKThatKeepsAllThatCountChangesNoDraw) {
+  logits_[2] = -1000;
+  std::vector<int32_t> free, kept;
+  for (int i = 0; i < 200; ++i) free.push_back(Sample(i).token);
+  params_.top_k = 7;
+  for (int i = 0; i < 200; ++i) kept.push_back(Sample(i).token);
+  EXPECT_EQ(kept, free);
+}
+
 TEST_F(SamplerTest, TopPKeepsTheSmallestSetThatReachesIt) {
   const double two = Probability(3) + Probability(4);
   params_.top_p = static_cast<float>(two) - 0.001f;

@@ -86,6 +86,30 @@ TEST(CheckHostTest, TakesLoopbackAndRefusesTheRestWithTheReason) {
   EXPECT_FALSE(CheckHost("127.0.0.1.example.com").ok());
 }
 
+TEST(CheckAddressTest, TakesHostAndPortOnly) {
+  for (const char* good : {"127.0.0.1:1", "h:65535", "[::1]:80"}) {
+    EXPECT_TRUE(CheckAddress("--prefill", good).ok()) << good;
+  }
+  for (const char* bad : {"", "h", "h:", ":80", "h:0", "h:65536", "h:-1", "h:x", "h:8 0"}) {
+    const absl::Status status = CheckAddress("--prefill", bad);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("--prefill ") + bad));
+  }
+}
+
+TEST(CheckOptionTest, TakesBothEndsOfItsRange) {
+  for (const int value : {2, 5}) EXPECT_TRUE(CheckOption("--n", value, 2, 5).ok());
+  for (const int value : {1, 6}) {
+    EXPECT_THAT(std::string(CheckOption("--n", value, 2, 5).message()), HasSubstr("must be 2 to 5"));
+  }
+}
+
+TEST_F(CommandLineTest, TheVersionIsPrintedAndExitsWithZero) {
+  CaptureStdout();
+  EXPECT_EQ(Parse(app_, {"--version"}), 0);
+  EXPECT_EQ(GetCapturedStdout(), std::string(kVersion) + "\n");
+}
+
 TEST(FailToStartTest, IsOneLineAndExitCodeOne) {
   CaptureStderr();
   EXPECT_EQ(FailToStart("baton-test", absl::NotFoundError("--model x: a\nb")), 1);

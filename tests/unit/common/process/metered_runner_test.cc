@@ -68,5 +68,51 @@ TEST_F(MeteredRunnerTest, CountsStepsByPhaseAndTokensByKind) {
   EXPECT_THAT(text, HasSubstr("baton_tokens_total{kind=\"sampled\"} 6\n"));
 }
 
+TEST_F(MeteredRunnerTest, WhatIsComputedAgainIsPrefillAndSoIsAPromptOfOneToken) {
+  StepRow again = Prefill(5);
+  again.num_emitted = 3;
+  Run({again});
+  Run({Prefill(1)});
+  StepRow no_token = Decode();
+  no_token.sample = false;
+  Run({no_token});
+  const std::string text = metrics_.Render();
+  EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"prefill\"} 2\n"));
+  EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"decode\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("baton_tokens_total{kind=\"sampled\"} 2\n"));
+}
+
+// Starts the next step as soon as one is done, as a node's thread may.
+class EagerInbox : public MailList {
+ public:
+  void Post(Message message) override {
+    const bool is_done = std::holds_alternative<StepDone>(message);
+    MailList::Post(std::move(message));
+    if (is_done && mail.size() == 3) metered->Start(next);
+  }
+  MeteredRunner* metered = nullptr;
+  std::shared_ptr<const StepPlan> next;
+};
+
+TEST(MeteredRunnerOrderTest, TheNextStepMayStartWithinTheMailOfTheLast) {
+  EagerInbox inbox;
+  Metrics metrics("decode", "1");
+  MeteredRunner metered(&inbox, &metrics);
+  InstantRunner runner(&metered);
+  metered.set_runner(&runner);
+  inbox.metered = &metered;
+  auto first = std::make_shared<StepPlan>();
+  first->rows = {Prefill(3)};
+  auto second = std::make_shared<StepPlan>();
+  second->rows = {Decode()};
+  inbox.next = second;
+  metered.Start(first);
+  EXPECT_EQ(inbox.mail.size(), 6u);
+  const std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"prefill\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"decode\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("baton_tokens_total{kind=\"computed\"} 4\n"));
+}
+
 }  // namespace
 }  // namespace baton

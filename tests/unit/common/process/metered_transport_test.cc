@@ -70,6 +70,15 @@ TEST_F(MeteredTransportTest, MeasuresVerifiedHandoffsOnBothSidesAndCountsFailure
                               "DATA_LOSS\"} 1\n"));
 }
 
+TEST_F(MeteredTransportTest, OnlyAVerifiedHandoffThatBeganIsMeasuredAndOnce) {
+  transport_.Start({.ticket = kTicket});
+  transport_.OnEvent({.ticket = kTicket, .status = absl::DataLossError("checksum")});
+  transport_.OnEvent({.ticket = kTicket});  // It began no more.
+  transport_.OnEvent({.ticket = {.hi = 5}, .receiver = true});
+  EXPECT_THAT(metrics_.Render(),
+              HasSubstr("baton_kv_transfer_seconds_count{transport=\"tcp\"} 0\n"));
+}
+
 TEST_F(MeteredTransportTest, EveryCounterOfTheTransportIsExported) {
   constexpr size_t kNumValues = sizeof(TransportCounters) / sizeof(int64_t);
   std::array<int64_t, kNumValues> values;

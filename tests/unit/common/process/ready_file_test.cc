@@ -42,6 +42,31 @@ TEST(ReadyFileTest, HoldsPidAddressesAndIncarnationAndNothingElseIsLeft) {
   std::filesystem::remove_all(folder);
 }
 
+// Whoever reads it while it is written again sees the old one or the new one, whole.
+TEST(ReadyFileTest, ANewFileTakesThePlaceOfTheOld) {
+  const std::string path = ::testing::TempDir() + "/baton-ready-file-test.json";
+  ASSERT_TRUE(WriteReadyFile(path, {.role = "decode", .address = "127.0.0.1:1"}).ok());
+  std::ifstream reader(path);
+  ASSERT_TRUE(WriteReadyFile(path, {.role = "decode", .address = "127.0.0.1:2"}).ok());
+  EXPECT_EQ(nlohmann::json::parse(reader)["address"], "127.0.0.1:1");
+  std::ifstream again(path);
+  EXPECT_EQ(nlohmann::json::parse(again)["address"], "127.0.0.1:2");
+  std::filesystem::remove(path);
+}
+
+TEST(ReadyFileTest, AFailureLeavesNothingBehind) {
+  const std::string folder = ::testing::TempDir() + "/baton-ready-file-test-folder";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder + "/taken/inside");
+  EXPECT_FALSE(WriteReadyFile(folder + "/taken", {}).ok());
+  int entries = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    entries += entry.exists() ? 1 : 0;
+  }
+  EXPECT_EQ(entries, 1);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(ReadyFileTest, AnUnwritablePathNamesTheOption) {
   const absl::Status status = WriteReadyFile("/nonexistent/folder/ready.json", {});
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
+
 namespace baton {
 namespace {
 
@@ -15,6 +18,17 @@ TEST(StopSignalTest, WaitReturnsForASignalThatCameBeforeAndNoticesAnother) {
   ASSERT_EQ(kill(getpid(), SIGINT), 0);
   EXPECT_TRUE(stop.CameAgain());
   EXPECT_FALSE(stop.CameAgain());
+}
+
+TEST(StopSignalTest, APeerThatHangsUpEndsNoProcess) {
+  EXPECT_EXIT(
+      {
+        std::signal(SIGPIPE, SIG_DFL);
+        StopSignal stop;
+        std::raise(SIGPIPE);
+        std::_Exit(stop.CameAgain() ? 1 : 0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

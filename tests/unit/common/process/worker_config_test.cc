@@ -34,6 +34,11 @@ TEST(WorkerConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--kv-dtype int8", [](auto* c) { c->kv_dtype = "int8"; }},
       {"--kernels gpu", [](auto* c) { c->kernels = "gpu"; }},
       {"--threads", [](auto* c) { c->threads = -1; }},
+      {"--compute-nice 20", [](auto* c) { c->compute_nice = 20; }},
+      {"--compute-nice -1", [](auto* c) { c->compute_nice = -1; }},
+      {"--preemption drop", [](auto* c) { c->preemption = "drop"; }},
+      {"--swap-blocks -1", [](auto* c) { c->swap_blocks = -1; }},
+      {"--block-size 1025", [](auto* c) { c->block_size = 1025; }},
       {"--block-size 0", [](auto* c) { c->block_size = 0; }},
       {"--num-blocks", [](auto* c) { c->num_blocks = -5; }},
       {"--max-model-len", [](auto* c) { c->max_model_len = -1; }},
@@ -54,6 +59,20 @@ TEST(WorkerConfigTest, NamesTheOptionOfEachWrongValue) {
   }
 }
 
+TEST(WorkerConfigTest, TypesOfTheCacheAreReadByName) {
+  const auto read = [](const std::string& text) {
+    return ParseKvDType("--kv-dtype", text, DType::kBF16);
+  };
+  for (const char* as_computed : {"", "auto"}) EXPECT_EQ(*read(as_computed), DType::kBF16);
+  EXPECT_EQ(*read("f32"), DType::kF32);
+  EXPECT_EQ(*read("f16"), DType::kF16);
+  EXPECT_EQ(*read("bf16"), DType::kBF16);
+  EXPECT_EQ(*read("fp8_e4m3"), DType::kFp8E4M3);
+  EXPECT_EQ(*read("fp8_e5m2"), DType::kFp8E5M2);
+  EXPECT_FALSE(read("F32").ok());
+  EXPECT_FALSE(ParseDType("--compute-dtype", "fp8_e4m3").ok());  // Only what is stored may be.
+}
+
 TEST(WorkerConfigTest, EveryFlagReachesItsField) {
   WorkerConfig config;
   CLI::App app;
@@ -63,7 +82,7 @@ TEST(WorkerConfigTest, EveryFlagReachesItsField) {
       "--advertise-data-address 127.0.0.3:4 "
       "--kv-dtype f32 --kernels portable --threads 4 --compute-nice 13 --block-size 5 --num-blocks 6 "
       "--max-model-len 7 --chunk-tokens 8 --max-batch-sequences 9 --step-budget-ms 10 "
-      "--max-queued-requests 11 --drain-timeout-s 12 --ready-file r --log-level error");
+      "--preemption swap --swap-blocks 14 --max-queued-requests 11 --drain-timeout-s 12 --ready-file r --log-level error");
   EXPECT_EQ(config.model, "m");
   EXPECT_EQ(config.host, "127.0.0.2");
   EXPECT_EQ(config.port, 1);
@@ -81,6 +100,8 @@ TEST(WorkerConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.chunk_tokens, 8);
   EXPECT_EQ(config.max_batch_sequences, 9);
   EXPECT_EQ(config.step_budget_ms, 10);
+  EXPECT_EQ(config.preemption, "swap");
+  EXPECT_EQ(config.swap_blocks, 14);
   EXPECT_EQ(config.max_queued_requests, 11);
   EXPECT_EQ(config.drain_timeout_s, 12);
   EXPECT_EQ(config.ready_file, "r");

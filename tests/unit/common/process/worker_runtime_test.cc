@@ -3,10 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <string>
+#include <thread>
 
+#include "absl/time/clock.h"
+#include "common/kv_cache/kv_layout.h"
+#include "common/rpc/worker_links.h"
 #include "nlohmann/json.hpp"
+#include "tests/unit/common/http/test_client.h"
+#include "tests/unit/common/rpc/fake_inbox.h"
 
 namespace baton {
 namespace {
@@ -59,6 +67,154 @@ TEST(WorkerRuntimeTest, ServesUntilDrainedAndSaysWhereItListens) {
   EXPECT_EQ(ready["data_address"], parts.data_endpoint);
   (*runtime)->Drain([] { return false; });
   EXPECT_TRUE(node.draining);
+}
+
+nlohmann::json ReadyFileOf(const WorkerConfig& config) {
+  std::ifstream in(config.ready_file);
+  return nlohmann::json::parse(in);
+}
+
+uint16_t PortOf(const std::string& address) {
+  const std::string host_and_port = address.substr(0, address.find("/metrics"));
+  return static_cast<uint16_t>(std::stoi(host_and_port.substr(host_and_port.rfind(':') + 1)));
+}
+
+// Steps every 20 ms, so that what it shows is seen.
+class TickingNode : public IdleNode {
+ public:
+  void Step(Time now) override { next_ = now + std::chrono::milliseconds(20); }
+  Time NextDeadline() const override { return next_; }
+
+ private:
+  Time next_{};
+};
+
+TEST(WorkerRuntimeTest, ShowsEachNumberOfItsNodeAtMetrics) {
+  WorkerConfig config = SmallConfig();
+  config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test-metrics.json";
+  auto runtime = WorkerRuntime::Create(config, Role::kPrefill);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  IdleNode node;
+  WorkerSnapshot shown{.calls = 101, .refused = 102, .prompt_tokens = 103, .cached_tokens = 104,
+                       .preemptions = 105, .counters = {{"rebinds", 106}, {"sends", 107}}};
+  shown.status.blocks = {.free = 10, .reserved = 11, .filling = 12, .ready = 13, .cached = 14,
+                         .draining = 15};
+  shown.status.running = 108;
+  shown.status.waiting = 109;
+  ASSERT_TRUE((*runtime)->Serve(&node, [&] { return shown; }).ok());
+  http::TestClient client(PortOf(ReadyFileOf(config)["metrics_url"]));
+  const std::string text = client.Get("/metrics").body;
+  for (const char* line :
+       {"baton_kv_blocks{state=\"free\"} 10", "baton_kv_blocks{state=\"reserved\"} 11",
+        "baton_kv_blocks{state=\"filling\"} 12", "baton_kv_blocks{state=\"ready\"} 13",
+        "baton_kv_blocks{state=\"cached\"} 14", "baton_kv_blocks{state=\"draining\"} 15",
+        "baton_kv_cache_usage_ratio 0.68", "baton_requests_running{role=\"prefill\"} 108",
+        "baton_requests_waiting{stage=\"prefill\"} 109",
+        "baton_prefix_cache_queries_tokens_total 103", "baton_prefix_cache_hits_tokens_total 104",
+        "baton_preemptions_total 105", "baton_calls_total 101", "baton_calls_refused_total 102",
+        "baton_rebinds_total 106", "baton_sends_total 107", "role=\"prefill\",version="}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_EQ(client.Get("/health").body, "{\"status\":\"alive\"}\n");
+}
+
+TEST(WorkerRuntimeTest, SaysHelloWithNoMoreThanItsPoolHolds) {
+  WorkerConfig config = SmallConfig();
+  config.num_blocks = 3;
+  config.block_size = 8;
+  config.advertise_data_address = "127.0.0.9:99";
+  config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test-hello.json";
+  auto runtime = WorkerRuntime::Create(config, Role::kDecode);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  EXPECT_EQ((*runtime)->parts().data_endpoint, "127.0.0.9:99");
+  IdleNode node;
+  ASSERT_TRUE((*runtime)->Serve(&node, [] { return WorkerSnapshot(); }).ok());
+  FakeInbox inbox;
+  WorkerLinks links(
+      {.workers = {{Role::kDecode, ReadyFileOf(config)["address"]}}, .router = 9}, &inbox);
+  links.Start();
+  const auto up = inbox.Next<WorkerUp>();
+  ASSERT_TRUE(up.has_value());
+  EXPECT_EQ(up->hello.max_model_len, 24);
+  EXPECT_EQ(up->hello.num_blocks, 3);
+  EXPECT_EQ(up->hello.block_size, 8);
+  EXPECT_EQ(up->hello.vocab_size, 4096);
+  EXPECT_EQ(up->hello.incarnation, (*runtime)->parts().incarnation);
+  EXPECT_EQ(up->hello.model_digest, (*runtime)->parts().model.model_digest);
+  EXPECT_EQ(up->hello.numerics_id, (*runtime)->parts().model.numerics_id);
+  EXPECT_EQ(up->hello.layout_digest, LayoutDigest((*runtime)->parts().model.layout));
+  links.Stop();
+}
+
+TEST(WorkerRuntimeTest, ThePoolHoldsSomeOfTheLongestSequencesUnlessSaidOtherwise) {
+  WorkerConfig config = SmallConfig();
+  config.num_blocks = 0;
+  config.max_model_len = 100;
+  config.block_size = 16;
+  config.preemption = "swap";
+  auto runtime = WorkerRuntime::Create(config, Role::kDecode);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  EXPECT_EQ((*runtime)->parts().allocator.num_blocks(), 32 * 7);
+  EXPECT_EQ((*runtime)->parts().engine.swap_blocks, 32 * 7);
+  EXPECT_EQ((*runtime)->parts().model.max_model_len, 100);
+  config.swap_blocks = 5;
+  EXPECT_EQ((*WorkerRuntime::Create(config, Role::kDecode))->parts().engine.swap_blocks, 5);
+  config.preemption = "recompute";
+  EXPECT_EQ((*WorkerRuntime::Create(config, Role::kDecode))->parts().engine.swap_blocks, 0);
+}
+
+TEST(WorkerRuntimeTest, ADrainWaitsForWhatRunsUntilItsLimitOrUntilItIsHurried) {
+  WorkerConfig config = SmallConfig();
+  for (const char* ended_by : {"idle", "limit", "hurry"}) {
+    config.drain_timeout_s = ended_by == std::string("limit") ? 1 : 600;
+    auto runtime = WorkerRuntime::Create(config, Role::kDecode);
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    TickingNode node;
+    std::atomic<bool> idle = false;
+    std::atomic<bool> hurry = false;
+    ASSERT_TRUE((*runtime)
+                    ->Serve(&node,
+                            [&] {
+                              WorkerSnapshot snapshot{.idle = idle};
+                              snapshot.status.draining = node.draining;
+                              return snapshot;
+                            })
+                    .ok());
+    std::atomic<bool> drained = false;
+    std::jthread draining([&] {
+      (*runtime)->Drain([&] { return hurry.load(); });
+      drained = true;
+    });
+    absl::SleepFor(absl::Milliseconds(400));
+    EXPECT_FALSE(drained) << ended_by;
+    idle = ended_by == std::string("idle");
+    hurry = ended_by == std::string("hurry");
+    draining.join();
+  }
+}
+
+TEST(WorkerRuntimeTest, APortThatIsTakenIsNamedByItsOption) {
+  WorkerConfig config = SmallConfig();
+  config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test-ports.json";
+  auto first = WorkerRuntime::Create(config, Role::kDecode);
+  ASSERT_TRUE(first.ok()) << first.status();
+  IdleNode node;
+  ASSERT_TRUE((*first)->Serve(&node, [] { return WorkerSnapshot(); }).ok());
+  const nlohmann::json ready = ReadyFileOf(config);
+  WorkerConfig second = SmallConfig();
+  second.data_port = PortOf(ready["data_address"]);
+  EXPECT_THAT(std::string(WorkerRuntime::Create(second, Role::kDecode).status().message()),
+              HasSubstr("--data-port"));
+  for (const char* option : {"--metrics-port", "--port"}) {
+    WorkerConfig taken = SmallConfig();
+    taken.metrics_port = option == std::string("--port") ? 0 : PortOf(ready["metrics_url"]);
+    taken.port = option == std::string("--port") ? PortOf(ready["address"]) : 0;
+    auto runtime = WorkerRuntime::Create(taken, Role::kDecode);
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    IdleNode other;
+    const absl::Status status = (*runtime)->Serve(&other, [] { return WorkerSnapshot(); });
+    EXPECT_THAT(std::string(status.message()), HasSubstr(option));
+  }
 }
 
 TEST(WorkerRuntimeTest, APairsKeyDependsOnTheSender) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 namespace baton {
@@ -28,6 +29,13 @@ TEST(LogTest, AValueCanNeitherEndTheLineNorForgeAField) {
   EXPECT_EQ(line, "event reason=\"a\\nb c=\\\"d\\\" \\x1b[0m\"");
 }
 
+TEST(LogTest, EachByteThatCouldMisleadIsQuoted) {
+  for (const std::string value : {"", "a b", "a=b", "a\"b", "a\\b", "a\tb", "a\x7f", "\xC3\xA9"}) {
+    EXPECT_THAT(FormatLogLine("event", {{"k", value}}), HasSubstr("k=\"")) << value;
+  }
+  EXPECT_EQ(FormatLogLine("event", {{"k", "plain/1.2:3"}}), "event k=plain/1.2:3");
+}
+
 TEST(LogTest, WritesNothingBelowItsLevel) {
   ::testing::internal::CaptureStderr();
   SetLogLevel(LogLevel::kWarning);
@@ -37,6 +45,19 @@ TEST(LogTest, WritesNothingBelowItsLevel) {
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, Not(HasSubstr("quiet")));
   EXPECT_THAT(text, HasSubstr(" warning loud n=1\n"));
+}
+
+TEST(LogTest, EachLevelShowsItselfAndWhatIsWorse) {
+  constexpr LogLevel kLevels[] = {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning,
+                                  LogLevel::kError};
+  for (const LogLevel lowest : kLevels) {
+    ::testing::internal::CaptureStderr();
+    SetLogLevel(lowest);
+    for (const LogLevel level : kLevels) Log(level, "line");
+    SetLogLevel(LogLevel::kInfo);
+    const std::string text = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 4 - static_cast<int>(lowest));
+  }
 }
 
 TEST(LogTest, KnowsItsLevelsByName) {

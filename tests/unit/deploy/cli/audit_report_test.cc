@@ -104,6 +104,13 @@ TEST_F(AuditReportTest, OlderOfTwoCallsForOneSequenceIsALeak) {
   EXPECT_EQ(report.workers[1].calls[1].owner, "DECODING");
 }
 
+TEST_F(AuditReportTest, ACallThatTheRouterHasNotBegunSupersedesNone) {
+  decode().calls = {Call(1, 2), Call(1, 3)};
+  const AuditReport report = Report();
+  EXPECT_EQ(report.workers[1].calls[0].owner, "DECODING");
+  EXPECT_TRUE(report.workers[1].calls[1].is_leak);
+}
+
 TEST_F(AuditReportTest, WhatOnlyOneLookSawIsNoLeak) {
   AuditSample before = sample_;
   decode().calls = {Call(9)};

@@ -30,6 +30,21 @@ TEST(BenchTest, SummaryCountsFailuresAndGoodput) {
   EXPECT_EQ(summary["itl_ms"]["count"], 3);
 }
 
+TEST(BenchTest, ARunWithoutASampleHasNumbersToo) {
+  const nlohmann::json summary = Summarize({}, {}, 0);
+  for (const char* key : {"goodput", "requests_per_s", "tokens_per_s"}) EXPECT_EQ(summary[key], 0);
+  EXPECT_EQ(summary["ttft_ms"]["mean"], 0.0);
+}
+
+TEST(BenchTest, EachNumberOutOfRangeIsRefusedByName) {
+  const auto error = [](const BenchOptions& options) { return options.Validate().ToString(); };
+  EXPECT_NE(error({.rate = 1e6}).find("--rate"), std::string::npos);
+  EXPECT_NE(error({.num_requests = 0}).find("--num-requests"), std::string::npos);
+  EXPECT_NE(error({.prompt_tokens = 0}).find("--prompt-tokens"), std::string::npos);
+  EXPECT_NE(error({.max_tokens = 0}).find("--max-tokens"), std::string::npos);
+  EXPECT_TRUE(BenchOptions().Validate().ok());
+}
+
 TEST(BenchTest, ARateOfZeroIsRefusedByName) {
   EXPECT_NE(BenchOptions{.rate = 0}.Validate().ToString().find("--rate"), std::string::npos);
 }

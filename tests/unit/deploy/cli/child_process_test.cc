@@ -95,6 +95,40 @@ TEST_F(ChildProcessTest, SignalsAreDefaultInTheChild) {
   EXPECT_THAT(lines_, testing::IsEmpty());
 }
 
+TEST_F(ChildProcessTest, SignalsThatWereBlockedReachTheChild) {
+  sigset_t term, before;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  sigprocmask(SIG_BLOCK, &term, &before);
+  auto child = Start("kill -TERM $$; echo survived");
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+  Finish(*child);
+  EXPECT_THAT(lines_, testing::IsEmpty());
+}
+
+TEST_F(ChildProcessTest, ReadsNothingOfWhatIsTyped) {
+  int typed[2];
+  ASSERT_EQ(pipe(typed), 0);
+  const int before = dup(STDIN_FILENO);
+  dup2(typed[0], STDIN_FILENO);
+  ASSERT_EQ(write(typed[1], "typed\n", 6), 6);
+  auto child = Start("read -r line; echo \"got $line\"");
+  dup2(before, STDIN_FILENO);
+  for (const int fd : {before, typed[0], typed[1]}) close(fd);
+  Finish(*child);
+  EXPECT_THAT(lines_, testing::ElementsAre("got "));
+}
+
+TEST_F(ChildProcessTest, OneThatNeverStopsWritingHoldsNobody) {
+  auto child = Start("exec yes 0123456789");
+  pollfd output{.fd = child->output_fd(), .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&output, 1, 10'000), 1);
+  for (int turn = 1; turn <= 20; ++turn) {
+    EXPECT_TRUE(child->Pump());
+    EXPECT_LE(lines_.size() * 11, turn * size_t{64} * 8192 + 11);
+  }
+}
+
 TEST_F(ChildProcessTest, DestructionEndsTheProcess) {
   auto child = Start("exec sleep 60");
   const ProcessIdentity identity = child->identity();

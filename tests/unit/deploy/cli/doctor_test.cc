@@ -1,5 +1,8 @@
 #include "deploy/cli/doctor.h"
 
+#include <filesystem>
+#include <fstream>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -43,6 +46,29 @@ TEST(DoctorTest, ModelThatDoesNotFitIsAProblem) {
   EXPECT_THAT(
       Problems(GoodMachine(), {.kv_bytes_per_token = kGiB / 1024, .max_positions = 8 * 1024}),
       testing::ElementsAre("model fit"));
+}
+
+TEST(DoctorTest, UnknownMemoryIsNoProblem) {
+  Machine machine = GoodMachine();
+  machine.available_bytes = 0;
+  EXPECT_THAT(Problems(machine, {.weight_bytes = 300 * kGiB}), testing::IsEmpty());
+}
+
+TEST(DoctorTest, ReadsWhatAConfigLeavesOut) {
+  const std::string model = testing::TempDir() + "/doctor_model";
+  std::filesystem::create_directories(model);
+  std::ofstream(model + "/config.json")
+      << R"({"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 64,)"
+      << R"( "max_position_embeddings": 9})";
+  std::ofstream(model + "/a.safetensors") << std::string(7, 'x');
+  std::ofstream(model + "/b.bin") << std::string(100, 'x');
+  ModelNeed need = ReadModelNeed(model);
+  EXPECT_EQ(need.kv_bytes_per_token, 2 * 3 * 4 * 16 * 4);
+  EXPECT_EQ(need.weight_bytes, 7);
+  std::ofstream(model + "/config.json") << "[]";
+  need = ReadModelNeed(model);
+  EXPECT_EQ(need.kv_bytes_per_token, 0);
+  EXPECT_EQ(need.max_positions, 0);
 }
 
 TEST(DoctorTest, ReadsWhatTheShippedModelNeeds) {

@@ -96,8 +96,18 @@ TEST(HttpClientTest, SilentServerIsGivenUp) {
 TEST(HttpClientTest, ClosedPortAndOddUrlAreErrors) {
   EXPECT_EQ(HttpCall({.url = "http://127.0.0.1:1", .target = "/"}).status().code(),
             absl::StatusCode::kUnavailable);
-  EXPECT_EQ(HttpCall({.url = "localhost", .target = "/"}).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  for (const char* odd : {"localhost", "http://:80", "http://h:", "http://h", ""}) {
+    EXPECT_EQ(HttpCall({.url = odd, .target = "/"}).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << odd;
+  }
+}
+
+TEST(HttpClientTest, AnErrorWithoutAMessageShowsItsBeginning) {
+  for (const char* odd : {"oops", "{}", R"({"error": 1})", R"({"error": {"message": 1}})"}) {
+    EXPECT_EQ(ErrorMessageOf({.code = 500, .body = odd}), std::string("HTTP 500 ") + odd);
+  }
+  EXPECT_LT(ErrorMessageOf({.code = 500, .body = std::string(5000, 'x')}).size(), 300u);
 }
 
 }  // namespace

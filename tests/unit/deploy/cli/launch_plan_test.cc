@@ -1,7 +1,12 @@
 #include "deploy/cli/launch_plan.h"
 
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
@@ -32,6 +37,46 @@ TEST(LaunchPlanTest, WorkersOfARoleShareTheCoresAndGetTheOptions) {
     EXPECT_THAT(Line(spec), HasSubstr("--block-size 8"));
     EXPECT_THAT(Line(spec), Not(HasSubstr("--num-blocks")));
   }
+}
+
+TEST(LaunchPlanTest, EveryOptionReachesItsServers) {
+  UpOptions options{.model = "/m", .http_port = 5, .grpc_port = 6};
+  options.kv_dtype = "fp8_e4m3";
+  options.kernels = "portable";
+  options.num_blocks = 11;
+  options.chunk_tokens = 12;
+  options.preemption = "swap";
+  options.threads = 13;
+  options.served_model_name = "kjv";
+  options.max_model_len = 14;
+  for (const ProcessSpec& spec : PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/2)) {
+    EXPECT_THAT(Line(spec), HasSubstr("--kv-dtype fp8_e4m3 --kernels portable --num-blocks 11 "
+                                      "--chunk-tokens 12 --preemption swap --max-model-len 14"));
+    EXPECT_THAT(Line(spec), HasSubstr("--threads 13 --drain-timeout-s 8"));
+    EXPECT_THAT(Line(spec), HasSubstr("--port 0 --data-port 0 --metrics-port 0"));
+  }
+  EXPECT_THAT(Line(PlanRouter(options, "/bin", RunDir("/run"), {})),
+              HasSubstr("--http-port 5 --grpc-port 6 --ready-file /run/ready/router.json "
+                        "--drain-timeout-s 8 --served-model-name kjv --max-model-len 14"));
+}
+
+TEST(LaunchPlanTest, APortIsTheWantedOneOrAnyThatIsFree) {
+  const int holder = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(holder, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(holder, 1), 0);
+  ASSERT_EQ(getsockname(holder, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const int port = ntohs(address.sin_port);
+  EXPECT_THAT(ChoosePort(port, 0, "--http").status().ToString(),
+              HasSubstr("--http " + std::to_string(port) + ": the port is in use"));
+  EXPECT_EQ(*ChoosePort(std::nullopt, port, "--http"), 0);
+  EXPECT_EQ(*ChoosePort(0, port, "--http"), 0);
+  close(holder);
+  EXPECT_EQ(*ChoosePort(port, 0, "--http"), port);
+  EXPECT_EQ(*ChoosePort(std::nullopt, port, "--http"), port);
 }
 
 ServerRecord Worker(const std::string& role, const std::string& address) {
@@ -77,6 +122,15 @@ TEST(LaunchPlanTest, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(UpOptions{.finish_together = -1}.Validate().ToString(),
               HasSubstr("--finish-together -1"));
   EXPECT_THAT(UpOptions{.http_port = 65536}.Validate().ToString(), HasSubstr("--http 65536"));
+  EXPECT_THAT(UpOptions{.grpc_port = -1}.Validate().ToString(), HasSubstr("--grpc -1"));
+  EXPECT_THAT(UpOptions{.start_timeout_s = 0}.Validate().ToString(),
+              HasSubstr("--start-timeout-s 0"));
+  EXPECT_THAT(UpOptions{.block_size = 0}.Validate().ToString(), HasSubstr("--block-size 0"));
+  EXPECT_THAT(UpOptions{.num_blocks = 0}.Validate().ToString(), HasSubstr("--num-blocks 0"));
+  EXPECT_THAT(UpOptions{.chunk_tokens = 0}.Validate().ToString(), HasSubstr("--chunk-tokens 0"));
+  EXPECT_THAT(UpOptions{.threads = 0}.Validate().ToString(), HasSubstr("--threads 0"));
+  EXPECT_THAT(UpOptions{.max_model_len = 0}.Validate().ToString(), HasSubstr("--max-model-len 0"));
+  EXPECT_THAT(UpOptions{.dir = ""}.Validate().ToString(), HasSubstr("--dir"));
   EXPECT_THAT((UpOptions{.http_port = 5, .grpc_port = 5}.Validate().ToString()),
               HasSubstr("both 5"));
   EXPECT_TRUE((UpOptions{.http_port = 0, .grpc_port = 0}.Validate().ok()));

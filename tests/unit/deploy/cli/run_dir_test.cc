@@ -1,5 +1,7 @@
 #include "deploy/cli/run_dir.h"
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -29,6 +31,8 @@ RunState StateOfThisProcess() {
   router.process = {.pid = 1, .start_ticks = 2, .boot_id = "b"};
   router.address = "127.0.0.1:1";
   router.http_url = "http://127.0.0.1:2";
+  router.data_address = "127.0.0.1:3";
+  router.metrics_url = "http://127.0.0.1:4";
   router.incarnation = 18446744073709551615u;
   router.exited = "exit code 1";
   router.given_up = true;
@@ -47,6 +51,57 @@ TEST_F(RunDirTest, StateSurvivesTheRoundTrip) {
   EXPECT_EQ(ToJson(*loaded), ToJson(StateOfThisProcess()));
   ASSERT_NE(loaded->Router(), nullptr);
   EXPECT_EQ(loaded->Router()->http_url, "http://127.0.0.1:2");
+  EXPECT_TRUE(loaded->ready && loaded->restarts);
+  EXPECT_EQ(loaded->model, "/m");
+  const ServerRecord& router = *loaded->Router();
+  EXPECT_EQ(router.name, "router");
+  EXPECT_EQ(router.process, (ProcessIdentity{.pid = 1, .start_ticks = 2, .boot_id = "b"}));
+  EXPECT_EQ(router.address, "127.0.0.1:1");
+  EXPECT_EQ(router.data_address, "127.0.0.1:3");
+  EXPECT_EQ(router.metrics_url, "http://127.0.0.1:4");
+  EXPECT_EQ(router.incarnation, 18446744073709551615u);
+  EXPECT_EQ(router.exited, "exit code 1");
+  EXPECT_TRUE(router.given_up);
+  EXPECT_EQ(router.restarts, 7);
+  EXPECT_EQ(router.crashes, 2);
+  EXPECT_EQ(router.last_exit, "exit code 2");
+  EXPECT_EQ(router.start_at, Time(std::chrono::nanoseconds(5)));
+  EXPECT_EQ(loaded->servers[1].start_at, kNever);
+}
+
+TEST_F(RunDirTest, ANewStateTakesThePlaceOfTheOld) {
+  ASSERT_TRUE(dir_.Save(StateOfThisProcess()).ok());
+  std::ifstream reader(dir_.path() + "/state.json");
+  RunState next = StateOfThisProcess();
+  next.model = "/next";
+  ASSERT_TRUE(dir_.Save(next).ok());
+  EXPECT_EQ(nlohmann::json::parse(reader)["model"], "/m");  // Whole, whenever it is read.
+  EXPECT_EQ(dir_.Load()->model, "/next");
+}
+
+TEST_F(RunDirTest, AProcessThatHasEndedButWasNotAwaitedDoesNotRun) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  siginfo_t info;
+  ASSERT_EQ(waitid(P_PID, pid, &info, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(IdentifyProcess(pid).ok());
+  waitpid(pid, nullptr, 0);
+  EXPECT_FALSE(IsRunning({}));
+}
+
+TEST_F(RunDirTest, ASignalReachesTheProcessThatIsMeantAndNoOtherOfItsNumber) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    pause();
+    _exit(0);
+  }
+  ProcessIdentity other = *IdentifyProcess(pid);
+  ++other.start_ticks;
+  EXPECT_TRUE(SignalAndWait(other, SIGKILL, 1000));  // That one is gone.
+  EXPECT_TRUE(IdentifyProcess(pid).ok());
+  EXPECT_FALSE(SignalAndWait(*IdentifyProcess(pid), 0, 50));  // It goes on.
+  EXPECT_TRUE(SignalAndWait(*IdentifyProcess(pid), SIGKILL, 10'000));
+  waitpid(pid, nullptr, 0);
 }
 
 TEST_F(RunDirTest, StateOfAnotherStartOfTheSamePidIsNotRunning) {

@@ -101,6 +101,115 @@ TEST(GenerationServiceTest, RefusesTextThatCanNeverFitBeforeTokenizing) {
             "prompt");
 }
 
+TEST(GenerationServiceTest, BoundsAPromptsBytesWhateverItsModelTakes) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  options.limits.max_prompt_bytes = 10;
+  GenerationService service(std::move(options), std::make_shared<FakeTokenizer>(), &frontend);
+  EXPECT_TRUE(service.Prepare({.prompts = {Prompt(std::string(10, 'x'))}}).ok());
+  const Prompt chat = ChatPrompt{.messages_json = std::string(11, 'x')};
+  for (const Prompt& prompt : {Prompt(std::string(11, 'x')), chat}) {
+    const absl::Status status = service.Prepare({.prompts = {prompt}}).status();
+    EXPECT_EQ(ErrorParam(status), "prompt");
+    EXPECT_EQ(ErrorCode(status), "context_length_exceeded");
+    EXPECT_NE(status.message().find("never more than 10 bytes"), std::string::npos) << status;
+  }
+  EXPECT_EQ(ErrorParam(
+                service.Prepare({.prompts = {ChatPrompt{.messages_json = "\xFF"}}}).status()),
+            "prompt");
+}
+
+// Fails as a model's own tokenizer may.
+class FailingTokenizer : public FakeTokenizer {
+ public:
+  explicit FailingTokenizer(absl::Status failure) : failure_(std::move(failure)) {}
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view, bool) const override {
+    return failure_;
+  }
+  absl::StatusOr<std::string> Decode(std::span<const int32_t>, bool) const override {
+    return failure_;
+  }
+
+ private:
+  const absl::Status failure_;
+};
+
+TEST(GenerationServiceTest, WhatTheTokenizerRefusesIsAboutTheFieldAndItsFailuresAreOurs) {
+  FakeFrontend frontend;
+  GenerationService fake(Options(), std::make_shared<FakeTokenizer>(), &frontend);
+  const Prompt refused = ChatPrompt{.messages_json = "refuse me"};
+  const absl::Status of_template = fake.Tokenize(refused, {}, "messages").status();
+  EXPECT_TRUE(absl::IsInvalidArgument(of_template));
+  EXPECT_EQ(ErrorParam(of_template), "messages");
+  EXPECT_EQ(of_template.message(), "messages: the template refuses");
+  const auto failing = [&](absl::Status failure, auto use) {
+    GenerationService service(
+        Options(), std::make_shared<FailingTokenizer>(std::move(failure)), &frontend);
+    return use(service);
+  };
+  const auto encode = [](auto& s) { return s.Tokenize(std::string("a"), {}, "prompt").status(); };
+  const auto chat = [](auto& s) {
+    return s.Tokenize(ChatPrompt{.messages_json = "[]"}, {}, "messages").status();
+  };
+  const auto decode = [](auto& s) { return s.Detokenize({1}, "tokens").status(); };
+  const absl::Status bad = absl::InvalidArgumentError("odd");
+  EXPECT_EQ(failing(bad, encode).message(), "prompt: odd");
+  EXPECT_EQ(failing(bad, chat).message(), "messages: odd");
+  EXPECT_EQ(failing(bad, decode).message(), "tokens: odd");
+  EXPECT_EQ(ErrorParam(failing(bad, decode)), "tokens");
+  EXPECT_EQ(ErrorParam(failing(InvalidField("own", "odd"), encode)), "own");
+  EXPECT_EQ(failing(absl::InternalError("bug"), encode), absl::InternalError("bug"));
+}
+
+TEST(GenerationServiceTest, AnEchoOfIdsIsTheirTextAsTheAnswersIs) {
+  FakeFrontend frontend;
+  GenerationService service(Options(), std::make_shared<FakeTokenizer>(), &frontend);
+  GenerationRequest request{.prompts = {Prompt(std::vector<int32_t>{0, 99})}};
+  EXPECT_TRUE(service.Prepare(request)->prompt_texts.empty());
+  EXPECT_FALSE(service.Prepare(request)->echo);
+  request.echo = true;
+  request.stop = {"x"};
+  EXPECT_EQ(service.Prepare(request)->prompt_texts, (std::vector<std::string>{"a"}));
+  EXPECT_TRUE(service.Prepare(request)->echo);
+  EXPECT_TRUE(service.Prepare(request)->skip_special_tokens);
+  EXPECT_EQ(service.Prepare(request)->stop, (std::vector<std::string>{"x"}));
+  request.skip_special_tokens = false;
+  EXPECT_EQ(service.Prepare(request)->prompt_texts, (std::vector<std::string>{"<s>a"}));
+  EXPECT_FALSE(service.Prepare(request)->skip_special_tokens);
+  GenerationService without(Options(), nullptr, &frontend);
+  request.stop.clear();
+  EXPECT_EQ(without.Prepare(request)->prompt_texts, (std::vector<std::string>{""}));
+}
+
+TEST(GenerationServiceTest, ARefusedRequestHoldsNeitherQuotaNorBytes) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  options.limits.max_requests_per_tenant = 1;
+  GenerationService service(std::move(options), std::make_shared<FakeTokenizer>(), &frontend);
+  GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::string("ab"))}};
+  request.echo = true;
+  const auto start = [&] {
+    return service.Start(*service.Prepare(request), std::make_shared<Recorder>(), nullptr).status();
+  };
+  frontend.submit_status = absl::ResourceExhaustedError("full");
+  EXPECT_FALSE(start().ok());
+  EXPECT_EQ(service.answer_bytes(), 0);
+  frontend.submit_status = absl::OkStatus();
+  const Outcome first = Generate(service, request);  // Not in the way of the refused one.
+  ASSERT_NE(first.generation, nullptr);
+  const int64_t held = service.answer_bytes();
+  EXPECT_TRUE(IsQuotaExceeded(start()));
+  EXPECT_EQ(service.answer_bytes(), held);
+}
+
+TEST(GenerationServiceTest, ShowsOnlyTheBeginningOfAModelsName) {
+  FakeFrontend frontend;
+  GenerationService service(Options(), nullptr, &frontend);
+  const absl::Status status = service.CheckModel(std::string(10'000, '\xFF'));
+  EXPECT_LT(status.message().size(), 1000u);
+  EXPECT_TRUE(IsValidUtf8(std::string(status.message())));
+}
+
 TEST(GenerationServiceTest, KnowsItsModelOnly) {
   FakeFrontend frontend;
   GenerationService service(Options(), nullptr, &frontend);

@@ -1,0 +1,120 @@
+// Calls of router/inference_service.h that break before their request has begun.
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "baton/v1/inference.grpc.pb.h"
+#include "common/rpc/connection.h"
+#include "router/inference_service.h"
+#include "tests/unit/router/generation/fakes.h"
+
+namespace baton {
+namespace {
+
+GenerationServiceOptions ServiceOptions() {
+  GenerationServiceOptions options;
+  options.model_name = "fake";
+  options.limits.max_model_len = 128;
+  options.limits.vocab_size = FakeTokenizer::kSize;
+  return options;
+}
+
+// Encode waits until it may go on.
+class SlowTokenizer : public FakeTokenizer {
+ public:
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool special) const override {
+    if (++num_begun == 1) begun.Notify();
+    go_on.WaitForNotification();
+    return FakeTokenizer::Encode(text, special);
+  }
+  mutable std::atomic<int> num_begun = 0;
+  mutable absl::Notification begun;
+  absl::Notification go_on;
+};
+
+// A server whose calls hold bytes of the budget, with one thread for all of them.
+class SlowServerTest : public ::testing::Test {
+ protected:
+  SlowServerTest() {
+    EXPECT_TRUE(server_.Start().ok());
+    stub_ = v1::Inference::NewStub(
+        grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", server_.port()),
+                                  grpc::InsecureChannelCredentials(), ClusterChannelArguments()));
+    request_.set_text("a");
+    request_.mutable_options()->set_max_tokens(50);
+    request_.mutable_options()->set_logprobs(5);
+  }
+  // After it no thread of the server does anything more.
+  void Shutdown() { server_.Shutdown(std::chrono::seconds(10)); }
+
+  const std::shared_ptr<SlowTokenizer> tokenizer_ = std::make_shared<SlowTokenizer>();
+  absl::Notification submitted_;
+  absl::Notification go_on_;
+  FakeFrontend frontend_{[this](uint64_t, const ValidRequest&, ResponseSink&) {
+    submitted_.Notify();
+    go_on_.WaitForNotification();
+  }};
+  GenerationService service_{ServiceOptions(), tokenizer_, &frontend_};
+  InferenceServer server_{{.num_threads = 1}, &service_};
+  std::unique_ptr<v1::Inference::Stub> stub_;
+  v1::GenerateRequest request_;
+};
+
+// Time for the server to hear that a client has gone. A test that comes too early sees less.
+void LetTheServerHear() { absl::SleepFor(absl::Milliseconds(300)); }
+
+TEST_F(SlowServerTest, ACallThatIsDoneBeforeItsRequestIsReadLeavesNothing) {
+  go_on_.Notify();
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request_);
+  tokenizer_->begun.WaitForNotification();
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  LetTheServerHear();
+  tokenizer_->go_on.Notify();
+  Shutdown();
+  EXPECT_EQ(service_.answer_bytes(), 0);
+}
+
+TEST_F(SlowServerTest, ACallThatBreaksWhileItWaitsForAThreadIsNotBegun) {
+  go_on_.Notify();
+  grpc::ClientContext first_context;
+  auto first = stub_->Generate(&first_context, request_);
+  tokenizer_->begun.WaitForNotification();
+  grpc::ClientContext second_context;
+  auto second = stub_->Generate(&second_context, request_);
+  LetTheServerHear();
+  second_context.TryCancel();
+  EXPECT_EQ(second->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  LetTheServerHear();
+  tokenizer_->go_on.Notify();
+  submitted_.WaitForNotification();
+  first_context.TryCancel();
+  first->Finish();
+  Shutdown();
+  EXPECT_EQ(tokenizer_->num_begun, 1);
+  EXPECT_EQ(service_.answer_bytes(), 0);
+}
+
+TEST_F(SlowServerTest, ACallThatBreaksWhileItsRequestIsSubmittedIsCancelled) {
+  tokenizer_->go_on.Notify();
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request_);
+  submitted_.WaitForNotification();
+  context.TryCancel();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  LetTheServerHear();
+  go_on_.Notify();
+  EXPECT_TRUE(frontend_.WaitForCancel(1));
+  Shutdown();
+  EXPECT_EQ(service_.answer_bytes(), 0);
+}
+
+}  // namespace
+}  // namespace baton
