@@ -18,9 +18,9 @@ constexpr double kMinTheta = 1;
 constexpr double kMaxTheta = 1e15;
 constexpr double kMinFactor = 1;
 constexpr double kMaxFactor = 1e6;
-constexpr double kTiny = 1e-6;
+constexpr double kLeastFactor = 1e-6;
 constexpr double kMinListedFactor = 1e-3;
-constexpr int32_t kMaxPositions = 1 << 27;
+constexpr int32_t kMostPositions = 1 << 27;
 constexpr int32_t kMaxModelLen = 1 << 20;
 
 // Known names that another rope type reads and this one ignores, as transformers does (it warns).
@@ -70,7 +70,7 @@ RopeYarn ParseYarn(JsonFields& rope, int32_t original, const RopeContext& contex
       mscale != 0 && mscale_all_dim != 0
           ? YarnScale(yarn.factor, mscale) / YarnScale(yarn.factor, mscale_all_dim)
           : YarnScale(yarn.factor, 1);
-  yarn.attention_factor = rope.Number("attention_factor", computed, kTiny, kMaxFactor);
+  yarn.attention_factor = rope.Number("attention_factor", computed, kLeastFactor, kMaxFactor);
   yarn.truncate = rope.Bool("truncate", true);
   return yarn;
 }
@@ -79,8 +79,8 @@ RopeLlama3 ParseLlama3(JsonFields& rope, int32_t original) {
   RopeLlama3 llama3{.factor = Factor(rope, "llama3"), .original_max_positions = original};
   RequireField(rope, "low_freq_factor", "llama3");
   RequireField(rope, "high_freq_factor", "llama3");
-  llama3.low_freq_factor = rope.Number("low_freq_factor", 1, kTiny, kMaxFactor);
-  llama3.high_freq_factor = rope.Number("high_freq_factor", 4, kTiny, kMaxFactor);
+  llama3.low_freq_factor = rope.Number("low_freq_factor", 1, kLeastFactor, kMaxFactor);
+  llama3.high_freq_factor = rope.Number("high_freq_factor", 4, kLeastFactor, kMaxFactor);
   if (const auto* high = rope.Find("high_freq_factor");
       high != nullptr && llama3.high_freq_factor <= llama3.low_freq_factor) {
     rope.Refuse("high_freq_factor", *high, "it must be greater than low_freq_factor");
@@ -117,7 +117,7 @@ RopeLongrope ParseLongrope(JsonFields& rope, int32_t original, const RopeContext
   std::vector<double> short_factors = ListedFactors(rope, "short_factor", count);
   std::vector<double> long_factors = ListedFactors(rope, "long_factor", count);
   const double ratio = static_cast<double>(context.max_position_embeddings) / original;
-  const double factor = rope.Number("factor", ratio, kTiny, kMaxFactor);
+  const double factor = rope.Number("factor", ratio, kLeastFactor, kMaxFactor);
   const bool stretched = factor > 1 && original > 1;
   const double computed = stretched ? std::sqrt(1 + std::log(factor) / std::log(original)) : 1.0;
   if (factor > 1 && original == 1 && rope.Find("attention_factor") == nullptr) {
@@ -128,7 +128,7 @@ RopeLongrope ParseLongrope(JsonFields& rope, int32_t original, const RopeContext
                              ? std::min(context.max_model_len, context.max_position_embeddings)
                              : context.max_position_embeddings;
   return {.factors = served > original ? std::move(long_factors) : std::move(short_factors),
-          .attention_factor = rope.Number("attention_factor", computed, kTiny, kMaxFactor)};
+          .attention_factor = rope.Number("attention_factor", computed, kLeastFactor, kMaxFactor)};
 }
 
 RopeScaling ParseScaling(JsonFields& rope, int32_t original, const RopeContext& context) {
@@ -191,9 +191,9 @@ absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& co
   form.theta = config.Number("rope_theta", form.theta, kMinTheta, kMaxTheta);
   form.theta = rope.Number("rope_theta", form.theta, kMinTheta, kMaxTheta);
   const auto inner = static_cast<int32_t>(rope.Int(
-      "original_max_position_embeddings", context.max_position_embeddings, 1, kMaxPositions));
+      "original_max_position_embeddings", context.max_position_embeddings, 1, kMostPositions));
   const auto original =
-      static_cast<int32_t>(config.Int("original_max_position_embeddings", inner, 1, kMaxPositions));
+      static_cast<int32_t>(config.Int("original_max_position_embeddings", inner, 1, kMostPositions));
   form.scaling = ParseScaling(rope, original, context);
   RefuseUnknownFields(rope, object);
   if (std::holds_alternative<RopeYarn>(form.scaling) && form.theta <= 1) {

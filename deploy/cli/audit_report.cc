@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "deploy/cli/json_fields.h"
 
 namespace baton::cli {
 namespace {
@@ -18,11 +19,6 @@ using nlohmann::json;
 using CallKey = std::tuple<Incarnation, SequenceId, Attempt>;
 
 std::string Hex(Incarnation incarnation) { return absl::StrFormat("%016x", incarnation); }
-
-std::string StringOr(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
-}
 
 AuditedCall FindOwner(const AuditSample& sample, const AuditedWorker& worker,
                       const HeldCall& call) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/process/command_line.h"
+#include "deploy/cli/json_fields.h"
 #include "deploy/cli/machine.h"
 
 namespace baton::cli {
@@ -52,11 +53,6 @@ bool PortIsFree(int port) {
       bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 && listen(fd, 1) == 0;
   close(fd);
   return is_free;
-}
-
-std::string StringOr(const nlohmann::json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
 }  // namespace

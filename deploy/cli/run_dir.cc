@@ -18,6 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
+#include "deploy/cli/json_fields.h"
 #include "deploy/cli/machine.h"
 
 namespace baton::cli {
@@ -27,11 +28,6 @@ using nlohmann::json;
 
 json IdentityJson(const ProcessIdentity& id) {
   return {{"pid", id.pid}, {"start_ticks", id.start_ticks}, {"boot_id", id.boot_id}};
-}
-
-std::string StringOr(const json& object, const char* key) {
-  const auto it = object.find(key);
-  return it != object.end() && it->is_string() ? it->get<std::string>() : "";
 }
 
 int64_t IntegerOr(const json& object, const char* key, int64_t fallback) {

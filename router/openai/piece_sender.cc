@@ -8,9 +8,6 @@ namespace {
 
 // An answer up to here is made at once and has its length in its head.
 constexpr size_t kWholeBytes = 128 << 10;
-constexpr size_t kPieceBytes = 16 << 10;
-// Made in one turn; other answers come between the turns.
-constexpr size_t kTurnBytes = 128 << 10;
 
 // While it waits for room, the connection alone holds it.
 class PieceSender : public std::enable_shared_from_this<PieceSender> {

@@ -10,9 +10,6 @@
 namespace baton {
 namespace {
 
-constexpr size_t kPieceBytes = 16 << 10;
-// Made in one turn; other answers come between the turns.
-constexpr size_t kTurnBytes = 128 << 10;
 constexpr std::string_view kDone = "data: [DONE]\n\n";
 
 std::string Data(const Json& data) { return absl::StrCat("data: ", Dump(data), "\n\n"); }

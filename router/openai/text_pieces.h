@@ -10,6 +10,10 @@
 
 namespace baton {
 
+// Of an answer; what is made in one turn: other answers come between the turns.
+inline constexpr size_t kPieceBytes = 16 << 10;
+inline constexpr size_t kTurnBytes = 128 << 10;
+
 // A long text that is made while it is written: what is not written yet exists only as what it is
 // made of.
 class TextPieces {

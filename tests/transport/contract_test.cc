@@ -215,9 +215,11 @@ TEST_P(TransportContractTest, AnAbortOfTheReceiverReachesASenderThatWaitsForItsM
   from->transport->Start(h.start());
   from->transport->Push({h.ticket, 0, 0, 100});
   ASSERT_TRUE(to->log.WaitBegun(h.ticket));
-  while (to->counters && to->counters().bytes_accepted < int64_t{100} * 4 * (8 + 8) * 4) {
-    std::this_thread::yield();
-  }
+  const KvLayout& layout = to->cache->layout();
+  const int64_t bytes = int64_t{100} * to->spec.heads.count *
+                        (HeadTokenBytes(layout, 0, KvPlane::kK) +
+                         HeadTokenBytes(layout, 0, KvPlane::kV));
+  while (to->counters().bytes_accepted < bytes) std::this_thread::yield();
   to->transport->Abort(h.ticket);
   EXPECT_EQ(from->log.WaitEnded(h.ticket, false).status.code(), absl::StatusCode::kAborted);
 }

@@ -24,7 +24,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-GenerationServiceOptions ServiceOptions() {
+GenerationServiceOptions FakeModelOptions() {
   GenerationServiceOptions options;
   options.model_name = "fake";
   options.limits.max_model_len = 128;
@@ -48,7 +48,7 @@ class InferenceServiceTest : public ::testing::Test {
   void Serve(FakeFrontend::Script script, InferenceServerOptions options = {}) {
     frontend_ = std::make_unique<FakeFrontend>(std::move(script));
     service_ = std::make_unique<GenerationService>(
-        ServiceOptions(), std::make_shared<FakeTokenizer>(), frontend_.get());
+        FakeModelOptions(), std::make_shared<FakeTokenizer>(), frontend_.get());
     server_ = std::make_unique<InferenceServer>(std::move(options), service_.get());
     ASSERT_TRUE(server_->Start().ok());
     stub_ = v1::Inference::NewStub(
@@ -170,7 +170,7 @@ TEST_F(InferenceServiceTest, RefusesAnAnswerOfTooManyLogProbabilities) {
   request.mutable_options()->set_n(128);
   request.mutable_options()->set_logprobs(20);
   EXPECT_TRUE(Generate(request).status.ok());  // 268,800.
-  GenerationServiceOptions options = ServiceOptions();
+  GenerationServiceOptions options = FakeModelOptions();
   options.limits.max_scores = 268'799;
   GenerationService strict(options, std::make_shared<FakeTokenizer>(), frontend_.get());
   InferenceServer server({}, &strict);
@@ -405,7 +405,7 @@ TEST_F(InferenceServiceTest, WithoutADeadlineTheServicesOwnHolds) {
   v1::GenerateRequest request;
   request.set_text("a");
   EXPECT_TRUE(Generate(request).status.ok());
-  EXPECT_EQ(frontend_->requests().at(0).timeout, ServiceOptions().limits.default_timeout);
+  EXPECT_EQ(frontend_->requests().at(0).timeout, FakeModelOptions().limits.default_timeout);
 }
 
 TEST_F(InferenceServiceTest, AnAnswerThatWasTakenHoldsNothing) {

@@ -14,7 +14,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::string Error(const std::string& text) {
+std::string GenerationError(const std::string& text) {
   return std::string(ParseGenerationConfig(text).status().message());
 }
 
@@ -42,13 +42,13 @@ TEST(GenerationConfigTest, SilentFieldsStayEmpty) {
 }
 
 TEST(GenerationConfigTest, RefusesIllTypedAndOutOfRangeValuesByName) {
-  EXPECT_THAT(Error(R"({"temperature": "hot"})"),
+  EXPECT_THAT(GenerationError(R"({"temperature": "hot"})"),
               AllOf(HasSubstr("temperature"), HasSubstr("hot")));
-  EXPECT_THAT(Error(R"({"temperature": -1})"), HasSubstr("temperature"));
-  EXPECT_THAT(Error(R"({"top_p": 0})"), HasSubstr("top_p"));
-  EXPECT_THAT(Error(R"({"top_k": 1.5})"), HasSubstr("top_k"));
-  EXPECT_THAT(Error(R"({"eos_token_id": [1, "x"]})"), HasSubstr("eos_token_id"));
-  EXPECT_THAT(Error("[]"), HasSubstr("an object"));
+  EXPECT_THAT(GenerationError(R"({"temperature": -1})"), HasSubstr("temperature"));
+  EXPECT_THAT(GenerationError(R"({"top_p": 0})"), HasSubstr("top_p"));
+  EXPECT_THAT(GenerationError(R"({"top_k": 1.5})"), HasSubstr("top_k"));
+  EXPECT_THAT(GenerationError(R"({"eos_token_id": [1, "x"]})"), HasSubstr("eos_token_id"));
+  EXPECT_THAT(GenerationError("[]"), HasSubstr("an object"));
 }
 
 TEST(GenerationConfigTest, AFolderWithoutTheFileHasNoDefaults) {

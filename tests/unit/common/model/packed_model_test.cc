@@ -8,11 +8,11 @@
 namespace baton {
 namespace {
 
-std::string Dir(const std::string& name) { return std::string(BATON_SOURCE_DIR) + name; }
+std::string PathOf(const std::string& name) { return std::string(BATON_SOURCE_DIR) + name; }
 
 TEST(PackedModelTest, JoinsKeysAndValuesAndKeepsTheDtypeOnDisk) {
   auto kernels = *MakeKernels({});
-  const ModelFiles files = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
+  const ModelFiles files = *LoadModelFiles(PathOf("/deploy/models/tiny-kjv"));
   const PackedModel model = *PackModel(files.config, files.weights, *kernels);
   EXPECT_EQ(model.layers.size(), 6u);
   EXPECT_EQ(model.layers[0].q.weights.n(), 6 * 32);
@@ -25,7 +25,7 @@ TEST(PackedModelTest, JoinsKeysAndValuesAndKeepsTheDtypeOnDisk) {
 
 TEST(PackedModelTest, PutsBiasesInTheOrderOfTheirRows) {
   auto kernels = *MakeKernels({});
-  const ModelFiles files = *LoadModelFiles(Dir("/tests/golden/models/llama-mqa-bias"));
+  const ModelFiles files = *LoadModelFiles(PathOf("/tests/golden/models/llama-mqa-bias"));
   const PackedModel model = *PackModel(files.config, files.weights, *kernels);
   const LayerWeights& weights = files.weights.layers[0];
   std::vector<float> expected;

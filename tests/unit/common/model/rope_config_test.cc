@@ -12,7 +12,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-absl::StatusOr<RopeForm> Parse(const std::string& text, int32_t rotary_dim = 64,
+absl::StatusOr<RopeForm> ParseRope(const std::string& text, int32_t rotary_dim = 64,
                                int32_t max_model_len = 0) {
   const nlohmann::json object = nlohmann::json::parse(text);
   JsonFields fields("config.json", object);
@@ -21,67 +21,67 @@ absl::StatusOr<RopeForm> Parse(const std::string& text, int32_t rotary_dim = 64,
       {.max_position_embeddings = 1000, .rotary_dim = rotary_dim, .max_model_len = max_model_len});
 }
 
-std::string Error(const std::string& text, int32_t rotary_dim = 64) {
-  return std::string(Parse(text, rotary_dim).status().message());
+std::string RopeError(const std::string& text, int32_t rotary_dim = 64) {
+  return std::string(ParseRope(text, rotary_dim).status().message());
 }
 
 TEST(RopeConfigTest, NothingMeansTheDefaultFormAtTheta10000) {
   for (const char* text : {"{}", R"({"rope_scaling": null})", R"({"rope_parameters": {}})",
                            R"({"rope_scaling": {"type": "default"}})"}) {
-    EXPECT_EQ(*Parse(text), (RopeForm{.theta = 10000, .scaling = RopeDefault{}})) << text;
+    EXPECT_EQ(*ParseRope(text), (RopeForm{.theta = 10000, .scaling = RopeDefault{}})) << text;
   }
 }
 
 TEST(RopeConfigTest, OldAndNewNamesMeanTheSame) {
   const RopeForm want{.theta = 5, .scaling = RopeLinear{2}};
-  EXPECT_EQ(*Parse(R"({"rope_theta": 5, "rope_scaling": {"type": "linear", "factor": 2}})"), want);
-  EXPECT_EQ(*Parse(R"({"rope_theta": 5, "rope_scaling": {"rope_type": "linear", "factor": 2}})"),
+  EXPECT_EQ(*ParseRope(R"({"rope_theta": 5, "rope_scaling": {"type": "linear", "factor": 2}})"), want);
+  EXPECT_EQ(*ParseRope(R"({"rope_theta": 5, "rope_scaling": {"rope_type": "linear", "factor": 2}})"),
             want);
-  EXPECT_EQ(*Parse(R"({"rope_parameters":
+  EXPECT_EQ(*ParseRope(R"({"rope_parameters":
                        {"rope_theta": 5, "rope_type": "linear", "factor": 2.0}})"),
             want);
 }
 
 TEST(RopeConfigTest, OldDictionaryWinsOverNewAndInnerThetaOverOuter) {
-  EXPECT_EQ(*Parse(R"({"rope_theta": 5,
+  EXPECT_EQ(*ParseRope(R"({"rope_theta": 5,
                        "rope_scaling": {"type": "linear", "factor": 2, "rope_theta": 6},
                        "rope_parameters": {"rope_type": "yarn", "factor": 3}})"),
             (RopeForm{.theta = 6, .scaling = RopeLinear{2}}));
 }
 
 TEST(RopeConfigTest, OriginalLengthBesideTheDictionaryWins) {
-  const RopeForm form = *Parse(R"({"original_max_position_embeddings": 77, "rope_scaling":
+  const RopeForm form = *ParseRope(R"({"original_max_position_embeddings": 77, "rope_scaling":
       {"type": "yarn", "factor": 2, "original_max_position_embeddings": 88}})");
   EXPECT_EQ(std::get<RopeYarn>(form.scaling).original_max_positions, 77);
 }
 
 TEST(RopeConfigTest, UnknownFormsAndFieldsAreRefusedByName) {
-  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "mrope", "factor": 2}})"),
+  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "mrope", "factor": 2}})"),
               AllOf(HasSubstr("config.json: rope_scaling"), HasSubstr("mrope"),
                     HasSubstr("linear, dynamic, yarn, llama3 and longrope")));
-  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear", "factor": 2, "short_mscale": 1.1}})"),
+  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "linear", "factor": 2, "short_mscale": 1.1}})"),
               HasSubstr("\"short_mscale\" is 1.1"));
-  EXPECT_THAT(Error(R"({"partial_rotary_factor": 0.5})"), HasSubstr("only 1.0"));
-  EXPECT_THAT(Error(R"({"rope_parameters": {"partial_rotary_factor": 0.25}})"),
+  EXPECT_THAT(RopeError(R"({"partial_rotary_factor": 0.5})"), HasSubstr("only 1.0"));
+  EXPECT_THAT(RopeError(R"({"rope_parameters": {"partial_rotary_factor": 0.25}})"),
               HasSubstr("only 1.0"));
-  EXPECT_TRUE(Parse(R"({"partial_rotary_factor": 1.0})").ok());
+  EXPECT_TRUE(ParseRope(R"({"partial_rotary_factor": 1.0})").ok());
 }
 
 TEST(RopeConfigTest, MissingAndIllTypedFieldsAreRefusedByName) {
-  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear"}})"), HasSubstr("\"factor\" is missing"));
-  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear", "factor": "4"}})"),
+  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "linear"}})"), HasSubstr("\"factor\" is missing"));
+  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "linear", "factor": "4"}})"),
               HasSubstr("\"factor\" is \"4\"; a number"));
-  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "linear", "factor": 0}})"), HasSubstr("factor"));
-  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "llama3", "factor": 8, "high_freq_factor": 4}})"),
+  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "linear", "factor": 0}})"), HasSubstr("factor"));
+  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "llama3", "factor": 8, "high_freq_factor": 4}})"),
               HasSubstr("\"low_freq_factor\" is missing"));
-  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
+  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
                         "high_freq_factor": 4}})"),
               HasSubstr("greater than low_freq_factor"));
-  EXPECT_THAT(Error(R"({"rope_scaling": "linear"})"), HasSubstr("an object"));
-  EXPECT_THAT(Error(R"({"rope_theta": 0.5})"), HasSubstr("from 1 to"));
-  EXPECT_THAT(Error(R"({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}})"),
+  EXPECT_THAT(RopeError(R"({"rope_scaling": "linear"})"), HasSubstr("an object"));
+  EXPECT_THAT(RopeError(R"({"rope_theta": 0.5})"), HasSubstr("from 1 to"));
+  EXPECT_THAT(RopeError(R"({"rope_theta": 1, "rope_scaling": {"type": "yarn", "factor": 2}})"),
               HasSubstr("rope_theta"));
-  EXPECT_THAT(Error(R"({"rope_scaling": {"type": "dynamic", "factor": 2}})", 2),
+  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "dynamic", "factor": 2}})", 2),
               HasSubstr("head_dim of at least 4"));
 }
 
@@ -90,7 +90,7 @@ constexpr char kLongrope[] = R"({"original_max_position_embeddings": 100, "rope_
 
 TEST(RopeConfigTest, LongropeChoosesItsListByTheLongestSequenceThatIsServed) {
   const auto factors = [](int32_t max_model_len) {
-    return std::get<RopeLongrope>(Parse(kLongrope, 4, max_model_len)->scaling).factors;
+    return std::get<RopeLongrope>(ParseRope(kLongrope, 4, max_model_len)->scaling).factors;
   };
   const std::vector<double> short_factors = {1, 1.5}, long_factors = {2, 30};
   EXPECT_EQ(factors(0), long_factors);
@@ -100,7 +100,7 @@ TEST(RopeConfigTest, LongropeChoosesItsListByTheLongestSequenceThatIsServed) {
   EXPECT_EQ(factors(1), short_factors);
   // No model is longer than its max_position_embeddings.
   EXPECT_EQ(
-      std::get<RopeLongrope>(Parse(R"({"original_max_position_embeddings": 1000, "rope_scaling":
+      std::get<RopeLongrope>(ParseRope(R"({"original_max_position_embeddings": 1000, "rope_scaling":
                     {"type": "su", "short_factor": [1, 1.5], "long_factor": [2, 30]}})",
                                    4, 5000)
                                  ->scaling)
@@ -110,14 +110,14 @@ TEST(RopeConfigTest, LongropeChoosesItsListByTheLongestSequenceThatIsServed) {
 
 TEST(RopeConfigTest, LongropesAttentionFactorIsThatOfTheModelWhicheverListIsChosen) {
   for (const int32_t served : {0, 50}) {
-    EXPECT_DOUBLE_EQ(std::get<RopeLongrope>(Parse(kLongrope, 4, served)->scaling).attention_factor,
+    EXPECT_DOUBLE_EQ(std::get<RopeLongrope>(ParseRope(kLongrope, 4, served)->scaling).attention_factor,
                      std::sqrt(1 + std::log(10.0) / std::log(100.0)));
   }
 }
 
 TEST(RopeConfigTest, ListsOfTheWrongLengthOrWithoutAFrequencyAreRefusedByName) {
   const auto error = [](const std::string& fields) {
-    return Error(R"({"rope_scaling": {"type": "longrope", )" + fields + "}}", 4);
+    return RopeError(R"({"rope_scaling": {"type": "longrope", )" + fields + "}}", 4);
   };
   EXPECT_THAT(error(R"("long_factor": [1, 2])"), HasSubstr("\"short_factor\" is missing"));
   EXPECT_THAT(error(R"("short_factor": [1, 2])"), HasSubstr("\"long_factor\" is missing"));

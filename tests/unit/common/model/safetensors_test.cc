@@ -14,15 +14,15 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-absl::StatusOr<std::map<std::string, StoredTensor>> Parse(const std::string& bytes) {
+absl::StatusOr<std::map<std::string, StoredTensor>> ParseTensors(const std::string& bytes) {
   return ParseSafetensors("f", std::as_bytes(std::span(bytes.data(), bytes.size())));
 }
 
-std::string Error(const std::string& bytes) { return std::string(Parse(bytes).status().message()); }
+std::string TensorsError(const std::string& bytes) { return std::string(ParseTensors(bytes).status().message()); }
 
 // The error of a header over 8 bytes of data.
 std::string HeaderError(const std::string& header) {
-  return Error(SafetensorsBytes(header, "12345678"));
+  return TensorsError(SafetensorsBytes(header, "12345678"));
 }
 
 // The error of a file whose only tensor "t" has this entry, over 8 bytes of data.
@@ -33,7 +33,7 @@ TEST(SafetensorsTest, ReadsNamesShapesAndBytes) {
                                               {"a", "BF16", {3}, "abcdef"},
                                               {"none", "F16", {4, 0}, ""},
                                               {"scalar", "I64", {}, "ABCDEFGH"}});
-  const auto tensors = Parse(bytes);
+  const auto tensors = ParseTensors(bytes);
   ASSERT_TRUE(tensors.ok()) << tensors.status();
   ASSERT_EQ(tensors->size(), 4u);
   const StoredTensor& b = tensors->at("b");
@@ -46,27 +46,27 @@ TEST(SafetensorsTest, ReadsNamesShapesAndBytes) {
 }
 
 TEST(SafetensorsTest, AcceptsMetadataAndPaddingSpaces) {
-  EXPECT_TRUE(Parse(SafetensorsBytes(R"({"__metadata__": {"format": "pt"}}   )", "")).ok());
-  EXPECT_THAT(Error(SafetensorsBytes(R"({"__metadata__": {"format": 1}})", "")),
+  EXPECT_TRUE(ParseTensors(SafetensorsBytes(R"({"__metadata__": {"format": "pt"}}   )", "")).ok());
+  EXPECT_THAT(TensorsError(SafetensorsBytes(R"({"__metadata__": {"format": 1}})", "")),
               HasSubstr("__metadata__"));
 }
 
 TEST(SafetensorsTest, RefusesEveryTruncation) {
   const std::string whole =
       SafetensorsBytes({{"a", "F32", {2}, "12345678"}, {"b", "F16", {1}, "ab"}});
-  ASSERT_TRUE(Parse(whole).ok());
+  ASSERT_TRUE(ParseTensors(whole).ok());
   for (size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_TRUE(absl::IsInvalidArgument(Parse(whole.substr(0, size)).status())) << size;
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseTensors(whole.substr(0, size)).status())) << size;
   }
-  EXPECT_THAT(Error(whole + "x"), HasSubstr("has 11 bytes of data, but its tensors end at 10"));
+  EXPECT_THAT(TensorsError(whole + "x"), HasSubstr("has 11 bytes of data, but its tensors end at 10"));
 }
 
 TEST(SafetensorsTest, RefusesHeadersThatLieAboutTheirLength) {
   std::string bytes = SafetensorsBytes("{}", "");
   bytes[0] = 3;
-  EXPECT_THAT(Error(bytes), HasSubstr("f: truncated: header of 3 bytes, but only 2 follow"));
+  EXPECT_THAT(TensorsError(bytes), HasSubstr("f: truncated: header of 3 bytes, but only 2 follow"));
   bytes[7] = '\x7f';
-  EXPECT_THAT(Error(bytes), HasSubstr("at most 16777216 are allowed"));
+  EXPECT_THAT(TensorsError(bytes), HasSubstr("at most 16777216 are allowed"));
 }
 
 TEST(SafetensorsTest, RefusesEntriesThatLie) {
@@ -141,7 +141,7 @@ class ShardsTest : public ::testing::Test {
     dir_.Write("model.safetensors.index.json", json{{"weight_map", weight_map}}.dump());
     return SafetensorsFiles::Open(dir_.path()).status();
   }
-  std::string Error(const json& weight_map) { return std::string(OpenWith(weight_map).message()); }
+  std::string TensorsError(const json& weight_map) { return std::string(OpenWith(weight_map).message()); }
 
   ModelDir dir_;
   json good_ = {{"a", "one.safetensors"}, {"b", "sub/two.safetensors"}};
@@ -158,28 +158,28 @@ TEST_F(ShardsTest, RefusesShardsOutsideTheFolder) {
   for (const char* name : {"../one.safetensors", "/etc/one.safetensors", "sub/../one.safetensors",
                            "", ".", "./one.safetensors", "sub//two.safetensors", "config.json",
                            "..\\one.safetensors", "sub/../../one.safetensors"}) {
-    EXPECT_THAT(Error({{"a", name}}),
+    EXPECT_THAT(TensorsError({{"a", name}}),
                 AllOf(HasSubstr("tensor \"a\""), HasSubstr("within the model folder")))
         << name;
   }
-  EXPECT_THAT(Error({{"a", std::string("one\0.safetensors", 16)}}), HasSubstr("within"));
-  EXPECT_THAT(Error({{"a", 1}}), HasSubstr("within"));
+  EXPECT_THAT(TensorsError({{"a", std::string("one\0.safetensors", 16)}}), HasSubstr("within"));
+  EXPECT_THAT(TensorsError({{"a", 1}}), HasSubstr("within"));
 }
 
 TEST_F(ShardsTest, RefusesAnIndexThatLies) {
-  EXPECT_THAT(Error({{"a", "none.safetensors"}}), HasSubstr("none.safetensors: no such file"));
-  EXPECT_THAT(Error({{"a", "sub/two.safetensors"}, {"b", "sub/two.safetensors"}}),
+  EXPECT_THAT(TensorsError({{"a", "none.safetensors"}}), HasSubstr("none.safetensors: no such file"));
+  EXPECT_THAT(TensorsError({{"a", "sub/two.safetensors"}, {"b", "sub/two.safetensors"}}),
               HasSubstr("tensor \"a\": is not in sub/two.safetensors"));
   json extra = good_;
   extra["c"] = "one.safetensors";
-  EXPECT_THAT(Error(extra), HasSubstr("tensor \"c\": is not in one.safetensors"));
+  EXPECT_THAT(TensorsError(extra), HasSubstr("tensor \"c\": is not in one.safetensors"));
   dir_.Write("one.safetensors",
              SafetensorsBytes({{"a", "F32", {1}, "1234"}, {"hidden", "U8", {1}, "x"}}));
-  EXPECT_THAT(Error(good_), HasSubstr("tensor \"hidden\": is in one.safetensors but not in"));
+  EXPECT_THAT(TensorsError(good_), HasSubstr("tensor \"hidden\": is in one.safetensors but not in"));
   dir_.Write("one.safetensors", SafetensorsBytes({{"a", "U8", {1}, "1"}, {"b", "U8", {1}, "2"}}));
-  EXPECT_THAT(Error(good_), HasSubstr("tensor \"b\": is in one.safetensors too"));
-  EXPECT_THAT(Error(json::array()), HasSubstr("weight_map"));
-  EXPECT_THAT(Error(json::object()), HasSubstr("weight_map"));
+  EXPECT_THAT(TensorsError(good_), HasSubstr("tensor \"b\": is in one.safetensors too"));
+  EXPECT_THAT(TensorsError(json::array()), HasSubstr("weight_map"));
+  EXPECT_THAT(TensorsError(json::object()), HasSubstr("weight_map"));
 }
 
 TEST_F(ShardsTest, AFolderWithoutWeightsSaysWhatIsMissing) {

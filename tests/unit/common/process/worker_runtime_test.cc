@@ -46,13 +46,13 @@ WorkerConfig SmallConfig() {
 TEST(WorkerRuntimeTest, ServesUntilDrainedAndSaysWhereItListens) {
   WorkerConfig config = SmallConfig();
   config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test.json";
+  IdleNode node;  // Outlives the runtime.
   auto runtime = WorkerRuntime::Create(config, Role::kDecode);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   const WorkerRuntime::NodeParts parts = (*runtime)->parts();
   EXPECT_NE(parts.incarnation, 0u);
   EXPECT_EQ(parts.allocator.num_blocks(), 64);
   EXPECT_EQ(parts.model.vocab_size, 4096);
-  IdleNode node;
   ASSERT_TRUE((*runtime)
                   ->Serve(&node,
                           [&node] {
@@ -92,9 +92,9 @@ class TickingNode : public IdleNode {
 TEST(WorkerRuntimeTest, ShowsEachNumberOfItsNodeAtMetrics) {
   WorkerConfig config = SmallConfig();
   config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test-metrics.json";
+  IdleNode node;  // Outlives the runtime.
   auto runtime = WorkerRuntime::Create(config, Role::kPrefill);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
-  IdleNode node;
   WorkerSnapshot shown{.calls = 101, .refused = 102, .prompt_tokens = 103, .cached_tokens = 104,
                        .preemptions = 105, .counters = {{"rebinds", 106}, {"sends", 107}}};
   shown.status.blocks = {.free = 10, .reserved = 11, .filling = 12, .ready = 13, .cached = 14,
@@ -124,10 +124,10 @@ TEST(WorkerRuntimeTest, SaysHelloWithNoMoreThanItsPoolHolds) {
   config.block_size = 8;
   config.advertise_data_address = "127.0.0.9:99";
   config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test-hello.json";
+  IdleNode node;  // Outlives the runtime.
   auto runtime = WorkerRuntime::Create(config, Role::kDecode);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   EXPECT_EQ((*runtime)->parts().data_endpoint, "127.0.0.9:99");
-  IdleNode node;
   ASSERT_TRUE((*runtime)->Serve(&node, [] { return WorkerSnapshot(); }).ok());
   FakeInbox inbox;
   WorkerLinks links(
@@ -167,9 +167,9 @@ TEST(WorkerRuntimeTest, ADrainWaitsForWhatRunsUntilItsLimitOrUntilItIsHurried) {
   WorkerConfig config = SmallConfig();
   for (const char* ended_by : {"idle", "limit", "hurry"}) {
     config.drain_timeout_s = ended_by == std::string("limit") ? 1 : 600;
+    TickingNode node;  // Outlives the runtime.
     auto runtime = WorkerRuntime::Create(config, Role::kDecode);
     ASSERT_TRUE(runtime.ok()) << runtime.status();
-    TickingNode node;
     std::atomic<bool> idle = false;
     std::atomic<bool> hurry = false;
     ASSERT_TRUE((*runtime)
@@ -196,9 +196,9 @@ TEST(WorkerRuntimeTest, ADrainWaitsForWhatRunsUntilItsLimitOrUntilItIsHurried) {
 TEST(WorkerRuntimeTest, APortThatIsTakenIsNamedByItsOption) {
   WorkerConfig config = SmallConfig();
   config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test-ports.json";
+  IdleNode node;  // Outlives the runtime.
   auto first = WorkerRuntime::Create(config, Role::kDecode);
   ASSERT_TRUE(first.ok()) << first.status();
-  IdleNode node;
   ASSERT_TRUE((*first)->Serve(&node, [] { return WorkerSnapshot(); }).ok());
   const nlohmann::json ready = ReadyFileOf(config);
   WorkerConfig second = SmallConfig();

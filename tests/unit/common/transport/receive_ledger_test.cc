@@ -8,8 +8,8 @@
 namespace baton {
 namespace {
 
-constexpr Incarnation kSender = 5;
-constexpr TicketId kTicket{1, 2};
+constexpr Incarnation kFrom = 5;
+constexpr TicketId kOpen{1, 2};
 
 class ReceiveLedgerTest : public testing::Test {
  protected:
@@ -23,8 +23,8 @@ class ReceiveLedgerTest : public testing::Test {
   }
 
   static ExpectArgs Args() {
-    return {.ticket = kTicket,
-            .sender = kSender,
+    return {.ticket = kOpen,
+            .sender = kFrom,
             .blocks = {{3, 0}, {1, 0}},
             .first_token = 2,
             .num_tokens = 14,
@@ -33,12 +33,12 @@ class ReceiveLedgerTest : public testing::Test {
 
   static FrameHeader Data(KvPlane plane, int32_t first, int32_t count) {
     return {.type = FrameType::kData,
-            .ticket = kTicket,
+            .ticket = kOpen,
             .range = {0, plane, first, count, 0, 2},
             .payload_bytes = static_cast<uint32_t>(count) * 2 * 4 * 4};
   }
 
-  AbortCode Refusal(const FrameHeader& header, Incarnation sender = kSender) {
+  AbortCode Refusal(const FrameHeader& header, Incarnation sender = kFrom) {
     const auto admission = ledger_->Admit(header, sender);
     EXPECT_EQ(admission.kind, ReceiveLedger::Admission::Kind::kRefused);
     EXPECT_TRUE(admission.memory.empty());
@@ -46,7 +46,7 @@ class ReceiveLedgerTest : public testing::Test {
   }
 
   void Accept(const FrameHeader& header) {
-    ASSERT_EQ(ledger_->Admit(header, kSender).kind, ReceiveLedger::Admission::Kind::kWrite);
+    ASSERT_EQ(ledger_->Admit(header, kFrom).kind, ReceiveLedger::Admission::Kind::kWrite);
     ledger_->Commit(header);
   }
 
@@ -64,13 +64,13 @@ TEST_F(ReceiveLedgerTest, VerifiesWhenEveryPlaneAndTokenCameAndDigestsAgree) {
   Accept(Data(KvPlane::kV, 2, 7));
   const FinalBody body{
       .digests = {1, 2, 3}, .num_tokens = 14, .first = {.position = 14, .token = 3}};
-  EXPECT_EQ(ledger_->Finish(kTicket, kSender, body), AbortCode::kNone);
+  EXPECT_EQ(ledger_->Finish(kOpen, kFrom, body), AbortCode::kNone);
   ASSERT_EQ(events_.size(), 2u);
   EXPECT_EQ(events_[0].kind, TransferEvent::Kind::kBegun);
   EXPECT_TRUE(events_[1].status.ok());
   EXPECT_EQ(events_[1].first, body.first);
   EXPECT_EQ(events_[1].bytes, 2 * 12 * 2 * 4 * 4);
-  EXPECT_EQ(ledger_->Finish(kTicket, kSender, body), AbortCode::kUnknownTicket);
+  EXPECT_EQ(ledger_->Finish(kOpen, kFrom, body), AbortCode::kUnknownTicket);
   EXPECT_EQ(events_.size(), 2u);
 }
 
@@ -78,7 +78,7 @@ TEST_F(ReceiveLedgerTest, OneMissingTokenIsIncomplete) {
   ledger_->Expect(Args());
   Accept(Data(KvPlane::kK, 2, 12));
   Accept(Data(KvPlane::kV, 2, 11));
-  EXPECT_EQ(ledger_->Finish(kTicket, kSender, {.digests = {1, 2, 3}, .num_tokens = 14}),
+  EXPECT_EQ(ledger_->Finish(kOpen, kFrom, {.digests = {1, 2, 3}, .num_tokens = 14}),
             AbortCode::kIncomplete);
   ASSERT_EQ(events_.size(), 2u);
   EXPECT_FALSE(events_[1].status.ok());
@@ -89,7 +89,7 @@ TEST_F(ReceiveLedgerTest, AnyDifferentDigestFailsTheTicket) {
     ledger_->Expect(Args());
     Accept(Data(KvPlane::kK, 2, 12));
     Accept(Data(KvPlane::kV, 2, 12));
-    EXPECT_EQ(ledger_->Finish(kTicket, kSender, {.digests = digests, .num_tokens = 14}),
+    EXPECT_EQ(ledger_->Finish(kOpen, kFrom, {.digests = digests, .num_tokens = 14}),
               AbortCode::kDigestMismatch);
     EXPECT_FALSE(events_.back().status.ok());
   }
@@ -119,7 +119,7 @@ TEST_F(ReceiveLedgerTest, RefusesAFrameOutsideTheTicketAndEndsIt) {
 TEST_F(ReceiveLedgerTest, RefusesAStaleGeneration) {
   ledger_->Expect(Args());
   generations_[1].store(1);
-  EXPECT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kSender).kind,
+  EXPECT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kFrom).kind,
             ReceiveLedger::Admission::Kind::kWrite);  // Block 3 alone.
   EXPECT_EQ(Refusal(Data(KvPlane::kK, 7, 2)), AbortCode::kStaleGeneration);
 }
@@ -127,16 +127,16 @@ TEST_F(ReceiveLedgerTest, RefusesAStaleGeneration) {
 TEST_F(ReceiveLedgerTest, AnotherSenderIsRefusedAndTheTicketLivesOn) {
   ledger_->Expect(Args());
   EXPECT_EQ(Refusal(Data(KvPlane::kK, 2, 12), 6), AbortCode::kWrongSender);
-  EXPECT_EQ(ledger_->Finish(kTicket, 6, {}), AbortCode::kWrongSender);
-  EXPECT_FALSE(ledger_->Fail(kTicket, absl::AbortedError("x"), 6));
+  EXPECT_EQ(ledger_->Finish(kOpen, 6, {}), AbortCode::kWrongSender);
+  EXPECT_FALSE(ledger_->Fail(kOpen, absl::AbortedError("x"), 6));
   EXPECT_TRUE(events_.empty());
-  EXPECT_EQ(ledger_->SenderOf(kTicket), kSender);
+  EXPECT_EQ(ledger_->SenderOf(kOpen), kFrom);
 }
 
 TEST_F(ReceiveLedgerTest, UnknownAndEndedTicketsAreRefused) {
   EXPECT_EQ(Refusal(Data(KvPlane::kK, 2, 12)), AbortCode::kUnknownTicket);
   ledger_->Expect(Args());
-  EXPECT_TRUE(ledger_->Fail(kTicket, absl::CancelledError("x")));
+  EXPECT_TRUE(ledger_->Fail(kOpen, absl::CancelledError("x")));
   EXPECT_EQ(Refusal(Data(KvPlane::kK, 2, 12)), AbortCode::kUnknownTicket);
   EXPECT_EQ(events_.size(), 1u);
 }
@@ -144,7 +144,7 @@ TEST_F(ReceiveLedgerTest, UnknownAndEndedTicketsAreRefused) {
 TEST_F(ReceiveLedgerTest, ARangeAgainIsADuplicateAndPartOfItAnOverlap) {
   ledger_->Expect(Args());
   Accept(Data(KvPlane::kK, 2, 6));
-  EXPECT_EQ(ledger_->Admit(Data(KvPlane::kK, 3, 4), kSender).kind,
+  EXPECT_EQ(ledger_->Admit(Data(KvPlane::kK, 3, 4), kFrom).kind,
             ReceiveLedger::Admission::Kind::kDuplicate);
   EXPECT_EQ(counters_.Read().duplicate_ranges, 1);
   EXPECT_EQ(Refusal(Data(KvPlane::kK, 6, 4)), AbortCode::kOverlap);
@@ -156,11 +156,11 @@ TEST_F(ReceiveLedgerTest, ALostSenderEndsOnlyWhatHadBegun) {
   other.ticket = {7, 7};
   ledger_->Expect(other);
   Accept(Data(KvPlane::kK, 2, 6));
-  ledger_->SenderLost(kSender, absl::UnavailableError("gone"));
+  ledger_->SenderLost(kFrom, absl::UnavailableError("gone"));
   ASSERT_EQ(events_.size(), 2u);
-  EXPECT_EQ(events_[1].ticket, kTicket);
+  EXPECT_EQ(events_[1].ticket, kOpen);
   EXPECT_EQ(events_[1].status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ledger_->SenderOf({7, 7}), kSender);
+  EXPECT_EQ(ledger_->SenderOf({7, 7}), kFrom);
 }
 
 TEST_F(ReceiveLedgerTest, DoesNotLookAtBlocksBeforeTheFirstToken) {
@@ -208,22 +208,22 @@ TEST_F(ReceiveLedgerTest, AcknowledgesWhatCameAgainButCountsItOnce) {
   ledger_->Expect(Args());
   Accept(Data(KvPlane::kK, 2, 6));
   const int64_t bytes = Data(KvPlane::kK, 2, 6).payload_bytes;
-  EXPECT_EQ(ledger_->AcceptedBytes(kTicket), bytes);
-  EXPECT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kSender).kind,
+  EXPECT_EQ(ledger_->AcceptedBytes(kOpen), bytes);
+  EXPECT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kFrom).kind,
             ReceiveLedger::Admission::Kind::kDuplicate);
-  EXPECT_EQ(ledger_->AcceptedBytes(kTicket), 2 * bytes);
+  EXPECT_EQ(ledger_->AcceptedBytes(kOpen), 2 * bytes);
   EXPECT_EQ(counters_.Read().frames_accepted, 1);
   EXPECT_EQ(counters_.Read().bytes_accepted, bytes);
-  ledger_->Fail(kTicket, absl::CancelledError("x"));
+  ledger_->Fail(kOpen, absl::CancelledError("x"));
   EXPECT_EQ(events_.back().bytes, bytes);
-  EXPECT_EQ(ledger_->AcceptedBytes(kTicket), 0);
+  EXPECT_EQ(ledger_->AcceptedBytes(kOpen), 0);
 }
 
 TEST_F(ReceiveLedgerTest, WhatIsCommittedAfterTheEndCountsForNothing) {
   ledger_->Expect(Args());
-  ASSERT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kSender).kind,
+  ASSERT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kFrom).kind,
             ReceiveLedger::Admission::Kind::kWrite);
-  ledger_->Fail(kTicket, absl::CancelledError("x"));
+  ledger_->Fail(kOpen, absl::CancelledError("x"));
   ledger_->Commit(Data(KvPlane::kK, 2, 6));
   EXPECT_EQ(counters_.Read().frames_accepted, 0);
 }
@@ -232,7 +232,7 @@ TEST_F(ReceiveLedgerTest, AFinalFrameOfAnotherLengthFailsTheTicketAndIsCounted) 
   ledger_->Expect(Args());
   Accept(Data(KvPlane::kK, 2, 12));
   Accept(Data(KvPlane::kV, 2, 12));
-  EXPECT_EQ(ledger_->Finish(kTicket, kSender, {.digests = {1, 2, 3}, .num_tokens = 13}),
+  EXPECT_EQ(ledger_->Finish(kOpen, kFrom, {.digests = {1, 2, 3}, .num_tokens = 13}),
             AbortCode::kDigestMismatch);
   EXPECT_FALSE(events_.back().status.ok());
   EXPECT_EQ(counters_.Read().refused[static_cast<size_t>(AbortCode::kDigestMismatch)], 1);
@@ -241,8 +241,8 @@ TEST_F(ReceiveLedgerTest, AFinalFrameOfAnotherLengthFailsTheTicketAndIsCounted) 
 TEST_F(ReceiveLedgerTest, AnotherSendersLossEndsNothing) {
   ledger_->Expect(Args());
   Accept(Data(KvPlane::kK, 2, 6));
-  ledger_->SenderLost(kSender + 1, absl::UnavailableError("gone"));
-  EXPECT_EQ(ledger_->SenderOf(kTicket), kSender);
+  ledger_->SenderLost(kFrom + 1, absl::UnavailableError("gone"));
+  EXPECT_EQ(ledger_->SenderOf(kOpen), kFrom);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 
 using Stops = std::set<std::pair<uint64_t, int32_t>>;
 
-GenerationRequest Request() { return {.prompts = {Prompt(std::string("ab"))}}; }
+GenerationRequest TextRequest() { return {.prompts = {Prompt(std::string("ab"))}}; }
 
 // Counts what the node is told.
 class CountingFrontend : public FakeFrontend {
@@ -49,7 +49,7 @@ TEST_F(GenerationMomentsTest, ADefectBeforeTheKeyIsKnownCancelsOnceItIs) {
     sink.OnEvent(ChoiceTokens{3, {FakeOutput(request, FakeTokenizer::kTheA, 3)}});
   });
   GenerationService service(Options(), std::make_shared<FakeTokenizer>(), &frontend);
-  const Outcome run = Generate(service, Request());
+  const Outcome run = Generate(service, TextRequest());
   EXPECT_EQ(frontend.num_cancels, 1);
   EXPECT_TRUE(run.sink->ended);
   EXPECT_EQ(run.sink->status.code(), absl::StatusCode::kInternal);
@@ -57,14 +57,14 @@ TEST_F(GenerationMomentsTest, ADefectBeforeTheKeyIsKnownCancelsOnceItIs) {
 
 TEST_F(GenerationMomentsTest, WhoeverCancelsAgainTellsTheNodeNothing) {
   frontend_.keeps_silent = true;
-  const Outcome run = Generate(service_, Request());
+  const Outcome run = Generate(service_, TextRequest());
   run.generation->Cancel();
   run.generation->Cancel();
   EXPECT_EQ(frontend_.num_cancels, 1);
 }
 
 TEST_F(GenerationMomentsTest, AStopStringFoundAfterTheKeyIsKnownIsToldOnce) {
-  GenerationRequest request = Request();
+  GenerationRequest request = TextRequest();
   request.stop = {"the"};
   const Outcome run = Generate(service_, request);
   Node()->OnEvent(ChoiceTokens{0, {Output(FakeTokenizer::kTheA, 3)}});
@@ -72,7 +72,7 @@ TEST_F(GenerationMomentsTest, AStopStringFoundAfterTheKeyIsKnownIsToldOnce) {
 }
 
 TEST_F(GenerationMomentsTest, AStopStringInTheLastTokenIsNoNewsForTheNode) {
-  GenerationRequest request = Request();
+  GenerationRequest request = TextRequest();
   request.stop = {"the"};
   const Outcome run = Generate(service_, request);
   Node()->OnEvent(ChoiceTokens{0, {Output(FakeTokenizer::kTheA, 3, FinishReason::kLength)}});
@@ -81,7 +81,7 @@ TEST_F(GenerationMomentsTest, AStopStringInTheLastTokenIsNoNewsForTheNode) {
 }
 
 TEST_F(GenerationMomentsTest, TokensBehindAStopStringOfTheSameEventDoNotCount) {
-  GenerationRequest request = Request();
+  GenerationRequest request = TextRequest();
   request.stop = {"the"};
   const Outcome run = Generate(service_, request);
   Node()->OnEvent(ChoiceTokens{
@@ -95,7 +95,7 @@ TEST_F(GenerationMomentsTest, TokensBehindAStopStringOfTheSameEventDoNotCount) {
 }
 
 TEST_F(GenerationMomentsTest, AStopStringMayBeginInOneTokenAndEndInAnother) {
-  GenerationRequest request = Request();
+  GenerationRequest request = TextRequest();
   request.stop = {"xthey"};
   const Outcome run = Generate(service_, request);
   Node()->OnEvent(ChoiceTokens{0, {Output(Byte('a'), 3), Output(Byte('x'), 4)}});
@@ -110,7 +110,7 @@ TEST_F(GenerationMomentsTest, AStopStringMayBeginInOneTokenAndEndInAnother) {
 }
 
 TEST_F(GenerationMomentsTest, ACharacterCutByTheEndIsReplacedAndOneCutByATokenIsNot) {
-  const Outcome run = Generate(service_, Request());
+  const Outcome run = Generate(service_, TextRequest());
   Node()->OnEvent(ChoiceTokens{0, {Output(FakeTokenizer::kEuroHead, 3)}});
   EXPECT_EQ(run.sink->text[0], "");
   Node()->OnEvent(ChoiceTokens{0, {Output(Byte('\xAC'), 4)}});
@@ -138,7 +138,7 @@ TEST_F(GenerationMomentsTest, ChoicesAreNumberedByPromptAndKeepTheirTextApart) {
 }
 
 TEST_F(GenerationMomentsTest, OneChoiceThatHasNotEndedMakesTheEndADefect) {
-  GenerationRequest request = Request();
+  GenerationRequest request = TextRequest();
   request.n = 2;
   const Outcome run = Generate(service_, request);
   Node()->OnEvent(ChoiceTokens{0, {Output(Byte('x'), 3, FinishReason::kLength)}});
@@ -150,7 +150,7 @@ TEST_F(GenerationMomentsTest, TheLastTokenNamesTheStopTokenOnlyIfItWasAskedFor) 
   for (const bool asked : {true, false}) {
     FakeFrontend frontend;
     GenerationService service(Options(), std::make_shared<FakeTokenizer>(), &frontend);
-    GenerationRequest request = Request();
+    GenerationRequest request = TextRequest();
     request.stop_token_ids = {asked ? Byte('x') : Byte('z')};
     const Outcome run = Generate(service, request);
     TokenOutput output = FakeOutput(frontend.requests()[0], Byte('x'), 3);
@@ -170,7 +170,7 @@ TEST_F(GenerationMomentsTest, EventsThatNameNothingThatWasAskedForAreDefects) {
   for (const ClientEvent& event : bad) {
     FakeFrontend frontend;
     GenerationService service(Options(), std::make_shared<FakeTokenizer>(), &frontend);
-    const Outcome run = Generate(service, Request());
+    const Outcome run = Generate(service, TextRequest());
     frontend.sink(1)->OnEvent(event);
     EXPECT_EQ(frontend.cancelled().size(), 1u);
     EXPECT_EQ(run.sink->status.code(), absl::StatusCode::kInternal);
@@ -179,7 +179,7 @@ TEST_F(GenerationMomentsTest, EventsThatNameNothingThatWasAskedForAreDefects) {
 
 TEST_F(GenerationMomentsTest, AfterADefectNothingMoreIsTold) {
   frontend_.keeps_silent = true;
-  const Outcome run = Generate(service_, Request());
+  const Outcome run = Generate(service_, TextRequest());
   Node()->OnEvent(ChoiceTokens{7, {}});
   Node()->OnEvent(ChoiceTokens{0, {Output(Byte('x'), 3)}});
   EXPECT_TRUE(run.sink->deltas.empty());
@@ -188,7 +188,7 @@ TEST_F(GenerationMomentsTest, AfterADefectNothingMoreIsTold) {
 }
 
 TEST_F(GenerationMomentsTest, AfterTheEndNothingIsToldAndTheSinkIsLetGo) {
-  Outcome run = Generate(service_, Request());
+  Outcome run = Generate(service_, TextRequest());
   const auto node = Node();
   node->OnEvent(ChoiceTokens{0, {}});  // Nothing in it, nothing said.
   EXPECT_TRUE(run.sink->deltas.empty());
@@ -205,7 +205,7 @@ TEST_F(GenerationMomentsTest, DigestsAndLogprobsComeOnlyWhenAskedFor) {
   for (const bool asked : {true, false}) {
     FakeFrontend frontend;
     GenerationService service(Options(), std::make_shared<FakeTokenizer>(), &frontend);
-    GenerationRequest request = Request();
+    GenerationRequest request = TextRequest();
     if (asked) request.logprobs = 0;
     request.logits_digests = asked;
     const Outcome run = Generate(service, request);
