@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <tuple>
 
 #include "absl/synchronization/notification.h"
@@ -170,6 +171,20 @@ TEST(RouterProcessTest, ADrainWaitsForWhatRunsUnlessItIsHurried) {
     (*process)->Drain([&] { return is_hurried; });
     EXPECT_EQ(client.Read().status, is_hurried ? 0 : 503);
   }
+}
+
+// It is not the node's yet, but it was begun.
+TEST(RouterProcessTest, ADrainWaitsForARequestThatIsStillBeingSent) {
+  const RouterConfig config = LonelyConfig();
+  auto process = RouterProcess::Start(config);
+  ASSERT_TRUE(process.ok()) << process.status();
+  http::TestClient slow(HttpPort(config));
+  slow.Send("POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 14\r\n\r\n{\"prompt\"");
+  absl::SleepFor(absl::Milliseconds(200));
+  std::jthread draining([&] { (*process)->Drain([] { return false; }); });
+  absl::SleepFor(absl::Milliseconds(500));
+  slow.Send(":\"a\"}");
+  EXPECT_EQ(slow.Read().status, 200);
 }
 
 TEST(RouterProcessTest, RefusesToStartByNameOfTheOption) {

@@ -42,6 +42,14 @@ TEST(AuditCallTest, WorkerThatIsNotThereIsAnErrorWithinTheLimit) {
   EXPECT_FALSE(audit.ok());
 }
 
+TEST(AuditCallTest, WorkerThatDoesNotAnswerIsGivenUp) {
+  TestWorker worker(Role::kDecode);
+  const absl::StatusOr<WorkerAudit> audit =
+      CallAudit(worker.address(), std::chrono::milliseconds(300));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(audit.status())) << audit.status();
+  EXPECT_TRUE(worker.inbox.Next<WorkerAuditAsked>().has_value());  // And drops it.
+}
+
 TEST(AuditCallTest, WorkerWithAFullInboxRefuses) {
   const TestWorker worker(Role::kDecode, /*incarnation=*/7, /*port=*/0, /*full=*/true);
   const absl::StatusOr<WorkerAudit> audit = CallAudit(worker.address(), std::chrono::seconds(10));

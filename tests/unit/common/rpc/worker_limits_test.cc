@@ -194,6 +194,41 @@ TEST(WorkerLimitsTest, AShutdownsGraceIsForCallsAndNotForWatchers) {
   EXPECT_THAT(reader->Finish().error_message(), HasSubstr("shutting down"));
 }
 
+TEST(WorkerLimitsTest, ACallMayEndWithinAShutdownsGrace) {
+  LimitedWorker worker;
+  const auto stub = v1::Decode::NewStub(ChannelTo(worker.address()));
+  OneCall call(stub.get());
+  const auto opened = worker.inbox.Next<DecodeOpened>();
+  ASSERT_TRUE(opened.has_value());
+  std::jthread shutdown([&] { worker.server.Shutdown(std::chrono::seconds(60)); });
+  absl::SleepFor(absl::Milliseconds(300));
+  worker.server.Close(opened->call, absl::OkStatus());
+  EXPECT_TRUE(call.End().ok());
+  EXPECT_EQ(worker.inbox.Count<CallBroken>(), 0);
+}
+
+TEST(WorkerLimitsTest, AWatcherHearsOfEachChangeAndElseAHeartbeat) {
+  LimitedWorker changing;
+  TestWorker constant(Role::kDecode);
+  for (const bool is_changing : {true, false}) {
+    const auto stub = v1::Cluster::NewStub(
+        ChannelTo(is_changing ? changing.address() : constant.address()));
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(std::chrono::seconds(2)));
+    const auto reader = stub->Watch(&context, {});
+    v1::WorkerStatus status;
+    int num_read = 0;
+    while (reader->Read(&status)) ++num_read;
+    // Ticks are 50 ms, heartbeats 400 ms apart: 40 or 5.
+    if (is_changing) {
+      EXPECT_GE(num_read, 10);
+    } else {
+      EXPECT_GE(num_read, 2);
+      EXPECT_LE(num_read, 20);
+    }
+  }
+}
+
 TEST(WorkerLimitsTest, MessagesOfSixteenMebibytesAreReadAndLargerOnesAreNot) {
   LimitedWorker worker;
   const auto stub = v1::Decode::NewStub(ChannelTo(worker.address()));

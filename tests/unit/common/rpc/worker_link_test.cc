@@ -79,6 +79,13 @@ TEST(WorkerLinkTest, AWorkerOfTheWrongRoleIsReportedAndNotUsed) {
   router.links.Stop();  // While it backs off, and once more at its end.
 }
 
+TEST(WorkerLinkTest, AWorkerThatIsNotThereIsReported) {
+  TestRouter router({{Role::kDecode, "127.0.0.1:1"}});
+  const auto down = router.inbox.Next<WorkerDown>();
+  ASSERT_TRUE(down.has_value());
+  EXPECT_EQ(down->reason, "no worker answers");
+}
+
 void Nothing(grpc::ServerWriter<v1::DecodeEvent>*, uint32_t) {}
 
 TEST(WorkerLinkTest, ADamagedHelloIsNotBelievedAndAskedForAgainWithABackOff) {

@@ -93,6 +93,10 @@ TEST(OpenAiApiTest, TokenizesAndDetokenizes) {
   EXPECT_EQ(api.PostJson("/detokenize", R"({"tokens":[261]})", 400)["error"]["param"], "tokens");
   EXPECT_EQ(api.PostJson("/detokenize", R"({"tokens":[4294967395]})", 400)["error"]["param"],
             "tokens");  // 99, if cut to 32 bits.
+  for (const char* path : {"/tokenize", "/detokenize", "/v1/completions"}) {
+    EXPECT_EQ(api.PostJson(path, "[]", 400)["error"]["message"],
+              "The body must be a JSON object.");
+  }
   EXPECT_EQ(api.PostJson("/detokenize", "{}", 400)["error"]["param"], "tokens");
   EXPECT_EQ(api.PostJson("/tokenize", "{}", 400)["error"]["param"], "prompt");
 }
