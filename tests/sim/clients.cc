@@ -65,6 +65,7 @@ uint64_t Clients::Submit(int router, const ValidRequest& request) {
   client.stopped.resize(choices);
   client.next_score.resize(request.prompts.size(), 1);
   const uint64_t key = next_key_++;
+  client.request.label = absl::StrCat(key);
   if (trace_.on()) {
     trace_.Add(
         world_.now(), -1,
@@ -73,14 +74,14 @@ uint64_t Clients::Submit(int router, const ValidRequest& request) {
                      request.num_choices, request.score_only ? ", score only" : "", ", answer ",
                      client.expected[0].size()));
   }
-  clients_.emplace(key, std::move(client));
+  const ValidRequest& sent = clients_.emplace(key, std::move(client)).first->second.request;
   if (!routers_[router]->up()) {
     clients_.at(key).ended = absl::UnavailableError("connection refused");
     ++num_lost_with_router;
     return key;
   }
   ++num_live_;
-  routers_[router]->At(world_.now(), [this, key, router, request] {
+  routers_[router]->At(world_.now(), [this, key, router, request = sent] {
     // Clocks differ, and a node may take more mail before it looks at the time.
     ExpectEnd(key, world_.now() + request.timeout * 106 / 100 + milliseconds(5));
     routers_[router]->Deliver(ClientSubmit{.request = key, .body = request});

@@ -59,7 +59,8 @@ void Cluster::BuildHosts(uint64_t seed) {
             .max_waiting = scenario_.small_caps ? 2 : 8,
             .finish_together = is_prefill ? scenario_.finish_together : 0,
             .swap_blocks = is_prefill ? 0 : scenario_.swap_blocks,
-            .violation = violation}));
+            .violation = violation,
+            .cancel = [this](const SequenceId& sequence) { CancelSequence(sequence); }}));
   }
   std::vector<NetPeer*> net_routers;
   std::vector<RouterHost*> client_routers;
@@ -208,6 +209,12 @@ void Cluster::SubmitAll() {
   // Long enough for what hangs to be noticed in some seeds.
   const Duration tail = world_.random.Below(3) == 0 ? seconds(8) : seconds(1);
   RunUntil(at + tail);
+}
+
+void Cluster::CancelSequence(const SequenceId& sequence) {
+  for (const auto& router : routers_) {
+    if (const auto request = router->FindRequest(sequence)) clients_.Cancel(*request);
+  }
 }
 
 void Cluster::Heal() {

@@ -90,6 +90,7 @@ class Cluster {
 
   void BuildHosts(uint64_t seed);
   void SubmitAll();
+  void CancelSequence(const SequenceId& sequence);
   void Check();
   bool HasHealthyPair(int router) const;
   void OnFailure(int router, Time submitted, const absl::Status& status);

@@ -80,12 +80,7 @@ void FakeRunner::Start(std::shared_ptr<const StepPlan> plan) {
   bool fails = world_.Hit(Fault::kStepError);
   if (!plan->swap_out.empty() || !plan->swap_in.empty()) {
     fails = fails || world_.Hit(Fault::kMoveError);
-    host_generations_.clear();
-    for (const BlockMove& move : plan->swap_out) {
-      host_generations_.push_back(host_memory_->generation(move.destination));
-    }
-    host_.After(world_.Micros(50, 1000),
-                [this, fails, layer_time] { RunMoves(fails, layer_time); });
+    StartMoves(fails, layer_time);
     return;
   }
   PoisonUncomputed();
@@ -102,13 +97,31 @@ void FakeRunner::PoisonUncomputed() {
   }
 }
 
-// Before the first layer; without rows there is none. What a step that fails moved is undefined.
-void FakeRunner::RunMoves(bool fails, Duration layer_time) {
+// Before the first layer; without rows there is none. The blocks are read and written from half of
+// the time on until its end.
+void FakeRunner::StartMoves(bool fails, Duration layer_time) {
+  out_generations_.clear();
+  in_generations_.clear();
+  for (const BlockMove& move : in_flight_->swap_out) {
+    out_generations_.emplace_back(memory_.generation(move.source),
+                                  host_memory_->generation(move.destination));
+  }
+  for (const BlockMove& move : in_flight_->swap_in) {
+    in_generations_.emplace_back(host_memory_->generation(move.source),
+                                 memory_.generation(move.destination));
+  }
+  const Duration half = world_.Micros(25, 2000);
+  host_.After(half, [=, this] { RunMoves(/*is_last=*/false, fails, half, layer_time); });
+}
+
+// What a step that fails moved is undefined.
+void FakeRunner::RunMoves(bool is_last, bool fails, Duration half, Duration layer_time) {
   if (stalled()) {
-    host_.At(stalled_until_, [=, this] { RunMoves(fails, layer_time); });
+    host_.At(stalled_until_, [=, this] { RunMoves(is_last, fails, half, layer_time); });
     return;
   }
   world_.Mark();
+  CheckMoves();
   for (const BlockMove& move : in_flight_->swap_out) {
     host_memory_->CopyFrom(memory_, move.source, move.destination, /*may_be_free=*/true);
     if (fails) host_memory_->Poison(move.destination, 0);
@@ -116,6 +129,10 @@ void FakeRunner::RunMoves(bool fails, Duration layer_time) {
   for (const BlockMove& move : in_flight_->swap_in) {
     memory_.CopyFrom(*host_memory_, move.source, move.destination, /*may_be_free=*/false);
     if (fails) memory_.Poison(move.destination, 0);
+  }
+  if (!is_last) {
+    host_.After(half, [=, this] { RunMoves(/*is_last=*/true, fails, half, layer_time); });
+    return;
   }
   if (!fails) PoisonUncomputed();
   const int32_t first = fails || in_flight_->rows.empty() ? kLayers : 0;
@@ -148,15 +165,26 @@ void FakeRunner::Check() const {
       if (block >= 0) memory_.CheckHeld(block, "a step");
     }
   }
+  CheckMoves();
+}
+
+// Both ends of each move are what they were when it began. Of a move out the sequence may be gone,
+// but nobody else has its place on the host.
+void FakeRunner::CheckMoves() const {
   for (size_t i = 0; i < in_flight_->swap_out.size(); ++i) {
     const BlockMove& move = in_flight_->swap_out[i];
+    const auto [source, destination] = out_generations_[i];
     memory_.CheckHeld(move.source, "a move that reads it");
-    // Its sequence may be gone, but nobody else has it.
-    host_memory_->CheckGeneration(move.destination, host_generations_[i], "a move that writes it");
+    memory_.CheckGeneration(move.source, source, "a move that reads it");
+    host_memory_->CheckGeneration(move.destination, destination, "a move that writes it");
   }
-  for (const BlockMove& move : in_flight_->swap_in) {
+  for (size_t i = 0; i < in_flight_->swap_in.size(); ++i) {
+    const BlockMove& move = in_flight_->swap_in[i];
+    const auto [source, destination] = in_generations_[i];
     host_memory_->CheckHeld(move.source, "a move that reads it");
+    host_memory_->CheckGeneration(move.source, source, "a move that reads it");
     memory_.CheckHeld(move.destination, "a move that writes it");
+    memory_.CheckGeneration(move.destination, destination, "a move that writes it");
   }
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/model/model_runner.h"
@@ -60,7 +61,11 @@ class FakeRunner : public ModelRunner {
 
  private:
   void PoisonUncomputed();
-  void RunMoves(bool fails, Duration layer_time);
+  // The generations of a move's two blocks.
+  using MoveGenerations = std::pair<uint32_t, uint32_t>;
+  void StartMoves(bool fails, Duration layer_time);
+  void RunMoves(bool is_last, bool fails, Duration half, Duration layer_time);
+  void CheckMoves() const;
   void RunLayer(int32_t layer, bool fails, Duration layer_time);
   void WriteAndFold(int32_t layer);
   StepDone Results() const;
@@ -75,7 +80,8 @@ class FakeRunner : public ModelRunner {
   Time stalled_until_{};
   Duration layer_time_{};  // 0 = drawn for each step.
   std::shared_ptr<const StepPlan> in_flight_;
-  std::vector<uint32_t> host_generations_;  // Of what its moves write there.
+  std::vector<MoveGenerations> out_generations_;  // When its moves began.
+  std::vector<MoveGenerations> in_generations_;
   std::vector<uint64_t> folded_;  // Per row, over the layers of the step in flight.
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace baton::sim {
@@ -138,6 +139,15 @@ RouterAudit RouterHost::AskAudit() const {
   node_->Handle(RouterAuditAsked{[&answer](RouterAudit audit) { answer = std::move(audit); }},
                 LocalNow());
   return answer;
+}
+
+std::optional<uint64_t> RouterHost::FindRequest(const SequenceId& sequence) const {
+  uint64_t key = 0;
+  if (node_ == nullptr || sequence.router != node_options_.incarnation) return std::nullopt;
+  for (const LiveSequence& live : AskAudit().sequences) {
+    if (live.sequence == sequence && absl::SimpleAtoi(live.label, &key)) return key;
+  }
+  return std::nullopt;
 }
 
 // Held sides are the ledger's.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,8 @@ class RouterHost : public Host, public NetPeer, private RouterOutbox {
   bool idle() const { return node_->idle() && node_->num_open_calls() == 0; }
   // As its status page shows it.
   bool IsHealthy(int worker) const { return node_->View().workers[worker].healthy; }
+  // The request of a sequence, if it lives here.
+  std::optional<uint64_t> FindRequest(const SequenceId& sequence) const;
   // Over all incarnations.
   RouterCounters totals() const;
   RouterLedger::Totals economy() const;

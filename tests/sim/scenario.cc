@@ -72,6 +72,11 @@ Scenario DrawScenario(uint64_t seed) {
     s.faults[Index(Fault::kStaleBlock)] = rarely(0.1);
   }
   if (!s.has_only_losses() && pick(0, 1) == 0) s.faults[Index(Fault::kMoveError)] = random.Unit();
+  if (s.swap_blocks > 0 && pick(0, 1) == 0) {
+    s.faults[Index(Fault::kCancelMoving)] = random.Unit();
+    // With few rows some that come back have none in the step that brings their blocks.
+    if (pick(0, 1) == 0) s.max_batch = pick(1, 2);
+  }
   return s;
 }
 
@@ -79,6 +84,7 @@ bool Scenario::has_faults() const {
   const auto is_set = [](double rate) { return rate > 0; };
   auto of_messages = faults;
   of_messages[Index(Fault::kLazyStep)] = of_messages[Index(Fault::kShortWrite)] = 0;
+  of_messages[Index(Fault::kCancelMoving)] = 0;
   return std::ranges::any_of(of_messages, is_set) || std::ranges::any_of(troubles, is_set);
 }
 

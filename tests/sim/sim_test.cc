@@ -105,6 +105,8 @@ struct Sum {
         "cached %ld; preemptions not judged %ld\n",
         w.computed, w.recomputed, w.may_recompute, w.swapped_out, w.swapped_back, w.found_cached,
         w.unjudged);
+    std::printf("ended while copied out %ld, in %ld, of those without a row %ld\n",
+                w.ended_moving_out, w.ended_moving_in, w.ended_without_row);
   }
 };
 
@@ -123,12 +125,17 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
   sum.Print(count);
   if (count < 1000) return;
   // A simulator that never gets into trouble proves nothing.
-  for (int64_t seen : {sum.workers.preemptions, sum.workers.swaps, sum.workers.blocks_swapped_in,
-                       sum.workers.revoked, sum.workers.rebinds,
-                       sum.workers.sends, sum.workers.computed_here, sum.routers.moves,
-                       sum.routers.retries, sum.routers.hung_workers, sum.routers.unanswered}) {
+  const WorkerLedger::Totals& economy = sum.workers.economy;
+  for (int64_t seen :
+       {sum.workers.preemptions, sum.workers.swaps, sum.workers.blocks_swapped_in,
+        sum.workers.revoked, sum.workers.rebinds, sum.workers.sends, sum.workers.computed_here,
+        sum.routers.moves, sum.routers.retries, sum.routers.hung_workers, sum.routers.unanswered,
+        sum.router_economy.holds, economy.recomputed, economy.swapped_back, economy.found_cached,
+        economy.ended_moving_out, economy.ended_moving_in, economy.ended_without_row}) {
     EXPECT_GT(seen, 0);
   }
+  // The ledger sees from outside what nearly all of them had computed.
+  EXPECT_LT(100 * economy.unjudged, sum.workers.preemptions);
 }
 
 TEST(SimulatedClusterTest, ASeedReplaysToTheSameTrace) {

@@ -287,6 +287,9 @@ void WorkerHost::OnStepStart(const StepPlan& plan) {
     options_.violation("I11: a step is larger than its caps");
   }
   process_->ledger->OnStepStart(plan);
+  if (!plan.swap_out.empty() || !plan.swap_in.empty()) {
+    process_->cancels_moving = world_.Hit(Fault::kCancelMoving);
+  }
   process_->blocks_swapped_in += static_cast<int64_t>(plan.swap_in.size());
   for (const auto& [call, live] : process_->live) {
     if (LocalNow() > live.deadline) options_.violation("I8: a call outlives its deadline");
@@ -322,14 +325,18 @@ std::string WorkerHost::AuditHolds() {
 }
 
 std::string WorkerHost::AuditLedger(const WorkerAudit& audit) {
-  const Process& p = *process_;
+  Process& p = *process_;
   WorkerLedger::Counted counted;
   if (p.decode) {
     counted = {.preemptions = p.decode->num_preemptions(),
                .swaps = p.decode->num_swaps(),
                .revoked = p.decode->counters().revoked};
   }
-  return p.ledger->Check(audit, counted, p.step_pending);
+  const std::string bad = p.ledger->Check(audit, counted, p.step_pending);
+  if (std::exchange(p.cancels_moving, false)) {
+    for (const SequenceId& sequence : p.ledger->Moving()) options_.cancel(sequence);
+  }
+  return bad;
 }
 
 std::string WorkerHost::Audit() {

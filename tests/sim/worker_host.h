@@ -32,6 +32,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int32_t finish_together = 0;
     int32_t swap_blocks = 0;
     std::function<void(std::string)> violation;
+    std::function<void(SequenceId)> cancel;  // Its client gives up.
   };
   // What the checks count over all incarnations.
   struct Totals {
@@ -93,6 +94,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int64_t blocks_swapped_in = 0;
     Time wakeup = kNever;
     bool step_pending = false;
+    bool cancels_moving = false;
     bool report_pending = false;
     Time next_report{};
     uint64_t report_serial = 0;

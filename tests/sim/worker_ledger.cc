@@ -15,6 +15,9 @@ WorkerLedger::Totals& WorkerLedger::Totals::operator+=(const Totals& other) {
   swapped_back += other.swapped_back;
   found_cached += other.found_cached;
   unjudged += other.unjudged;
+  ended_moving_out += other.ended_moving_out;
+  ended_moving_in += other.ended_moving_in;
+  ended_without_row += other.ended_without_row;
   return *this;
 }
 
@@ -45,7 +48,7 @@ void WorkerLedger::OnMail(const Message& message, Time now) {
   } else if (auto* prefill = std::get_if<PrefillOpened>(&message)) {
     Open(prefill->call, prefill->request, now);
   } else if (auto* broken = std::get_if<CallBroken>(&message)) {
-    accounts_.erase(broken->call);
+    if (accounts_.erase(broken->call) > 0) NoteEnd(broken->call);
   } else if (auto* rebind = std::get_if<RebindAsked>(&message)) {
     OnRebind(rebind->request);
   } else if (auto* transfer = std::get_if<TransferEvent>(&message)) {
@@ -110,6 +113,28 @@ void WorkerLedger::OnStepDone(const StepDone& done) {
   }
 }
 
+void WorkerLedger::NoteEnd(CallId call) {
+  const auto has = [call](const std::vector<CallId>& calls) {
+    return std::ranges::find(calls, call) != calls.end();
+  };
+  totals_.ended_moving_out += has(in_flight_.moved_out) ? 1 : 0;
+  if (!has(in_flight_.moved_in)) return;
+  ++totals_.ended_moving_in;
+  const bool has_row = std::ranges::find(in_flight_.rows, call, &Row::call) != in_flight_.rows.end();
+  totals_.ended_without_row += has_row ? 0 : 1;
+}
+
+std::vector<SequenceId> WorkerLedger::Moving() const {
+  std::vector<SequenceId> moving;
+  for (const auto* calls : {&in_flight_.moved_out, &in_flight_.moved_in}) {
+    for (CallId call : *calls) {
+      auto it = accounts_.find(call);
+      if (it != accounts_.end()) moving.push_back(it->second.sequence);
+    }
+  }
+  return moving;
+}
+
 // ---- Answers -----------------------------------------------------------------------------------
 
 void WorkerLedger::OnSend(CallId call, const WorkerEvent& event) {
@@ -164,6 +189,7 @@ void WorkerLedger::OnClose(CallId call, const absl::Status& status) {
   if (it == accounts_.end()) return Violate("a call is closed that is not open");
   const Account account = std::move(it->second);
   accounts_.erase(it);
+  NoteEnd(call);
   if (!absl::IsResourceExhausted(status)) return;
   account.state == State::kOpened ? CheckRefusal(account) : CheckRevocation(account);
 }

@@ -49,6 +49,10 @@ class WorkerLedger {
     int64_t swapped_back = 0;
     int64_t found_cached = 0;  // Of swapped ones: what a prefix held as well.
     int64_t unjudged = 0;      // Preemptions of sequences whose length is not known from outside.
+    // Calls that ended while their blocks were copied to the host, and from it.
+    int64_t ended_moving_out = 0;
+    int64_t ended_moving_in = 0;
+    int64_t ended_without_row = 0;  // Of the latter: nothing else of the step held their blocks.
     Totals& operator+=(const Totals& other);
   };
   // Counters of the node.
@@ -73,6 +77,8 @@ class WorkerLedger {
   // After each event; empty, or the rule that was broken. `is_late`: the node's Step is still due.
   std::string Check(const WorkerAudit& audit, const Counted& counted, bool is_late);
   const Totals& totals() const { return totals_; }
+  // Whose blocks the step in flight copies to or from the host.
+  std::vector<SequenceId> Moving() const;
 
  private:
   enum class State : uint8_t { kOpened, kReserved, kReceiving, kUnbound, kRunning, kSent };
@@ -133,6 +139,7 @@ class WorkerLedger {
   void OnTransfer(const TransferEvent& event);
   void OnRebind(const RebindRequest& request);
   void OnStepDone(const StepDone& done);
+  void NoteEnd(CallId call);
   void OnTokens(Account& account, const TokensEvent& tokens);
   void OnReserved(Account& account, const ReservedEvent& reserved);
   void CheckRefusal(const Account& account);

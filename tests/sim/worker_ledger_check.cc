@@ -178,7 +178,8 @@ void WorkerLedger::NoteComeBack(CallId call) {
   } else {
     account.computed.reset();
     totals_.found_cached += host_tokens;
-    CheckStillCached(account);
+    // Else it may have come from the host, unseen.
+    if (host_ == nullptr || host_is_known_) CheckStillCached(account);
   }
   account.host_blocks.clear();
 }

@@ -30,6 +30,7 @@ enum class Fault : uint8_t {
   kSlowAbort,      // A transfer takes up to 4 s to be quiet.
   kStepError,      // A forward pass fails.
   kMoveError,      // A forward pass fails that copies blocks to or from the host.
+  kCancelMoving,   // The clients of sequences that are copied to or from the host give up.
   kLazyStep,       // A node takes more mail before its Step.
   // Offered after each event, and only by a FaultPlan.
   kCrashPrefill,
@@ -100,7 +101,8 @@ class World {
   bool has_harmed() const {
     for (size_t f = 0; f < kNumFaults; ++f) {
       const auto fault = static_cast<Fault>(f);
-      const bool is_harmless = fault == Fault::kLazyStep || fault == Fault::kDuplicate;
+      const bool is_harmless = fault == Fault::kLazyStep || fault == Fault::kDuplicate ||
+                               fault == Fault::kCancelMoving;
       if (!is_harmless && hits_[f] > 0) return true;
     }
     return false;
