@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Builds Baton and runs its tests.
-#   tests/run.sh               the default set: every label below in a release build, and the unit,
-#                              simulator, transport and golden tests once more under ASan + UBSan,
-#                              with the faults that only that build can place
-#   tests/run.sh --label L     only this label (repeatable): unit kernels golden transport sim planted
-#                              tidy cluster clients bench, asan for the sanitizer build, or tsan for
-#                              transport and a whole cluster under the thread sanitizer
+#   tests/run.sh               the default set: the unit tests, first, under ASan + UBSan; every other
+#                              label below in a release build; then simulator, transport and golden
+#                              tests under ASan + UBSan too, with the faults that only that build
+#                              can place
+#   tests/run.sh --label L     only this label (repeatable): unit optimised kernels golden transport
+#                              sim planted tidy cluster clients bench, asan for what the sanitizer
+#                              build runs besides unit, or tsan for transport and a whole cluster
+#                              under the thread sanitizer
 #   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests, the kernels too
 #                              under ASan + UBSan, tsan, and the fuzzers (BATON_FUZZ_MINUTES, 90)
-# Prints the time per label, what could not run, and PASS or FAIL in its last line.
+# Prints the time per label, the slowest steps, what could not run, and PASS or FAIL in its last line.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,12 +20,12 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --label) labels+=("${2:?--label needs a name}"); shift ;;
     --nightly) nightly=1 ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown option $1; see --help" >&2; exit 2 ;;
   esac
   shift
 done
-known=(unit kernels golden transport sim planted tidy cluster clients bench)
+known=(unit optimised kernels golden transport sim planted tidy cluster clients bench)
 for label in ${labels[@]+"${labels[@]}"}; do
   case " ${known[*]} asan tsan " in
     *" $label "*) ;;
@@ -33,7 +35,12 @@ done
 
 begin=$SECONDS
 took() { printf '%d:%02d' $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60)); }
-step() { printf '\n==> [%s] %s\n' "$(took)" "$*"; }
+steps=build/steps.txt  # Seconds and name of each step, for the summary.
+step() {
+  if [ -n "${current:-}" ]; then echo "$((SECONDS - since)) $current" >>"$steps"; fi
+  current=$* since=$SECONDS
+  printf '\n==> [%s] %s\n' "$(took)" "$*"
+}
 fail() { printf '\nFAIL: %s after %s\n' "$*" "$(took)"; exit 1; }
 jobs=$(nproc)
 export NINJA_STATUS="[%f/%t, %es] "
@@ -41,80 +48,83 @@ if [ "$nightly" = 1 ]; then
   export BATON_NIGHTLY=1
 fi
 
+# configure PRESET [OPTION...]
 configure() {
-  mkdir -p build
-  cmake --preset "$1" >"build/configure-$1.log" 2>&1 ||
+  cmake --preset "$@" >"build/configure-$1.log" 2>&1 ||
     { tail -n 20 "build/configure-$1.log"; fail "configuring the $1 build"; }
 }
 
-# run_ctest PRESET LABEL_REGEX: runs the tests; results go to build/PRESET/ctest.{log,xml}.
+# run_ctest PRESET NAME LABEL...: runs the tests; results go to build/PRESET/NAME.{log,xml}.
+results=()
 run_ctest() {
-  ctest --test-dir "build/$1" -L "$2" -j "$jobs" --output-on-failure --no-tests=error \
-    --test-output-size-passed 1000000 --output-junit ctest.xml 2>&1 | tee "build/$1/ctest.log" || true
+  local preset=$1 name=$2
+  shift 2
+  step "Test: $name: $*"
+  rm -f "build/$preset/$name.xml"
+  ctest --test-dir "build/$preset" -L "^($(IFS='|'; echo "$*"))\$" -j "$jobs" --output-on-failure \
+    --no-tests=error --test-output-size-passed 1000000 --output-junit "$name.xml" 2>&1 |
+    tee "build/$preset/$name.log" || true
+  results+=("$preset/$name")
 }
 
-join() { local IFS='|'; echo "^($*)\$"; }
-wanted=()
-want_asan=0
-want_tsan=0
-for label in ${labels[@]+"${labels[@]}"}; do
+# build PRESET TARGET...
+build() {
+  local preset=$1
+  shift
+  step "Build: $preset: $*, $jobs jobs"
+  cmake --build "build/$preset" -j "$jobs" --target "$@" || fail "the $preset build broke"
+}
+
+wants() { [[ " ${wanted[*]} " == *" $1 "* ]]; }
+wanted=(${labels[@]+"${labels[@]}"})
+if [ ${#labels[@]} = 0 ]; then
+  wanted=("${known[@]}" asan)
+  if [ "$nightly" = 1 ]; then wanted+=(tsan); fi
+fi
+optimised=()  # What a release build runs.
+for label in "${wanted[@]}"; do
   case "$label" in
-    asan) want_asan=1 ;;
-    tsan) want_tsan=1 ;;
-    *) wanted+=("$label") ;;
+    unit | asan | tsan) ;;
+    *) optimised+=("$label") ;;
   esac
 done
-if [ ${#labels[@]} = 0 ]; then
-  wanted=("${known[@]}")
-  want_asan=1
-  want_tsan=$nightly
-fi
 
+mkdir -p build
+: >"$steps"
 step "Packages and Rust"
 deploy/install_packages.sh || fail "packages are missing"
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 
-presets=()
-if [ ${#wanted[@]} -gt 0 ]; then
-  step "Build: release, $jobs jobs"
+if wants unit || wants asan; then
+  configure debug "-DBATON_SANITIZE_KERNELS=$([ "$nightly" = 1 ] && echo ON || echo OFF)"
+fi
+if wants unit; then
+  build debug tests-unit
+  run_ctest debug unit unit
+fi
+if [ ${#optimised[@]} -gt 0 ]; then
   configure release
-  cmake --build build/release -j "$jobs" || fail "the release build broke"
-  step "Test: ${wanted[*]}"
-  rm -f build/release/ctest.xml
+  build release all
   # The sanitizer build keeps to the default number of seeds: it is ten times as slow.
   if [ "$nightly" = 1 ]; then export BATON_SIM_SEEDS="${BATON_SIM_SEEDS:-100000}"; fi
-  run_ctest release "$(join "${wanted[@]}")"
-  presets+=(release)
-fi
-if [ "$want_asan" = 1 ]; then
-  instrumented=(unit sim transport golden faults)
-  if [ "$nightly" = 1 ]; then instrumented+=(kernels); fi
-  step "Build: ASan + UBSan: ${instrumented[*]}, $jobs jobs"
-  configure debug
-  cmake --build build/debug -j "$jobs" --target "${instrumented[@]/#/tests-}" ||
-    fail "the ASan build broke"
-  step "Test under ASan + UBSan: ${instrumented[*]}"
-  rm -f build/debug/ctest.xml
+  run_ctest release release "${optimised[@]}"
   unset BATON_SIM_SEEDS
-  run_ctest debug "$(join "${instrumented[@]}")"
-  presets+=(debug)
 fi
-
-if [ "$want_tsan" = 1 ]; then
-  step "Build: TSan: transport cluster, $jobs jobs"
+if wants asan; then
+  instrumented=(sim transport golden faults)
+  if [ "$nightly" = 1 ]; then instrumented+=(kernels); fi
+  build debug "${instrumented[@]/#/tests-}"
+  run_ctest debug asan "${instrumented[@]}"
+fi
+if wants tsan; then
   configure tsan
-  cmake --build build/tsan -j "$jobs" --target tests-transport tests-cluster ||
-    fail "the TSan build broke"
-  step "Test under TSan: transport cluster"
-  rm -f build/tsan/ctest.xml
-  run_ctest tsan "$(join transport tsan)"
-  presets+=(tsan)
+  build tsan tests-transport tests-cluster
+  run_ctest tsan tsan transport tsan
 fi
-
 if [ "$nightly" = 1 ]; then
   step "Fuzz: ${BATON_FUZZ_MINUTES:-90} minutes"
   tests/fuzz/run.sh --minutes "${BATON_FUZZ_MINUTES:-90}" || fail "a fuzz target found something"
 fi
 
 step "Summary"
-python3 tests/summary.py "$(took)" "${presets[@]}"
+python3 tests/summary.py "$(took)" "${results[@]}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Sums up what ctest left in build/PRESET/ctest.{log,xml}: time per label, what could not run,
-failures, verdict.
+"""Sums up what ctest left in build/PRESET/NAME.{log,xml}: time per label, the slowest steps of the run
+and its slowest tests, what could not run, failures, verdict.
 
-Usage: summary.py ELAPSED PRESET...   Exits 1 unless every test ran and passed. A kernel set that a
+Usage: summary.py ELAPSED PRESET/NAME...   Exits 1 unless every test ran and passed. A kernel set that a
 test left out is a failure if this CPU has what the set needs.
 """
 import collections
@@ -44,9 +44,11 @@ class Summary:
         self.passed, self.failed = 0, []
         self.skipped = {}                                  # Program -> tests that it skipped.
         self.left_out = collections.defaultdict(list)      # Kernel set -> programs without it.
+        self.times = []                                    # Seconds and name.
 
-    def add(self, preset, case):
-        name = f"{preset}: {case.get('name')}"
+    def add(self, result, case):
+        name = f"{result}: {case.get('name')}"
+        self.times.append((float(case.get("time") or 0), name))
         if case.get("status") != "run":
             return self.failed.append(f"{name} ({case.get('status')})")
         output = case.findtext("system-out") or ""
@@ -71,18 +73,29 @@ class Summary:
         yield f"{verdict}: {self.passed + len(self.failed)} tests in {elapsed}"
 
 
-def main(build, elapsed, presets):
+def slowest(build, summary):
+    """The ten longest of the run's steps, and of its tests."""
+    steps = build / "steps.txt"
+    lines = steps.read_text().splitlines() if steps.exists() else []
+    steps = [(float(seconds), name) for seconds, name in (line.split(" ", 1) for line in lines)]
+    for what, times in (("step", steps), ("test", summary.times)):
+        for seconds, name in sorted(times, reverse=True)[:10]:
+            print(f"  {what} {seconds:8.1f} s  {name}")
+
+
+def main(build, elapsed, results):
     summary = Summary(runnable_sets())
-    for preset in presets:
-        results = build / preset / "ctest.xml"
-        if not results.exists():
-            summary.failed.append(f"{preset}: ctest left no result")
+    for result in results:
+        file = build / f"{result}.xml"
+        if not file.exists():
+            summary.failed.append(f"{result}: ctest left no result")
             continue
-        for case in xml.etree.ElementTree.parse(results).getroot().iter("testcase"):
-            summary.add(preset, case)
-        name = {"debug": "asan"}.get(preset, preset)
-        for label, seconds, count in LABEL_TIME.findall((build / preset / "ctest.log").read_text()):
-            print(f"  {name:8} {label:10} {float(seconds):8.1f} s  {count:>4} test programs")
+        for case in xml.etree.ElementTree.parse(file).getroot().iter("testcase"):
+            summary.add(result, case)
+        log = file.with_suffix(".log").read_text()
+        for label, seconds, count in LABEL_TIME.findall(log):
+            print(f"  {result:16} {label:10} {float(seconds):8.1f} s  {count:>4} test programs")
+    slowest(build, summary)
     *lines, verdict = summary.lines(elapsed)
     print(*lines, verdict, sep="\n")
     return 0 if verdict.startswith("PASS") else 1

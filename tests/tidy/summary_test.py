@@ -23,12 +23,12 @@ class SummaryTest(unittest.TestCase):
             (build / "release").mkdir()
             tests = "".join(f'<testcase name="{name}" status="{status}"><system-out>{text}'
                             "</system-out></testcase>" for name, status, text in cases)
-            (build / "release" / "ctest.xml").write_text(f"<testsuite>{tests}</testsuite>")
-            (build / "release" / "ctest.log").write_text(LOG)
+            (build / "release" / "all.xml").write_text(f"<testsuite>{tests}</testsuite>")
+            (build / "release" / "all.log").write_text(LOG)
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed), \
                     mock.patch.object(summary, "runnable_sets", lambda: set(runnable)):
-                code = summary.main(build, "1:00", ["release"])
+                code = summary.main(build, "1:00", ["release/all"])
         return code, printed.getvalue()
 
     def test_all_that_ran_and_passed_is_a_pass_with_its_times(self):
@@ -37,16 +37,28 @@ class SummaryTest(unittest.TestCase):
         self.assertIn("kernels        12.5 s     2 test programs", text)
         self.assertTrue(text.endswith("PASS: 2 tests in 1:00\n"), text)
 
+    def test_the_ten_slowest_steps_and_tests_are_told(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as told:
+            build = pathlib.Path(folder)
+            (build / "steps.txt").write_text("".join(f"{i} Build: {i}\n" for i in range(12)))
+            some = summary.Summary(set())
+            some.times = [(2.5, "release/all: quick"), (70.0, "release/all: slow")]
+            summary.slowest(build, some)
+        lines = told.getvalue().splitlines()
+        self.assertEqual(len(lines), 12)
+        self.assertEqual(lines[0].split(), ["step", "11.0", "s", "Build:", "11"])
+        self.assertEqual(lines[10].split(), ["test", "70.0", "s", "release/all:", "slow"])
+
     def test_one_that_failed_or_did_not_run_is_a_failure(self):
         for status in ("fail", "notrun", "disabled"):
             code, text = self.sum_up([("a_test", "run", ""), ("b_test", status, "")])
             self.assertEqual(code, 1)
-            self.assertIn(f"failed: release: b_test ({status})", text)
+            self.assertIn(f"failed: release/all: b_test ({status})", text)
 
     def test_no_result_and_no_test_at_all_are_failures(self):
         self.assertEqual(self.sum_up([])[0], 1)
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            self.assertEqual(summary.main(pathlib.Path(folder), "1:00", ["release"]), 1)
+            self.assertEqual(summary.main(pathlib.Path(folder), "1:00", ["release/all"]), 1)
 
     def test_skipped_tests_are_counted(self):
         code, text = self.sum_up([
@@ -54,8 +66,8 @@ class SummaryTest(unittest.TestCase):
             ("more", "run", "[  PASSED  ] 5 tests.\n[  SKIPPED ] 4 tests, listed below:\n"),
             ("python", "run", "Ran 3 tests in 1s\n\nOK (skipped=2)\n")])
         self.assertEqual(code, 0, text)
-        self.assertIn("skipped: 4 tests of release: more", text)
-        self.assertIn("skipped: 2 tests of release: python", text)
+        self.assertIn("skipped: 4 tests of release/all: more", text)
+        self.assertIn("skipped: 2 tests of release/all: python", text)
         self.assertIn("3 passed, 0 failed, 7 tests skipped", text)
 
     def test_a_kernel_set_that_the_cpu_lacks_is_counted(self):

@@ -322,13 +322,23 @@ NOT_IN_RELEASE = {
 }
 
 
+def compiled_files(commands):
+    """What is compiled, alone or as one of a batch that includes it."""
+    for entry in json.loads(commands.read_text()):
+        file = pathlib.Path(entry["file"])
+        yield file.resolve()
+        if file.name.startswith("unity_") and file.exists():
+            for name in re.findall(r'^#include "(.*)"', file.read_text(), re.M):
+                yield pathlib.Path(name).resolve()
+
+
 def check_built(tree, build, report):
     """Every source file is compiled; the router links no kernels."""
     commands = build / "compile_commands.json"
     if not commands.exists():
         report.add(commands, 1, "not-built", "missing: configure first (cmake --preset release)")
         return
-    compiled = {pathlib.Path(entry["file"]).resolve() for entry in json.loads(commands.read_text())}
+    compiled = set(compiled_files(commands))
     for name in tree.stripped:
         if name in NOT_IN_RELEASE:
             continue

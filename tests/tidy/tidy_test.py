@@ -153,6 +153,14 @@ class TidyTest(unittest.TestCase):
         self.assertIn(("common/base/ids.cc", 1, "not-built"),
                       self.violations({}, compiled=all_sources[1:]))
 
+    def test_a_batch_counts_for_what_it_includes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            (folder / "unity_0_cxx.cxx").write_text('/* made */\n#include "/src/a.cc"\n')
+            commands = folder / "compile_commands.json"
+            commands.write_text(json.dumps([{"file": str(folder / "unity_0_cxx.cxx")}]))
+            self.assertIn(pathlib.Path("/src/a.cc"), tidy.compiled_files(commands))
+
     def test_router_that_links_kernels_is_found(self):
         edge = "build bin/baton-router: CXX_LINK x.o\n  LINK_LIBRARIES = lib/libbaton_rpc.a {}\n\n"
         sources = [name for name in CLEAN if name.endswith(".cc")]
