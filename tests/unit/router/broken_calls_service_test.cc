@@ -1,4 +1,4 @@
-// Calls of router/inference_service.h that break before their request has begun.
+// Calls of router/inference_service.h that break before their request has begun, and unread ones.
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -114,6 +114,40 @@ TEST_F(SlowServerTest, ACallThatBreaksWhileItsRequestIsSubmittedIsCancelled) {
   EXPECT_TRUE(frontend_.WaitForCancel(1));
   Shutdown();
   EXPECT_EQ(service_.answer_bytes(), 0);
+}
+
+TEST(UnreadCallTest, AClientThatTakesNothingLosesItsCallAndItsShareOfTheBudget) {
+  absl::Notification said;
+  const FakeFrontend::Script say = SayBytes(std::string(200, 'x'));
+  FakeFrontend frontend([&](uint64_t key, const ValidRequest& request, ResponseSink& sink) {
+    say(key, request, sink);
+    said.Notify();
+  });
+  GenerationService service(ServiceOptions(), std::make_shared<FakeTokenizer>(), &frontend);
+  InferenceServer server({.write_timeout = std::chrono::milliseconds(300)}, &service);
+  ASSERT_TRUE(server.Start().ok());
+  v1::GenerateRequest request;
+  request.set_text("ab");
+  request.mutable_options()->set_max_tokens(100);
+  request.mutable_options()->set_n(128);
+  request.mutable_options()->set_logprobs(20);
+  grpc::ChannelArguments small = ClusterChannelArguments();
+  small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 10);
+  const auto stub = v1::Inference::NewStub(
+      grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", server.port()),
+                                grpc::InsecureChannelCredentials(), small));
+  grpc::ClientContext context;
+  auto reader = stub->Generate(&context, request);
+  ASSERT_TRUE(said.WaitForNotificationWithTimeout(absl::Seconds(60)));
+  const absl::Time patience = absl::Now() + absl::Seconds(60);
+  while (service.answer_bytes() > 0 && absl::Now() < patience) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_EQ(service.answer_bytes(), 0);
+  v1::GenerateEvent event;
+  while (reader->Read(&event)) {}
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
 }  // namespace

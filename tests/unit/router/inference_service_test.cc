@@ -129,39 +129,6 @@ TEST_F(InferenceServiceTest, WhatASlowReaderLeavesWaitsAndComesInBoundedEvents) 
   EXPECT_LT(num_events, 6400);
 }
 
-TEST_F(InferenceServiceTest, AClientThatTakesNothingLosesItsCallAndItsShareOfTheBudget) {
-  absl::Notification said;
-  const FakeFrontend::Script say = SayBytes(std::string(200, 'x'));
-  Serve(
-      [&](uint64_t key, const ValidRequest& request, ResponseSink& sink) {
-        say(key, request, sink);
-        said.Notify();
-      },
-      {.write_timeout = std::chrono::milliseconds(300)});
-  v1::GenerateRequest request;
-  request.set_text("ab");
-  request.mutable_options()->set_max_tokens(100);
-  request.mutable_options()->set_n(128);
-  request.mutable_options()->set_logprobs(20);
-  grpc::ChannelArguments small = ClusterChannelArguments();
-  small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  small.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16 << 10);
-  stub_ = v1::Inference::NewStub(
-      grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", server_->port()),
-                                grpc::InsecureChannelCredentials(), small));
-  grpc::ClientContext context;
-  auto reader = stub_->Generate(&context, request);
-  ASSERT_TRUE(said.WaitForNotificationWithTimeout(absl::Seconds(60)));
-  const absl::Time patience = absl::Now() + absl::Seconds(60);
-  while (service_->answer_bytes() > 0 && absl::Now() < patience) {
-    absl::SleepFor(absl::Milliseconds(10));
-  }
-  EXPECT_EQ(service_->answer_bytes(), 0);
-  v1::GenerateEvent event;
-  while (reader->Read(&event)) {}
-  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
-}
-
 TEST_F(InferenceServiceTest, RefusesAnAnswerOfTooManyLogProbabilities) {
   Serve(SayBytes("x"));
   v1::GenerateRequest request;
