@@ -49,7 +49,7 @@ FabricPort* Fabric::Find(int column) const {
   return it == ports_.end() ? nullptr : it->second;
 }
 
-std::string Fabric::EndpointOf(int column) { return absl::StrCat("10.0.0.", column, ":1"); }
+std::string Fabric::EndpointOf(int column) { return absl::StrCat("127.0.0.", column, ":1"); }
 
 // ---- One worker's end --------------------------------------------------------------------------
 

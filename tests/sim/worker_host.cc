@@ -99,6 +99,7 @@ void WorkerHost::MakeLedger(const BlockAllocator* host_pool) {
       WorkerLedger::Options{.role = options_.role,
                             .max_batch = options_.max_batch,
                             .max_waiting = options_.max_waiting,
+                            .chunk_tokens = options_.chunk_tokens,
                             .finish_together = options_.finish_together > 0},
       p.model.layout, *p.allocator, host_pool);
 }

@@ -46,7 +46,11 @@ void WorkerLedger::OnMail(const Message& message, Time now) {
   if (auto* decode = std::get_if<DecodeOpened>(&message)) {
     Open(decode->call, decode->request, now);
   } else if (auto* prefill = std::get_if<PrefillOpened>(&message)) {
-    Open(prefill->call, prefill->request, now);
+    const PrefillRequest& r = prefill->request;
+    Account& account = Open(prefill->call, r, now);
+    const bool is_whole = r.prompt_length == account.num_tokens && r.handoff && !r.score_only;
+    // What was emitted before, or is owed to the client at once, waits for nobody.
+    if (is_whole && r.sampling.num_prompt_logprobs < 0) account.finishes_with = r.handoff->decode;
   } else if (auto* broken = std::get_if<CallBroken>(&message)) {
     if (accounts_.erase(broken->call) > 0) NoteEnd(broken->call);
   } else if (auto* rebind = std::get_if<RebindAsked>(&message)) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/engine/engine.h"
 #include "common/engine/sequence.h"
 #include "common/kv_cache/block_allocator.h"
 #include "common/model/model_runner.h"
@@ -28,7 +29,8 @@ namespace baton::sim {
 // - a reservation leaves a free block for each that runs, and is refused only for want of blocks.
 // At a prefill worker: calls are admitted strictly by age, as soon as the oldest fits.
 // In a step of either: prefills by age, each with all its tokens before the next; at least one row
-// for them; decodes in turn.
+// for them; decodes in turn. A prompt leaves its last token only to finish with others for the same
+// decode worker, and not for more than kMostWaited times its own tokens.
 //
 // Cost: what a call has computed is computed again only after a preemption that found no room in
 // host memory or a move that failed, and not where its blocks are still cached.
@@ -38,6 +40,7 @@ class WorkerLedger {
     Role role = Role::kPrefill;
     int32_t max_batch = 0;
     int32_t max_waiting = 0;
+    int32_t chunk_tokens = 0;
     bool finish_together = false;  // Prompts with one token left may wait.
   };
   // Over all calls of the process, in tokens.
@@ -103,6 +106,8 @@ class WorkerLedger {
     std::vector<BlockRef> sealed;  // Its full blocks, from the start, as its last row had them.
     const SamplingContext* rows_as = nullptr;  // Rows of this call share it.
     std::set<CallId> served;                   // While it was left out of steps.
+    Incarnation finishes_with = 0;             // Prompts for this decode worker; 0 = alone.
+    int64_t waited = 0;                        // Tokens of steps that left out its last one.
     bool is_reservation() const { return state == State::kReserved || state == State::kUnbound; }
     bool runs() const { return state == State::kRunning && has_blocks; }
     bool waits() const { return state == State::kRunning && !has_blocks; }
@@ -157,11 +162,13 @@ class WorkerLedger {
   void NoteComeBack(CallId call);
   void CheckStillCached(const Account& account);
   void CheckHost();
+  void CheckHeld(const WorkerAudit& audit);
   CallId CallOf(const StepRow& row);
   void NoteRow(const StepRow& row);
   void NoteTable(Account& account, const StepRow& row);
   void CheckRows();
   void CheckTurns(const std::set<CallId>& decodes);
+  void CheckFinishing(const std::set<CallId>& decodes);
   int32_t BlocksOf(int32_t num_tokens) const {
     return device_.BlocksFor(num_tokens) -
            TokensBehindWindow(layout_, num_tokens) / device_.block_size();

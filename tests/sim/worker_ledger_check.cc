@@ -60,6 +60,7 @@ void WorkerLedger::CheckAdmission(bool is_late) {
     if (oldest == nullptr || account.age < oldest->age) oldest = &account;
   }
   if (oldest == nullptr) return;
+  if (computing > options_.max_batch) Violate("more prompts are admitted than a step has rows");
   for (CallId call : admitted_) {
     if (oldest->age < accounts_.at(call).age) Violate("a younger call is admitted before an older");
   }
@@ -151,6 +152,8 @@ void WorkerLedger::NoteMovesOut() {
   for (CallId call : preempted_) {
     Account& account = accounts_.at(call);
     const int32_t wanted = BlocksOf(*account.computed);
+    // What leaves for the host frees its blocks with the step: until then nobody else gives way.
+    if (in_flight_.moved_out.size() > 0) Violate("more sequences are preempted than needed");
     if (wanted == 0 || wanted > room) continue;
     room -= wanted;
     if (at + wanted > moves.size()) {
@@ -205,6 +208,20 @@ void WorkerLedger::CheckHost() {
   const auto held = static_cast<size_t>(host_->num_blocks() - host_->num_available());
   if (held == wanted) return;
   Violate(absl::StrCat("the host holds ", held, " blocks, and sequences have ", wanted, " there"));
+}
+
+// What the window has passed goes back, and nobody has more blocks than its tokens fill.
+void WorkerLedger::CheckHeld(const WorkerAudit& audit) {
+  auto at = accounts_.begin();
+  for (const HeldCall& held : audit.calls) {
+    if (held.state == "ENDING") continue;
+    const Account& account = (at++)->second;
+    if (!account.runs()) continue;
+    const int32_t passed = TokensBehindWindow(layout_, account.computed.value_or(account.least));
+    if (held.num_blocks > device_.BlocksFor(account.num_tokens) - passed / device_.block_size()) {
+      Violate("a call holds more blocks than its tokens and the window need");
+    }
+  }
 }
 
 // ---- Rows --------------------------------------------------------------------------------------
@@ -281,7 +298,7 @@ void WorkerLedger::CheckRows() {
       Violate("a younger prompt gets tokens that an older one has left");
     }
   }
-  CheckTurns(decodes);
+  options_.finish_together ? CheckFinishing(decodes) : CheckTurns(decodes);
 }
 
 // Nobody is served twice while another is left out, unless that one lacks a block.
@@ -289,13 +306,37 @@ void WorkerLedger::CheckTurns(const std::set<CallId>& decodes) {
   for (auto& [call, account] : accounts_) {
     const bool is_due = account.runs() && account.computed &&
                         account.num_tokens - *account.computed == 1 &&
-                        *account.computed % device_.block_size() != 0 && !options_.finish_together;
+                        *account.computed % device_.block_size() != 0;
     if (!is_due || decodes.contains(call)) {
       account.served.clear();
       continue;
     }
     for (CallId other : decodes) {
       if (!account.served.insert(other).second) Violate("a decode is served twice before another");
+    }
+  }
+}
+
+void WorkerLedger::CheckFinishing(const std::set<CallId>& decodes) {
+  const int32_t tokens = options_.chunk_tokens - std::max(1, options_.chunk_tokens / 4);
+  const int32_t least = std::min(std::max(1, tokens), options_.max_batch - 1);
+  if (static_cast<int32_t>(decodes.size()) >= least) return;  // There may have been no room.
+  int64_t num_tokens = 0;
+  for (const Row& row : in_flight_.rows) num_tokens += row.num_tokens;
+  for (auto& [call, account] : accounts_) {
+    const bool waits = account.runs() && account.computed && !decodes.contains(call) &&
+                       account.num_tokens - *account.computed == 1;
+    if (!waits) continue;
+    const auto finishes_too = [&](const Account& other) {
+      return &other != &account && other.runs() && other.finishes_with == account.finishes_with;
+    };
+    if (account.finishes_with == 0 || !Any(finishes_too)) {
+      Violate("a prompt waits to finish with nobody");
+    }
+    account.waited += num_tokens;
+    const int64_t own = account.num_tokens - account.first_context.value_or(0);
+    if (account.waited > EngineOptions::kMostWaited * own + 1) {
+      Violate("a prompt waits for others for longer than it may");
     }
   }
 }
@@ -320,6 +361,7 @@ std::string WorkerLedger::Check(const WorkerAudit& audit, const Counted& counted
     if (violation_.empty()) CheckRows();
   }
   CheckHost();
+  CheckHeld(audit);
   last_ = counted;
   was_revoking_ = revoking_.has_value();
   started_ = nullptr;
