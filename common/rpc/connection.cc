@@ -8,7 +8,6 @@
 #include <chrono>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "grpc/health/v1/health.pb.h"
 
 namespace baton {
@@ -71,61 +70,16 @@ Duration TimeLeft(gpr_timespec deadline) {
   return std::max<Duration>(exact, std::chrono::milliseconds(1));
 }
 
-const char* ReasonOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kOk:
-      return "OK";
-    case absl::StatusCode::kCancelled:
-      return "CANCELLED";
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
-      return "INVALID_REQUEST";
-    case absl::StatusCode::kDeadlineExceeded:
-      return "DEADLINE_EXCEEDED";
-    case absl::StatusCode::kNotFound:
-      return "NOT_FOUND";
-    case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kPermissionDenied:
-      return "NOT_ALLOWED";
-    case absl::StatusCode::kResourceExhausted:
-      return "OVERLOADED";
-    case absl::StatusCode::kFailedPrecondition:
-      return "WRONG_INCARNATION_OR_STATE";
-    case absl::StatusCode::kAborted:
-      return "ABORTED";
-    case absl::StatusCode::kUnimplemented:
-      return "NOT_SUPPORTED";
-    case absl::StatusCode::kUnavailable:
-      return "WORKER_UNAVAILABLE";
-    case absl::StatusCode::kDataLoss:
-      return "BAD_PEER_DATA";
-    default:
-      return "INTERNAL";
-  }
-}
-
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
 absl::Status FromGrpc(const grpc::Status& status, absl::string_view reason, bool is_late) {
-  const auto code = static_cast<absl::StatusCode>(status.error_code());
-  if (reason.empty() ? status.ok() : !status.ok() && reason == ReasonOf(code)) {
-    return absl::Status(code, status.error_message());
-  }
-  if (!reason.empty()) return absl::UnavailableError("the worker's answer was damaged on its way");
-  if (code == absl::StatusCode::kCancelled) return absl::CancelledError("the call was cancelled");
-  if (is_late) return absl::DeadlineExceededError("the request's time is over");
-  return absl::UnavailableError(
-      code == absl::StatusCode::kUnavailable
-          ? "the connection to the worker was lost"
-          : absl::StrCat("the call to the worker broke: ", absl::StatusCodeToString(code)));
-}
-
-bool IsOfTheConnection(const absl::Status& status, absl::string_view reason) {
-  if (absl::IsDataLoss(status)) return true;
-  return absl::IsUnavailable(status) && reason != ReasonOf(status.code());
+  return StatusOf({.code = static_cast<absl::StatusCode>(status.error_code()),
+                   .message = status.error_message(),
+                   .reason = std::string(reason),
+                   .is_late = is_late});
 }
 
 absl::string_view ReasonIn(const grpc::ClientContext& context) {
@@ -135,10 +89,16 @@ absl::string_view ReasonIn(const grpc::ClientContext& context) {
   return absl::string_view(it->second.data(), it->second.size());
 }
 
-absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {
+PeerEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context) {
   const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC);
-  const bool is_late = gpr_time_cmp(deadline, DeadlineAfter(kClockSlack)) <= 0;
-  return FromGrpc(status, ReasonIn(context), is_late);
+  return {.code = static_cast<absl::StatusCode>(status.error_code()),
+          .message = status.error_message(),
+          .reason = std::string(ReasonIn(context)),
+          .is_late = gpr_time_cmp(deadline, DeadlineAfter(kClockSlack)) <= 0};
+}
+
+absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {
+  return StatusOf(EndOf(status, context));
 }
 
 }  // namespace baton

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/base/time.h"
+#include "common/rpc/call_end.h"
 
 // How every gRPC connection of the cluster is set up (protocol.md section 2): dead peers are
 // noticed by a ping each second with one second to answer, also on idle connections; every server
@@ -38,21 +39,12 @@ gpr_timespec DeadlineAfter(Duration d);
 // Time left until a gRPC deadline, at least 1 ms; zero when there is no deadline.
 Duration TimeLeft(gpr_timespec deadline);
 
-// The reason of a status code: "INVALID_REQUEST", "OVERLOADED", ...; never empty.
-const char* ReasonOf(absl::StatusCode code);
-
 grpc::Status ToGrpc(const absl::Status& status);
 
-// What a finished call came to. A status whose kReasonKey fits its code is the peer's own word. Any
-// other was made by the library, or was damaged on its way: CANCELLED, DEADLINE_EXCEEDED if `is_late`
-// (the call's deadline is over here), else UNAVAILABLE; its text, which may hold addresses, is
-// replaced. OK with a reason is no OK.
+// What a finished call came to; see StatusOf.
 absl::Status FromGrpc(const grpc::Status& status, absl::string_view reason, bool is_late);
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
-
-// The end of a call was none of the peer's: what else goes over the connection is in doubt. A
-// request that arrived damaged is the peer's own word, and as bad a sign.
-bool IsOfTheConnection(const absl::Status& status, absl::string_view reason);
+PeerEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context);
 
 // Of a finished call: the reason with which the peer itself ended it, or empty.
 absl::string_view ReasonIn(const grpc::ClientContext& context);

@@ -282,7 +282,7 @@ absl::StatusOr<WorkerEvent> FromProto(const v1::DecodeEvent& from, const WireLim
       ASSIGN_OR_RETURN(HandoffFailedEvent event, ReadFailure(from.handoff_failed()));
       return event;
     }
-    case v1::DecodeEvent::kAlive:  // No mail for a node: ClientCall takes it.
+    case v1::DecodeEvent::kAlive:  // No mail for a node: CallEvents takes it.
     case v1::DecodeEvent::EVENT_NOT_SET:
       break;
   }

@@ -2,7 +2,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -10,7 +9,6 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/connection.h"
@@ -25,8 +23,8 @@ template <typename Event>
 class ServerCall : public grpc::ServerWriteReactor<Event> {
  public:
   struct Hooks {
-    // The last change to an event before which `num_sent` were sent.
-    std::function<void(Event* event, uint64_t num_sent)> seal;
+    // The last change to an event, in the order of sending, never two at a time.
+    std::function<void(Event* event)> seal;
     std::function<void()> on_broken;
     // Everything sent so far was written; from a gRPC thread.
     std::function<void()> on_idle;
@@ -43,21 +41,19 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
     {
       absl::MutexLock lock(&mutex_);
       if (broken_ || closing_.has_value()) return;
-      if (hooks_.seal) hooks_.seal(&event, num_sent_);
+      if (hooks_.seal) hooks_.seal(&event);
       queue_.push_back(std::move(event));
-      ++num_sent_;
     }
     Advance();
   }
 
-  // While nothing waits to be written, sends what `make` says of the number of events sent so far;
-  // that one is not counted.
-  void Beat(absl::FunctionRef<Event(uint64_t num_sent)> make) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Sends it if nothing waits to be written.
+  void SendIfIdle(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       absl::MutexLock lock(&mutex_);
       if (broken_ || closing_.has_value() || writing_ || !queue_.empty()) return;
-      queue_.push_back(make(num_sent_));
-      if (hooks_.seal) hooks_.seal(&queue_.back(), num_sent_);
+      if (hooks_.seal) hooks_.seal(&event);
+      queue_.push_back(std::move(event));
     }
     Advance();
   }
@@ -144,7 +140,6 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
   const Hooks hooks_;
   absl::Mutex mutex_;
   std::deque<Event> queue_ ABSL_GUARDED_BY(mutex_);
-  uint64_t num_sent_ ABSL_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> closing_ ABSL_GUARDED_BY(mutex_);
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;

@@ -7,10 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/status.h"
 #include "common/rpc/connection.h"
-#include "common/rpc/message_wire.h"
-#include "common/rpc/seal.h"
+#include "common/rpc/gate.h"
 
 namespace baton {
 namespace {
@@ -21,12 +19,6 @@ constexpr int kMaxBackoffMs = 1000;
 constexpr int kProvenStatuses = 10;  // From then on a connection counts as good.
 
 gpr_timespec AfterMs(int64_t ms) { return DeadlineAfter(std::chrono::milliseconds(ms)); }
-
-template <typename Info, typename Proto>
-absl::StatusOr<Info> Unsealed(const Proto& proto) {
-  RETURN_IF_ERROR(CheckSeal(proto));
-  return FromProto(proto);
-}
 
 absl::string_view RoleName(Role role) { return role == Role::kPrefill ? "prefill" : "decode"; }
 
@@ -64,9 +56,9 @@ WorkerLink::Peer WorkerLink::peer() const {
   return peer_;
 }
 
-void WorkerLink::Sweep(int max_sweeps) {
+void WorkerLink::Sweep() {
   absl::MutexLock lock(&mutex_);
-  if (peer_.stubs == nullptr || ++sweeps_ <= (is_unread_ ? 1 : max_sweeps)) return;
+  if (peer_.stubs == nullptr || !silence_.Sweep()) return;
   distrusted_ = true;
   context_->TryCancel();
 }
@@ -119,7 +111,7 @@ absl::Status WorkerLink::CheckHello(const HelloInfo& hello) const {
 
 void WorkerLink::OnHello(const grpc::Status& status) {
   if (!status.ok()) return Retry("no worker answers");
-  const absl::StatusOr<HelloInfo> hello = Unsealed<HelloInfo>(hello_response_);
+  const absl::StatusOr<HelloInfo> hello = TakeHello(hello_response_);
   if (!hello.ok()) return Retry(absl::StrCat("bad hello: ", hello.status().message()));
   if (const absl::Status ok = CheckHello(*hello); !ok.ok()) {
     return Retry(std::string(ok.message()));
@@ -129,8 +121,8 @@ void WorkerLink::OnHello(const grpc::Status& status) {
     peer_ = {.incarnation = hello->incarnation,
              .limits = {.vocab_size = hello->vocab_size, .max_model_len = hello->max_model_len},
              .stubs = stubs_};
-    num_statuses_ = sweeps_ = 0;
-    is_unread_ = false;
+    num_statuses_ = 0;
+    silence_.OnRead(true);
     last_reason_.clear();
   }
   inbox_->Post(WorkerUp{.worker = options_.worker, .hello = *hello});
@@ -149,15 +141,12 @@ void WorkerLink::StartWatch(Incarnation incarnation) {
 
 void WorkerLink::OnReadDone(bool ok) {
   absl::MutexLock lock(&mutex_);
-  sweeps_ = 0;
-  is_unread_ = !ok;  // As in ClientCall.
+  silence_.OnRead(ok);
   if (!ok) return;
-  const absl::StatusOr<WorkerStatus> status = Unsealed<WorkerStatus>(status_);
+  const absl::StatusOr<WorkerStatus> status = TakeStatus(status_, peer_.incarnation);
   if (++num_statuses_ == kProvenStatuses) backoff_ms_ = 0;
   if (!status.ok()) {
     bad_status_ = absl::StrCat("bad status: ", status.status().message());
-  } else if (status->incarnation != peer_.incarnation) {
-    bad_status_ = "status of another incarnation";
   } else {
     inbox_->Post(WorkerStatusChanged{.worker = options_.worker, .status = *status});
   }

@@ -17,6 +17,7 @@
 #include "common/node/message.h"
 #include "common/rpc/generation_wire.h"
 #include "common/rpc/retired_channels.h"
+#include "common/rpc/silence.h"
 #include "common/rpc/worker_links.h"
 
 namespace baton {
@@ -60,8 +61,8 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   };
   Peer peer() const;
 
-  // Counts one more sweep without a status; after `max_sweeps` of them connects anew.
-  void Sweep(int max_sweeps);
+  // Counts one more sweep without a status; after too many of them connects anew.
+  void Sweep();
 
   // Something that went over this connection was damaged or lost: connects anew. A no-op if it is
   // not the current one.
@@ -94,8 +95,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   std::string last_reason_ ABSL_GUARDED_BY(mutex_);
   int backoff_ms_ ABSL_GUARDED_BY(mutex_) = 0;
   int num_statuses_ ABSL_GUARDED_BY(mutex_) = 0;  // Of this connection.
-  int sweeps_ ABSL_GUARDED_BY(mutex_) = 0;        // Since the last one.
-  bool is_unread_ ABSL_GUARDED_BY(mutex_) = false;
+  Silence silence_ ABSL_GUARDED_BY(mutex_);       // Since the last one.
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // An operation is in flight.
 

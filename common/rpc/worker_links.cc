@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/call_events.h"
 #include "common/rpc/client_call.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/message_wire.h"
@@ -18,23 +19,10 @@
 namespace baton {
 namespace {
 
-constexpr int kSweepSeconds = 1;
-constexpr int kMaxSweeps = 5;  // A worker gives a sign of life on each call each second.
-constexpr int64_t kMaxPrefillEvents = 64;
 constexpr Duration kTellLimit = std::chrono::seconds(2);
 
 using DecodeClientCall = ClientCall<v1::DecodeRequest, v1::DecodeEvent>;
 using PrefillClientCall = ClientCall<v1::PrefillRequest, v1::PrefillEvent>;
-
-// Each token may come alone, and counts once as an event and once as an output.
-int64_t MaxOutputs(const DecodeRequest& request) {
-  return 2 * int64_t{request.sampling.max_tokens} + 16;
-}
-int64_t MaxOutputs(const PrefillRequest& request) {
-  const int64_t top = request.sampling.num_prompt_logprobs;
-  // For each position its log probabilities, and at worst an event of its own.
-  return kMaxPrefillEvents + (top < 0 ? 0 : request.prompt_length * (top + 2));
-}
 
 }  // namespace
 
@@ -66,15 +54,17 @@ class WorkerLinks::Impl {
   }
 
   void Open(CallId id, int32_t index, const DecodeRequest& request) {
-    OpenCallTo<DecodeClientCall>(id, index, request, [](const WorkerStubs& worker, auto* call) {
-      worker.decode->async()->Decode(call->context(), call->request(), call);
-    });
+    OpenCallTo<v1::DecodeRequest, DecodeClientCall>(
+        id, index, request, [](const WorkerStubs& worker, auto* call) {
+          worker.decode->async()->Decode(call->context(), call->request(), call);
+        });
   }
 
   void Open(CallId id, int32_t index, const PrefillRequest& request) {
-    OpenCallTo<PrefillClientCall>(id, index, request, [](const WorkerStubs& worker, auto* call) {
-      worker.prefill->async()->Prefill(call->context(), call->request(), call);
-    });
+    OpenCallTo<v1::PrefillRequest, PrefillClientCall>(
+        id, index, request, [](const WorkerStubs& worker, auto* call) {
+          worker.prefill->async()->Prefill(call->context(), call->request(), call);
+        });
   }
 
   void Cancel(CallId id) {
@@ -185,7 +175,7 @@ class WorkerLinks::Impl {
     for (const auto& call : calls) call->GiveUp();
   }
 
-  template <typename Call, typename Request, typename StartOnStub>
+  template <typename Proto, typename Call, typename Request, typename StartOnStub>
   void OpenCallTo(CallId id, int32_t index, const Request& request, StartOnStub start) {
     const WorkerLink::Peer peer = links_.at(index)->peer();
     if (peer.incarnation == 0) {
@@ -195,15 +185,17 @@ class WorkerLinks::Impl {
       return MailClosed(
           id, absl::FailedPreconditionError("another process runs at the worker's address"));
     }
+    Proto proto;
+    ToProto(request, &proto);
+    Seal(&proto);
     auto call = std::make_shared<Call>(
-        peer.limits, MaxOutputs(request),
+        std::move(proto), peer.limits, MaxOutputs(request),
         typename Call::Hooks{
             .on_event =
                 [this, id](WorkerEvent event) {
                   inbox_->Post(WorkerEventReceived{.call = id, .event = std::move(event)});
                 },
-            .on_closed = [this, id](absl::Status status,
-                                    bool is_broken) { Closed(id, std::move(status), is_broken); },
+            .on_closed = [this, id](CallEvents::End end) { Closed(id, std::move(end)); },
             .on_released = [this] { Release(); }});
     {
       absl::MutexLock lock(&mutex_);
@@ -217,8 +209,6 @@ class WorkerLinks::Impl {
       ++active_;
       calls_[id] = {.call = call, .worker = index, .peer = peer};
     }
-    ToProto(request, call->request());
-    Seal(call->request());
     call->context()->set_deadline(DeadlineAfter(request.timeout));
     start(*peer.stubs, call.get());
     call->Start(call);
@@ -230,7 +220,7 @@ class WorkerLinks::Impl {
     if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(status)});
   }
 
-  void Closed(CallId id, absl::Status status, bool is_broken) {
+  void Closed(CallId id, CallEvents::End end) {
     Entry entry;
     {
       absl::MutexLock lock(&mutex_);
@@ -239,8 +229,8 @@ class WorkerLinks::Impl {
       entry = node.mapped();
       --num_calls_[entry.worker];
     }
-    if (is_broken) links_[entry.worker]->Distrust(entry.peer.stubs.get());
-    MailClosed(id, std::move(status));
+    if (end.is_broken) links_[entry.worker]->Distrust(entry.peer.stubs.get());
+    MailClosed(id, std::move(end.status));
   }
 
   // One of the things that Stop waits for is over. Nothing of this may be touched after it.
@@ -253,14 +243,14 @@ class WorkerLinks::Impl {
     if (stopped_) return;
     ++active_;
     sweep_ = std::make_unique<grpc::Alarm>();
-    sweep_->Set(DeadlineAfter(std::chrono::seconds(kSweepSeconds)), [this](bool) { Sweep(); });
+    sweep_->Set(DeadlineAfter(kSweepInterval), [this](bool) { Sweep(); });
   }
 
   void Sweep() {
     {
       absl::MutexLock lock(&mutex_);
-      for (auto& [id, entry] : calls_) entry.call->Sweep(kMaxSweeps);
-      for (const auto& link : links_) link->Sweep(kMaxSweeps);
+      for (auto& [id, entry] : calls_) entry.call->Sweep();
+      for (const auto& link : links_) link->Sweep();
       SetSweep();
     }
     Release();

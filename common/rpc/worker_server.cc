@@ -22,17 +22,20 @@
 #include "baton/v1/decode.grpc.pb.h"
 #include "baton/v1/prefill.grpc.pb.h"
 #include "common/base/status.h"
+#include "common/rpc/call_events.h"
 #include "common/rpc/connection.h"
+#include "common/rpc/gate.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
 #include "common/rpc/server_call.h"
+#include "common/rpc/silence.h"
 
 namespace baton {
 namespace {
 
-constexpr absl::Duration kStatusTick = absl::Milliseconds(50);
+constexpr std::chrono::milliseconds kStatusTick(50);
 constexpr int kTicksPerHeartbeat = 8;  // 400 ms, so that a late tick stays below 500 ms.
-constexpr int kTicksPerBeat = 20;      // A sign of life on each call, each second.
+constexpr int kTicksPerBeat = kBeatInterval / kStatusTick;
 
 using DecodeCall = ServerCall<v1::DecodeEvent>;
 using PrefillCall = ServerCall<v1::PrefillEvent>;
@@ -53,9 +56,9 @@ grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context,
 }
 
 template <typename Event>
-Event SignOfLife(uint64_t num_sent) {
+Event SignOfLife() {
   Event event;
-  event.mutable_alive()->set_num_events(num_sent);
+  event.mutable_alive();
   return event;
 }
 
@@ -143,7 +146,7 @@ class StatusBroadcast {
       std::vector<std::shared_ptr<StatusCall>> due;
       {
         absl::MutexLock lock(&mutex_);
-        if (mutex_.AwaitWithTimeout(absl::Condition(&wake), kStatusTick)) return;
+        if (mutex_.AwaitWithTimeout(absl::Condition(&wake), absl::FromChrono(kStatusTick))) return;
         if (watchers_.empty()) continue;
         ToProto(status_(), &status);
         Seal(&status);
@@ -187,8 +190,8 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   Impl(WorkerServerOptions options, Inbox* inbox)
       : options_(std::move(options)),
         inbox_(inbox),
-        limits_{.vocab_size = options_.hello.vocab_size,
-                .max_model_len = options_.hello.max_model_len},
+        gate_(options_.hello.incarnation, {.vocab_size = options_.hello.vocab_size,
+                                           .max_model_len = options_.hello.max_model_len}),
         broadcast_(options_.status, options_.max_watchers, [this] { Beat(); }) {}
 
   ~Impl() override { Shutdown(Duration::zero()); }
@@ -263,19 +266,18 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   // What comes of a Rebind or a Send is told on the call that it is about.
   grpc::ServerUnaryReactor* Rebind(grpc::CallbackServerContext* context,
                                    const v1::RebindRequest* request, v1::RebindResponse*) override {
-    return FinishUnary(context, TakeRebind(*request));
+    return FinishUnary(context, OfferTaken<RebindAsked>(*request));
   }
 
   grpc::ServerUnaryReactor* Send(grpc::CallbackServerContext* context,
                                  const v1::SendRequest* request, v1::SendResponse*) override {
-    return FinishUnary(context, TakeSend(*request));
+    return FinishUnary(context, OfferTaken<SendAsked>(*request));
   }
 
   grpc::ServerUnaryReactor* Audit(grpc::CallbackServerContext* context,
                                   const v1::AuditRequest* request,
                                   v1::AuditResponse* response) override {
-    if (const absl::Status status = CheckIncarnation(request->expected_incarnation(), true);
-        !status.ok()) {
+    if (const absl::Status status = CheckIfGiven(request->expected_incarnation()); !status.ok()) {
       return FinishUnary(context, status);
     }
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -308,8 +310,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
 
   grpc::ServerWriteReactor<v1::WorkerStatus>* Watch(grpc::CallbackServerContext* context,
                                                     const v1::WatchRequest* request) override {
-    if (const absl::Status status = CheckIncarnation(request->expected_incarnation(), true);
-        !status.ok()) {
+    if (const absl::Status status = CheckIfGiven(request->expected_incarnation()); !status.ok()) {
       auto call = StatusCall::Create(context, {});
       call->Close(status);
       return call.get();
@@ -319,7 +320,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
 
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
                                   const v1::DrainRequest* request, v1::DrainResponse*) override {
-    const absl::Status status = CheckIncarnation(request->expected_incarnation(), true);
+    const absl::Status status = CheckIfGiven(request->expected_incarnation());
     if (status.ok()) inbox_->Post(baton::Drain{});
     return FinishUnary(context, status);
   }
@@ -347,28 +348,16 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     }
   }
 
-  // The last process at this address may have been another one.
-  absl::Status CheckIncarnation(uint64_t expected, bool any_allowed) const {
-    if (expected == options_.hello.incarnation || (any_allowed && expected == 0)) {
-      return absl::OkStatus();
-    }
-    return absl::FailedPreconditionError(absl::StrCat(
-        "expected_incarnation = ", expected, ": another process runs here now; say Hello again"));
+  // Who means no process in particular means any.
+  absl::Status CheckIfGiven(Incarnation expected) const {
+    return expected == 0 ? absl::OkStatus() : gate_.CheckIncarnation(expected);
   }
 
-  absl::Status TakeRebind(const v1::RebindRequest& request) {
-    RETURN_IF_ERROR(CheckSeal(request));
-    RETURN_IF_ERROR(CheckIncarnation(request.expected_incarnation(), false));
-    ASSIGN_OR_RETURN(const RebindRequest valid, FromProto(request));
-    if (inbox_->Offer(RebindAsked{valid})) return absl::OkStatus();
-    return absl::ResourceExhaustedError("the worker's inbox is full: try another worker or later");
-  }
-
-  absl::Status TakeSend(const v1::SendRequest& request) {
-    RETURN_IF_ERROR(CheckSeal(request));
-    RETURN_IF_ERROR(CheckIncarnation(request.expected_incarnation(), false));
-    ASSIGN_OR_RETURN(SendRequest valid, FromProto(request, limits_));
-    if (inbox_->Offer(SendAsked{std::move(valid)})) return absl::OkStatus();
+  // A Rebind or a Send.
+  template <typename Asked, typename Request>
+  absl::Status OfferTaken(const Request& request) {
+    ASSIGN_OR_RETURN(auto valid, gate_.Take(request));
+    if (inbox_->Offer(Asked{std::move(valid)})) return absl::OkStatus();
     return absl::ResourceExhaustedError("the worker's inbox is full: try another worker or later");
   }
 
@@ -376,11 +365,11 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   template <typename Call, typename Opened, typename Request>
   Call* Accept(grpc::CallbackServerContext* context, const Request& request) {
     const CallId id = next_call_.fetch_add(1) + 1;
-    const uint32_t place = request.crc32c();
     auto call = Call::Create(
         context,
-        {.seal = [place](auto* event,
-                         uint64_t n) { Seal(event, place + static_cast<uint32_t>(n)); },
+        {.seal = [sealer = EventSealer(request.crc32c())](auto* event) mutable {
+           sealer.Seal(event);
+         },
          .on_broken =
              [this, id] {
                Forget(id);
@@ -396,9 +385,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
 
   template <typename Opened, typename Call, typename Request>
   absl::Status Take(CallId id, const std::shared_ptr<Call>& call, const Request& request) {
-    RETURN_IF_ERROR(CheckSeal(request));
-    RETURN_IF_ERROR(CheckIncarnation(request.expected_incarnation(), false));
-    ASSIGN_OR_RETURN(auto valid, FromProto(request, limits_));
+    ASSIGN_OR_RETURN(auto valid, gate_.Take(request));
     {
       absl::MutexLock lock(&mutex_);
       if (std::ssize(calls_) >= options_.max_open_calls) {
@@ -418,9 +405,9 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     }
     for (const AnyCall& call : calls) {
       if (const auto* decode = std::get_if<std::shared_ptr<DecodeCall>>(&call)) {
-        (*decode)->Beat(SignOfLife<v1::DecodeEvent>);
+        (*decode)->SendIfIdle(SignOfLife<v1::DecodeEvent>());
       } else {
-        std::get<std::shared_ptr<PrefillCall>>(call)->Beat(SignOfLife<v1::PrefillEvent>);
+        std::get<std::shared_ptr<PrefillCall>>(call)->SendIfIdle(SignOfLife<v1::PrefillEvent>());
       }
     }
   }
@@ -432,7 +419,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
 
   const WorkerServerOptions options_;
   Inbox* const inbox_;
-  const WireLimits limits_;
+  const RequestGate gate_;
   StatusBroadcast broadcast_;
   std::atomic<CallId> next_call_ = 0;
   absl::Mutex mutex_;

@@ -43,6 +43,8 @@ class HandmadeWorker : public v1::Decode::Service, public v1::Cluster::Service {
   explicit HandmadeWorker(Say say, Habits habits = {})
       : say_(std::move(say)), habits_(std::move(habits)) {
     grpc::ServerBuilder builder;
+    // As a worker's, or the library ends a silent connection itself for its pings.
+    ApplyServerSettings(/*max_streams_per_connection=*/100, &builder);
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(static_cast<v1::Decode::Service*>(this));
     builder.RegisterService(static_cast<v1::Cluster::Service*>(this));

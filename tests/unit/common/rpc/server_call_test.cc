@@ -3,7 +3,6 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
-#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -19,18 +18,18 @@ class ServerCallTest : public ::testing::Test {
 
   ~ServerCallTest() override { call_->OnDone(); }
 
-  static v1::DecodeEvent SignOfLife(uint64_t num_sent) {
+  static v1::DecodeEvent SignOfLife() {
     v1::DecodeEvent event;
-    event.mutable_alive()->set_num_events(num_sent);
+    event.mutable_alive();
     return event;
   }
 
   grpc::CallbackServerContext context_;
-  std::vector<uint64_t> sealed_;  // As how many-th each event was sealed.
+  std::vector<bool> sealed_;  // In order: a sign of life, or not.
   int num_broken_ = 0;
   int num_idle_ = 0;
   const std::shared_ptr<Call> call_ =
-      Call::Create(&context_, {.seal = [this](auto*, uint64_t n) { sealed_.push_back(n); },
+      Call::Create(&context_, {.seal = [this](auto* event) { sealed_.push_back(event->has_alive()); },
                                .on_broken = [this] { ++num_broken_; },
                                .on_idle = [this] { ++num_idle_; }});
 };
@@ -46,28 +45,28 @@ TEST_F(ServerCallTest, EventsAreSealedInOrderAndIdleOnceAllAreWritten) {
   call_->OnWriteDone(true);
   EXPECT_TRUE(call_->Idle());
   EXPECT_EQ(num_idle_, 1);
-  EXPECT_EQ(sealed_, (std::vector<uint64_t>{0, 1}));
+  EXPECT_EQ(sealed_, (std::vector<bool>{false, false}));
 }
 
-TEST_F(ServerCallTest, ASignOfLifeIsSentWhileNothingWaitsAndIsNotCounted) {
+TEST_F(ServerCallTest, ASignOfLifeIsSentWhileNothingWaits) {
   call_->Send({});
-  call_->Beat(SignOfLife);  // One event is being written.
+  call_->SendIfIdle(SignOfLife());  // One event is being written.
   call_->Send({});
   EXPECT_EQ(sealed_.size(), 2u);
   call_->OnWriteDone(true);
   call_->OnWriteDone(true);
-  call_->Beat(SignOfLife);
-  call_->Beat(SignOfLife);  // The first is being written.
+  call_->SendIfIdle(SignOfLife());
+  call_->SendIfIdle(SignOfLife());  // The first is being written.
   call_->OnWriteDone(true);
   EXPECT_TRUE(call_->Idle());
   call_->Send({});
-  EXPECT_EQ(sealed_, (std::vector<uint64_t>{0, 1, 2, 2}));
+  EXPECT_EQ(sealed_, (std::vector<bool>{false, false, true, false}));
 }
 
 TEST_F(ServerCallTest, AfterItsEndNothingIsSentAndNothingBreaks) {
   call_->Close(absl::OkStatus());
   call_->Send({});
-  call_->Beat(SignOfLife);
+  call_->SendIfIdle(SignOfLife());
   call_->OnCancel();
   EXPECT_TRUE(sealed_.empty());
   EXPECT_EQ(num_broken_, 0);
@@ -79,7 +78,7 @@ TEST_F(ServerCallTest, ABrokenCallSaysSoOnceAndSendsNothingMore) {
   call_->OnWriteDone(false);
   call_->OnCancel();
   call_->Send({});
-  call_->Beat(SignOfLife);
+  call_->SendIfIdle(SignOfLife());
   EXPECT_EQ(num_broken_, 1);
   EXPECT_EQ(sealed_.size(), 2u);
   EXPECT_TRUE(call_->Idle());  // What waited is gone.

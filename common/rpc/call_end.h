@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+// What the end of a call is worth. Nothing here needs the network.
+namespace baton {
+
+// The reason of a status code: "INVALID_REQUEST", "OVERLOADED", ...; never empty.
+const char* ReasonOf(absl::StatusCode code);
+
+// The end of a call as its client was told it.
+struct PeerEnd {
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::string message;
+  std::string reason;    // The peer's own, empty if it gave none.
+  bool is_late = false;  // The call's deadline is over here.
+};
+
+// A status whose reason fits its code is the peer's own word. Any other was made by the library, or
+// was damaged on its way: CANCELLED, DEADLINE_EXCEEDED if it is late, else UNAVAILABLE; its text,
+// which may hold addresses, is replaced. OK with a reason is no OK.
+absl::Status StatusOf(const PeerEnd& end);
+
+// The end of a call was none of the peer's: what else goes over the connection is in doubt. A
+// request that arrived damaged is the peer's own word, and as bad a sign.
+bool IsOfTheConnection(const absl::Status& status, absl::string_view reason);
+
+}  // namespace baton

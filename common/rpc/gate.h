@@ -1,0 +1,42 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "baton/v1/cluster.pb.h"
+#include "baton/v1/decode.pb.h"
+#include "baton/v1/prefill.pb.h"
+#include "common/node/message.h"
+#include "common/rpc/generation_wire.h"
+
+// What each end of the control plane takes of the other's sealed messages, without the network:
+// what is whole, meant for this process and in range. Events are call_events.h's.
+namespace baton {
+
+// A worker's: DATA_LOSS, FAILED_PRECONDITION or INVALID_ARGUMENT say which of the three it is not.
+class RequestGate {
+ public:
+  RequestGate(Incarnation incarnation, const WireLimits& limits)
+      : incarnation_(incarnation), limits_(limits) {}
+
+  absl::StatusOr<DecodeRequest> Take(const v1::DecodeRequest& request) const;
+  absl::StatusOr<PrefillRequest> Take(const v1::PrefillRequest& request) const;
+  absl::StatusOr<RebindRequest> Take(const v1::RebindRequest& request) const;
+  absl::StatusOr<SendRequest> Take(const v1::SendRequest& request) const;
+
+  // The last process at this address may have been another one.
+  absl::Status CheckIncarnation(Incarnation expected) const;
+
+ private:
+  template <typename Request>
+  absl::Status Check(const Request& request) const;
+
+  const Incarnation incarnation_;
+  const WireLimits limits_;
+};
+
+// A router's.
+absl::StatusOr<HelloInfo> TakeHello(const v1::HelloResponse& hello);
+// `worker`: the process that said hello.
+absl::StatusOr<WorkerStatus> TakeStatus(const v1::WorkerStatus& status, Incarnation worker);
+
+}  // namespace baton

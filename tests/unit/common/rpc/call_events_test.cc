@@ -1,0 +1,175 @@
+#include "common/rpc/call_events.h"
+
+#include <gtest/gtest.h>
+
+#include "common/rpc/message_wire.h"
+#include "common/rpc/seal.h"
+
+namespace baton {
+namespace {
+
+constexpr uint32_t kSeal = 0xFFFFFFFF;  // Places go on behind the largest number.
+constexpr WireLimits kLimits{.vocab_size = 100, .max_model_len = 1000};
+constexpr int64_t kMaxOutputsHere = 8;
+
+v1::DecodeEvent Tokens(int32_t position, int num_outputs = 1) {
+  TokensEvent event;
+  for (int i = 0; i < num_outputs; ++i) {
+    event.outputs.push_back({.position = position + i, .token = 3});
+  }
+  v1::DecodeEvent proto;
+  ToProto(event, &proto);
+  return proto;
+}
+
+v1::DecodeEvent Alive() {
+  v1::DecodeEvent event;
+  event.mutable_alive();
+  return event;
+}
+
+class CallEventsTest : public testing::Test {
+ protected:
+  v1::DecodeEvent Sent(v1::DecodeEvent event) {
+    sealer_.Seal(&event);
+    return event;
+  }
+  // Taken, and what it brought: 1 an event, 0 a sign of life.
+  void ExpectTaken(const v1::DecodeEvent& event, bool is_mail = true) {
+    const auto taken = events_.Take(event);
+    ASSERT_TRUE(taken.ok()) << taken.status();
+    EXPECT_EQ(taken->has_value(), is_mail);
+  }
+  void ExpectDamageSeen(const v1::DecodeEvent& event) {
+    EXPECT_TRUE(absl::IsDataLoss(events_.Take(event).status()));
+    const CallEvents::End end = events_.EndOf({.code = absl::StatusCode::kCancelled});
+    EXPECT_TRUE(absl::IsDataLoss(end.status)) << end.status;
+    EXPECT_TRUE(end.is_broken);
+  }
+  EventSealer sealer_{kSeal};
+  CallEvents events_{kLimits, kMaxOutputsHere, kSeal};
+};
+
+TEST_F(CallEventsTest, TakesEventsInTheirOrderAndSignsOfLifeBetweenThem) {
+  ExpectTaken(Sent(Alive()), false);
+  ExpectTaken(Sent(Tokens(1)));
+  ExpectTaken(Sent(Tokens(2)));
+  ExpectTaken(Sent(Alive()), false);
+  ExpectTaken(Sent(Alive()), false);
+  ExpectTaken(Sent(Tokens(3)));
+  EXPECT_TRUE(events_.EndOf({}).status.ok());
+  EXPECT_FALSE(events_.EndOf({}).is_broken);
+}
+
+TEST_F(CallEventsTest, ASignOfLifeTellsHowManyEventsWereSentBeforeIt) {
+  Sent(Tokens(1));
+  Sent(Alive());
+  Sent(Tokens(2));
+  EXPECT_EQ(Sent(Alive()).alive().num_events(), 2u);
+}
+
+TEST_F(CallEventsTest, AnEventThatComesTwiceIsRefused) {
+  const v1::DecodeEvent event = Sent(Tokens(1));
+  ExpectTaken(event);
+  ExpectDamageSeen(event);
+}
+
+TEST_F(CallEventsTest, AnEventBehindAMissingOneIsRefused) {
+  Sent(Tokens(1));
+  ExpectDamageSeen(Sent(Tokens(2)));
+}
+
+TEST_F(CallEventsTest, ASignOfLifeBehindAMissingEventIsRefused) {
+  ExpectTaken(Sent(Tokens(1)));
+  Sent(Tokens(2));
+  // As it would be without its seal, so that only the count tells.
+  v1::DecodeEvent alive = Sent(Alive());
+  Seal(&alive, kSeal + 1);
+  ExpectDamageSeen(alive);
+}
+
+TEST_F(CallEventsTest, AnEventOfAnotherCallIsRefused) {
+  v1::DecodeEvent event = Tokens(1);
+  EventSealer(kSeal + 7).Seal(&event);
+  ExpectDamageSeen(event);
+}
+
+TEST_F(CallEventsTest, AChangedEventIsRefused) {
+  v1::DecodeEvent event = Sent(Tokens(1));
+  event.mutable_tokens()->mutable_outputs(0)->set_token(4);
+  ExpectDamageSeen(event);
+}
+
+TEST_F(CallEventsTest, AnEventThatIsWholeAndOutOfRangeSaysNothingOfTheConnection) {
+  v1::DecodeEvent event = Tokens(1);
+  event.mutable_tokens()->mutable_outputs(0)->set_token(kLimits.vocab_size);
+  EXPECT_TRUE(absl::IsInvalidArgument(events_.Take(Sent(event)).status()));
+  const CallEvents::End end = events_.EndOf({.code = absl::StatusCode::kCancelled});
+  EXPECT_TRUE(absl::IsDataLoss(end.status)) << end.status;
+  EXPECT_FALSE(end.is_broken);
+}
+
+TEST_F(CallEventsTest, MoreThanWasAskedForIsRefused) {
+  ExpectTaken(Sent(Tokens(1, 3)));  // An event and its outputs: 4 of 8.
+  ExpectTaken(Sent(Tokens(4, 3)));
+  EXPECT_TRUE(absl::IsInvalidArgument(events_.Take(Sent(Tokens(7, 0))).status()));
+}
+
+TEST_F(CallEventsTest, ACallThatIsSilentEndsWithItsConnection) {
+  for (int sweep = 0; sweep < kMaxSilentSweeps; ++sweep) ASSERT_FALSE(events_.Sweep());
+  ExpectTaken(Sent(Alive()), false);
+  for (int sweep = 0; sweep < kMaxSilentSweeps; ++sweep) ASSERT_FALSE(events_.Sweep());
+  ASSERT_TRUE(events_.Sweep());
+  const CallEvents::End end = events_.EndOf({.code = absl::StatusCode::kCancelled});
+  EXPECT_TRUE(absl::IsUnavailable(end.status)) << end.status;
+  EXPECT_TRUE(end.is_broken);
+}
+
+TEST_F(CallEventsTest, ACallWhoseEventCouldNotBeReadEndsSoon) {
+  events_.OnUnread();
+  EXPECT_FALSE(events_.Sweep());
+  EXPECT_TRUE(events_.Sweep());
+}
+
+TEST_F(CallEventsTest, ACallThatIsGivenUpIsUnavailableAndItsConnectionIsNotAccused) {
+  events_.GiveUp();
+  const CallEvents::End end = events_.EndOf({.code = absl::StatusCode::kCancelled});
+  EXPECT_TRUE(absl::IsUnavailable(end.status)) << end.status;
+  EXPECT_FALSE(end.is_broken);
+}
+
+TEST_F(CallEventsTest, TheWorkersOwnWordComesFirst) {
+  const PeerEnd refusal{.code = absl::StatusCode::kResourceExhausted, .reason = "OVERLOADED"};
+  events_.GiveUp();
+  while (!events_.Sweep()) continue;
+  EXPECT_TRUE(events_.EndOf({}).status.ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(events_.EndOf(refusal).status));
+  EXPECT_FALSE(events_.EndOf(refusal).is_broken);
+}
+
+TEST_F(CallEventsTest, ARequestThatArrivedDamagedAccusesTheConnection) {
+  const PeerEnd refusal{.code = absl::StatusCode::kDataLoss, .reason = "BAD_PEER_DATA"};
+  EXPECT_TRUE(absl::IsDataLoss(events_.EndOf(refusal).status));
+  EXPECT_TRUE(events_.EndOf(refusal).is_broken);
+}
+
+TEST_F(CallEventsTest, AnEndThatNobodyGaveAccusesTheConnection) {
+  EXPECT_TRUE(events_.EndOf({.code = absl::StatusCode::kInternal}).is_broken);
+}
+
+TEST(MaxOutputsTest, EachTokenMayComeAloneAndEachScoreToo) {
+  DecodeRequest decode;
+  decode.sampling.max_tokens = 100;
+  EXPECT_GE(MaxOutputs(decode), 200);
+  EXPECT_LE(MaxOutputs(decode), 250);
+  PrefillRequest prefill;
+  prefill.prompt_length = 100;
+  prefill.sampling.num_prompt_logprobs = -1;
+  EXPECT_LE(MaxOutputs(prefill), 100);
+  prefill.sampling.num_prompt_logprobs = 20;
+  EXPECT_GE(MaxOutputs(prefill), 99 * (1 + 21));  // Each position an event of its own.
+  EXPECT_LE(MaxOutputs(prefill), 100 * 22 + 100);
+}
+
+}  // namespace
+}  // namespace baton
