@@ -19,6 +19,10 @@ Cluster::Cluster(uint64_t seed, const Scenario& scenario)
       net_(world_, trace_),
       clients_(world_, trace_, scenario_, [this](std::string what) { Violation(what); }) {
   world_.rates = scenario.faults;
+  if (scenario.control_bytes) {
+    net_.CarryBytes({.on_damage = [this](int r, int w) { faults_.TroubleLink(r, w, world_.now()); },
+                     .violation = [this](std::string what) { Violation(what); }});
+  }
   BuildHosts(seed);
   clients_.on_failure = [this](int router, Time submitted, const absl::Status& status) {
     OnFailure(router, submitted, status);
@@ -252,8 +256,9 @@ void Cluster::RunToQuiet() {
 
 // A request after everything has healed: is anything of the trouble still counted against a worker?
 void Cluster::Probe() {
-  // Links are up again, refusals and blames are forgotten, and who drained has come back.
-  RunUntil(world_.now() + seconds(4));
+  // Links are up again, refusals and blames are forgotten, and who drained has come back. A Watch
+  // that fell silent is noticed after some seconds.
+  RunUntil(world_.now() + seconds(scenario_.control_bytes ? 8 : 4));
   for (size_t r = 0; r < routers_.size() && violation_.empty(); ++r) {
     ValidRequest request;
     request.prompts = {{2, 3, 5, 7}};
@@ -299,6 +304,7 @@ Cluster::Totals Cluster::totals() const {
   t.failed = clients_.num_failed;
   t.tokens = clients_.num_tokens;
   t.lost_with_router = clients_.num_lost_with_router;
+  for (size_t f = 0; f < kNumFaults; ++f) t.hits[f] = world_.num_hits(static_cast<Fault>(f));
   for (const auto& worker : workers_) t.workers += worker->totals();
   for (const auto& router : routers_) {
     t.router_economy += router->economy();

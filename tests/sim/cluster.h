@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -72,6 +73,7 @@ class Cluster {
     int64_t unexplained = 0;
     int64_t failed_beside_healthy_pair = 0;
     std::map<std::string, int64_t> reasons;  // Of the latter.
+    std::array<int64_t, kNumFaults> hits{};  // Of each fault.
     WorkerHost::Totals workers;
     RouterCounters routers;
     RouterLedger::Totals router_economy;

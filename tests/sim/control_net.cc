@@ -103,6 +103,12 @@ void ControlNet::Open(int router, CallId router_call, int worker, Request reques
   }
   if (world_.Hit(Fault::kDropCall)) return Break(id, "stream reset");
   if (world_.Hit(Fault::kDuplicate)) Replay<Opened>(call, request, label);
+  if (wire_) {
+    call.wire = std::make_shared<WireCall>(request);
+    call.link_epoch = link.epoch;
+    return RequestBytes(id, call.wire->opening_kind(), call.wire->opening(), call.to_worker,
+                        std::move(label));
+  }
   ToWorker(id, calls_[id].to_worker, Opened{.call = id + 1, .request = std::move(request)},
            std::move(label));
 }
@@ -140,6 +146,7 @@ void ControlNet::Ask(int router, CallId router_call, Message message) {
   if (world_.Hit(Fault::kDropCall)) return Break(id, "the worker could not be told");
   const Link& link = LinkOf(call->router, call->worker);
   const Time at = Arrival(link, kToWorker, {});
+  if (wire_) return AskBytes(id, message, at, std::move(label));
   if (world_.Hit(Fault::kDuplicate)) {
     ToWorker(id, at + world_.Micros(0, 3000), message, "again: " + label);
   }
@@ -172,6 +179,7 @@ void ControlNet::SendEvent(int worker, CallId worker_call, WorkerEvent event) {
   const bool is_answer = std::holds_alternative<ReservedEvent>(sent) ||
                          std::holds_alternative<HandoffFailedEvent>(sent);
   if (is_answer && world_.Hit(Fault::kLoseEvent)) return;
+  if (wire_) return EventBytes(id, /*is_alive=*/false, call.wire->Send(sent), label);
   call.to_router = Arrival(LinkOf(call.router, call.worker), kToRouter, call.to_router);
   if (world_.Hit(Fault::kDuplicate)) ToRouter(id, call.to_router, message, "again: " + label);
   ToRouter(id, call.to_router, std::move(message), std::move(label));
@@ -187,6 +195,7 @@ void ControlNet::Close(int worker, CallId worker_call, absl::Status status) {
   call.closed_for_worker = true;
   const Link& link = LinkOf(call.router, call.worker);
   call.to_router = Arrival(link, kToRouter, call.to_router);
+  if (wire_) return CloseBytes(id, status);
   // If the link breaks before, the router hears of that instead.
   world_.Schedule(call.to_router, {.guard = &link.epoch}, [this, id, status = std::move(status)] {
     CloseForRouter(id, status, world_.now());
@@ -200,14 +209,23 @@ void ControlNet::Report(int worker, const WorkerStatus& status) {
     const bool is_lost = world_.plan == nullptr && world_.Hit(Fault::kLoseEvent);
     if (!link.connected || is_lost) continue;
     link.last_report = Arrival(link, kToRouter, link.last_report);
-    NetPeer* router = routers_[r];
-    world_.Schedule(link.last_report, {.guard = &link.epoch}, [this, router, worker, status] {
-      if (!router->host().up()) return;
-      router->host().At(world_.now(), [router, worker, status] {
-        router->Deliver(WorkerStatusChanged{.worker = worker, .status = status});
-      });
-    });
+    if (wire_) {
+      StatusBytes(r, worker, status);
+    } else {
+      SendStatus(r, worker, status);
+    }
   }
+}
+
+void ControlNet::SendStatus(int r, int worker, const WorkerStatus& status) {
+  const Link& link = LinkOf(r, worker);
+  NetPeer* router = routers_[r];
+  world_.Schedule(link.last_report, {.guard = &link.epoch}, [this, router, worker, status] {
+    if (!router->host().up()) return;
+    router->host().At(world_.now(), [router, worker, status] {
+      router->Deliver(WorkerStatusChanged{.worker = worker, .status = status});
+    });
+  });
 }
 
 // ---- Ends of calls -----------------------------------------------------------------------------
@@ -316,8 +334,14 @@ void ControlNet::TryConnect(int r, int w) {
   link.connected = true;
   ++num_changes_;
   ++link.epoch;
-  const HelloInfo hello = workers_[w]->Hello();
   link.last_report = Arrival(link, kToRouter, {});
+  if (wire_) return SayHelloBytes(r, w);
+  SayHello(r, w);
+}
+
+void ControlNet::SayHello(int r, int w) {
+  const Link& link = LinkOf(r, w);
+  const HelloInfo hello = workers_[w]->Hello();
   world_.Schedule(link.last_report, {.guard = &link.epoch}, [this, r, w, hello] {
     if (!routers_[r]->host().up()) return;
     routers_[r]->host().At(world_.now(), [this, r, w, hello] {
@@ -370,10 +394,12 @@ void ControlNet::Heal() {
 void ControlNet::RouterStarted(int router) {
   by_router_call_[router].clear();
   for (size_t w = 0; w < workers_.size(); ++w) Connect(router, w, world_.Micros(20, 1000));
+  if (wire_) SweepSoon(router);
 }
 
 void ControlNet::WorkerStarted(int worker) {
   for (size_t r = 0; r < routers_.size(); ++r) Connect(r, worker, world_.Micros(20, 20000));
+  if (wire_) BeatSoon(worker);
 }
 
 void ControlNet::RouterDied(int router) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -10,7 +12,11 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/node/message.h"
+#include "common/rpc/call_end.h"
+#include "common/rpc/gate.h"
+#include "common/rpc/silence.h"
 #include "tests/sim/trace.h"
+#include "tests/sim/wire_call.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {
@@ -34,6 +40,16 @@ class ControlNet {
  public:
   ControlNet(World& world, Trace& trace) : world_(world), trace_(trace) {}
   void Attach(std::vector<NetPeer*> routers, std::vector<NetWorker*> workers);
+
+  struct WireHooks {
+    // Something between these two was damaged, or found to be.
+    std::function<void(int router, int worker)> on_damage;
+    std::function<void(std::string)> violation;
+  };
+  // From now on messages travel as the sealed bytes of the shipped edges (control_bytes.cc), some
+  // damaged, lost, repeated or misdirected. Whatever is taken that was not sent so, or refused that
+  // was, is a violation; so is a connection that goes on behind damage or silence.
+  void CarryBytes(WireHooks hooks);
 
   // A router's outbox.
   void OpenDecode(int router, CallId call, int worker, DecodeRequest request);
@@ -65,6 +81,12 @@ class ControlNet {
   uint64_t num_changes() const { return num_changes_; }
 
  private:
+  // How long the router's edge has read nothing, counted apart from the shipped code.
+  struct Quiet {
+    int sweeps = 0;
+    bool is_unread = false;  // And reads nothing more.
+    bool IsTooLong() { return ++sweeps > (is_unread ? 1 : 5); }
+  };
   struct Call {
     int router = 0;
     int worker = 0;
@@ -76,6 +98,22 @@ class ControlNet {
     bool closed_for_worker = false;
     Time to_router{};  // When the last message arrives: a stream keeps its order.
     Time to_worker{};
+    // Of bytes:
+    std::shared_ptr<WireCall> wire;
+    uint64_t link_epoch = 0;  // The connection that it goes over.
+    uint64_t num_sent = 0;    // Events, signs of life not counted.
+    uint64_t num_taken = 0;
+    Quiet quiet;
+    bool is_mute = false;    // Nothing more comes to the router.
+    bool has_ended = false;  // The router's edge knows what the call has come to.
+  };
+  // An event on its way.
+  struct Parcel {
+    std::string bytes;
+    size_t call = 0;       // On which it was sent,
+    uint64_t serial = 0;   // behind so many events.
+    bool is_alive = false;
+    bool is_damaged = false;
   };
   struct Link {
     bool connected = false;
@@ -88,6 +126,11 @@ class ControlNet {
     Time slow_until{};
     Time last_report{};
     std::vector<size_t> calls;
+    // Of bytes, and of this connection:
+    Silence watch;
+    Quiet watch_quiet;
+    bool is_watch_mute = false;
+    Incarnation hello = 0;
   };
 
   template <typename Opened, typename Request>
@@ -111,6 +154,37 @@ class ControlNet {
   void Connect(int router, int worker, Duration delay);
   void TryConnect(int router, int worker);
   bool Reachable(int router, int worker) const;
+  void SayHello(int router, int worker);
+  void SendStatus(int router, int worker, const WorkerStatus& status);
+
+  // Bytes (control_bytes.cc).
+  bool Damages(Fault fault, int router, int worker);
+  bool Flips(Fault fault, int router, int worker, WireKind kind, std::string* bytes);
+  void Judge(bool is_good, const absl::Status& taken, absl::string_view what);
+  void JudgeSilence(bool is_expected, bool is_seen, absl::string_view what);
+  void AtRouter(int router, int worker, Time when, std::function<void()> run);
+  void AskBytes(size_t call, const Message& message, Time when, std::string label);
+  void RequestBytes(size_t call, WireKind kind, std::string bytes, Time when, std::string label);
+  void TakeRequest(size_t call, WireKind kind, const std::string& bytes, bool is_damaged,
+                   const std::string& label);
+  void AnswerRefusal(size_t call, WireKind kind, const PeerEnd& refusal);
+  void EventBytes(size_t call, bool is_alive, std::string bytes, const std::string& label);
+  size_t OtherCall(size_t call);
+  void ParcelToRouter(size_t call, Time when, Parcel parcel, std::string label);
+  void TakeParcel(size_t call, const Parcel& parcel, const std::string& label);
+  void CloseBytes(size_t call, const absl::Status& status);
+  void EndCall(size_t call, const PeerEnd& end);
+  void Distrust(int router, int worker, uint64_t link_epoch, const std::string& why);
+  void ExpectGone(const Call& call, const std::string& why);
+  void SayHelloBytes(int router, int worker);
+  void StatusBytes(int router, int worker, const WorkerStatus& status);
+  void TakeHelloBytes(int router, int worker, const std::string& bytes, bool is_damaged,
+                      uint64_t link_epoch);
+  void TakeStatusBytes(int router, int worker, const std::string& bytes, bool is_damaged,
+                       uint64_t link_epoch);
+  void SweepSoon(int router);
+  void BeatSoon(int worker);
+  std::vector<size_t> OpenCalls(int router, int worker);
 
   World& world_;
   Trace& trace_;
@@ -120,6 +194,7 @@ class ControlNet {
   std::deque<Call> calls_;  // A worker's name of a call is its index + 1.
   std::vector<absl::flat_hash_map<CallId, size_t>> by_router_call_;
   uint64_t num_changes_ = 0;
+  std::optional<WireHooks> wire_;
 };
 
 // For the trace: "Reserved 7/2 cached 4".

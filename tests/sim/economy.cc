@@ -67,7 +67,8 @@ void RouterLedger::OnClosed(const CallClosed& closed, Time now) {
   Side& side = is_decode ? account->decode : account->prefill;
   side.call = 0;
   if (is_decode) account->asked_at = kNever;
-  if (closed.status.ok() && !is_decode) {
+  const bool is_needless = account->decoding && account->decode.open();
+  if (closed.status.ok() && !is_decode && (account->prefilled || is_needless)) {
     // The decode worker has verified it: nothing failed, unless its tokens do not follow.
     if (!account->decoding) account->verdict_since = now;
     account->verdict_of = {account->prefill.worker, account->decode.worker};
@@ -99,6 +100,8 @@ void RouterLedger::OnEvent(const WorkerEventReceived& received) {
     if (reserved->attempt != account->attempt || account->asked_at == kNever) return;
     account->asked_at = account->held_since = kNever;
     reserved_ = sequence;
+  } else if (std::holds_alternative<PrefilledEvent>(received.event)) {
+    account->prefilled = true;
   } else if (std::holds_alternative<TokensEvent>(received.event) && is_decode) {
     account->asked_at = account->held_since = account->verdict_since = kNever;
     account->losses.clear();
@@ -144,7 +147,9 @@ void RouterLedger::OnOpenPrefill(CallId call, int32_t worker, const PrefillReque
   if (account.prefill.open()) Violate("a second Prefill call beside an open one");
   account.prefill = {.call = call, .worker = worker, .incarnation = request.worker};
   account.attempt = request.attempt;
+  NoteAsked(request.sequence.counter);
   account.verdict_since = kNever;
+  account.prefilled = false;
   if (++account.prefills > 1 && account.causes == account.causes_of_prefill) {
     Violate("a prompt is prefilled again and nothing had failed");
   }
@@ -168,6 +173,7 @@ void RouterLedger::OnRebind(CallId call, const RebindRequest& request, Time now)
 void RouterLedger::OnSend(CallId call, const SendRequest& request) {
   Account* account = Find(call);
   if (account == nullptr) return Violate("a Send of a call that is not open");
+  NoteAsked(request.sequence.counter);
   account->attempt = request.attempt;
 }
 
@@ -258,6 +264,11 @@ void RouterLedger::NoteRungs(const RouterAudit& audit, const RouterCounters& cou
     if (is_due && has_climbed) climb(account, account.verdict_attempt, account.verdict_of);
   }
   if (rungs > 0) Violate("a rung is climbed without a failure of the running attempt");
+}
+
+// Whatever becomes of it in the same event.
+void RouterLedger::NoteAsked(uint64_t counter) {
+  if (reserved_ == counter) reserved_ = 0;
 }
 
 // A reservation for a prefill worker that has gone meanwhile is a loss of that one.

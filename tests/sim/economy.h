@@ -105,6 +105,7 @@ class RouterLedger {
     int64_t causes_of_prefill = 0;  // When it was last prefilled.
     bool is_fresh = false;          // It began from the start, in this event.
     bool is_rebound = false;        // Another prefill worker, in this event.
+    bool prefilled = false;         // The Prefill call has brought its result.
     bool recovering = false;
     bool decoding = false;        // Tokens have come since an answer was last asked for.
     Time asked_at = kNever;       // An answer is due since then.
@@ -134,6 +135,7 @@ class RouterLedger {
   void NoteFences(const RouterView& view);
   void NoteGivenUp(const RouterAudit& audit, const RouterCounters& counters, Time now);
   void NoteRungs(const RouterAudit& audit, const RouterCounters& counters, Time now);
+  void NoteAsked(uint64_t counter);
   void NoteReservation(const LiveSequence& told, Account& account);
   void CheckHold(Account& account, const LiveSequence& told, bool is_late, Time now);
   void NoteHold(Account& account, bool is_late, Time now);
@@ -161,7 +163,7 @@ class RouterLedger {
   std::optional<Failure> failure_;
   std::vector<std::pair<uint64_t, CallId>> cancelled_;
   std::vector<Pair> climbed_;
-  uint64_t reserved_ = 0;
+  uint64_t reserved_ = 0;  // Answered, and no prefill worker asked yet.
 
   RouterCounters last_;
   std::string violation_;

@@ -16,6 +16,7 @@ namespace baton::sim {
 
 inline constexpr int32_t kVocab = 97;
 inline constexpr int32_t kEos = 1;
+inline constexpr int32_t kMaxLength = 64;  // Tokens of a sequence.
 
 // The tag that a token at a position leaves in a layer after `previous`, the tag before it (0 at
 // the start), and the token that follows a whole prefix of tags.

@@ -1,7 +1,7 @@
 #include "tests/sim/scenario.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <array>
 
 #include "common/base/random.h"
 
@@ -77,6 +77,16 @@ Scenario DrawScenario(uint64_t seed) {
     // With few rows some that come back have none in the step that brings their blocks.
     if (pick(0, 1) == 0) s.max_batch = pick(1, 2);
   }
+  s.control_bytes = pick(0, 2) == 0;
+  if (!s.control_bytes || s.has_only_losses()) return s;
+  const auto often = [&](double most) { return pick(0, 1) == 0 ? most * random.Unit() : 0.0; };
+  s.faults[Index(Fault::kFlipRequest)] = often(0.05);
+  s.faults[Index(Fault::kFlipEvent)] = often(0.01);
+  s.faults[Index(Fault::kFlipEnd)] = often(0.05);
+  s.faults[Index(Fault::kLoseMessage)] = often(0.01);
+  s.faults[Index(Fault::kRepeatMessage)] = often(0.01);
+  s.faults[Index(Fault::kMisdirect)] = often(0.01);
+  s.faults[Index(Fault::kMuteStream)] = often(0.003);
   return s;
 }
 
@@ -89,8 +99,11 @@ bool Scenario::has_faults() const {
 }
 
 bool Scenario::has_only_losses() const {
-  return faults[Index(Fault::kDropCall)] == 0 && faults[Index(Fault::kLoseEvent)] == 0 &&
-         faults[Index(Fault::kStepError)] == 0 && faults[Index(Fault::kMoveError)] == 0;
+  constexpr std::array kMore = {
+      Fault::kDropCall,    Fault::kLoseEvent,     Fault::kStepError, Fault::kMoveError,
+      Fault::kFlipRequest, Fault::kFlipEvent,     Fault::kFlipEnd,   Fault::kLoseMessage,
+      Fault::kMisdirect,   Fault::kRepeatMessage, Fault::kMuteStream};
+  return std::ranges::all_of(kMore, [this](Fault fault) { return faults[Index(fault)] == 0; });
 }
 
 }  // namespace baton::sim

@@ -45,6 +45,7 @@ struct Scenario {
   Duration submit_gap = std::chrono::milliseconds(20);  // At most, between two requests.
   bool small_caps = false;                              // Queues so short that they overflow.
   std::string policy = "prefix_affinity";
+  bool control_bytes = false;  // Control messages travel as bytes, else as structs.
   double clock_skew = 0;  // At most, of a node's clock.
   double cancel_rate = 0;
   double stop_rate = 0;  // Of choices that the client stops.

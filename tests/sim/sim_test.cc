@@ -1,3 +1,4 @@
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -49,6 +50,7 @@ struct Sum {
   WorkerHost::Totals workers;
   RouterCounters routers;
   RouterLedger::Totals router_economy;
+  std::array<int64_t, kNumFaults> hits{};
 
   void Add(uint64_t seed, const Cluster::Totals& t) {
     events += t.events;
@@ -65,10 +67,13 @@ struct Sum {
     }
     workers += t.workers;
     router_economy += t.router_economy;
+    for (size_t f = 0; f < kNumFaults; ++f) hits[f] += t.hits[f];
     for (int64_t RouterCounters::*field : kRouterCounters) {
       routers.*field += t.routers.*field;
     }
   }
+
+  int64_t Hits(Fault fault) const { return hits[static_cast<size_t>(fault)]; }
 
   void Print(uint64_t seeds) const {
     std::printf(
@@ -92,6 +97,12 @@ struct Sum {
         workers.sends, workers.computed_here, routers.hung_workers, routers.unanswered,
         routers.holds_expired, routers.stale_mail);
     PrintEconomy();
+    std::printf(
+        "control messages: requests damaged %ld, events %ld, ends %ld; events lost %ld, repeated "
+        "%ld, misdirected %ld; streams gone mute %ld\n",
+        Hits(Fault::kFlipRequest), Hits(Fault::kFlipEvent), Hits(Fault::kFlipEnd),
+        Hits(Fault::kLoseMessage), Hits(Fault::kRepeatMessage), Hits(Fault::kMisdirect),
+        Hits(Fault::kMuteStream));
   }
 
   // Actual numbers, and what the faults and the sizes explain.
@@ -136,6 +147,10 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
   }
   // The ledger sees from outside what nearly all of them had computed.
   EXPECT_LT(100 * economy.unjudged, sum.workers.preemptions);
+  // Those behind it are a FaultPlan's.
+  for (size_t f = 0; f < static_cast<size_t>(Fault::kCrashPrefill); ++f) {
+    EXPECT_GT(sum.hits[f], 0) << "fault " << f;
+  }
 }
 
 TEST(SimulatedClusterTest, ASeedReplaysToTheSameTrace) {

@@ -12,8 +12,6 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr int32_t kMaxLength = 64;
-
 // One hash per prefix of the tokens.
 std::vector<uint64_t> PrefixHashes(const std::string& tenant, const std::vector<int32_t>& tokens) {
   std::vector<uint64_t> hashes;

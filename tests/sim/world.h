@@ -31,6 +31,14 @@ enum class Fault : uint8_t {
   kStepError,      // A forward pass fails.
   kMoveError,      // A forward pass fails that copies blocks to or from the host.
   kCancelMoving,   // The clients of sequences that are copied to or from the host give up.
+  // Of control messages that are carried as bytes:
+  kFlipRequest,    // A bit of a request is flipped.
+  kFlipEvent,      // A bit of an event, a hello or a status is flipped.
+  kFlipEnd,        // The end of a call comes with another code or reason.
+  kLoseMessage,    // An event is lost and what follows it is not.
+  kRepeatMessage,  // An event arrives twice.
+  kMisdirect,      // An event arrives on another call of its connection.
+  kMuteStream,     // Nothing more comes on a stream, and it stays open.
   kLazyStep,       // A node takes more mail before its Step.
   // Offered after each event, and only by a FaultPlan.
   kCrashPrefill,
