@@ -122,10 +122,12 @@ TEST(WorkerLimitsTest, ACallBeyondTheStreamsOfItsConnectionWaitsForOneToEnd) {
   const auto opened = worker.inbox.Next<DecodeOpened>();
   OneCall second(stub.get());
   ASSERT_TRUE(opened.has_value() && worker.inbox.Next<DecodeOpened>().has_value());
-  std::jthread third([&] { OneCall waiting(stub.get()); });  // Waits within.
+  std::jthread third([&] { EXPECT_TRUE(OneCall(stub.get()).End().ok()); });  // Waits within.
   EXPECT_FALSE(worker.inbox.Next<DecodeOpened>(absl::Milliseconds(500)).has_value());
   worker.server.Close(opened->call, absl::OkStatus());
-  EXPECT_TRUE(worker.inbox.Next<DecodeOpened>().has_value());
+  const auto waited = worker.inbox.Next<DecodeOpened>();
+  ASSERT_TRUE(waited.has_value());
+  worker.server.Close(waited->call, absl::OkStatus());
 }
 
 TEST(WorkerLimitsTest, WatchersAreCountedUntilTheyGo) {
