@@ -55,14 +55,15 @@ build() {
 
 binary() { echo "build/fuzz/tests/fuzz_$1"; }
 
-# limits TARGET [MAX_LEN]: long enough for the shapes in the corpus. No input may take 10 s or 2 GiB.
+# limits TARGET [MAX_LEN]: long enough for the shapes in the corpus. No input may take
+# a minute (beside other work) or 2 GiB.
 limits() {
   local max_len=${2:-4096}
   case "$1" in
     generate_proto | control_message) max_len=${2:-2048} ;;
     transfer_frame) max_len=${2:-1024} ;;
   esac
-  echo "-max_len=$max_len -timeout=10 -rss_limit_mb=2048"
+  echo "-max_len=$max_len -timeout=60 -rss_limit_mb=2048"
 }
 
 report() {
