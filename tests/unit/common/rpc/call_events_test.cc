@@ -9,7 +9,7 @@ namespace baton {
 namespace {
 
 constexpr uint32_t kSeal = 0xFFFFFFFF;  // Places go on behind the largest number.
-constexpr WireLimits kLimits{.vocab_size = 100, .max_model_len = 1000};
+constexpr WireLimits kSmallModel{.vocab_size = 100, .max_model_len = 1000};
 constexpr int64_t kMaxOutputsHere = 8;
 
 v1::DecodeEvent Tokens(int32_t position, int num_outputs = 1) {
@@ -47,7 +47,7 @@ class CallEventsTest : public testing::Test {
     EXPECT_TRUE(end.is_broken);
   }
   EventSealer sealer_{kSeal};
-  CallEvents events_{kLimits, kMaxOutputsHere, kSeal};
+  CallEvents events_{kSmallModel, kMaxOutputsHere, kSeal};
 };
 
 TEST_F(CallEventsTest, TakesEventsInTheirOrderAndSignsOfLifeBetweenThem) {
@@ -102,7 +102,7 @@ TEST_F(CallEventsTest, AChangedEventIsRefused) {
 
 TEST_F(CallEventsTest, AnEventThatIsWholeAndOutOfRangeSaysNothingOfTheConnection) {
   v1::DecodeEvent event = Tokens(1);
-  event.mutable_tokens()->mutable_outputs(0)->set_token(kLimits.vocab_size);
+  event.mutable_tokens()->mutable_outputs(0)->set_token(kSmallModel.vocab_size);
   EXPECT_TRUE(absl::IsInvalidArgument(events_.Take(Sent(event)).status()));
   const CallEvents::End end = events_.EndOf({.code = absl::StatusCode::kCancelled});
   EXPECT_TRUE(absl::IsDataLoss(end.status)) << end.status;
