@@ -11,15 +11,21 @@ const char* ReasonOf(absl::StatusCode code) {
     case absl::StatusCode::kCancelled:
       return "CANCELLED";
     case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
       return "INVALID_REQUEST";
+    case absl::StatusCode::kOutOfRange:
+      return "OUT_OF_RANGE";
     case absl::StatusCode::kDeadlineExceeded:
       return "DEADLINE_EXCEEDED";
     case absl::StatusCode::kNotFound:
       return "NOT_FOUND";
     case absl::StatusCode::kUnauthenticated:
+      return "NOT_AUTHENTICATED";
     case absl::StatusCode::kPermissionDenied:
       return "NOT_ALLOWED";
+    case absl::StatusCode::kAlreadyExists:
+      return "ALREADY_EXISTS";
+    case absl::StatusCode::kUnknown:
+      return "UNKNOWN";
     case absl::StatusCode::kResourceExhausted:
       return "OVERLOADED";
     case absl::StatusCode::kFailedPrecondition:
@@ -43,7 +49,7 @@ absl::Status StatusOf(const PeerEnd& end) {
     return absl::Status(end.code, end.message);
   }
   if (!end.reason.empty()) {
-    return absl::UnavailableError("the worker's answer was damaged on its way");
+    return absl::DataLossError("the worker's answer was damaged on its way");
   }
   if (end.code == absl::StatusCode::kCancelled) {
     return absl::CancelledError("the call was cancelled");

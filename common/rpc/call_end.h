@@ -8,7 +8,8 @@
 // What the end of a call is worth. Nothing here needs the network.
 namespace baton {
 
-// The reason of a status code: "INVALID_REQUEST", "OVERLOADED", ...; never empty.
+// The reason of a status code: "INVALID_REQUEST", "OVERLOADED", ...; never empty, and no two alike:
+// it is the code once more, so that a change of either shows.
 const char* ReasonOf(absl::StatusCode code);
 
 // The end of a call as its client was told it.
@@ -19,9 +20,9 @@ struct PeerEnd {
   bool is_late = false;  // The call's deadline is over here.
 };
 
-// A status whose reason fits its code is the peer's own word. Any other was made by the library, or
-// was damaged on its way: CANCELLED, DEADLINE_EXCEEDED if it is late, else UNAVAILABLE; its text,
-// which may hold addresses, is replaced. OK with a reason is no OK.
+// A status whose reason fits its code is the peer's own word; one whose reason does not, also OK with
+// a reason, was damaged on its way: DATA_LOSS. Any other was made by the library: CANCELLED,
+// DEADLINE_EXCEEDED if it is late, else UNAVAILABLE; its text, which may hold addresses, is replaced.
 absl::Status StatusOf(const PeerEnd& end);
 
 // The end of a call was none of the peer's: what else goes over the connection is in doubt. A

@@ -232,13 +232,14 @@ void ControlNet::CloseBytes(size_t id, const absl::Status& status) {
     if (call.quiet.is_unread || call.has_ended) return;
     const absl::Status read = call.wire->events().EndOf(end).status;
     const bool is_own = read.code() == status.code();
-    const bool is_lost = is_damaged && (absl::IsUnavailable(read) || absl::IsCancelled(read));
-    if (!is_own && !is_lost) {
+    const bool is_of_connection = !is_own && absl::IsUnavailable(read);
+    const bool is_lost = absl::IsDataLoss(read) || is_of_connection || absl::IsCancelled(read);
+    if (!is_own && !(is_damaged && is_lost)) {
       wire_->violation(absl::StrCat("control plane: a call that ends with ", status.ToString(),
                                     " is taken to end with ", read.ToString()));
     }
     EndCall(id, end);
-    if (!is_own && absl::IsUnavailable(read)) ExpectGone(call, "a damaged end");
+    if (absl::IsDataLoss(read) || is_of_connection) ExpectGone(call, "a damaged end");
   });
 }
 

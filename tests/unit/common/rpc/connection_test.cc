@@ -47,7 +47,7 @@ TEST(ConnectionTest, AStatusThatWasDamagedOnItsWayIsNotBelieved) {
         FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(code), "text"), reason, false);
     const bool is_whole = code == static_cast<int>(absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(absl::IsResourceExhausted(read), is_whole) << code;
-    EXPECT_EQ(absl::IsUnavailable(read), !is_whole) << code;
+    EXPECT_EQ(absl::IsDataLoss(read), !is_whole) << code;
   }
 }
 
