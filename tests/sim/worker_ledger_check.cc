@@ -233,7 +233,9 @@ CallId WorkerLedger::CallOf(const StepRow& row) {
     if (account.sequence != row.sequence || !account.runs()) continue;
     if (account.rows_as == row.sampling.get()) return call;
     if (account.rows_as != nullptr) continue;
-    if (found == 0 || account.computed == row.context_len) found = call;
+    // Of two that are new the older comes first.
+    if (account.computed && account.computed != row.context_len) continue;
+    if (found == 0 || account.age < accounts_.at(found).age) found = call;
   }
   if (found != 0) accounts_.at(found).rows_as = row.sampling.get();
   return found;
