@@ -5,12 +5,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/sim/control_net.h"
-#include "tests/sim/fake_model.h"
 
 namespace baton::sim {
 namespace {
 
-constexpr WireLimits kLimits{.vocab_size = kVocab, .max_model_len = kMaxLength};
 const PeerEnd kCancelledHere{.code = absl::StatusCode::kCancelled};
 
 void FlipBit(Random& random, std::string* bytes) {
@@ -112,7 +110,7 @@ void ControlNet::TakeRequest(size_t id, WireKind kind, const std::string& bytes,
                              const std::string& label) {
   world_.Mark();
   NetWorker* worker = workers_[calls_[id].worker];
-  const RequestGate gate(worker->Hello().incarnation, kLimits);
+  const RequestGate gate(worker->Hello().incarnation, kSimLimits);
   PeerEnd refusal;
   std::optional<Message> mail = sim::TakeRequest(gate, kind, id + 1, bytes, &refusal);
   Judge(!is_damaged, absl::Status(refusal.code, refusal.message), "a request");

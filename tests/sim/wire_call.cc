@@ -10,12 +10,9 @@
 #include "common/base/status.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
-#include "tests/sim/fake_model.h"
 
 namespace baton::sim {
 namespace {
-
-constexpr WireLimits kLimits{.vocab_size = kVocab, .max_model_len = kMaxLength};
 
 template <typename Proto, typename Request>
 Proto Sealed(const Request& request) {
@@ -164,7 +161,7 @@ WireCall::WireCall(const Request& request, Proto proto)
       worker_(request.worker),
       opening_(proto.SerializeAsString()),
       sealer_(proto.crc32c()),
-      events_(kLimits, MaxOutputs(request), proto.crc32c()) {}
+      events_(kSimLimits, MaxOutputs(request), proto.crc32c()) {}
 
 WireCall::WireCall(const DecodeRequest& request)
     : WireCall(request, Sealed<v1::DecodeRequest>(request)) {}

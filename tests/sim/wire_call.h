@@ -9,8 +9,12 @@
 #include "common/rpc/call_end.h"
 #include "common/rpc/call_events.h"
 #include "common/rpc/gate.h"
+#include "tests/sim/fake_model.h"
 
 namespace baton::sim {
+
+// Of the simulated model.
+inline constexpr WireLimits kSimLimits{.vocab_size = kVocab, .max_model_len = kMaxLength};
 
 // The messages of the control plane as the bytes that the shipped edges exchange: converted, sealed
 // and serialised by the code that ships, and taken by it.

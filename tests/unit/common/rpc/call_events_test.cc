@@ -8,8 +8,8 @@
 namespace baton {
 namespace {
 
-constexpr uint32_t kSeal = 0xFFFFFFFF;  // Places go on behind the largest number.
-constexpr WireLimits kSmallModel{.vocab_size = 100, .max_model_len = 1000};
+constexpr uint32_t kRequestSeal = 0xFFFFFFFF;  // Places go on behind the largest number.
+constexpr WireLimits kCallLimits{.vocab_size = 100, .max_model_len = 1000};
 constexpr int64_t kMaxOutputsHere = 8;
 
 v1::DecodeEvent Tokens(int32_t position, int num_outputs = 1) {
@@ -46,8 +46,8 @@ class CallEventsTest : public testing::Test {
     EXPECT_TRUE(absl::IsDataLoss(end.status)) << end.status;
     EXPECT_TRUE(end.is_broken);
   }
-  EventSealer sealer_{kSeal};
-  CallEvents events_{kSmallModel, kMaxOutputsHere, kSeal};
+  EventSealer sealer_{kRequestSeal};
+  CallEvents events_{kCallLimits, kMaxOutputsHere, kRequestSeal};
 };
 
 TEST_F(CallEventsTest, TakesEventsInTheirOrderAndSignsOfLifeBetweenThem) {
@@ -84,13 +84,13 @@ TEST_F(CallEventsTest, ASignOfLifeBehindAMissingEventIsRefused) {
   Sent(Tokens(2));
   // As it would be without its seal, so that only the count tells.
   v1::DecodeEvent alive = Sent(Alive());
-  Seal(&alive, kSeal + 1);
+  Seal(&alive, kRequestSeal + 1);
   ExpectDamageSeen(alive);
 }
 
 TEST_F(CallEventsTest, AnEventOfAnotherCallIsRefused) {
   v1::DecodeEvent event = Tokens(1);
-  EventSealer(kSeal + 7).Seal(&event);
+  EventSealer(kRequestSeal + 7).Seal(&event);
   ExpectDamageSeen(event);
 }
 
@@ -102,7 +102,7 @@ TEST_F(CallEventsTest, AChangedEventIsRefused) {
 
 TEST_F(CallEventsTest, AnEventThatIsWholeAndOutOfRangeSaysNothingOfTheConnection) {
   v1::DecodeEvent event = Tokens(1);
-  event.mutable_tokens()->mutable_outputs(0)->set_token(kSmallModel.vocab_size);
+  event.mutable_tokens()->mutable_outputs(0)->set_token(kCallLimits.vocab_size);
   EXPECT_TRUE(absl::IsInvalidArgument(events_.Take(Sent(event)).status()));
   const CallEvents::End end = events_.EndOf({.code = absl::StatusCode::kCancelled});
   EXPECT_TRUE(absl::IsDataLoss(end.status)) << end.status;
