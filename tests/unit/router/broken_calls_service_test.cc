@@ -82,6 +82,22 @@ TEST_F(SlowServerTest, ACallThatIsDoneBeforeItsRequestIsReadLeavesNothing) {
   EXPECT_EQ(service_.answer_bytes(), 0);
 }
 
+TEST_F(SlowServerTest, ACallThatEndedWellLeavesNothing) {
+  tokenizer_->go_on.Notify();
+  go_on_.Notify();
+  grpc::ClientContext context;
+  auto reader = stub_->Generate(&context, request_);
+  submitted_.WaitForNotification();
+  EXPECT_GT(service_.answer_bytes(), 0);
+  SayBytes("hello")(1, frontend_.requests().at(0), *frontend_.sink(1));
+  v1::GenerateEvent event;
+  while (reader->Read(&event)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  Shutdown();
+  EXPECT_EQ(service_.answer_bytes(), 0);
+}
+
 TEST_F(SlowServerTest, ACallThatBreaksWhileItWaitsForAThreadIsNotBegun) {
   go_on_.Notify();
   grpc::ClientContext first_context;

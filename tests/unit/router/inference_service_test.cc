@@ -375,17 +375,6 @@ TEST_F(InferenceServiceTest, WithoutADeadlineTheServicesOwnHolds) {
   EXPECT_EQ(frontend_->requests().at(0).timeout, FakeModelOptions().limits.default_timeout);
 }
 
-TEST_F(InferenceServiceTest, AnAnswerThatWasTakenHoldsNothing) {
-  Serve(SayBytes("hello"));
-  v1::GenerateRequest request;
-  request.set_text("a");
-  request.mutable_options()->set_max_tokens(10);
-  request.mutable_options()->set_logprobs(2);
-  EXPECT_TRUE(Generate(request).status.ok());
-  server_->Shutdown(std::chrono::seconds(10));
-  EXPECT_EQ(service_->answer_bytes(), 0);
-}
-
 TEST_F(InferenceServiceTest, HealthIsReadinessOfTheService) {
   Serve(SayBytes("x"));
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(

@@ -141,21 +141,21 @@ TEST(WorkerLimitsTest, WatchersAreCountedUntilTheyGo) {
   grpc::ClientContext first;
   const auto kept = watch(&first);
   for (int round = 0; round < 3; ++round) {
-    grpc::ClientContext context;
-    auto reader = watch(&context);
+    auto context = std::make_unique<grpc::ClientContext>();
+    auto reader = watch(context.get());
     while (!reader->Read(&status)) {  // Until the last round's has been let go.
       EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
       ASSERT_GT(round, 0);
-      context.~ClientContext();
-      new (&context) grpc::ClientContext();
-      reader = watch(&context);
+      reader.reset();
+      context = std::make_unique<grpc::ClientContext>();
+      reader = watch(context.get());
     }
     ASSERT_TRUE(kept->Read(&status));
     grpc::ClientContext beyond;
     const auto refused = watch(&beyond);
     EXPECT_FALSE(refused->Read(&status));
     EXPECT_EQ(refused->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-    context.TryCancel();
+    context->TryCancel();
   }
 }
 
