@@ -203,6 +203,12 @@ WorkerSnapshot WorkerRuntime::snapshot() const {
 }
 
 absl::Status WorkerRuntime::Serve(Node* node, std::function<WorkerSnapshot()> read) {
+  absl::Status status = Begin(node, std::move(read));
+  if (!status.ok()) Stop();  // The node may go.
+  return status;
+}
+
+absl::Status WorkerRuntime::Begin(Node* node, std::function<WorkerSnapshot()> read) {
   {
     absl::MutexLock lock(&mutex_);
     snapshot_ = read();

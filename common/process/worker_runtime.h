@@ -65,7 +65,7 @@ class WorkerRuntime {
   PairKey KeyOf(Incarnation prefill) const;
 
   // Drives `node`, opens the gRPC and metrics ports, writes the ready file. `read` is called after
-  // each step, on the node's thread. The node outlives Stop.
+  // each step, on the node's thread. The node outlives Stop; after an error all is stopped.
   absl::Status Serve(Node* node, std::function<WorkerSnapshot()> read);
 
   // Takes nothing new, waits for what runs until the configured limit or until `hurry` says so,
@@ -79,6 +79,7 @@ class WorkerRuntime {
   WorkerRuntime(const WorkerConfig& config, Role role);
   absl::Status Load();
   absl::Status Listen();
+  absl::Status Begin(Node* node, std::function<WorkerSnapshot()> read);
   absl::Status ServeMetrics();
   void ExportMetrics();
   void ExportCounters();

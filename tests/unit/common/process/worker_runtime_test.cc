@@ -211,7 +211,7 @@ TEST(WorkerRuntimeTest, APortThatIsTakenIsNamedByItsOption) {
     taken.port = option == std::string("--port") ? PortOf(ready["address"]) : 0;
     auto runtime = WorkerRuntime::Create(taken, Role::kDecode);
     ASSERT_TRUE(runtime.ok()) << runtime.status();
-    IdleNode other;
+    IdleNode other;  // Serve has let go of it.
     const absl::Status status = (*runtime)->Serve(&other, [] { return WorkerSnapshot(); });
     EXPECT_THAT(std::string(status.message()), HasSubstr(option));
   }
