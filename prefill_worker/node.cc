@@ -209,7 +209,6 @@ void PrefillNode::StartTransfer(Entry& entry, int32_t num_tokens) {
                     .num_tokens = num_tokens});
 }
 
-// Another target for the KV of a live call: whatever goes to the old one is called off first.
 // Of a target that cannot be sent to.
 std::string PrefillNode::WhyBad(const HandoffTarget& target, const Entry& entry) const {
   if (tickets_.contains(target.ticket)) return "handoff.ticket is in use";
@@ -218,6 +217,7 @@ std::string PrefillNode::WhyBad(const HandoffTarget& target, const Entry& entry)
                          entry.num_tokens - 1);
 }
 
+// Another target for the KV of a live call: whatever goes to the old one is called off first.
 void PrefillNode::OnSend(SendRequest request, Time now) {
   // The last attempt before; an older one may still be on its way out.
   auto it = live_.lower_bound({request.sequence, request.attempt});

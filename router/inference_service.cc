@@ -160,7 +160,7 @@ class CallSink : public GenerationSink, public std::enable_shared_from_this<Call
     executor_([self = shared_from_this()] { self->Pump(); });
   }
   void OnDone() {
-    executor_([self = shared_from_this()] { self->watchdog_.cancel(); });
+    executor_([self = shared_from_this()] { self->Disarm(); });
   }
 
  private:
@@ -169,7 +169,7 @@ class CallSink : public GenerationSink, public std::enable_shared_from_this<Call
   }
 
   void Pump() {
-    if (call_->Idle()) watchdog_.cancel();
+    if (call_->Idle()) Disarm();
     while (!pending_.empty() && call_->Idle()) SendNext();
     if (!pending_.empty() || !ended_.has_value()) return;
     if (ended_->ok()) SendUsage();
@@ -178,11 +178,19 @@ class CallSink : public GenerationSink, public std::enable_shared_from_this<Call
 
   void Send(v1::GenerateEvent event) {
     call_->Send(std::move(event));
+    const uint64_t armed = ++armed_;
+    if (call_->Idle()) return;
     watchdog_.expires_after(write_timeout_);
-    watchdog_.async_wait([weak = weak_from_this()](boost::system::error_code cancelled) {
+    watchdog_.async_wait([weak = weak_from_this(), armed](boost::system::error_code cancelled) {
       const std::shared_ptr<CallSink> self = weak.lock();
-      if (self != nullptr && !cancelled && !self->call_->Idle()) self->call_->Abandon();
+      if (self != nullptr && !cancelled && self->armed_ == armed) self->call_->Abandon();
     });
+  }
+
+  // What has fired already and waits for its turn does nothing.
+  void Disarm() {
+    ++armed_;
+    watchdog_.cancel();
   }
 
   void SendNext() {
@@ -229,6 +237,7 @@ class CallSink : public GenerationSink, public std::enable_shared_from_this<Call
   const InOrder executor_;
   const Duration write_timeout_;
   boost::asio::steady_timer watchdog_;
+  uint64_t armed_ = 0;  // Changes with each event and when one was taken.
   const std::shared_ptr<GenerateCall> call_;
   const int32_t prompt_tokens_;
   std::string id_;                   // Until the first event has told it.

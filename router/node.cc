@@ -70,7 +70,7 @@ void RouterNode::Handle(Message message, Time now) {
 
 void RouterNode::Step(Time now) {
   // Woken late, the router knows nothing of its workers' silence: answers may lie unread.
-  if (wake_due_ != kNever && now - wake_due_ > options_.hang_limit / 2) {
+  if (wake_due_ != kNever && now - wake_due_ > options_.hang_limit / 6) {
     directory_.Forgive(now);
     RestartWaits(now);
   }

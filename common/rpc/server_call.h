@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -74,7 +75,10 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
   }
 
   // Ends the call as if the client had cancelled it.
-  void Abandon() { context_->TryCancel(); }
+  void Abandon() {
+    const std::lock_guard lock(context_mutex_);
+    if (has_context_) context_->TryCancel();  // May call OnCancel, even OnDone, from within.
+  }
 
   void OnWriteDone(bool ok) override {
     bool idle = false;
@@ -91,6 +95,10 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
   void OnCancel() override { Break(); }
 
   void OnDone() override {
+    {
+      const std::lock_guard lock(context_mutex_);
+      has_context_ = false;
+    }
     if (hooks_.on_done) hooks_.on_done();
     self_.reset();  // May delete this.
   }
@@ -136,7 +144,9 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
     this->Finish(ToGrpc(*finish));
   }
 
-  grpc::CallbackServerContext* const context_;
+  grpc::CallbackServerContext* const context_;  // gRPC's, until OnDone has returned.
+  std::recursive_mutex context_mutex_;
+  bool has_context_ = true;  // Under context_mutex_.
   const Hooks hooks_;
   absl::Mutex mutex_;
   std::deque<Event> queue_ ABSL_GUARDED_BY(mutex_);

@@ -155,9 +155,9 @@ class SupervisorTest(unittest.TestCase):
 
     def test_start_fails_when_no_token_comes_in_time(self):
         self.behave(router={"not_ready": True})
-        done = self.up("--start-timeout-s", 2, check=False)
+        done = self.up("--start-timeout-s", 5, check=False)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("no token came end to end within 2 s (/ready says: no token yet)", done.stderr)
+        self.assertIn("no token came end to end within 5 s (/ready says: no token yet)", done.stderr)
 
     def foreground(self):
         return subprocess.Popen(self.command("up", "--model", self.model, "--http", 0, "--grpc", 0),
@@ -324,7 +324,7 @@ class SupervisorTest(unittest.TestCase):
         self.assertTrue(wait_for(lambda: "crash 3 in a row" in self.log("baton-up"), 30))
         self.behave()
         now = self.await_restart(old)
-        self.assertEqual(now["crashes"], 3)
+        self.assertGreaterEqual(now["crashes"], 3)
         # The supervisor stands still when the worker ends, so that it notes the end too late.
         supervisor = self.pids()[-1]
         os.kill(supervisor, signal.SIGSTOP)

@@ -136,13 +136,16 @@ if [ "$harvest_only" = 0 ]; then
     ran=1
     for ((round = 0; ran == 1; ++round)); do
       ran=0
-      mapfile -t behind < <(python3 tests/fuzz/executions.py behind "$work" \
-        tests/fuzz/executions.md "${targets[@]}")
+      sound=()
+      for target in "${targets[@]}"; do has_findings "$target" || sound+=("$target"); done
+      [ ${#sound[@]} -gt 0 ] || break
+      behind=$(python3 tests/fuzz/executions.py behind "$work" tests/fuzz/executions.md \
+        "${sound[@]}")
       # Most of what there is to find fits into little, which runs many times as fast.
       short=$((round % 4 == 3 ? 0 : 256))
-      for target in "${behind[@]}"; do
+      for target in $behind; do
         left=$((end - $(date +%s)))
-        if [ "$left" -gt 0 ] && ! has_findings "$target"; then
+        if [ "$left" -gt 0 ]; then
           fuzz "$target" $((left < 100 ? left : 100)) "${short#0}"; ran=1
         fi
       done

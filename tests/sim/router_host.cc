@@ -73,7 +73,7 @@ void RouterHost::Deliver(Message message) {
 void RouterHost::Step() {
   step_pending_ = false;
   // A router that wakes late begins its waits anew.
-  if (due_ != kNever && LocalNow() - due_ > node_options_.hang_limit / 2) {
+  if (due_ != kNever && LocalNow() - due_ > node_options_.hang_limit / 6) {
     waits_since_.clear();
     ledger_->RestartHolds(LocalNow());
   }

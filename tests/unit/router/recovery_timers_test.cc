@@ -409,6 +409,13 @@ TEST_F(RouterStopTest, AnAnswerMayLieUnread) {
   EXPECT_EQ(node_->counters().unanswered, 1);
 }
 
+TEST_F(RouterStopTest, AShortOneFencesNobody) {
+  Submit(1, Request());
+  StandStill(milliseconds(3100));
+  Run(seconds(1));
+  EXPECT_EQ(node_->counters().hung_workers, 0);
+}
+
 TEST_F(RouterStopTest, AVerdictMayLieUnread) {
   ToPrefilling(1);
   Prefilled(prefill_call(), 3, 50);

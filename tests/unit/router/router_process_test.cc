@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -161,15 +162,23 @@ TEST(RouterProcessTest, ADrainWaitsForWhatRunsUnlessItIsHurried) {
     auto process = RouterProcess::Start(config);
     ASSERT_TRUE(process.ok()) << process.status();
     const uint16_t port = HttpPort(config);
-    http::TestClient client(port);
-    client.SendPost("/v1/completions", R"({"prompt":"a","max_tokens":1})");
     const auto num_queued = [&] {
       const std::string body = http::TestClient(port).Get("/status").body;
       return nlohmann::json::parse(body)["router"]["queued_requests"].get<int>();
     };
-    while (num_queued() == 0) absl::SleepFor(absl::Milliseconds(5));
+    std::optional<http::TestClient> client;
+    absl::Time sent;
+    for (bool is_queued = false; !is_queued;) {  // Again if a late look has missed its two seconds.
+      client.emplace(port);
+      sent = absl::Now();
+      client->SendPost("/v1/completions", R"({"prompt":"a","max_tokens":1})");
+      while (!is_queued && absl::Now() - sent < absl::Seconds(1)) is_queued = num_queued() > 0;
+    }
     (*process)->Drain([&] { return is_hurried; });
-    EXPECT_EQ(client.Read().status, is_hurried ? 0 : 503);
+    const bool may_be_answered = !is_hurried || absl::Now() - sent > absl::Milliseconds(1500);
+    const int status = client->Read().status;
+    if (is_hurried && may_be_answered && status == 503) continue;
+    EXPECT_EQ(status, is_hurried ? 0 : 503);
   }
 }
 
@@ -179,8 +188,10 @@ TEST(RouterProcessTest, ADrainWaitsForARequestThatIsStillBeingSent) {
   auto process = RouterProcess::Start(config);
   ASSERT_TRUE(process.ok()) << process.status();
   http::TestClient slow(HttpPort(config));
-  slow.Send("POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 14\r\n\r\n{\"prompt\"");
-  absl::SleepFor(absl::Milliseconds(200));
+  slow.Send("POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 14\r\n"
+            "Expect: 100-continue\r\n\r\n");
+  EXPECT_EQ(slow.ReadSome(), "HTTP/1.1 100 Continue\r\n\r\n");  // The head was read.
+  slow.Send("{\"prompt\"");
   std::jthread draining([&] { (*process)->Drain([] { return false; }); });
   absl::SleepFor(absl::Milliseconds(500));
   slow.Send(":\"a\"}");

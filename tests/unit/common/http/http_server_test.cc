@@ -195,12 +195,12 @@ TEST(HttpServerTest, ClosesConnectionsThatTakeTooLong) {
 TEST(HttpServerTest, TheTimeOfARequestIsItsOwnAndNotItsHandlers) {
   auto routes = TestRoutes();
   routes.push_back({"POST", "/slow", [](Request, Writer w) {
-                      absl::SleepFor(absl::Milliseconds(300));
+                      absl::SleepFor(absl::Seconds(3));
                       w->Send({.body = "ok"});
                     }});
-  auto server = StartServer({.idle_timeout = milliseconds(100),
-                             .header_timeout = milliseconds(100),
-                             .body_timeout = milliseconds(100)},
+  auto server = StartServer({.idle_timeout = milliseconds(2000),
+                             .header_timeout = milliseconds(2000),
+                             .body_timeout = milliseconds(2000)},
                             std::move(routes));
   EXPECT_EQ(TestClient(server->port()).Post("/slow", "x").body, "ok");
 }
@@ -247,7 +247,7 @@ TEST(HttpServerTest, StopWaitsForTheAnswersUnderWay) {
   started.WaitForNotification();
   std::jthread stopping([&] { server->Stop(std::chrono::seconds(60)); });
   EXPECT_TRUE(idle.AtEnd());
-  absl::SleepFor(absl::Milliseconds(200));
+  absl::SleepFor(absl::Seconds(1));
   held->StartStream({.body = "late"});
   held->Finish(/*close=*/false);
   held.reset();

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -143,9 +145,11 @@ TEST(WorkerLimitsTest, WatchersAreCountedUntilTheyGo) {
   for (int round = 0; round < 3; ++round) {
     auto context = std::make_unique<grpc::ClientContext>();
     auto reader = watch(context.get());
-    while (!reader->Read(&status)) {  // Until the last round's has been let go.
-      EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    for (const absl::Time begin = absl::Now(); !reader->Read(&status);) {
+      // Until the last round's has been let go.
+      ASSERT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
       ASSERT_GT(round, 0);
+      ASSERT_LT(absl::Now() - begin, absl::Seconds(60));
       reader.reset();
       context = std::make_unique<grpc::ClientContext>();
       reader = watch(context.get());
@@ -216,18 +220,20 @@ TEST(WorkerLimitsTest, AWatcherHearsOfEachChangeAndElseAHeartbeat) {
     const auto stub = v1::Cluster::NewStub(
         ChannelTo(is_changing ? changing.address() : constant.address()));
     grpc::ClientContext context;
-    context.set_deadline(DeadlineAfter(std::chrono::seconds(2)));
+    context.set_deadline(DeadlineAfter(std::chrono::seconds(60)));
     const auto reader = stub->Watch(&context, {});
     v1::WorkerStatus status;
-    int num_read = 0;
-    while (reader->Read(&status)) ++num_read;
-    // Ticks are 50 ms, heartbeats 400 ms apart: 40 or 5.
-    if (is_changing) {
-      EXPECT_GE(num_read, 10);
-    } else {
-      EXPECT_GE(num_read, 2);
-      EXPECT_LE(num_read, 20);
+    ASSERT_TRUE(reader->Read(&status));
+    // Ticks are 50 ms, heartbeats 400 ms apart. On a busy machine the best of five counts.
+    absl::Duration best = absl::InfiniteDuration();
+    for (int round = 0; round < 5; ++round) {
+      const absl::Time begin = absl::Now();
+      for (int i = 0; i < 10; ++i) ASSERT_TRUE(reader->Read(&status));
+      best = std::min(best, absl::Now() - begin);
+      if (!is_changing || best < absl::Seconds(2)) break;
     }
+    EXPECT_EQ(best < absl::Seconds(2), is_changing) << best;
+    context.TryCancel();
   }
 }
 
@@ -291,16 +297,20 @@ TEST(WorkerLimitsTest, ARouterCountsAWorkersCallsUntilTheyEnd) {
   }
 }
 
-TEST(WorkerLimitsTest, TrafficOfTheClusterLeavesByNoProxy) {
+// Ends the process: its environment is no other test's.
+void CallBesideAProxy() {
   setenv("http_proxy", "http://127.0.0.1:1", /*overwrite=*/1);
   setenv("no_proxy", "", 1);
   setenv("no_grpc_proxy", "", 1);
   LimitedWorker worker({.max_open_calls = 0});
   const auto stub = v1::Decode::NewStub(ChannelTo(worker.address()));
-  EXPECT_THAT(OneCall(stub.get()).End().error_message(), HasSubstr("too many open calls"));
-  unsetenv("http_proxy");
-  unsetenv("no_proxy");
-  unsetenv("no_grpc_proxy");
+  std::fprintf(stderr, "%s\n", OneCall(stub.get()).End().error_message().c_str());
+  std::_Exit(0);
+}
+
+TEST(WorkerLimitsTest, TrafficOfTheClusterLeavesByNoProxy) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(CallBesideAProxy(), testing::ExitedWithCode(0), "too many open calls");
 }
 
 TEST(WorkerLimitsTest, AToolMaySayHelloWithoutAVersion) {
