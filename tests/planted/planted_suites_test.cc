@@ -6,11 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -20,6 +23,7 @@ namespace baton {
 namespace {
 
 constexpr int kFailedTests = 1;  // How GoogleTest's main ends then.
+constexpr int kAtOnce = 4;       // Suites with a bug; they wait more than they compute.
 
 struct Bug {
   std::string suite;
@@ -59,9 +63,16 @@ struct Ending {
   std::string output;
 };
 
-// Runs the suite's tests with a bug, in limits that no healthy run comes near.
+// Runs the suite's tests with a bug, in limits that no healthy run comes near. From any thread: the
+// child allocates nothing.
 Ending RunSuite(const std::string& suite, int bug, const std::string& filter) {
-  const std::string log = FolderOf(suite) + "/suite.log";
+  const std::string log = FolderOf(suite) + "/suite." + std::to_string(bug) + ".log";
+  const std::string program = FolderOf(suite) + "/suite";
+  const std::string tests = "--gtest_filter=" + filter;
+  const std::string number = "BATON_PLANTED_BUG=" + std::to_string(bug);
+  std::vector<const char*> environment = {number.c_str()};
+  for (char** one = environ; *one != nullptr; ++one) environment.push_back(*one);
+  environment.push_back(nullptr);
   const pid_t child = fork();
   if (child == 0) {
     const int out = ::open(log.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
@@ -72,11 +83,8 @@ Ending RunSuite(const std::string& suite, int bug, const std::string& filter) {
     const rlimit no_core{};
     ::setrlimit(RLIMIT_CORE, &no_core);
     ::alarm(240);
-    ::setenv("BATON_PLANTED_BUG", std::to_string(bug).c_str(), 1);
-    const std::string program = FolderOf(suite) + "/suite";
-    const std::string tests = "--gtest_filter=" + filter;
-    ::execl(program.c_str(), program.c_str(), tests.c_str(), "--gtest_fail_fast",
-            static_cast<char*>(nullptr));
+    ::execle(program.c_str(), program.c_str(), tests.c_str(), "--gtest_fail_fast",
+             static_cast<char*>(nullptr), environment.data());
     ::_exit(127);
   }
   Ending run;
@@ -86,6 +94,46 @@ Ending RunSuite(const std::string& suite, int bug, const std::string& filter) {
   run.output = text.str();
   return run;
 }
+
+// How the suites end with those bugs whose tests are to run, several at once.
+class Endings : public testing::Environment {
+ public:
+  void SetUp() override {
+    std::vector<Bug> bugs;
+    for (const Bug& bug : AllBugs()) {
+      if (IsWanted(bug)) bugs.push_back(bug);
+    }
+    for (const Bug& bug : bugs) of_[bug.name];
+    std::atomic<size_t> next = 0;
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < kAtOnce; ++i) {
+      threads.emplace_back([&] {
+        for (size_t at; (at = next++) < bugs.size();) {
+          const Bug& bug = bugs[at];
+          of_.at(bug.name) = RunSuite(bug.suite, bug.number, bug.by);
+        }
+      });
+    }
+  }
+  const Ending& Of(const Bug& bug) const { return of_.at(bug.name); }
+
+ private:
+  static bool IsWanted(const Bug& bug) {
+    const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+    for (int s = 0; s < all.total_test_suite_count(); ++s) {
+      const testing::TestSuite& suite = *all.GetTestSuite(s);
+      for (int t = 0; t < suite.total_test_count(); ++t) {
+        const testing::TestInfo& test = *suite.GetTestInfo(t);
+        if (test.name() == "IsCaught/" + bug.name) return test.should_run();
+      }
+    }
+    return false;
+  }
+
+  std::map<std::string, Ending> of_;
+};
+const auto* const endings =
+    static_cast<Endings*>(testing::AddGlobalTestEnvironment(new Endings));
 
 class PlantedSuiteTest : public testing::TestWithParam<std::string> {};
 
@@ -104,7 +152,7 @@ class PlantedSuiteBugTest : public testing::TestWithParam<Bug> {};
 
 TEST_P(PlantedSuiteBugTest, IsCaught) {
   const Bug& bug = GetParam();
-  const Ending run = RunSuite(bug.suite, bug.number, bug.by);
+  const Ending& run = endings->Of(bug);
   EXPECT_TRUE(IsCatch(run.status, kFailedTests))
       << bug.name << " ends " << bug.suite << " with status " << run.status << ":\n"
       << run.output;
