@@ -14,6 +14,7 @@ import re
 import sys
 
 MAX_BYTES = 200_000
+MAX_FILES = 150
 GOAL = 10_000_000
 HEAD = """# Executions of the fuzz targets
 
@@ -47,7 +48,9 @@ def keep(merged, corpus):
         if not old.name.startswith("found-"):
             old.unlink()
     total = sum(file.stat().st_size for file in corpus.iterdir())
-    for file in sorted(merged.iterdir(), key=lambda f: (f.stat().st_size, f.name)):
+    # Evenly over the sizes: the small ones reach little, the large ones all at once.
+    files = sorted(merged.iterdir(), key=lambda f: (f.stat().st_size, f.name))
+    for file in files[::-(-len(files) // MAX_FILES) or 1]:
         data = file.read_bytes()
         total += len(data)
         if total > MAX_BYTES:
