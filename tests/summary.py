@@ -17,6 +17,8 @@ LABEL_TIME = re.compile(r"^(\w+)\s+=\s+([\d.]+) sec\*proc \((\d+) tests?\)", re.
 LEFT_OUT_SET = re.compile(r'kernels = \\?"(\w+)\\?": this CPU lacks')
 # GoogleTest's count of skipped tests, unittest's.
 SKIPPED = re.compile(r"^\[  SKIPPED \] (\d+) tests?, listed below|\bskipped=(\d+)\)", re.M)
+# Why: GoogleTest's line behind the place, unittest's text in quotes.
+REASON = re.compile(r""": Skipped\n(.+)|\.\.\. skipped ['"](.+)['"]$""", re.M)
 
 V3 = {"avx2", "fma", "f16c"}
 V4 = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
@@ -42,7 +44,7 @@ class Summary:
     def __init__(self, runnable):
         self.runnable = runnable
         self.passed, self.failed = 0, []
-        self.skipped = {}                                  # Program -> tests that it skipped.
+        self.skipped = {}                                  # Program -> number of tests, why.
         self.left_out = collections.defaultdict(list)      # Kernel set -> programs without it.
         self.times = []                                    # Seconds and name.
 
@@ -53,7 +55,8 @@ class Summary:
             return self.failed.append(f"{name} ({case.get('status')})")
         output = case.findtext("system-out") or ""
         if skipped := sum(int(a or b) for a, b in SKIPPED.findall(output)):
-            self.skipped[name] = skipped
+            reasons = {a or b for a, b in REASON.findall(output)} or {"no reason was printed"}
+            self.skipped[name] = (skipped, "; ".join(sorted(reasons)))
         for kernel_set in sorted(set(LEFT_OUT_SET.findall(output))):
             self.left_out[kernel_set].append(name)
             if kernel_set in self.runnable:
@@ -63,11 +66,12 @@ class Summary:
     def lines(self, elapsed):
         for kernel_set, programs in sorted(self.left_out.items()):
             yield f"  could not run: {kernel_set} in {len(programs)} test programs (the CPU lacks it)"
-        for name, count in self.skipped.items():
-            yield f"  skipped: {count} tests of {name}"
+        for name, (count, reasons) in self.skipped.items():
+            yield f"  skipped: {count} tests of {name}: {reasons}"
         for failure in self.failed:
             yield f"  failed: {failure}"
-        yield (f"{self.passed} passed, {len(self.failed)} failed, {sum(self.skipped.values())} "
+        yield (f"{self.passed} passed, {len(self.failed)} failed, "
+               f"{sum(count for count, _ in self.skipped.values())} "
                f"tests skipped, {len(self.left_out)} kernel sets without a CPU for them")
         verdict = "PASS" if self.passed and not self.failed else "FAIL"
         yield f"{verdict}: {self.passed + len(self.failed)} tests in {elapsed}"

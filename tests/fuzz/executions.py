@@ -9,6 +9,7 @@ executions.py behind WORK TABLE TARGET...  prints those with fewer than GOAL, pe
 """
 import datetime
 import hashlib
+import math
 import pathlib
 import re
 import sys
@@ -50,7 +51,8 @@ def keep(merged, corpus):
     total = sum(file.stat().st_size for file in corpus.iterdir())
     # Evenly over the sizes: the small ones reach little, the large ones all at once.
     files = sorted(merged.iterdir(), key=lambda f: (f.stat().st_size, f.name))
-    for file in files[::-(-len(files) // MAX_FILES) or 1]:
+    step = max(1, math.ceil(len(files) / MAX_FILES))
+    for file in files[::step]:
         data = file.read_bytes()
         total += len(data)
         if total > MAX_BYTES:

@@ -38,6 +38,15 @@ class ExecutionsTest(unittest.TestCase):
             executions.table(work, table)
         self.assertRegex(table.read_text(), r"\| json \| 12,000,000 \| \d{4}-\d\d-\d\d \| 1 \|")
 
+    def test_the_corpus_has_so_many_files_at_most_of_all_sizes(self):
+        merged, corpus = self.folder("merged"), self.folder("corpus")
+        for size in range(1, executions.MAX_FILES + 2):
+            (merged / f"{size:04}").write_bytes(b"x" * size)
+        executions.keep(merged, corpus)
+        sizes = sorted(file.stat().st_size for file in corpus.iterdir())
+        self.assertLessEqual(len(sizes), executions.MAX_FILES)
+        self.assertGreater(sizes[-1], executions.MAX_FILES - 1)
+
     def test_targets_with_enough_executions_wait_for_the_others(self):
         work, table = self.root / "work", self.root / "executions.md"
         table.write_text("| json | 9,000,000 | 2026-01-01 | 0 |\n| http | 5 | 2026-01-01 | 0 |\n")

@@ -62,12 +62,13 @@ class SummaryTest(unittest.TestCase):
 
     def test_skipped_tests_are_counted(self):
         code, text = self.sum_up([
-            ("gtest", "run", "[  SKIPPED ] 1 test, listed below:\n[  SKIPPED ] A.B\n"),
+            ("gtest", "run", "a.cc:5: Skipped\nno room\n[  SKIPPED ] 1 test, listed below:\n"),
             ("more", "run", "[  PASSED  ] 5 tests.\n[  SKIPPED ] 4 tests, listed below:\n"),
-            ("python", "run", "Ran 3 tests in 1s\n\nOK (skipped=2)\n")])
+            ("python", "run", "test_a (X) ... skipped 'no net'\n\nOK (skipped=2)\n")])
         self.assertEqual(code, 0, text)
-        self.assertIn("skipped: 4 tests of release/all: more", text)
-        self.assertIn("skipped: 2 tests of release/all: python", text)
+        self.assertIn("skipped: 1 tests of release/all: gtest: no room", text)
+        self.assertIn("skipped: 4 tests of release/all: more: no reason was printed", text)
+        self.assertIn("skipped: 2 tests of release/all: python: no net", text)
         self.assertIn("3 passed, 0 failed, 7 tests skipped", text)
 
     def test_a_kernel_set_that_the_cpu_lacks_is_counted(self):

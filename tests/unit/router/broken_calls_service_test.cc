@@ -17,14 +17,6 @@
 namespace baton {
 namespace {
 
-GenerationServiceOptions ServiceOptions() {
-  GenerationServiceOptions options;
-  options.model_name = "fake";
-  options.limits.max_model_len = 128;
-  options.limits.vocab_size = FakeTokenizer::kSize;
-  return options;
-}
-
 // Encode waits until it may go on.
 class SlowTokenizer : public FakeTokenizer {
  public:
@@ -70,7 +62,7 @@ class SlowServerTest : public ::testing::Test {
     if (!submitted_.HasBeenNotified()) submitted_.Notify();
     go_on_.WaitForNotification();
   }};
-  GenerationService service_{ServiceOptions(), tokenizer_, &frontend_};
+  GenerationService service_{FakeModelOptions(), tokenizer_, &frontend_};
   InferenceServer server_{{.num_threads = 1}, &service_};
   std::unique_ptr<v1::Inference::Stub> stub_;
   v1::GenerateRequest request_;
@@ -146,7 +138,7 @@ TEST(UnreadCallTest, AClientThatTakesNothingLosesItsCallAndItsShareOfTheBudget) 
     say(key, request, sink);
     said.Notify();
   });
-  GenerationService service(ServiceOptions(), std::make_shared<FakeTokenizer>(), &frontend);
+  GenerationService service(FakeModelOptions(), std::make_shared<FakeTokenizer>(), &frontend);
   InferenceServer server({.write_timeout = std::chrono::milliseconds(300)}, &service);
   ASSERT_TRUE(server.Start().ok());
   v1::GenerateRequest request;

@@ -24,14 +24,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-GenerationServiceOptions FakeModelOptions() {
-  GenerationServiceOptions options;
-  options.model_name = "fake";
-  options.limits.max_model_len = 128;
-  options.limits.vocab_size = FakeTokenizer::kSize;
-  return options;
-}
-
 struct Answer {
   std::vector<v1::GenerateEvent> events;
   grpc::Status status;

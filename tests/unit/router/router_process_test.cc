@@ -175,10 +175,9 @@ TEST(RouterProcessTest, ADrainWaitsForWhatRunsUnlessItIsHurried) {
       while (!is_queued && absl::Now() - sent < absl::Seconds(1)) is_queued = num_queued() > 0;
     }
     (*process)->Drain([&] { return is_hurried; });
-    const bool may_be_answered = !is_hurried || absl::Now() - sent > absl::Milliseconds(1500);
+    const bool is_late = absl::Now() - sent > absl::Milliseconds(1500);  // Its 503 may have come.
     const int status = client->Read().status;
-    if (is_hurried && may_be_answered && status == 503) continue;
-    EXPECT_EQ(status, is_hurried ? 0 : 503);
+    EXPECT_TRUE(status == (is_hurried ? 0 : 503) || (is_late && status == 503)) << status;
   }
 }
 

@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "router/frontend.h"
+#include "router/generation/generation_service.h"
 #include "router/generation/tokenizer.h"
 #include "router/generation/utf8.h"
 
@@ -100,6 +101,15 @@ class FakeTokenizer : public Tokenizer {
     std::string held_;
   };
 };
+
+// Of a service with that tokenizer.
+inline GenerationServiceOptions FakeModelOptions() {
+  GenerationServiceOptions options;
+  options.model_name = "fake";
+  options.limits.max_model_len = 128;
+  options.limits.vocab_size = FakeTokenizer::kSize;
+  return options;
+}
 
 // A router's node that says what its script says. By default it answers within Submit, before the
 // caller knows the key: the hardest order.
