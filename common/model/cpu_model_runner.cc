@@ -8,8 +8,8 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/base/thread_priority.h"
+#include "common/checkpoint/model_files.h"
 #include "common/model/cache_planes.h"
-#include "common/model/model_files.h"
 #include "kernels/make_device.h"
 
 namespace baton {

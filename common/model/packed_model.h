@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/model/model_config.h"
-#include "common/model/weights.h"
+#include "common/checkpoint/model_config.h"
+#include "common/checkpoint/weights.h"
 #include "kernels/api/kernels.h"
 
 namespace baton {

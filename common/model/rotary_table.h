@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "common/model/rope.h"
+#include "common/checkpoint/rope.h"
 
 namespace baton {
 

@@ -8,10 +8,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/checkpoint/model_config.h"
 #include "common/kv_cache/kv_cache.h"
 #include "common/model/activation_buffer.h"
 #include "common/model/forward_batch.h"
-#include "common/model/model_config.h"
 #include "common/model/packed_model.h"
 #include "kernels/api/kernels.h"
 

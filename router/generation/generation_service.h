@@ -15,7 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/random.h"
 #include "common/base/time.h"
-#include "common/model/generation_config.h"
+#include "common/checkpoint/generation_config.h"
 #include "common/node/message.h"
 #include "router/frontend.h"
 #include "router/generation/answer_budget.h"

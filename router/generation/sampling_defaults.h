@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "common/model/generation_config.h"
+#include "common/checkpoint/generation_config.h"
 
 namespace baton {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/model/generation_config.h"
+#include "common/checkpoint/generation_config.h"
 #include "common/node/message.h"
 #include "router/generation/generation_request.h"
 #include "router/generation/generation_service.h"

@@ -1,11 +1,11 @@
 // config.json and generation_config.json: what is accepted is in the ranges of the headers, and
 // its rotary frequencies are numbers.
-#include "common/model/model_config.h"
+#include "common/checkpoint/model_config.h"
 
 #include <cmath>
 
-#include "common/model/generation_config.h"
-#include "common/model/rope.h"
+#include "common/checkpoint/generation_config.h"
+#include "common/checkpoint/rope.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace baton {

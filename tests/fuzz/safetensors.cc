@@ -3,7 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "common/model/safetensors.h"
+#include "common/checkpoint/safetensors.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/fuzz_input.h"
 

@@ -7,7 +7,7 @@
 #include <new>
 #include <numeric>
 
-#include "common/model/model_files.h"
+#include "common/checkpoint/model_files.h"
 #include "common/model/transformer.h"
 #include "kernels/make_device.h"
 

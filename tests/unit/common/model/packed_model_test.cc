@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "common/model/model_files.h"
+#include "common/checkpoint/model_files.h"
 #include "kernels/make_device.h"
 
 namespace baton {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "common/model/model_files.h"
+#include "common/checkpoint/model_files.h"
 #include "kernels/make_device.h"
 
 namespace baton {

@@ -1,11 +1,11 @@
-#include "common/model/generation_config.h"
+#include "common/checkpoint/generation_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "tests/unit/common/model/model_dir.h"
+#include "tests/unit/common/checkpoint/model_dir.h"
 
 namespace baton {
 namespace {

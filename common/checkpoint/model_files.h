@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/model/generation_config.h"
-#include "common/model/model_config.h"
-#include "common/model/safetensors.h"
-#include "common/model/weights.h"
+#include "common/checkpoint/generation_config.h"
+#include "common/checkpoint/model_config.h"
+#include "common/checkpoint/safetensors.h"
+#include "common/checkpoint/weights.h"
 
 namespace baton {
 

@@ -1,4 +1,4 @@
-#include "common/model/json_fields.h"
+#include "common/checkpoint/json_fields.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "common/model/rope_config.h"
+#include "common/checkpoint/rope_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

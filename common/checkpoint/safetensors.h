@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/model/mapped_file.h"
+#include "common/checkpoint/mapped_file.h"
 
 namespace baton {
 

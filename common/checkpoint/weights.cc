@@ -1,4 +1,4 @@
-#include "common/model/weights.h"
+#include "common/checkpoint/weights.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
-#include "common/model/json_fields.h"
+#include "common/checkpoint/json_fields.h"
 
 namespace baton {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/model/config_support.h"
+#include "common/checkpoint/config_support.h"
 
 #include <algorithm>
 #include <string>

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/dtype.h"
-#include "common/model/rope.h"
+#include "common/checkpoint/rope.h"
 
 namespace baton {
 

@@ -1,11 +1,11 @@
-#include "common/model/generation_config.h"
+#include "common/checkpoint/generation_config.h"
 
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/model/json_fields.h"
+#include "common/checkpoint/json_fields.h"
 
 namespace baton {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/model/tensor_view.h"
+#include "common/checkpoint/tensor_view.h"
 
 #include <gtest/gtest.h>
 

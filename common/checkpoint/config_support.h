@@ -1,6 +1,6 @@
 #pragma once
 
-#include "common/model/json_fields.h"
+#include "common/checkpoint/json_fields.h"
 
 namespace baton {
 

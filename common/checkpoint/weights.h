@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/model/model_config.h"
-#include "common/model/safetensors.h"
-#include "common/model/tensor_view.h"
+#include "common/checkpoint/model_config.h"
+#include "common/checkpoint/safetensors.h"
+#include "common/checkpoint/tensor_view.h"
 
 namespace baton {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "common/base/random.h"
-#include "common/model/model_files.h"
-#include "common/model/rope.h"
+#include "common/checkpoint/model_files.h"
+#include "common/checkpoint/rope.h"
 #include "tests/golden/golden_file.h"
-#include "tests/unit/common/model/model_dir.h"
+#include "tests/unit/common/checkpoint/model_dir.h"
 
 namespace baton {
 namespace {

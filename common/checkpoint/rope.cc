@@ -1,4 +1,4 @@
-#include "common/model/rope.h"
+#include "common/checkpoint/rope.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "common/model/mapped_file.h"
+#include "common/checkpoint/mapped_file.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/common/model/model_dir.h"
+#include "tests/unit/common/checkpoint/model_dir.h"
 
 namespace baton {
 namespace {

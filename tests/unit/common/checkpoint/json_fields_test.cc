@@ -1,4 +1,4 @@
-#include "common/model/json_fields.h"
+#include "common/checkpoint/json_fields.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <string>
 
-#include "tests/unit/common/model/model_dir.h"
+#include "tests/unit/common/checkpoint/model_dir.h"
 
 namespace baton {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/model/model_files.h"
+#include "common/checkpoint/model_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/golden/golden_file.h"
-#include "tests/unit/common/model/model_dir.h"
+#include "tests/unit/common/checkpoint/model_dir.h"
 
 namespace baton {
 namespace {

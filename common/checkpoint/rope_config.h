@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "common/model/json_fields.h"
-#include "common/model/rope.h"
+#include "common/checkpoint/json_fields.h"
+#include "common/checkpoint/rope.h"
 
 namespace baton {
 

@@ -1,4 +1,4 @@
-#include "common/model/model_files.h"
+#include "common/checkpoint/model_files.h"
 
 #include <xxhash.h>
 

@@ -1,4 +1,4 @@
-#include "common/model/safetensors.h"
+#include "common/checkpoint/safetensors.h"
 
 #include <xxhash.h>
 
@@ -17,7 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
 #include "common/base/thread_priority.h"
-#include "common/model/json_fields.h"
+#include "common/checkpoint/json_fields.h"
 
 namespace baton {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/model/weights.h"
+#include "common/checkpoint/weights.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <string>
 
-#include "tests/unit/common/model/model_dir.h"
+#include "tests/unit/common/checkpoint/model_dir.h"
 
 namespace baton {
 namespace {

@@ -1,10 +1,10 @@
-#include "common/model/rope.h"
+#include "common/checkpoint/rope.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "common/model/model_config.h"
+#include "common/checkpoint/model_config.h"
 #include "tests/golden/golden_file.h"
 
 namespace baton {

@@ -1,4 +1,4 @@
-#include "common/model/mapped_file.h"
+#include "common/checkpoint/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "common/model/model_config.h"
+#include "common/checkpoint/model_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/model/config_support.h"
-#include "common/model/json_fields.h"
-#include "common/model/rope_config.h"
+#include "common/checkpoint/config_support.h"
+#include "common/checkpoint/json_fields.h"
+#include "common/checkpoint/rope_config.h"
 
 namespace baton {
 namespace {

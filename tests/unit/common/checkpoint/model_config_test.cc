@@ -1,4 +1,4 @@
-#include "common/model/model_config.h"
+#include "common/checkpoint/model_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
