@@ -71,6 +71,11 @@ void RouterLedger::OnClosed(const CallClosed& closed, Time now) {
   if (closed.status.ok() && !is_decode && (account->prefilled || is_needless)) {
     // The decode worker has verified it: nothing failed, unless its tokens do not follow.
     if (!account->decoding) account->verdict_since = now;
+    // Everything that it told was lost on its way: a score that is owed is sought again.
+    if (!account->prefilled) {
+      ++account->causes;
+      if (!world_.has_harmed()) Violate("a Prefill call ends well and has brought nothing");
+    }
     account->verdict_of = {account->prefill.worker, account->decode.worker};
     account->verdict_attempt = account->attempt;
     return;
