@@ -20,7 +20,7 @@ using nlohmann::json;
 constexpr int64_t kMaxConfigBytes = 4 << 20;
 constexpr int kMaxConfigDepth = 32;
 
-constexpr int64_t kMaxVocab = 1 << 22;
+constexpr int64_t kMaxVocab = 1 << 19;  // RowMath sums as many weights exactly.
 constexpr int64_t kMaxHidden = 1 << 18;
 constexpr int64_t kMaxFfn = 1 << 20;
 constexpr int64_t kMaxLayers = 1 << 12;

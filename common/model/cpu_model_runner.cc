@@ -42,7 +42,7 @@ absl::Status CheckOptions(const CpuModelRunnerOptions& options) {
 std::string NumericsId(std::string_view kernels, DType compute, DType kv) {
   std::string id(kernels);
   id.append(" compute=").append(ToString(compute));
-  id.append(" kv=").append(ToString(kv)).append(" kv_scale=1 tp=1");
+  id.append(" kv=").append(ToString(kv)).append(" kv_scale=1 tp=1 ").append(Sampler::kVersion);
   return id;
 }
 

@@ -28,21 +28,6 @@ double AlternatingSeries(double x2, int first, int terms) {
 
 }  // namespace
 
-double PortableExp(double x) {
-  if (x < -708.0) return 0.0;
-  if (std::isnan(x)) return x;
-  const double n = std::floor(x * 1.44269504088896338700 + 0.5);
-  const double r = (x - n * kLn2High) - n * kLn2Low;
-  // Taylor in Horner form; |r| <= ln2 / 2 makes the first term left out 4e-18.
-  static constexpr double kInverse[] = {1.0 / 13, 1.0 / 12, 1.0 / 11, 1.0 / 10, 1.0 / 9, 1.0 / 8,
-                                        1.0 / 7,  1.0 / 6,  1.0 / 5,  1.0 / 4,  1.0 / 3, 1.0 / 2};
-  double y = 1.0;
-  for (const double inverse : kInverse) y = 1.0 + y * r * inverse;
-  y = 1.0 + y * r;
-  const auto exponent = static_cast<uint64_t>(static_cast<int64_t>(n) + 1023);
-  return y * std::bit_cast<double>(exponent << 52);
-}
-
 double PortableLog(double x) {
   const uint64_t bits = std::bit_cast<uint64_t>(x);
   int64_t exponent = static_cast<int64_t>(bits >> 52) - 1023;

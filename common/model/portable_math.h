@@ -5,9 +5,6 @@ namespace baton {
 // Elementary functions in double that give the same bits on every machine (the C library's choose
 // an implementation by CPU). Within 2 ulp in their ranges.
 
-// x <= 709; below -708 the result is 0. NaN stays NaN.
-double PortableExp(double x);
-
 // Finite x > 0, not subnormal.
 double PortableLog(double x);
 

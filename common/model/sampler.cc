@@ -16,13 +16,12 @@ namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-// Uniform in [0, 1), keyed so that neighbours in any of the three are unrelated.
-double Uniform(uint64_t seed, uint32_t choice, int32_t position) {
+// Uniform in units of 2^-64, keyed so that neighbours in any of the three are unrelated.
+uint64_t Uniform(uint64_t seed, uint32_t choice, int32_t position) {
   constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;
   uint64_t key = Random::Mix(seed + kStep);
   key = Random::Mix(key + kStep * (uint64_t{choice} + 1));
-  key = Random::Mix(key + kStep * (static_cast<uint64_t>(position) + 1));
-  return static_cast<double>(key >> 11) * 0x1.0p-53;
+  return Random::Mix(key + kStep * (static_cast<uint64_t>(position) + 1));
 }
 
 }  // namespace
@@ -78,7 +77,8 @@ int32_t Sampler::Argmax(std::span<const float> logits) {
 double Sampler::LogSum(std::span<const float> logits, int32_t likeliest) const {
   const float max = logits[likeliest];
   if (!std::isfinite(max)) return max;
-  return max + PortableLog(math_->sum_exp(logits.data(), vocab_size_, max));
+  const uint64_t sum = math_->weights(logits.data(), vocab_size_, max, 1, nullptr);
+  return max + PortableLog(static_cast<double>(sum) / static_cast<double>(RowMath::kOne));
 }
 
 std::vector<TokenLogprob> Sampler::Top(std::span<const float> logits, int32_t count,

@@ -20,12 +20,15 @@ struct SampleInput {
   int32_t position = 0;              // Absolute position of the token to produce.
 };
 
-// Chooses tokens. A draw is a pure function of its SampleInput and the model's end tokens, with the
-// same bits on every machine; equal probabilities go to the lower id. The order of the steps is
+// Chooses tokens. A draw is a pure function of its SampleInput and the model's end tokens, the same
+// on every machine; equal probabilities go to the lower id. The order of the steps is
 // vLLM's: bias and min_tokens, penalties, temperature, min_p, top_k, top_p. Log probabilities are
 // those of the raw logits. Keeps scratch memory, made when first needed: one caller at a time.
 class Sampler {
  public:
+  // Part of the numerics id: samplers of one version choose equal tokens for equal logits.
+  static constexpr const char* kVersion = "sampler.2";
+
   Sampler(const RowMath* math, int32_t vocab_size, std::vector<int32_t> eos_token_ids);
 
   // `finish` is left kNone.

@@ -1,95 +1,156 @@
 #include "common/model/weighted_tokens.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
+#include <limits>
 
 namespace baton {
 namespace {
 
+using Wide = unsigned __int128;
+
+constexpr int64_t kBlock = 1024;
+constexpr uint64_t kAbove = RowMath::kOne + 1;  // All weights.
 // So few tokens are sorted rather than divided further.
 constexpr int64_t kSorted = 256;
+
+// The least positive number that is at least p * total. p has a float's 24 bits, so that p * 2^63
+// is exact for all p > 2^-39; a smaller one keeps the likeliest token alone.
+uint64_t ShareOf(uint64_t total, double p) {
+  const Wide product = Wide{static_cast<uint64_t>(p * 0x1p63)} * total;
+  return std::max<uint64_t>(static_cast<uint64_t>((product + ((Wide{1} << 63) - 1)) >> 63), 1);
+}
 
 }  // namespace
 
 void WeightedTokens::Reset(std::span<const float> values, std::span<const int32_t> ids, float max,
                            double temperature) {
-  weights_.resize(values.size());
-  math_->exp_weights(values.data(), size(), max, temperature, weights_.data());
+  values_ = values;
+  max_ = max;
+  temperature_ = temperature;
   ids_.assign(ids.begin(), ids.end());
-  least_ = 0;
+  SumBlocks();
 }
 
-void WeightedTokens::KeepAtLeast(double weight) { least_ = std::max(least_, weight); }
-
-WeightSum WeightedTokens::SumAtLeast(double weight) const {
-  return math_->sum_at_least(weights_.data(), size(), weight);
+void WeightedTokens::SumBlocks() {
+  sums_.clear();
+  total_ = 0;
+  const int64_t count = values_.empty() ? size() : static_cast<int64_t>(values_.size());
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t n = std::min(kBlock, count - begin);
+    sums_.push_back(
+        values_.empty()
+            ? math_->sum_at_least(weights_.data() + begin, n, 0).sum
+            : math_->weights(values_.data() + begin, n, max_, temperature_, nullptr));
+    total_ += sums_.back();
+  }
 }
 
-// Positive doubles are in the order of their bits, so halving an interval of bits finds the weight
-// at which the sum reaches p, whatever the distribution.
+float WeightedTokens::ValueBelow(uint64_t weight) const {
+  if (weight == 0) return -std::numeric_limits<float>::infinity();
+  // A weight is within a unit of the exponential; a hundredth is far more than what rounds here.
+  const double least = (static_cast<double>(weight) - 0.75) / static_cast<double>(RowMath::kOne);
+  const double value = max_ + temperature_ * (std::log(least) - 0.01);
+  return std::nextafter(static_cast<float>(value), -std::numeric_limits<float>::infinity());
+}
+
+void WeightedTokens::KeepWeights(uint64_t weight) {
+  found_.resize(values_.size() + RowMath::kFindRoom);
+  found_values_.resize(found_.size());
+  const int64_t count = math_->find_at_least(values_.data(), static_cast<int64_t>(values_.size()),
+                                             ValueBelow(weight), found_.data(),
+                                             found_values_.data());
+  found_.resize(count);
+  weights_.resize(count);
+  math_->weights(found_values_.data(), count, max_, temperature_, weights_.data());
+  if (!ids_.empty()) {
+    for (int32_t& index : found_) index = ids_[index];
+  }
+  ids_.swap(found_);
+  values_ = {};
+}
+
+void WeightedTokens::DropBelow(uint64_t weight) {
+  found_.resize(weights_.size() + RowMath::kFindRoom);
+  const int64_t count =
+      math_->find_between(weights_.data(), size(), weight, kAbove, found_.data());
+  // Ascending, so that nothing is overwritten before it was moved.
+  for (int64_t i = 0; i < count; ++i) {
+    weights_[i] = weights_[found_[i]];
+    ids_[i] = ids_[found_[i]];
+  }
+  weights_.resize(count);
+  ids_.resize(count);
+}
+
+void WeightedTokens::KeepAtLeast(double weight) {
+  const auto least =
+      static_cast<uint64_t>(std::llround(weight * static_cast<double>(RowMath::kOne)));
+  if (!values_.empty()) KeepWeights(least);
+  DropBelow(least);
+  SumBlocks();
+}
+
 void WeightedTokens::KeepTopP(double p) {
-  const WeightSum all = SumAtLeast(least_);
-  const double wanted = p * all.sum;
-  // The tokens from `low` on reach it, those from `high` on do not.
-  uint64_t low = std::bit_cast<uint64_t>(least_);
-  uint64_t high = std::bit_cast<uint64_t>(1.0) + 1;
-  int64_t from_low = all.count;
+  const uint64_t wanted = ShareOf(total_, p);
+  // All weights below this add up to no more than what may be left out.
+  if (!values_.empty()) KeepWeights((total_ - wanted) / values_.size());
+  // The tokens from `low` on reach what is wanted, those from `high` on do not. Where the interval
+  // is divided changes nothing but the number of steps: weights spread over many magnitudes.
+  uint64_t low = 0, high = kAbove;
+  int64_t from_low = size();
   WeightSum from_high;
-  // All weights below this add up to less than what may be left out: a good first guess.
-  const double tail = (1 - p) * all.sum / static_cast<double>(all.count);
-  uint64_t middle = std::max(low, std::bit_cast<uint64_t>(tail));
   while (from_low - from_high.count > kSorted && high - low > 1) {
-    const WeightSum sum = SumAtLeast(std::bit_cast<double>(middle));
+    const auto middle = static_cast<uint64_t>(
+        std::sqrt(static_cast<double>(std::max<uint64_t>(low, 1)) * static_cast<double>(high)));
+    const uint64_t bound = std::clamp(middle, low + 1, high - 1);
+    const WeightSum sum = math_->sum_at_least(weights_.data(), size(), bound);
     if (sum.sum >= wanted) {
-      low = middle;
+      low = bound;
       from_low = sum.count;
     } else {
-      high = middle;
+      high = bound;
       from_high = sum;
     }
-    middle = low + (high - low) / 2;
   }
-  KeepUntil(wanted, from_high.sum, std::bit_cast<double>(low), std::bit_cast<double>(high),
-            from_low - from_high.count);
+  KeepUntil(wanted, from_high.sum, low, high);
 }
 
-void WeightedTokens::KeepUntil(double wanted, double sum, double low, double high, int64_t count) {
-  edge_.resize(count);
-  math_->find_between(weights_.data(), size(), low, high, edge_.data());
-  std::sort(edge_.begin(), edge_.end(), [&](int32_t a, int32_t b) {
+void WeightedTokens::KeepUntil(uint64_t wanted, uint64_t sum, uint64_t low, uint64_t high) {
+  DropBelow(low);
+  found_.resize(weights_.size() + RowMath::kFindRoom);
+  found_.resize(math_->find_between(weights_.data(), size(), low, high, found_.data()));
+  std::sort(found_.begin(), found_.end(), [&](int32_t a, int32_t b) {
     return weights_[a] != weights_[b] ? weights_[a] > weights_[b] : a < b;
   });
-  for (const int32_t index : edge_) {
-    double& weight = weights_[index];
+  for (const int32_t index : found_) {
     if (sum < wanted) {
-      sum += weight;
+      sum += weights_[index];
     } else {
-      weight = 0;
+      weights_[index] = 0;
     }
   }
-  least_ = low;
+  SumBlocks();
 }
 
-int32_t WeightedTokens::Draw(double share) {
-  constexpr int64_t kBlock = RowMath::kSumBlock;
-  sums_.resize((size() + kBlock - 1) / kBlock);
-  math_->block_sums(weights_.data(), size(), least_, sums_.data());
-  double total = 0;
-  for (const double sum : sums_) total += sum;
-  const double target = share * total;
-  double sum = 0;
-  size_t block = 0;
-  while (block + 1 < sums_.size() && sum + sums_[block] <= target) sum += sums_[block++];
-  // Rounding may carry the target past the block, and past the end.
-  const auto is_kept = [&](int64_t i) { return weights_[i] >= least_ && weights_[i] > 0; };
-  for (int64_t i = static_cast<int64_t>(block) * kBlock; i < size(); ++i) {
-    if (!is_kept(i)) continue;
-    sum += weights_[i];
-    if (sum > target) return IdAt(i);
-  }
-  int64_t last = size() - 1;
-  while (!is_kept(last)) --last;
-  return IdAt(last);
+std::span<const uint64_t> WeightedTokens::BlockWeights(int64_t block) {
+  const int64_t begin = block * kBlock;
+  if (values_.empty()) return std::span(weights_).subspan(begin, std::min(kBlock, size() - begin));
+  const auto values = values_.subspan(begin);
+  weights_.resize(std::min<size_t>(kBlock, values.size()));
+  math_->weights(values.data(), size(), max_, temperature_, weights_.data());
+  return weights_;
+}
+
+int32_t WeightedTokens::Draw(uint64_t share) {
+  const auto target = static_cast<uint64_t>((Wide{share} * total_) >> 64);  // Below the total.
+  uint64_t sum = 0;
+  int64_t block = 0;
+  while (sum + sums_[block] <= target) sum += sums_[block++];
+  const std::span<const uint64_t> weights = BlockWeights(block);
+  int64_t i = 0;
+  while ((sum += weights[i]) <= target) ++i;
+  return IdAt(block * kBlock + i);
 }
 
 }  // namespace baton

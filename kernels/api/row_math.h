@@ -5,31 +5,35 @@
 namespace baton {
 
 struct WeightSum {
-  double sum = 0;
+  uint64_t sum = 0;
   int64_t count = 0;
 };
 
-// What choosing a token computes over one row of logits or of weights, in the instructions of a
-// kernel set but with the same bits on all: e^x is PortableExp's, a sum has 16 lanes, element i in
-// lane i % 16, folded by halves. Single-threaded; any number of threads may call.
+// What choosing a token computes over one row of logits or of weights. A weight is e^((x - max) /
+// temperature) in units of 2^-44, rounded: an integer, so that a sum has no order, and the same
+// one on every kernel set. No sum of a row's weights overflows. Single-threaded; any number of
+// threads may call.
 struct RowMath {
   static constexpr int64_t kMaxBlock = 64;
-  static constexpr int64_t kSumBlock = 1024;
+  static constexpr int64_t kFindRoom = 15;
+  static constexpr int kWeightBits = 44;
+  static constexpr uint64_t kOne = uint64_t{1} << kWeightBits;  // The weight of the likeliest.
 
   // out[b] = the greatest of x[64 b .. 64 b + 63], never a NaN; -inf where there is nothing else.
   void (*block_max)(const float* x, int64_t n, float* out);
   // 1 = the greatest of all; of equals the lower index comes first.
   int64_t (*rank)(const float* x, int64_t n, int64_t index);
-  // Sum of e^(x[i] - max); max is finite and not below any x.
-  double (*sum_exp)(const float* x, int64_t n, float max);
-  // out[i] = e^((x[i] - max) / temperature), where x[i] is a NaN 0.
-  void (*exp_weights)(const float* x, int64_t n, float max, double temperature, double* out);
-  // Of the weights >= bound >= 0.
-  WeightSum (*sum_at_least)(const double* weights, int64_t n, double bound);
-  // out[b] = the sum of those of weights[1024 b .. 1024 b + 1023] that are >= bound >= 0.
-  void (*block_sums)(const double* weights, int64_t n, double bound, double* out);
-  // The indexes of the weights in [low, high), low >= 0, ascending; `out` has room for them all.
-  void (*find_between)(const double* weights, int64_t n, double low, double high, int32_t* out);
+  // out[i] = the weight of x[i], within one unit; of a NaN 0. max is finite and not below any x.
+  // Returns their sum; `out` may be null.
+  uint64_t (*weights)(const float* x, int64_t n, float max, double temperature, uint64_t* out);
+  // The indexes of the x >= bound, ascending, and those x; returns their number. Like that of
+  // find_between the output has room for n + kFindRoom.
+  int64_t (*find_at_least)(const float* x, int64_t n, float bound, int32_t* indexes, float* found);
+  // Of the weights >= bound.
+  WeightSum (*sum_at_least)(const uint64_t* weights, int64_t n, uint64_t bound);
+  // The indexes of the weights in [low, high), ascending; returns their number.
+  int64_t (*find_between)(const uint64_t* weights, int64_t n, uint64_t low, uint64_t high,
+                          int32_t* indexes);
 };
 
 }  // namespace baton

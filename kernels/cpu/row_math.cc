@@ -6,7 +6,6 @@ namespace baton::BATON_KERNEL_SET {
 namespace {
 
 constexpr int kDoubleLanes = kPartLanes / 2;
-constexpr int kDoubleParts = kLanes / kDoubleLanes;
 constexpr float kInfinity = __builtin_inff();
 
 typedef double DoublePart __attribute__((vector_size(kDoubleLanes * 8)));
@@ -14,113 +13,71 @@ typedef int64_t LongPart __attribute__((vector_size(kDoubleLanes * 8)));
 typedef uint64_t BitsPart __attribute__((vector_size(kDoubleLanes * 8)));
 typedef float FloatPart __attribute__((vector_size(kDoubleLanes * 4)));
 
-// 16 doubles, whatever the machine's registers hold.
-struct DoubleVec {
-  DoublePart p[kDoubleParts];
-};
-
-#define BATON_EACH_DOUBLE_PART _Pragma("GCC unroll 8") for (int i = 0; i < kDoubleParts; ++i)
-
-BATON_INLINE DoubleVec ZeroDoubles() {
-  DoubleVec v;
-  BATON_EACH_DOUBLE_PART v.p[i] = DoublePart{};
-  return v;
-}
-
-BATON_INLINE DoubleVec LoadDoubles(const double* from) {
-  DoubleVec v;
-  BATON_EACH_DOUBLE_PART std::memcpy(&v.p[i], from + i * kDoubleLanes, sizeof(DoublePart));
-  return v;
-}
-
-// Calls body(i, p) for i = 0, kCount, ...: p holds elements [i, i + kCount), `filler` behind the
-// end of the row.
-template <int64_t kCount, typename T, typename Body>
-BATON_INLINE void ForFilled(const T* x, int64_t n, T filler, Body body) {
+// Calls body(i, p) for i = 0, kCount, ...: p holds elements [i, i + kCount), -inf behind the end
+// of the row.
+template <int64_t kCount, typename Body>
+BATON_INLINE void ForFilled(const float* x, int64_t n, Body body) {
   int64_t i = 0;
   for (; i + kCount <= n; i += kCount) body(i, x + i);
   if (i == n) return;
-  T rest[kCount];
-  for (int64_t j = 0; j < kCount; ++j) rest[j] = i + j < n ? x[i + j] : filler;
+  float rest[kCount];
+  for (int64_t j = 0; j < kCount; ++j) rest[j] = i + j < n ? x[i + j] : -kInfinity;
   body(i, rest);
 }
 
-// Lane i + lane i + 8, then + 4, + 2, + 1: the one order.
-double SumDoubles(const DoubleVec& v) {
-  double lanes[kLanes];
-  std::memcpy(lanes, &v, sizeof(lanes));
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
-}
-
-// Of |x| < 2^51.
-BATON_INLINE DoublePart Floor(const DoublePart& x) {
+BATON_INLINE DoublePart FmaDoubles(DoublePart a, DoublePart b, DoublePart c) {
 #if defined(__AVX512F__)
-  return _mm512_floor_pd(x);
-#elif defined(__AVX2__)
-  return _mm256_floor_pd(x);
+  return _mm512_fmadd_pd(a, b, c);
+#elif BATON_HARDWARE_FMA
+  return _mm256_fmadd_pd(a, b, c);
 #else
-  const DoublePart nearest = (x + 0x1.8p52) - 0x1.8p52;
-  return nearest > x ? nearest - 1.0 : nearest;
+  for (int i = 0; i < kDoubleLanes; ++i) a[i] = __builtin_fma(a[i], b[i], c[i]);
+  return a;
 #endif
 }
 
-// Parts of one call of ExpParts: enough of them that no step waits for the one before.
-constexpr int kExpParts = kDoubleLanes == 8 ? 8 : 4;
-constexpr int64_t kExpValues = kExpParts * kDoubleLanes;
-static_assert(kExpValues % kLanes == 0 || kLanes % kExpValues == 0);
+// Parts of one call of WeightParts: enough of them that no step waits for the one before.
+constexpr int kWeightParts = kDoubleLanes == 8 ? 8 : 4;
+constexpr int64_t kWeightValues = kWeightParts * kDoubleLanes;
 
-#define BATON_EACH_EXP_PART _Pragma("GCC unroll 8") for (int i = 0; i < kExpParts; ++i)
+#define BATON_EACH_WEIGHT_PART _Pragma("GCC unroll 8") for (int i = 0; i < kWeightParts; ++i)
 
-// PortableExp, operation by operation, for x <= 0 or a NaN.
-BATON_INLINE void ExpParts(DoublePart* x) {
-  DoublePart n[kExpParts], r[kExpParts], y[kExpParts];
-  BATON_EACH_EXP_PART n[i] = Floor(x[i] * 1.44269504088896338700 + 0.5);
-  BATON_EACH_EXP_PART r[i] = x[i] - n[i] * 6.93147180369123816490e-01;
-  BATON_EACH_EXP_PART r[i] = r[i] - n[i] * 1.90821492927058770002e-10;
-  constexpr double kInverse[] = {1.0 / 13, 1.0 / 12, 1.0 / 11, 1.0 / 10, 1.0 / 9, 1.0 / 8,
-                                 1.0 / 7,  1.0 / 6,  1.0 / 5,  1.0 / 4,  1.0 / 3, 1.0 / 2};
-  BATON_EACH_EXP_PART y[i] = DoublePart{} + 1.0;
-  _Pragma("GCC unroll 12") for (const double inverse : kInverse) {
-    BATON_EACH_EXP_PART y[i] = y[i] * r[i];
-    BATON_EACH_EXP_PART y[i] = y[i] * inverse;
-    BATON_EACH_EXP_PART y[i] = 1.0 + y[i];
+// 2^f = 1 + f (c0 + f (c1 + ...)) for |f| <= 1/2, within 2^-50: (2^f - 1) / f interpolated at ten
+// Chebyshev points.
+constexpr double kExp2[] = {0x1.62e42fefa39f7p-1,  0x1.ebfbdff82c590p-3,  0x1.c6b08d7044119p-5,
+                            0x1.3b2ab6fba385fp-7,  0x1.5d87fe908f88ap-10, 0x1.4309130378460p-13,
+                            0x1.ffcb76789860fp-17, 0x1.62bfe46117445p-20, 0x1.b6571de2f2351p-24,
+                            0x1.e5e9f548e5725p-28};
+
+// The weights 2^x, x <= 0 or a NaN. At 2^52 a double's unit is 1: adding rounds, and leaves the
+// integer in the low bits.
+BATON_INLINE void WeightParts(DoublePart* x, BitsPart* out) {
+  constexpr double kNearest = 0x1.8p52;
+  constexpr double kLeast = -64;  // Rounds to 0; what is below, and a NaN, counts as this.
+  DoublePart shifted[kWeightParts], y[kWeightParts];
+  BATON_EACH_WEIGHT_PART x[i] = x[i] > kLeast ? x[i] : DoublePart{} + kLeast;
+  BATON_EACH_WEIGHT_PART shifted[i] = x[i] + kNearest;
+  BATON_EACH_WEIGHT_PART x[i] = x[i] - (shifted[i] - kNearest);
+  BATON_EACH_WEIGHT_PART y[i] = DoublePart{} + kExp2[9];
+  _Pragma("GCC unroll 9") for (int c = 8; c >= 0; --c) {
+    BATON_EACH_WEIGHT_PART y[i] = FmaDoubles(y[i], x[i], DoublePart{} + kExp2[c]);
   }
-  BATON_EACH_EXP_PART y[i] = 1.0 + y[i] * r[i];
-  BATON_EACH_EXP_PART {
-    // The sum's low bits hold n; the shift leaves only them, as an exponent.
-    const DoublePart shifted = n[i] + 0x1.8p52;
+  BATON_EACH_WEIGHT_PART y[i] = FmaDoubles(y[i], x[i], DoublePart{} + 1.0);
+  BATON_EACH_WEIGHT_PART {
+    // The shifted sum's low bits hold the power; the shift leaves only them, as an exponent.
     BitsPart bits;
-    std::memcpy(&bits, &shifted, sizeof(bits));
-    bits = (bits + 1023) << 52;
+    std::memcpy(&bits, &shifted[i], sizeof(bits));
+    bits = (bits + 1023 + RowMath::kWeightBits) << 52;
     DoublePart scale;
     std::memcpy(&scale, &bits, sizeof(scale));
-    x[i] = x[i] < -708.0 ? DoublePart{} : y[i] * scale;
+    const DoublePart weight = FmaDoubles(y[i], scale, DoublePart{} + 0x1p52);
+    std::memcpy(&out[i], &weight, sizeof(weight));
+    out[i] &= (uint64_t{1} << 52) - 1;
   }
-}
-
-// Calls body(i, parts) for each kExpParts parts of a row of floats, -inf behind its end.
-template <typename Body>
-BATON_INLINE void ForExpParts(const float* x, int64_t n, Body body) {
-  // Whole vectors of 16, also where a call of ExpParts takes less.
-  constexpr int64_t kStep = kExpValues < kLanes ? kLanes : kExpValues;
-  ForFilled<kStep>(x, n, -kInfinity, [&](int64_t begin, const float* values) {
-    for (int64_t at = 0; at < kStep; at += kExpValues) {
-      DoublePart parts[kExpParts];
-      BATON_EACH_EXP_PART {
-        FloatPart floats;
-        std::memcpy(&floats, values + at + i * kDoubleLanes, sizeof(floats));
-        parts[i] = __builtin_convertvector(floats, DoublePart);
-      }
-      body(begin + at, parts);
-    }
-  });
 }
 
 void BlockMax(const float* x, int64_t n, float* out) {
-  ForFilled<RowMath::kMaxBlock>(x, n, -kInfinity, [&](int64_t i, const float* block) {
+  ForFilled<RowMath::kMaxBlock>(x, n, [&](int64_t i, const float* block) {
     // A comparison with a NaN keeps what was there.
     Vec max = Broadcast(-kInfinity);
     for (int64_t j = 0; j < RowMath::kMaxBlock; j += kLanes) max = Max(Load(block + j), max);
@@ -136,80 +93,113 @@ int64_t Rank(const float* x, int64_t n, int64_t index) {
   return before;
 }
 
-double SumExp(const float* x, int64_t n, float max) {
-  DoubleVec sum = ZeroDoubles();
-  ForExpParts(x, n, [&](int64_t begin, DoublePart* parts) {
-    BATON_EACH_EXP_PART parts[i] -= double{max};
-    ExpParts(parts);
-    // The vector's part of the first; a constant where a call takes whole vectors.
-    const int first =
-        kExpParts < kDoubleParts ? static_cast<int>(begin / kDoubleLanes) % kDoubleParts : 0;
-    BATON_EACH_EXP_PART sum.p[(first + i) % kDoubleParts] += parts[i];
-  });
-  return SumDoubles(sum);
-}
-
-void ExpWeights(const float* x, int64_t n, float max, double temperature, double* out) {
-  ForExpParts(x, n, [&](int64_t begin, DoublePart* parts) {
-    BATON_EACH_EXP_PART parts[i] = (parts[i] - double{max}) / temperature;
-    // Only a number equals itself.
-    BATON_EACH_EXP_PART parts[i] = parts[i] == parts[i] ? parts[i] : DoublePart{} - kInfinity;
-    ExpParts(parts);
-    const int64_t count = n - begin < kExpValues ? n - begin : kExpValues;
-    if (count == kExpValues) {
-      std::memcpy(out + begin, parts, kExpValues * sizeof(double));
-    } else if (count > 0) {
-      std::memcpy(out + begin, parts, count * sizeof(double));
+uint64_t Weights(const float* x, int64_t n, float max, double temperature, uint64_t* out) {
+  const double scale = 1.44269504088896338700 / temperature;
+  BitsPart sum = {};
+  ForFilled<kWeightValues>(x, n, [&](int64_t begin, const float* values) {
+    DoublePart parts[kWeightParts];
+    BATON_EACH_WEIGHT_PART {
+      FloatPart floats;
+      std::memcpy(&floats, values + i * kDoubleLanes, sizeof(floats));
+      parts[i] = (__builtin_convertvector(floats, DoublePart) - double{max}) * scale;
+    }
+    BitsPart weights[kWeightParts];
+    WeightParts(parts, weights);
+    BATON_EACH_WEIGHT_PART sum += weights[i];
+    if (out == nullptr) return;
+    if (n - begin >= kWeightValues) {
+      std::memcpy(out + begin, weights, sizeof(weights));
+    } else {
+      std::memcpy(out + begin, weights, (n - begin) * sizeof(uint64_t));
     }
   });
+  uint64_t all = 0;
+  for (int lane = 0; lane < kDoubleLanes; ++lane) all += sum[lane];
+  return all;
 }
 
-WeightSum SumAtLeast(const double* weights, int64_t n, double bound) {
-  DoubleVec sum = ZeroDoubles();
-  LongPart counts[kDoubleParts] = {};
-  ForFilled<kLanes>(weights, n, -1.0, [&](int64_t, const double* lanes) {
-    const DoubleVec v = LoadDoubles(lanes);
-    BATON_EACH_DOUBLE_PART {
-      const LongPart reaches = v.p[i] >= bound;  // -1 in a lane that does.
-      counts[i] -= reaches;
-      sum.p[i] += reaches ? v.p[i] : DoublePart{};
-    }
-  });
-  WeightSum all{.sum = SumDoubles(sum)};
-  for (const LongPart& part : counts) {
-    for (int lane = 0; lane < kDoubleLanes; ++lane) all.count += part[lane];
+int64_t FindAtLeast(const float* x, int64_t n, float bound, int32_t* indexes, float* found) {
+  int64_t count = 0;
+  int64_t i = 0;
+#if defined(__AVX512F__)
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (; i + kLanes <= n; i += kLanes) {
+    const __m512 v = _mm512_loadu_ps(x + i);
+    const __mmask16 reaches = _mm512_cmp_ps_mask(v, _mm512_set1_ps(bound), _CMP_GE_OQ);
+    const __m512i at = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int32_t>(i)));
+    _mm512_storeu_si512(indexes + count, _mm512_maskz_compress_epi32(reaches, at));
+    _mm512_storeu_ps(found + count, _mm512_maskz_compress_ps(reaches, v));
+    count += __builtin_popcount(reaches);
+  }
+#endif
+  for (; i < n; ++i) {
+    indexes[count] = static_cast<int32_t>(i);
+    found[count] = x[i];
+    count += x[i] >= bound;
+  }
+  return count;
+}
+
+// As signed numbers, which all instruction sets compare; bounds beyond them are above all weights.
+BATON_INLINE int64_t Bound(uint64_t bound) {
+  constexpr uint64_t kMax = ~uint64_t{0} >> 1;
+  return static_cast<int64_t>(bound < kMax ? bound : kMax);
+}
+
+WeightSum SumAtLeast(const uint64_t* weights, int64_t n, uint64_t bound) {
+  BitsPart sum = {};
+  LongPart count = {};
+  const LongPart least = LongPart{} + Bound(bound);
+  int64_t i = 0;
+  for (; i + kDoubleLanes <= n; i += kDoubleLanes) {
+    LongPart v;
+    std::memcpy(&v, weights + i, sizeof(v));
+    const LongPart reaches = v >= least;  // -1 in a lane that does.
+    count -= reaches;
+    sum += reinterpret_cast<BitsPart>(v & reaches);
+  }
+  WeightSum all;
+  for (int lane = 0; lane < kDoubleLanes; ++lane) {
+    all.sum += sum[lane];
+    all.count += count[lane];
+  }
+  for (; i < n; ++i) {
+    if (weights[i] < bound) continue;
+    all.sum += weights[i];
+    ++all.count;
   }
   return all;
 }
 
-void BlockSums(const double* weights, int64_t n, double bound, double* out) {
-  for (int64_t begin = 0; begin < n; begin += RowMath::kSumBlock) {
-    const int64_t count = n - begin < RowMath::kSumBlock ? n - begin : RowMath::kSumBlock;
-    out[begin / RowMath::kSumBlock] = SumAtLeast(weights + begin, count, bound).sum;
+int64_t FindBetween(const uint64_t* weights, int64_t n, uint64_t low, uint64_t high,
+                    int32_t* indexes) {
+  int64_t count = 0;
+  int64_t i = 0;
+#if defined(__AVX512VL__)
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m512i least = _mm512_set1_epi64(Bound(low)), end = _mm512_set1_epi64(Bound(high));
+  for (; i + 8 <= n; i += 8) {
+    const __m512i v = _mm512_loadu_si512(weights + i);
+    const __mmask8 found = _mm512_cmpge_epi64_mask(v, least) & _mm512_cmplt_epi64_mask(v, end);
+    const __m256i at = _mm256_add_epi32(lanes, _mm256_set1_epi32(static_cast<int32_t>(i)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(indexes + count),
+                        _mm256_maskz_compress_epi32(found, at));
+    count += __builtin_popcount(found);
   }
-}
-
-void FindBetween(const double* weights, int64_t n, double low, double high, int32_t* out) {
-  ForFilled<kLanes>(weights, n, -1.0, [&](int64_t begin, const double* lanes) {
-    const DoubleVec v = LoadDoubles(lanes);
-    LongPart any = {};
-    BATON_EACH_DOUBLE_PART any |= (v.p[i] >= low) & (v.p[i] < high);
-    int64_t found = 0;
-    for (int lane = 0; lane < kDoubleLanes; ++lane) found |= any[lane];
-    if (found == 0) return;
-    for (int64_t i = 0; i < kLanes; ++i) {
-      if (lanes[i] >= low && lanes[i] < high) *out++ = static_cast<int32_t>(begin + i);
-    }
-  });
+#endif
+  for (; i < n; ++i) {
+    indexes[count] = static_cast<int32_t>(i);
+    count += weights[i] >= low && weights[i] < high;
+  }
+  return count;
 }
 
 constexpr RowMath kTable = {
     .block_max = BlockMax,
     .rank = Rank,
-    .sum_exp = SumExp,
-    .exp_weights = ExpWeights,
+    .weights = Weights,
+    .find_at_least = FindAtLeast,
     .sum_at_least = SumAtLeast,
-    .block_sums = BlockSums,
     .find_between = FindBetween,
 };
 

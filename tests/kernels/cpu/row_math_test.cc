@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "common/base/random.h"
 #include "tests/kernels/kernel_fixture.h"
@@ -15,6 +15,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr uint64_t kAll = ~uint64_t{0};
 constexpr int64_t kSizes[] = {1, 2, 15, 16, 17, 63, 64, 65, 1000, 1024, 1025, 4099, 151936};
 
 // About normal, with equal values among them.
@@ -31,23 +32,15 @@ std::vector<float> Logits(int64_t n, uint64_t seed = 1) {
 
 float MaxOf(const std::vector<float>& x) { return *std::max_element(x.begin(), x.end()); }
 
-// The order that RowMath promises, written down once more.
-double SumInLanes(const std::vector<double>& x) {
-  double lanes[16] = {};
-  for (size_t i = 0; i < x.size(); ++i) lanes[i % 16] += x[i];
-  for (int half : {8, 4, 2, 1}) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
-}
-
 class RowMathTest : public KernelTest {
  protected:
-  std::vector<double> Weights(const std::vector<float>& x, float max, double temperature) const {
-    std::vector<double> out(x.size() + 1, -5);
-    math_.exp_weights(x.data(), Size(x), max, temperature, out.data());
-    EXPECT_EQ(out.back(), -5) << "written behind the end";
+  std::vector<uint64_t> Weights(const std::vector<float>& x, float max, double temperature) const {
+    std::vector<uint64_t> out(x.size() + 1, 5);
+    const uint64_t sum = math_.weights(x.data(), Size(x), max, temperature, out.data());
+    EXPECT_EQ(out.back(), 5) << "written behind the end";
     out.pop_back();
+    EXPECT_EQ(std::accumulate(out.begin(), out.end(), uint64_t{0}), sum);
+    EXPECT_EQ(math_.weights(x.data(), Size(x), max, temperature, nullptr), sum);
     return out;
   }
   template <typename T>
@@ -91,71 +84,59 @@ TEST_P(RowMathTest, RankCountsTheGreaterOnesAndEqualOnesBefore) {
   }
 }
 
-TEST_P(RowMathTest, WeightsAreAccurateToTwoUnitsInTheLastPlace) {
-  for (const double temperature : {1.0, 0.3, 2.0, 1e-30}) {
+TEST_P(RowMathTest, WeightsAreWithinOneUnit) {
+  for (const double temperature : {1.0, 0.3, 2.0, 1e-30, 1e30}) {
     std::vector<float> x = Logits(4099);
     x[5] = -kInf;
     x[6] = kNan;
     x[7] = -3e38f;
     const float max = 30;
-    const std::vector<double> weights = Weights(x, max, temperature);
+    const std::vector<uint64_t> weights = Weights(x, max, temperature);
     for (size_t i = 0; i < x.size(); ++i) {
-      const double scaled = (double{x[i]} - max) / temperature;
-      const double expected = std::isnan(scaled) || scaled < -708 ? 0 : std::exp(scaled);
-      ASSERT_NEAR(weights[i], expected, expected * 5e-16) << x[i] << " at " << temperature;
+      const long double scaled = (static_cast<long double>(x[i]) - max) / temperature;
+      const long double expected = std::isnan(scaled) ? 0 : std::exp(scaled) * RowMath::kOne;
+      ASSERT_LE(std::abs(static_cast<long double>(weights[i]) - expected), 0.6L)
+          << x[i] << " at " << temperature;
     }
-    EXPECT_EQ(Weights({max, max}, max, temperature), (std::vector<double>{1, 1}));
+    EXPECT_EQ(Weights({max, max}, max, temperature),
+              (std::vector<uint64_t>{RowMath::kOne, RowMath::kOne}));
   }
 }
 
-TEST_P(RowMathTest, SumsHaveSixteenLanesWhateverTheLength) {
+TEST_P(RowMathTest, TheSumOfARowIsThatOfItsSoftmax) {
   for (const int64_t n : kSizes) {
     const std::vector<float> x = Logits(n);
     const float max = MaxOf(x);
-    const std::vector<double> weights = Weights(x, max, 1);
-    EXPECT_EQ(math_.sum_exp(x.data(), n, max), SumInLanes(weights)) << n;
-    std::vector<double> sums((n + 1023) / 1024 + 1, 77);
-    math_.block_sums(weights.data(), n, 0, sums.data());
-    for (int64_t b = 0; b * 1024 < n; ++b) {
-      const auto begin = weights.begin() + b * 1024;
-      const auto end = weights.begin() + std::min(n, b * 1024 + 1024);
-      EXPECT_EQ(sums[b], SumInLanes({begin, end})) << n << " block " << b;
-    }
-    EXPECT_EQ(sums.back(), 77);
-    // An independent oracle of the sum itself.
     long double plain = 0;
     for (const float value : x) plain += std::exp(static_cast<long double>(value) - max);
-    EXPECT_NEAR(math_.sum_exp(x.data(), n, max) / static_cast<double>(plain), 1, 1e-14) << n;
+    const auto sum = static_cast<long double>(math_.weights(x.data(), n, max, 1, nullptr));
+    EXPECT_NEAR(static_cast<double>(sum / RowMath::kOne / plain), 1, 1e-8) << n;
   }
 }
 
-TEST_P(RowMathTest, ANanLogitMakesTheSumANan) {
-  std::vector<float> x = Logits(100);
-  x[99] = kNan;
-  EXPECT_TRUE(std::isnan(math_.sum_exp(x.data(), 100, 40)));
+// The largest vocabulary that a model may have, all tokens as likely as the likeliest.
+TEST_P(RowMathTest, TheLargestSumDoesNotOverflow) {
+  const std::vector<float> x(1 << 19, 2.0f);
+  const std::vector<uint64_t> weights = Weights(x, 2, 1);
+  const WeightSum sum = math_.sum_at_least(weights.data(), Size(x), 0);
+  EXPECT_EQ(sum.sum, RowMath::kOne << 19);
+  EXPECT_EQ(sum.count, 1 << 19);
 }
 
 TEST_P(RowMathTest, SumAtLeastSumsAndCountsWhatReachesTheBound) {
   for (const int64_t n : kSizes) {
     const std::vector<float> x = Logits(n);
-    const std::vector<double> weights = Weights(x, MaxOf(x), 1);
-    for (const double bound : {0.0, 1e-9, weights[n / 2], 1.0, 2.0}) {
-      std::vector<double> kept(weights);
-      int64_t count = 0;
-      for (double& w : kept) {
-        if (w < bound) w = 0;
-        if (w >= bound) ++count;
+    const std::vector<uint64_t> weights = Weights(x, MaxOf(x), 1);
+    for (const uint64_t bound :
+         {uint64_t{0}, uint64_t{1}, weights[n / 2], RowMath::kOne, RowMath::kOne + 1, kAll}) {
+      WeightSum expected;
+      for (const uint64_t w : weights) {
+        expected.sum += w >= bound ? w : 0;
+        expected.count += w >= bound;
       }
       const WeightSum sum = math_.sum_at_least(weights.data(), n, bound);
-      EXPECT_EQ(sum.sum, SumInLanes(kept)) << n << " from " << bound;
-      EXPECT_EQ(sum.count, count) << n << " from " << bound;
-      std::vector<double> sums((n + 1023) / 1024 + 1, 77);
-      math_.block_sums(weights.data(), n, bound, sums.data());
-      for (int64_t b = 0; b * 1024 < n; ++b) {
-        const auto end = kept.begin() + std::min(n, b * 1024 + 1024);
-        EXPECT_EQ(sums[b], SumInLanes({kept.begin() + b * 1024, end})) << n << " block " << b;
-      }
-      EXPECT_EQ(sums.back(), 77);
+      EXPECT_EQ(sum.sum, expected.sum) << n << " from " << bound;
+      EXPECT_EQ(sum.count, expected.count) << n << " from " << bound;
     }
   }
 }
@@ -163,35 +144,54 @@ TEST_P(RowMathTest, SumAtLeastSumsAndCountsWhatReachesTheBound) {
 TEST_P(RowMathTest, FindBetweenFindsTheHalfOpenRangeInOrder) {
   for (const int64_t n : kSizes) {
     const std::vector<float> x = Logits(n);
-    const std::vector<double> weights = Weights(x, MaxOf(x), 1);
-    const double middle = weights[n / 2];
-    for (const auto& [low, high] : std::vector<std::pair<double, double>>{
-             {0, 2}, {middle, 2}, {0, middle}, {middle, middle}, {middle, middle * 1.1}}) {
+    const std::vector<uint64_t> weights = Weights(x, MaxOf(x), 1);
+    const uint64_t middle = weights[n / 2];
+    for (const auto& [low, high] : std::vector<std::pair<uint64_t, uint64_t>>{
+             {0, kAll}, {middle, kAll}, {0, middle}, {middle, middle}, {middle, middle + 1}}) {
       std::vector<int32_t> expected;
       for (int64_t i = 0; i < n; ++i) {
         if (weights[i] >= low && weights[i] < high) expected.push_back(static_cast<int32_t>(i));
       }
-      std::vector<int32_t> out(expected.size() + 1, -7);
-      math_.find_between(weights.data(), n, low, high, out.data());
-      EXPECT_EQ(out.back(), -7);
-      out.pop_back();
+      std::vector<int32_t> out(n + RowMath::kFindRoom, -7);
+      out.resize(math_.find_between(weights.data(), n, low, high, out.data()));
       EXPECT_EQ(out, expected) << n << " in [" << low << ", " << high << ")";
+    }
+    std::vector<int32_t> out(n + RowMath::kFindRoom + 1, -7);
+    math_.find_between(weights.data(), n, 0, kAll, out.data());
+    EXPECT_EQ(out.back(), -7) << "written behind the end";
+  }
+}
+
+TEST_P(RowMathTest, FindAtLeastFindsWhatReachesTheBoundInOrder) {
+  for (const int64_t n : kSizes) {
+    std::vector<float> x = Logits(n);
+    for (int64_t i = 3; i < n; i += 7) x[i] = kNan;
+    for (const float bound : {-kInf, -5.0f, x[n / 2], 1000.0f}) {
+      std::vector<int32_t> expected;
+      for (int64_t i = 0; i < n; ++i) {
+        if (x[i] >= bound) expected.push_back(static_cast<int32_t>(i));
+      }
+      std::vector<int32_t> out(n + RowMath::kFindRoom + 1, -7);
+      std::vector<float> values(out.size(), -7);
+      const int64_t count = math_.find_at_least(x.data(), n, bound, out.data(), values.data());
+      EXPECT_EQ(out.back(), -7) << "written behind the end";
+      EXPECT_EQ(values.back(), -7) << "written behind the end";
+      out.resize(count);
+      ASSERT_EQ(out, expected) << n << " from " << bound;
+      for (int64_t i = 0; i < count; ++i) ASSERT_EQ(values[i], x[out[i]]);
     }
   }
 }
 
-TEST_P(RowMathTest, AllSetsGiveTheSameBits) {
+TEST_P(RowMathTest, AllSetsGiveTheSameWeights) {
   const auto portable = MakeTestKernels("portable");
   std::vector<float> x = Logits(151936, 5);
   for (int i = 0; i < 2000; ++i) x[i] = -0.36f * static_cast<float>(i);  // Down to weights of 0.
   const float max = MaxOf(x);
   for (const double temperature : {1.0, 0.7, 1.9}) {
-    std::vector<double> expected(x.size());
-    portable->row_math().exp_weights(x.data(), Size(x), max, temperature, expected.data());
-    const std::vector<double> weights = Weights(x, max, temperature);
-    for (size_t i = 0; i < x.size(); ++i) {
-      ASSERT_EQ(std::bit_cast<uint64_t>(weights[i]), std::bit_cast<uint64_t>(expected[i])) << x[i];
-    }
+    std::vector<uint64_t> expected(x.size());
+    portable->row_math().weights(x.data(), Size(x), max, temperature, expected.data());
+    EXPECT_EQ(Weights(x, max, temperature), expected) << temperature;
   }
 }
 

@@ -398,7 +398,7 @@ TEST(CpuModelRunnerTest, InfoDescribesTheModelAndItsNumerics) {
   EXPECT_EQ(NumLayers(info.layout), 6);
   EXPECT_EQ(info.layout.groups[0].num_kv_heads, 2);
   EXPECT_EQ(info.layout.groups[0].k_dim, 32);
-  EXPECT_EQ(info.numerics_id, "cpu-16lane.1 compute=f32 kv=f32 kv_scale=1 tp=1");
+  EXPECT_EQ(info.numerics_id, "cpu-16lane.1 compute=f32 kv=f32 kv_scale=1 tp=1 sampler.2");
 
   CpuModelRunnerOptions other = Options();
   other.compute_dtype = DType::kBF16;
@@ -407,7 +407,7 @@ TEST(CpuModelRunnerTest, InfoDescribesTheModelAndItsNumerics) {
   other.max_model_len = 100;
   RunnerHarness bf16(other);
   EXPECT_EQ(bf16.runner().info().max_model_len, 100);
-  EXPECT_EQ(bf16.runner().info().numerics_id, "cpu-16lane.1 compute=bf16 kv=bf16 kv_scale=1 tp=1");
+  EXPECT_EQ(bf16.runner().info().numerics_id, "cpu-16lane.1 compute=bf16 kv=bf16 kv_scale=1 tp=1 sampler.2");
   EXPECT_EQ(bf16.runner().info().model_digest, info.model_digest);
 }
 

@@ -18,12 +18,14 @@ const RowMath& Math() {
   return kKernels->row_math();
 }
 
-// What a plain loop in fp64 says: weights, what is kept, and where each token's share lies.
+// What a plain loop in fp64 says: weights in units of 2^-44, what is kept, and where each token's share lies.
 class Oracle {
  public:
   Oracle(const std::vector<float>& values, double temperature) {
     const double max = *std::ranges::max_element(values);
-    for (const float value : values) weights_.push_back(std::exp((value - max) / temperature));
+    for (const float value : values) {
+      weights_.push_back(std::nearbyint(std::exp((value - max) / temperature) * 0x1p44) * 0x1p-44);
+    }
     kept_.resize(values.size());
     std::iota(kept_.begin(), kept_.end(), 0);
   }
@@ -53,6 +55,9 @@ class Oracle {
   std::vector<int32_t> kept_;
 };
 
+// A share of all weights in units of 2^-64.
+uint64_t Share(double part) { return static_cast<uint64_t>(part * 0x1p64); }
+
 // Every token that is kept is drawn in the middle of its share, and at both its ends, unless the
 // share is too narrow to tell.
 void ExpectDraws(WeightedTokens& tokens, const Oracle& oracle, const std::string& what) {
@@ -61,8 +66,8 @@ void ExpectDraws(WeightedTokens& tokens, const Oracle& oracle, const std::string
   for (const int32_t id : oracle.kept()) {
     const double share = oracle.weight(id) / total;
     for (const double at : {0.001, 0.5, 0.999}) {
-      if (share > 1e-10) {
-        ASSERT_EQ(tokens.Draw(before / total + at * share), id) << what << " at " << at;
+      if (share > 1e-9) {
+        ASSERT_EQ(tokens.Draw(Share(before / total + at * share)), id) << what << " at " << at;
       }
     }
     before += oracle.weight(id);
@@ -129,7 +134,33 @@ TEST(WeightedTokensTest, TopPKeepsNoMoreOnceItIsReachedExactly) {
   WeightedTokens tokens(&Math());
   tokens.Reset(values, {}, 0, 1);
   tokens.KeepTopP(0.5);
-  EXPECT_EQ(tokens.Draw(0.99), 1);
+  EXPECT_EQ(tokens.Draw(Share(0.99)), 1);
+}
+
+// Two tokens with weights w and 1 share the line at exactly w / (w + 1).
+TEST(WeightedTokensTest, AShareIsExactToItsLastUnit) {
+  const std::vector<float> values = {-1, 0};
+  uint64_t weights[2];
+  const uint64_t total = Math().weights(values.data(), 2, 0, 1, weights);
+  WeightedTokens tokens(&Math());
+  tokens.Reset(values, {}, 0, 1);
+  // The least share whose product with the total reaches the first weight.
+  const auto edge = static_cast<uint64_t>(
+      ((static_cast<unsigned __int128>(weights[0]) << 64) + total - 1) / total);
+  EXPECT_EQ(tokens.Draw(edge - 1), 0);
+  EXPECT_EQ(tokens.Draw(edge), 1);
+}
+
+// Of n equal tokens p keeps the least number that is at least p n, however p n rounds.
+TEST(WeightedTokensTest, TopPOfEqualTokensKeepsTheLeastNumberThatReachesIt) {
+  const std::vector<float> values(700, 3.0f);
+  for (const float p : {1e-38f, 1e-12f, 1e-3f, 0.1f, 0.29f, 0.5f, 0.57f, 0.7f, 0.999999f}) {
+    WeightedTokens tokens(&Math());
+    tokens.Reset(values, {}, 3, 1);
+    tokens.KeepTopP(p);
+    const double kept = std::max(std::ceil(double{p} * 700), 1.0);
+    EXPECT_EQ(tokens.Draw(~uint64_t{0}), kept - 1) << p;
+  }
 }
 
 TEST(WeightedTokensTest, IdsAreThoseGiven) {
@@ -138,21 +169,20 @@ TEST(WeightedTokensTest, IdsAreThoseGiven) {
   WeightedTokens tokens(&Math());
   tokens.Reset(values, ids, 3, 1);
   EXPECT_EQ(tokens.Draw(0), 10);
-  EXPECT_EQ(tokens.Draw(0.5), 20);
-  EXPECT_EQ(tokens.Draw(0.9999), 40);
+  EXPECT_EQ(tokens.Draw(Share(0.5)), 20);
+  EXPECT_EQ(tokens.Draw(Share(0.9999)), 40);
   tokens.KeepAtLeast(0.3);
   EXPECT_EQ(tokens.Draw(0), 20);
   tokens.Reset(values, {}, 3, 1);
-  EXPECT_EQ(tokens.Draw(0.5), 1);
+  EXPECT_EQ(tokens.Draw(Share(0.5)), 1);
 }
 
-TEST(WeightedTokensTest, AShareThatRoundsUpToAllOfThemIsTheLastThatCanBeDrawn) {
+TEST(WeightedTokensTest, NoShareDrawsATokenWithoutWeight) {
   std::vector<float> values(3000, -1000.0f);
   values[1500] = 0;
   WeightedTokens tokens(&Math());
   tokens.Reset(values, {}, 0, 1);
-  EXPECT_EQ(tokens.Draw(1 - 0x1p-53), 1500);
-  EXPECT_EQ(tokens.Draw(1), 1500);
+  EXPECT_EQ(tokens.Draw(~uint64_t{0}), 1500);
   EXPECT_EQ(tokens.Draw(0), 1500);
 }
 
