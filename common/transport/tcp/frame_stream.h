@@ -46,7 +46,6 @@ class FrameStream {
   bool partly_written() const { return sending_ && tx_started_; }
   // There is more to write; as a rule because the socket took no more.
   bool wants_write() const { return wants_write_; }
-  bool idle() const { return !sending_ && queue_.empty(); }
   ByteStream& bytes() { return *bytes_; }
 
  private:

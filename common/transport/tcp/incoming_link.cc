@@ -23,10 +23,7 @@ absl::StatusOr<PayloadPlan> IncomingLink::OnHeader(const FrameHeader& header) {
                         (state_ == State::kReady &&
                          (header.type == FrameType::kData || header.type == FrameType::kFinal ||
                           header.type == FrameType::kAbort));
-  if (!expected) {
-    if (state_ == State::kRefused) return absl::UnauthenticatedError("KV connection: refused");
-    return Malformed("a frame that does not belong here");
-  }
+  if (!expected) return Malformed("a frame that does not belong here");
   if (options_.ledger->SenderOf(header.ticket) == 0) options_.on_unknown_ticket();
   if (header.type != FrameType::kData) return PayloadPlan{};
   ReceiveLedger::Admission admission = options_.ledger->Admit(header, hello_.sender);
@@ -62,10 +59,12 @@ absl::Status IncomingLink::OnFrame(const ReceivedFrame& frame) {
   }
 }
 
+// The last word: what comes behind it is not read. It fits into the socket of any peer that reads.
 absl::Status IncomingLink::RefuseHandshake(AbortCode code) {
   options_.counters->Add(&TransportCounters::failed_handshakes);
-  state_ = State::kRefused;
-  return stream_.Queue({.header = {.type = FrameType::kAbort, .code = code}});
+  RETURN_IF_ERROR(stream_.Queue({.header = {.type = FrameType::kAbort, .code = code}}));
+  RETURN_IF_ERROR(stream_.Write());
+  return absl::UnauthenticatedError("KV connection: handshake refused");
 }
 
 absl::Status IncomingLink::OnHello(const ReceivedFrame& frame) {
@@ -160,11 +159,7 @@ absl::Status IncomingLink::OnReady(bool readable, bool writable, Time now) {
   if (readable) RETURN_IF_ERROR(stream_.Read());
   RETURN_IF_ERROR(SendAcks());
   RETURN_IF_ERROR(overflow_);
-  if (writable || !stream_.wants_write()) RETURN_IF_ERROR(stream_.Write());
-  if (state_ == State::kRefused && stream_.idle()) {
-    return absl::UnauthenticatedError("KV connection: handshake refused");
-  }
-  return absl::OkStatus();
+  return writable || !stream_.wants_write() ? stream_.Write() : absl::OkStatus();
 }
 
 Time IncomingLink::NextDeadline() const {
@@ -173,7 +168,7 @@ Time IncomingLink::NextDeadline() const {
 
 absl::Status IncomingLink::OnTimer(Time now) {
   if (now < NextDeadline()) return absl::OkStatus();
-  if (state_ != State::kRefused) options_.counters->Add(&TransportCounters::failed_handshakes);
+  options_.counters->Add(&TransportCounters::failed_handshakes);
   return absl::DeadlineExceededError("KV connection: no handshake in time");
 }
 

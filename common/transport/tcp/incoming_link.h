@@ -51,7 +51,7 @@ class IncomingLink : public Link {
   void Supersede(const absl::Status& status);
 
  private:
-  enum class State : uint8_t { kHello, kProof, kReady, kRefused };
+  enum class State : uint8_t { kHello, kProof, kReady };
 
   absl::Status OnHello(const ReceivedFrame& frame);
   absl::Status OnProof(const ReceivedFrame& frame);
