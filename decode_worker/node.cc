@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "common/base/digest.h"
 #include "common/base/fail_point.h"
+#include "common/base/overloaded.h"
 
 namespace baton {
 
@@ -26,32 +27,27 @@ DecodeNode::DecodeNode(const DecodeNodeOptions& options, DecodeIdentity identity
       [this](const AgeKey& needy, bool alone) { return RevokeReservation(needy, alone); });
 }
 
-void DecodeNode::Handle(Message message, Time now) {
-  if (auto* opened = std::get_if<DecodeOpened>(&message)) {
-    OnOpened(std::move(*opened), now);
-  } else if (auto* broken = std::get_if<CallBroken>(&message)) {
-    auto it = entries_.find(broken->call);
-    if (it == entries_.end() || it->second.state == State::kEnding) {
-      ++counters_.stale_mail;
-    } else {
-      End(it->second);
-    }
-  } else if (auto* rebind = std::get_if<RebindAsked>(&message)) {
-    OnRebind(rebind->request, now);
-  } else if (std::holds_alternative<LayerDone>(message) ||
-             std::holds_alternative<RowsDone>(message)) {
-    progress_.OnMark(now);
-  } else if (auto* step = std::get_if<StepDone>(&message)) {
-    progress_.OnStepDone(now);
-    OnStepDone(std::move(*step), now);
-  } else if (auto* transfer = std::get_if<TransferEvent>(&message)) {
-    OnTransfer(*transfer, now);
-  } else if (auto* audit = std::get_if<WorkerAuditAsked>(&message)) {
-    audit->answer(Audit(now));
-  } else if (std::holds_alternative<Drain>(message)) {
-    draining_ = true;
-  } else {
+void DecodeNode::Handle(WorkerMail mail, Time now) {
+  std::visit(Overloaded{[&](DecodeOpened& opened) { OnOpened(std::move(opened), now); },
+                        [&](const RebindAsked& rebind) { OnRebind(rebind.request, now); },
+                        [&](const CallBroken& broken) { OnBroken(broken); },
+                        [&](const LayerDone&) { progress_.OnMark(now); },
+                        [&](const RowsDone&) { progress_.OnMark(now); },
+                        [&](StepDone& step) { OnStepDone(std::move(step), now); },
+                        [&](const TransferEvent& transfer) { OnTransfer(transfer, now); },
+                        [&](const WorkerAuditAsked& audit) { audit.answer(Audit(now)); },
+                        [&](const Drain&) { draining_ = true; },
+                        [&](const PrefillOpened&) { ++counters_.stale_mail; },
+                        [&](const SendAsked&) { ++counters_.stale_mail; }},
+             mail);
+}
+
+void DecodeNode::OnBroken(const CallBroken& broken) {
+  auto it = entries_.find(broken.call);
+  if (it == entries_.end() || it->second.state == State::kEnding) {
     ++counters_.stale_mail;
+  } else {
+    End(it->second);
   }
 }
 
@@ -341,6 +337,7 @@ void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
 }
 
 void DecodeNode::OnStepDone(StepDone done, Time now) {
+  progress_.OnStepDone(now);
   for (SequenceProgress& progress : engine_.OnStepDone(std::move(done), now)) {
     Entry& entry = entries_.at(progress.call);
     if (progress.released != nullptr) {

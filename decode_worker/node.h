@@ -14,6 +14,7 @@
 #include "common/engine/layer_progress.h"
 #include "common/kv_cache/block_allocator.h"
 #include "common/node/node.h"
+#include "common/node/worker_mail.h"
 #include "common/transport/kv_transport.h"
 
 namespace baton {
@@ -54,13 +55,13 @@ struct DecodeCounters {
 // The logic of a decode worker: reserves blocks before prefill starts, takes the KV that arrives,
 // decodes in a continuous batch, preempts the youngest when blocks run out. Its state table is in
 // ARCHITECTURE.md. Everything passed by reference outlives it.
-class DecodeNode : public Node {
+class DecodeNode : public Node<WorkerMail> {
  public:
   DecodeNode(const DecodeNodeOptions& options, DecodeIdentity identity, const ModelInfo& model,
              BlockAllocator& allocator, ModelRunner& runner, KvTransport& transport,
              WorkerOutbox& outbox);
 
-  void Handle(Message message, Time now) override;
+  void Handle(WorkerMail mail, Time now) override;
   void Step(Time now) override;
   Time NextDeadline() const override {
     return std::min({deadlines_.Next(), unbound_.Next(), progress_.next_look()});
@@ -99,6 +100,7 @@ class DecodeNode : public Node {
   using LiveKey = std::pair<SequenceId, Attempt>;
 
   void OnOpened(DecodeOpened opened, Time now);
+  void OnBroken(const CallBroken& broken);
   absl::Status Admissible(const DecodeRequest& request) const;
   // Pins the cached prefix and reserves the rest, both as far as the model's window sees them; an
   // empty table when there is no room.

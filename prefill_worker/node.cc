@@ -7,6 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/digest.h"
 #include "common/base/fail_point.h"
+#include "common/base/overloaded.h"
 
 namespace baton {
 namespace {
@@ -38,33 +39,27 @@ PrefillNode::PrefillNode(const PrefillNodeOptions& options, const ModelInfo& mod
       outbox_(outbox),
       engine_(options.engine, model, allocator, runner) {}
 
-void PrefillNode::Handle(Message message, Time now) {
-  if (auto* opened = std::get_if<PrefillOpened>(&message)) {
-    OnOpened(std::move(*opened), now);
-  } else if (auto* broken = std::get_if<CallBroken>(&message)) {
-    auto it = entries_.find(broken->call);
-    if (it == entries_.end() || it->second.state == State::kEnding) {
-      ++counters_.stale_mail;
-    } else {
-      End(it->second);
-    }
-  } else if (auto* send = std::get_if<SendAsked>(&message)) {
-    OnSend(std::move(send->request), now);
-  } else if (auto* layer = std::get_if<LayerDone>(&message)) {
-    OnLayerDone(*layer, now);
-  } else if (auto* rows = std::get_if<RowsDone>(&message)) {
-    OnRowsDone(*rows, now);
-  } else if (auto* step = std::get_if<StepDone>(&message)) {
-    progress_.OnStepDone(now);
-    OnStepDone(std::move(*step), now);
-  } else if (auto* transfer = std::get_if<TransferEvent>(&message)) {
-    OnTransfer(*transfer, now);
-  } else if (auto* audit = std::get_if<WorkerAuditAsked>(&message)) {
-    audit->answer(Audit(now));
-  } else if (std::holds_alternative<Drain>(message)) {
-    draining_ = true;
-  } else {
+void PrefillNode::Handle(WorkerMail mail, Time now) {
+  std::visit(Overloaded{[&](PrefillOpened& opened) { OnOpened(std::move(opened), now); },
+                        [&](SendAsked& send) { OnSend(std::move(send.request), now); },
+                        [&](const CallBroken& broken) { OnBroken(broken); },
+                        [&](const LayerDone& layer) { OnLayerDone(layer, now); },
+                        [&](const RowsDone& rows) { OnRowsDone(rows, now); },
+                        [&](StepDone& step) { OnStepDone(std::move(step), now); },
+                        [&](const TransferEvent& transfer) { OnTransfer(transfer, now); },
+                        [&](const WorkerAuditAsked& audit) { audit.answer(Audit(now)); },
+                        [&](const Drain&) { draining_ = true; },
+                        [&](const DecodeOpened&) { ++counters_.stale_mail; },
+                        [&](const RebindAsked&) { ++counters_.stale_mail; }},
+             mail);
+}
+
+void PrefillNode::OnBroken(const CallBroken& broken) {
+  auto it = entries_.find(broken.call);
+  if (it == entries_.end() || it->second.state == State::kEnding) {
     ++counters_.stale_mail;
+  } else {
+    End(it->second);
   }
 }
 
@@ -305,6 +300,7 @@ void PrefillNode::OnRowsDone(const RowsDone& done, Time now) {
 }
 
 void PrefillNode::OnStepDone(StepDone done, Time now) {
+  progress_.OnStepDone(now);
   for (SequenceProgress& progress : engine_.OnStepDone(std::move(done), now)) {
     Entry& entry = entries_.at(progress.call);
     if (progress.released != nullptr) {

@@ -13,6 +13,7 @@
 #include "common/engine/layer_progress.h"
 #include "common/kv_cache/block_allocator.h"
 #include "common/node/node.h"
+#include "common/node/worker_mail.h"
 #include "common/transport/kv_transport.h"
 
 namespace baton {
@@ -43,12 +44,12 @@ struct PrefillCounters {
 // The logic of a prefill worker: admits prompts with all their blocks, computes them in chunks,
 // pushes each layer's K/V as it is written, samples the first token. Its state table is in
 // ARCHITECTURE.md. Everything passed by reference outlives it.
-class PrefillNode : public Node {
+class PrefillNode : public Node<WorkerMail> {
  public:
   PrefillNode(const PrefillNodeOptions& options, const ModelInfo& model, BlockAllocator& allocator,
               ModelRunner& runner, KvTransport& transport, WorkerOutbox& outbox);
 
-  void Handle(Message message, Time now) override;
+  void Handle(WorkerMail mail, Time now) override;
   void Step(Time now) override;
   Time NextDeadline() const override {
     return std::min({deadlines_.Next(), kept_.Next(), progress_.next_look()});
@@ -86,6 +87,7 @@ class PrefillNode : public Node {
   using LiveKey = std::pair<SequenceId, Attempt>;
 
   void OnOpened(PrefillOpened opened, Time now);
+  void OnBroken(const CallBroken& broken);
   absl::Status Admissible(const PrefillRequest& request) const;
   void AdmitWaiting();
   bool Admit(Entry& entry);

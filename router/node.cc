@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
+#include "common/base/overloaded.h"
 #include "router/event_checks.h"
 #include "router/generation/error.h"
 
@@ -43,29 +44,26 @@ RouterNode::RouterNode(const RouterNodeOptions& options, const std::vector<Role>
       outbox_(outbox),
       retry_credit_(kRetryBurst) {}
 
-void RouterNode::Handle(Message message, Time now) {
-  if (auto* submit = std::get_if<ClientSubmit>(&message)) {
-    OnSubmit(std::move(*submit), now);
-  } else if (auto* cancel = std::get_if<ClientCancel>(&message)) {
-    EndRequest(cancel->request, absl::CancelledError("the client cancelled the request"));
-  } else if (auto* stop = std::get_if<ClientStop>(&message)) {
-    OnStop(*stop, now);
-  } else if (auto* event = std::get_if<WorkerEventReceived>(&message)) {
-    OnWorkerEvent(std::move(*event), now);
-  } else if (auto* closed = std::get_if<CallClosed>(&message)) {
-    OnCallClosed(*closed, now);
-  } else if (auto* up = std::get_if<WorkerUp>(&message)) {
-    if (directory_.OnUp(up->worker, up->hello, now)) prefixes_.Forget(up->worker);
-  } else if (auto* status = std::get_if<WorkerStatusChanged>(&message)) {
-    directory_.OnStatus(status->worker, status->status, now);
-  } else if (auto* down = std::get_if<WorkerDown>(&message)) {
-    // Its calls end by themselves, each with a CallClosed.
-    directory_.OnDown(down->worker, down->reason, now);
-  } else if (auto* audit = std::get_if<RouterAuditAsked>(&message)) {
-    audit->answer(Audit(now));
-  } else {
-    ++counters_.stale_mail;
-  }
+void RouterNode::Handle(RouterMail mail, Time now) {
+  std::visit(
+      Overloaded{
+          [&](ClientSubmit& submit) { OnSubmit(std::move(submit), now); },
+          [&](const ClientCancel& cancel) {
+            EndRequest(cancel.request, absl::CancelledError("the client cancelled the request"));
+          },
+          [&](const ClientStop& stop) { OnStop(stop, now); },
+          [&](WorkerEventReceived& event) { OnWorkerEvent(std::move(event), now); },
+          [&](const CallClosed& closed) { OnCallClosed(closed, now); },
+          [&](const WorkerUp& up) {
+            if (directory_.OnUp(up.worker, up.hello, now)) prefixes_.Forget(up.worker);
+          },
+          [&](const WorkerStatusChanged& changed) {
+            directory_.OnStatus(changed.worker, changed.status, now);
+          },
+          // Its calls end by themselves, each with a CallClosed.
+          [&](const WorkerDown& down) { directory_.OnDown(down.worker, down.reason, now); },
+          [&](const RouterAuditAsked& audit) { audit.answer(Audit(now)); }},
+      mail);
 }
 
 void RouterNode::Step(Time now) {

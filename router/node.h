@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "common/engine/deadlines.h"
 #include "common/node/node.h"
+#include "common/node/router_mail.h"
 #include "router/frontend.h"
 #include "router/routing/prefix_directory.h"
 #include "router/routing/routing_policy.h"
@@ -67,12 +68,12 @@ struct RouterCounters {
 
 // The logic of the router: admission queue, assignment to pairs, the client's stream. Its state
 // table is in ARCHITECTURE.md. The outbox outlives it.
-class RouterNode : public Node {
+class RouterNode : public Node<RouterMail> {
  public:
   RouterNode(const RouterNodeOptions& options, const std::vector<Role>& worker_roles,
              std::unique_ptr<RoutingPolicy> policy, RouterOutbox& outbox);
 
-  void Handle(Message message, Time now) override;
+  void Handle(RouterMail mail, Time now) override;
   void Step(Time now) override;
   Time NextDeadline() const override;
 

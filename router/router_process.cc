@@ -115,7 +115,7 @@ absl::Status RouterProcess::LoadModel() {
   options.limits.vocab_size = model->vocab_size;
   options.limits.default_timeout = std::chrono::seconds(config_.request_timeout_s);
   options.defaults = *std::move(defaults);
-  options.clock = NodeThread::Now;
+  options.clock = SteadyNow;
   options.random_seed = SystemRandom64();
   options.observer = metrics_.get();
   generation_ =
@@ -189,11 +189,11 @@ void RouterProcess::Drain(const std::function<bool()>& hurry) {
   Log(LogLevel::kInfo, "draining", {{"limit_s", config_.drain_timeout_s}});
   router_->BeginDrain();
   http_->BeginDrain();
-  const Time deadline = NodeThread::Now() + std::chrono::seconds(config_.drain_timeout_s);
+  const Time deadline = SteadyNow() + std::chrono::seconds(config_.drain_timeout_s);
   // A request that is being read is not in the node's snapshot yet, but its connection is open.
   bool idle = false;
   absl::Mutex mutex;
-  while (!idle && NodeThread::Now() < deadline && !hurry()) {
+  while (!idle && SteadyNow() < deadline && !hurry()) {
     const RouterView view = router_->View();
     idle = view.running_requests == 0 && view.queued_requests == 0 && http_->num_connections() == 0;
     absl::MutexLock lock(&mutex);

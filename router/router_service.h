@@ -57,7 +57,7 @@ class RouterService : public RouterFrontend {
   void Publish(Time now);
 
   const RouterServiceOptions options_;
-  NodeThread thread_;
+  NodeThread<RouterMail> thread_;
   WorkerLinks links_;
   const std::unique_ptr<RouterOutbox> outbox_;
   RouterNode node_;

@@ -1,21 +1,21 @@
 #pragma once
 
-#include "common/node/message.h"
-
 namespace baton {
 
-// Where a node's mail is put. Thread-safe, never waits for the node.
+// Where a node's mail is put: `Mail` is the variant of all that it is told. Thread-safe, never
+// waits for the node.
+template <typename Mail>
 class Inbox {
  public:
   virtual ~Inbox() = default;
 
-  // A request from outside. False, and the message is dropped, when as many requests as the cap
+  // A request from outside. False, and the mail is dropped, when as many requests as the cap
   // wait already: the caller answers RESOURCE_EXHAUSTED at once.
-  virtual bool Offer(Message message) = 0;
+  virtual bool Offer(Mail mail) = 0;
 
   // Internal mail (done, closed, cancel, transfer events): never refused, because its number is
   // bounded by the requests that were taken. Dropped once the node's thread has stopped.
-  virtual void Post(Message message) = 0;
+  virtual void Post(Mail mail) = 0;
 };
 
 }  // namespace baton

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -13,12 +12,12 @@
 #include "common/base/ids.h"
 #include "common/base/time.h"
 #include "common/kv_cache/block_types.h"
-#include "common/model/model_runner.h"
 #include "common/transport/kv_transport.h"
 
-// Every message of the cluster, in one place. ARCHITECTURE.md has the table of who sends what in
-// which state. Structs named ...Request and ...Event cross the network (proto/baton/v1 mirrors
-// them, common/rpc converts); the rest is mail within one process.
+// What the processes of the cluster say to each other, in one place. ARCHITECTURE.md has the table
+// of who says what in which state. Structs named ...Request and ...Event cross the network
+// (proto/baton/v1 mirrors them, common/rpc converts). What a node is told is mail: worker_mail.h,
+// router_mail.h.
 namespace baton {
 
 inline constexpr int32_t kProtocolVersion = 2;
@@ -195,69 +194,7 @@ struct WorkerAudit {
   std::vector<HeldCall> calls;
 };
 
-// ---- Mail to a worker's node -------------------------------------------------------------------
-
-struct DecodeOpened {
-  CallId call = 0;
-  DecodeRequest request;
-};
-struct PrefillOpened {
-  CallId call = 0;
-  PrefillRequest request;
-};
-struct RebindAsked {
-  RebindRequest request;
-};
-struct SendAsked {
-  SendRequest request;
-};
-// The router cancelled the call, its deadline passed, or the connection broke.
-struct CallBroken {
-  CallId call = 0;
-};
-// Finish what runs, take nothing new.
-struct Drain {};
-// Called once, on the node's thread.
-struct WorkerAuditAsked {
-  std::function<void(WorkerAudit)> answer;
-};
-
-// ---- Mail to the router's node -----------------------------------------------------------------
-
-struct ClientSubmit {
-  uint64_t request = 0;  // The edge's key of the request.
-  ValidRequest body;
-};
-// The client is gone, or gave up: end everything of the request.
-struct ClientCancel {
-  uint64_t request = 0;
-};
-// The edge has all it wants of one choice (a stop string was completed).
-struct ClientStop {
-  uint64_t request = 0;
-  int32_t choice = 0;
-};
-struct WorkerEventReceived {
-  CallId call = 0;
-  WorkerEvent event;
-};
-// The worker ended the call, or it is lost. Nothing of this call follows.
-struct CallClosed {
-  CallId call = 0;
-  absl::Status status;
-};
-struct WorkerUp {
-  int32_t worker = 0;  // Index in the router's static list.
-  HelloInfo hello;
-};
-struct WorkerStatusChanged {
-  int32_t worker = 0;
-  WorkerStatus status;
-};
-struct WorkerDown {
-  int32_t worker = 0;
-  std::string reason;
-};
+// ---- What a router tells its operator ----------------------------------------------------------
 
 // A sequence that the router answers for, and the workers whose calls it holds open (0 = none).
 struct LiveSequence {
@@ -284,15 +221,6 @@ struct RouterAudit {
   std::vector<LiveSequence> sequences;
   std::vector<BlamedPair> blamed;
 };
-// Called once, on the node's thread.
-struct RouterAuditAsked {
-  std::function<void(RouterAudit)> answer;
-};
-
-using Message = std::variant<DecodeOpened, PrefillOpened, RebindAsked, SendAsked, CallBroken, Drain,
-                             WorkerAuditAsked, LayerDone, RowsDone, StepDone, TransferEvent,
-                             ClientSubmit, ClientCancel, ClientStop, WorkerEventReceived, CallClosed, WorkerUp,
-                             WorkerStatusChanged, WorkerDown, RouterAuditAsked>;
 
 // ---- What the router's node says to a client's edge --------------------------------------------
 

@@ -8,15 +8,17 @@
 
 namespace baton {
 
-// The logic of one process: never blocks, sleeps, locks, reads a clock or opens a socket. One
-// thread drives it (node_thread.h in production, the simulator under test); time is an argument,
-// randomness an injected generator, the network an outbox.
+// The logic of one process; `Mail` is the variant of all that it is told. Never blocks, sleeps,
+// locks, reads a clock or opens a socket. One thread drives it (node_thread.h in production, the
+// simulator under test); time is an argument, randomness an injected generator, the network an
+// outbox.
+template <typename Mail>
 class Node {
  public:
   virtual ~Node() = default;
 
   // Takes one piece of mail. Late, duplicate and unknown mail is a counted no-op.
-  virtual void Handle(Message message, Time now) = 0;
+  virtual void Handle(Mail mail, Time now) = 0;
 
   // Bounded bookkeeping after mail or at a deadline: admit, build a batch, start it.
   virtual void Step(Time now) = 0;

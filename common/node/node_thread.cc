@@ -6,39 +6,46 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/node/router_mail.h"
+#include "common/node/worker_mail.h"
 
 namespace baton {
 
-NodeThread::NodeThread(NodeThreadOptions options) : options_(std::move(options)) {}
-
-NodeThread::~NodeThread() { Stop(); }
-
-Time NodeThread::Now() {
+Time SteadyNow() {
   return Time(
       std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch()));
 }
 
-bool NodeThread::Offer(Message message) {
+template <typename Mail>
+NodeThread<Mail>::NodeThread(NodeThreadOptions options) : options_(std::move(options)) {}
+
+template <typename Mail>
+NodeThread<Mail>::~NodeThread() { Stop(); }
+
+template <typename Mail>
+bool NodeThread<Mail>::Offer(Mail mail) {
   {
     std::lock_guard lock(mutex_);
     if (stopped_ || num_offered_ >= options_.max_offered_requests) return false;
     ++num_offered_;
-    mail_.push_back({.message = std::move(message), .offered = true});
+    mail_.push_back({.mail = std::move(mail), .offered = true});
   }
   wake_.notify_one();
   return true;
 }
 
-void NodeThread::Post(Message message) {
+template <typename Mail>
+void NodeThread<Mail>::Post(Mail mail) {
   {
     std::lock_guard lock(mutex_);
     if (stopped_) return;
-    mail_.push_back({.message = std::move(message), .offered = false});
+    mail_.push_back({.mail = std::move(mail), .offered = false});
   }
   wake_.notify_one();
 }
 
-void NodeThread::Start(Node* node, std::function<void(Time now)> after_step) {
+template <typename Mail>
+void NodeThread<Mail>::Start(Node<Mail>* node, std::function<void(Time now)> after_step) {
   BATON_CHECK(!thread_.joinable());
   thread_ = std::thread([this, node, after_step = std::move(after_step)] {
     pthread_setname_np(pthread_self(), options_.name.substr(0, 15).c_str());
@@ -46,7 +53,8 @@ void NodeThread::Start(Node* node, std::function<void(Time now)> after_step) {
   });
 }
 
-void NodeThread::Stop() {
+template <typename Mail>
+void NodeThread<Mail>::Stop() {
   {
     std::lock_guard lock(mutex_);
     stopped_ = true;
@@ -55,7 +63,8 @@ void NodeThread::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool NodeThread::WaitForMail(Time deadline, std::vector<Mail>* taken) {
+template <typename Mail>
+bool NodeThread<Mail>::WaitForMail(Time deadline, std::vector<Entry>* taken) {
   const auto ready = [this] { return stopped_ || !mail_.empty(); };
   std::unique_lock lock(mutex_);
   if (deadline == kNever) {
@@ -69,14 +78,15 @@ bool NodeThread::WaitForMail(Time deadline, std::vector<Mail>* taken) {
   return !stopped_;
 }
 
-void NodeThread::Run(Node* node, const std::function<void(Time now)>& after_step) {
-  std::vector<Mail> taken;
-  Time deadline = Now();  // The first Step comes at once.
+template <typename Mail>
+void NodeThread<Mail>::Run(Node<Mail>* node, const std::function<void(Time now)>& after_step) {
+  std::vector<Entry> taken;
+  Time deadline = SteadyNow();  // The first Step comes at once.
   while (WaitForMail(deadline, &taken)) {
-    const Time now = Now();
-    for (Mail& mail : taken) {
-      node->Handle(std::move(mail.message), now);
-      if (mail.offered) {
+    const Time now = SteadyNow();
+    for (Entry& entry : taken) {
+      node->Handle(std::move(entry.mail), now);
+      if (entry.offered) {
         std::lock_guard lock(mutex_);
         --num_offered_;
       }
@@ -86,5 +96,8 @@ void NodeThread::Run(Node* node, const std::function<void(Time now)>& after_step
     deadline = node->NextDeadline();
   }
 }
+
+template class NodeThread<WorkerMail>;
+template class NodeThread<RouterMail>;
 
 }  // namespace baton

@@ -14,6 +14,9 @@
 
 namespace baton {
 
+// The clock that nodes are driven by: the machine's steady clock.
+Time SteadyNow();
+
 struct NodeThreadOptions {
   std::string name = "node";           // Of the thread, as debuggers show it; 15 bytes.
   size_t max_offered_requests = 1024;  // Offered and not yet handled; more are refused.
@@ -21,40 +24,39 @@ struct NodeThreadOptions {
 
 // Drives a node in production: one thread takes all mail, calls Handle for each piece, then Step,
 // then `after_step`, and sleeps until mail or the node's deadline. Mail that arrives before Start
-// waits. The node is touched by this thread only, between Start and Stop.
-class NodeThread : public Inbox {
+// waits. The node is touched by this thread only, between Start and Stop. Of WorkerMail and
+// RouterMail (node_thread.cc).
+template <typename Mail>
+class NodeThread : public Inbox<Mail> {
  public:
   explicit NodeThread(NodeThreadOptions options);
   ~NodeThread() override;  // Stops.
 
-  bool Offer(Message message) override;
-  void Post(Message message) override;
+  bool Offer(Mail mail) override;
+  void Post(Mail mail) override;
 
   // Runs `node`, which must outlive Stop. `after_step` runs on the thread after each Step, to
   // publish a snapshot; it may be empty. Call once.
-  void Start(Node* node, std::function<void(Time now)> after_step);
+  void Start(Node<Mail>* node, std::function<void(Time now)> after_step);
 
   // Handles the mail taken so far, drops the rest and joins. Idempotent. From any thread but the
   // node's own.
   void Stop();
 
-  // The clock that nodes are driven by: the machine's steady clock.
-  static Time Now();
-
  private:
-  struct Mail {
-    Message message;
+  struct Entry {
+    Mail mail;
     bool offered = false;
   };
 
-  void Run(Node* node, const std::function<void(Time now)>& after_step);
+  void Run(Node<Mail>* node, const std::function<void(Time now)>& after_step);
   // Waits for mail, `deadline` or Stop; false when stopped. Moves all mail into `taken`.
-  bool WaitForMail(Time deadline, std::vector<Mail>* taken);
+  bool WaitForMail(Time deadline, std::vector<Entry>* taken);
 
   const NodeThreadOptions options_;
   // Standard ones, not Abseil's: the thread sanitizer sees through them.
   std::mutex mutex_;  // Guards the next three.
-  std::vector<Mail> mail_;
+  std::vector<Entry> mail_;
   size_t num_offered_ = 0;
   bool stopped_ = false;
   std::condition_variable wake_;

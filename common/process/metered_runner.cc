@@ -16,7 +16,7 @@ Histogram StepSeconds(Metrics* metrics, const char* phase) {
 
 }  // namespace
 
-MeteredRunner::MeteredRunner(Inbox* inbox, Metrics* metrics)
+MeteredRunner::MeteredRunner(Inbox<WorkerMail>* inbox, Metrics* metrics)
     : inbox_(inbox),
       prefill_seconds_(StepSeconds(metrics, "prefill")),
       decode_seconds_(StepSeconds(metrics, "decode")),
@@ -31,7 +31,7 @@ MeteredRunner::MeteredRunner(Inbox* inbox, Metrics* metrics)
 void MeteredRunner::Start(std::shared_ptr<const StepPlan> plan) {
   BATON_CHECK(runner_ != nullptr);
   plan_ = plan;
-  started_ = NodeThread::Now();
+  started_ = SteadyNow();
   runner_->Start(std::move(plan));
 }
 
@@ -50,7 +50,7 @@ void MeteredRunner::OnStepDone(StepDone done) {
   }
   computed_tokens_ += tokens;
   Histogram& seconds = !decodes ? prefill_seconds_ : prefills ? mixed_seconds_ : decode_seconds_;
-  seconds.Observe(ToSeconds(NodeThread::Now() - started_));
+  seconds.Observe(ToSeconds(SteadyNow() - started_));
   plan_.reset();
   inbox_->Post(std::move(done));  // Last: the next step may start at once.
 }

@@ -7,6 +7,7 @@
 #include "common/base/time.h"
 #include "common/model/model_runner.h"
 #include "common/node/inbox.h"
+#include "common/node/worker_mail.h"
 #include "common/telemetry/metrics.h"
 
 namespace baton {
@@ -16,7 +17,7 @@ namespace baton {
 class MeteredRunner : public ModelRunner, public RunnerSink {
  public:
   // `inbox` outlives this. Adds baton_step_seconds and baton_tokens_total.
-  MeteredRunner(Inbox* inbox, Metrics* metrics);
+  MeteredRunner(Inbox<WorkerMail>* inbox, Metrics* metrics);
 
   void set_runner(ModelRunner* runner) { runner_ = runner; }
 
@@ -26,7 +27,7 @@ class MeteredRunner : public ModelRunner, public RunnerSink {
   void OnStepDone(StepDone done) override;
 
  private:
-  Inbox* const inbox_;
+  Inbox<WorkerMail>* const inbox_;
   ModelRunner* runner_ = nullptr;
   Histogram prefill_seconds_;
   Histogram decode_seconds_;

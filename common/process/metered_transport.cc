@@ -55,7 +55,7 @@ std::string LabelOf(AbortCode code) {
 
 }  // namespace
 
-MeteredTransport::MeteredTransport(const std::string& name, Inbox* inbox, Metrics* metrics)
+MeteredTransport::MeteredTransport(const std::string& name, Inbox<WorkerMail>* inbox, Metrics* metrics)
     : inbox_(inbox),
       seconds_(metrics->AddHistogram("baton_kv_transfer_seconds", "Time of one verified handoff.",
                                      {{"transport", name}}, DoublingBuckets(0.0005, 16))) {
@@ -103,7 +103,7 @@ void MeteredTransport::ExportCounters(const std::string& name, Metrics* metrics)
 void MeteredTransport::Start(StartArgs args) {
   {
     absl::MutexLock lock(&mutex_);
-    started_[{args.ticket, false}] = NodeThread::Now();
+    started_[{args.ticket, false}] = SteadyNow();
   }
   transport_->Start(std::move(args));
 }
@@ -113,12 +113,12 @@ void MeteredTransport::OnEvent(TransferEvent event) {
     absl::MutexLock lock(&mutex_);
     const Key key{event.ticket, event.receiver};
     if (event.kind == TransferEvent::Kind::kBegun) {
-      started_[key] = NodeThread::Now();
+      started_[key] = SteadyNow();
     } else {
       bytes_ += event.bytes;
       const auto it = started_.find(key);
       if (event.status.ok() && it != started_.end()) {
-        seconds_.Observe(ToSeconds(NodeThread::Now() - it->second));
+        seconds_.Observe(ToSeconds(SteadyNow() - it->second));
       }
       if (it != started_.end()) started_.erase(it);
       if (!event.status.ok()) ++failures_[absl::StatusCodeToString(event.status.code())];

@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/base/time.h"
 #include "common/node/inbox.h"
+#include "common/node/worker_mail.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/kv_transport.h"
 #include "common/transport/transport_counters.h"
@@ -24,7 +25,7 @@ class MeteredTransport : public KvTransport {
  public:
   // `inbox` outlives this. Adds baton_kv_transfer_* and, for each of TransportCounters,
   // baton_kv_transport_*; all labelled with `name`.
-  MeteredTransport(const std::string& name, Inbox* inbox, Metrics* metrics);
+  MeteredTransport(const std::string& name, Inbox<WorkerMail>* inbox, Metrics* metrics);
 
   // The transport whose sink is OnEvent, and how its counters are read from any thread; owned from
   // now on and destroyed with this. Before the first scrape.
@@ -48,7 +49,7 @@ class MeteredTransport : public KvTransport {
 
   void ExportCounters(const std::string& name, Metrics* metrics);
 
-  Inbox* const inbox_;
+  Inbox<WorkerMail>* const inbox_;
   Histogram seconds_;
   absl::Mutex mutex_;
   std::map<Key, Time> started_ ABSL_GUARDED_BY(mutex_);

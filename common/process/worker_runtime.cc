@@ -202,13 +202,13 @@ WorkerSnapshot WorkerRuntime::snapshot() const {
   return snapshot_;
 }
 
-absl::Status WorkerRuntime::Serve(Node* node, std::function<WorkerSnapshot()> read) {
+absl::Status WorkerRuntime::Serve(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read) {
   absl::Status status = Begin(node, std::move(read));
   if (!status.ok()) Stop();  // The node may go.
   return status;
 }
 
-absl::Status WorkerRuntime::Begin(Node* node, std::function<WorkerSnapshot()> read) {
+absl::Status WorkerRuntime::Begin(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read) {
   {
     absl::MutexLock lock(&mutex_);
     snapshot_ = read();
@@ -333,12 +333,12 @@ void WorkerRuntime::ExportCounters() {
 void WorkerRuntime::Drain(const std::function<bool()>& hurry) {
   thread_.Post(baton::Drain{});
   Log(LogLevel::kInfo, "draining", {{"limit_s", config_.drain_timeout_s}});
-  const Time deadline = NodeThread::Now() + std::chrono::seconds(config_.drain_timeout_s);
+  const Time deadline = SteadyNow() + std::chrono::seconds(config_.drain_timeout_s);
   const auto drained = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return snapshot_.idle && snapshot_.status.draining;
   };
   bool done = false;
-  while (!done && NodeThread::Now() < deadline && !hurry()) {
+  while (!done && SteadyNow() < deadline && !hurry()) {
     absl::MutexLock lock(&mutex_);
     done = mutex_.AwaitWithTimeout(absl::Condition(&drained), absl::Milliseconds(50));
   }

@@ -16,6 +16,7 @@
 #include "common/model/cpu_model_runner.h"
 #include "common/node/node.h"
 #include "common/node/node_thread.h"
+#include "common/node/worker_mail.h"
 #include "common/process/metered_runner.h"
 #include "common/process/metered_transport.h"
 #include "common/process/worker_config.h"
@@ -66,7 +67,7 @@ class WorkerRuntime {
 
   // Drives `node`, opens the gRPC and metrics ports, writes the ready file. `read` is called after
   // each step, on the node's thread. The node outlives Stop; after an error all is stopped.
-  absl::Status Serve(Node* node, std::function<WorkerSnapshot()> read);
+  absl::Status Serve(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read);
 
   // Takes nothing new, waits for what runs until the configured limit or until `hurry` says so,
   // then Stop.
@@ -79,7 +80,7 @@ class WorkerRuntime {
   WorkerRuntime(const WorkerConfig& config, Role role);
   absl::Status Load();
   absl::Status Listen();
-  absl::Status Begin(Node* node, std::function<WorkerSnapshot()> read);
+  absl::Status Begin(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read);
   absl::Status ServeMetrics();
   void ExportMetrics();
   void ExportCounters();
@@ -92,7 +93,7 @@ class WorkerRuntime {
   const Incarnation incarnation_;
   TransportSecret secret_{};
   Metrics metrics_;
-  NodeThread thread_;
+  NodeThread<WorkerMail> thread_;
   mutable absl::Mutex mutex_;
   WorkerSnapshot snapshot_ ABSL_GUARDED_BY(mutex_);
 

@@ -31,7 +31,7 @@ WorkerStubs::WorkerStubs(const std::string& address)
       decode(v1::Decode::NewStub(channel)),
       prefill(v1::Prefill::NewStub(channel)) {}
 
-WorkerLink::WorkerLink(Options options, Inbox* inbox)
+WorkerLink::WorkerLink(Options options, Inbox<RouterMail>* inbox)
     : options_(std::move(options)),
       inbox_(inbox),
       stubs_(std::make_shared<WorkerStubs>(options_.address.address)) {}

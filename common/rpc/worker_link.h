@@ -14,7 +14,7 @@
 #include "baton/v1/decode.grpc.pb.h"
 #include "baton/v1/prefill.grpc.pb.h"
 #include "common/node/inbox.h"
-#include "common/node/message.h"
+#include "common/node/router_mail.h"
 #include "common/rpc/generation_wire.h"
 #include "common/rpc/retired_channels.h"
 #include "common/rpc/silence.h"
@@ -48,7 +48,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
     std::function<void()> on_idle;
   };
 
-  WorkerLink(Options options, Inbox* inbox);
+  WorkerLink(Options options, Inbox<RouterMail>* inbox);
 
   void Start();
   void Stop();
@@ -84,7 +84,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   void Disconnect(const std::string& failure);
 
   const Options options_;
-  Inbox* const inbox_;
+  Inbox<RouterMail>* const inbox_;
 
   mutable absl::Mutex mutex_;
   Peer peer_ ABSL_GUARDED_BY(mutex_);

@@ -28,7 +28,7 @@ using PrefillClientCall = ClientCall<v1::PrefillRequest, v1::PrefillEvent>;
 
 class WorkerLinks::Impl {
  public:
-  Impl(WorkerLinksOptions options, Inbox* inbox)
+  Impl(WorkerLinksOptions options, Inbox<RouterMail>* inbox)
       : max_calls_to_worker_(options.max_calls_to_worker), inbox_(inbox) {
     for (const WorkerAddress& address : options.workers) {
       links_.push_back(std::make_unique<WorkerLink>(
@@ -257,7 +257,7 @@ class WorkerLinks::Impl {
   }
 
   const int max_calls_to_worker_;
-  Inbox* const inbox_;
+  Inbox<RouterMail>* const inbox_;
   RetiredChannels retired_;  // Outlives the links.
   std::vector<std::unique_ptr<WorkerLink>> links_;
   absl::Mutex mutex_;
@@ -268,7 +268,7 @@ class WorkerLinks::Impl {
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-WorkerLinks::WorkerLinks(WorkerLinksOptions options, Inbox* inbox)
+WorkerLinks::WorkerLinks(WorkerLinksOptions options, Inbox<RouterMail>* inbox)
     : impl_(std::make_unique<Impl>(std::move(options), inbox)) {}
 
 WorkerLinks::~WorkerLinks() = default;

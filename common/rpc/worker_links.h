@@ -7,7 +7,7 @@
 
 #include "common/base/ids.h"
 #include "common/node/inbox.h"
-#include "common/node/message.h"
+#include "common/node/router_mail.h"
 
 namespace baton {
 
@@ -32,7 +32,7 @@ struct WorkerLinksOptions {
 class WorkerLinks {
  public:
   // `inbox` must outlive this.
-  WorkerLinks(WorkerLinksOptions options, Inbox* inbox);
+  WorkerLinks(WorkerLinksOptions options, Inbox<RouterMail>* inbox);
   ~WorkerLinks();  // Stops.
 
   void Start();

@@ -187,7 +187,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
                            public v1::Prefill::CallbackService,
                            public v1::Cluster::CallbackService {
  public:
-  Impl(WorkerServerOptions options, Inbox* inbox)
+  Impl(WorkerServerOptions options, Inbox<WorkerMail>* inbox)
       : options_(std::move(options)),
         inbox_(inbox),
         gate_(options_.hello.incarnation, {.vocab_size = options_.hello.vocab_size,
@@ -418,7 +418,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   }
 
   const WorkerServerOptions options_;
-  Inbox* const inbox_;
+  Inbox<WorkerMail>* const inbox_;
   const RequestGate gate_;
   StatusBroadcast broadcast_;
   std::atomic<CallId> next_call_ = 0;
@@ -428,7 +428,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   std::unique_ptr<grpc::Server> server_;
 };
 
-WorkerServer::WorkerServer(WorkerServerOptions options, Inbox* inbox)
+WorkerServer::WorkerServer(WorkerServerOptions options, Inbox<WorkerMail>* inbox)
     : impl_(std::make_unique<Impl>(std::move(options), inbox)) {}
 
 WorkerServer::~WorkerServer() = default;

@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "common/base/time.h"
 #include "common/node/inbox.h"
-#include "common/node/message.h"
 #include "common/node/node.h"
+#include "common/node/worker_mail.h"
 
 namespace baton {
 
@@ -31,7 +31,7 @@ struct WorkerServerOptions {
 class WorkerServer : public WorkerOutbox {
  public:
   // `inbox` must outlive this.
-  WorkerServer(WorkerServerOptions options, Inbox* inbox);
+  WorkerServer(WorkerServerOptions options, Inbox<WorkerMail>* inbox);
   ~WorkerServer() override;  // Shuts down at once.
 
   // Binds and serves. UNAVAILABLE with setting and cure if the port cannot be had.

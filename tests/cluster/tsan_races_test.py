@@ -6,7 +6,7 @@ import unittest
 from tsan_races import about_baton
 
 HEAD = "WARNING: ThreadSanitizer: {} (pid=1)\n"
-OURS = "baton::PrefillNode::Handle(baton::Message) ../../prefill_worker/node.cc:50 (program+0x1)"
+OURS = "baton::PrefillNode::OnBroken(baton::CallBroken) ../../prefill_worker/node.cc:50 (program+0x1)"
 STD = "std::vector<int>::push_back(int&&) /usr/include/c++/12/bits/stl_vector.h:1290 (program+0x2)"
 TABLE = ("absl::debian3::container_internal::raw_hash_set<P, H, E, A>::find(K) "
          "/usr/include/absl/container/internal/raw_hash_set.h:2000 (program+0x3)")

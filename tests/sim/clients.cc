@@ -41,9 +41,9 @@ ValidRequest Clients::DrawRequest() {
   return request;
 }
 
-void Clients::ToRouter(int router, Message message) {
+void Clients::ToRouter(int router, RouterMail mail) {
   RouterHost* host = routers_[router];
-  host->At(world_.now(), [host, message = std::move(message)] { host->Deliver(message); });
+  host->At(world_.now(), [host, mail = std::move(mail)] { host->Deliver(mail); });
 }
 
 uint64_t Clients::Submit(int router, const ValidRequest& request) {

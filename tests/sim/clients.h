@@ -67,7 +67,7 @@ class Clients {
   void OnScored(Client& client, const PromptScored& scored);
   void OnEnded(Client& client, const absl::Status& status);
   void ExpectEnd(uint64_t key, Time when);
-  void ToRouter(int router, Message message);
+  void ToRouter(int router, RouterMail mail);
 
   World& world_;
   Trace& trace_;

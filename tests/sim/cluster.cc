@@ -66,7 +66,7 @@ void Cluster::BuildHosts(uint64_t seed) {
             .violation = violation,
             .cancel = [this](const SequenceId& sequence) { CancelSequence(sequence); }}));
   }
-  std::vector<NetPeer*> net_routers;
+  std::vector<NetRouter*> net_routers;
   std::vector<RouterHost*> client_routers;
   std::vector<NetWorker*> net_workers;
   for (auto& router : routers_) net_routers.push_back(router.get());

@@ -66,7 +66,7 @@ void ControlNet::ExpectGone(const Call& call, const std::string& why) {
 
 // What arrives at a router's edge; void if the connection breaks before.
 void ControlNet::AtRouter(int r, int w, Time when, std::function<void()> run) {
-  NetPeer* router = routers_[r];
+  NetRouter* router = routers_[r];
   world_.Schedule(when, {.guard = &LinkOf(r, w).epoch},
                   [this, router, epoch = router->host().epoch(), run = std::move(run)]() mutable {
                     if (router->host().epoch() != epoch) return;
@@ -76,13 +76,13 @@ void ControlNet::AtRouter(int r, int w, Time when, std::function<void()> run) {
 
 // ---- Requests ----------------------------------------------------------------------------------
 
-void ControlNet::AskBytes(size_t id, const Message& message, Time when, std::string label) {
+void ControlNet::AskBytes(size_t id, const WorkerMail& mail, Time when, std::string label) {
   const Incarnation worker = calls_[id].wire->worker();
-  const auto* rebind = std::get_if<RebindAsked>(&message);
+  const auto* rebind = std::get_if<RebindAsked>(&mail);
   const WireKind kind = rebind != nullptr ? WireKind::kRebind : WireKind::kSend;
   const std::string bytes = rebind != nullptr
                                 ? Encode(rebind->request, worker)
-                                : Encode(std::get<SendAsked>(message).request, worker);
+                                : Encode(std::get<SendAsked>(mail).request, worker);
   if (world_.Hit(Fault::kDuplicate)) {
     RequestBytes(id, kind, bytes, when + world_.Micros(0, 3000), "again: " + label);
   }
@@ -112,7 +112,7 @@ void ControlNet::TakeRequest(size_t id, WireKind kind, const std::string& bytes,
   NetWorker* worker = workers_[calls_[id].worker];
   const RequestGate gate(worker->Hello().incarnation, kSimLimits);
   PeerEnd refusal;
-  std::optional<Message> mail = sim::TakeRequest(gate, kind, id + 1, bytes, &refusal);
+  std::optional<WorkerMail> mail = sim::TakeRequest(gate, kind, id + 1, bytes, &refusal);
   Judge(!is_damaged, absl::Status(refusal.code, refusal.message), "a request");
   if (trace_.on()) {
     trace_.Add(world_.now(), worker->host().column(),
@@ -193,7 +193,7 @@ void ControlNet::TakeParcel(size_t id, const Parcel& parcel, const std::string& 
   // The next of this call, as it was sent.
   const bool is_good = !parcel.is_damaged && parcel.call == id && parcel.serial == call.num_taken;
   Judge(is_good, taken.status(), parcel.is_alive ? "a sign of life" : "an event");
-  NetPeer* router = routers_[call.router];
+  NetRouter* router = routers_[call.router];
   if (trace_.on() && !(taken.ok() && parcel.is_alive)) {
     trace_.Add(world_.now(), router->host().column(),
                absl::StrCat(taken.ok() ? "" : "refuses ", label));

@@ -9,7 +9,7 @@ namespace baton::sim {
 
 using std::chrono::milliseconds;
 
-void ControlNet::Attach(std::vector<NetPeer*> routers, std::vector<NetWorker*> workers) {
+void ControlNet::Attach(std::vector<NetRouter*> routers, std::vector<NetWorker*> workers) {
   routers_ = std::move(routers);
   workers_ = std::move(workers);
   links_.resize(routers_.size() * workers_.size());
@@ -27,35 +27,35 @@ Time ControlNet::Arrival(const Link& link, Direction direction, Time last) {
   return std::max(at, last + Duration(1));
 }
 
-void ControlNet::ToWorker(size_t id, Time when, Message message, std::string label) {
+void ControlNet::ToWorker(size_t id, Time when, WorkerMail mail, std::string label) {
   const Call& call = calls_[id];
   NetWorker* worker = workers_[call.worker];
   // Void if the link broke before it arrived, or the worker is another process by then.
   world_.Schedule(when, {.guard = &LinkOf(call.router, call.worker).epoch},
-                  [this, worker, epoch = call.worker_epoch, message = std::move(message),
+                  [this, worker, epoch = call.worker_epoch, mail = std::move(mail),
                    label = std::move(label)]() mutable {
                     if (worker->host().epoch() != epoch) return;
-                    worker->host().At(world_.now(), [this, worker, message = std::move(message),
+                    worker->host().At(world_.now(), [this, worker, mail = std::move(mail),
                                                      label = std::move(label)]() mutable {
                       world_.Mark();
                       if (trace_.on()) trace_.Add(world_.now(), worker->host().column(), label);
-                      worker->Deliver(std::move(message));
+                      worker->Deliver(std::move(mail));
                     });
                   });
 }
 
-void ControlNet::ToRouter(size_t id, Time when, Message message, std::string label) {
+void ControlNet::ToRouter(size_t id, Time when, RouterMail mail, std::string label) {
   const Call& call = calls_[id];
-  NetPeer* router = routers_[call.router];
+  NetRouter* router = routers_[call.router];
   world_.Schedule(when, {.guard = &LinkOf(call.router, call.worker).epoch},
-                  [this, router, epoch = call.router_epoch, message = std::move(message),
+                  [this, router, epoch = call.router_epoch, mail = std::move(mail),
                    label = std::move(label)]() mutable {
                     if (router->host().epoch() != epoch) return;
-                    router->host().At(world_.now(), [this, router, message = std::move(message),
+                    router->host().At(world_.now(), [this, router, mail = std::move(mail),
                                                      label = std::move(label)]() mutable {
                       world_.Mark();
                       if (trace_.on()) trace_.Add(world_.now(), router->host().column(), label);
-                      router->Deliver(std::move(message));
+                      router->Deliver(std::move(mail));
                     });
                   });
 }
@@ -132,11 +132,11 @@ ControlNet::Call* ControlNet::Find(int router, CallId call) {
   return it == by_router_call_[router].end() ? nullptr : &calls_[it->second];
 }
 
-void ControlNet::Ask(int router, CallId router_call, Message message) {
+void ControlNet::Ask(int router, CallId router_call, WorkerMail mail) {
   Call* call = Find(router, router_call);
   std::string label;
   if (trace_.on()) {
-    label = Describe(message);
+    label = Describe(mail);
     trace_.Add(world_.now(), router,
                absl::StrCat("-> column ", workers_[call->worker]->host().column(), ": ", label));
   }
@@ -146,11 +146,11 @@ void ControlNet::Ask(int router, CallId router_call, Message message) {
   if (world_.Hit(Fault::kDropCall)) return Break(id, "the worker could not be told");
   const Link& link = LinkOf(call->router, call->worker);
   const Time at = Arrival(link, kToWorker, {});
-  if (wire_) return AskBytes(id, message, at, std::move(label));
+  if (wire_) return AskBytes(id, mail, at, std::move(label));
   if (world_.Hit(Fault::kDuplicate)) {
-    ToWorker(id, at + world_.Micros(0, 3000), message, "again: " + label);
+    ToWorker(id, at + world_.Micros(0, 3000), mail, "again: " + label);
   }
-  ToWorker(id, at, std::move(message), std::move(label));
+  ToWorker(id, at, std::move(mail), std::move(label));
 }
 
 void ControlNet::Cancel(int router, CallId router_call) {
@@ -166,23 +166,23 @@ void ControlNet::SendEvent(int worker, CallId worker_call, WorkerEvent event) {
   const size_t id = worker_call - 1;
   Call& call = calls_[id];
   if (call.is_twin) return;
-  Message message = WorkerEventReceived{.call = call.router_call, .event = std::move(event)};
+  const RouterMail mail = WorkerEventReceived{.call = call.router_call, .event = std::move(event)};
   std::string label;
   if (trace_.on()) {
-    label = absl::StrCat(Describe(message), " call ", id + 1);
+    label = absl::StrCat(Describe(mail), " call ", id + 1);
     trace_.Add(world_.now(), workers_[worker]->host().column(), "-> " + label);
   }
   if (call.closed_for_router || call.closed_for_worker) return;
   if (world_.Hit(Fault::kDropCall)) return Break(id, "stream reset");
   // A stream has no holes; an answer that is never given looks the same.
-  const WorkerEvent& sent = std::get<WorkerEventReceived>(message).event;
+  const WorkerEvent& sent = std::get<WorkerEventReceived>(mail).event;
   const bool is_answer = std::holds_alternative<ReservedEvent>(sent) ||
                          std::holds_alternative<HandoffFailedEvent>(sent);
   if (is_answer && world_.Hit(Fault::kLoseEvent)) return;
   if (wire_) return EventBytes(id, /*is_alive=*/false, call.wire->Send(sent), label);
   call.to_router = Arrival(LinkOf(call.router, call.worker), kToRouter, call.to_router);
-  if (world_.Hit(Fault::kDuplicate)) ToRouter(id, call.to_router, message, "again: " + label);
-  ToRouter(id, call.to_router, std::move(message), std::move(label));
+  if (world_.Hit(Fault::kDuplicate)) ToRouter(id, call.to_router, mail, "again: " + label);
+  ToRouter(id, call.to_router, std::move(mail), std::move(label));
 }
 
 void ControlNet::Close(int worker, CallId worker_call, absl::Status status) {
@@ -219,7 +219,7 @@ void ControlNet::Report(int worker, const WorkerStatus& status) {
 
 void ControlNet::SendStatus(int r, int worker, const WorkerStatus& status) {
   const Link& link = LinkOf(r, worker);
-  NetPeer* router = routers_[r];
+  NetRouter* router = routers_[r];
   world_.Schedule(link.last_report, {.guard = &link.epoch}, [this, router, worker, status] {
     if (!router->host().up()) return;
     router->host().At(world_.now(), [router, worker, status] {
@@ -243,10 +243,10 @@ void ControlNet::CloseForRouter(size_t id, absl::Status status, Time when) {
   Call& call = calls_[id];
   if (std::exchange(call.closed_for_router, true)) return;
   call.to_router = std::max(call.to_router, when);
-  NetPeer* router = routers_[call.router];
+  NetRouter* router = routers_[call.router];
   if (!router->host().up() || router->host().epoch() != call.router_epoch) return;
   world_.Note(id * 2);
-  const Message closed = CallClosed{.call = call.router_call, .status = std::move(status)};
+  const RouterMail closed = CallClosed{.call = call.router_call, .status = std::move(status)};
   router->host().At(call.to_router, [this, router, closed, id] {
     world_.Mark();
     if (trace_.on()) {

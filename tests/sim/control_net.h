@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "common/node/message.h"
+#include "common/node/router_mail.h"
+#include "common/node/worker_mail.h"
 #include "common/rpc/call_end.h"
 #include "common/rpc/gate.h"
 #include "common/rpc/silence.h"
@@ -21,14 +22,16 @@
 
 namespace baton::sim {
 
-// A process at one end of the control network.
+// A process at one end of the control network, and what its node is told.
+template <typename Mail>
 class NetPeer {
  public:
   virtual ~NetPeer() = default;
   virtual Host& host() = 0;
-  virtual void Deliver(Message message) = 0;
+  virtual void Deliver(Mail mail) = 0;
 };
-class NetWorker : public NetPeer {
+using NetRouter = NetPeer<RouterMail>;
+class NetWorker : public NetPeer<WorkerMail> {
  public:
   virtual HelloInfo Hello() const = 0;
 };
@@ -39,7 +42,7 @@ class NetWorker : public NetPeer {
 class ControlNet {
  public:
   ControlNet(World& world, Trace& trace) : world_(world), trace_(trace) {}
-  void Attach(std::vector<NetPeer*> routers, std::vector<NetWorker*> workers);
+  void Attach(std::vector<NetRouter*> routers, std::vector<NetWorker*> workers);
 
   struct WireHooks {
     // Something between these two was damaged, or found to be.
@@ -55,7 +58,7 @@ class ControlNet {
   void OpenDecode(int router, CallId call, int worker, DecodeRequest request);
   void OpenPrefill(int router, CallId call, int worker, PrefillRequest request);
   // Rebind or Send: a message of its own beside the call's stream.
-  void Ask(int router, CallId call, Message message);
+  void Ask(int router, CallId call, WorkerMail mail);
   void Cancel(int router, CallId call);
   // A worker's outbox.
   void SendEvent(int worker, CallId worker_call, WorkerEvent event);
@@ -143,8 +146,8 @@ class ControlNet {
     return links_[router * workers_.size() + worker];
   }
   Time Arrival(const Link& link, Direction direction, Time last);
-  void ToWorker(size_t call, Time when, Message message, std::string label);
-  void ToRouter(size_t call, Time when, Message message, std::string label);
+  void ToWorker(size_t call, Time when, WorkerMail mail, std::string label);
+  void ToRouter(size_t call, Time when, RouterMail mail, std::string label);
   // The stream is reset: both sides notice, each in its own time.
   void Break(size_t call, const std::string& why);
   void CloseForRouter(size_t call, absl::Status status, Time when);
@@ -163,7 +166,7 @@ class ControlNet {
   void Judge(bool is_good, const absl::Status& taken, absl::string_view what);
   void JudgeSilence(bool is_expected, bool is_seen, absl::string_view what);
   void AtRouter(int router, int worker, Time when, std::function<void()> run);
-  void AskBytes(size_t call, const Message& message, Time when, std::string label);
+  void AskBytes(size_t call, const WorkerMail& mail, Time when, std::string label);
   void RequestBytes(size_t call, WireKind kind, std::string bytes, Time when, std::string label);
   void TakeRequest(size_t call, WireKind kind, const std::string& bytes, bool is_damaged,
                    const std::string& label);
@@ -188,7 +191,7 @@ class ControlNet {
 
   World& world_;
   Trace& trace_;
-  std::vector<NetPeer*> routers_;
+  std::vector<NetRouter*> routers_;
   std::vector<NetWorker*> workers_;
   std::deque<Link> links_;
   std::deque<Call> calls_;  // A worker's name of a call is its index + 1.
@@ -198,6 +201,7 @@ class ControlNet {
 };
 
 // For the trace: "Reserved 7/2 cached 4".
-std::string Describe(const Message& message);
+std::string Describe(const WorkerMail& mail);
+std::string Describe(const RouterMail& mail);
 
 }  // namespace baton::sim

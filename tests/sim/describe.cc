@@ -37,18 +37,22 @@ struct EventText {
 
 }  // namespace
 
-std::string Describe(const Message& message) {
-  if (auto* event = std::get_if<WorkerEventReceived>(&message)) {
+std::string Describe(const RouterMail& mail) {
+  if (auto* event = std::get_if<WorkerEventReceived>(&mail)) {
     return std::visit(EventText{}, event->event);
   }
-  if (auto* closed = std::get_if<CallClosed>(&message)) {
+  if (auto* closed = std::get_if<CallClosed>(&mail)) {
     return absl::StrCat("closed: ", closed->status.ToString());
   }
-  if (auto* rebind = std::get_if<RebindAsked>(&message)) {
+  return "mail";
+}
+
+std::string Describe(const WorkerMail& mail) {
+  if (auto* rebind = std::get_if<RebindAsked>(&mail)) {
     return absl::StrCat("Rebind ", Name(rebind->request.sequence, rebind->request.attempt), " to ",
                         rebind->request.prefill);
   }
-  if (auto* send = std::get_if<SendAsked>(&message)) {
+  if (auto* send = std::get_if<SendAsked>(&mail)) {
     return absl::StrCat("Send ", Name(send->request.sequence, send->request.attempt), " to ",
                         send->request.handoff.decode);
   }

@@ -30,23 +30,23 @@ RouterLedger::Account* RouterLedger::Find(CallId call) {
 
 // ---- What comes in -----------------------------------------------------------------------------
 
-void RouterLedger::OnMail(const Message& message, Time now) {
-  if (auto* closed = std::get_if<CallClosed>(&message)) {
+void RouterLedger::OnMail(const RouterMail& mail, Time now) {
+  if (auto* closed = std::get_if<CallClosed>(&mail)) {
     OnClosed(*closed, now);
-  } else if (auto* event = std::get_if<WorkerEventReceived>(&message)) {
+  } else if (auto* event = std::get_if<WorkerEventReceived>(&mail)) {
     OnEvent(*event);
-  } else if (auto* up = std::get_if<WorkerUp>(&message)) {
+  } else if (auto* up = std::get_if<WorkerUp>(&mail)) {
     Incarnation& running = running_[up->worker];
     if (running != up->hello.incarnation) gone_.insert(running);
     running = up->hello.incarnation;
     refused_.erase(up->worker);
     gone_.erase(running);
     worker_of_[running] = up->worker;
-  } else if (auto* news = std::get_if<WorkerStatusChanged>(&message)) {
+  } else if (auto* news = std::get_if<WorkerStatusChanged>(&mail)) {
     if (running_[news->worker] == news->status.incarnation) refused_.erase(news->worker);
-  } else if (auto* down = std::get_if<WorkerDown>(&message)) {
+  } else if (auto* down = std::get_if<WorkerDown>(&mail)) {
     gone_.insert(running_[down->worker]);
-  } else if (std::holds_alternative<ClientStop>(message)) {
+  } else if (std::holds_alternative<ClientStop>(mail)) {
     // A score that is owed is then sought without the decode worker that was asked.
     for (auto& [counter, account] : accounts_) {
       if (account.asked_at != kNever) ++account.causes;

@@ -63,7 +63,7 @@ class RouterLedger {
       : router_(router), options_(options), faults_(faults), world_(world) {}
 
   // Before the node takes it.
-  void OnMail(const Message& message, Time now);
+  void OnMail(const RouterMail& mail, Time now);
   // As the node asks for it.
   void OnOpenDecode(CallId call, int32_t worker, const DecodeRequest& request, Time now);
   void OnOpenPrefill(CallId call, int32_t worker, const PrefillRequest& request);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/model/model_runner.h"
-#include "common/node/message.h"
+#include "common/node/worker_mail.h"
 #include "tests/sim/tag_memory.h"
 #include "tests/sim/world.h"
 
@@ -36,7 +36,7 @@ PromptLogprob FakeScore(const std::vector<int32_t>& prompt, int32_t position);
 // another token. Lives within one start of its host.
 class FakeRunner : public ModelRunner {
  public:
-  using Mail = std::function<void(Message)>;
+  using Mail = std::function<void(WorkerMail)>;
   using OnStart = std::function<void(const StepPlan&)>;
 
   FakeRunner(World& world, Host& host, TagMemory& memory, int32_t window, Mail mail,

@@ -62,9 +62,9 @@ void RouterHost::Kill() {
   net_.RouterDied(column());
 }
 
-void RouterHost::Deliver(Message message) {
-  ledger_->OnMail(message, LocalNow());
-  node_->Handle(std::move(message), LocalNow());
+void RouterHost::Deliver(RouterMail mail) {
+  ledger_->OnMail(mail, LocalNow());
+  node_->Handle(std::move(mail), LocalNow());
   if (!world_.Hit(Fault::kLazyStep)) return Step();
   if (std::exchange(step_pending_, true)) return;
   After(world_.Micros(1, 300), [this] { Step(); });

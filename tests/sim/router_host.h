@@ -34,7 +34,7 @@ inline constexpr std::array kRouterCounters = {&RouterCounters::requests,
                                                &RouterCounters::holds_expired};
 
 // One router process: the node that ships between the control network and its clients.
-class RouterHost : public Host, public NetPeer, private RouterOutbox {
+class RouterHost : public Host, public NetRouter, private RouterOutbox {
  public:
   struct Options {
     std::vector<Role> roles;
@@ -52,7 +52,7 @@ class RouterHost : public Host, public NetPeer, private RouterOutbox {
   void Kill();
 
   Host& host() override { return *this; }
-  void Deliver(Message message) override;
+  void Deliver(RouterMail mail) override;
   std::string Audit() override;
   std::string AuditQuiet() const;
   std::string DescribeState() const;

@@ -54,7 +54,7 @@ void WorkerHost::MakeNode() {
   p.memory = std::make_unique<TagMemory>(p.model.layout, *p.allocator, options_.violation);
   // Results and transfer events arrive as mail of their own event.
   p.runner = std::make_unique<FakeRunner>(
-      world_, *this, *p.memory, options_.window, [this](Message m) { Deliver(std::move(m)); },
+      world_, *this, *p.memory, options_.window, [this](WorkerMail m) { Deliver(std::move(m)); },
       [this](const StepPlan& plan) { OnStepStart(plan); });
   p.port = std::make_unique<FabricPort>(fabric_, *this, incarnation_, *p.memory,
                                         p.allocator->generations(),
@@ -151,36 +151,36 @@ void WorkerHost::EndLive(CallId call) {
   process_->live.erase(it);
 }
 
-void WorkerHost::Deliver(Message message) {
+void WorkerHost::Deliver(WorkerMail mail) {
   Process& p = *process_;
-  if (auto* broken = std::get_if<CallBroken>(&message)) {
+  if (auto* broken = std::get_if<CallBroken>(&mail)) {
     p.broken.insert(broken->call);
     EndLive(broken->call);
-  } else if (auto* opened = std::get_if<DecodeOpened>(&message)) {
+  } else if (auto* opened = std::get_if<DecodeOpened>(&mail)) {
     const DecodeRequest& r = opened->request;
     prefixes_of_call_[opened->call] = PrefixHashes(r.tenant, r.tokens);
     OnOpened(opened->call, r.sequence, r.timeout);
-  } else if (auto* opened = std::get_if<PrefillOpened>(&message)) {
+  } else if (auto* opened = std::get_if<PrefillOpened>(&mail)) {
     const PrefillRequest& r = opened->request;
     prefixes_of_call_[opened->call] = PrefixHashes(r.tenant, r.tokens);
     OnOpened(opened->call, r.sequence, r.timeout);
-  } else if (std::holds_alternative<Drain>(message)) {
+  } else if (std::holds_alternative<Drain>(mail)) {
     draining_ = true;
   }
   std::vector<int32_t> sent;  // By now, and what a decode worker answers to it.
   std::string tenant;
-  if (auto* opened = std::get_if<DecodeOpened>(&message)) {
+  if (auto* opened = std::get_if<DecodeOpened>(&mail)) {
     const DecodeRequest& r = opened->request;
     tenant = r.tenant;
     sent.assign(r.tokens.begin(), r.tokens.begin() + r.prompt_length);
     const std::vector<int32_t> answer = ExpectedTokens(sent, r.sampling, options_.window);
     sent.insert(sent.end(), answer.begin(), answer.end());
-  } else if (auto* opened = std::get_if<PrefillOpened>(&message)) {
+  } else if (auto* opened = std::get_if<PrefillOpened>(&mail)) {
     tenant = opened->request.tenant;
     sent = opened->request.tokens;
   }
-  p.ledger->OnMail(message, LocalNow());
-  p.node().Handle(std::move(message), LocalNow());
+  p.ledger->OnMail(mail, LocalNow());
+  p.node().Handle(std::move(mail), LocalNow());
   LearnPrefixes(tenant, sent);
   p.PoisonFree();
   if (!world_.Hit(Fault::kLazyStep)) return Step();

@@ -59,7 +59,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
   void CloseCalls();
 
   Host& host() override { return *this; }
-  void Deliver(Message message) override;
+  void Deliver(WorkerMail mail) override;
   HelloInfo Hello() const override;
   std::string Audit() override;
   std::string AuditQuiet();
@@ -105,8 +105,8 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     absl::flat_hash_set<CallId> broken;  // The node was told that nobody hears it any more.
     absl::flat_hash_set<uint64_t> known_prefixes;  // Of tokens that a tenant sent here.
     std::map<std::string, Time> held_since;        // Of states with a limit.
-    Node& node() const {
-      return prefill ? static_cast<Node&>(*prefill) : static_cast<Node&>(*decode);
+    Node<WorkerMail>& node() const {
+      return prefill ? static_cast<Node<WorkerMail>&>(*prefill) : *decode;
     }
     void PoisonFree() {
       memory->PoisonFree();

@@ -42,24 +42,24 @@ WorkerLedger::Account& WorkerLedger::Open(CallId call, const Request& request, T
   return account;
 }
 
-void WorkerLedger::OnMail(const Message& message, Time now) {
-  if (auto* decode = std::get_if<DecodeOpened>(&message)) {
+void WorkerLedger::OnMail(const WorkerMail& mail, Time now) {
+  if (auto* decode = std::get_if<DecodeOpened>(&mail)) {
     Open(decode->call, decode->request, now);
-  } else if (auto* prefill = std::get_if<PrefillOpened>(&message)) {
+  } else if (auto* prefill = std::get_if<PrefillOpened>(&mail)) {
     const PrefillRequest& r = prefill->request;
     Account& account = Open(prefill->call, r, now);
     const bool is_whole = r.prompt_length == account.num_tokens && r.handoff && !r.score_only;
     // What was emitted before, or is owed to the client at once, waits for nobody.
     if (is_whole && r.sampling.num_prompt_logprobs < 0) account.finishes_with = r.handoff->decode;
-  } else if (auto* broken = std::get_if<CallBroken>(&message)) {
+  } else if (auto* broken = std::get_if<CallBroken>(&mail)) {
     if (accounts_.erase(broken->call) > 0) NoteEnd(broken->call);
-  } else if (auto* rebind = std::get_if<RebindAsked>(&message)) {
+  } else if (auto* rebind = std::get_if<RebindAsked>(&mail)) {
     OnRebind(rebind->request);
-  } else if (auto* transfer = std::get_if<TransferEvent>(&message)) {
+  } else if (auto* transfer = std::get_if<TransferEvent>(&mail)) {
     OnTransfer(*transfer);
-  } else if (auto* done = std::get_if<StepDone>(&message)) {
+  } else if (auto* done = std::get_if<StepDone>(&mail)) {
     OnStepDone(*done);
-  } else if (std::holds_alternative<Drain>(message)) {
+  } else if (std::holds_alternative<Drain>(mail)) {
     draining_ = true;
   }
 }

@@ -37,8 +37,8 @@ class DecodeNodeHarness : public testing::Test {
     now_ += std::chrono::seconds(1);
     Handle(DecodeOpened{.call = call, .request = std::move(request)});
   }
-  void Handle(Message message) {
-    node_.Handle(std::move(message), now_);
+  void Handle(WorkerMail mail) {
+    node_.Handle(std::move(mail), now_);
     node_.Step(now_);
   }
   // The one that was given last.

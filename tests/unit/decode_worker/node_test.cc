@@ -339,7 +339,7 @@ TEST_F(DecodeNodeTest, MailForOthersIsStale) {
   Open(1, Request(1, 4));
   Handle(CallBroken{7});
   Handle(PrefillOpened{.call = 2});
-  Handle(ClientCancel{1});
+  Handle(SendAsked{});
   Handle(TransferEvent{.kind = TransferEvent::Kind::kEnded, .ticket = TicketOf(1)});  // A sender's.
   EXPECT_EQ(node_.counters().stale_mail, 4);
   EXPECT_EQ(pool_.counts().reserved, 1);

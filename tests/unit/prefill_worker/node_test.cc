@@ -440,7 +440,7 @@ TEST_F(PrefillNodeTest, MailForOthersIsStale) {
   Open(1, Request(1, 8));
   Handle(CallBroken{5});
   Handle(DecodeOpened{.call = 2});
-  Handle(ClientCancel{1});
+  Handle(RebindAsked{});
   Handle(TransferEvent{.kind = TransferEvent::Kind::kEnded, .ticket = {9, 1}, .receiver = true});
   EXPECT_EQ(node_.counters().stale_mail, 4);
   FinishStep();

@@ -37,8 +37,8 @@ class PrefillNodeHarness : public testing::Test {
   void Open(CallId call, PrefillRequest request) {
     Handle(PrefillOpened{.call = call, .request = std::move(request)});
   }
-  void Handle(Message message) {
-    node_.Handle(std::move(message), now_);
+  void Handle(WorkerMail mail) {
+    node_.Handle(std::move(mail), now_);
     node_.Step(now_);
   }
   void LayersDone() {

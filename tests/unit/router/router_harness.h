@@ -90,8 +90,8 @@ class RouterHarness : public testing::Test {
                               .num_blocks = 100,
                               .max_model_len = max_model_len}});
   }
-  void Handle(Message message) {
-    node_->Handle(std::move(message), now_);
+  void Handle(RouterMail mail) {
+    node_->Handle(std::move(mail), now_);
     node_->Step(now_);
   }
   void Wait(Duration time) {

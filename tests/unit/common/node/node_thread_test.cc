@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "common/node/worker_mail.h"
+
 namespace baton {
 namespace {
 
@@ -29,12 +31,12 @@ class Signal {
 };
 
 // Notes what it is given; Step may be made to block, so that mail piles up.
-class RecordingNode : public Node {
+class RecordingNode : public Node<WorkerMail> {
  public:
-  void Handle(Message message, Time now) override {
+  void Handle(WorkerMail mail, Time now) override {
     EXPECT_GE(now, last_time_);
     last_time_ = now;
-    calls.push_back(std::get<CallBroken>(message).call);
+    calls.push_back(std::get<CallBroken>(mail).call);
   }
   void Step(Time now) override {
     EXPECT_GE(now, last_time_);
@@ -54,7 +56,7 @@ class RecordingNode : public Node {
 
 TEST(NodeThreadTest, HandlesAllMailInOrderBeforeOneStep) {
   RecordingNode node;
-  NodeThread thread({});
+  NodeThread<WorkerMail> thread({});
   for (CallId call = 1; call <= 3; ++call) thread.Post(CallBroken{.call = call});
   Signal stepped;
   thread.Start(&node, [&](Time) { stepped.Set(); });
@@ -67,7 +69,7 @@ TEST(NodeThreadTest, HandlesAllMailInOrderBeforeOneStep) {
 
 TEST(NodeThreadTest, RefusesOfferedRequestsBeyondTheCapButNeverInternalMail) {
   RecordingNode node;
-  NodeThread thread({.max_offered_requests = 2});
+  NodeThread<WorkerMail> thread({.max_offered_requests = 2});
   EXPECT_TRUE(thread.Offer(CallBroken{.call = 1}));
   EXPECT_TRUE(thread.Offer(CallBroken{.call = 2}));
   EXPECT_FALSE(thread.Offer(CallBroken{.call = 3}));
@@ -85,9 +87,9 @@ TEST(NodeThreadTest, RefusesOfferedRequestsBeyondTheCapButNeverInternalMail) {
 }
 
 TEST(NodeThreadTest, StepsAtTheDeadlineWithoutMail) {
-  class DeadlineNode : public Node {
+  class DeadlineNode : public Node<WorkerMail> {
    public:
-    void Handle(Message, Time) override {}
+    void Handle(WorkerMail, Time) override {}
     void Step(Time now) override {
       if (++steps == 1) deadline = now + std::chrono::milliseconds(20);
       if (steps == 2) {
@@ -101,7 +103,7 @@ TEST(NodeThreadTest, StepsAtTheDeadlineWithoutMail) {
     Duration late{-1};
   };
   DeadlineNode node;
-  NodeThread thread({});
+  NodeThread<WorkerMail> thread({});
   Signal second;
   thread.Start(&node, [&](Time) {
     if (node.steps == 2) second.Set();
@@ -113,7 +115,7 @@ TEST(NodeThreadTest, StepsAtTheDeadlineWithoutMail) {
 
 TEST(NodeThreadTest, TakesNothingAfterStop) {
   RecordingNode node;
-  NodeThread thread({});
+  NodeThread<WorkerMail> thread({});
   thread.Start(&node, nullptr);
   thread.Stop();
   const size_t handled = node.calls.size();
@@ -127,7 +129,7 @@ TEST(NodeThreadTest, DeliversEveryPostOfManyThreadsOnce) {
   constexpr int kThreads = 4;
   constexpr int kPerThread = 2000;
   RecordingNode node;
-  NodeThread thread({});
+  NodeThread<WorkerMail> thread({});
   Signal all;
   thread.Start(&node, [&](Time) {
     if (node.calls.size() == kThreads * kPerThread) all.Set();
@@ -151,12 +153,12 @@ TEST(NodeThreadTest, DeliversEveryPostOfManyThreadsOnce) {
 
 // A node may write to its own inbox from within Handle or Step (a loopback transport does).
 TEST(NodeThreadTest, NodeMayPostToItself) {
-  class EchoNode : public Node {
+  class EchoNode : public Node<WorkerMail> {
    public:
-    explicit EchoNode(Inbox* inbox) : inbox_(inbox) {}
-    void Handle(Message message, Time) override {
-      if (std::get<CallBroken>(message).call < 10) {
-        inbox_->Post(CallBroken{.call = std::get<CallBroken>(message).call + 1});
+    explicit EchoNode(Inbox<WorkerMail>* inbox) : inbox_(inbox) {}
+    void Handle(WorkerMail mail, Time) override {
+      if (std::get<CallBroken>(mail).call < 10) {
+        inbox_->Post(CallBroken{.call = std::get<CallBroken>(mail).call + 1});
       } else {
         done.Set();
       }
@@ -166,9 +168,9 @@ TEST(NodeThreadTest, NodeMayPostToItself) {
     Signal done;
 
    private:
-    Inbox* inbox_;
+    Inbox<WorkerMail>* inbox_;
   };
-  NodeThread thread({});
+  NodeThread<WorkerMail> thread({});
   EchoNode node(&thread);
   thread.Start(&node, nullptr);
   thread.Post(CallBroken{.call = 1});

@@ -4,19 +4,20 @@
 #include <vector>
 
 #include "common/node/inbox.h"
+#include "common/node/worker_mail.h"
 
 namespace baton {
 
 // Keeps mail in order, for tests of one thread.
-class MailList : public Inbox {
+class MailList : public Inbox<WorkerMail> {
  public:
-  bool Offer(Message message) override {
-    Post(std::move(message));
+  bool Offer(WorkerMail one) override {
+    Post(std::move(one));
     return true;
   }
-  void Post(Message message) override { mail.push_back(std::move(message)); }
+  void Post(WorkerMail one) override { mail.push_back(std::move(one)); }
 
-  std::vector<Message> mail;
+  std::vector<WorkerMail> mail;
 };
 
 }  // namespace baton

@@ -85,9 +85,9 @@ TEST_F(MeteredRunnerTest, WhatIsComputedAgainIsPrefillAndSoIsAPromptOfOneToken) 
 // Starts the next step as soon as one is done, as a node's thread may.
 class EagerInbox : public MailList {
  public:
-  void Post(Message message) override {
-    const bool is_done = std::holds_alternative<StepDone>(message);
-    MailList::Post(std::move(message));
+  void Post(WorkerMail mail) override {
+    const bool is_done = std::holds_alternative<StepDone>(mail);
+    MailList::Post(std::move(mail));
     if (is_done && next != nullptr) metered->Start(std::exchange(next, nullptr));
   }
   MeteredRunner* metered = nullptr;

@@ -24,10 +24,10 @@ using ::testing::HasSubstr;
 constexpr char kModel[] = BATON_SOURCE_DIR "/deploy/models/tiny-kjv";
 
 // Drains when told to, and is otherwise idle.
-class IdleNode : public Node {
+class IdleNode : public Node<WorkerMail> {
  public:
-  void Handle(Message message, Time) override {
-    draining |= std::holds_alternative<Drain>(message);
+  void Handle(WorkerMail mail, Time) override {
+    draining |= std::holds_alternative<Drain>(mail);
   }
   void Step(Time) override {}
   Time NextDeadline() const override { return kNever; }
@@ -129,7 +129,7 @@ TEST(WorkerRuntimeTest, SaysHelloWithNoMoreThanItsPoolHolds) {
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   EXPECT_EQ((*runtime)->parts().data_endpoint, "127.0.0.9:99");
   ASSERT_TRUE((*runtime)->Serve(&node, [] { return WorkerSnapshot(); }).ok());
-  FakeInbox inbox;
+  FakeInbox<RouterMail> inbox;
   WorkerLinks links(
       {.workers = {{Role::kDecode, ReadyFileOf(config)["address"]}}, .router = 9}, &inbox);
   links.Start();

@@ -14,19 +14,20 @@
 namespace baton {
 
 // Keeps mail until a test takes it.
-class FakeInbox : public Inbox {
+template <typename Mail>
+class FakeInbox : public Inbox<Mail> {
  public:
   explicit FakeInbox(bool full = false) : full_(full) {}
 
-  bool Offer(Message message) override {
+  bool Offer(Mail mail) override {
     if (full_) return false;
-    Post(std::move(message));
+    Post(std::move(mail));
     return true;
   }
 
-  void Post(Message message) override {
+  void Post(Mail mail) override {
     absl::MutexLock lock(&mutex_);
-    mail_.push_back(std::move(message));
+    mail_.push_back(std::move(mail));
   }
 
   // Waits for the next mail of type T, leaving other mail in place.
@@ -45,7 +46,7 @@ class FakeInbox : public Inbox {
   int Count() {
     absl::MutexLock lock(&mutex_);
     int count = 0;
-    for (const Message& message : mail_) count += std::holds_alternative<T>(message) ? 1 : 0;
+    for (const Mail& mail : mail_) count += std::holds_alternative<T>(mail) ? 1 : 0;
     return count;
   }
 
@@ -60,7 +61,7 @@ class FakeInbox : public Inbox {
 
   const bool full_;
   absl::Mutex mutex_;
-  std::deque<Message> mail_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Mail> mail_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace baton

@@ -53,7 +53,7 @@ WorkerServerOptions ServerOptions() {
 
 // Serves until killed; says its port on standard output.
 int Serve() {
-  FakeInbox inbox;
+  FakeInbox<WorkerMail> inbox;
   WorkerServer server(ServerOptions(), &inbox);
   if (!server.Start().ok()) return 1;
   std::printf("%d\n", server.port());
@@ -63,7 +63,7 @@ int Serve() {
 
 // Opens a Decode call to the worker at `address` and holds it until killed.
 int HoldCall(const std::string& address) {
-  FakeInbox inbox;
+  FakeInbox<RouterMail> inbox;
   WorkerLinks links({.workers = {{Role::kDecode, address}}, .router = 9}, &inbox);
   links.Start();
   if (!inbox.Next<WorkerUp>().has_value()) return 1;
@@ -121,7 +121,7 @@ class LivenessTest : public ::testing::Test {
   }
 
   ChildProcess worker_{"--serve"};
-  FakeInbox inbox_;
+  FakeInbox<RouterMail> inbox_;
   WorkerLinks links_;
 };
 
@@ -147,7 +147,7 @@ TEST_F(LivenessTest, AStoppedWorkerThatWakesIsUpAgain) {
 }
 
 TEST(RouterLivenessTest, AStoppedRoutersCallsBreakWithinTheBound) {
-  FakeInbox inbox;
+  FakeInbox<WorkerMail> inbox;
   WorkerServer server(ServerOptions(), &inbox);
   ASSERT_TRUE(server.Start().ok());
   ChildProcess router("--hold-call", absl::StrCat("127.0.0.1:", server.port()));
@@ -157,7 +157,7 @@ TEST(RouterLivenessTest, AStoppedRoutersCallsBreakWithinTheBound) {
 }
 
 TEST(RouterLivenessTest, AKilledRoutersCallsBreakWithinTheBound) {
-  FakeInbox inbox;
+  FakeInbox<WorkerMail> inbox;
   WorkerServer server(ServerOptions(), &inbox);
   ASSERT_TRUE(server.Start().ok());
   ChildProcess router("--hold-call", absl::StrCat("127.0.0.1:", server.port()));
@@ -169,7 +169,7 @@ TEST(RouterLivenessTest, AKilledRoutersCallsBreakWithinTheBound) {
 // Without data, only the pings keep the connection busy: one each second on both sides. A server
 // that counted them as abuse would answer too_many_pings.
 TEST(KeepaliveTest, AnIdleStreamOutlivesMoreThanTenPings) {
-  FakeInbox inbox;
+  FakeInbox<WorkerMail> inbox;
   WorkerServer server(ServerOptions(), &inbox);
   ASSERT_TRUE(server.Start().ok());
   auto stub = v1::Decode::NewStub(

@@ -46,7 +46,7 @@ struct TestWorker {
   }
   std::string address() const { return absl::StrCat("127.0.0.1:", server.port()); }
 
-  FakeInbox inbox;
+  FakeInbox<WorkerMail> inbox;
   std::atomic<int> running = 0;
   WorkerServer server;
 };
@@ -56,7 +56,7 @@ struct TestRouter {
       : links({.workers = std::move(workers), .router = 99}, &inbox) {
     links.Start();
   }
-  FakeInbox inbox;
+  FakeInbox<RouterMail> inbox;
   WorkerLinks links;
 };
 

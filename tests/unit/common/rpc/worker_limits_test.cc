@@ -62,7 +62,7 @@ struct LimitedWorker {
   std::string address() const { return absl::StrCat("127.0.0.1:", server.port()); }
 
   std::atomic<int> num_statuses = 0;
-  FakeInbox inbox;
+  FakeInbox<WorkerMail> inbox;
   WorkerServer server;
 };
 
@@ -274,7 +274,7 @@ TEST(WorkerLimitsTest, ARouterTakesEventsAsLargeAsWorkersMaySend) {
 
 TEST(WorkerLimitsTest, ARouterCountsAWorkersCallsUntilTheyEnd) {
   TestWorker worker(Role::kDecode);
-  FakeInbox inbox;
+  FakeInbox<RouterMail> inbox;
   WorkerLinks links(
       {.workers = {{Role::kDecode, worker.address()}}, .router = 99, .max_calls_to_worker = 2},
       &inbox);

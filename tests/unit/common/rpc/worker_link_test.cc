@@ -123,7 +123,7 @@ TEST(WorkerLinkTest, AStatusOfAnotherProcessOrADamagedOneEndsTheConnection) {
 // A link without a router around it. Ends with exactly one on_idle.
 class OneLink {
  public:
-  explicit OneLink(const std::string& address, FakeInbox* inbox)
+  explicit OneLink(const std::string& address, FakeInbox<RouterMail>* inbox)
       : link({.address = {Role::kDecode, address},
               .router = 99,
               .retired = &retired_,
@@ -149,7 +149,7 @@ class OneLink {
 
 TEST(WorkerLinkTest, OnlyTheConnectionOfNowIsDistrustedAndEachTimeIsNews) {
   TestWorker worker(Role::kDecode);
-  FakeInbox inbox;
+  FakeInbox<RouterMail> inbox;
   OneLink one(worker.address(), &inbox);
   ASSERT_TRUE(inbox.Next<WorkerUp>().has_value());
   const WorkerStubs other(worker.address());
@@ -166,11 +166,11 @@ TEST(WorkerLinkTest, OnlyTheConnectionOfNowIsDistrustedAndEachTimeIsNews) {
 }
 
 // Distrusts the first connection before its Watch has begun.
-class DoubtingInbox : public FakeInbox {
+class DoubtingInbox : public FakeInbox<RouterMail> {
  public:
-  void Post(Message message) override {
-    const bool is_first = std::holds_alternative<WorkerUp>(message) && num_up_++ == 0;
-    FakeInbox::Post(std::move(message));
+  void Post(RouterMail mail) override {
+    const bool is_first = std::holds_alternative<WorkerUp>(mail) && num_up_++ == 0;
+    FakeInbox::Post(std::move(mail));
     if (!is_first) return;
     linked.WaitForNotification();
     link->Distrust(link->peer().stubs.get());

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "common/node/message.h"
+
+namespace baton {
+
+struct ClientSubmit {
+  uint64_t request = 0;  // The edge's key of the request.
+  ValidRequest body;
+};
+// The client is gone, or gave up: end everything of the request.
+struct ClientCancel {
+  uint64_t request = 0;
+};
+// The edge has all it wants of one choice (a stop string was completed).
+struct ClientStop {
+  uint64_t request = 0;
+  int32_t choice = 0;
+};
+struct WorkerEventReceived {
+  CallId call = 0;
+  WorkerEvent event;
+};
+// The worker ended the call, or it is lost. Nothing of this call follows.
+struct CallClosed {
+  CallId call = 0;
+  absl::Status status;
+};
+struct WorkerUp {
+  int32_t worker = 0;  // Index in the router's static list.
+  HelloInfo hello;
+};
+struct WorkerStatusChanged {
+  int32_t worker = 0;
+  WorkerStatus status;
+};
+struct WorkerDown {
+  int32_t worker = 0;
+  std::string reason;
+};
+// Called once, on the node's thread.
+struct RouterAuditAsked {
+  std::function<void(RouterAudit)> answer;
+};
+
+// All that the router's node is told: by clients' edges and by its links to workers.
+using RouterMail =
+    std::variant<ClientSubmit, ClientCancel, ClientStop, WorkerEventReceived, CallClosed, WorkerUp,
+                 WorkerStatusChanged, WorkerDown, RouterAuditAsked>;
+
+}  // namespace baton
