@@ -27,6 +27,7 @@ struct Readiness::Side {
   std::set<Incarnation> healthy;
   Incarnation latest = 0;  // Of them, the last one that took part in a token.
   Time last_token{};
+  bool full = true;  // None of them has anything to spare for a probe.
 };
 
 // Proves when it ended well after both tokens.
@@ -62,6 +63,10 @@ Readiness::Side Readiness::HealthyOf(const RouterView& view, Role role) {
   for (const WorkerView& worker : view.workers) {
     if (worker.role != role || !worker.healthy) continue;
     side.healthy.insert(worker.hello.incarnation);
+    const bool has_room = role == Role::kPrefill
+                              ? worker.status.queued_tokens == 0
+                              : worker.status.blocks.free + worker.status.blocks.cached > 0;
+    side.full = side.full && !has_room;
     if (worker.last_token <= side.last_token) continue;
     side.last_token = worker.last_token;
     side.latest = worker.hello.incarnation;
@@ -74,7 +79,7 @@ void Readiness::OnView(const RouterView& view, Time now) {
   const Side prefill = HealthyOf(view, Role::kPrefill);
   const Side decode = HealthyOf(view, Role::kDecode);
   TakeTokens(prefill, decode);
-  TakeOutcome(decode, now);
+  TakeOutcome(prefill, decode, now);
   const bool proven = IsProven(prefill, decode);
   if (proven != ready_) {
     Log(LogLevel::kInfo, proven ? "ready" : "not ready",
@@ -106,7 +111,7 @@ void Readiness::TakeTokens(const Side& prefill, const Side& decode) {
   proven_.insert({prefill.latest, decode.latest});
 }
 
-void Readiness::TakeOutcome(const Side& decode, Time now) {
+void Readiness::TakeOutcome(const Side& prefill, const Side& decode, Time now) {
   std::optional<Outcome> outcome;
   {
     absl::MutexLock lock(&mutex_);
@@ -114,9 +119,11 @@ void Readiness::TakeOutcome(const Side& decode, Time now) {
   }
   if (!outcome) return;
   probing_ = false;
-  // It waited behind answers that go on, so the workers are full and not broken.
-  const bool was_not_tried = *outcome == Outcome::kRefused ||
-                             (*outcome == Outcome::kTooLate && decode.last_token > asked_at_);
+  // It goes before every client's request: answers that go on do not excuse it while the workers
+  // have room for another.
+  const bool is_full = (prefill.full || decode.full) && now - decode.last_token < kIdle;
+  const bool was_not_tried =
+      is_full && (*outcome == Outcome::kRefused || *outcome == Outcome::kTooLate);
   if (*outcome == Outcome::kProven) {
     proven_ = asked_;
     proven_at_ = now;

@@ -19,8 +19,10 @@ namespace baton {
 // Readiness is a token produced end to end within the last 10 s, or later if nothing has tried
 // since. Clients' tokens prove it; when there are none a probe of two tokens is sent through the
 // workers: at the start, 10 s after the last proof, and whenever none of the workers that the last
-// proof could have used is left. A failed probe ends readiness and is repeated after 200 ms; one
-// that was not tried because the router or its workers are full says nothing.
+// proof could have used is left. A failed probe ends readiness, unless a client's token came end to
+// end meanwhile, and is repeated after 200 ms. One that was refused or came too late says nothing
+// while answers go on and all workers of a side are full: prompts wait for each prefill worker, or
+// no decode worker has a block to spare.
 class Readiness : public std::enable_shared_from_this<Readiness> {
  public:
   // `frontend` outlives every call of OnView.
@@ -47,7 +49,7 @@ class Readiness : public std::enable_shared_from_this<Readiness> {
 
   static Side HealthyOf(const RouterView& view, Role role);
   void Ended(Outcome outcome);
-  void TakeOutcome(const Side& decode, Time now);
+  void TakeOutcome(const Side& prefill, const Side& decode, Time now);
   void TakeTokens(const Side& prefill, const Side& decode);
   bool IsProven(const Side& prefill, const Side& decode) const;
   void Send();

@@ -18,6 +18,7 @@ using std::chrono::seconds;
 WorkerView Worker(Role role, Incarnation incarnation, bool healthy = true) {
   WorkerView worker{.role = role, .healthy = healthy};
   worker.hello.incarnation = incarnation;
+  worker.status.blocks.free = 1;
   return worker;
 }
 
@@ -26,10 +27,10 @@ class ReadinessTest : public ::testing::Test {
   void Look(std::vector<WorkerView> workers) {
     readiness_->OnView({.workers = std::move(workers)}, now_);
   }
-  size_t num_probes() const { return frontend_.requests().size(); }
+  size_t num_probes() const { return frontend_.requests().size() - num_before_; }
   // Ends the latest probe after this many tokens.
   void EndProbe(int num_tokens, const absl::Status& status = absl::OkStatus()) {
-    const auto sink = frontend_.sink(num_probes());
+    const auto sink = frontend_.sink(num_before_ + num_probes());
     for (int i = 0; i < num_tokens; ++i) sink->OnEvent(ChoiceTokens{.outputs = {TokenOutput{}}});
     sink->OnEvent(RequestEnded{.status = status});
   }
@@ -44,6 +45,16 @@ class ReadinessTest : public ::testing::Test {
     now_ += time;
     Look(pair_);
   }
+  void SetUpAnew() {
+    pair_ = {Worker(Role::kPrefill, 1), Worker(Role::kDecode, 2)};
+    num_before_ += num_probes();
+    readiness_ = std::make_shared<Readiness>(&frontend_);
+  }
+  // Prompts wait for the prefill worker; the decode worker has no block to spare.
+  void Fill(bool prefill, bool decode) {
+    pair_[0].status.queued_tokens = prefill ? 1 : 0;
+    pair_[1].status.blocks.free = decode ? 0 : 1;
+  }
   // A client's token came now through these workers of the pair.
   void Token(bool prefill, bool decode) {
     if (prefill) pair_[0].last_token = now_;
@@ -51,6 +62,7 @@ class ReadinessTest : public ::testing::Test {
   }
   std::vector<WorkerView> pair_ = {Worker(Role::kPrefill, 1), Worker(Role::kDecode, 2)};
 
+  size_t num_before_ = 0;  // Probes before SetUpAnew.
   FakeFrontend frontend_;
   std::shared_ptr<Readiness> readiness_ = std::make_shared<Readiness>(&frontend_);
   Time now_ = Time(std::chrono::seconds(100));
@@ -178,7 +190,10 @@ TEST_F(ReadinessTest, AProbeThatNobodyAnswersFailsAndIsNeverJoinedByAnother) {
 
 TEST_F(ReadinessTest, AFullRouterSaysNothing) {
   MakeReady();
-  WaitAndLook(seconds(10));
+  Fill(/*prefill=*/false, /*decode=*/true);
+  now_ += seconds(9);
+  Token(/*prefill=*/false, /*decode=*/true);
+  WaitAndLook(seconds(1));
   EndProbe(0, absl::ResourceExhaustedError("full"));
   Look(pair_);
   EXPECT_TRUE(readiness_->ready());
@@ -197,15 +212,52 @@ TEST_F(ReadinessTest, AFullRouterSaysNothing) {
   EXPECT_FALSE(readiness_->ready()) << "a refusal proves nothing either";
 }
 
-TEST_F(ReadinessTest, AProbeThatWaitedBehindAnswersThatGoOnSaysNothing) {
+// A probe that was refused, or got no answer, 10 s after the last proof. `goes_on`: answers decode.
+TEST_F(ReadinessTest, AProbeThatWasNotTriedIsExcusedOnlyByFullWorkersWhoseAnswersGoOn) {
+  for (const auto& status : {absl::DeadlineExceededError(""), absl::ResourceExhaustedError("")}) {
+    for (const bool prefill : {false, true}) {
+      for (const bool decode : {false, true}) {
+        for (const bool goes_on : {false, true}) {
+          SetUpAnew();
+          MakeReady();
+          Fill(prefill, decode);
+          WaitAndLook(seconds(10));
+          now_ += seconds(9);
+          Token(/*prefill=*/false, goes_on);
+          WaitAndLook(seconds(1));
+          EndProbe(0, status);
+          Look(pair_);
+          EXPECT_EQ(readiness_->ready(), goes_on && (prefill || decode))
+              << status << " prefill " << prefill << " decode " << decode << goes_on;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ReadinessTest, AWorkerWithRoomIsEnoughAndOneThatIsNotHealthyHasNone) {
+  for (const bool healthy : {false, true}) {
+    SetUpAnew();
+    MakeReady();
+    Fill(/*prefill=*/false, /*decode=*/true);
+    pair_.push_back(Worker(Role::kDecode, 3, healthy));
+    pair_.back().status.blocks.cached = 1;
+    WaitAndLook(seconds(10));
+    Token(/*prefill=*/false, /*decode=*/true);
+    EndProbe(0, absl::DeadlineExceededError("too late"));
+    Look(pair_);
+    EXPECT_EQ(readiness_->ready(), !healthy);
+  }
+}
+
+TEST_F(ReadinessTest, AProbeThatFailsOtherwiseIsExcusedByNoFullWorker) {
   MakeReady();
+  Fill(/*prefill=*/true, /*decode=*/true);
   WaitAndLook(seconds(10));
-  now_ += seconds(9);
   Token(/*prefill=*/false, /*decode=*/true);
-  WaitAndLook(seconds(1));
-  EndProbe(0, absl::DeadlineExceededError("too late"));
+  EndProbe(1, absl::UnavailableError("lost"));
   Look(pair_);
-  EXPECT_TRUE(readiness_->ready());
+  EXPECT_FALSE(readiness_->ready());
 }
 
 TEST_F(ReadinessTest, AProbeGoesBeforeEveryRequestOfAClient) {
