@@ -314,7 +314,8 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     ApplyServerSettings(options_.max_streams_per_connection, &builder);
-    // Beyond its own limit the library answers RESOURCE_EXHAUSTED, as if trying again would help.
+    // Beyond its own limit the library answers RESOURCE_EXHAUSTED, as if trying again would help,
+    // and asks nobody. To read everything would let clients fill the memory.
     builder.SetMaxReceiveMessageSize(2 * kMaxGrpcMessageBytes);
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
     builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);

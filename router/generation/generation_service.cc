@@ -35,24 +35,32 @@ absl::Status CheckText(std::string_view text, const GenerationLimits& limits,
   return absl::OkStatus();
 }
 
-// What the answer holds until its reader has taken it; of what is repeated, one copy.
-void CountAnswer(const GenerationRequest& request, PreparedGeneration& prepared) {
+// Takes what the answer is to hold until its reader has taken it; of what is repeated, one copy.
+absl::Status Reserve(int64_t bytes, PreparedGeneration& prepared) {
+  prepared.answer_bytes += bytes;
+  if (prepared.share->Grow(bytes)) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "The log probabilities and echoed prompts of this answer take %d bytes or more, and too many "
+      "such answers are under way; try again, or ask for less.",
+      prepared.answer_bytes));
+}
+
+absl::Status ReserveScores(const GenerationRequest& request, PreparedGeneration& prepared) {
   const SamplingParams& s = prepared.request.sampling;
+  int64_t bytes = 0;
   if (s.num_prompt_logprobs >= 0) {
-    prepared.answer_bytes +=
-        prepared.prompt_tokens * TokenScores::BytesPerToken(s.num_prompt_logprobs);
+    bytes += prepared.prompt_tokens * TokenScores::BytesPerToken(s.num_prompt_logprobs);
   }
   const bool scores_tokens = s.num_logprobs >= 0 && !prepared.request.score_only;
   prepared.counts_tokens = scores_tokens && !request.max_tokens.has_value();
   if (scores_tokens && !prepared.counts_tokens) {
     const auto choices =
         static_cast<int64_t>(prepared.request.prompts.size()) * prepared.request.num_choices;
-    prepared.answer_bytes +=
-        choices * s.max_tokens * TokenScores::BytesPerToken(s.num_logprobs);
+    bytes += choices * s.max_tokens * TokenScores::BytesPerToken(s.num_logprobs);
   }
-  for (const std::string& text : prepared.prompt_texts) {
-    prepared.answer_bytes += static_cast<int64_t>(text.size());
-  }
+  return Reserve(bytes, prepared);
 }
 
 // The tokenizer's error, about a field of the request.
@@ -112,33 +120,43 @@ absl::StatusOr<PreparedGeneration> GenerationService::Prepare(const GenerationRe
   }
   ASSIGN_OR_RETURN(prepared.request, BuildValidRequest(request, std::move(prompts), options_.limits,
                                                        options_.defaults, NextRandom()));
+  prepared.share = budget_->NewShare();
+  RETURN_IF_ERROR(ReserveScores(request, prepared));
   for (size_t p = 0; request.echo && p < request.prompts.size(); ++p) {
-    if (const auto* text = std::get_if<std::string>(&request.prompts[p])) {
-      prepared.prompt_texts.push_back(*text);
-    } else if (has_tokenizer()) {
-      ASSIGN_OR_RETURN(
-          prepared.prompt_texts.emplace_back(),
-          tokenizer_->Decode(prepared.request.prompts[p], request.skip_special_tokens));
-    } else {
-      prepared.prompt_texts.emplace_back();
-    }
+    RETURN_IF_ERROR(Echo(request, p, prepared));
   }
   prepared.stop = request.stop;
   prepared.echo = request.echo;
   prepared.skip_special_tokens = request.skip_special_tokens;
-  CountAnswer(request, prepared);
   return prepared;
+}
+
+// A few bytes of ids can be a hundred times as much text, so it is counted before it is made.
+absl::Status GenerationService::Echo(const GenerationRequest& request, size_t prompt,
+                                     PreparedGeneration& prepared) const {
+  std::string& echo = prepared.prompt_texts.emplace_back();
+  if (const auto* text = std::get_if<std::string>(&request.prompts[prompt])) {
+    RETURN_IF_ERROR(Reserve(static_cast<int64_t>(text->size()), prepared));
+    echo = *text;
+    return absl::OkStatus();
+  }
+  if (!has_tokenizer()) {
+    return absl::OkStatus();
+  }
+  const std::vector<int32_t>& ids = prepared.request.prompts[prompt];
+  int64_t bytes = 0;
+  for (const int32_t id : ids) {
+    bytes += static_cast<int64_t>(tokenizer_->TokenBytes(id).size());
+  }
+  RETURN_IF_ERROR(Reserve(bytes, prepared));
+  ASSIGN_OR_RETURN(echo, tokenizer_->Decode(ids, request.skip_special_tokens));
+  // Special tokens may be left out, and bytes that are no text become a character of three.
+  return Reserve(static_cast<int64_t>(echo.size()) - bytes, prepared);
 }
 
 absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
     PreparedGeneration prepared, std::shared_ptr<GenerationSink> sink, SerialExecutor executor) {
-  std::shared_ptr<AnswerBudget::Share> share = budget_->NewShare();
-  if (!share->Grow(prepared.answer_bytes)) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "The log probabilities and echoed prompts of this answer take %d bytes, and too many such "
-        "answers are under way; try again, or ask for less.",
-        prepared.answer_bytes));
-  }
+  std::shared_ptr<AnswerBudget::Share> share = std::move(prepared.share);
   sink->Keep(share);
   const std::string tenant = prepared.request.tenant;
   const int32_t limit = options_.limits.max_requests_per_tenant;

@@ -63,10 +63,11 @@ struct PreparedGeneration {
   bool echo = false;
   bool skip_special_tokens = true;
   int64_t prompt_tokens = 0;
-  // What the answer will hold of log probabilities and echoed text. Those of produced tokens are
-  // counted as they come if nobody said how many there will be.
+  // What the answer will hold of log probabilities and echoed text, and its share for that. Those of
+  // produced tokens are counted as they come if nobody said how many there will be.
   int64_t answer_bytes = 0;
   bool counts_tokens = false;
+  std::shared_ptr<AnswerBudget::Share> share;
 };
 
 // A running generation. Thread-safe; may outlive the service's answer.
@@ -121,11 +122,12 @@ class GenerationService {
   GenerationService(GenerationServiceOptions options, std::shared_ptr<const Tokenizer> tokenizer,
                     RouterFrontend* frontend);
 
-  // Template, tokenize, defaults, limits. INVALID_ARGUMENT names the field.
+  // Template, tokenize, defaults, limits. INVALID_ARGUMENT names the field. RESOURCE_EXHAUSTED when
+  // answers hold all they may, before anything more is made for this one.
   absl::StatusOr<PreparedGeneration> Prepare(const GenerationRequest& request);
 
-  // Submits. On an error (RESOURCE_EXHAUSTED when full, when answers hold all they may, or over the
-  // tenant's quota) the sink is never called. The sink may be called before Start returns.
+  // Submits. On an error (RESOURCE_EXHAUSTED when full or over the tenant's quota) the
+  // sink is never called. The sink may be called before Start returns.
   absl::StatusOr<std::shared_ptr<Generation>> Start(PreparedGeneration prepared,
                                                     std::shared_ptr<GenerationSink> sink,
                                                     SerialExecutor executor);
@@ -156,8 +158,8 @@ class GenerationService {
  private:
   struct Quota;
 
-  absl::StatusOr<std::vector<int32_t>> TokenizePrompt(const GenerationRequest& request,
-                                                      size_t index) const;
+  absl::Status Echo(const GenerationRequest& request, size_t prompt,
+                    PreparedGeneration& prepared) const;
   uint64_t NextRandom();
 
   const GenerationServiceOptions options_;

@@ -12,11 +12,11 @@ void AppendTo(std::vector<T>& to, const std::vector<T>& from) {
 }
 
 template <typename T>
-std::vector<T> TakeFirst(std::vector<T>& from, size_t count) {
-  const auto end = from.begin() + static_cast<std::ptrdiff_t>(std::min(count, from.size()));
-  std::vector<T> first(from.begin(), end);
-  from.erase(from.begin(), end);
-  return first;
+std::vector<T> SliceOf(const std::vector<T>& from, size_t begin, size_t end) {
+  end = std::min(end, from.size());
+  return begin < end ? std::vector<T>(from.begin() + static_cast<std::ptrdiff_t>(begin),
+                                      from.begin() + static_cast<std::ptrdiff_t>(end))
+                     : std::vector<T>();
 }
 
 }  // namespace
@@ -45,46 +45,52 @@ void PendingDeltas::Append(ChoiceDelta delta) {
   }
 }
 
-size_t PendingDeltas::PieceTokens(const ChoiceDelta& delta) {
+size_t PendingDeltas::PieceEnd(const Pending& pending) {
+  const ChoiceDelta& delta = pending.delta;
   size_t scores = 0;
-  const size_t most = std::min(delta.tokens.size(), kMaxTokens);
-  for (size_t i = 0; i < std::min(most, delta.logprobs.size()); ++i) {
+  const size_t most = std::min(delta.tokens.size(), pending.taken + kMaxTokens);
+  for (size_t i = pending.taken; i < std::min(most, delta.logprobs.size()); ++i) {
     scores += 1 + delta.logprobs[i].top.size();
-    if (scores > kMaxScores && i > 0) {
+    if (scores > kMaxScores && i > pending.taken) {
       return i;
     }
   }
   return most;
 }
 
-ChoiceDelta PendingDeltas::Split(Pending& pending, size_t num_tokens) {
-  ChoiceDelta& rest = pending.delta;
-  ChoiceDelta piece{.choice = rest.choice, .prompt = rest.prompt};
-  const size_t text_end = pending.text_ends[num_tokens - 1];
-  piece.text = rest.text.substr(0, text_end);
-  rest.text.erase(0, text_end);
-  piece.tokens = TakeFirst(rest.tokens, num_tokens);
-  piece.logprobs = rest.logprobs.TakeFirst(num_tokens);
-  piece.logits_digests = TakeFirst(rest.logits_digests, num_tokens);
-  TakeFirst(pending.text_ends, num_tokens);
-  for (size_t& end : pending.text_ends) {
-    end -= text_end;
-  }
-  return piece;
+// Of the tokens from `taken` on; what is told of the end is not theirs.
+ChoiceDelta PendingDeltas::Slice(const Pending& pending, size_t end) {
+  const ChoiceDelta& from = pending.delta;
+  const size_t begin = pending.taken;
+  const size_t text_begin = begin > 0 ? pending.text_ends[begin - 1] : 0;
+  return {.choice = from.choice,
+          .prompt = from.prompt,
+          .text = from.text.substr(text_begin, pending.text_ends[end - 1] - text_begin),
+          .tokens = SliceOf(from.tokens, begin, end),
+          .logprobs = from.logprobs.Slice(begin, end),
+          .logits_digests = SliceOf(from.logits_digests, begin, end)};
 }
 
 ChoiceDelta PendingDeltas::Take() {
   const size_t index = order_.front();
   order_.pop_front();
   Pending& pending = choices_[index];
-  const size_t num_tokens = PieceTokens(pending.delta);
-  if (num_tokens < pending.delta.tokens.size()) {
+  const size_t end = PieceEnd(pending);
+  if (end < pending.delta.tokens.size()) {
     order_.push_back(index);
-    return Split(pending, num_tokens);
+    ChoiceDelta piece = Slice(pending, end);
+    pending.taken = end;
+    return piece;
   }
-  pending.waits = false;
-  pending.text_ends.clear();
-  return std::exchange(pending.delta, {});
+  Pending all = std::exchange(pending, {});
+  if (all.taken == 0) {
+    return std::move(all.delta);
+  }
+  ChoiceDelta last = Slice(all, end);
+  last.finish = all.delta.finish;
+  last.stop_string = std::move(all.delta.stop_string);
+  last.stop_token = all.delta.stop_token;
+  return last;
 }
 
 }  // namespace baton

@@ -27,11 +27,12 @@ class PendingDeltas {
   struct Pending {
     ChoiceDelta delta;
     std::vector<size_t> text_ends;  // By token: of its text within delta.text.
+    size_t taken = 0;               // Tokens that have left. They go with the last one.
     bool waits = false;             // It is in order_.
   };
 
-  static size_t PieceTokens(const ChoiceDelta& delta);
-  static ChoiceDelta Split(Pending& pending, size_t num_tokens);
+  static size_t PieceEnd(const Pending& pending);
+  static ChoiceDelta Slice(const Pending& pending, size_t end);
 
   std::vector<Pending> choices_;
   std::deque<size_t> order_;

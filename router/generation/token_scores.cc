@@ -1,5 +1,7 @@
 #include "router/generation/token_scores.h"
 
+#include <algorithm>
+
 namespace baton {
 
 void TokenScores::Reserve(size_t num_tokens, size_t num_top) {
@@ -22,14 +24,12 @@ void TokenScores::Append(const TokenScores& from) {
   }
 }
 
-TokenScores TokenScores::TakeFirst(size_t count) {
-  TokenScores first;
-  TokenScores rest;
-  for (size_t i = 0; i < size(); ++i) {
-    (i < count ? first : rest).Add((*this)[i]);
+TokenScores TokenScores::Slice(size_t begin, size_t end) const {
+  TokenScores slice;
+  for (size_t i = begin; i < std::min(end, size()); ++i) {
+    slice.Add((*this)[i]);
   }
-  *this = std::move(rest);
-  return first;
+  return slice;
 }
 
 TokenScores::Token TokenScores::operator[](size_t i) const {

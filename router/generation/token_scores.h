@@ -24,8 +24,8 @@ class TokenScores {
   void Reserve(size_t num_tokens, size_t num_top);
   void Add(const Token& token);
   void Append(const TokenScores& from);
-  // Splits off the first `count` tokens.
-  TokenScores TakeFirst(size_t count);
+  // A copy of the tokens [begin, end), as far as there are so many.
+  TokenScores Slice(size_t begin, size_t end) const;
 
   Token operator[](size_t i) const;  // Valid until the next change.
   size_t size() const { return rows_.size(); }

@@ -126,8 +126,7 @@ absl::Status CheckSampling(const GenerationRequest& r, const GenerationLimits& l
   return absl::OkStatus();
 }
 
-absl::Status CheckPrompts(const GenerationRequest& r, const GenerationLimits& limits,
-                          bool has_tokenizer) {
+absl::Status CheckPrompts(const GenerationRequest& r, bool has_tokenizer) {
   if (r.prompts.empty()) {
     return InvalidField(r.prompt_param, absl::StrCat(r.prompt_param, " is empty."));
   }
@@ -312,7 +311,7 @@ absl::Status CheckRequest(const GenerationRequest& request, const GenerationLimi
   RETURN_IF_ERROR(CheckSampling(request, limits));
   RETURN_IF_ERROR(CheckTokenLists(request, limits));
   RETURN_IF_ERROR(CheckStops(request, limits, has_tokenizer));
-  return CheckPrompts(request, limits, has_tokenizer);
+  return CheckPrompts(request, has_tokenizer);
 }
 
 absl::StatusOr<ValidRequest> BuildValidRequest(const GenerationRequest& request,

@@ -176,7 +176,7 @@ TEST_F(InferenceServiceTest, TheFirstEventTellsTheIdThatTheSchedulerKnows) {
 TEST_F(InferenceServiceTest, AMessageThatIsAlwaysTooLargeIsInvalidAndNotBusy) {
   Serve(SayBytes("x"));
   v1::GenerateRequest request;
-  request.set_text(std::string(size_t{17} << 20, 'a'));
+  request.set_text(std::string(size_t{31} << 20, 'a'));
   const auto unlimited = [this] {
     grpc::ChannelArguments arguments;
     arguments.SetMaxSendMessageSize(-1);
@@ -188,6 +188,15 @@ TEST_F(InferenceServiceTest, AMessageThatIsAlwaysTooLargeIsInvalidAndNotBusy) {
   const Answer answer = Generate(request);
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(answer.status.error_message(), HasSubstr("at most 16777216"));
+  // The library's own word, before anything of ours is called: without a reason.
+  request.set_text(std::string(size_t{33} << 20, 'a'));
+  grpc::ClientContext context;
+  const auto reader = stub_->Generate(&context, request);
+  v1::GenerateEvent event;
+  EXPECT_FALSE(reader->Read(&event));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_FALSE(context.GetServerTrailingMetadata().contains("baton-reason"));
+  EXPECT_TRUE(frontend_->requests().empty());
 }
 
 TEST_F(InferenceServiceTest, EveryOptionReachesTheRequest) {

@@ -231,9 +231,7 @@ TEST(GenerationServiceTest, AnswersHoldNoMoreThanTheyMayUntilTheirReadersHaveThe
   std::vector<Outcome> held;
   for (int i = 0; i < 3; ++i) held.push_back(Generate(service, request));
   EXPECT_EQ(service.answer_bytes(), options.limits.max_answer_bytes);
-  const auto refused = [&] {
-    return service.Start(*service.Prepare(request), std::make_shared<Recorder>(), nullptr).status();
-  };
+  const auto refused = [&] { return service.Prepare(request).status(); };
   EXPECT_TRUE(absl::IsResourceExhausted(refused()));
   EXPECT_FALSE(IsQuotaExceeded(refused()));
   EXPECT_TRUE(Generate(service, {.prompts = {Prompt(std::vector<int32_t>(100, 5))}}).generation);
@@ -244,6 +242,53 @@ TEST(GenerationServiceTest, AnswersHoldNoMoreThanTheyMayUntilTheirReadersHaveThe
   held[0].sink.reset();
   EXPECT_TRUE(refused().ok());
   held.clear();
+}
+
+// Counts what it decodes.
+class CountingTokenizer : public FakeTokenizer {
+ public:
+  absl::StatusOr<std::string> Decode(std::span<const int32_t> ids, bool skip) const override {
+    decoded += static_cast<int64_t>(ids.size());
+    return FakeTokenizer::Decode(ids, skip);
+  }
+  mutable int64_t decoded = 0;
+};
+
+TEST(GenerationServiceTest, AnEchoThatMayNotBeHeldIsNotMade) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  options.limits.max_answer_bytes = 1000;
+  const auto tokenizer = std::make_shared<CountingTokenizer>();
+  GenerationService service(options, tokenizer, &frontend);
+  const Prompt prompt(std::vector<int32_t>(200, FakeTokenizer::kTheA));  // 600 bytes of text.
+  GenerationRequest request{.prompts = {prompt}};
+  request.echo = true;
+  {
+    const auto prepared = service.Prepare(request);
+    ASSERT_TRUE(prepared.ok());
+    EXPECT_EQ(service.answer_bytes(), 600) << "held from here on";
+    EXPECT_TRUE(absl::IsResourceExhausted(service.Prepare(request).status()));
+    EXPECT_EQ(tokenizer->decoded, 200) << "of the first request";
+  }
+  EXPECT_EQ(service.answer_bytes(), 0);
+  request.prompts = {prompt, prompt, prompt};
+  EXPECT_TRUE(absl::IsResourceExhausted(service.Prepare(request).status()));
+  EXPECT_EQ(tokenizer->decoded, 400) << "of the first of three prompts";
+  EXPECT_EQ(service.answer_bytes(), 0);
+}
+
+TEST(GenerationServiceTest, AnEchoCountsAsItIsAndNotAsItsTokensAre) {
+  FakeFrontend frontend;
+  GenerationService service(Options(), std::make_shared<FakeTokenizer>(), &frontend);
+  GenerationRequest request{.prompts = {Prompt(std::vector<int32_t>(10, FakeTokenizer::kEnd))}};
+  request.echo = true;
+  EXPECT_EQ(service.Prepare(request)->answer_bytes, 0);
+  request.skip_special_tokens = false;
+  EXPECT_EQ(service.Prepare(request)->answer_bytes, 40);
+  request.prompts = {Prompt(std::vector<int32_t>(10, FakeTokenizer::Byte(0xff)))};
+  const auto prepared = service.Prepare(request);
+  EXPECT_EQ(prepared->answer_bytes, 30);
+  EXPECT_EQ(service.answer_bytes(), 30);
 }
 
 TEST(GenerationServiceTest, CountsWhatAnAnswerWillHold) {

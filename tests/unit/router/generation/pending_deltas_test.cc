@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <string>
 
 namespace baton {
@@ -88,6 +89,49 @@ TEST(PendingDeltasTest, AlternativesCountAndAPieceHasOneTokenAtLeast) {
   for (int32_t token = 0; token < 3; ++token) pending.Append(Delta(0, token, "x", 1000));
   for (int32_t token = 0; token < 3; ++token) EXPECT_EQ(pending.Take().tokens.size(), 1u);
   EXPECT_TRUE(pending.empty());
+}
+
+TEST(PendingDeltasTest, WhatComesWhileSomeHasLeftFollowsIt) {
+  PendingDeltas pending(1);
+  std::string seen;
+  std::vector<int32_t> tokens;
+  const auto take = [&] {
+    const ChoiceDelta piece = pending.Take();
+    seen += piece.text;
+    tokens.insert(tokens.end(), piece.tokens.begin(), piece.tokens.end());
+    EXPECT_EQ(piece.logprobs.size(), piece.tokens.size());
+    return piece;
+  };
+  std::string all;
+  for (int32_t token = 0; token < 1000; ++token) {
+    pending.Append(Delta(0, token, std::to_string(token)));
+    all += std::to_string(token);
+    if (token % 300 == 299) take();
+  }
+  pending.Append({.text = "end", .finish = FinishReason::kStop, .stop_string = "s", .stop_token = 3});
+  while (!pending.empty()) {
+    const ChoiceDelta piece = take();
+    EXPECT_EQ(piece.stop_string.has_value(), pending.empty());
+    EXPECT_EQ(piece.stop_token.has_value(), pending.empty());
+  }
+  EXPECT_EQ(seen, all + "end");
+  ASSERT_EQ(tokens.size(), 1000u);
+  for (int32_t token = 0; token < 1000; ++token) EXPECT_EQ(tokens[token], token);
+  pending.Append(Delta(0, 7, "again"));
+  EXPECT_EQ(pending.Take().text, "again");
+}
+
+// A million tokens leave in 3,907 pieces. Were the rest moved at each, 10 s would not do.
+TEST(PendingDeltasTest, TakingAllCostsWhatThereIs) {
+  PendingDeltas pending(1);
+  ChoiceDelta thousand{.text = std::string(3000, 'x'), .tokens = std::vector<int32_t>(1000, 5)};
+  for (int32_t token : thousand.tokens) thousand.logprobs.Add({.chosen = {.token = token}});
+  for (int i = 0; i < 1000; ++i) pending.Append(thousand);
+  const std::clock_t begin = std::clock();  // Of this process, however busy the machine is.
+  size_t tokens = 0;
+  while (!pending.empty()) tokens += pending.Take().tokens.size();
+  EXPECT_EQ(tokens, 1'000'000u);
+  EXPECT_LT(std::clock() - begin, 3 * CLOCKS_PER_SEC);
 }
 
 TEST(PendingDeltasTest, ChoicesTakeTurns) {

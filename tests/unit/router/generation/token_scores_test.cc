@@ -35,20 +35,20 @@ TEST(TokenScoresTest, SplitsAndJoins) {
   const std::vector<TokenLogprob> top = {{7, -1}, {8, -2}};
   TokenScores scores;
   for (int32_t id = 0; id < 5; ++id) scores.Add(Token(id, id % 2 == 0 ? top : top));
-  TokenScores first = scores.TakeFirst(2);
+  TokenScores first = scores.Slice(0, 2);
+  const TokenScores rest = scores.Slice(2, 9);
   ASSERT_EQ(first.size(), 2u);
-  ASSERT_EQ(scores.size(), 3u);
+  ASSERT_EQ(rest.size(), 3u);
   EXPECT_EQ(first[1].chosen.token, 1);
-  EXPECT_EQ(scores[0].chosen.token, 2);
-  EXPECT_EQ(scores[2].top[1].token, 8);
-  first.Append(scores);
+  EXPECT_EQ(rest[0].chosen.token, 2);
+  EXPECT_EQ(rest[2].top[1].token, 8);
+  first.Append(rest);
   ASSERT_EQ(first.size(), 5u);
   for (int32_t id = 0; id < 5; ++id) {
     EXPECT_EQ(first[id].chosen.token, id);
     EXPECT_EQ(first[id].top[0].token, 7);
   }
-  EXPECT_EQ(first.TakeFirst(9).size(), 5u);
-  EXPECT_TRUE(first.empty());
+  EXPECT_TRUE(first.Slice(5, 9).empty());
 }
 
 }  // namespace
