@@ -14,7 +14,7 @@
 #include "common/base/time.h"
 #include "common/rpc/call_end.h"
 
-// How every gRPC connection of the cluster is set up (protocol.md section 2): dead peers are
+// How every gRPC connection of the cluster is set up: dead peers are
 // noticed by a ping each second with one second to answer, also on idle connections; every server
 // accepts a ping each 500 ms. Messages and streams are capped.
 namespace baton {

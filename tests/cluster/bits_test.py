@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The logits are bit-identical whatever the cluster's shape: architecture.md section 6, by
+"""The logits are bit-identical whatever the cluster's shape (ARCHITECTURE.md, section 9), by
 return_logits_digest. BATON_NIGHTLY=1 tries the whole cross product.
 
 Usage: bits_test.py PATH_OF_BATON [unittest arguments]

@@ -6,8 +6,11 @@ Prints one line per violation, "file:line: [rule] what", and exits 1 if there is
 Standard library only; seconds to run.
 """
 import argparse
+import ast
+import dataclasses
 import json
 import pathlib
+import posixpath
 import re
 import sys
 
@@ -22,9 +25,13 @@ MAX_ROOT_CMAKE_LINES = 150
 TOP_FOLDERS = ("proto", "common", "kernels", "prefill_worker", "decode_worker", "router", "deploy",
                "tests")
 CODE_FOLDERS = tuple(f for f in TOP_FOLDERS if f != "tests")
+PATHS = tuple(f"{folder}/" for folder in TOP_FOLDERS)
 SKIPPED_FOLDERS = {"build", "target", ".git", "__pycache__", "third_party"}
 CPP = {".cc", ".h", ".cu", ".cuh"}
 SOURCE = CPP | {".py", ".rs", ".sh"}
+READ = SOURCE | {".md", ".proto", ".cmake"}
+DOCUMENTED = tuple(SOURCE | {".proto", ".md"})  # What a document may name without a folder.
+HERE = "tests/tidy/tidy.py"
 
 # Which folders each folder includes, beside itself and what stands in BASE. Dependencies point down
 # only; an edge that nothing uses is removed, so this is also the picture of the tree.
@@ -64,10 +71,13 @@ EDGES = {
 BANNED = {
     "::now(": re.compile(r"::now\("),
     "sleep_for": re.compile(r"\bsleep_for\b"),
-    "std::thread": re.compile(r"\bstd::thread\b"),
+    "std::thread": re.compile(r"\bstd::(?:thread\b(?!::)|async\b)"),
+    "std::jthread": re.compile(r"\bstd::jthread\b(?!::)"),
     "random_device": re.compile(r"\brandom_device\b"),
     "getenv": re.compile(r"\bgetenv\b"),
 }
+# Allowed in tests, which may have a peer on a thread of its own that joins itself.
+BANNED_IN_PRODUCT = {"std::jthread"}
 # (file, token): why it is needed there.
 BANNED_EXCEPTIONS = {
     ("common/node/node_thread.cc", "::now("): "drives a node: the one who tells it the time",
@@ -77,6 +87,12 @@ BANNED_EXCEPTIONS = {
     ("common/transport/tcp/tcp_kv_transport.cc", "std::thread"): "the transport's progress thread",
     ("common/transport/tcp/tcp_kv_transport.h", "std::thread"): "the transport's progress thread",
     ("common/http/http_server.cc", "std::thread"): "the threads that run the server's io_context",
+    ("common/checkpoint/safetensors.cc", "std::jthread"): "hashes the weights, within one call",
+    ("common/model/cpu_model_runner.cc", "std::jthread"): "the compute thread",
+    ("common/model/cpu_model_runner.h", "std::jthread"): "the compute thread",
+    ("common/rpc/retired_channels.h", "std::jthread"): "closes channels: that can wait",
+    ("common/rpc/worker_server.cc", "std::jthread"): "status to all watchers, and a beat",
+    ("kernels/cpu/thread_pool.h", "std::jthread"): "the compute thread's pool",
     ("common/base/fail_point.cc", "getenv"): "sanitizer builds: the fault that a test asks for",
     ("router/generation/seed_source.cc", "random_device"): "the seed of a request that names none",
     ("deploy/cli/clock.cc", "::now("): "the command line tool's only clock",
@@ -99,8 +115,6 @@ UNTESTED = {
     "common/transport/tcp/progress_loop.cc": "tests/transport: contract, faults, hostile clients",
     "common/transport/tcp/tcp_kv_transport.cc": "tests/transport: contract, faults, hostile clients",
     "deploy/cli/audit.cc": "tests/cluster/audit_test.py; what it decides is in audit_report.cc",
-    "kernels/cpu/gemm.cc": "the products of attention: tests/kernels/cpu/attention_test.cc",
-    "deploy/cli/audit.cc": "tests/cluster/audit_test.py; what it decides is in audit_report.cc",
     "deploy/cli/clock.cc": "one call of the steady clock",
     "deploy/cli/command_line.cc": "tests/cluster/supervisor_test.py runs every command by it",
     "deploy/cli/down.cc": "tests/cluster/supervisor_test.py",
@@ -112,6 +126,22 @@ UNTESTED = {
 EMPTY_NAMES = {"Basic", "BasicTest", "Simple", "SimpleTest", "Works", "ItWorks", "DoesItWork",
                "Sanity", "SanityCheck", "SmokeTest", "HappyPath", "TestCase", "GeneralTest"}
 BAD_STEMS = {"utils", "util", "common", "misc", "helpers", "helper"}
+
+
+# Compiled by another preset than release, with the reason.
+NOT_IN_RELEASE = {
+    "tests/cluster/tsan_abseil.cc": "tells the thread sanitizer of Abseil's locks",
+}
+
+
+@dataclasses.dataclass
+class Lists:
+    """What is allowed by name; the tests bring their own."""
+    edges: dict = dataclasses.field(default_factory=lambda: EDGES)
+    banned_exceptions: dict = dataclasses.field(default_factory=lambda: BANNED_EXCEPTIONS)
+    untested: dict = dataclasses.field(default_factory=lambda: UNTESTED)
+    readme_limits: dict = dataclasses.field(default_factory=lambda: README_LIMITS)
+    not_in_release: dict = dataclasses.field(default_factory=lambda: NOT_IN_RELEASE)
 
 
 class Report:
@@ -171,25 +201,31 @@ class Tree:
     def __init__(self, root):
         self.root = root
         self.files = {}
+        self.names = set()  # Of everything, folders and what is not read included.
         for top in TOP_FOLDERS:
             for path in sorted((root / top).rglob("*")):
                 relative = path.relative_to(root)
                 if path.is_file() and not SKIPPED_FOLDERS & set(relative.parts):
-                    if path.suffix in SOURCE or path.name in ("CMakeLists.txt", "README.md"):
+                    self.names.add(relative.as_posix())
+                    self.names.update(folder.as_posix() for folder in relative.parents)
+                    if path.suffix in READ or path.name == "CMakeLists.txt":
                         self.files[relative.as_posix()] = path.read_text(errors="replace")
+        for path in root.glob("*.md"):
+            self.names.add(path.name)
+            self.files[path.name] = path.read_text()
         self.stripped = {name: strip_cpp(text) for name, text in self.files.items()
                          if pathlib.PurePosixPath(name).suffix in CPP}
 
 
-def check_sizes(tree, report):
+def check_sizes(tree, lists, report):
     for name, text in tree.files.items():
         path = pathlib.PurePosixPath(name)
         lines = text.count("\n") + (not text.endswith("\n"))
         if path.suffix in SOURCE and lines > MAX_FILE_LINES:
             report.add(name, MAX_FILE_LINES + 1, "file-size",
                        f"{lines} lines, at most {MAX_FILE_LINES}: split it by what it does")
-        most = README_LIMITS.get(str(name), MAX_README_LINES)
-        if path.name == "README.md" and lines > most:
+        most = lists.readme_limits.get(name, MAX_README_LINES)
+        if path.name == "README.md" and name != "README.md" and lines > most:
             report.add(name, most + 1, "readme-size", f"{lines} lines, at most {most}")
     root_list = tree.root / "CMakeLists.txt"
     if root_list.exists() and len(root_list.read_text().splitlines()) > MAX_ROOT_CMAKE_LINES:
@@ -210,41 +246,54 @@ def check_sizes(tree, report):
                            f"{last - first + 1} lines, at most {limit}")
 
 
-def check_includes(tree, report):
-    include = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.M)
+
+
+def includes(tree):
+    """Yields (file, line, what it includes) of everything included by a path in quotes."""
     for name, text in tree.files.items():
+        if pathlib.PurePosixPath(name).suffix in CPP:
+            for match in INCLUDE.finditer(text):
+                yield name, line_of(text, match.start()), match.group(1)
+
+
+def check_includes(tree, lists, report):
+    used = set()
+    for name, line, target in includes(tree):
         path = pathlib.PurePosixPath(name)
-        if path.suffix not in CPP:
-            continue
         folder = path.parent.as_posix()
-        for match in include.finditer(text):
-            target = match.group(1)
-            line = line_of(text, match.start())
-            if target.endswith((".pb.h", ".grpc.pb.h")):
-                edge = folder == "common/rpc" or path.stem.endswith(("_service", "_service_test"))
-                if not edge and not folder.startswith("tests/"):
-                    report.add(name, line, "protobuf",
-                               "generated types stop at common/rpc and the *_service files")
-                continue
-            target_folder = pathlib.PurePosixPath(target).parent.as_posix()
-            is_sibling = f"{folder}/{target}" in tree.files and target not in tree.files
-            if target.startswith((".", "/")) or is_sibling:
-                report.add(name, line, "include-path", f'"{target}": include from the root')
-            elif name.startswith("tests/") or target.split("/")[0] not in TOP_FOLDERS:
-                continue
-            elif folder not in EDGES:
-                report.add(name, line, "include-edge",
-                           f"{folder} has no entry in EDGES of tests/tidy/tidy.py")
-                break
-            elif target_folder != folder and target_folder not in BASE + EDGES[folder]:
-                report.add(name, line, "include-edge", f"{folder} must not use {target_folder}")
+        target_folder = pathlib.PurePosixPath(target).parent.as_posix()
+        if target.endswith(".pb.h"):
+            edge = folder == "common/rpc" or path.stem.endswith(("_service", "_service_test"))
+            if not edge and not folder.startswith("tests/"):
+                report.add(name, line, "protobuf",
+                           "generated types stop at common/rpc and the *_service files")
+        elif target.startswith((".", "/")) or (f"{folder}/{target}" in tree.files and
+                                               target not in tree.files):
+            report.add(name, line, "include-path", f'"{target}": include from the root')
+        elif target.split("/")[0] not in TOP_FOLDERS:
+            continue
+        elif target not in tree.names:
+            report.add(name, line, "missing-file", f'"{target}" is not in the tree')
+        elif name.startswith("tests/") or target_folder == folder:
+            continue
+        elif folder not in lists.edges:
+            report.add(name, line, "include-edge", f"{folder} has no entry in EDGES of {HERE}")
+        elif target_folder not in BASE + lists.edges[folder]:
+            report.add(name, line, "include-edge", f"{folder} must not use {target_folder}")
+        used.add((folder, target_folder))
+    for folder, targets in lists.edges.items():
+        for target in targets:
+            if (folder, target) not in used or target in BASE:
+                report.add(HERE, 1, "unused-edge", f"nothing in {folder} includes {target}")
 
 
-def check_text(tree, report):
+def check_text(tree, lists, report):
     for name, stripped in tree.stripped.items():
         path = pathlib.PurePosixPath(name)
         for token, pattern in BANNED.items():
-            if (name, token) in BANNED_EXCEPTIONS:
+            if (name, token) in lists.banned_exceptions or (token in BANNED_IN_PRODUCT and
+                                                            name.startswith("tests/")):
                 continue
             for match in pattern.finditer(stripped):
                 report.add(name, line_of(stripped, match.start()), "banned",
@@ -257,7 +306,7 @@ def check_text(tree, report):
             report.add(name, 1, "file-name", f"{stem} says nothing: name it by what it holds")
 
 
-def check_test_names(tree, report):
+def check_test_names(tree, _, report):
     test = re.compile(r"\bTEST(?:_F|_P)?\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)")
     for name in tree.stripped:
         if not name.startswith("tests/"):
@@ -288,32 +337,72 @@ def test_candidates(name):
         yield f"tests/transport/{pathlib.PurePosixPath(stem).name}_test.cc"
 
 
-def check_tests_exist(tree, report):
+def check_tests_exist(tree, lists, report):
     for name in tree.stripped:
         if not name.startswith(CODE_FOLDERS) or not name.endswith((".cc", ".cu")):
             continue
         has_test = any(candidate in tree.files for candidate in test_candidates(name))
-        has_reason = name in UNTESTED or pathlib.PurePosixPath(name).name in UNTESTED
+        has_reason = name in lists.untested or name.rpartition("/")[2] in lists.untested
         if not has_test and not has_reason:
             report.add(name, 1, "no-test", f"no {next(test_candidates(name))}, and no reason in "
                                            "UNTESTED of tests/tidy/tidy.py")
 
 
-def check_lists_are_true(tree, report):
+def check_lists_are_true(tree, lists, report):
     """An exception that nothing needs any more hides the next one."""
-    here = "tests/tidy/tidy.py"
-    for (name, token) in BANNED_EXCEPTIONS:
+    for (name, token) in lists.banned_exceptions:
         if name in tree.stripped and not BANNED[token].search(tree.stripped[name]):
-            report.add(here, 1, "stale-exception", f"{name} no longer uses {token}")
-    for name in UNTESTED:
+            report.add(HERE, 1, "stale-exception", f"{name} no longer uses {token}")
+    for name in lists.untested:
         if "/" in name and any(c in tree.files for c in test_candidates(name)):
-            report.add(here, 1, "stale-exception", f"{name} has a test now")
+            report.add(HERE, 1, "stale-exception", f"{name} has a test now")
+        elif "/" not in name and not any(f.endswith(f"/{name}") for f in tree.files):
+            report.add(HERE, 1, "missing-file", f"no {name} is in the tree")
+    for name in lists.readme_limits:
+        if name in tree.files and tree.files[name].count("\n") <= MAX_README_LINES:
+            report.add(HERE, 1, "stale-exception", f"{name} needs no limit of its own")
+    named = [name for name, _ in lists.banned_exceptions] + list(lists.readme_limits)
+    named += [name for name in lists.untested if "/" in name]
+    for name in named + list(lists.not_in_release) + list(lists.edges):
+        if name not in tree.names:
+            report.add(HERE, 1, "missing-file", f"{name} is in a list and not in the tree")
 
 
-# Compiled by another preset than release, with the reason.
-NOT_IN_RELEASE = {
-    "tests/cluster/tsan_abseil.cc": "tells the thread sanitizer of Abseil's locks",
-}
+def check_keys(tree, _, report):
+    """Of two equal keys Python keeps the last and says nothing."""
+    for name, text in tree.files.items():
+        if not name.endswith(".py"):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            keys = [ast.dump(key) for key in node.keys if key] if isinstance(node, ast.Dict) else []
+            for key in sorted({key for key in keys if keys.count(key) > 1}):
+                report.add(name, node.lineno, "duplicate-key", key)
+
+
+CITED = re.compile(r"[\w./-]*\w\.md\b")
+NAMED = re.compile(r"`(\w[\w./-]*\w)/?`")
+LINK = re.compile(r"\]\((?!#)([^)#\s]+)")
+
+
+def check_documents(tree, _, report):
+    """A document that is named anywhere exists, and what a document names or links to."""
+    endings = {"/".join(parts[i:]) for parts in (name.split("/") for name in tree.names)
+               for i in range(len(parts))}
+    for name, text in tree.files.items():
+        folder = posixpath.dirname(name)
+        text = re.sub(r"https?://\S+", lambda m: " " * len(m.group()), text)
+        named = {(m.start(), m.group()) for m in CITED.finditer(text)}
+        links = []
+        if name.endswith(".md"):
+            named |= {(m.start(1), m.group(1)) for m in NAMED.finditer(text)
+                      if m.group(1).endswith(DOCUMENTED) or m.group(1).startswith(PATHS)}
+            links = [(m.start(), m.group(1)) for m in LINK.finditer(text)]
+        missing = [(at, target) for at, target in named
+                   if posixpath.normpath(target).strip("./") not in endings]
+        missing += [(at, target) for at, target in links
+                    if posixpath.normpath(posixpath.join(folder, target)) not in tree.names]
+        for at, target in sorted(missing):
+            report.add(name, line_of(text, at), "missing-file", f"{target} is not in the tree")
 
 
 def compiled_files(commands):
@@ -326,7 +415,7 @@ def compiled_files(commands):
                 yield pathlib.Path(name).resolve()
 
 
-def check_built(tree, build, report):
+def check_built(tree, lists, build, report):
     """Every source file is compiled; the router links no kernels."""
     commands = build / "compile_commands.json"
     if not commands.exists():
@@ -334,9 +423,11 @@ def check_built(tree, build, report):
         return
     compiled = set(compiled_files(commands))
     for name in tree.stripped:
-        if name in NOT_IN_RELEASE:
-            continue
-        if name.endswith(".cc") and (tree.root / name).resolve() not in compiled:
+        is_compiled = (tree.root / name).resolve() in compiled
+        if name in lists.not_in_release:
+            if is_compiled:
+                report.add(HERE, 1, "stale-exception", f"{name} is compiled by release now")
+        elif name.endswith(".cc") and not is_compiled:
             report.add(name, 1, "not-built", "no CMakeLists.txt builds this file")
     ninja = build / "build.ninja"
     if ninja.exists():
@@ -346,14 +437,15 @@ def check_built(tree, build, report):
             report.add("router/CMakeLists.txt", 1, "router-kernels", "the router links kernels")
 
 
-def run(root, build=None):
+def run(root, build=None, lists=None):
     tree = Tree(root)
     report = Report()
+    lists = lists or Lists()
     for check in (check_sizes, check_includes, check_text, check_test_names, check_tests_exist,
-                  check_lists_are_true):
-        check(tree, report)
+                  check_lists_are_true, check_keys, check_documents):
+        check(tree, lists, report)
     if build:
-        check_built(tree, build, report)
+        check_built(tree, lists, build, report)
     return sorted(report.violations), len(tree.files)
 
 

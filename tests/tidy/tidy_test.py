@@ -24,8 +24,15 @@ def body(lines, head="void Long()"):
     return head + " {\n" + "  F();\n" * (lines - 2) + "}\n"
 
 
+def lists(**named):
+    """Lists that name nothing, but for what is given."""
+    empty = {field: {} for field in ("edges", "banned_exceptions", "untested", "readme_limits",
+                                     "not_in_release")}
+    return tidy.Lists(**{**empty, **named})
+
+
 class TidyTest(unittest.TestCase):
-    def violations(self, files, compiled=None, ninja=None):
+    def violations(self, files, compiled=None, ninja=None, own=lists()):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             for name, text in {**CLEAN, **files}.items():
@@ -38,18 +45,18 @@ class TidyTest(unittest.TestCase):
                 (build / "compile_commands.json").write_text(
                     json.dumps([{"file": str(root / name)} for name in compiled]))
                 (build / "build.ninja").write_text(ninja or "")
-            found, _ = tidy.run(root, build)
+            found, _ = tidy.run(root, build, own)
             return [(path, line, rule) for path, line, rule, _ in found]
 
-    def assert_found(self, rule, name, text, line=None, others=None):
-        found = self.violations({name: text, **(others or {})})
+    def assert_found(self, rule, name, text, line=None, own=lists()):
+        found = self.violations({name: text}, own=own)
         lines = [at for path, at, r in found if path == name and r == rule]
         self.assertTrue(lines, f"{rule} was not found in {name}: {found}")
         if line is not None:
             self.assertIn(line, lines)
 
-    def assert_clean(self, name, text):
-        rules = [v for v in self.violations({name: text}) if v[2] != "no-test"]
+    def assert_clean(self, name, text, own=lists()):
+        rules = [v for v in self.violations({name: text}, own=own) if v[2] != "no-test"]
         self.assertEqual(rules, [])
 
     def test_clean_tree_has_no_violation(self):
@@ -101,8 +108,9 @@ class TidyTest(unittest.TestCase):
                                ("prefill_worker", "decode_worker/node.h"),
                                ("deploy/cli", "router/node.h")):
             with self.subTest(folder=folder, target=target):
-                self.assert_found("include-edge", f"{folder}/a.cc", f'\n#include "{target}"\n',
-                                  line=2)
+                found = self.violations({f"{folder}/a.cc": f'\n#include "{target}"\n',
+                                         target: "#pragma once\n"}, own=tidy.Lists())
+                self.assertIn((f"{folder}/a.cc", 2, "include-edge"), found)
 
     def test_folder_without_an_entry_and_relative_include_are_found(self):
         self.assert_found("include-edge", "common/new/a.cc", '#include "common/base/ids.h"\n')
@@ -117,11 +125,15 @@ class TidyTest(unittest.TestCase):
 
     def test_banned_calls_are_found_in_code_and_not_in_comments(self):
         for token in ("std::chrono::steady_clock::now();", "std::this_thread::sleep_for(d);",
-                      "std::thread t;", "std::random_device r;", 'getenv("A");'):
+                      "std::thread t;", "std::jthread t;", "std::async(f);",
+                      "std::random_device r;", 'getenv("A");'):
             with self.subTest(token=token):
                 self.assert_found("banned", "common/base/a.cc", f"\nauto x = {token}\n", line=2)
                 self.assert_clean("common/base/a.cc", f"// {token}\n")
-        self.assert_clean("common/base/a.cc", "std::jthread t;\n")
+        self.assert_clean("tests/kernels/a.cc", "std::jthread t;\n")
+        self.assert_clean("common/base/a.cc", "int n = std::jthread::hardware_concurrency();\n")
+        self.assert_clean("common/base/a.cc", "std::jthread t;\n",
+                          lists(banned_exceptions={("common/base/a.cc", "std::jthread"): "why"}))
 
     def test_header_without_pragma_once_is_found(self):
         self.assert_found("pragma-once", "common/base/a.h", "int F();\n")
@@ -141,11 +153,63 @@ class TidyTest(unittest.TestCase):
         self.assert_found("no-test", "common/base/lonely.cc", "int x;\n")
         self.assert_clean("router/main.cc", "int x;\n")
 
+    def assert_list_is_false(self, rule, files=None, compiled=None, **named):
+        found = self.violations(files or {}, compiled, own=lists(**named))
+        self.assertEqual([rule], [v[2] for v in found if v[0] == tidy.HERE], found)
+
     def test_exception_that_is_no_longer_needed_is_found(self):
-        found = self.violations({"deploy/cli/clock.cc": "int x;\n",
-                                 "deploy/cli/up.cc": "int x;\n",
-                                 "tests/unit/deploy/cli/up_test.cc": "int x;\n"})
-        self.assertEqual([v[2] for v in found], ["stale-exception", "stale-exception"])
+        ids = "common/base/ids.cc"
+        self.assert_list_is_false("stale-exception", untested={ids: "why"})
+        self.assert_list_is_false("stale-exception", banned_exceptions={(ids, "getenv"): "why"})
+        self.assert_list_is_false("stale-exception", readme_limits={"common/base/README.md": 90})
+        self.assert_list_is_false("stale-exception", compiled=[ids], not_in_release={ids: "why"})
+
+    def test_list_that_names_a_missing_file_is_found(self):
+        gone = "common/base/gone.cc"
+        self.assert_list_is_false("missing-file", untested={gone: "why"})
+        self.assert_list_is_false("missing-file", untested={"main.cc": "why"})
+        self.assert_list_is_false("missing-file", banned_exceptions={(gone, "getenv"): "why"})
+        self.assert_list_is_false("missing-file", readme_limits={"kernels/README.md": 90})
+        self.assert_list_is_false("missing-file", not_in_release={gone: "why"})
+        self.assert_list_is_false("missing-file", edges={"common/gone": []})
+
+    def test_edge_that_nothing_uses_is_found(self):
+        user = {"router/a.cc": '#include "router/text/b.h"\n#include "common/base/ids.h"\n',
+                "router/text/b.h": "#pragma once\n"}
+        self.assert_clean_lists(user, edges={"router": ["router/text"]})
+        self.assert_list_is_false("unused-edge", user,
+                                  edges={"router": ["router/text", "common/http"]})
+        self.assert_list_is_false("unused-edge", user,
+                                  edges={"router": ["router/text", "common/base"]})
+
+    def assert_clean_lists(self, files, **named):
+        self.assertEqual([], [v for v in self.violations(files, own=lists(**named))
+                              if v[2] != "no-test"])
+
+    def test_include_of_a_file_that_is_gone_is_found(self):
+        for name in ("router/a.cc", "tests/sim/a.cc"):
+            self.assert_found("missing-file", name, '\n#include "router/gone.h"\n', line=2)
+
+    def test_key_that_stands_twice_is_found(self):
+        self.assert_found("duplicate-key", "tests/a.py", 'a = {"x": 1, "y": 1,\n     "x": 2}\n')
+        self.assert_clean("tests/a.py", 'a = {"x": 1, **{"x": 2}, **{}}\n')
+
+    def test_comment_that_cites_a_document_outside_the_tree_is_found(self):
+        gone = "protocol" + ".md"
+        for name, comment in (("common/base/a.h", "#pragma once\n//"), ("tests/a.py", "\n#"),
+                              ("tests/sim/CMakeLists.txt", "\n#"), ("proto/a.proto", "\n//"),
+                              ("tests/a.sh", "\n#")):
+            with self.subTest(name=name):
+                self.assert_found("missing-file", name, f"{comment} {gone}, section 2\n", line=2)
+                self.assert_clean(name, f"{comment} base/README.md, section 2\n")
+
+    def test_document_that_names_a_missing_file_is_found(self):
+        for text in ("`ids_of.h`", "`common/based`", "`base/ids.py`", "[a](ids.cc)", "[a](base)"):
+            with self.subTest(text=text):
+                self.assert_found("missing-file", "ARCHITECTURE.md", f"\n{text}\n", line=2)
+        self.assert_clean("common/base/README.md",
+                          "`ids.h` `common/base/` `base/ids.cc` `ids` [a](ids.cc#L2) [b](../base)\n"
+                          "[c](https://example.org/x" ".md) `a.b/c`\n")
 
     def test_source_that_nothing_builds_is_found(self):
         all_sources = [name for name in CLEAN if name.endswith(".cc")]

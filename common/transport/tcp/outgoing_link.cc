@@ -26,7 +26,7 @@ OutgoingLink::OutgoingLink(std::unique_ptr<ByteStream> bytes, const Options& opt
       seconds_per_byte_(kFirstSecondsPerByte),
       last_progress_(now) {}
 
-// protocol.md, bounds: max(1 s, 10 x expected). min_progress_timeout carries the time scale; what
+// At most max(1 s, 10 x expected) per acknowledgement; min_progress_timeout carries the scale, what
 // was measured does not need it.
 void OutgoingLink::Arm(Ticket* ticket) const {
   const double expected_s = 10 * kProgressBytes * seconds_per_byte_;

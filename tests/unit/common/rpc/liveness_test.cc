@@ -29,7 +29,7 @@ namespace baton {
 namespace {
 
 #ifdef BATON_SANITIZED
-constexpr int kTimeScale = 5;  // protocol.md section 2: one factor for sanitizer builds.
+constexpr int kTimeScale = 5;  // One factor for sanitizer builds.
 #else
 constexpr int kTimeScale = 1;
 #endif
