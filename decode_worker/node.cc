@@ -22,7 +22,8 @@ DecodeNode::DecodeNode(const DecodeNodeOptions& options, DecodeIdentity identity
       allocator_(allocator),
       transport_(transport),
       outbox_(outbox),
-      engine_(options.engine, model, allocator, runner) {
+      engine_(options.engine, model, allocator, runner),
+      calls_(allocator, engine_) {
   engine_.set_reclaim(
       [this](const AgeKey& needy, bool alone) { return RevokeReservation(needy, alone); });
 }
@@ -43,25 +44,23 @@ void DecodeNode::Handle(WorkerMail mail, Time now) {
 }
 
 void DecodeNode::OnBroken(const CallBroken& broken) {
-  auto it = entries_.find(broken.call);
-  if (it == entries_.end() || it->second.state == State::kEnding) {
+  Entry* entry = calls_.FindLive(broken.call);
+  if (entry == nullptr) {
     ++counters_.stale_mail;
   } else {
-    End(it->second);
+    End(*entry);
   }
 }
 
 void DecodeNode::Step(Time now) {
-  while (auto call = deadlines_.Expired(now)) {
-    Entry& entry = entries_.at(*call);
-    outbox_.Close(entry.call, absl::DeadlineExceededError("the request's deadline has passed"));
-    End(entry);
+  while (Entry* entry = calls_.PastDeadline(now)) {
+    outbox_.Close(entry->call, absl::DeadlineExceededError("the request's deadline has passed"));
+    End(*entry);
   }
-  while (auto call = unbound_.Expired(now)) {
-    Entry& entry = entries_.at(*call);
+  while (Entry* entry = calls_.PastStateLimit(now)) {
     ++counters_.unbound_expired;
-    outbox_.Close(entry.call, absl::UnavailableError("no other transfer came in time"));
-    End(entry);
+    outbox_.Close(entry->call, absl::UnavailableError("no other transfer came in time"));
+    End(*entry);
   }
   engine_.StartStep(now);
   progress_.OnLook(now, engine_.step_in_flight() != nullptr);
@@ -85,7 +84,7 @@ absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
         absl::StrFormat("tokens has %d beyond the prompt; max_tokens %d allows 0 to %d",
                         num_emitted, request.sampling.max_tokens, request.sampling.max_tokens - 1));
   }
-  if (live_.contains({request.sequence, request.attempt})) {
+  if (calls_.IsLive(request.sequence, request.attempt)) {
     return absl::AlreadyExistsError("this attempt of the sequence is being decoded");
   }
   if (engine_.num_preempted() > 0) {
@@ -108,7 +107,7 @@ BlockTable DecodeNode::Reserve(const DecodeRequest& request) {
   const int32_t missing = allocator_.BlocksFor(num_tokens) - table.size();
   // Each running sequence may want a block soon; a reservation leaves them one each.
   const int32_t headroom = static_cast<int32_t>(engine_.num_running());
-  const bool alone = entries_.empty();
+  const bool alone = calls_.empty();
   if (!alone && allocator_.num_available() < missing + headroom) return BlockTable();
   if (!allocator_.Grow(table, missing, /*reserved=*/true)) return BlockTable();
   return table;
@@ -133,32 +132,12 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   counters_.prompt_tokens += num_tokens;
   counters_.cached_tokens += (table.num_sealed() - table.num_passed()) * allocator_.block_size();
 
-  auto context = std::make_shared<SamplingContext>();
-  context->params = std::move(request.sampling);
-  context->params.num_prompt_logprobs = -1;  // The prefill worker has given them.
-  context->prompt.assign(request.tokens.begin(), request.tokens.begin() + request.prompt_length);
-  auto sequence = std::make_unique<Sequence>();
-  sequence->id = request.sequence;
-  sequence->call = opened.call;
-  sequence->tokens = std::move(request.tokens);
-  sequence->prompt_length = request.prompt_length;
-  sequence->sampling = std::move(context);
-  sequence->tenant = std::move(request.tenant);
-  sequence->arrival = now - request.age;
-  sequence->num_computed = std::max(table.num_sealed() * allocator_.block_size(),
-                                    TokensBehindWindow(model_.layout, num_tokens));
-  sequence->blocks = std::move(table);
-
-  Entry& entry = entries_[opened.call];
-  entry.call = opened.call;
-  entry.attempt = request.attempt;
-  entry.age = AgeOf(*sequence);
-  entry.deadline = now + request.timeout;
-  entry.opened = now;
-  entry.sequence = std::move(sequence);
-  live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
+  request.sampling.num_prompt_logprobs = -1;  // The prefill worker has given them.
+  Entry& entry = calls_.Open(opened.call, request, now);
+  entry.sequence->num_computed = std::max(table.num_sealed() * allocator_.block_size(),
+                                          TokensBehindWindow(model_.layout, num_tokens));
+  entry.sequence->blocks = std::move(table);
   reserved_.emplace(entry.age, entry.call);
-  deadlines_.Set(entry.call, entry.deadline);
   BATON_FAIL_POINT("decode.queued");
   Invite(entry, request.prefill);
 }
@@ -166,10 +145,9 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
 void DecodeNode::Invite(Entry& entry, Incarnation prefill) {
   const Sequence& sequence = *entry.sequence;
   entry.state = State::kReserved;
-  entry.ticket = identity_.new_ticket();
-  entry.transfer_open = true;
-  tickets_.emplace(entry.ticket, entry.call);
-  transport_.Expect({.ticket = entry.ticket,
+  entry.open_ticket = identity_.new_ticket();
+  tickets_.emplace(entry.open_ticket, entry.call);
+  transport_.Expect({.ticket = entry.open_ticket,
                      .sender = prefill,
                      .blocks = allocator_.Refs(sequence.blocks),
                      .first_token = sequence.num_computed,
@@ -178,7 +156,7 @@ void DecodeNode::Invite(Entry& entry, Incarnation prefill) {
                                  .model = model_.model_digest,
                                  .tokens = TokensDigest(sequence.tokens)}});
   outbox_.Send(entry.call, ReservedEvent{.attempt = entry.attempt,
-                                         .ticket = entry.ticket,
+                                         .ticket = entry.open_ticket,
                                          .data_endpoint = options_.data_endpoint,
                                          .pair_key = identity_.key_of(prefill),
                                          .decode = options_.incarnation,
@@ -188,41 +166,35 @@ void DecodeNode::Invite(Entry& entry, Incarnation prefill) {
 // ---- Rebind ------------------------------------------------------------------------------------
 
 void DecodeNode::OnRebind(const RebindRequest& request, Time now) {
-  // The last attempt before; an older one may still be on its way out.
-  auto it = live_.lower_bound({request.sequence, request.attempt});
-  const bool is_past = it != live_.end() && it->first.first == request.sequence;
-  if (is_past || it == live_.begin() || (--it)->first.first != request.sequence) {
+  Entry* found = calls_.FindBefore(request.sequence, request.attempt);
+  if (found == nullptr) {
     ++counters_.stale_mail;
     return;
   }
-  Entry& entry = entries_.at(it->second);
+  Entry& entry = *found;
   ++counters_.rebinds;
-  live_.erase(it);
-  entry.attempt = request.attempt;
-  live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
+  calls_.SetAttempt(entry, request.attempt);
   if (entry.state == State::kRunning) {
     // Verified before: says so, and goes on.
     outbox_.Send(entry.call, TokensEvent{.attempt = entry.attempt});
     return;
   }
   entry.rebind = request.prefill;
-  if (entry.transfer_open) transport_.Abort(entry.ticket);
+  if (entry.transfer_open()) transport_.Abort(entry.open_ticket);
   Unbind(entry, now + options_.abort_limit);
-  if (!entry.transfer_open) Bind(entry);
+  if (!entry.transfer_open()) Bind(entry);
 }
 
 void DecodeNode::Unbind(Entry& entry, Time until) {
   entry.state = State::kUnbound;
   receiving_.erase(entry.age);
   reserved_.emplace(entry.age, entry.call);
-  unbound_.Clear(entry.call, entry.unbound_until);
-  entry.unbound_until = until;
-  unbound_.Set(entry.call, until);
+  calls_.SetStateLimit(entry, until);
 }
 
 // Nobody writes to its blocks any more: the Rebind that was asked for takes effect.
 void DecodeNode::Bind(Entry& entry) {
-  unbound_.Clear(entry.call, entry.unbound_until);
+  calls_.SetStateLimit(entry, kNever);
   allocator_.Renew(entry.sequence->blocks);
   const Incarnation prefill = *std::exchange(entry.rebind, std::nullopt);
   if (prefill == 0) return ComputeHere(entry);
@@ -241,7 +213,6 @@ void DecodeNode::ComputeHere(Entry& entry) {
   allocator_.MarkFilling(sequence.blocks);
   entry.state = State::kRunning;
   outbox_.Send(entry.call, TokensEvent{.attempt = entry.attempt});
-  entry.in_engine = true;
   engine_.Add(std::move(entry.sequence));
 }
 
@@ -284,7 +255,7 @@ void DecodeNode::OnTransfer(const TransferEvent& event, Time now) {
     ++counters_.stale_mail;
     return;
   }
-  Entry& entry = entries_.at(it->second);
+  Entry& entry = calls_.at(it->second);
   if (event.kind == TransferEvent::Kind::kBegun) {
     BATON_FAIL_POINT("decode.prefilling");
     if (entry.state != State::kReserved) return;
@@ -295,7 +266,7 @@ void DecodeNode::OnTransfer(const TransferEvent& event, Time now) {
     return;
   }
   tickets_.erase(it);
-  entry.transfer_open = false;
+  entry.open_ticket = {};
   counters_.handoff_bytes += event.bytes;
   if (entry.state == State::kEnding) return EraseIfQuiet(entry);
   const absl::Status status =
@@ -317,7 +288,7 @@ void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
   ++counters_.handoffs;
   reserved_.erase(entry.age);
   receiving_.erase(entry.age);
-  unbound_.Clear(entry.call, entry.unbound_until);
+  calls_.SetStateLimit(entry, kNever);
   entry.rebind.reset();
   Sequence& sequence = *entry.sequence;
   allocator_.MarkFilling(sequence.blocks);
@@ -332,25 +303,21 @@ void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
     End(entry);
     return;
   }
-  entry.in_engine = true;
   engine_.Add(std::move(entry.sequence));
 }
 
 void DecodeNode::OnStepDone(StepDone done, Time now) {
   progress_.OnStepDone(now);
   for (SequenceProgress& progress : engine_.OnStepDone(std::move(done), now)) {
-    Entry& entry = entries_.at(progress.call);
-    if (progress.released != nullptr) {
-      entry.sequence = std::move(progress.released);
-      entry.in_engine = false;
-    }
+    Entry& entry = calls_.at(progress.call);
+    if (progress.released != nullptr) entry.sequence = std::move(progress.released);
     if (entry.state == State::kEnding) {
       EraseIfQuiet(entry);
       continue;
     }
     if (progress.output) Emit(entry, *progress.output);
     BATON_FAIL_POINT("decode.decoding");
-    if (entry.sequence != nullptr) {
+    if (!entry.in_engine()) {
       BATON_FAIL_POINT("decode.finishing");
       outbox_.Close(entry.call, progress.status);
       End(entry);
@@ -375,7 +342,7 @@ bool DecodeNode::RevokeReservation(const AgeKey& needy, bool alone) {
   } else {
     return false;
   }
-  Entry& youngest = entries_.at(std::prev(from->end())->second);
+  Entry& youngest = calls_.at(std::prev(from->end())->second);
   ++counters_.revoked;
   ++num_revoked_draining_;
   youngest.revoked = true;
@@ -387,60 +354,21 @@ bool DecodeNode::RevokeReservation(const AgeKey& needy, bool alone) {
 
 void DecodeNode::End(Entry& entry) {
   entry.state = State::kEnding;
-  live_.erase({entry.age.id, entry.attempt});
   reserved_.erase(entry.age);
   receiving_.erase(entry.age);
-  deadlines_.Clear(entry.call, entry.deadline);
-  unbound_.Clear(entry.call, entry.unbound_until);
-  if (entry.in_engine) {
-    entry.sequence = engine_.Remove(entry.call);
-    entry.in_engine = entry.sequence == nullptr;
-  }
-  if (entry.transfer_open) {
+  calls_.Retire(entry);
+  if (entry.in_engine()) entry.sequence = engine_.Remove(entry.call);
+  if (entry.transfer_open()) {
     allocator_.MarkDraining(entry.sequence->blocks);
-    transport_.Abort(entry.ticket);
+    transport_.Abort(entry.open_ticket);
   }
   EraseIfQuiet(entry);
 }
 
 void DecodeNode::EraseIfQuiet(Entry& entry) {
-  if (entry.in_engine || entry.transfer_open) return;
+  if (entry.in_engine() || entry.transfer_open()) return;
   if (entry.revoked) --num_revoked_draining_;
-  entries_.erase(entry.call);
-}
-
-WorkerStatus DecodeNode::Status() const {
-  WorkerStatus status;
-  status.incarnation = options_.incarnation;
-  status.blocks = allocator_.counts();
-  status.running = static_cast<int32_t>(engine_.num_running());
-  status.preempted = static_cast<int32_t>(engine_.num_preempted());
-  status.queued_tokens = engine_.queued_tokens();
-  for (const auto& [call, entry] : entries_) status.waiting += entry.in_engine ? 0 : 1;
-  status.draining = draining_;
-  status.progress = progress_.count();
-  status.longest_layer = progress_.longest();
-  status.computing = engine_.step_in_flight() != nullptr;
-  return status;
-}
-
-WorkerAudit DecodeNode::Audit(Time now) const {
-  static constexpr const char* kNames[] = {"RESERVED", "RECEIVING", "UNBOUND", "RUNNING", "ENDING"};
-  WorkerAudit audit{.incarnation = options_.incarnation, .blocks = allocator_.counts()};
-  std::vector<const BlockTable*> tables = engine_.LeavingTables();
-  for (const auto& [call, entry] : entries_) {
-    const BlockTable* table =
-        entry.sequence != nullptr ? &entry.sequence->blocks : engine_.FindTable(call);
-    tables.push_back(table);
-    audit.calls.push_back({.sequence = entry.age.id,
-                           .attempt = entry.attempt,
-                           .state = kNames[static_cast<int>(entry.state)],
-                           .num_blocks = table->num_held(),
-                           .transfer_open = entry.transfer_open,
-                           .age = now - entry.opened});
-  }
-  audit.num_unowned = allocator_.CountUnowned(tables) + engine_.CountUnownedHostBlocks();
-  return audit;
+  calls_.Erase(entry);
 }
 
 }  // namespace baton

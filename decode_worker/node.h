@@ -4,12 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
-#include "common/engine/deadlines.h"
+#include "common/engine/call_table.h"
 #include "common/engine/engine.h"
 #include "common/engine/layer_progress.h"
 #include "common/kv_cache/block_allocator.h"
@@ -64,40 +63,33 @@ class DecodeNode : public Node<WorkerMail> {
   void Handle(WorkerMail mail, Time now) override;
   void Step(Time now) override;
   Time NextDeadline() const override {
-    return std::min({deadlines_.Next(), unbound_.Next(), progress_.next_look()});
+    return std::min(calls_.NextDeadline(), progress_.next_look());
   }
 
-  WorkerStatus Status() const;
-  WorkerAudit Audit(Time now) const;
+  WorkerStatus Status() const {
+    return calls_.Status(options_.incarnation, progress_, draining_);
+  }
+  WorkerAudit Audit(Time now) const { return calls_.Audit(options_.incarnation, now); }
   const DecodeCounters& counters() const { return counters_; }
   int64_t num_preemptions() const { return engine_.num_preemptions(); }
   int64_t num_swaps() const { return engine_.num_swaps(); }
   // For tests: what may be done to swapped-out blocks now; null without swapping.
   const BlockAllocator* host_pool() const { return engine_.host_pool(); }
   // No call is live and no block is held.
-  bool idle() const { return entries_.empty(); }
+  bool idle() const { return calls_.empty(); }
 
  private:
-  // Unbound: no transfer may use the blocks any more; the old one is ending, or a Rebind is due.
-  enum class State : uint8_t { kReserved, kReceiving, kUnbound, kRunning, kEnding };
-
-  // One Decode call.
-  struct Entry {
+  // One Decode call. Its limit is that of state kUnbound.
+  struct Entry : CallEntry {
+    // Unbound: no transfer may use the blocks any more; the old one is ending, or a Rebind is due.
+    enum class State : uint8_t { kReserved, kReceiving, kUnbound, kRunning, kEnding };
+    static constexpr const char* kStateNames[] = {"RESERVED", "RECEIVING", "UNBOUND", "RUNNING",
+                                                  "ENDING"};
     State state = State::kReserved;
-    CallId call = 0;
-    Attempt attempt = 0;
-    AgeKey age;
-    Time opened{};
-    Time deadline = kNever;
-    Time unbound_until = kNever;        // While kUnbound; in unbound_.
     std::optional<Incarnation> rebind;  // Asked for, and waiting for the old writer to be quiet.
-    TicketId ticket;
-    std::unique_ptr<Sequence> sequence;  // Null while the engine has it.
-    bool in_engine = false;
-    bool transfer_open = false;  // Expect was called, kEnded has not come.
     bool revoked = false;
   };
-  using LiveKey = std::pair<SequenceId, Attempt>;
+  using State = Entry::State;
 
   void OnOpened(DecodeOpened opened, Time now);
   void OnBroken(const CallBroken& broken);
@@ -134,13 +126,10 @@ class DecodeNode : public Node<WorkerMail> {
   WorkerOutbox& outbox_;
   Engine engine_;
 
-  std::map<CallId, Entry> entries_;
-  std::map<LiveKey, CallId> live_;
+  CallTable<Entry> calls_;
   std::map<AgeKey, CallId> reserved_;              // kReserved and kUnbound, oldest first.
   std::map<AgeKey, CallId> receiving_;             // State kReceiving, oldest first.
   absl::flat_hash_map<TicketId, CallId> tickets_;  // Of open transfers.
-  Deadlines<CallId> deadlines_;
-  Deadlines<CallId> unbound_;
   int32_t num_revoked_draining_ = 0;
   bool draining_ = false;
   LayerProgress progress_;

@@ -37,7 +37,8 @@ PrefillNode::PrefillNode(const PrefillNodeOptions& options, const ModelInfo& mod
       allocator_(allocator),
       transport_(transport),
       outbox_(outbox),
-      engine_(options.engine, model, allocator, runner) {}
+      engine_(options.engine, model, allocator, runner),
+      calls_(allocator, engine_) {}
 
 void PrefillNode::Handle(WorkerMail mail, Time now) {
   std::visit(Overloaded{[&](PrefillOpened& opened) { OnOpened(std::move(opened), now); },
@@ -55,26 +56,24 @@ void PrefillNode::Handle(WorkerMail mail, Time now) {
 }
 
 void PrefillNode::OnBroken(const CallBroken& broken) {
-  auto it = entries_.find(broken.call);
-  if (it == entries_.end() || it->second.state == State::kEnding) {
+  Entry* entry = calls_.FindLive(broken.call);
+  if (entry == nullptr) {
     ++counters_.stale_mail;
   } else {
-    End(it->second);
+    End(*entry);
   }
 }
 
 void PrefillNode::Step(Time now) {
-  while (auto call = deadlines_.Expired(now)) {
-    Entry& entry = entries_.at(*call);
-    outbox_.Close(entry.call, absl::DeadlineExceededError("the request's deadline has passed"));
-    End(entry);
+  while (Entry* entry = calls_.PastDeadline(now)) {
+    outbox_.Close(entry->call, absl::DeadlineExceededError("the request's deadline has passed"));
+    End(*entry);
   }
-  while (auto call = kept_.Expired(now)) {
-    Entry& entry = entries_.at(*call);
+  while (Entry* entry = calls_.PastStateLimit(now)) {
     ++counters_.kept_expired;
-    outbox_.Close(entry.call,
+    outbox_.Close(entry->call,
                   absl::AbortedError("the handoff failed and no other came about in time"));
-    End(entry);
+    End(*entry);
   }
   AdmitWaiting();
   engine_.StartStep(now);
@@ -97,7 +96,7 @@ absl::Status PrefillNode::Admissible(const PrefillRequest& request) const {
                                                       request.handoff->first_token,
                                                       num_tokens - 1));
   }
-  if (live_.contains({request.sequence, request.attempt})) {
+  if (calls_.IsLive(request.sequence, request.attempt)) {
     return absl::AlreadyExistsError("this attempt of the sequence is being prefilled");
   }
   if (request.handoff && tickets_.contains(request.handoff->ticket)) {
@@ -119,36 +118,16 @@ void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
     return;
   }
   const uint64_t finish_group = FinishGroup(request);
-  Entry& entry = entries_[opened.call];
-  entry.call = opened.call;
-  entry.attempt = request.attempt;
-  entry.opened = now;
-  entry.deadline = now + request.timeout;
+  Entry& entry = calls_.Open(opened.call, request, now);
+  Sequence& sequence = *entry.sequence;
+  sequence.prefill_only = true;
+  sequence.score_only = request.score_only;
+  sequence.finish_group = finish_group;
+  sequence.wait_until = now + request.timeout / 2;
+  entry.num_tokens = sequence.num_tokens();
   entry.handoff = std::move(request.handoff);
-
-  auto context = std::make_shared<SamplingContext>();
-  context->params = std::move(request.sampling);
-  context->prompt.assign(request.tokens.begin(), request.tokens.begin() + request.prompt_length);
-  auto sequence = std::make_unique<Sequence>();
-  sequence->id = request.sequence;
-  sequence->call = opened.call;
-  sequence->tokens = std::move(request.tokens);
-  entry.num_tokens = sequence->num_tokens();
-  sequence->prompt_length = request.prompt_length;
-  sequence->sampling = std::move(context);
-  sequence->tenant = std::move(request.tenant);
-  sequence->arrival = now - request.age;
-  sequence->prefill_only = true;
-  sequence->score_only = request.score_only;
-  sequence->finish_group = finish_group;
-  sequence->wait_until = now + request.timeout / 2;
-
-  entry.age = AgeOf(*sequence);
-  entry.sequence = std::move(sequence);
   waiting_.emplace(entry.age, entry.call);
-  live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
   if (entry.handoff) tickets_.emplace(entry.handoff->ticket, entry.call);
-  deadlines_.Set(entry.call, entry.deadline);
   BATON_FAIL_POINT("prefill.queued");
 }
 
@@ -156,7 +135,7 @@ void PrefillNode::AdmitWaiting() {
   // Strictly by age: a long prompt at the front is not starved by short ones behind it.
   while (!waiting_.empty() &&
          static_cast<int32_t>(engine_.num_running()) < options_.engine.max_batch_sequences) {
-    if (!Admit(entries_.at(waiting_.begin()->second))) return;
+    if (!Admit(calls_.at(waiting_.begin()->second))) return;
     waiting_.erase(waiting_.begin());
   }
 }
@@ -183,7 +162,6 @@ bool PrefillNode::Admit(Entry& entry) {
       PushRows(entry, layer, 0, entry.cached_tokens);
     }
   }
-  entry.in_engine = true;
   engine_.Add(std::move(entry.sequence));
   return true;
 }
@@ -214,15 +192,12 @@ std::string PrefillNode::WhyBad(const HandoffTarget& target, const Entry& entry)
 
 // Another target for the KV of a live call: whatever goes to the old one is called off first.
 void PrefillNode::OnSend(SendRequest request, Time now) {
-  // The last attempt before; an older one may still be on its way out.
-  auto it = live_.lower_bound({request.sequence, request.attempt});
-  const bool is_past = it != live_.end() && it->first.first == request.sequence;
-  if (is_past || it == live_.begin() || (--it)->first.first != request.sequence ||
-      !entries_.at(it->second).handoff) {
+  Entry* found = calls_.FindBefore(request.sequence, request.attempt);
+  if (found == nullptr || !found->handoff) {
     ++counters_.stale_mail;
     return;
   }
-  Entry& entry = entries_.at(it->second);
+  Entry& entry = *found;
   if (std::string bad = WhyBad(request.handoff, entry); !bad.empty()) {
     ++counters_.handoffs_failed;
     outbox_.Send(entry.call,
@@ -230,10 +205,8 @@ void PrefillNode::OnSend(SendRequest request, Time now) {
     return;
   }
   ++counters_.sends;
-  live_.erase(it);
-  entry.attempt = request.attempt;
-  live_.emplace(LiveKey{entry.age.id, entry.attempt}, entry.call);
-  if (!entry.open_ticket.empty()) transport_.Abort(entry.open_ticket);
+  calls_.SetAttempt(entry, request.attempt);
+  if (entry.transfer_open()) transport_.Abort(entry.open_ticket);
   // A target whose transfer never started, or has ended, is forgotten; one that runs at its end.
   auto old = tickets_.find(entry.handoff->ticket);
   const bool is_running = entry.open_ticket == entry.handoff->ticket;
@@ -242,7 +215,7 @@ void PrefillNode::OnSend(SendRequest request, Time now) {
   entry.send_due = true;
   // It waited for others of a decode worker that is lost.
   engine_.FinishAlone(entry.call);
-  if (entry.sequence != nullptr) entry.sequence->finish_group = 0;
+  if (!entry.in_engine()) entry.sequence->finish_group = 0;
   tickets_.emplace(entry.handoff->ticket, entry.call);
   StartSend(entry, now);
 }
@@ -251,9 +224,9 @@ void PrefillNode::StartSend(Entry& entry, Time now) {
   const bool computed = entry.state == State::kSending || entry.state == State::kKept;
   if (!entry.send_due || !computed) return;
   entry.state = State::kSending;
-  if (!entry.open_ticket.empty()) return KeepUntil(entry, now + options_.abort_limit);
+  if (entry.transfer_open()) return calls_.SetStateLimit(entry, now + options_.abort_limit);
   entry.send_due = false;
-  KeepUntil(entry, kNever);
+  calls_.SetStateLimit(entry, kNever);
   StartTransfer(entry, entry.sequence->num_computed);
   for (int32_t layer = 0; layer < NumLayers(model_.layout); ++layer) {
     PushRows(entry, layer, 0, entry.sequence->num_computed);
@@ -281,8 +254,8 @@ void PrefillNode::OnLayerDone(const LayerDone& done, Time now) {
   progress_.OnMark(now);
   BATON_FAIL_POINT("prefill.prefilling");
   for (size_t i = 0; i < plan->rows.size(); ++i) {
-    const Entry& entry = entries_.at(engine_.step_calls()[i]);
-    const bool sends = !entry.open_ticket.empty() && !entry.send_due;
+    const Entry& entry = calls_.at(engine_.step_calls()[i]);
+    const bool sends = entry.transfer_open() && !entry.send_due;
     if (entry.state != State::kComputing || !sends) continue;
     const StepRow& row = plan->rows[i];
     PushRows(entry, done.layer, row.context_len,
@@ -302,11 +275,8 @@ void PrefillNode::OnRowsDone(const RowsDone& done, Time now) {
 void PrefillNode::OnStepDone(StepDone done, Time now) {
   progress_.OnStepDone(now);
   for (SequenceProgress& progress : engine_.OnStepDone(std::move(done), now)) {
-    Entry& entry = entries_.at(progress.call);
-    if (progress.released != nullptr) {
-      entry.sequence = std::move(progress.released);
-      entry.in_engine = false;
-    }
+    Entry& entry = calls_.at(progress.call);
+    if (progress.released != nullptr) entry.sequence = std::move(progress.released);
     if (entry.state == State::kEnding) {
       EraseIfQuiet(entry);
     } else if (!progress.status.ok()) {
@@ -314,7 +284,7 @@ void PrefillNode::OnStepDone(StepDone done, Time now) {
       End(entry);
     } else {
       SendScores(entry, std::move(progress.prompt_logprobs));
-      if (entry.sequence != nullptr) OnPrefilled(entry, std::move(progress.output), now);
+      if (!entry.in_engine()) OnPrefilled(entry, std::move(progress.output), now);
     }
   }
 }
@@ -347,7 +317,7 @@ void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Ti
   entry.first = std::move(first);
   if (entry.send_due) {
     StartSend(entry, now);
-  } else if (entry.open_ticket.empty()) {
+  } else if (!entry.transfer_open()) {
     Keep(entry, now);
   } else {
     Finish(entry);
@@ -370,11 +340,11 @@ void PrefillNode::Finish(const Entry& entry) {
 void PrefillNode::OnTransfer(const TransferEvent& event, Time now) {
   auto it = tickets_.find(event.ticket);
   if (it == tickets_.end() || event.receiver || event.kind != TransferEvent::Kind::kEnded ||
-      entries_.at(it->second).open_ticket != event.ticket) {
+      calls_.at(it->second).open_ticket != event.ticket) {
     ++counters_.stale_mail;
     return;
   }
-  Entry& entry = entries_.at(it->second);
+  Entry& entry = calls_.at(it->second);
   tickets_.erase(it);
   entry.open_ticket = {};
   if (entry.state == State::kEnding) {
@@ -397,77 +367,36 @@ void PrefillNode::OnTransfer(const TransferEvent& event, Time now) {
 
 void PrefillNode::Keep(Entry& entry, Time now) {
   entry.state = State::kKept;
-  KeepUntil(entry, now + options_.keep_limit);
-}
-
-void PrefillNode::KeepUntil(Entry& entry, Time until) {
-  kept_.Clear(entry.call, entry.kept_until);
-  entry.kept_until = until;
-  if (until != kNever) kept_.Set(entry.call, until);
+  calls_.SetStateLimit(entry, now + options_.keep_limit);
 }
 
 void PrefillNode::End(Entry& entry) {
   entry.state = State::kEnding;
   waiting_.erase(entry.age);
-  live_.erase({entry.age.id, entry.attempt});
-  deadlines_.Clear(entry.call, entry.deadline);
-  kept_.Clear(entry.call, entry.kept_until);
-  if (entry.in_engine) {
-    entry.sequence = engine_.Remove(entry.call);
-    entry.in_engine = entry.sequence == nullptr;
-  }
-  if (!entry.open_ticket.empty()) {
-    if (entry.sequence != nullptr) allocator_.MarkDraining(entry.sequence->blocks);
+  calls_.Retire(entry);
+  if (entry.in_engine()) entry.sequence = engine_.Remove(entry.call);
+  if (entry.transfer_open()) {
+    if (!entry.in_engine()) allocator_.MarkDraining(entry.sequence->blocks);
     transport_.Abort(entry.open_ticket);
   }
   EraseIfQuiet(entry);
 }
 
 void PrefillNode::EraseIfQuiet(Entry& entry) {
-  if (entry.in_engine || !entry.open_ticket.empty()) return;
+  if (entry.in_engine() || entry.transfer_open()) return;
   if (entry.handoff) {
     // A repeated open may have brought the ticket again since this one's transfer ended.
     auto it = tickets_.find(entry.handoff->ticket);
     if (it != tickets_.end() && it->second == entry.call) tickets_.erase(it);
   }
-  entries_.erase(entry.call);
+  calls_.Erase(entry);
 }
 
 WorkerStatus PrefillNode::Status() const {
-  WorkerStatus status;
-  status.incarnation = options_.incarnation;
-  status.blocks = allocator_.counts();
-  status.running = static_cast<int32_t>(engine_.num_running());
-  status.queued_tokens = engine_.queued_tokens();
-  for (const auto& [call, entry] : entries_) {
-    if (entry.in_engine) continue;
-    ++status.waiting;
-    if (entry.state == State::kWaiting) status.queued_tokens += entry.sequence->num_tokens();
-  }
-  status.draining = draining_;
-  status.progress = progress_.count();
-  status.longest_layer = progress_.longest();
-  status.computing = engine_.step_in_flight() != nullptr;
+  WorkerStatus status = calls_.Status(options_.incarnation, progress_, draining_);
+  // None of these has blocks, so all their tokens are to be computed.
+  for (const auto& [age, call] : waiting_) status.queued_tokens += calls_.at(call).num_tokens;
   return status;
-}
-
-WorkerAudit PrefillNode::Audit(Time now) const {
-  static constexpr const char* kNames[] = {"WAITING", "COMPUTING", "SENDING", "KEPT", "ENDING"};
-  WorkerAudit audit{.incarnation = options_.incarnation, .blocks = allocator_.counts()};
-  std::vector<const BlockTable*> tables = engine_.LeavingTables();
-  for (const auto& [call, entry] : entries_) {
-    const BlockTable* table =
-        entry.sequence != nullptr ? &entry.sequence->blocks : engine_.FindTable(call);
-    tables.push_back(table);
-    audit.calls.push_back({.sequence = entry.age.id,
-                           .attempt = entry.attempt,
-                           .state = kNames[static_cast<int>(entry.state)],
-                           .num_blocks = table->num_held(),
-                           .transfer_open = !entry.open_ticket.empty(),
-                           .age = now - entry.opened});
-  }
-  audit.num_unowned = allocator_.CountUnowned(tables);
-  return audit;
 }
 
 }  // namespace baton

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "common/engine/deadlines.h"
+#include "common/engine/call_table.h"
 #include "common/engine/engine.h"
 #include "common/engine/layer_progress.h"
 #include "common/kv_cache/block_allocator.h"
@@ -52,39 +51,31 @@ class PrefillNode : public Node<WorkerMail> {
   void Handle(WorkerMail mail, Time now) override;
   void Step(Time now) override;
   Time NextDeadline() const override {
-    return std::min({deadlines_.Next(), kept_.Next(), progress_.next_look()});
+    return std::min(calls_.NextDeadline(), progress_.next_look());
   }
 
   WorkerStatus Status() const;
-  WorkerAudit Audit(Time now) const;
+  WorkerAudit Audit(Time now) const { return calls_.Audit(options_.incarnation, now); }
   const PrefillCounters& counters() const { return counters_; }
   // No call is live and no block is held.
-  bool idle() const { return entries_.empty(); }
+  bool idle() const { return calls_.empty(); }
 
  private:
-  enum class State : uint8_t { kWaiting, kComputing, kSending, kKept, kEnding };
-
-  // One Prefill call.
-  struct Entry {
+  // One Prefill call. Its limit is that of KV which is kept, or of a Send which waits.
+  struct Entry : CallEntry {
+    enum class State : uint8_t { kWaiting, kComputing, kSending, kKept, kEnding };
+    static constexpr const char* kStateNames[] = {"WAITING", "COMPUTING", "SENDING", "KEPT",
+                                                  "ENDING"};
     State state = State::kWaiting;
-    CallId call = 0;
-    Attempt attempt = 0;
-    AgeKey age;
-    Time opened{};
-    Time deadline = kNever;
-    Time kept_until = kNever;  // While kKept, or while a Send waits; in kept_.
     std::optional<HandoffTarget> handoff;
     // A Send named `handoff`: its transfer starts when the prompt is computed and the transfer
     // before it has ended.
     bool send_due = false;
-    std::unique_ptr<Sequence> sequence;  // Null while the engine has it.
-    int32_t num_tokens = 0;              // To be computed and sent.
-    bool in_engine = false;
-    TicketId open_ticket;              // Start was called, kEnded has not come; else empty.
+    int32_t num_tokens = 0;            // To be computed and sent.
     std::optional<TokenOutput> first;  // The token that was sampled.
     int32_t cached_tokens = 0;
   };
-  using LiveKey = std::pair<SequenceId, Attempt>;
+  using State = Entry::State;
 
   void OnOpened(PrefillOpened opened, Time now);
   void OnBroken(const CallBroken& broken);
@@ -104,7 +95,6 @@ class PrefillNode : public Node<WorkerMail> {
   void Finish(const Entry& entry);
   void OnTransfer(const TransferEvent& event, Time now);
   void Keep(Entry& entry, Time now);
-  void KeepUntil(Entry& entry, Time until);
   // Gives the entry up: everything that may still touch its blocks is told to stop, and the entry
   // goes once all of it has.
   void End(Entry& entry);
@@ -117,12 +107,9 @@ class PrefillNode : public Node<WorkerMail> {
   WorkerOutbox& outbox_;
   Engine engine_;
 
-  std::map<CallId, Entry> entries_;
+  CallTable<Entry> calls_;
   std::map<AgeKey, CallId> waiting_;
-  std::map<LiveKey, CallId> live_;
   absl::flat_hash_map<TicketId, CallId> tickets_;  // Of all targets and open transfers.
-  Deadlines<CallId> deadlines_;
-  Deadlines<CallId> kept_;
   bool draining_ = false;
   LayerProgress progress_;
   PrefillCounters counters_;

@@ -39,7 +39,7 @@ BASE = ["common/base"]
 EDGES = {
     "common/base": [],
     "common/checkpoint": [],
-    "common/engine": ["common/kv_cache", "common/model"],
+    "common/engine": ["common/kv_cache", "common/model", "common/node"],
     "common/http": [],
     "common/kv_cache": ["kernels/api"],
     "common/model": ["common/checkpoint", "common/kv_cache", "kernels", "kernels/api"],

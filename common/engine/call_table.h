@@ -1,0 +1,163 @@
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "common/base/check.h"
+#include "common/base/ids.h"
+#include "common/base/time.h"
+#include "common/engine/deadlines.h"
+#include "common/engine/engine.h"
+#include "common/engine/layer_progress.h"
+#include "common/engine/sequence.h"
+#include "common/kv_cache/block_allocator.h"
+#include "common/node/message.h"
+
+namespace baton {
+
+// One call of a router, as a worker of either kind keeps it. Each kind adds what it knows besides:
+// an enum `State` with kEnding, its `state`, and kStateNames.
+struct CallEntry {
+  CallId call = 0;
+  Attempt attempt = 0;
+  AgeKey age;
+  Time opened{};
+  Time deadline = kNever;     // Of the request.
+  Time state_limit = kNever;  // Of the state that it is in, if that has one.
+  std::unique_ptr<Sequence> sequence;  // Null while the engine has it.
+  TicketId open_ticket;                // Of a transfer that has not ended; else empty.
+
+  bool in_engine() const { return sequence == nullptr; }
+  bool transfer_open() const { return !open_ticket.empty(); }
+};
+
+// The calls that a worker answers for, by call, by attempt and by what ends them in time. Knows
+// nothing of their states. One thread (the node's).
+template <typename Entry>
+class CallTable {
+ public:
+  // Both outlive this.
+  CallTable(const BlockAllocator& allocator, const Engine& engine)
+      : allocator_(allocator), engine_(engine) {}
+
+  // Enters a call under an attempt that is not live. Moves what the sequence needs out of the
+  // request; its blocks are the caller's to add.
+  template <typename Request>
+  Entry& Open(CallId call, Request& request, Time now) {
+    auto context = std::make_shared<SamplingContext>();
+    context->params = std::move(request.sampling);
+    context->prompt.assign(request.tokens.begin(), request.tokens.begin() + request.prompt_length);
+    Entry& entry = entries_[call];
+    entry.sequence = std::make_unique<Sequence>();
+    Sequence& sequence = *entry.sequence;
+    sequence.id = request.sequence;
+    sequence.call = call;
+    sequence.tokens = std::move(request.tokens);
+    sequence.prompt_length = request.prompt_length;
+    sequence.sampling = std::move(context);
+    sequence.tenant = std::move(request.tenant);
+    sequence.arrival = now - request.age;
+    entry.call = call;
+    entry.attempt = request.attempt;
+    entry.age = AgeOf(sequence);
+    entry.opened = now;
+    entry.deadline = now + request.timeout;
+    deadlines_.Set(call, entry.deadline);
+    BATON_CHECK(live_.emplace(LiveKey{entry.age.id, entry.attempt}, call).second);
+    return entry;
+  }
+
+  bool empty() const { return entries_.empty(); }
+  Entry& at(CallId call) { return entries_.at(call); }
+  const Entry& at(CallId call) const { return entries_.at(call); }
+  bool IsLive(const SequenceId& sequence, Attempt attempt) const {
+    return live_.contains({sequence, attempt});
+  }
+  // Null if the call is unknown or ending.
+  Entry* FindLive(CallId call) {
+    const auto it = entries_.find(call);
+    const bool is_live = it != entries_.end() && it->second.state != Entry::State::kEnding;
+    return is_live ? &it->second : nullptr;
+  }
+  // The live call of the last attempt before this one; an older one may still be on its way out.
+  // Null if there is none, or if this attempt or a later one is live.
+  Entry* FindBefore(const SequenceId& sequence, Attempt attempt) {
+    auto it = live_.lower_bound({sequence, attempt});
+    const bool is_past = it != live_.end() && it->first.first == sequence;
+    if (is_past || it == live_.begin() || (--it)->first.first != sequence) return nullptr;
+    return &entries_.at(it->second);
+  }
+  void SetAttempt(Entry& entry, Attempt attempt) {
+    BATON_CHECK(live_.erase({entry.age.id, entry.attempt}) == 1);
+    entry.attempt = attempt;
+    BATON_CHECK(live_.emplace(LiveKey{entry.age.id, attempt}, entry.call).second);
+  }
+
+  void SetStateLimit(Entry& entry, Time limit) {
+    state_limits_.Clear(entry.call, entry.state_limit);
+    entry.state_limit = limit;
+    if (limit != kNever) state_limits_.Set(entry.call, limit);
+  }
+  // A call whose request's deadline, or whose state's limit, has come; null if there is none. It is
+  // found again until it is retired or has another limit.
+  Entry* PastDeadline(Time now) { return Find(deadlines_.Expired(now)); }
+  Entry* PastStateLimit(Time now) { return Find(state_limits_.Expired(now)); }
+  Time NextDeadline() const { return std::min(deadlines_.Next(), state_limits_.Next()); }
+
+  // Given up: nothing finds it any more but its call.
+  void Retire(Entry& entry) {
+    live_.erase({entry.age.id, entry.attempt});
+    deadlines_.Clear(entry.call, entry.deadline);
+    SetStateLimit(entry, kNever);
+  }
+  void Erase(const Entry& entry) { entries_.erase(entry.call); }
+
+  WorkerStatus Status(Incarnation incarnation, const LayerProgress& progress, bool draining) const {
+    const auto waits = [](const auto& item) { return !item.second.in_engine(); };
+    return {.incarnation = incarnation,
+            .blocks = allocator_.counts(),
+            .running = static_cast<int32_t>(engine_.num_running()),
+            .waiting = static_cast<int32_t>(std::ranges::count_if(entries_, waits)),
+            .preempted = static_cast<int32_t>(engine_.num_preempted()),
+            .queued_tokens = engine_.queued_tokens(),
+            .draining = draining,
+            .progress = progress.count(),
+            .computing = engine_.step_in_flight() != nullptr,
+            .longest_layer = progress.longest()};
+  }
+
+  WorkerAudit Audit(Incarnation incarnation, Time now) const {
+    WorkerAudit audit{.incarnation = incarnation, .blocks = allocator_.counts()};
+    std::vector<const BlockTable*> tables = engine_.LeavingTables();
+    for (const auto& [call, entry] : entries_) {
+      const BlockTable* table =
+          entry.in_engine() ? engine_.FindTable(call) : &entry.sequence->blocks;
+      tables.push_back(table);
+      audit.calls.push_back({.sequence = entry.age.id,
+                             .attempt = entry.attempt,
+                             .state = Entry::kStateNames[static_cast<int>(entry.state)],
+                             .num_blocks = table->num_held(),
+                             .transfer_open = entry.transfer_open(),
+                             .age = now - entry.opened});
+    }
+    audit.num_unowned = allocator_.CountUnowned(tables) + engine_.CountUnownedHostBlocks();
+    return audit;
+  }
+
+ private:
+  using LiveKey = std::pair<SequenceId, Attempt>;
+
+  Entry* Find(std::optional<CallId> call) { return call ? &entries_.at(*call) : nullptr; }
+
+  const BlockAllocator& allocator_;
+  const Engine& engine_;
+  std::map<CallId, Entry> entries_;
+  std::map<LiveKey, CallId> live_;
+  Deadlines<CallId> deadlines_;
+  Deadlines<CallId> state_limits_;
+};
+
+}  // namespace baton
