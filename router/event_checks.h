@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "common/node/message.h"
+#include "router/sequence.h"
 
 // What the conversion of a worker's event (common/rpc) cannot judge, because it depends on what was
 // asked. DATA_LOSS names the field, its value and what would be right: the call that told it is
@@ -16,8 +17,13 @@ absl::Status CheckReserved(const ReservedEvent& event, Incarnation decode, int32
 // `base` tokens were to be prefilled.
 absl::Status CheckPrefilled(const PrefilledEvent& event, int32_t base);
 
-// The next token of an answer; `num_emitted` counts it.
-absl::Status CheckOutput(const TokenOutput& output, const SamplingParams& params,
-                         int32_t num_emitted);
+// The position that follows is `next`.
+absl::Status SkippedError(int32_t next, int32_t position);
+// One log probability of the sequence's prompt.
+absl::Status CheckScore(const PromptLogprob& score, const SequenceState& sequence);
+// Before anything of the event counts.
+absl::Status CheckFirst(const PrefilledEvent& event, const SequenceState& sequence);
+// A position that the client has is no news, whatever else is said of it.
+absl::Status CheckNext(const TokenOutput& output, const SequenceState& sequence);
 
 }  // namespace baton

@@ -1,4 +1,4 @@
-// Giving sequences to workers and taking them back: the half of RouterNode in dispatch.cc.
+// Giving sequences to workers and taking them back: the part of RouterNode in dispatch.cc.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/generation/error.h"

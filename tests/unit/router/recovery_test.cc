@@ -1,326 +1,220 @@
+// What Recovery decides, without a node.
+#include <string>
+#include <vector>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/router/recovery_harness.h"
+#include "router/recovery.h"
+#include "tests/unit/router/sequence_builder.h"
 
 namespace baton {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::Contains;
 using testing::ElementsAre;
 using testing::IsEmpty;
-using testing::Not;
-using Code = absl::StatusCode;
+using Rung = Recovery::Rung;
+using State = SequenceState::State;
 
-class RecoveryTest : public RecoveryHarness {};
-
-// ---- A decode worker is lost -------------------------------------------------------------------
-
-TEST_F(RecoveryTest, ARunningAnswerGoesOnAtTheNextPositionOnAnotherDecodeWorker) {
-  ToDecoding(1, Request(3, 5));
-  Closed(prefill_call());
-  const int32_t lost = outbox_.decodes.back().worker;
-  Tokens(decode_call(), 4, 51);
-  Kill(lost, {decode_call()});
-  Judged();
-  ASSERT_EQ(outbox_.decodes.size(), 2u);
-  EXPECT_NE(outbox_.decodes.back().worker, lost);
-  EXPECT_EQ(last_decode().tokens, (std::vector<int32_t>{7, 7, 7, 50, 51}));
-  EXPECT_EQ(last_decode().prompt_length, 3);
-  EXPECT_EQ(last_decode().attempt, 2u);
-  Reserved(decode_call(), 2);
-  EXPECT_EQ(last_prefill().tokens, last_decode().tokens);
-  EXPECT_EQ(last_prefill().prompt_length, 3);
-  Prefilled(prefill_call(), 5, 52, 2);
-  Tokens(decode_call(), 5, 52, FinishReason::kNone, 2);
-  Tokens(decode_call(), 6, 53, FinishReason::kNone, 2);
-  Tokens(decode_call(), 7, 54, FinishReason::kLength, 2);
-  EXPECT_THAT(Seen(1), ElementsAre(50, 51, 52, 53, 54));
-  EXPECT_EQ(Ended(1), Code::kOk);
-  EXPECT_EQ(node_->counters().moves, 1);
-  EXPECT_EQ(node_->counters().retries, 0);
-}
-
-TEST_F(RecoveryTest, WithOneTokenLeftTheRecoveryNeedsNoDecodeWorker) {
-  ToDecoding(1, Request(3, 2));
-  Closed(prefill_call());
-  Kill(outbox_.decodes.back().worker, {decode_call()});
-  Judged();
-  EXPECT_EQ(outbox_.decodes.size(), 1u);
-  EXPECT_FALSE(last_prefill().handoff.has_value());
-  EXPECT_EQ(last_prefill().tokens.size(), 4u);
-}
-
-TEST_F(RecoveryTest, KvThatAPrefillWorkerHoldsIsSentToTheNextDecodeWorkerWithoutPrefill) {
-  ToPrefilling(1);
-  Prefilled(prefill_call(), 3, 50);
-  const CallId held = prefill_call();
-  const int32_t lost = outbox_.decodes.back().worker;
-  Kill(lost, {decode_call()});
-  Judged();
-  ASSERT_EQ(outbox_.decodes.size(), 2u);
-  EXPECT_NE(outbox_.decodes.back().worker, lost);
-  EXPECT_EQ(last_decode().tokens.size(), 3u);  // What the prefill worker holds, not what was seen.
-  EXPECT_EQ(last_decode().prefill, last_prefill().worker);
-  Reserved(decode_call(), 2, 1);
-  EXPECT_EQ(outbox_.prefills.size(), 1u);
-  ASSERT_EQ(outbox_.sends.size(), 1u);
-  EXPECT_EQ(outbox_.sends[0].first, held);
-  EXPECT_EQ(outbox_.sends[0].second.attempt, 2u);
-  EXPECT_EQ(outbox_.sends[0].second.handoff.ticket, (TicketId{8, decode_call()}));
-  EXPECT_EQ(outbox_.sends[0].second.handoff.first_token, 1);
-  Closed(held);
-  Tokens(decode_call(), 3, 50, FinishReason::kNone, 2);
-  Tokens(decode_call(), 4, 51, FinishReason::kStop, 2);
-  EXPECT_THAT(Seen(1), ElementsAre(50, 51));
-  EXPECT_EQ(node_->counters().resends, 1);
-}
-
-TEST_F(RecoveryTest, KvIsNotHeldForEver) {
-  Create({}, true, {Role::kPrefill, Role::kDecode});
-  ToPrefilling(1);
-  const CallId held = prefill_call();
-  Kill(1, {decode_call()});
-  Wait(milliseconds(1999));
-  EXPECT_THAT(outbox_.cancelled, Not(Contains(held)));
-  Wait(milliseconds(1));
-  EXPECT_THAT(outbox_.cancelled, Contains(held));
-  EXPECT_EQ(node_->counters().holds_expired, 1);
-  EXPECT_EQ(Ended(1), std::nullopt);
-  Up(1, 500);  // It came back within the grace: all from the start.
-  EXPECT_EQ(last_decode().worker, 500u);
-  Reserved(decode_call(), 2);
-  EXPECT_EQ(outbox_.prefills.size(), 2u);
-}
-
-TEST_F(RecoveryTest, APrefillWorkerThatEndsWhileItsKvIsHeldIsAskedAgainOnTheSameReservation) {
-  ToPrefilling(1);
-  Prefilled(prefill_call(), 3, 50);
-  const CallId held = prefill_call();
-  Kill(outbox_.decodes.back().worker, {decode_call()});
-  Judged();
-  Closed(held);  // The lost worker had verified it: the prefill worker let go.
-  Reserved(decode_call(), 2);
-  EXPECT_THAT(outbox_.sends, IsEmpty());
-  ASSERT_EQ(outbox_.prefills.size(), 2u);
-  EXPECT_EQ(last_prefill().attempt, 2u);
-}
-
-TEST_F(RecoveryTest, ARefusalWhileKvIsHeldKeepsIt) {
-  ToPrefilling(1);
-  const CallId held = prefill_call();
-  Kill(outbox_.decodes.back().worker, {decode_call()});
-  Judged();
-  Closed(decode_call(), absl::ResourceExhaustedError("no blocks are free"));
-  Wait(milliseconds(20));
-  EXPECT_EQ(outbox_.decodes.size(), 3u);
-  EXPECT_THAT(outbox_.cancelled, Not(Contains(held)));
-  Wait(seconds(2));
-  EXPECT_EQ(Ended(1), std::nullopt);
-}
-
-TEST_F(RecoveryTest, ADecodeWorkerThatDoesNotAnswerIsLeft) {
-  Submit(1, Request());
-  const CallId silent = decode_call();
-  const int32_t worker = outbox_.decodes.back().worker;
-  Wait(milliseconds(4500));
-  EXPECT_THAT(outbox_.cancelled, Contains(silent));
-  Judged();
-  EXPECT_EQ(outbox_.decodes.size(), 1u);  // Lost, or healthy? It has to be heard of.
-  Heard(worker);
-  Judged();
-  ASSERT_EQ(outbox_.decodes.size(), 2u);
-  EXPECT_NE(outbox_.decodes.back().worker, worker);
-  EXPECT_EQ(node_->counters().unanswered, 1);
-  EXPECT_EQ(node_->counters().retries, 1);
-  Reserved(silent);
-  EXPECT_THAT(outbox_.prefills, IsEmpty());
-}
-
-// ---- A prefill worker is lost ------------------------------------------------------------------
-
-TEST_F(RecoveryTest, AReservationIsReboundToAnotherPrefillWorker) {
-  ToPrefilling(1);
-  const int32_t lost = outbox_.prefills.back().worker;
-  Kill(lost, {prefill_call()});
-  Judged();
-  ASSERT_EQ(outbox_.rebinds.size(), 1u);
-  EXPECT_EQ(outbox_.decodes.size(), 1u);
-  EXPECT_EQ(outbox_.rebinds[0].first, decode_call());
-  EXPECT_EQ(outbox_.rebinds[0].second.attempt, 2u);
-  EXPECT_EQ(outbox_.rebinds[0].second.prefill, incarnation(lost == 0 ? 3 : 0));
-  Reserved(decode_call(), 1);  // Of the attempt before: stale.
-  EXPECT_EQ(outbox_.prefills.size(), 1u);
-  Reserved(decode_call(), 2);
-  ASSERT_EQ(outbox_.prefills.size(), 2u);
-  EXPECT_NE(outbox_.prefills.back().worker, lost);
-  EXPECT_EQ(last_prefill().attempt, 2u);
-  Prefilled(prefill_call(), 3, 50, 2);
-  Tokens(decode_call(), 4, 51, FinishReason::kStop, 2);
-  EXPECT_EQ(Ended(1), Code::kOk);
-}
-
-TEST_F(RecoveryTest, ADecodeWorkerThatHadTheKvGoesOnWithoutAnotherPrefill) {
-  ToPrefilling(1);
-  Kill(outbox_.prefills.back().worker, {prefill_call()});
-  Tokens(decode_call(), 3, 50);  // Before its turn came.
-  Judged();
-  EXPECT_THAT(outbox_.rebinds, IsEmpty());
-  Tokens(decode_call(), 4, 51, FinishReason::kStop);
-  EXPECT_EQ(Ended(1), Code::kOk);
-
-  ToPrefilling(2);
-  Kill(outbox_.prefills.back().worker, {prefill_call()});
-  Up(0, 600);
-  Up(3, 601);
-  Judged();
-  ASSERT_EQ(outbox_.rebinds.size(), 1u);
-  Handle(WorkerEventReceived{decode_call(), TokensEvent{.attempt = 2, .outputs = {}}});
-  EXPECT_EQ(outbox_.prefills.size(), 2u);
-  Tokens(decode_call(), 3, 50, FinishReason::kStop, 2);
-  EXPECT_EQ(Ended(2), Code::kOk);
-}
-
-TEST_F(RecoveryTest, ALostPrefillWorkerDoesNotTouchWhatIsDecoded) {
-  ToDecoding(1);
-  Kill(0, {prefill_call()});
-  Judged();
-  EXPECT_THAT(outbox_.rebinds, IsEmpty());
-  EXPECT_EQ(node_->counters().moves, 0);
-  Tokens(decode_call(), 4, 51, FinishReason::kStop);
-  EXPECT_EQ(Ended(1), Code::kOk);
-}
-
-TEST_F(RecoveryTest, AScoreThatIsLostWithItsPrefillWorkerIsComputedAgainAfterTheAnswer) {
-  ValidRequest request = Request();
-  request.sampling.num_prompt_logprobs = 0;
-  ToPrefilling(1, request);
-  Tokens(decode_call(), 3, 50);
-  Kill(outbox_.prefills.back().worker, {prefill_call()});
-  Judged();
-  Tokens(decode_call(), 4, 51, FinishReason::kStop);
-  EXPECT_EQ(Ended(1), std::nullopt);
-  ASSERT_EQ(outbox_.prefills.size(), 2u);
-  EXPECT_EQ(last_prefill().sampling.num_prompt_logprobs, 0);
-  EXPECT_FALSE(last_prefill().handoff.has_value());
-  Scores(prefill_call(), 1, 3, 2);
-  EXPECT_THAT(Scored(1), ElementsAre(1, 2));
-  EXPECT_THAT(Seen(1), ElementsAre(50, 51));
-  EXPECT_EQ(Ended(1), Code::kOk);
-}
-
-TEST_F(RecoveryTest, AReservationForAPrefillWorkerThatRestartedIsRebound) {
-  Create({}, true, {Role::kPrefill, Role::kDecode});
-  Submit(1, Request());
-  Up(0, 500);
-  Reserved(decode_call());
-  EXPECT_THAT(outbox_.prefills, IsEmpty());
-  Judged();
-  ASSERT_EQ(outbox_.rebinds.size(), 1u);
-  EXPECT_EQ(outbox_.rebinds[0].second.prefill, 500u);
-}
-
-TEST_F(RecoveryTest, APromptWithoutDecodeWorkerIsPrefilledAgain) {
-  Submit(1, Request(3, 1));
-  const int32_t lost = outbox_.prefills.back().worker;
-  Kill(lost, {prefill_call()});
-  Judged();
-  ASSERT_EQ(outbox_.prefills.size(), 2u);
-  EXPECT_NE(outbox_.prefills.back().worker, lost);
-}
-
-// ---- The link between two workers --------------------------------------------------------------
-
-TEST_F(RecoveryTest, AFailedHandoffIsTriedOnTheSamePairOnceMore) {
-  ToPrefilling(1);
-  Prefilled(prefill_call(), 3, 50);
-  HandoffFailed(prefill_call(), 1);
-  ASSERT_EQ(outbox_.rebinds.size(), 1u);
-  EXPECT_EQ(outbox_.rebinds[0].second.prefill, last_prefill().worker);
-  HandoffFailed(decode_call(), 1);  // The other side's word on the same attempt.
-  EXPECT_EQ(outbox_.rebinds.size(), 1u);
-  Reserved(decode_call(), 2);
-  ASSERT_EQ(outbox_.sends.size(), 1u);
-  EXPECT_EQ(outbox_.sends[0].second.attempt, 2u);
-  EXPECT_EQ(node_->counters().handoff_failures, 1);
-  EXPECT_EQ(node_->counters().moves + node_->counters().retries, 0);
-}
-
-TEST_F(RecoveryTest, ASecondFailureSendsTheKvToAnotherDecodeWorker) {
-  ToPrefilling(1);
-  Prefilled(prefill_call(), 3, 50);
-  const CallId held = prefill_call();
-  const int32_t first = outbox_.decodes.back().worker;
-  HandoffFailed(held, 1);
-  Reserved(decode_call(), 2);
-  HandoffFailed(held, 2);
-  ASSERT_EQ(outbox_.decodes.size(), 2u);
-  EXPECT_NE(outbox_.decodes.back().worker, first);
-  Reserved(decode_call(), 3);
-  ASSERT_EQ(outbox_.sends.size(), 2u);
-  EXPECT_EQ(outbox_.sends[1].first, held);
-}
-
-TEST_F(RecoveryTest, WithoutAnotherDecodeWorkerASecondFailureTakesAnotherPrefillWorker) {
-  Create({}, true, {Role::kPrefill, Role::kDecode, Role::kPrefill});
-  ToPrefilling(1);
-  const CallId first = prefill_call();
-  HandoffFailed(decode_call(), 1);
-  Reserved(decode_call(), 2);
-  HandoffFailed(decode_call(), 2);
-  EXPECT_THAT(outbox_.cancelled, ElementsAre(first));
-  EXPECT_EQ(outbox_.rebinds.back().second.attempt, 3u);
-  EXPECT_NE(outbox_.rebinds.back().second.prefill, last_prefill().worker);
-}
-
-TEST_F(RecoveryTest, InTheEndTheDecodeWorkerComputesThePromptItself) {
-  Create({}, true, {Role::kPrefill, Role::kDecode});
-  ToPrefilling(1);
-  HandoffFailed(prefill_call(), 1);
-  Reserved(decode_call(), 2);
-  const CallId prefill = prefill_call();
-  HandoffFailed(prefill, 2);
-  EXPECT_EQ(outbox_.rebinds.back().second.prefill, 0u);
-  EXPECT_EQ(outbox_.rebinds.back().second.attempt, 3u);
-  EXPECT_THAT(outbox_.cancelled, ElementsAre(prefill));
-  Handle(WorkerEventReceived{decode_call(), TokensEvent{.attempt = 3, .outputs = {}}});
-  Tokens(decode_call(), 3, 50, FinishReason::kStop, 3);
-  EXPECT_EQ(Ended(1), Code::kOk);
-  EXPECT_EQ(node_->counters().self_prefills, 1);
-}
-
-TEST_F(RecoveryTest, APrefillWorkerThatOwesAScoreIsKeptUntilItHasGivenIt) {
-  Create({}, true, {Role::kPrefill, Role::kDecode});
-  ValidRequest request = Request();
-  request.sampling.num_prompt_logprobs = 0;
-  ToPrefilling(1, request);
-  const CallId prefill = prefill_call();
-  HandoffFailed(prefill, 1);
-  Reserved(decode_call(), 2);
-  HandoffFailed(prefill, 2);
-  EXPECT_EQ(outbox_.rebinds.back().second.prefill, 0u);
-  EXPECT_THAT(outbox_.cancelled, IsEmpty());
-  Handle(WorkerEventReceived{decode_call(), TokensEvent{.attempt = 3, .outputs = {}}});
-  Scores(prefill, 1, 3);
-  EXPECT_THAT(outbox_.cancelled, IsEmpty());
-  Prefilled(prefill, 3, 50);
-  EXPECT_THAT(outbox_.cancelled, ElementsAre(prefill));
-}
-
-TEST_F(RecoveryTest, ABlamedPairIsAvoidedForAWhileButNotItsWorkers) {
-  ToPrefilling(1);
-  const int32_t prefill = outbox_.prefills.back().worker;
-  const int32_t decode = outbox_.decodes.back().worker;
-  HandoffFailed(prefill_call(), 1);
-  for (uint64_t key = 10; key < 20; ++key) {
-    Submit(key, Request());
-    const bool same =
-        last_decode().prefill == incarnation(prefill) && outbox_.decodes.back().worker == decode;
-    EXPECT_FALSE(same);
+// Workers 0 and 3 prefill, 1 and 2 decode; all are up and were heard of.
+class RecoveryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (int32_t w = 0; w < 4; ++w) Up(w, 100 + w);
+    now_ += seconds(1);
   }
-  EXPECT_TRUE(std::ranges::any_of(outbox_.decodes.begin() + 1, outbox_.decodes.end(),
-                                  [&](const auto& d) { return d.worker == decode; }));
+  void Up(int32_t worker, Incarnation incarnation, const std::string& numerics = "") {
+    directory_.OnUp(worker,
+                    {.role = directory_.at(worker).role,
+                     .incarnation = incarnation,
+                     .numerics_id = numerics,
+                     .block_size = 16,
+                     .num_blocks = 10,
+                     .max_model_len = 100},
+                    now_);
+  }
+  void Heard(int32_t worker) {
+    directory_.OnStatus(worker, {.incarnation = 100u + worker}, now_);
+  }
+  static SequenceState::Side On(int32_t worker) {
+    return {.worker = worker, .incarnation = 100u + worker};
+  }
+  // Loses that worker, of which something is heard before the judgement.
+  absl::StatusOr<bool> LoseAndJudge(SequenceState& sequence, int32_t worker, bool is_up,
+                                    absl::Status why = absl::UnavailableError("gone")) {
+    recovery_.AddLoss(sequence, On(worker), why, now_);
+    recovery_.OnQueued(sequence, now_);
+    now_ += options_.judge_delay;
+    if (is_up) {
+      Heard(worker);
+    } else {
+      directory_.OnDown(worker, "gone", now_);
+    }
+    const auto judged = recovery_.Judge(sequence, now_);
+    if (!is_up) Up(worker, 100 + worker);
+    return judged;
+  }
+  // On a transfer from worker 0 to worker 1.
+  Rung Climb(SequenceState& sequence) {
+    sequence.state = State::kPrefilling;
+    sequence.prefill.worker = 0;
+    sequence.decode.worker = 1;
+    sequence.decode.call = 7;
+    return recovery_.Climb(sequence, now_);
+  }
+
+  Time now_{};
+  RouterNodeOptions options_{.max_moves = 3, .max_retries = 2, .max_recovering = 2};
+  RouterCounters counters_;
+  WorkerDirectory directory_{{Role::kPrefill, Role::kDecode, Role::kDecode, Role::kPrefill},
+                             seconds(1000)};
+  Recovery recovery_{options_, directory_, counters_};
+  SequenceBuilder sequences_;
+};
+
+TEST_F(RecoveryTest, MovesAndRetriesHaveBoundsOfTheirOwn) {
+  SequenceState& sequence = sequences_.New();
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(LoseAndJudge(sequence, 1, /*is_up=*/true).value());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(LoseAndJudge(sequence, 1, /*is_up=*/false).value());
+  EXPECT_EQ(counters_.retries, 2);
+  EXPECT_EQ(counters_.moves, 3);
+  EXPECT_EQ(sequence.lost.size(), 5u);
+  EXPECT_TRUE(recovery_.HasFailed(sequence, 101));
+  EXPECT_FALSE(recovery_.HasFailed(sequence, 102));
+  EXPECT_TRUE(absl::IsUnavailable(LoseAndJudge(sequence, 2, /*is_up=*/false).status()));
+}
+
+TEST_F(RecoveryTest, TooManyRetriesEndTheRequestAndABugIsTold) {
+  SequenceState& sequence = sequences_.New();
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(LoseAndJudge(sequence, 1, true).value());
+  const absl::Status bug = absl::InternalError("a bug");
+  EXPECT_EQ(LoseAndJudge(sequence, 1, true, bug).status(), bug);
+}
+
+TEST_F(RecoveryTest, TheBudgetIsTenRetriesAndOneMoreForTenRequests) {
+  for (int i = 0; i < 30; ++i) recovery_.OnRequest();  // No more than ten are saved.
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(LoseAndJudge(sequences_.New(), 1, true).ok()) << i;
+  EXPECT_FALSE(LoseAndJudge(sequences_.New(), 1, true).ok());
+  for (int i = 0; i < 10; ++i) recovery_.OnRequest();
+  recovery_.OnRequest();  // Tenths do not add up to one in binary.
+  EXPECT_TRUE(LoseAndJudge(sequences_.New(), 1, true).ok());
+  EXPECT_TRUE(LoseAndJudge(sequences_.New(), 1, false).ok()) << "a move needs no budget";
+  EXPECT_FALSE(LoseAndJudge(sequences_.New(), 1, true).ok());
+}
+
+TEST_F(RecoveryTest, AWorkerThatMayBeDownIsJudgedWhenItWasHeardOf) {
+  SequenceState& sequence = sequences_.New();
+  recovery_.AddLoss(sequence, On(1), absl::UnavailableError("gone"), now_);
+  recovery_.OnQueued(sequence, now_);
+  EXPECT_FALSE(recovery_.Judge(sequence, now_).value()) << "not at once";
+  now_ += options_.judge_delay;
+  EXPECT_FALSE(recovery_.Judge(sequence, now_).value()) << "nothing was heard";
+  EXPECT_EQ(sequence.ready_at, now_ + options_.judge_delay);
+  now_ += options_.judge_delay;
+  Heard(1);
+  EXPECT_TRUE(recovery_.Judge(sequence, now_).value());
+  EXPECT_EQ(sequence.retries, 1);
+}
+
+TEST_F(RecoveryTest, OneWorkerIsLostOnceAndForgivenWhenADecodeWorkerGoesOn) {
+  SequenceState& sequence = sequences_.New();
+  for (int i = 0; i < 2; ++i) recovery_.AddLoss(sequence, On(1), absl::AbortedError("x"), now_);
+  recovery_.AddLoss(sequence, On(2), absl::AbortedError("x"), now_);
+  EXPECT_EQ(sequence.losses.size(), 2u);
+  recovery_.ForgetLosses(sequence);
+  recovery_.OnQueued(sequence, now_);
+  EXPECT_EQ(sequence.ready_at, now_) << "nothing to be judged";
+  EXPECT_TRUE(recovery_.Judge(sequence, now_).value());
+  EXPECT_THAT(sequence.lost, IsEmpty());
+}
+
+TEST_F(RecoveryTest, SoManyArePrefilledAgainAtATimeAndFirstStartsAreFree) {
+  std::vector<SequenceState*> again;
+  for (int i = 0; i < 3; ++i) {
+    again.push_back(&sequences_.New());
+    ASSERT_TRUE(LoseAndJudge(*again.back(), 1, true).value());
+  }
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(recovery_.MayStart(*again[i]));
+    recovery_.Start(*again[i]);
+  }
+  EXPECT_FALSE(recovery_.MayStart(*again[2]));
+  SequenceState& first = sequences_.New();
+  EXPECT_TRUE(recovery_.MayStart(first));
+  recovery_.Start(first);
+  EXPECT_FALSE(first.recovering);
+  recovery_.End(first);
+  EXPECT_FALSE(recovery_.MayStart(*again[2])) << "it was not counted";
+  recovery_.End(*again[0]);
+  recovery_.End(*again[0]);
+  EXPECT_TRUE(recovery_.MayStart(*again[2]));
+  recovery_.Start(*again[2]);
+  recovery_.OnQueued(*again[1], now_);
+  recovery_.ForgetLosses(*again[2]);
+  for (int i = 0; i < 2; ++i) recovery_.Start(*again[i]);
+}
+
+TEST_F(RecoveryTest, TheLadderDependsOnWhoIsThere) {
+  for (const bool has_kv : {false, true}) {
+    for (const bool has_decode : {false, true}) {
+      for (const bool has_prefill : {false, true}) {
+        if (has_decode) {
+          Up(2, 102);
+        } else {
+          directory_.OnDown(2, "gone", now_);
+        }
+        if (has_prefill) {
+          Up(3, 103);
+        } else {
+          directory_.OnDown(3, "gone", now_);
+        }
+        SequenceState& sequence = sequences_.New();
+        EXPECT_EQ(Climb(sequence), Rung::kSamePair);
+        sequence.prefill.call = has_kv ? 6 : 0;
+        EXPECT_EQ(Climb(sequence), has_kv && has_decode ? Rung::kOtherDecode
+                                   : has_prefill        ? Rung::kOtherPrefill
+                                                        : Rung::kDecodeAlone);
+        EXPECT_EQ(Climb(sequence), Rung::kDecodeAlone);
+        EXPECT_EQ(sequence.handoff_failures, 3);
+      }
+    }
+  }
+  EXPECT_EQ(counters_.handoff_failures, 24);
+}
+
+TEST_F(RecoveryTest, AStartBeginsOnTheFirstRung) {
+  SequenceState& sequence = sequences_.New();
+  Climb(sequence);
+  sequence.decode.call = 0;
+  recovery_.Start(sequence);
+  EXPECT_EQ(Climb(sequence), Rung::kSamePair);
+}
+
+TEST_F(RecoveryTest, AWorkerOfAnotherGroupIsNoOther) {
+  Up(2, 102, "else");
+  ASSERT_NE(directory_.at(2).group, directory_.at(1).group);
+  directory_.OnDown(3, "gone", now_);
+  SequenceState& sequence = sequences_.New();
+  Climb(sequence);
+  sequence.prefill.call = 6;
+  EXPECT_EQ(Climb(sequence), Rung::kDecodeAlone);
+}
+
+TEST_F(RecoveryTest, BlameWearsOffAndIsRenewed) {
+  const auto blamed = [this] { return recovery_.Blamed(now_); };
+  SequenceState& sequence = sequences_.New();
+  Climb(sequence);
+  ASSERT_EQ(blamed().size(), 1u);
+  EXPECT_EQ(blamed()[0].prefill, 0);
+  EXPECT_EQ(blamed()[0].decode, 1);
+  now_ += seconds(4);
+  EXPECT_EQ(blamed()[0].left, seconds(6));
+  Climb(sequence);
+  now_ += seconds(10) - milliseconds(1);
+  EXPECT_EQ(blamed().size(), 1u);
+  now_ += milliseconds(1);
+  EXPECT_THAT(blamed(), IsEmpty());
 }
 
 }  // namespace

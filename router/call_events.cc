@@ -1,0 +1,257 @@
+// The part of RouterNode that takes what the calls of its sequences tell and how they end.
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/fail_point.h"
+#include "router/event_checks.h"
+#include "router/node.h"
+
+namespace baton {
+namespace {
+
+// The worker did nothing for the call: it has no room, drains, is another process by now, or has
+// this attempt twice.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsAlreadyExists(status);
+}
+
+// Says something of the request itself: another worker would say the same.
+bool IsFinal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsUnimplemented(status);
+}
+
+}  // namespace
+
+// ---- Events of calls ---------------------------------------------------------------------------
+
+void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
+  auto it = calls_.find(received.call);
+  if (it == calls_.end()) {
+    ++counters_.stale_mail;
+    return;
+  }
+  const uint64_t counter = it->second;
+  SequenceState& sequence = sequences_.at(counter);
+  const bool is_decode = received.call == sequence.decode.call;
+  BATON_CHECK(is_decode || received.call == sequence.prefill.call);
+  const bool is_failure = std::holds_alternative<HandoffFailedEvent>(received.event);
+  const bool is_reserved = std::holds_alternative<ReservedEvent>(received.event);
+  const bool is_scores = std::holds_alternative<ScoresEvent>(received.event);
+  const bool is_decode_event =
+      !is_scores && !std::holds_alternative<PrefilledEvent>(received.event);
+  const Attempt attempt = std::visit([](const auto& e) { return e.attempt; }, received.event);
+  // What a call computed is right whatever attempt it names; tickets and failures go by attempt.
+  const bool is_old = (is_failure || is_reserved) && attempt != sequence.attempt;
+  const bool is_repeated =
+      !is_decode_event && (sequence.prefilled || (is_scores && !sequence.owes_score));
+  if (is_old || is_repeated || (!is_failure && is_decode != is_decode_event)) {
+    ++counters_.stale_mail;
+    return;
+  }
+  waits_.Note(sequence, now);
+  if (auto* reserved = std::get_if<ReservedEvent>(&received.event)) {
+    OnReserved(sequence, *reserved, now);
+  } else if (is_scores) {
+    OnScores(sequence, std::move(std::get<ScoresEvent>(received.event)), now);
+  } else if (auto* prefilled = std::get_if<PrefilledEvent>(&received.event)) {
+    OnPrefilled(sequence, std::move(*prefilled), now);
+  } else if (is_failure) {
+    OnHandoffFailed(sequence, now);
+  } else {
+    BATON_FAIL_POINT("router.decoding");
+    NoteToken(sequence, std::get<TokensEvent>(received.event), now);
+    OnDecoding(sequence);
+    OnTokens(sequence, std::move(std::get<TokensEvent>(received.event)), now);
+  }
+  CheckInvariants(counter);
+}
+
+void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event, Time now) {
+  if (sequence.state != State::kReserving && sequence.state != State::kRebinding) {
+    ++counters_.stale_mail;
+    return;
+  }
+  if (absl::Status bad = CheckReserved(event, sequence.decode.incarnation, sequence.base);
+      !bad.ok()) {
+    return LoseDecode(sequence, std::move(bad), now);
+  }
+  waits_.Clear(sequence);
+  HandoffTarget target{.ticket = event.ticket,
+                       .endpoint = event.data_endpoint,
+                       .pair_key = event.pair_key,
+                       .decode = event.decode,
+                       .first_token = event.cached_tokens};
+  if (sequence.prefill.call != 0) {
+    ++counters_.resends;
+    sequence.state = State::kPrefilling;
+    outbox_.Send(sequence.prefill.call, SendRequest{.sequence = sequence.id,
+                                                    .attempt = sequence.attempt,
+                                                    .handoff = std::move(target)});
+    return;
+  }
+  const Side& prefill = sequence.prefill;
+  if (!directory_.IsUp(prefill.worker, prefill.incarnation)) {
+    // It was lost since; the ticket is for nobody else.
+    LosePrefill(sequence, absl::UnavailableError("the prefill worker was lost"), now);
+    return;
+  }
+  prefixes_.Correct(sequence.prefix_hashes, sequence.decode.worker, event.cached_tokens);
+  prefixes_.Add(sequence.prefix_hashes, sequence.decode.worker);
+  OpenPrefill(sequence, std::move(target), now);
+}
+
+// Each Prefill call begins at the first position; the client sees each once, as the bits are equal.
+void RouterNode::OnScores(SequenceState& sequence, ScoresEvent event, Time now) {
+  PromptScored fresh{.prompt = sequence.prompt, .logprobs = {}};
+  absl::Status status;
+  for (PromptLogprob& score : event.logprobs) {
+    status = CheckScore(score, sequence);
+    if (!status.ok()) break;
+    sequence.call_score = std::max(sequence.call_score, score.position + 1);
+    if (score.position < sequence.next_score) continue;
+    sequence.next_score = score.position + 1;
+    fresh.logprobs.push_back(std::move(score));
+  }
+  if (!fresh.logprobs.empty()) outbox_.Emit(sequence.request, std::move(fresh));
+  sequence.owes_score = sequence.next_score < sequence.PromptLength();
+  if (!status.ok()) return LosePrefill(sequence, std::move(status), now);
+  if (sequence.owes_score) return;
+  // Nothing else may be wanted of this call: it must not be sought again if it is lost now.
+  sequence.finished = sequence.finished || sequence.body->score_only;
+  FinishIfDone(sequence, now);
+}
+
+void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time now) {
+  BATON_FAIL_POINT("router.transferring");
+  if (sequence.owes_score) {
+    return LosePrefill(sequence, SkippedError(sequence.call_score, sequence.PromptLength()), now);
+  }
+  if (absl::Status bad = CheckFirst(event, sequence); !bad.ok()) {
+    return LosePrefill(sequence, std::move(bad), now);
+  }
+  sequence.prefilled = true;
+  ReleaseTokens(sequence.prefill);
+  RequestState& request = requests_.at(sequence.request);
+  if (!request.cache_counted[sequence.prompt]) {
+    request.cache_counted[sequence.prompt] = true;
+    request.cached_tokens += std::min(event.cached_tokens, sequence.PromptLength());
+  }
+  prefixes_.Correct(sequence.prefix_hashes, sequence.prefill.worker, event.cached_tokens);
+  prefixes_.Add(sequence.prefix_hashes, sequence.prefill.worker);
+  if (request.body.score_only) sequence.finished = true;
+  // The decode worker has the KV or computes it: this call brought the score and is not needed.
+  if (sequence.state == State::kDecoding && sequence.handoff_failures > 0) Drop(sequence.prefill);
+  if (event.first) {
+    OnTokens(sequence, {.attempt = event.attempt, .outputs = {*std::move(event.first)}}, now);
+  } else {
+    FinishIfDone(sequence, now);
+  }
+}
+
+// The first token that the decode worker computed proves the prefill worker and the handoff too.
+void RouterNode::NoteToken(const SequenceState& sequence, const TokensEvent& event, Time now) {
+  if (event.outputs.empty() || event.outputs.back().position <= sequence.base) return;
+  const auto note = [&](const Side& side) {
+    if (directory_.IsUp(side.worker, side.incarnation)) directory_.at(side.worker).last_token = now;
+  };
+  note(sequence.decode);
+  const bool is_first = event.outputs.front().position <= sequence.base + 1;
+  if (is_first && sequence.handoff_failures == 0) note(sequence.prefill);
+}
+
+// The decode worker has verified the KV, or computes it, and goes on, whatever the prefill call
+// says.
+void RouterNode::OnDecoding(SequenceState& sequence) {
+  if (sequence.state == State::kQueued) queue_.Remove(sequence);
+  sequence.state = State::kDecoding;
+  waits_.Clear(sequence);
+  recovery_.ForgetLosses(sequence);
+  // KV that is kept because its handoff seemed to fail is not needed any more.
+  if (sequence.handoff_failures > 0 && sequence.prefilled) Drop(sequence.prefill);
+  if (sequence.prefill.call == 0) ReleaseTokens(sequence.prefill);
+}
+
+// Both workers tell the first token: whichever copy comes first is emitted, each position once.
+void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) {
+  ChoiceTokens fresh{.choice = sequence.choice, .outputs = {}};
+  absl::Status bad;
+  for (TokenOutput& output : event.outputs) {
+    if (sequence.finished || output.position < sequence.NextPosition()) {
+      ++counters_.stale_tokens;
+      continue;
+    }
+    if (bad = CheckNext(output, sequence); !bad.ok()) break;
+    sequence.emitted.push_back(output.token);
+    sequence.finished = output.finish != FinishReason::kNone;
+    fresh.outputs.push_back(std::move(output));
+  }
+  if (!fresh.outputs.empty()) outbox_.Emit(sequence.request, std::move(fresh));
+  if (!bad.ok()) return LoseDecode(sequence, std::move(bad), now);
+  FinishIfDone(sequence, now);
+}
+
+// ---- Ends of calls -----------------------------------------------------------------------------
+
+void RouterNode::OnCallClosed(const CallClosed& closed, Time now) {
+  auto it = calls_.find(closed.call);
+  if (it == calls_.end()) {
+    ++counters_.stale_mail;
+    return;
+  }
+  const uint64_t counter = it->second;
+  SequenceState& sequence = sequences_.at(counter);
+  BATON_CHECK(closed.call == sequence.decode.call || closed.call == sequence.prefill.call);
+  calls_.erase(it);
+  waits_.Note(sequence, now);
+  if (closed.call == sequence.decode.call) {
+    sequence.decode.call = 0;
+    OnDecodeClosed(sequence, closed.status, now);
+  } else {
+    sequence.prefill.call = 0;
+    OnPrefillClosed(sequence, closed.status, now);
+  }
+  CheckInvariants(counter);
+}
+
+void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& status, Time now) {
+  if (IsRefusal(status) && sequence.state != State::kDecoding) {
+    Requeue(sequence, sequence.decode.worker, now);
+  } else if (status.ok()) {
+    LoseDecode(sequence, absl::AbortedError("a decode worker ended a call before its last token"),
+               now);
+  } else if (IsFinal(status)) {
+    EndRequest(sequence.request, status);
+  } else {
+    LoseDecode(sequence, status, now);
+  }
+}
+
+void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& status, Time now) {
+  if (sequence.state == State::kDecoding) {
+    // The decode worker has the KV. A score that is still owed is sought again at the end.
+    ReleaseTokens(sequence.prefill);
+  } else if (IsRefusal(status)) {
+    Requeue(sequence, sequence.prefill.worker, now);
+  } else if (IsFinal(status)) {
+    EndRequest(sequence.request, status);
+  } else if (status.ok() && !sequence.prefilled) {
+    LosePrefill(sequence,
+                absl::AbortedError("a prefill worker ended a call before its first token"), now);
+  } else if (status.ok()) {
+    // A decode worker has verified it: its tokens follow. A queued sequence has given that worker
+    // up and holds nothing now; one that has asked for a Send to another is too late, and finds
+    // out.
+    if (sequence.state == State::kQueued) {
+      Enqueue(sequence, now);
+    } else if (sequence.state == State::kPrefilling) {
+      waits_.Await(sequence, now);
+    }
+  } else {
+    LosePrefill(sequence, status, now);
+  }
+}
+
+}  // namespace baton

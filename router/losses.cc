@@ -1,0 +1,124 @@
+// The part of RouterNode that goes on when a worker, a call or a transfer is lost, or an answer does
+// not come. What is lost is dropped; a side that is left is held for a moment while the other is
+// sought again. What that costs is for Recovery to say.
+#include <utility>
+
+#include "common/base/check.h"
+#include "router/node.h"
+
+namespace baton {
+
+void RouterNode::LoseDecode(SequenceState& sequence, absl::Status why, Time now) {
+  Drop(sequence.decode);
+  recovery_.AddLoss(sequence, sequence.decode, std::move(why), now);
+  Enqueue(sequence, now);
+}
+
+void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now) {
+  Drop(sequence.prefill);
+  if (sequence.state == State::kDecoding) return;  // A score that is owed is sought at the end.
+  recovery_.AddLoss(sequence, sequence.prefill, std::move(why), now);
+  const bool awaits_answer =
+      sequence.state == State::kReserving || sequence.state == State::kRebinding;
+  // The reservation that is on its way decides; nothing was asked of a prefill worker yet.
+  if (awaits_answer && waits_.Awaits(sequence)) return;
+  Enqueue(sequence, now);
+}
+
+// Waits for its turn, which comes when its losses are judged.
+void RouterNode::Enqueue(SequenceState& sequence, Time now) {
+  for (Side* side : {&sequence.prefill, &sequence.decode}) {
+    if (side->call == 0) ReleaseTokens(*side);
+  }
+  sequence.state = State::kQueued;
+  sequence.queued_since = now;
+  queue_.Add(sequence);
+  recovery_.OnQueued(sequence, now);
+  waits_.AwaitTurn(sequence, now);
+}
+
+void RouterNode::FenceHungWorkers(Time now) {
+  for (int32_t w = 0; w < static_cast<int32_t>(directory_.workers().size()); ++w) {
+    if (directory_.HungAt(w) > now) continue;
+    directory_.MarkHung(w, now);
+    ++counters_.hung_workers;
+    for (auto& [counter, sequence] : sequences_) {
+      const absl::Status why = absl::UnavailableError("a worker stopped making progress");
+      if (sequence.decode.call != 0 && sequence.decode.worker == w) LoseDecode(sequence, why, now);
+      if (sequence.prefill.call != 0 && sequence.prefill.worker == w) {
+        LosePrefill(sequence, why, now);
+      }
+    }
+  }
+}
+
+// ---- Failed handoffs ---------------------------------------------------------------------------
+
+void RouterNode::RebindTo(SequenceState& sequence, Incarnation prefill, Time now) {
+  BATON_CHECK(sequence.decode.call != 0);
+  ++(prefill != 0 ? counters_.rebinds : counters_.self_prefills);
+  sequence.state = State::kRebinding;
+  waits_.Await(sequence, now);
+  outbox_.Rebind(
+      sequence.decode.call,
+      RebindRequest{.sequence = sequence.id, .attempt = sequence.attempt, .prefill = prefill});
+}
+
+// The ladder. A decode worker that has the KV answers each Rebind with tokens.
+void RouterNode::OnHandoffFailed(SequenceState& sequence, Time now) {
+  if (sequence.state != State::kPrefilling || sequence.decode.call == 0) {
+    ++counters_.stale_mail;
+    return;
+  }
+  switch (recovery_.Climb(sequence, now)) {
+    case Recovery::Rung::kSamePair:
+      ++sequence.attempt;
+      return RebindTo(sequence, sequence.prefill.incarnation, now);
+    case Recovery::Rung::kOtherDecode:
+      Drop(sequence.decode);
+      return Enqueue(sequence, now);
+    case Recovery::Rung::kOtherPrefill:
+      Drop(sequence.prefill);
+      return Enqueue(sequence, now);
+    case Recovery::Rung::kDecodeAlone:
+      if (sequence.prefilled || !sequence.owes_score) Drop(sequence.prefill);
+      ++sequence.attempt;
+      return RebindTo(sequence, 0, now);
+  }
+}
+
+// ---- What does not come ------------------------------------------------------------------------
+
+// What the other side does for others says nothing.
+void RouterNode::CheckWatch(uint64_t counter, Time now) {
+  SequenceState& sequence = sequences_.at(counter);
+  const Side& owing = sequence.OwingSide();
+  const Time moved = owing.call != 0 ? directory_.at(owing.worker).last_progress : Time{};
+  switch (waits_.Check(sequence, moved, now)) {
+    case Waits::Due::kNothing:
+      return;
+    case Waits::Due::kOverdue:
+      return OnOverdue(sequence, now);
+    case Waits::Due::kSilent:
+      EndRequest(sequence.request, absl::UnavailableError(
+                                       "the workers of this request stopped making progress"));
+  }
+}
+
+void RouterNode::OnOverdue(SequenceState& sequence, Time now) {
+  if (sequence.state == State::kPrefilling) {
+    if (sequence.decode.call != 0) return OnHandoffFailed(sequence, now);
+    return EndRequest(sequence.request,
+                      absl::InternalError("a prefill worker ended a call too early"));
+  }
+  if (sequence.state != State::kQueued) {
+    ++counters_.unanswered;
+    return LoseDecode(sequence, absl::UnavailableError("a decode worker did not answer"), now);
+  }
+  ++counters_.holds_expired;
+  Drop(sequence.decode);
+  Drop(sequence.prefill);
+  Enqueue(sequence, now);
+}
+
+}  // namespace baton

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "common/base/ids.h"
+#include "common/base/time.h"
+
+namespace baton {
+
+struct RouterNodeOptions {
+  Incarnation incarnation = 0;
+  // The admission queue: requests not yet given to workers. Beyond a cap: RESOURCE_EXHAUSTED; what
+  // would not fit into an empty queue: INVALID_ARGUMENT.
+  int64_t max_queued_requests = 4096;
+  int64_t max_queued_tokens = 16 << 20;                   // Prompt tokens.
+  int64_t max_queued_bytes = 256 << 20;                   // Bytes of client bodies.
+  int64_t max_pending_prefill_tokens = 16384;             // Given ahead to one prefill worker.
+  size_t max_directory_entries = 1 << 16;                 // Prefix chunks remembered.
+  Duration retry_delay = std::chrono::milliseconds(20);   // After a worker's refusal.
+  // Of the sequence and of the worker that owes it the next event.
+  Duration no_progress_limit = std::chrono::seconds(30);
+  Duration no_worker_grace = std::chrono::seconds(2);     // For a pair to come.
+  // Recovery.
+  Duration recovery_grace = std::chrono::seconds(10);       // For a pair to come back.
+  Duration hang_limit = std::chrono::milliseconds(2500);    // T_hang, of a worker.
+  Duration answer_limit = std::chrono::milliseconds(4500);  // To a Decode call or Rebind.
+  Duration hold_limit = std::chrono::seconds(2);  // Of one side's KV while the other is sought.
+  Duration judge_delay = std::chrono::milliseconds(20);  // From a lost call to the question why.
+  Duration verdict_limit = std::chrono::seconds(2);      // From P's "sent" to D's first token.
+  Duration blame_time = std::chrono::seconds(10);        // Of a pair whose transfer failed.
+  int32_t max_moves = 8;       // Of one sequence, away from lost, hung or draining workers.
+  int32_t max_retries = 2;     // Of one sequence, after failures of workers believed healthy.
+  double retry_ratio = 0.1;    // Of such retries to requests, beyond a burst of ten.
+  int32_t max_recovering = 8;  // Sequences that are prefilled again at the same time.
+};
+
+struct RouterCounters {
+  int64_t requests = 0;
+  int64_t ok = 0;
+  int64_t failed = 0;
+  int64_t cancelled = 0;
+  int64_t refused = 0;           // By the admission queue.
+  int64_t requeued = 0;          // Sequences that a worker refused or gave back.
+  int64_t stale_tokens = 0;      // A position that was emitted already.
+  int64_t stale_mail = 0;        // Mail of a call that is no longer open.
+  int64_t moves = 0;             // Sequences taken away from a lost, hung or draining worker.
+  int64_t retries = 0;           // Sequences tried again after a healthy worker's failure.
+  int64_t handoff_failures = 0;  // Transfers that a worker reported as failed.
+  int64_t rebinds = 0;           // Reservations moved to another transfer.
+  int64_t resends = 0;           // Finished KV sent once more without prefill.
+  int64_t self_prefills = 0;     // Prompts that a decode worker was told to compute itself.
+  int64_t hung_workers = 0;      // Workers fenced because they stood still.
+  int64_t unanswered = 0;        // Decode calls and Rebinds without an answer in time.
+  int64_t holds_expired = 0;     // Held KV given up because no other side was found.
+};
+
+}  // namespace baton

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/base/time.h"
+#include "common/node/message.h"
+#include "router/worker_directory.h"
+
+namespace baton {
+
+// Priority, then arrival: the order in which sequences are given to workers.
+using QueueKey = std::tuple<int32_t, uint64_t>;
+
+// What a sequence waits for; Waits alone looks into it.
+class SequenceWait {
+  friend class Waits;
+  Time last_progress_{};
+  Time act_by_ = kNever;      // An answer or the other side must have come by then.
+  Time hold_until_ = kNever;  // While one side is held and the other sought.
+  Time watch_at_ = kNever;    // When it is looked at again.
+};
+
+// One sequence as the router knows it.
+struct SequenceState {
+  // Tabled in ARCHITECTURE.md. A queued sequence may hold one side: a Prefill call with its KV, or
+  // a Decode call with its reservation.
+  enum class State : uint8_t { kQueued, kReserving, kRebinding, kPrefilling, kDecoding };
+
+  // One side of it: its call on a worker.
+  struct Side {
+    CallId call = 0;  // 0 = none open.
+    int32_t worker = -1;
+    Incarnation incarnation = 0;
+    int64_t tokens = 0;  // Counted in the worker's pending_tokens for it.
+  };
+  struct Loss {
+    int32_t worker = 0;
+    Incarnation incarnation = 0;
+    absl::Status status;
+    Time at{};
+  };
+
+  SequenceId id;
+  uint64_t request = 0;
+  const ValidRequest* body = nullptr;  // Of the request, which lives longer.
+  int32_t choice = 0;                  // Over all prompts: prompt * n + choice.
+  int32_t prompt = 0;
+  State state = State::kQueued;
+  Attempt attempt = 0;
+  Side prefill;
+  Side decode;
+  std::vector<int32_t> emitted;
+  uint64_t group = 0;       // Of the workers of its last attempt.
+  int32_t base = 0;         // Tokens, of prompt and emitted, that this attempt prefills.
+  bool owes_score = false;  // Not all prompt log probabilities have been emitted.
+  int32_t next_score = 1;   // Position of the next one that the client is to see.
+  int32_t call_score = 1;   // Position of the next one that the Prefill call must bring.
+  bool prefilled = false;   // The Prefill call has computed its prompt.
+  bool finished = false;    // Its last token was emitted, or the client stopped it.
+  Time queued_since{};      // Of its present wait.
+  std::vector<uint64_t> prefix_hashes;
+  SequenceWait wait;
+  // Written by Recovery.
+  int32_t handoff_failures = 0;
+  std::vector<Loss> losses;       // Not judged yet.
+  std::vector<Incarnation> lost;  // Moved away from these.
+  int32_t moves = 0;
+  int32_t retries = 0;
+  bool recovering = false;  // Counted among those that are prefilled again.
+  Time ready_at{};          // Queued: not given to workers before.
+
+  bool Holds() const { return prefill.call != 0 || decode.call != 0; }
+  QueueKey key() const { return {body->priority, id.counter}; }
+  int32_t PromptLength() const { return static_cast<int32_t>(body->prompts[prompt].size()); }
+  // The position of the next token that the client is to see.
+  int32_t NextPosition() const { return PromptLength() + static_cast<int32_t>(emitted.size()); }
+  // Who owes it its next event.
+  const Side& OwingSide() const;
+  // What it asks of the pair, or of the side that it lacks.
+  RouteNeed Need() const;
+  // What is prefilled in this attempt: the prompt and, after a recovery, what the client has seen.
+  std::vector<int32_t> BaseTokens() const;
+  SamplingParams Sampling() const;
+};
+
+}  // namespace baton
