@@ -1,26 +1,4 @@
-#include <memory>
+#include "common/worker/worker_process.h"
+#include "prefill_worker/program.h"
 
-#include "absl/status/statusor.h"
-#include "common/process/command_line.h"
-#include "common/process/stop_signal.h"
-#include "common/rpc/connection.h"
-#include "common/telemetry/log.h"
-#include "prefill_worker/config.h"
-#include "prefill_worker/service.h"
-
-int main(int argc, char** argv) {
-  baton::PrefillConfig config;
-  if (const std::optional<int> code = baton::ParsePrefillCommandLine(argc, argv, &config)) {
-    return *code;
-  }
-  baton::LogLevel level = baton::LogLevel::kInfo;
-  baton::ParseLogLevel(config.worker.log_level, &level);
-  baton::SetLogLevel(level);
-  baton::SilenceLibraryLogs();
-  baton::StopSignal stop;  // Before any thread, so that all of them leave the signals to it.
-  auto service = baton::PrefillService::Start(config);
-  if (!service.ok()) return baton::FailToStart("baton-prefill", service.status());
-  stop.Wait();
-  (*service)->Drain([&stop] { return stop.CameAgain(); });
-  return 0;
-}
+int main(int argc, char** argv) { return baton::RunWorker<baton::PrefillProgram>(argc, argv); }

@@ -11,9 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "decode_worker/service.h"
+#include "common/worker/worker_process.h"
+#include "decode_worker/program.h"
 #include "nlohmann/json.hpp"
-#include "prefill_worker/service.h"
+#include "prefill_worker/program.h"
 #include "router/router_process.h"
 #include "tests/unit/common/http/test_client.h"
 
@@ -60,9 +61,9 @@ std::string Body(int index, bool stream) {
 class OneProcessTest : public ::testing::Test {
  protected:
   OneProcessTest() {
-    prefill_ = *PrefillService::Start({.worker = SmallWorker("prefill")});
+    prefill_ = *WorkerProcess<PrefillProgram>::Start({.worker = SmallWorker("prefill")});
     for (const char* name : {"decode-0", "decode-1"}) {
-      decode_.push_back(*DecodeService::Start({.worker = SmallWorker(name)}));
+      decode_.push_back(*WorkerProcess<DecodeProgram>::Start({.worker = SmallWorker(name)}));
     }
     RouterConfig config;
     config.model = BATON_SOURCE_DIR "/deploy/models/tiny-kjv";
@@ -121,8 +122,8 @@ class OneProcessTest : public ::testing::Test {
     return clients;
   }
 
-  std::unique_ptr<PrefillService> prefill_;
-  std::vector<std::unique_ptr<DecodeService>> decode_;
+  std::unique_ptr<WorkerProcess<PrefillProgram>> prefill_;
+  std::vector<std::unique_ptr<WorkerProcess<DecodeProgram>>> decode_;
   std::unique_ptr<RouterProcess> router_;
   uint16_t port_ = 0;
 };

@@ -1,4 +1,4 @@
-#include "common/process/metered_transport.h"
+#include "common/worker/metered_transport.h"
 
 #include <iterator>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "common/process/worker_config.h"
+#include "common/worker/worker_config.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"

@@ -1,4 +1,4 @@
-#include "common/process/metered_transport.h"
+#include "common/worker/metered_transport.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/unit/common/process/mail_list.h"
+#include "tests/unit/common/worker/mail_list.h"
 
 namespace baton {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/process/metered_runner.h"
+#include "common/worker/metered_runner.h"
 
 #include <utility>
 #include <vector>

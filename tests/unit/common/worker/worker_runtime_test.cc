@@ -1,4 +1,4 @@
-#include "common/process/worker_runtime.h"
+#include "common/worker/worker_runtime.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "common/process/worker_config.h"
+#include "common/worker/worker_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
-#include "common/process/metered_runner.h"
+#include "common/worker/metered_runner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "tests/unit/common/process/mail_list.h"
+#include "tests/unit/common/worker/mail_list.h"
 
 namespace baton {
 namespace {

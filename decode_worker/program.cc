@@ -1,0 +1,39 @@
+#include "decode_worker/program.h"
+
+#include "common/process/identity.h"
+
+namespace baton {
+
+std::unique_ptr<DecodeNode> DecodeProgram::MakeNode(const DecodeConfig&, WorkerRuntime& runtime) {
+  const WorkerRuntime::NodeParts parts = runtime.parts();
+  return std::make_unique<DecodeNode>(
+      DecodeNodeOptions{.incarnation = parts.incarnation,
+                        .data_endpoint = parts.data_endpoint,
+                        .engine = parts.engine},
+      DecodeIdentity{
+          .new_ticket = NewTicket,
+          .key_of = [&runtime](Incarnation prefill) { return runtime.KeyOf(prefill); }},
+      parts.model, parts.allocator, parts.runner, parts.transport, parts.outbox);
+}
+
+WorkerSnapshot DecodeProgram::Look(const DecodeNode& node) {
+  const DecodeCounters& counters = node.counters();
+  return {.status = node.Status(),
+          .idle = node.idle(),
+          .calls = counters.calls,
+          .refused = counters.refused,
+          .prompt_tokens = counters.prompt_tokens,
+          .cached_tokens = counters.cached_tokens,
+          .preemptions = node.num_preemptions(),
+          .counters = {{"duplicate_calls", counters.duplicates},
+                       {"stale_mail", counters.stale_mail},
+                       {"revoked_reservations", counters.revoked},
+                       {"swapped_sequences", node.num_swaps()},
+                       {"rebinds", counters.rebinds},
+                       {"self_prefills", counters.computed_here},
+                       {"unbound_expired", counters.unbound_expired},
+                       {"handoffs", counters.handoffs},
+                       {"handoffs_failed", counters.handoffs_failed}}};
+}
+
+}  // namespace baton

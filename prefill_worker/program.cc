@@ -1,0 +1,56 @@
+#include "prefill_worker/program.h"
+
+#include <CLI/CLI.hpp>
+
+#include "common/base/status.h"
+#include "common/process/command_line.h"
+
+namespace baton {
+
+absl::Status PrefillConfig::Validate() const {
+  RETURN_IF_ERROR(worker.Validate());
+  RETURN_IF_ERROR(CheckOption("--finish-together", finish_together, 0, 1 << 16));
+  return CheckOption("--max-waiting", max_waiting, 1, 1 << 20);
+}
+
+void PrefillConfig::AddOptions(CLI::App& app) {
+  AddWorkerOptions(app, worker);
+  app.add_option("--max-waiting", max_waiting,
+                 "Prompts taken that hold no blocks yet; more are refused")
+      ->group("Memory and batching")
+      ->capture_default_str();
+  app.add_option("--finish-together", finish_together,
+                 "Prompts for decode workers on this machine whose first tokens wait for each "
+                 "other, so that their answers share the cores in one batch; 0 = none")
+      ->group("Memory and batching")
+      ->capture_default_str();
+}
+
+std::unique_ptr<PrefillNode> PrefillProgram::MakeNode(const PrefillConfig& config,
+                                                      WorkerRuntime& runtime) {
+  const WorkerRuntime::NodeParts parts = runtime.parts();
+  EngineOptions engine = parts.engine;
+  engine.finish_together = config.finish_together;
+  return std::make_unique<PrefillNode>(
+      PrefillNodeOptions{
+          .incarnation = parts.incarnation, .engine = engine, .max_waiting = config.max_waiting},
+      parts.model, parts.allocator, parts.runner, parts.transport, parts.outbox);
+}
+
+WorkerSnapshot PrefillProgram::Look(const PrefillNode& node) {
+  const PrefillCounters& counters = node.counters();
+  return {.status = node.Status(),
+          .idle = node.idle(),
+          .calls = counters.calls,
+          .refused = counters.refused,
+          .prompt_tokens = counters.prompt_tokens,
+          .cached_tokens = counters.cached_tokens,
+          .counters = {{"duplicate_calls", counters.duplicates},
+                       {"stale_mail", counters.stale_mail},
+                       {"sends", counters.sends},
+                       {"kept_expired", counters.kept_expired},
+                       {"handoffs", counters.handoffs},
+                       {"handoffs_failed", counters.handoffs_failed}}};
+}
+
+}  // namespace baton
