@@ -51,7 +51,6 @@ void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
     ++counters_.stale_mail;
     return;
   }
-  waits_.Note(sequence, now);
   if (auto* reserved = std::get_if<ReservedEvent>(&received.event)) {
     OnReserved(sequence, *reserved, now);
   } else if (is_scores) {
@@ -61,9 +60,6 @@ void RouterNode::OnWorkerEvent(WorkerEventReceived received, Time now) {
   } else if (is_failure) {
     OnHandoffFailed(sequence, now);
   } else {
-    BATON_FAIL_POINT("router.decoding");
-    NoteToken(sequence, std::get<TokensEvent>(received.event), now);
-    OnDecoding(sequence);
     OnTokens(sequence, std::move(std::get<TokensEvent>(received.event)), now);
   }
   CheckInvariants(counter);
@@ -78,6 +74,7 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
       !bad.ok()) {
     return LoseDecode(sequence, std::move(bad), now);
   }
+  waits_.Note(sequence, now);
   waits_.Clear(sequence);
   HandoffTarget target{.ticket = event.ticket,
                        .endpoint = event.data_endpoint,
@@ -93,8 +90,9 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
     return;
   }
   const Side& prefill = sequence.prefill;
-  if (!directory_.IsUp(prefill.worker, prefill.incarnation)) {
-    // It was lost since; the ticket is for nobody else.
+  if (!directory_.IsUp(prefill.worker, prefill.incarnation) ||
+      recovery_.IsLost(sequence, prefill)) {
+    // Since it was asked for; the ticket is for nobody else.
     LosePrefill(sequence, absl::UnavailableError("the prefill worker was lost"), now);
     return;
   }
@@ -118,6 +116,7 @@ void RouterNode::OnScores(SequenceState& sequence, ScoresEvent event, Time now) 
   if (!fresh.logprobs.empty()) outbox_.Emit(sequence.request, std::move(fresh));
   sequence.owes_score = sequence.next_score < sequence.PromptLength();
   if (!status.ok()) return LosePrefill(sequence, std::move(status), now);
+  waits_.Note(sequence, now);
   if (sequence.owes_score) return;
   // Nothing else may be wanted of this call: it must not be sought again if it is lost now.
   sequence.finished = sequence.finished || sequence.body->score_only;
@@ -132,6 +131,7 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
   if (absl::Status bad = CheckFirst(event, sequence); !bad.ok()) {
     return LosePrefill(sequence, std::move(bad), now);
   }
+  waits_.Note(sequence, now);
   sequence.prefilled = true;
   ReleaseTokens(sequence.prefill);
   RequestState& request = requests_.at(sequence.request);
@@ -144,11 +144,8 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
   if (request.body.score_only) sequence.finished = true;
   // The decode worker has the KV or computes it: this call brought the score and is not needed.
   if (sequence.state == State::kDecoding && sequence.handoff_failures > 0) Drop(sequence.prefill);
-  if (event.first) {
-    OnTokens(sequence, {.attempt = event.attempt, .outputs = {*std::move(event.first)}}, now);
-  } else {
-    FinishIfDone(sequence, now);
-  }
+  if (event.first) BATON_CHECK(EmitTokens(sequence, {&*event.first, 1}).ok());
+  FinishIfDone(sequence, now);
 }
 
 // The first token that the decode worker computed proves the prefill worker and the handoff too.
@@ -174,11 +171,23 @@ void RouterNode::OnDecoding(SequenceState& sequence) {
   if (sequence.prefill.call == 0) ReleaseTokens(sequence.prefill);
 }
 
-// Both workers tell the first token: whichever copy comes first is emitted, each position once.
+// The tokens before a bad one stand; for more than that the event does not count.
 void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) {
+  if (absl::Status bad = EmitTokens(sequence, event.outputs); !bad.ok()) {
+    return LoseDecode(sequence, std::move(bad), now);
+  }
+  BATON_FAIL_POINT("router.decoding");
+  waits_.Note(sequence, now);
+  NoteToken(sequence, event, now);
+  OnDecoding(sequence);
+  FinishIfDone(sequence, now);
+}
+
+// Both workers tell the first token: whichever copy comes first is emitted, each position once.
+absl::Status RouterNode::EmitTokens(SequenceState& sequence, std::span<TokenOutput> outputs) {
   ChoiceTokens fresh{.choice = sequence.choice, .outputs = {}};
   absl::Status bad;
-  for (TokenOutput& output : event.outputs) {
+  for (TokenOutput& output : outputs) {
     if (sequence.finished || output.position < sequence.NextPosition()) {
       ++counters_.stale_tokens;
       continue;
@@ -186,11 +195,10 @@ void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) 
     if (bad = CheckNext(output, sequence); !bad.ok()) break;
     sequence.emitted.push_back(output.token);
     sequence.finished = output.finish != FinishReason::kNone;
-    fresh.outputs.push_back(std::move(output));
+    fresh.outputs.push_back(output);
   }
   if (!fresh.outputs.empty()) outbox_.Emit(sequence.request, std::move(fresh));
-  if (!bad.ok()) return LoseDecode(sequence, std::move(bad), now);
-  FinishIfDone(sequence, now);
+  return bad;
 }
 
 // ---- Ends of calls -----------------------------------------------------------------------------

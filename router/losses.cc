@@ -70,6 +70,7 @@ void RouterNode::OnHandoffFailed(SequenceState& sequence, Time now) {
     ++counters_.stale_mail;
     return;
   }
+  waits_.Note(sequence, now);
   switch (recovery_.Climb(sequence, now)) {
     case Recovery::Rung::kSamePair:
       ++sequence.attempt;

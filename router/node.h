@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -71,6 +72,7 @@ class RouterNode : public Node<RouterMail> {
   void NoteToken(const SequenceState& sequence, const TokensEvent& event, Time now);
   void OnDecoding(SequenceState& sequence);
   void OnTokens(SequenceState& sequence, TokensEvent event, Time now);
+  absl::Status EmitTokens(SequenceState& sequence, std::span<TokenOutput> outputs);
   void OnCallClosed(const CallClosed& closed, Time now);
   void OnDecodeClosed(SequenceState& sequence, const absl::Status& status, Time now);
   void OnPrefillClosed(SequenceState& sequence, const absl::Status& status, Time now);

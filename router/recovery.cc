@@ -25,12 +25,16 @@ void Recovery::OnRequest() {
 void Recovery::AddLoss(SequenceState& sequence, const SequenceState::Side& side, absl::Status why,
                        Time now) {
   BATON_CHECK(side.call == 0 && !why.ok());
-  const auto is_same = [&](const auto& loss) { return loss.incarnation == side.incarnation; };
-  if (std::ranges::any_of(sequence.losses, is_same)) return;
+  if (IsLost(sequence, side)) return;
   sequence.losses.push_back({.worker = side.worker,
                              .incarnation = side.incarnation,
                              .status = std::move(why),
                              .at = now});
+}
+
+bool Recovery::IsLost(const SequenceState& sequence, const SequenceState::Side& side) const {
+  const auto is_it = [&](const auto& loss) { return loss.incarnation == side.incarnation; };
+  return std::ranges::any_of(sequence.losses, is_it);
 }
 
 void Recovery::ForgetLosses(SequenceState& sequence) {

@@ -31,6 +31,7 @@ class Recovery {
   // The worker of that side is lost to the sequence, or has failed it; counted once.
   void AddLoss(SequenceState& sequence, const SequenceState::Side& side, absl::Status why,
                Time now);
+  bool IsLost(const SequenceState& sequence, const SequenceState::Side& side) const;
   // It has lost nothing: a decode worker goes on.
   void ForgetLosses(SequenceState& sequence);
   // It queues: its losses are judged after a moment, when what is known of the workers has come.

@@ -276,10 +276,11 @@ void RouterLedger::NoteAsked(uint64_t counter) {
   if (reserved_ == counter) reserved_ = 0;
 }
 
-// A reservation for a prefill worker that has gone meanwhile is a loss of that one.
+// A reservation for a prefill worker that has gone or failed meanwhile is a loss of that one.
 void RouterLedger::NoteReservation(const LiveSequence& told, Account& account) {
   if (reserved_ != told.sequence.counter || told.state != "QUEUED") return;
   if (!gone_.contains(account.next_incarnation) && !hung_.contains(account.next_prefill)) {
+    if (account.losses.contains(account.next_incarnation)) return;  // It has failed meanwhile.
     return Violate("a reservation is answered and its prefill worker is not asked");
   }
   Lose(account, {.worker = account.next_prefill, .incarnation = account.next_incarnation});

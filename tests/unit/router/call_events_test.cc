@@ -31,5 +31,80 @@ TEST_F(CallEventsTest, TheFirstTokenOfADecodeWorkerProvesBothAndLaterOnesItself)
   EXPECT_EQ(LastToken(1), now_);
 }
 
+TEST_F(CallEventsTest, TheTokensBeforeABadOneStandAndProveNothing) {
+  ToPrefilling(1);
+  now_ += seconds(1);
+  Handle(WorkerEventReceived{
+      decode_call(), TokensEvent{.attempt = 1,
+                                 .outputs = {{.position = 3, .token = 50},
+                                             {.position = 5, .token = 52}}}});
+  EXPECT_EQ(LastToken(0), Time{}) << "no proof of the prefill worker";
+  EXPECT_EQ(LastToken(1), Time{});
+  EXPECT_THAT(Seen(1), ElementsAre(50));
+  EXPECT_EQ(outbox_.cancelled.size(), 1u) << "the decode call alone is lost";
+}
+
+TEST_F(CallEventsTest, ABadFirstTokenOfTheDecodeWorkerLeavesTheKvThatIsThere) {
+  ToPrefilling(1);
+  Prefilled(prefill_call(), 3, 50);
+  Tokens(decode_call(), 5, 52);
+  Judged();
+  Heard(1);
+  Judged();
+  ASSERT_EQ(outbox_.decodes.size(), 2u);
+  Reserved(decode_call(), 2);
+  EXPECT_EQ(outbox_.sends.size(), 1u);
+  EXPECT_EQ(outbox_.prefills.size(), 1u) << "no second prefill";
+}
+
+TEST_F(CallEventsTest, ABadEventDoesNotBreakTheSilence) {
+  for (const bool is_score : {false, true}) {
+    Create({}, true, {Role::kPrefill, Role::kDecode, Role::kDecode, Role::kPrefill});
+    ValidRequest request = Request(3, 9);
+    request.sampling.num_prompt_logprobs = 0;
+    ToPrefilling(1, request);
+    Tokens(decode_call(), 3, 50);
+    Sleep(seconds(20));
+    // The answer goes on without the prefill call, whose score is sought at its end.
+    if (is_score) {
+      Scores(prefill_call(), 2, 3);
+    } else {
+      Prefilled(prefill_call(), 3, 50);
+    }
+    Sleep(seconds(10));
+    EXPECT_EQ(outbox_.clients[1].ended.size(), 1u) << is_score;
+    outbox_.clients.clear();
+  }
+}
+
+TEST_F(CallEventsTest, OfAWordThatComesTooLateNothingIsBroken) {
+  ToDecoding(1, Request(3, 9));
+  Sleep(seconds(20));
+  HandoffFailed(prefill_call(), 1);
+  Reserved(decode_call());
+  Sleep(seconds(10));
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
+// The decode worker refused the token that the prefill worker then tells the router.
+TEST_F(CallEventsTest, ABadFirstTokenClimbsOneRung) {
+  ToPrefilling(1);
+  HandoffFailed(decode_call(), 1);
+  ASSERT_EQ(outbox_.rebinds.size(), 1u);
+  Prefilled(prefill_call(), 5, 50);
+  EXPECT_THAT(outbox_.cancelled, ElementsAre(prefill_call()));
+  Reserved(decode_call(), 2);
+  EXPECT_EQ(outbox_.prefills.size(), 1u) << "the prefill worker that failed is not asked again";
+  Judged();
+  Heard(0);
+  Judged();
+  ASSERT_EQ(outbox_.rebinds.size(), 2u);
+  EXPECT_EQ(outbox_.rebinds[1].second.prefill, incarnation(3));
+  Reserved(decode_call(), 3);
+  EXPECT_EQ(outbox_.prefills.back().worker, 3);
+  EXPECT_EQ(node_->counters().handoff_failures, 1);
+  EXPECT_EQ(node_->counters().retries, 1);
+}
+
 }  // namespace
 }  // namespace baton
