@@ -64,6 +64,7 @@ class RouterNode : public Node<RouterMail> {
   void AwaitScore(SequenceState& sequence, Time now);
   RouterAudit Audit(Time now) const;
   void CheckInvariants(uint64_t counter) const;
+  Time FenceAt() const;
   // What calls tell (call_events.cc).
   void OnWorkerEvent(WorkerEventReceived received, Time now);
   void OnReserved(SequenceState& sequence, const ReservedEvent& event, Time now);
@@ -116,7 +117,9 @@ class RouterNode : public Node<RouterMail> {
   absl::flat_hash_map<CallId, uint64_t> calls_;  // Open calls -> sequence counter.
   Deadlines<uint64_t> deadlines_;                // Of requests.
   Time retry_at_ = kNever;
-  Time wake_due_ = kNever;  // When the last step asked to be woken.
+  Time wake_due_ = kNever;   // When the last step asked to be woken.
+  Time last_step_ = kNever;  // kNever: there was none.
+  Time awake_since_{};       // No two steps lay far apart since then: its thread did not stand still.
   uint64_t next_sequence_ = 1;
   CallId next_call_ = 1;
 };

@@ -416,6 +416,35 @@ TEST_F(RouterStopTest, AShortOneFencesNobody) {
   EXPECT_EQ(node_->counters().hung_workers, 0);
 }
 
+// However long: also one that ends just when a worker would count as silent.
+TEST_F(RouterStopTest, NoneFencesAWorkerWhoseWordLiesUnread) {
+  for (auto stop = milliseconds(1500); stop < milliseconds(3500); stop += milliseconds(10)) {
+    SetUp();
+    Run(seconds(1));
+    Sleep(milliseconds(100));
+    Wait(stop);
+    Sleep(milliseconds(20));  // Until its mail is read.
+    Run(seconds(3));
+    EXPECT_EQ(node_->counters().hung_workers, 0) << stop.count();
+  }
+}
+
+TEST_F(RouterStopTest, AWorkerThatIsSilentIsFoundOnTimeHoweverOftenTheRouterWakes) {
+  for (const auto pause : {milliseconds(10), milliseconds(100), milliseconds(215),
+                           milliseconds(430), milliseconds(500), milliseconds(2500)}) {
+    SetUp();
+    const Time due = now_ + milliseconds(2600);
+    while (now_ + pause < due) {
+      Sleep(pause);
+      for (int32_t worker : {0, 1, 2}) Heard(worker);
+    }
+    Sleep(due - now_ - milliseconds(1));
+    EXPECT_EQ(node_->counters().hung_workers, 0) << pause.count();
+    Sleep(milliseconds(1));
+    EXPECT_EQ(node_->counters().hung_workers, 1) << pause.count();
+  }
+}
+
 TEST_F(RouterStopTest, AVerdictMayLieUnread) {
   ToPrefilling(1);
   Prefilled(prefill_call(), 3, 50);
