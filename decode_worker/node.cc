@@ -143,6 +143,8 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
 }
 
 void DecodeNode::Invite(Entry& entry, Incarnation prefill) {
+  BATON_CHECK(!entry.in_engine() && !entry.transfer_open());
+  BATON_CHECK(reserved_.contains(entry.age));
   const Sequence& sequence = *entry.sequence;
   entry.state = State::kReserved;
   entry.open_ticket = identity_.new_ticket();
@@ -155,12 +157,13 @@ void DecodeNode::Invite(Entry& entry, Incarnation prefill) {
                      .digests = {.layout = LayoutDigest(model_.layout),
                                  .model = model_.model_digest,
                                  .tokens = TokensDigest(sequence.tokens)}});
-  outbox_.Send(entry.call, ReservedEvent{.attempt = entry.attempt,
+  outbox_.Emit(entry.call, ReservedEvent{.attempt = entry.attempt,
                                          .ticket = entry.open_ticket,
                                          .data_endpoint = options_.data_endpoint,
                                          .pair_key = identity_.key_of(prefill),
                                          .decode = options_.incarnation,
                                          .cached_tokens = sequence.num_computed});
+  CheckHeld(entry);
 }
 
 // ---- Rebind ------------------------------------------------------------------------------------
@@ -172,20 +175,23 @@ void DecodeNode::OnRebind(const RebindRequest& request, Time now) {
     return;
   }
   Entry& entry = *found;
+  CheckHeld(entry);
   ++counters_.rebinds;
   calls_.SetAttempt(entry, request.attempt);
   if (entry.state == State::kRunning) {
     // Verified before: says so, and goes on.
-    outbox_.Send(entry.call, TokensEvent{.attempt = entry.attempt});
+    outbox_.Emit(entry.call, TokensEvent{.attempt = entry.attempt});
     return;
   }
   entry.rebind = request.prefill;
   if (entry.transfer_open()) transport_.Abort(entry.open_ticket);
   Unbind(entry, now + options_.abort_limit);
   if (!entry.transfer_open()) Bind(entry);
+  CheckHeld(entry);
 }
 
 void DecodeNode::Unbind(Entry& entry, Time until) {
+  BATON_CHECK(entry.state != State::kRunning && entry.state != State::kEnding);
   entry.state = State::kUnbound;
   receiving_.erase(entry.age);
   reserved_.emplace(entry.age, entry.call);
@@ -194,6 +200,8 @@ void DecodeNode::Unbind(Entry& entry, Time until) {
 
 // Nobody writes to its blocks any more: the Rebind that was asked for takes effect.
 void DecodeNode::Bind(Entry& entry) {
+  BATON_CHECK(entry.state == State::kUnbound && entry.rebind.has_value());
+  BATON_CHECK(!entry.transfer_open());
   calls_.SetStateLimit(entry, kNever);
   allocator_.Renew(entry.sequence->blocks);
   const Incarnation prefill = *std::exchange(entry.rebind, std::nullopt);
@@ -212,8 +220,9 @@ void DecodeNode::ComputeHere(Entry& entry) {
   }
   allocator_.MarkFilling(sequence.blocks);
   entry.state = State::kRunning;
-  outbox_.Send(entry.call, TokensEvent{.attempt = entry.attempt});
+  outbox_.Emit(entry.call, TokensEvent{.attempt = entry.attempt});
   engine_.Add(std::move(entry.sequence));
+  CheckHeld(entry);
 }
 
 // ---- Transfers and steps -----------------------------------------------------------------------
@@ -256,6 +265,8 @@ void DecodeNode::OnTransfer(const TransferEvent& event, Time now) {
     return;
   }
   Entry& entry = calls_.at(it->second);
+  CheckHeld(entry);
+  BATON_CHECK(entry.open_ticket == event.ticket);
   if (event.kind == TransferEvent::Kind::kBegun) {
     BATON_FAIL_POINT("decode.prefilling");
     if (entry.state != State::kReserved) return;
@@ -277,9 +288,10 @@ void DecodeNode::OnTransfer(const TransferEvent& event, Time now) {
     Bind(entry);
   } else {
     ++counters_.handoffs_failed;
-    outbox_.Send(entry.call, HandoffFailedEvent{.attempt = entry.attempt,
+    outbox_.Emit(entry.call, HandoffFailedEvent{.attempt = entry.attempt,
                                                 .reason = std::string(status.message())});
     Unbind(entry, now + options_.unbound_limit);
+    CheckHeld(entry);
   }
 }
 
@@ -297,25 +309,28 @@ void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
   sequence.tokens.push_back(event.first.token);
   entry.state = State::kRunning;
   // The stream starts again at the first position; the router takes whichever copy comes first.
-  Emit(entry, event.first);
+  EmitToken(entry, event.first);
   if (event.first.finish != FinishReason::kNone) {
     outbox_.Close(entry.call, absl::OkStatus());
     End(entry);
     return;
   }
   engine_.Add(std::move(entry.sequence));
+  CheckHeld(entry);
 }
 
 void DecodeNode::OnStepDone(StepDone done, Time now) {
   progress_.OnStepDone(now);
   for (SequenceProgress& progress : engine_.OnStepDone(std::move(done), now)) {
     Entry& entry = calls_.at(progress.call);
+    BATON_CHECK(entry.in_engine());
+    BATON_CHECK(entry.state == State::kRunning || entry.state == State::kEnding);
     if (progress.released != nullptr) entry.sequence = std::move(progress.released);
     if (entry.state == State::kEnding) {
       EraseIfQuiet(entry);
       continue;
     }
-    if (progress.output) Emit(entry, *progress.output);
+    if (progress.output) EmitToken(entry, *progress.output);
     BATON_FAIL_POINT("decode.decoding");
     if (!entry.in_engine()) {
       BATON_FAIL_POINT("decode.finishing");
@@ -325,8 +340,8 @@ void DecodeNode::OnStepDone(StepDone done, Time now) {
   }
 }
 
-void DecodeNode::Emit(const Entry& entry, const TokenOutput& output) {
-  outbox_.Send(entry.call, TokensEvent{.attempt = entry.attempt, .outputs = {output}});
+void DecodeNode::EmitToken(const Entry& entry, const TokenOutput& output) {
+  outbox_.Emit(entry.call, TokensEvent{.attempt = entry.attempt, .outputs = {output}});
 }
 
 bool DecodeNode::RevokeReservation(const AgeKey& needy, bool alone) {
@@ -353,6 +368,7 @@ bool DecodeNode::RevokeReservation(const AgeKey& needy, bool alone) {
 }
 
 void DecodeNode::End(Entry& entry) {
+  BATON_CHECK(entry.state != State::kEnding);
   entry.state = State::kEnding;
   reserved_.erase(entry.age);
   receiving_.erase(entry.age);
@@ -366,9 +382,36 @@ void DecodeNode::End(Entry& entry) {
 }
 
 void DecodeNode::EraseIfQuiet(Entry& entry) {
+  BATON_CHECK(entry.state == State::kEnding && entry.state_limit == kNever);
+  BATON_CHECK(!entry.revoked || num_revoked_draining_ > 0);
   if (entry.in_engine() || entry.transfer_open()) return;
   if (entry.revoked) --num_revoked_draining_;
   calls_.Erase(entry);
+}
+
+void DecodeNode::CheckHeld(const Entry& entry) const {
+  const bool is_unbound = entry.state == State::kUnbound;
+  BATON_CHECK(!entry.transfer_open() || tickets_.at(entry.open_ticket) == entry.call);
+  BATON_CHECK(reserved_.contains(entry.age) == (entry.state == State::kReserved || is_unbound));
+  BATON_CHECK(receiving_.contains(entry.age) == (entry.state == State::kReceiving));
+  BATON_CHECK((entry.state_limit != kNever) == is_unbound);
+  switch (entry.state) {
+    case State::kReserved:
+    case State::kReceiving:
+      BATON_CHECK(!entry.in_engine() && entry.sequence->blocks.num_held() > 0);
+      BATON_CHECK(entry.transfer_open() && !entry.rebind);
+      break;
+    case State::kUnbound:
+      BATON_CHECK(!entry.in_engine() && entry.sequence->blocks.num_held() > 0);
+      BATON_CHECK(entry.transfer_open() == entry.rebind.has_value());
+      break;
+    case State::kRunning:
+      BATON_CHECK(entry.in_engine() && !entry.transfer_open() && !entry.rebind);
+      break;
+    case State::kEnding:
+      BATON_CHECK(entry.in_engine() || entry.transfer_open());
+      break;
+  }
 }
 
 }  // namespace baton

@@ -112,11 +112,13 @@ class DecodeNode : public Node<WorkerMail> {
   // yet. When `needy` is alone, so that nobody can be preempted for it, also an older one, then one
   // that is being written and younger. True while one is coming back.
   bool RevokeReservation(const AgeKey& needy, bool alone);
-  void Emit(const Entry& entry, const TokenOutput& output);
+  void EmitToken(const Entry& entry, const TokenOutput& output);
   // Gives the entry up: everything that may still touch its blocks is told to stop, and the entry
   // goes once all of it has.
   void End(Entry& entry);
   void EraseIfQuiet(Entry& entry);
+  // Between two pieces of mail a call holds what its state says (ARCHITECTURE.md, section 6).
+  void CheckHeld(const Entry& entry) const;
 
   DecodeNodeOptions options_;
   DecodeIdentity identity_;

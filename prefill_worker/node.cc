@@ -128,6 +128,7 @@ void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
   entry.handoff = std::move(request.handoff);
   waiting_.emplace(entry.age, entry.call);
   if (entry.handoff) tickets_.emplace(entry.handoff->ticket, entry.call);
+  CheckHeld(entry);
   BATON_FAIL_POINT("prefill.queued");
 }
 
@@ -136,12 +137,13 @@ void PrefillNode::AdmitWaiting() {
   while (!waiting_.empty() &&
          static_cast<int32_t>(engine_.num_running()) < options_.engine.max_batch_sequences) {
     if (!Admit(calls_.at(waiting_.begin()->second))) return;
-    waiting_.erase(waiting_.begin());
   }
 }
 
 // Takes all blocks of the prompt or none.
 bool PrefillNode::Admit(Entry& entry) {
+  CheckHeld(entry);
+  BATON_CHECK(entry.state == State::kWaiting);
   Sequence& sequence = *entry.sequence;
   const int32_t num_tokens = sequence.num_tokens();
   // Prompt log probabilities need every position computed here.
@@ -153,6 +155,7 @@ bool PrefillNode::Admit(Entry& entry) {
   sequence.blocks = std::move(table);
   entry.cached_tokens = sequence.num_computed;
   entry.state = State::kComputing;
+  waiting_.erase(entry.age);
   counters_.prompt_tokens += num_tokens;
   counters_.cached_tokens += entry.cached_tokens;
 
@@ -163,10 +166,13 @@ bool PrefillNode::Admit(Entry& entry) {
     }
   }
   engine_.Add(std::move(entry.sequence));
+  CheckHeld(entry);
   return true;
 }
 
 void PrefillNode::StartTransfer(Entry& entry, int32_t num_tokens) {
+  BATON_CHECK(!entry.in_engine() && !entry.transfer_open());
+  BATON_CHECK(tickets_.at(entry.handoff->ticket) == entry.call);
   ++counters_.handoffs;
   entry.open_ticket = entry.handoff->ticket;
   // The decode worker asks for no more; what lies before may go while the transfer runs.
@@ -198,9 +204,10 @@ void PrefillNode::OnSend(SendRequest request, Time now) {
     return;
   }
   Entry& entry = *found;
+  CheckHeld(entry);
   if (std::string bad = WhyBad(request.handoff, entry); !bad.empty()) {
     ++counters_.handoffs_failed;
-    outbox_.Send(entry.call,
+    outbox_.Emit(entry.call,
                  HandoffFailedEvent{.attempt = request.attempt, .reason = std::move(bad)});
     return;
   }
@@ -218,6 +225,7 @@ void PrefillNode::OnSend(SendRequest request, Time now) {
   if (!entry.in_engine()) entry.sequence->finish_group = 0;
   tickets_.emplace(entry.handoff->ticket, entry.call);
   StartSend(entry, now);
+  CheckHeld(entry);
 }
 
 void PrefillNode::StartSend(Entry& entry, Time now) {
@@ -236,6 +244,7 @@ void PrefillNode::StartSend(Entry& entry, Time now) {
 
 // Sends tokens [begin, end) of a layer, without what the decode worker holds already.
 void PrefillNode::PushRows(const Entry& entry, int32_t layer, int32_t begin, int32_t end) {
+  BATON_CHECK(entry.open_ticket == entry.handoff->ticket);
   begin = std::max(begin, entry.handoff->first_token);
   if (begin >= end) return;
   transport_.Push({.ticket = entry.handoff->ticket,
@@ -276,6 +285,8 @@ void PrefillNode::OnStepDone(StepDone done, Time now) {
   progress_.OnStepDone(now);
   for (SequenceProgress& progress : engine_.OnStepDone(std::move(done), now)) {
     Entry& entry = calls_.at(progress.call);
+    BATON_CHECK(entry.in_engine());
+    BATON_CHECK(entry.state == State::kComputing || entry.state == State::kEnding);
     if (progress.released != nullptr) entry.sequence = std::move(progress.released);
     if (entry.state == State::kEnding) {
       EraseIfQuiet(entry);
@@ -283,29 +294,31 @@ void PrefillNode::OnStepDone(StepDone done, Time now) {
       outbox_.Close(entry.call, progress.status);
       End(entry);
     } else {
-      SendScores(entry, std::move(progress.prompt_logprobs));
+      EmitScores(entry, std::move(progress.prompt_logprobs));
       if (!entry.in_engine()) OnPrefilled(entry, std::move(progress.output), now);
     }
   }
 }
 
 // Chunk by chunk, so that nothing grows with the prompt, in pieces that fit a message.
-void PrefillNode::SendScores(const Entry& entry, std::vector<PromptLogprob> logprobs) {
+void PrefillNode::EmitScores(const Entry& entry, std::vector<PromptLogprob> logprobs) {
   ScoresEvent piece{.attempt = entry.attempt, .logprobs = {}};
   int32_t num_scores = 0;
   for (PromptLogprob& one : logprobs) {
     num_scores += NumScores(one);
     if (num_scores > kMaxPieceScores) {
-      outbox_.Send(entry.call, std::exchange(piece, {.attempt = entry.attempt, .logprobs = {}}));
+      outbox_.Emit(entry.call, std::exchange(piece, {.attempt = entry.attempt, .logprobs = {}}));
       num_scores = NumScores(one);
     }
     piece.logprobs.push_back(std::move(one));
   }
-  if (!piece.logprobs.empty()) outbox_.Send(entry.call, std::move(piece));
+  if (!piece.logprobs.empty()) outbox_.Emit(entry.call, std::move(piece));
 }
 
 void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Time now) {
-  outbox_.Send(entry.call, PrefilledEvent{.attempt = entry.attempt,
+  BATON_CHECK(entry.state == State::kComputing);
+  BATON_CHECK(entry.sequence->num_computed == entry.num_tokens);
+  outbox_.Emit(entry.call, PrefilledEvent{.attempt = entry.attempt,
                                           .first = first,
                                           .cached_tokens = entry.cached_tokens});
   if (!entry.handoff) {
@@ -322,11 +335,14 @@ void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Ti
   } else {
     Finish(entry);
   }
+  CheckHeld(entry);
 }
 
 // Also when the first token is the last one: the decode worker then verifies, repeats it and ends,
 // so no abort races with what the router hears from the two workers.
 void PrefillNode::Finish(const Entry& entry) {
+  CheckHeld(entry);
+  BATON_CHECK(entry.state == State::kSending && entry.first.has_value());
   const Sequence& sequence = *entry.sequence;
   transport_.Finish(
       {.ticket = entry.open_ticket,
@@ -345,6 +361,7 @@ void PrefillNode::OnTransfer(const TransferEvent& event, Time now) {
     return;
   }
   Entry& entry = calls_.at(it->second);
+  CheckHeld(entry);
   tickets_.erase(it);
   entry.open_ticket = {};
   if (entry.state == State::kEnding) {
@@ -359,7 +376,7 @@ void PrefillNode::OnTransfer(const TransferEvent& event, Time now) {
     // The decode worker is the authority on what arrived; until the router has asked it, the KV
     // is kept, or computed to its end.
     ++counters_.handoffs_failed;
-    outbox_.Send(entry.call, HandoffFailedEvent{.attempt = entry.attempt,
+    outbox_.Emit(entry.call, HandoffFailedEvent{.attempt = entry.attempt,
                                                 .reason = std::string(event.status.message())});
     if (entry.state == State::kSending) Keep(entry, now);
   }
@@ -368,9 +385,11 @@ void PrefillNode::OnTransfer(const TransferEvent& event, Time now) {
 void PrefillNode::Keep(Entry& entry, Time now) {
   entry.state = State::kKept;
   calls_.SetStateLimit(entry, now + options_.keep_limit);
+  CheckHeld(entry);
 }
 
 void PrefillNode::End(Entry& entry) {
+  BATON_CHECK(entry.state != State::kEnding);
   entry.state = State::kEnding;
   waiting_.erase(entry.age);
   calls_.Retire(entry);
@@ -383,6 +402,7 @@ void PrefillNode::End(Entry& entry) {
 }
 
 void PrefillNode::EraseIfQuiet(Entry& entry) {
+  BATON_CHECK(entry.state == State::kEnding && entry.state_limit == kNever);
   if (entry.in_engine() || entry.transfer_open()) return;
   if (entry.handoff) {
     // A repeated open may have brought the ticket again since this one's transfer ended.
@@ -390,6 +410,32 @@ void PrefillNode::EraseIfQuiet(Entry& entry) {
     if (it != tickets_.end() && it->second == entry.call) tickets_.erase(it);
   }
   calls_.Erase(entry);
+}
+
+void PrefillNode::CheckHeld(const Entry& entry) const {
+  const bool is_waiting = entry.state == State::kWaiting;
+  const bool awaits_send = entry.state == State::kSending && entry.send_due;
+  BATON_CHECK(!entry.transfer_open() || tickets_.at(entry.open_ticket) == entry.call);
+  BATON_CHECK(waiting_.contains(entry.age) == is_waiting);
+  BATON_CHECK((entry.state_limit != kNever) == (entry.state == State::kKept || awaits_send));
+  switch (entry.state) {
+    case State::kWaiting:
+      BATON_CHECK(!entry.in_engine() && entry.sequence->blocks.size() == 0);
+      BATON_CHECK(!entry.transfer_open());
+      break;
+    case State::kComputing:
+      BATON_CHECK(entry.in_engine());
+      break;
+    case State::kSending:
+      BATON_CHECK(!entry.in_engine() && entry.transfer_open());
+      break;
+    case State::kKept:
+      BATON_CHECK(!entry.in_engine() && !entry.transfer_open());
+      break;
+    case State::kEnding:
+      BATON_CHECK(entry.in_engine() || entry.transfer_open());
+      break;
+  }
 }
 
 WorkerStatus PrefillNode::Status() const {

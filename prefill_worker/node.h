@@ -90,7 +90,7 @@ class PrefillNode : public Node<WorkerMail> {
   void OnRowsDone(const RowsDone& done, Time now);
   void PushRows(const Entry& entry, int32_t layer, int32_t begin, int32_t end);
   void OnStepDone(StepDone done, Time now);
-  void SendScores(const Entry& entry, std::vector<PromptLogprob> logprobs);
+  void EmitScores(const Entry& entry, std::vector<PromptLogprob> logprobs);
   void OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Time now);
   void Finish(const Entry& entry);
   void OnTransfer(const TransferEvent& event, Time now);
@@ -99,6 +99,8 @@ class PrefillNode : public Node<WorkerMail> {
   // goes once all of it has.
   void End(Entry& entry);
   void EraseIfQuiet(Entry& entry);
+  // Between two pieces of mail a call holds what its state says (ARCHITECTURE.md, section 6).
+  void CheckHeld(const Entry& entry) const;
 
   PrefillNodeOptions options_;
   ModelInfo model_;

@@ -177,7 +177,7 @@ class CallSink : public GenerationSink, public std::enable_shared_from_this<Call
   }
 
   void Send(v1::GenerateEvent event) {
-    call_->Send(std::move(event));
+    call_->Write(std::move(event));
     const uint64_t armed = ++armed_;
     if (call_->Idle()) return;
     watchdog_.expires_after(write_timeout_);

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <vector>
 
-#include "common/base/generation.h"
 #include "common/base/ids.h"
+#include "common/base/sampling.h"
 #include "common/base/time.h"
 #include "common/kv_cache/block_allocator.h"
 #include "common/model/model_runner.h"

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "common/base/generation.h"
+#include "common/base/sampling.h"
 #include "common/model/model_runner.h"
 #include "common/model/weighted_tokens.h"
 #include "kernels/api/row_math.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/base/generation.h"
 #include "common/base/ids.h"
+#include "common/base/sampling.h"
 #include "common/base/time.h"
 #include "common/kv_cache/block_types.h"
 #include "common/transport/kv_transport.h"

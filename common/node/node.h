@@ -32,7 +32,7 @@ class Node {
 class WorkerOutbox {
  public:
   virtual ~WorkerOutbox() = default;
-  virtual void Send(CallId call, WorkerEvent event) = 0;
+  virtual void Emit(CallId call, WorkerEvent event) = 0;
   // The worker's last word on a call.
   virtual void Close(CallId call, absl::Status status) = 0;
 };

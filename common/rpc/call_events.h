@@ -10,7 +10,7 @@
 #include "baton/v1/prefill.pb.h"
 #include "common/node/message.h"
 #include "common/rpc/call_end.h"
-#include "common/rpc/generation_wire.h"
+#include "common/rpc/sampling_wire.h"
 #include "common/rpc/silence.h"
 
 // The rules of one call from a router to a worker, at both of its ends, without the network: the

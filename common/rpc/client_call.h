@@ -13,7 +13,7 @@
 #include "common/node/message.h"
 #include "common/rpc/call_events.h"
 #include "common/rpc/connection.h"
-#include "common/rpc/generation_wire.h"
+#include "common/rpc/sampling_wire.h"
 
 namespace baton {
 

@@ -6,7 +6,7 @@
 #include "baton/v1/decode.pb.h"
 #include "baton/v1/prefill.pb.h"
 #include "common/node/message.h"
-#include "common/rpc/generation_wire.h"
+#include "common/rpc/sampling_wire.h"
 
 // What each end of the control plane takes of the other's sealed messages, without the network:
 // what is whole, meant for this process and in range. Events are call_events.h's.

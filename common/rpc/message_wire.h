@@ -5,10 +5,10 @@
 #include "baton/v1/decode.pb.h"
 #include "baton/v1/prefill.pb.h"
 #include "common/node/message.h"
-#include "common/rpc/generation_wire.h"
+#include "common/rpc/sampling_wire.h"
 
 // Both ways between the ...Request and ...Event structs of common/node/message.h and their wire
-// form; the same contract as generation_wire.h. `worker` of a request is `expected_incarnation`
+// form; the same contract as sampling_wire.h. `worker` of a request is `expected_incarnation`
 // there; that of a RebindRequest or SendRequest is the caller's to set.
 namespace baton {
 

@@ -19,7 +19,7 @@ namespace baton {
 // One server-streaming call as its server sees it: a queue of events that gRPC drains one write at
 // a time, then the status. Thread-safe. Owns itself until gRPC says OnDone; others hold it by
 // shared_ptr. `on_broken` is called once, from a gRPC thread, if the call is cancelled, late or
-// lost before Close; after it Send and Close are no-ops. `on_done` is called last.
+// lost before Close; after it Write and Close are no-ops. `on_done` is called last.
 template <typename Event>
 class ServerCall : public grpc::ServerWriteReactor<Event> {
  public:
@@ -38,7 +38,7 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
     return call;
   }
 
-  void Send(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Write(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       absl::MutexLock lock(&mutex_);
       if (broken_ || closing_.has_value()) return;
@@ -48,8 +48,8 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
     Advance();
   }
 
-  // Sends it if nothing waits to be written.
-  void SendIfIdle(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Writes it if nothing waits to be written.
+  void WriteIfIdle(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       absl::MutexLock lock(&mutex_);
       if (broken_ || closing_.has_value() || writing_ || !queue_.empty()) return;

@@ -15,8 +15,8 @@
 #include "baton/v1/prefill.grpc.pb.h"
 #include "common/node/inbox.h"
 #include "common/node/router_mail.h"
-#include "common/rpc/generation_wire.h"
 #include "common/rpc/retired_channels.h"
+#include "common/rpc/sampling_wire.h"
 #include "common/rpc/silence.h"
 #include "common/rpc/worker_links.h"
 

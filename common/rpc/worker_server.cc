@@ -152,7 +152,7 @@ class StatusBroadcast {
         Seal(&status);
         due = TakeDue(status.SerializeAsString());
       }
-      for (const auto& call : due) call->Send(status);
+      for (const auto& call : due) call->Write(status);
     }
   }
 
@@ -221,7 +221,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
 
   int port() const { return port_; }
 
-  void Send(CallId id, WorkerEvent event) {
+  void Emit(CallId id, WorkerEvent event) {
     AnyCall call;
     {
       absl::MutexLock lock(&mutex_);
@@ -229,7 +229,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       if (it == calls_.end()) return;
       call = it->second;
     }
-    std::visit([&](const auto& e) { SendOn(call, e); }, event);
+    std::visit([&](const auto& e) { WriteOn(call, e); }, event);
   }
 
   void Close(CallId id, absl::Status status) {
@@ -327,7 +327,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
 
  private:
   template <typename Event>
-  static void SendOn(const AnyCall& call, const Event& event) {
+  static void WriteOn(const AnyCall& call, const Event& event) {
     constexpr bool kIsBoth = std::is_same_v<Event, HandoffFailedEvent>;
     constexpr bool kOfPrefill =
         std::is_same_v<Event, ScoresEvent> || std::is_same_v<Event, PrefilledEvent> || kIsBoth;
@@ -336,14 +336,14 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       if (const auto* prefill = std::get_if<std::shared_ptr<PrefillCall>>(&call)) {
         v1::PrefillEvent proto;
         ToProto(event, &proto);
-        (*prefill)->Send(std::move(proto));
+        (*prefill)->Write(std::move(proto));
       }
     }
     if constexpr (kOfDecode) {
       if (const auto* decode = std::get_if<std::shared_ptr<DecodeCall>>(&call)) {
         v1::DecodeEvent proto;
         ToProto(event, &proto);
-        (*decode)->Send(std::move(proto));
+        (*decode)->Write(std::move(proto));
       }
     }
   }
@@ -405,9 +405,9 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     }
     for (const AnyCall& call : calls) {
       if (const auto* decode = std::get_if<std::shared_ptr<DecodeCall>>(&call)) {
-        (*decode)->SendIfIdle(SignOfLife<v1::DecodeEvent>());
+        (*decode)->WriteIfIdle(SignOfLife<v1::DecodeEvent>());
       } else {
-        std::get<std::shared_ptr<PrefillCall>>(call)->SendIfIdle(SignOfLife<v1::PrefillEvent>());
+        std::get<std::shared_ptr<PrefillCall>>(call)->WriteIfIdle(SignOfLife<v1::PrefillEvent>());
       }
     }
   }
@@ -437,7 +437,7 @@ absl::Status WorkerServer::Start() { return impl_->Start(); }
 
 int WorkerServer::port() const { return impl_->port(); }
 
-void WorkerServer::Send(CallId call, WorkerEvent event) { impl_->Send(call, std::move(event)); }
+void WorkerServer::Emit(CallId call, WorkerEvent event) { impl_->Emit(call, std::move(event)); }
 
 void WorkerServer::Close(CallId call, absl::Status status) {
   impl_->Close(call, std::move(status));

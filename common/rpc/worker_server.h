@@ -41,7 +41,7 @@ class WorkerServer : public WorkerOutbox {
   int port() const;
 
   // Queue for the call and return; tokens in a call's queue are bounded by its max_tokens.
-  void Send(CallId call, WorkerEvent event) override;
+  void Emit(CallId call, WorkerEvent event) override;
   void Close(CallId call, absl::Status status) override;
 
   // Ends all streams; calls still open after `grace` are broken. Idempotent.

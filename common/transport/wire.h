@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/generation.h"
 #include "common/base/ids.h"
+#include "common/base/sampling.h"
 #include "common/transport/kv_transport.h"
 #include "common/transport/transfer_plan.h"
 

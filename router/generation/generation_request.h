@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "common/base/generation.h"
+#include "common/base/sampling.h"
 #include "common/base/time.h"
 #include "router/generation/token_scores.h"
 

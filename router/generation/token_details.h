@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/base/generation.h"
+#include "common/base/sampling.h"
 #include "router/generation/generation_request.h"
 #include "router/generation/token_scores.h"
 #include "router/generation/tokenizer.h"

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "common/base/generation.h"
+#include "common/base/sampling.h"
 
 namespace baton {
 

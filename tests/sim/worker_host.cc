@@ -244,7 +244,7 @@ void WorkerHost::Report() {
   });
 }
 
-void WorkerHost::Send(CallId call, WorkerEvent event) {
+void WorkerHost::Emit(CallId call, WorkerEvent event) {
   if (process_->broken.contains(call)) {
     options_.violation("I8: a worker goes on with a broken call");
   }

@@ -116,7 +116,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
   };
 
   // WorkerOutbox.
-  void Send(CallId call, WorkerEvent event) override;
+  void Emit(CallId call, WorkerEvent event) override;
   void Close(CallId call, absl::Status status) override;
 
   void MakeNode();

@@ -49,7 +49,7 @@ void ServeOne(TestWorker* prefill, TestWorker* decode) {
   const auto decode_call = decode->inbox.Next<DecodeOpened>();
   ASSERT_TRUE(decode_call.has_value());
   const auto n = static_cast<int32_t>(decode_call->request.tokens.size());
-  decode->server.Send(
+  decode->server.Emit(
       decode_call->call,
       ReservedEvent{.ticket = {.hi = 1}, .data_endpoint = "127.0.0.1:1", .decode = 8});
   const auto prefill_call = prefill->inbox.Next<PrefillOpened>();
@@ -57,9 +57,9 @@ void ServeOne(TestWorker* prefill, TestWorker* decode) {
   ASSERT_TRUE(prefill_call->request.handoff.has_value());
   EXPECT_EQ(prefill_call->request.handoff->ticket, (TicketId{.hi = 1}));
   const TokenOutput first{.position = n, .token = 11};
-  prefill->server.Send(prefill_call->call, PrefilledEvent{.first = first});
+  prefill->server.Emit(prefill_call->call, PrefilledEvent{.first = first});
   prefill->server.Close(prefill_call->call, absl::OkStatus());
-  decode->server.Send(
+  decode->server.Emit(
       decode_call->call,
       TokensEvent{
           .outputs = {first, {.position = n + 1, .token = 12, .finish = FinishReason::kLength}}});

@@ -34,7 +34,7 @@ class RecordingOutbox : public WorkerOutbox {
     std::optional<absl::Status> closed;
   };
 
-  void Send(CallId call, WorkerEvent event) override {
+  void Emit(CallId call, WorkerEvent event) override {
     words_after_close += calls[call].closed.has_value();
     calls[call].events.push_back(std::move(event));
   }

@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // The structs have no operator==, so two values are compared by what is written of them; that
-// writing loses nothing is checked field by field in GenerationWireTest and below.
+// writing loses nothing is checked field by field in SamplingWireTest and below.
 template <typename Proto, typename Value>
 std::string Bytes(const Value& value) {
   Proto proto;

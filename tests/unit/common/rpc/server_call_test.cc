@@ -36,8 +36,8 @@ class ServerCallTest : public ::testing::Test {
 
 TEST_F(ServerCallTest, EventsAreSealedInOrderAndIdleOnceAllAreWritten) {
   EXPECT_TRUE(call_->Idle());
-  call_->Send({});
-  call_->Send({});
+  call_->Write({});
+  call_->Write({});
   EXPECT_FALSE(call_->Idle());
   call_->OnWriteDone(true);
   EXPECT_FALSE(call_->Idle());
@@ -49,36 +49,36 @@ TEST_F(ServerCallTest, EventsAreSealedInOrderAndIdleOnceAllAreWritten) {
 }
 
 TEST_F(ServerCallTest, ASignOfLifeIsSentWhileNothingWaits) {
-  call_->Send({});
-  call_->SendIfIdle(SignOfLife());  // One event is being written.
-  call_->Send({});
+  call_->Write({});
+  call_->WriteIfIdle(SignOfLife());  // One event is being written.
+  call_->Write({});
   EXPECT_EQ(sealed_.size(), 2u);
   call_->OnWriteDone(true);
   call_->OnWriteDone(true);
-  call_->SendIfIdle(SignOfLife());
-  call_->SendIfIdle(SignOfLife());  // The first is being written.
+  call_->WriteIfIdle(SignOfLife());
+  call_->WriteIfIdle(SignOfLife());  // The first is being written.
   call_->OnWriteDone(true);
   EXPECT_TRUE(call_->Idle());
-  call_->Send({});
+  call_->Write({});
   EXPECT_EQ(sealed_, (std::vector<bool>{false, false, true, false}));
 }
 
 TEST_F(ServerCallTest, AfterItsEndNothingIsSentAndNothingBreaks) {
   call_->Close(absl::OkStatus());
-  call_->Send({});
-  call_->SendIfIdle(SignOfLife());
+  call_->Write({});
+  call_->WriteIfIdle(SignOfLife());
   call_->OnCancel();
   EXPECT_TRUE(sealed_.empty());
   EXPECT_EQ(num_broken_, 0);
 }
 
 TEST_F(ServerCallTest, ABrokenCallSaysSoOnceAndSendsNothingMore) {
-  call_->Send({});
-  call_->Send({});
+  call_->Write({});
+  call_->Write({});
   call_->OnWriteDone(false);
   call_->OnCancel();
-  call_->Send({});
-  call_->SendIfIdle(SignOfLife());
+  call_->Write({});
+  call_->WriteIfIdle(SignOfLife());
   EXPECT_EQ(num_broken_, 1);
   EXPECT_EQ(sealed_.size(), 2u);
   EXPECT_TRUE(call_->Idle());  // What waited is gone.

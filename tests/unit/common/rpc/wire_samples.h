@@ -7,7 +7,7 @@
 
 #include "common/base/random.h"
 #include "common/node/message.h"
-#include "common/rpc/generation_wire.h"
+#include "common/rpc/sampling_wire.h"
 
 // Random valid values of every struct that crosses the network.
 namespace baton {

@@ -266,7 +266,7 @@ TEST(WorkerLimitsTest, ARouterTakesEventsAsLargeAsWorkersMaySend) {
   for (int32_t p = 1; p <= kLimits.max_model_len; ++p) {
     event.outputs.push_back({.position = p, .token = 1, .top = top});
   }
-  worker.server.Send(opened->call, event);  // Five megabytes.
+  worker.server.Emit(opened->call, event);  // Five megabytes.
   const auto came = router.inbox.Next<WorkerEventReceived>();
   ASSERT_TRUE(came.has_value());
   EXPECT_EQ(std::get<TokensEvent>(came->event).outputs.size(), event.outputs.size());

@@ -26,13 +26,13 @@ TEST(WorkerLinksTest, CarriesADecodeCallToItsEnd) {
 
   WireSamples samples(2);
   const ReservedEvent reserved = samples.Reserved();
-  worker.server.Send(opened->call, reserved);
+  worker.server.Emit(opened->call, reserved);
   for (int32_t p = 10; p < 13; ++p) {
-    worker.server.Send(opened->call, TokensEvent{.outputs = {{.position = p, .token = p}}});
+    worker.server.Emit(opened->call, TokensEvent{.outputs = {{.position = p, .token = p}}});
   }
   worker.server.Close(opened->call, absl::OkStatus());
   worker.server.Close(opened->call, absl::InternalError("a second close is a no-op"));
-  worker.server.Send(opened->call, reserved);  // So is an event after it.
+  worker.server.Emit(opened->call, reserved);  // So is an event after it.
 
   const auto first = router.inbox.Next<WorkerEventReceived>();
   ASSERT_TRUE(first.has_value());
@@ -59,7 +59,7 @@ TEST(WorkerLinksTest, CarriesAPrefillCallAndTheWorkersError) {
   router.links.OpenPrefill(5, 0, SamplePrefill());
   const auto opened = worker.inbox.Next<PrefillOpened>();
   ASSERT_TRUE(opened.has_value());
-  worker.server.Send(opened->call, PrefilledEvent{.first = TokenOutput{.position = 3, .token = 4}});
+  worker.server.Emit(opened->call, PrefilledEvent{.first = TokenOutput{.position = 3, .token = 4}});
   worker.server.Close(opened->call, absl::AbortedError("the handoff failed: no answer"));
   const auto event = router.inbox.Next<WorkerEventReceived>();
   ASSERT_TRUE(event.has_value());
@@ -82,7 +82,7 @@ TEST(WorkerLinksTest, AScoreMayBeAsLongAsWasAskedForAndNoLonger) {
   ASSERT_TRUE(opened.has_value());
   const auto send = [&](int32_t position, int32_t num_top) {
     const std::vector<TokenLogprob> top(num_top, {.token = 7, .logprob = -1});
-    worker.server.Send(opened->call, ScoresEvent{.logprobs = {{.position = position, .rank = 1, .top = top}}});
+    worker.server.Emit(opened->call, ScoresEvent{.logprobs = {{.position = position, .rank = 1, .top = top}}});
   };
   for (int32_t p = 1; p < 400; ++p) {  // At worst each in a piece of its own.
     send(p, 2);
@@ -110,7 +110,7 @@ TEST(WorkerLinksTest, CancelBreaksTheCallOnTheWorkerOnceAndLaterEventsAreNoOps) 
   const auto broken = worker.inbox.Next<CallBroken>();
   ASSERT_TRUE(broken.has_value());
   EXPECT_EQ(broken->call, opened->call);
-  worker.server.Send(opened->call, WireSamples(3).Reserved());
+  worker.server.Emit(opened->call, WireSamples(3).Reserved());
   worker.server.Close(opened->call, absl::OkStatus());
   const auto closed = router.inbox.Next<CallClosed>();
   ASSERT_TRUE(closed.has_value());
@@ -204,7 +204,7 @@ TEST(WorkerLinksTest, AWorkerThatStreamsMoreThanWasAskedIsCutOff) {
   const auto opened = worker.inbox.Next<DecodeOpened>();
   ASSERT_TRUE(opened.has_value());
   for (int i = 0; i < 100; ++i) {
-    worker.server.Send(opened->call, TokensEvent{.outputs = {{.position = i + 1, .token = 1}}});
+    worker.server.Emit(opened->call, TokensEvent{.outputs = {{.position = i + 1, .token = 1}}});
   }
   const auto closed = router.inbox.Next<CallClosed>();
   ASSERT_TRUE(closed.has_value());
@@ -240,7 +240,7 @@ TEST(WorkerLinksTest, ARebindReachesTheNodeOfItsCallsWorker) {
   EXPECT_EQ(asked->request.sequence, request.sequence);
   EXPECT_EQ(asked->request.attempt, 2u);
   EXPECT_EQ(asked->request.prefill, 55u);
-  worker.server.Send(opened->call, HandoffFailedEvent{.attempt = 2, .reason = "link cut"});
+  worker.server.Emit(opened->call, HandoffFailedEvent{.attempt = 2, .reason = "link cut"});
   const auto event = router.inbox.Next<WorkerEventReceived>();
   ASSERT_TRUE(event.has_value());
   EXPECT_EQ(std::get<HandoffFailedEvent>(event->event).reason, "link cut");
@@ -261,7 +261,7 @@ TEST(WorkerLinksTest, ASendReachesTheNodeOfItsCallsWorker) {
   const auto asked = worker.inbox.Next<SendAsked>();
   ASSERT_TRUE(asked.has_value());
   EXPECT_EQ(asked->request.handoff.ticket, request.handoff.ticket);
-  worker.server.Send(opened->call, HandoffFailedEvent{.attempt = 2, .reason = "link cut"});
+  worker.server.Emit(opened->call, HandoffFailedEvent{.attempt = 2, .reason = "link cut"});
   const auto event = router.inbox.Next<WorkerEventReceived>();
   ASSERT_TRUE(event.has_value());
   EXPECT_EQ(std::get<HandoffFailedEvent>(event->event).attempt, 2u);

@@ -1,4 +1,4 @@
-#include "common/rpc/generation_wire.h"
+#include "common/rpc/sampling_wire.h"
 
 #include <cmath>
 #include <limits>

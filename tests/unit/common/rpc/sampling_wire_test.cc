@@ -1,4 +1,4 @@
-#include "common/rpc/generation_wire.h"
+#include "common/rpc/sampling_wire.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-TEST(GenerationWireTest, SamplingParamsSurviveARoundTrip) {
+TEST(SamplingWireTest, SamplingParamsSurviveARoundTrip) {
   WireSamples samples(1);
   for (int i = 0; i < 200; ++i) {
     const SamplingParams params = samples.Sampling();
@@ -31,7 +31,7 @@ TEST(GenerationWireTest, SamplingParamsSurviveARoundTrip) {
   }
 }
 
-TEST(GenerationWireTest, OutputsSurviveARoundTrip) {
+TEST(SamplingWireTest, OutputsSurviveARoundTrip) {
   WireSamples samples(2);
   for (int i = 0; i < 200; ++i) {
     const TokenOutput output = samples.Output(samples.Int(1, 511));
@@ -49,7 +49,7 @@ TEST(GenerationWireTest, OutputsSurviveARoundTrip) {
   }
 }
 
-TEST(GenerationWireTest, RefusesEachSamplingFieldOutOfRangeByName) {
+TEST(SamplingWireTest, RefusesEachSamplingFieldOutOfRangeByName) {
   struct Case {
     const char* field;
     std::function<void(v1::SamplingParams*)> break_it;
@@ -97,7 +97,7 @@ TEST(GenerationWireTest, RefusesEachSamplingFieldOutOfRangeByName) {
   }
 }
 
-TEST(GenerationWireTest, LogprobsAreBoundedByAFinalFrameAndByTheVocabulary) {
+TEST(SamplingWireTest, LogprobsAreBoundedByAFinalFrameAndByTheVocabulary) {
   for (const int32_t vocab_size : {100, 152'000}) {
     const WireLimits limits{.vocab_size = vocab_size, .max_model_len = 512};
     const int32_t most = std::min(vocab_size, kMaxLogprobs);
@@ -112,7 +112,7 @@ TEST(GenerationWireTest, LogprobsAreBoundedByAFinalFrameAndByTheVocabulary) {
   }
 }
 
-TEST(GenerationWireTest, RefusesEachOutputFieldOutOfRangeByName) {
+TEST(SamplingWireTest, RefusesEachOutputFieldOutOfRangeByName) {
   struct Case {
     const char* field;
     std::function<void(v1::TokenOutput*)> break_it;
@@ -139,7 +139,7 @@ TEST(GenerationWireTest, RefusesEachOutputFieldOutOfRangeByName) {
   }
 }
 
-TEST(GenerationWireTest, TakesALogprobOfMinusInfinity) {
+TEST(SamplingWireTest, TakesALogprobOfMinusInfinity) {
   v1::TokenOutput proto;
   ToProto(TokenOutput{.position = 1, .token = 1, .logprob = -kInf}, &proto);
   const auto read = FromProto(proto, kLimits);

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "baton/v1/generation.pb.h"
-#include "common/base/generation.h"
 #include "common/base/ids.h"
+#include "common/base/sampling.h"
 #include "common/transport/kv_transport.h"
 
 // Both ways between the structs of common/base and their wire form. ToProto takes values of ours,
