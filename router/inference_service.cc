@@ -170,13 +170,13 @@ class CallSink : public GenerationSink, public std::enable_shared_from_this<Call
 
   void Pump() {
     if (call_->Idle()) Disarm();
-    while (!pending_.empty() && call_->Idle()) SendNext();
+    while (!pending_.empty() && call_->Idle()) WriteNext();
     if (!pending_.empty() || !ended_.has_value()) return;
-    if (ended_->ok()) SendUsage();
+    if (ended_->ok()) WriteUsage();
     call_->Close(*std::exchange(ended_, std::nullopt));
   }
 
-  void Send(v1::GenerateEvent event) {
+  void Write(v1::GenerateEvent event) {
     call_->Write(std::move(event));
     const uint64_t armed = ++armed_;
     if (call_->Idle()) return;
@@ -193,7 +193,7 @@ class CallSink : public GenerationSink, public std::enable_shared_from_this<Call
     watchdog_.cancel();
   }
 
-  void SendNext() {
+  void WriteNext() {
     baton::ChoiceDelta delta = pending_.Take();
     v1::GenerateEvent event;
     v1::ChoiceDelta* to = event.mutable_delta();
@@ -206,17 +206,17 @@ class CallSink : public GenerationSink, public std::enable_shared_from_this<Call
     }
     num_tokens_[static_cast<size_t>(delta.choice)] += static_cast<int32_t>(delta.tokens.size());
     event.set_request_id(std::exchange(id_, {}));
-    Send(std::move(event));
+    Write(std::move(event));
   }
 
-  void SendUsage() {
+  void WriteUsage() {
     v1::GenerateEvent event;
     v1::Usage* to = event.mutable_usage();
     to->set_prompt_tokens(static_cast<int32_t>(usage_.prompt_tokens));
     to->set_completion_tokens(static_cast<int32_t>(usage_.completion_tokens));
     to->set_cached_tokens(static_cast<int32_t>(usage_.cached_tokens));
     event.set_request_id(std::exchange(id_, {}));
-    Send(std::move(event));
+    Write(std::move(event));
   }
 
   void WriteOutput(const baton::ChoiceDelta& delta, size_t i, v1::TokenOutput* to) const {

@@ -95,7 +95,7 @@ void Readiness::OnView(const RouterView& view, Time now) {
   asked_.insert(decode.healthy.begin(), decode.healthy.end());
   asked_at_ = now;
   next_probe_ = now + kRetry;
-  Send();
+  Ask();
 }
 
 bool Readiness::IsProven(const Side& prefill, const Side& decode) const {
@@ -132,7 +132,7 @@ void Readiness::TakeOutcome(const Side& prefill, const Side& decode, Time now) {
   }
 }
 
-void Readiness::Send() {
+void Readiness::Ask() {
   // Any token will do that every model has.
   ValidRequest probe;
   probe.label = "readiness-probe";

@@ -52,7 +52,7 @@ class Readiness : public std::enable_shared_from_this<Readiness> {
   void TakeOutcome(const Side& prefill, const Side& decode, Time now);
   void TakeTokens(const Side& prefill, const Side& decode);
   bool IsProven(const Side& prefill, const Side& decode) const;
-  void Send();
+  void Ask();
 
   RouterFrontend* const frontend_;
   std::function<void(bool ready)> on_change_;

@@ -118,7 +118,7 @@ void StreamAnswer::Pump() {
       event_.Fill(kPieceBytes, piece);
     }
     made += piece.size();
-    Send(std::move(piece));
+    Write(std::move(piece));
     if (finished_ && event_.done()) {
       return writer_->Finish(/*close=*/!ended_->status.ok());
     }
@@ -132,7 +132,7 @@ void StreamAnswer::Pump() {
   }
 }
 
-void StreamAnswer::Send(std::string piece) {
+void StreamAnswer::Write(std::string piece) {
   if (!std::exchange(streaming_, true)) {
     http::Response response = AnswerResponse(*context_, /*stream=*/true);
     response.body = std::move(piece);

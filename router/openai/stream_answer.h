@@ -38,7 +38,7 @@ class StreamAnswer : public GenerationSink, public std::enable_shared_from_this<
   void AddRole(size_t index);
   void AddLastEvents();
   std::string UsageSoFar() const;
-  void Send(std::string piece);
+  void Write(std::string piece);
 
   const std::shared_ptr<const AnswerContext> context_;
   const std::shared_ptr<http::ResponseWriter> writer_;
