@@ -34,21 +34,13 @@ struct DecodeIdentity {
   std::function<PairKey(Incarnation prefill)> key_of;  // Key of the pair with that sender.
 };
 
-struct DecodeCounters {
-  int64_t calls = 0;
-  int64_t refused = 0;
-  int64_t refused_full = 0;     // Of those, for want of blocks.
-  int64_t duplicates = 0;       // Calls for a (sequence, attempt) that is live.
+struct DecodeCounters : WorkerCounters {
+  int64_t refused_full = 0;     // Of those refused, for want of blocks.
   int64_t revoked = 0;          // Reservations taken back before their transfer began.
   int64_t rebinds = 0;          // Rebind requests that were taken.
   int64_t computed_here = 0;    // Of those, prompts to be computed here.
   int64_t unbound_expired = 0;  // Reservations given up because no Rebind came or worked in time.
-  int64_t stale_mail = 0;       // Mail for something that has ended.
-  int64_t prompt_tokens = 0;    // Of reserved prompts.
-  int64_t cached_tokens = 0;    // Of those, pinned here and not sent.
-  int64_t handoffs = 0;         // Verified.
-  int64_t handoffs_failed = 0;
-  int64_t handoff_bytes = 0;  // Payload received.
+  int64_t handoff_bytes = 0;    // Payload received.
 };
 
 // The logic of a decode worker: reserves blocks before prefill starts, takes the KV that arrives,

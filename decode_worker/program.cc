@@ -20,20 +20,13 @@ WorkerSnapshot DecodeProgram::Look(const DecodeNode& node) {
   const DecodeCounters& counters = node.counters();
   return {.status = node.Status(),
           .idle = node.idle(),
-          .calls = counters.calls,
-          .refused = counters.refused,
-          .prompt_tokens = counters.prompt_tokens,
-          .cached_tokens = counters.cached_tokens,
+          .counted = counters,
           .preemptions = node.num_preemptions(),
-          .counters = {{"duplicate_calls", counters.duplicates},
-                       {"stale_mail", counters.stale_mail},
-                       {"revoked_reservations", counters.revoked},
-                       {"swapped_sequences", node.num_swaps()},
-                       {"rebinds", counters.rebinds},
-                       {"self_prefills", counters.computed_here},
-                       {"unbound_expired", counters.unbound_expired},
-                       {"handoffs", counters.handoffs},
-                       {"handoffs_failed", counters.handoffs_failed}}};
+          .own = {{"revoked_reservations", counters.revoked},
+                  {"swapped_sequences", node.num_swaps()},
+                  {"rebinds", counters.rebinds},
+                  {"self_prefills", counters.computed_here},
+                  {"unbound_expired", counters.unbound_expired}}};
 }
 
 }  // namespace baton

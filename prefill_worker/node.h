@@ -27,15 +27,7 @@ struct PrefillNodeOptions {
   Duration abort_limit = std::chrono::seconds(2);
 };
 
-struct PrefillCounters {
-  int64_t calls = 0;
-  int64_t refused = 0;
-  int64_t duplicates = 0;     // Calls for a (sequence, attempt) that is live.
-  int64_t stale_mail = 0;     // Mail for something that has ended.
-  int64_t prompt_tokens = 0;  // Of admitted prompts.
-  int64_t cached_tokens = 0;  // Of those, found in the prefix cache.
-  int64_t handoffs = 0;
-  int64_t handoffs_failed = 0;
+struct PrefillCounters : WorkerCounters {
   int64_t sends = 0;         // Send requests that were taken.
   int64_t kept_expired = 0;  // Finished prompts given up because no Send came in time.
 };

@@ -41,16 +41,8 @@ WorkerSnapshot PrefillProgram::Look(const PrefillNode& node) {
   const PrefillCounters& counters = node.counters();
   return {.status = node.Status(),
           .idle = node.idle(),
-          .calls = counters.calls,
-          .refused = counters.refused,
-          .prompt_tokens = counters.prompt_tokens,
-          .cached_tokens = counters.cached_tokens,
-          .counters = {{"duplicate_calls", counters.duplicates},
-                       {"stale_mail", counters.stale_mail},
-                       {"sends", counters.sends},
-                       {"kept_expired", counters.kept_expired},
-                       {"handoffs", counters.handoffs},
-                       {"handoffs_failed", counters.handoffs_failed}}};
+          .counted = counters,
+          .own = {{"sends", counters.sends}, {"kept_expired", counters.kept_expired}}};
 }
 
 }  // namespace baton

@@ -34,6 +34,18 @@ struct CallEntry {
   bool transfer_open() const { return !open_ticket.empty(); }
 };
 
+// What both kinds of worker count.
+struct WorkerCounters {
+  int64_t calls = 0;
+  int64_t refused = 0;
+  int64_t duplicates = 0;     // Calls for a (sequence, attempt) that is live.
+  int64_t stale_mail = 0;     // Mail for something that has ended.
+  int64_t prompt_tokens = 0;  // Of prompts that hold blocks.
+  int64_t cached_tokens = 0;  // Of those, found in the prefix cache.
+  int64_t handoffs = 0;       // Started (prefill), verified (decode).
+  int64_t handoffs_failed = 0;
+};
+
 // The calls that a worker answers for, by call, by attempt and by what ends them in time. Knows
 // nothing of their states. One thread (the node's).
 template <typename Entry>

@@ -38,26 +38,10 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
     return call;
   }
 
-  void Write(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (broken_ || closing_.has_value()) return;
-      if (hooks_.seal) hooks_.seal(&event);
-      queue_.push_back(std::move(event));
-    }
-    Advance();
-  }
+  void Write(Event event) { Queue(std::move(event), /*only_if_idle=*/false); }
 
   // Writes it if nothing waits to be written.
-  void WriteIfIdle(Event event) ABSL_LOCKS_EXCLUDED(mutex_) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (broken_ || closing_.has_value() || writing_ || !queue_.empty()) return;
-      if (hooks_.seal) hooks_.seal(&event);
-      queue_.push_back(std::move(event));
-    }
-    Advance();
-  }
+  void WriteIfIdle(Event event) { Queue(std::move(event), /*only_if_idle=*/true); }
 
   // False while an event waits to be written.
   bool Idle() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -106,6 +90,17 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
  private:
   ServerCall(grpc::CallbackServerContext* context, Hooks hooks)
       : context_(context), hooks_(std::move(hooks)) {}
+
+  void Queue(Event event, bool only_if_idle) ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (broken_ || closing_.has_value()) return;
+      if (only_if_idle && (writing_ || !queue_.empty())) return;
+      if (hooks_.seal) hooks_.seal(&event);
+      queue_.push_back(std::move(event));
+    }
+    Advance();
+  }
 
   void Break() ABSL_LOCKS_EXCLUDED(mutex_) {
     bool tell = false;

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <iterator>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -55,11 +54,10 @@ grpc::ServerUnaryReactor* FinishUnary(grpc::CallbackServerContext* context,
   return reactor;
 }
 
+// An empty event of that call.
 template <typename Event>
-Event SignOfLife() {
-  Event event;
-  event.mutable_alive();
-  return event;
+Event EventOf(const std::shared_ptr<ServerCall<Event>>&) {
+  return {};
 }
 
 // One Audit call. Finishes it exactly once, also when nobody answers; gRPC keeps the context until
@@ -229,7 +227,15 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       if (it == calls_.end()) return;
       call = it->second;
     }
-    std::visit([&](const auto& e) { WriteOn(call, e); }, event);
+    const auto write = [](const auto& one, const auto& e) {
+      auto proto = EventOf(one);
+      // An event of the other kind of call has no form here.
+      if constexpr (requires { ToProto(e, &proto); }) {
+        ToProto(e, &proto);
+        one->Write(std::move(proto));
+      }
+    };
+    std::visit(write, call, event);
   }
 
   void Close(CallId id, absl::Status status) {
@@ -326,28 +332,6 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   }
 
  private:
-  template <typename Event>
-  static void WriteOn(const AnyCall& call, const Event& event) {
-    constexpr bool kIsBoth = std::is_same_v<Event, HandoffFailedEvent>;
-    constexpr bool kOfPrefill =
-        std::is_same_v<Event, ScoresEvent> || std::is_same_v<Event, PrefilledEvent> || kIsBoth;
-    constexpr bool kOfDecode = !kOfPrefill || kIsBoth;
-    if constexpr (kOfPrefill) {
-      if (const auto* prefill = std::get_if<std::shared_ptr<PrefillCall>>(&call)) {
-        v1::PrefillEvent proto;
-        ToProto(event, &proto);
-        (*prefill)->Write(std::move(proto));
-      }
-    }
-    if constexpr (kOfDecode) {
-      if (const auto* decode = std::get_if<std::shared_ptr<DecodeCall>>(&call)) {
-        v1::DecodeEvent proto;
-        ToProto(event, &proto);
-        (*decode)->Write(std::move(proto));
-      }
-    }
-  }
-
   // Who means no process in particular means any.
   absl::Status CheckIfGiven(Incarnation expected) const {
     return expected == 0 ? absl::OkStatus() : gate_.CheckIncarnation(expected);
@@ -403,13 +387,12 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       absl::MutexLock lock(&mutex_);
       for (const auto& [id, call] : calls_) calls.push_back(call);
     }
-    for (const AnyCall& call : calls) {
-      if (const auto* decode = std::get_if<std::shared_ptr<DecodeCall>>(&call)) {
-        (*decode)->WriteIfIdle(SignOfLife<v1::DecodeEvent>());
-      } else {
-        std::get<std::shared_ptr<PrefillCall>>(call)->WriteIfIdle(SignOfLife<v1::PrefillEvent>());
-      }
-    }
+    const auto beat = [](const auto& one) {
+      auto alive = EventOf(one);
+      alive.mutable_alive();
+      one->WriteIfIdle(std::move(alive));
+    };
+    for (const AnyCall& call : calls) std::visit(beat, call);
   }
 
   void Forget(CallId id) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -66,6 +67,30 @@ std::vector<MetricSample> BlocksByState(const BlockCounts& blocks) {
           sample("filling", blocks.filling), sample("ready", blocks.ready),
           sample("cached", blocks.cached),   sample("draining", blocks.draining)};
 }
+
+struct CountedMetric {
+  const char* name;
+  const char* help;
+  int64_t WorkerCounters::*value;
+};
+constexpr CountedMetric kCounted[] = {
+    {"baton_calls_total", "Calls of routers.", &WorkerCounters::calls},
+    {"baton_calls_refused_total", "Of those, refused.", &WorkerCounters::refused},
+    {"baton_duplicate_calls_total", "Calls for an attempt that is live: refused.",
+     &WorkerCounters::duplicates},
+    {"baton_stale_mail_total", "Late, duplicate or unknown mail: no-ops.",
+     &WorkerCounters::stale_mail},
+    {"baton_prefix_cache_queries_tokens_total", "Prompt tokens looked up.",
+     &WorkerCounters::prompt_tokens},
+    {"baton_prefix_cache_hits_tokens_total", "Prompt tokens found.",
+     &WorkerCounters::cached_tokens},
+    {"baton_handoffs_total", "Transfers: started (prefill), verified (decode).",
+     &WorkerCounters::handoffs},
+    {"baton_handoffs_failed_total", "Transfers that ended without success.",
+     &WorkerCounters::handoffs_failed},
+};
+static_assert(sizeof(WorkerCounters) == std::size(kCounted) * sizeof(int64_t),
+              "a counter was added that is not exported");
 
 }  // namespace
 
@@ -214,7 +239,7 @@ absl::Status WorkerRuntime::Begin(Node<WorkerMail>* node, std::function<WorkerSn
     snapshot_ = read();
   }
   ExportMetrics();
-  ExportCounters();
+  ExportOwn();
   RETURN_IF_ERROR(ServeMetrics());
   thread_.Start(node, [this, read = std::move(read)](Time) {
     WorkerSnapshot snapshot = read();
@@ -286,43 +311,36 @@ void WorkerRuntime::ExportMetrics() {
   add("baton_requests_waiting", "Sequences that wait, by what for.", MetricKind::kGauge,
       {{"stage", role_ == Role::kPrefill ? "prefill" : "transfer"}},
       [](const WorkerSnapshot& s) { return static_cast<double>(s.status.waiting); });
-  add("baton_prefix_cache_queries_tokens_total", "Prompt tokens looked up.", MetricKind::kCounter,
-      {}, [](const WorkerSnapshot& s) { return static_cast<double>(s.prompt_tokens); });
-  add("baton_prefix_cache_hits_tokens_total", "Prompt tokens found.", MetricKind::kCounter, {},
-      [](const WorkerSnapshot& s) { return static_cast<double>(s.cached_tokens); });
   add("baton_preemptions_total", "Sequences computed again for want of blocks.",
       MetricKind::kCounter, {},
       [](const WorkerSnapshot& s) { return static_cast<double>(s.preemptions); });
-  add("baton_calls_total", "Calls of routers.", MetricKind::kCounter, {},
-      [](const WorkerSnapshot& s) { return static_cast<double>(s.calls); });
-  add("baton_calls_refused_total", "Of those, refused.", MetricKind::kCounter, {},
-      [](const WorkerSnapshot& s) { return static_cast<double>(s.refused); });
+  for (const CountedMetric& one : kCounted) {
+    add(one.name, one.help, MetricKind::kCounter, {}, [value = one.value](const WorkerSnapshot& s) {
+      return static_cast<double>(s.counted.*value);
+    });
+  }
 }
 
 // One line each in the README's table of metrics.
 const char* WorkerRuntime::HelpOf(std::string_view counter) {
   static const std::map<std::string_view, const char*> kHelp = {
-      {"duplicate_calls", "Calls for an attempt that is live: refused."},
-      {"stale_mail", "Late, duplicate or unknown mail: no-ops."},
       {"revoked_reservations", "Reservations taken back for a running sequence."},
       {"swapped_sequences", "Preemptions that moved K/V to host memory."},
       {"rebinds", "Reservations moved to another transfer."},
       {"self_prefills", "Prompts computed here because no handoff worked."},
       {"unbound_expired", "Reservations given up because no other transfer came in time."},
       {"sends", "Finished KV sent to another decode worker without prefill."},
-      {"kept_expired", "Finished KV given up because nobody asked for it in time."},
-      {"handoffs", "Transfers: started (prefill), verified (decode)."},
-      {"handoffs_failed", "Transfers that ended without success."}};
+      {"kept_expired", "Finished KV given up because nobody asked for it in time."}};
   return kHelp.at(counter);
 }
 
-void WorkerRuntime::ExportCounters() {
-  for (const auto& [name, value] : snapshot().counters) {
+void WorkerRuntime::ExportOwn() {
+  for (const auto& [name, value] : snapshot().own) {
     const std::string key = name;
     metrics_.Export(absl::StrCat("baton_", key, "_total"), HelpOf(key), MetricKind::kCounter,
                     [this, key] {
                       std::vector<MetricSample> samples;
-                      for (const auto& [one, count] : snapshot().counters) {
+                      for (const auto& [one, count] : snapshot().own) {
                         if (one == key) samples.push_back({.labels = {}, .value = double(count)});
                       }
                       return samples;

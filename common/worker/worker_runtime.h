@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/ids.h"
+#include "common/engine/call_table.h"
 #include "common/engine/engine.h"
 #include "common/http/http_server.h"
 #include "common/kv_cache/block_allocator.h"
@@ -30,13 +31,10 @@ namespace baton {
 struct WorkerSnapshot {
   WorkerStatus status;
   bool idle = true;  // No call is live and no block is held.
-  int64_t calls = 0;
-  int64_t refused = 0;
-  int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;  // Of those, found in the prefix cache.
+  WorkerCounters counted;
   int64_t preemptions = 0;
-  // Of the protocol, by name without prefix and suffix: "rebinds" is baton_rebinds_total.
-  std::vector<std::pair<const char*, int64_t>> counters;
+  // What its kind alone counts, by name without prefix and suffix: "rebinds" is baton_rebinds_total.
+  std::vector<std::pair<const char*, int64_t>> own;
 };
 
 // Everything of a worker process but its node: the loaded model on its compute thread, the block
@@ -83,7 +81,7 @@ class WorkerRuntime {
   absl::Status Begin(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read);
   absl::Status ServeMetrics();
   void ExportMetrics();
-  void ExportCounters();
+  void ExportOwn();
   static const char* HelpOf(std::string_view counter);
   HelloInfo Hello() const;
   WorkerSnapshot snapshot() const;

@@ -93,8 +93,16 @@ TEST(WorkerRuntimeTest, ShowsEachNumberOfItsNodeAtMetrics) {
   WorkerConfig config = SmallConfig();
   config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test-metrics.json";
   IdleNode node;  // Outlives the runtime, as what it shows.
-  WorkerSnapshot shown{.calls = 101, .refused = 102, .prompt_tokens = 103, .cached_tokens = 104,
-                       .preemptions = 105, .counters = {{"rebinds", 106}, {"sends", 107}}};
+  WorkerSnapshot shown{.counted = {.calls = 101,
+                                   .refused = 102,
+                                   .duplicates = 116,
+                                   .stale_mail = 117,
+                                   .prompt_tokens = 103,
+                                   .cached_tokens = 104,
+                                   .handoffs = 118,
+                                   .handoffs_failed = 119},
+                       .preemptions = 105,
+                       .own = {{"rebinds", 106}, {"sends", 107}}};
   shown.status.blocks = {.free = 10, .reserved = 11, .filling = 12, .ready = 13, .cached = 14,
                          .draining = 15};
   shown.status.running = 108;
@@ -112,6 +120,8 @@ TEST(WorkerRuntimeTest, ShowsEachNumberOfItsNodeAtMetrics) {
         "baton_requests_waiting{stage=\"prefill\"} 109",
         "baton_prefix_cache_queries_tokens_total 103", "baton_prefix_cache_hits_tokens_total 104",
         "baton_preemptions_total 105", "baton_calls_total 101", "baton_calls_refused_total 102",
+        "baton_duplicate_calls_total 116", "baton_stale_mail_total 117",
+        "baton_handoffs_total 118", "baton_handoffs_failed_total 119",
         "baton_rebinds_total 106", "baton_sends_total 107", "role=\"prefill\",version="}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
