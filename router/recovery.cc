@@ -110,7 +110,6 @@ Recovery::Rung Recovery::Climb(SequenceState& sequence, Time now) {
   BATON_CHECK(sequence.state == SequenceState::State::kPrefilling && sequence.decode.call != 0);
   ++counters_.handoff_failures;
   ++sequence.handoff_failures;
-  std::erase_if(blamed_, [now](const auto& item) { return item.second <= now; });
   blamed_[{sequence.prefill.worker, sequence.decode.worker}] = now + options_.blame_time;
   if (sequence.handoff_failures == 1) return Rung::kSamePair;
   if (sequence.handoff_failures == 2) {

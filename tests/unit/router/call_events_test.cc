@@ -31,6 +31,23 @@ TEST_F(CallEventsTest, TheFirstTokenOfADecodeWorkerProvesBothAndLaterOnesItself)
   EXPECT_EQ(LastToken(1), now_);
 }
 
+TEST_F(CallEventsTest, ATokenOfAProcessThatHasGoneProvesNothingOfTheOneInItsPlace) {
+  ToDecoding(1);
+  now_ += seconds(1);
+  Up(1, 500);
+  Tokens(decode_call(), 4, 51);
+  EXPECT_THAT(Seen(1), ElementsAre(50, 51));
+  EXPECT_EQ(LastToken(1), Time{});
+  EXPECT_EQ(LastToken(0), now_);
+}
+
+TEST_F(CallEventsTest, AnOldPositionIsNoNewsWhateverIsSaidOfIt) {
+  ToPrefilling(1, Request(3, 2));
+  Tokens(decode_call(), 3, 50);
+  Prefilled(prefill_call(), 3, 50);  // As the second and last one it would lack its finish.
+  EXPECT_TRUE(outbox_.cancelled.empty());
+}
+
 TEST_F(CallEventsTest, TheTokensBeforeABadOneStandAndProveNothing) {
   ToPrefilling(1);
   now_ += seconds(1);

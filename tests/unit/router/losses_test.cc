@@ -323,5 +323,23 @@ TEST_F(LossesTest, ABlamedPairIsAvoidedForAWhileButNotItsWorkers) {
                                   [&](const auto& d) { return d.worker == decode; }));
 }
 
+// The prefill worker failed once, was the only one, and now holds the KV.
+TEST_F(LossesTest, AHeldSideThatOnceFailedDoesNotSpoilTheChoiceOfTheOther) {
+  Create({}, true, {Role::kPrefill, Role::kDecode, Role::kDecode});
+  Occupy(2);
+  ToPrefilling(1);
+  ASSERT_EQ(outbox_.decodes.back().worker, 1);
+  Closed(prefill_call(), absl::InternalError("a bug"));
+  for (int i = 0; i < 2; ++i) Judged();
+  Reserved(decode_call(), 2);
+  Prefilled(prefill_call(), 3, 50, 2);
+  Kill(1, {decode_call()});
+  Wait(milliseconds(1));
+  Up(1, incarnation(1));  // Only its connection was lost.
+  Judged();
+  EXPECT_EQ(node_->counters().moves, 1);
+  EXPECT_EQ(outbox_.decodes.back().worker, 2) << "and not the one that failed";
+}
+
 }  // namespace
 }  // namespace baton

@@ -79,6 +79,22 @@ TEST_F(RecoveryTimersTest, EveryEventOfTheSequenceBreaksTheSilence) {
   EXPECT_EQ(Ended(1), Code::kUnavailable);
 }
 
+TEST_F(RecoveryTimersTest, APromptThatIsComputedAndAHandoffThatFailedAreNews) {
+  for (const bool fails : {false, true}) {
+    SetUp();
+    outbox_.clients.clear();
+    ToPrefilling(1);
+    Sleep(seconds(28));
+    if (fails) {
+      HandoffFailed(prefill_call(), 1);
+    } else {
+      Prefilled(prefill_call(), 3, 50);
+    }
+    Sleep(seconds(3));
+    EXPECT_EQ(Ended(1), std::nullopt) << fails;
+  }
+}
+
 TEST_F(RecoveryTimersTest, AWorkerThatIsNotNeededAnyMoreDoesNotBreakTheSilence) {
   ToDecoding(1);
   const int32_t prefill = outbox_.prefills.back().worker;
@@ -407,6 +423,14 @@ TEST_F(RouterStopTest, AnAnswerMayLieUnread) {
   EXPECT_EQ(node_->counters().unanswered, 0);
   Run(milliseconds(200));
   EXPECT_EQ(node_->counters().unanswered, 1);
+}
+
+TEST_F(RouterStopTest, WorkersHaveTheirWholeTimeToBeHeardAgain) {
+  StandStill(seconds(8));
+  Sleep(milliseconds(2599));
+  EXPECT_EQ(node_->counters().hung_workers, 0);
+  Sleep(milliseconds(1));
+  EXPECT_EQ(node_->counters().hung_workers, 4);
 }
 
 TEST_F(RouterStopTest, AShortOneFencesNobody) {

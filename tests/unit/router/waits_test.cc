@@ -102,6 +102,26 @@ TEST_F(WaitsTest, ARestartBeginsEveryWaitThatRunsAndNoOther) {
   EXPECT_EQ(waits_.Next(), kNever);
 }
 
+TEST_F(WaitsTest, ARestartBeginsTheHoldAgainThatAnAnswerInterrupts) {
+  sequence_.decode.call = 1;
+  waits_.AwaitTurn(sequence_, At(0));
+  sequence_.state = State::kRebinding;
+  waits_.Await(sequence_, At(4));
+  waits_.Restart(sequence_, At(7));
+  sequence_.state = State::kQueued;
+  waits_.AwaitTurn(sequence_, At(8));
+  EXPECT_EQ(waits_.Next(), At(17));
+}
+
+TEST_F(WaitsTest, WhoSpokeMeanwhileIsStillWaitedForInTime) {
+  sequence_.state = State::kReserving;
+  waits_.Note(sequence_, At(0));
+  waits_.Await(sequence_, At(80));
+  EXPECT_EQ(waits_.Next(), At(100)) << "silence comes first";
+  EXPECT_EQ(Look(100, At(95)), Due::kNothing);
+  EXPECT_EQ(waits_.Next(), At(110)) << "the answer";
+}
+
 TEST_F(WaitsTest, TheSoonestIsToldFirst) {
   SequenceState& other = sequences_.New();
   sequence_.state = other.state = State::kReserving;
