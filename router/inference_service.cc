@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "baton/v1/inference.grpc.pb.h"
 #include "common/base/status.h"
+#include "common/base/this_thread.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/server_call.h"
 #include "nlohmann/json.hpp"
@@ -298,6 +299,11 @@ class CallLink {
   std::shared_ptr<CallSink> sink_ ABSL_GUARDED_BY(mutex_);
 };
 
+std::shared_ptr<boost::asio::thread_pool> MakePool(int num_threads) {
+  const NameNewThreads named("grpc-handler");
+  return std::make_shared<boost::asio::thread_pool>(num_threads);
+}
+
 }  // namespace
 
 class InferenceServer::Impl : public v1::Inference::CallbackService {
@@ -305,7 +311,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   Impl(InferenceServerOptions options, GenerationService* service)
       : options_(std::move(options)),
         service_(service),
-        pool_(std::make_shared<boost::asio::thread_pool>(options_.num_threads)) {}
+        pool_(MakePool(options_.num_threads)) {}
 
   ~Impl() override { Shutdown(Duration::zero()); }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <utility>
 #include <vector>
@@ -11,9 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/checkpoint/generation_config.h"
 #include "common/checkpoint/model_config.h"
+#include "common/checkpoint/model_files.h"
 #include "common/process/command_line.h"
 #include "common/process/identity.h"
 #include "common/process/ready_file.h"
@@ -27,12 +28,6 @@ namespace baton {
 namespace {
 
 constexpr Duration kLastGrace = std::chrono::milliseconds(200);
-
-absl::Status AtModel(const RouterConfig& config, const absl::Status& status) {
-  const char* cure = absl::IsNotFound(status) ? "; name a model folder in Hugging Face layout" : "";
-  return absl::Status(status.code(),
-                      absl::StrCat("--model ", config.model, ": ", status.message(), cure));
-}
 
 // The folder's name, whatever slashes or dots the path ends with.
 std::string ServedName(const RouterConfig& config) {
@@ -59,7 +54,6 @@ RouterServiceOptions ServiceOptions(const RouterConfig& config, Incarnation inca
   return options;
 }
 
-int64_t UnixSeconds() { return static_cast<int64_t>(std::time(nullptr)); }
 
 }  // namespace
 
@@ -86,21 +80,21 @@ RouterProcess::~RouterProcess() { Stop(); }
 
 absl::Status RouterProcess::LoadModel() {
   const absl::StatusOr<ModelConfig> model = LoadModelConfig(config_.model);
-  if (!model.ok()) return AtModel(config_, model.status());
+  if (!model.ok()) return AtModelOption(config_.model, model.status());
   if (config_.max_model_len > model->max_model_len) {
     return absl::InvalidArgumentError(absl::StrCat("--max-model-len ", config_.max_model_len,
                                                    ": the model supports ", model->max_model_len,
                                                    " tokens; choose at most that, or 0"));
   }
   absl::StatusOr<GenerationConfig> defaults = LoadGenerationConfig(config_.model);
-  if (!defaults.ok()) return AtModel(config_, defaults.status());
+  if (!defaults.ok()) return AtModelOption(config_.model, defaults.status());
   std::shared_ptr<const Tokenizer> tokenizer;
   absl::StatusOr<std::unique_ptr<TextCodec>> codec = TextCodec::Load(config_.model);
   if (codec.ok()) {
     has_chat_template_ = (*codec)->has_chat_template();
     tokenizer = MakeTokenizer(*std::move(codec));
   } else if (!absl::IsNotFound(codec.status())) {
-    return AtModel(config_, codec.status());
+    return AtModelOption(config_.model, codec.status());
   }
   Log(LogLevel::kInfo, "model described",
       {{"model", config_.model},

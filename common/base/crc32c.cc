@@ -49,9 +49,7 @@ uint32_t ExtendCrc32cTable(uint32_t crc, std::span<const std::byte> data) {
           kTables[4][lo >> 24] ^ kTables[3][hi & 0xFF] ^ kTables[2][(hi >> 8) & 0xFF] ^
           kTables[1][(hi >> 16) & 0xFF] ^ kTables[0][hi >> 24];
   }
-  for (; n > 0; --n, ++p) {
-    crc = (crc >> 8) ^ kTables[0][(crc ^ static_cast<uint32_t>(*p)) & 0xFF];
-  }
+  for (; n > 0; --n, ++p) crc = (crc >> 8) ^ kTables[0][(crc ^ static_cast<uint32_t>(*p)) & 0xFF];
   return ~crc;
 }
 

@@ -6,7 +6,7 @@
 namespace baton {
 
 // The clock of a node: steady, in nanoseconds, without a now(). Time is an argument everywhere;
-// the only readers of the machine's clock are common/node/node_thread.cc and the edges. Under
+// the edges, and those who drive a node or connections, read it from common/base/clock.h. Under
 // simulation the same type is virtual time.
 struct NodeClock {
   using rep = int64_t;

@@ -79,4 +79,10 @@ absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir,
                     .model_digest = digest};
 }
 
+absl::Status AtModelOption(const std::string& model_dir, const absl::Status& status) {
+  const char* cure = absl::IsNotFound(status) ? "; name a model folder in Hugging Face layout" : "";
+  return absl::Status(status.code(),
+                      absl::StrCat("--model ", model_dir, ": ", status.message(), cure));
+}
+
 }  // namespace baton

@@ -34,4 +34,7 @@ struct LoadOptions {
 absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir,
                                           const LoadOptions& options = {});
 
+// `status` of loading the folder that --model names, as its user is told.
+absl::Status AtModelOption(const std::string& model_dir, const absl::Status& status);
+
 }  // namespace baton

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <optional>
 #include <set>
 #include <thread>
@@ -16,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
-#include "common/base/thread_priority.h"
+#include "common/base/this_thread.h"
 #include "common/checkpoint/json_fields.h"
 
 namespace baton {
@@ -332,7 +331,8 @@ std::vector<uint64_t> SafetensorsFiles::PieceDigests(int num_threads, int nice) 
   const int most = static_cast<int>(std::min<size_t>(num_threads, pieces.size()));
   for (int i = 1; i < most; ++i) {
     others.emplace_back([&] {
-      LowerThreadPriority(nice);
+      NameThisThread("digest");
+      LowerThisThread(nice);
       hash();
     });
   }

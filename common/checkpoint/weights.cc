@@ -1,6 +1,5 @@
 #include "common/checkpoint/weights.h"
 
-#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <set>

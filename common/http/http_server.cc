@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/time.h"
+#include "common/base/this_thread.h"
 #include "common/http/http_connection.h"
 #include "common/http/http_core.h"
 
@@ -27,12 +27,8 @@ const Route* ServerCore::FindRoute(const std::string& method, const std::string&
             ? path.size() >= pattern.size() &&
                   path.compare(0, pattern.size() - 1, pattern, 0, pattern.size() - 1) == 0
             : path == pattern;
-    if (!match) {
-      continue;
-    }
-    if (route.method == method) {
-      return &route;
-    }
+    if (!match) continue;
+    if (route.method == method) return &route;
     allowed->append(allowed->empty() ? "OPTIONS, " : ", ");
     allowed->append(route.method == "GET" ? "GET, HEAD" : route.method);
   }
@@ -40,9 +36,7 @@ const Route* ServerCore::FindRoute(const std::string& method, const std::string&
 }
 
 bool ServerCore::ReserveBody(int64_t bytes) {
-  if (body_bytes.fetch_add(bytes) + bytes <= options.max_total_body_bytes) {
-    return true;
-  }
+  if (body_bytes.fetch_add(bytes) + bytes <= options.max_total_body_bytes) return true;
   body_bytes -= bytes;
   return false;
 }
@@ -62,14 +56,10 @@ void ServerCore::ForEach(const std::function<void(const std::shared_ptr<Connecti
   {
     absl::MutexLock lock(&mutex);
     for (const auto& [key, connection] : connections) {
-      if (auto strong = connection.lock()) {
-        live.push_back(std::move(strong));
-      }
+      if (auto strong = connection.lock()) live.push_back(std::move(strong));
     }
   }
-  for (const auto& connection : live) {
-    action(connection);
-  }
+  for (const auto& connection : live) action(connection);
 }
 
 namespace {
@@ -113,10 +103,10 @@ class Server : public HttpServer {
   void Start() override {
     boost::asio::post(acceptor_.get_executor(), [this] { Accept(); });
     for (int i = 0; i < core_->options.num_io_threads; ++i) {
-      threads_.emplace_back([this] { Run(core_->io); });
+      threads_.push_back(Runner("http-io", core_->io));
     }
     for (int i = 0; i < core_->options.num_handler_threads; ++i) {
-      handler_threads_.emplace_back([this] { Run(core_->handlers); });
+      handler_threads_.push_back(Runner("http-handler", core_->handlers));
     }
   }
 
@@ -128,9 +118,7 @@ class Server : public HttpServer {
   }
 
   void BeginDrain() override {
-    if (core_->draining.exchange(true)) {
-      return;
-    }
+    if (core_->draining.exchange(true)) return;
     boost::asio::post(acceptor_.get_executor(), [this] {
       Error ignored;
       acceptor_.close(ignored);
@@ -140,9 +128,7 @@ class Server : public HttpServer {
   }
 
   void Stop(Duration grace) override {
-    if (std::exchange(stopped_, true)) {
-      return;
-    }
+    if (std::exchange(stopped_, true)) return;
     BeginDrain();
     if (!threads_.empty()) {
       absl::MutexLock lock(&core_->mutex);
@@ -155,13 +141,9 @@ class Server : public HttpServer {
     }
     core_->ForEach([](const auto& connection) { connection->CloseSoon(/*only_if_idle=*/false); });
     handler_work_.reset();
-    for (std::thread& thread : handler_threads_) {
-      thread.join();
-    }
+    for (std::thread& thread : handler_threads_) thread.join();
     work_.reset();
-    for (std::thread& thread : threads_) {
-      thread.join();
-    }
+    for (std::thread& thread : threads_) thread.join();
     {
       absl::MutexLock lock(&core_->stop_mutex);
       core_->stopped = true;
@@ -175,6 +157,13 @@ class Server : public HttpServer {
   }
 
  private:
+  static std::thread Runner(const char* name, boost::asio::io_context& context) {
+    return std::thread([name, &context] {
+      NameThisThread(name);
+      Run(context);
+    });
+  }
+
   // Returns the number of tasks run.
   static size_t Run(boost::asio::io_context& context) {
     size_t tasks = 0;
@@ -194,9 +183,7 @@ class Server : public HttpServer {
   }
 
   void OnAccept(Error error, tcp::socket socket) {
-    if (core_->draining) {
-      return;
-    }
+    if (core_->draining) return;
     if (error) {
       accept_timer_.expires_after(kAcceptRetry);
       accept_timer_.async_wait([this](Error e) {
@@ -242,9 +229,7 @@ class Server : public HttpServer {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(ServerOptions options,
                                                                std::vector<Route> routes) {
   auto server = std::make_unique<Server>(std::move(options), std::move(routes));
-  if (absl::Status status = server->Bind(); !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = server->Bind(); !status.ok()) return status;
   return std::unique_ptr<HttpServer>(std::move(server));
 }
 

@@ -1,20 +1,15 @@
 #include "common/node/node_thread.h"
 
-#include <pthread.h>
-
 #include <chrono>
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/clock.h"
+#include "common/base/this_thread.h"
 #include "common/node/router_mail.h"
 #include "common/node/worker_mail.h"
 
 namespace baton {
-
-Time SteadyNow() {
-  return Time(
-      std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch()));
-}
 
 template <typename Mail>
 NodeThread<Mail>::NodeThread(NodeThreadOptions options) : options_(std::move(options)) {}
@@ -48,7 +43,7 @@ template <typename Mail>
 void NodeThread<Mail>::Start(Node<Mail>* node, std::function<void(Time now)> after_step) {
   BATON_CHECK(!thread_.joinable());
   thread_ = std::thread([this, node, after_step = std::move(after_step)] {
-    pthread_setname_np(pthread_self(), options_.name.substr(0, 15).c_str());
+    NameThisThread(options_.name.c_str());
     Run(node, after_step);
   });
 }

@@ -14,9 +14,6 @@
 
 namespace baton {
 
-// The clock that nodes are driven by: the machine's steady clock.
-Time SteadyNow();
-
 struct NodeThreadOptions {
   std::string name = "node";           // Of the thread, as debuggers show it; 15 bytes.
   size_t max_offered_requests = 1024;  // Offered and not yet handled; more are refused.

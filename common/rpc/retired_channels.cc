@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "common/base/this_thread.h"
 
 namespace baton {
 namespace {
@@ -39,6 +40,7 @@ std::vector<std::shared_ptr<grpc::Channel>> RetiredChannels::TakeUnused() {
 
 // Who uses a channel tells nobody when he is done, so this looks from time to time.
 void RetiredChannels::Run() {
+  NameThisThread("retired-channel");
   const auto any = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     return stopped_ || !channels_.empty();
   };

@@ -21,6 +21,7 @@
 #include "baton/v1/decode.grpc.pb.h"
 #include "baton/v1/prefill.grpc.pb.h"
 #include "common/base/status.h"
+#include "common/base/this_thread.h"
 #include "common/rpc/call_events.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/gate.h"
@@ -89,7 +90,10 @@ class StatusBroadcast {
   ~StatusBroadcast() { Stop(); }
 
   void Start() {
-    thread_ = std::jthread([this] { Run(); });
+    thread_ = std::jthread([this] {
+      NameThisThread("status");
+      Run();
+    });
   }
 
   void Stop() {

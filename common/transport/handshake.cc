@@ -5,7 +5,6 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
-#include <algorithm>
 #include <string_view>
 #include <vector>
 

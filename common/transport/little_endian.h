@@ -9,15 +9,16 @@
 namespace baton {
 
 // Writes integers, little endian, into a buffer the caller has sized; writing past its end is our
-// own bug and is dropped (full() tells).
+// own bug and is dropped.
 class LittleEndianWriter {
  public:
   explicit LittleEndianWriter(std::span<std::byte> out) : out_(out) {}
 
   template <std::unsigned_integral T>
   void Put(T value) {
-    for (size_t i = 0; i < sizeof(T); ++i)
+    for (size_t i = 0; i < sizeof(T); ++i) {
       PutByte(static_cast<std::byte>((value >> (8 * i)) & 0xFF));
+    }
   }
   void PutFloat(float value) {
     uint32_t bits;
@@ -29,7 +30,6 @@ class LittleEndianWriter {
     for (uint8_t b : bytes) PutByte(static_cast<std::byte>(b));
   }
   size_t size() const { return at_; }
-  bool full() const { return at_ >= out_.size(); }
 
  private:
   void PutByte(std::byte b) {

@@ -120,9 +120,7 @@ absl::StatusOr<LoopbackKvTransport*> LoopbackKvTransport::FindPeer(const StartAr
     return absl::UnavailableError(absl::StrCat("no loopback endpoint ", args.endpoint));
   }
   LoopbackKvTransport* peer = it->second;
-  if (peer->options_.incarnation != args.receiver) {
-    return StatusOfAbort(AbortCode::kWrongReceiver);
-  }
+  if (peer->options_.incarnation != args.receiver) return StatusOfAbort(AbortCode::kWrongReceiver);
   if (DerivePairKey(peer->options_.secret, args.sender, args.receiver) != args.key) {
     peer->counters_.Add(&TransportCounters::failed_handshakes);
     return StatusOfAbort(AbortCode::kUnauthenticated);

@@ -1,6 +1,7 @@
 #include "common/transport/wire.h"
 
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <string>
 
@@ -53,65 +54,42 @@ bool IsRange(const FrameRange& r) {
          int64_t{r.first_head} + r.num_heads <= INT32_MAX;
 }
 
-}  // namespace
+struct Meaning {
+  std::string_view text;
+  absl::StatusCode status = absl::StatusCode::kFailedPrecondition;
+};
 
-std::string_view ToString(AbortCode code) {
-  switch (code) {
-    case AbortCode::kNone:
-      return "none";
-    case AbortCode::kCancelled:
-      return "cancelled by the peer";
-    case AbortCode::kUnknownTicket:
-      return "unknown ticket";
-    case AbortCode::kWrongSender:
-      return "ticket of another sender";
-    case AbortCode::kStaleGeneration:
-      return "stale block generation";
-    case AbortCode::kOutOfRange:
-      return "range outside the ticket";
-    case AbortCode::kOverlap:
-      return "range overlaps received tokens";
-    case AbortCode::kChecksum:
-      return "payload checksum mismatch";
-    case AbortCode::kDigestMismatch:
-      return "layout, model or token digest mismatch";
-    case AbortCode::kIncomplete:
-      return "final frame before all bytes";
-    case AbortCode::kUnauthenticated:
-      return "wrong pair key";
-    case AbortCode::kWrongReceiver:
-      return "receiver is another incarnation";
-    case AbortCode::kProtocol:
-      return "protocol error";
-    case AbortCode::kDeadline:
-      return "no progress within the deadline";
-  }
-  return "?";
+// In the order of AbortCode.
+constexpr Meaning kMeanings[] = {
+    {"none"},
+    {"cancelled by the peer", absl::StatusCode::kAborted},
+    {"unknown ticket", absl::StatusCode::kNotFound},
+    {"ticket of another sender", absl::StatusCode::kPermissionDenied},
+    {"stale block generation"},
+    {"range outside the ticket", absl::StatusCode::kOutOfRange},
+    {"range overlaps received tokens"},
+    {"payload checksum mismatch", absl::StatusCode::kDataLoss},
+    {"layout, model or token digest mismatch"},
+    {"final frame before all bytes"},
+    {"wrong pair key", absl::StatusCode::kUnauthenticated},
+    {"receiver is another incarnation", absl::StatusCode::kUnavailable},
+    {"protocol error", absl::StatusCode::kUnavailable},
+    {"no progress within the deadline", absl::StatusCode::kDeadlineExceeded},
+};
+static_assert(std::size(kMeanings) == kNumAbortCodes);
+
+Meaning MeaningOf(AbortCode code) {
+  const auto index = static_cast<uint32_t>(code);
+  return index < kNumAbortCodes ? kMeanings[index] : Meaning{"?"};
 }
 
+}  // namespace
+
+std::string_view ToString(AbortCode code) { return MeaningOf(code).text; }
+
 absl::Status StatusOfAbort(AbortCode code) {
-  const std::string message = "KV transfer: " + std::string(ToString(code));
-  switch (code) {
-    case AbortCode::kCancelled:
-      return absl::AbortedError(message);
-    case AbortCode::kUnknownTicket:
-      return absl::NotFoundError(message);
-    case AbortCode::kWrongSender:
-      return absl::PermissionDeniedError(message);
-    case AbortCode::kOutOfRange:
-      return absl::OutOfRangeError(message);
-    case AbortCode::kChecksum:
-      return absl::DataLossError(message);
-    case AbortCode::kUnauthenticated:
-      return absl::UnauthenticatedError(message);
-    case AbortCode::kWrongReceiver:
-    case AbortCode::kProtocol:
-      return absl::UnavailableError(message);
-    case AbortCode::kDeadline:
-      return absl::DeadlineExceededError(message);
-    default:
-      return absl::FailedPreconditionError(message);
-  }
+  const Meaning meaning = MeaningOf(code);
+  return absl::Status(meaning.status, "KV transfer: " + std::string(meaning.text));
 }
 
 HeaderBytes EncodeHeader(const FrameHeader& header) {

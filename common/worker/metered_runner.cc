@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/node/node_thread.h"
 
 namespace baton {

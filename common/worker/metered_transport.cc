@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/clock.h"
 #include "common/node/node_thread.h"
 
 namespace baton {

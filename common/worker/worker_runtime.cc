@@ -12,8 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_config.h"
+#include "common/checkpoint/model_files.h"
 #include "common/kv_cache/kv_layout.h"
 #include "common/process/command_line.h"
 #include "common/process/identity.h"
@@ -51,12 +53,6 @@ int32_t DefaultNumBlocks(const ModelConfig& model, DType kv_dtype, int32_t block
   const int64_t fitting = QuarterOfMemory() / std::max<int64_t>(block_bytes, 1);
   const int64_t wanted = std::min(kDefaultPoolSequences * per_sequence, fitting);
   return static_cast<int32_t>(std::clamp<int64_t>(wanted, per_sequence, 1 << 28));
-}
-
-absl::Status AtModel(const WorkerConfig& config, const absl::Status& status) {
-  const char* cure = absl::IsNotFound(status) ? "; name a model folder in Hugging Face layout" : "";
-  return absl::Status(status.code(),
-                      absl::StrCat("--model ", config.model, ": ", status.message(), cure));
 }
 
 std::vector<MetricSample> BlocksByState(const BlockCounts& blocks) {
@@ -117,7 +113,7 @@ WorkerRuntime::~WorkerRuntime() { Stop(); }
 
 absl::Status WorkerRuntime::Load() {
   absl::StatusOr<ModelConfig> model = LoadModelConfig(config_.model, config_.max_model_len);
-  if (!model.ok()) return AtModel(config_, model.status());
+  if (!model.ok()) return AtModelOption(config_.model, model.status());
   ASSIGN_OR_RETURN(const int32_t max_model_len,
                    ServedLength(config_.max_model_len, model->max_model_len));
   absl::StatusOr<DType> compute = config_.compute_dtype == "auto"
@@ -146,7 +142,7 @@ absl::Status WorkerRuntime::Load() {
                               .kernels = config_.kernels,
                               .max_step_tokens = config_.chunk_tokens},
                              &metered_runner_);
-  if (!runner.ok()) return AtModel(config_, runner.status());
+  if (!runner.ok()) return AtModelOption(config_.model, runner.status());
   runner_ = *std::move(runner);
   metered_runner_.set_runner(runner_.get());
   model_ = runner_->info();

@@ -8,12 +8,11 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "boost/asio/steady_timer.hpp"
+#include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
-#include "deploy/cli/clock.h"
 #include "deploy/cli/complete.h"
 #include "deploy/cli/http_client.h"
 #include "deploy/cli/server_events.h"
@@ -47,7 +46,7 @@ struct InFlight {
       sample.error = ErrorMessageOf({.code = 200, .body = std::string(data)});
       return;
     }
-    const Time now = Now();
+    const Time now = SteadyNow();
     if (last == Time()) {
       sample.ttft_ms = Ms(now - sent);
     } else {
@@ -104,7 +103,7 @@ class Load {
     }
     ++in_flight_;
     auto call = std::make_shared<InFlight>();
-    call->sent = Now();
+    call->sent = SteadyNow();
     call->events = std::make_unique<ServerEvents>(
         [raw = call.get()](absl::string_view data) { raw->OnData(data); });
     StartHttpCall(io_, {.url = url_, .target = "/v1/completions", .body = Body()},
@@ -114,7 +113,7 @@ class Load {
 
   void Take(InFlight& call, absl::StatusOr<HttpResult> result) {
     --in_flight_;
-    call.sample.e2e_ms = Ms(Now() - call.sent);
+    call.sample.e2e_ms = Ms(SteadyNow() - call.sent);
     if (!result.ok()) {
       call.sample.error = std::string(result.status().message());
     } else if (result->code != 200) {
@@ -172,9 +171,9 @@ absl::Status Run(const BenchOptions& options, bool& all_ok) {
   std::printf("%d requests of %d + %d tokens at %.2f/s to %s\n", options.num_requests,
               options.prompt_tokens, options.max_tokens, options.rate, url.c_str());
   std::fflush(stdout);
-  const Time begin = Now();
+  const Time begin = SteadyNow();
   const std::vector<BenchSample> samples = Load(options, url, model).Run();
-  const json summary = Summarize(options, samples, ToSeconds(Now() - begin));
+  const json summary = Summarize(options, samples, ToSeconds(SteadyNow() - begin));
   PrintTable(summary);
   all_ok = summary["failed"] == json(0);
   if (options.json.empty()) return absl::OkStatus();

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/base/time.h"
 #include "nlohmann/json.hpp"
 
 namespace baton::cli {

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "deploy/cli/launch_plan.h"

@@ -7,8 +7,8 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
-#include "deploy/cli/clock.h"
 #include "deploy/cli/launch_plan.h"
 #include "deploy/cli/status.h"
 
@@ -51,7 +51,7 @@ absl::StatusOr<ServerRecord> AwaitSuccessor(const RunDir& dir, const ServerRecor
                                                  "; it is tried again until `baton down`"));
     }
     if (!(now.process == old.process) && IsHealthyAtRouter(now, AskRouterStatus(state))) return now;
-    if (Now() >= deadline) {
+    if (SteadyNow() >= deadline) {
       return absl::DeadlineExceededError(
           absl::StrCat(old.name, " was not healthy at the router in time; see ",
                        dir.LogFile(old.name), ", or raise --timeout-s"));
@@ -63,7 +63,7 @@ absl::StatusOr<ServerRecord> AwaitSuccessor(const RunDir& dir, const ServerRecor
 absl::Status RestartWorker(const RunDir& dir, const std::string& name, int timeout_s) {
   ASSIGN_OR_RETURN(const RunState state, dir.LoadRunning());
   ASSIGN_OR_RETURN(const ServerRecord old, FindServer(state, name));
-  const Time begin = Now();
+  const Time begin = SteadyNow();
   std::printf("%s: draining (pid %d)%s\n", name.c_str(), old.process.pid,
               HasHealthyPeer(state, old) ? ""
                                          : absl::StrCat("; no other ", old.role,
@@ -77,9 +77,9 @@ absl::Status RestartWorker(const RunDir& dir, const std::string& name, int timeo
                                                     " s of SIGTERM; see ", dir.LogFile(name)));
   }
   ASSIGN_OR_RETURN(const ServerRecord successor,
-                   AwaitSuccessor(dir, old, Now() + std::chrono::seconds(timeout_s)));
+                   AwaitSuccessor(dir, old, SteadyNow() + std::chrono::seconds(timeout_s)));
   std::printf("%s: serves again (pid %d) after %.1f s\n", name.c_str(), successor.process.pid,
-              ToSeconds(Now() - begin));
+              ToSeconds(SteadyNow() - begin));
   std::fflush(stdout);
   return absl::OkStatus();
 }

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
-#include "deploy/cli/clock.h"
 #include "deploy/cli/http_client.h"
 
 namespace baton::cli {
@@ -82,7 +82,7 @@ void AddRestartLine(const std::string& name, const json& server, std::string* te
 
 absl::StatusOr<json> ReadStatus(const RunDir& dir) {
   ASSIGN_OR_RETURN(const RunState state, dir.LoadRunning());
-  return JoinStatus(state, AskRouterStatus(state), Now());
+  return JoinStatus(state, AskRouterStatus(state), SteadyNow());
 }
 
 bool AllHealthy(const json& status) {
@@ -151,9 +151,7 @@ std::string StatusTable(const json& status) {
                                     Text(worker["running"]), Text(worker["waiting"]), blocks));
   }
   AddRestartLine("router", router, &text);
-  for (const json& worker : status["workers"]) {
-    AddRestartLine(Text(worker["name"]), worker, &text);
-  }
+  for (const json& worker : status["workers"]) AddRestartLine(Text(worker["name"]), worker, &text);
   return text;
 }
 

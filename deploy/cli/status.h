@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "deploy/cli/run_dir.h"
 #include "nlohmann/json.hpp"
 
@@ -23,7 +22,7 @@ nlohmann::json AskRouterStatus(const RunState& state);
 
 // The answer of `baton status --json`: what the supervisor recorded, joined by address with what
 // the router says. `router_says` is the body of GET /status, or null when there was no answer;
-// `now` is the present of Now().
+// `now` is the present of SteadyNow().
 nlohmann::json JoinStatus(const RunState& state, const nlohmann::json& router_says, Time now);
 
 // The same for people.

@@ -12,8 +12,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "common/base/clock.h"
 #include "common/base/status.h"
-#include "deploy/cli/clock.h"
 #include "deploy/cli/http_client.h"
 #include "deploy/cli/machine.h"
 
@@ -63,7 +63,7 @@ Supervisor::~Supervisor() {
 }
 
 int Supervisor::Run() {
-  const Time begin = Now();
+  const Time begin = SteadyNow();
   SaveState();
   const absl::Status started = Start();
   if (!started.ok()) {
@@ -74,7 +74,7 @@ int Supervisor::Run() {
   started_ = true;
   state_.ready = true;
   SaveState();
-  report_.Ready(ReadyText(Now() - begin));
+  report_.Ready(ReadyText(SteadyNow() - begin));
   while (stop_signals_ == 0 && AnyAlive()) {
     Pump(TimeToTend());
     if (stop_signals_ == 0) TendServers();
@@ -117,7 +117,7 @@ absl::Status Supervisor::AwaitFirstToken() {
     last = answer.ok() ? ErrorMessageOf(*answer) : std::string(answer.status().message());
     return false;
   };
-  const Time deadline = Now() + std::chrono::seconds(options_.start_timeout_s);
+  const Time deadline = SteadyNow() + std::chrono::seconds(options_.start_timeout_s);
   const absl::Status status = PumpUntil(is_ready, deadline);
   if (absl::IsDeadlineExceeded(status)) {
     return absl::DeadlineExceededError(absl::StrCat(
@@ -147,7 +147,7 @@ absl::Status Supervisor::AwaitReadyFile(size_t i) {
   const ServerRecord& record = state_.servers[i];
   absl::StatusOr<ReadyFile> ready = absl::UnavailableError("");
   const std::string path = dir_.ReadyFile(record.name);
-  const Time deadline = Now() + std::chrono::seconds(options_.start_timeout_s);
+  const Time deadline = SteadyNow() + std::chrono::seconds(options_.start_timeout_s);
   const absl::Status status =
       PumpUntil([&] { return (ready = ReadReadyFile(path)).ok(); }, deadline);
   if (absl::IsDeadlineExceeded(status)) {
@@ -167,14 +167,14 @@ void Supervisor::TakeReadyFile(size_t i, const ReadyFile& ready) {
   record.http_url = ready.http_url;
   record.metrics_url = ready.metrics_url;
   record.incarnation = ready.incarnation;
-  servers_[i].policy.OnReady(Now());
+  servers_[i].policy.OnReady(SteadyNow());
   SaveState();
 }
 
 Duration Supervisor::TimeToTend() const {
   Duration wait = std::chrono::hours(1);
   for (const Server& server : servers_) {
-    if (server.start_at != kNever) wait = std::min<Duration>(wait, server.start_at - Now());
+    if (server.start_at != kNever) wait = std::min<Duration>(wait, server.start_at - SteadyNow());
     if (server.ready_by != kNever) wait = std::min<Duration>(wait, kPollInterval);
   }
   return std::max(wait, Duration::zero());
@@ -182,7 +182,7 @@ Duration Supervisor::TimeToTend() const {
 
 void Supervisor::TendServers() {
   for (size_t i = 0; i < servers_.size(); ++i) {
-    if (Now() >= servers_[i].start_at) StartAgain(i);
+    if (SteadyNow() >= servers_[i].start_at) StartAgain(i);
     if (servers_[i].ready_by != kNever) LookAtLoading(i);
   }
 }
@@ -200,7 +200,7 @@ void Supervisor::StartAgain(size_t i) {
     return SaveState();
   }
   server.process = *std::move(child);
-  server.ready_by = Now() + std::chrono::seconds(options_.start_timeout_s);
+  server.ready_by = SteadyNow() + std::chrono::seconds(options_.start_timeout_s);
   ++record.restarts;
   record.process = server.process->identity();
   record.exited.clear();
@@ -216,7 +216,7 @@ void Supervisor::LookAtLoading(size_t i) {
     TakeReadyFile(i, *ready);
     report_.Progress(
         absl::StrCat(name, " serves again (pid ", server.process->identity().pid, ")"));
-  } else if (Now() >= server.ready_by) {
+  } else if (SteadyNow() >= server.ready_by) {
     server.ready_by = kNever;
     report_.Progress(absl::StrCat("killing ", name, ": it was not ready within ",
                                   options_.start_timeout_s, " s (--start-timeout-s)"));
@@ -233,8 +233,8 @@ void Supervisor::PlanRestart(size_t i, bool cleanly, const std::string& obituary
                                          "\nthe rest of the cluster keeps running; `baton ",
                                          "down` and `baton up` start it anew"));
   }
-  const Duration delay = server.policy.OnEnded(cleanly, Now());
-  server.start_at = Now() + delay;
+  const Duration delay = server.policy.OnEnded(cleanly, SteadyNow());
+  server.start_at = SteadyNow() + delay;
   state_.servers[i].start_at = server.start_at;
   state_.servers[i].crashes = server.policy.crashes();
   report_.Progress(absl::StrCat(
@@ -259,7 +259,7 @@ absl::Status Supervisor::PumpUntil(const std::function<bool()>& done, Time deadl
     Pump(Duration::zero());
     if (!stopping_) RETURN_IF_ERROR(StartObstacle());
     if (done()) return absl::OkStatus();
-    const Time now = Now();
+    const Time now = SteadyNow();
     if (now >= deadline) return absl::DeadlineExceededError("");
     Pump(std::min<Duration>(kPollInterval, deadline - now));
   }
@@ -329,7 +329,7 @@ void Supervisor::StopChildren(bool router) {
   for (ChildProcess* child : targets) child->Signal(SIGTERM);
   // A second Ctrl-C, or a start that failed before anything could be in flight, does not wait.
   const auto enough = [&] { return all_ended() || stop_signals_ > 1; };
-  (void)PumpUntil(enough, Now() + kDrainLimit);
+  (void)PumpUntil(enough, SteadyNow() + kDrainLimit);
   for (ChildProcess* child : targets) {
     if (!child->running()) continue;
     report_.Progress(absl::StrCat(
@@ -337,7 +337,7 @@ void Supervisor::StopChildren(bool router) {
         stop_signals_ > 1 ? ", as asked" : ": it did not stop within 10 s of SIGTERM"));
     child->Signal(SIGKILL);
   }
-  (void)PumpUntil(all_ended, Now() + kKillLimit);
+  (void)PumpUntil(all_ended, SteadyNow() + kKillLimit);
 }
 
 bool Supervisor::AnyAlive() const {

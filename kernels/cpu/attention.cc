@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/attention_direct.h"
+#include "kernels/cpu/attention_fold.h"
 #include "kernels/cpu/attention_partial.h"
 #include "kernels/cpu/attention_softmax.h"
 #include "kernels/cpu/attention_stage.h"
@@ -209,25 +210,9 @@ void RunPartial(const Partial& p) {
   }
 }
 
-// Adds a partial state to a row's running state.
 void Fold(const Workspace& w, int64_t row, const float* partial, float max, float weight) {
-  if (weight == 0) return;
-  float* sum = w.sum + row * w.v_padded;
-  if (w.weight[row] == 0) {
-    std::memcpy(sum, partial, w.v_padded * sizeof(float));
-    w.max[row] = max;
-    w.weight[row] = weight;
-    return;
-  }
-  const float top = max > w.max[row] ? max : w.max[row];
-  float scales[kLanes] = {w.max[row] - top, max - top};
-  Store(scales, Exp(Load(scales)));
-  for (int64_t d = 0; d < w.v_padded; d += kLanes) {
-    const Vec old = Load(sum + d) * Broadcast(scales[0]);
-    Store(sum + d, Fma(Load(partial + d), Broadcast(scales[1]), old));
-  }
-  w.weight[row] = w.weight[row] * scales[0] + weight * scales[1];
-  w.max[row] = top;
+  FoldPartial(w.v_padded, partial, max, weight, w.sum + row * w.v_padded, w.max[row],
+              w.weight[row]);
 }
 
 AttentionShape ShapeOf(const VarlenAttentionArgs& args, const AttentionTask& task) {

@@ -23,9 +23,7 @@ struct Scoring {
 // Scale, softcap, bias: of the 16 keys from `key` on.
 BATON_INLINE Vec Transform(const Scoring& scoring, const Vec& product, int64_t key) {
   Vec v = product * Broadcast(scoring.scale);
-  if (scoring.softcap > 0) {
-    v = Tanh(v / Broadcast(scoring.softcap)) * Broadcast(scoring.softcap);
-  }
+  if (scoring.softcap > 0) v = Tanh(v / Broadcast(scoring.softcap)) * Broadcast(scoring.softcap);
   if (scoring.slope == 0) return v;
   float distances[kLanes];
   for (int64_t i = 0; i < kLanes; ++i) {

@@ -212,9 +212,7 @@ template <AttentionForm kForm>
 void PackTile(const float* const (&queries)[kMaxRows], int64_t rows, int64_t dim, float* out) {
   for (int64_t d = 0; d < dim; d += kLanes * kStep<kForm>) {
     Vec dwords[kMaxRows];
-    for (int64_t r = 0; r < kMaxRows; ++r) {
-      dwords[r] = QueryDwords<kForm>(queries[r] + d, dim - d);
-    }
+    for (int64_t r = 0; r < kMaxRows; ++r) dwords[r] = QueryDwords<kForm>(queries[r] + d, dim - d);
     Vec steps[kLanes];
 #pragma GCC unroll 4
     for (int square = 0; square < kParts; ++square) {

@@ -26,7 +26,6 @@ struct CacheStrides {
   int32_t group_dim = 1;
 
   int64_t At(int64_t b, int64_t h, int64_t t) const { return b * block + h * head + t * token; }
-  int64_t Element(int64_t d) const { return d / group_dim * group + d % group_dim; }
 };
 
 inline CacheStrides StridesOf(const CachePlane& plane, CacheRole role) {

@@ -166,8 +166,9 @@ absl::Status CheckRows(const Args& args, int64_t num_tokens, int64_t k_dim, int6
   const int64_t heads = args.num_heads;
   RETURN_IF_ERROR(RequireStride(args.q_stride, heads * k_dim, "q_stride"));
   RETURN_IF_ERROR(RequireStride(args.out_stride, heads * v_dim, "out_stride"));
-  if (args.lse != nullptr)
+  if (args.lse != nullptr) {
     RETURN_IF_ERROR(RequireStride(args.lse_stride, num_tokens, "lse_stride"));
+  }
   return RequireComputeType(args.round_to, "round_to");
 }
 
@@ -321,9 +322,7 @@ absl::Status CheckArgs(const VarlenAttentionArgs& args) {
   const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
                       args.num_seqs, args.block_table, args.max_blocks, "block_table"};
   const bool dense = args.dense.cu_seqlens_k != nullptr;
-  if (!dense) {
-    RETURN_IF_ERROR(RequireNull(args.dense.k, "dense.k", "without dense.cu_seqlens_k"));
-  }
+  if (!dense) RETURN_IF_ERROR(RequireNull(args.dense.k, "dense.k", "without dense.cu_seqlens_k"));
   RETURN_IF_ERROR(dense ? CheckDense(args) : CheckCaches(caches));
   RETURN_IF_ERROR(CheckCumulative(args.cu_seqlens_q, args.num_seqs, "cu_seqlens_q"));
   if (!dense) RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
@@ -405,9 +404,7 @@ absl::Status CheckArgs(const AttentionWithKvCacheArgs& args) {
                       args.num_seqs, args.block_table, args.max_blocks, "block_table"};
   RETURN_IF_ERROR(CheckCaches(caches));
   RETURN_IF_ERROR(CheckKvCacheShape(args));
-  for (int64_t s = 0; s < args.num_seqs; ++s) {
-    RETURN_IF_ERROR(CheckKvCacheRows(args, caches, s));
-  }
+  for (int64_t s = 0; s < args.num_seqs; ++s) RETURN_IF_ERROR(CheckKvCacheRows(args, caches, s));
   RETURN_IF_ERROR(CheckRotary(args));
   return CheckNewSlots(args);
 }

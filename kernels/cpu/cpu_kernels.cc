@@ -1,7 +1,6 @@
 #include "kernels/cpu/cpu_kernels.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"

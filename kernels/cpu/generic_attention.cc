@@ -1,5 +1,6 @@
 #include "kernels/cpu/generic_attention.h"
 
+#include "kernels/cpu/attention_fold.h"
 #include "kernels/cpu/cache_strides.h"
 #include "kernels/cpu/lane_convert.h"
 #include "kernels/cpu/lane_math.h"
@@ -134,9 +135,7 @@ void Stage(const Work& w, int64_t first_key) {
 Vec Transform(const Work& w, const Vec& product, float slope, int64_t distance) {
   const ScoreOptions& options = w.args->base.scores;
   Vec v = product * Broadcast(options.scale);
-  if (options.softcap > 0) {
-    v = Tanh(v / Broadcast(options.softcap)) * Broadcast(options.softcap);
-  }
+  if (options.softcap > 0) v = Tanh(v / Broadcast(options.softcap)) * Broadcast(options.softcap);
   if (slope == 0) return v;
   float distances[kLanes];
   for (int64_t i = 0; i < kLanes; ++i) {
@@ -144,26 +143,6 @@ Vec Transform(const Work& w, const Vec& product, float slope, int64_t distance) 
     distances[i] = static_cast<float>(d < 0 ? -d : d);
   }
   return Fma(Broadcast(-slope), Load(distances), v);
-}
-
-// Adds a partial state to a row's running state.
-void Fold(const Work& w, int64_t row, const float* partial, float max, float weight) {
-  float* sum = w.sum + row * w.shape.v_padded();
-  if (w.weight[row] == 0) {
-    std::memcpy(sum, partial, w.shape.v_padded() * sizeof(float));
-    w.max[row] = max;
-    w.weight[row] = weight;
-    return;
-  }
-  const float top = max > w.max[row] ? max : w.max[row];
-  float scales[kLanes] = {w.max[row] - top, max - top};
-  Store(scales, Exp(Load(scales)));
-  for (int64_t d = 0; d < w.shape.v_padded(); d += kLanes) {
-    const Vec old = Load(sum + d) * Broadcast(scales[0]);
-    Store(sum + d, Fma(Load(partial + d), Broadcast(scales[1]), old));
-  }
-  w.weight[row] = w.weight[row] * scales[0] + weight * scales[1];
-  w.max[row] = top;
 }
 
 float SlopeOf(const Work& w, int64_t row) {
@@ -223,7 +202,8 @@ void RunRow(const Work& w, int64_t r, int64_t first_key) {
       Store(w.partial + d, Fma(p, Load(w.values + key * v_padded + d), Load(w.partial + d)));
     }
   }
-  Fold(w, r, w.partial, max, SumLanes(total));
+  FoldPartial(v_padded, w.partial, max, SumLanes(total), w.sum + r * v_padded, w.max[r],
+              w.weight[r]);
 }
 
 void WriteRow(const Work& w, int64_t r) {
@@ -238,7 +218,8 @@ void WriteRow(const Work& w, int64_t r) {
   } else {
     if (base.scores.sinks != nullptr) {
       std::memset(w.partial, 0, v_padded * sizeof(float));
-      Fold(w, r, w.partial, base.scores.sinks[w.Head(r)], 1.0f);
+      FoldPartial(v_padded, w.partial, base.scores.sinks[w.Head(r)], 1.0f, sum, w.max[r],
+                  w.weight[r]);
     }
     const Vec weight = Broadcast(w.weight[r]);
     for (int64_t d = 0; d < v_padded; d += kLanes) Store(sum + d, Load(sum + d) / weight);

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/base/dtype.h"
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"

@@ -1,7 +1,7 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include "common/base/check.h"
-#include "common/base/thread_priority.h"
+#include "common/base/this_thread.h"
 
 namespace baton {
 namespace {
@@ -31,7 +31,8 @@ ThreadPool::ThreadPool(int num_threads, int nice) {
   BATON_CHECK(num_threads >= 1);
   for (int i = 1; i < num_threads; ++i) {
     workers_.emplace_back([this, i, nice] {
-      LowerThreadPriority(nice);
+      NameThisThread("compute-pool");
+      LowerThisThread(nice);
       WorkerLoop(i);
     });
   }

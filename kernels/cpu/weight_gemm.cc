@@ -1,6 +1,5 @@
 #include "kernels/cpu/weight_gemm.h"
 
-#include <type_traits>
 #include <utility>
 
 #include "kernels/cpu/lane_convert.h"

@@ -14,6 +14,10 @@ import posixpath
 import re
 import sys
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from braces import check_braces  # noqa: E402
+
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 MAX_KERNEL_LINES = 150
@@ -70,9 +74,9 @@ EDGES = {
 }
 
 BANNED = {
-    "::now(": re.compile(r"::now\("),
+    "::now(": re.compile(r"::now\(|\b(?:gpr_now|std::time|clock_gettime|gettimeofday)\("),
     "sleep_for": re.compile(r"\bsleep_for\b"),
-    "std::thread": re.compile(r"\bstd::(?:thread\b(?!::)|async\b)"),
+    "std::thread": re.compile(r"\b(?:std::thread|std::async|asio::thread_pool)\b(?!::)"),
     "std::jthread": re.compile(r"\bstd::jthread\b(?!::)"),
     "random_device": re.compile(r"\brandom_device\b"),
     "getenv": re.compile(r"\bgetenv\b"),
@@ -81,12 +85,13 @@ BANNED = {
 BANNED_IN_PRODUCT = {"std::jthread"}
 # (file, token): why it is needed there.
 BANNED_EXCEPTIONS = {
-    ("common/node/node_thread.cc", "::now("): "drives a node: the one who tells it the time",
     ("common/node/node_thread.cc", "std::thread"): "the engine thread",
     ("common/node/node_thread.h", "std::thread"): "the engine thread",
-    ("common/transport/tcp/monotonic_clock.h", "::now("): "deadlines of the progress thread",
+    ("common/base/clock.cc", "::now("): "the one place that reads the machine's clocks",
+    ("common/rpc/connection.cc", "::now("): "deadlines in the form that gRPC takes them",
     ("common/transport/tcp/tcp_kv_transport.cc", "std::thread"): "the transport's progress thread",
     ("common/transport/tcp/tcp_kv_transport.h", "std::thread"): "the transport's progress thread",
+    ("router/inference_service.cc", "std::thread"): "handlers of gRPC clients' calls",
     ("common/http/http_server.cc", "std::thread"): "the threads that run the server's io_context",
     ("common/checkpoint/safetensors.cc", "std::jthread"): "hashes the weights, within one call",
     ("common/model/cpu_model_runner.cc", "std::jthread"): "the compute thread",
@@ -96,7 +101,6 @@ BANNED_EXCEPTIONS = {
     ("kernels/cpu/thread_pool.h", "std::jthread"): "the compute thread's pool",
     ("common/base/fail_point.cc", "getenv"): "sanitizer builds: the fault that a test asks for",
     ("router/generation/seed_source.cc", "random_device"): "the seed of a request that names none",
-    ("deploy/cli/clock.cc", "::now("): "the command line tool's only clock",
     ("tests/bench/machine_roofs.cc", "::now("): "the benchmarks' only clock",
     ("tests/transport/fault_proxy.cc", "std::thread"): "the proxy's own thread",
     ("tests/transport/fault_proxy.h", "std::thread"): "the proxy's own thread",
@@ -116,7 +120,6 @@ UNTESTED = {
     "common/transport/tcp/progress_loop.cc": "tests/transport: contract, faults, hostile clients",
     "common/transport/tcp/tcp_kv_transport.cc": "tests/transport: contract, faults, hostile clients",
     "deploy/cli/audit.cc": "tests/cluster/audit_test.py; what it decides is in audit_report.cc",
-    "deploy/cli/clock.cc": "one call of the steady clock",
     "deploy/cli/command_line.cc": "tests/cluster/supervisor_test.py runs every command by it",
     "deploy/cli/down.cc": "tests/cluster/supervisor_test.py",
     "deploy/cli/report.cc": "tests/cluster/supervisor_test.py, attached and detached",
@@ -442,8 +445,8 @@ def run(root, build=None, lists=None):
     tree = Tree(root)
     report = Report()
     lists = lists or Lists()
-    for check in (check_sizes, check_includes, check_text, check_test_names, check_tests_exist,
-                  check_lists_are_true, check_keys, check_documents):
+    for check in (check_sizes, check_includes, check_text, check_braces, check_test_names,
+                  check_tests_exist, check_lists_are_true, check_keys, check_documents):
         check(tree, lists, report)
     if build:
         check_built(tree, lists, build, report)

@@ -93,6 +93,7 @@ class TidyTest(unittest.TestCase):
         self.assert_found("function-size", "router/main.cc", body(61, "int main(int c, char** v)"))
         self.assert_found("file-size", "common/base/big.py", "x = 1\n" * 501, line=501)
         self.assert_found("readme-size", "common/base/README.md", "a\n" * 31)
+        self.assert_found("file-size", "CMakeLists.txt", "# x\n" * 151, line=150)
 
     def test_unmatched_braces_are_found_and_not_passed_over(self):
         self.assert_found("braces", "common/base/odd.cc", "void F() {\n")
@@ -124,8 +125,10 @@ class TidyTest(unittest.TestCase):
         self.assert_clean("router/inference_service.cc", include)
 
     def test_banned_calls_are_found_in_code_and_not_in_comments(self):
-        for token in ("std::chrono::steady_clock::now();", "std::this_thread::sleep_for(d);",
+        for token in ("std::chrono::steady_clock::now();", "gpr_now(GPR_CLOCK_REALTIME);",
+                      "std::time(nullptr);", "std::this_thread::sleep_for(d);",
                       "std::thread t;", "std::jthread t;", "std::async(f);",
+                      "boost::asio::thread_pool p(2);",
                       "std::random_device r;", 'getenv("A");'):
             with self.subTest(token=token):
                 self.assert_found("banned", "common/base/a.cc", f"\nauto x = {token}\n", line=2)
@@ -134,6 +137,28 @@ class TidyTest(unittest.TestCase):
         self.assert_clean("common/base/a.cc", "int n = std::jthread::hardware_concurrency();\n")
         self.assert_clean("common/base/a.cc", "std::jthread t;\n",
                           lists(banned_exceptions={("common/base/a.cc", "std::jthread"): "why"}))
+
+    def test_statement_on_a_line_of_its_own_without_braces_is_found(self):
+        for text in ("if (a)\n  F();\n", "for (int i = 0; i < G(2);\n     ++i)\n  F();\n",
+                     "while (a)\n  F();\n", "if constexpr (a)\n  F();\n",
+                     "if (a) {\n  F();\n} else\n  F();\n", "if (a) F(1,\n         2);\n"):
+            with self.subTest(text=text):
+                self.assert_found("statement-braces", "tests/sim/a.cc", f"void G() {{\n{text}}}\n")
+        self.assert_clean("tests/sim/a.cc", "void G() {\n  if (a) F();\n  else F();\n"
+                          "  if (a) {\n    F();\n  } else if (b) {\n    F();\n  } else {\n    F();\n  }\n"
+                          "  if (a &&\n      b) {\n    F();\n  }\n  while (F(\n      2)) F();\n}\n")
+
+    def test_braces_around_a_statement_that_fits_on_the_line_are_found(self):
+        for head in ("if (a)", "while (F(2))", "for (int x : y)"):
+            with self.subTest(head=head):
+                self.assert_found("statement-braces", "tests/sim/a.cc",
+                                  f"void G() {{\n  {head} {{\n    F(1);\n  }}\n}}\n", line=2)
+        for body in ("F();  // Why.", "for (;;) F();", f"F({'a' * 90});", "F();\n    F();",
+                     "F(1,\n      2);", "struct A {};",
+                     "ASSIGN_OR_RETURN(b, F());"):
+            with self.subTest(body=body):
+                self.assert_clean("tests/sim/a.cc",
+                                  f"void G() {{\n  if (a) {{\n    {body}\n  }}\n}}\n")
 
     def test_header_without_pragma_once_is_found(self):
         self.assert_found("pragma-once", "common/base/a.h", "int F();\n")
@@ -216,6 +241,11 @@ class TidyTest(unittest.TestCase):
         self.assertEqual(self.violations({}, compiled=all_sources), [])
         self.assertIn(("common/base/ids.cc", 1, "not-built"),
                       self.violations({}, compiled=all_sources[1:]))
+
+    def test_build_that_was_never_configured_is_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            found, _ = tidy.run(pathlib.Path(folder), pathlib.Path(folder) / "build", lists())
+            self.assertEqual([rule for _, _, rule, _ in found], ["not-built"])
 
     def test_a_batch_counts_for_what_it_includes(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -200,9 +199,7 @@ bool FrameStream::StartNextFrame() {
 
 void FrameStream::StartFrame(OutgoingFrame frame) {
   tx_frame_ = std::move(frame);
-  if (!tx_frame_.body.empty()) {
-    tx_frame_.memory = {{tx_frame_.body.data(), tx_frame_.body.size()}};
-  }
+  if (!tx_frame_.body.empty()) tx_frame_.memory = {{tx_frame_.body.data(), tx_frame_.body.size()}};
   size_t payload = 0;
   tx_trailer_ = {};
   for (const iovec& part : tx_frame_.memory) {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/base/status.h"
-#include "common/transport/tcp/monotonic_clock.h"
 
 namespace baton {
 namespace {
@@ -93,12 +93,12 @@ int ProgressLoop::WaitMs() const {
 }
 
 bool ProgressLoop::Poll() {
-  now_ = MonotonicNow();
+  now_ = SteadyNow();
   connections_.BeginTurn(now_);
   connections_.EndTurn();
   epoll_event events[64];
   const int n = ::epoll_wait(epoll_.get(), events, 64, WaitMs());
-  now_ = MonotonicNow();
+  now_ = SteadyNow();
   connections_.BeginTurn(now_);
   if (calls_->stopped()) {
     connections_.Shutdown();

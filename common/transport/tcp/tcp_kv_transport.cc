@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/this_thread.h"
 
 namespace baton {
 
@@ -27,6 +28,7 @@ absl::StatusOr<std::unique_ptr<TcpKvTransport>> TcpKvTransport::Create(TcpOption
                    ProgressLoop::Create(transport->options_, std::move(listener),
                                         &transport->calls_, &transport->counters_));
   transport->thread_ = std::thread([loop = transport->loop_.get()] {
+    NameThisThread("transport");
     while (loop->Poll()) {
     }
   });

@@ -36,9 +36,7 @@ TEST(ModelFilesTest, TheShippedModelLoads) {
 
 TEST(ModelFilesTest, EveryRandomModelLoadsAndHasItsOwnDigest) {
   std::set<uint64_t> digests;
-  for (const std::string& name : GoldenModels()) {
-    digests.insert(DigestOf(GoldenModelDir(name)));
-  }
+  for (const std::string& name : GoldenModels()) digests.insert(DigestOf(GoldenModelDir(name)));
   EXPECT_EQ(digests.size(), GoldenModels().size());
 }
 
@@ -125,6 +123,15 @@ TEST(ModelFilesTest, ErrorsNameTheFile) {
   const ModelDir dir;
   EXPECT_THAT(std::string(LoadModelFiles(dir.path()).status().message()),
               HasSubstr("config.json: no such file"));
+}
+
+TEST(ModelFilesTest, WhoNamesAMissingFolderIsToldWhatToName) {
+  const absl::Status missing = AtModelOption("/nowhere", absl::NotFoundError("no such folder"));
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(missing.message(),
+            "--model /nowhere: no such folder; name a model folder in Hugging Face layout");
+  EXPECT_EQ(AtModelOption("/m", absl::DataLossError("cut off")),
+            absl::DataLossError("--model /m: cut off"));
 }
 
 }  // namespace

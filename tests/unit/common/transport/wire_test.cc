@@ -205,6 +205,16 @@ TEST(WireTest, EveryAbortCodeHasANameAndAnErrorStatus) {
     EXPECT_NE(ToString(static_cast<AbortCode>(code)), "?");
     EXPECT_FALSE(StatusOfAbort(static_cast<AbortCode>(code)).ok());
   }
+  EXPECT_EQ(ToString(AbortCode::kNone), "none");
+  EXPECT_EQ(ToString(static_cast<AbortCode>(kNumAbortCodes)), "?");
+  const auto is = [](AbortCode code, absl::StatusCode status, const std::string& text) {
+    EXPECT_EQ(StatusOfAbort(code), absl::Status(status, "KV transfer: " + text));
+  };
+  is(AbortCode::kCancelled, absl::StatusCode::kAborted, "cancelled by the peer");
+  is(AbortCode::kStaleGeneration, absl::StatusCode::kFailedPrecondition, "stale block generation");
+  is(AbortCode::kChecksum, absl::StatusCode::kDataLoss, "payload checksum mismatch");
+  is(AbortCode::kUnauthenticated, absl::StatusCode::kUnauthenticated, "wrong pair key");
+  is(AbortCode::kDeadline, absl::StatusCode::kDeadlineExceeded, "no progress within the deadline");
 }
 
 }  // namespace

@@ -1,0 +1,35 @@
+#include "common/base/this_thread.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "common/base/check.h"
+
+#if defined(__linux__)
+#include <sys/resource.h>
+#endif
+
+namespace baton {
+
+void NameThisThread(const char* name) {
+  BATON_CHECK(pthread_setname_np(pthread_self(), name) == 0);
+}
+
+NameNewThreads::NameNewThreads(const char* name) {
+  BATON_CHECK(pthread_getname_np(pthread_self(), own_name_, sizeof(own_name_)) == 0);
+  NameThisThread(name);
+}
+
+NameNewThreads::~NameNewThreads() { NameThisThread(own_name_); }
+
+void LowerThisThread(int nice) {
+#if defined(__linux__)
+  // 0 names the calling thread here, other than in POSIX.
+  if (nice > 0) setpriority(PRIO_PROCESS, 0, std::min(19, getpriority(PRIO_PROCESS, 0) + nice));
+#else
+  static_cast<void>(nice);
+#endif
+}
+
+}  // namespace baton
