@@ -12,6 +12,12 @@ bool SamplerNeedsHistory(const SamplingParams& p) {
   return p.repetition_penalty != 1 || p.frequency_penalty != 0 || p.presence_penalty != 0;
 }
 
+int32_t CountTokens(const StepPlan& plan) {
+  size_t num_tokens = 0;
+  for (const StepRow& row : plan.rows) num_tokens += row.tokens.size();
+  return static_cast<int32_t>(num_tokens);
+}
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, const ModelInfo& model, BlockAllocator& allocator,
@@ -21,17 +27,19 @@ Engine::Engine(const EngineOptions& options, const ModelInfo& model, BlockAlloca
       layout_(model.layout),
       allocator_(allocator),
       runner_(runner),
+      finish_gate_(options.finish_together),
       budget_(options.step_budget, options.chunk_tokens) {
+  BATON_CHECK(options.chunk_tokens > 0 && options.max_batch_sequences > 0);
   if (options.swap_blocks > 0) swap_.emplace(options.swap_blocks, allocator);
 }
 
 void Engine::Add(std::unique_ptr<Sequence> sequence) {
-  BATON_CHECK(sequence->num_remaining() > 0);
+  BATON_CHECK(sequence->num_remaining() > 0 && sequence->num_computed >= 0);
+  BATON_CHECK(sequence->blocks.size() * allocator_.block_size() >= sequence->num_computed);
   const AgeKey key = AgeOf(*sequence);
   BATON_CHECK(keys_.emplace(sequence->call, key).second);
-  sequence->num_own = sequence->num_remaining();
+  FinishGate::Enter(*sequence);
   if (sequence->blocks.size() == 0) {
-    BATON_CHECK(sequence->num_computed == 0);
     preempted_.emplace(key, std::move(sequence));
     return;
   }
@@ -49,8 +57,9 @@ std::unique_ptr<Sequence> Engine::Remove(CallId call) {
   if (it == keys_.end()) return nullptr;
   const AgeKey key = it->second;
   keys_.erase(it);
-  Sequences& home = running_.contains(key) ? running_ : preempted_;
+  SequencesByAge& home = running_.contains(key) ? running_ : preempted_;
   auto node = home.extract(key);
+  BATON_CHECK(!node.empty() && node.mapped()->call == call);
   const bool in_step =
       std::ranges::find(row_calls_, call) != row_calls_.end() || (swap_ && swap_->IsMovingIn(call));
   if (!in_step) return std::move(node.mapped());
@@ -102,6 +111,7 @@ void Engine::ResumePreempted() {
       // Nobody overtakes: the oldest waits for enough blocks, and the younger behind it.
       if (!ReclaimNow(oldest->first, /*alone=*/running_.empty())) return;
     }
+    BATON_CHECK(sequence.blocks.size() >= allocator_.BlocksFor(sequence.num_tokens()));
     running_.insert(preempted_.extract(oldest));
   }
 }
@@ -115,6 +125,7 @@ bool Engine::ReclaimNow(const AgeKey& needy, bool alone) {
 // Gives a preempted sequence blocks for all its tokens: with what is cached, or what was swapped
 // out, in the leading ones.
 bool Engine::TakeBlocks(Sequence& sequence) {
+  BATON_CHECK(sequence.blocks.size() == 0);
   BlockTable table = allocator_.Match(sequence.tenant, sequence.tokens, sequence.num_tokens() - 1);
   const bool from_host = table.num_sealed() * allocator_.block_size() < sequence.num_host_tokens;
   if (from_host) {
@@ -138,11 +149,12 @@ bool Engine::TakeBlocks(Sequence& sequence) {
   sequence.blocks = std::move(table);
   sequence.num_host_tokens = 0;
   sequence.host_blocks.Release();
+  BATON_CHECK(sequence.num_remaining() > 0);
   ReleasePassed(sequence);
   return true;
 }
 
-void Engine::Preempt(Sequences::iterator victim) {
+void Engine::Preempt(SequencesByAge::iterator victim) {
   Sequence& sequence = *victim->second;
   if (swap_ && swap_->MoveOut(sequence)) {
     ++num_swaps_;
@@ -150,6 +162,7 @@ void Engine::Preempt(Sequences::iterator victim) {
     sequence.blocks.Release();
     sequence.num_computed = 0;
   }
+  BATON_CHECK(sequence.blocks.size() == 0);
   preempted_.insert(running_.extract(victim));
   ++num_preemptions_;
 }
@@ -178,57 +191,6 @@ bool Engine::EnsureBlocks(Sequence& sequence) {
   return true;
 }
 
-// Whether the sequence may leave its last token out of a step of `budget` tokens.
-bool Engine::CanWait(const Sequence& sequence, int32_t budget, Time now) const {
-  return sequence.finish_group != 0 && now < sequence.wait_until &&
-         sequence.num_waited + budget <= EngineOptions::kMostWaited * sequence.num_own;
-}
-
-// Those that leave their last token for a later step, because more of their group finish then. If
-// one has waited for as long as it may, its whole group finishes.
-Engine::Calls Engine::WaitingCalls(int32_t budget, Time now) const {
-  struct Group {
-    std::vector<CallId> calls;
-    int32_t num_finishing = 0;  // In this step, with so many tokens.
-    int64_t num_tokens = 0;
-    bool has_more = false;  // Than last tokens.
-    bool must_finish = false;
-  };
-  std::map<uint64_t, Group> groups;
-  // Whose last token alone is left finishes first.
-  for (const bool waits : {true, false}) {
-    for (const auto& [key, sequence] : running_) {
-      if (sequence->finish_group == 0 || waits != (sequence->num_remaining() == 1)) continue;
-      const bool can_wait = CanWait(*sequence, budget, now);
-      if (!can_wait && sequence->num_waited == 0) continue;  // For it there is nobody to wait.
-      Group& group = groups[sequence->finish_group];
-      group.calls.push_back(sequence->call);
-      group.num_tokens += sequence->num_remaining();
-      if (group.num_tokens <= budget) ++group.num_finishing;
-      if (!waits) group.has_more = true;
-      if (!can_wait) group.must_finish = true;
-    }
-  }
-  Calls waiting;
-  for (const auto& [id, group] : groups) {
-    const int32_t size = static_cast<int32_t>(group.calls.size());
-    const bool enough = group.num_finishing >= std::min(options_.finish_together, size);
-    if (group.has_more && !enough && !group.must_finish) {
-      waiting.insert(group.calls.begin(), group.calls.end());
-    }
-  }
-  return waiting;
-}
-
-void Engine::CountWait(const StepPlan& plan, const Calls& waiting) {
-  size_t num_tokens = 0;
-  for (const StepRow& row : plan.rows) num_tokens += row.tokens.size();
-  for (auto& [key, sequence] : running_) {
-    if (sequence->num_remaining() > 1 || !waiting.contains(sequence->call)) continue;
-    sequence->num_waited += static_cast<int64_t>(num_tokens);
-  }
-}
-
 void Engine::FinishAlone(CallId call) {
   auto key = keys_.find(call);
   if (key == keys_.end()) return;
@@ -238,7 +200,7 @@ void Engine::FinishAlone(CallId call) {
 
 // Decode rows of this step, oldest first; when there are more than fit, each step goes on behind
 // the last one served.
-std::vector<Sequence*> Engine::PickDecodes(int32_t budget, const Calls& waiting) {
+std::vector<Sequence*> Engine::PickDecodes(int32_t budget, const FinishGate::Calls& waiting) {
   std::vector<AgeKey> keys;
   for (const auto& [key, sequence] : running_) {
     if (sequence->num_remaining() > 1 || waiting.contains(sequence->call)) continue;
@@ -255,6 +217,7 @@ std::vector<Sequence*> Engine::PickDecodes(int32_t budget, const Calls& waiting)
     auto it = running_.find(key);  // An earlier one may have preempted it.
     if (it != running_.end() && EnsureBlocks(*it->second)) picked.push_back(key);
   }
+  BATON_CHECK(static_cast<int32_t>(picked.size()) <= budget);
   if (!picked.empty()) last_decoded_ = picked.back();
   std::vector<Sequence*> rows;
   for (const AgeKey& key : picked) {
@@ -272,6 +235,8 @@ StepRow Engine::MakeRow(const Sequence& sequence, int32_t num_tokens) const {
   row.context_len = sequence.num_computed;
   const int32_t covered = sequence.num_computed + num_tokens;
   const auto& blocks = sequence.blocks.blocks();
+  BATON_CHECK(num_tokens > 0 && covered <= sequence.num_tokens());
+  BATON_CHECK(sequence.blocks.size() >= allocator_.BlocksFor(covered));
   row.block_table.assign(blocks.begin(), blocks.begin() + allocator_.BlocksFor(covered));
   row.sample = covered == sequence.num_tokens() && !sequence.score_only;
   row.sampling = sequence.sampling;
@@ -284,6 +249,7 @@ StepRow Engine::MakeRow(const Sequence& sequence, int32_t num_tokens) const {
 
 void Engine::StartStep(Time now) {
   if (plan_ != nullptr) return;
+  BATON_CHECK(removed_.empty() && keys_.size() == running_.size() + preempted_.size());
   ResumePreempted();
   int32_t budget = budget_.tokens();
   int32_t rows_left = options_.max_batch_sequences;
@@ -293,7 +259,7 @@ void Engine::StartStep(Time now) {
   const int32_t for_prefill = has_prefill ? std::max(1, budget / 4) : 0;
   const int32_t decode_rows = rows_left - (has_prefill ? 1 : 0);
   const int32_t decode_budget = std::min(std::max(1, budget - for_prefill), decode_rows);
-  const Calls waiting = WaitingCalls(budget, now);
+  const FinishGate::Calls waiting = finish_gate_.Waiting(running_, budget, now);
   std::vector<Sequence*> decodes = PickDecodes(decode_budget, waiting);
   budget -= static_cast<int32_t>(decodes.size());
   rows_left -= static_cast<int32_t>(decodes.size());
@@ -316,7 +282,8 @@ void Engine::StartStep(Time now) {
   }
   const bool has_moves = swap_ && swap_->AddTo(*plan);
   if (plan->rows.empty() && !has_moves) return;
-  CountWait(*plan, waiting);
+  FinishGate::Count(running_, waiting, CountTokens(*plan));
+  BATON_CHECK(std::ssize(plan->rows) <= options_.max_batch_sequences);
   plan->step = next_step_++;
   row_calls_ = std::move(calls);
   step_started_ = now;
@@ -324,22 +291,23 @@ void Engine::StartStep(Time now) {
   runner_.Start(plan_);
 }
 
-SequenceProgress Engine::ApplyRow(const StepRow& row, RowResult result,
-                                  const absl::Status& status) {
+SequenceProgress Engine::ApplyRow(const StepRow& row, RowResult result) {
   SequenceProgress progress;
   auto it = running_.find(keys_.at(progress.call = row_calls_[&row - plan_->rows.data()]));
   BATON_CHECK(it != running_.end());
   Sequence& sequence = *it->second;
+  BATON_CHECK(sequence.num_computed == row.context_len);
   auto let_go = [&] {
     keys_.erase(sequence.call);
     progress.released = std::move(it->second);
     running_.erase(it);
   };
-  if (!status.ok()) {
-    progress.status = status;
+  if (!result.status.ok()) {
+    progress.status = std::move(result.status);
     let_go();
     return progress;
   }
+  BATON_CHECK(result.sampled == row.sample);
   sequence.num_computed += static_cast<int32_t>(row.tokens.size());
   allocator_.Seal(sequence.blocks, sequence.tenant,
                   std::span(sequence.tokens).first(sequence.num_computed));
@@ -360,7 +328,7 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, RowResult result,
 
 // The step failed: what it moved is computed again.
 void Engine::VoidMoves() {
-  const auto find = [this](CallId call, Sequences& home) {
+  const auto find = [this](CallId call, SequencesByAge& home) {
     auto key = keys_.find(call);
     return key == keys_.end() ? home.end() : home.find(key->second);
   };
@@ -383,17 +351,18 @@ void Engine::VoidMoves() {
 std::vector<SequenceProgress> Engine::OnStepDone(StepDone done, Time now) {
   std::vector<SequenceProgress> all;
   if (plan_ == nullptr || done.step != plan_->step) return all;
-  int32_t num_tokens = 0;
+  BATON_CHECK(!done.status.ok() || done.rows.size() == plan_->rows.size());
+  const int32_t num_tokens = CountTokens(*plan_);
   for (size_t i = 0; i < plan_->rows.size(); ++i) {
     const StepRow& row = plan_->rows[i];
-    num_tokens += static_cast<int32_t>(row.tokens.size());
     if (auto it = removed_.find(row_calls_[i]); it != removed_.end()) {
       all.push_back({.call = it->first, .released = std::move(it->second)});
       removed_.erase(it);
       continue;
     }
     RowResult result = done.status.ok() ? std::move(done.rows[i]) : RowResult{};
-    all.push_back(ApplyRow(row, std::move(result), done.status));
+    if (!done.status.ok()) result.status = done.status;
+    all.push_back(ApplyRow(row, std::move(result)));
   }
   if (swap_) {
     // Removed while it was moved in, and no row of the step.

@@ -2,14 +2,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "common/engine/finish_gate.h"
 #include "common/engine/sequence.h"
 #include "common/engine/step_budget.h"
 #include "common/engine/swap_space.h"
@@ -25,13 +24,7 @@ struct EngineOptions {
   // Blocks in host memory for preempted sequences; 0 = they are computed again. Worth it when
   // copying K/V is faster than computing it: long contexts, large models.
   int32_t swap_blocks = 0;
-  // Sequences of one finish_group leave their last token until so many of them, or all that are
-  // here, can finish in one step: answers that start together share each reading of the weights.
-  // None waits for more than kMostWaited times the tokens that it had left itself. 0, 1 = nobody
-  // waits.
-  int32_t finish_together = 0;
-
-  static constexpr int64_t kMostWaited = 8;
+  int32_t finish_together = 0;  // As FinishGate; 0, 1 = nobody waits.
 };
 
 // What a step did to one sequence.
@@ -98,23 +91,17 @@ class Engine {
   int64_t queued_tokens() const;
 
  private:
-  using Sequences = std::map<AgeKey, std::unique_ptr<Sequence>>;
-
   void ResumePreempted();
   bool EnsureBlocks(Sequence& sequence);
   bool ReclaimNow(const AgeKey& needy, bool alone);
-  void Preempt(Sequences::iterator victim);
+  void Preempt(SequencesByAge::iterator victim);
   bool TakeBlocks(Sequence& sequence);
   // Gives back the blocks that no later query of the sequence sees.
   void ReleasePassed(Sequence& sequence);
   void VoidMoves();
-  using Calls = absl::flat_hash_set<CallId>;
-  bool CanWait(const Sequence& sequence, int32_t budget, Time now) const;
-  Calls WaitingCalls(int32_t budget, Time now) const;
-  void CountWait(const StepPlan& plan, const Calls& waiting);
-  std::vector<Sequence*> PickDecodes(int32_t budget, const Calls& waiting);
+  std::vector<Sequence*> PickDecodes(int32_t budget, const FinishGate::Calls& waiting);
   StepRow MakeRow(const Sequence& sequence, int32_t num_tokens) const;
-  SequenceProgress ApplyRow(const StepRow& row, RowResult result, const absl::Status& status);
+  SequenceProgress ApplyRow(const StepRow& row, RowResult result);
 
   EngineOptions options_;
   std::vector<int32_t> eos_token_ids_;
@@ -122,11 +109,12 @@ class Engine {
   BlockAllocator& allocator_;
   ModelRunner& runner_;
   Reclaim reclaim_;
+  FinishGate finish_gate_;
   StepBudget budget_;
 
   std::optional<SwapSpace> swap_;  // Outlives the sequences, which may hold its blocks.
-  Sequences running_;              // Oldest first.
-  Sequences preempted_;            // Hold no device blocks.
+  SequencesByAge running_;         // Oldest first.
+  SequencesByAge preempted_;       // Hold no device blocks.
   absl::flat_hash_map<CallId, AgeKey> keys_;
   std::vector<CallId> row_calls_;  // Of the step in flight, in row order.
   absl::flat_hash_map<CallId, std::unique_ptr<Sequence>> removed_;  // In the step in flight.

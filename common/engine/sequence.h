@@ -1,9 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -26,7 +26,7 @@ struct Sequence {
   Time arrival{};             // When the router took the request; the youngest is preempted.
   bool prefill_only = false;  // Leaves the engine with its first token.
   bool score_only = false;    // Leaves the engine when its prompt is computed, samples nothing.
-  // Samples its first token in one step with others of this group (EngineOptions::finish_together),
+  // Samples its first token in one step with others of this group (FinishGate),
   // for whom it waits until then at most; 0 = alone.
   uint64_t finish_group = 0;
   Time wait_until = kNever;
@@ -50,6 +50,8 @@ struct AgeKey {
   CallId call = 0;
   auto operator<=>(const AgeKey&) const = default;
 };
+
+using SequencesByAge = std::map<AgeKey, std::unique_ptr<Sequence>>;  // Oldest first.
 
 inline AgeKey AgeOf(const Sequence& sequence) {
   return {sequence.arrival, sequence.id, sequence.call};

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "common/base/thread_priority.h"
+#include "common/base/this_thread.h"
 #include "common/checkpoint/model_files.h"
 #include "common/model/cache_planes.h"
 #include "kernels/make_device.h"
@@ -101,9 +101,11 @@ absl::StatusOr<std::unique_ptr<CpuModelRunner>> CpuModelRunner::Create(
   std::unique_ptr<CpuModelRunner> runner(
       new CpuModelRunner(std::move(kernels), std::move(transformer), std::move(cache),
                          std::move(swap), std::move(info), sink));
-  runner->thread_ = std::jthread([loop = runner.get(), nice = options.compute_nice] {
-    LowerThreadPriority(nice);
-    loop->ComputeLoop();
+  runner->thread_ = std::jthread([loop = runner.get(), nice = options.compute_nice](
+                                     const std::stop_token& ending) {
+    NameThisThread("compute");
+    LowerThisThread(nice);
+    loop->ComputeLoop(ending);
   });
   return runner;
 }
@@ -122,28 +124,23 @@ CpuModelRunner::CpuModelRunner(std::unique_ptr<Kernels> kernels,
 
 CpuModelRunner::~CpuModelRunner() { Stop(); }
 
-void CpuModelRunner::Stop() {
-  const std::lock_guard lock(mutex_);
-  stopping_ = true;
-  wake_.notify_one();
-}
+void CpuModelRunner::Stop() { stopping_ = true; }
 
 void CpuModelRunner::Start(std::shared_ptr<const StepPlan> plan) {
   BATON_CHECK(plan != nullptr);
   const std::lock_guard lock(mutex_);
-  BATON_CHECK(!busy_ && !stopping_);
+  BATON_CHECK(!busy_);
   busy_ = true;
   next_ = std::move(plan);
   wake_.notify_one();
 }
 
-void CpuModelRunner::ComputeLoop() {
+void CpuModelRunner::ComputeLoop(const std::stop_token& ending) {
   for (;;) {
     std::shared_ptr<const StepPlan> plan;
     {
       std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return next_ != nullptr || stopping_; });
-      if (next_ == nullptr) return;
+      if (!wake_.wait(lock, ending, [this] { return next_ != nullptr; })) return;
       plan = std::move(next_);
     }
     StepDone done = RunStep(*plan);
@@ -186,7 +183,8 @@ absl::Status CpuModelRunner::SwapBlocks(const StepPlan& plan) {
 }
 
 StepDone CpuModelRunner::RunStep(const StepPlan& plan) {
-  StepDone done{.step = plan.step, .status = SwapBlocks(plan), .rows = {}};
+  const absl::Status stopped = absl::CancelledError("the runner is stopping");
+  StepDone done{.step = plan.step, .status = stopping_ ? stopped : SwapBlocks(plan), .rows = {}};
   if (!done.status.ok() || plan.rows.empty()) return done;
   BuildForwardBatch(plan,
                     {.vocab_size = info_.vocab_size,
@@ -196,7 +194,6 @@ StepDone CpuModelRunner::RunStep(const StepPlan& plan) {
                      .window = info_.layout.groups.front().window},
                     batch_);
   done.status = transformer_->Forward(batch_, *cache_, [&](int32_t layer) {
-    layers_written_.fetch_add(1, std::memory_order_release);
     sink_->OnLayerDone({.step = plan.step, .layer = layer});
   });
   if (done.status.ok()) done.status = ReadLogits(plan, done);

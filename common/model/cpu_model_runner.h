@@ -56,15 +56,12 @@ class CpuModelRunner : public ModelRunner {
 
   void Start(std::shared_ptr<const StepPlan> plan) override;
 
-  // No step may start after this, and one in progress ends with CANCELLED at the next RowsDone that
-  // it reports. Any thread. The destructor does so first.
+  // From now on a step ends with CANCELLED at once, one in progress at the next RowsDone that it
+  // reports. Any thread. The destructor does so first.
   void Stop();
 
   const ModelInfo& info() const { return info_; }
   KvCache& cache() { return *cache_; }
-
-  // Layers whose K/V was written since the start, over all steps. Any thread.
-  uint64_t layers_written() const { return layers_written_.load(std::memory_order_acquire); }
 
   // The kernel set in use, for logs.
   std::string kernels_name() const { return std::string(kernels_->name()); }
@@ -74,7 +71,7 @@ class CpuModelRunner : public ModelRunner {
                  std::unique_ptr<KvCache> cache, std::unique_ptr<KvCache> swap, ModelInfo info,
                  RunnerSink* sink);
 
-  void ComputeLoop();
+  void ComputeLoop(const std::stop_token& ending);
   StepDone RunStep(const StepPlan& plan);
   // The plan's moves, out and then in.
   absl::Status SwapBlocks(const StepPlan& plan);
@@ -86,14 +83,13 @@ class CpuModelRunner : public ModelRunner {
   std::unique_ptr<KvCache> swap_;  // Null without swap_blocks.
   const ModelInfo info_;
   RunnerSink* const sink_;
-  std::atomic<uint64_t> layers_written_{0};
 
   // Of the compute thread.
   RowReader reader_;
   ForwardBatch batch_;
 
-  std::mutex mutex_;  // Guards next_, busy_ and changes of stopping_.
-  std::condition_variable wake_;
+  std::mutex mutex_;  // Guards next_ and busy_.
+  std::condition_variable_any wake_;
   std::shared_ptr<const StepPlan> next_;
   bool busy_ = false;  // From Start until just before OnStepDone.
   std::atomic<bool> stopping_{false};

@@ -1,9 +1,6 @@
 #include "common/model/likeliest.h"
 
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <numeric>
+#include <limits>
 
 #include "common/base/check.h"
 #include "kernels/api/row_math.h"
@@ -13,6 +10,7 @@ namespace {
 
 // Each of `count` blocks holds one value of at least this, so the likeliest are all at least this.
 float LowerBound(std::span<const float> block_max, int32_t count) {
+  if (count > std::ssize(block_max)) return -std::numeric_limits<float>::infinity();
   std::vector<float> maxima(block_max.begin(), block_max.end());
   const auto nth = maxima.begin() + (count - 1);
   std::nth_element(maxima.begin(), nth, maxima.end(), std::greater<>());
@@ -33,26 +31,26 @@ void CollectAtLeast(float bound, std::span<const float> x, std::span<const float
 
 }  // namespace
 
-void FindLikeliest(std::span<const float> x, std::span<const float> block_max, int32_t count,
-                   std::vector<int32_t>& indexes) {
-  BATON_CHECK(count >= 0 && count <= static_cast<int64_t>(x.size()));
+void SelectLikeliest(std::span<const float> x, std::span<const float> block_max, int32_t count,
+                     std::vector<int32_t>& indexes) {
+  BATON_CHECK(count >= 0 && count <= std::ssize(x));
   indexes.clear();
   if (count == 0) return;
-  if (count <= static_cast<int64_t>(block_max.size())) {
-    CollectAtLeast(LowerBound(block_max, count), x, block_max, indexes);
+  CollectAtLeast(LowerBound(block_max, count), x, block_max, indexes);
+  std::vector<float> values;
+  values.reserve(indexes.size());
+  for (const int32_t index : indexes) values.push_back(x[index]);
+  int32_t num_kept = 0;
+  for (const int32_t kept : SelectGreatest<float>(values, count)) {
+    indexes[num_kept++] = indexes[kept];
   }
-  if (static_cast<int64_t>(indexes.size()) < count) {
-    indexes.resize(x.size());
-    std::iota(indexes.begin(), indexes.end(), 0);
-  }
-  const auto likelier = [&](int32_t a, int32_t b) {
-    if (std::isnan(x[a]) != std::isnan(x[b])) return std::isnan(x[b]);
-    return x[a] > x[b] || (!(x[a] < x[b]) && a < b);
-  };
-  const auto end = indexes.begin() + count;
-  std::nth_element(indexes.begin(), end - 1, indexes.end(), likelier);
-  std::sort(indexes.begin(), end, likelier);
   indexes.resize(count);
+}
+
+void RankLikeliest(std::span<const float> x, std::span<const float> block_max, int32_t count,
+                   std::vector<int32_t>& indexes) {
+  SelectLikeliest(x, block_max, count, indexes);
+  std::ranges::stable_sort(indexes, [&](int32_t a, int32_t b) { return x[a] > x[b]; });
 }
 
 }  // namespace baton

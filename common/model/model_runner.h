@@ -56,6 +56,7 @@ struct RowResult {
   TokenOutput output;  // If sampled. `finish` is left kNone: the engine decides.
   std::vector<PromptLogprob> prompt_logprobs;  // If asked for: of the row's next tokens within the
                                                // prompt: positions context_len+1 .. context_len+n.
+  absl::Status status;  // With an error the row has produced nothing; its K/V is not to be used.
 };
 
 // A layer of a step has written its K/V for every row.

@@ -13,13 +13,15 @@ namespace baton {
 // What is wanted of one row of a step's logits.
 struct LogitRow {
   const StepRow* row = nullptr;
-  int32_t position = 0;              // Of the token that the logits are about.
-  PromptLogprob* score = nullptr;    // Where the prompt token's score goes, if asked for.
-  RowResult* sampled = nullptr;      // Where the sampled token goes, if asked for.
+  RowResult* result = nullptr;
+  int32_t position = 0;            // Of the token that the logits are about.
+  PromptLogprob* score = nullptr;  // Where the prompt token's score goes, if asked for.
+  bool sample = false;             // Whether a token is to be sampled.
 };
 
 // Turns rows of logits into tokens and scores, each row on one thread of the device: the bits do
-// not depend on how many there are.
+// not depend on how many there are. Logits that are no distribution (one is NaN or infinite, or all
+// are -inf) are an error of their row.
 class RowReader {
  public:
   // `kernels` must outlive the reader.
@@ -32,6 +34,7 @@ class RowReader {
   Kernels* kernels_;
   int32_t vocab_size_;
   std::vector<Sampler> samplers_;  // One per thread.
+  std::vector<char> is_bad_;       // Of the rows: several may have one result.
 };
 
 // The rows of logits that a plan asks for, in the order of ForwardBatch::logit_tokens, each with

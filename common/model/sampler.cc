@@ -66,11 +66,11 @@ int32_t Sampler::Argmax(std::span<const float> logits) {
   constexpr int64_t kBlock = RowMath::kMaxBlock;
   maxima_.resize((logits.size() + kBlock - 1) / kBlock);
   math_->block_max(logits.data(), static_cast<int64_t>(logits.size()), maxima_.data());
-  if (std::isnan(logits[0])) return 0;  // Nothing is greater.
   const auto greatest = std::max_element(maxima_.begin(), maxima_.end());
-  auto token = static_cast<int32_t>((greatest - maxima_.begin()) * kBlock);
-  while (logits[token] != *greatest) ++token;
-  return token;
+  const auto block = logits.begin() + (greatest - maxima_.begin()) * kBlock;
+  const auto token = std::find(block, logits.end(), *greatest);
+  BATON_CHECK(token != logits.end());
+  return static_cast<int32_t>(token - logits.begin());
 }
 
 // log(sum of e^logit), in double.
@@ -83,7 +83,7 @@ double Sampler::LogSum(std::span<const float> logits, int32_t likeliest) const {
 
 std::vector<TokenLogprob> Sampler::Top(std::span<const float> logits, int32_t count,
                                        double log_sum) {
-  FindLikeliest(logits, maxima_, std::clamp(count, 0, vocab_size_), candidates_);
+  RankLikeliest(logits, maxima_, std::clamp(count, 0, vocab_size_), candidates_);
   std::vector<TokenLogprob> top;
   top.reserve(candidates_.size());
   for (const int32_t token : candidates_) {
@@ -160,8 +160,7 @@ int32_t Sampler::Draw(std::span<const float> logits, const SamplingParams& param
   if (!std::isfinite(max)) return best;
   candidates_.clear();
   if (params.top_k > 0 && params.top_k < vocab_size_) {
-    FindLikeliest(logits, maxima_, params.top_k, candidates_);
-    std::sort(candidates_.begin(), candidates_.end());
+    SelectLikeliest(logits, maxima_, params.top_k, candidates_);
     values_.clear();
     for (const int32_t token : candidates_) values_.push_back(logits[token]);
     logits = values_;

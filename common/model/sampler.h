@@ -23,7 +23,7 @@ struct SampleInput {
 // Chooses tokens. A draw is a pure function of its SampleInput and the model's end tokens, the same
 // on every machine; equal probabilities go to the lower id. The order of the steps is
 // vLLM's: bias and min_tokens, penalties, temperature, min_p, top_k, top_p. Log probabilities are
-// those of the raw logits. Keeps scratch memory, made when first needed: one caller at a time.
+// those of the raw logits, of which none is NaN. Keeps scratch memory, made when first needed: one caller at a time.
 class Sampler {
  public:
   // Part of the numerics id: samplers of one version choose equal tokens for equal logits.

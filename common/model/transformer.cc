@@ -16,9 +16,7 @@ absl::Status CheckSupported(const ModelConfig& config) {
   if (config.norm != NormKind::kRms) {
     return absl::UnimplementedError("layer norm is not supported: only RMS norm");
   }
-  if (!config.gated_mlp) {
-    return absl::UnimplementedError("an MLP without a gate is not supported");
-  }
+  if (!config.gated_mlp) return absl::UnimplementedError("an MLP without a gate is not supported");
   if (config.activation != Activation::kSilu && config.activation != Activation::kGeluTanh) {
     return absl::UnimplementedError(absl::StrCat("hidden_act of ", config.architecture,
                                                  " is not supported: only silu and "

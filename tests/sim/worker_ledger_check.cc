@@ -337,7 +337,7 @@ void WorkerLedger::CheckFinishing(const std::set<CallId>& decodes) {
     }
     account.waited += num_tokens;
     const int64_t own = account.num_tokens - account.first_context.value_or(0);
-    if (account.waited > EngineOptions::kMostWaited * own + 1) {
+    if (account.waited > FinishGate::kMostWaited * own + 1) {
       Violate("a prompt waits for others for longer than it may");
     }
   }

@@ -300,6 +300,50 @@ TEST_F(EngineTest, AsManyDecodesAsFitComeOldestFirst) {
   EXPECT_THAT(Calls(*Start()), ElementsAre(1, 3, 4));
 }
 
+TEST_F(EngineTest, AFailedRowLetsGoOfItsSequenceAlone) {
+  engine_->Add(Decoding(1, 4));
+  engine_->Add(Decoding(2, 4));
+  const StepPlan* plan = Start();
+  StepDone done{.step = plan->step, .rows = std::vector<RowResult>(2)};
+  done.rows[0].status = absl::InternalError("no numbers");
+  done.rows[1] = {.sampled = true, .output = {.position = 5, .token = 60}};
+  auto progress = engine_->OnStepDone(std::move(done), now_);
+  ASSERT_EQ(progress.size(), 2u);
+  EXPECT_EQ(progress[0].status, absl::InternalError("no numbers"));
+  ASSERT_NE(progress[0].released, nullptr);
+  EXPECT_EQ(progress[0].released->num_computed, 4);  // Nobody will find what it wrote.
+  EXPECT_FALSE(progress[0].output.has_value());
+  EXPECT_EQ(progress[1].output->token, 60);
+  EXPECT_THAT(Calls(*Start()), ElementsAre(2));
+}
+
+TEST_F(EngineTest, WhatItsCallersMayNotDoEndsTheProcess) {
+  engine_->Add(Decoding(1, 4));
+  EXPECT_DEATH(engine_->Add(Decoding(1, 4)), "keys_.emplace");
+  auto computed = Prompt(2, 4);
+  computed->num_computed = 4;
+  EXPECT_DEATH(engine_->Add(std::move(computed)), "num_remaining");
+  auto without_blocks = New(3, 9);
+  without_blocks->num_computed = 4;
+  EXPECT_DEATH(engine_->Add(std::move(without_blocks)), "block_size");
+  auto short_of_blocks = Prompt(3, 4);
+  short_of_blocks->tokens.resize(9);
+  engine_->Add(std::move(short_of_blocks));
+  EXPECT_DEATH(Start(), "BlocksFor");
+}
+
+TEST_F(EngineTest, ARunnerThatAnswersForOtherRowsEndsTheProcess) {
+  engine_->Add(Decoding(1, 4));
+  engine_->Add(Prompt(2, 20));
+  const StepPlan* plan = Start();
+  ASSERT_EQ(plan->rows.size(), 2u);
+  const auto answer = [&](std::vector<RowResult> rows) {
+    engine_->OnStepDone({.step = plan->step, .rows = std::move(rows)}, now_);
+  };
+  EXPECT_DEATH(answer(std::vector<RowResult>(1)), "rows.size");
+  EXPECT_DEATH(answer({{.sampled = true}, {.sampled = true}}), "row.sample");
+}
+
 TEST_F(EngineTest, AFailedStepSaysNothingAboutTheSizeOfTheNext) {
   Create({.chunk_tokens = 64}, 64);
   engine_->Add(Prompt(1, 64));

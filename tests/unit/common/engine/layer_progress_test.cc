@@ -118,9 +118,7 @@ TEST(ColdLayerProgressTest, TheFirstStepIsForgottenWhenItEnds) {
   progress.OnLook(now, true);
   constexpr int kLayers = 2 * LayerProgress::kWindow;
   for (int layer = 0; layer < kLayers; ++layer) {
-    for (int look = 0; look < 30; ++look) {
-      progress.OnLook(now += LayerProgress::kPulse, true);
-    }
+    for (int look = 0; look < 30; ++look) progress.OnLook(now += LayerProgress::kPulse, true);
     progress.OnMark(now);
   }
   EXPECT_EQ(progress.longest(), seconds(3));

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -18,16 +17,19 @@ std::vector<int32_t> Likeliest(const std::vector<float>& x, int32_t count) {
   std::vector<float> maxima((x.size() + RowMath::kMaxBlock - 1) / RowMath::kMaxBlock);
   kKernels->row_math().block_max(x.data(), static_cast<int64_t>(x.size()), maxima.data());
   std::vector<int32_t> indexes = {99};
-  FindLikeliest(x, maxima, count, indexes);
+  RankLikeliest(x, maxima, count, indexes);
+  std::vector<int32_t> selected = {99};
+  SelectLikeliest(x, maxima, count, selected);
+  std::vector<int32_t> ascending = indexes;  // A permutation test would be quadratic.
+  std::ranges::sort(ascending);
+  EXPECT_EQ(selected, ascending);
   return indexes;
 }
 
 std::vector<int32_t> BySorting(const std::vector<float>& x, int32_t count) {
   std::vector<int32_t> order(x.size());
   std::iota(order.begin(), order.end(), 0);
-  const auto numbers =
-      std::stable_partition(order.begin(), order.end(), [&](int32_t i) { return !std::isnan(x[i]); });
-  std::stable_sort(order.begin(), numbers, [&](int32_t a, int32_t b) { return x[a] > x[b]; });
+  std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return x[a] > x[b]; });
   order.resize(count);
   return order;
 }
@@ -62,13 +64,34 @@ TEST(LikeliestTest, ManyInOneBlockAreAllFound) {
   ExpectAsSorted(x);
 }
 
-TEST(LikeliestTest, NansAndMaskedTokensComeLast) {
-  std::vector<float> x(300, std::nanf(""));
+TEST(LikeliestTest, MaskedTokensComeLast) {
+  std::vector<float> x(300, -std::numeric_limits<float>::infinity());
   ExpectAsSorted(x);
   x[200] = 1;
-  x[7] = -std::numeric_limits<float>::infinity();
-  EXPECT_EQ(Likeliest(x, 2), (std::vector<int32_t>{200, 7}));
+  EXPECT_EQ(Likeliest(x, 3), (std::vector<int32_t>{200, 0, 1}));
   ExpectAsSorted(x);
+}
+
+// A value that counts how often one is compared.
+struct Counted {
+  float value = 0;
+  static inline int64_t comparisons = 0;
+  bool operator>(const Counted& other) const {
+    ++comparisons;
+    return value > other.value;
+  }
+};
+
+TEST(LikeliestTest, SelectingManyIsLinear) {
+  constexpr int32_t kSize = 1 << 17;
+  Random random(5);
+  std::vector<Counted> values(kSize);
+  for (Counted& counted : values) counted.value = static_cast<float>(random.Unit());
+  for (const int32_t count : {1, 5000, kSize / 2, kSize - 1, kSize}) {
+    Counted::comparisons = 0;
+    EXPECT_EQ(std::ssize(SelectGreatest<Counted>(values, count)), count);
+    EXPECT_LT(Counted::comparisons, int64_t{10} * kSize) << count;
+  }
 }
 
 }  // namespace

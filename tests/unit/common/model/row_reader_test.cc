@@ -1,9 +1,13 @@
 #include "common/model/row_reader.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/make_device.h"
@@ -65,6 +69,7 @@ void ExpectEqual(const std::vector<RowResult>& a, const std::vector<RowResult>& 
                  const std::string& what) {
   ASSERT_EQ(a.size(), b.size()) << what;
   for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].status, b[i].status) << what;
     EXPECT_EQ(a[i].sampled, b[i].sampled) << what;
     EXPECT_EQ(a[i].output, b[i].output) << what << ", row " << i;
     EXPECT_EQ(a[i].prompt_logprobs, b[i].prompt_logprobs) << what << ", row " << i;
@@ -78,9 +83,7 @@ TEST(RowReaderTest, NeitherThreadsNorKernelSetsChangeABit) {
   for (const int threads : {2, 3, 7}) {
     ExpectEqual(ReadWith(plan, "portable", threads), expected, std::to_string(threads));
   }
-  for (const std::string& set : KernelSets()) {
-    ExpectEqual(ReadWith(plan, set, 2), expected, set);
-  }
+  for (const std::string& set : KernelSets()) ExpectEqual(ReadWith(plan, set, 2), expected, set);
 }
 
 // Counts the tasks that go to the pool.
@@ -136,6 +139,47 @@ TEST(RowReaderTest, EachRowIsWhatASamplerSaysOfItAlone) {
     }
   }
   EXPECT_EQ(index, wanted.size());
+}
+
+TEST(RowReaderTest, LogitsThatAreNoDistributionAreAnErrorOfTheirRowAlone) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const StepPlan plan = Plan();
+  const auto kernels = *MakeKernels({});
+  const std::vector<RowResult> expected = ReadWith(plan, "auto", 1);
+  std::vector<RowResult> results;
+  const size_t num_rows = WantedRows(plan, results).size();
+  const auto row = [&](std::vector<float>& logits, size_t i) {
+    return std::span(logits).subspan(i * kVocab, kVocab);
+  };
+  // Of a sampled row, of one score among many, and of the last row.
+  for (const size_t bad : {size_t{1}, size_t{15}, num_rows - 1}) {
+    for (const float value : {std::nanf(""), kInfinity, -kInfinity}) {
+      const std::vector<LogitRow> rows = WantedRows(plan, results);
+      std::vector<float> logits = Logits(static_cast<int64_t>(num_rows));
+      row(logits, bad)[kVocab - 1] = value;
+      if (value == -kInfinity) std::ranges::fill(row(logits, bad), value);
+      RowReader reader(kernels.get(), kVocab, {3});
+      reader.Read(logits, rows);
+      const auto failed = rows[bad].row - plan.rows.data();
+      EXPECT_EQ(results[failed].status.code(), absl::StatusCode::kInternal) << value;
+      EXPECT_THAT(results[failed].status.message(),
+                  testing::HasSubstr(absl::StrCat("position ", rows[bad].position)));
+      results[failed] = expected[failed];
+      ExpectEqual(results, expected, absl::StrCat(bad));
+    }
+  }
+}
+
+TEST(RowReaderTest, MaskedTokensAreNoError) {
+  const StepPlan plan = Plan();
+  const auto kernels = *MakeKernels({});
+  RowReader reader(kernels.get(), kVocab, {3});
+  std::vector<RowResult> results;
+  const std::vector<LogitRow> rows = WantedRows(plan, results);
+  std::vector<float> logits(rows.size() * kVocab, -std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < rows.size(); ++i) logits[i * kVocab + i] = -1;
+  reader.Read(logits, rows);
+  for (const RowResult& result : results) EXPECT_EQ(result.status, absl::OkStatus());
 }
 
 }  // namespace
