@@ -17,9 +17,7 @@ constexpr Duration kLingerTimeout = std::chrono::seconds(2);
 // Header values must not end their line.
 void AppendHeader(std::string& head, std::string_view name, std::string_view value) {
   head.append(name).append(": ");
-  for (const char c : value) {
-    head.push_back(c == '\r' || c == '\n' || c == '\0' ? ' ' : c);
-  }
+  for (const char c : value) head.push_back(c == '\r' || c == '\n' || c == '\0' ? ' ' : c);
   head.append("\r\n");
 }
 
@@ -28,12 +26,8 @@ void AppendHeader(std::string& head, std::string_view name, std::string_view val
 void Connection::WriteHead(const Response& response, std::string_view framing) {
   std::string head =
       absl::StrFormat("HTTP/1.1 %d %s\r\n", response.status, ReasonPhrase(response.status));
-  if (response.status != 204) {
-    AppendHeader(head, "Content-Type", response.content_type);
-  }
-  for (const Header& header : response.headers) {
-    AppendHeader(head, header.name, header.value);
-  }
+  if (response.status != 204) AppendHeader(head, "Content-Type", response.content_type);
+  for (const Header& header : response.headers) AppendHeader(head, header.name, header.value);
   head.append(framing);
   AppendHeader(head, "Connection", keep_alive_ ? "keep-alive" : "close");
   head.append("\r\n");
@@ -41,23 +35,17 @@ void Connection::WriteHead(const Response& response, std::string_view framing) {
 }
 
 void Connection::Respond(uint64_t id, Response response) {
-  if (id != exchange_ || streaming_) {
-    return;
-  }
+  if (id != exchange_ || streaming_) return;
   keep_alive_ = keep_alive_ && !core_->draining;
   WriteHead(response, response.status == 204
                           ? std::string()
                           : absl::StrFormat("Content-Length: %d\r\n", response.body.size()));
-  if (!head_only_ && response.status != 204) {
-    Enqueue(response.body);
-  }
+  if (!head_only_ && response.status != 204) Enqueue(response.body);
   EndAnswer(/*close=*/false);
 }
 
 void Connection::BeginStream(uint64_t id, Response response) {
-  if (id != exchange_ || streaming_) {
-    return;
-  }
+  if (id != exchange_ || streaming_) return;
   // Without chunks only the end of the connection ends the answer.
   keep_alive_ = keep_alive_ && chunked_ && !core_->draining;
   streaming_ = true;
@@ -65,9 +53,7 @@ void Connection::BeginStream(uint64_t id, Response response) {
 }
 
 bool Connection::Reserve(size_t bytes) {
-  if (gone_ || queued_bytes_ > core_->options.max_queued_bytes) {
-    return false;
-  }
+  if (gone_ || queued_bytes_ > core_->options.max_queued_bytes) return false;
   CountQueued(static_cast<int64_t>(bytes));
   return true;
 }
@@ -86,19 +72,14 @@ int64_t Connection::Room() const {
 
 void Connection::Continue(uint64_t id, std::string framed) {
   CountQueued(-static_cast<int64_t>(framed.size()));  // Enqueue counts them.
-  if (id == exchange_ && streaming_ && !head_only_) {
-    Enqueue(framed);
-  }
+  if (id == exchange_ && streaming_ && !head_only_) Enqueue(framed);
 }
 
 void Connection::EndStream(uint64_t id, bool close) {
-  if (id != exchange_ || !streaming_) {
-    return;
-  }
-  if (chunked_ && !head_only_) {
-    Enqueue("0\r\n\r\n");
-  }
+  if (id != exchange_ || !streaming_) return;
+  if (chunked_ && !head_only_) Enqueue("0\r\n\r\n");
   EndAnswer(close);
+  if (!writing_) AfterAnswer();  // The end has no bytes, and all before it are written.
 }
 
 void Connection::EndAnswer(bool close) {
@@ -112,46 +93,32 @@ void Connection::EndAnswer(bool close) {
 }
 
 void Connection::AbortExchange(uint64_t id) {
-  if (id == exchange_) {
-    Close();
-  }
+  if (id == exchange_) Close();
 }
 
 void Connection::AbandonExchange(uint64_t id) {
-  if (id != exchange_) {
-    return;
-  }
-  if (streaming_) {
-    return Close();
-  }
+  if (id != exchange_) return;
+  if (streaming_) return Close();
   Respond(id, ErrorResponse(500, "server_error", "The server did not answer this request."));
 }
 
 void Connection::WatchDisconnect(uint64_t id, std::function<void()> callback) {
-  if (id != exchange_ || peer_closed_) {
-    return callback();
-  }
+  if (id != exchange_ || peer_closed_) return callback();
   on_disconnect_ = std::move(callback);
 }
 
 void Connection::AwaitRoom(uint64_t id, std::function<void()> callback) {
-  if (id != exchange_ || !streaming_) {
-    return;
-  }
+  if (id != exchange_ || !streaming_) return;
   on_room_ = std::move(callback);
   TellOfRoom();
 }
 
 void Connection::TellOfRoom() {
-  if (on_room_ && queued_bytes_ <= Room() / 2) {
-    std::exchange(on_room_, nullptr)();
-  }
+  if (on_room_ && queued_bytes_ <= Room() / 2) std::exchange(on_room_, nullptr)();
 }
 
 void Connection::Enqueue(std::string_view bytes) {
-  if (state_ == State::kClosed) {
-    return;
-  }
+  if (state_ == State::kClosed) return;
   queue_.append(bytes);
   CountQueued(static_cast<int64_t>(bytes.size()));
   if (!writing_) {
@@ -162,9 +129,7 @@ void Connection::Enqueue(std::string_view bytes) {
 }
 
 void Connection::WriteSome() {
-  if (state_ == State::kClosed) {
-    return;
-  }
+  if (state_ == State::kClosed) return;
   if (sent_ == sending_.size()) {
     sent_ = 0;
     sending_.clear();
@@ -190,12 +155,8 @@ void Connection::WriteSome() {
 
 void Connection::OnWritten(Error error, size_t bytes) {
   CountQueued(-static_cast<int64_t>(bytes));
-  if (state_ == State::kClosed) {
-    return;
-  }
-  if (error) {
-    return Close();
-  }
+  if (state_ == State::kClosed) return;
+  if (error) return Close();
   sent_ += bytes;
   owed_bytes_ -= static_cast<int64_t>(bytes);
   TellOfRoom();
@@ -204,21 +165,15 @@ void Connection::OnWritten(Error error, size_t bytes) {
 
 // Nothing is left to write.
 void Connection::AfterAnswer() {
-  if (!std::exchange(answer_complete_, false)) {
-    return;
-  }
+  if (!std::exchange(answer_complete_, false)) return;
   // One long answer must not keep its buffers for the life of the connection.
   std::string().swap(sending_);
-  if (keep_alive_) {
-    return WaitForRequest();
-  }
+  if (keep_alive_) return WaitForRequest();
   return unread_body_ ? Linger() : Close();
 }
 
 void Connection::Linger() {
-  if (peer_closed_) {
-    return Close();
-  }
+  if (peer_closed_) return Close();
   state_ = State::kLinger;
   Error ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
@@ -231,15 +186,11 @@ void Connection::Linger() {
 
 void Connection::OnPeerClosed() {
   peer_closed_ = true;
-  if (on_disconnect_) {
-    std::exchange(on_disconnect_, nullptr)();
-  }
+  if (on_disconnect_) std::exchange(on_disconnect_, nullptr)();
 }
 
 void Connection::Close() {
-  if (state_ == State::kClosed) {
-    return;
-  }
+  if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   gone_ = true;
   exchange_ = 0;

@@ -1,6 +1,5 @@
 #include "common/http/http_connection.h"
 
-#include <algorithm>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
 #include <exception>
@@ -51,9 +50,7 @@ void Connection::Start() {
 void Connection::CloseSoon(bool only_if_idle) {
   Post([self = shared_from_this(), only_if_idle] {
     const bool idle = self->state_ == State::kIdle && self->buffer_.size() == 0;
-    if (!only_if_idle || idle) {
-      self->Close();
-    }
+    if (!only_if_idle || idle) self->Close();
   });
 }
 
@@ -61,9 +58,7 @@ void Connection::Arm(Watchdog& watchdog, Duration timeout) {
   const uint64_t generation = ++watchdog.generation;
   watchdog.timer.expires_after(timeout);
   watchdog.timer.async_wait([self = shared_from_this(), &watchdog, generation](Error error) {
-    if (!error && watchdog.generation == generation) {
-      self->Close();
-    }
+    if (!error && watchdog.generation == generation) self->Close();
   });
 }
 
@@ -76,25 +71,17 @@ void Connection::Disarm(Watchdog& watchdog) {
 
 void Connection::WaitForRequest() {
   state_ = State::kIdle;
-  if (buffer_.size() == 0 && (core_->draining || peer_closed_)) {
-    return Close();
-  }
+  if (buffer_.size() == 0 && (core_->draining || peer_closed_)) return Close();
   Arm(read_watchdog_, core_->options.idle_timeout);
-  if (buffer_.size() == 0) {
-    return RawRead();
-  }
-  if (!read_pending_) {
-    return ReadHeader();
-  }
+  if (buffer_.size() == 0) return RawRead();
+  if (!read_pending_) return ReadHeader();
   // The next request is here already, and the read that was to notice a disconnect is in its way.
   Error ignored;
   socket_.cancel(ignored);
 }
 
 void Connection::RawRead() {
-  if (read_pending_ || peer_closed_) {
-    return;
-  }
+  if (read_pending_ || peer_closed_) return;
   read_pending_ = true;
   socket_.async_read_some(
       buffer_.prepare(kReadBytes),
@@ -103,27 +90,17 @@ void Connection::RawRead() {
 
 void Connection::OnRawRead(Error error, size_t bytes) {
   read_pending_ = false;
-  if (state_ == State::kClosed) {
-    return;
-  }
-  if (error == boost::asio::error::operation_aborted && state_ == State::kIdle) {
-    return ReadHeader();
-  }
-  if (error) {
-    return state_ == State::kHandling ? OnPeerClosed() : Close();
-  }
+  if (state_ == State::kClosed) return;
+  if (error == boost::asio::error::operation_aborted && state_ == State::kIdle) return ReadHeader();
+  if (error) return state_ == State::kHandling ? OnPeerClosed() : Close();
   buffer_.commit(bytes);
-  if (state_ == State::kIdle) {
-    return ReadHeader();
-  }
+  if (state_ == State::kIdle) return ReadHeader();
   if (state_ == State::kLinger) {
     buffer_.clear();
     lingered_bytes_ += static_cast<int64_t>(bytes);
     return lingered_bytes_ > kMaxLingerBytes ? Close() : RawRead();
   }
-  if (buffer_.size() < kMaxReadAheadBytes) {
-    RawRead();
-  }
+  if (buffer_.size() < kMaxReadAheadBytes) RawRead();
 }
 
 void Connection::ReadHeader() {
@@ -138,9 +115,7 @@ void Connection::ReadHeader() {
 }
 
 void Connection::OnParseError(Error error) {
-  if (state_ == State::kClosed) {
-    return;
-  }
+  if (state_ == State::kClosed) return;
   if (error == beast_http::error::header_limit || error == beast_http::error::buffer_overflow) {
     return Refuse(
         ErrorResponse(431, "invalid_request_error", "The request's headers are too large."));
@@ -149,9 +124,7 @@ void Connection::OnParseError(Error error) {
 }
 
 void Connection::OnHeader(Error error) {
-  if (state_ == State::kClosed) {
-    return;
-  }
+  if (state_ == State::kClosed) return;
   if (error) {
     return error.category() ==
                        beast_http::make_error_code(beast_http::error::bad_method).category() &&
@@ -170,15 +143,9 @@ void Connection::OnHeader(Error error) {
     head.headers.push_back({std::string(field.name_string()), std::string(field.value())});
   }
   std::optional<Response> refusal = CheckHead(head);
-  if (!refusal.has_value() && !parser_->is_done()) {
-    refusal = PrepareBody(head);
-  }
-  if (refusal.has_value()) {
-    return Refuse(std::move(*refusal));
-  }
-  if (parser_->is_done()) {
-    return Dispatch(std::move(head));
-  }
+  if (!refusal.has_value() && !parser_->is_done()) refusal = PrepareBody(head);
+  if (refusal.has_value()) return Refuse(std::move(*refusal));
+  if (parser_->is_done()) return Dispatch(std::move(head));
   state_ = State::kBody;
   Arm(read_watchdog_, core_->options.body_timeout);
   beast_http::async_read(socket_, buffer_, *parser_,
@@ -206,14 +173,10 @@ std::optional<Response> Connection::CheckHead(Request& head) {
   }
   if (core_->options.authorize) {
     Decision decision = core_->options.authorize(head);
-    if (decision.refusal.has_value()) {
-      return std::move(*decision.refusal);
-    }
+    if (decision.refusal.has_value()) return std::move(*decision.refusal);
     head.principal = std::move(decision.principal);
   }
-  if (head_only_) {
-    head.method = "GET";
-  }
+  if (head_only_) head.method = "GET";
   std::string allowed;
   route_ = any ? nullptr : core_->FindRoute(head.method, head.path, &allowed);
   if (any || (head.method == "OPTIONS" && !allowed.empty())) {
@@ -253,24 +216,18 @@ std::optional<Response> Connection::PrepareBody(const Request& head) {
   }
   reserved_body_bytes_ = reserve;
   parser_->body_limit(static_cast<uint64_t>(most));
-  if (!expect.empty() && chunked_) {
-    Enqueue("HTTP/1.1 100 Continue\r\n\r\n");
-  }
+  if (!expect.empty() && chunked_) Enqueue("HTTP/1.1 100 Continue\r\n\r\n");
   return std::nullopt;
 }
 
 void Connection::OnBody(Error error, Request head) {
-  if (state_ == State::kClosed) {
-    return;
-  }
+  if (state_ == State::kClosed) return;
   if (error == beast_http::error::body_limit) {
     return Refuse(ErrorResponse(
         413, "invalid_request_error",
         absl::StrFormat("The body has more than %d bytes.", core_->options.max_body_bytes)));
   }
-  if (error) {
-    return OnHeader(error);
-  }
+  if (error) return OnHeader(error);
   head.body = std::move(parser_->get().body());
   Dispatch(std::move(head));
 }
@@ -282,9 +239,7 @@ void Connection::Dispatch(Request request) {
   exchange_ = ++last_exchange_;
   auto exchange = std::make_shared<Exchange>(shared_from_this(), core_.get(), exchange_, chunked_);
   auto run = [exchange, route = route_, request = std::move(request)]() mutable {
-    if (exchange->gone()) {
-      return;
-    }
+    if (exchange->gone()) return;
     try {
       route->handler(std::move(request), exchange);
     } catch (const std::exception&) {
@@ -292,9 +247,7 @@ void Connection::Dispatch(Request request) {
     }
   };
   RawRead();
-  if (route_->quick) {
-    return run();
-  }
+  if (route_->quick) return run();
   boost::asio::post(core_->handlers, std::move(run));
 }
 

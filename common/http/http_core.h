@@ -26,9 +26,7 @@ struct ServerCore : std::enable_shared_from_this<ServerCore> {
   template <typename Executor>
   void PostTo(const Executor& executor, std::function<void()> task) {
     absl::ReaderMutexLock lock(&stop_mutex);
-    if (!stopped) {
-      boost::asio::post(executor, std::move(task));
-    }
+    if (!stopped) boost::asio::post(executor, std::move(task));
   }
 
   // The route of a request; null and the methods that the path has (comma separated, maybe none).

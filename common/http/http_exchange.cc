@@ -15,37 +15,27 @@ Exchange::Exchange(std::shared_ptr<Connection> connection, ServerCore* core, uin
       chunked_(chunked) {}
 
 Exchange::~Exchange() {
-  if (!ended_) {
-    connection_->Post([c = connection_, id = id_] { c->AbandonExchange(id); });
-  }
+  if (!ended_) connection_->Post([c = connection_, id = id_] { c->AbandonExchange(id); });
 }
 
 void Exchange::Send(Response response) {
-  if (ended_.exchange(true)) {
-    return;
-  }
+  if (ended_.exchange(true)) return;
   connection_->Post([c = connection_, id = id_, r = std::move(response)]() mutable {
     c->Respond(id, std::move(r));
   });
 }
 
 void Exchange::StartStream(Response response) {
-  if (ended_) {
-    return;
-  }
+  if (ended_) return;
   std::string first = std::exchange(response.body, {});
   connection_->Post([c = connection_, id = id_, r = std::move(response)]() mutable {
     c->BeginStream(id, std::move(r));
   });
-  if (!first.empty()) {
-    Write(std::move(first));
-  }
+  if (!first.empty()) Write(std::move(first));
 }
 
 bool Exchange::Write(std::string piece) {
-  if (ended_ || piece.empty()) {
-    return !ended_ && !connection_->gone();
-  }
+  if (ended_ || piece.empty()) return !ended_ && !connection_->gone();
   std::string framed =
       chunked_ ? absl::StrFormat("%x\r\n", piece.size()) + piece + "\r\n" : std::move(piece);
   if (!connection_->Reserve(framed.size())) {
@@ -59,32 +49,24 @@ bool Exchange::Write(std::string piece) {
 }
 
 void Exchange::OnRoom(std::function<void()> callback) {
-  if (ended_) {
-    return;
-  }
+  if (ended_) return;
   connection_->Post([c = connection_, id = id_, post = InOrder(std::move(callback))]() mutable {
     c->AwaitRoom(id, std::move(post));
   });
 }
 
 void Exchange::Finish(bool close) {
-  if (ended_.exchange(true)) {
-    return;
-  }
+  if (ended_.exchange(true)) return;
   connection_->Post([c = connection_, id = id_, close] { c->EndStream(id, close); });
 }
 
 void Exchange::Abort() {
-  if (ended_.exchange(true)) {
-    return;
-  }
+  if (ended_.exchange(true)) return;
   connection_->Post([c = connection_, id = id_] { c->AbortExchange(id); });
 }
 
 void Exchange::OnDisconnect(std::function<void()> callback) {
-  if (ended_) {
-    return;
-  }
+  if (ended_) return;
   connection_->Post([c = connection_, id = id_, post = InOrder(std::move(callback))]() mutable {
     c->WatchDisconnect(id, std::move(post));
   });

@@ -22,9 +22,7 @@ bool HeaderNameIs(std::string_view a, std::string_view b) {
 
 std::string_view Request::Find(std::string_view name) const {
   for (const Header& header : headers) {
-    if (HeaderNameIs(header.name, name)) {
-      return header.value;
-    }
+    if (HeaderNameIs(header.name, name)) return header.value;
   }
   return {};
 }
@@ -86,22 +84,16 @@ bool ParseTarget(std::string_view target, std::string* path, std::string* query)
   *query = mark == std::string_view::npos ? "" : std::string(target.substr(mark + 1));
   const std::string_view raw = target.substr(0, mark);
   path->clear();
-  if (raw.empty() || raw[0] != '/') {
-    return false;
-  }
+  if (raw.empty() || raw[0] != '/') return false;
   for (size_t i = 0; i < raw.size(); ++i) {
     if (raw[i] != '%') {
       path->push_back(raw[i]);
       continue;
     }
-    if (i + 2 >= raw.size()) {
-      return false;
-    }
+    if (i + 2 >= raw.size()) return false;
     const int high = HexDigit(raw[i + 1]);
     const int low = HexDigit(raw[i + 2]);
-    if (high < 0 || low < 0 || (high == 0 && low == 0)) {
-      return false;
-    }
+    if (high < 0 || low < 0 || (high == 0 && low == 0)) return false;
     path->push_back(static_cast<char>(high * 16 + low));
     i += 2;
   }

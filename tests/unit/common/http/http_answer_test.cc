@@ -184,6 +184,34 @@ TEST(HttpAnswerTest, StreamsToOldClientsUntilTheConnectionEnds) {
   EXPECT_EQ(modern.Get("/stream").body, "onetwo");
 }
 
+TEST(HttpAnswerTest, AnEndWithoutBytesIsSeenAfterAllWasWritten) {
+  Writer stream;
+  absl::Notification begun[2];
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/stream", [&, n = 0](Request, Writer w) mutable {
+                      w->StartStream({.body = "one"});
+                      stream = std::move(w);
+                      begun[n++].Notify();
+                    }});
+  auto server = StartServer({.num_io_threads = 1}, std::move(routes));
+  // Whoever is answered on the one thread after the client saw bytes knows that they are written.
+  const auto end = [&](TestClient& client, absl::Notification& is_begun) {
+    EXPECT_NE(client.ReadSome(), "");
+    is_begun.WaitForNotification();
+    EXPECT_EQ(TestClient(server->port()).Get("/health").body, "ok");
+    std::exchange(stream, nullptr)->Finish(/*close=*/false);
+  };
+  TestClient head(server->port());
+  head.Send("HEAD /stream HTTP/1.1\r\nHost: t\r\n\r\n");
+  end(head, begun[0]);
+  EXPECT_EQ(head.Get("/health").body, "ok");
+  TestClient old(server->port());
+  old.Send("GET /stream HTTP/1.0\r\n\r\n");
+  end(old, begun[1]);
+  while (!old.ReadSome().empty()) {
+  }
+}
+
 TEST(HttpAnswerTest, AStreamIsFramedChunkByChunkAndEndsWithAnEmptyOne) {
   auto routes = TestRoutes();
   routes.push_back({"GET", "/stream", [](Request, Writer w) {

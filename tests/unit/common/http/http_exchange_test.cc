@@ -54,9 +54,7 @@ TEST(HttpExchangeTest, BoundsWhatASlowReaderMakesItKeep) {
   routes.push_back({"GET", "/flood", [&](Request, Writer w) {
                       w->OnDisconnect([&] { gone.Notify(); });
                       w->StartStream({.content_type = "text/event-stream"});
-                      while (w->Write(std::string(1000, 'x'))) {
-                        accepted += 1000;
-                      }
+                      while (w->Write(std::string(1000, 'x'))) accepted += 1000;
                     }});
   auto server = StartServer({.max_queued_bytes = kQueue}, std::move(routes));
   TestClient client(server->port(), /*receive_buffer_bytes=*/4096);

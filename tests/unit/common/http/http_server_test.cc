@@ -41,9 +41,7 @@ TEST(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   }
   client.Send(wire);
   client.ShutdownSend();
-  for (int i = 0; i < 50; ++i) {
-    EXPECT_EQ(client.Read().body, std::to_string(i));
-  }
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(client.Read().body, std::to_string(i));
   EXPECT_TRUE(client.AtEnd());  // It sends no more.
 }
 

@@ -22,9 +22,7 @@ struct WireResponse {
 
   std::string Header(std::string_view name) const {
     const size_t at = head.find("\r\n" + std::string(name) + ": ");
-    if (at == std::string::npos) {
-      return "";
-    }
+    if (at == std::string::npos) return "";
     const size_t start = at + name.size() + 4;
     return head.substr(start, head.find("\r\n", start) - start);
   }
@@ -56,9 +54,7 @@ class TestClient {
   bool Send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (n <= 0) {
-        return false;
-      }
+      if (n <= 0) return false;
       bytes.remove_prefix(static_cast<size_t>(n));
     }
     return true;
@@ -76,16 +72,12 @@ class TestClient {
     WireResponse response;
     size_t end = 0;
     while ((end = buffer_.find("\r\n\r\n")) == std::string::npos) {
-      if (!Fill()) {
-        return response;
-      }
+      if (!Fill()) return response;
     }
     response.head = buffer_.substr(0, end + 2);
     buffer_.erase(0, end + 4);
     const int status = std::atoi(response.head.c_str() + 9);
-    if (!head_only && status != 204 && status != 100 && !ReadBody(response)) {
-      return response;
-    }
+    if (!head_only && status != 204 && status != 100 && !ReadBody(response)) return response;
     response.status = status;
     return response;
   }
@@ -112,9 +104,7 @@ class TestClient {
   }
   void ShutdownSend() { shutdown(fd_, SHUT_WR); }
   void Close() {
-    if (fd_ >= 0) {
-      close(fd_);
-    }
+    if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
 
@@ -126,9 +116,7 @@ class TestClient {
   }
 
   bool ReadBody(WireResponse& response) {
-    if (response.Header("Transfer-Encoding") == "chunked") {
-      return ReadChunks(response);
-    }
+    if (response.Header("Transfer-Encoding") == "chunked") return ReadChunks(response);
     const std::string length = response.Header("Content-Length");
     if (length.empty()) {
       AtEnd();
@@ -137,9 +125,7 @@ class TestClient {
     }
     const size_t bytes = std::strtoul(length.c_str(), nullptr, 10);
     while (buffer_.size() < bytes) {
-      if (!Fill()) {
-        return false;
-      }
+      if (!Fill()) return false;
     }
     response.body = buffer_.substr(0, bytes);
     buffer_.erase(0, bytes);
@@ -150,21 +136,15 @@ class TestClient {
     for (;;) {
       size_t line = 0;
       while ((line = buffer_.find("\r\n")) == std::string::npos) {
-        if (!Fill()) {
-          return false;
-        }
+        if (!Fill()) return false;
       }
       const size_t bytes = std::strtoul(buffer_.c_str(), nullptr, 16);
       while (buffer_.size() < line + 2 + bytes + 2) {
-        if (!Fill()) {
-          return false;
-        }
+        if (!Fill()) return false;
       }
       response.body += buffer_.substr(line + 2, bytes);
       buffer_.erase(0, line + 2 + bytes + 2);
-      if (bytes == 0) {
-        return true;
-      }
+      if (bytes == 0) return true;
     }
   }
 
