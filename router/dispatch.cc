@@ -66,9 +66,7 @@ RoutingSnapshot RouterNode::SnapshotFor(const SequenceState& sequence, const Rou
   if (sequence.prefill.call != 0) {
     snapshot.prefill = {directory_.CandidateOf(sequence.prefill.worker)};
   }
-  if (sequence.decode.call != 0) {
-    snapshot.decode = {directory_.CandidateOf(sequence.decode.worker)};
-  }
+  if (sequence.decode.call != 0) snapshot.decode = {directory_.CandidateOf(sequence.decode.worker)};
   for (auto* side : {&snapshot.prefill, &snapshot.decode}) {
     for (Candidate& candidate : *side) {
       candidate.matched_tokens = prefixes_.MatchedTokens(sequence.prefix_hashes, candidate.worker);

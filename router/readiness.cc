@@ -144,9 +144,7 @@ void Readiness::Ask() {
   probe.timeout = kTimeout;
   const absl::Status status =
       frontend_->Submit(std::move(probe), std::make_shared<Probe>(shared_from_this())).status();
-  if (!status.ok()) {
-    Ended(absl::IsResourceExhausted(status) ? Outcome::kRefused : Outcome::kFailed);
-  }
+  if (!status.ok()) Ended(absl::IsResourceExhausted(status) ? Outcome::kRefused : Outcome::kFailed);
 }
 
 void Readiness::Ended(Outcome outcome) {

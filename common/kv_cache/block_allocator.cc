@@ -232,13 +232,15 @@ std::string BlockAllocator::Audit() const {
     const Block& block = blocks_[id];
     const bool held = block.holders > 0;
     const bool idle = block.state == State::kFree || block.state == State::kCached;
-    if (held == idle)
+    if (held == idle) {
       return absl::StrFormat("block %d: %d holders, but state disagrees", id, block.holders);
+    }
     const bool writable = block.state == State::kReserved || block.state == State::kFilling;
     if (writable && block.holders != 1) return absl::StrFormat("block %d: two writers", id);
     num_indexed += block.indexed ? 1 : 0;
-    if (block.indexed && (block.state == State::kFree || writable))
+    if (block.indexed && (block.state == State::kFree || writable)) {
       return absl::StrFormat("block %d: findable, but its content is not final", id);
+    }
     switch (block.state) {
       case State::kFree:
         ++seen.free;

@@ -48,9 +48,7 @@ absl::Status StatusOf(const PeerEnd& end) {
   if (end.reason.empty() ? is_ok : !is_ok && end.reason == ReasonOf(end.code)) {
     return absl::Status(end.code, end.message);
   }
-  if (!end.reason.empty()) {
-    return absl::DataLossError("the worker's answer was damaged on its way");
-  }
+  if (!end.reason.empty()) return absl::DataLossError("the worker's answer was damaged on its way");
   if (end.code == absl::StatusCode::kCancelled) {
     return absl::CancelledError("the call was cancelled");
   }

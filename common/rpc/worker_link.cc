@@ -113,9 +113,7 @@ void WorkerLink::OnHello(const grpc::Status& status) {
   if (!status.ok()) return Retry("no worker answers");
   const absl::StatusOr<HelloInfo> hello = TakeHello(hello_response_);
   if (!hello.ok()) return Retry(absl::StrCat("bad hello: ", hello.status().message()));
-  if (const absl::Status ok = CheckHello(*hello); !ok.ok()) {
-    return Retry(std::string(ok.message()));
-  }
+  if (const absl::Status ok = CheckHello(*hello); !ok.ok()) return Retry(std::string(ok.message()));
   {
     absl::MutexLock lock(&mutex_);
     peer_ = {.incarnation = hello->incarnation,

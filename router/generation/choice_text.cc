@@ -7,9 +7,7 @@ namespace baton {
 
 absl::StatusOr<ChoiceText::Piece> ChoiceText::Push(int32_t token, bool hidden, bool last) {
   ++tokens_;
-  if (decoder_ == nullptr) {
-    return Piece{};
-  }
+  if (decoder_ == nullptr) return Piece{};
   std::string text;
   if (!hidden) {
     ASSIGN_OR_RETURN(text, decoder_->Push(token));
@@ -21,9 +19,7 @@ absl::StatusOr<ChoiceText::Piece> ChoiceText::Push(int32_t token, bool hidden, b
   length_ += CodePoints(text);
   StopMatcher::Result found = matcher_.Add(text, /*may_stop=*/tokens_ > min_tokens_);
   Piece piece{std::move(found.text), std::move(found.stop)};
-  if (last && !piece.stop.has_value()) {
-    piece.text += matcher_.Finish();
-  }
+  if (last && !piece.stop.has_value()) piece.text += matcher_.Finish();
   return piece;
 }
 

@@ -38,9 +38,7 @@ absl::Status CheckText(std::string_view text, const GenerationLimits& limits,
 // Takes what the answer is to hold until its reader has taken it; of what is repeated, one copy.
 absl::Status Reserve(int64_t bytes, PreparedGeneration& prepared) {
   prepared.answer_bytes += bytes;
-  if (prepared.share->Grow(bytes)) {
-    return absl::OkStatus();
-  }
+  if (prepared.share->Grow(bytes)) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
       "The log probabilities and echoed prompts of this answer take %d bytes or more, and too many "
       "such answers are under way; try again, or ask for less.",
@@ -65,9 +63,7 @@ absl::Status ReserveScores(const GenerationRequest& request, PreparedGeneration&
 
 // The tokenizer's error, about a field of the request.
 absl::Status AboutField(const absl::Status& status, std::string_view param) {
-  if (!absl::IsInvalidArgument(status) || !ErrorParam(status).empty()) {
-    return status;
-  }
+  if (!absl::IsInvalidArgument(status) || !ErrorParam(status).empty()) return status;
   return InvalidField(param, absl::StrFormat("%s: %s", param, status.message()));
 }
 
@@ -81,18 +77,14 @@ struct GenerationService::Quota {
   bool Acquire(const std::string& tenant, int32_t limit) {
     absl::MutexLock lock(&mutex);
     int32_t& count = running[tenant];
-    if (limit > 0 && count >= limit) {
-      return false;
-    }
+    if (limit > 0 && count >= limit) return false;
     ++count;
     return true;
   }
   void Release(const std::string& tenant) {
     absl::MutexLock lock(&mutex);
     const auto it = running.find(tenant);
-    if (--it->second == 0) {
-      running.erase(it);
-    }
+    if (--it->second == 0) running.erase(it);
   }
 };
 
@@ -140,14 +132,10 @@ absl::Status GenerationService::Echo(const GenerationRequest& request, size_t pr
     echo = *text;
     return absl::OkStatus();
   }
-  if (!has_tokenizer()) {
-    return absl::OkStatus();
-  }
+  if (!has_tokenizer()) return absl::OkStatus();
   const std::vector<int32_t>& ids = prepared.request.prompts[prompt];
   int64_t bytes = 0;
-  for (const int32_t id : ids) {
-    bytes += static_cast<int64_t>(tokenizer_->TokenBytes(id).size());
-  }
+  for (const int32_t id : ids) bytes += static_cast<int64_t>(tokenizer_->TokenBytes(id).size());
   RETURN_IF_ERROR(Reserve(bytes, prepared));
   ASSIGN_OR_RETURN(echo, tokenizer_->Decode(ids, request.skip_special_tokens));
   // Special tokens may be left out, and bytes that are no text become a character of three.
@@ -193,9 +181,7 @@ absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
 absl::StatusOr<std::vector<int32_t>> GenerationService::Tokenize(
     const Prompt& prompt, std::optional<bool> add_special_tokens,
     std::string_view prompt_param) const {
-  if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) {
-    return *ids;
-  }
+  if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return *ids;
   if (!has_tokenizer()) {
     return InvalidField(prompt_param, "This model has no tokenizer; only token ids are served.");
   }
@@ -209,9 +195,7 @@ absl::StatusOr<std::vector<int32_t>> GenerationService::Tokenize(
   auto text = tokenizer_->ApplyChatTemplate(chat.messages_json,
                                             {.kwargs_json = chat.template_kwargs_json,
                                              .add_generation_prompt = chat.add_generation_prompt});
-  if (!text.ok()) {
-    return AboutField(text.status(), prompt_param);
-  }
+  if (!text.ok()) return AboutField(text.status(), prompt_param);
   // The template has written the special tokens itself.
   auto ids = tokenizer_->Encode(*text, add_special_tokens.value_or(false));
   return ids.ok() ? ids : AboutField(ids.status(), prompt_param);
@@ -245,9 +229,7 @@ std::string GenerationService::TokenString(int32_t id) const {
 }
 
 absl::Status GenerationService::CheckModel(std::string_view model) const {
-  if (model.empty() || model == options_.model_name) {
-    return absl::OkStatus();
-  }
+  if (model.empty() || model == options_.model_name) return absl::OkStatus();
   absl::Status status = WithErrorParam(
       absl::NotFoundError(absl::StrFormat("The model `%s` does not exist; this server has `%s`.",
                                           ToValidUtf8(model.substr(0, 256)), options_.model_name)),

@@ -47,18 +47,12 @@ void GenerationSession::Submitted(uint64_t key) {
     cancelled = cancelled_;
     stopped.swap(stopped_);
   }
-  for (const int32_t choice : stopped) {
-    setup_.frontend->StopChoice(key, choice);
-  }
-  if (cancelled) {
-    setup_.frontend->Cancel(key);
-  }
+  for (const int32_t choice : stopped) setup_.frontend->StopChoice(key, choice);
+  if (cancelled) setup_.frontend->Cancel(key);
 }
 
 void GenerationSession::Abandon() {
-  if (setup_.release) {
-    std::exchange(setup_.release, {})();
-  }
+  if (setup_.release) std::exchange(setup_.release, {})();
 }
 
 void GenerationSession::OnEvent(ClientEvent event) {
@@ -75,14 +69,10 @@ void GenerationSession::Cancel() {
   std::optional<uint64_t> key;
   {
     absl::MutexLock lock(&mutex_);
-    if (std::exchange(cancelled_, true)) {
-      return;
-    }
+    if (std::exchange(cancelled_, true)) return;
     key = key_;
   }
-  if (key.has_value()) {
-    setup_.frontend->Cancel(*key);
-  }
+  if (key.has_value()) setup_.frontend->Cancel(*key);
 }
 
 void GenerationSession::StopChoice(int32_t index) {
@@ -90,19 +80,13 @@ void GenerationSession::StopChoice(int32_t index) {
   {
     absl::MutexLock lock(&mutex_);
     key = key_;
-    if (!key.has_value()) {
-      stopped_.push_back(index);
-    }
+    if (!key.has_value()) stopped_.push_back(index);
   }
-  if (key.has_value()) {
-    setup_.frontend->StopChoice(*key, index);
-  }
+  if (key.has_value()) setup_.frontend->StopChoice(*key, index);
 }
 
 void GenerationSession::Receive(ClientEvent event) {
-  if (ended_) {
-    return;
-  }
+  if (ended_) return;
   std::visit([this](auto&& e) { Receive(std::move(e)); }, std::move(event));
 }
 
@@ -111,18 +95,12 @@ void GenerationSession::Receive(PromptScored scored) {
     return Fail(absl::InternalError("scores of an unknown prompt"));
   }
   PromptState& state = prompt_states_[scored.prompt];
-  if (state.scorer == nullptr || !failure_.ok()) {
-    return;
-  }
+  if (state.scorer == nullptr || !failure_.ok()) return;
   if (!state.scorer->Add(scored.logprobs)) {
     return Fail(absl::InternalError("scores of a prompt are not in order"));
   }
-  if (!IsScored(scored.prompt)) {
-    return;
-  }
-  for (ChoiceTokens& tokens : std::exchange(state.waiting, {})) {
-    Receive(std::move(tokens));
-  }
+  if (!IsScored(scored.prompt)) return;
+  for (ChoiceTokens& tokens : std::exchange(state.waiting, {})) Receive(std::move(tokens));
 }
 
 // Whether nothing is owed of a prompt's log probabilities; the sink hears of them once they are
@@ -153,12 +131,8 @@ void GenerationSession::Receive(ChoiceTokens tokens) {
   ChoiceDelta delta{.choice = tokens.choice, .prompt = prompt};
   for (const TokenOutput& output : tokens.outputs) {
     PushToken(tokens.choice, output, delta);
-    if (!failure_.ok()) {
-      return;
-    }
-    if (choice.finish != FinishReason::kNone) {
-      break;
-    }
+    if (!failure_.ok()) return;
+    if (choice.finish != FinishReason::kNone) break;
   }
   setup_.sink->OnDelta(std::move(delta));
 }
@@ -176,22 +150,16 @@ void GenerationSession::PushToken(int32_t index, const TokenOutput& output, Choi
                         .text_offset = offset,
                         .top = output.top});
   }
-  if (sampling_.logits_digest) {
-    delta.logits_digests.push_back(output.logits_digest);
-  }
+  if (sampling_.logits_digest) delta.logits_digests.push_back(output.logits_digest);
   delta.tokens.push_back(output.token);
   ++usage_.completion_tokens;
   auto piece = choice.text.Push(output.token, /*hidden=*/output.finish == FinishReason::kStop,
                                 /*last=*/output.finish != FinishReason::kNone);
-  if (!piece.ok()) {
-    return Fail(absl::InternalError(piece.status().message()));
-  }
+  if (!piece.ok()) return Fail(absl::InternalError(piece.status().message()));
   delta.text += piece->text;
   if (piece->stop.has_value()) {
     delta.stop_string = std::move(piece->stop);
-    if (output.finish == FinishReason::kNone) {
-      StopChoice(index);
-    }
+    if (output.finish == FinishReason::kNone) StopChoice(index);
     return FinishChoice(index, FinishReason::kStop, delta);
   }
   if (output.finish == FinishReason::kStop) {
@@ -200,9 +168,7 @@ void GenerationSession::PushToken(int32_t index, const TokenOutput& output, Choi
       delta.stop_token = output.token;
     }
   }
-  if (output.finish != FinishReason::kNone) {
-    FinishChoice(index, output.finish, delta);
-  }
+  if (output.finish != FinishReason::kNone) FinishChoice(index, output.finish, delta);
 }
 
 void GenerationSession::FinishChoice(int32_t index, FinishReason finish, ChoiceDelta& delta) {
@@ -211,12 +177,8 @@ void GenerationSession::FinishChoice(int32_t index, FinishReason finish, ChoiceD
 }
 
 void GenerationSession::Receive(RequestEnded ended) {
-  if (!failure_.ok()) {
-    return End(failure_, ended.cached_tokens);
-  }
-  if (!ended.status.ok()) {
-    return End(std::move(ended.status), ended.cached_tokens);
-  }
+  if (!failure_.ok()) return End(failure_, ended.cached_tokens);
+  if (!ended.status.ok()) return End(std::move(ended.status), ended.cached_tokens);
   const bool score_only = setup_.prepared.request.score_only;
   for (size_t c = 0; c < choices_.size(); ++c) {
     const auto prompt = static_cast<int32_t>(c) / num_choices_;
@@ -242,9 +204,7 @@ void GenerationSession::Fail(absl::Status status) {
 void GenerationSession::End(absl::Status status, int64_t cached_tokens) {
   ended_ = true;
   usage_.cached_tokens = cached_tokens;
-  if (setup_.observer != nullptr) {
-    setup_.observer->OnRequestEnd(status, Now() - start_, usage_);
-  }
+  if (setup_.observer != nullptr) setup_.observer->OnRequestEnd(status, Now() - start_, usage_);
   Abandon();
   setup_.sink->OnEnd(status, usage_);
   setup_.sink.reset();
@@ -255,16 +215,10 @@ void GenerationSession::End(absl::Status status, int64_t cached_tokens) {
 }
 
 void GenerationSession::Observe(Choice& choice) {
-  if (setup_.observer == nullptr) {
-    return;
-  }
+  if (setup_.observer == nullptr) return;
   const Time now = Now();
-  if (!std::exchange(first_token_seen_, true)) {
-    setup_.observer->OnFirstToken(now - start_);
-  }
-  if (choice.last_token.has_value()) {
-    setup_.observer->OnNextToken(now - *choice.last_token);
-  }
+  if (!std::exchange(first_token_seen_, true)) setup_.observer->OnFirstToken(now - start_);
+  if (choice.last_token.has_value()) setup_.observer->OnNextToken(now - *choice.last_token);
   choice.last_token = now;
 }
 

@@ -40,9 +40,7 @@ void PendingDeltas::Append(ChoiceDelta delta) {
     to.stop_token = delta.stop_token;
   }
   // Which of its tokens brought the text is not told: the last one.
-  if (!pending.text_ends.empty()) {
-    pending.text_ends.back() = pending.delta.text.size();
-  }
+  if (!pending.text_ends.empty()) pending.text_ends.back() = pending.delta.text.size();
 }
 
 size_t PendingDeltas::PieceEnd(const Pending& pending) {
@@ -51,9 +49,7 @@ size_t PendingDeltas::PieceEnd(const Pending& pending) {
   const size_t most = std::min(delta.tokens.size(), pending.taken + kMaxTokens);
   for (size_t i = pending.taken; i < std::min(most, delta.logprobs.size()); ++i) {
     scores += 1 + delta.logprobs[i].top.size();
-    if (scores > kMaxScores && i > pending.taken) {
-      return i;
-    }
+    if (scores > kMaxScores && i > pending.taken) return i;
   }
   return most;
 }
@@ -83,9 +79,7 @@ ChoiceDelta PendingDeltas::Take() {
     return piece;
   }
   Pending all = std::exchange(pending, {});
-  if (all.taken == 0) {
-    return std::move(all.delta);
-  }
+  if (all.taken == 0) return std::move(all.delta);
   ChoiceDelta last = Slice(all, end);
   last.finish = all.delta.finish;
   last.stop_string = std::move(all.delta.stop_string);

@@ -11,15 +11,11 @@ StopMatcher::Result StopMatcher::Add(std::string_view piece, bool may_stop) {
   const std::string* found = nullptr;
   size_t found_end = 0;
   for (const std::string& stop : *stop_) {
-    if (!may_stop || pending_.size() < stop.size()) {
-      continue;
-    }
+    if (!may_stop || pending_.size() < stop.size()) continue;
     // Only matches that end in the new piece: older ones were seen, or did not count.
     const size_t from = seen + 1 > stop.size() ? seen + 1 - stop.size() : 0;
     const size_t at = pending_.find(stop, from);
-    if (at == std::string::npos) {
-      continue;
-    }
+    if (at == std::string::npos) continue;
     const size_t end = at + stop.size();
     if (found == nullptr || end < found_end || (end == found_end && stop.size() > found->size())) {
       found = &stop;

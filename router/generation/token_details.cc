@@ -57,9 +57,7 @@ void PromptScorer::AddToken(TokenScores::Token token) {
 
 bool PromptScorer::Add(const std::vector<PromptLogprob>& piece) {
   for (const PromptLogprob& one : piece) {
-    if (complete() || one.position != static_cast<int32_t>(scores_.size())) {
-      return false;
-    }
+    if (complete() || one.position != static_cast<int32_t>(scores_.size())) return false;
     AddToken({.chosen = {.logprob = one.logprob}, .rank = one.rank, .top = one.top});
   }
   return true;

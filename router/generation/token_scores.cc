@@ -19,16 +19,12 @@ void TokenScores::Add(const Token& token) {
 }
 
 void TokenScores::Append(const TokenScores& from) {
-  for (size_t i = 0; i < from.size(); ++i) {
-    Add(from[i]);
-  }
+  for (size_t i = 0; i < from.size(); ++i) Add(from[i]);
 }
 
 TokenScores TokenScores::Slice(size_t begin, size_t end) const {
   TokenScores slice;
-  for (size_t i = begin; i < std::min(end, size()); ++i) {
-    slice.Add((*this)[i]);
-  }
+  for (size_t i = begin; i < std::min(end, size()); ++i) slice.Add((*this)[i]);
   return slice;
 }
 

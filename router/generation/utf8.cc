@@ -14,12 +14,8 @@ size_t Sequence(std::string_view text, size_t* bad) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
   *bad = 1;
-  if (first < 0x80) {
-    return 1;
-  }
-  if (first < 0xC2 || first > 0xF4) {
-    return 0;
-  }
+  if (first < 0x80) return 1;
+  if (first < 0xC2 || first > 0xF4) return 0;
   const size_t length = first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
   Range second{0x80, 0xBF};
   if (first == 0xE0) second.low = 0xA0;
@@ -42,9 +38,7 @@ bool IsValidUtf8(std::string_view text) {
   size_t bad = 0;
   while (!text.empty()) {
     const size_t length = Sequence(text, &bad);
-    if (length == 0) {
-      return false;
-    }
+    if (length == 0) return false;
     text.remove_prefix(length);
   }
   return true;
@@ -69,9 +63,7 @@ std::string ToValidUtf8(std::string_view bytes) {
 
 int64_t CodePoints(std::string_view text) {
   int64_t count = 0;
-  for (const char c : text) {
-    count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-  }
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
   return count;
 }
 

@@ -25,9 +25,7 @@ struct Bounds {
 };
 
 absl::Status CheckNumber(std::string_view param, std::optional<double> value, Bounds bounds) {
-  if (!value.has_value()) {
-    return absl::OkStatus();
-  }
+  if (!value.has_value()) return absl::OkStatus();
   const bool above = bounds.open_low ? *value > bounds.low : *value >= bounds.low;
   if (above && *value <= bounds.high) {  // False for NaN too.
     return absl::OkStatus();
@@ -43,18 +41,14 @@ absl::Status CheckNumber(std::string_view param, std::optional<double> value, Bo
 
 absl::Status CheckInteger(std::string_view param, std::optional<int64_t> value, int64_t low,
                           int64_t high) {
-  if (!value.has_value() || (*value >= low && *value <= high)) {
-    return absl::OkStatus();
-  }
+  if (!value.has_value() || (*value >= low && *value <= high)) return absl::OkStatus();
   return InvalidField(
       param, absl::StrFormat("%s is %d; it must be between %d and %d.", param, *value, low, high));
 }
 
 absl::Status CheckStops(const GenerationRequest& request, const GenerationLimits& limits,
                         bool has_tokenizer) {
-  if (request.stop.empty()) {
-    return absl::OkStatus();
-  }
+  if (request.stop.empty()) return absl::OkStatus();
   if (!has_tokenizer) {
     return InvalidField("stop",
                         "stop needs text, and this model has no tokenizer; use "
@@ -65,9 +59,7 @@ absl::Status CheckStops(const GenerationRequest& request, const GenerationLimits
                                                 request.stop.size(), limits.max_stop_strings));
   }
   for (const std::string& stop : request.stop) {
-    if (stop.empty()) {
-      return InvalidField("stop", "stop contains an empty string; remove it.");
-    }
+    if (stop.empty()) return InvalidField("stop", "stop contains an empty string; remove it.");
     if (stop.size() > static_cast<size_t>(limits.max_stop_bytes)) {
       return InvalidField("stop",
                           absl::StrFormat("stop has a string of %d bytes; at most %d are allowed.",
@@ -204,9 +196,7 @@ struct ScoreCount {
 absl::Status CheckScores(const GenerationRequest& r, const ScoreCount& count, int64_t max_tokens,
                          const GenerationLimits& limits) {
   const int64_t total = count.OfPrompts() + count.OfAnswer(max_tokens);
-  if (total <= limits.max_scores) {
-    return absl::OkStatus();
-  }
+  if (total <= limits.max_scores) return absl::OkStatus();
   std::vector<std::string> terms;
   if (count.OfPrompts() > 0) {
     terms.push_back(absl::StrFormat("%d tokens of %s x %d", count.prompt_tokens, r.prompt_param,

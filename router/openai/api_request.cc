@@ -35,20 +35,14 @@ absl::Status ReadLabel(const Json& body, std::string* out) {
 
 absl::Status ReadStop(const Json& body, std::vector<std::string>* out) {
   const Json* stop = FindField(body, "stop");
-  if (stop == nullptr) {
-    return absl::OkStatus();
-  }
+  if (stop == nullptr) return absl::OkStatus();
   if (stop->is_string()) {
     out->push_back(stop->get<std::string>());
     return absl::OkStatus();
   }
-  if (!stop->is_array()) {
-    return WrongType("stop", *stop, "a string or a list of strings");
-  }
+  if (!stop->is_array()) return WrongType("stop", *stop, "a string or a list of strings");
   for (const Json& item : *stop) {
-    if (!item.is_string()) {
-      return WrongType("stop", item, "a string or a list of strings");
-    }
+    if (!item.is_string()) return WrongType("stop", item, "a string or a list of strings");
     out->push_back(item.get<std::string>());
   }
   return absl::OkStatus();
@@ -56,9 +50,7 @@ absl::Status ReadStop(const Json& body, std::vector<std::string>* out) {
 
 absl::Status ReadLogitBias(const Json& body, std::vector<LogitBias>* out) {
   const Json* biases = FindField(body, "logit_bias");
-  if (biases == nullptr) {
-    return absl::OkStatus();
-  }
+  if (biases == nullptr) return absl::OkStatus();
   if (!biases->is_object()) {
     return WrongType("logit_bias", *biases, "an object of token ids and numbers");
   }
@@ -80,12 +72,8 @@ absl::Status ReadLogitBias(const Json& body, std::vector<LogitBias>* out) {
 absl::Status ReadStream(const Json& body, ApiRequest* out) {
   RETURN_IF_ERROR(ReadField(body, "stream", &out->stream));
   const Json* options = FindField(body, "stream_options");
-  if (options == nullptr) {
-    return absl::OkStatus();
-  }
-  if (!options->is_object()) {
-    return WrongType("stream_options", *options, "an object");
-  }
+  if (options == nullptr) return absl::OkStatus();
+  if (!options->is_object()) return WrongType("stream_options", *options, "an object");
   if (!out->stream) {
     return InvalidField("stream_options", "stream_options needs stream to be true.");
   }
@@ -170,9 +158,7 @@ absl::StatusOr<std::vector<int32_t>> ReadIds(const Json& list, std::string_view 
 
 absl::Status ReadPrompts(const Json& body, std::vector<Prompt>* out) {
   const Json* prompt = FindField(body, "prompt");
-  if (prompt == nullptr) {
-    return InvalidField("prompt", "prompt is missing.");
-  }
+  if (prompt == nullptr) return InvalidField("prompt", "prompt is missing.");
   if (prompt->is_string()) {
     out->push_back(prompt->get<std::string>());
     return absl::OkStatus();
@@ -182,9 +168,7 @@ absl::Status ReadPrompts(const Json& body, std::vector<Prompt>* out) {
                      "a string, a list of strings, a list of token ids or a "
                      "list of such lists");
   }
-  if (prompt->empty()) {
-    return InvalidField("prompt", "prompt is an empty list.");
-  }
+  if (prompt->empty()) return InvalidField("prompt", "prompt is an empty list.");
   if (prompt->front().is_number()) {
     ASSIGN_OR_RETURN(std::vector<int32_t> ids, ReadIds(*prompt, "prompt"));
     out->push_back(std::move(ids));
@@ -209,9 +193,7 @@ absl::Status ReadPrompts(const Json& body, std::vector<Prompt>* out) {
 // `logprobs` of /v1/completions: a number; false is what some clients send for none.
 absl::Status ReadCompletionLogprobs(const Json& body, ApiRequest* out) {
   const Json* value = FindField(body, "logprobs");
-  if (value == nullptr || (value->is_boolean() && !value->get<bool>())) {
-    return absl::OkStatus();
-  }
+  if (value == nullptr || (value->is_boolean() && !value->get<bool>())) return absl::OkStatus();
   RETURN_IF_ERROR(ReadField(body, "logprobs", &out->generation.logprobs));
   out->top_logprobs = *out->generation.logprobs;
   if (out->generation.echo) {

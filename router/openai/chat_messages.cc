@@ -41,9 +41,7 @@ absl::StatusOr<std::string> JoinParts(const Json& parts, const std::string& para
 // Templates expect the arguments of an earlier call as an object; clients send its text.
 void ParseCallArguments(Json& message) {
   const auto calls = message.find("tool_calls");
-  if (calls == message.end() || !calls->is_array()) {
-    return;
-  }
+  if (calls == message.end() || !calls->is_array()) return;
   for (Json& call : *calls) {
     const auto function = call.is_object() ? call.find("function") : call.end();
     if (function == call.end() || !function->is_object() || !function->contains("arguments")) {
@@ -52,17 +50,13 @@ void ParseCallArguments(Json& message) {
     Json& arguments = (*function)["arguments"];
     if (arguments.is_string()) {
       auto parsed = ParseJson(arguments.get_ref<const std::string&>());
-      if (parsed.ok() && parsed->is_object()) {
-        arguments = *std::move(parsed);
-      }
+      if (parsed.ok() && parsed->is_object()) arguments = *std::move(parsed);
     }
   }
 }
 
 absl::StatusOr<Json> NormalizeMessage(const Json& message, const std::string& param) {
-  if (!message.is_object()) {
-    return WrongType(param, message, "an object with role and content");
-  }
+  if (!message.is_object()) return WrongType(param, message, "an object with role and content");
   const Json* role = FindField(message, "role");
   if (role == nullptr || !role->is_string() || role->get_ref<const std::string&>().empty()) {
     return InvalidField(param + ".role", absl::StrFormat("%s.role must be a string such as "
@@ -77,9 +71,7 @@ absl::StatusOr<Json> NormalizeMessage(const Json& message, const std::string& pa
   }
   Json result = Json::object();
   for (const auto& [key, value] : message.items()) {
-    if (value.is_null()) {
-      continue;
-    }
+    if (value.is_null()) continue;
     if (key != "content" || value.is_string()) {
       result[key] = value;
     } else if (value.is_array()) {
@@ -99,15 +91,9 @@ absl::StatusOr<Json> NormalizeMessage(const Json& message, const std::string& pa
 
 absl::StatusOr<ChatPrompt> ParseChatPrompt(const Json& body) {
   const Json* messages = FindField(body, "messages");
-  if (messages == nullptr) {
-    return InvalidField("messages", "messages is missing.");
-  }
-  if (!messages->is_array()) {
-    return WrongType("messages", *messages, "a list of messages");
-  }
-  if (messages->empty()) {
-    return InvalidField("messages", "messages is an empty list.");
-  }
+  if (messages == nullptr) return InvalidField("messages", "messages is missing.");
+  if (!messages->is_array()) return WrongType("messages", *messages, "a list of messages");
+  if (messages->empty()) return InvalidField("messages", "messages is an empty list.");
   Json normalized = Json::array();
   for (size_t i = 0; i < messages->size(); ++i) {
     ASSIGN_OR_RETURN(Json message,
@@ -117,9 +103,7 @@ absl::StatusOr<ChatPrompt> ParseChatPrompt(const Json& body) {
   ChatPrompt prompt{.messages_json = Dump(normalized)};
   RETURN_IF_ERROR(ReadField(body, "add_generation_prompt", &prompt.add_generation_prompt));
   if (const Json* kwargs = FindField(body, "chat_template_kwargs")) {
-    if (!kwargs->is_object()) {
-      return WrongType("chat_template_kwargs", *kwargs, "an object");
-    }
+    if (!kwargs->is_object()) return WrongType("chat_template_kwargs", *kwargs, "an object");
     for (const char* reserved : {"messages", "tools", "chat_template"}) {
       if (kwargs->contains(reserved)) {
         return InvalidField("chat_template_kwargs",

@@ -56,9 +56,7 @@ int HttpStatus(const absl::Status& status) {
 Json ErrorObject(const absl::Status& status) {
   const int http_status = HttpStatus(status);
   std::string code = ErrorCode(status);
-  if (code.empty()) {
-    code = DefaultCode(status, http_status);
-  }
+  if (code.empty()) code = DefaultCode(status, http_status);
   return {{"message", http_status == 500 ? std::string("The server failed on this request.")
                                          : std::string(status.message())},
           {"type", ErrorType(http_status)},

@@ -59,9 +59,7 @@ class Builder : public nlohmann::json_sax<Json> {
       return root_;
     }
     Json& parent = *stack_.back().container;
-    if (parent.is_array()) {
-      return &parent.emplace_back(std::move(value));
-    }
+    if (parent.is_array()) return &parent.emplace_back(std::move(value));
     // Not operator[]: it would look at all keys so far.
     auto& fields = parent.get_ref<Json::object_t&>();
     using Fields = std::vector<Json::object_t::value_type>;
@@ -100,9 +98,7 @@ std::string Shown(const Json& value) {
     return value.is_object() ? "an object" : absl::StrFormat("a list of %d", value.size());
   }
   std::string text = Dump(value);
-  if (text.size() > kMaxShown) {
-    text = ToValidUtf8(text.substr(0, kMaxShown)) + "...";
-  }
+  if (text.size() > kMaxShown) text = ToValidUtf8(text.substr(0, kMaxShown)) + "...";
   return text;
 }
 
@@ -144,9 +140,7 @@ std::optional<int64_t> AsInteger(const Json& value) {
     return number <= static_cast<uint64_t>(INT64_MAX) ? std::optional(static_cast<int64_t>(number))
                                                       : std::nullopt;
   }
-  if (value.is_number_integer()) {
-    return value.get<int64_t>();
-  }
+  if (value.is_number_integer()) return value.get<int64_t>();
   if (value.is_number_float()) {
     const double number = value.get<double>();
     constexpr double kExact = 9007199254740992;  // 2^53
@@ -159,9 +153,7 @@ std::optional<int64_t> AsInteger(const Json& value) {
 
 absl::Status ReadField(const Json& object, std::string_view name, std::optional<double>* out) {
   if (const Json* value = FindField(object, name)) {
-    if (!value->is_number()) {
-      return WrongType(name, *value, "a number");
-    }
+    if (!value->is_number()) return WrongType(name, *value, "a number");
     *out = value->get<double>();
   }
   return absl::OkStatus();
@@ -170,9 +162,7 @@ absl::Status ReadField(const Json& object, std::string_view name, std::optional<
 absl::Status ReadField(const Json& object, std::string_view name, std::optional<int64_t>* out) {
   if (const Json* value = FindField(object, name)) {
     const std::optional<int64_t> number = AsInteger(*value);
-    if (!number.has_value()) {
-      return WrongType(name, *value, "an integer of at most 64 bits");
-    }
+    if (!number.has_value()) return WrongType(name, *value, "an integer of at most 64 bits");
     *out = number;
   }
   return absl::OkStatus();
@@ -180,9 +170,7 @@ absl::Status ReadField(const Json& object, std::string_view name, std::optional<
 
 absl::Status ReadField(const Json& object, std::string_view name, std::optional<bool>* out) {
   if (const Json* value = FindField(object, name)) {
-    if (!value->is_boolean()) {
-      return WrongType(name, *value, "true or false");
-    }
+    if (!value->is_boolean()) return WrongType(name, *value, "true or false");
     *out = value->get<bool>();
   }
   return absl::OkStatus();
@@ -190,9 +178,7 @@ absl::Status ReadField(const Json& object, std::string_view name, std::optional<
 
 absl::Status ReadField(const Json& object, std::string_view name, std::optional<std::string>* out) {
   if (const Json* value = FindField(object, name)) {
-    if (!value->is_string()) {
-      return WrongType(name, *value, "a string");
-    }
+    if (!value->is_string()) return WrongType(name, *value, "a string");
     *out = value->get<std::string>();
   }
   return absl::OkStatus();
@@ -214,17 +200,11 @@ absl::Status ReadField(const Json& object, std::string_view name, std::string* o
 
 absl::Status ReadField(const Json& object, std::string_view name, std::vector<int64_t>* out) {
   const Json* list = FindField(object, name);
-  if (list == nullptr) {
-    return absl::OkStatus();
-  }
-  if (!list->is_array()) {
-    return WrongType(name, *list, "a list of integers");
-  }
+  if (list == nullptr) return absl::OkStatus();
+  if (!list->is_array()) return WrongType(name, *list, "a list of integers");
   for (const Json& value : *list) {
     const std::optional<int64_t> number = AsInteger(value);
-    if (!number.has_value()) {
-      return WrongType(name, value, "a list of integers");
-    }
+    if (!number.has_value()) return WrongType(name, value, "a list of integers");
     out->push_back(*number);
   }
   return absl::OkStatus();

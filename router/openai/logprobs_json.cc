@@ -28,9 +28,7 @@ Json ChatToken(const TokenText& token, const LogprobsFormat& format) {
   Json bytes = nullptr;
   if (format.has_text) {
     bytes = Json::array();
-    for (const char c : token.bytes) {
-      bytes.push_back(static_cast<unsigned char>(c));
-    }
+    for (const char c : token.bytes) bytes.push_back(static_cast<unsigned char>(c));
   }
   return {{"token", TokenName(token, format)},
           {"logprob", Finite(token.logprob)},
@@ -46,22 +44,16 @@ std::string TokenName(const TokenText& token, const LogprobsFormat& format) {
 }
 
 Json CompletionTop(const TokenLogprobs& token, const LogprobsFormat& format) {
-  if (!token.has_logprob) {
-    return nullptr;
-  }
+  if (!token.has_logprob) return nullptr;
   Json result = Json::object();
   const auto add = [&](const TokenText& t) {
     std::string name = TokenName(t, format);
-    while (result.contains(name)) {
-      name = name == IdName(t.id) ? name + "'" : IdName(t.id);
-    }
+    while (result.contains(name)) name = name == IdName(t.id) ? name + "'" : IdName(t.id);
     result[name] = Finite(t.logprob);
   };
   add(token.chosen);
   for (const TokenText& t : Shown(token, format)) {
-    if (t.id != token.chosen.id) {
-      add(t);
-    }
+    if (t.id != token.chosen.id) add(t);
   }
   return result;
 }
@@ -76,9 +68,7 @@ Json ChatItem(const TokenLogprobs& token, const LogprobsFormat& format) {
 }
 
 Json PromptItem(const TokenLogprobs& token, const LogprobsFormat& format) {
-  if (!token.has_logprob) {
-    return nullptr;
-  }
+  if (!token.has_logprob) return nullptr;
   Json by_id = Json::object();
   int32_t rank = 0;
   for (const TokenText& t : Shown(token, format)) {

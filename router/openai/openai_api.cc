@@ -33,9 +33,7 @@ class OpenAiApi {
 
   void AnswerTokenize(const Request& request, const Writer& writer) const {
     absl::StatusOr<TextPieces> answer = Tokenize(request);
-    if (!answer.ok()) {
-      return writer->Send(ErrorResponse(answer.status()));
-    }
+    if (!answer.ok()) return writer->Send(ErrorResponse(answer.status()));
     SendPieces(writer, http::Response{}, *std::move(answer), nullptr);
   }
 
@@ -145,9 +143,7 @@ class OpenAiApi {
   // A JSON object whose model, if any, is ours.
   absl::StatusOr<Json> ParseBody(const Request& request) const {
     ASSIGN_OR_RETURN(Json body, ParseJson(request.body));
-    if (!body.is_object()) {
-      return absl::InvalidArgumentError("The body must be a JSON object.");
-    }
+    if (!body.is_object()) return absl::InvalidArgumentError("The body must be a JSON object.");
     std::string model;
     RETURN_IF_ERROR(ReadField(body, "model", &model));
     RETURN_IF_ERROR(service_->CheckModel(model));
@@ -168,9 +164,7 @@ class OpenAiApi {
   std::string Fingerprint() const {
     std::string numerics;
     for (const WorkerView& worker : service_->frontend().View().workers) {
-      if (worker.healthy && numerics.empty()) {
-        numerics = worker.hello.numerics_id;
-      }
+      if (worker.healthy && numerics.empty()) numerics = worker.hello.numerics_id;
     }
     return absl::StrFormat("baton-%s-%s", options_.version, numerics);
   }
@@ -182,9 +176,7 @@ class OpenAiApi {
     context.created = options_.unix_seconds ? options_.unix_seconds() : 0;
     context.model = service_->options().model_name;
     context.system_fingerprint = Fingerprint();
-    if (request.return_token_ids) {
-      context.prompt_ids = prepared.request.prompts;
-    }
+    if (request.return_token_ids) context.prompt_ids = prepared.request.prompts;
     context.prompt_texts = prepared.prompt_texts;
     context.tokenizer = service_->tokenizer();
     context.request = std::move(request);

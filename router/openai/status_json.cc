@@ -46,9 +46,7 @@ Json WorkerJson(const WorkerView& worker) {
 
 Json StatusJson(const RouterView& view, bool ready, const std::string& model) {
   Json workers = Json::array();
-  for (const WorkerView& worker : view.workers) {
-    workers.push_back(WorkerJson(worker));
-  }
+  for (const WorkerView& worker : view.workers) workers.push_back(WorkerJson(worker));
   return {{"workers", std::move(workers)},
           {"router",
            {{"model", model},

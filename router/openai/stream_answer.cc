@@ -65,18 +65,14 @@ void StreamAnswer::AddRole(size_t index) {
 }
 
 void StreamAnswer::AddNextEvent() {
-  if (pending_.empty()) {
-    return AddLastEvents();
-  }
+  if (pending_.empty()) return AddLastEvents();
   const auto delta = std::make_shared<const ChoiceDelta>(pending_.Take());
   const auto index = static_cast<size_t>(delta->choice);
   const auto prompt = static_cast<size_t>(delta->prompt);
   const bool first = !begun_[index];
   begun_[index] = true;
   usage_.completion_tokens += static_cast<int64_t>(delta->tokens.size());
-  if (first && context_->request.chat) {
-    AddRole(index);
-  }
+  if (first && context_->request.chat) AddRole(index);
   event_.Add(absl::StrCat("data: ", OpenAnswer(*context_, /*chunk=*/true)));
   AddChoice({.context = context_,
              .delta = delta,
@@ -103,25 +99,19 @@ void StreamAnswer::AddLastEvents() {
 // What is there goes out in one write, so that a token is one packet; while it waits for room, the
 // connection holds it.
 void StreamAnswer::Pump() {
-  if (awaits_room_) {
-    return;
-  }
+  if (awaits_room_) return;
   for (size_t made = 0; made < kTurnBytes && HasMore() && writer_->HasRoom();) {
     std::string piece;
     while (HasMore() && piece.size() < kPieceBytes) {
       if (event_.done()) {
-        if (finished_) {
-          break;
-        }
+        if (finished_) break;
         AddNextEvent();
       }
       event_.Fill(kPieceBytes, piece);
     }
     made += piece.size();
     Write(std::move(piece));
-    if (finished_ && event_.done()) {
-      return writer_->Finish(/*close=*/!ended_->status.ok());
-    }
+    if (finished_ && event_.done()) return writer_->Finish(/*close=*/!ended_->status.ok());
   }
   if (HasMore()) {
     awaits_room_ = true;

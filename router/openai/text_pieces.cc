@@ -36,9 +36,7 @@ void TextPieces::AddArray(size_t count, std::function<void(size_t index, std::st
   const auto append = [count, item = std::move(item)](size_t i, std::string& out) {
     out.push_back(i == 0 ? '[' : ',');
     item(i, out);
-    if (i + 1 == count) {
-      out.push_back(']');
-    }
+    if (i + 1 == count) out.push_back(']');
   };
   if (count > kSmallArray) {
     return AddSteps([append, count, i = size_t{0}](std::string& out) mutable {
@@ -47,9 +45,7 @@ void TextPieces::AddArray(size_t count, std::function<void(size_t index, std::st
     });
   }
   std::string all;
-  for (size_t i = 0; i < count; ++i) {
-    append(i, all);
-  }
+  for (size_t i = 0; i < count; ++i) append(i, all);
   Add(count == 0 ? "[]" : all);
 }
 
@@ -61,9 +57,7 @@ void TextPieces::AddEscaped(std::shared_ptr<const void> owner, std::string_view 
   }
   AddSteps([owner = std::move(owner), text](std::string& out) mutable {
     size_t end = std::min(kEscapeBytes, text.size());
-    while (end < text.size() && ContinuesCharacter(text[end])) {
-      ++end;
-    }
+    while (end < text.size() && ContinuesCharacter(text[end])) ++end;
     AppendEscaped(text.substr(0, end), out);
     text.remove_prefix(end);
     return !text.empty();
@@ -71,15 +65,11 @@ void TextPieces::AddEscaped(std::shared_ptr<const void> owner, std::string_view 
 }
 
 void TextPieces::Fill(size_t bytes, std::string& out) {
-  while (!parts_.empty() && out.size() < bytes) {
-    FillOne(out);
-  }
+  while (!parts_.empty() && out.size() < bytes) FillOne(out);
 }
 
 void TextPieces::FillOne(std::string& out) {
-  if (parts_.empty()) {
-    return;
-  }
+  if (parts_.empty()) return;
   if (auto* text = std::get_if<std::string>(&parts_.front())) {
     out.append(*text);
     parts_.pop_front();

@@ -15,9 +15,7 @@ class Buffer {
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() {
-    if (buffer_.data != nullptr) {
-      baton_text_free_buffer(&buffer_);
-    }
+    if (buffer_.data != nullptr) baton_text_free_buffer(&buffer_);
   }
 
   BatonTextBuffer* out() { return &buffer_; }
@@ -28,17 +26,13 @@ class Buffer {
 
   std::vector<int32_t> ids() const {
     std::vector<int32_t> ids(buffer_.size / sizeof(int32_t));
-    if (!ids.empty()) {
-      std::memcpy(ids.data(), buffer_.data, ids.size() * sizeof(int32_t));
-    }
+    if (!ids.empty()) std::memcpy(ids.data(), buffer_.data, ids.size() * sizeof(int32_t));
     return ids;
   }
 
   // The status of the call that filled this buffer.
   absl::Status Check(int32_t code) const {
-    if (code == 0) {
-      return absl::OkStatus();
-    }
+    if (code == 0) return absl::OkStatus();
     return absl::Status(static_cast<absl::StatusCode>(code), {view().data(), view().size()});
   }
 

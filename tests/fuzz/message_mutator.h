@@ -41,9 +41,7 @@ class MessageMutator {
     const auto* reflection = message->GetReflection();
     const int size = reflection->FieldSize(*message, field);
     if (what == 1 && size > 0) return reflection->RemoveLast(message, field);
-    if (what == 2 && size > 1) {
-      return reflection->SwapElements(message, field, 0, Index(size));
-    }
+    if (what == 2 && size > 1) return reflection->SwapElements(message, field, 0, Index(size));
     const bool is_message = field->cpp_type() == Field::CPPTYPE_MESSAGE;
     if (is_message) {
       return Mutate(size == 0 || what == 3

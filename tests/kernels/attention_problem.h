@@ -76,8 +76,9 @@ class AttentionProblem {
     if (shape.alibi) {
       const size_t rows = shape.alibi_per_sequence ? shape.sequences.size() : 1;
       for (size_t s = 0; s < rows; ++s) {
-        for (int32_t h = 0; h < shape.heads; ++h)
+        for (int32_t h = 0; h < shape.heads; ++h) {
           slopes.push_back(std::exp2(-8.0f * (h + 1) / shape.heads) / static_cast<float>(s + 1));
+        }
       }
     }
     if (shape.sinks) {

@@ -255,8 +255,9 @@ TEST_P(CacheFuzzTest, CopyBlocksCopiesItsPairsOrRefuses) {
     const auto order = Permutation<int64_t>(shape.num_blocks);
     const int64_t half = 1 + Below(shape.num_blocks - 1);
     std::vector<BlockPair> pairs;
-    for (int64_t i = half; i < shape.num_blocks; ++i)
+    for (int64_t i = half; i < shape.num_blocks; ++i) {
       pairs.push_back({order[Below(half)], order[i]});
+    }
     CachePlane plane = cache.plane();
     const bool spoiled = Chance(40);
     if (spoiled) {

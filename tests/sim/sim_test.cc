@@ -68,9 +68,7 @@ struct Sum {
     workers += t.workers;
     router_economy += t.router_economy;
     for (size_t f = 0; f < kNumFaults; ++f) hits[f] += t.hits[f];
-    for (int64_t RouterCounters::*field : kRouterCounters) {
-      routers.*field += t.routers.*field;
-    }
+    for (int64_t RouterCounters::*field : kRouterCounters) routers.*field += t.routers.*field;
   }
 
   int64_t Hits(Fault fault) const { return hits[static_cast<size_t>(fault)]; }

@@ -315,8 +315,9 @@ std::string WorkerHost::AuditHolds() {
     held.emplace(key, since);
     // After a pause the node has not looked at the time yet.
     const bool is_late = p.step_pending || p.wakeup <= world_.now();
-    if (!is_late && now - since > limit)
+    if (!is_late && now - since > limit) {
       return absl::StrCat("I11: ", call.state, " is held beyond its limit");
+    }
   }
   p.held_since = std::move(held);
   if (num_waiting > options_.max_waiting) return "I11: more calls wait than allowed";

@@ -437,8 +437,9 @@ TEST_P(TransportContractTest, UnderRandomCallsEverySideEndsExactlyOnceAndVerifie
     auto to = cluster_.Make({.incarnation = base + 1, .block_size = 16, .num_blocks = 800});
     std::vector<Handoff> handoffs;
     std::vector<std::vector<std::function<void()>>> scripts;
-    for (int32_t i = 0; i < 24; ++i)
+    for (int32_t i = 0; i < 24; ++i) {
       handoffs.push_back(MakeHandoff(from.get(), to.get(), {3, 200}, i));
+    }
     std::set<int32_t> expected, started;
     for (int32_t i = 0; i < 24; ++i) {
       const Handoff& h = handoffs[i];
@@ -452,9 +453,7 @@ TEST_P(TransportContractTest, UnderRandomCallsEverySideEndsExactlyOnceAndVerifie
       for (int32_t layer = 0; layer < 3; ++layer) {
         script.push_back([&h, layer] { h.from->transport->Push({h.ticket, layer, 3, 200}); });
       }
-      if (random.Below(4) != 0) {
-        script.push_back([&h] { h.from->transport->Finish(h.finish()); });
-      }
+      if (random.Below(4) != 0) script.push_back([&h] { h.from->transport->Finish(h.finish()); });
       if (random.Below(2) == 0) {
         Endpoint* side = random.Below(2) == 0 ? h.from : h.to;
         script.insert(script.begin() + 2 + static_cast<ptrdiff_t>(random.Below(script.size() - 1)),

@@ -214,8 +214,9 @@ class KvCacheProblem {
     }
     for (int64_t d = 0; d < kDim; ++d) {
       double value = 0;
-      for (const auto& [j, p] : seen)
+      for (const auto& [j, p] : seen) {
         value += p / sum * Read(expected_v, false, seq, j, head / 3, d);
+      }
       out.push_back(value);
     }
     return std::log(sum);

@@ -135,9 +135,7 @@ TEST(LaneConvertTest, Bf16RoundsToNearestEvenAndReadsBackExactly) {
   EXPECT_EQ(ToBf16(BitsFloat(0x3f818000u)), 0x3f82);  // And to the even one above.
   EXPECT_EQ(ToBf16(BitsFloat(0x3f808001u)), 0x3f81);
   EXPECT_TRUE(std::isnan(FromBf16(ToBf16(std::numeric_limits<float>::quiet_NaN()))));
-  for (uint32_t h = 0; h < 0x7f80; ++h) {
-    ASSERT_EQ(ToBf16(FromBf16(static_cast<uint16_t>(h))), h);
-  }
+  for (uint32_t h = 0; h < 0x7f80; ++h) ASSERT_EQ(ToBf16(FromBf16(static_cast<uint16_t>(h))), h);
 }
 
 TEST(LaneConvertTest, F16CoversSubnormalsTiesAndOverflow) {

@@ -137,9 +137,7 @@ TEST(LargeScoresTest, AScoreBeyondAMessageArrivesPieceByPieceAndOnce) {
   ASSERT_TRUE(sink->ended.WaitForNotificationWithTimeout(absl::Seconds(240)));
   ASSERT_TRUE(sink->status.ok()) << sink->status;
   ASSERT_EQ(sink->scores.size(), size_t{kPrompt} - 1);
-  for (int32_t p = 1; p < kPrompt; ++p) {
-    ASSERT_EQ(sink->scores[p - 1], ScoreAt(prompt, p)) << p;
-  }
+  for (int32_t p = 1; p < kPrompt; ++p) ASSERT_EQ(sink->scores[p - 1], ScoreAt(prompt, p)) << p;
   // Each log probability is ten bytes at least on the wire.
   EXPECT_GT(int64_t{kPrompt} * (kTop + 1) * 10, kMaxGrpcMessageBytes);
   EXPECT_GT(sink->pieces, 1);

@@ -118,9 +118,7 @@ TEST_F(RecoveryCountsTest, AWorkerThatDrainsOrHasOtherBitsIsNoOther) {
     up(1, "a");
     ToPrefilling(1);
     up(2, drains ? "a" : "b");
-    if (drains) {
-      Handle(WorkerStatusChanged{2, {.incarnation = incarnation(2), .draining = true}});
-    }
+    if (drains) Handle(WorkerStatusChanged{2, {.incarnation = incarnation(2), .draining = true}});
     HandoffFailed(prefill_call(), 1);
     Reserved(decode_call(), 2);
     HandoffFailed(prefill_call(), 2);

@@ -197,9 +197,7 @@ TEST(WorkerRuntimeTest, ADrainWaitsForWhatRunsUntilItsLimitOrUntilItIsHurried) {
     });
     const absl::Time begin = absl::Now();
     absl::SleepFor(absl::Milliseconds(400));
-    if (config.drain_timeout_s > 1) {
-      EXPECT_FALSE(drained) << ended_by;
-    }
+    if (config.drain_timeout_s > 1) EXPECT_FALSE(drained) << ended_by;
     idle = ended_by == std::string("idle");
     hurry = ended_by == std::string("hurry");
     draining.join();

@@ -29,8 +29,9 @@ class OneAnswer {
           asio::read_until(socket, asio::dynamic_buffer(request_), "\r\n\r\n", error);
       head_.set_value(request_.substr(0, head));
       for (const std::string& piece : pieces) asio::write(socket, asio::buffer(piece), error);
-      if (pieces.empty())
+      if (pieces.empty()) {
         asio::read(socket, asio::dynamic_buffer(request_), error);  // Never answers.
+      }
     });
   }
   std::string url() const {

@@ -41,9 +41,7 @@ TEST(ChoiceTextTest, PiecesAreValidTextAndTogetherTheWhole) {
     }
     std::string whole = *tokenizer.Decode(ids, true);
     size_t at = std::string::npos;
-    for (const std::string& s : stop) {
-      at = std::min(at, whole.find(s));
-    }
+    for (const std::string& s : stop) at = std::min(at, whole.find(s));
     ASSERT_EQ(stopped, at != std::string::npos);
     ASSERT_EQ(streamed, whole.substr(0, at));
   }

@@ -43,9 +43,7 @@ TEST(CodecTokenizerTest, HasTheBytesOfEachToken) {
   const std::string text = " the Lord\xE2\x82\xAC";
   const std::vector<int32_t> ids = *tokenizer->Encode(text, false);
   std::string bytes;
-  for (const int32_t id : ids) {
-    bytes += tokenizer->TokenBytes(id);
-  }
+  for (const int32_t id : ids) bytes += tokenizer->TokenBytes(id);
   EXPECT_EQ(bytes, text);
   EXPECT_EQ(tokenizer->TokenBytes(5), "<|end|>");
 }

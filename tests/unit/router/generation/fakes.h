@@ -33,19 +33,13 @@ class FakeTokenizer : public Tokenizer {
 
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool special) const override {
     std::vector<int32_t> ids;
-    if (special) {
-      ids.push_back(kBegin);
-    }
-    for (const char c : text) {
-      ids.push_back(Byte(static_cast<unsigned char>(c)));
-    }
+    if (special) ids.push_back(kBegin);
+    for (const char c : text) ids.push_back(Byte(static_cast<unsigned char>(c)));
     return ids;
   }
   absl::StatusOr<std::string> Decode(std::span<const int32_t> ids, bool skip) const override {
     std::string bytes;
-    for (const int32_t id : ids) {
-      bytes += skip && id <= kEnd ? "" : TokenBytes(id);
-    }
+    for (const int32_t id : ids) bytes += skip && id <= kEnd ? "" : TokenBytes(id);
     return ToValidUtf8(bytes);
   }
   std::string TokenBytes(int32_t id) const override {
@@ -87,9 +81,7 @@ class FakeTokenizer : public Tokenizer {
           std::string sequence = held_.substr(held_.size() - keep);
           while (sequence.size() < 4) {
             sequence += fill;
-            if (IsValidUtf8(sequence) && CodePoints(sequence) == 1) {
-              return keep;
-            }
+            if (IsValidUtf8(sequence) && CodePoints(sequence) == 1) return keep;
           }
         }
       }
@@ -121,9 +113,7 @@ class FakeFrontend : public RouterFrontend {
 
   absl::StatusOr<uint64_t> Submit(ValidRequest request,
                                   std::shared_ptr<ResponseSink> sink) override {
-    if (!submit_status.ok()) {
-      return submit_status;
-    }
+    if (!submit_status.ok()) return submit_status;
     uint64_t key = 0;
     {
       absl::MutexLock lock(&mutex_);
@@ -131,9 +121,7 @@ class FakeFrontend : public RouterFrontend {
       requests_.push_back(request);
       sinks_[key] = sink;
     }
-    if (script_) {
-      script_(key, request, *sink);
-    }
+    if (script_) script_(key, request, *sink);
     return key;
   }
   void Cancel(uint64_t request) override {
@@ -144,9 +132,7 @@ class FakeFrontend : public RouterFrontend {
       sink = sinks_[request];
       sinks_.erase(request);
     }
-    if (sink != nullptr) {
-      sink->OnEvent(RequestEnded{absl::CancelledError("cancelled")});
-    }
+    if (sink != nullptr) sink->OnEvent(RequestEnded{absl::CancelledError("cancelled")});
   }
   void StopChoice(uint64_t request, int32_t choice) override {
     absl::MutexLock lock(&mutex_);
@@ -241,9 +227,7 @@ inline FakeFrontend::Script SayBytes(std::string text) {
                           : i + 1 == request.sampling.max_tokens ? FinishReason::kLength
                                                                  : FinishReason::kNone;
           sink.OnEvent(ChoiceTokens{choice, {output}});
-          if (end) {
-            break;
-          }
+          if (end) break;
         }
       }
     }

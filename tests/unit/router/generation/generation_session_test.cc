@@ -117,9 +117,7 @@ TEST(GenerationSessionTest, RunsTheSinkOnTheExecutorOnly) {
                     [&](std::function<void()> task) { tasks.push_back(std::move(task)); });
   ASSERT_TRUE(started.ok());
   EXPECT_TRUE(sink->deltas.empty());
-  for (const auto& task : tasks) {
-    task();
-  }
+  for (const auto& task : tasks) task();
   EXPECT_TRUE(sink->ended);
   EXPECT_EQ(sink->text[0], "x");
 }

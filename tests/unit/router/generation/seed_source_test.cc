@@ -9,9 +9,7 @@ namespace {
 
 TEST(SeedSourceTest, DoesNotRepeat) {
   std::set<uint64_t> seeds;
-  for (int i = 0; i < 100; ++i) {
-    seeds.insert(RandomSeed());
-  }
+  for (int i = 0; i < 100; ++i) seeds.insert(RandomSeed());
   EXPECT_EQ(seeds.size(), 100u);
 }
 

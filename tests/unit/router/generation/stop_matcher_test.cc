@@ -23,22 +23,16 @@ Outcome Expected(const std::string& text, const std::vector<std::string>& stops)
     for (const std::string& stop : stops) {
       const bool here =
           stop.size() <= end && text.compare(end - stop.size(), stop.size(), stop) == 0;
-      if (here && (best == nullptr || stop.size() > best->size())) {
-        best = &stop;
-      }
+      if (here && (best == nullptr || stop.size() > best->size())) best = &stop;
     }
-    if (best != nullptr) {
-      return {text.substr(0, end - best->size()), *best};
-    }
+    if (best != nullptr) return {text.substr(0, end - best->size()), *best};
   }
   return {text, ""};
 }
 
 std::string Word(Random& random, size_t longest) {
   std::string word(1 + random.Below(longest), 'a');
-  for (char& c : word) {
-    c = static_cast<char>('a' + random.Below(3));
-  }
+  for (char& c : word) c = static_cast<char>('a' + random.Below(3));
   return word;
 }
 
@@ -47,9 +41,7 @@ TEST(StopMatcherTest, FindsTheSameHoweverTheTextIsCut) {
   int found = 0;
   for (int i = 0; i < 5000; ++i) {
     std::vector<std::string> stops(1 + random.Below(3));
-    for (std::string& stop : stops) {
-      stop = Word(random, 4);
-    }
+    for (std::string& stop : stops) stop = Word(random, 4);
     const std::string text = Word(random, 20);
     StopMatcher matcher(&stops);
     Outcome outcome;
@@ -60,9 +52,7 @@ TEST(StopMatcherTest, FindsTheSameHoweverTheTextIsCut) {
       outcome.stop = result.stop.value_or("");
       at += length;
     }
-    if (outcome.stop.empty()) {
-      outcome.text += matcher.Finish();
-    }
+    if (outcome.stop.empty()) outcome.text += matcher.Finish();
     const Outcome expected = Expected(text, stops);
     found += !expected.stop.empty();
     ASSERT_EQ(outcome.text, expected.text) << text;

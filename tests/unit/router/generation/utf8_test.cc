@@ -34,15 +34,11 @@ TEST(Utf8Test, MakesAnyBytesValidAndCountsCodePoints) {
   Random random(3);
   for (int i = 0; i < 3000; ++i) {
     std::string bytes(random.Below(12), '\0');
-    for (char& c : bytes) {
-      c = static_cast<char>(0x70 + random.Below(0x90));
-    }
+    for (char& c : bytes) c = static_cast<char>(0x70 + random.Below(0x90));
     const std::string valid = ToValidUtf8(bytes);
     ASSERT_TRUE(IsValidUtf8(valid));
     ASSERT_LE(CodePoints(valid), static_cast<int64_t>(bytes.size()));
-    if (IsValidUtf8(bytes)) {
-      ASSERT_EQ(valid, bytes);
-    }
+    if (IsValidUtf8(bytes)) ASSERT_EQ(valid, bytes);
   }
   EXPECT_EQ(CodePoints("a\xE2\x82\xAC\xF0\x9F\x98\x80"), 3);
 }

@@ -19,9 +19,7 @@ GenerationRequest Request() { return {.prompts = {Prompt(std::vector<int32_t>{1,
 
 absl::StatusOr<ValidRequest> Build(const GenerationRequest& request,
                                    const GenerationConfig& defaults = {}) {
-  if (absl::Status status = CheckRequest(request, kLimits, true); !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = CheckRequest(request, kLimits, true); !status.ok()) return status;
   std::vector<std::vector<int32_t>> prompts;
   for (const Prompt& prompt : request.prompts) {
     prompts.push_back(std::get<std::vector<int32_t>>(prompt));
@@ -156,9 +154,7 @@ constexpr GenerationLimits kLarge{.max_model_len = 2'000'000, .vocab_size = 50};
 
 absl::StatusOr<ValidRequest> BuildLarge(const GenerationRequest& request, size_t prompt_tokens,
                                         size_t num_prompts = 1) {
-  if (absl::Status status = CheckRequest(request, kLarge, true); !status.ok()) {
-    return status;
-  }
+  if (absl::Status status = CheckRequest(request, kLarge, true); !status.ok()) return status;
   std::vector<std::vector<int32_t>> prompts(num_prompts, std::vector<int32_t>(prompt_tokens, 1));
   return BuildValidRequest(request, std::move(prompts), kLarge, {}, /*seed=*/99);
 }

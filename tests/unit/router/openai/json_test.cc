@@ -41,9 +41,7 @@ TEST(JsonTest, BoundsTheDepth) {
 
 TEST(JsonTest, ReadsManyKeysInLinearTime) {
   std::string text = "{";
-  for (int i = 0; i < 200'000; ++i) {
-    text += "\"k" + std::to_string(i) + "\":0,";
-  }
+  for (int i = 0; i < 200'000; ++i) text += "\"k" + std::to_string(i) + "\":0,";
   text += "\"end\":1}";
   const auto json = ParseJson(text);
   ASSERT_TRUE(json.ok());
@@ -121,9 +119,7 @@ TEST(JsonTest, SurvivesDamagedDocuments) {
     }
     const auto json = ParseJson(text);
     refused += !json.ok();
-    if (json.ok()) {
-      ASSERT_TRUE(ParseJson(Dump(*json)).ok()) << text;
-    }
+    if (json.ok()) ASSERT_TRUE(ParseJson(Dump(*json)).ok()) << text;
   }
   EXPECT_GT(refused, 5000);
 }

@@ -210,9 +210,7 @@ TEST(OpenAiApiTest, AnswersHealthWithin50MsBeside64Streams) {
     ASSERT_EQ(api.Get("/health").status, 200);
     slow += absl::Now() - start > absl::Milliseconds(50);
   }
-  for (uint64_t key = 1; key <= kStreams; ++key) {
-    frontend.sink(key)->OnEvent(RequestEnded{});
-  }
+  for (uint64_t key = 1; key <= kStreams; ++key) frontend.sink(key)->OnEvent(RequestEnded{});
   clients.clear();
   EXPECT_EQ(complete, kStreams);
   // A machine that runs other tests beside this one may be late once or twice by itself.

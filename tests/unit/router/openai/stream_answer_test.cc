@@ -30,9 +30,7 @@ TEST(StreamAnswerTest, BeginsEachChoiceOfAChatWithItsRole) {
       ++roles;
     }
     text[index] += choice["delta"]["content"].get<std::string>();
-    for (const Json& id : choice.value("token_ids", Json::array())) {
-      ids[index].push_back(id);
-    }
+    for (const Json& id : choice.value("token_ids", Json::array())) ids[index].push_back(id);
   }
   EXPECT_EQ(roles, 2);
   EXPECT_EQ(text, (std::vector<std::string>{"hi", "hi"}));
@@ -172,9 +170,7 @@ TEST(StreamAnswerTest, TokensWaitTogetherForAClientThatDoesNotKeepUp) {
     text += chunk["choices"][0]["text"].get<std::string>();
     const bool last = i + 3 == events.size();
     EXPECT_EQ(chunk["choices"][0]["finish_reason"].is_null(), !last);
-    if (last) {
-      EXPECT_EQ(chunk["usage"]["completion_tokens"], 1000);
-    }
+    if (last) EXPECT_EQ(chunk["usage"]["completion_tokens"], 1000);
   }
   EXPECT_EQ(text, expected);
 }

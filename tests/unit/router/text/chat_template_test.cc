@@ -139,9 +139,7 @@ TEST_F(ChatTemplateTest, LargeValuesAreRefused) {
       "{% set x = ['x'] %}{% for a in [1] %}{% endfor %}" +
           [] {
             std::string levels;
-            for (int i = 0; i < 20; ++i) {
-              levels += "{% set x = [x, x, x, x, x, x, x, x] %}";
-            }
+            for (int i = 0; i < 20; ++i) levels += "{% set x = [x, x, x, x, x, x, x, x] %}";
             return levels;
           }() +
           "{{ x }}",
@@ -173,9 +171,7 @@ TEST_F(ChatTemplateTest, DeepAndCyclicValuesAreRefused) {
 TEST_F(ChatTemplateTest, DeepSourcesAreSafe) {
   const auto repeat = [](const std::string& unit, size_t times) {
     std::string text;
-    for (size_t i = 0; i < times; ++i) {
-      text += unit;
-    }
+    for (size_t i = 0; i < times; ++i) text += unit;
     return text;
   };
   EXPECT_EQ(Render("{{ 1" + repeat("+1", 100000) + " }}").value(), "100001");

@@ -25,21 +25,15 @@ bool IsUtf8(const std::string& text) {
 std::vector<std::string> Pieces(const TextCodec& codec, const Ids& ids, bool skip_special) {
   IncrementalDecoder decoder = codec.NewDecoder(skip_special);
   std::vector<std::string> pieces;
-  for (const int32_t id : ids) {
-    pieces.push_back(decoder.Push(id).value());
-  }
+  for (const int32_t id : ids) pieces.push_back(decoder.Push(id).value());
   pieces.push_back(decoder.Flush().value());
-  for (const std::string& piece : pieces) {
-    EXPECT_TRUE(IsUtf8(piece));
-  }
+  for (const std::string& piece : pieces) EXPECT_TRUE(IsUtf8(piece));
   return pieces;
 }
 
 std::string Joined(const std::vector<std::string>& pieces) {
   std::string text;
-  for (const std::string& piece : pieces) {
-    text += piece;
-  }
+  for (const std::string& piece : pieces) text += piece;
   return text;
 }
 
@@ -57,9 +51,7 @@ class IncrementalDecoderTest : public ::testing::Test {
 
   Ids BytesAsTokens(const std::string& bytes) const {
     Ids ids;
-    for (const char byte : bytes) {
-      ids.push_back(byte_id_[static_cast<unsigned char>(byte)]);
-    }
+    for (const char byte : bytes) ids.push_back(byte_id_[static_cast<unsigned char>(byte)]);
     return ids;
   }
 
@@ -71,9 +63,7 @@ TEST_F(IncrementalDecoderTest, PiecesOfRandomIdsJoinToTheWholeText) {
   std::mt19937 random(1);
   for (int i = 0; i < 300; ++i) {
     Ids ids(random() % 60);
-    for (int32_t& id : ids) {
-      id = static_cast<int32_t>(random() % (i % 2 == 0 ? 4096 : 300));
-    }
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % (i % 2 == 0 ? 4096 : 300));
     for (const bool skip : {false, true}) {
       EXPECT_EQ(Joined(Pieces(*codec_, ids, skip)), codec_->Decode(ids, skip).value());
     }
@@ -185,9 +175,7 @@ TEST_P(OtherTokenizersTest, HoldsBackAtMost32Tokens) {
   std::mt19937 random(4);
   for (int i = 0; i < 50; ++i) {
     Ids ids(200);
-    for (int32_t& id : ids) {
-      id = static_cast<int32_t>(random() % codec_->vocab_size());
-    }
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % codec_->vocab_size());
     const std::vector<std::string> pieces = Pieces(*codec_, ids, false);
     int num_held = 0;
     for (const std::string& piece : pieces) {

@@ -47,9 +47,7 @@ TEST_F(TextCodecTest, EncodesAndDecodesAsTransformers) {
 TEST_F(TextCodecTest, EncodesLongTextsAsTransformers) {
   for (const auto& c : TextGoldens()["encode_long"]) {
     std::string text;
-    for (int i = 0; i < c["times"].get<int>(); ++i) {
-      text += c["text"].get<std::string>();
-    }
+    for (int i = 0; i < c["times"].get<int>(); ++i) text += c["text"].get<std::string>();
     const Ids ids = codec_->Encode(text, false).value();
     uint32_t checksum = 0;
     for (size_t i = 0; i < ids.size(); ++i) {
@@ -128,9 +126,7 @@ TEST_F(TextCodecTest, TokensJoinToTheBytesOfTheText) {
   const std::string text = "caf\u00e9 \U0001F600 \u4f60 and the <|user|>\n";
   std::string bytes;
   const Ids ids = codec_->Encode(text, false).value();
-  for (const int32_t id : ids) {
-    bytes += codec_->TokenToBytesOrText(id).value().bytes;
-  }
+  for (const int32_t id : ids) bytes += codec_->TokenToBytesOrText(id).value().bytes;
   EXPECT_EQ(bytes, text);
 }
 
@@ -158,9 +154,7 @@ TEST_F(TextCodecTest, EncodesLongRunsWithoutHanging) {
   for (const std::string unit : {"a", " ", "\n", " \n", "!", "1", "'", "\U0001F600", "<|",
                                  "<|end|>", "e\u0301", "\r\n\t "}) {
     std::string text;
-    while (text.size() < (size_t{256} << 10)) {
-      text += unit;
-    }
+    while (text.size() < (size_t{256} << 10)) text += unit;
     const auto ids = codec_->Encode(text, false);
     ASSERT_TRUE(ids.ok()) << ids.status();
     EXPECT_EQ(codec_->Decode(*ids, false).value(), text);
