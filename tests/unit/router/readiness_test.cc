@@ -5,6 +5,7 @@
 #include <chrono>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/router/generation/fakes.h"
@@ -236,17 +237,19 @@ TEST_F(ReadinessTest, AProbeThatWasNotTriedIsExcusedOnlyByFullWorkersWhoseAnswer
 }
 
 TEST_F(ReadinessTest, AWorkerWithRoomIsEnoughAndOneThatIsNotHealthyHasNone) {
-  for (const bool healthy : {false, true}) {
+  for (const auto& [healthy, is_last] : {std::pair(false, true), {true, true}, {true, false}}) {
     SetUpAnew();
     MakeReady();
     Fill(/*prefill=*/false, /*decode=*/true);
-    pair_.push_back(Worker(Role::kDecode, 3, healthy));
-    pair_.back().status.blocks.cached = 1;
+    WorkerView other = Worker(Role::kDecode, 3, healthy);
+    other.status.blocks = {.cached = 1};
+    pair_.push_back(other);
+    if (!is_last) std::swap(pair_[1], pair_[2]);
     WaitAndLook(seconds(10));
     Token(/*prefill=*/false, /*decode=*/true);
     EndProbe(0, absl::DeadlineExceededError("too late"));
     Look(pair_);
-    EXPECT_EQ(readiness_->ready(), !healthy);
+    EXPECT_EQ(readiness_->ready(), !healthy) << is_last;
   }
 }
 
