@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Builds Baton and runs its tests.
 #   tests/run.sh               the default set: the unit tests, first, under ASan + UBSan; every other
-#                              label below in a release build; then simulator, transport and golden
-#                              tests under ASan + UBSan too, with the faults that only that build
-#                              can place
+#                              label below in a release build; the GPU kernels under the emulation;
+#                              then simulator, transport and golden tests under ASan + UBSan too,
+#                              with the faults that only that build can place
 #   tests/run.sh --label L     only this label (repeatable): unit optimised kernels golden transport
-#                              sim planted tidy cluster clients bench, asan for what the sanitizer
-#                              build runs besides unit, or tsan for transport and a whole cluster
-#                              under the thread sanitizer
+#                              sim planted tidy cluster clients bench emulated, asan for what the
+#                              sanitizer build runs besides unit, or tsan for transport and a whole
+#                              cluster under the thread sanitizer
 #   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests, the kernels too
 #                              under ASan + UBSan, tsan, and the fuzzers (BATON_FUZZ_MINUTES, 90)
 # Prints the time per label, the slowest steps, what could not run, and PASS or FAIL in its last line.
@@ -20,12 +20,12 @@ while [ $# -gt 0 ]; do
   case "$1" in
     --label) labels+=("${2:?--label needs a name}"); shift ;;
     --nightly) nightly=1 ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown option $1; see --help" >&2; exit 2 ;;
   esac
   shift
 done
-known=(unit optimised kernels golden transport sim planted tidy cluster clients bench)
+known=(unit optimised kernels golden transport sim planted tidy cluster clients bench emulated)
 for label in ${labels[@]+"${labels[@]}"}; do
   case " ${known[*]} asan tsan " in
     *" $label "*) ;;
@@ -84,7 +84,7 @@ fi
 optimised=()  # What a release build runs.
 for label in "${wanted[@]}"; do
   case "$label" in
-    unit | asan | tsan) ;;
+    unit | emulated | asan | tsan) ;;
     *) optimised+=("$label") ;;
   esac
 done
@@ -109,6 +109,11 @@ if [ ${#optimised[@]} -gt 0 ]; then
   if [ "$nightly" = 1 ]; then export BATON_SIM_SEEDS="${BATON_SIM_SEEDS:-100000}"; fi
   run_ctest release release "${optimised[@]}"
   unset BATON_SIM_SEEDS
+fi
+if wants emulated; then
+  configure emulated
+  build emulated tests-emulated
+  run_ctest emulated emulated emulated
 fi
 if wants asan; then
   instrumented=(sim transport golden faults)

@@ -1,0 +1,166 @@
+#include "kernels/cuda/norms.h"
+
+namespace baton::cuda {
+namespace {
+
+// A short row takes one warp, a long one a block: by its length alone, so that its sum has one
+// order whatever the batch. Both have blocks of 256 threads.
+constexpr int kWarpsPerBlock = 8;
+constexpr int64_t kShortRow = 512;
+
+}  // namespace
+
+namespace norms {
+
+struct Sums {
+  float warp[kWarpsPerBlock];
+};
+
+// The sum over all threads of a row, in each of them. kWarps warps share a row.
+template <int kWarps>
+BATON_DEVICE float RowSum(Sums& shared, float x) {
+  BATON_UNROLL
+  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
+  if constexpr (kWarps > 1) {
+    const int warp = threadIdx.x / 32;
+    __syncthreads();  // The sum before this one has been read.
+    if (threadIdx.x % 32 == 0) shared.warp[warp] = x;
+    __syncthreads();
+    x = 0;
+    BATON_UNROLL
+    for (int i = 0; i < kWarps; ++i) x += shared.warp[i];
+  }
+  return x;
+}
+
+// Element i is always added by thread i / 4 % (32 kWarps) of its row.
+template <int kWarps, typename X, typename Out>
+__global__ void __launch_bounds__(32 * kWarpsPerBlock)
+    RmsNormKernel(RmsNormArgs args, bool vectors) {
+  auto& shared = SharedMemory<Sums>();
+  constexpr int kThreads = 32 * kWarps;
+  const int64_t row = int64_t{blockIdx.x} * (kWarpsPerBlock / kWarps) + threadIdx.x / kThreads;
+  if (row >= args.num_tokens * args.rows_per_token) return;  // A whole warp: only rows of one.
+  const int first = static_cast<int>(threadIdx.x) % kThreads * 4;
+  const int64_t token = row / args.rows_per_token, part = row % args.rows_per_token * args.dim;
+  const X* x = static_cast<const X*>(args.x.data) + token * args.x_stride + part;
+  Out* out = static_cast<Out*>(args.out.data) + token * args.out_stride + part;
+  float* residual = args.residual == nullptr ? nullptr : args.residual + row * args.dim;
+
+  float squares = 0;
+  for (int64_t i = first; i < args.dim; i += 4 * kThreads) {
+    float v[4];
+    LoadFour(x + i, args.dim - i, vectors, v);
+    if (residual != nullptr) {
+      float r[4];
+      LoadFour(residual + i, args.dim - i, vectors, r);
+      BATON_UNROLL
+      for (int j = 0; j < 4; ++j) v[j] += r[j];
+      StoreFour(residual + i, args.dim - i, vectors, v);
+    }
+    BATON_UNROLL
+    for (int j = 0; j < 4; ++j) squares = fmaf(v[j], v[j], squares);
+  }
+  const float mean = RowSum<kWarps>(shared, squares) / static_cast<float>(args.dim);
+  const float inverse = 1.0f / sqrtf(mean + args.eps);
+  const float offset = args.one_plus_weight ? 1.0f : 0.0f;
+  for (int64_t i = first; i < args.dim; i += 4 * kThreads) {
+    float v[4], weight[4];
+    if (residual != nullptr) {
+      LoadFour(residual + i, args.dim - i, vectors, v);
+    } else {
+      LoadFour(x + i, args.dim - i, vectors, v);
+    }
+    LoadFour(args.weight + i, args.dim - i, vectors, weight);
+    BATON_UNROLL
+    for (int j = 0; j < 4; ++j) v[j] = v[j] * inverse * (weight[j] + offset);
+    StoreFour(out + i, args.dim - i, vectors, v);
+  }
+}
+
+template <int kWarps, typename X, typename Out>
+__global__ void __launch_bounds__(32 * kWarpsPerBlock)
+    LayerNormKernel(LayerNormArgs args, bool vectors) {
+  auto& shared = SharedMemory<Sums>();
+  constexpr int kThreads = 32 * kWarps;
+  const int64_t row = int64_t{blockIdx.x} * (kWarpsPerBlock / kWarps) + threadIdx.x / kThreads;
+  if (row >= args.num_tokens) return;
+  const int first = static_cast<int>(threadIdx.x) % kThreads * 4;
+  const X* x = static_cast<const X*>(args.x.data) + row * args.x_stride;
+  Out* out = static_cast<Out*>(args.out.data) + row * args.out_stride;
+
+  float sum = 0;
+  for (int64_t i = first; i < args.dim; i += 4 * kThreads) {
+    float v[4];
+    LoadFour(x + i, args.dim - i, vectors, v);
+    BATON_UNROLL
+    for (int j = 0; j < 4; ++j) sum += v[j];
+  }
+  const float mean = RowSum<kWarps>(shared, sum) / static_cast<float>(args.dim);
+  float squares = 0;
+  for (int64_t i = first; i < args.dim; i += 4 * kThreads) {
+    float v[4];
+    LoadFour(x + i, args.dim - i, vectors, v);
+    BATON_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const float d = i + j < args.dim ? v[j] - mean : 0.0f;
+      squares = fmaf(d, d, squares);
+    }
+  }
+  const float variance = RowSum<kWarps>(shared, squares) / static_cast<float>(args.dim);
+  const float inverse = 1.0f / sqrtf(variance + args.eps);
+  for (int64_t i = first; i < args.dim; i += 4 * kThreads) {
+    float v[4], weight[4], bias[4] = {};
+    LoadFour(x + i, args.dim - i, vectors, v);
+    LoadFour(args.weight + i, args.dim - i, vectors, weight);
+    if (args.bias != nullptr) LoadFour(args.bias + i, args.dim - i, vectors, bias);
+    BATON_UNROLL
+    for (int j = 0; j < 4; ++j) v[j] = fmaf((v[j] - mean) * inverse, weight[j], bias[j]);
+    StoreFour(out + i, args.dim - i, vectors, v);
+  }
+}
+
+}  // namespace norms
+
+namespace {
+
+template <typename Kernel, typename Args>
+cudaError_t LaunchRows(Kernel short_row, Kernel long_row, int64_t rows, const Args& args,
+                       bool vectors, cudaStream_t stream) {
+  const bool is_short = args.dim <= kShortRow;
+  return Launch(is_short ? short_row : long_row, BlocksFor(rows, is_short ? kWarpsPerBlock : 1),
+                32 * kWarpsPerBlock, sizeof(norms::Sums), stream, args, vectors);
+}
+
+bool HasFloatVectors(const float* data, int64_t dim) {
+  return HasVectors(data, DType::kF32, dim, dim);
+}
+
+}  // namespace
+
+cudaError_t RmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
+  const int64_t rows = args.num_tokens * args.rows_per_token;
+  if (rows == 0 || args.dim == 0) return cudaSuccess;
+  const bool vectors = HasVectors(args.x.data, args.x.dtype, args.dim, args.x_stride) &&
+                       HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride) &&
+                       HasFloatVectors(args.weight, args.dim) && HasFloatVectors(args.residual, args.dim);
+  return WithFloatTypes(args.x.dtype, args.out.dtype, [&](auto x, auto out) {
+    return LaunchRows(norms::RmsNormKernel<1, decltype(x), decltype(out)>,
+                      norms::RmsNormKernel<kWarpsPerBlock, decltype(x), decltype(out)>, rows, args,
+                      vectors, stream);
+  });
+}
+
+cudaError_t LayerNorm(const LayerNormArgs& args, cudaStream_t stream) {
+  if (args.num_tokens == 0 || args.dim == 0) return cudaSuccess;
+  const bool vectors = HasVectors(args.x.data, args.x.dtype, args.dim, args.x_stride) &&
+                       HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride) &&
+                       HasFloatVectors(args.weight, args.dim) && HasFloatVectors(args.bias, args.dim);
+  return WithFloatTypes(args.x.dtype, args.out.dtype, [&](auto x, auto out) {
+    return LaunchRows(norms::LayerNormKernel<1, decltype(x), decltype(out)>,
+                      norms::LayerNormKernel<kWarpsPerBlock, decltype(x), decltype(out)>, args.num_tokens, args,
+                      vectors, stream);
+  });
+}
+
+}  // namespace baton::cuda

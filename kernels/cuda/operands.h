@@ -1,0 +1,102 @@
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/base/dtype.h"
+#include "kernels/cuda/dialect.h"
+#include "kernels/cuda/floats.h"
+
+namespace baton::cuda {
+
+// Device memory of a float type, f32, f16 or bf16. What is written is rounded to the type.
+struct ConstFloats {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+};
+struct Floats {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+
+  operator ConstFloats() const { return {data, dtype}; }  // NOLINT: as T* becomes const T*
+};
+
+// body(T{}) for the C++ type of a dtype. cudaErrorInvalidValue for fp8, which only caches hold.
+template <typename Body>
+cudaError_t WithFloatType(DType dtype, const Body& body) {
+  switch (dtype) {
+    case DType::kF32:
+      return body(float{});
+    case DType::kF16:
+      return body(F16{});
+    case DType::kBF16:
+      return body(Bf16{});
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+// body(In{}, Out{}) for what is read and what is written. Two half types at once are refused: a
+// model computes in one of them.
+template <typename Body>
+cudaError_t WithFloatTypes(DType in, DType out, const Body& body) {
+  return WithFloatType(in, [&](auto x) {
+    return WithFloatType(out, [&](auto y) {
+      using In = decltype(x);
+      using Out = decltype(y);
+      if constexpr (std::is_same_v<In, Out> || std::is_same_v<In, float> ||
+                    std::is_same_v<Out, float>) {
+        return body(x, y);
+      } else {
+        return cudaErrorInvalidValue;
+      }
+    });
+  });
+}
+
+// Whether four elements at a time can be loaded from each row.
+inline bool HasVectors(const void* data, DType dtype, int64_t dim, int64_t stride) {
+  const int64_t bytes = 4 * SizeOf(dtype);
+  return dim % 4 == 0 && stride % 4 == 0 && reinterpret_cast<uintptr_t>(data) % bytes == 0;
+}
+
+inline unsigned BlocksFor(int64_t items, int64_t per_block) {
+  return static_cast<unsigned>((items + per_block - 1) / per_block);
+}
+
+// Four neighbours of a row as floats, of which `valid` exist; the others are 0. `vectors`: all four
+// exist and are aligned to their common size.
+template <typename T>
+BATON_DEVICE void LoadFour(const T* row, int64_t valid, bool vectors, float (&out)[4]) {
+  if (vectors) {
+    using Vector = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
+    const Vector raw = *reinterpret_cast<const Vector*>(row);
+    T values[4];
+    memcpy(values, &raw, sizeof(raw));
+    BATON_UNROLL
+    for (int i = 0; i < 4; ++i) out[i] = ToFloat(values[i]);
+  } else {
+    BATON_UNROLL
+    for (int i = 0; i < 4; ++i) out[i] = i < valid ? ToFloat(row[i]) : 0.0f;
+  }
+}
+
+template <typename T>
+BATON_DEVICE void StoreFour(T* row, int64_t valid, bool vectors, const float (&in)[4]) {
+  if (vectors) {
+    using Vector = std::conditional_t<sizeof(T) == 4, uint4, uint2>;
+    T values[4];
+    BATON_UNROLL
+    for (int i = 0; i < 4; ++i) values[i] = FromFloat<T>(in[i]);
+    Vector raw;
+    memcpy(&raw, values, sizeof(raw));
+    *reinterpret_cast<Vector*>(row) = raw;
+  } else {
+    BATON_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if (i < valid) row[i] = FromFloat<T>(in[i]);
+    }
+  }
+}
+
+}  // namespace baton::cuda

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "common/base/random.h"
+#include "kernels/emulation/emulator.h"
+#include "kernels/emulation/global_memory.h"
+#include "kernels/emulation/shared_memory.h"
+#include "kernels/emulation/thread.h"
+
+namespace baton::emulation {
+
+// Lanes of a warp that meet at one instruction. Each brings its argument.
+struct Meeting {
+  const char* what = "";
+  Site site;
+  uint32_t mask = 0;
+  uint32_t arrived = 0;
+  void* arguments[32] = {};
+
+  template <typename T>
+  T& Of(int lane) const {
+    return *static_cast<T*>(arguments[lane]);
+  }
+};
+
+// Runs kernels: one block after the other, in seeded random order, its threads as fibers that
+// switch only where they wait, again in random order.
+class BlockRunner {
+ public:
+  BlockRunner(SharedMemory* shared, GlobalMemory* global) : shared_(shared), global_(global) {}
+
+  struct Launch {
+    std::string name;
+    dim3 grid, block;
+    size_t shared_bytes = 0;
+    const KernelCall* call = nullptr;
+  };
+  // Empty, or what went wrong.
+  std::string Run(const Launch& launch);
+
+  void set_seed(uint64_t seed) { random_ = Random(seed); }
+  Random& random() { return random_; }
+  Statistics& statistics() { return statistics_; }
+
+  // Null outside kernels.
+  Thread* current() const { return current_; }
+  Thread& thread(int index) { return *threads_[index]; }
+  const BlockOrder& order() const { return order_; }
+  SharedMemory& shared() { return *shared_; }
+  GlobalMemory& global() { return *global_; }
+  RunningBlock& running() { return running_; }
+
+  // What threads call.
+  void OnAccess(Access access, const void* address, size_t size, Place place);
+  void SyncThreads(const Site& site);
+  // Waits for all lanes of `mask`, each of which must come to the same site with the same mask;
+  // the last one does the work for all.
+  void Meet(const char* what, uint32_t mask, void* argument, const Site& site,
+            absl::FunctionRef<void(const Meeting&)> work);
+  void Tick(Thread& thread);
+  [[noreturn]] void FailInThread(const std::string& message);
+
+ private:
+  static void ThreadMain();
+  void RunBlock(uint32_t index);
+  void StartThreads(Coordinates block);
+  void CheckExit(const Thread& thread);
+  void Park(const char* what, const Site& site);
+  void SwitchToNext();
+  void SwitchTo(Fiber& fiber, Thread* thread);
+  std::string DescribeDeadlock() const;
+
+  SharedMemory* shared_;
+  GlobalMemory* global_;
+  Random random_{1};
+  Statistics statistics_;
+  BlockOrder order_;
+  RunningBlock running_;
+  const Launch* launch_ = nullptr;
+  Coordinates block_ = {};
+  std::string message_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  int num_threads_ = 0;
+  int num_exited_ = 0;
+  Fiber host_;
+  Thread* current_ = nullptr;
+  std::vector<int> ready_;
+  std::vector<int> at_barrier_;
+  Site barrier_site_;
+  std::vector<std::vector<Meeting>> meetings_;  // Per warp.
+  std::vector<uint32_t> exited_lanes_;          // Per warp; lanes that do not exist count.
+  int64_t accesses_since_switch_ = 0;
+};
+
+// The device's; kernels have no way to be told of it.
+BlockRunner& TheRunner();
+
+}  // namespace baton::emulation

@@ -1,0 +1,53 @@
+#pragma once
+
+// What a test tells the emulated GPU and asks of it.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/emulation/cuda_api.h"
+#include "kernels/emulation/tensor_core.h"
+
+namespace baton::emulation {
+
+// Order of threads within a block, of blocks, and of work on different streams.
+void SetSeed(uint64_t seed);
+
+// What the first failure was: kernel, block, thread, memory and lines of source. Empty: none.
+std::string LastMessage();
+
+// A fresh device: forgets failures and queued work. Memory stays as it is.
+void ResetDevice();
+
+// What cudaMalloc may give out in all.
+void SetDeviceMemory(size_t bytes);
+
+// The n-th API call from now fails with `error`, the next being the first. A launch failure is
+// sticky: the device is lost.
+void FailCall(int64_t n, cudaError_t error);
+
+// How products are summed; kHopper unless told.
+void SetArchitecture(Architecture architecture);
+
+struct Statistics {
+  int64_t kernels = 0;
+  int64_t blocks = 0;
+  int64_t accesses = 0;  // Loads and stores of kernels outside their own stack.
+  int64_t products = 0;  // mma instructions
+};
+Statistics GetStatistics();
+
+// A kernel with its arguments, taken by value when it was launched.
+class KernelCall {
+ public:
+  virtual ~KernelCall() = default;
+  virtual void Run() const = 0;
+};
+
+// Puts a launch on a stream; `function` gives the kernel its name in messages.
+cudaError_t Launch(const void* function, dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t stream, std::unique_ptr<const KernelCall> call);
+
+}  // namespace baton::emulation

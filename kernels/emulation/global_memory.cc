@@ -1,0 +1,187 @@
+#include "kernels/emulation/global_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+
+#include "common/base/check.h"
+
+namespace baton::emulation {
+namespace {
+
+constexpr size_t kPage = 4096;
+
+void Protect(std::byte* data, size_t bytes, int protection) {
+  BATON_CHECK(mprotect(data, bytes, protection) == 0);
+}
+
+size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+
+}  // namespace
+
+GlobalMemory::GlobalMemory() {
+  void* memory = mmap(nullptr, kArenaBytes, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  BATON_CHECK(memory != MAP_FAILED);
+  arena_ = static_cast<std::byte*>(memory);
+}
+
+GlobalMemory::~GlobalMemory() { munmap(arena_, kArenaBytes); }
+
+std::byte* GlobalMemory::Allocate(size_t bytes, bool pinned) {
+  if (!pinned && bytes > capacity_ - std::min(capacity_, used_)) return nullptr;
+  const size_t pages = RoundUp(bytes == 0 ? 1 : bytes);
+  std::byte* data = arena_ + next_;
+  next_ += pages + kPage;  // A page that nobody may touch lies between two allocations.
+  BATON_CHECK(next_ <= kArenaBytes);
+  Protect(data, pages, PROT_READ | PROT_WRITE);
+  std::memset(data, 0xff, pages);
+  if (!pinned) {
+    if (open_ == 0) Protect(data, pages, PROT_NONE);
+    used_ += bytes;
+  }
+  allocations_[data] = {.data = data, .bytes = bytes, .number = next_number_++, .pinned = pinned};
+  return data;
+}
+
+bool GlobalMemory::Free(void* pointer, bool pinned) {
+  const auto found = allocations_.find(static_cast<std::byte*>(pointer));
+  if (found == allocations_.end() || found->second.freed || found->second.pinned != pinned) {
+    return false;
+  }
+  Allocation& allocation = found->second;
+  allocation.freed = true;
+  allocation.cells = {};
+  if (!pinned) used_ -= allocation.bytes;
+  const size_t pages = RoundUp(allocation.bytes == 0 ? 1 : allocation.bytes);
+  BATON_CHECK(madvise(allocation.data, pages, MADV_DONTNEED) == 0);
+  Protect(allocation.data, pages, PROT_NONE);
+  return true;
+}
+
+const GlobalMemory::Allocation* GlobalMemory::Find(const void* address) const {
+  const auto* p = static_cast<const std::byte*>(address);
+  if (last_found_ != nullptr && p >= last_found_->data &&
+      p < last_found_->data + last_found_->bytes) {
+    return last_found_;
+  }
+  auto next = allocations_.upper_bound(p);
+  if (next == allocations_.begin()) return nullptr;
+  last_found_ = &std::prev(next)->second;
+  return last_found_;
+}
+
+bool GlobalMemory::IsPinned(const void* address) const {
+  return Contains(address) && Find(address) != nullptr && Find(address)->pinned;
+}
+
+bool GlobalMemory::IsWithinBounds(const void* address, size_t size) const {
+  if (!Contains(address)) return true;
+  const Allocation* allocation = Find(address);
+  return allocation != nullptr && !allocation->freed &&
+         static_cast<const std::byte*>(address) + size <= allocation->data + allocation->bytes;
+}
+
+void GlobalMemory::Open() {
+  if (open_++ > 0) return;
+  for (const auto& [data, allocation] : allocations_) {
+    if (allocation.freed || allocation.pinned) continue;
+    Protect(allocation.data, RoundUp(allocation.bytes == 0 ? 1 : allocation.bytes),
+            PROT_READ | PROT_WRITE);
+  }
+}
+
+void GlobalMemory::Close() {
+  if (--open_ > 0) return;
+  for (const auto& [data, allocation] : allocations_) {
+    if (allocation.freed || allocation.pinned) continue;
+    Protect(allocation.data, RoundUp(allocation.bytes == 0 ? 1 : allocation.bytes), PROT_NONE);
+  }
+}
+
+GlobalMemory::Allocation& GlobalMemory::FindForKernel(Access access, const void* address,
+                                                      size_t size, Place place,
+                                                      const Thread& thread) {
+  const Allocation* found = Find(address);
+  const char* verb = access == Access::kRead ? "read" : "write";
+  if (found == nullptr || !IsWithinBounds(address, size)) {
+    std::string where;
+    if (found != nullptr) {
+      where = ": allocation " + std::to_string(found->number) + " has " +
+              std::to_string(found->bytes) + " B, offset " +
+              std::to_string(static_cast<const std::byte*>(address) - found->data) +
+              (found->freed ? ", and was freed" : "");
+    }
+    Fail(thread.Name() + ": " + verb + " of " + std::to_string(size) +
+         " B outside any allocation at " + Show(place) + where);
+  }
+  if (reinterpret_cast<uintptr_t>(address) % size != 0) {
+    Fail(thread.Name() + ": misaligned " + verb + " of " + std::to_string(size) +
+         " B of global memory at " + Show(place));
+  }
+  return const_cast<Allocation&>(*found);
+}
+
+void GlobalMemory::CheckCell(Allocation& allocation, size_t index, Access access, Place place,
+                             const Thread& thread, const BlockOrder& order,
+                             const RunningBlock& running) {
+  Cell& cell = allocation.cells[index];
+  if (cell.launch != running.launch) cell = {.launch = running.launch};
+  const bool atomic = access == Access::kAtomic;
+  const auto conflicts = [&](Stamp other, uint32_t block) {
+    if (!other || (atomic && other.atomic())) return false;
+    if (block == running.block) return !order.IsBefore(other, thread);
+    return !(running.acquired && running.fenced[block]);
+  };
+  const auto fail = [&](const char* other_verb, Stamp other, uint32_t block, Place other_place) {
+    const bool within = block == running.block;
+    Fail((within ? "race: " : "race between blocks: ") + thread.Name() +
+         (access == Access::kRead ? " reads" : " writes") + " allocation " +
+         std::to_string(allocation.number) + " offset " + std::to_string(2 * index) + " at " + Show(place) + ", " +
+         other_verb + " by " + NameOfThread(other.thread()) +
+         (within ? "" : " of block " + std::to_string(block)) + " at " + Show(other_place));
+  };
+  if (conflicts(cell.write, cell.write_block)) {
+    fail("written", cell.write, cell.write_block, cell.write_place);
+  }
+  const Stamp mine = Stamp::Of(thread.index, thread.clock, atomic);
+  if (access == Access::kRead) {
+    const int slot = !cell.reads[0] || cell.read_blocks[0] == running.block ? 0 : 1;
+    cell.reads[slot] = mine;
+    cell.read_blocks[slot] = running.block;
+    cell.read_place = place;
+    return;
+  }
+  for (int i = 0; i < 2; ++i) {
+    if (conflicts(cell.reads[i], cell.read_blocks[i])) {
+      fail("read", cell.reads[i], cell.read_blocks[i], cell.read_place);
+    }
+  }
+  cell.write = mine;
+  cell.write_block = running.block;
+  cell.write_place = place;
+}
+
+void GlobalMemory::Check(Access access, const void* address, size_t size, Place place,
+                         const Thread& thread, const BlockOrder& order,
+                         const RunningBlock& running) {
+  Allocation& allocation = FindForKernel(access, address, size, place, thread);
+  if (size == 1) return;
+  if (allocation.cells.empty()) allocation.cells.resize(allocation.bytes / 2 + 1);
+  const auto offset = static_cast<size_t>(static_cast<const std::byte*>(address) - allocation.data);
+  for (size_t i = offset / 2; i < (offset + size) / 2; ++i) {
+    Cell& cell = allocation.cells[i];
+    // Most cells are read often and never written.
+    if (access == Access::kRead && cell.launch == running.launch && !cell.write &&
+        cell.reads[0] && cell.read_blocks[0] == running.block) {
+      cell.reads[0] = Stamp::Of(thread.index, thread.clock, false);
+      cell.read_place = place;
+      continue;
+    }
+    CheckCell(allocation, i, access, place, thread, order, running);
+  }
+}
+
+}  // namespace baton::emulation

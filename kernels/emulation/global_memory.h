@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/emulation/shared_memory.h"
+#include "kernels/emulation/thread.h"
+
+namespace baton::emulation {
+
+// The block that runs, for what blocks do to each other in global memory.
+struct RunningBlock {
+  uint32_t launch = 0;  // Counts kernels.
+  uint32_t block = 0;   // Within its grid.
+  // __threadfence by a block before it, and an atomic by the running one: what a pair of blocks
+  // needs to hand data over.
+  std::vector<bool> fenced;
+  bool acquired = false;
+};
+
+// Device and pinned host memory: an address range that only kernels and copies may touch (the host
+// gets a fault), where addresses are never used twice, with canary pages between allocations.
+// Per two bytes: who wrote and who read last in the running kernel, for races between blocks and
+// between threads of a block. An access of one byte is checked for its bounds only.
+class GlobalMemory {
+ public:
+  GlobalMemory();
+  ~GlobalMemory();
+  GlobalMemory(const GlobalMemory&) = delete;
+  GlobalMemory& operator=(const GlobalMemory&) = delete;
+
+  // Null: there is no room.
+  std::byte* Allocate(size_t bytes, bool pinned);
+  bool Free(void* pointer, bool pinned);
+  void set_capacity(size_t bytes) { capacity_ = bytes; }
+  size_t capacity() const { return capacity_; }
+  size_t used() const { return used_; }
+
+  bool Contains(const void* address) const {
+    return static_cast<size_t>(static_cast<const std::byte*>(address) - arena_) < kArenaBytes;
+  }
+  bool IsPinned(const void* address) const;
+  // Whether [address, address + size) is in one allocation. Addresses of the host are.
+  bool IsWithinBounds(const void* address, size_t size) const;
+
+  // The host may touch device memory between Open and Close.
+  void Open();
+  void Close();
+
+  void Check(Access access, const void* address, size_t size, Place place, const Thread& thread,
+             const BlockOrder& order, const RunningBlock& running);
+
+ private:
+  static constexpr size_t kArenaBytes = size_t{1} << 40;
+
+  // What happened to two bytes in the running kernel.
+  struct Cell {
+    uint32_t launch = 0;  // Of what is below; another kernel's is forgotten.
+    uint32_t write_block = 0;
+    uint32_t read_blocks[2] = {};  // Different ones, if both reads are set.
+    Stamp write;
+    Stamp reads[2];
+    Place write_place = 0;
+    Place read_place = 0;
+  };
+  struct Allocation {
+    std::byte* data;
+    size_t bytes;
+    int number;
+    bool pinned;
+    bool freed = false;
+    std::vector<Cell> cells = {};
+  };
+
+  const Allocation* Find(const void* address) const;
+  Allocation& FindForKernel(Access access, const void* address, size_t size, Place place,
+                            const Thread& thread);
+  void CheckCell(Allocation& allocation, size_t index, Access access, Place place,
+                 const Thread& thread, const BlockOrder& order, const RunningBlock& running);
+
+  std::byte* arena_;
+  size_t next_ = 0;  // Offset of the next allocation.
+  size_t capacity_ = size_t{8} << 30;
+  size_t used_ = 0;
+  int open_ = 0;
+  int next_number_ = 0;
+  std::map<const std::byte*, Allocation> allocations_;
+  mutable const Allocation* last_found_ = nullptr;
+};
+
+}  // namespace baton::emulation

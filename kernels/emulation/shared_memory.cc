@@ -1,0 +1,135 @@
+#include "kernels/emulation/shared_memory.h"
+
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "common/base/check.h"
+
+namespace baton::emulation {
+namespace {
+
+std::string NameOfByte(size_t i) { return "shared byte " + std::to_string(i); }
+
+std::byte* Map(size_t bytes) {
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  BATON_CHECK(memory != MAP_FAILED);
+  return static_cast<std::byte*>(memory);
+}
+
+}  // namespace
+
+SharedMemory::SharedMemory()
+    : window_(Map(kWindowBytes)),
+      data_(window_ + kBelow),
+      cells_(reinterpret_cast<Cell*>(Map(kMaxBytes * sizeof(Cell)))) {}
+
+SharedMemory::~SharedMemory() {
+  munmap(window_, kWindowBytes);
+  munmap(cells_, kMaxBytes * sizeof(Cell));
+}
+
+void SharedMemory::Reset(size_t bytes) {
+  bytes_ = bytes;
+  std::memset(data_, 0xff, bytes);
+  std::memset(static_cast<void*>(cells_), 0, bytes * sizeof(Cell));
+}
+
+size_t SharedMemory::OffsetOf(const void* address, size_t size, const char* what, Place place,
+                              const Thread& thread) const {
+  const auto offset = static_cast<const std::byte*>(address) - data_;
+  if (offset < 0 || static_cast<size_t>(offset) + size > bytes_) {
+    Fail(thread.Name() + ": " + what + " of " + std::to_string(size) +
+         " B outside shared memory at " + Show(place) + ": offset " + std::to_string(offset) +
+         " of " + std::to_string(bytes_));
+  }
+  if (offset % size != 0) {
+    Fail(thread.Name() + ": misaligned " + what + " of " + std::to_string(size) +
+         " B of shared memory at " + Show(place) + ": offset " + std::to_string(offset));
+  }
+  return static_cast<size_t>(offset);
+}
+
+void SharedMemory::FailInFlight(size_t i, const char* verb, Place place,
+                                const Thread& thread) const {
+  Fail(thread.Name() + " " + verb + " " + NameOfByte(i) + " at " + Show(place) +
+       " while an asynchronous copy into it is in flight, issued by " +
+       NameOfThread(static_cast<int>(cells_[i].in_flight) - 1) + " at " +
+       Show(cells_[i].write_place) + " and not waited for");
+}
+
+void SharedMemory::FailRace(size_t i, const char* verb, const char* other_verb, Stamp other,
+                            Place other_place, Place place, const Thread& thread) const {
+  Fail("race: " + thread.Name() + " " + verb + " " + NameOfByte(i) + " at " + Show(place) + ", " +
+       other_verb + " by " + NameOfThread(other.thread()) + " at " + Show(other_place) +
+       " with no barrier between");
+}
+
+void SharedMemory::Read(size_t i, Place place, const Thread& thread, const BlockOrder& order,
+                        Stamp mine) {
+  Cell& cell = cells_[i];
+  if (cell.in_flight != 0) FailInFlight(i, "reads", place, thread);
+  if (!cell.write) {
+    Fail(thread.Name() + " reads uninitialised " + NameOfByte(i) + " at " + Show(place));
+  }
+  if (!order.IsBefore(cell.write, thread) && !(mine.atomic() && cell.write.atomic())) {
+    FailRace(i, "reads", "written", cell.write, cell.write_place, place, thread);
+  }
+  if (cell.reads[0] == mine) return;
+  if (cell.reads[0].thread() != thread.index) cell.reads[1] = cell.reads[0];
+  cell.reads[0] = mine;
+  cell.read_place = place;
+}
+
+void SharedMemory::Write(size_t i, Place place, const Thread& thread, const BlockOrder& order,
+                         Stamp mine) {
+  Cell& cell = cells_[i];
+  if (cell.in_flight != 0) FailInFlight(i, "writes", place, thread);
+  if (cell.write && !order.IsBefore(cell.write, thread) &&
+      !(mine.atomic() && cell.write.atomic())) {
+    FailRace(i, "writes", "written", cell.write, cell.write_place, place, thread);
+  }
+  for (const Stamp read : cell.reads) {
+    if (read && !order.IsBefore(read, thread) && !(mine.atomic() && read.atomic())) {
+      FailRace(i, "writes", "read", read, cell.read_place, place, thread);
+    }
+  }
+  cell = {.write = mine, .write_place = place};
+}
+
+void SharedMemory::Check(Access access, const void* address, size_t size, Place place,
+                         const Thread& thread, const BlockOrder& order) {
+  const size_t begin =
+      OffsetOf(address, size, access == Access::kRead ? "read" : "write", place, thread);
+  const Stamp mine = Stamp::Of(thread.index, thread.clock, access == Access::kAtomic);
+  for (size_t i = begin; i < begin + size; ++i) {
+    if (access != Access::kWrite) Read(i, place, thread, order, mine);
+    if (access != Access::kRead) Write(i, place, thread, order, mine);
+  }
+}
+
+void SharedMemory::BeginCopy(const AsyncCopy& copy, const Thread& thread,
+                             const BlockOrder& order) {
+  const size_t begin = OffsetOf(copy.to, 16, "cp.async", copy.place, thread);
+  const Stamp mine = Stamp::Of(thread.index, thread.clock, false);
+  for (size_t i = begin; i < begin + 16; ++i) {
+    Write(i, copy.place, thread, order, mine);
+    cells_[i].in_flight = static_cast<uint32_t>(thread.index) + 1;
+  }
+  std::memset(copy.to, 0xff, 16);
+}
+
+void SharedMemory::LandCopy(const AsyncCopy& copy, const Thread& thread) {
+  if (copy.live) {
+    std::memcpy(copy.to, copy.from, 16);
+  } else {
+    std::memset(copy.to, 0, 16);
+  }
+  const auto begin = static_cast<size_t>(copy.to - data_);
+  for (size_t i = begin; i < begin + 16; ++i) {
+    cells_[i] = {.write = Stamp::Of(thread.index, thread.clock, false), .write_place = copy.place};
+  }
+}
+
+}  // namespace baton::emulation

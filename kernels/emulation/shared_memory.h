@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "kernels/emulation/place.h"
+#include "kernels/emulation/thread.h"
+
+namespace baton::emulation {
+
+enum class Access : uint8_t { kRead, kWrite, kAtomic };
+
+// The shared memory of the block that runs, and for each byte who wrote it and who read it last.
+// Finds accesses outside it, reads of what nobody wrote, races, and whatever touches the
+// destination of an asynchronous copy that has not been waited for. It does not depend on the order
+// in which threads happened to run. Two readers per byte are remembered; a third that races with a
+// later write is missed if both of these are ordered.
+class SharedMemory {
+ public:
+  static constexpr size_t kMaxBytes = 227 << 10;  // What a block may have on sm_90.
+
+  SharedMemory();
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  // For a new block: all bytes 0xff, written by nobody.
+  void Reset(size_t bytes);
+  std::byte* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+  // Whether an address is meant for shared memory, also if it missed by some hundred KiB.
+  bool IsNear(const void* address) const {
+    return reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(window_) <
+           kWindowBytes;
+  }
+
+  void Check(Access access, const void* address, size_t size, Place place, const Thread& thread,
+             const BlockOrder& order);
+  // An asynchronous copy of 16 bytes begins: until it lands its destination holds 0xff.
+  void BeginCopy(const AsyncCopy& copy, const Thread& thread, const BlockOrder& order);
+  void LandCopy(const AsyncCopy& copy, const Thread& thread);
+
+ private:
+  static constexpr size_t kWindowBytes = 1 << 20;
+  static constexpr size_t kBelow = 256 << 10;
+
+  struct Cell {
+    Stamp write;
+    Stamp reads[2];
+    Place write_place;
+    Place read_place;    // Of reads[0].
+    uint32_t in_flight;  // The thread that issued the copy, plus 1.
+  };
+
+  size_t OffsetOf(const void* address, size_t size, const char* what, Place place,
+                  const Thread& thread) const;
+  void Read(size_t i, Place place, const Thread& thread, const BlockOrder& order, Stamp mine);
+  void Write(size_t i, Place place, const Thread& thread, const BlockOrder& order, Stamp mine);
+  void FailInFlight(size_t i, const char* verb, Place place, const Thread& thread) const;
+  void FailRace(size_t i, const char* verb, const char* other_verb, Stamp other, Place other_place,
+                Place place, const Thread& thread) const;
+
+  std::byte* window_;
+  std::byte* data_;
+  size_t bytes_ = 0;
+  Cell* cells_;
+};
+
+}  // namespace baton::emulation

@@ -1,0 +1,96 @@
+#include "kernels/emulation/tensor_core.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace baton::emulation {
+namespace {
+
+constexpr int kNoExponent = -4000;
+
+// floor(log2 |x|), at least min_exponent; of zero one that never is the greatest.
+int ExponentOf(float x, int min_exponent) {
+  const int biased = static_cast<int>(std::bit_cast<uint32_t>(x) >> 23 & 255);
+  if (x == 0) return kNoExponent;
+  return std::max(biased - 127, min_exponent);
+}
+
+// 2^e for e in the range of normal doubles.
+double PowerOfTwo(int e) { return std::bit_cast<double>(static_cast<uint64_t>(e + 1023) << 52); }
+
+// Towards zero.
+float TruncateToFloat(double x) {
+  if (std::fabs(x) >= 0x1p128) return std::copysign(INFINITY, static_cast<float>(x));
+  const auto nearest = static_cast<float>(x);
+  if (std::fabs(static_cast<double>(nearest)) <= std::fabs(x)) return nearest;
+  return std::nextafterf(nearest, 0.0f);
+}
+
+// Sums of products `first` to `last` of all k for one row of d.
+struct RowSums {
+  double product[16][8];
+  int exponent[16][8];
+};
+
+float NotFinite(const RowSums& row, int first, int last, int j, float c) {
+  double sum = c;
+  for (int k = first; k < last; ++k) sum += row.product[k][j];
+  return std::isnan(sum) ? std::bit_cast<float>(0x7fffffffu) : static_cast<float>(sum);
+}
+
+// One step: c[j] plus products [first, last) of column j.
+void AddProducts(const RowSums& row, int first, int last, int fraction_bits, float (&c)[8]) {
+  for (int j = 0; j < 8; ++j) {
+    int greatest = ExponentOf(c[j], -126);
+    bool finite = std::isfinite(c[j]);
+    for (int k = first; k < last; ++k) {
+      greatest = std::max(greatest, row.exponent[k][j]);
+      finite &= std::isfinite(row.product[k][j]);
+    }
+    if (!finite) {
+      c[j] = NotFinite(row, first, last, j, c[j]);
+      continue;
+    }
+    if (greatest == kNoExponent) {
+      c[j] = 0;
+      continue;
+    }
+    const double scale = PowerOfTwo(fraction_bits - greatest);
+    // Below 2^(fraction bits + 2) each, so that an int holds it.
+    double sum = static_cast<int32_t>(c[j] * scale);
+    for (int k = first; k < last; ++k) {
+      sum += static_cast<int32_t>(row.product[k][j] * scale);
+    }
+    c[j] = TruncateToFloat(sum * PowerOfTwo(greatest - fraction_bits));
+  }
+}
+
+}  // namespace
+
+void MultiplyTile(Architecture architecture, int min_exponent, TileProduct& tile) {
+  int b_exponent[16][8];
+  for (int k = 0; k < 16; ++k) {
+    for (int j = 0; j < 8; ++j) b_exponent[k][j] = ExponentOf(tile.b[k][j], min_exponent);
+  }
+  for (int i = 0; i < 16; ++i) {
+    RowSums row;
+    for (int k = 0; k < 16; ++k) {
+      const int a_exponent = ExponentOf(tile.a[i][k], min_exponent);
+      for (int j = 0; j < 8; ++j) {
+        row.product[k][j] = static_cast<double>(tile.a[i][k]) * tile.b[k][j];
+        const int exponent = a_exponent + b_exponent[k][j];
+        row.exponent[k][j] = exponent < kNoExponent / 2 ? kNoExponent : exponent;
+      }
+    }
+    if (architecture == Architecture::kHopper) {
+      AddProducts(row, 0, 16, 25, tile.c[i]);
+    } else {
+      AddProducts(row, 0, 8, 24, tile.c[i]);
+      AddProducts(row, 8, 16, 24, tile.c[i]);
+    }
+  }
+}
+
+}  // namespace baton::emulation

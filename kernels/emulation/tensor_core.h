@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+namespace baton::emulation {
+
+// How a tensor core sums, published by the authors of MMA-Sim (Xie et al. 2025, arXiv 2511.10909),
+// who compared it with hardware bit by bit.
+enum class Architecture : uint8_t {
+  kAmpere,  // sm_80 to sm_89: two steps of 8 products, 24 fractional bits.
+  kHopper,  // sm_90: one step of 16 products, 25 fractional bits.
+};
+
+// d[i][j] = c[i][j] + sum over k of a[i][k] * b[k][j], as mma.sync.m16n8k16 does for values of bf16
+// or f16. The products of a step are exact; they and the sum so far are cut to a multiple of
+// 2^(e - fractional bits), e the greatest exponent among them, added without error, and the result
+// is cut to an f32. Exponents are those of the operands: of a product their sum, whatever its
+// mantissa; of subnormals the least normal one, 2^min_exponent. Every NaN is 0x7fffffff.
+struct TileProduct {
+  float a[16][16];
+  float b[16][8];
+  float c[16][8];
+};
+void MultiplyTile(Architecture architecture, int min_exponent, TileProduct& tile);
+
+}  // namespace baton::emulation
