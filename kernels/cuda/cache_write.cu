@@ -1,0 +1,125 @@
+#include <algorithm>
+
+#include "kernels/cuda/cache.h"
+
+namespace baton::cuda {
+namespace cache_write {
+
+constexpr int kThreads = 256;
+constexpr int kGroup = 8;  // Elements of a row that a thread writes.
+
+// Elements from token to token and from head to head within a block.
+struct Steps {
+  int64_t token;
+  int64_t head;
+};
+
+// Rounds to the cache's type. fp8: of x / scale.
+template <typename Cache>
+BATON_DEVICE Cache Store(float x, float scale) {
+  if constexpr (sizeof(Cache) == 1) x /= scale;
+  return FromFloat<Cache>(x);
+}
+
+// A thread for each group of a token's head; the grid's z tells K from V.
+template <typename X, typename Cache>
+__global__ void __launch_bounds__(kThreads)
+    WriteKernel(ReshapeAndCacheArgs args, Steps k_steps, Steps v_steps, bool k_vectors,
+                bool v_vectors) {
+  const bool is_key = blockIdx.z == 0;
+  const CachePlane& cache = is_key ? args.k_cache : args.v_cache;
+  const Steps steps = is_key ? k_steps : v_steps;
+  const int64_t per_row = (cache.dim + kGroup - 1) / kGroup;
+  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (index >= args.num_tokens * cache.num_heads * per_row) return;
+  const int64_t first = index % per_row * kGroup, head = index / per_row % cache.num_heads;
+  const int64_t token = index / per_row / cache.num_heads;
+  const int64_t slot = args.slot_mapping[token];
+  if (slot < 0) return;
+
+  const X* from = static_cast<const X*>(is_key ? args.key.data : args.value.data) +
+                  token * (is_key ? args.key_stride : args.value_stride) + head * cache.dim + first;
+  Cache* to = reinterpret_cast<Cache*>(cache.data) +
+              slot / cache.block_size * cache.block_stride +
+              slot % cache.block_size * steps.token + head * steps.head + first;
+  float scale = 1.0f;
+  if (cache.num_scales > 0) scale = cache.scales[cache.num_scales == 1 ? 0 : head];
+  if (is_key ? k_vectors : v_vectors) {
+    Cache values[kGroup];
+    BATON_UNROLL
+    for (int i = 0; i < kGroup; i += 4) {
+      float x[4];
+      LoadFour(from + i, 4, true, x);
+      BATON_UNROLL
+      for (int j = 0; j < 4; ++j) values[i + j] = Store<Cache>(x[j], scale);
+    }
+    using Vector = std::conditional_t<sizeof(Cache) == 1, uint2, uint4>;
+    constexpr int kVectors = kGroup * int{sizeof(Cache)} / int{sizeof(Vector)};
+    Vector raw[kVectors];
+    memcpy(raw, values, sizeof(values));
+    BATON_UNROLL
+    for (int i = 0; i < kVectors; ++i) {
+      reinterpret_cast<Vector*>(to)[i] = raw[i];
+    }
+  } else {
+    for (int i = 0; i < kGroup && first + i < cache.dim; ++i) {
+      to[i] = Store<Cache>(ToFloat(from[i]), scale);
+    }
+  }
+}
+
+}  // namespace cache_write
+
+namespace {
+
+using cache_write::kGroup;
+using cache_write::Steps;
+
+Steps StepsOf(const CachePlane& plane) {
+  if (plane.layout == CacheLayout::kHnd) {
+    const int64_t token = plane.token_stride == 0 ? plane.dim : plane.token_stride;
+    return {token, plane.head_stride == 0 ? plane.block_size * token : plane.head_stride};
+  }
+  const int64_t head = plane.head_stride == 0 ? plane.dim : plane.head_stride;
+  return {plane.token_stride == 0 ? plane.num_heads * head : plane.token_stride, head};
+}
+
+// Whether every group of a row can be read and written as vectors.
+bool HasGroups(ConstFloats from, int64_t stride, const CachePlane& plane, const Steps& steps) {
+  const int64_t bytes = std::min(16, kGroup * SizeOf(plane.dtype));
+  return plane.dim % kGroup == 0 && HasVectors(from.data, from.dtype, plane.dim, stride) &&
+         plane.block_stride % kGroup == 0 && steps.token % kGroup == 0 &&
+         steps.head % kGroup == 0 && reinterpret_cast<uintptr_t>(plane.data) % bytes == 0;
+}
+
+template <typename X, typename Cache>
+cudaError_t LaunchWrite(const ReshapeAndCacheArgs& args, cudaStream_t stream) {
+  const Steps k = StepsOf(args.k_cache), v = StepsOf(args.v_cache);
+  const int64_t dim = std::max(args.k_cache.dim, args.v_cache.dim);
+  const int64_t threads = args.num_tokens * args.k_cache.num_heads * ((dim + kGroup - 1) / kGroup);
+  if (threads == 0) return cudaSuccess;
+  return Launch(cache_write::WriteKernel<X, Cache>,
+                dim3(BlocksFor(threads, cache_write::kThreads), 1, 2), cache_write::kThreads, 0,
+                stream, args, k, v, HasGroups(args.key, args.key_stride, args.k_cache, k),
+                HasGroups(args.value, args.value_stride, args.v_cache, v));
+}
+
+}  // namespace
+
+cudaError_t ReshapeAndCache(const ReshapeAndCacheArgs& args, cudaStream_t stream) {
+  const DType cache = args.k_cache.dtype;
+  if (args.key.dtype != args.value.dtype || cache != args.v_cache.dtype ||
+      args.k_cache.layout == CacheLayout::kPacked || args.v_cache.layout == CacheLayout::kPacked) {
+    return cudaErrorInvalidValue;
+  }
+  return WithFloatType(args.key.dtype, [&](auto x) {
+    using X = decltype(x);
+    if (cache == DType::kFp8E4M3) return LaunchWrite<X, Fp8E4M3>(args, stream);
+    if (cache == DType::kFp8E5M2) return LaunchWrite<X, Fp8E5M2>(args, stream);
+    return WithFloatTypes(args.key.dtype, cache, [&](auto, auto stored) {
+      return LaunchWrite<X, decltype(stored)>(args, stream);
+    });
+  });
+}
+
+}  // namespace baton::cuda

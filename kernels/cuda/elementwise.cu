@@ -1,0 +1,174 @@
+#include "kernels/cuda/elementwise.h"
+
+#include "kernels/cuda/math.h"
+
+namespace baton::cuda {
+namespace elementwise {
+
+constexpr int kThreads = 256;
+
+BATON_DEVICE int64_t ThreadIndex() { return int64_t{blockIdx.x} * kThreads + threadIdx.x; }
+
+BATON_DEVICE float Activate(ActivationKind kind, float x) {
+  switch (kind) {
+    case ActivationKind::kSilu:
+      return Silu(x);
+    case ActivationKind::kGelu:
+      return Gelu(x);
+    case ActivationKind::kGeluTanh:
+      return GeluTanh(x);
+    case ActivationKind::kRelu:
+      break;
+  }
+  return 0.0f > x ? 0.0f : x;
+}
+
+// A thread for each pair.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) RopeKernel(RopeArgs args) {
+  const int64_t half = args.rotary_dim / 2, index = ThreadIndex();
+  if (index >= args.num_tokens * args.num_heads * half) return;
+  const int64_t pair = index % half, head = index / half % args.num_heads;
+  const int64_t token = index / half / args.num_heads;
+  const int64_t row = args.positions == nullptr ? token : args.positions[token];
+  const float c = args.cos[row * half + pair], s = args.sin[row * half + pair];
+  T* x = static_cast<T*>(args.x.data) + token * args.x_stride + head * args.head_dim;
+  T& first = x[args.interleaved ? 2 * pair : pair];
+  T& second = x[args.interleaved ? 2 * pair + 1 : pair + half];
+  const float a = ToFloat(first), b = ToFloat(second);
+  first = FromFloat<T>(fmaf(a, c, 0.0f - b * s));
+  second = FromFloat<T>(fmaf(b, c, a * s));
+}
+
+// A thread for four elements of a row, here and below.
+template <typename X, typename Out>
+__global__ void __launch_bounds__(kThreads) ActivationKernel(ActivationArgs args, bool vectors) {
+  const int64_t i = ThreadIndex() * 4, left = args.num_tokens * args.dim - i;
+  if (left <= 0) return;
+  float x[4];
+  LoadFour(static_cast<const X*>(args.x.data) + i, left, vectors, x);
+  BATON_UNROLL
+  for (int j = 0; j < 4; ++j) x[j] = Activate(args.activation, x[j]);
+  StoreFour(static_cast<Out*>(args.out.data) + i, left, vectors, x);
+}
+
+template <typename X, typename Out>
+__global__ void __launch_bounds__(kThreads)
+    ActivationAndMulKernel(ActivationAndMulArgs args, bool vectors) {
+  const int64_t per_row = (args.dim + 3) / 4, index = ThreadIndex();
+  if (index >= args.num_tokens * per_row) return;
+  const int64_t row = index / per_row, i = index % per_row * 4, left = args.dim - i;
+  const X* gate = static_cast<const X*>(args.gate_up.data) + row * 2 * args.dim + i;
+  float x[4], up[4];
+  LoadFour(gate, left, vectors, x);
+  LoadFour(gate + args.dim, left, vectors, up);
+  BATON_UNROLL
+  for (int j = 0; j < 4; ++j) x[j] = Activate(args.activation, x[j]) * up[j];
+  StoreFour(static_cast<Out*>(args.out.data) + row * args.dim + i, left, vectors, x);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads) SoftcapKernel(SoftcapArgs args, bool vectors) {
+  const int64_t per_row = (args.dim + 3) / 4, index = ThreadIndex();
+  if (index >= args.num_tokens * per_row) return;
+  const int64_t i = index % per_row * 4, left = args.dim - i;
+  T* x = static_cast<T*>(args.x.data) + index / per_row * args.x_stride + i;
+  float v[4];
+  LoadFour(x, left, vectors, v);
+  BATON_UNROLL
+  for (int j = 0; j < 4; ++j) v[j] = args.cap * Tanh(v[j] / args.cap);
+  StoreFour(x, left, vectors, v);
+}
+
+template <typename Table, typename Out>
+__global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingArgs args, bool vectors) {
+  const int64_t per_row = (args.dim + 3) / 4, index = ThreadIndex();
+  if (index >= args.num_tokens * per_row) return;
+  const int64_t row = index / per_row, i = index % per_row * 4, left = args.dim - i;
+  const int64_t token = args.tokens[row];
+  float x[4];
+  LoadFour(static_cast<const Table*>(args.table.data) + token * args.dim + i, left, vectors, x);
+  StoreFour(static_cast<Out*>(args.out.data) + row * args.dim + i, left, vectors, x);
+}
+
+// A thread for each sequence.
+__global__ void __launch_bounds__(kThreads) AdvanceStepKernel(AdvanceStepArgs args) {
+  const int64_t i = ThreadIndex();
+  if (i >= args.num_seqs) return;
+  if (i >= args.num_queries) {
+    args.tokens[i] = 0;
+    args.positions[i] = 0;
+    args.slot_mapping[i] = -1;
+    return;
+  }
+  const int32_t position = args.seq_lens[i];
+  const int64_t block = args.block_tables[i * args.max_blocks + position / args.block_size];
+  args.tokens[i] = args.sampled_tokens[i];
+  args.positions[i] = position;
+  args.seq_lens[i] = position + 1;
+  args.slot_mapping[i] = block * args.block_size + position % args.block_size;
+}
+
+}  // namespace elementwise
+
+namespace {
+
+template <typename Kernel, typename... Args>
+cudaError_t LaunchThreads(Kernel kernel, int64_t threads, cudaStream_t stream,
+                          const Args&... args) {
+  if (threads == 0) return cudaSuccess;
+  return Launch(kernel, BlocksFor(threads, elementwise::kThreads), elementwise::kThreads, 0,
+                stream, args...);
+}
+
+}  // namespace
+
+cudaError_t Rope(const RopeArgs& args, cudaStream_t stream) {
+  return WithFloatType(args.x.dtype, [&](auto x) {
+    return LaunchThreads(elementwise::RopeKernel<decltype(x)>,
+                         args.num_tokens * args.num_heads * (args.rotary_dim / 2), stream, args);
+  });
+}
+
+cudaError_t Activation(const ActivationArgs& args, cudaStream_t stream) {
+  const int64_t n = args.num_tokens * args.dim;
+  const bool vectors = HasVectors(args.x.data, args.x.dtype, n, n) &&
+                       HasVectors(args.out.data, args.out.dtype, n, n);
+  return WithFloatTypes(args.x.dtype, args.out.dtype, [&](auto x, auto out) {
+    return LaunchThreads(elementwise::ActivationKernel<decltype(x), decltype(out)>, (n + 3) / 4,
+                         stream, args, vectors);
+  });
+}
+
+cudaError_t ActivationAndMul(const ActivationAndMulArgs& args, cudaStream_t stream) {
+  const bool vectors =
+      HasVectors(args.gate_up.data, args.gate_up.dtype, args.dim, 2 * args.dim) &&
+      HasVectors(args.out.data, args.out.dtype, args.dim, args.dim);
+  return WithFloatTypes(args.gate_up.dtype, args.out.dtype, [&](auto x, auto out) {
+    return LaunchThreads(elementwise::ActivationAndMulKernel<decltype(x), decltype(out)>,
+                         args.num_tokens * ((args.dim + 3) / 4), stream, args, vectors);
+  });
+}
+
+cudaError_t Softcap(const SoftcapArgs& args, cudaStream_t stream) {
+  const bool vectors = HasVectors(args.x.data, args.x.dtype, args.dim, args.x_stride);
+  return WithFloatType(args.x.dtype, [&](auto x) {
+    return LaunchThreads(elementwise::SoftcapKernel<decltype(x)>,
+                         args.num_tokens * ((args.dim + 3) / 4), stream, args, vectors);
+  });
+}
+
+cudaError_t Embedding(const EmbeddingArgs& args, cudaStream_t stream) {
+  const bool vectors = HasVectors(args.table.data, args.table.dtype, args.dim, args.dim) &&
+                       HasVectors(args.out.data, args.out.dtype, args.dim, args.dim);
+  return WithFloatTypes(args.table.dtype, args.out.dtype, [&](auto table, auto out) {
+    return LaunchThreads(elementwise::EmbeddingKernel<decltype(table), decltype(out)>,
+                         args.num_tokens * ((args.dim + 3) / 4), stream, args, vectors);
+  });
+}
+
+cudaError_t AdvanceStep(const AdvanceStepArgs& args, cudaStream_t stream) {
+  return LaunchThreads(elementwise::AdvanceStepKernel, args.num_seqs, stream, args);
+}
+
+}  // namespace baton::cuda

@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cuda/cache.h"
+#include "tests/kernels/cuda/device_fixture.h"
+
+namespace baton::cuda {
+namespace {
+
+constexpr DType kCaches[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kFp8E4M3,
+                             DType::kFp8E5M2};
+
+// Runs the same write on the CPU and on the device, over a cache of 0xff.
+void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>& scales,
+                     uint64_t seed, size_t shift) {
+  const std::vector<int64_t> slots = {3, -1, 0, 5 * shape.block_size - 1, shape.block_size, -7};
+  const int64_t tokens = std::ssize(slots), stride = int64_t{shape.num_heads} * shape.dim + 4;
+  auto key = RandomFloats(seed, tokens * stride), value = RandomFloats(seed + 1, tokens * stride);
+  for (float& x : key) x *= 300;  // fp8 saturates for some.
+  key = Rounded(in, key);
+  value = Rounded(in, value);
+  std::vector<std::byte> k(5 * shape.block_stride * SizeOf(shape.dtype), std::byte{0xff}), v = k;
+  const DeviceBytes device_k(k), device_v(v);
+  CachePlane k_plane = shape, v_plane = shape;
+  k_plane.data = k.data();
+  v_plane.data = v.data();
+  k_plane.scales = v_plane.scales = scales.empty() ? nullptr : scales.data();
+  k_plane.num_scales = v_plane.num_scales = static_cast<int32_t>(scales.size());
+  ASSERT_TRUE(MakeTestKernels("portable")
+                  ->ReshapeAndCache({key.data(), stride, value.data(), stride, slots.data(), tokens,
+                                     k_plane, v_plane})
+                  .ok());
+  const DeviceFloats device_scales(DType::kF32, scales);
+  const DeviceFloats device_key(in, key, shift), device_value(in, value, shift);
+  const DeviceArray<int64_t> device_slots(slots);
+  k_plane.data = static_cast<std::byte*>(device_k.data());
+  v_plane.data = static_cast<std::byte*>(device_v.data());
+  k_plane.scales = v_plane.scales = device_scales.f32();
+  ASSERT_EQ(ReshapeAndCache({device_key, stride, device_value, stride, device_slots.data(), tokens,
+                             k_plane, v_plane},
+                            nullptr),
+            cudaSuccess);
+  EXPECT_TRUE(device_k.Read() == k) << ToString(shape.dtype) << " dim " << shape.dim;
+  EXPECT_TRUE(device_v.Read() == v) << ToString(shape.dtype) << " dim " << shape.dim;
+}
+
+class CacheWriteTest : public DeviceTest, public testing::WithParamInterface<DType> {};
+
+TEST_P(CacheWriteTest, WritesTheBytesOfTheCpuAndNoOthers) {
+  for (const DType in : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const DType cache = GetParam();
+    if (in != DType::kF32 && SizeOf(cache) == 2 && cache != in) continue;  // Refused.
+    uint64_t seed = 1;
+    for (const int32_t dim : {8, 20, 64, 80}) {
+      for (const CacheLayout layout : {CacheLayout::kHnd, CacheLayout::kNhd}) {
+        const CachePlane shape{.dtype = cache,
+                               .layout = layout,
+                               .num_blocks = 5,
+                               .num_heads = 3,
+                               .block_size = 16,
+                               .dim = dim,
+                               .block_stride = 16 * 3 * dim + (dim % 8 == 0 ? 8 : 1)};
+        emulation::SetSeed(++seed);
+        ExpectSameBytes(in, shape, {}, seed, seed % 2);
+        if (!IsFp8(cache)) continue;
+        ExpectSameBytes(in, shape, {0.25f}, seed, 0);
+        ExpectSameBytes(in, shape, {0.5f, 0.25f, 0.3f}, seed, 0);
+      }
+    }
+  }
+}
+
+TEST_P(CacheWriteTest, FollowsTheStridesOfAPlane) {
+  CachePlane shape{.dtype = GetParam(),
+                   .num_blocks = 5,
+                   .num_heads = 2,
+                   .block_size = 8,
+                   .dim = 16,
+                   .block_stride = 2 * 8 * 24 + 8,
+                   .head_stride = 8 * 24,
+                   .token_stride = 24};
+  ExpectSameBytes(DType::kF32, shape, {}, 3, 0);
+  shape.layout = CacheLayout::kNhd;
+  shape.head_stride = 24;
+  shape.token_stride = 48;
+  ExpectSameBytes(DType::kF32, shape, {}, 4, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CacheWriteTest, testing::ValuesIn(kCaches),
+                         [](const auto& info) { return std::string(ToString(info.param)); });
+
+using CacheWriteRefusalTest = DeviceTest;
+
+TEST_F(CacheWriteRefusalTest, RefusesPackedCachesAndMixedTypes) {
+  ReshapeAndCacheArgs args;
+  args.k_cache.layout = CacheLayout::kPacked;
+  EXPECT_EQ(ReshapeAndCache(args, nullptr), cudaErrorInvalidValue);
+  args = {};
+  args.v_cache.layout = CacheLayout::kPacked;
+  EXPECT_EQ(ReshapeAndCache(args, nullptr), cudaErrorInvalidValue);
+  args = {};
+  args.value.dtype = DType::kBF16;
+  EXPECT_EQ(ReshapeAndCache(args, nullptr), cudaErrorInvalidValue);
+  args = {};
+  args.v_cache.dtype = DType::kBF16;
+  EXPECT_EQ(ReshapeAndCache(args, nullptr), cudaErrorInvalidValue);
+  args = {};
+  args.key.dtype = args.value.dtype = DType::kF16;
+  args.k_cache.dtype = args.v_cache.dtype = DType::kBF16;
+  args.num_tokens = 1;
+  EXPECT_EQ(ReshapeAndCache(args, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(ReshapeAndCache({}, nullptr), cudaSuccess);  // No tokens.
+}
+
+}  // namespace
+}  // namespace baton::cuda

@@ -1,0 +1,157 @@
+#include "kernels/cuda/elementwise.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/kernels/cuda/device_fixture.h"
+
+namespace baton::cuda {
+namespace {
+
+constexpr int64_t kDims[] = {1, 2, 3, 4, 6, 64, 127, 1030};
+constexpr ActivationKind kKinds[] = {ActivationKind::kSilu, ActivationKind::kGelu,
+                                     ActivationKind::kGeluTanh, ActivationKind::kRelu};
+
+// The operators of the CPU are the oracle: what works on each element alone has its bits.
+class ElementwiseTest : public DeviceCaseTest {
+ protected:
+  std::unique_ptr<Kernels> cpu_ = MakeTestKernels("portable");
+  // Also large ones, where functions saturate.
+  std::vector<float> Values(DType dtype, uint64_t seed, int64_t n) {
+    auto x = RandomFloats(seed, n);
+    for (size_t i = 0; i < x.size(); ++i) x[i] *= i % 7 == 0 ? 200.0f : 4.0f;
+    return Rounded(dtype, x);
+  }
+};
+
+TEST_P(ElementwiseTest, ActivationsHaveTheBitsOfTheCpu) {
+  const auto [in, out_type, seed] = GetParam();
+  for (const int64_t dim : kDims) {
+    for (const ActivationKind kind : kKinds) {
+      for (const size_t shift : {0, 1}) {
+        const auto x = Values(in, seed + dim, 3 * dim);
+        std::vector<float> expected(3 * dim);
+        ASSERT_TRUE(cpu_->Activation({x.data(), 3, dim, kind, out_type, expected.data()}).ok());
+        const DeviceFloats device_x(in, x, shift), out(out_type, 3 * dim);
+        ASSERT_EQ(Activation({device_x, 3, dim, kind, out}, nullptr), cudaSuccess);
+        EXPECT_EQ(out.Read(), expected) << dim;
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, GatedActivationsHaveTheBitsOfTheCpu) {
+  const auto [in, out_type, seed] = GetParam();
+  for (const int64_t dim : kDims) {
+    for (const ActivationKind kind : kKinds) {
+      const auto x = Values(in, seed + dim, 3 * 2 * dim);
+      std::vector<float> expected(3 * dim);
+      ASSERT_TRUE(
+          cpu_->ActivationAndMul({x.data(), 3, dim, kind, out_type, expected.data()}).ok());
+      const DeviceFloats device_x(in, x), out(out_type, 3 * dim);
+      ASSERT_EQ(ActivationAndMul({device_x, 3, dim, kind, out}, nullptr), cudaSuccess);
+      EXPECT_EQ(out.Read(), expected) << dim;
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, SoftcapHasTheBitsOfTheCpu) {
+  const auto [in, out_type, seed] = GetParam();
+  for (const int64_t dim : kDims) {
+    const int64_t stride = dim + 4;
+    const auto x = Values(in, seed, 3 * stride);
+    auto expected = x;
+    ASSERT_TRUE(cpu_->Softcap({expected.data(), stride, 3, dim, 30.0f}).ok());
+    const DeviceFloats device_x(in, x);
+    ASSERT_EQ(Softcap({device_x, stride, 3, dim, 30.0f}, nullptr), cudaSuccess);
+    EXPECT_EQ(device_x.Read(), Rounded(in, expected)) << dim;
+  }
+}
+
+TEST_P(ElementwiseTest, RopeHasTheBitsOfTheCpuAndTakesRowsByPosition) {
+  const auto [in, out_type, seed] = GetParam();
+  for (const int64_t rotary : {2, 6, 64}) {
+    for (const bool interleaved : {false, true}) {
+      const int64_t tokens = 5, heads = 3, head_dim = rotary + 4, stride = heads * head_dim + 8;
+      const auto x = Rounded(in, RandomFloats(seed, tokens * stride));
+      const auto cos = RandomFloats(seed + 1, 9 * rotary / 2);
+      const auto sin = RandomFloats(seed + 2, 9 * rotary / 2);
+      const std::vector<int32_t> positions = {8, 0, 3, 3, 5};
+      std::vector<float> row_cos, row_sin;
+      for (const int32_t p : positions) {
+        row_cos.insert(row_cos.end(), &cos[p * rotary / 2], &cos[p * rotary / 2] + rotary / 2);
+        row_sin.insert(row_sin.end(), &sin[p * rotary / 2], &sin[p * rotary / 2] + rotary / 2);
+      }
+      auto expected = x;
+      ASSERT_TRUE(cpu_->Rope({expected.data(), stride, tokens, heads, head_dim, rotary,
+                              row_cos.data(), row_sin.data(), interleaved})
+                      .ok());
+      const DeviceFloats device_cos(DType::kF32, cos), device_sin(DType::kF32, sin);
+      const DeviceFloats rows_cos(DType::kF32, row_cos), rows_sin(DType::kF32, row_sin);
+      const DeviceArray<int32_t> device_positions(positions);
+      for (const bool by_position : {false, true}) {
+        const DeviceFloats device_x(in, x);
+        const RopeArgs args{.x = device_x,
+                            .x_stride = stride,
+                            .num_tokens = tokens,
+                            .num_heads = heads,
+                            .head_dim = head_dim,
+                            .rotary_dim = rotary,
+                            .cos = by_position ? device_cos.f32() : rows_cos.f32(),
+                            .sin = by_position ? device_sin.f32() : rows_sin.f32(),
+                            .positions = by_position ? device_positions.data() : nullptr,
+                            .interleaved = interleaved};
+        ASSERT_EQ(Rope(args, nullptr), cudaSuccess);
+        EXPECT_EQ(device_x.Read(), Rounded(in, expected)) << rotary << interleaved;
+      }
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, EmbeddingCopiesTheRowsOfItsTokens) {
+  const auto [in, out_type, seed] = GetParam();
+  for (const int64_t dim : kDims) {
+    const auto table = Rounded(in, RandomFloats(seed, 11 * dim));
+    const std::vector<int32_t> tokens = {10, 0, 4, 4};
+    std::vector<float> expected;
+    for (const int32_t t : tokens) {
+      expected.insert(expected.end(), &table[t * dim], &table[t * dim] + dim);
+    }
+    const DeviceFloats device_table(in, table), out(out_type, std::ssize(tokens) * dim);
+    const DeviceArray<int32_t> device_tokens(tokens);
+    ASSERT_EQ(Embedding({device_table, device_tokens.data(), std::ssize(tokens), dim, out}, nullptr),
+              cudaSuccess);
+    EXPECT_EQ(out.Read(), Rounded(out_type, expected)) << dim;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, ElementwiseTest, testing::ValuesIn(DeviceCases()), NameOfCase);
+
+class AdvanceStepTest : public DeviceTest {};
+
+TEST_F(AdvanceStepTest, MovesRowsAndPaddingOn) {
+  const std::vector<int32_t> sampled = {7, 8, 9}, lens = {30, 32, 70, 5};
+  const std::vector<int32_t> tables = {2, -1, -1, 0, 1, -1, 3, 5, 6, -1, -1, -1};
+  auto cpu = MakeTestKernels("portable");
+  std::vector<int32_t> tokens(4, -5), positions(4, -5), cpu_lens = lens;
+  std::vector<int64_t> slots(4, -5);
+  const DeviceArray<int32_t> device_sampled(sampled), device_lens(lens), device_tables(tables);
+  const DeviceArray<int32_t> device_tokens(tokens), device_positions(positions);
+  const DeviceArray<int64_t> device_slots(slots);
+  ASSERT_TRUE(cpu->AdvanceStep({4, 3, 32, sampled.data(), tables.data(), 3, tokens.data(),
+                                positions.data(), cpu_lens.data(), slots.data()})
+                  .ok());
+  ASSERT_EQ(AdvanceStep({4, 3, 32, device_sampled.data(), device_tables.data(), 3,
+                         device_tokens.data(), device_positions.data(), device_lens.data(),
+                         device_slots.data()},
+                        nullptr),
+            cudaSuccess);
+  EXPECT_EQ(device_tokens.Read(), tokens);
+  EXPECT_EQ(device_positions.Read(), positions);
+  EXPECT_EQ(device_lens.Read(), cpu_lens);
+  EXPECT_EQ(device_slots.Read(), slots);
+  EXPECT_EQ(slots, (std::vector<int64_t>{2 * 32 + 30, 32, 6 * 32 + 6, -1}));
+}
+
+}  // namespace
+}  // namespace baton::cuda
