@@ -112,6 +112,16 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 
 namespace baton::cuda {
 
+// Of CUDA, for all pairs of types.
+template <typename A, typename B>
+std::common_type_t<A, B> min(A a, B b) {
+  return a < b ? a : b;
+}
+template <typename A, typename B>
+std::common_type_t<A, B> max(A a, B b) {
+  return a > b ? a : b;
+}
+
 // The arguments lie in memory of the host, which a kernel may not read: only copies reach it.
 template <typename... Parameters>
 class BoundKernel final : public emulation::KernelCall {

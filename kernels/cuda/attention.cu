@@ -1,0 +1,472 @@
+#include "kernels/cuda/attention.h"
+
+#include "kernels/cuda/attention_rows.h"
+
+namespace baton::cuda {
+namespace attention {
+
+// A block takes 64 rows of one KV head: queries by the heads that share it, row = query * group +
+// head. Each warp has 16 of them and sees all keys. K and V have one tile each in shared memory: V
+// arrives during the product with K, the next K during the product with V.
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kRows = 16 * kWarps;
+
+// Elements of a row in shared memory: an odd number of 16-byte chunks, so that the eight rows of
+// one ldmatrix lie in different banks.
+template <int kDim>
+constexpr int kRowElements = kDim + 8;
+// Sums of all partials so far stay in registers while there are enough of them.
+template <int kDim>
+constexpr bool kTotalsInShared = kDim > 128;
+
+template <int kDim, typename T>
+struct Tiles {
+  T q[kRows][kRowElements<kDim>];
+  T k[kStepKeys][kRowElements<kDim>];
+  T v[kStepKeys][kRowElements<kDim>];
+  float totals[kTotalsInShared<kDim> ? kDim / 2 : 1][kThreads];  // Each thread has a column.
+};
+
+// What a block works on.
+struct BlockWork {
+  int64_t s;
+  Sequence sequence;
+  int kv_head;
+  int group;             // Heads that share the KV head.
+  int first_row;
+  int num_rows;          // In [0, kRows].
+  KeyRange keys;         // What some row sees, and this block is to look at.
+};
+
+BATON_DEVICE BlockWork WorkOf(const AttentionArgs& args, bool is_split) {
+  BlockWork work;
+  const int num_kv_heads = args.k_cache.num_heads;
+  work.group = args.num_heads / num_kv_heads;
+  const int64_t tiles = (int64_t{args.max_query_len} * work.group + kRows - 1) / kRows;
+  work.kv_head = static_cast<int>(blockIdx.x / tiles % num_kv_heads);
+  work.s = blockIdx.x / tiles / num_kv_heads;
+  work.sequence = SequenceOf(args, work.s);
+  work.first_row = static_cast<int>(blockIdx.x % tiles) * kRows;
+  work.num_rows = max(0, min(kRows, work.sequence.num_queries * work.group - work.first_row));
+  work.keys = {0, 0};
+  if (work.num_rows == 0) return work;
+  const auto visible = [&](int row) {
+    return VisibleKeys(args.scores, work.sequence.PositionOf(row / work.group),
+                       work.sequence.seq_len);
+  };
+  // What neighbours see overlaps or adjoins, and moves to the right.
+  work.keys.begin = visible(work.first_row).begin;
+  work.keys.end = visible(work.first_row + work.num_rows - 1).end;
+  if (is_split) {
+    const int first_key = static_cast<int>(blockIdx.y) * kPartialKeys;
+    work.keys.begin = max(work.keys.begin, first_key);
+    work.keys.end = min(work.keys.end, first_key + kPartialKeys);
+  }
+  return work;
+}
+
+template <typename Cache, typename T>
+BATON_DEVICE void ConvertChunk(T* to, const Cache* from, bool live) {
+  T values[8];
+  Cache codes[8] = {};
+  if (live) {
+    const uint2 raw = *reinterpret_cast<const uint2*>(from);
+    memcpy(codes, &raw, sizeof(raw));
+  }
+  BATON_UNROLL
+  for (int i = 0; i < 8; ++i) values[i] = FromFloat<T>(ToFloat(codes[i]));
+  uint4 raw;
+  memcpy(&raw, values, sizeof(raw));
+  *reinterpret_cast<uint4*>(to) = raw;
+}
+
+// K or V of keys [first, first + 64): zeros where no row looks, and in columns behind the head.
+template <int kDim, typename T>
+BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const AttentionArgs& args,
+                           const CachePlane& cache, const BlockWork& work, int first) {
+  constexpr int kChunks = kDim / 8;
+  const int64_t token_stride = cache.token_stride == 0 ? cache.dim : cache.token_stride;
+  const int64_t head_stride =
+      cache.head_stride == 0 ? cache.block_size * token_stride : cache.head_stride;
+  const int32_t* table = args.block_table + work.s * args.max_blocks;
+  for (int index = threadIdx.x; index < kStepKeys * kChunks; index += kThreads) {
+    const int row = index / kChunks, column = index % kChunks * 8, key = first + row;
+    const bool live = key >= work.keys.begin && key < work.keys.end && column < cache.dim;
+    int64_t at = 0;
+    if (live) {
+      at = table[key / cache.block_size] * cache.block_stride + work.kv_head * head_stride +
+           key % cache.block_size * token_stride + column;
+    }
+    if (cache.dtype == DType::kFp8E4M3) {
+      ConvertChunk(&tile[row][column], reinterpret_cast<const Fp8E4M3*>(cache.data) + at, live);
+    } else if (cache.dtype == DType::kFp8E5M2) {
+      ConvertChunk(&tile[row][column], reinterpret_cast<const Fp8E5M2*>(cache.data) + at, live);
+    } else {
+      CopyAsync(&tile[row][column], reinterpret_cast<const T*>(cache.data) + at, live);
+    }
+  }
+}
+
+template <int kDim, typename T>
+BATON_DEVICE void LoadQueries(T (*tile)[kRowElements<kDim>], const AttentionArgs& args,
+                              const BlockWork& work) {
+  constexpr int kChunks = kDim / 8;
+  const int dim = args.k_cache.dim;
+  for (int index = threadIdx.x; index < kRows * kChunks; index += kThreads) {
+    const int row = index / kChunks, column = index % kChunks * 8;
+    const bool live = row < work.num_rows && column < dim;
+    const int query = (work.first_row + row) / work.group;
+    const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
+    const int64_t at = live ? (work.sequence.first_token + query) * args.q_stride +
+                                  int64_t{head} * dim + column
+                            : 0;
+    CopyAsync(&tile[row][column], static_cast<const T*>(args.q.data) + at, live);
+  }
+}
+
+// One of the two rows of a thread, lane / 4 and lane / 4 + 8 of its warp's.
+struct Row {
+  KeyRange keys;
+  int32_t position;
+  float slope;  // Of ALiBi, in powers of two.
+  SoftmaxState state;
+};
+
+BATON_DEVICE Row RowOf(const AttentionArgs& args, const BlockWork& work, int row) {
+  Row out{{0, 0}, 0, 0.0f, {MinusInfinity(), 0.0f}};
+  if (row >= work.num_rows) return out;
+  out.position = work.sequence.PositionOf((work.first_row + row) / work.group);
+  out.keys = VisibleKeys(args.scores, out.position, work.sequence.seq_len);
+  if (args.scores.alibi_slopes != nullptr) {
+    const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
+    out.slope = args.scores.alibi_slopes[work.s * args.scores.alibi_stride + head] * kLog2E;
+  }
+  return out;
+}
+
+// q . k as a power of two; minus infinity where the row does not see the key.
+BATON_DEVICE float ScoreOf(const ScoreOptions& scores, const Row& row, float product, float scale,
+                           int key) {
+  if (key < row.keys.begin || key >= row.keys.end) return MinusInfinity();
+  float x = product * scale;  // With log2(e), unless there is a softcap.
+  if (scores.softcap > 0) x = scores.softcap * Tanh(x / scores.softcap) * kLog2E;
+  const int distance = row.position > key ? row.position - key : key - row.position;
+  return fmaf(-row.slope, static_cast<float>(distance), x);
+}
+
+// The greatest of a row, whose elements four neighbouring lanes hold.
+BATON_DEVICE float RowMax(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+BATON_DEVICE float RowSum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+template <int kDim, typename T>
+BATON_DEVICE void MultiplyKeys(const Tiles<kDim, T>& shared, int warp, int lane,
+                               float (&scores)[kStepKeys / 8][4]) {
+  BATON_UNROLL
+  for (int step = 0; step < kDim / 16; ++step) {
+    uint32_t a[4];
+    LoadMatrices(a, &shared.q[warp * 16 + lane % 16][step * 16 + lane / 16 * 8]);
+    BATON_UNROLL
+    for (int j = 0; j < kStepKeys / 16; ++j) {
+      uint32_t b[4];
+      LoadMatrices(b, &shared.k[j * 16 + lane % 8 + lane / 16 * 8][step * 16 + lane / 8 % 2 * 8]);
+      MultiplyAdd<T>(scores[2 * j], a, b[0], b[1]);
+      MultiplyAdd<T>(scores[2 * j + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// sums += probabilities * V.
+template <int kDim, typename T>
+BATON_DEVICE void MultiplyValues(const Tiles<kDim, T>& shared, int lane,
+                                 const uint32_t (&probabilities)[kStepKeys / 8][2],
+                                 float (&sums)[kDim / 8][4]) {
+  BATON_UNROLL
+  for (int j = 0; j < kStepKeys / 16; ++j) {
+    const uint32_t a[4] = {probabilities[2 * j][0], probabilities[2 * j][1],
+                           probabilities[2 * j + 1][0], probabilities[2 * j + 1][1]};
+    BATON_UNROLL
+    for (int d = 0; d < kDim / 16; ++d) {
+      uint32_t b[4];
+      LoadMatricesTransposed(b, &shared.v[j * 16 + lane % 16][d * 16 + lane / 16 * 8]);
+      MultiplyAdd<T>(sums[2 * d], a, b[0], b[1]);
+      MultiplyAdd<T>(sums[2 * d + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+// Scores become probabilities relative to the new maximum, rounded to T in pairs; what was summed
+// before is scaled down to it.
+template <int kDim, typename T>
+BATON_DEVICE void Softmax(const AttentionArgs& args, float scale, int first_key, int lane,
+                          Row (&rows)[2], float (&scores)[kStepKeys / 8][4],
+                          uint32_t (&probabilities)[kStepKeys / 8][2], float (&sums)[kDim / 8][4]) {
+  BATON_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    Row& row = rows[h];
+    float max = row.state.max;
+    BATON_UNROLL
+    for (int j = 0; j < kStepKeys / 8; ++j) {
+      BATON_UNROLL
+      for (int c = 0; c < 2; ++c) {
+        float& x = scores[j][2 * h + c];
+        x = ScoreOf(args.scores, row, x, scale, first_key + 8 * j + lane % 4 * 2 + c);
+        max = fmaxf(max, x);
+      }
+    }
+    max = RowMax(max);
+    const float base = max == MinusInfinity() ? 0.0f : max;
+    const float factor = Exp2(row.state.max - base);
+    row.state = {max, row.state.sum * factor};
+    BATON_UNROLL
+    for (int j = 0; j < kStepKeys / 8; ++j) {
+      const T low = FromFloat<T>(Exp2(scores[j][2 * h] - base));
+      const T high = FromFloat<T>(Exp2(scores[j][2 * h + 1] - base));
+      probabilities[j][h] = low.bits | uint32_t{high.bits} << 16;
+      row.state.sum += ToFloat(low);
+      row.state.sum += ToFloat(high);
+    }
+    BATON_UNROLL
+    for (int d = 0; d < kDim / 8; ++d) {
+      sums[d][2 * h] *= factor;
+      sums[d][2 * h + 1] *= factor;
+    }
+  }
+}
+
+// The sums of all partials so far.
+template <int kDim>
+struct Totals {
+  SoftmaxState state[2];
+  float sums[kTotalsInShared<kDim> ? 1 : kDim / 8][4];
+};
+
+// Ends a partial: folds it into the totals and starts anew.
+template <int kDim, typename T>
+BATON_DEVICE void FoldPartial(Tiles<kDim, T>& shared, Row (&rows)[2], float (&sums)[kDim / 8][4],
+                              Totals<kDim>& totals) {
+  BATON_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    SoftmaxState& state = rows[h].state;
+    state.sum = RowSum(state.sum);
+    FoldFactors by{1.0f, 0.0f};
+    if (state.max > MinusInfinity()) by = Fold(totals.state[h], state);
+    BATON_UNROLL
+    for (int d = 0; d < kDim / 8; ++d) {
+      BATON_UNROLL
+      for (int c = 2 * h; c < 2 * h + 2; ++c) {
+        float& total = kTotalsInShared<kDim> ? shared.totals[4 * d + c][threadIdx.x]
+                                             : totals.sums[kTotalsInShared<kDim> ? 0 : d][c];
+        total = Fold(by, total, sums[d][c]);
+        sums[d][c] = 0.0f;
+      }
+    }
+    state = {MinusInfinity(), 0.0f};
+  }
+}
+
+// Writes what a block found: results, or the only partial it looked at.
+template <int kDim, typename T>
+BATON_DEVICE void StoreRows(const AttentionArgs& args, const Scratch& scratch, bool is_split,
+                            const BlockWork& work, const Tiles<kDim, T>& shared, int warp, int lane,
+                            const Totals<kDim>& totals) {
+  BATON_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    const int row = warp * 16 + lane / 4 + 8 * h;
+    if (row >= work.num_rows) continue;
+    const int64_t token = work.sequence.first_token + (work.first_row + row) / work.group;
+    const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
+    const int64_t scratch_row = token * args.num_heads + head;
+    float factor = 1.0f;
+    if (!is_split) {
+      factor = EndRow(args, totals.state[h], token, head, work.kv_head, lane % 4 == 0);
+    } else if (lane % 4 == 0) {
+      float* state = scratch.StateOf(scratch_row, blockIdx.y);
+      state[0] = totals.state[h].max;
+      state[1] = totals.state[h].sum;
+    }
+    BATON_UNROLL
+    for (int d = 0; d < kDim / 8; ++d) {
+      BATON_UNROLL
+      for (int c = 0; c < 2; ++c) {
+        const int column = 8 * d + lane % 4 * 2 + c;
+        if (column >= args.v_cache.dim) continue;
+        const float x = kTotalsInShared<kDim> ? shared.totals[4 * d + 2 * h + c][threadIdx.x]
+                                              : totals.sums[kTotalsInShared<kDim> ? 0 : d][2 * h + c];
+        if (is_split) {
+          scratch.SumsOf(scratch_row, blockIdx.y)[column] = x;
+        } else {
+          StoreResult<T>(args, token, head, column, x * factor);
+        }
+      }
+    }
+  }
+}
+
+template <int kDim, typename T>
+__global__ void __launch_bounds__(kThreads, 1)
+    AttentionKernel(AttentionArgs args, Scratch scratch, bool is_split, float scale) {
+  auto& shared = SharedMemory<Tiles<kDim, T>>();
+  const BlockWork work = WorkOf(args, is_split);
+  if (work.num_rows == 0) return;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bool has_rows = warp * 16 < work.num_rows;
+  scale *= ScaleOf(args.k_cache, work.kv_head);
+  Row rows[2] = {RowOf(args, work, warp * 16 + lane / 4),
+                 RowOf(args, work, warp * 16 + lane / 4 + 8)};
+  Totals<kDim> totals = {{{MinusInfinity(), 0.0f}, {MinusInfinity(), 0.0f}}, {}};
+  if constexpr (kTotalsInShared<kDim>) {
+    BATON_UNROLL
+    for (int i = 0; i < kDim / 2; ++i) shared.totals[i][threadIdx.x] = 0.0f;
+  }
+  float sums[kDim / 8][4] = {};
+
+  const int first_step = work.keys.begin / kStepKeys * kStepKeys;
+  if (work.keys.begin < work.keys.end) {
+    LoadQueries<kDim>(shared.q, args, work);
+    LoadKeys<kDim>(shared.k, args, args.k_cache, work, first_step);
+    CommitCopies();
+  }
+  for (int key = first_step; key < work.keys.end; key += kStepKeys) {
+    WaitCopies<0>();
+    __syncthreads();  // K is there; nobody reads V any more.
+    LoadKeys<kDim>(shared.v, args, args.v_cache, work, key);
+    CommitCopies();
+    uint32_t probabilities[kStepKeys / 8][2];
+    if (has_rows) {
+      float scores[kStepKeys / 8][4] = {};
+      MultiplyKeys(shared, warp, lane, scores);
+      Softmax<kDim, T>(args, scale, key, lane, rows, scores, probabilities, sums);
+    }
+    WaitCopies<0>();
+    __syncthreads();  // V is there; nobody reads K any more.
+    const int next = key + kStepKeys;
+    if (next < work.keys.end) {
+      LoadKeys<kDim>(shared.k, args, args.k_cache, work, next);
+      CommitCopies();
+    }
+    if (!has_rows) continue;
+    MultiplyValues(shared, lane, probabilities, sums);
+    if (next % kPartialKeys == 0 || next >= work.keys.end) {
+      FoldPartial(shared, rows, sums, totals);
+    }
+  }
+  if (has_rows) StoreRows(args, scratch, is_split, work, shared, warp, lane, totals);
+}
+
+// Folds the partials of one row, in the same order.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) FoldKernel(AttentionArgs args, Scratch scratch) {
+  const int64_t s = blockIdx.x / args.max_query_len;
+  const int query = static_cast<int>(blockIdx.x % args.max_query_len);
+  const int head = blockIdx.y, kv_head = head / (args.num_heads / args.k_cache.num_heads);
+  const Sequence sequence = SequenceOf(args, s);
+  if (query >= sequence.num_queries) return;
+  const int64_t token = sequence.first_token + query, row = token * args.num_heads + head;
+  const KeyRange keys =
+      VisibleKeys(args.scores, sequence.PositionOf(query), sequence.seq_len);
+  const int first = keys.begin / kPartialKeys;
+  const int last = keys.begin < keys.end ? (keys.end - 1) / kPartialKeys : first - 1;
+  const int dim = args.v_cache.dim;
+  // Every thread folds the states, and its own columns.
+  for (int column = threadIdx.x; column < (dim + kThreads - 1) / kThreads * kThreads;
+       column += kThreads) {
+    SoftmaxState total{MinusInfinity(), 0.0f};
+    float sum = 0.0f;
+    for (int partial = first; partial <= last; ++partial) {
+      const float* state = scratch.StateOf(row, partial);
+      const FoldFactors by = Fold(total, {state[0], state[1]});
+      if (column < dim) sum = Fold(by, sum, scratch.SumsOf(row, partial)[column]);
+    }
+    const float factor = EndRow(args, total, token, head, kv_head, column == 0);
+    if (column < dim) StoreResult<T>(args, token, head, column, sum * factor);
+  }
+}
+
+}  // namespace attention
+
+namespace {
+
+using attention::Scratch;
+
+bool IsAllowed(const CachePlane& cache, DType q, int64_t dim) {
+  return cache.layout == CacheLayout::kHnd && cache.dim == dim &&
+         (cache.dtype == q || IsFp8(cache.dtype)) && cache.block_stride % 8 == 0 &&
+         cache.head_stride % 8 == 0 && cache.token_stride % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(cache.data) % (8 * SizeOf(cache.dtype)) == 0;
+}
+
+bool IsAllowed(const AttentionArgs& args) {
+  const int64_t dim = args.k_cache.dim;
+  return dim > 0 && dim % 8 == 0 && dim <= 256 && args.q_stride % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(args.q.data) % 16 == 0 &&
+         (args.out.dtype == DType::kF32 || args.out.dtype == args.q.dtype) &&
+         args.k_cache.num_heads > 0 && args.num_heads % args.k_cache.num_heads == 0 &&
+         args.k_cache.dtype == args.v_cache.dtype && IsAllowed(args.k_cache, args.q.dtype, dim) &&
+         IsAllowed(args.v_cache, args.q.dtype, dim);
+}
+
+int NumPartials(const AttentionArgs& args) {
+  return (args.max_seq_len + attention::kPartialKeys - 1) / attention::kPartialKeys;
+}
+
+template <int kDim, typename T>
+cudaError_t LaunchAttention(const AttentionArgs& args, cudaStream_t stream) {
+  const int64_t dim = args.k_cache.dim, group = args.num_heads / args.k_cache.num_heads;
+  const int64_t tiles = (args.max_query_len * group + attention::kRows - 1) / attention::kRows;
+  // One tile of rows leaves most of a device idle.
+  const bool is_split = args.scratch != nullptr && tiles == 1 && NumPartials(args) > 1;
+  const int64_t rows = args.num_seqs * args.max_query_len * args.num_heads;
+  const Scratch scratch{NumPartials(args), static_cast<int>(dim), args.scratch,
+                        args.scratch + 2 * rows * NumPartials(args)};
+  float scale = args.scores.scale == 0 ? 1.0f / std::sqrt(static_cast<float>(dim))
+                                       : args.scores.scale;
+  if (args.scores.softcap <= 0) scale *= attention::kLog2E;
+  const dim3 grid(static_cast<unsigned>(tiles * args.k_cache.num_heads * args.num_seqs),
+                  is_split ? static_cast<unsigned>(NumPartials(args)) : 1);
+  const cudaError_t error =
+      Launch(attention::AttentionKernel<kDim, T>, grid, attention::kThreads,
+             sizeof(attention::Tiles<kDim, T>), stream, args, scratch, is_split, scale);
+  if (error != cudaSuccess || !is_split) return error;
+  return Launch(attention::FoldKernel<T>,
+                dim3(static_cast<unsigned>(args.num_seqs * args.max_query_len),
+                     static_cast<unsigned>(args.num_heads)),
+                attention::kThreads, 0, stream, args, scratch);
+}
+
+// A head runs in the next larger kernel, its last columns being zeros.
+template <typename T>
+cudaError_t ChooseDim(const AttentionArgs& args, cudaStream_t stream) {
+  const int dim = args.k_cache.dim;
+  if (dim <= 32) return LaunchAttention<32, T>(args, stream);
+  if (dim <= 64) return LaunchAttention<64, T>(args, stream);
+  if (dim <= 80) return LaunchAttention<80, T>(args, stream);
+  if (dim <= 96) return LaunchAttention<96, T>(args, stream);
+  if (dim <= 112) return LaunchAttention<112, T>(args, stream);
+  if (dim <= 128) return LaunchAttention<128, T>(args, stream);
+  if (dim <= 192) return LaunchAttention<192, T>(args, stream);
+  return LaunchAttention<256, T>(args, stream);
+}
+
+}  // namespace
+
+int64_t AttentionScratchBytes(const AttentionArgs& args, int64_t num_tokens) {
+  return num_tokens * args.num_heads * NumPartials(args) * (2 + args.k_cache.dim) *
+         int64_t{sizeof(float)};
+}
+
+cudaError_t Attention(const AttentionArgs& args, cudaStream_t stream) {
+  if (!IsAllowed(args)) return cudaErrorInvalidValue;
+  if (args.num_seqs == 0 || args.max_query_len == 0) return cudaSuccess;
+  if (args.q.dtype == DType::kBF16) return ChooseDim<Bf16>(args, stream);
+  if (args.q.dtype == DType::kF16) return ChooseDim<F16>(args, stream);
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace baton::cuda

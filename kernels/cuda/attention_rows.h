@@ -1,0 +1,129 @@
+#pragma once
+
+// What a row of attention is, whichever kernel computes it: its keys, how partials are folded, and
+// how it ends. kernels/cuda/attention.h has the order of the sums.
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/math.h"
+
+namespace baton::cuda::attention {
+
+constexpr int kStepKeys = 64;
+constexpr int kPartialKeys = 512;
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kLn2 = 0.69314718055994531f;
+
+BATON_DEVICE float MinusInfinity() { return FromBits(0xff800000u); }
+
+// Keys [begin, end); none if end <= begin.
+struct KeyRange {
+  int32_t begin;
+  int32_t end;
+};
+
+// What the query at `position` sees.
+BATON_DEVICE KeyRange VisibleKeys(const ScoreOptions& scores, int32_t position, int32_t seq_len) {
+  KeyRange keys{0, seq_len};
+  if (scores.causal) keys.end = min(keys.end, position + 1);
+  if (scores.window_left >= 0) keys.begin = max(keys.begin, position - scores.window_left);
+  if (scores.window_right >= 0) {
+    // No sum of two that overflows.
+    const int64_t end = int64_t{position} + scores.window_right + 1;
+    if (end < keys.end) keys.end = static_cast<int32_t>(end);
+  }
+  if (scores.local_chunk > 0 && position >= 0) {
+    keys.begin = max(keys.begin, position / scores.local_chunk * scores.local_chunk);
+  }
+  return keys;
+}
+
+// Queries of a sequence.
+struct Sequence {
+  int64_t first_token;
+  int32_t num_queries;
+  int32_t seq_len;
+
+  BATON_DEVICE int32_t PositionOf(int32_t query) const { return seq_len - num_queries + query; }
+};
+
+BATON_DEVICE Sequence SequenceOf(const AttentionArgs& args, int64_t s) {
+  if (args.cu_seqlens_q == nullptr) return {s, 1, args.seq_lens[s]};
+  const int32_t first = args.cu_seqlens_q[s];
+  return {first, args.cu_seqlens_q[s + 1] - first, args.seq_lens[s]};
+}
+
+// Maximum and sum of a softmax over some keys, of powers of two.
+struct SoftmaxState {
+  float max;
+  float sum;
+};
+
+// By what the two sides of a fold are multiplied.
+struct FoldFactors {
+  float total;
+  float partial;
+};
+
+// Adds a partial that saw a key.
+BATON_DEVICE FoldFactors Fold(SoftmaxState& total, const SoftmaxState& partial) {
+  const float max = fmaxf(total.max, partial.max);
+  const FoldFactors by{Exp2(total.max - max), Exp2(partial.max - max)};
+  total = {max, fmaf(total.sum, by.total, partial.sum * by.partial)};
+  return by;
+}
+BATON_DEVICE float Fold(const FoldFactors& by, float total, float partial) {
+  return fmaf(total, by.total, partial * by.partial);
+}
+
+BATON_DEVICE float ScaleOf(const CachePlane& cache, int head) {
+  if (cache.num_scales == 0) return 1.0f;
+  return cache.scales[cache.num_scales == 1 ? 0 : head];
+}
+
+// By what the sums of a row are multiplied at its end; adds the sink. Of the threads that share the
+// row one writes the LSE.
+BATON_DEVICE float EndRow(const AttentionArgs& args, SoftmaxState row, int64_t token, int head,
+                          int kv_head, bool writes_lse) {
+  const bool saw_a_key = row.max > MinusInfinity();
+  float factor = 1.0f;
+  if (saw_a_key && args.scores.sinks != nullptr) {
+    const float sink = args.scores.sinks[head] * kLog2E;
+    const float max = fmaxf(row.max, sink);
+    factor = Exp2(row.max - max);
+    row = {max, fmaf(row.sum, factor, Exp2(sink - max))};
+  }
+  if (args.lse != nullptr && writes_lse) {
+    args.lse[head * args.lse_stride + token] =
+        saw_a_key ? (row.max + Log2(row.sum)) * kLn2 : MinusInfinity();
+  }
+  return saw_a_key ? factor / row.sum * ScaleOf(args.v_cache, kv_head) : 0.0f;
+}
+
+template <typename T>
+BATON_DEVICE void StoreResult(const AttentionArgs& args, int64_t token, int head, int column,
+                              float x) {
+  const int64_t at = token * args.out_stride + int64_t{head} * args.v_cache.dim + column;
+  if (args.out.dtype == DType::kF32) {
+    static_cast<float*>(args.out.data)[at] = x;
+  } else {
+    static_cast<T*>(args.out.data)[at] = FromFloat<T>(x);
+  }
+}
+
+// Partials of a call with scratch memory: [T * num_heads][partials] states, then as many rows of
+// [dim].
+struct Scratch {
+  int num_partials;
+  int dim;
+  float* states;
+  float* sums;
+
+  BATON_DEVICE float* StateOf(int64_t row, int partial) const {
+    return states + 2 * (row * num_partials + partial);
+  }
+  BATON_DEVICE float* SumsOf(int64_t row, int partial) const {
+    return sums + (row * num_partials + partial) * dim;
+  }
+};
+
+}  // namespace baton::cuda::attention

@@ -1,0 +1,304 @@
+#include "kernels/cuda/attention.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "tests/kernels/attention_problem.h"
+#include "tests/kernels/cuda/device_fixture.h"
+
+namespace baton::cuda {
+namespace {
+
+struct Result {
+  std::vector<float> out, lse;
+  bool operator==(const Result&) const = default;
+};
+
+struct RunOptions {
+  bool scratch = false;
+  DType out = DType::kF32;
+};
+
+// A problem whose arrays are on the device.
+class DeviceProblem {
+ public:
+  explicit DeviceProblem(AttentionProblem& problem)
+      : problem_(problem),
+        q_(problem.shape.compute, problem.q),
+        k_(problem.k_cache),
+        v_(problem.v_cache),
+        table_(problem.table),
+        cu_q_(problem.cu_q),
+        lens_(problem.seq_lens),
+        slopes_(DType::kF32, problem.slopes),
+        scales_(DType::kF32, problem.scales),
+        sinks_(DType::kF32, problem.sinks) {}
+
+  Result Run(const RunOptions& options = {}) const {
+    AttentionProblem& p = problem_;
+    const VarlenAttentionArgs host = p.Args(nullptr);
+    const DeviceFloats out(options.out, p.out_size());
+    const DeviceFloats lse(DType::kF32, p.total_q * p.shape.heads);
+    AttentionArgs args{.q = q_,
+                       .q_stride = host.q_stride,
+                       .num_heads = host.num_heads,
+                       .num_seqs = host.num_seqs,
+                       .cu_seqlens_q = cu_q_.data(),
+                       .seq_lens = lens_.data(),
+                       .block_table = table_.data(),
+                       .max_blocks = p.max_blocks,
+                       .k_cache = host.k_cache,
+                       .v_cache = host.v_cache,
+                       .scores = host.scores,
+                       .out = out,
+                       .out_stride = host.out_stride,
+                       .lse = lse.f32(),
+                       .lse_stride = p.total_q};
+    for (const auto& [queries, keys] : p.shape.sequences) {
+      args.max_query_len = std::max(args.max_query_len, queries);
+      args.max_seq_len = std::max(args.max_seq_len, keys);
+    }
+    args.k_cache.data = static_cast<std::byte*>(k_.data());
+    args.v_cache.data = static_cast<std::byte*>(v_.data());
+    args.k_cache.scales = args.v_cache.scales = scales_.f32();
+    if (args.scores.alibi_slopes != nullptr) args.scores.alibi_slopes = slopes_.f32();
+    if (args.scores.sinks != nullptr) args.scores.sinks = sinks_.f32();
+    const int64_t rows = host.num_seqs * args.max_query_len;
+    const DeviceFloats scratch(DType::kF32, AttentionScratchBytes(args, rows) / 4);
+    if (options.scratch) args.scratch = scratch.f32();
+    EXPECT_EQ(Attention(args, nullptr), cudaSuccess);
+    Result result{out.Read(), lse.Read()};
+    scratch.ReadBytes();  // Its guards.
+    return result;
+  }
+
+ private:
+  AttentionProblem& problem_;
+  DeviceFloats q_;
+  DeviceBytes k_, v_;
+  DeviceArray<int32_t> table_, cu_q_, lens_;
+  DeviceFloats slopes_, scales_, sinks_;
+};
+
+// Half types, K and V as they are or in fp8.
+struct Types {
+  DType compute;
+  DType kv;
+};
+constexpr Types kTypes[] = {{DType::kBF16, DType::kBF16},
+                            {DType::kF16, DType::kF16},
+                            {DType::kBF16, DType::kFp8E4M3},
+                            {DType::kF16, DType::kFp8E5M2}};
+
+AttentionShapes Shape(Types types, int32_t dim, std::vector<std::pair<int32_t, int32_t>> sequences) {
+  return {.heads = 4,
+          .kv_heads = 2,
+          .dim = dim,
+          .block_size = 16,
+          .kv = types.kv,
+          .sequences = std::move(sequences),
+          .kv_scale = IsFp8(types.kv) ? 0.25f : 0.0f,
+          .scale_per_head = dim % 64 == 0,
+          .compute = types.compute};
+}
+
+void ExpectAccurate(const AttentionShapes& shape, uint64_t seed, const std::string& what) {
+  emulation::SetSeed(seed);
+  AttentionProblem problem(shape, seed);
+  const DeviceProblem device(problem);
+  const Result result = device.Run({.out = shape.compute});
+  problem.Check(result.out, result.lse, 1 << 30, what);
+}
+
+class AttentionTest : public DeviceTest, public testing::WithParamInterface<Types> {};
+
+// Each head size, also such that run in a larger kernel; lengths around steps of 64 and blocks.
+TEST_P(AttentionTest, IsAccurateForEveryHeadSize) {
+  for (const int32_t dim : {8, 32, 40, 64, 80, 96, 112, 120, 128, 136, 192, 256}) {
+    ExpectAccurate(Shape(GetParam(), dim, {{3, 65}, {1, 17}, {0, 5}, {2, 0}, {33, 64}}), 1 + dim,
+                   "dim " + std::to_string(dim));
+  }
+}
+
+TEST_P(AttentionTest, IsAccurateAcrossPartialsAndWithinBlocksOfAnySize) {
+  uint64_t seed = 100;
+  for (const int32_t block_size : {1, 8, 16, 32, 64, 128, 256}) {
+    AttentionShapes shape = Shape(GetParam(), 64, {{1, 511}, {1, 512}, {2, 513}, {1, 1030}});
+    shape.block_size = block_size;
+    ExpectAccurate(shape, ++seed, "blocks of " + std::to_string(block_size));
+  }
+}
+
+TEST_P(AttentionTest, TakesEveryOptionOfTheScores) {
+  const auto sequences = std::vector<std::pair<int32_t, int32_t>>{{70, 200}, {1, 600}, {5, 9}};
+  std::vector<ScoreOptions> options(11);
+  options[1].scale = 0.3f;
+  options[2].softcap = 3;
+  options[3].causal = false;
+  options[4].window_left = 15;
+  options[5].window_left = 0;
+  options[6] = {.causal = false, .window_left = 20, .window_right = 7};
+  options[7] = {.causal = false, .window_right = 2147483647};
+  options[8].local_chunk = 48;
+  options[9] = {.softcap = 20, .window_left = 511, .window_right = 0};
+  for (size_t i = 0; i < options.size(); ++i) {
+    AttentionShapes shape = Shape(GetParam(), 64, sequences);
+    shape.scores = options[i];
+    shape.alibi = i == 10 || i == 3;
+    shape.alibi_per_sequence = i == 10;
+    shape.sinks = i == 9 || i == 4 || i == 0;
+    ExpectAccurate(shape, 200 + i, "option " + std::to_string(i));
+  }
+}
+
+TEST_P(AttentionTest, SharesTheRowsOfATileAmongHeads) {
+  for (const auto& [heads, kv_heads] : {std::pair(1, 1), std::pair(9, 3), std::pair(6, 1),
+                                        std::pair(7, 7), std::pair(70, 1), std::pair(8, 2)}) {
+    AttentionShapes shape = Shape(GetParam(), 32, {{1, 100}, {11, 70}, {25, 25}});
+    shape.heads = heads;
+    shape.kv_heads = kv_heads;
+    ExpectAccurate(shape, 300 + heads, std::to_string(heads) + " heads");
+  }
+}
+
+// Rows of queries [first, first + n) of sequence `s` of a result.
+Result RowsOf(const AttentionProblem& problem, const Result& all, size_t s, int64_t first,
+              int64_t n) {
+  const int64_t width = int64_t{problem.shape.heads} * problem.shape.v_dim;
+  const int64_t token = problem.cu_q[s] + first;
+  Result rows{{all.out.begin() + token * width, all.out.begin() + (token + n) * width}, {}};
+  for (int64_t h = 0; h < problem.shape.heads; ++h) {
+    const auto from = all.lse.begin() + h * problem.total_q + token;
+    rows.lse.insert(rows.lse.end(), from, from + n);
+  }
+  return rows;
+}
+
+// Changes the queries that a problem asks, but neither K and V nor positions: the last `n` of the
+// first n + skipped of sequence 0.
+Result AskLast(AttentionProblem& problem, const std::vector<float>& q, int64_t first, int64_t n,
+               int32_t keys, const RunOptions& options) {
+  const int64_t width = int64_t{problem.shape.heads} * problem.shape.dim;
+  problem.q.assign(q.begin() + first * width, q.begin() + (first + n) * width);
+  problem.total_q = n;
+  problem.cu_q = {0, static_cast<int32_t>(n)};
+  problem.seq_lens = {keys};
+  problem.shape.sequences = {{static_cast<int32_t>(n), keys}};
+  return DeviceProblem(problem).Run(options);
+}
+
+// A prompt in one step, in chunks, and token by token, with each partial in a block of its own or
+// all in one: the same bits.
+TEST_P(AttentionTest, BitsDependOnNeitherChunksNorPartialsNorTiles) {
+  constexpr int32_t kQueries = 70, kKeys = 1100;
+  for (const auto& [dim, window] : {std::pair(64, -1), std::pair(192, 700)}) {
+    AttentionShapes shape = Shape(GetParam(), dim, {{kQueries, kKeys}});
+    shape.scores.window_left = window;
+    shape.sinks = window < 0;
+    const AttentionProblem original(shape, 7);
+    AttentionProblem problem(shape, 7);
+    const Result whole = DeviceProblem(problem).Run();
+    for (const auto& [first, n] : {std::pair(0, 1), std::pair(69, 1), std::pair(37, 1),
+                                   std::pair(0, 32), std::pair(32, 38), std::pair(13, 2)}) {
+      const Result expected = RowsOf(original, whole, 0, first, n);
+      for (const bool scratch : {false, true}) {
+        EXPECT_EQ(AskLast(problem, original.q, first, n, kKeys - kQueries + first + n,
+                          {.scratch = scratch}),
+                  expected)
+            << "dim " << dim << " queries " << first << "+" << n << (scratch ? " split" : "");
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, BitsDependOnNeitherBatchNorBlocks) {
+  const auto sequences = std::vector<std::pair<int32_t, int32_t>>{{1, 530}, {40, 90}, {1, 64}};
+  AttentionShapes shape = Shape(GetParam(), 128, sequences);
+  AttentionProblem problem(shape, 9);
+  const Result whole = DeviceProblem(problem).Run();
+  for (const int32_t block_size : {8, 64}) {
+    AttentionShapes other = shape;
+    other.block_size = block_size;
+    AttentionProblem same(other, 9);
+    EXPECT_EQ(DeviceProblem(same).Run(), whole) << block_size;
+  }
+  // Sequence 0 alone has the same values: they are drawn in order.
+  AttentionShapes alone = shape;
+  alone.sequences = {sequences[0]};
+  AttentionProblem first(alone, 9);
+  EXPECT_EQ(DeviceProblem(first).Run({.scratch = true}), RowsOf(problem, whole, 0, 0, 1));
+}
+
+TEST_P(AttentionTest, LeavesGapsOfStridesAlone) {
+  AttentionShapes shape = Shape(GetParam(), 64, {{5, 70}, {1, 33}});
+  shape.row_gap = 8;
+  ExpectAccurate(shape, 11, "gaps");
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, AttentionTest, testing::ValuesIn(kTypes), [](const auto& info) {
+  return std::string(ToString(info.param.compute)) + "_cache_" +
+         std::string(ToString(info.param.kv));
+});
+
+using AttentionOfDeviceTest = DeviceTest;
+
+// What the real kernels do in any order of threads, blocks and copies is never called a fault.
+TEST_F(AttentionOfDeviceTest, GivesOneResultInEveryOrder) {
+  AttentionProblem problem(Shape(kTypes[0], 32, {{1, 600}, {3, 70}}), 3);
+  const DeviceProblem device(problem);
+  const Result expected = device.Run();
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    emulation::SetSeed(seed);
+    ASSERT_EQ(device.Run({.scratch = seed % 2 == 0}), expected) << seed;
+  }
+}
+
+TEST_F(AttentionOfDeviceTest, OneQueryEachNeedsNoPrefixSums) {
+  AttentionProblem problem(Shape(kTypes[0], 64, {{1, 60}, {1, 5}}), 3);
+  const DeviceFloats q(DType::kBF16, problem.q), out(DType::kF32, problem.out_size());
+  const DeviceBytes k(problem.k_cache), v(problem.v_cache);
+  const DeviceArray<int32_t> table(problem.table), lens(problem.seq_lens);
+  const VarlenAttentionArgs host = problem.Args(nullptr);
+  AttentionArgs args{.q = q,
+                     .q_stride = host.q_stride,
+                     .num_heads = 4,
+                     .num_seqs = 2,
+                     .max_query_len = 1,
+                     .seq_lens = lens.data(),
+                     .max_seq_len = 60,
+                     .block_table = table.data(),
+                     .max_blocks = problem.max_blocks,
+                     .k_cache = host.k_cache,
+                     .v_cache = host.v_cache,
+                     .out = out,
+                     .out_stride = host.out_stride};
+  args.k_cache.data = static_cast<std::byte*>(k.data());
+  args.v_cache.data = static_cast<std::byte*>(v.data());
+  ASSERT_EQ(Attention(args, nullptr), cudaSuccess);
+  EXPECT_EQ(out.Read(), DeviceProblem(problem).Run().out);
+  // And what it does not take.
+  const auto refuses = [&](auto change) {
+    AttentionArgs other = args;
+    change(other);
+    return Attention(other, nullptr) == cudaErrorInvalidValue;
+  };
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.q.dtype = DType::kF32; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.num_heads = 3; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.dim = a.v_cache.dim = 60; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.dim = a.v_cache.dim = 264; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.v_cache.dim = 32; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.layout = CacheLayout::kNhd; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.v_cache.layout = CacheLayout::kPacked; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.dtype = DType::kF16; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.v_cache.dtype = DType::kFp8E4M3; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.block_stride += 4; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.v_cache.head_stride = 1028; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.v_cache.token_stride = 68; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.data += 8; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.q_stride = 260; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.q.data = static_cast<const char*>(a.q.data) + 2; }));
+  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.out.dtype = DType::kF16; }));
+}
+
+}  // namespace
+}  // namespace baton::cuda
