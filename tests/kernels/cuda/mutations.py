@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Breaks the kernels in one place at a time: the emulated tests must fail for each.
+
+Usage: mutations.py [--build build/emulated] [PART OF A NAME...]
+Needs a build of the emulated preset. Prints a line for each mutation, with what found it, and exits
+1 if one survives. Some four seconds each, so it is no part of the default tests.
+"""
+import argparse
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+KERNELS, ATTENTION = "cuda_kernels_test", "cuda_attention_test"
+
+# (file, program, filter, name, text, replacement)
+MUTATIONS = [
+    ("norms.cu", KERNELS, "*Norms*", "no barrier before a sum's scratch is written again",
+     "    __syncthreads();  // The sum before this one has been read.\n", ""),
+    ("norms.cu", KERNELS, "*Norms*", "no barrier before the warps' sums are read",
+     "shared.warp[warp] = x;\n    __syncthreads();", "shared.warp[warp] = x;"),
+    ("norms.cu", KERNELS, "*Norms*", "half a warp's sum", "int by = 16; by > 0", "int by = 8; by > 0"),
+    ("norms.cu", KERNELS, "*Norms*", "variance counts elements behind the row",
+     "i + j < args.dim ? v[j] - mean : 0.0f", "v[j] - mean"),
+    ("norms.cu", KERNELS, "*Norms*", "no early return behind the last row",
+     "  if (row >= args.num_tokens * args.rows_per_token) return;  // A whole warp: only rows of one.",
+     ""),
+    ("operands.h:norms.cu", KERNELS, "*Norms*", "a row's tail is loaded whole",
+     "out[i] = i < valid ? ToFloat(row[i]) : 0.0f", "out[i] = ToFloat(row[i])"),
+    ("operands.h:norms.cu", KERNELS, "*Norms*", "a row's tail is stored whole",
+     "if (i < valid) row[i]", "row[i]"),
+    ("elementwise.cu", KERNELS, "*Elementwise*", "rope reads the row of its token",
+     "args.positions == nullptr ? token : args.positions[token]", "token"),
+    ("elementwise.cu", KERNELS, "*Elementwise*", "rope turns the other way",
+     "fmaf(b, c, a * s)", "fmaf(b, c, 0.0f - a * s)"),
+    ("elementwise.cu", KERNELS, "*Advance*", "padding keeps its slot",
+     "    args.slot_mapping[i] = -1;\n", ""),
+    ("cache_write.cu", KERNELS, "*Cache*", "negative slots are written",
+     "  if (slot < 0) return;\n", ""),
+    ("cache_write.cu", KERNELS, "*Cache*", "V takes the scale of the first head",
+     "cache.num_scales == 1 ? 0 : head", "0"),
+    ("cache_write.cu", KERNELS, "*Cache*", "a ragged group is written whole",
+     "i < kGroup && first + i < cache.dim", "i < kGroup"),
+    ("cache_blocks.cu", KERNELS, "*Cache*", "pieces lose their tail",
+     "if (at < count)", "if (at + 1 < count)"),
+    ("cache_blocks.cu", KERNELS, "*Cache*", "only the first block of a run",
+     "block < run.count", "block < 1"),
+    ("cache_blocks.cu", KERNELS, "*Cache*", "staging memory of the first planes again",
+     "+ first * args.num_blocks * bytes", ""),
+    ("gemm.cu", KERNELS, "*Gemm*", "no barrier between tiles of k",
+     "    __syncthreads();  // The tile is there, and nobody reads the one that is overwritten next.\n",
+     ""),
+    ("gemm.cu", KERNELS, "*Gemm*", "waits for one group less",
+     "WaitCopies<Shape::kStages - 2>", "WaitCopies<Shape::kStages - 1>"),
+    ("gemm.cu", KERNELS, "*Gemm*", "no wait at all",
+     "    WaitCopies<Shape::kStages - 2>();\n", ""),
+    ("gemm.cu", KERNELS, "*Gemm*", "rows behind the matrix are read",
+     "const bool is_row = first + row < from.count;", "const bool is_row = true;"),
+    ("gemm.cu", KERNELS, "*Gemm*", "a tail of k is not masked",
+     "is_row && column + j < k", "is_row"),
+    ("gemm.cu", KERNELS, "*Gemm*", "no swizzle where fragments are loaded",
+     "LoadMatrices(a[i], ChunkOf(rows, warp_row + 16 * i + lane % 16, 2 * step + lane / 16))",
+     "LoadMatrices(a[i], &rows[warp_row + 16 * i + lane % 16][(2 * step + lane / 16) * 8])"),
+    ("gemm.cu", KERNELS, "*Gemm*", "halves of b trade places",
+     "b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]", "b[j / 2][j % 2 * 2 + 1], b[j / 2][j % 2 * 2]"),
+    ("gemm.cu", KERNELS, "*Gemm*", "bias by the wrong index",
+     "problem.rows_are_weights ? row : column", "column"),
+    ("gemm.cu", KERNELS, "*Gemm*", "columns behind the matrix are stored",
+     " || column >= problem.columns.count", ""),
+    ("attention.cu", ATTENTION, "*", "no barrier before K is read",
+     "    __syncthreads();  // K is there; nobody reads V any more.\n", ""),
+    ("attention.cu", ATTENTION, "*", "no barrier before V is read",
+     "    __syncthreads();  // V is there; nobody reads K any more.\n", ""),
+    ("attention.cu", ATTENTION, "*", "no wait for K",
+     "    WaitCopies<0>();\n    __syncthreads();  // K", "    __syncthreads();  // K"),
+    ("attention.cu", ATTENTION, "*", "no wait for V",
+     "    WaitCopies<0>();\n    __syncthreads();  // V", "    __syncthreads();  // V"),
+    ("attention.cu", ATTENTION, "*", "block table one entry late",
+     "table[key / cache.block_size]", "table[(key + 1) / cache.block_size]"),
+    ("attention.cu", ATTENTION, "*", "one key too many is loaded",
+     "key < work.keys.end && column < cache.dim", "key <= work.keys.end && column < cache.dim"),
+    ("attention.cu", ATTENTION, "*", "keys before the window are loaded",
+     "key >= work.keys.begin && key", "key"),
+    ("attention.cu", ATTENTION, "*", "columns behind the head are loaded",
+     "key < work.keys.end && column < cache.dim", "key < work.keys.end"),
+    ("attention.cu", ATTENTION, "*", "a row sees one key too many",
+     "key < row.keys.begin || key >= row.keys.end", "key < row.keys.begin || key > row.keys.end"),
+    ("attention.cu", ATTENTION, "*", "V is not transposed",
+     "LoadMatricesTransposed(b", "LoadMatrices(b"),
+    ("attention.cu", ATTENTION, "*", "rows 8 to 15 get the probabilities of rows 0 to 7",
+     "{probabilities[2 * j][0], probabilities[2 * j][1],",
+     "{probabilities[2 * j][0], probabilities[2 * j][0],"),
+    ("attention.cu", ATTENTION, "*", "sums are not scaled to a new maximum",
+     "      sums[d][2 * h] *= factor;\n", ""),
+    ("attention.cu", ATTENTION, "*", "a row's maximum is that of two lanes",
+     "return fmaxf(x, __shfl_xor_sync(~0u, x, 2))", "return x"),
+    ("attention.cu", ATTENTION, "*", "no fold at multiples of 512",
+     "next % kPartialKeys == 0 || ", ""),
+    ("attention.cu", ATTENTION, "*", "partials of a split begin one step late",
+     "static_cast<int>(blockIdx.y) * kPartialKeys", "static_cast<int>(blockIdx.y) * kPartialKeys + 64"),
+    ("attention.cu", ATTENTION, "*", "the fold skips the first partial",
+     "const int first = keys.begin / kPartialKeys;", "const int first = keys.begin / kPartialKeys + 1;"),
+    ("attention.cu", ATTENTION, "*", "heads of a group trade queries",
+     "(work.first_row + row) % work.group;\n    const int64_t at = live",
+     "(work.first_row + row + 1) % work.group;\n    const int64_t at = live"),
+    ("attention.cu", ATTENTION, "*", "the LSE is written by every lane",
+     "work.kv_head, lane % 4 == 0)", "work.kv_head, true)"),
+    ("attention_rows.h:attention.cu", ATTENTION, "*", "the window is one key longer",
+     "position - scores.window_left)", "position - scores.window_left - 1)"),
+    ("attention_rows.h:attention.cu", ATTENTION, "*", "V's scale is K's of another head",
+     "ScaleOf(args.v_cache, kv_head)", "ScaleOf(args.v_cache, 0)"),
+    ("attention_rows.h:attention.cu", ATTENTION, "*", "a fold keeps the older maximum",
+     "const float max = fmaxf(total.max, partial.max);\n  const FoldFactors",
+     "const float max = partial.max;\n  const FoldFactors"),
+]
+
+
+def run(command, **options):
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+class Build:
+    """How the emulated preset compiles and links."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.commands = {pathlib.Path(entry["file"]): entry for entry in
+                         json.loads((folder / "compile_commands.json").read_text())}
+        self.links = {}
+
+    def compile(self, source, mutated, include, out):
+        entry = self.commands[source]
+        words = [w for w in shlex.split(entry["command"]) if not w.endswith("ccache")]
+        words[words.index("-o") + 1] = str(out)
+        words[words.index("-c") + 1] = str(mutated)
+        words.insert(1, f"-I{include}")
+        return run(words, cwd=entry["directory"])
+
+    def link(self, program, mutated, out):
+        """The mutated object comes first, so the archive's is not taken."""
+        if program not in self.links:
+            lines = run(["ninja", "-C", self.folder, "-t", "commands", program]).stdout
+            self.links[program] = re.search(r"&& (.*?) &&", lines.splitlines()[-1]).group(1)
+        words = [w for w in shlex.split(self.links[program]) if not w.endswith("ccache")]
+        at = words.index("-o") + 1
+        words[at] = str(out)
+        words.insert(at + 1, str(mutated))
+        return run(words, cwd=self.folder)
+
+
+def find(build, mutation, scratch):
+    """What found a mutation; None if nothing did."""
+    files, program, test_filter, _, text, replacement = mutation
+    file, _, unit = files.partition(":")
+    source = ROOT / "kernels/cuda" / file
+    content = source.read_text()
+    if text not in content:
+        return None, "the text is not there any more"
+    include = scratch / "kernels/cuda"
+    include.mkdir(parents=True, exist_ok=True)
+    for old in include.iterdir():
+        old.unlink()
+    (include / file).write_text(content.replace(text, replacement))
+    unit = unit or file
+    if unit != file:
+        (include / unit).write_text((ROOT / "kernels/cuda" / unit).read_text())
+    built = build.compile(ROOT / "kernels/cuda" / unit, include / unit, scratch,
+                          scratch / "mutated.o")
+    if built.returncode != 0:
+        return None, built.stderr[-500:]
+    linked = build.link(program, scratch / "mutated.o", scratch / "program")
+    if linked.returncode != 0:
+        return None, linked.stderr[-500:]
+    try:
+        tested = run([scratch / "program", f"--gtest_filter={test_filter}", "--gtest_fail_fast"],
+                     timeout=300)
+    except subprocess.TimeoutExpired:
+        return "it never ends", ""
+    if tested.returncode == 0:
+        return None, "every test passed"
+    message = re.search(r"^.*(?:race|outside|in flight|uninitialised|misaligned|divergence|"
+                        r"deadlock|exits with).*$", tested.stdout, re.M)
+    if message:
+        return message.group(0)[-150:].strip(), ""
+    failed = re.findall(r"^\[  FAILED  \] ([\w/.]+)", tested.stdout, re.M)
+    return f"values: {failed[0]}" if failed else "a crash", ""
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/emulated")
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    build = Build(arguments.build.resolve())
+    chosen = [m for m in MUTATIONS
+              if not arguments.names or any(name in m[0] + " " + m[3] for name in arguments.names)]
+    survivors = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        for mutation in chosen:
+            found, why = find(build, mutation, pathlib.Path(scratch))
+            survivors += found is None
+            print(f"{mutation[0]}: {mutation[3]}: {found or 'SURVIVES: ' + why}", flush=True)
+    print(f"{len(chosen)} mutations, {survivors} survive")
+    return 1 if survivors or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
