@@ -2,7 +2,8 @@
 
 // What a kernel file includes: CUDA C++ and a few functions over PTX. nvcc takes them as they are;
 // any other compiler takes the emulation (kernels/emulation), under which the tests run the very
-// same files. For that, kernels keep these rules:
+// same files; host code of a build for devices (BATON_CUDA=ON) takes CUDA's own header. For that,
+// kernels keep these rules:
 // - PTX and the extensions of nvcc (<<<>>>, __shared__) stand in dialect_nvcc.h alone.
 // - Shared memory is one struct: auto& s = SharedMemory<Layout>(), launched with sizeof(Layout).
 // - A kernel is launched by Launch(kernel, grid, block, shared_bytes, stream, arguments...), and
@@ -12,6 +13,9 @@
 // - Arithmetic says where it fuses: fmaf(). The compilers are told not to.
 #if defined(__CUDACC__)
 #include "kernels/cuda/dialect_nvcc.h"
+#elif defined(BATON_CUDA_DEVICE)
+#include <cuda_runtime.h>
+#define BATON_UNROLL
 #else
 #include "kernels/emulation/kernel_language.h"
 #endif

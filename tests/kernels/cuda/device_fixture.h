@@ -9,10 +9,33 @@
 #include <vector>
 
 #include "kernels/cuda/operands.h"
-#include "kernels/emulation/emulator.h"
+#include "kernels/emulation/tensor_core.h"
 #include "tests/kernels/kernel_fixture.h"
 
+#if defined(BATON_CUDA_DEVICE)
+// The same tests on a device, which has one order of threads and nothing to say.
+namespace baton::emulation {
+inline void ResetDevice() {}
+inline void SetSeed(uint64_t) {}
+inline void SetArchitecture(Architecture) {}
+inline std::string LastMessage() { return cudaGetErrorString(cudaGetLastError()); }
+}  // namespace baton::emulation
+#else
+#include "kernels/emulation/emulator.h"
+#endif
+
 namespace baton::cuda {
+
+// Whose sums the device can be asked for.
+inline std::vector<emulation::Architecture> Architectures() {
+#if defined(BATON_CUDA_DEVICE)
+  int major = 0;
+  EXPECT_EQ(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), cudaSuccess);
+  return {major >= 9 ? emulation::Architecture::kHopper : emulation::Architecture::kAmpere};
+#else
+  return {emulation::Architecture::kAmpere, emulation::Architecture::kHopper};
+#endif
+}
 
 // Device memory between canaries, aligned as cudaMalloc's or shifted by some elements.
 class DeviceBytes {

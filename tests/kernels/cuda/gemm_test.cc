@@ -152,8 +152,7 @@ using GemmOrderTest = DeviceTest;
 
 TEST_F(GemmOrderTest, AddsSixteenProductsAtATimeInAscendingOrder) {
   const int64_t n = 8, k = 100;
-  for (const auto architecture :
-       {emulation::Architecture::kAmpere, emulation::Architecture::kHopper}) {
+  for (const auto architecture : Architectures()) {
     emulation::SetArchitecture(architecture);
     for (const auto& [m, dtype] : {std::pair(1, DType::kBF16), std::pair(40, DType::kF16),
                                    std::pair(40, DType::kBF16), std::pair(100, DType::kF16)}) {
