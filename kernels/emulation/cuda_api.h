@@ -57,8 +57,8 @@ struct cudaGraphExecUpdateResultInfo {
   int result = 0;
 };
 
-// Fresh memory holds 0xff: NaN in every float type, -1 as an index. Freed memory does too, and its
-// addresses are never given out again.
+// Fresh memory holds 0xff: NaN in every float type, -1 as an index. Freed memory is out of reach, and
+// its addresses are never given out again.
 cudaError_t cudaMalloc(void** pointer, size_t bytes);
 cudaError_t cudaFree(void* pointer);
 // Page-locked host memory, which kernels may read and write too.

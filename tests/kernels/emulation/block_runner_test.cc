@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,38 @@ const Detection kDetections[] = {
 };
 INSTANTIATE_TEST_SUITE_P(Faults, DetectorTest, testing::ValuesIn(kDetections),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// When each of 4 * 64 threads came by.
+std::vector<uint32_t> OrderOf(uint64_t seed) {
+  ResetDevice();
+  SetSeed(seed);
+  uint32_t *counter = nullptr, *order = nullptr;
+  EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&counter), 4), cudaSuccess);
+  EXPECT_EQ(cudaMalloc(reinterpret_cast<void**>(&order), 256 * 4), cudaSuccess);
+  EXPECT_EQ(cudaMemsetAsync(counter, 0, 4, nullptr), cudaSuccess);
+  EXPECT_EQ(detectors::RunOrder(counter, order, nullptr), cudaSuccess);
+  std::vector<uint32_t> out(256);
+  EXPECT_EQ(cudaMemcpy(out.data(), order, 256 * 4, cudaMemcpyDeviceToHost), cudaSuccess)
+      << LastMessage();
+  EXPECT_EQ(cudaFree(counter), cudaSuccess);
+  EXPECT_EQ(cudaFree(order), cudaSuccess);
+  return out;
+}
+
+TEST(BlockRunnerTest, ASeedGivesBlocksAndThreadsAnOrderOfItsOwn) {
+  std::set<std::vector<uint32_t>> blocks, threads;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const auto order = OrderOf(seed);
+    EXPECT_EQ(OrderOf(seed), order);
+    std::vector<uint32_t> of_blocks, of_threads;
+    for (int b = 0; b < 4; ++b) of_blocks.push_back(order[64 * b] / 64);
+    for (int t = 0; t < 64; ++t) of_threads.push_back(order[t] % 64);
+    blocks.insert(of_blocks);
+    threads.insert(of_threads);
+  }
+  EXPECT_GT(blocks.size(), 5u);  // Of 24.
+  EXPECT_EQ(threads.size(), 20u);
+}
 
 TEST(BlockRunnerTest, SaysNothingOfCorrectKernels) {
   for (uint64_t seed = 1; seed <= 500; ++seed) {

@@ -158,6 +158,28 @@ TEST_F(CudaApiTest, MemoryRunsOutWhereToldAndComesBack) {
   EXPECT_EQ(cudaFree(more), cudaErrorInvalidValue);
 }
 
+TEST_F(CudaApiTest, FreshMemoryIsPoison) {
+  void* memory = nullptr;
+  ASSERT_EQ(cudaMalloc(&memory, 8), cudaSuccess);
+  uint64_t bits = 0;
+  ASSERT_EQ(cudaMemcpy(&bits, memory, 8, cudaMemcpyDeviceToHost), cudaSuccess);
+  EXPECT_EQ(bits, ~uint64_t{0});
+  EXPECT_EQ(cudaFree(memory), cudaSuccess);
+}
+
+// As on a device: the host may free pageable memory at once, and must keep pinned memory.
+TEST_F(CudaApiTest, CopiesOfPageableMemoryAreDoneWhenTheCallReturns) {
+  float from = 3;
+  ASSERT_EQ(cudaMemcpyAsync(value_, &from, 4, cudaMemcpyHostToDevice, a_), cudaSuccess);
+  from = 4;
+  EXPECT_EQ(Value(), 3);
+  *pinned_ = 5;
+  ASSERT_EQ(cudaMemcpyAsync(value_, pinned_, 4, cudaMemcpyHostToDevice, a_), cudaSuccess);
+  *pinned_ = 6;
+  ASSERT_EQ(cudaStreamSynchronize(a_), cudaSuccess);
+  EXPECT_EQ(Value(), 6);
+}
+
 TEST_F(CudaApiTest, FailsTheCallThatATestNames) {
   FailCall(2, cudaErrorMemoryAllocation);
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);

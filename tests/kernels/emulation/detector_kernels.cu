@@ -170,6 +170,10 @@ __global__ void WarpKernel(uint32_t* out) {
   out[128 + lane] = __ballot_sync(~0u, lane % 3 == 0);
 }
 
+__global__ void OrderKernel(uint32_t* counter, uint32_t* order) {
+  order[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(counter, 1u);
+}
+
 __global__ void AddKernel(float* to, float by) { *to += by; }
 
 cudaError_t RunFault(const FaultArgs& args, int blocks, cudaStream_t stream) {
@@ -184,6 +188,10 @@ cudaError_t RunProduct(bool is_bf16, const uint16_t* a, const uint16_t* b, float
 
 cudaError_t RunWarpFunctions(uint32_t* out, cudaStream_t stream) {
   return cuda::Launch(WarpKernel, 1, 32, 0, stream, out);
+}
+
+cudaError_t RunOrder(uint32_t* counter, uint32_t* order, cudaStream_t stream) {
+  return cuda::Launch(OrderKernel, 4, 64, 0, stream, counter, order);
 }
 
 cudaError_t RunAdd(float* to, float by, cudaStream_t stream) {

@@ -58,6 +58,9 @@ cudaError_t RunProduct(bool is_bf16, const uint16_t* a, const uint16_t* b, float
 // out[i] = what the lanes of a warp see: shuffles, votes, atomics. [5][32]
 cudaError_t RunWarpFunctions(uint32_t* out, cudaStream_t stream);
 
+// order[i] = when thread i of all came by, of 4 blocks of 64 threads.
+cudaError_t RunOrder(uint32_t* counter, uint32_t* order, cudaStream_t stream);
+
 // *to += by, in one thread.
 cudaError_t RunAdd(float* to, float by, cudaStream_t stream);
 
