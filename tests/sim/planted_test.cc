@@ -64,7 +64,7 @@ class PlantedBugTest : public testing::TestWithParam<int> {
     progress_ = new (shared) Progress;
     const pid_t child = fork();
     if (child == 0) {
-      std::freopen("/dev/null", "w", stderr);
+      if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(1);
       Search(bug, num_seeds, progress_);
     }
     int status = 0;
