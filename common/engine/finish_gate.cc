@@ -9,7 +9,7 @@
 namespace baton {
 
 bool FinishGate::CanWait(const Sequence& sequence, int32_t budget, Time now) {
-  return sequence.finish_group != 0 && now < sequence.wait_until &&
+  return now < sequence.wait_until &&
          sequence.num_waited + budget <= kMostWaited * sequence.num_own;
 }
 

@@ -50,6 +50,11 @@ TEST_F(FinishGateTest, SoManyAsTheOptionSaysDoNotWaitForMore) {
   EXPECT_THAT(Waiting(2), IsEmpty());
 }
 
+TEST_F(FinishGateTest, NobodyWaitsWhenLastTokensAreAllThatIsLeft) {
+  for (CallId call = 1; call <= 3; ++call) Add(call, 9, 1);
+  EXPECT_THAT(Waiting(1), IsEmpty());  // One step each, but none is helped by waiting.
+}
+
 TEST_F(FinishGateTest, WhoseLastTokenIsLeftComesFirstHoweverYoung) {
   together_ = 1;
   Add(1, 9, 8);
