@@ -353,9 +353,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     if (!has_rows) continue;
     MultiplyValues(shared, lane, probabilities, sums);
-    if (next % kPartialKeys == 0 || next >= work.keys.end) {
-      FoldPartial(shared, rows, sums, totals);
-    }
+    if (next % kPartialKeys == 0 || next >= work.keys.end) FoldPartial(shared, rows, sums, totals);
   }
   if (has_rows) StoreRows(args, scratch, is_split, work, shared, warp, lane, totals);
 }

@@ -58,9 +58,7 @@ __global__ void __launch_bounds__(kThreads)
     Vector raw[kVectors];
     memcpy(raw, values, sizeof(values));
     BATON_UNROLL
-    for (int i = 0; i < kVectors; ++i) {
-      reinterpret_cast<Vector*>(to)[i] = raw[i];
-    }
+    for (int i = 0; i < kVectors; ++i) reinterpret_cast<Vector*>(to)[i] = raw[i];
   } else {
     for (int i = 0; i < kGroup && first + i < cache.dim; ++i) {
       to[i] = Store<Cache>(ToFloat(from[i]), scale);

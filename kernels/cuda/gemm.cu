@@ -72,9 +72,7 @@ BATON_DEVICE void LoadTile(T (*tile)[kTileK], const Operand<T>& from, int64_t fi
       CopyAsync(to, source, is_row);
     } else {
       T values[kChunk];
-      for (int j = 0; j < kChunk; ++j) {
-        values[j] = is_row && column + j < k ? source[j] : T{0};
-      }
+      for (int j = 0; j < kChunk; ++j) values[j] = is_row && column + j < k ? source[j] : T{0};
       uint4 raw;
       memcpy(&raw, values, sizeof(raw));
       *reinterpret_cast<uint4*>(to) = raw;

@@ -49,14 +49,10 @@ BATON_HOOKS(8)
 BATON_HOOKS(16)
 
 extern "C" void __tsan_read_range(char* p, size_t size) {
-  for (size_t i = 0; i < size; ++i) {
-    OnAccess(Access::kRead, p + i, 1, __builtin_return_address(0));
-  }
+  for (size_t i = 0; i < size; ++i) OnAccess(Access::kRead, p + i, 1, __builtin_return_address(0));
 }
 extern "C" void __tsan_write_range(char* p, size_t size) {
-  for (size_t i = 0; i < size; ++i) {
-    OnAccess(Access::kWrite, p + i, 1, __builtin_return_address(0));
-  }
+  for (size_t i = 0; i < size; ++i) OnAccess(Access::kWrite, p + i, 1, __builtin_return_address(0));
 }
 extern "C" void __tsan_init() {}
 extern "C" void __tsan_func_entry(void*) {}

@@ -60,9 +60,7 @@ void AddProducts(const RowSums& row, int first, int last, int fraction_bits, flo
     const double scale = PowerOfTwo(fraction_bits - greatest);
     // Below 2^(fraction bits + 2) each, so that an int holds it.
     double sum = static_cast<int32_t>(c[j] * scale);
-    for (int k = first; k < last; ++k) {
-      sum += static_cast<int32_t>(row.product[k][j] * scale);
-    }
+    for (int k = first; k < last; ++k) sum += static_cast<int32_t>(row.product[k][j] * scale);
     c[j] = TruncateToFloat(sum * PowerOfTwo(greatest - fraction_bits));
   }
 }

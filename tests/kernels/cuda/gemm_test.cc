@@ -75,9 +75,7 @@ std::vector<float> Multiply(const GemmCase& types, const Matrices& x, int64_t m,
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < out_stride; ++j) {
       if (j < n) dense.push_back(padded[i * out_stride + j]);
-      if (j >= n) {
-        EXPECT_EQ(padded[i * out_stride + j], 7) << "behind row " << i;
-      }
+      if (j >= n) EXPECT_EQ(padded[i * out_stride + j], 7) << "behind row " << i;
     }
   }
   return dense;
@@ -164,9 +162,7 @@ TEST_F(GemmOrderTest, AddsSixteenProductsAtATimeInAscendingOrder) {
           for (int64_t i = 0; i < 16; ++i) {
             tile.a[i][e] = i < m && k0 + e < k ? x.a[i * k + k0 + e] : 0;
           }
-          for (int64_t j = 0; j < 8; ++j) {
-            tile.b[e][j] = k0 + e < k ? x.weights[j * k + k0 + e] : 0;
-          }
+          for (int64_t j = 0; j < 8; ++j) tile.b[e][j] = k0 + e < k ? x.weights[j * k + k0 + e] : 0;
         }
         MultiplyTile(architecture, dtype == DType::kBF16 ? -126 : -14, tile);
       }
