@@ -253,6 +253,18 @@ TEST_F(AttentionOfDeviceTest, GivesOneResultInEveryOrder) {
   }
 }
 
+// An early query that sees far keys by ALiBi: the first partial's maximum is above the last one's by
+// more than the exponents of a float, either of which may be the one that a fold keeps.
+TEST_F(AttentionOfDeviceTest, FoldsPartialsWhoseMaximaAreFarApart) {
+  AttentionShapes shape = Shape(kTypes[0], 32, {{560, 1100}});
+  shape.kv_heads = 1;
+  shape.scores.causal = false;
+  shape.alibi = true;
+  AttentionProblem problem(shape, 13);
+  const Result result = DeviceProblem(problem).Run({.out = shape.compute});
+  problem.Check(result.out, result.lse, 300, "far apart");
+}
+
 TEST_F(AttentionOfDeviceTest, OneQueryEachNeedsNoPrefixSums) {
   AttentionProblem problem(Shape(kTypes[0], 64, {{1, 60}, {1, 5}}), 3);
   const DeviceFloats q(DType::kBF16, problem.q), out(DType::kF32, problem.out_size());
