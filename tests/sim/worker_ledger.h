@@ -163,8 +163,8 @@ class WorkerLedger {
   void CheckStillCached(const Account& account);
   void CheckHost();
   void CheckHeld(const WorkerAudit& audit);
-  CallId CallOf(const StepRow& row);
-  void NoteRow(const StepRow& row);
+  CallId CallOf(const StepPlan& plan, const StepRow& row);
+  void NoteRow(const StepPlan& plan, const StepRow& row);
   void NoteTable(Account& account, const StepRow& row);
   void CheckRows();
   void CheckTurns(const std::set<CallId>& decodes);

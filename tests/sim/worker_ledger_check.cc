@@ -219,26 +219,38 @@ void WorkerLedger::CheckHeld(const WorkerAudit& audit) {
     if (!account.runs()) continue;
     const int32_t passed = TokensBehindWindow(layout_, account.computed.value_or(account.least));
     if (held.num_blocks > device_.BlocksFor(account.num_tokens) - passed / device_.block_size()) {
-      Violate("a call holds more blocks than its tokens and the window need");
+      Violate(absl::StrCat("a call holds ", held.num_blocks, " blocks of ", account.num_tokens,
+                           " tokens, of which ", passed, " are behind the window"));
     }
   }
 }
 
 // ---- Rows --------------------------------------------------------------------------------------
 
-// The call that a row computes for: attempts of one sequence may be here side by side.
-CallId WorkerLedger::CallOf(const StepRow& row) {
-  CallId found = 0;
+// The call that a row computes for: attempts of one sequence may be here side by side. Of two that
+// are new the older comes first, unless it has but one token left and the other has more.
+CallId WorkerLedger::CallOf(const StepPlan& plan, const StepRow& row) {
+  const auto end = row.context_len + static_cast<int32_t>(row.tokens.size());
+  const auto is_same = [&](const StepRow& other) { return other.sequence == row.sequence; };
+  auto rows_left = std::ranges::count_if(plan.rows, is_same);
+  std::vector<CallId> fitting;
   for (auto& [call, account] : accounts_) {
     if (account.sequence != row.sequence || !account.runs()) continue;
     if (account.rows_as == row.sampling.get()) return call;
-    if (account.rows_as != nullptr) continue;
-    // Of two that are new the older comes first.
+    --rows_left;
+    if (account.rows_as != nullptr || end > account.num_tokens) continue;
     if (account.computed && account.computed != row.context_len) continue;
-    if (found == 0 || account.age < accounts_.at(found).age) found = call;
+    fitting.push_back(call);
   }
-  if (found != 0) accounts_.at(found).rows_as = row.sampling.get();
-  return found;
+  const auto is_ending = [&](CallId call) { return accounts_.at(call).num_tokens == end; };
+  const auto comes_first = [&](CallId a, CallId b) {
+    if (rows_left == 0 && is_ending(a) != is_ending(b)) return is_ending(a);
+    return accounts_.at(a).age < accounts_.at(b).age;
+  };
+  const auto first = std::ranges::min_element(fitting, comes_first);
+  if (first == fitting.end()) return 0;
+  accounts_.at(*first).rows_as = row.sampling.get();
+  return *first;
 }
 
 void WorkerLedger::NoteTable(Account& account, const StepRow& row) {
@@ -250,8 +262,8 @@ void WorkerLedger::NoteTable(Account& account, const StepRow& row) {
   }
 }
 
-void WorkerLedger::NoteRow(const StepRow& row) {
-  const CallId call = CallOf(row);
+void WorkerLedger::NoteRow(const StepPlan& plan, const StepRow& row) {
+  const CallId call = CallOf(plan, row);
   const auto num_tokens = static_cast<int32_t>(row.tokens.size());
   in_flight_.rows.push_back({call, num_tokens});
   if (call == 0) return Violate("a step computes for a call that does not run");
@@ -359,7 +371,7 @@ std::string WorkerLedger::Check(const WorkerAudit& audit, const Counted& counted
   }
   CheckComingBack();
   if (started_ != nullptr) {
-    for (const StepRow& row : started_->rows) NoteRow(row);
+    for (const StepRow& row : started_->rows) NoteRow(*started_, row);
     if (violation_.empty()) CheckRows();
   }
   CheckHost();
