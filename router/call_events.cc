@@ -115,7 +115,8 @@ void RouterNode::OnScores(SequenceState& sequence, ScoresEvent event, Time now) 
   }
   if (!fresh.logprobs.empty()) outbox_.Emit(sequence.request, std::move(fresh));
   sequence.owes_score = sequence.next_score < sequence.PromptLength();
-  if (!status.ok()) return LosePrefill(sequence, std::move(status), now);
+  const bool has_all = sequence.finished && !sequence.owes_score;  // Whatever else was said.
+  if (!status.ok() && !has_all) return LosePrefill(sequence, std::move(status), now);
   waits_.Note(sequence, now);
   if (sequence.owes_score) return;
   // Nothing else may be wanted of this call: it must not be sought again if it is lost now.
@@ -195,7 +196,7 @@ absl::Status RouterNode::EmitTokens(SequenceState& sequence, std::span<TokenOutp
     if (bad = CheckNext(output, sequence); !bad.ok()) break;
     sequence.emitted.push_back(output.token);
     sequence.finished = output.finish != FinishReason::kNone;
-    fresh.outputs.push_back(output);
+    fresh.outputs.push_back(std::move(output));  // Its numbers stay.
   }
   if (!fresh.outputs.empty()) outbox_.Emit(sequence.request, std::move(fresh));
   return bad;

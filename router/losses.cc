@@ -64,13 +64,18 @@ void RouterNode::RebindTo(SequenceState& sequence, Incarnation prefill, Time now
       RebindRequest{.sequence = sequence.id, .attempt = sequence.attempt, .prefill = prefill});
 }
 
-// The ladder. A decode worker that has the KV answers each Rebind with tokens.
 void RouterNode::OnHandoffFailed(SequenceState& sequence, Time now) {
   if (sequence.state != State::kPrefilling || sequence.decode.call == 0) {
     ++counters_.stale_mail;
     return;
   }
   waits_.Note(sequence, now);
+  ClimbLadder(sequence, now);
+}
+
+// A decode worker that has the KV answers each Rebind with tokens.
+void RouterNode::ClimbLadder(SequenceState& sequence, Time now) {
+  BATON_CHECK(sequence.state == State::kPrefilling && sequence.decode.call != 0);
   switch (recovery_.Climb(sequence, now)) {
     case Recovery::Rung::kSamePair:
       ++sequence.attempt;
@@ -108,7 +113,7 @@ void RouterNode::CheckWatch(uint64_t counter, Time now) {
 
 void RouterNode::OnOverdue(SequenceState& sequence, Time now) {
   if (sequence.state == State::kPrefilling) {
-    if (sequence.decode.call != 0) return OnHandoffFailed(sequence, now);
+    if (sequence.decode.call != 0) return ClimbLadder(sequence, now);
     return EndRequest(sequence.request,
                       absl::InternalError("a prefill worker ended a call too early"));
   }

@@ -153,12 +153,12 @@ void RouterNode::EndRequest(uint64_t key, absl::Status status) {
   }
   queue_.Leave(key);
   deadlines_.Clear(key, request.deadline);
-  BATON_CHECK(!requests_.empty() || sequences_.empty());
   ++(status.ok()                 ? counters_.ok
      : absl::IsCancelled(status) ? counters_.cancelled
                                  : counters_.failed);
   RequestEnded ended{.status = std::move(status), .cached_tokens = request.cached_tokens};
   requests_.erase(it);
+  BATON_CHECK(!requests_.empty() || (sequences_.empty() && calls_.empty()));
   outbox_.Emit(key, std::move(ended));
 }
 

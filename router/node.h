@@ -83,6 +83,7 @@ class RouterNode : public Node<RouterMail> {
   void Enqueue(SequenceState& sequence, Time now);
   void FenceHungWorkers(Time now);
   void OnHandoffFailed(SequenceState& sequence, Time now);
+  void ClimbLadder(SequenceState& sequence, Time now);
   void RebindTo(SequenceState& sequence, Incarnation prefill, Time now);
   void CheckWatch(uint64_t counter, Time now);
   void OnOverdue(SequenceState& sequence, Time now);

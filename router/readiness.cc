@@ -63,9 +63,12 @@ Readiness::Side Readiness::HealthyOf(const RouterView& view, Role role) {
   for (const WorkerView& worker : view.workers) {
     if (worker.role != role || !worker.healthy) continue;
     side.healthy.insert(worker.hello.incarnation);
-    const bool has_room = role == Role::kPrefill
-                              ? worker.status.queued_tokens == 0
-                              : worker.status.blocks.free + worker.status.blocks.cached > 0;
+    // A decode worker takes nothing while one waits for blocks, and leaves a block for each that runs.
+    const WorkerStatus& status = worker.status;
+    const bool has_room =
+        role == Role::kPrefill
+            ? status.queued_tokens == 0
+            : status.preempted == 0 && status.blocks.free + status.blocks.cached > status.running;
     side.full = side.full && !has_room;
     if (worker.last_token <= side.last_token) continue;
     side.last_token = worker.last_token;

@@ -55,7 +55,7 @@ float WeightedTokens::ValueBelow(uint64_t weight) const {
 }
 
 void WeightedTokens::KeepWeights(uint64_t weight) {
-  found_.resize(values_.size() + RowMath::kFindRoom);
+  found_.resize(values_.size());
   found_values_.resize(found_.size());
   const int64_t count = math_->find_at_least(values_.data(), static_cast<int64_t>(values_.size()),
                                              ValueBelow(weight), found_.data(),
@@ -71,7 +71,7 @@ void WeightedTokens::KeepWeights(uint64_t weight) {
 }
 
 void WeightedTokens::DropBelow(uint64_t weight) {
-  found_.resize(weights_.size() + RowMath::kFindRoom);
+  found_.resize(weights_.size());
   const int64_t count =
       math_->find_between(weights_.data(), size(), weight, kAbove, found_.data());
   // Ascending, so that nothing is overwritten before it was moved.
@@ -118,7 +118,7 @@ void WeightedTokens::KeepTopP(double p) {
 
 void WeightedTokens::KeepUntil(uint64_t wanted, uint64_t sum, uint64_t low, uint64_t high) {
   DropBelow(low);
-  found_.resize(weights_.size() + RowMath::kFindRoom);
+  found_.resize(weights_.size());
   found_.resize(math_->find_between(weights_.data(), size(), low, high, found_.data()));
   std::sort(found_.begin(), found_.end(), [&](int32_t a, int32_t b) {
     return weights_[a] != weights_[b] ? weights_[a] > weights_[b] : a < b;

@@ -15,7 +15,6 @@ struct WeightSum {
 // threads may call.
 struct RowMath {
   static constexpr int64_t kMaxBlock = 64;
-  static constexpr int64_t kFindRoom = 15;
   static constexpr int kWeightBits = 44;
   static constexpr uint64_t kOne = uint64_t{1} << kWeightBits;  // The weight of the likeliest.
 
@@ -27,7 +26,7 @@ struct RowMath {
   // Returns their sum; `out` may be null.
   uint64_t (*weights)(const float* x, int64_t n, float max, double temperature, uint64_t* out);
   // The indexes of the x >= bound, ascending, and those x; returns their number. Like that of
-  // find_between the output has room for n + kFindRoom.
+  // find_between the output has room for n.
   int64_t (*find_at_least)(const float* x, int64_t n, float bound, int32_t* indexes, float* found);
   // Of the weights >= bound.
   WeightSum (*sum_at_least)(const uint64_t* weights, int64_t n, uint64_t bound);

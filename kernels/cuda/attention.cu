@@ -379,6 +379,7 @@ __global__ void __launch_bounds__(kThreads) FoldKernel(AttentionArgs args, Scrat
     float sum = 0.0f;
     for (int partial = first; partial <= last; ++partial) {
       const float* state = scratch.StateOf(row, partial);
+      if (state[0] == MinusInfinity()) continue;  // As in FoldPartial.
       const FoldFactors by = Fold(total, {state[0], state[1]});
       if (column < dim) sum = Fold(by, sum, scratch.SumsOf(row, partial)[column]);
     }
@@ -420,9 +421,7 @@ cudaError_t LaunchAttention(const AttentionArgs& args, cudaStream_t stream) {
   const int64_t tiles = (args.max_query_len * group + attention::kRows - 1) / attention::kRows;
   // One tile of rows leaves most of a device idle.
   const bool is_split = args.scratch != nullptr && tiles == 1 && NumPartials(args) > 1;
-  const int64_t rows = args.num_seqs * args.max_query_len * args.num_heads;
-  const Scratch scratch{NumPartials(args), static_cast<int>(dim), args.scratch,
-                        args.scratch + 2 * rows * NumPartials(args)};
+  const Scratch scratch{NumPartials(args), static_cast<int>(dim), args.scratch};
   float scale = args.scores.scale == 0 ? 1.0f / std::sqrt(static_cast<float>(dim))
                                        : args.scores.scale;
   if (args.scores.softcap <= 0) scale *= attention::kLog2E;

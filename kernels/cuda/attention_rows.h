@@ -115,15 +115,12 @@ BATON_DEVICE void StoreResult(const AttentionArgs& args, int64_t token, int head
 struct Scratch {
   int num_partials;
   int dim;
-  float* states;
-  float* sums;
+  float* data;
 
   BATON_DEVICE float* StateOf(int64_t row, int partial) const {
-    return states + 2 * (row * num_partials + partial);
+    return data + (row * num_partials + partial) * (2 + dim);
   }
-  BATON_DEVICE float* SumsOf(int64_t row, int partial) const {
-    return sums + (row * num_partials + partial) * dim;
-  }
+  BATON_DEVICE float* SumsOf(int64_t row, int partial) const { return StateOf(row, partial) + 2; }
 };
 
 }  // namespace baton::cuda::attention

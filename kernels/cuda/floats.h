@@ -112,17 +112,4 @@ BATON_DEVICE Fp8E5M2 FromFloat<Fp8E5M2>(float x) {
   return {static_cast<uint8_t>(sign | RoundMagnitude<15, 2>(magnitude))};
 }
 
-// Two values as one register, `low` in its lower half: how matrix products take them.
-template <typename T>
-BATON_DEVICE uint32_t Pack(float low, float high) {
-  return FromFloat<T>(low).bits | uint32_t{FromFloat<T>(high).bits} << 16;
-}
-
-// The value rounded to a type and back.
-BATON_DEVICE float RoundTo(DType dtype, float x) {
-  if (dtype == DType::kBF16) return ToFloat(FromFloat<Bf16>(x));
-  if (dtype == DType::kF16) return ToFloat(FromFloat<F16>(x));
-  return x;
-}
-
 }  // namespace baton::cuda

@@ -76,15 +76,25 @@ ChoiceDelta PendingDeltas::Take() {
     order_.push_back(index);
     ChoiceDelta piece = Slice(pending, end);
     pending.taken = end;
+    if (end > pending.delta.tokens.size() / 2) Forget(pending);
     return piece;
   }
-  Pending all = std::exchange(pending, {});
-  if (all.taken == 0) return std::move(all.delta);
-  ChoiceDelta last = Slice(all, end);
-  last.finish = all.delta.finish;
-  last.stop_string = std::move(all.delta.stop_string);
-  last.stop_token = all.delta.stop_token;
-  return last;
+  if (pending.taken > 0) Forget(pending);
+  return std::exchange(pending, {}).delta;
+}
+
+// What has left. Less than that is left each time, so that this is linear in all.
+void PendingDeltas::Forget(Pending& pending) {
+  ChoiceDelta& from = pending.delta;
+  const size_t gone = pending.text_ends[pending.taken - 1];
+  ChoiceDelta rest = Slice(pending, from.tokens.size());
+  rest.finish = from.finish;
+  rest.stop_string = std::move(from.stop_string);
+  rest.stop_token = from.stop_token;
+  from = std::move(rest);
+  pending.text_ends.erase(pending.text_ends.begin(), pending.text_ends.begin() + pending.taken);
+  for (size_t& end : pending.text_ends) end -= gone;
+  pending.taken = 0;
 }
 
 }  // namespace baton

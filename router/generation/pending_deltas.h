@@ -27,12 +27,13 @@ class PendingDeltas {
   struct Pending {
     ChoiceDelta delta;
     std::vector<size_t> text_ends;  // By token: of its text within delta.text.
-    size_t taken = 0;               // Tokens that have left. They go with the last one.
+    size_t taken = 0;               // Tokens that have left and are still here.
     bool waits = false;             // It is in order_.
   };
 
   static size_t PieceEnd(const Pending& pending);
   static ChoiceDelta Slice(const Pending& pending, size_t end);
+  static void Forget(Pending& pending);
 
   std::vector<Pending> choices_;
   std::deque<size_t> order_;

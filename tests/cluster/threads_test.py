@@ -7,6 +7,7 @@ import json
 import pathlib
 import re
 import sys
+import time
 import unittest
 
 from running_cluster import RunningCluster
@@ -39,8 +40,25 @@ def documented(role, library):
 
 def running(pid):
     """Names of the process's threads but its first, which has the program's."""
-    return {(task / "comm").read_text().strip()
-            for task in pathlib.Path(f"/proc/{pid}/task").iterdir() if task.name != str(pid)}
+    names = set()
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        try:
+            name = (task / "comm").read_text().strip()
+        except OSError:  # It has just ended.
+            continue
+        if task.name != str(pid):
+            names.add(name)
+    return names
+
+
+def own_of(pid, role):
+    """Names of its threads that are not the library's. A new thread has its maker's name at first."""
+    deadline = time.monotonic() + 60
+    while True:
+        names = running(pid) - documented(role, library=True)
+        if names == documented(role, library=False) or time.monotonic() > deadline:
+            return names
+        time.sleep(0.1)
 
 
 class ThreadsTest(unittest.TestCase):
@@ -50,11 +68,11 @@ class ThreadsTest(unittest.TestCase):
             servers = json.loads((cluster.dir / "state.json").read_text())["servers"]
             self.assertEqual(sorted(s["role"] for s in servers), sorted(ROLES))
             for server in servers:
-                role, names = server["role"], running(server["process"]["pid"])
+                role = server["role"]
                 with self.subTest(role=role):
                     own = documented(role, library=False)
                     self.assertGreaterEqual(len(own), 3)
-                    self.assertEqual(sorted(names - documented(role, library=True)), sorted(own))
+                    self.assertEqual(sorted(own_of(server["process"]["pid"], role)), sorted(own))
 
 
 if __name__ == "__main__":

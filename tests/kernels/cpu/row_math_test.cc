@@ -152,11 +152,11 @@ TEST_P(RowMathTest, FindBetweenFindsTheHalfOpenRangeInOrder) {
       for (int64_t i = 0; i < n; ++i) {
         if (weights[i] >= low && weights[i] < high) expected.push_back(static_cast<int32_t>(i));
       }
-      std::vector<int32_t> out(n + RowMath::kFindRoom, -7);
+      std::vector<int32_t> out(n, -7);
       out.resize(math_.find_between(weights.data(), n, low, high, out.data()));
       EXPECT_EQ(out, expected) << n << " in [" << low << ", " << high << ")";
     }
-    std::vector<int32_t> out(n + RowMath::kFindRoom + 1, -7);
+    std::vector<int32_t> out(n + 1, -7);
     math_.find_between(weights.data(), n, 0, kAll, out.data());
     EXPECT_EQ(out.back(), -7) << "written behind the end";
   }
@@ -171,7 +171,7 @@ TEST_P(RowMathTest, FindAtLeastFindsWhatReachesTheBoundInOrder) {
       for (int64_t i = 0; i < n; ++i) {
         if (x[i] >= bound) expected.push_back(static_cast<int32_t>(i));
       }
-      std::vector<int32_t> out(n + RowMath::kFindRoom + 1, -7);
+      std::vector<int32_t> out(n + 1, -7);
       std::vector<float> values(out.size(), -7);
       const int64_t count = math_.find_at_least(x.data(), n, bound, out.data(), values.data());
       EXPECT_EQ(out.back(), -7) << "written behind the end";

@@ -63,8 +63,7 @@ class DeviceProblem {
     args.k_cache.scales = args.v_cache.scales = scales_.f32();
     if (args.scores.alibi_slopes != nullptr) args.scores.alibi_slopes = slopes_.f32();
     if (args.scores.sinks != nullptr) args.scores.sinks = sinks_.f32();
-    const int64_t rows = host.num_seqs * args.max_query_len;
-    const DeviceFloats scratch(DType::kF32, AttentionScratchBytes(args, rows) / 4);
+    const DeviceFloats scratch(DType::kF32, AttentionScratchBytes(args, p.total_q) / 4);
     if (options.scratch) args.scratch = scratch.f32();
     EXPECT_EQ(Attention(args, nullptr), cudaSuccess);
     Result result{out.Read(), lse.Read()};

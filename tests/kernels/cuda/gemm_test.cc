@@ -75,7 +75,9 @@ std::vector<float> Multiply(const GemmCase& types, const Matrices& x, int64_t m,
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < out_stride; ++j) {
       if (j < n) dense.push_back(padded[i * out_stride + j]);
-      if (j >= n) EXPECT_EQ(padded[i * out_stride + j], 7) << "behind row " << i;
+      if (j >= n) {
+        EXPECT_EQ(padded[i * out_stride + j], 7) << "behind row " << i;
+      }
     }
   }
   return dense;

@@ -65,7 +65,9 @@ TEST_F(CudaApiTest, AMissingWaitForAnEventShowsInSomeOrder) {
       *pinned_ = 7;
       ASSERT_EQ(detectors::RunAdd(value_, 5, a_), cudaSuccess);
       ASSERT_EQ(cudaEventRecord(event_, a_), cudaSuccess);
-      if (waits) ASSERT_EQ(cudaStreamWaitEvent(b_, event_), cudaSuccess);
+      if (waits) {
+        ASSERT_EQ(cudaStreamWaitEvent(b_, event_), cudaSuccess);
+      }
       ASSERT_EQ(cudaMemcpyAsync(pinned_, value_, 4, cudaMemcpyDeviceToHost, b_), cudaSuccess);
       EXPECT_EQ(*pinned_, 7);  // Nothing has run yet.
       ASSERT_EQ(cudaStreamSynchronize(b_), cudaSuccess);

@@ -94,6 +94,18 @@ TEST_F(CallEventsTest, ABadEventDoesNotBreakTheSilence) {
   }
 }
 
+// Its own answer is complete: what is wrong with the rest of the message is nobody's loss.
+TEST_F(CallEventsTest, ABadScoreBehindTheLastThatIsOwedEndsTheAnswerWell) {
+  ValidRequest request = Request(3, 9);
+  request.sampling.num_prompt_logprobs = 0;
+  ToPrefilling(1, request);
+  Tokens(decode_call(), 3, 50);
+  Handle(ClientStop{.request = 1, .choice = 0});
+  ASSERT_TRUE(outbox_.clients[1].ended.empty()) << "its score is owed";
+  Scores(prefill_call(), 1, 5);  // The prompt has three tokens: the third is no position of it.
+  EXPECT_EQ(Ended(1), Code::kOk);
+}
+
 TEST_F(CallEventsTest, OfAWordThatComesTooLateNothingIsBroken) {
   ToDecoding(1, Request(3, 9));
   Sleep(seconds(20));

@@ -253,6 +253,26 @@ TEST_F(ReadinessTest, AWorkerWithRoomIsEnoughAndOneThatIsNotHealthyHasNone) {
   }
 }
 
+// It refuses what would leave less than a block for each that runs, and all while one waits.
+TEST_F(ReadinessTest, ADecodeWorkerIsFullWhenItWouldRefuseTheProbe) {
+  struct Case {
+    int32_t free, running, preempted;
+    bool is_full;
+  };
+  for (const Case& c : {Case{5, 5, 0, true}, {5, 4, 0, false}, {5, 0, 1, true}}) {
+    SetUpAnew();
+    MakeReady();
+    pair_[1].status.blocks = {.free = c.free - 1, .cached = 1};
+    pair_[1].status.running = c.running;
+    pair_[1].status.preempted = c.preempted;
+    WaitAndLook(seconds(10));
+    Token(/*prefill=*/false, /*decode=*/true);
+    EndProbe(0, absl::DeadlineExceededError("too late"));
+    Look(pair_);
+    EXPECT_EQ(readiness_->ready(), c.is_full) << c.running << " run, " << c.preempted << " wait";
+  }
+}
+
 TEST_F(ReadinessTest, AProbeThatFailsOtherwiseIsExcusedByNoFullWorker) {
   MakeReady();
   Fill(/*prefill=*/true, /*decode=*/true);

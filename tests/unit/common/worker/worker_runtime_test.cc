@@ -191,13 +191,15 @@ TEST(WorkerRuntimeTest, ADrainWaitsForWhatRunsUntilItsLimitOrUntilItIsHurried) {
                             })
                     .ok());
     std::atomic<bool> drained = false;
+    const absl::Time begin = absl::Now();
     std::jthread draining([&] {
       (*runtime)->Drain([&] { return hurry.load(); });
       drained = true;
     });
-    const absl::Time begin = absl::Now();
     absl::SleepFor(absl::Milliseconds(400));
-    if (config.drain_timeout_s > 1) EXPECT_FALSE(drained) << ended_by;
+    if (config.drain_timeout_s > 1) {
+      EXPECT_FALSE(drained) << ended_by;
+    }
     idle = ended_by == std::string("idle");
     hurry = ended_by == std::string("hurry");
     draining.join();
