@@ -5,8 +5,8 @@ import re
 MAX_COLUMNS = 100
 STATEMENT = re.compile(r"\b(?:if|for|while)\s*(?:constexpr\s*)?\(|\belse\b")
 BRACED = re.compile(r"^( *)((?:if|for|while)\b[^\n{]*\)) \{\n\1  (\S[^\n{}]*;) *\n\1\}(?! else)", re.M)
-# Declares a variable, so that it is no single statement.
-NESTED = re.compile(r"(?:if|for|while|do|switch|ASSIGN_OR_RETURN)\b")
+# Declares a variable, or has an if of its own, so that it is no single statement.
+NESTED = re.compile(r"(?:if|for|while|do|switch|ASSIGN_OR_RETURN|(?:EXPECT|ASSERT)_[A-Z_]+)\b")
 
 
 def check_braces(tree, _, report):

@@ -155,7 +155,7 @@ class TidyTest(unittest.TestCase):
                                   f"void G() {{\n  {head} {{\n    F(1);\n  }}\n}}\n", line=2)
         for body in ("F();  // Why.", "for (;;) F();", f"F({'a' * 90});", "F();\n    F();",
                      "F(1,\n      2);", "struct A {};",
-                     "ASSIGN_OR_RETURN(b, F());"):
+                     "ASSIGN_OR_RETURN(b, F());", "EXPECT_EQ(1, 1);"):
             with self.subTest(body=body):
                 self.assert_clean("tests/sim/a.cc",
                                   f"void G() {{\n  if (a) {{\n    {body}\n  }}\n}}\n")
