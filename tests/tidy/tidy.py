@@ -396,6 +396,8 @@ def check_keys(tree, _, report):
 CITED = re.compile(r"[\w./-]*\w\.md\b")
 NAMED = re.compile(r"`(\w[\w./-]*\w)/?`")
 LINK = re.compile(r"\]\((?!#)([^)#\s]+)")
+# A path that a formatter for C++ took for arithmetic.
+TORN = re.compile(r"`(?:[\w.]+ / )+[\w. ]+`")
 
 
 def check_documents(tree, _, report):
@@ -417,6 +419,13 @@ def check_documents(tree, _, report):
                     if posixpath.normpath(posixpath.join(folder, target)) not in tree.names]
         for at, target in sorted(missing):
             report.add(name, line_of(text, at), "missing-file", f"{target} is not in the tree")
+
+
+def check_formatted(tree, _, report):
+    """A formatter for C++ that went over a document tears its paths."""
+    for name, text in tree.files.items():
+        for match in TORN.finditer(text) if name.endswith(".md") else ():
+            report.add(name, line_of(text, match.start()), "torn-path", match.group())
 
 
 def compiled_files(commands):
@@ -456,7 +465,8 @@ def run(root, build=None, lists=None):
     report = Report()
     lists = lists or Lists()
     for check in (check_sizes, check_includes, check_text, check_braces, check_test_names,
-                  check_tests_exist, check_lists_are_true, check_keys, check_documents):
+                  check_tests_exist, check_lists_are_true, check_keys, check_documents,
+                  check_formatted):
         check(tree, lists, report)
     if build:
         check_built(tree, lists, build, report)

@@ -236,6 +236,14 @@ class TidyTest(unittest.TestCase):
                           "`ids.h` `common/base/` `base/ids.cc` `ids` [a](ids.cc#L2) [b](../base)\n"
                           "[c](https://example.org/x" ".md) `a.b/c`\n")
 
+    def test_document_whose_paths_a_formatter_tore_is_found(self):
+        for text in ("`tests / unit / ids_test.cc`", "`base / ids.h`"):
+            with self.subTest(text=text):
+                self.assert_found("torn-path", "ARCHITECTURE.md", f"\n{text}\n", line=2)
+                self.assert_found("torn-path", "common/base/README.md", f"\n{text}\n", line=2)
+                self.assert_clean("common/base/notes.py", f"# {text}\n")
+        self.assert_clean("common/base/README.md", "`ids` / `ids.h`, a / b, `base/ids.h`\n")
+
     def test_source_that_nothing_builds_is_found(self):
         all_sources = [name for name in CLEAN if name.endswith(".cc")]
         self.assertEqual(self.violations({}, compiled=all_sources), [])
