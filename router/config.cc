@@ -81,6 +81,10 @@ void AddLimits(CLI::App& app, RouterConfig& c) {
   app.add_option("--request-timeout-s", c.request_timeout_s, "Arrival to last token, seconds")
       ->group("Limits")
       ->capture_default_str();
+  app.add_option("--max-requests-per-tenant", c.max_requests_per_tenant,
+                 "Requests of one key's tenant at a time, beyond that 429; 0 = no limit")
+      ->group("Limits")
+      ->capture_default_str();
   app.add_option("--drain-timeout-s", c.drain_timeout_s, "After SIGTERM for what runs, seconds")
       ->group("Operation")
       ->capture_default_str();
@@ -110,6 +114,7 @@ absl::Status RouterConfig::Validate() const {
   RETURN_IF_ERROR(CheckOption("--max-queued-tokens", max_queued_tokens, 1, int64_t{1} << 40));
   RETURN_IF_ERROR(CheckOption("--max-queued-bytes", max_queued_bytes, 1, int64_t{1} << 40));
   RETURN_IF_ERROR(CheckOption("--request-timeout-s", request_timeout_s, 1, 7 * 86'400));
+  RETURN_IF_ERROR(CheckOption("--max-requests-per-tenant", max_requests_per_tenant, 0, 1 << 24));
   RETURN_IF_ERROR(CheckOption("--drain-timeout-s", drain_timeout_s, 0, 86'400));
   LogLevel level;
   if (!ParseLogLevel(log_level, &level)) {

@@ -29,6 +29,7 @@ struct RouterConfig {
   int64_t max_queued_tokens = 16 << 20;
   int64_t max_queued_bytes = 256 << 20;
   int request_timeout_s = 3600;  // From arrival to the last token.
+  int max_requests_per_tenant = 0;  // At a time, waiting or running; 0 = no limit. See api_keys.h.
 
   int drain_timeout_s = 30;  // After SIGTERM, for what runs.
   std::string ready_file;    // Written once listening; empty = none.

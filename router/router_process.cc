@@ -108,6 +108,7 @@ absl::Status RouterProcess::LoadModel() {
       config_.max_model_len > 0 ? config_.max_model_len : model->max_model_len;
   options.limits.vocab_size = model->vocab_size;
   options.limits.default_timeout = std::chrono::seconds(config_.request_timeout_s);
+  options.limits.max_requests_per_tenant = config_.max_requests_per_tenant;
   options.defaults = *std::move(defaults);
   options.clock = SteadyNow;
   options.random_seed = SystemRandom64();

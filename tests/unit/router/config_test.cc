@@ -48,6 +48,7 @@ TEST(RouterConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--max-queued-tokens 0", [](auto* c) { c->max_queued_tokens = 0; }},
       {"--max-queued-bytes 0", [](auto* c) { c->max_queued_bytes = 0; }},
       {"--request-timeout-s 0", [](auto* c) { c->request_timeout_s = 0; }},
+      {"--max-requests-per-tenant -1", [](auto* c) { c->max_requests_per_tenant = -1; }},
       {"--drain-timeout-s -1", [](auto* c) { c->drain_timeout_s = -1; }},
       {"--log-level loud", [](auto* c) { c->log_level = "loud"; }},
   };
@@ -77,6 +78,7 @@ TEST(RouterConfigTest, EveryFlagReachesItsField) {
                                     "--max-queued-tokens=5",
                                     "--max-queued-bytes=6",
                                     "--request-timeout-s=7",
+                                    "--max-requests-per-tenant=9",
                                     "--drain-timeout-s=8",
                                     "--ready-file=r",
                                     "--log-level=error"};
@@ -99,6 +101,7 @@ TEST(RouterConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.max_queued_tokens, 5);
   EXPECT_EQ(config.max_queued_bytes, 6);
   EXPECT_EQ(config.request_timeout_s, 7);
+  EXPECT_EQ(config.max_requests_per_tenant, 9);
   EXPECT_EQ(config.drain_timeout_s, 8);
   EXPECT_EQ(config.ready_file, "r");
   EXPECT_EQ(config.log_level, "error");

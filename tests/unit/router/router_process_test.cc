@@ -5,12 +5,15 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -20,7 +23,9 @@
 namespace baton {
 namespace {
 
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 // The workers of its list do not exist.
 RouterConfig LonelyConfig() {
@@ -179,6 +184,36 @@ TEST(RouterProcessTest, ADrainWaitsForWhatRunsUnlessItIsHurried) {
     const int status = client->Read().status;
     EXPECT_TRUE(status == (is_hurried ? 0 : 503) || (is_late && status == 503)) << status;
   }
+}
+
+// Of requests at once, which wait two seconds for workers, the statuses.
+std::vector<int> StatusesAtOnce(uint16_t port, int num_requests) {
+  std::vector<std::unique_ptr<http::TestClient>> clients;
+  for (int i = 0; i < num_requests; ++i) {
+    clients.push_back(std::make_unique<http::TestClient>(port));
+    clients.back()->SendPost("/v1/completions", R"({"prompt":"a","max_tokens":1})");
+  }
+  std::vector<int> statuses;
+  for (const auto& client : clients) statuses.push_back(client->Read().status);
+  return statuses;
+}
+
+TEST(RouterProcessTest, ATenantMayHaveAsManyRequestsAtATimeAsTheOptionSays) {
+  RouterConfig config = LonelyConfig();
+  {
+    auto process = RouterProcess::Start(config);
+    ASSERT_TRUE(process.ok()) << process.status();
+    EXPECT_THAT(StatusesAtOnce(HttpPort(config), 4), Each(503));
+  }
+  config.max_requests_per_tenant = 2;
+  auto process = RouterProcess::Start(config);
+  ASSERT_TRUE(process.ok()) << process.status();
+  std::vector<int> statuses;
+  // Again if some came after the two seconds of the others.
+  for (int round = 0; round < 5 && std::ranges::count(statuses, 429) != 2; ++round) {
+    statuses = StatusesAtOnce(HttpPort(config), 4);
+  }
+  EXPECT_THAT(statuses, UnorderedElementsAre(503, 503, 429, 429));
 }
 
 // It is not the node's yet, but it was begun.
