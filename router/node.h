@@ -9,7 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "common/engine/deadlines.h"
+#include "common/base/deadlines.h"
 #include "common/node/node.h"
 #include "common/node/router_mail.h"
 #include "router/admission_queue.h"

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "common/base/deadlines.h"
 #include "common/base/time.h"
-#include "common/engine/deadlines.h"
 #include "router/node_options.h"
 #include "router/sequence.h"
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/deadlines.h"
 #include "common/base/ids.h"
 #include "common/base/time.h"
-#include "common/engine/deadlines.h"
 #include "common/engine/engine.h"
 #include "common/engine/layer_progress.h"
 #include "common/engine/sequence.h"

@@ -10,7 +10,7 @@
 
 // The log of a process: one line per event on stderr, `time level event key=value ...`, written by
 // any thread. Never prompts, tokens, keys or secrets. Lines that cannot be written (a full disk)
-// are dropped and counted.
+// are dropped.
 namespace baton {
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
@@ -42,8 +42,5 @@ void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField
 // What Log writes after time and level. Values with spaces, quotes or control characters are
 // quoted and escaped, so that a line stays one line whatever a peer sent.
 std::string FormatLogLine(absl::string_view event, std::initializer_list<LogField> fields);
-
-// Lines dropped since the start.
-int64_t NumDroppedLogLines();
 
 }  // namespace baton

@@ -5,7 +5,6 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/node/node_thread.h"
 
 namespace baton {
 namespace {

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/base/clock.h"
-#include "common/node/node_thread.h"
 
 namespace baton {
 namespace {

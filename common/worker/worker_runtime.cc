@@ -20,7 +20,6 @@
 #include "common/process/command_line.h"
 #include "common/process/identity.h"
 #include "common/process/ready_file.h"
-#include "common/rpc/connection.h"
 #include "common/telemetry/log.h"
 #include "common/transport/tcp/tcp_kv_transport.h"
 
@@ -307,7 +306,7 @@ void WorkerRuntime::ExportMetrics() {
   add("baton_requests_waiting", "Sequences that wait, by what for.", MetricKind::kGauge,
       {{"stage", role_ == Role::kPrefill ? "prefill" : "transfer"}},
       [](const WorkerSnapshot& s) { return static_cast<double>(s.status.waiting); });
-  add("baton_preemptions_total", "Sequences computed again for want of blocks.",
+  add("baton_preemptions_total", "Sequences that gave up their blocks: computed again or swapped.",
       MetricKind::kCounter, {},
       [](const WorkerSnapshot& s) { return static_cast<double>(s.preemptions); });
   for (const CountedMetric& one : kCounted) {
@@ -317,7 +316,6 @@ void WorkerRuntime::ExportMetrics() {
   }
 }
 
-// One line each in the README's table of metrics.
 const char* WorkerRuntime::HelpOf(std::string_view counter) {
   static const std::map<std::string_view, const char*> kHelp = {
       {"revoked_reservations", "Reservations taken back for a running sequence."},

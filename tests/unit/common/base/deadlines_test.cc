@@ -1,4 +1,4 @@
-#include "common/engine/deadlines.h"
+#include "common/base/deadlines.h"
 
 #include "gtest/gtest.h"
 
