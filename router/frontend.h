@@ -23,7 +23,7 @@ class ResponseSink {
 struct WorkerView {
   Role role = Role::kPrefill;
   std::string address;
-  bool healthy = false;  // Connected, compatible, not draining.
+  bool healthy = false;  // Connected, compatible, not draining, not hung.
   std::string reason;    // Why not, if not.
   HelloInfo hello;
   WorkerStatus status;

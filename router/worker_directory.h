@@ -41,7 +41,7 @@ class WorkerDirectory {
     Time last_status{};          // It was heard of.
     Time up_since{};             // Its connection was made.
     Time last_token{};           // As in WorkerView.
-    bool hung = false;           // Fenced: see HungSince.
+    bool hung = false;           // Fenced: see HungAt.
   };
 
   // `hang_limit` is T_hang.
@@ -51,7 +51,7 @@ class WorkerDirectory {
   bool OnUp(int32_t worker, const HelloInfo& hello, Time now);
   void OnStatus(int32_t worker, const WorkerStatus& status, Time now);
   void OnDown(int32_t worker, const std::string& reason, Time now);
-  // The worker answered RESOURCE_EXHAUSTED: not asked again until its next status or `until`.
+  // The worker refused, or was lost: not asked again until its next status or `until`.
   void Skip(int32_t worker, Time until) { workers_[worker].skip_until = until; }
 
   Worker& at(int32_t worker) { return workers_[worker]; }

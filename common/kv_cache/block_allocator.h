@@ -64,7 +64,7 @@ class BlockAllocator {
   int32_t BlocksFor(int64_t num_tokens) const {
     return static_cast<int32_t>((num_tokens + block_size_ - 1) / block_size_);
   }
-  // Blocks that Allocate could give now: FREE and CACHED.
+  // Blocks that Grow could give now: FREE and CACHED.
   int32_t num_available() const { return counts_.free + counts_.cached; }
   const BlockCounts& counts() const { return counts_; }
   const BlockGenerations& generations() const { return generations_; }

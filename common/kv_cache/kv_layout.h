@@ -23,7 +23,7 @@ struct KvLayerGroup {
 
 // How a sequence's K and V lie in blocks. K and V are planes apart, per layer
 // [num_blocks, num_kv_heads, block_size, dim] (HND): a range of heads of one block is contiguous.
-// One group now; windows, shared and latent KV need more.
+// One group now; a window per layer, shared and latent KV need more.
 struct KvLayout {
   int32_t block_size = 16;  // Tokens per block.
   std::vector<KvLayerGroup> groups;
@@ -45,8 +45,8 @@ int64_t BlockBytes(const KvLayout& layout);
 int32_t TokensBehindWindow(int32_t window, int32_t num_tokens);
 int32_t TokensBehindWindow(const KvLayout& layout, int32_t num_tokens);
 
-// What two workers must agree on to exchange KV: everything but block_size, which a TransferPlan
-// bridges.
+// What two workers must agree on to exchange KV: everything but block_size, which
+// transfer_plan.h bridges.
 uint64_t LayoutDigest(const KvLayout& layout);
 
 }  // namespace baton

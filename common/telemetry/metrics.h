@@ -36,8 +36,8 @@ class Histogram {
 // Upper bounds that double from `first`, `count` of them.
 std::vector<double> DoublingBuckets(double first, int count);
 
-// The metrics of one process, in Prometheus' text format. Names and labels are those of the table
-// in the API document; label values come from fixed lists, never from a client. Thread-safe.
+// The metrics of one process, in Prometheus' text format. Label values come
+// from fixed lists, never from a client. Thread-safe.
 class Metrics {
  public:
   // `role` and `version` go into baton_build_info.

@@ -12,7 +12,7 @@ using Site = std::source_location;
 using Place = uint32_t;
 Place PlaceOf(const void* return_address);
 Place PlaceOf(const Site& site);
-std::string Show(Place place);  // "rms_norm.cu:41"
+std::string Show(Place place);  // "norms.cu:41"
 std::string Show(const Site& site);
 bool IsSame(const Site& a, const Site& b);
 

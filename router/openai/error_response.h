@@ -10,8 +10,8 @@ namespace baton {
 // is our own defect gets a fixed text.
 Json ErrorObject(const absl::Status& status);
 
-// 400, 401, 404, 413, 429, 499 (cancelled), 503 or 504, otherwise 500; with Retry-After where trying
-// again makes sense.
+// 400, 401, 403, 404, 413, 429, 499 (cancelled), 503 or 504, otherwise 500; with Retry-After where
+// trying again makes sense.
 int HttpStatus(const absl::Status& status);
 http::Response ErrorResponse(const absl::Status& status);
 
