@@ -65,7 +65,7 @@ class RouterNode : public Node<RouterMail> {
   RouterAudit Audit(Time now) const;
   void CheckInvariants(uint64_t counter) const;
   Time FenceAt() const;
-  // What calls tell (call_events.cc).
+  // What calls tell (worker_events.cc).
   void OnWorkerEvent(WorkerEventReceived received, Time now);
   void OnReserved(SequenceState& sequence, const ReservedEvent& event, Time now);
   void OnScores(SequenceState& sequence, ScoresEvent event, Time now);

@@ -10,12 +10,12 @@ using std::chrono::seconds;
 using testing::ElementsAre;
 using Code = absl::StatusCode;
 
-class CallEventsTest : public RecoveryHarness {
+class WorkerEventsTest : public RecoveryHarness {
  protected:
   Time LastToken(int32_t worker) const { return node_->View().workers[worker].last_token; }
 };
 
-TEST_F(CallEventsTest, TheFirstTokenOfADecodeWorkerProvesBothAndLaterOnesItself) {
+TEST_F(WorkerEventsTest, TheFirstTokenOfADecodeWorkerProvesBothAndLaterOnesItself) {
   ToPrefilling(1);
   now_ += seconds(1);
   Prefilled(prefill_call(), 3, 50);
@@ -31,7 +31,7 @@ TEST_F(CallEventsTest, TheFirstTokenOfADecodeWorkerProvesBothAndLaterOnesItself)
   EXPECT_EQ(LastToken(1), now_);
 }
 
-TEST_F(CallEventsTest, ATokenOfAProcessThatHasGoneProvesNothingOfTheOneInItsPlace) {
+TEST_F(WorkerEventsTest, ATokenOfAProcessThatHasGoneProvesNothingOfTheOneInItsPlace) {
   ToDecoding(1);
   now_ += seconds(1);
   Up(1, 500);
@@ -41,14 +41,14 @@ TEST_F(CallEventsTest, ATokenOfAProcessThatHasGoneProvesNothingOfTheOneInItsPlac
   EXPECT_EQ(LastToken(0), now_);
 }
 
-TEST_F(CallEventsTest, AnOldPositionIsNoNewsWhateverIsSaidOfIt) {
+TEST_F(WorkerEventsTest, AnOldPositionIsNoNewsWhateverIsSaidOfIt) {
   ToPrefilling(1, Request(3, 2));
   Tokens(decode_call(), 3, 50);
   Prefilled(prefill_call(), 3, 50);  // As the second and last one it would lack its finish.
   EXPECT_TRUE(outbox_.cancelled.empty());
 }
 
-TEST_F(CallEventsTest, TheTokensBeforeABadOneStandAndProveNothing) {
+TEST_F(WorkerEventsTest, TheTokensBeforeABadOneStandAndProveNothing) {
   ToPrefilling(1);
   now_ += seconds(1);
   Handle(WorkerEventReceived{
@@ -61,7 +61,7 @@ TEST_F(CallEventsTest, TheTokensBeforeABadOneStandAndProveNothing) {
   EXPECT_EQ(outbox_.cancelled.size(), 1u) << "the decode call alone is lost";
 }
 
-TEST_F(CallEventsTest, ABadFirstTokenOfTheDecodeWorkerLeavesTheKvThatIsThere) {
+TEST_F(WorkerEventsTest, ABadFirstTokenOfTheDecodeWorkerLeavesTheKvThatIsThere) {
   ToPrefilling(1);
   Prefilled(prefill_call(), 3, 50);
   Tokens(decode_call(), 5, 52);
@@ -74,7 +74,7 @@ TEST_F(CallEventsTest, ABadFirstTokenOfTheDecodeWorkerLeavesTheKvThatIsThere) {
   EXPECT_EQ(outbox_.prefills.size(), 1u) << "no second prefill";
 }
 
-TEST_F(CallEventsTest, ABadEventDoesNotBreakTheSilence) {
+TEST_F(WorkerEventsTest, ABadEventDoesNotBreakTheSilence) {
   for (const bool is_score : {false, true}) {
     Create({}, true, {Role::kPrefill, Role::kDecode, Role::kDecode, Role::kPrefill});
     ValidRequest request = Request(3, 9);
@@ -95,7 +95,7 @@ TEST_F(CallEventsTest, ABadEventDoesNotBreakTheSilence) {
 }
 
 // Its own answer is complete: what is wrong with the rest of the message is nobody's loss.
-TEST_F(CallEventsTest, ABadScoreBehindTheLastThatIsOwedEndsTheAnswerWell) {
+TEST_F(WorkerEventsTest, ABadScoreBehindTheLastThatIsOwedEndsTheAnswerWell) {
   ValidRequest request = Request(3, 9);
   request.sampling.num_prompt_logprobs = 0;
   ToPrefilling(1, request);
@@ -106,7 +106,7 @@ TEST_F(CallEventsTest, ABadScoreBehindTheLastThatIsOwedEndsTheAnswerWell) {
   EXPECT_EQ(Ended(1), Code::kOk);
 }
 
-TEST_F(CallEventsTest, OfAWordThatComesTooLateNothingIsBroken) {
+TEST_F(WorkerEventsTest, OfAWordThatComesTooLateNothingIsBroken) {
   ToDecoding(1, Request(3, 9));
   Sleep(seconds(20));
   HandoffFailed(prefill_call(), 1);
@@ -116,7 +116,7 @@ TEST_F(CallEventsTest, OfAWordThatComesTooLateNothingIsBroken) {
 }
 
 // The decode worker refused the token that the prefill worker then tells the router.
-TEST_F(CallEventsTest, ABadFirstTokenClimbsOneRung) {
+TEST_F(WorkerEventsTest, ABadFirstTokenClimbsOneRung) {
   ToPrefilling(1);
   HandoffFailed(decode_call(), 1);
   ASSERT_EQ(outbox_.rebinds.size(), 1u);
