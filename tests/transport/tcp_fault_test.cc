@@ -299,7 +299,9 @@ TEST_F(TcpFaultTest, WhateverOfAFrameIsStillToComeWhenItsTicketEndsIsNotWritten)
     proxy_->Set({.stall_at_byte = kHandshakeBytes + at});
     const Handoff h = Begin();
     h.Run(100);
-    if (at >= header) ASSERT_TRUE(to_->log.WaitBegun(h.ticket));
+    if (at >= header) {
+      ASSERT_TRUE(to_->log.WaitBegun(h.ticket));
+    }
     to_->transport->Abort(h.ticket);
     EXPECT_EQ(to_->log.WaitEnded(h.ticket, true).status.code(), absl::StatusCode::kCancelled);
     to_->FillCanary(0x22);  // The blocks have a new owner.
@@ -324,7 +326,9 @@ TEST_F(TcpFaultTest, ALineThatMovesAgainInTimeDeliversEverything) {
     proxy_->Set({.stall_at_byte = at});
     const Handoff h = Begin();
     h.Run(50);
-    if (at > kHandshakeBytes + 80) ASSERT_TRUE(to_->log.WaitBegun(h.ticket));
+    if (at > kHandshakeBytes + 80) {
+      ASSERT_TRUE(to_->log.WaitBegun(h.ticket));
+    }
     proxy_->Set({});
     h.ExpectVerified();
     EXPECT_TRUE(to_->IsCanaryBut(0xCD, {h.written()}));

@@ -66,7 +66,9 @@ class Pool {
     for (BlockId id = 0; id < 12; ++id) {
       const BlockState state = allocator_.state(id);
       ASSERT_EQ(held[id] == 0, state == BlockState::kFree || state == BlockState::kCached);
-      if (state == BlockState::kReserved || state == BlockState::kFilling) ASSERT_EQ(held[id], 1);
+      if (state == BlockState::kReserved || state == BlockState::kFilling) {
+        ASSERT_EQ(held[id], 1);
+      }
     }
   }
 

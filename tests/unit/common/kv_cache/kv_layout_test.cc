@@ -39,7 +39,9 @@ TEST(KvLayoutTest, BehindAWindowIsWhatNoLaterQuerySees) {
     for (int32_t num_tokens = 1; num_tokens < 60; ++num_tokens) {
       const int32_t behind = TokensBehindWindow(window, num_tokens);
       // The next query, at position num_tokens, sees (num_tokens - window, num_tokens].
-      if (behind > 0) EXPECT_LE(behind - 1, num_tokens - window);
+      if (behind > 0) {
+        EXPECT_LE(behind - 1, num_tokens - window);
+      }
       EXPECT_GT(behind, num_tokens - window);
     }
   }

@@ -105,7 +105,9 @@ TEST(HandshakeTest, AnyBytesGiveAValueOrAStatus) {
   for (int i = 0; i < 20000; ++i) {
     std::vector<std::byte> bytes(random.Below(2) == 0 ? kHelloBytes : random.Below(100));
     for (std::byte& b : bytes) b = static_cast<std::byte>(random.Below(4));
-    if (auto hello = DecodeHello(bytes); hello.ok()) ASSERT_GT(hello->pool.block_size, 0);
+    if (auto hello = DecodeHello(bytes); hello.ok()) {
+      ASSERT_GT(hello->pool.block_size, 0);
+    }
     if (auto challenge = DecodeChallenge(bytes); challenge.ok()) {
       ASSERT_GT(challenge->pool.heads.count, 0);
     }

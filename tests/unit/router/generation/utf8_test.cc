@@ -38,7 +38,9 @@ TEST(Utf8Test, MakesAnyBytesValidAndCountsCodePoints) {
     const std::string valid = ToValidUtf8(bytes);
     ASSERT_TRUE(IsValidUtf8(valid));
     ASSERT_LE(CodePoints(valid), static_cast<int64_t>(bytes.size()));
-    if (IsValidUtf8(bytes)) ASSERT_EQ(valid, bytes);
+    if (IsValidUtf8(bytes)) {
+      ASSERT_EQ(valid, bytes);
+    }
   }
   EXPECT_EQ(CodePoints("a\xE2\x82\xAC\xF0\x9F\x98\x80"), 3);
 }

@@ -170,7 +170,9 @@ TEST(StreamAnswerTest, TokensWaitTogetherForAClientThatDoesNotKeepUp) {
     text += chunk["choices"][0]["text"].get<std::string>();
     const bool last = i + 3 == events.size();
     EXPECT_EQ(chunk["choices"][0]["finish_reason"].is_null(), !last);
-    if (last) EXPECT_EQ(chunk["usage"]["completion_tokens"], 1000);
+    if (last) {
+      EXPECT_EQ(chunk["usage"]["completion_tokens"], 1000);
+    }
   }
   EXPECT_EQ(text, expected);
 }

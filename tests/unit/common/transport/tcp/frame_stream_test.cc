@@ -353,7 +353,9 @@ TEST_F(FrameStreamTest, APeerThatTakesNoAnswersIsGivenUp) {
   while (status.ok() && queued < 100000) {
     status = tx_->Queue({.header = {.type = FrameType::kAbort, .ticket = {5, 5}}});
     ++queued;
-    if (queued % 100 == 0) ASSERT_TRUE(tx_->Write().ok());
+    if (queued % 100 == 0) {
+      ASSERT_TRUE(tx_->Write().ok());
+    }
   }
   EXPECT_TRUE(absl::IsResourceExhausted(status));
 }
