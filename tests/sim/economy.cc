@@ -320,7 +320,9 @@ void RouterLedger::NoteHold(Account& account, bool is_late, Time now) {
 void RouterLedger::CheckHold(Account& account, const LiveSequence& told, bool is_late, Time now) {
   const bool has_side = told.prefill != 0 || told.decode != 0;
   if (told.state != "QUEUED") {
-    if (told.state != "RESERVING" && told.state != "REBINDING") account.held_since = kNever;
+    // While a decode worker is asked it is the KV that is held, unless it is lost meanwhile.
+    const bool goes_on = told.state == "REBINDING" || (told.state == "RESERVING" && told.prefill != 0);
+    if (!goes_on) account.held_since = kNever;
     return;
   }
   account.recovering = false;
