@@ -1,6 +1,7 @@
 #include "kernels/cuda/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "tests/kernels/attention_problem.h"
@@ -262,6 +263,24 @@ TEST_F(AttentionOfDeviceTest, FoldsPartialsWhoseMaximaAreFarApart) {
   AttentionProblem problem(shape, 13);
   const Result result = DeviceProblem(problem).Run({.out = shape.compute});
   problem.Check(result.out, result.lse, 300, "far apart");
+}
+
+// The scratch memory is that of the queries there are, not of the longest row of each sequence.
+TEST_F(AttentionOfDeviceTest, RaggedQueriesFoldTheirPartialsToTheSameBits) {
+  AttentionProblem problem(Shape(kTypes[0], 64, {{4, 1100}, {1, 700}, {2, 600}}), 17);
+  const std::vector<float> whole = DeviceProblem(problem).Run().out;
+  EXPECT_EQ(DeviceProblem(problem).Run({.scratch = true}).out, whole);
+}
+
+// Slopes so steep that all keys but the last few have a score of -inf.
+TEST_F(AttentionOfDeviceTest, APartialWithoutAFiniteScoreCountsForNothing) {
+  AttentionShapes shape = Shape(kTypes[0], 32, {{1, 1100}});
+  shape.alibi = true;
+  AttentionProblem problem(shape, 19);
+  std::ranges::fill(problem.slopes, 1e38f);
+  const std::vector<float> whole = DeviceProblem(problem).Run().out;
+  for (const float x : whole) ASSERT_TRUE(std::isfinite(x));
+  EXPECT_EQ(DeviceProblem(problem).Run({.scratch = true}).out, whole);
 }
 
 TEST_F(AttentionOfDeviceTest, OneQueryEachNeedsNoPrefixSums) {
