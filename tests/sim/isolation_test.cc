@@ -22,7 +22,11 @@ constexpr int32_t kPrefill = 3;  // Workers of each role: without one, two are h
 constexpr int32_t kDecode = 3;
 constexpr int kRequests = 240;
 constexpr Duration kGap = milliseconds(20);  // On average, between two requests.
-constexpr uint64_t kSeeds = 25;              // Of each fault.
+#ifdef __SANITIZE_ADDRESS__
+constexpr uint64_t kSeeds = 5;  // Of each fault: there the memory is what is judged.
+#else
+constexpr uint64_t kSeeds = 25;
+#endif
 constexpr double kMost = 1.5;
 
 enum class Kind { kKill, kStop, kHang, kSlow };
