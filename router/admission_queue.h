@@ -19,8 +19,8 @@ class AdmissionQueue {
   // `options` outlive this.
   explicit AdmissionQueue(const RouterNodeOptions& options) : options_(options) {}
 
-  // Counts a request until Leave. INVALID_ARGUMENT, with the limit: an empty queue would not hold it
-  // either. RESOURCE_EXHAUSTED: there is no room now.
+  // Counts a request until Leave. INVALID_ARGUMENT, with the limit: an empty queue would not hold
+  // it either. RESOURCE_EXHAUSTED: there is no room now.
   absl::Status Admit(uint64_t request, const ValidRequest& body);
   // It was given to workers or has ended; nothing is done the second time.
   void Leave(uint64_t request);

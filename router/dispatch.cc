@@ -4,7 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "router/node.h"
 
 namespace baton {
@@ -45,7 +45,8 @@ bool RouterNode::MayGo(SequenceState& sequence, Time now) {
     return false;
   }
   const std::string& param = sequence.body->prompt_param;
-  EndRequest(sequence.request, WithErrorCode(WithErrorParam(fits, param), "context_length_exceeded"));
+  EndRequest(sequence.request,
+             WithErrorCode(WithErrorParam(fits, param), "context_length_exceeded"));
   return false;
 }
 

@@ -59,7 +59,9 @@ absl::Status SkippedError(int32_t next, int32_t position) {
 
 absl::Status CheckScore(const PromptLogprob& score, const SequenceState& sequence) {
   const std::vector<int32_t>& prompt = sequence.body->prompts[sequence.prompt];
-  if (score.position > sequence.call_score) return SkippedError(sequence.call_score, score.position);
+  if (score.position > sequence.call_score) {
+    return SkippedError(sequence.call_score, score.position);
+  }
   if (score.position < 1 || score.position >= static_cast<int32_t>(prompt.size()) ||
       score.token != prompt[score.position] ||
       static_cast<int64_t>(score.top.size()) > sequence.body->sampling.num_prompt_logprobs) {
@@ -72,8 +74,9 @@ absl::Status CheckScore(const PromptLogprob& score, const SequenceState& sequenc
 absl::Status CheckFirst(const PrefilledEvent& event, const SequenceState& sequence) {
   if (absl::Status bad = CheckPrefilled(event, sequence.base); !bad.ok()) return bad;
   if (event.first.has_value() == sequence.body->score_only) {
-    return absl::DataLossError(event.first ? "a worker sampled a token of a prompt to be scored only"
-                                           : "a worker computed a prompt and sampled no token");
+    return absl::DataLossError(event.first
+                                   ? "a worker sampled a token of a prompt to be scored only"
+                                   : "a worker computed a prompt and sampled no token");
   }
   return event.first ? CheckNext(*event.first, sequence) : absl::OkStatus();
 }

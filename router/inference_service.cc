@@ -19,7 +19,7 @@
 #include "common/rpc/connection.h"
 #include "common/rpc/server_call.h"
 #include "nlohmann/json.hpp"
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "router/generation/pending_deltas.h"
 
 namespace baton {

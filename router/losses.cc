@@ -1,6 +1,6 @@
-// The part of RouterNode that goes on when a worker, a call or a transfer is lost, or an answer does
-// not come. What is lost is dropped; a side that is left is held for a moment while the other is
-// sought again. What that costs is for Recovery to say.
+// The part of RouterNode that goes on when a worker, a call or a transfer is lost, or an answer
+// does not come. What is lost is dropped; a side that is left is held for a moment while the other
+// is sought again. What that costs is for Recovery to say.
 #include <utility>
 
 #include "common/base/check.h"

@@ -69,7 +69,9 @@ Time RouterNode::NextDeadline() const {
 Time RouterNode::FenceAt() const {
   const Time hung = directory_.NextHungAt();
   const bool looks_again = last_step_ != kNever && hung - options_.hang_limit / 6 > last_step_;
-  if (hung == kNever || !looks_again) return std::max(hung, awake_since_ + options_.hang_limit / 24);
+  if (hung == kNever || !looks_again) {
+    return std::max(hung, awake_since_ + options_.hang_limit / 24);
+  }
   return hung - options_.hang_limit / 12;
 }
 
@@ -240,7 +242,8 @@ RouterView RouterNode::View() const {
 RouterAudit RouterNode::Audit(Time now) const {
   static constexpr const char* kNames[] = {"QUEUED", "RESERVING", "REBINDING", "PREFILLING",
                                            "DECODING"};
-  RouterAudit audit{.incarnation = options_.incarnation, .sequences = {}, .blamed = recovery_.Blamed(now)};
+  RouterAudit audit{
+      .incarnation = options_.incarnation, .sequences = {}, .blamed = recovery_.Blamed(now)};
   for (const auto& [counter, sequence] : sequences_) {
     const auto open = [](const Side& side) { return side.call != 0 ? side.incarnation : 0; };
     audit.sequences.push_back({.sequence = sequence.id,

@@ -120,7 +120,7 @@ class RouterNode : public Node<RouterMail> {
   Time retry_at_ = kNever;
   Time wake_due_ = kNever;   // When the last step asked to be woken.
   Time last_step_ = kNever;  // kNever: there was none.
-  Time awake_since_{};       // No two steps lay far apart since then: its thread did not stand still.
+  Time awake_since_{};  // No two steps lay far apart since then: its thread did not stand still.
   uint64_t next_sequence_ = 1;
   CallId next_call_ = 1;
 };

@@ -63,7 +63,7 @@ Readiness::Side Readiness::HealthyOf(const RouterView& view, Role role) {
   for (const WorkerView& worker : view.workers) {
     if (worker.role != role || !worker.healthy) continue;
     side.healthy.insert(worker.hello.incarnation);
-    // A decode worker takes nothing while one waits for blocks, and leaves a block for each that runs.
+    // A decode worker takes nothing while one waits for blocks; each that runs has a block left.
     const WorkerStatus& status = worker.status;
     const bool has_room =
         role == Role::kPrefill

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "common/base/time.h"
 #include "common/node/message.h"
-#include "router/worker_directory.h"
+#include "router/routing/routing_policy.h"
 
 namespace baton {
 

@@ -14,14 +14,6 @@
 
 namespace baton {
 
-// What one sequence asks of the pair that takes it.
-struct RouteNeed {
-  int32_t prompt_tokens = 0;
-  int32_t total_tokens = 0;  // Prompt and answer.
-  bool needs_decode = true;
-  uint64_t group = 0;  // Only workers of this compatibility group; 0 = any.
-};
-
 // The router's knowledge of the workers in its static list: who is up, who pairs with whom, how
 // much this router has given each. One thread (the node's).
 class WorkerDirectory {

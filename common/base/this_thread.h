@@ -5,8 +5,8 @@ namespace baton {
 // How the calling thread is called in /proc and top: at most 15 characters.
 void NameThisThread(const char* name);
 
-// For threads that a library makes and does not name: while this lives, those that the calling thread
-// makes are called `name`, which they inherit.
+// For threads that a library makes and does not name: while this lives, those that the calling
+// thread makes are called `name`, which they inherit.
 class NameNewThreads {
  public:
   explicit NameNewThreads(const char* name);

@@ -191,8 +191,8 @@ absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& co
   form.theta = rope.Number("rope_theta", form.theta, kMinTheta, kMaxTheta);
   const auto inner = static_cast<int32_t>(rope.Int(
       "original_max_position_embeddings", context.max_position_embeddings, 1, kMostPositions));
-  const auto original =
-      static_cast<int32_t>(config.Int("original_max_position_embeddings", inner, 1, kMostPositions));
+  const auto original = static_cast<int32_t>(
+      config.Int("original_max_position_embeddings", inner, 1, kMostPositions));
   form.scaling = ParseScaling(rope, original, context);
   RefuseUnknownFields(rope, object);
   if (std::holds_alternative<RopeYarn>(form.scaling) && form.theta <= 1) {

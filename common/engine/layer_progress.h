@@ -15,8 +15,8 @@ namespace baton {
 //   still, or its whole process, and that says nothing of a layer;
 // - a gap that stands alone: a layer that is slow is slow in each step;
 // - the first step, which reads the weights into memory;
-// - what was met before the last layers. They are counted, not timed: a worker whose layers are slow
-//   is as slow after a pause, and for how long at most a peer waits is the peer's to say.
+// - what was met before the last layers. They are counted, not timed: a worker whose layers are
+//   slow is as slow after a pause, and for how long at most a peer waits is the peer's to say.
 class LayerProgress {
  public:
   // While it computes, the node wants to be woken so often,

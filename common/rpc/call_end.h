@@ -20,9 +20,10 @@ struct PeerEnd {
   bool is_late = false;  // The call's deadline is over here.
 };
 
-// A status whose reason fits its code is the peer's own word; one whose reason does not, also OK with
-// a reason, was damaged on its way: DATA_LOSS. Any other was made by the library: CANCELLED,
-// DEADLINE_EXCEEDED if it is late, else UNAVAILABLE; its text, which may hold addresses, is replaced.
+// A status whose reason fits its code is the peer's own word; one whose reason does not, also OK
+// with a reason, was damaged on its way: DATA_LOSS. Any other was made by the library: CANCELLED,
+// DEADLINE_EXCEEDED if it is late, else UNAVAILABLE; its text, which may hold addresses, is
+// replaced.
 absl::Status StatusOf(const PeerEnd& end);
 
 // The end of a call was none of the peer's: what else goes over the connection is in doubt. A

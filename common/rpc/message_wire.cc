@@ -196,7 +196,8 @@ absl::StatusOr<ScoresEvent> ReadScores(const v1::Scores& from, const WireLimits&
   for (const v1::PromptLogprob& one : from.prompt_logprobs()) {
     ASSIGN_OR_RETURN(PromptLogprob logprob, FromProto(one, limits));
     if (!event.logprobs.empty() && logprob.position != event.logprobs.back().position + 1) {
-      return WireError("prompt_logprobs.position", logprob.position, "positions must ascend by one");
+      return WireError("prompt_logprobs.position", logprob.position,
+                       "positions must ascend by one");
     }
     num_scores += NumScores(logprob);
     event.logprobs.push_back(std::move(logprob));
@@ -312,7 +313,8 @@ absl::StatusOr<WorkerEvent> FromProto(const v1::PrefillEvent& from, const WireLi
     return event;
   }
   if (!from.has_prefilled()) {
-    return absl::InvalidArgumentError("event is not set: must be scores, prefilled or handoff_failed");
+    return absl::InvalidArgumentError(
+        "event is not set: must be scores, prefilled or handoff_failed");
   }
   ASSIGN_OR_RETURN(PrefilledEvent event, ReadPrefilled(from.prefilled(), limits));
   return event;

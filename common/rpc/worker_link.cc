@@ -90,10 +90,9 @@ void WorkerLink::SayHello() {
   context->set_wait_for_ready(true);  // Connects as soon as the worker listens.
   context->set_deadline(AfterMs(kHelloTimeoutMs));
   hello_request_.set_protocol_version(kProtocolVersion);
-  hello_request_.set_caller_incarnation(options_.router);
   hello_response_.Clear();
   stubs->cluster->async()->Hello(context, &hello_request_, &hello_response_,
-                        [this](grpc::Status status) { OnHello(status); });
+                                 [this](grpc::Status status) { OnHello(status); });
 }
 
 absl::Status WorkerLink::CheckHello(const HelloInfo& hello) const {

@@ -41,7 +41,6 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   struct Options {
     int32_t worker = 0;  // Index in the router's list.
     WorkerAddress address;
-    Incarnation router = 0;
     RetiredChannels* retired = nullptr;
     // The calls over these are to end.
     std::function<void(const WorkerStubs*)> on_lost;

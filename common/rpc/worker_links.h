@@ -18,7 +18,6 @@ struct WorkerAddress {
 
 struct WorkerLinksOptions {
   std::vector<WorkerAddress> workers;  // The router's static list; its index names a worker.
-  Incarnation router = 0;
   // Below the streams that a connection may have: a call that waits for one would seem silent.
   int max_calls_to_worker = 8000;
 };

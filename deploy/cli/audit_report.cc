@@ -102,13 +102,13 @@ absl::Status AddRouterAudit(const json& answer, AuditSample* sample) {
     if (id.empty() || !entry.contains("attempt") || !entry["attempt"].is_number_unsigned()) {
       return refuse();
     }
-    sequences[id] = {.request = StringOr(entry, "request"),
-                     .attempt = entry["attempt"].get<uint32_t>(),
-                     .state = StringOr(entry, "state"),
-                     .prefill = StringOr(entry, "prefill"),
-                     .decode = StringOr(entry, "decode"),
-                     .age_s = entry.value("age_s", json()).is_number() ? entry["age_s"].get<double>()
-                                                                       : 0};
+    sequences[id] = {
+        .request = StringOr(entry, "request"),
+        .attempt = entry["attempt"].get<uint32_t>(),
+        .state = StringOr(entry, "state"),
+        .prefill = StringOr(entry, "prefill"),
+        .decode = StringOr(entry, "decode"),
+        .age_s = entry.value("age_s", json()).is_number() ? entry["age_s"].get<double>() : 0};
     if (sequences[id].state.empty()) return refuse();
   }
   sample->sequences.merge(sequences);

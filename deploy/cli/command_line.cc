@@ -46,7 +46,8 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   app->add_flag(
       "!--no-restart", o.restart,
       "Do not start a server again that ended: crashed, or stopped by an operator's SIGTERM "
-      "(`baton restart`). Without it a server that keeps crashing is tried again, at last every 30 s");
+      "(`baton restart`). Without it a server that keeps crashing is tried again, at last "
+      "every 30 s");
   const std::string workers = "Workers (handed on)";
   app->add_option("--compute-dtype", o.compute_dtype, "f32, bf16 or auto")->group(workers);
   app->add_option("--kv-dtype", o.kv_dtype, "Type of keys and values in the cache")->group(workers);
@@ -58,7 +59,8 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   app->add_option("--finish-together", o.finish_together,
                   "Prompts whose first tokens wait for each other (default: 8; 0 = none)")
       ->group(workers);
-  app->add_option("--threads", o.threads, "Threads per worker (default: cores / workers of its role)")
+  app->add_option("--threads", o.threads,
+                  "Threads per worker (default: cores / workers of its role)")
       ->group(workers);
   const std::string router = "Router (handed on)";
   app->add_option("--policy", o.policy, "prefix_affinity or least_loaded")->group(router);

@@ -45,7 +45,7 @@ struct ServerRecord {
   int restarts = 0;            // How often it was started again.
   int crashes = 0;             // In a row, see RestartPolicy.
   std::string last_exit;       // How the latest process that ended did, or why none could start.
-  Time start_at = kNever;      // It has ended and is started again then, by the clock of SteadyNow().
+  Time start_at = kNever;  // It has ended and is started again then, by the clock of SteadyNow().
 };
 
 // What RUN/state.json holds: who runs here. Written by the supervisor alone, whole or not at all.

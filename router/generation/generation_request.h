@@ -72,7 +72,8 @@ struct TokenText {
   std::string bytes;
 };
 
-// One token with its alternatives, as it is written. The first token of a prompt has no log probability.
+// One token with its alternatives, as it is written. The first token of a prompt has no log
+// probability.
 struct TokenLogprobs {
   TokenText chosen;
   bool has_logprob = true;

@@ -63,8 +63,8 @@ struct PreparedGeneration {
   bool echo = false;
   bool skip_special_tokens = true;
   int64_t prompt_tokens = 0;
-  // What the answer will hold of log probabilities and echoed text, and its share for that. Those of
-  // produced tokens are counted as they come if nobody said how many there will be.
+  // What the answer will hold of log probabilities and echoed text, and its share for that. Those
+  // of produced tokens are counted as they come if nobody said how many there will be.
   int64_t answer_bytes = 0;
   bool counts_tokens = false;
   std::shared_ptr<AnswerBudget::Share> share;

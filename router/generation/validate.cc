@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "router/generation/utf8.h"
 
 namespace baton {

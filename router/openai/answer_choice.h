@@ -16,7 +16,8 @@ struct AnswerChoice {
   bool first = true;  // The first piece of the choice: with what is said of its prompt.
 };
 
-// Appends the choice's JSON object to `out`, which refers to what is repeated instead of copying it.
+// Appends the choice's JSON object to `out`, which refers to what is repeated instead of copying
+// it.
 void AddChoice(const AnswerChoice& choice, TextPieces& out);
 
 }  // namespace baton

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "router/openai/unsupported_fields.h"
 
 namespace baton {

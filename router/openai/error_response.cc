@@ -1,6 +1,6 @@
 #include "router/openai/error_response.h"
 
-#include "router/generation/error.h"
+#include "router/error.h"
 
 namespace baton {
 namespace {

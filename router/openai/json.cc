@@ -6,7 +6,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "router/generation/utf8.h"
 
 namespace baton {

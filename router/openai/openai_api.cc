@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "router/openai/api_request.h"
 #include "router/openai/error_response.h"
 #include "router/openai/full_answer.h"

@@ -20,7 +20,8 @@ struct OpenAiOptions {
 
 // The OpenAI-compatible HTTP surface as routes of an HttpServer: /v1/completions,
 // /v1/chat/completions, /v1/models, /tokenize, /detokenize, /version, /health, /ready, /metrics,
-// /status and /audit (JSON for `baton status` and `baton audit`). `service` outlives the server that has the routes.
+// /status and /audit (JSON for `baton status` and `baton audit`). `service` outlives the server
+// that has the routes.
 std::vector<http::Route> OpenAiRoutes(OpenAiOptions options, GenerationService* service);
 
 }  // namespace baton

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "router/generation/error.h"
+#include "router/error.h"
 
 namespace baton {
 namespace {

@@ -10,6 +10,14 @@
 
 namespace baton {
 
+// What one sequence asks of the pair that takes it.
+struct RouteNeed {
+  int32_t prompt_tokens = 0;
+  int32_t total_tokens = 0;  // Prompt and answer.
+  bool needs_decode = true;
+  uint64_t group = 0;  // Only workers of this compatibility group; 0 = any.
+};
+
 // One worker that could take a sequence now, as the router knows it.
 struct Candidate {
   int32_t worker = 0;           // Index in the router's list.

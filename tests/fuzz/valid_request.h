@@ -25,7 +25,8 @@ inline GenerationService& FuzzedService(bool has_tokenizer) {
   return has_tokenizer ? *with : *without;
 }
 
-// Every field of what the scheduler takes is in the range that message.h and generation_service.h name.
+// Every field of what the scheduler takes is in the range that message.h and generation_service.h
+// name.
 inline void CheckValidRequest(const PreparedGeneration& prepared, const GenerationLimits& limits) {
   const ValidRequest& r = prepared.request;
   const SamplingParams& s = r.sampling;

@@ -321,7 +321,8 @@ void RouterLedger::CheckHold(Account& account, const LiveSequence& told, bool is
   const bool has_side = told.prefill != 0 || told.decode != 0;
   if (told.state != "QUEUED") {
     // While a decode worker is asked it is the KV that is held, unless it is lost meanwhile.
-    const bool goes_on = told.state == "REBINDING" || (told.state == "RESERVING" && told.prefill != 0);
+    const bool goes_on =
+        told.state == "REBINDING" || (told.state == "RESERVING" && told.prefill != 0);
     if (!goes_on) account.held_since = kNever;
     return;
   }

@@ -87,7 +87,8 @@ struct Sum {
                   static_cast<long>(reason_seeds.at(reason)));
     }
     std::printf(
-        "preemptions %ld, swapped %ld, blocks swapped in %ld, revoked %ld, requeued %ld, moves %ld, "
+        "preemptions %ld, swapped %ld, blocks swapped in %ld, revoked %ld, requeued %ld, moves "
+        "%ld, "
         "retries %ld, failed handoffs %ld, rebinds %ld, resends %ld, computed on D %ld, hung %ld, "
         "unanswered %ld, holds expired %ld, stale mail %ld\n",
         workers.preemptions, workers.swaps, workers.blocks_swapped_in, workers.revoked,

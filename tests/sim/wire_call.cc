@@ -69,8 +69,8 @@ bool Same(const std::string& bytes, const std::string& sent) {
 
 // What a server makes of a request: the library refuses what it cannot read, without a reason.
 template <typename Proto, typename MakeMail>
-std::optional<WorkerMail> TakeAs(const RequestGate& gate, const std::string& bytes, PeerEnd* refusal,
-                              MakeMail make_mail) {
+std::optional<WorkerMail> TakeAs(const RequestGate& gate, const std::string& bytes,
+                                 PeerEnd* refusal, MakeMail make_mail) {
   const absl::StatusOr<Proto> proto = Parse<Proto>(bytes);
   if (!proto.ok()) {
     *refusal = {.code = absl::StatusCode::kInternal};

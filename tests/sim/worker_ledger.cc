@@ -124,7 +124,8 @@ void WorkerLedger::NoteEnd(CallId call) {
   totals_.ended_moving_out += has(in_flight_.moved_out) ? 1 : 0;
   if (!has(in_flight_.moved_in)) return;
   ++totals_.ended_moving_in;
-  const bool has_row = std::ranges::find(in_flight_.rows, call, &Row::call) != in_flight_.rows.end();
+  const bool has_row =
+      std::ranges::find(in_flight_.rows, call, &Row::call) != in_flight_.rows.end();
   totals_.ended_without_row += has_row ? 0 : 1;
 }
 

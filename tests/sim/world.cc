@@ -69,8 +69,8 @@ uint64_t World::StateHash() const {
   return hash;
 }
 
-// A clock that has run `ns` of world time shows floor(ns * rate): exact, so that it never steps back
-// and that each moment it shows has a first one in the world.
+// A clock that has run `ns` of world time shows floor(ns * rate): exact, so that it never steps
+// back and that each moment it shows has a first one in the world.
 Time Host::Local(Time world) const {
   const Wide scaled = Wide{world.time_since_epoch().count()} * (kMillion + rate_ppm_);
   return Saturated(FloorOf(scaled, kMillion) + offset_ns_);

@@ -116,7 +116,8 @@ TEST_F(FirstTokenTest, ABadOneThatIsRebindAlreadyGoesToTheNextWriter) {
   Begin(1);
   const TicketId old = TicketOf(1);
   Handle(RebindAsked{{.sequence = {1, 1}, .attempt = 2, .prefill = 67}});
-  Handle(TransferEvent{.ticket = old, .receiver = true, .first = {.position = kLength, .token = -1}});
+  Handle(
+      TransferEvent{.ticket = old, .receiver = true, .first = {.position = kLength, .token = -1}});
   EXPECT_NE(TicketOf(1), old);
   EXPECT_TRUE(outbox_.Events<HandoffFailedEvent>(1).empty());
   EXPECT_TRUE(Tokens(1).empty());

@@ -5,7 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "tests/unit/router/sequence_builder.h"
 
 namespace baton {

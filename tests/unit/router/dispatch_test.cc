@@ -1,7 +1,7 @@
 // Giving sequences to workers and taking them back: the part of RouterNode in dispatch.cc.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "router/node.h"
 #include "tests/unit/router/router_harness.h"
 
@@ -354,7 +354,9 @@ TEST_F(DispatchTest, AWorkerThatComputesKeepsItsRequestsAlive) {
 }
 
 TEST_F(DispatchTest, TheViewTellsWhoTookPartInATokenEndToEnd) {
-  const auto last_token = [this](int32_t worker) { return node_->View().workers[worker].last_token; };
+  const auto last_token = [this](int32_t worker) {
+    return node_->View().workers[worker].last_token;
+  };
   now_ = Time(seconds(5));
   ToPrefilling(1);
   Prefilled(prefill_call(), 3, 50);

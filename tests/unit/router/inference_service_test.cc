@@ -423,7 +423,8 @@ TEST_F(InferenceServiceTest, TokenizesChatsAndRefusesTheRestByField) {
     grpc::ClientContext context;
     v1::TokenizeResponse tokens;
     grpc::Status status = stub_->Tokenize(&context, request, &tokens);
-    EXPECT_EQ(ReasonIn(context), status.ok() ? "" : ReasonOf(absl::StatusCode(status.error_code())));
+    EXPECT_EQ(ReasonIn(context),
+              status.ok() ? "" : ReasonOf(absl::StatusCode(status.error_code())));
     EXPECT_EQ(tokens.token_ids_size() > 0, status.ok());
     return status;
   };

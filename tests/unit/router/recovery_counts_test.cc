@@ -357,7 +357,8 @@ TEST_F(RecoveryCountsTest, ThePromptsCachedTokensAreCountedOnceForAllItsChoices)
   EXPECT_EQ(outbox_.clients[1].ended[0].cached_tokens, 2);
 }
 
-// The only prefill worker takes one prompt at a time: what is counted against it too long stops all.
+// The only prefill worker takes one prompt at a time: what is counted against it too long stops
+// all.
 class PendingTokensTest : public RecoveryCountsTest {
  protected:
   void SetUp() override {

@@ -325,7 +325,8 @@ class OwingSideTest : public RecoveryHarness {
   void Move(int32_t worker) {
     for (int i = 0; i < 4; ++i) {
       Wait(seconds(10));
-      Handle(WorkerStatusChanged{worker, {.incarnation = incarnation(worker), .progress = ++count_}});
+      Handle(
+          WorkerStatusChanged{worker, {.incarnation = incarnation(worker), .progress = ++count_}});
     }
   }
   int32_t prefill_worker() const { return outbox_.prefills.back().worker; }

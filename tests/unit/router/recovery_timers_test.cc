@@ -1,5 +1,5 @@
-// Every timer of a sequence: what starts it, what restarts it and what does not, what clears it, and
-// that the node asks to be woken for it and for nothing else.
+// Every timer of a sequence: what starts it, what restarts it and what does not, what clears it,
+// and that the node asks to be woken for it and for nothing else.
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/router/recovery_harness.h"

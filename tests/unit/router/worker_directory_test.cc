@@ -277,7 +277,8 @@ TEST_F(WorkerDirectoryTest, ALayerMayTakeTwentyTimesTheLongestSoFar) {
 TEST_F(WorkerDirectoryTest, NoLayerMayTakeLongerThanTheFirst) {
   AllUp();
   WorkerStatus status{.incarnation = 12, .progress = 7, .computing = true};
-  for (const Duration longest : {Duration(std::chrono::seconds(8)), Duration(std::chrono::hours(168))}) {
+  for (const Duration longest :
+       {Duration(std::chrono::seconds(8)), Duration(std::chrono::hours(168))}) {
     status.longest_layer = longest;
     for (int64_t ms = 0; ms <= 19000; ms += 400) directory_.OnStatus(2, status, At(ms));
     EXPECT_EQ(directory_.HungAt(2), At(20000));

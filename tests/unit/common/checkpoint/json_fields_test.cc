@@ -45,12 +45,13 @@ TEST(ParseBoundedJsonTest, RefusesWhatIsNotJson) {
 }
 
 TEST(ParseBoundedJsonTest, ErrorsArePrintableWhateverTheFileHolds) {
-  for (const std::string text :
-       {"\xff", "{\"a\": \"b\xe2\x82\"}", "\x1b[2J", "{\"\x7f\xc3\xa9\": 1, \"\x7f\xc3\xa9\": 2}"}) {
+  for (const std::string text : {"\xff", "{\"a\": \"b\xe2\x82\"}", "\x1b[2J",
+                                 "{\"\x7f\xc3\xa9\": 1, \"\x7f\xc3\xa9\": 2}"}) {
     const std::string error = ParseError(text);
     EXPECT_FALSE(error.empty());
-    EXPECT_TRUE(std::all_of(error.begin(), error.end(), [](char c) { return c >= ' ' && c <= '~'; }))
-        << error;
+    EXPECT_TRUE(std::all_of(error.begin(), error.end(), [](char c) {
+      return c >= ' ' && c <= '~';
+    })) << error;
   }
 }
 

@@ -34,9 +34,11 @@ TEST(RopeConfigTest, NothingMeansTheDefaultFormAtTheta10000) {
 
 TEST(RopeConfigTest, OldAndNewNamesMeanTheSame) {
   const RopeForm want{.theta = 5, .scaling = RopeLinear{2}};
-  EXPECT_EQ(*ParseRope(R"({"rope_theta": 5, "rope_scaling": {"type": "linear", "factor": 2}})"), want);
-  EXPECT_EQ(*ParseRope(R"({"rope_theta": 5, "rope_scaling": {"rope_type": "linear", "factor": 2}})"),
+  EXPECT_EQ(*ParseRope(R"({"rope_theta": 5, "rope_scaling": {"type": "linear", "factor": 2}})"),
             want);
+  EXPECT_EQ(
+      *ParseRope(R"({"rope_theta": 5, "rope_scaling": {"rope_type": "linear", "factor": 2}})"),
+      want);
   EXPECT_EQ(*ParseRope(R"({"rope_parameters":
                        {"rope_theta": 5, "rope_type": "linear", "factor": 2.0}})"),
             want);
@@ -59,8 +61,9 @@ TEST(RopeConfigTest, UnknownFormsAndFieldsAreRefusedByName) {
   EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "mrope", "factor": 2}})"),
               AllOf(HasSubstr("config.json: rope_scaling"), HasSubstr("mrope"),
                     HasSubstr("linear, dynamic, yarn, llama3 and longrope")));
-  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "linear", "factor": 2, "short_mscale": 1.1}})"),
-              HasSubstr("\"short_mscale\" is 1.1"));
+  EXPECT_THAT(
+      RopeError(R"({"rope_scaling": {"type": "linear", "factor": 2, "short_mscale": 1.1}})"),
+      HasSubstr("\"short_mscale\" is 1.1"));
   EXPECT_THAT(RopeError(R"({"partial_rotary_factor": 0.5})"), HasSubstr("only 1.0"));
   EXPECT_THAT(RopeError(R"({"rope_parameters": {"partial_rotary_factor": 0.25}})"),
               HasSubstr("only 1.0"));
@@ -68,12 +71,15 @@ TEST(RopeConfigTest, UnknownFormsAndFieldsAreRefusedByName) {
 }
 
 TEST(RopeConfigTest, MissingAndIllTypedFieldsAreRefusedByName) {
-  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "linear"}})"), HasSubstr("\"factor\" is missing"));
+  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "linear"}})"),
+              HasSubstr("\"factor\" is missing"));
   EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "linear", "factor": "4"}})"),
               HasSubstr("\"factor\" is \"4\"; a number"));
-  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "linear", "factor": 0}})"), HasSubstr("factor"));
-  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "llama3", "factor": 8, "high_freq_factor": 4}})"),
-              HasSubstr("\"low_freq_factor\" is missing"));
+  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "linear", "factor": 0}})"),
+              HasSubstr("factor"));
+  EXPECT_THAT(
+      RopeError(R"({"rope_scaling": {"type": "llama3", "factor": 8, "high_freq_factor": 4}})"),
+      HasSubstr("\"low_freq_factor\" is missing"));
   EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
                         "high_freq_factor": 4}})"),
               HasSubstr("greater than low_freq_factor"));
@@ -110,8 +116,9 @@ TEST(RopeConfigTest, LongropeChoosesItsListByTheLongestSequenceThatIsServed) {
 
 TEST(RopeConfigTest, LongropesAttentionFactorIsThatOfTheModelWhicheverListIsChosen) {
   for (const int32_t served : {0, 50}) {
-    EXPECT_DOUBLE_EQ(std::get<RopeLongrope>(ParseRope(kLongrope, 4, served)->scaling).attention_factor,
-                     std::sqrt(1 + std::log(10.0) / std::log(100.0)));
+    EXPECT_DOUBLE_EQ(
+        std::get<RopeLongrope>(ParseRope(kLongrope, 4, served)->scaling).attention_factor,
+        std::sqrt(1 + std::log(10.0) / std::log(100.0)));
   }
 }
 

@@ -18,7 +18,9 @@ absl::StatusOr<std::map<std::string, StoredTensor>> ParseTensors(const std::stri
   return ParseSafetensors("f", std::as_bytes(std::span(bytes.data(), bytes.size())));
 }
 
-std::string TensorsError(const std::string& bytes) { return std::string(ParseTensors(bytes).status().message()); }
+std::string TensorsError(const std::string& bytes) {
+  return std::string(ParseTensors(bytes).status().message());
+}
 
 // The error of a header over 8 bytes of data.
 std::string HeaderError(const std::string& header) {
@@ -58,7 +60,8 @@ TEST(SafetensorsTest, RefusesEveryTruncation) {
   for (size_t size = 0; size < whole.size(); ++size) {
     EXPECT_TRUE(absl::IsInvalidArgument(ParseTensors(whole.substr(0, size)).status())) << size;
   }
-  EXPECT_THAT(TensorsError(whole + "x"), HasSubstr("has 11 bytes of data, but its tensors end at 10"));
+  EXPECT_THAT(TensorsError(whole + "x"),
+              HasSubstr("has 11 bytes of data, but its tensors end at 10"));
 }
 
 TEST(SafetensorsTest, RefusesHeadersThatLieAboutTheirLength) {
@@ -141,7 +144,9 @@ class ShardsTest : public ::testing::Test {
     dir_.Write("model.safetensors.index.json", json{{"weight_map", weight_map}}.dump());
     return SafetensorsFiles::Open(dir_.path()).status();
   }
-  std::string TensorsError(const json& weight_map) { return std::string(OpenWith(weight_map).message()); }
+  std::string TensorsError(const json& weight_map) {
+    return std::string(OpenWith(weight_map).message());
+  }
 
   ModelDir dir_;
   json good_ = {{"a", "one.safetensors"}, {"b", "sub/two.safetensors"}};
@@ -167,7 +172,8 @@ TEST_F(ShardsTest, RefusesShardsOutsideTheFolder) {
 }
 
 TEST_F(ShardsTest, RefusesAnIndexThatLies) {
-  EXPECT_THAT(TensorsError({{"a", "none.safetensors"}}), HasSubstr("none.safetensors: no such file"));
+  EXPECT_THAT(TensorsError({{"a", "none.safetensors"}}),
+              HasSubstr("none.safetensors: no such file"));
   EXPECT_THAT(TensorsError({{"a", "sub/two.safetensors"}, {"b", "sub/two.safetensors"}}),
               HasSubstr("tensor \"a\": is not in sub/two.safetensors"));
   json extra = good_;
@@ -175,7 +181,8 @@ TEST_F(ShardsTest, RefusesAnIndexThatLies) {
   EXPECT_THAT(TensorsError(extra), HasSubstr("tensor \"c\": is not in one.safetensors"));
   dir_.Write("one.safetensors",
              SafetensorsBytes({{"a", "F32", {1}, "1234"}, {"hidden", "U8", {1}, "x"}}));
-  EXPECT_THAT(TensorsError(good_), HasSubstr("tensor \"hidden\": is in one.safetensors but not in"));
+  EXPECT_THAT(TensorsError(good_),
+              HasSubstr("tensor \"hidden\": is in one.safetensors but not in"));
   dir_.Write("one.safetensors", SafetensorsBytes({{"a", "U8", {1}, "1"}, {"b", "U8", {1}, "2"}}));
   EXPECT_THAT(TensorsError(good_), HasSubstr("tensor \"b\": is in one.safetensors too"));
   EXPECT_THAT(TensorsError(json::array()), HasSubstr("weight_map"));

@@ -126,7 +126,8 @@ TEST(HttpAnswerTest, MakesNoMoreForAClientThatDoesNotRead) {
 TEST(HttpAnswerTest, ClosesTheConnectionOfAClientThatReadsTooSlowly) {
   constexpr size_t kBytes = size_t{128} << 20;
   auto routes = TestRoutes();
-  routes.push_back({"GET", "/big", [](Request, Writer w) { w->Send({.body = std::string(kBytes, 'x')}); }});
+  routes.push_back(
+      {"GET", "/big", [](Request, Writer w) { w->Send({.body = std::string(kBytes, 'x')}); }});
   auto server = StartServer(
       {.write_timeout = milliseconds(100), .min_bytes_per_second = int64_t{1} << 40},
       std::move(routes));

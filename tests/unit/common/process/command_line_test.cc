@@ -100,7 +100,8 @@ TEST(CheckAddressTest, TakesHostAndPortOnly) {
 TEST(CheckOptionTest, TakesBothEndsOfItsRange) {
   for (const int value : {2, 5}) EXPECT_TRUE(CheckOption("--n", value, 2, 5).ok());
   for (const int value : {1, 6}) {
-    EXPECT_THAT(std::string(CheckOption("--n", value, 2, 5).message()), HasSubstr("must be 2 to 5"));
+    EXPECT_THAT(std::string(CheckOption("--n", value, 2, 5).message()),
+                HasSubstr("must be 2 to 5"));
   }
 }
 

@@ -34,7 +34,8 @@ TEST(ConnectionTest, AStatusOfTheLibraryIsNoWordOfThePeer) {
   EXPECT_TRUE(absl::IsCancelled(FromGrpc(cancelled, "", /*is_late=*/true)));
   for (int code = 2; code <= 16; ++code) {
     const grpc::Status status(static_cast<grpc::StatusCode>(code), "text");
-    EXPECT_EQ(FromGrpc(status, "", /*is_late=*/false).code(), absl::StatusCode::kUnavailable) << code;
+    EXPECT_EQ(FromGrpc(status, "", /*is_late=*/false).code(), absl::StatusCode::kUnavailable)
+        << code;
   }
   const grpc::Status late(grpc::StatusCode::DEADLINE_EXCEEDED, "text");
   EXPECT_TRUE(absl::IsDeadlineExceeded(FromGrpc(late, "", /*is_late=*/true)));

@@ -64,7 +64,7 @@ int Serve() {
 // Opens a Decode call to the worker at `address` and holds it until killed.
 int HoldCall(const std::string& address) {
   FakeInbox<RouterMail> inbox;
-  WorkerLinks links({.workers = {{Role::kDecode, address}}, .router = 9}, &inbox);
+  WorkerLinks links({.workers = {{Role::kDecode, address}}}, &inbox);
   links.Start();
   if (!inbox.Next<WorkerUp>().has_value()) return 1;
   DecodeRequest request = WireSamples(1).Decode();
@@ -108,7 +108,7 @@ class ChildProcess {
 
 class LivenessTest : public ::testing::Test {
  protected:
-  LivenessTest() : links_({.workers = {{Role::kDecode, worker_.address()}}, .router = 9}, &inbox_) {
+  LivenessTest() : links_({.workers = {{Role::kDecode, worker_.address()}}}, &inbox_) {
     links_.Start();
     EXPECT_TRUE(inbox_.Next<WorkerUp>().has_value());
     DecodeRequest request = WireSamples(1).Decode();

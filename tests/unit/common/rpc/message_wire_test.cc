@@ -94,7 +94,8 @@ TEST(MessageWireTest, APieceOfScoresIsRefusedByWhatIsWrongWithIt) {
       {"prompt_logprob.token", [](auto* s) { s->mutable_prompt_logprobs(1)->set_token(-1); }},
       {"prompt_logprobs with top", [](auto* s) {
          for (int i = 0; i < 65; ++i) {
-           v1::PromptLogprob* one = i < 2 ? s->mutable_prompt_logprobs(i) : s->add_prompt_logprobs();
+           v1::PromptLogprob* one =
+               i < 2 ? s->mutable_prompt_logprobs(i) : s->add_prompt_logprobs();
            one->set_position(5 + i);
            one->set_rank(1);
            while (one->top_size() < kMaxLogprobs) one->add_top();

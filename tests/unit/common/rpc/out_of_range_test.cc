@@ -69,7 +69,8 @@ void AddDecodeEvents(std::vector<Row>* all) {
       p->mutable_reserved()->mutable_ticket()->set_lo(0);
     });
   }
-  bad_reserved("data_endpoint", "data_endpoint is empty", [](auto* p) { p->clear_data_endpoint(); });
+  bad_reserved("data_endpoint", "data_endpoint is empty",
+               [](auto* p) { p->clear_data_endpoint(); });
   bad_reserved("data_endpoint", "data_endpoint", [](auto* p) { p->set_data_endpoint("\x01:1"); });
   bad_reserved("pair_key", "pair_key.size", [](auto* p) { p->clear_pair_key(); });
   bad_reserved("pair_key", "pair_key.size",
@@ -273,7 +274,6 @@ const std::map<std::string, std::string>& WithoutRange() {
       {"RebindRequest.prefill_incarnation", "a name, only compared; 0: compute it yourself"},
       {"SendRequest.expected_incarnation", "compared by WorkerServer: WorkerServerTest"},
       {"HelloRequest.protocol_version", "judged by WorkerServer: WorkerServerTest"},
-      {"HelloRequest.caller_incarnation", "a name, for logs"},
       {"HelloResponse.layout_digest", "only compared"},
       {"HelloResponse.model_digest", "only compared"},
       {"WatchRequest.expected_incarnation", "compared by WorkerServer: WorkerServerTest"},

@@ -28,10 +28,10 @@ class ServerCallTest : public ::testing::Test {
   std::vector<bool> sealed_;  // In order: a sign of life, or not.
   int num_broken_ = 0;
   int num_idle_ = 0;
-  const std::shared_ptr<Call> call_ =
-      Call::Create(&context_, {.seal = [this](auto* event) { sealed_.push_back(event->has_alive()); },
-                               .on_broken = [this] { ++num_broken_; },
-                               .on_idle = [this] { ++num_idle_; }});
+  const std::shared_ptr<Call> call_ = Call::Create(
+      &context_, {.seal = [this](auto* event) { sealed_.push_back(event->has_alive()); },
+                  .on_broken = [this] { ++num_broken_; },
+                  .on_idle = [this] { ++num_idle_; }});
 };
 
 TEST_F(ServerCallTest, EventsAreSealedInOrderAndIdleOnceAllAreWritten) {

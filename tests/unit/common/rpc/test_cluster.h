@@ -53,7 +53,7 @@ struct TestWorker {
 
 struct TestRouter {
   explicit TestRouter(std::vector<WorkerAddress> workers)
-      : links({.workers = std::move(workers), .router = 99}, &inbox) {
+      : links({.workers = std::move(workers)}, &inbox) {
     links.Start();
   }
   FakeInbox<RouterMail> inbox;

@@ -276,7 +276,7 @@ TEST(WorkerLimitsTest, ARouterCountsAWorkersCallsUntilTheyEnd) {
   TestWorker worker(Role::kDecode);
   FakeInbox<RouterMail> inbox;
   WorkerLinks links(
-      {.workers = {{Role::kDecode, worker.address()}}, .router = 99, .max_calls_to_worker = 2},
+      {.workers = {{Role::kDecode, worker.address()}}, .max_calls_to_worker = 2},
       &inbox);
   links.Start();
   ASSERT_TRUE(inbox.Next<WorkerUp>().has_value());

@@ -125,7 +125,6 @@ class OneLink {
  public:
   explicit OneLink(const std::string& address, FakeInbox<RouterMail>* inbox)
       : link({.address = {Role::kDecode, address},
-              .router = 99,
               .retired = &retired_,
               .on_lost = [this](const WorkerStubs*) { ++num_lost; },
               .on_idle = [this] { idle_.Notify(); }},

@@ -82,7 +82,8 @@ TEST(WorkerLinksTest, AScoreMayBeAsLongAsWasAskedForAndNoLonger) {
   ASSERT_TRUE(opened.has_value());
   const auto send = [&](int32_t position, int32_t num_top) {
     const std::vector<TokenLogprob> top(num_top, {.token = 7, .logprob = -1});
-    worker.server.Emit(opened->call, ScoresEvent{.logprobs = {{.position = position, .rank = 1, .top = top}}});
+    worker.server.Emit(opened->call,
+                       ScoresEvent{.logprobs = {{.position = position, .rank = 1, .top = top}}});
   };
   for (int32_t p = 1; p < 400; ++p) {  // At worst each in a piece of its own.
     send(p, 2);

@@ -80,9 +80,11 @@ TEST(WorkerConfigTest, EveryFlagReachesItsField) {
   app.parse(
       "--model m --host 127.0.0.2 --port 1 --data-port 2 --metrics-port 3 --compute-dtype bf16 "
       "--advertise-data-address 127.0.0.3:4 "
-      "--kv-dtype f32 --kernels portable --threads 4 --compute-nice 13 --block-size 5 --num-blocks 6 "
+      "--kv-dtype f32 --kernels portable --threads 4 --compute-nice 13 --block-size 5 "
+      "--num-blocks 6 "
       "--max-model-len 7 --chunk-tokens 8 --max-batch-sequences 9 --step-budget-ms 10 "
-      "--preemption swap --swap-blocks 14 --max-queued-requests 11 --drain-timeout-s 12 --ready-file r --log-level error");
+      "--preemption swap --swap-blocks 14 --max-queued-requests 11 --drain-timeout-s 12 "
+      "--ready-file r --log-level error");
   EXPECT_EQ(config.model, "m");
   EXPECT_EQ(config.host, "127.0.0.2");
   EXPECT_EQ(config.port, 1);

@@ -88,8 +88,9 @@ TEST(StatusTest, ShowsHowAServerEndedAndWhenItIsTriedAgain) {
   EXPECT_EQ(status["router"]["restarts"], 1);
   EXPECT_EQ(status["router"]["next_try_s"], nullptr);
   const std::string table = StatusTable(status);
-  EXPECT_THAT(table, testing::HasSubstr("\ndecode-0: restarted 3 times, last end: killed by signal 9 "
-                                        "(Killed); next try in 2.5 s\n"));
+  EXPECT_THAT(table,
+              testing::HasSubstr("\ndecode-0: restarted 3 times, last end: killed by signal 9 "
+                                 "(Killed); next try in 2.5 s\n"));
   EXPECT_THAT(table, testing::HasSubstr("\nrouter: restarted 1 times, last end: exit code 3\n"));
   const json late = JoinStatus(state, json(), kNow + std::chrono::seconds(9));
   EXPECT_EQ(late["workers"][0]["next_try_s"], 0);

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "router/generation/utf8.h"
 #include "tests/unit/router/generation/recorder.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "tests/unit/router/generation/fakes.h"
 #include "tests/unit/router/generation/recorder.h"
 

@@ -108,7 +108,8 @@ TEST(PendingDeltasTest, WhatComesWhileSomeHasLeftFollowsIt) {
     all += std::to_string(token);
     if (token % 300 == 299) take();
   }
-  pending.Append({.text = "end", .finish = FinishReason::kStop, .stop_string = "s", .stop_token = 3});
+  pending.Append(
+      {.text = "end", .finish = FinishReason::kStop, .stop_string = "s", .stop_token = 3});
   while (!pending.empty()) {
     const ChoiceDelta piece = take();
     EXPECT_EQ(piece.stop_string.has_value(), pending.empty());

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "router/generation/validate.h"
 
 namespace baton {

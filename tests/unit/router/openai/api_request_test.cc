@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "router/generation/error.h"
+#include "router/error.h"
 
 namespace baton {
 namespace {
@@ -32,9 +32,9 @@ TEST(ApiRequestTest, TakesEveryFormOfPrompt) {
 }
 
 TEST(ApiRequestTest, RefusesPromptsOfOtherTypes) {
-  for (const char* prompt :
-       {"null", "1", "true", "{}", "[]", "[null]", "[\"a\",1]", "[1,\"a\"]", "[[1],\"a\"]",
-        "[[\"a\"]]", "[1.5]", "[1.0]", "[-1]", "[2147483648]", "[18446744073709551615]", "[[1],[[2]]]"}) {
+  for (const char* prompt : {"null", "1", "true", "{}", "[]", "[null]", "[\"a\",1]", "[1,\"a\"]",
+                             "[[1],\"a\"]", "[[\"a\"]]", "[1.5]", "[1.0]", "[-1]", "[2147483648]",
+                             "[18446744073709551615]", "[[1],[[2]]]"}) {
     const auto request =
         ParseCompletionRequest(*ParseJson(std::string("{\"prompt\":") + prompt + "}"));
     EXPECT_EQ(ErrorParam(request.status()), "prompt") << prompt;

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "router/generation/error.h"
+#include "router/error.h"
 #include "router/openai/api_request.h"
 
 namespace baton {

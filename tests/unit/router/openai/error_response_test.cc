@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "router/generation/error.h"
+#include "router/error.h"
 
 namespace baton {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/base/random.h"
-#include "router/generation/error.h"
+#include "router/error.h"
 
 namespace baton {
 namespace {

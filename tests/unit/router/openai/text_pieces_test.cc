@@ -48,7 +48,9 @@ TEST(TextPiecesTest, MakesOnlyWhatIsAskedFor) {
 
 TEST(TextPiecesTest, EscapesALongTextWithoutSplittingACharacter) {
   auto text = std::make_shared<std::string>();
-  for (int i = 0; i < 5000; ++i) absl::StrAppend(text.get(), "\"\n", i, "\xE2\x82\xAC\xF0\x9F\x98\x80");
+  for (int i = 0; i < 5000; ++i) {
+    absl::StrAppend(text.get(), "\"\n", i, "\xE2\x82\xAC\xF0\x9F\x98\x80");
+  }
   TextPieces pieces;
   pieces.Add("\"");
   pieces.AddEscaped(text, *text);

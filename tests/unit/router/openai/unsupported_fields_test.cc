@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "router/generation/error.h"
+#include "router/error.h"
 
 namespace baton {
 namespace {

@@ -110,7 +110,8 @@ TEST_F(ChatTemplateTest, RefusalIsReportedInTheTemplatesWords) {
 
 TEST_F(ChatTemplateTest, EndlessTemplatesEnd) {
   const std::string outer = "{% for a in range(100000) %}";
-  ExpectRefused(outer + "{% for b in range(100000) %}{% endfor %}{% endfor %}", "too many instructions");
+  ExpectRefused(outer + "{% for b in range(100000) %}{% endfor %}{% endfor %}",
+                "too many instructions");
   ExpectRefused(outer + "{% if range(100000) == range(100000) %}{% endif %}{% endfor %}",
                 "too long");
   ExpectRefused("{{ range(100001) }}", "100000");

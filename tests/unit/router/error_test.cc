@@ -1,4 +1,4 @@
-#include "router/generation/error.h"
+#include "router/error.h"
 
 #include <gtest/gtest.h>
 

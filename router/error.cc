@@ -1,4 +1,4 @@
-#include "router/generation/error.h"
+#include "router/error.h"
 
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
