@@ -100,6 +100,7 @@ BANNED_EXCEPTIONS = {
     ("common/model/cpu_model_runner.h", "std::jthread"): "the compute thread",
     ("common/rpc/retired_channels.h", "std::jthread"): "closes channels: that can wait",
     ("common/rpc/worker_server.cc", "std::jthread"): "status to all watchers, and a beat",
+    ("kernels/api/wait.cc", "sleep_for"): "a device says nothing by itself when it has ended",
     ("kernels/cpu/thread_pool.h", "std::jthread"): "the compute thread's pool",
     ("common/base/fail_point.cc", "getenv"): "sanitizer builds: the fault that a test asks for",
     ("router/generation/seed_source.cc", "random_device"): "the seed of a request that names none",

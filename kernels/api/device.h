@@ -1,0 +1,131 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/base/dtype.h"
+#include "common/base/time.h"
+#include "kernels/api/buffer.h"
+#include "kernels/api/model_args.h"
+#include "kernels/api/model_ops.h"
+#include "kernels/api/packed_matrix.h"
+
+namespace baton {
+
+// Where a device works: each lane in the order of its calls; none waits for another by itself.
+enum class Lane : uint8_t { kCompute, kCopies, kTransfer };
+inline constexpr int kNumLanes = 3;
+
+// A point of a lane, done when all that was enqueued before it is. A plain value.
+struct Mark {
+  Lane lane = Lane::kCompute;
+  uint64_t number = 0;  // 0: done.
+};
+
+// One contiguous copy between addresses of the device, or of pinned memory. Bytes and addresses are
+// multiples of 8.
+struct CopyPiece {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  int64_t bytes = 0;
+};
+
+struct DeviceInfo {
+  std::string name;         // For logs, e.g. "x86_64_v4", "NVIDIA H100 80GB HBM3".
+  bool unified = false;     // Host and device memory are one, and every call has ended on return.
+  bool has_graphs = false;
+  int64_t row_alignment = 1;  // In elements: strides of activations are multiples of it.
+  int64_t logit_rows = 32;    // Rows of one product with the output layer.
+};
+
+struct DeviceMemory {
+  int64_t total = 0;
+  int64_t free = 0;
+};
+
+// What of a model a device may not be able to do.
+struct ModelNeeds {
+  DType compute = DType::kF32;
+  DType kv = DType::kF32;
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t vocab_size = 0;
+};
+
+// Calls to be made again at once. Goes before its device.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+};
+
+// A processor with its memory. Calls enqueue: later calls on the same lane may use results at once,
+// the host when a mark after them is done.
+//
+// Threads: ops(), kCompute and kCopies belong to one (the compute thread), kTransfer to another.
+// Allocate, Pack and Capture: before the first step only, for they may wait for the whole device.
+// Buffers, PackedMatrices and Graphs go before their device.
+// Any call may say UNAVAILABLE, the device is lost; so does every later one.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const DeviceInfo& info() const = 0;
+
+  // Part of the numerics id: devices of one arithmetic give the same bits when what enters a
+  // product with weights is rounded to `compute`.
+  virtual std::string Arithmetic(DType compute) const = 0;
+
+  // The fastest compute dtype here for weights of that dtype.
+  virtual DType FastestCompute(DType weights) const = 0;
+
+  // In what dtype activations that are rounded to `compute` are kept.
+  virtual DType Activations(DType compute) const = 0;
+
+  // At load, not at the first step: the error names what no kernel here serves.
+  virtual absl::Status CheckModel(const ModelNeeds& needs) const = 0;
+
+  virtual absl::StatusOr<DeviceMemory> Memory() const = 0;
+
+  // RESOURCE_EXHAUSTED names the size. Aligned to 64 bytes at least.
+  virtual absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) = 0;
+
+  // The parts have been read on return.
+  virtual absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args) = 0;
+
+  // They enqueue on kCompute.
+  virtual ModelOps& ops() = 0;
+
+  // The destinations share no byte with each other or with a source. `pieces` themselves lie in
+  // pinned memory and stay until a mark after them is done.
+  virtual absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) = 0;
+
+  virtual absl::StatusOr<Mark> MarkNow(Lane lane) = 0;
+
+  // What is enqueued on the lane from now on begins when `mark` is done.
+  virtual absl::Status After(Lane lane, Mark mark) = 0;
+
+  // Never blocks. Called by the thread of the mark's lane.
+  virtual absl::StatusOr<bool> IsDone(Mark mark) = 0;
+
+  // What `enqueue` enqueues on kCompute, for Launch; nothing of it runs now. Arguments by value are
+  // those of now for ever, memory is read at each launch. UNIMPLEMENTED without has_graphs.
+  virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      absl::FunctionRef<absl::Status()> enqueue) = 0;
+  virtual absl::Status Launch(const Graph& graph) = 0;
+
+  // Waits for all lanes.
+  virtual absl::Status Synchronize() = 0;
+};
+
+// Waits until the mark is done. UNAVAILABLE when it is not after `limit` of this process's own
+// running: of a time in which it was stopped little counts.
+absl::Status Wait(Device& device, Mark mark, Duration limit);
+
+}  // namespace baton

@@ -1,0 +1,25 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/api/attention_args.h"
+#include "kernels/api/cache_args.h"
+#include "kernels/api/model_args.h"
+
+namespace baton {
+
+// What a model's steps call of a device, on its lane kCompute. INVALID_ARGUMENT names the field,
+// its value and what is allowed, and then nothing was enqueued.
+class ModelOps {
+ public:
+  virtual ~ModelOps() = default;
+
+  virtual absl::Status Embedding(const EmbeddingArgs& args) = 0;
+  virtual absl::Status RmsNorm(const RmsNormArgs& args) = 0;
+  virtual absl::Status Gemm(const GemmArgs& args) = 0;
+  virtual absl::Status Rope(const RopeArgs& args) = 0;
+  virtual absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) = 0;
+  virtual absl::Status VarlenAttention(const VarlenAttentionArgs& args) = 0;
+  virtual absl::Status ActivationAndMul(const ActivationAndMulArgs& args) = 0;
+};
+
+}  // namespace baton
