@@ -1,33 +1,43 @@
 #include "common/kv_cache/kv_cache.h"
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
-#include <algorithm>
-#include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
+#include "common/base/status.h"
 
 namespace baton {
 namespace {
 
 constexpr int64_t kPlaneAlignment = 4096;
-// Attention reads all of a sequence's blocks: fewer and larger pages cost fewer walks.
-constexpr int64_t kHugePage = int64_t{2} << 20;
 // Larger than any machine's memory; also keeps the sums below from overflowing.
 constexpr double kMaxPoolBytes = 0x1p39;
 
+// Where each plane begins, [2 * num_layers], and the size of all.
+std::vector<int64_t> PlaneOffsets(const KvLayout& layout, int32_t num_blocks, int64_t* bytes) {
+  std::vector<int64_t> offsets;
+  *bytes = 0;
+  for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
+    for (KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+      offsets.push_back(*bytes);
+      const int64_t size = HeadBlockBytes(layout, layer, plane) *
+                           GroupOfLayer(layout, layer).num_kv_heads * num_blocks;
+      *bytes += (size + kPlaneAlignment - 1) / kPlaneAlignment * kPlaneAlignment;
+    }
+  }
+  return offsets;
+}
+
 }  // namespace
 
-void KvCache::Free::operator()(std::byte* p) const { std::free(p); }
+KvCache::KvCache(const KvLayout& layout, int32_t num_blocks, Buffer memory, bool host)
+    : layout_(layout), num_blocks_(num_blocks), memory_(std::move(memory)), host_(host) {
+  int64_t bytes = 0;
+  plane_offset_ = PlaneOffsets(layout_, num_blocks_, &bytes);
+  BATON_CHECK(bytes <= memory_.size_bytes());
+}
 
-KvCache::KvCache(const KvLayout& layout, int32_t num_blocks)
-    : layout_(layout), num_blocks_(num_blocks) {}
-
-absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvLayout& layout,
-                                                         int32_t num_blocks) {
+absl::StatusOr<int64_t> KvCache::PoolBytes(const KvLayout& layout, int32_t num_blocks) {
   if (num_blocks <= 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("num_blocks is %d; a KV cache needs at least 1 block", num_blocks));
@@ -39,41 +49,45 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvLayout& layout,
                         "--num-blocks",
                         num_blocks, pool_bytes, kMaxPoolBytes));
   }
-  std::unique_ptr<KvCache> cache(new KvCache(layout, num_blocks));
   int64_t bytes = 0;
-  for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
-    for (KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
-      cache->plane_offset_.push_back(bytes);
-      int64_t size = HeadBlockBytes(layout, layer, plane) *
-                     GroupOfLayer(layout, layer).num_kv_heads * num_blocks;
-      bytes += (size + kPlaneAlignment - 1) / kPlaneAlignment * kPlaneAlignment;
-    }
-  }
-  const int64_t alignment = bytes < kHugePage ? kPlaneAlignment : kHugePage;
-  const int64_t rounded = (std::max(bytes, int64_t{1}) + alignment - 1) / alignment * alignment;
-  void* memory = std::aligned_alloc(alignment, rounded);
-  if (memory == nullptr) {
+  PlaneOffsets(layout, num_blocks, &bytes);
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvLayout& layout,
+                                                         int32_t num_blocks) {
+  ASSIGN_OR_RETURN(const int64_t bytes, PoolBytes(layout, num_blocks));
+  absl::StatusOr<Buffer> memory = AllocateHost(bytes);
+  if (!memory.ok()) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "cannot allocate %d bytes for %d KV blocks; lower --num-blocks", bytes, num_blocks));
   }
-#if defined(__linux__)
-  if (alignment == kHugePage) madvise(memory, rounded, MADV_HUGEPAGE);
-#endif
-  cache->memory_.reset(static_cast<std::byte*>(memory));
-  return cache;
+  return Create(layout, num_blocks, *std::move(memory), /*host=*/true);
+}
+
+absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvLayout& layout, int32_t num_blocks,
+                                                         Buffer memory, bool host) {
+  RETURN_IF_ERROR(PoolBytes(layout, num_blocks).status());
+  return std::unique_ptr<KvCache>(new KvCache(layout, num_blocks, std::move(memory), host));
 }
 
 std::byte* KvCache::Plane(int32_t layer, KvPlane plane) const {
-  return memory_.get() + plane_offset_[2 * layer + static_cast<int>(plane)];
+  return base() + plane_offset_[2 * layer + static_cast<int>(plane)];
+}
+
+int64_t KvCache::HeadBlockOffset(int32_t layer, KvPlane plane, BlockId block, int32_t head) const {
+  BATON_CHECK(block >= 0 && block < num_blocks_);
+  const int64_t heads = GroupOfLayer(layout_, layer).num_kv_heads;
+  BATON_CHECK(head >= 0 && head < heads);
+  return plane_offset_[2 * layer + static_cast<int>(plane)] +
+         (block * heads + head) * HeadBlockBytes(layout_, layer, plane);
 }
 
 std::span<std::byte> KvCache::HeadBlock(int32_t layer, KvPlane plane, BlockId block,
                                         int32_t head) const {
-  BATON_CHECK(block >= 0 && block < num_blocks_);
-  const int64_t size = HeadBlockBytes(layout_, layer, plane);
-  const int64_t heads = GroupOfLayer(layout_, layer).num_kv_heads;
-  BATON_CHECK(head >= 0 && head < heads);
-  return {Plane(layer, plane) + (block * heads + head) * size, static_cast<size_t>(size)};
+  BATON_CHECK(host_);
+  return {base() + HeadBlockOffset(layer, plane, block, head),
+          static_cast<size_t>(HeadBlockBytes(layout_, layer, plane))};
 }
 
 }  // namespace baton

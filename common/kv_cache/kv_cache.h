@@ -8,10 +8,11 @@
 
 #include "absl/status/statusor.h"
 #include "common/kv_cache/kv_layout.h"
+#include "kernels/api/buffer.h"
 
 namespace baton {
 
-// The bytes of a worker's block pool: one plane per (layer, K or V), each
+// The memory of a worker's block pool, a device's or the host's: one plane per (layer, K or V), each
 // [num_blocks, num_kv_heads, block_size, dim]. Holds memory only; who may touch a block is the
 // BlockAllocator's business. Threads: planes are plain memory, the compute thread and the
 // transport's thread write disjoint blocks.
@@ -21,24 +22,36 @@ class KvCache {
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(const KvLayout& layout,
                                                          int32_t num_blocks);
 
+  // Over memory of PoolBytes at least. `host`: the process may touch it.
+  static absl::StatusOr<std::unique_ptr<KvCache>> Create(const KvLayout& layout, int32_t num_blocks,
+                                                         Buffer memory, bool host);
+
+  // What a pool takes. Errors as of Create.
+  static absl::StatusOr<int64_t> PoolBytes(const KvLayout& layout, int32_t num_blocks);
+
   const KvLayout& layout() const { return layout_; }
   int32_t num_blocks() const { return num_blocks_; }
+  bool host() const { return host_; }
+
+  // Where the pool begins; an address of its device.
+  std::byte* base() const { return memory_.data(); }
 
   // The whole plane of a layer.
   std::byte* Plane(int32_t layer, KvPlane plane) const;
 
-  // The bytes [block_size, dim] of one head of one block.
+  // Bytes from base() to [block_size, dim] of one head of one block.
+  int64_t HeadBlockOffset(int32_t layer, KvPlane plane, BlockId block, int32_t head) const;
+
+  // These bytes themselves. Of a pool of the host's.
   std::span<std::byte> HeadBlock(int32_t layer, KvPlane plane, BlockId block, int32_t head) const;
 
  private:
-  KvCache(const KvLayout& layout, int32_t num_blocks);
+  KvCache(const KvLayout& layout, int32_t num_blocks, Buffer memory, bool host);
 
   KvLayout layout_;
   int32_t num_blocks_;
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
-  std::unique_ptr<std::byte[], Free> memory_;
+  Buffer memory_;
+  bool host_;
   std::vector<int64_t> plane_offset_;  // [2 * num_layers], bytes.
 };
 

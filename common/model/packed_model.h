@@ -37,7 +37,7 @@ struct PackedModel {
   std::vector<float> final_norm;
   std::vector<PackedLayer> layers;
 
-  const PackedMatrix& output() const { return lm_head.data() ? lm_head : embedding; }
+  const PackedMatrix& output() const { return lm_head.n() > 0 ? lm_head : embedding; }
 };
 
 // Called with the bytes of a tensor that has been copied and will not be read again.

@@ -2,9 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <utility>
 
 #include "common/base/dtype.h"
+#include "kernels/api/buffer.h"
 
 namespace baton {
 
@@ -15,47 +16,30 @@ struct WeightRows {
   int64_t num_rows = 0;
 };
 
-// A weight matrix [n, k] in the order that the matrix product reads: panels of 32 rows, each
-// [k][32], or for bf16 [k / 2][32][2]: two neighbours of a row side by side, as bf16 dot
-// products take them. Rows are filled up to whole panels and k of bf16 to an even number, with zeros. The
-// elements keep the dtype they had on disk. Owns its memory; made by Kernels::PackWeights,
-// immutable afterwards.
+// Who can read a packed matrix.
+enum class WeightFormat : uint8_t { kNone, kCpuPanels, kCuda };
+
+// A weight matrix [n, k] in the order that its device's matrix product reads, which nobody else
+// knows. Owns its memory; made by the device, immutable afterwards.
 class PackedMatrix {
  public:
-  static constexpr int64_t kPanelRows = 32;
-
   PackedMatrix() = default;
-  PackedMatrix(int64_t n, int64_t k, DType dtype)
-      : n_(n), k_(k), dtype_(dtype), data_(Allocate(size_bytes())) {}
+  PackedMatrix(int64_t n, int64_t k, DType dtype, WeightFormat format, Buffer memory)
+      : n_(n), k_(k), dtype_(dtype), format_(format), memory_(std::move(memory)) {}
 
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
   DType dtype() const { return dtype_; }
-  int64_t num_panels() const { return (n_ + kPanelRows - 1) / kPanelRows; }
-  int64_t padded_k() const { return dtype_ == DType::kBF16 ? (k_ + 1) / 2 * 2 : k_; }
-  int64_t panel_bytes() const { return padded_k() * kPanelRows * SizeOf(dtype_); }
-  int64_t size_bytes() const { return num_panels() * panel_bytes(); }
-
-  // Elements from the start of the data to (row, column).
-  int64_t IndexOf(int64_t row, int64_t column) const {
-    const int64_t panel = row / kPanelRows * padded_k() * kPanelRows;
-    if (dtype_ != DType::kBF16) return panel + column * kPanelRows + row % kPanelRows;
-    return panel + (column / 2 * kPanelRows + row % kPanelRows) * 2 + column % 2;
-  }
-
-  // Null when empty or when the memory could not be had. 64-byte aligned.
-  std::byte* data() const { return data_.get(); }
+  WeightFormat format() const { return format_; }
+  int64_t size_bytes() const { return memory_.size_bytes(); }
+  std::byte* data() const { return memory_.data(); }  // Null when empty.
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
-  static std::byte* Allocate(int64_t bytes);
-
   int64_t n_ = 0;
   int64_t k_ = 0;
   DType dtype_ = DType::kF32;
-  std::unique_ptr<std::byte[], Free> data_;
+  WeightFormat format_ = WeightFormat::kNone;
+  Buffer memory_;
 };
 
 }  // namespace baton

@@ -6,7 +6,7 @@
 namespace baton::BATON_KERNEL_SET {
 namespace {
 
-constexpr int64_t kPanelRows = PackedMatrix::kPanelRows;
+constexpr int64_t kPanelRows = Panels::kRows;
 constexpr int64_t kTileColumns = 16;
 constexpr int64_t kTileFloats = kTileColumns * 16;
 // Sums of two tiles of rows with a panel: [2 of rows][2 of columns][16][16].

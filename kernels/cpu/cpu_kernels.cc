@@ -146,13 +146,14 @@ absl::Status CpuKernels::Softcap(const SoftcapArgs& args) {
 
 absl::Status CpuKernels::Embedding(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
-  const PackedMatrix& table = *args.table;
+  if (args.num_tokens == 0) return absl::OkStatus();
+  const Panels table(*args.table);
   const auto body = [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       UnpackRow(table, args.tokens[t], args.out + t * table.k());
     }
   };
-  if (args.num_tokens > 0) ForTokens(args.num_tokens, args.num_tokens * table.k(), body);
+  ForTokens(args.num_tokens, args.num_tokens * table.k(), body);
   return absl::OkStatus();
 }
 
@@ -196,20 +197,21 @@ absl::StatusOr<PackedMatrix> CpuKernels::PackWeights(const PackWeightsArgs& args
     n += args.parts[i].num_rows;
     if (args.parts[i].dtype != dtype) dtype = DType::kF32;
   }
-  PackedMatrix packed(n, args.k, dtype);
-  if (packed.data() == nullptr) {
+  absl::StatusOr<PackedMatrix> packed = AllocatePanels(n, args.k, dtype);
+  if (!packed.ok()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a weight matrix of ", packed.size_bytes(),
+        absl::StrCat("no memory for a weight matrix of ", Panels(n, args.k, dtype).size_bytes(),
                      " bytes: use a smaller model or a machine with more memory"));
   }
+  const Panels panels(*packed);
   int64_t row = 0;
   for (int64_t i = 0; i < args.num_parts; ++i) {
     const WeightRows& part = args.parts[i];
     ForTokens(part.num_rows, part.num_rows * args.k,
-              [&](int64_t begin, int64_t end) { PackRows(part, begin, end, row, packed); });
+              [&](int64_t begin, int64_t end) { PackRows(part, begin, end, row, panels); });
     row += part.num_rows;
   }
-  PackZeroRows(row, packed);
+  PackZeroRows(row, panels);
   return packed;
 }
 

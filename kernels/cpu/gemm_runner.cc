@@ -23,7 +23,7 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 void GemmRunner::Run(const GemmArgs& args) {
   Clear();
-  Add(args.m, args.a_rounded_to, args.weights, args.bias, args.out);
+  Add(args.m, args.a_rounded_to, Panels(*args.weights), args.bias, args.out);
   PackRows({.a = args.a, .a_stride = args.a_stride});
   Multiply(args.out_stride);
 }
@@ -32,9 +32,9 @@ void GemmRunner::Run(const ExpertGemmArgs& args) {
   Clear();
   for (int64_t e = 0; e < args.num_experts; ++e) {
     const int64_t begin = args.expert_offsets[e];
-    const PackedMatrix* weights = args.weights + e;
+    const Panels weights(args.weights[e]);
     Add(args.expert_offsets[e + 1] - begin, args.a_rounded_to, weights,
-        args.bias == nullptr ? nullptr : args.bias + e * weights->n(),
+        args.bias == nullptr ? nullptr : args.bias + e * weights.n(),
         args.out + begin * args.out_stride);
   }
   PackRows(
@@ -47,10 +47,9 @@ void GemmRunner::Clear() {
   num_rows_ = num_tiles_ = num_tasks_ = num_bytes_ = num_multiplies_ = 0;
 }
 
-void GemmRunner::Add(int64_t m, DType a_rounded_to, const PackedMatrix* weights, const float* bias,
+void GemmRunner::Add(int64_t m, DType a_rounded_to, const Panels& w, const float* bias,
                      float* out) {
   if (m == 0) return;
-  const PackedMatrix& w = *weights;
   const bool is_bf16 = w.dtype() == DType::kBF16 && a_rounded_to == DType::kBF16;
   const GemmTiling& tiling = is_bf16 ? set_->bf16_tiling : set_->tiling;
   const int64_t multiple = std::max<int64_t>(tiling.bf16_group, 1);
@@ -64,7 +63,7 @@ void GemmRunner::Add(int64_t m, DType a_rounded_to, const PackedMatrix* weights,
             .first_task = num_tasks_,
             .first_byte = num_bytes_,
             .tiles_each = std::max<int64_t>(1, kGemmRows / tiling.max_tile_rows),
-            .weights = weights,
+            .weights = w,
             .bias = bias,
             .out = out};
   const int64_t multiplies = m * w.n() * w.k();
@@ -99,7 +98,7 @@ void GemmRunner::PackRows(const Rows& rows) {
   size_t space = activations_.size();
   std::align(kLineBytes, bytes, aligned, space);
   for (Product& p : products_) p.tiles.data = static_cast<std::byte*>(aligned) + p.first_byte;
-  const int64_t k = products_[0].weights->k();
+  const int64_t k = products_[0].weights.k();
   const int64_t tile_floats =
       std::max(set_->tiling.max_tile_rows, set_->bf16_tiling.max_tile_rows) * k;
   if (rows.row_order != nullptr) {
@@ -137,9 +136,9 @@ void GemmRunner::Multiply(int64_t out_stride) {
     set_->weight_gemm({.a = &p.tiles,
                        .tile_begin = tile,
                        .tile_end = std::min(tile + p.tiles_each, p.tiles.num_tiles),
-                       .weights = p.weights,
+                       .weights = &p.weights,
                        .panel_begin = panel,
-                       .panel_end = std::min(panel + p.panels_each, p.weights->num_panels()),
+                       .panel_end = std::min(panel + p.panels_each, p.weights.num_panels()),
                        .bias = p.bias,
                        .out = p.out,
                        .out_stride = out_stride});

@@ -32,7 +32,7 @@ class GemmRunner {
     int64_t tiles_each = 0;  // Of a task.
     int64_t panels_each = 0;
     int64_t panel_blocks = 0;
-    const PackedMatrix* weights = nullptr;
+    Panels weights;
     const float* bias = nullptr;
     float* out = nullptr;
   };
@@ -46,8 +46,7 @@ class GemmRunner {
 
   void Clear();
   // Products of one list have the same k and dtype of weights.
-  void Add(int64_t m, DType a_rounded_to, const PackedMatrix* weights, const float* bias,
-           float* out);
+  void Add(int64_t m, DType a_rounded_to, const Panels& w, const float* bias, float* out);
   void PackRows(const Rows& rows);
   void Multiply(int64_t out_stride);
   // The product whose tiles (or tasks, by `first`) hold that index of the list.

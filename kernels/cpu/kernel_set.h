@@ -7,7 +7,7 @@
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
 #include "kernels/api/moe_args.h"
-#include "kernels/api/packed_matrix.h"
+#include "kernels/cpu/packed_panels.h"
 #include "kernels/cpu/visible_keys.h"
 
 namespace baton {
@@ -40,13 +40,13 @@ struct GemmTiling {
   int64_t bf16_group = 0;     // Of RowTiles; padded_k is a multiple of it.
 };
 
-// Part of a product of activations with a PackedMatrix: tiles [tile_begin, tile_end) of `a` with
+// Part of a product of activations with weights: tiles [tile_begin, tile_end) of `a` with
 // panels [panel_begin, panel_end) of `weights`.
 struct WeightGemmBlock {
   const RowTiles* a = nullptr;
   int64_t tile_begin = 0;
   int64_t tile_end = 0;
-  const PackedMatrix* weights = nullptr;
+  const Panels* weights = nullptr;
   int64_t panel_begin = 0;
   int64_t panel_end = 0;
   const float* bias = nullptr;  // [weights->n()], or null.

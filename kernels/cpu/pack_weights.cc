@@ -8,7 +8,7 @@
 namespace baton {
 namespace {
 
-constexpr int64_t kRows = PackedMatrix::kPanelRows;
+constexpr int64_t kRows = Panels::kRows;
 
 template <DType kType>
 void Widen(const std::byte* from, int64_t k, std::byte* to, int64_t stride) {
@@ -19,7 +19,7 @@ void Widen(const std::byte* from, int64_t k, std::byte* to, int64_t stride) {
 }
 
 // One row of mixed types.
-void PackWidened(const WeightRows& part, int64_t row, int64_t to_row, PackedMatrix& to) {
+void PackWidened(const WeightRows& part, int64_t row, int64_t to_row, const Panels& to) {
   std::byte* out = to.data() + to.IndexOf(to_row, 0) * 4;
   const std::byte* from = part.data + row * to.k() * SizeOf(part.dtype);
   switch (part.dtype) {
@@ -39,7 +39,7 @@ void PackWidened(const WeightRows& part, int64_t row, int64_t to_row, PackedMatr
 // pieces, so that each line of the panel is written while it is in the cache.
 template <int kUnit>
 void PackUnits(const WeightRows& part, int64_t begin, int64_t end, int64_t first_row,
-               PackedMatrix& to) {
+               const Panels& to) {
   constexpr int64_t kPiece = 64 / kUnit;
   const int64_t row_bytes = to.k() * SizeOf(to.dtype());
   const int64_t units = row_bytes / kUnit;
@@ -70,7 +70,7 @@ void PackUnits(const WeightRows& part, int64_t begin, int64_t end, int64_t first
 }
 
 template <DType kType>
-void Unpack(const PackedMatrix& from, int64_t row, float* out) {
+void Unpack(const Panels& from, int64_t row, float* out) {
   constexpr int64_t kTogether = kType == DType::kBF16 ? 2 : 1;
   const int64_t first = from.IndexOf(row, 0);
   for (int64_t k = 0; k < from.k(); ++k) {
@@ -82,7 +82,7 @@ void Unpack(const PackedMatrix& from, int64_t row, float* out) {
 }  // namespace
 
 void PackRows(const WeightRows& part, int64_t begin, int64_t end, int64_t first_row,
-              PackedMatrix& to) {
+              const Panels& to) {
   if (part.dtype != to.dtype()) {
     for (int64_t r = begin; r < end; ++r) PackWidened(part, r, first_row + r, to);
   } else if (to.dtype() == DType::kF16) {
@@ -92,7 +92,7 @@ void PackRows(const WeightRows& part, int64_t begin, int64_t end, int64_t first_
   }
 }
 
-void PackZeroRows(int64_t first_row, PackedMatrix& to) {
+void PackZeroRows(int64_t first_row, const Panels& to) {
   const int64_t size = SizeOf(to.dtype());
   for (int64_t row = first_row; row < to.num_panels() * kRows; ++row) {
     for (int64_t k = 0; k < to.padded_k(); ++k) {
@@ -101,7 +101,7 @@ void PackZeroRows(int64_t first_row, PackedMatrix& to) {
   }
 }
 
-void UnpackRow(const PackedMatrix& from, int64_t row, float* out) {
+void UnpackRow(const Panels& from, int64_t row, float* out) {
   switch (from.dtype()) {
     case DType::kF32:
       return Unpack<DType::kF32>(from, row, out);

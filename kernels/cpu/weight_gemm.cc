@@ -8,7 +8,7 @@
 namespace baton::BATON_KERNEL_SET {
 namespace {
 
-constexpr int64_t kPanelRows = PackedMatrix::kPanelRows;
+constexpr int64_t kPanelRows = Panels::kRows;
 // Vectors of 16 columns that one pass over k holds: a whole panel, or one half after the other
 // where registers are too few.
 template <int kRows>
@@ -202,7 +202,7 @@ struct Range {
 template <Form kForm>
 void Group(const WeightGemmBlock& b, const Range& panels, const Range& steps, int64_t ahead) {
   const RowTiles& a = *b.a;
-  const PackedMatrix& w = *b.weights;
+  const Panels& w = *b.weights;
   const int64_t num_tiles = b.tile_end - b.tile_begin;
   const int64_t total_steps = a.padded_k / kStepK<kForm>;
   const int64_t block_bytes = (steps.end - steps.begin) * kStepBytes<kForm>;

@@ -149,7 +149,7 @@ TEST(CheckArgsTest, ModelOperatorsNameTheFieldTheyRefuse) {
   softcap.cap = 30;
   softcap.x_stride = 3;
   ExpectRefused(softcap, "x_stride = 3: must be at least 4");
-  const PackedMatrix table(5, 2, DType::kF32);
+  const PackedMatrix table = *AllocatePanels(5, 2, DType::kF32);
   const int32_t tokens[] = {4, 5};
   ExpectRefused(EmbeddingArgs{.table = &table, .tokens = tokens, .num_tokens = 2, .out = x},
                 "tokens[1] = 5: must be in [0, 5)");

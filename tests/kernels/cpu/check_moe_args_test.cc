@@ -101,13 +101,13 @@ TEST(CheckMoeArgsTest, AlignNamesTheFieldItRefuses) {
 
 std::vector<PackedMatrix> TwoMatrices(PackedMatrix second) {
   std::vector<PackedMatrix> out;
-  out.emplace_back(5, 3, DType::kF32);
+  out.push_back(*AllocatePanels(5, 3, DType::kF32));
   out.push_back(std::move(second));
   return out;
 }
 
 TEST(CheckMoeArgsTest, ExpertGemmNamesTheFieldItRefuses) {
-  const auto weights = TwoMatrices({5, 3, DType::kF32});
+  const auto weights = TwoMatrices(*AllocatePanels(5, 3, DType::kF32));
   int32_t offsets[] = {0, 2, 3}, order[] = {0, 3, 2};
   const ExpertGemmArgs good{.a = floats,
                             .a_stride = 3,
@@ -158,11 +158,11 @@ TEST(CheckMoeArgsTest, MatricesThatAreEmptyOrUnlikeTheFirstAreRefused) {
         message);
   };
   refused({}, "weights[1].data = null");
-  refused({5, 3, DType::kFp8E4M3}, "weights[1].dtype = 3: must be f32, f16 or bf16");
-  refused({5, 3, DType::kBF16}, "weights[1].dtype = 2: must be that of weights[0], 0");
-  refused({4, 3, DType::kF32}, "weights[1].n = 4: must be that of weights[0], 5");
-  refused({5, 2, DType::kF32}, "weights[1].k = 2: must be that of weights[0], 3");
-  const PackedMatrix fp8(5, 3, DType::kFp8E5M2);
+  refused(*AllocatePanels(5, 3, DType::kFp8E4M3), "weights[1].dtype = 3: must be f32, f16 or bf16");
+  refused(*AllocatePanels(5, 3, DType::kBF16), "weights[1].dtype = 2: must be that of weights[0], 0");
+  refused(*AllocatePanels(4, 3, DType::kF32), "weights[1].n = 4: must be that of weights[0], 5");
+  refused(*AllocatePanels(5, 2, DType::kF32), "weights[1].k = 2: must be that of weights[0], 3");
+  const PackedMatrix fp8 = *AllocatePanels(5, 3, DType::kFp8E5M2);
   ExpectRefused(GemmArgs{.weights = &fp8}, "weights.dtype = 4: must be f32, f16 or bf16");
 }
 

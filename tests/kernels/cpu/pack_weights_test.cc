@@ -5,7 +5,7 @@
 namespace baton {
 namespace {
 
-std::vector<float> Rows(const PackedMatrix& m, int64_t count) {
+std::vector<float> Rows(const Panels& m, int64_t count) {
   std::vector<float> out(count * m.k());
   for (int64_t r = 0; r < count; ++r) UnpackRow(m, r, out.data() + r * m.k());
   return out;
@@ -17,7 +17,8 @@ TEST(PackWeightsTest, RowsPackedInAnyPiecesReadBackAsTheyWere) {
       const int64_t n = 75;
       const std::vector<float> values = Rounded(dtype, RandomFloats(k, n * k));
       const std::vector<std::byte> stored = Encode(dtype, values);
-      PackedMatrix packed(n, k, dtype);
+      const PackedMatrix matrix = *AllocatePanels(n, k, dtype);
+      const Panels packed(matrix);
       std::memset(packed.data(), 0xff, packed.size_bytes());
       // Two parts, the second beginning amid a panel, each in two pieces.
       const WeightRows first{stored.data(), dtype, 21};
@@ -34,7 +35,8 @@ TEST(PackWeightsTest, RowsPackedInAnyPiecesReadBackAsTheyWere) {
 TEST(PackWeightsTest, WhatFillsUpPanelsAndPairsIsZero) {
   const int64_t n = 33, k = 5;
   const std::vector<std::byte> stored = Encode(DType::kBF16, RandomFloats(1, n * k));
-  PackedMatrix packed(n, k, DType::kBF16);
+  const PackedMatrix matrix = *AllocatePanels(n, k, DType::kBF16);
+  const Panels packed(matrix);
   std::memset(packed.data(), 0xff, packed.size_bytes());
   PackRows({stored.data(), DType::kBF16, n}, 0, n, 0, packed);
   PackZeroRows(n, packed);
@@ -51,7 +53,8 @@ TEST(PackWeightsTest, OtherTypesWidenToFloat) {
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     const std::vector<float> values = Rounded(dtype, RandomFloats(2, n * k));
     const std::vector<std::byte> stored = Encode(dtype, values);
-    PackedMatrix packed(n, k, DType::kF32);
+    const PackedMatrix matrix = *AllocatePanels(n, k, DType::kF32);
+    const Panels packed(matrix);
     PackRows({stored.data(), dtype, n}, 0, n, 0, packed);
     EXPECT_EQ(Rows(packed, n), values);
   }

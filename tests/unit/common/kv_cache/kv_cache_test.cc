@@ -67,5 +67,25 @@ TEST(KvCacheTest, ABlockOrHeadOutsideIsOurBug) {
   EXPECT_DEATH(cache->HeadBlock(0, KvPlane::kK, 0, -1), "check failed");
 }
 
+// What a transport that copies by itself needs to know of a pool that is not the host's.
+TEST(KvCacheTest, APoolOverGivenMemoryIsThatMemory) {
+  const int64_t bytes = *KvCache::PoolBytes(Layout(), 5);
+  Buffer memory = *AllocateHost(bytes);
+  std::byte* const base = memory.data();
+  const auto cache = KvCache::Create(Layout(), 5, std::move(memory), /*host=*/false).value();
+  EXPECT_FALSE(cache->host());
+  EXPECT_EQ(cache->base(), base);
+  EXPECT_EQ(cache->Plane(0, KvPlane::kK), base);
+  EXPECT_EQ(cache->HeadBlockOffset(1, KvPlane::kV, 2, 1),
+            cache->Plane(1, KvPlane::kV) - base + (2 * 3 + 1) * 4 * 6 * 4);
+  EXPECT_LE(cache->HeadBlockOffset(1, KvPlane::kV, 4, 2) + 4 * 6 * 4, bytes);
+  EXPECT_DEATH(cache->HeadBlock(0, KvPlane::kK, 0, 0), "check failed");
+  EXPECT_TRUE(KvCache::Create(Layout(), 5).value()->host());
+  EXPECT_EQ(KvCache::Create(Layout(), 0, Buffer(), false).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_DEATH((void)KvCache::Create(Layout(), 5, *AllocateHost(bytes - 1), true),
+               "check failed");
+}
+
 }  // namespace
 }  // namespace baton

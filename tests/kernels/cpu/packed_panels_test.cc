@@ -1,4 +1,4 @@
-#include "kernels/api/packed_matrix.h"
+#include "kernels/cpu/packed_panels.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 namespace baton {
 namespace {
 
-TEST(PackedMatrixTest, EveryElementHasAPlaceOfItsOwnWithinTheMemory) {
+TEST(PackedPanelsTest, EveryElementHasAPlaceOfItsOwnWithinTheMemory) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    const PackedMatrix m(70, 7, dtype);
+    const Panels m(70, 7, dtype);
     EXPECT_EQ(m.num_panels(), 3);
     EXPECT_EQ(m.size_bytes(), 96 * (dtype == DType::kBF16 ? 8 : 7) * SizeOf(dtype));
     std::set<int64_t> places;
@@ -24,17 +24,24 @@ TEST(PackedMatrixTest, EveryElementHasAPlaceOfItsOwnWithinTheMemory) {
   }
 }
 
-TEST(PackedMatrixTest, PairsOfBf16LieSideBySide) {
-  const PackedMatrix m(40, 6, DType::kBF16);
+TEST(PackedPanelsTest, PairsOfBf16LieSideBySide) {
+  const Panels m(40, 6, DType::kBF16);
   EXPECT_EQ(m.IndexOf(33, 5), m.IndexOf(33, 4) + 1);
   EXPECT_EQ(m.IndexOf(34, 4), m.IndexOf(33, 4) + 2);
 }
 
-TEST(PackedMatrixTest, MemoryIsAlignedToTheLinesOfTheCache) {
+TEST(PackedPanelsTest, MemoryIsAlignedToTheLinesOfTheCache) {
   for (const int64_t k : {1, 100, 100'000}) {
-    const PackedMatrix m(33, k, DType::kBF16);
+    const PackedMatrix m = *AllocatePanels(33, k, DType::kBF16);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(m.data()) % 64, 0u);
+    EXPECT_EQ(m.size_bytes(), Panels(m).size_bytes());
   }
+}
+
+TEST(PackedPanelsTest, AMatrixOfAnotherDeviceIsOurBug) {
+  const PackedMatrix other(1, 1, DType::kF32, WeightFormat::kCuda, *AllocateHost(128));
+  EXPECT_DEATH(Panels{other}, "check failed");
+  EXPECT_DEATH(Panels{PackedMatrix()}, "check failed");
 }
 
 }  // namespace
