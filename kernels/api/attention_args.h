@@ -4,6 +4,7 @@
 
 #include "common/base/dtype.h"
 #include "kernels/api/cache_args.h"
+#include "kernels/api/operands.h"
 
 namespace baton {
 
@@ -34,9 +35,9 @@ struct ScoreOptions {
 
 // K and V beside each other in memory instead of in a cache. The heads of a token are dense.
 struct DenseKeys {
-  const float* k = nullptr;  // [Tk, num_heads, k_dim]; may be null, as v, if Tk = 0.
+  ConstFloats k;  // [Tk, num_heads, k_dim]; may be null, as v, if Tk = 0.
   int64_t k_stride = 0;      // Elements from token to token.
-  const float* v = nullptr;  // [Tk, num_heads, v_dim]
+  ConstFloats v;  // [Tk, num_heads, v_dim]
   int64_t v_stride = 0;
   int32_t num_heads = 0;
   int32_t k_dim = 0;  // <= 256, as v_dim.
@@ -59,12 +60,14 @@ struct DenseKeys {
 // chunking, block size, layout and threads do not change a bit; but a device that multiplies bf16
 // pairs does so for HND caches only.
 struct VarlenAttentionArgs {
-  const float* q = nullptr;               // [T, num_heads, k_cache.dim]
+  ConstFloats q;               // [T, num_heads, k_cache.dim]
   int64_t q_stride = 0;                   // Elements from token to token.
   int32_t num_heads = 0;                  // A multiple of the heads of K and V.
   int64_t num_seqs = 0;                   // S
   const int32_t* cu_seqlens_q = nullptr;  // [S + 1], cu_seqlens_q[0] = 0, not descending.
-  int32_t max_seqlen_q = 0;               // At least every query length; 0: not told.
+  // Where the host cannot read arrays of the device it must be told, above 0: this and the others.
+  int64_t num_tokens = 0;    // T = cu_seqlens_q[S]; 0: not told.
+  int32_t max_seqlen_q = 0;  // At least every query length; 0: not told.
   const int32_t* seq_lens = nullptr;      // [S]: keys. With `dense` null stands for all of them,
                                           // else the first so many of each are used.
   int32_t max_seqlen_k = 0;               // At least every number of keys; 0: not told.
@@ -78,7 +81,7 @@ struct VarlenAttentionArgs {
   // What `out` is rounded to, kept as float. With kBF16 and a bf16 cache, a device that multiplies
   // bf16 pairs rounds q and the unnormalised probabilities to bf16 as well.
   DType round_to = DType::kF32;
-  float* out = nullptr;  // [T, num_heads, v_cache.dim]
+  Floats out;  // [T, num_heads, v_cache.dim]
   int64_t out_stride = 0;
   float* lse = nullptr;  // [num_heads, T]: log of the sum of exp(score), natural; or null.
   int64_t lse_stride = 0;
@@ -89,12 +92,12 @@ struct VarlenAttentionArgs {
 // are read as they are given. Causal. The result is that of VarlenAttention once the new K and V
 // are in a cache that holds them exactly.
 struct PrefixAttentionArgs {
-  const float* q = nullptr;  // [T, num_heads, k_cache.dim]
+  ConstFloats q;  // [T, num_heads, k_cache.dim]
   int64_t q_stride = 0;      // Elements from token to token.
   int32_t num_heads = 0;     // A multiple of k_cache.num_heads.
-  const float* k = nullptr;  // [T, k_cache.num_heads, k_cache.dim]
+  ConstFloats k;  // [T, k_cache.num_heads, k_cache.dim]
   int64_t k_stride = 0;
-  const float* v = nullptr;  // [T, k_cache.num_heads, v_cache.dim]
+  ConstFloats v;  // [T, k_cache.num_heads, v_cache.dim]
   int64_t v_stride = 0;
   int64_t num_seqs = 0;
   const int32_t* cu_seqlens_q = nullptr;  // [S + 1]
@@ -106,7 +109,7 @@ struct PrefixAttentionArgs {
   ScoreOptions scores;
   bool skip_decodes = false;  // Leaves `out` and `lse` of sequences with one query as they are.
   DType round_to = DType::kF32;
-  float* out = nullptr;  // [T, num_heads, v_cache.dim]
+  Floats out;  // [T, num_heads, v_cache.dim]
   int64_t out_stride = 0;
   float* lse = nullptr;  // [num_heads, T], or null.
   int64_t lse_stride = 0;
@@ -137,7 +140,7 @@ struct BlockSparsity {
 
 // Decode: one query per sequence, at its last position; the same bits as VarlenAttention.
 struct PagedAttentionArgs {
-  const float* q = nullptr;  // [S, num_heads, k_cache.dim]
+  ConstFloats q;  // [S, num_heads, k_cache.dim]
   int64_t q_stride = 0;      // Elements from sequence to sequence.
   int32_t num_heads = 0;     // A multiple of k_cache.num_heads.
   int64_t num_seqs = 0;
@@ -153,7 +156,7 @@ struct PagedAttentionArgs {
   // Of HND caches without sinks and sparsity; others always take a single pass.
   AttentionSplit split = AttentionSplit::kAuto;
   DType round_to = DType::kF32;
-  float* out = nullptr;  // [S, num_heads, v_cache.dim]
+  Floats out;  // [S, num_heads, v_cache.dim]
   int64_t out_stride = 0;
   float* lse = nullptr;  // [num_heads, S], or null.
   int64_t lse_stride = 0;
@@ -171,12 +174,12 @@ struct PagedAttentionArgs {
 // q, k, v and out are dense: they have no strides. `lse` is [num_heads, S * num_queries], as that
 // of all operators here; FlashAttention's is [S, num_heads, num_queries].
 struct AttentionWithKvCacheArgs {
-  const float* q = nullptr;  // [S, num_queries, num_heads, k_cache.dim], dense
+  ConstFloats q;  // [S, num_queries, num_heads, k_cache.dim], dense
   int32_t num_heads = 0;     // A multiple of k_cache.num_heads.
   int64_t num_seqs = 0;      // S
   int64_t num_queries = 0;   // Of each sequence.
-  const float* k = nullptr;  // [S, num_new, k_cache.num_heads, k_cache.dim], dense; or null.
-  const float* v = nullptr;  // [S, num_new, k_cache.num_heads, v_cache.dim], dense; or null.
+  ConstFloats k;  // [S, num_new, k_cache.num_heads, k_cache.dim], dense; or null.
+  ConstFloats v;  // [S, num_new, k_cache.num_heads, v_cache.dim], dense; or null.
   int64_t num_new = 0;       // 0 without k and v.
   CachePlane k_cache;        // Contiguous: block_size is the capacity in tokens.
   CachePlane v_cache;
@@ -196,7 +199,7 @@ struct AttentionWithKvCacheArgs {
   ScoreOptions scores;
   int32_t num_splits = 0;  // 0: heuristic, 1: a single pass, more: split. Never changes a bit.
   DType round_to = DType::kF32;
-  float* out = nullptr;  // [S, num_queries, num_heads, v_cache.dim], dense
+  Floats out;  // [S, num_queries, num_heads, v_cache.dim], dense
   float* lse = nullptr;  // [num_heads, S * num_queries], dense; or null.
 };
 
@@ -204,15 +207,15 @@ struct AttentionWithKvCacheArgs {
 // operator; Dao et al. 2022, section 3.1). An LSE of +inf or -inf marks an empty side, whose `out`
 // is not read; two empty sides give 0 and -inf. `out` may be either input.
 struct MergeAttentionStatesArgs {
-  const float* out_a = nullptr;  // [T, num_heads, dim], dense
+  ConstFloats out_a;  // [T, num_heads, dim], dense
   const float* lse_a = nullptr;  // [num_heads, T], dense
-  const float* out_b = nullptr;
+  ConstFloats out_b;
   const float* lse_b = nullptr;
   int64_t num_tokens = 0;
   int32_t num_heads = 0;
   int32_t dim = 0;
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  float* out = nullptr;          // [T, num_heads, dim], dense
+  Floats out;          // [T, num_heads, dim], dense
   float* lse = nullptr;          // [num_heads, T], dense; or null.
 };
 

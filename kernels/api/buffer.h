@@ -9,47 +9,9 @@
 #include "absl/status/statusor.h"
 #include "common/base/check.h"
 #include "common/base/dtype.h"
+#include "kernels/api/operands.h"
 
 namespace baton {
-
-// Numbers of one type, dense, in a device's memory, which on a CPU is the process's. Borrowed.
-struct ConstFloats {
-  const void* data = nullptr;
-  DType dtype = DType::kF32;
-
-  ConstFloats() = default;
-  ConstFloats(const float* f32) : data(f32) {}  // NOLINT: a float* is f32.
-  ConstFloats(const void* numbers, DType type) : data(numbers), dtype(type) {}
-
-  explicit operator bool() const { return data != nullptr; }
-  ConstFloats At(int64_t element) const {
-    return {static_cast<const std::byte*>(data) + element * SizeOf(dtype), dtype};
-  }
-  const float* f32() const {
-    BATON_CHECK(dtype == DType::kF32);
-    return static_cast<const float*>(data);
-  }
-};
-
-// The same, to be written.
-struct Floats {
-  void* data = nullptr;
-  DType dtype = DType::kF32;
-
-  Floats() = default;
-  Floats(float* f32) : data(f32) {}  // NOLINT: a float* is f32.
-  Floats(void* numbers, DType type) : data(numbers), dtype(type) {}
-  operator ConstFloats() const { return {data, dtype}; }  // NOLINT: as T* becomes const T*.
-
-  explicit operator bool() const { return data != nullptr; }
-  Floats At(int64_t element) const {
-    return {static_cast<std::byte*>(data) + element * SizeOf(dtype), dtype};
-  }
-  float* f32() const {
-    BATON_CHECK(dtype == DType::kF32);
-    return static_cast<float*>(data);
-  }
-};
 
 enum class MemoryKind : uint8_t {
   kDevice,

@@ -46,7 +46,7 @@ absl::Status RequireNull(const void* p, absl::string_view field) {
 // Of what decides how much memory the call takes, and what the prefix needs.
 absl::Status CheckShape(const CascadeAttentionArgs& args) {
   const VarlenAttentionArgs& a = args.attention;
-  RETURN_IF_ERROR(RequireNull(a.dense.k, "dense.k"));
+  RETURN_IF_ERROR(RequireNull(a.dense.k.data, "dense.k"));
   RETURN_IF_ERROR(RequireNull(a.dense.cu_seqlens_k, "dense.cu_seqlens_k"));
   RETURN_IF_ERROR(RequireNull(a.scores.alibi_slopes, "scores.alibi_slopes"));
   const ScoreOptions& scores = a.scores;
@@ -116,7 +116,9 @@ absl::Status CheckArgs(const CascadeAttentionArgs& args) {
   const int64_t num_tokens = a.cu_seqlens_q[a.num_seqs];
   if (num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckBlocks(a, 0, 0, args.common_prefix_len / a.k_cache.block_size));
-  RETURN_IF_ERROR(RequirePointer(a.out, "out"));
+  RETURN_IF_ERROR(RequirePointer(a.out.data, "out"));
+  RETURN_IF_ERROR(Require(a.out.dtype == DType::kF32, "out.dtype",
+                          static_cast<int>(a.out.dtype), "0, f32"));
   const int64_t width = int64_t{a.num_heads} * a.v_cache.dim;
   RETURN_IF_ERROR(RequireIn(a.out_stride, width, kMaxStride, "out_stride"));
   if (a.lse == nullptr) return absl::OkStatus();
@@ -192,8 +194,9 @@ absl::Status CascadeAttention(Kernels& kernels, const CascadeAttentionArgs& args
                                                 .out = prefix.out.data(),
                                                 .lse = prefix.lse.data()}));
   const int64_t width = int64_t{a.num_heads} * a.v_cache.dim;
+  float* out = a.out.f32();
   for (int64_t t = 0; t < num_tokens; ++t) {
-    std::memcpy(a.out + t * a.out_stride, prefix.out.data() + t * width, width * sizeof(float));
+    std::memcpy(out + t * a.out_stride, prefix.out.data() + t * width, width * sizeof(float));
   }
   for (int64_t h = 0; a.lse != nullptr && h < a.num_heads; ++h) {
     std::memcpy(a.lse + h * a.lse_stride, prefix.lse.data() + h * num_tokens,

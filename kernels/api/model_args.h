@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "common/base/dtype.h"
+#include "kernels/api/operands.h"
 #include "kernels/api/packed_matrix.h"
 
 namespace baton {
@@ -11,7 +12,7 @@ namespace baton {
 // * (1 + weight). With `residual`, first residual += x and the sum is what is normalised.
 // `out` may be `x`.
 struct RmsNormArgs {
-  const float* x = nullptr;  // [num_tokens, rows_per_token, dim]
+  ConstFloats x;  // [num_tokens, rows_per_token, dim]
   int64_t x_stride = 0;      // Elements from token to token; rows of a token are dense.
   int64_t num_tokens = 0;
   int64_t rows_per_token = 1;  // E.g. the heads of q.
@@ -21,14 +22,14 @@ struct RmsNormArgs {
   float eps = 0;                 // Finite, >= 0.
   float* residual = nullptr;     // [num_tokens, dim] dense, or null; needs rows_per_token = 1.
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  float* out = nullptr;          // [num_tokens, rows_per_token, dim]
+  Floats out;          // [num_tokens, rows_per_token, dim]
   int64_t out_stride = 0;
 };
 
 // out = (x - mean) / sqrt(variance + eps) * weight + bias over the last dimension (Ba et al. 2016);
 // the variance is that of the population. `out` may be `x`.
 struct LayerNormArgs {
-  const float* x = nullptr;  // [num_tokens, dim]
+  ConstFloats x;  // [num_tokens, dim]
   int64_t x_stride = 0;      // Elements from token to token.
   int64_t num_tokens = 0;
   int64_t dim = 0;
@@ -36,14 +37,14 @@ struct LayerNormArgs {
   const float* bias = nullptr;    // [dim], or null.
   float eps = 0;                  // Finite, >= 0.
   DType round_to = DType::kF32;   // What `out` is rounded to, kept as float.
-  float* out = nullptr;           // [num_tokens, dim]
+  Floats out;           // [num_tokens, dim]
   int64_t out_stride = 0;
 };
 
 // Rotates pairs (x[i], x[i + rotary_dim/2]) of each head in place, or with `interleaved`
 // (x[2 i], x[2 i + 1]); the other elements stay.
 struct RopeArgs {
-  float* x = nullptr;    // [num_tokens, num_heads, head_dim]
+  Floats x;    // [num_tokens, num_heads, head_dim]
   int64_t x_stride = 0;  // Elements from token to token.
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
@@ -59,27 +60,27 @@ enum class ActivationKind : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
 // out = act(x). `out` may be `x`.
 struct ActivationArgs {
-  const float* x = nullptr;  // [num_tokens, dim], dense
+  ConstFloats x;  // [num_tokens, dim], dense
   int64_t num_tokens = 0;
   int64_t dim = 0;
   ActivationKind activation = ActivationKind::kSilu;
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  float* out = nullptr;          // [num_tokens, dim], dense
+  Floats out;          // [num_tokens, dim], dense
 };
 
 // out = act(gate) * up.
 struct ActivationAndMulArgs {
-  const float* gate_up = nullptr;  // [num_tokens, 2 * dim]: gate, then up. Dense.
+  ConstFloats gate_up;  // [num_tokens, 2 * dim]: gate, then up. Dense.
   int64_t num_tokens = 0;
   int64_t dim = 0;
   ActivationKind activation = ActivationKind::kSilu;
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  float* out = nullptr;          // [num_tokens, dim]
+  Floats out;          // [num_tokens, dim]
 };
 
 // x = cap * tanh(x / cap) in place, of logits (Gemma 2).
 struct SoftcapArgs {
-  float* x = nullptr;  // [num_tokens, dim]
+  Floats x;  // [num_tokens, dim]
   int64_t x_stride = 0;
   int64_t num_tokens = 0;
   int64_t dim = 0;
@@ -91,7 +92,7 @@ struct EmbeddingArgs {
   const PackedMatrix* table = nullptr;  // [vocab_size, dim]
   const int32_t* tokens = nullptr;      // [num_tokens], each in [0, vocab_size)
   int64_t num_tokens = 0;
-  float* out = nullptr;  // [num_tokens, dim]
+  Floats out;  // [num_tokens, dim]
 };
 
 // out = a * weights^T + bias. Each output starts from zero and adds its k products in one order,
@@ -105,13 +106,13 @@ struct EmbeddingArgs {
 //   to the sum of the groups before.
 // With the output layer's weights this makes the logits.
 struct GemmArgs {
-  const float* a = nullptr;  // [m, k]
+  ConstFloats a;  // [m, k]
   int64_t a_stride = 0;      // Elements from row to row.
   int64_t m = 0;
   DType a_rounded_to = DType::kF32;       // bf16: the values of `a` are bf16 values.
   const PackedMatrix* weights = nullptr;  // [n, k]
   const float* bias = nullptr;            // [n], or null.
-  float* out = nullptr;                   // [m, n]
+  Floats out;                   // [m, n]
   int64_t out_stride = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "common/base/dtype.h"
+#include "kernels/api/operands.h"
 #include "kernels/api/packed_matrix.h"
 
 namespace baton {
@@ -71,7 +72,7 @@ struct MoeAlignArgs {
 // bias[e], or without a row_order a[i] * ... The bits of a row are those of Gemm with that row
 // alone.
 struct ExpertGemmArgs {
-  const float* a = nullptr;  // [num_a_rows, k]
+  ConstFloats a;  // [num_a_rows, k]
   int64_t a_stride = 0;      // Elements from row to row.
   int64_t num_a_rows = 0;
   DType a_rounded_to = DType::kF32;         // As GemmArgs.
@@ -81,7 +82,7 @@ struct ExpertGemmArgs {
   int64_t num_experts = 0;                  // On this rank, in [0, kMaxExperts].
   const PackedMatrix* weights = nullptr;    // [num_experts], each [n, k], all of one dtype.
   const float* bias = nullptr;              // [num_experts, n], or null.
-  float* out = nullptr;                     // [num_rows = expert_offsets[num_experts], n]
+  Floats out;                     // [num_rows = expert_offsets[num_experts], n]
   int64_t out_stride = 0;
 };
 
@@ -90,7 +91,7 @@ struct ExpertGemmArgs {
 // row is below 0 (experts of other ranks, padding) are skipped, not multiplied by 0; a token
 // without others gets 0.
 struct MoeCombineArgs {
-  const float* y = nullptr;  // [num_rows, dim], of ExpertGemm.
+  ConstFloats y;  // [num_rows, dim], of ExpertGemm.
   int64_t y_stride = 0;      // Elements from row to row.
   int64_t num_rows = 0;
   const int32_t* expert_ids = nullptr;     // [num_tokens, top_k]
@@ -100,9 +101,9 @@ struct MoeCombineArgs {
   int64_t top_k = 0;  // In [1, kMaxExperts].
   int64_t dim = 0;
   // [num_tokens, dim], dense, or null; may be `out` if out_stride = dim.
-  const float* shared = nullptr;
+  ConstFloats shared;
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  float* out = nullptr;          // [num_tokens, dim]
+  Floats out;          // [num_tokens, dim]
   int64_t out_stride = 0;
 };
 

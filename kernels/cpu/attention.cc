@@ -223,13 +223,14 @@ AttentionShape ShapeOf(const VarlenAttentionArgs& args, const AttentionTask& tas
 template <AttentionForm kForm>
 void PackQueries(const VarlenAttentionArgs& args, const AttentionTask& task, const Workspace& w) {
   const int64_t steps = (w.k_dim + kStep<kForm> - 1) / kStep<kForm>;
+  const float* q = args.q.f32();
   for (int64_t tile = 0; tile < w.num_tiles; ++tile) {
     const int64_t begin = w.TileBegin(tile);
     const int64_t rows = w.TileBegin(tile + 1) - begin;
     const float* queries[kMaxRows];
     for (int64_t r = 0; r < kMaxRows; ++r) {
       const int64_t row = begin + (r < rows ? r : rows - 1);
-      queries[r] = args.q + (task.q_begin + row / w.group) * args.q_stride +
+      queries[r] = q + (task.q_begin + row / w.group) * args.q_stride +
                    (task.kv_head * w.group + row % w.group) * w.k_dim;
     }
     PackTile<kForm>(queries, rows, w.k_dim, w.q + begin * steps);
@@ -256,6 +257,7 @@ requires(kForm == AttentionForm::kBf16Dot) void RunPartial(const Partial& p) {
 #endif
 
 void WriteOutput(const VarlenAttentionArgs& args, const AttentionTask& task, const Workspace& w) {
+  float* out = args.out.f32();
   for (int64_t r = 0; r < w.rows; ++r) {
     float* sum = w.sum + r * w.v_padded;
     const int64_t token = task.q_begin + r / w.group;
@@ -269,7 +271,7 @@ void WriteOutput(const VarlenAttentionArgs& args, const AttentionTask& task, con
       RoundRow(args.round_to, sum, w.v_dim);
       lse = w.max[r] + Log(w.weight[r]);
     }
-    std::memcpy(args.out + token * args.out_stride + head * w.v_dim, sum, w.v_dim * sizeof(float));
+    std::memcpy(out + token * args.out_stride + head * w.v_dim, sum, w.v_dim * sizeof(float));
     if (args.lse != nullptr) args.lse[head * args.lse_stride + token] = lse;
   }
 }
@@ -348,6 +350,9 @@ void ReduceAttention(const VarlenAttentionArgs& args, const AttentionTask& task,
 
 void MergeAttentionStates(const MergeAttentionStatesArgs& args, int64_t begin, int64_t end) {
   const int64_t dim = args.dim;
+  const float* out_a = args.out_a.f32();
+  const float* out_b = args.out_b.f32();
+  float* out = args.out.f32();
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t h = 0; h < args.num_heads; ++h) {
       const int64_t at = h * args.num_tokens + t;
@@ -366,11 +371,11 @@ void MergeAttentionStates(const MergeAttentionStatesArgs& args, int64_t begin, i
       }
       for (int64_t d = 0; d < dim; ++d) {
         // An empty side may hold anything.
-        const float from_a = a == -kInfinity ? 0.0f : args.out_a[row + d] * shares[0];
-        const float from_b = b == -kInfinity ? 0.0f : args.out_b[row + d] * shares[1];
-        args.out[row + d] = from_a + from_b;
+        const float from_a = a == -kInfinity ? 0.0f : out_a[row + d] * shares[0];
+        const float from_b = b == -kInfinity ? 0.0f : out_b[row + d] * shares[1];
+        out[row + d] = from_a + from_b;
       }
-      RoundRow(args.round_to, args.out + row, dim);
+      RoundRow(args.round_to, out + row, dim);
       if (args.lse != nullptr) args.lse[at] = lse;
     }
   }

@@ -125,8 +125,9 @@ inline void PackTileQueries(const VarlenAttentionArgs& args, const AttentionTask
                             const Workspace& w) {
   const int64_t padded = Groups(w.k_dim) * kGroup;
   auto* out = reinterpret_cast<std::byte*>(w.q);
+  const float* queries = args.q.f32();
   for (int64_t r = 0; r < w.rows; ++r) {
-    const float* q = args.q + (task.q_begin + r / w.group) * args.q_stride +
+    const float* q = queries + (task.q_begin + r / w.group) * args.q_stride +
                      (task.kv_head * w.group + r % w.group) * w.k_dim;
     for (int64_t d = 0; d < padded; d += kLanes, out += kLanes * 2) {
       const int64_t left = w.k_dim - d;

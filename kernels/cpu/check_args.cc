@@ -48,15 +48,17 @@ absl::Status CheckArgs(const AdvanceStepArgs& args) {
 }
 
 absl::Status CheckArgs(const RmsNormArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.x, "x"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireFiniteAtLeast0(args.eps, "eps"));
   RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.rows_per_token, 1, "rows_per_token"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.x, "x"));
+  RETURN_IF_ERROR(RequirePointer(args.x.data, "x"));
   RETURN_IF_ERROR(RequirePointer(args.weight, "weight"));
-  RETURN_IF_ERROR(RequirePointer(args.out, "out"));
+  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   const int64_t row = args.rows_per_token * args.dim;
   RETURN_IF_ERROR(RequireStride(args.x_stride, row, "x_stride"));
   RETURN_IF_ERROR(RequireStride(args.out_stride, row, "out_stride"));
@@ -65,19 +67,22 @@ absl::Status CheckArgs(const RmsNormArgs& args) {
 }
 
 absl::Status CheckArgs(const LayerNormArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.x, "x"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireFiniteAtLeast0(args.eps, "eps"));
   RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.x, "x"));
+  RETURN_IF_ERROR(RequirePointer(args.x.data, "x"));
   RETURN_IF_ERROR(RequirePointer(args.weight, "weight"));
-  RETURN_IF_ERROR(RequirePointer(args.out, "out"));
+  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   RETURN_IF_ERROR(RequireStride(args.x_stride, args.dim, "x_stride"));
   return RequireStride(args.out_stride, args.dim, "out_stride");
 }
 
 absl::Status CheckArgs(const RopeArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.x, "x"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_heads, 1, "num_heads"));
   RETURN_IF_ERROR(RequireAtLeast(args.head_dim, 1, "head_dim"));
@@ -85,48 +90,54 @@ absl::Status CheckArgs(const RopeArgs& args) {
       Require(args.rotary_dim >= 0 && args.rotary_dim % 2 == 0 && args.rotary_dim <= args.head_dim,
               "rotary_dim", args.rotary_dim, "even and at most head_dim = ", args.head_dim));
   if (args.num_tokens == 0 || args.rotary_dim == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.x, "x"));
+  RETURN_IF_ERROR(RequirePointer(args.x.data, "x"));
   RETURN_IF_ERROR(RequirePointer(args.cos, "cos"));
   RETURN_IF_ERROR(RequirePointer(args.sin, "sin"));
   return RequireStride(args.x_stride, args.num_heads * args.head_dim, "x_stride");
 }
 
 absl::Status CheckArgs(const ActivationArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.x, "x"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireKind(args.activation));
   RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.x, "x"));
-  return RequirePointer(args.out, "out");
+  RETURN_IF_ERROR(RequirePointer(args.x.data, "x"));
+  return RequirePointer(args.out.data, "out");
 }
 
 absl::Status CheckArgs(const ActivationAndMulArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.gate_up, "gate_up"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireKind(args.activation));
   RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.gate_up, "gate_up"));
-  return RequirePointer(args.out, "out");
+  RETURN_IF_ERROR(RequirePointer(args.gate_up.data, "gate_up"));
+  return RequirePointer(args.out.data, "out");
 }
 
 absl::Status CheckArgs(const SoftcapArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.x, "x"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   RETURN_IF_ERROR(RequireFloat(args.cap > 0 && std::isfinite(args.cap), "cap", args.cap,
                                "finite and greater than 0"));
   if (args.num_tokens == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.x, "x"));
+  RETURN_IF_ERROR(RequirePointer(args.x.data, "x"));
   return RequireStride(args.x_stride, args.dim, "x_stride");
 }
 
 absl::Status CheckArgs(const EmbeddingArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.table, "table"));
   RETURN_IF_ERROR(RequirePointer(args.tokens, "tokens"));
-  RETURN_IF_ERROR(RequirePointer(args.out, "out"));
+  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   for (int64_t t = 0; t < args.num_tokens; ++t) {
     if (args.tokens[t] >= 0 && args.tokens[t] < args.table->n()) continue;
     return Require(false, absl::StrCat("tokens[", t, "]"), args.tokens[t],
@@ -143,12 +154,14 @@ absl::Status CheckWeights(const PackedMatrix& weights, absl::string_view field) 
 }
 
 absl::Status CheckArgs(const GemmArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.a, "a"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.m, 0, "m"));
   RETURN_IF_ERROR(RequirePointer(args.weights, "weights"));
   RETURN_IF_ERROR(CheckWeights(*args.weights, "weights"));
   if (args.m == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.a, "a"));
-  RETURN_IF_ERROR(RequirePointer(args.out, "out"));
+  RETURN_IF_ERROR(RequirePointer(args.a.data, "a"));
+  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   RETURN_IF_ERROR(RequireStride(args.a_stride, args.weights->k(), "a_stride"));
   return RequireStride(args.out_stride, args.weights->n(), "out_stride");
 }

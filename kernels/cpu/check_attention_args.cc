@@ -161,8 +161,8 @@ absl::Status CheckCumulative(const int32_t* cu, int64_t num_seqs, const char* fi
 
 template <typename Args>
 absl::Status CheckRows(const Args& args, int64_t num_tokens, int64_t k_dim, int64_t v_dim) {
-  RETURN_IF_ERROR(RequirePointer(args.q, "q"));
-  RETURN_IF_ERROR(RequirePointer(args.out, "out"));
+  RETURN_IF_ERROR(RequirePointer(args.q.data, "q"));
+  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   const int64_t heads = args.num_heads;
   RETURN_IF_ERROR(RequireStride(args.q_stride, heads * k_dim, "q_stride"));
   RETURN_IF_ERROR(RequireStride(args.out_stride, heads * v_dim, "out_stride"));
@@ -186,8 +186,8 @@ absl::Status CheckDense(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(CheckHeads(args.num_heads, heads, "a multiple of dense.num_heads = "));
   RETURN_IF_ERROR(CheckCumulative(dense.cu_seqlens_k, args.num_seqs, "dense.cu_seqlens_k"));
   if (dense.cu_seqlens_k[args.num_seqs] > 0) {
-    RETURN_IF_ERROR(RequirePointer(dense.k, "dense.k"));
-    RETURN_IF_ERROR(RequirePointer(dense.v, "dense.v"));
+    RETURN_IF_ERROR(RequirePointer(dense.k.data, "dense.k"));
+    RETURN_IF_ERROR(RequirePointer(dense.v.data, "dense.v"));
     RETURN_IF_ERROR(RequireStride(dense.k_stride, heads * dense.k_dim, "dense.k_stride"));
     RETURN_IF_ERROR(RequireStride(dense.v_stride, heads * dense.v_dim, "dense.v_stride"));
   }
@@ -271,15 +271,15 @@ absl::Status CheckKvCacheShape(const AttentionWithKvCacheArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_splits, 0, "num_splits"));
   RETURN_IF_ERROR(RequirePointer(args.cache_seqlens, "cache_seqlens"));
   if (args.num_new > 0) {
-    RETURN_IF_ERROR(RequirePointer(args.k, "k"));
-    RETURN_IF_ERROR(RequirePointer(args.v, "v"));
+    RETURN_IF_ERROR(RequirePointer(args.k.data, "k"));
+    RETURN_IF_ERROR(RequirePointer(args.v.data, "v"));
   } else {
-    RETURN_IF_ERROR(RequireNull(args.k, "k", "with num_new = 0"));
-    RETURN_IF_ERROR(RequireNull(args.v, "v", "with num_new = 0"));
+    RETURN_IF_ERROR(RequireNull(args.k.data, "k", "with num_new = 0"));
+    RETURN_IF_ERROR(RequireNull(args.v.data, "v", "with num_new = 0"));
   }
   if (args.num_queries > 0) {
-    RETURN_IF_ERROR(RequirePointer(args.q, "q"));
-    RETURN_IF_ERROR(RequirePointer(args.out, "out"));
+    RETURN_IF_ERROR(RequirePointer(args.q.data, "q"));
+    RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   }
   if (args.block_table != nullptr) {
     RETURN_IF_ERROR(RequireNull(args.cache_batch_idx, "cache_batch_idx", "with a block_table"));
@@ -315,14 +315,21 @@ absl::Status CheckNewSlots(const AttentionWithKvCacheArgs& args) {
 }  // namespace
 
 absl::Status CheckArgs(const VarlenAttentionArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.q, "q"));
+  RETURN_IF_ERROR(RequireF32(args.dense.k, "dense.k"));
+  RETURN_IF_ERROR(RequireF32(args.dense.v, "dense.v"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_seqs, 0, "num_seqs"));
+  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_q, 0, "max_seqlen_q"));
   RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_k, 0, "max_seqlen_k"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
                       args.num_seqs, args.block_table, args.max_blocks, "block_table"};
   const bool dense = args.dense.cu_seqlens_k != nullptr;
-  if (!dense) RETURN_IF_ERROR(RequireNull(args.dense.k, "dense.k", "without dense.cu_seqlens_k"));
+  if (!dense) {
+    RETURN_IF_ERROR(RequireNull(args.dense.k.data, "dense.k", "without dense.cu_seqlens_k"));
+  }
   RETURN_IF_ERROR(dense ? CheckDense(args) : CheckCaches(caches));
   RETURN_IF_ERROR(CheckCumulative(args.cu_seqlens_q, args.num_seqs, "cu_seqlens_q"));
   if (!dense) RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
@@ -344,12 +351,16 @@ absl::Status CheckArgs(const VarlenAttentionArgs& args) {
         caches, {.index = s, .queries = queries, .keys = keys, .cached = keys}, "seq_lens"));
   }
   const int64_t num_tokens = cu[args.num_seqs];
+  RETURN_IF_ERROR(Require(args.num_tokens == 0 || args.num_tokens == num_tokens, "num_tokens",
+                          args.num_tokens, "0 or cu_seqlens_q[num_seqs] = ", num_tokens));
   if (num_tokens == 0) return absl::OkStatus();
   return CheckRows(args, num_tokens, dense ? args.dense.k_dim : args.k_cache.dim,
                    dense ? args.dense.v_dim : args.v_cache.dim);
 }
 
 absl::Status CheckArgs(const PagedAttentionArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.q, "q"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,    args.v_cache,   args.scores,
@@ -369,6 +380,10 @@ absl::Status CheckArgs(const PagedAttentionArgs& args) {
 }
 
 absl::Status CheckArgs(const PrefixAttentionArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.q, "q"));
+  RETURN_IF_ERROR(RequireF32(args.k, "k"));
+  RETURN_IF_ERROR(RequireF32(args.v, "v"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_seqs, 0, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
@@ -390,14 +405,18 @@ absl::Status CheckArgs(const PrefixAttentionArgs& args) {
   const int64_t num_tokens = cu[args.num_seqs];
   if (num_tokens == 0) return absl::OkStatus();
   const int64_t heads = args.k_cache.num_heads;
-  RETURN_IF_ERROR(RequirePointer(args.k, "k"));
-  RETURN_IF_ERROR(RequirePointer(args.v, "v"));
+  RETURN_IF_ERROR(RequirePointer(args.k.data, "k"));
+  RETURN_IF_ERROR(RequirePointer(args.v.data, "v"));
   RETURN_IF_ERROR(RequireStride(args.k_stride, heads * args.k_cache.dim, "k_stride"));
   RETURN_IF_ERROR(RequireStride(args.v_stride, heads * args.v_cache.dim, "v_stride"));
   return CheckRows(args, num_tokens, args.k_cache.dim, args.v_cache.dim);
 }
 
 absl::Status CheckArgs(const AttentionWithKvCacheArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.q, "q"));
+  RETURN_IF_ERROR(RequireF32(args.k, "k"));
+  RETURN_IF_ERROR(RequireF32(args.v, "v"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
@@ -410,16 +429,19 @@ absl::Status CheckArgs(const AttentionWithKvCacheArgs& args) {
 }
 
 absl::Status CheckArgs(const MergeAttentionStatesArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.out_a, "out_a"));
+  RETURN_IF_ERROR(RequireF32(args.out_b, "out_b"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequireIn(args.num_heads, 1, kMaxHeads, "num_heads"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
-  RETURN_IF_ERROR(RequirePointer(args.out_a, "out_a"));
+  RETURN_IF_ERROR(RequirePointer(args.out_a.data, "out_a"));
   RETURN_IF_ERROR(RequirePointer(args.lse_a, "lse_a"));
-  RETURN_IF_ERROR(RequirePointer(args.out_b, "out_b"));
+  RETURN_IF_ERROR(RequirePointer(args.out_b.data, "out_b"));
   RETURN_IF_ERROR(RequirePointer(args.lse_b, "lse_b"));
   RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
-  return RequirePointer(args.out, "out");
+  return RequirePointer(args.out.data, "out");
 }
 
 }  // namespace baton

@@ -249,11 +249,13 @@ absl::Status CheckPlanes(const CachePlane& k, const CachePlane& v) {
 }
 
 absl::Status CheckArgs(const ReshapeAndCacheArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.key, "key"));
+  RETURN_IF_ERROR(RequireF32(args.value, "value"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(CheckPlanes(args.k_cache, args.v_cache));
   if (args.num_tokens == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.key, "key"));
-  RETURN_IF_ERROR(RequirePointer(args.value, "value"));
+  RETURN_IF_ERROR(RequirePointer(args.key.data, "key"));
+  RETURN_IF_ERROR(RequirePointer(args.value.data, "value"));
   RETURN_IF_ERROR(RequirePointer(args.slot_mapping, "slot_mapping"));
   const int64_t heads = args.k_cache.num_heads;
   RETURN_IF_ERROR(RequireStride(args.key_stride, heads * args.k_cache.dim, "key_stride"));

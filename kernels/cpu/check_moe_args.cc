@@ -129,6 +129,8 @@ absl::Status CheckArgs(const MoeAlignArgs& args) {
 }
 
 absl::Status CheckArgs(const ExpertGemmArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.a, "a"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(RequireIn(args.num_experts, 0, kMaxExperts, "num_experts"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_a_rows, 0, "num_a_rows"));
   RETURN_IF_ERROR(RequireAtLeast(args.top_k, 1, "top_k"));
@@ -138,14 +140,17 @@ absl::Status CheckArgs(const ExpertGemmArgs& args) {
   RETURN_IF_ERROR(CheckExpertWeights(args));
   const int64_t num_rows = args.expert_offsets[args.num_experts];
   if (num_rows == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.a, "a"));
-  RETURN_IF_ERROR(RequirePointer(args.out, "out"));
+  RETURN_IF_ERROR(RequirePointer(args.a.data, "a"));
+  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   RETURN_IF_ERROR(RequireStride(args.a_stride, args.weights->k(), "a_stride"));
   RETURN_IF_ERROR(RequireStride(args.out_stride, args.weights->n(), "out_stride"));
   return CheckRowOrder(args, num_rows);
 }
 
 absl::Status CheckArgs(const MoeCombineArgs& args) {
+  RETURN_IF_ERROR(RequireF32(args.y, "y"));
+  RETURN_IF_ERROR(RequireF32(args.shared, "shared"));
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
   RETURN_IF_ERROR(CheckRows(args.num_tokens, args.top_k));
   RETURN_IF_ERROR(RequireAtLeast(args.num_rows, 0, "num_rows"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
@@ -154,15 +159,15 @@ absl::Status CheckArgs(const MoeCombineArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.expert_ids, "expert_ids"));
   RETURN_IF_ERROR(RequirePointer(args.row_positions, "row_positions"));
   RETURN_IF_ERROR(RequirePointer(args.weights, "weights"));
-  RETURN_IF_ERROR(RequirePointer(args.out, "out"));
+  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   RETURN_IF_ERROR(RequireStride(args.out_stride, args.dim, "out_stride"));
   // Rows of `out` elsewhere would overwrite those of `shared` that are still to be read.
-  if (args.shared == args.out && args.out_stride != args.dim) {
+  if (args.shared.data == args.out.data && args.out_stride != args.dim) {
     return Require(false, "out_stride", args.out_stride,
                    absl::StrCat("dim = ", args.dim, " where shared is out"));
   }
   if (args.num_rows > 0) {
-    RETURN_IF_ERROR(RequirePointer(args.y, "y"));
+    RETURN_IF_ERROR(RequirePointer(args.y.data, "y"));
     RETURN_IF_ERROR(RequireStride(args.y_stride, args.dim, "y_stride"));
   }
   for (int64_t i = 0; i < args.num_tokens * args.top_k; ++i) {

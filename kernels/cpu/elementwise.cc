@@ -116,9 +116,11 @@ void CacheToken(const float* from, const CachePlane& cache, CacheRole role, int6
 }  // namespace
 
 void RmsNorm(const RmsNormArgs& args, int64_t begin, int64_t end) {
+  const float* all = args.x.f32();
+  float* out = args.out.f32();
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t r = 0; r < args.rows_per_token; ++r) {
-      const float* x = args.x + t * args.x_stride + r * args.dim;
+      const float* x = all + t * args.x_stride + r * args.dim;
       if (args.residual != nullptr) {
         float* residual = args.residual + t * args.dim;
         ForLanes(args.dim, [&](int64_t i, int64_t n) {
@@ -126,24 +128,27 @@ void RmsNorm(const RmsNormArgs& args, int64_t begin, int64_t end) {
         });
         x = residual;
       }
-      NormRow(args, x, args.out + t * args.out_stride + r * args.dim);
+      NormRow(args, x, out + t * args.out_stride + r * args.dim);
     }
   }
 }
 
 void LayerNorm(const LayerNormArgs& args, int64_t begin, int64_t end) {
+  const float* x = args.x.f32();
+  float* out = args.out.f32();
   for (int64_t t = begin; t < end; ++t) {
-    LayerNormRow(args, args.x + t * args.x_stride, args.out + t * args.out_stride);
+    LayerNormRow(args, x + t * args.x_stride, out + t * args.out_stride);
   }
 }
 
 void Rope(const RopeArgs& args, int64_t begin, int64_t end) {
   const int64_t half = args.rotary_dim / 2;
+  float* all = args.x.f32();
   for (int64_t t = begin; t < end; ++t) {
     const float* cos = args.cos + t * half;
     const float* sin = args.sin + t * half;
     for (int64_t h = 0; h < args.num_heads; ++h) {
-      float* x = args.x + t * args.x_stride + h * args.head_dim;
+      float* x = all + t * args.x_stride + h * args.head_dim;
       if (args.interleaved) {
         RotateNeighbours(cos, sin, half, x);
         continue;
@@ -161,9 +166,11 @@ void Rope(const RopeArgs& args, int64_t begin, int64_t end) {
 }
 
 void Activation(const ActivationArgs& args, int64_t begin, int64_t end) {
+  const float* all = args.x.f32();
+  float* all_out = args.out.f32();
   for (int64_t t = begin; t < end; ++t) {
-    const float* x = args.x + t * args.dim;
-    float* out = args.out + t * args.dim;
+    const float* x = all + t * args.dim;
+    float* out = all_out + t * args.dim;
     ForLanes(args.dim, [&](int64_t i, int64_t n) {
       StoreUpTo(out + i, Activate(args.activation, LoadUpTo(x + i, n)), n);
     });
@@ -172,10 +179,12 @@ void Activation(const ActivationArgs& args, int64_t begin, int64_t end) {
 }
 
 void ActivationAndMul(const ActivationAndMulArgs& args, int64_t begin, int64_t end) {
+  const float* all = args.gate_up.f32();
+  float* all_out = args.out.f32();
   for (int64_t t = begin; t < end; ++t) {
-    const float* gate = args.gate_up + t * 2 * args.dim;
+    const float* gate = all + t * 2 * args.dim;
     const float* up = gate + args.dim;
-    float* out = args.out + t * args.dim;
+    float* out = all_out + t * args.dim;
     ForLanes(args.dim, [&](int64_t i, int64_t n) {
       const Vec g = LoadUpTo(gate + i, n);
       StoreUpTo(out + i, Activate(args.activation, g) * LoadUpTo(up + i, n), n);
@@ -186,8 +195,9 @@ void ActivationAndMul(const ActivationAndMulArgs& args, int64_t begin, int64_t e
 
 void Softcap(const SoftcapArgs& args, int64_t begin, int64_t end) {
   const Vec cap = Broadcast(args.cap);
+  float* all = args.x.f32();
   for (int64_t t = begin; t < end; ++t) {
-    float* x = args.x + t * args.x_stride;
+    float* x = all + t * args.x_stride;
     ForLanes(args.dim, [&](int64_t i, int64_t n) {
       StoreUpTo(x + i, cap * Tanh(LoadUpTo(x + i, n) / cap), n);
     });
@@ -195,11 +205,13 @@ void Softcap(const SoftcapArgs& args, int64_t begin, int64_t end) {
 }
 
 void ReshapeAndCache(const ReshapeAndCacheArgs& args, int64_t begin, int64_t end) {
+  const float* key = args.key.f32();
+  const float* value = args.value.f32();
   for (int64_t t = begin; t < end; ++t) {
     const int64_t slot = args.slot_mapping[t];
     if (slot < 0) continue;
-    CacheToken(args.key + t * args.key_stride, args.k_cache, CacheRole::kKey, slot);
-    CacheToken(args.value + t * args.value_stride, args.v_cache, CacheRole::kValue, slot);
+    CacheToken(key + t * args.key_stride, args.k_cache, CacheRole::kKey, slot);
+    CacheToken(value + t * args.value_stride, args.v_cache, CacheRole::kValue, slot);
   }
 }
 

@@ -23,8 +23,8 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 void GemmRunner::Run(const GemmArgs& args) {
   Clear();
-  Add(args.m, args.a_rounded_to, Panels(*args.weights), args.bias, args.out);
-  PackRows({.a = args.a, .a_stride = args.a_stride});
+  Add(args.m, args.a_rounded_to, Panels(*args.weights), args.bias, args.out.f32());
+  PackRows({.a = args.a.f32(), .a_stride = args.a_stride});
   Multiply(args.out_stride);
 }
 
@@ -35,10 +35,12 @@ void GemmRunner::Run(const ExpertGemmArgs& args) {
     const Panels weights(args.weights[e]);
     Add(args.expert_offsets[e + 1] - begin, args.a_rounded_to, weights,
         args.bias == nullptr ? nullptr : args.bias + e * weights.n(),
-        args.out + begin * args.out_stride);
+        args.out.f32() + begin * args.out_stride);
   }
-  PackRows(
-      {.a = args.a, .a_stride = args.a_stride, .row_order = args.row_order, .top_k = args.top_k});
+  PackRows({.a = args.a.f32(),
+            .a_stride = args.a_stride,
+            .row_order = args.row_order,
+            .top_k = args.top_k});
   Multiply(args.out_stride);
 }
 

@@ -155,7 +155,7 @@ float SlopeOf(const Work& w, int64_t row) {
 float Score(const Work& w, int64_t r, int64_t first_key, const KeySpan& span) {
   const VarlenAttentionArgs& base = w.args->base;
   const int64_t token = w.task.q_begin + r / w.shape.group;
-  const float* q = base.q + token * base.q_stride + w.Head(r) * w.shape.k_dim;
+  const float* q = base.q.f32() + token * base.q_stride + w.Head(r) * w.shape.k_dim;
   const int64_t position = w.position + r / w.shape.group;
   const float slope = SlopeOf(w, r);
   const SparseBlocks sparse = w.Sparse(r);
@@ -226,7 +226,8 @@ void WriteRow(const Work& w, int64_t r) {
     RoundRow(base.round_to, sum, v_dim);
     lse = w.max[r] + Log(w.weight[r]);
   }
-  std::memcpy(base.out + token * base.out_stride + w.Head(r) * v_dim, sum, v_dim * sizeof(float));
+  float* out = base.out.f32() + token * base.out_stride + w.Head(r) * v_dim;
+  std::memcpy(out, sum, v_dim * sizeof(float));
   if (base.lse != nullptr) base.lse[w.Head(r) * base.lse_stride + token] = lse;
 }
 
@@ -245,7 +246,7 @@ HeadRows RowsOf(const GenericAttentionArgs& args, const AttentionTask& task, Cac
     rows.dense_stride = is_key ? dense.k_stride : dense.v_stride;
     if (num_dense > 0) {  // Else there may be no memory to point to.
       rows.dense =
-          (is_key ? dense.k : dense.v) + begin * rows.dense_stride + task.kv_head * rows.dim;
+          (is_key ? dense.k : dense.v).f32() + begin * rows.dense_stride + task.kv_head * rows.dim;
     }
   }
   if (!args.has_cache()) return rows;

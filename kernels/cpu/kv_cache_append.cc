@@ -42,9 +42,9 @@ void KvCacheAppend::Append(const AttentionWithKvCacheArgs& args) {
   const int64_t heads = args.k_cache.num_heads;
   const int64_t k_width = heads * args.k_cache.dim;
   const int64_t num_tokens = args.num_seqs * args.num_new;
-  const float* k = args.k;
+  ConstFloats k = args.k;
   if (Rotates(args)) {
-    k_.assign(args.k, args.k + num_tokens * k_width);
+    k_.assign(k.f32(), k.f32() + num_tokens * k_width);
     for (int64_t s = 0; s < args.num_seqs; ++s) {
       Rotation{set_, args}.Apply(k_.data() + s * args.num_new * k_width, heads, args.num_new,
                                  args.cache_seqlens[s]);
@@ -68,12 +68,12 @@ void KvCacheAppend::Append(const AttentionWithKvCacheArgs& args) {
                           0, num_tokens);
 }
 
-const float* KvCacheAppend::RotatedQueries(const AttentionWithKvCacheArgs& args) {
+ConstFloats KvCacheAppend::RotatedQueries(const AttentionWithKvCacheArgs& args) {
   if (!Rotates(args)) return args.q;
   const int64_t width = int64_t{args.num_heads} * args.k_cache.dim;
   const ScoreOptions& scores = args.scores;
   const bool advances = scores.causal || scores.window_left >= 0 || scores.window_right >= 0;
-  q_.assign(args.q, args.q + args.num_seqs * args.num_queries * width);
+  q_.assign(args.q.f32(), args.q.f32() + args.num_seqs * args.num_queries * width);
   float* row = q_.data();
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     for (int64_t i = 0; i < args.num_queries; ++i, row += width) {

@@ -24,7 +24,7 @@ class KvCacheAppend {
 
  private:
   void Append(const AttentionWithKvCacheArgs& args);
-  const float* RotatedQueries(const AttentionWithKvCacheArgs& args);
+  ConstFloats RotatedQueries(const AttentionWithKvCacheArgs& args);
 
   const KernelSet* set_;
   std::vector<float> q_;               // Rotated.

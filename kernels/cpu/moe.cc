@@ -116,18 +116,21 @@ void MoeRouting(const MoeRoutingArgs& args, int64_t begin, int64_t end) {
 
 void MoeCombine(const MoeCombineArgs& args, int64_t begin, int64_t end) {
   int64_t order[kMaxExperts];
+  const float* all = args.y.f32();
+  const float* shared = args.shared.f32();
+  float* all_out = args.out.f32();
   for (int64_t t = begin; t < end; ++t) {
     const int64_t size = OrderOf(args, t, order);
     const float* weights = args.weights + t * args.top_k;
     const int32_t* rows = args.row_positions + t * args.top_k;
-    float* out = args.out + t * args.out_stride;
+    float* out = all_out + t * args.out_stride;
     ForLanes(args.dim, [&](int64_t i, int64_t left) {
       Vec sum = Zero();
       for (int64_t j = 0; j < size; ++j) {
-        const float* y = args.y + rows[order[j]] * args.y_stride + i;
+        const float* y = all + rows[order[j]] * args.y_stride + i;
         sum = Fma(Broadcast(weights[order[j]]), LoadUpTo(y, left), sum);
       }
-      if (args.shared != nullptr) sum = sum + LoadUpTo(args.shared + t * args.dim + i, left);
+      if (shared != nullptr) sum = sum + LoadUpTo(shared + t * args.dim + i, left);
       StoreUpTo(out + i, sum, left);
     });
     RoundRow(args.round_to, out, args.dim);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/dtype.h"
+#include "kernels/api/operands.h"
 
 namespace baton {
 
@@ -62,6 +63,14 @@ inline absl::Status RequireFloat(bool ok, FieldName field, float value,
 
 inline absl::Status RequireFiniteAtLeast0(float value, FieldName field) {
   return RequireFloat(std::isfinite(value) && value >= 0, field, value, "finite and at least 0");
+}
+
+// The CPU computes in f32. Also of operands that are not read.
+inline absl::Status RequireF32(ConstFloats operand, FieldName field) {
+  if (operand.dtype == DType::kF32) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field.prefix, field.suffix, ".dtype = ",
+                                                 std::string(ToString(operand.dtype)),
+                                                 ": must be f32"));
 }
 
 // A type to compute in: of an output, or of weights. The 8-bit types hold K and V only.

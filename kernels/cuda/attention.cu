@@ -1,5 +1,6 @@
 #include "kernels/cuda/attention.h"
 
+#include "kernels/cuda/attention_problem.h"
 #include "kernels/cuda/attention_rows.h"
 
 namespace baton::cuda {
@@ -39,7 +40,7 @@ struct BlockWork {
   KeyRange keys;         // What some row sees, and this block is to look at.
 };
 
-BATON_DEVICE BlockWork WorkOf(const AttentionArgs& args, bool is_split) {
+BATON_DEVICE BlockWork WorkOf(const Problem& args, bool is_split) {
   BlockWork work;
   const int num_kv_heads = args.k_cache.num_heads;
   work.group = args.num_heads / num_kv_heads;
@@ -83,7 +84,7 @@ BATON_DEVICE void ConvertChunk(T* to, const Cache* from, bool live) {
 
 // K or V of keys [first, first + 64): zeros where no row looks, and in columns behind the head.
 template <int kDim, typename T>
-BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const AttentionArgs& args,
+BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const Problem& args,
                            const CachePlane& cache, const BlockWork& work, int first) {
   constexpr int kChunks = kDim / 8;
   const int64_t token_stride = cache.token_stride == 0 ? cache.dim : cache.token_stride;
@@ -109,7 +110,7 @@ BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const AttentionArgs& a
 }
 
 template <int kDim, typename T>
-BATON_DEVICE void LoadQueries(T (*tile)[kRowElements<kDim>], const AttentionArgs& args,
+BATON_DEVICE void LoadQueries(T (*tile)[kRowElements<kDim>], const Problem& args,
                               const BlockWork& work) {
   constexpr int kChunks = kDim / 8;
   const int dim = args.k_cache.dim;
@@ -133,7 +134,7 @@ struct Row {
   SoftmaxState state;
 };
 
-BATON_DEVICE Row RowOf(const AttentionArgs& args, const BlockWork& work, int row) {
+BATON_DEVICE Row RowOf(const Problem& args, const BlockWork& work, int row) {
   Row out{{0, 0}, 0, 0.0f, {MinusInfinity(), 0.0f}};
   if (row >= work.num_rows) return out;
   out.position = work.sequence.PositionOf((work.first_row + row) / work.group);
@@ -204,7 +205,7 @@ BATON_DEVICE void MultiplyValues(const Tiles<kDim, T>& shared, int lane,
 // Scores become probabilities relative to the new maximum, rounded to T in pairs; what was summed
 // before is scaled down to it.
 template <int kDim, typename T>
-BATON_DEVICE void Softmax(const AttentionArgs& args, float scale, int first_key, int lane,
+BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int lane,
                           Row (&rows)[2], float (&scores)[kStepKeys / 8][4],
                           uint32_t (&probabilities)[kStepKeys / 8][2], float (&sums)[kDim / 8][4]) {
   BATON_UNROLL
@@ -273,7 +274,7 @@ BATON_DEVICE void FoldPartial(Tiles<kDim, T>& shared, Row (&rows)[2], float (&su
 
 // Writes what a block found: results, or the only partial it looked at.
 template <int kDim, typename T>
-BATON_DEVICE void StoreRows(const AttentionArgs& args, const Scratch& scratch, bool is_split,
+BATON_DEVICE void StoreRows(const Problem& args, const Scratch& scratch, bool is_split,
                             const BlockWork& work, const Tiles<kDim, T>& shared, int warp, int lane,
                             const Totals<kDim>& totals) {
   BATON_UNROLL
@@ -311,7 +312,7 @@ BATON_DEVICE void StoreRows(const AttentionArgs& args, const Scratch& scratch, b
 
 template <int kDim, typename T>
 __global__ void __launch_bounds__(kThreads, 1)
-    AttentionKernel(AttentionArgs args, Scratch scratch, bool is_split, float scale) {
+    AttentionKernel(Problem args, Scratch scratch, bool is_split, float scale) {
   auto& shared = SharedMemory<Tiles<kDim, T>>();
   const BlockWork work = WorkOf(args, is_split);
   if (work.num_rows == 0) return;
@@ -360,7 +361,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // Folds the partials of one row, in the same order.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) FoldKernel(AttentionArgs args, Scratch scratch) {
+__global__ void __launch_bounds__(kThreads) FoldKernel(Problem args, Scratch scratch) {
   const int64_t s = blockIdx.x / args.max_query_len;
   const int query = static_cast<int>(blockIdx.x % args.max_query_len);
   const int head = blockIdx.y, kv_head = head / (args.num_heads / args.k_cache.num_heads);
@@ -392,31 +393,13 @@ __global__ void __launch_bounds__(kThreads) FoldKernel(AttentionArgs args, Scrat
 
 namespace {
 
+using attention::NumPartials;
+using attention::Problem;
+using attention::ProblemOf;
 using attention::Scratch;
 
-bool IsAllowed(const CachePlane& cache, DType q, int64_t dim) {
-  return cache.layout == CacheLayout::kHnd && cache.dim == dim &&
-         (cache.dtype == q || IsFp8(cache.dtype)) && cache.block_stride % 8 == 0 &&
-         cache.head_stride % 8 == 0 && cache.token_stride % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(cache.data) % (8 * SizeOf(cache.dtype)) == 0;
-}
-
-bool IsAllowed(const AttentionArgs& args) {
-  const int64_t dim = args.k_cache.dim;
-  return dim > 0 && dim % 8 == 0 && dim <= 256 && args.q_stride % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(args.q.data) % 16 == 0 &&
-         (args.out.dtype == DType::kF32 || args.out.dtype == args.q.dtype) &&
-         args.k_cache.num_heads > 0 && args.num_heads % args.k_cache.num_heads == 0 &&
-         args.k_cache.dtype == args.v_cache.dtype && IsAllowed(args.k_cache, args.q.dtype, dim) &&
-         IsAllowed(args.v_cache, args.q.dtype, dim);
-}
-
-int NumPartials(const AttentionArgs& args) {
-  return (args.max_seq_len + attention::kPartialKeys - 1) / attention::kPartialKeys;
-}
-
 template <int kDim, typename T>
-cudaError_t LaunchAttention(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t LaunchAttention(const Problem& args, cudaStream_t stream) {
   const int64_t dim = args.k_cache.dim, group = args.num_heads / args.k_cache.num_heads;
   const int64_t tiles = (args.max_query_len * group + attention::kRows - 1) / attention::kRows;
   // One tile of rows leaves most of a device idle.
@@ -439,7 +422,7 @@ cudaError_t LaunchAttention(const AttentionArgs& args, cudaStream_t stream) {
 
 // A head runs in the next larger kernel, its last columns being zeros.
 template <typename T>
-cudaError_t ChooseDim(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t ChooseDim(const Problem& args, cudaStream_t stream) {
   const int dim = args.k_cache.dim;
   if (dim <= 32) return LaunchAttention<32, T>(args, stream);
   if (dim <= 64) return LaunchAttention<64, T>(args, stream);
@@ -451,19 +434,41 @@ cudaError_t ChooseDim(const AttentionArgs& args, cudaStream_t stream) {
   return LaunchAttention<256, T>(args, stream);
 }
 
-}  // namespace
-
-int64_t AttentionScratchBytes(const AttentionArgs& args, int64_t num_tokens) {
-  return num_tokens * args.num_heads * NumPartials(args) * (2 + args.k_cache.dim) *
-         int64_t{sizeof(float)};
-}
-
-cudaError_t Attention(const AttentionArgs& args, cudaStream_t stream) {
+cudaError_t Attention(const Problem& args, cudaStream_t stream) {
+  if (args.num_seqs == 0) return cudaSuccess;
   if (!IsAllowed(args)) return cudaErrorInvalidValue;
-  if (args.num_seqs == 0 || args.max_query_len == 0) return cudaSuccess;
   if (args.q.dtype == DType::kBF16) return ChooseDim<Bf16>(args, stream);
   if (args.q.dtype == DType::kF16) return ChooseDim<F16>(args, stream);
   return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+int64_t ScratchBytes(const VarlenAttentionArgs& args) {
+  return attention::ScratchBytesOf(ProblemOf(args));
+}
+int64_t ScratchBytes(const PagedAttentionArgs& args) {
+  return attention::ScratchBytesOf(ProblemOf(args));
+}
+
+cudaError_t VarlenAttention(const VarlenAttentionArgs& args, float* scratch, cudaStream_t stream) {
+  if (args.out.dtype != args.round_to || args.dense.cu_seqlens_k != nullptr) {
+    return cudaErrorInvalidValue;
+  }
+  const bool is_told = args.num_tokens > 0 && args.max_seqlen_q > 0 && args.max_seqlen_k > 0;
+  if (args.num_seqs > 0 && (!is_told || args.cu_seqlens_q == nullptr)) return cudaErrorInvalidValue;
+  Problem problem = ProblemOf(args);
+  problem.scratch = scratch;
+  return Attention(problem, stream);
+}
+
+cudaError_t PagedAttention(const PagedAttentionArgs& args, float* scratch, cudaStream_t stream) {
+  if (args.out.dtype != args.round_to || args.sparsity.vert_stride > 1) {
+    return cudaErrorInvalidValue;
+  }
+  Problem problem = ProblemOf(args);
+  if (args.split != AttentionSplit::kSinglePass) problem.scratch = scratch;
+  return Attention(problem, stream);
 }
 
 }  // namespace baton::cuda

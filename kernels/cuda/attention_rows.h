@@ -3,13 +3,12 @@
 // What a row of attention is, whichever kernel computes it: its keys, how partials are folded, and
 // how it ends. kernels/cuda/attention.h has the order of the sums.
 
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_problem.h"
 #include "kernels/cuda/math.h"
 
 namespace baton::cuda::attention {
 
 constexpr int kStepKeys = 64;
-constexpr int kPartialKeys = 512;
 constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kLn2 = 0.69314718055994531f;
 
@@ -46,7 +45,7 @@ struct Sequence {
   BATON_DEVICE int32_t PositionOf(int32_t query) const { return seq_len - num_queries + query; }
 };
 
-BATON_DEVICE Sequence SequenceOf(const AttentionArgs& args, int64_t s) {
+BATON_DEVICE Sequence SequenceOf(const Problem& args, int64_t s) {
   if (args.cu_seqlens_q == nullptr) return {s, 1, args.seq_lens[s]};
   const int32_t first = args.cu_seqlens_q[s];
   return {first, args.cu_seqlens_q[s + 1] - first, args.seq_lens[s]};
@@ -82,7 +81,7 @@ BATON_DEVICE float ScaleOf(const CachePlane& cache, int head) {
 
 // By what the sums of a row are multiplied at its end; adds the sink. Of the threads that share the
 // row one writes the LSE.
-BATON_DEVICE float EndRow(const AttentionArgs& args, SoftmaxState row, int64_t token, int head,
+BATON_DEVICE float EndRow(const Problem& args, SoftmaxState row, int64_t token, int head,
                           int kv_head, bool writes_lse) {
   const bool saw_a_key = row.max > MinusInfinity();
   float factor = 1.0f;
@@ -100,7 +99,7 @@ BATON_DEVICE float EndRow(const AttentionArgs& args, SoftmaxState row, int64_t t
 }
 
 template <typename T>
-BATON_DEVICE void StoreResult(const AttentionArgs& args, int64_t token, int head, int column,
+BATON_DEVICE void StoreResult(const Problem& args, int64_t token, int head, int column,
                               float x) {
   const int64_t at = token * args.out_stride + int64_t{head} * args.v_cache.dim + column;
   if (args.out.dtype == DType::kF32) {

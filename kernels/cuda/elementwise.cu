@@ -30,8 +30,7 @@ __global__ void __launch_bounds__(kThreads) RopeKernel(RopeArgs args) {
   if (index >= args.num_tokens * args.num_heads * half) return;
   const int64_t pair = index % half, head = index / half % args.num_heads;
   const int64_t token = index / half / args.num_heads;
-  const int64_t row = args.positions == nullptr ? token : args.positions[token];
-  const float c = args.cos[row * half + pair], s = args.sin[row * half + pair];
+  const float c = args.cos[token * half + pair], s = args.sin[token * half + pair];
   T* x = static_cast<T*>(args.x.data) + token * args.x_stride + head * args.head_dim;
   T& first = x[args.interleaved ? 2 * pair : pair];
   T& second = x[args.interleaved ? 2 * pair + 1 : pair + half];
@@ -131,6 +130,7 @@ cudaError_t Rope(const RopeArgs& args, cudaStream_t stream) {
 }
 
 cudaError_t Activation(const ActivationArgs& args, cudaStream_t stream) {
+  if (args.out.dtype != args.round_to) return cudaErrorInvalidValue;
   const int64_t n = args.num_tokens * args.dim;
   const bool vectors = HasVectors(args.x.data, args.x.dtype, n, n) &&
                        HasVectors(args.out.data, args.out.dtype, n, n);
@@ -141,6 +141,7 @@ cudaError_t Activation(const ActivationArgs& args, cudaStream_t stream) {
 }
 
 cudaError_t ActivationAndMul(const ActivationAndMulArgs& args, cudaStream_t stream) {
+  if (args.out.dtype != args.round_to) return cudaErrorInvalidValue;
   const bool vectors =
       HasVectors(args.gate_up.data, args.gate_up.dtype, args.dim, 2 * args.dim) &&
       HasVectors(args.out.data, args.out.dtype, args.dim, args.dim);

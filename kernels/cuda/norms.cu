@@ -139,6 +139,7 @@ bool HasFloatVectors(const float* data, int64_t dim) {
 }  // namespace
 
 cudaError_t RmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
+  if (args.out.dtype != args.round_to) return cudaErrorInvalidValue;
   const int64_t rows = args.num_tokens * args.rows_per_token;
   if (rows == 0 || args.dim == 0) return cudaSuccess;
   const bool vectors = HasVectors(args.x.data, args.x.dtype, args.dim, args.x_stride) &&
@@ -152,6 +153,7 @@ cudaError_t RmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
 }
 
 cudaError_t LayerNorm(const LayerNormArgs& args, cudaStream_t stream) {
+  if (args.out.dtype != args.round_to) return cudaErrorInvalidValue;
   if (args.num_tokens == 0 || args.dim == 0) return cudaSuccess;
   const bool vectors = HasVectors(args.x.data, args.x.dtype, args.dim, args.x_stride) &&
                        HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride) &&

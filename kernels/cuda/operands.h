@@ -4,22 +4,11 @@
 #include <type_traits>
 
 #include "common/base/dtype.h"
+#include "kernels/api/operands.h"
 #include "kernels/cuda/dialect.h"
 #include "kernels/cuda/floats.h"
 
 namespace baton::cuda {
-
-// Device memory of a float type, f32, f16 or bf16. What is written is rounded to the type.
-struct ConstFloats {
-  const void* data = nullptr;
-  DType dtype = DType::kF32;
-};
-struct Floats {
-  void* data = nullptr;
-  DType dtype = DType::kF32;
-
-  operator ConstFloats() const { return {data, dtype}; }  // NOLINT: as T* becomes const T*
-};
 
 // body(T{}) for the C++ type of a dtype. cudaErrorInvalidValue for fp8, which only caches hold.
 template <typename Body>

@@ -9,27 +9,10 @@ namespace baton {
 namespace {
 
 TEST(BufferTest, AHalfIsNeverTakenForAFloat) {
-  uint16_t numbers[4] = {};
-  EXPECT_DEATH((void)ConstFloats(numbers, DType::kBF16).f32(), "check failed");
-  EXPECT_DEATH((void)Floats(numbers, DType::kF16).f32(), "check failed");
   const absl::StatusOr<Buffer> buffer = AllocateHost(64);
   ASSERT_TRUE(buffer.ok());
   EXPECT_DEATH((void)buffer->floats(DType::kBF16).f32(), "check failed");
   EXPECT_EQ(static_cast<void*>(buffer->floats(DType::kF32).f32()), buffer->data());
-}
-
-TEST(BufferTest, ElementsAreCountedInTheirOwnType) {
-  std::byte bytes[64];
-  EXPECT_EQ(ConstFloats(bytes, DType::kBF16).At(5).data, bytes + 10);
-  EXPECT_EQ(ConstFloats(bytes, DType::kF32).At(5).data, bytes + 20);
-  EXPECT_EQ(Floats(bytes, DType::kF16).At(3).data, bytes + 6);
-  EXPECT_EQ(Floats(bytes, DType::kFp8E4M3).At(3).data, bytes + 3);
-  const ConstFloats read = Floats(bytes, DType::kBF16);
-  EXPECT_EQ(read.dtype, DType::kBF16);
-  float f[2] = {};
-  EXPECT_EQ(ConstFloats(f).At(1).f32(), f + 1);
-  EXPECT_FALSE(ConstFloats());
-  EXPECT_FALSE(Floats());
 }
 
 TEST(BufferTest, APlaceBehindTheEndIsRefused) {

@@ -146,7 +146,7 @@ TEST_P(AttentionTest, ChunksAndBlockSizesDoNotChangeBits) {
             part.seq_lens = {end};
             GuardedFloats out((end - first) * width);
             VarlenAttentionArgs args = part.Args(out.data());
-            args.q += first * width;
+            args.q = args.q.At(first * width);
             ASSERT_TRUE(kernels_->VarlenAttention(args).ok());
             ASSERT_EQ(std::memcmp(out.data(), &expected[first * width], (end - first) * width * 4),
                       0)
@@ -184,7 +184,7 @@ TEST_P(AttentionTest, ADecodedRowHasTheBitsOfThatRowInAPrompt) {
           p.seq_lens = {n - queries + i + 1};
           GuardedFloats out(width);
           VarlenAttentionArgs args = p.Args(out.data());
-          args.q += i * width;
+          args.q = args.q.At(i * width);
           ASSERT_TRUE(kernels_->VarlenAttention(args).ok());
           ASSERT_EQ(std::memcmp(out.data(), &expected[i * width], width * 4), 0)
               << "group " << group << " dim " << dim << " " << ToString(dtype) << " query " << i;
@@ -210,7 +210,7 @@ TEST_P(AttentionTest, OtherSequencesAndThreadsDoNotChangeBits) {
     GuardedFloats alone(6 * 32);
     VarlenAttentionArgs args = mixed.Args(alone.data());
     const int32_t cu[] = {0, 1};
-    args.q += 70 * 6 * 32;
+    args.q = args.q.At(70 * 6 * 32);
     args.num_seqs = 1;
     args.cu_seqlens_q = cu;
     args.seq_lens = &mixed.seq_lens[1];
@@ -242,7 +242,7 @@ TEST_P(AttentionTest, ADecodeRowHasTheBitsOfTheSameRowInAPromptAtEveryHeadSize) 
           GuardedFloats alone(row);
           VarlenAttentionArgs args = prompt.Args(alone.data());
           const int32_t cu[] = {0, 1};
-          args.q += 12 * row;
+          args.q = args.q.At(12 * row);
           args.cu_seqlens_q = cu;
           ASSERT_TRUE(kernels_->VarlenAttention(args).ok());
           EXPECT_TRUE(alone.GuardsIntact());

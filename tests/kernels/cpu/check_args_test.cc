@@ -13,6 +13,57 @@ void ExpectRefused(const Args& args, const std::string& message) {
       << "wanted: " << message << "\ngot: " << status;
 }
 
+template <typename Args, typename Operand>
+void ExpectF32(Operand Args::*operand, const std::string& name) {
+  Args args;
+  (args.*operand).dtype = DType::kBF16;
+  ExpectRefused(args, name + ".dtype = bf16: must be f32");
+}
+
+// Also where nothing would be read.
+TEST(CheckArgsTest, EveryOperandIsF32) {
+  ExpectF32(&RmsNormArgs::x, "x");
+  ExpectF32(&RmsNormArgs::out, "out");
+  ExpectF32(&LayerNormArgs::x, "x");
+  ExpectF32(&LayerNormArgs::out, "out");
+  ExpectF32(&RopeArgs::x, "x");
+  ExpectF32(&ActivationArgs::x, "x");
+  ExpectF32(&ActivationArgs::out, "out");
+  ExpectF32(&ActivationAndMulArgs::gate_up, "gate_up");
+  ExpectF32(&ActivationAndMulArgs::out, "out");
+  ExpectF32(&SoftcapArgs::x, "x");
+  ExpectF32(&EmbeddingArgs::out, "out");
+  ExpectF32(&GemmArgs::a, "a");
+  ExpectF32(&GemmArgs::out, "out");
+  ExpectF32(&ReshapeAndCacheArgs::key, "key");
+  ExpectF32(&ReshapeAndCacheArgs::value, "value");
+  ExpectF32(&ExpertGemmArgs::a, "a");
+  ExpectF32(&ExpertGemmArgs::out, "out");
+  ExpectF32(&MoeCombineArgs::y, "y");
+  ExpectF32(&MoeCombineArgs::shared, "shared");
+  ExpectF32(&MoeCombineArgs::out, "out");
+  ExpectF32(&VarlenAttentionArgs::q, "q");
+  ExpectF32(&VarlenAttentionArgs::out, "out");
+  ExpectF32(&PagedAttentionArgs::q, "q");
+  ExpectF32(&PagedAttentionArgs::out, "out");
+  ExpectF32(&PrefixAttentionArgs::q, "q");
+  ExpectF32(&PrefixAttentionArgs::k, "k");
+  ExpectF32(&PrefixAttentionArgs::v, "v");
+  ExpectF32(&PrefixAttentionArgs::out, "out");
+  ExpectF32(&AttentionWithKvCacheArgs::q, "q");
+  ExpectF32(&AttentionWithKvCacheArgs::k, "k");
+  ExpectF32(&AttentionWithKvCacheArgs::v, "v");
+  ExpectF32(&AttentionWithKvCacheArgs::out, "out");
+  ExpectF32(&MergeAttentionStatesArgs::out_a, "out_a");
+  ExpectF32(&MergeAttentionStatesArgs::out_b, "out_b");
+  ExpectF32(&MergeAttentionStatesArgs::out, "out");
+  VarlenAttentionArgs args;
+  args.dense.k.dtype = DType::kF16;
+  ExpectRefused(args, "dense.k.dtype = f16: must be f32");
+  args.dense = {.v = {nullptr, DType::kBF16}};
+  ExpectRefused(args, "dense.v.dtype = bf16: must be f32");
+}
+
 struct AttentionCase {
   float memory[4 * 16 * 8] = {};
   int32_t cu[3] = {0, 2, 3};
@@ -66,6 +117,15 @@ TEST(CheckArgsTest, AttentionNamesTheFieldItRefuses) {
     AttentionCase c;
     c.lens[1] = 33;
     ExpectRefused(c.args, "seq_lens[1] = 33: must be at most max_blocks * block_size = 32");
+  }
+  {
+    AttentionCase c;
+    c.args.num_tokens = 3;
+    EXPECT_TRUE(CheckArgs(c.args).ok());
+    c.args.num_tokens = 2;
+    ExpectRefused(c.args, "num_tokens = 2: must be 0 or cu_seqlens_q[num_seqs] = 3");
+    c.args.num_tokens = -1;
+    ExpectRefused(c.args, "num_tokens = -1: must be at least 0");
   }
   {
     AttentionCase c;

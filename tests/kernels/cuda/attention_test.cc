@@ -40,33 +40,29 @@ class DeviceProblem {
     const VarlenAttentionArgs host = p.Args(nullptr);
     const DeviceFloats out(options.out, p.out_size());
     const DeviceFloats lse(DType::kF32, p.total_q * p.shape.heads);
-    AttentionArgs args{.q = q_,
-                       .q_stride = host.q_stride,
-                       .num_heads = host.num_heads,
-                       .num_seqs = host.num_seqs,
-                       .cu_seqlens_q = cu_q_.data(),
-                       .seq_lens = lens_.data(),
-                       .block_table = table_.data(),
-                       .max_blocks = p.max_blocks,
-                       .k_cache = host.k_cache,
-                       .v_cache = host.v_cache,
-                       .scores = host.scores,
-                       .out = out,
-                       .out_stride = host.out_stride,
-                       .lse = lse.f32(),
-                       .lse_stride = p.total_q};
+    VarlenAttentionArgs args = host;
+    args.q = q_;
+    args.cu_seqlens_q = cu_q_.data();
+    args.num_tokens = p.total_q;
+    args.seq_lens = lens_.data();
+    args.block_table = table_.data();
+    args.round_to = options.out;
+    args.out = out;
+    args.lse = lse.f32();
+    args.lse_stride = p.total_q;
+    args.max_seqlen_q = args.max_seqlen_k = 0;
     for (const auto& [queries, keys] : p.shape.sequences) {
-      args.max_query_len = std::max(args.max_query_len, queries);
-      args.max_seq_len = std::max(args.max_seq_len, keys);
+      args.max_seqlen_q = std::max(args.max_seqlen_q, queries);
+      args.max_seqlen_k = std::max(args.max_seqlen_k, keys);
     }
     args.k_cache.data = static_cast<std::byte*>(k_.data());
     args.v_cache.data = static_cast<std::byte*>(v_.data());
     args.k_cache.scales = args.v_cache.scales = scales_.f32();
     if (args.scores.alibi_slopes != nullptr) args.scores.alibi_slopes = slopes_.f32();
     if (args.scores.sinks != nullptr) args.scores.sinks = sinks_.f32();
-    const DeviceFloats scratch(DType::kF32, AttentionScratchBytes(args, p.total_q) / 4);
-    if (options.scratch) args.scratch = scratch.f32();
-    EXPECT_EQ(Attention(args, nullptr), cudaSuccess);
+    const DeviceFloats scratch(DType::kF32, ScratchBytes(args) / 4);
+    EXPECT_EQ(VarlenAttention(args, options.scratch ? scratch.f32() : nullptr, nullptr),
+              cudaSuccess);
     Result result{out.Read(), lse.Read()};
     scratch.ReadBytes();  // Its guards.
     return result;
@@ -283,51 +279,110 @@ TEST_F(AttentionOfDeviceTest, APartialWithoutAFiniteScoreCountsForNothing) {
   EXPECT_EQ(DeviceProblem(problem).Run({.scratch = true}).out, whole);
 }
 
-TEST_F(AttentionOfDeviceTest, OneQueryEachNeedsNoPrefixSums) {
-  AttentionProblem problem(Shape(kTypes[0], 64, {{1, 60}, {1, 5}}), 3);
-  const DeviceFloats q(DType::kBF16, problem.q), out(DType::kF32, problem.out_size());
-  const DeviceBytes k(problem.k_cache), v(problem.v_cache);
-  const DeviceArray<int32_t> table(problem.table), lens(problem.seq_lens);
-  const VarlenAttentionArgs host = problem.Args(nullptr);
-  AttentionArgs args{.q = q,
-                     .q_stride = host.q_stride,
-                     .num_heads = 4,
-                     .num_seqs = 2,
-                     .max_query_len = 1,
-                     .seq_lens = lens.data(),
-                     .max_seq_len = 60,
-                     .block_table = table.data(),
-                     .max_blocks = problem.max_blocks,
-                     .k_cache = host.k_cache,
-                     .v_cache = host.v_cache,
-                     .out = out,
-                     .out_stride = host.out_stride};
-  args.k_cache.data = static_cast<std::byte*>(k.data());
-  args.v_cache.data = static_cast<std::byte*>(v.data());
-  ASSERT_EQ(Attention(args, nullptr), cudaSuccess);
-  EXPECT_EQ(out.Read(), DeviceProblem(problem).Run().out);
-  // And what it does not take.
-  const auto refuses = [&](auto change) {
-    AttentionArgs other = args;
-    change(other);
-    return Attention(other, nullptr) == cudaErrorInvalidValue;
-  };
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.q.dtype = DType::kF32; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.num_heads = 3; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.dim = a.v_cache.dim = 60; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.dim = a.v_cache.dim = 264; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.v_cache.dim = 32; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.layout = CacheLayout::kNhd; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.v_cache.layout = CacheLayout::kPacked; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.dtype = DType::kF16; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.v_cache.dtype = DType::kFp8E4M3; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.block_stride += 4; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.v_cache.head_stride = 1028; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.v_cache.token_stride = 68; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.k_cache.data += 8; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.q_stride = 260; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.q.data = static_cast<const char*>(a.q.data) + 2; }));
-  EXPECT_TRUE(refuses([](AttentionArgs& a) { a.out.dtype = DType::kF16; }));
+// A call of either operator that is allowed, to be spoilt.
+class AttentionRefusalTest : public DeviceTest {
+ protected:
+  VarlenAttentionArgs Varlen() {
+    VarlenAttentionArgs args = problem_.Args(nullptr);
+    args.q = q_;
+    args.cu_seqlens_q = cu_q_.data();
+    args.num_tokens = 2;
+    args.max_seqlen_q = 1;
+    args.seq_lens = lens_.data();
+    args.max_seqlen_k = 700;
+    args.block_table = table_.data();
+    args.k_cache.data = static_cast<std::byte*>(k_.data());
+    args.v_cache.data = static_cast<std::byte*>(v_.data());
+    args.round_to = DType::kF32;
+    args.out = out_;
+    args.lse = nullptr;
+    return args;
+  }
+  PagedAttentionArgs Paged() {
+    const VarlenAttentionArgs args = Varlen();
+    return {.q = args.q,
+            .q_stride = args.q_stride,
+            .num_heads = args.num_heads,
+            .num_seqs = args.num_seqs,
+            .block_tables = args.block_table,
+            .max_blocks = args.max_blocks,
+            .seq_lens = args.seq_lens,
+            .max_seq_len = args.max_seqlen_k,
+            .k_cache = args.k_cache,
+            .v_cache = args.v_cache,
+            .scores = args.scores,
+            .out = out_,
+            .out_stride = args.out_stride};
+  }
+  template <typename Change>
+  bool Refuses(const Change& change) {
+    VarlenAttentionArgs args = Varlen();
+    change(args);
+    return VarlenAttention(args, nullptr, nullptr) == cudaErrorInvalidValue;
+  }
+  template <typename Change>
+  bool RefusesPaged(const Change& change) {
+    PagedAttentionArgs args = Paged();
+    change(args);
+    return PagedAttention(args, nullptr, nullptr) == cudaErrorInvalidValue;
+  }
+
+  AttentionProblem problem_{Shape(kTypes[0], 64, {{1, 700}, {1, 5}}), 3};
+  DeviceFloats q_{DType::kBF16, problem_.q}, out_{DType::kF32, problem_.out_size()};
+  DeviceBytes k_{problem_.k_cache}, v_{problem_.v_cache};
+  DeviceArray<int32_t> table_{problem_.table}, lens_{problem_.seq_lens}, cu_q_{problem_.cu_q};
+};
+
+TEST_F(AttentionRefusalTest, OneQueryEachIsPagedAttention) {
+  ASSERT_EQ(VarlenAttention(Varlen(), nullptr, nullptr), cudaSuccess);
+  const std::vector<float> expected = out_.Read();
+  const DeviceFloats scratch(DType::kF32, ScratchBytes(Paged()) / 4);
+  for (float* memory : {static_cast<float*>(nullptr), scratch.f32()}) {
+    const DeviceFloats out(DType::kF32, problem_.out_size());
+    PagedAttentionArgs args = Paged();
+    args.out = out;
+    ASSERT_EQ(PagedAttention(args, memory, nullptr), cudaSuccess);
+    EXPECT_EQ(out.Read(), expected);
+  }
+  // A single pass leaves the scratch memory alone.
+  const DeviceFloats untouched(DType::kF32, std::vector<float>(ScratchBytes(Paged()) / 4, 7));
+  PagedAttentionArgs args = Paged();
+  args.split = AttentionSplit::kSinglePass;
+  ASSERT_EQ(PagedAttention(args, untouched.f32(), nullptr), cudaSuccess);
+  for (const float x : untouched.Read()) ASSERT_EQ(x, 7);
+}
+
+TEST_F(AttentionRefusalTest, RefusesWhatTheKernelsDoNotServe) {
+  EXPECT_FALSE(Refuses([](auto&) {}));
+  EXPECT_TRUE(Refuses([](auto& a) { a.q.dtype = DType::kF32; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.num_heads = 3; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.k_cache.dim = a.v_cache.dim = 60; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.k_cache.dim = a.v_cache.dim = 264; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.v_cache.dim = 32; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.k_cache.layout = CacheLayout::kNhd; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.v_cache.layout = CacheLayout::kPacked; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.k_cache.dtype = DType::kF16; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.v_cache.dtype = DType::kFp8E4M3; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.k_cache.block_stride += 4; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.v_cache.head_stride = 1028; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.v_cache.token_stride = 68; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.k_cache.data += 8; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.q_stride = 260; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.q = a.q.At(1); }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.out.dtype = a.round_to = DType::kF16; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.round_to = DType::kBF16; }));
+  const int32_t dense[] = {0, 1, 2};
+  EXPECT_TRUE(Refuses([&](auto& a) { a.dense.cu_seqlens_k = dense; }));
+  // What the host cannot read.
+  EXPECT_TRUE(Refuses([](auto& a) { a.num_tokens = 0; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.max_seqlen_q = 0; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.max_seqlen_k = 0; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.cu_seqlens_q = nullptr; }));
+  EXPECT_FALSE(RefusesPaged([](auto&) {}));
+  EXPECT_TRUE(RefusesPaged([](auto& a) { a.round_to = DType::kBF16; }));
+  EXPECT_TRUE(RefusesPaged([](auto& a) { a.sparsity.vert_stride = 2; }));
+  EXPECT_TRUE(RefusesPaged([](auto& a) { a.q.dtype = DType::kF32; }));
+  EXPECT_EQ(VarlenAttention({}, nullptr, nullptr), cudaSuccess);  // No sequences.
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ TEST_P(ElementwiseTest, ActivationsHaveTheBitsOfTheCpu) {
         std::vector<float> expected(3 * dim);
         ASSERT_TRUE(cpu_->Activation({x.data(), 3, dim, kind, out_type, expected.data()}).ok());
         const DeviceFloats device_x(in, x, shift), out(out_type, 3 * dim);
-        ASSERT_EQ(Activation({device_x, 3, dim, kind, out}, nullptr), cudaSuccess);
+        ASSERT_EQ(Activation({device_x, 3, dim, kind, out_type, out}, nullptr), cudaSuccess);
         EXPECT_EQ(out.Read(), expected) << dim;
       }
     }
@@ -49,7 +49,7 @@ TEST_P(ElementwiseTest, GatedActivationsHaveTheBitsOfTheCpu) {
       ASSERT_TRUE(
           cpu_->ActivationAndMul({x.data(), 3, dim, kind, out_type, expected.data()}).ok());
       const DeviceFloats device_x(in, x), out(out_type, 3 * dim);
-      ASSERT_EQ(ActivationAndMul({device_x, 3, dim, kind, out}, nullptr), cudaSuccess);
+      ASSERT_EQ(ActivationAndMul({device_x, 3, dim, kind, out_type, out}, nullptr), cudaSuccess);
       EXPECT_EQ(out.Read(), expected) << dim;
     }
   }
@@ -68,42 +68,33 @@ TEST_P(ElementwiseTest, SoftcapHasTheBitsOfTheCpu) {
   }
 }
 
-TEST_P(ElementwiseTest, RopeHasTheBitsOfTheCpuAndTakesRowsByPosition) {
+TEST_P(ElementwiseTest, RopeHasTheBitsOfTheCpu) {
   const auto [in, out_type, seed] = GetParam();
   for (const int64_t rotary : {2, 6, 64}) {
     for (const bool interleaved : {false, true}) {
       const int64_t tokens = 5, heads = 3, head_dim = rotary + 4, stride = heads * head_dim + 8;
       const auto x = Rounded(in, RandomFloats(seed, tokens * stride));
-      const auto cos = RandomFloats(seed + 1, 9 * rotary / 2);
-      const auto sin = RandomFloats(seed + 2, 9 * rotary / 2);
-      const std::vector<int32_t> positions = {8, 0, 3, 3, 5};
-      std::vector<float> row_cos, row_sin;
-      for (const int32_t p : positions) {
-        row_cos.insert(row_cos.end(), &cos[p * rotary / 2], &cos[p * rotary / 2] + rotary / 2);
-        row_sin.insert(row_sin.end(), &sin[p * rotary / 2], &sin[p * rotary / 2] + rotary / 2);
-      }
+      const auto cos = RandomFloats(seed + 1, tokens * rotary / 2);
+      const auto sin = RandomFloats(seed + 2, tokens * rotary / 2);
       auto expected = x;
-      ASSERT_TRUE(cpu_->Rope({expected.data(), stride, tokens, heads, head_dim, rotary,
-                              row_cos.data(), row_sin.data(), interleaved})
-                      .ok());
-      const DeviceFloats device_cos(DType::kF32, cos), device_sin(DType::kF32, sin);
-      const DeviceFloats rows_cos(DType::kF32, row_cos), rows_sin(DType::kF32, row_sin);
-      const DeviceArray<int32_t> device_positions(positions);
-      for (const bool by_position : {false, true}) {
-        const DeviceFloats device_x(in, x);
-        const RopeArgs args{.x = device_x,
-                            .x_stride = stride,
-                            .num_tokens = tokens,
-                            .num_heads = heads,
-                            .head_dim = head_dim,
-                            .rotary_dim = rotary,
-                            .cos = by_position ? device_cos.f32() : rows_cos.f32(),
-                            .sin = by_position ? device_sin.f32() : rows_sin.f32(),
-                            .positions = by_position ? device_positions.data() : nullptr,
-                            .interleaved = interleaved};
-        ASSERT_EQ(Rope(args, nullptr), cudaSuccess);
-        EXPECT_EQ(device_x.Read(), Rounded(in, expected)) << rotary << interleaved;
-      }
+      const RopeArgs host{.x = expected.data(),
+                          .x_stride = stride,
+                          .num_tokens = tokens,
+                          .num_heads = heads,
+                          .head_dim = head_dim,
+                          .rotary_dim = rotary,
+                          .cos = cos.data(),
+                          .sin = sin.data(),
+                          .interleaved = interleaved};
+      ASSERT_TRUE(cpu_->Rope(host).ok());
+      const DeviceFloats device_x(in, x), device_cos(DType::kF32, cos);
+      const DeviceFloats device_sin(DType::kF32, sin);
+      RopeArgs args = host;
+      args.x = device_x;
+      args.cos = device_cos.f32();
+      args.sin = device_sin.f32();
+      ASSERT_EQ(Rope(args, nullptr), cudaSuccess);
+      EXPECT_EQ(device_x.Read(), Rounded(in, expected)) << rotary << interleaved;
     }
   }
 }
@@ -123,6 +114,16 @@ TEST_P(ElementwiseTest, EmbeddingCopiesTheRowsOfItsTokens) {
               cudaSuccess);
     EXPECT_EQ(out.Read(), Rounded(out_type, expected)) << dim;
   }
+}
+
+TEST_P(ElementwiseTest, RoundsToTheTypeOfTheOutputAndNoOther) {
+  const auto [in, out_type, seed] = GetParam();
+  const DType other = out_type == DType::kF32 ? DType::kBF16 : DType::kF32;
+  const DeviceFloats x(in, RandomFloats(seed, 8)), out(out_type, 4);
+  EXPECT_EQ(Activation({x, 1, 4, ActivationKind::kRelu, other, out}, nullptr),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(ActivationAndMul({x, 1, 4, ActivationKind::kRelu, other, out}, nullptr),
+            cudaErrorInvalidValue);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, ElementwiseTest, testing::ValuesIn(DeviceCases()), NameOfCase);

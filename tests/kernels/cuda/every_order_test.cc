@@ -38,6 +38,7 @@ TEST_F(EveryOrderTest, OfNorms) {
                     .num_tokens = 2,
                     .dim = 516,
                     .weight = weight.f32(),
+                    .round_to = DType::kBF16,
                     .out = out,
                     .out_stride = 516},
                    nullptr);
@@ -49,6 +50,7 @@ TEST_F(EveryOrderTest, OfNorms) {
                       .dim = 516,
                       .weight = weight.f32(),
                       .eps = 1e-5f,
+                      .round_to = DType::kBF16,
                       .out = out,
                       .out_stride = 516},
                      nullptr);
@@ -57,7 +59,7 @@ TEST_F(EveryOrderTest, OfNorms) {
 
 TEST_F(EveryOrderTest, OfElementwiseOperators) {
   const DeviceFloats x = Random(DType::kF32, 3 * 600), out(DType::kF32, 3 * 300);
-  ExpectOneResult(out, [&] { return ActivationAndMul({x, 3, 300, {}, out}, nullptr); });
+  ExpectOneResult(out, [&] { return ActivationAndMul({x, 3, 300, {}, {}, out}, nullptr); });
 }
 
 TEST_F(EveryOrderTest, OfProductsWithManyAndFewTokens) {
@@ -109,21 +111,22 @@ TEST_F(EveryOrderTest, OfCacheWritesCopiesAndAttention) {
     if (written != cudaSuccess) return written;
     const cudaError_t copied = CopyBlocks({planes, 2, pairs.data(), 5}, nullptr);
     if (copied != cudaSuccess) return copied;
-    return Attention({.q = q,
-                      .q_stride = 128,
-                      .num_heads = 4,
-                      .num_seqs = 1,
-                      .cu_seqlens_q = cu_q.data(),
-                      .max_query_len = 3,
-                      .seq_lens = lens.data(),
-                      .max_seq_len = 70,
-                      .block_table = table.data(),
-                      .max_blocks = 5,
-                      .k_cache = planes[0],
-                      .v_cache = planes[1],
-                      .out = out,
-                      .out_stride = 128},
-                     nullptr);
+    return VarlenAttention({.q = q,
+                            .q_stride = 128,
+                            .num_heads = 4,
+                            .num_seqs = 1,
+                            .cu_seqlens_q = cu_q.data(),
+                            .num_tokens = 3,
+                            .max_seqlen_q = 3,
+                            .seq_lens = lens.data(),
+                            .max_seqlen_k = 70,
+                            .block_table = table.data(),
+                            .max_blocks = 5,
+                            .k_cache = planes[0],
+                            .v_cache = planes[1],
+                            .out = out,
+                            .out_stride = 128},
+                           nullptr, nullptr);
   });
 }
 

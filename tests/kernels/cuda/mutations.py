@@ -33,8 +33,6 @@ MUTATIONS = [
      "out[i] = i < valid ? ToFloat(row[i]) : 0.0f", "out[i] = ToFloat(row[i])"),
     ("operands.h:norms.cu", KERNELS, "*Norms*", "a row's tail is stored whole",
      "if (i < valid) row[i]", "row[i]"),
-    ("elementwise.cu", KERNELS, "*Elementwise*", "rope reads the row of its token",
-     "args.positions == nullptr ? token : args.positions[token]", "token"),
     ("elementwise.cu", KERNELS, "*Elementwise*", "rope turns the other way",
      "fmaf(b, c, a * s)", "fmaf(b, c, 0.0f - a * s)"),
     ("elementwise.cu", KERNELS, "*Advance*", "padding keeps its slot",

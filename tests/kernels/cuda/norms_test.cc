@@ -69,6 +69,7 @@ TEST_P(NormsTest, RmsNormIsAccurateForEveryLengthOfRow) {
                          .weight = device_weight.f32(),
                          .one_plus_weight = one_plus,
                          .eps = 1e-5f,
+                         .round_to = out_type,
                          .out = out,
                          .out_stride = out_stride},
                         nullptr),
@@ -102,6 +103,7 @@ TEST_P(NormsTest, RmsNormAddsToTheResidualFirst) {
                        .weight = device_weight.f32(),
                        .eps = 1e-6f,
                        .residual = residual.f32(),
+                       .round_to = out_type,
                        .out = out,
                        .out_stride = dim},
                       nullptr),
@@ -139,6 +141,7 @@ TEST_P(NormsTest, LayerNormIsAccurateForEveryLengthOfRow) {
                            .weight = device_weight.f32(),
                            .bias = has_bias ? device_bias.f32() : nullptr,
                            .eps = 1e-5f,
+                           .round_to = out_type,
                            .out = out,
                            .out_stride = out_stride},
                           nullptr),
@@ -171,6 +174,7 @@ TEST_P(NormsTest, RowsDoNotDependOnTheirBatch) {
                          .dim = dim,
                          .weight = device_weight.f32(),
                          .eps = 1e-5f,
+                         .round_to = out_type,
                          .out = out,
                          .out_stride = dim},
                         nullptr),
@@ -187,11 +191,25 @@ TEST_P(NormsTest, RowsDoNotDependOnTheirBatch) {
   }
 }
 
+TEST(OperandsTest, RoundsToTheTypeOfTheOutputAndNoOther) {
+  float x[4];
+  EXPECT_EQ(RmsNorm({.x = x, .num_tokens = 1, .dim = 1, .round_to = DType::kBF16, .out = x},
+                    nullptr),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(LayerNorm({.x = x, .num_tokens = 1, .dim = 1, .round_to = DType::kBF16, .out = x},
+                      nullptr),
+            cudaErrorInvalidValue);
+}
+
 TEST(OperandsTest, RefusesTwoHalfTypesAndFp8) {
   for (const auto& [in, out] : {std::pair(DType::kBF16, DType::kF16),
                                std::pair(DType::kF32, DType::kFp8E4M3),
                                std::pair(DType::kFp8E5M2, DType::kF32)}) {
-    EXPECT_EQ(RmsNorm({.x = {nullptr, in}, .num_tokens = 1, .dim = 1, .out = {nullptr, out}},
+    EXPECT_EQ(RmsNorm({.x = {nullptr, in},
+                       .num_tokens = 1,
+                       .dim = 1,
+                       .round_to = out,
+                       .out = {nullptr, out}},
                       nullptr),
               cudaErrorInvalidValue);
   }
