@@ -6,23 +6,15 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/base/random.h"
 #include "common/model/likeliest.h"
 #include "common/model/portable_math.h"
+#include "kernels/api/sample_args.h"
 #include "xxhash.h"
 
 namespace baton {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-
-// Uniform in units of 2^-64, keyed so that neighbours in any of the three are unrelated.
-uint64_t Uniform(uint64_t seed, uint32_t choice, int32_t position) {
-  constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;
-  uint64_t key = Random::Mix(seed + kStep);
-  key = Random::Mix(key + kStep * (uint64_t{choice} + 1));
-  return Random::Mix(key + kStep * (static_cast<uint64_t>(position) + 1));
-}
 
 }  // namespace
 
@@ -168,7 +160,7 @@ int32_t Sampler::Draw(std::span<const float> logits, const SamplingParams& param
   weighted_.Reset(logits, candidates_, max, params.temperature);
   if (params.min_p > 0) weighted_.KeepAtLeast(params.min_p);
   if (params.top_p < 1) weighted_.KeepTopP(params.top_p);
-  return weighted_.Draw(Uniform(params.seed, params.choice, position));
+  return weighted_.Draw(MakeSampleRow(params, position).key);
 }
 
 }  // namespace baton
