@@ -106,6 +106,16 @@ __attribute__((noinline, no_sanitize("thread"))) T atomicMax(T* p, std::type_ide
   *p = std::max(old, value);
   return old;
 }
+template <typename T>
+__attribute__((noinline, no_sanitize("thread"))) T atomicExch(T* p, std::type_identity_t<T> value,
+                                                              BATON_SITE) {
+  ::baton::emulation::CheckAtomic(p, sizeof(T), site);
+  const T old = *p;
+  *p = value;
+  return old;
+}
+// The place of the lowest bit, counted from 1.
+inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
 }

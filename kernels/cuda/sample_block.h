@@ -1,0 +1,192 @@
+#pragma once
+
+// What the threads of a block find out together about one row of logits. Everything is integers:
+// no order of threads or warps can change a bit. Ids are divided among warps in contiguous chunks,
+// so that a warp reads neighbours and an order by id is an order of warps.
+//
+// Functions are called by all threads of a block, and all get the same answer.
+
+#include <cstdint>
+
+#include "kernels/cuda/dialect.h"
+#include "kernels/cuda/floats.h"
+
+namespace baton::cuda::sample {
+
+using Mass = unsigned long long;  // As atomicAdd wants it.
+
+constexpr int kMaxThreads = 1024;
+constexpr int kDigitBits = 12;
+constexpr int kBins = 1 << kDigitBits;
+
+struct Shared {
+  Mass bins[kBins];
+  Mass warps[kMaxThreads / 32];
+  // What one thread has found for all.
+  Mass above;
+  int digit;
+  int id;
+};
+
+// The ids of one thread: begin + lane, and every 32nd after it up to the end of its warp's chunk.
+class Ids {
+ public:
+  BATON_DEVICE explicit Ids(int count) {
+    const int num_warps = blockDim.x / 32, warp = threadIdx.x / 32;
+    const int chunk = (count + num_warps - 1) / num_warps;
+    begin_ = min(count, warp * chunk);
+    end_ = min(count, begin_ + chunk);
+  }
+  template <typename Body>
+  BATON_DEVICE void ForEach(const Body& body) const {
+    for (int id = begin_ + static_cast<int>(threadIdx.x % 32); id < end_; id += 32) body(id);
+  }
+  // Of the warp.
+  BATON_DEVICE int begin() const { return begin_; }
+  BATON_DEVICE int end() const { return end_; }
+
+ private:
+  int begin_, end_;
+};
+
+BATON_DEVICE Mass WarpSum(Mass x) {
+  BATON_UNROLL
+  for (int by = 16; by > 0; by /= 2) x += __shfl_xor_sync(~0u, x, by);
+  return x;
+}
+
+// The sum over the lanes up to and with this one.
+BATON_DEVICE Mass WarpScan(Mass x) {
+  BATON_UNROLL
+  for (int by = 1; by < 32; by *= 2) {
+    const Mass below = __shfl_up_sync(~0u, x, by);
+    if (static_cast<int>(threadIdx.x % 32) >= by) x += below;
+  }
+  return x;
+}
+
+// A value of each warp is seen by all: body(warp, value).
+template <typename Body>
+BATON_DEVICE void ForWarps(Shared& shared, Mass of_warp, const Body& body) {
+  __syncthreads();  // The values before these have been read.
+  if (threadIdx.x % 32 == 0) shared.warps[threadIdx.x / 32] = of_warp;
+  __syncthreads();
+  const int num_warps = blockDim.x / 32;
+  for (int warp = 0; warp < num_warps; ++warp) body(warp, shared.warps[warp]);
+}
+
+struct Sums {
+  Mass before = 0;  // Over the warps before this one.
+  Mass all = 0;
+};
+BATON_DEVICE Sums SumWarps(Shared& shared, Mass of_warp) {
+  Sums sums;
+  const int own = threadIdx.x / 32;
+  ForWarps(shared, of_warp, [&](int warp, Mass value) {
+    if (warp < own) sums.before += value;
+    sums.all += value;
+  });
+  return sums;
+}
+
+BATON_DEVICE Mass BlockSum(Shared& shared, Mass x) { return SumWarps(shared, WarpSum(x)).all; }
+
+BATON_DEVICE Mass BlockMax(Shared& shared, Mass x) {
+  BATON_UNROLL
+  for (int by = 16; by > 0; by /= 2) x = max(x, __shfl_xor_sync(~0u, x, by));
+  Mass greatest = 0;
+  ForWarps(shared, x, [&](int, Mass value) { greatest = max(greatest, value); });
+  return greatest;
+}
+
+// The lowest id at which the sum of mass_of(id) over the ids up to and with it exceeds
+// target_of(sum over all ids), which must be less than that sum.
+template <typename TargetOf, typename MassOf>
+BATON_DEVICE int FindId(Shared& shared, const Ids& ids, const TargetOf& target_of,
+                        const MassOf& mass_of) {
+  Mass own = 0;
+  ids.ForEach([&](int id) { own += mass_of(id); });
+  own = WarpSum(own);
+  const Sums sums = SumWarps(shared, own);
+  const Mass target = target_of(sums.all);
+  if (target - sums.before < own) {  // In this warp's chunk; below it the difference wraps.
+    const int lane = threadIdx.x % 32;
+    Mass sum = sums.before;
+    for (int first = ids.begin(); first < ids.end(); first += 32) {
+      const Mass up_to = sum + WarpScan(first + lane < ids.end() ? mass_of(first + lane) : 0);
+      const uint32_t reached = __ballot_sync(~0u, up_to > target);
+      if (reached != 0) {
+        if (lane == 0) shared.id = first + __ffs(reached) - 1;
+        break;
+      }
+      sum = __shfl_sync(~0u, up_to, 31);
+    }
+  }
+  __syncthreads();
+  return shared.id;
+}
+
+// A set of ids: those with a greater key, and those with this key up to an id.
+struct Cut {
+  Mass key = 0;
+  int last = INT32_MAX;
+
+  BATON_DEVICE bool Keeps(Mass of_id, int id) const {
+    return of_id > key || (of_id == key && id <= last);
+  }
+};
+
+// The bin that reaches `wanted` together with those of the greater digits, whose sum `above` grows
+// by. What no other bin reaches bin 0 does, which need not be filled.
+BATON_DEVICE int FindDigit(Shared& shared, Mass wanted, Mass& above) {
+  const int per_thread = kBins / blockDim.x;
+  const int first = kBins - 1 - static_cast<int>(threadIdx.x) * per_thread;
+  Mass own = 0;
+  for (int i = 0; i < per_thread; ++i) own += shared.bins[first - i];
+  const Mass up_to = WarpScan(own);
+  const Sums sums = SumWarps(shared, __shfl_sync(~0u, up_to, 31));
+  const Mass missing = wanted - above;
+  if (sums.all < missing) {
+    above += sums.all;
+    return 0;
+  }
+  Mass sum = sums.before + up_to - own;
+  if (sum < missing && missing - sum <= own) {
+    int digit = first;
+    for (; sum + shared.bins[digit] < missing; --digit) sum += shared.bins[digit];
+    shared.digit = digit;
+    shared.above = above + sum;
+  }
+  __syncthreads();
+  above = shared.above;
+  return shared.digit;
+}
+
+// The smallest set of ids with the greatest keys, below 2^kBits, of equal keys with the lowest ids,
+// whose masses sum up to `wanted`: not 0 and not more than there is. Equal keys have equal masses.
+template <int kBits, typename KeyOf, typename MassOf>
+BATON_DEVICE Cut Select(Shared& shared, const Ids& ids, Mass wanted, const KeyOf& key_of,
+                        const MassOf& mass_of) {
+  static_assert(kBits % kDigitBits == 0);
+  Mass key = 0, above = 0;  // The digits found so far, and the mass of greater ones.
+  for (int shift = kBits - kDigitBits; shift >= 0; shift -= kDigitBits) {
+    for (int bin = threadIdx.x; bin < kBins; bin += blockDim.x) shared.bins[bin] = 0;
+    __syncthreads();
+    ids.ForEach([&](int id) {
+      const Mass of_id = key_of(id);
+      const auto digit = static_cast<int>(of_id >> shift & (kBins - 1));
+      // Most ids of a long tail share bin 0, where they would wait for each other.
+      if (digit == 0 || of_id >> shift >> kDigitBits != key) return;
+      atomicAdd(&shared.bins[digit], mass_of(of_id));
+    });
+    __syncthreads();
+    key = key << kDigitBits | FindDigit(shared, wanted, above);
+  }
+  const Mass each = mass_of(key), count = (wanted - above + each - 1) / each;
+  const int last = FindId(
+      shared, ids, [&](Mass) { return count - 1; },
+      [&](int id) { return Mass{key_of(id) == key}; });
+  return {key, last};
+}
+
+}  // namespace baton::cuda::sample
