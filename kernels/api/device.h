@@ -12,6 +12,7 @@
 #include "common/base/dtype.h"
 #include "common/base/time.h"
 #include "kernels/api/buffer.h"
+#include "kernels/api/copy_piece.h"
 #include "kernels/api/model_args.h"
 #include "kernels/api/model_ops.h"
 #include "kernels/api/packed_matrix.h"
@@ -26,14 +27,6 @@ inline constexpr int kNumLanes = 3;
 struct Mark {
   Lane lane = Lane::kCompute;
   uint64_t number = 0;  // 0: done.
-};
-
-// One contiguous copy between addresses of the device, or of pinned memory. Bytes and addresses are
-// multiples of 8.
-struct CopyPiece {
-  const std::byte* from = nullptr;
-  std::byte* to = nullptr;
-  int64_t bytes = 0;
 };
 
 struct DeviceInfo {

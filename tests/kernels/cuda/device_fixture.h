@@ -110,6 +110,7 @@ class DeviceFloats {
 
   operator ConstFloats() const { return {bytes_.data(), dtype_}; }  // NOLINT
   operator Floats() const { return {bytes_.data(), dtype_}; }       // NOLINT
+  void* data() const { return bytes_.data(); }
   float* f32() const { return static_cast<float*>(bytes_.data()); }
   std::vector<std::byte> ReadBytes() const { return bytes_.Read(); }
   std::vector<float> Read() const { return Decode(dtype_, bytes_.Read()); }
