@@ -13,6 +13,7 @@ ReceiveLedger::ReceiveLedger(const TransportOptions& options, CounterBoard* coun
     : cache_(*options.cache),
       generations_(*options.generations),
       first_head_(options.first_head),
+      staged_(options.stager != nullptr),
       counters_(counters),
       sink_(std::move(sink)) {}
 
@@ -93,6 +94,10 @@ ReceiveLedger::Admission ReceiveLedger::Admit(const FrameHeader& header, Incarna
       if (!ticket.begun) {
         ticket.begun = true;
         sink_({.kind = TransferEvent::Kind::kBegun, .ticket = header.ticket, .receiver = true});
+      }
+      if (staged_) {
+        return {.kind = Admission::Kind::kWrite,
+                .pieces = FramePieces(cache_, header.range, ticket.blocks, first_head_)};
       }
       return {.kind = Admission::Kind::kWrite,
               .memory = FrameMemory(cache_, header.range, ticket.blocks, first_head_)};

@@ -25,6 +25,7 @@ class ReceiveLedger {
     Kind kind = Kind::kRefused;
     AbortCode code = AbortCode::kNone;  // kRefused: to be answered.
     std::vector<iovec> memory;          // kWrite: in payload order.
+    std::vector<PoolPiece> pieces;      // Instead, of a pool with a stager.
   };
 
   // `sink` replaces options.sink; `counters` must outlive the ledger.
@@ -39,7 +40,8 @@ class ReceiveLedger {
   // another sender does not.
   Admission Admit(const FrameHeader& header, Incarnation sender);
 
-  // The admitted payload arrived whole and its checksum agrees.
+  // The admitted payload arrived whole, its checksum agrees, and it is written or its write is
+  // launched.
   void Commit(const FrameHeader& header);
 
   // kNone: verified, the ticket ended OK. Otherwise the code to answer; the rightful sender's
@@ -79,6 +81,7 @@ class ReceiveLedger {
   const KvCache& cache_;
   const BlockGenerations& generations_;
   const int32_t first_head_;
+  const bool staged_;
   CounterBoard* counters_;
   KvTransport::EventSink sink_;
   Tickets tickets_;

@@ -76,6 +76,17 @@ std::vector<Segment> MapFrame(const FrameRange& range, const PoolSide& side,
 // Bytes of one head of one token of a plane.
 int64_t HeadTokenBytes(const KvLayout& layout, int32_t layer, KvPlane plane);
 
+// Contiguous bytes of a pool.
+struct PoolPiece {
+  int64_t offset = 0;  // From the first byte of the pool's first plane.
+  int64_t bytes = 0;
+  bool operator==(const PoolPiece&) const = default;
+};
+
+// As FrameMemory, without the memory: it may be a device's.
+std::vector<PoolPiece> FramePieces(const KvCache& cache, const FrameRange& range,
+                                   std::span<const BlockId> blocks, int32_t first_head);
+
 // MapFrame in a cache: addresses in payload order, neighbours merged. `blocks` is the sequence's
 // table; `first_head` is the model's index of the pool's head 0. The range must be within both.
 std::vector<iovec> FrameMemory(const KvCache& cache, const FrameRange& range,

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "common/kv_cache/kv_cache.h"
+#include "common/transport/block_stager.h"
 #include "common/transport/handshake.h"
 #include "common/transport/kv_transport.h"
 #include "common/transport/pair_key.h"
@@ -16,6 +17,8 @@ struct TransportOptions {
   TransportSecret secret{};     // Pair keys of incoming transfers are derived from it.
   Incarnation incarnation = 0;  // This process.
   const KvCache* cache = nullptr;
+  BlockStager* stager = nullptr;  // Of a cache whose memory sockets cannot touch; outlives the
+                                  // transport. Null: they read and write it.
   const BlockGenerations* generations = nullptr;  // [cache->num_blocks()].
   KvTransport::EventSink sink;
   int32_t first_head = 0;  // Index in the whole model of the pool's head 0; not 0 on the higher

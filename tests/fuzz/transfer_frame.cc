@@ -348,7 +348,7 @@ class Receiver {
       BATON_CHECK(begun_[i] && event.bytes == 6 * 2 * 8 * 4);
       BATON_CHECK(program_.finals[i] || program_.raw);
     }
-    link_->stream().DivertPayload(event.ticket);
+    link_->Divert(event.ticket);
     ended_[i] = Blocks(static_cast<int32_t>(i));
   }
 

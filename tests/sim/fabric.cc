@@ -189,9 +189,9 @@ absl::StatusOr<std::unique_ptr<ByteStream>> FabricPort::Connect(const std::strin
   return stream;
 }
 
-bool FabricPort::Watch(uint64_t id, ByteStream& stream, bool write, bool is_new) {
+bool FabricPort::Watch(uint64_t id, ByteStream& stream, const Interest& interest, bool is_new) {
   (void)is_new;
-  Pipe::WatchStream(stream, id, write);
+  Pipe::WatchStream(stream, id, interest.read, interest.write);
   return true;
 }
 

@@ -90,7 +90,7 @@ class FabricPort : public KvTransport, private Network {
 
   // Network.
   absl::StatusOr<std::unique_ptr<ByteStream>> Connect(const std::string& endpoint) override;
-  bool Watch(uint64_t id, ByteStream& stream, bool write, bool is_new) override;
+  bool Watch(uint64_t id, ByteStream& stream, const Interest& interest, bool is_new) override;
   void ExecuteCalls() override;
 
   void AddCall(TransportCall call);

@@ -51,9 +51,9 @@ std::unique_ptr<ByteStream> Pipe::StreamOf(std::shared_ptr<Pipe> pipe, int side)
   return std::make_unique<PipeStream>(std::move(pipe), side);
 }
 
-void Pipe::WatchStream(ByteStream& stream, uint64_t id, bool write) {
+void Pipe::WatchStream(ByteStream& stream, uint64_t id, bool read, bool write) {
   auto& own = static_cast<PipeStream&>(stream);
-  own.pipe().Watch(own.side(), id, write);
+  own.pipe().Watch(own.side(), id, read, write);
 }
 
 // ---- Its life ----------------------------------------------------------------------------------
@@ -84,9 +84,14 @@ absl::Status Pipe::ConnectResult() const {
 
 bool Pipe::is_dead() const { return !ends_[0].open && !ends_[1].open; }
 
-void Pipe::Watch(int side, uint64_t id, bool write) {
+void Pipe::Watch(int side, uint64_t id, bool read, bool write) {
   End& end = ends_[side];
   end.id = id;
+  if (!std::exchange(end.wants_read, read) && read) {
+    end.port->host_.After(Duration(1000), [self = shared_from_this(), side] {
+      self->Ready(side, true, false);
+    });
+  }
   end.wants_write = write;
   if (!write || !end.can_write) return;
   end.port->host_.After(Duration(1000), [self = shared_from_this(), side] {

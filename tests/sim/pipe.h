@@ -18,7 +18,7 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
   Pipe(Fabric& fabric, FabricPort* from, int to_column);
 
   static std::unique_ptr<ByteStream> StreamOf(std::shared_ptr<Pipe> pipe, int side);
-  static void WatchStream(ByteStream& stream, uint64_t id, bool write);
+  static void WatchStream(ByteStream& stream, uint64_t id, bool read, bool write);
 
   void Connect();
   ssize_t Read(int side, const iovec* parts, int num_parts);
@@ -46,6 +46,7 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
     FabricPort* port = nullptr;  // Null before the connection stands and after the process died.
     uint64_t id = 0;             // Its port's name of the stream.
     bool open = false;           // It has a stream.
+    bool wants_read = true;
     bool is_reset = false;
     bool is_finished = false;  // The other side sends nothing more.
     bool must_close = false;   // It has read what no reader may accept.
@@ -67,7 +68,7 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
   bool listens(int side) const {
     return ends_[side].port != nullptr && (ends_[side].open || (side == 1 && !accepted_));
   }
-  void Watch(int side, uint64_t id, bool write);
+  void Watch(int side, uint64_t id, bool read, bool write);
   Time NextArrival(int to_side);
   void Arrive(int side, const std::string& bytes);
   void Ready(int side, bool readable, bool writable);

@@ -17,10 +17,9 @@ class TransportContractTest : public testing::TestWithParam<TransportKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TransportContractTest,
-                         testing::Values(TransportKind::kLoopback, TransportKind::kTcp),
-                         [](const auto& info) {
-                           return info.param == TransportKind::kLoopback ? "Loopback" : "Tcp";
-                         });
+                         testing::Values(TransportKind::kLoopback, TransportKind::kTcp,
+                                         TransportKind::kTcpStaged),
+                         [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(TransportContractTest, MovesTheSameBytesBetweenAnyTwoBlockSizes) {
   Incarnation incarnation = 1;

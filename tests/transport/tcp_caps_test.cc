@@ -6,12 +6,16 @@
 namespace baton {
 namespace {
 
-class TcpCapsTest : public testing::Test {
+class TcpCapsTest : public testing::TestWithParam<TransportKind> {
  protected:
-  TransportCluster cluster_{TransportKind::kTcp};
+  TransportCluster cluster_{GetParam()};
 };
 
-TEST_F(TcpCapsTest, AnIdleConnectionMakesRoomForAnotherReceiver) {
+INSTANTIATE_TEST_SUITE_P(Kinds, TcpCapsTest,
+                         testing::Values(TransportKind::kTcp, TransportKind::kTcpStaged),
+                         [](const auto& info) { return NameOf(info.param); });
+
+TEST_P(TcpCapsTest, AnIdleConnectionMakesRoomForAnotherReceiver) {
   auto from = cluster_.Make({.incarnation = 1, .max_outgoing = 1});
   auto a = cluster_.Make({.incarnation = 2});
   auto b = cluster_.Make({.incarnation = 3});
@@ -24,7 +28,7 @@ TEST_F(TcpCapsTest, AnIdleConnectionMakesRoomForAnotherReceiver) {
   EXPECT_EQ(from->counters().opened_connections, 3);
 }
 
-TEST_F(TcpCapsTest, WithoutAnIdleConnectionAnotherReceiverIsRefusedAndTheOthersGoOn) {
+TEST_P(TcpCapsTest, WithoutAnIdleConnectionAnotherReceiverIsRefusedAndTheOthersGoOn) {
   auto from = cluster_.Make({.incarnation = 1, .max_outgoing = 2});
   auto a = cluster_.Make({.incarnation = 2});
   auto b = cluster_.Make({.incarnation = 3});
@@ -48,7 +52,7 @@ TEST_F(TcpCapsTest, WithoutAnIdleConnectionAnotherReceiverIsRefusedAndTheOthersG
   EXPECT_EQ(from->counters().opened_connections, 2);
 }
 
-TEST_F(TcpCapsTest, AConnectionBeyondTheCapIsRefusedAndTheOldOnesStay) {
+TEST_P(TcpCapsTest, AConnectionBeyondTheCapIsRefusedAndTheOldOnesStay) {
   auto first = cluster_.Make({.incarnation = 1});
   auto second = cluster_.Make({.incarnation = 2});
   auto to = cluster_.Make({.incarnation = 3, .max_incoming = 1});

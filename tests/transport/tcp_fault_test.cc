@@ -16,7 +16,7 @@ using Kind = TransferEvent::Kind;
 constexpr int64_t kHandshakeBytes =
     2 * (kHeaderBytes + kTrailerBytes) + int64_t{kHelloBytes} + kProofBytes;
 
-class TcpFaultTest : public testing::Test {
+class TcpFaultTest : public testing::TestWithParam<TransportKind> {
  protected:
   // A sender, a receiver and a proxy between them.
   void SetUp() override { Reset({}); }
@@ -46,13 +46,17 @@ class TcpFaultTest : public testing::Test {
     return {sent, received};
   }
 
-  TransportCluster cluster_{TransportKind::kTcp};
+  TransportCluster cluster_{GetParam()};
   std::unique_ptr<Endpoint> from_;
   std::unique_ptr<Endpoint> to_;
   std::unique_ptr<FaultProxy> proxy_;
 };
 
-TEST_F(TcpFaultTest, AQuietProxyChangesNothing) {
+INSTANTIATE_TEST_SUITE_P(Kinds, TcpFaultTest,
+                         testing::Values(TransportKind::kTcp, TransportKind::kTcpStaged),
+                         [](const auto& info) { return NameOf(info.param); });
+
+TEST_P(TcpFaultTest, AQuietProxyChangesNothing) {
   const Handoff h = Begin();
   h.Run(50);
   h.ExpectVerified();
@@ -82,7 +86,7 @@ std::vector<Place> Places(int64_t payload) {
   return places;
 }
 
-TEST_F(TcpFaultTest, AFlippedBitOfAnyFieldOfAnyFrameIsFoundWhereItIs) {
+TEST_P(TcpFaultTest, AFlippedBitOfAnyFieldOfAnyFrameIsFoundWhereItIs) {
   // 40 tokens in one push for each of three layers: hello, proof, 3 x (K, V), final.
   std::vector<int64_t> payloads{kHelloBytes, kProofBytes};
   for (int i = 0; i < 3; ++i) payloads.insert(payloads.end(), {40 * 4 * 16, 40 * 4 * 24});
@@ -126,7 +130,7 @@ TEST_F(TcpFaultTest, AFlippedBitOfAnyFieldOfAnyFrameIsFoundWhereItIs) {
   }
 }
 
-TEST_F(TcpFaultTest, AFlippedBitOfAnyAnswerEndsTheSenderWithoutAVerdict) {
+TEST_P(TcpFaultTest, AFlippedBitOfAnyAnswerEndsTheSenderWithoutAVerdict) {
   // The answers: challenge, accepted, then the acknowledgement of the only push or, without a
   // token to send, the verdict.
   const int64_t challenge = kHeaderBytes + kChallengeBytes + kTrailerBytes;
@@ -161,7 +165,7 @@ TEST_F(TcpFaultTest, AFlippedBitOfAnyAnswerEndsTheSenderWithoutAVerdict) {
   }
 }
 
-TEST_F(TcpFaultTest, AFlippedPayloadBitFailsThatTicketAloneAndTheConnectionStays) {
+TEST_P(TcpFaultTest, AFlippedPayloadBitFailsThatTicketAloneAndTheConnectionStays) {
   const Handoff bad = Begin({0, 40}, 0);
   proxy_->Set({.flip_bit = (kHandshakeBytes + static_cast<int64_t>(kHeaderBytes) + 5) * 8});
   bad.Run(40);
@@ -175,7 +179,7 @@ TEST_F(TcpFaultTest, AFlippedPayloadBitFailsThatTicketAloneAndTheConnectionStays
   EXPECT_EQ(from_->counters().opened_connections, 1);
 }
 
-TEST_F(TcpFaultTest, ACutAtAnyByteEndsBothSidesOnceAndANewConnectionWorks) {
+TEST_P(TcpFaultTest, ACutAtAnyByteEndsBothSidesOnceAndANewConnectionWorks) {
   Random random(5);
   for (int i = 0; i < 40; ++i) {
     Reset({.max_frame_bytes = 1500});
@@ -199,7 +203,7 @@ TEST_F(TcpFaultTest, ACutAtAnyByteEndsBothSidesOnceAndANewConnectionWorks) {
   }
 }
 
-TEST_F(TcpFaultTest, ARepeatedFrameIsACountedNoOp) {
+TEST_P(TcpFaultTest, ARepeatedFrameIsACountedNoOp) {
   for (int64_t frame = 0; frame < 9; ++frame) {
     SCOPED_TRACE(frame);
     Reset({});
@@ -218,7 +222,7 @@ TEST_F(TcpFaultTest, ARepeatedFrameIsACountedNoOp) {
   }
 }
 
-TEST_F(TcpFaultTest, AnyMissingFrameDropsTheConnection) {
+TEST_P(TcpFaultTest, AnyMissingFrameDropsTheConnection) {
   // Frames: hello, proof, 3 x (K, V), final. Nothing comes behind the handshake's or the last.
   for (int64_t frame = 2; frame < 8; ++frame) {
     SCOPED_TRACE(frame);
@@ -233,7 +237,7 @@ TEST_F(TcpFaultTest, AnyMissingFrameDropsTheConnection) {
   }
 }
 
-TEST_F(TcpFaultTest, AStalledLineEndsTheSenderByItsDeadline) {
+TEST_P(TcpFaultTest, AStalledLineEndsTheSenderByItsDeadline) {
   Reset({.time_scale = 0.2});
   proxy_->Set({.stall_at_byte = kHandshakeBytes + 5000});
   const Handoff h = Begin();
@@ -246,7 +250,7 @@ TEST_F(TcpFaultTest, AStalledLineEndsTheSenderByItsDeadline) {
   EXPECT_EQ(to_->log.WaitEnded(h.ticket, true).status.code(), absl::StatusCode::kCancelled);
 }
 
-TEST_F(TcpFaultTest, AStallInTheMiddleOfAFrameClosesTheConnection) {
+TEST_P(TcpFaultTest, AStallInTheMiddleOfAFrameClosesTheConnection) {
   // Far more than the sockets' buffers hold, so that the sender is stuck within a frame.
   EndpointSpec spec{.incarnation = 1, .num_blocks = 38, .k_dim = 1024, .time_scale = 0.2};
   from_ = cluster_.Make(spec);
@@ -275,7 +279,7 @@ TEST_F(TcpFaultTest, AStallInTheMiddleOfAFrameClosesTheConnection) {
   EXPECT_TRUE(to_->IsCanaryBut(0x22, {last.written()}));
 }
 
-TEST_F(TcpFaultTest, AStalledHandshakeIsUnavailable) {
+TEST_P(TcpFaultTest, AStalledHandshakeIsUnavailable) {
   Reset({.time_scale = 0.1});
   proxy_->Set({.stall_at_byte = 100});
   const Handoff h = Begin();
@@ -284,7 +288,7 @@ TEST_F(TcpFaultTest, AStalledHandshakeIsUnavailable) {
   EXPECT_EQ(to_->log.Count(Kind::kBegun, h.ticket, true), 0);
 }
 
-TEST_F(TcpFaultTest, WhateverOfAFrameIsStillToComeWhenItsTicketEndsIsNotWritten) {
+TEST_P(TcpFaultTest, WhateverOfAFrameIsStillToComeWhenItsTicketEndsIsNotWritten) {
   // Frames of 100 tokens: K, V, K, V, ... The ticket ends when the line stands still in a header, a
   // payload, a trailer, or before a byte of it came.
   const int64_t k = kHeaderBytes + 100 * 4 * 16 + kTrailerBytes;
@@ -319,7 +323,7 @@ TEST_F(TcpFaultTest, WhateverOfAFrameIsStillToComeWhenItsTicketEndsIsNotWritten)
   }
 }
 
-TEST_F(TcpFaultTest, ALineThatMovesAgainInTimeDeliversEverything) {
+TEST_P(TcpFaultTest, ALineThatMovesAgainInTimeDeliversEverything) {
   for (int64_t at : {int64_t{100}, kHandshakeBytes + 40, kHandshakeBytes + 5000}) {
     SCOPED_TRACE(at);
     Reset({});
@@ -335,7 +339,7 @@ TEST_F(TcpFaultTest, ALineThatMovesAgainInTimeDeliversEverything) {
   }
 }
 
-TEST_F(TcpFaultTest, ASenderThatGivesUpMidFrameAbandonsItAndTheOthersGoOn) {
+TEST_P(TcpFaultTest, ASenderThatGivesUpMidFrameAbandonsItAndTheOthersGoOn) {
   // A frame larger than the socket takes at once, so that the abort finds it half written.
   EndpointSpec spec{.incarnation = 1, .num_blocks = 64, .k_dim = 4096};
   from_ = cluster_.Make(spec);
@@ -359,7 +363,7 @@ TEST_F(TcpFaultTest, ASenderThatGivesUpMidFrameAbandonsItAndTheOthersGoOn) {
   EXPECT_EQ(to_->counters().checksum_failures, 0);
 }
 
-TEST_F(TcpFaultTest, OneConnectionServesManyHandoffs) {
+TEST_P(TcpFaultTest, OneConnectionServesManyHandoffs) {
   for (int32_t i = 0; i < 8; ++i) {
     const Handoff h = Begin({0, 20}, i);
     h.Run(20);

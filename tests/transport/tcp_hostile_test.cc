@@ -60,7 +60,7 @@ std::vector<std::byte> Frame(FrameHeader header, const std::array<std::byte, n>&
   return bytes;
 }
 
-class TcpHostileTest : public testing::Test {
+class TcpHostileTest : public testing::TestWithParam<TransportKind> {
  protected:
   TcpHostileTest()
       : from_(cluster_.Make({.incarnation = 1})), to_(cluster_.Make({.incarnation = 2})) {}
@@ -77,12 +77,16 @@ class TcpHostileTest : public testing::Test {
     EXPECT_GE(to_->counters().closed_connections, n);
   }
 
-  TransportCluster cluster_{TransportKind::kTcp};
+  TransportCluster cluster_{GetParam()};
   std::unique_ptr<Endpoint> from_;
   std::unique_ptr<Endpoint> to_;
 };
 
-TEST_F(TcpHostileTest, RandomBytesCloseTheirOwnConnectionAndNothingElse) {
+INSTANTIATE_TEST_SUITE_P(Kinds, TcpHostileTest,
+                         testing::Values(TransportKind::kTcp, TransportKind::kTcpStaged),
+                         [](const auto& info) { return NameOf(info.param); });
+
+TEST_P(TcpHostileTest, RandomBytesCloseTheirOwnConnectionAndNothingElse) {
   Random random(21);
   const HeaderBytes hello =
       EncodeHeader({.type = FrameType::kHello, .sequence = 1, .payload_bytes = kHelloBytes});
@@ -102,7 +106,7 @@ TEST_F(TcpHostileTest, RandomBytesCloseTheirOwnConnectionAndNothingElse) {
   ExpectStillWorks(20);
 }
 
-TEST_F(TcpHostileTest, EveryKindOfFrameBeforeTheHandshakeIsMalformed) {
+TEST_P(TcpHostileTest, EveryKindOfFrameBeforeTheHandshakeIsMalformed) {
   for (FrameType type :
        {FrameType::kChallenge, FrameType::kProof, FrameType::kAccepted, FrameType::kData,
         FrameType::kFinal, FrameType::kAck, FrameType::kVerified, FrameType::kAbort}) {
@@ -120,7 +124,7 @@ TEST_F(TcpHostileTest, EveryKindOfFrameBeforeTheHandshakeIsMalformed) {
   ExpectStillWorks(0);
 }
 
-TEST_F(TcpHostileTest, AClientWithoutTheKeyIsRefusedWhateverItAnswers) {
+TEST_P(TcpHostileTest, AClientWithoutTheKeyIsRefusedWhateverItAnswers) {
   const Hello hello{.sender = 1, .receiver = 2, .pool = {16, {0, 4}}};
   const auto body = EncodeHello(hello);
   for (bool echo_receivers_proof : {false, true}) {
@@ -148,7 +152,7 @@ TEST_F(TcpHostileTest, AClientWithoutTheKeyIsRefusedWhateverItAnswers) {
   EXPECT_EQ(to_->counters().authenticated_connections, 0);
 }
 
-TEST_F(TcpHostileTest, HundredsOfSilentAndSlowConnectionsKeepNobodyOut) {
+TEST_P(TcpHostileTest, HundredsOfSilentAndSlowConnectionsKeepNobodyOut) {
   std::vector<FileDescriptor> silent;
   const HeaderBytes hello =
       EncodeHeader({.type = FrameType::kHello, .sequence = 1, .payload_bytes = kHelloBytes});
@@ -168,7 +172,7 @@ TEST_F(TcpHostileTest, HundredsOfSilentAndSlowConnectionsKeepNobodyOut) {
   EXPECT_GE(to_->counters().refused_connections, 300 - 64 - 10);
 }
 
-TEST_F(TcpHostileTest, AListenerOutOfRangeOrTakenIsAClearError) {
+TEST_P(TcpHostileTest, AListenerOutOfRangeOrTakenIsAClearError) {
   TransportOptions options{.incarnation = 1,
                            .cache = to_->cache.get(),
                            .generations = to_->generations.get(),
@@ -183,7 +187,7 @@ TEST_F(TcpHostileTest, AListenerOutOfRangeOrTakenIsAClearError) {
   EXPECT_EQ(bad_host.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(TcpHostileTest, AnEndpointThatIsNoAddressEndsTheStart) {
+TEST_P(TcpHostileTest, AnEndpointThatIsNoAddressEndsTheStart) {
   for (const char* endpoint : {"", "nonsense", "host.example:1", "127.0.0.1:", ":80",
                                "127.0.0.1:99999", "[::1", "127.0.0.1:0x10"}) {
     Handoff h = MakeHandoff(from_.get(), to_.get(), {0, 20}, 0);
@@ -195,7 +199,7 @@ TEST_F(TcpHostileTest, AnEndpointThatIsNoAddressEndsTheStart) {
   }
 }
 
-TEST_F(TcpHostileTest, SpeaksIpv6) {
+TEST_P(TcpHostileTest, SpeaksIpv6) {
   TransportOptions options{.incarnation = 9,
                            .cache = to_->cache.get(),
                            .generations = to_->generations.get(),

@@ -54,6 +54,11 @@ void ForEachCell(const KvCache& cache, HeadRange heads, const std::vector<BlockI
 
 }  // namespace
 
+std::string NameOf(TransportKind kind) {
+  if (kind == TransportKind::kLoopback) return "Loopback";
+  return kind == TransportKind::kTcp ? "Tcp" : "TcpStaged";
+}
+
 void EventLog::Add(TransferEvent event) {
   std::lock_guard lock(mutex_);
   events_.push_back(std::move(event));
@@ -114,6 +119,14 @@ std::unique_ptr<Endpoint> TransportCluster::Make(const EndpointSpec& spec) {
       .sink = [raw = e.get()](TransferEvent event) { raw->log.Add(std::move(event)); },
       .first_head = spec.heads.first,
       .max_frame_bytes = spec.max_frame_bytes};
+  if (kind_ == TransportKind::kTcpStaged) {
+    LateStager::Options stager = spec.stager;
+    stager.seed += spec.incarnation;
+    e->stager = std::make_unique<LateStager>(e->cache->Plane(0, KvPlane::kK), stager);
+    e->untouched = *KvCache::Create(layout, spec.num_blocks);
+    options.cache = e->untouched.get();
+    options.stager = e->stager.get();
+  }
   if (kind_ == TransportKind::kLoopback) {
     auto made = LoopbackKvTransport::Create(hub_, "node-" + std::to_string(spec.incarnation),
                                             std::move(options));

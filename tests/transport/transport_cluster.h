@@ -12,6 +12,7 @@
 #include "common/transport/loopback.h"
 #include "common/transport/tcp/tcp_kv_transport.h"
 #include "gtest/gtest.h"
+#include "tests/transport/late_stager.h"
 
 namespace baton {
 
@@ -33,7 +34,10 @@ class EventLog {
   std::vector<TransferEvent> events_;
 };
 
-enum class TransportKind { kLoopback, kTcp };
+// kTcpStaged: sockets, and pools that only a stager reaches.
+enum class TransportKind { kLoopback, kTcp, kTcpStaged };
+
+std::string NameOf(TransportKind kind);
 
 struct EndpointSpec {
   Incarnation incarnation = 1;
@@ -46,6 +50,7 @@ struct EndpointSpec {
   double time_scale = 1;
   int max_outgoing = 256;
   int max_incoming = 1024;
+  LateStager::Options stager;
 };
 
 // One process: pool, transport, and what it was told.
@@ -53,6 +58,8 @@ struct Endpoint {
   EndpointSpec spec;
   EventLog log;
   std::unique_ptr<KvCache> cache;
+  std::unique_ptr<LateStager> stager;  // kTcpStaged: copies from and to the cache.
+  std::unique_ptr<KvCache> untouched;  // kTcpStaged: what the transport knows of the cache.
   std::unique_ptr<BlockGenerations> generations;
   TransportSecret secret;
   std::string address;

@@ -29,21 +29,48 @@ Duration Connections::Scaled(Duration d) const {
 }
 
 // Ledger and outgoing links report here, so that the bookkeeping agrees with what the node is told.
+// From an end on nothing is launched for the ticket; the node hears of it once what was has landed.
 void Connections::OnTicketEvent(TransferEvent event) {
   if (event.kind == TransferEvent::Kind::kEnded) {
     if (event.receiver) {
       for (auto& [id, entry] : links_) {
-        if (entry.incoming != nullptr) entry.incoming->stream().DivertPayload(event.ticket);
+        if (entry.incoming != nullptr) entry.incoming->Divert(event.ticket);
       }
     } else {
       sending_.erase(event.ticket);
+    }
+    const BlockStager::Work work{event.ticket, event.receiver};
+    if (staging() && options_.transport.stager->Busy(work) > 0) {
+      parked_.emplace(work, std::move(event));
+      return;
     }
   }
   options_.transport.sink(std::move(event));
 }
 
+bool Connections::staging() const {
+  return options_.transport.stager != nullptr && !options_.transport.stager->idle();
+}
+
+void Connections::CollectStaged() {
+  BlockStager* stager = options_.transport.stager;
+  if (staging()) stager->Collect();
+  for (auto it = parked_.begin(); it != parked_.end();) {
+    if (stager->Busy(it->first) > 0) {
+      ++it;
+      continue;
+    }
+    options_.transport.sink(std::move(it->second));
+    it = parked_.erase(it);
+  }
+}
+
 void Connections::Execute(TransportCall call) {
   if (auto* expect = std::get_if<ExpectArgs>(&call)) {
+    if (parked_.contains({expect->ticket, /*receiver=*/true})) {
+      counters_->Add(&TransportCounters::ignored_calls);
+      return;
+    }
     ledger_.Expect(std::move(*expect));
     if (stopped_) ledger_.EndAll(Closing());
   } else if (auto* start = std::get_if<StartArgs>(&call)) {
@@ -65,7 +92,7 @@ OutgoingLink* Connections::LinkOf(TicketId ticket) {
 }
 
 void Connections::Start(StartArgs args) {
-  if (sending_.contains(args.ticket)) {
+  if (sending_.contains(args.ticket) || parked_.contains({args.ticket, /*receiver=*/false})) {
     counters_->Add(&TransportCounters::ignored_calls);
     return;
   }
@@ -108,7 +135,7 @@ absl::StatusOr<OutgoingLink*> Connections::LinkTo(const StartArgs& args) {
   OutgoingLink* raw = link.get();
   const uint64_t id = next_id_++;
   Entry& entry = links_[id] = {.link = std::move(link), .outgoing = raw};
-  if (!Watch(id, &entry, /*write=*/true)) {
+  if (!Watch(id, &entry, {.write = true})) {
     links_.erase(id);
     return absl::ResourceExhaustedError("the KV transport cannot watch another socket");
   }
@@ -179,7 +206,7 @@ void Connections::Accept(std::unique_ptr<ByteStream> stream) {
   IncomingLink* raw = link.get();
   const uint64_t id = next_id_++;
   Entry& entry = links_[id] = {.link = std::move(link), .incoming = raw};
-  if (!Watch(id, &entry, /*write=*/false)) {
+  if (!Watch(id, &entry, {})) {
     links_.erase(id);
     return;
   }
@@ -207,16 +234,25 @@ void Connections::RunTimers() {
   }
 }
 
-// Calls and timers may have left frames to write on connections whose socket has room.
+// Calls, timers and the stager may have left frames to write on connections whose socket has room.
+// Who is the first to find no slot free is the first of the next turn: no connection takes the slots
+// of the others for ever.
 void Connections::PumpAll() {
-  for (auto& [id, entry] : links_) {
-    if (!entry.closing.ok()) continue;
-    const bool connecting = entry.outgoing != nullptr && entry.outgoing->connecting();
-    if (!connecting) entry.closing.Update(entry.link->OnReady(false, false, now_));
-    const bool write = connecting || entry.link->stream().wants_write();
-    if (entry.closing.ok() && !Watch(id, &entry, write)) {
-      entry.closing = absl::InternalError("the KV transport cannot watch a socket");
-    }
+  const auto first = links_.lower_bound(std::exchange(first_pumped_, 0));
+  for (auto it = first; it != links_.end(); ++it) Pump(it->first, &it->second);
+  for (auto it = links_.begin(); it != first; ++it) Pump(it->first, &it->second);
+}
+
+void Connections::Pump(uint64_t id, Entry* entry) {
+  if (!entry->closing.ok()) return;
+  const bool connecting = entry->outgoing != nullptr && entry->outgoing->connecting();
+  if (!connecting) entry->closing.Update(entry->link->OnReady(false, false, now_));
+  if (first_pumped_ == 0 && entry->link->wants_slot()) first_pumped_ = id;
+  const FrameStream& stream = entry->link->stream();
+  const Network::Interest interest{.read = !stream.paused(),
+                                   .write = connecting || stream.wants_write()};
+  if (entry->closing.ok() && !Watch(id, entry, interest)) {
+    entry->closing = absl::InternalError("the KV transport cannot watch a socket");
   }
 }
 
@@ -238,14 +274,15 @@ void Connections::Shutdown() {
   for (auto& [id, entry] : links_) entry.closing = Closing();
   CloseDead();
   network_->ExecuteCalls();
-  BATON_CHECK(sending_.empty());
+  if (staging()) options_.transport.stager->AwaitQuiet();
+  CollectStaged();
+  BATON_CHECK(sending_.empty() && parked_.empty());
 }
 
-bool Connections::Watch(uint64_t id, Entry* entry, bool write) {
-  if (entry->watched && entry->watched_for_write == write) return true;
-  if (!network_->Watch(id, entry->link->stream().bytes(), write, !entry->watched)) return false;
-  entry->watched = true;
-  entry->watched_for_write = write;
+bool Connections::Watch(uint64_t id, Entry* entry, const Network::Interest& interest) {
+  if (entry->watched == interest) return true;
+  if (!network_->Watch(id, entry->link->stream().bytes(), interest, !entry->watched)) return false;
+  entry->watched = interest;
   return true;
 }
 
@@ -264,6 +301,7 @@ Time Connections::NextDeadline() const {
 void Connections::EndTurn() {
   RunTimers();
   CloseDead();
+  CollectStaged();
   PumpAll();
   CloseDead();
 }

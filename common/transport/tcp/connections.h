@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,10 +25,15 @@ class Network {
   virtual ~Network() = default;
   // Starts to connect, without waiting.
   virtual absl::StatusOr<std::unique_ptr<ByteStream>> Connect(const std::string& endpoint) = 0;
-  // Serve is called for `id` whenever it can be read, and with `write` also when it can be
-  // written. `is_new`: the first call for it. Destruction of the stream ends it. False if it cannot
-  // be watched.
-  virtual bool Watch(uint64_t id, ByteStream& stream, bool write, bool is_new) = 0;
+  // When Serve is to be called; about a stream that broke in any case.
+  struct Interest {
+    bool read = true;
+    bool write = false;
+    bool operator==(const Interest&) const = default;
+  };
+  // Serve is called for `id` whenever it can be read or written as the interest says. `is_new`: the
+  // first call for it. Destruction of the stream ends it. False if it cannot be watched.
+  virtual bool Watch(uint64_t id, ByteStream& stream, const Interest& interest, bool is_new) = 0;
   // Hands the calls that wait to Execute.
   virtual void ExecuteCalls() = 0;
 };
@@ -45,10 +51,12 @@ class Connections {
   void Accept(std::unique_ptr<ByteStream> stream);
   // The stream is ready, or broken: both.
   void Serve(uint64_t id, bool readable, bool writable);
-  // Runs the timers that are due and writes what calls and timers have left to write; connections
-  // that failed are closed.
+  // Runs the timers that are due, collects what the stager has done and writes what all of this has
+  // left to write; connections that failed are closed.
   void EndTurn();
   Time NextDeadline() const;
+  // The stager is at work: the next turn is due in a moment.
+  bool staging() const;
 
   // Every ticket ends with CANCELLED, everything is closed, and what Execute is given from then on
   // ends at once.
@@ -59,8 +67,7 @@ class Connections {
     std::unique_ptr<Link> link;
     IncomingLink* incoming = nullptr;  // One of the two is link.get().
     OutgoingLink* outgoing = nullptr;
-    bool watched = false;
-    bool watched_for_write = false;
+    std::optional<Network::Interest> watched;
     absl::Status closing;  // Not OK: to be closed at the end of this turn.
   };
   using Links = std::map<uint64_t, Entry>;  // By an id that grows, so the oldest comes first.
@@ -72,9 +79,11 @@ class Connections {
   bool RoomForOutgoing();
   void OnAuthenticated(IncomingLink* link);
   void OnTicketEvent(TransferEvent event);
-  bool Watch(uint64_t id, Entry* entry, bool write);
+  void CollectStaged();
+  bool Watch(uint64_t id, Entry* entry, const Network::Interest& interest);
   void RunTimers();
   void PumpAll();
+  void Pump(uint64_t id, Entry* entry);
   void CloseDead();
   Duration Scaled(Duration d) const;
 
@@ -86,6 +95,9 @@ class Connections {
   Links links_;
   uint64_t next_id_ = 2;  // The owner has names of its own below it.
   std::map<TicketId, OutgoingLink*> sending_;  // Live Starts.
+  // kEnded of tickets whose blocks the stager still reads or writes.
+  std::map<BlockStager::Work, TransferEvent> parked_;
+  uint64_t first_pumped_ = 0;  // Who waits longest for a slot of the stager.
   Time now_{};
   bool stopped_ = false;
 };

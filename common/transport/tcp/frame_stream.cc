@@ -63,7 +63,7 @@ int FrameStream::BuildReadList(iovec* list) const {
 
 absl::Status FrameStream::Read() {
   iovec list[kMaxIovecs];
-  for (size_t total = 0; total < kBytesPerTurn;) {
+  for (size_t total = 0; !paused_ && total < kBytesPerTurn;) {
     const int parts = BuildReadList(list);
     const ssize_t n = bytes_->Read(list, parts);
     if (n == 0) return absl::UnavailableError("KV connection: closed by the peer");
@@ -91,11 +91,18 @@ absl::Status FrameStream::Consume(size_t bytes) {
     const size_t n = std::min(bytes, whole - rx_have_);
     rx_have_ += n;
     bytes -= n;
-    if (rx_have_ < whole) continue;
+    if (rx_have_ < whole || paused_) continue;  // What is read ends with a header.
     rx_have_ = 0;
     RETURN_IF_ERROR(header ? OnWholeHeader() : OnWholeFrame());
   }
   return absl::OkStatus();
+}
+
+absl::Status FrameStream::Resume() {
+  paused_ = false;
+  if (rx_state_ != RxState::kHeader || rx_have_ < kHeaderBytes) return absl::OkStatus();
+  rx_have_ = 0;
+  return OnWholeHeader();
 }
 
 void FrameStream::ConsumePayload(size_t bytes) {
@@ -131,7 +138,6 @@ absl::Status FrameStream::OnWholeHeader() {
   rx_duplicate_ = header->sequence <= rx_sequence_;
   rx_discard_ = rx_duplicate_;
   rx_memory_.clear();
-  rx_body_.clear();
   rx_index_ = rx_offset_ = 0;
   rx_crc_ = 0;
   rx_left_ = header->payload_bytes;
@@ -142,6 +148,7 @@ absl::Status FrameStream::OnWholeHeader() {
     ASSIGN_OR_RETURN(PayloadPlan plan, link_->OnHeader(rx_header_));
     rx_discard_ = plan.kind == PayloadPlan::Kind::kDiscard;
     if (plan.kind == PayloadPlan::Kind::kMemory) {
+      rx_body_.clear();
       rx_memory_ = std::move(plan.memory);
     } else if (plan.kind == PayloadPlan::Kind::kBody) {
       rx_body_.resize(rx_left_);

@@ -36,6 +36,12 @@ class FrameStream {
   // A control frame; RESOURCE_EXHAUSTED when the peer has not taken thousands of them.
   absl::Status Queue(OutgoingFrame frame);
 
+  // To be called in OnFrame: from now on nothing is read and no frame is told of, and the frame's
+  // body stays as it is. Resume goes on, with the next header if that came along.
+  void Pause() { paused_ = true; }
+  absl::Status Resume();
+  bool paused() const { return paused_; }
+
   // The ticket's memory is no longer to be written: the rest of its payload goes to scratch.
   void DivertPayload(TicketId ticket);
 
@@ -77,6 +83,7 @@ class FrameStream {
   size_t rx_left_ = 0;  // Payload bytes still to come.
   bool rx_discard_ = false;
   bool rx_duplicate_ = false;
+  bool paused_ = false;
   uint32_t rx_crc_ = 0;
 
   std::deque<OutgoingFrame> queue_;

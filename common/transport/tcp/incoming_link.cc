@@ -29,6 +29,10 @@ absl::StatusOr<PayloadPlan> IncomingLink::OnHeader(const FrameHeader& header) {
   ReceiveLedger::Admission admission = options_.ledger->Admit(header, hello_.sender);
   switch (admission.kind) {
     case ReceiveLedger::Admission::Kind::kWrite:
+      if (options_.transport->stager != nullptr) {
+        pieces_ = std::move(admission.pieces);
+        return PayloadPlan{};
+      }
       return PayloadPlan{PayloadPlan::Kind::kMemory, std::move(admission.memory)};
     case ReceiveLedger::Admission::Kind::kDuplicate:
       unacked_.push_back(header.ticket);
@@ -115,9 +119,37 @@ absl::Status IncomingLink::OnData(const ReceivedFrame& frame) {
     options_.counters->Add(&TransportCounters::checksum_failures);
     return FailTicket(ticket, AbortCode::kChecksum);
   }
-  options_.ledger->Commit(frame.header);
-  if (unacked_.empty() || unacked_.back() != ticket) unacked_.push_back(ticket);
+  if (options_.transport->stager == nullptr) {
+    Commit(frame.header);
+  } else if (const StagedFrame staged{frame.header, frame.body}; !Launch(staged)) {
+    waiting_ = staged;
+    stream_.Pause();
+  }
   return absl::OkStatus();
+}
+
+void IncomingLink::Commit(const FrameHeader& header) {
+  options_.ledger->Commit(header);
+  if (unacked_.empty() || unacked_.back() != header.ticket) unacked_.push_back(header.ticket);
+}
+
+bool IncomingLink::Launch(const StagedFrame& frame) {
+  const BlockStager::Work work{frame.header.ticket, /*receiver=*/true};
+  if (!options_.transport->stager->Scatter(work, pieces_, frame.body)) return false;
+  Commit(frame.header);
+  return true;
+}
+
+// With the first free slot the stream goes on; at once if the frame's ticket ended meanwhile.
+absl::Status IncomingLink::LaunchWaiting() {
+  if (!stream_.paused() || (waiting_.has_value() && !Launch(*waiting_))) return absl::OkStatus();
+  waiting_.reset();
+  return stream_.Resume();
+}
+
+void IncomingLink::Divert(TicketId ticket) {
+  stream_.DivertPayload(ticket);
+  if (waiting_.has_value() && waiting_->header.ticket == ticket) waiting_.reset();
 }
 
 absl::Status IncomingLink::OnFinal(const ReceivedFrame& frame) {
@@ -132,8 +164,29 @@ absl::Status IncomingLink::OnFinal(const ReceivedFrame& frame) {
     return FailTicket(ticket, AbortCode::kProtocol);
   }
   const AbortCode code = options_.ledger->Finish(ticket, hello_.sender, *body);
+  if (code == AbortCode::kNone && IsLanding(ticket)) {
+    verdicts_.push_back(ticket);
+    return absl::OkStatus();
+  }
   const FrameType type = code == AbortCode::kNone ? FrameType::kVerified : FrameType::kAbort;
   return stream_.Queue({.header = {.type = type, .ticket = ticket, .code = code}});
+}
+
+bool IncomingLink::IsLanding(TicketId ticket) const {
+  const BlockStager* stager = options_.transport->stager;
+  return stager != nullptr && stager->Busy({ticket, /*receiver=*/true}) > 0;
+}
+
+// The sender may give its KV up once it hears the verdict, so it does not before this process has
+// all of it.
+absl::Status IncomingLink::SendVerdicts() {
+  const auto landed = std::partition(verdicts_.begin(), verdicts_.end(),
+                                     [this](TicketId ticket) { return IsLanding(ticket); });
+  for (auto it = landed; it != verdicts_.end(); ++it) {
+    RETURN_IF_ERROR(stream_.Queue({.header = {.type = FrameType::kVerified, .ticket = *it}}));
+  }
+  verdicts_.erase(landed, verdicts_.end());
+  return absl::OkStatus();
 }
 
 void IncomingLink::SendAbort(TicketId ticket, AbortCode code) {
@@ -156,7 +209,9 @@ absl::Status IncomingLink::SendAcks() {
 
 absl::Status IncomingLink::OnReady(bool readable, bool writable, Time now) {
   (void)now;
+  RETURN_IF_ERROR(LaunchWaiting());
   if (readable) RETURN_IF_ERROR(stream_.Read());
+  RETURN_IF_ERROR(SendVerdicts());
   RETURN_IF_ERROR(SendAcks());
   RETURN_IF_ERROR(overflow_);
   return writable || !stream_.wants_write() ? stream_.Write() : absl::OkStatus();

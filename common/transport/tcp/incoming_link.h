@@ -40,6 +40,10 @@ class IncomingLink : public Link {
   Time NextDeadline() const override;
   void OnClosed(const absl::Status& status) override;
   FrameStream& stream() override { return stream_; }
+  bool wants_slot() const override { return waiting_.has_value(); }
+
+  // The ticket has ended: nothing of it is written any more.
+  void Divert(TicketId ticket);
 
   // 0 until authenticated.
   Incarnation sender() const { return state_ == State::kReady ? hello_.sender : 0; }
@@ -53,10 +57,22 @@ class IncomingLink : public Link {
  private:
   enum class State : uint8_t { kHello, kProof, kReady };
 
+  // A data frame that is whole and good, of a pool with a stager; its body is the stream's.
+  struct StagedFrame {
+    FrameHeader header;
+    std::span<const std::byte> body;
+  };
+
   absl::Status OnHello(const ReceivedFrame& frame);
   absl::Status OnProof(const ReceivedFrame& frame);
   absl::Status OnData(const ReceivedFrame& frame);
   absl::Status OnFinal(const ReceivedFrame& frame);
+  void Commit(const FrameHeader& header);
+  // False: no slot is free.
+  bool Launch(const StagedFrame& frame);
+  absl::Status LaunchWaiting();
+  bool IsLanding(TicketId ticket) const;
+  absl::Status SendVerdicts();
   absl::Status FailTicket(TicketId ticket, AbortCode code);
   // Says why and lets the connection close once that is written.
   absl::Status RefuseHandshake(AbortCode code);
@@ -71,6 +87,9 @@ class IncomingLink : public Link {
   absl::Status overflow_;          // Of the queue, noticed outside a method that can tell.
   TicketId last_refused_;          // Answered once per run of frames.
   std::vector<TicketId> unacked_;  // Tickets with news for an ack.
+  std::vector<PoolPiece> pieces_;        // Of the data frame that is read, with a stager.
+  std::optional<StagedFrame> waiting_;   // For a slot; the stream is paused.
+  std::vector<TicketId> verdicts_;       // Verified, and still landing.
   bool superseded_ = false;
 };
 

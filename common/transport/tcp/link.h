@@ -60,6 +60,9 @@ class Link {
   virtual void OnClosed(const absl::Status& status) = 0;
 
   virtual FrameStream& stream() = 0;
+
+  // It waits for a slot of the stager.
+  virtual bool wants_slot() const = 0;
 };
 
 }  // namespace baton

@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kFirstSecondsPerByte = 1.0 / 64e6;  // Before anything was measured.
 constexpr double kProgressBytes = 2 << 20;  // What may be under way between two acknowledgements.
+constexpr size_t kMaxStaged = 2;            // Data frames behind the one that is written.
 
 TicketId TicketOf(const std::variant<PushArgs, FinishArgs>& work) {
   return std::visit([](const auto& args) { return args.ticket; }, work);
@@ -84,6 +85,7 @@ void OutgoingLink::DropWork(TicketId ticket) {
     next_frame_ = 0;
   }
   std::erase_if(work_, [&](const Work& work) { return TicketOf(work) == ticket; });
+  std::erase_if(staged_, [&](const StagedFrame& frame) { return frame.header.ticket == ticket; });
 }
 
 void OutgoingLink::End(Tickets::iterator it, absl::Status status, AbortCode tell) {
@@ -195,9 +197,14 @@ absl::Status OutgoingLink::OnAck(const FrameHeader& header) {
 std::optional<OutgoingFrame> OutgoingLink::NextFrame() {
   if (state_ != State::kReady) return std::nullopt;
   while (next_frame_ < frames_.size() || !work_.empty()) {
-    if (next_frame_ < frames_.size()) return NextDataFrame();
+    if (next_frame_ < frames_.size()) {
+      if (options_.transport.stager == nullptr) return NextDataFrame();
+      if (!StageNext()) break;
+      continue;
+    }
     auto it = tickets_.find(TicketOf(work_.front()));
     if (const auto* finish = std::get_if<FinishArgs>(&work_.front())) {
+      if (!staged_.empty()) break;
       if (auto frame = FinalFrame(*finish); frame.has_value()) return frame;
       continue;
     }
@@ -214,24 +221,54 @@ std::optional<OutgoingFrame> OutgoingLink::NextFrame() {
       work_.pop_front();
     }
   }
-  return std::nullopt;
+  return NextStaged();
+}
+
+bool OutgoingLink::TakeRange() {
+  if (++next_frame_ < frames_.size()) return false;
+  work_.pop_front();
+  frames_.clear();
+  next_frame_ = 0;
+  return true;
 }
 
 std::optional<OutgoingFrame> OutgoingLink::NextDataFrame() {
   Ticket& ticket = tickets_.find(TicketOf(work_.front()))->second;
-  const FrameRange range = frames_[next_frame_++];
+  const FrameRange range = frames_[next_frame_];
   OutgoingFrame frame{
       .header = {.type = FrameType::kData, .ticket = ticket.args.ticket, .range = range},
       .memory = FrameMemory(*options_.transport.cache, range, ticket.args.blocks,
                             options_.transport.first_head)};
   for (const iovec& part : frame.memory) ticket.sent_bytes += static_cast<int64_t>(part.iov_len);
-  if (next_frame_ == frames_.size()) {
-    --ticket.queued;
-    work_.pop_front();
-    frames_.clear();
-    next_frame_ = 0;
-  }
+  if (TakeRange()) --ticket.queued;
   return frame;
+}
+
+bool OutgoingLink::StageNext() {
+  if (staged_.size() >= kMaxStaged) return false;
+  const TransportOptions& transport = options_.transport;
+  const StartArgs& args = tickets_.find(TicketOf(work_.front()))->second.args;
+  StagedFrame frame{.header = {.type = FrameType::kData,
+                               .ticket = args.ticket,
+                               .range = frames_[next_frame_]}};
+  frame.gathered = transport.stager->Gather(
+      {args.ticket, /*receiver=*/false},
+      FramePieces(*transport.cache, frame.header.range, args.blocks, transport.first_head));
+  wants_slot_ = frame.gathered == nullptr;
+  if (wants_slot_) return false;
+  frame.last = TakeRange();
+  staged_.push_back(std::move(frame));
+  return true;
+}
+
+std::optional<OutgoingFrame> OutgoingLink::NextStaged() {
+  if (staged_.empty() || !staged_.front().gathered->done) return std::nullopt;
+  StagedFrame staged = std::move(staged_.front());
+  staged_.pop_front();
+  Ticket& ticket = tickets_.find(staged.header.ticket)->second;
+  ticket.sent_bytes += static_cast<int64_t>(staged.gathered->bytes.size());
+  if (staged.last) --ticket.queued;
+  return OutgoingFrame{.header = staged.header, .body = std::move(staged.gathered->bytes)};
 }
 
 std::optional<OutgoingFrame> OutgoingLink::FinalFrame(const FinishArgs& args) {
@@ -251,6 +288,7 @@ std::optional<OutgoingFrame> OutgoingLink::FinalFrame(const FinishArgs& args) {
 
 absl::Status OutgoingLink::OnReady(bool readable, bool writable, Time now) {
   now_ = now;
+  wants_slot_ = false;
   if (state_ == State::kConnecting) {
     if (!readable && !writable) return absl::OkStatus();
     RETURN_IF_ERROR(stream_.bytes().ConnectResult());

@@ -50,6 +50,8 @@ class OutgoingLink : public Link {
   void OnClosed(const absl::Status& status) override;
   FrameStream& stream() override { return stream_; }
 
+  bool wants_slot() const override { return wants_slot_; }
+
   bool connecting() const { return state_ == State::kConnecting; }
 
  private:
@@ -57,7 +59,7 @@ class OutgoingLink : public Link {
   using Work = std::variant<PushArgs, FinishArgs>;
   struct Ticket {
     StartArgs args;
-    int64_t queued = 0;      // Pushes and finish in work_.
+    int64_t queued = 0;      // Pushes and finish of which a frame has not left yet.
     int64_t sent_bytes = 0;  // Handed to the stream.
     int64_t acked_bytes = 0;
     bool final_sent = false;  // Waits for kVerified.
@@ -66,12 +68,24 @@ class OutgoingLink : public Link {
     bool outstanding() const { return queued > 0 || final_sent || sent_bytes > acked_bytes; }
   };
   using Tickets = std::map<TicketId, Ticket>;
+  // A data frame whose payload is on its way from the stager.
+  struct StagedFrame {
+    FrameHeader header;
+    std::shared_ptr<GatheredBytes> gathered;
+    bool last = false;  // Of its push.
+  };
 
   absl::Status SendHello();
   absl::Status OnChallenge(const ReceivedFrame& frame);
   absl::Status OnAck(const FrameHeader& header);
   void Announce(Tickets::iterator it, Work work);
   std::optional<OutgoingFrame> NextDataFrame();
+  // Launches the gather of the next data frame. False: as many as may be are ahead, or no slot is
+  // free.
+  bool StageNext();
+  std::optional<OutgoingFrame> NextStaged();
+  // The next data frame's range is taken. True: it was the last of its push, which is done with.
+  bool TakeRange();
   std::optional<OutgoingFrame> FinalFrame(const FinishArgs& args);
   // No byte of the ticket's blocks is read after it; `tell` the receiver unless kNone.
   void End(Tickets::iterator it, absl::Status status, AbortCode tell);
@@ -90,6 +104,8 @@ class OutgoingLink : public Link {
   std::deque<Work> work_;           // In the order of the node's calls.
   std::vector<FrameRange> frames_;  // Of the push at the front, from next_frame_ on.
   size_t next_frame_ = 0;
+  std::deque<StagedFrame> staged_;  // With a stager; before all of work_.
+  bool wants_slot_ = false;
   double seconds_per_byte_ = 0;  // Moving mean over acknowledged bytes.
   Time last_progress_{};
   Time last_heard_{};  // Any frame of the receiver.

@@ -1,9 +1,11 @@
 #include "common/transport/tcp/progress_loop.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -15,6 +17,7 @@ namespace {
 constexpr uint64_t kWakeId = 0;
 constexpr uint64_t kListenerId = 1;
 constexpr int kAcceptsPerTurn = 64;
+constexpr timespec kStagingWait{.tv_sec = 0, .tv_nsec = 100'000};
 constexpr Duration kListenPause = std::chrono::milliseconds(100);
 
 absl::Status AddToEpoll(int epoll, int fd, uint64_t id) {
@@ -51,8 +54,12 @@ absl::StatusOr<std::unique_ptr<ByteStream>> ProgressLoop::Connect(const std::str
   return std::make_unique<SocketStream>(std::move(socket));
 }
 
-bool ProgressLoop::Watch(uint64_t id, ByteStream& stream, bool write, bool is_new) {
-  epoll_event event{.events = EPOLLIN | (write ? uint32_t{EPOLLOUT} : 0u), .data = {.u64 = id}};
+// What is not read is not told of again and again, a broken connection neither; the next change of
+// interest asks anew.
+bool ProgressLoop::Watch(uint64_t id, ByteStream& stream, const Interest& interest, bool is_new) {
+  epoll_event event{
+      .events = uint32_t{interest.read ? EPOLLIN : EPOLLET} | (interest.write ? EPOLLOUT : 0u),
+      .data = {.u64 = id}};
   const int op = is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
   return ::epoll_ctl(epoll_.get(), op, stream.fd(), &event) == 0;
 }
@@ -92,12 +99,23 @@ int ProgressLoop::WaitMs() const {
   return static_cast<int>(std::clamp(ms, 0.0, 60e3));
 }
 
+// A copy takes less than the millisecond that epoll_wait counts in.
+int ProgressLoop::Wait(std::span<epoll_event> events) const {
+  int ms = WaitMs();
+  if (connections_.staging() && ms != 0) {
+    pollfd any{.fd = epoll_.get(), .events = POLLIN, .revents = 0};
+    ::ppoll(&any, 1, &kStagingWait, nullptr);
+    ms = 0;
+  }
+  return ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), ms);
+}
+
 bool ProgressLoop::Poll() {
   now_ = SteadyNow();
   connections_.BeginTurn(now_);
   connections_.EndTurn();
   epoll_event events[64];
-  const int n = ::epoll_wait(epoll_.get(), events, 64, WaitMs());
+  const int n = Wait(events);
   now_ = SteadyNow();
   connections_.BeginTurn(now_);
   if (calls_->stopped()) {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "absl/status/statusor.h"
 #include "common/transport/tcp/call_queue.h"
@@ -32,12 +35,14 @@ class ProgressLoop : private Network {
 
   // Network.
   absl::StatusOr<std::unique_ptr<ByteStream>> Connect(const std::string& endpoint) override;
-  bool Watch(uint64_t id, ByteStream& stream, bool write, bool is_new) override;
+  bool Watch(uint64_t id, ByteStream& stream, const Interest& interest, bool is_new) override;
   void ExecuteCalls() override;
 
   void AcceptConnections();
   void ListenAgain();
   int WaitMs() const;
+  // As epoll_wait, but for a moment only while the stager is at work.
+  int Wait(std::span<epoll_event> events) const;
 
   CallQueue* const calls_;
   CounterBoard* const counters_;

@@ -42,6 +42,7 @@ class RecordingLink : public Link {
   Time NextDeadline() const override { return kNever; }
   void OnClosed(const absl::Status&) override {}
   FrameStream& stream() override { return *own_stream; }
+  bool wants_slot() const override { return false; }
 
   PayloadPlan plan;
   std::vector<FrameHeader> headers;

@@ -1,0 +1,74 @@
+#include "tests/transport/late_stager.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace baton {
+
+LateStager::LateStager(std::byte* pool, const Options& options)
+    : pool_(pool), options_(options), random_(options.seed) {}
+
+bool LateStager::Launch(Copy copy, std::span<const PoolPiece> pieces) {
+  if (static_cast<int>(copies_.size()) >= options_.slots) {
+    ++refusals_;
+    return false;
+  }
+  copy.delay = 1 + static_cast<int>(random_.Below(static_cast<uint64_t>(options_.max_delay)));
+  copy.pieces.assign(pieces.begin(), pieces.end());
+  copies_.push_back(std::move(copy));
+  ++launched_;
+  return true;
+}
+
+std::shared_ptr<GatheredBytes> LateStager::Gather(const Work& work,
+                                                  std::span<const PoolPiece> pieces) {
+  auto gathered = std::make_shared<GatheredBytes>();
+  if (!Launch({.work = work, .gathered = gathered}, pieces)) return nullptr;
+  ++gathers_;
+  return gathered;
+}
+
+bool LateStager::Scatter(const Work& work, std::span<const PoolPiece> pieces,
+                         std::span<const std::byte> payload) {
+  if (!Launch({.work = work, .payload = {payload.begin(), payload.end()}}, pieces)) return false;
+  ++scatters_;
+  return true;
+}
+
+void LateStager::Land(Copy& copy) {
+  const std::byte* from = copy.payload.data();
+  for (const PoolPiece& piece : copy.pieces) {
+    std::byte* at = pool_ + piece.offset;
+    if (copy.gathered != nullptr) {
+      copy.gathered->bytes.insert(copy.gathered->bytes.end(), at, at + piece.bytes);
+    } else {
+      std::memcpy(at, from, static_cast<size_t>(piece.bytes));
+      from += piece.bytes;
+    }
+  }
+  if (copy.gathered != nullptr) copy.gathered->done = true;
+}
+
+void LateStager::Collect() {
+  ++collects_;
+  if (held_) return;
+  std::erase_if(copies_, [&](Copy& copy) {
+    if (--copy.delay > 0) return false;
+    Land(copy);
+    return true;
+  });
+  launched_ = static_cast<int>(copies_.size());
+}
+
+int LateStager::Busy(const Work& work) const {
+  return static_cast<int>(std::count_if(copies_.begin(), copies_.end(),
+                                        [&](const Copy& copy) { return copy.work == work; }));
+}
+
+void LateStager::AwaitQuiet() {
+  held_ = false;
+  while (!idle()) Collect();
+}
+
+}  // namespace baton
