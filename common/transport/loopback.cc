@@ -49,6 +49,9 @@ void LoopbackHub::Deliver(std::unique_lock<std::mutex>& lock) {
 absl::StatusOr<std::unique_ptr<LoopbackKvTransport>> LoopbackKvTransport::Create(
     std::shared_ptr<LoopbackHub> hub, std::string endpoint, TransportOptions options) {
   if (absl::Status status = Validate(options); !status.ok()) return status;
+  if (options.stager != nullptr) {
+    return absl::InvalidArgumentError("a loopback transport copies at once and takes no stager");
+  }
   std::unique_ptr<LoopbackKvTransport> transport(
       new LoopbackKvTransport(hub, std::move(endpoint), std::move(options)));
   std::lock_guard lock(hub->mutex_);

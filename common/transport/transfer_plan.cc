@@ -95,16 +95,12 @@ std::vector<PoolPiece> FramePieces(const KvCache& cache, const FrameRange& range
                                    std::span<const BlockId> blocks, int32_t first_head) {
   const KvLayout& layout = cache.layout();
   const int32_t heads = GroupOfLayer(layout, range.layer).num_kv_heads;
-  const int64_t head_block_bytes = HeadBlockBytes(layout, range.layer, range.plane);
-  const int64_t plane = cache.Plane(range.layer, range.plane) - cache.Plane(0, KvPlane::kK);
   std::vector<PoolPiece> pieces;
   for (const Segment& s : MapFrame(range, {layout.block_size, {first_head, heads}},
                                    HeadTokenBytes(layout, range.layer, range.plane))) {
     BATON_CHECK(static_cast<size_t>(s.block_index) < blocks.size());
-    const BlockId block = blocks[s.block_index];
-    BATON_CHECK(block >= 0 && block < cache.num_blocks());
     const int64_t start =
-        plane + (int64_t{block} * heads + s.head) * head_block_bytes + s.offset;
+        cache.HeadBlockOffset(range.layer, range.plane, blocks[s.block_index], s.head) + s.offset;
     if (!pieces.empty() && pieces.back().offset + pieces.back().bytes == start) {
       pieces.back().bytes += s.bytes;
     } else {

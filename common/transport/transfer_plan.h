@@ -78,7 +78,7 @@ int64_t HeadTokenBytes(const KvLayout& layout, int32_t layer, KvPlane plane);
 
 // Contiguous bytes of a pool.
 struct PoolPiece {
-  int64_t offset = 0;  // From the first byte of the pool's first plane.
+  int64_t offset = 0;  // From KvCache::base().
   int64_t bytes = 0;
   bool operator==(const PoolPiece&) const = default;
 };

@@ -9,6 +9,9 @@ absl::Status Validate(const TransportOptions& options) {
   if (options.cache == nullptr || options.generations == nullptr || !options.sink) {
     return absl::InvalidArgumentError("transport needs a cache, block generations and a sink");
   }
+  if (options.stager == nullptr && !options.cache->host()) {
+    return absl::InvalidArgumentError("sockets cannot touch the KV pool of a device: no stager");
+  }
   if (options.generations->size() < static_cast<size_t>(options.cache->num_blocks())) {
     return absl::InvalidArgumentError(absl::StrFormat("%d block generations for %d blocks",
                                                       options.generations->size(),

@@ -10,10 +10,12 @@ LateStager::LateStager(std::byte* pool, const Options& options)
     : pool_(pool), options_(options), random_(options.seed) {}
 
 bool LateStager::Launch(Copy copy, std::span<const PoolPiece> pieces) {
+  std::lock_guard lock(mutex_);
   if (static_cast<int>(copies_.size()) >= options_.slots) {
-    ++refusals_;
+    refused_.insert(copy.work);
     return false;
   }
+  works_.push_back(copy.work);
   copy.delay = 1 + static_cast<int>(random_.Below(static_cast<uint64_t>(options_.max_delay)));
   copy.pieces.assign(pieces.begin(), pieces.end());
   copies_.push_back(std::move(copy));
@@ -34,6 +36,16 @@ bool LateStager::Scatter(const Work& work, std::span<const PoolPiece> pieces,
   if (!Launch({.work = work, .payload = {payload.begin(), payload.end()}}, pieces)) return false;
   ++scatters_;
   return true;
+}
+
+std::vector<BlockStager::Work> LateStager::works() const {
+  std::lock_guard lock(mutex_);
+  return works_;
+}
+
+std::set<BlockStager::Work> LateStager::refused() const {
+  std::lock_guard lock(mutex_);
+  return refused_;
 }
 
 void LateStager::Land(Copy& copy) {

@@ -3,7 +3,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "common/base/random.h"
@@ -38,8 +39,10 @@ class LateStager : public BlockStager {
   int launched() const { return launched_; }
   int64_t gathers() const { return gathers_; }
   int64_t scatters() const { return scatters_; }
-  int64_t refusals() const { return refusals_; }
   int64_t collects() const { return collects_; }
+  // Of all launches, in their order, and of those that found no slot free.
+  std::vector<Work> works() const;
+  std::set<Work> refused() const;
 
  private:
   struct Copy {
@@ -58,7 +61,10 @@ class LateStager : public BlockStager {
   std::vector<Copy> copies_;
   std::atomic<bool> held_{false};
   std::atomic<int> launched_{0};
-  std::atomic<int64_t> gathers_{0}, scatters_{0}, refusals_{0}, collects_{0};
+  std::atomic<int64_t> gathers_{0}, scatters_{0}, collects_{0};
+  mutable std::mutex mutex_;
+  std::vector<Work> works_;
+  std::set<Work> refused_;
 };
 
 }  // namespace baton

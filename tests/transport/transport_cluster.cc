@@ -17,6 +17,8 @@ constexpr double kTimeScale = 5;
 constexpr double kTimeScale = 1;
 #endif
 
+std::byte* const kNowhere = reinterpret_cast<std::byte*>(int64_t{1} << 20);  // Not mapped.
+
 struct Cell {
   int32_t layer = 0;
   KvPlane plane = KvPlane::kK;
@@ -122,8 +124,10 @@ std::unique_ptr<Endpoint> TransportCluster::Make(const EndpointSpec& spec) {
   if (kind_ == TransportKind::kTcpStaged) {
     LateStager::Options stager = spec.stager;
     stager.seed += spec.incarnation;
-    e->stager = std::make_unique<LateStager>(e->cache->Plane(0, KvPlane::kK), stager);
-    e->untouched = *KvCache::Create(layout, spec.num_blocks);
+    e->stager = std::make_unique<LateStager>(e->cache->base(), stager);
+    const int64_t bytes = *KvCache::PoolBytes(layout, spec.num_blocks);
+    e->untouched = *KvCache::Create(layout, spec.num_blocks, Buffer(kNowhere, bytes, nullptr),
+                                    /*host=*/false);
     options.cache = e->untouched.get();
     options.stager = e->stager.get();
   }

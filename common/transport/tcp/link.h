@@ -61,7 +61,7 @@ class Link {
 
   virtual FrameStream& stream() = 0;
 
-  // It waits for a slot of the stager.
+  // It waits for a slot of the stager, and got none in the last OnReady.
   virtual bool wants_slot() const = 0;
 };
 

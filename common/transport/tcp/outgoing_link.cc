@@ -254,8 +254,11 @@ bool OutgoingLink::StageNext() {
   frame.gathered = transport.stager->Gather(
       {args.ticket, /*receiver=*/false},
       FramePieces(*transport.cache, frame.header.range, args.blocks, transport.first_head));
-  wants_slot_ = frame.gathered == nullptr;
-  if (wants_slot_) return false;
+  if (frame.gathered == nullptr) {
+    wants_slot_ = !got_slot_;
+    return false;
+  }
+  got_slot_ = true;
   frame.last = TakeRange();
   staged_.push_back(std::move(frame));
   return true;
@@ -288,7 +291,7 @@ std::optional<OutgoingFrame> OutgoingLink::FinalFrame(const FinishArgs& args) {
 
 absl::Status OutgoingLink::OnReady(bool readable, bool writable, Time now) {
   now_ = now;
-  wants_slot_ = false;
+  wants_slot_ = got_slot_ = false;
   if (state_ == State::kConnecting) {
     if (!readable && !writable) return absl::OkStatus();
     RETURN_IF_ERROR(stream_.bytes().ConnectResult());

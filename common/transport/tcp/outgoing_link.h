@@ -105,7 +105,8 @@ class OutgoingLink : public Link {
   std::vector<FrameRange> frames_;  // Of the push at the front, from next_frame_ on.
   size_t next_frame_ = 0;
   std::deque<StagedFrame> staged_;  // With a stager; before all of work_.
-  bool wants_slot_ = false;
+  bool wants_slot_ = false;  // In this OnReady, as the next.
+  bool got_slot_ = false;
   double seconds_per_byte_ = 0;  // Moving mean over acknowledged bytes.
   Time last_progress_{};
   Time last_heard_{};  // Any frame of the receiver.

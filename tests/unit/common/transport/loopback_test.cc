@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/transport/late_stager.h"
 
 // What loopback shares with the other transports is tested in tests/transport.
 namespace baton {
@@ -50,6 +51,18 @@ void Send(Side* from, Side* to, uint64_t n) {
   from->transport->Push({ticket, 0, 0, 4});
   if (n % 5 == 0) to->transport->Abort(ticket);
   from->transport->Finish({.ticket = ticket});
+}
+
+TEST(LoopbackTest, TakesNoStager) {
+  auto hub = std::make_shared<LoopbackHub>();
+  Side side(hub, 1);
+  LateStager stager(side.cache->base(), {});
+  auto made = LoopbackKvTransport::Create(hub, "staged", {.incarnation = 2,
+                                                          .cache = side.cache.get(),
+                                                          .stager = &stager,
+                                                          .generations = &side.generations,
+                                                          .sink = [](TransferEvent) {}});
+  EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(LoopbackTest, TwoThreadsInBothDirectionsEndEveryTicketOnce) {

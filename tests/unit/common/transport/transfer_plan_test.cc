@@ -198,6 +198,35 @@ TEST(TransferPlanTest, SidesWithoutACommonHeadExchangeNothing) {
   EXPECT_TRUE(frames->empty());
 }
 
+TEST(TransferPlanTest, PiecesOfAPoolAreItsMemoryByOffset) {
+  KvLayout layout{
+      .block_size = 4,
+      .groups = {{.num_layers = 2, .num_kv_heads = 3, .k_dim = 8, .v_dim = 12}}};
+  auto cache = KvCache::Create(layout, 6);
+  ASSERT_TRUE(cache.ok());
+  const BlockId blocks[] = {3, 1, 2, 5};
+  int merged = 0;
+  for (int32_t layer : {0, 1}) {
+    for (KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+      for (const TokenRange tokens : {TokenRange{0, 16}, {4, 4}, {3, 6}, {7, 1}}) {
+        for (const HeadRange heads : {HeadRange{5, 3}, {6, 1}, {6, 2}}) {
+          const FrameRange range{layer, plane, tokens.first, tokens.count, heads.first,
+                                 heads.count};
+          const auto memory = FrameMemory(**cache, range, blocks, 5);
+          const auto pieces = FramePieces(**cache, range, blocks, 5);
+          ASSERT_EQ(pieces.size(), memory.size());
+          for (size_t i = 0; i < pieces.size(); ++i) {
+            EXPECT_EQ((*cache)->base() + pieces[i].offset, memory[i].iov_base);
+            EXPECT_EQ(static_cast<size_t>(pieces[i].bytes), memory[i].iov_len);
+          }
+          if (tokens.count == 4 && heads.count == 3 && pieces.size() == 1) ++merged;
+        }
+      }
+    }
+  }
+  EXPECT_EQ(merged, 4);  // The three heads of a whole block.
+}
+
 TEST(TransferPlanTest, MergesNeighboursInMemory) {
   KvLayout layout{
       .block_size = 4,

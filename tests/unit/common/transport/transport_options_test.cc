@@ -1,6 +1,7 @@
 #include "common/transport/transport_options.h"
 
 #include "gtest/gtest.h"
+#include "tests/transport/late_stager.h"
 
 namespace baton {
 namespace {
@@ -36,6 +37,14 @@ TEST(TransportOptionsTest, NamesWhatIsMissing) {
     if (field == 2) bad.max_frame_bytes = 0;
     EXPECT_EQ(Validate(bad).code(), absl::StatusCode::kInvalidArgument) << field;
   }
+  auto device = *KvCache::Create(layout, 4, Buffer(cache->base(), *KvCache::PoolBytes(layout, 4), {}),
+                                 /*host=*/false);
+  bad = options;
+  bad.cache = device.get();
+  EXPECT_EQ(Validate(bad).code(), absl::StatusCode::kInvalidArgument);
+  LateStager stager(device->base(), {});
+  bad.stager = &stager;
+  EXPECT_TRUE(Validate(bad).ok());
   bad = options;
   bad.max_frame_bytes = kMaxDataPayloadBytes + 1;
   EXPECT_FALSE(Validate(bad).ok());

@@ -10,6 +10,7 @@
 #include "common/transport/tcp/incoming_link.h"
 #include "common/transport/tcp/socket.h"
 #include "gtest/gtest.h"
+#include "tests/transport/late_stager.h"
 
 namespace baton {
 namespace {
@@ -42,10 +43,15 @@ class OutgoingLinkTest : public testing::Test {
  protected:
   OutgoingLinkTest() { Connect(8); }
 
-  void Connect(int32_t k_dim) {
+  void Connect(int32_t k_dim, bool staged = false, int slots = 8) {
     out_.reset();
     in_.reset();
     from_ = std::make_unique<Side>(1, k_dim);
+    if (staged) {
+      stager_ = std::make_unique<LateStager>(from_->cache->base(),
+                                             LateStager::Options{.slots = slots});
+      from_->options.stager = stager_.get();
+    }
     to_ = std::make_unique<Side>(2, k_dim);
     int fds[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
@@ -100,6 +106,7 @@ class OutgoingLinkTest : public testing::Test {
   std::vector<std::byte> scratch_ = std::vector<std::byte>(4096);
   std::unique_ptr<Side> from_;
   std::unique_ptr<Side> to_;
+  std::unique_ptr<LateStager> stager_;  // Of the sender.
   std::unique_ptr<ReceiveLedger> ledger_;
   std::unique_ptr<IncomingLink> in_;
   std::unique_ptr<OutgoingLink> out_;
@@ -143,6 +150,44 @@ TEST_F(OutgoingLinkTest, TheDeadlineRunsFromAnAnnounceAndStopsBetweenThem) {
   ASSERT_EQ(from_->events.size(), 1u);
   EXPECT_TRUE(from_->events[0].status.ok()) << from_->events[0].status;
   EXPECT_TRUE(to_->events.back().status.ok());
+}
+
+// The frame left the node's list of work; it has not left this process.
+TEST_F(OutgoingLinkTest, TheDeadlineRunsWhileAFrameIsGathered) {
+  Connect(8, /*staged=*/true);
+  Exchange();
+  stager_->Hold(true);
+  ledger_->Expect(Expect({1, 1}));
+  out_->Start(Start({1, 1}));
+  out_->Push({{1, 1}, 0, 0, 32}, now_);
+  Exchange();
+  EXPECT_EQ(stager_->launched(), 2);  // All of the push.
+  EXPECT_EQ(out_->NextDeadline(), now_ + seconds(1));
+  stager_->Hold(false);
+  stager_->AwaitQuiet();
+  Exchange();
+  EXPECT_EQ(out_->NextDeadline(), kNever);
+  stager_->Hold(true);
+  out_->Push({{1, 1}, 0, 32, 32}, now_);
+  Exchange();
+  now_ += seconds(1);
+  ASSERT_TRUE(absl::IsDeadlineExceeded(out_->OnTimer(now_)));
+  ASSERT_EQ(from_->events.size(), 1u);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(from_->events[0].status));
+}
+
+// One that others wait for to land is not held up by a second that it has no slot for.
+TEST_F(OutgoingLinkTest, WhoGotASlotWantsNoneInTheSameTurn) {
+  Connect(8, /*staged=*/true, /*slots=*/1);
+  Exchange();
+  out_->Start(Start({1, 1}));
+  out_->Push({{1, 1}, 0, 0, 32}, now_);
+  stager_->Hold(true);
+  ASSERT_TRUE(Send().ok());
+  EXPECT_EQ(stager_->launched(), 1);
+  EXPECT_FALSE(out_->wants_slot());
+  ASSERT_TRUE(Send().ok());
+  EXPECT_TRUE(out_->wants_slot());
 }
 
 TEST_F(OutgoingLinkTest, ASilentReceiverEndsTheTicketAndTheConnection) {
@@ -280,7 +325,7 @@ TEST_F(OutgoingLinkTest, AnAbortWithinAFrameReadsTheBlocksNoMore) {
   Exchange();
   ledger_->Expect(Expect({1, 1}));
   const size_t bytes = HeadBlockBytes(from_->cache->layout(), 0, KvPlane::kK) * 2 * 8;
-  std::memset(from_->cache->Plane(0, KvPlane::kK), 0x11, bytes);
+  std::memset(from_->cache->base(), 0x11, bytes);
   std::memset(to_->cache->Plane(0, KvPlane::kK), 0, bytes);
   out_->Start(Start({1, 1}));
   out_->Push({{1, 1}, 0, 0, 64}, now_);
@@ -288,7 +333,7 @@ TEST_F(OutgoingLinkTest, AnAbortWithinAFrameReadsTheBlocksNoMore) {
   ASSERT_TRUE(out_->stream().partly_written());
   out_->Abort({1, 1});
   ASSERT_EQ(from_->events.size(), 1u);
-  std::memset(from_->cache->Plane(0, KvPlane::kK), 0xEE, bytes);  // Another sequence's.
+  std::memset(from_->cache->base(), 0xEE, bytes);  // Another sequence's.
   Exchange();
   EXPECT_EQ(to_->counters.Read().abandoned_frames, 1);
   EXPECT_EQ(to_->counters.Read().checksum_failures, 0);
