@@ -49,6 +49,13 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
       "(`baton restart`). Without it a server that keeps crashing is tried again, at last "
       "every 30 s");
   const std::string workers = "Workers (handed on)";
+  app->add_option("--device", o.device,
+                  "auto, cpu, cuda or cuda:N (default: auto, a GPU if there is one)")
+      ->group(workers);
+  app->add_option("--gpu-memory-fraction", o.gpu_memory_fraction,
+                  "Of a GPU's memory, for all workers together")
+      ->group(workers)
+      ->capture_default_str();
   app->add_option("--compute-dtype", o.compute_dtype, "f32, bf16 or auto")->group(workers);
   app->add_option("--kv-dtype", o.kv_dtype, "Type of keys and values in the cache")->group(workers);
   app->add_option("--kernels", o.kernels, "Kernel set (default: by CPU family)")->group(workers);

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/process/command_line.h"
 #include "deploy/cli/json_fields.h"
@@ -67,6 +68,10 @@ absl::Status UpOptions::Validate() const {
                                                    ": give two different ports, or 0 for any"));
   }
   RETURN_IF_ERROR(CheckRange("--start-timeout-s", start_timeout_s, 1, 24 * 3600));
+  if (!(gpu_memory_fraction > 0 && gpu_memory_fraction <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("--gpu-memory-fraction ", gpu_memory_fraction,
+                                                   ": must be above 0 and at most 1"));
+  }
   RETURN_IF_ERROR(CheckRange("--block-size", block_size, 1, 1 << 16));
   RETURN_IF_ERROR(CheckRange("--num-blocks", num_blocks, 1, 1 << 30));
   RETURN_IF_ERROR(CheckRange("--chunk-tokens", chunk_tokens, 1, 1 << 24));
@@ -117,6 +122,12 @@ std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string
                         absl::StrCat(threads),
                         "--drain-timeout-s",
                         absl::StrCat(kServerDrainSeconds)};
+      Add(spec.arguments, "--device", options.device);
+      if (options.device != "cpu") {
+        const double share = options.gpu_memory_fraction / (options.prefill + options.decode);
+        spec.arguments.insert(spec.arguments.end(),
+                              {"--gpu-memory-fraction", absl::StrFormat("%.4g", share)});
+      }
       Add(spec.arguments, "--compute-dtype", options.compute_dtype);
       Add(spec.arguments, "--kv-dtype", options.kv_dtype);
       Add(spec.arguments, "--kernels", options.kernels);

@@ -31,7 +31,9 @@ struct UpOptions {
   int start_timeout_s = 300;  // For every server to load and the first token to come.
   bool restart = true;        // A server that ended without `baton down` is started again.
 
-  // Handed on to every worker.
+  // Handed on to every worker; of one GPU each gets an equal share.
+  std::optional<std::string> device;
+  double gpu_memory_fraction = 0.9;  // Of all workers together.
   std::optional<std::string> compute_dtype;
   std::optional<std::string> kv_dtype;
   std::optional<std::string> kernels;

@@ -140,8 +140,7 @@ TEST(WorkerRuntimeTest, SaysHelloWithNoMoreThanItsPoolHolds) {
   EXPECT_EQ((*runtime)->parts().data_endpoint, "127.0.0.9:99");
   ASSERT_TRUE((*runtime)->Serve(&node, [] { return WorkerSnapshot(); }).ok());
   FakeInbox<RouterMail> inbox;
-  WorkerLinks links(
-      {.workers = {{Role::kDecode, ReadyFileOf(config)["address"]}}, .router = 9}, &inbox);
+  WorkerLinks links({.workers = {{Role::kDecode, ReadyFileOf(config)["address"]}}}, &inbox);
   links.Start();
   const auto up = inbox.Next<WorkerUp>();
   ASSERT_TRUE(up.has_value());

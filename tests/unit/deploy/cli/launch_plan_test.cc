@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -58,6 +59,28 @@ TEST(LaunchPlanTest, EveryOptionReachesItsServers) {
   EXPECT_THAT(Line(PlanRouter(options, "/bin", RunDir("/run"), {})),
               HasSubstr("--http-port 5 --grpc-port 6 --ready-file /run/ready/router.json "
                         "--drain-timeout-s 8 --served-model-name kjv --max-model-len 14"));
+}
+
+TEST(LaunchPlanTest, WorkersShareTheMemoryOfAGpu) {
+  UpOptions options{.model = "/m", .prefill = 1, .decode = 3};
+  const auto lines_have = [&options](const std::string& text) {
+    for (const ProcessSpec& spec : PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/2)) {
+      EXPECT_THAT(Line(spec), HasSubstr(text));
+    }
+  };
+  lines_have("--gpu-memory-fraction 0.225");  // By themselves they may take one.
+  options.device = "cuda:1";
+  options.gpu_memory_fraction = 0.5;
+  lines_have("--device cuda:1 --gpu-memory-fraction 0.125");
+  options.device = "cpu";
+  for (const ProcessSpec& spec : PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/2)) {
+    EXPECT_THAT(Line(spec), Not(HasSubstr("--gpu-memory-fraction")));
+  }
+  for (const double wrong : {0.0, -1.0, 1.01, std::nan("")}) {
+    options.gpu_memory_fraction = wrong;
+    EXPECT_THAT(std::string(options.Validate().message()),
+                HasSubstr("--gpu-memory-fraction")) << wrong;
+  }
 }
 
 TEST(LaunchPlanTest, APortIsTheWantedOneOrAnyThatIsFree) {
