@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/api/buffer.h"
+#include "kernels/api/operands.h"
 
 namespace baton {
 
