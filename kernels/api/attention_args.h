@@ -35,9 +35,9 @@ struct ScoreOptions {
 
 // K and V beside each other in memory instead of in a cache. The heads of a token are dense.
 struct DenseKeys {
-  ConstFloats k;  // [Tk, num_heads, k_dim]; may be null, as v, if Tk = 0.
-  int64_t k_stride = 0;      // Elements from token to token.
-  ConstFloats v;  // [Tk, num_heads, v_dim]
+  ConstFloats k;         // [Tk, num_heads, k_dim]; may be null, as v, if Tk = 0.
+  int64_t k_stride = 0;  // Elements from token to token.
+  ConstFloats v;         // [Tk, num_heads, v_dim]
   int64_t v_stride = 0;
   int32_t num_heads = 0;
   int32_t k_dim = 0;  // <= 256, as v_dim.
@@ -60,20 +60,23 @@ struct DenseKeys {
 // chunking, block size, layout and threads do not change a bit; but a device that multiplies bf16
 // pairs does so for HND caches only.
 struct VarlenAttentionArgs {
-  ConstFloats q;               // [T, num_heads, k_cache.dim]
+  ConstFloats q;                          // [T, num_heads, k_cache.dim]
   int64_t q_stride = 0;                   // Elements from token to token.
   int32_t num_heads = 0;                  // A multiple of the heads of K and V.
   int64_t num_seqs = 0;                   // S
   const int32_t* cu_seqlens_q = nullptr;  // [S + 1], cu_seqlens_q[0] = 0, not descending.
   // Where the host cannot read arrays of the device it must be told, above 0: this and the others.
-  int64_t num_tokens = 0;    // T = cu_seqlens_q[S]; 0: not told.
-  int32_t max_seqlen_q = 0;  // At least every query length; 0: not told.
-  const int32_t* seq_lens = nullptr;      // [S]: keys. With `dense` null stands for all of them,
-                                          // else the first so many of each are used.
-  int32_t max_seqlen_k = 0;               // At least every number of keys; 0: not told.
+  int64_t num_tokens = 0;             // T = cu_seqlens_q[S]; 0: not told.
+  int32_t max_seqlen_q = 0;           // At least every query length; 0: not told.
+  const int32_t* seq_lens = nullptr;  // [S]: keys. With `dense` null stands for all of them,
+                                      // else the first so many of each are used.
+  int32_t max_seqlen_k = 0;           // At least every number of keys; 0: not told.
   const int32_t* block_table =
       nullptr;  // [S, max_blocks]; only entries with visible keys are read.
   int64_t max_blocks = 0;
+  // [S]: where the entries of a sequence begin, of which it has no more than max_blocks; in any
+  // order, and several may share some. Null: at s * max_blocks.
+  const int32_t* table_starts = nullptr;
   CachePlane k_cache;  // dim <= 256, in both.
   CachePlane v_cache;
   DenseKeys dense;  // Instead of the caches and the table.
@@ -92,10 +95,10 @@ struct VarlenAttentionArgs {
 // are read as they are given. Causal. The result is that of VarlenAttention once the new K and V
 // are in a cache that holds them exactly.
 struct PrefixAttentionArgs {
-  ConstFloats q;  // [T, num_heads, k_cache.dim]
-  int64_t q_stride = 0;      // Elements from token to token.
-  int32_t num_heads = 0;     // A multiple of k_cache.num_heads.
-  ConstFloats k;  // [T, k_cache.num_heads, k_cache.dim]
+  ConstFloats q;          // [T, num_heads, k_cache.dim]
+  int64_t q_stride = 0;   // Elements from token to token.
+  int32_t num_heads = 0;  // A multiple of k_cache.num_heads.
+  ConstFloats k;          // [T, k_cache.num_heads, k_cache.dim]
   int64_t k_stride = 0;
   ConstFloats v;  // [T, k_cache.num_heads, v_cache.dim]
   int64_t v_stride = 0;
@@ -140,15 +143,16 @@ struct BlockSparsity {
 
 // Decode: one query per sequence, at its last position; the same bits as VarlenAttention.
 struct PagedAttentionArgs {
-  ConstFloats q;  // [S, num_heads, k_cache.dim]
-  int64_t q_stride = 0;      // Elements from sequence to sequence.
-  int32_t num_heads = 0;     // A multiple of k_cache.num_heads.
+  ConstFloats q;          // [S, num_heads, k_cache.dim]
+  int64_t q_stride = 0;   // Elements from sequence to sequence.
+  int32_t num_heads = 0;  // A multiple of k_cache.num_heads.
   int64_t num_seqs = 0;
   const int32_t* block_tables =
       nullptr;  // [S, max_blocks]; only entries with visible keys are read.
   int64_t max_blocks = 0;
-  const int32_t* seq_lens = nullptr;  // [S]
-  int32_t max_seq_len = 0;            // >= every seq_len.
+  const int32_t* table_starts = nullptr;  // As in VarlenAttentionArgs.
+  const int32_t* seq_lens = nullptr;      // [S]
+  int32_t max_seq_len = 0;                // >= every seq_len.
   CachePlane k_cache;
   CachePlane v_cache;
   ScoreOptions scores;
@@ -174,14 +178,14 @@ struct PagedAttentionArgs {
 // q, k, v and out are dense: they have no strides. `lse` is [num_heads, S * num_queries], as that
 // of all operators here; FlashAttention's is [S, num_heads, num_queries].
 struct AttentionWithKvCacheArgs {
-  ConstFloats q;  // [S, num_queries, num_heads, k_cache.dim], dense
-  int32_t num_heads = 0;     // A multiple of k_cache.num_heads.
-  int64_t num_seqs = 0;      // S
-  int64_t num_queries = 0;   // Of each sequence.
-  ConstFloats k;  // [S, num_new, k_cache.num_heads, k_cache.dim], dense; or null.
-  ConstFloats v;  // [S, num_new, k_cache.num_heads, v_cache.dim], dense; or null.
-  int64_t num_new = 0;       // 0 without k and v.
-  CachePlane k_cache;        // Contiguous: block_size is the capacity in tokens.
+  ConstFloats q;            // [S, num_queries, num_heads, k_cache.dim], dense
+  int32_t num_heads = 0;    // A multiple of k_cache.num_heads.
+  int64_t num_seqs = 0;     // S
+  int64_t num_queries = 0;  // Of each sequence.
+  ConstFloats k;            // [S, num_new, k_cache.num_heads, k_cache.dim], dense; or null.
+  ConstFloats v;            // [S, num_new, k_cache.num_heads, v_cache.dim], dense; or null.
+  int64_t num_new = 0;      // 0 without k and v.
+  CachePlane k_cache;       // Contiguous: block_size is the capacity in tokens.
   CachePlane v_cache;
   const int32_t* cache_seqlens = nullptr;    // [S]
   const int32_t* cache_batch_idx = nullptr;  // [S]: block of sequence s; null: s. Contiguous only.
@@ -199,7 +203,7 @@ struct AttentionWithKvCacheArgs {
   ScoreOptions scores;
   int32_t num_splits = 0;  // 0: heuristic, 1: a single pass, more: split. Never changes a bit.
   DType round_to = DType::kF32;
-  Floats out;  // [S, num_queries, num_heads, v_cache.dim], dense
+  Floats out;            // [S, num_queries, num_heads, v_cache.dim], dense
   float* lse = nullptr;  // [num_heads, S * num_queries], dense; or null.
 };
 
@@ -207,7 +211,7 @@ struct AttentionWithKvCacheArgs {
 // operator; Dao et al. 2022, section 3.1). An LSE of +inf or -inf marks an empty side, whose `out`
 // is not read; two empty sides give 0 and -inf. `out` may be either input.
 struct MergeAttentionStatesArgs {
-  ConstFloats out_a;  // [T, num_heads, dim], dense
+  ConstFloats out_a;             // [T, num_heads, dim], dense
   const float* lse_a = nullptr;  // [num_heads, T], dense
   ConstFloats out_b;
   const float* lse_b = nullptr;
@@ -215,7 +219,7 @@ struct MergeAttentionStatesArgs {
   int32_t num_heads = 0;
   int32_t dim = 0;
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  Floats out;          // [T, num_heads, dim], dense
+  Floats out;                    // [T, num_heads, dim], dense
   float* lse = nullptr;          // [num_heads, T], dense; or null.
 };
 

@@ -40,9 +40,9 @@ struct CachePlane {
 // to even; fp8 saturates). Bytes outside those slots are not touched. A slot that two tokens name
 // holds either of them, or parts of both.
 struct ReshapeAndCacheArgs {
-  ConstFloats key;    // [>= num_tokens, num_heads, dim of k_cache]
-  int64_t key_stride = 0;        // Elements from token to token.
-  ConstFloats value;  // [>= num_tokens, num_heads, dim of v_cache]
+  ConstFloats key;         // [>= num_tokens, num_heads, dim of k_cache]
+  int64_t key_stride = 0;  // Elements from token to token.
+  ConstFloats value;       // [>= num_tokens, num_heads, dim of v_cache]
   int64_t value_stride = 0;
   const int64_t* slot_mapping = nullptr;  // [num_tokens]: block * block_size + offset; < 0 = skip.
   int64_t num_tokens = 0;

@@ -12,39 +12,40 @@ namespace baton {
 // * (1 + weight). With `residual`, first residual += x and the sum is what is normalised.
 // `out` may be `x`.
 struct RmsNormArgs {
-  ConstFloats x;  // [num_tokens, rows_per_token, dim]
-  int64_t x_stride = 0;      // Elements from token to token; rows of a token are dense.
+  ConstFloats x;         // [num_tokens, rows_per_token, dim]
+  int64_t x_stride = 0;  // Elements from token to token; rows of a token are dense.
   int64_t num_tokens = 0;
   int64_t rows_per_token = 1;  // E.g. the heads of q.
   int64_t dim = 0;
   const float* weight = nullptr;  // [dim]
   bool one_plus_weight = false;
   float eps = 0;                 // Finite, >= 0.
-  float* residual = nullptr;     // [num_tokens, dim] dense, or null; needs rows_per_token = 1.
+  float* residual = nullptr;     // [num_tokens, dim], or null; needs rows_per_token = 1.
+  int64_t residual_stride = 0;   // Elements from token to token; 0: dense.
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  Floats out;          // [num_tokens, rows_per_token, dim]
+  Floats out;                    // [num_tokens, rows_per_token, dim]
   int64_t out_stride = 0;
 };
 
 // out = (x - mean) / sqrt(variance + eps) * weight + bias over the last dimension (Ba et al. 2016);
 // the variance is that of the population. `out` may be `x`.
 struct LayerNormArgs {
-  ConstFloats x;  // [num_tokens, dim]
-  int64_t x_stride = 0;      // Elements from token to token.
+  ConstFloats x;         // [num_tokens, dim]
+  int64_t x_stride = 0;  // Elements from token to token.
   int64_t num_tokens = 0;
   int64_t dim = 0;
   const float* weight = nullptr;  // [dim]
   const float* bias = nullptr;    // [dim], or null.
   float eps = 0;                  // Finite, >= 0.
   DType round_to = DType::kF32;   // What `out` is rounded to, kept as float.
-  Floats out;           // [num_tokens, dim]
+  Floats out;                     // [num_tokens, dim]
   int64_t out_stride = 0;
 };
 
 // Rotates pairs (x[i], x[i + rotary_dim/2]) of each head in place, or with `interleaved`
 // (x[2 i], x[2 i + 1]); the other elements stay.
 struct RopeArgs {
-  Floats x;    // [num_tokens, num_heads, head_dim]
+  Floats x;              // [num_tokens, num_heads, head_dim]
   int64_t x_stride = 0;  // Elements from token to token.
   int64_t num_tokens = 0;
   int64_t num_heads = 0;
@@ -65,17 +66,19 @@ struct ActivationArgs {
   int64_t dim = 0;
   ActivationKind activation = ActivationKind::kSilu;
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  Floats out;          // [num_tokens, dim], dense
+  Floats out;                    // [num_tokens, dim], dense
 };
 
 // out = act(gate) * up.
 struct ActivationAndMulArgs {
-  ConstFloats gate_up;  // [num_tokens, 2 * dim]: gate, then up. Dense.
+  ConstFloats gate_up;  // [num_tokens, 2 * dim]: gate, then up.
   int64_t num_tokens = 0;
   int64_t dim = 0;
   ActivationKind activation = ActivationKind::kSilu;
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  Floats out;          // [num_tokens, dim]
+  Floats out;                    // [num_tokens, dim]
+  int64_t gate_up_stride = 0;    // Elements from token to token; 0: dense. So too the next.
+  int64_t out_stride = 0;
 };
 
 // x = cap * tanh(x / cap) in place, of logits (Gemma 2).
@@ -92,7 +95,8 @@ struct EmbeddingArgs {
   const PackedMatrix* table = nullptr;  // [vocab_size, dim]
   const int32_t* tokens = nullptr;      // [num_tokens], each in [0, vocab_size)
   int64_t num_tokens = 0;
-  Floats out;  // [num_tokens, dim]
+  Floats out;              // [num_tokens, dim]
+  int64_t out_stride = 0;  // Elements from token to token; 0: dense.
 };
 
 // out = a * weights^T + bias. Each output starts from zero and adds its k products in one order,
@@ -106,13 +110,13 @@ struct EmbeddingArgs {
 //   to the sum of the groups before.
 // With the output layer's weights this makes the logits.
 struct GemmArgs {
-  ConstFloats a;  // [m, k]
-  int64_t a_stride = 0;      // Elements from row to row.
+  ConstFloats a;         // [m, k]
+  int64_t a_stride = 0;  // Elements from row to row.
   int64_t m = 0;
   DType a_rounded_to = DType::kF32;       // bf16: the values of `a` are bf16 values.
   const PackedMatrix* weights = nullptr;  // [n, k]
   const float* bias = nullptr;            // [n], or null.
-  Floats out;                   // [m, n]
+  Floats out;                             // [m, n]
   int64_t out_stride = 0;
 };
 

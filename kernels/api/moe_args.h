@@ -72,8 +72,8 @@ struct MoeAlignArgs {
 // bias[e], or without a row_order a[i] * ... The bits of a row are those of Gemm with that row
 // alone.
 struct ExpertGemmArgs {
-  ConstFloats a;  // [num_a_rows, k]
-  int64_t a_stride = 0;      // Elements from row to row.
+  ConstFloats a;         // [num_a_rows, k]
+  int64_t a_stride = 0;  // Elements from row to row.
   int64_t num_a_rows = 0;
   DType a_rounded_to = DType::kF32;         // As GemmArgs.
   const int32_t* row_order = nullptr;       // [num_rows], of MoeAlign; or null.
@@ -82,7 +82,7 @@ struct ExpertGemmArgs {
   int64_t num_experts = 0;                  // On this rank, in [0, kMaxExperts].
   const PackedMatrix* weights = nullptr;    // [num_experts], each [n, k], all of one dtype.
   const float* bias = nullptr;              // [num_experts, n], or null.
-  Floats out;                     // [num_rows = expert_offsets[num_experts], n]
+  Floats out;                               // [num_rows = expert_offsets[num_experts], n]
   int64_t out_stride = 0;
 };
 
@@ -91,8 +91,8 @@ struct ExpertGemmArgs {
 // row is below 0 (experts of other ranks, padding) are skipped, not multiplied by 0; a token
 // without others gets 0.
 struct MoeCombineArgs {
-  ConstFloats y;  // [num_rows, dim], of ExpertGemm.
-  int64_t y_stride = 0;      // Elements from row to row.
+  ConstFloats y;         // [num_rows, dim], of ExpertGemm.
+  int64_t y_stride = 0;  // Elements from row to row.
   int64_t num_rows = 0;
   const int32_t* expert_ids = nullptr;     // [num_tokens, top_k]
   const int32_t* row_positions = nullptr;  // [num_tokens, top_k], of MoeAlign; less than num_rows.
@@ -103,7 +103,7 @@ struct MoeCombineArgs {
   // [num_tokens, dim], dense, or null; may be `out` if out_stride = dim.
   ConstFloats shared;
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  Floats out;          // [num_tokens, dim]
+  Floats out;                    // [num_tokens, dim]
   int64_t out_stride = 0;
 };
 

@@ -279,7 +279,7 @@ void WriteOutput(const VarlenAttentionArgs& args, const AttentionTask& task, con
 template <AttentionForm kForm>
 void Run(const VarlenAttentionArgs& args, const AttentionTask& task, const Workspace& w) {
   const int64_t s = task.sequence;
-  const int32_t* blocks = args.block_table + s * args.max_blocks;
+  const int32_t* blocks = TableOf(args, s);
   const float* slopes = args.scores.alibi_slopes;
   if (slopes != nullptr) slopes += s * args.scores.alibi_stride + task.kv_head * w.group;
   PackQueries<kForm>(args, task, w);

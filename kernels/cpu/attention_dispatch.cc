@@ -52,6 +52,7 @@ void AttentionDispatch::Run(const PagedAttentionArgs& args) {
                                     .seq_lens = args.seq_lens,
                                     .block_table = args.block_tables,
                                     .max_blocks = args.max_blocks,
+                                    .table_starts = args.table_starts,
                                     .k_cache = args.k_cache,
                                     .v_cache = args.v_cache,
                                     .scores = args.scores,

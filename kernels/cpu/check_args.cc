@@ -62,6 +62,7 @@ absl::Status CheckArgs(const RmsNormArgs& args) {
   const int64_t row = args.rows_per_token * args.dim;
   RETURN_IF_ERROR(RequireStride(args.x_stride, row, "x_stride"));
   RETURN_IF_ERROR(RequireStride(args.out_stride, row, "out_stride"));
+  RETURN_IF_ERROR(RequireStrideOrDense(args.residual_stride, args.dim, "residual_stride"));
   return Require(args.residual == nullptr || args.rows_per_token == 1, "rows_per_token",
                  args.rows_per_token, "1 with a residual");
 }
@@ -117,7 +118,9 @@ absl::Status CheckArgs(const ActivationAndMulArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.gate_up.data, "gate_up"));
-  return RequirePointer(args.out.data, "out");
+  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
+  RETURN_IF_ERROR(RequireStrideOrDense(args.gate_up_stride, 2 * args.dim, "gate_up_stride"));
+  return RequireStrideOrDense(args.out_stride, args.dim, "out_stride");
 }
 
 absl::Status CheckArgs(const SoftcapArgs& args) {
@@ -138,6 +141,7 @@ absl::Status CheckArgs(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.table, "table"));
   RETURN_IF_ERROR(RequirePointer(args.tokens, "tokens"));
   RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
+  RETURN_IF_ERROR(RequireStrideOrDense(args.out_stride, args.table->k(), "out_stride"));
   for (int64_t t = 0; t < args.num_tokens; ++t) {
     if (args.tokens[t] >= 0 && args.tokens[t] < args.table->n()) continue;
     return Require(false, absl::StrCat("tokens[", t, "]"), args.tokens[t],

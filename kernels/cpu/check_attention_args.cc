@@ -25,6 +25,7 @@ struct Caches {
   const int32_t* block_table;
   int64_t max_blocks;
   const char* block_table_name;
+  const int32_t* table_starts = nullptr;
   BlockSparsity sparsity = {};
 };
 
@@ -114,7 +115,8 @@ bool SomeHeadSees(const Caches& c, int64_t num_keys, int64_t key) {
 
 absl::Status CheckBlock(const Caches& c, int64_t s, int64_t i) {
   RETURN_IF_ERROR(RequirePointer(c.block_table, c.block_table_name));
-  const int64_t block = c.block_table[s * c.max_blocks + i];
+  const int64_t start = c.table_starts == nullptr ? s * c.max_blocks : c.table_starts[s];
+  const int64_t block = c.block_table[start + i];
   if (block >= 0 && block < c.k.num_blocks) return absl::OkStatus();
   return Require(false, absl::StrCat(c.block_table_name, "[", s, "][", i, "]"), block,
                  absl::StrCat("in [0, ", c.k.num_blocks, ")"));
@@ -155,6 +157,14 @@ absl::Status CheckCumulative(const int32_t* cu, int64_t num_seqs, const char* fi
     if (cu[s + 1] >= cu[s]) continue;
     return Require(false, absl::StrCat(field, "[", s + 1, "]"), cu[s + 1],
                    "not less than the entry before");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStarts(const int32_t* starts, int64_t num_seqs) {
+  for (int64_t s = 0; starts != nullptr && s < num_seqs; ++s) {
+    if (starts[s] >= 0) continue;
+    return RequireAtLeast(starts[s], 0, absl::StrCat("table_starts[", s, "]"));
   }
   return absl::OkStatus();
 }
@@ -325,7 +335,8 @@ absl::Status CheckArgs(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_k, 0, "max_seqlen_k"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
-                      args.num_seqs, args.block_table, args.max_blocks, "block_table"};
+                      args.num_seqs, args.block_table, args.max_blocks, "block_table",
+                      args.table_starts};
   const bool dense = args.dense.cu_seqlens_k != nullptr;
   if (!dense) {
     RETURN_IF_ERROR(RequireNull(args.dense.k.data, "dense.k", "without dense.cu_seqlens_k"));
@@ -334,6 +345,7 @@ absl::Status CheckArgs(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(CheckCumulative(args.cu_seqlens_q, args.num_seqs, "cu_seqlens_q"));
   if (!dense) RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
   const int32_t* cu = args.cu_seqlens_q;
+  RETURN_IF_ERROR(CheckStarts(args.table_starts, args.num_seqs));
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     const int64_t queries = cu[s + 1] - cu[s];
     RETURN_IF_ERROR(CheckLength(queries, "query length ", s, args.max_seqlen_q,
@@ -365,11 +377,12 @@ absl::Status CheckArgs(const PagedAttentionArgs& args) {
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,    args.v_cache,   args.scores,
                       args.num_heads,  args.num_seqs,  args.block_tables,
-                      args.max_blocks, "block_tables", args.sparsity};
+                      args.max_blocks, "block_tables", args.table_starts, args.sparsity};
   RETURN_IF_ERROR(CheckCaches(caches));
   RETURN_IF_ERROR(Require(args.split <= AttentionSplit::kReference, "split",
                           static_cast<int>(args.split), "AUTO, SINGLE_PASS, SPLIT or REFERENCE"));
   RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
+  RETURN_IF_ERROR(CheckStarts(args.table_starts, args.num_seqs));
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     const int64_t keys = args.seq_lens[s];
     RETURN_IF_ERROR(CheckLength(keys, "seq_lens", s, args.max_seq_len, "max_seq_len"));

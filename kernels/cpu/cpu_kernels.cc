@@ -149,8 +149,9 @@ absl::Status CpuKernels::Embedding(const EmbeddingArgs& args) {
   if (args.num_tokens == 0) return absl::OkStatus();
   const Panels table(*args.table);
   float* out = args.out.f32();
+  const int64_t stride = args.out_stride == 0 ? table.k() : args.out_stride;
   const auto body = [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) UnpackRow(table, args.tokens[t], out + t * table.k());
+    for (int64_t t = begin; t < end; ++t) UnpackRow(table, args.tokens[t], out + t * stride);
   };
   ForTokens(args.num_tokens, args.num_tokens * table.k(), body);
   return absl::OkStatus();

@@ -118,11 +118,12 @@ void CacheToken(const float* from, const CachePlane& cache, CacheRole role, int6
 void RmsNorm(const RmsNormArgs& args, int64_t begin, int64_t end) {
   const float* all = args.x.f32();
   float* out = args.out.f32();
+  const int64_t residual_stride = args.residual_stride == 0 ? args.dim : args.residual_stride;
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t r = 0; r < args.rows_per_token; ++r) {
       const float* x = all + t * args.x_stride + r * args.dim;
       if (args.residual != nullptr) {
-        float* residual = args.residual + t * args.dim;
+        float* residual = args.residual + t * residual_stride;
         ForLanes(args.dim, [&](int64_t i, int64_t n) {
           StoreUpTo(residual + i, LoadUpTo(residual + i, n) + LoadUpTo(x + i, n), n);
         });
@@ -181,10 +182,12 @@ void Activation(const ActivationArgs& args, int64_t begin, int64_t end) {
 void ActivationAndMul(const ActivationAndMulArgs& args, int64_t begin, int64_t end) {
   const float* all = args.gate_up.f32();
   float* all_out = args.out.f32();
+  const int64_t stride = args.gate_up_stride == 0 ? 2 * args.dim : args.gate_up_stride;
+  const int64_t out_stride = args.out_stride == 0 ? args.dim : args.out_stride;
   for (int64_t t = begin; t < end; ++t) {
-    const float* gate = all + t * 2 * args.dim;
+    const float* gate = all + t * stride;
     const float* up = gate + args.dim;
-    float* out = all_out + t * args.dim;
+    float* out = all_out + t * out_stride;
     ForLanes(args.dim, [&](int64_t i, int64_t n) {
       const Vec g = LoadUpTo(gate + i, n);
       StoreUpTo(out + i, Activate(args.activation, g) * LoadUpTo(up + i, n), n);

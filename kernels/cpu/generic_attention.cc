@@ -254,7 +254,7 @@ HeadRows RowsOf(const GenericAttentionArgs& args, const AttentionTask& task, Cac
   rows.plane = &plane;
   rows.strides = StridesOf(plane, role);
   if (plane.num_scales > 0) rows.scale = plane.scales[plane.num_scales == 1 ? 0 : task.kv_head];
-  rows.blocks = base.block_table + s * base.max_blocks;
+  rows.blocks = TableOf(base, s);
   rows.first_row = args.leftpad == nullptr ? 0 : args.leftpad[s];
   rows.num_cached = base.seq_lens[s] - num_dense;
   rows.dim = plane.dim;

@@ -54,6 +54,12 @@ inline absl::Status RequireStride(int64_t value, int64_t least, FieldName field)
   return Require(value <= kMaxStride, field, value, "at most ", kMaxStride);
 }
 
+// 0 stands for dense rows of `least` elements.
+inline absl::Status RequireStrideOrDense(int64_t value, int64_t least, FieldName field) {
+  if (value == 0) return absl::OkStatus();
+  return RequireStride(value, least, field);
+}
+
 inline absl::Status RequireFloat(bool ok, FieldName field, float value,
                                  const absl::AlphaNum& allowed) {
   if (ok) return absl::OkStatus();

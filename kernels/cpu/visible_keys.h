@@ -30,6 +30,12 @@ inline KeySpan VisibleKeys(const ScoreOptions& scores, int64_t position, int64_t
   return span;
 }
 
+// The entries of the block table that sequence s has.
+inline const int32_t* TableOf(const VarlenAttentionArgs& args, int64_t s) {
+  return args.block_table +
+         (args.table_starts == nullptr ? s * args.max_blocks : args.table_starts[s]);
+}
+
 // Which blocks of keys a head of a block-sparse decode row sees.
 struct SparseBlocks {
   int64_t block_size = 0;  // 0: all.

@@ -90,7 +90,7 @@ BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const Problem& args,
   const int64_t token_stride = cache.token_stride == 0 ? cache.dim : cache.token_stride;
   const int64_t head_stride =
       cache.head_stride == 0 ? cache.block_size * token_stride : cache.head_stride;
-  const int32_t* table = args.block_table + work.s * args.max_blocks;
+  const int32_t* table = TableOf(args, work.s);
   for (int index = threadIdx.x; index < kStepKeys * kChunks; index += kThreads) {
     const int row = index / kChunks, column = index % kChunks * 8, key = first + row;
     const bool live = key >= work.keys.begin && key < work.keys.end && column < cache.dim;

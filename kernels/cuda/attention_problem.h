@@ -24,6 +24,7 @@ struct Problem {
   int32_t max_seq_len = 0;
   const int32_t* block_table = nullptr;
   int64_t max_blocks = 0;
+  const int32_t* table_starts = nullptr;
   CachePlane k_cache;
   CachePlane v_cache;
   ScoreOptions scores;
@@ -44,6 +45,7 @@ inline Problem Common(const Args& args) {
   problem.num_seqs = args.num_seqs;
   problem.seq_lens = args.seq_lens;
   problem.max_blocks = args.max_blocks;
+  problem.table_starts = args.table_starts;
   problem.k_cache = args.k_cache;
   problem.v_cache = args.v_cache;
   problem.scores = args.scores;

@@ -51,6 +51,11 @@ BATON_DEVICE Sequence SequenceOf(const Problem& args, int64_t s) {
   return {first, args.cu_seqlens_q[s + 1] - first, args.seq_lens[s]};
 }
 
+BATON_DEVICE const int32_t* TableOf(const Problem& args, int64_t s) {
+  return args.block_table +
+         (args.table_starts == nullptr ? s * args.max_blocks : args.table_starts[s]);
+}
+
 // Maximum and sum of a softmax over some keys, of powers of two.
 struct SoftmaxState {
   float max;

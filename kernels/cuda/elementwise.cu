@@ -57,13 +57,13 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t per_row = (args.dim + 3) / 4, index = ThreadIndex();
   if (index >= args.num_tokens * per_row) return;
   const int64_t row = index / per_row, i = index % per_row * 4, left = args.dim - i;
-  const X* gate = static_cast<const X*>(args.gate_up.data) + row * 2 * args.dim + i;
+  const X* gate = static_cast<const X*>(args.gate_up.data) + row * args.gate_up_stride + i;
   float x[4], up[4];
   LoadFour(gate, left, vectors, x);
   LoadFour(gate + args.dim, left, vectors, up);
   BATON_UNROLL
   for (int j = 0; j < 4; ++j) x[j] = Activate(args.activation, x[j]) * up[j];
-  StoreFour(static_cast<Out*>(args.out.data) + row * args.dim + i, left, vectors, x);
+  StoreFour(static_cast<Out*>(args.out.data) + row * args.out_stride + i, left, vectors, x);
 }
 
 template <typename T>
@@ -140,11 +140,14 @@ cudaError_t Activation(const ActivationArgs& args, cudaStream_t stream) {
   });
 }
 
-cudaError_t ActivationAndMul(const ActivationAndMulArgs& args, cudaStream_t stream) {
+cudaError_t ActivationAndMul(const ActivationAndMulArgs& call, cudaStream_t stream) {
+  ActivationAndMulArgs args = call;
+  if (args.gate_up_stride == 0) args.gate_up_stride = 2 * args.dim;
+  if (args.out_stride == 0) args.out_stride = args.dim;
   if (args.out.dtype != args.round_to) return cudaErrorInvalidValue;
   const bool vectors =
-      HasVectors(args.gate_up.data, args.gate_up.dtype, args.dim, 2 * args.dim) &&
-      HasVectors(args.out.data, args.out.dtype, args.dim, args.dim);
+      HasVectors(args.gate_up.data, args.gate_up.dtype, args.dim, args.gate_up_stride) &&
+      HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride);
   return WithFloatTypes(args.gate_up.dtype, args.out.dtype, [&](auto x, auto out) {
     return LaunchThreads(elementwise::ActivationAndMulKernel<decltype(x), decltype(out)>,
                          args.num_tokens * ((args.dim + 3) / 4), stream, args, vectors);

@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock)
   const int64_t token = row / args.rows_per_token, part = row % args.rows_per_token * args.dim;
   const X* x = static_cast<const X*>(args.x.data) + token * args.x_stride + part;
   Out* out = static_cast<Out*>(args.out.data) + token * args.out_stride + part;
-  float* residual = args.residual == nullptr ? nullptr : args.residual + row * args.dim;
+  float* residual = args.residual == nullptr ? nullptr : args.residual + row * args.residual_stride;
 
   float squares = 0;
   for (int64_t i = first; i < args.dim; i += 4 * kThreads) {
@@ -132,19 +132,22 @@ cudaError_t LaunchRows(Kernel short_row, Kernel long_row, int64_t rows, const Ar
                 32 * kWarpsPerBlock, sizeof(norms::Sums), stream, args, vectors);
 }
 
-bool HasFloatVectors(const float* data, int64_t dim) {
-  return HasVectors(data, DType::kF32, dim, dim);
+bool HasFloatVectors(const float* data, int64_t dim, int64_t stride) {
+  return HasVectors(data, DType::kF32, dim, stride);
 }
 
 }  // namespace
 
-cudaError_t RmsNorm(const RmsNormArgs& args, cudaStream_t stream) {
+cudaError_t RmsNorm(const RmsNormArgs& call, cudaStream_t stream) {
+  RmsNormArgs args = call;
+  if (args.residual_stride == 0) args.residual_stride = args.dim;
   if (args.out.dtype != args.round_to) return cudaErrorInvalidValue;
   const int64_t rows = args.num_tokens * args.rows_per_token;
   if (rows == 0 || args.dim == 0) return cudaSuccess;
   const bool vectors = HasVectors(args.x.data, args.x.dtype, args.dim, args.x_stride) &&
                        HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride) &&
-                       HasFloatVectors(args.weight, args.dim) && HasFloatVectors(args.residual, args.dim);
+                       HasFloatVectors(args.weight, args.dim, args.dim) &&
+                       HasFloatVectors(args.residual, args.dim, args.residual_stride);
   return WithFloatTypes(args.x.dtype, args.out.dtype, [&](auto x, auto out) {
     return LaunchRows(norms::RmsNormKernel<1, decltype(x), decltype(out)>,
                       norms::RmsNormKernel<kWarpsPerBlock, decltype(x), decltype(out)>, rows, args,
@@ -157,7 +160,8 @@ cudaError_t LayerNorm(const LayerNormArgs& args, cudaStream_t stream) {
   if (args.num_tokens == 0 || args.dim == 0) return cudaSuccess;
   const bool vectors = HasVectors(args.x.data, args.x.dtype, args.dim, args.x_stride) &&
                        HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride) &&
-                       HasFloatVectors(args.weight, args.dim) && HasFloatVectors(args.bias, args.dim);
+                       HasFloatVectors(args.weight, args.dim, args.dim) &&
+                       HasFloatVectors(args.bias, args.dim, args.dim);
   return WithFloatTypes(args.x.dtype, args.out.dtype, [&](auto x, auto out) {
     return LaunchRows(norms::LayerNormKernel<1, decltype(x), decltype(out)>,
                       norms::LayerNormKernel<kWarpsPerBlock, decltype(x), decltype(out)>, args.num_tokens, args,

@@ -100,6 +100,22 @@ class AttentionProblem {
   }
   AttentionProblem(const AttentionProblem&) = delete;
 
+  // The table without its padding: the entries of the last sequence first.
+  struct RaggedTable {
+    std::vector<int32_t> entries, starts;
+  };
+  RaggedTable Ragged() const {
+    RaggedTable ragged;
+    ragged.starts.resize(seq_lens.size());
+    for (int64_t s = std::ssize(seq_lens) - 1; s >= 0; --s) {
+      ragged.starts[s] = static_cast<int32_t>(ragged.entries.size());
+      const int64_t blocks = (seq_lens[s] + shape.block_size - 1) / shape.block_size;
+      const auto first = table.begin() + s * max_blocks;
+      ragged.entries.insert(ragged.entries.end(), first, first + blocks);
+    }
+    return ragged;
+  }
+
   VarlenAttentionArgs Args(float* out, float* lse = nullptr) {
     return {.q = q.data(),
             .q_stride = int64_t{shape.heads} * shape.dim,

@@ -121,6 +121,40 @@ TEST_P(AttentionTest, SplitSinglePassAndVarlenGiveTheSameBits) {
   }
 }
 
+TEST_P(AttentionTest, TheTableMayBeRaggedAndShared) {
+  AttentionProblem p({.heads = 4, .kv_heads = 2, .dim = 40, .sequences = kLong}, 5);
+  const Result expected = Varlen(*kernels_, p);
+  AttentionProblem::RaggedTable ragged = p.Ragged();
+  ragged.entries.shrink_to_fit();
+  GuardedFloats out(p.out_size()), lse(p.total_q * p.shape.heads);
+  VarlenAttentionArgs args = p.Args(out.data(), lse.data());
+  args.block_table = ragged.entries.data();
+  args.table_starts = ragged.starts.data();
+  ASSERT_TRUE(kernels_->VarlenAttention(args).ok());
+  EXPECT_TRUE((Result{out.values(), lse.values()}) == expected);
+
+  // Two decode rows of one sequence, of different lengths.
+  AttentionProblem one({.sequences = {{1, 700}}}, 6);
+  std::vector<float> q = one.q;
+  q.insert(q.end(), one.q.begin(), one.q.end());
+  const std::vector<int32_t> lens = {700, 330}, starts = {0, 0};
+  std::vector<float> rows(2 * one.out_size()), alone(one.out_size());
+  PagedAttentionArgs paged = one.PagedArgs(alone.data(), AttentionSplit::kAuto);
+  ASSERT_TRUE(kernels_->PagedAttention(paged).ok());
+  paged.q = q.data();
+  paged.num_seqs = 2;
+  paged.seq_lens = lens.data();
+  paged.table_starts = starts.data();
+  paged.out = rows.data();
+  ASSERT_TRUE(kernels_->PagedAttention(paged).ok());
+  EXPECT_TRUE(std::equal(alone.begin(), alone.end(), rows.begin()));
+  const int32_t shorter = 330;
+  paged = one.PagedArgs(alone.data(), AttentionSplit::kAuto);
+  paged.seq_lens = &shorter;
+  ASSERT_TRUE(kernels_->PagedAttention(paged).ok());
+  EXPECT_TRUE(std::equal(alone.begin(), alone.end(), rows.begin() + one.out_size()));
+}
+
 TEST_P(AttentionTest, ChunksAndBlockSizesDoNotChangeBits) {
   // 600 keys cross a partial state's boundary. Every chunk alone must equal all in one call.
   const int32_t n = 600;

@@ -64,6 +64,37 @@ TEST(CheckArgsTest, EveryOperandIsF32) {
   ExpectRefused(args, "dense.v.dtype = bf16: must be f32");
 }
 
+TEST(CheckArgsTest, RowsWithGapsHaveRoomForTheirElements) {
+  float x[32] = {};
+  const int32_t token = 0;
+  const PackedMatrix table = *AllocatePanels(3, 8, DType::kF32);
+  RmsNormArgs norm{.x = x,
+                   .x_stride = 8,
+                   .num_tokens = 1,
+                   .dim = 8,
+                   .weight = x,
+                   .residual = x,
+                   .residual_stride = 9,
+                   .out = x,
+                   .out_stride = 8};
+  EXPECT_TRUE(CheckArgs(norm).ok());
+  norm.residual_stride = 7;
+  ExpectRefused(norm, "residual_stride = 7: must be at least 8");
+  ActivationAndMulArgs gated{.gate_up = x, .num_tokens = 1, .dim = 8, .out = x};
+  EXPECT_TRUE(CheckArgs(gated).ok());
+  gated.gate_up_stride = 15;
+  ExpectRefused(gated, "gate_up_stride = 15: must be at least 16");
+  gated.gate_up_stride = 16;
+  gated.out_stride = 7;
+  ExpectRefused(gated, "out_stride = 7: must be at least 8");
+  EmbeddingArgs embedding{.table = &table, .tokens = &token, .num_tokens = 1, .out = x};
+  EXPECT_TRUE(CheckArgs(embedding).ok());
+  embedding.out_stride = 7;
+  ExpectRefused(embedding, "out_stride = 7: must be at least 8");
+  embedding.out_stride = int64_t{1} << 50;
+  ExpectRefused(embedding, "out_stride = 1125899906842624: must be at most");
+}
+
 struct AttentionCase {
   float memory[4 * 16 * 8] = {};
   int32_t cu[3] = {0, 2, 3};
@@ -117,6 +148,18 @@ TEST(CheckArgsTest, AttentionNamesTheFieldItRefuses) {
     AttentionCase c;
     c.lens[1] = 33;
     ExpectRefused(c.args, "seq_lens[1] = 33: must be at most max_blocks * block_size = 32");
+  }
+  {
+    AttentionCase c;
+    int32_t starts[] = {3, 1};
+    c.args.table_starts = starts;
+    c.table[3] = 0;
+    c.table[1] = 1;
+    EXPECT_TRUE(CheckArgs(c.args).ok());
+    c.table[2] = 9;  // The second block of sequence 1, whose first is entry 1.
+    ExpectRefused(c.args, "block_table[1][1] = 9: must be in [0, 4)");
+    starts[0] = -1;
+    ExpectRefused(c.args, "table_starts[0] = -1: must be at least 0");
   }
   {
     AttentionCase c;

@@ -174,6 +174,70 @@ TEST_P(ElementwiseTest, ActivationTimesUpAgreesWithItsFormula) {
   }
 }
 
+// Of rows with gaps between them the values are those of dense rows, and the gaps stay.
+TEST_P(ElementwiseTest, RowsMayHaveGaps) {
+  const int64_t dim = 21, tokens = 3, stride = 50;
+  const auto spread = [&](const std::vector<float>& dense, int64_t width) {
+    std::vector<float> rows(tokens * stride, NAN);
+    for (int64_t i = 0; i < tokens * width; ++i) rows[i / width * stride + i % width] = dense[i];
+    return rows;
+  };
+  const auto expect_rows = [&](const std::vector<float>& got, const std::vector<float>& dense) {
+    for (int64_t i = 0; i < tokens * stride; ++i) {
+      if (i % stride >= dim) {
+        EXPECT_TRUE(std::isnan(got[i])) << i;
+      } else {
+        EXPECT_EQ(got[i], dense[i / stride * dim + i % stride]) << i;
+      }
+    }
+  };
+  const std::vector<float> gate_up = RandomFloats(8, tokens * 2 * dim);
+  std::vector<float> dense(tokens * dim);
+  ActivationAndMulArgs gated{
+      .gate_up = gate_up.data(), .num_tokens = tokens, .dim = dim, .out = dense.data()};
+  ASSERT_TRUE(kernels_->ActivationAndMul(gated).ok());
+  const std::vector<float> gaps = spread(gate_up, 2 * dim);
+  std::vector<float> out(tokens * stride, NAN);
+  gated.gate_up = gaps.data();
+  gated.gate_up_stride = gated.out_stride = stride;
+  gated.out = out.data();
+  ASSERT_TRUE(kernels_->ActivationAndMul(gated).ok());
+  expect_rows(out, dense);
+
+  const std::vector<float> x = RandomFloats(9, tokens * dim), weight = RandomFloats(3, dim);
+  std::vector<float> residual = RandomFloats(7, tokens * dim);
+  std::vector<float> rows = spread(residual, dim);
+  RmsNormArgs norm{.x = x.data(),
+                   .x_stride = dim,
+                   .num_tokens = tokens,
+                   .dim = dim,
+                   .weight = weight.data(),
+                   .residual = residual.data(),
+                   .out = dense.data(),
+                   .out_stride = dim};
+  ASSERT_TRUE(kernels_->RmsNorm(norm).ok());
+  std::vector<float> again(tokens * dim);
+  norm.residual = rows.data();
+  norm.residual_stride = stride;
+  norm.out = again.data();
+  ASSERT_TRUE(kernels_->RmsNorm(norm).ok());
+  EXPECT_EQ(again, dense);
+  expect_rows(rows, residual);
+
+  const std::vector<float> weights = RandomFloats(4, 5 * dim);
+  const WeightRows part{reinterpret_cast<const std::byte*>(weights.data()), DType::kF32, 5};
+  const auto table = kernels_->PackWeights({.parts = &part, .num_parts = 1, .k = dim});
+  const int32_t ids[] = {4, 0, 4};
+  EmbeddingArgs embedding{
+      .table = &*table, .tokens = ids, .num_tokens = tokens, .out = dense.data()};
+  ASSERT_TRUE(kernels_->Embedding(embedding).ok());
+  std::fill(out.begin(), out.end(), NAN);
+  embedding.out = out.data();
+  embedding.out_stride = stride;
+  ASSERT_TRUE(kernels_->Embedding(embedding).ok());
+  expect_rows(out, dense);
+}
+
 TEST_P(ElementwiseTest, ActivationAgreesWithItsFormulaFromFarBelowToFarAboveZero) {
   const int64_t n = 2001;
   std::vector<float> x(n);

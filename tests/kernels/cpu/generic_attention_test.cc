@@ -70,6 +70,25 @@ TEST_P(GenericAttentionTest, EveryLayoutAndTypeAgreesWithADoubleLoop) {
   }
 }
 
+TEST_P(GenericAttentionTest, TheTableMayBeRagged) {
+  AttentionProblem p({.heads = 4,
+                      .kv_heads = 2,
+                      .sequences = {{5, 60}, {1, 37}, {3, 0}, {2, 90}},
+                      .scores = {.window_left = 20},
+                      .layout = CacheLayout::kNhd},
+                     5);
+  const Result expected = Varlen(p);
+  const AttentionProblem::RaggedTable ragged = p.Ragged();
+  EXPECT_EQ(Guarded(p,
+                    [&](float* out, float* lse) {
+                      VarlenAttentionArgs args = p.Args(out, lse);
+                      args.block_table = ragged.entries.data();
+                      args.table_starts = ragged.starts.data();
+                      return kernels_->VarlenAttention(args);
+                    }),
+            expected);
+}
+
 TEST_P(GenericAttentionTest, RowsWithGapsBetweenThemAreReadByTheirStrides) {
   for (const auto layout : {CacheLayout::kHnd, CacheLayout::kNhd}) {
     CheckVarlen({.heads = 4,

@@ -17,6 +17,7 @@ struct Result {
 
 struct RunOptions {
   bool scratch = false;
+  bool ragged = false;
   DType out = DType::kF32;
 };
 
@@ -31,6 +32,8 @@ class DeviceProblem {
         table_(problem.table),
         cu_q_(problem.cu_q),
         lens_(problem.seq_lens),
+        ragged_(problem.Ragged().entries),
+        starts_(problem.Ragged().starts),
         slopes_(DType::kF32, problem.slopes),
         scales_(DType::kF32, problem.scales),
         sinks_(DType::kF32, problem.sinks) {}
@@ -45,7 +48,8 @@ class DeviceProblem {
     args.cu_seqlens_q = cu_q_.data();
     args.num_tokens = p.total_q;
     args.seq_lens = lens_.data();
-    args.block_table = table_.data();
+    args.block_table = options.ragged ? ragged_.data() : table_.data();
+    if (options.ragged) args.table_starts = starts_.data();
     args.round_to = options.out;
     args.out = out;
     args.lse = lse.f32();
@@ -72,7 +76,7 @@ class DeviceProblem {
   AttentionProblem& problem_;
   DeviceFloats q_;
   DeviceBytes k_, v_;
-  DeviceArray<int32_t> table_, cu_q_, lens_;
+  DeviceArray<int32_t> table_, cu_q_, lens_, ragged_, starts_;
   DeviceFloats slopes_, scales_, sinks_;
 };
 
@@ -217,6 +221,7 @@ TEST_P(AttentionTest, BitsDependOnNeitherBatchNorBlocks) {
     other.block_size = block_size;
     AttentionProblem same(other, 9);
     EXPECT_EQ(DeviceProblem(same).Run(), whole) << block_size;
+    EXPECT_EQ(DeviceProblem(same).Run({.ragged = true}), whole) << block_size;
   }
   // Sequence 0 alone has the same values: they are drawn in order.
   AttentionShapes alone = shape;

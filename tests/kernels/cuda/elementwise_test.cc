@@ -55,6 +55,30 @@ TEST_P(ElementwiseTest, GatedActivationsHaveTheBitsOfTheCpu) {
   }
 }
 
+TEST_P(ElementwiseTest, RowsOfGatedActivationsMayHaveGaps) {
+  const auto [in, out_type, seed] = GetParam();
+  for (const int64_t dim : {3, 64}) {
+    for (const int64_t gap : {1, 4}) {
+      const int64_t stride = 2 * dim + gap, out_stride = dim + gap;
+      const auto x = Values(in, seed + dim, 3 * stride);
+      std::vector<float> expected(3 * out_stride, 7);
+      ActivationAndMulArgs args{.gate_up = x.data(),
+                                .num_tokens = 3,
+                                .dim = dim,
+                                .round_to = out_type,
+                                .out = expected.data(),
+                                .gate_up_stride = stride,
+                                .out_stride = out_stride};
+      ASSERT_TRUE(cpu_->ActivationAndMul(args).ok());
+      const DeviceFloats device_x(in, x), out(out_type, std::vector<float>(3 * out_stride, 7));
+      args.gate_up = device_x;
+      args.out = out;
+      ASSERT_EQ(ActivationAndMul(args, nullptr), cudaSuccess);
+      EXPECT_EQ(out.Read(), expected) << dim << " " << gap;
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, SoftcapHasTheBitsOfTheCpu) {
   const auto [in, out_type, seed] = GetParam();
   for (const int64_t dim : kDims) {

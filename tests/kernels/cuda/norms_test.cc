@@ -112,6 +112,30 @@ TEST_P(NormsTest, RmsNormAddsToTheResidualFirst) {
     for (int64_t i = 0; i < 2 * dim; ++i) sum[i] = x[i] + before[i];
     EXPECT_EQ(residual.Read(), sum);
     const auto got = out.Read();
+    // The same with gaps between the rows of the residual, which stay.
+    for (const int64_t stride : {dim + 1, dim + 4}) {
+      std::vector<float> rows(2 * stride, 7), sums(2 * stride, 7);
+      for (int64_t i = 0; i < 2 * dim; ++i) {
+        rows[i / dim * stride + i % dim] = before[i];
+        sums[i / dim * stride + i % dim] = sum[i];
+      }
+      const DeviceFloats apart(DType::kF32, rows), again(out_type, 2 * dim);
+      ASSERT_EQ(RmsNorm({.x = device_x,
+                         .x_stride = dim,
+                         .num_tokens = 2,
+                         .dim = dim,
+                         .weight = device_weight.f32(),
+                         .eps = 1e-6f,
+                         .residual = apart.f32(),
+                         .residual_stride = stride,
+                         .round_to = out_type,
+                         .out = again,
+                         .out_stride = dim},
+                        nullptr),
+                cudaSuccess);
+      EXPECT_EQ(apart.Read(), sums);
+      EXPECT_EQ(again.Read(), got);
+    }
     for (int64_t t = 0; t < 2; ++t) {
       const auto row = Slice(sum, t * dim, dim);
       ExpectAccurate(Slice(got, t * dim, dim),
