@@ -51,7 +51,7 @@ EDGES = {
     "common/process": [],
     "common/rpc": ["common/node", "common/transport"],
     "common/telemetry": [],
-    "common/transport": ["common/kv_cache"],
+    "common/transport": ["common/kv_cache", "kernels/api"],
     "common/transport/tcp": ["common/transport"],
     "common/worker": ["common/checkpoint", "common/engine", "common/http", "common/kv_cache",
                       "common/model", "common/node", "common/process", "common/rpc",

@@ -58,7 +58,8 @@ void ForEachCell(const KvCache& cache, HeadRange heads, const std::vector<BlockI
 
 std::string NameOf(TransportKind kind) {
   if (kind == TransportKind::kLoopback) return "Loopback";
-  return kind == TransportKind::kTcp ? "Tcp" : "TcpStaged";
+  if (kind == TransportKind::kTcp) return "Tcp";
+  return kind == TransportKind::kTcpStaged ? "TcpStaged" : "TcpDevice";
 }
 
 void EventLog::Add(TransferEvent event) {
@@ -100,6 +101,29 @@ int EventLog::Count(TransferEvent::Kind kind, TicketId ticket, bool receiver) co
   }));
 }
 
+void TransportCluster::AddStager(Endpoint* e, TransportOptions* options) const {
+  if (kind_ != TransportKind::kTcpStaged && kind_ != TransportKind::kTcpDevice) return;
+  const bool device = kind_ == TransportKind::kTcpDevice;
+  const KvLayout& layout = e->cache->layout();
+  Buffer memory(device ? e->cache->base() : kNowhere,
+                *KvCache::PoolBytes(layout, e->spec.num_blocks), nullptr);
+  e->untouched =
+      *KvCache::Create(layout, e->spec.num_blocks, std::move(memory), /*host=*/false);
+  options->cache = e->untouched.get();
+  if (device) {
+    e->device = std::make_unique<LateCopies>(e->spec.incarnation);
+    e->device_stager =
+        *DeviceStager::Create(*e->device, *e->untouched,
+                              [](const absl::Status& status) { ADD_FAILURE() << status; });
+    options->stager = e->device_stager.get();
+  } else {
+    LateStager::Options stager = e->spec.stager;
+    stager.seed += e->spec.incarnation;
+    e->stager = std::make_unique<LateStager>(e->cache->base(), stager);
+    options->stager = e->stager.get();
+  }
+}
+
 std::unique_ptr<Endpoint> TransportCluster::Make(const EndpointSpec& spec) {
   auto e = std::make_unique<Endpoint>();
   e->spec = spec;
@@ -121,16 +145,7 @@ std::unique_ptr<Endpoint> TransportCluster::Make(const EndpointSpec& spec) {
       .sink = [raw = e.get()](TransferEvent event) { raw->log.Add(std::move(event)); },
       .first_head = spec.heads.first,
       .max_frame_bytes = spec.max_frame_bytes};
-  if (kind_ == TransportKind::kTcpStaged) {
-    LateStager::Options stager = spec.stager;
-    stager.seed += spec.incarnation;
-    e->stager = std::make_unique<LateStager>(e->cache->base(), stager);
-    const int64_t bytes = *KvCache::PoolBytes(layout, spec.num_blocks);
-    e->untouched = *KvCache::Create(layout, spec.num_blocks, Buffer(kNowhere, bytes, nullptr),
-                                    /*host=*/false);
-    options.cache = e->untouched.get();
-    options.stager = e->stager.get();
-  }
+  AddStager(e.get(), &options);
   if (kind_ == TransportKind::kLoopback) {
     auto made = LoopbackKvTransport::Create(hub_, "node-" + std::to_string(spec.incarnation),
                                             std::move(options));

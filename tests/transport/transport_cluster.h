@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "common/kv_cache/kv_cache.h"
+#include "common/transport/device_stager.h"
 #include "common/transport/loopback.h"
 #include "common/transport/tcp/tcp_kv_transport.h"
 #include "gtest/gtest.h"
+#include "tests/transport/late_copies.h"
 #include "tests/transport/late_stager.h"
 
 namespace baton {
@@ -34,8 +36,8 @@ class EventLog {
   std::vector<TransferEvent> events_;
 };
 
-// kTcpStaged: sockets, and pools that only a stager reaches.
-enum class TransportKind { kLoopback, kTcp, kTcpStaged };
+// kTcpStaged: sockets, and pools that only a stager reaches; kTcpDevice: that only a device does.
+enum class TransportKind { kLoopback, kTcp, kTcpStaged, kTcpDevice };
 
 std::string NameOf(TransportKind kind);
 
@@ -59,7 +61,9 @@ struct Endpoint {
   EventLog log;
   std::unique_ptr<KvCache> cache;
   std::unique_ptr<LateStager> stager;  // kTcpStaged: copies from and to the cache.
-  std::unique_ptr<KvCache> untouched;  // kTcpStaged: what the transport knows of the cache.
+  std::unique_ptr<LateCopies> device;
+  std::unique_ptr<DeviceStager> device_stager;  // kTcpDevice.
+  std::unique_ptr<KvCache> untouched;  // With a stager: what the transport knows of the cache.
   std::unique_ptr<BlockGenerations> generations;
   TransportSecret secret;
   std::string address;
@@ -85,6 +89,9 @@ class TransportCluster {
   std::unique_ptr<Endpoint> Make(const EndpointSpec& spec);
 
  private:
+  // For kinds with a stager.
+  void AddStager(Endpoint* e, TransportOptions* options) const;
+
   TransportKind kind_;
   std::shared_ptr<LoopbackHub> hub_ = std::make_shared<LoopbackHub>();
 };
