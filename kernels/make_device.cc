@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/select_kernel_set.h"
 
@@ -18,6 +19,13 @@ absl::StatusOr<std::unique_ptr<Kernels>> MakeKernels(const DeviceOptions& option
   }
   ASSIGN_OR_RETURN(const KernelSet* set, SelectKernelSet(options.kernels));
   return std::make_unique<CpuKernels>(set, options.num_threads, options.nice);
+}
+
+absl::StatusOr<Processors> MakeDevice(const DeviceOptions& options) {
+  Processors made;
+  ASSIGN_OR_RETURN(made.host, MakeKernels(options));
+  made.device = std::make_unique<CpuDevice>(made.host.get());
+  return made;
 }
 
 }  // namespace baton

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "kernels/api/device.h"
 #include "kernels/api/kernels.h"
 
 namespace baton {
@@ -16,7 +17,14 @@ struct DeviceOptions {
   int nice = 0;         // Added to the niceness of threads that the device starts, [0, 19].
 };
 
-// The operators of this machine. INVALID_ARGUMENT names the option.
+// The operators of this machine's CPU. INVALID_ARGUMENT names the option.
 absl::StatusOr<std::unique_ptr<Kernels>> MakeKernels(const DeviceOptions& options);
+
+// What computes steps, and the CPU beside it, which may be what it is made of.
+struct Processors {
+  std::unique_ptr<Kernels> host;
+  std::unique_ptr<Device> device;
+};
+absl::StatusOr<Processors> MakeDevice(const DeviceOptions& options);
 
 }  // namespace baton

@@ -8,33 +8,34 @@
 #include "absl/status/statusor.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/weights.h"
-#include "kernels/api/kernels.h"
+#include "kernels/api/buffer.h"
+#include "kernels/api/device.h"
 
 namespace baton {
 
 // A weight matrix with its bias, in the order that the device's matrix product reads.
 struct PackedLinear {
-  PackedMatrix weights;     // [out_features, in_features]
-  std::vector<float> bias;  // [out_features], or empty.
+  PackedMatrix weights;  // [out_features, in_features]
+  Buffer bias;           // f32 [out_features], or empty.
 };
 
 struct PackedLayer {
-  std::vector<float> attention_norm;  // [hidden_size]
-  PackedLinear q;                     // [num_heads * head_dim, hidden_size]
-  PackedLinear kv;                    // [2 * num_kv_heads * head_dim, hidden_size]: k, then v.
-  std::vector<float> q_norm;          // [head_dim], or empty.
-  std::vector<float> k_norm;          // [head_dim], or empty.
-  PackedLinear o;                     // [hidden_size, num_heads * head_dim]
-  std::vector<float> ffn_norm;        // [hidden_size]
-  PackedLinear gate_up;               // [2 * ffn_size, hidden_size]: gate, then up.
-  PackedLinear down;                  // [hidden_size, ffn_size]
+  Buffer attention_norm;  // f32 [hidden_size], as all norms.
+  PackedLinear q;         // [num_heads * head_dim, hidden_size]
+  PackedLinear kv;        // [2 * num_kv_heads * head_dim, hidden_size]: k, then v.
+  Buffer q_norm;          // [head_dim], or empty.
+  Buffer k_norm;          // [head_dim], or empty.
+  PackedLinear o;         // [hidden_size, num_heads * head_dim]
+  Buffer ffn_norm;        // [hidden_size]
+  PackedLinear gate_up;   // [2 * ffn_size, hidden_size]: gate, then up.
+  PackedLinear down;      // [hidden_size, ffn_size]
 };
 
-// All parameters of a model, its own copy. Immutable.
+// All parameters of a model, its own copy in the memory of a device. Immutable.
 struct PackedModel {
   PackedMatrix embedding;  // [vocab_size, hidden_size]
   PackedMatrix lm_head;    // The same; empty with tied embeddings.
-  std::vector<float> final_norm;
+  Buffer final_norm;
   std::vector<PackedLayer> layers;
 
   const PackedMatrix& output() const { return lm_head.n() > 0 ? lm_head : embedding; }
@@ -46,6 +47,6 @@ using ReleaseFn = std::function<void(std::span<const std::byte>)>;
 // Copies tensor by tensor, so that with a `release` that gives their memory back the model is never
 // there twice. RESOURCE_EXHAUSTED when the memory cannot be had.
 absl::StatusOr<PackedModel> PackModel(const ModelConfig& config, const ModelWeights& weights,
-                                      Kernels& kernels, const ReleaseFn& release = nullptr);
+                                      Device& device, const ReleaseFn& release = nullptr);
 
 }  // namespace baton

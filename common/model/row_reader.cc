@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "common/model/step_batch.h"
+#include "common/model/step_metadata.h"
 
 namespace baton {
 namespace {

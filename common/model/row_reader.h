@@ -37,7 +37,7 @@ class RowReader {
   std::vector<char> is_bad_;       // Of the rows: several may have one result.
 };
 
-// The rows of logits that a plan asks for, in the order of ForwardBatch::logit_tokens, each with
+// The rows of logits that a plan asks for, in the order of StepMetadata::wanted(), each with
 // its place in `results`, which gets a row for each of the plan's.
 std::vector<LogitRow> WantedRows(const StepPlan& plan, std::vector<RowResult>& results);
 

@@ -7,7 +7,7 @@
 
 #include "common/base/check.h"
 #include "common/model/likeliest.h"
-#include "common/model/portable_math.h"
+#include "kernels/api/portable_math.h"
 #include "kernels/api/sample_args.h"
 #include "xxhash.h"
 

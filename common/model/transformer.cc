@@ -1,13 +1,13 @@
 #include "common/model/transformer.h"
 
-#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/cache_planes.h"
-#include "common/model/rotary_table.h"
+#include "common/model/device_memory.h"
 
 namespace baton {
 namespace {
@@ -29,134 +29,162 @@ absl::Status CheckSupported(const ModelConfig& config) {
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConfig& config,
                                                                  const ModelWeights& weights,
-                                                                 DType compute, Kernels* kernels,
+                                                                 DType compute, Device* device,
+                                                                 int64_t max_tokens,
                                                                  const ReleaseFn& release) {
   RETURN_IF_ERROR(CheckSupported(config));
-  ASSIGN_OR_RETURN(PackedModel model, PackModel(config, weights, *kernels, release));
-  return std::unique_ptr<Transformer>(new Transformer(config, std::move(model), compute, kernels));
+  std::unique_ptr<Transformer> model(new Transformer(config, compute, device));
+  RETURN_IF_ERROR(model->Load(weights, max_tokens, release));
+  return model;
 }
 
-Transformer::Transformer(const ModelConfig& config, PackedModel model, DType compute,
-                         Kernels* kernels)
+Transformer::Transformer(const ModelConfig& config, DType compute, Device* device)
     : config_(config),
-      model_(std::move(model)),
       compute_(compute),
-      kernels_(kernels),
-      rope_(ComputeRopeFrequencies(config.rope, config.rotary_dim)),
+      device_(device),
       q_width_(int64_t{config_.num_heads} * config_.head_dim),
       kv_width_(int64_t{2} * config_.num_kv_heads * config_.head_dim) {}
 
-void Transformer::Reserve(int64_t num_tokens, int64_t num_logit_tokens) {
-  residual_.Reserve(num_tokens * config_.hidden_size);
-  delta_.Reserve(num_tokens * config_.hidden_size);
-  normed_.Reserve(num_tokens * config_.hidden_size);
-  q_.Reserve(num_tokens * q_width_);
-  kv_.Reserve(num_tokens * kv_width_);
-  context_.Reserve(num_tokens * q_width_);
-  gate_up_.Reserve(num_tokens * 2 * config_.ffn_size);
-  ffn_.Reserve(num_tokens * config_.ffn_size);
-  cos_.Reserve(num_tokens * config_.rotary_dim / 2);
-  sin_.Reserve(num_tokens * config_.rotary_dim / 2);
-  logits_.Reserve(std::min(num_logit_tokens, kLogitRows) * config_.vocab_size);
+absl::Status Transformer::Load(const ModelWeights& weights, int64_t max_tokens,
+                               const ReleaseFn& release) {
+  ASSIGN_OR_RETURN(model_, PackModel(config_, weights, *device_, release));
+  const RopeFrequencies rope = ComputeRopeFrequencies(config_.rope, config_.rotary_dim);
+  ASSIGN_OR_RETURN(inv_freq_, CopyToDevice(*device_, std::as_bytes(std::span(rope.inv_freq))));
+  rotary_scaling_ = rope.attention_scaling;
+  return MakeRoom(max_tokens);
 }
 
-absl::Status Transformer::Linear(const PackedLinear& linear, const float* x, int64_t num_tokens,
-                                 float* out) {
-  return kernels_->Gemm({.a = x,
-                         .a_stride = linear.weights.k(),
-                         .m = num_tokens,
-                         .a_rounded_to = compute_,
-                         .weights = &linear.weights,
-                         .bias = linear.bias.empty() ? nullptr : linear.bias.data(),
-                         .out = out,
-                         .out_stride = linear.weights.n()});
+absl::Status Transformer::MakeRoom(int64_t max_tokens) {
+  max_tokens_ = max_tokens;
+  const DType activations = device_->Activations(compute_);
+  struct Room {
+    ActivationRows& activation;
+    DType dtype;
+    int64_t rows;
+    int64_t width;
+  };
+  const int64_t hidden = config_.hidden_size, half = config_.rotary_dim / 2;
+  const Room rooms[] = {
+      {residual_, DType::kF32, max_tokens, hidden},
+      {delta_, DType::kF32, max_tokens, hidden},
+      {normed_, activations, max_tokens, hidden},
+      {wanted_residual_, DType::kF32, max_tokens, hidden},
+      {wanted_normed_, activations, max_tokens, hidden},
+      {q_, activations, max_tokens, q_width_},
+      {kv_, activations, max_tokens, kv_width_},
+      {context_, activations, max_tokens, q_width_},
+      {gate_up_, activations, max_tokens, 2 * int64_t{config_.ffn_size}},
+      {ffn_, activations, max_tokens, config_.ffn_size},
+      {cos_, DType::kF32, max_tokens, half},
+      {sin_, DType::kF32, max_tokens, half},
+      {logits_, DType::kF32, device_->info().logit_rows, config_.vocab_size},
+  };
+  for (const Room& room : rooms) {
+    room.activation.dtype = room.dtype;
+    // Copies take whole units of 8 bytes.
+    const int64_t bytes = (room.rows * room.width * SizeOf(room.dtype) + 7) / 8 * 8;
+    ASSIGN_OR_RETURN(room.activation.memory, device_->Allocate(bytes, MemoryKind::kDevice));
+  }
+  return absl::OkStatus();
 }
 
-// normed_ = norm(residual_), after residual_ += delta_ if asked.
-absl::Status Transformer::Norm(const std::vector<float>& weight, int64_t num_tokens,
-                               bool add_delta) {
-  return kernels_->RmsNorm({.x = add_delta ? delta_.data() : residual_.data(),
-                            .x_stride = config_.hidden_size,
-                            .num_tokens = num_tokens,
-                            .dim = config_.hidden_size,
-                            .weight = weight.data(),
-                            .one_plus_weight = config_.norm_one_plus_weight,
-                            .eps = config_.norm_eps,
-                            .residual = add_delta ? residual_.data() : nullptr,
-                            .round_to = compute_,
-                            .out = normed_.data(),
-                            .out_stride = config_.hidden_size});
+absl::Status Transformer::Linear(const PackedLinear& linear, Floats x, int64_t num_tokens,
+                                 Floats out) {
+  return ops().Gemm({.a = x.f32(),
+                     .a_stride = linear.weights.k(),
+                     .m = num_tokens,
+                     .a_rounded_to = compute_,
+                     .weights = &linear.weights,
+                     .bias = linear.bias.floats(DType::kF32).f32(),
+                     .out = out.f32(),
+                     .out_stride = linear.weights.n()});
 }
 
-absl::Status Transformer::NormHeads(const std::vector<float>& weight, int64_t num_tokens,
-                                    float* heads, int64_t num_heads, int64_t stride) {
-  if (weight.empty()) return absl::OkStatus();
-  return kernels_->RmsNorm({.x = heads,
-                            .x_stride = stride,
-                            .num_tokens = num_tokens,
-                            .rows_per_token = num_heads,
-                            .dim = config_.head_dim,
-                            .weight = weight.data(),
-                            .one_plus_weight = config_.norm_one_plus_weight,
-                            .eps = config_.norm_eps,
-                            .out = heads,
-                            .out_stride = stride});
+// normed = norm(residual), after residual += delta if asked.
+absl::Status Transformer::Norm(const Buffer& weight, int64_t num_tokens, bool add_delta) {
+  const Floats x = add_delta ? delta_.data() : residual_in_use_;
+  return ops().RmsNorm({.x = x.f32(),
+                        .x_stride = config_.hidden_size,
+                        .num_tokens = num_tokens,
+                        .dim = config_.hidden_size,
+                        .weight = weight.floats(DType::kF32).f32(),
+                        .one_plus_weight = config_.norm_one_plus_weight,
+                        .eps = config_.norm_eps,
+                        .residual = add_delta ? residual_in_use_.f32() : nullptr,
+                        .round_to = compute_,
+                        .out = normed_in_use_.f32(),
+                        .out_stride = config_.hidden_size});
 }
 
-absl::Status Transformer::RotateHeads(int64_t num_tokens, float* heads, int64_t num_heads,
+absl::Status Transformer::NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads,
+                                    int64_t num_heads, int64_t stride) {
+  if (weight.data() == nullptr) return absl::OkStatus();
+  return ops().RmsNorm({.x = heads.f32(),
+                        .x_stride = stride,
+                        .num_tokens = num_tokens,
+                        .rows_per_token = num_heads,
+                        .dim = config_.head_dim,
+                        .weight = weight.floats(DType::kF32).f32(),
+                        .one_plus_weight = config_.norm_one_plus_weight,
+                        .eps = config_.norm_eps,
+                        .out = heads.f32(),
+                        .out_stride = stride});
+}
+
+absl::Status Transformer::RotateHeads(int64_t num_tokens, Floats heads, int64_t num_heads,
                                       int64_t stride) {
-  return kernels_->Rope({.x = heads,
-                         .x_stride = stride,
-                         .num_tokens = num_tokens,
-                         .num_heads = num_heads,
-                         .head_dim = config_.head_dim,
-                         .rotary_dim = config_.rotary_dim,
-                         .cos = cos_.data(),
-                         .sin = sin_.data()});
+  return ops().Rope({.x = heads.f32(),
+                     .x_stride = stride,
+                     .num_tokens = num_tokens,
+                     .num_heads = num_heads,
+                     .head_dim = config_.head_dim,
+                     .rotary_dim = config_.rotary_dim,
+                     .cos = cos_.data().f32(),
+                     .sin = sin_.data().f32()});
 }
 
-// Also leaves the layer's input, normed, in normed_.
-absl::Status Transformer::WriteKeysAndValues(int32_t layer, const ForwardBatch& batch,
+// Also leaves the layer's input, normed, in normed_in_use_.
+absl::Status Transformer::WriteKeysAndValues(int32_t layer, const BatchView& batch,
                                              KvCache& cache) {
   const PackedLayer& weights = model_.layers[layer];
-  const auto num_tokens = static_cast<int64_t>(batch.tokens.size());
-  RETURN_IF_ERROR(Norm(weights.attention_norm, num_tokens, /*add_delta=*/layer > 0));
-  RETURN_IF_ERROR(Linear(weights.kv, normed_.data(), num_tokens, kv_.data()));
-  float* k = kv_.data();
-  RETURN_IF_ERROR(NormHeads(weights.k_norm, num_tokens, k, config_.num_kv_heads, kv_width_));
-  RETURN_IF_ERROR(RotateHeads(num_tokens, k, config_.num_kv_heads, kv_width_));
-  return kernels_->ReshapeAndCache({.key = k,
-                                    .key_stride = kv_width_,
-                                    .value = k + kv_width_ / 2,
-                                    .value_stride = kv_width_,
-                                    .slot_mapping = batch.slot_mapping.data(),
-                                    .num_tokens = num_tokens,
-                                    .k_cache = PlaneOf(cache, layer, KvPlane::kK),
-                                    .v_cache = PlaneOf(cache, layer, KvPlane::kV)});
+  RETURN_IF_ERROR(Norm(weights.attention_norm, batch.num_tokens, /*add_delta=*/layer > 0));
+  RETURN_IF_ERROR(Linear(weights.kv, normed_in_use_, batch.num_tokens, kv_.data()));
+  const Floats k = kv_.data(), v = k.At(kv_width_ / 2);
+  RETURN_IF_ERROR(NormHeads(weights.k_norm, batch.num_tokens, k, config_.num_kv_heads, kv_width_));
+  RETURN_IF_ERROR(RotateHeads(batch.num_tokens, k, config_.num_kv_heads, kv_width_));
+  return ops().ReshapeAndCache({.key = k.f32(),
+                                .key_stride = kv_width_,
+                                .value = v.f32(),
+                                .value_stride = kv_width_,
+                                .slot_mapping = batch.slots,
+                                .num_tokens = batch.num_tokens,
+                                .k_cache = PlaneOf(cache, layer, KvPlane::kK),
+                                .v_cache = PlaneOf(cache, layer, KvPlane::kV)});
 }
 
-absl::Status Transformer::AttentionBlock(int32_t layer, const ForwardBatch& queries,
-                                         KvCache& cache) {
+absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries, KvCache& cache) {
   const PackedLayer& weights = model_.layers[layer];
-  const auto num_tokens = static_cast<int64_t>(queries.positions.size());
-  RETURN_IF_ERROR(Linear(weights.q, normed_.data(), num_tokens, q_.data()));
+  const int64_t num_tokens = queries.num_tokens;
+  RETURN_IF_ERROR(Linear(weights.q, normed_in_use_, num_tokens, q_.data()));
   RETURN_IF_ERROR(NormHeads(weights.q_norm, num_tokens, q_.data(), config_.num_heads, q_width_));
   RETURN_IF_ERROR(RotateHeads(num_tokens, q_.data(), config_.num_heads, q_width_));
-  RETURN_IF_ERROR(kernels_->VarlenAttention(
-      {.q = q_.data(),
+  RETURN_IF_ERROR(ops().VarlenAttention(
+      {.q = q_.data().f32(),
        .q_stride = q_width_,
        .num_heads = config_.num_heads,
-       .num_seqs = static_cast<int64_t>(queries.seq_lens.size()),
-       .cu_seqlens_q = queries.cu_seqlens_q.data(),
-       .seq_lens = queries.seq_lens.data(),
-       .block_table = queries.block_table.data(),
+       .num_seqs = queries.num_seqs,
+       .cu_seqlens_q = queries.cu_seqlens_q,
+       .max_seqlen_q = queries.max_seqlen_q,
+       .seq_lens = queries.seq_lens,
+       .max_seqlen_k = queries.max_seqlen_k,
+       .block_table = queries.block_table,
        .max_blocks = queries.max_blocks,
        .k_cache = PlaneOf(cache, layer, KvPlane::kK),
        .v_cache = PlaneOf(cache, layer, KvPlane::kV),
        // No window, 0, gives -1: infinite.
        .scores = {.scale = config_.attention_scale, .window_left = config_.windows[layer] - 1},
        .round_to = compute_,
-       .out = context_.data(),
+       .out = context_.data().f32(),
        .out_stride = q_width_}));
   return Linear(weights.o, context_.data(), num_tokens, delta_.data());
 }
@@ -164,73 +192,85 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const ForwardBatch& quer
 absl::Status Transformer::MlpBlock(int32_t layer, int64_t num_tokens) {
   const PackedLayer& weights = model_.layers[layer];
   RETURN_IF_ERROR(Norm(weights.ffn_norm, num_tokens, /*add_delta=*/true));
-  RETURN_IF_ERROR(Linear(weights.gate_up, normed_.data(), num_tokens, gate_up_.data()));
+  RETURN_IF_ERROR(Linear(weights.gate_up, normed_in_use_, num_tokens, gate_up_.data()));
   const bool silu = config_.activation == Activation::kSilu;
-  RETURN_IF_ERROR(kernels_->ActivationAndMul(
-      {.gate_up = gate_up_.data(),
+  RETURN_IF_ERROR(ops().ActivationAndMul(
+      {.gate_up = gate_up_.data().f32(),
        .num_tokens = num_tokens,
        .dim = config_.ffn_size,
        .activation = silu ? ActivationKind::kSilu : ActivationKind::kGeluTanh,
        .round_to = compute_,
-       .out = ffn_.data()}));
+       .out = ffn_.data().f32()}));
   return Linear(weights.down, ffn_.data(), num_tokens, delta_.data());
 }
 
-void Transformer::FillRotary(const ForwardBatch& batch) {
-  const auto size = static_cast<int64_t>(batch.positions.size()) * config_.rotary_dim / 2;
-  FillRotaryTable(rope_, batch.positions, cos_.First(size), sin_.First(size));
+absl::Status Transformer::FillRotary(const BatchView& batch) {
+  return ops().RotaryTable({.positions = batch.positions,
+                            .num_tokens = batch.num_tokens,
+                            .inv_freq = inv_freq_.floats(DType::kF32).f32(),
+                            .half = config_.rotary_dim / 2,
+                            .attention_scaling = rotary_scaling_,
+                            .cos = cos_.data().f32(),
+                            .sin = sin_.data().f32()});
 }
 
-// Moves the rows of the tokens whose logits are wanted to the front: nobody reads the others.
-void Transformer::KeepLogitTokens(const ForwardBatch& batch) {
-  SelectLogitTokens(batch, logit_queries_);
-  const int64_t size = config_.hidden_size;
-  for (size_t i = 0; i < batch.logit_tokens.size(); ++i) {
-    const int64_t from = batch.logit_tokens[i] * size;
-    const int64_t to = static_cast<int64_t>(i) * size;
-    if (from == to) continue;
-    std::copy_n(residual_.data() + from, size, residual_.data() + to);
-    std::copy_n(normed_.data() + from, size, normed_.data() + to);
-  }
-  FillRotary(logit_queries_);
+// From here on only the rows of the tokens whose logits are wanted: nobody reads the others.
+absl::Status Transformer::KeepWanted(const StepMetadata& batch) {
+  if (batch.wants_all()) return absl::OkStatus();
+  const auto keep = [&](Floats& in_use, const ActivationRows& wanted) {
+    const absl::Status status = ops().SelectRows({.from = in_use,
+                                                  .from_stride = config_.hidden_size,
+                                                  .rows = batch.wanted_tokens(),
+                                                  .num_rows = batch.wanted().num_tokens,
+                                                  .dim = config_.hidden_size,
+                                                  .to = wanted.data(),
+                                                  .to_stride = config_.hidden_size});
+    in_use = wanted.data();
+    return status;
+  };
+  RETURN_IF_ERROR(keep(residual_in_use_, wanted_residual_));
+  RETURN_IF_ERROR(keep(normed_in_use_, wanted_normed_));
+  return FillRotary(batch.wanted());
 }
 
-absl::Status Transformer::Forward(const ForwardBatch& batch, KvCache& cache,
-                                  const LayerDoneFn& layer_done) {
-  Reserve(static_cast<int64_t>(batch.tokens.size()),
-          static_cast<int64_t>(batch.logit_tokens.size()));
+absl::Status Transformer::Forward(const StepMetadata& batch, KvCache& cache,
+                                  LayerDoneFn layer_done) {
+  BATON_CHECK(batch.all().num_tokens <= max_tokens_);
   num_final_ = 0;
-  FillRotary(batch);
-  RETURN_IF_ERROR(kernels_->Embedding({.table = &model_.embedding,
-                                       .tokens = batch.tokens.data(),
-                                       .num_tokens = static_cast<int64_t>(batch.tokens.size()),
-                                       .out = residual_.data()}));
-  const ForwardBatch* queries = &batch;
+  residual_in_use_ = residual_.data();
+  normed_in_use_ = normed_.data();
+  RETURN_IF_ERROR(FillRotary(batch.all()));
+  RETURN_IF_ERROR(ops().Embedding({.table = &model_.embedding,
+                                   .tokens = batch.all().tokens,
+                                   .num_tokens = batch.all().num_tokens,
+                                   .out = residual_.data().f32()}));
+  const BatchView* queries = &batch.all();
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    RETURN_IF_ERROR(WriteKeysAndValues(layer, batch, cache));
-    layer_done(layer);
+    RETURN_IF_ERROR(WriteKeysAndValues(layer, batch.all(), cache));
+    RETURN_IF_ERROR(layer_done(layer));
     if (layer + 1 == config_.num_layers) {
-      KeepLogitTokens(batch);
-      queries = &logit_queries_;
+      queries = &batch.wanted();
+      if (queries->num_tokens == 0) return absl::OkStatus();
+      RETURN_IF_ERROR(KeepWanted(batch));
     }
-    if (queries->positions.empty()) return absl::OkStatus();
     RETURN_IF_ERROR(AttentionBlock(layer, *queries, cache));
-    RETURN_IF_ERROR(MlpBlock(layer, static_cast<int64_t>(queries->positions.size())));
+    RETURN_IF_ERROR(MlpBlock(layer, queries->num_tokens));
   }
-  num_final_ = static_cast<int64_t>(queries->positions.size());
+  num_final_ = queries->num_tokens;
   return Norm(model_.final_norm, num_final_, /*add_delta=*/true);
 }
 
-absl::StatusOr<std::span<const float>> Transformer::Logits(int64_t first, int64_t count) {
-  BATON_CHECK(first >= 0 && count >= 0 && count <= kLogitRows && first + count <= num_final_);
-  RETURN_IF_ERROR(kernels_->Gemm({.a = normed_.data() + first * config_.hidden_size,
-                                  .a_stride = config_.hidden_size,
-                                  .m = count,
-                                  .a_rounded_to = compute_,
-                                  .weights = &model_.output(),
-                                  .out = logits_.data(),
-                                  .out_stride = config_.vocab_size}));
-  return logits_.First(count * config_.vocab_size);
+absl::StatusOr<Floats> Transformer::Logits(int64_t first, int64_t count) {
+  BATON_CHECK(first >= 0 && count >= 0 && count <= device_->info().logit_rows);
+  BATON_CHECK(first + count <= num_final_);
+  RETURN_IF_ERROR(ops().Gemm({.a = normed_in_use_.At(first * config_.hidden_size).f32(),
+                              .a_stride = config_.hidden_size,
+                              .m = count,
+                              .a_rounded_to = compute_,
+                              .weights = &model_.output(),
+                              .out = logits_.data().f32(),
+                              .out_stride = config_.vocab_size}));
+  return logits_.data();
 }
 
 }  // namespace baton

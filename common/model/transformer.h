@@ -1,89 +1,100 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <span>
-#include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/checkpoint/model_config.h"
 #include "common/kv_cache/kv_cache.h"
-#include "common/model/activation_buffer.h"
-#include "common/model/forward_batch.h"
 #include "common/model/packed_model.h"
-#include "kernels/api/kernels.h"
+#include "common/model/step_metadata.h"
+#include "kernels/api/device.h"
 
 namespace baton {
 
 // A decoder-only transformer as its ModelConfig describes it: pre-norm, causal attention over the
-// paged cache, gated MLP. Reads weights and cache through the device's operators only. One caller
-// at a time.
+// paged cache, gated MLP. Touches weights, activations and cache by the device's operators only, which it
+// enqueues. One caller at a time.
 class Transformer {
  public:
-  // Called when a layer has written its K/V for all tokens of the pass, layers ascending.
-  using LayerDoneFn = std::function<void(int32_t layer)>;
+  // Called when all is enqueued that writes a layer's K/V of all tokens of the pass, layers
+  // ascending. An error ends the pass.
+  using LayerDoneFn = absl::FunctionRef<absl::Status(int32_t layer)>;
 
-  // Takes its own copy of the weights. `kernels` must outlive the transformer. UNIMPLEMENTED names
-  // the feature of `config` that no operator serves. `compute` is f32 or bf16: what the
-  // activations that enter a product with weights are rounded to.
-  // `release` as in PackModel.
+  // Takes its own copy of the weights, and room for passes of so many tokens. `device` must outlive
+  // the transformer. UNIMPLEMENTED names the feature of `config` that no operator serves. `compute`
+  // is what the activations that enter a product with weights are rounded to. `release` as in
+  // PackModel.
   static absl::StatusOr<std::unique_ptr<Transformer>> Create(const ModelConfig& config,
                                                              const ModelWeights& weights,
-                                                             DType compute, Kernels* kernels,
+                                                             DType compute, Device* device,
+                                                             int64_t max_tokens,
                                                              const ReleaseFn& release = nullptr);
 
   const ModelConfig& config() const { return config_; }
 
-  // Makes room for passes of so many tokens, so that none allocates. Larger passes grow the room.
-  void Reserve(int64_t num_tokens, int64_t num_logit_tokens);
+  // Computes the pass: K/V of its tokens into `cache`, and the last hidden states of the tokens
+  // whose logits are wanted. The last layer computes no more than that.
+  absl::Status Forward(const StepMetadata& batch, KvCache& cache, LayerDoneFn layer_done);
 
-  // Computes the pass: K/V of its tokens into `cache`, and the last hidden states of logit_tokens.
-  // The last layer computes no more than that.
-  absl::Status Forward(const ForwardBatch& batch, KvCache& cache, const LayerDoneFn& layer_done);
-
-  // Raw logits of logit_tokens [first, first + count) of the last pass: [count, vocab_size]. The
-  // span lives until the next call. count <= kLogitRows.
-  absl::StatusOr<std::span<const float>> Logits(int64_t first, int64_t count);
-
-  static constexpr int64_t kLogitRows = 32;
+  // Raw logits of wanted tokens [first, first + count) of the last pass: [count, vocab_size], f32,
+  // in the device's memory, until the next call. count is at most the device's logit_rows.
+  absl::StatusOr<Floats> Logits(int64_t first, int64_t count);
 
  private:
-  Transformer(const ModelConfig& config, PackedModel model, DType compute, Kernels* kernels);
+  // Numbers that each pass overwrites before it reads them.
+  struct ActivationRows {
+    Buffer memory;
+    DType dtype = DType::kF32;
+    Floats data() const { return memory.floats(dtype); }
+  };
 
-  absl::Status WriteKeysAndValues(int32_t layer, const ForwardBatch& batch, KvCache& cache);
-  absl::Status AttentionBlock(int32_t layer, const ForwardBatch& queries, KvCache& cache);
+  Transformer(const ModelConfig& config, DType compute, Device* device);
+  absl::Status Load(const ModelWeights& weights, int64_t max_tokens, const ReleaseFn& release);
+  absl::Status MakeRoom(int64_t max_tokens);
+
+  absl::Status WriteKeysAndValues(int32_t layer, const BatchView& batch, KvCache& cache);
+  absl::Status AttentionBlock(int32_t layer, const BatchView& queries, KvCache& cache);
   absl::Status MlpBlock(int32_t layer, int64_t num_tokens);
-  void KeepLogitTokens(const ForwardBatch& batch);
-  void FillRotary(const ForwardBatch& batch);
-  absl::Status Linear(const PackedLinear& linear, const float* x, int64_t num_tokens, float* out);
-  absl::Status Norm(const std::vector<float>& weight, int64_t num_tokens, bool add_delta);
-  absl::Status NormHeads(const std::vector<float>& weight, int64_t num_tokens, float* heads,
-                         int64_t num_heads, int64_t stride);
-  absl::Status RotateHeads(int64_t num_tokens, float* heads, int64_t num_heads, int64_t stride);
+  absl::Status KeepWanted(const StepMetadata& batch);
+  absl::Status FillRotary(const BatchView& batch);
+  absl::Status Linear(const PackedLinear& linear, Floats x, int64_t num_tokens, Floats out);
+  absl::Status Norm(const Buffer& weight, int64_t num_tokens, bool add_delta);
+  absl::Status NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads, int64_t num_heads,
+                         int64_t stride);
+  absl::Status RotateHeads(int64_t num_tokens, Floats heads, int64_t num_heads, int64_t stride);
+  ModelOps& ops() { return device_->ops(); }
 
   ModelConfig config_;
-  PackedModel model_;
   DType compute_;
-  Kernels* kernels_;
-  RopeFrequencies rope_;
+  Device* device_;
   int64_t q_width_;   // num_heads * head_dim
   int64_t kv_width_;  // 2 * num_kv_heads * head_dim
+  int64_t max_tokens_ = 0;
+  PackedModel model_;
+  Buffer inv_freq_;  // f32 [rotary_dim / 2]
+  float rotary_scaling_ = 1;
 
   // Activations of the pass in progress.
-  ActivationBuffer residual_;  // [T, hidden_size]
-  ActivationBuffer delta_;     // [T, hidden_size]: output of a block, not yet added.
-  ActivationBuffer normed_;    // [T, hidden_size]; in the end of the logit tokens.
-  ActivationBuffer q_;         // [T, q_width_]
-  ActivationBuffer kv_;        // [T, kv_width_]: keys, then values.
-  ActivationBuffer context_;   // [T, q_width_]
-  ActivationBuffer gate_up_;   // [T, 2 * ffn_size]
-  ActivationBuffer ffn_;       // [T, ffn_size]
-  ActivationBuffer cos_;       // [T, rotary_dim / 2]
-  ActivationBuffer sin_;       // [T, rotary_dim / 2]
-  ActivationBuffer logits_;    // [kLogitRows, vocab_size]
-  ForwardBatch logit_queries_;
+  ActivationRows residual_;         // f32 [T, hidden_size]
+  ActivationRows delta_;            // f32 [T, hidden_size]: output of a block, not yet added.
+  ActivationRows normed_;           // [T, hidden_size]
+  ActivationRows wanted_residual_;  // Of the wanted tokens, where these are not all.
+  ActivationRows wanted_normed_;
+  ActivationRows q_;        // [T, q_width_]
+  ActivationRows kv_;       // [T, kv_width_]: keys, then values.
+  ActivationRows context_;  // [T, q_width_]
+  ActivationRows gate_up_;  // [T, 2 * ffn_size]
+  ActivationRows ffn_;      // [T, ffn_size]
+  ActivationRows cos_;      // f32 [T, rotary_dim / 2]
+  ActivationRows sin_;      // f32 [T, rotary_dim / 2]
+  ActivationRows logits_;   // f32 [logit_rows, vocab_size]
+
+  // The two above that the layers in progress read and write.
+  Floats residual_in_use_;
+  Floats normed_in_use_;
   int64_t num_final_ = 0;
 };
 

@@ -115,8 +115,13 @@ absl::Status WorkerRuntime::Load() {
   if (!model.ok()) return AtModelOption(config_.model, model.status());
   ASSIGN_OR_RETURN(const int32_t max_model_len,
                    ServedLength(config_.max_model_len, model->max_model_len));
+  const int32_t threads = config_.threads > 0 ? config_.threads : NumCores();
+  ASSIGN_OR_RETURN(processors_, MakeDevice({.kernels = config_.kernels,
+                                            .num_threads = threads,
+                                            .nice = config_.compute_nice}));
+  Device& device = *processors_.device;
   absl::StatusOr<DType> compute = config_.compute_dtype == "auto"
-                                      ? FastestComputeDType(model->dtype, config_.kernels)
+                                      ? device.FastestCompute(model->dtype)
                                       : ParseDType("--compute-dtype", config_.compute_dtype);
   ASSIGN_OR_RETURN(const DType compute_dtype, std::move(compute));
   ASSIGN_OR_RETURN(const DType kv_dtype,
@@ -128,31 +133,31 @@ absl::Status WorkerRuntime::Load() {
   if (config_.preemption == "swap") {
     swap_blocks_ = config_.swap_blocks > 0 ? config_.swap_blocks : num_blocks;
   }
-  absl::StatusOr<std::unique_ptr<CpuModelRunner>> runner =
-      CpuModelRunner::Create({.model_dir = config_.model,
-                              .max_model_len = max_model_len,
-                              .compute_dtype = compute_dtype,
-                              .kv_dtype = kv_dtype,
-                              .block_size = config_.block_size,
-                              .num_blocks = num_blocks,
-                              .swap_blocks = swap_blocks_,
-                              .num_threads = config_.threads > 0 ? config_.threads : NumCores(),
-                              .compute_nice = config_.compute_nice,
-                              .kernels = config_.kernels,
-                              .max_step_tokens = config_.chunk_tokens},
-                             &metered_runner_);
-  if (!runner.ok()) return AtModelOption(config_.model, runner.status());
-  runner_ = *std::move(runner);
-  metered_runner_.set_runner(runner_.get());
-  model_ = runner_->info();
+  absl::StatusOr<LoadedModel> loaded = LoadModel(
+      {.model_dir = config_.model,
+       .max_model_len = max_model_len,
+       .compute_dtype = compute_dtype,
+       .kv_dtype = kv_dtype,
+       .block_size = config_.block_size,
+       .num_blocks = num_blocks,
+       .swap_blocks = swap_blocks_,
+       .load_threads = threads,
+       .compute_nice = config_.compute_nice,
+       // A prompt gets a token of each step, whatever the decodes have taken.
+       .max_step_tokens = config_.chunk_tokens + 1,
+       .max_step_rows = config_.max_batch_sequences},
+      device, *processors_.host, &metered_runner_);
+  if (!loaded.ok()) return AtModelOption(config_.model, loaded.status());
+  model_ = *std::move(loaded);
+  metered_runner_.set_runner(model_.runner.get());
   allocator_ = std::make_unique<BlockAllocator>(num_blocks, config_.block_size, SystemRandom64());
   Log(LogLevel::kInfo, "model loaded",
       {{"model", config_.model},
-       {"numerics", model_.numerics_id},
-       {"kernels", runner_->kernels_name()},
-       {"max_model_len", model_.max_model_len},
+       {"numerics", model_.info.numerics_id},
+       {"kernels", device.info().name},
+       {"max_model_len", model_.info.max_model_len},
        {"blocks", num_blocks},
-       {"pool_bytes", num_blocks * BlockBytes(model_.layout)}});
+       {"pool_bytes", num_blocks * BlockBytes(model_.info.layout)}});
   return absl::OkStatus();
 }
 
@@ -161,7 +166,7 @@ absl::Status WorkerRuntime::Listen() {
   TcpOptions options;
   options.transport.secret = secret_;
   options.transport.incarnation = incarnation_;
-  options.transport.cache = &runner_->cache();
+  options.transport.cache = model_.cache.get();
   options.transport.generations = &allocator_->generations();
   options.transport.sink = [this](TransferEvent event) { transport_.OnEvent(std::move(event)); };
   options.bind_host = config_.host == "localhost" ? "127.0.0.1" : config_.host;
@@ -189,13 +194,13 @@ HelloInfo WorkerRuntime::Hello() const {
   return {
       .role = role_,
       .incarnation = incarnation_,
-      .numerics_id = model_.numerics_id,
-      .layout_digest = LayoutDigest(model_.layout),
-      .model_digest = model_.model_digest,
+      .numerics_id = model_.info.numerics_id,
+      .layout_digest = LayoutDigest(model_.info.layout),
+      .model_digest = model_.info.model_digest,
       .block_size = config_.block_size,
       .num_blocks = allocator_->num_blocks(),
-      .max_model_len = static_cast<int32_t>(std::min<int64_t>(model_.max_model_len, pool_tokens)),
-      .vocab_size = model_.vocab_size};
+      .max_model_len = static_cast<int32_t>(std::min<int64_t>(model_.info.max_model_len, pool_tokens)),
+      .vocab_size = model_.info.vocab_size};
 }
 
 WorkerRuntime::NodeParts WorkerRuntime::parts() {
@@ -204,7 +209,7 @@ WorkerRuntime::NodeParts WorkerRuntime::parts() {
                      .max_batch_sequences = config_.max_batch_sequences,
                      .step_budget = std::chrono::milliseconds(config_.step_budget_ms),
                      .swap_blocks = swap_blocks_},
-          .model = model_,
+          .model = model_.info,
           .allocator = *allocator_,
           .runner = metered_runner_,
           .transport = transport_,

@@ -14,7 +14,7 @@
 #include "common/engine/engine.h"
 #include "common/http/http_server.h"
 #include "common/kv_cache/block_allocator.h"
-#include "common/model/cpu_model_runner.h"
+#include "common/model/load_model.h"
 #include "common/node/node.h"
 #include "common/node/node_thread.h"
 #include "common/node/worker_mail.h"
@@ -24,6 +24,7 @@
 #include "common/rpc/worker_server.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/pair_key.h"
+#include "kernels/make_device.h"
 
 namespace baton {
 
@@ -95,11 +96,12 @@ class WorkerRuntime {
   mutable absl::Mutex mutex_;
   WorkerSnapshot snapshot_ ABSL_GUARDED_BY(mutex_);
 
-  // Bottom up: each uses those before it.
+  // Bottom up: each uses those before it. The transport touches the model's pool, and the model is
+  // the device's.
   MeteredRunner metered_runner_;
-  std::unique_ptr<CpuModelRunner> runner_;
+  Processors processors_;
+  LoadedModel model_;
   int32_t swap_blocks_ = 0;
-  ModelInfo model_;  // The runner's, with max_model_len as served.
   std::unique_ptr<BlockAllocator> allocator_;
   MeteredTransport transport_;
   std::string data_endpoint_;

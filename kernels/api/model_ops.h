@@ -4,6 +4,7 @@
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
+#include "kernels/api/row_args.h"
 
 namespace baton {
 
@@ -16,10 +17,12 @@ class ModelOps {
   virtual absl::Status Embedding(const EmbeddingArgs& args) = 0;
   virtual absl::Status RmsNorm(const RmsNormArgs& args) = 0;
   virtual absl::Status Gemm(const GemmArgs& args) = 0;
+  virtual absl::Status RotaryTable(const RotaryTableArgs& args) = 0;
   virtual absl::Status Rope(const RopeArgs& args) = 0;
   virtual absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) = 0;
   virtual absl::Status VarlenAttention(const VarlenAttentionArgs& args) = 0;
   virtual absl::Status ActivationAndMul(const ActivationAndMulArgs& args) = 0;
+  virtual absl::Status SelectRows(const SelectRowsArgs& args) = 0;
 };
 
 }  // namespace baton

@@ -97,6 +97,35 @@ absl::Status CheckArgs(const RopeArgs& args) {
   return RequireStride(args.x_stride, args.num_heads * args.head_dim, "x_stride");
 }
 
+absl::Status CheckArgs(const RotaryTableArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
+  RETURN_IF_ERROR(RequireAtLeast(args.half, 0, "half"));
+  if (args.num_tokens == 0 || args.half == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.positions, "positions"));
+  RETURN_IF_ERROR(RequirePointer(args.inv_freq, "inv_freq"));
+  RETURN_IF_ERROR(RequirePointer(args.cos, "cos"));
+  return RequirePointer(args.sin, "sin");
+}
+
+absl::Status CheckArgs(const SelectRowsArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.num_rows, 0, "num_rows"));
+  RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
+  RETURN_IF_ERROR(RequireComputeType(args.from.dtype, "from.dtype"));
+  RETURN_IF_ERROR(Require(args.to.dtype == args.from.dtype, "to.dtype",
+                          static_cast<int>(args.to.dtype), "that of from"));
+  if (args.num_rows == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.from.data, "from"));
+  RETURN_IF_ERROR(RequirePointer(args.rows, "rows"));
+  RETURN_IF_ERROR(RequirePointer(args.to.data, "to"));
+  RETURN_IF_ERROR(RequireStride(args.from_stride, args.dim, "from_stride"));
+  RETURN_IF_ERROR(RequireStride(args.to_stride, args.dim, "to_stride"));
+  for (int64_t i = 0; i < args.num_rows; ++i) {
+    if (args.rows[i] >= 0) continue;
+    return RequireAtLeast(args.rows[i], 0, absl::StrCat("rows[", i, "]"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckArgs(const ActivationArgs& args) {
   RETURN_IF_ERROR(RequireF32(args.x, "x"));
   RETURN_IF_ERROR(RequireF32(args.out, "out"));

@@ -6,6 +6,7 @@
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
 #include "kernels/api/moe_args.h"
+#include "kernels/api/row_args.h"
 #include "kernels/api/step_args.h"
 
 namespace baton {
@@ -25,10 +26,12 @@ absl::Status CheckArgs(const AttentionWithKvCacheArgs& args);
 absl::Status CheckArgs(const MergeAttentionStatesArgs& args);
 absl::Status CheckArgs(const RmsNormArgs& args);
 absl::Status CheckArgs(const LayerNormArgs& args);
+absl::Status CheckArgs(const RotaryTableArgs& args);
 absl::Status CheckArgs(const RopeArgs& args);
 absl::Status CheckArgs(const ActivationArgs& args);
 absl::Status CheckArgs(const ActivationAndMulArgs& args);
 absl::Status CheckArgs(const SoftcapArgs& args);
+absl::Status CheckArgs(const SelectRowsArgs& args);
 absl::Status CheckArgs(const EmbeddingArgs& args);
 absl::Status CheckArgs(const GemmArgs& args);
 absl::Status CheckArgs(const PackWeightsArgs& args);

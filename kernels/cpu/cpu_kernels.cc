@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_kernels.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -9,6 +10,7 @@
 #include "kernels/cpu/check_args.h"
 #include "kernels/cpu/moe_align.h"
 #include "kernels/cpu/pack_weights.h"
+#include "kernels/cpu/rotary_table.h"
 
 namespace baton {
 namespace {
@@ -116,6 +118,14 @@ absl::Status CpuKernels::LayerNorm(const LayerNormArgs& args) {
   return absl::OkStatus();
 }
 
+absl::Status CpuKernels::RotaryTable(const RotaryTableArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  // A sine costs as much as tens of other elements.
+  ForTokens(args.num_tokens, args.num_tokens * args.half * 32,
+            [&](int64_t begin, int64_t end) { FillRotaryTable(args, begin, end); });
+  return absl::OkStatus();
+}
+
 absl::Status CpuKernels::Rope(const RopeArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
   ForTokens(args.num_tokens, args.num_tokens * args.num_heads * args.rotary_dim,
@@ -141,6 +151,18 @@ absl::Status CpuKernels::Softcap(const SoftcapArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
   ForTokens(args.num_tokens, args.num_tokens * args.dim,
             [&](int64_t begin, int64_t end) { set_->softcap(args, begin, end); });
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::SelectRows(const SelectRowsArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  const size_t bytes = args.dim * SizeOf(args.from.dtype);
+  ForTokens(args.num_rows, args.num_rows * args.dim, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::memcpy(args.to.At(i * args.to_stride).data,
+                  args.from.At(args.rows[i] * args.from_stride).data, bytes);
+    }
+  });
   return absl::OkStatus();
 }
 

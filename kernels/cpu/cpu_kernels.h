@@ -37,10 +37,12 @@ class CpuKernels : public Kernels {
   absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
   absl::Status LayerNorm(const LayerNormArgs& args) override;
+  absl::Status RotaryTable(const RotaryTableArgs& args) override;
   absl::Status Rope(const RopeArgs& args) override;
   absl::Status Activation(const ActivationArgs& args) override;
   absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override;
   absl::Status Softcap(const SoftcapArgs& args) override;
+  absl::Status SelectRows(const SelectRowsArgs& args) override;
   absl::Status Embedding(const EmbeddingArgs& args) override;
   absl::Status Gemm(const GemmArgs& args) override;
   absl::Status MoeRouting(const MoeRoutingArgs& args) override;

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "common/base/check.h"
-#include "common/model/cpu_model_runner.h"
+#include "tests/unit/common/model/loaded_runner.h"
 #include "kernels/cpu/thread_pool.h"
 #include "tests/bench/measure.h"
 #include "tests/bench/random_model.h"
@@ -94,7 +94,7 @@ class EngineBench {
       : options_(options), shape_(shape) {
     ResetPeak();
     const double start = Now();
-    auto runner = CpuModelRunner::Create(
+    auto runner = LoadedRunner::Create(
         {.model_dir = dir,
          .compute_dtype = options.compute == "bf16" ? DType::kBF16 : DType::kF32,
          .block_size = kBlockSize,
@@ -113,7 +113,7 @@ class EngineBench {
     peak_bytes_ = PeakBytes();
   }
 
-  const CpuModelRunner& runner() const { return *runner_; }
+  const LoadedRunner& runner() const { return *runner_; }
   double load_seconds() const { return load_seconds_; }
   double peak_bytes() const { return peak_bytes_; }
   int64_t weight_bytes() const {
@@ -190,7 +190,7 @@ class EngineBench {
   const Options& options_;
   ModelShape shape_;
   StepSink sink_;
-  std::unique_ptr<CpuModelRunner> runner_;
+  std::unique_ptr<LoadedRunner> runner_;
   std::shared_ptr<SamplingContext> sampling_ = [] {
     auto context = std::make_shared<SamplingContext>();
     context->prompt = {7};

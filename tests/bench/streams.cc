@@ -14,7 +14,7 @@
 #include "common/base/random.h"
 #include "common/base/status.h"
 #include "common/engine/engine.h"
-#include "common/model/cpu_model_runner.h"
+#include "tests/unit/common/model/loaded_runner.h"
 #include "tests/bench/machine_roofs.h"
 #include "tests/bench/random_model.h"
 #include "tests/bench/report.h"
@@ -65,7 +65,7 @@ double Percentile(std::vector<double> values, double share) {
 
 class Streams {
  public:
-  Streams(const Options& options, const CpuModelRunner& runner, int32_t num_blocks)
+  Streams(const Options& options, const LoadedRunner& runner, int32_t num_blocks)
       : options_(options),
         model_(runner.info()),
         allocator_(num_blocks, kBlockSize, /*hash_secret=*/1) {}
@@ -153,12 +153,13 @@ absl::Status Run(const Options& options) {
   ASSIGN_OR_RETURN(const std::string dir, MakeRandomModel(shape, folder.dir()));
   DType compute = options.compute == "bf16" ? DType::kBF16 : DType::kF32;
   if (options.compute == "auto") {
-    ASSIGN_OR_RETURN(compute, FastestComputeDType(DType::kBF16, "auto"));
+    ASSIGN_OR_RETURN(const Processors cpu, MakeDevice({}));
+    compute = cpu.device->FastestCompute(DType::kBF16);
   }
   const int32_t num_blocks =
       options.streams * ((options.prompt_tokens + options.answer_tokens) / kBlockSize + 1);
   StepSink sink;
-  ASSIGN_OR_RETURN(const auto runner, CpuModelRunner::Create({.model_dir = dir,
+  ASSIGN_OR_RETURN(const auto runner, LoadedRunner::Create({.model_dir = dir,
                                                               .compute_dtype = compute,
                                                               .block_size = kBlockSize,
                                                               .num_blocks = num_blocks,
@@ -168,9 +169,9 @@ absl::Status Run(const Options& options) {
   Options warm_up = options;
   warm_up.streams = warm_up.requests = 1;
   warm_up.answer_tokens = 2;
-  Streams(warm_up, *runner, num_blocks).Run(*runner, sink);
+  Streams(warm_up, *runner, num_blocks).Run(runner->runner(), sink);
   Streams streams(options, *runner, num_blocks);
-  streams.Run(*runner, sink);
+  streams.Run(runner->runner(), sink);
   const std::string name = options.model + " " + std::to_string(options.streams) +
                            (options.streams == 1 ? " stream " : " streams ");
   Print("streams",

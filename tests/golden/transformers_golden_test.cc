@@ -1,4 +1,4 @@
-// CpuModelRunner against transformers: the shipped model and random models of odd shapes.
+// TransformerRunner against transformers: the shipped model and random models of odd shapes.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/cpu_model_runner.h"
+#include "tests/unit/common/model/loaded_runner.h"
 #include "tests/golden/golden_file.h"
 
 namespace baton {
@@ -58,7 +58,7 @@ struct Answer {
 class ModelUnderTest {
  public:
   ModelUnderTest(const std::string& model_dir, DType compute) {
-    auto runner = CpuModelRunner::Create({.model_dir = model_dir,
+    auto runner = LoadedRunner::Create({.model_dir = model_dir,
                                           .compute_dtype = compute,
                                           .block_size = kBlockSize,
                                           .num_blocks = kNumBlocks},
@@ -114,7 +114,7 @@ class ModelUnderTest {
   }
 
   WaitingSink sink_;
-  std::unique_ptr<CpuModelRunner> runner_;
+  std::unique_ptr<LoadedRunner> runner_;
   std::shared_ptr<const SamplingContext> sampling_;
   uint64_t step_ = 0;
 };

@@ -39,23 +39,18 @@ namespace {
 constexpr int32_t kBlockSize = 16;
 
 // One new chunk per sequence: sequence s has context[s] tokens in the cache and computes count[s].
-ForwardBatch BatchOf(const std::vector<int32_t>& context, const std::vector<int32_t>& count) {
-  ForwardBatch batch{.cu_seqlens_q = {0}, .max_blocks = 64};
+StepPlan PlanOf(const std::vector<int32_t>& context, const std::vector<int32_t>& count) {
+  StepPlan plan;
   for (size_t s = 0; s < context.size(); ++s) {
-    const auto first = static_cast<int32_t>(s) * 64;
-    for (int32_t i = 0; i < count[s]; ++i) {
-      const int32_t position = context[s] + i;
-      batch.tokens.push_back(5 + position % 90);
-      batch.positions.push_back(position);
-      batch.slot_mapping.push_back(first * kBlockSize + position);
-    }
-    batch.cu_seqlens_q.push_back(static_cast<int32_t>(batch.tokens.size()));
-    batch.seq_lens.push_back(context[s] + count[s]);
-    batch.logit_tokens.push_back(batch.cu_seqlens_q.back() - 1);
-    batch.block_table.resize(batch.block_table.size() + 64);
-    std::iota(batch.block_table.end() - 64, batch.block_table.end(), first);
+    StepRow row{.context_len = context[s],
+                .block_table = std::vector<BlockId>(64),
+                .sample = true,
+                .sampling = std::make_shared<SamplingContext>()};
+    std::iota(row.block_table.begin(), row.block_table.end(), static_cast<BlockId>(s) * 64);
+    for (int32_t i = 0; i < count[s]; ++i) row.tokens.push_back(5 + (context[s] + i) % 90);
+    plan.rows.push_back(std::move(row));
   }
-  return batch;
+  return plan;
 }
 
 TEST(ForwardAllocationsTest, AStepAllocatesNothingAfterTheFirst) {
@@ -63,11 +58,13 @@ TEST(ForwardAllocationsTest, AStepAllocatesNothingAfterTheFirst) {
       *LoadModelFiles(std::string(BATON_SOURCE_DIR) + "/deploy/models/tiny-kjv");
   // A prompt's chunk with decodes beside it; decodes alone; one long decode, whose attention is
   // split over the threads.
-  const ForwardBatch batches[] = {BatchOf({0, 530, 7}, {70, 1, 1}), BatchOf({300, 531}, {1, 1}),
-                                  BatchOf({900}, {1})};
+  const StepPlan plans[] = {PlanOf({0, 530, 7}, {70, 1, 1}), PlanOf({300, 531}, {1, 1}),
+                            PlanOf({900}, {1})};
   for (const DType compute : {DType::kF32, DType::kBF16}) {
-    auto kernels = *MakeKernels({.num_threads = 2});
-    auto model = *Transformer::Create(files.config, files.weights, compute, kernels.get());
+    const Processors cpu = *MakeDevice({.num_threads = 2});
+    auto model = *Transformer::Create(files.config, files.weights, compute, cpu.device.get(), 72);
+    auto batch = *StepMetadata::Create(
+        *cpu.device, {.max_tokens = 72, .max_rows = 3, .max_row_blocks = 64});
     auto cache = *KvCache::Create(
         {.block_size = kBlockSize,
          .groups =
@@ -83,15 +80,21 @@ TEST(ForwardAllocationsTest, AStepAllocatesNothingAfterTheFirst) {
       }
     }
     int32_t layers = 0;
-    const Transformer::LayerDoneFn count = [&](int32_t) { ++layers; };
-    const auto step = [&](const ForwardBatch& batch) {
-      const auto rows = static_cast<int64_t>(batch.logit_tokens.size());
-      return model->Forward(batch, *cache, count).ok() && model->Logits(0, rows).ok();
+    const auto count = [&](int32_t) {
+      ++layers;
+      return absl::OkStatus();
     };
-    for (const ForwardBatch& batch : batches) ASSERT_TRUE(step(batch));
+    const StepBounds bounds{
+        .vocab_size = 4096, .max_model_len = 2048, .block_size = kBlockSize, .num_blocks = 192};
+    const auto step = [&](const StepPlan& plan) {
+      return batch.Build(plan, bounds).ok() && batch.Upload().ok() &&
+             model->Forward(batch, *cache, count).ok() &&
+             model->Logits(0, batch.wanted().num_tokens).ok();
+    };
+    for (const StepPlan& plan : plans) ASSERT_TRUE(step(plan));
     const int64_t before = num_allocations.load();
     for (int i = 0; i < 3; ++i) {
-      for (const ForwardBatch& batch : batches) ASSERT_TRUE(step(batch));
+      for (const StepPlan& plan : plans) ASSERT_TRUE(step(plan));
     }
     EXPECT_EQ(num_allocations.load(), before) << ToString(compute);
     EXPECT_EQ(layers, 4 * 3 * 6);

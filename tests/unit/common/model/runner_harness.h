@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "common/model/cpu_model_runner.h"
+#include "tests/unit/common/model/loaded_runner.h"
 
 namespace baton {
 
@@ -62,14 +62,14 @@ class RecordingSink : public RunnerSink {
 // A runner that a test steps synchronously, and sequences that own fixed runs of blocks.
 class RunnerHarness {
  public:
-  explicit RunnerHarness(const CpuModelRunnerOptions& options) {
-    auto runner = CpuModelRunner::Create(options, &sink_);
+  explicit RunnerHarness(const RunnerOptions& options) {
+    auto runner = LoadedRunner::Create(options, &sink_);
     if (!runner.ok()) std::fprintf(stderr, "%s\n", runner.status().ToString().c_str());
     BATON_CHECK(runner.ok());
     runner_ = *std::move(runner);
   }
 
-  CpuModelRunner& runner() { return *runner_; }
+  LoadedRunner& runner() { return *runner_; }
   RecordingSink& sink() { return sink_; }
 
   StepDone Step(std::vector<StepRow> rows) {
@@ -99,7 +99,7 @@ class RunnerHarness {
 
  private:
   RecordingSink sink_;
-  std::unique_ptr<CpuModelRunner> runner_;
+  std::unique_ptr<LoadedRunner> runner_;
   uint64_t step_ = 0;
 };
 

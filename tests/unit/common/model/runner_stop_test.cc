@@ -1,13 +1,13 @@
-// CpuModelRunner: what a stop does to steps in progress and to later ones.
+// TransformerRunner: what a stop does to steps in progress and to later ones.
 #include <gtest/gtest.h>
 
-#include "common/model/cpu_model_runner.h"
+#include "tests/unit/common/model/loaded_runner.h"
 #include "tests/unit/common/model/runner_harness.h"
 
 namespace baton {
 namespace {
 
-CpuModelRunnerOptions StopOptions() {
+RunnerOptions StopOptions() {
   return {.model_dir = BATON_SOURCE_DIR "/deploy/models/tiny-kjv", .num_blocks = 256};
 }
 
@@ -18,7 +18,7 @@ class StoppingSink : public RecordingSink {
     RecordingSink::OnRowsDone(done);
     runner->Stop();
   }
-  CpuModelRunner* runner = nullptr;
+  LoadedRunner* runner = nullptr;
 };
 
 TEST(RunnerStopTest, AStepThatStartsAfterStopEndsAtOnceWithCancelled) {
@@ -34,7 +34,7 @@ TEST(RunnerStopTest, AStepThatStartsAfterStopEndsAtOnceWithCancelled) {
 
 TEST(RunnerStopTest, AStoppedRunnerReadsNoFurtherRows) {
   StoppingSink sink;
-  auto runner = CpuModelRunner::Create(StopOptions(), &sink);
+  auto runner = LoadedRunner::Create(StopOptions(), &sink);
   ASSERT_TRUE(runner.ok());
   sink.runner = runner->get();
   auto prompt = std::make_shared<SamplingContext>();

@@ -14,13 +14,13 @@ namespace {
 std::string Dir(const std::string& name) { return std::string(BATON_SOURCE_DIR) + name; }
 
 TEST(TransformerTest, RefusesFeaturesThatNoOperatorServesByName) {
-  auto kernels = *MakeKernels({});
+  const Processors cpu = *MakeDevice({});
   ModelFiles files = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
   const auto refused = [&](auto change, const std::string& message) {
     ModelConfig config = files.config;
     change(config);
     const absl::Status status =
-        Transformer::Create(config, files.weights, DType::kF32, kernels.get()).status();
+        Transformer::Create(config, files.weights, DType::kF32, cpu.device.get(), 16).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr(message));
   };
@@ -32,31 +32,57 @@ TEST(TransformerTest, RefusesFeaturesThatNoOperatorServesByName) {
 class TinyModelTest : public testing::Test {
  protected:
   ModelFiles files_ = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
-  std::unique_ptr<Kernels> kernels_ = *MakeKernels({});
+  const Processors cpu_ = *MakeDevice({});
   std::unique_ptr<Transformer> model_ =
-      *Transformer::Create(files_.config, files_.weights, DType::kF32, kernels_.get());
+      *Transformer::Create(files_.config, files_.weights, DType::kF32, cpu_.device.get(), 16);
   std::unique_ptr<KvCache> cache_ = *KvCache::Create(
       {.block_size = 4, .groups = {{.num_layers = 6, .num_kv_heads = 2, .k_dim = 32, .v_dim = 32}}},
       3);
   // Five tokens of one sequence in blocks 2 and 0, two of another in block 1.
-  ForwardBatch batch_{.tokens = {5, 6, 7, 8, 9, 5, 10},
-                      .positions = {0, 1, 2, 3, 4, 0, 1},
-                      .slot_mapping = {8, 9, 10, 11, 0, 4, 5},
-                      .cu_seqlens_q = {0, 5, 7},
-                      .seq_lens = {5, 2},
-                      .block_table = {2, 0, 1, -1},
-                      .max_blocks = 2};
+  StepMetadata batch_ = *StepMetadata::Create(
+      *cpu_.device, {.max_tokens = 16, .max_rows = 8, .max_row_blocks = 2});
   std::vector<int32_t> layers_;
+
+  // Each of `wanted` ends a row.
+  StepPlan PlanFor(const std::vector<int32_t>& wanted) const {
+    StepPlan plan;
+    const auto add = [&](int32_t first, std::vector<int32_t> tokens, std::vector<BlockId> table) {
+      const auto count = static_cast<int32_t>(tokens.size());
+      for (int32_t at = 0, end; at < count; at = end) {
+        end = at + 1;
+        while (end < count && !std::ranges::count(wanted, first + end - 1)) ++end;
+        const bool sample = std::ranges::count(wanted, first + end - 1) > 0;
+        plan.rows.push_back({.tokens = {tokens.begin() + at, tokens.begin() + end},
+                             .context_len = at,
+                             .block_table = table,
+                             .sample = sample,
+                             .sampling = sample ? std::make_shared<SamplingContext>() : nullptr});
+      }
+    };
+    add(0, {5, 6, 7, 8, 9}, {2, 0});
+    add(5, {5, 10}, {1});
+    return plan;
+  }
 
   // The logits of these tokens, [count, 4096], after a pass of the batch.
   std::vector<float> LogitsOf(std::vector<int32_t> tokens) {
     const auto count = static_cast<int64_t>(tokens.size());
-    batch_.logit_tokens = std::move(tokens);
+    EXPECT_TRUE(batch_
+                    .Build(PlanFor(tokens), {.vocab_size = 4096,
+                                             .max_model_len = 16,
+                                             .block_size = 4,
+                                             .num_blocks = 3})
+                    .ok());
     layers_.clear();
-    EXPECT_TRUE(
-        model_->Forward(batch_, *cache_, [this](int32_t layer) { layers_.push_back(layer); }).ok());
-    const auto all = *model_->Logits(0, count);
-    return {all.begin(), all.end()};
+    EXPECT_TRUE(model_
+                    ->Forward(batch_, *cache_,
+                              [this](int32_t layer) {
+                                layers_.push_back(layer);
+                                return absl::OkStatus();
+                              })
+                    .ok());
+    const float* const all = model_->Logits(0, count)->f32();
+    return {all, all + count * 4096};
   }
 };
 
@@ -65,8 +91,8 @@ TEST_F(TinyModelTest, LogitsComeInPiecesOfTheSameBits) {
   EXPECT_THAT(layers_, testing::ElementsAre(0, 1, 2, 3, 4, 5));
   ASSERT_EQ(together.size(), 3u * 4096);
   for (int64_t i = 0; i < 3; ++i) {
-    const auto one = *model_->Logits(i, 1);
-    EXPECT_TRUE(std::equal(one.begin(), one.end(), together.begin() + i * 4096)) << i;
+    const float* const one = model_->Logits(i, 1)->f32();
+    EXPECT_TRUE(std::equal(one, one + 4096, together.begin() + i * 4096)) << i;
   }
 }
 
@@ -81,6 +107,21 @@ TEST_F(TinyModelTest, BitsOfLogitsDoNotDependOnWhichOthersAreWanted) {
           << "token " << tokens[i] << " of " << testing::PrintToString(tokens);
     }
   }
+}
+
+TEST_F(TinyModelTest, AnErrorFromALayersReportEndsThePass) {
+  ASSERT_TRUE(batch_
+                  .Build(PlanFor({6}), {.vocab_size = 4096,
+                                        .max_model_len = 16,
+                                        .block_size = 4,
+                                        .num_blocks = 3})
+                  .ok());
+  const absl::Status status = model_->Forward(batch_, *cache_, [this](int32_t layer) {
+    layers_.push_back(layer);
+    return layer == 2 ? absl::UnavailableError("lost") : absl::OkStatus();
+  });
+  EXPECT_EQ(status.message(), "lost");
+  EXPECT_THAT(layers_, testing::ElementsAre(0, 1, 2));
 }
 
 TEST_F(TinyModelTest, APassWithoutLogitsWritesTheKeysAndValuesOfEachLayer) {

@@ -1,4 +1,4 @@
-#include "common/model/portable_math.h"
+#include "kernels/api/portable_math.h"
 
 #include <bit>
 #include <cmath>

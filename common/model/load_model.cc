@@ -1,0 +1,128 @@
+#include "common/model/load_model.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/status.h"
+#include "common/checkpoint/model_files.h"
+#include "common/model/sampler.h"
+
+namespace baton {
+namespace {
+
+absl::Status CheckOptions(const ModelOptions& options) {
+  if (options.block_size < 1 || options.block_size > 1024) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("block_size = ", options.block_size, ": must be in [1, 1024]"));
+  }
+  const auto at_least = [](int32_t value, int32_t least, const char* name) {
+    if (value >= least) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " = ", value, ": must be at least ", least));
+  };
+  RETURN_IF_ERROR(at_least(options.num_blocks, 1, "num_blocks"));
+  RETURN_IF_ERROR(at_least(options.max_model_len, 0, "max_model_len"));
+  RETURN_IF_ERROR(at_least(options.max_step_tokens, 1, "max_step_tokens"));
+  return at_least(options.max_step_rows, 1, "max_step_rows");
+}
+
+// What a worker must share with another for their bits to be equal.
+std::string NumericsId(std::string_view arithmetic, DType compute, DType kv) {
+  std::string id(arithmetic);
+  id.append(" compute=").append(ToString(compute));
+  id.append(" kv=").append(ToString(kv)).append(" kv_scale=1 tp=1 ").append(Sampler::kVersion);
+  return id;
+}
+
+// The layers share one block table: a block falls behind the window only if every layer has it.
+KvLayout LayoutOf(const ModelConfig& config, int32_t block_size, DType dtype) {
+  return {.block_size = block_size,
+          .groups = {{.num_layers = config.num_layers,
+                      .num_kv_heads = config.num_kv_heads,
+                      .k_dim = config.head_dim,
+                      .v_dim = config.head_dim,
+                      .dtype = dtype,
+                      .window = std::ranges::min(config.windows)}}};
+}
+
+absl::StatusOr<std::unique_ptr<KvCache>> MakePool(Device& device, const KvLayout& layout,
+                                                  int32_t num_blocks, MemoryKind kind) {
+  ASSIGN_OR_RETURN(const int64_t bytes, KvCache::PoolBytes(layout, num_blocks));
+  absl::StatusOr<Buffer> memory = device.Allocate(bytes, kind);
+  if (!memory.ok()) {
+    const char* const option = kind == MemoryKind::kPinned ? "--swap-blocks" : "--num-blocks";
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "cannot allocate %d bytes for %d KV blocks; lower %s", bytes, num_blocks, option));
+  }
+  const bool host = device.info().unified || kind == MemoryKind::kPinned;
+  return KvCache::Create(layout, num_blocks, *std::move(memory), host);
+}
+
+ModelInfo InfoOf(const ModelOptions& options, const ModelFiles& files, const Device& device,
+                 const KvLayout& layout, DType kv_dtype) {
+  const DType compute = options.compute_dtype;
+  const int32_t longest = files.config.max_model_len;
+  return {.numerics_id = NumericsId(device.Arithmetic(compute), compute, kv_dtype),
+          .layout = layout,
+          .model_digest = files.model_digest,
+          .vocab_size = files.config.vocab_size,
+          .max_model_len =
+              options.max_model_len > 0 ? std::min(options.max_model_len, longest) : longest,
+          .eos_token_ids = files.eos_token_ids};
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& device, Kernels& host,
+                                      RunnerSink* sink,
+                                      std::function<void(const absl::Status&)> lost) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  const DType kv_dtype = options.kv_dtype.value_or(options.compute_dtype);
+  ASSIGN_OR_RETURN(const ModelConfig config,
+                   LoadModelConfig(options.model_dir, options.max_model_len));
+  RETURN_IF_ERROR(device.CheckModel({.compute = options.compute_dtype,
+                                     .kv = kv_dtype,
+                                     .num_heads = config.num_heads,
+                                     .num_kv_heads = config.num_kv_heads,
+                                     .head_dim = config.head_dim,
+                                     .vocab_size = config.vocab_size}));
+  ASSIGN_OR_RETURN(ModelFiles files,
+                   LoadModelFiles(options.model_dir, {.max_model_len = options.max_model_len,
+                                                      .num_threads = options.load_threads,
+                                                      .nice = options.compute_nice}));
+  const KvLayout layout = LayoutOf(files.config, options.block_size, kv_dtype);
+  LoadedModel model;
+  model.info = InfoOf(options, files, device, layout, kv_dtype);
+  ASSIGN_OR_RETURN(model.cache, MakePool(device, layout, options.num_blocks, MemoryKind::kDevice));
+  if (options.swap_blocks > 0) {
+    ASSIGN_OR_RETURN(model.swap,
+                     MakePool(device, layout, options.swap_blocks, MemoryKind::kPinned));
+  }
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Transformer> transformer,
+      Transformer::Create(files.config, files.weights, options.compute_dtype, &device,
+                          options.max_step_tokens,
+                          [&](std::span<const std::byte> bytes) { files.files.Release(bytes); }));
+  const int64_t longest = model.info.max_model_len;
+  ASSIGN_OR_RETURN(
+      model.runner,
+      TransformerRunner::Create(
+          {.device = &device,
+           .host = &host,
+           .transformer = std::move(transformer),
+           .cache = model.cache.get(),
+           .swap = model.swap.get(),
+           .info = model.info,
+           .capacity = {.max_tokens = options.max_step_tokens,
+                        .max_rows = std::min(options.max_step_rows, options.max_step_tokens),
+                        .max_row_blocks = (longest + options.block_size - 1) / options.block_size},
+           .nice = options.compute_nice,
+           .sink = sink,
+           .lost = std::move(lost)}));
+  return model;
+}
+
+}  // namespace baton

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/kv_cache/kv_cache.h"
+#include "common/model/model_runner.h"
+#include "common/model/transformer_runner.h"
+#include "kernels/api/device.h"
+#include "kernels/api/kernels.h"
+
+namespace baton {
+
+struct ModelOptions {
+  std::string model_dir;  // A Hugging Face folder.
+  // Tokens of the longest sequence; 0 = what the model supports. A model with longrope takes its
+  // short factors if this is within its original length.
+  int32_t max_model_len = 0;
+  // f32: activations, products and KV in fp32 (the reference mode). bf16: the activations that
+  // enter a product with weights are rounded to bf16.
+  DType compute_dtype = DType::kF32;
+  std::optional<DType> kv_dtype;  // Unset: the compute dtype.
+  int32_t block_size = 16;        // Tokens per KV block, [1, 1024].
+  int32_t num_blocks = 0;         // KV blocks, >= 1.
+  int32_t swap_blocks = 0;        // Blocks for swapped-out sequences, >= 0.
+  int32_t load_threads = 1;       // That read the files, >= 1.
+  int32_t compute_nice = 0;       // Added to the niceness of the compute thread, [0, 19].
+  int32_t max_step_tokens = 512;  // Of the largest step, as max_step_rows: room is made for them.
+  int32_t max_step_rows = 64;
+};
+
+// A model on a device, ready to compute. Goes before the device. Members in the order of
+// construction.
+struct LoadedModel {
+  ModelInfo info;
+  std::unique_ptr<KvCache> cache;
+  std::unique_ptr<KvCache> swap;  // Null without swap_blocks.
+  std::unique_ptr<TransformerRunner> runner;
+};
+
+// The status names the file or the option. What is passed outlives what is loaded; `lost` as in
+// RunnerParts.
+absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& device, Kernels& host,
+                                      RunnerSink* sink,
+                                      std::function<void(const absl::Status&)> lost = nullptr);
+
+}  // namespace baton

@@ -1,0 +1,204 @@
+#include "common/model/step_metadata.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+
+namespace baton {
+namespace {
+
+// Arrays begin at lines of a cache, and the first behind the piece that describes their copy.
+constexpr int64_t kLine = 64;
+constexpr int64_t kArrays = kLine;
+static_assert(sizeof(CopyPiece) <= kArrays);
+
+// More would be gigabytes for tables that no step fills.
+constexpr int64_t kMaxTableEntries = int64_t{64} << 20;
+
+void CheckRow(const StepRow& row, const StepBounds& bounds) {
+  const auto num_tokens = static_cast<int64_t>(row.tokens.size());
+  BATON_CHECK(num_tokens >= 1 && row.context_len >= 0);
+  BATON_CHECK(row.context_len + num_tokens <= bounds.max_model_len);
+  const auto capacity = static_cast<int64_t>(row.block_table.size()) * bounds.block_size;
+  BATON_CHECK(row.context_len + num_tokens <= capacity);
+  // The row's first query sees the farthest back.
+  const size_t num_passed = TokensBehindWindow(bounds.window, row.context_len) / bounds.block_size;
+  for (size_t i = 0; i < row.block_table.size(); ++i) {
+    const BlockId block = row.block_table[i];
+    BATON_CHECK(block < bounds.num_blocks && (block >= 0 || i < num_passed));
+  }
+  for (const int32_t token : row.tokens) BATON_CHECK(token >= 0 && token < bounds.vocab_size);
+  BATON_CHECK(!row.sample || row.sampling != nullptr);
+}
+
+// A row's runs of wanted tokens: those of its prompt, and its last.
+constexpr int64_t kWantedRunsOfARow = 2;
+
+}  // namespace
+
+bool ScoresPrompt(const StepRow& row, int64_t index) {
+  if (row.sampling == nullptr || row.sampling->params.num_prompt_logprobs < 0) return false;
+  return row.context_len + index + 1 < static_cast<int64_t>(row.sampling->prompt.size());
+}
+
+StepMetadata::Places StepMetadata::PlacesOf(const StepCapacity& capacity) {
+  Places places;
+  const auto take = [&places](int64_t count, size_t size) {
+    const int64_t at = places.end;
+    places.end += (count * static_cast<int64_t>(size) + kLine - 1) / kLine * kLine;
+    return at;
+  };
+  const int64_t wanted_rows = kWantedRunsOfARow * capacity.max_rows;
+  places.tokens = take(capacity.max_tokens, sizeof(int32_t));
+  places.positions = take(capacity.max_tokens, sizeof(int32_t));
+  places.slots = take(capacity.max_tokens, sizeof(int64_t));
+  places.cu_seqlens_q = take(capacity.max_rows + 1, sizeof(int32_t));
+  places.seq_lens = take(capacity.max_rows, sizeof(int32_t));
+  places.wanted_tokens = take(capacity.max_tokens, sizeof(int32_t));
+  places.wanted_positions = take(capacity.max_tokens, sizeof(int32_t));
+  places.wanted_cu_seqlens_q = take(wanted_rows + 1, sizeof(int32_t));
+  places.wanted_seq_lens = take(wanted_rows, sizeof(int32_t));
+  places.block_table =
+      take((capacity.max_rows + wanted_rows) * capacity.max_row_blocks, sizeof(int32_t));
+  return places;
+}
+
+absl::StatusOr<StepMetadata> StepMetadata::Create(Device& device, const StepCapacity& capacity) {
+  BATON_CHECK(capacity.max_tokens > 0 && capacity.max_rows > 0 && capacity.max_row_blocks > 0);
+  if (capacity.max_rows > kMaxTableEntries / capacity.max_row_blocks) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "steps of ", capacity.max_rows, " sequences with ", capacity.max_row_blocks,
+        " blocks each are more than a step can hold: lower --max-batch-sequences or "
+        "--max-model-len"));
+  }
+  const int64_t bytes = PlacesOf(capacity).end;
+  ASSIGN_OR_RETURN(Buffer host, device.Allocate(kArrays + bytes, MemoryKind::kPinned));
+  Buffer on_device;
+  if (!device.info().unified) {
+    ASSIGN_OR_RETURN(on_device, device.Allocate(bytes, MemoryKind::kDevice));
+  }
+  return StepMetadata(device, capacity, std::move(host), std::move(on_device));
+}
+
+StepMetadata::StepMetadata(Device& device, const StepCapacity& capacity, Buffer host,
+                           Buffer on_device)
+    : device_(&device),
+      capacity_(capacity),
+      places_(PlacesOf(capacity)),
+      host_(std::move(host)),
+      on_device_(std::move(on_device)) {}
+
+template <typename T>
+T* StepMetadata::Host(int64_t place) const {
+  return host_.array<T>(kArrays + place);
+}
+
+template <typename T>
+const T* StepMetadata::OnDevice(int64_t place) const {
+  return on_device_.data() == nullptr ? Host<T>(place) : on_device_.array<T>(place);
+}
+
+int32_t* StepMetadata::AppendTableRow() {
+  return Host<int32_t>(places_.block_table) + num_table_rows_++ * all_.max_blocks;
+}
+
+void StepMetadata::AppendRow(const StepRow& row, const StepBounds& bounds) {
+  const auto num_tokens = static_cast<int32_t>(row.tokens.size());
+  for (int32_t i = 0; i < num_tokens; ++i) {
+    const int32_t position = row.context_len + i;
+    const int64_t block = row.block_table[position / bounds.block_size];
+    const int64_t at = all_.num_tokens++;
+    if (ScoresPrompt(row, i) || (row.sample && i + 1 == num_tokens)) {
+      Host<int32_t>(places_.wanted_tokens)[wanted_.num_tokens++] = static_cast<int32_t>(at);
+    }
+    Host<int32_t>(places_.tokens)[at] = row.tokens[i];
+    Host<int32_t>(places_.positions)[at] = position;
+    Host<int64_t>(places_.slots)[at] = block * bounds.block_size + position % bounds.block_size;
+  }
+  Host<int32_t>(places_.seq_lens)[all_.num_seqs++] = row.context_len + num_tokens;
+  Host<int32_t>(places_.cu_seqlens_q)[all_.num_seqs] = static_cast<int32_t>(all_.num_tokens);
+  all_.max_seqlen_q = std::max(all_.max_seqlen_q, num_tokens);
+  all_.max_seqlen_k = std::max(all_.max_seqlen_k, row.context_len + num_tokens);
+  int32_t* const table = AppendTableRow();
+  std::fill(std::copy(row.block_table.begin(), row.block_table.end(), table),
+            table + all_.max_blocks, -1);
+}
+
+void StepMetadata::SelectWanted() {
+  const int32_t* const cu = Host<int32_t>(places_.cu_seqlens_q);
+  const int32_t* const positions = Host<int32_t>(places_.positions);
+  const int32_t* const table = Host<int32_t>(places_.block_table);
+  int32_t* const wanted_cu = Host<int32_t>(places_.wanted_cu_seqlens_q);
+  int32_t* const lens = Host<int32_t>(places_.wanted_seq_lens);
+  wanted_cu[0] = 0;
+  int64_t sequence = 0;
+  int32_t next = -1;  // The token that would go on with the row.
+  for (int64_t i = 0; i < wanted_.num_tokens; ++i) {
+    const int32_t token = Host<int32_t>(places_.wanted_tokens)[i];
+    const int64_t row_of = sequence;
+    while (token >= cu[sequence + 1]) ++sequence;
+    if (token != next || sequence != row_of) {
+      wanted_cu[wanted_.num_seqs++] = static_cast<int32_t>(i);
+      std::copy_n(table + sequence * all_.max_blocks, all_.max_blocks, AppendTableRow());
+    }
+    Host<int32_t>(places_.wanted_positions)[i] = positions[token];
+    wanted_cu[wanted_.num_seqs] = static_cast<int32_t>(i) + 1;
+    lens[wanted_.num_seqs - 1] = positions[token] + 1;
+    const int32_t length = wanted_cu[wanted_.num_seqs] - wanted_cu[wanted_.num_seqs - 1];
+    wanted_.max_seqlen_q = std::max(wanted_.max_seqlen_q, length);
+    wanted_.max_seqlen_k = std::max(wanted_.max_seqlen_k, positions[token] + 1);
+    next = token + 1;
+  }
+  BATON_CHECK(wanted_.num_seqs <= kWantedRunsOfARow * all_.num_seqs);
+}
+
+absl::Status StepMetadata::Build(const StepPlan& plan, const StepBounds& bounds) {
+  // The copy of the step before reads this memory until it has landed.
+  ASSIGN_OR_RETURN(const bool landed, device_->IsDone(uploaded_));
+  BATON_CHECK(landed);
+  all_ = wanted_ = {};
+  num_table_rows_ = 0;
+  int64_t num_tokens = 0;
+  for (const StepRow& row : plan.rows) {
+    CheckRow(row, bounds);
+    num_tokens += static_cast<int64_t>(row.tokens.size());
+    all_.max_blocks = std::max(all_.max_blocks, static_cast<int64_t>(row.block_table.size()));
+  }
+  BATON_CHECK(num_tokens <= capacity_.max_tokens);
+  BATON_CHECK(std::ssize(plan.rows) <= capacity_.max_rows);
+  BATON_CHECK(all_.max_blocks <= capacity_.max_row_blocks);
+  Host<int32_t>(places_.cu_seqlens_q)[0] = 0;
+  for (const StepRow& row : plan.rows) AppendRow(row, bounds);
+  all_.tokens = OnDevice<int32_t>(places_.tokens);
+  all_.positions = OnDevice<int32_t>(places_.positions);
+  all_.slots = OnDevice<int64_t>(places_.slots);
+  all_.cu_seqlens_q = OnDevice<int32_t>(places_.cu_seqlens_q);
+  all_.seq_lens = OnDevice<int32_t>(places_.seq_lens);
+  all_.block_table = OnDevice<int32_t>(places_.block_table);
+  wanted_tokens_ = OnDevice<int32_t>(places_.wanted_tokens);
+  SelectWanted();
+  wanted_.max_blocks = all_.max_blocks;
+  wanted_.positions = OnDevice<int32_t>(places_.wanted_positions);
+  wanted_.cu_seqlens_q = OnDevice<int32_t>(places_.wanted_cu_seqlens_q);
+  wanted_.seq_lens = OnDevice<int32_t>(places_.wanted_seq_lens);
+  wanted_.block_table = all_.block_table + all_.num_seqs * all_.max_blocks;
+  return absl::OkStatus();
+}
+
+absl::Status StepMetadata::Upload() {
+  if (on_device_.data() == nullptr) return absl::OkStatus();
+  constexpr int64_t kUnit = 8;
+  const int64_t table = num_table_rows_ * all_.max_blocks * int64_t{sizeof(int32_t)};
+  auto* const piece = host_.array<CopyPiece>();
+  *piece = {.from = host_.data() + kArrays,
+            .to = on_device_.data(),
+            .bytes = places_.block_table + (table + kUnit - 1) / kUnit * kUnit};
+  RETURN_IF_ERROR(device_->CopyPieces(Lane::kCompute, {piece, 1}));
+  ASSIGN_OR_RETURN(uploaded_, device_->MarkNow(Lane::kCompute));
+  return absl::OkStatus();
+}
+
+}  // namespace baton

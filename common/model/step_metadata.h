@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/model/model_runner.h"
+#include "kernels/api/device.h"
+
+namespace baton {
+
+// The bounds that a plan must keep; a plan that does not is our own bug and ends the process before
+// anything is computed.
+struct StepBounds {
+  int32_t vocab_size = 0;
+  int32_t max_model_len = 0;
+  int32_t block_size = 0;
+  int32_t num_blocks = 0;
+  int32_t window = 0;  // As in KvLayerGroup.
+};
+
+// The largest step.
+struct StepCapacity {
+  int64_t max_tokens = 0;
+  int64_t max_rows = 0;
+  int64_t max_row_blocks = 0;  // Of a row's block table.
+};
+
+// Whether row token `index` predicts a prompt token whose log probability was asked for.
+bool ScoresPrompt(const StepRow& row, int64_t index);
+
+// T tokens of S sequences as operators take them: counts for the host, arrays in the memory of the
+// device.
+struct BatchView {
+  int64_t num_tokens = 0;
+  int64_t num_seqs = 0;
+  int64_t max_blocks = 0;
+  int32_t max_seqlen_q = 0;
+  int32_t max_seqlen_k = 0;
+  const int32_t* tokens = nullptr;        // [T]
+  const int32_t* positions = nullptr;     // [T]
+  const int64_t* slots = nullptr;         // [T]: block * block_size + offset.
+  const int32_t* cu_seqlens_q = nullptr;  // [S + 1]
+  const int32_t* seq_lens = nullptr;      // [S]: with the tokens of this pass.
+  const int32_t* block_table = nullptr;   // [S, max_blocks], -1 after a sequence's last block.
+};
+
+// All that the kernels of a step read beside weights and cache: built on the host, copied in one
+// piece, read by every layer. Its arrays have their places for good: the capacity decides them.
+class StepMetadata {
+ public:
+  // The device outlives it. RESOURCE_EXHAUSTED when the memory cannot be had.
+  static absl::StatusOr<StepMetadata> Create(Device& device, const StepCapacity& capacity);
+
+  // Flattens a plan. Logits are wanted for the last token of rows that sample and for the tokens of
+  // rows whose prompt is to be scored. What was uploaded before must have landed.
+  absl::Status Build(const StepPlan& plan, const StepBounds& bounds);
+
+  // Enqueues the copy on kCompute. Nothing where host and device memory are one.
+  absl::Status Upload();
+
+  const BatchView& all() const { return all_; }
+
+  // What is left to attend once the pass has written all its K/V: the tokens whose logits are
+  // wanted, in their order. Neighbours of one sequence are one row, whose keys end with the last of
+  // them. Has neither tokens nor slots.
+  const BatchView& wanted() const { return wanted_; }
+  const int32_t* wanted_tokens() const { return wanted_tokens_; }  // Indexes into all()'s, ascending.
+  bool wants_all() const { return wanted_.num_tokens == all_.num_tokens; }
+
+ private:
+  // Bytes from the start of the arrays to each.
+  struct Places {
+    int64_t tokens = 0, positions = 0, slots = 0, cu_seqlens_q = 0, seq_lens = 0;
+    int64_t wanted_tokens = 0, wanted_positions = 0, wanted_cu_seqlens_q = 0, wanted_seq_lens = 0;
+    int64_t block_table = 0;  // The last: only what is used of it is copied.
+    int64_t end = 0;
+  };
+  static Places PlacesOf(const StepCapacity& capacity);
+
+  StepMetadata(Device& device, const StepCapacity& capacity, Buffer host, Buffer on_device);
+
+  template <typename T>
+  T* Host(int64_t place) const;
+  template <typename T>
+  const T* OnDevice(int64_t place) const;
+
+  void AppendRow(const StepRow& row, const StepBounds& bounds);
+  void SelectWanted();
+  int32_t* AppendTableRow();
+
+  Device* device_;
+  StepCapacity capacity_;
+  Places places_;
+  Buffer host_;       // The piece that is copied, then the arrays. Pinned.
+  Buffer on_device_;  // The arrays; empty where memory is one.
+  Mark uploaded_;
+  BatchView all_;
+  BatchView wanted_;
+  const int32_t* wanted_tokens_ = nullptr;
+  int64_t num_table_rows_ = 0;
+};
+
+}  // namespace baton

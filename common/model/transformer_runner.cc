@@ -1,0 +1,238 @@
+#include "common/model/transformer_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/base/this_thread.h"
+
+namespace baton {
+namespace {
+
+// Of one list; a longer one waits for the list before.
+constexpr int64_t kMaxPieces = 1 << 16;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(RunnerParts parts) {
+  Device& device = *parts.device;
+  ASSIGN_OR_RETURN(StepMetadata metadata, StepMetadata::Create(device, parts.capacity));
+  Buffer pieces, logits;
+  if (parts.swap != nullptr || !device.info().unified) {
+    const auto bytes = (kMaxPieces + 1) * static_cast<int64_t>(sizeof(CopyPiece));
+    ASSIGN_OR_RETURN(pieces, device.Allocate(bytes, MemoryKind::kPinned));
+  }
+  if (!device.info().unified) {
+    const int64_t row_bytes = parts.info.vocab_size * int64_t{sizeof(float)};
+    const int64_t bytes = (device.info().logit_rows * row_bytes + 7) / 8 * 8;
+    ASSIGN_OR_RETURN(logits, device.Allocate(bytes, MemoryKind::kPinned));
+  }
+  const int32_t nice = parts.nice;
+  std::unique_ptr<TransformerRunner> runner(new TransformerRunner(
+      std::move(parts), std::move(metadata), std::move(pieces), std::move(logits)));
+  runner->thread_ = std::jthread([loop = runner.get(), nice](const std::stop_token& ending) {
+    NameThisThread("compute");
+    LowerThisThread(nice);
+    loop->ComputeLoop(ending);
+  });
+  return runner;
+}
+
+TransformerRunner::TransformerRunner(RunnerParts parts, StepMetadata metadata, Buffer pieces,
+                                     Buffer logits)
+    : parts_(std::move(parts)),
+      device_(*parts_.device),
+      reader_(parts_.host, parts_.info.vocab_size, parts_.info.eos_token_ids),
+      metadata_(std::move(metadata)),
+      pieces_(std::move(pieces)),
+      logits_(std::move(logits)) {}
+
+TransformerRunner::~TransformerRunner() {
+  Stop();
+  thread_.request_stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void TransformerRunner::Stop() { stopping_ = true; }
+
+void TransformerRunner::Start(std::shared_ptr<const StepPlan> plan) {
+  BATON_CHECK(plan != nullptr);
+  const std::lock_guard lock(mutex_);
+  BATON_CHECK(!busy_);
+  busy_ = true;
+  next_ = std::move(plan);
+  wake_.notify_one();
+}
+
+void TransformerRunner::ComputeLoop(const std::stop_token& ending) {
+  for (;;) {
+    std::shared_ptr<const StepPlan> plan;
+    {
+      std::unique_lock lock(mutex_);
+      if (!wake_.wait(lock, ending, [this] { return next_ != nullptr; })) return;
+      plan = std::move(next_);
+    }
+    std::optional<StepDone> done = RunStep(*plan);
+    if (!done.has_value()) return;
+    plan.reset();
+    {
+      // The sink may start the next step from within OnStepDone.
+      const std::lock_guard lock(mutex_);
+      busy_ = false;
+    }
+    parts_.sink->OnStepDone(*std::move(done));
+  }
+}
+
+std::optional<StepDone> TransformerRunner::RunStep(const StepPlan& plan) {
+  step_ = plan.step;
+  StepDone done{.step = plan.step, .status = Enqueue(plan, done), .rows = {}};
+  // Also after an error: what was enqueued before it goes on, and its blocks are not free.
+  absl::Status ended = AwaitLane(Lane::kCompute);
+  if (ended.ok()) ended = AwaitLane(Lane::kCopies);
+  if (ended.ok() && absl::IsUnavailable(done.status)) ended = done.status;
+  if (!ended.ok()) {
+    if (parts_.lost) parts_.lost(ended);
+    return std::nullopt;
+  }
+  if (!done.status.ok()) done.rows.clear();
+  return done;
+}
+
+absl::Status TransformerRunner::Enqueue(const StepPlan& plan, StepDone& done) {
+  if (stopping_) return absl::CancelledError("the runner is stopping");
+  RETURN_IF_ERROR(MoveBlocks(plan));
+  if (plan.rows.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(metadata_.Build(plan, {.vocab_size = parts_.info.vocab_size,
+                                         .max_model_len = parts_.info.max_model_len,
+                                         .block_size = parts_.info.layout.block_size,
+                                         .num_blocks = parts_.cache->num_blocks(),
+                                         .window = parts_.info.layout.groups.front().window}));
+  RETURN_IF_ERROR(metadata_.Upload());
+  RETURN_IF_ERROR(parts_.transformer->Forward(
+      metadata_, *parts_.cache, [this](int32_t layer) -> absl::Status {
+        ASSIGN_OR_RETURN(const Mark mark, device_.MarkNow(Lane::kCompute));
+        reports_.push_back({.mark = mark, .layer = layer});
+        return SendReports();
+      }));
+  return ReadLogits(plan, done);
+}
+
+absl::Status TransformerRunner::AddPiece(const CopyPiece& piece) {
+  if (pieces_end_ == kMaxPieces) {
+    RETURN_IF_ERROR(FlushPieces());
+    RETURN_IF_ERROR(AwaitLane(Lane::kCopies));
+    pieces_begin_ = pieces_end_ = 0;
+  }
+  pieces_.array<CopyPiece>()[pieces_end_++] = piece;
+  return absl::OkStatus();
+}
+
+absl::Status TransformerRunner::FlushPieces() {
+  const int64_t begin = std::exchange(pieces_begin_, pieces_end_);
+  if (begin == pieces_end_) return absl::OkStatus();
+  const std::span<const CopyPiece> all(pieces_.array<CopyPiece>(), kMaxPieces);
+  return device_.CopyPieces(Lane::kCopies, all.subspan(begin, pieces_end_ - begin));
+}
+
+// Neighbours in both pools are one piece of each plane.
+absl::Status TransformerRunner::CopyBlocks(const KvCache& from, const KvCache& to,
+                                           std::span<const BlockMove> moves) {
+  const KvLayout& layout = from.layout();
+  for (size_t first = 0, count = 1; first < moves.size(); first += count) {
+    const BlockMove& move = moves[first];
+    for (count = 1; first + count < moves.size(); ++count) {
+      const BlockMove& next = moves[first + count];
+      const auto distance = static_cast<BlockId>(count);
+      if (next.source != move.source + distance) break;
+      if (next.destination != move.destination + distance) break;
+    }
+    for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
+      for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+        const int64_t block_bytes = HeadBlockBytes(layout, layer, plane) *
+                                    GroupOfLayer(layout, layer).num_kv_heads;
+        RETURN_IF_ERROR(AddPiece(
+            {.from = from.base() + from.HeadBlockOffset(layer, plane, move.source, 0),
+             .to = to.base() + to.HeadBlockOffset(layer, plane, move.destination, 0),
+             .bytes = block_bytes * static_cast<int64_t>(count)}));
+      }
+    }
+  }
+  return FlushPieces();
+}
+
+// Out beside the step: its blocks are written by nobody before StepDone. In before the kernels that
+// read them.
+absl::Status TransformerRunner::MoveBlocks(const StepPlan& plan) {
+  if (plan.swap_out.empty() && plan.swap_in.empty()) return absl::OkStatus();
+  BATON_CHECK(parts_.swap != nullptr);
+  pieces_begin_ = pieces_end_ = 0;
+  RETURN_IF_ERROR(CopyBlocks(*parts_.cache, *parts_.swap, plan.swap_out));
+  if (plan.swap_in.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(CopyBlocks(*parts_.swap, *parts_.cache, plan.swap_in));
+  ASSIGN_OR_RETURN(const Mark mark, device_.MarkNow(Lane::kCopies));
+  return device_.After(Lane::kCompute, mark);
+}
+
+absl::StatusOr<std::span<const float>> TransformerRunner::LogitsOnHost(int64_t first,
+                                                                       int64_t count) {
+  ASSIGN_OR_RETURN(const Floats logits, parts_.transformer->Logits(first, count));
+  const int64_t size = count * parts_.info.vocab_size;
+  if (device_.info().unified) return std::span(logits.f32(), static_cast<size_t>(size));
+  const CopyPiece piece{.from = static_cast<const std::byte*>(logits.data),
+                        .to = logits_.data(),
+                        .bytes = (size * int64_t{sizeof(float)} + 7) / 8 * 8};
+  // Behind the list: moves of this step may still be read.
+  CopyPiece* const place = pieces_.array<CopyPiece>() + kMaxPieces;
+  *place = piece;
+  RETURN_IF_ERROR(device_.CopyPieces(Lane::kCompute, {place, 1}));
+  RETURN_IF_ERROR(AwaitLane(Lane::kCompute));
+  return std::span<const float>(logits_.floats(DType::kF32).f32(), static_cast<size_t>(size));
+}
+
+// A slice of rows at a time: the logits of a long prompt's tokens would take gigabytes, and the
+// time of their products and scores is that of many layers.
+absl::Status TransformerRunner::ReadLogits(const StepPlan& plan, StepDone& done) {
+  const std::vector<LogitRow> wanted = WantedRows(plan, done.rows);
+  BATON_CHECK(std::ssize(wanted) == metadata_.wanted().num_tokens);
+  const std::span<const LogitRow> rows = wanted;
+  const auto slice = static_cast<size_t>(device_.info().logit_rows);
+  for (size_t first = 0; first < rows.size(); first += slice) {
+    const size_t count = std::min(slice, rows.size() - first);
+    ASSIGN_OR_RETURN(const std::span<const float> logits,
+                     LogitsOnHost(static_cast<int64_t>(first), static_cast<int64_t>(count)));
+    reader_.Read(logits, rows.subspan(first, count));
+    if (count < slice) break;
+    parts_.sink->OnRowsDone({.step = plan.step, .rows = static_cast<int32_t>(first + count)});
+    if (stopping_) return absl::CancelledError("the runner is stopping");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TransformerRunner::SendReports() {
+  while (!reports_.empty()) {
+    ASSIGN_OR_RETURN(const bool done, device_.IsDone(reports_.front().mark));
+    if (!done) break;
+    const int32_t layer = reports_.front().layer;
+    reports_.pop_front();
+    parts_.sink->OnLayerDone({.step = step_, .layer = layer});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TransformerRunner::AwaitReports() {
+  while (!reports_.empty()) {
+    RETURN_IF_ERROR(Wait(device_, reports_.front().mark, parts_.limit));
+    RETURN_IF_ERROR(SendReports());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TransformerRunner::AwaitLane(Lane lane) {
+  RETURN_IF_ERROR(AwaitReports());
+  ASSIGN_OR_RETURN(const Mark mark, device_.MarkNow(lane));
+  return Wait(device_, mark, parts_.limit);
+}
+
+}  // namespace baton

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/kv_cache/kv_cache.h"
+#include "common/model/device_memory.h"
+#include "common/model/model_runner.h"
+#include "common/model/row_reader.h"
+#include "common/model/step_metadata.h"
+#include "common/model/transformer.h"
+#include "kernels/api/device.h"
+#include "kernels/api/kernels.h"
+
+namespace baton {
+
+// What a runner is made of; all that is pointed to outlives it.
+struct RunnerParts {
+  Device* device = nullptr;
+  Kernels* host = nullptr;  // Turns rows of logits into tokens.
+  std::unique_ptr<Transformer> transformer;
+  KvCache* cache = nullptr;
+  KvCache* swap = nullptr;  // In pinned memory; null without swapping.
+  ModelInfo info;
+  StepCapacity capacity;
+  int32_t nice = 0;  // Added to that of the compute thread.
+  Duration limit = kDeviceLimit;  // Of all waiting for the device.
+  RunnerSink* sink = nullptr;
+  // Called once, on the compute thread, when the device is lost. If it returns at all the runner
+  // computes nothing more and reports nothing more, no StepDone either.
+  std::function<void(const absl::Status&)> lost;
+};
+
+// Computes steps on a device, driven by a thread of its own. Any thread may call Start, one step at
+// a time. The sink is called on the compute thread.
+//
+// Kernels and copies of a step run later than the calls that enqueue them, and what is reported has
+// ended: when OnLayerDone(layer) is called, the K/V of the step's tokens in layers up to `layer`
+// are in the cache and stay as they are; OnStepDone comes when nothing of the step touches its
+// blocks any more, whatever the status.
+class TransformerRunner : public ModelRunner {
+ public:
+  static absl::StatusOr<std::unique_ptr<TransformerRunner>> Create(RunnerParts parts);
+
+  // Stops; the step in progress ends first, with its StepDone.
+  ~TransformerRunner() override;
+
+  void Start(std::shared_ptr<const StepPlan> plan) override;
+
+  // From now on a step ends with CANCELLED at once, one in progress at the next RowsDone that it
+  // reports. Any thread. The destructor does so first.
+  void Stop();
+
+ private:
+  // What is reported when a mark is done.
+  struct Report {
+    Mark mark;
+    int32_t layer = 0;
+  };
+
+  TransformerRunner(RunnerParts parts, StepMetadata metadata, Buffer pieces, Buffer logits);
+
+  void ComputeLoop(const std::stop_token& ending);
+  // Nothing when the device is lost.
+  std::optional<StepDone> RunStep(const StepPlan& plan);
+  absl::Status Enqueue(const StepPlan& plan, StepDone& done);
+  // The plan's moves, out and then in.
+  absl::Status MoveBlocks(const StepPlan& plan);
+  absl::Status CopyBlocks(const KvCache& from, const KvCache& to, std::span<const BlockMove> moves);
+  absl::Status AddPiece(const CopyPiece& piece);
+  absl::Status FlushPieces();
+  absl::Status ReadLogits(const StepPlan& plan, StepDone& done);
+  absl::StatusOr<std::span<const float>> LogitsOnHost(int64_t first, int64_t count);
+  // Sends the reports whose marks are done.
+  absl::Status SendReports();
+  // Waits until all that a lane has got is done, and sends the reports as their marks are.
+  absl::Status AwaitLane(Lane lane);
+  absl::Status AwaitReports();
+
+  RunnerParts parts_;
+  Device& device_;
+
+  // Of the compute thread.
+  RowReader reader_;
+  StepMetadata metadata_;
+  Buffer pieces_;  // Of copies, pinned.
+  Buffer logits_;  // A slice of them, pinned; empty where memory is one.
+  int64_t pieces_begin_ = 0;  // Those before are with the device.
+  int64_t pieces_end_ = 0;
+  uint64_t step_ = 0;
+  std::deque<Report> reports_;
+
+  std::mutex mutex_;  // Guards next_ and busy_.
+  std::condition_variable_any wake_;
+  std::shared_ptr<const StepPlan> next_;
+  bool busy_ = false;  // From Start until just before OnStepDone.
+  std::atomic<bool> stopping_{false};
+  std::jthread thread_;  // Last: it uses all of the above.
+};
+
+}  // namespace baton

@@ -1,0 +1,50 @@
+#include "kernels/cpu/cpu_device.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace baton {
+namespace {
+
+// Below this a copy is done before another thread wakes.
+constexpr int64_t kInlineBytes = 1 << 17;
+
+absl::Status NoGraphs() { return absl::UnimplementedError("a CPU has no graphs"); }
+
+}  // namespace
+
+absl::Status CpuDevice::CheckModel(const ModelNeeds& needs) const {
+  if (needs.compute == DType::kF32 || needs.compute == DType::kBF16) return absl::OkStatus();
+  return absl::InvalidArgumentError("compute_dtype = f16: must be f32 or bf16");
+}
+
+absl::StatusOr<DeviceMemory> CpuDevice::Memory() const {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  return DeviceMemory{.total = sysconf(_SC_PHYS_PAGES) * page,
+                      .free = sysconf(_SC_AVPHYS_PAGES) * page};
+}
+
+absl::Status CpuDevice::CopyPieces(Lane, std::span<const CopyPiece> pieces) {
+  int64_t bytes = 0;
+  for (const CopyPiece& piece : pieces) bytes += piece.bytes;
+  const auto copy = [&](int64_t i, int) {
+    std::memcpy(pieces[i].to, pieces[i].from, static_cast<size_t>(pieces[i].bytes));
+  };
+  const auto count = static_cast<int64_t>(pieces.size());
+  if (bytes >= kInlineBytes) {
+    kernels_->ParallelFor(count, copy);
+  } else {
+    for (int64_t i = 0; i < count; ++i) copy(i, 0);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Graph>> CpuDevice::Capture(absl::FunctionRef<absl::Status()>) {
+  return NoGraphs();
+}
+
+absl::Status CpuDevice::Launch(const Graph&) { return NoGraphs(); }
+
+}  // namespace baton

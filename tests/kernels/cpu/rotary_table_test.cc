@@ -1,0 +1,93 @@
+#include <cmath>
+
+#include "tests/kernels/kernel_fixture.h"
+
+namespace baton {
+namespace {
+
+class RotaryTableTest : public KernelTest {
+ protected:
+  struct Table {
+    std::vector<float> cos, sin;
+  };
+  Table Fill(const std::vector<int32_t>& positions, const std::vector<float>& inv_freq,
+             float scaling) {
+    const auto num_tokens = static_cast<int64_t>(positions.size());
+    const auto half = static_cast<int64_t>(inv_freq.size());
+    Table table{std::vector<float>(num_tokens * half), std::vector<float>(num_tokens * half)};
+    EXPECT_TRUE(kernels_
+                    ->RotaryTable({.positions = positions.data(),
+                                   .num_tokens = num_tokens,
+                                   .inv_freq = inv_freq.data(),
+                                   .half = half,
+                                   .attention_scaling = scaling,
+                                   .cos = table.cos.data(),
+                                   .sin = table.sin.data()})
+                    .ok());
+    return table;
+  }
+};
+
+TEST_P(RotaryTableTest, AngleIsRoundedToFloatAndBothPartsAreScaled) {
+  const std::vector<float> inv_freq = {1.0f, 0.1f, 1.0f / 3};
+  const std::vector<int32_t> positions = {0, 7, 131071};
+  const Table table = Fill(positions, inv_freq, 1.25f);
+  for (size_t p = 0; p < positions.size(); ++p) {
+    for (size_t i = 0; i < 3; ++i) {
+      const float angle = static_cast<float>(positions[p]) * inv_freq[i];
+      EXPECT_EQ(table.cos[p * 3 + i], static_cast<float>(std::cos(double{angle})) * 1.25f);
+      EXPECT_EQ(table.sin[p * 3 + i], static_cast<float>(std::sin(double{angle})) * 1.25f);
+    }
+  }
+}
+
+TEST_P(RotaryTableTest, PositionHasTheSameRotationWhereverItStands) {
+  std::vector<float> inv_freq(32);
+  for (int i = 0; i < 32; ++i) inv_freq[i] = std::pow(10000.0f, -static_cast<float>(i) / 32);
+  std::vector<int32_t> positions(600);
+  for (int i = 0; i < 600; ++i) positions[i] = i * 7 % 601;
+  const Table all = Fill(positions, inv_freq, 1);
+  for (size_t t = 0; t < positions.size(); ++t) {
+    const Table one = Fill({positions[t]}, inv_freq, 1);
+    for (size_t i = 0; i < 32; ++i) {
+      EXPECT_EQ(all.cos[t * 32 + i], one.cos[i]);
+      EXPECT_EQ(all.sin[t * 32 + i], one.sin[i]);
+    }
+  }
+  EXPECT_TRUE(Fill({}, inv_freq, 1).cos.empty());
+}
+
+BATON_FOR_EACH_KERNEL_SET(RotaryTableTest);
+
+class SelectRowsTest : public KernelTest {};
+
+TEST_P(SelectRowsTest, RowsAreCopiedByTheirNumberAndNothingElseIs) {
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    const int64_t dim = 5, from_stride = 7, to_stride = 6;
+    std::vector<std::byte> from(9 * from_stride * SizeOf(dtype));
+    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 37 + 11);
+    const std::vector<int32_t> rows = {1, 8, 4, 4};
+    std::vector<std::byte> to(4 * to_stride * SizeOf(dtype), std::byte{0xee});
+    ASSERT_TRUE(kernels_
+                    ->SelectRows({.from = {from.data(), dtype},
+                                  .from_stride = from_stride,
+                                  .rows = rows.data(),
+                                  .num_rows = 4,
+                                  .dim = dim,
+                                  .to = {to.data(), dtype},
+                                  .to_stride = to_stride})
+                    .ok());
+    const int64_t size = SizeOf(dtype);
+    for (int64_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(std::memcmp(to.data() + i * to_stride * size,
+                            from.data() + rows[i] * from_stride * size, dim * size),
+                0);
+      EXPECT_EQ(to[(i * to_stride + dim) * size], std::byte{0xee});
+    }
+  }
+}
+
+BATON_FOR_EACH_KERNEL_SET(SelectRowsTest);
+
+}  // namespace
+}  // namespace baton

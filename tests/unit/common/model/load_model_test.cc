@@ -1,0 +1,71 @@
+#include "common/model/load_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/common/model/runner_harness.h"
+
+namespace baton {
+namespace {
+
+RunnerOptions Options() {
+  return {.model_dir = BATON_SOURCE_DIR "/deploy/models/tiny-kjv", .num_blocks = 256};
+}
+
+TEST(LoadModelTest, InfoDescribesTheModelAndItsNumerics) {
+  RunnerHarness f32(Options());
+  const ModelInfo& info = f32.runner().info();
+  EXPECT_EQ(info.vocab_size, 4096);
+  EXPECT_EQ(info.max_model_len, 2048);
+  EXPECT_THAT(info.eos_token_ids, testing::Contains(1));
+  EXPECT_EQ(NumLayers(info.layout), 6);
+  EXPECT_EQ(info.layout.groups[0].num_kv_heads, 2);
+  EXPECT_EQ(info.layout.groups[0].k_dim, 32);
+  EXPECT_EQ(info.numerics_id, "cpu-16lane.1 compute=f32 kv=f32 kv_scale=1 tp=1 sampler.2");
+
+  RunnerOptions other = Options();
+  other.compute_dtype = DType::kBF16;
+  other.num_threads = 2;
+  other.kernels = "portable";
+  other.max_model_len = 100;
+  RunnerHarness bf16(other);
+  EXPECT_EQ(bf16.runner().info().max_model_len, 100);
+  EXPECT_EQ(bf16.runner().info().numerics_id, "cpu-16lane.1 compute=bf16 kv=bf16 kv_scale=1 tp=1 sampler.2");
+  EXPECT_EQ(bf16.runner().info().model_digest, info.model_digest);
+}
+
+TEST(LoadModelTest, RefusesOptionsByName) {
+  RecordingSink sink;
+  const auto refused = [&](auto change, const std::string& message) {
+    RunnerOptions options = Options();
+    change(options);
+    const absl::Status status = LoadedRunner::Create(options, &sink).status();
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(message));
+  };
+  refused([](auto& o) { o.compute_dtype = DType::kF16; }, "compute_dtype = f16");
+  refused([](auto& o) { o.max_model_len = -1; }, "max_model_len = -1: must be at least 0");
+  refused([](auto& o) { o.block_size = 0; }, "block_size = 0");
+  refused([](auto& o) { o.num_blocks = 0; }, "num_blocks = 0");
+  refused([](auto& o) { o.max_step_tokens = 0; }, "max_step_tokens = 0");
+  refused([](auto& o) { o.max_step_rows = 0; }, "max_step_rows = 0");
+  refused([](auto& o) { o.swap_blocks = 1 << 30; }, "1073741824 KV blocks");
+  refused([](auto& o) { o.num_threads = 0; }, "threads = 0");
+  refused([](auto& o) { o.compute_nice = 20; }, "nice = 20");
+  refused([](auto& o) { o.kernels = "sse9"; }, "kernels = \"sse9\"");
+  refused([](auto& o) { o.model_dir += "/missing"; }, "config.json");
+}
+
+TEST(LoadModelTest, BlocksFallBehindAWindowOnlyIfEveryLayerHasIt) {
+  const auto window_of = [](const std::string& model) {
+    RunnerHarness harness(
+        {.model_dir = std::string(BATON_SOURCE_DIR) + "/tests/golden/models/" + model,
+         .num_blocks = 4});
+    return harness.runner().info().layout.groups[0].window;
+  };
+  EXPECT_EQ(window_of("mistral-window"), 16);
+  EXPECT_EQ(window_of("qwen2-window-layers"), 0);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "common/base/status.h"
+#include "common/model/load_model.h"
+#include "kernels/make_device.h"
+
+namespace baton {
+
+// A model, and the CPU that computes it.
+struct RunnerOptions {
+  std::string model_dir;
+  int32_t max_model_len = 0;
+  DType compute_dtype = DType::kF32;
+  std::optional<DType> kv_dtype;
+  int32_t block_size = 16;
+  int32_t num_blocks = 0;
+  int32_t swap_blocks = 0;
+  int32_t num_threads = 1;
+  int32_t compute_nice = 0;
+  std::string kernels = "auto";
+  int32_t max_step_tokens = 2048;
+  int32_t max_step_rows = 64;
+
+  DeviceOptions device() const {
+    return {.kernels = kernels, .num_threads = num_threads, .nice = compute_nice};
+  }
+  ModelOptions model() const {
+    return {.model_dir = model_dir,
+            .max_model_len = max_model_len,
+            .compute_dtype = compute_dtype,
+            .kv_dtype = kv_dtype,
+            .block_size = block_size,
+            .num_blocks = num_blocks,
+            .swap_blocks = swap_blocks,
+            .load_threads = num_threads,
+            .compute_nice = compute_nice,
+            .max_step_tokens = max_step_tokens,
+            .max_step_rows = max_step_rows};
+  }
+};
+
+// A loaded model with its device, for tests and benchmarks.
+class LoadedRunner {
+ public:
+  static absl::StatusOr<std::unique_ptr<LoadedRunner>> Create(const RunnerOptions& options,
+                                                              RunnerSink* sink) {
+    ASSIGN_OR_RETURN(Processors processors, MakeDevice(options.device()));
+    ASSIGN_OR_RETURN(LoadedModel model,
+                     LoadModel(options.model(), *processors.device, *processors.host, sink));
+    return std::unique_ptr<LoadedRunner>(
+        new LoadedRunner(std::move(processors), std::move(model)));
+  }
+
+  void Start(std::shared_ptr<const StepPlan> plan) { model_.runner->Start(std::move(plan)); }
+  void Stop() { model_.runner->Stop(); }
+  const ModelInfo& info() const { return model_.info; }
+  KvCache& cache() { return *model_.cache; }
+  std::string kernels_name() const { return processors_.device->info().name; }
+  ModelRunner& runner() { return *model_.runner; }
+
+ private:
+  LoadedRunner(Processors processors, LoadedModel model)
+      : processors_(std::move(processors)), model_(std::move(model)) {}
+
+  Processors processors_;
+  LoadedModel model_;
+};
+
+}  // namespace baton
