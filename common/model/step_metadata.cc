@@ -57,12 +57,13 @@ StepMetadata::Places StepMetadata::PlacesOf(const StepCapacity& capacity) {
   places.slots = take(capacity.max_tokens, sizeof(int64_t));
   places.cu_seqlens_q = take(capacity.max_rows + 1, sizeof(int32_t));
   places.seq_lens = take(capacity.max_rows, sizeof(int32_t));
+  places.table_starts = take(capacity.max_rows, sizeof(int32_t));
   places.wanted_tokens = take(capacity.max_tokens, sizeof(int32_t));
   places.wanted_positions = take(capacity.max_tokens, sizeof(int32_t));
   places.wanted_cu_seqlens_q = take(wanted_rows + 1, sizeof(int32_t));
   places.wanted_seq_lens = take(wanted_rows, sizeof(int32_t));
-  places.block_table =
-      take((capacity.max_rows + wanted_rows) * capacity.max_row_blocks, sizeof(int32_t));
+  places.wanted_table_starts = take(wanted_rows, sizeof(int32_t));
+  places.block_table = take(capacity.max_rows * capacity.max_row_blocks, sizeof(int32_t));
   return places;
 }
 
@@ -101,10 +102,6 @@ const T* StepMetadata::OnDevice(int64_t place) const {
   return on_device_.data() == nullptr ? Host<T>(place) : on_device_.array<T>(place);
 }
 
-int32_t* StepMetadata::AppendTableRow() {
-  return Host<int32_t>(places_.block_table) + num_table_rows_++ * all_.max_blocks;
-}
-
 void StepMetadata::AppendRow(const StepRow& row, const StepBounds& bounds) {
   const auto num_tokens = static_cast<int32_t>(row.tokens.size());
   for (int32_t i = 0; i < num_tokens; ++i) {
@@ -118,19 +115,19 @@ void StepMetadata::AppendRow(const StepRow& row, const StepBounds& bounds) {
     Host<int32_t>(places_.positions)[at] = position;
     Host<int64_t>(places_.slots)[at] = block * bounds.block_size + position % bounds.block_size;
   }
+  Host<int32_t>(places_.table_starts)[all_.num_seqs] = static_cast<int32_t>(num_table_entries_);
   Host<int32_t>(places_.seq_lens)[all_.num_seqs++] = row.context_len + num_tokens;
   Host<int32_t>(places_.cu_seqlens_q)[all_.num_seqs] = static_cast<int32_t>(all_.num_tokens);
   all_.max_seqlen_q = std::max(all_.max_seqlen_q, num_tokens);
   all_.max_seqlen_k = std::max(all_.max_seqlen_k, row.context_len + num_tokens);
-  int32_t* const table = AppendTableRow();
-  std::fill(std::copy(row.block_table.begin(), row.block_table.end(), table),
-            table + all_.max_blocks, -1);
+  std::ranges::copy(row.block_table, Host<int32_t>(places_.block_table) + num_table_entries_);
+  num_table_entries_ += std::ssize(row.block_table);
 }
 
 void StepMetadata::SelectWanted() {
   const int32_t* const cu = Host<int32_t>(places_.cu_seqlens_q);
   const int32_t* const positions = Host<int32_t>(places_.positions);
-  const int32_t* const table = Host<int32_t>(places_.block_table);
+  const int32_t* const starts = Host<int32_t>(places_.table_starts);
   int32_t* const wanted_cu = Host<int32_t>(places_.wanted_cu_seqlens_q);
   int32_t* const lens = Host<int32_t>(places_.wanted_seq_lens);
   wanted_cu[0] = 0;
@@ -141,8 +138,8 @@ void StepMetadata::SelectWanted() {
     const int64_t row_of = sequence;
     while (token >= cu[sequence + 1]) ++sequence;
     if (token != next || sequence != row_of) {
-      wanted_cu[wanted_.num_seqs++] = static_cast<int32_t>(i);
-      std::copy_n(table + sequence * all_.max_blocks, all_.max_blocks, AppendTableRow());
+      // Blocks are those of its sequence: no copy of them.
+      Host<int32_t>(places_.wanted_table_starts)[wanted_.num_seqs++] = starts[sequence];
     }
     Host<int32_t>(places_.wanted_positions)[i] = positions[token];
     wanted_cu[wanted_.num_seqs] = static_cast<int32_t>(i) + 1;
@@ -160,7 +157,7 @@ absl::Status StepMetadata::Build(const StepPlan& plan, const StepBounds& bounds)
   ASSIGN_OR_RETURN(const bool landed, device_->IsDone(uploaded_));
   BATON_CHECK(landed);
   all_ = wanted_ = {};
-  num_table_rows_ = 0;
+  num_table_entries_ = 0;
   int64_t num_tokens = 0;
   for (const StepRow& row : plan.rows) {
     CheckRow(row, bounds);
@@ -177,21 +174,22 @@ absl::Status StepMetadata::Build(const StepPlan& plan, const StepBounds& bounds)
   all_.slots = OnDevice<int64_t>(places_.slots);
   all_.cu_seqlens_q = OnDevice<int32_t>(places_.cu_seqlens_q);
   all_.seq_lens = OnDevice<int32_t>(places_.seq_lens);
-  all_.block_table = OnDevice<int32_t>(places_.block_table);
+  all_.block_table = wanted_.block_table = OnDevice<int32_t>(places_.block_table);
+  all_.table_starts = OnDevice<int32_t>(places_.table_starts);
   wanted_tokens_ = OnDevice<int32_t>(places_.wanted_tokens);
   SelectWanted();
   wanted_.max_blocks = all_.max_blocks;
   wanted_.positions = OnDevice<int32_t>(places_.wanted_positions);
   wanted_.cu_seqlens_q = OnDevice<int32_t>(places_.wanted_cu_seqlens_q);
   wanted_.seq_lens = OnDevice<int32_t>(places_.wanted_seq_lens);
-  wanted_.block_table = all_.block_table + all_.num_seqs * all_.max_blocks;
+  wanted_.table_starts = OnDevice<int32_t>(places_.wanted_table_starts);
   return absl::OkStatus();
 }
 
 absl::Status StepMetadata::Upload() {
   if (on_device_.data() == nullptr) return absl::OkStatus();
   constexpr int64_t kUnit = 8;
-  const int64_t table = num_table_rows_ * all_.max_blocks * int64_t{sizeof(int32_t)};
+  const int64_t table = num_table_entries_ * int64_t{sizeof(int32_t)};
   auto* const piece = host_.array<CopyPiece>();
   *piece = {.from = host_.data() + kArrays,
             .to = on_device_.data(),

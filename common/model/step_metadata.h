@@ -35,7 +35,7 @@ bool ScoresPrompt(const StepRow& row, int64_t index);
 struct BatchView {
   int64_t num_tokens = 0;
   int64_t num_seqs = 0;
-  int64_t max_blocks = 0;
+  int64_t max_blocks = 0;  // Of a sequence's table.
   int32_t max_seqlen_q = 0;
   int32_t max_seqlen_k = 0;
   const int32_t* tokens = nullptr;        // [T]
@@ -43,7 +43,8 @@ struct BatchView {
   const int64_t* slots = nullptr;         // [T]: block * block_size + offset.
   const int32_t* cu_seqlens_q = nullptr;  // [S + 1]
   const int32_t* seq_lens = nullptr;      // [S]: with the tokens of this pass.
-  const int32_t* block_table = nullptr;   // [S, max_blocks], -1 after a sequence's last block.
+  const int32_t* block_table = nullptr;   // Of all sequences, one after the other.
+  const int32_t* table_starts = nullptr;  // [S]: where in it a sequence's blocks begin.
 };
 
 // All that the kernels of a step read beside weights and cache: built on the host, copied in one
@@ -66,14 +67,16 @@ class StepMetadata {
   // wanted, in their order. Neighbours of one sequence are one row, whose keys end with the last of
   // them. Has neither tokens nor slots.
   const BatchView& wanted() const { return wanted_; }
-  const int32_t* wanted_tokens() const { return wanted_tokens_; }  // Indexes into all()'s, ascending.
+  // Indexes into all()'s, ascending.
+  const int32_t* wanted_tokens() const { return wanted_tokens_; }
   bool wants_all() const { return wanted_.num_tokens == all_.num_tokens; }
 
  private:
   // Bytes from the start of the arrays to each.
   struct Places {
-    int64_t tokens = 0, positions = 0, slots = 0, cu_seqlens_q = 0, seq_lens = 0;
+    int64_t tokens = 0, positions = 0, slots = 0, cu_seqlens_q = 0, seq_lens = 0, table_starts = 0;
     int64_t wanted_tokens = 0, wanted_positions = 0, wanted_cu_seqlens_q = 0, wanted_seq_lens = 0;
+    int64_t wanted_table_starts = 0;
     int64_t block_table = 0;  // The last: only what is used of it is copied.
     int64_t end = 0;
   };
@@ -88,7 +91,6 @@ class StepMetadata {
 
   void AppendRow(const StepRow& row, const StepBounds& bounds);
   void SelectWanted();
-  int32_t* AppendTableRow();
 
   Device* device_;
   StepCapacity capacity_;
@@ -99,7 +101,7 @@ class StepMetadata {
   BatchView all_;
   BatchView wanted_;
   const int32_t* wanted_tokens_ = nullptr;
-  int64_t num_table_rows_ = 0;
+  int64_t num_table_entries_ = 0;
 };
 
 }  // namespace baton

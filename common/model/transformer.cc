@@ -54,6 +54,11 @@ absl::Status Transformer::Load(const ModelWeights& weights, int64_t max_tokens,
   return MakeRoom(max_tokens);
 }
 
+int64_t Transformer::Stride(int64_t width) const {
+  const int64_t unit = device_->info().row_alignment;
+  return (width + unit - 1) / unit * unit;
+}
+
 absl::Status Transformer::MakeRoom(int64_t max_tokens) {
   max_tokens_ = max_tokens;
   const DType activations = device_->Activations(compute_);
@@ -82,7 +87,7 @@ absl::Status Transformer::MakeRoom(int64_t max_tokens) {
   for (const Room& room : rooms) {
     room.activation.dtype = room.dtype;
     // Copies take whole units of 8 bytes.
-    const int64_t bytes = (room.rows * room.width * SizeOf(room.dtype) + 7) / 8 * 8;
+    const int64_t bytes = (room.rows * Stride(room.width) * SizeOf(room.dtype) + 7) / 8 * 8;
     ASSIGN_OR_RETURN(room.activation.memory, device_->Allocate(bytes, MemoryKind::kDevice));
   }
   return absl::OkStatus();
@@ -90,36 +95,37 @@ absl::Status Transformer::MakeRoom(int64_t max_tokens) {
 
 absl::Status Transformer::Linear(const PackedLinear& linear, Floats x, int64_t num_tokens,
                                  Floats out) {
-  return ops().Gemm({.a = x.f32(),
-                     .a_stride = linear.weights.k(),
+  return ops().Gemm({.a = x,
+                     .a_stride = Stride(linear.weights.k()),
                      .m = num_tokens,
                      .a_rounded_to = compute_,
                      .weights = &linear.weights,
                      .bias = linear.bias.floats(DType::kF32).f32(),
-                     .out = out.f32(),
-                     .out_stride = linear.weights.n()});
+                     .out = out,
+                     .out_stride = Stride(linear.weights.n())});
 }
 
 // normed = norm(residual), after residual += delta if asked.
 absl::Status Transformer::Norm(const Buffer& weight, int64_t num_tokens, bool add_delta) {
   const Floats x = add_delta ? delta_.data() : residual_in_use_;
-  return ops().RmsNorm({.x = x.f32(),
-                        .x_stride = config_.hidden_size,
+  return ops().RmsNorm({.x = x,
+                        .x_stride = Stride(config_.hidden_size),
                         .num_tokens = num_tokens,
                         .dim = config_.hidden_size,
                         .weight = weight.floats(DType::kF32).f32(),
                         .one_plus_weight = config_.norm_one_plus_weight,
                         .eps = config_.norm_eps,
                         .residual = add_delta ? residual_in_use_.f32() : nullptr,
+                        .residual_stride = Stride(config_.hidden_size),
                         .round_to = compute_,
-                        .out = normed_in_use_.f32(),
-                        .out_stride = config_.hidden_size});
+                        .out = normed_in_use_,
+                        .out_stride = Stride(config_.hidden_size)});
 }
 
 absl::Status Transformer::NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads,
                                     int64_t num_heads, int64_t stride) {
   if (weight.data() == nullptr) return absl::OkStatus();
-  return ops().RmsNorm({.x = heads.f32(),
+  return ops().RmsNorm({.x = heads,
                         .x_stride = stride,
                         .num_tokens = num_tokens,
                         .rows_per_token = num_heads,
@@ -127,13 +133,14 @@ absl::Status Transformer::NormHeads(const Buffer& weight, int64_t num_tokens, Fl
                         .weight = weight.floats(DType::kF32).f32(),
                         .one_plus_weight = config_.norm_one_plus_weight,
                         .eps = config_.norm_eps,
-                        .out = heads.f32(),
+                        .round_to = heads.dtype,
+                        .out = heads,
                         .out_stride = stride});
 }
 
 absl::Status Transformer::RotateHeads(int64_t num_tokens, Floats heads, int64_t num_heads,
                                       int64_t stride) {
-  return ops().Rope({.x = heads.f32(),
+  return ops().Rope({.x = heads,
                      .x_stride = stride,
                      .num_tokens = num_tokens,
                      .num_heads = num_heads,
@@ -150,12 +157,12 @@ absl::Status Transformer::WriteKeysAndValues(int32_t layer, const BatchView& bat
   RETURN_IF_ERROR(Norm(weights.attention_norm, batch.num_tokens, /*add_delta=*/layer > 0));
   RETURN_IF_ERROR(Linear(weights.kv, normed_in_use_, batch.num_tokens, kv_.data()));
   const Floats k = kv_.data(), v = k.At(kv_width_ / 2);
-  RETURN_IF_ERROR(NormHeads(weights.k_norm, batch.num_tokens, k, config_.num_kv_heads, kv_width_));
-  RETURN_IF_ERROR(RotateHeads(batch.num_tokens, k, config_.num_kv_heads, kv_width_));
-  return ops().ReshapeAndCache({.key = k.f32(),
-                                .key_stride = kv_width_,
-                                .value = v.f32(),
-                                .value_stride = kv_width_,
+  RETURN_IF_ERROR(NormHeads(weights.k_norm, batch.num_tokens, k, config_.num_kv_heads, Stride(kv_width_)));
+  RETURN_IF_ERROR(RotateHeads(batch.num_tokens, k, config_.num_kv_heads, Stride(kv_width_)));
+  return ops().ReshapeAndCache({.key = k,
+                                .key_stride = Stride(kv_width_),
+                                .value = v,
+                                .value_stride = Stride(kv_width_),
                                 .slot_mapping = batch.slots,
                                 .num_tokens = batch.num_tokens,
                                 .k_cache = PlaneOf(cache, layer, KvPlane::kK),
@@ -166,26 +173,28 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
   const PackedLayer& weights = model_.layers[layer];
   const int64_t num_tokens = queries.num_tokens;
   RETURN_IF_ERROR(Linear(weights.q, normed_in_use_, num_tokens, q_.data()));
-  RETURN_IF_ERROR(NormHeads(weights.q_norm, num_tokens, q_.data(), config_.num_heads, q_width_));
-  RETURN_IF_ERROR(RotateHeads(num_tokens, q_.data(), config_.num_heads, q_width_));
+  RETURN_IF_ERROR(NormHeads(weights.q_norm, num_tokens, q_.data(), config_.num_heads, Stride(q_width_)));
+  RETURN_IF_ERROR(RotateHeads(num_tokens, q_.data(), config_.num_heads, Stride(q_width_)));
   RETURN_IF_ERROR(ops().VarlenAttention(
-      {.q = q_.data().f32(),
-       .q_stride = q_width_,
+      {.q = q_.data(),
+       .q_stride = Stride(q_width_),
        .num_heads = config_.num_heads,
        .num_seqs = queries.num_seqs,
        .cu_seqlens_q = queries.cu_seqlens_q,
+       .num_tokens = num_tokens,
        .max_seqlen_q = queries.max_seqlen_q,
        .seq_lens = queries.seq_lens,
        .max_seqlen_k = queries.max_seqlen_k,
        .block_table = queries.block_table,
        .max_blocks = queries.max_blocks,
+       .table_starts = queries.table_starts,
        .k_cache = PlaneOf(cache, layer, KvPlane::kK),
        .v_cache = PlaneOf(cache, layer, KvPlane::kV),
        // No window, 0, gives -1: infinite.
        .scores = {.scale = config_.attention_scale, .window_left = config_.windows[layer] - 1},
        .round_to = compute_,
-       .out = context_.data().f32(),
-       .out_stride = q_width_}));
+       .out = context_.data(),
+       .out_stride = Stride(q_width_)}));
   return Linear(weights.o, context_.data(), num_tokens, delta_.data());
 }
 
@@ -195,12 +204,14 @@ absl::Status Transformer::MlpBlock(int32_t layer, int64_t num_tokens) {
   RETURN_IF_ERROR(Linear(weights.gate_up, normed_in_use_, num_tokens, gate_up_.data()));
   const bool silu = config_.activation == Activation::kSilu;
   RETURN_IF_ERROR(ops().ActivationAndMul(
-      {.gate_up = gate_up_.data().f32(),
+      {.gate_up = gate_up_.data(),
        .num_tokens = num_tokens,
        .dim = config_.ffn_size,
        .activation = silu ? ActivationKind::kSilu : ActivationKind::kGeluTanh,
        .round_to = compute_,
-       .out = ffn_.data().f32()}));
+       .out = ffn_.data(),
+       .gate_up_stride = Stride(2 * int64_t{config_.ffn_size}),
+       .out_stride = Stride(config_.ffn_size)}));
   return Linear(weights.down, ffn_.data(), num_tokens, delta_.data());
 }
 
@@ -219,12 +230,12 @@ absl::Status Transformer::KeepWanted(const StepMetadata& batch) {
   if (batch.wants_all()) return absl::OkStatus();
   const auto keep = [&](Floats& in_use, const ActivationRows& wanted) {
     const absl::Status status = ops().SelectRows({.from = in_use,
-                                                  .from_stride = config_.hidden_size,
+                                                  .from_stride = Stride(config_.hidden_size),
                                                   .rows = batch.wanted_tokens(),
                                                   .num_rows = batch.wanted().num_tokens,
                                                   .dim = config_.hidden_size,
                                                   .to = wanted.data(),
-                                                  .to_stride = config_.hidden_size});
+                                                  .to_stride = Stride(config_.hidden_size)});
     in_use = wanted.data();
     return status;
   };
@@ -243,7 +254,8 @@ absl::Status Transformer::Forward(const StepMetadata& batch, KvCache& cache,
   RETURN_IF_ERROR(ops().Embedding({.table = &model_.embedding,
                                    .tokens = batch.all().tokens,
                                    .num_tokens = batch.all().num_tokens,
-                                   .out = residual_.data().f32()}));
+                                   .out = residual_.data(),
+                                   .out_stride = Stride(config_.hidden_size)}));
   const BatchView* queries = &batch.all();
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     RETURN_IF_ERROR(WriteKeysAndValues(layer, batch.all(), cache));
@@ -263,12 +275,12 @@ absl::Status Transformer::Forward(const StepMetadata& batch, KvCache& cache,
 absl::StatusOr<Floats> Transformer::Logits(int64_t first, int64_t count) {
   BATON_CHECK(first >= 0 && count >= 0 && count <= device_->info().logit_rows);
   BATON_CHECK(first + count <= num_final_);
-  RETURN_IF_ERROR(ops().Gemm({.a = normed_in_use_.At(first * config_.hidden_size).f32(),
-                              .a_stride = config_.hidden_size,
+  RETURN_IF_ERROR(ops().Gemm({.a = normed_in_use_.At(first * Stride(config_.hidden_size)),
+                              .a_stride = Stride(config_.hidden_size),
                               .m = count,
                               .a_rounded_to = compute_,
                               .weights = &model_.output(),
-                              .out = logits_.data().f32(),
+                              .out = logits_.data(),
                               .out_stride = config_.vocab_size}));
   return logits_.data();
 }

@@ -15,8 +15,8 @@
 namespace baton {
 
 // A decoder-only transformer as its ModelConfig describes it: pre-norm, causal attention over the
-// paged cache, gated MLP. Touches weights, activations and cache by the device's operators only, which it
-// enqueues. One caller at a time.
+// paged cache, gated MLP. Touches weights, activations and cache by the device's operators only,
+// which it enqueues. One caller at a time.
 class Transformer {
  public:
   // Called when all is enqueued that writes a layer's K/V of all tokens of the pass, layers
@@ -65,6 +65,8 @@ class Transformer {
   absl::Status NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads, int64_t num_heads,
                          int64_t stride);
   absl::Status RotateHeads(int64_t num_tokens, Floats heads, int64_t num_heads, int64_t stride);
+  // Elements from row to row of activations of that width; logits and rotary tables are dense.
+  int64_t Stride(int64_t width) const;
   ModelOps& ops() { return device_->ops(); }
 
   ModelConfig config_;

@@ -53,7 +53,7 @@ class SamplingBench {
     std::vector<RowResult> results;
     const double start = Now();
     const std::vector<LogitRow> rows = WantedRows(plan, results);
-    constexpr auto kSlice = Transformer::kLogitRows;
+    const int64_t kSlice = DeviceInfo().logit_rows;
     for (int64_t first = 0; first < kSampledRows; first += kSlice) {
       reader_.Read(std::span(logits_).subspan(first * kVocab, kSlice * kVocab),
                    std::span(rows).subspan(first, kSlice));

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "common/model/rotary_table.h"
+#include "kernels/cpu/rotary_table.h"
 #include "tests/kernels/cuda/device_fixture.h"
 
 namespace baton::cuda {
@@ -22,7 +22,14 @@ TEST_F(RowsTest, RotationsAreTheCpusBitByBit) {
     for (const float scaling : {1.0f, 1.1386294f}) {
       const size_t size = positions.size() * half;
       std::vector<float> cos(size), sin(size);
-      FillRotaryTable({.inv_freq = inv_freq, .attention_scaling = scaling}, positions, cos, sin);
+      FillRotaryTable({.positions = positions.data(),
+                       .num_tokens = std::ssize(positions),
+                       .inv_freq = inv_freq.data(),
+                       .half = half,
+                       .attention_scaling = scaling,
+                       .cos = cos.data(),
+                       .sin = sin.data()},
+                      0, std::ssize(positions));
       const DeviceArray<int32_t> device_positions(positions);
       const DeviceFloats device_inv_freq(DType::kF32, inv_freq);
       const DeviceFloats device_cos(DType::kF32, static_cast<int64_t>(size));

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/portable_math.h"
+#include "kernels/api/portable_math.h"
 #include "common/model/sampler.h"
 #include "tests/kernels/cuda/device_fixture.h"
 #include "tests/kernels/cuda/sample_problem.h"

@@ -8,12 +8,12 @@
 namespace baton {
 namespace {
 
-RunnerOptions Options() {
+RunnerOptions TinyModel() {
   return {.model_dir = BATON_SOURCE_DIR "/deploy/models/tiny-kjv", .num_blocks = 256};
 }
 
 TEST(LoadModelTest, InfoDescribesTheModelAndItsNumerics) {
-  RunnerHarness f32(Options());
+  RunnerHarness f32(TinyModel());
   const ModelInfo& info = f32.runner().info();
   EXPECT_EQ(info.vocab_size, 4096);
   EXPECT_EQ(info.max_model_len, 2048);
@@ -23,7 +23,7 @@ TEST(LoadModelTest, InfoDescribesTheModelAndItsNumerics) {
   EXPECT_EQ(info.layout.groups[0].k_dim, 32);
   EXPECT_EQ(info.numerics_id, "cpu-16lane.1 compute=f32 kv=f32 kv_scale=1 tp=1 sampler.2");
 
-  RunnerOptions other = Options();
+  RunnerOptions other = TinyModel();
   other.compute_dtype = DType::kBF16;
   other.num_threads = 2;
   other.kernels = "portable";
@@ -37,7 +37,7 @@ TEST(LoadModelTest, InfoDescribesTheModelAndItsNumerics) {
 TEST(LoadModelTest, RefusesOptionsByName) {
   RecordingSink sink;
   const auto refused = [&](auto change, const std::string& message) {
-    RunnerOptions options = Options();
+    RunnerOptions options = TinyModel();
     change(options);
     const absl::Status status = LoadedRunner::Create(options, &sink).status();
     EXPECT_FALSE(status.ok());

@@ -10,7 +10,6 @@ namespace baton {
 namespace {
 
 using testing::ElementsAre;
-using testing::IsEmpty;
 
 constexpr StepBounds kBounds = {
     .vocab_size = 100, .max_model_len = 64, .block_size = 4, .num_blocks = 8};
@@ -37,8 +36,13 @@ class StepMetadataTest : public testing::Test {
   std::vector<int32_t> WantedTokens() const {
     return List(batch_.wanted_tokens(), wanted().num_tokens);
   }
-  static std::vector<int32_t> Table(const BatchView& view) {
-    return List(view.block_table, view.num_seqs * view.max_blocks);
+  // The first block of each sequence.
+  static std::vector<int32_t> FirstBlocks(const BatchView& view) {
+    std::vector<int32_t> first;
+    for (int64_t s = 0; s < view.num_seqs; ++s) {
+      first.push_back(view.block_table[view.table_starts[s]]);
+    }
+    return first;
   }
 
   Processors processors_ = *MakeDevice({});
@@ -66,7 +70,8 @@ TEST_F(StepMetadataTest, FlattensAPrefillChunkAndADecodeRow) {
   EXPECT_EQ(all().max_blocks, 3);
   EXPECT_EQ(all().max_seqlen_q, 3);
   EXPECT_EQ(all().max_seqlen_k, 9);
-  EXPECT_THAT(Table(all()), ElementsAre(3, 1, -1, 0, 7, 5));
+  EXPECT_THAT(List(all().table_starts, 2), ElementsAre(0, 2));
+  EXPECT_THAT(List(all().block_table, 5), ElementsAre(3, 1, 0, 7, 5));
   EXPECT_THAT(WantedTokens(), ElementsAre(3));
   EXPECT_FALSE(batch_.wants_all());
 }
@@ -81,7 +86,7 @@ TEST_F(StepMetadataTest, KeepsNothingOfThePlanBefore) {
   Build(large);
   Build(small);
   EXPECT_EQ(all().num_tokens, 1);
-  EXPECT_THAT(Table(all()), ElementsAre(6));
+  EXPECT_THAT(FirstBlocks(all()), ElementsAre(6));
   EXPECT_THAT(List(all().cu_seqlens_q, 2), ElementsAre(0, 1));
   EXPECT_THAT(List(all().seq_lens, 1), ElementsAre(1));
   EXPECT_EQ(all().max_seqlen_k, 1);
@@ -123,6 +128,8 @@ TEST_F(StepMetadataTest, ArraysHaveTheSamePlacesForEveryPlan) {
   EXPECT_EQ(all().cu_seqlens_q, first.cu_seqlens_q);
   EXPECT_EQ(all().seq_lens, first.seq_lens);
   EXPECT_EQ(all().block_table, first.block_table);
+  EXPECT_EQ(all().table_starts, first.table_starts);
+  EXPECT_EQ(wanted().table_starts, first_wanted.table_starts);
   EXPECT_EQ(wanted().positions, first_wanted.positions);
   EXPECT_EQ(wanted().cu_seqlens_q, first_wanted.cu_seqlens_q);
   EXPECT_EQ(wanted().seq_lens, first_wanted.seq_lens);
@@ -156,7 +163,7 @@ TEST_F(StepMetadataTest, EachWantedTokenSeesTheKeysUpToItself) {
   EXPECT_THAT(List(wanted().positions, 3), ElementsAre(11, 13, 7));
   EXPECT_THAT(List(wanted().cu_seqlens_q, 4), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(List(wanted().seq_lens, 3), ElementsAre(12, 14, 8));
-  EXPECT_THAT(Table(wanted()), ElementsAre(3, 4, 5, 2, 3, 4, 5, 2, 6, 1, -1, -1));
+  EXPECT_THAT(FirstBlocks(wanted()), ElementsAre(3, 3, 6));
   EXPECT_EQ(wanted().max_seqlen_q, 1);
   EXPECT_EQ(wanted().max_seqlen_k, 14);
 }
@@ -174,7 +181,8 @@ TEST_F(StepMetadataTest, NeighboursOfOneSequenceAreOneRowOfQueries) {
   EXPECT_THAT(List(wanted().cu_seqlens_q, 4), ElementsAre(0, 3, 4, 6));
   EXPECT_THAT(List(wanted().seq_lens, 3), ElementsAre(3, 6, 2));
   EXPECT_THAT(List(wanted().positions, 6), ElementsAre(0, 1, 2, 5, 0, 1));
-  EXPECT_THAT(Table(wanted()), ElementsAre(4, 5, 4, 5, 2, -1));
+  EXPECT_EQ(wanted().block_table, all().block_table);
+  EXPECT_THAT(List(wanted().table_starts, 3), ElementsAre(0, 0, 2));
   EXPECT_EQ(wanted().max_seqlen_q, 3);
   EXPECT_EQ(wanted().max_seqlen_k, 6);
 }
@@ -189,7 +197,7 @@ TEST_F(StepMetadataDeathTest, BlocksMayBeMissingOnlyBehindTheWindow) {
     Build(plan, bounds);
   };
   build(9);  // The query at position 9 sees from 4 on: the first block ends before.
-  EXPECT_THAT(Table(all()), ElementsAre(-1, 3, 2, 1));
+  EXPECT_THAT(List(all().block_table, 4), ElementsAre(-1, 3, 2, 1));
   EXPECT_THAT(List(all().slots, 2), ElementsAre(9, 10));
   EXPECT_DEATH(build(8), "check failed");
 }
