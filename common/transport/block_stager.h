@@ -40,8 +40,8 @@ class BlockStager {
   virtual std::shared_ptr<GatheredBytes> Gather(const Work& work,
                                                 std::span<const PoolPiece> pieces) = 0;
 
-  // Launches a write of `payload` to these pieces, which has been copied when it returns. False: no
-  // slot is free.
+  // Launches a write of `payload` to these pieces, all of them; it has been copied when this
+  // returns. False: no slot is free.
   virtual bool Scatter(const Work& work, std::span<const PoolPiece> pieces,
                        std::span<const std::byte> payload) = 0;
 

@@ -90,6 +90,7 @@ bool DeviceStager::Launch(const Work& work, std::span<const PoolPiece> pieces,
   Launched copy{.slot = free_.back(), .work = work, .gathered = std::move(gathered)};
   free_.pop_back();
   for (const PoolPiece& piece : pieces) copy.bytes += piece.bytes;
+  BATON_CHECK(copy.gathered != nullptr || static_cast<int64_t>(payload.size()) == copy.bytes);
   const auto list = ListPieces(copy.slot, pieces, copy.gathered != nullptr);
   if (!payload.empty()) std::memcpy(PayloadOf(copy.slot), payload.data(), payload.size());
   CheckDevice(device_.CopyPieces(Lane::kTransfer, list));

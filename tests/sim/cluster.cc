@@ -23,6 +23,7 @@ Cluster::Cluster(uint64_t seed, const Scenario& scenario)
     net_.CarryBytes({.on_damage = [this](int r, int w) { faults_.TroubleLink(r, w, world_.now()); },
                      .violation = [this](std::string what) { Violation(what); }});
   }
+  if (scenario.staged) fabric_.StagePools();
   BuildHosts(seed);
   clients_.on_failure = [this](int router, Time submitted, const absl::Status& status) {
     OnFailure(router, submitted, status);
@@ -299,6 +300,7 @@ std::string Cluster::Report() const {
 
 Cluster::Totals Cluster::totals() const {
   Totals t = totals_;
+  t.staged = fabric_.staged();
   t.events = world_.num_events();
   t.ok = clients_.num_ok;
   t.failed = clients_.num_failed;

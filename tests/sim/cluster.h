@@ -77,6 +77,7 @@ class Cluster {
     WorkerHost::Totals workers;
     RouterCounters routers;
     RouterLedger::Totals router_economy;
+    SimStager::Totals staged;
   };
   Totals totals() const;
 

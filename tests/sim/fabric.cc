@@ -68,6 +68,10 @@ FabricPort::FabricPort(Fabric& fabric, Host& host, Incarnation incarnation, TagM
   for (size_t i = 0; i < options_.transport.secret.size(); ++i) {
     options_.transport.secret[i] = static_cast<uint8_t>(Random::Mix(incarnation + i));
   }
+  if (fabric_.staged_) {
+    stager_.emplace(world_, host_, memory_, &fabric_.staged_totals_, [this] { TurnSoon(); });
+    options_.transport.stager = &*stager_;
+  }
   connections_ = std::make_unique<Connections>(options_, &counters_, static_cast<Network*>(this));
   fabric_.ports_[host.column()] = this;
 }
@@ -140,6 +144,10 @@ void FabricPort::Abort(TicketId ticket) {
 
 void FabricPort::AddCall(TransportCall call) {
   calls_.push_back(std::move(call));
+  TurnSoon();
+}
+
+void FabricPort::TurnSoon() {
   if (std::exchange(turn_pending_, true)) return;
   host_.After(world_.Micros(1, 200), [this] {
     turn_pending_ = false;
@@ -155,6 +163,10 @@ void FabricPort::Turn(absl::FunctionRef<void()> happens) {
   happens();
   connections_->EndTurn();
   for (const std::shared_ptr<Pipe>& pipe : pipes_) pipe->Flush(pipe->side_of(this));
+  // Without a stager each turn reads all there is.
+  for (size_t i = 0; stager_.has_value() && i < pipes_.size(); ++i) {
+    pipes_[i]->ReadOn(pipes_[i]->side_of(this));
+  }
   std::erase_if(pipes_, [](const std::shared_ptr<Pipe>& pipe) { return pipe->is_dead(); });
   const Time next = connections_->NextDeadline();
   if (next == kNever) return;

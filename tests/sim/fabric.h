@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "common/transport/kv_transport.h"
 #include "common/transport/tcp/connections.h"
+#include "tests/sim/sim_stager.h"
 #include "tests/sim/tag_memory.h"
 #include "tests/sim/world.h"
 
@@ -26,6 +28,11 @@ class Fabric {
  public:
   Fabric(World& world, std::function<void(std::string)> violation)
       : world_(world), violation_(std::move(violation)) {}
+
+  // From now on the pools of workers that start are reached by way of a stager.
+  void StagePools() { staged_ = true; }
+  // What the stagers have done.
+  const SimStager::Totals& staged() const { return staged_totals_; }
 
   // What column `from` sends does not reach column `to` until then.
   void Block(int from, int to, Time until);
@@ -50,6 +57,8 @@ class Fabric {
 
   World& world_;
   std::function<void(std::string)> violation_;
+  bool staged_ = false;
+  SimStager::Totals staged_totals_;
   std::map<std::pair<int, int>, Path> paths_;
   std::map<int, FabricPort*> ports_;  // Of live workers, by column.
 };
@@ -94,6 +103,7 @@ class FabricPort : public KvTransport, private Network {
   void ExecuteCalls() override;
 
   void AddCall(TransportCall call);
+  void TurnSoon();
   // A turn of the progress thread, in which `happens` happens.
   void Turn(absl::FunctionRef<void()> happens);
   void NoteDamaged(TicketId ticket);
@@ -116,6 +126,7 @@ class FabricPort : public KvTransport, private Network {
   Time wakeup_ = kNever;
   std::vector<std::shared_ptr<Pipe>> pipes_;  // That begin or end here.
   CounterBoard counters_;
+  std::optional<SimStager> stager_;
   TcpOptions options_;
   std::unique_ptr<Connections> connections_;
 };

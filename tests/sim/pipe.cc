@@ -87,15 +87,21 @@ bool Pipe::is_dead() const { return !ends_[0].open && !ends_[1].open; }
 void Pipe::Watch(int side, uint64_t id, bool read, bool write) {
   End& end = ends_[side];
   end.id = id;
-  if (!std::exchange(end.wants_read, read) && read) {
-    end.port->host_.After(Duration(1000), [self = shared_from_this(), side] {
-      self->Ready(side, true, false);
-    });
-  }
+  end.wants_read = read;
   end.wants_write = write;
   if (!write || !end.can_write) return;
   end.port->host_.After(Duration(1000), [self = shared_from_this(), side] {
     if (self->ends_[side].wants_write) self->Ready(side, false, true);
+  });
+}
+
+void Pipe::ReadOn(int side) {
+  End& end = ends_[side];
+  const bool readable = !end.arrived.empty() || end.is_finished || end.is_reset;
+  if (!end.open || !end.wants_read || !readable || std::exchange(end.reads_on, true)) return;
+  end.port->host_.After(Duration(1000), [self = shared_from_this(), side] {
+    self->ends_[side].reads_on = false;
+    self->Ready(side, true, false);
   });
 }
 

@@ -27,6 +27,8 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
   int side_of(const FabricPort* port) const { return ends_[0].port == port ? 0 : 1; }
   // Sends what was written in this turn.
   void Flush(int side);
+  // Tells once more of what a stream has that was not read in this turn.
+  void ReadOn(int side);
   // The stream at this side is gone; the other side hears of it behind what was sent.
   void Close(int side);
   // So is the process.
@@ -47,6 +49,7 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
     uint64_t id = 0;             // Its port's name of the stream.
     bool open = false;           // It has a stream.
     bool wants_read = true;
+    bool reads_on = false;  // It is to be told.
     bool is_reset = false;
     bool is_finished = false;  // The other side sends nothing more.
     bool must_close = false;   // It has read what no reader may accept.

@@ -44,6 +44,7 @@ Scenario DrawScenario(uint64_t seed) {
     return static_cast<int32_t>(low + static_cast<int64_t>(random.Below(high - low + 1)));
   };
   Scenario s;
+  s.staged = Random(Random::Mix(seed ^ 0x57A6ED)).Below(3) == 0;
   s.num_prefill = pick(1, 4);
   s.num_decode = pick(1, 4);
   s.num_routers = pick(0, 2) == 0 ? 2 : 1;

@@ -46,7 +46,8 @@ struct Scenario {
   bool small_caps = false;                              // Queues so short that they overflow.
   std::string policy = "prefix_affinity";
   bool control_bytes = false;  // Control messages travel as bytes, else as structs.
-  double clock_skew = 0;  // At most, of a node's clock.
+  bool staged = false;         // Pools are reached by way of a stager, as a device's.
+  double clock_skew = 0;       // At most, of a node's clock.
   double cancel_rate = 0;
   double stop_rate = 0;  // Of choices that the client stops.
   double deadline_rate = 0;

@@ -50,6 +50,7 @@ struct Sum {
   WorkerHost::Totals workers;
   RouterCounters routers;
   RouterLedger::Totals router_economy;
+  SimStager::Totals staged;
   std::array<int64_t, kNumFaults> hits{};
 
   void Add(uint64_t seed, const Cluster::Totals& t) {
@@ -67,6 +68,7 @@ struct Sum {
     }
     workers += t.workers;
     router_economy += t.router_economy;
+    staged += t.staged;
     for (size_t f = 0; f < kNumFaults; ++f) hits[f] += t.hits[f];
     for (int64_t RouterCounters::*field : kRouterCounters) routers.*field += t.routers.*field;
   }
@@ -102,6 +104,8 @@ struct Sum {
         Hits(Fault::kFlipRequest), Hits(Fault::kFlipEvent), Hits(Fault::kFlipEnd),
         Hits(Fault::kLoseMessage), Hits(Fault::kRepeatMessage), Hits(Fault::kMisdirect),
         Hits(Fault::kMuteStream));
+    std::printf("by way of a stager: gathered %ld, scattered %ld, without a slot %ld\n",
+                staged.gathers, staged.scatters, staged.refused);
   }
 
   // Actual numbers, and what the faults and the sizes explain.
@@ -141,7 +145,8 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
         sum.workers.revoked, sum.workers.rebinds, sum.workers.sends, sum.workers.computed_here,
         sum.routers.moves, sum.routers.retries, sum.routers.hung_workers, sum.routers.unanswered,
         sum.router_economy.holds, economy.recomputed, economy.swapped_back, economy.found_cached,
-        economy.ended_moving_out, economy.ended_moving_in, economy.ended_without_row}) {
+        economy.ended_moving_out, economy.ended_moving_in, economy.ended_without_row, sum.staged.gathers,
+        sum.staged.scatters, sum.staged.refused}) {
     EXPECT_GT(seen, 0);
   }
   // The ledger sees from outside what nearly all of them had computed.

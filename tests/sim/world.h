@@ -20,7 +20,7 @@ enum class Fault : uint8_t {
   kDropCall,       // A message is lost and with it its call, as with a reset stream.
   kLoseEvent,      // A worker's answer is never given and its call stays open.
   kDuplicate,      // A message is delivered twice.
-  kSlow,           // A message takes up to 400 ms.
+  kSlow,           // A message, or a stager's copy, takes up to 400 ms.
   kBreakTransfer,  // A frame breaks its transfer.
   kCorruptFrame,   // A bit of a frame is flipped.
   kRepeatFrame,    // A frame arrives twice, or not at all, and what follows it does.
