@@ -29,6 +29,7 @@ class StagedTest : public testing::Test {
   // What was sent or called before it on this pair has been dealt with when it returns: nothing is
   // copied for it.
   void Fence(Endpoint* from, Endpoint* to) {
+    if (HasFailure()) return;
     const Handoff nothing = MakeHandoff(from, to, {32, 0}, 200 + fences_++);
     nothing.Run(1);
     nothing.ExpectVerified();
