@@ -19,6 +19,7 @@
 #include "common/kv_cache/kv_layout.h"
 #include "common/process/command_line.h"
 #include "common/process/identity.h"
+#include "common/process/lost_device.h"
 #include "common/process/ready_file.h"
 #include "common/telemetry/log.h"
 #include "common/transport/tcp/tcp_kv_transport.h"
@@ -87,6 +88,10 @@ constexpr CountedMetric kCounted[] = {
 static_assert(sizeof(WorkerCounters) == std::size(kCounted) * sizeof(int64_t),
               "a counter was added that is not exported");
 
+void EndWithDevice(const absl::Status& status) {
+  EndForLostDevice([&] { Log(LogLevel::kError, "lost the device", {{"error", status.message()}}); });
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const WorkerConfig& config,
@@ -146,7 +151,7 @@ absl::Status WorkerRuntime::Load() {
        // A prompt gets a token of each step, whatever the decodes have taken.
        .max_step_tokens = config_.chunk_tokens + 1,
        .max_step_rows = config_.max_batch_sequences},
-      device, *processors_.host, &metered_runner_);
+      device, *processors_.host, &metered_runner_, EndWithDevice);
   if (!loaded.ok()) return AtModelOption(config_.model, loaded.status());
   model_ = *std::move(loaded);
   metered_runner_.set_runner(model_.runner.get());
@@ -167,6 +172,11 @@ absl::Status WorkerRuntime::Listen() {
   options.transport.secret = secret_;
   options.transport.incarnation = incarnation_;
   options.transport.cache = model_.cache.get();
+  if (!model_.cache->host()) {
+    ASSIGN_OR_RETURN(stager_,
+                     DeviceStager::Create(*processors_.device, *model_.cache, EndWithDevice));
+    options.transport.stager = stager_.get();
+  }
   options.transport.generations = &allocator_->generations();
   options.transport.sink = [this](TransferEvent event) { transport_.OnEvent(std::move(event)); };
   options.bind_host = config_.host == "localhost" ? "127.0.0.1" : config_.host;

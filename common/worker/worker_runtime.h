@@ -23,6 +23,7 @@
 #include "common/worker/worker_config.h"
 #include "common/rpc/worker_server.h"
 #include "common/telemetry/metrics.h"
+#include "common/transport/device_stager.h"
 #include "common/transport/pair_key.h"
 #include "kernels/make_device.h"
 
@@ -103,6 +104,7 @@ class WorkerRuntime {
   LoadedModel model_;
   int32_t swap_blocks_ = 0;
   std::unique_ptr<BlockAllocator> allocator_;
+  std::unique_ptr<DeviceStager> stager_;  // Of a pool that is the device's.
   MeteredTransport transport_;
   std::string data_endpoint_;
   std::unique_ptr<WorkerServer> server_;
