@@ -120,11 +120,13 @@ struct GemmArgs {
   int64_t out_stride = 0;
 };
 
-// Puts parts with the same k one under the other. Parts of different dtypes become f32.
+// Puts parts with the same k one under the other. A CPU keeps their dtype, and parts of different
+// ones become f32; a GPU rounds them to what it computes in.
 struct PackWeightsArgs {
   const WeightRows* parts = nullptr;  // [num_parts]
   int64_t num_parts = 0;
   int64_t k = 0;
+  DType compute = DType::kF32;
 };
 
 }  // namespace baton

@@ -86,7 +86,8 @@ __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingArgs args, 
   const int64_t row = index / per_row, i = index % per_row * 4, left = args.dim - i;
   const int64_t token = args.tokens[row];
   float x[4];
-  LoadFour(static_cast<const Table*>(args.table.data) + token * args.dim + i, left, vectors, x);
+  LoadFour(static_cast<const Table*>(args.table.data) + token * args.table_stride + i, left, vectors,
+           x);
   StoreFour(static_cast<Out*>(args.out.data) + row * args.dim + i, left, vectors, x);
 }
 
@@ -163,7 +164,7 @@ cudaError_t Softcap(const SoftcapArgs& args, cudaStream_t stream) {
 }
 
 cudaError_t Embedding(const EmbeddingArgs& args, cudaStream_t stream) {
-  const bool vectors = HasVectors(args.table.data, args.table.dtype, args.dim, args.dim) &&
+  const bool vectors = HasVectors(args.table.data, args.table.dtype, args.dim, args.table_stride) &&
                        HasVectors(args.out.data, args.out.dtype, args.dim, args.dim);
   return WithFloatTypes(args.table.dtype, args.out.dtype, [&](auto table, auto out) {
     return LaunchThreads(elementwise::EmbeddingKernel<decltype(table), decltype(out)>,

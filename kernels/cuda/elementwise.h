@@ -17,7 +17,8 @@ cudaError_t AdvanceStep(const AdvanceStepArgs& args, cudaStream_t stream);
 
 // out[t] = table[tokens[t]].
 struct EmbeddingArgs {
-  ConstFloats table;                // [vocab_size, dim], dense
+  ConstFloats table;                // [vocab_size, dim]
+  int64_t table_stride = 0;         // Elements from row to row.
   const int32_t* tokens = nullptr;  // [num_tokens], each in [0, vocab_size)
   int64_t num_tokens = 0;
   int64_t dim = 0;

@@ -46,11 +46,12 @@ class BlockRunner {
   std::string Run(const Launch& launch);
 
   void set_seed(uint64_t seed) { random_ = Random(seed); }
-  Random& random() { return random_; }
+  // Off: accesses are not looked at, which finds little and costs little.
+  void set_detects(bool detects) { detects_ = detects; }
   Statistics& statistics() { return statistics_; }
 
-  // Null outside kernels.
-  Thread* current() const { return current_; }
+  // Null outside kernels: also in other threads of the process, while one runs a kernel.
+  static Thread* current() { return current_; }
   Thread& thread(int index) { return *threads_[index]; }
   const BlockOrder& order() const { return order_; }
   SharedMemory& shared() { return *shared_; }
@@ -90,13 +91,14 @@ class BlockRunner {
   int num_threads_ = 0;
   int num_exited_ = 0;
   Fiber host_;
-  Thread* current_ = nullptr;
+  static inline thread_local Thread* current_ = nullptr;
   std::vector<int> ready_;
   std::vector<int> at_barrier_;
   Site barrier_site_;
   std::vector<std::vector<Meeting>> meetings_;  // Per warp.
   std::vector<uint32_t> exited_lanes_;          // Per warp; lanes that do not exist count.
   int64_t accesses_since_switch_ = 0;
+  bool detects_ = true;
 };
 
 // The device's; kernels have no way to be told of it.

@@ -28,6 +28,13 @@ void SetDeviceMemory(size_t bytes);
 // sticky: the device is lost.
 void FailCall(int64_t n, cudaError_t error);
 
+// The n-th kernel from now is the last: the device is lost in it. 0: none.
+void LoseInKernel(int64_t n);
+
+// From now on a thread of its own runs the device's work, as programs expect of a GPU; without it,
+// whoever waits or asks does, in an order that only the seed decides.
+void StartDriver();
+
 // How products are summed; kHopper unless told.
 void SetArchitecture(Architecture architecture);
 

@@ -33,9 +33,10 @@ GlobalMemory::~GlobalMemory() { munmap(arena_, kArenaBytes); }
 std::byte* GlobalMemory::Allocate(size_t bytes, bool pinned) {
   if (!pinned && bytes > capacity_ - std::min(capacity_, used_)) return nullptr;
   const size_t pages = RoundUp(bytes == 0 ? 1 : bytes);
-  std::byte* data = arena_ + next_;
-  next_ += pages + kPage;  // A page that nobody may touch lies between two allocations.
-  BATON_CHECK(next_ <= kArenaBytes);
+  size_t& next = pinned ? next_pinned_ : next_;
+  std::byte* data = arena_ + next;
+  next += pages + kPage;  // A page that nobody may touch lies between two allocations.
+  BATON_CHECK(next <= (pinned ? kArenaBytes : kPinnedBegin));
   Protect(data, pages, PROT_READ | PROT_WRITE);
   std::memset(data, 0xff, pages);
   if (!pinned) {
@@ -53,7 +54,7 @@ bool GlobalMemory::Free(void* pointer, bool pinned) {
   }
   Allocation& allocation = found->second;
   allocation.freed = true;
-  allocation.cells = {};
+  allocation.pages.clear();
   if (!pinned) used_ -= allocation.bytes;
   const size_t pages = RoundUp(allocation.bytes == 0 ? 1 : allocation.bytes);
   BATON_CHECK(madvise(allocation.data, pages, MADV_DONTNEED) == 0);
@@ -84,21 +85,13 @@ bool GlobalMemory::IsWithinBounds(const void* address, size_t size) const {
          static_cast<const std::byte*>(address) + size <= allocation->data + allocation->bytes;
 }
 
+// All of the device's memory at once: a call for each allocation would cost more than the kernel.
 void GlobalMemory::Open() {
-  if (open_++ > 0) return;
-  for (const auto& [data, allocation] : allocations_) {
-    if (allocation.freed || allocation.pinned) continue;
-    Protect(allocation.data, RoundUp(allocation.bytes == 0 ? 1 : allocation.bytes),
-            PROT_READ | PROT_WRITE);
-  }
+  if (open_++ == 0 && next_ > 0) Protect(arena_, next_, PROT_READ | PROT_WRITE);
 }
 
 void GlobalMemory::Close() {
-  if (--open_ > 0) return;
-  for (const auto& [data, allocation] : allocations_) {
-    if (allocation.freed || allocation.pinned) continue;
-    Protect(allocation.data, RoundUp(allocation.bytes == 0 ? 1 : allocation.bytes), PROT_NONE);
-  }
+  if (--open_ == 0 && next_ > 0) Protect(arena_, next_, PROT_NONE);
 }
 
 GlobalMemory::Allocation& GlobalMemory::FindForKernel(Access access, const void* address,
@@ -127,7 +120,7 @@ GlobalMemory::Allocation& GlobalMemory::FindForKernel(Access access, const void*
 void GlobalMemory::CheckCell(Allocation& allocation, size_t index, Access access, Place place,
                              const Thread& thread, const BlockOrder& order,
                              const RunningBlock& running) {
-  Cell& cell = allocation.cells[index];
+  Cell& cell = allocation.pages[index / kCellsPerPage][index % kCellsPerPage];
   if (cell.launch != running.launch) cell = {.launch = running.launch};
   const bool atomic = access == Access::kAtomic;
   const auto conflicts = [&](Stamp other, uint32_t block) {
@@ -169,10 +162,14 @@ void GlobalMemory::Check(Access access, const void* address, size_t size, Place 
                          const RunningBlock& running) {
   Allocation& allocation = FindForKernel(access, address, size, place, thread);
   if (size == 1) return;
-  if (allocation.cells.empty()) allocation.cells.resize(allocation.bytes / 2 + 1);
+  if (access != Access::kRead) allocation.written = true;
+  if (!allocation.written && allocation.bytes > kLargeBytes) return;
+  if (allocation.pages.empty()) allocation.pages.resize(allocation.bytes / 2 / kCellsPerPage + 1);
   const auto offset = static_cast<size_t>(static_cast<const std::byte*>(address) - allocation.data);
   for (size_t i = offset / 2; i < (offset + size) / 2; ++i) {
-    Cell& cell = allocation.cells[i];
+    auto& page = allocation.pages[i / kCellsPerPage];
+    if (page == nullptr) page = std::make_unique<Cell[]>(kCellsPerPage);
+    Cell& cell = page[i % kCellsPerPage];
     // Most cells are read often and never written.
     if (access == Access::kRead && cell.launch == running.launch && !cell.write &&
         cell.reads[0] && cell.read_blocks[0] == running.block) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,10 +23,11 @@ struct RunningBlock {
   bool acquired = false;
 };
 
-// Device and pinned host memory: an address range that only kernels and copies may touch (the host
-// gets a fault), where addresses are never used twice, with canary pages between allocations.
-// Per two bytes: who wrote and who read last in the running kernel, for races between blocks and
-// between threads of a block. An access of one byte is checked for its bounds only.
+// Device memory, an address range that only kernels and copies may touch (the host gets a fault),
+// and pinned host memory, another. Addresses are never used twice, and canary pages lie between
+// allocations. Per two bytes: who wrote and who read last in the running kernel, for races between
+// blocks and between threads of a block. An access of one byte is checked for its bounds only, and
+// of large memory that no kernel has written, such as weights, reads are not remembered.
 class GlobalMemory {
  public:
   GlobalMemory();
@@ -39,6 +41,8 @@ class GlobalMemory {
   void set_capacity(size_t bytes) { capacity_ = bytes; }
   size_t capacity() const { return capacity_; }
   size_t used() const { return used_; }
+  // The host may touch device memory from now on. Before the first allocation.
+  void Unprotect() { ++open_; }
 
   bool Contains(const void* address) const {
     return static_cast<size_t>(static_cast<const std::byte*>(address) - arena_) < kArenaBytes;
@@ -56,6 +60,10 @@ class GlobalMemory {
 
  private:
   static constexpr size_t kArenaBytes = size_t{1} << 40;
+  // The first half is the device's.
+  static constexpr size_t kPinnedBegin = kArenaBytes / 2;
+  static constexpr size_t kCellsPerPage = 2048;
+  static constexpr size_t kLargeBytes = size_t{1} << 20;
 
   // What happened to two bytes in the running kernel.
   struct Cell {
@@ -73,7 +81,8 @@ class GlobalMemory {
     int number;
     bool pinned;
     bool freed = false;
-    std::vector<Cell> cells = {};
+    bool written = false;  // By a kernel.
+    std::vector<std::unique_ptr<Cell[]>> pages = {};  // Made when they are touched.
   };
 
   const Allocation* Find(const void* address) const;
@@ -83,7 +92,8 @@ class GlobalMemory {
                  const Thread& thread, const BlockOrder& order, const RunningBlock& running);
 
   std::byte* arena_;
-  size_t next_ = 0;  // Offset of the next allocation.
+  size_t next_ = 0;  // Offset of the next allocation of the device...
+  size_t next_pinned_ = kPinnedBegin;  // ... and of pinned memory.
   size_t capacity_ = size_t{8} << 30;
   size_t used_ = 0;
   int open_ = 0;

@@ -29,6 +29,7 @@ void WorkQueue::Put(Stream* stream, WorkItem item) {
   }
   stream->queue.push_back({std::move(item)});
   ++stream->queued;
+  changed_.notify_all();
 }
 
 void WorkQueue::Record(Event* event, Stream* stream) {
@@ -76,41 +77,73 @@ void WorkQueue::EndRecording(const Graph* graph) {
   }
 }
 
-bool WorkQueue::RunOne() {
+std::vector<Stream*> WorkQueue::Ready() const {
   std::vector<Stream*> ready;
   for (Stream* stream : streams_) {
-    if (stream->queue.empty()) continue;
+    if (stream->busy || stream->queue.empty()) continue;
     const QueuedItem& next = stream->queue.front();
     if (next.after == nullptr || next.after->done >= next.after_count) ready.push_back(stream);
   }
+  return ready;
+}
+
+bool WorkQueue::IsBusy() const {
+  return std::any_of(streams_.begin(), streams_.end(), [](const Stream* s) { return s->busy; });
+}
+
+bool WorkQueue::RunOne(Lock& lock) {
+  const std::vector<Stream*> ready = Ready();
   if (ready.empty()) return false;
-  Stream* stream = ready[random_->Below(ready.size())];
+  Stream* stream = ready[random_.Below(ready.size())];
   const WorkItem item = std::move(stream->queue.front().item);
   stream->queue.pop_front();
-  if (error == cudaSuccess) error = item.run();
+  if (error == cudaSuccess) {
+    stream->busy = true;
+    lock.unlock();
+    cudaError_t result;
+    {
+      const std::lock_guard alone(running);
+      result = item.run();
+    }
+    lock.lock();
+    stream->busy = false;
+    if (error == cudaSuccess) error = result;
+  }
   ++stream->done;
+  changed_.notify_all();
   return true;
 }
 
-bool WorkQueue::RunUntil(const std::function<bool()>& done) {
+bool WorkQueue::RunUntil(Lock& lock, const std::function<bool()>& done) {
   while (!done()) {
-    if (!RunOne()) return false;
+    if (!driven && RunOne(lock)) continue;
+    if (Ready().empty() && !IsBusy()) return false;
+    changed_.wait(lock);
   }
   return true;
 }
 
-void WorkQueue::RunSome() {
-  for (uint64_t n = random_->Below(3); n > 0; --n) {
-    if (!RunOne()) return;
+void WorkQueue::RunSome(Lock& lock) {
+  if (driven) return;
+  for (uint64_t n = random_.Below(3); n > 0; --n) {
+    if (!RunOne(lock)) return;
+  }
+}
+
+void WorkQueue::Drive(Lock& lock) {
+  driven = true;
+  for (;;) {
+    if (!RunOne(lock)) changed_.wait(lock);
   }
 }
 
 bool WorkQueue::IsIdle() const {
   return std::all_of(streams_.begin(), streams_.end(),
-                     [](const Stream* s) { return s->queue.empty(); });
+                     [](const Stream* s) { return s->queue.empty() && !s->busy; });
 }
 
-void WorkQueue::Clear() {
+void WorkQueue::Clear(Lock& lock) {
+  changed_.wait(lock, [this] { return !IsBusy(); });
   for (Stream* stream : streams_) {
     stream->queue.clear();
     stream->done = stream->queued;

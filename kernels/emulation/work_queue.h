@@ -1,9 +1,11 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,7 @@ struct Stream {
   std::deque<QueuedItem> queue;
   uint64_t queued = 0;
   uint64_t done = 0;
+  bool busy = false;  // Its next item runs.
   Graph* recording = nullptr;
 };
 
@@ -45,10 +48,16 @@ struct Event {
   Graph* recording = nullptr;
 };
 
-// The streams of a device. Work runs only in Run*(), one item of a random stream at a time.
+// The streams of a device. Work runs only in Run*(), one item of a random stream at a time: in the
+// thread that waits or asks, or else in one that does nothing else. Calls hold `mutex`, which is
+// free while an item runs.
 class WorkQueue {
  public:
-  explicit WorkQueue(Random* random) : random_(random) { streams_.push_back(&null_stream_); }
+  using Lock = std::unique_lock<std::mutex>;
+
+  WorkQueue() { streams_.push_back(&null_stream_); }
+
+  void set_seed(uint64_t seed) { random_ = Random(seed); }
 
   Stream* Of(Stream* stream) { return stream == nullptr ? &null_stream_ : stream; }
   Stream* AddStream();
@@ -67,20 +76,29 @@ class WorkQueue {
   // Of all streams that took part.
   void EndRecording(const Graph* graph);
 
-  // Runs items until done() is true. False: what is left waits for itself for ever.
-  bool RunUntil(const std::function<bool()>& done);
-  // Runs a few items at random.
-  void RunSome();
+  // Runs items, or waits for the driver to, until done() is true. False: what is left waits for
+  // itself for ever.
+  bool RunUntil(Lock& lock, const std::function<bool()>& done);
+  // Runs a few items at random, unless the driver does.
+  void RunSome(Lock& lock);
+  // Runs whatever there is, for ever: from now on nobody else does.
+  [[noreturn]] void Drive(Lock& lock);
   bool IsIdle() const;
-  // Forgets what is queued.
-  void Clear();
+  // Forgets what is queued, once nothing runs.
+  void Clear(Lock& lock);
 
+  std::mutex mutex;
+  std::mutex running;  // Held while an item runs, taken after `mutex` or without it.
+  bool driven = false;
   cudaError_t error = cudaSuccess;  // Of the first item that failed; later ones do not run.
 
  private:
-  bool RunOne();
+  std::vector<Stream*> Ready() const;
+  bool IsBusy() const;
+  bool RunOne(Lock& lock);
 
-  Random* random_;
+  Random random_{1};
+  std::condition_variable changed_;  // Something was queued or has ended.
   Stream null_stream_;
   std::vector<Stream*> streams_;
   // Also those that were destroyed: events recorded on them may still be asked.

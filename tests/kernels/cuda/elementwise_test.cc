@@ -126,15 +126,17 @@ TEST_P(ElementwiseTest, RopeHasTheBitsOfTheCpu) {
 TEST_P(ElementwiseTest, EmbeddingCopiesTheRowsOfItsTokens) {
   const auto [in, out_type, seed] = GetParam();
   for (const int64_t dim : kDims) {
-    const auto table = Rounded(in, RandomFloats(seed, 11 * dim));
+    const int64_t stride = dim + 2 * (dim % 3);
+    const auto table = Rounded(in, RandomFloats(seed, 11 * stride));
     const std::vector<int32_t> tokens = {10, 0, 4, 4};
     std::vector<float> expected;
     for (const int32_t t : tokens) {
-      expected.insert(expected.end(), &table[t * dim], &table[t * dim] + dim);
+      expected.insert(expected.end(), &table[t * stride], &table[t * stride] + dim);
     }
     const DeviceFloats device_table(in, table), out(out_type, std::ssize(tokens) * dim);
     const DeviceArray<int32_t> device_tokens(tokens);
-    ASSERT_EQ(Embedding({device_table, device_tokens.data(), std::ssize(tokens), dim, out}, nullptr),
+    ASSERT_EQ(Embedding({device_table, stride, device_tokens.data(), std::ssize(tokens), dim, out},
+                        nullptr),
               cudaSuccess);
     EXPECT_EQ(out.Read(), Rounded(out_type, expected)) << dim;
   }

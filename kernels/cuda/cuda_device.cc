@@ -1,0 +1,245 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "kernels/api/sample_args.h"
+#include "kernels/cuda/cuda_lane.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/cuda_weights.h"
+#include "kernels/cuda/rows.h"
+
+namespace baton {
+namespace cuda {
+namespace {
+
+// Attention over few long sequences spreads over the whole GPU where its partial results fit here.
+constexpr int64_t kScratchBytes = int64_t{32} << 20;
+// The version of the kernels' orders of sums.
+constexpr const char* kArithmeticVersion = ".1";
+
+std::string NameOf(DType dtype) { return std::string(ToString(dtype)); }
+
+absl::Status RequireDriver() {
+  int driver = 0, runtime = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    return absl::FailedPreconditionError(
+        "no NVIDIA driver: install one that knows CUDA 13 (580 or later), or use --device cpu");
+  }
+  RETURN_IF_ERROR(ToStatus(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion"));
+  // Within a major version any driver runs any program.
+  if (driver / 1000 >= runtime / 1000) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the NVIDIA driver knows CUDA ", driver / 1000, ".", driver % 1000 / 10,
+                   ", and CUDA ", runtime / 1000, " is needed: update it, or use --device cpu"));
+}
+
+absl::StatusOr<cudaDeviceProp> PropertiesOf(int index) {
+  RETURN_IF_ERROR(RequireDriver());
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
+    return absl::FailedPreconditionError(
+        "the NVIDIA driver shows no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device "
+        "cpu");
+  }
+  if (index < 0 || index >= count) {
+    return absl::InvalidArgumentError(absl::StrCat("device = cuda:", index, ": must be below ",
+                                                   count, ", the number of GPUs here"));
+  }
+  cudaDeviceProp properties;
+  RETURN_IF_ERROR(
+      ToStatus(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties"));
+  if (properties.major >= 8) return properties;
+  return absl::FailedPreconditionError(
+      absl::StrCat("device = cuda:", index, ": ", properties.name, " is sm_", properties.major,
+                   properties.minor, ", and sm_80 is needed: use --device cpu"));
+}
+
+class CudaGraph : public Graph {
+ public:
+  explicit CudaGraph(cudaGraphExec_t exec) : exec(exec) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(exec); }
+  const cudaGraphExec_t exec;
+};
+
+class CudaDevice : public Device {
+ public:
+  CudaDevice(int index, const cudaDeviceProp& properties)
+      : index_(index),
+        emulated_(absl::StartsWith(properties.name, "emulated")),
+        architecture_(10 * properties.major + properties.minor),
+        info_{.name = properties.name, .has_graphs = true, .logit_rows = 128} {}
+
+  ~CudaDevice() override { Synchronize().IgnoreError(); }
+
+  absl::Status Open() {
+    RETURN_IF_ERROR(Enter());
+    int least = 0, greatest = 0;
+    RETURN_IF_ERROR(ToStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                             "cudaDeviceGetStreamPriorityRange"));
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      const bool transfers = static_cast<Lane>(lane) == Lane::kTransfer;
+      RETURN_IF_ERROR(
+          lanes_[lane].Open(static_cast<Lane>(lane), transfers ? greatest : least));
+    }
+    ASSIGN_OR_RETURN(Buffer scratch, Allocate(kScratchBytes, MemoryKind::kDevice));
+    ops_ = std::make_unique<CudaOps>(LaneOf(Lane::kCompute).stream(), std::move(scratch));
+    return absl::OkStatus();
+  }
+
+  const DeviceInfo& info() const override { return info_; }
+
+  std::string Arithmetic(DType compute) const override {
+    return absl::StrCat("cuda-", emulated_ ? "emulated-" : "", "sm", architecture_,
+                        kArithmeticVersion, "-", NameOf(compute));
+  }
+  DType FastestCompute(DType weights) const override {
+    return weights == DType::kF16 ? DType::kF16 : DType::kBF16;
+  }
+  DType Activations(DType compute) const override { return compute; }
+  absl::Status CheckModel(const ModelNeeds& needs) const override;
+
+  absl::StatusOr<DeviceMemory> Memory() const override {
+    RETURN_IF_ERROR(Enter());
+    size_t free = 0, total = 0;
+    RETURN_IF_ERROR(ToStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
+    return DeviceMemory{static_cast<int64_t>(total), static_cast<int64_t>(free)};
+  }
+  absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) override;
+  absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args) override {
+    return weights_.Pack(args);
+  }
+  ModelOps& ops() override { return *ops_; }
+
+  absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) override {
+    RETURN_IF_ERROR(Enter());
+    return ToStatus(
+        cuda::CopyPieces(pieces.data(), std::ssize(pieces), LaneOf(lane).stream()), "CopyPieces");
+  }
+  absl::StatusOr<Mark> MarkNow(Lane lane) override {
+    RETURN_IF_ERROR(Enter());
+    return LaneOf(lane).MarkNow();
+  }
+  absl::Status After(Lane lane, Mark mark) override {
+    RETURN_IF_ERROR(Enter());
+    return LaneOf(lane).After(LaneOf(mark.lane), mark.number);
+  }
+  absl::StatusOr<bool> IsDone(Mark mark) override {
+    RETURN_IF_ERROR(Enter());
+    return LaneOf(mark.lane).IsDone(mark.number);
+  }
+
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      absl::FunctionRef<absl::Status()> enqueue) override;
+  absl::Status Launch(const Graph& graph) override {
+    RETURN_IF_ERROR(Enter());
+    return ToStatus(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).exec,
+                                    LaneOf(Lane::kCompute).stream()),
+                    "cudaGraphLaunch");
+  }
+  absl::Status Synchronize() override {
+    RETURN_IF_ERROR(Enter());
+    return ToStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+ private:
+  // Which device a thread's calls go to is the thread's own state.
+  absl::Status Enter() const { return ToStatus(cudaSetDevice(index_), "cudaSetDevice"); }
+  CudaLane& LaneOf(Lane lane) { return lanes_[static_cast<int>(lane)]; }
+
+  const int index_;
+  const bool emulated_;
+  const int architecture_;
+  const DeviceInfo info_;
+  std::array<CudaLane, kNumLanes> lanes_;
+  std::unique_ptr<CudaOps> ops_;
+  WeightLoader weights_{this};
+};
+
+absl::Status CudaDevice::CheckModel(const ModelNeeds& needs) const {
+  const auto refuse = [](absl::string_view what) { return absl::InvalidArgumentError(what); };
+  if (needs.compute != DType::kBF16 && needs.compute != DType::kF16) {
+    return refuse(absl::StrCat("compute_dtype = ", NameOf(needs.compute),
+                               ": GPUs compute in bf16 or f16; leave --compute-dtype at auto"));
+  }
+  if (needs.kv != needs.compute && !IsFp8(needs.kv)) {
+    return refuse(absl::StrCat("kv_dtype = ", NameOf(needs.kv),
+                               ": a GPU keeps K/V in fp8 or in the compute dtype, ",
+                               NameOf(needs.compute), ": leave --kv-dtype at auto"));
+  }
+  if (needs.head_dim < 8 || needs.head_dim > 256 || needs.head_dim % 8 != 0) {
+    return refuse(absl::StrCat("head_dim = ", needs.head_dim,
+                               ": GPUs serve multiples of 8 up to 256; use --device cpu"));
+  }
+  if (needs.num_kv_heads < 1 || needs.num_heads % needs.num_kv_heads != 0) {
+    return refuse(absl::StrCat("num_heads = ", needs.num_heads, ": must be a multiple of ",
+                               needs.num_kv_heads, ", the heads of K and V"));
+  }
+  if (needs.vocab_size > kMaxVocabulary) {
+    return refuse(absl::StrCat("vocab_size = ", needs.vocab_size, ": must be at most ",
+                               kMaxVocabulary));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes, MemoryKind kind) {
+  RETURN_IF_ERROR(Enter());
+  const bool pinned = kind == MemoryKind::kPinned;
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  void* data = nullptr;
+  const cudaError_t error =
+      pinned ? cudaHostAlloc(&data, size, cudaHostAllocDefault) : cudaMalloc(&data, size);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // The device goes on.
+    ASSIGN_OR_RETURN(const DeviceMemory memory, Memory());
+    return absl::ResourceExhaustedError(
+        pinned ? absl::StrCat("cannot allocate ", bytes, " bytes of pinned host memory")
+               : absl::StrCat("cannot allocate ", bytes, " bytes of GPU memory, of which ",
+                              memory.free, " of ", memory.total, " are free"));
+  }
+  RETURN_IF_ERROR(ToStatus(error, pinned ? "cudaHostAlloc" : "cudaMalloc"));
+  // Of a lost device nothing is freed but with the process.
+  const auto free = [pinned, index = index_](void* memory) {
+    cudaSetDevice(index);
+    pinned ? cudaFreeHost(memory) : cudaFree(memory);
+  };
+  return Buffer(static_cast<std::byte*>(data), bytes, std::shared_ptr<void>(data, free));
+}
+
+absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(
+    absl::FunctionRef<absl::Status()> enqueue) {
+  RETURN_IF_ERROR(Enter());
+  const cudaStream_t stream = LaneOf(Lane::kCompute).stream();
+  RETURN_IF_ERROR(ToStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                           "cudaStreamBeginCapture"));
+  const absl::Status enqueued = enqueue();
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+  cudaGraphExec_t exec = nullptr;
+  absl::Status status = enqueued.ok() ? ToStatus(ended, "cudaStreamEndCapture") : enqueued;
+  if (status.ok()) {
+    status = ToStatus(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
+  }
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  RETURN_IF_ERROR(status);
+  return std::make_unique<CudaGraph>(exec);
+}
+
+}  // namespace
+}  // namespace cuda
+
+absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int index) {
+  ASSIGN_OR_RETURN(const cudaDeviceProp properties, cuda::PropertiesOf(index));
+  auto device = std::make_unique<cuda::CudaDevice>(index, properties);
+  RETURN_IF_ERROR(device->Open());
+  return device;
+}
+
+}  // namespace baton

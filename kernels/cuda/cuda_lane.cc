@@ -1,0 +1,54 @@
+#include "kernels/cuda/cuda_lane.h"
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "kernels/cuda/cuda_status.h"
+
+namespace baton::cuda {
+
+CudaLane::~CudaLane() {
+  for (const cudaEvent_t event : events_) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+absl::Status CudaLane::Open(Lane lane, int priority) {
+  lane_ = lane;
+  RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority),
+                           "cudaStreamCreateWithPriority"));
+  for (cudaEvent_t& event : events_) {
+    RETURN_IF_ERROR(ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                             "cudaEventCreateWithFlags"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Mark> CudaLane::MarkNow() {
+  if (made_ - done_ == kMarks) {
+    RETURN_IF_ERROR(
+        ToStatus(cudaEventSynchronize(EventOf(done_ + 1)), "cudaEventSynchronize"));
+    ++done_;
+  }
+  ++made_;
+  RETURN_IF_ERROR(ToStatus(cudaEventRecord(EventOf(made_), stream_), "cudaEventRecord"));
+  return Mark{.lane = lane_, .number = made_};
+}
+
+absl::StatusOr<bool> CudaLane::IsDone(uint64_t number) {
+  BATON_CHECK(number <= made_);
+  for (; done_ < number; ++done_) {
+    const cudaError_t error = cudaEventQuery(EventOf(done_ + 1));
+    if (error == cudaErrorNotReady) return false;
+    RETURN_IF_ERROR(ToStatus(error, "cudaEventQuery"));
+  }
+  return true;
+}
+
+absl::Status CudaLane::After(const CudaLane& other, uint64_t number) {
+  BATON_CHECK(number <= other.made_);
+  if (number <= other.done_) return absl::OkStatus();
+  return ToStatus(cudaStreamWaitEvent(stream_, other.EventOf(number), 0), "cudaStreamWaitEvent");
+}
+
+}  // namespace baton::cuda

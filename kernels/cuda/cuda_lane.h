@@ -1,0 +1,43 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/api/device.h"
+#include "kernels/cuda/dialect.h"
+
+namespace baton::cuda {
+
+// A stream with its marks: event n % kMarks is that of mark n until mark n + kMarks is made, which
+// waits for mark n. One thread at a time, its lane's.
+class CudaLane {
+ public:
+  static constexpr uint64_t kMarks = 512;
+
+  CudaLane() = default;
+  // After all work on it has ended.
+  ~CudaLane();
+  CudaLane(const CudaLane&) = delete;
+
+  absl::Status Open(Lane lane, int priority);
+  cudaStream_t stream() const { return stream_; }
+
+  absl::StatusOr<Mark> MarkNow();
+  // Of a mark of this lane.
+  absl::StatusOr<bool> IsDone(uint64_t number);
+  // What comes on this lane begins when a mark of `other` is done.
+  absl::Status After(const CudaLane& other, uint64_t number);
+
+ private:
+  cudaEvent_t EventOf(uint64_t number) const { return events_[number % kMarks]; }
+
+  Lane lane_ = Lane::kCompute;
+  cudaStream_t stream_ = nullptr;
+  std::array<cudaEvent_t, kMarks> events_ = {};
+  uint64_t made_ = 0;  // The number of the last mark.
+  uint64_t done_ = 0;  // The last that is known to be done.
+};
+
+}  // namespace baton::cuda

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <utility>
+
+#include "kernels/api/buffer.h"
+#include "kernels/api/model_ops.h"
+#include "kernels/api/packed_matrix.h"
+#include "kernels/api/row_args.h"
+#include "kernels/api/sample_args.h"
+#include "kernels/cuda/dialect.h"
+
+namespace baton::cuda {
+
+// Elements from row to row of a packed matrix: rows begin at 16 bytes.
+inline int64_t RowStride(const PackedMatrix& matrix) { return (matrix.k() + 7) / 8 * 8; }
+
+// The operators of a model on one stream.
+class CudaOps : public ModelOps {
+ public:
+  // `scratch`: for attention over long sequences, which is faster with it. May be empty.
+  CudaOps(cudaStream_t stream, Buffer scratch) : stream_(stream), scratch_(std::move(scratch)) {}
+
+  absl::Status Embedding(const baton::EmbeddingArgs& args) override;
+  absl::Status RmsNorm(const RmsNormArgs& args) override;
+  absl::Status Gemm(const baton::GemmArgs& args) override;
+  absl::Status RotaryTable(const RotaryTableArgs& args);
+  absl::Status Rope(const RopeArgs& args) override;
+  absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override;
+  absl::Status VarlenAttention(const VarlenAttentionArgs& args) override;
+  absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override;
+  absl::Status SelectRows(const SelectRowsArgs& args);
+  absl::Status Sample(const SampleArgs& args);
+  absl::Status Score(const ScoreArgs& args);
+
+ private:
+  const cudaStream_t stream_;
+  const Buffer scratch_;
+};
+
+}  // namespace baton::cuda

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "kernels/emulation/block_runner.h"
+#include "kernels/emulation/cuda_api.h"
+#include "kernels/emulation/emulator.h"
+#include "kernels/emulation/global_memory.h"
+#include "kernels/emulation/shared_memory.h"
+#include "kernels/emulation/work_queue.h"
+
+namespace baton::emulation {
+
+// The process's device. Its queue has the locks: `work.running` guards memory and runner,
+// `work.mutex` all the rest but the message.
+struct EmulatedDevice {
+  EmulatedDevice();
+
+  SharedMemory shared;
+  GlobalMemory global;
+  BlockRunner runner{&shared, &global};
+  WorkQueue work;
+  Architecture architecture = Architecture::kHopper;
+  int64_t calls_until_failure = 0;  // 0: none.
+  cudaError_t planned_error = cudaSuccess;
+  int64_t kernels_until_loss = 0;  // 0: none. Of the running kernel.
+
+  void set_seed(uint64_t seed);
+  std::string message() const;
+  // Keeps the first message. What is wrong with the host's part of some work is an invalid value.
+  cudaError_t FailWork(const std::string& message);
+
+ private:
+  mutable std::mutex message_mutex_;
+  std::string message_;
+
+ public:
+  void ForgetMessage();
+};
+
+EmulatedDevice& TheDevice();
+
+// Every API call holds one. It tells what the call must return at once, if anything.
+class Call {
+ public:
+  Call();
+  // Of calls that a recording does not allow.
+  cudaError_t RefuseWhileRecording();
+  // Lets the device work until done().
+  cudaError_t RunUntil(const std::function<bool()>& done);
+
+  EmulatedDevice& device = TheDevice();
+  WorkQueue::Lock lock{device.work.mutex};
+  cudaError_t error = cudaSuccess;
+};
+
+}  // namespace baton::emulation

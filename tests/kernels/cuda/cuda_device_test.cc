@@ -1,0 +1,305 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "kernels/cuda/cuda_ops.h"
+#include "tests/kernels/cuda/device_fixture.h"
+
+namespace baton::cuda {
+namespace {
+
+constexpr auto kLimit = std::chrono::seconds(60);
+
+class CudaDeviceTest : public DeviceTest {
+ protected:
+  void SetUp() override {
+    DeviceTest::SetUp();
+    auto device = MakeCudaDevice(0);
+    ASSERT_TRUE(device.ok()) << device.status();
+    device_ = *std::move(device);
+    host_ = Allocate(4096, MemoryKind::kPinned);
+    pieces_ = Allocate(64 * sizeof(CopyPiece), MemoryKind::kPinned);
+    there_ = Allocate(4096, MemoryKind::kDevice);
+  }
+  Buffer Allocate(int64_t bytes, MemoryKind kind) {
+    auto buffer = device_->Allocate(bytes, kind);
+    EXPECT_TRUE(buffer.ok()) << buffer.status();
+    return *std::move(buffer);
+  }
+  // By the i-th descriptor, which must not be used again before its copy has ended.
+  void Copy(Lane lane, int i, const std::byte* from, std::byte* to, int64_t bytes) {
+    auto* piece = pieces_.array<CopyPiece>() + i;
+    *piece = {from, to, bytes};
+    ASSERT_TRUE(device_->CopyPieces(lane, {piece, 1}).ok());
+  }
+  Mark MarkNow(Lane lane) {
+    const auto mark = device_->MarkNow(lane);
+    EXPECT_TRUE(mark.ok()) << mark.status();
+    return *mark;
+  }
+  void Await(Mark mark) {
+    const absl::Status status = Wait(*device_, mark, kLimit);
+    ASSERT_TRUE(status.ok()) << status;
+  }
+
+  std::unique_ptr<Device> device_;
+  Buffer host_, pieces_, there_;
+};
+
+TEST_F(CudaDeviceTest, ACopyLandsWhenTheMarkBehindItIsDoneAndNotBefore) {
+  int late = 0;
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    emulation::SetSeed(seed);
+    std::memset(host_.data(), static_cast<int>(seed), 64);
+    std::memset(host_.data() + 64, 0, 64);
+    Copy(Lane::kCopies, 0, host_.data(), there_.data(), 64);
+    Copy(Lane::kCopies, 1, there_.data(), host_.data() + 64, 64);
+    const Mark mark = MarkNow(Lane::kCopies);
+    EXPECT_EQ(mark.lane, Lane::kCopies);
+    late += *device_->IsDone(mark) ? 0 : 1;
+    Await(mark);
+    EXPECT_EQ(host_.data()[127], static_cast<std::byte>(seed));
+    EXPECT_TRUE(*device_->IsDone(mark));
+  }
+#if !defined(BATON_CUDA_DEVICE)
+  EXPECT_GT(late, 20);  // It is done in its time, not when it is enqueued.
+#endif
+  EXPECT_TRUE(*device_->IsDone(Mark{.lane = Lane::kTransfer}));  // Number 0.
+}
+
+TEST_F(CudaDeviceTest, ALaneWaitsForAnotherOnlyWhereItIsTold) {
+  int stale = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    const bool waits = seed % 2 == 0;
+    emulation::SetSeed(seed);
+    std::memset(host_.data(), 1, 8);
+    std::memset(host_.data() + 8, 2, 8);
+    Copy(Lane::kCompute, 0, host_.data(), there_.data(), 8);
+    Await(MarkNow(Lane::kCompute));
+    Copy(Lane::kCompute, 1, host_.data() + 8, there_.data(), 8);
+    const Mark written = MarkNow(Lane::kCompute);
+    if (waits) {
+      ASSERT_TRUE(device_->After(Lane::kTransfer, written).ok());
+    }
+    Copy(Lane::kTransfer, 2, there_.data(), host_.data() + 16, 8);
+    Await(MarkNow(Lane::kTransfer));
+    if (waits) {
+      EXPECT_EQ(host_.data()[16], std::byte{2}) << seed;
+    }
+    stale += host_.data()[16] == std::byte{1};
+    Await(written);
+    // Of a mark that is known to be done nothing is enqueued.
+    EXPECT_TRUE(device_->After(Lane::kTransfer, written).ok());
+  }
+#if !defined(BATON_CUDA_DEVICE)
+  EXPECT_GT(stale, 3);
+#endif
+}
+
+// More marks than a lane has events, asked in any order.
+TEST_F(CudaDeviceTest, MarksComeBackInOrderAndAreNeverTooMany) {
+  std::vector<Mark> marks;
+  for (int i = 0; i < 1500; ++i) {
+    std::memset(host_.data(), 0, 8);
+    if (i % 100 == 0) Copy(Lane::kCompute, i / 100, there_.data(), host_.data(), 8);
+    marks.push_back(MarkNow(Lane::kCompute));
+    EXPECT_EQ(marks.back().number, static_cast<uint64_t>(i) + 1);
+  }
+  EXPECT_TRUE(*device_->IsDone(marks[1500 - 513]));  // Its event stands for another mark now.
+  Await(marks.back());
+  for (const Mark mark : marks) EXPECT_TRUE(*device_->IsDone(mark));
+  EXPECT_TRUE(device_->After(Lane::kCopies, marks[3]).ok());
+}
+
+TEST_F(CudaDeviceTest, MemorySaysHowMuchThereIs) {
+  const auto before = device_->Memory();
+  ASSERT_TRUE(before.ok());
+  const Buffer buffer = Allocate(1 << 20, MemoryKind::kDevice);
+  const auto after = device_->Memory();
+  EXPECT_LE(after->free, before->free - (1 << 20));
+  EXPECT_EQ(after->total, before->total);
+  const auto too_much = device_->Allocate(before->total + 1, MemoryKind::kDevice);
+  EXPECT_EQ(too_much.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(too_much.status().message().find(std::to_string(before->total + 1)),
+            std::string::npos);
+  // The device goes on.
+  EXPECT_TRUE(device_->Synchronize().ok());
+  EXPECT_EQ(Allocate(0, MemoryKind::kDevice).size_bytes(), 0);
+}
+
+TEST_F(CudaDeviceTest, RefusesModelsByName) {
+  const ModelNeeds good{DType::kBF16, DType::kBF16, 8, 2, 64, 32000};
+  EXPECT_TRUE(device_->CheckModel(good).ok());
+  const auto refusal = [&](auto change) {
+    ModelNeeds needs = good;
+    change(needs);
+    const absl::Status status = device_->CheckModel(needs);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message()).substr(0, status.message().find(':'));
+  };
+  EXPECT_EQ(refusal([](auto& n) { n.compute = DType::kF32; }), "compute_dtype = f32");
+  EXPECT_EQ(refusal([](auto& n) { n.kv = DType::kF16; }), "kv_dtype = f16");
+  EXPECT_EQ(refusal([](auto& n) { n.head_dim = 260; }), "head_dim = 260");
+  EXPECT_EQ(refusal([](auto& n) { n.head_dim = 264; }), "head_dim = 264");
+  EXPECT_EQ(refusal([](auto& n) { n.head_dim = 0; }), "head_dim = 0");
+  EXPECT_EQ(refusal([](auto& n) { n.num_heads = 7; }), "num_heads = 7");
+  EXPECT_EQ(refusal([](auto& n) { n.vocab_size = (1 << 19) + 1; }), "vocab_size = 524289");
+  ModelNeeds needs = good;
+  needs.kv = DType::kFp8E4M3;
+  needs.head_dim = 256;
+  needs.vocab_size = 1 << 19;
+  EXPECT_TRUE(device_->CheckModel(needs).ok());
+}
+
+TEST_F(CudaDeviceTest, SaysWhatItIs) {
+  EXPECT_FALSE(device_->info().unified);
+  EXPECT_TRUE(device_->info().has_graphs);
+  EXPECT_EQ(device_->FastestCompute(DType::kF32), DType::kBF16);
+  EXPECT_EQ(device_->FastestCompute(DType::kF16), DType::kF16);
+  EXPECT_EQ(device_->Activations(DType::kF16), DType::kF16);
+  EXPECT_NE(device_->Arithmetic(DType::kBF16), device_->Arithmetic(DType::kF16));
+#if !defined(BATON_CUDA_DEVICE)
+  EXPECT_EQ(device_->info().name, "emulated sm_90");
+  EXPECT_EQ(device_->Arithmetic(DType::kBF16), "cuda-emulated-sm90.1-bf16");
+#endif
+  EXPECT_EQ(MakeCudaDevice(99).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(MakeCudaDevice(-1).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// What a product with an identity gives back: the weights as the device keeps them.
+class PackTest : public CudaDeviceTest {
+ protected:
+  std::vector<float> Unpacked(const PackedMatrix& matrix) {
+    const int64_t n = matrix.n(), k = matrix.k();
+    std::vector<int32_t> ids(n);
+    for (int64_t i = 0; i < n; ++i) ids[i] = static_cast<int32_t>(i);
+    const DeviceArray<int32_t> rows(ids);
+    const DeviceFloats out(DType::kF32, n * k);
+    EXPECT_TRUE(device_->Synchronize().ok());
+    EXPECT_TRUE(device_->ops()
+                    .Embedding({.table = &matrix,
+                                .tokens = rows.data(),
+                                .num_tokens = n,
+                                .out = {out.data(), DType::kF32}})
+                    .ok());
+    Await(MarkNow(Lane::kCompute));
+    return out.Read();
+  }
+};
+
+TEST_F(PackTest, RoundsPartsToTheComputeDtypeAndPadsRows) {
+  for (const DType compute : {DType::kBF16, DType::kF16}) {
+    for (const int64_t k : {1, 13, 64}) {
+      std::vector<float> expected;
+      std::vector<std::vector<std::byte>> files;
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        const auto values = RandomFloats(static_cast<uint64_t>(k), 5 * k);
+        files.push_back(Encode(dtype, values));
+        const auto kept = DeviceFloats::Decode(
+            compute, Encode(compute, DeviceFloats::Decode(dtype, files.back())));
+        expected.insert(expected.end(), kept.begin(), kept.end());
+      }
+      const WeightRows parts[] = {{files[0].data(), DType::kF32, 5},
+                                  {files[1].data(), DType::kBF16, 5},
+                                  {files[2].data(), DType::kF16, 5}};
+      auto matrix = device_->Pack({.parts = parts, .num_parts = 3, .k = k, .compute = compute});
+      ASSERT_TRUE(matrix.ok()) << matrix.status();
+      EXPECT_EQ(matrix->n(), 15);
+      EXPECT_EQ(matrix->dtype(), compute);
+      EXPECT_EQ(matrix->size_bytes(), 15 * ((k + 7) / 8 * 8) * 2);
+      EXPECT_EQ(Unpacked(*matrix), expected) << k;
+    }
+  }
+}
+
+// Through chunks that are used again before the first ones were asked about.
+TEST_F(PackTest, MoreThanTheChunksHold) {
+  constexpr int64_t kRows = 9000, kColumns = 1000;
+  const auto values = RandomFloats(5, kRows * kColumns);
+  const auto file = Encode(DType::kBF16, values);
+  const WeightRows part{file.data(), DType::kBF16, kRows};
+  auto matrix = device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns});
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  const Buffer back = Allocate(matrix->size_bytes(), MemoryKind::kPinned);
+  Copy(Lane::kCopies, 0, matrix->data(), back.data(), matrix->size_bytes());
+  Await(MarkNow(Lane::kCopies));
+  EXPECT_EQ(std::memcmp(back.data(), file.data(), file.size()), 0);
+}
+
+TEST_F(PackTest, RefusesWhatIsNoMatrix) {
+  const std::byte byte{};
+  const WeightRows fp8{&byte, DType::kFp8E4M3, 1};
+  EXPECT_FALSE(device_->Pack({.parts = &fp8, .num_parts = 1, .k = 1}).ok());
+  EXPECT_FALSE(device_->Pack({.parts = &fp8, .num_parts = 0, .k = 1}).ok());
+  const PackedMatrix foreign;
+  EXPECT_EQ(device_->ops().Embedding({.table = &foreign}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(device_->ops().Gemm({.weights = &foreign}).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CudaDeviceTest, AGraphCopiesAgainWhatIsThereThen) {
+  *pieces_.array<CopyPiece>() = {host_.data(), there_.data(), 8};
+  auto graph = device_->Capture(
+      [&] { return device_->CopyPieces(Lane::kCompute, {pieces_.array<CopyPiece>(), 1}); });
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  for (const int value : {1, 2}) {
+    std::memset(host_.data(), value, 8);
+    ASSERT_TRUE(device_->Launch(**graph).ok());
+    Copy(Lane::kCompute, 1, there_.data(), host_.data() + 8, 8);
+    Await(MarkNow(Lane::kCompute));
+    EXPECT_EQ(host_.data()[8], static_cast<std::byte>(value));
+  }
+  // What fails in it fails the capture, and the stream goes on.
+  EXPECT_EQ(device_->Capture([] { return absl::InternalError("no"); }).status().message(), "no");
+  EXPECT_FALSE(device_->Capture([&] { return device_->Synchronize(); }).ok());
+  Await(MarkNow(Lane::kCompute));
+}
+
+#if !defined(BATON_CUDA_DEVICE)
+
+TEST_F(CudaDeviceTest, ALostDeviceIsUnavailableForEver) {
+  Copy(Lane::kCompute, 0, host_.data(), there_.data(), 8);
+  const Mark mark = MarkNow(Lane::kCompute);
+  emulation::LoseInKernel(1);
+  const absl::Status status = Wait(*device_, mark, kLimit);
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("the GPU is lost"), std::string::npos) << status;
+  EXPECT_NE(status.message().find("CopyPiecesKernel"), std::string::npos) << status;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(device_->MarkNow(Lane::kCopies).status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(device_->IsDone(mark).status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(device_->Synchronize().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(device_->CopyPieces(Lane::kCompute, {pieces_.array<CopyPiece>(), 1}).code(),
+              absl::StatusCode::kUnavailable);
+    EXPECT_EQ(device_->Allocate(8, MemoryKind::kDevice).status().code(),
+              absl::StatusCode::kUnavailable);
+    EXPECT_EQ(device_->After(Lane::kCopies, mark).code(), absl::StatusCode::kUnavailable);
+  }
+  emulation::ResetDevice();
+}
+
+TEST_F(CudaDeviceTest, EachCallThatFailsSaysSo) {
+  const Mark mark = MarkNow(Lane::kCompute);
+  const auto failing = [&](int call, auto body) {
+    emulation::FailCall(call, cudaErrorLaunchFailure);
+    EXPECT_EQ(body(), absl::StatusCode::kUnavailable);
+    emulation::ResetDevice();
+  };
+  failing(1, [&] { return device_->MarkNow(Lane::kCompute).status().code(); });
+  failing(1, [&] { return device_->IsDone(mark).status().code(); });
+  failing(1, [&] { return device_->Memory().status().code(); });
+  failing(1, [&] { return device_->Allocate(1, MemoryKind::kPinned).status().code(); });
+  failing(1, [&] { return device_->Synchronize().code(); });
+  failing(1, [&] { return device_->After(Lane::kCopies, mark).code(); });
+  failing(1, [&] {
+    return device_->Capture([] { return absl::OkStatus(); }).status().code();
+  });
+}
+
+#endif
+
+}  // namespace
+}  // namespace baton::cuda
