@@ -1,5 +1,7 @@
 #include "common/model/load_model.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -23,7 +25,7 @@ absl::Status CheckOptions(const ModelOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat(name, " = ", value, ": must be at least ", least));
   };
-  RETURN_IF_ERROR(at_least(options.num_blocks, 1, "num_blocks"));
+  RETURN_IF_ERROR(at_least(options.num_blocks, options.memory_fraction > 0 ? 0 : 1, "num_blocks"));
   RETURN_IF_ERROR(at_least(options.max_model_len, 0, "max_model_len"));
   RETURN_IF_ERROR(at_least(options.max_step_tokens, 1, "max_step_tokens"));
   return at_least(options.max_step_rows, 1, "max_step_rows");
@@ -61,6 +63,56 @@ absl::StatusOr<std::unique_ptr<KvCache>> MakePool(Device& device, const KvLayout
   return KvCache::Create(layout, num_blocks, *std::move(memory), host);
 }
 
+std::string Mebibytes(int64_t bytes) { return absl::StrCat((bytes + (1 << 20) - 1) >> 20, " MiB"); }
+
+// What the fraction leaves beside what is taken already and a reserve for the driver; at least one
+// of the longest sequences.
+absl::StatusOr<int32_t> BlocksByMemory(const Device& device, const KvLayout& layout,
+                                       double fraction, int64_t longest) {
+  ASSIGN_OR_RETURN(const DeviceMemory memory, device.Memory());
+  const auto share = static_cast<int64_t>(fraction * static_cast<double>(memory.total));
+  const int64_t left = share - memory.taken - memory.total / 64;
+  const int64_t block_bytes = BlockBytes(layout);
+  const int64_t sequence = (longest + layout.block_size - 1) / layout.block_size * block_bytes;
+  if (left < sequence) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        Mebibytes(sequence - left), " of GPU memory are missing: --gpu-memory-fraction ", fraction,
+        " of ", Mebibytes(memory.total), " hold ", Mebibytes(memory.taken),
+        " of weights and workspace, and K/V of one sequence of ", longest, " tokens takes ",
+        Mebibytes(sequence), "; raise the fraction, lower --max-model-len, or take --kv-dtype ",
+        "fp8_e4m3 or a larger GPU"));
+  }
+  if (memory.free < left) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        Mebibytes(left - memory.free), " of GPU memory are missing: --gpu-memory-fraction ",
+        fraction, " leaves ", Mebibytes(left), " for K/V, but only ", Mebibytes(memory.free),
+        " are free, as other programs use this GPU; stop them, lower the fraction, or take another "
+        "GPU by --device cuda:N"));
+  }
+  return static_cast<int32_t>(std::min<int64_t>(left / block_bytes, 1 << 28));
+}
+
+int32_t DefaultSwapBlocks(const KvLayout& layout, int32_t num_blocks) {
+  const int64_t quarter = int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)} / 4;
+  return static_cast<int32_t>(
+      std::clamp<int64_t>(quarter / std::max<int64_t>(BlockBytes(layout), 1), 1, num_blocks));
+}
+
+// After the weights, as what they leave may be the pool's.
+absl::Status MakePools(const ModelOptions& options, const KvLayout& layout, int64_t longest,
+                       Device& device, LoadedModel& model) {
+  int32_t num_blocks = options.num_blocks;
+  if (num_blocks == 0) {
+    ASSIGN_OR_RETURN(num_blocks, BlocksByMemory(device, layout, options.memory_fraction, longest));
+  }
+  ASSIGN_OR_RETURN(model.cache, MakePool(device, layout, num_blocks, MemoryKind::kDevice));
+  const int32_t swap_blocks =
+      options.swap_blocks < 0 ? DefaultSwapBlocks(layout, num_blocks) : options.swap_blocks;
+  if (swap_blocks == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(model.swap, MakePool(device, layout, swap_blocks, MemoryKind::kPinned));
+  return absl::OkStatus();
+}
+
 ModelInfo InfoOf(const ModelOptions& options, const ModelFiles& files, const Device& device,
                  const KvLayout& layout, DType kv_dtype) {
   const DType compute = options.compute_dtype;
@@ -96,17 +148,13 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& devic
   const KvLayout layout = LayoutOf(files.config, options.block_size, kv_dtype);
   LoadedModel model;
   model.info = InfoOf(options, files, device, layout, kv_dtype);
-  ASSIGN_OR_RETURN(model.cache, MakePool(device, layout, options.num_blocks, MemoryKind::kDevice));
-  if (options.swap_blocks > 0) {
-    ASSIGN_OR_RETURN(model.swap,
-                     MakePool(device, layout, options.swap_blocks, MemoryKind::kPinned));
-  }
+  const int64_t longest = model.info.max_model_len;
   ASSIGN_OR_RETURN(
       std::unique_ptr<Transformer> transformer,
       Transformer::Create(files.config, files.weights, options.compute_dtype, &device,
                           options.max_step_tokens,
                           [&](std::span<const std::byte> bytes) { files.files.Release(bytes); }));
-  const int64_t longest = model.info.max_model_len;
+  RETURN_IF_ERROR(MakePools(options, layout, longest, device, model));
   ASSIGN_OR_RETURN(
       model.runner,
       TransformerRunner::Create(

@@ -92,7 +92,7 @@ int FailToStart(absl::string_view program, const absl::Status& status) {
   const std::string line =
       absl::StrReplaceAll(absl::StrCat(program, ": ", status.message()), {{"\n", " "}});
   std::fprintf(stderr, "%s\n", line.c_str());
-  return 1;
+  return 2;
 }
 
 absl::Status CheckOption(absl::string_view option, int64_t value, int64_t low, int64_t high) {

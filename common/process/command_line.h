@@ -22,7 +22,7 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv);
 // else empty.
 std::string NearestName(absl::string_view word, const std::vector<std::string>& candidates);
 
-// Prints "PROGRAM: MESSAGE" as one line on stderr; returns the exit code 1.
+// Prints "PROGRAM: MESSAGE" as one line on stderr; returns the exit code 2.
 int FailToStart(absl::string_view program, const absl::Status& status);
 
 // INVALID_ARGUMENT "--OPTION VALUE: must be LOW to HIGH".

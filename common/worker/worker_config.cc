@@ -1,5 +1,7 @@
 #include "common/worker/worker_config.h"
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/process/command_line.h"
@@ -16,6 +18,18 @@ absl::Status CheckWord(const char* option, const std::string& value,
     absl::StrAppend(&list, list.empty() ? "" : ", ", word);
   }
   return absl::InvalidArgumentError(absl::StrCat(option, " ", value, ": must be one of ", list));
+}
+
+absl::Status CheckDevice(const std::string& device) {
+  constexpr absl::string_view kPrefix = "cuda:";
+  int index = 0;
+  if (device == "auto" || device == "cpu" || device == "cuda") return absl::OkStatus();
+  if (absl::StartsWith(device, kPrefix) &&
+      absl::SimpleAtoi(absl::string_view(device).substr(kPrefix.size()), &index) && index >= 0) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--device ", device, ": must be auto, cpu, cuda or cuda:N, N from 0"));
 }
 
 void AddMemoryOptions(CLI::App& app, WorkerConfig& c) {
@@ -35,10 +49,16 @@ void AddMemoryOptions(CLI::App& app, WorkerConfig& c) {
                  "swap, to memory outside the pool")
       ->group(memory);
   app.add_option("--swap-blocks", c.swap_blocks,
-                 "With --preemption swap: blocks there (default: 0 = as many as the pool's)")
+                 "With --preemption swap: blocks there (default: 0 = as many as the pool's, within a "
+                 "quarter of the memory)")
       ->group(memory);
+  app.add_option("--gpu-memory-fraction", c.gpu_memory_fraction,
+                 "Of a GPU's memory, for all that this process takes")
+      ->group(memory)
+      ->capture_default_str();
   app.add_option("--num-blocks", c.num_blocks,
-                 "KV blocks; 0 = 32 longest sequences, within a quarter of the memory")
+                 "KV blocks; 0 = 32 longest sequences, within a quarter of the memory, or what the "
+                 "fraction of the GPU's leaves")
       ->group(memory)
       ->capture_default_str();
   app.add_option("--chunk-tokens", c.chunk_tokens, "Most tokens of one step")
@@ -91,7 +111,14 @@ absl::Status WorkerConfig::Validate() const {
   if (!advertise_data_address.empty()) {
     RETURN_IF_ERROR(CheckAddress("--advertise-data-address", advertise_data_address));
   }
-  RETURN_IF_ERROR(CheckWord("--compute-dtype", compute_dtype, {"auto", "f32", "bf16"}));
+  RETURN_IF_ERROR(CheckDevice(device));
+  if (!(gpu_memory_fraction > 0 && gpu_memory_fraction <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("--gpu-memory-fraction ", gpu_memory_fraction,
+                                                   ": must be above 0 and at most 1"));
+  }
+  if (!compute_dtype.empty()) {
+    RETURN_IF_ERROR(CheckWord("--compute-dtype", compute_dtype, {"auto", "f32", "bf16", "f16"}));
+  }
   RETURN_IF_ERROR(ParseKvDType("--kv-dtype", kv_dtype, DType::kF32).status());
   RETURN_IF_ERROR(
       CheckWord("--kernels", kernels,
@@ -140,11 +167,15 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
       ->capture_default_str();
 
   const char* numerics = "Numerics (the same on all workers)";
-  app.add_option("--compute-dtype", c.compute_dtype,
-                 "f32 (reference), bf16, or auto: bf16 if the weights are and this CPU family "
-                 "multiplies it faster")
+  app.add_option("--device", c.device,
+                 "auto (the first GPU, if there is one), cpu, cuda (the first) or cuda:N")
       ->group(numerics)
       ->capture_default_str();
+  app.add_option("--compute-dtype", c.compute_dtype,
+                 "f32 (reference), bf16, f16 (GPUs), or auto: on a CPU bf16 if the weights are and "
+                 "its family multiplies it faster; on a GPU f16 or bf16, as the weights (default: "
+                 "f32 on a CPU, auto on a GPU)")
+      ->group(numerics);
   app.add_option("--kv-dtype", c.kv_dtype,
                  "auto (the compute dtype), f32, f16, bf16, fp8_e4m3 or fp8_e5m2 (scale 1)")
       ->group(numerics);

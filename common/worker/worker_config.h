@@ -21,9 +21,13 @@ struct WorkerConfig {
                                        // empty = where this worker listens. For a proxy between.
   int metrics_port = 0;                // HTTP /metrics and /health; 0 = any free one.
 
+  std::string device = "auto";       // Or cpu, cuda, cuda:N; auto: the first GPU, if there is one.
+  double gpu_memory_fraction = 0.9;  // Of a GPU's memory, all that this process takes.
+
   // f32 keeps everything in fp32 (the reference mode). bf16 rounds what enters a product, and KV.
-  // auto: bf16 if the weights are bf16 and this family of CPUs multiplies it faster, else f32.
-  std::string compute_dtype = "f32";
+  // auto: on a CPU bf16 if the weights are bf16 and this family multiplies it faster, else f32; on
+  // a GPU f16 if the weights are, else bf16. Empty: f32 on a CPU, auto on a GPU.
+  std::string compute_dtype;
   std::string kv_dtype;          // Empty = the compute dtype.
   std::string kernels = "auto";  // In f32 the same bits whichever; force one only to compare.
   int threads = 0;               // Of computation; 0 = all cores of this process.
@@ -31,11 +35,12 @@ struct WorkerConfig {
                                  // cores and come first.
 
   int block_size = 16;  // Tokens per block.
-  int num_blocks = 0;   // 0 = room for 32 sequences of the longest length, within a
-                        // quarter of the memory.
+  int num_blocks = 0;   // 0 = on a CPU room for 32 sequences of the longest length, within a
+                        // quarter of the memory; on a GPU what its fraction leaves.
   std::string preemption = "recompute";  // Or swap: K/V of a preempted sequence waits in memory
                                          // outside the pool. Worth it for long contexts.
-  int swap_blocks = 0;                   // With swap: blocks there; 0 = as many as the pool's.
+  int swap_blocks = 0;                   // With swap: blocks there; 0 = as many as the pool's, within
+                                         // a quarter of the memory.
   int max_model_len = 0;           // Tokens of prompt and answer; 0 = what the model supports.
   int chunk_tokens = 512;          // Most tokens of one step.
   int max_batch_sequences = 64;    // Most sequences of one step.

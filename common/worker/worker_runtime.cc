@@ -115,6 +115,19 @@ WorkerRuntime::WorkerRuntime(const WorkerConfig& config, Role role)
 
 WorkerRuntime::~WorkerRuntime() { Stop(); }
 
+absl::StatusOr<DType> WorkerRuntime::ComputeDType(DType weights) const {
+  const Device& device = *processors_.device;
+  std::string wanted = config_.compute_dtype;
+  if (wanted.empty()) wanted = device.info().unified ? "f32" : "auto";
+  if (wanted != "auto") return ParseDType("--compute-dtype", wanted);
+  const DType compute = device.FastestCompute(weights);
+  if (weights == DType::kF32 && compute != weights) {
+    Log(LogLevel::kInfo, "f32 weights are computed in another type",
+        {{"compute_dtype", std::string(ToString(compute))}, {"device", device.info().name}});
+  }
+  return compute;
+}
+
 absl::Status WorkerRuntime::Load() {
   absl::StatusOr<ModelConfig> model = LoadModelConfig(config_.model, config_.max_model_len);
   if (!model.ok()) return AtModelOption(config_.model, model.status());
@@ -125,19 +138,15 @@ absl::Status WorkerRuntime::Load() {
                                             .num_threads = threads,
                                             .nice = config_.compute_nice}));
   Device& device = *processors_.device;
-  absl::StatusOr<DType> compute = config_.compute_dtype == "auto"
-                                      ? device.FastestCompute(model->dtype)
-                                      : ParseDType("--compute-dtype", config_.compute_dtype);
-  ASSIGN_OR_RETURN(const DType compute_dtype, std::move(compute));
+  const bool is_cpu = device.info().unified;
+  ASSIGN_OR_RETURN(const DType compute_dtype, ComputeDType(model->dtype));
   ASSIGN_OR_RETURN(const DType kv_dtype,
                    ParseKvDType("--kv-dtype", config_.kv_dtype, compute_dtype));
-  const int32_t num_blocks =
-      config_.num_blocks > 0
-          ? config_.num_blocks
-          : DefaultNumBlocks(*model, kv_dtype, config_.block_size, max_model_len);
-  if (config_.preemption == "swap") {
-    swap_blocks_ = config_.swap_blocks > 0 ? config_.swap_blocks : num_blocks;
+  int32_t num_blocks = config_.num_blocks;
+  if (num_blocks == 0 && is_cpu) {
+    num_blocks = DefaultNumBlocks(*model, kv_dtype, config_.block_size, max_model_len);
   }
+  const bool swaps = config_.preemption == "swap";
   absl::StatusOr<LoadedModel> loaded = LoadModel(
       {.model_dir = config_.model,
        .max_model_len = max_model_len,
@@ -145,7 +154,8 @@ absl::Status WorkerRuntime::Load() {
        .kv_dtype = kv_dtype,
        .block_size = config_.block_size,
        .num_blocks = num_blocks,
-       .swap_blocks = swap_blocks_,
+       .memory_fraction = is_cpu ? 0 : config_.gpu_memory_fraction,
+       .swap_blocks = !swaps ? 0 : config_.swap_blocks > 0 ? config_.swap_blocks : -1,
        .load_threads = threads,
        .compute_nice = config_.compute_nice,
        // A prompt gets a token of each step, whatever the decodes have taken.
@@ -155,11 +165,12 @@ absl::Status WorkerRuntime::Load() {
   if (!loaded.ok()) return AtModelOption(config_.model, loaded.status());
   model_ = *std::move(loaded);
   metered_runner_.set_runner(model_.runner.get());
+  num_blocks = model_.cache->num_blocks();
   allocator_ = std::make_unique<BlockAllocator>(num_blocks, config_.block_size, SystemRandom64());
   Log(LogLevel::kInfo, "model loaded",
       {{"model", config_.model},
        {"numerics", model_.info.numerics_id},
-       {"kernels", device.info().name},
+       {"device", device.info().name},
        {"max_model_len", model_.info.max_model_len},
        {"blocks", num_blocks},
        {"pool_bytes", num_blocks * BlockBytes(model_.info.layout)}});
@@ -218,7 +229,7 @@ WorkerRuntime::NodeParts WorkerRuntime::parts() {
           .engine = {.chunk_tokens = config_.chunk_tokens,
                      .max_batch_sequences = config_.max_batch_sequences,
                      .step_budget = std::chrono::milliseconds(config_.step_budget_ms),
-                     .swap_blocks = swap_blocks_},
+                     .swap_blocks = model_.swap == nullptr ? 0 : model_.swap->num_blocks()},
           .model = model_.info,
           .allocator = *allocator_,
           .runner = metered_runner_,

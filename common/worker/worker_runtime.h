@@ -79,6 +79,7 @@ class WorkerRuntime {
  private:
   WorkerRuntime(const WorkerConfig& config, Role role);
   absl::Status Load();
+  absl::StatusOr<DType> ComputeDType(DType weights) const;
   absl::Status Listen();
   absl::Status Begin(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read);
   absl::Status ServeMetrics();
@@ -102,7 +103,6 @@ class WorkerRuntime {
   MeteredRunner metered_runner_;
   Processors processors_;
   LoadedModel model_;
-  int32_t swap_blocks_ = 0;
   std::unique_ptr<BlockAllocator> allocator_;
   std::unique_ptr<DeviceStager> stager_;  // Of a pool that is the device's.
   MeteredTransport transport_;

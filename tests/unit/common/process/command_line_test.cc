@@ -111,9 +111,9 @@ TEST_F(CommandLineTest, TheVersionIsPrintedAndExitsWithZero) {
   EXPECT_EQ(GetCapturedStdout(), std::string(kVersion) + "\n");
 }
 
-TEST(FailToStartTest, IsOneLineAndExitCodeOne) {
+TEST(FailToStartTest, IsOneLineAndExitCodeTwo) {
   CaptureStderr();
-  EXPECT_EQ(FailToStart("baton-test", absl::NotFoundError("--model x: a\nb")), 1);
+  EXPECT_EQ(FailToStart("baton-test", absl::NotFoundError("--model x: a\nb")), 2);
   EXPECT_EQ(GetCapturedStderr(), "baton-test: --model x: a b\n");
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 
@@ -30,7 +31,15 @@ TEST(WorkerConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--data-port -1", [](auto* c) { c->data_port = -1; }},
       {"--advertise-data-address proxy", [](auto* c) { c->advertise_data_address = "proxy"; }},
       {"--metrics-port", [](auto* c) { c->metrics_port = 65536; }},
-      {"--compute-dtype f16", [](auto* c) { c->compute_dtype = "f16"; }},
+      {"--device gpu", [](auto* c) { c->device = "gpu"; }},
+      {"--device cuda:", [](auto* c) { c->device = "cuda:"; }},
+      {"--device cuda:-1", [](auto* c) { c->device = "cuda:-1"; }},
+      {"--device cuda:1x", [](auto* c) { c->device = "cuda:1x"; }},
+      {"--device cuda:99999999999", [](auto* c) { c->device = "cuda:99999999999"; }},
+      {"--gpu-memory-fraction 0", [](auto* c) { c->gpu_memory_fraction = 0; }},
+      {"--gpu-memory-fraction 1.5", [](auto* c) { c->gpu_memory_fraction = 1.5; }},
+      {"--gpu-memory-fraction nan", [](auto* c) { c->gpu_memory_fraction = std::nan(""); }},
+      {"--compute-dtype f8", [](auto* c) { c->compute_dtype = "f8"; }},
       {"--kv-dtype int8", [](auto* c) { c->kv_dtype = "int8"; }},
       {"--kernels gpu", [](auto* c) { c->kernels = "gpu"; }},
       {"--threads", [](auto* c) { c->threads = -1; }},
