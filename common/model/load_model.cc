@@ -129,8 +129,7 @@ ModelInfo InfoOf(const ModelOptions& options, const ModelFiles& files, const Dev
 }  // namespace
 
 absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& device, Kernels& host,
-                                      RunnerSink* sink,
-                                      std::function<void(const absl::Status&)> lost) {
+                                      RunnerSink* sink, LostFn lost) {
   RETURN_IF_ERROR(CheckOptions(options));
   const DType kv_dtype = options.kv_dtype.value_or(options.compute_dtype);
   ASSIGN_OR_RETURN(const ModelConfig config,
@@ -168,6 +167,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& devic
                         .max_rows = std::min(options.max_step_rows, options.max_step_tokens),
                         .max_row_blocks = (longest + options.block_size - 1) / options.block_size},
            .nice = options.compute_nice,
+           .limit = options.device_limit,
            .sink = sink,
            .lost = std::move(lost)}));
   return model;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -33,6 +32,7 @@ struct ModelOptions {
   int32_t compute_nice = 0;       // Added to the niceness of the compute thread, [0, 19].
   int32_t max_step_tokens = 512;  // Of the largest step, as max_step_rows: room is made for them.
   int32_t max_step_rows = 64;
+  Duration device_limit = kDeviceLimit;  // As RunnerParts::limit.
 };
 
 // A model on a device, ready to compute. Goes before the device. Members in the order of
@@ -47,7 +47,6 @@ struct LoadedModel {
 // The status names the file or the option. What is passed outlives what is loaded; `lost` as in
 // RunnerParts.
 absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& device, Kernels& host,
-                                      RunnerSink* sink,
-                                      std::function<void(const absl::Status&)> lost = nullptr);
+                                      RunnerSink* sink, LostFn lost = nullptr);
 
 }  // namespace baton

@@ -25,6 +25,9 @@
 
 namespace baton {
 
+// Told of a device that is lost, and why.
+using LostFn = std::function<void(const absl::Status&)>;
+
 // What a runner is made of; all that is pointed to outlives it.
 struct RunnerParts {
   Device* device = nullptr;
@@ -39,7 +42,7 @@ struct RunnerParts {
   RunnerSink* sink = nullptr;
   // Called once, on the compute thread, when the device is lost. If it returns at all the runner
   // computes nothing more and reports nothing more, no StepDone either.
-  std::function<void(const absl::Status&)> lost;
+  LostFn lost;
 };
 
 // Computes steps on a device, driven by a thread of its own. Any thread may call Start, one step at

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,6 +28,9 @@ struct RunnerOptions {
   std::string kernels = "auto";
   int32_t max_step_tokens = 2048;
   int32_t max_step_rows = 64;
+  Duration device_limit = kDeviceLimit;
+  // Instead of the CPU.
+  std::function<std::unique_ptr<Device>()> make_device;
 
   DeviceOptions device() const {
     return {.kernels = kernels, .num_threads = num_threads, .nice = compute_nice};
@@ -42,7 +46,8 @@ struct RunnerOptions {
             .load_threads = num_threads,
             .compute_nice = compute_nice,
             .max_step_tokens = max_step_tokens,
-            .max_step_rows = max_step_rows};
+            .max_step_rows = max_step_rows,
+            .device_limit = device_limit};
   }
 };
 
@@ -50,10 +55,12 @@ struct RunnerOptions {
 class LoadedRunner {
  public:
   static absl::StatusOr<std::unique_ptr<LoadedRunner>> Create(const RunnerOptions& options,
-                                                              RunnerSink* sink) {
+                                                              RunnerSink* sink,
+                                                              LostFn lost = nullptr) {
     ASSIGN_OR_RETURN(Processors processors, MakeDevice(options.device()));
-    ASSIGN_OR_RETURN(LoadedModel model,
-                     LoadModel(options.model(), *processors.device, *processors.host, sink));
+    if (options.make_device) processors.device = options.make_device();
+    ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model(), *processors.device,
+                                                  *processors.host, sink, std::move(lost)));
     return std::unique_ptr<LoadedRunner>(
         new LoadedRunner(std::move(processors), std::move(model)));
   }
@@ -62,6 +69,8 @@ class LoadedRunner {
   void Stop() { model_.runner->Stop(); }
   const ModelInfo& info() const { return model_.info; }
   KvCache& cache() { return *model_.cache; }
+  KvCache* swap() { return model_.swap.get(); }
+  Device& device() { return *processors_.device; }
   std::string kernels_name() const { return processors_.device->info().name; }
   ModelRunner& runner() { return *model_.runner; }
 

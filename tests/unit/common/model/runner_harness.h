@@ -62,22 +62,23 @@ class RecordingSink : public RunnerSink {
 // A runner that a test steps synchronously, and sequences that own fixed runs of blocks.
 class RunnerHarness {
  public:
-  explicit RunnerHarness(const RunnerOptions& options) {
-    auto runner = LoadedRunner::Create(options, &sink_);
+  explicit RunnerHarness(const RunnerOptions& options, RecordingSink* sink = nullptr)
+      : sink_(sink == nullptr ? &own_sink_ : sink) {
+    auto runner = LoadedRunner::Create(options, sink_);
     if (!runner.ok()) std::fprintf(stderr, "%s\n", runner.status().ToString().c_str());
     BATON_CHECK(runner.ok());
     runner_ = *std::move(runner);
   }
 
   LoadedRunner& runner() { return *runner_; }
-  RecordingSink& sink() { return sink_; }
+  RecordingSink& sink() { return *sink_; }
 
   StepDone Step(std::vector<StepRow> rows) {
     auto plan = std::make_shared<StepPlan>();
     plan->step = ++step_;
     plan->rows = std::move(rows);
     runner_->Start(std::move(plan));
-    return sink_.WaitForStep();
+    return sink_->WaitForStep();
   }
 
   StepDone Move(std::vector<BlockMove> out, std::vector<BlockMove> in) {
@@ -86,7 +87,7 @@ class RunnerHarness {
     plan->swap_out = std::move(out);
     plan->swap_in = std::move(in);
     runner_->Start(std::move(plan));
-    return sink_.WaitForStep();
+    return sink_->WaitForStep();
   }
 
   // The blocks first, first + stride, ... that hold num_tokens.
@@ -98,7 +99,8 @@ class RunnerHarness {
   }
 
  private:
-  RecordingSink sink_;
+  RecordingSink own_sink_;
+  RecordingSink* const sink_;
   std::unique_ptr<LoadedRunner> runner_;
   uint64_t step_ = 0;
 };

@@ -1,0 +1,303 @@
+#include "tests/late_device/late_device.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "kernels/make_device.h"
+
+namespace baton {
+namespace {
+
+constexpr std::byte kPoison{0xff};
+
+absl::Status Lost() { return absl::UnavailableError("late: the device is lost"); }
+
+}  // namespace
+
+// The device's memory, which nobody can touch but while it is open. Nothing is given out twice.
+class LateDevice::Arena {
+ public:
+  Arena()
+      : data_(static_cast<std::byte*>(mmap(nullptr, kSize, PROT_NONE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
+    BATON_CHECK(data_ != MAP_FAILED);
+  }
+  ~Arena() { munmap(data_, kSize); }
+
+  template <typename Body>
+  void WithOpen(const Body& body) {
+    const std::lock_guard lock(mutex_);
+    Protect(PROT_READ | PROT_WRITE);
+    body();
+    Protect(PROT_NONE);
+  }
+
+  std::byte* Take(int64_t bytes) {
+    std::byte* at = nullptr;
+    WithOpen([&] {
+      BATON_CHECK(used_ + bytes + kLine <= kSize);
+      at = data_ + used_;
+      used_ += (bytes + kLine) / kLine * kLine;
+      std::fill_n(at, bytes, kPoison);
+    });
+    return at;
+  }
+  void Free(std::byte* at, int64_t bytes) {
+    WithOpen([&] { std::fill_n(at, bytes, kPoison); });
+  }
+
+ private:
+  static constexpr int64_t kSize = int64_t{1} << 32;
+  static constexpr int64_t kLine = 256;
+
+  void Protect(int access) { BATON_CHECK(mprotect(data_, kSize, access) == 0); }
+
+  std::mutex mutex_;
+  std::byte* const data_;
+  int64_t used_ = 0;
+};
+
+class LateDevice::Ops : public ModelOps {
+ public:
+  explicit Ops(LateDevice* device) : device_(device) {}
+
+  absl::Status Embedding(const EmbeddingArgs& args) override {
+    return Later("Embedding", &ModelOps::Embedding, args);
+  }
+  absl::Status RmsNorm(const RmsNormArgs& args) override {
+    return Later("RmsNorm", &ModelOps::RmsNorm, args);
+  }
+  absl::Status Gemm(const GemmArgs& args) override { return Later("Gemm", &ModelOps::Gemm, args); }
+  absl::Status RotaryTable(const RotaryTableArgs& args) override {
+    return Later("RotaryTable", &ModelOps::RotaryTable, args);
+  }
+  absl::Status Rope(const RopeArgs& args) override { return Later("Rope", &ModelOps::Rope, args); }
+  absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override {
+    return Later("ReshapeAndCache", &ModelOps::ReshapeAndCache, args);
+  }
+  absl::Status VarlenAttention(const VarlenAttentionArgs& args) override {
+    return Later("VarlenAttention", &ModelOps::VarlenAttention, args);
+  }
+  absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override {
+    return Later("ActivationAndMul", &ModelOps::ActivationAndMul, args);
+  }
+  absl::Status SelectRows(const SelectRowsArgs& args) override {
+    return Later("SelectRows", &ModelOps::SelectRows, args);
+  }
+
+ private:
+  template <typename Args>
+  absl::Status Later(const char* name, absl::Status (ModelOps::*op)(const Args&),
+                     const Args& args) {
+    ModelOps* const kernels = device_->kernels_.get();
+    return device_->EnqueueOp(name, [kernels, op, args] { return (kernels->*op)(args); });
+  }
+
+  LateDevice* const device_;
+};
+
+LateDevice::LateDevice(const LateOptions& options)
+    : options_(options),
+      info_{.name = "late",
+            .row_alignment = options.row_alignment,
+            .logit_rows = options.logit_rows},
+      kernels_(*MakeKernels({})),
+      arena_(std::make_shared<Arena>()),
+      ops_(std::make_unique<Ops>(this)),
+      random_(options.seed),
+      thread_([this](const std::stop_token& ending) { RunLanes(ending); }) {}
+
+LateDevice::~LateDevice() {
+  thread_.request_stop();
+  thread_.join();
+}
+
+ModelOps& LateDevice::ops() { return *ops_; }
+
+void LateDevice::FailNext(const std::string& op, int skip) {
+  const std::lock_guard lock(mutex_);
+  failing_[op] = skip;
+}
+
+void LateDevice::LoseAfter(int works) {
+  const std::lock_guard lock(mutex_);
+  lose_at_ = num_works_ + works;
+  lost_ = works == 0;
+}
+
+void LateDevice::HangAfter(int works) {
+  const std::lock_guard lock(mutex_);
+  hang_at_ = num_works_ + works;
+}
+
+bool LateDevice::idle() const {
+  const std::lock_guard lock(mutex_);
+  return IsIdle();
+}
+
+bool LateDevice::IsIdle() const {
+  return !running_ && std::ranges::all_of(lanes_, [](const auto& l) { return l.works.empty(); });
+}
+
+int64_t LateDevice::num_allocations() const {
+  const std::lock_guard lock(mutex_);
+  return num_allocations_;
+}
+
+int64_t LateDevice::num_works() const {
+  const std::lock_guard lock(mutex_);
+  return num_works_;
+}
+
+std::vector<std::byte> LateDevice::Read(const std::byte* from, int64_t bytes) {
+  std::vector<std::byte> out;
+  arena_->WithOpen([&] { out.assign(from, from + bytes); });
+  return out;
+}
+
+void LateDevice::Fill(std::byte* to, int64_t bytes, std::byte value) {
+  arena_->WithOpen([&] { std::fill_n(to, bytes, value); });
+}
+
+std::string LateDevice::Arithmetic(DType compute) const {
+  return std::string(kernels_->numerics(compute));
+}
+
+absl::StatusOr<DeviceMemory> LateDevice::Memory() const {
+  return DeviceMemory{.total = int64_t{1} << 32, .free = int64_t{1} << 31};
+}
+
+absl::StatusOr<Buffer> LateDevice::Allocate(int64_t bytes, MemoryKind kind) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (lost_) return Lost();
+    ++num_allocations_;
+  }
+  if (kind == MemoryKind::kPinned) {
+    ASSIGN_OR_RETURN(Buffer pinned, AllocateHost(bytes));
+    std::fill_n(pinned.data(), bytes, kPoison);
+    return pinned;
+  }
+  std::byte* const at = arena_->Take(bytes);
+  const auto free = [arena = arena_, bytes](std::byte* p) { arena->Free(p, bytes); };
+  return Buffer(at, bytes, std::shared_ptr<std::byte>(at, free));
+}
+
+absl::StatusOr<PackedMatrix> LateDevice::Pack(const PackWeightsArgs& args) {
+  return kernels_->PackWeights(args);
+}
+
+absl::Status LateDevice::Enqueue(Lane lane, Work work) {
+  const std::lock_guard lock(mutex_);
+  if (lost_) return Lost();
+  LaneState& state = lanes_[static_cast<int>(lane)];
+  state.works.push_back(std::move(work));
+  ++state.enqueued;
+  changed_.notify_all();
+  return absl::OkStatus();
+}
+
+absl::Status LateDevice::EnqueueOp(const char* name, std::function<absl::Status()> op) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = failing_.find(name);
+    if (it != failing_.end() && it->second-- == 0) {
+      failing_.erase(it);
+      return absl::InvalidArgumentError(absl::StrCat("late: ", name, " fails"));
+    }
+  }
+  return Enqueue(Lane::kCompute, {.run = [op = std::move(op)] { BATON_CHECK(op().ok()); }});
+}
+
+absl::Status LateDevice::CopyPieces(Lane lane, std::span<const CopyPiece> pieces) {
+  for (const CopyPiece& piece : pieces) {
+    const auto from = reinterpret_cast<uintptr_t>(piece.from);
+    const auto to = reinterpret_cast<uintptr_t>(piece.to);
+    BATON_CHECK((from | to | static_cast<uintptr_t>(piece.bytes)) % 8 == 0);
+  }
+  return Enqueue(lane, {.run = [pieces] {
+                   for (const CopyPiece& piece : pieces) {
+                     std::memcpy(piece.to, piece.from, static_cast<size_t>(piece.bytes));
+                   }
+                 }});
+}
+
+absl::StatusOr<Mark> LateDevice::MarkNow(Lane lane) {
+  const std::lock_guard lock(mutex_);
+  if (lost_) return Lost();
+  return Mark{.lane = lane, .number = lanes_[static_cast<int>(lane)].enqueued};
+}
+
+absl::Status LateDevice::After(Lane lane, Mark mark) {
+  return Enqueue(lane, {.run = nullptr, .after = mark});
+}
+
+absl::StatusOr<bool> LateDevice::IsDone(Mark mark) {
+  const std::lock_guard lock(mutex_);
+  if (lost_) return Lost();
+  LaneState& lane = lanes_[static_cast<int>(mark.lane)];
+  if (mark.number <= lane.told) return true;
+  // What has ended may be told later.
+  const bool done = Ended(mark) && random_.Below(4) != 0;
+  if (done) {
+    lane.told = mark.number;
+  } else if (!Ended(mark)) {
+    ++permits_;
+    changed_.notify_all();
+  }
+  return done;
+}
+
+absl::StatusOr<std::unique_ptr<Graph>> LateDevice::Capture(absl::FunctionRef<absl::Status()>) {
+  return absl::UnimplementedError("late: no graphs");
+}
+
+absl::Status LateDevice::Launch(const Graph&) { return absl::UnimplementedError("late: no graphs"); }
+
+absl::Status LateDevice::Synchronize() {
+  std::unique_lock lock(mutex_);
+  permits_ = 1 << 30;
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return lost_ || IsIdle(); });
+  permits_ = 0;
+  return lost_ ? Lost() : absl::OkStatus();
+}
+
+LateDevice::LaneState* LateDevice::PickLane() {
+  if (lost_ || (options_.only_when_asked && permits_ == 0)) return nullptr;
+  if (hang_at_ >= 0 && num_works_ >= hang_at_) return nullptr;
+  const uint64_t first = random_.Below(kNumLanes);
+  for (uint64_t i = 0; i < kNumLanes; ++i) {
+    LaneState& lane = lanes_[(first + i) % kNumLanes];
+    if (!lane.works.empty() && Ended(lane.works.front().after)) return &lane;
+  }
+  return nullptr;
+}
+
+void LateDevice::RunLanes(const std::stop_token& ending) {
+  std::unique_lock lock(mutex_);
+  LaneState* lane = nullptr;
+  while (changed_.wait(lock, ending, [&] { return (lane = PickLane()) != nullptr; })) {
+    Work work = std::move(lane->works.front());
+    lane->works.pop_front();
+    running_ = true;
+    const uint64_t pause = options_.only_when_asked ? 0 : random_.Below(4) * random_.Below(10000);
+    lock.unlock();
+    for (std::atomic<uint64_t> spun = 0; spun < pause;) ++spun;
+    if (work.run != nullptr) arena_->WithOpen(work.run);
+    lock.lock();
+    running_ = false;
+    ++lane->done;
+    permits_ = std::max(permits_ - 1, 0);
+    if (++num_works_ == lose_at_) lost_ = true;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/base/random.h"
+#include "kernels/api/device.h"
+#include "kernels/api/kernels.h"
+
+namespace baton {
+
+struct LateOptions {
+  uint64_t seed = 0;
+  // Works run one at a time, each for a question whether some mark is done: who does not ask finds
+  // that nothing has happened. Otherwise a thread runs them when it likes.
+  bool only_when_asked = false;
+  int64_t row_alignment = 1;
+  int64_t logit_rows = 32;
+};
+
+// A device whose memory is apart from the host's and whose lanes run later: the CPU's operators on
+// a thread of its own, the lanes in an order that the seed decides. The host that touches memory of
+// the device ends with a fault; fresh and freed memory is 0xff; pinned memory is read and written
+// when a copy runs.
+class LateDevice : public Device {
+ public:
+  explicit LateDevice(const LateOptions& options);
+  ~LateDevice() override;
+
+  // The call of this operator after `skip` more fails, nothing being enqueued.
+  void FailNext(const std::string& op, int skip);
+  // From then on, after so many more works, every call says UNAVAILABLE.
+  void LoseAfter(int works);
+  // From then on no work ends.
+  void HangAfter(int works);
+
+  // Whether nothing is enqueued or running.
+  bool idle() const;
+  int64_t num_allocations() const;
+  int64_t num_works() const;  // That have ended.
+  std::vector<std::byte> Read(const std::byte* from, int64_t bytes);
+  void Fill(std::byte* to, int64_t bytes, std::byte value);
+
+  const DeviceInfo& info() const override { return info_; }
+  std::string Arithmetic(DType compute) const override;
+  DType FastestCompute(DType) const override { return DType::kF32; }
+  DType Activations(DType) const override { return DType::kF32; }
+  absl::Status CheckModel(const ModelNeeds&) const override { return absl::OkStatus(); }
+  absl::StatusOr<DeviceMemory> Memory() const override;
+  absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) override;
+  absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args) override;
+  ModelOps& ops() override;
+  absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) override;
+  absl::StatusOr<Mark> MarkNow(Lane lane) override;
+  absl::Status After(Lane lane, Mark mark) override;
+  absl::StatusOr<bool> IsDone(Mark mark) override;
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<absl::Status()>) override;
+  absl::Status Launch(const Graph&) override;
+  absl::Status Synchronize() override;
+
+ private:
+  class Ops;
+  class Arena;
+  struct Work {
+    std::function<void()> run;  // Null: only waits.
+    Mark after;
+  };
+  struct LaneState {
+    std::deque<Work> works;
+    uint64_t enqueued = 0;
+    uint64_t done = 0;
+    uint64_t told = 0;  // Marks up to this have been told to be done.
+  };
+
+  absl::Status Enqueue(Lane lane, Work work);
+  absl::Status EnqueueOp(const char* name, std::function<absl::Status()> op);
+  void RunLanes(const std::stop_token& ending);
+  bool IsIdle() const;
+  // A lane whose first work may run, or null.
+  LaneState* PickLane();
+  bool Ended(Mark mark) const { return lanes_[static_cast<int>(mark.lane)].done >= mark.number; }
+
+  const LateOptions options_;
+  const DeviceInfo info_;
+  const std::unique_ptr<Kernels> kernels_;
+  const std::shared_ptr<Arena> arena_;
+  const std::unique_ptr<Ops> ops_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable_any changed_;
+  Random random_;
+  std::array<LaneState, kNumLanes> lanes_;
+  std::map<std::string, int> failing_;
+  bool running_ = false;
+  bool lost_ = false;
+  int permits_ = 0;  // Works that questions have let run.
+  int64_t lose_at_ = -1;
+  int64_t hang_at_ = -1;
+  int64_t num_works_ = 0;
+  int64_t num_allocations_ = 0;
+  std::jthread thread_;  // Last: it uses all of the above.
+};
+
+}  // namespace baton
