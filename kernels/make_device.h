@@ -13,6 +13,8 @@ struct DeviceOptions {
   // "auto": the fastest on this family of CPUs. "x86_64_amx", "x86_64_v4_bf16", "x86_64_v4",
   // "x86_64_v3" or "portable" force a CPU kernel set.
   std::string kernels = "auto";
+  // "cpu", "cuda" (GPU 0) or "cuda:N", or "auto": the GPU where this build and machine have one.
+  std::string device = "cpu";
   int num_threads = 1;  // In [1, 1024], with the caller's.
   int nice = 0;         // Added to the niceness of threads that the device starts, [0, 19].
 };

@@ -13,6 +13,7 @@ namespace {
 // What packing needs beside the tensors.
 struct Packer {
   Device& device;
+  DType compute;
   const ReleaseFn& release;
 
   absl::StatusOr<PackedMatrix> Pack(std::initializer_list<const TensorView*> parts) const {
@@ -23,7 +24,8 @@ struct Packer {
     ASSIGN_OR_RETURN(PackedMatrix packed,
                      device.Pack({.parts = rows.data(),
                                   .num_parts = static_cast<int64_t>(rows.size()),
-                                  .k = (*parts.begin())->shape[1]}));
+                                  .k = (*parts.begin())->shape[1],
+                                  .compute = compute}));
     for (const TensorView* part : parts) {
       if (release != nullptr) release(part->bytes);
     }
@@ -66,8 +68,9 @@ absl::StatusOr<PackedLayer> PackLayer(const LayerWeights& w, const Packer& packe
 }  // namespace
 
 absl::StatusOr<PackedModel> PackModel(const ModelConfig& config, const ModelWeights& weights,
-                                      Device& device, const ReleaseFn& release) {
-  const Packer packer{device, release};
+                                      DType compute, Device& device,
+                                      const ReleaseFn& release) {
+  const Packer packer{device, compute, release};
   PackedModel model;
   ASSIGN_OR_RETURN(model.embedding, packer.Pack({&weights.embedding}));
   if (!config.tied_embeddings) {

@@ -47,7 +47,7 @@ Transformer::Transformer(const ModelConfig& config, DType compute, Device* devic
 
 absl::Status Transformer::Load(const ModelWeights& weights, int64_t max_tokens,
                                const ReleaseFn& release) {
-  ASSIGN_OR_RETURN(model_, PackModel(config_, weights, *device_, release));
+  ASSIGN_OR_RETURN(model_, PackModel(config_, weights, compute_, *device_, release));
   const RopeFrequencies rope = ComputeRopeFrequencies(config_.rope, config_.rotary_dim);
   ASSIGN_OR_RETURN(inv_freq_, CopyToDevice(*device_, std::as_bytes(std::span(rope.inv_freq))));
   rotary_scaling_ = rope.attention_scaling;

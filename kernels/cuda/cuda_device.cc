@@ -75,7 +75,7 @@ class CudaDevice : public Device {
       : index_(index),
         emulated_(absl::StartsWith(properties.name, "emulated")),
         architecture_(10 * properties.major + properties.minor),
-        info_{.name = properties.name, .has_graphs = true, .logit_rows = 128} {}
+        info_{.name = properties.name, .has_graphs = true, .row_alignment = 8, .logit_rows = 128} {}
 
   ~CudaDevice() override { Synchronize().IgnoreError(); }
 
@@ -96,9 +96,9 @@ class CudaDevice : public Device {
 
   const DeviceInfo& info() const override { return info_; }
 
-  std::string Arithmetic(DType compute) const override {
+  std::string Arithmetic(DType) const override {
     return absl::StrCat("cuda-", emulated_ ? "emulated-" : "", "sm", architecture_,
-                        kArithmeticVersion, "-", NameOf(compute));
+                        kArithmeticVersion);
   }
   DType FastestCompute(DType weights) const override {
     return weights == DType::kF16 ? DType::kF16 : DType::kBF16;
@@ -224,9 +224,7 @@ absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(
   const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
   cudaGraphExec_t exec = nullptr;
   absl::Status status = enqueued.ok() ? ToStatus(ended, "cudaStreamEndCapture") : enqueued;
-  if (status.ok()) {
-    status = ToStatus(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
-  }
+  if (status.ok()) status = ToStatus(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
   if (graph != nullptr) cudaGraphDestroy(graph);
   RETURN_IF_ERROR(status);
   return std::make_unique<CudaGraph>(exec);

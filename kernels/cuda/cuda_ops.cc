@@ -30,7 +30,8 @@ absl::Status CudaOps::Embedding(const baton::EmbeddingArgs& args) {
                                    .tokens = args.tokens,
                                    .num_tokens = args.num_tokens,
                                    .dim = args.table->k(),
-                                   .out = args.out},
+                                   .out = args.out,
+                                   .out_stride = args.out_stride},
                                   stream_),
                   "Embedding");
 }

@@ -23,12 +23,12 @@ class CudaOps : public ModelOps {
   absl::Status Embedding(const baton::EmbeddingArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
   absl::Status Gemm(const baton::GemmArgs& args) override;
-  absl::Status RotaryTable(const RotaryTableArgs& args);
+  absl::Status RotaryTable(const RotaryTableArgs& args) override;
   absl::Status Rope(const RopeArgs& args) override;
   absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override;
   absl::Status VarlenAttention(const VarlenAttentionArgs& args) override;
   absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override;
-  absl::Status SelectRows(const SelectRowsArgs& args);
+  absl::Status SelectRows(const SelectRowsArgs& args) override;
   absl::Status Sample(const SampleArgs& args);
   absl::Status Score(const ScoreArgs& args);
 

@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingArgs args, 
   float x[4];
   LoadFour(static_cast<const Table*>(args.table.data) + token * args.table_stride + i, left, vectors,
            x);
-  StoreFour(static_cast<Out*>(args.out.data) + row * args.dim + i, left, vectors, x);
+  StoreFour(static_cast<Out*>(args.out.data) + row * args.out_stride + i, left, vectors, x);
 }
 
 // A thread for each sequence.
@@ -163,9 +163,11 @@ cudaError_t Softcap(const SoftcapArgs& args, cudaStream_t stream) {
   });
 }
 
-cudaError_t Embedding(const EmbeddingArgs& args, cudaStream_t stream) {
+cudaError_t Embedding(const EmbeddingArgs& given, cudaStream_t stream) {
+  EmbeddingArgs args = given;
+  if (args.out_stride == 0) args.out_stride = args.dim;
   const bool vectors = HasVectors(args.table.data, args.table.dtype, args.dim, args.table_stride) &&
-                       HasVectors(args.out.data, args.out.dtype, args.dim, args.dim);
+                       HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride);
   return WithFloatTypes(args.table.dtype, args.out.dtype, [&](auto table, auto out) {
     return LaunchThreads(elementwise::EmbeddingKernel<decltype(table), decltype(out)>,
                          args.num_tokens * ((args.dim + 3) / 4), stream, args, vectors);

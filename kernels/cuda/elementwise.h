@@ -22,7 +22,8 @@ struct EmbeddingArgs {
   const int32_t* tokens = nullptr;  // [num_tokens], each in [0, vocab_size)
   int64_t num_tokens = 0;
   int64_t dim = 0;
-  Floats out;  // [num_tokens, dim], dense
+  Floats out;              // [num_tokens, dim]
+  int64_t out_stride = 0;  // Elements from row to row; 0: dense.
 };
 cudaError_t Embedding(const EmbeddingArgs& args, cudaStream_t stream);
 

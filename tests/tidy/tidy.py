@@ -59,7 +59,8 @@ EDGES = {
     "decode_worker": ["common/engine", "common/kv_cache", "common/node", "common/process",
                       "common/transport", "common/worker"],
     "deploy/cli": ["common/node", "common/process", "common/rpc"],
-    "kernels": ["kernels/api", "kernels/cpu"],  # make_device: the one place that knows them all.
+    # make_device: the one place that knows them all.
+    "kernels": ["kernels/api", "kernels/cpu", "kernels/cuda", "kernels/emulation"],
     "kernels/api": [],
     "kernels/cpu": ["kernels/api"],
     "kernels/cuda": ["kernels/api", "kernels/emulation"],  # dialect.h, where nvcc does not compile.
@@ -101,6 +102,8 @@ BANNED_EXCEPTIONS = {
     ("common/rpc/retired_channels.h", "std::jthread"): "closes channels: that can wait",
     ("common/rpc/worker_server.cc", "std::jthread"): "status to all watchers, and a beat",
     ("kernels/api/wait.cc", "sleep_for"): "a device says nothing by itself when it has ended",
+    ("kernels/emulation/emulator.cc", "std::thread"): "the driver of the emulated GPU",
+    ("kernels/emulation/options.cc", "getenv"): "how a program's emulated GPU differs",
     ("kernels/cpu/thread_pool.h", "std::jthread"): "the compute thread's pool",
     ("common/base/fail_point.cc", "getenv"): "sanitizer builds: the fault that a test asks for",
     ("router/generation/seed_source.cc", "random_device"): "the seed of a request that names none",
@@ -117,7 +120,12 @@ BANNED_EXCEPTIONS = {
 
 # A .cc without a test file of its own: why. "main.cc" stands for every program's.
 UNTESTED = {
+    "kernels/cuda/cuda_lane.cc": "tests/kernels/cuda/cuda_device_test.cc",
+    "kernels/cuda/cuda_ops.cc": "tests/kernels/cuda/cuda_runner_test.cc runs a model by them",
+    "kernels/cuda/cuda_status.cc": "tests/kernels/cuda/cuda_device_test.cc",
+    "kernels/cuda/cuda_weights.cc": "tests/kernels/cuda/cuda_device_test.cc",
     "kernels/emulation/access_hooks.cc": "every emulated kernel calls it",
+    "kernels/emulation/device_api.cc": "tests/kernels/emulation/emulator_test.cc",
     "kernels/emulation/global_memory.cc": "tests/kernels/emulation/block_runner_test.cc",
     "kernels/emulation/place.cc": "tests/kernels/emulation/block_runner_test.cc reads its lines",
     "kernels/emulation/shared_memory.cc": "tests/kernels/emulation/block_runner_test.cc",

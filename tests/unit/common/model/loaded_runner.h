@@ -26,14 +26,15 @@ struct RunnerOptions {
   int32_t num_threads = 1;
   int32_t compute_nice = 0;
   std::string kernels = "auto";
+  std::string device = "cpu";
   int32_t max_step_tokens = 2048;
   int32_t max_step_rows = 64;
   Duration device_limit = kDeviceLimit;
   // Instead of the CPU.
   std::function<std::unique_ptr<Device>()> make_device;
 
-  DeviceOptions device() const {
-    return {.kernels = kernels, .num_threads = num_threads, .nice = compute_nice};
+  DeviceOptions device_options() const {
+    return {.kernels = kernels, .device = device, .num_threads = num_threads, .nice = compute_nice};
   }
   ModelOptions model() const {
     return {.model_dir = model_dir,
@@ -57,7 +58,7 @@ class LoadedRunner {
   static absl::StatusOr<std::unique_ptr<LoadedRunner>> Create(const RunnerOptions& options,
                                                               RunnerSink* sink,
                                                               LostFn lost = nullptr) {
-    ASSIGN_OR_RETURN(Processors processors, MakeDevice(options.device()));
+    ASSIGN_OR_RETURN(Processors processors, MakeDevice(options.device_options()));
     if (options.make_device) processors.device = options.make_device();
     ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model(), *processors.device,
                                                   *processors.host, sink, std::move(lost)));

@@ -1,0 +1,65 @@
+// A whole model on the device: steps, cache, logits and what is reported of them.
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/random.h"
+#include "tests/unit/common/model/runner_harness.h"
+
+namespace baton {
+namespace {
+
+RunnerOptions Options() {
+  return {.model_dir = std::string(BATON_SOURCE_DIR) + "/deploy/models/tiny-kjv",
+          .compute_dtype = DType::kBF16,
+          .num_blocks = 48,
+          .device = "cuda",
+          .max_step_tokens = 64,
+          .max_step_rows = 4};
+}
+
+std::shared_ptr<SamplingContext> Prompt(int32_t num_tokens, float temperature = 0) {
+  auto context = std::make_shared<SamplingContext>();
+  Random random(1);
+  for (int32_t i = 0; i < num_tokens; ++i) {
+    context->prompt.push_back(static_cast<int32_t>(random.Below(4096)));
+  }
+  context->params.temperature = temperature;
+  context->params.logits_digest = true;
+  context->params.num_logprobs = 2;
+  return context;
+}
+
+std::vector<TokenOutput> Outputs(const RunnerOptions& options, const GenerateOptions& generate) {
+  RunnerHarness harness(options);
+  return Generate(harness, Prompt(37), generate).outputs;
+}
+
+TEST(CudaRunnerTest, ChunksAndPlacesOfBlocksDoNotChangeABit) {
+  const auto expected = Outputs(Options(), {.num_tokens = 4});
+  ASSERT_EQ(expected.size(), 4u);
+  EXPECT_EQ(Outputs(Options(), {.chunk_tokens = 17, .num_tokens = 4}), expected);
+  RunnerOptions options = Options();
+  options.block_size = 8;
+  EXPECT_EQ(Outputs(options, {.num_tokens = 4, .first_block = 3, .block_stride = 5}), expected);
+}
+
+// A CPU that rounds to bf16 in the same places says nearly the same.
+TEST(CudaRunnerTest, LogProbabilitiesAreNearTheCpus) {
+  RunnerOptions cpu = Options();
+  cpu.device = "cpu";
+  const auto expected = Outputs(cpu, {.num_tokens = 4});
+  GenerateOptions generate{.num_tokens = 4};
+  for (const TokenOutput& output : expected) generate.forced.push_back(output.token);
+  const auto outputs = Outputs(Options(), generate);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    // Of the likeliest token, whichever that is.
+    EXPECT_NEAR(outputs[i].top[0].logprob, expected[i].top[0].logprob, 0.1) << i;
+  }
+}
+
+}  // namespace
+}  // namespace baton
