@@ -135,6 +135,7 @@ absl::Status WorkerRuntime::Load() {
                    ServedLength(config_.max_model_len, model->max_model_len));
   const int32_t threads = config_.threads > 0 ? config_.threads : NumCores();
   ASSIGN_OR_RETURN(processors_, MakeDevice({.kernels = config_.kernels,
+                                            .device = config_.device,
                                             .num_threads = threads,
                                             .nice = config_.compute_nice}));
   Device& device = *processors_.device;

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Whole clusters on emulated GPUs: the kernels, the runner and the handoff that run on real ones.
+
+Usage: emulated_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import unittest
+
+from process_cluster import await_true
+from running_cluster import MODEL, RunningCluster, at_once
+
+BIN = None
+GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "tiny-kjv.json"
+NUM_BLOCKS = 64
+TOKENS = 8
+# The detectors of the emulation are for the kernel tests; here they would take most of the time.
+FAST = "detector=off"
+
+
+def prompt(length, salt=0):
+    """Token ids of plain text pieces, different for each salt."""
+    return [0] + [300 + (i * i * 7 + i * 31 + salt * 101) % 3700 for i in range(1, length)]
+
+
+REQUESTS = [dict(prompt=prompt(n), max_tokens=TOKENS, temperature=0, ignore_eos=True)
+            for n in (1, 15, 17, 24)]
+REQUESTS.append(dict(prompt=prompt(9, salt=5), max_tokens=TOKENS, temperature=0.9, top_p=0.95,
+                     seed=7, repetition_penalty=1.1, ignore_eos=True))
+
+
+def ask(cluster, request):
+    choice = cluster.post("/v1/completions", return_logits_digest=True, return_token_ids=True,
+                          **request)["choices"][0]
+    assert len(choice["token_ids"]) == request["max_tokens"], choice
+    return choice["token_ids"], choice["logits_digests"]
+
+
+def answers_of(cluster, requests=REQUESTS, together=True):
+    calls = [lambda r=r: ask(cluster, r) for r in requests]
+    answers = at_once(calls) if together else [call() for call in calls]
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return answers
+
+
+class EmulatedTest(unittest.TestCase):
+    def setUp(self):
+        os.environ["BATON_EMULATED_GPU"] = FAST
+        self.addCleanup(os.environ.pop, "BATON_EMULATED_GPU", None)
+
+    def cluster(self, name="emulated", **options):
+        return RunningCluster(BIN / "baton", name,
+                              **{"device": "cuda", "num_blocks": NUM_BLOCKS, "max_model_len": 256,
+                                 "threads": 1, **options})
+
+    @classmethod
+    def reference(cls):
+        """The answers of one pair, one request at a time."""
+        if not hasattr(cls, "known"):
+            os.environ["BATON_EMULATED_GPU"] = FAST
+            test = cls()
+            with test.cluster("emulated-reference") as cluster:
+                cls.known = answers_of(cluster, together=False)
+                cls.cached = answers_of(cluster, together=False)
+        return cls.known
+
+    def test_prefix_hit_changes_no_bit(self):
+        self.reference()
+        self.assertEqual(self.cached, self.known)
+        self.assertGreater(len({d for _, row in self.known for d in row}), 3 * TOKENS)
+
+    def test_batch_chunks_blocks_and_number_of_workers_change_no_bit(self):
+        with self.cluster(prefill=2, decode=2, chunk_tokens=7, block_size=8,
+                          num_blocks=2 * NUM_BLOCKS) as cluster:
+            self.assertEqual(answers_of(cluster), self.reference())
+            self.assertEqual(cluster.await_quiet(2 * NUM_BLOCKS), [])
+
+    def test_preemption_changes_no_bit(self):
+        requests = [dict(r, max_tokens=3 * TOKENS) for r in REQUESTS[:3]]
+        with self.cluster() as cluster:
+            expected = answers_of(cluster, requests, together=False)
+        for preemption in ("recompute", "swap"):
+            with self.subTest(preemption), self.cluster(num_blocks=5, max_model_len=72,
+                                                        preemption=preemption) as cluster:
+                self.assertEqual(answers_of(cluster, requests * 2), expected * 2)
+                self.assertEqual(cluster.await_quiet(5), [])
+
+    def test_answers_are_those_of_transformers_but_for_ties(self):
+        golden = json.loads(GOLDEN.read_text())
+        case = min(golden["cases"], key=lambda c: len(c["prompt_ids"]))
+        with self.cluster() as cluster:
+            ids, _ = ask(cluster, dict(prompt=case["prompt_ids"], max_tokens=TOKENS, temperature=0,
+                                       ignore_eos=True))
+        # Until bf16 may turn a choice over, which changes all that follows.
+        certain = 0
+        while certain < TOKENS and case["greedy_margins"][certain] > 0.5:
+            certain += 1
+        self.assertGreater(certain, 0, "nothing was compared")
+        self.assertEqual(ids[:certain], case["greedy_ids"][:certain])
+
+    def test_killed_decode_worker_costs_no_token(self):
+        request = dict(REQUESTS[2], max_tokens=100)
+        with self.cluster(decode=2) as cluster:
+            expected = ask(cluster, request)
+            stream = cluster.open_stream("/v1/completions", return_token_ids=True, **request)
+            tokens = list(next(stream)["choices"][0]["token_ids"])
+            busy = [w for w in cluster.workers("decode") if w["running"]]
+            for worker in busy:
+                os.kill(worker["pid"], signal.SIGKILL)
+            for event in stream:
+                tokens += event["choices"][0]["token_ids"]
+            self.assertEqual(tokens, expected[0])
+            self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
+
+    def test_lost_device_ends_its_process_and_costs_no_request(self):
+        expected = self.reference()
+        # About every thousand kernels each worker's device is lost; some answers meet that.
+        os.environ["BATON_EMULATED_GPU"] = f"{FAST} lose=1500"
+        with self.cluster(decode=2) as cluster:
+            for _ in range(4):
+                self.assertEqual(answers_of(cluster), expected)
+            self.assertIn("exit code 70", cluster.log("baton-up"))
+
+    def start(self, role, *options, emulated=FAST):
+        done = subprocess.run([BIN / f"baton-{role}", "--model", MODEL, "--port", "0", *options],
+                              env={**os.environ, "BATON_EMULATED_GPU": emulated},
+                              capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stderr.strip().splitlines()[-1]
+
+    def test_what_cannot_start_says_why_in_one_line(self):
+        for emulated, options, says in (
+                ("devices=0", ["--device", "cuda"], "shows no GPU"),
+                ("driver=0", ["--device", "cuda"], "no NVIDIA driver"),
+                ("driver=12020", ["--device", "cuda"], "12.2"),
+                (FAST, ["--device", "cuda:3"], "cuda:3"),
+                (FAST, ["--device", "gpu"], "--device gpu: must be"),
+                (FAST, ["--device", "cuda", "--compute-dtype", "f32"], "compute_dtype = f32"),
+                (FAST, ["--device", "cuda", "--kv-dtype", "f32"], "kv_dtype = f32"),
+                ("memory=50000000", ["--device", "cuda"], "--gpu-memory-fraction"),
+                ("memory=1000000", ["--device", "cuda"], "GPU memory")):
+            with self.subTest(says):
+                code, line = self.start("decode", *options, emulated=emulated)
+                self.assertEqual(code, 2, line)
+                self.assertIn(says, line)
+
+    def test_cpu_worker_does_not_pair_with_a_gpu_worker(self):
+        with self.cluster() as gpu, self.cluster("emulated-cpu", device="cpu") as cpu:
+            self.assertNotEqual(*(self.numerics(c) for c in (gpu, cpu)))
+
+    def numerics(self, cluster):
+        line = next(l for l in cluster.log("decode-0").splitlines() if "model loaded" in l)
+        return line.split('numerics="')[1].split('"')[0]
+
+
+if __name__ == "__main__":
+    BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main(verbosity=2)
