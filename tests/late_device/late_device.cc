@@ -48,12 +48,16 @@ class LateDevice::Arena {
     });
     return at;
   }
+  void Bury(std::shared_ptr<Buffer> pinned) {
+    const std::lock_guard lock(mutex_);
+    graves_.push_back(std::move(pinned));
+  }
   void Free(std::byte* at, int64_t bytes) {
     WithOpen([&] { std::fill_n(at, bytes, kPoison); });
   }
 
  private:
-  static constexpr int64_t kSize = int64_t{1} << 32;
+  static constexpr int64_t kSize = int64_t{1} << 29;
   static constexpr int64_t kLine = 256;
 
   void Protect(int access) { BATON_CHECK(mprotect(data_, kSize, access) == 0); }
@@ -61,6 +65,7 @@ class LateDevice::Arena {
   std::mutex mutex_;
   std::byte* const data_;
   int64_t used_ = 0;
+  std::vector<std::shared_ptr<Buffer>> graves_;
 };
 
 class LateDevice::Ops : public ModelOps {
@@ -181,8 +186,15 @@ absl::StatusOr<Buffer> LateDevice::Allocate(int64_t bytes, MemoryKind kind) {
   }
   if (kind == MemoryKind::kPinned) {
     ASSIGN_OR_RETURN(Buffer pinned, AllocateHost(bytes));
-    std::fill_n(pinned.data(), bytes, kPoison);
-    return pinned;
+    std::byte* const at = pinned.data();
+    std::fill_n(at, bytes, kPoison);
+    // What is enqueued may still read it: it gets to see poison.
+    const auto bury = [arena = arena_, grave = std::make_shared<Buffer>(std::move(pinned))](
+                          std::byte* p) {
+      std::fill_n(p, grave->size_bytes(), kPoison);
+      arena->Bury(grave);
+    };
+    return Buffer(at, bytes, std::shared_ptr<std::byte>(at, bury));
   }
   std::byte* const at = arena_->Take(bytes);
   const auto free = [arena = arena_, bytes](std::byte* p) { arena->Free(p, bytes); };
@@ -273,11 +285,15 @@ LateDevice::LaneState* LateDevice::PickLane() {
   if (lost_ || (options_.only_when_asked && permits_ == 0)) return nullptr;
   if (hang_at_ >= 0 && num_works_ >= hang_at_) return nullptr;
   const uint64_t first = random_.Below(kNumLanes);
+  LaneState* last = nullptr;
   for (uint64_t i = 0; i < kNumLanes; ++i) {
     LaneState& lane = lanes_[(first + i) % kNumLanes];
-    if (!lane.works.empty() && Ended(lane.works.front().after)) return &lane;
+    if (lane.works.empty() || !Ended(lane.works.front().after)) continue;
+    const bool is_copies = &lane == &lanes_[static_cast<int>(Lane::kCopies)];
+    if (!options_.copies_last || !is_copies) return &lane;
+    last = &lane;
   }
-  return nullptr;
+  return last;
 }
 
 void LateDevice::RunLanes(const std::stop_token& ending) {

@@ -23,6 +23,7 @@ struct LateOptions {
   // Works run one at a time, each for a question whether some mark is done: who does not ask finds
   // that nothing has happened. Otherwise a thread runs them when it likes.
   bool only_when_asked = false;
+  bool copies_last = false;  // kCopies runs when no other lane can.
   int64_t row_alignment = 1;
   int64_t logit_rows = 32;
 };
