@@ -5,21 +5,18 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/api/attention_args.h"
-#include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
 #include "kernels/api/model_ops.h"
-#include "kernels/api/moe_args.h"
+#include "kernels/api/operator_library.h"
 #include "kernels/api/packed_matrix.h"
 #include "kernels/api/row_math.h"
-#include "kernels/api/step_args.h"
 
 namespace baton {
 
 // The operators of a device. INVALID_ARGUMENT names the field, its value and what is allowed, and
 // then nothing was written. One caller at a time; a call returns when its results are in memory and
 // visible to every thread that the caller synchronises with.
-class Kernels : public ModelOps {
+class Kernels : public ModelOps, public OperatorLibrary {
  public:
   // What was chosen, for logs, e.g. "x86_64_v3".
   virtual std::string_view name() const = 0;
@@ -30,23 +27,6 @@ class Kernels : public ModelOps {
   // Part of the numerics id: devices of one numerics() give the same bits when what enters a
   // product with weights is rounded to `compute`, f32 or bf16.
   virtual std::string_view numerics(DType compute) const = 0;
-
-  virtual absl::Status CopyBlocks(const CopyBlocksArgs& args) = 0;
-  virtual absl::Status SwapBlocks(const SwapBlocksArgs& args) = 0;
-  virtual absl::Status GatherBlocks(const GatherBlocksArgs& args) = 0;
-  virtual absl::Status ScatterBlocks(const ScatterBlocksArgs& args) = 0;
-  virtual absl::Status AdvanceStep(const AdvanceStepArgs& args) = 0;
-  virtual absl::Status PagedAttention(const PagedAttentionArgs& args) = 0;
-  virtual absl::Status PrefixAttention(const PrefixAttentionArgs& args) = 0;
-  virtual absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) = 0;
-  virtual absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) = 0;
-  virtual absl::Status LayerNorm(const LayerNormArgs& args) = 0;
-  virtual absl::Status Activation(const ActivationArgs& args) = 0;
-  virtual absl::Status Softcap(const SoftcapArgs& args) = 0;
-  virtual absl::Status MoeRouting(const MoeRoutingArgs& args) = 0;
-  virtual absl::Status MoeAlign(const MoeAlignArgs& args) = 0;
-  virtual absl::Status ExpertGemm(const ExpertGemmArgs& args) = 0;
-  virtual absl::Status MoeCombine(const MoeCombineArgs& args) = 0;
 
   // RESOURCE_EXHAUSTED when the memory cannot be had.
   virtual absl::StatusOr<PackedMatrix> PackWeights(const PackWeightsArgs& args) = 0;

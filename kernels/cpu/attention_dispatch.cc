@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "kernels/cpu/cache_strides.h"
+#include "kernels/api/cache_strides.h"
 
 namespace baton {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cpu/cache_strides.h"
+#include "kernels/api/cache_strides.h"
 
 namespace baton {
 namespace {

@@ -1,6 +1,6 @@
 #include "kernels/cpu/elementwise.h"
 
-#include "kernels/cpu/cache_strides.h"
+#include "kernels/api/cache_strides.h"
 #include "kernels/cpu/for_lanes.h"
 #include "kernels/cpu/lane_convert.h"
 #include "kernels/cpu/lane_math.h"

@@ -1,7 +1,7 @@
 #include "kernels/cpu/generic_attention.h"
 
 #include "kernels/cpu/attention_fold.h"
-#include "kernels/cpu/cache_strides.h"
+#include "kernels/api/cache_strides.h"
 #include "kernels/cpu/lane_convert.h"
 #include "kernels/cpu/lane_math.h"
 #include "kernels/cpu/vec.h"

@@ -1,19 +1,18 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <string>
 
 #include "absl/container/flat_hash_set.h"
 #include "common/base/status.h"
-#include "kernels/cpu/check_args.h"
+#include "kernels/api/check_shapes.h"
+#include "kernels/cpu/check_contents.h"
 #include "kernels/cpu/kv_cache_append.h"
-#include "kernels/cpu/require.h"
+#include "kernels/cpu/require_f32.h"
 #include "kernels/cpu/visible_keys.h"
 
 namespace baton {
 namespace {
-
-constexpr int64_t kMaxHeadDim = 256;
-constexpr int64_t kMaxHeads = 1 << 16;
 
 // What the operators over a cache share, by the names of one of them.
 struct Caches {
@@ -38,18 +37,15 @@ struct Sequence {
   int64_t first_row = 0;  // Of the first key in the cache.
 };
 
-absl::Status RequireNull(const void* p, absl::string_view field, absl::string_view why) {
-  if (p == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, " is given: must be null ", why));
-}
-
-absl::Status CheckAlibi(const ScoreOptions& scores, int64_t num_heads, int64_t num_seqs) {
-  const int64_t stride = scores.alibi_stride;
-  if (stride != 0 && (stride < num_heads || stride > kMaxStride)) {
-    return Require(false, "scores.alibi_stride", stride,
-                   absl::StrCat("0 or at least num_heads = ", num_heads, ", at most ", kMaxStride));
+absl::Status CheckScoreArrays(const ScoreOptions& scores, int64_t num_heads, int64_t num_seqs) {
+  for (int64_t h = 0; scores.sinks != nullptr && h < num_heads; ++h) {
+    const float sink = scores.sinks[h];
+    if (sink < INFINITY) continue;
+    return RequireFloat(false, absl::StrCat("scores.sinks[", h, "]"), sink,
+                        "a number below infinity");
   }
   if (scores.alibi_slopes == nullptr) return absl::OkStatus();
+  const int64_t stride = scores.alibi_stride;
   for (int64_t row = 0; row < (stride == 0 ? 1 : num_seqs); ++row) {
     for (int64_t i = row * stride; i < row * stride + num_heads; ++i) {
       const float slope = scores.alibi_slopes[i];
@@ -60,48 +56,10 @@ absl::Status CheckAlibi(const ScoreOptions& scores, int64_t num_heads, int64_t n
   return absl::OkStatus();
 }
 
-absl::Status CheckScores(const ScoreOptions& scores, int64_t num_heads, int64_t num_seqs) {
-  RETURN_IF_ERROR(RequireFiniteAtLeast0(scores.scale, "scores.scale"));
-  RETURN_IF_ERROR(RequireFiniteAtLeast0(scores.softcap, "scores.softcap"));
-  RETURN_IF_ERROR(RequireAtLeast(scores.window_left, -1, "scores.window_left"));
-  RETURN_IF_ERROR(RequireAtLeast(scores.window_right, -1, "scores.window_right"));
-  RETURN_IF_ERROR(RequireAtLeast(scores.local_chunk, 0, "scores.local_chunk"));
-  RETURN_IF_ERROR(Require(scores.local_chunk == 0 || scores.causal, "scores.local_chunk",
-                          scores.local_chunk, "0 without scores.causal"));
-  for (int64_t h = 0; scores.sinks != nullptr && h < num_heads; ++h) {
-    const float sink = scores.sinks[h];
-    if (sink < INFINITY) continue;
-    return RequireFloat(false, absl::StrCat("scores.sinks[", h, "]"), sink,
-                        "a number below infinity");
-  }
-  return CheckAlibi(scores, num_heads, num_seqs);
-}
-
-absl::Status CheckHeads(int64_t num_heads, int64_t num_kv_heads, absl::string_view allowed) {
-  RETURN_IF_ERROR(RequireIn(num_heads, 1, kMaxHeads, "num_heads"));
-  return Require(num_heads % num_kv_heads == 0, "num_heads", num_heads, allowed, num_kv_heads);
-}
-
-absl::Status CheckSparsity(const BlockSparsity& sparsity, int64_t cache_block_size) {
-  if (sparsity.vert_stride <= 1) return absl::OkStatus();
-  RETURN_IF_ERROR(Require(sparsity.block_size >= 1 && sparsity.block_size % cache_block_size == 0,
-                          "sparsity.block_size", sparsity.block_size,
-                          absl::StrCat("a multiple of k_cache.block_size = ", cache_block_size)));
-  RETURN_IF_ERROR(RequireAtLeast(sparsity.local_blocks, 0, "sparsity.local_blocks"));
-  const int64_t step = sparsity.head_sliding_step;
-  RETURN_IF_ERROR(RequireIn(step, -kMaxHeads, kMaxHeads, "sparsity.head_sliding_step"));
-  return RequireIn(sparsity.tp_rank, 0, kMaxHeads, "sparsity.tp_rank");
-}
-
-absl::Status CheckCaches(const Caches& c) {
-  RETURN_IF_ERROR(CheckPlanes(c.k, c.v));
-  for (const auto& [plane, field] : {std::pair{&c.k, "k_cache.dim"}, {&c.v, "v_cache.dim"}}) {
-    RETURN_IF_ERROR(Require(plane->dim <= kMaxHeadDim, field, plane->dim, "at most ", kMaxHeadDim));
-  }
-  RETURN_IF_ERROR(CheckHeads(c.num_heads, c.k.num_heads, "a multiple of k_cache.num_heads = "));
-  RETURN_IF_ERROR(RequireIn(c.max_blocks, 0, INT32_MAX, "max_blocks"));
-  RETURN_IF_ERROR(CheckSparsity(c.sparsity, c.k.block_size));
-  return CheckScores(c.scores, c.num_heads, c.num_seqs);
+absl::Status CheckArrays(const Caches& c) {
+  RETURN_IF_ERROR(CheckScales(c.k, "k_cache"));
+  RETURN_IF_ERROR(CheckScales(c.v, "v_cache"));
+  return CheckScoreArrays(c.scores, c.num_heads, c.num_seqs);
 }
 
 // Whether some head looks at the sparse block of `key`.
@@ -151,7 +109,6 @@ absl::Status CheckLength(int64_t length, const char* field, int64_t s, int64_t m
 }
 
 absl::Status CheckCumulative(const int32_t* cu, int64_t num_seqs, const char* field) {
-  RETURN_IF_ERROR(RequirePointer(cu, field));
   RETURN_IF_ERROR(Require(cu[0] == 0, absl::StrCat(field, "[0]"), cu[0], "0"));
   for (int64_t s = 0; s < num_seqs; ++s) {
     if (cu[s + 1] >= cu[s]) continue;
@@ -167,41 +124,6 @@ absl::Status CheckStarts(const int32_t* starts, int64_t num_seqs) {
     return RequireAtLeast(starts[s], 0, absl::StrCat("table_starts[", s, "]"));
   }
   return absl::OkStatus();
-}
-
-template <typename Args>
-absl::Status CheckRows(const Args& args, int64_t num_tokens, int64_t k_dim, int64_t v_dim) {
-  RETURN_IF_ERROR(RequirePointer(args.q.data, "q"));
-  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
-  const int64_t heads = args.num_heads;
-  RETURN_IF_ERROR(RequireStride(args.q_stride, heads * k_dim, "q_stride"));
-  RETURN_IF_ERROR(RequireStride(args.out_stride, heads * v_dim, "out_stride"));
-  if (args.lse != nullptr) {
-    RETURN_IF_ERROR(RequireStride(args.lse_stride, num_tokens, "lse_stride"));
-  }
-  return RequireComputeType(args.round_to, "round_to");
-}
-
-absl::Status CheckDense(const VarlenAttentionArgs& args) {
-  const DenseKeys& dense = args.dense;
-  RETURN_IF_ERROR(RequireNull(args.k_cache.data, "k_cache.data", "with dense.cu_seqlens_k"));
-  RETURN_IF_ERROR(RequireNull(args.v_cache.data, "v_cache.data", "with dense.cu_seqlens_k"));
-  RETURN_IF_ERROR(Require(dense.num_heads >= 1 && dense.num_heads <= kMaxHeads, "dense.num_heads",
-                          dense.num_heads, absl::StrCat("in [1, ", kMaxHeads, "]")));
-  for (const auto& [dim, field] :
-       {std::pair{dense.k_dim, "dense.k_dim"}, {dense.v_dim, "dense.v_dim"}}) {
-    RETURN_IF_ERROR(RequireIn(dim, 1, kMaxHeadDim, field));
-  }
-  const int64_t heads = dense.num_heads;
-  RETURN_IF_ERROR(CheckHeads(args.num_heads, heads, "a multiple of dense.num_heads = "));
-  RETURN_IF_ERROR(CheckCumulative(dense.cu_seqlens_k, args.num_seqs, "dense.cu_seqlens_k"));
-  if (dense.cu_seqlens_k[args.num_seqs] > 0) {
-    RETURN_IF_ERROR(RequirePointer(dense.k.data, "dense.k"));
-    RETURN_IF_ERROR(RequirePointer(dense.v.data, "dense.v"));
-    RETURN_IF_ERROR(RequireStride(dense.k_stride, heads * dense.k_dim, "dense.k_stride"));
-    RETURN_IF_ERROR(RequireStride(dense.v_stride, heads * dense.v_dim, "dense.v_stride"));
-  }
-  return CheckScores(args.scores, args.num_heads, args.num_seqs);
 }
 
 // The number of keys of sequence s; its length is checked here.
@@ -250,15 +172,9 @@ absl::Status CheckKvCacheRows(const AttentionWithKvCacheArgs& args, const Caches
       "cache_seqlens");
 }
 
-absl::Status CheckRotary(const AttentionWithKvCacheArgs& args) {
-  if (args.rotary_cos == nullptr && args.rotary_sin == nullptr) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.rotary_cos, "rotary_cos"));
-  RETURN_IF_ERROR(RequirePointer(args.rotary_sin, "rotary_sin"));
-  RETURN_IF_ERROR(Require(args.num_new > 0, "num_new", args.num_new, "above 0 with rotary_cos"));
-  RETURN_IF_ERROR(Require(
-      args.rotary_dim >= 0 && args.rotary_dim % 2 == 0 && args.rotary_dim <= args.k_cache.dim,
-      "rotary_dim", args.rotary_dim,
-      absl::StrCat("even and at most k_cache.dim = ", args.k_cache.dim)));
+// The tables of rotations reach behind the last position.
+absl::Status CheckRotaryRows(const AttentionWithKvCacheArgs& args) {
+  if (args.rotary_cos == nullptr) return absl::OkStatus();
   const ScoreOptions& scores = args.scores;
   const bool advances = scores.causal || scores.window_left >= 0 || scores.window_right >= 0;
   const int64_t tokens = std::max(args.num_new, advances ? args.num_queries : 1);
@@ -269,37 +185,6 @@ absl::Status CheckRotary(const AttentionWithKvCacheArgs& args) {
                    absl::StrCat("at least ", needed, " for sequence ", s));
   }
   return absl::OkStatus();
-}
-
-absl::Status CheckKvCacheShape(const AttentionWithKvCacheArgs& args) {
-  RETURN_IF_ERROR(RequireAtLeast(args.num_queries, 0, "num_queries"));
-  RETURN_IF_ERROR(Require(
-      args.num_queries <= INT32_MAX / args.num_seqs, "num_queries", args.num_queries,
-      absl::StrCat("at most ", INT32_MAX / args.num_seqs, " for ", args.num_seqs, " sequences")));
-  RETURN_IF_ERROR(Require(args.num_new >= 0 && args.num_new <= INT32_MAX / args.num_seqs, "num_new",
-                          args.num_new, absl::StrCat("in [0, ", INT32_MAX / args.num_seqs, "]")));
-  RETURN_IF_ERROR(RequireAtLeast(args.num_splits, 0, "num_splits"));
-  RETURN_IF_ERROR(RequirePointer(args.cache_seqlens, "cache_seqlens"));
-  if (args.num_new > 0) {
-    RETURN_IF_ERROR(RequirePointer(args.k.data, "k"));
-    RETURN_IF_ERROR(RequirePointer(args.v.data, "v"));
-  } else {
-    RETURN_IF_ERROR(RequireNull(args.k.data, "k", "with num_new = 0"));
-    RETURN_IF_ERROR(RequireNull(args.v.data, "v", "with num_new = 0"));
-  }
-  if (args.num_queries > 0) {
-    RETURN_IF_ERROR(RequirePointer(args.q.data, "q"));
-    RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
-  }
-  if (args.block_table != nullptr) {
-    RETURN_IF_ERROR(RequireNull(args.cache_batch_idx, "cache_batch_idx", "with a block_table"));
-  } else if (args.cache_batch_idx == nullptr) {
-    const int64_t blocks = args.k_cache.num_blocks;
-    RETURN_IF_ERROR(
-        Require(args.num_seqs <= blocks, "num_seqs", args.num_seqs,
-                absl::StrCat("at most k_cache.num_blocks = ", blocks, " without cache_batch_idx")));
-  }
-  return RequireComputeType(args.round_to, "round_to");
 }
 
 // No two new tokens go to the same place.
@@ -322,28 +207,33 @@ absl::Status CheckNewSlots(const AttentionWithKvCacheArgs& args) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDenseRows(const VarlenAttentionArgs& args) {
+  const DenseKeys& dense = args.dense;
+  RETURN_IF_ERROR(CheckCumulative(dense.cu_seqlens_k, args.num_seqs, "dense.cu_seqlens_k"));
+  if (dense.cu_seqlens_k[args.num_seqs] > 0) {
+    RETURN_IF_ERROR(RequirePointer(dense.k.data, "dense.k"));
+    RETURN_IF_ERROR(RequirePointer(dense.v.data, "dense.v"));
+    const int64_t heads = dense.num_heads;
+    RETURN_IF_ERROR(RequireStride(dense.k_stride, heads * dense.k_dim, "dense.k_stride"));
+    RETURN_IF_ERROR(RequireStride(dense.v_stride, heads * dense.v_dim, "dense.v_stride"));
+  }
+  return CheckScoreArrays(args.scores, args.num_heads, args.num_seqs);
+}
+
 }  // namespace
 
-absl::Status CheckArgs(const VarlenAttentionArgs& args) {
+absl::Status CheckContents(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(RequireF32(args.q, "q"));
   RETURN_IF_ERROR(RequireF32(args.dense.k, "dense.k"));
   RETURN_IF_ERROR(RequireF32(args.dense.v, "dense.v"));
   RETURN_IF_ERROR(RequireF32(args.out, "out"));
-  RETURN_IF_ERROR(RequireAtLeast(args.num_seqs, 0, "num_seqs"));
-  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
-  RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_q, 0, "max_seqlen_q"));
-  RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_k, 0, "max_seqlen_k"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
                       args.num_seqs, args.block_table, args.max_blocks, "block_table",
                       args.table_starts};
   const bool dense = args.dense.cu_seqlens_k != nullptr;
-  if (!dense) {
-    RETURN_IF_ERROR(RequireNull(args.dense.k.data, "dense.k", "without dense.cu_seqlens_k"));
-  }
-  RETURN_IF_ERROR(dense ? CheckDense(args) : CheckCaches(caches));
+  RETURN_IF_ERROR(dense ? CheckDenseRows(args) : CheckArrays(caches));
   RETURN_IF_ERROR(CheckCumulative(args.cu_seqlens_q, args.num_seqs, "cu_seqlens_q"));
-  if (!dense) RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
   const int32_t* cu = args.cu_seqlens_q;
   RETURN_IF_ERROR(CheckStarts(args.table_starts, args.num_seqs));
   for (int64_t s = 0; s < args.num_seqs; ++s) {
@@ -365,23 +255,17 @@ absl::Status CheckArgs(const VarlenAttentionArgs& args) {
   const int64_t num_tokens = cu[args.num_seqs];
   RETURN_IF_ERROR(Require(args.num_tokens == 0 || args.num_tokens == num_tokens, "num_tokens",
                           args.num_tokens, "0 or cu_seqlens_q[num_seqs] = ", num_tokens));
-  if (num_tokens == 0) return absl::OkStatus();
-  return CheckRows(args, num_tokens, dense ? args.dense.k_dim : args.k_cache.dim,
-                   dense ? args.dense.v_dim : args.v_cache.dim);
+  return num_tokens == 0 ? absl::OkStatus() : CheckRows(args, num_tokens);
 }
 
-absl::Status CheckArgs(const PagedAttentionArgs& args) {
+absl::Status CheckContents(const PagedAttentionArgs& args) {
   RETURN_IF_ERROR(RequireF32(args.q, "q"));
   RETURN_IF_ERROR(RequireF32(args.out, "out"));
-  RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,    args.v_cache,   args.scores,
                       args.num_heads,  args.num_seqs,  args.block_tables,
                       args.max_blocks, "block_tables", args.table_starts, args.sparsity};
-  RETURN_IF_ERROR(CheckCaches(caches));
-  RETURN_IF_ERROR(Require(args.split <= AttentionSplit::kReference, "split",
-                          static_cast<int>(args.split), "AUTO, SINGLE_PASS, SPLIT or REFERENCE"));
-  RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
+  RETURN_IF_ERROR(CheckArrays(caches));
   RETURN_IF_ERROR(CheckStarts(args.table_starts, args.num_seqs));
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     const int64_t keys = args.seq_lens[s];
@@ -389,22 +273,19 @@ absl::Status CheckArgs(const PagedAttentionArgs& args) {
     RETURN_IF_ERROR(
         CheckKeys(caches, {.index = s, .queries = 1, .keys = keys, .cached = keys}, "seq_lens"));
   }
-  return CheckRows(args, args.num_seqs, args.k_cache.dim, args.v_cache.dim);
+  return absl::OkStatus();
 }
 
-absl::Status CheckArgs(const PrefixAttentionArgs& args) {
+absl::Status CheckContents(const PrefixAttentionArgs& args) {
   RETURN_IF_ERROR(RequireF32(args.q, "q"));
   RETURN_IF_ERROR(RequireF32(args.k, "k"));
   RETURN_IF_ERROR(RequireF32(args.v, "v"));
   RETURN_IF_ERROR(RequireF32(args.out, "out"));
-  RETURN_IF_ERROR(RequireAtLeast(args.num_seqs, 0, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
                       args.num_seqs, args.block_table, args.max_blocks, "block_table"};
-  RETURN_IF_ERROR(CheckCaches(caches));
-  RETURN_IF_ERROR(Require(args.scores.causal, "scores.causal", args.scores.causal, "true"));
+  RETURN_IF_ERROR(CheckArrays(caches));
   RETURN_IF_ERROR(CheckCumulative(args.cu_seqlens_q, args.num_seqs, "cu_seqlens_q"));
-  RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
   const int32_t* cu = args.cu_seqlens_q;
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     const int64_t queries = cu[s + 1] - cu[s];
@@ -416,45 +297,27 @@ absl::Status CheckArgs(const PrefixAttentionArgs& args) {
     RETURN_IF_ERROR(CheckKeys(caches, seq, "context of seq_lens"));
   }
   const int64_t num_tokens = cu[args.num_seqs];
-  if (num_tokens == 0) return absl::OkStatus();
-  const int64_t heads = args.k_cache.num_heads;
-  RETURN_IF_ERROR(RequirePointer(args.k.data, "k"));
-  RETURN_IF_ERROR(RequirePointer(args.v.data, "v"));
-  RETURN_IF_ERROR(RequireStride(args.k_stride, heads * args.k_cache.dim, "k_stride"));
-  RETURN_IF_ERROR(RequireStride(args.v_stride, heads * args.v_cache.dim, "v_stride"));
-  return CheckRows(args, num_tokens, args.k_cache.dim, args.v_cache.dim);
+  return num_tokens == 0 ? absl::OkStatus() : CheckRows(args, num_tokens);
 }
 
-absl::Status CheckArgs(const AttentionWithKvCacheArgs& args) {
+absl::Status CheckContents(const AttentionWithKvCacheArgs& args) {
   RETURN_IF_ERROR(RequireF32(args.q, "q"));
   RETURN_IF_ERROR(RequireF32(args.k, "k"));
   RETURN_IF_ERROR(RequireF32(args.v, "v"));
   RETURN_IF_ERROR(RequireF32(args.out, "out"));
-  RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
   const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
                       args.num_seqs, args.block_table, args.max_blocks, "block_table"};
-  RETURN_IF_ERROR(CheckCaches(caches));
-  RETURN_IF_ERROR(CheckKvCacheShape(args));
+  RETURN_IF_ERROR(CheckArrays(caches));
   for (int64_t s = 0; s < args.num_seqs; ++s) RETURN_IF_ERROR(CheckKvCacheRows(args, caches, s));
-  RETURN_IF_ERROR(CheckRotary(args));
+  RETURN_IF_ERROR(CheckRotaryRows(args));
   return CheckNewSlots(args);
 }
 
-absl::Status CheckArgs(const MergeAttentionStatesArgs& args) {
+absl::Status CheckContents(const MergeAttentionStatesArgs& args) {
   RETURN_IF_ERROR(RequireF32(args.out_a, "out_a"));
   RETURN_IF_ERROR(RequireF32(args.out_b, "out_b"));
-  RETURN_IF_ERROR(RequireF32(args.out, "out"));
-  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
-  if (args.num_tokens == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequireIn(args.num_heads, 1, kMaxHeads, "num_heads"));
-  RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
-  RETURN_IF_ERROR(RequirePointer(args.out_a.data, "out_a"));
-  RETURN_IF_ERROR(RequirePointer(args.lse_a, "lse_a"));
-  RETURN_IF_ERROR(RequirePointer(args.out_b.data, "out_b"));
-  RETURN_IF_ERROR(RequirePointer(args.lse_b, "lse_b"));
-  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
-  return RequirePointer(args.out.data, "out");
+  return RequireF32(args.out, "out");
 }
 
 }  // namespace baton

@@ -1,8 +1,8 @@
 #include <cmath>
 
 #include "common/base/status.h"
-#include "kernels/cpu/check_args.h"
-#include "kernels/cpu/require.h"
+#include "kernels/api/check_shapes.h"
+#include "kernels/api/require.h"
 
 namespace baton {
 namespace {
@@ -21,41 +21,6 @@ absl::Status CheckGroups(const MoeRoutingArgs& args) {
 absl::Status CheckRows(int64_t num_tokens, int64_t top_k) {
   RETURN_IF_ERROR(RequireIn(top_k, 1, kMaxExperts, "top_k"));
   return RequireIn(num_tokens, 0, INT32_MAX / top_k, "num_tokens");
-}
-
-absl::Status CheckExpertMap(const MoeAlignArgs& args) {
-  if (args.expert_map == nullptr) {
-    return Require(args.num_local_experts == args.num_experts, "num_local_experts",
-                   args.num_local_experts, "num_experts without an expert_map, which is ",
-                   args.num_experts);
-  }
-  RETURN_IF_ERROR(RequireIn(args.num_local_experts, 0, kMaxExperts, "num_local_experts"));
-  bool taken[kMaxExperts] = {};
-  for (int64_t e = 0; e < args.num_experts; ++e) {
-    const int32_t local = args.expert_map[e];
-    if (local == -1) continue;
-    if (local < -1 || local >= args.num_local_experts) {
-      return RequireIn(local, -1, args.num_local_experts - 1, absl::StrCat("expert_map[", e, "]"));
-    }
-    if (taken[local]) {
-      return Require(false, absl::StrCat("expert_map[", e, "]"), local,
-                     "a local expert that no other has");
-    }
-    taken[local] = true;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckOffsets(const ExpertGemmArgs& args) {
-  RETURN_IF_ERROR(RequirePointer(args.expert_offsets, "expert_offsets"));
-  RETURN_IF_ERROR(
-      Require(args.expert_offsets[0] == 0, "expert_offsets[0]", args.expert_offsets[0], "0"));
-  for (int64_t e = 0; e < args.num_experts; ++e) {
-    if (args.expert_offsets[e + 1] >= args.expert_offsets[e]) continue;
-    return RequireAtLeast(args.expert_offsets[e + 1], args.expert_offsets[e],
-                          absl::StrCat("expert_offsets[", e + 1, "]"));
-  }
-  return absl::OkStatus();
 }
 
 // Like the first, so that their rows are packed in one way.
@@ -78,24 +43,9 @@ absl::Status CheckExpertWeights(const ExpertGemmArgs& args) {
   return absl::OkStatus();
 }
 
-absl::Status CheckRowOrder(const ExpertGemmArgs& args, int64_t num_rows) {
-  if (args.row_order == nullptr) {
-    return Require(args.num_a_rows >= num_rows, "num_a_rows", args.num_a_rows,
-                   "at least expert_offsets[num_experts] = ", num_rows);
-  }
-  for (int64_t i = 0; i < num_rows; ++i) {
-    const int32_t row = args.row_order[i];
-    if (row >= 0 && row / args.top_k < args.num_a_rows) continue;
-    return Require(
-        false, absl::StrCat("row_order[", i, "]"), row,
-        absl::StrCat("in [0, num_a_rows * top_k), of ", args.num_a_rows, " and ", args.top_k));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
-absl::Status CheckArgs(const MoeRoutingArgs& args) {
+absl::Status CheckShapes(const MoeRoutingArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireIn(args.num_experts, 1, kMaxExperts, "num_experts"));
   RETURN_IF_ERROR(RequireIn(args.top_k, 1, args.num_experts, "top_k"));
@@ -111,50 +61,41 @@ absl::Status CheckArgs(const MoeRoutingArgs& args) {
   return RequireStride(args.logits_stride, args.num_experts, "logits_stride");
 }
 
-absl::Status CheckArgs(const MoeAlignArgs& args) {
+absl::Status CheckShapes(const MoeAlignArgs& args) {
   RETURN_IF_ERROR(CheckRows(args.num_tokens, args.top_k));
   RETURN_IF_ERROR(RequireIn(args.num_experts, 1, kMaxExperts, "num_experts"));
-  RETURN_IF_ERROR(CheckExpertMap(args));
+  if (args.expert_map == nullptr) {
+    RETURN_IF_ERROR(Require(args.num_local_experts == args.num_experts, "num_local_experts",
+                            args.num_local_experts,
+                            "num_experts without an expert_map, which is ", args.num_experts));
+  }
+  RETURN_IF_ERROR(RequireIn(args.num_local_experts, 0, kMaxExperts, "num_local_experts"));
   RETURN_IF_ERROR(RequirePointer(args.expert_offsets, "expert_offsets"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.expert_ids, "expert_ids"));
   RETURN_IF_ERROR(RequirePointer(args.row_order, "row_order"));
-  RETURN_IF_ERROR(RequirePointer(args.row_positions, "row_positions"));
-  for (int64_t row = 0; row < args.num_tokens * args.top_k; ++row) {
-    if (args.expert_ids[row] < args.num_experts) continue;
-    return Require(false, absl::StrCat("expert_ids[", row, "]"), args.expert_ids[row],
-                   "less than num_experts = ", args.num_experts);
-  }
-  return absl::OkStatus();
+  return RequirePointer(args.row_positions, "row_positions");
 }
 
-absl::Status CheckArgs(const ExpertGemmArgs& args) {
-  RETURN_IF_ERROR(RequireF32(args.a, "a"));
-  RETURN_IF_ERROR(RequireF32(args.out, "out"));
+absl::Status CheckShapes(const ExpertGemmArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.a, "a"));
+  RETURN_IF_ERROR(RequireOperand(args.out, "out"));
   RETURN_IF_ERROR(RequireIn(args.num_experts, 0, kMaxExperts, "num_experts"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_a_rows, 0, "num_a_rows"));
   RETURN_IF_ERROR(RequireAtLeast(args.top_k, 1, "top_k"));
   RETURN_IF_ERROR(RequireComputeType(args.a_rounded_to, "a_rounded_to"));
   if (args.num_experts == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckOffsets(args));
-  RETURN_IF_ERROR(CheckExpertWeights(args));
-  const int64_t num_rows = args.expert_offsets[args.num_experts];
-  if (num_rows == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.a.data, "a"));
-  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
-  RETURN_IF_ERROR(RequireStride(args.a_stride, args.weights->k(), "a_stride"));
-  RETURN_IF_ERROR(RequireStride(args.out_stride, args.weights->n(), "out_stride"));
-  return CheckRowOrder(args, num_rows);
+  RETURN_IF_ERROR(RequirePointer(args.expert_offsets, "expert_offsets"));
+  return CheckExpertWeights(args);
 }
 
-absl::Status CheckArgs(const MoeCombineArgs& args) {
-  RETURN_IF_ERROR(RequireF32(args.y, "y"));
-  RETURN_IF_ERROR(RequireF32(args.shared, "shared"));
-  RETURN_IF_ERROR(RequireF32(args.out, "out"));
+absl::Status CheckShapes(const MoeCombineArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.y, "y"));
+  RETURN_IF_ERROR(RequireOperand(args.shared, "shared"));
+  RETURN_IF_ERROR(RequireRounded(args.out, args.round_to));
   RETURN_IF_ERROR(CheckRows(args.num_tokens, args.top_k));
   RETURN_IF_ERROR(RequireAtLeast(args.num_rows, 0, "num_rows"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
-  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.expert_ids, "expert_ids"));
   RETURN_IF_ERROR(RequirePointer(args.row_positions, "row_positions"));
@@ -169,11 +110,6 @@ absl::Status CheckArgs(const MoeCombineArgs& args) {
   if (args.num_rows > 0) {
     RETURN_IF_ERROR(RequirePointer(args.y.data, "y"));
     RETURN_IF_ERROR(RequireStride(args.y_stride, args.dim, "y_stride"));
-  }
-  for (int64_t i = 0; i < args.num_tokens * args.top_k; ++i) {
-    if (args.row_positions[i] < args.num_rows) continue;
-    return Require(false, absl::StrCat("row_positions[", i, "]"), args.row_positions[i],
-                   "less than num_rows = ", args.num_rows);
   }
   return absl::OkStatus();
 }

@@ -3,12 +3,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "common/base/status.h"
-#include "kernels/cpu/cache_blocks.h"
-#include "kernels/cpu/cache_strides.h"
-#include "kernels/cpu/check_args.h"
-#include "kernels/cpu/require.h"
+#include "kernels/api/cache_strides.h"
+#include "kernels/api/check_shapes.h"
+#include "kernels/api/require.h"
 
 namespace baton {
 namespace {
@@ -26,13 +24,7 @@ absl::Status CheckScales(const CachePlane& cache, absl::string_view field) {
   if (cache.num_scales == 0) return absl::OkStatus();
   RETURN_IF_ERROR(Require(cache.num_scales == 1 || cache.num_scales == cache.num_heads, name,
                           cache.num_scales, "0, 1 or num_heads = ", cache.num_heads));
-  RETURN_IF_ERROR(RequirePointer(cache.scales, {field, ".scales"}));
-  for (int32_t i = 0; i < cache.num_scales; ++i) {
-    if (cache.scales[i] > 0 && std::isfinite(cache.scales[i])) continue;
-    return absl::InvalidArgumentError(absl::StrCat(field, ".scales[", i, "] = ", cache.scales[i],
-                                                   ": must be finite and greater than 0"));
-  }
-  return absl::OkStatus();
+  return RequirePointer(cache.scales, {field, ".scales"});
 }
 
 // From the first element of a block to behind its last; of checked strides.
@@ -71,47 +63,6 @@ absl::Status CheckBlock(const CachePlane& cache, absl::string_view field) {
       cache.dim;
   const int64_t outer = by_head ? s.head : s.token;
   return RequireIn(outer, span, kMaxStride, by_head ? head : token);
-}
-
-// Blocks [first, first + count) lie in [0, num_blocks); without overflow.
-absl::Status CheckRange(int64_t first, int64_t count, int64_t num_blocks, absl::string_view field) {
-  return Require(first >= 0 && first <= num_blocks - count, field, first,
-                 absl::StrCat("in [0, ", num_blocks - count, "]"));
-}
-
-absl::Status CheckPairs(const CopyBlocksArgs& args, int64_t num_blocks) {
-  absl::flat_hash_set<int64_t> sources, destinations;
-  for (int64_t i = 0; i < args.num_pairs; ++i) sources.insert(args.pairs[i].source);
-  for (int64_t i = 0; i < args.num_pairs; ++i) {
-    const BlockPair& pair = args.pairs[i];
-    const std::string field = absl::StrCat("pairs[", i, "]");
-    RETURN_IF_ERROR(CheckRange(pair.source, 1, num_blocks, field + ".source"));
-    RETURN_IF_ERROR(CheckRange(pair.destination, 1, num_blocks, field + ".destination"));
-    RETURN_IF_ERROR(Require(destinations.insert(pair.destination).second, field + ".destination",
-                            pair.destination, "a destination only once"));
-    RETURN_IF_ERROR(Require(!sources.contains(pair.destination), field + ".destination",
-                            pair.destination, "a block that is not also a source"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckRuns(const SwapBlocksArgs& args, int64_t num_sources, int64_t num_destinations) {
-  absl::flat_hash_set<int64_t> destinations;
-  for (int64_t i = 0; i < args.num_runs; ++i) {
-    const BlockRun& run = args.runs[i];
-    const std::string field = absl::StrCat("runs[", i, "]");
-    RETURN_IF_ERROR(
-        RequireIn(run.count, 0, std::min(num_sources, num_destinations), field + ".count"));
-    RETURN_IF_ERROR(CheckRange(run.source, run.count, num_sources, field + ".source"));
-    RETURN_IF_ERROR(
-        CheckRange(run.destination, run.count, num_destinations, field + ".destination"));
-    for (int64_t b = 0; b < run.count; ++b) {
-      RETURN_IF_ERROR(Require(destinations.insert(run.destination + b).second,
-                              field + ".destination", run.destination + b,
-                              "a destination only once"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 absl::Status CheckSamePlanes(const CachePlane& from, const CachePlane& to,
@@ -183,7 +134,7 @@ absl::Status CheckOwnMemory(const SwapBlocksArgs& args) {
 
 // Of a gather or scatter.
 template <typename Args>
-absl::Status CheckStaging(const Args& args, bool repeats) {
+absl::Status CheckStaging(const Args& args) {
   RETURN_IF_ERROR(RequireIn(args.num_planes, 0, INT32_MAX, "num_planes"));
   RETURN_IF_ERROR(RequireIn(args.num_blocks, 0, kMaxBlocks, "num_blocks"));
   if (args.num_planes == 0 || args.num_blocks == 0) return absl::OkStatus();
@@ -204,13 +155,6 @@ absl::Status CheckStaging(const Args& args, bool repeats) {
                      absl::StrCat("at least ", needed, " + ", args.num_blocks, " * ", bytes));
     }
     needed += args.num_blocks * bytes;
-    absl::flat_hash_set<int32_t> seen;
-    for (int64_t i = 0; i < args.num_blocks; ++i) {
-      const std::string field = absl::StrCat("blocks[", i, "]");
-      RETURN_IF_ERROR(CheckRange(args.blocks[i], 1, plane.num_blocks, field));
-      RETURN_IF_ERROR(Require(repeats || seen.insert(args.blocks[i]).second, field, args.blocks[i],
-                              "a destination only once"));
-    }
   }
   return absl::OkStatus();
 }
@@ -248,9 +192,9 @@ absl::Status CheckPlanes(const CachePlane& k, const CachePlane& v) {
                  "that of k_cache");
 }
 
-absl::Status CheckArgs(const ReshapeAndCacheArgs& args) {
-  RETURN_IF_ERROR(RequireF32(args.key, "key"));
-  RETURN_IF_ERROR(RequireF32(args.value, "value"));
+absl::Status CheckShapes(const ReshapeAndCacheArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.key, "key"));
+  RETURN_IF_ERROR(RequireOperand(args.value, "value"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(CheckPlanes(args.k_cache, args.v_cache));
   if (args.num_tokens == 0) return absl::OkStatus();
@@ -259,38 +203,28 @@ absl::Status CheckArgs(const ReshapeAndCacheArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.slot_mapping, "slot_mapping"));
   const int64_t heads = args.k_cache.num_heads;
   RETURN_IF_ERROR(RequireStride(args.key_stride, heads * args.k_cache.dim, "key_stride"));
-  RETURN_IF_ERROR(RequireStride(args.value_stride, heads * args.v_cache.dim, "value_stride"));
-  const int64_t num_slots = args.k_cache.num_blocks * args.k_cache.block_size;
-  for (int64_t t = 0; t < args.num_tokens; ++t) {
-    if (args.slot_mapping[t] < num_slots) continue;
-    return Require(false, absl::StrCat("slot_mapping[", t, "]"), args.slot_mapping[t],
-                   absl::StrCat("less than ", num_slots));
-  }
-  return absl::OkStatus();
+  return RequireStride(args.value_stride, heads * args.v_cache.dim, "value_stride");
 }
 
-absl::Status CheckArgs(const CopyBlocksArgs& args) {
+absl::Status CheckShapes(const CopyBlocksArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_planes, 0, "num_planes"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_pairs, 0, "num_pairs"));
   if (args.num_planes == 0 || args.num_pairs == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.planes, "planes"));
   RETURN_IF_ERROR(RequirePointer(args.pairs, "pairs"));
-  int64_t num_blocks = kMaxBlocks;
   for (int64_t p = 0; p < args.num_planes; ++p) {
     RETURN_IF_ERROR(CheckPlane(args.planes[p], absl::StrCat("planes[", p, "]")));
-    num_blocks = std::min(num_blocks, args.planes[p].num_blocks);
   }
-  return CheckPairs(args, num_blocks);
+  return absl::OkStatus();
 }
 
-absl::Status CheckArgs(const SwapBlocksArgs& args) {
+absl::Status CheckShapes(const SwapBlocksArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_planes, 0, "num_planes"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_runs, 0, "num_runs"));
   if (args.num_planes == 0 || args.num_runs == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.sources, "sources"));
   RETURN_IF_ERROR(RequirePointer(args.destinations, "destinations"));
   RETURN_IF_ERROR(RequirePointer(args.runs, "runs"));
-  int64_t num_sources = kMaxBlocks, num_destinations = kMaxBlocks;
   for (int64_t p = 0; p < args.num_planes; ++p) {
     const CachePlane& from = args.sources[p];
     const CachePlane& to = args.destinations[p];
@@ -299,14 +233,11 @@ absl::Status CheckArgs(const SwapBlocksArgs& args) {
     RETURN_IF_ERROR(CheckPlane(to, field));
     RETURN_IF_ERROR(CheckSamePlanes(from, to, field));
     RETURN_IF_ERROR(CheckHeads(args, from, to, field));
-    num_sources = std::min(num_sources, from.num_blocks);
-    num_destinations = std::min(num_destinations, to.num_blocks);
   }
-  RETURN_IF_ERROR(CheckOwnMemory(args));
-  return CheckRuns(args, num_sources, num_destinations);
+  return CheckOwnMemory(args);
 }
 
-absl::Status CheckArgs(const GatherBlocksArgs& args) { return CheckStaging(args, true); }
-absl::Status CheckArgs(const ScatterBlocksArgs& args) { return CheckStaging(args, false); }
+absl::Status CheckShapes(const GatherBlocksArgs& args) { return CheckStaging(args); }
+absl::Status CheckShapes(const ScatterBlocksArgs& args) { return CheckStaging(args); }
 
 }  // namespace baton

@@ -56,5 +56,11 @@ inline bool IsDenseBlock(const CachePlane& plane) {
   return plane.head_stride == 0 && plane.token_stride == 0;
 }
 
+// Bytes of `num_heads` heads of one block; 0 stands for all.
+inline int64_t HeadRangeBytes(const CachePlane& plane, int32_t num_heads) {
+  return int64_t{num_heads == 0 ? plane.num_heads : num_heads} * plane.block_size * plane.dim *
+         SizeOf(plane.dtype);
+}
+
 }  // namespace
 }  // namespace baton

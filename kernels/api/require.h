@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/dtype.h"
+#include "common/base/status.h"
 #include "kernels/api/operands.h"
 
 namespace baton {
@@ -46,6 +47,12 @@ inline absl::Status RequireIn(int64_t value, int64_t least, int64_t greatest, Fi
   return Require(false, field, value, absl::StrCat("in [", least, ", ", greatest, "]"));
 }
 
+// Blocks [first, first + count) lie in [0, num_blocks); without overflow.
+inline absl::Status CheckRange(int64_t first, int64_t count, int64_t num_blocks, FieldName field) {
+  return Require(first >= 0 && first <= num_blocks - count, field, first,
+                 absl::StrCat("in [0, ", num_blocks - count, "]"));
+}
+
 // Any multiple of it by a number of tokens or sequences that memory holds fits in 64 bits.
 inline constexpr int64_t kMaxStride = int64_t{1} << 42;
 
@@ -71,17 +78,26 @@ inline absl::Status RequireFiniteAtLeast0(float value, FieldName field) {
   return RequireFloat(std::isfinite(value) && value >= 0, field, value, "finite and at least 0");
 }
 
-// The CPU computes in f32. Also of operands that are not read.
-inline absl::Status RequireF32(ConstFloats operand, FieldName field) {
-  if (operand.dtype == DType::kF32) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field.prefix, field.suffix, ".dtype = ",
-                                                 std::string(ToString(operand.dtype)),
-                                                 ": must be f32"));
-}
-
 // A type to compute in: of an output, or of weights. The 8-bit types hold K and V only.
 inline absl::Status RequireComputeType(DType dtype, FieldName field) {
   return Require(dtype <= DType::kBF16, field, static_cast<int>(dtype), "f32, f16 or bf16");
+}
+
+// Numbers that an operator reads, of any type to compute in, or null.
+inline absl::Status RequireOperand(ConstFloats operand, FieldName field) {
+  if (operand.dtype <= DType::kBF16) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field.prefix, field.suffix, ".dtype = ",
+                                                 std::string(ToString(operand.dtype)),
+                                                 ": must be f32, f16 or bf16"));
+}
+
+// What is rounded to a type lies in that type, or as floats that have such values.
+inline absl::Status RequireRounded(ConstFloats out, DType round_to) {
+  RETURN_IF_ERROR(RequireComputeType(round_to, "round_to"));
+  if (out.dtype == DType::kF32 || out.dtype == round_to) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("out.dtype = ", std::string(ToString(out.dtype)),
+                                                 ": must be f32 or round_to, ",
+                                                 std::string(ToString(round_to))));
 }
 
 }  // namespace baton

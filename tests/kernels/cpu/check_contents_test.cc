@@ -14,49 +14,63 @@ void ExpectRefused(const Args& args, const std::string& message) {
 }
 
 template <typename Args, typename Operand>
-void ExpectF32(Operand Args::*operand, const std::string& name) {
-  Args args;
+void ExpectF32(Args args, Operand Args::*operand, const std::string& name) {
+  EXPECT_TRUE(CheckArgs(args).ok()) << CheckArgs(args);
   (args.*operand).dtype = DType::kBF16;
+  if constexpr (requires { args.round_to; }) args.round_to = DType::kBF16;
   ExpectRefused(args, name + ".dtype = bf16: must be f32");
 }
 
 // Also where nothing would be read.
 TEST(CheckArgsTest, EveryOperandIsF32) {
-  ExpectF32(&RmsNormArgs::x, "x");
-  ExpectF32(&RmsNormArgs::out, "out");
-  ExpectF32(&LayerNormArgs::x, "x");
-  ExpectF32(&LayerNormArgs::out, "out");
-  ExpectF32(&RopeArgs::x, "x");
-  ExpectF32(&ActivationArgs::x, "x");
-  ExpectF32(&ActivationArgs::out, "out");
-  ExpectF32(&ActivationAndMulArgs::gate_up, "gate_up");
-  ExpectF32(&ActivationAndMulArgs::out, "out");
-  ExpectF32(&SoftcapArgs::x, "x");
-  ExpectF32(&EmbeddingArgs::out, "out");
-  ExpectF32(&GemmArgs::a, "a");
-  ExpectF32(&GemmArgs::out, "out");
-  ExpectF32(&ReshapeAndCacheArgs::key, "key");
-  ExpectF32(&ReshapeAndCacheArgs::value, "value");
-  ExpectF32(&ExpertGemmArgs::a, "a");
-  ExpectF32(&ExpertGemmArgs::out, "out");
-  ExpectF32(&MoeCombineArgs::y, "y");
-  ExpectF32(&MoeCombineArgs::shared, "shared");
-  ExpectF32(&MoeCombineArgs::out, "out");
-  ExpectF32(&VarlenAttentionArgs::q, "q");
-  ExpectF32(&VarlenAttentionArgs::out, "out");
-  ExpectF32(&PagedAttentionArgs::q, "q");
-  ExpectF32(&PagedAttentionArgs::out, "out");
-  ExpectF32(&PrefixAttentionArgs::q, "q");
-  ExpectF32(&PrefixAttentionArgs::k, "k");
-  ExpectF32(&PrefixAttentionArgs::v, "v");
-  ExpectF32(&PrefixAttentionArgs::out, "out");
-  ExpectF32(&AttentionWithKvCacheArgs::q, "q");
-  ExpectF32(&AttentionWithKvCacheArgs::k, "k");
-  ExpectF32(&AttentionWithKvCacheArgs::v, "v");
-  ExpectF32(&AttentionWithKvCacheArgs::out, "out");
-  ExpectF32(&MergeAttentionStatesArgs::out_a, "out_a");
-  ExpectF32(&MergeAttentionStatesArgs::out_b, "out_b");
-  ExpectF32(&MergeAttentionStatesArgs::out, "out");
+  const PackedMatrix weights = *AllocatePanels(5, 2, DType::kF32);
+  std::byte memory[16];
+  const CachePlane plane{.data = memory,
+                         .num_blocks = 1,
+                         .num_heads = 1,
+                         .block_size = 1,
+                         .dim = 1,
+                         .block_stride = 1};
+  ExpectF32<RmsNormArgs>({.dim = 1}, &RmsNormArgs::x, "x");
+  ExpectF32<RmsNormArgs>({.dim = 1}, &RmsNormArgs::out, "out");
+  ExpectF32<LayerNormArgs>({.dim = 1}, &LayerNormArgs::x, "x");
+  ExpectF32<LayerNormArgs>({.dim = 1}, &LayerNormArgs::out, "out");
+  ExpectF32<RopeArgs>({.num_heads = 1, .head_dim = 1}, &RopeArgs::x, "x");
+  ExpectF32<ActivationArgs>({.dim = 1}, &ActivationArgs::x, "x");
+  ExpectF32<ActivationArgs>({.dim = 1}, &ActivationArgs::out, "out");
+  ExpectF32<ActivationAndMulArgs>({.dim = 1}, &ActivationAndMulArgs::gate_up, "gate_up");
+  ExpectF32<ActivationAndMulArgs>({.dim = 1}, &ActivationAndMulArgs::out, "out");
+  ExpectF32<SoftcapArgs>({.dim = 1, .cap = 1}, &SoftcapArgs::x, "x");
+  ExpectF32<EmbeddingArgs>({}, &EmbeddingArgs::out, "out");
+  ExpectF32<GemmArgs>({.weights = &weights}, &GemmArgs::a, "a");
+  ExpectF32<GemmArgs>({.weights = &weights}, &GemmArgs::out, "out");
+  const ReshapeAndCacheArgs cache{.k_cache = plane, .v_cache = plane};
+  ExpectF32(cache, &ReshapeAndCacheArgs::key, "key");
+  ExpectF32(cache, &ReshapeAndCacheArgs::value, "value");
+  ExpectF32<ExpertGemmArgs>({}, &ExpertGemmArgs::a, "a");
+  ExpectF32<ExpertGemmArgs>({}, &ExpertGemmArgs::out, "out");
+  ExpectF32<MoeCombineArgs>({.top_k = 1, .dim = 1}, &MoeCombineArgs::y, "y");
+  ExpectF32<MoeCombineArgs>({.top_k = 1, .dim = 1}, &MoeCombineArgs::shared, "shared");
+  ExpectF32<MoeCombineArgs>({.top_k = 1, .dim = 1}, &MoeCombineArgs::out, "out");
+  ExpectF32<VarlenAttentionArgs>({}, &VarlenAttentionArgs::q, "q");
+  ExpectF32<VarlenAttentionArgs>({}, &VarlenAttentionArgs::out, "out");
+  ExpectF32<PagedAttentionArgs>({}, &PagedAttentionArgs::q, "q");
+  ExpectF32<PagedAttentionArgs>({}, &PagedAttentionArgs::out, "out");
+  for (const auto& [operand, name] : {std::pair{&PrefixAttentionArgs::q, "q"},
+                                      {&PrefixAttentionArgs::k, "k"},
+                                      {&PrefixAttentionArgs::v, "v"}}) {
+    ExpectF32<PrefixAttentionArgs>({}, operand, name);
+  }
+  ExpectF32<PrefixAttentionArgs>({}, &PrefixAttentionArgs::out, "out");
+  for (const auto& [operand, name] : {std::pair{&AttentionWithKvCacheArgs::q, "q"},
+                                      {&AttentionWithKvCacheArgs::k, "k"},
+                                      {&AttentionWithKvCacheArgs::v, "v"}}) {
+    ExpectF32<AttentionWithKvCacheArgs>({}, operand, name);
+  }
+  ExpectF32<AttentionWithKvCacheArgs>({}, &AttentionWithKvCacheArgs::out, "out");
+  ExpectF32<MergeAttentionStatesArgs>({}, &MergeAttentionStatesArgs::out_a, "out_a");
+  ExpectF32<MergeAttentionStatesArgs>({}, &MergeAttentionStatesArgs::out_b, "out_b");
+  ExpectF32<MergeAttentionStatesArgs>({}, &MergeAttentionStatesArgs::out, "out");
   VarlenAttentionArgs args;
   args.dense.k.dtype = DType::kF16;
   ExpectRefused(args, "dense.k.dtype = f16: must be f32");

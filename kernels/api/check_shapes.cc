@@ -1,11 +1,10 @@
-#include "kernels/cpu/check_args.h"
+#include "kernels/api/check_shapes.h"
 
-#include <algorithm>
 #include <cmath>
 #include <string>
 
 #include "common/base/status.h"
-#include "kernels/cpu/require.h"
+#include "kernels/api/require.h"
 
 namespace baton {
 namespace {
@@ -17,7 +16,7 @@ absl::Status RequireKind(ActivationKind kind) {
 
 }  // namespace
 
-absl::Status CheckArgs(const AdvanceStepArgs& args) {
+absl::Status CheckShapes(const AdvanceStepArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_seqs, 0, "num_seqs"));
   RETURN_IF_ERROR(Require(args.num_queries >= 0 && args.num_queries <= args.num_seqs, "num_queries",
                           args.num_queries,
@@ -31,28 +30,15 @@ absl::Status CheckArgs(const AdvanceStepArgs& args) {
   if (args.num_queries == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.sampled_tokens, "sampled_tokens"));
   RETURN_IF_ERROR(RequirePointer(args.block_tables, "block_tables"));
-  RETURN_IF_ERROR(Require(args.max_blocks >= 1 && args.max_blocks <= INT32_MAX, "max_blocks",
-                          args.max_blocks, absl::StrCat("in [1, ", INT32_MAX, "]")));
-  const int64_t room = std::min<int64_t>(args.max_blocks * args.block_size, INT32_MAX);
-  for (int32_t row = 0; row < args.num_queries; ++row) {
-    const int64_t position = args.seq_lens[row];
-    RETURN_IF_ERROR(Require(
-        position >= 0 && position < room, absl::StrCat("seq_lens[", row, "]"), position,
-        absl::StrCat("in [0, ", room, "): a row has max_blocks = ", args.max_blocks, " blocks")));
-    const int64_t column = position / args.block_size;
-    const int32_t block = args.block_tables[row * args.max_blocks + column];
-    RETURN_IF_ERROR(Require(block >= 0, absl::StrCat("block_tables[", row, "][", column, "]"),
-                            block, "a block: the new token goes there"));
-  }
-  return absl::OkStatus();
+  return Require(args.max_blocks >= 1 && args.max_blocks <= INT32_MAX, "max_blocks",
+                 args.max_blocks, absl::StrCat("in [1, ", INT32_MAX, "]"));
 }
 
-absl::Status CheckArgs(const RmsNormArgs& args) {
-  RETURN_IF_ERROR(RequireF32(args.x, "x"));
-  RETURN_IF_ERROR(RequireF32(args.out, "out"));
+absl::Status CheckShapes(const RmsNormArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.x, "x"));
+  RETURN_IF_ERROR(RequireRounded(args.out, args.round_to));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireFiniteAtLeast0(args.eps, "eps"));
-  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.rows_per_token, 1, "rows_per_token"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
@@ -67,12 +53,11 @@ absl::Status CheckArgs(const RmsNormArgs& args) {
                  args.rows_per_token, "1 with a residual");
 }
 
-absl::Status CheckArgs(const LayerNormArgs& args) {
-  RETURN_IF_ERROR(RequireF32(args.x, "x"));
-  RETURN_IF_ERROR(RequireF32(args.out, "out"));
+absl::Status CheckShapes(const LayerNormArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.x, "x"));
+  RETURN_IF_ERROR(RequireRounded(args.out, args.round_to));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireFiniteAtLeast0(args.eps, "eps"));
-  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.x.data, "x"));
@@ -82,8 +67,8 @@ absl::Status CheckArgs(const LayerNormArgs& args) {
   return RequireStride(args.out_stride, args.dim, "out_stride");
 }
 
-absl::Status CheckArgs(const RopeArgs& args) {
-  RETURN_IF_ERROR(RequireF32(args.x, "x"));
+absl::Status CheckShapes(const RopeArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.x, "x"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_heads, 1, "num_heads"));
   RETURN_IF_ERROR(RequireAtLeast(args.head_dim, 1, "head_dim"));
@@ -97,7 +82,7 @@ absl::Status CheckArgs(const RopeArgs& args) {
   return RequireStride(args.x_stride, args.num_heads * args.head_dim, "x_stride");
 }
 
-absl::Status CheckArgs(const RotaryTableArgs& args) {
+absl::Status CheckShapes(const RotaryTableArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.half, 0, "half"));
   if (args.num_tokens == 0 || args.half == 0) return absl::OkStatus();
@@ -107,7 +92,7 @@ absl::Status CheckArgs(const RotaryTableArgs& args) {
   return RequirePointer(args.sin, "sin");
 }
 
-absl::Status CheckArgs(const SelectRowsArgs& args) {
+absl::Status CheckShapes(const SelectRowsArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_rows, 0, "num_rows"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   RETURN_IF_ERROR(RequireComputeType(args.from.dtype, "from.dtype"));
@@ -118,32 +103,25 @@ absl::Status CheckArgs(const SelectRowsArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.rows, "rows"));
   RETURN_IF_ERROR(RequirePointer(args.to.data, "to"));
   RETURN_IF_ERROR(RequireStride(args.from_stride, args.dim, "from_stride"));
-  RETURN_IF_ERROR(RequireStride(args.to_stride, args.dim, "to_stride"));
-  for (int64_t i = 0; i < args.num_rows; ++i) {
-    if (args.rows[i] >= 0) continue;
-    return RequireAtLeast(args.rows[i], 0, absl::StrCat("rows[", i, "]"));
-  }
-  return absl::OkStatus();
+  return RequireStride(args.to_stride, args.dim, "to_stride");
 }
 
-absl::Status CheckArgs(const ActivationArgs& args) {
-  RETURN_IF_ERROR(RequireF32(args.x, "x"));
-  RETURN_IF_ERROR(RequireF32(args.out, "out"));
+absl::Status CheckShapes(const ActivationArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.x, "x"));
+  RETURN_IF_ERROR(RequireRounded(args.out, args.round_to));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireKind(args.activation));
-  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.x.data, "x"));
   return RequirePointer(args.out.data, "out");
 }
 
-absl::Status CheckArgs(const ActivationAndMulArgs& args) {
-  RETURN_IF_ERROR(RequireF32(args.gate_up, "gate_up"));
-  RETURN_IF_ERROR(RequireF32(args.out, "out"));
+absl::Status CheckShapes(const ActivationAndMulArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.gate_up, "gate_up"));
+  RETURN_IF_ERROR(RequireRounded(args.out, args.round_to));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireKind(args.activation));
-  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.gate_up.data, "gate_up"));
@@ -152,8 +130,8 @@ absl::Status CheckArgs(const ActivationAndMulArgs& args) {
   return RequireStrideOrDense(args.out_stride, args.dim, "out_stride");
 }
 
-absl::Status CheckArgs(const SoftcapArgs& args) {
-  RETURN_IF_ERROR(RequireF32(args.x, "x"));
+absl::Status CheckShapes(const SoftcapArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.x, "x"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
   RETURN_IF_ERROR(RequireFloat(args.cap > 0 && std::isfinite(args.cap), "cap", args.cap,
@@ -163,20 +141,14 @@ absl::Status CheckArgs(const SoftcapArgs& args) {
   return RequireStride(args.x_stride, args.dim, "x_stride");
 }
 
-absl::Status CheckArgs(const EmbeddingArgs& args) {
-  RETURN_IF_ERROR(RequireF32(args.out, "out"));
+absl::Status CheckShapes(const EmbeddingArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.table, "table"));
   RETURN_IF_ERROR(RequirePointer(args.tokens, "tokens"));
   RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
-  RETURN_IF_ERROR(RequireStrideOrDense(args.out_stride, args.table->k(), "out_stride"));
-  for (int64_t t = 0; t < args.num_tokens; ++t) {
-    if (args.tokens[t] >= 0 && args.tokens[t] < args.table->n()) continue;
-    return Require(false, absl::StrCat("tokens[", t, "]"), args.tokens[t],
-                   absl::StrCat("in [0, ", args.table->n(), ")"));
-  }
-  return absl::OkStatus();
+  return RequireStrideOrDense(args.out_stride, args.table->k(), "out_stride");
 }
 
 absl::Status CheckWeights(const PackedMatrix& weights, absl::string_view field) {
@@ -186,9 +158,9 @@ absl::Status CheckWeights(const PackedMatrix& weights, absl::string_view field) 
   return RequireComputeType(weights.dtype(), {field, ".dtype"});
 }
 
-absl::Status CheckArgs(const GemmArgs& args) {
-  RETURN_IF_ERROR(RequireF32(args.a, "a"));
-  RETURN_IF_ERROR(RequireF32(args.out, "out"));
+absl::Status CheckShapes(const GemmArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.a, "a"));
+  RETURN_IF_ERROR(RequireOperand(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.m, 0, "m"));
   RETURN_IF_ERROR(RequirePointer(args.weights, "weights"));
   RETURN_IF_ERROR(CheckWeights(*args.weights, "weights"));
@@ -199,7 +171,7 @@ absl::Status CheckArgs(const GemmArgs& args) {
   return RequireStride(args.out_stride, args.weights->n(), "out_stride");
 }
 
-absl::Status CheckArgs(const PackWeightsArgs& args) {
+absl::Status CheckShapes(const PackWeightsArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_parts, 1, "num_parts"));
   RETURN_IF_ERROR(RequireAtLeast(args.k, 1, "k"));
   RETURN_IF_ERROR(RequirePointer(args.parts, "parts"));

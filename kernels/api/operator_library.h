@@ -1,0 +1,36 @@
+#pragma once
+
+#include "absl/status/status.h"
+#include "kernels/api/attention_args.h"
+#include "kernels/api/cache_args.h"
+#include "kernels/api/model_args.h"
+#include "kernels/api/moe_args.h"
+#include "kernels/api/step_args.h"
+
+namespace baton {
+
+// The operators that a device may have beside ModelOps: other forms of attention, whole blocks of a
+// cache, layers of experts. They promise what ModelOps do.
+class OperatorLibrary {
+ public:
+  virtual ~OperatorLibrary() = default;
+
+  virtual absl::Status CopyBlocks(const CopyBlocksArgs& args) = 0;
+  virtual absl::Status SwapBlocks(const SwapBlocksArgs& args) = 0;
+  virtual absl::Status GatherBlocks(const GatherBlocksArgs& args) = 0;
+  virtual absl::Status ScatterBlocks(const ScatterBlocksArgs& args) = 0;
+  virtual absl::Status AdvanceStep(const AdvanceStepArgs& args) = 0;
+  virtual absl::Status PagedAttention(const PagedAttentionArgs& args) = 0;
+  virtual absl::Status PrefixAttention(const PrefixAttentionArgs& args) = 0;
+  virtual absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) = 0;
+  virtual absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) = 0;
+  virtual absl::Status LayerNorm(const LayerNormArgs& args) = 0;
+  virtual absl::Status Activation(const ActivationArgs& args) = 0;
+  virtual absl::Status Softcap(const SoftcapArgs& args) = 0;
+  virtual absl::Status MoeRouting(const MoeRoutingArgs& args) = 0;
+  virtual absl::Status MoeAlign(const MoeAlignArgs& args) = 0;
+  virtual absl::Status ExpertGemm(const ExpertGemmArgs& args) = 0;
+  virtual absl::Status MoeCombine(const MoeCombineArgs& args) = 0;
+};
+
+}  // namespace baton

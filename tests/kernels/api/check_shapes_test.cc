@@ -1,0 +1,138 @@
+#include "kernels/api/check_shapes.h"
+
+#include "tests/kernels/api/shapes_fixture.h"
+
+namespace baton {
+namespace {
+
+const PackedMatrix& DeviceMatrix() {
+  static const PackedMatrix matrix(40, 24, DType::kBF16, WeightFormat::kCuda,
+                                   Buffer(Nowhere<std::byte>(), 40 * 24 * 2, nullptr));
+  return matrix;
+}
+
+TEST(CheckShapesTest, NormsAreCheckedWithoutTheirMemory) {
+  const RmsNormArgs norm{.x = Input(),
+                         .x_stride = 24,
+                         .num_tokens = 3,
+                         .dim = 24,
+                         .weight = Nowhere<const float>(),
+                         .residual = Nowhere<float>(),
+                         .round_to = DType::kBF16,
+                         .out = Output(),
+                         .out_stride = 24};
+  ExpectRefused(norm, [](auto& a) { a.x_stride = 23; }, "x_stride = 23: must be at least 24");
+  ExpectRefused(norm, [](auto& a) { a.residual_stride = 1; }, "residual_stride = 1");
+  ExpectRefused(norm, [](auto& a) { a.x.dtype = DType::kFp8E4M3; },
+                "x.dtype = fp8_e4m3: must be f32, f16 or bf16");
+  const LayerNormArgs layer{.x = Input(),
+                            .x_stride = 24,
+                            .num_tokens = 3,
+                            .dim = 24,
+                            .weight = Nowhere<const float>(),
+                            .bias = Nowhere<const float>(),
+                            .round_to = DType::kBF16,
+                            .out = Output(),
+                            .out_stride = 24};
+  ExpectRefused(layer, [](auto& a) { a.weight = nullptr; }, "weight = null");
+  ExpectRefused(layer, [](auto& a) { a.x.dtype = DType::kFp8E5M2; }, "x.dtype = fp8_e5m2");
+}
+
+// One truth about an output: it lies in the type that it is rounded to, or as floats.
+TEST(CheckShapesTest, AnOutputLiesInWhatItIsRoundedTo) {
+  const ActivationArgs args{.x = Input(DType::kF32),
+                            .num_tokens = 1,
+                            .dim = 4,
+                            .round_to = DType::kBF16,
+                            .out = Output(DType::kF32)};
+  ExpectAllowed(args);
+  ExpectRefused(args, [](auto& a) { a.out.dtype = DType::kF16; },
+                "out.dtype = f16: must be f32 or round_to, bf16");
+  ExpectRefused(args, [](auto& a) { a.round_to = DType::kFp8E4M3; },
+                "round_to = 3: must be f32, f16 or bf16");
+  ActivationArgs halves = args;
+  halves.out.dtype = DType::kBF16;
+  ExpectAllowed(halves);
+  ExpectRefused(args, [](auto& a) { a.x.dtype = DType::kFp8E4M3; }, "x.dtype = fp8_e4m3");
+  const ActivationAndMulArgs gated{.gate_up = Input(),
+                                   .num_tokens = 1,
+                                   .dim = 4,
+                                   .round_to = DType::kBF16,
+                                   .out = Output()};
+  ExpectRefused(gated, [](auto& a) { a.round_to = DType::kF32; }, "out.dtype = bf16");
+  ExpectRefused(gated, [](auto& a) { a.gate_up.dtype = DType::kFp8E4M3; }, "gate_up.dtype");
+  ExpectRefused(gated, [](auto& a) { a.gate_up_stride = 7; }, "gate_up_stride = 7");
+}
+
+TEST(CheckShapesTest, RotationsAndRowsAreCheckedWithoutTheirMemory) {
+  const RopeArgs rope{.x = Output(),
+                      .x_stride = 16,
+                      .num_tokens = 2,
+                      .num_heads = 2,
+                      .head_dim = 8,
+                      .rotary_dim = 8,
+                      .cos = Nowhere<const float>(),
+                      .sin = Nowhere<const float>()};
+  ExpectRefused(rope, [](auto& a) { a.rotary_dim = 10; }, "rotary_dim = 10");
+  ExpectRefused(rope, [](auto& a) { a.x.dtype = DType::kFp8E4M3; }, "x.dtype");
+  const RotaryTableArgs table{.positions = Nowhere<const int32_t>(),
+                              .num_tokens = 2,
+                              .inv_freq = Nowhere<const float>(),
+                              .half = 4,
+                              .cos = Nowhere<float>(),
+                              .sin = Nowhere<float>()};
+  ExpectRefused(table, [](auto& a) { a.positions = nullptr; }, "positions = null");
+  ExpectRefused(table, [](auto& a) { a.half = -1; }, "half = -1");
+  const SelectRowsArgs rows{.from = Input(),
+                            .from_stride = 8,
+                            .rows = Nowhere<const int32_t>(),
+                            .num_rows = 2,
+                            .dim = 8,
+                            .to = Output(),
+                            .to_stride = 8};
+  ExpectRefused(rows, [](auto& a) { a.to.dtype = DType::kF32; }, "to.dtype = 0: must be that");
+  ExpectRefused(rows, [](auto& a) { a.to_stride = 7; }, "to_stride = 7");
+  const SoftcapArgs softcap{.x = Output(), .x_stride = 8, .num_tokens = 1, .dim = 8, .cap = 30};
+  ExpectRefused(softcap, [](auto& a) { a.cap = 0; }, "cap = 0");
+  ExpectRefused(softcap, [](auto& a) { a.x.dtype = DType::kFp8E4M3; }, "x.dtype");
+}
+
+TEST(CheckShapesTest, ProductsAndTablesAreCheckedWithoutTheirMemory) {
+  const GemmArgs gemm{.a = Input(),
+                      .a_stride = 24,
+                      .m = 3,
+                      .weights = &DeviceMatrix(),
+                      .bias = Nowhere<const float>(),
+                      .out = Output(DType::kF32),
+                      .out_stride = 40};
+  ExpectRefused(gemm, [](auto& a) { a.out_stride = 39; }, "out_stride = 39: must be at least 40");
+  ExpectRefused(gemm, [](auto& a) { a.a.dtype = DType::kFp8E4M3; }, "a.dtype");
+  ExpectRefused(gemm, [](auto& a) { a.out.dtype = DType::kFp8E4M3; }, "out.dtype");
+  const EmbeddingArgs embedding{.table = &DeviceMatrix(),
+                                .tokens = Nowhere<const int32_t>(),
+                                .num_tokens = 3,
+                                .out = Output(DType::kF32)};
+  ExpectRefused(embedding, [](auto& a) { a.out_stride = 23; }, "out_stride = 23");
+  ExpectRefused(embedding, [](auto& a) { a.out.dtype = DType::kFp8E4M3; }, "out.dtype");
+  const WeightRows part{Nowhere<const std::byte>(), DType::kBF16, 40};
+  const PackWeightsArgs pack{.parts = &part, .num_parts = 1, .k = 24};
+  ExpectRefused(pack, [](auto& a) { a.k = 0; }, "k = 0");
+}
+
+TEST(CheckShapesTest, AStepIsCheckedWithoutItsMemory) {
+  const AdvanceStepArgs step{.num_seqs = 2,
+                             .num_queries = 2,
+                             .block_size = 16,
+                             .sampled_tokens = Nowhere<const int32_t>(),
+                             .block_tables = Nowhere<const int32_t>(),
+                             .max_blocks = 4,
+                             .tokens = Nowhere<int32_t>(),
+                             .positions = Nowhere<int32_t>(),
+                             .seq_lens = Nowhere<int32_t>(),
+                             .slot_mapping = Nowhere<int64_t>()};
+  ExpectRefused(step, [](auto& a) { a.num_queries = 3; }, "num_queries = 3");
+  ExpectRefused(step, [](auto& a) { a.max_blocks = 0; }, "max_blocks = 0");
+}
+
+}  // namespace
+}  // namespace baton
