@@ -21,22 +21,12 @@ absl::Status RequirePacked(const PackedMatrix& matrix, absl::string_view field) 
       absl::StrCat(field, ": must be weights that this device has packed"));
 }
 
-ConstFloats FloatsOf(const PackedMatrix& matrix) { return {matrix.data(), matrix.dtype()}; }
-
 }  // namespace
 
-absl::Status CudaOps::Embedding(const baton::EmbeddingArgs& args) {
+absl::Status CudaOps::Embedding(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
-  if (absl::Status status = RequirePacked(*args.table, "table"); !status.ok()) return status;
-  return ToStatus(cuda::Embedding({.table = FloatsOf(*args.table),
-                                   .table_stride = RowStride(*args.table),
-                                   .tokens = args.tokens,
-                                   .num_tokens = args.num_tokens,
-                                   .dim = args.table->k(),
-                                   .out = args.out,
-                                   .out_stride = args.out_stride},
-                                  stream_),
-                  "Embedding");
+  if (args.table != nullptr) RETURN_IF_ERROR(RequirePacked(*args.table, "table"));
+  return ToStatus(cuda::Embedding(args, stream_), "Embedding");
 }
 
 absl::Status CudaOps::RmsNorm(const RmsNormArgs& args) {
@@ -44,21 +34,10 @@ absl::Status CudaOps::RmsNorm(const RmsNormArgs& args) {
   return ToStatus(cuda::RmsNorm(args, stream_), "RmsNorm");
 }
 
-absl::Status CudaOps::Gemm(const baton::GemmArgs& args) {
+absl::Status CudaOps::Gemm(const GemmArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
-  if (absl::Status status = RequirePacked(*args.weights, "weights"); !status.ok()) return status;
-  return ToStatus(cuda::Gemm({.a = args.a,
-                              .a_stride = args.a_stride,
-                              .weights = FloatsOf(*args.weights),
-                              .weights_stride = RowStride(*args.weights),
-                              .m = args.m,
-                              .n = args.weights->n(),
-                              .k = args.weights->k(),
-                              .bias = args.bias,
-                              .out = args.out,
-                              .out_stride = args.out_stride},
-                             stream_),
-                  "Gemm");
+  RETURN_IF_ERROR(RequirePacked(*args.weights, "weights"));
+  return ToStatus(cuda::Gemm(args, stream_), "Gemm");
 }
 
 absl::Status CudaOps::RotaryTable(const RotaryTableArgs& args) {

@@ -4,15 +4,11 @@
 
 #include "kernels/api/buffer.h"
 #include "kernels/api/model_ops.h"
-#include "kernels/api/packed_matrix.h"
 #include "kernels/api/row_args.h"
 #include "kernels/api/sample_args.h"
 #include "kernels/cuda/dialect.h"
 
 namespace baton::cuda {
-
-// Elements from row to row of a packed matrix: rows begin at 16 bytes.
-inline int64_t RowStride(const PackedMatrix& matrix) { return (matrix.k() + 7) / 8 * 8; }
 
 // The operators of a model on one stream.
 class CudaOps : public ModelOps {
@@ -20,9 +16,9 @@ class CudaOps : public ModelOps {
   // `scratch`: for attention over long sequences, which is faster with it. May be empty.
   CudaOps(cudaStream_t stream, Buffer scratch) : stream_(stream), scratch_(std::move(scratch)) {}
 
-  absl::Status Embedding(const baton::EmbeddingArgs& args) override;
+  absl::Status Embedding(const EmbeddingArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
-  absl::Status Gemm(const baton::GemmArgs& args) override;
+  absl::Status Gemm(const GemmArgs& args) override;
   absl::Status RotaryTable(const RotaryTableArgs& args) override;
   absl::Status Rope(const RopeArgs& args) override;
   absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override;

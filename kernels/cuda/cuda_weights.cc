@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/floats.h"
+#include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
 namespace {
@@ -92,7 +93,7 @@ absl::StatusOr<PackedMatrix> WeightLoader::Pack(const PackWeightsArgs& args) {
   const DType dtype = StoredType(args);
   int64_t num_rows = 0;
   for (int64_t i = 0; i < args.num_parts; ++i) num_rows += args.parts[i].num_rows;
-  const int64_t row_bytes = (args.k + 7) / 8 * 8 * SizeOf(dtype);
+  const int64_t row_bytes = RowStride(args.k) * SizeOf(dtype);
   ASSIGN_OR_RETURN(Buffer memory,
                    device_->Allocate(num_rows * row_bytes, MemoryKind::kDevice));
   std::byte* to = memory.data();

@@ -1,6 +1,7 @@
 #include "kernels/cuda/elementwise.h"
 
 #include "kernels/cuda/math.h"
+#include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
 namespace elementwise {
@@ -79,8 +80,19 @@ __global__ void __launch_bounds__(kThreads) SoftcapKernel(SoftcapArgs args, bool
   StoreFour(x, left, vectors, v);
 }
 
+// EmbeddingArgs with the rows of its table.
+struct EmbeddingRows {
+  ConstFloats table;
+  int64_t table_stride;
+  const int32_t* tokens;
+  int64_t num_tokens;
+  int64_t dim;
+  Floats out;
+  int64_t out_stride;
+};
+
 template <typename Table, typename Out>
-__global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingArgs args, bool vectors) {
+__global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingRows args, bool vectors) {
   const int64_t per_row = (args.dim + 3) / 4, index = ThreadIndex();
   if (index >= args.num_tokens * per_row) return;
   const int64_t row = index / per_row, i = index % per_row * 4, left = args.dim - i;
@@ -163,9 +175,18 @@ cudaError_t Softcap(const SoftcapArgs& args, cudaStream_t stream) {
   });
 }
 
-cudaError_t Embedding(const EmbeddingArgs& given, cudaStream_t stream) {
-  EmbeddingArgs args = given;
-  if (args.out_stride == 0) args.out_stride = args.dim;
+cudaError_t Embedding(const EmbeddingArgs& call, cudaStream_t stream) {
+  if (call.num_tokens == 0) return cudaSuccess;
+  const PackedMatrix& table = *call.table;
+  if (table.format() != WeightFormat::kCuda) return cudaErrorInvalidValue;
+  const elementwise::EmbeddingRows args{
+      .table = FloatsOf(table),
+      .table_stride = RowStride(table.k()),
+      .tokens = call.tokens,
+      .num_tokens = call.num_tokens,
+      .dim = table.k(),
+      .out = call.out,
+      .out_stride = call.out_stride == 0 ? table.k() : call.out_stride};
   const bool vectors = HasVectors(args.table.data, args.table.dtype, args.dim, args.table_stride) &&
                        HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride);
   return WithFloatTypes(args.table.dtype, args.out.dtype, [&](auto table, auto out) {

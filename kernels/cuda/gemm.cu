@@ -1,5 +1,7 @@
 #include "kernels/cuda/gemm.h"
 
+#include "kernels/cuda/weights.h"
+
 namespace baton::cuda {
 namespace gemm {
 
@@ -181,13 +183,14 @@ bool IsAligned(ConstFloats matrix, int64_t stride) {
 template <typename Shape, typename T, typename Out>
 cudaError_t LaunchGemm(const GemmArgs& args, bool tokens_are_rows, cudaStream_t stream) {
   const gemm::Operand<T> tokens{static_cast<const T*>(args.a.data), args.a_stride, args.m};
-  const gemm::Operand<T> weights{static_cast<const T*>(args.weights.data), args.weights_stride,
-                                 args.n};
+  const PackedMatrix& packed = *args.weights;
+  const gemm::Operand<T> weights{static_cast<const T*>(FloatsOf(packed).data), RowStride(packed.k()),
+                                 packed.n()};
   const gemm::Problem<T> problem{
       .rows = tokens_are_rows ? tokens : weights,
       .columns = tokens_are_rows ? weights : tokens,
-      .k = args.k,
-      .aligned = IsAligned(args.a, args.a_stride) && IsAligned(args.weights, args.weights_stride),
+      .k = packed.k(),
+      .aligned = IsAligned(args.a, args.a_stride) && IsAligned(FloatsOf(packed), weights.stride),
       .bias = args.bias,
       .rows_are_weights = !tokens_are_rows,
       .out = args.out.data,
@@ -216,8 +219,11 @@ cudaError_t ChooseOut(const GemmArgs& args, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t Gemm(const GemmArgs& args, cudaStream_t stream) {
-  if (args.a.dtype != args.weights.dtype) return cudaErrorInvalidValue;
-  if (args.m == 0 || args.n == 0) return cudaSuccess;
+  const PackedMatrix& weights = *args.weights;
+  if (weights.format() != WeightFormat::kCuda || args.a.dtype != weights.dtype()) {
+    return cudaErrorInvalidValue;
+  }
+  if (args.m == 0 || weights.n() == 0) return cudaSuccess;
   if (args.a.dtype == DType::kBF16) return ChooseOut<Bf16>(args, stream);
   if (args.a.dtype == DType::kF16) return ChooseOut<F16>(args, stream);
   return cudaErrorInvalidValue;

@@ -27,7 +27,8 @@ TEST(CpuDeviceTest, ComputesInF32AndBf16AndRefusesF16ByName) {
   EXPECT_TRUE(device.CheckModel({.compute = DType::kF32}).ok());
   EXPECT_TRUE(device.CheckModel({.compute = DType::kBF16}).ok());
   EXPECT_EQ(device.CheckModel({.compute = DType::kF16}).message(),
-            "compute_dtype = f16: must be f32 or bf16");
+            "compute_dtype = f16: CPUs compute in f32 or bf16; take another --compute-dtype, or a "
+            "GPU by --device cuda");
 }
 
 TEST(CpuDeviceTest, CopiesEachPieceWhetherFewBytesOrMany) {

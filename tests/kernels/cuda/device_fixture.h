@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/weights.h"
 #include "kernels/emulation/tensor_core.h"
 #include "tests/kernels/kernel_fixture.h"
 
@@ -131,6 +133,19 @@ class DeviceFloats {
   DType dtype_;
   DeviceBytes bytes_;
 };
+
+// Weights [n, k] as a device packs them. Behind a row there are NaN instead of zeros: nobody reads
+// them.
+inline PackedMatrix DeviceMatrix(DType dtype, const std::vector<float>& values, int64_t n,
+                                 int64_t k) {
+  const int64_t stride = RowStride(k);
+  std::vector<float> rows(n * stride, NAN);
+  for (int64_t i = 0; i < n * k; ++i) rows[i / k * stride + i % k] = values[i];
+  const auto memory = std::make_shared<DeviceFloats>(dtype, rows);
+  auto* data = static_cast<std::byte*>(Floats(*memory).data);
+  return PackedMatrix(n, k, dtype, WeightFormat::kCuda,
+                      Buffer(data, n * stride * SizeOf(dtype), memory));
+}
 
 // The types of activations, and a seed for the order in which the emulation runs things.
 struct DeviceCase {

@@ -126,20 +126,30 @@ TEST_P(ElementwiseTest, RopeHasTheBitsOfTheCpu) {
 TEST_P(ElementwiseTest, EmbeddingCopiesTheRowsOfItsTokens) {
   const auto [in, out_type, seed] = GetParam();
   for (const int64_t dim : kDims) {
-    const int64_t stride = dim + 2 * (dim % 3);
-    const auto table = Rounded(in, RandomFloats(seed, 11 * stride));
-    const std::vector<int32_t> tokens = {10, 0, 4, 4};
-    std::vector<float> expected;
-    for (const int32_t t : tokens) {
-      expected.insert(expected.end(), &table[t * stride], &table[t * stride] + dim);
+    for (const int64_t gap : {0, 1, 4}) {
+      const int64_t stride = dim + gap;
+      const auto values = Rounded(in, RandomFloats(seed, 11 * dim));
+      const std::vector<int32_t> tokens = {10, 0, 4, 4};
+      std::vector<float> expected(tokens.size() * stride, 7);
+      for (size_t t = 0; t < tokens.size(); ++t) {
+        std::copy_n(&values[tokens[t] * dim], dim, &expected[t * stride]);
+      }
+      const PackedMatrix table = DeviceMatrix(in, values, 11, dim);
+      const DeviceFloats out(out_type, std::vector<float>(expected.size(), 7));
+      const DeviceArray<int32_t> device_tokens(tokens);
+      ASSERT_EQ(Embedding({.table = &table,
+                           .tokens = device_tokens.data(),
+                           .num_tokens = std::ssize(tokens),
+                           .out = out,
+                           .out_stride = gap == 0 ? 0 : stride},
+                          nullptr),
+                cudaSuccess);
+      EXPECT_EQ(out.Read(), Rounded(out_type, expected)) << dim << " " << gap;
     }
-    const DeviceFloats device_table(in, table), out(out_type, std::ssize(tokens) * dim);
-    const DeviceArray<int32_t> device_tokens(tokens);
-    ASSERT_EQ(Embedding({device_table, stride, device_tokens.data(), std::ssize(tokens), dim, out},
-                        nullptr),
-              cudaSuccess);
-    EXPECT_EQ(out.Read(), Rounded(out_type, expected)) << dim;
   }
+  const PackedMatrix panels(1, 1, in, WeightFormat::kCpuPanels, {});
+  EXPECT_EQ(Embedding({.table = &panels, .num_tokens = 1}, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(Embedding({}, nullptr), cudaSuccess);  // No tokens.
 }
 
 TEST_P(ElementwiseTest, RoundsToTheTypeOfTheOutputAndNoOther) {

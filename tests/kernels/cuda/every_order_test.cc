@@ -65,16 +65,14 @@ TEST_F(EveryOrderTest, OfElementwiseOperators) {
 TEST_F(EveryOrderTest, OfProductsWithManyAndFewTokens) {
   for (const int64_t m : {3, 40, 66}) {
     const int64_t n = 24, k = 136;
-    const DeviceFloats a = Random(DType::kBF16, m * k), weights = Random(DType::kBF16, n * k);
+    const DeviceFloats a = Random(DType::kBF16, m * k);
+    const PackedMatrix weights = DeviceMatrix(DType::kBF16, RandomFloats(3, n * k), n, k);
     const DeviceFloats out(DType::kF32, m * n);
     ExpectOneResult(out, [&] {
       return Gemm({.a = a,
                    .a_stride = k,
-                   .weights = weights,
-                   .weights_stride = k,
                    .m = m,
-                   .n = n,
-                   .k = k,
+                   .weights = &weights,
                    .out = out,
                    .out_stride = n},
                   nullptr);

@@ -45,7 +45,7 @@ std::vector<float> WithGaps(const std::vector<float>& dense, int64_t rows, int64
 }
 
 struct Layout {
-  int64_t gap = 0;    // Behind each row of a and of the weights.
+  int64_t gap = 0;    // Behind each row of `a`.
   size_t shift = 0;   // Elements by which `a` is shifted.
   bool bias = true;
   int64_t out_gap = 3;
@@ -54,17 +54,14 @@ struct Layout {
 std::vector<float> Multiply(const GemmCase& types, const Matrices& x, int64_t m, int64_t n, int64_t k,
                        const Layout& layout = {}) {
   const DeviceFloats a(types.in, WithGaps(x.a, m, k, layout.gap), layout.shift);
-  const DeviceFloats weights(types.in, WithGaps(x.weights, n, k, layout.gap));
+  const PackedMatrix weights = DeviceMatrix(types.in, x.weights, n, k);
   const DeviceFloats bias(DType::kF32, x.bias);
   const int64_t out_stride = n + layout.out_gap;
   const DeviceFloats out(types.out, std::vector<float>(m * out_stride, 7));
   EXPECT_EQ(Gemm({.a = a,
                   .a_stride = k + layout.gap,
-                  .weights = weights,
-                  .weights_stride = k + layout.gap,
                   .m = m,
-                  .n = n,
-                  .k = k,
+                  .weights = &weights,
                   .bias = layout.bias ? bias.f32() : nullptr,
                   .out = out,
                   .out_stride = out_stride},
@@ -179,17 +176,18 @@ TEST_F(GemmOrderTest, AddsSixteenProductsAtATimeInAscendingOrder) {
 using GemmRefusalTest = DeviceTest;
 
 TEST_F(GemmRefusalTest, RefusesTypesThatNoTensorCoreTakes) {
-  const auto run = [](DType a, DType weights, DType out) {
-    return Gemm({.a = {nullptr, a}, .weights = {nullptr, weights}, .m = 1, .n = 1, .k = 1,
-                 .out = {nullptr, out}},
-                nullptr);
+  const auto run = [](DType a, DType weights, DType out, int64_t n = 1,
+                      WeightFormat format = WeightFormat::kCuda) {
+    const PackedMatrix packed(n, 1, weights, format, {});
+    return Gemm({.a = {nullptr, a}, .m = 1, .weights = &packed, .out = {nullptr, out}}, nullptr);
   };
   EXPECT_EQ(run(DType::kF32, DType::kF32, DType::kF32), cudaErrorInvalidValue);
   EXPECT_EQ(run(DType::kBF16, DType::kF16, DType::kF32), cudaErrorInvalidValue);
   EXPECT_EQ(run(DType::kBF16, DType::kBF16, DType::kF16), cudaErrorInvalidValue);
   EXPECT_EQ(run(DType::kF16, DType::kF16, DType::kBF16), cudaErrorInvalidValue);
-  EXPECT_EQ(Gemm({.a = {nullptr, DType::kBF16}, .weights = {nullptr, DType::kBF16}}, nullptr),
-            cudaSuccess);  // Nothing to do.
+  EXPECT_EQ(run(DType::kBF16, DType::kBF16, DType::kF32, 1, WeightFormat::kCpuPanels),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(run(DType::kBF16, DType::kBF16, DType::kF32, 0), cudaSuccess);  // Nothing to do.
 }
 
 }  // namespace
