@@ -10,6 +10,7 @@
 #include "common/base/dtype.h"
 #include "common/base/status.h"
 #include "kernels/api/operands.h"
+#include "kernels/api/packed_matrix.h"
 
 namespace baton {
 
@@ -98,6 +99,14 @@ inline absl::Status RequireRounded(ConstFloats out, DType round_to) {
   return absl::InvalidArgumentError(absl::StrCat("out.dtype = ", std::string(ToString(out.dtype)),
                                                  ": must be f32 or round_to, ",
                                                  std::string(ToString(round_to))));
+}
+
+// Weights in an order that only the device knows which has packed them.
+inline absl::Status RequirePacked(const PackedMatrix& matrix, WeightFormat format,
+                                  FieldName field) {
+  if (matrix.format() == format) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      field.prefix, field.suffix, ": must be weights that this device has packed"));
 }
 
 }  // namespace baton

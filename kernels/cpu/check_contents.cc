@@ -55,11 +55,14 @@ absl::Status CheckContents(const SoftcapArgs& args) {
 
 absl::Status CheckContents(const GemmArgs& args) {
   RETURN_IF_ERROR(RequireF32(args.a, "a"));
-  return RequireF32(args.out, "out");
+  RETURN_IF_ERROR(RequireF32(args.out, "out"));
+  return RequirePacked(*args.weights, WeightFormat::kCpuPanels, "weights");
 }
 
 absl::Status CheckContents(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(RequireF32(args.out, "out"));
+  if (args.num_tokens == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePacked(*args.table, WeightFormat::kCpuPanels, "table"));
   for (int64_t t = 0; t < args.num_tokens; ++t) {
     if (args.tokens[t] >= 0 && args.tokens[t] < args.table->n()) continue;
     return Require(false, absl::StrCat("tokens[", t, "]"), args.tokens[t],

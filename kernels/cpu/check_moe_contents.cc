@@ -69,6 +69,9 @@ absl::Status CheckContents(const ExpertGemmArgs& args) {
   RETURN_IF_ERROR(RequireF32(args.a, "a"));
   RETURN_IF_ERROR(RequireF32(args.out, "out"));
   if (args.num_experts == 0) return absl::OkStatus();
+  for (int64_t e = 0; e < args.num_experts; ++e) {
+    RETURN_IF_ERROR(RequirePacked(args.weights[e], WeightFormat::kCpuPanels, "weights"));
+  }
   RETURN_IF_ERROR(CheckOffsets(args));
   const int64_t num_rows = args.expert_offsets[args.num_experts];
   if (num_rows == 0) return absl::OkStatus();

@@ -1,8 +1,8 @@
 #include "kernels/cuda/cuda_ops.h"
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/api/check_shapes.h"
+#include "kernels/api/require.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cache.h"
 #include "kernels/cuda/cuda_status.h"
@@ -13,19 +13,11 @@
 #include "kernels/cuda/sample.h"
 
 namespace baton::cuda {
-namespace {
-
-absl::Status RequirePacked(const PackedMatrix& matrix, absl::string_view field) {
-  if (matrix.format() == WeightFormat::kCuda) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": must be weights that this device has packed"));
-}
-
-}  // namespace
-
 absl::Status CudaOps::Embedding(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
-  if (args.table != nullptr) RETURN_IF_ERROR(RequirePacked(*args.table, "table"));
+  if (args.table != nullptr) {
+    RETURN_IF_ERROR(RequirePacked(*args.table, WeightFormat::kCuda, "table"));
+  }
   return ToStatus(cuda::Embedding(args, stream_), "Embedding");
 }
 
@@ -36,7 +28,7 @@ absl::Status CudaOps::RmsNorm(const RmsNormArgs& args) {
 
 absl::Status CudaOps::Gemm(const GemmArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
-  RETURN_IF_ERROR(RequirePacked(*args.weights, "weights"));
+  RETURN_IF_ERROR(RequirePacked(*args.weights, WeightFormat::kCuda, "weights"));
   return ToStatus(cuda::Gemm(args, stream_), "Gemm");
 }
 

@@ -87,6 +87,7 @@ TEST(CheckAttentionShapesTest, PagedIsCheckedWithoutItsMemory) {
   ExpectRefused(paged, [](auto& p) { p.sparsity = {.vert_stride = 2, .block_size = 24}; },
                 "sparsity.block_size = 24");
   ExpectRefused(paged, [](auto& p) { p.q.dtype = DType::kFp8E4M3; }, "q.dtype");
+  ExpectRounded(paged);
 }
 
 TEST(CheckAttentionShapesTest, PrefixIsCheckedWithoutItsMemory) {
@@ -111,6 +112,7 @@ TEST(CheckAttentionShapesTest, PrefixIsCheckedWithoutItsMemory) {
                                    .out_stride = 32};
   ExpectRefused(prefix, [](auto& p) { p.scores.causal = false; }, "scores.causal = 0");
   EXPECT_TRUE(CheckRows(prefix, 5).ok());
+  ExpectRounded(prefix);
   PrefixAttentionArgs narrow = prefix;
   narrow.k_stride = 15;
   EXPECT_FALSE(CheckRows(narrow, 5).ok());
@@ -145,6 +147,7 @@ TEST(CheckAttentionShapesTest, AppendingIsCheckedWithoutItsMemory) {
                                         .out = a.out};
   ExpectRefused(append, [](auto& p) { p.rotary_dim = 9; }, "rotary_dim = 9");
   ExpectRefused(append, [](auto& p) { p.k = {}; }, "k = null");
+  ExpectRounded(append);
   for (const auto& [operand, name] : {std::pair{&AttentionWithKvCacheArgs::q, "q.dtype"},
                                       {&AttentionWithKvCacheArgs::k, "k.dtype"},
                                       {&AttentionWithKvCacheArgs::v, "v.dtype"}}) {
@@ -163,6 +166,7 @@ TEST(CheckAttentionShapesTest, MergingIsCheckedWithoutItsMemory) {
                                        .round_to = DType::kBF16,
                                        .out = Output()};
   ExpectRefused(merge, [](auto& m) { m.lse_b = nullptr; }, "lse_b = null");
+  ExpectRounded(merge);
   ExpectRefused(merge, [](auto& m) { m.out_a.dtype = DType::kFp8E4M3; }, "out_a.dtype");
   ExpectRefused(merge, [](auto& m) { m.out_b.dtype = DType::kFp8E4M3; }, "out_b.dtype");
 }

@@ -55,6 +55,7 @@ TEST(CheckMoeShapesTest, LayersOfExpertsAreCheckedWithoutTheirMemory) {
                                .out = Output(),
                                .out_stride = 8};
   ExpectRefused(combine, [](auto& a) { a.y_stride = 7; }, "y_stride = 7");
+  ExpectRounded(combine);
   ExpectRefused(combine, [](auto& a) { a.y.dtype = DType::kFp8E4M3; }, "y.dtype");
   ExpectRefused(combine, [](auto& a) { a.shared.dtype = DType::kFp8E4M3; }, "shared.dtype");
 }

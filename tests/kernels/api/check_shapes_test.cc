@@ -25,6 +25,7 @@ TEST(CheckShapesTest, NormsAreCheckedWithoutTheirMemory) {
   ExpectRefused(norm, [](auto& a) { a.residual_stride = 1; }, "residual_stride = 1");
   ExpectRefused(norm, [](auto& a) { a.x.dtype = DType::kFp8E4M3; },
                 "x.dtype = fp8_e4m3: must be f32, f16 or bf16");
+  ExpectRounded(norm);
   const LayerNormArgs layer{.x = Input(),
                             .x_stride = 24,
                             .num_tokens = 3,
@@ -36,6 +37,7 @@ TEST(CheckShapesTest, NormsAreCheckedWithoutTheirMemory) {
                             .out_stride = 24};
   ExpectRefused(layer, [](auto& a) { a.weight = nullptr; }, "weight = null");
   ExpectRefused(layer, [](auto& a) { a.x.dtype = DType::kFp8E5M2; }, "x.dtype = fp8_e5m2");
+  ExpectRounded(layer);
 }
 
 // One truth about an output: it lies in the type that it is rounded to, or as floats.
@@ -53,6 +55,7 @@ TEST(CheckShapesTest, AnOutputLiesInWhatItIsRoundedTo) {
   ActivationArgs halves = args;
   halves.out.dtype = DType::kBF16;
   ExpectAllowed(halves);
+  ExpectRounded(halves);
   ExpectRefused(args, [](auto& a) { a.x.dtype = DType::kFp8E4M3; }, "x.dtype = fp8_e4m3");
   const ActivationAndMulArgs gated{.gate_up = Input(),
                                    .num_tokens = 1,

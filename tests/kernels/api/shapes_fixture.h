@@ -49,4 +49,11 @@ void ExpectRefused(Args args, const Change& change, const std::string& message) 
       << "wanted: " << message << "\ngot: " << status;
 }
 
+// An output of bf16 is not rounded to f32.
+template <typename Args>
+void ExpectRounded(const Args& args) {
+  ExpectRefused(args, [](Args& a) { a.round_to = DType::kF32; },
+                "out.dtype = bf16: must be f32 or round_to, f32");
+}
+
 }  // namespace baton

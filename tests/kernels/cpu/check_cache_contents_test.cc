@@ -131,6 +131,87 @@ TEST(CheckCacheArgsTest, ScalesBelongToFp8AndArePositive) {
   ExpectRefused(p.Swap(), "sources[0].num_scales = 1: must be 0");
 }
 
+TEST(CheckCacheArgsTest, EveryOperatorLooksAtTheScalesOfItsPlanes) {
+  Planes p;
+  const float zero = 0;
+  CachePlane bad = p.from;
+  bad.scales = &zero;
+  bad.num_scales = 1;
+  const CachePlane good_and_bad[] = {p.from, bad};
+  const BlockPair pair{0, 1};
+  const int32_t block = 0;
+  std::byte staging[1024];
+  ExpectRefused(CopyBlocksArgs{good_and_bad, 2, &pair, 1}, "planes[1].scales[0] = 0");
+  ExpectRefused(GatherBlocksArgs{.planes = good_and_bad,
+                                 .num_planes = 2,
+                                 .blocks = &block,
+                                 .num_blocks = 1,
+                                 .staging = staging,
+                                 .staging_bytes = 1024},
+                "planes[1].scales[0] = 0");
+  ExpectRefused(ScatterBlocksArgs{.planes = good_and_bad,
+                                  .num_planes = 2,
+                                  .blocks = &block,
+                                  .num_blocks = 1,
+                                  .staging = staging,
+                                  .staging_bytes = 1024},
+                "planes[1].scales[0] = 0");
+  p.to.scales = &zero;
+  p.to.num_scales = 1;
+  ExpectRefused(p.Swap(), "destinations[0].scales[0] = 0");
+  ExpectRefused(ReshapeAndCacheArgs{.k_cache = bad, .v_cache = p.from}, "k_cache.scales[0] = 0");
+  ExpectRefused(ReshapeAndCacheArgs{.k_cache = p.from, .v_cache = bad}, "v_cache.scales[0] = 0");
+  const int32_t none[] = {0, 0};
+  VarlenAttentionArgs attention{.num_heads = bad.num_heads,
+                                .num_seqs = 1,
+                                .cu_seqlens_q = none,
+                                .seq_lens = none,
+                                .k_cache = bad,
+                                .v_cache = p.from};
+  ExpectRefused(attention, "k_cache.scales[0] = 0");
+  std::swap(attention.k_cache, attention.v_cache);
+  ExpectRefused(attention, "v_cache.scales[0] = 0");
+}
+
+// Blocks are in each plane of a call, also in the smallest.
+TEST(CheckCacheArgsTest, TheSmallestPlaneBoundsTheBlocks) {
+  Planes p;
+  std::vector<std::byte> memory(1 << 14);
+  p.from.data = memory.data();
+  p.to.data = memory.data() + memory.size() / 2;
+  CachePlane from[] = {p.from, p.from}, to[] = {p.to, p.to};
+  const int64_t last = p.from.num_blocks - 1;
+  for (CachePlane* planes : {from, to}) {
+    for (CachePlane* plane : {&planes[0], &planes[1]}) plane->block_stride *= 2;
+    planes[1].data += planes[0].block_stride / 2;
+  }
+  const BlockPair pair{0, last};
+  const BlockRun run{last, last, 1};
+  const auto block = static_cast<int32_t>(last);
+  std::byte staging[1024];
+  const CopyBlocksArgs copy{from, 2, &pair, 1};
+  const SwapBlocksArgs swap{.sources = from,
+                            .destinations = to,
+                            .num_planes = 2,
+                            .runs = &run,
+                            .num_runs = 1};
+  const GatherBlocksArgs gather{.planes = from,
+                                .num_planes = 2,
+                                .blocks = &block,
+                                .num_blocks = 1,
+                                .staging = staging,
+                                .staging_bytes = 1024};
+  EXPECT_TRUE(CheckArgs(copy).ok()) << CheckArgs(copy);
+  EXPECT_TRUE(CheckArgs(swap).ok()) << CheckArgs(swap);
+  EXPECT_TRUE(CheckArgs(gather).ok()) << CheckArgs(gather);
+  --to[1].num_blocks;
+  ExpectRefused(swap, "runs[0].destination");
+  --from[1].num_blocks;
+  ExpectRefused(copy, "pairs[0].destination");
+  ExpectRefused(swap, "runs[0].source");
+  ExpectRefused(gather, "blocks[0]");
+}
+
 TEST(CheckCacheArgsTest, GatherAndScatterNameTheBlockAndTheRoom) {
   Planes p;
   std::byte staging[512];

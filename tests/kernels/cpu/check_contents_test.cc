@@ -78,6 +78,47 @@ TEST(CheckArgsTest, EveryOperandIsF32) {
   ExpectRefused(args, "dense.v.dtype = bf16: must be f32");
 }
 
+TEST(CheckArgsTest, WeightsAreThisDevices) {
+  float x[40] = {};
+  const int32_t token = 0, offsets[] = {0, 1};
+  const PackedMatrix own = *AllocatePanels(5, 8, DType::kF32);
+  const PackedMatrix foreign(5, 8, DType::kF32, WeightFormat::kCuda, *AllocateHost(5 * 8 * 4));
+  const std::string message = ": must be weights that this device has packed";
+  GemmArgs gemm{.a = x, .a_stride = 8, .m = 1, .weights = &own, .out = x, .out_stride = 5};
+  EmbeddingArgs embedding{.table = &own, .tokens = &token, .num_tokens = 1, .out = x};
+  ExpertGemmArgs experts{.a = x,
+                         .a_stride = 8,
+                         .num_a_rows = 1,
+                         .expert_offsets = offsets,
+                         .num_experts = 1,
+                         .weights = &own,
+                         .out = x,
+                         .out_stride = 5};
+  EXPECT_TRUE(CheckArgs(gemm).ok() && CheckArgs(embedding).ok() && CheckArgs(experts).ok());
+  gemm.weights = embedding.table = experts.weights = &foreign;
+  ExpectRefused(gemm, "weights" + message);
+  ExpectRefused(embedding, "table" + message);
+  ExpectRefused(experts, "weights" + message);
+}
+
+TEST(CheckArgsTest, PositionsAndRowsAreNotNegative) {
+  float x[8] = {};
+  int32_t indexes[] = {3, 0};
+  const RotaryTableArgs table{
+      .positions = indexes, .num_tokens = 2, .inv_freq = x, .half = 1, .cos = x, .sin = x};
+  const SelectRowsArgs rows{.from = x,
+                            .from_stride = 1,
+                            .rows = indexes,
+                            .num_rows = 2,
+                            .dim = 1,
+                            .to = x + 4,
+                            .to_stride = 1};
+  EXPECT_TRUE(CheckArgs(table).ok() && CheckArgs(rows).ok());
+  indexes[1] = -1;
+  ExpectRefused(table, "positions[1] = -1: must be at least 0");
+  ExpectRefused(rows, "rows[1] = -1: must be at least 0");
+}
+
 TEST(CheckArgsTest, RowsWithGapsHaveRoomForTheirElements) {
   float x[32] = {};
   const int32_t token = 0;
