@@ -16,6 +16,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 KERNELS, ATTENTION, SAMPLE = "cuda_kernels_test", "cuda_attention_test", "cuda_sample_test"
+DEVICE = "cuda_device_test"
 
 # (file, program, filter, name, text, replacement)
 MUTATIONS = [
@@ -205,6 +206,17 @@ MUTATIONS = [
     ("rows.cu", KERNELS, "Rows*:CopyPieces*", "only the first parts of a piece", "i < count; i += step", "i < count; i += count"),
     ("rows.cu", KERNELS, "Rows*:CopyPieces*", "only as many pieces as a grid has rows", "first < count; first += kMaxPieces", "first < 1; ++first"),
     ("rows.cu", KERNELS, "Rows*:CopyPieces*", "the first pieces again", "stream, pieces + first)", "stream, pieces)"),
+    ("cuda_lane.cc", DEVICE, "*", "a lane does not wait for another's mark",
+     "return ToStatus(cudaStreamWaitEvent(stream_, other.EventOf(number), 0), \"cudaStreamWaitEvent\");",
+     "return absl::OkStatus();"),
+    ("cuda_lane.cc", DEVICE, "*", "a lane waits for another mark", "stream_, other.EventOf(number)", "stream_, other.EventOf(number + 1)"),
+    ("cuda_lane.cc", DEVICE, "*", "what has not run is done", "if (error == cudaErrorNotReady) return false;", "if (error == cudaErrorNotReady) return true;"),
+    ("cuda_lane.cc", DEVICE, "*", "an event stands for two marks", "made_ - done_ == kMarks", "made_ - done_ == 2 * kMarks"),
+    ("cuda_lane.cc", DEVICE, "*", "the error of a question is no error", "RETURN_IF_ERROR(ToStatus(error, \"cudaEventQuery\"));", ""),
+    ("cuda_weights.cc", DEVICE, "Pack*", "a chunk is filled while it is copied",
+     "  RETURN_IF_ERROR(Wait(*device_, chunk.copied, kCopyLimit));\n", ""),
+    ("cuda_weights.cc", DEVICE, "Pack*", "f16 is taken for bf16", "RoundRow<F16>(from, count, dtype, to)", "RoundRow<Bf16>(from, count, dtype, to)"),
+    ("cuda_weights.cc", DEVICE, "Pack*", "parts one over the other", "      to += rows * row_bytes;\n", ""),
 ]
 
 
