@@ -9,6 +9,7 @@
 #include "common/base/random.h"
 #include "common/transport/wire.h"
 #include "gtest/gtest.h"
+#include "tests/late_device/late_device.h"
 #include "tests/transport/late_copies.h"
 
 namespace baton {
@@ -149,6 +150,43 @@ TEST(DeviceStagerTest, RandomRangesOfManyLayoutsMoveWhole) {
         if (testing::Test::HasFailure()) return;
       }
     }
+  }
+}
+
+// On a device with a thread of its own: what is written is what is read later.
+TEST(DeviceStagerTest, MemoryThatTheHostCannotTouchMovesBothWays) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    LateDevice device({.seed = seed, .only_when_asked = seed % 2 == 0});
+    const KvLayout layout = Layout(16, 3, 40, DType::kFp8E4M3);
+    constexpr int32_t kBlocks = 12;
+    const int64_t bytes = *KvCache::PoolBytes(layout, kBlocks);
+    auto cache = *KvCache::Create(layout, kBlocks, *device.Allocate(bytes, MemoryKind::kDevice),
+                                  /*host=*/false);
+    device.Fill(cache->base(), bytes, std::byte{0});
+    std::vector<std::byte> expected(static_cast<size_t>(bytes));
+    auto stager = *DeviceStager::Create(device, *cache, NeverLost());
+    const std::vector<BlockId> table = {3, 1, 11, 0, 7, 5};
+    for (int i = 0; i < 40; ++i) {
+      const auto pieces = FramePieces(*cache, RandomRange(layout, 90, &random), table, 0);
+      size_t size = 0;
+      for (const PoolPiece& piece : pieces) size += static_cast<size_t>(piece.bytes);
+      const std::vector<std::byte> payload = Noise(size, &random);
+      while (!stager->Scatter({{1, 1}, true}, pieces, payload)) stager->Collect();
+      const std::byte* from = payload.data();
+      for (const PoolPiece& piece : pieces) {
+        std::copy_n(from, piece.bytes, expected.begin() + piece.offset);
+        from += piece.bytes;
+      }
+    }
+    stager->AwaitQuiet();
+    EXPECT_EQ(device.Read(cache->base(), bytes), expected);
+    const PoolPiece part{bytes / 16 * 8, 4096};
+    auto gathered = stager->Gather({{1, 1}, false}, {&part, 1});
+    stager->AwaitQuiet();
+    const auto at = expected.begin() + part.offset;
+    EXPECT_EQ(gathered->bytes, std::vector<std::byte>(at, at + part.bytes));
   }
 }
 
