@@ -6,10 +6,15 @@
 #include "common/process/command_line.h"
 
 namespace baton {
+namespace {
+
+constexpr int kFinishTogetherOnCpu = 8;
+
+}  // namespace
 
 absl::Status PrefillConfig::Validate() const {
   RETURN_IF_ERROR(worker.Validate());
-  RETURN_IF_ERROR(CheckOption("--finish-together", finish_together, 0, 1 << 16));
+  RETURN_IF_ERROR(CheckOption("--finish-together", finish_together.value_or(0), 0, 1 << 16));
   return CheckOption("--max-waiting", max_waiting, 1, 1 << 20);
 }
 
@@ -21,19 +26,26 @@ void PrefillConfig::AddOptions(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--finish-together", finish_together,
                  "Prompts for decode workers on this machine whose first tokens wait for each "
-                 "other, so that their answers share the cores in one batch; 0 = none")
-      ->group("Memory and batching")
-      ->capture_default_str();
+                 "other, so that their answers share the cores in one batch; 0 = none (default: 8 "
+                 "where the CPU computes, else 0)")
+      ->group("Memory and batching");
+}
+
+EngineOptions PrefillProgram::EngineOptionsOf(const PrefillConfig& config,
+                                              WorkerRuntime& runtime) {
+  EngineOptions engine = runtime.parts().engine;
+  engine.finish_together =
+      config.finish_together.value_or(runtime.on_cpu() ? kFinishTogetherOnCpu : 0);
+  return engine;
 }
 
 std::unique_ptr<PrefillNode> PrefillProgram::MakeNode(const PrefillConfig& config,
                                                       WorkerRuntime& runtime) {
   const WorkerRuntime::NodeParts parts = runtime.parts();
-  EngineOptions engine = parts.engine;
-  engine.finish_together = config.finish_together;
   return std::make_unique<PrefillNode>(
-      PrefillNodeOptions{
-          .incarnation = parts.incarnation, .engine = engine, .max_waiting = config.max_waiting},
+      PrefillNodeOptions{.incarnation = parts.incarnation,
+                         .engine = EngineOptionsOf(config, runtime),
+                         .max_waiting = config.max_waiting},
       parts.model, parts.allocator, parts.runner, parts.transport, parts.outbox);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "common/worker/worker_config.h"
@@ -16,8 +17,8 @@ struct PrefillConfig {
   int max_waiting = 1024;  // Calls taken and not yet holding blocks; more are refused.
   // Prompts for decode workers on this machine whose first tokens wait for each other, so that
   // their answers run in one batch: faster streams and more of them, for a later first token.
-  // 0 = none.
-  int finish_together = 8;
+  // 0 = none. Unset: 8 where the CPU computes, whose cores they share; none on a GPU.
+  std::optional<int> finish_together;
 
   // INVALID_ARGUMENT names the option, its value and the cure.
   absl::Status Validate() const;
@@ -33,6 +34,7 @@ struct PrefillProgram {
   static constexpr char kPurpose[] =
       "Baton prefill worker: computes prompts and pushes their K/V to decode workers.";
 
+  static EngineOptions EngineOptionsOf(const PrefillConfig& config, WorkerRuntime& runtime);
   static std::unique_ptr<PrefillNode> MakeNode(const PrefillConfig& config, WorkerRuntime& runtime);
   static WorkerSnapshot Look(const PrefillNode& node);
 };

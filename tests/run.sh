@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Builds Baton and runs its tests.
 #   tests/run.sh               the default set: the unit tests, first, under ASan + UBSan; every other
-#                              label below in a release build; the GPU kernels under the emulation;
-#                              then simulator, transport and golden tests under ASan + UBSan too,
-#                              with the faults that only that build can place
+#                              label below in an optimised build, whose GPU is emulated; then
+#                              simulator, transport and golden tests under ASan + UBSan too, with
+#                              the faults that only that build can place
 #   tests/run.sh --label L     only this label (repeatable): unit optimised kernels golden transport
 #                              sim planted tidy cluster clients bench emulated, asan for what the
 #                              sanitizer build runs besides unit, or tsan for transport and a whole
@@ -81,10 +81,10 @@ if [ ${#labels[@]} = 0 ]; then
   wanted=("${known[@]}" asan)
   if [ "$nightly" = 1 ]; then wanted+=(tsan); fi
 fi
-optimised=()  # What a release build runs.
+optimised=()  # What the optimised build runs: release and, beside it, the emulated GPU.
 for label in "${wanted[@]}"; do
   case "$label" in
-    unit | emulated | asan | tsan) ;;
+    unit | asan | tsan) ;;
     *) optimised+=("$label") ;;
   esac
 done
@@ -103,17 +103,12 @@ if wants unit; then
   run_ctest debug unit unit
 fi
 if [ ${#optimised[@]} -gt 0 ]; then
-  configure release
-  build release all
+  configure emulated
+  build emulated all
   # The sanitizer build keeps to the default number of seeds: it is ten times as slow.
   if [ "$nightly" = 1 ]; then export BATON_SIM_SEEDS="${BATON_SIM_SEEDS:-100000}"; fi
-  run_ctest release release "${optimised[@]}"
+  run_ctest emulated optimised "${optimised[@]}"
   unset BATON_SIM_SEEDS
-fi
-if wants emulated; then
-  configure emulated
-  build emulated tests-emulated
-  run_ctest emulated emulated emulated
 fi
 if wants asan; then
   instrumented=(sim transport golden faults)

@@ -62,6 +62,9 @@ class WorkerRuntime {
   };
   NodeParts parts();
 
+  // Whether steps are computed by the CPU's own cores.
+  bool on_cpu() const { return processors_.device->info().unified; }
+
   // The key of the pair (`prefill`, this process).
   PairKey KeyOf(Incarnation prefill) const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <string>
 #include <utility>
 
@@ -110,7 +111,9 @@ class CudaDevice : public Device {
     RETURN_IF_ERROR(Enter());
     size_t free = 0, total = 0;
     RETURN_IF_ERROR(ToStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
-    return DeviceMemory{static_cast<int64_t>(total), static_cast<int64_t>(free)};
+    return DeviceMemory{.total = static_cast<int64_t>(total),
+                        .free = static_cast<int64_t>(free),
+                        .taken = *taken_};
   }
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) override;
   absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args) override {
@@ -158,6 +161,8 @@ class CudaDevice : public Device {
   const bool emulated_;
   const int architecture_;
   const DeviceInfo info_;
+  // Bytes of this device's own buffers, which may outlive it.
+  const std::shared_ptr<std::atomic<int64_t>> taken_ = std::make_shared<std::atomic<int64_t>>(0);
   std::array<CudaLane, kNumLanes> lanes_;
   std::unique_ptr<CudaOps> ops_;
   WeightLoader weights_{this};
@@ -205,10 +210,13 @@ absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes, MemoryKind kind) {
                               memory.free, " of ", memory.total, " are free"));
   }
   RETURN_IF_ERROR(ToStatus(error, pinned ? "cudaHostAlloc" : "cudaMalloc"));
+  const int64_t counted = pinned ? 0 : bytes;
+  *taken_ += counted;
   // Of a lost device nothing is freed but with the process.
-  const auto free = [pinned, index = index_](void* memory) {
+  const auto free = [pinned, counted, taken = taken_, index = index_](void* memory) {
     cudaSetDevice(index);
     pinned ? cudaFreeHost(memory) : cudaFree(memory);
+    *taken -= counted;
   };
   return Buffer(static_cast<std::byte*>(data), bytes, std::shared_ptr<void>(data, free));
 }

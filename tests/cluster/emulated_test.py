@@ -55,9 +55,10 @@ class EmulatedTest(unittest.TestCase):
         self.addCleanup(os.environ.pop, "BATON_EMULATED_GPU", None)
 
     def cluster(self, name="emulated", **options):
+        options = {"device": "cuda", "num_blocks": NUM_BLOCKS, "max_model_len": 256, "threads": 1,
+                   **options}
         return RunningCluster(BIN / "baton", name,
-                              **{"device": "cuda", "num_blocks": NUM_BLOCKS, "max_model_len": 256,
-                                 "threads": 1, **options})
+                              **{k: v for k, v in options.items() if v is not None})
 
     @classmethod
     def reference(cls):
@@ -149,13 +150,26 @@ class EmulatedTest(unittest.TestCase):
                 self.assertEqual(code, 2, line)
                 self.assertIn(says, line)
 
+    def test_pool_is_what_the_fraction_of_the_memory_leaves(self):
+        memory = 256_000_000
+        os.environ["BATON_EMULATED_GPU"] = f"{FAST} memory={memory}"
+        with self.cluster(num_blocks=None, gpu_memory_fraction=0.8) as cluster:
+            share = 0.4 * memory  # Of one of two workers.
+            taken = 32 * 2**20 + 6_000_000  # Scratch and weights, at least.
+            line = self.loaded(cluster)
+            pool = int(line.split("pool_bytes=")[1].split()[0])
+            self.assertTrue(share / 4 < pool < share - taken, pool)
+            self.assertEqual(ask(cluster, REQUESTS[0]), self.reference()[0])
+
     def test_cpu_worker_does_not_pair_with_a_gpu_worker(self):
         with self.cluster() as gpu, self.cluster("emulated-cpu", device="cpu") as cpu:
             self.assertNotEqual(*(self.numerics(c) for c in (gpu, cpu)))
 
+    def loaded(self, cluster):
+        return next(l for l in cluster.log("decode-0").splitlines() if "model loaded" in l)
+
     def numerics(self, cluster):
-        line = next(l for l in cluster.log("decode-0").splitlines() if "model loaded" in l)
-        return line.split('numerics="')[1].split('"')[0]
+        return self.loaded(cluster).split('numerics="')[1].split('"')[0]
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def body(lines, head="void Long()"):
 def lists(**named):
     """Lists that name nothing, but for what is given."""
     empty = {field: {} for field in ("edges", "banned_exceptions", "untested", "readme_limits",
-                                     "not_in_release")}
+                                     "not_in_emulated")}
     return tidy.Lists(**{**empty, **named})
 
 
@@ -187,7 +187,7 @@ class TidyTest(unittest.TestCase):
         self.assert_list_is_false("stale-exception", untested={ids: "why"})
         self.assert_list_is_false("stale-exception", banned_exceptions={(ids, "getenv"): "why"})
         self.assert_list_is_false("stale-exception", readme_limits={"common/base/README.md": 90})
-        self.assert_list_is_false("stale-exception", compiled=[ids], not_in_release={ids: "why"})
+        self.assert_list_is_false("stale-exception", compiled=[ids], not_in_emulated={ids: "why"})
 
     def test_list_that_names_a_missing_file_is_found(self):
         gone = "common/base/gone.cc"
@@ -195,7 +195,7 @@ class TidyTest(unittest.TestCase):
         self.assert_list_is_false("missing-file", untested={"main.cc": "why"})
         self.assert_list_is_false("missing-file", banned_exceptions={(gone, "getenv"): "why"})
         self.assert_list_is_false("missing-file", readme_limits={"kernels/README.md": 90})
-        self.assert_list_is_false("missing-file", not_in_release={gone: "why"})
+        self.assert_list_is_false("missing-file", not_in_emulated={gone: "why"})
         self.assert_list_is_false("missing-file", edges={"common/gone": []})
 
     def test_edge_that_nothing_uses_is_found(self):

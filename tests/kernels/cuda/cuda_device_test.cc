@@ -121,6 +121,13 @@ TEST_F(CudaDeviceTest, MemorySaysHowMuchThereIs) {
   const auto after = device_->Memory();
   EXPECT_LE(after->free, before->free - (1 << 20));
   EXPECT_EQ(after->total, before->total);
+  EXPECT_EQ(after->taken - before->taken, 1 << 20);
+  {
+    const Buffer more = Allocate(1 << 10, MemoryKind::kDevice);
+    const Buffer host = Allocate(1 << 12, MemoryKind::kPinned);  // None of the GPU's.
+    EXPECT_EQ(device_->Memory()->taken - after->taken, 1 << 10);
+  }
+  EXPECT_EQ(device_->Memory()->taken, after->taken);
   const auto too_much = device_->Allocate(before->total + 1, MemoryKind::kDevice);
   EXPECT_EQ(too_much.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(too_much.status().message().find(std::to_string(before->total + 1)),

@@ -37,6 +37,22 @@ TEST(PrefillProgramTest, StartsListensAndDrainsWhenIdle) {
   (*service)->Drain([&hurried] { return hurried; });
 }
 
+// Cores that workers share are what it is for.
+TEST(PrefillProgramTest, PromptsFinishTogetherByDefaultWhereTheCpuComputes) {
+  PrefillConfig config = SmallConfig();
+  const auto waits = [&config] {
+    auto runtime = WorkerRuntime::Create(config.worker, Role::kPrefill);
+    EXPECT_TRUE(runtime.ok()) << runtime.status();
+    EXPECT_TRUE((*runtime)->on_cpu());
+    return PrefillProgram::EngineOptionsOf(config, **runtime).finish_together;
+  };
+  EXPECT_EQ(waits(), 8);
+  config.finish_together = 3;
+  EXPECT_EQ(waits(), 3);
+  config.finish_together = 0;
+  EXPECT_EQ(waits(), 0);
+}
+
 TEST(PrefillProgramTest, APortInUseIsRefusedByNameOfTheOption) {
   PrefillConfig config = SmallConfig();
   auto first = WorkerProcess<PrefillProgram>::Start(config);

@@ -56,6 +56,33 @@ TEST(LoadModelTest, RefusesOptionsByName) {
   refused([](auto& o) { o.model_dir += "/missing"; }, "config.json");
 }
 
+// A CPU stands for any device here: nothing of its memory is counted as taken.
+TEST(LoadModelTest, ThePoolIsWhatTheFractionLeavesForIt) {
+  RecordingSink sink;
+  Processors processors = *MakeDevice({});
+  const auto load = [&](double fraction) {
+    ModelOptions options = TinyModel().model();
+    options.num_blocks = 0;
+    options.memory_fraction = fraction;
+    options.swap_blocks = -1;
+    return LoadModel(options, *processors.device, *processors.host, &sink);
+  };
+  const int64_t total = processors.device->Memory()->total;
+  const auto model = load(0.02);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto share = static_cast<int64_t>(0.02 * static_cast<double>(total));
+  const int64_t left = share - total / 64;
+  EXPECT_EQ(model->cache->num_blocks(), left / BlockBytes(model->info.layout));
+  EXPECT_EQ(model->swap->num_blocks(), model->cache->num_blocks());
+  EXPECT_THAT(load(1e-9).status().ToString(),
+              testing::AllOf(testing::HasSubstr("RESOURCE_EXHAUSTED"),
+                             testing::HasSubstr("MiB of GPU memory are missing"),
+                             testing::HasSubstr("lower --max-model-len")));
+  EXPECT_THAT(load(1).status().ToString(),
+              testing::AllOf(testing::HasSubstr("RESOURCE_EXHAUSTED"),
+                             testing::HasSubstr("other programs use this GPU")));
+}
+
 TEST(LoadModelTest, BlocksFallBehindAWindowOnlyIfEveryLayerHasIt) {
   const auto window_of = [](const std::string& model) {
     RunnerHarness harness(
