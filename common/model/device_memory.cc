@@ -10,6 +10,7 @@ absl::StatusOr<Buffer> CopyToDevice(Device& device, std::span<const std::byte> b
   constexpr int64_t kUnit = 8;  // Of pieces.
   const int64_t size = (static_cast<int64_t>(bytes.size()) + kUnit - 1) / kUnit * kUnit;
   ASSIGN_OR_RETURN(Buffer to, device.Allocate(size, MemoryKind::kDevice));
+  if (bytes.empty()) return to;
   if (device.info().unified) {
     std::memcpy(to.data(), bytes.data(), bytes.size());
     return to;
