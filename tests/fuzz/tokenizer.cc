@@ -18,12 +18,29 @@ std::string Streamed(const TextCodec& codec, const std::vector<int32_t>& ids, bo
   return text + *decoder.Flush();
 }
 
+// Where no space ends what the clean-up of spaces may still change, a stream goes on after 256 bytes
+// (MAX_UNCLEAN_BYTES in router/text), of which the clean-up leaves a third or more: it makes
+// "'" of " ' ".
+bool IsHeldTooLong(std::string_view text) {
+  constexpr size_t kHeld = 256 / 3;
+  size_t since = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_end = text[i] == ' ' && i > 0 && text[i - 1] != '\'' && i + 1 < text.size() &&
+                        text[i + 1] != '\'';
+    since = is_end ? 0 : since + 1;
+    if (since >= kHeld) return true;
+  }
+  return false;
+}
+
 // `exact`: no token of this tokenizer changes the text of those before it.
-void CheckIds(const TextCodec& codec, const std::vector<int32_t>& ids, bool skip, bool exact) {
+void CheckIds(const TextCodec& codec, const std::vector<int32_t>& ids, bool skip, bool exact,
+              bool cleans_up = false) {
   const auto text = codec.Decode(ids, skip);
   if (!text.ok()) return CheckRefusal(text.status());
   BATON_CHECK(IsValidUtf8(*text));
   const std::string streamed = Streamed(codec, ids, skip);
+  if (cleans_up && IsHeldTooLong(*text)) return;
   if (exact || text->find(kReplacement) == std::string::npos) BATON_CHECK(streamed == *text);
 }
 
@@ -40,6 +57,9 @@ std::vector<int32_t> CheckText(const TextCodec& codec, std::string_view text, bo
   return *ids;
 }
 
+// The tokenizer of KnownCodecs that cleans spaces up.
+constexpr size_t kWordPiece = 2;
+
 void RunText(FuzzInput in) {
   const auto& codecs = KnownCodecs();
   const size_t which = in.Below(codecs.size());
@@ -47,7 +67,7 @@ void RunText(FuzzInput in) {
   const bool skip = in.Byte() % 2 == 0;
   const std::string_view text = in.Rest();
   const std::vector<int32_t> ids = CheckText(codec, text, skip);
-  CheckIds(codec, ids, skip, which == 0);
+  CheckIds(codec, ids, skip, which == 0, which == kWordPiece);
   if (which == 0 && !skip && !ids.empty()) BATON_CHECK(*codec.Decode(ids, false) == text);
 }
 
@@ -64,7 +84,7 @@ void RunIds(FuzzInput in) {
     ids.push_back(static_cast<int32_t>(in.Number(2) % range) - 1);
     valid = valid && ids.back() >= 0 && ids.back() < codec.vocab_size();
   }
-  if (valid) return CheckIds(codec, ids, skip, which == 0);
+  if (valid) return CheckIds(codec, ids, skip, which == 0, which == kWordPiece);
   CheckRefusal(codec.Decode(ids, skip).status(), {absl::StatusCode::kOutOfRange});
 }
 
