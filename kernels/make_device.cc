@@ -38,6 +38,12 @@ absl::StatusOr<std::unique_ptr<Device>> FindGpu() {
 #endif
 }
 
+// There is no GPU that could be used; otherwise there is one, and something is wrong with it.
+bool IsAbsent(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
+         absl::IsFailedPrecondition(status);
+}
+
 absl::StatusOr<int> GpuIndex(const std::string& device) {
   if (device == "cuda") return 0;
   int index = 0;
@@ -70,7 +76,9 @@ absl::StatusOr<Processors> MakeDevice(const DeviceOptions& options) {
   Processors made;
   ASSIGN_OR_RETURN(made.host, MakeKernels(options));
   if (options.device == "auto") {
-    if (auto gpu = FindGpu(); gpu.ok()) made.device = *std::move(gpu);
+    absl::StatusOr<std::unique_ptr<Device>> gpu = FindGpu();
+    if (!gpu.ok() && !IsAbsent(gpu.status())) return gpu.status();
+    if (gpu.ok()) made.device = *std::move(gpu);
   } else if (options.device != "cpu") {
     ASSIGN_OR_RETURN(const int index, GpuIndex(options.device));
     ASSIGN_OR_RETURN(made.device, MakeGpu(index));

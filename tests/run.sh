@@ -81,7 +81,7 @@ if [ ${#labels[@]} = 0 ]; then
   wanted=("${known[@]}" asan)
   if [ "$nightly" = 1 ]; then wanted+=(tsan); fi
 fi
-optimised=()  # What the optimised build runs: release and, beside it, the emulated GPU.
+optimised=()  # What the optimised build runs.
 for label in "${wanted[@]}"; do
   case "$label" in
     unit | asan | tsan) ;;

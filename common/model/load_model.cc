@@ -54,6 +54,9 @@ absl::StatusOr<std::unique_ptr<KvCache>> MakePool(Device& device, const KvLayout
                                                   int32_t num_blocks, MemoryKind kind) {
   ASSIGN_OR_RETURN(const int64_t bytes, KvCache::PoolBytes(layout, num_blocks));
   absl::StatusOr<Buffer> memory = device.Allocate(bytes, kind);
+  if (!memory.ok() && memory.status().code() != absl::StatusCode::kResourceExhausted) {
+    return memory.status();
+  }
   if (!memory.ok()) {
     const char* const option = kind == MemoryKind::kPinned ? "--swap-blocks" : "--num-blocks";
     return absl::ResourceExhaustedError(absl::StrFormat(
@@ -153,6 +156,8 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& devic
       Transformer::Create(files.config, files.weights, options.compute_dtype, &device,
                           options.max_step_tokens,
                           [&](std::span<const std::byte> bytes) { files.files.Release(bytes); }));
+  // The weights have landed: no step waits for the lane that brings them.
+  RETURN_IF_ERROR(device.Synchronize());
   RETURN_IF_ERROR(MakePools(options, layout, longest, device, model));
   ASSIGN_OR_RETURN(
       model.runner,

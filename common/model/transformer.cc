@@ -88,7 +88,13 @@ absl::Status Transformer::MakeRoom(int64_t max_tokens) {
     room.activation.dtype = room.dtype;
     // Copies take whole units of 8 bytes.
     const int64_t bytes = (room.rows * Stride(room.width) * SizeOf(room.dtype) + 7) / 8 * 8;
-    ASSIGN_OR_RETURN(room.activation.memory, device_->Allocate(bytes, MemoryKind::kDevice));
+    absl::StatusOr<Buffer> memory = device_->Allocate(bytes, MemoryKind::kDevice);
+    if (!memory.ok()) {
+      return absl::Status(memory.status().code(),
+                          absl::StrCat("for steps of ", max_tokens, " tokens: ",
+                                       memory.status().message(), "; lower --chunk-tokens"));
+    }
+    room.activation.memory = *std::move(memory);
   }
   return absl::OkStatus();
 }

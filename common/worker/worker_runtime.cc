@@ -171,7 +171,7 @@ absl::Status WorkerRuntime::Load() {
   Log(LogLevel::kInfo, "model loaded",
       {{"model", config_.model},
        {"numerics", model_.info.numerics_id},
-       {"device", device.info().name},
+       {"kernels", device.info().name},
        {"max_model_len", model_.info.max_model_len},
        {"blocks", num_blocks},
        {"pool_bytes", num_blocks * BlockBytes(model_.info.layout)}});

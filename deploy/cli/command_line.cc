@@ -56,7 +56,7 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
                   "Of a GPU's memory, for all workers together")
       ->group(workers)
       ->capture_default_str();
-  app->add_option("--compute-dtype", o.compute_dtype, "f32, bf16 or auto")->group(workers);
+  app->add_option("--compute-dtype", o.compute_dtype, "f32, bf16, f16 (GPUs) or auto")->group(workers);
   app->add_option("--kv-dtype", o.kv_dtype, "Type of keys and values in the cache")->group(workers);
   app->add_option("--kernels", o.kernels, "Kernel set (default: by CPU family)")->group(workers);
   app->add_option("--block-size", o.block_size, "Tokens per KV block")->group(workers);

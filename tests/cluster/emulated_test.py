@@ -77,9 +77,10 @@ class EmulatedTest(unittest.TestCase):
         self.assertGreater(len({d for _, row in self.known for d in row}), 3 * TOKENS)
 
     def test_batch_chunks_blocks_and_number_of_workers_change_no_bit(self):
+        expected = self.reference()  # Before the other cluster starts.
         with self.cluster(prefill=2, decode=2, chunk_tokens=7, block_size=8,
                           num_blocks=2 * NUM_BLOCKS) as cluster:
-            self.assertEqual(answers_of(cluster), self.reference())
+            self.assertEqual(answers_of(cluster), expected)
             self.assertEqual(cluster.await_quiet(2 * NUM_BLOCKS), [])
 
     def test_preemption_changes_no_bit(self):
@@ -106,27 +107,31 @@ class EmulatedTest(unittest.TestCase):
         self.assertEqual(ids[:certain], case["greedy_ids"][:certain])
 
     def test_killed_decode_worker_costs_no_token(self):
-        request = dict(REQUESTS[2], max_tokens=100)
+        request = dict(REQUESTS[2], max_tokens=200)
         with self.cluster(decode=2) as cluster:
             expected = ask(cluster, request)
             stream = cluster.open_stream("/v1/completions", return_token_ids=True, **request)
             tokens = list(next(stream)["choices"][0]["token_ids"])
-            busy = [w for w in cluster.workers("decode") if w["running"]]
+            busy = await_true(lambda: [w for w in cluster.workers("decode") if w["running"]], 20,
+                              "a worker decodes")
             for worker in busy:
                 os.kill(worker["pid"], signal.SIGKILL)
             for event in stream:
                 tokens += event["choices"][0]["token_ids"]
             self.assertEqual(tokens, expected[0])
+            self.assertIn("killed by signal 9", cluster.log("baton-up"))
             self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
 
     def test_lost_device_ends_its_process_and_costs_no_request(self):
         expected = self.reference()
-        # About every thousand kernels each worker's device is lost; some answers meet that.
+        # In every so many kernels of a worker, which some answers meet.
         os.environ["BATON_EMULATED_GPU"] = f"{FAST} lose=1500"
         with self.cluster(decode=2) as cluster:
-            for _ in range(4):
+            for _ in range(20):
                 self.assertEqual(answers_of(cluster), expected)
-            self.assertIn("exit code 70", cluster.log("baton-up"))
+                if "exit code 70" in cluster.log("baton-up"):
+                    return
+        self.fail("no device was lost: the claim was not tried")
 
     def start(self, role, *options, emulated=FAST):
         done = subprocess.run([BIN / f"baton-{role}", "--model", MODEL, "--port", "0", *options],
@@ -151,6 +156,7 @@ class EmulatedTest(unittest.TestCase):
                 self.assertIn(says, line)
 
     def test_pool_is_what_the_fraction_of_the_memory_leaves(self):
+        expected = self.reference()
         memory = 256_000_000
         os.environ["BATON_EMULATED_GPU"] = f"{FAST} memory={memory}"
         with self.cluster(num_blocks=None, gpu_memory_fraction=0.8) as cluster:
@@ -159,11 +165,14 @@ class EmulatedTest(unittest.TestCase):
             line = self.loaded(cluster)
             pool = int(line.split("pool_bytes=")[1].split()[0])
             self.assertTrue(share / 4 < pool < share - taken, pool)
-            self.assertEqual(ask(cluster, REQUESTS[0]), self.reference()[0])
+            self.assertEqual(ask(cluster, REQUESTS[0]), expected[0])
 
     def test_cpu_worker_does_not_pair_with_a_gpu_worker(self):
-        with self.cluster() as gpu, self.cluster("emulated-cpu", device="cpu") as cpu:
-            self.assertNotEqual(*(self.numerics(c) for c in (gpu, cpu)))
+        ids = set()
+        for device in ("cuda", "cpu"):
+            with self.cluster(device=device) as cluster:
+                ids.add(self.numerics(cluster))
+        self.assertEqual(len(ids), 2)
 
     def loaded(self, cluster):
         return next(l for l in cluster.log("decode-0").splitlines() if "model loaded" in l)

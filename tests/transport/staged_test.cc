@@ -35,6 +35,12 @@ class StagedTest : public testing::Test {
     nothing.ExpectVerified();
   }
 
+  // While copies are held no deadline is to pass.
+  std::unique_ptr<Endpoint> Make(EndpointSpec spec) {
+    spec.time_scale = std::max(spec.time_scale, 10.0);
+    return cluster_.Make(spec);
+  }
+
   static int Ended(const Handoff& h, bool receiver) {
     return (receiver ? h.to : h.from)->log.Count(Kind::kEnded, h.ticket, receiver);
   }
@@ -44,8 +50,8 @@ class StagedTest : public testing::Test {
 };
 
 TEST_F(StagedTest, TheVerdictAndBothEndsWaitForTheLastByteToLand) {
-  auto from = cluster_.Make({.incarnation = 1, .num_blocks = 1000});
-  auto to = cluster_.Make({.incarnation = 2, .num_blocks = 1000});
+  auto from = Make({.incarnation = 1, .num_blocks = 1000});
+  auto to = Make({.incarnation = 2, .num_blocks = 1000});
   to->stager->Hold(true);
   const Handoff h = MakeHandoff(from.get(), to.get(), {0, 100});
   h.Run(100);
@@ -62,8 +68,8 @@ TEST_F(StagedTest, TheVerdictAndBothEndsWaitForTheLastByteToLand) {
 }
 
 TEST_F(StagedTest, AReceiverThatGivesUpHearsTheEndOnceNothingIsWrittenAnyMore) {
-  auto from = cluster_.Make({.incarnation = 1, .num_blocks = 1000});
-  auto to = cluster_.Make({.incarnation = 2, .num_blocks = 1000});
+  auto from = Make({.incarnation = 1, .num_blocks = 1000});
+  auto to = Make({.incarnation = 2, .num_blocks = 1000});
   to->stager->Hold(true);
   const Handoff h = MakeHandoff(from.get(), to.get(), {0, 100});
   to->transport->Expect(h.expect());
@@ -89,8 +95,8 @@ TEST_F(StagedTest, AReceiverThatGivesUpHearsTheEndOnceNothingIsWrittenAnyMore) {
 }
 
 TEST_F(StagedTest, ASenderThatGivesUpHearsTheEndOnceNothingIsReadAnyMore) {
-  auto from = cluster_.Make({.incarnation = 1, .num_blocks = 1000});
-  auto to = cluster_.Make({.incarnation = 2, .num_blocks = 1000});
+  auto from = Make({.incarnation = 1, .num_blocks = 1000});
+  auto to = Make({.incarnation = 2, .num_blocks = 1000});
   Fence(from.get(), to.get());
   from->stager->Hold(true);
   const Handoff h = MakeHandoff(from.get(), to.get(), {0, 100});
@@ -120,8 +126,8 @@ TEST_F(StagedTest, ASenderThatGivesUpHearsTheEndOnceNothingIsReadAnyMore) {
 TEST_F(StagedTest, TheEndOfTheConnectionWaitsForWhatIsUnderWayToo) {
   for (const bool sender_lives : {false, true}) {
     const Incarnation base = sender_lives ? 10 : 20;
-    auto from = cluster_.Make({.incarnation = base});
-    auto to = cluster_.Make({.incarnation = base + 1});
+    auto from = Make({.incarnation = base});
+    auto to = Make({.incarnation = base + 1});
     Endpoint* left = sender_lives ? from.get() : to.get();
     left->stager->Hold(true);
     const Handoff h = MakeHandoff(from.get(), to.get(), {0, 100});
@@ -140,8 +146,8 @@ TEST_F(StagedTest, TheEndOfTheConnectionWaitsForWhatIsUnderWayToo) {
 }
 
 TEST_F(StagedTest, ClosingWaitsForWhatIsUnderWay) {
-  auto from = cluster_.Make({.incarnation = 1});
-  auto to = cluster_.Make({.incarnation = 2});
+  auto from = Make({.incarnation = 1});
+  auto to = Make({.incarnation = 2});
   const Handoff h = MakeHandoff(from.get(), to.get(), {0, 100});
   to->stager->Hold(true);
   h.Run(100);
@@ -158,8 +164,8 @@ TEST_F(StagedTest, ClosingWaitsForWhatIsUnderWay) {
 }
 
 TEST_F(StagedTest, OneTicketOnBothSidesOfAProcessWaitsForEachSideAlone) {
-  auto a = cluster_.Make({.incarnation = 1, .num_blocks = 1000});
-  auto b = cluster_.Make({.incarnation = 2, .num_blocks = 1000});
+  auto a = Make({.incarnation = 1, .num_blocks = 1000});
+  auto b = Make({.incarnation = 2, .num_blocks = 1000});
   Fence(a.get(), b.get());
   const Handoff in = MakeHandoff(b.get(), a.get(), {0, 100});
   Handoff out = MakeHandoff(a.get(), b.get(), {0, 100}, 1);
@@ -184,8 +190,8 @@ TEST_F(StagedTest, OneTicketOnBothSidesOfAProcessWaitsForEachSideAlone) {
 
 // A range that came is written once, also before the first of the two has landed.
 TEST_F(StagedTest, ARangeThatComesAgainBeforeItLandedIsNotWrittenTwice) {
-  auto from = cluster_.Make({.incarnation = 1, .num_blocks = 1000});
-  auto to = cluster_.Make({.incarnation = 2, .num_blocks = 1000});
+  auto from = Make({.incarnation = 1, .num_blocks = 1000});
+  auto to = Make({.incarnation = 2, .num_blocks = 1000});
   to->stager->Hold(true);
   const Handoff h = MakeHandoff(from.get(), to.get(), {0, 100});
   to->transport->Expect(h.expect());
@@ -202,9 +208,9 @@ TEST_F(StagedTest, ARangeThatComesAgainBeforeItLandedIsNotWrittenTwice) {
 }
 
 TEST_F(StagedTest, WithoutASlotAConnectionWaitsAndTheOthersGoOn) {
-  auto from = cluster_.Make({.incarnation = 1});
-  auto other = cluster_.Make({.incarnation = 2, .num_blocks = 1000});
-  auto to = cluster_.Make({.incarnation = 3, .num_blocks = 1000, .stager = {.slots = 1}});
+  auto from = Make({.incarnation = 1});
+  auto other = Make({.incarnation = 2, .num_blocks = 1000});
+  auto to = Make({.incarnation = 3, .num_blocks = 1000, .stager = {.slots = 1}});
   to->stager->Hold(true);
   const Handoff h = MakeHandoff(from.get(), to.get(), {0, 100});
   h.Run(100);
@@ -223,8 +229,8 @@ TEST_F(StagedTest, WithoutASlotAConnectionWaitsAndTheOthersGoOn) {
 }
 
 TEST_F(StagedTest, AFrameWhoseTicketEndsWhileItWaitsForASlotIsNotWritten) {
-  auto from = cluster_.Make({.incarnation = 1, .num_blocks = 1000});
-  auto to = cluster_.Make({.incarnation = 2, .num_blocks = 1000, .stager = {.slots = 1}});
+  auto from = Make({.incarnation = 1, .num_blocks = 1000});
+  auto to = Make({.incarnation = 2, .num_blocks = 1000, .stager = {.slots = 1}});
   const Handoff first = MakeHandoff(from.get(), to.get(), {0, 16}, 40);
   to->stager->Hold(true);
   to->transport->Expect(first.expect());
@@ -250,14 +256,14 @@ TEST_F(StagedTest, ConnectionsShareTheSlotsInTurn) {
     const Incarnation base = receiving ? 100 : 200;
     EndpointSpec spec{.incarnation = base, .num_blocks = 256, .max_frame_bytes = 1024};
     spec.stager = {.slots = 1, .max_delay = 1};
-    auto hub = cluster_.Make(spec);
+    auto hub = Make(spec);
     std::vector<std::unique_ptr<Endpoint>> peers;
     std::vector<Handoff> handoffs;
     hub->stager->Hold(true);
     for (int32_t i = 0; i < 4; ++i) {
       spec.incarnation = base + 1 + static_cast<Incarnation>(i);
       spec.stager.slots = 8;
-      peers.push_back(cluster_.Make(spec));
+      peers.push_back(Make(spec));
       Endpoint* peer = peers.back().get();
       handoffs.push_back(receiving ? MakeHandoff(peer, hub.get(), {0, 200}, i)
                                    : MakeHandoff(hub.get(), peer, {0, 200}, i));
@@ -285,12 +291,12 @@ TEST_F(StagedTest, PeersThatStandStillHoldNoSlot) {
     EndpointSpec spec{
         .incarnation = base, .num_blocks = 38, .k_dim = 1024, .time_scale = 20};
     spec.stager.slots = 1;
-    auto hub = cluster_.Make(spec);
+    auto hub = Make(spec);
     std::vector<std::unique_ptr<Endpoint>> peers;
     std::vector<std::unique_ptr<FaultProxy>> proxies;
     for (int32_t i = 0; i < 3; ++i) {
       spec.incarnation = base + 1 + static_cast<Incarnation>(i);
-      peers.push_back(cluster_.Make(spec));
+      peers.push_back(Make(spec));
       Endpoint* peer = peers.back().get();
       Handoff h = receiving ? MakeHandoff(peer, hub.get(), {0, 160}, i)
                             : MakeHandoff(hub.get(), peer, {0, 160}, i);
@@ -309,7 +315,7 @@ TEST_F(StagedTest, PeersThatStandStillHoldNoSlot) {
       }
     }
     spec.incarnation = base + 50;
-    auto healthy = cluster_.Make(spec);
+    auto healthy = Make(spec);
     const Handoff h = receiving ? MakeHandoff(healthy.get(), hub.get(), {0, 40}, 10)
                                 : MakeHandoff(hub.get(), healthy.get(), {0, 40}, 10);
     h.Run(40);
@@ -319,13 +325,13 @@ TEST_F(StagedTest, PeersThatStandStillHoldNoSlot) {
 }
 
 TEST_F(StagedTest, TwoFramesAreAheadOfTheOneThatIsWritten) {
-  auto from = cluster_.Make({.incarnation = 1, .num_blocks = 1000, .max_frame_bytes = 1024});
-  auto to = cluster_.Make({.incarnation = 2, .num_blocks = 1000});
+  auto from = Make({.incarnation = 1, .num_blocks = 1000, .max_frame_bytes = 1024});
+  auto to = Make({.incarnation = 2, .num_blocks = 1000});
   Fence(from.get(), to.get());
   from->stager->Hold(true);
   const Handoff h = MakeHandoff(from.get(), to.get(), {0, 100});
   h.Run(100);
-  auto other = cluster_.Make({.incarnation = 3, .num_blocks = 1000});
+  auto other = Make({.incarnation = 3, .num_blocks = 1000});
   Fence(from.get(), other.get());
   EXPECT_EQ(from->stager->launched(), 2);
   from->stager->Hold(false);
@@ -343,10 +349,10 @@ TEST_F(StagedTest, OneSlotAndLongDelaysMoveTheSameBytes) {
                       .stager = {.seed = seed,
                                  .slots = 1 + static_cast<int>(random.Below(3)),
                                  .max_delay = 8}};
-    auto a = cluster_.Make(spec);
+    auto a = Make(spec);
     spec.incarnation = 2 * seed + 1;
     spec.block_size = 16;
-    auto b = cluster_.Make(spec);
+    auto b = Make(spec);
     std::vector<Handoff> handoffs;
     for (int32_t i = 0; i < 6; ++i) {
       Endpoint* from = i % 2 == 0 ? a.get() : b.get();

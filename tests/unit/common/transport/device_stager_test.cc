@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/transport/wire.h"
 #include "gtest/gtest.h"
@@ -155,6 +157,7 @@ TEST(DeviceStagerTest, RandomRangesOfManyLayoutsMoveWhole) {
 
 // On a device with a thread of its own: what is written is what is read later.
 TEST(DeviceStagerTest, MemoryThatTheHostCannotTouchMovesBothWays) {
+  const Time end = SteadyNow() + std::chrono::seconds(20);
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -173,7 +176,10 @@ TEST(DeviceStagerTest, MemoryThatTheHostCannotTouchMovesBothWays) {
       size_t size = 0;
       for (const PoolPiece& piece : pieces) size += static_cast<size_t>(piece.bytes);
       const std::vector<std::byte> payload = Noise(size, &random);
-      while (!stager->Scatter({{1, 1}, true}, pieces, payload)) stager->Collect();
+      while (!stager->Scatter({{1, 1}, true}, pieces, payload)) {
+        ASSERT_LT(SteadyNow(), end) << "no slot comes free";
+        stager->Collect();
+      }
       const std::byte* from = payload.data();
       for (const PoolPiece& piece : pieces) {
         std::copy_n(from, piece.bytes, expected.begin() + piece.offset);
@@ -246,6 +252,8 @@ TEST(DeviceStagerTest, ASlotIsFreeOnceItsCopyHasRunAndNotBefore) {
   stager->Collect();
   stager->AwaitQuiet();
   EXPECT_EQ(device.questions(), questions);  // Nothing to ask for.
+  EXPECT_NE(stager->Gather({{1, 1}, false}, {&piece, 1}), nullptr);
+  stager->AwaitQuiet();
 }
 
 TEST(DeviceStagerTest, APoolInUnitsThatADeviceDoesNotCopyIsRefused) {
