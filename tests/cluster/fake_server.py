@@ -19,8 +19,9 @@ import threading
 
 def parse_arguments():
     parser = argparse.ArgumentParser()
-    for name in ("model", "host", "ready-file", "threads", "compute-dtype", "served-model-name",
-                 "block-size", "drain-timeout-s", "port", "data-port", "metrics-port", "http-port", "grpc-port"):
+    for name in ("model", "host", "ready-file", "threads", "device", "gpu-memory-fraction",
+                 "compute-dtype", "served-model-name", "block-size", "drain-timeout-s", "port",
+                 "data-port", "metrics-port", "http-port", "grpc-port"):
         parser.add_argument("--" + name)
     parser.add_argument("--prefill", action="append", default=[])
     parser.add_argument("--decode", action="append", default=[])
