@@ -87,7 +87,8 @@ void TransformerRunner::ComputeLoop(const std::stop_token& ending) {
 
 std::optional<StepDone> TransformerRunner::RunStep(const StepPlan& plan) {
   step_ = plan.step;
-  StepDone done{.step = plan.step, .status = Enqueue(plan, done), .rows = {}};
+  StepDone done{.step = plan.step, .status = {}, .rows = {}};
+  done.status = Enqueue(plan, done);
   // Also after an error: what was enqueued before it goes on, and its blocks are not free.
   absl::Status ended = AwaitLane(Lane::kCompute);
   if (ended.ok()) ended = AwaitLane(Lane::kCopies);
