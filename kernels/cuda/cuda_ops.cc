@@ -10,9 +10,9 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/norms.h"
 #include "kernels/cuda/rows.h"
-#include "kernels/cuda/sample.h"
 
 namespace baton::cuda {
+
 absl::Status CudaOps::Embedding(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   if (args.table != nullptr) {
@@ -62,14 +62,6 @@ absl::Status CudaOps::ActivationAndMul(const ActivationAndMulArgs& args) {
 absl::Status CudaOps::SelectRows(const SelectRowsArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   return ToStatus(cuda::SelectRows(args, stream_), "SelectRows");
-}
-
-absl::Status CudaOps::Sample(const SampleArgs& args) {
-  return ToStatus(cuda::Sample(args, stream_), "Sample");
-}
-
-absl::Status CudaOps::Score(const ScoreArgs& args) {
-  return ToStatus(cuda::Score(args, stream_), "Score");
 }
 
 }  // namespace baton::cuda

@@ -5,7 +5,6 @@
 #include "kernels/api/buffer.h"
 #include "kernels/api/model_ops.h"
 #include "kernels/api/row_args.h"
-#include "kernels/api/sample_args.h"
 #include "kernels/cuda/dialect.h"
 
 namespace baton::cuda {
@@ -25,8 +24,6 @@ class CudaOps : public ModelOps {
   absl::Status VarlenAttention(const VarlenAttentionArgs& args) override;
   absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override;
   absl::Status SelectRows(const SelectRowsArgs& args) override;
-  absl::Status Sample(const SampleArgs& args);
-  absl::Status Score(const ScoreArgs& args);
 
  private:
   const cudaStream_t stream_;

@@ -167,7 +167,7 @@ class EmulatedTest(unittest.TestCase):
             self.assertTrue(share / 4 < pool < share - taken, pool)
             self.assertEqual(ask(cluster, REQUESTS[0]), expected[0])
 
-    def test_cpu_worker_does_not_pair_with_a_gpu_worker(self):
+    def test_cpu_and_gpu_have_different_numerics_ids_by_which_workers_pair(self):
         ids = set()
         for device in ("cuda", "cpu"):
             with self.cluster(device=device) as cluster:

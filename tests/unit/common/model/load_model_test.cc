@@ -48,6 +48,9 @@ TEST(LoadModelTest, RefusesOptionsByName) {
   refused([](auto& o) { o.block_size = 0; }, "block_size = 0");
   refused([](auto& o) { o.num_blocks = 0; }, "num_blocks = 0");
   refused([](auto& o) { o.max_step_tokens = 0; }, "max_step_tokens = 0");
+  refused([](auto& o) { o.max_step_tokens = 1 << 30; },
+          "for steps of 1073741824 tokens: cannot allocate");
+  refused([](auto& o) { o.max_step_tokens = 1 << 30; }, "lower --chunk-tokens");
   refused([](auto& o) { o.max_step_rows = 0; }, "max_step_rows = 0");
   refused([](auto& o) { o.swap_blocks = 1 << 30; }, "1073741824 KV blocks");
   refused([](auto& o) { o.num_threads = 0; }, "threads = 0");
