@@ -39,18 +39,9 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   w.hung = false;
   w.skip_until = {};
   w.status = {.incarnation = hello.incarnation};
-  w.up = false;
-  w.compatible = false;
-  if (hello.role != w.role) {
-    w.reason = "its role is not the one it is listed under";
-  } else if (hello.protocol_version != kProtocolVersion) {
-    w.reason = absl::StrFormat("it speaks protocol %d, this router %d", hello.protocol_version,
-                               kProtocolVersion);
-  } else {
-    w.up = true;
-    w.compatible = true;
-    w.reason.clear();
-  }
+  w.up = true;
+  w.known = true;
+  w.reason.clear();
   UpdateReach(now);
   return is_new;
 }
@@ -160,7 +151,7 @@ absl::Status WorkerDirectory::Fits(const RouteNeed& need) const {
   const auto usable = reach_.find(key);
   const int32_t now = usable == reach_.end() ? 0 : usable->second.reach();
   if (need.total_tokens <= now) return absl::OkStatus();
-  const auto known = ReachOf([this](int32_t i) { return workers_[i].compatible; });
+  const auto known = ReachOf([this](int32_t i) { return workers_[i].known; });
   const auto ever = known.find(key);
   const int32_t longest = ever == known.end() ? 0 : ever->second;
   if (longest > 0 && need.total_tokens > longest) {

@@ -21,7 +21,7 @@ class WorkerDirectory {
   struct Worker {
     Role role = Role::kPrefill;  // From the configuration.
     bool up = false;
-    bool compatible = false;                   // What its last hello says can be used.
+    bool known = false;                        // It has been up; `hello` says what it is.
     std::string reason = "not connected yet";  // Why it cannot be used, if so.
     HelloInfo hello;
     WorkerStatus status;

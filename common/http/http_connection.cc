@@ -55,15 +55,15 @@ void Connection::CloseSoon(bool only_if_idle) {
 }
 
 void Connection::Arm(Watchdog& watchdog, Duration timeout) {
-  const uint64_t generation = ++watchdog.generation;
+  const uint64_t armed = ++watchdog.armed;
   watchdog.timer.expires_after(timeout);
-  watchdog.timer.async_wait([self = shared_from_this(), &watchdog, generation](Error error) {
-    if (!error && watchdog.generation == generation) self->Close();
+  watchdog.timer.async_wait([self = shared_from_this(), &watchdog, armed](Error error) {
+    if (!error && watchdog.armed == armed) self->Close();
   });
 }
 
 void Connection::Disarm(Watchdog& watchdog) {
-  ++watchdog.generation;
+  ++watchdog.armed;
   watchdog.timer.cancel();
 }
 
@@ -243,7 +243,7 @@ void Connection::Dispatch(Request request) {
     try {
       route->handler(std::move(request), exchange);
     } catch (const std::exception&) {
-      exchange->Send(ErrorResponse(500, "server_error", "The server failed on this request."));
+      exchange->Respond(ErrorResponse(500, "server_error", "The server failed on this request."));
     }
   };
   RawRead();

@@ -78,7 +78,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Closes the connection when it fires; arming it again or disarming it takes that back.
   struct Watchdog {
     boost::asio::steady_timer timer;
-    uint64_t generation = 0;
+    uint64_t armed = 0;  // How often; a timer that fires late is of an earlier time.
   };
   void Arm(Watchdog& watchdog, Duration timeout);
   static void Disarm(Watchdog& watchdog);

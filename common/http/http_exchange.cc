@@ -18,7 +18,7 @@ Exchange::~Exchange() {
   if (!ended_) connection_->Post([c = connection_, id = id_] { c->AbandonExchange(id); });
 }
 
-void Exchange::Send(Response response) {
+void Exchange::Respond(Response response) {
   if (ended_.exchange(true)) return;
   connection_->Post([c = connection_, id = id_, r = std::move(response)]() mutable {
     c->Respond(id, std::move(r));

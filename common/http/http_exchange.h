@@ -15,7 +15,7 @@ class Exchange : public ResponseWriter, public std::enable_shared_from_this<Exch
   Exchange(std::shared_ptr<Connection> connection, ServerCore* core, uint64_t id, bool chunked);
   ~Exchange() override;
 
-  void Send(Response response) override;
+  void Respond(Response response) override;
   void StartStream(Response response) override;
   bool Write(std::string piece) override;
   bool HasRoom() const override { return !ended_ && connection_->HasRoom(); }

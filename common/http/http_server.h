@@ -22,7 +22,7 @@ class ResponseWriter {
  public:
   virtual ~ResponseWriter() = default;
 
-  virtual void Send(Response response) = 0;
+  virtual void Respond(Response response) = 0;
 
   // Sends the head; `response.body` is the first piece, if not empty.
   virtual void StartStream(Response response) = 0;

@@ -36,7 +36,7 @@ void BlockTable::Release() {
 }
 
 BlockAllocator::BlockAllocator(int32_t num_blocks, int32_t block_size, uint64_t hash_secret)
-    : block_size_(block_size), blocks_(num_blocks), generations_(num_blocks), index_(hash_secret) {
+    : block_size_(block_size), blocks_(num_blocks), epochs_(num_blocks), index_(hash_secret) {
   BATON_CHECK(num_blocks > 0 && block_size > 0);
   counts_.free = num_blocks;
   free_.reserve(num_blocks);
@@ -108,7 +108,7 @@ BlockId BlockAllocator::TakeOne() {
     index_.Erase(blocks_[id].key);
     blocks_[id].indexed = false;
   }
-  generations_[id].fetch_add(1, std::memory_order_release);
+  epochs_[id].fetch_add(1, std::memory_order_release);
   blocks_[id].holders = 1;
   return id;
 }
@@ -164,8 +164,8 @@ void BlockAllocator::Seal(BlockTable& table, std::string_view tenant,
       block.key = insertion.node.key;
       table.last_node_ = insertion.node;
     }
-    // From here on nobody may write: a late write names the old generation.
-    generations_[id].fetch_add(1, std::memory_order_release);
+    // From here on nobody may write: a late write names the old epoch.
+    epochs_[id].fetch_add(1, std::memory_order_release);
     SetState(id, State::kReady);
     ++table.num_sealed_;
   }
@@ -175,7 +175,7 @@ void BlockAllocator::Renew(BlockTable& table) {
   BATON_CHECK(!table.draining_);
   for (int32_t i = table.num_sealed_; i < table.size(); ++i) {
     const BlockId id = table.blocks_[i];
-    generations_[id].fetch_add(1, std::memory_order_release);
+    epochs_[id].fetch_add(1, std::memory_order_release);
     SetState(id, State::kReserved);
   }
 }
@@ -207,7 +207,7 @@ std::vector<BlockRef> BlockAllocator::Refs(const BlockTable& table) const {
     if (id < 0) {
       refs.emplace_back();
     } else {
-      refs.push_back({id, generations_[id].load(std::memory_order_acquire)});
+      refs.push_back({id, epochs_[id].load(std::memory_order_acquire)});
     }
   }
   return refs;

@@ -52,7 +52,7 @@ class BlockTable {
 };
 
 // Hands out the blocks of one worker's pool and keeps the prefix cache. One thread (the node's);
-// only generations() is read from others. States and who holds a block in each are tabled in
+// only epochs() is read from others. States and who holds a block in each are tabled in
 // ARCHITECTURE.md; counts() sums to num_blocks at every moment.
 class BlockAllocator {
  public:
@@ -67,7 +67,7 @@ class BlockAllocator {
   // Blocks that Grow could give now: FREE and CACHED.
   int32_t num_available() const { return counts_.free + counts_.cached; }
   const BlockCounts& counts() const { return counts_; }
-  const BlockGenerations& generations() const { return generations_; }
+  const BlockEpochs& epochs() const { return epochs_; }
 
   // A table with the longest cached prefix of `tokens`, at most `max_tokens` of them, pinned. The
   // tokens are compared; the hash only finds. May be empty.
@@ -94,14 +94,14 @@ class BlockAllocator {
   void Seal(BlockTable& table, std::string_view tenant, std::span<const int32_t> tokens);
 
   // The writer of the table's unsealed blocks is quiet and another one may come: they are RESERVED
-  // again, under a new generation, so that a late write of the old one is dropped.
+  // again, under a new epoch, so that a late write of the old one is dropped.
   void Renew(BlockTable& table);
 
   // The table was given up while a transfer or a step may still touch it: its blocks that nobody
   // shares become DRAINING. Nothing is free until the table is released.
   void MarkDraining(BlockTable& table);
 
-  // The table's blocks with their generations, for a transfer; block -1 where it was passed.
+  // The table's blocks with their epochs, for a transfer; block -1 where it was passed.
   std::vector<BlockRef> Refs(const BlockTable& table) const;
 
   // Blocks neither free nor cached that none of `tables` holds: leaked ones.
@@ -131,7 +131,7 @@ class BlockAllocator {
 
   int32_t block_size_;
   std::vector<Block> blocks_;
-  BlockGenerations generations_;
+  BlockEpochs epochs_;
   BlockCounts counts_;
   std::vector<BlockId> free_;  // A stack.
   std::list<BlockId> lru_;     // CACHED, least recently used first.

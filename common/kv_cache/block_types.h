@@ -8,11 +8,11 @@
 
 namespace baton {
 
-// A block as captured when a transfer was agreed. A write whose generation is no longer the
+// A block as captured when a transfer was agreed. A write whose epoch is no longer the
 // block's is refused and counted.
 struct BlockRef {
   BlockId block = -1;
-  uint32_t generation = 0;
+  uint32_t epoch = 0;
   bool operator==(const BlockRef&) const = default;
 };
 
@@ -31,8 +31,8 @@ struct BlockCounts {
   bool operator==(const BlockCounts&) const = default;
 };
 
-// The current generation of every block, readable from the transport's thread. Owned by the
+// The current epoch of every block, readable from the transport's thread. Owned by the
 // BlockAllocator; [num_blocks].
-using BlockGenerations = std::vector<std::atomic<uint32_t>>;
+using BlockEpochs = std::vector<std::atomic<uint32_t>>;
 
 }  // namespace baton

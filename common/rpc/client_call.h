@@ -13,6 +13,7 @@
 #include "common/node/message.h"
 #include "common/rpc/call_events.h"
 #include "common/rpc/connection.h"
+#include "common/rpc/reaction_order.h"
 #include "common/rpc/sampling_wire.h"
 
 namespace baton {
@@ -53,6 +54,7 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
   // After the stub's async method was called with this reactor.
   void Start(std::shared_ptr<ClientCall> self) {
     self_ = std::move(self);
+    ReactionEnds(this);
     this->StartRead(&event_);
     this->StartCall();
   }
@@ -69,14 +71,15 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
   }
 
   void OnReadDone(bool ok) override {
-    if (!ok) return events_.OnUnread();
-    absl::StatusOr<std::optional<WorkerEvent>> taken = events_.Take(event_);
-    if (!taken.ok()) return context_.TryCancel();
-    if (taken->has_value()) hooks_.on_event(**std::move(taken));
-    this->StartRead(&event_);
+    ReactionBegins(this);
+    const bool goes_on = ok && TakeEvent();
+    if (!ok) events_.OnUnread();
+    ReactionEnds(this);
+    if (goes_on) this->StartRead(&event_);
   }
 
   void OnDone(const grpc::Status& status) override {
+    ReactionBegins(this);
     const Hooks hooks = std::move(hooks_);
     hooks.on_closed(events_.EndOf(EndOf(status, context_)));
     self_.reset();  // Deletes this.
@@ -84,6 +87,17 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
   }
 
  private:
+  // False if the call is given up for what it said.
+  bool TakeEvent() {
+    absl::StatusOr<std::optional<WorkerEvent>> taken = events_.Take(event_);
+    if (!taken.ok()) {
+      context_.TryCancel();
+      return false;
+    }
+    if (taken->has_value()) hooks_.on_event(**std::move(taken));
+    return true;
+  }
+
   const Request request_;
   CallEvents events_;
   Hooks hooks_;

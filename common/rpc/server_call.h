@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/connection.h"
+#include "common/rpc/reaction_order.h"
 
 namespace baton {
 
@@ -35,6 +36,7 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
   static std::shared_ptr<ServerCall> Create(grpc::CallbackServerContext* context, Hooks hooks) {
     std::shared_ptr<ServerCall> call(new ServerCall(context, std::move(hooks)));
     call->self_ = call;
+    ReactionEnds(call.get());
     return call;
   }
 
@@ -65,20 +67,19 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
   }
 
   void OnWriteDone(bool ok) override {
-    bool idle = false;
-    {
-      absl::MutexLock lock(&mutex_);
-      writing_ = false;
-      idle = queue_.empty();
-    }
-    if (!ok) return Break();
-    Advance();
-    if (idle && hooks_.on_idle) hooks_.on_idle();
+    ReactionBegins(this);
+    GoOn(ok);
+    ReactionEnds(this);
   }
 
-  void OnCancel() override { Break(); }
+  void OnCancel() override {
+    ReactionBegins(this);
+    Break();
+    ReactionEnds(this);
+  }
 
   void OnDone() override {
+    ReactionBegins(this);
     {
       const std::lock_guard lock(context_mutex_);
       has_context_ = false;
@@ -90,6 +91,19 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
  private:
   ServerCall(grpc::CallbackServerContext* context, Hooks hooks)
       : context_(context), hooks_(std::move(hooks)) {}
+
+  // A write has ended.
+  void GoOn(bool ok) {
+    bool idle = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      writing_ = false;
+      idle = queue_.empty();
+    }
+    if (!ok) return Break();
+    Advance();
+    if (idle && hooks_.on_idle) hooks_.on_idle();
+  }
 
   void Queue(Event event, bool only_if_idle) ABSL_LOCKS_EXCLUDED(mutex_) {
     {

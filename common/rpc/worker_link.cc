@@ -101,9 +101,10 @@ absl::Status WorkerLink::CheckHello(const HelloInfo& hello) const {
         absl::StrCat("a ", RoleName(hello.role), " worker answers where a ",
                      RoleName(options_.address.role), " worker was configured"));
   }
-  if (hello.protocol_version < kProtocolVersion - 1) {
-    return absl::FailedPreconditionError(absl::StrCat("protocol_version = ", hello.protocol_version,
-                                                      ": too old, update the worker"));
+  if (hello.protocol_version != kProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("it speaks protocol ", hello.protocol_version,
+                                                      ", this router ", kProtocolVersion,
+                                                      "; update the older one"));
   }
   return absl::OkStatus();
 }

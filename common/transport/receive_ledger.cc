@@ -11,7 +11,7 @@ namespace baton {
 ReceiveLedger::ReceiveLedger(const TransportOptions& options, CounterBoard* counters,
                              KvTransport::EventSink sink)
     : cache_(*options.cache),
-      generations_(*options.generations),
+      epochs_(*options.epochs),
       first_head_(options.first_head),
       staged_(options.stager != nullptr),
       counters_(counters),
@@ -71,8 +71,8 @@ AbortCode ReceiveLedger::Judge(const Ticket& ticket, const FrameHeader& header) 
   const int32_t last = (range.first_token + range.num_tokens - 1) / layout.block_size;
   for (int32_t i = range.first_token / layout.block_size; i <= last; ++i) {
     const BlockRef& ref = ticket.args.blocks[i];
-    if (generations_[ref.block].load(std::memory_order_acquire) != ref.generation) {
-      return AbortCode::kStaleGeneration;
+    if (epochs_[ref.block].load(std::memory_order_acquire) != ref.epoch) {
+      return AbortCode::kStaleEpoch;
     }
   }
   if (ticket.coverage.Check(range) == Coverage::Overlap::kPartial) return AbortCode::kOverlap;

@@ -79,7 +79,7 @@ class ReceiveLedger {
   void End(Tickets::iterator it, absl::Status status, TokenOutput first = {});
 
   const KvCache& cache_;
-  const BlockGenerations& generations_;
+  const BlockEpochs& epochs_;
   const int32_t first_head_;
   const bool staged_;
   CounterBoard* counters_;

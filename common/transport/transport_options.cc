@@ -6,16 +6,15 @@ namespace baton {
 
 absl::Status Validate(const TransportOptions& options) {
   if (options.incarnation == 0) return absl::InvalidArgumentError("transport incarnation is 0");
-  if (options.cache == nullptr || options.generations == nullptr || !options.sink) {
-    return absl::InvalidArgumentError("transport needs a cache, block generations and a sink");
+  if (options.cache == nullptr || options.epochs == nullptr || !options.sink) {
+    return absl::InvalidArgumentError("transport needs a cache, block epochs and a sink");
   }
   if (options.stager == nullptr && !options.cache->host()) {
     return absl::InvalidArgumentError("sockets cannot touch the KV pool of a device: no stager");
   }
-  if (options.generations->size() < static_cast<size_t>(options.cache->num_blocks())) {
-    return absl::InvalidArgumentError(absl::StrFormat("%d block generations for %d blocks",
-                                                      options.generations->size(),
-                                                      options.cache->num_blocks()));
+  if (options.epochs->size() < static_cast<size_t>(options.cache->num_blocks())) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%d block epochs for %d blocks", options.epochs->size(), options.cache->num_blocks()));
   }
   if (options.max_frame_bytes == 0 || options.max_frame_bytes > kMaxDataPayloadBytes) {
     return absl::InvalidArgumentError(absl::StrFormat(

@@ -12,14 +12,14 @@
 
 namespace baton {
 
-// What every transport needs to know of its process. Cache and generations must outlive it.
+// What every transport needs to know of its process. Cache and epochs must outlive it.
 struct TransportOptions {
   TransportSecret secret{};     // Pair keys of incoming transfers are derived from it.
   Incarnation incarnation = 0;  // This process.
   const KvCache* cache = nullptr;
   BlockStager* stager = nullptr;  // Of a cache whose memory sockets cannot touch; outlives the
                                   // transport. Null: they read and write it.
-  const BlockGenerations* generations = nullptr;  // [cache->num_blocks()].
+  const BlockEpochs* epochs = nullptr;  // [cache->num_blocks()].
   KvTransport::EventSink sink;
   int32_t first_head = 0;  // Index in the whole model of the pool's head 0; not 0 on the higher
                            // tensor-parallel ranks.

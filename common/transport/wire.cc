@@ -65,7 +65,7 @@ constexpr Meaning kMeanings[] = {
     {"cancelled by the peer", absl::StatusCode::kAborted},
     {"unknown ticket", absl::StatusCode::kNotFound},
     {"ticket of another sender", absl::StatusCode::kPermissionDenied},
-    {"stale block generation"},
+    {"stale block epoch"},
     {"range outside the ticket", absl::StatusCode::kOutOfRange},
     {"range overlaps received tokens"},
     {"payload checksum mismatch", absl::StatusCode::kDataLoss},

@@ -50,7 +50,7 @@ enum class AbortCode : uint32_t {
   kCancelled = 1,         // The other side's node gave the ticket up.
   kUnknownTicket = 2,     // Never expected here, or ended.
   kWrongSender = 3,       // The ticket belongs to another incarnation.
-  kStaleGeneration = 4,   // A block of the ticket has moved on to another owner.
+  kStaleEpoch = 4,        // A block of the ticket has moved on to another owner.
   kOutOfRange = 5,        // Layer, tokens, heads or size do not fit the ticket.
   kOverlap = 6,           // Part of the range was received before.
   kChecksum = 7,          // The payload's CRC32C is not the trailer's.

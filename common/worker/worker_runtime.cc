@@ -110,7 +110,7 @@ WorkerRuntime::WorkerRuntime(const WorkerConfig& config, Role role)
       metrics_(NameOf(role), kVersion),
       thread_({.name = absl::StrCat("engine-", NameOf(role)),
                .max_offered_requests = static_cast<size_t>(config.max_queued_requests)}),
-      metered_runner_(&thread_, &metrics_),
+      mailing_runner_(&thread_, &metrics_),
       transport_("tcp", &thread_, &metrics_) {}
 
 WorkerRuntime::~WorkerRuntime() { Stop(); }
@@ -162,10 +162,10 @@ absl::Status WorkerRuntime::Load() {
        // A prompt gets a token of each step, whatever the decodes have taken.
        .max_step_tokens = config_.chunk_tokens + 1,
        .max_step_rows = config_.max_batch_sequences},
-      device, *processors_.host, &metered_runner_, EndWithDevice);
+      device, *processors_.host, &mailing_runner_, EndWithDevice);
   if (!loaded.ok()) return AtModelOption(config_.model, loaded.status());
   model_ = *std::move(loaded);
-  metered_runner_.set_runner(model_.runner.get());
+  mailing_runner_.set_runner(model_.runner.get());
   num_blocks = model_.cache->num_blocks();
   allocator_ = std::make_unique<BlockAllocator>(num_blocks, config_.block_size, SystemRandom64());
   Log(LogLevel::kInfo, "model loaded",
@@ -189,7 +189,7 @@ absl::Status WorkerRuntime::Listen() {
                      DeviceStager::Create(*processors_.device, *model_.cache, EndWithDevice));
     options.transport.stager = stager_.get();
   }
-  options.transport.generations = &allocator_->generations();
+  options.transport.epochs = &allocator_->epochs();
   options.transport.sink = [this](TransferEvent event) { transport_.OnEvent(std::move(event)); };
   options.bind_host = config_.host == "localhost" ? "127.0.0.1" : config_.host;
   options.port = config_.data_port;
@@ -233,7 +233,7 @@ WorkerRuntime::NodeParts WorkerRuntime::parts() {
                      .swap_blocks = model_.swap == nullptr ? 0 : model_.swap->num_blocks()},
           .model = model_.info,
           .allocator = *allocator_,
-          .runner = metered_runner_,
+          .runner = mailing_runner_,
           .transport = transport_,
           .outbox = *server_,
           .data_endpoint = config_.advertise_data_address.empty() ? data_endpoint_
@@ -293,10 +293,10 @@ absl::Status WorkerRuntime::ServeMetrics() {
   options.num_handler_threads = 1;
   options.max_connections = 64;
   const auto metrics = [this](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
-    writer->Send({.content_type = "text/plain; version=0.0.4", .body = metrics_.Render()});
+    writer->Respond({.content_type = "text/plain; version=0.0.4", .body = metrics_.Render()});
   };
   const auto health = [](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
-    writer->Send({.body = "{\"status\":\"alive\"}\n"});
+    writer->Respond({.body = "{\"status\":\"alive\"}\n"});
   };
   absl::StatusOr<std::unique_ptr<http::HttpServer>> server = http::HttpServer::Create(
       std::move(options), {{.method = "GET", .path = "/metrics", .handler = metrics},

@@ -18,13 +18,13 @@
 #include "common/node/node.h"
 #include "common/node/node_thread.h"
 #include "common/node/worker_mail.h"
-#include "common/worker/metered_runner.h"
-#include "common/worker/metered_transport.h"
-#include "common/worker/worker_config.h"
 #include "common/rpc/worker_server.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/device_stager.h"
 #include "common/transport/pair_key.h"
+#include "common/worker/mailing_runner.h"
+#include "common/worker/mailing_transport.h"
+#include "common/worker/worker_config.h"
 #include "kernels/make_device.h"
 
 namespace baton {
@@ -103,12 +103,12 @@ class WorkerRuntime {
 
   // Bottom up: each uses those before it. The transport touches the model's pool, and the model is
   // the device's.
-  MeteredRunner metered_runner_;
+  MailingRunner mailing_runner_;
   Processors processors_;
   LoadedModel model_;
   std::unique_ptr<BlockAllocator> allocator_;
   std::unique_ptr<DeviceStager> stager_;  // Of a pool that is the device's.
-  MeteredTransport transport_;
+  MailingTransport transport_;
   std::string data_endpoint_;
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<http::HttpServer> metrics_server_;

@@ -40,8 +40,8 @@ ThreadPool::ThreadPool(int num_threads, int nice) {
 
 ThreadPool::~ThreadPool() {
   stopping_ = true;
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  calls_.fetch_add(1, std::memory_order_release);
+  calls_.notify_all();
 }
 
 void ThreadPool::ParallelFor(int64_t num_tasks, Body body) {
@@ -53,8 +53,8 @@ void ThreadPool::ParallelFor(int64_t num_tasks, Body body) {
   num_tasks_ = num_tasks;
   next_task_.store(0, std::memory_order_relaxed);
   gate_.store(kOpen, std::memory_order_release);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  calls_.fetch_add(1, std::memory_order_release);
+  calls_.notify_all();
   RunTasks(0);
   uint32_t left = gate_.fetch_and(~kOpen, std::memory_order_acq_rel) & ~kOpen;
   for (; left != 0; left = gate_.load(std::memory_order_acquire)) WaitWhile(gate_, left);
@@ -80,8 +80,8 @@ bool ThreadPool::Join() {
 void ThreadPool::WorkerLoop(int thread) {
   uint32_t seen = 0;
   for (;;) {
-    WaitWhile(epoch_, seen);
-    seen = epoch_.load(std::memory_order_acquire);
+    WaitWhile(calls_, seen);
+    seen = calls_.load(std::memory_order_acquire);
     if (stopping_) return;
     if (!Join()) continue;
     RunTasks(thread);

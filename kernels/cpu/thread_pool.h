@@ -39,7 +39,7 @@ class ThreadPool {
   int64_t num_tasks_ = 0;
   std::atomic<bool> stopping_{false};
 
-  std::atomic<uint32_t> epoch_{0};  // Counts calls; workers wait on it.
+  std::atomic<uint32_t> calls_{0};  // Counts calls; workers wait on it.
   std::atomic<int64_t> next_task_{0};
   // kOpen while workers may join the call in progress, and how many are in it. The caller closes it
   // when no task is left, so that it waits for no worker that the kernel has not let run yet.

@@ -77,7 +77,7 @@ void FullAnswer::OnEnd(const absl::Status& status, const Usage& usage) {
   if (absl::IsCancelled(status)) {
     return writer_->Abort();  // Nobody is there to read an answer.
   }
-  if (!status.ok()) return writer_->Send(ErrorResponse(status));
+  if (!status.ok()) return writer_->Respond(ErrorResponse(status));
   SendPieces(writer_, AnswerResponse(*context_, /*stream=*/false), Body(usage), shared_from_this());
 }
 

@@ -27,13 +27,13 @@ class OpenAiApi {
 
   void Generate(Request request, Writer writer, bool chat) const {
     if (absl::Status status = TryGenerate(std::move(request), writer, chat); !status.ok()) {
-      writer->Send(ErrorResponse(status));
+      writer->Respond(ErrorResponse(status));
     }
   }
 
   void AnswerTokenize(const Request& request, const Writer& writer) const {
     absl::StatusOr<TextPieces> answer = Tokenize(request);
-    if (!answer.ok()) return writer->Send(ErrorResponse(answer.status()));
+    if (!answer.ok()) return writer->Respond(ErrorResponse(answer.status()));
     SendPieces(writer, http::Response{}, *std::move(answer), nullptr);
   }
 
@@ -217,7 +217,7 @@ using JsonHandler = std::function<absl::StatusOr<Json>(const Request&)>;
 http::Handler Answering(JsonHandler handler) {
   return [handler = std::move(handler)](Request request, Writer writer) {
     absl::StatusOr<Json> answer = handler(request);
-    writer->Send(answer.ok() ? JsonResponse(*answer) : ErrorResponse(answer.status()));
+    writer->Respond(answer.ok() ? JsonResponse(*answer) : ErrorResponse(answer.status()));
   };
 }
 
@@ -241,7 +241,7 @@ std::vector<http::Route> OpenAiRoutes(OpenAiOptions options, GenerationService* 
       {"GET", "/ready", answer([api](const Request&) { return api->Ready(); }), true},
       {"GET", "/status", answer([api](const Request&) { return api->Status(); })},
       {"GET", "/audit", answer([api](const Request&) { return api->Audit(); })},
-      {"GET", "/metrics", [api](const Request&, Writer w) { w->Send(api->Metrics()); }},
+      {"GET", "/metrics", [api](const Request&, Writer w) { w->Respond(api->Metrics()); }},
   };
 }
 

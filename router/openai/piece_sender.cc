@@ -37,7 +37,7 @@ class PieceSender : public std::enable_shared_from_this<PieceSender> {
 void SendPieces(std::shared_ptr<http::ResponseWriter> writer, http::Response head, TextPieces body,
                 std::shared_ptr<const void> owner) {
   body.Fill(kWholeBytes, head.body);
-  if (body.done()) return writer->Send(std::move(head));
+  if (body.done()) return writer->Respond(std::move(head));
   writer->StartStream(std::move(head));
   std::make_shared<PieceSender>(std::move(writer), std::move(body), std::move(owner))->Pump();
 }

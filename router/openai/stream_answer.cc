@@ -42,7 +42,7 @@ void StreamAnswer::OnEnd(const absl::Status& status, const Usage& usage) {
   }
   if (!status.ok() && !streaming_ && pending_.empty()) {
     finished_ = true;
-    return writer_->Send(ErrorResponse(status));
+    return writer_->Respond(ErrorResponse(status));
   }
   ended_ = Ended{status, usage};
   Pump();

@@ -4,8 +4,9 @@
 Usage: tsan_races.py PROGRAM [arguments]. The distribution's gRPC is built without the sanitizer: how
 it orders its own memory, also in its headers, is not seen, so its races are no news. A race is ours
 if the first frame of either access that is no container's is Baton's code: what headers make part of
-our program (containers, JSON, Asio) acts for the code that calls it. One order of gRPC's is taken on
-trust: it calls OnDone, which frees the call, when all else about the call is over.
+our program (containers, JSON, Asio, Protobuf) acts for the code that calls it. Two orders of gRPC's
+are taken on trust where it touches the memory itself: after we made it and before we free it, and
+the next event of a call after OnReadDone has asked for it. All else common/rpc/reaction_order.h tells.
 """
 import os
 import re
@@ -17,10 +18,12 @@ ACCESS = re.compile(r"^  (?:Previous )?(?:atomic )?(?:read|write) of size", re.I
 FRAME = re.compile(r"^    #\d+ (.*)")
 CONTAINER = re.compile(
     r"libtsan|^(?:\w+ )*std::|^operator (?:new|delete)|__gnu_cxx|/usr/include/c\+\+/|"
+    r"\bbaton::v1::\w+::|\.pb\.(?:cc|h):|google::protobuf::|"
     r"/usr/include/(?:absl/(?:container|hash|types|functional)|boost|nlohmann)/")
-
-
-ON_DONE = re.compile(r"^baton::(?:Server|Client)Call<.*>::OnDone\(")
+READ = re.compile(r"^baton::ClientCall<.*>::OnReadDone\(")
+PARSE = re.compile(r"^grpc::internal::CallOpRecvMessage<")
+ALLOCATION = re.compile(r"^(?:operator (?:new|delete)|[cm]alloc|free)\b")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def code_of(frames):
@@ -29,7 +32,7 @@ def code_of(frames):
 
 
 def is_ours(code):
-    return code.startswith("baton::") or " ../../" in code
+    return code.startswith("baton::") or " ../../" in code or f" {ROOT}/" in code
 
 
 def accesses(report):
@@ -46,11 +49,21 @@ def accesses(report):
     return stacks
 
 
+def is_trusted(frames, other):
+    """`other` is an access of gRPC's own, to memory that was made or freed, or to a call's event."""
+    if is_ours(code_of(other)):
+        return False
+    is_read = any(map(READ.search, frames)) and any(map(PARSE.search, other))
+    return is_read or bool(ALLOCATION.search(frames[0]))
+
+
 def about_baton(report):
     if "data race" not in report:
         return True
-    codes = [code_of(frames) for frames in accesses(report)]
-    return any(map(is_ours, codes)) and not any(map(ON_DONE.match, codes))
+    stacks = [frames or [""] for frames in accesses(report)]
+    if len(stacks) == 2 and (is_trusted(*stacks) or is_trusted(*reversed(stacks))):
+        return False
+    return any(is_ours(code_of(frames)) for frames in stacks)
 
 
 def main():

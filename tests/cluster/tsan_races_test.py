@@ -3,7 +3,7 @@
 import sys
 import unittest
 
-from tsan_races import about_baton
+from tsan_races import ROOT, about_baton
 
 HEAD = "WARNING: ThreadSanitizer: {} (pid=1)\n"
 OURS = "baton::PrefillNode::OnBroken(baton::CallBroken) ../../prefill_worker/node.cc:50 (program+0x1)"
@@ -17,8 +17,12 @@ ASIO = "boost::asio::detail::op_queue<O>::push(O*) /usr/include/boost/asio/op_qu
 GRPC = "grpc::CompletionQueue::Next(void**) /usr/include/grpcpp/completion_queue.h:180 (program+0x7)"
 STATUS = "absl::debian3::status_internal::StatusRep::Unref() /usr/include/absl/status.h:8 (program+0x8)"
 MEMMOVE = "memmove <null> (libtsan.so.2+0x9)"
-ON_DONE = "baton::ServerCall<Q, A>::OnDone() ../../common/rpc/server_call.h:90 (program+0xa)"
+NEW = "operator new(unsigned long) <null> (libtsan.so.2+0xa)"
 DELETE = "operator delete(void*) <null> (libtsan.so.2+0xb)"
+ON_READ = "baton::ClientCall<Q, A>::OnReadDone(bool) ../../common/rpc/client_call.h:73 (program+0xe)"
+PARSE = "baton::v1::DecodeEvent::Clear() ../../build/tsan/proto/decode.pb.cc:1009 (program+0x11)"
+RECEIVE = ("grpc::internal::CallOpRecvMessage<baton::v1::DecodeEvent>::FinishOp(bool*) "
+           "/usr/include/grpcpp/impl/call_op_set.h:451 (program+0x12)")
 LIBRARY = "<null> <null> (libgrpc.so.29+0x10)"
 
 
@@ -35,6 +39,10 @@ class WhoseRaceTest(unittest.TestCase):
         self.assertTrue(about_baton(race([OURS], [LIBRARY])))
         self.assertTrue(about_baton(race([LIBRARY], [OURS])))
 
+    def test_code_outside_of_the_namespace_is_ours_by_its_file(self):
+        for path in ("../../tests", f"{ROOT}/tests"):
+            self.assertTrue(about_baton(race([f"Ask(int) {path}/a.cc:1 (program+0xd)"], [GRPC])))
+
     def test_a_container_of_a_header_belongs_to_the_code_that_uses_it(self):
         for container in (STD, TABLE, INLINED, JSON, ASIO, MEMMOVE):
             self.assertTrue(about_baton(race([container, OURS], [LIBRARY])), container)
@@ -45,11 +53,17 @@ class WhoseRaceTest(unittest.TestCase):
             self.assertFalse(about_baton(race([theirs, OURS], [theirs, OURS])), theirs)
             self.assertFalse(about_baton(race([STD, theirs, OURS], [MEMMOVE, theirs])), theirs)
 
-    def test_freeing_a_call_that_is_done_is_trusted_but_not_what_it_calls(self):
-        self.assertFalse(about_baton(race([DELETE, ON_DONE], [OURS])))
-        self.assertFalse(about_baton(race([OURS], [ON_DONE])))
-        self.assertTrue(about_baton(race([OURS, ON_DONE], [LIBRARY])))
-        self.assertTrue(about_baton(race([TABLE, OURS, ON_DONE], [OURS])))
+    def test_memory_that_grpc_uses_between_its_making_and_its_freeing_is_trusted_but_ours_is_not(self):
+        for allocation in (NEW, DELETE):
+            self.assertFalse(about_baton(race([allocation, OURS], [GRPC])))
+            self.assertFalse(about_baton(race([LIBRARY], [allocation, STD, OURS])))
+            self.assertTrue(about_baton(race([allocation, OURS], [OURS])))
+            self.assertTrue(about_baton(race([allocation, OURS], [STD, OURS])))
+
+    def test_the_next_event_of_a_call_is_read_when_it_was_asked_for(self):
+        self.assertFalse(about_baton(race([PARSE, RECEIVE], [PARSE, OURS, ON_READ])))
+        self.assertTrue(about_baton(race([OURS, ON_READ], [OURS, ON_READ])))
+        self.assertTrue(about_baton(race([PARSE, OURS], [RECEIVE])))
 
     def test_where_the_memory_was_made_does_not_count(self):
         self.assertFalse(about_baton(race([GRPC], [LIBRARY])))

@@ -38,7 +38,7 @@ void CheckRequest(const Request& request) {
 std::vector<Route> Routes() {
   const Handler echo = [](Request request, std::shared_ptr<ResponseWriter> writer) {
     CheckRequest(request);
-    writer->Send({.headers = {{"X-Path", request.path}}, .body = request.body});
+    writer->Respond({.headers = {{"X-Path", request.path}}, .body = request.body});
   };
   const Handler stream = [](Request request, std::shared_ptr<ResponseWriter> writer) {
     CheckRequest(request);

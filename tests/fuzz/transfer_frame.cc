@@ -191,7 +191,7 @@ Program Compile(FuzzInput* in) {
 // ---- The receiver -------------------------------------------------------------------------------
 
 struct Pool {
-  Pool() : generations(kBlocks) {
+  Pool() : epochs(kBlocks) {
     const KvLayout layout{
         .block_size = kBlockSize,
         .groups = {{.num_layers = 2, .num_kv_heads = 2, .k_dim = 2, .v_dim = 2}}};
@@ -223,7 +223,7 @@ struct Pool {
     }
   }
 
-  BlockGenerations generations;
+  BlockEpochs epochs;
   std::unique_ptr<KvCache> cache;
 };
 
@@ -235,7 +235,7 @@ class Receiver {
         transport_{.secret = kSecret,
                    .incarnation = kReceiver,
                    .cache = pool->cache.get(),
-                   .generations = &pool->generations},
+                   .epochs = &pool->epochs},
         ledger_(transport_, &counters_, [this](TransferEvent e) { OnEvent(std::move(e)); }) {
     static std::vector<std::byte> scratch(4096);
     int fds[2];

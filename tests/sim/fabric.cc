@@ -54,16 +54,16 @@ std::string Fabric::EndpointOf(int column) { return absl::StrCat("127.0.0.", col
 // ---- One worker's end --------------------------------------------------------------------------
 
 FabricPort::FabricPort(Fabric& fabric, Host& host, Incarnation incarnation, TagMemory& memory,
-                       const BlockGenerations& generations, EventSink sink)
+                       const BlockEpochs& epochs, EventSink sink)
     : fabric_(fabric),
       world_(fabric.world_),
       host_(host),
       memory_(memory),
-      generations_(generations),
+      epochs_(epochs),
       sink_(std::move(sink)) {
   options_.transport = {.incarnation = incarnation,
                         .cache = &memory.cache(),
-                        .generations = &generations,
+                        .epochs = &epochs,
                         .sink = [this](TransferEvent e) { OnTransportEvent(std::move(e)); }};
   for (size_t i = 0; i < options_.transport.secret.size(); ++i) {
     options_.transport.secret[i] = static_cast<uint8_t>(Random::Mix(incarnation + i));
@@ -96,8 +96,8 @@ void FabricPort::Expect(ExpectArgs args) {
     const BlockRef ref = args.blocks[b];
     memory_.Poison(ref.block, 0);
     memory_.Promise(ref);
-    if (!promised_.insert({ref.block, ref.generation}).second) {
-      fabric_.violation_("I2: one generation of a block is promised to two writers");
+    if (!promised_.insert({ref.block, ref.epoch}).second) {
+      fabric_.violation_("I2: one epoch of a block is promised to two writers");
     }
   }
   if (!expected_.emplace(ticket, Expected{.args = args, .serial = next_serial_++}).second) {
@@ -246,16 +246,16 @@ void FabricPort::EndExpected(TransferEvent event) {
   }
   host_.At(world_.now(), [this, event = std::move(event), args] {
     sink_(event);
-    if (event.status.ok()) CheckGenerations(args);
+    if (event.status.ok()) CheckEpochs(args);
   });
 }
 
-void FabricPort::CheckGenerations(const ExpectArgs& args) const {
+void FabricPort::CheckEpochs(const ExpectArgs& args) const {
   const int32_t block_size = memory_.block_size();
   for (int32_t b = args.first_token / block_size; (b + 1) * block_size <= args.num_tokens; ++b) {
     const BlockRef ref = args.blocks[b];
-    if (memory_.IsSealed(ref.block) && generations_.at(ref.block).load() == ref.generation) {
-      fabric_.violation_("I2: a verified block still has the generation of its writer");
+    if (memory_.IsSealed(ref.block) && epochs_.at(ref.block).load() == ref.epoch) {
+      fabric_.violation_("I2: a verified block still has the epoch of its writer");
     }
   }
 }

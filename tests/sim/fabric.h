@@ -68,7 +68,7 @@ class Fabric {
 class FabricPort : public KvTransport, private Network {
  public:
   FabricPort(Fabric& fabric, Host& host, Incarnation incarnation, TagMemory& memory,
-             const BlockGenerations& generations, EventSink sink);
+             const BlockEpochs& epochs, EventSink sink);
   ~FabricPort() override;
 
   // The key of the pair with that sender.
@@ -109,13 +109,13 @@ class FabricPort : public KvTransport, private Network {
   void NoteDamaged(TicketId ticket);
   void OnTransportEvent(TransferEvent event);
   void EndExpected(TransferEvent event);
-  void CheckGenerations(const ExpectArgs& args) const;
+  void CheckEpochs(const ExpectArgs& args) const;
 
   Fabric& fabric_;
   World& world_;
   Host& host_;
   TagMemory& memory_;
-  const BlockGenerations& generations_;
+  const BlockEpochs& epochs_;
   EventSink sink_;
   std::map<TicketId, Expected> expected_;
   std::set<std::pair<BlockId, uint32_t>> promised_;  // Never twice to a writer.

@@ -100,15 +100,13 @@ void FakeRunner::PoisonUncomputed() {
 // Before the first layer; without rows there is none. The blocks are read and written from half of
 // the time on until its end.
 void FakeRunner::StartMoves(bool fails, Duration layer_time) {
-  out_generations_.clear();
-  in_generations_.clear();
+  out_epochs_.clear();
+  in_epochs_.clear();
   for (const BlockMove& move : in_flight_->swap_out) {
-    out_generations_.emplace_back(memory_.generation(move.source),
-                                  host_memory_->generation(move.destination));
+    out_epochs_.emplace_back(memory_.epoch(move.source), host_memory_->epoch(move.destination));
   }
   for (const BlockMove& move : in_flight_->swap_in) {
-    in_generations_.emplace_back(host_memory_->generation(move.source),
-                                 memory_.generation(move.destination));
+    in_epochs_.emplace_back(host_memory_->epoch(move.source), memory_.epoch(move.destination));
   }
   const Duration half = world_.Micros(25, 2000);
   host_.After(half, [=, this] { RunMoves(/*is_last=*/false, fails, half, layer_time); });
@@ -173,18 +171,18 @@ void FakeRunner::Check() const {
 void FakeRunner::CheckMoves() const {
   for (size_t i = 0; i < in_flight_->swap_out.size(); ++i) {
     const BlockMove& move = in_flight_->swap_out[i];
-    const auto [source, destination] = out_generations_[i];
+    const auto [source, destination] = out_epochs_[i];
     memory_.CheckHeld(move.source, "a move that reads it");
-    memory_.CheckGeneration(move.source, source, "a move that reads it");
-    host_memory_->CheckGeneration(move.destination, destination, "a move that writes it");
+    memory_.CheckEpoch(move.source, source, "a move that reads it");
+    host_memory_->CheckEpoch(move.destination, destination, "a move that writes it");
   }
   for (size_t i = 0; i < in_flight_->swap_in.size(); ++i) {
     const BlockMove& move = in_flight_->swap_in[i];
-    const auto [source, destination] = in_generations_[i];
+    const auto [source, destination] = in_epochs_[i];
     host_memory_->CheckHeld(move.source, "a move that reads it");
-    host_memory_->CheckGeneration(move.source, source, "a move that reads it");
+    host_memory_->CheckEpoch(move.source, source, "a move that reads it");
     memory_.CheckHeld(move.destination, "a move that writes it");
-    memory_.CheckGeneration(move.destination, destination, "a move that writes it");
+    memory_.CheckEpoch(move.destination, destination, "a move that writes it");
   }
 }
 

@@ -62,8 +62,8 @@ class FakeRunner : public ModelRunner {
 
  private:
   void PoisonUncomputed();
-  // The generations of a move's two blocks.
-  using MoveGenerations = std::pair<uint32_t, uint32_t>;
+  // The epochs of a move's two blocks.
+  using MoveEpochs = std::pair<uint32_t, uint32_t>;
   void StartMoves(bool fails, Duration layer_time);
   void RunMoves(bool is_last, bool fails, Duration half, Duration layer_time);
   void CheckMoves() const;
@@ -81,8 +81,8 @@ class FakeRunner : public ModelRunner {
   Time stalled_until_{};
   Duration layer_time_{};  // 0 = drawn for each step.
   std::shared_ptr<const StepPlan> in_flight_;
-  std::vector<MoveGenerations> out_generations_;  // When its moves began.
-  std::vector<MoveGenerations> in_generations_;
+  std::vector<MoveEpochs> out_epochs_;  // When its moves began.
+  std::vector<MoveEpochs> in_epochs_;
   std::vector<uint64_t> folded_;  // Per row, over the layers of the step in flight.
 };
 

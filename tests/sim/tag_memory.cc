@@ -17,8 +17,7 @@ KvLayout TagLayout(int32_t block_size, int32_t window) {
                       .window = window}}};
 }
 
-TagMemory::TagMemory(const KvLayout& layout, const BlockAllocator& allocator,
-                     OnViolation violation)
+TagMemory::TagMemory(const KvLayout& layout, const BlockAllocator& allocator, OnViolation violation)
     : allocator_(allocator),
       violation_(std::move(violation)),
       cache_(*KvCache::Create(layout, allocator.num_blocks())),
@@ -26,7 +25,7 @@ TagMemory::TagMemory(const KvLayout& layout, const BlockAllocator& allocator,
       num_slots_(int64_t{allocator.num_blocks()} * block_size_),
       verified_(kLayers * num_slots_),
       promises_(allocator.num_blocks()),
-      generation_(allocator.num_blocks()),
+      epoch_(allocator.num_blocks()),
       loans_(allocator.num_blocks()),
       poisoned_(allocator.num_blocks(), true) {
   for (int32_t layer = 0; layer < kLayers; ++layer) {
@@ -112,7 +111,7 @@ void TagMemory::OnReceived(const std::byte* start, size_t size) {
     }
     if (promises_.at(block) == 0) violation_("I3: late bytes are written to a block");
     if (VerifiedAt(slots.layer, slot)) violation_("I2: a transfer writes what is there already");
-    if (allocator_.generations().at(block).load() != generation_.at(block)) {
+    if (allocator_.epochs().at(block).load() != epoch_.at(block)) {
       violation_("I3: a transfer writes to a block that was given to someone else");
     }
   }
@@ -130,12 +129,12 @@ void TagMemory::OnSent(const std::byte* start, size_t size) const {
 
 void TagMemory::Promise(const BlockRef& ref) {
   if (++promises_.at(ref.block) > 1) violation_("I2: a block is promised to two transfers");
-  generation_.at(ref.block) = ref.generation;
+  epoch_.at(ref.block) = ref.epoch;
 }
 
 void TagMemory::Overtake(BlockId block) {
-  // The allocator gives its generations away to readers only.
-  const_cast<BlockGenerations&>(allocator_.generations()).at(block).fetch_add(1);
+  // The allocator gives its epochs away to readers only.
+  const_cast<BlockEpochs&>(allocator_.epochs()).at(block).fetch_add(1);
 }
 
 void TagMemory::Verify(BlockId block, int32_t slot) {
@@ -170,8 +169,8 @@ void TagMemory::CheckHeld(BlockId block, std::string_view by) const {
   violation_(absl::StrCat("I3: a block was given up under ", std::string(by)));
 }
 
-void TagMemory::CheckGeneration(BlockId block, uint32_t expected, std::string_view by) const {
-  if (generation(block) == expected) return;
+void TagMemory::CheckEpoch(BlockId block, uint32_t expected, std::string_view by) const {
+  if (epoch(block) == expected) return;
   violation_(absl::StrCat("I3: a block was given out under ", std::string(by)));
 }
 

@@ -42,7 +42,7 @@ class TagMemory {
   // A whole block of `from` as it is, by a step. `may_be_free`: who wanted the copy may have gone.
   void CopyFrom(const TagMemory& from, BlockId source, BlockId destination, bool may_be_free);
 
-  // A transfer may write the block from now on, under this generation, until EndPromise.
+  // A transfer may write the block from now on, under this epoch, until EndPromise.
   void Promise(const BlockRef& ref);
   void EndPromise(BlockId block) { --promises_.at(block); }
   // The transport verified what it wrote to the slot.
@@ -62,9 +62,9 @@ class TagMemory {
   void PoisonFree();
   // A step or an open transfer may touch these: somebody has to hold them.
   void CheckHeld(BlockId block, std::string_view by) const;
-  uint32_t generation(BlockId block) const { return allocator_.generations().at(block).load(); }
-  // It was not given out since it had that generation.
-  void CheckGeneration(BlockId block, uint32_t generation, std::string_view by) const;
+  uint32_t epoch(BlockId block) const { return allocator_.epochs().at(block).load(); }
+  // It was not given out since it had that epoch.
+  void CheckEpoch(BlockId block, uint32_t epoch, std::string_view by) const;
 
   // The content is final: READY or CACHED.
   bool IsSealed(BlockId block) const;
@@ -91,7 +91,7 @@ class TagMemory {
   int64_t num_slots_;
   std::vector<char> verified_;        // [layer * num_slots_ + slot]
   std::vector<int32_t> promises_;     // Open transfers into the block.
-  std::vector<uint32_t> generation_;  // Of the last promise.
+  std::vector<uint32_t> epoch_;       // Of the last promise.
   std::vector<int32_t> loans_;        // Open transfers out of the block.
   std::vector<char> poisoned_;        // Per block: FREE, and poisoned already.
 };

@@ -56,9 +56,9 @@ void WorkerHost::MakeNode() {
   p.runner = std::make_unique<FakeRunner>(
       world_, *this, *p.memory, options_.window, [this](WorkerMail m) { Deliver(std::move(m)); },
       [this](const StepPlan& plan) { OnStepStart(plan); });
-  p.port = std::make_unique<FabricPort>(fabric_, *this, incarnation_, *p.memory,
-                                        p.allocator->generations(),
-                                        [this](TransferEvent event) { Deliver(std::move(event)); });
+  p.port =
+      std::make_unique<FabricPort>(fabric_, *this, incarnation_, *p.memory, p.allocator->epochs(),
+                                   [this](TransferEvent event) { Deliver(std::move(event)); });
   const EngineOptions engine{.chunk_tokens = options_.chunk_tokens,
                              .max_batch_sequences = options_.max_batch,
                              .swap_blocks = options_.swap_blocks,

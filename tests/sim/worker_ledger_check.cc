@@ -194,7 +194,7 @@ void WorkerLedger::CheckStillCached(const Account& account) {
   for (size_t i = 0; i < std::min(most, account.sealed.size()); ++i) {
     const BlockRef& ref = account.sealed[i];
     const BlockState state = device_.state(ref.block);
-    if (device_.generations()[ref.block].load() != ref.generation) return;
+    if (device_.epochs()[ref.block].load() != ref.epoch) return;
     if (state == BlockState::kCached) return Violate("what is cached is computed again");
     if (state != BlockState::kReady) return;
   }
@@ -258,7 +258,7 @@ void WorkerLedger::NoteTable(Account& account, const StepRow& row) {
   const int32_t num_full = row.context_len / device_.block_size();
   for (int32_t i = 0; i < num_full && row.block_table[i] >= 0; ++i) {
     const BlockId block = row.block_table[i];
-    account.sealed.push_back({block, device_.generations()[block].load()});
+    account.sealed.push_back({block, device_.epochs()[block].load()});
   }
 }
 

@@ -258,19 +258,19 @@ TEST_P(TransportContractTest, TheTicketOfAnotherSenderIsRefusedAndStays) {
   EXPECT_TRUE(to->IsCanaryBut(0xCD, {h.written()}));
 }
 
-TEST_P(TransportContractTest, AStaleGenerationIsRefusedBeforeAByteIsWritten) {
+TEST_P(TransportContractTest, AStaleEpochIsRefusedBeforeAByteIsWritten) {
   auto from = cluster_.Make({.incarnation = 1});
   auto to = cluster_.Make({.incarnation = 2});
   const Handoff h = MakeHandoff(from.get(), to.get(), {0, 100});
   to->transport->Expect(h.expect());
-  (*to->generations)[h.to_blocks[3]].fetch_add(1);
+  (*to->epochs)[h.to_blocks[3]].fetch_add(1);
   from->transport->Start(h.start());
   h.PushAll(100);
   EXPECT_EQ(from->log.WaitEnded(h.ticket, false).status.code(),
             absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(to->log.WaitEnded(h.ticket, true).status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(to->IsCanaryBut(0xCD));
-  EXPECT_GE(to->counters().refused[static_cast<size_t>(AbortCode::kStaleGeneration)], 1);
+  EXPECT_GE(to->counters().refused[static_cast<size_t>(AbortCode::kStaleEpoch)], 1);
 }
 
 TEST_P(TransportContractTest, ARangeOutsideTheTicketIsRefused) {

@@ -175,7 +175,7 @@ TEST_P(TcpHostileTest, HundredsOfSilentAndSlowConnectionsKeepNobodyOut) {
 TEST_P(TcpHostileTest, AListenerOutOfRangeOrTakenIsAClearError) {
   TransportOptions options{.incarnation = 1,
                            .cache = to_->cache.get(),
-                           .generations = to_->generations.get(),
+                           .epochs = to_->epochs.get(),
                            .sink = [](TransferEvent) {}};
   auto bad_port = TcpKvTransport::Create({.transport = options, .port = 70000});
   EXPECT_EQ(bad_port.status().code(), absl::StatusCode::kInvalidArgument);
@@ -202,7 +202,7 @@ TEST_P(TcpHostileTest, AnEndpointThatIsNoAddressEndsTheStart) {
 TEST_P(TcpHostileTest, SpeaksIpv6) {
   TransportOptions options{.incarnation = 9,
                            .cache = to_->cache.get(),
-                           .generations = to_->generations.get(),
+                           .epochs = to_->epochs.get(),
                            .sink = [](TransferEvent) {}};
   auto listener = TcpKvTransport::Create({.transport = options, .bind_host = "::1"});
   if (!listener.ok()) {

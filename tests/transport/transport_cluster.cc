@@ -134,14 +134,14 @@ std::unique_ptr<Endpoint> TransportCluster::Make(const EndpointSpec& spec) {
                                     .v_dim = spec.k_dim + 4,
                                     .dtype = DType::kBF16}}};
   e->cache = *KvCache::Create(layout, spec.num_blocks);
-  e->generations = std::make_unique<BlockGenerations>(spec.num_blocks);
+  e->epochs = std::make_unique<BlockEpochs>(spec.num_blocks);
   e->secret.fill(static_cast<uint8_t>(spec.incarnation));
   e->FillCanary(0xCD);
   TransportOptions options{
       .secret = e->secret,
       .incarnation = spec.incarnation,
       .cache = e->cache.get(),
-      .generations = e->generations.get(),
+      .epochs = e->epochs.get(),
       .sink = [raw = e.get()](TransferEvent event) { raw->log.Add(std::move(event)); },
       .first_head = spec.heads.first,
       .max_frame_bytes = spec.max_frame_bytes};
@@ -219,7 +219,7 @@ ExpectArgs Handoff::expect() const {
                   .first_token = first_token,
                   .num_tokens = num_tokens,
                   .digests = digests};
-  for (BlockId b : to_blocks) args.blocks.push_back({b, (*to->generations)[b].load()});
+  for (BlockId b : to_blocks) args.blocks.push_back({b, (*to->epochs)[b].load()});
   return args;
 }
 

@@ -64,7 +64,7 @@ struct Endpoint {
   std::unique_ptr<LateCopies> device;
   std::unique_ptr<DeviceStager> device_stager;  // kTcpDevice.
   std::unique_ptr<KvCache> untouched;  // With a stager: what the transport knows of the cache.
-  std::unique_ptr<BlockGenerations> generations;
+  std::unique_ptr<BlockEpochs> epochs;
   TransportSecret secret;
   std::string address;
   std::function<TransportCounters()> counters;

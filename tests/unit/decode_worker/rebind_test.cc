@@ -17,9 +17,9 @@ class RebindTest : public DecodeNodeHarness {
   void Rebind(uint64_t id, Attempt attempt, Incarnation prefill) {
     Handle(RebindAsked{{.sequence = {1, id}, .attempt = attempt, .prefill = prefill}});
   }
-  std::vector<uint32_t> Generations(size_t expect) {
+  std::vector<uint32_t> Epochs(size_t expect) {
     std::vector<uint32_t> all;
-    for (const BlockRef& ref : transport_.expected[expect].blocks) all.push_back(ref.generation);
+    for (const BlockRef& ref : transport_.expected[expect].blocks) all.push_back(ref.epoch);
     return all;
   }
   std::vector<BlockId> Blocks(size_t expect) {
@@ -55,7 +55,7 @@ TEST_F(RebindTest, AReservationThatNobodyBindsAgainIsGivenUp) {
   EXPECT_TRUE(node_.idle());
 }
 
-TEST_F(RebindTest, GivesANewTicketForTheSameBlocksUnderNewGenerations) {
+TEST_F(RebindTest, GivesANewTicketForTheSameBlocksUnderNewEpochs) {
   Open(1, Request(1, 10));
   Begin(1);
   EndTransfer(1, absl::UnavailableError("connection lost"));
@@ -63,7 +63,7 @@ TEST_F(RebindTest, GivesANewTicketForTheSameBlocksUnderNewGenerations) {
   Rebind(1, 2, 67);
   ASSERT_EQ(transport_.expected.size(), 2u);
   EXPECT_EQ(Blocks(1), Blocks(0));
-  for (size_t i = 0; i < 3; ++i) EXPECT_GT(Generations(1)[i], Generations(0)[i]);
+  for (size_t i = 0; i < 3; ++i) EXPECT_GT(Epochs(1)[i], Epochs(0)[i]);
   EXPECT_EQ(transport_.expected[1].sender, 67u);
   const ReservedEvent reserved = outbox_.Events<ReservedEvent>(1).back();
   EXPECT_EQ(reserved.attempt, 2u);

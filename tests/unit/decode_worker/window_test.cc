@@ -135,7 +135,7 @@ TEST_F(DecodeWindowTest, AReservationThatIsBoundAgainKeepsItsPlaces) {
   for (int32_t b = 0; b < 8; ++b) {
     EXPECT_EQ(transport_.expected[1].blocks[b].block, transport_.expected[0].blocks[b].block);
     EXPECT_EQ(
-        transport_.expected[1].blocks[b].generation > transport_.expected[0].blocks[b].generation,
+        transport_.expected[1].blocks[b].epoch > transport_.expected[0].blocks[b].epoch,
         b >= 5);
   }
   EndTransfer(1, absl::OkStatus(), {.position = 30, .token = 50});

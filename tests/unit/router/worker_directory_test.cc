@@ -52,17 +52,6 @@ TEST_F(WorkerDirectoryTest, OnlyANewIncarnationIsNew) {
   EXPECT_TRUE(directory_.OnUp(0, Hello(Role::kPrefill, 11), At(2)));
 }
 
-TEST_F(WorkerDirectoryTest, AWorkerOfTheWrongRoleOrProtocolIsNotUsedAndSaysWhy) {
-  directory_.OnUp(0, Hello(Role::kDecode, 10), At(0));
-  EXPECT_FALSE(directory_.Usable(0));
-  EXPECT_THAT(directory_.at(0).reason, HasSubstr("role"));
-  HelloInfo old = Hello(Role::kPrefill, 11);
-  old.protocol_version = 99;
-  directory_.OnUp(1, old, At(0));
-  EXPECT_FALSE(directory_.Usable(1));
-  EXPECT_THAT(directory_.at(1).reason, HasSubstr("protocol 99"));
-}
-
 TEST_F(WorkerDirectoryTest, FitsWhatSomePairCanTake) {
   AllUp();
   EXPECT_TRUE(directory_.Fits(kNeed).ok());
@@ -97,9 +86,6 @@ TEST_F(WorkerDirectoryTest, OnlyWhatNoKnownPairCouldHoldIsRefusedForGood) {
   EXPECT_EQ(directory_.Fits({.total_tokens = 201}).code(), Code::kInvalidArgument);
   EXPECT_TRUE(directory_.Fits({.total_tokens = 200, .needs_decode = false}).ok());
   directory_.OnUp(2, Hello(Role::kDecode, 32), At(3));  // Another process, with less.
-  EXPECT_EQ(directory_.Fits({.total_tokens = 200}).code(), Code::kInvalidArgument);
-  large.role = Role::kPrefill;  // In a decode worker's place.
-  directory_.OnUp(3, large, At(4));
   EXPECT_EQ(directory_.Fits({.total_tokens = 200}).code(), Code::kInvalidArgument);
 }
 

@@ -84,9 +84,9 @@ TEST(HttpConnectionTest, SurvivesTenThousandMalformedRequests) {
        .header_timeout = std::chrono::seconds(2),
        .body_timeout = std::chrono::seconds(2)},
       {{"GET", "/health",
-        [](Request, std::shared_ptr<ResponseWriter> w) { w->Send({.body = "ok"}); }, true},
+        [](Request, std::shared_ptr<ResponseWriter> w) { w->Respond({.body = "ok"}); }, true},
        {"POST", "/echo", [](Request r, std::shared_ptr<ResponseWriter> w) {
-          w->Send({.body = std::move(r.body)});
+          w->Respond({.body = std::move(r.body)});
         }}});
   ASSERT_TRUE(created.ok());
   HttpServer& server = **created;
@@ -113,7 +113,7 @@ TEST(HttpConnectionTest, SurvivesTenThousandMalformedRequests) {
 TEST(HttpConnectionTest, RefusesWhatCouldBeReadInTwoWays) {
   auto created =
       HttpServer::Create({}, {{"POST", "/echo", [](Request r, std::shared_ptr<ResponseWriter> w) {
-                                 w->Send({.body = std::move(r.body)});
+                                 w->Respond({.body = std::move(r.body)});
                                }}});
   ASSERT_TRUE(created.ok());
   (*created)->Start();
@@ -215,7 +215,7 @@ TEST(HttpConnectionTest, ReadsAheadNoMoreThanItsBufferHolds) {
   routes.push_back({"GET", "/wait", [&](Request, Writer w) {
                       started.Notify();
                       go_on.WaitForNotification();
-                      w->Send({.body = "first"});
+                      w->Respond({.body = "first"});
                     }});
   auto server = StartServer({}, std::move(routes));
   TestClient client(server->port());

@@ -68,7 +68,7 @@ TEST(HttpExchangeTest, BoundsWhatASlowReaderMakesItKeep) {
 TEST(HttpExchangeTest, AfterAnAnswersEndNothingMoreIsSaid) {
   auto routes = TestRoutes();
   const auto more = [](const Writer& w) {
-    w->Send({.body = "no"});
+    w->Respond({.body = "no"});
     w->StartStream({.body = "no"});
     EXPECT_FALSE(w->Write("no"));
     EXPECT_FALSE(w->HasRoom());
@@ -77,7 +77,7 @@ TEST(HttpExchangeTest, AfterAnAnswersEndNothingMoreIsSaid) {
     w->Abort();
   };
   routes.push_back({"GET", "/sent", [&](Request, Writer w) {
-                      w->Send({.body = "sent"});
+                      w->Respond({.body = "sent"});
                       more(w);
                     }});
   routes.push_back({"GET", "/streamed", [&](Request, Writer w) {
@@ -98,7 +98,7 @@ TEST(HttpExchangeTest, AClientThatGoesAfterItsAnswerIsNoNews) {
   auto routes = TestRoutes();
   routes.push_back({"GET", "/told", [&](Request, Writer w) {
                       w->OnDisconnect([&] { ++num_gone; });
-                      w->Send({.body = "ok"});
+                      w->Respond({.body = "ok"});
                     }});
   auto server = StartServer({}, std::move(routes));
   TestClient client(server->port());

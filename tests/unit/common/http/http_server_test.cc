@@ -52,7 +52,7 @@ TEST(HttpServerTest, AnswersARequestThatCameWhileTheOneBeforeWasHandled) {
   routes.push_back({"GET", "/wait", [&](Request, Writer w) {
                       started.Notify();
                       go_on.WaitForNotification();
-                      w->Send({.body = "first"});
+                      w->Respond({.body = "first"});
                     }});
   auto server = StartServer({}, std::move(routes));
   TestClient client(server->port());
@@ -194,7 +194,7 @@ TEST(HttpServerTest, TheTimeOfARequestIsItsOwnAndNotItsHandlers) {
   auto routes = TestRoutes();
   routes.push_back({"POST", "/slow", [](Request, Writer w) {
                       absl::SleepFor(absl::Seconds(3));
-                      w->Send({.body = "ok"});
+                      w->Respond({.body = "ok"});
                     }});
   auto server = StartServer({.idle_timeout = milliseconds(2000),
                              .header_timeout = milliseconds(2000),
@@ -289,7 +289,7 @@ TEST(HttpServerTest, DrainsWithoutCuttingAnAnswer) {
   started.WaitForNotification();
   server->BeginDrain();
   EXPECT_TRUE(idle.AtEnd());
-  held->Send({.body = "late"});
+  held->Respond({.body = "late"});
   held.reset();
   const WireResponse late = busy.Read();
   EXPECT_EQ(late.body, "late");

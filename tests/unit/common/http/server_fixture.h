@@ -18,13 +18,14 @@ using Writer = std::shared_ptr<ResponseWriter>;
 
 inline std::vector<Route> TestRoutes() {
   return {
-      {"GET", "/health", [](Request, Writer w) { w->Send({.body = "ok"}); }, true},
+      {"GET", "/health", [](Request, Writer w) { w->Respond({.body = "ok"}); }, true},
       {"POST", "/echo",
-       [](Request r, Writer w) { w->Send({.content_type = "text/plain", .body = r.body}); }},
-      {"GET", "/files/*", [](Request r, Writer w) { w->Send({.body = r.path + "|" + r.query}); }},
+       [](Request r, Writer w) { w->Respond({.content_type = "text/plain", .body = r.body}); }},
+      {"GET", "/files/*",
+       [](Request r, Writer w) { w->Respond({.body = r.path + "|" + r.query}); }},
       {"GET", "/silent", [](Request, Writer) {}},
       {"GET", "/throws", [](Request, Writer) { throw std::runtime_error("secret"); }},
-      {"GET", "/who", [](Request r, Writer w) { w->Send({.body = r.principal}); }},
+      {"GET", "/who", [](Request r, Writer w) { w->Respond({.body = r.principal}); }},
   };
 }
 

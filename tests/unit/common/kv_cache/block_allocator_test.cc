@@ -29,7 +29,7 @@ class BlockAllocatorTest : public testing::Test {
     return table;
   }
   BlockState StateOf(const BlockTable& table, int32_t i) { return pool_.state(table.blocks()[i]); }
-  uint32_t GenerationOf(BlockId id) { return pool_.generations()[id].load(); }
+  uint32_t EpochOf(BlockId id) { return pool_.epochs()[id].load(); }
 
   BlockAllocator pool_{8, 4, 99};  // 8 blocks of 4 tokens.
 };
@@ -264,23 +264,23 @@ TEST_F(BlockAllocatorTest, ABlockWhoseContentIsCachedAlreadyStaysPrivate) {
   EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 7, .ready = 1}));
 }
 
-TEST_F(BlockAllocatorTest, GenerationsChangeWhenABlockIsGivenOutAndWhenItIsSealed) {
+TEST_F(BlockAllocatorTest, EpochsChangeWhenABlockIsGivenOutAndWhenItIsSealed) {
   BlockTable table;
   ASSERT_TRUE(pool_.Grow(table, 2, /*reserved=*/true));
   const std::vector<BlockRef> promised = pool_.Refs(table);
   const BlockId id = table.blocks()[0];
-  EXPECT_EQ(promised[0], (BlockRef{id, GenerationOf(id)}));
+  EXPECT_EQ(promised[0], (BlockRef{id, EpochOf(id)}));
   pool_.MarkFilling(table);
-  EXPECT_EQ(GenerationOf(id), promised[0].generation);
+  EXPECT_EQ(EpochOf(id), promised[0].epoch);
   pool_.Seal(table, "t", Range(0, 4));
-  EXPECT_NE(GenerationOf(id), promised[0].generation);
-  EXPECT_EQ(GenerationOf(table.blocks()[1]), promised[1].generation);
+  EXPECT_NE(EpochOf(id), promised[0].epoch);
+  EXPECT_EQ(EpochOf(table.blocks()[1]), promised[1].epoch);
 
   const BlockId unsealed = table.blocks()[1];
   table.Release();
   BlockTable next;
   ASSERT_TRUE(pool_.Grow(next, 8));
-  EXPECT_NE(GenerationOf(unsealed), promised[1].generation);
+  EXPECT_NE(EpochOf(unsealed), promised[1].epoch);
 }
 
 TEST_F(BlockAllocatorTest, SealingGoesOnWhereItStopped) {
@@ -289,10 +289,10 @@ TEST_F(BlockAllocatorTest, SealingGoesOnWhereItStopped) {
   ASSERT_TRUE(pool_.Grow(table, 3));
   pool_.Seal(table, "t", std::span(tokens).first(5));
   EXPECT_EQ(table.num_sealed(), 1);
-  const uint32_t generation = GenerationOf(table.blocks()[0]);
+  const uint32_t epoch = EpochOf(table.blocks()[0]);
   pool_.Seal(table, "t", std::span(tokens).first(5));
   pool_.Seal(table, "t", tokens);
-  EXPECT_EQ(GenerationOf(table.blocks()[0]), generation);
+  EXPECT_EQ(EpochOf(table.blocks()[0]), epoch);
   EXPECT_EQ(table.num_sealed(), 3);
   EXPECT_EQ(pool_.Match("t", tokens, 12).size(), 3);
 }
@@ -318,14 +318,14 @@ TEST_F(BlockAllocatorTest, DrainingLeavesSharedBlocksToTheOthers) {
   EXPECT_EQ(pool_.counts().ready, 1);
 }
 
-TEST_F(BlockAllocatorTest, RenewedBlocksAreReservedAgainUnderANewGeneration) {
+TEST_F(BlockAllocatorTest, RenewedBlocksAreReservedAgainUnderANewEpoch) {
   BlockTable table = Filled(Range(0, 6));  // One sealed block, one that is being filled.
-  const uint32_t sealed = GenerationOf(table.blocks()[0]);
-  const uint32_t open = GenerationOf(table.blocks()[1]);
+  const uint32_t sealed = EpochOf(table.blocks()[0]);
+  const uint32_t open = EpochOf(table.blocks()[1]);
   pool_.Renew(table);
-  EXPECT_EQ(GenerationOf(table.blocks()[0]), sealed);
+  EXPECT_EQ(EpochOf(table.blocks()[0]), sealed);
   EXPECT_EQ(StateOf(table, 0), BlockState::kReady);
-  EXPECT_NE(GenerationOf(table.blocks()[1]), open);
+  EXPECT_NE(EpochOf(table.blocks()[1]), open);
   EXPECT_EQ(StateOf(table, 1), BlockState::kReserved);
   pool_.MarkFilling(table);
   EXPECT_EQ(StateOf(table, 0), BlockState::kReady);

@@ -101,6 +101,20 @@ TEST(WorkerLinkTest, ADamagedHelloIsNotBelievedAndAskedForAgainWithABackOff) {
   EXPECT_LE(worker.num_hellos(), 10);  // After 100, 200, 400, 800 ms, then each second.
 }
 
+TEST(WorkerLinkTest, AWorkerOfAnotherProtocolIsReportedAndNotUsed) {
+  for (const int32_t version : {kProtocolVersion - 1, kProtocolVersion + 1}) {
+    HandmadeWorker worker(Nothing, {.spoil_hello = [&](v1::HelloResponse* hello) {
+                            hello->set_protocol_version(version);
+                            Seal(hello);
+                          }});
+    TestRouter router({{Role::kDecode, worker.address()}});
+    const auto down = router.inbox.Next<WorkerDown>();
+    ASSERT_TRUE(down.has_value());
+    EXPECT_THAT(down->reason, HasSubstr(absl::StrCat("it speaks protocol ", version, ", this")));
+    EXPECT_EQ(router.inbox.Count<WorkerUp>(), 0);
+  }
+}
+
 TEST(WorkerLinkTest, AStatusOfAnotherProcessOrADamagedOneEndsTheConnection) {
   const auto other = [](v1::WorkerStatus* status) {
     status->set_incarnation(8);

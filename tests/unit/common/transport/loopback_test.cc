@@ -13,14 +13,14 @@ namespace baton {
 namespace {
 
 struct Side {
-  Side(std::shared_ptr<LoopbackHub> hub, Incarnation incarnation) : generations(64) {
+  Side(std::shared_ptr<LoopbackHub> hub, Incarnation incarnation) : epochs(64) {
     const KvLayout layout{.block_size = 4,
                           .groups = {{.num_layers = 1, .num_kv_heads = 1, .k_dim = 4, .v_dim = 4}}};
     cache = *KvCache::Create(layout, 64);
     auto made = LoopbackKvTransport::Create(hub, std::to_string(incarnation),
                                             {.incarnation = incarnation,
                                              .cache = cache.get(),
-                                             .generations = &generations,
+                                             .epochs = &epochs,
                                              .sink = [this](TransferEvent event) {
                                                if (event.kind == TransferEvent::Kind::kEnded) {
                                                  (event.status.ok() ? verified : failed) += 1;
@@ -29,7 +29,7 @@ struct Side {
     EXPECT_TRUE(made.ok()) << made.status();
     transport = *std::move(made);
   }
-  BlockGenerations generations;
+  BlockEpochs epochs;
   std::unique_ptr<KvCache> cache;
   std::atomic<int> verified = 0;
   std::atomic<int> failed = 0;
@@ -57,11 +57,12 @@ TEST(LoopbackTest, TakesNoStager) {
   auto hub = std::make_shared<LoopbackHub>();
   Side side(hub, 1);
   LateStager stager(side.cache->base(), {});
-  auto made = LoopbackKvTransport::Create(hub, "staged", {.incarnation = 2,
-                                                          .cache = side.cache.get(),
-                                                          .stager = &stager,
-                                                          .generations = &side.generations,
-                                                          .sink = [](TransferEvent) {}});
+  auto made = LoopbackKvTransport::Create(hub, "staged",
+                                          {.incarnation = 2,
+                                           .cache = side.cache.get(),
+                                           .stager = &stager,
+                                           .epochs = &side.epochs,
+                                           .sink = [](TransferEvent) {}});
   EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
@@ -85,7 +86,7 @@ TEST(LoopbackTest, ANameIsTakenOnceAndFreeAgainAfterwards) {
   auto first = std::make_unique<Side>(hub, 1);
   TransportOptions options = {.incarnation = 7,
                               .cache = first->cache.get(),
-                              .generations = &first->generations,
+                              .epochs = &first->epochs,
                               .sink = [](TransferEvent) {}};
   EXPECT_TRUE(absl::IsAlreadyExists(LoopbackKvTransport::Create(hub, "1", options).status()));
   first->transport.reset();
@@ -96,13 +97,13 @@ TEST(LoopbackTest, ANameIsTakenOnceAndFreeAgainAfterwards) {
 TEST(LoopbackTest, TheSinkMayCallTheTransport) {
   auto hub = std::make_shared<LoopbackHub>();
   Side to(hub, 2);
-  BlockGenerations generations(64);
+  BlockEpochs epochs(64);
   std::vector<TransferEvent::Kind> kinds;
   LoopbackKvTransport* raw = nullptr;
   auto from = *LoopbackKvTransport::Create(hub, "1",
                                            {.incarnation = 1,
                                             .cache = to.cache.get(),
-                                            .generations = &generations,
+                                            .epochs = &epochs,
                                             .sink = [&](TransferEvent event) {
                                               kinds.push_back(event.kind);
                                               raw->Abort(event.ticket);

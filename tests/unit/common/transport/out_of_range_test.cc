@@ -173,12 +173,11 @@ constexpr TicketId kTicket{1, 2};
 // A ticket for tokens 2 to 13 in blocks of 8 tokens, of a model with one layer and two heads.
 class LedgerOutOfRangeTest : public testing::Test {
  protected:
-  LedgerOutOfRangeTest() : generations_(4) {
+  LedgerOutOfRangeTest() : epochs_(4) {
     const KvLayout layout{.block_size = 8,
                           .groups = {{.num_layers = 1, .num_kv_heads = 2, .k_dim = 4, .v_dim = 0}}};
     cache_ = *KvCache::Create(layout, 4);
-    const TransportOptions options{
-        .incarnation = 9, .cache = cache_.get(), .generations = &generations_};
+    const TransportOptions options{.incarnation = 9, .cache = cache_.get(), .epochs = &epochs_};
     ledger_ = std::make_unique<ReceiveLedger>(
         options, &counters_, [this](TransferEvent event) { events_.push_back(std::move(event)); });
     Expect();
@@ -201,7 +200,7 @@ class LedgerOutOfRangeTest : public testing::Test {
     return {.digests = {1, 2, 3}, .num_tokens = 14, .first = {.position = 14, .token = 3}};
   }
 
-  BlockGenerations generations_;
+  BlockEpochs epochs_;
   std::unique_ptr<KvCache> cache_;
   CounterBoard counters_;
   std::vector<TransferEvent> events_;

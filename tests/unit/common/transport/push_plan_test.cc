@@ -7,11 +7,11 @@ namespace {
 
 class PushPlanTest : public testing::Test {
  protected:
-  PushPlanTest() : generations_(4) {
+  PushPlanTest() : epochs_(4) {
     const KvLayout layout{.block_size = 8,
                           .groups = {{.num_layers = 2, .num_kv_heads = 4, .k_dim = 4, .v_dim = 6}}};
     cache_ = *KvCache::Create(layout, 4);
-    options_ = {.incarnation = 9, .cache = cache_.get(), .generations = &generations_};
+    options_ = {.incarnation = 9, .cache = cache_.get(), .epochs = &epochs_};
   }
   StartArgs Start() const {
     return {.ticket = {1, 1},
@@ -21,7 +21,7 @@ class PushPlanTest : public testing::Test {
             .first_token = 4,
             .num_tokens = 20};
   }
-  BlockGenerations generations_;
+  BlockEpochs epochs_;
   std::unique_ptr<KvCache> cache_;
   TransportOptions options_;
 };

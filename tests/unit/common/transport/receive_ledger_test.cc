@@ -13,11 +13,11 @@ constexpr TicketId kOpen{1, 2};
 
 class ReceiveLedgerTest : public testing::Test {
  protected:
-  ReceiveLedgerTest() : generations_(4) {
+  ReceiveLedgerTest() : epochs_(4) {
     const KvLayout layout{.block_size = 8,
                           .groups = {{.num_layers = 1, .num_kv_heads = 2, .k_dim = 4, .v_dim = 4}}};
     cache_ = *KvCache::Create(layout, 4);
-    TransportOptions options{.incarnation = 9, .cache = cache_.get(), .generations = &generations_};
+    TransportOptions options{.incarnation = 9, .cache = cache_.get(), .epochs = &epochs_};
     ledger_ = std::make_unique<ReceiveLedger>(
         options, &counters_, [this](TransferEvent event) { events_.push_back(std::move(event)); });
   }
@@ -50,7 +50,7 @@ class ReceiveLedgerTest : public testing::Test {
     ledger_->Commit(header);
   }
 
-  BlockGenerations generations_;
+  BlockEpochs epochs_;
   std::unique_ptr<KvCache> cache_;
   CounterBoard counters_;
   std::vector<TransferEvent> events_;
@@ -116,12 +116,12 @@ TEST_F(ReceiveLedgerTest, RefusesAFrameOutsideTheTicketAndEndsIt) {
             static_cast<int64_t>(outside.size()));
 }
 
-TEST_F(ReceiveLedgerTest, RefusesAStaleGeneration) {
+TEST_F(ReceiveLedgerTest, RefusesAStaleEpoch) {
   ledger_->Expect(Args());
-  generations_[1].store(1);
+  epochs_[1].store(1);
   EXPECT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kFrom).kind,
             ReceiveLedger::Admission::Kind::kWrite);  // Block 3 alone.
-  EXPECT_EQ(Refusal(Data(KvPlane::kK, 7, 2)), AbortCode::kStaleGeneration);
+  EXPECT_EQ(Refusal(Data(KvPlane::kK, 7, 2)), AbortCode::kStaleEpoch);
 }
 
 TEST_F(ReceiveLedgerTest, AnotherSenderIsRefusedAndTheTicketLivesOn) {

@@ -10,11 +10,11 @@ TEST(TransportOptionsTest, NamesWhatIsMissing) {
   const KvLayout layout{.block_size = 8,
                         .groups = {{.num_layers = 1, .num_kv_heads = 2, .k_dim = 4, .v_dim = 4}}};
   auto cache = *KvCache::Create(layout, 4);
-  BlockGenerations generations(4);
-  BlockGenerations few(3);
+  BlockEpochs epochs(4);
+  BlockEpochs few(3);
   TransportOptions options{.incarnation = 1,
                            .cache = cache.get(),
-                           .generations = &generations,
+                           .epochs = &epochs,
                            .sink = [](TransferEvent) {},
                            .first_head = 6};
   EXPECT_TRUE(Validate(options).ok());
@@ -28,12 +28,12 @@ TEST(TransportOptionsTest, NamesWhatIsMissing) {
   bad.sink = nullptr;
   EXPECT_FALSE(Validate(bad).ok());
   bad = options;
-  bad.generations = &few;
+  bad.epochs = &few;
   EXPECT_FALSE(Validate(bad).ok());
   for (int field = 0; field < 3; ++field) {
     bad = options;
     if (field == 0) bad.cache = nullptr;
-    if (field == 1) bad.generations = nullptr;
+    if (field == 1) bad.epochs = nullptr;
     if (field == 2) bad.max_frame_bytes = 0;
     EXPECT_EQ(Validate(bad).code(), absl::StatusCode::kInvalidArgument) << field;
   }

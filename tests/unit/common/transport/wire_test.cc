@@ -211,7 +211,7 @@ TEST(WireTest, EveryAbortCodeHasANameAndAnErrorStatus) {
     EXPECT_EQ(StatusOfAbort(code), absl::Status(status, "KV transfer: " + text));
   };
   is(AbortCode::kCancelled, absl::StatusCode::kAborted, "cancelled by the peer");
-  is(AbortCode::kStaleGeneration, absl::StatusCode::kFailedPrecondition, "stale block generation");
+  is(AbortCode::kStaleEpoch, absl::StatusCode::kFailedPrecondition, "stale block epoch");
   is(AbortCode::kChecksum, absl::StatusCode::kDataLoss, "payload checksum mismatch");
   is(AbortCode::kUnauthenticated, absl::StatusCode::kUnauthenticated, "wrong pair key");
   is(AbortCode::kDeadline, absl::StatusCode::kDeadlineExceeded, "no progress within the deadline");

@@ -14,7 +14,7 @@ class BoundedWriter : public http::ResponseWriter {
  public:
   static constexpr size_t kRoom = 256 << 10;
 
-  void Send(http::Response response) override {
+  void Respond(http::Response response) override {
     ++sent;
     body += response.body;
     head = std::move(response);

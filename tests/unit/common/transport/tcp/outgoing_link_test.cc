@@ -20,18 +20,18 @@ using std::chrono::seconds;
 
 // One side of a pair, with its own pool.
 struct Side {
-  Side(Incarnation incarnation, int32_t k_dim) : generations(8) {
+  Side(Incarnation incarnation, int32_t k_dim) : epochs(8) {
     const KvLayout layout{
         .block_size = 16,
         .groups = {{.num_layers = 1, .num_kv_heads = 2, .k_dim = k_dim, .v_dim = k_dim}}};
     cache = *KvCache::Create(layout, 8);
     options = {.incarnation = incarnation,
                .cache = cache.get(),
-               .generations = &generations,
+               .epochs = &epochs,
                .sink = [this](TransferEvent event) { events.push_back(std::move(event)); }};
     options.secret.fill(3);
   }
-  BlockGenerations generations;
+  BlockEpochs epochs;
   std::unique_ptr<KvCache> cache;
   TransportOptions options;
   CounterBoard counters;

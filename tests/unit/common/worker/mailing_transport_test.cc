@@ -1,4 +1,4 @@
-#include "common/worker/metered_transport.h"
+#include "common/worker/mailing_transport.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,21 +31,21 @@ class CallList : public KvTransport {
   std::vector<std::string>* const calls_;
 };
 
-class MeteredTransportTest : public ::testing::Test {
+class MailingTransportTest : public ::testing::Test {
  protected:
-  MeteredTransportTest() : metrics_("decode", "1"), transport_("tcp", &inbox_, &metrics_) {
+  MailingTransportTest() : metrics_("decode", "1"), transport_("tcp", &inbox_, &metrics_) {
     transport_.set_transport(std::make_unique<CallList>(&calls_), [this] { return counters_; });
   }
   MailList inbox_;
   Metrics metrics_;
   std::vector<std::string> calls_;
   TransportCounters counters_;
-  MeteredTransport transport_;
+  MailingTransport transport_;
 };
 
 constexpr TicketId kTicket{.hi = 1, .lo = 2};
 
-TEST_F(MeteredTransportTest, PassesEveryCallAndEveryEventOn) {
+TEST_F(MailingTransportTest, PassesEveryCallAndEveryEventOn) {
   transport_.Expect({.ticket = kTicket});
   transport_.Start({.ticket = kTicket});
   transport_.Push({.ticket = kTicket});
@@ -57,7 +57,7 @@ TEST_F(MeteredTransportTest, PassesEveryCallAndEveryEventOn) {
   EXPECT_EQ(std::get<TransferEvent>(inbox_.mail[0]).bytes, 7);
 }
 
-TEST_F(MeteredTransportTest, MeasuresVerifiedHandoffsOnBothSidesAndCountsFailuresByReason) {
+TEST_F(MailingTransportTest, MeasuresVerifiedHandoffsOnBothSidesAndCountsFailuresByReason) {
   transport_.Start({.ticket = kTicket});
   transport_.OnEvent({.ticket = kTicket, .bytes = 100});
   transport_.OnEvent({.kind = TransferEvent::Kind::kBegun, .ticket = kTicket, .receiver = true});
@@ -70,7 +70,7 @@ TEST_F(MeteredTransportTest, MeasuresVerifiedHandoffsOnBothSidesAndCountsFailure
                               "DATA_LOSS\"} 1\n"));
 }
 
-TEST_F(MeteredTransportTest, OnlyAVerifiedHandoffThatBeganIsMeasuredAndOnce) {
+TEST_F(MailingTransportTest, OnlyAVerifiedHandoffThatBeganIsMeasuredAndOnce) {
   transport_.Start({.ticket = kTicket});
   transport_.OnEvent({.ticket = kTicket, .status = absl::DataLossError("checksum")});
   transport_.OnEvent({.ticket = kTicket});  // It began no more.
@@ -79,7 +79,7 @@ TEST_F(MeteredTransportTest, OnlyAVerifiedHandoffThatBeganIsMeasuredAndOnce) {
               HasSubstr("baton_kv_transfer_seconds_count{transport=\"tcp\"} 0\n"));
 }
 
-TEST_F(MeteredTransportTest, EveryCounterOfTheTransportIsExported) {
+TEST_F(MailingTransportTest, EveryCounterOfTheTransportIsExported) {
   constexpr size_t kNumValues = sizeof(TransportCounters) / sizeof(int64_t);
   std::array<int64_t, kNumValues> values;
   for (size_t i = 0; i < kNumValues; ++i) values[i] = static_cast<int64_t>(70001 + i);
@@ -93,7 +93,7 @@ TEST_F(MeteredTransportTest, EveryCounterOfTheTransportIsExported) {
                                            counters_.checksum_failures, "\n")));
   EXPECT_THAT(text,
               HasSubstr(absl::StrCat("baton_kv_transport_refused_total{transport=\"tcp\",reason="
-                                     "\"stale_block_generation\"} ",
+                                     "\"stale_block_epoch\"} ",
                                      counters_.refused[4], "\n")));
 }
 

@@ -21,11 +21,11 @@ namespace baton {
 // Stands between a worker's node and its transport: mails the transport's events to the node and
 // measures each transfer, from Start on the sender and from the first frame on the receiver. Exports
 // the transport's own counters.
-class MeteredTransport : public KvTransport {
+class MailingTransport : public KvTransport {
  public:
   // `inbox` outlives this. Adds baton_kv_transfer_* and, for each of TransportCounters,
   // baton_kv_transport_*; all labelled with `name`.
-  MeteredTransport(const std::string& name, Inbox<WorkerMail>* inbox, Metrics* metrics);
+  MailingTransport(const std::string& name, Inbox<WorkerMail>* inbox, Metrics* metrics);
 
   // The transport whose sink is OnEvent, and how its counters are read from any thread; owned from
   // now on and destroyed with this. Before the first scrape.

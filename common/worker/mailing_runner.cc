@@ -1,4 +1,4 @@
-#include "common/worker/metered_runner.h"
+#include "common/worker/mailing_runner.h"
 
 #include <utility>
 #include <vector>
@@ -16,7 +16,7 @@ Histogram StepSeconds(Metrics* metrics, const char* phase) {
 
 }  // namespace
 
-MeteredRunner::MeteredRunner(Inbox<WorkerMail>* inbox, Metrics* metrics)
+MailingRunner::MailingRunner(Inbox<WorkerMail>* inbox, Metrics* metrics)
     : inbox_(inbox),
       prefill_seconds_(StepSeconds(metrics, "prefill")),
       decode_seconds_(StepSeconds(metrics, "decode")),
@@ -28,18 +28,18 @@ MeteredRunner::MeteredRunner(Inbox<WorkerMail>* inbox, Metrics* metrics)
   });
 }
 
-void MeteredRunner::Start(std::shared_ptr<const StepPlan> plan) {
+void MailingRunner::Start(std::shared_ptr<const StepPlan> plan) {
   BATON_CHECK(runner_ != nullptr);
   plan_ = plan;
   started_ = SteadyNow();
   runner_->Start(std::move(plan));
 }
 
-void MeteredRunner::OnLayerDone(const LayerDone& done) { inbox_->Post(done); }
+void MailingRunner::OnLayerDone(const LayerDone& done) { inbox_->Post(done); }
 
-void MeteredRunner::OnRowsDone(const RowsDone& done) { inbox_->Post(done); }
+void MailingRunner::OnRowsDone(const RowsDone& done) { inbox_->Post(done); }
 
-void MeteredRunner::OnStepDone(StepDone done) {
+void MailingRunner::OnStepDone(StepDone done) {
   int64_t tokens = 0;
   bool prefills = false;
   bool decodes = false;

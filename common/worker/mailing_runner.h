@@ -14,10 +14,10 @@ namespace baton {
 
 // Stands between a worker's node and its runner: mails the runner's reports to the node and
 // measures each step. Set the runner before the first Start; it must be gone before this is.
-class MeteredRunner : public ModelRunner, public RunnerSink {
+class MailingRunner : public ModelRunner, public RunnerSink {
  public:
   // `inbox` outlives this. Adds baton_step_seconds and baton_tokens_total.
-  MeteredRunner(Inbox<WorkerMail>* inbox, Metrics* metrics);
+  MailingRunner(Inbox<WorkerMail>* inbox, Metrics* metrics);
 
   void set_runner(ModelRunner* runner) { runner_ = runner; }
 

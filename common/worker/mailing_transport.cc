@@ -1,4 +1,4 @@
-#include "common/worker/metered_transport.h"
+#include "common/worker/mailing_transport.h"
 
 #include <iterator>
 #include <utility>
@@ -55,7 +55,8 @@ std::string LabelOf(AbortCode code) {
 
 }  // namespace
 
-MeteredTransport::MeteredTransport(const std::string& name, Inbox<WorkerMail>* inbox, Metrics* metrics)
+MailingTransport::MailingTransport(const std::string& name, Inbox<WorkerMail>* inbox,
+                                   Metrics* metrics)
     : inbox_(inbox),
       seconds_(metrics->AddHistogram("baton_kv_transfer_seconds", "Time of one verified handoff.",
                                      {{"transport", name}}, DoublingBuckets(0.0005, 16))) {
@@ -78,7 +79,7 @@ MeteredTransport::MeteredTransport(const std::string& name, Inbox<WorkerMail>* i
   ExportCounters(name, metrics);
 }
 
-void MeteredTransport::ExportCounters(const std::string& name, Metrics* metrics) {
+void MailingTransport::ExportCounters(const std::string& name, Metrics* metrics) {
   for (const ExportedCounter& counter : kCounters) {
     metrics->Export(absl::StrCat("baton_kv_transport_", counter.name, "_total"), counter.help,
                     MetricKind::kCounter, [this, name, value = counter.value] {
@@ -100,7 +101,7 @@ void MeteredTransport::ExportCounters(const std::string& name, Metrics* metrics)
                   });
 }
 
-void MeteredTransport::Start(StartArgs args) {
+void MailingTransport::Start(StartArgs args) {
   {
     absl::MutexLock lock(&mutex_);
     started_[{args.ticket, false}] = SteadyNow();
@@ -108,7 +109,7 @@ void MeteredTransport::Start(StartArgs args) {
   transport_->Start(std::move(args));
 }
 
-void MeteredTransport::OnEvent(TransferEvent event) {
+void MailingTransport::OnEvent(TransferEvent event) {
   {
     absl::MutexLock lock(&mutex_);
     const Key key{event.ticket, event.receiver};

@@ -1,4 +1,4 @@
-#include "common/worker/metered_runner.h"
+#include "common/worker/mailing_runner.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,25 +29,25 @@ class InstantRunner : public ModelRunner {
 StepRow Prefill(int tokens) { return {.tokens = std::vector<int32_t>(tokens, 1), .sample = true}; }
 StepRow Decode() { return {.tokens = {1}, .context_len = 5, .sample = true, .num_emitted = 3}; }
 
-class MeteredRunnerTest : public ::testing::Test {
+class MailingRunnerTest : public ::testing::Test {
  protected:
-  MeteredRunnerTest() : metrics_("decode", "1"), metered_(&inbox_, &metrics_), runner_(&metered_) {
-    metered_.set_runner(&runner_);
+  MailingRunnerTest() : metrics_("decode", "1"), mailing_(&inbox_, &metrics_), runner_(&mailing_) {
+    mailing_.set_runner(&runner_);
   }
   void Run(std::vector<StepRow> rows) {
     auto plan = std::make_shared<StepPlan>();
     plan->step = ++step_;
     plan->rows = std::move(rows);
-    metered_.Start(plan);
+    mailing_.Start(plan);
   }
   MailList inbox_;
   Metrics metrics_;
-  MeteredRunner metered_;
+  MailingRunner mailing_;
   InstantRunner runner_;
   uint64_t step_ = 0;
 };
 
-TEST_F(MeteredRunnerTest, MailsWhatTheRunnerReportsInOrder) {
+TEST_F(MailingRunnerTest, MailsWhatTheRunnerReportsInOrder) {
   Run({Prefill(3)});
   ASSERT_EQ(inbox_.mail.size(), 3u);
   EXPECT_EQ(std::get<LayerDone>(inbox_.mail[0]).step, 1u);
@@ -55,7 +55,7 @@ TEST_F(MeteredRunnerTest, MailsWhatTheRunnerReportsInOrder) {
   EXPECT_EQ(std::get<StepDone>(inbox_.mail[2]).step, 1u);
 }
 
-TEST_F(MeteredRunnerTest, CountsStepsByPhaseAndTokensByKind) {
+TEST_F(MailingRunnerTest, CountsStepsByPhaseAndTokensByKind) {
   Run({Prefill(3)});
   Run({Decode(), Decode()});
   Run({Decode()});
@@ -68,7 +68,7 @@ TEST_F(MeteredRunnerTest, CountsStepsByPhaseAndTokensByKind) {
   EXPECT_THAT(text, HasSubstr("baton_tokens_total{kind=\"sampled\"} 6\n"));
 }
 
-TEST_F(MeteredRunnerTest, WhatIsComputedAgainIsPrefillAndSoIsAPromptOfOneToken) {
+TEST_F(MailingRunnerTest, WhatIsComputedAgainIsPrefillAndSoIsAPromptOfOneToken) {
   StepRow again = Prefill(5);
   again.num_emitted = 3;
   Run({again});
@@ -90,7 +90,7 @@ class EagerInbox : public MailList {
     MailList::Post(std::move(mail));
     if (is_done && next != nullptr) metered->Start(std::exchange(next, nullptr));
   }
-  MeteredRunner* metered = nullptr;
+  MailingRunner* metered = nullptr;
   std::shared_ptr<const StepPlan> next;
 };
 
@@ -101,10 +101,10 @@ class SlowRunner : public ModelRunner {
   int num_started = 0;
 };
 
-TEST(MeteredRunnerOrderTest, TheNextStepMayStartWithinTheMailOfTheLast) {
+TEST(MailingRunnerOrderTest, TheNextStepMayStartWithinTheMailOfTheLast) {
   EagerInbox inbox;
   Metrics metrics("decode", "1");
-  MeteredRunner metered(&inbox, &metrics);
+  MailingRunner metered(&inbox, &metrics);
   SlowRunner runner;
   metered.set_runner(&runner);
   inbox.metered = &metered;
