@@ -133,6 +133,7 @@ if [ "$harvest_only" = 0 ]; then
   for target in "${targets[@]}"; do replay_findings "$target"; done
   if [ -n "$until" ]; then
     end=$(date -u -d "$until" +%s)
+    if [ "$end" -le "$(date +%s)" ]; then end=$((end + 86400)); fi  # Tomorrow.
     ran=1
     for ((round = 0; ran == 1; ++round)); do
       ran=0
