@@ -4,120 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
-#include <condition_variable>
-#include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "tests/unit/common/model/loaded_runner.h"
 #include "tests/golden/golden_file.h"
+#include "tests/golden/model_under_test.h"
 
 namespace baton {
 namespace {
-
-constexpr int32_t kBlockSize = 16;
-constexpr int32_t kNumBlocks = 100;
-constexpr int32_t kChunkTokens = 128;
 
 // Of the reference mode; 1.4e-5 was the most seen.
 constexpr float kLogprobTolerance = 2e-4f;
 // Below this margin of the reference's two best logits either token is right.
 constexpr float kTieMargin = 0.02f;
-
-// Hands the result of a step to the thread that waits for it.
-class WaitingSink : public RunnerSink {
- public:
-  void OnLayerDone(const LayerDone&) override {}
-  void OnRowsDone(const RowsDone&) override {}
-  void OnStepDone(StepDone done) override {
-    const std::lock_guard lock(mutex_);
-    done_ = std::move(done);
-    arrived_.notify_one();
-  }
-  StepDone Wait() {
-    std::unique_lock lock(mutex_);
-    arrived_.wait(lock, [&] { return done_.has_value(); });
-    StepDone done = *std::move(done_);
-    done_.reset();
-    return done;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::optional<StepDone> done_;
-};
-
-struct Answer {
-  std::vector<float> prompt_logprobs;
-  std::vector<TokenOutput> outputs;  // Each given the reference's tokens before it.
-};
-
-class ModelUnderTest {
- public:
-  ModelUnderTest(const std::string& model_dir, DType compute) {
-    auto runner = LoadedRunner::Create({.model_dir = model_dir,
-                                          .compute_dtype = compute,
-                                          .block_size = kBlockSize,
-                                          .num_blocks = kNumBlocks},
-                                         &sink_);
-    EXPECT_TRUE(runner.ok()) << runner.status();
-    if (runner.ok()) runner_ = *std::move(runner);
-  }
-  bool ok() const { return runner_ != nullptr; }
-
-  // Prefills in chunks, then decodes with the reference's tokens forced, `num_steps` outputs.
-  Answer Run(const GoldenCase& golden, size_t num_steps) {
-    SamplingContext context{.prompt = golden.prompt_ids};
-    context.params.temperature = 0;
-    context.params.ignore_eos = true;
-    context.params.num_logprobs = 0;
-    context.params.num_prompt_logprobs = 0;
-    sampling_ = std::make_shared<const SamplingContext>(std::move(context));
-    Answer answer;
-    const auto length = static_cast<int32_t>(golden.prompt_ids.size());
-    for (int32_t at = 0; at < length; at += kChunkTokens) {
-      const int32_t end = std::min(at + kChunkTokens, length);
-      Step({golden.prompt_ids.begin() + at, golden.prompt_ids.begin() + end}, at,
-           end == length && num_steps > 0, answer);
-    }
-    for (size_t i = 0; i + 1 < num_steps; ++i) {
-      Step({golden.greedy_ids[i]}, length + static_cast<int32_t>(i), true, answer);
-    }
-    return answer;
-  }
-
- private:
-  void Step(std::vector<int32_t> tokens, int32_t context_len, bool sample, Answer& answer) {
-    StepRow row{.sequence = {.router = 1, .counter = 1},
-                .tokens = std::move(tokens),
-                .context_len = context_len,
-                .sample = sample,
-                .sampling = sampling_};
-    row.num_emitted = static_cast<int32_t>(answer.outputs.size());
-    const int32_t total = context_len + static_cast<int32_t>(row.tokens.size());
-    // Any order of blocks must do.
-    for (BlockId i = 0; i * kBlockSize < total; ++i) row.block_table.push_back(kNumBlocks - 1 - i);
-    auto plan = std::make_shared<StepPlan>();
-    plan->step = ++step_;
-    plan->rows.push_back(std::move(row));
-    runner_->Start(plan);
-    const StepDone done = sink_.Wait();
-    ASSERT_TRUE(done.status.ok()) << done.status;
-    ASSERT_EQ(done.rows.size(), 1u);
-    for (const PromptLogprob& p : done.rows[0].prompt_logprobs) {
-      answer.prompt_logprobs.push_back(p.logprob);
-    }
-    if (done.rows[0].sampled) answer.outputs.push_back(done.rows[0].output);
-  }
-
-  WaitingSink sink_;
-  std::unique_ptr<LoadedRunner> runner_;
-  std::shared_ptr<const SamplingContext> sampling_;
-  uint64_t step_ = 0;
-};
 
 class TransformersGoldenTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -131,7 +30,7 @@ class TransformersGoldenTest : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(TransformersGoldenTest, FloatModeGivesTheSameTokensAndLogprobs) {
-  ModelUnderTest model(Dir(), DType::kF32);
+  ModelUnderTest model({.model_dir = Dir()});
   ASSERT_TRUE(model.ok());
   size_t num_steps = 0;
   size_t num_compared = 0;
@@ -156,7 +55,7 @@ TEST_P(TransformersGoldenTest, FloatModeGivesTheSameTokensAndLogprobs) {
 }
 
 TEST_P(TransformersGoldenTest, Bf16ModeIsAtMostTwiceAsFarOffAsTransformersOwn) {
-  ModelUnderTest model(Dir(), DType::kBF16);
+  ModelUnderTest model({.model_dir = Dir(), .compute_dtype = DType::kBF16});
   ASSERT_TRUE(model.ok());
   const GoldenFile file = Golden();
   double sum = 0;
