@@ -12,9 +12,8 @@ namespace baton::emulation {
 namespace {
 
 inline void OnAccess(Access access, const void* address, size_t size, const void* caller) {
-  BlockRunner& runner = TheRunner();
-  if (runner.current() == nullptr) return;
-  runner.OnAccess(access, address, size, PlaceOf(caller));
+  if (!BlockRunner::watches()) return;
+  TheRunner().OnAccess(access, address, size, PlaceOf(caller));
 }
 
 }  // namespace

@@ -168,7 +168,7 @@ void BlockRunner::Tick(Thread& thread) {
 }
 
 void BlockRunner::OnAccess(Access access, const void* address, size_t size, Place place) {
-  if (!detects_) return;
+  if (!watches()) return;
   Thread& thread = *current_;
   const auto offset = static_cast<const std::byte*>(address) - thread.fiber.stack();
   if (static_cast<size_t>(offset) < Fiber::kStackBytes) return;

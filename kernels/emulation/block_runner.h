@@ -47,11 +47,13 @@ class BlockRunner {
 
   void set_seed(uint64_t seed) { random_ = Random(seed); }
   // Off: accesses are not looked at, which finds little and costs little.
-  void set_detects(bool detects) { detects_ = detects; }
+  static void set_detects(bool detects) { detects_ = detects; }
   Statistics& statistics() { return statistics_; }
 
   // Null outside kernels: also in other threads of the process, while one runs a kernel.
   static Thread* current() { return current_; }
+  // Whether the accesses of this thread are looked at.
+  static bool watches() { return detects_ && current_ != nullptr; }
   Thread& thread(int index) { return *threads_[index]; }
   const BlockOrder& order() const { return order_; }
   SharedMemory& shared() { return *shared_; }
@@ -98,7 +100,7 @@ class BlockRunner {
   std::vector<std::vector<Meeting>> meetings_;  // Per warp.
   std::vector<uint32_t> exited_lanes_;          // Per warp; lanes that do not exist count.
   int64_t accesses_since_switch_ = 0;
-  bool detects_ = true;
+  static inline bool detects_ = true;
 };
 
 // The device's; kernels have no way to be told of it.

@@ -33,7 +33,8 @@ EmulatedDevice::EmulatedDevice() {
   global.set_capacity(options.memory);
   kernels_until_loss = options.lose;
   if (options.detects) return;
-  runner.set_detects(false);
+  BlockRunner::set_detects(false);
+  shared.set_detects(false);
   global.Unprotect();
 }
 

@@ -33,6 +33,7 @@ SharedMemory::~SharedMemory() {
 void SharedMemory::Reset(size_t bytes) {
   bytes_ = bytes;
   std::memset(data_, 0xff, bytes);
+  if (!detects_) return;
   std::memset(static_cast<void*>(cells_), 0, bytes * sizeof(Cell));
 }
 
@@ -102,6 +103,7 @@ void SharedMemory::Check(Access access, const void* address, size_t size, Place 
                          const Thread& thread, const BlockOrder& order) {
   const size_t begin =
       OffsetOf(address, size, access == Access::kRead ? "read" : "write", place, thread);
+  if (!detects_) return;
   const Stamp mine = Stamp::Of(thread.index, thread.clock, access == Access::kAtomic);
   for (size_t i = begin; i < begin + size; ++i) {
     if (access != Access::kWrite) Read(i, place, thread, order, mine);
@@ -112,12 +114,13 @@ void SharedMemory::Check(Access access, const void* address, size_t size, Place 
 void SharedMemory::BeginCopy(const AsyncCopy& copy, const Thread& thread,
                              const BlockOrder& order) {
   const size_t begin = OffsetOf(copy.to, 16, "cp.async", copy.place, thread);
+  std::memset(copy.to, 0xff, 16);
+  if (!detects_) return;
   const Stamp mine = Stamp::Of(thread.index, thread.clock, false);
   for (size_t i = begin; i < begin + 16; ++i) {
     Write(i, copy.place, thread, order, mine);
     cells_[i].in_flight = static_cast<uint32_t>(thread.index) + 1;
   }
-  std::memset(copy.to, 0xff, 16);
 }
 
 void SharedMemory::LandCopy(const AsyncCopy& copy, const Thread& thread) {
@@ -126,6 +129,7 @@ void SharedMemory::LandCopy(const AsyncCopy& copy, const Thread& thread) {
   } else {
     std::memset(copy.to, 0, 16);
   }
+  if (!detects_) return;
   const auto begin = static_cast<size_t>(copy.to - data_);
   for (size_t i = begin; i < begin + 16; ++i) {
     cells_[i] = {.write = Stamp::Of(thread.index, thread.clock, false), .write_place = copy.place};

@@ -25,6 +25,9 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
+  // Off: only the bounds of copies and matrices are looked at.
+  void set_detects(bool detects) { detects_ = detects; }
+
   // For a new block: all bytes 0xff, written by nobody.
   void Reset(size_t bytes);
   std::byte* data() const { return data_; }
@@ -65,6 +68,7 @@ class SharedMemory {
   std::byte* window_;
   std::byte* data_;
   size_t bytes_ = 0;
+  bool detects_ = true;
   Cell* cells_;
 };
 

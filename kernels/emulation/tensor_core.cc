@@ -9,6 +9,7 @@ namespace baton::emulation {
 namespace {
 
 constexpr int kNoExponent = -4000;
+constexpr int kLeastExponent = -500;  // Below those of all products but zero.
 
 // floor(log2 |x|), at least min_exponent; of zero one that never is the greatest.
 int ExponentOf(float x, int min_exponent) {
@@ -22,10 +23,11 @@ double PowerOfTwo(int e) { return std::bit_cast<double>(static_cast<uint64_t>(e 
 
 // Towards zero.
 float TruncateToFloat(double x) {
-  if (std::fabs(x) >= 0x1p128) return std::copysign(INFINITY, static_cast<float>(x));
   const auto nearest = static_cast<float>(x);
-  if (std::fabs(static_cast<double>(nearest)) <= std::fabs(x)) return nearest;
-  return std::nextafterf(nearest, 0.0f);
+  const double size = std::fabs(x);
+  const bool is_beyond = std::fabs(static_cast<double>(nearest)) > size && size < 0x1p128;
+  // The number before it in size, also of infinity.
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(nearest) - static_cast<uint32_t>(is_beyond));
 }
 
 // Sums of products `first` to `last` of all k for one row of d.
@@ -40,33 +42,34 @@ float NotFinite(const RowSums& row, int first, int last, int j, float c) {
   return std::isnan(sum) ? std::bit_cast<float>(0x7fffffffu) : static_cast<float>(sum);
 }
 
-// One step: c[j] plus products [first, last) of column j.
+// One step: c[j] plus products [first, last) of column j. Loops over columns are vectors.
 void AddProducts(const RowSums& row, int first, int last, int fraction_bits, float (&c)[8]) {
+  int greatest[8];
+  double not_finite[8];  // NaN where a summand is infinite or none.
+  for (int j = 0; j < 8; ++j) greatest[j] = std::max(ExponentOf(c[j], -126), kLeastExponent);
+  for (int j = 0; j < 8; ++j) not_finite[j] = c[j] * 0.0;
+  for (int k = first; k < last; ++k) {
+    for (int j = 0; j < 8; ++j) greatest[j] = std::max(greatest[j], row.exponent[k][j]);
+    for (int j = 0; j < 8; ++j) not_finite[j] += row.product[k][j] * 0.0;
+  }
+  double scale[8], sum[8];
+  for (int j = 0; j < 8; ++j) scale[j] = PowerOfTwo(fraction_bits - greatest[j]);
+  // Below 2^(fraction bits + 2) each, so that an int holds it.
+  for (int j = 0; j < 8; ++j) sum[j] = static_cast<int32_t>(c[j] * scale[j]);
+  for (int k = first; k < last; ++k) {
+    for (int j = 0; j < 8; ++j) sum[j] += static_cast<int32_t>(row.product[k][j] * scale[j]);
+  }
   for (int j = 0; j < 8; ++j) {
-    int greatest = ExponentOf(c[j], -126);
-    bool finite = std::isfinite(c[j]);
-    for (int k = first; k < last; ++k) {
-      greatest = std::max(greatest, row.exponent[k][j]);
-      finite &= std::isfinite(row.product[k][j]);
-    }
-    if (!finite) {
-      c[j] = NotFinite(row, first, last, j, c[j]);
-      continue;
-    }
-    if (greatest == kNoExponent) {
-      c[j] = 0;
-      continue;
-    }
-    const double scale = PowerOfTwo(fraction_bits - greatest);
-    // Below 2^(fraction bits + 2) each, so that an int holds it.
-    double sum = static_cast<int32_t>(c[j] * scale);
-    for (int k = first; k < last; ++k) sum += static_cast<int32_t>(row.product[k][j] * scale);
-    c[j] = TruncateToFloat(sum * PowerOfTwo(greatest - fraction_bits));
+    const float result = TruncateToFloat(sum[j] * PowerOfTwo(greatest[j] - fraction_bits));
+    c[j] = std::isnan(not_finite[j]) ? NotFinite(row, first, last, j, c[j]) : result;
   }
 }
 
 }  // namespace
 
+#if defined(__x86_64__)
+__attribute__((target_clones("avx512f", "avx2", "default"), flatten))
+#endif
 void MultiplyTile(Architecture architecture, int min_exponent, TileProduct& tile) {
   int b_exponent[16][8];
   for (int k = 0; k < 16; ++k) {

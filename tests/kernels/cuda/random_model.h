@@ -47,9 +47,7 @@ class RandomWeights {
     Add("model.embed_tokens.weight", {model.vocab, model.hidden}, 0, model.tied ? 0.3 : 1);
     Add("model.norm.weight", {model.hidden}, 1, 0.2);
     if (!model.tied) AddMatrix("lm_head", model.vocab, model.hidden, false);
-    for (int layer = 0; layer < 2; ++layer) {
-      AddLayer("model.layers." + std::to_string(layer) + ".");
-    }
+    for (int layer = 0; layer < 2; ++layer) AddLayer("model.layers." + std::to_string(layer) + ".");
   }
   const std::vector<TestTensor>& tensors() const { return tensors_; }
 
