@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""What clusters on emulated GPUs serve, and with whom: random models of three families against
+transformers, f16, fp8 K/V; and CPU workers beside GPU workers, which never share a request.
+
+Usage: emulated_models_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+import contextlib
+import json
+import math
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import unittest
+
+from api_client import HttpError
+from emulated_test import FAST, REQUESTS, ask
+from process_cluster import ProcessCluster, await_true
+from running_cluster import RunningCluster
+
+BIN = None
+MODELS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "models"
+TOKENS = 6
+NO_PAIR = "no prefill and decode worker that fit together are connected"
+
+
+def served_model(name, folder):
+    """A random model with a tokenizer of as many words, which the router asks for."""
+    model = pathlib.Path(folder) / name
+    shutil.copytree(MODELS / name, model)
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    words = {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(size)}, "unk_token": "w0"}
+    (model / "tokenizer.json").write_text(json.dumps(
+        {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+         "normalizer": None, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None,
+         "decoder": None, "model": words}))
+    return model, json.loads((model / "golden.json").read_text())
+
+
+def rms(differences):
+    return math.sqrt(sum(d * d for d in differences) / len(differences))
+
+
+class EmulatedModelsTest(unittest.TestCase):
+    def setUp(self):
+        os.environ["BATON_EMULATED_GPU"] = FAST
+        self.addCleanup(os.environ.pop, "BATON_EMULATED_GPU", None)
+
+    def scores(self, cluster, golden):
+        """The differences of all prompts' log probabilities from transformers' in f32."""
+        differences = []
+        for case in golden["cases"][1:]:
+            answer = cluster.post("/v1/completions", prompt=case["prompt_ids"], max_tokens=0,
+                                  echo=True, logprobs=0)
+            scores = answer["choices"][0]["logprobs"]["token_logprobs"][1:]
+            self.assertEqual(len(scores), len(case["prompt_logprobs"]))
+            differences += [a - b for a, b in zip(scores, case["prompt_logprobs"])]
+        return differences
+
+    def check_answer(self, cluster, case):
+        """Decode goes on from what prefill handed over: its logits are a prefill's of all before."""
+        request = dict(max_tokens=TOKENS, temperature=0, ignore_eos=True)
+        tokens, digests = ask(cluster, dict(request, prompt=case["prompt_ids"]))
+        prompt = case["prompt_ids"] + tokens[:-1]
+        self.assertEqual(ask(cluster, dict(request, prompt=prompt, max_tokens=1)),
+                         (tokens[-1:], digests[-1:]))
+
+    def test_random_models_answer_as_transformers_does(self):
+        # K/V in fp8 may cost twice as much again; tests/kernels/cuda compares with the CPU's.
+        for name, computes, factor, options in (
+                ("mistral-window", "compute=bf16 kv=bf16", 2, {}),
+                ("llama-mqa-bias", "compute=f16 kv=f16", 1 / 4, {}),  # f16 on disk.
+                ("qwen3-bias-shards", "compute=bf16 kv=fp8_e4m3", 4, {"kv_dtype": "fp8_e4m3"})):
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                model, golden = served_model(name, folder)
+                with RunningCluster(BIN / "baton", "emulated-models", model=model, device="cuda",
+                                    num_blocks=32, threads=1, **options) as cluster:
+                    self.assertIn(computes, cluster.log("decode-0"))
+                    off = rms(self.scores(cluster, golden))
+                    self.assertLessEqual(off, factor * golden["bf16_rms"])
+                    self.assertGreater(off, 0, "nothing was rounded")
+                    self.check_answer(cluster, golden["cases"][2])
+
+    @contextlib.contextmanager
+    def mixed_cluster(self):
+        """A CPU and a GPU worker of each role."""
+        cluster = ProcessCluster(BIN, "emulated-mixed", worker={"num_blocks": 64})
+        for server in cluster.workers:
+            server.arguments += ["--device", "cpu" if server.name.endswith("0") else "cuda"]
+        with cluster:
+            yield cluster
+
+    def assert_nobody_serves(self, cluster):
+        with self.assertRaises(HttpError) as refused:
+            ask(cluster, REQUESTS[2])
+        self.assertEqual(refused.exception.code, 503)
+        self.assertIn(NO_PAIR, str(refused.exception))
+        self.assertIn(NO_PAIR, (cluster.dir / "logs" / "router.log").read_text())
+
+    def kill(self, cluster, *servers):
+        for server in servers:
+            server.signal(signal.SIGKILL)
+            server.await_exit()
+        await_true(lambda: set(cluster.unhealthy()) == {s.name for s in servers}, 30,
+                   "the router sees who is gone")
+
+    def test_cpu_and_gpu_workers_never_share_a_request(self):
+        with self.mixed_cluster() as cluster:
+            on_cpu, on_gpu = zip(cluster.prefill, cluster.decode)
+            known = {}
+            for name, absent in (("gpu", on_cpu), ("cpu", on_gpu)):
+                self.kill(cluster, *absent)
+                known[name] = ask(cluster, REQUESTS[2])
+                for server in absent:
+                    cluster.restart(server)
+            self.assertFalse(set(known["cpu"][1]) & set(known["gpu"][1]))
+            # Whoever is asked, both tokens of an answer come from one kind of worker.
+            for _ in range(6):
+                self.assertIn(ask(cluster, REQUESTS[2]), known.values())
+            # A prefill worker of one kind and a decode worker of the other serve nobody.
+            for prefill, decode in ((on_cpu[0], on_gpu[1]), (on_gpu[0], on_cpu[1])):
+                others = [s for s in cluster.workers if s not in (prefill, decode)]
+                self.kill(cluster, *others)
+                self.assert_nobody_serves(cluster)
+                for server in others:
+                    server.launch()
+                for server in others:
+                    server.await_start()
+                    cluster.await_healthy(server)
+                self.assertIn(ask(cluster, REQUESTS[2]), known.values())
+            self.assertEqual(cluster.await_quiet(), {})
+
+
+if __name__ == "__main__":
+    BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main(verbosity=2)
