@@ -9,6 +9,7 @@
 #include "kernels/cpu/select_kernel_set.h"
 #if defined(BATON_CUDA)
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/cuda_gpus.h"
 #endif
 #if defined(BATON_EMULATED_CUDA)
 #include "kernels/emulation/emulator.h"
@@ -17,31 +18,58 @@
 namespace baton {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Device>> MakeGpu(int index) {
+// Why `auto` takes no GPU in this build, wherever it runs; empty: it takes one that it finds.
+#if defined(BATON_EMULATED_CUDA)
+constexpr char kBuild[] = "emulated";
+constexpr char kAutoIsCpu[] = "the GPU is emulated, and --device cuda asks for it";
+#elif defined(BATON_CUDA)
+constexpr char kBuild[] = "cuda";
+constexpr char kAutoIsCpu[] = "";
+#else
+constexpr char kBuild[] = "cpu";
+constexpr char kAutoIsCpu[] = "this build is for CPUs alone: build the preset cuda";
+#endif
+
+void StartGpus() {
 #if defined(BATON_EMULATED_CUDA)
   emulation::StartDriver();
 #endif
+}
+
+absl::StatusOr<std::unique_ptr<Device>> MakeGpu(int index) {
+  StartGpus();
 #if defined(BATON_CUDA)
   return MakeCudaDevice(index);
 #else
-  return absl::InvalidArgumentError(
-      absl::StrCat("device = cuda:", index, ": this build is for CPUs alone: build the preset cuda"));
+  return absl::InvalidArgumentError(absl::StrCat("device = cuda:", index, ": ", kAutoIsCpu));
 #endif
 }
 
-// An emulated GPU is for those who ask for it.
+// NOT_FOUND or FAILED_PRECONDITION: there is no GPU that could be used. Otherwise there is one, and
+// something is wrong with it.
 absl::StatusOr<std::unique_ptr<Device>> FindGpu() {
-#if defined(BATON_EMULATED_CUDA)
-  return absl::NotFoundError("the GPU is emulated");
-#else
+  if (*kAutoIsCpu != 0) return absl::NotFoundError(kAutoIsCpu);
   return MakeGpu(0);
-#endif
 }
 
-// There is no GPU that could be used; otherwise there is one, and something is wrong with it.
 bool IsAbsent(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ||
-         absl::IsFailedPrecondition(status);
+  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
+}
+
+// What FindGpu would find.
+void Choose(GpuReport& report) {
+  const bool has_gpu = !report.gpus.empty();
+  report.chosen = "cpu";
+  if (*kAutoIsCpu != 0) {
+    report.reason = kAutoIsCpu;
+  } else if (!has_gpu) {
+    report.reason = report.problem;
+  } else if (report.gpus[0].too_old) {
+    report.reason = report.gpus[0].unusable;
+  } else {
+    report.chosen = "cuda:0";
+    report.reason = report.gpus[0].unusable.empty() ? "the first GPU" : report.gpus[0].unusable;
+  }
 }
 
 absl::StatusOr<int> GpuIndex(const std::string& device) {
@@ -57,7 +85,6 @@ absl::StatusOr<int> GpuIndex(const std::string& device) {
 }
 
 }  // namespace
-
 
 absl::StatusOr<std::unique_ptr<Kernels>> MakeKernels(const DeviceOptions& options) {
   if (options.num_threads < 1 || options.num_threads > 1024) {
@@ -77,14 +104,32 @@ absl::StatusOr<Processors> MakeDevice(const DeviceOptions& options) {
   ASSIGN_OR_RETURN(made.host, MakeKernels(options));
   if (options.device == "auto") {
     absl::StatusOr<std::unique_ptr<Device>> gpu = FindGpu();
-    if (!gpu.ok() && !IsAbsent(gpu.status())) return gpu.status();
-    if (gpu.ok()) made.device = *std::move(gpu);
+    if (gpu.ok()) {
+      made.device = *std::move(gpu);
+    } else if (IsAbsent(gpu.status())) {
+      made.why_no_gpu = std::string(gpu.status().message());
+    } else {
+      return gpu.status();
+    }
   } else if (options.device != "cpu") {
     ASSIGN_OR_RETURN(const int index, GpuIndex(options.device));
     ASSIGN_OR_RETURN(made.device, MakeGpu(index));
   }
   if (made.device == nullptr) made.device = std::make_unique<CpuDevice>(made.host.get());
   return made;
+}
+
+GpuReport ListGpus() {
+  StartGpus();
+  GpuReport report;
+#if defined(BATON_CUDA)
+  report = ListCudaGpus();
+#else
+  report.problem = kAutoIsCpu;
+#endif
+  report.build = kBuild;
+  Choose(report);
+  return report;
 }
 
 }  // namespace baton

@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/api/device.h"
+#include "kernels/api/gpu_report.h"
 #include "kernels/api/kernels.h"
 
 namespace baton {
@@ -26,7 +27,11 @@ absl::StatusOr<std::unique_ptr<Kernels>> MakeKernels(const DeviceOptions& option
 struct Processors {
   std::unique_ptr<Kernels> host;
   std::unique_ptr<Device> device;
+  std::string why_no_gpu;  // Where "auto" took the CPU.
 };
 absl::StatusOr<Processors> MakeDevice(const DeviceOptions& options);
+
+// The GPUs of this machine, as this build sees them, and what "auto" would take.
+GpuReport ListGpus();
 
 }  // namespace baton

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,7 +13,9 @@
 #include "common/process/stop_signal.h"
 #include "common/rpc/connection.h"
 #include "common/telemetry/log.h"
+#include "common/worker/gpu_json.h"
 #include "common/worker/worker_runtime.h"
+#include "kernels/make_device.h"
 
 namespace baton {
 
@@ -55,7 +58,15 @@ int RunWorker(int argc, char** argv) {
   typename Program::Config config;
   CLI::App app(Program::kPurpose, Program::kName);
   config.AddOptions(app);
+  bool list_gpus = false;
+  app.add_flag("--list-gpus", list_gpus,
+               "Print as JSON the GPUs here and what --device auto takes, and exit")
+      ->group("Operation");
   if (const std::optional<int> code = ParseCommandLine(app, argc, argv)) return *code;
+  if (list_gpus) {
+    std::puts(ToJson(ListGpus()).c_str());
+    return 0;
+  }
   LogLevel level = LogLevel::kInfo;
   ParseLogLevel(config.worker.log_level, &level);
   SetLogLevel(level);

@@ -138,6 +138,9 @@ absl::Status WorkerRuntime::Load() {
                                             .device = config_.device,
                                             .num_threads = threads,
                                             .nice = config_.compute_nice}));
+  if (!processors_.why_no_gpu.empty()) {
+    Log(LogLevel::kInfo, "the CPU computes", {{"no_gpu", processors_.why_no_gpu}});
+  }
   Device& device = *processors_.device;
   const bool is_cpu = device.info().unified;
   ASSIGN_OR_RETURN(const DType compute_dtype, ComputeDType(model->dtype));

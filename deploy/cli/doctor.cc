@@ -1,10 +1,12 @@
 #include "deploy/cli/doctor.h"
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "deploy/cli/gpus.h"
 #include "deploy/cli/launch_plan.h"
 #include "nlohmann/json.hpp"
 
@@ -12,6 +14,7 @@ namespace baton::cli {
 namespace {
 
 constexpr int64_t kWantedOpenFiles = 4096;
+constexpr Duration kGpuLimit = std::chrono::seconds(60);  // Drivers of many GPUs start slowly.
 constexpr int64_t kHeadroomBytes = int64_t{512} << 20;  // Router, buffers and the system.
 
 int64_t IntOf(const nlohmann::json& config, const char* key) {
@@ -85,11 +88,6 @@ std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need) {
                    ? ""
                    : absl::StrCat("1,024 client connections need more: run `ulimit -n ",
                                   kWantedOpenFiles, "` first")});
-  findings.push_back(
-      {.subject = "GPU",
-       .fact = machine.gpu.empty()
-                   ? "no NVIDIA driver; this version computes on the CPU"
-                   : absl::StrCat(machine.gpu, "; this version computes on the CPU")});
   if (need != nullptr) findings.push_back(ExamineFit(machine, *need));
   return findings;
 }
@@ -97,7 +95,13 @@ std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need) {
 int Doctor(const DoctorOptions& options) {
   const absl::StatusOr<std::string> model = FindModel(options.model, ProgramFolder());
   const ModelNeed need = model.ok() ? ReadModelNeed(*model) : ModelNeed();
-  std::vector<Finding> findings = Examine(ReadMachine(), model.ok() ? &need : nullptr);
+  const Machine machine = ReadMachine();
+  std::vector<Finding> findings = Examine(machine, model.ok() ? &need : nullptr);
+  const std::string worker = ProgramFolder() + "/baton-prefill";
+  if (std::filesystem::exists(worker)) {
+    const auto gpus = ExamineGpus(AskForGpus(worker, kGpuLimit), machine.gpu);
+    findings.insert(findings.end(), gpus.begin(), gpus.end());
+  }
   if (model.ok()) {
     findings.push_back({.subject = "model", .fact = *model});
   } else {

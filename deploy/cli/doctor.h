@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "deploy/cli/finding.h"
 #include "deploy/cli/machine.h"
 
 namespace baton::cli {
@@ -10,13 +11,6 @@ namespace baton::cli {
 struct DoctorOptions {
   std::string dir = ".baton";
   std::string model;  // Empty = the tiny-kjv of this checkout.
-};
-
-// One line of the doctor's report. A problem carries its cure.
-struct Finding {
-  std::string subject;  // "CPU", "memory", ...
-  std::string fact;
-  std::string cure;  // Empty = no problem.
 };
 
 // What a model folder weighs, from the sizes of its files and config.json.

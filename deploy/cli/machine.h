@@ -15,7 +15,7 @@ struct Machine {
   int64_t memory_bytes = 0;     // Physical, or the cgroup's limit where that is lower.
   int64_t available_bytes = 0;  // Can be allocated now without swapping.
   int64_t open_files = 0;       // Soft limit of this process.
-  std::string gpu;              // Driver version when an NVIDIA driver is loaded.
+  std::string gpu;              // Version of the NVIDIA driver, when one is loaded.
 };
 
 Machine ReadMachine();

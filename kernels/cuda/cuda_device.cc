@@ -11,6 +11,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "kernels/api/sample_args.h"
+#include "kernels/cuda/cuda_gpus.h"
 #include "kernels/cuda/cuda_lane.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
@@ -27,41 +28,6 @@ constexpr int64_t kScratchBytes = int64_t{32} << 20;
 constexpr const char* kArithmeticVersion = ".1";
 
 std::string NameOf(DType dtype) { return std::string(ToString(dtype)); }
-
-absl::Status RequireDriver() {
-  int driver = 0, runtime = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
-    return absl::FailedPreconditionError(
-        "no NVIDIA driver: install one that knows CUDA 13 (580 or later), or use --device cpu");
-  }
-  RETURN_IF_ERROR(ToStatus(cudaRuntimeGetVersion(&runtime), "cudaRuntimeGetVersion"));
-  // Within a major version any driver runs any program.
-  if (driver / 1000 >= runtime / 1000) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the NVIDIA driver knows CUDA ", driver / 1000, ".", driver % 1000 / 10,
-                   ", and CUDA ", runtime / 1000, " is needed: update it, or use --device cpu"));
-}
-
-absl::StatusOr<cudaDeviceProp> PropertiesOf(int index) {
-  RETURN_IF_ERROR(RequireDriver());
-  int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
-    return absl::FailedPreconditionError(
-        "the NVIDIA driver shows no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device "
-        "cpu");
-  }
-  if (index < 0 || index >= count) {
-    return absl::InvalidArgumentError(absl::StrCat("device = cuda:", index, ": must be below ",
-                                                   count, ", the number of GPUs here"));
-  }
-  cudaDeviceProp properties;
-  RETURN_IF_ERROR(
-      ToStatus(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties"));
-  if (properties.major >= 8) return properties;
-  return absl::FailedPreconditionError(
-      absl::StrCat("device = cuda:", index, ": ", properties.name, " is sm_", properties.major,
-                   properties.minor, ", and sm_80 is needed: use --device cpu"));
-}
 
 class CudaGraph : public Graph {
  public:
@@ -244,7 +210,8 @@ absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(
 absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int index) {
   ASSIGN_OR_RETURN(const cudaDeviceProp properties, cuda::PropertiesOf(index));
   auto device = std::make_unique<cuda::CudaDevice>(index, properties);
-  RETURN_IF_ERROR(device->Open());
+  const absl::Status opened = device->Open();
+  if (!opened.ok()) return cuda::CannotOpen(index, properties.name, opened);
   return device;
 }
 

@@ -57,6 +57,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "out of memory";
     case cudaErrorNotReady:
       return "device not ready";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
     case cudaErrorLaunchFailure: {
       // A device says no more than that a launch failed; the emulation knows why.
       static thread_local std::string message;

@@ -41,5 +41,22 @@ TEST(MakeDeviceTest, RefusesAThreadCountOutOfRange) {
   }
 }
 
+// Builds without real GPUs: `auto` takes the CPU and says why, as the report does.
+#if !defined(BATON_CUDA_DEVICE)
+TEST(MakeDeviceTest, AutoTakesTheCpuAndSaysWhy) {
+  const GpuReport report = ListGpus();
+  EXPECT_TRUE(report.build == "cpu" || report.build == "emulated") << report.build;
+  EXPECT_EQ(report.chosen, "cpu");
+  EXPECT_EQ(report.gpus.size(), report.build == "emulated" ? 1u : 0u);
+  EXPECT_EQ(report.problem.empty(), report.build == "emulated") << report.problem;
+  auto made = MakeDevice({.device = "auto"});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_TRUE(made->device->info().unified);
+  EXPECT_FALSE(made->why_no_gpu.empty());
+  EXPECT_EQ(made->why_no_gpu, report.reason);
+  EXPECT_EQ(MakeDevice({.device = "cpu"})->why_no_gpu, "");
+}
+#endif
+
 }  // namespace
 }  // namespace baton

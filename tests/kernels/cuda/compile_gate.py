@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compiles every kernel file with nvcc and reads what came out.
 
-Usage: compile_gate.py [--keep DIR] [--verbose] [ARCHITECTURE...]   (default: sm_80 sm_90)
-Fails on a compiler warning, on a kernel that spills registers or has a stack frame, on loads and
+Usage: compile_gate.py [--keep DIR] [--verbose] [ARCHITECTURE...]   (default: sm_80 sm_90a)
+Fails on a compiler warning, on host code that CUDA's own headers do not take, on a kernel that spills registers or has a stack frame, on loads and
 stores of local memory in its machine code, and where an instruction of PROMISED is missing. Exits
 77, which ctest calls skipped, if there is no CUDA toolkit and none can be fetched.
 """
@@ -11,6 +11,7 @@ import concurrent.futures
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -27,13 +28,58 @@ PROMISED = {
 FLAGS = ["-std=c++20", "-O3", "-fmad=false", "-lineinfo", "-Xptxas", "-v", "-Werror",
          "all-warnings", f"-I{ROOT}", "-cubin"]
 
+# The smallest program of a build for devices.
+LIST_GPUS = """
+#include <cstdio>
+#include "kernels/cuda/cuda_gpus.h"
+int main() {
+  const baton::GpuReport report = baton::ListCudaGpus();
+  std::printf("%d GPUs, driver: %s %s\\n", static_cast<int>(report.gpus.size()),
+              report.driver.c_str(), report.problem.c_str());
+}
+"""
 
-def toolkit():
-    found = subprocess.run([KERNELS / "toolkit.sh"], capture_output=True, text=True, check=False)
+
+def toolkit(script, limit_s):
+    """The folder of the toolkit that `script` prints; skips the gate if there is none in time."""
+    # A group of its own, so that what the script started ends with it.
+    with subprocess.Popen([script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          start_new_session=True) as found:
+        try:
+            home, errors = found.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(found.pid, signal.SIGTERM)  # It takes away what is half fetched.
+            print(f"skipped: no CUDA toolkit: fetching one took more than {limit_s} s")
+            sys.exit(77)
     if found.returncode != 0:
-        print(f"skipped: no CUDA toolkit: {found.stderr.strip()[-300:]}")
+        print(f"skipped: no CUDA toolkit: {errors.strip()[-300:]}")
         sys.exit(77)
-    return pathlib.Path(found.stdout.strip())
+    return pathlib.Path(home.strip())
+
+
+def check_host_code(home, folder):
+    """The problems of the host's part with CUDA's own headers and library in place of the
+    emulation's, and of a program of it that starts here."""
+    cxx = [os.environ.get("CXX", "c++"), "-std=c++20", "-Wall", "-Wextra", "-Werror",
+           "-Wno-missing-field-initializers", "-DBATON_CUDA_DEVICE=1", f"-I{ROOT}",
+           "-isystem", home / "include"]
+    program = folder / "list_gpus"
+    main = folder / "list_gpus.cc"
+    main.write_text(LIST_GPUS)
+    listing = [KERNELS / "cuda_gpus.cc", KERNELS / "cuda_status.cc", main]
+    others = sorted(set(KERNELS.glob("*.cc")) - set(listing))
+    libraries = [home / "lib64/libcudart_static.a", "-labsl_status", "-labsl_statusor",
+                 "-labsl_strings", "-labsl_raw_logging_internal", "-labsl_cord", "-ldl", "-lrt",
+                 "-lpthread"]
+    for command in ([*cxx, "-fsyntax-only", *others], [*cxx, *listing, "-o", program, *libraries],
+                    [program]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return [f"host code: {done.stdout}{done.stderr}"]
+    # Without a driver it says so, and does not fail to start.
+    says = done.stdout.strip()
+    print(f"list_gpus: {says}")
+    return [] if "driver" in says else [f"host code: list_gpus says {says!r}"]
 
 
 def demangle(names):
@@ -100,11 +146,14 @@ def check(home, source, architecture, folder):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("architectures", nargs="*", default=["sm_80", "sm_90"])
+    parser.add_argument("architectures", nargs="*", default=["sm_80", "sm_90a"])
     parser.add_argument("--keep", type=pathlib.Path, help="leave the cubins here")
+    parser.add_argument("--toolkit", default=KERNELS / "toolkit.sh",
+                        help="prints the toolkit's folder")
+    parser.add_argument("--fetch-limit", type=float, default=300, help="seconds for that")
     parser.add_argument("--verbose", action="store_true", help="print every kernel's registers")
     arguments = parser.parse_args()
-    home = toolkit()
+    home = toolkit(arguments.toolkit, arguments.fetch_limit)
     sources = sorted(KERNELS.glob("*.cu"))
     problems, lines = [], []
     with tempfile.TemporaryDirectory() as scratch, \
@@ -113,6 +162,7 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         tasks = [pool.submit(check, home, source, architecture, folder)
                  for source in sources for architecture in arguments.architectures]
+        problems += check_host_code(home, folder)
         for task in tasks:
             found, kernels = task.result()
             problems += found

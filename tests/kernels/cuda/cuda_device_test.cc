@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/cuda_gpus.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "tests/kernels/cuda/device_fixture.h"
 
@@ -285,6 +286,41 @@ TEST_F(CudaDeviceTest, ALostDeviceIsUnavailableForEver) {
     EXPECT_EQ(device_->After(Lane::kCopies, mark).code(), absl::StatusCode::kUnavailable);
   }
   emulation::ResetDevice();
+}
+
+TEST_F(CudaDeviceTest, TheListHasWhatTheDriverShows) {
+  const GpuReport report = ListCudaGpus();
+  EXPECT_EQ(report.driver, "13.0");
+  EXPECT_EQ(report.problem, "");
+  ASSERT_EQ(report.gpus.size(), 1u);
+  const GpuFacts& gpu = report.gpus[0];
+  EXPECT_EQ(gpu.index, 0);
+  EXPECT_EQ(gpu.name, "emulated sm_90");
+  EXPECT_EQ(gpu.architecture, "sm_90");
+  EXPECT_EQ(gpu.memory_total, device_->Memory()->total);
+  EXPECT_EQ(gpu.memory_free, device_->Memory()->free);
+  EXPECT_LT(gpu.memory_free, gpu.memory_total);
+  EXPECT_EQ(gpu.unusable, "");
+  EXPECT_FALSE(gpu.too_old);
+}
+
+// A GPU that another process fills, say.
+TEST_F(CudaDeviceTest, AGpuThatDoesNotAnswerIsNamedWithTheCure) {
+  const auto expect_named = [](absl::string_view text) {
+    for (const char* part : {"device = cuda:0: ", "out of GPU memory", "nvidia-smi"}) {
+      EXPECT_NE(text.find(part), absl::string_view::npos) << text;
+    }
+  };
+  emulation::FailCall(2, cudaErrorMemoryAllocation);  // Behind its properties: cudaMemGetInfo.
+  const GpuReport report = ListCudaGpus();
+  ASSERT_EQ(report.gpus.size(), 1u);
+  expect_named(report.gpus[0].unusable);
+  EXPECT_FALSE(report.gpus[0].too_old);
+  EXPECT_GT(report.gpus[0].memory_total, 0);
+  emulation::FailCall(2, cudaErrorMemoryAllocation);
+  const absl::Status status = MakeCudaDevice(0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  expect_named(status.message());
 }
 
 TEST_F(CudaDeviceTest, EachCallThatFailsSaysSo) {

@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Runs a pack of tests/gpu/pack.sh on the machine it was brought to, whose GPU 0 it takes.
+#   run.sh OUT             everything: 25 minutes at most
+#   run.sh OUT --call N    only call 1 (arithmetic, operators), 2 (attention, models) or 3 (a whole
+#                          cluster, sanitizer): each ends within 10 minutes
+#   run.sh OUT --quick     a few tests of each part, for packs whose GPU is emulated
+# Writes OUT/log.txt and OUT/results.json: for each part what it says, its seconds, and "passed",
+# "failed", "late" (stopped at its limit) or "skipped" with the reason. Needs bash and coreutils,
+# and for the cluster python3. Exits 1 unless every part passed or was skipped.
+set -uo pipefail
+
+out=${1:-}
+[ -n "$out" ] && [ "${out#-}" = "$out" ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+shift
+calls='1 2 3'
+quick=0
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --call) calls=${2:?--call needs a number}; shift ;;
+    --quick) quick=1 ;;
+    *) echo "run.sh: unknown option $1" >&2; exit 2 ;;
+  esac
+  shift
+done
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+cd "$(dirname "$0")"
+[ -x bin/baton-prefill ] || { echo "run.sh: no pack here: tests/gpu/pack.sh makes one" >&2; exit 2; }
+
+log=$out/log.txt
+: >"$log"
+parts=()
+bad=0
+
+# As the inside of a JSON string.
+escaped() { tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/\t/ /g' | sed ':a;N;$!ba;s/\n/\\n/g'; }
+
+# note NAME STATUS SECONDS TEXT
+note() {
+  parts+=("{\"part\": \"$1\", \"status\": \"$2\", \"seconds\": $3, \"says\": \"$(printf '%s' "$4" | escaped)\"}")
+  printf '%-10s %-8s %4d s  %s\n' "$1" "$2" "$3" "$(printf '%s' "$4" | head -n 1)"
+}
+
+# part CALL NAME LIMIT COMMAND...: of what it prints the last line of a pass, and what failed.
+part() {
+  local call=$1 name=$2 limit=$3 status=passed says begin=$SECONDS
+  shift 3
+  case " $calls " in *" $call "*) ;; *) return ;; esac
+  printf '\n==> %s: %s\n' "$name" "$*" >>"$log"
+  timeout -k 5 "$limit" "$@" >"$out/part.txt" 2>&1
+  case $? in
+    0) says=$(grep -v '^ *$' "$out/part.txt" | tail -n 1) ;;
+    124 | 137) status=late says=$(tail -n 5 "$out/part.txt") ;;
+    77) status=skipped says=$(tail -n 1 "$out/part.txt") ;;
+    *) status=failed
+       says=$(grep -E '^\[  FAILED  \]|^(FAIL|ERROR)|Failure|lost|rror:' "$out/part.txt" | head -n 40)
+       says=${says:-$(tail -n 5 "$out/part.txt")} ;;
+  esac
+  cat "$out/part.txt" >>"$log"
+  [ "$status" = passed ] || [ "$status" = skipped ] || bad=$((bad + 1))
+  note "$name" "$status" $((SECONDS - begin)) "$says"
+}
+
+# tests CALL NAME LIMIT PROGRAM QUICK_FILTER: all its tests, or those.
+tests() {
+  local filter='*'
+  [ "$quick" = 0 ] || filter=$5
+  part "$1" "$2" "$3" "tests/$4" --gtest_brief=1 --gtest_filter="$filter"
+}
+
+device() {
+  bin/baton-prefill --list-gpus || return 1
+  command -v nvidia-smi >/dev/null &&
+    nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader
+  # Last, for the results.
+  bin/baton-prefill --list-gpus | tee "$out/device.json" | grep -q '"unusable":""' &&
+    cat "$out/device.json"
+}
+
+# Only the programs: up, one answer, down.
+start() {
+  local dir=$out/cluster status=1
+  bin/baton up --detach --dir "$dir" --device cuda --model deploy/models/tiny-kjv --num-blocks 64 \
+    --max-model-len 256 --http 0 --grpc 0 &&
+    bin/baton complete --dir "$dir" --temperature 0 --max-tokens 8 "In the beginning" && status=0
+  bin/baton down --dir "$dir" || status=1
+  [ "$status" = 0 ] || tail -n 5 "$dir"/logs/*.log
+  rm -rf "$dir"
+  return "$status"
+}
+
+# The tests of whole clusters that need no emulation.
+cluster() {
+  command -v python3 >/dev/null || { echo "no python3 here"; return 77; }
+  local names=(prefix_hit batch_chunks preemption answers_are_those killed_decode cpu_and_gpu)
+  [ "$quick" = 0 ] || names=(answers_are_those)
+  python3 -B tests/cluster/emulated_test.py bin "${names[@]/#/-k}"
+}
+
+sanitizer() {
+  command -v compute-sanitizer >/dev/null || { echo "no compute-sanitizer here"; return 77; }
+  local tool
+  for tool in memcheck racecheck synccheck initcheck; do
+    echo "$tool"
+    compute-sanitizer --tool "$tool" --error-exitcode 9 tests/gpu_sweep_test --gtest_brief=1 \
+      --gtest_filter='*Norms*:*Activations*' || return 1
+    compute-sanitizer --tool "$tool" --error-exitcode 9 tests/gpu_mma_test --gtest_brief=1 \
+      --gtest_filter='*ordinary*' || return 1
+  done
+}
+export -f device start cluster sanitizer
+export out quick
+
+part 1 device 60 bash -c device
+part 1 arithmetic 30 tests/gpu_mma_test --gtest_brief=1
+part 1 launches 30 tests/gpu_launch_costs
+tests 1 sweep 120 gpu_sweep_test '*Norms*'
+tests 1 operators 220 cuda_kernels_test '*BitsDepend*:*RowsTest*'
+tests 2 attention 180 cuda_attention_test '*Refus*'
+tests 2 sampling 100 cuda_sample_test '*Refus*:*Greedy*'
+tests 2 device_api 60 cuda_device_test '*'
+tests 2 runner 100 cuda_runner_test '*Chunks*'
+part 3 start 60 bash -c start
+part 3 cluster 300 bash -c cluster
+part 3 sanitizer 220 bash -c sanitizer
+rm -f "$out/part.txt" "$out/device.json"
+
+{
+  printf '{"failed": %d, "parts": [\n' "$bad"
+  for i in "${!parts[@]}"; do
+    [ "$i" = 0 ] || printf ',\n'
+    printf '  %s' "${parts[$i]}"
+  done
+  printf '\n]}\n'
+} >"$out/results.json"
+printf '%s: %d parts, %d failed or late\n' "$([ "$bad" = 0 ] && echo PASS || echo FAIL)" ${#parts[@]} "$bad"
+[ "$bad" = 0 ]
