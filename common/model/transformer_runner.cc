@@ -18,19 +18,15 @@ constexpr int64_t kMaxPieces = 1 << 16;
 absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(RunnerParts parts) {
   Device& device = *parts.device;
   ASSIGN_OR_RETURN(StepMetadata metadata, StepMetadata::Create(device, parts.capacity));
-  Buffer pieces, logits;
-  if (parts.swap != nullptr || !device.info().unified) {
-    const auto bytes = (kMaxPieces + 1) * static_cast<int64_t>(sizeof(CopyPiece));
+  ASSIGN_OR_RETURN(StepResults results, StepResults::Create(device, *parts.host, parts.info));
+  Buffer pieces;
+  if (parts.swap != nullptr) {
+    const auto bytes = kMaxPieces * static_cast<int64_t>(sizeof(CopyPiece));
     ASSIGN_OR_RETURN(pieces, device.Allocate(bytes, MemoryKind::kPinned));
-  }
-  if (!device.info().unified) {
-    const int64_t row_bytes = parts.info.vocab_size * int64_t{sizeof(float)};
-    const int64_t bytes = (device.info().logit_rows * row_bytes + 7) / 8 * 8;
-    ASSIGN_OR_RETURN(logits, device.Allocate(bytes, MemoryKind::kPinned));
   }
   const int32_t nice = parts.nice;
   std::unique_ptr<TransformerRunner> runner(new TransformerRunner(
-      std::move(parts), std::move(metadata), std::move(pieces), std::move(logits)));
+      std::move(parts), std::move(metadata), std::move(results), std::move(pieces)));
   runner->thread_ = std::jthread([loop = runner.get(), nice](const std::stop_token& ending) {
     NameThisThread("compute");
     LowerThisThread(nice);
@@ -39,14 +35,13 @@ absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(Run
   return runner;
 }
 
-TransformerRunner::TransformerRunner(RunnerParts parts, StepMetadata metadata, Buffer pieces,
-                                     Buffer logits)
+TransformerRunner::TransformerRunner(RunnerParts parts, StepMetadata metadata, StepResults results,
+                                     Buffer pieces)
     : parts_(std::move(parts)),
       device_(*parts_.device),
-      reader_(parts_.host, parts_.info.vocab_size, parts_.info.eos_token_ids),
       metadata_(std::move(metadata)),
-      pieces_(std::move(pieces)),
-      logits_(std::move(logits)) {}
+      results_(std::move(results)),
+      pieces_(std::move(pieces)) {}
 
 TransformerRunner::~TransformerRunner() {
   Stop();
@@ -88,7 +83,7 @@ void TransformerRunner::ComputeLoop(const std::stop_token& ending) {
 std::optional<StepDone> TransformerRunner::RunStep(const StepPlan& plan) {
   step_ = plan.step;
   StepDone done{.step = plan.step, .status = {}, .rows = {}};
-  done.status = Enqueue(plan, done);
+  done.status = Enqueue(plan);
   // Also after an error: what was enqueued before it goes on, and its blocks are not free.
   absl::Status ended = AwaitLane(Lane::kCompute);
   if (ended.ok()) ended = AwaitLane(Lane::kCopies);
@@ -97,12 +92,13 @@ std::optional<StepDone> TransformerRunner::RunStep(const StepPlan& plan) {
     if (parts_.lost) parts_.lost(ended);
     return std::nullopt;
   }
-  if (!done.status.ok()) done.rows.clear();
+  if (done.status.ok()) done.rows = results_.Take();
   return done;
 }
 
-absl::Status TransformerRunner::Enqueue(const StepPlan& plan, StepDone& done) {
+absl::Status TransformerRunner::Enqueue(const StepPlan& plan) {
   if (stopping_) return absl::CancelledError("the runner is stopping");
+  results_.Build(plan);
   RETURN_IF_ERROR(MoveBlocks(plan));
   if (plan.rows.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(metadata_.Build(plan, {.vocab_size = parts_.info.vocab_size,
@@ -117,7 +113,7 @@ absl::Status TransformerRunner::Enqueue(const StepPlan& plan, StepDone& done) {
         reports_.push_back({.mark = mark, .layer = layer});
         return SendReports();
       }));
-  return ReadLogits(plan, done);
+  return ReadLogits();
 }
 
 absl::Status TransformerRunner::AddPiece(const CopyPiece& piece) {
@@ -176,36 +172,20 @@ absl::Status TransformerRunner::MoveBlocks(const StepPlan& plan) {
   return device_.After(Lane::kCompute, mark);
 }
 
-absl::StatusOr<std::span<const float>> TransformerRunner::LogitsOnHost(int64_t first,
-                                                                       int64_t count) {
-  ASSIGN_OR_RETURN(const Floats logits, parts_.transformer->Logits(first, count));
-  const int64_t size = count * parts_.info.vocab_size;
-  if (device_.info().unified) return std::span(logits.f32(), static_cast<size_t>(size));
-  const CopyPiece piece{.from = static_cast<const std::byte*>(logits.data),
-                        .to = logits_.data(),
-                        .bytes = (size * int64_t{sizeof(float)} + 7) / 8 * 8};
-  // Behind the list: moves of this step may still be read.
-  CopyPiece* const place = pieces_.array<CopyPiece>() + kMaxPieces;
-  *place = piece;
-  RETURN_IF_ERROR(device_.CopyPieces(Lane::kCompute, {place, 1}));
-  RETURN_IF_ERROR(AwaitLane(Lane::kCompute));
-  return std::span<const float>(logits_.floats(DType::kF32).f32(), static_cast<size_t>(size));
-}
-
 // A slice of rows at a time: the logits of a long prompt's tokens would take gigabytes, and the
 // time of their products and scores is that of many layers.
-absl::Status TransformerRunner::ReadLogits(const StepPlan& plan, StepDone& done) {
-  const std::vector<LogitRow> wanted = WantedRows(plan, done.rows);
-  BATON_CHECK(std::ssize(wanted) == metadata_.wanted().num_tokens);
-  const std::span<const LogitRow> rows = wanted;
-  const auto slice = static_cast<size_t>(device_.info().logit_rows);
-  for (size_t first = 0; first < rows.size(); first += slice) {
-    const size_t count = std::min(slice, rows.size() - first);
-    ASSIGN_OR_RETURN(const std::span<const float> logits,
-                     LogitsOnHost(static_cast<int64_t>(first), static_cast<int64_t>(count)));
-    reader_.Read(logits, rows.subspan(first, count));
+absl::Status TransformerRunner::ReadLogits() {
+  const int64_t num_rows = results_.num_rows();
+  BATON_CHECK(num_rows == metadata_.wanted().num_tokens);
+  const int64_t slice = device_.info().logit_rows;
+  for (int64_t first = 0; first < num_rows; first += slice) {
+    const int64_t count = std::min(slice, num_rows - first);
+    ASSIGN_OR_RETURN(const Floats logits, parts_.transformer->Logits(first, count));
+    RETURN_IF_ERROR(results_.Enqueue(first, count, logits));
+    RETURN_IF_ERROR(AwaitLane(Lane::kCompute));
+    results_.Finish();
     if (count < slice) break;
-    parts_.sink->OnRowsDone({.step = plan.step, .rows = static_cast<int32_t>(first + count)});
+    parts_.sink->OnRowsDone({.step = step_, .rows = static_cast<int32_t>(first + count)});
     if (stopping_) return absl::CancelledError("the runner is stopping");
   }
   return absl::OkStatus();

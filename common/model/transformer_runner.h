@@ -17,8 +17,8 @@
 #include "common/kv_cache/kv_cache.h"
 #include "common/model/device_memory.h"
 #include "common/model/model_runner.h"
-#include "common/model/row_reader.h"
 #include "common/model/step_metadata.h"
+#include "common/model/step_results.h"
 #include "common/model/transformer.h"
 #include "kernels/api/device.h"
 #include "kernels/api/kernels.h"
@@ -72,19 +72,18 @@ class TransformerRunner : public ModelRunner {
     int32_t layer = 0;
   };
 
-  TransformerRunner(RunnerParts parts, StepMetadata metadata, Buffer pieces, Buffer logits);
+  TransformerRunner(RunnerParts parts, StepMetadata metadata, StepResults results, Buffer pieces);
 
   void ComputeLoop(const std::stop_token& ending);
   // Nothing when the device is lost.
   std::optional<StepDone> RunStep(const StepPlan& plan);
-  absl::Status Enqueue(const StepPlan& plan, StepDone& done);
+  absl::Status Enqueue(const StepPlan& plan);
   // The plan's moves, out and then in.
   absl::Status MoveBlocks(const StepPlan& plan);
   absl::Status CopyBlocks(const KvCache& from, const KvCache& to, std::span<const BlockMove> moves);
   absl::Status AddPiece(const CopyPiece& piece);
   absl::Status FlushPieces();
-  absl::Status ReadLogits(const StepPlan& plan, StepDone& done);
-  absl::StatusOr<std::span<const float>> LogitsOnHost(int64_t first, int64_t count);
+  absl::Status ReadLogits();
   // Sends the reports whose marks are done.
   absl::Status SendReports();
   // Waits until all that a lane has got is done, and sends the reports as their marks are.
@@ -95,10 +94,9 @@ class TransformerRunner : public ModelRunner {
   Device& device_;
 
   // Of the compute thread.
-  RowReader reader_;
   StepMetadata metadata_;
+  StepResults results_;
   Buffer pieces_;  // Of copies, pinned.
-  Buffer logits_;  // A slice of them, pinned; empty where memory is one.
   int64_t pieces_begin_ = 0;  // Those before are with the device.
   int64_t pieces_end_ = 0;
   uint64_t step_ = 0;
