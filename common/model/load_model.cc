@@ -11,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/model_files.h"
 #include "common/model/sampler.h"
+#include "common/model/step_graphs.h"
 
 namespace baton {
 namespace {
@@ -68,13 +69,13 @@ absl::StatusOr<std::unique_ptr<KvCache>> MakePool(Device& device, const KvLayout
 
 std::string Mebibytes(int64_t bytes) { return absl::StrCat((bytes + (1 << 20) - 1) >> 20, " MiB"); }
 
-// What the fraction leaves beside what is taken already and a reserve for the driver; at least one
-// of the longest sequences.
+// What the fraction leaves beside what is taken already, what will be and a reserve for the driver;
+// at least one of the longest sequences.
 absl::StatusOr<int32_t> BlocksByMemory(const Device& device, const KvLayout& layout,
-                                       double fraction, int64_t longest) {
+                                       double fraction, int64_t longest, int64_t set_aside) {
   ASSIGN_OR_RETURN(const DeviceMemory memory, device.Memory());
   const auto share = static_cast<int64_t>(fraction * static_cast<double>(memory.total));
-  const int64_t left = share - memory.taken - memory.total / 64;
+  const int64_t left = share - memory.taken - set_aside - memory.total / 64;
   const int64_t block_bytes = BlockBytes(layout);
   const int64_t sequence = (longest + layout.block_size - 1) / layout.block_size * block_bytes;
   if (left < sequence) {
@@ -101,12 +102,13 @@ int32_t DefaultSwapBlocks(const KvLayout& layout, int32_t num_blocks) {
       std::clamp<int64_t>(quarter / std::max<int64_t>(BlockBytes(layout), 1), 1, num_blocks));
 }
 
-// After the weights, as what they leave may be the pool's.
+// After all else that takes the device's memory, as what is left may be the pool's.
 absl::Status MakePools(const ModelOptions& options, const KvLayout& layout, int64_t longest,
-                       Device& device, LoadedModel& model) {
+                       int64_t set_aside, Device& device, LoadedModel& model) {
   int32_t num_blocks = options.num_blocks;
   if (num_blocks == 0) {
-    ASSIGN_OR_RETURN(num_blocks, BlocksByMemory(device, layout, options.memory_fraction, longest));
+    ASSIGN_OR_RETURN(num_blocks, BlocksByMemory(device, layout, options.memory_fraction, longest,
+                                                set_aside));
   }
   ASSIGN_OR_RETURN(model.cache, MakePool(device, layout, num_blocks, MemoryKind::kDevice));
   const int32_t swap_blocks =
@@ -127,6 +129,21 @@ ModelInfo InfoOf(const ModelOptions& options, const ModelFiles& files, const Dev
           .max_model_len =
               options.max_model_len > 0 ? std::min(options.max_model_len, longest) : longest,
           .eos_token_ids = files.eos_token_ids};
+}
+
+std::vector<int32_t> GraphSizes(const ModelOptions& options, const Device& device) {
+  if (!options.graphs || !device.info().has_graphs) return {};
+  return StepGraphs::SizesFor(std::min(options.max_step_rows, options.max_step_tokens));
+}
+
+// Of steps and of graphs, which fill them up.
+StepCapacity CapacityOf(const ModelOptions& options, std::span<const int32_t> graph_sizes,
+                        int64_t longest) {
+  const int32_t filled = graph_sizes.empty() ? 0 : graph_sizes.back();
+  const int32_t rows = std::min(options.max_step_rows, options.max_step_tokens);
+  return {.max_tokens = std::max(options.max_step_tokens, filled),
+          .max_rows = std::max(rows, filled),
+          .max_row_blocks = (longest + options.block_size - 1) / options.block_size};
 }
 
 }  // namespace
@@ -151,26 +168,30 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& devic
   LoadedModel model;
   model.info = InfoOf(options, files, device, layout, kv_dtype);
   const int64_t longest = model.info.max_model_len;
+  const std::vector<int32_t> graph_sizes = GraphSizes(options, device);
+  const StepCapacity capacity = CapacityOf(options, graph_sizes, longest);
   ASSIGN_OR_RETURN(
       std::unique_ptr<Transformer> transformer,
       Transformer::Create(files.config, files.weights, options.compute_dtype, &device,
-                          options.max_step_tokens,
+                          capacity.max_tokens,
                           [&](std::span<const std::byte> bytes) { files.files.Release(bytes); }));
   // The weights have landed: no step waits for the lane that brings them.
   RETURN_IF_ERROR(device.Synchronize());
-  RETURN_IF_ERROR(MakePools(options, layout, longest, device, model));
+  ASSIGN_OR_RETURN(StepMetadata metadata, StepMetadata::Create(device, capacity));
+  ASSIGN_OR_RETURN(StepResults results, StepResults::Create(device, host, model.info));
+  RETURN_IF_ERROR(MakePools(options, layout, longest,
+                            StepGraphs::kBytesOfOne * std::ssize(graph_sizes), device, model));
   ASSIGN_OR_RETURN(
       model.runner,
       TransformerRunner::Create(
           {.device = &device,
-           .host = &host,
            .transformer = std::move(transformer),
            .cache = model.cache.get(),
            .swap = model.swap.get(),
            .info = model.info,
-           .capacity = {.max_tokens = options.max_step_tokens,
-                        .max_rows = std::min(options.max_step_rows, options.max_step_tokens),
-                        .max_row_blocks = (longest + options.block_size - 1) / options.block_size},
+           .metadata = std::move(metadata),
+           .results = std::move(results),
+           .graph_sizes = graph_sizes,
            .nice = options.compute_nice,
            .limit = options.device_limit,
            .sink = sink,

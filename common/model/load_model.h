@@ -32,6 +32,7 @@ struct ModelOptions {
   int32_t compute_nice = 0;       // Added to the niceness of the compute thread, [0, 19].
   int32_t max_step_tokens = 512;  // Of the largest step, as max_step_rows: room is made for them.
   int32_t max_step_rows = 64;
+  bool graphs = true;  // Decode steps are graphs, where the device has them.
   Duration device_limit = kDeviceLimit;  // As RunnerParts::limit.
 };
 

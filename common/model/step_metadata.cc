@@ -44,6 +44,10 @@ bool ScoresPrompt(const StepRow& row, int64_t index) {
   return row.context_len + index + 1 < static_cast<int64_t>(row.sampling->prompt.size());
 }
 
+bool WantsLogits(const StepRow& row, int64_t index) {
+  return ScoresPrompt(row, index) || (row.sample && index + 1 == std::ssize(row.tokens));
+}
+
 StepMetadata::Places StepMetadata::PlacesOf(const StepCapacity& capacity) {
   Places places;
   const auto take = [&places](int64_t count, size_t size) {
@@ -108,7 +112,7 @@ void StepMetadata::AppendRow(const StepRow& row, const StepBounds& bounds) {
     const int32_t position = row.context_len + i;
     const int64_t block = row.block_table[position / bounds.block_size];
     const int64_t at = all_.num_tokens++;
-    if (ScoresPrompt(row, i) || (row.sample && i + 1 == num_tokens)) {
+    if (WantsLogits(row, i)) {
       Host<int32_t>(places_.wanted_tokens)[wanted_.num_tokens++] = static_cast<int32_t>(at);
     }
     Host<int32_t>(places_.tokens)[at] = row.tokens[i];
@@ -122,6 +126,24 @@ void StepMetadata::AppendRow(const StepRow& row, const StepBounds& bounds) {
   all_.max_seqlen_k = std::max(all_.max_seqlen_k, row.context_len + num_tokens);
   std::ranges::copy(row.block_table, Host<int32_t>(places_.block_table) + num_table_entries_);
   num_table_entries_ += std::ssize(row.block_table);
+}
+
+// As kernels/api/batch.h pads a batch.
+void StepMetadata::PadTo(int32_t rows, const StepBounds& bounds) {
+  BATON_CHECK(all_.num_tokens == all_.num_seqs && all_.num_seqs <= rows);
+  while (all_.num_seqs < rows) {
+    const int64_t at = all_.num_seqs++;
+    Host<int32_t>(places_.tokens)[at] = 0;
+    Host<int32_t>(places_.positions)[at] = 0;
+    Host<int64_t>(places_.slots)[at] = -1;
+    Host<int32_t>(places_.table_starts)[at] = 0;
+    Host<int32_t>(places_.seq_lens)[at] = 0;
+    Host<int32_t>(places_.cu_seqlens_q)[at + 1] = static_cast<int32_t>(at) + 1;
+  }
+  all_.num_tokens = rows;
+  all_.max_blocks = capacity_.max_row_blocks;
+  all_.max_seqlen_q = 1;
+  all_.max_seqlen_k = bounds.max_model_len;
 }
 
 void StepMetadata::SelectWanted() {
@@ -152,23 +174,25 @@ void StepMetadata::SelectWanted() {
   BATON_CHECK(wanted_.num_seqs <= kWantedRunsOfARow * all_.num_seqs);
 }
 
-absl::Status StepMetadata::Build(const StepPlan& plan, const StepBounds& bounds) {
+absl::Status StepMetadata::Build(const StepPlan& plan, const StepBounds& bounds,
+                                 int32_t padded_rows) {
   // The copy of the step before reads this memory until it has landed.
   ASSIGN_OR_RETURN(const bool landed, device_->IsDone(uploaded_));
   BATON_CHECK(landed);
   all_ = wanted_ = {};
   num_table_entries_ = 0;
-  int64_t num_tokens = 0;
+  num_plan_tokens_ = 0;
   for (const StepRow& row : plan.rows) {
     CheckRow(row, bounds);
-    num_tokens += static_cast<int64_t>(row.tokens.size());
+    num_plan_tokens_ += static_cast<int64_t>(row.tokens.size());
     all_.max_blocks = std::max(all_.max_blocks, static_cast<int64_t>(row.block_table.size()));
   }
-  BATON_CHECK(num_tokens <= capacity_.max_tokens);
-  BATON_CHECK(std::ssize(plan.rows) <= capacity_.max_rows);
+  BATON_CHECK(std::max<int64_t>(num_plan_tokens_, padded_rows) <= capacity_.max_tokens);
+  BATON_CHECK(std::max<int64_t>(std::ssize(plan.rows), padded_rows) <= capacity_.max_rows);
   BATON_CHECK(all_.max_blocks <= capacity_.max_row_blocks);
   Host<int32_t>(places_.cu_seqlens_q)[0] = 0;
   for (const StepRow& row : plan.rows) AppendRow(row, bounds);
+  if (padded_rows > 0) PadTo(padded_rows, bounds);
   all_.tokens = OnDevice<int32_t>(places_.tokens);
   all_.positions = OnDevice<int32_t>(places_.positions);
   all_.slots = OnDevice<int64_t>(places_.slots);

@@ -30,6 +30,9 @@ struct StepCapacity {
 // Whether row token `index` predicts a prompt token whose log probability was asked for.
 bool ScoresPrompt(const StepRow& row, int64_t index);
 
+// Whether a logit row is wanted for row token `index`.
+bool WantsLogits(const StepRow& row, int64_t index);
+
 // T tokens of S sequences as operators take them: counts for the host, arrays in the memory of the
 // device.
 struct BatchView {
@@ -56,7 +59,12 @@ class StepMetadata {
 
   // Flattens a plan. Logits are wanted for the last token of rows that sample and for the tokens of
   // rows whose prompt is to be scored. What was uploaded before must have landed.
-  absl::Status Build(const StepPlan& plan, const StepBounds& bounds);
+  //
+  // With `padded_rows`, for a graph of that size: each row has one token; rows behind the plan's, of
+  // which nothing is wanted, fill all() up to that size: they see no key and are written nowhere.
+  // What is not read from the device's memory, counts and bounds of lengths, is then the same for
+  // every plan.
+  absl::Status Build(const StepPlan& plan, const StepBounds& bounds, int32_t padded_rows = 0);
 
   // Enqueues the copy on kCompute. Nothing where host and device memory are one.
   absl::Status Upload();
@@ -69,7 +77,8 @@ class StepMetadata {
   const BatchView& wanted() const { return wanted_; }
   // Indexes into all()'s, ascending.
   const int32_t* wanted_tokens() const { return wanted_tokens_; }
-  bool wants_all() const { return wanted_.num_tokens == all_.num_tokens; }
+  // Padding aside.
+  bool wants_all() const { return wanted_.num_tokens == num_plan_tokens_; }
 
  private:
   // Bytes from the start of the arrays to each.
@@ -90,6 +99,7 @@ class StepMetadata {
   const T* OnDevice(int64_t place) const;
 
   void AppendRow(const StepRow& row, const StepBounds& bounds);
+  void PadTo(int32_t rows, const StepBounds& bounds);
   void SelectWanted();
 
   Device* device_;
@@ -101,6 +111,7 @@ class StepMetadata {
   BatchView all_;
   BatchView wanted_;
   const int32_t* wanted_tokens_ = nullptr;
+  int64_t num_plan_tokens_ = 0;
   int64_t num_table_entries_ = 0;
 };
 

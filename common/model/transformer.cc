@@ -233,7 +233,6 @@ absl::Status Transformer::FillRotary(const BatchView& batch) {
 
 // From here on only the rows of the tokens whose logits are wanted: nobody reads the others.
 absl::Status Transformer::KeepWanted(const StepMetadata& batch) {
-  if (batch.wants_all()) return absl::OkStatus();
   const auto keep = [&](Floats& in_use, const ActivationRows& wanted) {
     const absl::Status status = ops().SelectRows({.from = in_use,
                                                   .from_stride = Stride(config_.hidden_size),
@@ -266,7 +265,7 @@ absl::Status Transformer::Forward(const StepMetadata& batch, KvCache& cache,
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     RETURN_IF_ERROR(WriteKeysAndValues(layer, batch.all(), cache));
     RETURN_IF_ERROR(layer_done(layer));
-    if (layer + 1 == config_.num_layers) {
+    if (layer + 1 == config_.num_layers && !batch.wants_all()) {
       queries = &batch.wanted();
       if (queries->num_tokens == 0) return absl::OkStatus();
       RETURN_IF_ERROR(KeepWanted(batch));
@@ -276,6 +275,12 @@ absl::Status Transformer::Forward(const StepMetadata& batch, KvCache& cache,
   }
   num_final_ = queries->num_tokens;
   return Norm(model_.final_norm, num_final_, /*add_delta=*/true);
+}
+
+absl::Status Transformer::Replay(const Graph& graph, int64_t num_tokens) {
+  num_final_ = num_tokens;
+  normed_in_use_ = normed_.data();
+  return device_->Launch(graph);
 }
 
 absl::StatusOr<Floats> Transformer::Logits(int64_t first, int64_t count) {

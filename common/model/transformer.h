@@ -39,6 +39,10 @@ class Transformer {
   // whose logits are wanted. The last layer computes no more than that.
   absl::Status Forward(const StepMetadata& batch, KvCache& cache, LayerDoneFn layer_done);
 
+  // As Forward, by a graph that holds what Forward enqueues for a pass of so many tokens whose logits
+  // are all wanted.
+  absl::Status Replay(const Graph& graph, int64_t num_tokens);
+
   // Raw logits of wanted tokens [first, first + count) of the last pass: [count, vocab_size], f32,
   // in the device's memory, until the next call. count is at most the device's logit_rows.
   absl::StatusOr<Floats> Logits(int64_t first, int64_t count);

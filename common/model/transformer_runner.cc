@@ -13,20 +13,30 @@ namespace {
 // Of one list; a longer one waits for the list before.
 constexpr int64_t kMaxPieces = 1 << 16;
 
+StepBounds BoundsOf(const RunnerParts& parts) {
+  return {.vocab_size = parts.info.vocab_size,
+          .max_model_len = parts.info.max_model_len,
+          .block_size = parts.info.layout.block_size,
+          .num_blocks = parts.cache->num_blocks(),
+          .window = parts.info.layout.groups.front().window};
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(RunnerParts parts) {
   Device& device = *parts.device;
-  ASSIGN_OR_RETURN(StepMetadata metadata, StepMetadata::Create(device, parts.capacity));
-  ASSIGN_OR_RETURN(StepResults results, StepResults::Create(device, *parts.host, parts.info));
   Buffer pieces;
   if (parts.swap != nullptr) {
     const auto bytes = kMaxPieces * static_cast<int64_t>(sizeof(CopyPiece));
     ASSIGN_OR_RETURN(pieces, device.Allocate(bytes, MemoryKind::kPinned));
   }
   const int32_t nice = parts.nice;
-  std::unique_ptr<TransformerRunner> runner(new TransformerRunner(
-      std::move(parts), std::move(metadata), std::move(results), std::move(pieces)));
+  std::unique_ptr<TransformerRunner> runner(
+      new TransformerRunner(std::move(parts), std::move(pieces)));
+  RETURN_IF_ERROR(runner->graphs_.Capture(
+      runner->parts_.graph_sizes,
+      {device, *runner->parts_.transformer, runner->metadata_, *runner->parts_.cache},
+      runner->bounds_));
   runner->thread_ = std::jthread([loop = runner.get(), nice](const std::stop_token& ending) {
     NameThisThread("compute");
     LowerThisThread(nice);
@@ -35,12 +45,12 @@ absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(Run
   return runner;
 }
 
-TransformerRunner::TransformerRunner(RunnerParts parts, StepMetadata metadata, StepResults results,
-                                     Buffer pieces)
+TransformerRunner::TransformerRunner(RunnerParts parts, Buffer pieces)
     : parts_(std::move(parts)),
       device_(*parts_.device),
-      metadata_(std::move(metadata)),
-      results_(std::move(results)),
+      bounds_(BoundsOf(parts_)),
+      metadata_(std::move(parts_.metadata)),
+      results_(std::move(parts_.results)),
       pieces_(std::move(pieces)) {}
 
 TransformerRunner::~TransformerRunner() {
@@ -101,19 +111,32 @@ absl::Status TransformerRunner::Enqueue(const StepPlan& plan) {
   results_.Build(plan);
   RETURN_IF_ERROR(MoveBlocks(plan));
   if (plan.rows.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(metadata_.Build(plan, {.vocab_size = parts_.info.vocab_size,
-                                         .max_model_len = parts_.info.max_model_len,
-                                         .block_size = parts_.info.layout.block_size,
-                                         .num_blocks = parts_.cache->num_blocks(),
-                                         .window = parts_.info.layout.groups.front().window}));
+  const int32_t graph_size = graphs_.SizeFor(plan);
+  RETURN_IF_ERROR(metadata_.Build(plan, bounds_, graph_size));
   RETURN_IF_ERROR(metadata_.Upload());
-  RETURN_IF_ERROR(parts_.transformer->Forward(
-      metadata_, *parts_.cache, [this](int32_t layer) -> absl::Status {
-        ASSIGN_OR_RETURN(const Mark mark, device_.MarkNow(Lane::kCompute));
-        reports_.push_back({.mark = mark, .layer = layer});
-        return SendReports();
-      }));
+  RETURN_IF_ERROR(EnqueuePass(graph_size));
   return ReadLogits();
+}
+
+absl::Status TransformerRunner::EnqueuePass(int32_t graph_size) {
+  if (graph_size == 0) {
+    return parts_.transformer->Forward(
+        metadata_, *parts_.cache, [this](int32_t layer) -> absl::Status {
+          RETURN_IF_ERROR(ReportLayers(layer, layer + 1));
+          return SendReports();
+        });
+  }
+  RETURN_IF_ERROR(parts_.transformer->Replay(graphs_.Of(graph_size), graph_size));
+  // Of a graph's layers nobody knows before all of it has ended.
+  return ReportLayers(0, NumLayers(parts_.info.layout));
+}
+
+absl::Status TransformerRunner::ReportLayers(int32_t first, int32_t end) {
+  ASSIGN_OR_RETURN(const Mark mark, device_.MarkNow(Lane::kCompute));
+  for (int32_t layer = first; layer < end; ++layer) {
+    reports_.push_back({.mark = mark, .layer = layer});
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TransformerRunner::AddPiece(const CopyPiece& piece) {

@@ -17,11 +17,11 @@
 #include "common/kv_cache/kv_cache.h"
 #include "common/model/device_memory.h"
 #include "common/model/model_runner.h"
+#include "common/model/step_graphs.h"
 #include "common/model/step_metadata.h"
 #include "common/model/step_results.h"
 #include "common/model/transformer.h"
 #include "kernels/api/device.h"
-#include "kernels/api/kernels.h"
 
 namespace baton {
 
@@ -31,12 +31,13 @@ using LostFn = std::function<void(const absl::Status&)>;
 // What a runner is made of; all that is pointed to outlives it.
 struct RunnerParts {
   Device* device = nullptr;
-  Kernels* host = nullptr;  // Turns rows of logits into tokens.
   std::unique_ptr<Transformer> transformer;
   KvCache* cache = nullptr;
   KvCache* swap = nullptr;  // In pinned memory; null without swapping.
   ModelInfo info;
-  StepCapacity capacity;
+  StepMetadata metadata;
+  StepResults results;
+  std::vector<int32_t> graph_sizes;  // Of StepGraphs; empty: none.
   int32_t nice = 0;  // Added to that of the compute thread.
   Duration limit = kDeviceLimit;  // Of all waiting for the device.
   RunnerSink* sink = nullptr;
@@ -54,6 +55,7 @@ struct RunnerParts {
 // blocks any more, whatever the status.
 class TransformerRunner : public ModelRunner {
  public:
+  // Captures the graphs before it returns.
   static absl::StatusOr<std::unique_ptr<TransformerRunner>> Create(RunnerParts parts);
 
   // Stops; the step in progress ends first, with its StepDone.
@@ -72,12 +74,16 @@ class TransformerRunner : public ModelRunner {
     int32_t layer = 0;
   };
 
-  TransformerRunner(RunnerParts parts, StepMetadata metadata, StepResults results, Buffer pieces);
+  TransformerRunner(RunnerParts parts, Buffer pieces);
 
   void ComputeLoop(const std::stop_token& ending);
   // Nothing when the device is lost.
   std::optional<StepDone> RunStep(const StepPlan& plan);
   absl::Status Enqueue(const StepPlan& plan);
+  // The pass of a plan that metadata_ holds; by a graph of so many rows if not 0.
+  absl::Status EnqueuePass(int32_t graph_size);
+  // Layers [first, end) are reported when all that is enqueued by now has ended.
+  absl::Status ReportLayers(int32_t first, int32_t end);
   // The plan's moves, out and then in.
   absl::Status MoveBlocks(const StepPlan& plan);
   absl::Status CopyBlocks(const KvCache& from, const KvCache& to, std::span<const BlockMove> moves);
@@ -92,10 +98,12 @@ class TransformerRunner : public ModelRunner {
 
   RunnerParts parts_;
   Device& device_;
+  const StepBounds bounds_;
 
   // Of the compute thread.
   StepMetadata metadata_;
   StepResults results_;
+  StepGraphs graphs_;
   Buffer pieces_;  // Of copies, pinned.
   int64_t pieces_begin_ = 0;  // Those before are with the device.
   int64_t pieces_end_ = 0;

@@ -56,6 +56,10 @@ void AddMemoryOptions(CLI::App& app, WorkerConfig& c) {
                  "Of a GPU's memory, for all that this process takes")
       ->group(memory)
       ->capture_default_str();
+  app.add_option("--gpu-graphs", c.gpu_graphs,
+                 "on or off: decode steps of up to 128 sequences are launched as graphs on a GPU")
+      ->group(memory)
+      ->capture_default_str();
   app.add_option("--num-blocks", c.num_blocks,
                  "KV blocks; 0 = 32 longest sequences, within a quarter of the memory, or what the "
                  "fraction of the GPU's leaves")
@@ -116,6 +120,7 @@ absl::Status WorkerConfig::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat("--gpu-memory-fraction ", gpu_memory_fraction,
                                                    ": must be above 0 and at most 1"));
   }
+  RETURN_IF_ERROR(CheckWord("--gpu-graphs", gpu_graphs, {"on", "off"}));
   if (!compute_dtype.empty()) {
     RETURN_IF_ERROR(CheckWord("--compute-dtype", compute_dtype, {"auto", "f32", "bf16", "f16"}));
   }

@@ -23,6 +23,7 @@ struct WorkerConfig {
 
   std::string device = "auto";       // Or cpu, cuda, cuda:N; auto: the first GPU, if there is one.
   double gpu_memory_fraction = 0.9;  // Of a GPU's memory, all that this process takes.
+  std::string gpu_graphs = "on";     // Or off: decode steps as graphs.
 
   // f32 keeps everything in fp32 (the reference mode). bf16 rounds what enters a product, and KV.
   // auto: on a CPU bf16 if the weights are bf16 and this family multiplies it faster, else f32; on

@@ -164,7 +164,8 @@ absl::Status WorkerRuntime::Load() {
        .compute_nice = config_.compute_nice,
        // A prompt gets a token of each step, whatever the decodes have taken.
        .max_step_tokens = config_.chunk_tokens + 1,
-       .max_step_rows = config_.max_batch_sequences},
+       .max_step_rows = config_.max_batch_sequences,
+       .graphs = config_.gpu_graphs == "on"},
       device, *processors_.host, &mailing_runner_, EndWithDevice);
   if (!loaded.ok()) return AtModelOption(config_.model, loaded.status());
   model_ = *std::move(loaded);

@@ -56,12 +56,17 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
                   "Of a GPU's memory, for all workers together")
       ->group(workers)
       ->capture_default_str();
+  app->add_option("--gpu-graphs", o.gpu_graphs,
+                  "on or off: decode steps as graphs on a GPU (default: on)")
+      ->group(workers);
   app->add_option("--compute-dtype", o.compute_dtype, "f32, bf16, f16 (GPUs) or auto")->group(workers);
   app->add_option("--kv-dtype", o.kv_dtype, "Type of keys and values in the cache")->group(workers);
   app->add_option("--kernels", o.kernels, "Kernel set (default: by CPU family)")->group(workers);
   app->add_option("--block-size", o.block_size, "Tokens per KV block")->group(workers);
   app->add_option("--num-blocks", o.num_blocks, "KV blocks per worker")->group(workers);
   app->add_option("--chunk-tokens", o.chunk_tokens, "Prompt tokens per step")->group(workers);
+  app->add_option("--max-batch-sequences", o.max_batch_sequences, "Most sequences of one step")
+      ->group(workers);
   app->add_option("--preemption", o.preemption, "recompute or swap")->group(workers);
   app->add_option("--finish-together", o.finish_together,
                   "Prompts whose first tokens wait for each other (default: 8; 0 = none)")

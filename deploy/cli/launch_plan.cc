@@ -75,6 +75,7 @@ absl::Status UpOptions::Validate() const {
   RETURN_IF_ERROR(CheckRange("--block-size", block_size, 1, 1 << 16));
   RETURN_IF_ERROR(CheckRange("--num-blocks", num_blocks, 1, 1 << 30));
   RETURN_IF_ERROR(CheckRange("--chunk-tokens", chunk_tokens, 1, 1 << 24));
+  RETURN_IF_ERROR(CheckRange("--max-batch-sequences", max_batch_sequences, 1, 1 << 16));
   RETURN_IF_ERROR(CheckRange("--finish-together", finish_together, 0, 1 << 16));
   RETURN_IF_ERROR(CheckRange("--threads", threads, 1, 1 << 12));
   RETURN_IF_ERROR(CheckRange("--max-model-len", max_model_len, 1, 1 << 30));
@@ -128,12 +129,14 @@ std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string
         spec.arguments.insert(spec.arguments.end(),
                               {"--gpu-memory-fraction", absl::StrFormat("%.4g", share)});
       }
+      Add(spec.arguments, "--gpu-graphs", options.gpu_graphs);
       Add(spec.arguments, "--compute-dtype", options.compute_dtype);
       Add(spec.arguments, "--kv-dtype", options.kv_dtype);
       Add(spec.arguments, "--kernels", options.kernels);
       Add(spec.arguments, "--block-size", options.block_size);
       Add(spec.arguments, "--num-blocks", options.num_blocks);
       Add(spec.arguments, "--chunk-tokens", options.chunk_tokens);
+      Add(spec.arguments, "--max-batch-sequences", options.max_batch_sequences);
       Add(spec.arguments, "--preemption", options.preemption);
       if (role == "prefill") Add(spec.arguments, "--finish-together", options.finish_together);
       Add(spec.arguments, "--max-model-len", options.max_model_len);

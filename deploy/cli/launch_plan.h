@@ -34,12 +34,14 @@ struct UpOptions {
   // Handed on to every worker; of one GPU each gets an equal share.
   std::optional<std::string> device;
   double gpu_memory_fraction = 0.9;  // Of all workers together.
+  std::optional<std::string> gpu_graphs;
   std::optional<std::string> compute_dtype;
   std::optional<std::string> kv_dtype;
   std::optional<std::string> kernels;
   std::optional<int> block_size;  // Tokens.
   std::optional<int> num_blocks;
   std::optional<int> chunk_tokens;  // Tokens of prompt per step.
+  std::optional<int> max_batch_sequences;  // Of a step.
   std::optional<std::string> preemption;
   std::optional<int> finish_together;  // Of prefill workers.
   std::optional<int> threads;       // Per worker; absent = cores / workers of its role.

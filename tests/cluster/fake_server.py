@@ -20,6 +20,7 @@ import threading
 def parse_arguments():
     parser = argparse.ArgumentParser()
     for name in ("model", "host", "ready-file", "threads", "device", "gpu-memory-fraction",
+                 "gpu-graphs", "max-batch-sequences",
                  "compute-dtype", "served-model-name", "block-size", "drain-timeout-s", "port",
                  "data-port", "metrics-port", "http-port", "grpc-port"):
         parser.add_argument("--" + name)

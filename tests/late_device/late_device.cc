@@ -68,6 +68,10 @@ class LateDevice::Arena {
   std::vector<std::shared_ptr<Buffer>> graves_;
 };
 
+struct LateDevice::LateGraph : public Graph {
+  std::vector<Work> works;
+};
+
 class LateDevice::Ops : public ModelOps {
  public:
   explicit Ops(LateDevice* device) : device_(device) {}
@@ -110,6 +114,7 @@ class LateDevice::Ops : public ModelOps {
 LateDevice::LateDevice(const LateOptions& options)
     : options_(options),
       info_{.name = "late",
+            .has_graphs = options.graphs,
             .row_alignment = options.row_alignment,
             .logit_rows = options.logit_rows},
       kernels_(*MakeKernels({})),
@@ -160,6 +165,11 @@ int64_t LateDevice::num_works() const {
   return num_works_;
 }
 
+int64_t LateDevice::num_launches() const {
+  const std::lock_guard lock(mutex_);
+  return num_launches_;
+}
+
 std::vector<std::byte> LateDevice::Read(const std::byte* from, int64_t bytes) {
   std::vector<std::byte> out;
   arena_->WithOpen([&] { out.assign(from, from + bytes); });
@@ -181,7 +191,7 @@ absl::StatusOr<DeviceMemory> LateDevice::Memory() const {
 absl::StatusOr<Buffer> LateDevice::Allocate(int64_t bytes, MemoryKind kind) {
   {
     const std::lock_guard lock(mutex_);
-    if (lost_) return Lost();
+    RETURN_IF_ERROR(MayCall(Lane::kCompute));
     ++num_allocations_;
   }
   if (kind == MemoryKind::kPinned) {
@@ -205,9 +215,19 @@ absl::StatusOr<PackedMatrix> LateDevice::Pack(const PackWeightsArgs& args) {
   return kernels_->PackWeights(args);
 }
 
+absl::Status LateDevice::MayCall(Lane lane) const {
+  if (lost_) return Lost();
+  if (lane != Lane::kCompute || recording_ == nullptr) return absl::OkStatus();
+  return absl::FailedPreconditionError("late: no such call amid a capture");
+}
+
 absl::Status LateDevice::Enqueue(Lane lane, Work work) {
   const std::lock_guard lock(mutex_);
   if (lost_) return Lost();
+  if (lane == Lane::kCompute && recording_ != nullptr) {
+    recording_->works.push_back(std::move(work));
+    return absl::OkStatus();
+  }
   LaneState& state = lanes_[static_cast<int>(lane)];
   state.works.push_back(std::move(work));
   ++state.enqueued;
@@ -215,15 +235,16 @@ absl::Status LateDevice::Enqueue(Lane lane, Work work) {
   return absl::OkStatus();
 }
 
+absl::Status LateDevice::FailIfTold(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto it = failing_.find(name);
+  if (it == failing_.end() || it->second-- > 0) return absl::OkStatus();
+  failing_.erase(it);
+  return absl::InvalidArgumentError(absl::StrCat("late: ", name, " fails"));
+}
+
 absl::Status LateDevice::EnqueueOp(const char* name, std::function<absl::Status()> op) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto it = failing_.find(name);
-    if (it != failing_.end() && it->second-- == 0) {
-      failing_.erase(it);
-      return absl::InvalidArgumentError(absl::StrCat("late: ", name, " fails"));
-    }
-  }
+  RETURN_IF_ERROR(FailIfTold(name));
   return Enqueue(Lane::kCompute, {.run = [op = std::move(op)] { BATON_CHECK(op().ok()); }});
 }
 
@@ -242,17 +263,21 @@ absl::Status LateDevice::CopyPieces(Lane lane, std::span<const CopyPiece> pieces
 
 absl::StatusOr<Mark> LateDevice::MarkNow(Lane lane) {
   const std::lock_guard lock(mutex_);
-  if (lost_) return Lost();
+  RETURN_IF_ERROR(MayCall(lane));
   return Mark{.lane = lane, .number = lanes_[static_cast<int>(lane)].enqueued};
 }
 
 absl::Status LateDevice::After(Lane lane, Mark mark) {
+  {
+    const std::lock_guard lock(mutex_);
+    RETURN_IF_ERROR(MayCall(lane));
+  }
   return Enqueue(lane, {.run = nullptr, .after = mark});
 }
 
 absl::StatusOr<bool> LateDevice::IsDone(Mark mark) {
   const std::lock_guard lock(mutex_);
-  if (lost_) return Lost();
+  RETURN_IF_ERROR(MayCall(mark.lane));
   LaneState& lane = lanes_[static_cast<int>(mark.lane)];
   if (mark.number <= lane.told) return true;
   // What has ended may be told later.
@@ -266,14 +291,39 @@ absl::StatusOr<bool> LateDevice::IsDone(Mark mark) {
   return done;
 }
 
-absl::StatusOr<std::unique_ptr<Graph>> LateDevice::Capture(absl::FunctionRef<absl::Status()>) {
-  return absl::UnimplementedError("late: no graphs");
+absl::StatusOr<std::unique_ptr<Graph>> LateDevice::Capture(
+    absl::FunctionRef<absl::Status()> enqueue) {
+  auto graph = std::make_unique<LateGraph>();
+  {
+    const std::lock_guard lock(mutex_);
+    RETURN_IF_ERROR(MayCall(Lane::kCompute));
+    recording_ = graph.get();
+  }
+  const absl::Status status = enqueue();
+  {
+    const std::lock_guard lock(mutex_);
+    recording_ = nullptr;
+  }
+  RETURN_IF_ERROR(status);
+  return graph;
 }
 
-absl::Status LateDevice::Launch(const Graph&) { return absl::UnimplementedError("late: no graphs"); }
+absl::Status LateDevice::Launch(const Graph& graph) {
+  RETURN_IF_ERROR(FailIfTold("Launch"));
+  {
+    const std::lock_guard lock(mutex_);
+    RETURN_IF_ERROR(MayCall(Lane::kCompute));
+    ++num_launches_;
+  }
+  for (const Work& work : static_cast<const LateGraph&>(graph).works) {
+    RETURN_IF_ERROR(Enqueue(Lane::kCompute, work));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status LateDevice::Synchronize() {
   std::unique_lock lock(mutex_);
+  RETURN_IF_ERROR(MayCall(Lane::kCompute));
   permits_ = 1 << 30;
   changed_.notify_all();
   changed_.wait(lock, [this] { return lost_ || IsIdle(); });

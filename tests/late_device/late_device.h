@@ -26,6 +26,7 @@ struct LateOptions {
   bool copies_last = false;  // kCopies runs when no other lane can.
   int64_t row_alignment = 1;
   int64_t logit_rows = 32;
+  bool graphs = false;
 };
 
 // A device whose memory is apart from the host's and whose lanes run later: the CPU's operators on
@@ -48,6 +49,7 @@ class LateDevice : public Device {
   bool idle() const;
   int64_t num_allocations() const;
   int64_t num_works() const;  // That have ended.
+  int64_t num_launches() const;  // Of graphs.
   std::vector<std::byte> Read(const std::byte* from, int64_t bytes);
   void Fill(std::byte* to, int64_t bytes, std::byte value);
 
@@ -71,6 +73,7 @@ class LateDevice : public Device {
  private:
   class Ops;
   class Arena;
+  struct LateGraph;
   struct Work {
     std::function<void()> run;  // Null: only waits.
     Mark after;
@@ -83,6 +86,10 @@ class LateDevice : public Device {
   };
 
   absl::Status Enqueue(Lane lane, Work work);
+  // Whether the call may come now: not of a lost device, nor, of kCompute, amid a capture.
+  absl::Status MayCall(Lane lane) const;
+  // Counts down to the failure that FailNext asked for.
+  absl::Status FailIfTold(const std::string& name);
   absl::Status EnqueueOp(const char* name, std::function<absl::Status()> op);
   void RunLanes(const std::stop_token& ending);
   bool IsIdle() const;
@@ -101,6 +108,7 @@ class LateDevice : public Device {
   Random random_;
   std::array<LaneState, kNumLanes> lanes_;
   std::map<std::string, int> failing_;
+  LateGraph* recording_ = nullptr;  // What kCompute gets now goes there.
   bool running_ = false;
   bool lost_ = false;
   int permits_ = 0;  // Works that questions have let run.
@@ -108,6 +116,7 @@ class LateDevice : public Device {
   int64_t hang_at_ = -1;
   int64_t num_works_ = 0;
   int64_t num_allocations_ = 0;
+  int64_t num_launches_ = 0;
   std::jthread thread_;  // Last: it uses all of the above.
 };
 

@@ -29,6 +29,7 @@ struct RunnerOptions {
   std::string device = "cpu";
   int32_t max_step_tokens = 2048;
   int32_t max_step_rows = 64;
+  bool graphs = true;
   Duration device_limit = kDeviceLimit;
   // Instead of the CPU.
   std::function<std::unique_ptr<Device>()> make_device;
@@ -48,6 +49,7 @@ struct RunnerOptions {
             .compute_nice = compute_nice,
             .max_step_tokens = max_step_tokens,
             .max_step_rows = max_step_rows,
+            .graphs = graphs,
             .device_limit = device_limit};
   }
 };

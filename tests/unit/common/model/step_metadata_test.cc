@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "common/base/random.h"
+#include "kernels/api/batch.h"
 #include "kernels/make_device.h"
 
 namespace baton {
@@ -133,6 +136,58 @@ TEST_F(StepMetadataTest, ArraysHaveTheSamePlacesForEveryPlan) {
   EXPECT_EQ(wanted().positions, first_wanted.positions);
   EXPECT_EQ(wanted().cu_seqlens_q, first_wanted.cu_seqlens_q);
   EXPECT_EQ(wanted().seq_lens, first_wanted.seq_lens);
+}
+
+// The rows behind the plan's are those of a batch built for a recorded graph.
+TEST_F(StepMetadataTest, PaddingIsThatOfABatch) {
+  StepPlan plan;
+  plan.rows.push_back({.tokens = {9},
+                       .context_len = 8,
+                       .block_table = {0, 7, 5},
+                       .sample = true,
+                       .sampling = Context({1}, -1)});
+  ASSERT_TRUE(batch_.Build(plan, kBounds, 4).ok());
+  const BatchSequence sequence{
+      .context_len = 8, .query_len = 1, .blocks = plan.rows[0].block_table.data(), .num_blocks = 3};
+  const absl::StatusOr<Batch> batch = BuildBatch(
+      {.sequences = &sequence, .num_sequences = 1, .block_size = 4, .padded_sequences = 4});
+  ASSERT_TRUE(batch.ok()) << batch.status();
+  EXPECT_EQ(all().num_tokens, 4);
+  EXPECT_EQ(all().num_seqs, 4);
+  EXPECT_THAT(List(all().tokens, 4), ElementsAre(9, 0, 0, 0));
+  EXPECT_EQ(List(all().positions, 4), batch->positions);
+  EXPECT_EQ(List(all().slots, 4), batch->slot_mapping);
+  EXPECT_EQ(List(all().seq_lens, 4), batch->seq_lens);
+  EXPECT_EQ(List(all().cu_seqlens_q, 5), batch->query_start_loc);
+  EXPECT_THAT(List(all().table_starts, 4), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(WantedTokens(), ElementsAre(0));
+  EXPECT_TRUE(batch_.wants_all());
+}
+
+// What a launch hands over by value was told when its graph was captured, with no row at all.
+TEST_F(StepMetadataTest, CountsAndBoundsOfPaddedPlansAreThoseOfNone) {
+  ASSERT_TRUE(batch_.Build(StepPlan(), kBounds, 4).ok());
+  const BatchView captured = all();
+  EXPECT_TRUE(batch_.wants_all());
+  StepPlan plan;
+  for (int32_t length : {0, 63, 17}) {
+    plan.rows.push_back({.tokens = {9},
+                         .context_len = length,
+                         .block_table = std::vector<BlockId>(17, 1),
+                         .sample = true,
+                         .sampling = Context({1}, -1)});
+  }
+  ASSERT_TRUE(batch_.Build(plan, kBounds, 4).ok());
+  EXPECT_EQ(std::memcmp(&captured, &all(), sizeof(BatchView)), 0);
+  EXPECT_EQ(captured.max_seqlen_k, kBounds.max_model_len);
+  EXPECT_EQ(captured.max_blocks, 17);
+}
+
+TEST_F(StepMetadataDeathTest, PaddingIsForRowsOfOneTokenAndHasRoom) {
+  StepPlan plan;
+  plan.rows.push_back({.tokens = {1, 2}, .block_table = {6}});
+  EXPECT_DEATH(batch_.Build(plan, kBounds, 4).IgnoreError(), "");
+  EXPECT_DEATH(batch_.Build(StepPlan(), kBounds, 9).IgnoreError(), "");
 }
 
 // A chunk [10, 14) of one sequence, a decode at 7, a prompt of three tokens. With `picked` tokens

@@ -38,6 +38,7 @@ TEST(WorkerConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--device cuda:99999999999", [](auto* c) { c->device = "cuda:99999999999"; }},
       {"--gpu-memory-fraction 0", [](auto* c) { c->gpu_memory_fraction = 0; }},
       {"--gpu-memory-fraction 1.5", [](auto* c) { c->gpu_memory_fraction = 1.5; }},
+      {"--gpu-graphs auto: must be one of on, off", [](auto* c) { c->gpu_graphs = "auto"; }},
       {"--gpu-memory-fraction nan", [](auto* c) { c->gpu_memory_fraction = std::nan(""); }},
       {"--compute-dtype f8", [](auto* c) { c->compute_dtype = "f8"; }},
       {"--kv-dtype int8", [](auto* c) { c->kv_dtype = "int8"; }},

@@ -46,13 +46,17 @@ TEST(LaunchPlanTest, EveryOptionReachesItsServers) {
   options.kernels = "portable";
   options.num_blocks = 11;
   options.chunk_tokens = 12;
+  options.max_batch_sequences = 15;
+  options.gpu_graphs = "off";
   options.preemption = "swap";
   options.threads = 13;
   options.served_model_name = "kjv";
   options.max_model_len = 14;
   for (const ProcessSpec& spec : PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/2)) {
     EXPECT_THAT(Line(spec), HasSubstr("--kv-dtype fp8_e4m3 --kernels portable --num-blocks 11 "
-                                      "--chunk-tokens 12 --preemption swap --max-model-len 14"));
+                                      "--chunk-tokens 12 --max-batch-sequences 15 --preemption swap "
+                                      "--max-model-len 14"));
+    EXPECT_THAT(Line(spec), HasSubstr("--gpu-graphs off"));
     EXPECT_THAT(Line(spec), HasSubstr("--threads 13 --drain-timeout-s 8"));
     EXPECT_THAT(Line(spec), HasSubstr("--port 0 --data-port 0 --metrics-port 0"));
   }
@@ -150,6 +154,8 @@ TEST(LaunchPlanTest, OptionsOutOfRangeAreNamed) {
               HasSubstr("--start-timeout-s 0"));
   EXPECT_THAT(UpOptions{.block_size = 0}.Validate().ToString(), HasSubstr("--block-size 0"));
   EXPECT_THAT(UpOptions{.num_blocks = 0}.Validate().ToString(), HasSubstr("--num-blocks 0"));
+  EXPECT_THAT(UpOptions{.max_batch_sequences = 0}.Validate().ToString(),
+              HasSubstr("--max-batch-sequences 0"));
   EXPECT_THAT(UpOptions{.chunk_tokens = 0}.Validate().ToString(), HasSubstr("--chunk-tokens 0"));
   EXPECT_THAT(UpOptions{.threads = 0}.Validate().ToString(), HasSubstr("--threads 0"));
   EXPECT_THAT(UpOptions{.max_model_len = 0}.Validate().ToString(), HasSubstr("--max-model-len 0"));

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/kv_cache/kv_cache.h"
+#include "common/model/model_runner.h"
+#include "common/model/step_metadata.h"
+#include "common/model/transformer.h"
+#include "kernels/api/device.h"
+
+namespace baton {
+
+// Decode steps as graphs: one launch in place of a pass's hundreds. A graph serves steps of up to
+// its number of rows, each a token whose logits are wanted; StepMetadata fills it up. The upload
+// before it and the product with the output layer behind it are not in it.
+class StepGraphs {
+ public:
+  // What a graph takes of the device's memory, beside what passes take anyway.
+  static constexpr int64_t kBytesOfOne = int64_t{1} << 20;
+
+  // Those that steps of up to so many rows replay; a step of more than the last is no graph.
+  static std::vector<int32_t> SizesFor(int64_t max_rows);
+
+  // All of it outlives the graphs and stays where it is.
+  struct Parts {
+    Device& device;
+    Transformer& transformer;
+    StepMetadata& metadata;
+    KvCache& cache;
+  };
+  // Before the first step. Each after a pass in which kernels are loaded, which touches no block.
+  absl::Status Capture(std::span<const int32_t> sizes, const Parts& parts,
+                       const StepBounds& bounds);
+
+  // The size of the smallest that serves a plan; 0: none does.
+  int32_t SizeFor(const StepPlan& plan) const;
+  const Graph& Of(int32_t size) const { return *graphs_.at(size); }
+
+ private:
+  std::map<int32_t, std::unique_ptr<Graph>> graphs_;
+};
+
+}  // namespace baton

@@ -1,0 +1,203 @@
+// Decode steps as graphs, over a device whose work runs later: the bits are those without, and
+// nothing but the rows of a step is written.
+#include "common/model/step_graphs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tests/late_device/late_device.h"
+#include "tests/unit/common/model/decode_steps.h"
+
+namespace baton {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr int32_t kLongPast = 3 * 512 + 7;
+
+RunnerOptions LateGraphOptions(const LateOptions& late) {
+  return {.model_dir = BATON_SOURCE_DIR "/deploy/models/tiny-kjv",
+          .max_step_tokens = 64,
+          .make_device = [late] { return std::make_unique<LateDevice>(late); }};
+}
+
+LateDevice& LateDeviceOf(DecodeSteps& steps) {
+  return static_cast<LateDevice&>(steps.harness().runner().device());
+}
+
+// Short and long pasts, an edge of a block here and there.
+std::vector<int32_t> Lengths(int32_t rows, int32_t salt) {
+  std::vector<int32_t> lengths;
+  for (int32_t i = 0; i < rows; ++i) lengths.push_back((i * 37 + salt * 16) % 130);
+  return lengths;
+}
+
+TEST(StepGraphsTest, SizesReachToTheFirstThatHoldsTheLargestStep) {
+  EXPECT_THAT(StepGraphs::SizesFor(1), ElementsAre(1));
+  EXPECT_THAT(StepGraphs::SizesFor(5), ElementsAre(1, 2, 4, 8));
+  EXPECT_THAT(StepGraphs::SizesFor(8), ElementsAre(1, 2, 4, 8));
+  EXPECT_THAT(StepGraphs::SizesFor(4096),
+              ElementsAre(1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128));
+}
+
+TEST(StepGraphsTest, AnyNumberOfRowsGivesTheBitsOfNoGraphAndWritesNothingElse) {
+  for (const bool asked : {true, false}) {
+    DecodeSteps off(LateGraphOptions({.seed = 1, .only_when_asked = asked}), 36);
+    DecodeSteps on(LateGraphOptions({.seed = 2, .only_when_asked = asked, .graphs = true}), 36);
+    int launches = 0;
+    for (const int32_t rows : {1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 24, 25, 32, 33, 36, 3, 1}) {
+      EXPECT_EQ(on.Run(Lengths(rows, rows)), off.Run(Lengths(rows, rows))) << rows;
+      EXPECT_EQ(LateDeviceOf(on).num_launches(), ++launches);
+    }
+    EXPECT_EQ(on.Pool(), off.Pool());
+    EXPECT_EQ(LateDeviceOf(off).num_launches(), 0);
+  }
+}
+
+TEST(StepGraphsTest, AnyLengthGivesTheBitsOfNoGraph) {
+  DecodeSteps off(LateGraphOptions({.seed = 3}), 3);
+  DecodeSteps on(LateGraphOptions({.seed = 4, .graphs = true}), 3);
+  for (const std::vector<int32_t>& lengths : std::vector<std::vector<int32_t>>{
+           {0}, {kLongPast}, {1}, {1, kLongPast, 511}, {512, 513}, {kLongPast, 0, 2}, {1, 1, 1}}) {
+    EXPECT_EQ(on.Run(lengths), off.Run(lengths)) << lengths[0] << " " << lengths.size();
+  }
+  EXPECT_EQ(on.Pool(), off.Pool());
+}
+
+// Each step begins when the one before has ended, on other rows and the same memory.
+TEST(StepGraphsTest, NoLaunchReadsWhatTheNextStepBrings) {
+  DecodeSteps off(LateGraphOptions({}), 5);
+  std::vector<std::vector<TokenOutput>> expected;
+  for (int32_t step = 0; step < 8; ++step) expected.push_back(off.Run(Lengths(1 + step % 5, step)));
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    DecodeSteps on(LateGraphOptions({.seed = seed, .only_when_asked = seed % 2 == 0, .graphs = true}), 5);
+    for (int32_t step = 0; step < 8; ++step) {
+      EXPECT_EQ(on.Run(Lengths(1 + step % 5, step)), expected[step]) << seed << " " << step;
+    }
+  }
+}
+
+TEST(StepGraphsTest, OtherStepsAreNone) {
+  DecodeSteps off(LateGraphOptions({}), 130);
+  DecodeSteps on(LateGraphOptions({.graphs = true}), 130);
+  const auto compare = [&](std::vector<StepRow> rows) {
+    const StepDone a = on.harness().Step(rows), b = off.harness().Step(std::move(rows));
+    ASSERT_TRUE(a.status.ok() && b.status.ok());
+    for (size_t i = 0; i < a.rows.size(); ++i) EXPECT_EQ(a.rows[i].output, b.rows[i].output) << i;
+  };
+  StepRow chunk = on.Row(0, 20), silent = on.Row(1, 30), scored = on.Row(2, 40);
+  chunk.tokens = {5, 6, 7};
+  silent.sample = false;
+  compare({chunk, on.Row(3, 9)});
+  compare({silent, on.Row(3, 10)});
+  compare({silent});
+  EXPECT_EQ(on.Run(Lengths(129, 1)), off.Run(Lengths(129, 1)));
+  EXPECT_EQ(LateDeviceOf(on).num_launches(), 0);
+  // A row of one token that is scored is one of a graph.
+  auto context = std::make_shared<SamplingContext>(*scored.sampling);
+  context->prompt.assign(50, 3);
+  context->params.num_prompt_logprobs = 1;
+  scored.sampling = context;
+  scored.sample = false;
+  const StepDone a = on.harness().Step({scored}), b = off.harness().Step({scored});
+  ASSERT_EQ(b.rows[0].prompt_logprobs.size(), 1u);
+  EXPECT_EQ(a.rows[0].prompt_logprobs, b.rows[0].prompt_logprobs);
+  EXPECT_EQ(LateDeviceOf(on).num_launches(), 1);
+  EXPECT_EQ(on.Run(Lengths(128, 2)), off.Run(Lengths(128, 2)));
+  EXPECT_EQ(LateDeviceOf(on).num_launches(), 2);
+}
+
+TEST(StepGraphsTest, TheOptionTurnsThemOff) {
+  RunnerOptions options = LateGraphOptions({.graphs = true});
+  options.graphs = false;
+  DecodeSteps steps(options, 2);
+  steps.Run({3, 4});
+  EXPECT_EQ(LateDeviceOf(steps).num_launches(), 0);
+}
+
+// Looks at the cache at each report of a layer.
+class LayerSink : public RecordingSink {
+ public:
+  void OnLayerDone(const LayerDone& done) override {
+    if (look) look(done.layer);
+    RecordingSink::OnLayerDone(done);
+  }
+  std::function<void(int32_t)> look;
+};
+
+TEST(StepGraphsTest, LayersAreReportedWhenTheirKvIsInTheCache) {
+  LayerSink sink;
+  DecodeSteps steps(LateGraphOptions({.seed = 5, .only_when_asked = true, .graphs = true}), 1, &sink);
+  KvCache& pool = steps.harness().runner().cache();
+  const auto keys_of = [&](int32_t layer) {
+    const BlockId own = DecodeSteps::kSharedBlocks;
+    return LateDeviceOf(steps).Read(pool.base() + pool.HeadBlockOffset(layer, KvPlane::kK, own, 0),
+                                HeadBlockBytes(pool.layout(), layer, KvPlane::kK));
+  };
+  std::vector<std::vector<std::byte>> before, at_report;
+  for (int32_t layer = 0; layer < 6; ++layer) before.push_back(keys_of(layer));
+  sink.look = [&](int32_t layer) { at_report.push_back(keys_of(layer)); };
+  steps.Run({19});
+  sink.look = nullptr;
+  const std::vector<LayerDone> layers = sink.TakeLayers();
+  ASSERT_EQ(layers.size(), 6u);
+  for (int32_t layer = 0; layer < 6; ++layer) {
+    EXPECT_EQ(layers[layer].layer, layer);
+    EXPECT_EQ(at_report[layer], keys_of(layer)) << layer;
+    EXPECT_NE(at_report[layer], before[layer]) << layer;
+  }
+}
+
+TEST(StepGraphsTest, ALaunchThatFailsFailsItsStepAlone) {
+  DecodeSteps off(LateGraphOptions({}), 2), on(LateGraphOptions({.graphs = true}), 2);
+  LateDeviceOf(on).FailNext("Launch", 0);
+  EXPECT_EQ(on.harness().Step({on.Row(0, 5)}).status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(on.Run({6, 7}), off.Run({6, 7}));
+}
+
+TEST(StepGraphsTest, ALostDeviceIsToldOnceAndNoStepDoneFollows) {
+  for (const int works : {0, 1, 2, 40}) {
+    RecordingSink sink;
+    std::atomic<int> lost{0};
+    RunnerOptions options = LateGraphOptions({.only_when_asked = true, .graphs = true});
+    options.num_blocks = 8;
+    options.max_step_rows = 1;
+    {
+      auto runner = *LoadedRunner::Create(options, &sink, [&](const absl::Status& status) {
+        EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+        ++lost;
+        lost.notify_all();
+      });
+      static_cast<LateDevice&>(runner->device()).LoseAfter(works);
+      auto plan = std::make_shared<StepPlan>();
+      plan->rows.push_back({.tokens = {3},
+                            .block_table = {0},
+                            .sample = true,
+                            .sampling = std::make_shared<SamplingContext>()});
+      runner->Start(plan);
+      lost.wait(0);
+    }
+    EXPECT_EQ(lost, 1) << works;
+    EXPECT_TRUE(sink.TakeLayers().empty() && sink.TakeMarks().empty());
+  }
+}
+
+// What the device says of a capture is what the load says.
+TEST(StepGraphsTest, AnErrorWhileCapturingIsOneOfTheLoad) {
+  RunnerOptions options = LateGraphOptions({});
+  options.num_blocks = 8;
+  options.max_step_rows = 2;
+  options.make_device = [] {
+    auto device = std::make_unique<LateDevice>(LateOptions{.graphs = true});
+    device->FailNext("Embedding", 1);  // The first pass is no capture.
+    return device;
+  };
+  RecordingSink sink;
+  EXPECT_EQ(LoadedRunner::Create(options, &sink).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace baton
