@@ -316,6 +316,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto& shared = SharedMemory<Tiles<kDim, T>>();
   const BlockWork work = WorkOf(args, is_split);
   if (work.num_rows == 0) return;
+  // A partial of keys that nobody sees, as most are where the grid is that of the longest sequence.
+  if (is_split && work.keys.begin >= work.keys.end) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const bool has_rows = warp * 16 < work.num_rows;
   scale *= ScaleOf(args.k_cache, work.kv_head);

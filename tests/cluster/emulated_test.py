@@ -55,8 +55,9 @@ class EmulatedTest(unittest.TestCase):
         self.addCleanup(os.environ.pop, "BATON_EMULATED_GPU", None)
 
     def cluster(self, name="emulated", **options):
+        # Graphs are captured after a pass each, at the start of each worker.
         options = {"device": "cuda", "num_blocks": NUM_BLOCKS, "max_model_len": 256, "threads": 1,
-                   **options}
+                   "gpu_graphs": "off", **options}
         return RunningCluster(BIN / "baton", name,
                               **{k: v for k, v in options.items() if v is not None})
 
@@ -76,10 +77,10 @@ class EmulatedTest(unittest.TestCase):
         self.assertEqual(self.cached, self.known)
         self.assertGreater(len({d for _, row in self.known for d in row}), 3 * TOKENS)
 
-    def test_batch_chunks_blocks_and_number_of_workers_change_no_bit(self):
+    def test_batch_chunks_blocks_graphs_and_number_of_workers_change_no_bit(self):
         expected = self.reference()  # Before the other cluster starts.
         with self.cluster(prefill=2, decode=2, chunk_tokens=7, block_size=8,
-                          num_blocks=2 * NUM_BLOCKS) as cluster:
+                          num_blocks=2 * NUM_BLOCKS, gpu_graphs="on") as cluster:
             self.assertEqual(answers_of(cluster), expected)
             self.assertEqual(cluster.await_quiet(2 * NUM_BLOCKS), [])
 

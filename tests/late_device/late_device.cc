@@ -360,7 +360,8 @@ void LateDevice::RunLanes(const std::stop_token& ending) {
     lock.lock();
     running_ = false;
     ++lane->done;
-    permits_ = std::max(permits_ - 1, 0);
+    // Questions about what has ended let nothing run that comes later.
+    permits_ = IsIdle() ? 0 : std::max(permits_ - 1, 0);
     if (++num_works_ == lose_at_) lost_ = true;
     changed_.notify_all();
   }

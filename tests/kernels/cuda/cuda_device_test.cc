@@ -336,9 +336,18 @@ TEST_F(CudaDeviceTest, EachCallThatFailsSaysSo) {
   failing(1, [&] { return device_->Allocate(1, MemoryKind::kPinned).status().code(); });
   failing(1, [&] { return device_->Synchronize().code(); });
   failing(1, [&] { return device_->After(Lane::kCopies, mark).code(); });
-  failing(1, [&] {
-    return device_->Capture([] { return absl::OkStatus(); }).status().code();
-  });
+  for (const int call : {1, 2, 3}) {  // It begins, ends and is made ready.
+    failing(call, [&] {
+      return device_->Capture([] { return absl::OkStatus(); }).status().code();
+    });
+  }
+  auto graph = device_->Capture([] { return absl::OkStatus(); });
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  failing(1, [&] { return device_->Launch(**graph).code(); });
+  emulation::FailCall(3, cudaErrorMemoryAllocation);
+  EXPECT_EQ(device_->Capture([] { return absl::OkStatus(); }).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(device_->Synchronize().ok());
 }
 
 #endif

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/random.h"
+#include "tests/unit/common/model/decode_steps.h"
 #include "tests/unit/common/model/runner_harness.h"
 
 namespace baton {
@@ -45,6 +46,20 @@ TEST(CudaRunnerTest, ChunksAndPlacesOfBlocksDoNotChangeABit) {
   RunnerOptions options = Options();
   options.block_size = 8;
   EXPECT_EQ(Outputs(options, {.num_tokens = 4, .first_block = 3, .block_stride = 5}), expected);
+}
+
+// Captured with no row, replayed at any length, filled up or not.
+TEST(CudaRunnerTest, GraphsGiveTheBitsOfNoGraphAndWriteNothingElse) {
+  RunnerOptions options = Options();
+  DecodeSteps on(options, 3);
+  options.graphs = false;
+  DecodeSteps off(options, 3);
+  constexpr int32_t kLongPast = 3 * 512 + 7;
+  for (const std::vector<int32_t>& lengths : std::vector<std::vector<int32_t>>{
+           {0}, {kLongPast}, {1}, {512, kLongPast, 511}, {2, 0}}) {
+    EXPECT_EQ(on.Run(lengths), off.Run(lengths)) << lengths[0] << " " << lengths.size();
+  }
+  EXPECT_EQ(on.Pool(), off.Pool());
 }
 
 // A CPU that rounds to bf16 in the same places says nearly the same.

@@ -85,7 +85,10 @@ TEST(StepGraphsTest, OtherStepsAreNone) {
   const auto compare = [&](std::vector<StepRow> rows) {
     const StepDone a = on.harness().Step(rows), b = off.harness().Step(std::move(rows));
     ASSERT_TRUE(a.status.ok() && b.status.ok());
-    for (size_t i = 0; i < a.rows.size(); ++i) EXPECT_EQ(a.rows[i].output, b.rows[i].output) << i;
+    for (size_t i = 0; i < a.rows.size(); ++i) {
+      EXPECT_EQ(a.rows[i].output, b.rows[i].output) << i;
+      EXPECT_EQ(a.rows[i].prompt_logprobs, b.rows[i].prompt_logprobs) << i;
+    }
   };
   StepRow chunk = on.Row(0, 20), silent = on.Row(1, 30), scored = on.Row(2, 40);
   chunk.tokens = {5, 6, 7};
@@ -94,17 +97,19 @@ TEST(StepGraphsTest, OtherStepsAreNone) {
   compare({silent, on.Row(3, 10)});
   compare({silent});
   EXPECT_EQ(on.Run(Lengths(129, 1)), off.Run(Lengths(129, 1)));
-  EXPECT_EQ(LateDeviceOf(on).num_launches(), 0);
-  // A row of one token that is scored is one of a graph.
+  // A chunk whose tokens are scored, of which logits are wanted of all.
   auto context = std::make_shared<SamplingContext>(*scored.sampling);
   context->prompt.assign(50, 3);
   context->params.num_prompt_logprobs = 1;
-  scored.sampling = context;
-  scored.sample = false;
-  const StepDone a = on.harness().Step({scored}), b = off.harness().Step({scored});
-  ASSERT_EQ(b.rows[0].prompt_logprobs.size(), 1u);
-  EXPECT_EQ(a.rows[0].prompt_logprobs, b.rows[0].prompt_logprobs);
+  scored.sampling = chunk.sampling = context;
+  scored.sample = chunk.sample = false;
+  compare({chunk});
+  EXPECT_EQ(LateDeviceOf(on).num_launches(), 0);
+  // But a row of one token that is scored is one of a graph, as a step of as many rows as it has;
+  // whatever the step before has left.
+  compare({scored});
   EXPECT_EQ(LateDeviceOf(on).num_launches(), 1);
+  compare({silent, on.Row(3, 11)});
   EXPECT_EQ(on.Run(Lengths(128, 2)), off.Run(Lengths(128, 2)));
   EXPECT_EQ(LateDeviceOf(on).num_launches(), 2);
 }
@@ -197,6 +202,33 @@ TEST(StepGraphsTest, AnErrorWhileCapturingIsOneOfTheLoad) {
   RecordingSink sink;
   EXPECT_EQ(LoadedRunner::Create(options, &sink).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+class FullDevice : public LateDevice {
+ public:
+  FullDevice() : LateDevice({.graphs = true}) {}
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      absl::FunctionRef<absl::Status()> enqueue) override {
+    if (++num_graphs_ == 2) return absl::ResourceExhaustedError("out of memory");
+    return LateDevice::Capture(enqueue);
+  }
+
+ private:
+  int num_graphs_ = 0;
+};
+
+TEST(StepGraphsTest, OneThatDoesNotFitIsRefusedByOption) {
+  RunnerOptions options = LateGraphOptions({});
+  options.num_blocks = 8;
+  options.max_step_rows = 2;
+  options.make_device = [] { return std::make_unique<FullDevice>(); };
+  RecordingSink sink;
+  const absl::Status status = LoadedRunner::Create(options, &sink).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(testing::HasSubstr("a graph of 2 rows: out of memory"),
+                             testing::HasSubstr("lower --gpu-memory-fraction"),
+                             testing::HasSubstr("--gpu-graphs off")));
 }
 
 }  // namespace
