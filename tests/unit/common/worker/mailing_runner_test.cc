@@ -88,9 +88,9 @@ class EagerInbox : public MailList {
   void Post(WorkerMail mail) override {
     const bool is_done = std::holds_alternative<StepDone>(mail);
     MailList::Post(std::move(mail));
-    if (is_done && next != nullptr) metered->Start(std::exchange(next, nullptr));
+    if (is_done && next != nullptr) mailing->Start(std::exchange(next, nullptr));
   }
-  MailingRunner* metered = nullptr;
+  MailingRunner* mailing = nullptr;
   std::shared_ptr<const StepPlan> next;
 };
 
@@ -104,19 +104,19 @@ class SlowRunner : public ModelRunner {
 TEST(MailingRunnerOrderTest, TheNextStepMayStartWithinTheMailOfTheLast) {
   EagerInbox inbox;
   Metrics metrics("decode", "1");
-  MailingRunner metered(&inbox, &metrics);
+  MailingRunner mailing(&inbox, &metrics);
   SlowRunner runner;
-  metered.set_runner(&runner);
-  inbox.metered = &metered;
+  mailing.set_runner(&runner);
+  inbox.mailing = &mailing;
   auto first = std::make_shared<StepPlan>();
   first->rows = {Prefill(3)};
   auto second = std::make_shared<StepPlan>();
   second->rows = {Decode()};
   inbox.next = second;
-  metered.Start(first);
-  metered.OnStepDone({.step = 1});
+  mailing.Start(first);
+  mailing.OnStepDone({.step = 1});
   EXPECT_EQ(runner.num_started, 2);
-  metered.OnStepDone({.step = 2});
+  mailing.OnStepDone({.step = 2});
   const std::string text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"prefill\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"decode\"} 1\n"));
