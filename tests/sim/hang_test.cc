@@ -41,10 +41,10 @@ class Ward {
   void Pause(Duration time) { cluster_.PauseWorker(worker_, time); }
   void Stall(Duration time) { cluster_.StallWorker(worker_, time); }
 
-  uint64_t Ask() {
+  uint64_t Ask(int32_t max_tokens = 8) {
     ValidRequest request;
     request.prompts = {{2, 3, 5, 7, 11, 13, 17, 19, 23, 29, ++salt_}};
-    request.sampling.max_tokens = 8;
+    request.sampling.max_tokens = max_tokens;
     request.sampling.ignore_eos = true;
     request.timeout = seconds(600);
     return cluster_.clients().Submit(0, request);
@@ -72,9 +72,9 @@ class Ward {
     return RunUntil([this] { return IsHealthy(); }, seconds(5));
   }
   // Answers so many requests, one after the other.
-  bool Serve(int count) {
+  bool Serve(int count, int32_t max_tokens = 8) {
     for (int i = 0; i < count; ++i) {
-      const uint64_t key = Ask();
+      const uint64_t key = Ask(max_tokens);
       const auto ended = [&] { return cluster_.clients().ended(key) != nullptr; };
       if (!RunUntil(ended, seconds(60)) || !cluster_.clients().ended(key)->ok()) return false;
     }
@@ -160,6 +160,28 @@ TEST_P(HangTest, AfterSlowLayersAHangIsFoundWithinTheMost) {
   ASSERT_TRUE(ward.AskAndCompute());
   ward.Stall(seconds(600));
   EXPECT_LE(ward.TimeToNotice(), 8 * kHangLimit + kMargin);
+}
+
+TEST_P(HangTest, AfterSlowLayersThatAreOverAHangIsFoundAsSoonAsEver) {
+  Ward ward(1, GetParam());
+  ward.runner().SetLayerTime(seconds(1));
+  ASSERT_TRUE(ward.Serve(2));
+  ward.runner().SetLayerTime(milliseconds(1));
+  ASSERT_TRUE(ward.Serve(40));
+  ASSERT_TRUE(ward.AskAndCompute());
+  ward.Stall(seconds(60));
+  EXPECT_LE(ward.TimeToNotice(), kHangLimit + kMargin);
+}
+
+TEST_P(HangTest, AfterASlowFirstStepAHangIsFoundAsSoonAsEver) {
+  Ward ward(1, GetParam());
+  ward.runner().SetLayerTime(seconds(1));
+  ASSERT_TRUE(ward.Serve(1, /*max_tokens=*/2));  // One step on each side.
+  ward.runner().SetLayerTime(milliseconds(1));
+  ASSERT_TRUE(ward.Serve(1));
+  ASSERT_TRUE(ward.AskAndCompute());
+  ward.Stall(seconds(60));
+  EXPECT_LE(ward.TimeToNotice(), kHangLimit + kMargin);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sides, HangTest, testing::Values(Role::kPrefill, Role::kDecode),

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Runs N simulator seeds from FIRST on, half of them on each core, with the release build.
-# Usage: tests/sim/run_seeds.sh N [FIRST] [BUILD_DIR]
+# Builds the simulator and runs N of its seeds from FIRST on, half of them on each of two cores.
+# Usage: tests/sim/run_seeds.sh N [FIRST]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-n=${1:?usage: tests/sim/run_seeds.sh N [FIRST] [BUILD_DIR]}
+n=${1:?usage: tests/sim/run_seeds.sh N [FIRST]}
 first=${2:-1}
-test=${3:-build/release}/tests/sim_test
+test=build/emulated/tests/sim_test
 cores=$(nproc)
+mkdir -p build
+{ cmake --preset emulated && cmake --build build/emulated -j "$cores" --target sim_test; } \
+  >build/run_seeds.log 2>&1 || { tail -n 20 build/run_seeds.log; echo "FAIL: the build broke"; exit 1; }
 pids=()
 share=$(((n + cores - 1) / cores))
 for ((i = 0; i < cores; ++i)); do

@@ -213,6 +213,16 @@ TEST_F(WorkerDirectoryTest, SilenceForTheHangLimitIsHanging) {
   EXPECT_EQ(directory_.HungAt(2), kNever);
 }
 
+TEST_F(WorkerDirectoryTest, AWorkerOfSlowLayersMayNotBeSilentForLonger) {
+  AllUp();
+  WorkerStatus status{.incarnation = 12, .progress = 7, .computing = true};
+  directory_.OnStatus(2, status, At(100));  // Cold: its first layer has 20 s.
+  EXPECT_EQ(directory_.HungAt(2), At(2600));
+  status.longest_layer = milliseconds(500);
+  directory_.OnStatus(2, status, At(300));
+  EXPECT_EQ(directory_.HungAt(2), At(2800));
+}
+
 TEST_F(WorkerDirectoryTest, ACounterThatStandsWhileWorkRunsIsHangingHoweverOftenItIsHeardOf) {
   AllUp();
   WorkerStatus status{.incarnation = 12, .progress = 7, .computing = true};
