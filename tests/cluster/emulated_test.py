@@ -11,6 +11,7 @@ import subprocess
 import sys
 import unittest
 
+from api_client import metric_sum
 from process_cluster import await_true
 from running_cluster import MODEL, RunningCluster, at_once
 
@@ -85,14 +86,18 @@ class EmulatedTest(unittest.TestCase):
             self.assertEqual(cluster.await_quiet(2 * NUM_BLOCKS), [])
 
     def test_preemption_changes_no_bit(self):
-        requests = [dict(r, max_tokens=3 * TOKENS) for r in REQUESTS[:3]]
+        requests = [dict(r, max_tokens=3 * TOKENS) for r in REQUESTS[2:4]]
         with self.cluster() as cluster:
             expected = answers_of(cluster, requests, together=False)
         for preemption in ("recompute", "swap"):
-            with self.subTest(preemption), self.cluster(num_blocks=5, max_model_len=72,
+            with self.subTest(preemption), self.cluster(num_blocks=4, max_model_len=64,
                                                         preemption=preemption) as cluster:
-                self.assertEqual(answers_of(cluster, requests * 2), expected * 2)
-                self.assertEqual(cluster.await_quiet(5), [])
+                self.assertEqual(answers_of(cluster, requests), expected)
+                url = cluster.workers("decode")[0]["metrics_url"]
+                self.assertGreater(metric_sum(url, "baton_preemptions_total"), 0)
+                swapped = metric_sum(url, "baton_swapped_sequences_total")
+                self.assertEqual(swapped > 0, preemption == "swap")
+                self.assertEqual(cluster.await_quiet(4), [])
 
     def test_answers_are_those_of_transformers_but_for_ties(self):
         golden = json.loads(GOLDEN.read_text())
@@ -108,7 +113,7 @@ class EmulatedTest(unittest.TestCase):
         self.assertEqual(ids[:certain], case["greedy_ids"][:certain])
 
     def test_killed_decode_worker_costs_no_token(self):
-        request = dict(REQUESTS[2], max_tokens=200)
+        request = dict(REQUESTS[2], max_tokens=50)
         with self.cluster(decode=2) as cluster:
             expected = ask(cluster, request)
             stream = cluster.open_stream("/v1/completions", return_token_ids=True, **request)
