@@ -11,6 +11,7 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -82,6 +83,21 @@ class EmulatedModelsTest(unittest.TestCase):
                     self.assertLessEqual(off, factor * golden["bf16_rms"])
                     self.assertGreater(off, 0, "nothing was rounded")
                     self.check_answer(cluster, golden["cases"][2])
+
+    def test_heads_that_no_kernel_has_are_refused_at_the_start(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = served_model("mistral-window", folder)[0]
+            config = json.loads((model / "config.json").read_text())
+            for head_dim in (12, 264):
+                (model / "config.json").write_text(json.dumps(config | {"head_dim": head_dim}))
+                for role in ("prefill", "decode"):
+                    done = subprocess.run(
+                        [BIN / f"baton-{role}", "--model", model, "--port", "0", "--device", "cuda"],
+                        capture_output=True, text=True, timeout=60)
+                    line = done.stderr.strip().splitlines()[-1]
+                    self.assertEqual(done.returncode, 2, line)
+                    self.assertIn(f"head_dim = {head_dim}: GPUs serve multiples of 8 up to 256; "
+                                  "use --device cpu", line)
 
     @contextlib.contextmanager
     def mixed_cluster(self):
