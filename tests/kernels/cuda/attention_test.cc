@@ -131,7 +131,7 @@ TEST_P(AttentionTest, IsAccurateAcrossPartialsAndWithinBlocksOfAnySize) {
 
 TEST_P(AttentionTest, TakesEveryOptionOfTheScores) {
   const auto sequences = std::vector<std::pair<int32_t, int32_t>>{{70, 200}, {1, 600}, {5, 9}};
-  std::vector<ScoreOptions> options(11);
+  std::vector<ScoreOptions> options(12);
   options[1].scale = 0.3f;
   options[2].softcap = 3;
   options[3].causal = false;
@@ -140,6 +140,7 @@ TEST_P(AttentionTest, TakesEveryOptionOfTheScores) {
   options[6] = {.causal = false, .window_left = 20, .window_right = 7};
   options[7] = {.causal = false, .window_right = 2147483647};
   options[8].local_chunk = 48;
+  options[11] = {.window_left = 15, .local_chunk = 48};
   options[9] = {.softcap = 20, .window_left = 511, .window_right = 0};
   for (size_t i = 0; i < options.size(); ++i) {
     AttentionShapes shape = Shape(GetParam(), 64, sequences);

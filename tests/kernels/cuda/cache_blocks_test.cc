@@ -146,6 +146,39 @@ TEST_F(CacheBlocksRefusalTest, RefusesWhatDoesNotLieInOnePiece) {
   plane.layout = CacheLayout::kHnd;
   plane.token_stride = 16;
   EXPECT_EQ(gather(0), cudaErrorInvalidValue);
+  CachePlane dense = plane;
+  dense.token_stride = 0;
+  const DeviceArray<BlockRun> run({{0, 1, 1}});
+  EXPECT_EQ(SwapBlocks({&plane, &dense, 1, run.data(), 1, {}}, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(SwapBlocks({&dense, &plane, 1, run.data(), 1, {}}, nullptr), cudaErrorInvalidValue);
+  const DeviceArray<BlockPair> pair({{0, 1}});
+  EXPECT_EQ(CopyBlocks({&plane, 1, pair.data(), 1}, nullptr), cudaErrorInvalidValue);
+}
+
+TEST_F(CacheBlocksRefusalTest, GathersMoreBlocksThanAGridHasRowsToAnyAddress) {
+  constexpr int32_t kBlocks = 65537;
+  const CachePlane plane{.dtype = DType::kFp8E4M3,
+                         .num_blocks = kBlocks,
+                         .num_heads = 1,
+                         .block_size = 1,
+                         .dim = 16,
+                         .block_stride = 16};
+  const Cache cache(plane, 1, 7);
+  std::vector<int32_t> blocks(kBlocks);
+  std::vector<std::byte> expected;
+  for (int32_t i = 0; i < kBlocks; ++i) {
+    blocks[i] = (i + 5) % kBlocks;
+    const std::byte* block = cache.host_planes[0].data + int64_t{16} * blocks[i];
+    expected.insert(expected.end(), block, block + 16);
+  }
+  const DeviceArray<int32_t> device_blocks(blocks);
+  // Where no vector of 16 bytes can be written.
+  const DeviceBytes staging(std::vector<std::byte>(expected.size()), 4);
+  ASSERT_EQ(GatherBlocks({cache.device_planes.data(), 1, device_blocks.data(), kBlocks, 0, 0,
+                          static_cast<std::byte*>(staging.data()), std::ssize(expected)},
+                         nullptr),
+            cudaSuccess);
+  EXPECT_TRUE(staging.Read() == expected);
 }
 
 // Out to pinned memory and back, beside other work, is what preemption does.

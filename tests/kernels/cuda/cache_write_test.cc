@@ -86,6 +86,28 @@ TEST_P(CacheWriteTest, FollowsTheStridesOfAPlane) {
   ExpectSameBytes(DType::kF32, shape, {}, 4, 0);
 }
 
+// Of blocks, tokens and heads any one may keep the groups of a row from being vectors.
+TEST_P(CacheWriteTest, EachStrideOfAPlaneMayBeOdd) {
+  const CachePlane even{.dtype = GetParam(),
+                        .num_blocks = 5,
+                        .num_heads = 2,
+                        .block_size = 8,
+                        .dim = 16,
+                        .block_stride = 2 * 8 * 24 + 16,
+                        .head_stride = 8 * 24 + 8,
+                        .token_stride = 24};
+  CachePlane blocks = even, tokens = even, heads = even;
+  ++blocks.block_stride;
+  --tokens.token_stride;
+  ++heads.head_stride;
+  for (const CachePlane& shape : {even, blocks, tokens, heads}) {
+    for (const DType in : {DType::kF32, DType::kBF16}) {
+      if (in == DType::kBF16 && GetParam() == DType::kF16) continue;  // Refused.
+      ExpectSameBytes(in, shape, {}, 5, 0);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, CacheWriteTest, testing::ValuesIn(kCaches),
                          [](const auto& info) { return std::string(ToString(info.param)); });
 

@@ -101,10 +101,12 @@ void ExpectProduct(const GemmCase& types, const Matrices& x, int64_t m, int64_t 
 }
 
 TEST_P(GemmTest, MultipliesMatricesOfAnySize) {
-  // Around tiles of 16, 64 and 128, of any k, also 0 and less than a chunk of 8.
+  // Around tiles of 16, 64 and 128, of any k, also 0 and less than a chunk of 8; more tiles of k
+  // than there are stages, for each shape of tile.
   const int64_t sizes[][3] = {{1, 1, 1},     {1, 64, 64},   {3, 65, 40},   {16, 130, 129},
                               {17, 63, 200}, {64, 10, 72},  {65, 129, 64}, {130, 127, 136},
-                              {2, 5, 0},     {7, 200, 136}, {129, 5, 7}};
+                              {2, 5, 0},     {7, 200, 136}, {129, 5, 7},
+                              {5, 20, 584},  {40, 33, 456}, {130, 20, 392}};
   const Matrices column = MakeMatrices(GetParam().in, 67, 1, 16, 3);
   ExpectProduct(GetParam(), column, 67, 1, 16, true,
                 Multiply(GetParam(), column, 67, 1, 16, {.out_gap = 0}));
@@ -130,6 +132,7 @@ TEST_P(GemmTest, BitsDependOnNeitherLayoutNorTile) {
       if (m % 8 != 1) continue;
       EXPECT_EQ(Multiply(GetParam(), part, m, n, k, {.gap = 8}), expected) << m;
       EXPECT_EQ(Multiply(GetParam(), part, m, n, k, {.gap = 3, .shift = 1}), expected) << m;
+      EXPECT_EQ(Multiply(GetParam(), part, m, n, k, {.gap = 8, .shift = 1}), expected) << m;
     }
   }
 }

@@ -215,6 +215,77 @@ TEST_P(NormsTest, RowsDoNotDependOnTheirBatch) {
   }
 }
 
+// Whichever operand no vector can load, the row is the same.
+TEST_P(NormsTest, EachOperandMayLieAnywhere) {
+  const auto [in, out_type, seed] = GetParam();
+  for (const int64_t dim : {8, 516}) {
+    const auto x = Rounded(in, RandomFloats(seed, 2 * dim));
+    const auto weight = RandomFloats(seed + 1, dim), other = RandomFloats(seed + 2, 2 * dim);
+    const auto run = [&](int moved, bool layer) {
+      const DeviceFloats device_x(in, x, moved == 1), out(out_type, 2 * dim, moved == 2);
+      const DeviceFloats device_weight(DType::kF32, weight, moved == 3);
+      // A residual or a bias.
+      const DeviceFloats device_other(DType::kF32, other, moved == 4);
+      const auto error = layer ? LayerNorm({.x = device_x,
+                                            .x_stride = dim,
+                                            .num_tokens = 2,
+                                            .dim = dim,
+                                            .weight = device_weight.f32(),
+                                            .bias = device_other.f32(),
+                                            .eps = 1e-5f,
+                                            .round_to = out_type,
+                                            .out = out,
+                                            .out_stride = dim},
+                                           nullptr)
+                               : RmsNorm({.x = device_x,
+                                          .x_stride = dim,
+                                          .num_tokens = 2,
+                                          .dim = dim,
+                                          .weight = device_weight.f32(),
+                                          .eps = 1e-5f,
+                                          .residual = device_other.f32(),
+                                          .round_to = out_type,
+                                          .out = out,
+                                          .out_stride = dim},
+                                         nullptr);
+      EXPECT_EQ(error, cudaSuccess);
+      return out.ReadBytes();
+    };
+    for (const bool layer : {false, true}) {
+      const auto expected = run(0, layer);
+      for (int moved = 1; moved <= 4; ++moved) EXPECT_EQ(run(moved, layer), expected) << moved;
+    }
+  }
+}
+
+// Without epsilon it would be none.
+TEST_P(NormsTest, ARowOfZerosIsZeros) {
+  const auto [in, out_type, seed] = GetParam();
+  constexpr int64_t kDim = 20;
+  const DeviceFloats x(in, std::vector<float>(kDim)), weight(DType::kF32, RandomFloats(seed, kDim));
+  const DeviceFloats rms(out_type, kDim), layer(out_type, kDim);
+  ASSERT_EQ(RmsNorm({.x = x,
+                     .num_tokens = 1,
+                     .dim = kDim,
+                     .weight = weight.f32(),
+                     .eps = 1e-6f,
+                     .round_to = out_type,
+                     .out = rms},
+                    nullptr),
+            cudaSuccess);
+  ASSERT_EQ(LayerNorm({.x = x,
+                       .num_tokens = 1,
+                       .dim = kDim,
+                       .weight = weight.f32(),
+                       .eps = 1e-6f,
+                       .round_to = out_type,
+                       .out = layer},
+                      nullptr),
+            cudaSuccess);
+  for (const float v : rms.Read()) EXPECT_EQ(v, 0);
+  for (const float v : layer.Read()) EXPECT_EQ(v, 0);
+}
+
 TEST(OperandsTest, RoundsToTheTypeOfTheOutputAndNoOther) {
   float x[4];
   EXPECT_EQ(RmsNorm({.x = x, .num_tokens = 1, .dim = 1, .round_to = DType::kBF16, .out = x},
