@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "tests/kernels/attention_problem.h"
@@ -19,6 +21,38 @@ struct RunOptions {
   bool scratch = false;
   bool ragged = false;
   DType out = DType::kF32;
+  bool spread = false;  // K and V have gaps of every kind.
+};
+
+// The rows of a dense plane with NaN between tokens, heads and blocks.
+struct SpreadPlane {
+  explicit SpreadPlane(const CachePlane& dense)
+      : plane(dense), bytes(std::make_shared<DeviceBytes>(Spread(dense))) {
+    plane.data = static_cast<std::byte*>(bytes->data());
+  }
+
+  CachePlane plane;
+  std::shared_ptr<DeviceBytes> bytes;
+
+ private:
+  std::vector<std::byte> Spread(const CachePlane& dense) {
+    plane.token_stride = dense.dim + 8;
+    plane.head_stride = dense.block_size * plane.token_stride + 16;
+    plane.block_stride = dense.num_heads * plane.head_stride + 24;
+    const int64_t size = SizeOf(dense.dtype), row = dense.dim * size;
+    std::vector<std::byte> all(dense.num_blocks * plane.block_stride * size, std::byte{0xff});
+    for (int64_t b = 0; b < dense.num_blocks; ++b) {
+      for (int64_t h = 0; h < dense.num_heads; ++h) {
+        for (int64_t t = 0; t < dense.block_size; ++t) {
+          const int64_t from = b * dense.block_stride * size + (h * dense.block_size + t) * row;
+          const int64_t to =
+              b * plane.block_stride + h * plane.head_stride + t * plane.token_stride;
+          std::copy_n(dense.data + from, row, all.begin() + to * size);
+        }
+      }
+    }
+    return all;
+  }
 };
 
 // A problem whose arrays are on the device.
@@ -59,8 +93,16 @@ class DeviceProblem {
       args.max_seqlen_q = std::max(args.max_seqlen_q, queries);
       args.max_seqlen_k = std::max(args.max_seqlen_k, keys);
     }
-    args.k_cache.data = static_cast<std::byte*>(k_.data());
-    args.v_cache.data = static_cast<std::byte*>(v_.data());
+    std::optional<SpreadPlane> k, v;
+    if (options.spread) {
+      k.emplace(args.k_cache);
+      v.emplace(args.v_cache);
+      args.k_cache = k->plane;
+      args.v_cache = v->plane;
+    } else {
+      args.k_cache.data = static_cast<std::byte*>(k_.data());
+      args.v_cache.data = static_cast<std::byte*>(v_.data());
+    }
     args.k_cache.scales = args.v_cache.scales = scales_.f32();
     if (args.scores.alibi_slopes != nullptr) args.scores.alibi_slopes = slopes_.f32();
     if (args.scores.sinks != nullptr) args.scores.sinks = sinks_.f32();
@@ -235,6 +277,10 @@ TEST_P(AttentionTest, LeavesGapsOfStridesAlone) {
   AttentionShapes shape = Shape(GetParam(), 64, {{5, 70}, {1, 33}});
   shape.row_gap = 8;
   ExpectAccurate(shape, 11, "gaps");
+  shape.row_gap = 0;
+  AttentionProblem problem(shape, 12);
+  const DeviceProblem device(problem);
+  EXPECT_EQ(device.Run({.spread = true}), device.Run());
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, AttentionTest, testing::ValuesIn(kTypes), [](const auto& info) {
