@@ -12,7 +12,7 @@ constexpr DType kCaches[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kFp8
 
 // Runs the same write on the CPU and on the device, over a cache of 0xff.
 void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>& scales,
-                     uint64_t seed, size_t shift) {
+                     uint64_t seed, size_t shift, size_t cache_shift = 0) {
   const std::vector<int64_t> slots = {3, -1, 0, 5 * shape.block_size - 1, shape.block_size, -7};
   const int64_t tokens = std::ssize(slots), stride = int64_t{shape.num_heads} * shape.dim + 4;
   auto key = RandomFloats(seed, tokens * stride), value = RandomFloats(seed + 1, tokens * stride);
@@ -20,7 +20,8 @@ void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>
   key = Rounded(in, key);
   value = Rounded(in, value);
   std::vector<std::byte> k(5 * shape.block_stride * SizeOf(shape.dtype), std::byte{0xff}), v = k;
-  const DeviceBytes device_k(k), device_v(v);
+  const size_t moved = cache_shift * SizeOf(shape.dtype);
+  const DeviceBytes device_k(k, moved), device_v(v, moved);
   CachePlane k_plane = shape, v_plane = shape;
   k_plane.data = k.data();
   v_plane.data = v.data();
@@ -86,8 +87,8 @@ TEST_P(CacheWriteTest, FollowsTheStridesOfAPlane) {
   ExpectSameBytes(DType::kF32, shape, {}, 4, 0);
 }
 
-// Of blocks, tokens and heads any one may keep the groups of a row from being vectors.
-TEST_P(CacheWriteTest, EachStrideOfAPlaneMayBeOdd) {
+// Any stride, the size of heads and the plane's address may keep groups of a row from being vectors.
+TEST_P(CacheWriteTest, EachSizeOfAPlaneMayBeOdd) {
   const CachePlane even{.dtype = GetParam(),
                         .num_blocks = 5,
                         .num_heads = 2,
@@ -96,16 +97,18 @@ TEST_P(CacheWriteTest, EachStrideOfAPlaneMayBeOdd) {
                         .block_stride = 2 * 8 * 24 + 16,
                         .head_stride = 8 * 24 + 8,
                         .token_stride = 24};
-  CachePlane blocks = even, tokens = even, heads = even;
+  CachePlane blocks = even, tokens = even, heads = even, dim = even;
+  dim.dim = 12;
   ++blocks.block_stride;
   --tokens.token_stride;
   ++heads.head_stride;
-  for (const CachePlane& shape : {even, blocks, tokens, heads}) {
+  for (const CachePlane& shape : {even, blocks, tokens, heads, dim}) {
     for (const DType in : {DType::kF32, DType::kBF16}) {
       if (in == DType::kBF16 && GetParam() == DType::kF16) continue;  // Refused.
       ExpectSameBytes(in, shape, {}, 5, 0);
     }
   }
+  ExpectSameBytes(DType::kF32, even, {}, 6, 0, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CacheWriteTest, testing::ValuesIn(kCaches),

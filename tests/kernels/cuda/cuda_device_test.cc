@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_gpus.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "tests/kernels/cuda/device_fixture.h"
@@ -263,6 +264,46 @@ TEST_F(CudaDeviceTest, AGraphCopiesAgainWhatIsThereThen) {
   EXPECT_EQ(device_->Capture([] { return absl::InternalError("no"); }).status().message(), "no");
   EXPECT_FALSE(device_->Capture([&] { return device_->Synchronize(); }).ok());
   Await(MarkNow(Lane::kCompute));
+}
+
+// Partials of so many heads would not fit the memory that a device has for them.
+TEST_F(CudaDeviceTest, AttentionThatIsTooLargeToBeSplitIsNot) {
+  constexpr int32_t kSequences = 64, kHeads = 64, kDim = 256, kKeys = 5, kBlock = 8;
+  const std::vector<int32_t> ones(kSequences, kKeys), table(kSequences);
+  std::vector<int32_t> first(kSequences + 1);
+  for (int32_t s = 0; s <= kSequences; ++s) first[s] = s;
+  const DeviceArray<int32_t> lens(ones), tables(table), queries(first);
+  const DeviceFloats q(DType::kBF16, std::vector<float>(kSequences * kHeads * kDim, 1));
+  const DeviceFloats k(DType::kBF16, std::vector<float>(kBlock * kDim, 1));
+  const DeviceFloats v(DType::kBF16, std::vector<float>(kBlock * kDim, 3));
+  const DeviceFloats out(DType::kBF16, kSequences * kHeads * kDim);
+  VarlenAttentionArgs args{.q = q,
+                           .q_stride = kHeads * kDim,
+                           .num_heads = kHeads,
+                           .num_seqs = kSequences,
+                           .cu_seqlens_q = queries.data(),
+                           .num_tokens = kSequences,
+                           .max_seqlen_q = 1,
+                           .seq_lens = lens.data(),
+                           .max_seqlen_k = 9 * 512,
+                           .block_table = tables.data(),
+                           .max_blocks = 1};
+  args.k_cache = {.dtype = DType::kBF16,
+                  .num_blocks = 1,
+                  .num_heads = 1,
+                  .block_size = kBlock,
+                  .dim = kDim,
+                  .block_stride = kBlock * kDim};
+  args.v_cache = args.k_cache;
+  args.k_cache.data = static_cast<std::byte*>(k.data());
+  args.v_cache.data = static_cast<std::byte*>(v.data());
+  args.round_to = DType::kBF16;
+  args.out = out;
+  args.out_stride = kHeads * kDim;
+  ASSERT_GT(ScratchBytes(args), int64_t{32} << 20);
+  const absl::Status status = device_->ops().VarlenAttention(args);
+  ASSERT_TRUE(status.ok()) << status;
+  for (const float x : out.Read()) ASSERT_EQ(x, 3);
 }
 
 #if !defined(BATON_CUDA_DEVICE)
