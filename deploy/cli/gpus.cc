@@ -2,12 +2,12 @@
 
 #include <poll.h>
 
-#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
@@ -32,17 +32,17 @@ Finding ExamineGpu(const nlohmann::json& gpu) {
 }
 
 Finding ExamineDriver(const nlohmann::json& answer, const std::string& driver) {
+  const std::string build = StringOr(answer, "build");
   const std::string cuda = StringOr(answer, "driver");
-  std::string fact = driver.empty() ? "no NVIDIA driver" : driver;
-  if (!cuda.empty()) {
-    fact = absl::StrCat(driver, driver.empty() ? "" : ", ", "knows CUDA ", cuda,
-                        StringOr(answer, "build") == "emulated" ? " (emulated)" : "");
-  }
+  std::vector<std::string> facts;
+  if (!driver.empty() && build != "emulated") facts.push_back(driver);
+  if (!cuda.empty()) facts.push_back("knows CUDA " + cuda);
+  if (facts.empty()) facts.push_back("no NVIDIA driver");
+  if (build == "emulated") facts.push_back("emulated");
   // A build for CPUs alone lacks nothing.
-  const bool for_gpus = StringOr(answer, "build") != "cpu";
   return {.subject = "GPU driver",
-          .fact = std::move(fact),
-          .cure = for_gpus ? StringOr(answer, "problem") : ""};
+          .fact = absl::StrJoin(facts, ", "),
+          .cure = build == "cpu" ? "" : StringOr(answer, "problem")};
 }
 
 }  // namespace

@@ -161,6 +161,27 @@ class EmulatedTest(unittest.TestCase):
                 self.assertEqual(code, 2, line)
                 self.assertIn(says, line)
 
+    def test_doctor_shows_the_gpus_that_workers_see(self):
+        for emulated, shows in (
+                (FAST, ("ok   GPU 0      emulated sm_90, sm_90, 8.0 GiB free of 8.0 GiB",
+                        "knows CUDA 13.0, emulated")),
+                ("arch=sm80 memory=1073741824", ("emulated sm_80, sm_80, 1.0 GiB free",)),
+                ("devices=0", ("!!   GPU driver", "shows no GPU")),
+                ("driver=12020", ("!!   GPU driver knows CUDA 12.2", "CUDA 13 is needed")),
+                ("driver=0", ("!!   GPU driver no NVIDIA driver, emulated", "580 or later"))):
+            with self.subTest(emulated):
+                done = subprocess.run([BIN / "baton", "doctor"], capture_output=True, text=True,
+                                      env={**os.environ, "BATON_EMULATED_GPU": emulated}, timeout=60)
+                for text in (*shows, "--device auto takes cpu: the GPU is emulated"):
+                    self.assertIn(text, done.stdout)
+                self.assertEqual("!!   GPU" in done.stdout, done.stdout.count("GPU 0") == 0)
+
+    def test_auto_takes_the_cpu_and_says_why(self):
+        with self.cluster(device="auto") as cluster:
+            line = next(l for l in cluster.log("decode-0").splitlines() if "the CPU computes" in l)
+            self.assertIn("the GPU is emulated", line)
+            self.assertNotIn("emulated", self.loaded(cluster))
+
     def test_pool_is_what_the_fraction_of_the_memory_leaves(self):
         expected = self.reference()
         memory = 256_000_000

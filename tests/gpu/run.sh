@@ -1,22 +1,26 @@
 #!/usr/bin/env bash
 # Runs a pack of tests/gpu/pack.sh on the machine it was brought to, whose GPU 0 it takes.
 #   run.sh OUT             everything: 25 minutes at most
-#   run.sh OUT --call N    only call 1 (arithmetic, operators), 2 (attention, models) or 3 (a whole
-#                          cluster, sanitizer): each ends within 10 minutes
+#   run.sh OUT --only X    only part X, by its name, or all of call 1 (arithmetic, operators), 2
+#                          (attention, models) or 3 (a whole cluster, sanitizer): each call ends
+#                          within 10 minutes
 #   run.sh OUT --quick     a few tests of each part, for packs whose GPU is emulated
+#   run.sh OUT --limit S   each part is stopped after that many seconds, at most its own limit
 # Writes OUT/log.txt and OUT/results.json: for each part what it says, its seconds, and "passed",
 # "failed", "late" (stopped at its limit) or "skipped" with the reason. Needs bash and coreutils,
 # and for the cluster python3. Exits 1 unless every part passed or was skipped.
 set -uo pipefail
 
 out=${1:-}
-[ -n "$out" ] && [ "${out#-}" = "$out" ] || { sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2; }
+[ -n "$out" ] && [ "${out#-}" = "$out" ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
 shift
-calls='1 2 3'
+only=
 quick=0
+most=600
 while [ $# -gt 0 ]; do
   case "$1" in
-    --call) calls=${2:?--call needs a number}; shift ;;
+    --only) only=${2:?--only needs a name}; shift ;;
+    --limit) most=${2:?--limit needs seconds}; shift ;;
     --quick) quick=1 ;;
     *) echo "run.sh: unknown option $1" >&2; exit 2 ;;
   esac
@@ -41,19 +45,24 @@ note() {
   printf '%-10s %-8s %4d s  %s\n' "$1" "$2" "$3" "$(printf '%s' "$4" | head -n 1)"
 }
 
+# Of GoogleTest's program: no test has the names that were asked for.
+ran_nothing() { grep -q '^\[==========\] 0 tests ' "$1"; }
+
 # part CALL NAME LIMIT COMMAND...: of what it prints the last line of a pass, and what failed.
 part() {
   local call=$1 name=$2 limit=$3 status=passed says begin=$SECONDS
   shift 3
-  case " $calls " in *" $call "*) ;; *) return ;; esac
+  [ -z "$only" ] || [ "$only" = "$call" ] || [ "$only" = "$name" ] || return 0
+  [ "$limit" -lt "$most" ] || limit=$most
   printf '\n==> %s: %s\n' "$name" "$*" >>"$log"
   timeout -k 5 "$limit" "$@" >"$out/part.txt" 2>&1
   case $? in
-    0) says=$(grep -v '^ *$' "$out/part.txt" | tail -n 1) ;;
+    0) ran_nothing "$out/part.txt" && status=failed
+       says=$(grep -v '^ *$' "$out/part.txt" | tail -n 1) ;;
     124 | 137) status=late says=$(tail -n 5 "$out/part.txt") ;;
     77) status=skipped says=$(tail -n 1 "$out/part.txt") ;;
     *) status=failed
-       says=$(grep -E '^\[  FAILED  \]|^(FAIL|ERROR)|Failure|lost|rror:' "$out/part.txt" | head -n 40)
+       says=$(grep -E '^\[  FAILED  \]|^(FAIL|ERROR):|lost|rror:|no NVIDIA' "$out/part.txt" | head -n 20)
        says=${says:-$(tail -n 5 "$out/part.txt")} ;;
   esac
   cat "$out/part.txt" >>"$log"
@@ -61,11 +70,15 @@ part() {
   note "$name" "$status" $((SECONDS - begin)) "$says"
 }
 
-# tests CALL NAME LIMIT PROGRAM QUICK_FILTER: all its tests, or those.
+# tests CALL NAME LIMIT TESTS FEW: all those tests, or few.
 tests() {
-  local filter='*'
-  [ "$quick" = 0 ] || filter=$5
-  part "$1" "$2" "$3" "tests/$4" --gtest_brief=1 --gtest_filter="$filter"
+  [ "$quick" = 0 ] || set -- "$1" "$2" "$3" "$5"
+  part "$1" "$2" "$3" tests/gpu_tests --gtest_brief=1 --gtest_filter="$4"
+}
+
+launches() {
+  tests/gpu_tests --gtest_brief=1 --gtest_filter='LaunchCosts*' | tee "$out/launches.txt"
+  grep '^{' "$out/launches.txt"  # Last, for the results.
 }
 
 device() {
@@ -102,28 +115,31 @@ sanitizer() {
   local tool
   for tool in memcheck racecheck synccheck initcheck; do
     echo "$tool"
-    compute-sanitizer --tool "$tool" --error-exitcode 9 tests/gpu_sweep_test --gtest_brief=1 \
-      --gtest_filter='*Norms*:*Activations*' || return 1
-    compute-sanitizer --tool "$tool" --error-exitcode 9 tests/gpu_mma_test --gtest_brief=1 \
-      --gtest_filter='*ordinary*' || return 1
+    compute-sanitizer --tool "$tool" --error-exitcode 9 tests/gpu_tests --gtest_brief=1 \
+      --gtest_filter='SweepTest.OfNorms:*MmaTest*ordinary*:CopyPieces*:GemmOrder*' || return 1
   done
 }
-export -f device start cluster sanitizer
+export -f device launches start cluster sanitizer
 export out quick
 
+attention='*Attention*'
+sampling='*Sample*:*Score*'
+device_api='CudaDeviceTest.*:PackTest.*'
+models='*CudaRunner*:*CudaModels*:*CudaGolden*:*CudaSmall*:*CudaSizes*'
 part 1 device 60 bash -c device
-part 1 arithmetic 30 tests/gpu_mma_test --gtest_brief=1
-part 1 launches 30 tests/gpu_launch_costs
-tests 1 sweep 120 gpu_sweep_test '*Norms*'
-tests 1 operators 220 cuda_kernels_test '*BitsDepend*:*RowsTest*'
-tests 2 attention 180 cuda_attention_test '*Refus*'
-tests 2 sampling 100 cuda_sample_test '*Refus*:*Greedy*'
-tests 2 device_api 60 cuda_device_test '*'
-tests 2 runner 100 cuda_runner_test '*Chunks*'
+tests 1 arithmetic 30 '*MmaTest*' '*MmaTest*'
+part 1 launches 30 bash -c launches
+tests 1 sweep 120 'SweepTest.*' SweepTest.OfNorms
+tests 1 operators 220 "-$attention:$sampling:$device_api:$models:*MmaTest*:SweepTest.*:Launch*" \
+  '*GemmTest*BitsDepend*bf16_to_f32:*RowsTest*'
+tests 2 attention 180 "$attention" '*Attention*Refus*'
+tests 2 sampling 100 "$sampling" '*Sample*Refus*'
+tests 2 device_api 60 "$device_api" "$device_api"
+tests 2 models 240 "$models" '*CudaRunner*Chunks*'
 part 3 start 60 bash -c start
 part 3 cluster 300 bash -c cluster
 part 3 sanitizer 220 bash -c sanitizer
-rm -f "$out/part.txt" "$out/device.json"
+rm -f "$out/part.txt" "$out/device.json" "$out/launches.txt"
 
 {
   printf '{"failed": %d, "parts": [\n' "$bad"
@@ -133,5 +149,6 @@ rm -f "$out/part.txt" "$out/device.json"
   done
   printf '\n]}\n'
 } >"$out/results.json"
+[ ${#parts[@]} -gt 0 ] || { echo "run.sh: no part $only" >&2; exit 2; }
 printf '%s: %d parts, %d failed or late\n' "$([ "$bad" = 0 ] && echo PASS || echo FAIL)" ${#parts[@]} "$bad"
 [ "$bad" = 0 ]

@@ -77,8 +77,9 @@ TEST(ExamineGpusTest, ADriverIsAProblemOnlyToABuildForGpus) {
 }
 
 TEST(ExamineGpusTest, AnEmulatedDriverIsCalledThat) {
-  EXPECT_THAT(Lines(R"({"build": "emulated", "driver": "13.0", "chosen": "cpu", "reason": "r"})"),
-              ElementsAre("GPU driver: knows CUDA 13.0 (emulated)",
+  EXPECT_THAT(Lines(R"({"build": "emulated", "driver": "13.0", "chosen": "cpu", "reason": "r"})",
+                    "NVRM of this machine"),
+              ElementsAre("GPU driver: knows CUDA 13.0, emulated",
                           "device: --device auto takes cpu: r"));
 }
 

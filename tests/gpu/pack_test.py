@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""The pack for machines with a GPU, made of emulated programs and run as it would be there.
+
+Usage: pack_test.py BUILD_FOLDER [unittest arguments]
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACK = None
+# Everything of the pack, nothing of this machine.
+BARE = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+FAST = "detector=off"
+
+
+class PackTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        done = subprocess.run([ROOT / "tests/gpu/pack.sh", "--emulated", "--no-build"],
+                              capture_output=True, text=True, timeout=300)
+        if done.returncode != 0:
+            raise AssertionError(done.stdout + done.stderr)
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="baton-gpu-pack-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def run_pack(self, *options, pack=None, gpu=FAST):
+        """(exit code, {part: what results.json says of it})"""
+        out = self.folder / "out"
+        done = subprocess.run([(pack or PACK) / "run.sh", out, *options], capture_output=True,
+                              text=True, timeout=600, cwd="/",
+                              env={**BARE, "BATON_EMULATED_GPU": gpu})
+        self.assertTrue((out / "results.json").exists(), done.stdout + done.stderr)
+        self.assertGreater((out / "log.txt").stat().st_size, 0)
+        results = json.loads((out / "results.json").read_text())
+        parts = {part["part"]: part for part in results["parts"]}
+        self.assertEqual(results["failed"], sum(part["status"] in ("failed", "late")
+                                                for part in results["parts"]))
+        self.assertEqual(len(parts), len(results["parts"]))
+        return done.returncode, parts
+
+    def test_every_part_of_each_call_passes(self):
+        parts = {}
+        # The detectors of the emulation would take most of a cluster's time.
+        for call, gpu, count in (("1", "", 5), ("2", "", 4), ("3", FAST, 3)):
+            code, of_call = self.run_pack("--quick", "--only", call, gpu=gpu)
+            self.assertEqual((code, len(of_call)), (0, count), of_call)
+            parts.update(of_call)
+        self.assertEqual(len(parts), 12)
+        for name, part in parts.items():
+            expected = ("passed", "skipped") if name == "sanitizer" else ("passed",)
+            self.assertIn(part["status"], expected, part)
+        self.assertIn("emulated sm_90", parts["device"]["says"])
+        self.assertGreater(json.loads(parts["launches"]["says"])["per_launch"], 0)
+
+    def test_a_machine_without_a_gpu_fails_and_says_why(self):
+        code, parts = self.run_pack("--only", "device", gpu="driver=0")
+        self.assertEqual(code, 1)
+        self.assertEqual(parts["device"]["status"], "failed")
+        self.assertIn("no NVIDIA driver", parts["device"]["says"])
+        self.assertEqual(list(parts), ["device"])
+
+    def test_a_part_that_does_not_end_is_stopped_and_one_that_fails_is_named(self):
+        pack = self.folder / "pack"
+        shutil.copytree(PACK, pack, symlinks=True)
+        test = pack / "tests/gpu_tests"
+        test.write_text("#!/bin/sh\nexec sleep 100\n")
+        code, parts = self.run_pack("--only", "arithmetic", "--limit", "1", pack=pack)
+        self.assertEqual((code, parts["arithmetic"]["status"]), (1, "late"))
+        test.write_text("#!/bin/sh\necho '[  FAILED  ] Mma.\"x\"\ty'; echo end; exit 1\n")
+        code, parts = self.run_pack("--only", "arithmetic", pack=pack)
+        self.assertEqual((code, parts["arithmetic"]["status"]), (1, "failed"))
+        self.assertEqual(parts["arithmetic"]["says"], '[  FAILED  ] Mma."x" y')
+
+    def test_programs_take_their_libraries_from_the_pack(self):
+        names = [*(PACK / "bin").iterdir(), PACK / "tests/gpu_tests"]
+        self.assertEqual(len(names), 5)
+        for path in names:
+            said = subprocess.run(["ldd", path], capture_output=True, text=True, timeout=60).stdout
+            for line in said.splitlines():
+                if "=>" not in line:
+                    continue
+                library, _, where = line.strip().partition(" => ")
+                if library.split(".so")[0] in ("libc", "libm", "libdl", "librt", "libpthread",
+                                               "libresolv"):
+                    continue
+                self.assertIn("/pack/", where, f"{path.name}: {line}")
+
+
+if __name__ == "__main__":
+    PACK = pathlib.Path(sys.argv.pop(1)).resolve() / "pack"
+    unittest.main(verbosity=2)
