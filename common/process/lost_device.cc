@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 
 namespace baton {
@@ -21,12 +22,23 @@ void ShutDownSockets() {
   ::closedir(open);
 }
 
+// In this thread, whatever others block.
+void EndAfter(unsigned seconds) {
+  std::signal(SIGALRM, [](int) { ::_exit(kLostDeviceExit); });
+  sigset_t alarm;
+  ::sigemptyset(&alarm);
+  ::sigaddset(&alarm, SIGALRM);
+  ::pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);
+  ::alarm(seconds);
+}
+
 }  // namespace
 
-void EndForLostDevice(absl::FunctionRef<void()> last_words) {
+void EndForLostDevice(absl::FunctionRef<void()> last_words, unsigned seconds) {
   static std::atomic_flag ending;
   while (ending.test_and_set()) ::pause();
   ShutDownSockets();
+  EndAfter(seconds);
   last_words();
   ::_exit(kLostDeviceExit);
 }

@@ -18,8 +18,9 @@ struct GatheredBytes {
 
 // Copies between a pool that sockets cannot touch (a device's memory) and plain bytes. A copy is
 // launched, lands some time later, and is *known* to have landed from the Collect on that finds it
-// done. What is launched lands or the process ends: there is no third case, and nothing takes a
-// copy back. Each copy has a slot from its launch to that Collect. A slot never waits for a peer:
+// done. What is launched lands, or the process ends: when the device fails, or has not ended a copy
+// within a limit of which Collect keeps count. There is no third case, and nothing takes a copy
+// back. Each copy has a slot from its launch to that Collect. A slot never waits for a peer:
 // bytes on their way to or from a socket are in memory of the connection. One thread at a time.
 //
 // The blocks of a launched copy must not change owner before Busy says 0. A gather may be launched
@@ -45,7 +46,8 @@ class BlockStager {
   virtual bool Scatter(const Work& work, std::span<const PoolPiece> pieces,
                        std::span<const std::byte> payload) = 0;
 
-  // Finds out which copies have landed: their slots are free, gathered bytes are there.
+  // Finds out which copies have landed: their slots are free, gathered bytes are there. Called again
+  // and again while there are any.
   virtual void Collect() = 0;
 
   // Launched and not collected.

@@ -12,7 +12,6 @@
 namespace baton {
 namespace {
 
-constexpr Duration kQuietLimit = std::chrono::seconds(30);
 constexpr int64_t kUnit = 8;  // Of CopyPieces.
 
 // Of any frame: each head's tokens lie in whole blocks but for the first and the last.
@@ -43,23 +42,26 @@ absl::StatusOr<int64_t> MaxPieces(const KvLayout& layout) {
 
 absl::StatusOr<std::unique_ptr<DeviceStager>> DeviceStager::Create(Device& device,
                                                                    const KvCache& cache,
-                                                                   OnLost on_lost) {
+                                                                   OnLost on_lost,
+                                                                   std::function<Time()> now) {
   ASSIGN_OR_RETURN(const int64_t max_pieces, MaxPieces(cache.layout()));
   std::unique_ptr<DeviceStager> stager(
-      new DeviceStager(device, cache, std::move(on_lost), max_pieces));
+      new DeviceStager(device, cache, std::move(on_lost), std::move(now), max_pieces));
   ASSIGN_OR_RETURN(stager->memory_,
                    device.Allocate(kSlots * stager->slot_bytes_, MemoryKind::kPinned));
   return stager;
 }
 
 DeviceStager::DeviceStager(Device& device, const KvCache& cache, OnLost on_lost,
-                           int64_t max_pieces)
+                           std::function<Time()> now, int64_t max_pieces)
     : device_(device),
       pool_(cache.base()),
       on_lost_(std::move(on_lost)),
+      now_(std::move(now)),
       max_pieces_(max_pieces),
       slot_bytes_(kMaxDataPayloadBytes +
-                  max_pieces * static_cast<int64_t>(sizeof(CopyPiece))) {
+                  max_pieces * static_cast<int64_t>(sizeof(CopyPiece))),
+      waited_(now_()) {
   for (int slot = 0; slot < kSlots; ++slot) free_.push_back(slot);
 }
 
@@ -117,7 +119,14 @@ void DeviceStager::Collect() {
     Launched& copy = launched_.front();
     const auto done = device_.IsDone(copy.mark);
     CheckDevice(done.status());
-    if (!*done) return;
+    if (!*done) {
+      // Where no step is under way nobody else waits for the device.
+      if (waited_.Look(now_()) >= kDeviceLimit) {
+        CheckDevice(NotEndedWithin(device_.info().name, kDeviceLimit));
+      }
+      return;
+    }
+    waited_ = RunningTime(now_());
     if (copy.gathered != nullptr) {
       const std::byte* payload = PayloadOf(copy.slot);
       copy.gathered->bytes.assign(payload, payload + copy.bytes);
@@ -134,7 +143,7 @@ int DeviceStager::Busy(const Work& work) const {
 }
 
 void DeviceStager::AwaitQuiet() {
-  if (!launched_.empty()) CheckDevice(Wait(device_, launched_.back().mark, kQuietLimit));
+  if (!launched_.empty()) CheckDevice(Wait(device_, launched_.back().mark, kDeviceLimit));
   Collect();
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "common/base/dtype.h"
 #include "common/base/time.h"
 #include "kernels/api/buffer.h"
@@ -118,8 +120,16 @@ class Device {
   virtual absl::Status Synchronize() = 0;
 };
 
-// Waits until the mark is done. UNAVAILABLE when it is not after `limit` of this process's own
-// running: of a time in which it was stopped little counts.
+// A device that has not ended its work after so long a time of this process's own running
+// (common/base/running_time.h) is taken for lost. Others have given this worker up long before.
+inline constexpr Duration kDeviceLimit = std::chrono::seconds(30);
+
+// UNAVAILABLE: the device has not ended its work within that limit.
+absl::Status NotEndedWithin(absl::string_view device, Duration limit);
+
+// Asks until it is done; UNAVAILABLE as above.
+absl::Status WaitUntil(absl::string_view device, Duration limit,
+                       absl::FunctionRef<absl::StatusOr<bool>()> is_done);
 absl::Status Wait(Device& device, Mark mark, Duration limit);
 
 }  // namespace baton

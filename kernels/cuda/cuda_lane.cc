@@ -27,8 +27,7 @@ absl::Status CudaLane::Open(Lane lane, int priority) {
 absl::StatusOr<Mark> CudaLane::MarkNow() {
   if (made_ - done_ == kMarks) {
     RETURN_IF_ERROR(
-        ToStatus(cudaEventSynchronize(EventOf(done_ + 1)), "cudaEventSynchronize"));
-    ++done_;
+        WaitUntil("the GPU", kDeviceLimit, [&] { return IsDone(made_ - kMarks + 1); }));
   }
   ++made_;
   RETURN_IF_ERROR(ToStatus(cudaEventRecord(EventOf(made_), stream_), "cudaEventRecord"));

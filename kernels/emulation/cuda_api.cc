@@ -40,7 +40,7 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
   const std::lock_guard memory(api.device.work.running);
   *pointer = api.device.global.Allocate(bytes, /*pinned=*/true);
-  return cudaSuccess;
+  return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
 cudaError_t cudaFreeHost(void* pointer) {

@@ -34,9 +34,10 @@ std::byte* GlobalMemory::Allocate(size_t bytes, bool pinned) {
   if (!pinned && bytes > capacity_ - std::min(capacity_, used_)) return nullptr;
   const size_t pages = RoundUp(bytes == 0 ? 1 : bytes);
   size_t& next = pinned ? next_pinned_ : next_;
+  const size_t end = pinned ? kArenaBytes : kPinnedBegin;
+  if (pages + kPage > end - next) return nullptr;
   std::byte* data = arena_ + next;
   next += pages + kPage;  // A page that nobody may touch lies between two allocations.
-  BATON_CHECK(next <= (pinned ? kArenaBytes : kPinnedBegin));
   Protect(data, pages, PROT_READ | PROT_WRITE);
   std::memset(data, 0xff, pages);
   if (!pinned) {

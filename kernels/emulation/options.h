@@ -12,7 +12,7 @@ namespace baton::emulation {
 // How the emulated GPU of a process differs from the usual one, for tests of programs.
 struct Options {
   uint64_t seed = 1;
-  size_t memory = size_t{8} << 30;
+  size_t memory = size_t{1} << 30;  // The host has to have it: fresh memory is filled.
   Architecture architecture = Architecture::kHopper;
   int64_t lose = 0;     // The device is lost in its n-th kernel; 0: never.
   bool detects = true;  // Off: no races, no bounds, no faults of the host; faster and smaller.

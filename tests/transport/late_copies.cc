@@ -33,7 +33,7 @@ absl::StatusOr<Mark> LateCopies::MarkNow(Lane lane) {
 absl::StatusOr<bool> LateCopies::IsDone(Mark mark) {
   RETURN_IF_ERROR(std::exchange(error_, absl::OkStatus()));
   ++questions_;
-  if (!queued_.empty() && --delay_ <= 0) {
+  if (!hangs_ && !queued_.empty() && --delay_ <= 0) {
     for (const CopyPiece& piece : queued_.front()) {
       BATON_CHECK(piece.bytes % 8 == 0 && reinterpret_cast<uintptr_t>(piece.from) % 8 == 0 &&
                   reinterpret_cast<uintptr_t>(piece.to) % 8 == 0);

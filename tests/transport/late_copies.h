@@ -25,6 +25,9 @@ class LateCopies : public Device {
 
   // What the next call says.
   void FailNext(absl::Status status) { error_ = std::move(status); }
+  // From now on no copy runs, until Resume.
+  void Hang() { hangs_ = true; }
+  void Resume() { hangs_ = false; }
   int64_t copies() const { return copies_; }
   int64_t questions() const { return questions_; }
 
@@ -49,6 +52,7 @@ class LateCopies : public Device {
   DeviceInfo info_{.name = "late copies"};
   Random random_;
   std::deque<std::span<const CopyPiece>> queued_;
+  bool hangs_ = false;
   int delay_ = 0;  // Questions until the first of them runs.
   uint64_t enqueued_ = 0;
   uint64_t done_ = 0;

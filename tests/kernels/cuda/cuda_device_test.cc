@@ -306,6 +306,15 @@ TEST_F(CudaDeviceTest, AttentionThatIsTooLargeToBeSplitIsNot) {
   for (const float x : out.Read()) ASSERT_EQ(x, 3);
 }
 
+// More than the ring of a lane holds, of which nobody asks.
+TEST_F(CudaDeviceTest, ManyMarksMayBeOpen) {
+  Copy(Lane::kCompute, 0, host_.data(), there_.data(), 8);
+  Mark last;
+  for (int i = 0; i < 1300; ++i) last = MarkNow(Lane::kCompute);
+  EXPECT_EQ(last.number, MarkNow(Lane::kCompute).number - 1);
+  Await(last);
+}
+
 #if !defined(BATON_CUDA_DEVICE)
 
 TEST_F(CudaDeviceTest, ALostDeviceIsUnavailableForEver) {

@@ -23,9 +23,10 @@ TEST(LostDeviceTest, PeersSeeTheEndEvenIfTheProcessHangs) {
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    EndForLostDevice([] {
+    const auto hang = [] {
       for (;;) ::pause();
-    });
+    };
+    EndForLostDevice(hang, /*seconds=*/1000);
   }
   ::close(fds[1]);
   pollfd wait{fds[0], POLLIN, 0};
@@ -37,6 +38,20 @@ TEST(LostDeviceTest, PeersSeeTheEndEvenIfTheProcessHangs) {
   ::kill(child, SIGKILL);
   ::waitpid(child, &status, 0);
   ::close(fds[0]);
+}
+
+// As where standard error is a full pipe that nobody reads; the program blocks the signal.
+TEST(LostDeviceDeathTest, EndsWithItsOwnCodeIfItsLastWordsHang) {
+  const auto end = [] {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    const auto hang = [] {
+      for (;;) ::pause();
+    };
+    EndForLostDevice(hang, /*seconds=*/1);
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(70), "");
 }
 
 TEST(LostDeviceTest, OfTwoThreadsOneSpeaks) {

@@ -268,6 +268,51 @@ TEST(DeviceStagerTest, APoolInUnitsThatADeviceDoesNotCopyIsRefused) {
   EXPECT_EQ(DeviceStager::Create(device, *good.cache, NeverLost()).status().message(), "no memory");
 }
 
+// By looks every 100 ms of a clock that the test has.
+TEST(DeviceStagerDeathTest, ACopyThatHangsEndsTheProcessThoughNobodyElseWaits) {
+  using std::chrono::milliseconds;
+  Random random(3);
+  Pool pool(Layout(16, 2, 8, DType::kBF16), 8, &random);
+  LateCopies device(2);
+  Time now{};
+  bool is_told = false;
+  const auto lost = [&](const absl::Status& status) {
+    EXPECT_TRUE(is_told) << "too early";
+    std::fprintf(stderr, "%s", std::string(status.message()).c_str());
+    ::_exit(70);
+  };
+  auto stager = *DeviceStager::Create(device, *pool.cache, lost, [&] { return now; });
+  const auto look = [&](int times, Duration step = milliseconds(100)) {
+    for (; times > 0; --times) {
+      now += step;
+      stager->Collect();
+    }
+  };
+  const PoolPiece piece{0, 64};
+  const auto gather = [&] {
+    ASSERT_NE(stager->Gather({{1, 1}, false}, {&piece, 1}), nullptr);
+  };
+  look(1000);  // Nothing is under way.
+  device.Hang();
+  gather();
+  gather();
+  look(299);
+  look(2, milliseconds(0));
+  device.Resume();
+  while (stager->Busy({{1, 1}, false}) == 2) stager->Collect();
+  device.Hang();  // The second has all of its time before it.
+  look(290);
+  device.Resume();
+  while (!stager->idle()) stager->Collect();
+  device.Hang();
+  gather();
+  look(5, std::chrono::hours(1));  // Of a process that was stopped.
+  look(290);
+  is_told = true;
+  EXPECT_EXIT(look(10), testing::ExitedWithCode(70),
+              "late copies has not ended its work within 30000 ms");
+}
+
 TEST(DeviceStagerDeathTest, ADeviceThatFailsEndsTheProcess) {
   Random random(3);
   Pool pool(Layout(16, 2, 8, DType::kBF16), 8, &random);
