@@ -136,6 +136,16 @@ std::vector<int32_t> GraphSizes(const ModelOptions& options, const Device& devic
   return StepGraphs::SizesFor(std::min(options.max_step_rows, options.max_step_tokens));
 }
 
+absl::StatusOr<ModelMemory> MemoryOf(const Device& device, int64_t weights, const KvCache& cache) {
+  ASSIGN_OR_RETURN(const DeviceMemory memory, device.Memory());
+  if (device.info().unified) return ModelMemory{.total = memory.total};
+  ASSIGN_OR_RETURN(const int64_t pool, KvCache::PoolBytes(cache.layout(), cache.num_blocks()));
+  return ModelMemory{.total = memory.total,
+                     .weights = weights,
+                     .workspace = memory.taken - weights - pool,
+                     .kv_cache = pool};
+}
+
 // Of steps and of graphs, which fill them up.
 StepCapacity CapacityOf(const ModelOptions& options, std::span<const int32_t> graph_sizes,
                         int64_t longest) {
@@ -181,6 +191,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& devic
   ASSIGN_OR_RETURN(StepResults results, StepResults::Create(device, host, model.info));
   RETURN_IF_ERROR(MakePools(options, layout, longest,
                             StepGraphs::kBytesOfOne * std::ssize(graph_sizes), device, model));
+  const int64_t weights = transformer->weight_bytes();
   ASSIGN_OR_RETURN(
       model.runner,
       TransformerRunner::Create(
@@ -196,6 +207,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& devic
            .limit = options.device_limit,
            .sink = sink,
            .lost = std::move(lost)}));
+  ASSIGN_OR_RETURN(model.memory, MemoryOf(device, weights, *model.cache));
   return model;
 }
 

@@ -36,10 +36,19 @@ struct ModelOptions {
   Duration device_limit = kDeviceLimit;  // As RunnerParts::limit.
 };
 
+// Bytes of a device's own memory, of which a load takes all that will be taken.
+struct ModelMemory {
+  int64_t total = 0;  // The device's.
+  int64_t weights = 0;
+  int64_t workspace = 0;  // Of kernels and steps.
+  int64_t kv_cache = 0;
+};
+
 // A model on a device, ready to compute. Goes before the device. Members in the order of
 // construction.
 struct LoadedModel {
   ModelInfo info;
+  ModelMemory memory;  // Nothing but the total where host and device memory are one.
   std::unique_ptr<KvCache> cache;
   std::unique_ptr<KvCache> swap;  // Null without swap_blocks.
   std::unique_ptr<TransformerRunner> runner;

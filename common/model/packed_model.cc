@@ -67,6 +67,25 @@ absl::StatusOr<PackedLayer> PackLayer(const LayerWeights& w, const Packer& packe
 
 }  // namespace
 
+int64_t SizeBytes(const PackedModel& model) {
+  const auto of = [](const PackedLinear& linear) {
+    return linear.weights.size_bytes() + linear.bias.size_bytes();
+  };
+  int64_t bytes = model.embedding.size_bytes() + model.lm_head.size_bytes() +
+                  model.final_norm.size_bytes();
+  for (const PackedLayer& layer : model.layers) {
+    for (const Buffer* norm : {&layer.attention_norm, &layer.q_norm, &layer.k_norm,
+                               &layer.ffn_norm}) {
+      bytes += norm->size_bytes();
+    }
+    for (const PackedLinear* linear : {&layer.q, &layer.kv, &layer.o, &layer.gate_up,
+                                       &layer.down}) {
+      bytes += of(*linear);
+    }
+  }
+  return bytes;
+}
+
 absl::StatusOr<PackedModel> PackModel(const ModelConfig& config, const ModelWeights& weights,
                                       DType compute, Device& device,
                                       const ReleaseFn& release) {

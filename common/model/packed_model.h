@@ -41,6 +41,8 @@ struct PackedModel {
   const PackedMatrix& output() const { return lm_head.n() > 0 ? lm_head : embedding; }
 };
 
+int64_t SizeBytes(const PackedModel& model);
+
 // Called with the bytes of a tensor that has been copied and will not be read again.
 using ReleaseFn = std::function<void(std::span<const std::byte>)>;
 

@@ -34,6 +34,7 @@ class Transformer {
                                                              const ReleaseFn& release = nullptr);
 
   const ModelConfig& config() const { return config_; }
+  int64_t weight_bytes() const { return SizeBytes(model_); }
 
   // Computes the pass: K/V of its tokens into `cache`, and the last hidden states of the tokens
   // whose logits are wanted. The last layer computes no more than that.

@@ -20,7 +20,9 @@ MailingRunner::MailingRunner(Inbox<WorkerMail>* inbox, Metrics* metrics)
     : inbox_(inbox),
       prefill_seconds_(StepSeconds(metrics, "prefill")),
       decode_seconds_(StepSeconds(metrics, "decode")),
-      mixed_seconds_(StepSeconds(metrics, "mixed")) {
+      mixed_seconds_(StepSeconds(metrics, "mixed")),
+      busy_(SteadyNow()) {
+  ExportBusyTime(&busy_, SteadyNow, metrics);
   metrics->Export("baton_tokens_total", "Tokens through the model.", MetricKind::kCounter, [this] {
     return std::vector<MetricSample>{
         {.labels = {{"kind", "computed"}}, .value = static_cast<double>(computed_tokens_)},
@@ -32,6 +34,7 @@ void MailingRunner::Start(std::shared_ptr<const StepPlan> plan) {
   BATON_CHECK(runner_ != nullptr);
   plan_ = plan;
   started_ = SteadyNow();
+  busy_.Begin(started_);
   runner_->Start(std::move(plan));
 }
 
@@ -50,7 +53,9 @@ void MailingRunner::OnStepDone(StepDone done) {
   }
   computed_tokens_ += tokens;
   Histogram& seconds = !decodes ? prefill_seconds_ : prefills ? mixed_seconds_ : decode_seconds_;
-  seconds.Observe(ToSeconds(SteadyNow() - started_));
+  const Time now = SteadyNow();
+  seconds.Observe(ToSeconds(now - started_));
+  busy_.End(now);
   plan_.reset();
   inbox_->Post(std::move(done));  // Last: the next step may start at once.
 }

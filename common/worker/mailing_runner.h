@@ -9,6 +9,7 @@
 #include "common/node/inbox.h"
 #include "common/node/worker_mail.h"
 #include "common/telemetry/metrics.h"
+#include "common/worker/device_metrics.h"
 
 namespace baton {
 
@@ -16,7 +17,7 @@ namespace baton {
 // measures each step. Set the runner before the first Start; it must be gone before this is.
 class MailingRunner : public ModelRunner, public RunnerSink {
  public:
-  // `inbox` outlives this. Adds baton_step_seconds and baton_tokens_total.
+  // `inbox` outlives this. Adds baton_step_seconds, baton_tokens_total and what ExportBusyTime does.
   MailingRunner(Inbox<WorkerMail>* inbox, Metrics* metrics);
 
   void set_runner(ModelRunner* runner) { runner_ = runner; }
@@ -34,6 +35,7 @@ class MailingRunner : public ModelRunner, public RunnerSink {
   Histogram mixed_seconds_;
   std::atomic<int64_t> computed_tokens_ = 0;
   std::atomic<int64_t> sampled_tokens_ = 0;
+  BusyTime busy_;
 
   // Of the step in flight; handed from the node's thread to the compute thread by Start.
   std::shared_ptr<const StepPlan> plan_;

@@ -169,6 +169,7 @@ absl::Status WorkerRuntime::Load() {
       device, *processors_.host, &mailing_runner_, EndWithDevice);
   if (!loaded.ok()) return AtModelOption(config_.model, loaded.status());
   model_ = *std::move(loaded);
+  if (!is_cpu) ExportMemory(model_.memory, &metrics_);
   mailing_runner_.set_runner(model_.runner.get());
   num_blocks = model_.cache->num_blocks();
   allocator_ = std::make_unique<BlockAllocator>(num_blocks, config_.block_size, SystemRandom64());

@@ -62,6 +62,23 @@ TEST(CudaRunnerTest, GraphsGiveTheBitsOfNoGraphAndWriteNothingElse) {
   EXPECT_EQ(on.Pool(), off.Pool());
 }
 
+// Of tiny-kjv's 3.2 million parameters, in bf16; with the 32 MiB that attention may use.
+TEST(CudaRunnerTest, MemoryIsCountedByWhatTakesIt) {
+  RunnerOptions options = Options();
+  options.graphs = false;
+  RunnerHarness harness(options);
+  LoadedRunner& runner = harness.runner();
+  const ModelMemory& memory = runner.memory();
+  const DeviceMemory device = *runner.device().Memory();
+  EXPECT_EQ(memory.total, device.total);
+  EXPECT_EQ(memory.kv_cache, 48 * BlockBytes(runner.info().layout));
+  EXPECT_EQ(memory.weights + memory.kv_cache + memory.workspace, device.taken);
+  EXPECT_GT(memory.weights, 4'000'000);
+  EXPECT_LT(memory.weights, 8'000'000);
+  EXPECT_GT(memory.workspace, 32 << 20);
+  EXPECT_LT(memory.workspace, 48 << 20);
+}
+
 // A CPU that rounds to bf16 in the same places says nearly the same.
 TEST(CudaRunnerTest, LogProbabilitiesAreNearTheCpus) {
   RunnerOptions cpu = Options();

@@ -77,6 +77,8 @@ TEST(LoadModelTest, ThePoolIsWhatTheFractionLeavesForIt) {
   const int64_t left = share - total / 64;
   EXPECT_EQ(model->cache->num_blocks(), left / BlockBytes(model->info.layout));
   EXPECT_EQ(model->swap->num_blocks(), model->cache->num_blocks());
+  EXPECT_EQ(model->memory.total, total);
+  EXPECT_EQ(model->memory.kv_cache, 0);
   EXPECT_THAT(load(1e-9).status().ToString(),
               testing::AllOf(testing::HasSubstr("RESOURCE_EXHAUSTED"),
                              testing::HasSubstr("MiB of GPU memory are missing"),

@@ -71,6 +71,7 @@ class LoadedRunner {
   void Start(std::shared_ptr<const StepPlan> plan) { model_.runner->Start(std::move(plan)); }
   void Stop() { model_.runner->Stop(); }
   const ModelInfo& info() const { return model_.info; }
+  const ModelMemory& memory() const { return model_.memory; }
   KvCache& cache() { return *model_.cache; }
   KvCache* swap() { return model_.swap.get(); }
   Device& device() { return *processors_.device; }

@@ -116,7 +116,16 @@ TEST(MailingRunnerOrderTest, TheNextStepMayStartWithinTheMailOfTheLast) {
   mailing.Start(first);
   mailing.OnStepDone({.step = 1});
   EXPECT_EQ(runner.num_started, 2);
+  const auto busy_seconds = [&] {
+    const std::string text = metrics.Render(), name = "\nbaton_device_busy_seconds_total ";
+    return std::stod(text.substr(text.find(name) + name.size()));
+  };
+  const double first_look = busy_seconds();
+  double look = first_look;  // A step is under way.
+  for (int i = 0; i < 100'000 && look == first_look; ++i) look = busy_seconds();
+  EXPECT_GT(look, first_look);
   mailing.OnStepDone({.step = 2});
+  EXPECT_EQ(busy_seconds(), busy_seconds());
   const std::string text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"prefill\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"decode\"} 1\n"));
