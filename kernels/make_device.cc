@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/select_kernel_set.h"
 #if defined(BATON_CUDA)
 #include "kernels/cuda/cuda_device.h"
@@ -86,7 +85,7 @@ absl::StatusOr<int> GpuIndex(const std::string& device) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Kernels>> MakeKernels(const DeviceOptions& options) {
+absl::StatusOr<std::unique_ptr<CpuKernels>> MakeCpuKernels(const DeviceOptions& options) {
   if (options.num_threads < 1 || options.num_threads > 1024) {
     return absl::InvalidArgumentError(
         absl::StrCat("threads = ", options.num_threads, ": must be in [1, 1024]"));
@@ -101,7 +100,7 @@ absl::StatusOr<std::unique_ptr<Kernels>> MakeKernels(const DeviceOptions& option
 
 absl::StatusOr<Processors> MakeDevice(const DeviceOptions& options) {
   Processors made;
-  ASSIGN_OR_RETURN(made.host, MakeKernels(options));
+  ASSIGN_OR_RETURN(std::unique_ptr<CpuKernels> cpu, MakeCpuKernels(options));
   if (options.device == "auto") {
     absl::StatusOr<std::unique_ptr<Device>> gpu = FindGpu();
     if (gpu.ok()) {
@@ -115,7 +114,8 @@ absl::StatusOr<Processors> MakeDevice(const DeviceOptions& options) {
     ASSIGN_OR_RETURN(const int index, GpuIndex(options.device));
     ASSIGN_OR_RETURN(made.device, MakeGpu(index));
   }
-  if (made.device == nullptr) made.device = std::make_unique<CpuDevice>(made.host.get());
+  if (made.device == nullptr) made.device = std::make_unique<CpuDevice>(cpu.get());
+  made.host = std::move(cpu);
   return made;
 }
 

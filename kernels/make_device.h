@@ -6,7 +6,8 @@
 #include "absl/status/statusor.h"
 #include "kernels/api/device.h"
 #include "kernels/api/gpu_report.h"
-#include "kernels/api/kernels.h"
+#include "kernels/api/model_ops.h"
+#include "kernels/cpu/cpu_kernels.h"
 
 namespace baton {
 
@@ -21,11 +22,11 @@ struct DeviceOptions {
 };
 
 // The operators of this machine's CPU. INVALID_ARGUMENT names the option.
-absl::StatusOr<std::unique_ptr<Kernels>> MakeKernels(const DeviceOptions& options);
+absl::StatusOr<std::unique_ptr<CpuKernels>> MakeCpuKernels(const DeviceOptions& options);
 
 // What computes steps, and the CPU beside it, which may be what it is made of.
 struct Processors {
-  std::unique_ptr<Kernels> host;
+  std::unique_ptr<ModelOps> host;
   std::unique_ptr<Device> device;
   std::string why_no_gpu;  // Where "auto" took the CPU.
 };

@@ -10,7 +10,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_files.h"
-#include "common/model/sampler.h"
 #include "common/model/step_graphs.h"
 
 namespace baton {
@@ -36,7 +35,7 @@ absl::Status CheckOptions(const ModelOptions& options) {
 std::string NumericsId(std::string_view arithmetic, DType compute, DType kv) {
   std::string id(arithmetic);
   id.append(" compute=").append(ToString(compute));
-  id.append(" kv=").append(ToString(kv)).append(" kv_scale=1 tp=1 ").append(Sampler::kVersion);
+  id.append(" kv=").append(ToString(kv)).append(" kv_scale=1 tp=1 ").append(kSamplerVersion);
   return id;
 }
 
@@ -158,7 +157,7 @@ StepCapacity CapacityOf(const ModelOptions& options, std::span<const int32_t> gr
 
 }  // namespace
 
-absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& device, Kernels& host,
+absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& device, ModelOps& cpu,
                                       RunnerSink* sink, LostFn lost) {
   RETURN_IF_ERROR(CheckOptions(options));
   const DType kv_dtype = options.kv_dtype.value_or(options.compute_dtype);
@@ -188,7 +187,8 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& devic
   // The weights have landed: no step waits for the lane that brings them.
   RETURN_IF_ERROR(device.Synchronize());
   ASSIGN_OR_RETURN(StepMetadata metadata, StepMetadata::Create(device, capacity));
-  ASSIGN_OR_RETURN(StepResults results, StepResults::Create(device, host, model.info));
+  ASSIGN_OR_RETURN(std::unique_ptr<StepResults> results,
+                   StepResults::Create(device, cpu, model.info, capacity));
   RETURN_IF_ERROR(MakePools(options, layout, longest,
                             StepGraphs::kBytesOfOne * std::ssize(graph_sizes), device, model));
   const int64_t weights = transformer->weight_bytes();

@@ -10,7 +10,6 @@
 #include "common/model/model_runner.h"
 #include "common/model/transformer_runner.h"
 #include "kernels/api/device.h"
-#include "kernels/api/kernels.h"
 
 namespace baton {
 
@@ -54,9 +53,9 @@ struct LoadedModel {
   std::unique_ptr<TransformerRunner> runner;
 };
 
-// The status names the file or the option. What is passed outlives what is loaded; `lost` as in
-// RunnerParts.
-absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& device, Kernels& host,
+// The status names the file or the option. What is passed outlives what is loaded; `cpu` as in
+// StepResults, `lost` as in RunnerParts.
+absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& device, ModelOps& cpu,
                                       RunnerSink* sink, LostFn lost = nullptr);
 
 }  // namespace baton

@@ -10,10 +10,10 @@
 namespace baton {
 namespace {
 
-// Arrays begin at lines of a cache, and the first behind the piece that describes their copy.
+// Arrays begin at lines of a cache, and the first behind the pieces that describe their copy.
 constexpr int64_t kLine = 64;
 constexpr int64_t kArrays = kLine;
-static_assert(sizeof(CopyPiece) <= kArrays);
+static_assert(2 * sizeof(CopyPiece) <= kArrays);
 
 // More would be gigabytes for tables that no step fills.
 constexpr int64_t kMaxTableEntries = int64_t{64} << 20;
@@ -210,15 +210,16 @@ absl::Status StepMetadata::Build(const StepPlan& plan, const StepBounds& bounds,
   return absl::OkStatus();
 }
 
-absl::Status StepMetadata::Upload() {
+absl::Status StepMetadata::Upload(const CopyPiece& also) {
   if (on_device_.data() == nullptr) return absl::OkStatus();
   constexpr int64_t kUnit = 8;
   const int64_t table = num_table_entries_ * int64_t{sizeof(int32_t)};
-  auto* const piece = host_.array<CopyPiece>();
-  *piece = {.from = host_.data() + kArrays,
+  auto* const pieces = host_.array<CopyPiece>();
+  pieces[0] = {.from = host_.data() + kArrays,
             .to = on_device_.data(),
             .bytes = places_.block_table + (table + kUnit - 1) / kUnit * kUnit};
-  RETURN_IF_ERROR(device_->CopyPieces(Lane::kCompute, {piece, 1}));
+  pieces[1] = also;
+  RETURN_IF_ERROR(device_->CopyPieces(Lane::kCompute, {pieces, also.bytes > 0 ? size_t{2} : 1}));
   ASSIGN_OR_RETURN(uploaded_, device_->MarkNow(Lane::kCompute));
   return absl::OkStatus();
 }

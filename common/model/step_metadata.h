@@ -66,8 +66,9 @@ class StepMetadata {
   // every plan.
   absl::Status Build(const StepPlan& plan, const StepBounds& bounds, int32_t padded_rows = 0);
 
-  // Enqueues the copy on kCompute. Nothing where host and device memory are one.
-  absl::Status Upload();
+  // Enqueues the copy on kCompute, and with it `also`, which may be of no bytes. Nothing where host
+  // and device memory are one.
+  absl::Status Upload(const CopyPiece& also = {});
 
   const BatchView& all() const { return all_; }
 
@@ -105,7 +106,7 @@ class StepMetadata {
   Device* device_;
   StepCapacity capacity_;
   Places places_;
-  Buffer host_;       // The piece that is copied, then the arrays. Pinned.
+  Buffer host_;       // The pieces that are copied, then the arrays. Pinned.
   Buffer on_device_;  // The arrays; empty where memory is one.
   Mark uploaded_;
   BatchView all_;

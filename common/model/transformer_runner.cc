@@ -50,7 +50,6 @@ TransformerRunner::TransformerRunner(RunnerParts parts, Buffer pieces)
       device_(*parts_.device),
       bounds_(BoundsOf(parts_)),
       metadata_(std::move(parts_.metadata)),
-      results_(std::move(parts_.results)),
       pieces_(std::move(pieces)) {}
 
 TransformerRunner::~TransformerRunner() {
@@ -102,18 +101,18 @@ std::optional<StepDone> TransformerRunner::RunStep(const StepPlan& plan) {
     if (parts_.lost) parts_.lost(ended);
     return std::nullopt;
   }
-  if (done.status.ok()) done.rows = results_.Take();
+  if (done.status.ok() && !plan.rows.empty()) done.rows = parts_.results->Take();
   return done;
 }
 
 absl::Status TransformerRunner::Enqueue(const StepPlan& plan) {
   if (stopping_) return absl::CancelledError("the runner is stopping");
-  results_.Build(plan);
   RETURN_IF_ERROR(MoveBlocks(plan));
   if (plan.rows.empty()) return absl::OkStatus();
   const int32_t graph_size = graphs_.SizeFor(plan);
   RETURN_IF_ERROR(metadata_.Build(plan, bounds_, graph_size));
-  RETURN_IF_ERROR(metadata_.Upload());
+  parts_.results->Build(plan);
+  RETURN_IF_ERROR(metadata_.Upload(parts_.results->upload()));
   RETURN_IF_ERROR(EnqueuePass(graph_size));
   return ReadLogits();
 }
@@ -198,15 +197,16 @@ absl::Status TransformerRunner::MoveBlocks(const StepPlan& plan) {
 // A slice of rows at a time: the logits of a long prompt's tokens would take gigabytes, and the
 // time of their products and scores is that of many layers.
 absl::Status TransformerRunner::ReadLogits() {
-  const int64_t num_rows = results_.num_rows();
+  StepResults& results = *parts_.results;
+  const int64_t num_rows = results.num_rows();
   BATON_CHECK(num_rows == metadata_.wanted().num_tokens);
   const int64_t slice = device_.info().logit_rows;
   for (int64_t first = 0; first < num_rows; first += slice) {
     const int64_t count = std::min(slice, num_rows - first);
     ASSIGN_OR_RETURN(const Floats logits, parts_.transformer->Logits(first, count));
-    RETURN_IF_ERROR(results_.Enqueue(first, count, logits));
+    RETURN_IF_ERROR(results.Enqueue(first, count, logits));
     RETURN_IF_ERROR(AwaitLane(Lane::kCompute));
-    results_.Finish();
+    RETURN_IF_ERROR(results.Finish());
     if (count < slice) break;
     parts_.sink->OnRowsDone({.step = step_, .rows = static_cast<int32_t>(first + count)});
     if (stopping_) return absl::CancelledError("the runner is stopping");

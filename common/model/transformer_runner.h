@@ -36,7 +36,7 @@ struct RunnerParts {
   KvCache* swap = nullptr;  // In pinned memory; null without swapping.
   ModelInfo info;
   StepMetadata metadata;
-  StepResults results;
+  std::unique_ptr<StepResults> results;
   std::vector<int32_t> graph_sizes;  // Of StepGraphs; empty: none.
   int32_t nice = 0;  // Added to that of the compute thread.
   Duration limit = kDeviceLimit;  // Of all waiting for the device.
@@ -102,7 +102,6 @@ class TransformerRunner : public ModelRunner {
 
   // Of the compute thread.
   StepMetadata metadata_;
-  StepResults results_;
   StepGraphs graphs_;
   Buffer pieces_;  // Of copies, pinned.
   int64_t pieces_begin_ = 0;  // Those before are with the device.

@@ -155,7 +155,8 @@ bool CascadeAttentionPays(const CascadeAttentionArgs& args) {
          SeesWholePrefix(args.attention.scores);
 }
 
-absl::Status CascadeAttention(Kernels& kernels, const CascadeAttentionArgs& args) {
+absl::Status CascadeAttention(ModelOps& ops, OperatorLibrary& library,
+                              const CascadeAttentionArgs& args) {
   const VarlenAttentionArgs& a = args.attention;
   RETURN_IF_ERROR(RequireIn(a.num_seqs, 0, INT32_MAX, "num_seqs"));
   if (a.num_seqs == 0) return absl::OkStatus();
@@ -172,7 +173,7 @@ absl::Status CascadeAttention(Kernels& kernels, const CascadeAttentionArgs& args
   call.seq_lens = &args.common_prefix_len;
   call.scores.causal = false;
   call.scores.sinks = nullptr;  // They count once, in the suffix.
-  RETURN_IF_ERROR(kernels.VarlenAttention(call));
+  RETURN_IF_ERROR(ops.VarlenAttention(call));
 
   std::vector<int32_t> suffix_lens(a.num_seqs);
   for (int64_t s = 0; s < a.num_seqs; ++s) {
@@ -181,9 +182,9 @@ absl::Status CascadeAttention(Kernels& kernels, const CascadeAttentionArgs& args
   call = suffix.CallOf(a);
   call.seq_lens = suffix_lens.data();
   call.block_table += args.common_prefix_len / a.k_cache.block_size;
-  RETURN_IF_ERROR(kernels.VarlenAttention(call));
+  RETURN_IF_ERROR(ops.VarlenAttention(call));
 
-  RETURN_IF_ERROR(kernels.MergeAttentionStates({.out_a = prefix.out.data(),
+  RETURN_IF_ERROR(library.MergeAttentionStates({.out_a = prefix.out.data(),
                                                 .lse_a = prefix.lse.data(),
                                                 .out_b = suffix.out.data(),
                                                 .lse_b = suffix.lse.data(),

@@ -2,7 +2,8 @@
 
 #include "absl/status/status.h"
 #include "kernels/api/attention_args.h"
-#include "kernels/api/kernels.h"
+#include "kernels/api/model_ops.h"
+#include "kernels/api/operator_library.h"
 
 namespace baton {
 
@@ -24,6 +25,7 @@ bool CascadeAttentionPays(const CascadeAttentionArgs& args);
 // FlashInfer's and vLLM's cascade attention). The result is that of VarlenAttention but for
 // rounding: f32 throughout, rounded to round_to once at the end. Allocates what it needs for the
 // length of the call.
-absl::Status CascadeAttention(Kernels& kernels, const CascadeAttentionArgs& args);
+absl::Status CascadeAttention(ModelOps& ops, OperatorLibrary& library,
+                              const CascadeAttentionArgs& args);
 
 }  // namespace baton

@@ -9,6 +9,7 @@
 #include "kernels/api/model_args.h"
 #include "kernels/api/moe_args.h"
 #include "kernels/api/row_args.h"
+#include "kernels/api/sample_args.h"
 #include "kernels/api/step_args.h"
 
 namespace baton {
@@ -38,6 +39,8 @@ absl::Status CheckShapes(const SelectRowsArgs& args);
 absl::Status CheckShapes(const EmbeddingArgs& args);
 absl::Status CheckShapes(const GemmArgs& args);
 absl::Status CheckShapes(const PackWeightsArgs& args);
+absl::Status CheckShapes(const SampleArgs& args);
+absl::Status CheckShapes(const ScoreArgs& args);
 absl::Status CheckShapes(const MoeRoutingArgs& args);
 absl::Status CheckShapes(const MoeAlignArgs& args);
 absl::Status CheckShapes(const ExpertGemmArgs& args);

@@ -5,6 +5,7 @@
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
 #include "kernels/api/row_args.h"
+#include "kernels/api/sample_args.h"
 
 namespace baton {
 
@@ -23,6 +24,8 @@ class ModelOps {
   virtual absl::Status VarlenAttention(const VarlenAttentionArgs& args) = 0;
   virtual absl::Status ActivationAndMul(const ActivationAndMulArgs& args) = 0;
   virtual absl::Status SelectRows(const SelectRowsArgs& args) = 0;
+  virtual absl::Status Sample(const SampleArgs& args) = 0;
+  virtual absl::Status Score(const ScoreArgs& args) = 0;
 };
 
 }  // namespace baton

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "common/base/random.h"
-#include "kernels/api/row_math.h"
 
 namespace baton {
 namespace {
@@ -30,7 +29,7 @@ SampleRow MakeSampleRow(const SamplingParams& params, int32_t position) {
       .key = DrawKey(params.seed, params.choice, position),
       .scale = params.temperature == 0 ? 0 : 1.44269504088896338700 / double{params.temperature},
       .least_weight = static_cast<uint64_t>(
-          std::llround(double{params.min_p} * static_cast<double>(RowMath::kOne))),
+          std::llround(double{params.min_p} * static_cast<double>(kWeightOne))),
       .top_p = ShareOf(params.top_p),
       .top_k = params.top_k,
       .num_top = params.num_logprobs,

@@ -6,12 +6,20 @@
 
 namespace baton {
 
-// Choosing tokens from rows of logits. Integers decide: a token's weight is RowMath's, in units of
-// 2^-44, so that sums and shares have no order, and equal logits give equal tokens on every device.
-// Logarithms are left to the host: log probability = logit - (max + ln(sum / 2^44)).
+// Choosing tokens from rows of logits: bias, mask and penalties, then with a temperature top_k,
+// min_p and top_p. Integers decide: a token's weight is 2^((logit - max) scale) in units of 2^-44,
+// rounded, so that sums and shares have no order, and equal logits give equal tokens on every
+// device; equal weights go to the lower id. Logarithms are left to the host: log probability =
+// logit - (max + ln(sum / 2^44)).
 //
 // A row is no distribution if one of its logits is NaN or +inf, or all are -inf: then nothing is
 // chosen, and its result says is_bad and token -1 and is 0 otherwise.
+
+// Part of the numerics id: devices of one version choose equal tokens for equal logits.
+inline constexpr const char* kSamplerVersion = "sampler.2";
+
+inline constexpr int kWeightBits = 44;
+inline constexpr uint64_t kWeightOne = uint64_t{1} << kWeightBits;  // Of the likeliest token.
 
 // How one token is chosen. All arithmetic on parameters has been done: see MakeSampleRow.
 struct SampleRow {
@@ -48,8 +56,6 @@ struct TopTokens {
   int64_t stride = 0;
 };
 
-// Steps as Sampler (common/model/sampler.h) says: bias, mask, penalties, then with a temperature
-// top_k, min_p, top_p.
 struct SampleArgs {
   const float* logits = nullptr;  // [>= each logit_row + 1, vocab_size]
   int64_t logits_stride = 0;      // Elements from row to row.

@@ -7,6 +7,7 @@
 #include "kernels/api/model_args.h"
 #include "kernels/api/moe_args.h"
 #include "kernels/api/row_args.h"
+#include "kernels/api/sample_args.h"
 #include "kernels/api/step_args.h"
 
 namespace baton {
@@ -35,6 +36,8 @@ absl::Status CheckContents(const SelectRowsArgs& args);
 absl::Status CheckContents(const EmbeddingArgs& args);
 absl::Status CheckContents(const GemmArgs& args);
 absl::Status CheckContents(const PackWeightsArgs& args);
+absl::Status CheckContents(const SampleArgs& args);
+absl::Status CheckContents(const ScoreArgs& args);
 absl::Status CheckContents(const MoeRoutingArgs& args);
 absl::Status CheckContents(const MoeAlignArgs& args);
 absl::Status CheckContents(const ExpertGemmArgs& args);

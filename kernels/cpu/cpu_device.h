@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/api/device.h"
-#include "kernels/api/kernels.h"
+#include "kernels/cpu/cpu_kernels.h"
 
 namespace baton {
 
@@ -15,7 +15,7 @@ namespace baton {
 class CpuDevice : public Device {
  public:
   // `kernels` outlives the device.
-  explicit CpuDevice(Kernels* kernels)
+  explicit CpuDevice(CpuKernels* kernels)
       : kernels_(kernels), info_{.name = std::string(kernels->name()), .unified = true} {}
 
   const DeviceInfo& info() const override { return info_; }
@@ -45,7 +45,7 @@ class CpuDevice : public Device {
   absl::Status Synchronize() override { return absl::OkStatus(); }
 
  private:
-  Kernels* const kernels_;
+  CpuKernels* const kernels_;
   const DeviceInfo info_;
 };
 

@@ -23,7 +23,11 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 CpuKernels::CpuKernels(const KernelSet* set, int num_threads, int nice)
-    : set_(set), pool_(num_threads, nice), attention_(set, &pool_), gemm_(set, &pool_) {}
+    : set_(set),
+      pool_(num_threads, nice),
+      attention_(set, &pool_),
+      gemm_(set, &pool_),
+      samplers_(num_threads, Sampler(set->row_math())) {}
 
 template <typename Body>
 void CpuKernels::ForTokens(int64_t num_tokens, int64_t elements, const Body& body) {
@@ -182,6 +186,22 @@ absl::Status CpuKernels::Embedding(const EmbeddingArgs& args) {
 absl::Status CpuKernels::Gemm(const GemmArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
   gemm_.Run(args);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::Sample(const SampleArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  ParallelFor(args.num_rows, [&](int64_t row, int thread) {
+    args.results[row] = samplers_[thread].Sample(args, row);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::Score(const ScoreArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  ParallelFor(args.num_rows, [&](int64_t row, int thread) {
+    args.results[row] = samplers_[thread].Score(args, row);
+  });
   return absl::OkStatus();
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/cpu/row_math.h"
 
+#include "kernels/api/sample_args.h"
 #include "kernels/cpu/vec.h"
 
 namespace baton::BATON_KERNEL_SET {
@@ -67,7 +68,7 @@ BATON_INLINE void WeightParts(DoublePart* x, BitsPart* out) {
     // The shifted sum's low bits hold the power; the shift leaves only them, as an exponent.
     BitsPart bits;
     std::memcpy(&bits, &shifted[i], sizeof(bits));
-    bits = (bits + 1023 + RowMath::kWeightBits) << 52;
+    bits = (bits + 1023 + kWeightBits) << 52;
     DoublePart scale;
     std::memcpy(&scale, &bits, sizeof(scale));
     const DoublePart weight = FmaDoubles(y[i], scale, DoublePart{} + 0x1p52);
@@ -93,8 +94,7 @@ int64_t Rank(const float* x, int64_t n, int64_t index) {
   return before;
 }
 
-uint64_t Weights(const float* x, int64_t n, float max, double temperature, uint64_t* out) {
-  const double scale = 1.44269504088896338700 / temperature;
+uint64_t Weights(const float* x, int64_t n, float max, double scale, uint64_t* out) {
   BitsPart sum = {};
   ForFilled<kWeightValues>(x, n, [&](int64_t begin, const float* values) {
     DoublePart parts[kWeightParts];

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/api/row_math.h"
+#include "kernels/cpu/sampling/row_math.h"
 
 namespace baton::BATON_KERNEL_SET {
 

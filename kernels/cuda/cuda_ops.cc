@@ -10,6 +10,7 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/norms.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/sample.h"
 
 namespace baton::cuda {
 
@@ -62,6 +63,17 @@ absl::Status CudaOps::ActivationAndMul(const ActivationAndMulArgs& args) {
 absl::Status CudaOps::SelectRows(const SelectRowsArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   return ToStatus(cuda::SelectRows(args, stream_), "SelectRows");
+}
+
+absl::Status CudaOps::Sample(const SampleArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  if (args.num_rows > 0) RETURN_IF_ERROR(RequirePointer(args.adjusted, "adjusted"));
+  return ToStatus(cuda::Sample(args, stream_), "Sample");
+}
+
+absl::Status CudaOps::Score(const ScoreArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  return ToStatus(cuda::Score(args, stream_), "Score");
 }
 
 }  // namespace baton::cuda

@@ -24,6 +24,8 @@ class CudaOps : public ModelOps {
   absl::Status VarlenAttention(const VarlenAttentionArgs& args) override;
   absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override;
   absl::Status SelectRows(const SelectRowsArgs& args) override;
+  absl::Status Sample(const SampleArgs& args) override;
+  absl::Status Score(const ScoreArgs& args) override;
 
  private:
   const cudaStream_t stream_;

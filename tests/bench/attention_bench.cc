@@ -38,7 +38,7 @@ constexpr int64_t kColdBytes = int64_t{512} << 20;
 // K and V of all sequences in blocks of 16 whose order is shuffled.
 class AttentionBench {
  public:
-  AttentionBench(Kernels* kernels, const Shape& shape, DType dtype, bool prefill)
+  AttentionBench(CpuKernels* kernels, const Shape& shape, DType dtype, bool prefill)
       : kernels_(kernels), shape_(shape), dtype_(dtype), prefill_(prefill) {
     const int64_t blocks = (shape.keys + kBlockSize - 1) / kBlockSize;
     const int64_t copies = prefill ? 1 : std::max<int64_t>(1, kColdBytes / Bytes());
@@ -134,7 +134,7 @@ class AttentionBench {
             .block_stride = int64_t{shape_.kv_heads} * kBlockSize * shape_.dim};
   }
 
-  Kernels* kernels_;
+  CpuKernels* kernels_;
   Shape shape_;
   DType dtype_;
   bool prefill_;
@@ -147,7 +147,7 @@ class AttentionBench {
 
 }  // namespace
 
-void AddAttentionRows(const OpOptions& options, Kernels& kernels, MachineRoofs& roofs,
+void AddAttentionRows(const OpOptions& options, CpuKernels& kernels, MachineRoofs& roofs,
                       std::vector<Row>& rows) {
   const auto measure = [&](const Shape& shape, bool prefill) {
     AttentionBench bench(&kernels, shape, options.bf16 ? DType::kBF16 : DType::kF32, prefill);

@@ -17,7 +17,7 @@ constexpr int64_t kBlockElements = int64_t{kHeads} * kBlockSize * kDim;
 
 class CacheBench {
  public:
-  CacheBench(Kernels* kernels, int64_t num_blocks)
+  CacheBench(CpuKernels* kernels, int64_t num_blocks)
       : kernels_(kernels),
         num_blocks_(num_blocks),
         from_(num_blocks * kBlockElements * 2, std::byte{1}),
@@ -123,7 +123,7 @@ class CacheBench {
             .block_stride = kBlockElements};
   }
 
-  Kernels* kernels_;
+  CpuKernels* kernels_;
   int64_t num_blocks_;
   std::vector<std::byte> from_, to_;
   std::vector<float> tokens_;
@@ -135,7 +135,7 @@ class CacheBench {
 
 }  // namespace
 
-void AddCacheRows(const OpOptions& options, Kernels& kernels, std::vector<Row>& rows) {
+void AddCacheRows(const OpOptions& options, CpuKernels& kernels, std::vector<Row>& rows) {
   struct Case {
     const char* name;
     double share;  // Of the plane's bytes, how many are moved.

@@ -27,7 +27,7 @@ constexpr int64_t kColdBytes = int64_t{256} << 20;
 
 class GemmBench {
  public:
-  GemmBench(Kernels* kernels, const Shape& shape, DType compute)
+  GemmBench(CpuKernels* kernels, const Shape& shape, DType compute)
       : kernels_(kernels), shape_(shape), compute_(compute) {
     const std::vector<uint16_t> weights(shape.n * shape.k, 0x3c80);
     const WeightRows part{reinterpret_cast<const std::byte*>(weights.data()), DType::kBF16,
@@ -58,7 +58,7 @@ class GemmBench {
   }
 
  private:
-  Kernels* kernels_;
+  CpuKernels* kernels_;
   Shape shape_;
   DType compute_;
   std::vector<PackedMatrix> matrices_;
@@ -74,7 +74,7 @@ std::string NameOf(const Shape& shape, int64_t m) {
 
 }  // namespace
 
-void AddGemmRows(const OpOptions& options, Kernels& kernels, MachineRoofs& roofs,
+void AddGemmRows(const OpOptions& options, CpuKernels& kernels, MachineRoofs& roofs,
                  std::vector<Row>& rows) {
   const std::string model = options.quick && options.model.empty() ? "125M" : options.model;
   for (const Shape& shape : kShapes) {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/api/kernels.h"
+#include "kernels/cpu/cpu_kernels.h"
 #include "tests/bench/machine_roofs.h"
 #include "tests/bench/report.h"
 
@@ -22,11 +22,11 @@ struct OpOptions {
 };
 
 // Each appends its rows; `kernels` and `roofs` have the same number of threads.
-void AddGemmRows(const OpOptions& options, Kernels& kernels, MachineRoofs& roofs,
+void AddGemmRows(const OpOptions& options, CpuKernels& kernels, MachineRoofs& roofs,
                  std::vector<Row>& rows);
-void AddAttentionRows(const OpOptions& options, Kernels& kernels, MachineRoofs& roofs,
+void AddAttentionRows(const OpOptions& options, CpuKernels& kernels, MachineRoofs& roofs,
                       std::vector<Row>& rows);
 // Beside memcpy of the same bytes by one thread.
-void AddCacheRows(const OpOptions& options, Kernels& kernels, std::vector<Row>& rows);
+void AddCacheRows(const OpOptions& options, CpuKernels& kernels, std::vector<Row>& rows);
 
 }  // namespace baton::bench

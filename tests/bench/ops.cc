@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   options.bf16 = compute == "bf16";
   if (options.quick) options.repeats = 1;
-  auto kernels = baton::MakeKernels({.kernels = kernel_set, .num_threads = threads});
+  auto kernels = baton::MakeCpuKernels({.kernels = kernel_set, .num_threads = threads});
   if (!kernels.ok()) {
     std::fprintf(stderr, "bench_ops: %s\n", kernels.status().ToString().c_str());
     return 1;

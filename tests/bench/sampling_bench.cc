@@ -6,8 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/random.h"
-#include "common/model/row_reader.h"
-#include "common/model/transformer.h"
+#include "common/model/step_results.h"
 #include "kernels/make_device.h"
 #include "tests/bench/machine_roofs.h"
 
@@ -36,8 +35,8 @@ std::vector<float> Logits() {
 class SamplingBench {
  public:
   SamplingBench(const std::string& kernels, int threads)
-      : kernels_(*MakeKernels({.kernels = kernels, .num_threads = threads})),
-        reader_(kernels_.get(), kVocab, {}) {}
+      : cpu_(*MakeDevice({.kernels = kernels, .num_threads = threads})),
+        results_(*StepResults::Create(*cpu_.device, *cpu_.host, {.vocab_size = kVocab}, {})) {}
 
   // In slices, as the runner does.
   double Seconds(const SamplingParams& params) {
@@ -50,21 +49,21 @@ class SamplingBench {
       plan.rows.push_back(
           {.tokens = {1}, .sample = true, .sampling = std::move(context), .num_emitted = 1});
     }
-    std::vector<RowResult> results;
     const double start = Now();
-    const std::vector<LogitRow> rows = WantedRows(plan, results);
-    const int64_t kSlice = DeviceInfo().logit_rows;
-    for (int64_t first = 0; first < kSampledRows; first += kSlice) {
-      reader_.Read(std::span(logits_).subspan(first * kVocab, kSlice * kVocab),
-                   std::span(rows).subspan(first, kSlice));
+    results_->Build(plan);
+    const int64_t slice = cpu_.device->info().logit_rows;
+    for (int64_t first = 0; first < kSampledRows; first += slice) {
+      BATON_CHECK(results_->Enqueue(first, slice, logits_.data() + first * kVocab).ok());
+      BATON_CHECK(results_->Finish().ok());
     }
+    BATON_CHECK(results_->Take().size() == plan.rows.size());
     return Now() - start;
   }
 
  private:
-  std::unique_ptr<Kernels> kernels_;
-  RowReader reader_;
-  const std::vector<float> logits_ = Logits();
+  const Processors cpu_;
+  const std::unique_ptr<StepResults> results_;
+  std::vector<float> logits_ = Logits();
 };
 
 }  // namespace

@@ -187,7 +187,7 @@ class AttentionGridTest : public KernelTest {
   // Emulated fma is slow.
   bool Slow() const { return GetParam() == "portable"; }
 
-  std::unique_ptr<Kernels> two_threads_ = MakeTestKernels(GetParam(), 2);
+  std::unique_ptr<CpuKernels> two_threads_ = MakeTestKernels(GetParam(), 2);
 };
 
 TEST_P(AttentionGridTest, EveryPairOfValuesAgreesWithADoubleLoop) {

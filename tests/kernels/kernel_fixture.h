@@ -16,8 +16,8 @@
 
 namespace baton {
 
-inline std::unique_ptr<Kernels> MakeTestKernels(const std::string& set, int num_threads = 1) {
-  auto kernels = MakeKernels({.kernels = set, .num_threads = num_threads});
+inline std::unique_ptr<CpuKernels> MakeTestKernels(const std::string& set, int num_threads = 1) {
+  auto kernels = MakeCpuKernels({.kernels = set, .num_threads = num_threads});
   BATON_CHECK(kernels.ok());
   return *std::move(kernels);
 }
@@ -35,7 +35,7 @@ inline constexpr ProductTypes kProductTypes[] = {{DType::kF32, DType::kF32},
 // One test body for every kernel set.
 class KernelTest : public testing::TestWithParam<std::string> {
  protected:
-  std::unique_ptr<Kernels> kernels_ = MakeTestKernels(GetParam());
+  std::unique_ptr<CpuKernels> kernels_ = MakeTestKernels(GetParam());
 };
 
 #define BATON_FOR_EACH_KERNEL_SET(suite)                                 \

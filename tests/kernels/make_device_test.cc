@@ -8,18 +8,18 @@ namespace baton {
 namespace {
 
 TEST(MakeDeviceTest, KernelSetsOfOneMachineShareTheirNumericsInF32) {
-  auto fastest = MakeKernels({});
-  auto portable = MakeKernels({.kernels = "portable", .num_threads = 2});
+  auto fastest = MakeCpuKernels({});
+  auto portable = MakeCpuKernels({.kernels = "portable", .num_threads = 2});
   ASSERT_TRUE(fastest.ok() && portable.ok());
   EXPECT_EQ((*portable)->name(), "portable");
   EXPECT_EQ((*portable)->numerics(DType::kF32), (*fastest)->numerics(DType::kF32));
 }
 
 void ExpectOwnNumericsInBf16(const std::string& set) {
-  auto own = MakeKernels({.kernels = set});
+  auto own = MakeCpuKernels({.kernels = set});
   if (!own.ok()) GTEST_SKIP() << own.status();
   for (const char* name : {"portable", "x86_64_v3", "x86_64_v4", "x86_64_v4_bf16", "x86_64_amx"}) {
-    auto other = MakeKernels({.kernels = name});
+    auto other = MakeCpuKernels({.kernels = name});
     if (!other.ok() || name == set) continue;
     EXPECT_NE((*own)->numerics(DType::kBF16), (*other)->numerics(DType::kBF16)) << name;
     EXPECT_EQ((*own)->numerics(DType::kF32), (*other)->numerics(DType::kF32)) << name;
@@ -34,7 +34,7 @@ TEST(MakeDeviceTest, TilesHaveTheirOwnNumerics) { ExpectOwnNumericsInBf16("x86_6
 
 TEST(MakeDeviceTest, RefusesAThreadCountOutOfRange) {
   for (const int threads : {0, -1, 1025}) {
-    const absl::Status status = MakeKernels({.num_threads = threads}).status();
+    const absl::Status status = MakeCpuKernels({.num_threads = threads}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(status.message()),
               "threads = " + std::to_string(threads) + ": must be in [1, 1024]");

@@ -63,7 +63,7 @@ inline RoutingReference ReferenceRouting(const MoeRoutingArgs& args, const float
 }
 
 // One matrix [n, k] of `values` for each expert.
-inline std::vector<PackedMatrix> PackExperts(Kernels& kernels, int64_t n, int64_t k, DType dtype,
+inline std::vector<PackedMatrix> PackExperts(CpuKernels& kernels, int64_t n, int64_t k, DType dtype,
                                              const std::vector<float>& values) {
   const std::vector<std::byte> stored = Encode(dtype, values);
   std::vector<PackedMatrix> out;
@@ -88,7 +88,7 @@ struct MoeLayer {
   std::vector<float> weights, hidden, activated, y;
 
   // `routing` with its logits and options, without its outputs.
-  absl::Status Run(Kernels& kernels, MoeRoutingArgs routing, const float* x, const float* shared,
+  absl::Status Run(CpuKernels& kernels, MoeRoutingArgs routing, const float* x, const float* shared,
                    float* out) {
     const int64_t tokens = routing.num_tokens, rows = tokens * routing.top_k;
     const auto experts = static_cast<int64_t>(gate_up.size());
@@ -130,7 +130,7 @@ struct MoeLayer {
   }
 
  private:
-  absl::Status Multiply(Kernels& kernels, const float* x, int64_t tokens, int64_t top_k) {
+  absl::Status Multiply(CpuKernels& kernels, const float* x, int64_t tokens, int64_t top_k) {
     ExpertGemmArgs gemm{.a = x,
                         .a_stride = dim,
                         .num_a_rows = tokens,

@@ -99,6 +99,12 @@ class LateDevice::Ops : public ModelOps {
   absl::Status SelectRows(const SelectRowsArgs& args) override {
     return Later("SelectRows", &ModelOps::SelectRows, args);
   }
+  absl::Status Sample(const SampleArgs& args) override {
+    return Later("Sample", &ModelOps::Sample, args);
+  }
+  absl::Status Score(const ScoreArgs& args) override {
+    return Later("Score", &ModelOps::Score, args);
+  }
 
  private:
   template <typename Args>
@@ -117,7 +123,7 @@ LateDevice::LateDevice(const LateOptions& options)
             .has_graphs = options.graphs,
             .row_alignment = options.row_alignment,
             .logit_rows = options.logit_rows},
-      kernels_(*MakeKernels({})),
+      kernels_(*MakeCpuKernels({})),
       arena_(std::make_shared<Arena>()),
       ops_(std::make_unique<Ops>(this)),
       random_(options.seed),

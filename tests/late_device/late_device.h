@@ -14,7 +14,7 @@
 
 #include "common/base/random.h"
 #include "kernels/api/device.h"
-#include "kernels/api/kernels.h"
+#include "kernels/cpu/cpu_kernels.h"
 
 namespace baton {
 
@@ -99,7 +99,7 @@ class LateDevice : public Device {
 
   const LateOptions options_;
   const DeviceInfo info_;
-  const std::unique_ptr<Kernels> kernels_;
+  const std::unique_ptr<CpuKernels> kernels_;
   const std::shared_ptr<Arena> arena_;
   const std::unique_ptr<Ops> ops_;
 

@@ -63,7 +63,8 @@ EDGES = {
     # make_device: the one place that knows them all.
     "kernels": ["kernels/api", "kernels/cpu", "kernels/cuda", "kernels/emulation"],
     "kernels/api": [],
-    "kernels/cpu": ["kernels/api"],
+    "kernels/cpu": ["kernels/api", "kernels/cpu/sampling"],
+    "kernels/cpu/sampling": ["kernels/api"],
     "kernels/cuda": ["kernels/api", "kernels/emulation"],  # dialect.h, where nvcc does not compile.
     "kernels/emulation": [],
     "prefill_worker": ["common/engine", "common/kv_cache", "common/node", "common/process",

@@ -43,7 +43,7 @@ TEST_P(CascadeAttentionTest, SharedPrefixAndSuffixesMergeIntoTheAttentionOfTheWh
         GuardedFloats out(p.out_size()), lse(p.total_q * 6);
         const CascadeAttentionArgs args{.attention = p.Args(out.data(), lse.data()),
                                         .common_prefix_len = 256};
-        const absl::Status status = CascadeAttention(*kernels_, args);
+        const absl::Status status = CascadeAttention(*kernels_, *kernels_, args);
         ASSERT_TRUE(status.ok()) << status;
         EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
         p.Check(out.values(), lse.values(), 1000, "cascade");
@@ -108,10 +108,10 @@ TEST_P(CascadeAttentionTest, WhatItCannotDoIsRefusedByName) {
     ShareBlocks(p, 32);
     GuardedFloats out(p.out_size()), lse(p.total_q * 4);
     CascadeAttentionArgs args{.attention = p.Args(out.data(), lse.data()), .common_prefix_len = 32};
-    EXPECT_TRUE(CascadeAttention(*kernels_, args).ok());
+    EXPECT_TRUE(CascadeAttention(*kernels_, *kernels_, args).ok());
     const std::vector<float> before = out.values();
     spoil(args);
-    const absl::Status status = CascadeAttention(*kernels_, args);
+    const absl::Status status = CascadeAttention(*kernels_, *kernels_, args);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
     EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
     EXPECT_EQ(out.values(), before) << message;

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <set>
 
-#include "kernels/api/row_math.h"
 
 namespace baton {
 namespace {
@@ -26,7 +25,7 @@ TEST(MakeSampleRowTest, SharesAreExactAndNeverOffByRounding) {
   EXPECT_EQ(MakeSampleRow({.top_p = 1 - 0x1p-24f}, 0).top_p, (uint64_t{1} << 63) - (1ull << 39));
   // Below a unit: the likeliest token alone.
   EXPECT_EQ(MakeSampleRow({.top_p = FLT_MIN}, 0).top_p, 1u);
-  EXPECT_EQ(MakeSampleRow({.min_p = 1}, 0).least_weight, RowMath::kOne);
+  EXPECT_EQ(MakeSampleRow({.min_p = 1}, 0).least_weight, kWeightOne);
   EXPECT_EQ(MakeSampleRow({.min_p = 0x1p-45f}, 0).least_weight, 1u);  // A half, away from zero.
 }
 

@@ -13,7 +13,7 @@ struct Rows {
   std::vector<float> values;
 
   const float* Row(int64_t r) const { return values.data() + r * k; }
-  PackedMatrix Pack(Kernels& kernels) const {
+  PackedMatrix Pack(CpuKernels& kernels) const {
     const std::vector<std::byte> stored = Encode(DType::kBF16, values);
     const WeightRows part{stored.data(), DType::kBF16, static_cast<int64_t>(values.size()) / k};
     return *kernels.PackWeights({.parts = &part, .num_parts = 1, .k = k});
@@ -62,7 +62,7 @@ class AmxGemmTest : public testing::Test {
     }
   }
 
-  std::unique_ptr<Kernels> kernels_;
+  std::unique_ptr<CpuKernels> kernels_;
 };
 
 // Rows of one register, of two, of several tiles and of several groups of tiles; panels of several
@@ -87,7 +87,7 @@ TEST_F(AmxGemmTest, LargeOutputsAtAnyAddressHaveTheBitsOfARowAlone) {
   const int64_t m = 1025, n = 300, k = 33, stride = n + 3;
   const Rows a = RandomRows(1, m, k, 4), b = RandomRows(2, n, k, 4);
   for (const int threads : {1, 2}) {
-    auto kernels = *MakeKernels({.kernels = "x86_64_amx", .num_threads = threads});
+    auto kernels = *MakeCpuKernels({.kernels = "x86_64_amx", .num_threads = threads});
     const PackedMatrix packed = b.Pack(*kernels);
     const auto multiply = [&](int64_t row, int64_t rows, float* out) {
       return kernels->Gemm({.a = a.values.data() + row * k,

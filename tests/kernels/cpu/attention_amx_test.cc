@@ -21,7 +21,7 @@ class AttentionAmxTest : public testing::Test {
     return out.values();
   }
 
-  std::unique_ptr<Kernels> kernels_;
+  std::unique_ptr<CpuKernels> kernels_;
 };
 
 // A row of the first sequence, which has at most one partial state of keys: the definition, with

@@ -17,7 +17,7 @@ struct Result {
   }
 };
 
-Result Varlen(Kernels& kernels, AttentionProblem& p) {
+Result Varlen(CpuKernels& kernels, AttentionProblem& p) {
   GuardedFloats out(p.out_size()), lse(p.total_q * p.shape.heads);
   const absl::Status status = kernels.VarlenAttention(p.Args(out.data(), lse.data()));
   EXPECT_TRUE(status.ok()) << status;
@@ -25,7 +25,7 @@ Result Varlen(Kernels& kernels, AttentionProblem& p) {
   return {out.values(), lse.values()};
 }
 
-Result Paged(Kernels& kernels, AttentionProblem& p, AttentionSplit split) {
+Result Paged(CpuKernels& kernels, AttentionProblem& p, AttentionSplit split) {
   GuardedFloats out(p.out_size()), lse(p.total_q * p.shape.heads);
   const absl::Status status = kernels.PagedAttention(p.PagedArgs(out.data(), split, lse.data()));
   EXPECT_TRUE(status.ok()) << status;

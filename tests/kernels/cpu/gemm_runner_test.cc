@@ -13,7 +13,7 @@ struct ExpertProduct {
   std::vector<float> a, b, bias;
   std::vector<PackedMatrix> weights;
 
-  ExpertProduct(Kernels& kernels, const std::vector<int32_t>& rows, int64_t n, int64_t k,
+  ExpertProduct(CpuKernels& kernels, const std::vector<int32_t>& rows, int64_t n, int64_t k,
                 const ProductTypes& types)
       : n(n), k(k), a_stride(k + 5), types(types) {
     for (const int32_t m : rows) offsets.push_back(offsets.back() + m);
@@ -52,7 +52,7 @@ struct ExpertProduct {
             .out_stride = n};
   }
   // Row i of the output by Gemm alone.
-  std::vector<float> Alone(Kernels& kernels, int64_t i) const {
+  std::vector<float> Alone(CpuKernels& kernels, int64_t i) const {
     std::vector<float> out(n);
     EXPECT_TRUE(kernels
                     .Gemm({.a = a.data() + RowOf(i) * a_stride,

@@ -11,7 +11,7 @@ namespace {
 // Runs one operator on the portable set with one thread and on every set with several threads; the
 // bits must be equal.
 void ExpectSameBits(const std::string& what,
-                    const std::function<std::vector<float>(Kernels&)>& run) {
+                    const std::function<std::vector<float>(CpuKernels&)>& run) {
   const std::vector<float> expected = run(*MakeTestKernels("portable"));
   for (const std::string& set : KernelSets()) {
     for (const int threads : {1, 3}) {
@@ -28,7 +28,7 @@ TEST(KernelSetTest, MatrixProductsHaveTheSameBitsOnEverySet) {
     const int64_t m = 40, n = 75, k = 130;
     const std::vector<float> a = RandomFloats(1, m * k);
     const std::vector<std::byte> b = Encode(dtype, RandomFloats(2, n * k));
-    ExpectSameBits("gemm", [&](Kernels& kernels) {
+    ExpectSameBits("gemm", [&](CpuKernels& kernels) {
       const WeightRows part{b.data(), dtype, n};
       const PackedMatrix packed = *kernels.PackWeights({.parts = &part, .num_parts = 1, .k = k});
       std::vector<float> out(m * n);
@@ -51,7 +51,7 @@ TEST(KernelSetTest, SubnormalProductsHaveTheSameBitsOnEverySet) {
   std::vector<float> b = RandomFloats(4, n * k);
   for (float& x : a) x *= 0x1p-75f;
   for (float& x : b) x *= 0x1p-70f;
-  ExpectSameBits("subnormal gemm", [&](Kernels& kernels) {
+  ExpectSameBits("subnormal gemm", [&](CpuKernels& kernels) {
     const WeightRows part{reinterpret_cast<const std::byte*>(b.data()), DType::kF32, n};
     const PackedMatrix packed = *kernels.PackWeights({.parts = &part, .num_parts = 1, .k = k});
     std::vector<float> out(m * n);
@@ -71,7 +71,7 @@ TEST(KernelSetTest, NormsRotationsAndActivationsHaveTheSameBitsOnEverySet) {
   const int64_t tokens = 300, dim = 45;
   const std::vector<float> x = RandomFloats(5, tokens * 2 * dim);
   const std::vector<float> weight = RandomFloats(6, dim);
-  ExpectSameBits("rms_norm", [&](Kernels& kernels) {
+  ExpectSameBits("rms_norm", [&](CpuKernels& kernels) {
     std::vector<float> out(tokens * dim);
     EXPECT_TRUE(kernels
                     .RmsNorm({.x = x.data(),
@@ -85,7 +85,7 @@ TEST(KernelSetTest, NormsRotationsAndActivationsHaveTheSameBitsOnEverySet) {
                     .ok());
     return out;
   });
-  ExpectSameBits("rope", [&](Kernels& kernels) {
+  ExpectSameBits("rope", [&](CpuKernels& kernels) {
     std::vector<float> out(x.begin(), x.begin() + tokens * 44);
     EXPECT_TRUE(kernels
                     .Rope({.x = out.data(),
@@ -101,7 +101,7 @@ TEST(KernelSetTest, NormsRotationsAndActivationsHaveTheSameBitsOnEverySet) {
   });
   for (const auto activation : {ActivationKind::kSilu, ActivationKind::kGelu,
                                 ActivationKind::kGeluTanh, ActivationKind::kRelu}) {
-    ExpectSameBits("activation", [&](Kernels& kernels) {
+    ExpectSameBits("activation", [&](CpuKernels& kernels) {
       std::vector<float> out(tokens * dim);
       EXPECT_TRUE(kernels
                       .ActivationAndMul({.gate_up = x.data(),
@@ -120,7 +120,7 @@ TEST(KernelSetTest, LayerNormAndSoftcapHaveTheSameBitsOnEverySet) {
   const int64_t tokens = 300, dim = 45;
   const std::vector<float> x = RandomFloats(5, tokens * dim);
   const std::vector<float> weight = RandomFloats(6, dim);
-  ExpectSameBits("layer_norm", [&](Kernels& kernels) {
+  ExpectSameBits("layer_norm", [&](CpuKernels& kernels) {
     std::vector<float> out(tokens * dim);
     EXPECT_TRUE(kernels
                     .LayerNorm({.x = x.data(),
@@ -135,7 +135,7 @@ TEST(KernelSetTest, LayerNormAndSoftcapHaveTheSameBitsOnEverySet) {
                     .ok());
     return out;
   });
-  ExpectSameBits("softcap", [&](Kernels& kernels) {
+  ExpectSameBits("softcap", [&](CpuKernels& kernels) {
     std::vector<float> out = x;
     EXPECT_TRUE(
         kernels
@@ -151,7 +151,7 @@ TEST(KernelSetTest, LayersOfExpertsHaveTheSameBitsOnEverySet) {
   const std::vector<float> x = RandomFloats(7, tokens * dim);
   const std::vector<float> logits = RandomFloats(8, tokens * experts);
   for (const auto scoring : {MoeScoring::kSoftmax, MoeScoring::kSigmoid}) {
-    ExpectSameBits("layer of experts", [&](Kernels& kernels) {
+    ExpectSameBits("layer of experts", [&](CpuKernels& kernels) {
       const auto weights = [&](int64_t n, int64_t k) {
         return PackExperts(kernels, n, k, DType::kBF16, RandomFloats(n, experts * n * k));
       };
@@ -188,7 +188,7 @@ TEST(KernelSetTest, CacheWritesAndAttentionHaveTheSameBitsOnEverySet) {
     std::iota(table.begin(), table.end(), 0);
     const int32_t cu[] = {0, tokens};
     const int32_t lens[] = {tokens};
-    ExpectSameBits("attention", [&](Kernels& kernels) {
+    ExpectSameBits("attention", [&](CpuKernels& kernels) {
       CachePlane k_plane{.dtype = dtype,
                          .num_blocks = tokens / block_size,
                          .num_heads = kv_heads,

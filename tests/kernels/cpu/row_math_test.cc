@@ -1,4 +1,4 @@
-#include "kernels/api/row_math.h"
+#include "kernels/cpu/sampling/row_math.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "common/base/random.h"
+#include "kernels/api/sample_args.h"
 #include "tests/kernels/kernel_fixture.h"
 
 namespace baton {
@@ -36,11 +37,11 @@ class RowMathTest : public KernelTest {
  protected:
   std::vector<uint64_t> Weights(const std::vector<float>& x, float max, double temperature) const {
     std::vector<uint64_t> out(x.size() + 1, 5);
-    const uint64_t sum = math_.weights(x.data(), Size(x), max, temperature, out.data());
+    const uint64_t sum = math_.weights(x.data(), Size(x), max, 1.44269504088896338700 / temperature, out.data());
     EXPECT_EQ(out.back(), 5) << "written behind the end";
     out.pop_back();
     EXPECT_EQ(std::accumulate(out.begin(), out.end(), uint64_t{0}), sum);
-    EXPECT_EQ(math_.weights(x.data(), Size(x), max, temperature, nullptr), sum);
+    EXPECT_EQ(math_.weights(x.data(), Size(x), max, 1.44269504088896338700 / temperature, nullptr), sum);
     return out;
   }
   template <typename T>
@@ -94,12 +95,12 @@ TEST_P(RowMathTest, WeightsAreWithinOneUnit) {
     const std::vector<uint64_t> weights = Weights(x, max, temperature);
     for (size_t i = 0; i < x.size(); ++i) {
       const long double scaled = (static_cast<long double>(x[i]) - max) / temperature;
-      const long double expected = std::isnan(scaled) ? 0 : std::exp(scaled) * RowMath::kOne;
+      const long double expected = std::isnan(scaled) ? 0 : std::exp(scaled) * kWeightOne;
       ASSERT_LE(std::abs(static_cast<long double>(weights[i]) - expected), 0.6L)
           << x[i] << " at " << temperature;
     }
     EXPECT_EQ(Weights({max, max}, max, temperature),
-              (std::vector<uint64_t>{RowMath::kOne, RowMath::kOne}));
+              (std::vector<uint64_t>{kWeightOne, kWeightOne}));
   }
 }
 
@@ -109,8 +110,8 @@ TEST_P(RowMathTest, TheSumOfARowIsThatOfItsSoftmax) {
     const float max = MaxOf(x);
     long double plain = 0;
     for (const float value : x) plain += std::exp(static_cast<long double>(value) - max);
-    const auto sum = static_cast<long double>(math_.weights(x.data(), n, max, 1, nullptr));
-    EXPECT_NEAR(static_cast<double>(sum / RowMath::kOne / plain), 1, 1e-8) << n;
+    const auto sum = static_cast<long double>(math_.weights(x.data(), n, max, 1.44269504088896338700, nullptr));
+    EXPECT_NEAR(static_cast<double>(sum / kWeightOne / plain), 1, 1e-8) << n;
   }
 }
 
@@ -119,7 +120,7 @@ TEST_P(RowMathTest, TheLargestSumDoesNotOverflow) {
   const std::vector<float> x(1 << 19, 2.0f);
   const std::vector<uint64_t> weights = Weights(x, 2, 1);
   const WeightSum sum = math_.sum_at_least(weights.data(), Size(x), 0);
-  EXPECT_EQ(sum.sum, RowMath::kOne << 19);
+  EXPECT_EQ(sum.sum, kWeightOne << 19);
   EXPECT_EQ(sum.count, 1 << 19);
 }
 
@@ -128,7 +129,7 @@ TEST_P(RowMathTest, SumAtLeastSumsAndCountsWhatReachesTheBound) {
     const std::vector<float> x = Logits(n);
     const std::vector<uint64_t> weights = Weights(x, MaxOf(x), 1);
     for (const uint64_t bound :
-         {uint64_t{0}, uint64_t{1}, weights[n / 2], RowMath::kOne, RowMath::kOne + 1, kAll}) {
+         {uint64_t{0}, uint64_t{1}, weights[n / 2], kWeightOne, kWeightOne + 1, kAll}) {
       WeightSum expected;
       for (const uint64_t w : weights) {
         expected.sum += w >= bound ? w : 0;
@@ -190,7 +191,7 @@ TEST_P(RowMathTest, AllSetsGiveTheSameWeights) {
   const float max = MaxOf(x);
   for (const double temperature : {1.0, 0.7, 1.9}) {
     std::vector<uint64_t> expected(x.size());
-    portable->row_math().weights(x.data(), Size(x), max, temperature, expected.data());
+    portable->row_math().weights(x.data(), Size(x), max, 1.44269504088896338700 / temperature, expected.data());
     EXPECT_EQ(Weights(x, max, temperature), expected) << temperature;
   }
 }

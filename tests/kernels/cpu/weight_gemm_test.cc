@@ -12,7 +12,7 @@ struct Product {
   std::vector<float> b;  // [n, k], as stored.
   PackedMatrix packed;
 
-  Product(Kernels& kernels, int64_t m, int64_t n, int64_t k, DType dtype,
+  Product(CpuKernels& kernels, int64_t m, int64_t n, int64_t k, DType dtype,
           DType a_rounded_to = DType::kF32)
       : m(m),
         n(n),

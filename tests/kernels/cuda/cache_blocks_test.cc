@@ -55,7 +55,7 @@ class CacheBlocksTest : public DeviceTest, public testing::WithParamInterface<Bl
   Cache Make(uint64_t seed, int32_t num_heads = 3) const {
     return Cache(Shape(num_heads), GetParam().num_planes, seed, GetParam().shift);
   }
-  std::unique_ptr<Kernels> cpu_ = MakeTestKernels("portable");
+  std::unique_ptr<CpuKernels> cpu_ = MakeTestKernels("portable");
 };
 
 TEST_P(CacheBlocksTest, CopiesWhatTheCpuCopies) {

@@ -8,6 +8,7 @@
 
 #include "common/base/random.h"
 #include "tests/unit/common/model/decode_steps.h"
+#include "tests/unit/common/model/results_harness.h"
 #include "tests/unit/common/model/runner_harness.h"
 
 namespace baton {
@@ -90,6 +91,17 @@ TEST(CudaRunnerTest, LogProbabilitiesAreNearTheCpus) {
   for (size_t i = 0; i < expected.size(); ++i) {
     // Of the likeliest token, whichever that is.
     EXPECT_NEAR(outputs[i].top[0].logprob, expected[i].top[0].logprob, 0.1) << i;
+  }
+}
+
+// Equal logits, every way to choose or score: the CPU's words, whoever has chosen them.
+TEST(CudaRunnerTest, EqualLogitsGiveEqualTokensAndScores) {
+  const Processors gpu = *MakeDevice({.device = "cuda"});
+  const auto results = *StepResults::Create(*gpu.device, *gpu.host, ResultsProblem::info(),
+                                            ResultsProblem::kCapacity);
+  for (const int32_t rows : {40, 7, 26}) {
+    const ResultsProblem problem(static_cast<uint64_t>(rows), rows);
+    EXPECT_EQ(Difference(Read(*results, *gpu.device, problem), ReadOnCpu(problem)), "") << rows;
   }
 }
 

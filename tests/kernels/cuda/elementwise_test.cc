@@ -15,7 +15,7 @@ constexpr ActivationKind kKinds[] = {ActivationKind::kSilu, ActivationKind::kGel
 // The operators of the CPU are the oracle: what works on each element alone has its bits.
 class ElementwiseTest : public DeviceCaseTest {
  protected:
-  std::unique_ptr<Kernels> cpu_ = MakeTestKernels("portable");
+  std::unique_ptr<CpuKernels> cpu_ = MakeTestKernels("portable");
   // Also large ones, where functions saturate.
   std::vector<float> Values(DType dtype, uint64_t seed, int64_t n) {
     auto x = RandomFloats(seed, n);

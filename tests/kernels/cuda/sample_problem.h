@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/sampling.h"
-#include "kernels/api/row_math.h"
+#include "kernels/cpu/sampling/row_math.h"
 #include "kernels/api/sample_args.h"
 
 namespace baton {
@@ -79,7 +79,7 @@ class SampleOracle {
   }
   uint64_t WeightOf(float x, float max, double temperature) const {
     uint64_t weight = 0;
-    math_->weights(&x, 1, max, temperature, &weight);
+    math_->weights(&x, 1, max, 1.44269504088896338700 / temperature, &weight);
     return weight;
   }
   // The likeliest first, of equals the lower id.

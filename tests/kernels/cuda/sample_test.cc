@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "kernels/api/portable_math.h"
-#include "common/model/sampler.h"
 #include "tests/kernels/cuda/device_fixture.h"
 #include "tests/kernels/cuda/sample_problem.h"
+#include "tests/kernels/host_sampler.h"
 
 namespace baton::cuda {
 namespace {
@@ -126,22 +126,22 @@ class SampleTest : public DeviceTest {
   void ExpectAsTheSampler(const ChosenToken& chosen, const SampleProblem& problem) {
     const SamplingParams& params = problem.params;
     const SamplingContext context{.params = params, .prompt = problem.prompt};
-    Sampler sampler(math_, problem.vocab_size(), problem.end_tokens);
+    HostSampler sampler(cpu_.get(), problem.end_tokens);
     const TokenOutput expected =
         sampler.Sample({.logits = problem.logits,
                         .context = &context,
                         .emitted = problem.emitted,
                         .num_emitted = static_cast<int32_t>(problem.emitted.size()),
                         .position = problem.position});
-    TokenOutput output{.position = problem.position, .token = chosen.result.token};
-    if (params.num_logprobs >= 0) {
-      const double log_sum = chosen.result.max +
-                             PortableLog(static_cast<double>(chosen.result.sum) * 0x1p-44);
-      output.logprob = static_cast<float>(chosen.result.token_logit - log_sum);
-      for (const auto& [token, logit] : chosen.top) {
-        output.top.push_back({token, static_cast<float>(logit - log_sum)});
-      }
+    std::vector<int32_t> tokens;
+    std::vector<float> logits;
+    for (const auto& [token, logit] : chosen.top) {
+      tokens.push_back(token);
+      logits.push_back(logit);
     }
+    const auto num_top = params.num_logprobs < 0 ? -1 : static_cast<int32_t>(chosen.top.size());
+    const TokenOutput output = ReadSample(chosen.result, {tokens.data(), logits.data(), num_top}, 0,
+                                          num_top, problem.position);
     EXPECT_EQ(output, expected);
   }
 
@@ -158,7 +158,7 @@ class SampleTest : public DeviceTest {
     return chosen;
   }
 
-  std::unique_ptr<Kernels> cpu_ = MakeTestKernels("portable");
+  std::unique_ptr<CpuKernels> cpu_ = MakeTestKernels("portable");
   const RowMath* math_ = &cpu_->row_math();
 };
 
@@ -331,12 +331,12 @@ TEST_F(SampleTest, TheLargestVocabulary) {
 // The likeliest token's weight is 2^44, the other's a few units less than the share needs: by a
 // quarter of a unit, and by one and a quarter.
 TEST_F(SampleTest, AShareIsRoundedUp) {
-  constexpr uint64_t kOne = RowMath::kOne;
+  constexpr uint64_t kOne = kWeightOne;
   std::vector<SampleProblem> problems;
   for (const uint64_t less : {(1 << 22) - 1, (1 << 22) - 3}) {
     const float logit = static_cast<float>(std::log1p(-static_cast<double>(less) * 0x1p-44));
     uint64_t weight = 0;
-    math_->weights(&logit, 1, 0, 1, &weight);
+    math_->weights(&logit, 1, 0, 1.44269504088896338700, &weight);
     ASSERT_EQ(weight, kOne - less);
     SampleProblem problem{{0, logit}, {.top_p = 0.5f + 0x1p-24f}};
     for (; problem.position < 20; ++problem.position) problems.push_back(problem);
@@ -408,8 +408,7 @@ class ScoreTest : public SampleTest {
       EXPECT_EQ(top[0], -7);
       return;
     }
-    const auto vocab_size = static_cast<int32_t>(problem.logits.size());
-    const PromptLogprob expected = Sampler(math_, vocab_size, {})
+    const PromptLogprob expected = HostSampler(cpu_.get(), {})
                                        .Score(problem.logits, problem.token, 0, problem.num_top);
     EXPECT_EQ(score.rank, expected.rank);
     const double log_sum = score.max + PortableLog(static_cast<double>(score.sum) * 0x1p-44);

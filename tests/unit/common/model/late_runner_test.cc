@@ -9,6 +9,7 @@
 
 #include "common/base/random.h"
 #include "tests/late_device/late_device.h"
+#include "tests/unit/common/model/results_harness.h"
 #include "tests/unit/common/model/runner_harness.h"
 
 namespace baton {
@@ -134,6 +135,58 @@ TEST(LateRunnerTest, ScoresAndSlicesOfLogitsAreTheCpus) {
   }
 }
 
+// Of every way to choose a token one sequence: their prompts in one step, then steps that decode.
+std::vector<RowResult> BatchOf(RunnerHarness& harness) {
+  std::vector<std::shared_ptr<SamplingContext>> contexts;
+  for (uint64_t i = 0; i < 7; ++i) {
+    contexts.push_back(LatePrompt(9 + static_cast<int32_t>(i), 50 + i));
+    SamplingParams& params = contexts.back()->params;
+    params = {.seed = i, .num_logprobs = static_cast<int32_t>(i) - 1};
+    if (i == 1) params.temperature = 0;
+    if (i == 2) params.repetition_penalty = 1.5f;
+    if (i == 3) params.frequency_penalty = params.presence_penalty = 2;
+    if (i == 4) params.logit_bias = {{17, 40}, {18, 39.5f}};
+    if (i == 5) params.min_tokens = 9, params.stop_token_ids = {5, 6};
+    if (i == 6) params.top_p = 0.7f, params.top_k = 50, params.num_prompt_logprobs = 2;
+    if (i == 0) params.logits_digest = true;
+  }
+  std::vector<std::vector<int32_t>> emitted(contexts.size());
+  std::vector<RowResult> all;
+  for (int32_t step = 0; step < 4; ++step) {
+    std::vector<StepRow> rows;
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      const std::vector<int32_t>& prompt = contexts[i]->prompt;
+      const auto known = static_cast<int32_t>(prompt.size() + emitted[i].size());
+      rows.push_back({.sequence = {.counter = i + 1},
+                      .tokens = step == 0 ? prompt : std::vector{emitted[i].back()},
+                      .context_len = step == 0 ? 0 : known - 1,
+                      .block_table = harness.Blocks(known, static_cast<BlockId>(4 * i)),
+                      .sample = true,
+                      .sampling = contexts[i],
+                      .emitted = emitted[i],
+                      .num_emitted = step});
+    }
+    StepDone done = harness.Step(std::move(rows));
+    BATON_CHECK(done.status.ok());
+    for (size_t i = 0; i < contexts.size(); ++i) {
+      emitted[i].push_back(done.rows[i].output.token);
+      all.push_back(std::move(done.rows[i]));
+    }
+  }
+  return all;
+}
+
+TEST(LateRunnerTest, ABatchWhoseTokensTheDeviceChoosesIsTheCpus) {
+  RunnerHarness cpu(CpuOptions());
+  const std::vector<RowResult> expected = BatchOf(cpu);
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    LateHarness late({.seed = seed,
+                      .only_when_asked = seed % 2 == 0,
+                      .logit_rows = seed % 3 == 0 ? 4 : 32});
+    EXPECT_EQ(Difference(BatchOf(*late), expected), "") << seed;
+  }
+}
+
 // What lies between the rows is poison.
 TEST(LateRunnerTest, RowsMayLieAtTheDevicesAlignment) {
   const auto prompt = LatePrompt(120);  // Nearly the largest step.
@@ -234,15 +287,21 @@ TEST(LateRunnerTest, NoStepReadsWhatTheNextOneBrings) {
 
 TEST(LateRunnerTest, AnOperatorThatFailsEndsTheStepWhenWhatWasEnqueuedHasEnded) {
   const auto context = LatePrompt(20);
+  context->params.logits_digest = false;
+  const auto scored = std::make_shared<SamplingContext>(*context);
+  scored->params.num_prompt_logprobs = 0;
   RunnerHarness cpu(CpuOptions());
   const Generated expected = Generate(cpu, context, {.num_tokens = 1});
+  const std::vector<std::string> once = {"Embedding", "SelectRows", "Sample", "Score"};
   for (const char* op : {"Embedding", "RmsNorm", "Gemm", "RotaryTable", "Rope", "ReshapeAndCache",
-                         "VarlenAttention", "ActivationAndMul", "SelectRows"}) {
+                         "VarlenAttention", "ActivationAndMul", "SelectRows", "Sample", "Score"}) {
     LateHarness late(kAsked);
-    const bool once = std::string(op) == "Embedding" || std::string(op) == "SelectRows";
-    late.device().FailNext(op, once ? 0 : 1);
-    const StepDone done = late->Step(
-        {{.tokens = context->prompt, .block_table = {0, 1}, .sample = true, .sampling = context}});
+    late.device().FailNext(op, std::ranges::find(once, op) != once.end() ? 0 : 1);
+    const StepDone done =
+        late->Step({{.tokens = context->prompt,
+                     .block_table = {0, 1},
+                     .sample = true,
+                     .sampling = std::string(op) == "Score" ? scored : context}});
     EXPECT_EQ(done.status.code(), absl::StatusCode::kInvalidArgument) << op;
     EXPECT_TRUE(done.rows.empty());
     EXPECT_EQ(Generate(*late, context, {.num_tokens = 1}).outputs, expected.outputs) << op;

@@ -146,8 +146,8 @@ TEST(TransformerRunnerTest, KernelSetsOfOneNumericsGiveTheSameLogits) {
     options.kernels = "portable";
     const std::vector<TokenOutput> expected = Outputs(options, Prompt(40), {.num_tokens = 4});
     for (const std::string& name : KernelSets()) {
-      const bool same = (*MakeKernels({.kernels = name}))->numerics(dtype) ==
-                        (*MakeKernels({.kernels = "portable"}))->numerics(dtype);
+      const bool same = (*MakeCpuKernels({.kernels = name}))->numerics(dtype) ==
+                        (*MakeCpuKernels({.kernels = "portable"}))->numerics(dtype);
       options.kernels = name;
       const std::vector<TokenOutput> outputs = Outputs(options, Prompt(40), {.num_tokens = 4});
       EXPECT_EQ(outputs == expected, same) << name << " " << ToString(dtype);

@@ -9,14 +9,12 @@ struct WeightSum {
   int64_t count = 0;
 };
 
-// What choosing a token computes over one row of logits or of weights. A weight is e^((x - max) /
-// temperature) in units of 2^-44, rounded: an integer, so that a sum has no order, and the same
+// What choosing a token computes over one row of logits or of weights. A weight is 2^((x - max)
+// scale) in units of 2^-44, rounded: an integer, so that a sum has no order, and the same
 // one on every kernel set. No sum of a row's weights overflows. Single-threaded; any number of
 // threads may call.
 struct RowMath {
   static constexpr int64_t kMaxBlock = 64;
-  static constexpr int kWeightBits = 44;
-  static constexpr uint64_t kOne = uint64_t{1} << kWeightBits;  // The weight of the likeliest.
 
   // out[b] = the greatest of x[64 b .. 64 b + 63], never a NaN; -inf where there is nothing else.
   void (*block_max)(const float* x, int64_t n, float* out);
@@ -24,7 +22,7 @@ struct RowMath {
   int64_t (*rank)(const float* x, int64_t n, int64_t index);
   // out[i] = the weight of x[i], within one unit; of a NaN 0. max is finite and not below any x.
   // Returns their sum; `out` may be null.
-  uint64_t (*weights)(const float* x, int64_t n, float max, double temperature, uint64_t* out);
+  uint64_t (*weights)(const float* x, int64_t n, float max, double scale, uint64_t* out);
   // The indexes of the x >= bound, ascending, and those x; returns their number. Like that of
   // find_between the output has room for n.
   int64_t (*find_at_least)(const float* x, int64_t n, float bound, int32_t* indexes, float* found);

@@ -1,4 +1,4 @@
-#include "common/model/weighted_tokens.h"
+#include "kernels/cpu/sampling/weighted_tokens.h"
 
 #include <gtest/gtest.h>
 
@@ -14,9 +14,15 @@ namespace baton {
 namespace {
 
 const RowMath& Math() {
-  static const auto kKernels = *MakeKernels({});
+  static const auto kKernels = *MakeCpuKernels({});
   return kKernels->row_math();
 }
+
+constexpr double kLog2E = 1.44269504088896338700;  // The scale of temperature 1.
+
+// Parts of 1 as KeepAtLeast and KeepTopP take them.
+uint64_t Weight(double w) { return static_cast<uint64_t>(std::llround(w * 0x1p44)); }
+uint64_t TopP(double p) { return std::max<uint64_t>(1, static_cast<uint64_t>(p * 0x1p63)); }
 
 // What a plain loop in fp64 says: weights in units of 2^-44, what is kept, and where each token's share lies.
 class Oracle {
@@ -89,7 +95,7 @@ TEST(WeightedTokensTest, DrawsHaveTheSharesOfThePlainSoftmax) {
   for (const int32_t n : {1, 5, 1024, 1025, 5000}) {
     const std::vector<float> values = Values(n, 3);
     WeightedTokens tokens(&Math());
-    tokens.Reset(values, {}, *std::ranges::max_element(values), 0.8);
+    tokens.Reset(values, {}, *std::ranges::max_element(values), kLog2E / 0.8);
     ExpectDraws(tokens, Oracle(values, 0.8), std::to_string(n));
   }
 }
@@ -100,13 +106,13 @@ TEST(WeightedTokensTest, TopPAndMinPKeepWhatAFullSortKeeps) {
       for (const double min_p : {0.0, 0.02}) {
         const std::vector<float> values = Values(6000, width, 7);
         WeightedTokens tokens(&Math());
-        tokens.Reset(values, {}, *std::ranges::max_element(values), 1);
+        tokens.Reset(values, {}, *std::ranges::max_element(values), kLog2E);
         Oracle oracle(values, 1);
         if (min_p > 0) {
-          tokens.KeepAtLeast(min_p);
+          tokens.KeepAtLeast(Weight(min_p));
           oracle.KeepAtLeast(min_p);
         }
-        tokens.KeepTopP(p);
+        tokens.KeepTopP(TopP(p));
         oracle.KeepTopP(p);
         ExpectDraws(tokens, oracle,
                     absl::StrCat("width ", width, " p ", p, " min_p ", min_p));
@@ -121,9 +127,9 @@ TEST(WeightedTokensTest, OfEqualWeightsTopPKeepsTheLowerIds) {
   values[3999] = 1.0f + 1e-6f;
   values[0] = -5;
   WeightedTokens tokens(&Math());
-  tokens.Reset(values, {}, values[3999], 1);
+  tokens.Reset(values, {}, values[3999], kLog2E);
   Oracle oracle(values, 1);
-  tokens.KeepTopP(0.25);
+  tokens.KeepTopP(TopP(0.25));
   oracle.KeepTopP(0.25);
   ASSERT_EQ(oracle.kept().size(), 1000u);
   ExpectDraws(tokens, oracle, "equal weights");
@@ -132,8 +138,8 @@ TEST(WeightedTokensTest, OfEqualWeightsTopPKeepsTheLowerIds) {
 TEST(WeightedTokensTest, TopPKeepsNoMoreOnceItIsReachedExactly) {
   const std::vector<float> values = {0, 0, 0, 0};
   WeightedTokens tokens(&Math());
-  tokens.Reset(values, {}, 0, 1);
-  tokens.KeepTopP(0.5);
+  tokens.Reset(values, {}, 0, kLog2E);
+  tokens.KeepTopP(TopP(0.5));
   EXPECT_EQ(tokens.Draw(Share(0.99)), 1);
 }
 
@@ -141,9 +147,9 @@ TEST(WeightedTokensTest, TopPKeepsNoMoreOnceItIsReachedExactly) {
 TEST(WeightedTokensTest, AShareIsExactToItsLastUnit) {
   const std::vector<float> values = {-1, 0};
   uint64_t weights[2];
-  const uint64_t total = Math().weights(values.data(), 2, 0, 1, weights);
+  const uint64_t total = Math().weights(values.data(), 2, 0, kLog2E, weights);
   WeightedTokens tokens(&Math());
-  tokens.Reset(values, {}, 0, 1);
+  tokens.Reset(values, {}, 0, kLog2E);
   // The least share whose product with the total reaches the first weight.
   const auto edge = static_cast<uint64_t>(
       ((static_cast<unsigned __int128>(weights[0]) << 64) + total - 1) / total);
@@ -156,8 +162,8 @@ TEST(WeightedTokensTest, TopPOfEqualTokensKeepsTheLeastNumberThatReachesIt) {
   const std::vector<float> values(700, 3.0f);
   for (const float p : {1e-38f, 1e-12f, 1e-3f, 0.1f, 0.29f, 0.5f, 0.57f, 0.7f, 0.999999f}) {
     WeightedTokens tokens(&Math());
-    tokens.Reset(values, {}, 3, 1);
-    tokens.KeepTopP(p);
+    tokens.Reset(values, {}, 3, kLog2E);
+    tokens.KeepTopP(TopP(p));
     const double kept = std::max(std::ceil(double{p} * 700), 1.0);
     EXPECT_EQ(tokens.Draw(~uint64_t{0}), kept - 1) << p;
   }
@@ -167,13 +173,13 @@ TEST(WeightedTokensTest, IdsAreThoseGiven) {
   const std::vector<float> values = {1, 3, 2};
   const std::vector<int32_t> ids = {10, 20, 40};
   WeightedTokens tokens(&Math());
-  tokens.Reset(values, ids, 3, 1);
+  tokens.Reset(values, ids, 3, kLog2E);
   EXPECT_EQ(tokens.Draw(0), 10);
   EXPECT_EQ(tokens.Draw(Share(0.5)), 20);
   EXPECT_EQ(tokens.Draw(Share(0.9999)), 40);
-  tokens.KeepAtLeast(0.3);
+  tokens.KeepAtLeast(Weight(0.3));
   EXPECT_EQ(tokens.Draw(0), 20);
-  tokens.Reset(values, {}, 3, 1);
+  tokens.Reset(values, {}, 3, kLog2E);
   EXPECT_EQ(tokens.Draw(Share(0.5)), 1);
 }
 
@@ -181,7 +187,7 @@ TEST(WeightedTokensTest, NoShareDrawsATokenWithoutWeight) {
   std::vector<float> values(3000, -1000.0f);
   values[1500] = 0;
   WeightedTokens tokens(&Math());
-  tokens.Reset(values, {}, 0, 1);
+  tokens.Reset(values, {}, 0, kLog2E);
   EXPECT_EQ(tokens.Draw(~uint64_t{0}), 1500);
   EXPECT_EQ(tokens.Draw(0), 1500);
 }

@@ -1,4 +1,4 @@
-#include "common/model/likeliest.h"
+#include "kernels/cpu/sampling/likeliest.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace baton {
 namespace {
 
 std::vector<int32_t> Likeliest(const std::vector<float>& x, int32_t count) {
-  static const auto kKernels = *MakeKernels({});
+  static const auto kKernels = *MakeCpuKernels({});
   std::vector<float> maxima((x.size() + RowMath::kMaxBlock - 1) / RowMath::kMaxBlock);
   kKernels->row_math().block_max(x.data(), static_cast<int64_t>(x.size()), maxima.data());
   std::vector<int32_t> indexes = {99};

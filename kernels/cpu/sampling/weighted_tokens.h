@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/api/row_math.h"
+#include "kernels/cpu/sampling/row_math.h"
 
 namespace baton {
 
@@ -17,17 +17,17 @@ class WeightedTokens {
   explicit WeightedTokens(const RowMath* math) : math_(math) {}
 
   // The tokens with these ids, ascending, or with none given the ids 0 .. values.size() - 1. The
-  // weight of a value is e^((value - max) / temperature); max is finite and the greatest value.
+  // weight of a value is 2^((value - max) scale); max is finite and the greatest value.
   // `values` is looked at until the next Reset.
   void Reset(std::span<const float> values, std::span<const int32_t> ids, float max,
-             double temperature);
+             double scale);
 
-  // Keeps the tokens with at least this weight, in [0, 1]; the likeliest one's is 1.
-  void KeepAtLeast(double weight);
+  // Keeps the tokens with at least this weight, in [0, kWeightOne]; the likeliest one's is that.
+  void KeepAtLeast(uint64_t weight);
 
-  // Keeps the smallest set of likeliest tokens whose probabilities sum up to p, in (0, 1], of
-  // tokens with equal weights those with lower ids.
-  void KeepTopP(double p);
+  // Keeps the smallest set of likeliest tokens whose probabilities sum up to `share`, in units of
+  // 2^-63, not 0; of tokens with equal weights those with lower ids.
+  void KeepTopP(uint64_t share);
 
   // The token at this share of all weights in the order of ids, in units of 2^-64.
   int32_t Draw(uint64_t share);
@@ -51,7 +51,7 @@ class WeightedTokens {
   const RowMath* math_;
   std::span<const float> values_;  // Empty once the weights are kept.
   float max_ = 0;
-  double temperature_ = 1;
+  double scale_ = 1;
   std::vector<uint64_t> weights_;  // Of the tokens; while values_ stands, of one block. 0: not kept.
   std::vector<int32_t> ids_;       // Of the tokens, or empty: each token's id is its index.
   std::vector<uint64_t> sums_;     // Of the weights of each kBlock tokens.

@@ -1,4 +1,4 @@
-#include "common/model/sampler.h"
+#include "kernels/cpu/sampling/sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 
 #include "common/base/random.h"
 #include "kernels/make_device.h"
+#include "tests/kernels/host_sampler.h"
 #include "xxhash.h"
 
 namespace baton {
@@ -55,8 +56,8 @@ class SamplerTest : public testing::Test {
   SamplingContext context_;
   SamplingParams& params_ = context_.params;
   std::vector<int32_t> emitted_;
-  std::unique_ptr<Kernels> kernels_ = *MakeKernels({});
-  Sampler sampler_{&kernels_->row_math(), 8, {kEos}};
+  std::unique_ptr<CpuKernels> kernels_ = *MakeCpuKernels({});
+  HostSampler sampler_{kernels_.get(), {kEos}};
 };
 
 TEST_F(SamplerTest, GreedyTakesTheLowerOfTwoEqualTokens) { EXPECT_EQ(Greedy(), 3); }
@@ -245,7 +246,7 @@ TEST_F(SamplerTest, ARowOfALargeVocabularyIsReadAsPlainLoopsReadIt) {
   std::vector<float> logits(kVocab);
   for (float& x : logits) x = static_cast<float>((random.Unit() + random.Unit() - 1) * 15);
   logits[70000] = logits[150000] = 15.5f;
-  Sampler sampler(&kernels_->row_math(), kVocab, {kEos});
+  HostSampler sampler(kernels_.get(), {kEos});
   params_.num_logprobs = 20;
   const auto sample = [&](int32_t position) {
     return sampler.Sample({.logits = logits, .context = &context_, .position = position});
@@ -284,7 +285,8 @@ TEST_F(SamplerTest, ExtremeParametersStillChooseAToken) {
   params_.temperature = 1;
   params_.min_p = 1;
   EXPECT_THAT(Seen(), ElementsAre(3, 4));
-  logits_.assign(8, -std::numeric_limits<float>::infinity());
+  params_.stop_token_ids = {0, 1, 2, 3, 4, 5, 6, 7};
+  params_.min_tokens = 1;
   EXPECT_EQ(Sample().token, 0);
 }
 

@@ -1,8 +1,10 @@
-#include "common/model/weighted_tokens.h"
+#include "kernels/cpu/sampling/weighted_tokens.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+
+#include "kernels/api/sample_args.h"
 
 namespace baton {
 namespace {
@@ -10,24 +12,22 @@ namespace {
 using Wide = unsigned __int128;
 
 constexpr int64_t kBlock = 1024;
-constexpr uint64_t kAbove = RowMath::kOne + 1;  // All weights.
+constexpr uint64_t kAbove = kWeightOne + 1;  // All weights.
 // So few tokens are sorted rather than divided further.
 constexpr int64_t kSorted = 256;
 
-// The least positive number that is at least p * total. p has a float's 24 bits, so that p * 2^63
-// is exact for all p > 2^-39; a smaller one keeps the likeliest token alone.
-uint64_t ShareOf(uint64_t total, double p) {
-  const Wide product = Wide{static_cast<uint64_t>(p * 0x1p63)} * total;
-  return std::max<uint64_t>(static_cast<uint64_t>((product + ((Wide{1} << 63) - 1)) >> 63), 1);
+// The least number that is at least a share of `total`, in units of 2^-63; not 0, as neither is.
+uint64_t ShareOf(uint64_t total, uint64_t share) {
+  return static_cast<uint64_t>((Wide{share} * total + ((Wide{1} << 63) - 1)) >> 63);
 }
 
 }  // namespace
 
 void WeightedTokens::Reset(std::span<const float> values, std::span<const int32_t> ids, float max,
-                           double temperature) {
+                           double scale) {
   values_ = values;
   max_ = max;
-  temperature_ = temperature;
+  scale_ = scale;
   ids_.assign(ids.begin(), ids.end());
   SumBlocks();
 }
@@ -41,16 +41,16 @@ void WeightedTokens::SumBlocks() {
     sums_.push_back(
         values_.empty()
             ? math_->sum_at_least(weights_.data() + begin, n, 0).sum
-            : math_->weights(values_.data() + begin, n, max_, temperature_, nullptr));
+            : math_->weights(values_.data() + begin, n, max_, scale_, nullptr));
     total_ += sums_.back();
   }
 }
 
 float WeightedTokens::ValueBelow(uint64_t weight) const {
   if (weight == 0) return -std::numeric_limits<float>::infinity();
-  // A weight is within a unit of the exponential; a hundredth is far more than what rounds here.
-  const double least = (static_cast<double>(weight) - 0.75) / static_cast<double>(RowMath::kOne);
-  const double value = max_ + temperature_ * (std::log(least) - 0.01);
+  // A weight is within a unit of the power; a hundredth is far more than what rounds here.
+  const double least = (static_cast<double>(weight) - 0.75) / static_cast<double>(kWeightOne);
+  const double value = max_ + (std::log2(least) - 0.0145) / scale_;
   return std::nextafter(static_cast<float>(value), -std::numeric_limits<float>::infinity());
 }
 
@@ -62,7 +62,7 @@ void WeightedTokens::KeepWeights(uint64_t weight) {
                                              found_values_.data());
   found_.resize(count);
   weights_.resize(count);
-  math_->weights(found_values_.data(), count, max_, temperature_, weights_.data());
+  math_->weights(found_values_.data(), count, max_, scale_, weights_.data());
   if (!ids_.empty()) {
     for (int32_t& index : found_) index = ids_[index];
   }
@@ -83,16 +83,14 @@ void WeightedTokens::DropBelow(uint64_t weight) {
   ids_.resize(count);
 }
 
-void WeightedTokens::KeepAtLeast(double weight) {
-  const auto least =
-      static_cast<uint64_t>(std::llround(weight * static_cast<double>(RowMath::kOne)));
-  if (!values_.empty()) KeepWeights(least);
-  DropBelow(least);
+void WeightedTokens::KeepAtLeast(uint64_t weight) {
+  if (!values_.empty()) KeepWeights(weight);
+  DropBelow(weight);
   SumBlocks();
 }
 
-void WeightedTokens::KeepTopP(double p) {
-  const uint64_t wanted = ShareOf(total_, p);
+void WeightedTokens::KeepTopP(uint64_t share) {
+  const uint64_t wanted = ShareOf(total_, share);
   // All weights below this add up to no more than what may be left out.
   if (!values_.empty()) KeepWeights((total_ - wanted) / values_.size());
   // The tokens from `low` on reach what is wanted, those from `high` on do not. Where the interval
@@ -138,7 +136,7 @@ std::span<const uint64_t> WeightedTokens::BlockWeights(int64_t block) {
   if (values_.empty()) return std::span(weights_).subspan(begin, std::min(kBlock, size() - begin));
   const auto values = values_.subspan(begin);
   weights_.resize(std::min<size_t>(kBlock, values.size()));
-  math_->weights(values.data(), size(), max_, temperature_, weights_.data());
+  math_->weights(values.data(), size(), max_, scale_, weights_.data());
   return weights_;
 }
 

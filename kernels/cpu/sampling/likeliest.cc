@@ -1,9 +1,9 @@
-#include "common/model/likeliest.h"
+#include "kernels/cpu/sampling/likeliest.h"
 
 #include <limits>
 
 #include "common/base/check.h"
-#include "kernels/api/row_math.h"
+#include "kernels/cpu/sampling/row_math.h"
 
 namespace baton {
 namespace {
