@@ -11,7 +11,12 @@ namespace {
 class CheckSampleContentsTest : public testing::Test {
  protected:
   CheckSampleContentsTest() {
-    rows_[1] = {.num_top = 2, .num_bias = 1, .num_mask = 1, .num_prompt = 1, .num_emitted = 2};
+    rows_[1] = {.num_top = 2,
+                .num_bias = 1,
+                .num_mask = 1,
+                .num_prompt = 2,
+                .first_emitted = 2,
+                .num_emitted = 2};
   }
 
   void ExpectRefused(const std::string& message) {
@@ -24,7 +29,7 @@ class CheckSampleContentsTest : public testing::Test {
   std::vector<SampleRow> rows_ = std::vector<SampleRow>(2);
   LogitBias bias_{4, 1};
   int32_t mask_ = 77;  // Passed over.
-  std::vector<int32_t> history_ = {0, 4};
+  std::vector<int32_t> history_ = {0, 4, 4, 0};
   std::vector<SampleResult> results_ = std::vector<SampleResult>(2);
   std::vector<int32_t> top_tokens_ = std::vector<int32_t>(4);
   std::vector<float> top_logits_ = std::vector<float>(4);
@@ -73,9 +78,9 @@ TEST_F(CheckSampleContentsTest, TokensOfListsAreInTheVocabulary) {
   bias_.token = 0;
   history_[0] = -1;
   ExpectRefused("rows[1].prompt = -1");
-  history_ = {0, 5};
+  history_ = {0, 4, 5, 0};
   ExpectRefused("rows[1].emitted = 5");
-  history_[1] = 4;
+  history_[2] = 4;
   EXPECT_EQ(CheckArgs(sample_), absl::OkStatus());
   sample_.biases = nullptr;
   ExpectRefused("rows[1].the array of first_bias = null");
