@@ -79,11 +79,18 @@ absl::StatusOr<StepMetadata> StepMetadata::Create(Device& device, const StepCapa
         " blocks each are more than a step can hold: lower --max-batch-sequences or "
         "--max-model-len"));
   }
+  const auto allocate = [&](int64_t bytes, MemoryKind kind) -> absl::StatusOr<Buffer> {
+    absl::StatusOr<Buffer> memory = device.Allocate(bytes, kind);
+    if (!absl::IsResourceExhausted(memory.status())) return memory;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("for steps of ", capacity.max_rows, " sequences: ", memory.status().message(),
+                     "; lower --max-batch-sequences or --max-model-len"));
+  };
   const int64_t bytes = PlacesOf(capacity).end;
-  ASSIGN_OR_RETURN(Buffer host, device.Allocate(kArrays + bytes, MemoryKind::kPinned));
+  ASSIGN_OR_RETURN(Buffer host, allocate(kArrays + bytes, MemoryKind::kPinned));
   Buffer on_device;
   if (!device.info().unified) {
-    ASSIGN_OR_RETURN(on_device, device.Allocate(bytes, MemoryKind::kDevice));
+    ASSIGN_OR_RETURN(on_device, allocate(bytes, MemoryKind::kDevice));
   }
   return StepMetadata(device, capacity, std::move(host), std::move(on_device));
 }

@@ -191,7 +191,7 @@ std::string LateDevice::Arithmetic(DType compute) const {
 }
 
 absl::StatusOr<DeviceMemory> LateDevice::Memory() const {
-  return DeviceMemory{.total = int64_t{1} << 32, .free = int64_t{1} << 31};
+  return DeviceMemory{.total = int64_t{1} << 32, .free = int64_t{1} << 31, .taken = *taken_};
 }
 
 absl::StatusOr<Buffer> LateDevice::Allocate(int64_t bytes, MemoryKind kind) {
@@ -213,7 +213,11 @@ absl::StatusOr<Buffer> LateDevice::Allocate(int64_t bytes, MemoryKind kind) {
     return Buffer(at, bytes, std::shared_ptr<std::byte>(at, bury));
   }
   std::byte* const at = arena_->Take(bytes);
-  const auto free = [arena = arena_, bytes](std::byte* p) { arena->Free(p, bytes); };
+  *taken_ += bytes;
+  const auto free = [arena = arena_, bytes, taken = taken_](std::byte* p) {
+    arena->Free(p, bytes);
+    *taken -= bytes;
+  };
   return Buffer(at, bytes, std::shared_ptr<std::byte>(at, free));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -117,6 +118,7 @@ class LateDevice : public Device {
   int64_t num_works_ = 0;
   int64_t num_allocations_ = 0;
   int64_t num_launches_ = 0;
+  const std::shared_ptr<std::atomic<int64_t>> taken_ = std::make_shared<std::atomic<int64_t>>(0);
   std::jthread thread_;  // Last: it uses all of the above.
 };
 

@@ -62,6 +62,36 @@ TEST(LateDeviceTest, ALaneWaitsForAnotherOnlyWhenTold) {
   EXPECT_GT(overtaken, 10);
 }
 
+TEST(LateDeviceTest, AGraphDoesLaterAndOftenWhatWasEnqueuedOnce) {
+  LateDevice device({.only_when_asked = true, .graphs = true});
+  const Buffer pinned = *device.Allocate(256, MemoryKind::kPinned);
+  std::memset(pinned.data(), 0, 128);
+  CopyPiece* const piece = pinned.array<CopyPiece>(128);
+  *piece = {.from = pinned.data(), .to = pinned.data() + 64, .bytes = 64};
+  const auto graph = device.Capture([&]() -> absl::Status {
+    // None of them can be in a graph.
+    EXPECT_FALSE(device.MarkNow(Lane::kCompute).ok());
+    EXPECT_FALSE(device.After(Lane::kCompute, Mark()).ok());
+    EXPECT_FALSE(device.IsDone(Mark()).ok());
+    EXPECT_FALSE(device.Synchronize().ok());
+    EXPECT_FALSE(device.Allocate(1, MemoryKind::kPinned).ok());
+    EXPECT_TRUE(device.MarkNow(Lane::kTransfer).ok());
+    return device.CopyPieces(Lane::kCompute, {piece, 1});
+  });
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_TRUE(device.idle());
+  for (const int value : {1, 2}) {
+    std::memset(pinned.data(), value, 64);
+    ASSERT_TRUE(device.Launch(**graph).ok());
+    EXPECT_FALSE(device.idle());
+    ASSERT_TRUE(Wait(device, *device.MarkNow(Lane::kCompute), std::chrono::hours(1)).ok());
+    EXPECT_EQ(pinned.data()[64], static_cast<std::byte>(value));
+  }
+  EXPECT_EQ(device.num_launches(), 2);
+  device.LoseAfter(0);
+  EXPECT_EQ(device.Launch(**graph).code(), absl::StatusCode::kUnavailable);
+}
+
 TEST(LateDeviceTest, FailsHangsAndIsLostWhenTold) {
   LateDevice device({.only_when_asked = true});
   device.FailNext("SelectRows", 1);

@@ -122,6 +122,43 @@ TEST(StepGraphsTest, TheOptionTurnsThemOff) {
   EXPECT_EQ(LateDeviceOf(steps).num_launches(), 0);
 }
 
+// A step may have fewer tokens than the graph that holds it has rows.
+TEST(StepGraphsTest, StepsOfFewTokensAreFilledUpBeyondTheirLimit) {
+  RunnerOptions options = LateGraphOptions({});
+  options.max_step_tokens = 5;
+  DecodeSteps off(options, 5);
+  options.make_device = [] { return std::make_unique<LateDevice>(LateOptions{.graphs = true}); };
+  DecodeSteps on(options, 5);
+  EXPECT_EQ(on.Run(Lengths(5, 1)), off.Run(Lengths(5, 1)));
+  EXPECT_EQ(LateDeviceOf(on).num_launches(), 1);
+}
+
+// The pool is what is left when all else has been allocated or set aside.
+TEST(StepGraphsTest, AllThatALoadTakesIsWithinTheFraction) {
+  Processors processors = *MakeDevice({});
+  RecordingSink sink;
+  const auto blocks = [&](bool graphs, int32_t rows) {
+    LateDevice device({.graphs = true});
+    ModelOptions options = LateGraphOptions({}).model();
+    options.memory_fraction = 0.03;
+    options.max_step_rows = rows;
+    options.max_step_tokens = rows;
+    options.graphs = graphs;
+    const auto model = LoadModel(options, device, *processors.host, &sink);
+    EXPECT_TRUE(model.ok()) << model.status();
+    const DeviceMemory memory = *device.Memory();
+    const auto share = static_cast<int64_t>(0.03 * static_cast<double>(memory.total));
+    const int64_t set_aside = graphs ? StepGraphs::kBytesOfOne * 4 : 0;
+    const int64_t left = share - memory.total / 64 - set_aside - memory.taken;
+    EXPECT_GE(left, 0);
+    EXPECT_LT(left, BlockBytes(model->info.layout));
+    return model->cache->num_blocks();
+  };
+  const int32_t with = blocks(true, 8), without = blocks(false, 8);
+  EXPECT_GT(without, with);
+  EXPECT_GT(without, blocks(false, 2000));  // Its metadata alone is a megabyte.
+}
+
 // Looks at the cache at each report of a layer.
 class LayerSink : public RecordingSink {
  public:
