@@ -207,6 +207,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& devic
            .limit = options.device_limit,
            .sink = sink,
            .lost = std::move(lost)}));
+  model.num_graphs = static_cast<int32_t>(graph_sizes.size());
   ASSIGN_OR_RETURN(model.memory, MemoryOf(device, weights, *model.cache));
   return model;
 }

@@ -50,6 +50,7 @@ struct LoadedModel {
   ModelMemory memory;  // Nothing but the total where host and device memory are one.
   std::unique_ptr<KvCache> cache;
   std::unique_ptr<KvCache> swap;  // Null without swap_blocks.
+  int32_t num_graphs = 0;
   std::unique_ptr<TransformerRunner> runner;
 };
 

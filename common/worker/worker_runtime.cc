@@ -178,6 +178,7 @@ absl::Status WorkerRuntime::Load() {
        {"numerics", model_.info.numerics_id},
        {"kernels", device.info().name},
        {"max_model_len", model_.info.max_model_len},
+       {"graphs", model_.num_graphs},
        {"blocks", num_blocks},
        {"pool_bytes", num_blocks * BlockBytes(model_.info.layout)}});
   return absl::OkStatus();

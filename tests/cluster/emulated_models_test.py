@@ -77,7 +77,8 @@ class EmulatedModelsTest(unittest.TestCase):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
                 model, golden = served_model(name, folder)
                 with RunningCluster(BIN / "baton", "emulated-models", model=model, device="cuda",
-                                    num_blocks=32, threads=1, **options) as cluster:
+                                    num_blocks=32, threads=1, max_batch_sequences=4,
+                                    **options) as cluster:
                     self.assertIn(computes, cluster.log("decode-0"))
                     off = rms(self.scores(cluster, golden))
                     self.assertLessEqual(off, factor * golden["bf16_rms"])
@@ -104,7 +105,8 @@ class EmulatedModelsTest(unittest.TestCase):
         """A CPU and a GPU worker of each role."""
         cluster = ProcessCluster(BIN, "emulated-mixed", worker={"num_blocks": 64})
         for server in cluster.workers:
-            server.arguments += ["--device", "cpu" if server.name.endswith("0") else "cuda"]
+            server.arguments += ["--device", "cpu" if server.name.endswith("0") else "cuda",
+                                 "--max-batch-sequences", "4"]
         with cluster:
             yield cluster
 

@@ -82,6 +82,7 @@ class EmulatedTest(unittest.TestCase):
         expected = self.reference()  # Before the other cluster starts.
         with self.cluster(prefill=2, decode=2, chunk_tokens=7, block_size=8,
                           num_blocks=2 * NUM_BLOCKS, gpu_graphs="on") as cluster:
+            self.assertIn("graphs=4", self.loaded(cluster))  # Of 1, 2, 4 and 8 rows.
             self.assertEqual(answers_of(cluster), expected)
             self.assertEqual(cluster.await_quiet(2 * NUM_BLOCKS), [])
 
@@ -163,9 +164,9 @@ class EmulatedTest(unittest.TestCase):
 
     def test_doctor_shows_the_gpus_that_workers_see(self):
         for emulated, shows in (
-                (FAST, ("ok   GPU 0      emulated sm_90, sm_90, 8.0 GiB free of 8.0 GiB",
+                (FAST, ("ok   GPU 0      emulated sm_90, sm_90, 1.0 GiB free of 1.0 GiB",
                         "knows CUDA 13.0, emulated")),
-                ("arch=sm80 memory=1073741824", ("emulated sm_80, sm_80, 1.0 GiB free",)),
+                ("arch=sm80 memory=2147483648", ("emulated sm_80, sm_80, 2.0 GiB free",)),
                 ("devices=0", ("!!   GPU driver", "shows no GPU")),
                 ("driver=12020", ("!!   GPU driver knows CUDA 12.2", "CUDA 13 is needed")),
                 ("driver=0", ("!!   GPU driver no NVIDIA driver, emulated", "580 or later"))):
@@ -192,7 +193,12 @@ class EmulatedTest(unittest.TestCase):
             line = self.loaded(cluster)
             pool = int(line.split("pool_bytes=")[1].split()[0])
             self.assertTrue(share / 4 < pool < share - taken, pool)
+            url = cluster.workers("decode")[0]["metrics_url"]
+            used = metric_sum(url, "baton_device_memory_used_bytes")
+            self.assertTrue(pool + taken < used < share, used)
+            self.assertEqual(metric_sum(url, "baton_device_memory_bytes"), memory)
             self.assertEqual(ask(cluster, REQUESTS[0]), expected[0])
+            self.assertGreater(metric_sum(url, "baton_device_busy_seconds_total"), 0)
 
     def test_cpu_and_gpu_have_different_numerics_ids_by_which_workers_pair(self):
         ids = set()
