@@ -120,13 +120,14 @@ TEST_P(CacheBlocksTest, GathersAndScattersAsTheCpu) {
   }
 }
 
-// Vectors of 16, 4 and 1 bytes; several parts of a piece; more planes than one launch takes.
+// Vectors of 16, 4 and 1 bytes, which planes, gaps or the size of pieces allow; several parts of a piece; more planes than one launch takes.
 INSTANTIATE_TEST_SUITE_P(Shapes, CacheBlocksTest,
                          testing::Values(BlocksCase{DType::kBF16, 64, 0, 0, 2},
                                          BlocksCase{DType::kF32, 256, 4, 0, 1},
                                          BlocksCase{DType::kBF16, 24, 2, 0, 2},
                                          BlocksCase{DType::kFp8E4M3, 8, 1, 0, 3},
                                          BlocksCase{DType::kBF16, 64, 8, 2, 1},
+                                         BlocksCase{DType::kFp8E4M3, 1, 8, 0, 2},
                                          BlocksCase{DType::kFp8E5M2, 16, 0, 0, 67}),
                          [](const auto& info) { return "case_" + std::to_string(info.index); });
 

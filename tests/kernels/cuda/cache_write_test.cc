@@ -11,11 +11,13 @@ constexpr DType kCaches[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kFp8
                              DType::kFp8E5M2};
 
 // Runs the same write on the CPU and on the device, over a cache of 0xff.
+// Rows of V are longer by `v_more` elements.
 void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>& scales,
-                     uint64_t seed, size_t shift, size_t cache_shift = 0) {
+                     uint64_t seed, size_t shift, size_t cache_shift = 0, int32_t v_more = 0) {
   const std::vector<int64_t> slots = {3, -1, 0, 5 * shape.block_size - 1, shape.block_size, -7};
   const int64_t tokens = std::ssize(slots), stride = int64_t{shape.num_heads} * shape.dim + 4;
-  auto key = RandomFloats(seed, tokens * stride), value = RandomFloats(seed + 1, tokens * stride);
+  const int64_t v_stride = stride + int64_t{shape.num_heads} * v_more;
+  auto key = RandomFloats(seed, tokens * stride), value = RandomFloats(seed + 1, tokens * v_stride);
   for (float& x : key) x *= 300;  // fp8 saturates for some.
   key = Rounded(in, key);
   value = Rounded(in, value);
@@ -23,12 +25,13 @@ void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>
   const size_t moved = cache_shift * SizeOf(shape.dtype);
   const DeviceBytes device_k(k, moved), device_v(v, moved);
   CachePlane k_plane = shape, v_plane = shape;
+  v_plane.dim += v_more;
   k_plane.data = k.data();
   v_plane.data = v.data();
   k_plane.scales = v_plane.scales = scales.empty() ? nullptr : scales.data();
   k_plane.num_scales = v_plane.num_scales = static_cast<int32_t>(scales.size());
   ASSERT_TRUE(MakeTestKernels("portable")
-                  ->ReshapeAndCache({key.data(), stride, value.data(), stride, slots.data(), tokens,
+                  ->ReshapeAndCache({key.data(), stride, value.data(), v_stride, slots.data(), tokens,
                                      k_plane, v_plane})
                   .ok());
   const DeviceFloats device_scales(DType::kF32, scales);
@@ -37,7 +40,7 @@ void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>
   k_plane.data = static_cast<std::byte*>(device_k.data());
   v_plane.data = static_cast<std::byte*>(device_v.data());
   k_plane.scales = v_plane.scales = device_scales.f32();
-  ASSERT_EQ(ReshapeAndCache({device_key, stride, device_value, stride, device_slots.data(), tokens,
+  ASSERT_EQ(ReshapeAndCache({device_key, stride, device_value, v_stride, device_slots.data(), tokens,
                              k_plane, v_plane},
                             nullptr),
             cudaSuccess);
@@ -109,6 +112,8 @@ TEST_P(CacheWriteTest, EachSizeOfAPlaneMayBeOdd) {
     }
   }
   ExpectSameBytes(DType::kF32, even, {}, 6, 0, 1);
+  ExpectSameBytes(DType::kF32, even, {}, 7, 0, 0, 8);
+  ExpectSameBytes(DType::kF32, even, {}, 8, 0, 0, -8);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CacheWriteTest, testing::ValuesIn(kCaches),

@@ -196,6 +196,14 @@ class PackTest : public CudaDeviceTest {
     Await(MarkNow(Lane::kCompute));
     return out.Read();
   }
+  // With what lies behind each row.
+  std::vector<float> Kept(const PackedMatrix& matrix) {
+    EXPECT_TRUE(device_->Synchronize().ok());
+    std::vector<std::byte> bytes(matrix.size_bytes());
+    EXPECT_EQ(cudaMemcpy(bytes.data(), matrix.data(), bytes.size(), cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    return DeviceFloats::Decode(matrix.dtype(), bytes);
+  }
 };
 
 TEST_F(PackTest, RoundsPartsToTheComputeDtypeAndPadsRows) {
@@ -219,8 +227,24 @@ TEST_F(PackTest, RoundsPartsToTheComputeDtypeAndPadsRows) {
       EXPECT_EQ(matrix->dtype(), compute);
       EXPECT_EQ(matrix->size_bytes(), 15 * ((k + 7) / 8 * 8) * 2);
       EXPECT_EQ(Unpacked(*matrix), expected) << k;
+      const std::vector<float> kept = Kept(*matrix);
+      for (int64_t i = 0; i < std::ssize(kept); ++i) {
+        if (i % RowStride(k) >= k) EXPECT_EQ(kept[i], 0) << i;
+      }
     }
   }
+}
+
+TEST_F(PackTest, UntoldKeepsF16OnlyWhereAllPartsAreF16) {
+  const auto values = Encode(DType::kF16, RandomFloats(1, 16));
+  const WeightRows f16{values.data(), DType::kF16, 1}, bf16{values.data(), DType::kBF16, 1};
+  const auto type_of = [&](WeightRows first, WeightRows second) {
+    const WeightRows parts[] = {first, second};
+    return device_->Pack({.parts = parts, .num_parts = 2, .k = 8})->dtype();
+  };
+  EXPECT_EQ(type_of(f16, f16), DType::kF16);
+  EXPECT_EQ(type_of(f16, bf16), DType::kBF16);
+  EXPECT_EQ(type_of(bf16, f16), DType::kBF16);
 }
 
 // Through chunks that are used again before the first ones were asked about.
@@ -235,6 +259,18 @@ TEST_F(PackTest, MoreThanTheChunksHold) {
   Copy(Lane::kCopies, 0, matrix->data(), back.data(), matrix->size_bytes());
   Await(MarkNow(Lane::kCopies));
   EXPECT_EQ(std::memcmp(back.data(), file.data(), file.size()), 0);
+}
+
+TEST_F(PackTest, ARowLongerThanAChunk) {
+  constexpr int64_t kLength = (int64_t{5} << 20) / 2 + 3;
+  const std::vector<float> row = Rounded(DType::kBF16, RandomFloats(3, kLength));
+  const WeightRows part{reinterpret_cast<const std::byte*>(row.data()), DType::kF32, 1};
+  const auto packed =
+      device_->Pack({.parts = &part, .num_parts = 1, .k = kLength, .compute = DType::kBF16});
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  std::vector<float> kept = Kept(*packed);
+  kept.resize(kLength);
+  EXPECT_TRUE(kept == row);
 }
 
 TEST_F(PackTest, RefusesWhatIsNoMatrix) {
