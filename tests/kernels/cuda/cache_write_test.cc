@@ -112,7 +112,14 @@ TEST_P(CacheWriteTest, EachSizeOfAPlaneMayBeOdd) {
     }
   }
   ExpectSameBytes(DType::kF32, even, {}, 6, 0, 1);
-  ExpectSameBytes(DType::kF32, even, {}, 7, 0, 0, 8);
+  // V alone needs more blocks of threads than one.
+  const CachePlane many{.dtype = GetParam(),
+                        .num_blocks = 5,
+                        .num_heads = 16,
+                        .block_size = 8,
+                        .dim = 8,
+                        .block_stride = 8 * 16 * 40};
+  ExpectSameBytes(DType::kF32, many, {}, 7, 0, 0, 32);
   ExpectSameBytes(DType::kF32, even, {}, 8, 0, 0, -8);
 }
 
