@@ -60,7 +60,7 @@ class DeviceProblem {
  public:
   explicit DeviceProblem(AttentionProblem& problem)
       : problem_(problem),
-        q_(problem.shape.compute, problem.q),
+        q_(problem.shape.compute, WithTail(problem.q)),
         k_(problem.k_cache),
         v_(problem.v_cache),
         table_(problem.table),
@@ -115,6 +115,12 @@ class DeviceProblem {
   }
 
  private:
+  // Behind the last head, whose kernel may have more columns, there are NaN.
+  static std::vector<float> WithTail(std::vector<float> q) {
+    q.insert(q.end(), 256, NAN);
+    return q;
+  }
+
   AttentionProblem& problem_;
   DeviceFloats q_;
   DeviceBytes k_, v_;
