@@ -44,31 +44,9 @@ absl::StatusOr<std::unique_ptr<Device>> MakeGpu(int index) {
 #endif
 }
 
-// NOT_FOUND or FAILED_PRECONDITION: there is no GPU that could be used. Otherwise there is one, and
-// something is wrong with it.
 absl::StatusOr<std::unique_ptr<Device>> FindGpu() {
   if (*kAutoIsCpu != 0) return absl::NotFoundError(kAutoIsCpu);
   return MakeGpu(0);
-}
-
-bool IsAbsent(const absl::Status& status) {
-  return absl::IsNotFound(status) || absl::IsFailedPrecondition(status);
-}
-
-// What FindGpu would find.
-void Choose(GpuReport& report) {
-  const bool has_gpu = !report.gpus.empty();
-  report.chosen = "cpu";
-  if (*kAutoIsCpu != 0) {
-    report.reason = kAutoIsCpu;
-  } else if (!has_gpu) {
-    report.reason = report.problem;
-  } else if (report.gpus[0].too_old) {
-    report.reason = report.gpus[0].unusable;
-  } else {
-    report.chosen = "cuda:0";
-    report.reason = report.gpus[0].unusable.empty() ? "the first GPU" : report.gpus[0].unusable;
-  }
 }
 
 absl::StatusOr<int> GpuIndex(const std::string& device) {
@@ -105,7 +83,7 @@ absl::StatusOr<Processors> MakeDevice(const DeviceOptions& options) {
     absl::StatusOr<std::unique_ptr<Device>> gpu = FindGpu();
     if (gpu.ok()) {
       made.device = *std::move(gpu);
-    } else if (IsAbsent(gpu.status())) {
+    } else if (HasNoGpu(gpu.status())) {
       made.why_no_gpu = std::string(gpu.status().message());
     } else {
       return gpu.status();
@@ -128,7 +106,7 @@ GpuReport ListGpus() {
   report.problem = kAutoIsCpu;
 #endif
   report.build = kBuild;
-  Choose(report);
+  ChooseForAuto(kAutoIsCpu, report);
   return report;
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
@@ -87,6 +88,17 @@ constexpr CountedMetric kCounted[] = {
 };
 static_assert(sizeof(WorkerCounters) == std::size(kCounted) * sizeof(int64_t),
               "a counter was added that is not exported");
+
+// Memory of a GPU that is not there is cured by one option or another, which the error shall name.
+absl::Status WithCure(bool is_cpu, const absl::Status& status) {
+  if (is_cpu || !absl::IsResourceExhausted(status) || absl::StrContains(status.message(), "--")) {
+    return status;
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(status.message(),
+                   ": lower --chunk-tokens or --max-batch-sequences here, or the "
+                   "--gpu-memory-fraction of what else runs on this GPU, or take a smaller model"));
+}
 
 void EndWithDevice(const absl::Status& status) {
   EndForLostDevice([&] { Log(LogLevel::kError, "lost the device", {{"error", status.message()}}); });
@@ -167,7 +179,7 @@ absl::Status WorkerRuntime::Load() {
        .max_step_rows = config_.max_batch_sequences,
        .graphs = config_.gpu_graphs == "on"},
       device, *processors_.host, &mailing_runner_, EndWithDevice);
-  if (!loaded.ok()) return AtModelOption(config_.model, loaded.status());
+  if (!loaded.ok()) return AtModelOption(config_.model, WithCure(is_cpu, loaded.status()));
   model_ = *std::move(loaded);
   if (!is_cpu) ExportMemory(model_.memory, &metrics_);
   mailing_runner_.set_runner(model_.runner.get());

@@ -4,6 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
 namespace baton {
 
 // A GPU as its driver shows it.
@@ -26,5 +29,12 @@ struct GpuReport {
   std::string chosen;  // What `--device auto` takes: "cpu" or "cuda:0", usable or not.
   std::string reason;  // Why that, or why it will not start.
 };
+
+// Of an error of making a GPU's device: there is none that could be used. Otherwise there is one,
+// and something is wrong with it.
+bool HasNoGpu(const absl::Status& status);
+
+// Fills in what `auto` takes. `never`: why this build takes no GPU, wherever it runs; empty: it does.
+void ChooseForAuto(absl::string_view never, GpuReport& report);
 
 }  // namespace baton

@@ -26,10 +26,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   Call api;
   const bool hopper = api.device.architecture == Architecture::kHopper;
   *properties = {};
-  std::strcpy(properties->name, hopper ? "emulated sm_90" : "emulated sm_80");
+  const bool too_old = OptionsOfEnvironment().too_old;
+  const char* usual = hopper ? "emulated sm_90" : "emulated sm_80";
+  std::strcpy(properties->name, too_old ? "emulated sm_75" : usual);
   std::memcpy(properties->uuid.bytes, properties->name, sizeof(properties->uuid.bytes));
   properties->totalGlobalMem = api.device.global.capacity();
-  properties->major = hopper ? 9 : 8;
+  properties->major = too_old ? 7 : hopper ? 9 : 8;
+  properties->minor = too_old ? 5 : 0;
   return api.error;
 }
 

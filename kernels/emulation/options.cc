@@ -20,8 +20,9 @@ bool ParseWord(std::string_view key, std::string_view value, Options& options) {
   if (key == "devices") return ParseNumber(value, options.devices) && options.devices <= 1;
   if (key == "driver") return ParseNumber(value, options.driver);
   if (key == "arch") {
-    options.architecture = value == "sm80" ? Architecture::kAmpere : Architecture::kHopper;
-    return value == "sm80" || value == "sm90";
+    options.architecture = value == "sm90" ? Architecture::kHopper : Architecture::kAmpere;
+    options.too_old = value == "sm75";
+    return value == "sm75" || value == "sm80" || value == "sm90";
   }
   if (key == "detector") {
     options.detects = value == "on";

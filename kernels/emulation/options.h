@@ -14,6 +14,7 @@ struct Options {
   uint64_t seed = 1;
   size_t memory = size_t{1} << 30;  // The host has to have it: fresh memory is filled.
   Architecture architecture = Architecture::kHopper;
+  bool too_old = false;  // sm_75, which Baton does not take.
   int64_t lose = 0;     // The device is lost in its n-th kernel; 0: never.
   bool detects = true;  // Off: no races, no bounds, no faults of the host; faster and smaller.
   int devices = 1;      // 0: none.

@@ -34,6 +34,8 @@ TEST(OptionsTest, WhatIsNotUnderstoodIsRefused) {
     EXPECT_FALSE(ParseOptions(text).has_value()) << text;
   }
   EXPECT_TRUE(ParseOptions("arch=sm90 detector=on").has_value());
+  EXPECT_TRUE(ParseOptions("arch=sm75")->too_old);
+  EXPECT_FALSE(ParseOptions("arch=sm80")->too_old);
 }
 
 }  // namespace
