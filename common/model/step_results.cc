@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/device_memory.h"
@@ -61,7 +62,13 @@ absl::StatusOr<std::unique_ptr<StepResults>> StepResults::Create(Device& device,
                                                                  const ModelInfo& info,
                                                                  const StepCapacity& capacity) {
   std::unique_ptr<StepResults> made(new StepResults(device, cpu, info));
-  if (!device.info().unified) RETURN_IF_ERROR(made->MakeRoom(capacity));
+  if (device.info().unified) return made;
+  const absl::Status room = made->MakeRoom(capacity);
+  if (absl::IsResourceExhausted(room)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        room.message(), ", where tokens are chosen; lower --chunk-tokens, or take a larger GPU"));
+  }
+  RETURN_IF_ERROR(room);
   return made;
 }
 

@@ -41,6 +41,13 @@ def ask(cluster, request):
     return choice["token_ids"], choice["logits_digests"]
 
 
+def words(cluster, request, digests):
+    """What a user sees; with digests the logits go to the CPU, else the GPU chooses."""
+    choice = cluster.post("/v1/completions", return_logits_digest=digests, return_token_ids=True,
+                          logprobs=2, **request)["choices"][0]
+    return choice["token_ids"], choice["logprobs"]
+
+
 def answers_of(cluster, requests=REQUESTS, together=True):
     calls = [lambda r=r: ask(cluster, r) for r in requests]
     answers = at_once(calls) if together else [call() for call in calls]
@@ -71,12 +78,19 @@ class EmulatedTest(unittest.TestCase):
             with test.cluster("emulated-reference") as cluster:
                 cls.known = answers_of(cluster, together=False)
                 cls.cached = answers_of(cluster, together=False)
+                cls.by_gpu, cls.by_cpu = ([words(cluster, r, digests) for r in REQUESTS[-2:]]
+                                          for digests in (False, True))
         return cls.known
 
     def test_prefix_hit_changes_no_bit(self):
         self.reference()
         self.assertEqual(self.cached, self.known)
         self.assertGreater(len({d for _, row in self.known for d in row}), 3 * TOKENS)
+
+    def test_gpu_chooses_what_the_cpu_chooses_of_its_logits(self):
+        expected = self.reference()
+        self.assertEqual(self.by_gpu, self.by_cpu)
+        self.assertEqual([ids for ids, _ in self.by_gpu], [ids for ids, _ in expected[-2:]])
 
     def test_batch_chunks_blocks_graphs_and_number_of_workers_change_no_bit(self):
         expected = self.reference()  # Before the other cluster starts.
@@ -156,7 +170,8 @@ class EmulatedTest(unittest.TestCase):
                 (FAST, ["--device", "gpu"], "--device gpu: must be"),
                 (FAST, ["--device", "cuda", "--compute-dtype", "f32"], "compute_dtype = f32"),
                 (FAST, ["--device", "cuda", "--kv-dtype", "f32"], "kv_dtype = f32"),
-                ("memory=50000000", ["--device", "cuda"], "--gpu-memory-fraction"),
+                ("memory=47000000", ["--device", "cuda"], "--chunk-tokens"),
+                ("memory=60000000", ["--device", "cuda"], "--gpu-memory-fraction"),
                 ("memory=1000000", ["--device", "cuda"], "GPU memory")):
             with self.subTest(says):
                 code, line = self.start("decode", *options, emulated=emulated)

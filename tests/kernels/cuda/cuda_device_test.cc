@@ -284,6 +284,20 @@ TEST_F(PackTest, RefusesWhatIsNoMatrix) {
   EXPECT_EQ(device_->ops().Gemm({.weights = &foreign}).code(), absl::StatusCode::kInvalidArgument);
 }
 
+// A row may need it, which only the device can look at.
+TEST_F(CudaDeviceTest, NoTokenIsChosenWithoutScratch) {
+  const float logit = 0;
+  const SampleRow row;
+  SampleResult result;
+  const absl::Status status = device_->ops().Sample({.logits = &logit,
+                                                     .logits_stride = 1,
+                                                     .vocab_size = 1,
+                                                     .rows = &row,
+                                                     .num_rows = 1,
+                                                     .results = &result});
+  EXPECT_EQ(status, absl::InvalidArgumentError("adjusted = null: must point to data"));
+}
+
 TEST_F(CudaDeviceTest, AGraphCopiesAgainWhatIsThereThen) {
   *pieces_.array<CopyPiece>() = {host_.data(), there_.data(), 8};
   auto graph = device_->Capture(
