@@ -107,7 +107,7 @@ BATON_DEVICE Fp8E4M3 FromFloat<Fp8E4M3>(float x) {
 template <>
 BATON_DEVICE Fp8E5M2 FromFloat<Fp8E5M2>(float x) {
   const uint32_t bits = ToBits(x), sign = bits >> 24 & 0x80, magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return {static_cast<uint8_t>(sign | 0x7f)};
+  if (magnitude > 0x7f800000u) return {static_cast<uint8_t>(sign | 0x7e)};
   if (magnitude >= 0x47600000u) return {static_cast<uint8_t>(sign | 0x7b)};  // 57344
   return {static_cast<uint8_t>(sign | RoundMagnitude<15, 2>(magnitude))};
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "kernels/cuda/cache.h"
@@ -10,6 +11,12 @@ namespace {
 constexpr DType kCaches[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kFp8E4M3,
                              DType::kFp8E5M2};
 
+// Around the greatest numbers of all types and the least of each, and what is no number.
+constexpr float kSpecials[] = {NAN,     -NAN,    INFINITY, -INFINITY, 65504,  65519.9f, 65520,
+                               447.9f,  448,     464,      -465,      479,    57344,    61439,
+                               61440,   3.4e38f, 6e-8f,    -3e-8f,    1e-40f, 0.0018f,  0.00097f,
+                               1.5e-5f, 7e-6f,   -0.0f,    1.00390625f,       1.01171875f};
+
 // Runs the same write on the CPU and on the device, over a cache of 0xff.
 // Rows of V are longer by `v_more` elements.
 void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>& scales,
@@ -19,6 +26,7 @@ void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>
   const int64_t v_stride = stride + int64_t{shape.num_heads} * v_more;
   auto key = RandomFloats(seed, tokens * stride), value = RandomFloats(seed + 1, tokens * v_stride);
   for (float& x : key) x *= 300;  // fp8 saturates for some.
+  for (size_t i = 0; i < std::size(kSpecials) && i < value.size(); ++i) value[i] = kSpecials[i];
   key = Rounded(in, key);
   value = Rounded(in, value);
   std::vector<std::byte> k(5 * shape.block_stride * SizeOf(shape.dtype), std::byte{0xff}), v = k;

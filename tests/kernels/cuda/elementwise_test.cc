@@ -55,6 +55,22 @@ TEST_P(ElementwiseTest, GatedActivationsHaveTheBitsOfTheCpu) {
   }
 }
 
+TEST_P(ElementwiseTest, WhatIsNoNumberStaysNone) {
+  const auto [in, out_type, seed] = GetParam();
+  const std::vector<float> x = {NAN, INFINITY, -INFINITY, 3e38f};
+  for (const ActivationKind kind : kKinds) {
+    std::vector<float> expected(4);
+    ASSERT_TRUE(
+        cpu_->Activation({Rounded(in, x).data(), 1, 4, kind, out_type, expected.data()}).ok());
+    const DeviceFloats device_x(in, x), out(out_type, 4);
+    ASSERT_EQ(Activation({device_x, 1, 4, kind, out_type, out}, nullptr), cudaSuccess);
+    const auto got = out.Read();
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_TRUE(got[i] == expected[i] || (std::isnan(got[i]) && std::isnan(expected[i]))) << i;
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, RowsOfGatedActivationsMayHaveGaps) {
   const auto [in, out_type, seed] = GetParam();
   for (const int64_t dim : {3, 64}) {
