@@ -27,6 +27,7 @@ void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>
   auto key = RandomFloats(seed, tokens * stride), value = RandomFloats(seed + 1, tokens * v_stride);
   for (float& x : key) x *= 300;  // fp8 saturates for some.
   for (size_t i = 0; i < std::size(kSpecials) && i < value.size(); ++i) value[i] = kSpecials[i];
+  value[4 * v_stride - 5] = FromBits(0x7f800001u);  // A NaN by the last of its bits alone.
   key = Rounded(in, key);
   value = Rounded(in, value);
   std::vector<std::byte> k(5 * shape.block_stride * SizeOf(shape.dtype), std::byte{0xff}), v = k;
