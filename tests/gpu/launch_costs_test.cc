@@ -16,7 +16,11 @@
 namespace baton {
 namespace {
 
-constexpr int kLaunches = 200;
+#if defined(BATON_CUDA_DEVICE)
+constexpr int kLaunches = 1000;
+#else
+constexpr int kLaunches = 20;
+#endif
 constexpr auto kLimit = std::chrono::seconds(60);
 
 template <typename T>

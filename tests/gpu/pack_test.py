@@ -6,6 +6,7 @@ Usage: pack_test.py BUILD_FOLDER [unittest arguments]
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -49,16 +50,17 @@ class PackTest(unittest.TestCase):
     def test_every_part_of_each_call_passes(self):
         parts = {}
         # The detectors of the emulation would take most of a cluster's time.
-        for call, gpu, count in (("1", "", 5), ("2", "", 4), ("3", FAST, 3)):
+        for call, gpu, count in (("1", "", 6), ("2", "", 4), ("3", FAST, 3)):
             code, of_call = self.run_pack("--quick", "--only", call, gpu=gpu)
             self.assertEqual((code, len(of_call)), (0, count), of_call)
             parts.update(of_call)
-        self.assertEqual(len(parts), 12)
+        self.assertEqual(len(parts), 13)
         for name, part in parts.items():
             expected = ("passed", "skipped") if name == "sanitizer" else ("passed",)
             self.assertIn(part["status"], expected, part)
         self.assertIn("emulated sm_90", parts["device"]["says"])
         self.assertGreater(json.loads(parts["launches"]["says"])["per_launch"], 0)
+        self.assertGreater(json.loads(parts["steps"]["says"])["decode_step"], 0)
 
     def test_a_machine_without_a_gpu_fails_and_says_why(self):
         code, parts = self.run_pack("--only", "device", gpu="driver=0")
@@ -78,10 +80,21 @@ class PackTest(unittest.TestCase):
         code, parts = self.run_pack("--only", "arithmetic", pack=pack)
         self.assertEqual((code, parts["arithmetic"]["status"]), (1, "failed"))
         self.assertEqual(parts["arithmetic"]["says"], '[  FAILED  ] Mma."x" y')
+        test.write_text("#!/bin/sh\necho '[==========] 0 tests from 0 test suites ran.'\n")
+        code, parts = self.run_pack("--only", "arithmetic", pack=pack)
+        self.assertEqual((code, parts["arithmetic"]["status"]), (1, "failed"))
+
+    def test_limits_of_parts_keep_those_of_calls(self):
+        parts = re.findall(r"^(?:part|tests) (\d) (\w+) (\d+)", (PACK / "run.sh").read_text(), re.M)
+        self.assertEqual(len(parts), 13)
+        for call in "123":
+            self.assertLess(sum(int(limit) for c, _, limit in parts if c == call), 600 - 60)
+        self.assertLessEqual(sum(int(limit) for _, _, limit in parts), 25 * 60)
 
     def test_programs_take_their_libraries_from_the_pack(self):
         names = [*(PACK / "bin").iterdir(), PACK / "tests/gpu_tests"]
         self.assertEqual(len(names), 5)
+        self.assertLess(PACK.with_suffix(".tar.gz").stat().st_size, 50 << 20)
         for path in names:
             said = subprocess.run(["ldd", path], capture_output=True, text=True, timeout=60).stdout
             for line in said.splitlines():

@@ -76,9 +76,12 @@ tests() {
   part "$1" "$2" "$3" tests/gpu_tests --gtest_brief=1 --gtest_filter="$4"
 }
 
-launches() {
-  tests/gpu_tests --gtest_brief=1 --gtest_filter='LaunchCosts*' | tee "$out/launches.txt"
-  grep '^{' "$out/launches.txt"  # Last, for the results.
+# costs TESTS: what they print, and for the results last what they measured.
+costs() {
+  tests/gpu_tests --gtest_brief=1 --gtest_filter="$1" >"$out/costs.txt"
+  local status=$?
+  cat "$out/costs.txt"
+  [ "$status" = 0 ] && grep '^{' "$out/costs.txt"
 }
 
 device() {
@@ -119,7 +122,7 @@ sanitizer() {
       --gtest_filter='SweepTest.OfNorms:*MmaTest*ordinary*:CopyPieces*:GemmOrder*' || return 1
   done
 }
-export -f device launches start cluster sanitizer
+export -f device costs start cluster sanitizer
 export out quick
 
 attention='*Attention*'
@@ -128,18 +131,19 @@ device_api='CudaDeviceTest.*:PackTest.*'
 models='*CudaRunner*:*CudaModels*:*CudaGolden*:*CudaSmall*:*CudaSizes*'
 part 1 device 60 bash -c device
 tests 1 arithmetic 30 '*MmaTest*' '*MmaTest*'
-part 1 launches 30 bash -c launches
-tests 1 sweep 120 'SweepTest.*' SweepTest.OfNorms
-tests 1 operators 220 "-$attention:$sampling:$device_api:$models:*MmaTest*:SweepTest.*:Launch*" \
+part 1 launches 60 bash -c "costs 'LaunchCosts*'"
+part 1 steps 60 bash -c "costs 'StepCosts*'"
+tests 1 sweep 100 'SweepTest.*' SweepTest.OfNorms
+tests 1 operators 180 "-$attention:$sampling:$device_api:$models:*MmaTest*:SweepTest.*:LaunchCosts*:StepCosts*" \
   '*GemmTest*BitsDepend*bf16_to_f32:*RowsTest*'
-tests 2 attention 180 "$attention" '*Attention*Refus*'
-tests 2 sampling 100 "$sampling" '*Sample*Refus*'
+tests 2 attention 150 "$attention" '*Attention*Refus*'
+tests 2 sampling 60 "$sampling" '*Sample*Refus*'
 tests 2 device_api 60 "$device_api" "$device_api"
-tests 2 models 240 "$models" '*CudaRunner*Chunks*'
+tests 2 models 200 "$models" '*CudaRunner*Chunks*'
 part 3 start 60 bash -c start
-part 3 cluster 300 bash -c cluster
-part 3 sanitizer 220 bash -c sanitizer
-rm -f "$out/part.txt" "$out/device.json" "$out/launches.txt"
+part 3 cluster 240 bash -c cluster
+part 3 sanitizer 200 bash -c sanitizer
+rm -f "$out/part.txt" "$out/device.json" "$out/costs.txt"
 
 {
   printf '{"failed": %d, "parts": [\n' "$bad"
