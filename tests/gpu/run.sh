@@ -45,8 +45,8 @@ note() {
   printf '%-10s %-8s %4d s  %s\n' "$1" "$2" "$3" "$(printf '%s' "$4" | head -n 1)"
 }
 
-# Of GoogleTest's program: no test has the names that were asked for.
-ran_nothing() { grep -q '^\[==========\] 0 tests ' "$1"; }
+# No test has the names that were asked for.
+ran_nothing() { grep -qE '^(\[==========\]|Ran) 0 tests ' "$1"; }
 
 # part CALL NAME LIMIT COMMAND...: of what it prints the last line of a pass, and what failed.
 part() {
@@ -108,7 +108,7 @@ start() {
 # The tests of whole clusters that need no emulation.
 cluster() {
   command -v python3 >/dev/null || { echo "no python3 here"; return 77; }
-  local names=(prefix_hit batch_chunks preemption answers_are_those killed_decode cpu_and_gpu)
+  local names=(prefix_hit gpu_chooses batch_chunks preemption answers_are_those killed_decode cpu_and_gpu)
   [ "$quick" = 0 ] || names=(answers_are_those)
   python3 -B tests/cluster/emulated_test.py bin "${names[@]/#/-k}"
 }
