@@ -12,8 +12,8 @@
 
 namespace baton {
 
-// The memory of a worker's block pool, a device's or the host's: one plane per (layer, K or V), each
-// [num_blocks, num_kv_heads, block_size, dim]. Holds memory only; who may touch a block is the
+// The memory of a worker's block pool, a device's or the host's: one plane per (layer, K or V),
+// each [num_blocks, num_kv_heads, block_size, dim]. Holds memory only; who may touch a block is the
 // BlockAllocator's business. Threads: planes are plain memory, the compute thread and the
 // transport's thread write disjoint blocks.
 class KvCache {

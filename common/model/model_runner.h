@@ -80,8 +80,8 @@ struct StepDone {
   std::vector<RowResult> rows;  // In the plan's order.
 };
 
-// Computes steps, one at a time, off the caller's thread. LayerDone (ascending), RowsDone (likewise)
-// and then StepDone come back as mail to the node that owns the runner.
+// Computes steps, one at a time, off the caller's thread. LayerDone (ascending), RowsDone
+// (likewise) and then StepDone come back as mail to the node that owns the runner.
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;

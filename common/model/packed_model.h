@@ -46,8 +46,9 @@ int64_t SizeBytes(const PackedModel& model);
 // Called with the bytes of a tensor that has been copied and will not be read again.
 using ReleaseFn = std::function<void(std::span<const std::byte>)>;
 
-// What enters products is rounded to `compute`. Copies tensor by tensor, so that with a `release` that gives their memory back the model is never
-// there twice. RESOURCE_EXHAUSTED when the memory cannot be had.
+// What enters products is rounded to `compute`. Copies tensor by tensor, so that with a `release`
+// that gives their memory back the model is never there twice. RESOURCE_EXHAUSTED when the memory
+// cannot be had.
 absl::StatusOr<PackedModel> PackModel(const ModelConfig& config, const ModelWeights& weights,
                                       DType compute, Device& device,
                                       const ReleaseFn& release = nullptr);

@@ -60,10 +60,10 @@ class StepMetadata {
   // Flattens a plan. Logits are wanted for the last token of rows that sample and for the tokens of
   // rows whose prompt is to be scored. What was uploaded before must have landed.
   //
-  // With `padded_rows`, for a graph of that size: each row has one token; rows behind the plan's, of
-  // which nothing is wanted, fill all() up to that size: they see no key and are written nowhere.
-  // What is not read from the device's memory, counts and bounds of lengths, is then the same for
-  // every plan.
+  // With `padded_rows`, for a graph of that size: each row has one token; rows behind the plan's,
+  // of which nothing is wanted, fill all() up to that size: they see no key and are written
+  // nowhere. What is not read from the device's memory, counts and bounds of lengths, is then the
+  // same for every plan.
   absl::Status Build(const StepPlan& plan, const StepBounds& bounds, int32_t padded_rows = 0);
 
   // Enqueues the copy on kCompute, and with it `also`, which may be of no bytes. Nothing where host

@@ -163,7 +163,8 @@ absl::Status Transformer::WriteKeysAndValues(int32_t layer, const BatchView& bat
   RETURN_IF_ERROR(Norm(weights.attention_norm, batch.num_tokens, /*add_delta=*/layer > 0));
   RETURN_IF_ERROR(Linear(weights.kv, normed_in_use_, batch.num_tokens, kv_.data()));
   const Floats k = kv_.data(), v = k.At(kv_width_ / 2);
-  RETURN_IF_ERROR(NormHeads(weights.k_norm, batch.num_tokens, k, config_.num_kv_heads, Stride(kv_width_)));
+  RETURN_IF_ERROR(
+      NormHeads(weights.k_norm, batch.num_tokens, k, config_.num_kv_heads, Stride(kv_width_)));
   RETURN_IF_ERROR(RotateHeads(batch.num_tokens, k, config_.num_kv_heads, Stride(kv_width_)));
   return ops().ReshapeAndCache({.key = k,
                                 .key_stride = Stride(kv_width_),
@@ -179,7 +180,8 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
   const PackedLayer& weights = model_.layers[layer];
   const int64_t num_tokens = queries.num_tokens;
   RETURN_IF_ERROR(Linear(weights.q, normed_in_use_, num_tokens, q_.data()));
-  RETURN_IF_ERROR(NormHeads(weights.q_norm, num_tokens, q_.data(), config_.num_heads, Stride(q_width_)));
+  RETURN_IF_ERROR(
+      NormHeads(weights.q_norm, num_tokens, q_.data(), config_.num_heads, Stride(q_width_)));
   RETURN_IF_ERROR(RotateHeads(num_tokens, q_.data(), config_.num_heads, Stride(q_width_)));
   RETURN_IF_ERROR(ops().VarlenAttention(
       {.q = q_.data(),

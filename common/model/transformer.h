@@ -40,8 +40,8 @@ class Transformer {
   // whose logits are wanted. The last layer computes no more than that.
   absl::Status Forward(const StepMetadata& batch, KvCache& cache, LayerDoneFn layer_done);
 
-  // As Forward, by a graph that holds what Forward enqueues for a pass of so many tokens whose logits
-  // are all wanted.
+  // As Forward, by a graph that holds what Forward enqueues for a pass of so many tokens whose
+  // logits are all wanted.
   absl::Status Replay(const Graph& graph, int64_t num_tokens);
 
   // Raw logits of wanted tokens [first, first + count) of the last pass: [count, vocab_size], f32,

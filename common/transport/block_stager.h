@@ -46,8 +46,8 @@ class BlockStager {
   virtual bool Scatter(const Work& work, std::span<const PoolPiece> pieces,
                        std::span<const std::byte> payload) = 0;
 
-  // Finds out which copies have landed: their slots are free, gathered bytes are there. Called again
-  // and again while there are any.
+  // Finds out which copies have landed: their slots are free, gathered bytes are there. Called
+  // again and again while there are any.
   virtual void Collect() = 0;
 
   // Launched and not collected.

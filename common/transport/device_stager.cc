@@ -26,9 +26,9 @@ absl::StatusOr<int64_t> MaxPieces(const KvLayout& layout) {
     for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
       const int64_t bytes = HeadTokenBytes(layout, layer, plane);
       if (bytes % kUnit != 0) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "a head of a token takes ", bytes, " bytes in the KV pool; a device copies multiples of ",
-            kUnit));
+        return absl::InvalidArgumentError(
+            absl::StrCat("a head of a token takes ", bytes,
+                         " bytes in the KV pool; a device copies multiples of ", kUnit));
       }
       if (bytes == 0) continue;
       const int32_t heads = GroupOfLayer(layout, layer).num_kv_heads;

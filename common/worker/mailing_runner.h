@@ -17,7 +17,8 @@ namespace baton {
 // measures each step. Set the runner before the first Start; it must be gone before this is.
 class MailingRunner : public ModelRunner, public RunnerSink {
  public:
-  // `inbox` outlives this. Adds baton_step_seconds, baton_tokens_total and what ExportBusyTime does.
+  // `inbox` outlives this. Adds baton_step_seconds, baton_tokens_total and what ExportBusyTime
+  // does.
   MailingRunner(Inbox<WorkerMail>* inbox, Metrics* metrics);
 
   void set_runner(ModelRunner* runner) { runner_ = runner; }

@@ -45,7 +45,8 @@ constexpr ExportedCounter kCounters[] = {
     {"ignored_calls", "Calls for a ticket that is unknown, ended or known already.",
      &TransportCounters::ignored_calls},
 };
-static_assert(sizeof(TransportCounters) == (std::size(kCounters) + kNumAbortCodes) * sizeof(int64_t),
+static_assert(sizeof(TransportCounters) ==
+                  (std::size(kCounters) + kNumAbortCodes) * sizeof(int64_t),
               "a counter was added that is not exported");
 
 // "ticket of another sender" as a label: ticket_of_another_sender.

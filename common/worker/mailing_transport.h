@@ -19,8 +19,8 @@
 namespace baton {
 
 // Stands between a worker's node and its transport: mails the transport's events to the node and
-// measures each transfer, from Start on the sender and from the first frame on the receiver. Exports
-// the transport's own counters.
+// measures each transfer, from Start on the sender and from the first frame on the receiver.
+// Exports the transport's own counters.
 class MailingTransport : public KvTransport {
  public:
   // `inbox` outlives this. Adds baton_kv_transfer_* and, for each of TransportCounters,

@@ -48,9 +48,10 @@ void AddMemoryOptions(CLI::App& app, WorkerConfig& c) {
                  "What becomes of K/V of a sequence that must give way: recompute (default), or "
                  "swap, to memory outside the pool")
       ->group(memory);
-  app.add_option("--swap-blocks", c.swap_blocks,
-                 "With --preemption swap: blocks there (default: 0 = as many as the pool's, within a "
-                 "quarter of the memory)")
+  app.add_option(
+         "--swap-blocks", c.swap_blocks,
+         "With --preemption swap: blocks there (default: 0 = as many as the pool's, within a "
+         "quarter of the memory)")
       ->group(memory);
   app.add_option("--gpu-memory-fraction", c.gpu_memory_fraction,
                  "Of a GPU's memory, for all that this process takes")

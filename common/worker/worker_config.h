@@ -40,8 +40,8 @@ struct WorkerConfig {
                         // quarter of the memory; on a GPU what its fraction leaves.
   std::string preemption = "recompute";  // Or swap: K/V of a preempted sequence waits in memory
                                          // outside the pool. Worth it for long contexts.
-  int swap_blocks = 0;                   // With swap: blocks there; 0 = as many as the pool's, within
-                                         // a quarter of the memory.
+  int swap_blocks = 0;             // With swap: blocks there; 0 = as many as the pool's, within
+                                   // a quarter of the memory.
   int max_model_len = 0;           // Tokens of prompt and answer; 0 = what the model supports.
   int chunk_tokens = 512;          // Most tokens of one step.
   int max_batch_sequences = 64;    // Most sequences of one step.

@@ -101,7 +101,9 @@ absl::Status WithCure(bool is_cpu, const absl::Status& status) {
 }
 
 void EndWithDevice(const absl::Status& status) {
-  EndForLostDevice([&] { Log(LogLevel::kError, "lost the device", {{"error", status.message()}}); });
+  EndForLostDevice([&] {
+    Log(LogLevel::kError, "lost the device", {{"error", status.message()}});
+  });
 }
 
 }  // namespace
@@ -231,16 +233,16 @@ absl::Status WorkerRuntime::Listen() {
 
 HelloInfo WorkerRuntime::Hello() const {
   const int64_t pool_tokens = int64_t{allocator_->num_blocks()} * config_.block_size;
-  return {
-      .role = role_,
-      .incarnation = incarnation_,
-      .numerics_id = model_.info.numerics_id,
-      .layout_digest = LayoutDigest(model_.info.layout),
-      .model_digest = model_.info.model_digest,
-      .block_size = config_.block_size,
-      .num_blocks = allocator_->num_blocks(),
-      .max_model_len = static_cast<int32_t>(std::min<int64_t>(model_.info.max_model_len, pool_tokens)),
-      .vocab_size = model_.info.vocab_size};
+  return {.role = role_,
+          .incarnation = incarnation_,
+          .numerics_id = model_.info.numerics_id,
+          .layout_digest = LayoutDigest(model_.info.layout),
+          .model_digest = model_.info.model_digest,
+          .block_size = config_.block_size,
+          .num_blocks = allocator_->num_blocks(),
+          .max_model_len =
+              static_cast<int32_t>(std::min<int64_t>(model_.info.max_model_len, pool_tokens)),
+          .vocab_size = model_.info.vocab_size};
 }
 
 WorkerRuntime::NodeParts WorkerRuntime::parts() {

@@ -35,7 +35,8 @@ struct WorkerSnapshot {
   bool idle = true;  // No call is live and no block is held.
   WorkerCounters counted;
   int64_t preemptions = 0;
-  // What its kind alone counts, by name without prefix and suffix: "rebinds" is baton_rebinds_total.
+  // What its kind alone counts, by name without prefix and suffix: "rebinds" is
+  // baton_rebinds_total.
   std::vector<std::pair<const char*, int64_t>> own;
 };
 

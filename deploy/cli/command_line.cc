@@ -59,7 +59,8 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   app->add_option("--gpu-graphs", o.gpu_graphs,
                   "on or off: decode steps as graphs on a GPU (default: on)")
       ->group(workers);
-  app->add_option("--compute-dtype", o.compute_dtype, "f32, bf16, f16 (GPUs) or auto")->group(workers);
+  app->add_option("--compute-dtype", o.compute_dtype, "f32, bf16, f16 (GPUs) or auto")
+      ->group(workers);
   app->add_option("--kv-dtype", o.kv_dtype, "Type of keys and values in the cache")->group(workers);
   app->add_option("--kernels", o.kernels, "Kernel set (default: by CPU family)")->group(workers);
   app->add_option("--block-size", o.block_size, "Tokens per KV block")->group(workers);

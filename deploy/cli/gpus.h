@@ -14,7 +14,8 @@ namespace baton::cli {
 // `limit`, and the program is ended.
 absl::StatusOr<nlohmann::json> AskForGpus(const std::string& program, Duration limit);
 
-// The findings about such an answer; `driver` is the version of the kernel's module, if one is loaded.
+// The findings about such an answer; `driver` is the version of the kernel's module, if one is
+// loaded.
 std::vector<Finding> ExamineGpus(const absl::StatusOr<nlohmann::json>& answer,
                                  const std::string& driver);
 

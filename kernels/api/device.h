@@ -37,7 +37,7 @@ struct DeviceInfo {
   bool has_graphs = false;
   int64_t row_alignment = 1;  // In elements: strides of activations are multiples of it.
   int64_t logit_rows = 32;    // Rows of one product with the output layer.
-  int32_t max_top = 20;       // Alternatives of a row that Sample and Score tell; more are the CPU's.
+  int32_t max_top = 20;  // Alternatives of a row that Sample and Score tell; more are the CPU's.
 };
 
 struct DeviceMemory {

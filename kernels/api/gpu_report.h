@@ -34,7 +34,8 @@ struct GpuReport {
 // and something is wrong with it.
 bool HasNoGpu(const absl::Status& status);
 
-// Fills in what `auto` takes. `never`: why this build takes no GPU, wherever it runs; empty: it does.
+// Fills in what `auto` takes. `never`: why this build takes no GPU, wherever it runs; empty: it
+// does.
 void ChooseForAuto(absl::string_view never, GpuReport& report);
 
 }  // namespace baton

@@ -17,7 +17,8 @@ absl::Status NoGraphs() { return absl::UnimplementedError("a CPU has no graphs")
 
 absl::Status CpuDevice::CheckModel(const ModelNeeds& needs) const {
   if (needs.compute == DType::kF32 || needs.compute == DType::kBF16) return absl::OkStatus();
-  return absl::InvalidArgumentError("compute_dtype = f16: CPUs compute in f32 or bf16; take another --compute-dtype, or a GPU by "
+  return absl::InvalidArgumentError(
+      "compute_dtype = f16: CPUs compute in f32 or bf16; take another --compute-dtype, or a GPU by "
       "--device cuda");
 }
 

@@ -25,8 +25,8 @@ class CpuKernels : public ModelOps, public OperatorLibrary {
   std::string_view name() const { return set_->name; }
   // Whether products of bf16 weights are faster with activations in bf16 than in f32.
   bool has_bf16_dot() const { return set_->bf16_tiling.bf16_group > 0; }
-  // Device::Arithmetic. In f32 all kernel sets share one order of operations; an instruction for bf16 products has its
-  // own. The version is raised when bits change.
+  // Device::Arithmetic. In f32 all kernel sets share one order of operations; an instruction for
+  // bf16 products has its own. The version is raised when bits change.
   std::string_view numerics(DType compute) const {
     return compute == DType::kBF16 ? set_->bf16_numerics : "cpu-16lane.1";
   }

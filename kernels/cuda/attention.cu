@@ -298,8 +298,9 @@ BATON_DEVICE void StoreRows(const Problem& args, const Scratch& scratch, bool is
       for (int c = 0; c < 2; ++c) {
         const int column = 8 * d + lane % 4 * 2 + c;
         if (column >= args.v_cache.dim) continue;
-        const float x = kTotalsInShared<kDim> ? shared.totals[4 * d + 2 * h + c][threadIdx.x]
-                                              : totals.sums[kTotalsInShared<kDim> ? 0 : d][2 * h + c];
+        const float x = kTotalsInShared<kDim>
+                            ? shared.totals[4 * d + 2 * h + c][threadIdx.x]
+                            : totals.sums[kTotalsInShared<kDim> ? 0 : d][2 * h + c];
         if (is_split) {
           scratch.SumsOf(scratch_row, blockIdx.y)[column] = x;
         } else {

@@ -6,8 +6,8 @@
 
 namespace baton::cuda {
 
-// What CUDA said of a call: INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or else UNAVAILABLE: the device is
-// lost, for errors of kernels stay.
+// What CUDA said of a call: INVALID_ARGUMENT, RESOURCE_EXHAUSTED, or else UNAVAILABLE: the device
+// is lost, for errors of kernels stay.
 absl::Status ToStatus(cudaError_t error, absl::string_view call);
 
 }  // namespace baton::cuda

@@ -101,7 +101,8 @@ absl::StatusOr<PackedMatrix> WeightLoader::Pack(const PackWeightsArgs& args) {
     const WeightRows& part = args.parts[i];
     for (int64_t row = 0; row < part.num_rows;) {
       ASSIGN_OR_RETURN(Chunk * chunk, NextChunk(row_bytes));
-      const int64_t rows = std::min(part.num_rows - row, std::max(int64_t{1}, kChunkBytes / row_bytes));
+      const int64_t rows =
+          std::min(part.num_rows - row, std::max(int64_t{1}, kChunkBytes / row_bytes));
       std::byte* out = chunk->memory.data() + kRowsBegin;
       std::memset(out, 0, static_cast<size_t>(rows * row_bytes));
       for (int64_t r = 0; r < rows; ++r) {

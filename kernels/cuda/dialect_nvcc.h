@@ -92,7 +92,9 @@ __device__ __forceinline__ void CopyAsync(void* to, const void* from, bool live)
                "r"(live ? 16 : 0)
                : "memory");
 }
-__device__ __forceinline__ void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 // Waits until at most so many of the thread's newest groups are under way.
 template <int kPendingGroups>
 __device__ __forceinline__ void WaitCopies() {

@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingRows args, 
   const int64_t row = index / per_row, i = index % per_row * 4, left = args.dim - i;
   const int64_t token = args.tokens[row];
   float x[4];
-  LoadFour(static_cast<const Table*>(args.table.data) + token * args.table_stride + i, left, vectors,
-           x);
+  LoadFour(static_cast<const Table*>(args.table.data) + token * args.table_stride + i, left,
+           vectors, x);
   StoreFour(static_cast<Out*>(args.out.data) + row * args.out_stride + i, left, vectors, x);
 }
 

@@ -184,8 +184,8 @@ template <typename Shape, typename T, typename Out>
 cudaError_t LaunchGemm(const GemmArgs& args, bool tokens_are_rows, cudaStream_t stream) {
   const gemm::Operand<T> tokens{static_cast<const T*>(args.a.data), args.a_stride, args.m};
   const PackedMatrix& packed = *args.weights;
-  const gemm::Operand<T> weights{static_cast<const T*>(FloatsOf(packed).data), RowStride(packed.k()),
-                                 packed.n()};
+  const gemm::Operand<T> weights{static_cast<const T*>(FloatsOf(packed).data),
+                                 RowStride(packed.k()), packed.n()};
   const gemm::Problem<T> problem{
       .rows = tokens_are_rows ? tokens : weights,
       .columns = tokens_are_rows ? weights : tokens,

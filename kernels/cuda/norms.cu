@@ -164,8 +164,8 @@ cudaError_t LayerNorm(const LayerNormArgs& args, cudaStream_t stream) {
                        HasFloatVectors(args.bias, args.dim, args.dim);
   return WithFloatTypes(args.x.dtype, args.out.dtype, [&](auto x, auto out) {
     return LaunchRows(norms::LayerNormKernel<1, decltype(x), decltype(out)>,
-                      norms::LayerNormKernel<kWarpsPerBlock, decltype(x), decltype(out)>, args.num_tokens, args,
-                      vectors, stream);
+                      norms::LayerNormKernel<kWarpsPerBlock, decltype(x), decltype(out)>,
+                      args.num_tokens, args, vectors, stream);
   });
 }
 

@@ -79,8 +79,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 
-// Fresh memory holds 0xff: NaN in every float type, -1 as an index. Freed memory is out of reach, and
-// its addresses are never given out again.
+// Fresh memory holds 0xff: NaN in every float type, -1 as an index. Freed memory is out of reach,
+// and its addresses are never given out again.
 cudaError_t cudaMalloc(void** pointer, size_t bytes);
 cudaError_t cudaFree(void* pointer);
 // Page-locked host memory, which kernels may read and write too.
@@ -114,7 +114,8 @@ cudaError_t cudaDeviceSynchronize();
 // While a stream records a graph, waiting, allocating and freeing are refused and spoil the graph.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
+                                 unsigned long long flags);
 // Replaces the arguments by those of `graph`, which must launch the same kernels in the same order.
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
                                 cudaGraphExecUpdateResultInfo* info);

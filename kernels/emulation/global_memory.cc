@@ -133,8 +133,8 @@ void GlobalMemory::CheckCell(Allocation& allocation, size_t index, Access access
     const bool within = block == running.block;
     Fail((within ? "race: " : "race between blocks: ") + thread.Name() +
          (access == Access::kRead ? " reads" : " writes") + " allocation " +
-         std::to_string(allocation.number) + " offset " + std::to_string(2 * index) + " at " + Show(place) + ", " +
-         other_verb + " by " + NameOfThread(other.thread()) +
+         std::to_string(allocation.number) + " offset " + std::to_string(2 * index) + " at " +
+         Show(place) + ", " + other_verb + " by " + NameOfThread(other.thread()) +
          (within ? "" : " of block " + std::to_string(block)) + " at " + Show(other_place));
   };
   if (conflicts(cell.write, cell.write_block)) {

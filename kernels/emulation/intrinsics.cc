@@ -130,7 +130,9 @@ float HalfToFloat(bool is_bf16, uint32_t bits) {
   bits &= 0xffff;
   if (is_bf16) return std::bit_cast<float>(bits << 16);
   const uint32_t sign = (bits & 0x8000) << 16, magnitude = bits & 0x7fff;
-  if (magnitude >= 0x7c00) return std::bit_cast<float>(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
+  if (magnitude >= 0x7c00) {
+    return std::bit_cast<float>(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
+  }
   // The exponent's bias moves by a product, which is right for subnormals too.
   const float value = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
@@ -154,7 +156,8 @@ void LoadMatrices(uint32_t (&out)[4], const void* row, bool transposed, const Si
       for (int j = 0; j < 4; ++j) {
         const int pair = lane % 4 * 2, row = lane / 4;
         const uint32_t low = transposed ? rows[8 * j + pair][row] : rows[8 * j + row][pair];
-        const uint32_t high = transposed ? rows[8 * j + pair + 1][row] : rows[8 * j + row][pair + 1];
+        const uint32_t high =
+            transposed ? rows[8 * j + pair + 1][row] : rows[8 * j + row][pair + 1];
         (*meeting.Of<LoadArgument>(lane).out)[j] = low | high << 16;
       }
     }

@@ -60,8 +60,8 @@ std::string Show(Place place) {
   if (place & 1) return Show(KnownSites().all[place >> 1]);
   // Only for a message: the call stands before the address to which it returns.
   char command[128];
-  std::snprintf(command, sizeof(command), "addr2line -e /proc/%d/exe 0x%x", static_cast<int>(getpid()),
-                (place >> 1) - 1);
+  std::snprintf(command, sizeof(command), "addr2line -e /proc/%d/exe 0x%x",
+                static_cast<int>(getpid()), (place >> 1) - 1);
   char line[512] = "?";
   if (FILE* pipe = popen(command, "r"); pipe != nullptr) {
     if (std::fgets(line, sizeof(line), pipe) == nullptr) line[0] = 0;

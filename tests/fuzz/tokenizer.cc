@@ -18,8 +18,8 @@ std::string Streamed(const TextCodec& codec, const std::vector<int32_t>& ids, bo
   return text + *decoder.Flush();
 }
 
-// Where no space ends what the clean-up of spaces may still change, a stream goes on after 256 bytes
-// (MAX_UNCLEAN_BYTES in router/text), of which the clean-up leaves a third or more: it makes
+// Where no space ends what the clean-up of spaces may still change, a stream goes on after 256
+// bytes (MAX_UNCLEAN_BYTES in router/text), of which the clean-up leaves a third or more: it makes
 // "'" of " ' ".
 bool IsHeldTooLong(std::string_view text) {
   constexpr size_t kHeld = 256 / 3;

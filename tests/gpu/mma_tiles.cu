@@ -30,8 +30,9 @@ __global__ void __launch_bounds__(32) MultiplyTilesKernel(MmaTile* tiles) {
 }  // namespace mma_tiles
 
 cudaError_t MultiplyTiles(bool is_bf16, MmaTile* tiles, int count, cudaStream_t stream) {
-  return Launch(is_bf16 ? mma_tiles::MultiplyTilesKernel<Bf16> : mma_tiles::MultiplyTilesKernel<F16>,
-                dim3(count), dim3(32), 0, stream, tiles);
+  return Launch(
+      is_bf16 ? mma_tiles::MultiplyTilesKernel<Bf16> : mma_tiles::MultiplyTilesKernel<F16>,
+      dim3(count), dim3(32), 0, stream, tiles);
 }
 
 }  // namespace baton::cuda

@@ -1,5 +1,5 @@
-// What a decode step of the smallest model takes on GPU 0: nearly all of it is the way from one step
-// to the next, not arithmetic. One line of JSON, microseconds, and no verdict.
+// What a decode step of the smallest model takes on GPU 0: nearly all of it is the way from one
+// step to the next, not arithmetic. One line of JSON, microseconds, and no verdict.
 
 #include <gtest/gtest.h>
 

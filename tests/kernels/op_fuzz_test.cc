@@ -43,7 +43,8 @@ class OpFuzzTest : public FuzzTest {
     }
   }
 
-  absl::Status RunForm(CpuKernels& kernels, Form form, AttentionProblem& p, float* out, float* lse) {
+  absl::Status RunForm(CpuKernels& kernels, Form form, AttentionProblem& p, float* out,
+                       float* lse) {
     switch (form) {
       case Form::kVarlen:
         return kernels.VarlenAttention(p.Args(out, lse));
@@ -257,8 +258,9 @@ TEST_P(OpFuzzTest, HostileCascadesAndMergesAreRefusedOrHarmless) {
     if (what == 15) {
       for (int32_t& start : p.cu_q) start -= 8;
     }
-    const absl::Status status = what < 12 || what == 15 ? CascadeAttention(*kernels_, *kernels_, args)
-                                                        : kernels_->MergeAttentionStates(merge);
+    const absl::Status status = what < 12 || what == 15
+                                    ? CascadeAttention(*kernels_, *kernels_, args)
+                                    : kernels_->MergeAttentionStates(merge);
     EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
     for (const float x : out.values()) ASSERT_TRUE(status.ok() || x == GuardedFloats::kCanary);
     ASSERT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;

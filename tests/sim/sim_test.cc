@@ -141,12 +141,13 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
   // A simulator that never gets into trouble proves nothing.
   const WorkerLedger::Totals& economy = sum.workers.economy;
   for (int64_t seen :
-       {sum.workers.preemptions, sum.workers.swaps, sum.workers.blocks_swapped_in,
-        sum.workers.revoked, sum.workers.rebinds, sum.workers.sends, sum.workers.computed_here,
-        sum.routers.moves, sum.routers.retries, sum.routers.hung_workers, sum.routers.unanswered,
-        sum.router_economy.holds, economy.recomputed, economy.swapped_back, economy.found_cached,
-        economy.ended_moving_out, economy.ended_moving_in, economy.ended_without_row, sum.staged.gathers,
-        sum.staged.scatters, sum.staged.refused}) {
+       {sum.workers.preemptions,   sum.workers.swaps,       sum.workers.blocks_swapped_in,
+        sum.workers.revoked,       sum.workers.rebinds,     sum.workers.sends,
+        sum.workers.computed_here, sum.routers.moves,       sum.routers.retries,
+        sum.routers.hung_workers,  sum.routers.unanswered,  sum.router_economy.holds,
+        economy.recomputed,        economy.swapped_back,    economy.found_cached,
+        economy.ended_moving_out,  economy.ended_moving_in, economy.ended_without_row,
+        sum.staged.gathers,        sum.staged.scatters,     sum.staged.refused}) {
     EXPECT_GT(seen, 0);
   }
   // The ledger sees from outside what nearly all of them had computed.

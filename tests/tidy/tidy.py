@@ -18,10 +18,9 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from braces import check_braces  # noqa: E402
 
-MAX_FILE_LINES = 500
-MAX_FUNCTION_LINES = 70
-MAX_KERNEL_LINES = 150
-MAX_MAIN_LINES = 60
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 70
+WIDE = re.compile(r"^.{101}", re.M)
+MAX_KERNEL_LINES, MAX_MAIN_LINES = 150, 60
 MAX_README_LINES = 30
 README_LIMITS = {"kernels/README.md": 90}  # Table and programs.
 MAX_ROOT_CMAKE_LINES = 150
@@ -247,6 +246,8 @@ def check_sizes(tree, lists, report):
         if path.suffix in SOURCE and lines > MAX_FILE_LINES:
             report.add(name, MAX_FILE_LINES + 1, "file-size",
                        f"{lines} lines, at most {MAX_FILE_LINES}: split it by what it does")
+        for wide in WIDE.finditer(text if path.suffix in CPP | {".proto"} else ""):
+            report.add(name, line_of(text, wide.start()), "columns", "at most 100")
         most = lists.readme_limits.get(name, MAX_README_LINES)
         if path.name == "README.md" and name != "README.md" and lines > most:
             report.add(name, most + 1, "readme-size", f"{lines} lines, at most {most}")

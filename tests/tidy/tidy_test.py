@@ -95,6 +95,9 @@ class TidyTest(unittest.TestCase):
         self.assert_found("readme-size", "common/base/README.md", "a\n" * 31)
         self.assert_found("file-size", "CMakeLists.txt", "# x\n" * 151, line=150)
 
+    def test_line_of_more_than_100_columns_is_found(self):
+        self.assert_found("columns", "common/base/wide.h", f"#pragma once\n//{'x' * 99}\n", line=2)
+
     def test_unmatched_braces_are_found_and_not_passed_over(self):
         self.assert_found("braces", "common/base/odd.cc", "void F() {\n")
 

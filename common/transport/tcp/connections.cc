@@ -235,8 +235,8 @@ void Connections::RunTimers() {
 }
 
 // Calls, timers and the stager may have left frames to write on connections whose socket has room.
-// Who is the first to find no slot free is the first of the next turn: no connection takes the slots
-// of the others for ever.
+// Who is the first to find no slot free is the first of the next turn: no connection takes the
+// slots of the others for ever.
 void Connections::PumpAll() {
   const auto first = links_.lower_bound(std::exchange(first_pumped_, 0));
   for (auto it = first; it != links_.end(); ++it) Pump(it->first, &it->second);

@@ -28,8 +28,9 @@ std::vector<int32_t> SelectGreatest(std::span<const Value> values, int32_t count
   return indexes;
 }
 
-// Of x, which has no NaN, the indexes of the `count` <= x.size() greatest, of equals the lower ones,
-// ascending. `block_max` is RowMath's of x: only blocks that can hold one of them are looked at.
+// Of x, which has no NaN, the indexes of the `count` <= x.size() greatest, of equals the lower
+// ones, ascending. `block_max` is RowMath's of x: only blocks that can hold one of them are looked
+// at.
 void SelectLikeliest(std::span<const float> x, std::span<const float> block_max, int32_t count,
                      std::vector<int32_t>& indexes);
 

@@ -9,9 +9,9 @@
 namespace baton {
 
 // The tokens that a draw may choose and their weights (RowMath's integers). All sums and shares are
-// exact, so that a draw is the same on every machine, whatever the order of its steps. Tokens with a
-// weight of 0 are never drawn. Of a whole row only sums are kept; the weights of single tokens are
-// computed where a choice needs them.
+// exact, so that a draw is the same on every machine, whatever the order of its steps. Tokens with
+// a weight of 0 are never drawn. Of a whole row only sums are kept; the weights of single tokens
+// are computed where a choice needs them.
 class WeightedTokens {
  public:
   explicit WeightedTokens(const RowMath* math) : math_(math) {}
@@ -52,7 +52,8 @@ class WeightedTokens {
   std::span<const float> values_;  // Empty once the weights are kept.
   float max_ = 0;
   double scale_ = 1;
-  std::vector<uint64_t> weights_;  // Of the tokens; while values_ stands, of one block. 0: not kept.
+  std::vector<uint64_t>
+      weights_;  // Of the tokens; while values_ stands, of one block. 0: not kept.
   std::vector<int32_t> ids_;       // Of the tokens, or empty: each token's id is its index.
   std::vector<uint64_t> sums_;     // Of the weights of each kBlock tokens.
   uint64_t total_ = 0;

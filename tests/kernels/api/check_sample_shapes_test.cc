@@ -22,12 +22,18 @@ void ExpectLogitRowsChecked() {
   ExpectRefused(args, [](auto& a) { a.vocab_size = 0; }, "vocab_size = 0: must be in [1, 524288]");
   ExpectRefused(args, [](auto& a) { a.vocab_size = kMaxVocabulary + 1; }, "vocab_size = 524289");
   ExpectRefused(args, [](auto& a) { a.logits = nullptr; }, "logits = null");
-  ExpectRefused(args, [](auto& a) { a.logits_stride = 39; }, "logits_stride = 39: must be at least 40");
+  ExpectRefused(
+      args, [](auto& a) { a.logits_stride = 39; }, "logits_stride = 39: must be at least 40");
   ExpectRefused(args, [](auto& a) { a.rows = nullptr; }, "rows = null");
   ExpectRefused(args, [](auto& a) { a.results = nullptr; }, "results = null");
   ExpectRefused(args, [](auto& a) { a.top.stride = -1; }, "top.stride = -1");
   ExpectRefused(args, [](auto& a) { a.top = {nullptr, Nowhere<float>(), 1}; }, "top.tokens = null");
-  ExpectRefused(args, [](auto& a) { a.top = {Nowhere<int32_t>(), nullptr, 1}; }, "top.logits = null");
+  ExpectRefused(
+      args,
+      [](auto& a) {
+        a.top = {Nowhere<int32_t>(), nullptr, 1};
+      },
+      "top.logits = null");
   ExpectAllowed(Args{.vocab_size = 40});  // No rows, and nothing that they need.
 }
 

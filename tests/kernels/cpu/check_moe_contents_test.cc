@@ -159,7 +159,8 @@ TEST(CheckMoeArgsTest, MatricesThatAreEmptyOrUnlikeTheFirstAreRefused) {
   };
   refused({}, "weights[1].data = null");
   refused(*AllocatePanels(5, 3, DType::kFp8E4M3), "weights[1].dtype = 3: must be f32, f16 or bf16");
-  refused(*AllocatePanels(5, 3, DType::kBF16), "weights[1].dtype = 2: must be that of weights[0], 0");
+  refused(*AllocatePanels(5, 3, DType::kBF16),
+          "weights[1].dtype = 2: must be that of weights[0], 0");
   refused(*AllocatePanels(4, 3, DType::kF32), "weights[1].n = 4: must be that of weights[0], 5");
   refused(*AllocatePanels(5, 2, DType::kF32), "weights[1].k = 2: must be that of weights[0], 3");
   const PackedMatrix fp8 = *AllocatePanels(5, 3, DType::kFp8E5M2);

@@ -37,11 +37,13 @@ class RowMathTest : public KernelTest {
  protected:
   std::vector<uint64_t> Weights(const std::vector<float>& x, float max, double temperature) const {
     std::vector<uint64_t> out(x.size() + 1, 5);
-    const uint64_t sum = math_.weights(x.data(), Size(x), max, 1.44269504088896338700 / temperature, out.data());
+    const uint64_t sum =
+        math_.weights(x.data(), Size(x), max, 1.44269504088896338700 / temperature, out.data());
     EXPECT_EQ(out.back(), 5) << "written behind the end";
     out.pop_back();
     EXPECT_EQ(std::accumulate(out.begin(), out.end(), uint64_t{0}), sum);
-    EXPECT_EQ(math_.weights(x.data(), Size(x), max, 1.44269504088896338700 / temperature, nullptr), sum);
+    EXPECT_EQ(math_.weights(x.data(), Size(x), max, 1.44269504088896338700 / temperature, nullptr),
+              sum);
     return out;
   }
   template <typename T>
@@ -110,7 +112,8 @@ TEST_P(RowMathTest, TheSumOfARowIsThatOfItsSoftmax) {
     const float max = MaxOf(x);
     long double plain = 0;
     for (const float value : x) plain += std::exp(static_cast<long double>(value) - max);
-    const auto sum = static_cast<long double>(math_.weights(x.data(), n, max, 1.44269504088896338700, nullptr));
+    const auto sum =
+        static_cast<long double>(math_.weights(x.data(), n, max, 1.44269504088896338700, nullptr));
     EXPECT_NEAR(static_cast<double>(sum / kWeightOne / plain), 1, 1e-8) << n;
   }
 }
@@ -191,7 +194,8 @@ TEST_P(RowMathTest, AllSetsGiveTheSameWeights) {
   const float max = MaxOf(x);
   for (const double temperature : {1.0, 0.7, 1.9}) {
     std::vector<uint64_t> expected(x.size());
-    portable->row_math().weights(x.data(), Size(x), max, 1.44269504088896338700 / temperature, expected.data());
+    portable->row_math().weights(x.data(), Size(x), max, 1.44269504088896338700 / temperature,
+                                 expected.data());
     EXPECT_EQ(Weights(x, max, temperature), expected) << temperature;
   }
 }

@@ -138,7 +138,8 @@ constexpr Types kTypes[] = {{DType::kBF16, DType::kBF16},
                             {DType::kBF16, DType::kFp8E4M3},
                             {DType::kF16, DType::kFp8E5M2}};
 
-AttentionShapes Shape(Types types, int32_t dim, std::vector<std::pair<int32_t, int32_t>> sequences) {
+AttentionShapes Shape(Types types, int32_t dim,
+                      std::vector<std::pair<int32_t, int32_t>> sequences) {
   return {.heads = 4,
           .kv_heads = 2,
           .dim = dim,
@@ -307,8 +308,8 @@ TEST_F(AttentionOfDeviceTest, GivesOneResultInEveryOrder) {
   }
 }
 
-// An early query that sees far keys by ALiBi: the first partial's maximum is above the last one's by
-// more than the exponents of a float, either of which may be the one that a fold keeps.
+// An early query that sees far keys by ALiBi: the first partial's maximum is above the last one's
+// by more than the exponents of a float, either of which may be the one that a fold keeps.
 TEST_F(AttentionOfDeviceTest, FoldsPartialsWhoseMaximaAreFarApart) {
   AttentionShapes shape = Shape(kTypes[0], 32, {{560, 1100}});
   shape.kv_heads = 1;

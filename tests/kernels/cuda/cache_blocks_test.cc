@@ -120,7 +120,8 @@ TEST_P(CacheBlocksTest, GathersAndScattersAsTheCpu) {
   }
 }
 
-// Vectors of 16, 4 and 1 bytes, which planes, gaps or the size of pieces allow; several parts of a piece; more planes than one launch takes.
+// Vectors of 16, 4 and 1 bytes, which planes, gaps or the size of pieces allow; several parts of a
+// piece; more planes than one launch takes.
 INSTANTIATE_TEST_SUITE_P(Shapes, CacheBlocksTest,
                          testing::Values(BlocksCase{DType::kBF16, 64, 0, 0, 2},
                                          BlocksCase{DType::kF32, 256, 4, 0, 1},

@@ -40,8 +40,8 @@ void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>
   k_plane.scales = v_plane.scales = scales.empty() ? nullptr : scales.data();
   k_plane.num_scales = v_plane.num_scales = static_cast<int32_t>(scales.size());
   ASSERT_TRUE(MakeTestKernels("portable")
-                  ->ReshapeAndCache({key.data(), stride, value.data(), v_stride, slots.data(), tokens,
-                                     k_plane, v_plane})
+                  ->ReshapeAndCache({key.data(), stride, value.data(), v_stride, slots.data(),
+                                     tokens, k_plane, v_plane})
                   .ok());
   const DeviceFloats device_scales(DType::kF32, scales);
   const DeviceFloats device_key(in, key, shift), device_value(in, value, shift);
@@ -49,8 +49,8 @@ void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>
   k_plane.data = static_cast<std::byte*>(device_k.data());
   v_plane.data = static_cast<std::byte*>(device_v.data());
   k_plane.scales = v_plane.scales = device_scales.f32();
-  ASSERT_EQ(ReshapeAndCache({device_key, stride, device_value, v_stride, device_slots.data(), tokens,
-                             k_plane, v_plane},
+  ASSERT_EQ(ReshapeAndCache({device_key, stride, device_value, v_stride, device_slots.data(),
+                             tokens, k_plane, v_plane},
                             nullptr),
             cudaSuccess);
   EXPECT_TRUE(device_k.Read() == k) << ToString(shape.dtype) << " dim " << shape.dim;
@@ -99,7 +99,8 @@ TEST_P(CacheWriteTest, FollowsTheStridesOfAPlane) {
   ExpectSameBytes(DType::kF32, shape, {}, 4, 0);
 }
 
-// Any stride, the size of heads and the plane's address may keep groups of a row from being vectors.
+// Any stride, the size of heads and the plane's address may keep groups of a row from being
+// vectors.
 TEST_P(CacheWriteTest, EachSizeOfAPlaneMayBeOdd) {
   const CachePlane even{.dtype = GetParam(),
                         .num_blocks = 5,

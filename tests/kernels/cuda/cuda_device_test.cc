@@ -229,7 +229,9 @@ TEST_F(PackTest, RoundsPartsToTheComputeDtypeAndPadsRows) {
       EXPECT_EQ(Unpacked(*matrix), expected) << k;
       const std::vector<float> kept = Kept(*matrix);
       for (int64_t i = 0; i < std::ssize(kept); ++i) {
-        if (i % RowStride(k) >= k) EXPECT_EQ(kept[i], 0) << i;
+        if (i % RowStride(k) >= k) {
+          EXPECT_EQ(kept[i], 0) << i;
+        }
       }
     }
   }

@@ -51,8 +51,8 @@ struct Layout {
   int64_t out_gap = 3;
 };
 
-std::vector<float> Multiply(const GemmCase& types, const Matrices& x, int64_t m, int64_t n, int64_t k,
-                       const Layout& layout = {}) {
+std::vector<float> Multiply(const GemmCase& types, const Matrices& x, int64_t m, int64_t n,
+                            int64_t k, const Layout& layout = {}) {
   const DeviceFloats a(types.in, WithGaps(x.a, m, k, layout.gap), layout.shift);
   const PackedMatrix weights = DeviceMatrix(types.in, x.weights, n, k);
   const DeviceFloats bias(DType::kF32, x.bias);

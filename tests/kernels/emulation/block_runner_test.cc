@@ -25,10 +25,11 @@ std::string MessageOf(Fault fault, uint64_t seed, float* host_data = nullptr) {
   EXPECT_EQ(cudaMalloc(&data, kBytes), cudaSuccess);
   EXPECT_EQ(cudaMalloc(&counter, sizeof(uint32_t)), cudaSuccess);
   EXPECT_EQ(cudaMemsetAsync(counter, 0, sizeof(uint32_t), nullptr), cudaSuccess);
-  EXPECT_EQ(detectors::RunFault({fault, host_data == nullptr ? static_cast<float*>(data) : host_data,
-                                 static_cast<uint32_t*>(counter)},
-                                2, nullptr),
-            cudaSuccess);
+  EXPECT_EQ(
+      detectors::RunFault({fault, host_data == nullptr ? static_cast<float*>(data) : host_data,
+                           static_cast<uint32_t*>(counter)},
+                          2, nullptr),
+      cudaSuccess);
   const cudaError_t error = cudaDeviceSynchronize();
   std::string message = LastMessage();
   EXPECT_EQ(error, message.empty() ? cudaSuccess : cudaErrorLaunchFailure);

@@ -100,7 +100,8 @@ TEST_F(SamplerTest, TopKKeepsKTokensAndBreaksTiesToTheLowerId) {
   EXPECT_EQ(Seen(20000).size(), 8u);
 }
 
-// A token is drawn by its place among the candidates, which is the order of ids whatever finds them.
+// A token is drawn by its place among the candidates, which is the order of ids whatever finds
+// them.
 TEST_F(SamplerTest, TopKThatKeepsAllThatCountChangesNoDraw) {
   logits_[2] = -1000;
   std::vector<int32_t> free, kept;

@@ -24,7 +24,8 @@ constexpr double kLog2E = 1.44269504088896338700;  // The scale of temperature 1
 uint64_t Weight(double w) { return static_cast<uint64_t>(std::llround(w * 0x1p44)); }
 uint64_t TopP(double p) { return std::max<uint64_t>(1, static_cast<uint64_t>(p * 0x1p63)); }
 
-// What a plain loop in fp64 says: weights in units of 2^-44, what is kept, and where each token's share lies.
+// What a plain loop in fp64 says: weights in units of 2^-44, what is kept, and where each token's
+// share lies.
 class Oracle {
  public:
   Oracle(const std::vector<float>& values, double temperature) {

@@ -200,7 +200,8 @@ TEST(LateRunnerTest, StepDoneComesWhenNothingTouchesTheBlocksAnyMore) {
   LateHarness late(kAsked);
   // Without logits nobody waits for the kernels but StepDone.
   const auto context = LatePrompt(40);
-  ASSERT_TRUE(late->Step({{.tokens = context->prompt, .block_table = late->Blocks(40)}}).status.ok());
+  ASSERT_TRUE(
+      late->Step({{.tokens = context->prompt, .block_table = late->Blocks(40)}}).status.ok());
   // Nor for moves beside no rows.
   ASSERT_TRUE(late->Move({{0, 3}, {1, 4}}, {}).status.ok());
   ASSERT_TRUE(late->Move({}, {{3, 20}}).status.ok());

@@ -30,7 +30,8 @@ TEST(LoadModelTest, InfoDescribesTheModelAndItsNumerics) {
   other.max_model_len = 100;
   RunnerHarness bf16(other);
   EXPECT_EQ(bf16.runner().info().max_model_len, 100);
-  EXPECT_EQ(bf16.runner().info().numerics_id, "cpu-16lane.1 compute=bf16 kv=bf16 kv_scale=1 tp=1 sampler.2");
+  EXPECT_EQ(bf16.runner().info().numerics_id,
+            "cpu-16lane.1 compute=bf16 kv=bf16 kv_scale=1 tp=1 sampler.2");
   EXPECT_EQ(bf16.runner().info().model_digest, info.model_digest);
 }
 

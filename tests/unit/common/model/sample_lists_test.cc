@@ -23,8 +23,9 @@ TEST(SampleListsTest, EachRowPointsToItsOwnEntries) {
   const std::vector<int32_t> eos = {2, 3};
   lists.AddSample(RowOf({.repetition_penalty = 1.5f}, {10, 11}, {12}), 5, eos, 7);
   lists.AddSample(RowOf({.frequency_penalty = 1}, {20}, {21, 22}), 6, eos, 8);
-  lists.AddSample(RowOf({.logit_bias = {{1, 2}}, .min_tokens = 9, .stop_token_ids = {4}}, {30}, {31}),
-                  7, eos, 9);
+  lists.AddSample(
+      RowOf({.logit_bias = {{1, 2}}, .min_tokens = 9, .stop_token_ids = {4}}, {30}, {31}), 7, eos,
+      9);
   lists.AddSample(RowOf({.logit_bias = {{5, 6}, {7, 8}}, .min_tokens = 1}, {40}, {}), 8, eos, 0);
   lists.AddScore(RowOf({.num_prompt_logprobs = 3}, {50, 51, 52}, {}), 1, 4);
   EXPECT_THAT(lists.history, ElementsAre(10, 11, 12, 21, 22));

@@ -72,7 +72,8 @@ TEST(StepGraphsTest, NoLaunchReadsWhatTheNextStepBrings) {
   std::vector<std::vector<TokenOutput>> expected;
   for (int32_t step = 0; step < 8; ++step) expected.push_back(off.Run(Lengths(1 + step % 5, step)));
   for (uint64_t seed = 0; seed < 8; ++seed) {
-    DecodeSteps on(LateGraphOptions({.seed = seed, .only_when_asked = seed % 2 == 0, .graphs = true}), 5);
+    DecodeSteps on(
+        LateGraphOptions({.seed = seed, .only_when_asked = seed % 2 == 0, .graphs = true}), 5);
     for (int32_t step = 0; step < 8; ++step) {
       EXPECT_EQ(on.Run(Lengths(1 + step % 5, step)), expected[step]) << seed << " " << step;
     }
@@ -171,7 +172,8 @@ class LayerSink : public RecordingSink {
 
 TEST(StepGraphsTest, LayersAreReportedWhenTheirKvIsInTheCache) {
   LayerSink sink;
-  DecodeSteps steps(LateGraphOptions({.seed = 5, .only_when_asked = true, .graphs = true}), 1, &sink);
+  DecodeSteps steps(LateGraphOptions({.seed = 5, .only_when_asked = true, .graphs = true}), 1,
+                    &sink);
   KvCache& pool = steps.harness().runner().cache();
   const auto keys_of = [&](int32_t layer) {
     const BlockId own = DecodeSteps::kSharedBlocks;

@@ -82,8 +82,8 @@ FrameRange RandomRange(const KvLayout& layout, int32_t tokens, Random* random) {
   range.first_token = static_cast<int32_t>(random->Below(static_cast<uint64_t>(tokens)));
   const int64_t most = kMaxDataPayloadBytes / range.num_heads /
                        HeadTokenBytes(layout, range.layer, range.plane);
-  range.num_tokens = 1 + static_cast<int32_t>(random->Below(
-                             static_cast<uint64_t>(std::min<int64_t>(most, tokens - range.first_token))));
+  range.num_tokens = 1 + static_cast<int32_t>(random->Below(static_cast<uint64_t>(
+                             std::min<int64_t>(most, tokens - range.first_token))));
   return range;
 }
 

@@ -45,7 +45,8 @@ void Put(Bytes* bytes, const Field& field, uint64_t value) {
   std::memcpy(bytes->data() + field.offset, &value, field.size);  // Little endian, like the host.
 }
 
-// The fields follow each other up to `end`; `read` accepts `good`, and refuses each bad value alone.
+// The fields follow each other up to `end`; `read` accepts `good`, and refuses each bad value
+// alone.
 void ExpectEachRefused(const Bytes& good, size_t end, const std::vector<Field>& fields,
                        const std::function<bool(Bytes)>& read) {
   EXPECT_TRUE(read(good));

@@ -37,8 +37,9 @@ TEST(TransportOptionsTest, NamesWhatIsMissing) {
     if (field == 2) bad.max_frame_bytes = 0;
     EXPECT_EQ(Validate(bad).code(), absl::StatusCode::kInvalidArgument) << field;
   }
-  auto device = *KvCache::Create(layout, 4, Buffer(cache->base(), *KvCache::PoolBytes(layout, 4), {}),
-                                 /*host=*/false);
+  auto device =
+      *KvCache::Create(layout, 4, Buffer(cache->base(), *KvCache::PoolBytes(layout, 4), {}),
+                       /*host=*/false);
   bad = options;
   bad.cache = device.get();
   EXPECT_EQ(Validate(bad).code(), absl::StatusCode::kInvalidArgument);

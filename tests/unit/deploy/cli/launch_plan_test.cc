@@ -53,9 +53,10 @@ TEST(LaunchPlanTest, EveryOptionReachesItsServers) {
   options.served_model_name = "kjv";
   options.max_model_len = 14;
   for (const ProcessSpec& spec : PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/2)) {
-    EXPECT_THAT(Line(spec), HasSubstr("--kv-dtype fp8_e4m3 --kernels portable --num-blocks 11 "
-                                      "--chunk-tokens 12 --max-batch-sequences 15 --preemption swap "
-                                      "--max-model-len 14"));
+    EXPECT_THAT(Line(spec),
+                HasSubstr("--kv-dtype fp8_e4m3 --kernels portable --num-blocks 11 "
+                          "--chunk-tokens 12 --max-batch-sequences 15 --preemption swap "
+                          "--max-model-len 14"));
     EXPECT_THAT(Line(spec), HasSubstr("--gpu-graphs off"));
     EXPECT_THAT(Line(spec), HasSubstr("--threads 13 --drain-timeout-s 8"));
     EXPECT_THAT(Line(spec), HasSubstr("--port 0 --data-port 0 --metrics-port 0"));

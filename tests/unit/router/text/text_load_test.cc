@@ -171,7 +171,8 @@ TEST(TextLoadTest, SpecialTokensComeFromEveryFormOfTheConfig) {
   dir.WriteTinyKjv(
       R"({"bos_token": {"__type": "AddedToken", "content": "<|user|>", "special": true},
     "eos_token": {"content": "<|end|>", "lstrip": false}, "image_token": "<|system|>",
-    "chat_template": "{{ bos_token }} {{ eos_token }} {{ image_token }} {{ pad_token is defined }}"})");
+    "chat_template":
+      "{{ bos_token }} {{ eos_token }} {{ image_token }} {{ pad_token is defined }}"})");
   auto codec = LoadOrFail(dir.path());
   ASSERT_NE(codec, nullptr);
   EXPECT_EQ(codec->ApplyChatTemplate(kMessages, {}).value(), "<|user|> <|end|> <|system|> False");
