@@ -5,6 +5,11 @@
 
 #include "tests/unit/common/model/runner_harness.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+// Memory that cannot be had is refused, as without the sanitizer.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+#endif
+
 namespace baton {
 namespace {
 
