@@ -65,8 +65,8 @@ struct LayerDone {
   int32_t layer = 0;
 };
 
-// So many rows of a step's logits have become tokens and scores. One for each 32 rows, after the
-// step's layers.
+// So many rows of a step's logits have become tokens and scores. One for each slice of them
+// (DeviceInfo::logit_rows), after the step's layers.
 struct RowsDone {
   uint64_t step = 0;
   int32_t rows = 0;

@@ -1,5 +1,6 @@
 #include "common/worker/device_metrics.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -17,8 +18,9 @@ void BusyTime::End(Time now) {
   is_busy_ = false;
 }
 
+// `now` may be older than what another thread told meanwhile.
 Duration BusyTime::TotalAt(Time now) const {
-  return is_busy_ ? ended_ + (now - begun_) : ended_;
+  return is_busy_ ? ended_ + std::max(now - begun_, Duration::zero()) : ended_;
 }
 
 Duration BusyTime::Total(Time now) const {
@@ -31,7 +33,7 @@ double BusyTime::Share(Time now) {
   const Duration total = TotalAt(now), busy = total - seen_, time = now - looked_at_;
   seen_ = total;
   looked_at_ = now;
-  return time > Duration::zero() ? ToSeconds(busy) / ToSeconds(time) : 0;
+  return time > Duration::zero() ? std::min(ToSeconds(busy) / ToSeconds(time), 1.0) : 0;
 }
 
 void ExportBusyTime(BusyTime* busy, std::function<Time()> now, Metrics* metrics) {

@@ -25,6 +25,15 @@ TEST(BusyTimeTest, CountsStepsAndTheOneUnderWay) {
   EXPECT_EQ(busy.Total(At(1300)), milliseconds(350));
 }
 
+TEST(BusyTimeTest, AScrapeThatLookedAtTheClockBeforeAStepBeganSeesNothingOfIt) {
+  BusyTime busy(At(0));
+  busy.Begin(At(0));
+  busy.End(At(50));
+  busy.Begin(At(100));
+  EXPECT_EQ(busy.Total(At(90)), milliseconds(50));
+  EXPECT_DOUBLE_EQ(busy.Share(At(40)), 1);  // 50 ms in 40: the clock is older than the step.
+}
+
 TEST(BusyTimeTest, TheShareIsThatOfTheTimeSinceTheLastLook) {
   BusyTime busy(At(0));
   busy.Begin(At(50));
