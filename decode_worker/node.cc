@@ -159,7 +159,7 @@ void DecodeNode::Invite(Entry& entry, Incarnation prefill) {
                                  .tokens = TokensDigest(sequence.tokens)}});
   outbox_.Emit(entry.call, ReservedEvent{.attempt = entry.attempt,
                                          .ticket = entry.open_ticket,
-                                         .data_endpoint = options_.data_endpoint,
+                                         .ranks = options_.ranks,
                                          .pair_key = identity_.key_of(prefill),
                                          .decode = options_.incarnation,
                                          .cached_tokens = sequence.num_computed});

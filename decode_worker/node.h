@@ -20,7 +20,7 @@ namespace baton {
 
 struct DecodeNodeOptions {
   Incarnation incarnation = 0;
-  std::string data_endpoint;  // "host:port" where prefill workers connect.
+  std::vector<DataRank> ranks;  // Where prefill workers connect.
   EngineOptions engine;
   // A reservation whose transfer failed waits this long for a Rebind.
   Duration unbound_limit = std::chrono::seconds(5);
@@ -61,7 +61,9 @@ class DecodeNode : public Node<WorkerMail> {
   WorkerStatus Status() const {
     return calls_.Status(options_.incarnation, progress_, draining_);
   }
-  WorkerAudit Audit(Time now) const { return calls_.Audit(options_.incarnation, now); }
+  WorkerAudit Audit(Time now) const {
+    return calls_.Audit(options_.incarnation, now, transport_.OpenLegs());
+  }
   const DecodeCounters& counters() const { return counters_; }
   int64_t num_preemptions() const { return engine_.num_preemptions(); }
   int64_t num_swaps() const { return engine_.num_swaps(); }

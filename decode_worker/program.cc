@@ -7,12 +7,10 @@ namespace baton {
 std::unique_ptr<DecodeNode> DecodeProgram::MakeNode(const DecodeConfig&, WorkerRuntime& runtime) {
   const WorkerRuntime::NodeParts parts = runtime.parts();
   return std::make_unique<DecodeNode>(
-      DecodeNodeOptions{.incarnation = parts.incarnation,
-                        .data_endpoint = parts.data_endpoint,
-                        .engine = parts.engine},
-      DecodeIdentity{
-          .new_ticket = NewTicket,
-          .key_of = [&runtime](Incarnation prefill) { return runtime.KeyOf(prefill); }},
+      DecodeNodeOptions{
+          .incarnation = parts.incarnation, .ranks = parts.ranks, .engine = parts.engine},
+      DecodeIdentity{.new_ticket = NewTicket,
+                     .key_of = [&runtime](Incarnation prefill) { return runtime.KeyOf(prefill); }},
       parts.model, parts.allocator, parts.runner, parts.transport, parts.outbox);
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/make_device.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -61,13 +63,25 @@ absl::StatusOr<int> GpuIndex(const std::string& device) {
       absl::StrCat("device = ", device, ": must be auto, cpu, cuda or cuda:N"));
 }
 
+// The GPUs from `first` on are enough for the group.
+absl::Status CheckGpus(int first, int size) {
+  const auto count = static_cast<int>(ListGpus().gpus.size());
+  if (first + size <= count) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "tp = ", size, ": each rank takes a GPU of its own, from cuda:", first, " on, and there ",
+      count == 1 ? "is " : "are ", count, "; on the CPU all share its cores, --device cpu"));
+}
+
+absl::Status CheckThreads(int num_threads) {
+  if (num_threads >= 1 && num_threads <= 1024) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("threads = ", num_threads, ": must be in [1, 1024]"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuKernels>> MakeCpuKernels(const DeviceOptions& options) {
-  if (options.num_threads < 1 || options.num_threads > 1024) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("threads = ", options.num_threads, ": must be in [1, 1024]"));
-  }
+  RETURN_IF_ERROR(CheckThreads(options.num_threads));
   if (options.nice < 0 || options.nice > 19) {
     return absl::InvalidArgumentError(
         absl::StrCat("nice = ", options.nice, ": must be in [0, 19]"));
@@ -95,6 +109,29 @@ absl::StatusOr<Processors> MakeDevice(const DeviceOptions& options) {
   if (made.device == nullptr) made.device = std::make_unique<CpuDevice>(cpu.get());
   made.host = std::move(cpu);
   return made;
+}
+
+int ThreadsOfRank(int num_threads, int rank, int size) {
+  return std::max(1, (num_threads + size - 1 - rank) / size);
+}
+
+absl::StatusOr<std::vector<Processors>> MakeRanks(const DeviceOptions& options, int size) {
+  RETURN_IF_ERROR(CheckThreads(options.num_threads));  // Of all ranks; each has at least one.
+  std::vector<Processors> ranks;
+  DeviceOptions one = options;
+  for (int r = 0; r < size; ++r) {
+    one.num_threads = ThreadsOfRank(options.num_threads, r, size);
+    ASSIGN_OR_RETURN(ranks.emplace_back(), MakeDevice(one));
+    if (ranks[0].device->info().unified) {
+      one.device = "cpu";  // "auto" finds no other for the rest.
+    } else {
+      ASSIGN_OR_RETURN(const int first,
+                       GpuIndex(options.device == "auto" ? "cuda" : options.device));
+      if (r == 0 && size > 1) RETURN_IF_ERROR(CheckGpus(first, size));
+      one.device = absl::StrCat("cuda:", first + r + 1);
+    }
+  }
+  return ranks;
 }
 
 GpuReport ListGpus() {

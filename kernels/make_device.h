@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/api/device.h"
@@ -31,6 +32,13 @@ struct Processors {
   std::string why_no_gpu;  // Where "auto" took the CPU.
 };
 absl::StatusOr<Processors> MakeDevice(const DeviceOptions& options);
+
+// Of so many threads those of one rank of a group: they are shared out, with at least one for each.
+int ThreadsOfRank(int num_threads, int rank, int size);
+
+// Those of a group of ranks, all of one kind. GPUs are those from the chosen one on; the status
+// says so where there are too few.
+absl::StatusOr<std::vector<Processors>> MakeRanks(const DeviceOptions& options, int size);
 
 // The GPUs of this machine, as this build sees them, and what "auto" would take.
 GpuReport ListGpus();

@@ -22,7 +22,7 @@ bool IsLocal(std::string_view endpoint) {
 // probabilities are wanted, and for one of whose answer somebody has seen a part.
 uint64_t FinishGroup(const PrefillRequest& request) {
   const bool is_new = request.prompt_length == static_cast<int32_t>(request.tokens.size());
-  const bool waits = request.handoff && IsLocal(request.handoff->endpoint) && is_new &&
+  const bool waits = request.handoff && IsLocal(request.handoff->ranks[0].endpoint) && is_new &&
                      !request.score_only && request.sampling.num_prompt_logprobs < 0;
   return waits ? request.handoff->decode : 0;
 }
@@ -179,7 +179,8 @@ void PrefillNode::StartTransfer(Entry& entry, int32_t num_tokens) {
   entry.handoff->first_token =
       std::max(entry.handoff->first_token, TokensBehindWindow(model_.layout, num_tokens));
   transport_.Start({.ticket = entry.open_ticket,
-                    .endpoint = entry.handoff->endpoint,
+                    .endpoint = entry.handoff->ranks[0].endpoint,
+                    .receivers = entry.handoff->ranks,
                     .key = entry.handoff->pair_key,
                     .sender = options_.incarnation,
                     .receiver = entry.handoff->decode,

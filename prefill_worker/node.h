@@ -47,7 +47,9 @@ class PrefillNode : public Node<WorkerMail> {
   }
 
   WorkerStatus Status() const;
-  WorkerAudit Audit(Time now) const { return calls_.Audit(options_.incarnation, now); }
+  WorkerAudit Audit(Time now) const {
+    return calls_.Audit(options_.incarnation, now, transport_.OpenLegs());
+  }
   const PrefillCounters& counters() const { return counters_; }
   // No call is live and no block is held.
   bool idle() const { return calls_.empty(); }

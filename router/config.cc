@@ -78,7 +78,15 @@ void AddLimits(CLI::App& app, RouterConfig& c) {
   app.add_option("--max-queued-bytes", c.max_queued_bytes, "Body bytes of those")
       ->group("Limits")
       ->capture_default_str();
+  app.add_option("--max-unread-bytes", c.max_unread_bytes,
+                 "Of answers that readers have not taken, and log probabilities to come")
+      ->group("Limits")
+      ->capture_default_str();
   app.add_option("--request-timeout-s", c.request_timeout_s, "Arrival to last token, seconds")
+      ->group("Limits")
+      ->capture_default_str();
+  app.add_option("--max-connections", c.max_connections,
+                 "HTTP connections, or less if fewer files may be open")
       ->group("Limits")
       ->capture_default_str();
   app.add_option("--max-requests-per-tenant", c.max_requests_per_tenant,
@@ -113,7 +121,9 @@ absl::Status RouterConfig::Validate() const {
   RETURN_IF_ERROR(CheckOption("--max-queued-requests", max_queued_requests, 1, 1 << 24));
   RETURN_IF_ERROR(CheckOption("--max-queued-tokens", max_queued_tokens, 1, int64_t{1} << 40));
   RETURN_IF_ERROR(CheckOption("--max-queued-bytes", max_queued_bytes, 1, int64_t{1} << 40));
+  RETURN_IF_ERROR(CheckOption("--max-unread-bytes", max_unread_bytes, 1, int64_t{1} << 40));
   RETURN_IF_ERROR(CheckOption("--request-timeout-s", request_timeout_s, 1, 7 * 86'400));
+  RETURN_IF_ERROR(CheckOption("--max-connections", max_connections, 1, 1 << 20));
   RETURN_IF_ERROR(CheckOption("--max-requests-per-tenant", max_requests_per_tenant, 0, 1 << 24));
   RETURN_IF_ERROR(CheckOption("--drain-timeout-s", drain_timeout_s, 0, 86'400));
   LogLevel level;

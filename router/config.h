@@ -28,7 +28,9 @@ struct RouterConfig {
   int64_t max_queued_requests = 4096;
   int64_t max_queued_tokens = 16 << 20;
   int64_t max_queued_bytes = 256 << 20;
+  int64_t max_unread_bytes = 256 << 20;  // Of answers: made, and not taken by their readers.
   int request_timeout_s = 3600;  // From arrival to the last token.
+  int max_connections = 16384;      // HTTP.
   int max_requests_per_tenant = 0;  // At a time, waiting or running; 0 = no limit. See api_keys.h.
 
   int drain_timeout_s = 30;  // After SIGTERM, for what runs.

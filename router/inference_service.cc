@@ -196,6 +196,7 @@ class CallSink : public GenerationSink, public std::enable_shared_from_this<Call
 
   void WriteNext() {
     baton::ChoiceDelta delta = pending_.Take();
+    GiveBack(delta);
     v1::GenerateEvent event;
     v1::ChoiceDelta* to = event.mutable_delta();
     to->set_index(delta.choice);

@@ -16,6 +16,7 @@
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/model_files.h"
 #include "common/process/command_line.h"
+#include "common/process/file_limit.h"
 #include "common/process/identity.h"
 #include "common/process/ready_file.h"
 #include "common/telemetry/log.h"
@@ -109,6 +110,7 @@ absl::Status RouterProcess::LoadModel() {
   options.limits.vocab_size = model->vocab_size;
   options.limits.default_timeout = std::chrono::seconds(config_.request_timeout_s);
   options.limits.max_requests_per_tenant = config_.max_requests_per_tenant;
+  options.limits.max_answer_bytes = config_.max_unread_bytes;
   options.defaults = *std::move(defaults);
   options.clock = SteadyNow;
   options.random_seed = SystemRandom64();
@@ -136,6 +138,14 @@ absl::Status RouterProcess::StartHttp() {
   options.host = config_.host;
   options.port = static_cast<uint16_t>(config_.http_port);
   options.authorize = [this](const http::Request& head) { return Authorize(head); };
+  // Half of what may be open: workers, gRPC's clients and logs have the rest.
+  const int64_t files = RaiseFileLimit();
+  options.max_connections =
+      static_cast<int>(std::clamp<int64_t>(files / 2, 1, config_.max_connections));
+  if (options.max_connections < config_.max_connections) {
+    Log(LogLevel::kWarning, "fewer connections than --max-connections says",
+        {{"connections", options.max_connections}, {"open_files", files}});
+  }
   absl::StatusOr<std::unique_ptr<http::HttpServer>> server = http::HttpServer::Create(
       std::move(options), OpenAiRoutes({.version = kVersion,
                                         .created = UnixSeconds(),

@@ -128,17 +128,25 @@ void RouterService::Publish(Time now) {
     view.workers[i].address = options_.workers[i].address;
   }
   readiness_->OnView(view, now);
-  absl::MutexLock lock(&mutex_);
-  for (size_t i = 0; i < view_.workers.size(); ++i) {
-    const WorkerView& before = view_.workers[i];
-    const WorkerView& after = view.workers[i];
-    if (before.healthy == after.healthy && before.reason == after.reason) continue;
-    Log(after.healthy ? LogLevel::kInfo : LogLevel::kWarning,
-        after.healthy ? "worker is up" : "worker cannot be used",
-        {{"address", after.address}, {"reason", after.reason}});
+  std::vector<WorkerView> changed;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (size_t i = 0; i < view_.workers.size(); ++i) {
+      const WorkerView& before = view_.workers[i];
+      const WorkerView& after = view.workers[i];
+      if (before.healthy != after.healthy || before.reason != after.reason) {
+        changed.push_back(after);
+      }
+    }
+    view_ = std::move(view);
+    counters_ = node_.counters();
   }
-  view_ = std::move(view);
-  counters_ = node_.counters();
+  // Without the lock: whoever reads the log may be slow.
+  for (const WorkerView& worker : changed) {
+    Log(worker.healthy ? LogLevel::kInfo : LogLevel::kWarning,
+        worker.healthy ? "worker is up" : "worker cannot be used",
+        {{"address", worker.address}, {"reason", worker.reason}});
+  }
 }
 
 void RouterService::Stop() {

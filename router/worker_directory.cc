@@ -16,7 +16,7 @@ constexpr int kMostHangLimits = 8;
 // Workers exchange KV and recover for each other only within one group: all that makes the bits.
 uint64_t GroupOf(const HelloInfo& hello) {
   return absl::HashOf(hello.protocol_version, hello.numerics_id, hello.layout_digest,
-                      hello.model_digest, hello.tp_size);
+                      hello.model_digest);
 }
 
 }  // namespace

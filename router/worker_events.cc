@@ -77,7 +77,7 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
   waits_.Note(sequence, now);
   waits_.Clear(sequence);
   HandoffTarget target{.ticket = event.ticket,
-                       .endpoint = event.data_endpoint,
+                       .ranks = event.ranks,
                        .pair_key = event.pair_key,
                        .decode = event.decode,
                        .first_token = event.cached_tokens};

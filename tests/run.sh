@@ -6,8 +6,8 @@
 #                              the faults that only that build can place
 #   tests/run.sh --label L     only this label (repeatable): unit optimised kernels golden transport
 #                              sim planted tidy cluster clients bench emulated, asan for what the
-#                              sanitizer build runs besides unit, or tsan for transport and a whole
-#                              cluster under the thread sanitizer
+#                              sanitizer build runs besides unit, or tsan for transport, a whole
+#                              cluster and the tests of threads under the thread sanitizer
 #   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests, the kernels too
 #                              under ASan + UBSan, tsan, and the fuzzers (BATON_FUZZ_MINUTES, 90)
 # Prints the time per label, the slowest steps, what could not run, and PASS or FAIL in its last line.
@@ -61,8 +61,10 @@ run_ctest() {
   shift 2
   step "Test: $name: $*"
   rm -f "build/$preset/$name.xml"
-  ctest --test-dir "build/$preset" -L "^($(IFS='|'; echo "$*"))\$" -j "$jobs" --output-on-failure \
-    --no-tests=error --test-output-size-passed 1000000 --output-junit "$name.xml" 2>&1 |
+  # Two slots a core: tests that mostly wait take one, the others two.
+  ctest --test-dir "build/$preset" -L "^($(IFS='|'; echo "$*"))\$" -j $((2 * jobs)) \
+    --output-on-failure --no-tests=error --test-output-size-passed 1000000 \
+    --output-junit "$name.xml" 2>&1 |
     tee "build/$preset/$name.log" || true
   results+=("$preset/$name")
 }

@@ -45,7 +45,7 @@ Fault ReadEnvironment() {
                  : fault.action == "stop" ? SIGSTOP
                  : fault.action == "term" ? SIGTERM
                                           : 0;
-  if (fault.signal == 0) Refuse("BATON_FAIL_POINT", text);
+  if (fault.signal == 0 && fault.action != "hang") Refuse("BATON_FAIL_POINT", text);
   const char* log = std::getenv("BATON_FAIL_LOG");
   if (log == nullptr) Refuse("BATON_FAIL_LOG", "");
   fault.log = log;
@@ -68,6 +68,7 @@ void PassFailPoint(std::string_view name) {
   static std::atomic<int64_t> passes = 0;
   if (fault.name != name || passes.fetch_add(1) + 1 != fault.count) return;
   Append(fault.log, absl::StrCat(fault.name, " ", fault.action, " ", getpid(), "\n"));
+  while (fault.signal == 0) pause();
   kill(getpid(), fault.signal);
 }
 

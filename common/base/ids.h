@@ -32,6 +32,7 @@ struct SequenceId {
 // 128 random bits that name one reservation's right to be written, for one attempt.
 // All zero = no ticket.
 struct TicketId {
+  static constexpr uint64_t kRankBits = 7;  // Of `lo`: zero but for a transfer to one rank.
   uint64_t hi = 0;
   uint64_t lo = 0;
   auto operator<=>(const TicketId&) const = default;

@@ -3,6 +3,10 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "common/base/check.h"
 
@@ -30,6 +34,23 @@ void LowerThisThread(int nice) {
 #else
   static_cast<void>(nice);
 #endif
+}
+
+QueuedThreads QueuedForCore(std::string_view name_prefix) {
+  QueuedThreads threads;
+  // Neither throws: a thread may end while it is looked at.
+  std::error_code error;
+  std::filesystem::directory_iterator task("/proc/self/task", error);
+  for (; task != std::filesystem::directory_iterator(); task.increment(error)) {
+    std::string name;
+    if (!std::getline(std::ifstream(task->path() / "comm"), name)) continue;
+    if (!name.starts_with(name_prefix)) continue;
+    int64_t ran = 0, queued = 0;
+    if (!(std::ifstream(task->path() / "schedstat") >> ran >> queued)) continue;
+    threads[task->path().filename()] =
+        std::chrono::duration_cast<Duration>(std::chrono::nanoseconds(queued));
+  }
+  return threads;
 }
 
 }  // namespace baton

@@ -1,5 +1,11 @@
 #pragma once
 
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "common/base/time.h"
+
 namespace baton {
 
 // How the calling thread is called in /proc and top: at most 15 characters.
@@ -22,5 +28,11 @@ class NameNewThreads {
 // cores come first. For good: lowering it again may be forbidden. Does nothing where niceness
 // belongs to the process.
 void LowerThisThread(int nice);
+
+// How long each has stood in line for a core so far, by the number that the system gave it.
+using QueuedThreads = std::map<std::string, Duration>;
+
+// Of the threads of this process whose names begin so. Empty where the system does not say.
+QueuedThreads QueuedForCore(std::string_view name_prefix);
 
 }  // namespace baton

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -141,7 +142,8 @@ class CallTable {
             .longest_layer = progress.longest()};
   }
 
-  WorkerAudit Audit(Incarnation incarnation, Time now) const {
+  // `legs`: the open ones of the worker's transport.
+  WorkerAudit Audit(Incarnation incarnation, Time now, std::span<const OpenLeg> legs) const {
     WorkerAudit audit{.incarnation = incarnation, .blocks = allocator_.counts()};
     std::vector<const BlockTable*> tables = engine_.LeavingTables();
     for (const auto& [call, entry] : entries_) {
@@ -155,12 +157,27 @@ class CallTable {
                              .transfer_open = entry.transfer_open(),
                              .age = now - entry.opened});
     }
+    ShareOut(legs, audit);
     audit.num_unowned = allocator_.CountUnowned(tables) + engine_.CountUnownedHostBlocks();
     return audit;
   }
 
  private:
   using LiveKey = std::pair<SequenceId, Attempt>;
+
+  // Gives each leg to the call that has its transfer.
+  void ShareOut(std::span<const OpenLeg> legs, WorkerAudit& audit) const {
+    std::map<TicketId, std::vector<int32_t>*> owners;
+    size_t i = 0;
+    for (const auto& [call, entry] : entries_) {
+      std::vector<int32_t>& ranks = audit.calls[i++].leg_ranks;
+      if (entry.transfer_open()) owners[entry.open_ticket] = &ranks;
+    }
+    for (const OpenLeg& leg : legs) {
+      const auto owner = owners.find(leg.ticket);
+      (owner == owners.end() ? audit.unowned_leg_ranks : *owner->second).push_back(leg.rank);
+    }
+  }
 
   Entry* Find(std::optional<CallId> call) { return call ? &entries_.at(*call) : nullptr; }
 

@@ -36,7 +36,7 @@ void Connection::WriteHead(const Response& response, std::string_view framing) {
 
 void Connection::Respond(uint64_t id, Response response) {
   if (id != exchange_ || streaming_) return;
-  keep_alive_ = keep_alive_ && !core_->draining;
+  keep_alive_ = keep_alive_ && !core_->draining && !is_spare_;
   WriteHead(response, response.status == 204
                           ? std::string()
                           : absl::StrFormat("Content-Length: %d\r\n", response.body.size()));
@@ -47,7 +47,7 @@ void Connection::Respond(uint64_t id, Response response) {
 void Connection::BeginStream(uint64_t id, Response response) {
   if (id != exchange_ || streaming_) return;
   // Without chunks only the end of the connection ends the answer.
-  keep_alive_ = keep_alive_ && chunked_ && !core_->draining;
+  keep_alive_ = keep_alive_ && chunked_ && !core_->draining && !is_spare_;
   streaming_ = true;
   WriteHead(response, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
 }
@@ -100,6 +100,10 @@ void Connection::AbandonExchange(uint64_t id) {
   if (id != exchange_) return;
   if (streaming_) return Close();
   Respond(id, ErrorResponse(500, "server_error", "The server did not answer this request."));
+}
+
+void Connection::EndBody(uint64_t id) {
+  if (id == exchange_) ReleaseBody();
 }
 
 void Connection::WatchDisconnect(uint64_t id, std::function<void()> callback) {

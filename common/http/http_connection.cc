@@ -1,5 +1,6 @@
 #include "common/http/http_connection.h"
 
+#include <algorithm>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http/read.hpp>
 #include <exception>
@@ -19,16 +20,36 @@ constexpr size_t kReadBytes = 16 << 10;
 // Of later requests, read ahead while an answer is under way; beyond it the socket is left alone.
 constexpr size_t kMaxReadAheadBytes = 64 << 10;
 constexpr int64_t kMaxLingerBytes = 16 << 20;
+// A body below this is not worth a task of its own that lets it go.
+constexpr size_t kSmallBodyBytes = 64 << 10;
+
+Response Busy(int status, std::string_view type, std::string_view message) {
+  Response response = ErrorResponse(status, type, message);
+  response.headers.push_back({"Retry-After", "1"});
+  return response;
+}
+
+// Who holds a key, or else the address; of IPv6 the network, which one client has whole.
+std::string ClientOf(const Request& head, const tcp::socket& socket) {
+  if (!head.principal.empty()) return "key " + head.principal;
+  boost::system::error_code error;
+  const auto address = socket.remote_endpoint(error).address();
+  if (error || !address.is_v6() || address.to_v6().is_v4_mapped()) return address.to_string();
+  auto bytes = address.to_v6().to_bytes();
+  std::fill(bytes.begin() + 8, bytes.end(), 0);
+  return boost::asio::ip::address_v6(bytes).to_string();
+}
 
 }  // namespace
 
-Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket)
+Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket, bool is_spare)
     : core_(std::move(core)),
       socket_(std::move(socket)),
       read_watchdog_{boost::asio::steady_timer(socket_.get_executor())},
       write_watchdog_{boost::asio::steady_timer(socket_.get_executor())},
       buffer_(kMaxReadAheadBytes + kReadBytes +
-              static_cast<size_t>(core_->options.max_header_bytes)) {}
+              static_cast<size_t>(core_->options.max_header_bytes)),
+      is_spare_(is_spare) {}
 
 Connection::~Connection() {
   ReleaseBody();
@@ -43,14 +64,14 @@ void Connection::Start() {
   Post([self = shared_from_this()] {
     Error ignored;
     self->socket_.set_option(tcp::no_delay(true), ignored);
+    self->socket_.non_blocking(true, ignored);
     self->WaitForRequest();
   });
 }
 
-void Connection::CloseSoon(bool only_if_idle) {
-  Post([self = shared_from_this(), only_if_idle] {
-    const bool idle = self->state_ == State::kIdle && self->buffer_.size() == 0;
-    if (!only_if_idle || idle) self->Close();
+void Connection::CloseSoon(std::function<bool(const Connection&)> which) {
+  Post([self = shared_from_this(), which = std::move(which)] {
+    if (which(*self)) self->Close();
   });
 }
 
@@ -72,6 +93,8 @@ void Connection::Disarm(Watchdog& watchdog) {
 void Connection::WaitForRequest() {
   state_ = State::kIdle;
   if (buffer_.size() == 0 && (core_->draining || peer_closed_)) return Close();
+  if (!core_->MarkQuiet(this)) return Close();
+  buffer_.shrink_to_fit();  // Who sends nothing holds nothing.
   Arm(read_watchdog_, core_->options.idle_timeout);
   if (buffer_.size() == 0) return RawRead();
   if (!read_pending_) return ReadHeader();
@@ -83,15 +106,18 @@ void Connection::WaitForRequest() {
 void Connection::RawRead() {
   if (read_pending_ || peer_closed_) return;
   read_pending_ = true;
-  socket_.async_read_some(
-      buffer_.prepare(kReadBytes),
-      [self = shared_from_this()](Error error, size_t bytes) { self->OnRawRead(error, bytes); });
+  // No memory waits with it.
+  socket_.async_wait(tcp::socket::wait_read,
+                     [self = shared_from_this()](Error error) { self->OnReadable(error); });
 }
 
-void Connection::OnRawRead(Error error, size_t bytes) {
+void Connection::OnReadable(Error error) {
   read_pending_ = false;
   if (state_ == State::kClosed) return;
   if (error == boost::asio::error::operation_aborted && state_ == State::kIdle) return ReadHeader();
+  size_t bytes = 0;
+  if (!error) bytes = socket_.read_some(buffer_.prepare(kReadBytes), error);
+  if (error == boost::asio::error::would_block) return RawRead();
   if (error) return state_ == State::kHandling ? OnPeerClosed() : Close();
   buffer_.commit(bytes);
   if (state_ == State::kIdle) return ReadHeader();
@@ -108,7 +134,7 @@ void Connection::ReadHeader() {
   Arm(read_watchdog_, core_->options.header_timeout);
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(core_->options.max_header_bytes));
-  parser_->body_limit(boost::none);  // Ours are better: OnHeader has the answer.
+  parser_->body_limit(boost::none);  // Ours are better: PrepareBody and OnBody have the answer.
   beast_http::async_read_header(
       socket_, buffer_, *parser_,
       [self = shared_from_this()](Error error, size_t) { self->OnHeader(error); });
@@ -148,9 +174,31 @@ void Connection::OnHeader(Error error) {
   if (parser_->is_done()) return Dispatch(std::move(head));
   state_ = State::kBody;
   Arm(read_watchdog_, core_->options.body_timeout);
-  beast_http::async_read(socket_, buffer_, *parser_,
-                         [self = shared_from_this(), head = std::move(head)](
-                             Error e, size_t) mutable { self->OnBody(e, std::move(head)); });
+  client_ = ClientOf(head, socket_);
+  parser_->eager(true);
+  ReadBody(std::move(head));
+}
+
+void Connection::ReadBody(Request head) {
+  beast_http::async_read_some(socket_, buffer_, *parser_,
+                              [self = shared_from_this(), head = std::move(head)](
+                                  Error e, size_t) mutable { self->OnBody(e, std::move(head)); });
+}
+
+// Counts bytes of the body that have come.
+std::optional<Response> Connection::CountBody(int64_t bytes) {
+  const BodyMeter::Room room = core_->bodies.Add(client_, bytes);
+  if (room == BodyMeter::Room::kServerIsFull) {
+    return Busy(503, "server_error", "Too many large requests; try again.");
+  }
+  if (room == BodyMeter::Room::kClientIsFull) {
+    return Busy(429, "rate_limit_error",
+                absl::StrFormat("The unfinished requests of this client hold %d bytes, all that "
+                                "one client may; finish them first.",
+                                core_->bodies.max_client_bytes()));
+  }
+  body_bytes_ += bytes;
+  return std::nullopt;
 }
 
 // What can be refused before the body is read. Fills in the path, the principal and the route.
@@ -191,6 +239,9 @@ std::optional<Response> Connection::CheckHead(Request& head) {
     response.headers.push_back({"Allow", allowed});
     return response;
   }
+  if (is_spare_ && !route_->quick) {
+    return Busy(503, "server_error", "The server has all the connections it takes; try again.");
+  }
   return std::nullopt;
 }
 
@@ -208,13 +259,6 @@ std::optional<Response> Connection::PrepareBody(const Request& head) {
   if (!expect.empty() && !HeaderNameIs(expect, "100-continue")) {
     return ErrorResponse(417, kInvalid, "The only expectation supported is 100-continue.");
   }
-  const int64_t reserve = length.has_value() ? static_cast<int64_t>(*length) : most;
-  if (!core_->ReserveBody(reserve)) {
-    Response busy = ErrorResponse(503, "server_error", "Too many large requests; try again.");
-    busy.headers.push_back({"Retry-After", "1"});
-    return busy;
-  }
-  reserved_body_bytes_ = reserve;
   parser_->body_limit(static_cast<uint64_t>(most));
   if (!expect.empty() && chunked_) Enqueue("HTTP/1.1 100 Continue\r\n\r\n");
   return std::nullopt;
@@ -228,23 +272,32 @@ void Connection::OnBody(Error error, Request head) {
         absl::StrFormat("The body has more than %d bytes.", core_->options.max_body_bytes)));
   }
   if (error) return OnHeader(error);
+  const auto came = static_cast<int64_t>(parser_->get().body().size()) - body_bytes_;
+  if (std::optional<Response> refusal = CountBody(came)) return Refuse(std::move(*refusal));
+  if (!parser_->is_done()) {
+    (void)core_->MarkQuiet(this);  // If its place is gone, it is closed soon.
+    return ReadBody(std::move(head));
+  }
   head.body = std::move(parser_->get().body());
   Dispatch(std::move(head));
 }
 
 void Connection::Dispatch(Request request) {
   state_ = State::kHandling;
+  core_->MarkBusy(this);
   Disarm(read_watchdog_);
   parser_.reset();
   exchange_ = ++last_exchange_;
   auto exchange = std::make_shared<Exchange>(shared_from_this(), core_.get(), exchange_, chunked_);
   auto run = [exchange, route = route_, request = std::move(request)]() mutable {
     if (exchange->gone()) return;
+    const bool is_large = request.body.size() >= kSmallBodyBytes;
     try {
       route->handler(std::move(request), exchange);
     } catch (const std::exception&) {
       exchange->Respond(ErrorResponse(500, "server_error", "The server failed on this request."));
     }
+    if (is_large) exchange->EndBody();
   };
   RawRead();
   if (route_->quick) return run();
@@ -264,6 +317,8 @@ void Connection::Refuse(Response response) {
   Respond(exchange_, std::move(response));
 }
 
-void Connection::ReleaseBody() { core_->ReleaseBody(std::exchange(reserved_body_bytes_, 0)); }
+void Connection::ReleaseBody() {
+  core_->bodies.Release(client_, std::exchange(body_bytes_, 0));
+}
 
 }  // namespace baton::http

@@ -5,7 +5,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,18 +21,24 @@ namespace baton::http {
 // marked otherwise.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(std::shared_ptr<ServerCore> core, boost::asio::ip::tcp::socket socket);
+  // A spare one serves what is quick, one request, however full the server is.
+  Connection(std::shared_ptr<ServerCore> core, boost::asio::ip::tcp::socket socket, bool is_spare);
   ~Connection();
 
   // Any thread.
   void Start();
-  void CloseSoon(bool only_if_idle);
+  // If `which` holds then; it is asked on the strand.
+  void CloseSoon(std::function<bool(const Connection&)> which);
   void Post(std::function<void()> task);
   bool gone() const { return gone_; }
 
   // Any thread: counts bytes against the queue's bound; false if it is full or the client gone.
   bool Reserve(size_t bytes);
   bool HasRoom() const { return !gone_ && queued_bytes_ < Room(); }
+
+  // On the strand. Nothing has come of the next request; no request is under way.
+  bool is_idle() const { return state_ == State::kIdle && buffer_.size() == 0; }
+  bool is_quiet() const { return state_ != State::kHandling; }
 
   // On the strand, for the exchange `id`; ignored unless it is the one under way.
   void Respond(uint64_t id, Response response);
@@ -42,22 +47,25 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void EndStream(uint64_t id, bool close);
   void AbortExchange(uint64_t id);
   void AbandonExchange(uint64_t id);
+  void EndBody(uint64_t id);  // The handler has returned: nothing of it is held any more.
   void WatchDisconnect(uint64_t id, std::function<void()> callback);  // Must be short.
   void AwaitRoom(uint64_t id, std::function<void()> callback);        // Must be short.
 
  private:
   using Error = boost::system::error_code;
-  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  using Parser = boost::beast::http::request_parser<GrowingBody>;
   enum class State { kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
 
   void WaitForRequest();
   void RawRead();
-  void OnRawRead(Error error, size_t bytes);
+  void OnReadable(Error error);
   void ReadHeader();
   void OnHeader(Error error);
   std::optional<Response> CheckHead(Request& head);
   std::optional<Response> PrepareBody(const Request& head);
+  void ReadBody(Request head);
   void OnBody(Error error, Request head);
+  std::optional<Response> CountBody(int64_t bytes);
   void Dispatch(Request request);
   void Refuse(Response response);
   void OnParseError(Error error);
@@ -96,7 +104,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool unread_body_ = false;  // Refused before all of it came.
   bool peer_closed_ = false;  // It sends no more; most likely it is gone.
   int64_t lingered_bytes_ = 0;
-  int64_t reserved_body_bytes_ = 0;
+  const bool is_spare_;
+  std::string client_;  // Whose bodies are counted together.
+  int64_t body_bytes_ = 0;
 
   uint64_t last_exchange_ = 0;
   uint64_t exchange_ = 0;  // The one under way; 0 = none.

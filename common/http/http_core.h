@@ -4,23 +4,31 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <functional>
-#include <map>
+#include <list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "common/http/http_body.h"
 #include "common/http/http_server.h"
 
 namespace baton::http {
 
 class Connection;
 
+// Spare connections are those beyond the limit, for what is quick: whether the server lives is told
+// however full it is.
+enum class Admission { kOrdinary, kSpare, kRefused };
+inline constexpr int kSpareConnections = 64;
+
 // What the connections of one server share. Lives as long as the last of them: a stream may be
 // held by another thread after the server has stopped.
 struct ServerCore : std::enable_shared_from_this<ServerCore> {
-  ServerCore(ServerOptions o, std::vector<Route> r) : options(std::move(o)), routes(std::move(r)) {}
+  ServerCore(ServerOptions o, std::vector<Route> r);
 
   // Posts work to the server's threads, or drops it if they have ended.
   template <typename Executor>
@@ -33,12 +41,16 @@ struct ServerCore : std::enable_shared_from_this<ServerCore> {
   const Route* FindRoute(const std::string& method, const std::string& path,
                          std::string* allowed) const;
 
-  // Reserves memory for a body. False when all bodies together would be too large.
-  bool ReserveBody(int64_t bytes);
-  void ReleaseBody(int64_t bytes) { body_bytes -= bytes; }
-
-  void Add(const std::shared_ptr<Connection>& connection);
+  // What a new connection may be. At a limit it takes the place of the one that was quiet longest.
+  Admission Admit();
+  void Add(const std::shared_ptr<Connection>& connection, bool is_spare);
   void Remove(Connection* connection);
+  // Something came from this connection, and no request of it is under way. False if its place
+  // was given away meanwhile.
+  bool MarkQuiet(Connection* connection);
+  void MarkBusy(Connection* connection);
+  // Gives the place of the one that was quiet longest away; false if there is none.
+  bool CloseQuietest(bool is_spare);
   // Runs `action` for each live connection, without holding a lock.
   void ForEach(const std::function<void(const std::shared_ptr<Connection>&)>& action);
 
@@ -46,16 +58,32 @@ struct ServerCore : std::enable_shared_from_this<ServerCore> {
   const std::vector<Route> routes;
   boost::asio::io_context io;        // Sockets: many short tasks.
   boost::asio::io_context handlers;  // Handlers and what they post: may take long.
-  std::atomic<int64_t> body_bytes{0};
+  BodyMeter bodies;
   std::atomic<int64_t> unsent_bytes{0};  // Of all connections.
   std::atomic<bool> draining{false};
 
   absl::Mutex mutex;
-  std::map<Connection*, std::weak_ptr<Connection>> connections ABSL_GUARDED_BY(mutex);
+  struct Entry {
+    std::weak_ptr<Connection> connection;
+    bool is_spare = false;
+    bool has_place = true;                                  // Else it is to be closed.
+    std::optional<std::list<Connection*>::iterator> quiet;  // Where in its list.
+  };
+  struct Places {
+    int limit = 0;
+    int taken = 0;
+    std::list<Connection*> quiet;  // The longest first.
+  };
+  absl::flat_hash_map<Connection*, Entry> connections ABSL_GUARDED_BY(mutex);
+  Places places[2] ABSL_GUARDED_BY(mutex);  // Of ordinary connections, and of spare ones.
 
   // Held shared while posting, so that nothing is posted to threads that have ended.
   absl::Mutex stop_mutex;
   bool stopped ABSL_GUARDED_BY(stop_mutex) = false;
+
+ private:
+  void Unlist(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void GiveUpPlace(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 };
 
 }  // namespace baton::http

@@ -72,6 +72,10 @@ void Exchange::OnDisconnect(std::function<void()> callback) {
   });
 }
 
+void Exchange::EndBody() {
+  connection_->Post([c = connection_, id = id_] { c->EndBody(id); });
+}
+
 // Runs it as a task of the answer's own, so that it is in order with the others.
 std::function<void()> Exchange::InOrder(std::function<void()> callback) const {
   return [core = core_, strand = strand_, cb = std::move(callback)] { core->PostTo(strand, cb); };

@@ -26,6 +26,8 @@ class Exchange : public ResponseWriter, public std::enable_shared_from_this<Exch
   void Post(std::function<void()> task) override;
 
   bool gone() const { return connection_->gone(); }
+  // The handler has returned, and the request's body with it.
+  void EndBody();
 
  private:
   std::function<void()> InOrder(std::function<void()> callback) const;

@@ -1,5 +1,6 @@
 #include "common/http/http_server.h"
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -18,6 +19,13 @@ namespace baton::http {
 using boost::asio::ip::tcp;
 using Error = boost::system::error_code;
 
+ServerCore::ServerCore(ServerOptions o, std::vector<Route> r)
+    : options(std::move(o)),
+      routes(std::move(r)),
+      bodies(options.max_total_body_bytes,
+             std::max(options.max_total_body_bytes / 4, options.max_body_bytes)),
+      places{{.limit = options.max_connections}, {.limit = kSpareConnections}} {}
+
 const Route* ServerCore::FindRoute(const std::string& method, const std::string& path,
                                    std::string* allowed) const {
   for (const Route& route : routes) {
@@ -35,28 +43,85 @@ const Route* ServerCore::FindRoute(const std::string& method, const std::string&
   return nullptr;
 }
 
-bool ServerCore::ReserveBody(int64_t bytes) {
-  if (body_bytes.fetch_add(bytes) + bytes <= options.max_total_body_bytes) return true;
-  body_bytes -= bytes;
-  return false;
+Admission ServerCore::Admit() {
+  for (const bool is_spare : {false, true}) {
+    bool has_room = false;
+    {
+      absl::MutexLock lock(&mutex);
+      // Those whose place was given away, and that are not closed yet, have a bound too.
+      if (std::ssize(connections) >= options.max_connections + 2 * kSpareConnections) {
+        return Admission::kRefused;
+      }
+      has_room = places[is_spare].taken < places[is_spare].limit;
+    }
+    if (has_room || CloseQuietest(is_spare)) {
+      return is_spare ? Admission::kSpare : Admission::kOrdinary;
+    }
+  }
+  return Admission::kRefused;
 }
 
-void ServerCore::Add(const std::shared_ptr<Connection>& connection) {
+void ServerCore::Add(const std::shared_ptr<Connection>& connection, bool is_spare) {
   absl::MutexLock lock(&mutex);
-  connections[connection.get()] = connection;
+  connections[connection.get()] = {.connection = connection, .is_spare = is_spare};
+  ++places[is_spare].taken;
 }
 
 void ServerCore::Remove(Connection* connection) {
   absl::MutexLock lock(&mutex);
-  connections.erase(connection);
+  const auto it = connections.find(connection);
+  if (it == connections.end()) return;
+  GiveUpPlace(it->second);
+  connections.erase(it);
+}
+
+void ServerCore::Unlist(Entry& entry) {
+  if (!entry.quiet.has_value()) return;
+  places[entry.is_spare].quiet.erase(*std::exchange(entry.quiet, std::nullopt));
+}
+
+void ServerCore::GiveUpPlace(Entry& entry) {
+  Unlist(entry);
+  if (std::exchange(entry.has_place, false)) --places[entry.is_spare].taken;
+}
+
+bool ServerCore::MarkQuiet(Connection* connection) {
+  absl::MutexLock lock(&mutex);
+  const auto it = connections.find(connection);
+  if (it == connections.end() || !it->second.has_place) return false;
+  Unlist(it->second);
+  std::list<Connection*>& quiet = places[it->second.is_spare].quiet;
+  it->second.quiet = quiet.insert(quiet.end(), connection);
+  return true;
+}
+
+void ServerCore::MarkBusy(Connection* connection) {
+  absl::MutexLock lock(&mutex);
+  const auto it = connections.find(connection);
+  if (it != connections.end()) Unlist(it->second);
+}
+
+bool ServerCore::CloseQuietest(bool is_spare) {
+  std::shared_ptr<Connection> connection;
+  {
+    absl::MutexLock lock(&mutex);
+    const std::list<Connection*>& quiet = places[is_spare].quiet;
+    if (quiet.empty()) return false;
+    Entry& entry = connections.at(quiet.front());
+    connection = entry.connection.lock();
+    GiveUpPlace(entry);
+  }
+  // A request that has come meanwhile is answered first.
+  if (connection) connection->CloseSoon([](const Connection& c) { return c.is_quiet(); });
+  return true;
 }
 
 void ServerCore::ForEach(const std::function<void(const std::shared_ptr<Connection>&)>& action) {
   std::vector<std::shared_ptr<Connection>> live;
   {
     absl::MutexLock lock(&mutex);
-    for (const auto& [key, connection] : connections) {
-      if (auto strong = connection.lock()) live.push_back(std::move(strong));
+    for (const auto& [key, entry] : connections) {
+      if (auto strong = entry.connection.lock()) live.push_back(std::move(strong));
     }
   }
   for (const auto& connection : live) action(connection);
@@ -66,6 +131,7 @@ namespace {
 
 // Accepting again after the process ran out of file descriptors.
 constexpr Duration kAcceptRetry = std::chrono::milliseconds(50);
+constexpr Duration kAcceptSoon = std::chrono::milliseconds(5);  // One was closed for it.
 
 class Server : public HttpServer {
  public:
@@ -92,6 +158,7 @@ class Server : public HttpServer {
     if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.bind(endpoint, error);
     if (!error) acceptor_.listen(boost::asio::socket_base::max_listen_connections, error);
+    if (!error) acceptor_.non_blocking(true, error);
     if (!error) port_ = acceptor_.local_endpoint(error).port();
     if (error) {
       return absl::UnavailableError(
@@ -124,7 +191,9 @@ class Server : public HttpServer {
       acceptor_.close(ignored);
       accept_timer_.cancel();
     });
-    core_->ForEach([](const auto& connection) { connection->CloseSoon(/*only_if_idle=*/true); });
+    core_->ForEach([](const auto& connection) {
+      connection->CloseSoon([](const Connection& c) { return c.is_idle(); });
+    });
   }
 
   void Stop(Duration grace) override {
@@ -139,7 +208,9 @@ class Server : public HttpServer {
                                         core_.get()),
                                     absl::FromChrono(grace));
     }
-    core_->ForEach([](const auto& connection) { connection->CloseSoon(/*only_if_idle=*/false); });
+    core_->ForEach([](const auto& connection) {
+      connection->CloseSoon([](const Connection&) { return true; });
+    });
     handler_work_.reset();
     for (std::thread& thread : handler_threads_) thread.join();
     work_.reset();
@@ -176,29 +247,36 @@ class Server : public HttpServer {
     }
   }
 
+  // Waits for a client first: without a free file descriptor accept fails even if there is none.
   void Accept() {
-    acceptor_.async_accept(
-        boost::asio::make_strand(core_->io),
-        [this](Error error, tcp::socket socket) { OnAccept(error, std::move(socket)); });
+    acceptor_.async_wait(tcp::acceptor::wait_read, [this](Error) {
+      if (core_->draining) return;
+      Error error;
+      tcp::socket socket = acceptor_.accept(boost::asio::make_strand(core_->io), error);
+      OnAccept(error, std::move(socket));
+    });
   }
 
   void OnAccept(Error error, tcp::socket socket) {
-    if (core_->draining) return;
-    if (error) {
-      accept_timer_.expires_after(kAcceptRetry);
+    if (error && error != boost::asio::error::would_block) {
+      const bool has_closed = core_->CloseQuietest(false) || core_->CloseQuietest(true);
+      accept_timer_.expires_after(has_closed ? kAcceptSoon : kAcceptRetry);
       accept_timer_.async_wait([this](Error e) {
         if (!e) Accept();
       });
       return;
     }
-    if (num_connections() >= core_->options.max_connections) {
-      RefuseConnection(socket);
-    } else {
-      auto connection = std::make_shared<Connection>(core_, std::move(socket));
-      core_->Add(connection);
-      connection->Start();
-    }
+    if (!error) Take(std::move(socket));
     Accept();
+  }
+
+  void Take(tcp::socket socket) {
+    const Admission admission = core_->Admit();
+    if (admission == Admission::kRefused) return RefuseConnection(socket);
+    const bool is_spare = admission == Admission::kSpare;
+    auto connection = std::make_shared<Connection>(core_, std::move(socket), is_spare);
+    core_->Add(connection, is_spare);
+    connection->Start();
   }
 
   // Best effort: the socket's buffer takes a short answer at once.

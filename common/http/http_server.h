@@ -71,9 +71,13 @@ struct ServerOptions {
   uint16_t port = 0;  // 0 = any free one.
   int num_io_threads = 2;
   int num_handler_threads = 2;  // Run the handlers that are not quick, and posted tasks.
-  int max_connections = 1024;   // More get 503 and are closed.
+  // At the limit the one that was quiet longest is closed for a new one; if a request of each is
+  // under way, a few more are taken for what is quick, and get 503 for all else.
+  int max_connections = 1024;
   int64_t max_body_bytes = int64_t{4} << 20;
-  int64_t max_total_body_bytes = int64_t{512} << 20;  // Of all requests being read or handled.
+  // That have come, of all requests being read or handled; of one client (a principal, or else an
+  // address) a quarter.
+  int64_t max_total_body_bytes = int64_t{512} << 20;
   int64_t max_header_bytes = int64_t{16} << 10;
   int64_t max_queued_bytes = int64_t{1} << 20;         // Per stream, waiting for a slow client.
   int64_t max_unsent_bytes = int64_t{256} << 10;       // Likewise, of one that asks for room.

@@ -3,11 +3,15 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/collective/rank_group.h"
 #include "common/kv_cache/kv_cache.h"
 #include "common/model/model_runner.h"
+#include "common/model/rank_shape.h"
 #include "common/model/transformer_runner.h"
 #include "kernels/api/device.h"
 
@@ -43,20 +47,29 @@ struct ModelMemory {
   int64_t kv_cache = 0;
 };
 
-// A model on a device, ready to compute. Goes before the device. Members in the order of
-// construction.
-struct LoadedModel {
-  ModelInfo info;
+// One rank's part of a model. A block id names the same block in the pools of all ranks.
+struct LoadedRank {
+  RankShape shape;
+  int64_t weight_bytes = 0;
   ModelMemory memory;  // Nothing but the total where host and device memory are one.
-  std::unique_ptr<KvCache> cache;
-  std::unique_ptr<KvCache> swap;  // Null without swap_blocks.
-  int32_t num_graphs = 0;
-  std::unique_ptr<TransformerRunner> runner;
+  std::unique_ptr<KvCache> cache;  // Of shape.kv_heads.
+  std::unique_ptr<KvCache> swap;   // Null without swap_blocks.
 };
 
-// The status names the file or the option. What is passed outlives what is loaded; `cpu` as in
-// StepResults, `lost` as in RunnerParts.
-absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options, Device& device, ModelOps& cpu,
+// A model on a group of devices, ready to compute. Goes before the devices. Members in the order of
+// construction.
+struct LoadedModel {
+  ModelInfo info;                 // Of the whole model, its layout too.
+  std::vector<LoadedRank> ranks;  // One of each device.
+  int32_t num_graphs = 0;
+  const RankGroup* group = nullptr;  // Of several ranks; the runner's.
+  std::unique_ptr<StoppableRunner> runner;
+};
+
+// A rank on each device, which are of one kind. The status names the file or the option. What is
+// passed outlives what is loaded; `cpu` as in StepResults, `lost` as in RunnerParts.
+absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
+                                      std::span<Device* const> devices, ModelOps& cpu,
                                       RunnerSink* sink, LostFn lost = nullptr);
 
 }  // namespace baton

@@ -29,8 +29,8 @@ struct StepRow {
                                      // the window has passed.
   bool sample = false;               // Sample the token that follows this row's last token.
   std::shared_ptr<const SamplingContext> sampling;
-  std::vector<int32_t> emitted;  // Tokens produced so far; filled only when penalties or
-                                 // min_tokens need them and sample is set.
+  std::vector<int32_t> emitted;  // Tokens produced so far; filled only when penalties
+                                 // need them and sample is set.
   int32_t num_emitted = 0;       // Tokens produced before this step.
 };
 
@@ -90,6 +90,14 @@ class ModelRunner {
   virtual void Start(std::shared_ptr<const StepPlan> plan) = 0;
 };
 
+// A runner that ends steps before their time.
+class StoppableRunner : public ModelRunner {
+ public:
+  // From now on a step ends with CANCELLED at once, one in progress before its next slice of rows.
+  // Any thread. The destructor does so first.
+  virtual void Stop() = 0;
+};
+
 // Where a production runner reports; called on the compute thread, must not block.
 class RunnerSink {
  public:
@@ -101,7 +109,7 @@ class RunnerSink {
 
 // What the engine and hello need to know of a loaded model.
 struct ModelInfo {
-  std::string numerics_id;  // Kernel set, order version, compute and KV dtypes, TP size.
+  std::string numerics_id;  // Kernel set, order version, compute and KV dtypes, order of sums.
   KvLayout layout;
   uint64_t model_digest = 0;  // Config, tensor table and weight bytes.
   int32_t vocab_size = 0;

@@ -6,63 +6,145 @@
 
 #include "common/base/status.h"
 #include "common/model/device_memory.h"
+#include "common/model/rank_shape.h"
 
 namespace baton {
 namespace {
 
+using Tensors = std::initializer_list<const TensorView*>;
+
+struct Range {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
 // What packing needs beside the tensors.
 struct Packer {
-  Device& device;
+  const ModelConfig& config;
   DType compute;
+  std::span<Device* const> devices;
   const ReleaseFn& release;
+  std::vector<RankShape> shapes;
 
-  absl::StatusOr<PackedMatrix> Pack(std::initializer_list<const TensorView*> parts) const {
-    std::vector<WeightRows> rows;
-    for (const TensorView* part : parts) {
-      rows.push_back({part->bytes.data(), part->dtype, part->shape[0]});
-    }
-    ASSIGN_OR_RETURN(PackedMatrix packed,
-                     device.Pack({.parts = rows.data(),
-                                  .num_parts = static_cast<int64_t>(rows.size()),
-                                  .k = (*parts.begin())->shape[1],
-                                  .compute = compute}));
-    for (const TensorView* part : parts) {
-      if (release != nullptr) release(part->bytes);
-    }
-    return packed;
+  // Which rows of a matrix, or columns, a rank has.
+  using Part = Range (*)(const ModelConfig& config, const RankShape& shape);
+
+  static Range Heads(const ModelConfig& config, const RankShape& shape) {
+    const int64_t count = int64_t{shape.num_heads} * config.head_dim;
+    return {shape.rank * count, count};
+  }
+  static Range KvHeads(const ModelConfig& config, const RankShape& shape) {
+    return {int64_t{shape.kv_heads.first} * config.head_dim,
+            int64_t{shape.kv_heads.count} * config.head_dim};
+  }
+  static Range Ffn(const ModelConfig&, const RankShape& shape) {
+    return {int64_t{shape.rank} * shape.ffn_size, shape.ffn_size};
+  }
+  static Range TokenIds(const ModelConfig&, const RankShape& shape) {
+    return {shape.first_token_id, shape.num_token_ids};
   }
 
-  // The parts one after the other, as f32; empty when none is there.
-  absl::StatusOr<Buffer> Copy(std::initializer_list<const TensorView*> parts) const {
-    std::vector<float> all;
-    for (const TensorView* part : parts) {
-      if (!part->present()) continue;
-      std::vector<float> values(part->NumElements());
-      ConvertToF32(*part, 0, values);
-      all.insert(all.end(), values.begin(), values.end());
+  Range PartOf(int rank, Part part) const { return part(config, shapes[rank]); }
+
+  // To each rank its rows of each tensor, one under the other.
+  template <typename Place>
+  absl::Status PackRows(Tensors tensors, Part part, Place place) const {
+    for (size_t r = 0; r < devices.size(); ++r) {
+      const Range rows = PartOf(static_cast<int>(r), part);
+      std::vector<WeightRows> parts;
+      for (const TensorView* tensor : tensors) {
+        const int64_t row_bytes = tensor->shape[1] * SizeOf(tensor->dtype);
+        parts.push_back({.data = tensor->bytes.data() + rows.first * row_bytes,
+                         .dtype = tensor->dtype,
+                         .num_rows = rows.count});
+      }
+      RETURN_IF_ERROR(PackFor(r, parts, (*tensors.begin())->shape[1], place(r)));
     }
-    if (all.empty()) return Buffer();
-    return CopyToDevice(device, std::as_bytes(std::span(all)));
+    Release(tensors);
+    return absl::OkStatus();
+  }
+
+  // To each rank its columns.
+  template <typename Place>
+  absl::Status PackColumns(const TensorView& tensor, Part part, Place place) const {
+    for (size_t r = 0; r < devices.size(); ++r) {
+      const Range columns = PartOf(static_cast<int>(r), part);
+      const WeightRows all{.data = tensor.bytes.data() + columns.first * SizeOf(tensor.dtype),
+                           .dtype = tensor.dtype,
+                           .num_rows = tensor.shape[0],
+                           .row_stride = tensor.shape[1]};
+      RETURN_IF_ERROR(PackFor(r, {&all, 1}, columns.count, place(r)));
+    }
+    Release({&tensor});
+    return absl::OkStatus();
+  }
+
+  absl::Status PackFor(size_t rank, std::span<const WeightRows> parts, int64_t k,
+                       PackedMatrix& packed) const {
+    ASSIGN_OR_RETURN(packed, devices[rank]->Pack({.parts = parts.data(),
+                                                  .num_parts = std::ssize(parts),
+                                                  .k = k,
+                                                  .compute = compute}));
+    return absl::OkStatus();
+  }
+
+  void Release(Tensors tensors) const {
+    if (release == nullptr) return;
+    for (const TensorView* tensor : tensors) release(tensor->bytes);
+  }
+
+  // To each rank its part of each vector, one behind the other, as f32; the whole of them without
+  // `part`. Empty when none is there.
+  template <typename Place>
+  absl::Status Copy(Tensors tensors, Part part, Place place) const {
+    for (size_t r = 0; r < devices.size(); ++r) {
+      std::vector<float> all;
+      for (const TensorView* tensor : tensors) {
+        if (!tensor->present()) continue;
+        const Range range =
+            part == nullptr ? Range{0, tensor->NumElements()} : PartOf(static_cast<int>(r), part);
+        std::vector<float> values(range.count);
+        ConvertToF32(*tensor, range.first, values);
+        all.insert(all.end(), values.begin(), values.end());
+      }
+      if (all.empty()) continue;
+      ASSIGN_OR_RETURN(place(r), CopyToDevice(*devices[r], std::as_bytes(std::span(all))));
+    }
+    return absl::OkStatus();
   }
 };
 
-absl::StatusOr<PackedLayer> PackLayer(const LayerWeights& w, const Packer& packer) {
-  PackedLayer layer;
-  ASSIGN_OR_RETURN(layer.attention_norm, packer.Copy({&w.attention_norm}));
-  ASSIGN_OR_RETURN(layer.q.weights, packer.Pack({&w.q_proj}));
-  ASSIGN_OR_RETURN(layer.q.bias, packer.Copy({&w.q_bias}));
-  ASSIGN_OR_RETURN(layer.kv.weights, packer.Pack({&w.k_proj, &w.v_proj}));
-  ASSIGN_OR_RETURN(layer.kv.bias, packer.Copy({&w.k_bias, &w.v_bias}));
-  ASSIGN_OR_RETURN(layer.q_norm, packer.Copy({&w.q_norm}));
-  ASSIGN_OR_RETURN(layer.k_norm, packer.Copy({&w.k_norm}));
-  ASSIGN_OR_RETURN(layer.o.weights, packer.Pack({&w.o_proj}));
-  ASSIGN_OR_RETURN(layer.o.bias, packer.Copy({&w.o_bias}));
-  ASSIGN_OR_RETURN(layer.ffn_norm, packer.Copy({&w.ffn_norm}));
-  ASSIGN_OR_RETURN(layer.gate_up.weights, packer.Pack({&w.gate_proj, &w.up_proj}));
-  ASSIGN_OR_RETURN(layer.gate_up.bias, packer.Copy({&w.gate_bias, &w.up_bias}));
-  ASSIGN_OR_RETURN(layer.down.weights, packer.Pack({&w.down_proj}));
-  ASSIGN_OR_RETURN(layer.down.bias, packer.Copy({&w.down_bias}));
-  return layer;
+absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer,
+                       PackedRanks& ranks) {
+  const auto norm = [&](Buffer PackedLayer::*member) {
+    return [&ranks, layer, member](size_t r) -> Buffer& { return ranks[r].layers[layer].*member; };
+  };
+  const auto weights = [&](PackedLinear PackedLayer::*member) {
+    return [&ranks, layer, member](size_t r) -> PackedMatrix& {
+      return (ranks[r].layers[layer].*member).weights;
+    };
+  };
+  const auto bias = [&](PackedLinear PackedLayer::*member) {
+    return [&ranks, layer, member](size_t r) -> Buffer& {
+      return (ranks[r].layers[layer].*member).bias;
+    };
+  };
+  const Packer::Part heads = Packer::Heads, kv_heads = Packer::KvHeads, ffn = Packer::Ffn;
+  RETURN_IF_ERROR(packer.Copy({&w.attention_norm}, nullptr, norm(&PackedLayer::attention_norm)));
+  RETURN_IF_ERROR(packer.PackRows({&w.q_proj}, heads, weights(&PackedLayer::q)));
+  RETURN_IF_ERROR(packer.Copy({&w.q_bias}, heads, bias(&PackedLayer::q)));
+  RETURN_IF_ERROR(packer.PackRows({&w.k_proj, &w.v_proj}, kv_heads, weights(&PackedLayer::kv)));
+  RETURN_IF_ERROR(packer.Copy({&w.k_bias, &w.v_bias}, kv_heads, bias(&PackedLayer::kv)));
+  RETURN_IF_ERROR(packer.Copy({&w.q_norm}, nullptr, norm(&PackedLayer::q_norm)));
+  RETURN_IF_ERROR(packer.Copy({&w.k_norm}, nullptr, norm(&PackedLayer::k_norm)));
+  RETURN_IF_ERROR(packer.PackColumns(w.o_proj, heads, weights(&PackedLayer::o)));
+  RETURN_IF_ERROR(packer.Copy({&w.o_bias}, nullptr, bias(&PackedLayer::o)));
+  RETURN_IF_ERROR(packer.Copy({&w.ffn_norm}, nullptr, norm(&PackedLayer::ffn_norm)));
+  RETURN_IF_ERROR(
+      packer.PackRows({&w.gate_proj, &w.up_proj}, ffn, weights(&PackedLayer::gate_up)));
+  RETURN_IF_ERROR(packer.Copy({&w.gate_bias, &w.up_bias}, ffn, bias(&PackedLayer::gate_up)));
+  RETURN_IF_ERROR(packer.PackColumns(w.down_proj, ffn, weights(&PackedLayer::down)));
+  return packer.Copy({&w.down_bias}, nullptr, bias(&PackedLayer::down));
 }
 
 }  // namespace
@@ -86,21 +168,26 @@ int64_t SizeBytes(const PackedModel& model) {
   return bytes;
 }
 
-absl::StatusOr<PackedModel> PackModel(const ModelConfig& config, const ModelWeights& weights,
-                                      DType compute, Device& device,
+absl::StatusOr<PackedRanks> PackModel(const ModelConfig& config, const ModelWeights& weights,
+                                      DType compute, std::span<Device* const> devices,
                                       const ReleaseFn& release) {
-  const Packer packer{device, compute, release};
-  PackedModel model;
-  ASSIGN_OR_RETURN(model.embedding, packer.Pack({&weights.embedding}));
+  Packer packer{config, compute, devices, release, {}};
+  const auto size = static_cast<int>(devices.size());
+  for (int r = 0; r < size; ++r) packer.shapes.push_back(ShardOf(config, r, size));
+  PackedRanks ranks(devices.size());
+  for (PackedModel& rank : ranks) rank.layers.resize(weights.layers.size());
+  RETURN_IF_ERROR(packer.PackRows({&weights.embedding}, Packer::TokenIds,
+                                  [&](size_t r) -> PackedMatrix& { return ranks[r].embedding; }));
   if (!config.tied_embeddings) {
-    ASSIGN_OR_RETURN(model.lm_head, packer.Pack({&weights.lm_head}));
+    RETURN_IF_ERROR(packer.PackRows({&weights.lm_head}, Packer::TokenIds,
+                                    [&](size_t r) -> PackedMatrix& { return ranks[r].lm_head; }));
   }
-  ASSIGN_OR_RETURN(model.final_norm, packer.Copy({&weights.final_norm}));
-  for (const LayerWeights& layer : weights.layers) {
-    ASSIGN_OR_RETURN(PackedLayer packed, PackLayer(layer, packer));
-    model.layers.push_back(std::move(packed));
+  RETURN_IF_ERROR(packer.Copy({&weights.final_norm}, nullptr,
+                              [&](size_t r) -> Buffer& { return ranks[r].final_norm; }));
+  for (size_t layer = 0; layer < weights.layers.size(); ++layer) {
+    RETURN_IF_ERROR(PackLayer(weights.layers[layer], packer, layer, ranks));
   }
-  return model;
+  return ranks;
 }
 
 }  // namespace baton

@@ -31,9 +31,10 @@ struct PackedLayer {
   PackedLinear down;      // [hidden_size, ffn_size]
 };
 
-// All parameters of a model, its own copy in the memory of a device. Immutable.
+// All parameters of a model that one rank needs, its own copy in the memory of a device. The sizes
+// are the rank's (RankShape). Immutable.
 struct PackedModel {
-  PackedMatrix embedding;  // [vocab_size, hidden_size]
+  PackedMatrix embedding;  // [num_token_ids, hidden_size]
   PackedMatrix lm_head;    // The same; empty with tied embeddings.
   Buffer final_norm;
   std::vector<PackedLayer> layers;
@@ -46,11 +47,14 @@ int64_t SizeBytes(const PackedModel& model);
 // Called with the bytes of a tensor that has been copied and will not be read again.
 using ReleaseFn = std::function<void(std::span<const std::byte>)>;
 
-// What enters products is rounded to `compute`. Copies tensor by tensor, so that with a `release`
-// that gives their memory back the model is never there twice. RESOURCE_EXHAUSTED when the memory
-// cannot be had.
-absl::StatusOr<PackedModel> PackModel(const ModelConfig& config, const ModelWeights& weights,
-                                      DType compute, Device& device,
+// Of a group with a rank on each device. Norms, and biases of o and down, are whole on each.
+using PackedRanks = std::vector<PackedModel>;
+
+// What enters products is rounded to `compute`. Copies tensor by tensor, of each to each rank its
+// part, so that with a `release` that gives their memory back the model is never there twice.
+// RESOURCE_EXHAUSTED when the memory cannot be had. CheckRanks holds.
+absl::StatusOr<PackedRanks> PackModel(const ModelConfig& config, const ModelWeights& weights,
+                                      DType compute, std::span<Device* const> devices,
                                       const ReleaseFn& release = nullptr);
 
 }  // namespace baton

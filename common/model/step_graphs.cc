@@ -10,9 +10,11 @@
 namespace baton {
 namespace {
 
-absl::StatusOr<std::unique_ptr<Graph>> CaptureOne(int32_t size, const StepGraphs::Parts& parts,
-                                                  const StepBounds& bounds) {
-  RETURN_IF_ERROR(parts.metadata.Build(StepPlan(), bounds, size));
+absl::StatusOr<std::unique_ptr<Graph>> CaptureOne(const StepGraphs::Shape& shape,
+                                                  const StepGraphs::Parts& parts,
+                                                  StepBounds bounds) {
+  bounds.max_model_len = shape.longest;
+  RETURN_IF_ERROR(parts.metadata.Build(StepPlan(), bounds, shape.rows));
   RETURN_IF_ERROR(parts.metadata.Upload());
   const auto pass = [&] {
     return parts.transformer.Forward(parts.metadata, parts.cache,
@@ -35,17 +37,17 @@ std::vector<int32_t> StepGraphs::SizesFor(int64_t max_rows) {
   return sizes;
 }
 
-absl::Status StepGraphs::Capture(std::span<const int32_t> sizes, const Parts& parts,
+absl::Status StepGraphs::Capture(std::span<const Shape> shapes, const Parts& parts,
                                  const StepBounds& bounds) {
-  for (const int32_t size : sizes) {
-    auto graph = CaptureOne(size, parts, bounds);
+  for (const Shape& shape : shapes) {
+    auto graph = CaptureOne(shape, parts, bounds);
     if (absl::IsResourceExhausted(graph.status())) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("a graph of ", size, " rows: ", graph.status().message(),
+          absl::StrCat("a graph of ", shape.rows, " rows: ", graph.status().message(),
                        "; lower --gpu-memory-fraction or --num-blocks, or take --gpu-graphs off"));
     }
     RETURN_IF_ERROR(graph.status());
-    graphs_.emplace(size, *std::move(graph));
+    graphs_.emplace(shape.rows, Captured{shape.longest, *std::move(graph)});
   }
   return absl::OkStatus();
 }
@@ -53,8 +55,9 @@ absl::Status StepGraphs::Capture(std::span<const int32_t> sizes, const Parts& pa
 int32_t StepGraphs::SizeFor(const StepPlan& plan) const {
   const auto graph = graphs_.lower_bound(static_cast<int32_t>(plan.rows.size()));
   if (graph == graphs_.end()) return 0;
-  const bool serves = std::ranges::all_of(plan.rows, [](const StepRow& row) {
-    return row.tokens.size() == 1 && WantsLogits(row, 0);
+  const bool serves = std::ranges::all_of(plan.rows, [&](const StepRow& row) {
+    return row.tokens.size() == 1 && WantsLogits(row, 0) &&
+           row.context_len < graph->second.longest;
   });
   return serves ? graph->first : 0;
 }

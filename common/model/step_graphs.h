@@ -26,6 +26,12 @@ class StepGraphs {
   // Those that steps of up to so many rows replay; a step of more than the last is no graph.
   static std::vector<int32_t> SizesFor(int64_t max_rows);
 
+  // A graph is captured for sequences of up to `longest` tokens.
+  struct Shape {
+    int32_t rows;
+    int32_t longest;
+  };
+
   // All of it outlives the graphs and stays where it is.
   struct Parts {
     Device& device;
@@ -34,15 +40,18 @@ class StepGraphs {
     KvCache& cache;
   };
   // Before the first step. Each after a pass in which kernels are loaded, which touches no block.
-  absl::Status Capture(std::span<const int32_t> sizes, const Parts& parts,
-                       const StepBounds& bounds);
+  absl::Status Capture(std::span<const Shape> shapes, const Parts& parts, const StepBounds& bounds);
 
-  // The size of the smallest that serves a plan; 0: none does.
+  // The size of the smallest that has a plan's rows; 0: none serves it.
   int32_t SizeFor(const StepPlan& plan) const;
-  const Graph& Of(int32_t size) const { return *graphs_.at(size); }
+  const Graph& Of(int32_t size) const { return *graphs_.at(size).graph; }
 
  private:
-  std::map<int32_t, std::unique_ptr<Graph>> graphs_;
+  struct Captured {
+    int32_t longest;
+    std::unique_ptr<Graph> graph;
+  };
+  std::map<int32_t, Captured> graphs_;
 };
 
 }  // namespace baton

@@ -66,7 +66,8 @@ absl::StatusOr<std::unique_ptr<StepResults>> StepResults::Create(Device& device,
   const absl::Status room = made->MakeRoom(capacity);
   if (absl::IsResourceExhausted(room)) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        room.message(), ", where tokens are chosen; lower --chunk-tokens, or take a larger GPU"));
+        room.message(), ", where the tokens of ", device.info().logit_rows,
+        " rows at a time are chosen; lower --chunk-tokens below that, or take a larger GPU"));
   }
   RETURN_IF_ERROR(room);
   return made;

@@ -12,7 +12,14 @@
 namespace baton {
 namespace {
 
-absl::Status CheckSupported(const ModelConfig& config) {
+int64_t StrideOf(int64_t width, const Device& device) {
+  const int64_t unit = device.info().row_alignment;
+  return (width + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+absl::Status Transformer::CheckSupported(const ModelConfig& config) {
   if (config.norm != NormKind::kRms) {
     return absl::UnimplementedError("layer norm is not supported: only RMS norm");
   }
@@ -25,42 +32,40 @@ absl::Status CheckSupported(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(const ModelConfig& config,
-                                                                 const ModelWeights& weights,
-                                                                 DType compute, Device* device,
-                                                                 int64_t max_tokens,
-                                                                 const ReleaseFn& release) {
-  RETURN_IF_ERROR(CheckSupported(config));
-  std::unique_ptr<Transformer> model(new Transformer(config, compute, device));
-  RETURN_IF_ERROR(model->Load(weights, max_tokens, release));
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(TransformerParts parts) {
+  std::unique_ptr<Transformer> model(new Transformer(std::move(parts)));
+  const ModelConfig& config = model->config_;
+  const RopeFrequencies rope = ComputeRopeFrequencies(config.rope, config.rotary_dim);
+  ASSIGN_OR_RETURN(model->inv_freq_,
+                   CopyToDevice(*model->device_, std::as_bytes(std::span(rope.inv_freq))));
+  model->rotary_scaling_ = rope.attention_scaling;
+  RETURN_IF_ERROR(model->MakeRoom());
   return model;
 }
 
-Transformer::Transformer(const ModelConfig& config, DType compute, Device* device)
-    : config_(config),
-      compute_(compute),
-      device_(device),
-      q_width_(int64_t{config_.num_heads} * config_.head_dim),
-      kv_width_(int64_t{2} * config_.num_kv_heads * config_.head_dim) {}
-
-absl::Status Transformer::Load(const ModelWeights& weights, int64_t max_tokens,
-                               const ReleaseFn& release) {
-  ASSIGN_OR_RETURN(model_, PackModel(config_, weights, compute_, *device_, release));
-  const RopeFrequencies rope = ComputeRopeFrequencies(config_.rope, config_.rotary_dim);
-  ASSIGN_OR_RETURN(inv_freq_, CopyToDevice(*device_, std::as_bytes(std::span(rope.inv_freq))));
-  rotary_scaling_ = rope.attention_scaling;
-  return MakeRoom(max_tokens);
+Transformer::Transformer(TransformerParts parts)
+    : config_(std::move(parts.config)),
+      shape_(ShardOf(config_, parts.rank, static_cast<int>(parts.weights->size()))),
+      all_ranks_(std::move(parts.weights)),
+      model_((*all_ranks_)[parts.rank]),
+      compute_(parts.compute),
+      device_(parts.device),
+      group_(parts.group),
+      lead_(parts.lead == nullptr ? this : parts.lead),
+      q_width_(int64_t{shape_.num_heads} * config_.head_dim),
+      kv_width_(int64_t{2} * shape_.kv_heads.count * config_.head_dim),
+      max_tokens_(parts.max_tokens) {
+  BATON_CHECK((shape_.size == 1) == (group_ == nullptr) && (shape_.rank == 0) == (lead_ == this));
 }
 
-int64_t Transformer::Stride(int64_t width) const {
-  const int64_t unit = device_->info().row_alignment;
-  return (width + unit - 1) / unit * unit;
+int64_t Transformer::Stride(int64_t width) const { return StrideOf(width, *device_); }
+
+int64_t Transformer::PartialFloats(const ModelConfig& config, const Device& device,
+                                   int64_t max_tokens) {
+  return max_tokens * StrideOf(config.hidden_size, device);
 }
 
-absl::Status Transformer::MakeRoom(int64_t max_tokens) {
-  max_tokens_ = max_tokens;
+absl::Status Transformer::MakeRoom() {
   const DType activations = device_->Activations(compute_);
   struct Room {
     ActivationRows& activation;
@@ -68,6 +73,8 @@ absl::Status Transformer::MakeRoom(int64_t max_tokens) {
     int64_t rows;
     int64_t width;
   };
+  const int64_t max_tokens = max_tokens_;
+  const int64_t logit_rows = lead_ == this ? device_->info().logit_rows : 0;
   const int64_t hidden = config_.hidden_size, half = config_.rotary_dim / 2;
   const Room rooms[] = {
       {residual_, DType::kF32, max_tokens, hidden},
@@ -78,13 +85,15 @@ absl::Status Transformer::MakeRoom(int64_t max_tokens) {
       {q_, activations, max_tokens, q_width_},
       {kv_, activations, max_tokens, kv_width_},
       {context_, activations, max_tokens, q_width_},
-      {gate_up_, activations, max_tokens, 2 * int64_t{config_.ffn_size}},
-      {ffn_, activations, max_tokens, config_.ffn_size},
+      {gate_up_, activations, max_tokens, 2 * int64_t{shape_.ffn_size}},
+      {ffn_, activations, max_tokens, shape_.ffn_size},
       {cos_, DType::kF32, max_tokens, half},
       {sin_, DType::kF32, max_tokens, half},
-      {logits_, DType::kF32, device_->info().logit_rows, config_.vocab_size},
+      {logits_[0], DType::kF32, logit_rows, config_.vocab_size},
+      {logits_[1], DType::kF32, group_ == nullptr ? 0 : logit_rows, config_.vocab_size},
   };
   for (const Room& room : rooms) {
+    if (room.rows == 0) continue;
     room.activation.dtype = room.dtype;
     // Copies take whole units of 8 bytes.
     const int64_t bytes = (room.rows * Stride(room.width) * SizeOf(room.dtype) + 7) / 8 * 8;
@@ -109,6 +118,35 @@ absl::Status Transformer::Linear(const PackedLinear& linear, Floats x, int64_t n
                      .bias = linear.bias.floats(DType::kF32).f32(),
                      .out = out,
                      .out_stride = Stride(linear.weights.n())});
+}
+
+// The ranks' sums meet before the bias, as those of the segments of one rank do.
+absl::Status Transformer::SumOverRanks(const PackedLinear& linear, int32_t segments, Floats x,
+                                       int64_t num_tokens) {
+  const float* const bias = linear.bias.floats(DType::kF32).f32();
+  GemmArgs product{.a = x,
+                   .a_stride = Stride(linear.weights.k()),
+                   .m = num_tokens,
+                   .a_rounded_to = compute_,
+                   .weights = &linear.weights,
+                   .bias = bias,
+                   .out = delta_.data(),
+                   .out_stride = Stride(config_.hidden_size),
+                   .segments = segments};
+  if (group_ == nullptr) return ops().Gemm(product);
+  product.bias = nullptr;
+  product.out = Floats(group_->partial(), DType::kF32);
+  RETURN_IF_ERROR(ops().Gemm(product));
+  ASSIGN_OR_RETURN(const std::span<const float* const> partials, group_->Exchange());
+  FoldPartialsArgs fold{.num_parts = shape_.size,
+                        .part_stride = Stride(config_.hidden_size),
+                        .num_tokens = num_tokens,
+                        .dim = config_.hidden_size,
+                        .bias = bias,
+                        .out = delta_.data().f32(),
+                        .out_stride = Stride(config_.hidden_size)};
+  for (int r = 0; r < shape_.size; ++r) fold.parts[r] = partials[r];
+  return ops().FoldPartials(fold);
 }
 
 // normed = norm(residual), after residual += delta if asked.
@@ -164,8 +202,8 @@ absl::Status Transformer::WriteKeysAndValues(int32_t layer, const BatchView& bat
   RETURN_IF_ERROR(Linear(weights.kv, normed_in_use_, batch.num_tokens, kv_.data()));
   const Floats k = kv_.data(), v = k.At(kv_width_ / 2);
   RETURN_IF_ERROR(
-      NormHeads(weights.k_norm, batch.num_tokens, k, config_.num_kv_heads, Stride(kv_width_)));
-  RETURN_IF_ERROR(RotateHeads(batch.num_tokens, k, config_.num_kv_heads, Stride(kv_width_)));
+      NormHeads(weights.k_norm, batch.num_tokens, k, shape_.kv_heads.count, Stride(kv_width_)));
+  RETURN_IF_ERROR(RotateHeads(batch.num_tokens, k, shape_.kv_heads.count, Stride(kv_width_)));
   return ops().ReshapeAndCache({.key = k,
                                 .key_stride = Stride(kv_width_),
                                 .value = v,
@@ -181,12 +219,12 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
   const int64_t num_tokens = queries.num_tokens;
   RETURN_IF_ERROR(Linear(weights.q, normed_in_use_, num_tokens, q_.data()));
   RETURN_IF_ERROR(
-      NormHeads(weights.q_norm, num_tokens, q_.data(), config_.num_heads, Stride(q_width_)));
-  RETURN_IF_ERROR(RotateHeads(num_tokens, q_.data(), config_.num_heads, Stride(q_width_)));
+      NormHeads(weights.q_norm, num_tokens, q_.data(), shape_.num_heads, Stride(q_width_)));
+  RETURN_IF_ERROR(RotateHeads(num_tokens, q_.data(), shape_.num_heads, Stride(q_width_)));
   RETURN_IF_ERROR(ops().VarlenAttention(
       {.q = q_.data(),
        .q_stride = Stride(q_width_),
-       .num_heads = config_.num_heads,
+       .num_heads = shape_.num_heads,
        .num_seqs = queries.num_seqs,
        .cu_seqlens_q = queries.cu_seqlens_q,
        .num_tokens = num_tokens,
@@ -203,7 +241,7 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
        .round_to = compute_,
        .out = context_.data(),
        .out_stride = Stride(q_width_)}));
-  return Linear(weights.o, context_.data(), num_tokens, delta_.data());
+  return SumOverRanks(weights.o, shape_.o_segments, context_.data(), num_tokens);
 }
 
 absl::Status Transformer::MlpBlock(int32_t layer, int64_t num_tokens) {
@@ -214,13 +252,25 @@ absl::Status Transformer::MlpBlock(int32_t layer, int64_t num_tokens) {
   RETURN_IF_ERROR(ops().ActivationAndMul(
       {.gate_up = gate_up_.data(),
        .num_tokens = num_tokens,
-       .dim = config_.ffn_size,
+       .dim = shape_.ffn_size,
        .activation = silu ? ActivationKind::kSilu : ActivationKind::kGeluTanh,
        .round_to = compute_,
        .out = ffn_.data(),
-       .gate_up_stride = Stride(2 * int64_t{config_.ffn_size}),
-       .out_stride = Stride(config_.ffn_size)}));
-  return Linear(weights.down, ffn_.data(), num_tokens, delta_.data());
+       .gate_up_stride = Stride(2 * int64_t{shape_.ffn_size}),
+       .out_stride = Stride(shape_.ffn_size)}));
+  return SumOverRanks(weights.down, shape_.down_segments, ffn_.data(), num_tokens);
+}
+
+// Each rank reads the rows of all, where they are.
+absl::Status Transformer::Embed(const BatchView& batch) {
+  EmbeddingArgs args{.num_shards = shape_.size,
+                     .rows_each = shape_.ids_each,
+                     .tokens = batch.tokens,
+                     .num_tokens = batch.num_tokens,
+                     .out = residual_.data(),
+                     .out_stride = Stride(config_.hidden_size)};
+  for (int r = 0; r < shape_.size; ++r) args.shards[r] = &(*all_ranks_)[r].embedding;
+  return ops().Embedding(args);
 }
 
 absl::Status Transformer::FillRotary(const BatchView& batch) {
@@ -255,14 +305,11 @@ absl::Status Transformer::Forward(const StepMetadata& batch, KvCache& cache,
                                   LayerDoneFn layer_done) {
   BATON_CHECK(batch.all().num_tokens <= max_tokens_);
   num_final_ = 0;
+  slice_ = 0;
   residual_in_use_ = residual_.data();
   normed_in_use_ = normed_.data();
   RETURN_IF_ERROR(FillRotary(batch.all()));
-  RETURN_IF_ERROR(ops().Embedding({.table = &model_.embedding,
-                                   .tokens = batch.all().tokens,
-                                   .num_tokens = batch.all().num_tokens,
-                                   .out = residual_.data(),
-                                   .out_stride = Stride(config_.hidden_size)}));
+  RETURN_IF_ERROR(Embed(batch.all()));
   const BatchView* queries = &batch.all();
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     RETURN_IF_ERROR(WriteKeysAndValues(layer, batch.all(), cache));
@@ -281,6 +328,7 @@ absl::Status Transformer::Forward(const StepMetadata& batch, KvCache& cache,
 
 absl::Status Transformer::Replay(const Graph& graph, int64_t num_tokens) {
   num_final_ = num_tokens;
+  slice_ = 0;
   normed_in_use_ = normed_.data();
   return device_->Launch(graph);
 }
@@ -288,14 +336,16 @@ absl::Status Transformer::Replay(const Graph& graph, int64_t num_tokens) {
 absl::StatusOr<Floats> Transformer::Logits(int64_t first, int64_t count) {
   BATON_CHECK(first >= 0 && count >= 0 && count <= device_->info().logit_rows);
   BATON_CHECK(first + count <= num_final_);
+  const Floats logits = lead_->logits_[slice_].data();
+  if (group_ != nullptr) slice_ = 1 - slice_;
   RETURN_IF_ERROR(ops().Gemm({.a = normed_in_use_.At(first * Stride(config_.hidden_size)),
                               .a_stride = Stride(config_.hidden_size),
                               .m = count,
                               .a_rounded_to = compute_,
                               .weights = &model_.output(),
-                              .out = logits_.data(),
+                              .out = logits.At(shape_.first_token_id),
                               .out_stride = config_.vocab_size}));
-  return logits_.data();
+  return logits;
 }
 
 }  // namespace baton

@@ -7,31 +7,49 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/checkpoint/model_config.h"
+#include "common/collective/rank_group.h"
 #include "common/kv_cache/kv_cache.h"
 #include "common/model/packed_model.h"
+#include "common/model/rank_shape.h"
 #include "common/model/step_metadata.h"
 #include "kernels/api/device.h"
 
 namespace baton {
 
+class Transformer;
+
+// What a transformer is made of; what is pointed to outlives it.
+struct TransformerParts {
+  ModelConfig config;
+  // Of all ranks; this one's number is `rank`.
+  std::shared_ptr<const PackedRanks> weights;
+  int rank = 0;
+  DType compute = DType::kF32;  // What activations that enter a product with weights become.
+  Device* device = nullptr;
+  int64_t max_tokens = 0;  // Of the largest pass.
+  // Of several ranks only.
+  Communicator* group = nullptr;
+  const Transformer* lead = nullptr;  // Rank 0's, which gets the logits of all; null for itself.
+};
+
 // A decoder-only transformer as its ModelConfig describes it: pre-norm, causal attention over the
-// paged cache, gated MLP. Touches weights, activations and cache by the device's operators only,
-// which it enqueues. One caller at a time.
+// paged cache, gated MLP; or one rank's part of it, which gives the same bits. Touches weights,
+// activations and cache by the device's operators only, which it enqueues. One caller at a time.
 class Transformer {
  public:
   // Called when all is enqueued that writes a layer's K/V of all tokens of the pass, layers
   // ascending. An error ends the pass.
   using LayerDoneFn = absl::FunctionRef<absl::Status(int32_t layer)>;
 
-  // Takes its own copy of the weights, and room for passes of so many tokens. `device` must outlive
-  // the transformer. UNIMPLEMENTED names the feature of `config` that no operator serves. `compute`
-  // is what the activations that enter a product with weights are rounded to. `release` as in
-  // PackModel.
-  static absl::StatusOr<std::unique_ptr<Transformer>> Create(const ModelConfig& config,
-                                                             const ModelWeights& weights,
-                                                             DType compute, Device* device,
-                                                             int64_t max_tokens,
-                                                             const ReleaseFn& release = nullptr);
+  // UNIMPLEMENTED names the feature of `config` that no operator serves.
+  static absl::Status CheckSupported(const ModelConfig& config);
+
+  // Of one partial that ranks exchange.
+  static int64_t PartialFloats(const ModelConfig& config, const Device& device,
+                               int64_t max_tokens);
+
+  // Takes room for its passes. CheckSupported holds.
+  static absl::StatusOr<std::unique_ptr<Transformer>> Create(TransformerParts parts);
 
   const ModelConfig& config() const { return config_; }
   int64_t weight_bytes() const { return SizeBytes(model_); }
@@ -45,7 +63,9 @@ class Transformer {
   absl::Status Replay(const Graph& graph, int64_t num_tokens);
 
   // Raw logits of wanted tokens [first, first + count) of the last pass: [count, vocab_size], f32,
-  // in the device's memory, until the next call. count is at most the device's logit_rows.
+  // in the device's memory, until the next call. count is at most the device's logit_rows. Of
+  // several ranks each writes its token ids' into one of two buffers of the lead, which may read
+  // them when all have, until the next call but one of any rank.
   absl::StatusOr<Floats> Logits(int64_t first, int64_t count);
 
  private:
@@ -56,16 +76,19 @@ class Transformer {
     Floats data() const { return memory.floats(dtype); }
   };
 
-  Transformer(const ModelConfig& config, DType compute, Device* device);
-  absl::Status Load(const ModelWeights& weights, int64_t max_tokens, const ReleaseFn& release);
-  absl::Status MakeRoom(int64_t max_tokens);
+  explicit Transformer(TransformerParts parts);
+  absl::Status MakeRoom();
 
   absl::Status WriteKeysAndValues(int32_t layer, const BatchView& batch, KvCache& cache);
   absl::Status AttentionBlock(int32_t layer, const BatchView& queries, KvCache& cache);
   absl::Status MlpBlock(int32_t layer, int64_t num_tokens);
   absl::Status KeepWanted(const StepMetadata& batch);
+  absl::Status Embed(const BatchView& batch);
   absl::Status FillRotary(const BatchView& batch);
   absl::Status Linear(const PackedLinear& linear, Floats x, int64_t num_tokens, Floats out);
+  // delta = the product with a matrix whose columns are divided among the ranks.
+  absl::Status SumOverRanks(const PackedLinear& linear, int32_t segments, Floats x,
+                            int64_t num_tokens);
   absl::Status Norm(const Buffer& weight, int64_t num_tokens, bool add_delta);
   absl::Status NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads, int64_t num_heads,
                          int64_t stride);
@@ -74,13 +97,17 @@ class Transformer {
   int64_t Stride(int64_t width) const;
   ModelOps& ops() { return device_->ops(); }
 
-  ModelConfig config_;
-  DType compute_;
-  Device* device_;
-  int64_t q_width_;   // num_heads * head_dim
-  int64_t kv_width_;  // 2 * num_kv_heads * head_dim
-  int64_t max_tokens_ = 0;
-  PackedModel model_;
+  const ModelConfig config_;
+  const RankShape shape_;
+  const std::shared_ptr<const PackedRanks> all_ranks_;
+  const PackedModel& model_;  // This rank's.
+  const DType compute_;
+  Device* const device_;
+  Communicator* const group_;
+  const Transformer* const lead_;
+  const int64_t q_width_;   // num_heads * head_dim, of this rank
+  const int64_t kv_width_;  // 2 * num_kv_heads * head_dim, of this rank
+  const int64_t max_tokens_;
   Buffer inv_freq_;  // f32 [rotary_dim / 2]
   float rotary_scaling_ = 1;
 
@@ -93,11 +120,13 @@ class Transformer {
   ActivationRows q_;        // [T, q_width_]
   ActivationRows kv_;       // [T, kv_width_]: keys, then values.
   ActivationRows context_;  // [T, q_width_]
-  ActivationRows gate_up_;  // [T, 2 * ffn_size]
-  ActivationRows ffn_;      // [T, ffn_size]
+  ActivationRows gate_up_;  // [T, 2 * ffn_size], of this rank
+  ActivationRows ffn_;      // [T, ffn_size], of this rank
   ActivationRows cos_;      // f32 [T, rotary_dim / 2]
   ActivationRows sin_;      // f32 [T, rotary_dim / 2]
-  ActivationRows logits_;   // f32 [logit_rows, vocab_size]
+  // f32 [logit_rows, vocab_size], the lead's; the second with several ranks only.
+  ActivationRows logits_[2];
+  int slice_ = 0;  // Which of them is next.
 
   // The two above that the layers in progress read and write.
   Floats residual_in_use_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/fail_point.h"
 #include "common/base/status.h"
 #include "common/base/this_thread.h"
 
@@ -31,14 +32,15 @@ absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(Run
     ASSIGN_OR_RETURN(pieces, device.Allocate(bytes, MemoryKind::kPinned));
   }
   const int32_t nice = parts.nice;
+  const bool leads = parts.results != nullptr;
   std::unique_ptr<TransformerRunner> runner(
       new TransformerRunner(std::move(parts), std::move(pieces)));
   RETURN_IF_ERROR(runner->graphs_.Capture(
-      runner->parts_.graph_sizes,
+      runner->parts_.graph_shapes,
       {device, *runner->parts_.transformer, runner->metadata_, *runner->parts_.cache},
       runner->bounds_));
-  runner->thread_ = std::jthread([loop = runner.get(), nice](const std::stop_token& ending) {
-    NameThisThread("compute");
+  runner->thread_ = std::jthread([loop = runner.get(), nice, leads](const std::stop_token& ending) {
+    NameThisThread(leads ? "compute" : "compute-rank");
     LowerThisThread(nice);
     loop->ComputeLoop(ending);
   });
@@ -48,6 +50,7 @@ absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(Run
 TransformerRunner::TransformerRunner(RunnerParts parts, Buffer pieces)
     : parts_(std::move(parts)),
       device_(*parts_.device),
+      leads_(parts_.results != nullptr),
       bounds_(BoundsOf(parts_)),
       metadata_(std::move(parts_.metadata)),
       pieces_(std::move(pieces)) {}
@@ -93,26 +96,42 @@ std::optional<StepDone> TransformerRunner::RunStep(const StepPlan& plan) {
   step_ = plan.step;
   StepDone done{.step = plan.step, .status = {}, .rows = {}};
   done.status = Enqueue(plan);
-  // Also after an error: what was enqueued before it goes on, and its blocks are not free.
-  absl::Status ended = AwaitLane(Lane::kCompute);
-  if (ended.ok()) ended = AwaitLane(Lane::kCopies);
-  if (ended.ok() && absl::IsUnavailable(done.status)) ended = done.status;
+  const absl::Status ended = EndStep(done.status);
   if (!ended.ok()) {
+    if (parts_.group != nullptr) parts_.group->Fail(ended);
     if (parts_.lost) parts_.lost(ended);
     return std::nullopt;
   }
-  if (done.status.ok() && !plan.rows.empty()) done.rows = parts_.results->Take();
+  if (done.status.ok() && !plan.rows.empty() && leads_) done.rows = parts_.results->Take();
   return done;
 }
 
+absl::Status TransformerRunner::EndStep(const absl::Status& enqueued) {
+  // Also after an error: what was enqueued before it goes on, and its blocks are not free.
+  absl::Status ended = AwaitLane(Lane::kCompute);
+  if (ended.ok()) ended = AwaitLane(Lane::kCopies);
+  if (!ended.ok()) return ended;
+  if (absl::IsUnavailable(enqueued)) return enqueued;
+  // A rank that hangs behind the last sums is missed here.
+  return parts_.group == nullptr ? absl::OkStatus() : parts_.group->End(enqueued);
+}
+
+absl::Status TransformerRunner::GoOn() {
+  uint32_t stop = leads_ && stopping_ ? 1 : 0;
+  if (parts_.group != nullptr) {
+    ASSIGN_OR_RETURN(stop, parts_.group->Agree(stop));
+  }
+  return stop == 0 ? absl::OkStatus() : absl::CancelledError("the runner is stopping");
+}
+
 absl::Status TransformerRunner::Enqueue(const StepPlan& plan) {
-  if (stopping_) return absl::CancelledError("the runner is stopping");
+  RETURN_IF_ERROR(GoOn());
   RETURN_IF_ERROR(MoveBlocks(plan));
   if (plan.rows.empty()) return absl::OkStatus();
   const int32_t graph_size = graphs_.SizeFor(plan);
   RETURN_IF_ERROR(metadata_.Build(plan, bounds_, graph_size));
-  parts_.results->Build(plan);
-  RETURN_IF_ERROR(metadata_.Upload(parts_.results->upload()));
+  if (leads_) parts_.results->Build(plan);
+  RETURN_IF_ERROR(metadata_.Upload(leads_ ? parts_.results->upload() : CopyPiece{}));
   RETURN_IF_ERROR(EnqueuePass(graph_size));
   return ReadLogits();
 }
@@ -121,6 +140,7 @@ absl::Status TransformerRunner::EnqueuePass(int32_t graph_size) {
   if (graph_size == 0) {
     return parts_.transformer->Forward(
         metadata_, *parts_.cache, [this](int32_t layer) -> absl::Status {
+          if (parts_.group != nullptr) BATON_FAIL_POINT("rank.layer");
           RETURN_IF_ERROR(ReportLayers(layer, layer + 1));
           return SendReports();
         });
@@ -197,19 +217,29 @@ absl::Status TransformerRunner::MoveBlocks(const StepPlan& plan) {
 // A slice of rows at a time: the logits of a long prompt's tokens would take gigabytes, and the
 // time of their products and scores is that of many layers.
 absl::Status TransformerRunner::ReadLogits() {
-  StepResults& results = *parts_.results;
-  const int64_t num_rows = results.num_rows();
-  BATON_CHECK(num_rows == metadata_.wanted().num_tokens);
+  const int64_t num_rows = metadata_.wanted().num_tokens;
+  BATON_CHECK(!leads_ || num_rows == parts_.results->num_rows());
   const int64_t slice = device_.info().logit_rows;
+  absl::Status read;  // By the lead. After an error it only meets the others, who know of none.
   for (int64_t first = 0; first < num_rows; first += slice) {
     const int64_t count = std::min(slice, num_rows - first);
     ASSIGN_OR_RETURN(const Floats logits, parts_.transformer->Logits(first, count));
-    RETURN_IF_ERROR(results.Enqueue(first, count, logits));
-    RETURN_IF_ERROR(AwaitLane(Lane::kCompute));
-    RETURN_IF_ERROR(results.Finish());
-    if (count < slice) break;
+    // The other ranks' token ids have their logits when all have come; and when all come again, the
+    // lead has read them.
+    if (parts_.group != nullptr) RETURN_IF_ERROR(AwaitLane(Lane::kCompute));
+    RETURN_IF_ERROR(GoOn());
+    if (leads_ && read.ok()) read = ReadSlice(first, count, logits);
+    if (parts_.group == nullptr || absl::IsUnavailable(read)) RETURN_IF_ERROR(read);
+  }
+  return read;
+}
+
+absl::Status TransformerRunner::ReadSlice(int64_t first, int64_t count, Floats logits) {
+  RETURN_IF_ERROR(parts_.results->Enqueue(first, count, logits));
+  RETURN_IF_ERROR(AwaitLane(Lane::kCompute));
+  RETURN_IF_ERROR(parts_.results->Finish());
+  if (count == device_.info().logit_rows) {
     parts_.sink->OnRowsDone({.step = step_, .rows = static_cast<int32_t>(first + count)});
-    if (stopping_) return absl::CancelledError("the runner is stopping");
   }
   return absl::OkStatus();
 }

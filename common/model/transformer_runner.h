@@ -36,13 +36,15 @@ struct RunnerParts {
   KvCache* swap = nullptr;  // In pinned memory; null without swapping.
   ModelInfo info;
   StepMetadata metadata;
-  std::unique_ptr<StepResults> results;
-  std::vector<int32_t> graph_sizes;  // Of StepGraphs; empty: none.
+  std::unique_ptr<StepResults> results;  // Rank 0's.
+  Communicator* group = nullptr;         // Of several ranks only.
+  std::vector<StepGraphs::Shape> graph_shapes;  // Empty: none.
   int32_t nice = 0;  // Added to that of the compute thread.
   Duration limit = kDeviceLimit;  // Of all waiting for the device.
   RunnerSink* sink = nullptr;
   // Called once, on the compute thread, when the device is lost. If it returns at all the runner
-  // computes nothing more and reports nothing more, no StepDone either.
+  // computes nothing more and reports nothing more, no StepDone either. Of several ranks also when
+  // one but rank 0 has an error that not all have, or does not come: nobody knows what it holds.
   LostFn lost;
 };
 
@@ -53,7 +55,10 @@ struct RunnerParts {
 // ended: when OnLayerDone(layer) is called, the K/V of the step's tokens in layers up to `layer`
 // are in the cache and stay as they are; OnStepDone comes when nothing of the step touches its
 // blocks any more, whatever the status.
-class TransformerRunner : public ModelRunner {
+//
+// One of several ranks computes its part of each step, and agrees with the others on whether it
+// goes on; rank 0 says so, reads the logits and reports the rows.
+class TransformerRunner : public StoppableRunner {
  public:
   // Captures the graphs before it returns.
   static absl::StatusOr<std::unique_ptr<TransformerRunner>> Create(RunnerParts parts);
@@ -63,9 +68,7 @@ class TransformerRunner : public ModelRunner {
 
   void Start(std::shared_ptr<const StepPlan> plan) override;
 
-  // From now on a step ends with CANCELLED at once, one in progress at the next RowsDone that it
-  // reports. Any thread. The destructor does so first.
-  void Stop();
+  void Stop() override;
 
  private:
   // What is reported when a mark is done.
@@ -80,6 +83,11 @@ class TransformerRunner : public ModelRunner {
   // Nothing when the device is lost.
   std::optional<StepDone> RunStep(const StepPlan& plan);
   absl::Status Enqueue(const StepPlan& plan);
+  // Whether to: CANCELLED if rank 0 was stopped. All ranks come here alike.
+  absl::Status GoOn();
+  // Why the step's end is the runner's: what it has enqueued does not end, or the step has not
+  // ended alike on all ranks.
+  absl::Status EndStep(const absl::Status& enqueued);
   // The pass of a plan that metadata_ holds; by a graph of so many rows if not 0.
   absl::Status EnqueuePass(int32_t graph_size);
   // Layers [first, end) are reported when all that is enqueued by now has ended.
@@ -90,6 +98,7 @@ class TransformerRunner : public ModelRunner {
   absl::Status AddPiece(const CopyPiece& piece);
   absl::Status FlushPieces();
   absl::Status ReadLogits();
+  absl::Status ReadSlice(int64_t first, int64_t count, Floats logits);
   // Sends the reports whose marks are done.
   absl::Status SendReports();
   // Waits until all that a lane has got is done, and sends the reports as their marks are.
@@ -98,6 +107,7 @@ class TransformerRunner : public ModelRunner {
 
   RunnerParts parts_;
   Device& device_;
+  const bool leads_;  // Rank 0's, or the only one.
   const StepBounds bounds_;
 
   // Of the compute thread.

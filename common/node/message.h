@@ -20,7 +20,7 @@
 // router_mail.h.
 namespace baton {
 
-inline constexpr int32_t kProtocolVersion = 2;
+inline constexpr int32_t kProtocolVersion = 3;
 
 enum class Role : uint8_t { kRouter, kPrefill, kDecode };
 
@@ -62,7 +62,7 @@ struct DecodeRequest {
 struct ReservedEvent {
   Attempt attempt = 1;
   TicketId ticket;
-  std::string data_endpoint;
+  std::vector<DataRank> ranks;  // Of the decode worker, in order: its heads, as HeadsOf says.
   PairKey pair_key{};
   Incarnation decode = 0;
   int32_t cached_tokens = 0;  // Not to be sent: a pinned prefix, or behind the model's window.
@@ -88,7 +88,7 @@ struct TokensEvent {
 // Where the finished KV goes. Absent = no decode worker is needed (one token, or scoring).
 struct HandoffTarget {
   TicketId ticket;
-  std::string endpoint;
+  std::vector<DataRank> ranks;  // As in the ReservedEvent.
   PairKey pair_key{};
   Incarnation decode = 0;
   int32_t first_token = 0;  // The decode worker already holds the tokens before.
@@ -182,7 +182,8 @@ struct HeldCall {
   std::string state;       // As in ARCHITECTURE.md.
   int32_t num_blocks = 0;  // With shared prefix blocks.
   bool transfer_open = false;
-  Duration age{};  // Since the call was opened here.
+  std::vector<int32_t> leg_ranks;  // Here, of the legs of that transfer, as far as they are open.
+  Duration age{};                  // Since the call was opened here.
 };
 
 // Everything that holds blocks on a worker, oldest call first.
@@ -191,6 +192,7 @@ struct WorkerAudit {
   BlockCounts blocks;
   // Blocks, also in host memory, neither free nor cached, that no call holds: a leak.
   int32_t num_unowned = 0;
+  std::vector<int32_t> unowned_leg_ranks;  // Of legs of which no call has the transfer: leaks too.
   std::vector<HeldCall> calls;
 };
 

@@ -101,6 +101,22 @@ absl::Status CheckOption(absl::string_view option, int64_t value, int64_t low, i
       absl::StrCat(option, " ", value, ": must be ", low, " to ", high));
 }
 
+absl::Status CheckRankCount(absl::string_view option, int size) {
+  if (size == 1 || size == 2 || size == 4 || size == 8) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", size, ": must be one of 1, 2, 4, 8"));
+}
+
+absl::Status CheckKvTransport(absl::string_view transport) {
+  if (transport == "auto" || transport == "tcp") return absl::OkStatus();
+  if (transport == "nccl") {
+    return absl::InvalidArgumentError(
+        "--kv-transport nccl: not in this version; auto and tcp send K/V over TCP");
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--kv-transport ", transport, ": must be one of auto, tcp"));
+}
+
 absl::Status CheckAddress(absl::string_view option, absl::string_view address) {
   const size_t colon = address.rfind(':');
   int port = 0;

@@ -28,6 +28,13 @@ int FailToStart(absl::string_view program, const absl::Status& status);
 // INVALID_ARGUMENT "--OPTION VALUE: must be LOW to HIGH".
 absl::Status CheckOption(absl::string_view option, int64_t value, int64_t low, int64_t high);
 
+// Sizes of a tensor-parallel group.
+absl::Status CheckRankCount(absl::string_view option, int size);
+
+// What carries K/V between workers: auto and tcp, which are the same for now. nccl is refused by
+// name until it is there.
+absl::Status CheckKvTransport(absl::string_view transport);
+
 // "host:port" with a port of 1 to 65535; INVALID_ARGUMENT names option and value.
 absl::Status CheckAddress(absl::string_view option, absl::string_view address);
 

@@ -22,7 +22,7 @@ Incarnation NewIncarnation() {
 
 TicketId NewTicket() {
   for (;;) {
-    const TicketId ticket{.hi = SystemRandom64(), .lo = SystemRandom64()};
+    const TicketId ticket{.hi = SystemRandom64(), .lo = SystemRandom64() & ~TicketId::kRankBits};
     if (!ticket.empty()) return ticket;
   }
 }

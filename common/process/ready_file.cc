@@ -13,10 +13,12 @@ namespace baton {
 
 absl::Status WriteReadyFile(const std::string& path, const ReadyInfo& info) {
   if (path.empty()) return absl::OkStatus();
+  const std::string first = info.data_addresses.empty() ? "" : info.data_addresses[0];
   const nlohmann::json json = {{"pid", getpid()},
                                {"role", info.role},
                                {"address", info.address},
-                               {"data_address", info.data_address},
+                               {"data_address", first},
+                               {"data_addresses", info.data_addresses},
                                {"http_url", info.http_url},
                                {"metrics_url", info.metrics_url},
                                {"incarnation", absl::StrFormat("%016x", info.incarnation)}};

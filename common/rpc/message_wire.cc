@@ -1,7 +1,6 @@
 #include "common/rpc/message_wire.h"
 
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <limits>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/rpc/wire_fields.h"
 
 namespace baton {
 namespace {
@@ -19,39 +19,6 @@ constexpr int64_t kMaxWaitUs = int64_t{7} * 24 * 3600 * 1'000'000;  // A week, i
 int64_t ToMicros(Duration d) {
   return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
 }
-
-absl::Status CheckIncarnation(absl::string_view field, uint64_t value) {
-  if (value != 0) return absl::OkStatus();
-  return WireError(field, 0, "an incarnation is never 0");
-}
-
-// Labels end up in logs, so they hold printable bytes only (UTF-8 beyond ASCII included).
-absl::Status CheckLabel(absl::string_view field, const std::string& value) {
-  if (value.size() > kMaxLabelBytes) {
-    return WireError(absl::StrCat(field, ".size"), value.size(),
-                     absl::StrCat("at most ", kMaxLabelBytes, " bytes"));
-  }
-  const bool printable = std::all_of(value.begin(), value.end(),
-                                     [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
-  if (printable) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(field, ": control characters are not allowed"));
-}
-
-absl::Status CheckEndpoint(absl::string_view field, const std::string& value) {
-  if (!value.empty()) return CheckLabel(field, value);
-  return absl::InvalidArgumentError(absl::StrCat(field, " is empty: must be host:port"));
-}
-
-absl::StatusOr<PairKey> ReadPairKey(const std::string& bytes) {
-  PairKey key;
-  if (bytes.size() != key.size()) {
-    return WireError("pair_key.size", bytes.size(), absl::StrCat("must be ", key.size()));
-  }
-  std::copy(bytes.begin(), bytes.end(), key.begin());
-  return key;
-}
-
-std::string WritePairKey(const PairKey& key) { return std::string(key.begin(), key.end()); }
 
 // The fields that DecodeRequest and PrefillRequest have in common.
 template <typename Proto, typename Request>
@@ -92,8 +59,7 @@ void WriteRequest(const Request& from, Proto* to) {
 absl::StatusOr<HandoffTarget> ReadHandoff(const v1::HandoffTarget& from, int32_t num_tokens) {
   HandoffTarget target;
   ASSIGN_OR_RETURN(target.ticket, FromProto(from.ticket()));
-  RETURN_IF_ERROR(CheckEndpoint("handoff.endpoint", from.endpoint()));
-  target.endpoint = from.endpoint();
+  ASSIGN_OR_RETURN(target.ranks, ReadRanks("handoff.ranks", from.ranks()));
   ASSIGN_OR_RETURN(target.pair_key, ReadPairKey(from.pair_key()));
   RETURN_IF_ERROR(CheckIncarnation("handoff.decode_incarnation", from.decode_incarnation()));
   target.decode = from.decode_incarnation();
@@ -104,7 +70,7 @@ absl::StatusOr<HandoffTarget> ReadHandoff(const v1::HandoffTarget& from, int32_t
 
 void WriteHandoff(const HandoffTarget& from, v1::HandoffTarget* to) {
   ToProto(from.ticket, to->mutable_ticket());
-  to->set_endpoint(from.endpoint);
+  WriteRanks(from.ranks, to->mutable_ranks());
   to->set_pair_key(WritePairKey(from.pair_key));
   to->set_decode_incarnation(from.decode);
   to->set_first_token(from.first_token);
@@ -159,8 +125,7 @@ absl::StatusOr<ReservedEvent> ReadReserved(const v1::Reserved& from, const WireL
   if (from.attempt() == 0) return WireError("attempt", 0, "attempts are counted from 1");
   event.attempt = from.attempt();
   ASSIGN_OR_RETURN(event.ticket, FromProto(from.ticket()));
-  RETURN_IF_ERROR(CheckEndpoint("data_endpoint", from.data_endpoint()));
-  event.data_endpoint = from.data_endpoint();
+  ASSIGN_OR_RETURN(event.ranks, ReadRanks("ranks", from.ranks()));
   ASSIGN_OR_RETURN(event.pair_key, ReadPairKey(from.pair_key()));
   RETURN_IF_ERROR(CheckIncarnation("decode_incarnation", from.decode_incarnation()));
   event.decode = from.decode_incarnation();
@@ -257,7 +222,7 @@ void ToProto(const ReservedEvent& from, v1::DecodeEvent* to) {
   v1::Reserved* reserved = to->mutable_reserved();
   reserved->set_attempt(from.attempt);
   ToProto(from.ticket, reserved->mutable_ticket());
-  reserved->set_data_endpoint(from.data_endpoint);
+  WriteRanks(from.ranks, reserved->mutable_ranks());
   reserved->set_pair_key(WritePairKey(from.pair_key));
   reserved->set_decode_incarnation(from.decode);
   reserved->set_cached_tokens(from.cached_tokens);
@@ -362,6 +327,8 @@ void ToProto(const WorkerAudit& from, v1::AuditResponse* to) {
   to->set_incarnation(from.incarnation);
   WriteBlocks(from.blocks, to->mutable_blocks());
   to->set_num_unowned(from.num_unowned);
+  to->mutable_unowned_leg_ranks()->Assign(from.unowned_leg_ranks.begin(),
+                                          from.unowned_leg_ranks.end());
   for (const HeldCall& call : from.calls) {
     v1::HeldCall* one = to->add_calls();
     ToProto(call.sequence, one->mutable_sequence());
@@ -369,6 +336,7 @@ void ToProto(const WorkerAudit& from, v1::AuditResponse* to) {
     one->set_state(call.state);
     one->set_num_blocks(call.num_blocks);
     one->set_transfer_open(call.transfer_open);
+    one->mutable_leg_ranks()->Assign(call.leg_ranks.begin(), call.leg_ranks.end());
     one->set_age_us(std::clamp<int64_t>(ToMicros(call.age), 0, kMaxWaitUs));
   }
 }
@@ -380,6 +348,8 @@ absl::StatusOr<WorkerAudit> FromProto(const v1::AuditResponse& from) {
   ASSIGN_OR_RETURN(audit.blocks, ReadBlocks(from.blocks()));
   RETURN_IF_ERROR(CheckRange("num_unowned", from.num_unowned(), 0, kMaxInt32));
   audit.num_unowned = from.num_unowned();
+  ASSIGN_OR_RETURN(audit.unowned_leg_ranks,
+                   ReadLegRanks("unowned_leg_ranks", from.unowned_leg_ranks()));
   for (const v1::HeldCall& one : from.calls()) {
     HeldCall call;
     ASSIGN_OR_RETURN(call.sequence, FromProto(one.sequence()));
@@ -389,6 +359,7 @@ absl::StatusOr<WorkerAudit> FromProto(const v1::AuditResponse& from) {
     RETURN_IF_ERROR(CheckRange("calls.num_blocks", one.num_blocks(), 0, kMaxInt32));
     call.num_blocks = one.num_blocks();
     call.transfer_open = one.transfer_open();
+    ASSIGN_OR_RETURN(call.leg_ranks, ReadLegRanks("calls.leg_ranks", one.leg_ranks()));
     RETURN_IF_ERROR(CheckRange("calls.age_us", one.age_us(), 0, kMaxWaitUs));
     call.age = std::chrono::microseconds(one.age_us());
     audit.calls.push_back(std::move(call));

@@ -116,6 +116,9 @@ void ToProto(const TicketId& from, v1::Ticket* to) {
 absl::StatusOr<TicketId> FromProto(const v1::Ticket& from) {
   const TicketId ticket{.hi = from.hi(), .lo = from.lo()};
   if (ticket.empty()) return WireError("ticket", 0, "a ticket is never all zero");
+  if ((ticket.lo & TicketId::kRankBits) != 0) {
+    return WireError("ticket.lo", ticket.lo, "the low three bits must be 0");
+  }
   return ticket;
 }
 

@@ -33,6 +33,20 @@ bool IsPool(const PoolShape& pool) {
          pool.heads.first <= (1 << 20) && pool.heads.count > 0 && pool.heads.count <= (1 << 20);
 }
 
+void PutPlace(RankPlace place, LittleEndianWriter* out) {
+  out->Put(static_cast<uint8_t>(place.rank));
+  out->Put(static_cast<uint8_t>(place.size));
+}
+
+RankPlace GetPlace(LittleEndianReader* in) {
+  RankPlace place;
+  place.rank = in->Get<uint8_t>();
+  place.size = in->Get<uint8_t>();
+  return place;
+}
+
+bool IsPlace(RankPlace place) { return place.size <= kMaxRanks && place.rank < place.size; }
+
 Mac Prove(std::string_view label, const PairKey& key, const Hello& hello, Challenge challenge) {
   challenge.proof = {};
   const auto hello_bytes = EncodeHello(hello);
@@ -58,6 +72,8 @@ std::array<std::byte, kHelloBytes> EncodeHello(const Hello& hello) {
   LittleEndianWriter out(bytes);
   out.Put(hello.sender);
   out.Put(hello.receiver);
+  PutPlace(hello.sender_place, &out);
+  PutPlace(hello.receiver_place, &out);
   out.PutBytes(hello.nonce);
   PutPool(hello.pool, &out);
   return bytes;
@@ -77,11 +93,15 @@ absl::StatusOr<Hello> DecodeHello(std::span<const std::byte> bytes) {
   Hello hello;
   hello.sender = in.Get<uint64_t>();
   hello.receiver = in.Get<uint64_t>();
+  hello.sender_place = GetPlace(&in);
+  hello.receiver_place = GetPlace(&in);
   in.GetBytes(hello.nonce);
   hello.pool = GetPool(&in);
   if (!in.ok() || in.remaining() != 0) return absl::InvalidArgumentError("hello of a wrong size");
-  if (hello.sender == 0 || hello.receiver == 0 || !IsPool(hello.pool)) {
-    return absl::InvalidArgumentError("hello without incarnations or with an impossible pool");
+  if (hello.sender == 0 || hello.receiver == 0 || !IsPlace(hello.sender_place) ||
+      !IsPlace(hello.receiver_place) || !IsPool(hello.pool)) {
+    return absl::InvalidArgumentError(
+        "hello without incarnations or with an impossible rank or pool");
   }
   return hello;
 }
@@ -109,11 +129,11 @@ absl::StatusOr<Mac> DecodeProof(std::span<const std::byte> bytes) {
 }
 
 Mac ReceiverProof(const PairKey& key, const Hello& hello, const Challenge& challenge) {
-  return Prove("baton kv receiver v1", key, hello, challenge);
+  return Prove("baton kv receiver v2", key, hello, challenge);
 }
 
 Mac SenderProof(const PairKey& key, const Hello& hello, const Challenge& challenge) {
-  return Prove("baton kv sender v1", key, hello, challenge);
+  return Prove("baton kv sender v2", key, hello, challenge);
 }
 
 bool SameMac(const Mac& a, const Mac& b) {

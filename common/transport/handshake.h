@@ -8,17 +8,18 @@
 #include "absl/status/statusor.h"
 #include "common/base/ids.h"
 #include "common/transport/kv_transport.h"
+#include "common/transport/rank_legs.h"
 #include "common/transport/transfer_plan.h"
 
 // The bodies of kHello, kChallenge and kProof. Both sides prove that they know the pair key by an
-// HMAC-SHA256 over their own label and the whole transcript: both incarnations, both fresh nonces
-// and both pool shapes. The labels differ, so a proof cannot be reflected.
+// HMAC-SHA256 over their own label and the whole transcript: both incarnations, the ranks on both
+// sides, both fresh nonces and both pool shapes. The labels differ, so a proof cannot be reflected.
 namespace baton {
 
 using Nonce = std::array<uint8_t, 32>;
 using Mac = std::array<uint8_t, 32>;
 
-inline constexpr uint32_t kHelloBytes = 16 + 32 + 12;
+inline constexpr uint32_t kHelloBytes = 16 + 4 + 32 + 12;
 inline constexpr uint32_t kChallengeBytes = 32 + 12 + 32;
 inline constexpr uint32_t kProofBytes = 32;
 
@@ -31,6 +32,8 @@ struct PoolShape {
 struct Hello {
   Incarnation sender = 0;
   Incarnation receiver = 0;
+  RankPlace sender_place;
+  RankPlace receiver_place;
   Nonce nonce{};
   PoolShape pool;
 };
@@ -44,7 +47,7 @@ struct Challenge {
 std::array<std::byte, kHelloBytes> EncodeHello(const Hello& hello);
 std::array<std::byte, kChallengeBytes> EncodeChallenge(const Challenge& challenge);
 
-// INVALID_ARGUMENT for a wrong size, an incarnation of 0, or a pool that cannot be.
+// INVALID_ARGUMENT for a wrong size, an incarnation of 0, or a rank or pool that cannot be.
 absl::StatusOr<Hello> DecodeHello(std::span<const std::byte> bytes);
 absl::StatusOr<Challenge> DecodeChallenge(std::span<const std::byte> bytes);
 absl::StatusOr<Mac> DecodeProof(std::span<const std::byte> bytes);

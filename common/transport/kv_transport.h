@@ -10,6 +10,8 @@
 #include "common/base/ids.h"
 #include "common/base/sampling.h"
 #include "common/kv_cache/block_types.h"
+#include "common/kv_cache/kv_heads.h"
+#include "common/transport/rank_legs.h"
 
 namespace baton {
 
@@ -22,6 +24,13 @@ struct HandoffDigests {
   uint64_t model = 0;   // Config, tensor table and weight bytes.
   uint64_t tokens = 0;  // Digest of the token ids [0, num_tokens).
   bool operator==(const HandoffDigests&) const = default;
+};
+
+// Where a rank of a worker takes K/V from others, and the heads that it takes.
+struct DataRank {
+  std::string endpoint;  // "host:port" of its data listener.
+  HeadRange heads;
+  bool operator==(const DataRank&) const = default;
 };
 
 // The receiving side of one handoff.
@@ -41,6 +50,9 @@ struct ExpectArgs {
 struct StartArgs {
   TicketId ticket;
   std::string endpoint;  // "host:port" of the receiver's data listener.
+  RankPlace receiver_place;  // Whose it is.
+  // Instead of these two, for RankedTransport: each rank of the receiver.
+  std::vector<DataRank> receivers;
   PairKey key{};
   Incarnation sender = 0;  // This process.
   Incarnation receiver = 0;
@@ -80,6 +92,13 @@ struct TransferEvent {
   int64_t bytes = 0;  // Payload moved, at kEnded.
 };
 
+// A transfer to or from one rank of a worker that has not ended.
+struct OpenLeg {
+  TicketId ticket;   // Of the handoff.
+  int32_t rank = 0;  // Of this worker.
+  bool operator==(const OpenLeg&) const = default;
+};
+
 // Moves K/V bytes of agreed handoffs between block pools. Never allocates or frees blocks. All
 // methods return at once and may be called from one thread (the node's); results arrive at the
 // sink, possibly from another thread. One order per pair: the order of the calls here.
@@ -105,6 +124,9 @@ class KvTransport {
   // Either side: stop as soon as possible; kEnded follows (CANCELLED unless it ended before).
   // An unknown or ended ticket is a counted no-op.
   virtual void Abort(TicketId ticket) = 0;
+
+  // For the operator, of a worker's transport: what its ranks are at. Any thread.
+  virtual std::vector<OpenLeg> OpenLegs() const { return {}; }
 };
 
 }  // namespace baton

@@ -67,7 +67,8 @@ LoopbackKvTransport::LoopbackKvTransport(std::shared_ptr<LoopbackHub> hub, std::
     : hub_(std::move(hub)),
       endpoint_(std::move(endpoint)),
       options_(std::move(options)),
-      ledger_(options_, &counters_, [this](TransferEvent event) { Post(std::move(event)); }) {}
+      ledger_(options_, &counters_,
+              [this](TransferEvent event) { OnTicketEvent(std::move(event)); }) {}
 
 LoopbackKvTransport::~LoopbackKvTransport() {
   std::unique_lock lock(hub_->mutex_);
@@ -81,13 +82,14 @@ LoopbackKvTransport::~LoopbackKvTransport() {
   }
   const absl::Status lost = absl::UnavailableError("KV transfer: the peer's transport is gone");
   for (auto& [name, peer] : hub_->endpoints_) {
-    peer->ledger_.SenderLost(options_.incarnation, lost);
+    peer->ledger_.SenderLost(self(), lost);
     for (auto it = peer->outgoing_.begin(); it != peer->outgoing_.end();) {
       auto next = std::next(it);
       if (it->second.peer == this) peer->EndOutgoing(it, lost);
       it = next;
     }
   }
+  for (auto& [name, transport] : hub_->endpoints_) transport->TellSenders();
   hub_->Deliver(lock);
   hub_->delivered_.wait(lock, [this] {
     return hub_->delivering_to_ != this &&
@@ -99,7 +101,24 @@ LoopbackKvTransport::~LoopbackKvTransport() {
 void LoopbackKvTransport::Locked(const std::function<void()>& call) {
   std::unique_lock lock(hub_->mutex_);
   call();
+  for (auto& [name, transport] : hub_->endpoints_) transport->TellSenders();
   hub_->Deliver(lock);
+}
+
+void LoopbackKvTransport::OnTicketEvent(TransferEvent event) {
+  if (event.kind == TransferEvent::Kind::kEnded) ended_[event.ticket] = event.status.ok();
+  Post(std::move(event));
+}
+
+void LoopbackKvTransport::TellSenders() {
+  for (const auto& [ticket, verified] : std::exchange(ended_, {})) {
+    for (auto& [name, sender] : hub_->endpoints_) {
+      auto it = sender->outgoing_.find(ticket);
+      if (it == sender->outgoing_.end() || it->second.peer != this) continue;
+      sender->EndOutgoing(it,
+                          verified ? absl::OkStatus() : StatusOfAbort(AbortCode::kCancelled));
+    }
+  }
 }
 
 void LoopbackKvTransport::Post(TransferEvent event) {
@@ -123,7 +142,13 @@ absl::StatusOr<LoopbackKvTransport*> LoopbackKvTransport::FindPeer(const StartAr
     return absl::UnavailableError(absl::StrCat("no loopback endpoint ", args.endpoint));
   }
   LoopbackKvTransport* peer = it->second;
-  if (peer->options_.incarnation != args.receiver) return StatusOfAbort(AbortCode::kWrongReceiver);
+  if (peer->options_.incarnation != args.receiver ||
+      peer->options_.place != args.receiver_place) {
+    return StatusOfAbort(AbortCode::kWrongReceiver);
+  }
+  if (ShapeOf(peer->options_).heads != HeadsAt(options_, args.receiver_place)) {
+    return StatusOfAbort(AbortCode::kProtocol);
+  }
   if (DerivePairKey(peer->options_.secret, args.sender, args.receiver) != args.key) {
     peer->counters_.Add(&TransportCounters::failed_handshakes);
     return StatusOfAbort(AbortCode::kUnauthenticated);
@@ -158,10 +183,11 @@ void LoopbackKvTransport::PushLocked(const PushArgs& args) {
     counters_.Add(&TransportCounters::ignored_calls);
     return;
   }
-  auto frames = PlanPush(options_, it->second.args, args, ShapeOf(it->second.peer->options_));
+  auto frames = PlanPush(options_, it->second.args, args,
+                         it->second.peer->options_.cache->layout().block_size);
   if (!frames.ok()) {
     it->second.peer->ledger_.Fail(args.ticket, StatusOfAbort(AbortCode::kCancelled),
-                                  options_.incarnation);
+                                  self());
     EndOutgoing(it, frames.status());
     return;
   }
@@ -175,15 +201,15 @@ void LoopbackKvTransport::PushLocked(const PushArgs& args) {
 
 AbortCode LoopbackKvTransport::SendFrame(Outgoing* outgoing, const FrameRange& range) {
   const std::vector<iovec> from =
-      FrameMemory(*options_.cache, range, outgoing->args.blocks, options_.first_head);
+      FrameMemory(*options_.cache, range, outgoing->args.blocks, ShapeOf(options_).heads.first);
   FrameHeader header{.type = FrameType::kData, .ticket = outgoing->args.ticket, .range = range};
   for (const iovec& part : from) header.payload_bytes += part.iov_len;
   ReceiveLedger& ledger = outgoing->peer->ledger_;
-  ReceiveLedger::Admission admission = ledger.Admit(header, options_.incarnation);
+  ReceiveLedger::Admission admission = ledger.Admit(header, self());
   if (admission.kind == ReceiveLedger::Admission::Kind::kRefused) return admission.code;
   if (admission.kind == ReceiveLedger::Admission::Kind::kWrite) {
     CopyMemory(from, admission.memory);
-    ledger.Commit(header);
+    ledger.Commit(header, self());
   }
   outgoing->bytes += header.payload_bytes;
   counters_.Add(&TransportCounters::frames_sent);
@@ -205,12 +231,12 @@ void LoopbackKvTransport::FinishLocked(const FinishArgs& args) {
   // The codec bounds what a final frame can carry; loopback must refuse the same.
   if (auto bytes = EncodeFinal(body); !bytes.ok()) {
     it->second.peer->ledger_.Fail(args.ticket, StatusOfAbort(AbortCode::kCancelled),
-                                  options_.incarnation);
+                                  self());
     EndOutgoing(it, bytes.status());
     return;
   }
-  const AbortCode code = it->second.peer->ledger_.Finish(args.ticket, options_.incarnation, body);
-  EndOutgoing(it, code == AbortCode::kNone ? absl::OkStatus() : StatusOfAbort(code));
+  const AbortCode code = it->second.peer->ledger_.Finish(args.ticket, self(), body);
+  if (code != AbortCode::kNone) EndOutgoing(it, StatusOfAbort(code));
 }
 
 void LoopbackKvTransport::Abort(TicketId ticket) {
@@ -220,16 +246,9 @@ void LoopbackKvTransport::Abort(TicketId ticket) {
       known = true;
       LoopbackKvTransport* peer = it->second.peer;
       EndOutgoing(it, absl::CancelledError("KV transfer: aborted here"));
-      peer->ledger_.Fail(ticket, StatusOfAbort(AbortCode::kCancelled), options_.incarnation);
+      peer->ledger_.Fail(ticket, StatusOfAbort(AbortCode::kCancelled), self());
     }
-    if (ledger_.Fail(ticket, absl::CancelledError("KV transfer: aborted here"))) {
-      known = true;
-      for (auto& [name, peer] : hub_->endpoints_) {
-        auto it = peer->outgoing_.find(ticket);
-        if (it == peer->outgoing_.end() || it->second.peer != this) continue;
-        peer->EndOutgoing(it, StatusOfAbort(AbortCode::kCancelled));
-      }
-    }
+    if (ledger_.Fail(ticket, absl::CancelledError("KV transfer: aborted here"))) known = true;
     if (!known) counters_.Add(&TransportCounters::ignored_calls);
   });
 }

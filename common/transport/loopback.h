@@ -78,6 +78,10 @@ class LoopbackKvTransport : public KvTransport {
 
   LoopbackKvTransport(std::shared_ptr<LoopbackHub> hub, std::string endpoint,
                       TransportOptions options);
+  ReceiveLedger::Sender self() const { return {options_.incarnation, options_.place}; }
+  // The ledger's. The senders hear of an end when the call that led to it is done.
+  void OnTicketEvent(TransferEvent event);
+  void TellSenders();
   // Runs `call` under the hub's lock and delivers what came of it.
   void Locked(const std::function<void()>& call);
   absl::StatusOr<LoopbackKvTransport*> FindPeer(const StartArgs& args) const;
@@ -93,6 +97,7 @@ class LoopbackKvTransport : public KvTransport {
   CounterBoard counters_;
   ReceiveLedger ledger_;
   OutgoingMap outgoing_;
+  std::map<TicketId, bool> ended_;  // Here, and whether verified; the senders are to be told.
 };
 
 }  // namespace baton

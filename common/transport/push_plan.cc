@@ -12,6 +12,11 @@ absl::Status CheckStart(const TransportOptions& options, const StartArgs& start)
   if (start.ticket.empty() || start.receiver == 0 || start.sender != options.incarnation) {
     return absl::InvalidArgumentError("Start without a ticket, a receiver, or of another sender");
   }
+  if (!CanHold(start.receiver_place, KvHeads(options))) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "Start to rank %d of %d, which cannot hold parts of %d KV heads",
+        start.receiver_place.rank, start.receiver_place.size, KvHeads(options)));
+  }
   const int64_t capacity = static_cast<int64_t>(start.blocks.size()) * cache.layout().block_size;
   if (start.first_token < 0 || start.first_token > start.num_tokens ||
       start.num_tokens > capacity) {
@@ -31,7 +36,7 @@ absl::Status CheckStart(const TransportOptions& options, const StartArgs& start)
 
 absl::StatusOr<std::vector<FrameRange>> PlanPush(const TransportOptions& options,
                                                  const StartArgs& start, const PushArgs& push,
-                                                 const PoolShape& receiver) {
+                                                 int32_t receiver_block_size) {
   const KvLayout& layout = options.cache->layout();
   if (push.layer < 0 || push.layer >= NumLayers(layout) || push.first_token < start.first_token ||
       push.num_tokens < 0 ||
@@ -40,13 +45,12 @@ absl::StatusOr<std::vector<FrameRange>> PlanPush(const TransportOptions& options
         "Push of layer %d tokens [%d, +%d) outside the ticket's [%d, %d)", push.layer,
         push.first_token, push.num_tokens, start.first_token, start.num_tokens));
   }
-  const HeadRange own{options.first_head, GroupOfLayer(layout, push.layer).num_kv_heads};
   return PlanFrames({.layer = push.layer,
                      .tokens = {push.first_token, push.num_tokens},
-                     .heads = Intersect(own, receiver.heads),
+                     .heads = Sent(options.place, start.receiver_place, KvHeads(options)),
                      .k_bytes = HeadTokenBytes(layout, push.layer, KvPlane::kK),
                      .v_bytes = HeadTokenBytes(layout, push.layer, KvPlane::kV),
-                     .align_tokens = std::max(layout.block_size, receiver.block_size),
+                     .align_tokens = std::max(layout.block_size, receiver_block_size),
                      .max_payload_bytes = options.max_frame_bytes});
 }
 

@@ -12,10 +12,10 @@ namespace baton {
 // What a sender checks of its own node's calls; INVALID_ARGUMENT names the field.
 absl::Status CheckStart(const TransportOptions& options, const StartArgs& start);
 
-// The frames of one push, for a receiver with this pool. INVALID_ARGUMENT when the push lies
-// outside the ticket or the model.
+// The frames of one push, for a receiver whose pool has such blocks. INVALID_ARGUMENT when the push
+// lies outside the ticket or the model.
 absl::StatusOr<std::vector<FrameRange>> PlanPush(const TransportOptions& options,
                                                  const StartArgs& start, const PushArgs& push,
-                                                 const PoolShape& receiver);
+                                                 int32_t receiver_block_size);
 
 }  // namespace baton

@@ -12,7 +12,9 @@ ReceiveLedger::ReceiveLedger(const TransportOptions& options, CounterBoard* coun
                              KvTransport::EventSink sink)
     : cache_(*options.cache),
       epochs_(*options.epochs),
-      first_head_(options.first_head),
+      place_(options.place),
+      kv_heads_(KvHeads(options)),
+      first_head_(ShapeOf(options).heads.first),
       staged_(options.stager != nullptr),
       counters_(counters),
       sink_(std::move(sink)) {}
@@ -55,13 +57,32 @@ void ReceiveLedger::Expect(ExpectArgs args) {
   tickets_.emplace(id, Ticket{std::move(args), std::move(blocks), std::move(coverage)});
 }
 
-AbortCode ReceiveLedger::Judge(const Ticket& ticket, const FrameHeader& header) const {
+uint32_t ReceiveLedger::Senders(int32_t sender_size) const {
+  return CanHold(sender_size, kv_heads_) ? SendersTo(place_, sender_size, kv_heads_) : 0;
+}
+
+// A process has one number of ranks.
+bool ReceiveLedger::IsSender(const Ticket& ticket, const Sender& sender) const {
+  const RankPlace place = sender.place;
+  return ticket.args.sender == sender.incarnation &&
+         (ticket.sender_size == 0 || ticket.sender_size == place.size) &&
+         (Senders(place.size) >> place.rank & 1) != 0;
+}
+
+void ReceiveLedger::Note(const Sender& sender, Ticket* ticket) {
+  ticket->sender_size = sender.place.size;
+  ticket->seen |= 1u << sender.place.rank;
+}
+
+AbortCode ReceiveLedger::Judge(const Ticket& ticket, const FrameHeader& header,
+                               const Sender& sender) const {
   const FrameRange& range = header.range;
   const KvLayout& layout = cache_.layout();
+  if ((ticket.finals >> sender.place.rank & 1) != 0) return AbortCode::kOverlap;
   if (range.layer >= NumLayers(layout)) return AbortCode::kOutOfRange;
-  const int32_t pool_heads = GroupOfLayer(layout, range.layer).num_kv_heads;
-  if (range.first_head < first_head_ ||
-      int64_t{range.first_head} + range.num_heads > int64_t{first_head_} + pool_heads ||
+  const HeadRange heads = Sent(sender.place, place_, kv_heads_);
+  if (range.first_head < heads.first ||
+      int64_t{range.first_head} + range.num_heads > int64_t{heads.first} + heads.count ||
       range.first_token < ticket.args.first_token ||
       int64_t{range.first_token} + range.num_tokens > ticket.args.num_tokens) {
     return AbortCode::kOutOfRange;
@@ -79,16 +100,17 @@ AbortCode ReceiveLedger::Judge(const Ticket& ticket, const FrameHeader& header) 
   return AbortCode::kNone;
 }
 
-ReceiveLedger::Admission ReceiveLedger::Admit(const FrameHeader& header, Incarnation sender) {
+ReceiveLedger::Admission ReceiveLedger::Admit(const FrameHeader& header, const Sender& sender) {
   auto it = tickets_.find(header.ticket);
   AbortCode code = AbortCode::kUnknownTicket;
   if (it != tickets_.end()) {
     Ticket& ticket = it->second;
-    code = ticket.args.sender != sender ? AbortCode::kWrongSender : Judge(ticket, header);
+    code = IsSender(ticket, sender) ? Judge(ticket, header, sender) : AbortCode::kWrongSender;
     if (code == AbortCode::kNone) {
+      Note(sender, &ticket);
       if (ticket.coverage.Check(header.range) == Coverage::Overlap::kWhole) {
         counters_->Add(&TransportCounters::duplicate_ranges);
-        ticket.duplicate_bytes += header.payload_bytes;
+        ticket.accepted[sender.place.rank] += header.payload_bytes;
         return {.kind = Admission::Kind::kDuplicate};
       }
       if (!ticket.begun) {
@@ -110,31 +132,42 @@ ReceiveLedger::Admission ReceiveLedger::Admit(const FrameHeader& header, Incarna
   return {.kind = Admission::Kind::kRefused, .code = code};
 }
 
-void ReceiveLedger::Commit(const FrameHeader& header) {
+void ReceiveLedger::Commit(const FrameHeader& header, const Sender& sender) {
   auto it = tickets_.find(header.ticket);
   if (it == tickets_.end()) return;
   it->second.coverage.Add(header.range);
   it->second.bytes += header.payload_bytes;
+  it->second.accepted[sender.place.rank] += header.payload_bytes;
   counters_->Add(&TransportCounters::frames_accepted);
   counters_->Add(&TransportCounters::bytes_accepted, header.payload_bytes);
   BATON_FAIL_POINT("decode.transferring");
 }
 
-AbortCode ReceiveLedger::Finish(TicketId id, Incarnation sender, const FinalBody& body) {
+AbortCode ReceiveLedger::JudgeFinal(const Ticket& ticket, const Sender& sender,
+                                    const FinalBody& body) const {
+  if ((ticket.finals >> sender.place.rank & 1) != 0) return AbortCode::kOverlap;
+  if (body.digests != ticket.args.digests || body.num_tokens != ticket.args.num_tokens ||
+      (ticket.finals != 0 && body.first != ticket.first)) {
+    return AbortCode::kDigestMismatch;
+  }
+  const uint32_t finals = ticket.finals | 1u << sender.place.rank;
+  const bool last = finals == Senders(sender.place.size);
+  return last && !ticket.coverage.Complete() ? AbortCode::kIncomplete : AbortCode::kNone;
+}
+
+AbortCode ReceiveLedger::Finish(TicketId id, const Sender& sender, const FinalBody& body) {
   auto it = tickets_.find(id);
-  AbortCode code = AbortCode::kNone;
-  if (it == tickets_.end()) {
-    code = AbortCode::kUnknownTicket;
-  } else if (it->second.args.sender != sender) {
-    code = AbortCode::kWrongSender;
-  } else if (body.digests != it->second.args.digests ||
-             body.num_tokens != it->second.args.num_tokens) {
-    code = AbortCode::kDigestMismatch;
-  } else if (!it->second.coverage.Complete()) {
-    code = AbortCode::kIncomplete;
-  } else {
-    End(it, absl::OkStatus(), body.first);
-    return code;
+  AbortCode code = AbortCode::kUnknownTicket;
+  if (it != tickets_.end()) {
+    Ticket& ticket = it->second;
+    code = IsSender(ticket, sender) ? JudgeFinal(ticket, sender, body) : AbortCode::kWrongSender;
+    if (code == AbortCode::kNone) {
+      Note(sender, &ticket);
+      ticket.finals |= 1u << sender.place.rank;
+      ticket.first = body.first;
+      if (ticket.finals == Senders(sender.place.size)) End(it, absl::OkStatus(), body.first);
+      return code;
+    }
   }
   counters_->AddRefused(code);
   if (code != AbortCode::kUnknownTicket && code != AbortCode::kWrongSender) {
@@ -143,17 +176,22 @@ AbortCode ReceiveLedger::Finish(TicketId id, Incarnation sender, const FinalBody
   return code;
 }
 
-bool ReceiveLedger::Fail(TicketId id, const absl::Status& status, Incarnation sender) {
+bool ReceiveLedger::Fail(TicketId id, const absl::Status& status) {
   auto it = tickets_.find(id);
-  if (it == tickets_.end() || (sender != 0 && it->second.args.sender != sender)) return false;
+  if (it == tickets_.end()) return false;
   End(it, status);
   return true;
 }
 
-void ReceiveLedger::SenderLost(Incarnation sender, const absl::Status& status) {
+bool ReceiveLedger::Fail(TicketId id, const absl::Status& status, const Sender& sender) {
+  auto it = tickets_.find(id);
+  return it != tickets_.end() && IsSender(it->second, sender) && Fail(id, status);
+}
+
+void ReceiveLedger::SenderLost(const Sender& sender, const absl::Status& status) {
   std::vector<TicketId> lost;
   for (const auto& [id, ticket] : tickets_) {
-    if (ticket.begun && ticket.args.sender == sender) lost.push_back(id);
+    if (IsSender(ticket, sender) && (ticket.seen >> sender.place.rank & 1) != 0) lost.push_back(id);
   }
   for (TicketId id : lost) Fail(id, status);
 }
@@ -167,9 +205,9 @@ Incarnation ReceiveLedger::SenderOf(TicketId id) const {
   return it == tickets_.end() ? 0 : it->second.args.sender;
 }
 
-int64_t ReceiveLedger::AcceptedBytes(TicketId id) const {
+int64_t ReceiveLedger::AcceptedBytes(TicketId id, const Sender& sender) const {
   auto it = tickets_.find(id);
-  return it == tickets_.end() ? 0 : it->second.bytes + it->second.duplicate_bytes;
+  return it == tickets_.end() ? 0 : it->second.accepted[sender.place.rank];
 }
 
 void ReceiveLedger::End(Tickets::iterator it, absl::Status status, TokenOutput first) {

@@ -8,17 +8,12 @@
 
 #include "absl/status/statusor.h"
 #include "common/kv_cache/kv_cache.h"
+#include "common/kv_cache/kv_heads.h"
 #include "common/kv_cache/kv_layout.h"
 
 namespace baton {
 
 struct TokenRange {
-  int32_t first = 0;
-  int32_t count = 0;
-};
-
-// KV heads by their index in the whole model. A tensor-parallel rank holds a part of them.
-struct HeadRange {
   int32_t first = 0;
   int32_t count = 0;
 };

@@ -21,14 +21,18 @@ struct TransportOptions {
                                   // transport. Null: they read and write it.
   const BlockEpochs* epochs = nullptr;  // [cache->num_blocks()].
   KvTransport::EventSink sink;
-  int32_t first_head = 0;  // Index in the whole model of the pool's head 0; not 0 on the higher
-                           // tensor-parallel ranks.
+  RankPlace place;         // Which of this process's ranks.
+  int32_t kv_heads = 0;    // Of the whole model; 0: the pool's, of the only rank.
   uint32_t max_frame_bytes = kMaxDataPayloadBytes;  // Of the frames sent here. Lower it for
                                                     // fairness on slow links only.
 };
 
 // INVALID_ARGUMENT names the missing field.
 absl::Status Validate(const TransportOptions& options);
+
+// KV heads of the whole model, and those that a rank holds.
+int32_t KvHeads(const TransportOptions& options);
+HeadRange HeadsAt(const TransportOptions& options, RankPlace place);
 
 // The pool as a peer must know it to plan frames for it.
 PoolShape ShapeOf(const TransportOptions& options);

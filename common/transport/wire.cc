@@ -72,7 +72,7 @@ constexpr Meaning kMeanings[] = {
     {"layout, model or token digest mismatch"},
     {"final frame before all bytes"},
     {"wrong pair key", absl::StatusCode::kUnauthenticated},
-    {"receiver is another incarnation", absl::StatusCode::kUnavailable},
+    {"receiver is another incarnation or rank", absl::StatusCode::kUnavailable},
     {"protocol error", absl::StatusCode::kUnavailable},
     {"no progress within the deadline", absl::StatusCode::kDeadlineExceeded},
 };

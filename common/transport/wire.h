@@ -26,7 +26,7 @@
 // a value or a Status.
 namespace baton {
 
-inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersion = 2;
 inline constexpr size_t kHeaderBytes = 80;
 inline constexpr size_t kTrailerBytes = 8;
 inline constexpr uint32_t kMaxDataPayloadBytes = 1 << 20;
@@ -39,7 +39,8 @@ enum class FrameType : uint8_t {
   kAccepted,   // Receiver: frames may come.
   kData,       // Sender: ticket, plane and range; the payload is [head][token][dim].
   kFinal,      // Sender: digests and the first token (FinalBody).
-  kAck,        // Receiver: `value` payload bytes of the ticket were accepted so far.
+  kAck,        // Receiver: `value` payload bytes of the ticket were accepted so far. Behind the
+               // final frame: it waits for those of the sender's other ranks.
   kVerified,   // Receiver: the ticket is complete and verified.
   kAbort,      // Both: the ticket is over, `code` says why. Empty ticket: the handshake failed.
 };
@@ -57,7 +58,7 @@ enum class AbortCode : uint32_t {
   kDigestMismatch = 8,    // Layout, model or token digest differ.
   kIncomplete = 9,        // The final frame came before all bytes.
   kUnauthenticated = 10,  // Handshake: the proof is wrong.
-  kWrongReceiver = 11,    // Handshake: the sender means another incarnation.
+  kWrongReceiver = 11,    // Handshake: the sender means another incarnation or rank.
   kProtocol = 12,         // Handshake: not a message of this protocol version.
   kDeadline = 13,         // No progress within the sender's deadline.
 };

@@ -1,6 +1,7 @@
 #include "common/worker/device_metrics.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -49,22 +50,54 @@ void ExportBusyTime(BusyTime* busy, std::function<Time()> now, Metrics* metrics)
                   });
 }
 
-void ExportMemory(const ModelMemory& memory, Metrics* metrics) {
-  metrics->Export("baton_device_memory_bytes", "Memory of the GPU, free or not.",
-                  MetricKind::kGauge, [memory] {
-                    return std::vector<MetricSample>{
-                        {.labels = {}, .value = static_cast<double>(memory.total)}};
+void ExportMemory(const LoadedModel& model, Metrics* metrics) {
+  metrics->Export("baton_device_memory_bytes", "Memory of each rank's GPU, free or not.",
+                  MetricKind::kGauge, [&model] {
+                    std::vector<MetricSample> samples;
+                    for (const LoadedRank& rank : model.ranks) {
+                      samples.push_back({.labels = {{"rank", std::to_string(rank.shape.rank)}},
+                                         .value = static_cast<double>(rank.memory.total)});
+                    }
+                    return samples;
                   });
   metrics->Export(
       "baton_device_memory_used_bytes", "Of it, what this worker has allocated, by what for.",
-      MetricKind::kGauge, [memory] {
-        const auto sample = [](const char* by, int64_t bytes) {
-          return MetricSample{.labels = {{"by", by}}, .value = static_cast<double>(bytes)};
-        };
-        return std::vector<MetricSample>{sample("weights", memory.weights),
-                                         sample("kv_cache", memory.kv_cache),
-                                         sample("workspace", memory.workspace)};
+      MetricKind::kGauge, [&model] {
+        std::vector<MetricSample> samples;
+        for (const LoadedRank& rank : model.ranks) {
+          const auto add = [&](const char* by, int64_t bytes) {
+            samples.push_back({.labels = {{"rank", std::to_string(rank.shape.rank)}, {"by", by}},
+                               .value = static_cast<double>(bytes)});
+          };
+          add("weights", rank.memory.weights);
+          add("kv_cache", rank.memory.kv_cache);
+          add("workspace", rank.memory.workspace);
+        }
+        return samples;
       });
+}
+
+void ExportRanks(const LoadedModel& model, Metrics* metrics) {
+  metrics->Export(
+      "baton_rank_memory_bytes", "Of each rank, by what takes it.", MetricKind::kGauge, [&model] {
+        std::vector<MetricSample> samples;
+        for (const LoadedRank& rank : model.ranks) {
+          const auto add = [&](const char* by, int64_t bytes) {
+            samples.push_back({.labels = {{"rank", std::to_string(rank.shape.rank)}, {"by", by}},
+                               .value = static_cast<double>(bytes)});
+          };
+          add("weights", rank.weight_bytes);
+          add("kv_cache", rank.cache->num_blocks() * BlockBytes(rank.cache->layout()));
+        }
+        return samples;
+      });
+  if (model.group == nullptr) return;
+  metrics->Export("baton_rank_exchange_wait_seconds_total",
+                  "Waited by ranks for each other's sums, by all of them together.",
+                  MetricKind::kCounter, [group = model.group] {
+                    return std::vector<MetricSample>{
+                        {.labels = {}, .value = ToSeconds(group->waited())}};
+                  });
 }
 
 }  // namespace baton

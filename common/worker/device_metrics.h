@@ -38,8 +38,12 @@ class BusyTime {
 // baton_device_utilization_ratio, the share since the last scrape. `busy` outlives the scrapes.
 void ExportBusyTime(BusyTime* busy, std::function<Time()> now, Metrics* metrics);
 
-// baton_device_memory_bytes, and baton_device_memory_used_bytes by what takes it: all of it was
-// allocated at load.
-void ExportMemory(const ModelMemory& memory, Metrics* metrics);
+// baton_device_memory_bytes of each rank's device, and baton_device_memory_used_bytes by what takes
+// it: all of it was allocated at load. `model` outlives the scrapes.
+void ExportMemory(const LoadedModel& model, Metrics* metrics);
+
+// baton_rank_memory_bytes of each rank, by what takes it, and where ranks wait for each other's
+// sums baton_rank_exchange_wait_seconds_total. `model` outlives the scrapes.
+void ExportRanks(const LoadedModel& model, Metrics* metrics);
 
 }  // namespace baton

@@ -43,6 +43,7 @@ class MailingTransport : public KvTransport {
   void Push(PushArgs args) override { transport_->Push(args); }
   void Finish(FinishArgs args) override { transport_->Finish(std::move(args)); }
   void Abort(TicketId ticket) override { transport_->Abort(ticket); }
+  std::vector<OpenLeg> OpenLegs() const override { return transport_->OpenLegs(); }
 
  private:
   using Key = std::pair<TicketId, bool>;  // With `receiver`.

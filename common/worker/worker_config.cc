@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/process/command_line.h"
 #include "common/telemetry/log.h"
+#include "common/worker/rank_ports.h"
 
 namespace baton {
 namespace {
@@ -34,7 +35,8 @@ absl::Status CheckDevice(const std::string& device) {
 
 void AddMemoryOptions(CLI::App& app, WorkerConfig& c) {
   const char* memory = "Memory and batching";
-  app.add_option("--threads", c.threads, "Threads of computation; 0 = all cores")
+  app.add_option("--threads", c.threads,
+                 "Threads of computation, shared out among the ranks; 0 = all cores")
       ->group(memory)
       ->capture_default_str();
   app.add_option("--compute-nice", c.compute_nice,
@@ -111,11 +113,11 @@ absl::Status WorkerConfig::Validate() const {
   }
   RETURN_IF_ERROR(CheckHost(host));
   RETURN_IF_ERROR(CheckOption("--port", port, 0, 65535));
-  RETURN_IF_ERROR(CheckOption("--data-port", data_port, 0, 65535));
   RETURN_IF_ERROR(CheckOption("--metrics-port", metrics_port, 0, 65535));
-  if (!advertise_data_address.empty()) {
-    RETURN_IF_ERROR(CheckAddress("--advertise-data-address", advertise_data_address));
-  }
+  RETURN_IF_ERROR(CheckRankCount("--tp", tp));
+  RETURN_IF_ERROR(ParseDataPorts(data_port, tp).status());
+  RETURN_IF_ERROR(ParseDataAddresses(advertise_data_address, tp).status());
+  RETURN_IF_ERROR(CheckKvTransport(kv_transport));
   RETURN_IF_ERROR(CheckDevice(device));
   if (!(gpu_memory_fraction > 0 && gpu_memory_fraction <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat("--gpu-memory-fraction ", gpu_memory_fraction,
@@ -162,19 +164,31 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
   app.add_option("--port", c.port, "gRPC port; 0 = any free one")
       ->group(network)
       ->capture_default_str();
-  app.add_option("--data-port", c.data_port, "Port for KV transfers; 0 = any free one")
+  app.add_option("--data-port", c.data_port,
+                 "Ports for KV transfers: one of each rank, comma separated, or only the first, "
+                 "and the others follow; 0 = any free ones")
       ->group(network)
       ->capture_default_str();
   app.add_option("--advertise-data-address", c.advertise_data_address,
-                 "host:port that prefill workers send KV to, if a proxy stands before --data-port")
+                 "host:port that prefill workers send KV to, if a proxy stands before --data-port; "
+                 "a list like that one")
       ->group(network);
+  app.add_option("--kv-transport", c.kv_transport, "What carries K/V: auto or tcp, both TCP")
+      ->group(network)
+      ->capture_default_str();
   app.add_option("--metrics-port", c.metrics_port, "HTTP port of /metrics and /health; 0 = any")
       ->group(network)
       ->capture_default_str();
 
   const char* numerics = "Numerics (the same on all workers)";
   app.add_option("--device", c.device,
-                 "auto (the first GPU, if there is one), cpu, cuda (the first) or cuda:N")
+                 "auto (the first GPU, if there is one), cpu, cuda (the first) or cuda:N. Several "
+                 "ranks take the GPUs from it on")
+      ->group(numerics)
+      ->capture_default_str();
+  app.add_option("--tp", c.tp,
+                 "Ranks that share each layer (tensor parallel): 1, 2, 4 or 8. The bits are the "
+                 "same, so workers with different ones belong together")
       ->group(numerics)
       ->capture_default_str();
   app.add_option("--compute-dtype", c.compute_dtype,

@@ -16,12 +16,14 @@ struct WorkerConfig {
 
   std::string host = "127.0.0.1";      // Loopback only, for now.
   int port = 0;                        // gRPC; 0 = any free one.
-  int data_port = 0;                   // KV transfers; 0 = any free one.
-  std::string advertise_data_address;  // host:port that prefill workers are told to send KV to;
-                                       // empty = where this worker listens. For a proxy between.
+  std::string data_port = "0";         // KV transfers, as ParseDataPorts; 0 = any free ones.
+  std::string advertise_data_address;  // As ParseDataAddresses; empty = where this worker listens.
+                                       // For proxies between.
+  std::string kv_transport = "auto";   // As CheckKvTransport.
   int metrics_port = 0;                // HTTP /metrics and /health; 0 = any free one.
 
   std::string device = "auto";       // Or cpu, cuda, cuda:N; auto: the first GPU, if there is one.
+  int tp = 1;                        // Tensor-parallel ranks: 1, 2, 4 or 8; the same bits.
   double gpu_memory_fraction = 0.9;  // Of a GPU's memory, all that this process takes.
   std::string gpu_graphs = "on";     // Or off: decode steps as graphs.
 
@@ -31,7 +33,7 @@ struct WorkerConfig {
   std::string compute_dtype;
   std::string kv_dtype;          // Empty = the compute dtype.
   std::string kernels = "auto";  // In f32 the same bits whichever; force one only to compare.
-  int threads = 0;               // Of computation; 0 = all cores of this process.
+  int threads = 0;               // Of computation, of all ranks; 0 = all cores of this process.
   int compute_nice = 0;          // Added to their niceness: raise it where decode workers share the
                                  // cores and come first.
 

@@ -12,23 +12,25 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/model_files.h"
 #include "common/kv_cache/kv_layout.h"
+#include "common/model/rank_shape.h"
 #include "common/process/command_line.h"
 #include "common/process/identity.h"
 #include "common/process/lost_device.h"
 #include "common/process/ready_file.h"
 #include "common/telemetry/log.h"
-#include "common/transport/tcp/tcp_kv_transport.h"
+#include "common/worker/default_pool.h"
+#include "common/worker/rank_ports.h"
+#include "common/worker/tcp_ranks.h"
 
 namespace baton {
 namespace {
-
-constexpr int64_t kDefaultPoolSequences = 32;
 
 const char* NameOf(Role role) { return role == Role::kPrefill ? "prefill" : "decode"; }
 
@@ -43,17 +45,6 @@ absl::StatusOr<int32_t> ServedLength(int32_t wanted, int32_t model) {
   return absl::InvalidArgumentError(absl::StrCat("--max-model-len ", wanted,
                                                  ": the model supports ", model,
                                                  " tokens; choose at most that, or 0"));
-}
-
-// Room for some of the longest sequences, within a quarter of the memory, but for at least one.
-int32_t DefaultNumBlocks(const ModelConfig& model, DType kv_dtype, int32_t block_size,
-                         int32_t max_model_len) {
-  const int64_t per_sequence = (int64_t{max_model_len} + block_size - 1) / block_size;
-  const int64_t block_bytes = int64_t{2} * model.num_layers * model.num_kv_heads * model.head_dim *
-                              SizeOf(kv_dtype) * block_size;
-  const int64_t fitting = QuarterOfMemory() / std::max<int64_t>(block_bytes, 1);
-  const int64_t wanted = std::min(kDefaultPoolSequences * per_sequence, fitting);
-  return static_cast<int32_t>(std::clamp<int64_t>(wanted, per_sequence, 1 << 28));
 }
 
 std::vector<MetricSample> BlocksByState(const BlockCounts& blocks) {
@@ -130,7 +121,7 @@ WorkerRuntime::WorkerRuntime(const WorkerConfig& config, Role role)
 WorkerRuntime::~WorkerRuntime() { Stop(); }
 
 absl::StatusOr<DType> WorkerRuntime::ComputeDType(DType weights) const {
-  const Device& device = *processors_.device;
+  const Device& device = *processors_[0].device;
   std::string wanted = config_.compute_dtype;
   if (wanted.empty()) wanted = device.info().unified ? "f32" : "auto";
   if (wanted != "auto") return ParseDType("--compute-dtype", wanted);
@@ -142,29 +133,39 @@ absl::StatusOr<DType> WorkerRuntime::ComputeDType(DType weights) const {
   return compute;
 }
 
+absl::Status WorkerRuntime::MakeProcessors(int32_t threads) {
+  ASSIGN_OR_RETURN(processors_, MakeRanks({.kernels = config_.kernels,
+                                           .device = config_.device,
+                                           .num_threads = threads,
+                                           .nice = config_.compute_nice},
+                                          config_.tp));
+  if (!processors_[0].why_no_gpu.empty()) {
+    Log(LogLevel::kInfo, "the CPU computes", {{"no_gpu", processors_[0].why_no_gpu}});
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WorkerRuntime::Load() {
   absl::StatusOr<ModelConfig> model = LoadModelConfig(config_.model, config_.max_model_len);
   if (!model.ok()) return AtModelOption(config_.model, model.status());
+  RETURN_IF_ERROR(AtModelOption(config_.model, CheckRanks(*model, config_.tp)));
   ASSIGN_OR_RETURN(const int32_t max_model_len,
                    ServedLength(config_.max_model_len, model->max_model_len));
   const int32_t threads = config_.threads > 0 ? config_.threads : NumCores();
-  ASSIGN_OR_RETURN(processors_, MakeDevice({.kernels = config_.kernels,
-                                            .device = config_.device,
-                                            .num_threads = threads,
-                                            .nice = config_.compute_nice}));
-  if (!processors_.why_no_gpu.empty()) {
-    Log(LogLevel::kInfo, "the CPU computes", {{"no_gpu", processors_.why_no_gpu}});
-  }
-  Device& device = *processors_.device;
-  const bool is_cpu = device.info().unified;
+  RETURN_IF_ERROR(MakeProcessors(threads));
+  const bool is_cpu = on_cpu();
   ASSIGN_OR_RETURN(const DType compute_dtype, ComputeDType(model->dtype));
   ASSIGN_OR_RETURN(const DType kv_dtype,
                    ParseKvDType("--kv-dtype", config_.kv_dtype, compute_dtype));
   int32_t num_blocks = config_.num_blocks;
   if (num_blocks == 0 && is_cpu) {
-    num_blocks = DefaultNumBlocks(*model, kv_dtype, config_.block_size, max_model_len);
+    num_blocks = DefaultNumBlocks(
+        BlockBytesOfRanks(*model, config_.tp, kv_dtype, config_.block_size), config_.block_size,
+        max_model_len, QuarterOfMemory());
   }
   const bool swaps = config_.preemption == "swap";
+  std::vector<Device*> devices;
+  for (const Processors& rank : processors_) devices.push_back(rank.device.get());
   absl::StatusOr<LoadedModel> loaded = LoadModel(
       {.model_dir = config_.model,
        .max_model_len = max_model_len,
@@ -180,17 +181,19 @@ absl::Status WorkerRuntime::Load() {
        .max_step_tokens = config_.chunk_tokens + 1,
        .max_step_rows = config_.max_batch_sequences,
        .graphs = config_.gpu_graphs == "on"},
-      device, *processors_.host, &mailing_runner_, EndWithDevice);
+      devices, *processors_[0].host, &mailing_runner_, EndWithDevice);
   if (!loaded.ok()) return AtModelOption(config_.model, WithCure(is_cpu, loaded.status()));
   model_ = *std::move(loaded);
-  if (!is_cpu) ExportMemory(model_.memory, &metrics_);
+  if (!is_cpu) ExportMemory(model_, &metrics_);
+  ExportRanks(model_, &metrics_);
   mailing_runner_.set_runner(model_.runner.get());
-  num_blocks = model_.cache->num_blocks();
+  num_blocks = model_.ranks[0].cache->num_blocks();
   allocator_ = std::make_unique<BlockAllocator>(num_blocks, config_.block_size, SystemRandom64());
   Log(LogLevel::kInfo, "model loaded",
       {{"model", config_.model},
        {"numerics", model_.info.numerics_id},
-       {"kernels", device.info().name},
+       {"kernels", devices[0]->info().name},
+       {"tp", config_.tp},
        {"max_model_len", model_.info.max_model_len},
        {"graphs", model_.num_graphs},
        {"blocks", num_blocks},
@@ -200,28 +203,24 @@ absl::Status WorkerRuntime::Load() {
 
 absl::Status WorkerRuntime::Listen() {
   ASSIGN_OR_RETURN(secret_, NewSecret());
-  TcpOptions options;
-  options.transport.secret = secret_;
-  options.transport.incarnation = incarnation_;
-  options.transport.cache = model_.cache.get();
-  if (!model_.cache->host()) {
-    ASSIGN_OR_RETURN(stager_,
-                     DeviceStager::Create(*processors_.device, *model_.cache, EndWithDevice));
-    options.transport.stager = stager_.get();
+  ASSIGN_OR_RETURN(const std::vector<int> ports, ParseDataPorts(config_.data_port, config_.tp));
+  TcpRanksOptions options{
+      .kv_heads = model_.info.layout.groups[0].num_kv_heads,
+      .sink = [this](TransferEvent event) { transport_.OnEvent(std::move(event)); },
+      .lost = EndWithDevice};
+  options.tcp.transport.secret = secret_;
+  options.tcp.transport.incarnation = incarnation_;
+  options.tcp.transport.epochs = &allocator_->epochs();
+  options.tcp.bind_host = config_.host == "localhost" ? "127.0.0.1" : config_.host;
+  for (int r = 0; r < config_.tp; ++r) {
+    options.ranks.push_back({.device = processors_[r].device.get(),
+                             .cache = model_.ranks[r].cache.get(),
+                             .port = ports[r]});
   }
-  options.transport.epochs = &allocator_->epochs();
-  options.transport.sink = [this](TransferEvent event) { transport_.OnEvent(std::move(event)); };
-  options.bind_host = config_.host == "localhost" ? "127.0.0.1" : config_.host;
-  options.port = config_.data_port;
-  absl::StatusOr<std::unique_ptr<TcpKvTransport>> tcp = TcpKvTransport::Create(std::move(options));
-  if (!tcp.ok()) {
-    return absl::Status(tcp.status().code(),
-                        absl::StrCat("--data-port ", config_.data_port, ": ",
-                                     tcp.status().message(), "; choose a free port, or 0"));
-  }
-  data_endpoint_ = (*tcp)->endpoint();
-  const TcpKvTransport* const transport = tcp->get();
-  transport_.set_transport(*std::move(tcp), [transport] { return transport->counters(); });
+  ASSIGN_OR_RETURN(std::unique_ptr<TcpRanks> ranks, TcpRanks::Create(std::move(options)));
+  data_endpoints_ = ranks->endpoints();
+  const TcpRanks* const transport = ranks.get();
+  transport_.set_transport(std::move(ranks), [transport] { return transport->counters(); });
   server_ = std::make_unique<WorkerServer>(
       WorkerServerOptions{.hello = Hello(),
                           .host = config_.host,
@@ -231,6 +230,18 @@ absl::Status WorkerRuntime::Listen() {
   return absl::OkStatus();
 }
 
+std::vector<DataRank> WorkerRuntime::DataRanks() const {
+  // Checked when the configuration was.
+  const auto advertised = ParseDataAddresses(config_.advertise_data_address, config_.tp);
+  const std::vector<std::string>& endpoints =
+      advertised.ok() && !advertised->empty() ? *advertised : data_endpoints_;
+  std::vector<DataRank> ranks;
+  for (int r = 0; r < config_.tp; ++r) {
+    ranks.push_back({.endpoint = endpoints[r], .heads = model_.ranks[r].shape.kv_heads});
+  }
+  return ranks;
+}
+
 HelloInfo WorkerRuntime::Hello() const {
   const int64_t pool_tokens = int64_t{allocator_->num_blocks()} * config_.block_size;
   return {.role = role_,
@@ -238,6 +249,7 @@ HelloInfo WorkerRuntime::Hello() const {
           .numerics_id = model_.info.numerics_id,
           .layout_digest = LayoutDigest(model_.info.layout),
           .model_digest = model_.info.model_digest,
+          .tp_size = config_.tp,
           .block_size = config_.block_size,
           .num_blocks = allocator_->num_blocks(),
           .max_model_len =
@@ -246,18 +258,18 @@ HelloInfo WorkerRuntime::Hello() const {
 }
 
 WorkerRuntime::NodeParts WorkerRuntime::parts() {
+  const KvCache* const swap = model_.ranks[0].swap.get();
   return {.incarnation = incarnation_,
           .engine = {.chunk_tokens = config_.chunk_tokens,
                      .max_batch_sequences = config_.max_batch_sequences,
                      .step_budget = std::chrono::milliseconds(config_.step_budget_ms),
-                     .swap_blocks = model_.swap == nullptr ? 0 : model_.swap->num_blocks()},
+                     .swap_blocks = swap == nullptr ? 0 : swap->num_blocks()},
           .model = model_.info,
           .allocator = *allocator_,
           .runner = mailing_runner_,
           .transport = transport_,
           .outbox = *server_,
-          .data_endpoint = config_.advertise_data_address.empty() ? data_endpoint_
-                                                                  : config_.advertise_data_address};
+          .ranks = DataRanks()};
 }
 
 PairKey WorkerRuntime::KeyOf(Incarnation prefill) const {
@@ -295,12 +307,12 @@ absl::Status WorkerRuntime::Begin(Node<WorkerMail>* node, std::function<WorkerSn
   Log(LogLevel::kInfo, "listening",
       {{"role", NameOf(role_)},
        {"address", address},
-       {"data_address", data_endpoint_},
+       {"data_addresses", absl::StrJoin(data_endpoints_, ",")},
        {"metrics", metrics_url},
        {"incarnation", absl::StrCat(absl::Hex(incarnation_, absl::kZeroPad16))}});
   return WriteReadyFile(config_.ready_file, {.role = NameOf(role_),
                                              .address = address,
-                                             .data_address = data_endpoint_,
+                                             .data_addresses = data_endpoints_,
                                              .metrics_url = metrics_url,
                                              .incarnation = incarnation_});
 }

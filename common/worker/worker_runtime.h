@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -20,7 +21,7 @@
 #include "common/node/worker_mail.h"
 #include "common/rpc/worker_server.h"
 #include "common/telemetry/metrics.h"
-#include "common/transport/device_stager.h"
+#include "common/transport/kv_transport.h"
 #include "common/transport/pair_key.h"
 #include "common/worker/mailing_runner.h"
 #include "common/worker/mailing_transport.h"
@@ -59,12 +60,12 @@ class WorkerRuntime {
     ModelRunner& runner;
     KvTransport& transport;
     WorkerOutbox& outbox;
-    std::string data_endpoint;
+    std::vector<DataRank> ranks;  // Where prefill workers connect.
   };
   NodeParts parts();
 
   // Whether steps are computed by the CPU's own cores.
-  bool on_cpu() const { return processors_.device->info().unified; }
+  bool on_cpu() const { return processors_[0].device->info().unified; }
 
   // The key of the pair (`prefill`, this process).
   PairKey KeyOf(Incarnation prefill) const;
@@ -84,7 +85,9 @@ class WorkerRuntime {
   WorkerRuntime(const WorkerConfig& config, Role role);
   absl::Status Load();
   absl::StatusOr<DType> ComputeDType(DType weights) const;
+  absl::Status MakeProcessors(int32_t threads);
   absl::Status Listen();
+  std::vector<DataRank> DataRanks() const;
   absl::Status Begin(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read);
   absl::Status ServeMetrics();
   void ExportMetrics();
@@ -105,12 +108,11 @@ class WorkerRuntime {
   // Bottom up: each uses those before it. The transport touches the model's pool, and the model is
   // the device's.
   MailingRunner mailing_runner_;
-  Processors processors_;
+  std::vector<Processors> processors_;  // Of each rank.
   LoadedModel model_;
   std::unique_ptr<BlockAllocator> allocator_;
-  std::unique_ptr<DeviceStager> stager_;  // Of a pool that is the device's.
   MailingTransport transport_;
-  std::string data_endpoint_;
+  std::vector<std::string> data_endpoints_;  // Of each rank.
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<http::HttpServer> metrics_server_;
 };

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <set>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "deploy/cli/json_fields.h"
 
 namespace baton::cli {
@@ -66,6 +68,26 @@ int32_t UnownedBlocks(const AuditSample& sample, Incarnation incarnation) {
   return 0;
 }
 
+// Of each rank as many as both looks saw.
+std::vector<int32_t> LeakedLegs(const AuditSample& before, const AuditedWorker& now) {
+  const auto sorted = [](std::vector<int32_t> ranks) {
+    std::ranges::sort(ranks);
+    return ranks;
+  };
+  std::vector<int32_t> leaked;
+  for (const AuditedWorker& worker : before.workers) {
+    if (worker.held.incarnation != now.held.incarnation) continue;
+    std::ranges::set_intersection(sorted(worker.held.unowned_leg_ranks),
+                                  sorted(now.held.unowned_leg_ranks), std::back_inserter(leaked));
+  }
+  return leaked;
+}
+
+// "0,1,1": of the transfer that a call has open, a rank for each leg.
+std::string LegsText(const std::vector<int32_t>& ranks) {
+  return ranks.empty() ? "-" : absl::StrJoin(ranks, ",");
+}
+
 std::string OwnerText(const AuditedCall& call) {
   if (!call.owner.empty()) return call.owner;
   return absl::StrCat(call.is_leak ? "NONE: " : "settling: ", call.reason);
@@ -81,10 +103,10 @@ std::string OneWord(std::string request) {
   return request.empty() ? "-" : request;
 }
 
-// Worker, state, sequence, attempt, blocks, age, request, owner.
-std::string TableLine(const std::array<std::string, 8>& c) {
-  return absl::StrFormat("%-11s %-10s %-22s %7s %6s %8s  %-41s  %s\n", c[0], c[1], c[2], c[3], c[4],
-                         c[5], c[6], c[7]);
+// Worker, state, sequence, attempt, blocks, ranks with an open leg, age, request, owner.
+std::string TableLine(const std::array<std::string, 9>& c) {
+  return absl::StrFormat("%-11s %-10s %-22s %7s %6s %8s %8s  %-41s  %s\n", c[0], c[1], c[2], c[3],
+                         c[4], c[5], c[6], c[7], c[8]);
 }
 
 }  // namespace
@@ -130,6 +152,8 @@ AuditReport Reconcile(const AuditSample& before, const AuditSample& now) {
     one.leaked_blocks =
         std::min(worker.held.num_unowned, UnownedBlocks(before, worker.held.incarnation));
     report.leaked_blocks += one.leaked_blocks;
+    one.leaked_legs = LeakedLegs(before, worker);
+    report.leaked_legs += static_cast<int32_t>(one.leaked_legs.size());
     report.workers.push_back(std::move(one));
   }
   return report;
@@ -137,7 +161,7 @@ AuditReport Reconcile(const AuditSample& before, const AuditSample& now) {
 
 std::string AuditTable(const AuditReport& report) {
   std::string text = TableLine(
-      {"worker", "state", "sequence", "attempt", "blocks", "age", "request", "owner"});
+      {"worker", "state", "sequence", "attempt", "blocks", "legs", "age", "request", "owner"});
   int num_calls = 0;
   std::set<std::string> shown;
   for (const WorkerReport& one : report.workers) {
@@ -147,25 +171,27 @@ std::string AuditTable(const AuditReport& report) {
       ++num_calls;
       shown.insert(sequence);
       text += TableLine({one.worker.name, call.state, sequence, absl::StrCat(call.attempt),
-                         absl::StrCat(call.num_blocks), AgeText(ToSeconds(call.age)),
-                         OneWord(audited.request), OwnerText(audited)});
+                         absl::StrCat(call.num_blocks), LegsText(call.leg_ranks),
+                         AgeText(ToSeconds(call.age)), OneWord(audited.request),
+                         OwnerText(audited)});
     }
-    if (one.leaked_blocks == 0) continue;
-    text += TableLine({one.worker.name, "-", "-", "-", absl::StrCat(one.leaked_blocks), "-", "-",
+    if (one.leaked_blocks == 0 && one.leaked_legs.empty()) continue;
+    text += TableLine({one.worker.name, "-", "-", "-", absl::StrCat(one.leaked_blocks),
+                       LegsText(one.leaked_legs), "-", "-",
                        "NONE: no call of the worker holds them"});
   }
   for (const auto& [sequence, owned] : report.sequences) {
     if (shown.contains(sequence)) continue;
-    text += TableLine({"-", "-", sequence, absl::StrCat(owned.attempt), "0", AgeText(owned.age_s),
-                       OneWord(owned.request), owned.state});
+    text += TableLine({"-", "-", sequence, absl::StrCat(owned.attempt), "0", "-",
+                       AgeText(owned.age_s), OneWord(owned.request), owned.state});
   }
   if (report.ok()) {
     return absl::StrCat(text, "OK: ", num_calls, " calls on ", report.workers.size(),
                         " workers, no block without owner\n");
   }
-  return absl::StrCat(text, report.leaked_calls + report.leaked_blocks,
+  return absl::StrCat(text, report.leaked_calls + report.leaked_blocks + report.leaked_legs,
                       " without owner: ", report.leaked_calls, " calls, and ", report.leaked_blocks,
-                      " blocks that no call holds\n");
+                      " blocks and ", report.leaked_legs, " legs that no call holds\n");
 }
 
 json AuditJson(const AuditReport& report) {
@@ -180,6 +206,7 @@ json AuditJson(const AuditReport& report) {
                        {"state", call.state},
                        {"blocks", call.num_blocks},
                        {"transfer_open", call.transfer_open},
+                       {"leg_ranks", call.leg_ranks},
                        {"age_s", ToSeconds(call.age)},
                        {"owner", audited.owner.empty() ? json() : json(audited.owner)},
                        {"reason", audited.reason},
@@ -197,6 +224,7 @@ json AuditJson(const AuditReport& report) {
                          {"ready", blocks.ready},
                          {"draining", blocks.draining}}},
                        {"leaked_blocks", one.leaked_blocks},
+                       {"leaked_leg_ranks", one.leaked_legs},
                        {"calls", std::move(calls)}});
   }
   json sequences = json::array();
@@ -212,6 +240,7 @@ json AuditJson(const AuditReport& report) {
   return {{"ok", report.ok()},
           {"leaked_calls", report.leaked_calls},
           {"leaked_blocks", report.leaked_blocks},
+          {"leaked_legs", report.leaked_legs},
           {"sequences", std::move(sequences)},
           {"workers", std::move(workers)}};
 }

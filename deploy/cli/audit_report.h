@@ -46,7 +46,8 @@ struct AuditedCall {
 struct WorkerReport {
   AuditedWorker worker;
   std::vector<AuditedCall> calls;
-  int32_t leaked_blocks = 0;  // That no call of the worker holds.
+  int32_t leaked_blocks = 0;         // That no call of the worker holds.
+  std::vector<int32_t> leaked_legs;  // The ranks of transfers that no call of the worker has.
 };
 
 // The newest sample, judged by itself and the one before.
@@ -55,7 +56,8 @@ struct AuditReport {
   std::map<std::string, OwnedSequence> sequences;
   int32_t leaked_calls = 0;
   int32_t leaked_blocks = 0;
-  bool ok() const { return leaked_calls == 0 && leaked_blocks == 0; }
+  int32_t leaked_legs = 0;
+  bool ok() const { return leaked_calls == 0 && leaked_blocks == 0 && leaked_legs == 0; }
 };
 
 // Adds the answer of a router's GET /audit. INVALID_ARGUMENT, and nothing added, if it is not one.
@@ -63,8 +65,8 @@ absl::Status AddRouterAudit(const nlohmann::json& answer, AuditSample* sample);
 
 // A call has an owner if its sequence is live at a router that holds a call open on this very
 // process, on this side, in this attempt or a later one (the worker learns of an attempt after the
-// router), and if the worker has no newer call for it. Calls and blocks without owner are leaks if
-// they were so in `before` too, in the same process.
+// router), and if the worker has no newer call for it. Calls, blocks and legs without owner are
+// leaks if they were so in `before` too, in the same process.
 AuditReport Reconcile(const AuditSample& before, const AuditSample& now);
 
 // For people: a table of the calls, of the sequences that hold none, and last one line that begins

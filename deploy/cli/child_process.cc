@@ -1,6 +1,7 @@
 #include "deploy/cli/child_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -114,10 +115,13 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(ProcessSpec sp
   return child;
 }
 
+// One that hangs in a driver ends when the driver lets it, if ever: it is left to init.
 ChildProcess::~ChildProcess() {
   if (running_) {
     kill(identity_.pid, SIGKILL);
-    waitpid(identity_.pid, nullptr, 0);
+    for (int waits = 0; waits < 100 && waitpid(identity_.pid, nullptr, WNOHANG) == 0; ++waits) {
+      poll(nullptr, 0, 10);
+    }
   }
   if (output_fd_ >= 0) close(output_fd_);
 }

@@ -57,7 +57,7 @@ class ChildProcess {
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Start(ProcessSpec spec,
                                                              std::unique_ptr<LogFile> log,
                                                              LineSink sink);
-  // Kills what still runs: nobody else would wait for it.
+  // Kills what still runs, and waits a second for its end: nobody else would.
   ~ChildProcess();
 
   // Reads what is in the pipe, without waiting. False once the pipe is at its end.

@@ -59,6 +59,15 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   app->add_option("--gpu-graphs", o.gpu_graphs,
                   "on or off: decode steps as graphs on a GPU (default: on)")
       ->group(workers);
+  app->add_option("--tp", o.tp,
+                  "Ranks of each worker (tensor parallel): 1, 2, 4 or 8 (default: 1)")
+      ->group(workers);
+  app->add_option("--tp-prefill", o.tp_prefill, "Of the prefill workers (default: --tp)")
+      ->group(workers);
+  app->add_option("--tp-decode", o.tp_decode, "Of the decode workers (default: --tp)")
+      ->group(workers);
+  app->add_option("--kv-transport", o.kv_transport, "What carries K/V: auto or tcp, both TCP")
+      ->group(workers);
   app->add_option("--compute-dtype", o.compute_dtype, "f32, bf16, f16 (GPUs) or auto")
       ->group(workers);
   app->add_option("--kv-dtype", o.kv_dtype, "Type of keys and values in the cache")->group(workers);
@@ -167,6 +176,8 @@ void AddDoctor(CLI::App& root, DoctorOptions& o, Command& command) {
   CLI::App* app = root.add_subcommand("doctor", "Check this machine; each problem with its cure");
   AddDir(app, o.dir);
   app->add_option("--model", o.model, "Model folder (default: deploy/models/tiny-kjv)");
+  app->add_option("--tp", o.tp, "Ranks of each worker that shall run here: 1, 2, 4 or 8")
+      ->capture_default_str();
   app->callback([&] { command = [&o] { return Doctor(o); }; });
 }
 

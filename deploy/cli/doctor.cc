@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/process/command_line.h"
+#include "common/transport/nccl/nccl_library.h"
 #include "deploy/cli/gpus.h"
 #include "deploy/cli/launch_plan.h"
 #include "nlohmann/json.hpp"
@@ -13,7 +15,7 @@
 namespace baton::cli {
 namespace {
 
-constexpr int64_t kWantedOpenFiles = 4096;
+constexpr int64_t kWantedOpenFiles = 4096;  // For each rank, which has links of its own.
 constexpr Duration kGpuLimit = std::chrono::seconds(60);  // Drivers of many GPUs start slowly.
 constexpr int64_t kHeadroomBytes = int64_t{512} << 20;  // Router, buffers and the system.
 
@@ -40,6 +42,15 @@ Finding ExamineFit(const Machine& machine, const ModelNeed& need) {
   return finding;
 }
 
+Finding ExamineRanks(const Machine& machine, int tp) {
+  return {.subject = "ranks",
+          .fact = absl::StrCat("--tp ", tp, " on ", machine.cores, " cores"),
+          .cure = tp <= machine.cores
+                      ? ""
+                      : absl::StrCat("ranks on one core wait for each other, slower than one rank "
+                                     "would be: choose --tp ", machine.cores, " or less")};
+}
+
 }  // namespace
 
 ModelNeed ReadModelNeed(const std::string& model) {
@@ -63,7 +74,7 @@ ModelNeed ReadModelNeed(const std::string& model) {
   return need;
 }
 
-std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need) {
+std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need, int tp) {
   std::vector<Finding> findings;
   findings.push_back(
       {.subject = "CPU",
@@ -84,24 +95,40 @@ std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need) {
   findings.push_back(
       {.subject = "open files",
        .fact = absl::StrCat("limit ", machine.open_files),
-       .cure = machine.open_files >= kWantedOpenFiles
+       .cure = machine.open_files >= tp * kWantedOpenFiles
                    ? ""
-                   : absl::StrCat("1,024 client connections need more: run `ulimit -n ",
-                                  kWantedOpenFiles, "` first")});
+                   : absl::StrCat("1,024 client connections and the links of ", tp, " rank",
+                                  tp == 1 ? "" : "s", " need more: run `ulimit -n ",
+                                  tp * kWantedOpenFiles, "` first")});
+  if (tp > 1) findings.push_back(ExamineRanks(machine, tp));
   if (need != nullptr) findings.push_back(ExamineFit(machine, *need));
   return findings;
 }
 
+Finding ExamineNccl(const std::string& path) {
+  const auto library = nccl::Library::Open(path);
+  return {.subject = "NCCL",
+          .fact = library.ok() ? absl::StrCat(nccl::VersionText((*library)->version()), " (", path,
+                                              "), not used: K/V goes over TCP")
+                               : absl::StrCat("none, K/V goes over TCP: ",
+                                              library.status().message())};
+}
+
 int Doctor(const DoctorOptions& options) {
+  if (const absl::Status status = CheckRankCount("--tp", options.tp); !status.ok()) {
+    std::fprintf(stderr, "baton doctor: %s\n", std::string(status.message()).c_str());
+    return 2;
+  }
   const absl::StatusOr<std::string> model = FindModel(options.model, ProgramFolder());
   const ModelNeed need = model.ok() ? ReadModelNeed(*model) : ModelNeed();
   const Machine machine = ReadMachine();
-  std::vector<Finding> findings = Examine(machine, model.ok() ? &need : nullptr);
+  std::vector<Finding> findings = Examine(machine, model.ok() ? &need : nullptr, options.tp);
   const std::string worker = ProgramFolder() + "/baton-prefill";
   if (std::filesystem::exists(worker)) {
     const auto gpus = ExamineGpus(AskForGpus(worker, kGpuLimit), machine.gpu);
     findings.insert(findings.end(), gpus.begin(), gpus.end());
   }
+  findings.push_back(ExamineNccl(nccl::LibraryPath()));
   if (model.ok()) {
     findings.push_back({.subject = "model", .fact = *model});
   } else {

@@ -11,6 +11,7 @@ namespace baton::cli {
 struct DoctorOptions {
   std::string dir = ".baton";
   std::string model;  // Empty = the tiny-kjv of this checkout.
+  int tp = 1;         // Ranks of each worker that shall run here.
 };
 
 // What a model folder weighs, from the sizes of its files and config.json.
@@ -23,8 +24,12 @@ struct ModelNeed {
 // `baton doctor`: 0 when there is no problem.
 int Doctor(const DoctorOptions& options);
 
-// The findings about `machine`; `need` may be null when no model was found.
-std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need);
+// The findings about `machine` for workers of `tp` ranks; `need` may be null when no model was
+// found.
+std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need, int tp);
+
+// Which NCCL workers would find, or why none: never a problem, for K/V goes over TCP.
+Finding ExamineNccl(const std::string& path);
 
 // Zeros where config.json does not say.
 ModelNeed ReadModelNeed(const std::string& model);

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/process/command_line.h"
 #include "deploy/cli/json_fields.h"
@@ -39,6 +40,16 @@ std::string PortOf(const std::string& address) {
   return colon == std::string::npos
              ? ""
              : address.substr(colon + 1, address.find('/', colon) - colon - 1);
+}
+
+std::string PortsOf(const std::vector<std::string>& addresses) {
+  return absl::StrJoin(addresses, ",", [](std::string* to, const std::string& address) {
+    to->append(PortOf(address));
+  });
+}
+
+absl::Status CheckRanks(const char* option, std::optional<int> size) {
+  return size ? CheckRankCount(option, *size) : absl::OkStatus();
 }
 
 bool PortIsFree(int port) {
@@ -72,6 +83,10 @@ absl::Status UpOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat("--gpu-memory-fraction ", gpu_memory_fraction,
                                                    ": must be above 0 and at most 1"));
   }
+  RETURN_IF_ERROR(CheckRanks("--tp", tp));
+  RETURN_IF_ERROR(CheckRanks("--tp-prefill", tp_prefill));
+  RETURN_IF_ERROR(CheckRanks("--tp-decode", tp_decode));
+  if (kv_transport) RETURN_IF_ERROR(CheckKvTransport(*kv_transport));
   RETURN_IF_ERROR(CheckRange("--block-size", block_size, 1, 1 << 16));
   RETURN_IF_ERROR(CheckRange("--num-blocks", num_blocks, 1, 1 << 30));
   RETURN_IF_ERROR(CheckRange("--chunk-tokens", chunk_tokens, 1, 1 << 24));
@@ -90,7 +105,7 @@ absl::StatusOr<ReadyFile> ReadReadyFile(const std::string& path) {
     return absl::UnavailableError(absl::StrCat(path, ": not written yet"));
   }
   return ReadyFile{.address = StringOr(json, "address"),
-                   .data_address = StringOr(json, "data_address"),
+                   .data_addresses = StringsOf(json, "data_addresses"),
                    .http_url = StringOr(json, "http_url"),
                    .metrics_url = StringOr(json, "metrics_url"),
                    .incarnation = json.value("incarnation", nlohmann::json())};
@@ -130,6 +145,10 @@ std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string
                               {"--gpu-memory-fraction", absl::StrFormat("%.4g", share)});
       }
       Add(spec.arguments, "--gpu-graphs", options.gpu_graphs);
+      const std::optional<int> of_role =
+          role == "prefill" ? options.tp_prefill : options.tp_decode;
+      Add(spec.arguments, "--tp", of_role ? of_role : options.tp);
+      Add(spec.arguments, "--kv-transport", options.kv_transport);
       Add(spec.arguments, "--compute-dtype", options.compute_dtype);
       Add(spec.arguments, "--kv-dtype", options.kv_dtype);
       Add(spec.arguments, "--kernels", options.kernels);
@@ -168,7 +187,7 @@ ProcessSpec PlanRouter(const UpOptions& options, const std::string& bin, const R
 
 ProcessSpec WithPortsOf(const ServerRecord& record, ProcessSpec spec) {
   const std::map<std::string, std::string> ports = {{"--port", PortOf(record.address)},
-                                                    {"--data-port", PortOf(record.data_address)},
+                                                    {"--data-port", PortsOf(record.data_addresses)},
                                                     {"--metrics-port", PortOf(record.metrics_url)},
                                                     {"--grpc-port", PortOf(record.address)},
                                                     {"--http-port", PortOf(record.http_url)}};

@@ -35,6 +35,10 @@ struct UpOptions {
   std::optional<std::string> device;
   double gpu_memory_fraction = 0.9;  // Of all workers together.
   std::optional<std::string> gpu_graphs;
+  std::optional<int> tp;  // Ranks of each worker, unless those of its role are given.
+  std::optional<int> tp_prefill;
+  std::optional<int> tp_decode;
+  std::optional<std::string> kv_transport;
   std::optional<std::string> compute_dtype;
   std::optional<std::string> kv_dtype;
   std::optional<std::string> kernels;
@@ -58,7 +62,7 @@ struct UpOptions {
 // What a server writes to its --ready-file once it accepts work.
 struct ReadyFile {
   std::string address;
-  std::string data_address;
+  std::vector<std::string> data_addresses;
   std::string http_url;
   std::string metrics_url;
   nlohmann::json incarnation;

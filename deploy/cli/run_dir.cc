@@ -106,7 +106,7 @@ json ToJson(const RunState& state) {
                        {"role", s.role},
                        {"process", IdentityJson(s.process)},
                        {"address", s.address},
-                       {"data_address", s.data_address},
+                       {"data_addresses", s.data_addresses},
                        {"http_url", s.http_url},
                        {"metrics_url", s.metrics_url},
                        {"incarnation", s.incarnation},
@@ -138,7 +138,7 @@ absl::StatusOr<RunState> StateFromJson(const json& object) {
     server.name = StringOr(entry, "name");
     server.role = StringOr(entry, "role");
     server.address = StringOr(entry, "address");
-    server.data_address = StringOr(entry, "data_address");
+    server.data_addresses = StringsOf(entry, "data_addresses");
     server.http_url = StringOr(entry, "http_url");
     server.metrics_url = StringOr(entry, "metrics_url");
     server.exited = StringOr(entry, "exited");

@@ -36,7 +36,7 @@ struct ServerRecord {
   std::string role;  // "router", "prefill" or "decode".
   ProcessIdentity process;
   std::string address;       // gRPC host:port; kept by a restart, as all addresses are.
-  std::string data_address;  // KV transport host:port; workers only.
+  std::vector<std::string> data_addresses;  // KV transport host:port of each rank; workers only.
   std::string http_url;      // Router only.
   std::string metrics_url;
   nlohmann::json incarnation;  // As the server wrote it; null until it is ready.

@@ -55,6 +55,7 @@ json WorkerStatus(const ServerRecord& record, const json& said, Time now) {
                  {"address", record.address},
                  {"incarnation", record.incarnation},
                  {"healthy", healthy},
+                 {"tp", Get(said, "tp", 0)},
                  {"blocks", std::move(blocks)},
                  {"running", Get(said, "running", 0)},
                  {"waiting", Get(said, "waiting", 0)},
@@ -137,18 +138,20 @@ std::string StatusTable(const json& status) {
   }
   absl::StrAppend(
       &text, "\n",
-      absl::StrFormat("%-8s %7s %-21s %-8s %7s %7s  %s\n", "role", "pid", "address", "healthy",
-                      "running", "waiting", "blocks free/cached/reserved/filling/ready/draining"));
+      absl::StrFormat("%-8s %7s %-21s %-8s %2s %7s %7s  %s\n", "role", "pid", "address",
+                      "healthy", "tp", "running", "waiting",
+                      "blocks free/cached/reserved/filling/ready/draining"));
   for (const json& worker : status["workers"]) {
     std::string blocks;
     for (const char* state : kBlockStates) {
       absl::StrAppend(&blocks, blocks.empty() ? "" : "/", Text(worker["blocks"][state]));
     }
     absl::StrAppend(&text,
-                    absl::StrFormat("%-8s %7s %-21s %-8s %7s %7s  %s\n", Text(worker["role"]),
+                    absl::StrFormat("%-8s %7s %-21s %-8s %2s %7s %7s  %s\n", Text(worker["role"]),
                                     Text(worker["pid"]), Text(worker["address"]),
                                     worker["healthy"] == json(true) ? "yes" : "NO",
-                                    Text(worker["running"]), Text(worker["waiting"]), blocks));
+                                    Text(worker["tp"]), Text(worker["running"]),
+                                    Text(worker["waiting"]), blocks));
   }
   AddRestartLine("router", router, &text);
   for (const json& worker : status["workers"]) AddRestartLine(Text(worker["name"]), worker, &text);

@@ -163,7 +163,7 @@ absl::Status Supervisor::AwaitReadyFile(size_t i) {
 void Supervisor::TakeReadyFile(size_t i, const ReadyFile& ready) {
   ServerRecord& record = state_.servers[i];
   record.address = ready.address;
-  record.data_address = ready.data_address;
+  record.data_addresses = ready.data_addresses;
   record.http_url = ready.http_url;
   record.metrics_url = ready.metrics_url;
   record.incarnation = ready.incarnation;

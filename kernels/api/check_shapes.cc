@@ -14,6 +14,38 @@ absl::Status RequireKind(ActivationKind kind) {
                  "SILU, GELU, GELU_TANH or RELU");
 }
 
+// What a balanced tree adds.
+absl::Status RequireTree(int64_t count, FieldName field) {
+  return Require(count == 1 || count == 2 || count == 4 || count == 8, field, count,
+                 "1, 2, 4 or 8");
+}
+
+constexpr const char* kShardNames[kMaxRanks] = {"shards[0]", "shards[1]", "shards[2]", "shards[3]",
+                                                "shards[4]", "shards[5]", "shards[6]", "shards[7]"};
+constexpr const char* kPartNames[kMaxRanks] = {"parts[0]", "parts[1]", "parts[2]", "parts[3]",
+                                               "parts[4]", "parts[5]", "parts[6]", "parts[7]"};
+
+// Parts of one table, cut where rows_each says.
+absl::Status RequireShards(const EmbeddingArgs& args) {
+  RETURN_IF_ERROR(RequireIn(args.num_shards, 1, kMaxRanks, "num_shards"));
+  RETURN_IF_ERROR(RequirePointer(args.shards[0], kShardNames[0]));
+  if (args.num_shards == 1) return absl::OkStatus();
+  const PackedMatrix& first = *args.shards[0];
+  RETURN_IF_ERROR(RequireAtLeast(args.rows_each, 1, "rows_each"));
+  for (int32_t i = 0; i < args.num_shards; ++i) {
+    RETURN_IF_ERROR(RequirePointer(args.shards[i], kShardNames[i]));
+    const PackedMatrix& shard = *args.shards[i];
+    RETURN_IF_ERROR(Require(shard.k() == first.k(), {kShardNames[i], ".k"}, shard.k(),
+                            "that of the first, ", first.k()));
+    RETURN_IF_ERROR(Require(shard.dtype() == first.dtype(), {kShardNames[i], ".dtype"},
+                            static_cast<int>(shard.dtype()), "that of the first"));
+    const bool last = i + 1 == args.num_shards;
+    RETURN_IF_ERROR(RequireIn(shard.n(), last ? 1 : args.rows_each, args.rows_each,
+                              {kShardNames[i], ".n"}));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckShapes(const AdvanceStepArgs& args) {
@@ -145,10 +177,18 @@ absl::Status CheckShapes(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(RequireOperand(args.out, "out"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   if (args.num_tokens == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePointer(args.table, "table"));
+  RETURN_IF_ERROR(RequireShards(args));
   RETURN_IF_ERROR(RequirePointer(args.tokens, "tokens"));
   RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
-  return RequireStrideOrDense(args.out_stride, args.table->k(), "out_stride");
+  return RequireStrideOrDense(args.out_stride, args.shards[0]->k(), "out_stride");
+}
+
+absl::Status RequirePackedShards(const EmbeddingArgs& args, WeightFormat format) {
+  for (int32_t i = 0; i < kMaxRanks; ++i) {
+    if (args.shards[i] == nullptr) continue;
+    RETURN_IF_ERROR(RequirePacked(*args.shards[i], format, kShardNames[i]));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckWeights(const PackedMatrix& weights, absl::string_view field) {
@@ -164,11 +204,29 @@ absl::Status CheckShapes(const GemmArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.m, 0, "m"));
   RETURN_IF_ERROR(RequirePointer(args.weights, "weights"));
   RETURN_IF_ERROR(CheckWeights(*args.weights, "weights"));
+  RETURN_IF_ERROR(RequireTree(args.segments, "segments"));
+  const int64_t k = args.weights->k();
+  RETURN_IF_ERROR(Require(args.segments == 1 || k % (int64_t{32} * args.segments) == 0, "segments",
+                          args.segments, "1, or each of a multiple of 32 of weights.k = ", k));
   if (args.m == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.a.data, "a"));
   RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   RETURN_IF_ERROR(RequireStride(args.a_stride, args.weights->k(), "a_stride"));
   return RequireStride(args.out_stride, args.weights->n(), "out_stride");
+}
+
+absl::Status CheckShapes(const FoldPartialsArgs& args) {
+  RETURN_IF_ERROR(RequireOperand(args.out, "out"));
+  RETURN_IF_ERROR(RequireTree(args.num_parts, "num_parts"));
+  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
+  RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));
+  if (args.num_tokens == 0) return absl::OkStatus();
+  for (int32_t i = 0; i < args.num_parts; ++i) {
+    RETURN_IF_ERROR(RequirePointer(args.parts[i], kPartNames[i]));
+  }
+  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
+  RETURN_IF_ERROR(RequireStrideOrDense(args.part_stride, args.dim, "part_stride"));
+  return RequireStrideOrDense(args.out_stride, args.dim, "out_stride");
 }
 
 absl::Status CheckShapes(const PackWeightsArgs& args) {
@@ -180,6 +238,7 @@ absl::Status CheckShapes(const PackWeightsArgs& args) {
     RETURN_IF_ERROR(RequirePointer(args.parts[i].data, field + ".data"));
     RETURN_IF_ERROR(RequireAtLeast(args.parts[i].num_rows, 1, field + ".num_rows"));
     RETURN_IF_ERROR(RequireComputeType(args.parts[i].dtype, field + ".dtype"));
+    RETURN_IF_ERROR(RequireStrideOrDense(args.parts[i].row_stride, args.k, field + ".row_stride"));
   }
   return absl::OkStatus();
 }

@@ -38,6 +38,7 @@ absl::Status CheckShapes(const SoftcapArgs& args);
 absl::Status CheckShapes(const SelectRowsArgs& args);
 absl::Status CheckShapes(const EmbeddingArgs& args);
 absl::Status CheckShapes(const GemmArgs& args);
+absl::Status CheckShapes(const FoldPartialsArgs& args);
 absl::Status CheckShapes(const PackWeightsArgs& args);
 absl::Status CheckShapes(const SampleArgs& args);
 absl::Status CheckShapes(const ScoreArgs& args);
@@ -50,6 +51,9 @@ absl::Status CheckShapes(const MoeCombineArgs& args);
 // is told.
 absl::Status CheckRows(const VarlenAttentionArgs& args, int64_t num_tokens);
 absl::Status CheckRows(const PrefixAttentionArgs& args, int64_t num_tokens);
+
+// Whatever table an embedding is given, it is in weights of that format.
+absl::Status RequirePackedShards(const EmbeddingArgs& args, WeightFormat format);
 
 // A matrix to multiply with: not empty, of a type that the products know.
 absl::Status CheckWeights(const PackedMatrix& weights, absl::string_view field);

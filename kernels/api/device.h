@@ -108,6 +108,17 @@ class Device {
   // What is enqueued on the lane from now on begins when `mark` is done.
   virtual absl::Status After(Lane lane, Mark mark) = 0;
 
+  // Lets what is enqueued here read and write the memory of another device of this kind. At load.
+  // FAILED_PRECONDITION: there is no way from the one to the other.
+  virtual absl::Status EnablePeer(const Device& /*peer*/) { return absl::OkStatus(); }
+
+  // What is enqueued on the lane from now on begins when a mark of the peer is done. The mark has
+  // been made, and at most kPeerMarks later ones of its lane: the peer's thread may be making more.
+  static constexpr int kPeerMarks = 256;
+  virtual absl::Status AfterPeer(Lane /*lane*/, const Device& /*peer*/, Mark /*mark*/) {
+    return absl::OkStatus();
+  }
+
   // Never blocks. Called by the thread of the mark's lane.
   virtual absl::StatusOr<bool> IsDone(Mark mark) = 0;
 
@@ -116,6 +127,12 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(
       absl::FunctionRef<absl::Status()> enqueue) = 0;
   virtual absl::Status Launch(const Graph& graph) = 0;
+
+  // The longest sequences of which a captured step of so many rows is as fast as the same calls:
+  // how work is divided is settled when it is captured, for the longest ones.
+  virtual int32_t LongestReplay(int32_t /*rows*/, const ModelNeeds& /*needs*/) const {
+    return INT32_MAX;
+  }
 
   // Waits for all lanes.
   virtual absl::Status Synchronize() = 0;

@@ -10,6 +10,9 @@ void ChooseForAuto(absl::string_view never, GpuReport& report) {
   report.chosen = "cpu";
   if (!never.empty()) {
     report.reason = std::string(never);
+  } else if (report.broken) {
+    report.chosen = "cuda:0";
+    report.reason = report.problem;
   } else if (report.gpus.empty()) {
     report.reason = report.problem;
   } else if (report.gpus[0].too_old) {

@@ -25,6 +25,7 @@ struct GpuReport {
   std::string build;    // "cpu", "cuda" or "emulated": what GPUs this build computes on.
   std::string driver;   // The newest CUDA that the driver knows, "13.0"; empty: none.
   std::string problem;  // Why no GPU can be used, and the cure; empty: see `gpus`.
+  bool broken = false;  // The driver is there and does not work: there may be GPUs.
   std::vector<GpuFacts> gpus;
   std::string chosen;  // What `--device auto` takes: "cpu" or "cuda:0", usable or not.
   std::string reason;  // Why that, or why it will not start.

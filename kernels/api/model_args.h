@@ -90,13 +90,21 @@ struct SoftcapArgs {
   float cap = 0;  // > 0, finite
 };
 
-// out[t] = table[tokens[t]].
+// Ranks that a model may be divided among.
+inline constexpr int32_t kMaxRanks = 8;
+
+// out[t] = table[tokens[t]]. The rows of the table may be divided among several matrices, one of
+// each rank: row i is row i % rows_each of shards[i / rows_each].
 struct EmbeddingArgs {
-  const PackedMatrix* table = nullptr;  // [vocab_size, dim]
-  const int32_t* tokens = nullptr;      // [num_tokens], each in [0, vocab_size)
+  const PackedMatrix* shards[kMaxRanks] = {};  // [rows_each, dim] each; the last may have fewer.
+  int32_t num_shards = 1;
+  int64_t rows_each = 0;            // Of several shards.
+  const int32_t* tokens = nullptr;  // [num_tokens], each in [0, vocab_size)
   int64_t num_tokens = 0;
   Floats out;              // [num_tokens, dim]
   int64_t out_stride = 0;  // Elements from token to token; 0: dense.
+
+  int64_t num_rows() const { return (num_shards - 1) * rows_each + shards[num_shards - 1]->n(); }
 };
 
 // out = a * weights^T + bias. Each output starts from zero and adds its k products in one order,
@@ -108,6 +116,10 @@ struct EmbeddingArgs {
 // - tiles (TDPBF16PS): groups of 32 of k ascending; of a group, products of even and of odd k are
 //   summed apart from zero, ascending, by fused multiply-adds, then added to each other, and that
 //   to the sum of the groups before.
+// With several `segments` k is cut into so many equal parts. Each starts from zero and has the
+// order above; then neighbours are added in f32, as a balanced tree: ((0 + 1) + (2 + 3)) + ...;
+// then the bias. So a product that is divided among ranks by k has the bits of the whole: a rank's
+// segments make a subtree, and FoldPartials adds what the ranks have.
 // With the output layer's weights this makes the logits.
 struct GemmArgs {
   ConstFloats a;         // [m, k]
@@ -118,6 +130,19 @@ struct GemmArgs {
   const float* bias = nullptr;            // [n], or null.
   Floats out;                             // [m, n]
   int64_t out_stride = 0;
+  int32_t segments = 1;  // 1, 2, 4 or 8; of several, each has a multiple of 32 of k.
+};
+
+// out = parts[0] + ... + bias in f32, as the tree of GemmArgs.
+struct FoldPartialsArgs {
+  const float* parts[kMaxRanks] = {};  // [num_tokens, dim] each, wherever the device can read.
+  int32_t num_parts = 1;               // 1, 2, 4 or 8.
+  int64_t part_stride = 0;             // Elements from token to token; 0: dense.
+  int64_t num_tokens = 0;
+  int64_t dim = 0;
+  const float* bias = nullptr;  // [dim], or null.
+  Floats out;                   // [num_tokens, dim], apart from the parts.
+  int64_t out_stride = 0;       // As part_stride.
 };
 
 // Puts parts with the same k one under the other. A CPU keeps their dtype, and parts of different

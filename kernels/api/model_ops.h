@@ -18,6 +18,7 @@ class ModelOps {
   virtual absl::Status Embedding(const EmbeddingArgs& args) = 0;
   virtual absl::Status RmsNorm(const RmsNormArgs& args) = 0;
   virtual absl::Status Gemm(const GemmArgs& args) = 0;
+  virtual absl::Status FoldPartials(const FoldPartialsArgs& args) = 0;
   virtual absl::Status RotaryTable(const RotaryTableArgs& args) = 0;
   virtual absl::Status Rope(const RopeArgs& args) = 0;
   virtual absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) = 0;

@@ -14,6 +14,11 @@ struct WeightRows {
   const std::byte* data = nullptr;
   DType dtype = DType::kF32;
   int64_t num_rows = 0;
+  int64_t row_stride = 0;  // Elements from row to row, of which the first k are meant; 0: k.
+
+  const std::byte* Row(int64_t row, int64_t k) const {
+    return data + row * (row_stride == 0 ? k : row_stride) * SizeOf(dtype);
+  }
 };
 
 // Who can read a packed matrix.

@@ -15,8 +15,12 @@ constexpr int64_t kStepBytes = kAmxStepK * kPanelRows * 2;  // Of a panel.
 constexpr int64_t kRowStepBytes = kAmxStepK * 2;
 constexpr int64_t kLineBytes = 64;
 // Row tiles that meet a panel one after the other: their activations for one block of k, and their
-// sums with a group of panels, stay in the second cache.
-constexpr int64_t kGroupTiles = 16;
+// sums with a group of panels, stay in the second cache. Sums of segments take more of it.
+template <bool kSegments>
+inline constexpr int64_t kGroupTiles = kSegments ? 8 : 16;
+// Of sums: those that wait for their neighbours, and the whole one.
+template <bool kSegments>
+inline constexpr int64_t kLevels = kSegments ? kPendingLevels + 1 : 1;
 // Steps of a block: weights of a panel that stay in the first cache meanwhile (16 KiB).
 constexpr int64_t kBlockSteps = 8;
 // An output larger than this is in no near cache when it is wanted: it is written past them, which
@@ -77,20 +81,37 @@ BATON_INLINE void StepOfRows(const Cursor& c) {
   BATON_TILE_PRODUCT(3, 5, 7);
 }
 
+// Sums in the registers, and where they go; then the sums of so many levels below are added, each
+// of which lies kBlockFloats * `stride` before the next.
+struct Before {
+  float* sums = nullptr;
+  int64_t merges = 0;
+  int64_t stride = 0;
+
+  BATON_INLINE void Merge() const {
+    for (int64_t level = merges; level > 0; --level) {
+      const float* pending = sums - level * stride * kBlockFloats;
+      for (int64_t i = 0; i < kBlockFloats; i += kLanes) {
+        Store(sums + i, Load(pending + i) + Load(sums + i));
+      }
+    }
+  }
+};
+
 // Stores a sum of the block before to its place and makes it the one of this block.
-#define BATON_TURN_OVER(tile)                              \
-  BATON_TILE_STORE(tile, before + (tile)*kTileFloats, 64); \
-  if (accumulate) {                                        \
-    BATON_TILE_LOAD(tile, sums + (tile)*kTileFloats, 64);  \
-  } else {                                                 \
-    BATON_TILE_ZERO(tile);                                 \
+#define BATON_TURN_OVER(tile)                                   \
+  BATON_TILE_STORE(tile, before.sums + (tile)*kTileFloats, 64); \
+  if (accumulate) {                                             \
+    BATON_TILE_LOAD(tile, sums + (tile)*kTileFloats, 64);       \
+  } else {                                                      \
+    BATON_TILE_ZERO(tile);                                      \
   }
 
 // Two tiles of rows with a panel over `steps`, from zero or from `sums`. Leaves its sums in the
 // registers and stores those of the block before: a store waits for its product, and other products
-// need not wait for the store.
+// need not wait for the store, nor for the additions behind it.
 BATON_INLINE void RowsBlock(Cursor c, int64_t steps, const TailStep* tail, bool accumulate,
-                            const float* sums, float* before) {
+                            const float* sums, const Before& before) {
   if (steps == 0) c.w = tail->bytes;
   BATON_TILE_STREAM(4, c.a, 64);
   BATON_TILE_LOAD(6, c.w, 128);
@@ -104,6 +125,7 @@ BATON_INLINE void RowsBlock(Cursor c, int64_t steps, const TailStep* tail, bool 
   BATON_TILE_PRODUCT(2, 5, 6);
   BATON_TURN_OVER(3);
   BATON_TILE_PRODUCT(3, 5, 7);
+  before.Merge();
   if (steps == 0) return;
   c.Advance();
   for (int64_t s = 1; s < steps; ++s) {
@@ -137,7 +159,7 @@ BATON_INLINE void StepOfWeights(const Cursor& c) {
   }
 }
 
-// The only tile of rows with a panel over all of k.
+// The only tile of rows with a panel over all of k, or a segment of it.
 template <bool kTwoTiles>
 BATON_INLINE void WeightsBlock(Cursor c, int64_t steps, const TailStep* tail, float* sums) {
   BATON_TILE_ZERO(0);
@@ -166,6 +188,7 @@ BATON_INLINE void WeightsBlock(Cursor c, int64_t steps, const TailStep* tail, fl
 struct Product {
   const WeightGemmBlock* block = nullptr;
   int64_t steps = 0;       // Whole ones.
+  int64_t segment = 0;     // Steps of one; of several.
   int64_t tail_bytes = 0;  // Of the last, incomplete one in a panel.
   int64_t tile_bytes = 0;  // Of a tile of rows.
   int64_t a_step = 0;
@@ -173,6 +196,7 @@ struct Product {
   explicit Product(const WeightGemmBlock& b)
       : block(&b),
         steps(b.weights->padded_k() / kAmxStepK),
+        segment(b.segments > 1 ? steps / b.segments : steps),
         tail_bytes(b.weights->panel_bytes() - steps * kStepBytes),
         tile_bytes(b.a->tile_rows * b.a->row_bytes()),
         a_step(b.a->tile_rows * kRowStepBytes) {}
@@ -222,21 +246,29 @@ const float* RowOf(const float* sums, int64_t r) {
 template <bool kTwoTiles>
 void StreamWeights(const Product& p) {
   const WeightGemmBlock& b = *p.block;
-  alignas(64) float sums[kBlockFloats];
+  alignas(64) float sums[kLevels<true>][kBlockFloats];
   for (int64_t panel = b.panel_begin; panel < b.panel_end; ++panel) {
     const TailStep tail = p.tail_bytes > 0 ? p.Tail(panel) : TailStep{};
-    const Cursor cursor = {.a = b.a->Tile(0),
-                           .w = p.Panel(panel),
-                           .a_step = p.a_step,
-                           .next_w = {p.Panel(panel) + kStreamAhead, kStepBytes}};
-    WeightsBlock<kTwoTiles>(cursor, p.steps, p.tail_bytes > 0 ? &tail : nullptr, sums);
+    Before whole;
+    for (int64_t segment = 0; segment < b.segments; ++segment) {
+      const int64_t step = segment * p.segment;
+      const std::byte* weights = p.Panel(panel) + step * kStepBytes;
+      const Cursor cursor = {.a = b.a->Tile(0) + step * p.a_step,
+                             .w = weights,
+                             .a_step = p.a_step,
+                             .next_w = {weights + kStreamAhead, kStepBytes}};
+      whole = {.sums = sums[NumMerges(segment)], .merges = NumMerges(segment), .stride = 1};
+      WeightsBlock<kTwoTiles>(cursor, p.segment, p.tail_bytes > 0 ? &tail : nullptr, whole.sums);
+      whole.Merge();
+    }
     for (int64_t r = 0; r < b.a->m; ++r) {
-      WriteRow(b, panel, panel + 1, RowOf(sums, r), 0, b.out + r * b.out_stride, false);
+      WriteRow(b, panel, panel + 1, RowOf(whole.sums, r), 0, b.out + r * b.out_stride, false);
     }
   }
 }
 
-// Tiles [tiles.begin, tiles.end) with panels [begin, end), at most kGroupTiles and kAmxPanels.
+// Tiles [tile_begin, tile_end) with panels [panel_begin, panel_end), at most kGroupTiles and
+// kAmxPanels.
 struct Group {
   int64_t tile_begin = 0;
   int64_t tile_end = 0;
@@ -244,71 +276,106 @@ struct Group {
   int64_t panel_end = 0;
 };
 
-// Where what follows the block of k from `step` of a panel lies: the same block of the next panel,
-// or the next block of the first. Null where neither is.
-const std::byte* NextWeights(const Product& p, const Group& g, int64_t panel, int64_t step) {
-  if (panel + 1 < g.panel_end) return p.Panel(panel + 1) + step * kStepBytes;
-  const int64_t next = step + kBlockSteps;
-  if (next < p.steps) return p.Panel(g.panel_begin) + next * kStepBytes;
+// Steps that the tiles of a group take at once: a segment, or a part of it.
+struct StepBlock {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t segment = 0;
+  bool begins_segment = true;
+  bool ends_segment = true;
+};
+
+StepBlock BlockFrom(const Product& p, int64_t step) {
+  const int64_t segment = p.segment == 0 ? 0 : step / p.segment;
+  const int64_t segment_end = (segment + 1) * p.segment;
+  const int64_t end = step + kBlockSteps < segment_end ? step + kBlockSteps : segment_end;
+  return {step, end, segment, step == segment * p.segment, end == segment_end};
+}
+
+// Where what follows a block of a panel lies: the same block of the next panel, or the next block
+// of the first. Null where neither is.
+const std::byte* NextWeights(const Product& p, const Group& g, int64_t panel,
+                             const StepBlock& block) {
+  if (panel + 1 < g.panel_end) return p.Panel(panel + 1) + block.begin * kStepBytes;
+  if (block.end < p.steps) return p.Panel(g.panel_begin) + block.end * kStepBytes;
   return nullptr;
 }
 
-// Where the rows of a tile with a panel begin, at `step`. Of the block that comes next each tile
+// Where the rows of a tile with a panel begin, at a block. Of the block that comes next each tile
 // asks for its share of the weights, and each panel for its share of the activations.
-Cursor CursorAt(const Product& p, const Group& g, int64_t tile, int64_t panel, int64_t step) {
-  const int64_t end = step + kBlockSteps < p.steps ? step + kBlockSteps : p.steps;
+Cursor CursorAt(const Product& p, const Group& g, int64_t tile, int64_t panel,
+                const StepBlock& block) {
+  const int64_t steps = block.end - block.begin;
   const std::byte* a = p.block->a->Tile(tile);
-  const std::byte* next_w = NextWeights(p, g, panel, step);
+  const std::byte* next_w = NextWeights(p, g, panel, block);
   const int64_t w_share = next_w == nullptr ? 0 : kStepBytes / (g.tile_end - g.tile_begin);
   const int64_t a_share = p.a_step / (g.panel_end - g.panel_begin);
   // After the last block the first, with the next panels.
-  const std::byte* next_a = a + (end < p.steps ? end : 0) * p.a_step;
-  return {.a = a + step * p.a_step,
-          .w = p.Panel(panel) + step * kStepBytes,
+  const std::byte* next_a = a + (block.end < p.steps ? block.end : 0) * p.a_step;
+  return {.a = a + block.begin * p.a_step,
+          .w = p.Panel(panel) + block.begin * kStepBytes,
           .a_step = p.a_step,
-          .next_w = {next_w + (tile - g.tile_begin) * w_share * (end - step), w_share},
-          .next_a = {next_a + (panel - g.panel_begin) * a_share * (end - step), a_share}};
+          .next_w = {next_w + (tile - g.tile_begin) * w_share * steps, w_share},
+          .next_a = {next_a + (panel - g.panel_begin) * a_share * steps, a_share}};
 }
 
-void SumGroup(const Product& p, const Group& g, float (*sums)[kGroupTiles][kBlockFloats]) {
+// Sums of a group, by level, panel and tile.
+template <bool kSegments>
+struct alignas(64) GroupSums {
+  float at[kLevels<kSegments>][kAmxPanels][kGroupTiles<kSegments>][kBlockFloats];
+
+  static constexpr int64_t kLevelStride = kAmxPanels * kGroupTiles<kSegments>;  // In blocks.
+};
+
+template <bool kSegments>
+void SumGroup(const Product& p, const Group& g, GroupSums<kSegments>& sums) {
   alignas(64) float nowhere[kBlockFloats];
-  float* before = nowhere;
-  for (int64_t step = 0; step == 0 || step < p.steps; step += kBlockSteps) {
-    const int64_t end = step + kBlockSteps < p.steps ? step + kBlockSteps : p.steps;
-    const bool has_tail = end == p.steps && p.tail_bytes > 0;
+  Before before = {.sums = nowhere};
+  for (int64_t step = 0; step == 0 || step < p.steps;) {
+    const StepBlock block = BlockFrom(p, step);
+    const bool has_tail = block.end == p.steps && p.tail_bytes > 0;
+    const int64_t level = NumMerges(block.segment);
     for (int64_t panel = g.panel_begin; panel < g.panel_end; ++panel) {
       const TailStep tail = has_tail ? p.Tail(panel) : TailStep{};
       for (int64_t tile = g.tile_begin; tile < g.tile_end; ++tile) {
-        float* here = sums[panel - g.panel_begin][tile - g.tile_begin];
-        RowsBlock(CursorAt(p, g, tile, panel, step), end - step, has_tail ? &tail : nullptr,
-                  step > 0, here, before);
-        before = here;
+        float* here = sums.at[level][panel - g.panel_begin][tile - g.tile_begin];
+        RowsBlock(CursorAt(p, g, tile, panel, block), block.end - block.begin,
+                  has_tail ? &tail : nullptr, !block.begins_segment, here, before);
+        before = {.sums = here,
+                  .merges = block.ends_segment ? level : 0,
+                  .stride = GroupSums<kSegments>::kLevelStride};
       }
     }
+    step = block.end > step ? block.end : step + 1;
   }
-  StoreSums(before);
+  StoreSums(before.sums);
+  before.Merge();
 }
 
-void WriteGroup(const Product& p, const Group& g, const float (*sums)[kGroupTiles][kBlockFloats]) {
+template <bool kSegments>
+void WriteGroup(const Product& p, const Group& g, const GroupSums<kSegments>& sums) {
   const RowTiles& a = *p.block->a;
   const bool past_caches = a.m * p.block->weights->n() * 4 > kFarOutputBytes;
+  const auto& whole = sums.at[NumMerges(p.block->segments - 1)];
   for (int64_t tile = g.tile_begin; tile < g.tile_end; ++tile) {
     for (int64_t row = a.Begin(tile); row < a.Begin(tile + 1); ++row) {
-      const float* from = RowOf(sums[0][tile - g.tile_begin], row - a.Begin(tile));
-      WriteRow(*p.block, g.panel_begin, g.panel_end, from, kGroupTiles * kBlockFloats,
+      const float* from = RowOf(whole[0][tile - g.tile_begin], row - a.Begin(tile));
+      WriteRow(*p.block, g.panel_begin, g.panel_end, from, kGroupTiles<kSegments> * kBlockFloats,
                p.block->out + row * p.block->out_stride, past_caches);
     }
   }
 }
 
 // Several tiles of rows: a block of a panel stays in the first cache while they pass by.
+template <bool kSegments>
 void StreamRows(const Product& p) {
   const WeightGemmBlock& b = *p.block;
-  alignas(64) float sums[kAmxPanels][kGroupTiles][kBlockFloats];
+  constexpr int64_t kTiles = kGroupTiles<kSegments>;
+  GroupSums<kSegments> sums;
   for (int64_t panel = b.panel_begin; panel < b.panel_end; panel += kAmxPanels) {
     const int64_t panel_end = panel + kAmxPanels < b.panel_end ? panel + kAmxPanels : b.panel_end;
-    for (int64_t tile = b.tile_begin; tile < b.tile_end; tile += kGroupTiles) {
-      const int64_t tile_end = tile + kGroupTiles < b.tile_end ? tile + kGroupTiles : b.tile_end;
+    for (int64_t tile = b.tile_begin; tile < b.tile_end; tile += kTiles) {
+      const int64_t tile_end = tile + kTiles < b.tile_end ? tile + kTiles : b.tile_end;
       const Group group = {tile, tile_end, panel, panel_end};
       SumGroup(p, group, sums);
       WriteGroup(p, group, sums);
@@ -355,8 +422,10 @@ void AmxPackActivations(const float* a, int64_t a_stride, int64_t k, const RowTi
 void AmxGemm(const WeightGemmBlock& block) {
   const Product product(block);
   const TileSession session = TilesOf(block.a->tile_rows);
-  if (block.a->num_tiles > 1) {
-    StreamRows(product);
+  if (block.a->num_tiles > 1 && block.segments > 1) {
+    StreamRows<true>(product);
+  } else if (block.a->num_tiles > 1) {
+    StreamRows<false>(product);
   } else if (block.a->tile_rows > 16) {
     StreamWeights<true>(product);
   } else {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/tasks.h"
 #include "kernels/cpu/visible_keys.h"
 
 namespace baton {
@@ -11,8 +12,6 @@ namespace {
 // Query rows (tokens x heads of a group) of one task: so many share the staging of keys, and what
 // a task keeps still fits the second cache. Half of it where tasks are scarce.
 constexpr int64_t kTaskRows = 192;
-// Below this many products waking the pool costs more than it saves.
-constexpr double kInlineProducts = 1 << 19;
 // Tasks per thread that keep the threads busy to the end.
 constexpr int64_t kTasksPerThread = 4;
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "kernels/api/check_shapes.h"
 #include "kernels/cpu/require_f32.h"
 
 namespace baton {
@@ -62,11 +63,11 @@ absl::Status CheckContents(const GemmArgs& args) {
 absl::Status CheckContents(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(RequireF32(args.out, "out"));
   if (args.num_tokens == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(RequirePacked(*args.table, WeightFormat::kCpuPanels, "table"));
+  RETURN_IF_ERROR(RequirePackedShards(args, WeightFormat::kCpuPanels));
   for (int64_t t = 0; t < args.num_tokens; ++t) {
-    if (args.tokens[t] >= 0 && args.tokens[t] < args.table->n()) continue;
+    if (args.tokens[t] >= 0 && args.tokens[t] < args.num_rows()) continue;
     return Require(false, absl::StrCat("tokens[", t, "]"), args.tokens[t],
-                   absl::StrCat("in [0, ", args.table->n(), ")"));
+                   absl::StrCat("in [0, ", args.num_rows(), ")"));
   }
   return absl::OkStatus();
 }
@@ -86,6 +87,8 @@ absl::Status CheckContents(const SelectRowsArgs& args) {
   }
   return absl::OkStatus();
 }
+
+absl::Status CheckContents(const FoldPartialsArgs& args) { return RequireF32(args.out, "out"); }
 
 absl::Status CheckContents(const PackWeightsArgs&) { return absl::OkStatus(); }
 

@@ -35,6 +35,7 @@ absl::Status CheckContents(const SoftcapArgs& args);
 absl::Status CheckContents(const SelectRowsArgs& args);
 absl::Status CheckContents(const EmbeddingArgs& args);
 absl::Status CheckContents(const GemmArgs& args);
+absl::Status CheckContents(const FoldPartialsArgs& args);
 absl::Status CheckContents(const PackWeightsArgs& args);
 absl::Status CheckContents(const SampleArgs& args);
 absl::Status CheckContents(const ScoreArgs& args);

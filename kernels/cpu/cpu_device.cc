@@ -9,7 +9,7 @@ namespace baton {
 namespace {
 
 // Below this a copy is done before another thread wakes.
-constexpr int64_t kInlineBytes = 1 << 17;
+constexpr int64_t kInlineCopyBytes = 1 << 17;
 
 absl::Status NoGraphs() { return absl::UnimplementedError("a CPU has no graphs"); }
 
@@ -35,7 +35,7 @@ absl::Status CpuDevice::CopyPieces(Lane, std::span<const CopyPiece> pieces) {
     std::memcpy(pieces[i].to, pieces[i].from, static_cast<size_t>(pieces[i].bytes));
   };
   const auto count = static_cast<int64_t>(pieces.size());
-  if (bytes >= kInlineBytes) {
+  if (bytes >= kInlineCopyBytes) {
     kernels_->ParallelFor(count, copy);
   } else {
     for (int64_t i = 0; i < count; ++i) copy(i, 0);

@@ -11,16 +11,9 @@
 #include "kernels/cpu/moe_align.h"
 #include "kernels/cpu/pack_weights.h"
 #include "kernels/cpu/rotary_table.h"
+#include "kernels/cpu/tasks.h"
 
 namespace baton {
-namespace {
-
-// Below this many elements waking the pool costs more than it saves.
-constexpr int64_t kInlineElements = 1 << 13;
-
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
 
 CpuKernels::CpuKernels(const KernelSet* set, int num_threads, int nice)
     : set_(set),
@@ -173,19 +166,30 @@ absl::Status CpuKernels::SelectRows(const SelectRowsArgs& args) {
 absl::Status CpuKernels::Embedding(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
   if (args.num_tokens == 0) return absl::OkStatus();
-  const Panels table(*args.table);
+  const int64_t rows_each = args.num_shards == 1 ? args.num_rows() : args.rows_each;
+  const int64_t dim = args.shards[0]->k();
   float* out = args.out.f32();
-  const int64_t stride = args.out_stride == 0 ? table.k() : args.out_stride;
+  const int64_t stride = args.out_stride == 0 ? dim : args.out_stride;
   const auto body = [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) UnpackRow(table, args.tokens[t], out + t * stride);
+    for (int64_t t = begin; t < end; ++t) {
+      const Panels shard(*args.shards[args.tokens[t] / rows_each]);
+      UnpackRow(shard, args.tokens[t] % rows_each, out + t * stride);
+    }
   };
-  ForTokens(args.num_tokens, args.num_tokens * table.k(), body);
+  ForTokens(args.num_tokens, args.num_tokens * dim, body);
   return absl::OkStatus();
 }
 
 absl::Status CpuKernels::Gemm(const GemmArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
   gemm_.Run(args);
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::FoldPartials(const FoldPartialsArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  ForTokens(args.num_tokens, args.num_tokens * args.num_parts * args.dim,
+            [&](int64_t begin, int64_t end) { set_->fold_partials(args, begin, end); });
   return absl::OkStatus();
 }
 

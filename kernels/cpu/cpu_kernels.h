@@ -51,6 +51,7 @@ class CpuKernels : public ModelOps, public OperatorLibrary {
   absl::Status SelectRows(const SelectRowsArgs& args) override;
   absl::Status Embedding(const EmbeddingArgs& args) override;
   absl::Status Gemm(const GemmArgs& args) override;
+  absl::Status FoldPartials(const FoldPartialsArgs& args) override;
   absl::Status Sample(const SampleArgs& args) override;
   absl::Status Score(const ScoreArgs& args) override;
   absl::Status MoeRouting(const MoeRoutingArgs& args) override;

@@ -207,6 +207,26 @@ void Softcap(const SoftcapArgs& args, int64_t begin, int64_t end) {
   }
 }
 
+void FoldPartials(const FoldPartialsArgs& args, int64_t begin, int64_t end) {
+  const int64_t part_stride = args.part_stride == 0 ? args.dim : args.part_stride;
+  const int64_t out_stride = args.out_stride == 0 ? args.dim : args.out_stride;
+  float* all_out = args.out.f32();
+  for (int64_t t = begin; t < end; ++t) {
+    float* out = all_out + t * out_stride;
+    ForLanes(args.dim, [&](int64_t i, int64_t n) {
+      Vec sums[kMaxRanks];
+      for (int32_t p = 0; p < args.num_parts; ++p) {
+        sums[p] = LoadUpTo(args.parts[p] + t * part_stride + i, n);
+      }
+      for (int32_t left = args.num_parts / 2; left > 0; left /= 2) {
+        for (int32_t p = 0; p < left; ++p) sums[p] = sums[2 * p] + sums[2 * p + 1];
+      }
+      if (args.bias != nullptr) sums[0] = sums[0] + LoadUpTo(args.bias + i, n);
+      StoreUpTo(out + i, sums[0], n);
+    });
+  }
+}
+
 void ReshapeAndCache(const ReshapeAndCacheArgs& args, int64_t begin, int64_t end) {
   const float* key = args.key.f32();
   const float* value = args.value.f32();

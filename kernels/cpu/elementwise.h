@@ -10,6 +10,7 @@ void Rope(const RopeArgs& args, int64_t begin, int64_t end);
 void Activation(const ActivationArgs& args, int64_t begin, int64_t end);
 void ActivationAndMul(const ActivationAndMulArgs& args, int64_t begin, int64_t end);
 void Softcap(const SoftcapArgs& args, int64_t begin, int64_t end);
+void FoldPartials(const FoldPartialsArgs& args, int64_t begin, int64_t end);
 void ReshapeAndCache(const ReshapeAndCacheArgs& args, int64_t begin, int64_t end);
 
 }  // namespace baton::BATON_KERNEL_SET

@@ -4,26 +4,21 @@
 #include <cstring>
 #include <memory>
 
+#include "kernels/cpu/tasks.h"
+
 namespace baton {
 namespace {
-
-// Below this many elements (or products) waking the pool costs more than it saves.
-constexpr int64_t kInlineElements = 1 << 13;
-constexpr int64_t kInlineProducts = 1 << 19;
-// Rows of a matrix product whose activations stay in the last cache while panels pass by.
-constexpr int64_t kGemmRows = 512;
 
 // Tiles of activations are whole lines of a cache: split ones would be read at a third of the
 // speed.
 constexpr int64_t kLineBytes = 64;
 
-int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 }  // namespace
 
 void GemmRunner::Run(const GemmArgs& args) {
   Clear();
-  Add(args.m, args.a_rounded_to, Panels(*args.weights), args.bias, args.out.f32());
+  Add(args.m, args.a_rounded_to, Panels(*args.weights), args.bias, args.out.f32(),
+      args.segments);
   PackRows({.a = args.a.f32(), .a_stride = args.a_stride});
   Multiply(args.out_stride);
 }
@@ -49,8 +44,8 @@ void GemmRunner::Clear() {
   num_rows_ = num_tiles_ = num_tasks_ = num_bytes_ = num_multiplies_ = 0;
 }
 
-void GemmRunner::Add(int64_t m, DType a_rounded_to, const Panels& w, const float* bias,
-                     float* out) {
+void GemmRunner::Add(int64_t m, DType a_rounded_to, const Panels& w, const float* bias, float* out,
+                     int32_t segments) {
   if (m == 0) return;
   const bool is_bf16 = w.dtype() == DType::kBF16 && a_rounded_to == DType::kBF16;
   const GemmTiling& tiling = is_bf16 ? set_->bf16_tiling : set_->tiling;
@@ -67,7 +62,8 @@ void GemmRunner::Add(int64_t m, DType a_rounded_to, const Panels& w, const float
             .tiles_each = std::max<int64_t>(1, kGemmRows / tiling.max_tile_rows),
             .weights = w,
             .bias = bias,
-            .out = out};
+            .out = out,
+            .segments = segments};
   const int64_t multiplies = m * w.n() * w.k();
   const bool small = multiplies < kInlineProducts;
   const int64_t row_blocks = CeilDiv(p.tiles.num_tiles, p.tiles_each);
@@ -129,8 +125,12 @@ void GemmRunner::PackRows(const Rows& rows) {
 }
 
 void GemmRunner::Multiply(int64_t out_stride) {
+  for (const Product& p : products_) {
+    if (p.segments == 1 || p.tiles.num_tiles == 1) continue;
+    pending_.resize(pool_->num_threads() * kPendingFloats);
+  }
   // The weights of a product pass by once per block of rows.
-  ForTasks(num_tasks_, num_multiplies_ < kInlineProducts, [&](int64_t index, int) {
+  ForTasks(num_tasks_, num_multiplies_ < kInlineProducts, [&](int64_t index, int thread) {
     const Product& p = ProductOf(index, &Product::first_task);
     const int64_t task = index - p.first_task;
     const int64_t tile = task / p.panel_blocks * p.tiles_each;
@@ -143,7 +143,11 @@ void GemmRunner::Multiply(int64_t out_stride) {
                        .panel_end = std::min(panel + p.panels_each, p.weights.num_panels()),
                        .bias = p.bias,
                        .out = p.out,
-                       .out_stride = out_stride});
+                       .out_stride = out_stride,
+                       .segments = p.segments,
+                       .pending = pending_.empty()
+                                      ? nullptr
+                                      : pending_.data() + thread * kPendingFloats});
   });
 }
 

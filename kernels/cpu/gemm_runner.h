@@ -35,6 +35,7 @@ class GemmRunner {
     Panels weights;
     const float* bias = nullptr;
     float* out = nullptr;
+    int32_t segments = 1;
   };
   // The rows of all products, in order.
   struct Rows {
@@ -46,7 +47,8 @@ class GemmRunner {
 
   void Clear();
   // Products of one list have the same k and dtype of weights.
-  void Add(int64_t m, DType a_rounded_to, const Panels& w, const float* bias, float* out);
+  void Add(int64_t m, DType a_rounded_to, const Panels& w, const float* bias, float* out,
+           int32_t segments = 1);
   void PackRows(const Rows& rows);
   void Multiply(int64_t out_stride);
   // The product whose tiles (or tasks, by `first`) hold that index of the list.
@@ -63,6 +65,7 @@ class GemmRunner {
   int64_t num_multiplies_ = 0;
   std::vector<std::byte> activations_;  // Packed, by product.
   std::vector<float> gathered_;         // A tile for each thread.
+  std::vector<float> pending_;          // kPendingFloats for each thread.
 };
 
 }  // namespace baton

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/tasks.h"
+
 namespace baton {
 namespace {
 
 // Query rows (tokens x heads of a group) of one task: enough to share the staging of keys.
-constexpr int64_t kTaskRows = 32;
-// Below this many products waking the pool costs more than it saves.
-constexpr double kInlineProducts = 1 << 19;
+constexpr int64_t kGenericTaskRows = 32;
 
 AttentionTask MakeTask(const GenericAttentionArgs& args, int64_t sequence, int64_t q_begin,
                        int64_t q_end) {
@@ -40,7 +40,7 @@ void GenericAttentionRunner::Run(GenericAttentionArgs args) {
     for (int64_t s = 0; s < base.num_seqs; ++s) seq_lens_[s] = cu[s + 1] - cu[s];
     base.seq_lens = seq_lens_.data();
   }
-  const int64_t tile = std::max<int64_t>(1, kTaskRows / one.group);
+  const int64_t tile = std::max<int64_t>(1, kGenericTaskRows / one.group);
   int64_t longest = 0;
   double products = 0;  // Of q and k, roughly; may exceed 64 bits.
   tasks_.clear();

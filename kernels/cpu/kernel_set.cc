@@ -25,6 +25,7 @@ constexpr KernelSet kSet = {
     .softcap = Softcap,
     .moe_routing = MoeRouting,
     .moe_combine = MoeCombine,
+    .fold_partials = FoldPartials,
     .reshape_and_cache = ReshapeAndCache,
     .attention_scratch = AttentionScratch,
     .attention = Attention,

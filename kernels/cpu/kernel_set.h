@@ -40,6 +40,20 @@ struct GemmTiling {
   int64_t bf16_group = 0;     // Of RowTiles; padded_k is a multiple of it.
 };
 
+// Rows of a matrix product whose activations stay in the last cache while panels pass by: those of
+// a WeightGemmBlock, but for a tile.
+inline constexpr int64_t kGemmRows = 512;
+// Segments add up in ascending order. Sums wait for their right neighbours in levels, level l for
+// one of 2^l segments: it is in use while bit l of the number of sums so far is set. So many are
+// added to the sum of segment `index`, which then waits in the next level, unless it is the last.
+[[gnu::always_inline]] inline int64_t NumMerges(int64_t index) { return __builtin_ctzll(~index); }
+
+// The levels of 8 segments, for rows with a pair of panels.
+inline constexpr int64_t kPendingColumns = 2 * Panels::kRows;
+inline constexpr int64_t kPendingLevel = kGemmRows * kPendingColumns;
+inline constexpr int64_t kPendingLevels = 3;
+inline constexpr int64_t kPendingFloats = kPendingLevels * kPendingLevel;
+
 // Part of a product of activations with weights: tiles [tile_begin, tile_end) of `a` with
 // panels [panel_begin, panel_end) of `weights`.
 struct WeightGemmBlock {
@@ -52,6 +66,8 @@ struct WeightGemmBlock {
   const float* bias = nullptr;  // [weights->n()], or null.
   float* out = nullptr;         // [a->m, weights->n()], whole.
   int64_t out_stride = 0;
+  int32_t segments = 1;      // As of GemmArgs.
+  float* pending = nullptr;  // With several segments and tiles, room for kPendingFloats.
 };
 
 // Keys of one partial state of attention. Part of the numerics: changing it changes bits.
@@ -122,6 +138,7 @@ struct KernelSet {
   void (*softcap)(const SoftcapArgs& args, int64_t begin, int64_t end);
   void (*moe_routing)(const MoeRoutingArgs& args, int64_t begin, int64_t end);
   void (*moe_combine)(const MoeCombineArgs& args, int64_t begin, int64_t end);
+  void (*fold_partials)(const FoldPartialsArgs& args, int64_t begin, int64_t end);
   void (*reshape_and_cache)(const ReshapeAndCacheArgs& args, int64_t begin, int64_t end);
   int64_t (*attention_scratch)(const AttentionShape& shape);  // In floats.
   void (*attention)(const VarlenAttentionArgs& args, const AttentionTask& task, float* scratch);

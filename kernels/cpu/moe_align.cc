@@ -25,7 +25,7 @@ void MoeAlign(const MoeAlignArgs& args) {
   std::partial_sum(offsets, offsets + args.num_local_experts + 1, offsets);
   std::fill_n(args.row_order, num_rows, -1);
   int32_t next[kMaxExperts];  // Of each expert.
-  std::copy_n(offsets, args.num_local_experts, next);
+  for (int64_t e = 0; e < args.num_local_experts; ++e) next[e] = offsets[e];
   for (int64_t row = 0; row < num_rows; ++row) {
     const int32_t e = LocalExpert(args, row);
     args.row_positions[row] = e < 0 ? -1 : next[e]++;

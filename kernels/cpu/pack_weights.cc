@@ -21,7 +21,7 @@ void Widen(const std::byte* from, int64_t k, std::byte* to, int64_t stride) {
 // One row of mixed types.
 void PackWidened(const WeightRows& part, int64_t row, int64_t to_row, const Panels& to) {
   std::byte* out = to.data() + to.IndexOf(to_row, 0) * 4;
-  const std::byte* from = part.data + row * to.k() * SizeOf(part.dtype);
+  const std::byte* from = part.Row(row, to.k());
   switch (part.dtype) {
     case DType::kF32:
       return Widen<DType::kF32>(from, to.k(), out, kRows * 4);
@@ -49,11 +49,10 @@ void PackUnits(const WeightRows& part, int64_t begin, int64_t end, int64_t first
     const int64_t to_row = first_row + row;
     const int64_t rows = std::min(end - row, kRows - to_row % kRows);
     std::byte* out = to.data() + to_row / kRows * to.panel_bytes() + to_row % kRows * kUnit;
-    const std::byte* from = part.data + row * row_bytes;
     for (int64_t unit = 0; unit < units; unit += kPiece) {
       const int64_t count = std::min(kPiece, units - unit);
       for (int64_t r = 0; r < rows; ++r) {
-        const std::byte* piece = from + r * row_bytes + unit * kUnit;
+        const std::byte* piece = part.Row(row + r, to.k()) + unit * kUnit;
         std::byte* at = out + (unit * kRows + r) * kUnit;
         for (int64_t i = 0; i < count; ++i) {
           std::memcpy(at + i * kRows * kUnit, piece + i * kUnit, kUnit);
@@ -63,7 +62,7 @@ void PackUnits(const WeightRows& part, int64_t begin, int64_t end, int64_t first
     for (int64_t r = 0; left > 0 && r < rows; ++r) {
       std::byte* at = out + (units * kRows + r) * kUnit;
       std::memset(at, 0, kUnit);
-      std::memcpy(at, from + r * row_bytes + units * kUnit, left);
+      std::memcpy(at, part.Row(row + r, to.k()) + units * kUnit, left);
     }
     row += rows;
   }

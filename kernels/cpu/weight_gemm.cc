@@ -41,7 +41,11 @@ inline constexpr int64_t kActivationBytes = kForm == Form::kBf16 ? 8 : 4;
 struct TileArgs {
   const std::byte* a = nullptr;
   const std::byte* w = nullptr;
-  int64_t steps = 0;
+  int64_t steps = 0;     // Of a segment.
+  int64_t segments = 1;  // One after the other, to be added as a tree.
+  // Sums of earlier segments, a level after the other, to be added to these.
+  const float* pending = nullptr;
+  int64_t num_pending = 0;
   float* out = nullptr;
   int64_t out_stride = 0;
   int64_t columns = 0;              // To write, from the first of the panel; may exceed it.
@@ -155,13 +159,29 @@ void HalfTile(const TileArgs& t, int64_t column) {
   const std::byte* w = t.w + column * (kForm == Form::kF16 ? 2 : 4);
   const std::byte* next = t.next;
   const int64_t next_line = t.next_step > kLineBytes ? kLineBytes : 0;
-  for (int64_t s = 0; s < t.steps; ++s) {
-    Step<kRows, kForm>(a, w, sum);
-    __builtin_prefetch(next, 0, 2);
-    if constexpr (kRows > kFewRows) __builtin_prefetch(next + next_line, 0, 2);
-    a += kRows * kActivationBytes<kForm>;
-    w += kStepBytes<kForm>;
-    next += t.next_step;
+  Vec levels[kPendingLevels][kRows][kVecs<kRows>];
+  for (int64_t segment = 0;;) {
+    for (int64_t s = 0; s < t.steps; ++s) {
+      Step<kRows, kForm>(a, w, sum);
+      __builtin_prefetch(next, 0, 2);
+      if constexpr (kRows > kFewRows) __builtin_prefetch(next + next_line, 0, 2);
+      a += kRows * kActivationBytes<kForm>;
+      w += kStepBytes<kForm>;
+      next += t.next_step;
+    }
+    const int64_t merges = NumMerges(segment);
+    for (int64_t level = 0; level < merges; ++level) {
+      ForSums<kRows>([&](int r, int v) { sum[r][v] = levels[level][r][v] + sum[r][v]; });
+    }
+    if (++segment == t.segments) break;
+    ForSums<kRows>([&](int r, int v) { levels[merges][r][v] = sum[r][v]; });
+    ForSums<kRows>([&](int r, int v) { sum[r][v] = Zero(); });
+  }
+  for (int64_t level = 0; level < t.num_pending; ++level) {
+    const float* pending = t.pending + level * kPendingLevel + column;
+    ForSums<kRows>([&](int r, int v) {
+      sum[r][v] = Load(pending + r * kPendingColumns + v * kLanes) + sum[r][v];
+    });
   }
   if (t.bias != nullptr) {
     Vec bias[kVecs<kRows>];
@@ -197,15 +217,28 @@ struct Range {
   int64_t end = 0;
 };
 
-// All tiles with panels `panels` and k of `steps`. Weights that lie `ahead` bytes after these will
+// Steps of k that a tile takes at once: whole segments, which it adds in registers, or a part of
+// one.
+struct StepBlock {
+  Range steps;
+  int64_t segments = 1;
+  int64_t index = 0;   // Among sums of so many segments.
+  bool begins = true;  // That sum; false: goes on where the block before has left it.
+  bool ends = true;
+  bool last = true;  // The last sum, which becomes the output.
+};
+
+// All tiles with panels `panels` and k of `block`. Weights that lie `ahead` bytes after these will
 // be wanted next.
 template <Form kForm>
-void Group(const WeightGemmBlock& b, const Range& panels, const Range& steps, int64_t ahead) {
+void Group(const WeightGemmBlock& b, const Range& panels, const StepBlock& block, int64_t ahead) {
   const RowTiles& a = *b.a;
   const Panels& w = *b.weights;
+  const Range& steps = block.steps;
   const int64_t num_tiles = b.tile_end - b.tile_begin;
-  const int64_t total_steps = a.padded_k / kStepK<kForm>;
   const int64_t block_bytes = (steps.end - steps.begin) * kStepBytes<kForm>;
+  const int64_t level = NumMerges(block.index);
+  const bool is_output = block.last && block.ends;
   for (int64_t tile = b.tile_begin; tile < b.tile_end; ++tile) {
     const int64_t row = a.Begin(tile);
     const int64_t rows = a.Begin(tile + 1) - row;
@@ -213,20 +246,29 @@ void Group(const WeightGemmBlock& b, const Range& panels, const Range& steps, in
       const int64_t column = panel * kPanelRows;
       const std::byte* weights =
           w.data() + panel * w.panel_bytes() + steps.begin * kStepBytes<kForm>;
-      const bool last = steps.end == total_steps;
-      TileOfRows<kForm>(rows,
-                        {.a = a.Tile(tile) + steps.begin * rows * kActivationBytes<kForm>,
-                         .w = weights,
-                         .steps = steps.end - steps.begin,
-                         .out = b.out + row * b.out_stride + column,
-                         .out_stride = b.out_stride,
-                         .columns = w.n() - column,
-                         .bias = last && b.bias != nullptr ? b.bias + column : nullptr,
-                         .accumulate = steps.begin > 0,
-                         // Each tile asks for its share of what comes next.
-                         .next = weights + ahead + (tile - b.tile_begin) * block_bytes / num_tiles,
-                         .next_step = kStepBytes<kForm> / num_tiles},
-                        std::make_integer_sequence<int, kMaxTileRows>());
+      TileArgs t = {.a = a.Tile(tile) + steps.begin * rows * kActivationBytes<kForm>,
+                    .w = weights,
+                    .steps = (steps.end - steps.begin) / block.segments,
+                    .segments = block.segments,
+                    .out = b.out + row * b.out_stride + column,
+                    .out_stride = b.out_stride,
+                    .columns = w.n() - column,
+                    .bias = is_output && b.bias != nullptr ? b.bias + column : nullptr,
+                    .accumulate = !block.begins,
+                    // Each tile asks for its share of what comes next.
+                    .next = weights + ahead + (tile - b.tile_begin) * block_bytes / num_tiles,
+                    .next_step = kStepBytes<kForm> / num_tiles};
+      if (block.index > 0 || !block.last) {
+        float* pending = b.pending + (row - a.Begin(b.tile_begin)) * kPendingColumns +
+                         (panel - panels.begin) * kPanelRows;
+        t.pending = pending;
+        t.num_pending = block.ends ? level : 0;
+        if (!block.last) {
+          t.out = pending + level * kPendingLevel;
+          t.out_stride = kPendingColumns;
+        }
+      }
+      TileOfRows<kForm>(rows, t, std::make_integer_sequence<int, kMaxTileRows>());
     }
   }
 }
@@ -236,19 +278,33 @@ void Blocks(const WeightGemmBlock& b) {
   const int64_t total_steps = b.a->padded_k / kStepK<kForm>;
   const bool streams = b.tile_end - b.tile_begin == 1;
   // One tile reads each weight once: nothing to keep, and the panels lie in a row.
-  const int64_t block = streams ? total_steps : kBlockSteps;
+  const int64_t most = streams ? total_steps : kBlockSteps;
   const int64_t group = streams ? 1 : kGroupPanels;
   const int64_t stream_ahead = b.a->m <= kFewRows ? kFewRowsAhead : kManyRowsAhead;
+  int64_t segments = b.segments;  // Of a block.
+  while (segments > 1 && total_steps / b.segments * segments > most) segments /= 2;
+  const int64_t num_sums = b.segments / segments;
+  const int64_t sum_steps = total_steps / num_sums;
   for (int64_t panel = b.panel_begin; panel < b.panel_end; panel += group) {
     const int64_t end = panel + group < b.panel_end ? panel + group : b.panel_end;
-    for (int64_t step = 0; step < total_steps; step += block) {
-      const int64_t step_end = step + block < total_steps ? step + block : total_steps;
+    for (int64_t step = 0; step < total_steps;) {
+      const int64_t index = step / sum_steps;
+      const int64_t sum_end = (index + 1) * sum_steps;
+      const int64_t step_end = step + most < sum_end ? step + most : sum_end;
       const int64_t in_panel = (step_end - step) * kStepBytes<kForm>;
       const int64_t to_next_group = group * b.weights->panel_bytes() - step * kStepBytes<kForm>;
       const int64_t ahead = streams                  ? stream_ahead
                             : step_end < total_steps ? in_panel
                                                      : to_next_group;
-      Group<kForm>(b, {panel, end}, {step, step_end}, ahead);
+      Group<kForm>(b, {panel, end},
+                   {.steps = {step, step_end},
+                    .segments = segments,
+                    .index = index,
+                    .begins = step == index * sum_steps,
+                    .ends = step_end == sum_end,
+                    .last = index + 1 == num_sums},
+                   ahead);
+      step = step_end;
     }
   }
 }

@@ -1,33 +1,13 @@
 #include "kernels/cuda/attention.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/attention_problem.h"
 #include "kernels/cuda/attention_rows.h"
+#include "kernels/cuda/attention_tiles.h"
 
 namespace baton::cuda {
 namespace attention {
-
-// A block takes 64 rows of one KV head: queries by the heads that share it, row = query * group +
-// head. Each warp has 16 of them and sees all keys. K and V have one tile each in shared memory: V
-// arrives during the product with K, the next K during the product with V.
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kRows = 16 * kWarps;
-
-// Elements of a row in shared memory: an odd number of 16-byte chunks, so that the eight rows of
-// one ldmatrix lie in different banks.
-template <int kDim>
-constexpr int kRowElements = kDim + 8;
-// Sums of all partials so far stay in registers while there are enough of them.
-template <int kDim>
-constexpr bool kTotalsInShared = kDim > 128;
-
-template <int kDim, typename T>
-struct Tiles {
-  T q[kRows][kRowElements<kDim>];
-  T k[kStepKeys][kRowElements<kDim>];
-  T v[kStepKeys][kRowElements<kDim>];
-  float totals[kTotalsInShared<kDim> ? kDim / 2 : 1][kThreads];  // Each thread has a column.
-};
 
 // What a block works on.
 struct BlockWork {
@@ -36,11 +16,13 @@ struct BlockWork {
   int kv_head;
   int group;             // Heads that share the KV head.
   int first_row;
-  int num_rows;          // In [0, kRows].
+  int num_rows;          // Of the block's.
   KeyRange keys;         // What some row sees, and this block is to look at.
 };
 
+template <int kWarps>
 BATON_DEVICE BlockWork WorkOf(const Problem& args, bool is_split) {
+  constexpr int kRows = kRowsOf<kWarps>;
   BlockWork work;
   const int num_kv_heads = args.k_cache.num_heads;
   work.group = args.num_heads / num_kv_heads;
@@ -83,7 +65,7 @@ BATON_DEVICE void ConvertChunk(T* to, const Cache* from, bool live) {
 }
 
 // K or V of keys [first, first + 64): zeros where no row looks, and in columns behind the head.
-template <int kDim, typename T>
+template <int kDim, int kWarps, typename T>
 BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const Problem& args,
                            const CachePlane& cache, const BlockWork& work, int first) {
   constexpr int kChunks = kDim / 8;
@@ -91,7 +73,7 @@ BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const Problem& args,
   const int64_t head_stride =
       cache.head_stride == 0 ? cache.block_size * token_stride : cache.head_stride;
   const int32_t* table = TableOf(args, work.s);
-  for (int index = threadIdx.x; index < kStepKeys * kChunks; index += kThreads) {
+  for (int index = threadIdx.x; index < kStepKeys * kChunks; index += kThreadsOf<kWarps>) {
     const int row = index / kChunks, column = index % kChunks * 8, key = first + row;
     const bool live = key >= work.keys.begin && key < work.keys.end && column < cache.dim;
     int64_t at = 0;
@@ -109,12 +91,12 @@ BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const Problem& args,
   }
 }
 
-template <int kDim, typename T>
+template <int kDim, int kWarps, typename T>
 BATON_DEVICE void LoadQueries(T (*tile)[kRowElements<kDim>], const Problem& args,
                               const BlockWork& work) {
   constexpr int kChunks = kDim / 8;
   const int dim = args.k_cache.dim;
-  for (int index = threadIdx.x; index < kRows * kChunks; index += kThreads) {
+  for (int index = threadIdx.x; index < kRowsOf<kWarps> * kChunks; index += kThreadsOf<kWarps>) {
     const int row = index / kChunks, column = index % kChunks * 8;
     const bool live = row < work.num_rows && column < dim;
     const int query = (work.first_row + row) / work.group;
@@ -166,8 +148,8 @@ BATON_DEVICE float RowSum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-template <int kDim, typename T>
-BATON_DEVICE void MultiplyKeys(const Tiles<kDim, T>& shared, int warp, int lane,
+template <int kDim, typename T, int kWarps>
+BATON_DEVICE void MultiplyKeys(const Tiles<kDim, T, kWarps>& shared, int warp, int lane,
                                float (&scores)[kStepKeys / 8][4]) {
   BATON_UNROLL
   for (int step = 0; step < kDim / 16; ++step) {
@@ -184,8 +166,8 @@ BATON_DEVICE void MultiplyKeys(const Tiles<kDim, T>& shared, int warp, int lane,
 }
 
 // sums += probabilities * V.
-template <int kDim, typename T>
-BATON_DEVICE void MultiplyValues(const Tiles<kDim, T>& shared, int lane,
+template <int kDim, typename T, int kWarps>
+BATON_DEVICE void MultiplyValues(const Tiles<kDim, T, kWarps>& shared, int lane,
                                  const uint32_t (&probabilities)[kStepKeys / 8][2],
                                  float (&sums)[kDim / 8][4]) {
   BATON_UNROLL
@@ -249,9 +231,9 @@ struct Totals {
 };
 
 // Ends a partial: folds it into the totals and starts anew.
-template <int kDim, typename T>
-BATON_DEVICE void FoldPartial(Tiles<kDim, T>& shared, Row (&rows)[2], float (&sums)[kDim / 8][4],
-                              Totals<kDim>& totals) {
+template <int kDim, typename T, int kWarps>
+BATON_DEVICE void FoldPartial(Tiles<kDim, T, kWarps>& shared, Row (&rows)[2],
+                              float (&sums)[kDim / 8][4], Totals<kDim>& totals) {
   BATON_UNROLL
   for (int h = 0; h < 2; ++h) {
     SoftmaxState& state = rows[h].state;
@@ -273,10 +255,10 @@ BATON_DEVICE void FoldPartial(Tiles<kDim, T>& shared, Row (&rows)[2], float (&su
 }
 
 // Writes what a block found: results, or the only partial it looked at.
-template <int kDim, typename T>
+template <int kDim, typename T, int kWarps>
 BATON_DEVICE void StoreRows(const Problem& args, const Scratch& scratch, bool is_split,
-                            const BlockWork& work, const Tiles<kDim, T>& shared, int warp, int lane,
-                            const Totals<kDim>& totals) {
+                            const BlockWork& work, const Tiles<kDim, T, kWarps>& shared, int warp,
+                            int lane, const Totals<kDim>& totals) {
   BATON_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int row = warp * 16 + lane / 4 + 8 * h;
@@ -311,11 +293,11 @@ BATON_DEVICE void StoreRows(const Problem& args, const Scratch& scratch, bool is
   }
 }
 
-template <int kDim, typename T>
-__global__ void __launch_bounds__(kThreads, 1)
+template <int kDim, typename T, int kWarps>
+__global__ void __launch_bounds__(kThreadsOf<kWarps>, 1)
     AttentionKernel(Problem args, Scratch scratch, bool is_split, float scale) {
-  auto& shared = SharedMemory<Tiles<kDim, T>>();
-  const BlockWork work = WorkOf(args, is_split);
+  auto& shared = SharedMemory<Tiles<kDim, T, kWarps>>();
+  const BlockWork work = WorkOf<kWarps>(args, is_split);
   if (work.num_rows == 0) return;
   // A partial of keys that nobody sees, as most are where the grid is that of the longest sequence.
   if (is_split && work.keys.begin >= work.keys.end) return;
@@ -333,14 +315,14 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const int first_step = work.keys.begin / kStepKeys * kStepKeys;
   if (work.keys.begin < work.keys.end) {
-    LoadQueries<kDim>(shared.q, args, work);
-    LoadKeys<kDim>(shared.k, args, args.k_cache, work, first_step);
+    LoadQueries<kDim, kWarps>(shared.q, args, work);
+    LoadKeys<kDim, kWarps>(shared.k, args, args.k_cache, work, first_step);
     CommitCopies();
   }
   for (int key = first_step; key < work.keys.end; key += kStepKeys) {
     WaitCopies<0>();
     __syncthreads();  // K is there; nobody reads V any more.
-    LoadKeys<kDim>(shared.v, args, args.v_cache, work, key);
+    LoadKeys<kDim, kWarps>(shared.v, args, args.v_cache, work, key);
     CommitCopies();
     uint32_t probabilities[kStepKeys / 8][2];
     if (has_rows) {
@@ -352,7 +334,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();  // V is there; nobody reads K any more.
     const int next = key + kStepKeys;
     if (next < work.keys.end) {
-      LoadKeys<kDim>(shared.k, args, args.k_cache, work, next);
+      LoadKeys<kDim, kWarps>(shared.k, args, args.k_cache, work, next);
       CommitCopies();
     }
     if (!has_rows) continue;
@@ -362,9 +344,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (has_rows) StoreRows(args, scratch, is_split, work, shared, warp, lane, totals);
 }
 
+constexpr int kFoldThreads = 128;
+
 // Folds the partials of one row, in the same order.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) FoldKernel(Problem args, Scratch scratch) {
+__global__ void __launch_bounds__(kFoldThreads) FoldKernel(Problem args, Scratch scratch) {
   const int64_t s = blockIdx.x / args.max_query_len;
   const int query = static_cast<int>(blockIdx.x % args.max_query_len);
   const int head = blockIdx.y, kv_head = head / (args.num_heads / args.k_cache.num_heads);
@@ -377,8 +361,8 @@ __global__ void __launch_bounds__(kThreads) FoldKernel(Problem args, Scratch scr
   const int last = keys.begin < keys.end ? (keys.end - 1) / kPartialKeys : first - 1;
   const int dim = args.v_cache.dim;
   // Every thread folds the states, and its own columns.
-  for (int column = threadIdx.x; column < (dim + kThreads - 1) / kThreads * kThreads;
-       column += kThreads) {
+  for (int column = threadIdx.x; column < (dim + kFoldThreads - 1) / kFoldThreads * kFoldThreads;
+       column += kFoldThreads) {
     SoftmaxState total{MinusInfinity(), 0.0f};
     float sum = 0.0f;
     for (int partial = first; partial <= last; ++partial) {
@@ -401,10 +385,11 @@ using attention::Problem;
 using attention::ProblemOf;
 using attention::Scratch;
 
-template <int kDim, typename T>
+template <int kDim, typename T, int kWarps>
 cudaError_t LaunchAttention(const Problem& args, cudaStream_t stream) {
   const int64_t dim = args.k_cache.dim, group = args.num_heads / args.k_cache.num_heads;
-  const int64_t tiles = (args.max_query_len * group + attention::kRows - 1) / attention::kRows;
+  constexpr int kRows = attention::kRowsOf<kWarps>;
+  const int64_t tiles = (args.max_query_len * group + kRows - 1) / kRows;
   // One tile of rows leaves most of a device idle.
   const bool is_split = args.scratch != nullptr && tiles == 1 && NumPartials(args) > 1;
   const Scratch scratch{NumPartials(args), static_cast<int>(dim), args.scratch};
@@ -414,34 +399,47 @@ cudaError_t LaunchAttention(const Problem& args, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(tiles * args.k_cache.num_heads * args.num_seqs),
                   is_split ? static_cast<unsigned>(NumPartials(args)) : 1);
   const cudaError_t error =
-      Launch(attention::AttentionKernel<kDim, T>, grid, attention::kThreads,
-             sizeof(attention::Tiles<kDim, T>), stream, args, scratch, is_split, scale);
+      Launch(attention::AttentionKernel<kDim, T, kWarps>, grid, attention::kThreadsOf<kWarps>,
+             sizeof(attention::Tiles<kDim, T, kWarps>), stream, args, scratch, is_split, scale);
   if (error != cudaSuccess || !is_split) return error;
   return Launch(attention::FoldKernel<T>,
                 dim3(static_cast<unsigned>(args.num_seqs * args.max_query_len),
                      static_cast<unsigned>(args.num_heads)),
-                attention::kThreads, 0, stream, args, scratch);
+                attention::kFoldThreads, 0, stream, args, scratch);
+}
+
+// In blocks of as many warps as there is shared memory for.
+template <int kDim, typename T>
+cudaError_t ChooseWarps(const Problem& args, const AttentionRoom& room, cudaStream_t stream) {
+  constexpr int kFewWarps = attention::kFewWarps<kDim>;
+  static_assert(sizeof(attention::Tiles<kDim, T, kFewWarps>) <= kLeastSharedBytes);
+  if constexpr (kFewWarps != attention::kMostWarps) {
+    if (room.shared_bytes < sizeof(attention::Tiles<kDim, T, attention::kMostWarps>)) {
+      return LaunchAttention<kDim, T, kFewWarps>(args, stream);
+    }
+  }
+  return LaunchAttention<kDim, T, attention::kMostWarps>(args, stream);
 }
 
 // A head runs in the next larger kernel, its last columns being zeros.
 template <typename T>
-cudaError_t ChooseDim(const Problem& args, cudaStream_t stream) {
+cudaError_t ChooseDim(const Problem& args, const AttentionRoom& room, cudaStream_t stream) {
   const int dim = args.k_cache.dim;
-  if (dim <= 32) return LaunchAttention<32, T>(args, stream);
-  if (dim <= 64) return LaunchAttention<64, T>(args, stream);
-  if (dim <= 80) return LaunchAttention<80, T>(args, stream);
-  if (dim <= 96) return LaunchAttention<96, T>(args, stream);
-  if (dim <= 112) return LaunchAttention<112, T>(args, stream);
-  if (dim <= 128) return LaunchAttention<128, T>(args, stream);
-  if (dim <= 192) return LaunchAttention<192, T>(args, stream);
-  return LaunchAttention<256, T>(args, stream);
+  if (dim <= 32) return ChooseWarps<32, T>(args, room, stream);
+  if (dim <= 64) return ChooseWarps<64, T>(args, room, stream);
+  if (dim <= 80) return ChooseWarps<80, T>(args, room, stream);
+  if (dim <= 96) return ChooseWarps<96, T>(args, room, stream);
+  if (dim <= 112) return ChooseWarps<112, T>(args, room, stream);
+  if (dim <= 128) return ChooseWarps<128, T>(args, room, stream);
+  if (dim <= 192) return ChooseWarps<192, T>(args, room, stream);
+  return ChooseWarps<256, T>(args, room, stream);
 }
 
-cudaError_t Attention(const Problem& args, cudaStream_t stream) {
+cudaError_t Attention(const Problem& args, const AttentionRoom& room, cudaStream_t stream) {
   if (args.num_seqs == 0) return cudaSuccess;
   if (!IsAllowed(args)) return cudaErrorInvalidValue;
-  if (args.q.dtype == DType::kBF16) return ChooseDim<Bf16>(args, stream);
-  if (args.q.dtype == DType::kF16) return ChooseDim<F16>(args, stream);
+  if (args.q.dtype == DType::kBF16) return ChooseDim<Bf16>(args, room, stream);
+  if (args.q.dtype == DType::kF16) return ChooseDim<F16>(args, room, stream);
   return cudaErrorInvalidValue;
 }
 
@@ -454,24 +452,31 @@ int64_t ScratchBytes(const PagedAttentionArgs& args) {
   return attention::ScratchBytesOf(ProblemOf(args));
 }
 
-cudaError_t VarlenAttention(const VarlenAttentionArgs& args, float* scratch, cudaStream_t stream) {
+int64_t LongestSplit(int64_t num_tokens, int64_t num_heads, int64_t dim, int64_t scratch_bytes) {
+  const int64_t partial = attention::PartialBytesOf(num_tokens, num_heads, dim);
+  return std::max<int64_t>(scratch_bytes / partial, 1) * attention::kPartialKeys;
+}
+
+cudaError_t VarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom& room,
+                            cudaStream_t stream) {
   if (args.out.dtype != args.round_to || args.dense.cu_seqlens_k != nullptr) {
     return cudaErrorInvalidValue;
   }
   const bool is_told = args.num_tokens > 0 && args.max_seqlen_q > 0 && args.max_seqlen_k > 0;
   if (args.num_seqs > 0 && (!is_told || args.cu_seqlens_q == nullptr)) return cudaErrorInvalidValue;
   Problem problem = ProblemOf(args);
-  problem.scratch = scratch;
-  return Attention(problem, stream);
+  problem.scratch = room.scratch;
+  return Attention(problem, room, stream);
 }
 
-cudaError_t PagedAttention(const PagedAttentionArgs& args, float* scratch, cudaStream_t stream) {
+cudaError_t PagedAttention(const PagedAttentionArgs& args, const AttentionRoom& room,
+                           cudaStream_t stream) {
   if (args.out.dtype != args.round_to || args.sparsity.vert_stride > 1) {
     return cudaErrorInvalidValue;
   }
   Problem problem = ProblemOf(args);
-  if (args.split != AttentionSplit::kSinglePass) problem.scratch = scratch;
-  return Attention(problem, stream);
+  if (args.split != AttentionSplit::kSinglePass) problem.scratch = room.scratch;
+  return Attention(problem, room, stream);
 }
 
 }  // namespace baton::cuda

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/api/attention_args.h"
@@ -23,8 +24,21 @@ namespace baton::cuda {
 int64_t ScratchBytes(const VarlenAttentionArgs& args);
 int64_t ScratchBytes(const PagedAttentionArgs& args);
 
-// `scratch` may be null.
-cudaError_t VarlenAttention(const VarlenAttentionArgs& args, float* scratch, cudaStream_t stream);
-cudaError_t PagedAttention(const PagedAttentionArgs& args, float* scratch, cudaStream_t stream);
+// The longest sequences for which so much scratch memory is enough.
+int64_t LongestSplit(int64_t num_tokens, int64_t num_heads, int64_t dim, int64_t scratch_bytes);
+
+// What a block may have on every GPU of sm_80 and later; sm_80 and sm_90 give it more.
+inline constexpr size_t kLeastSharedBytes = 99 << 10;
+
+// Where the kernels work. The bits do not depend on it.
+struct AttentionRoom {
+  float* scratch = nullptr;
+  size_t shared_bytes = kLeastSharedBytes;  // That a block may have here.
+};
+
+cudaError_t VarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom& room,
+                            cudaStream_t stream);
+cudaError_t PagedAttention(const PagedAttentionArgs& args, const AttentionRoom& room,
+                           cudaStream_t stream);
 
 }  // namespace baton::cuda

@@ -96,9 +96,12 @@ inline int NumPartials(const Problem& args) {
   return (args.max_seq_len + kPartialKeys - 1) / kPartialKeys;
 }
 
+inline int64_t PartialBytesOf(int64_t num_tokens, int64_t num_heads, int64_t dim) {
+  return num_tokens * num_heads * (2 + dim) * int64_t{sizeof(float)};
+}
+
 inline int64_t ScratchBytesOf(const Problem& args) {
-  return args.num_tokens * args.num_heads * NumPartials(args) * (2 + args.k_cache.dim) *
-         int64_t{sizeof(float)};
+  return PartialBytesOf(args.num_tokens, args.num_heads, args.k_cache.dim) * NumPartials(args);
 }
 
 }  // namespace baton::cuda::attention

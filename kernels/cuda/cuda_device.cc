@@ -11,6 +11,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "kernels/api/sample_args.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_gpus.h"
 #include "kernels/cuda/cuda_lane.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -42,6 +43,7 @@ class CudaDevice : public Device {
       : index_(index),
         emulated_(absl::StartsWith(properties.name, "emulated")),
         architecture_(10 * properties.major + properties.minor),
+        shared_bytes_(properties.sharedMemPerBlockOptin),
         info_{.name = properties.name, .has_graphs = true, .row_alignment = 8, .logit_rows = 128} {}
 
   ~CudaDevice() override { Synchronize().IgnoreError(); }
@@ -57,7 +59,8 @@ class CudaDevice : public Device {
           lanes_[lane].Open(static_cast<Lane>(lane), transfers ? greatest : least));
     }
     ASSIGN_OR_RETURN(Buffer scratch, Allocate(kScratchBytes, MemoryKind::kDevice));
-    ops_ = std::make_unique<CudaOps>(LaneOf(Lane::kCompute).stream(), std::move(scratch));
+    ops_ = std::make_unique<CudaOps>(LaneOf(Lane::kCompute).stream(), std::move(scratch),
+                                     shared_bytes_);
     return absl::OkStatus();
   }
 
@@ -85,7 +88,10 @@ class CudaDevice : public Device {
   absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args) override {
     return weights_.Pack(args);
   }
-  ModelOps& ops() override { return *ops_; }
+  ModelOps& ops() override {
+    Enter().IgnoreError();  // If the device is lost, the operator says so.
+    return *ops_;
+  }
 
   absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) override {
     RETURN_IF_ERROR(Enter());
@@ -100,11 +106,21 @@ class CudaDevice : public Device {
     RETURN_IF_ERROR(Enter());
     return LaneOf(lane).After(LaneOf(mark.lane), mark.number);
   }
+  absl::Status EnablePeer(const Device& peer) override;
+  absl::Status AfterPeer(Lane lane, const Device& peer, Mark mark) override {
+    RETURN_IF_ERROR(Enter());
+    return LaneOf(lane).AfterPeer(static_cast<const CudaDevice&>(peer).LaneOf(mark.lane),
+                                  mark.number);
+  }
   absl::StatusOr<bool> IsDone(Mark mark) override {
     RETURN_IF_ERROR(Enter());
     return LaneOf(mark.lane).IsDone(mark.number);
   }
 
+  int32_t LongestReplay(int32_t rows, const ModelNeeds& needs) const override {
+    const int64_t longest = LongestSplit(rows, needs.num_heads, needs.head_dim, kScratchBytes);
+    return static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX));
+  }
   absl::StatusOr<std::unique_ptr<Graph>> Capture(
       absl::FunctionRef<absl::Status()> enqueue) override;
   absl::Status Launch(const Graph& graph) override {
@@ -122,10 +138,12 @@ class CudaDevice : public Device {
   // Which device a thread's calls go to is the thread's own state.
   absl::Status Enter() const { return ToStatus(cudaSetDevice(index_), "cudaSetDevice"); }
   CudaLane& LaneOf(Lane lane) { return lanes_[static_cast<int>(lane)]; }
+  const CudaLane& LaneOf(Lane lane) const { return lanes_[static_cast<int>(lane)]; }
 
   const int index_;
   const bool emulated_;
   const int architecture_;
+  const size_t shared_bytes_;  // That a block may have.
   const DeviceInfo info_;
   // Bytes of this device's own buffers, which may outlive it.
   const std::shared_ptr<std::atomic<int64_t>> taken_ = std::make_shared<std::atomic<int64_t>>(0);
@@ -187,6 +205,25 @@ absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes, MemoryKind kind) {
   return Buffer(static_cast<std::byte*>(data), bytes, std::shared_ptr<void>(data, free));
 }
 
+absl::Status CudaDevice::EnablePeer(const Device& other) {
+  RETURN_IF_ERROR(Enter());
+  const int peer = static_cast<const CudaDevice&>(other).index_;
+  int can = 0;
+  RETURN_IF_ERROR(
+      ToStatus(cudaDeviceCanAccessPeer(&can, index_, peer), "cudaDeviceCanAccessPeer"));
+  if (can == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cuda:", index_, " cannot reach the memory of cuda:", peer,
+                     ": see nvidia-smi topo -p2p r for GPUs that can, or use --tp 1"));
+  }
+  const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+  if (error != cudaErrorPeerAccessAlreadyEnabled) {
+    return ToStatus(error, "cudaDeviceEnablePeerAccess");
+  }
+  cudaGetLastError();  // Another group of this process is on the same GPUs.
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(
     absl::FunctionRef<absl::Status()> enqueue) {
   RETURN_IF_ERROR(Enter());
@@ -201,7 +238,10 @@ absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(
   if (status.ok()) status = ToStatus(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
   if (graph != nullptr) cudaGraphDestroy(graph);
   RETURN_IF_ERROR(status);
-  return std::make_unique<CudaGraph>(exec);
+  auto made = std::make_unique<CudaGraph>(exec);
+  // What it takes of the device is taken now, not from the first launch.
+  RETURN_IF_ERROR(ToStatus(cudaGraphUpload(exec, stream), "cudaGraphUpload"));
+  return made;
 }
 
 }  // namespace

@@ -39,11 +39,16 @@ absl::StatusOr<int> CountGpus() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaSuccess && count > 0) return count;
-  const char* detail = error == cudaSuccess ? "" : cudaGetErrorString(error);
-  return absl::FailedPreconditionError(
-      absl::StrCat("the NVIDIA driver shows no GPU", *detail == 0 ? "" : " (", detail,
-                   *detail == 0 ? "" : ")",
-                   ": see nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device cpu"));
+  if (error == cudaSuccess || error == cudaErrorNoDevice) {
+    return absl::FailedPreconditionError(
+        "the NVIDIA driver shows no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES, or use --device "
+        "cpu");
+  }
+  // There may be GPUs, which is what somebody has to look after.
+  return absl::UnavailableError(
+      absl::StrCat("the NVIDIA driver does not work (error ", static_cast<int>(error), ", ",
+                   cudaGetErrorString(error),
+                   "): see nvidia-smi and the kernel's log, or use --device cpu"));
 }
 
 std::string ArchitectureName(const cudaDeviceProp& properties) {
@@ -111,6 +116,7 @@ GpuReport ListCudaGpus() {
   if (driver != 0) report.driver = cuda::VersionName(driver);
   const absl::StatusOr<int> count = cuda::CountGpus();
   report.problem = std::string(count.status().message());
+  report.broken = !count.ok() && !HasNoGpu(count.status());
   for (int i = 0; i < count.value_or(0); ++i) report.gpus.push_back(cuda::FactsOf(i));
   return report;
 }

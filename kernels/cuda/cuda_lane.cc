@@ -47,6 +47,11 @@ absl::StatusOr<bool> CudaLane::IsDone(uint64_t number) {
 absl::Status CudaLane::After(const CudaLane& other, uint64_t number) {
   BATON_CHECK(number <= other.made_);
   if (number <= other.done_) return absl::OkStatus();
+  return AfterPeer(other, number);
+}
+
+// Of `other` only what stays as it was opened.
+absl::Status CudaLane::AfterPeer(const CudaLane& other, uint64_t number) {
   return ToStatus(cudaStreamWaitEvent(stream_, other.EventOf(number), 0), "cudaStreamWaitEvent");
 }
 

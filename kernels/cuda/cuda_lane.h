@@ -15,6 +15,7 @@ namespace baton::cuda {
 class CudaLane {
  public:
   static constexpr uint64_t kMarks = 512;
+  static_assert(kMarks > Device::kPeerMarks);
 
   CudaLane() = default;
   // After all work on it has ended.
@@ -29,6 +30,8 @@ class CudaLane {
   absl::StatusOr<bool> IsDone(uint64_t number);
   // What comes on this lane begins when a mark of `other` is done.
   absl::Status After(const CudaLane& other, uint64_t number);
+  // As After, of a lane that another thread goes on using: as Device::AfterPeer.
+  absl::Status AfterPeer(const CudaLane& other, uint64_t number);
 
  private:
   cudaEvent_t EventOf(uint64_t number) const { return events_[number % kMarks]; }

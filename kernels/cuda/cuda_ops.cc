@@ -16,9 +16,7 @@ namespace baton::cuda {
 
 absl::Status CudaOps::Embedding(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
-  if (args.table != nullptr) {
-    RETURN_IF_ERROR(RequirePacked(*args.table, WeightFormat::kCuda, "table"));
-  }
+  RETURN_IF_ERROR(RequirePackedShards(args, WeightFormat::kCuda));
   return ToStatus(cuda::Embedding(args, stream_), "Embedding");
 }
 
@@ -30,7 +28,14 @@ absl::Status CudaOps::RmsNorm(const RmsNormArgs& args) {
 absl::Status CudaOps::Gemm(const GemmArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   RETURN_IF_ERROR(RequirePacked(*args.weights, WeightFormat::kCuda, "weights"));
-  return ToStatus(cuda::Gemm(args, stream_), "Gemm");
+  const std::span<float> scratch(reinterpret_cast<float*>(scratch_.data()),
+                                 scratch_.size_bytes() / sizeof(float));
+  return ToStatus(cuda::Gemm(args, scratch, stream_), "Gemm");
+}
+
+absl::Status CudaOps::FoldPartials(const FoldPartialsArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  return ToStatus(cuda::FoldPartials(args, stream_), "FoldPartials");
 }
 
 absl::Status CudaOps::RotaryTable(const RotaryTableArgs& args) {
@@ -51,8 +56,10 @@ absl::Status CudaOps::ReshapeAndCache(const ReshapeAndCacheArgs& args) {
 absl::Status CudaOps::VarlenAttention(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   const bool fits = ScratchBytes(args) <= scratch_.size_bytes();
-  auto* scratch = fits ? reinterpret_cast<float*>(scratch_.data()) : nullptr;
-  return ToStatus(cuda::VarlenAttention(args, scratch, stream_), "VarlenAttention");
+  const AttentionRoom room{
+      .scratch = fits ? reinterpret_cast<float*>(scratch_.data()) : nullptr,
+      .shared_bytes = shared_bytes_};
+  return ToStatus(cuda::VarlenAttention(args, room, stream_), "VarlenAttention");
 }
 
 absl::Status CudaOps::ActivationAndMul(const ActivationAndMulArgs& args) {

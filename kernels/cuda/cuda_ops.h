@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <utility>
 
 #include "kernels/api/buffer.h"
@@ -12,12 +13,15 @@ namespace baton::cuda {
 // The operators of a model on one stream.
 class CudaOps : public ModelOps {
  public:
-  // `scratch`: for attention over long sequences, which is faster with it. May be empty.
-  CudaOps(cudaStream_t stream, Buffer scratch) : stream_(stream), scratch_(std::move(scratch)) {}
+  // `scratch`: for products in segments; for attention over long sequences, which is faster with
+  // it. May be empty. `shared_bytes`: that a block may have.
+  CudaOps(cudaStream_t stream, Buffer scratch, size_t shared_bytes)
+      : stream_(stream), scratch_(std::move(scratch)), shared_bytes_(shared_bytes) {}
 
   absl::Status Embedding(const EmbeddingArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
   absl::Status Gemm(const GemmArgs& args) override;
+  absl::Status FoldPartials(const FoldPartialsArgs& args) override;
   absl::Status RotaryTable(const RotaryTableArgs& args) override;
   absl::Status Rope(const RopeArgs& args) override;
   absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override;
@@ -30,6 +34,7 @@ class CudaOps : public ModelOps {
  private:
   const cudaStream_t stream_;
   const Buffer scratch_;
+  const size_t shared_bytes_;
 };
 
 }  // namespace baton::cuda

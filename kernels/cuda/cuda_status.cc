@@ -11,7 +11,8 @@ absl::Status ToStatus(cudaError_t error, absl::string_view call) {
     case cudaErrorInvalidValue:
     case cudaErrorInvalidConfiguration:
       return absl::InvalidArgumentError(
-          absl::StrCat(call, ": the GPU does not take these types, sizes or strides"));
+          absl::StrCat(call, ": the GPU does not take these types, sizes or strides: a bug of this "
+                       "build; --device cpu serves the model meanwhile"));
     case cudaErrorMemoryAllocation:
       return absl::ResourceExhaustedError(absl::StrCat(call, ": out of GPU memory"));
     default:

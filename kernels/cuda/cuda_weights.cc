@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "kernels/api/require.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/floats.h"
 #include "kernels/cuda/weights.h"
@@ -34,7 +36,7 @@ void RoundRow(const std::byte* from, int64_t count, DType dtype, std::byte* to) 
 
 // One row of `count` numbers, as it is where it has that type already.
 void ConvertRow(const WeightRows& part, int64_t row, int64_t count, DType dtype, std::byte* to) {
-  const std::byte* from = part.data + row * count * SizeOf(part.dtype);
+  const std::byte* from = part.Row(row, count);
   if (part.dtype == dtype) {
     std::memcpy(to, from, static_cast<size_t>(count * SizeOf(dtype)));
   } else if (part.dtype == DType::kF32) {
@@ -60,8 +62,9 @@ absl::Status CheckParts(const PackWeightsArgs& args) {
     return absl::InvalidArgumentError("weights: must have rows and columns");
   }
   for (int64_t i = 0; i < args.num_parts; ++i) {
-    if (!IsFp8(args.parts[i].dtype)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("parts[", i, "].dtype: must not be fp8"));
+    const std::string part = absl::StrCat("parts[", i, "]");
+    RETURN_IF_ERROR(RequireComputeType(args.parts[i].dtype, part + ".dtype"));
+    RETURN_IF_ERROR(RequireStrideOrDense(args.parts[i].row_stride, args.k, part + ".row_stride"));
   }
   return absl::OkStatus();
 }

@@ -80,9 +80,36 @@ __global__ void __launch_bounds__(kThreads) SoftcapKernel(SoftcapArgs args, bool
   StoreFour(x, left, vectors, v);
 }
 
-// EmbeddingArgs with the rows of its table.
+template <int kParts, typename Out>
+__global__ void __launch_bounds__(kThreads)
+    FoldPartialsKernel(FoldPartialsArgs args, bool vectors) {
+  const int64_t per_row = (args.dim + 3) / 4, index = ThreadIndex();
+  if (index >= args.num_tokens * per_row) return;
+  const int64_t row = index / per_row, i = index % per_row * 4, left = args.dim - i;
+  float sums[kParts][4];
+  BATON_UNROLL
+  for (int p = 0; p < kParts; ++p) {
+    LoadFour(args.parts[p] + row * args.part_stride + i, left, vectors, sums[p]);
+  }
+  BATON_UNROLL
+  for (int step = 1; step < kParts; step *= 2) {
+    BATON_UNROLL
+    for (int p = 0; p < kParts; p += 2 * step) {
+      BATON_UNROLL
+      for (int j = 0; j < 4; ++j) sums[p][j] += sums[p + step][j];
+    }
+  }
+  BATON_UNROLL
+  for (int j = 0; j < 4; ++j) {
+    if (args.bias != nullptr && j < left) sums[0][j] += args.bias[i + j];
+  }
+  StoreFour(static_cast<Out*>(args.out.data) + row * args.out_stride + i, left, vectors, sums[0]);
+}
+
+// EmbeddingArgs with the rows of its table, which are divided among matrices.
 struct EmbeddingRows {
-  ConstFloats table;
+  const void* shards[kMaxRanks];
+  int64_t rows_each;
   int64_t table_stride;
   const int32_t* tokens;
   int64_t num_tokens;
@@ -96,10 +123,15 @@ __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingRows args, 
   const int64_t per_row = (args.dim + 3) / 4, index = ThreadIndex();
   if (index >= args.num_tokens * per_row) return;
   const int64_t row = index / per_row, i = index % per_row * 4, left = args.dim - i;
-  const int64_t token = args.tokens[row];
+  const int64_t token = args.tokens[row], shard = token / args.rows_each;
+  const void* table = args.shards[0];
+  BATON_UNROLL  // An index that is no constant would copy them to local memory.
+  for (int s = 1; s < kMaxRanks; ++s) {
+    if (s == shard) table = args.shards[s];
+  }
+  const int64_t at = (token - shard * args.rows_each) * args.table_stride + i;
   float x[4];
-  LoadFour(static_cast<const Table*>(args.table.data) + token * args.table_stride + i, left,
-           vectors, x);
+  LoadFour(static_cast<const Table*>(table) + at, left, vectors, x);
   StoreFour(static_cast<Out*>(args.out.data) + row * args.out_stride + i, left, vectors, x);
 }
 
@@ -175,21 +207,56 @@ cudaError_t Softcap(const SoftcapArgs& args, cudaStream_t stream) {
   });
 }
 
+cudaError_t FoldPartials(const FoldPartialsArgs& call, cudaStream_t stream) {
+  FoldPartialsArgs args = call;
+  if (args.part_stride == 0) args.part_stride = args.dim;
+  if (args.out_stride == 0) args.out_stride = args.dim;
+  bool vectors = HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride);
+  for (int32_t i = 0; i < args.num_parts; ++i) {
+    vectors &= HasVectors(args.parts[i], DType::kF32, args.dim, args.part_stride);
+  }
+  const int64_t threads = args.num_tokens * ((args.dim + 3) / 4);
+  return WithFloatType(args.out.dtype, [&](auto out) {
+    using Out = decltype(out);
+    switch (args.num_parts) {
+      case 1:
+        return LaunchThreads(elementwise::FoldPartialsKernel<1, Out>, threads, stream, args,
+                             vectors);
+      case 2:
+        return LaunchThreads(elementwise::FoldPartialsKernel<2, Out>, threads, stream, args,
+                             vectors);
+      case 4:
+        return LaunchThreads(elementwise::FoldPartialsKernel<4, Out>, threads, stream, args,
+                             vectors);
+      case 8:
+        return LaunchThreads(elementwise::FoldPartialsKernel<8, Out>, threads, stream, args,
+                             vectors);
+      default:
+        return cudaErrorInvalidValue;
+    }
+  });
+}
+
 cudaError_t Embedding(const EmbeddingArgs& call, cudaStream_t stream) {
   if (call.num_tokens == 0) return cudaSuccess;
-  const PackedMatrix& table = *call.table;
-  if (table.format() != WeightFormat::kCuda) return cudaErrorInvalidValue;
-  const elementwise::EmbeddingRows args{
-      .table = FloatsOf(table),
+  const PackedMatrix& table = *call.shards[0];
+  elementwise::EmbeddingRows args{
+      .shards = {},
+      .rows_each = call.num_shards == 1 ? table.n() : call.rows_each,
       .table_stride = RowStride(table.k()),
       .tokens = call.tokens,
       .num_tokens = call.num_tokens,
       .dim = table.k(),
       .out = call.out,
       .out_stride = call.out_stride == 0 ? table.k() : call.out_stride};
-  const bool vectors = HasVectors(args.table.data, args.table.dtype, args.dim, args.table_stride) &&
-                       HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride);
-  return WithFloatTypes(args.table.dtype, args.out.dtype, [&](auto table, auto out) {
+  bool vectors = HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride);
+  for (int32_t i = 0; i < call.num_shards; ++i) {
+    const PackedMatrix& shard = *call.shards[i];
+    if (shard.format() != WeightFormat::kCuda) return cudaErrorInvalidValue;
+    args.shards[i] = shard.data();
+    vectors &= HasVectors(shard.data(), shard.dtype(), args.dim, args.table_stride);
+  }
+  return WithFloatTypes(table.dtype(), args.out.dtype, [&](auto table, auto out) {
     return LaunchThreads(elementwise::EmbeddingKernel<decltype(table), decltype(out)>,
                          args.num_tokens * ((args.dim + 3) / 4), stream, args, vectors);
   });

@@ -14,6 +14,7 @@ cudaError_t Activation(const ActivationArgs& args, cudaStream_t stream);
 cudaError_t ActivationAndMul(const ActivationAndMulArgs& args, cudaStream_t stream);
 cudaError_t Softcap(const SoftcapArgs& args, cudaStream_t stream);
 cudaError_t AdvanceStep(const AdvanceStepArgs& args, cudaStream_t stream);
+cudaError_t FoldPartials(const FoldPartialsArgs& args, cudaStream_t stream);
 cudaError_t Embedding(const EmbeddingArgs& args, cudaStream_t stream);
 
 }  // namespace baton::cuda

@@ -1,5 +1,8 @@
 #include "kernels/cuda/gemm.h"
 
+#include <algorithm>
+
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
@@ -39,15 +42,22 @@ template <typename T>
 struct Problem {
   Operand<T> rows;
   Operand<T> columns;
-  int64_t k;
+  int64_t k;  // Of a segment: blockIdx.z.
   bool aligned;  // Rows of both begin at multiples of 16 bytes.
   const float* bias;
   bool rows_are_weights;
   void* out;
-  // Elements of `out` from row to row and from column to column.
+  // Elements of `out` from row to row, from column to column, and from segment to segment.
   int64_t row_stride;
   int64_t column_stride;
+  int64_t segment_stride;
 };
+
+// The columns of k of this block's segment.
+template <typename T>
+BATON_DEVICE Operand<T> SegmentOf(const Operand<T>& whole, int64_t k) {
+  return {whole.data + blockIdx.z * k, whole.stride, whole.count};
+}
 
 // 16-byte chunks of a tile's row trade places, so that the eight rows that one ldmatrix reads lie
 // in different banks.
@@ -114,8 +124,8 @@ template <typename T, typename Out>
 BATON_DEVICE void StoreSum(const Problem<T>& problem, int64_t row, int64_t column, float sum) {
   if (row >= problem.rows.count || column >= problem.columns.count) return;
   if (problem.bias != nullptr) sum += problem.bias[problem.rows_are_weights ? row : column];
-  static_cast<Out*>(problem.out)[row * problem.row_stride + column * problem.column_stride] =
-      FromFloat<Out>(sum);
+  static_cast<Out*>(problem.out)[row * problem.row_stride + column * problem.column_stride +
+                                 blockIdx.z * problem.segment_stride] = FromFloat<Out>(sum);
 }
 
 template <typename Shape, typename T, typename Out>
@@ -127,14 +137,16 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) GemmKernel(Problem<T> prob
   const int64_t first_row = int64_t{blockIdx.x} * Shape::kRows;
   const int64_t first_column = int64_t{blockIdx.y} * Shape::kColumns;
   const int tiles = static_cast<int>((problem.k + kTileK - 1) / kTileK);
+  const Operand<T> rows = SegmentOf(problem.rows, problem.k);
+  const Operand<T> columns = SegmentOf(problem.columns, problem.k);
   const auto load = [&](int tile) {
     const int stage = tile % Shape::kStages;
     if (tile < tiles) {
-      LoadTile<Shape::kRows, Shape::kThreads>(shared.rows[stage], problem.rows, first_row,
-                                              int64_t{tile} * kTileK, problem.k, problem.aligned);
-      LoadTile<Shape::kColumns, Shape::kThreads>(shared.columns[stage], problem.columns,
-                                                 first_column, int64_t{tile} * kTileK, problem.k,
-                                                 problem.aligned);
+      const int64_t k0 = int64_t{tile} * kTileK;
+      LoadTile<Shape::kRows, Shape::kThreads>(shared.rows[stage], rows, first_row, k0, problem.k,
+                                              problem.aligned);
+      LoadTile<Shape::kColumns, Shape::kThreads>(shared.columns[stage], columns, first_column, k0,
+                                                 problem.k, problem.aligned);
     }
     CommitCopies();  // Also an empty group: WaitCopies counts them.
   };
@@ -189,15 +201,17 @@ cudaError_t LaunchGemm(const GemmArgs& args, bool tokens_are_rows, cudaStream_t 
   const gemm::Problem<T> problem{
       .rows = tokens_are_rows ? tokens : weights,
       .columns = tokens_are_rows ? weights : tokens,
-      .k = packed.k(),
+      .k = packed.k() / args.segments,
       .aligned = IsAligned(args.a, args.a_stride) && IsAligned(FloatsOf(packed), weights.stride),
       .bias = args.bias,
       .rows_are_weights = !tokens_are_rows,
       .out = args.out.data,
       .row_stride = tokens_are_rows ? args.out_stride : 1,
-      .column_stride = tokens_are_rows ? 1 : args.out_stride};
+      .column_stride = tokens_are_rows ? 1 : args.out_stride,
+      .segment_stride = args.m * args.out_stride};
   const dim3 grid(BlocksFor(problem.rows.count, Shape::kRows),
-                  BlocksFor(problem.columns.count, Shape::kColumns));
+                  BlocksFor(problem.columns.count, Shape::kColumns),
+                  static_cast<unsigned>(args.segments));
   return Launch(gemm::GemmKernel<Shape, T, Out>, grid, Shape::kThreads,
                 sizeof(gemm::Stages<Shape, T>), stream, problem);
 }
@@ -209,23 +223,53 @@ cudaError_t ChooseTile(const GemmArgs& args, cudaStream_t stream) {
   return LaunchGemm<ManyTokens, T, Out>(args, true, stream);
 }
 
+// The sums of the segments one beside the other in `scratch`, then their tree; so many rows at a
+// time as have room there.
 template <typename T>
-cudaError_t ChooseOut(const GemmArgs& args, cudaStream_t stream) {
+cudaError_t MultiplySegments(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
+  const int64_t n = args.weights->n();
+  const int64_t most = std::ssize(scratch) / (args.segments * n);
+  if (most == 0) return cudaErrorMemoryAllocation;
+  for (int64_t row = 0; row < args.m; row += most) {
+    GemmArgs sums = args;
+    sums.a = args.a.At(row * args.a_stride);
+    sums.m = std::min(most, args.m - row);
+    sums.bias = nullptr;
+    sums.out = scratch.data();
+    sums.out_stride = n;
+    const cudaError_t multiplied = ChooseTile<T, float>(sums, stream);
+    if (multiplied != cudaSuccess) return multiplied;
+    FoldPartialsArgs fold{.num_parts = args.segments,
+                          .num_tokens = sums.m,
+                          .dim = n,
+                          .bias = args.bias,
+                          .out = args.out.At(row * args.out_stride),
+                          .out_stride = args.out_stride};
+    for (int32_t s = 0; s < args.segments; ++s) fold.parts[s] = scratch.data() + s * sums.m * n;
+    const cudaError_t folded = FoldPartials(fold, stream);
+    if (folded != cudaSuccess) return folded;
+  }
+  return cudaSuccess;
+}
+
+template <typename T>
+cudaError_t ChooseOut(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
+  if (args.out.dtype != DType::kF32 && args.out.dtype != T::kDType) return cudaErrorInvalidValue;
+  if (args.segments > 1) return MultiplySegments<T>(args, scratch, stream);
   if (args.out.dtype == DType::kF32) return ChooseTile<T, float>(args, stream);
-  if (args.out.dtype == T::kDType) return ChooseTile<T, T>(args, stream);
-  return cudaErrorInvalidValue;
+  return ChooseTile<T, T>(args, stream);
 }
 
 }  // namespace
 
-cudaError_t Gemm(const GemmArgs& args, cudaStream_t stream) {
+cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
   const PackedMatrix& weights = *args.weights;
   if (weights.format() != WeightFormat::kCuda || args.a.dtype != weights.dtype()) {
     return cudaErrorInvalidValue;
   }
   if (args.m == 0 || weights.n() == 0) return cudaSuccess;
-  if (args.a.dtype == DType::kBF16) return ChooseOut<Bf16>(args, stream);
-  if (args.a.dtype == DType::kF16) return ChooseOut<F16>(args, stream);
+  if (args.a.dtype == DType::kBF16) return ChooseOut<Bf16>(args, scratch, stream);
+  if (args.a.dtype == DType::kF16) return ChooseOut<F16>(args, scratch, stream);
   return cudaErrorInvalidValue;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "kernels/api/model_args.h"
 #include "kernels/cuda/operands.h"
 
@@ -9,7 +11,9 @@ namespace baton::cuda {
 // Each output starts from zero and adds its products in steps of 16 of k, ascending, as one
 // mma.sync.m16n8k16 does (kernels/emulation/tensor_core.h), whatever m and n are; then the bias;
 // then it is rounded to the type of `out`. So a row's bits depend on nothing but the row and the
-// weights. cudaErrorInvalidValue for other types, and for weights that another device has packed.
-cudaError_t Gemm(const GemmArgs& args, cudaStream_t stream);
+// weights. Each of several segments is such a sum, in `scratch`: cudaErrorMemoryAllocation where
+// there is no room for those of one row. cudaErrorInvalidValue for other types, and for weights
+// that another device has packed.
+cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream);
 
 }  // namespace baton::cuda

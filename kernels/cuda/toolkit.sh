@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints the folder of a CUDA toolkit (bin/nvcc in it): $CUDA_HOME or that of the nvcc on PATH if it
-# is 13.0 or later, else the wheels of toolkit.txt, checked by hash, in a cache that is filled once.
+# is CUDA 13, whose programs run on every driver that deploy/check_gpu.py takes; else the wheels of
+# toolkit.txt, checked by hash, in a cache that is filled once.
 #   kernels/cuda/toolkit.sh            prints the folder; 290 MB of disk, 105 MB of download
 #   kernels/cuda/toolkit.sh --cached   fails if that would download
 set -euo pipefail
@@ -9,7 +10,7 @@ pins=$(cd "$(dirname "$0")" && pwd)/toolkit.txt
 for home in "${CUDA_HOME:-}" "$(dirname "$(dirname "$(command -v nvcc || true)")")"; do
   [ -x "$home/bin/nvcc" ] || continue
   major=$("$home/bin/nvcc" --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
-  if [ "${major:-0}" -ge 13 ] && [ -x "$home/bin/cuobjdump" ]; then
+  if [ "${major:-0}" = 13 ] && [ -x "$home/bin/cuobjdump" ]; then
     echo "$home"
     exit 0
   fi

@@ -42,6 +42,7 @@ std::string BlockRunner::Run(const Launch& launch) {
   num_threads_ = CountOf(launch.block);
   ++statistics_.kernels;
   ++running_.launch;
+  running_.device = launch.device;
   running_.fenced.assign(CountOf(launch.grid), false);
   std::vector<uint32_t> blocks(CountOf(launch.grid));
   std::iota(blocks.begin(), blocks.end(), 0);

@@ -41,6 +41,7 @@ class BlockRunner {
     dim3 grid, block;
     size_t shared_bytes = 0;
     const KernelCall* call = nullptr;
+    int device = 0;
   };
   // Empty, or what went wrong.
   std::string Run(const Launch& launch);

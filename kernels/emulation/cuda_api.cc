@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <mutex>
+#include <string>
 
 #include "kernels/emulation/emulated_device.h"
 
@@ -9,6 +10,35 @@ namespace {
 
 bool IsDone(const baton::emulation::Event& event) {
   return event.stream == nullptr || event.stream->done >= event.count;
+}
+
+// Whether the graph has its memory on the device.
+bool Upload(baton::emulation::Graph* exec, baton::emulation::EmulatedDevice& device) {
+  const std::lock_guard memory(device.work.running);
+  if (exec->memory == nullptr) {
+    exec->memory = device.global.Allocate(baton::emulation::Graph::kBytes, exec->device);
+  }
+  return exec->memory != nullptr;
+}
+
+// What is queued may still use the memory; of that nothing runs now, so that a wait which the
+// program lacks is not made up for here.
+cudaError_t FreeAfterWork(void* pointer, bool pinned) {
+  if (pointer == nullptr) return cudaSuccess;
+  baton::emulation::Call api;
+  if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
+  auto& device = api.device;
+  {
+    const std::lock_guard memory(device.work.running);
+    const bool freed =
+        pinned ? device.global.FreePinned(pointer) : device.global.Free(pointer, api.on);
+    if (!freed) return cudaErrorInvalidValue;
+  }
+  device.work.Afterwards([pointer, &device] {
+    const std::lock_guard memory(device.work.running);
+    device.global.Release(pointer);
+  });
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -22,40 +52,27 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   Call api;
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
   const std::lock_guard memory(api.device.work.running);
-  *pointer = api.device.global.Allocate(bytes, /*pinned=*/false);
+  *pointer = api.device.global.Allocate(bytes, api.on);
   return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
-cudaError_t cudaFree(void* pointer) {
-  if (pointer == nullptr) return cudaSuccess;
-  // As on a device, everything that runs ends first.
-  if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) return error;
-  Call api;
-  const std::lock_guard memory(api.device.work.running);
-  return api.device.global.Free(pointer, /*pinned=*/false) ? cudaSuccess : cudaErrorInvalidValue;
-}
+cudaError_t cudaFree(void* pointer) { return FreeAfterWork(pointer, /*pinned=*/false); }
 
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   Call api;
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
   const std::lock_guard memory(api.device.work.running);
-  *pointer = api.device.global.Allocate(bytes, /*pinned=*/true);
+  *pointer = api.device.global.AllocatePinned(bytes);
   return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 
-cudaError_t cudaFreeHost(void* pointer) {
-  if (pointer == nullptr) return cudaSuccess;
-  if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) return error;
-  Call api;
-  const std::lock_guard memory(api.device.work.running);
-  return api.device.global.Free(pointer, /*pinned=*/true) ? cudaSuccess : cudaErrorInvalidValue;
-}
+cudaError_t cudaFreeHost(void* pointer) { return FreeAfterWork(pointer, /*pinned=*/true); }
 
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   Call api;
   const std::lock_guard memory(api.device.work.running);
   *total_bytes = api.device.global.capacity();
-  *free_bytes = *total_bytes - api.device.global.used();
+  *free_bytes = *total_bytes - api.device.global.used(api.on);
   return api.error;
 }
 
@@ -63,6 +80,11 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                             cudaStream_t stream) {
   Call api;
   if (api.error != cudaSuccess) return api.error;
+  Stream* const queue = api.QueueOf(stream);
+  if (queue == nullptr) return cudaErrorInvalidResourceHandle;
+  for (const void* end : {static_cast<const void*>(to), from}) {
+    if (const cudaError_t error = api.CheckReach(end); error != cudaSuccess) return error;
+  }
   auto& device = api.device;
   const auto run = [=, &device] {
     if (!device.global.IsWithinBounds(to, bytes)) {
@@ -76,7 +98,6 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     device.global.Close();
     return cudaSuccess;
   };
-  Stream* queue = device.work.Of(stream);
   device.work.Put(queue, {.run = run});
   const auto is_pageable = [&](const void* p) { return !device.global.Contains(p); };
   if (queue->recording != nullptr || (!is_pageable(to) && !is_pageable(from))) return cudaSuccess;
@@ -93,8 +114,11 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
   Call api;
   if (api.error != cudaSuccess) return api.error;
+  Stream* const queue = api.QueueOf(stream);
+  if (queue == nullptr) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = api.CheckReach(to); error != cudaSuccess) return error;
   auto& device = api.device;
-  device.work.Put(device.work.Of(stream), {.run = [=, &device] {
+  device.work.Put(queue, {.run = [=, &device] {
                     if (!device.global.IsWithinBounds(to, bytes)) {
                       return device.FailWork("a memset is outside its allocation");
                     }
@@ -106,14 +130,14 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stre
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  Call api;
-  if (api.error == cudaSuccess) *stream = api.device.work.AddStream();
-  return api.error;
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
 }
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
-  return cudaStreamCreateWithFlags(stream, flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
+  Call api;
+  if (api.error == cudaSuccess) *stream = api.device.work.AddStream(api.on, flags, priority);
+  return api.error;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
@@ -128,20 +152,24 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   Call api;
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
-  Stream* queue = api.device.work.Of(stream);
+  Stream* const queue = api.QueueOf(stream);
+  if (queue == nullptr) return cudaErrorInvalidResourceHandle;
   const uint64_t target = queue->queued;
   return api.RunUntil([=] { return queue->done >= target; });
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   Call api;
-  if (api.error == cudaSuccess) api.device.work.Wait(api.device.work.Of(stream), event);
-  return api.error;
+  if (api.error != cudaSuccess) return api.error;
+  Stream* const queue = api.QueueOf(stream);
+  if (queue == nullptr) return cudaErrorInvalidResourceHandle;
+  api.device.work.Wait(queue, event);
+  return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   Call api;
-  if (api.error == cudaSuccess) *event = new Event;
+  if (api.error == cudaSuccess) *event = new Event{.device = api.on};
   return api.error;
 }
 
@@ -153,15 +181,24 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   Call api;
-  if (api.error == cudaSuccess) api.device.work.Record(event, api.device.work.Of(stream));
-  return api.error;
+  if (api.error != cudaSuccess) return api.error;
+  Stream* const queue = api.QueueOf(stream);
+  if (queue == nullptr) return cudaErrorInvalidResourceHandle;
+  if (event->device != api.on) {
+    api.device.FailWork("an event of device " + std::to_string(event->device) +
+                        " is recorded on a stream of device " + std::to_string(api.on));
+    return cudaErrorInvalidResourceHandle;
+  }
+  api.device.work.Record(event, queue);
+  return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   Call api;
   if (api.error != cudaSuccess) return api.error;
   api.device.work.RunSome(api.lock);
-  if (api.device.work.error != cudaSuccess) return api.device.work.error;
+  const cudaError_t error = api.device.work.errors[api.on];
+  if (error != cudaSuccess) return error;
   return IsDone(*event) ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -174,15 +211,17 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaDeviceSynchronize() {
   Call api;
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
-  return api.RunUntil([&] { return api.device.work.IsIdle(); });
+  return api.RunUntil([&] { return api.device.work.IsIdle(api.on); });
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   Call api;
   if (api.error != cudaSuccess) return api.error;
   // CUDA does not record the null stream.
   if (stream == nullptr || stream->recording != nullptr) return cudaErrorStreamCaptureUnsupported;
-  stream->recording = new Graph;
+  if (api.QueueOf(stream) == nullptr) return cudaErrorInvalidResourceHandle;
+  stream->recording = new Graph{.device = api.on};
+  stream->recording->forbids_all = mode == cudaStreamCaptureModeGlobal;
   return cudaSuccess;
 }
 
@@ -212,10 +251,20 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
   return cudaSuccess;
 }
 
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t) {
+  Call api;
+  if (api.error != cudaSuccess) return api.error;
+  return Upload(exec, api.device) ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   Call api;
-  if (api.error == cudaSuccess) api.device.work.Replay(*exec, api.device.work.Of(stream));
-  return api.error;
+  if (api.error != cudaSuccess) return api.error;
+  Stream* const queue = api.QueueOf(stream);
+  if (queue == nullptr || exec->device != api.on) return cudaErrorInvalidResourceHandle;
+  if (!Upload(exec, api.device)) return cudaErrorMemoryAllocation;
+  api.device.work.Replay(*exec, queue);
+  return cudaSuccess;
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
@@ -226,6 +275,11 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   Call api;
+  if (exec->memory != nullptr) {
+    const std::lock_guard memory(api.device.work.running);
+    api.device.global.Free(exec->memory, exec->device);
+    api.device.global.Release(exec->memory);
+  }
   delete exec;
   return api.error;
 }

@@ -4,7 +4,10 @@
 // for a GPU and for the emulation. Work on a stream runs when some call waits for it or asks about
 // it, and among streams in seeded random order: a missing event or synchronisation shows.
 //
-// Any thread may call. Errors are sticky as on a device: after a failed kernel every call fails.
+// Any thread may call; each has its own current device, on which calls allocate, and whose streams
+// they take: another device's are refused, as events recorded there and its memory are without peer
+// access, though CUDA itself takes some of them. Errors are sticky as on a device: after a failed
+// kernel every call fails whose thread has that device.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,9 +26,12 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorPeerAccessUnsupported = 217,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
+  cudaErrorPeerAccessAlreadyEnabled = 704,
   cudaErrorLaunchFailure = 719,
+  cudaErrorSystemNotReady = 802,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorGraphExecUpdateFailure = 910,
@@ -54,6 +60,7 @@ struct cudaDeviceProp {
   char name[256];
   cudaUUID_t uuid;
   size_t totalGlobalMem;
+  size_t sharedMemPerBlockOptin;
   int major;
   int minor;
 };
@@ -71,10 +78,15 @@ struct cudaGraphExecUpdateResultInfo {
   int result = 0;
 };
 
-// There is one device, a process's own.
+// Those of a process are its own.
 cudaError_t cudaGetDeviceCount(int* count);
+// Of the calling thread; 0 at first.
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+// Whether work of the first may be let touch memory of the second.
+cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);
+// Lets work of the current device do so.
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 // 1000 * major + 10 * minor.
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
@@ -102,6 +114,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+// The event may be another device's.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
@@ -119,6 +132,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
 // Replaces the arguments by those of `graph`, which must launch the same kernels in the same order.
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
                                 cudaGraphExecUpdateResultInfo* info);
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
+// What was not uploaded before takes device memory now.
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -9,12 +10,14 @@
 #include "kernels/emulation/cuda_api.h"
 #include "kernels/emulation/emulator.h"
 #include "kernels/emulation/global_memory.h"
+#include "kernels/emulation/options.h"
 #include "kernels/emulation/shared_memory.h"
 #include "kernels/emulation/work_queue.h"
 
 namespace baton::emulation {
 
-// The process's device. Its queue has the locks: `work.running` guards memory and runner,
+// The process's devices: one queue, one range of addresses, and one block at a time. The queue has
+// the locks: `work.running` guards memory and runner,
 // `work.mutex` all the rest but the message.
 struct EmulatedDevice {
   EmulatedDevice();
@@ -23,7 +26,9 @@ struct EmulatedDevice {
   GlobalMemory global;
   BlockRunner runner{&shared, &global};
   WorkQueue work;
-  Architecture architecture = Architecture::kHopper;
+  std::array<const GpuModel*, kMostDevices> models = {};
+  int devices = 1;
+  bool peers = true;  // Whether one can be let touch another's memory.
   int64_t calls_until_failure = 0;  // 0: none.
   cudaError_t planned_error = cudaSuccess;
   int64_t kernels_until_loss = 0;  // 0: none. Of the running kernel.
@@ -42,6 +47,8 @@ struct EmulatedDevice {
 };
 
 EmulatedDevice& TheDevice();
+// The calling thread's.
+int& CurrentDevice();
 
 // Every API call holds one. It tells what the call must return at once, if anything.
 class Call {
@@ -49,9 +56,14 @@ class Call {
   Call();
   // Of calls that a recording does not allow.
   cudaError_t RefuseWhileRecording();
-  // Lets the device work until done().
+  // The stream's queue, or null: it belongs to another device than the thread's.
+  Stream* QueueOf(cudaStream_t stream);
+  // Whether the thread's device may touch what lies there.
+  cudaError_t CheckReach(const void* address);
+  // Lets the devices work until done().
   cudaError_t RunUntil(const std::function<bool()>& done);
 
+  const int on;  // The calling thread's device.
   EmulatedDevice& device = TheDevice();
   WorkQueue::Lock lock{device.work.mutex};
   cudaError_t error = cudaSuccess;

@@ -2,11 +2,14 @@
 
 #include <cxxabi.h>
 #include <dlfcn.h>
+#include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "kernels/emulation/emulated_device.h"
 #include "kernels/emulation/options.h"
@@ -28,9 +31,14 @@ std::string NameOf(const void* function) {
 
 EmulatedDevice::EmulatedDevice() {
   const Options options = OptionsOfEnvironment();
-  architecture = options.architecture;
+  for (int i = 0; i < kMostDevices; ++i) {
+    models[i] = options.models[std::min<size_t>(i, options.models.size() - 1)];
+  }
+  devices = options.devices;
+  peers = options.peers;
   set_seed(options.seed);
   global.set_capacity(options.memory);
+  global.Take(options.taken);
   kernels_until_loss = options.lose;
   if (options.detects) return;
   BlockRunner::set_detects(false);
@@ -64,30 +72,50 @@ EmulatedDevice& TheDevice() {
   return *device;
 }
 
-Call::Call() {
+int& CurrentDevice() {
+  static thread_local int device = 0;
+  return device;
+}
+
+Call::Call() : on(CurrentDevice()) {
   if (device.calls_until_failure > 0 && --device.calls_until_failure == 0) {
     error = device.planned_error;
-    if (error == cudaErrorLaunchFailure) device.work.error = error;
+    if (error == cudaErrorLaunchFailure) device.work.errors[on] = error;
   }
-  if (device.work.error != cudaSuccess) error = device.work.error;
+  if (device.work.errors[on] != cudaSuccess) error = device.work.errors[on];
 }
 
 cudaError_t Call::RefuseWhileRecording() {
-  if (error != cudaSuccess || !device.work.IsRecording()) return error;
-  device.work.SpoilRecordings();
-  return cudaErrorStreamCaptureUnsupported;
+  if (error != cudaSuccess) return error;
+  return device.work.SpoilRecordings() ? cudaErrorStreamCaptureUnsupported : cudaSuccess;
+}
+
+Stream* Call::QueueOf(cudaStream_t stream) {
+  Stream* const queue = device.work.Of(stream, on);
+  if (queue->device == on) return queue;
+  device.FailWork("a stream of device " + std::to_string(queue->device) +
+                  " is used by a thread whose device is " + std::to_string(on));
+  return nullptr;
+}
+
+cudaError_t Call::CheckReach(const void* address) {
+  const std::lock_guard memory(device.work.running);
+  const std::string refusal = device.global.RefusalOf(on, address);
+  return refusal.empty() ? cudaSuccess : device.FailWork(refusal);
 }
 
 cudaError_t Call::RunUntil(const std::function<bool()>& done) {
   if (!device.work.RunUntil(lock, done)) {
     device.FailWork("streams wait for each other for ever");
-    device.work.error = cudaErrorLaunchFailure;
+    device.work.errors[on] = cudaErrorLaunchFailure;
   }
-  return device.work.error;
+  return device.work.errors[on];
 }
 
 BlockRunner& TheRunner() { return TheDevice().runner; }
-Architecture CurrentArchitecture() { return TheDevice().architecture; }
+Architecture CurrentArchitecture() {
+  return TheDevice().models[TheRunner().running().device]->sums;
+}
 
 void SetSeed(uint64_t seed) {
   const std::scoped_lock lock(TheDevice().work.mutex, TheDevice().work.running);
@@ -101,8 +129,18 @@ void ResetDevice() {
   WorkQueue::Lock lock(device.work.mutex);
   device.work.Clear(lock);
   device.ForgetMessage();
+  {
+    const std::lock_guard memory(device.work.running);
+    device.global.ForgetPeers();
+  }
   device.calls_until_failure = 0;
   device.kernels_until_loss = 0;
+}
+
+void SetDevices(int count, bool peers) {
+  const std::lock_guard lock(TheDevice().work.mutex);
+  TheDevice().devices = count;
+  TheDevice().peers = peers;
 }
 
 void SetDeviceMemory(size_t bytes) {
@@ -121,9 +159,18 @@ void LoseInKernel(int64_t n) {
   TheDevice().kernels_until_loss = n;
 }
 
+void SetGpu(std::string_view name) {
+  const std::scoped_lock lock(TheDevice().work.mutex, TheDevice().work.running);
+  TheDevice().models.fill(FindGpuModel(name));
+}
+
+void SetGpu(int device, std::string_view name) {
+  const std::scoped_lock lock(TheDevice().work.mutex, TheDevice().work.running);
+  TheDevice().models[device] = FindGpuModel(name);
+}
+
 void SetArchitecture(Architecture architecture) {
-  const std::lock_guard lock(TheDevice().work.running);
-  TheDevice().architecture = architecture;
+  SetGpu(architecture == Architecture::kHopper ? "sm90" : "sm80");
 }
 
 Statistics GetStatistics() {
@@ -131,11 +178,25 @@ Statistics GetStatistics() {
   return TheDevice().runner.statistics();
 }
 
+std::vector<StreamFacts> GetStreams() {
+  const std::lock_guard lock(TheDevice().work.mutex);
+  std::vector<StreamFacts> facts;
+  for (const Stream* stream : TheDevice().work.Streams()) {
+    facts.push_back({stream->flags, stream->priority});
+  }
+  return facts;
+}
+
 void StartDriver() {
   static const bool started = [] {
     std::thread([] {
+      pthread_setname_np(pthread_self(), "emulated-gpu");
       WorkQueue::Lock lock(TheDevice().work.mutex);
-      TheDevice().work.Drive(lock);
+      // Memory is opened for many kernels at once: that takes longer than a kernel.
+      TheDevice().work.Drive(lock, [](bool begins) {
+        GlobalMemory& global = TheDevice().global;
+        begins ? global.Open() : global.Close();
+      });
     }).detach();
     return true;
   }();
@@ -150,25 +211,28 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, size_t shared_by
   const bool empty_grid = grid.x == 0 || grid.y == 0 || grid.z == 0;
   // The limits of CUDA: 2^31 - 1 blocks in x, 65535 in y and z.
   if (threads == 0 || threads > kMaxThreads || block.z > 64 || empty_grid || grid.x >> 31 != 0 ||
-      grid.y > 65535 || grid.z > 65535 || shared_bytes > SharedMemory::kMaxBytes) {
+      grid.y > 65535 || grid.z > 65535 || shared_bytes > api.device.models[api.on]->shared_bytes) {
     return cudaErrorInvalidConfiguration;
   }
+  Stream* const queue = api.QueueOf(stream);
+  if (queue == nullptr) return cudaErrorInvalidResourceHandle;
   const std::shared_ptr<const KernelCall> kernel = std::move(call);
   const std::string name = NameOf(function);
-  const auto run = [=] {
+  const auto run = [=, on = api.on] {
     EmulatedDevice& device = TheDevice();
     if (device.kernels_until_loss > 0 && --device.kernels_until_loss == 0) {
       device.FailWork(name + ": the device is lost, as was asked for");
       return cudaErrorLaunchFailure;
     }
     device.global.Open();
-    const std::string message = device.runner.Run({name, grid, block, shared_bytes, kernel.get()});
+    const std::string message =
+        device.runner.Run({name, grid, block, shared_bytes, kernel.get(), on});
     device.global.Close();
     if (message.empty()) return cudaSuccess;
     device.FailWork(message);
     return cudaErrorLaunchFailure;
   };
-  api.device.work.Put(api.device.work.Of(stream), {.run = run, .kernel = name});
+  api.device.work.Put(queue, {.run = run, .kernel = name});
   return cudaSuccess;
 }
 

@@ -1,11 +1,13 @@
 #pragma once
 
-// What a test tells the emulated GPU and asks of it.
+// What a test tells the emulated GPUs and asks of them.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "kernels/emulation/cuda_api.h"
 #include "kernels/emulation/tensor_core.h"
@@ -18,25 +20,38 @@ void SetSeed(uint64_t seed);
 // What the first failure was: kernel, block, thread, memory and lines of source. Empty: none.
 std::string LastMessage();
 
-// A fresh device: forgets failures and queued work. Memory stays as it is.
+// Fresh devices: forgets failures, queued work and peer access. Memory stays as it is.
 void ResetDevice();
 
-// What cudaMalloc may give out in all.
+// From now on there are so many. Without `peers` none can be let touch another's memory.
+void SetDevices(int count, bool peers = true);
+
+// What cudaMalloc may give out in all, of each device.
 void SetDeviceMemory(size_t bytes);
 
 // The n-th API call from now fails with `error`, the next being the first. A launch failure is
-// sticky: the device is lost.
+// sticky: the caller's device is lost.
 void FailCall(int64_t n, cudaError_t error);
 
-// The n-th kernel from now is the last: the device is lost in it. 0: none.
+// In the n-th kernel from now its device is lost. 0: none.
 void LoseInKernel(int64_t n);
 
-// From now on a thread of its own runs the device's work, as programs expect of a GPU; without it,
+// From now on a thread of its own runs the devices' work, as programs expect of a GPU; without it,
 // whoever waits or asks does, in an order that only the seed decides.
 void StartDriver();
 
-// How products are summed; kHopper unless told.
+// What kind of GPU they all are: a name of kernels/emulation/options.h, "sm90" unless told.
+void SetGpu(std::string_view name);
+void SetGpu(int device, std::string_view name);
+// Some whose products are summed in that way.
 void SetArchitecture(Architecture architecture);
+
+// How the program's streams were made, in that order.
+struct StreamFacts {
+  unsigned flags;
+  int priority;
+};
+std::vector<StreamFacts> GetStreams();
 
 struct Statistics {
   int64_t kernels = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <memory>
 
 #include "common/base/check.h"
 
@@ -12,55 +13,72 @@ namespace baton::emulation {
 namespace {
 
 constexpr size_t kPage = 4096;
+constexpr size_t kHugePage = size_t{1} << 21;
 
 void Protect(std::byte* data, size_t bytes, int protection) {
   BATON_CHECK(mprotect(data, bytes, protection) == 0);
 }
 
-size_t RoundUp(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
+size_t RoundUp(size_t bytes, size_t page = kPage) { return (bytes + page - 1) / page * page; }
 
 }  // namespace
 
 GlobalMemory::GlobalMemory() {
-  void* memory = mmap(nullptr, kArenaBytes, PROT_NONE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  BATON_CHECK(memory != MAP_FAILED);
-  arena_ = static_cast<std::byte*>(memory);
+  size_t space = kArenaBytes + kHugePage;
+  mapped_ = mmap(nullptr, space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  BATON_CHECK(mapped_ != MAP_FAILED);
+  void* arena = mapped_;
+  arena_ = static_cast<std::byte*>(std::align(kHugePage, kArenaBytes, arena, space));
+  // Open and Close go through all pages that hold something, for each kernel.
+  madvise(arena_, kPinnedBegin, MADV_HUGEPAGE);
 }
 
-GlobalMemory::~GlobalMemory() { munmap(arena_, kArenaBytes); }
+GlobalMemory::~GlobalMemory() { munmap(mapped_, kArenaBytes + kHugePage); }
 
-std::byte* GlobalMemory::Allocate(size_t bytes, bool pinned) {
-  if (!pinned && bytes > capacity_ - std::min(capacity_, used_)) return nullptr;
+std::byte* GlobalMemory::Allocate(size_t bytes, int device) {
+  const bool pinned = device == kPinned;
+  if (!pinned && bytes > capacity_ - std::min(capacity_, used_[device])) return nullptr;
   const size_t pages = RoundUp(bytes == 0 ? 1 : bytes);
   size_t& next = pinned ? next_pinned_ : next_;
   const size_t end = pinned ? kArenaBytes : kPinnedBegin;
   if (pages + kPage > end - next) return nullptr;
   std::byte* data = arena_ + next;
   next += pages + kPage;  // A page that nobody may touch lies between two allocations.
-  Protect(data, pages, PROT_READ | PROT_WRITE);
-  std::memset(data, 0xff, pages);
-  if (!pinned) {
-    if (open_ == 0) Protect(data, pages, PROT_NONE);
-    used_ += bytes;
+  if (pinned || open_ > 0) {
+    Protect(data, pages, PROT_READ | PROT_WRITE);
+    std::memset(data, 0xff, pages);
+  } else {
+    Open();
+    std::memset(data, 0xff, pages);
+    Close();
   }
-  allocations_[data] = {.data = data, .bytes = bytes, .number = next_number_++, .pinned = pinned};
+  if (!pinned) used_[device] += bytes;
+  allocations_[data] = {.data = data, .bytes = bytes, .number = next_number_++, .device = device};
   return data;
 }
 
-bool GlobalMemory::Free(void* pointer, bool pinned) {
+bool GlobalMemory::Free(void* pointer, int device) {
   const auto found = allocations_.find(static_cast<std::byte*>(pointer));
-  if (found == allocations_.end() || found->second.freed || found->second.pinned != pinned) {
+  if (found == allocations_.end() || found->second.freed || found->second.device != device) {
     return false;
   }
   Allocation& allocation = found->second;
   allocation.freed = true;
+  if (device != kPinned) used_[device] -= allocation.bytes;
+  return true;
+}
+
+void GlobalMemory::Release(void* pointer) {
+  Allocation& allocation = allocations_.at(static_cast<std::byte*>(pointer));
+  allocation.released = true;
   allocation.pages.clear();
-  if (!pinned) used_ -= allocation.bytes;
   const size_t pages = RoundUp(allocation.bytes == 0 ? 1 : allocation.bytes);
   BATON_CHECK(madvise(allocation.data, pages, MADV_DONTNEED) == 0);
   Protect(allocation.data, pages, PROT_NONE);
-  return true;
+  auto first = allocations_.lower_bound(arena_ + first_);
+  while (first != allocations_.end() && first->second.released) ++first;
+  const bool none = first == allocations_.end() || first->second.device == kPinned;
+  first_ = none ? next_ : static_cast<size_t>(first->first - arena_);
 }
 
 const GlobalMemory::Allocation* GlobalMemory::Find(const void* address) const {
@@ -75,29 +93,44 @@ const GlobalMemory::Allocation* GlobalMemory::Find(const void* address) const {
   return last_found_;
 }
 
-bool GlobalMemory::IsPinned(const void* address) const {
-  return Contains(address) && Find(address) != nullptr && Find(address)->pinned;
+std::string GlobalMemory::RefusalOf(int device, const void* address) const {
+  if (!Contains(address)) return "";
+  const Allocation* found = Find(address);
+  if (found == nullptr || found->device == kPinned || found->device == device ||
+      HasPeer(device, found->device)) {
+    return "";
+  }
+  return "device " + std::to_string(device) + " touches memory of device " +
+         std::to_string(found->device) + " without peer access";
 }
 
 bool GlobalMemory::IsWithinBounds(const void* address, size_t size) const {
   if (!Contains(address)) return true;
   const Allocation* allocation = Find(address);
-  return allocation != nullptr && !allocation->freed &&
+  return allocation != nullptr && !allocation->released &&
          static_cast<const std::byte*>(address) + size <= allocation->data + allocation->bytes;
 }
 
-// All of the device's memory at once: a call for each allocation would cost more than the kernel.
+// All of the devices' memory at once: a call for each allocation would cost more than the kernel.
 void GlobalMemory::Open() {
-  if (open_++ == 0 && next_ > 0) Protect(arena_, next_, PROT_READ | PROT_WRITE);
+  if (open_++ > 0) return;
+  opened_ = first_ / kHugePage * kHugePage;
+  ProtectDevices(PROT_READ | PROT_WRITE);
 }
 
 void GlobalMemory::Close() {
-  if (--open_ == 0 && next_ > 0) Protect(arena_, next_, PROT_NONE);
+  if (--open_ == 0) ProtectDevices(PROT_NONE);
+}
+
+// In whole large pages, without which the system gives none.
+void GlobalMemory::ProtectDevices(int protection) {
+  const size_t end = RoundUp(next_, kHugePage);
+  if (end > opened_) Protect(arena_ + opened_, end - opened_, protection);
 }
 
 GlobalMemory::Allocation& GlobalMemory::FindForKernel(Access access, const void* address,
                                                       size_t size, Place place,
-                                                      const Thread& thread) {
+                                                      const Thread& thread, int device) {
   const Allocation* found = Find(address);
   const char* verb = access == Access::kRead ? "read" : "write";
   if (found == nullptr || !IsWithinBounds(address, size)) {
@@ -106,10 +139,13 @@ GlobalMemory::Allocation& GlobalMemory::FindForKernel(Access access, const void*
       where = ": allocation " + std::to_string(found->number) + " has " +
               std::to_string(found->bytes) + " B, offset " +
               std::to_string(static_cast<const std::byte*>(address) - found->data) +
-              (found->freed ? ", and was freed" : "");
+              (found->released ? ", and was freed" : "");
     }
     Fail(thread.Name() + ": " + verb + " of " + std::to_string(size) +
          " B outside any allocation at " + Show(place) + where);
+  }
+  if (const std::string refusal = RefusalOf(device, address); !refusal.empty()) {
+    Fail(thread.Name() + ": " + verb + " at " + Show(place) + ": " + refusal);
   }
   if (reinterpret_cast<uintptr_t>(address) % size != 0) {
     Fail(thread.Name() + ": misaligned " + verb + " of " + std::to_string(size) +
@@ -161,7 +197,8 @@ void GlobalMemory::CheckCell(Allocation& allocation, size_t index, Access access
 void GlobalMemory::Check(Access access, const void* address, size_t size, Place place,
                          const Thread& thread, const BlockOrder& order,
                          const RunningBlock& running) {
-  Allocation& allocation = FindForKernel(access, address, size, place, thread);
+  Allocation& allocation =
+      FindForKernel(access, address, size, place, thread, running.device);
   if (size == 1) return;
   if (access != Access::kRead) allocation.written = true;
   if (!allocation.written && allocation.bytes > kLargeBytes) return;

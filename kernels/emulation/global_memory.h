@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -8,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/emulation/options.h"
 #include "kernels/emulation/shared_memory.h"
 #include "kernels/emulation/thread.h"
 
@@ -15,6 +18,7 @@ namespace baton::emulation {
 
 // The block that runs, for what blocks do to each other in global memory.
 struct RunningBlock {
+  int device = 0;
   uint32_t launch = 0;  // Counts kernels.
   uint32_t block = 0;   // Within its grid.
   // __threadfence by a block before it, and an atomic by the running one: what a pair of blocks
@@ -23,11 +27,11 @@ struct RunningBlock {
   bool acquired = false;
 };
 
-// Device memory, an address range that only kernels and copies may touch (the host gets a fault),
-// and pinned host memory, another. Addresses are never used twice, and canary pages lie between
-// allocations. Per two bytes: who wrote and who read last in the running kernel, for races between
-// blocks and between threads of a block. An access of one byte is checked for its bounds only, and
-// of large memory that no kernel has written, such as weights, reads are not remembered.
+// Memory of the devices, an address range that only kernels and copies may touch (the host gets a
+// fault), and pinned host memory, another. Addresses are never used twice, and canary pages lie
+// between allocations. Per two bytes: who wrote and who read last in the running kernel, for races
+// between blocks and between threads of a block. An access of one byte is checked for its bounds
+// only, and of large memory that no kernel has written, such as weights, reads are not remembered.
 class GlobalMemory {
  public:
   GlobalMemory();
@@ -35,19 +39,33 @@ class GlobalMemory {
   GlobalMemory(const GlobalMemory&) = delete;
   GlobalMemory& operator=(const GlobalMemory&) = delete;
 
-  // Null: there is no room.
-  std::byte* Allocate(size_t bytes, bool pinned);
-  bool Free(void* pointer, bool pinned);
+  // Of a device, or pinned, which is no device's. Null: there is no room.
+  std::byte* Allocate(size_t bytes, int device);
+  std::byte* AllocatePinned(size_t bytes) { return Allocate(bytes, kPinned); }
+  // Its room may be given out anew; what is there stays until Release. False: it was never given
+  // out, or is free.
+  bool Free(void* pointer, int device);
+  bool FreePinned(void* pointer) { return Free(pointer, kPinned); }
+  void Release(void* pointer);
+  // Room of each device that somebody else has.
+  void Take(size_t bytes) {
+    for (size_t& used : used_) used += bytes;
+  }
   void set_capacity(size_t bytes) { capacity_ = bytes; }
-  size_t capacity() const { return capacity_; }
-  size_t used() const { return used_; }
+  size_t capacity() const { return capacity_; }  // Of each device.
+  size_t used(int device) const { return used_[device]; }
   // The host may touch device memory from now on. Before the first allocation.
   void Unprotect() { ++open_; }
 
   bool Contains(const void* address) const {
     return static_cast<size_t>(static_cast<const std::byte*>(address) - arena_) < kArenaBytes;
   }
-  bool IsPinned(const void* address) const;
+  // Work of a device touches another's memory only with peer access.
+  void EnablePeer(int device, int peer) { peers_[device].set(peer); }
+  bool HasPeer(int device, int peer) const { return peers_[device][peer]; }
+  void ForgetPeers() { peers_ = {}; }
+  // Empty, or whose memory it is that the device must not touch.
+  std::string RefusalOf(int device, const void* address) const;
   // Whether [address, address + size) is in one allocation. Addresses of the host are.
   bool IsWithinBounds(const void* address, size_t size) const;
 
@@ -60,7 +78,8 @@ class GlobalMemory {
 
  private:
   static constexpr size_t kArenaBytes = size_t{1} << 40;
-  // The first half is the device's.
+  static constexpr int kPinned = -1;  // In place of a device.
+  // The first half is the devices'.
   static constexpr size_t kPinnedBegin = kArenaBytes / 2;
   static constexpr size_t kCellsPerPage = 2048;
   static constexpr size_t kLargeBytes = size_t{1} << 20;
@@ -79,23 +98,29 @@ class GlobalMemory {
     std::byte* data;
     size_t bytes;
     int number;
-    bool pinned;
+    int device;  // Or kPinned.
     bool freed = false;
+    bool released = false;
     bool written = false;  // By a kernel.
     std::vector<std::unique_ptr<Cell[]>> pages = {};  // Made when they are touched.
   };
 
+  void ProtectDevices(int protection);
   const Allocation* Find(const void* address) const;
   Allocation& FindForKernel(Access access, const void* address, size_t size, Place place,
-                            const Thread& thread);
+                            const Thread& thread, int device);
   void CheckCell(Allocation& allocation, size_t index, Access access, Place place,
                  const Thread& thread, const BlockOrder& order, const RunningBlock& running);
 
-  std::byte* arena_;
-  size_t next_ = 0;  // Offset of the next allocation of the device...
-  size_t next_pinned_ = kPinnedBegin;  // ... and of pinned memory.
+  void* mapped_;
+  std::byte* arena_;  // Within it, where large pages begin.
+  size_t first_ = 0;  // Offset of the first allocation of a device that was not freed.
+  size_t opened_ = 0;  // Where Open began.
+  size_t next_ = 0;   // Of the next...
+  size_t next_pinned_ = kPinnedBegin;  // ... and of the next of pinned memory.
   size_t capacity_ = size_t{8} << 30;
-  size_t used_ = 0;
+  std::array<size_t, kMostDevices> used_ = {};
+  std::array<std::bitset<kMostDevices>, kMostDevices> peers_;
   int open_ = 0;
   int next_number_ = 0;
   std::map<const std::byte*, Allocation> allocations_;

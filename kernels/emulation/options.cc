@@ -1,11 +1,39 @@
 #include "kernels/emulation/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 
 namespace baton::emulation {
 namespace {
+
+constexpr GpuModel kModels[] = {
+    {"sm75", 7, 5, Architecture::kAmpere, 64 << 10},  // Which Baton does not take.
+    {"sm80", 8, 0, Architecture::kAmpere, 163 << 10},
+    {"sm86", 8, 6, Architecture::kAmpere, 99 << 10},
+    {"sm89", 8, 9, Architecture::kAmpere, 99 << 10},
+    {"sm90", 9, 0, Architecture::kHopper, 227 << 10},
+    {"sm100", 10, 0, Architecture::kHopper, 227 << 10},
+    {"sm120", 12, 0, Architecture::kHopper, 99 << 10},
+};
+
+bool ParseModels(std::string_view names, std::vector<const GpuModel*>& models) {
+  models.clear();
+  for (;;) {
+    const size_t end = names.find(',');
+    models.push_back(FindGpuModel(names.substr(0, end)));
+    if (models.back() == nullptr) return false;
+    if (end == std::string_view::npos) return true;
+    names.remove_prefix(end + 1);
+  }
+}
+
+bool ParseSwitch(std::string_view text, bool& value) {
+  value = text == "on";
+  return value || text == "off";
+}
 
 template <typename T>
 bool ParseNumber(std::string_view text, T& value) {
@@ -16,22 +44,25 @@ bool ParseNumber(std::string_view text, T& value) {
 bool ParseWord(std::string_view key, std::string_view value, Options& options) {
   if (key == "seed") return ParseNumber(value, options.seed);
   if (key == "memory") return ParseNumber(value, options.memory);
+  if (key == "taken") return ParseNumber(value, options.taken);
   if (key == "lose") return ParseNumber(value, options.lose);
-  if (key == "devices") return ParseNumber(value, options.devices) && options.devices <= 1;
+  if (key == "devices") {
+    return ParseNumber(value, options.devices) && options.devices >= 0 &&
+           options.devices <= kMostDevices;
+  }
   if (key == "driver") return ParseNumber(value, options.driver);
-  if (key == "arch") {
-    options.architecture = value == "sm90" ? Architecture::kHopper : Architecture::kAmpere;
-    options.too_old = value == "sm75";
-    return value == "sm75" || value == "sm80" || value == "sm90";
-  }
-  if (key == "detector") {
-    options.detects = value == "on";
-    return value == "on" || value == "off";
-  }
+  if (key == "arch") return ParseModels(value, options.models);
+  if (key == "detector") return ParseSwitch(value, options.detects);
+  if (key == "peers") return ParseSwitch(value, options.peers);
   return false;
 }
 
 }  // namespace
+
+const GpuModel* FindGpuModel(std::string_view name) {
+  const auto* model = std::ranges::find(kModels, name, &GpuModel::name);
+  return model == std::end(kModels) ? nullptr : model;
+}
 
 std::optional<Options> ParseOptions(std::string_view text) {
   Options options;

@@ -4,25 +4,43 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "kernels/emulation/tensor_core.h"
 
 namespace baton::emulation {
 
-// How the emulated GPU of a process differs from the usual one, for tests of programs.
+// What of a real GPU the emulated one has. Sums are those of the nearest one that publications
+// describe.
+struct GpuModel {
+  std::string_view name;  // As of nvcc, e.g. sm_90 is "sm90".
+  int major;
+  int minor;
+  Architecture sums;
+  size_t shared_bytes;  // That a block may have.
+};
+// Null: there is none of that name.
+const GpuModel* FindGpuModel(std::string_view name);
+
+// Of a process.
+inline constexpr int kMostDevices = 8;
+
+// How the emulated GPUs of a process differ from the usual one, for tests of programs.
 struct Options {
   uint64_t seed = 1;
-  size_t memory = size_t{1} << 30;  // The host has to have it: fresh memory is filled.
-  Architecture architecture = Architecture::kHopper;
-  bool too_old = false;  // sm_75, which Baton does not take.
-  int64_t lose = 0;     // The device is lost in its n-th kernel; 0: never.
+  size_t memory = size_t{1} << 30;  // Of each. The host has to have it: fresh memory is filled.
+  size_t taken = 0;                 // Of it, by other processes.
+  // Of one device after the other; the last is that of all further ones.
+  std::vector<const GpuModel*> models = {FindGpuModel("sm90")};
+  int64_t lose = 0;     // The device of the n-th kernel is lost in it; 0: none.
   bool detects = true;  // Off: no races, no bounds, no faults of the host; faster and smaller.
-  int devices = 1;      // 0: none.
+  int devices = 1;      // At most kMostDevices; 0: none.
+  bool peers = true;    // Off: none reaches the memory of another.
   int driver = 13000;   // Its version; 0: there is none.
 };
 
-// Of words like "seed=3 memory=1000000 arch=sm80 lose=20 detector=off devices=0 driver=12020".
-// Nothing if one of them is not understood.
+// Of words like "seed=3 memory=1000000 taken=1000 arch=sm86 lose=20 detector=off devices=0"
+// or "devices=2 arch=sm90,sm80 peers=off driver=12020". Nothing if one of them is not understood.
 std::optional<Options> ParseOptions(std::string_view text);
 
 // Of BATON_EMULATED_GPU; ends the process if it is not understood.

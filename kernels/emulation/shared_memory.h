@@ -18,7 +18,7 @@ enum class Access : uint8_t { kRead, kWrite, kAtomic };
 // later write is missed if both of these are ordered.
 class SharedMemory {
  public:
-  static constexpr size_t kMaxBytes = 227 << 10;  // What a block may have on sm_90.
+  static constexpr size_t kMaxBytes = 227 << 10;  // More than a block of any GPU may have.
 
   SharedMemory();
   ~SharedMemory();

@@ -10,8 +10,18 @@ bool Graph::IsLike(const Graph& other) const {
                     [](const WorkItem& a, const WorkItem& b) { return a.kernel == b.kernel; });
 }
 
-Stream* WorkQueue::AddStream() {
+WorkQueue::WorkQueue() {
+  for (int device = 0; device < kMostDevices; ++device) {
+    null_streams_[device].device = device;
+    streams_.push_back(&null_streams_[device]);
+  }
+}
+
+Stream* WorkQueue::AddStream(int device, unsigned flags, int priority) {
   owned_.push_back(std::make_unique<Stream>());
+  owned_.back()->device = device;
+  owned_.back()->flags = flags;
+  owned_.back()->priority = priority;
   streams_.push_back(owned_.back().get());
   return streams_.back();
 }
@@ -46,7 +56,9 @@ void WorkQueue::Record(Event* event, Stream* stream) {
 
 void WorkQueue::Wait(Stream* stream, Event* event) {
   if (event->recording != nullptr) {
-    stream->recording = event->recording;  // This stream's work joins the graph.
+    // This stream's work joins the graph.
+    if (stream->device != event->recording->device) event->recording->valid = false;
+    stream->recording = event->recording;
     return;
   }
   if (event->stream == nullptr) return;
@@ -60,15 +72,16 @@ void WorkQueue::Replay(const Graph& graph, Stream* stream) {
   for (const WorkItem& item : graph.items) Put(stream, item);
 }
 
-bool WorkQueue::IsRecording() const {
-  return std::any_of(streams_.begin(), streams_.end(),
-                     [](const Stream* s) { return s->recording != nullptr; });
-}
-
-void WorkQueue::SpoilRecordings() {
-  for (Stream* stream : streams_) {
-    if (stream->recording != nullptr) stream->recording->valid = false;
+bool WorkQueue::SpoilRecordings() {
+  bool spoilt = false;
+  for (const Stream* stream : streams_) {
+    Graph* const graph = stream->recording;
+    if (graph == nullptr) continue;
+    if (!graph->forbids_all && pthread_equal(graph->thread, pthread_self()) == 0) continue;
+    graph->valid = false;
+    spoilt = true;
   }
+  return spoilt;
 }
 
 void WorkQueue::EndRecording(const Graph* graph) {
@@ -81,6 +94,7 @@ std::vector<Stream*> WorkQueue::Ready() const {
   std::vector<Stream*> ready;
   for (Stream* stream : streams_) {
     if (stream->busy || stream->queue.empty()) continue;
+    if (stream->asleep && errors[stream->device] == cudaSuccess) continue;
     const QueuedItem& next = stream->queue.front();
     if (next.after == nullptr || next.after->done >= next.after_count) ready.push_back(stream);
   }
@@ -91,14 +105,26 @@ bool WorkQueue::IsBusy() const {
   return std::any_of(streams_.begin(), streams_.end(), [](const Stream* s) { return s->busy; });
 }
 
+bool WorkQueue::IsAsleep() const {
+  return std::any_of(streams_.begin(), streams_.end(), [](const Stream* s) { return s->asleep; });
+}
+
+void WorkQueue::Wake() {
+  ++wakes_;
+  for (Stream* stream : streams_) stream->asleep = false;
+  changed_.notify_all();
+}
+
 bool WorkQueue::RunOne(Lock& lock) {
   const std::vector<Stream*> ready = Ready();
   if (ready.empty()) return false;
   Stream* stream = ready[random_.Below(ready.size())];
-  const WorkItem item = std::move(stream->queue.front().item);
+  WorkItem item = std::move(stream->queue.front().item);
   stream->queue.pop_front();
+  cudaError_t& error = errors[stream->device];
   if (error == cudaSuccess) {
     stream->busy = true;
+    const uint64_t wakes = wakes_;
     lock.unlock();
     cudaError_t result;
     {
@@ -107,17 +133,24 @@ bool WorkQueue::RunOne(Lock& lock) {
     }
     lock.lock();
     stream->busy = false;
+    if (result == cudaErrorNotReady) {
+      stream->queue.push_front({std::move(item)});
+      stream->asleep = wakes == wakes_;
+      changed_.notify_all();
+      return true;
+    }
     if (error == cudaSuccess) error = result;
   }
   ++stream->done;
-  changed_.notify_all();
+  DoWhatIsDue();
+  Wake();
   return true;
 }
 
 bool WorkQueue::RunUntil(Lock& lock, const std::function<bool()>& done) {
   while (!done()) {
     if (!driven && RunOne(lock)) continue;
-    if (Ready().empty() && !IsBusy()) return false;
+    if (Ready().empty() && !IsBusy() && !IsAsleep()) return false;
     changed_.wait(lock);
   }
   return true;
@@ -130,16 +163,41 @@ void WorkQueue::RunSome(Lock& lock) {
   }
 }
 
-void WorkQueue::Drive(Lock& lock) {
+void WorkQueue::Drive(Lock& lock, const std::function<void(bool begins)>& around) {
   driven = true;
+  const auto call = [&](bool begins) {
+    const std::lock_guard alone(running);
+    around(begins);
+  };
   for (;;) {
-    if (!RunOne(lock)) changed_.wait(lock);
+    changed_.wait(lock, [this] { return !Ready().empty(); });
+    call(true);
+    while (RunOne(lock)) {
+    }
+    call(false);
   }
 }
 
-bool WorkQueue::IsIdle() const {
-  return std::all_of(streams_.begin(), streams_.end(),
-                     [](const Stream* s) { return s->queue.empty() && !s->busy; });
+bool WorkQueue::IsIdle(int device) const {
+  return std::all_of(streams_.begin(), streams_.end(), [device](const Stream* s) {
+    return s->device != device || (s->queue.empty() && !s->busy);
+  });
+}
+
+void WorkQueue::Afterwards(std::function<void()> action) {
+  Later later{.action = std::move(action)};
+  for (const Stream* stream : streams_) later.after.emplace_back(stream, stream->queued);
+  later_.push_back(std::move(later));
+  DoWhatIsDue();
+}
+
+void WorkQueue::DoWhatIsDue() {
+  std::erase_if(later_, [](const Later& later) {
+    const bool due = std::ranges::all_of(
+        later.after, [](const auto& entry) { return entry.first->done >= entry.second; });
+    if (due) later.action();
+    return due;
+  });
 }
 
 void WorkQueue::Clear(Lock& lock) {
@@ -147,9 +205,11 @@ void WorkQueue::Clear(Lock& lock) {
   for (Stream* stream : streams_) {
     stream->queue.clear();
     stream->done = stream->queued;
+    stream->asleep = false;
     stream->recording = nullptr;
   }
-  error = cudaSuccess;
+  DoWhatIsDue();
+  errors.fill(cudaSuccess);
 }
 
 }  // namespace baton::emulation

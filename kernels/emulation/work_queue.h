@@ -1,5 +1,8 @@
 #pragma once
 
+#include <pthread.h>
+
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -7,22 +10,33 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/random.h"
 #include "kernels/emulation/cuda_api.h"
+#include "kernels/emulation/options.h"
 
 namespace baton::emulation {
 
 // One thing that a stream does.
 struct WorkItem {
+  // cudaErrorNotReady: it has not ended, and keeps its stream. It runs again after Wake().
   std::function<cudaError_t()> run;
   std::string kernel;  // Its name if it is a launch.
 };
 
 struct Graph {
+  // Of the device's memory, for one that can be launched.
+  static constexpr size_t kBytes = size_t{64} << 10;
+
   std::vector<WorkItem> items;
+  int device = 0;  // On whose streams alone it is recorded and launched.
   bool valid = true;
+  // While it is recorded: whose calls may not wait or allocate, that thread's or all.
+  pthread_t thread = pthread_self();
+  bool forbids_all = false;
+  std::byte* memory = nullptr;
 
   // Whether it launches the same kernels in the same order.
   bool IsLike(const Graph& other) const;
@@ -35,32 +49,44 @@ struct QueuedItem {
 };
 
 struct Stream {
+  int device = 0;
   std::deque<QueuedItem> queue;
   uint64_t queued = 0;
   uint64_t done = 0;
-  bool busy = false;  // Its next item runs.
+  bool busy = false;    // Its next item runs.
+  bool asleep = false;  // Its next item is not ready.
   Graph* recording = nullptr;
+  unsigned flags = 0;
+  int priority = 0;
 };
 
 struct Event {
+  int device = 0;
   Stream* stream = nullptr;  // Null: nothing was recorded.
   uint64_t count = 0;        // Done when the stream has done so many items.
   Graph* recording = nullptr;
 };
 
-// The streams of a device. Work runs only in Run*(), one item of a random stream at a time: in the
-// thread that waits or asks, or else in one that does nothing else. Calls hold `mutex`, which is
-// free while an item runs.
+// The streams of all devices. Work runs only in Run*(), one item of a random stream at a time: in
+// the thread that waits or asks, or else in one that does nothing else. Calls hold `mutex`, which
+// is free while an item runs.
 class WorkQueue {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
-  WorkQueue() { streams_.push_back(&null_stream_); }
+  WorkQueue();
 
   void set_seed(uint64_t seed) { random_ = Random(seed); }
 
-  Stream* Of(Stream* stream) { return stream == nullptr ? &null_stream_ : stream; }
-  Stream* AddStream();
+  // `stream`, or the device's null stream.
+  Stream* Of(Stream* stream, int device) {
+    return stream == nullptr ? &null_streams_[device] : stream;
+  }
+  Stream* AddStream(int device, unsigned flags, int priority);
+  // All that there are but the null streams, in the order in which they were made.
+  std::vector<const Stream*> Streams() const {
+    return {streams_.begin() + kMostDevices, streams_.end()};
+  }
   bool Owns(const Stream* stream) const;
   void Remove(Stream* stream);
 
@@ -71,36 +97,53 @@ class WorkQueue {
   // Queues what a graph holds.
   void Replay(const Graph& graph, Stream* stream);
 
-  bool IsRecording() const;
-  void SpoilRecordings();
+  // Whether a recording forbids the calling thread to wait or allocate; such are spoilt by it.
+  bool SpoilRecordings();
   // Of all streams that took part.
   void EndRecording(const Graph* graph);
 
   // Runs items, or waits for the driver to, until done() is true. False: what is left waits for
   // itself for ever.
   bool RunUntil(Lock& lock, const std::function<bool()>& done);
+  // What was not ready may be: something outside has happened. Any work that ends does the same.
+  void Wake();
   // Runs a few items at random, unless the driver does.
   void RunSome(Lock& lock);
-  // Runs whatever there is, for ever: from now on nobody else does.
-  [[noreturn]] void Drive(Lock& lock);
-  bool IsIdle() const;
+  // Runs whatever there is, for ever: from now on nobody else does. Before the first item after a
+  // pause and behind the last before one it calls `around`, with `running`.
+  [[noreturn]] void Drive(Lock& lock, const std::function<void(bool begins)>& around);
+  bool IsIdle(int device) const;
+  // Does it once all that is queued now has ended, at once if it has. Nothing is run for it.
+  void Afterwards(std::function<void()> action);
   // Forgets what is queued, once nothing runs.
   void Clear(Lock& lock);
 
   std::mutex mutex;
   std::mutex running;  // Held while an item runs, taken after `mutex` or without it.
   bool driven = false;
-  cudaError_t error = cudaSuccess;  // Of the first item that failed; later ones do not run.
+  // Of the first item of each device that failed; later ones do not run.
+  std::array<cudaError_t, kMostDevices> errors = {};
 
  private:
+  struct Later {
+    std::function<void()> action;
+    // Streams, with how many items they must have done.
+    std::vector<std::pair<const Stream*, uint64_t>> after;
+  };
+
   std::vector<Stream*> Ready() const;
+  void DoWhatIsDue();
   bool IsBusy() const;
   bool RunOne(Lock& lock);
 
+  bool IsAsleep() const;
+
   Random random_{1};
+  uint64_t wakes_ = 0;
   std::condition_variable changed_;  // Something was queued or has ended.
-  Stream null_stream_;
+  std::array<Stream, kMostDevices> null_streams_;
   std::vector<Stream*> streams_;
+  std::vector<Later> later_;
   // Also those that were destroyed: events recorded on them may still be asked.
   std::vector<std::unique_ptr<Stream>> owned_;
 };

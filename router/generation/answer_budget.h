@@ -1,14 +1,20 @@
 #pragma once
 
-#include <atomic>
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace baton {
 
 // Bounds what the answers of a process hold together, from their admission until their readers have
-// taken them. Thread-safe.
+// taken them. A named tenant takes no more than it leaves: however slow its readers are, there is
+// as much again for others. Thread-safe.
 class AnswerBudget : public std::enable_shared_from_this<AnswerBudget> {
  public:
   explicit AnswerBudget(int64_t max_bytes) : max_bytes_(max_bytes) {}
@@ -16,34 +22,69 @@ class AnswerBudget : public std::enable_shared_from_this<AnswerBudget> {
   // What one answer has of it; given back with the last reference.
   class Share {
    public:
-    explicit Share(std::shared_ptr<AnswerBudget> budget) : budget_(std::move(budget)) {}
-    ~Share() { budget_->used_ -= bytes_; }
+    Share(std::shared_ptr<AnswerBudget> budget, std::string tenant)
+        : budget_(std::move(budget)), tenant_(std::move(tenant)) {}
+    ~Share() { budget_->Take(tenant_, -bytes_); }
     Share(const Share&) = delete;
     Share& operator=(const Share&) = delete;
 
     // Takes more; false, and nothing taken, if that is more than there is. One thread at a time.
     bool Grow(int64_t bytes) {
-      // Never beyond the limit, not even for a moment: that would refuse others.
-      int64_t used = budget_->used_;
-      do {
-        if (bytes > 0 && used + bytes > budget_->max_bytes_) return false;
-      } while (!budget_->used_.compare_exchange_weak(used, used + bytes));
+      if (!budget_->Take(tenant_, bytes)) return false;
       bytes_ += bytes;
       return true;
     }
 
+    // What is held for its reader has grown by so many bytes, or shrunk. The first kFreeBytes of an
+    // answer are nobody's concern: a reader that keeps up is never told that others do not.
+    bool Hold(int64_t bytes) {
+      const int64_t held = held_ + bytes;
+      if (!Grow(std::max(held - kFreeBytes, int64_t{0}) -
+                std::max(held_ - kFreeBytes, int64_t{0}))) {
+        return false;
+      }
+      held_ = held;
+      return true;
+    }
+    static constexpr int64_t kFreeBytes = int64_t{32} << 10;
+
    private:
     const std::shared_ptr<AnswerBudget> budget_;
+    const std::string tenant_;
     int64_t bytes_ = 0;
+    int64_t held_ = 0;
   };
 
-  std::shared_ptr<Share> NewShare() { return std::make_shared<Share>(shared_from_this()); }
-  int64_t used() const { return used_; }
+  // `tenant`: empty where clients have no keys.
+  std::shared_ptr<Share> NewShare(std::string tenant = "") {
+    return std::make_shared<Share>(shared_from_this(), std::move(tenant));
+  }
+  int64_t used() const {
+    absl::MutexLock lock(&mutex_);
+    return used_;
+  }
   int64_t max_bytes() const { return max_bytes_; }
 
  private:
+  bool Take(const std::string& tenant, int64_t bytes) {
+    if (bytes == 0) return true;
+    absl::MutexLock lock(&mutex_);
+    const int64_t left = max_bytes_ - used_ - bytes;
+    const auto it = tenants_.try_emplace(tenant).first;
+    const bool is_taken =
+        bytes < 0 || (left >= 0 && (tenant.empty() || it->second + bytes <= left));
+    if (is_taken) {
+      used_ += bytes;
+      it->second += bytes;
+    }
+    if (it->second == 0) tenants_.erase(it);
+    return is_taken;
+  }
+
   const int64_t max_bytes_;
-  std::atomic<int64_t> used_{0};
+  mutable absl::Mutex mutex_;
+  int64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, int64_t> tenants_ ABSL_GUARDED_BY(mutex_);  // Of it, those that have any.
 };
 
 }  // namespace baton

@@ -97,6 +97,12 @@ struct ChoiceDelta {
   std::optional<int32_t> stop_token;
 };
 
+// What tokens with that text take while they wait for their reader: id, digest and end of text, in
+// arrays that grow by doubling. Log probabilities are counted by themselves.
+inline int64_t HeldBytes(size_t num_tokens, size_t text_bytes) {
+  return static_cast<int64_t>(40 * num_tokens + text_bytes);
+}
+
 // Log probabilities of a prompt, one per token of it: held once, whatever the number of choices.
 struct PromptLogprobs {
   int32_t prompt = 0;

@@ -112,7 +112,7 @@ absl::StatusOr<PreparedGeneration> GenerationService::Prepare(const GenerationRe
   }
   ASSIGN_OR_RETURN(prepared.request, BuildValidRequest(request, std::move(prompts), options_.limits,
                                                        options_.defaults, NextRandom()));
-  prepared.share = budget_->NewShare();
+  prepared.share = budget_->NewShare(request.tenant);
   RETURN_IF_ERROR(ReserveScores(request, prepared));
   for (size_t p = 0; request.echo && p < request.prompts.size(); ++p) {
     RETURN_IF_ERROR(Echo(request, p, prepared));

@@ -41,6 +41,12 @@ class GenerationSink {
   // The answer's share of the process's memory: a sink lives as long as it holds anything.
   void Keep(std::shared_ptr<AnswerBudget::Share> share) { share_ = std::move(share); }
 
+ protected:
+  // This is written at once; what a sink keeps until its end goes with the sink.
+  void GiveBack(const ChoiceDelta& taken) {
+    if (share_ != nullptr) share_->Hold(-HeldBytes(taken.tokens.size(), taken.text.size()));
+  }
+
  private:
   std::shared_ptr<AnswerBudget::Share> share_;
 };
@@ -104,7 +110,7 @@ struct GenerationServiceOptions {
   GenerationLimits limits;
   GenerationConfig defaults;    // Of the model; see sampling_defaults.h.
   std::function<Time()> clock;  // For the observer; empty = it is told zero durations.
-  uint64_t random_seed = 1;     // Of drawn seeds and ids: see RandomSeed() of seed_source.h.
+  uint64_t random_seed = 1;     // Of drawn seeds and ids: from the operating system.
   GenerationObserver* observer = nullptr;  // Outlives the service; null = none.
 };
 

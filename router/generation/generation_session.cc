@@ -156,6 +156,11 @@ void GenerationSession::PushToken(int32_t index, const TokenOutput& output, Choi
   auto piece = choice.text.Push(output.token, /*hidden=*/output.finish == FinishReason::kStop,
                                 /*last=*/output.finish != FinishReason::kNone);
   if (!piece.ok()) return Fail(absl::InternalError(piece.status().message()));
+  if (!setup_.share->Hold(HeldBytes(1, piece->text.size()))) {
+    return Fail(absl::ResourceExhaustedError(
+        "too much text waits for readers that do not take it; ask for less, or read streams "
+        "faster"));
+  }
   delta.text += piece->text;
   if (piece->stop.has_value()) {
     delta.stop_string = std::move(piece->stop);

@@ -27,6 +27,7 @@ Json WorkerJson(const WorkerView& worker) {
           {"healthy", worker.healthy},
           {"reason", worker.reason},
           {"numerics_id", worker.hello.numerics_id},
+          {"tp", worker.hello.tp_size},
           {"blocks",
            {{"free", blocks.free},
             {"cached", blocks.cached},

@@ -67,6 +67,7 @@ void StreamAnswer::AddRole(size_t index) {
 void StreamAnswer::AddNextEvent() {
   if (pending_.empty()) return AddLastEvents();
   const auto delta = std::make_shared<const ChoiceDelta>(pending_.Take());
+  GiveBack(*delta);
   const auto index = static_cast<size_t>(delta->choice);
   const auto prompt = static_cast<size_t>(delta->prompt);
   const bool first = !begun_[index];

@@ -14,6 +14,7 @@ import tempfile
 import threading
 import unittest
 
+import in_turn
 import llama_cpp
 import report
 from running_server import PeerError, check_same_model
@@ -158,6 +159,40 @@ class Answering:
 
     def post(self, *_, **__):
         return {"choices": [{"text": self.word}]}
+
+
+class InTurnTest(unittest.TestCase):
+    def test_a_ratio_stands_beside_that_of_the_first_to_itself(self):
+        rounds = [({"a": 10}, {"a": 11}, {"a": 12}), ({"a": 20}, {"a": 18}, {"a": 16}),
+                  ({"a": 10}, {"a": 8}, {"a": 10})]
+        beside, beside_spread, itself, itself_spread = in_turn.ratio_rows(rounds)["a"]
+        self.assertAlmostEqual(beside, 1)
+        self.assertAlmostEqual(beside_spread, 0.2)
+        self.assertAlmostEqual(itself, 1)
+        self.assertAlmostEqual(itself_spread, 0.4)
+        many = [({"a": 10}, {"a": 10}, {"a": 10 + i}) for i in (0, 0, 0, 0, 0, 0, 90)]
+        self.assertEqual(in_turn.ratio_rows(many)["a"][3], 0)
+
+    def test_ranks_and_another_program_are_measured_beside_this_one(self):
+        with tempfile.TemporaryDirectory(prefix="baton-bench-test-") as folder:
+            for which in (("--tp", "2"), ("--before", str(BUILD / "bench" / "bench_engine"))):
+                done = subprocess.run(
+                    [sys.executable, "-B", HERE / "in_turn.py", "--build", BUILD, *which, "--quick",
+                     "--models", folder, "--work", "decode batch 8", "--rounds", "1", "--json"],
+                    text=True, stdout=subprocess.PIPE, timeout=600, check=False)
+                self.assertEqual(done.returncode, 0, which)
+                rows = {row["name"]: row["value"] for row in json.loads(done.stdout)["rows"]}
+                for context in (128, 512):
+                    for what in ("second : first", "first : itself"):
+                        self.assertGreater(
+                            rows[f"125M decode batch 8 context {context}, {what}"], 0)
+
+    def test_a_program_that_is_not_there_is_named(self):
+        done = subprocess.run([sys.executable, "-B", HERE / "in_turn.py", "--build", BUILD,
+                               "--before", "/nonexistent/bench_engine"], text=True,
+                              capture_output=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("/nonexistent/bench_engine is missing", done.stderr.splitlines()[-1])
 
 
 class PeersTest(unittest.TestCase):

@@ -29,6 +29,7 @@ struct Options {
   std::string work;    // Only what has this in its name.
   std::string models;  // Kept here; empty: made for this run.
   int threads = static_cast<int>(std::jthread::hardware_concurrency());
+  int tp = 1;  // That share the threads.
   int repeats = 5;
   bool quick = false;
   bool json = false;
@@ -99,8 +100,9 @@ class EngineBench {
          .compute_dtype = options.compute == "bf16" ? DType::kBF16 : DType::kF32,
          .block_size = kBlockSize,
          .num_blocks = kNumBlocks,
-         .num_threads = options.threads,
+         .num_threads = std::max(1, options.threads / options.tp),
          .kernels = options.kernels,
+         .tp = options.tp,
          .max_step_tokens = kChunkTokens},
         &sink_);
     if (!runner.ok()) std::fprintf(stderr, "%s\n", runner.status().ToString().c_str());
@@ -174,13 +176,16 @@ class EngineBench {
 
   // As if prompts had been computed: pages that exist, values that are not zero.
   void FillCache() {
-    const KvLayout& layout = runner_->info().layout;
-    for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
-      for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
-        for (BlockId block = 0; block < kNumBlocks; ++block) {
-          for (int32_t head = 0; head < shape_.kv_heads; ++head) {
-            const auto bytes = runner_->cache().HeadBlock(layer, plane, block, head);
-            std::memset(bytes.data(), 0x3c, bytes.size());
+    for (size_t rank = 0; rank < runner_->num_ranks(); ++rank) {
+      const KvCache& cache = runner_->cache(rank);
+      const int32_t heads = cache.layout().groups[0].num_kv_heads;
+      for (int32_t layer = 0; layer < NumLayers(cache.layout()); ++layer) {
+        for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+          for (BlockId block = 0; block < kNumBlocks; ++block) {
+            for (int32_t head = 0; head < heads; ++head) {
+              const auto bytes = cache.HeadBlock(layer, plane, block, head);
+              std::memset(bytes.data(), 0x3c, bytes.size());
+            }
           }
         }
       }
@@ -242,7 +247,8 @@ void Run(const Options& options, const ModelShape& shape, std::vector<Row>& rows
   BATON_CHECK(dir.ok());
   EngineBench bench(options, shape, *dir);
   *about = bench.runner().kernels_name() + ", " + bench.runner().info().numerics_id + ", " +
-           std::to_string(options.threads) + " threads, best of " + std::to_string(options.repeats);
+           std::to_string(options.threads) + " threads, tp " + std::to_string(options.tp) +
+           ", best of " + std::to_string(options.repeats);
   const std::string name = shape.name;
   ThreadPool pool(options.threads);
   rows.push_back({.name = name + " load, start to ready",
@@ -282,6 +288,9 @@ int main(int argc, char** argv) {
   app.add_option("--work", options.work, "Only rows with this in their name, e.g. prefill");
   app.add_option("--models", options.models, "Folder that keeps the models for the next run");
   app.add_option("--threads", options.threads)->capture_default_str();
+  app.add_option("--tp", options.tp, "Ranks that share the threads")
+      ->check(CLI::IsMember({1, 2, 4, 8}))
+      ->capture_default_str();
   app.add_option("--repeats", options.repeats)->capture_default_str();
   app.add_flag("--quick", options.quick, "Seconds: the 125M model, each row once");
   app.add_flag("--json", options.json, "For machines");

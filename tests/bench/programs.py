@@ -39,10 +39,15 @@ def bench(build, name, *arguments):
     program = build / "bench" / f"bench_{name}"
     if not program.exists():
         raise RuntimeError(f"{program} is missing; cmake --build {build} --target bench_{name}")
+    return rows_of(program, *arguments)
+
+
+def rows_of(program, *arguments):
+    """The rows of a run of a benchmark program by name."""
     done = subprocess.run([program, *map(str, arguments), "--json"], text=True, check=False,
                           stdout=subprocess.PIPE)
     if done.returncode != 0:
-        raise RuntimeError(f"bench_{name} ended with {done.returncode}")
+        raise RuntimeError(f"{program} ended with {done.returncode}")
     return {row["name"]: row for row in json.loads(done.stdout)["rows"]}
 
 

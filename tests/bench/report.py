@@ -32,6 +32,8 @@ def print_report(bench, about, rows, as_json):
             line += f" {100 * entry['share']:5.1f}% of {entry['roof']:.1f} ({entry['roof_name']})"
         if "seconds" in entry:
             line += f"  {entry['seconds']:.4f} s"
+        if "spread" in entry:
+            line += f"  spread {entry['spread']:.4f}"
         if "goal" in entry:
             line += f"  goal {entry['goal']}: {'met' if entry['met'] else 'missed'}"
         print(line.rstrip())

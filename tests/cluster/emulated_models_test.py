@@ -80,6 +80,9 @@ class EmulatedModelsTest(unittest.TestCase):
                                     num_blocks=32, threads=1, max_batch_sequences=4,
                                     **options) as cluster:
                     self.assertIn(computes, cluster.log("decode-0"))
+                    for worker in ("prefill-0", "decode-0"):  # Of one model the weights are f32.
+                        self.assertEqual("f32 weights are computed in another type" in
+                                         cluster.log(worker), name == "qwen3-bias-shards")
                     off = rms(self.scores(cluster, golden))
                     self.assertLessEqual(off, factor * golden["bf16_rms"])
                     self.assertGreater(off, 0, "nothing was rounded")

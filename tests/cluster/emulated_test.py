@@ -3,12 +3,15 @@
 
 Usage: emulated_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
+import functools
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
+import threading
 import unittest
 
 from api_client import metric_sum
@@ -21,6 +24,18 @@ NUM_BLOCKS = 64
 TOKENS = 8
 # The detectors of the emulation are for the kernel tests; here they would take most of the time.
 FAST = "detector=off"
+
+
+MAX_TRIES = 5
+
+
+@functools.cache
+def on_a_gpu():
+    """Whether the programs compute on a real one, which ends in milliseconds what the emulation
+    takes seconds for: what must overlap or be met half-way there is longer."""
+    done = subprocess.run([BIN / "baton-decode", "--list-gpus"], capture_output=True, text=True,
+                          timeout=60, check=True)
+    return json.loads(done.stdout.splitlines()[-1])["build"] == "cuda"
 
 
 def prompt(length, salt=0):
@@ -55,6 +70,19 @@ def answers_of(cluster, requests=REQUESTS, together=True):
         if isinstance(answer, Exception):
             raise answer
     return answers
+
+
+def processes_of(folder):
+    """The command lines that name a folder."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if any(word.startswith(str(folder)) for word in words):
+            found.append(" ".join(words))
+    return found
 
 
 class EmulatedTest(unittest.TestCase):
@@ -101,18 +129,24 @@ class EmulatedTest(unittest.TestCase):
             self.assertEqual(cluster.await_quiet(2 * NUM_BLOCKS), [])
 
     def test_preemption_changes_no_bit(self):
-        requests = [dict(r, max_tokens=3 * TOKENS) for r in REQUESTS[2:4]]
-        with self.cluster() as cluster:
+        # Two of these do not fit into the pool together, one does.
+        tokens, blocks = (600, 40) if on_a_gpu() else (3 * TOKENS, 4)
+        requests = [dict(r, max_tokens=tokens) for r in REQUESTS[2:4]]
+        pool = dict(num_blocks=blocks, max_model_len=16 * blocks)
+        with self.cluster(**pool) as cluster:
             expected = answers_of(cluster, requests, together=False)
         for preemption in ("recompute", "swap"):
-            with self.subTest(preemption), self.cluster(num_blocks=4, max_model_len=64,
-                                                        preemption=preemption) as cluster:
-                self.assertEqual(answers_of(cluster, requests), expected)
+            with self.subTest(preemption), self.cluster(**pool, preemption=preemption) as cluster:
                 url = cluster.workers("decode")[0]["metrics_url"]
-                self.assertGreater(metric_sum(url, "baton_preemptions_total"), 0)
+                for _ in range(MAX_TRIES):
+                    self.assertEqual(answers_of(cluster, requests), expected)
+                    if metric_sum(url, "baton_preemptions_total"):
+                        break
+                else:
+                    self.fail(f"in {MAX_TRIES} tries the answers did not meet")
                 swapped = metric_sum(url, "baton_swapped_sequences_total")
                 self.assertEqual(swapped > 0, preemption == "swap")
-                self.assertEqual(cluster.await_quiet(4), [])
+                self.assertEqual(cluster.await_quiet(blocks), [])
 
     def test_answers_are_those_of_transformers_but_for_ties(self):
         golden = json.loads(GOLDEN.read_text())
@@ -128,20 +162,106 @@ class EmulatedTest(unittest.TestCase):
         self.assertEqual(ids[:certain], case["greedy_ids"][:certain])
 
     def test_killed_decode_worker_costs_no_token(self):
-        request = dict(REQUESTS[2], max_tokens=50)
-        with self.cluster(decode=2) as cluster:
-            expected = ask(cluster, request)
-            stream = cluster.open_stream("/v1/completions", return_token_ids=True, **request)
-            tokens = list(next(stream)["choices"][0]["token_ids"])
-            busy = await_true(lambda: [w for w in cluster.workers("decode") if w["running"]], 20,
-                              "a worker decodes")
-            for worker in busy:
-                os.kill(worker["pid"], signal.SIGKILL)
-            for event in stream:
-                tokens += event["choices"][0]["token_ids"]
-            self.assertEqual(tokens, expected[0])
+        request = dict(REQUESTS[2], max_tokens=1500 if on_a_gpu() else 50)
+        blocks = 128 if on_a_gpu() else NUM_BLOCKS
+        with self.cluster(decode=2, num_blocks=blocks, max_model_len=16 * blocks) as cluster:
+            expected = ask(cluster, request)[0]
+            for _ in range(MAX_TRIES):
+                self.assertEqual(self.fault_amid(cluster, request, signal.SIGKILL), expected)
+                if cluster.metric("baton_moves_total"):
+                    break
+            else:
+                self.fail(f"in {MAX_TRIES} tries no stream lost its worker before it had ended")
             self.assertIn("killed by signal 9", cluster.log("baton-up"))
-            self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
+            self.assertEqual(cluster.await_quiet(blocks), [])
+
+    def fault_amid(self, cluster, request, fault):
+        """A stream's tokens. Its decode worker is killed before it has ended, or stands still until
+        then, if it was stopped in time and is the one that the last status shows."""
+        ended = cluster.ended_requests()
+        stream = cluster.open_stream("/v1/completions", return_token_ids=True, **request)
+        tokens = list(next(stream)["choices"][0]["token_ids"])
+        busy = await_true(lambda: [w for w in cluster.workers("decode") if w["running"]] or
+                          cluster.ended_requests() > ended, 20, "a worker decodes")
+        is_amid = busy is not True
+        if is_amid:
+            os.kill(busy[0]["pid"], signal.SIGSTOP)
+            is_amid = cluster.ended_requests() == ended
+            os.kill(busy[0]["pid"], fault if is_amid else signal.SIGCONT)
+        for event in stream:
+            tokens += event["choices"][0]["token_ids"]
+        if is_amid and fault == signal.SIGSTOP:
+            os.kill(busy[0]["pid"], signal.SIGCONT)
+        return tokens
+
+    def test_stopped_decode_worker_costs_no_token_and_serves_again(self):
+        request = dict(REQUESTS[2], max_tokens=1500 if on_a_gpu() else 50)
+        blocks = 128 if on_a_gpu() else NUM_BLOCKS
+        with self.cluster(decode=2, num_blocks=blocks, max_model_len=16 * blocks) as cluster:
+            expected = ask(cluster, request)[0]
+            for _ in range(MAX_TRIES):
+                self.assertEqual(self.fault_amid(cluster, request, signal.SIGSTOP), expected)
+                self.assertEqual(cluster.await_quiet(blocks, seconds=60), [])
+                if cluster.metric("baton_moves_total"):
+                    break
+            else:
+                self.fail(f"in {MAX_TRIES} tries no stream stood still before it had ended")
+            self.assertEqual(answers_of(cluster), self.reference())
+            self.restart_under_load(cluster)
+            self.assertEqual(cluster.await_quiet(blocks, seconds=60), [])
+
+    def restart_under_load(self, cluster):
+        """A rolling restart of all workers, each of which drains: users see nothing of it."""
+        expected = self.reference()
+        restarted, answers = threading.Event(), []
+
+        def keep_asking():
+            while not restarted.is_set():
+                answers.extend(at_once([lambda: answers_of(cluster)]))
+
+        client = threading.Thread(target=keep_asking)
+        client.start()
+        try:
+            done = cluster.baton("restart", check=False)
+        finally:
+            restarted.set()
+            client.join()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("serves again"), 3, done.stdout)
+        self.assertEqual(answers, [expected] * len(answers))
+        self.assertTrue(answers, "no answer came during the restart")
+
+    def test_killed_prefill_worker_amid_handoffs_costs_no_token(self):
+        # Each chunk is handed over once it is computed, long before the last one.
+        tokens, blocks = (1000, 512) if on_a_gpu() else (120, NUM_BLOCKS)
+        with self.cluster(prefill=2, chunk_tokens=8, num_blocks=blocks,
+                          max_model_len=4 * blocks) as cluster:
+            for n in range(MAX_TRIES):
+                requests = [dict(REQUESTS[0], prompt=prompt(tokens, salt=6 * n + i))
+                            for i in range(6)]
+                answers = self.kill_amid_handoffs(cluster, requests)
+                self.assertEqual(cluster.await_quiet(blocks, seconds=60), [])
+                self.assertEqual(answers, answers_of(cluster, requests, together=False))
+                if cluster.metric("baton_moves_total"):
+                    return
+        self.fail(f"in {MAX_TRIES} tries no handoff lost its worker")
+
+    def kill_amid_handoffs(self, cluster, requests):
+        """The answers. The first prefill worker that has sent a part of them is killed."""
+        workers = cluster.workers("prefill")
+
+        def sent(worker):
+            return metric_sum(worker["metrics_url"], "baton_kv_transfer_bytes_total")
+        before = [sent(worker) for worker in workers]
+        answers = []
+        client = threading.Thread(target=lambda: answers.extend(at_once([
+            lambda r=r: ask(cluster, r) for r in requests])))
+        client.start()
+        sender = await_true(lambda: [w for w, count in zip(workers, before) if sent(w) > count],
+                            60, "a worker hands over", pause=0)[0]
+        os.kill(sender["pid"], signal.SIGKILL)
+        client.join()
+        return answers
 
     def test_lost_device_ends_its_process_and_costs_no_request(self):
         expected = self.reference()
@@ -151,6 +271,30 @@ class EmulatedTest(unittest.TestCase):
             for _ in range(20):
                 self.assertEqual(answers_of(cluster), expected)
                 if "exit code 70" in cluster.log("baton-up"):
+                    return
+        self.fail("no device was lost: the claim was not tried")
+
+    def test_ranks_on_gpus_hand_over_to_one_and_one_to_them_with_the_bits_of_one(self):
+        expected = self.reference()
+        for options in (dict(tp_prefill=2, tp_decode=1),
+                        dict(tp_prefill=1, tp_decode=2, device="cuda:1", gpu_graphs="on")):
+            os.environ["BATON_EMULATED_GPU"] = f"{FAST} devices=3"
+            with self.subTest(**options), self.cluster("emulated-ranks", **options) as cluster:
+                self.assertEqual({w["role"]: w["tp"] for w in cluster.workers()},
+                                 {"prefill": options["tp_prefill"], "decode": options["tp_decode"]})
+                self.assertEqual(answers_of(cluster), expected)
+                url = cluster.workers("decode")[0]["metrics_url"]
+                self.assertGreater(metric_sum(url, "baton_handoffs_total"), 0)
+                self.assertIn("graphs=0", self.loaded(cluster))  # Ranks have none.
+                self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
+
+    def test_lost_device_of_a_rank_ends_its_process_and_costs_no_request(self):
+        expected = self.reference()
+        os.environ["BATON_EMULATED_GPU"] = f"{FAST} devices=2 lose=3000"
+        with self.cluster("emulated-ranks", decode=2, tp_decode=2) as cluster:
+            for _ in range(20):
+                self.assertEqual(answers_of(cluster), expected)
+                if re.search("decode.*exit code 70", cluster.log("baton-up")):
                     return
         self.fail("no device was lost: the claim was not tried")
 
@@ -167,16 +311,41 @@ class EmulatedTest(unittest.TestCase):
                 ("driver=12020", ["--device", "cuda"], "12.2"),
                 ("arch=sm75", ["--device", "cuda"], "sm_75, and sm_80 is needed"),
                 (FAST, ["--device", "cuda:3"], "cuda:3"),
+                (FAST, ["--device", "cuda", "--tp", "2"],
+                 "tp = 2: each rank takes a GPU of its own, from cuda:0 on, and there is 1"),
+                ("devices=2 peers=off", ["--device", "cuda", "--tp", "2"],
+                 "cuda:0 cannot reach the memory of cuda:1"),
+                ("devices=2 arch=sm90,sm80", ["--device", "cuda", "--tp", "2"],
+                 "rank 0 computes as cuda-emulated-sm90.1, rank 1 as cuda-emulated-sm80.1"),
                 (FAST, ["--device", "gpu"], "--device gpu: must be"),
                 (FAST, ["--device", "cuda", "--compute-dtype", "f32"], "compute_dtype = f32"),
                 (FAST, ["--device", "cuda", "--kv-dtype", "f32"], "kv_dtype = f32"),
                 ("memory=47000000", ["--device", "cuda"], "--chunk-tokens"),
                 ("memory=60000000", ["--device", "cuda"], "--gpu-memory-fraction"),
-                ("memory=1000000", ["--device", "cuda"], "GPU memory")):
+                ("memory=1000000", ["--device", "cuda"], "GPU memory"),
+                ("taken=900000000", ["--device", "cuda"],
+                 "MiB are free, as other programs use this GPU")):
             with self.subTest(says):
                 code, line = self.start("decode", *options, emulated=emulated)
                 self.assertEqual(code, 2, line)
                 self.assertIn(says, line)
+
+    def test_a_cluster_that_cannot_start_says_why_in_one_line_and_leaves_nothing(self):
+        for emulated, device, says in (
+                (FAST, "cuda:3", "cuda:3"), ("driver=0", "cuda", "no NVIDIA driver"),
+                (f"{FAST} taken=900000000", "cuda", "other programs use this GPU")):
+            with self.subTest(says):
+                cluster = self.cluster("emulated-refused")
+                done = subprocess.run(
+                    [BIN / "baton", "up", "--detach", "--dir", cluster.dir, "--model", MODEL,
+                     "--http", "0", "--grpc", "0", "--device", device],
+                    env={**os.environ, "BATON_EMULATED_GPU": emulated}, capture_output=True,
+                    text=True, timeout=120)
+                self.assertNotEqual(done.returncode, 0)
+                lines = [l for l in done.stderr.splitlines() if says in l]
+                self.assertEqual(len(lines), 1, done.stderr)
+                self.assertFalse((cluster.dir / "state.json").exists())
+                self.assertEqual(processes_of(cluster.dir), [])
 
     def test_doctor_shows_the_gpus_that_workers_see(self):
         for emulated, shows in (
@@ -185,6 +354,8 @@ class EmulatedTest(unittest.TestCase):
                   "knows CUDA 13.0, emulated")),
                 ("arch=sm80 memory=1073741824", ("emulated sm_80, sm_80, 1.0 GiB free",)),
                 ("arch=sm75", ("!!   GPU 0      emulated sm_75", "sm_80 is needed")),
+                ("devices=2 arch=sm90,sm80", ("ok   GPU 0      emulated sm_90",
+                                              "ok   GPU 1      emulated sm_80")),
                 ("devices=0", ("!!   GPU driver", "shows no GPU")),
                 ("driver=12020", ("!!   GPU driver knows CUDA 12.2", "CUDA 13 is needed")),
                 ("driver=0", ("!!   GPU driver no NVIDIA driver, emulated", "580 or later"))):
@@ -194,6 +365,12 @@ class EmulatedTest(unittest.TestCase):
                 for text in (*shows, "--device auto takes cpu: the GPU is emulated"):
                     self.assertIn(text, done.stdout)
                 self.assertEqual(done.returncode, 1 if "!!" in done.stdout else 0)
+
+    def test_doctor_tells_which_nccl_is_found_though_it_has_no_gpu_itself(self):
+        library = BIN.parent / "kernels/emulation/nccl/libnccl_emulated.so"
+        done = subprocess.run([BIN / "baton", "doctor"], capture_output=True, text=True,
+                              env={**os.environ, "BATON_NCCL_LIBRARY": str(library)}, timeout=60)
+        self.assertIn(f"ok   NCCL       2.23.4 ({library})", done.stdout)
 
     def test_auto_takes_the_cpu_and_says_why(self):
         with self.cluster(device="auto") as cluster:

@@ -13,6 +13,7 @@ import os
 import pathlib
 import secrets
 import signal
+import socket
 import sys
 import threading
 
@@ -20,13 +21,21 @@ import threading
 def parse_arguments():
     parser = argparse.ArgumentParser()
     for name in ("model", "host", "ready-file", "threads", "device", "gpu-memory-fraction",
-                 "gpu-graphs", "max-batch-sequences",
+                 "gpu-graphs", "max-batch-sequences", "tp", "kv-transport",
                  "compute-dtype", "served-model-name", "block-size", "drain-timeout-s", "port",
                  "data-port", "metrics-port", "http-port", "grpc-port"):
         parser.add_argument("--" + name)
     parser.add_argument("--prefill", action="append", default=[])
     parser.add_argument("--decode", action="append", default=[])
     return parser.parse_args()
+
+
+def data_ports(arguments):
+    """One of each rank, as they are given or any; a router has none."""
+    if arguments.data_port is None:
+        return []
+    ports = arguments.data_port.split(",")
+    return ports if len(ports) > 1 else ports * int(arguments.tp or 1)
 
 
 class Router(http.server.BaseHTTPRequestHandler):
@@ -101,10 +110,13 @@ def main():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Router)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     port = server.server_address[1]
+    data = [socket.create_server(("127.0.0.1", int(data_port)))
+            for data_port in data_ports(arguments)]
+    data_addresses = ["%s:%d" % listener.getsockname() for listener in data]
     if not behaviour.get("never_ready"):
         fresh = ready_file.with_suffix(".new")
         fresh.write_text(json.dumps({
-            "pid": os.getpid(), "address": f"127.0.0.1:{port}", "data_address": "127.0.0.1:1",
+            "pid": os.getpid(), "address": f"127.0.0.1:{port}", "data_addresses": data_addresses,
             "metrics_url": f"http://127.0.0.1:{port}/metrics",
             "http_url": f"http://127.0.0.1:{port}", "incarnation": secrets.token_hex(8)}))
         fresh.rename(ready_file)

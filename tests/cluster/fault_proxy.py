@@ -6,6 +6,7 @@ Bytes of a direction are counted per connection, from the moment that the faults
 import asyncio
 import collections
 import dataclasses
+import struct
 import threading
 
 CHUNK = 1 << 16
@@ -22,6 +23,41 @@ class Faults:
     flip_at: tuple = ()       # One bit of each of these bytes is flipped.
     duplicate: tuple = ()     # (first byte, length): this span is sent twice.
     block: bool = False       # Bytes are held until the faults are set anew.
+    # In final frames of K/V connections that begin from now on (common/transport/wire.h) the first
+    # token becomes this one, and the checksum that of what is sent.
+    first_token: int = -1
+
+
+def crc32c(data):
+    crc = ~0 & 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+    return ~crc & 0xffffffff
+
+
+HEADER_BYTES, TRAILER_BYTES = 80, 8
+FINAL, TYPE_AT, PAYLOAD_BYTES_AT, TOKEN_AT = 6, 6, 52, 32
+
+
+def forge_finals(data, token):
+    """(the whole frames of `data`, with another first token in final ones; how many those were; the
+    rest of `data`)."""
+    at = forged = 0
+    while len(data) >= at + HEADER_BYTES:
+        payload_bytes, = struct.unpack_from("<I", data, at + PAYLOAD_BYTES_AT)
+        end = at + HEADER_BYTES + (payload_bytes + TRAILER_BYTES if payload_bytes else 0)
+        if len(data) < end:
+            break
+        if data[at + TYPE_AT] == FINAL:
+            payload = at + HEADER_BYTES
+            struct.pack_into("<i", data, payload + TOKEN_AT, token)
+            struct.pack_into("<I", data, payload + payload_bytes,
+                             crc32c(data[payload:payload + payload_bytes]))
+            forged += 1
+        at = end
+    return data[:at], forged, data[at:]
 
 
 class ProxyLoop:
@@ -63,6 +99,7 @@ class Direction:
     def __init__(self):
         self.offset = 0
         self.setting = 0
+        self.rest = bytearray()  # Of a frame whose end has not come.
 
 
 class FaultProxy:
@@ -180,7 +217,11 @@ class FaultProxy:
             direction.setting, direction.offset = self.setting, 0
         begin, end = direction.offset, direction.offset + len(data)
         direction.offset = end
-        data = bytearray(data)
+        data = direction.rest + data
+        direction.rest = bytearray()
+        if faults.first_token >= 0:
+            data, forged, direction.rest = forge_finals(data, faults.first_token)
+            self.counts["forged"] += forged
         for at in faults.flip_at:
             if begin <= at < end:
                 data[at - begin] ^= 1 << (at % 8)

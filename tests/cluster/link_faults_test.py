@@ -4,8 +4,11 @@
 Usage: link_faults_test.py FOLDER_OF_PROGRAMS [unittest arguments]. BATON_NIGHTLY=1 runs every cell;
 otherwise a fixed part. Each cell proves by the proxy's counts that its fault took effect.
 """
+import ctypes
 import os
+import pathlib
 import random
+import signal
 import sys
 import time
 import unittest
@@ -17,6 +20,31 @@ from process_cluster import ProcessCluster, await_true
 BIN = None
 NIGHTLY = "BATON_NIGHTLY" in os.environ
 HOLD_S = 3.5  # Longer than T_hang and the shortest deadline of a transfer.
+HANG_S = 12   # T_hang is 2.5 s; a layer that took the 8 s of a stop would make it 20 s.
+
+
+class StoppedThread:
+    """While in here one thread of a process stands still, as in a kernel that hangs. By ptrace, whose
+    calls must all come from one thread."""
+    SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+
+    def __init__(self, pid, name):
+        tasks = pathlib.Path(f"/proc/{pid}/task")
+        self.thread = next(int(task.name) for task in tasks.iterdir()
+                           if (task / "comm").read_text().strip() == name)
+
+    def ptrace(self, request):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.ptrace(request, self.thread, None, None) != 0:
+            raise unittest.SkipTest(f"no ptrace here: {os.strerror(ctypes.get_errno())}")
+
+    def __enter__(self):
+        self.ptrace(self.SEIZE)
+        self.ptrace(self.INTERRUPT)
+        os.waitpid(self.thread, self.WALL)
+
+    def __exit__(self, *_):
+        self.ptrace(self.DETACH)
 
 
 def byte_in(draw, low=20_000, high=400_000):
@@ -112,6 +140,45 @@ class LinkFaultsTest(unittest.TestCase):
             await_true(lambda: server.metric(counted) > before, 60,
                        lambda: f"counted; the proxy flipped {dict(server.data.counts)}")
             server.data.set()
+            load.stop()
+            self.assertEqual(load.failures(), [])
+        self.assertEqual(self.cluster.await_quiet(), {})
+
+    def test_a_forged_first_token_fails_its_handoff_and_no_worker(self):
+        """Beyond the vocabulary, with the right checksum: of a sender that is not ours."""
+        server = self.cluster.decode[0]
+        pid, counted = server.pid, "baton_handoffs_failed_total"
+        before = server.metric(counted)
+        with Load(self.cluster, self.known, seed=6) as load:
+            server.data.set(up=Faults(first_token=1 << 30))
+            server.data.cut()  # Frames are told apart from a connection's begin.
+            await_true(lambda: server.data.counts["forged"] > 2, 60, "final frames are forged")
+            await_true(lambda: server.metric(counted) > before, 60, "a handoff failed")
+            server.data.set()
+            server.data.cut()
+            load.stop()
+            self.assertEqual(load.failures(), [])
+        self.assertEqual((server.pid, server.process.poll()), (pid, None))
+        self.assertEqual(self.cluster.await_quiet(), {})
+
+    def test_a_hang_is_found_in_time_also_after_a_long_stop(self):
+        """A stop is no sign of how long a layer takes: its worker is not trusted the longer."""
+        server = self.cluster.decode[0]
+
+        def handoffs():
+            return server.metric("baton_handoffs_total")
+        with Load(self.cluster, self.known, seed=7) as load:
+            await_true(lambda: len(load.outcomes) >= 2, 30, "answers come")
+            server.signal(signal.SIGSTOP)
+            time.sleep(8)
+            server.signal(signal.SIGCONT)
+            self.cluster.await_healthy(server)
+            before = handoffs()
+            await_true(lambda: handoffs() > before + 2, 60, "it serves again")
+            with StoppedThread(server.pid, "compute"):
+                await_true(lambda: not self.cluster.said_of(server)["healthy"], HANG_S,
+                           "the hang is found")
+            self.cluster.await_healthy(server)
             load.stop()
             self.assertEqual(load.failures(), [])
         self.assertEqual(self.cluster.await_quiet(), {})

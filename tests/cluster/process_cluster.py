@@ -61,12 +61,18 @@ class Server:
         self.ports = ["--http-port", "0", "--grpc-port", "0"] if role == "router" else []
         self.process = None
         self.ready = {}
-        self.control = self.data = None  # Proxies.
+        self.control = None  # A proxy,
+        self.data_of = []    # and one of each rank.
         self.lives = 0
 
     @property
     def pid(self):
         return self.process.pid
+
+    @property
+    def data(self):
+        """The proxy before the K/V of the first rank, if there is one."""
+        return self.data_of[0] if self.data_of else None
 
     @property
     def address(self):
@@ -106,17 +112,17 @@ class Server:
                 return None
         self.ready = await_true(read, START_LIMIT_S, f"{self.name} listens")
         port = {key: self.ready[key].split("/metrics")[0].rsplit(":", 1)[1]
-                for key in ("address", "data_address", "metrics_url", "http_url")
-                if self.ready.get(key)}
+                for key in ("address", "metrics_url", "http_url") if self.ready.get(key)}
         if self.role == "router":
             self.ports = ["--http-port", port["http_url"], "--grpc-port", port["address"]]
         else:
-            self.ports = ["--port", port["address"], "--data-port", port["data_address"],
-                          "--metrics-port", port["metrics_url"]]
+            self.ports = ["--port", port["address"], "--metrics-port", port["metrics_url"],
+                          "--data-port", ",".join(address.rsplit(":", 1)[1]
+                                                  for address in self.ready["data_addresses"])]
             if self.control:
                 self.control.target = self.ready["address"]
-            if self.data:
-                self.data.target = self.ready["data_address"]
+            for proxy, target in zip(self.data_of, self.ready["data_addresses"]):
+                proxy.target = target
         self.cluster.save_state()
 
     def signal(self, number):
@@ -134,6 +140,11 @@ class Server:
             self.process.kill()
             self.process.wait(10)
 
+    def last_log(self):
+        """What the process of the last life has written."""
+        log = (self.cluster.dir / "logs" / f"{self.name}.log").read_text(errors="replace")
+        return log.rsplit("---- life ", 1)[1]
+
     def metric(self, name, **labels):
         """The sum of a metric of this process over the samples with these labels."""
         return metric_sum(self.ready["metrics_url"], name, **labels)
@@ -147,16 +158,21 @@ class Server:
 class ProcessCluster(ApiClient):
     """Use as a context manager. Logs stay in build/.../run/NAME until the next run."""
 
-    def __init__(self, bin_dir, name, prefill=2, decode=2, worker=None, router=None):
-        """`worker` and `router` are options of the programs by name, beyond the defaults here."""
+    def __init__(self, bin_dir, name, prefill=2, decode=2, worker=None, router=None, prefill_tp=1,
+                 decode_tp=1):
+        """`worker` and `router` are options of the programs by name, beyond the defaults here;
+        a tp is the ranks of each worker."""
+        self.decode_tp = decode_tp
         self.bin = pathlib.Path(bin_dir).resolve()
         self.dir = self.bin.parent / "run" / name
         self.fail_log = self.dir / "faults.log"
         self.lock = threading.Lock()
         defaults = {"model": MODEL, "drain_timeout_s": 20}
         worker = {**defaults, "threads": 1, "num_blocks": 512, "chunk_tokens": 128, **(worker or {})}
-        self.prefill = [Server(self, "prefill", i, flags(worker)) for i in range(prefill)]
-        self.decode = [Server(self, "decode", i, flags(worker)) for i in range(decode)]
+        self.prefill = [Server(self, "prefill", i, flags({**worker, "tp": prefill_tp}))
+                        for i in range(prefill)]
+        self.decode = [Server(self, "decode", i, flags({**worker, "tp": decode_tp}))
+                       for i in range(decode)]
         self.workers = self.prefill + self.decode
         self.router = Server(self, "router", 0, flags({**defaults, **(router or {})}))
 
@@ -182,8 +198,9 @@ class ProcessCluster(ApiClient):
             server.control = self.proxies.proxy()
             self.router.arguments += [f"--{server.role}", server.control.address]
         for server in self.decode:
-            server.data = self.proxies.proxy()
-            server.arguments += ["--advertise-data-address", server.data.address]
+            server.data_of = [self.proxies.proxy() for _ in range(self.decode_tp)]
+            server.arguments += ["--advertise-data-address",
+                                 ",".join(proxy.address for proxy in server.data_of)]
         for server in self.workers:
             server.launch()
         for server in self.workers:
@@ -275,7 +292,7 @@ class ProcessCluster(ApiClient):
     def save_state(self):
         with self.lock:
             servers = [{"name": s.name, "role": s.role, "process": identity(s.pid),
-                        "address": s.address, "data_address": s.ready.get("data_address", ""),
+                        "address": s.address, "data_addresses": s.ready.get("data_addresses", []),
                         "http_url": s.ready.get("http_url", ""),
                         "metrics_url": s.ready.get("metrics_url", ""),
                         "incarnation": s.ready.get("incarnation"), "exited": ""}

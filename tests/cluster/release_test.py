@@ -21,8 +21,10 @@ def names_in_the_sources():
 class ReleaseTest(unittest.TestCase):
     def test_each_role_has_each_moment_in_the_sources(self):
         moments = ("queued", "prefilling", "transferring", "decoding", "finishing")
-        self.assertEqual(names_in_the_sources(), {f"{role}.{moment}" for moment in moments
-                                                  for role in ("prefill", "decode", "router")})
+        of_sequences = {f"{role}.{moment}" for moment in moments
+                        for role in ("prefill", "decode", "router")}
+        self.assertEqual(names_in_the_sources(),
+                         of_sequences | {"rank.exchange", "rank.layer"})
 
     def test_release_programs_hold_no_name_of_a_fail_point(self):
         words = [*names_in_the_sources(), "BATON_FAIL_POINT", "BATON_FAIL_LOG"]

@@ -97,7 +97,7 @@ class SupervisorTest(unittest.TestCase):
         self.assertEqual(set(status), {"workers", "router"})
         self.assertEqual([w["role"] for w in status["workers"]], ["prefill", "decode"])
         for worker in status["workers"]:
-            self.assertEqual(set(worker), {"name", "role", "pid", "address", "incarnation",
+            self.assertEqual(set(worker), {"name", "role", "pid", "address", "incarnation", "tp",
                                            "healthy", "blocks", "running", "waiting",
                                            "metrics_url", "restarts", "last_exit", "next_try_s"})
             self.assertEqual((worker["restarts"], worker["last_exit"], worker["next_try_s"]),
@@ -216,12 +216,14 @@ class SupervisorTest(unittest.TestCase):
         return now
 
     def test_crashed_server_is_started_again_on_the_ports_it_had(self):
-        self.up("--decode", 2)
+        self.up("--decode", 2, "--tp-decode", 4)
+        self.assertEqual([len(self.server(name)["data_addresses"])
+                          for name in ("prefill-0", "decode-1")], [1, 4])
         for name in ("prefill-0", "decode-1", "router"):
             old = self.server(name)
             os.kill(old["process"]["pid"], signal.SIGKILL)
             now = self.await_restart(old)
-            for field in ("address", "data_address", "http_url", "metrics_url"):
+            for field in ("address", "data_addresses", "http_url", "metrics_url"):
                 self.assertEqual(now[field], old[field])
             self.assertNotEqual(now["incarnation"], old["incarnation"])
             self.assertEqual(now["exited"], "")

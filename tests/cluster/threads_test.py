@@ -4,8 +4,10 @@
 Usage: threads_test.py PATH_OF_BATON [unittest arguments]
 """
 import json
+import os
 import pathlib
 import re
+import subprocess
 import sys
 import time
 import unittest
@@ -51,19 +53,38 @@ def running(pid):
     return names
 
 
-def own_of(pid, role):
+def own_of(pid, role, expected):
     """Names of its threads that are not the library's. A new thread has its maker's name at first."""
     deadline = time.monotonic() + 60
     while True:
         names = running(pid) - documented(role, library=True)
-        if names == documented(role, library=False) or time.monotonic() > deadline:
+        if names == expected or time.monotonic() > deadline:
             return names
         time.sleep(0.1)
 
 
+def has_emulated_gpus():
+    done = subprocess.run([pathlib.Path(BATON).parent / "baton-decode", "--list-gpus"], timeout=60,
+                          capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])["build"] == "emulated"
+
+
 class ThreadsTest(unittest.TestCase):
     def test_processes_have_the_threads_of_the_table_and_no_others(self):
-        with RunningCluster(BATON, "threads", threads=2, prefill=1, decode=1) as cluster:
+        self.check_threads(set(), threads=4, tp=2)
+
+    def test_one_rank_has_no_threads_of_others(self):
+        self.check_threads(set(), threads=2)
+
+    def test_the_emulated_gpu_is_a_thread_of_its_worker(self):
+        if not has_emulated_gpus():
+            self.skipTest("programs of another build")
+        os.environ["BATON_EMULATED_GPU"] = "detector=off"
+        self.check_threads({"emulated-gpu"}, threads=2, device="cuda", num_blocks=64,
+                           max_model_len=256, gpu_graphs="off")
+
+    def check_threads(self, of_the_device, **options):
+        with RunningCluster(BATON, "threads", prefill=1, decode=1, **options) as cluster:
             cluster.post("/v1/completions", model=cluster.model, prompt="In the", max_tokens=4)
             servers = json.loads((cluster.dir / "state.json").read_text())["servers"]
             self.assertEqual(sorted(s["role"] for s in servers), sorted(ROLES))
@@ -71,8 +92,13 @@ class ThreadsTest(unittest.TestCase):
                 role = server["role"]
                 with self.subTest(role=role):
                     own = documented(role, library=False)
+                    if options.get("tp", 1) == 1:
+                        own = {name for name in own if not name.endswith("-rank")}
                     self.assertGreaterEqual(len(own), 3)
-                    self.assertEqual(sorted(own_of(server["process"]["pid"], role)), sorted(own))
+                    if role != "router":
+                        own |= of_the_device
+                    self.assertEqual(sorted(own_of(server["process"]["pid"], role, own)),
+                                     sorted(own))
 
 
 if __name__ == "__main__":

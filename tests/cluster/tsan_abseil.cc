@@ -135,6 +135,13 @@ void Notification::Notify() {
   real(this);
 }
 
+void Notification::WaitForNotification() const {
+  static auto* real = Real<void(const Notification*)>(
+      "_ZNK4absl7debian312Notification19WaitForNotificationEv");
+  real(this);
+  __tsan_acquire(const_cast<Notification*>(this));
+}
+
 bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
   static auto* real = Real<bool(const Notification*, Duration)>(
       "_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE");

@@ -89,8 +89,8 @@ class Client {
     fd_ = fds[0];
     boost::asio::ip::tcp::socket socket(boost::asio::make_strand(Core()->io));
     socket.assign(boost::asio::ip::tcp::v4(), fds[1]);
-    auto connection = std::make_shared<Connection>(Core(), std::move(socket));
-    Core()->Add(connection);
+    auto connection = std::make_shared<Connection>(Core(), std::move(socket), /*is_spare=*/false);
+    Core()->Add(connection, /*is_spare=*/false);
     connection->Start();
     connection_ = connection;
   }
@@ -109,7 +109,7 @@ class Client {
     Read();
     ::close(fd_);
     Settle();
-    BATON_CHECK(connection_.expired() && Core()->body_bytes == 0);
+    BATON_CHECK(connection_.expired() && Core()->bodies.total() == 0);
     BATON_CHECK(answers_.empty() || answers_.starts_with("HTTP/1.1 "));
     return std::move(answers_);
   }

@@ -290,7 +290,7 @@ class Receiver {
     const auto answers = Send(OneFrame(FrameType::kProof, 1, std::as_bytes(std::span(proof))));
     BATON_CHECK(answers.size() == 1);
     BATON_CHECK(answers[0].type == (good_proof ? FrameType::kAccepted : FrameType::kAbort));
-    BATON_CHECK(link_->sender() == (good_proof ? kSender : 0));
+    BATON_CHECK(link_->sender().incarnation == (good_proof ? kSender : 0));
     return good_proof;
   }
 
@@ -348,7 +348,7 @@ class Receiver {
       BATON_CHECK(begun_[i] && event.bytes == 6 * 2 * 8 * 4);
       BATON_CHECK(program_.finals[i] || program_.raw);
     }
-    link_->Divert(event.ticket);
+    link_->OnTicketEnded(event.ticket, event.status.ok());
     ended_[i] = Blocks(static_cast<int32_t>(i));
   }
 

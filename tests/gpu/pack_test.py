@@ -14,6 +14,8 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests/cluster"))
+from process_cluster import await_true  # noqa: E402
 PACK = None
 # Everything of the pack, nothing of this machine.
 BARE = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
@@ -69,6 +71,19 @@ class PackTest(unittest.TestCase):
         self.assertIn("no NVIDIA driver", parts["device"]["says"])
         self.assertEqual(list(parts), ["device"])
 
+    def test_the_first_gpu_is_the_one_that_must_be_usable(self):
+        pack = self.folder / "pack"
+        shutil.copytree(PACK, pack, symlinks=True)
+        program = pack / "bin/baton-prefill"
+        program.unlink()
+        for first, second, code in (("", "", 0), ("full", "", 1), ("", "full", 0)):
+            gpus = [{"architecture": "sm_90", "index": i, "name": "NVIDIA", "unusable": unusable}
+                    for i, unusable in enumerate((first, second))]
+            told = json.dumps({"build": "cuda", "gpus": gpus}, separators=(",", ":"))
+            program.write_text(f"#!/bin/sh\necho '{told}'\n")
+            program.chmod(0o755)
+            self.assertEqual(self.run_pack("--only", "device", pack=pack)[0], code, told)
+
     def test_a_part_that_does_not_end_is_stopped_and_one_that_fails_is_named(self):
         pack = self.folder / "pack"
         shutil.copytree(PACK, pack, symlinks=True)
@@ -105,6 +120,47 @@ class PackTest(unittest.TestCase):
                                                "libresolv"):
                     continue
                 self.assertIn("/pack/", where, f"{path.name}: {line}")
+
+    def bare_root(self):
+        """A folder with the pack and the C library's own files, which stands for a whole system."""
+        root = self.folder / "root"
+        shutil.copytree(PACK, root, symlinks=True)
+        said = subprocess.run(["ldd", *(PACK / "bin").iterdir(), PACK / "tests/gpu_tests"],
+                              capture_output=True, text=True, timeout=60, check=True).stdout
+        system = {path for path in re.findall(r"(/\S+) \(0x", said) if "/pack/" not in path}
+        self.assertLessEqual(len(system), 8, system)
+        for path in system:
+            copy = root / path.lstrip("/")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+        return root
+
+    def test_programs_run_where_there_is_nothing_but_the_c_library(self):
+        root = self.bare_root()
+        enter = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
+        if enter and subprocess.run([*enter, "true"], check=False).returncode != 0:
+            self.skipTest("this user may not change the root of a process")
+        enter += ["chroot", root]
+        environment = {**BARE, "BATON_EMULATED_GPU": FAST}
+        for command in (["/bin/baton-prefill", "--list-gpus"], ["/bin/baton-router", "--help"],
+                        ["/bin/baton", "--help"],
+                        ["/tests/gpu_tests", "--gtest_filter=SweepTest.OfNorms"]):
+            done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=120,
+                                  env=environment, check=False)
+            self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")
+        ready = root / "ready"
+        with subprocess.Popen(
+                [*enter, "/bin/baton-decode", "--model", "/deploy/models/tiny-kjv", "--port", "0",
+                 "--device", "cuda", "--num-blocks", "16", "--max-model-len", "64", "--gpu-graphs",
+                 "off", "--threads", "1", "--ready-file", "/ready"],
+                env=environment, stderr=subprocess.PIPE, text=True) as worker:
+            try:
+                await_true(lambda: ready.exists() or worker.poll() is not None, 100, "it is ready")
+            finally:
+                worker.terminate()
+            errors = worker.communicate(timeout=60)[1]
+        self.assertTrue(ready.exists(), errors)
+        self.assertEqual(worker.returncode, 0, errors)
 
 
 if __name__ == "__main__":

@@ -88,9 +88,9 @@ device() {
   bin/baton-prefill --list-gpus || return 1
   command -v nvidia-smi >/dev/null &&
     nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv,noheader
-  # Last, for the results.
-  bin/baton-prefill --list-gpus | tee "$out/device.json" | grep -q '"unusable":""' &&
-    cat "$out/device.json"
+  # Last, for the results. GPU 0 is what all parts take.
+  bin/baton-prefill --list-gpus | tee "$out/device.json" | grep -o '{[^{}]*"index":0,[^{}]*}' |
+    grep -q '"unusable":""' && cat "$out/device.json"
 }
 
 # Only the programs: up, one answer, down.

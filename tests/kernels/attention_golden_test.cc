@@ -6,12 +6,12 @@
 namespace baton {
 namespace {
 
-constexpr int32_t kHeads = 4, kKvHeads = 2, kDim = 16;
+constexpr int32_t kGoldenHeads = 4, kGoldenKvHeads = 2, kGoldenDim = 16;
 
-AttentionShapes Shapes() {
-  return {.heads = kHeads,
-          .kv_heads = kKvHeads,
-          .dim = kDim,
+AttentionShapes GoldenShapes() {
+  return {.heads = kGoldenHeads,
+          .kv_heads = kGoldenKvHeads,
+          .dim = kGoldenDim,
           .block_size = 8,
           .sequences = {{5, 18}, {1, 37}, {6, 6}, {2, 33}},
           .values = HashedFloats};
@@ -40,17 +40,17 @@ class AttentionGoldenTest : public KernelTest {
 };
 
 TEST_P(AttentionGoldenTest, MasksAgreeWithThoseOfTransformers) {
-  AttentionShapes shape = Shapes();
+  AttentionShapes shape = GoldenShapes();
   Check(shape, "causal");
   shape.scores.causal = false;
   Check(shape, "encoder");
-  shape = Shapes();
+  shape = GoldenShapes();
   shape.scores.local_chunk = 8;
   Check(shape, "chunk 8");
 }
 
 TEST_P(AttentionGoldenTest, DenseAndPrefixFormsAgreeWithTorch) {
-  AttentionShapes shape = Shapes();
+  AttentionShapes shape = GoldenShapes();
   AttentionProblem dense(shape, 1);
   GuardedFloats out(dense.out_size());
   ASSERT_TRUE(kernels_->VarlenAttention(dense.DenseArgs(out.data())).ok());
@@ -62,21 +62,22 @@ TEST_P(AttentionGoldenTest, DenseAndPrefixFormsAgreeWithTorch) {
 }
 
 TEST_P(AttentionGoldenTest, ScoresAgreeWithGemmaGptOssAndBloom) {
-  AttentionShapes shape = Shapes();
+  AttentionShapes shape = GoldenShapes();
   shape.scores = {.scale = 0.5f, .softcap = 2, .window_left = 5};
   Check(shape, "window 6, softcap 2, scale 0.5");
-  shape = Shapes();
+  shape = GoldenShapes();
   shape.sinks = true;
   Check(shape, "sinks");
-  shape = Shapes();
+  shape = GoldenShapes();
   shape.alibi = true;
   Check(shape, "alibi");
 }
 
 TEST_P(AttentionGoldenTest, Fp8CachesAgreeWithTheTypesOfTorch) {
-  AttentionShapes shape = Shapes();
+  AttentionShapes shape = GoldenShapes();
   shape.kv = DType::kFp8E4M3;
   shape.kv_scale = 0.25f;
+  shape.v_scale_of_k = 1;
   Check(shape, "e4m3 / 0.25");
   shape.kv = DType::kFp8E5M2;
   shape.kv_scale = 0.5f;
@@ -84,15 +85,16 @@ TEST_P(AttentionGoldenTest, Fp8CachesAgreeWithTheTypesOfTorch) {
 }
 
 TEST_P(AttentionGoldenTest, RotaryPairsAgreeWithLlamaAndGptJ) {
-  constexpr int64_t kTokens = 7, kSeqs = 2, kWidth = int64_t{kKvHeads} * kDim;
+  constexpr int64_t kTokens = 7, kSeqs = 2, kWidth = int64_t{kGoldenKvHeads} * kGoldenDim;
   std::vector<float> cos, sin;
-  for (int64_t i = 0; i < kTokens * kDim / 2; ++i) {
-    const double angle = static_cast<double>(i / (kDim / 2)) *
-                         std::pow(10000.0, -2.0 * static_cast<double>(i % (kDim / 2)) / kDim);
+  for (int64_t i = 0; i < kTokens * kGoldenDim / 2; ++i) {
+    const double angle =
+        static_cast<double>(i / (kGoldenDim / 2)) *
+        std::pow(10000.0, -2.0 * static_cast<double>(i % (kGoldenDim / 2)) / kGoldenDim);
     cos.push_back(static_cast<float>(std::cos(angle)));
     sin.push_back(static_cast<float>(std::sin(angle)));
   }
-  const std::vector<float> q = HashedFloats(1, kSeqs * kTokens * kHeads * kDim);
+  const std::vector<float> q = HashedFloats(1, kSeqs * kTokens * kGoldenHeads * kGoldenDim);
   const std::vector<float> k = HashedFloats(2, kSeqs * kTokens * kWidth);
   const std::vector<float> v = HashedFloats(3, kSeqs * kTokens * kWidth);
   const std::vector<int32_t> empty(kSeqs);
@@ -101,16 +103,16 @@ TEST_P(AttentionGoldenTest, RotaryPairsAgreeWithLlamaAndGptJ) {
     CachePlane plane{.data = reinterpret_cast<std::byte*>(k_cache.data()),
                      .layout = CacheLayout::kNhd,
                      .num_blocks = kSeqs,
-                     .num_heads = kKvHeads,
+                     .num_heads = kGoldenKvHeads,
                      .block_size = kTokens,
-                     .dim = kDim,
+                     .dim = kGoldenDim,
                      .block_stride = kTokens * kWidth};
     CachePlane v_plane = plane;
     v_plane.data = reinterpret_cast<std::byte*>(v_cache.data());
     GuardedFloats out(std::ssize(q));
     ASSERT_TRUE(kernels_
                     ->AttentionWithKvCache({.q = q.data(),
-                                            .num_heads = kHeads,
+                                            .num_heads = kGoldenHeads,
                                             .num_seqs = kSeqs,
                                             .num_queries = kTokens,
                                             .k = k.data(),
@@ -122,7 +124,7 @@ TEST_P(AttentionGoldenTest, RotaryPairsAgreeWithLlamaAndGptJ) {
                                             .rotary_cos = cos.data(),
                                             .rotary_sin = sin.data(),
                                             .num_rotary_positions = kTokens,
-                                            .rotary_dim = kDim,
+                                            .rotary_dim = kGoldenDim,
                                             .rotary_interleaved = interleaved,
                                             .out = out.data()})
                     .ok());

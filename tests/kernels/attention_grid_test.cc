@@ -107,6 +107,7 @@ AttentionShapes ShapesOf(const Case& c, double budget) {
   std::tie(s.compute, s.kv) = kDTypes[c[3]];
   s.kv_scale = kScales[c[4]];
   s.scale_per_head = c[4] == 1;
+  s.v_scale_per_head = c[4] == 2;
   s.scores.window_left = kWindows[c[5]];
   s.scores.softcap = kSoftcaps[c[6]];
   s.sequences = kSequences[c[7]];

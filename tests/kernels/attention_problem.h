@@ -31,8 +31,10 @@ struct AttentionShapes {
   std::vector<std::pair<int32_t, int32_t>> sequences;  // (queries, keys)
   ScoreOptions scores = {};                            // alibi_slopes is set by `alibi`.
   bool alibi = false;
-  float kv_scale = 0;  // Of fp8; 0: no scales. Per head: divided by 1 + head.
-  bool scale_per_head = false;
+  float kv_scale = 0;           // K's, of fp8; 0: no scales. Per head: divided by 1 + head.
+  float v_scale_of_k = 1.5f;    // V's, as a multiple.
+  bool scale_per_head = false;  // K's.
+  bool v_scale_per_head = false;
   DType compute = DType::kF32;  // q and the output are rounded to it.
   int32_t v_dim = 0;            // 0: dim.
   CacheLayout layout = CacheLayout::kHnd;
@@ -86,7 +88,10 @@ class AttentionProblem {
       for (float& x : sinks) x *= 4;
     }
     for (int32_t h = 0; h < (shape.scale_per_head ? shape.kv_heads : 1); ++h) {
-      scales.push_back(shape.kv_scale / static_cast<float>(1 + h));
+      k_scales.push_back(shape.kv_scale / static_cast<float>(1 + h));
+    }
+    for (int32_t h = 0; h < (shape.v_scale_per_head ? shape.kv_heads : 1); ++h) {
+      v_scales.push_back(shape.v_scale_of_k * shape.kv_scale / static_cast<float>(1 + h));
     }
     const int64_t spare = needed_blocks * BlockElements(shape.dim) < (1 << 23) ? 3 : 1;
     num_blocks = spare * needed_blocks + 1;
@@ -328,7 +333,7 @@ class AttentionProblem {
   std::vector<int64_t> key_base;
   std::vector<float> q, k, v;       // k, v: [total_k, kv_heads, dim] as the cache returns them.
   std::vector<float> new_k, new_v;  // Of PrefixArgs.
-  std::vector<float> slopes, scales, sinks;
+  std::vector<float> slopes, k_scales, v_scales, sinks;
   std::vector<int32_t> cu_q{0}, cu_k, seq_lens, table;
   std::vector<std::byte> k_cache, v_cache;
 
@@ -349,6 +354,7 @@ class AttentionProblem {
 
   CachePlane Plane(std::vector<std::byte>& bytes, bool is_key) {
     const int32_t dim = is_key ? shape.dim : shape.v_dim;
+    const std::vector<float>& scales = is_key ? k_scales : v_scales;
     CachePlane plane{.data = bytes.data(),
                      .dtype = shape.kv,
                      .layout = shape.layout,
@@ -395,13 +401,14 @@ class AttentionProblem {
     const int32_t dim = is_key ? shape.dim : shape.v_dim;
     cache.assign(num_blocks * BlockElements(dim) * size, std::byte{0xFF});
     const CachePlane plane = Plane(cache, is_key);
+    const std::vector<float>& scales = is_key ? k_scales : v_scales;
     read = std::move(values);
     for (size_t s = 0; s < shape.sequences.size(); ++s) {
       for (int64_t i = 0; i < CachedKeys(s); ++i) {
         const int64_t block = table[s * max_blocks + i / shape.block_size];
         for (int64_t h = 0; h < shape.kv_heads; ++h) {
           float* row = &read[((key_base[s] + i) * shape.kv_heads + h) * dim];
-          const float scale = HasScales() ? scales[shape.scale_per_head ? h : 0] : 1.0f;
+          const float scale = HasScales() ? scales[scales.size() > 1 ? h : 0] : 1.0f;
           std::vector<float> scaled(row, row + dim);
           for (float& x : scaled) x /= scale;
           const std::vector<std::byte> bytes = Encode(shape.kv, scaled);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 namespace baton {
 namespace {
@@ -39,6 +40,27 @@ TEST(MakeDeviceTest, RefusesAThreadCountOutOfRange) {
     EXPECT_EQ(std::string(status.message()),
               "threads = " + std::to_string(threads) + ": must be in [1, 1024]");
   }
+}
+
+TEST(MakeDeviceTest, RanksShareTheThreadsWithOneForEachAtLeast) {
+  const auto threads = [](int size, int num_threads) {
+    std::vector<int> each;
+    for (int r = 0; r < size; ++r) each.push_back(ThreadsOfRank(num_threads, r, size));
+    return each;
+  };
+  EXPECT_EQ(threads(1, 3), (std::vector<int>{3}));
+  EXPECT_EQ(threads(2, 4), (std::vector<int>{2, 2}));
+  EXPECT_EQ(threads(4, 6), (std::vector<int>{2, 2, 1, 1}));
+  EXPECT_EQ(threads(4, 2), (std::vector<int>{1, 1, 1, 1}));
+  EXPECT_EQ(MakeRanks({.num_threads = 4}, 2)->size(), 2u);
+}
+
+TEST(MakeDeviceTest, RanksAreOnGpusOfTheirOwn) {
+  if (ListGpus().gpus.size() != 1) GTEST_SKIP() << "needs one GPU";
+  EXPECT_TRUE(MakeRanks({.device = "cuda"}, 1).ok());
+  const std::string error(MakeRanks({.device = "cuda"}, 2).status().message());
+  EXPECT_EQ(error, "tp = 2: each rank takes a GPU of its own, from cuda:0 on, and there is 1; on "
+                   "the CPU all share its cores, --device cpu");
 }
 
 // Builds without real GPUs: `auto` takes the CPU and says why, as the report does.

@@ -27,7 +27,13 @@ inline float FlushingAdd(float a, float b) { return FlushingFma(a, 1.0f, b); }
 
 // The sum over k of a * b in the order that GemmArgs tells for `numerics`: the one oracle for the
 // bits of matrix products.
-inline float SumOfProducts(std::string_view numerics, const float* a, const float* b, int64_t k) {
+inline float SumOfProducts(std::string_view numerics, const float* a, const float* b, int64_t k,
+                           int32_t segments = 1) {
+  if (segments > 1) {
+    const int64_t half = k / 2;
+    return SumOfProducts(numerics, a, b, half, segments / 2) +
+           SumOfProducts(numerics, a + half, b + half, half, segments / 2);
+  }
   float sum = 0;
   if (numerics == "cpu-amx.2") {
     for (int64_t group = 0; group < k; group += 32) {

@@ -24,12 +24,25 @@ absl::Status Lost() { return absl::UnavailableError("late: the device is lost");
 class LateDevice::Arena {
  public:
   Arena()
-      : data_(static_cast<std::byte*>(mmap(nullptr, kSize, PROT_NONE,
-                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
-    BATON_CHECK(data_ != MAP_FAILED);
+      : mapped_(mmap(nullptr, kSize + kHugePage, PROT_NONE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
+    BATON_CHECK(mapped_ != MAP_FAILED);
+    void* at = mapped_;
+    size_t space = kSize + kHugePage;
+    data_ = static_cast<std::byte*>(std::align(kHugePage, kSize, at, space));
+    // Each opening goes through all pages that hold something. Where the system has no large ones
+    // it takes the longer.
+    madvise(data_, kSize, MADV_HUGEPAGE);
   }
-  ~Arena() { munmap(data_, kSize); }
+  ~Arena() { munmap(mapped_, kSize + kHugePage); }
 
+  template <typename Body>
+  static void WithOpen(std::span<const std::shared_ptr<Arena>> arenas, const Body& body) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& arena : arenas) arena->Protect(PROT_READ | PROT_WRITE);
+    body();
+    for (const auto& arena : arenas) arena->Protect(PROT_NONE);
+  }
   template <typename Body>
   void WithOpen(const Body& body) {
     const std::lock_guard lock(mutex_);
@@ -58,12 +71,14 @@ class LateDevice::Arena {
 
  private:
   static constexpr int64_t kSize = int64_t{1} << 29;
+  static constexpr int64_t kHugePage = int64_t{1} << 21;
   static constexpr int64_t kLine = 256;
 
   void Protect(int access) { BATON_CHECK(mprotect(data_, kSize, access) == 0); }
 
-  std::mutex mutex_;
-  std::byte* const data_;
+  static inline std::mutex mutex_;
+  void* const mapped_;
+  std::byte* data_ = nullptr;
   int64_t used_ = 0;
   std::vector<std::shared_ptr<Buffer>> graves_;
 };
@@ -83,6 +98,9 @@ class LateDevice::Ops : public ModelOps {
     return Later("RmsNorm", &ModelOps::RmsNorm, args);
   }
   absl::Status Gemm(const GemmArgs& args) override { return Later("Gemm", &ModelOps::Gemm, args); }
+  absl::Status FoldPartials(const FoldPartialsArgs& args) override {
+    return Later("FoldPartials", &ModelOps::FoldPartials, args);
+  }
   absl::Status RotaryTable(const RotaryTableArgs& args) override {
     return Later("RotaryTable", &ModelOps::RotaryTable, args);
   }
@@ -127,6 +145,7 @@ LateDevice::LateDevice(const LateOptions& options)
       arena_(std::make_shared<Arena>()),
       ops_(std::make_unique<Ops>(this)),
       random_(options.seed),
+      open_{arena_},
       thread_([this](const std::stop_token& ending) { RunLanes(ending); }) {}
 
 LateDevice::~LateDevice() {
@@ -221,8 +240,18 @@ absl::StatusOr<Buffer> LateDevice::Allocate(int64_t bytes, MemoryKind kind) {
   return Buffer(at, bytes, std::shared_ptr<std::byte>(at, free));
 }
 
+// Weights are poison until they land.
 absl::StatusOr<PackedMatrix> LateDevice::Pack(const PackWeightsArgs& args) {
-  return kernels_->PackWeights(args);
+  ASSIGN_OR_RETURN(PackedMatrix packed, kernels_->PackWeights(args));
+  const auto from = std::make_shared<PackedMatrix>(std::move(packed));
+  ASSIGN_OR_RETURN(Buffer memory, AllocateHost(from->size_bytes()));
+  const auto to = std::make_shared<Buffer>(std::move(memory));
+  std::fill_n(to->data(), to->size_bytes(), kPoison);
+  RETURN_IF_ERROR(Enqueue(Lane::kCopies, {.run = [from, to] {
+                            std::copy_n(from->data(), from->size_bytes(), to->data());
+                          }}));
+  return PackedMatrix(from->n(), from->k(), from->dtype(), from->format(),
+                      Buffer(to->data(), to->size_bytes(), to));
 }
 
 absl::Status LateDevice::MayCall(Lane lane) const {
@@ -285,16 +314,32 @@ absl::Status LateDevice::After(Lane lane, Mark mark) {
   return Enqueue(lane, {.run = nullptr, .after = mark});
 }
 
+absl::Status LateDevice::EnablePeer(const Device& peer) {
+  const std::lock_guard lock(mutex_);
+  open_.push_back(static_cast<const LateDevice&>(peer).arena_);
+  return absl::OkStatus();
+}
+
+absl::Status LateDevice::AfterPeer(Lane lane, const Device& peer, Mark mark) {
+  const auto& other = static_cast<const LateDevice&>(peer);
+  {
+    const std::lock_guard lock(mutex_);
+    RETURN_IF_ERROR(MayCall(lane));
+    BATON_CHECK(mark.number <= other.lanes_[static_cast<int>(mark.lane)].enqueued);
+  }
+  return Enqueue(lane, {.run = nullptr, .after = mark, .of = other.ends_});
+}
+
 absl::StatusOr<bool> LateDevice::IsDone(Mark mark) {
   const std::lock_guard lock(mutex_);
   RETURN_IF_ERROR(MayCall(mark.lane));
   LaneState& lane = lanes_[static_cast<int>(mark.lane)];
   if (mark.number <= lane.told) return true;
   // What has ended may be told later.
-  const bool done = Ended(mark) && random_.Below(4) != 0;
+  const bool ended = Ended(*ends_, mark), done = ended && random_.Below(4) != 0;
   if (done) {
     lane.told = mark.number;
-  } else if (!Ended(mark)) {
+  } else if (!ended) {
     ++permits_;
     changed_.notify_all();
   }
@@ -348,7 +393,9 @@ LateDevice::LaneState* LateDevice::PickLane() {
   LaneState* last = nullptr;
   for (uint64_t i = 0; i < kNumLanes; ++i) {
     LaneState& lane = lanes_[(first + i) % kNumLanes];
-    if (lane.works.empty() || !Ended(lane.works.front().after)) continue;
+    if (lane.works.empty()) continue;
+    const Work& next = lane.works.front();
+    if (!Ended(next.of == nullptr ? *ends_ : *next.of, next.after)) continue;
     const bool is_copies = &lane == &lanes_[static_cast<int>(Lane::kCopies)];
     if (!options_.copies_last || !is_copies) return &lane;
     last = &lane;
@@ -363,13 +410,14 @@ void LateDevice::RunLanes(const std::stop_token& ending) {
     Work work = std::move(lane->works.front());
     lane->works.pop_front();
     running_ = true;
+    const std::vector<std::shared_ptr<Arena>> open = open_;
     const uint64_t pause = options_.only_when_asked ? 0 : random_.Below(4) * random_.Below(10000);
     lock.unlock();
     for (std::atomic<uint64_t> spun = 0; spun < pause;) ++spun;
-    if (work.run != nullptr) arena_->WithOpen(work.run);
+    if (work.run != nullptr) Arena::WithOpen(open, work.run);
     lock.lock();
     running_ = false;
-    ++lane->done;
+    ++(*ends_)[lane - lanes_.data()];
     // Questions about what has ended let nothing run that comes later.
     permits_ = IsIdle() ? 0 : std::max(permits_ - 1, 0);
     if (++num_works_ == lose_at_) lost_ = true;

@@ -28,12 +28,14 @@ struct LateOptions {
   int64_t row_alignment = 1;
   int64_t logit_rows = 32;
   bool graphs = false;
+  int32_t longest_replay = INT32_MAX;  // Of one row; of n rows the n-th part.
 };
 
 // A device whose memory is apart from the host's and whose lanes run later: the CPU's operators on
 // a thread of its own, the lanes in an order that the seed decides. The host that touches memory of
 // the device ends with a fault; fresh and freed memory is 0xff; pinned memory is read and written
-// when a copy runs.
+// when a copy runs. Weights land on kCopies; they alone are in the host's memory. A peer's memory
+// can be touched by works, of which one runs at a time of all devices.
 class LateDevice : public Device {
  public:
   explicit LateDevice(const LateOptions& options);
@@ -66,23 +68,30 @@ class LateDevice : public Device {
   absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) override;
   absl::StatusOr<Mark> MarkNow(Lane lane) override;
   absl::Status After(Lane lane, Mark mark) override;
+  absl::Status EnablePeer(const Device& peer) override;
+  absl::Status AfterPeer(Lane lane, const Device& peer, Mark mark) override;
   absl::StatusOr<bool> IsDone(Mark mark) override;
   absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<absl::Status()>) override;
   absl::Status Launch(const Graph&) override;
+  int32_t LongestReplay(int32_t rows, const ModelNeeds&) const override {
+    return options_.longest_replay / rows;
+  }
   absl::Status Synchronize() override;
 
  private:
   class Ops;
   class Arena;
   struct LateGraph;
+  // How many works of each lane have ended.
+  using Ends = std::array<uint64_t, kNumLanes>;
   struct Work {
     std::function<void()> run;  // Null: only waits.
     Mark after;
+    std::shared_ptr<const Ends> of = nullptr;  // Whose mark it is; null: this device's.
   };
   struct LaneState {
     std::deque<Work> works;
     uint64_t enqueued = 0;
-    uint64_t done = 0;
     uint64_t told = 0;  // Marks up to this have been told to be done.
   };
 
@@ -96,7 +105,9 @@ class LateDevice : public Device {
   bool IsIdle() const;
   // A lane whose first work may run, or null.
   LaneState* PickLane();
-  bool Ended(Mark mark) const { return lanes_[static_cast<int>(mark.lane)].done >= mark.number; }
+  static bool Ended(const Ends& ends, Mark mark) {
+    return ends[static_cast<int>(mark.lane)] >= mark.number;
+  }
 
   const LateOptions options_;
   const DeviceInfo info_;
@@ -104,10 +115,13 @@ class LateDevice : public Device {
   const std::shared_ptr<Arena> arena_;
   const std::unique_ptr<Ops> ops_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable_any changed_;
+  // Of all devices, which may wait for each other.
+  static inline std::mutex mutex_;
+  static inline std::condition_variable_any changed_;
   Random random_;
   std::array<LaneState, kNumLanes> lanes_;
+  const std::shared_ptr<Ends> ends_ = std::make_shared<Ends>();
+  std::vector<std::shared_ptr<Arena>> open_;  // While a work runs: its own and its peers' memory.
   std::map<std::string, int> failing_;
   LateGraph* recording_ = nullptr;  // What kCompute gets now goes there.
   bool running_ = false;

@@ -62,6 +62,46 @@ TEST(LateDeviceTest, ALaneWaitsForAnotherOnlyWhenTold) {
   EXPECT_GT(overtaken, 10);
 }
 
+TEST(LateDeviceTest, APeerIsWaitedForOnlyWhereItIsTold) {
+  for (const bool told : {false, true}) {
+    LateDevice first({.only_when_asked = true}), second({});
+    ASSERT_TRUE(second.EnablePeer(first).ok());
+    const Buffer there = *first.Allocate(64, MemoryKind::kDevice);
+    const Buffer pinned = *first.Allocate(192, MemoryKind::kPinned);
+    auto* const pieces = pinned.array<CopyPiece>(128);
+    std::memset(pinned.data(), 2, 64);
+    pieces[0] = {.from = pinned.data(), .to = there.data(), .bytes = 64};
+    pieces[1] = {.from = there.data(), .to = pinned.data() + 64, .bytes = 64};
+    ASSERT_TRUE(first.CopyPieces(Lane::kCompute, {pieces, 1}).ok());
+    const Mark written = *first.MarkNow(Lane::kCompute);
+    if (told) {
+      ASSERT_TRUE(second.AfterPeer(Lane::kCompute, first, written).ok());
+    }
+    ASSERT_TRUE(second.CopyPieces(Lane::kCompute, {pieces + 1, 1}).ok());
+    const Mark read = *second.MarkNow(Lane::kCompute);
+    if (told) {
+      for (int i = 0; i < 100; ++i) EXPECT_FALSE(*second.IsDone(read));
+      ASSERT_TRUE(Wait(first, written, std::chrono::hours(1)).ok());
+    }
+    ASSERT_TRUE(Wait(second, read, std::chrono::hours(1)).ok());
+    EXPECT_EQ(pinned.data()[64], told ? std::byte{2} : std::byte{0xff});
+    ASSERT_TRUE(first.Synchronize().ok());
+  }
+}
+
+TEST(LateDeviceTest, AnothersMemoryIsOutOfReach) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto read = [] {
+    LateDevice first({}), second({});
+    const Buffer there = *first.Allocate(64, MemoryKind::kDevice);
+    const Buffer pinned = *second.Allocate(128, MemoryKind::kPinned);
+    CopyPiece* const piece = PieceOf(pinned, there.data(), pinned.data() + 64, 64);
+    EXPECT_TRUE(second.CopyPieces(Lane::kCompute, {piece, 1}).ok());
+    EXPECT_TRUE(second.Synchronize().ok());
+  };
+  EXPECT_DEATH(read(), "");
+}
+
 TEST(LateDeviceTest, AGraphDoesLaterAndOftenWhatWasEnqueuedOnce) {
   LateDevice device({.only_when_asked = true, .graphs = true});
   const Buffer pinned = *device.Allocate(256, MemoryKind::kPinned);

@@ -55,7 +55,7 @@ uint64_t Clients::Submit(int router, const ValidRequest& request) {
     client.expected.push_back(
         request.score_only
             ? std::vector<int32_t>{}
-            : ExpectedTokens(request.prompts[c / request.num_choices], params, scenario_.window));
+            : ExpectedTokens(request.prompts[c / request.num_choices], params, scenario_.arch()));
     client.stop_at.push_back(world_.Chance(scenario_.stop_rate)
                                  ? 1 + world_.random.Below(request.sampling.max_tokens)
                                  : 0);

@@ -51,6 +51,7 @@ void Cluster::BuildHosts(uint64_t seed) {
   }
   for (int w = 0; w < static_cast<int>(roles.size()); ++w) {
     const bool is_prefill = roles[w] == Role::kPrefill;
+    const int of_role = is_prefill ? w : w - scenario_.num_prefill;
     workers_.push_back(std::make_unique<WorkerHost>(
         world_, trace_, fabric_, net_, column++,
         WorkerHost::Options{
@@ -60,10 +61,12 @@ void Cluster::BuildHosts(uint64_t seed) {
             .block_size = is_prefill ? scenario_.prefill_block_size : scenario_.decode_block_size,
             .chunk_tokens = scenario_.chunk_tokens,
             .max_batch = scenario_.max_batch,
-            .window = scenario_.window,
+            .arch = scenario_.arch(),
+            .tp = scenario_.TpOf(roles[w], of_role),
             .max_waiting = scenario_.small_caps ? 2 : 8,
             .finish_together = is_prefill ? scenario_.finish_together : 0,
             .swap_blocks = is_prefill ? 0 : scenario_.swap_blocks,
+            .token_time = scenario_.token_time,
             .violation = violation,
             .cancel = [this](const SequenceId& sequence) { CancelSequence(sequence); }}));
   }
@@ -183,7 +186,7 @@ void Cluster::CheckQuiet() {
 // ---- Running -----------------------------------------------------------------------------------
 
 bool Cluster::RunOne(Time limit) {
-  constexpr int64_t kMaxEvents = 300'000;
+  const int64_t kMaxEvents = scenario_.prefill_tp.empty() ? 300'000 : 3'000'000;
   try {
     if (!violation_.empty() || !world_.RunOne(limit)) return false;
     Check();

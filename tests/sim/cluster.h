@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "tests/sim/clients.h"
 #include "tests/sim/control_net.h"
 #include "tests/sim/fabric.h"
@@ -88,6 +89,7 @@ class Cluster {
   int DrawWorker();
   int DrawRouter();
   Duration DrawTime(int64_t most_ms);
+  void OnPaths(int from, int to, absl::FunctionRef<void(Place, Place)> act);
   void StopWhenDrained(int worker, uint64_t epoch, Time limit);
   void RestartWorker(int worker, Duration down);
 

@@ -57,6 +57,13 @@ void RouterLedger::OnMail(const RouterMail& mail, Time now) {
 void RouterLedger::Lose(Account& account, const Side& side) {
   account.losses.emplace(side.incarnation, Loss{.worker = side.worker, .at = world_.now()});
   ++account.causes;
+  if (&side == &account.prefill) account.kv_gone = true;
+  LoseKept(account);
+}
+
+// Something failed: what no prefill worker keeps has to be computed again.
+void RouterLedger::LoseKept(Account& account) {
+  if (!account.prefill.open()) account.kv_gone = true;
 }
 
 void RouterLedger::OnClosed(const CallClosed& closed, Time now) {
@@ -71,9 +78,12 @@ void RouterLedger::OnClosed(const CallClosed& closed, Time now) {
   if (closed.status.ok() && !is_decode && (account->prefilled || is_needless)) {
     // The decode worker has verified it: nothing failed, unless its tokens do not follow.
     if (!account->decoding) account->verdict_since = now;
+    // It was a decode worker that is lost by now.
+    if (!account->decode.open() || account->asked_at != kNever) account->kv_gone = true;
     // Everything that it told was lost on its way: a score that is owed is sought again.
     if (!account->prefilled) {
       ++account->causes;
+      account->kv_gone = true;
       if (!world_.has_harmed()) Violate("a Prefill call ends well and has brought nothing");
     }
     account->verdict_of = {account->prefill.worker, account->decode.worker};
@@ -82,6 +92,9 @@ void RouterLedger::OnClosed(const CallClosed& closed, Time now) {
   }
   if (is_decode && IsRefusal(closed.status) && !account->decoding) {
     refused_[account->decode.worker] = now;
+    // It begins from the start, unless the KV was held for that worker.
+    const bool is_held = account->held_since != kNever;
+    if (!is_held) account->kv_gone = true;
   }
   // A refusal of a running call is a loss too.
   Lose(*account, side);
@@ -100,18 +113,27 @@ void RouterLedger::OnEvent(const WorkerEventReceived& received) {
     if (failed->attempt != account->attempt) return;
     failure_ = {.sequence = sequence,
                 .attempt = failed->attempt,
-                .pair = {account->prefill.worker, account->decode.worker}};
+                .pair = {account->prefill.worker, account->decode.worker},
+                .must_climb = account->is_prefilling && account->decode.open()};
   } else if (auto* reserved = std::get_if<ReservedEvent>(&received.event)) {
     if (reserved->attempt != account->attempt || account->asked_at == kNever) return;
     account->asked_at = account->held_since = kNever;
     reserved_ = sequence;
-  } else if (std::holds_alternative<PrefilledEvent>(received.event)) {
+  } else if (auto* prefilled = std::get_if<PrefilledEvent>(&received.event)) {
     account->prefilled = true;
-  } else if (std::holds_alternative<TokensEvent>(received.event) && is_decode) {
+    if (prefilled->first) Saw(*account, {&*prefilled->first, 1});
+  } else if (auto* tokens = std::get_if<TokensEvent>(&received.event); tokens && is_decode) {
+    Saw(*account, tokens->outputs);
     account->asked_at = account->held_since = account->verdict_since = kNever;
     account->losses.clear();
     account->recovering = false;
     account->decoding = true;
+  }
+}
+
+void RouterLedger::Saw(Account& account, std::span<const TokenOutput> outputs) {
+  for (const TokenOutput& output : outputs) {
+    account.num_seen = std::max(account.num_seen, output.position + 1);
   }
 }
 
@@ -134,6 +156,7 @@ void RouterLedger::OnOpenDecode(CallId call, int32_t worker, const DecodeRequest
   if (account.decode.open()) Violate("a second Decode call beside an open one");
   account.decode = {.call = call, .worker = worker, .incarnation = request.worker};
   account.attempt = request.attempt;
+  account.num_seen = std::max(account.num_seen, request.prompt_length);
   account.next_incarnation = request.prefill;
   account.next_prefill = worker_of_[request.prefill];
   account.is_fresh = !account.prefill.open();
@@ -155,11 +178,11 @@ void RouterLedger::OnOpenPrefill(CallId call, int32_t worker, const PrefillReque
   NoteAsked(request.sequence.counter);
   account.verdict_since = kNever;
   account.prefilled = false;
-  if (++account.prefills > 1 && account.causes == account.causes_of_prefill) {
-    Violate("a prompt is prefilled again and nothing had failed");
-  }
-  account.causes_of_prefill = account.causes;
+  ++account.prefills;
+  account.num_seen = std::max(account.num_seen, request.prompt_length);
+  account.num_asked = static_cast<int32_t>(request.tokens.size());
   if (request.handoff) return;
+  account.failed.clear();
   const bool wants_score = request.sampling.num_prompt_logprobs >= 0;
   ++(wants_score && account.starts > 0 ? account.score_starts : account.starts);
   account.is_fresh = true;
@@ -172,6 +195,7 @@ void RouterLedger::OnRebind(CallId call, const RebindRequest& request, Time now)
   account->next_incarnation = request.prefill;
   account->next_prefill = request.prefill == 0 ? -1 : worker_of_[request.prefill];
   account->is_rebound = request.prefill != 0;
+  account->rebound_to = request.prefill;
   Ask(*account, now);
 }
 
@@ -186,90 +210,14 @@ void RouterLedger::OnCancel(CallId call) {
   auto it = calls_.find(call);
   if (it == calls_.end()) return Violate("a call is cancelled that is not open");
   Account& account = accounts_[it->second];
-  cancelled_.emplace_back(it->second, call);
-  (call == account.decode.call ? account.decode : account.prefill).call = 0;
+  const bool is_decode = call == account.decode.call;
+  cancelled_.push_back({it->second, is_decode});
+  (is_decode ? account.drops_decode : account.drops_prefill) = true;
+  (is_decode ? account.decode : account.prefill).call = 0;
   calls_.erase(it);
 }
 
 // ---- After each event --------------------------------------------------------------------------
-
-// A fence needs a trouble, and loses what was open on that worker.
-void RouterLedger::NoteFences(const RouterView& view) {
-  std::set<int32_t> hung;
-  for (int32_t w = 0; w < static_cast<int32_t>(view.workers.size()); ++w) {
-    const auto& worker = view.workers[w];
-    if (worker.healthy || worker.reason != "it stopped making progress") continue;
-    hung.insert(w);
-    if (hung_.contains(w)) continue;
-    if (!faults_.MayBeLost(router_, w, world_.now() - FaultLog::kAftermath) &&
-        world_.num_hits(Fault::kLoseEvent) < 4) {
-      Violate(absl::StrCat("healthy worker ", w, " is fenced"));
-    }
-    for (const auto& [counter, call] : cancelled_) {
-      Account& account = accounts_[counter];
-      for (Side* side : {&account.decode, &account.prefill}) {
-        if (side->worker == w) Lose(account, *side);
-      }
-    }
-  }
-  hung_ = std::move(hung);
-}
-
-// Answers that did not come and holds that ended: each after its whole time.
-void RouterLedger::NoteGivenUp(const RouterAudit& audit, const RouterCounters& counters,
-                               Time now) {
-  std::set<uint64_t> live;
-  for (const LiveSequence& told : audit.sequences) live.insert(told.sequence.counter);
-  int64_t unanswered = counters.unanswered - last_.unanswered;
-  int64_t expired = counters.holds_expired - last_.holds_expired;
-  // First those that live on: a request may end in the same event, also for this.
-  for (const bool lives : {true, false}) {
-    for (const auto& [counter, call] : cancelled_) {
-      if (live.contains(counter) != lives) continue;
-      Account& account = accounts_[counter];
-      if (unanswered > 0 && account.asked_at != kNever &&
-          now - account.asked_at >= options_.answer_limit) {
-        --unanswered;
-        account.asked_at = kNever;
-        Lose(account, account.decode);
-      } else if (expired > 0 && account.held_since != kNever &&
-                 now - account.held_since >= options_.hold_limit) {
-        --expired;
-        account.held_since = kNever;
-        ++account.causes;
-      }
-    }
-  }
-  if (unanswered > 0) Violate("an answer was given up before its time");
-  if (expired > 0) Violate("a hold was given up before its time");
-}
-
-// One failed transfer, one rung: told by either side for the running attempt, or a verdict that did
-// not come.
-void RouterLedger::NoteRungs(const RouterAudit& audit, const RouterCounters& counters, Time now) {
-  int64_t rungs = counters.handoff_failures - last_.handoff_failures;
-  const auto climb = [&](Account& account, Attempt attempt, const Pair& pair) {
-    if (!account.failed.insert(attempt).second) return;
-    --rungs;
-    ++account.causes;
-    account.verdict_since = kNever;
-    blamed_.insert(pair);
-    climbed_.push_back(pair);
-  };
-  if (rungs > 0 && failure_) {
-    climb(accounts_[failure_->sequence], failure_->attempt, failure_->pair);
-  }
-  for (const LiveSequence& told : audit.sequences) {
-    auto it = accounts_.find(told.sequence.counter);
-    if (rungs == 0 || it == accounts_.end()) continue;
-    Account& account = it->second;
-    const bool is_due = account.verdict_since != kNever &&
-                        now - account.verdict_since >= options_.verdict_limit;
-    const bool has_climbed = told.handoff_failures > static_cast<int32_t>(account.failed.size());
-    if (is_due && has_climbed) climb(account, account.verdict_attempt, account.verdict_of);
-  }
-  if (rungs > 0) Violate("a rung is climbed without a failure of the running attempt");
-}
 
 // Whatever becomes of it in the same event.
 void RouterLedger::NoteAsked(uint64_t counter) {
@@ -353,8 +301,7 @@ void RouterLedger::CheckLosses(Account& account, const LiveSequence& told) {
     may_be_moves += faults_.MayBeLost(router_, it->second.worker, it->second.at) ? 1 : 0;
     account.losses.erase(it);
   }
-  // Enough news of a worker may be lost in a row.
-  if (moves > may_be_moves && world_.num_hits(Fault::kLoseEvent) < 4) {
+  if (moves > may_be_moves) {
     Violate(absl::StrCat("sequence ", told.sequence.counter, " moves away from a healthy worker"));
   }
   if (told.moves > options_.max_moves || told.retries > options_.max_retries) {
@@ -365,7 +312,19 @@ void RouterLedger::CheckLosses(Account& account, const LiveSequence& told) {
   account.num_lost = told.lost.size();
 }
 
-void RouterLedger::CheckAccounts(const RouterAudit& audit, bool is_late, Time now) {
+// What it did of itself in this event, when all that happened is known.
+void RouterLedger::EndEvent(Account& account, const LiveSequence& told) {
+  if (told.handoff_failures != static_cast<int32_t>(account.failed.size())) {
+    Violate("a sequence stands on another rung than its failures explain");
+  }
+  account.is_prefilling = told.state == "PREFILLING";
+  account.drops_prefill = account.drops_decode = false;
+  account.climbed.reset();
+  account.rebound_to.reset();
+}
+
+void RouterLedger::CheckAccounts(const RouterAudit& audit, const RouterView& view, bool is_late,
+                                 Time now) {
   int32_t recovering = 0;
   auto at = accounts_.begin();
   const auto forget_until = [&](uint64_t counter) {
@@ -401,9 +360,9 @@ void RouterLedger::CheckAccounts(const RouterAudit& audit, bool is_late, Time no
       Violate(absl::StrCat("sequence ", counter, " begins ", account.starts, " times after ",
                            account.causes, " failures and refusals"));
     }
-    if (told.handoff_failures > static_cast<int32_t>(account.failed.size())) {
-      Violate("a sequence stands on a rung that no failure explains");
-    }
+    CheckRung(account, view);
+    CheckKept(account);
+    EndEvent(account, told);
   }
   forget_until(UINT64_MAX);
   if (recovering > options_.max_recovering) Violate("more recoveries at once than allowed");
@@ -429,11 +388,12 @@ std::string RouterLedger::Check(const RouterAudit& audit, const RouterView& view
   NoteFences(view);
   NoteGivenUp(audit, counters, now);
   NoteRungs(audit, counters, now);
-  CheckAccounts(audit, is_late, now);
+  CheckAccounts(audit, view, is_late, now);
   CheckBlames(audit);
   failure_.reset();
   cancelled_.clear();
   climbed_.clear();
+  has_fenced_ = false;
   reserved_ = 0;
   last_ = counters;
   return violation_;

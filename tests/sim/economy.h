@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,12 +51,18 @@ class RouterLedger {
     int64_t holds = 0;
     int64_t held_ms = 0;
     int64_t may_hold_ms = 0;  // Of so many holds, and of those that the node saw end too late.
+    // Tokens that workers were asked to compute though one had been asked before, and those whose
+    // KV was gone or could not be handed over.
+    int64_t asked_again = 0;
+    int64_t may_ask_again = 0;
     Totals& operator+=(const Totals& other) {
       starts += other.starts;
       may_start += other.may_start;
       holds += other.holds;
       held_ms += other.held_ms;
       may_hold_ms += other.may_hold_ms;
+      asked_again += other.asked_again;
+      may_ask_again += other.may_ask_again;
       return *this;
     }
   };
@@ -102,7 +109,16 @@ class RouterLedger {
     int64_t starts = 0;  // Decode calls, Rebinds, and Prefill calls without either.
     int64_t prefills = 0;
     int64_t score_starts = 0;  // Prefill calls after the answer, for the score alone.
-    int64_t causes_of_prefill = 0;  // When it was last prefilled.
+    // Nobody keeps what was prefilled last: its prefill worker is lost or has let it go, or handed
+    // it to a decode worker that is lost. What happens to a decode worker beside it is no reason.
+    bool kv_gone = true;
+    int32_t num_seen = 0;         // Tokens of the prompt and those that workers have told.
+    int32_t num_asked = 0;        // That the Prefill call of this event computes.
+    bool is_prefilling = false;   // As its last audit said.
+    bool drops_prefill = false;   // Its Prefill call was cancelled in this event,
+    bool drops_decode = false;    // or its Decode call.
+    std::optional<Pair> climbed;  // A rung, in this event: for these two.
+    std::optional<Incarnation> rebound_to;  // In this event; 0 = the decode worker itself.
     bool is_fresh = false;          // It began from the start, in this event.
     bool is_rebound = false;        // Another prefill worker, in this event.
     bool prefilled = false;         // The Prefill call has brought its result.
@@ -125,23 +141,34 @@ class RouterLedger {
     uint64_t sequence = 0;
     Attempt attempt = 0;
     Pair pair;
+    bool must_climb = false;  // It is the running transfer's.
+  };
+  struct Cancelled {
+    uint64_t counter = 0;
+    bool is_decode = false;
   };
 
   Account* Find(CallId call);
   void Ask(Account& account, Time now);
   void Lose(Account& account, const Side& side);
+  void LoseKept(Account& account);
+  void Saw(Account& account, std::span<const TokenOutput> outputs);
   void OnClosed(const CallClosed& closed, Time now);
   void OnEvent(const WorkerEventReceived& received);
   void NoteFences(const RouterView& view);
   void NoteGivenUp(const RouterAudit& audit, const RouterCounters& counters, Time now);
   void NoteRungs(const RouterAudit& audit, const RouterCounters& counters, Time now);
+  bool HasOther(const RouterView& view, int32_t than) const;
+  void CheckRung(const Account& account, const RouterView& view);
+  void CheckKept(Account& account);
   void NoteAsked(uint64_t counter);
   void NoteReservation(const LiveSequence& told, Account& account);
   void CheckHold(Account& account, const LiveSequence& told, bool is_late, Time now);
   void NoteHold(Account& account, bool is_late, Time now);
   void EndHold(Account& account, Duration late, Time now);
   void CheckLosses(Account& account, const LiveSequence& told);
-  void CheckAccounts(const RouterAudit& audit, bool is_late, Time now);
+  void CheckAccounts(const RouterAudit& audit, const RouterView& view, bool is_late, Time now);
+  void EndEvent(Account& account, const LiveSequence& told);
   void CheckBlames(const RouterAudit& audit);
   void Violate(std::string what);
 
@@ -161,7 +188,8 @@ class RouterLedger {
   std::set<Pair> blamed_;  // A rung was climbed for them.
   // In this event.
   std::optional<Failure> failure_;
-  std::vector<std::pair<uint64_t, CallId>> cancelled_;
+  std::vector<Cancelled> cancelled_;
+  bool has_fenced_ = false;
   std::vector<Pair> climbed_;
   uint64_t reserved_ = 0;  // Answered, and no prefill worker asked yet.
 

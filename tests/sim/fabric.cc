@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/transport/pair_key.h"
 #include "tests/sim/pipe.h"
 
@@ -12,30 +13,33 @@ namespace baton::sim {
 
 // ---- Paths -------------------------------------------------------------------------------------
 
-void Fabric::Block(int from, int to, Time until) {
+void Fabric::Block(Place from, Place to, Time until) {
   Path& path = paths_[{from, to}];
   path.blocked_until = std::max(path.blocked_until, until);
 }
 
-void Fabric::Slow(int from, int to, Duration extra, Time until) {
+void Fabric::Slow(Place from, Place to, Duration extra, Time until) {
   Path& path = paths_[{from, to}];
   path.extra = extra;
   path.slow_until = until;
 }
 
 bool Fabric::Blocked(int from, int to) const {
-  auto it = paths_.find({from, to});
-  return it != paths_.end() && it->second.blocked_until > world_.now();
+  return std::ranges::any_of(paths_, [&](const auto& item) {
+    const auto& [places, path] = item;
+    return places.first.column == from && places.second.column == to &&
+           path.blocked_until > world_.now();
+  });
 }
 
 void Fabric::Heal() {
   paths_.clear();
-  for (const auto& [column, port] : ports_) {
+  for (const auto& [place, port] : ports_) {
     for (const std::shared_ptr<Pipe>& pipe : port->pipes_) pipe->Heal();
   }
 }
 
-Time Fabric::Arrival(int from, int to, Time last) {
+Time Fabric::Arrival(Place from, Place to, Time last) {
   Time arrival = world_.now() + world_.Micros(20, 3000);
   if (auto it = paths_.find({from, to}); it != paths_.end()) {
     if (it->second.slow_until > world_.now()) arrival += it->second.extra;
@@ -44,27 +48,43 @@ Time Fabric::Arrival(int from, int to, Time last) {
   return std::max(arrival, last + Duration(1));
 }
 
-FabricPort* Fabric::Find(int column) const {
-  auto it = ports_.find(column);
+FabricPort* Fabric::Find(Place place) const {
+  auto it = ports_.find(place);
   return it == ports_.end() ? nullptr : it->second;
 }
 
-std::string Fabric::EndpointOf(int column) { return absl::StrCat("127.0.0.", column, ":1"); }
+std::string Fabric::EndpointOf(Place place) {
+  return absl::StrCat("127.0.", place.rank, ".", place.column, ":1");
+}
 
-// ---- One worker's end --------------------------------------------------------------------------
+std::optional<Place> Fabric::PlaceOf(const std::string& endpoint) {
+  const std::vector<std::string> parts = absl::StrSplit(endpoint, absl::ByAnyChar(".:"));
+  Place place;
+  if (parts.size() != 5 || !absl::SimpleAtoi(parts[2], &place.rank) ||
+      !absl::SimpleAtoi(parts[3], &place.column)) {
+    return std::nullopt;
+  }
+  return place;
+}
 
-FabricPort::FabricPort(Fabric& fabric, Host& host, Incarnation incarnation, TagMemory& memory,
-                       const BlockEpochs& epochs, EventSink sink)
+// ---- One rank's end --------------------------------------------------------------------------
+
+FabricPort::FabricPort(Fabric& fabric, Host& host, int rank, Ranks ranks, Incarnation incarnation,
+                       TagMemory& memory, const BlockEpochs& epochs, EventSink sink)
     : fabric_(fabric),
       world_(fabric.world_),
       host_(host),
+      place_{host.column(), rank},
+      ranks_(ranks),
       memory_(memory),
       epochs_(epochs),
       sink_(std::move(sink)) {
   options_.transport = {.incarnation = incarnation,
                         .cache = &memory.cache(),
                         .epochs = &epochs,
-                        .sink = [this](TransferEvent e) { OnTransportEvent(std::move(e)); }};
+                        .sink = [this](TransferEvent e) { OnTransportEvent(std::move(e)); },
+                        .place = {rank, ranks.size},
+                        .kv_heads = ranks.kv_heads};
   for (size_t i = 0; i < options_.transport.secret.size(); ++i) {
     options_.transport.secret[i] = static_cast<uint8_t>(Random::Mix(incarnation + i));
   }
@@ -73,14 +93,21 @@ FabricPort::FabricPort(Fabric& fabric, Host& host, Incarnation incarnation, TagM
     options_.transport.stager = &*stager_;
   }
   connections_ = std::make_unique<Connections>(options_, &counters_, static_cast<Network*>(this));
-  fabric_.ports_[host.column()] = this;
+  fabric_.ports_[place_] = this;
+  fabric_.sizes_[place_.column] = ranks.size;
 }
 
 // Peers see the connections end, behind what was on its way.
 FabricPort::~FabricPort() {
-  fabric_.ports_.erase(host_.column());
+  fabric_.ports_.erase(place_);
   connections_.reset();
   for (const std::shared_ptr<Pipe>& pipe : pipes_) pipe->PortDied(this);
+  for (TransferEvent& event : untold_) sink_(std::move(event));
+  const absl::Status gone = absl::CancelledError("the process is gone");
+  for (const auto& [ticket, expected] : expected_) {
+    sink_({.ticket = ticket, .receiver = true, .status = gone});
+  }
+  for (const auto& [ticket, sending] : sending_) sink_({.ticket = ticket, .status = gone});
 }
 
 PairKey FabricPort::KeyOf(Incarnation sender) const {
@@ -189,12 +216,9 @@ void FabricPort::ExecuteCalls() {
 }
 
 absl::StatusOr<std::unique_ptr<ByteStream>> FabricPort::Connect(const std::string& endpoint) {
-  int column = 0;
-  const std::string host = endpoint.substr(0, endpoint.find(':'));
-  if (!absl::SimpleAtoi(host.substr(host.rfind('.') + 1), &column)) {
-    return absl::InvalidArgumentError("no such worker");
-  }
-  auto pipe = std::make_shared<Pipe>(fabric_, this, column);
+  const std::optional<Place> to = Fabric::PlaceOf(endpoint);
+  if (!to) return absl::InvalidArgumentError("no such worker");
+  auto pipe = std::make_shared<Pipe>(fabric_, this, *to);
   pipes_.push_back(pipe);
   auto stream = Pipe::StreamOf(pipe, 0);
   pipe->Connect();
@@ -213,21 +237,41 @@ void FabricPort::NoteDamaged(TicketId ticket) {
   if (auto it = expected_.find(ticket); it != expected_.end()) it->second.damaged = true;
 }
 
+// In an event of its own, as from the transport's thread.
+void FabricPort::Tell(TransferEvent event) {
+  untold_.push_back(std::move(event));
+  host_.At(world_.now(), [this] {
+    TransferEvent next = std::move(untold_.front());
+    untold_.pop_front();
+    sink_(std::move(next));
+  });
+}
+
 void FabricPort::OnTransportEvent(TransferEvent event) {
-  if (event.kind == TransferEvent::Kind::kBegun) {
-    host_.At(world_.now(), [this, event = std::move(event)] { sink_(event); });
-    return;
-  }
+  if (event.kind == TransferEvent::Kind::kBegun) return Tell(std::move(event));
   world_.Mark();
   if (event.receiver) return EndExpected(std::move(event));
   auto it = sending_.find(event.ticket);
   if (it == sending_.end()) return fabric_.violation_("a transfer ends twice");
   const StartArgs& args = it->second.args;
+  if (event.status.ok()) CheckBytes(args, event.bytes);
   for (size_t b = args.first_token / memory_.block_size(); b < args.blocks.size(); ++b) {
     memory_.EndLoan(args.blocks[b]);
   }
   sending_.erase(it);
-  host_.At(world_.now(), [this, event = std::move(event)] { sink_(event); });
+  Tell(std::move(event));
+}
+
+// Each byte that the receiver lacks was sent once, by the one rank that owes it.
+void FabricPort::CheckBytes(const StartArgs& args, int64_t bytes) const {
+  const std::optional<Place> to = Fabric::PlaceOf(args.endpoint);
+  const int64_t heads = NumHeadsSent(place_.rank, ranks_.size, to->rank,
+                                     fabric_.sizes_.at(to->column), ranks_.kv_heads);
+  if (heads == 0) fabric_.violation_("economy: a rank sends to one that lacks nothing of it");
+  const int64_t wanted = heads * (args.num_tokens - args.first_token) * kLayers * 2 * 8;
+  if (bytes == wanted) return;
+  fabric_.violation_(absl::StrCat("economy: a handoff sends ", bytes,
+                                  " bytes and the receiver lacks ", wanted));
 }
 
 void FabricPort::EndExpected(TransferEvent event) {
@@ -244,23 +288,24 @@ void FabricPort::EndExpected(TransferEvent event) {
   for (int32_t p = args.first_token; verified && p < args.num_tokens; ++p) {
     memory_.Verify(args.blocks[p / block_size].block, p % block_size);
   }
-  host_.At(world_.now(), [this, event = std::move(event), args] {
-    sink_(event);
-    if (event.status.ok()) CheckEpochs(args);
+  const int32_t num_full = verified ? args.num_tokens / block_size : 0;
+  for (int32_t b = args.first_token / block_size; b < num_full; ++b) {
+    unsealed_.push_back(args.blocks[b]);
+  }
+  Tell(std::move(event));
+}
+
+void FabricPort::CheckEpochs() {
+  std::erase_if(unsealed_, [this](const BlockRef& ref) {
+    if (epochs_.at(ref.block).load() != ref.epoch) return true;
+    if (!memory_.IsSealed(ref.block)) return false;
+    fabric_.violation_("I2: a verified block still has the epoch of its writer");
+    return true;
   });
 }
 
-void FabricPort::CheckEpochs(const ExpectArgs& args) const {
-  const int32_t block_size = memory_.block_size();
-  for (int32_t b = args.first_token / block_size; (b + 1) * block_size <= args.num_tokens; ++b) {
-    const BlockRef ref = args.blocks[b];
-    if (memory_.IsSealed(ref.block) && epochs_.at(ref.block).load() == ref.epoch) {
-      fabric_.violation_("I2: a verified block still has the epoch of its writer");
-    }
-  }
-}
-
-void FabricPort::Check() const {
+void FabricPort::Check() {
+  CheckEpochs();
   for (const auto& [ticket, sending] : sending_) {
     const std::vector<BlockId>& blocks = sending.args.blocks;
     for (size_t b = sending.args.first_token / memory_.block_size(); b < blocks.size(); ++b) {

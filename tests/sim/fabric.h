@@ -22,8 +22,15 @@ namespace baton::sim {
 class FabricPort;
 class Pipe;
 
-// The data network between all workers: carries the bytes of the shipped socket transport, takes
-// time, cuts them into pieces, damages, repeats and loses them.
+// One rank of the worker at a column of the trace.
+struct Place {
+  int column = 0;
+  int rank = 0;
+  auto operator<=>(const Place&) const = default;
+};
+
+// The data network between all ranks of all workers: carries the bytes of the shipped socket
+// transport, takes time, cuts them into pieces, damages, repeats and loses them.
 class Fabric {
  public:
   Fabric(World& world, std::function<void(std::string)> violation)
@@ -34,14 +41,14 @@ class Fabric {
   // What the stagers have done.
   const SimStager::Totals& staged() const { return staged_totals_; }
 
-  // What column `from` sends does not reach column `to` until then.
-  void Block(int from, int to, Time until);
-  void Slow(int from, int to, Duration extra, Time until);
+  // What `from` sends does not reach `to` until then.
+  void Block(Place from, Place to, Time until);
+  void Slow(Place from, Place to, Duration extra, Time until);
+  // Between any ranks of these columns.
   bool Blocked(int from, int to) const;
   void Heal();
 
-  // The address of the worker at this column.
-  static std::string EndpointOf(int column);
+  static std::string EndpointOf(Place place);
 
  private:
   friend class FabricPort;
@@ -52,23 +59,30 @@ class Fabric {
     Time slow_until{};
   };
   // When something that is sent now arrives, not before `last`.
-  Time Arrival(int from, int to, Time last);
-  FabricPort* Find(int column) const;
+  Time Arrival(Place from, Place to, Time last);
+  FabricPort* Find(Place place) const;
+  static std::optional<Place> PlaceOf(const std::string& endpoint);
 
   World& world_;
   std::function<void(std::string)> violation_;
   bool staged_ = false;
   SimStager::Totals staged_totals_;
-  std::map<std::pair<int, int>, Path> paths_;
-  std::map<int, FabricPort*> ports_;  // Of live workers, by column.
+  std::map<std::pair<Place, Place>, Path> paths_;
+  std::map<Place, FabricPort*> ports_;  // Of live workers.
+  std::map<int, int> sizes_;            // Ranks of the worker at each column.
 };
 
-// One worker's transport, within one start of its host: the shipped connections, links, frames and
+// One rank's transport, within one start of its host: the shipped connections, links, frames and
 // ledger over simulated byte streams. Checks that nodes and transport keep the contract.
 class FabricPort : public KvTransport, private Network {
  public:
-  FabricPort(Fabric& fabric, Host& host, Incarnation incarnation, TagMemory& memory,
-             const BlockEpochs& epochs, EventSink sink);
+  // Of the whole worker.
+  struct Ranks {
+    int size = 1;
+    int32_t kv_heads = 1;
+  };
+  FabricPort(Fabric& fabric, Host& host, int rank, Ranks ranks, Incarnation incarnation,
+             TagMemory& memory, const BlockEpochs& epochs, EventSink sink);
   ~FabricPort() override;
 
   // The key of the pair with that sender.
@@ -80,8 +94,8 @@ class FabricPort : public KvTransport, private Network {
   void Finish(FinishArgs args) override;
   void Abort(TicketId ticket) override;
 
-  // The blocks of every open ticket are held.
-  void Check() const;
+  // The blocks of every open ticket are held, and what was verified is its writer's no more.
+  void Check();
   size_t num_open() const { return expected_.size() + sending_.size(); }
 
  private:
@@ -108,15 +122,21 @@ class FabricPort : public KvTransport, private Network {
   void Turn(absl::FunctionRef<void()> happens);
   void NoteDamaged(TicketId ticket);
   void OnTransportEvent(TransferEvent event);
+  void Tell(TransferEvent event);
+  void CheckBytes(const StartArgs& args, int64_t bytes) const;
   void EndExpected(TransferEvent event);
-  void CheckEpochs(const ExpectArgs& args) const;
+  void CheckEpochs();
 
   Fabric& fabric_;
   World& world_;
   Host& host_;
+  Place place_;
+  Ranks ranks_;
   TagMemory& memory_;
   const BlockEpochs& epochs_;
   EventSink sink_;
+  std::deque<TransferEvent> untold_;  // Of which the sink hears next.
+  std::vector<BlockRef> unsealed_;  // Full blocks that were verified: not sealed yet.
   std::map<TicketId, Expected> expected_;
   std::set<std::pair<BlockId, uint32_t>> promised_;  // Never twice to a writer.
   std::map<TicketId, Sending> sending_;

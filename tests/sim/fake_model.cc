@@ -7,9 +7,9 @@
 
 namespace baton::sim {
 
-uint64_t TagOf(int32_t layer, int32_t token, int32_t position, uint64_t previous) {
-  return Random::Mix(previous ^ Random::Mix((uint64_t(layer) << 48) ^ (uint64_t(position) << 24) ^
-                                            uint64_t(token)));
+uint64_t TagOf(int32_t layer, int32_t head, int32_t token, int32_t position, uint64_t previous) {
+  return Random::Mix(previous ^ Random::Mix((uint64_t(head) << 56) ^ (uint64_t(layer) << 48) ^
+                                            (uint64_t(position) << 24) ^ uint64_t(token)));
 }
 
 int32_t NextToken(uint64_t folded, const SamplingParams& params, int32_t position) {
@@ -30,7 +30,7 @@ int32_t FirstSeen(int32_t window, int32_t position) {
 
 PromptLogprob FakeScore(const std::vector<int32_t>& prompt, int32_t position) {
   const uint64_t hash =
-      TagOf(0, prompt[position], position, static_cast<uint64_t>(prompt[position - 1]));
+      TagOf(0, 0, prompt[position], position, static_cast<uint64_t>(prompt[position - 1]));
   return {.position = position,
           .token = prompt[position],
           .logprob = -static_cast<float>(hash % 1024) / 64,
@@ -38,21 +38,23 @@ PromptLogprob FakeScore(const std::vector<int32_t>& prompt, int32_t position) {
 }
 
 std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
-                                    const SamplingParams& params, int32_t window) {
+                                    const SamplingParams& params, const FakeArch& arch) {
   std::vector<int32_t> tokens;
-  std::vector<uint64_t> tags[kLayers];
+  std::vector<std::vector<uint64_t>> tags(kLayers * arch.kv_heads);
   auto feed = [&](int32_t token, int32_t position) {
-    for (int32_t layer = 0; layer < kLayers; ++layer) {
-      const uint64_t previous = position == 0 ? 0 : tags[layer].back();
-      tags[layer].push_back(TagOf(layer, token, position, previous));
+    for (size_t i = 0; i < tags.size(); ++i) {
+      const auto layer = static_cast<int32_t>(i) / arch.kv_heads;
+      const auto head = static_cast<int32_t>(i) % arch.kv_heads;
+      const uint64_t previous = position == 0 ? 0 : tags[i].back();
+      tags[i].push_back(TagOf(layer, head, token, position, previous));
     }
   };
   auto folded = [&](int32_t position) {
     uint64_t all = 0;
-    for (const std::vector<uint64_t>& layer : tags) {
+    for (const std::vector<uint64_t>& head : tags) {
       uint64_t fold = 0;
-      for (int32_t p = FirstSeen(window, position); p <= position; ++p) {
-        fold = Random::Mix(fold ^ layer[p]);
+      for (int32_t p = FirstSeen(arch.window, position); p <= position; ++p) {
+        fold = Random::Mix(fold ^ head[p]);
       }
       all ^= fold;
     }
@@ -76,7 +78,10 @@ void FakeRunner::Start(std::shared_ptr<const StepPlan> plan) {
   folded_.assign(plan->rows.size(), 0);
   in_flight_ = plan;
   const Duration drawn = world_.Micros(50, 2000);
-  const Duration layer_time = layer_time_ > Duration::zero() ? layer_time_ : drawn;
+  int64_t num_tokens = 0;
+  for (const StepRow& row : plan->rows) num_tokens += static_cast<int64_t>(row.tokens.size());
+  const Duration layer_time =
+      (layer_time_ > Duration::zero() ? layer_time_ : drawn) + num_tokens * token_time_;
   bool fails = world_.Hit(Fault::kStepError);
   if (!plan->swap_out.empty() || !plan->swap_in.empty()) {
     fails = fails || world_.Hit(Fault::kMoveError);
@@ -89,10 +94,11 @@ void FakeRunner::Start(std::shared_ptr<const StepPlan> plan) {
 
 // Beyond the computed tokens nothing may count on what is there.
 void FakeRunner::PoisonUncomputed() {
+  const int32_t block_size = ranks_.front()->block_size();
   for (const StepRow& row : in_flight_->rows) {
-    for (size_t b = row.context_len / memory_.block_size(); b < row.block_table.size(); ++b) {
-      const int32_t first = row.context_len - static_cast<int32_t>(b) * memory_.block_size();
-      memory_.Poison(row.block_table[b], std::max(0, first));
+    for (size_t b = row.context_len / block_size; b < row.block_table.size(); ++b) {
+      const int32_t first = row.context_len - static_cast<int32_t>(b) * block_size;
+      for (const auto& memory : ranks_) memory->Poison(row.block_table[b], std::max(0, first));
     }
   }
 }
@@ -100,13 +106,15 @@ void FakeRunner::PoisonUncomputed() {
 // Before the first layer; without rows there is none. The blocks are read and written from half of
 // the time on until its end.
 void FakeRunner::StartMoves(bool fails, Duration layer_time) {
+  const TagMemory& memory = *ranks_.front();
+  const TagMemory& host_memory = *host_ranks_->front();
   out_epochs_.clear();
   in_epochs_.clear();
   for (const BlockMove& move : in_flight_->swap_out) {
-    out_epochs_.emplace_back(memory_.epoch(move.source), host_memory_->epoch(move.destination));
+    out_epochs_.emplace_back(memory.epoch(move.source), host_memory.epoch(move.destination));
   }
   for (const BlockMove& move : in_flight_->swap_in) {
-    in_epochs_.emplace_back(host_memory_->epoch(move.source), memory_.epoch(move.destination));
+    in_epochs_.emplace_back(host_memory.epoch(move.source), memory.epoch(move.destination));
   }
   const Duration half = world_.Micros(25, 2000);
   host_.After(half, [=, this] { RunMoves(/*is_last=*/false, fails, half, layer_time); });
@@ -120,13 +128,17 @@ void FakeRunner::RunMoves(bool is_last, bool fails, Duration half, Duration laye
   }
   world_.Mark();
   CheckMoves();
-  for (const BlockMove& move : in_flight_->swap_out) {
-    host_memory_->CopyFrom(memory_, move.source, move.destination, /*may_be_free=*/true);
-    if (fails) host_memory_->Poison(move.destination, 0);
-  }
-  for (const BlockMove& move : in_flight_->swap_in) {
-    memory_.CopyFrom(*host_memory_, move.source, move.destination, /*may_be_free=*/false);
-    if (fails) memory_.Poison(move.destination, 0);
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    TagMemory& memory = *ranks_[rank];
+    TagMemory& host_memory = *host_ranks_->at(rank);
+    for (const BlockMove& move : in_flight_->swap_out) {
+      host_memory.CopyFrom(memory, move.source, move.destination, /*may_be_free=*/true);
+      if (fails) host_memory.Poison(move.destination, 0);
+    }
+    for (const BlockMove& move : in_flight_->swap_in) {
+      memory.CopyFrom(host_memory, move.source, move.destination, /*may_be_free=*/false);
+      if (fails) memory.Poison(move.destination, 0);
+    }
   }
   if (!is_last) {
     host_.After(half, [=, this] { RunMoves(/*is_last=*/true, fails, half, layer_time); });
@@ -144,9 +156,12 @@ void FakeRunner::RunLayer(int32_t layer, bool fails, Duration layer_time) {
   }
   world_.Mark();
   if (layer < kLayers) {
-    WriteAndFold(layer);
-    host_.After(layer_time, [=, this] { RunLayer(layer + 1, fails, layer_time); });
-    mail_(LayerDone{.step = in_flight_->step, .layer = layer});
+    ranks_left_ = ranks_.size();
+    seen_.assign(in_flight_->rows.size() * arch_.kv_heads, 0);
+    if (ranks_left_ == 1) return RunRank(0, layer, fails, layer_time);
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      host_.After(world_.Micros(0, 300), [=, this] { RunRank(rank, layer, fails, layer_time); });
+    }
     return;
   }
   const std::shared_ptr<const StepPlan> plan = in_flight_;
@@ -156,11 +171,18 @@ void FakeRunner::RunLayer(int32_t layer, bool fails, Duration layer_time) {
   mail_(std::move(done));
 }
 
+void FakeRunner::RunRank(size_t rank, int32_t layer, bool fails, Duration layer_time) {
+  WriteAndFold(*ranks_[rank], layer);
+  if (--ranks_left_ > 0) return;
+  host_.After(layer_time, [=, this] { RunLayer(layer + 1, fails, layer_time); });
+  mail_(LayerDone{.step = in_flight_->step, .layer = layer});
+}
+
 void FakeRunner::Check() const {
   if (in_flight_ == nullptr) return;
   for (const StepRow& row : in_flight_->rows) {
     for (BlockId block : row.block_table) {
-      if (block >= 0) memory_.CheckHeld(block, "a step");
+      if (block >= 0) ranks_.front()->CheckHeld(block, "a step");
     }
   }
   CheckMoves();
@@ -169,42 +191,58 @@ void FakeRunner::Check() const {
 // Both ends of each move are what they were when it began. Of a move out the sequence may be gone,
 // but nobody else has its place on the host.
 void FakeRunner::CheckMoves() const {
+  if (host_ranks_ == nullptr) return;
+  const TagMemory& memory = *ranks_.front();
+  const TagMemory& host_memory = *host_ranks_->front();
   for (size_t i = 0; i < in_flight_->swap_out.size(); ++i) {
     const BlockMove& move = in_flight_->swap_out[i];
     const auto [source, destination] = out_epochs_[i];
-    memory_.CheckHeld(move.source, "a move that reads it");
-    memory_.CheckEpoch(move.source, source, "a move that reads it");
-    host_memory_->CheckEpoch(move.destination, destination, "a move that writes it");
+    memory.CheckHeld(move.source, "a move that reads it");
+    memory.CheckEpoch(move.source, source, "a move that reads it");
+    host_memory.CheckEpoch(move.destination, destination, "a move that writes it");
   }
   for (size_t i = 0; i < in_flight_->swap_in.size(); ++i) {
     const BlockMove& move = in_flight_->swap_in[i];
     const auto [source, destination] = in_epochs_[i];
-    host_memory_->CheckHeld(move.source, "a move that reads it");
-    host_memory_->CheckEpoch(move.source, source, "a move that reads it");
-    memory_.CheckHeld(move.destination, "a move that writes it");
-    memory_.CheckEpoch(move.destination, destination, "a move that writes it");
+    host_memory.CheckHeld(move.source, "a move that reads it");
+    host_memory.CheckEpoch(move.source, source, "a move that reads it");
+    memory.CheckHeld(move.destination, "a move that writes it");
+    memory.CheckEpoch(move.destination, destination, "a move that writes it");
   }
 }
 
-void FakeRunner::WriteAndFold(int32_t layer) {
+// What one head adds to a row's answer.
+uint64_t FakeRunner::Fold(TagMemory& memory, int32_t layer, int32_t head, const StepRow& row) {
+  for (size_t i = 0; i < row.tokens.size(); ++i) {
+    const int32_t position = row.context_len + static_cast<int32_t>(i);
+    const uint64_t previous =
+        position == 0 ? 0 : memory.ReadToken(layer, head, row.block_table, position - 1);
+    memory.WriteToken(
+        layer, head, row.block_table, position,
+        TagOf(layer, memory.heads().first + head, row.tokens[i], position, previous));
+  }
+  // Attention: what the first and the last query see is read back.
+  const int32_t last = row.context_len + static_cast<int32_t>(row.tokens.size()) - 1;
+  uint64_t fold = 0;
+  for (int32_t p = FirstSeen(arch_.window, row.context_len); p <= last; ++p) {
+    const uint64_t tag = memory.ReadToken(layer, head, row.block_table, p);
+    if (p >= FirstSeen(arch_.window, last)) fold = Random::Mix(fold ^ tag);
+  }
+  return fold;
+}
+
+// Ranks that hold one head have the same in it.
+void FakeRunner::WriteAndFold(TagMemory& memory, int32_t layer) {
   for (size_t r = 0; r < in_flight_->rows.size(); ++r) {
-    const StepRow& row = in_flight_->rows[r];
-    for (size_t i = 0; i < row.tokens.size(); ++i) {
-      const int32_t position = row.context_len + static_cast<int32_t>(i);
-      const uint64_t previous =
-          position == 0 ? 0 : memory_.ReadToken(layer, row.block_table, position - 1);
-      memory_.WriteComputed(layer, row.block_table.at(position / memory_.block_size()),
-                            position % memory_.block_size(),
-                            TagOf(layer, row.tokens[i], position, previous));
+    for (int32_t head = 0; head < memory.heads().count; ++head) {
+      const uint64_t fold = Fold(memory, layer, head, in_flight_->rows[r]);
+      uint64_t& seen = seen_[r * arch_.kv_heads + memory.heads().first + head];
+      if (seen == 0) {
+        folded_[r] ^= seen = fold;
+      } else if (seen != fold) {
+        violation_("I9: two ranks hold one head and differ in it");
+      }
     }
-    // Attention: what the first and the last query see is read back.
-    const int32_t last = row.context_len + static_cast<int32_t>(row.tokens.size()) - 1;
-    uint64_t fold = 0;
-    for (int32_t position = FirstSeen(window_, row.context_len); position <= last; ++position) {
-      const uint64_t tag = memory_.ReadToken(layer, row.block_table, position);
-      if (position >= FirstSeen(window_, last)) fold = Random::Mix(fold ^ tag);
-    }
-    folded_[r] ^= fold;
   }
 }
 

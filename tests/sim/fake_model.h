@@ -18,43 +18,56 @@ inline constexpr int32_t kVocab = 97;
 inline constexpr int32_t kEos = 1;
 inline constexpr int32_t kMaxLength = 64;  // Tokens of a sequence.
 
-// The tag that a token at a position leaves in a layer after `previous`, the tag before it (0 at
-// the start), and the token that follows a whole prefix of tags.
-uint64_t TagOf(int32_t layer, int32_t token, int32_t position, uint64_t previous);
+// What the model's answers depend on; not on how many ranks compute them.
+struct FakeArch {
+  int32_t window = 0;  // Tokens that its attention sees; 0 = all.
+  int32_t kv_heads = 1;
+};
+
+// The tag that a token at a position leaves in a head of a layer after `previous`, the tag before
+// it (0 at the start), and the token that follows a whole prefix of tags.
+uint64_t TagOf(int32_t layer, int32_t head, int32_t token, int32_t position, uint64_t previous);
 int32_t NextToken(uint64_t folded, const SamplingParams& params, int32_t position);
 
-// The tokens of a fault-free run, computed without any cluster, by a model whose attention sees
-// `window` tokens; 0 = all.
+// The tokens of a fault-free run, computed without any cluster.
 std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
-                                    const SamplingParams& params, int32_t window);
+                                    const SamplingParams& params, const FakeArch& arch);
 
 // The log probability of a prompt's token, which any run gives.
 PromptLogprob FakeScore(const std::vector<int32_t>& prompt, int32_t position);
 
 // A runner whose answers are a function of every tag that the sequence's last query sees, read from
 // the modelled memory when a layer runs: a block that was overwritten, freed or never filled gives
-// another token. Lives within one start of its host.
+// another token. Of several ranks each computes its heads in its own memory, in its own time, and
+// no layer begins before the one before it has ended on all. Lives within one start of its host.
 class FakeRunner : public ModelRunner {
  public:
   using Mail = std::function<void(WorkerMail)>;
   using OnStart = std::function<void(const StepPlan&)>;
 
-  FakeRunner(World& world, Host& host, TagMemory& memory, int32_t window, Mail mail,
-             OnStart on_start)
+  using OnViolation = TagMemory::OnViolation;
+  // One memory per rank.
+  using Memories = std::vector<std::unique_ptr<TagMemory>>;
+
+  FakeRunner(World& world, Host& host, const Memories& ranks, const FakeArch& arch,
+             OnViolation violation, Mail mail, OnStart on_start)
       : world_(world),
         host_(host),
-        memory_(memory),
-        window_(window),
+        ranks_(ranks),
+        arch_(arch),
+        violation_(std::move(violation)),
         mail_(std::move(mail)),
         on_start_(std::move(on_start)) {}
 
   // Where preempted sequences keep their blocks; without it no plan has moves.
-  void AttachHost(TagMemory* host_memory) { host_memory_ = host_memory; }
+  void AttachHost(const Memories* host_ranks) { host_ranks_ = host_ranks; }
   void Start(std::shared_ptr<const StepPlan> plan) override;
   // The device stands still until then; the process around it lives.
   void StallUntil(Time until) { stalled_until_ = std::max(stalled_until_, until); }
   // From the next step on each layer takes so long.
   void SetLayerTime(Duration time) { layer_time_ = time; }
+  // And each token of a step so much more in each layer.
+  void SetTokenTime(Duration time) { token_time_ = time; }
   bool stalled() const { return stalled_until_ > world_.now(); }
   void EndStall() { stalled_until_ = world_.now(); }
   // The blocks of the step in flight are held.
@@ -68,22 +81,28 @@ class FakeRunner : public ModelRunner {
   void RunMoves(bool is_last, bool fails, Duration half, Duration layer_time);
   void CheckMoves() const;
   void RunLayer(int32_t layer, bool fails, Duration layer_time);
-  void WriteAndFold(int32_t layer);
+  void RunRank(size_t rank, int32_t layer, bool fails, Duration layer_time);
+  void WriteAndFold(TagMemory& memory, int32_t layer);
+  uint64_t Fold(TagMemory& memory, int32_t layer, int32_t head, const StepRow& row);
   StepDone Results() const;
 
   World& world_;
   Host& host_;
-  TagMemory& memory_;
-  TagMemory* host_memory_ = nullptr;
-  int32_t window_;
+  const Memories& ranks_;
+  const Memories* host_ranks_ = nullptr;
+  FakeArch arch_;
+  OnViolation violation_;
   Mail mail_;
   OnStart on_start_;
   Time stalled_until_{};
   Duration layer_time_{};  // 0 = drawn for each step.
+  Duration token_time_{};
   std::shared_ptr<const StepPlan> in_flight_;
   std::vector<MoveEpochs> out_epochs_;  // When its moves began.
   std::vector<MoveEpochs> in_epochs_;
   std::vector<uint64_t> folded_;  // Per row, over the layers of the step in flight.
+  size_t ranks_left_ = 0;         // That have not computed the layer yet,
+  std::vector<uint64_t> seen_;    // of which each head of each row was folded to this; 0 = not yet.
 };
 
 }  // namespace baton::sim

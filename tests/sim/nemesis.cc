@@ -141,12 +141,31 @@ void Cluster::CutData(int from, int to, bool both_ways, Duration time) {
                absl::StrCat("cut data, column ", from, both_ways ? " and " : " to ", to, " for ms ",
                             time / milliseconds(1)));
   }
-  fabric_.Block(from, to, world_.now() + time);
-  if (both_ways) fabric_.Block(to, from, world_.now() + time);
+  const Time until = world_.now() + time;
+  OnPaths(from, to, [&](Place a, Place b) {
+    fabric_.Block(a, b, until);
+    if (both_ways) fabric_.Block(b, a, until);
+  });
+}
+
+// Between the ranks of two columns: all, or one of each.
+void Cluster::OnPaths(int from, int to, absl::FunctionRef<void(Place, Place)> act) {
+  const auto tp = [this](int column) { return workers_[column - routers_.size()]->tp(); };
+  if (tp(from) * tp(to) > 1 && world_.random.Below(2) == 0) {
+    const auto draw = [&](int column) {
+      return Place{column, static_cast<int>(world_.random.Below(tp(column)))};
+    };
+    const Place a = draw(from);
+    return act(a, draw(to));
+  }
+  for (int a = 0; a < tp(from); ++a) {
+    for (int b = 0; b < tp(to); ++b) act({from, a}, {to, b});
+  }
 }
 
 void Cluster::SlowData(int from, int to, Duration extra, Duration time) {
-  fabric_.Slow(from, to, extra, world_.now() + time);
+  OnPaths(from, to,
+          [&](Place a, Place b) { fabric_.Slow(a, b, extra, world_.now() + time); });
 }
 
 // An orderly restart: takes nothing new, ends what it has, goes. Not the last one of its role.

@@ -41,8 +41,8 @@ size_t SizeOf(const iovec* parts, int num_parts) {
 
 }  // namespace
 
-Pipe::Pipe(Fabric& fabric, FabricPort* from, int to_column)
-    : fabric_(fabric), world_(fabric.world_), columns_{from->host_.column(), to_column} {
+Pipe::Pipe(Fabric& fabric, FabricPort* from, Place to)
+    : fabric_(fabric), world_(fabric.world_), places_{from->place_, to} {
   ends_[0].port = from;
 }
 
@@ -60,10 +60,10 @@ void Pipe::WatchStream(ByteStream& stream, uint64_t id, bool read, bool write) {
 
 // There and back; whether somebody listens is seen there.
 void Pipe::Connect() {
-  const Time there = fabric_.Arrival(columns_[0], columns_[1], {});
-  const Time back = fabric_.Arrival(columns_[1], columns_[0], there);
+  const Time there = fabric_.Arrival(places_[0], places_[1], {});
+  const Time back = fabric_.Arrival(places_[1], places_[0], there);
   ends_[0].port->host_.At(back, [self = shared_from_this()] {
-    FabricPort* peer = self->fabric_.Find(self->columns_[1]);
+    FabricPort* peer = self->fabric_.Find(self->places_[1]);
     self->world_.Note(peer != nullptr);
     if (!self->ends_[0].open) return;
     if (peer == nullptr) {
@@ -156,7 +156,7 @@ void Pipe::Heal() {
 
 Time Pipe::NextArrival(int to_side) {
   Time& last = ends_[1 - to_side].last_arrival;
-  return last = fabric_.Arrival(columns_[1 - to_side], columns_[to_side], last);
+  return last = fabric_.Arrival(places_[1 - to_side], places_[to_side], last);
 }
 
 void Pipe::Flush(int side) {
@@ -173,7 +173,8 @@ void Pipe::Flush(int side) {
   for (std::string* piece : {&bytes, &rest}) {
     if (piece->empty()) continue;
     if (piece == &rest && world_.Hit(Fault::kShortWrite)) {
-      ends_[side].last_arrival = world_.now() + world_.Micros(1000, 200000);
+      Time& last = ends_[side].last_arrival;  // Later than what was written before it.
+      last = std::max(last, world_.now() + world_.Micros(1000, 200000));
     }
     peer->host_.At(NextArrival(1 - side), [self = shared_from_this(), to = 1 - side,
                                            arrived = std::move(*piece)] {

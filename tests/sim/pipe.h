@@ -15,7 +15,7 @@ namespace baton::sim {
 // ports at its two ends. Side 0 connected, side 1 accepts with the first bytes.
 class Pipe : public std::enable_shared_from_this<Pipe> {
  public:
-  Pipe(Fabric& fabric, FabricPort* from, int to_column);
+  Pipe(Fabric& fabric, FabricPort* from, Place to);
 
   static std::unique_ptr<ByteStream> StreamOf(std::shared_ptr<Pipe> pipe, int side);
   static void WatchStream(ByteStream& stream, uint64_t id, bool read, bool write);
@@ -83,7 +83,7 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
 
   Fabric& fabric_;
   World& world_;
-  std::array<int, 2> columns_;
+  std::array<Place, 2> places_;
   std::array<End, 2> ends_;
   bool refused_ = false;
   bool accepted_ = false;

@@ -36,6 +36,21 @@ void DrawFaults(Random& random, Scenario& s) {
   s.faults[Index(Fault::kStepError)] = rate(0.02);
 }
 
+// In half of the seeds: heads of the model, and ranks of each worker.
+void DrawRanks(uint64_t seed, Scenario& s) {
+  Random random(Random::Mix(seed ^ 0x7E4D5));
+  if (random.Below(2) == 0) return;
+  // Small numbers more often.
+  const auto draw = [&random] {
+    return 1 << std::min(random.Below(4), random.Below(4));
+  };
+  s.kv_heads = draw();
+  for (int i = 0; i < 4; ++i) {
+    s.prefill_tp.push_back(draw());
+    s.decode_tp.push_back(draw());
+  }
+}
+
 }  // namespace
 
 Scenario DrawScenario(uint64_t seed) {
@@ -45,6 +60,7 @@ Scenario DrawScenario(uint64_t seed) {
   };
   Scenario s;
   s.staged = Random(Random::Mix(seed ^ 0x57A6ED)).Below(3) == 0;
+  DrawRanks(seed, s);
   s.num_prefill = pick(1, 4);
   s.num_decode = pick(1, 4);
   s.num_routers = pick(0, 2) == 0 ? 2 : 1;

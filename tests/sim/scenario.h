@@ -3,8 +3,11 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/base/time.h"
+#include "common/node/message.h"
+#include "tests/sim/fake_model.h"
 #include "tests/sim/world.h"
 
 namespace baton::sim {
@@ -39,6 +42,10 @@ struct Scenario {
   int32_t finish_together = 0;  // As EngineOptions, of prefill workers.
   int32_t swap_blocks = 0;      // As EngineOptions, of decode workers.
   int32_t window = 0;           // The model's sliding window in tokens, 0 = none.
+  int32_t kv_heads = 1;         // Of the model.
+  std::vector<int> prefill_tp;  // Ranks of each worker; 1 where it names none.
+  std::vector<int> decode_tp;
+  Duration token_time{};          // Of each token of a step, beside what the step takes anyhow.
   int32_t num_requests = 20;
   int32_t max_prompt_tokens = 40;
   int32_t max_answer_tokens = 24;
@@ -54,6 +61,12 @@ struct Scenario {
   std::array<double, kNumFaults> faults{};      // Per message, frame or step.
   std::array<double, kNumTroubles> troubles{};  // Per second.
 
+  FakeArch arch() const { return {.window = window, .kv_heads = kv_heads}; }
+  // Ranks of the i-th worker of that role.
+  int TpOf(Role role, int i) const {
+    const std::vector<int>& tp = role == Role::kPrefill ? prefill_tp : decode_tp;
+    return i < static_cast<int>(tp.size()) ? tp[i] : 1;
+  }
   bool has_faults() const;
   // Faults that say nothing against a healthy worker: what is lost is a process, a link or a
   // transfer, and no request may fail for it while a healthy pair is there.

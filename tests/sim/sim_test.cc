@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "gtest/gtest.h"
@@ -42,7 +43,18 @@ std::string Explain(uint64_t seed, const Scenario& scenario) {
          "; replay with BATON_SIM_SEEDS=1 BATON_SIM_FIRST_SEED=" + std::to_string(seed);
 }
 
+bool HasRanks(const Scenario& scenario) {
+  for (const auto& [role, count] : {std::pair(Role::kPrefill, scenario.num_prefill),
+                                    std::pair(Role::kDecode, scenario.num_decode)}) {
+    for (int i = 0; i < count; ++i) {
+      if (scenario.TpOf(role, i) > 1) return true;
+    }
+  }
+  return false;
+}
+
 struct Sum {
+  int64_t with_ranks = 0;
   int64_t events = 0, ok = 0, failed = 0, tokens = 0, lost_with_router = 0, troubles = 0;
   int64_t unexplained = 0, beside_pair = 0;
   std::map<std::string, int64_t> reasons;
@@ -77,9 +89,10 @@ struct Sum {
 
   void Print(uint64_t seeds) const {
     std::printf(
-        "%ld seeds, %ld events, %ld troubles; requests: %ld ok, %ld failed, %ld lost with their "
-        "router; %ld tokens\n",
-        static_cast<long>(seeds), events, troubles, ok, failed, lost_with_router, tokens);
+        "%ld seeds, %ld of them with workers of several ranks, %ld events, %ld troubles; requests: "
+        "%ld ok, %ld failed, %ld lost with their router; %ld tokens\n",
+        static_cast<long>(seeds), with_ranks, events, troubles, ok, failed, lost_with_router,
+        tokens);
     std::printf(
         "failed without cancel or deadline: %ld; of those beside a healthy pair: %ld (%.3f %% of "
         "all)\n",
@@ -112,8 +125,10 @@ struct Sum {
   void PrintEconomy() const {
     const RouterLedger::Totals& r = router_economy;
     const WorkerLedger::Totals& w = workers.economy;
-    std::printf("starts %ld of at most %ld; holds %ld, held ms %ld of at most %ld\n", r.starts,
-                r.may_start, r.holds, r.held_ms, r.may_hold_ms);
+    std::printf(
+        "starts %ld of at most %ld; holds %ld, held ms %ld of at most %ld; tokens asked for again "
+        "%ld of at most %ld\n",
+        r.starts, r.may_start, r.holds, r.held_ms, r.may_hold_ms, r.asked_again, r.may_ask_again);
     std::printf(
         "tokens computed %ld, of those again %ld of at most %ld; swapped out %ld, back %ld, found "
         "cached %ld; preemptions not judged %ld\n",
@@ -135,6 +150,7 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
     const std::string violation = cluster.Run();
     ASSERT_EQ(violation, "") << Explain(seed, DrawScenario(seed));
     sum.Add(seed, cluster.totals());
+    sum.with_ranks += HasRanks(DrawScenario(seed)) ? 1 : 0;
   }
   sum.Print(count);
   if (count < 1000) return;
@@ -145,11 +161,13 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
         sum.workers.revoked,       sum.workers.rebinds,     sum.workers.sends,
         sum.workers.computed_here, sum.routers.moves,       sum.routers.retries,
         sum.routers.hung_workers,  sum.routers.unanswered,  sum.router_economy.holds,
+        sum.router_economy.asked_again,
         economy.recomputed,        economy.swapped_back,    economy.found_cached,
         economy.ended_moving_out,  economy.ended_moving_in, economy.ended_without_row,
         sum.staged.gathers,        sum.staged.scatters,     sum.staged.refused}) {
     EXPECT_GT(seen, 0);
   }
+  EXPECT_GT(10 * sum.with_ranks, 4 * static_cast<int64_t>(count));
   // The ledger sees from outside what nearly all of them had computed.
   EXPECT_LT(100 * economy.unjudged, sum.workers.preemptions);
   // Those behind it are a FaultPlan's.

@@ -7,23 +7,39 @@
 
 namespace baton::sim {
 
-KvLayout TagLayout(int32_t block_size, int32_t window) {
+HeadRange HeadsHeld(int rank, int size, int32_t kv_heads) {
+  if (size > kv_heads) return {.first = rank / (size / kv_heads), .count = 1};
+  return {.first = rank * (kv_heads / size), .count = kv_heads / size};
+}
+
+int32_t NumHeadsSent(int from, int from_size, int to, int to_size, int32_t kv_heads) {
+  const int holders = std::max(1, from_size / kv_heads);
+  if (from % holders != to % holders) return 0;
+  const HeadRange a = HeadsHeld(from, from_size, kv_heads);
+  const HeadRange b = HeadsHeld(to, to_size, kv_heads);
+  return std::max(0, std::min(a.first + a.count, b.first + b.count) - std::max(a.first, b.first));
+}
+
+KvLayout TagLayout(int32_t block_size, int32_t window, int32_t kv_heads) {
   static_assert(sizeof(uint64_t) == 2 * sizeof(float));
   return {.block_size = block_size,
           .groups = {{.num_layers = kLayers,
-                      .num_kv_heads = 1,
+                      .num_kv_heads = kv_heads,
                       .k_dim = 2,
                       .v_dim = 2,
                       .window = window}}};
 }
 
-TagMemory::TagMemory(const KvLayout& layout, const BlockAllocator& allocator, OnViolation violation)
+TagMemory::TagMemory(const KvLayout& layout, const BlockAllocator& allocator, HeadRange heads,
+                     OnViolation violation)
     : allocator_(allocator),
       violation_(std::move(violation)),
       cache_(*KvCache::Create(layout, allocator.num_blocks())),
+      heads_(heads),
       block_size_(allocator.block_size()),
-      num_slots_(int64_t{allocator.num_blocks()} * block_size_),
+      num_slots_(int64_t{allocator.num_blocks()} * heads.count * block_size_),
       verified_(kLayers * num_slots_),
+      received_(kLayers * 2 * num_slots_),
       promises_(allocator.num_blocks()),
       epoch_(allocator.num_blocks()),
       loans_(allocator.num_blocks()),
@@ -47,12 +63,14 @@ void TagMemory::Set(int32_t layer, int64_t slot, uint64_t tag, bool verified) {
   VerifiedAt(layer, slot) = verified;
 }
 
-uint64_t TagMemory::Read(int32_t layer, BlockId block, int32_t slot) const {
+uint64_t TagMemory::ReadToken(int32_t layer, int32_t head, const std::vector<BlockId>& table,
+                              int32_t position) const {
+  const BlockId block = table.at(position / block_size_);
   const BlockState state = allocator_.state(block);
   if (state == BlockState::kFree || state == BlockState::kCached) {
     violation_("I3: a block is read that nobody holds");
   }
-  const int64_t at = SlotOf(block, slot);
+  const int64_t at = SlotOf(block, head, position % block_size_);
   const uint64_t tag = TagAt(layer, KvPlane::kK, at);
   if (tag == kPoison) violation_("I3: memory is read that holds nothing");
   if (!verified_.at(layer * num_slots_ + at)) violation_("I9: a tag is read that was not verified");
@@ -60,13 +78,15 @@ uint64_t TagMemory::Read(int32_t layer, BlockId block, int32_t slot) const {
   return tag;
 }
 
-void TagMemory::WriteComputed(int32_t layer, BlockId block, int32_t slot, uint64_t tag) {
+void TagMemory::WriteToken(int32_t layer, int32_t head, const std::vector<BlockId>& table,
+                           int32_t position, uint64_t tag) {
+  const BlockId block = table.at(position / block_size_);
   const BlockState state = allocator_.state(block);
   if (state != BlockState::kFilling && state != BlockState::kDraining) {
     violation_("I2: a step writes a block that is not its own");
   }
   if (promises_.at(block) > 0) violation_("I2: a step writes a block that a transfer may write");
-  Set(layer, SlotOf(block, slot), tag, /*verified=*/true);
+  Set(layer, SlotOf(block, head, position % block_size_), tag, /*verified=*/true);
 }
 
 void TagMemory::CopyFrom(const TagMemory& from, BlockId source, BlockId destination,
@@ -80,10 +100,11 @@ void TagMemory::CopyFrom(const TagMemory& from, BlockId source, BlockId destinat
   if (promises_.at(destination) > 0) {
     violation_("I2: a move writes a block that a transfer may write");
   }
+  const int64_t size = int64_t{heads_.count} * block_size_;
   for (int32_t layer = 0; layer < kLayers; ++layer) {
-    for (int32_t slot = 0; slot < block_size_; ++slot) {
-      const int64_t at = from.SlotOf(source, slot);
-      Set(layer, SlotOf(destination, slot), from.TagAt(layer, KvPlane::kK, at),
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t at = source * size + i;
+      Set(layer, destination * size + i, from.TagAt(layer, KvPlane::kK, at),
           from.verified_.at(layer * from.num_slots_ + at));
     }
   }
@@ -91,10 +112,12 @@ void TagMemory::CopyFrom(const TagMemory& from, BlockId source, BlockId destinat
 
 TagMemory::Slots TagMemory::SlotsAt(const std::byte* start, size_t size) const {
   for (int32_t layer = 0; layer < kLayers; ++layer) {
-    for (const std::byte* plane : planes_[layer]) {
+    for (int32_t p = 0; p < 2; ++p) {
+      const std::byte* plane = planes_[layer][p];
       if (start < plane || start >= plane + 8 * num_slots_) continue;
       const int64_t first = start - plane;
-      return {layer, first / 8, (first + static_cast<int64_t>(size) + 7) / 8};
+      const int64_t end = first + static_cast<int64_t>(size);
+      return {layer, p, first / 8, (end + 7) / 8, first, end};
     }
   }
   return {};
@@ -103,7 +126,7 @@ TagMemory::Slots TagMemory::SlotsAt(const std::byte* start, size_t size) const {
 void TagMemory::OnReceived(const std::byte* start, size_t size) {
   const Slots slots = SlotsAt(start, size);
   for (int64_t slot = slots.first; slot < slots.end; ++slot) {
-    const auto block = static_cast<BlockId>(slot / block_size_);
+    const BlockId block = BlockOf(slot);
     const BlockState state = allocator_.state(block);
     if (state != BlockState::kReserved && state != BlockState::kFilling &&
         state != BlockState::kDraining) {
@@ -111,6 +134,9 @@ void TagMemory::OnReceived(const std::byte* start, size_t size) {
     }
     if (promises_.at(block) == 0) violation_("I3: late bytes are written to a block");
     if (VerifiedAt(slots.layer, slot)) violation_("I2: a transfer writes what is there already");
+    uint8_t& received = ReceivedAt(slots.layer, slots.plane, slot);
+    received = static_cast<uint8_t>(received + slots.BytesOf(slot));
+    if (received > 8) violation_("I2: a transfer writes a token of a head twice");
     if (allocator_.epochs().at(block).load() != epoch_.at(block)) {
       violation_("I3: a transfer writes to a block that was given to someone else");
     }
@@ -120,7 +146,7 @@ void TagMemory::OnReceived(const std::byte* start, size_t size) {
 void TagMemory::OnSent(const std::byte* start, size_t size) const {
   const Slots slots = SlotsAt(start, size);
   for (int64_t slot = slots.first; slot < slots.end; ++slot) {
-    const auto block = static_cast<BlockId>(slot / block_size_);
+    const BlockId block = BlockOf(slot);
     CheckHeld(block, "a transfer that reads it");
     if (loans_.at(block) == 0) violation_("I3: a block is read after its transfer ended");
     if (!verified_.at(slots.layer * num_slots_ + slot)) violation_("I9: unverified K/V is sent");
@@ -130,6 +156,10 @@ void TagMemory::OnSent(const std::byte* start, size_t size) const {
 void TagMemory::Promise(const BlockRef& ref) {
   if (++promises_.at(ref.block) > 1) violation_("I2: a block is promised to two transfers");
   epoch_.at(ref.block) = ref.epoch;
+  const int64_t size = int64_t{heads_.count} * block_size_;
+  for (int32_t plane = 0; plane < kLayers * 2; ++plane) {
+    std::fill_n(received_.begin() + plane * num_slots_ + ref.block * size, size, uint8_t{0});
+  }
 }
 
 void TagMemory::Overtake(BlockId block) {
@@ -138,19 +168,23 @@ void TagMemory::Overtake(BlockId block) {
 }
 
 void TagMemory::Verify(BlockId block, int32_t slot) {
-  const int64_t at = SlotOf(block, slot);
   for (int32_t layer = 0; layer < kLayers; ++layer) {
-    if (TagAt(layer, KvPlane::kK, at) == kPoison || TagAt(layer, KvPlane::kV, at) == kPoison) {
-      violation_("I9: a transfer is verified that did not bring everything");
+    for (int32_t head = 0; head < heads_.count; ++head) {
+      const int64_t at = SlotOf(block, head, slot);
+      if (TagAt(layer, KvPlane::kK, at) == kPoison || TagAt(layer, KvPlane::kV, at) == kPoison) {
+        violation_("I9: a transfer is verified that did not bring everything");
+      }
+      VerifiedAt(layer, at) = true;
     }
-    VerifiedAt(layer, at) = true;
   }
 }
 
 void TagMemory::Poison(BlockId block, int32_t first_slot) {
   for (int32_t layer = 0; layer < kLayers; ++layer) {
-    for (int32_t slot = first_slot; slot < block_size_; ++slot) {
-      Set(layer, SlotOf(block, slot), kPoison, /*verified=*/false);
+    for (int32_t head = 0; head < heads_.count; ++head) {
+      for (int32_t slot = first_slot; slot < block_size_; ++slot) {
+        Set(layer, SlotOf(block, head, slot), kPoison, /*verified=*/false);
+      }
     }
   }
 }

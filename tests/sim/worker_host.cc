@@ -42,23 +42,61 @@ void WorkerHost::Start() {
   ReportSoon();
 }
 
+FakeRunner::Memories WorkerHost::MakeMemories(const BlockAllocator& allocator) const {
+  FakeRunner::Memories memories;
+  for (int rank = 0; rank < options_.tp; ++rank) {
+    const HeadRange heads = HeadsHeld(rank, options_.tp, options_.arch.kv_heads);
+    memories.push_back(std::make_unique<TagMemory>(
+        TagLayout(options_.block_size, options_.arch.window, heads.count), allocator, heads,
+        options_.violation));
+  }
+  return memories;
+}
+
+void WorkerHost::MakePorts() {
+  Process& p = *process_;
+  p.transport =
+      std::make_unique<RankedTransport>(options_.arch.kv_heads, [this](TransferEvent event) {
+        if (!process_->dying) Deliver(std::move(event));
+      });
+  std::vector<KvTransport*> ranks;
+  for (int rank = 0; rank < options_.tp; ++rank) {
+    p.ports.push_back(std::make_unique<FabricPort>(
+        fabric_, *this, rank, FabricPort::Ranks{options_.tp, options_.arch.kv_heads}, incarnation_,
+        *p.memories[rank], p.allocator->epochs(),
+        p.transport->SinkOf(rank)));
+    ranks.push_back(p.ports.back().get());
+  }
+  p.transport->SetRanks(std::move(ranks));
+}
+
+std::vector<DataRank> WorkerHost::DataRanks() const {
+  std::vector<DataRank> ranks;
+  for (int rank = 0; rank < options_.tp; ++rank) {
+    ranks.push_back({.endpoint = Fabric::EndpointOf({column(), rank}),
+                     .heads = HeadsHeld(rank, options_.tp, options_.arch.kv_heads)});
+  }
+  return ranks;
+}
+
 void WorkerHost::MakeNode() {
   Process& p = *process_;
   p.model = {.numerics_id = "sim",
-             .layout = TagLayout(options_.block_size, options_.window),
+             .layout =
+                 TagLayout(options_.block_size, options_.arch.window, options_.arch.kv_heads),
              .model_digest = 42,
              .vocab_size = kVocab,
              .max_model_len = kMaxLength,
              .eos_token_ids = {kEos}};
   p.allocator = std::make_unique<BlockAllocator>(options_.num_blocks, options_.block_size, 7);
-  p.memory = std::make_unique<TagMemory>(p.model.layout, *p.allocator, options_.violation);
+  p.memories = MakeMemories(*p.allocator);
   // Results and transfer events arrive as mail of their own event.
   p.runner = std::make_unique<FakeRunner>(
-      world_, *this, *p.memory, options_.window, [this](WorkerMail m) { Deliver(std::move(m)); },
+      world_, *this, p.memories, options_.arch, options_.violation,
+      [this](WorkerMail m) { Deliver(std::move(m)); },
       [this](const StepPlan& plan) { OnStepStart(plan); });
-  p.port =
-      std::make_unique<FabricPort>(fabric_, *this, incarnation_, *p.memory, p.allocator->epochs(),
-                                   [this](TransferEvent event) { Deliver(std::move(event)); });
+  p.runner->SetTokenTime(options_.token_time);
+  MakePorts();
   const EngineOptions engine{.chunk_tokens = options_.chunk_tokens,
                              .max_batch_sequences = options_.max_batch,
                              .swap_blocks = options_.swap_blocks,
@@ -67,27 +105,27 @@ void WorkerHost::MakeNode() {
     p.prefill = std::make_unique<PrefillNode>(
         PrefillNodeOptions{
             .incarnation = incarnation_, .engine = engine, .max_waiting = options_.max_waiting},
-        p.model, *p.allocator, *p.runner, *p.port, static_cast<WorkerOutbox&>(*this));
+        p.model, *p.allocator, *p.runner, *p.transport, static_cast<WorkerOutbox&>(*this));
     MakeLedger(nullptr);
     return;
   }
   DecodeIdentity identity{.new_ticket =
                               [this] {
-                                return TicketId{incarnation_, process_->next_ticket++};
+                                return TicketId{incarnation_, process_->next_ticket++ << 3};
                               },
                           .key_of = [this](Incarnation sender) {
-                            return process_->port->KeyOf(sender);
+                            return process_->ports.front()->KeyOf(sender);
                           }};
   p.decode = std::make_unique<DecodeNode>(
       DecodeNodeOptions{.incarnation = incarnation_,
-                        .data_endpoint = Fabric::EndpointOf(column()),
+                        .ranks = DataRanks(),
                         .engine = engine},
-      std::move(identity), p.model, *p.allocator, *p.runner, *p.port,
+      std::move(identity), p.model, *p.allocator, *p.runner, *p.transport,
       static_cast<WorkerOutbox&>(*this));
   MakeLedger(p.decode->host_pool());
   if (const BlockAllocator* host_pool = p.decode->host_pool()) {
-    p.host_memory = std::make_unique<TagMemory>(p.model.layout, *host_pool, options_.violation);
-    p.runner->AttachHost(p.host_memory.get());
+    p.host_memories = MakeMemories(*host_pool);
+    p.runner->AttachHost(&p.host_memories);
   }
 }
 
@@ -107,7 +145,9 @@ void WorkerHost::Kill() {
   if (trace_.on()) trace_.Add(world_.now(), column(), "dies");
   past_ = totals();
   End();
-  process_->port.reset();
+  process_->dying = true;
+  process_->transport->Close();
+  process_->ports.clear();
   process_.reset();
   net_.WorkerDied(options_.index);
 }
@@ -173,7 +213,7 @@ void WorkerHost::Deliver(WorkerMail mail) {
     const DecodeRequest& r = opened->request;
     tenant = r.tenant;
     sent.assign(r.tokens.begin(), r.tokens.begin() + r.prompt_length);
-    const std::vector<int32_t> answer = ExpectedTokens(sent, r.sampling, options_.window);
+    const std::vector<int32_t> answer = ExpectedTokens(sent, r.sampling, options_.arch);
     sent.insert(sent.end(), answer.begin(), answer.end());
   } else if (auto* opened = std::get_if<PrefillOpened>(&mail)) {
     tenant = opened->request.tenant;
@@ -300,6 +340,7 @@ std::string WorkerHost::AuditHolds() {
   const Time now = LocalNow();
   const WorkerAudit audit = p.prefill ? p.prefill->Audit(now) : p.decode->Audit(now);
   if (audit.num_unowned != 0) return "I1: a block is held that no call owns";
+  if (!audit.unowned_leg_ranks.empty()) return "I1: a leg is open that no call owns";
   std::map<std::string, Time> held;
   int32_t num_waiting = 0;
   for (const HeldCall& call : audit.calls) {
@@ -342,7 +383,7 @@ std::string WorkerHost::AuditLedger(const WorkerAudit& audit) {
 std::string WorkerHost::Audit() {
   if (process_ == nullptr) return "";
   process_->runner->Check();
-  process_->port->Check();
+  for (const auto& port : process_->ports) port->Check();
   if (std::string bad = AuditHolds(); !bad.empty()) return bad;
   if (std::string bad = process_->allocator->Audit(); !bad.empty()) return "I1: " + bad;
   const BlockAllocator* host_pool = process_->decode ? process_->decode->host_pool() : nullptr;
@@ -354,7 +395,7 @@ std::string WorkerHost::Audit() {
 std::string WorkerHost::AuditQuiet() {
   if (process_ == nullptr) return "a worker did not come back";
   if (!idle()) return "I1: a worker still has a call";
-  if (process_->port->num_open() > 0) return "I1: a transfer is still open";
+  if (process_->num_open() > 0) return "I1: a transfer is still open";
   const BlockCounts& counts = process_->allocator->counts();
   if (counts.free + counts.cached != process_->allocator->num_blocks()) {
     return "I1: a block is still held";
@@ -370,7 +411,7 @@ std::string WorkerHost::DescribeState() const {
       absl::StrCat("free ", b.free, " reserved ", b.reserved, " filling ", b.filling, " ready ",
                    b.ready, " cached ", b.cached, " draining ", b.draining, "; running ", s.running,
                    " waiting ", s.waiting, " preempted ", s.preempted, " computing ", s.computing,
-                   " transfers ", process_->port->num_open());
+                   " transfers ", process_->num_open());
   const Time now = LocalNow();
   const WorkerAudit audit =
       process_->prefill ? process_->prefill->Audit(now) : process_->decode->Audit(now);

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "common/transport/ranked_transport.h"
 #include "decode_worker/node.h"
 #include "prefill_worker/node.h"
 #include "tests/sim/control_net.h"
@@ -27,10 +28,12 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int32_t block_size = 0;
     int32_t chunk_tokens = 0;
     int32_t max_batch = 0;
-    int32_t window = 0;
+    FakeArch arch;
+    int tp = 1;  // Ranks.
     int32_t max_waiting = 0;
     int32_t finish_together = 0;
     int32_t swap_blocks = 0;
+    Duration token_time{};
     std::function<void(std::string)> violation;
     std::function<void(SequenceId)> cancel;  // Its client gives up.
   };
@@ -67,6 +70,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
 
   Role role() const { return options_.role; }
   int32_t index() const { return options_.index; }
+  int tp() const { return options_.tp; }
   bool idle() const {
     return process_->prefill ? process_->prefill->idle() : process_->decode->idle();
   }
@@ -84,12 +88,14 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
   struct Process {
     ModelInfo model;
     std::unique_ptr<BlockAllocator> allocator;
-    std::unique_ptr<TagMemory> memory;
+    FakeRunner::Memories memories;  // By rank.
     std::unique_ptr<FakeRunner> runner;
-    std::unique_ptr<FabricPort> port;
+    std::unique_ptr<RankedTransport> transport;
+    std::vector<std::unique_ptr<FabricPort>> ports;  // Its legs', by rank.
+    bool dying = false;
     std::unique_ptr<PrefillNode> prefill;
     std::unique_ptr<DecodeNode> decode;
-    std::unique_ptr<TagMemory> host_memory;  // Of the decode node's pool there.
+    FakeRunner::Memories host_memories;  // Of the decode node's pool there, by rank.
     std::unique_ptr<WorkerLedger> ledger;
     int64_t blocks_swapped_in = 0;
     Time wakeup = kNever;
@@ -108,9 +114,14 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     Node<WorkerMail>& node() const {
       return prefill ? static_cast<Node<WorkerMail>&>(*prefill) : *decode;
     }
+    size_t num_open() const {
+      size_t sum = 0;
+      for (const auto& port : ports) sum += port->num_open();
+      return sum;
+    }
     void PoisonFree() {
-      memory->PoisonFree();
-      if (host_memory) host_memory->PoisonFree();
+      for (const auto& memory : memories) memory->PoisonFree();
+      for (const auto& memory : host_memories) memory->PoisonFree();
     }
     WorkerStatus Status() const { return prefill ? prefill->Status() : decode->Status(); }
   };
@@ -120,6 +131,9 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
   void Close(CallId call, absl::Status status) override;
 
   void MakeNode();
+  FakeRunner::Memories MakeMemories(const BlockAllocator& allocator) const;
+  void MakePorts();
+  std::vector<DataRank> DataRanks() const;
   void MakeLedger(const BlockAllocator* host_pool);
   void OnOpened(CallId call, const SequenceId& sequence, Duration timeout);
   void LearnPrefixes(const std::string& tenant, const std::vector<int32_t>& tokens);

@@ -88,6 +88,7 @@ void WorkerLedger::OnRebind(const RebindRequest& request) {
   }
   if (last == nullptr) return;
   last->attempt = request.attempt;
+  last->may_compute = request.prefill == 0;
   if (last->state != State::kRunning) last->state = State::kUnbound;
 }
 
@@ -180,6 +181,9 @@ void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
   if (account.state != State::kRunning) {
     account.state = State::kRunning;
     const bool is_verified = !tokens.outputs.empty();
+    if (!is_verified && !account.may_compute) {
+      Violate("a decode worker computes a prompt that is to be handed over");
+    }
     // What was reserved reaches back to the window alone; the prompt is computed from its start.
     const bool starts_over = !is_verified && TokensBehindWindow(layout_, account.num_tokens) > 0;
     account.has_blocks = !starts_over;

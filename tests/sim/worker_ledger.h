@@ -94,6 +94,7 @@ class WorkerLedger {
     int32_t num_tokens = 0;  // The prompt, and what was emitted.
     int32_t cached = 0;      // As the reservation told.
     TicketId ticket;
+    bool may_compute = false;  // It was told to compute its prompt itself.
     bool transfer_open = false;
     bool has_blocks = false;  // While running: else it waits for all of them.
     // Tokens whose K/V it holds; none: not known before its next row, but not fewer than `least`.

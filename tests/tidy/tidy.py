@@ -17,6 +17,7 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from braces import check_braces  # noqa: E402
+from exceptions import BANNED_EXCEPTIONS, UNTESTED  # noqa: E402
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 70
 WIDE = re.compile(r"^.{101}", re.M)
@@ -41,16 +42,17 @@ HERE = "tests/tidy/tidy.py"
 BASE = ["common/base"]
 EDGES = {
     "common/base": [],
-    "common/checkpoint": [],
+    "common/checkpoint": [], "common/collective": ["kernels/api"],
     "common/engine": ["common/kv_cache", "common/model", "common/node"],
     "common/http": [],
     "common/kv_cache": ["kernels/api"],
-    "common/model": ["common/checkpoint", "common/kv_cache", "kernels/api"],
+    "common/model": ["common/checkpoint", "common/collective", "common/kv_cache", "kernels/api"],
     "common/node": ["common/kv_cache", "common/model", "common/transport"],
     "common/process": [],
     "common/rpc": ["common/node", "common/transport"],
     "common/telemetry": [],
     "common/transport": ["common/kv_cache", "kernels/api"],
+    "common/transport/nccl": [],
     "common/transport/tcp": ["common/transport"],
     "common/worker": ["common/checkpoint", "common/engine", "common/http", "common/kv_cache",
                       "common/model", "common/node", "common/process", "common/rpc",
@@ -58,7 +60,7 @@ EDGES = {
                       "kernels/api"],
     "decode_worker": ["common/engine", "common/kv_cache", "common/node", "common/process",
                       "common/transport", "common/worker"],
-    "deploy/cli": ["common/node", "common/process", "common/rpc"],
+    "deploy/cli": ["common/node", "common/process", "common/rpc", "common/transport/nccl"],
     # make_device: the one place that knows them all.
     "kernels": ["kernels/api", "kernels/cpu", "kernels/cuda", "kernels/emulation"],
     "kernels/api": [],
@@ -66,6 +68,7 @@ EDGES = {
     "kernels/cpu/sampling": ["kernels/api"],
     "kernels/cuda": ["kernels/api", "kernels/emulation"],  # dialect.h, where nvcc does not compile.
     "kernels/emulation": [],
+    "kernels/emulation/nccl": ["kernels/emulation"],
     "prefill_worker": ["common/engine", "common/kv_cache", "common/node", "common/process",
                        "common/transport", "common/worker"],
     "router": ["common/checkpoint", "common/http", "common/node", "common/process", "common/rpc",
@@ -87,63 +90,6 @@ BANNED = {
 }
 # Allowed in tests, which may have a peer on a thread of its own that joins itself.
 BANNED_IN_PRODUCT = {"std::jthread"}
-# (file, token): why it is needed there.
-BANNED_EXCEPTIONS = {
-    ("common/node/node_thread.cc", "std::thread"): "the engine thread",
-    ("common/node/node_thread.h", "std::thread"): "the engine thread",
-    ("common/base/clock.cc", "::now("): "the one place that reads the machine's clocks",
-    ("common/rpc/connection.cc", "::now("): "deadlines in the form that gRPC takes them",
-    ("common/transport/tcp/tcp_kv_transport.cc", "std::thread"): "the transport's progress thread",
-    ("common/transport/tcp/tcp_kv_transport.h", "std::thread"): "the transport's progress thread",
-    ("router/inference_service.cc", "std::thread"): "handlers of gRPC clients' calls",
-    ("common/http/http_server.cc", "std::thread"): "the threads that run the server's io_context",
-    ("common/checkpoint/safetensors.cc", "std::jthread"): "hashes the weights, within one call",
-    ("common/model/transformer_runner.cc", "std::jthread"): "the compute thread",
-    ("common/model/transformer_runner.h", "std::jthread"): "the compute thread",
-    ("common/rpc/retired_channels.h", "std::jthread"): "closes channels: that can wait",
-    ("common/rpc/worker_server.cc", "std::jthread"): "status to all watchers, and a beat",
-    ("kernels/api/wait.cc", "sleep_for"): "a device says nothing by itself when it has ended",
-    ("kernels/emulation/emulator.cc", "std::thread"): "the driver of the emulated GPU",
-    ("kernels/emulation/options.cc", "getenv"): "how a program's emulated GPU differs",
-    ("kernels/cpu/thread_pool.h", "std::jthread"): "the compute thread's pool",
-    ("common/base/fail_point.cc", "getenv"): "sanitizer builds: the fault that a test asks for",
-    ("router/generation/seed_source.cc", "random_device"): "the seed of a request that names none",
-    ("tests/bench/machine_roofs.cc", "::now("): "the benchmarks' only clock",
-    ("tests/transport/fault_proxy.cc", "std::thread"): "the proxy's own thread",
-    ("tests/transport/fault_proxy.h", "std::thread"): "the proxy's own thread",
-    ("tests/unit/common/transport/loopback_test.cc", "std::thread"): "a peer on its own thread",
-    ("tests/kernels/attention_grid_test.cc", "getenv"): "the nightly form of the grid",
-    ("tests/kernels/fuzz_fixture.h", "getenv"): "number of cases and the first seed",
-    ("tests/planted/planted.h", "getenv"): "the bug that a driver test asks for",
-    ("tests/sim/sim_test.cc", "getenv"): "number of seeds and the one to replay",
-    ("tests/sim/exhaustive_test.cc", "getenv"): "the nightly form",
-}
-
-# A .cc without a test file of its own: why. "main.cc" stands for every program's.
-UNTESTED = {
-    "kernels/cuda/cuda_gpus.cc": "tests/kernels/cuda/cuda_device_test.cc",
-    "kernels/cuda/cuda_lane.cc": "tests/kernels/cuda/cuda_device_test.cc",
-    "kernels/cuda/cuda_ops.cc": "tests/kernels/cuda/cuda_runner_test.cc runs a model by them",
-    "kernels/cuda/cuda_status.cc": "tests/kernels/cuda/cuda_device_test.cc",
-    "kernels/cuda/cuda_weights.cc": "tests/kernels/cuda/cuda_device_test.cc",
-    "kernels/emulation/access_hooks.cc": "every emulated kernel calls it",
-    "kernels/emulation/device_api.cc": "tests/kernels/emulation/emulator_test.cc",
-    "kernels/emulation/global_memory.cc": "tests/kernels/emulation/block_runner_test.cc",
-    "kernels/emulation/place.cc": "tests/kernels/emulation/block_runner_test.cc reads its lines",
-    "kernels/emulation/shared_memory.cc": "tests/kernels/emulation/block_runner_test.cc",
-    "kernels/emulation/work_queue.cc": "tests/kernels/emulation/cuda_api_test.cc",
-    "main.cc": "tests/cluster starts every program",
-    "common/transport/tcp/connections.cc": "tests/transport: contract, faults, hostile clients",
-    "common/transport/tcp/incoming_link.cc": "tests/transport: contract, faults, hostile clients",
-    "common/transport/tcp/progress_loop.cc": "tests/transport: contract, faults, hostile clients",
-    "common/transport/tcp/tcp_kv_transport.cc": "tests/transport: contract, faults, hostile clients",
-    "deploy/cli/audit.cc": "tests/cluster/audit_test.py; what it decides is in audit_report.cc",
-    "deploy/cli/command_line.cc": "tests/cluster/supervisor_test.py runs every command by it",
-    "deploy/cli/down.cc": "tests/cluster/supervisor_test.py",
-    "deploy/cli/report.cc": "tests/cluster/supervisor_test.py, attached and detached",
-    "deploy/cli/supervisor.cc": "tests/cluster/supervisor_test.py: needs processes to watch",
-    "deploy/cli/up.cc": "tests/cluster/supervisor_test.py",
-}
 # A test proves a claim: its name has at least two words, and none of these says anything.
 EMPTY_NAMES = {"Basic", "BasicTest", "Simple", "SimpleTest", "Works", "ItWorks", "DoesItWork",
                "Sanity", "SanityCheck", "SmokeTest", "HappyPath", "TestCase", "GeneralTest"}
@@ -369,7 +315,7 @@ def check_tests_exist(tree, lists, report):
         has_reason = name in lists.untested or name.rpartition("/")[2] in lists.untested
         if not has_test and not has_reason:
             report.add(name, 1, "no-test", f"no {next(test_candidates(name))}, and no reason in "
-                                           "UNTESTED of tests/tidy/tidy.py")
+                                           "UNTESTED of tests/tidy/exceptions.py")
 
 
 def check_lists_are_true(tree, lists, report):

@@ -57,9 +57,9 @@ TEST_P(TransportContractTest, AHandoffWithNothingToSendVerifiesAtOnce) {
 }
 
 TEST_P(TransportContractTest, EachRankSendsTheHeadsThatBothHold) {
-  auto from = cluster_.Make({.incarnation = 1, .heads = {0, 4}});
-  auto low = cluster_.Make({.incarnation = 2, .block_size = 8, .heads = {0, 2}});
-  auto high = cluster_.Make({.incarnation = 3, .block_size = 32, .heads = {2, 2}});
+  auto from = cluster_.Make({.incarnation = 1});
+  auto low = cluster_.Make({.incarnation = 2, .block_size = 8, .place = {0, 2}});
+  auto high = cluster_.Make({.incarnation = 3, .block_size = 32, .place = {1, 2}});
   Handoff a = MakeHandoff(from.get(), low.get(), {0, 90}, 0);
   Handoff b = MakeHandoff(from.get(), high.get(), {0, 90}, 1);
   a.Run(50);
@@ -215,7 +215,7 @@ TEST_P(TransportContractTest, AnAbortOfTheReceiverReachesASenderThatWaitsForItsM
   from->transport->Push({h.ticket, 0, 0, 100});
   ASSERT_TRUE(to->log.WaitBegun(h.ticket));
   const KvLayout& layout = to->cache->layout();
-  const int64_t bytes = int64_t{100} * to->spec.heads.count *
+  const int64_t bytes = int64_t{100} * to->spec.heads().count *
                         (HeadTokenBytes(layout, 0, KvPlane::kK) +
                          HeadTokenBytes(layout, 0, KvPlane::kV));
   while (to->counters().bytes_accepted < bytes) std::this_thread::yield();

@@ -15,6 +15,30 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TcpCapsTest,
                          testing::Values(TransportKind::kTcp, TransportKind::kTcpStaged),
                          [](const auto& info) { return NameOf(info.param); });
 
+// All ranks of 64 workers may come back to a restarted one at once.
+TEST(TcpCapsDefaultsTest, LeaveRoomForEveryRankOfManyWorkers) {
+  const TcpOptions options;
+  EXPECT_GE(options.max_unauthenticated, 64 * kMaxRanks);
+  EXPECT_GE(options.max_incoming, 2 * 64 * kMaxRanks);
+  EXPECT_GE(options.max_outgoing, 64 * kMaxRanks);
+}
+
+// A worker that comes back is met by all ranks of all its peers at once.
+TEST_P(TcpCapsTest, AllRanksOfManyPeersMayBeAmidTheirHandshakes) {
+  auto to = cluster_.Make({.incarnation = 2});
+  std::vector<FileDescriptor> waiting;
+  for (int i = 0; i < 64 * kMaxRanks - 1; ++i) {
+    auto connection = ConnectTcp(to->address);
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    waiting.push_back(*std::move(connection));
+  }
+  auto from = cluster_.Make({.incarnation = 1});
+  const Handoff h = MakeHandoff(from.get(), to.get(), {0, 20});
+  h.Run(20);
+  h.ExpectVerified();
+  EXPECT_EQ(to->counters().refused_connections, 0);
+}
+
 TEST_P(TcpCapsTest, AnIdleConnectionMakesRoomForAnotherReceiver) {
   auto from = cluster_.Make({.incarnation = 1, .max_outgoing = 1});
   auto a = cluster_.Make({.incarnation = 2});

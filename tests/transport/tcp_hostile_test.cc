@@ -152,7 +152,56 @@ TEST_P(TcpHostileTest, AClientWithoutTheKeyIsRefusedWhateverItAnswers) {
   EXPECT_EQ(to_->counters().authenticated_connections, 0);
 }
 
+// The code with which a hello is refused; kNone if it is challenged.
+AbortCode AnswerTo(const std::string& address, const Hello& hello) {
+  const auto body = EncodeHello(hello);
+  const FileDescriptor fd = Connect(address);
+  Send(fd, Frame({.type = FrameType::kHello, .sequence = 1}, body, Crc32c(body)));
+  HeaderBytes answer{};
+  for (size_t got = 0; got < answer.size();) {
+    pollfd wait{fd.get(), POLLIN, 0};
+    if (::poll(&wait, 1, 10000) <= 0) return AbortCode::kDeadline;
+    const ssize_t n = ::read(fd.get(), answer.data() + got, answer.size() - got);
+    if (n <= 0) return AbortCode::kDeadline;
+    got += static_cast<size_t>(n);
+  }
+  const auto header = DecodeHeader(answer);
+  if (!header.ok()) return AbortCode::kDeadline;
+  EXPECT_TRUE(header->type != FrameType::kAbort || WaitClosed(fd));
+  return header->code;
+}
+
+TEST_P(TcpHostileTest, AHelloOfRanksThatCannotBeIsRefused) {
+  struct Row {
+    RankPlace sender;
+    RankPlace receiver;
+    HeadRange heads;
+    AbortCode code;
+  };
+  const RankPlace only;
+  for (const Row& row : {Row{only, only, {0, 4}, AbortCode::kNone},
+                         Row{{1, 2}, only, {2, 2}, AbortCode::kNone},
+                         Row{{5, 8}, only, {2, 1}, AbortCode::kNone},
+                         Row{only, {0, 2}, {0, 4}, AbortCode::kWrongReceiver},
+                         Row{only, {1, 2}, {0, 4}, AbortCode::kWrongReceiver},
+                         Row{{0, 3}, only, {0, 4}, AbortCode::kProtocol},
+                         Row{{0, 2}, only, {0, 4}, AbortCode::kProtocol},
+                         Row{{0, 2}, only, {2, 2}, AbortCode::kProtocol},
+                         Row{only, only, {0, 8}, AbortCode::kProtocol}}) {
+    EXPECT_EQ(AnswerTo(to_->address, {.sender = 1,
+                                      .receiver = 2,
+                                      .sender_place = row.sender,
+                                      .receiver_place = row.receiver,
+                                      .pool = {16, row.heads}}),
+              row.code)
+        << "rank " << row.sender.rank << " of " << row.sender.size;
+  }
+  EXPECT_EQ(to_->counters().failed_handshakes, 6);
+  ExpectStillWorks(0);
+}
+
 TEST_P(TcpHostileTest, HundredsOfSilentAndSlowConnectionsKeepNobodyOut) {
+  to_ = cluster_.Make({.incarnation = 50, .max_unauthenticated = 64});
   std::vector<FileDescriptor> silent;
   const HeaderBytes hello =
       EncodeHeader({.type = FrameType::kHello, .sequence = 1, .payload_bytes = kHelloBytes});

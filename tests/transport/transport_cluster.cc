@@ -124,12 +124,13 @@ void TransportCluster::AddStager(Endpoint* e, TransportOptions* options) const {
   }
 }
 
-std::unique_ptr<Endpoint> TransportCluster::Make(const EndpointSpec& spec) {
+std::unique_ptr<Endpoint> TransportCluster::Make(const EndpointSpec& spec,
+                                                 KvTransport::EventSink also) {
   auto e = std::make_unique<Endpoint>();
   e->spec = spec;
   const KvLayout layout{.block_size = spec.block_size,
                         .groups = {{.num_layers = spec.num_layers,
-                                    .num_kv_heads = spec.heads.count,
+                                    .num_kv_heads = spec.heads().count,
                                     .k_dim = spec.k_dim,
                                     .v_dim = spec.k_dim + 4,
                                     .dtype = DType::kBF16}}};
@@ -142,12 +143,18 @@ std::unique_ptr<Endpoint> TransportCluster::Make(const EndpointSpec& spec) {
       .incarnation = spec.incarnation,
       .cache = e->cache.get(),
       .epochs = e->epochs.get(),
-      .sink = [raw = e.get()](TransferEvent event) { raw->log.Add(std::move(event)); },
-      .first_head = spec.heads.first,
+      .sink =
+          [raw = e.get(), also = std::move(also)](TransferEvent event) {
+            raw->log.Add(event);
+            if (also) also(std::move(event));
+          },
+      .place = spec.place,
+      .kv_heads = spec.kv_heads,
       .max_frame_bytes = spec.max_frame_bytes};
   AddStager(e.get(), &options);
   if (kind_ == TransportKind::kLoopback) {
-    auto made = LoopbackKvTransport::Create(hub_, "node-" + std::to_string(spec.incarnation),
+    auto made = LoopbackKvTransport::Create(hub_, "node-" + std::to_string(spec.incarnation) + "-" +
+                                                      std::to_string(spec.place.rank),
                                             std::move(options));
     EXPECT_TRUE(made.ok()) << made.status();
     e->address = (*made)->endpoint();
@@ -156,6 +163,7 @@ std::unique_ptr<Endpoint> TransportCluster::Make(const EndpointSpec& spec) {
   } else {
     auto made = TcpKvTransport::Create({.transport = std::move(options),
                                         .time_scale = kTimeScale * spec.time_scale,
+                                        .max_unauthenticated = spec.max_unauthenticated,
                                         .max_incoming = spec.max_incoming,
                                         .max_outgoing = spec.max_outgoing});
     EXPECT_TRUE(made.ok()) << made.status();
@@ -171,13 +179,13 @@ void Endpoint::FillCanary(uint8_t canary) {
     for (KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
       std::memset(
           cache->Plane(layer, plane), canary,
-          HeadBlockBytes(cache->layout(), layer, plane) * spec.heads.count * spec.num_blocks);
+          HeadBlockBytes(cache->layout(), layer, plane) * spec.heads().count * spec.num_blocks);
     }
   }
 }
 
 void Endpoint::FillPattern(const std::vector<BlockId>& blocks, TokenRange tokens, uint64_t salt) {
-  ForEachCell(*cache, spec.heads, blocks, tokens,
+  ForEachCell(*cache, spec.heads(), blocks, tokens,
               [&](std::byte* at, int64_t bytes, const Cell& cell) {
                 for (int64_t b = 0; b < bytes; ++b) {
                   at[b] = static_cast<std::byte>(Pattern(cell, b, salt));
@@ -200,7 +208,7 @@ testing::AssertionResult Endpoint::IsCanaryBut(uint8_t canary,
   for (int32_t layer = 0; layer < spec.num_layers; ++layer) {
     for (KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
       const int64_t bytes =
-          HeadBlockBytes(cache->layout(), layer, plane) * spec.heads.count * spec.num_blocks;
+          HeadBlockBytes(cache->layout(), layer, plane) * spec.heads().count * spec.num_blocks;
       const std::byte* want = image.cache->Plane(layer, plane);
       const std::byte* got = cache->Plane(layer, plane);
       const auto [at, unused] = std::mismatch(got, got + bytes, want);
@@ -226,6 +234,7 @@ ExpectArgs Handoff::expect() const {
 StartArgs Handoff::start() const {
   return {.ticket = ticket,
           .endpoint = via.empty() ? to->address : via,
+          .receiver_place = to->spec.place,
           .key = DerivePairKey(to->secret, from->spec.incarnation, to->spec.incarnation),
           .sender = from->spec.incarnation,
           .receiver = to->spec.incarnation,

@@ -45,14 +45,18 @@ struct EndpointSpec {
   Incarnation incarnation = 1;
   int32_t block_size = 16;
   int32_t num_blocks = 64;
-  HeadRange heads{0, 4};
+  RankPlace place;
+  int32_t kv_heads = 4;  // Of the whole model.
   int32_t k_dim = 8;
   int32_t num_layers = 3;
   uint32_t max_frame_bytes = kMaxDataPayloadBytes;
   double time_scale = 1;
+  int32_t patient_rank = -1;  // Of a RankedWorker: its limits are 20 times as long.
   int max_outgoing = 256;
   int max_incoming = 1024;
+  int max_unauthenticated = TcpOptions{}.max_unauthenticated;
   LateStager::Options stager;
+  HeadRange heads() const { return HeadsOf(place.rank, place.size, kv_heads); }
 };
 
 // One process: pool, transport, and what it was told.
@@ -86,7 +90,8 @@ struct Endpoint {
 class TransportCluster {
  public:
   explicit TransportCluster(TransportKind kind) : kind_(kind) {}
-  std::unique_ptr<Endpoint> Make(const EndpointSpec& spec);
+  // `also`: told of each event too, after the endpoint's log.
+  std::unique_ptr<Endpoint> Make(const EndpointSpec& spec, KvTransport::EventSink also = nullptr);
 
  private:
   // For kinds with a stager.

@@ -34,7 +34,9 @@ void Connections::OnTicketEvent(TransferEvent event) {
   if (event.kind == TransferEvent::Kind::kEnded) {
     if (event.receiver) {
       for (auto& [id, entry] : links_) {
-        if (entry.incoming != nullptr) entry.incoming->Divert(event.ticket);
+        if (entry.incoming != nullptr) {
+          entry.incoming->OnTicketEnded(event.ticket, event.status.ok());
+        }
       }
     } else {
       sending_.erase(event.ticket);
@@ -110,7 +112,8 @@ absl::StatusOr<OutgoingLink*> Connections::LinkTo(const StartArgs& args) {
   if (absl::Status status = CheckStart(options_.transport, args); !status.ok()) return status;
   for (auto& [id, entry] : links_) {
     if (entry.outgoing != nullptr && entry.closing.ok() &&
-        entry.outgoing->receiver() == args.receiver) {
+        entry.outgoing->receiver() == args.receiver &&
+        entry.outgoing->receiver_place() == args.receiver_place) {
       return entry.outgoing;
     }
   }
@@ -128,6 +131,7 @@ absl::StatusOr<OutgoingLink*> Connections::LinkTo(const StartArgs& args) {
                             .stream = {counters_, scratch_},
                             .counters = counters_,
                             .receiver = args.receiver,
+                            .receiver_place = args.receiver_place,
                             .key = args.key,
                             .handshake_timeout = Scaled(options_.handshake_timeout),
                             .min_progress_timeout = Scaled(options_.min_progress_timeout)},
@@ -165,12 +169,13 @@ void Connections::Abort(TicketId ticket) {
   }
   if (const Incarnation sender = ledger_.SenderOf(ticket); sender != 0) {
     known = true;
-    ledger_.Fail(ticket, absl::CancelledError("KV transfer: aborted here"));
     for (auto& [id, entry] : links_) {
-      if (entry.incoming != nullptr && entry.closing.ok() && entry.incoming->sender() == sender) {
+      if (entry.incoming != nullptr && entry.closing.ok() &&
+          entry.incoming->sender().incarnation == sender) {
         entry.incoming->SendAbort(ticket, AbortCode::kCancelled);
       }
     }
+    ledger_.Fail(ticket, absl::CancelledError("KV transfer: aborted here"));
   }
   if (!known) counters_->Add(&TransportCounters::ignored_calls);
 }
@@ -182,7 +187,7 @@ void Connections::Accept(std::unique_ptr<ByteStream> stream) {
   for (auto& [id, entry] : links_) {
     if (entry.incoming == nullptr || !entry.closing.ok()) continue;
     ++incoming;
-    if (entry.incoming->sender() != 0) continue;
+    if (entry.incoming->sender().incarnation != 0) continue;
     ++unknown;
     if (oldest_unknown == nullptr) oldest_unknown = &entry;
   }
@@ -201,6 +206,7 @@ void Connections::Accept(std::unique_ptr<ByteStream> stream) {
                             .ledger = &ledger_,
                             .counters = counters_,
                             .handshake_deadline = now_ + Scaled(options_.handshake_timeout),
+                            .reminder_interval = Scaled(options_.min_progress_timeout) / 4,
                             .on_unknown_ticket = [this] { network_->ExecuteCalls(); },
                             .on_authenticated = [this](IncomingLink* l) { OnAuthenticated(l); }});
   IncomingLink* raw = link.get();
@@ -213,7 +219,7 @@ void Connections::Accept(std::unique_ptr<ByteStream> stream) {
   counters_->Add(&TransportCounters::accepted_connections);
 }
 
-// The sender opened a new connection, so it has given the old one up; two of them would be two
+// The rank opened a new connection, so it has given the old one up; two of them would be two
 // writers.
 void Connections::OnAuthenticated(IncomingLink* link) {
   for (auto& [id, entry] : links_) {

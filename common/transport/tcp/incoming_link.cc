@@ -26,7 +26,10 @@ absl::StatusOr<PayloadPlan> IncomingLink::OnHeader(const FrameHeader& header) {
   if (!expected) return Malformed("a frame that does not belong here");
   if (options_.ledger->SenderOf(header.ticket) == 0) options_.on_unknown_ticket();
   if (header.type != FrameType::kData) return PayloadPlan{};
-  ReceiveLedger::Admission admission = options_.ledger->Admit(header, hello_.sender);
+  judged_ = header.ticket;
+  ReceiveLedger::Admission admission = options_.ledger->Admit(header, sender());
+  judged_ = {};
+  if (admission.kind != ReceiveLedger::Admission::Kind::kRefused) open_.insert(header.ticket);
   switch (admission.kind) {
     case ReceiveLedger::Admission::Kind::kWrite:
       if (options_.transport->stager != nullptr) {
@@ -58,7 +61,9 @@ absl::Status IncomingLink::OnFrame(const ReceivedFrame& frame) {
     case FrameType::kFinal:
       return OnFinal(frame);
     default:  // kAbort; OnHeader lets nothing else through.
-      options_.ledger->Fail(frame.header.ticket, StatusOfAbort(frame.header.code), hello_.sender);
+      judged_ = frame.header.ticket;
+      options_.ledger->Fail(judged_, StatusOfAbort(frame.header.code), sender());
+      judged_ = {};
       return absl::OkStatus();
   }
 }
@@ -76,8 +81,13 @@ absl::Status IncomingLink::OnHello(const ReceivedFrame& frame) {
   auto hello = DecodeHello(frame.body);
   if (!hello.ok()) return Malformed(std::string(hello.status().message()));
   hello_ = *hello;
-  if (hello_.receiver != options_.transport->incarnation) {
+  if (hello_.receiver != options_.transport->incarnation ||
+      hello_.receiver_place != options_.transport->place) {
     return RefuseHandshake(AbortCode::kWrongReceiver);
+  }
+  if (!CanHold(hello_.sender_place, KvHeads(*options_.transport)) ||
+      hello_.pool.heads != HeadsAt(*options_.transport, hello_.sender_place)) {
+    return RefuseHandshake(AbortCode::kProtocol);
   }
   ASSIGN_OR_RETURN(challenge_.nonce, NewNonce());
   challenge_.pool = ShapeOf(*options_.transport);
@@ -103,7 +113,9 @@ absl::Status IncomingLink::OnProof(const ReceivedFrame& frame) {
 }
 
 absl::Status IncomingLink::FailTicket(TicketId ticket, AbortCode code) {
-  options_.ledger->Fail(ticket, StatusOfAbort(code), hello_.sender);
+  judged_ = ticket;
+  options_.ledger->Fail(ticket, StatusOfAbort(code), sender());
+  judged_ = {};
   last_refused_ = ticket;
   return stream_.Queue({.header = {.type = FrameType::kAbort, .ticket = ticket, .code = code}});
 }
@@ -129,7 +141,7 @@ absl::Status IncomingLink::OnData(const ReceivedFrame& frame) {
 }
 
 void IncomingLink::Commit(const FrameHeader& header) {
-  options_.ledger->Commit(header);
+  options_.ledger->Commit(header, sender());
   if (unacked_.empty() || unacked_.back() != header.ticket) unacked_.push_back(header.ticket);
 }
 
@@ -147,9 +159,13 @@ absl::Status IncomingLink::LaunchWaiting() {
   return stream_.Resume();
 }
 
-void IncomingLink::Divert(TicketId ticket) {
+void IncomingLink::OnTicketEnded(TicketId ticket, bool verified) {
   stream_.DivertPayload(ticket);
   if (waiting_.has_value() && waiting_->header.ticket == ticket) waiting_.reset();
+  const bool is_open = open_.erase(ticket) > 0;
+  finished_.erase(ticket);
+  if (verified && (is_open || ticket == judged_)) verdicts_.push_back(ticket);
+  if (!verified && is_open && ticket != judged_) SendAbort(ticket, AbortCode::kCancelled);
 }
 
 absl::Status IncomingLink::OnFinal(const ReceivedFrame& frame) {
@@ -163,13 +179,17 @@ absl::Status IncomingLink::OnFinal(const ReceivedFrame& frame) {
     options_.counters->Add(&TransportCounters::malformed);
     return FailTicket(ticket, AbortCode::kProtocol);
   }
-  const AbortCode code = options_.ledger->Finish(ticket, hello_.sender, *body);
-  if (code == AbortCode::kNone && IsLanding(ticket)) {
-    verdicts_.push_back(ticket);
-    return absl::OkStatus();
+  judged_ = ticket;
+  const AbortCode code = options_.ledger->Finish(ticket, sender(), *body);
+  judged_ = {};
+  if (code != AbortCode::kNone) {
+    return stream_.Queue({.header = {.type = FrameType::kAbort, .ticket = ticket, .code = code}});
   }
-  const FrameType type = code == AbortCode::kNone ? FrameType::kVerified : FrameType::kAbort;
-  return stream_.Queue({.header = {.type = type, .ticket = ticket, .code = code}});
+  if (options_.ledger->SenderOf(ticket) == 0) return absl::OkStatus();
+  open_.insert(ticket);
+  if (finished_.empty()) next_reminder_ = now_ + options_.reminder_interval;
+  finished_.insert(ticket);
+  return absl::OkStatus();
 }
 
 bool IncomingLink::IsLanding(TicketId ticket) const {
@@ -190,6 +210,7 @@ absl::Status IncomingLink::SendVerdicts() {
 }
 
 void IncomingLink::SendAbort(TicketId ticket, AbortCode code) {
+  open_.erase(ticket);
   overflow_.Update(
       stream_.Queue({.header = {.type = FrameType::kAbort, .ticket = ticket, .code = code}}));
 }
@@ -199,7 +220,7 @@ absl::Status IncomingLink::SendAcks() {
   unacked_.erase(std::unique(unacked_.begin(), unacked_.end()), unacked_.end());
   for (TicketId ticket : unacked_) {
     if (options_.ledger->SenderOf(ticket) != hello_.sender) continue;
-    const auto bytes = static_cast<uint64_t>(options_.ledger->AcceptedBytes(ticket));
+    const auto bytes = static_cast<uint64_t>(options_.ledger->AcceptedBytes(ticket, sender()));
     RETURN_IF_ERROR(
         stream_.Queue({.header = {.type = FrameType::kAck, .ticket = ticket, .value = bytes}}));
   }
@@ -208,7 +229,7 @@ absl::Status IncomingLink::SendAcks() {
 }
 
 absl::Status IncomingLink::OnReady(bool readable, bool writable, Time now) {
-  (void)now;
+  now_ = now;
   RETURN_IF_ERROR(LaunchWaiting());
   if (readable) RETURN_IF_ERROR(stream_.Read());
   RETURN_IF_ERROR(SendVerdicts());
@@ -218,24 +239,30 @@ absl::Status IncomingLink::OnReady(bool readable, bool writable, Time now) {
 }
 
 Time IncomingLink::NextDeadline() const {
-  return state_ == State::kReady ? kNever : options_.handshake_deadline;
+  if (state_ != State::kReady) return options_.handshake_deadline;
+  return finished_.empty() ? kNever : next_reminder_;
 }
 
 absl::Status IncomingLink::OnTimer(Time now) {
   if (now < NextDeadline()) return absl::OkStatus();
+  if (state_ == State::kReady) {
+    next_reminder_ = now + options_.reminder_interval;
+    unacked_.insert(unacked_.end(), finished_.begin(), finished_.end());
+    return absl::OkStatus();
+  }
   options_.counters->Add(&TransportCounters::failed_handshakes);
   return absl::DeadlineExceededError("KV connection: no handshake in time");
 }
 
 void IncomingLink::Supersede(const absl::Status& status) {
-  options_.ledger->SenderLost(hello_.sender, status);
+  options_.ledger->SenderLost(sender(), status);
   superseded_ = true;
 }
 
 void IncomingLink::OnClosed(const absl::Status& status) {
   if (state_ == State::kReady && !superseded_) {
     options_.ledger->SenderLost(
-        hello_.sender,
+        sender(),
         absl::UnavailableError("KV transfer: connection lost: " + std::string(status.message())));
   }
 }

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "common/transport/handshake.h"
@@ -23,10 +25,13 @@ class IncomingLink : public Link {
     ReceiveLedger* ledger = nullptr;
     CounterBoard* counters = nullptr;
     Time handshake_deadline = kNever;
+    // How often a sender whose part is whole hears that those of others are not. Each time restarts
+    // its deadline, whose bound is then theirs.
+    Duration reminder_interval = std::chrono::milliseconds(250);
     // A frame came for a ticket the ledger does not know. The call that expects it may still be in
     // the queue: the node made it before the sender heard of the ticket.
     std::function<void()> on_unknown_ticket;
-    // The sender proved who it is; an older connection of the same sender has to go.
+    // The sender proved who it is; an older connection of the same rank has to go.
     std::function<void(IncomingLink*)> on_authenticated;
   };
 
@@ -42,16 +47,20 @@ class IncomingLink : public Link {
   FrameStream& stream() override { return stream_; }
   bool wants_slot() const override { return waiting_.has_value(); }
 
-  // The ticket has ended: nothing of it is written any more.
-  void Divert(TicketId ticket);
+  // The ticket has ended: nothing of it is written any more, and a sender that has sent of it hears
+  // how, once that is final.
+  void OnTicketEnded(TicketId ticket, bool verified);
 
-  // 0 until authenticated.
-  Incarnation sender() const { return state_ == State::kReady ? hello_.sender : 0; }
+  // None (incarnation 0) until authenticated.
+  ReceiveLedger::Sender sender() const {
+    if (state_ != State::kReady) return {};
+    return {hello_.sender, hello_.sender_place};
+  }
 
   // The node gave the ticket up, or the ledger did: tell the sender.
   void SendAbort(TicketId ticket, AbortCode code);
 
-  // Another connection of the same sender took over: closing this one ends no ticket of that one.
+  // Another connection of the same rank took over: closing this one ends no ticket of that one.
   void Supersede(const absl::Status& status);
 
  private:
@@ -89,7 +98,12 @@ class IncomingLink : public Link {
   std::vector<TicketId> unacked_;  // Tickets with news for an ack.
   std::vector<PoolPiece> pieces_;        // Of the data frame that is read, with a stager.
   std::optional<StagedFrame> waiting_;   // For a slot; the stream is paused.
-  std::vector<TicketId> verdicts_;       // Verified, and still landing.
+  std::set<TicketId> open_;              // This rank has sent of them, and they have not ended.
+  std::set<TicketId> finished_;          // Of these, with its final frame; others' are missing.
+  Time next_reminder_ = kNever;
+  Time now_{};                           // Of the call in progress.
+  TicketId judged_;                      // Whose frame the ledger judges; its answer is not theirs.
+  std::vector<TicketId> verdicts_;       // Verified, perhaps still landing.
   bool superseded_ = false;
 };
 

@@ -104,6 +104,8 @@ void OutgoingLink::End(Tickets::iterator it, absl::Status status, AbortCode tell
 absl::Status OutgoingLink::SendHello() {
   hello_ = {.sender = options_.transport.incarnation,
             .receiver = options_.receiver,
+            .sender_place = options_.transport.place,
+            .receiver_place = options_.receiver_place,
             .pool = ShapeOf(options_.transport)};
   ASSIGN_OR_RETURN(hello_.nonce, NewNonce());
   const auto body = EncodeHello(hello_);
@@ -181,11 +183,14 @@ absl::Status OutgoingLink::OnAck(const FrameHeader& header) {
       return absl::InvalidArgumentError("KV connection: more acknowledged than sent");
     }
     const int64_t bytes = static_cast<int64_t>(header.value);
-    if (bytes > ticket.acked_bytes) {
+    const bool is_news = bytes > ticket.acked_bytes;
+    if (is_news) {
       NoteProgress(bytes - ticket.acked_bytes);
       ticket.acked_bytes = bytes;
-      Arm(&ticket);
     }
+    // Without news: the receiver has all of this rank's and waits for other ranks', which have
+    // deadlines of their own.
+    if (is_news || ticket.final_sent) Arm(&ticket);
   }
   // The others wait for their turn on this connection, and it moves.
   for (auto& [id, ticket] : tickets_) {
@@ -209,7 +214,8 @@ std::optional<OutgoingFrame> OutgoingLink::NextFrame() {
       continue;
     }
     const PushArgs push = std::get<PushArgs>(work_.front());
-    auto frames = PlanPush(options_.transport, it->second.args, push, receiver_pool_);
+    auto frames = PlanPush(options_.transport, it->second.args, push,
+                           receiver_pool_.block_size);
     if (!frames.ok()) {
       End(it, frames.status(), AbortCode::kCancelled);
       continue;
@@ -238,7 +244,7 @@ std::optional<OutgoingFrame> OutgoingLink::NextDataFrame() {
   OutgoingFrame frame{
       .header = {.type = FrameType::kData, .ticket = ticket.args.ticket, .range = range},
       .memory = FrameMemory(*options_.transport.cache, range, ticket.args.blocks,
-                            options_.transport.first_head)};
+                            ShapeOf(options_.transport).heads.first)};
   for (const iovec& part : frame.memory) ticket.sent_bytes += static_cast<int64_t>(part.iov_len);
   if (TakeRange()) --ticket.queued;
   return frame;
@@ -252,8 +258,8 @@ bool OutgoingLink::StageNext() {
                                .ticket = args.ticket,
                                .range = frames_[next_frame_]}};
   frame.gathered = transport.stager->Gather(
-      {args.ticket, /*receiver=*/false},
-      FramePieces(*transport.cache, frame.header.range, args.blocks, transport.first_head));
+      {args.ticket, /*receiver=*/false}, FramePieces(*transport.cache, frame.header.range,
+                                                     args.blocks, ShapeOf(transport).heads.first));
   if (frame.gathered == nullptr) {
     wants_slot_ = !got_slot_;
     return false;

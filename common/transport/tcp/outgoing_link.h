@@ -24,6 +24,7 @@ class OutgoingLink : public Link {
     FrameStream::Options stream;
     CounterBoard* counters = nullptr;
     Incarnation receiver = 0;
+    RankPlace receiver_place;
     PairKey key{};
     Duration handshake_timeout{};
     Duration min_progress_timeout{};  // Of a ticket with something outstanding.
@@ -40,6 +41,7 @@ class OutgoingLink : public Link {
   bool Has(TicketId ticket) const { return tickets_.contains(ticket); }
   bool idle() const { return tickets_.empty(); }
   Incarnation receiver() const { return options_.receiver; }
+  RankPlace receiver_place() const { return options_.receiver_place; }
 
   absl::StatusOr<PayloadPlan> OnHeader(const FrameHeader& header) override;
   absl::Status OnFrame(const ReceivedFrame& frame) override;

@@ -27,8 +27,9 @@ absl::StatusOr<std::unique_ptr<TcpKvTransport>> TcpKvTransport::Create(TcpOption
   ASSIGN_OR_RETURN(transport->loop_,
                    ProgressLoop::Create(transport->options_, std::move(listener),
                                         &transport->calls_, &transport->counters_));
-  transport->thread_ = std::thread([loop = transport->loop_.get()] {
-    NameThisThread("transport");
+  const bool is_first = transport->options_.transport.place.rank == 0;
+  transport->thread_ = std::thread([loop = transport->loop_.get(), is_first] {
+    NameThisThread(is_first ? "transport" : "transport-rank");
     while (loop->Poll()) {
     }
   });

@@ -14,9 +14,9 @@ struct TcpOptions {
   double time_scale = 1;  // Multiplies every time limit; for sanitizer builds and slow machines.
   Duration handshake_timeout = std::chrono::seconds(2);
   Duration min_progress_timeout = std::chrono::seconds(1);  // Beside 10 x expected.
-  int max_unauthenticated = 64;  // Of more, the oldest goes: a real handshake takes milliseconds.
-  int max_incoming = 1024;       // Of more, the newest is refused.
-  int max_outgoing = 256;        // Of more, an idle one goes; without one Start is refused.
+  int max_unauthenticated = 512;  // Of more, the oldest goes: a real handshake takes milliseconds.
+  int max_incoming = 2048;        // Of more, the newest is refused.
+  int max_outgoing = 1024;        // Of more, an idle one goes; without one Start is refused.
 };
 
 }  // namespace baton

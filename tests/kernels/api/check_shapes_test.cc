@@ -111,15 +111,71 @@ TEST(CheckShapesTest, ProductsAndTablesAreCheckedWithoutTheirMemory) {
   ExpectRefused(gemm, [](auto& a) { a.out_stride = 39; }, "out_stride = 39: must be at least 40");
   ExpectRefused(gemm, [](auto& a) { a.a.dtype = DType::kFp8E4M3; }, "a.dtype");
   ExpectRefused(gemm, [](auto& a) { a.out.dtype = DType::kFp8E4M3; }, "out.dtype");
-  const EmbeddingArgs embedding{.table = &DeviceMatrix(),
+  for (const int32_t segments : {-2, 0, 3, 16}) {
+    ExpectRefused(gemm, [=](auto& a) { a.segments = segments; },
+                  absl::StrCat("segments = ", segments, ": must be 1, 2, 4 or 8"));
+  }
+  ExpectRefused(gemm, [](auto& a) { a.segments = 2; },
+                "segments = 2: must be 1, or each of a multiple of 32 of weights.k = 24");
+  const EmbeddingArgs embedding{.shards = {&DeviceMatrix()},
                                 .tokens = Nowhere<const int32_t>(),
                                 .num_tokens = 3,
                                 .out = Output(DType::kF32)};
   ExpectRefused(embedding, [](auto& a) { a.out_stride = 23; }, "out_stride = 23");
   ExpectRefused(embedding, [](auto& a) { a.out.dtype = DType::kFp8E4M3; }, "out.dtype");
+  ExpectRefused(embedding, [](auto& a) { a.shards[0] = nullptr; }, "shards[0] = null");
+  for (const int32_t shards : {0, 9}) {
+    ExpectRefused(embedding, [=](auto& a) { a.num_shards = shards; },
+                  absl::StrCat("num_shards = ", shards, ": must be in [1, 8]"));
+  }
   const WeightRows part{Nowhere<const std::byte>(), DType::kBF16, 40};
   const PackWeightsArgs pack{.parts = &part, .num_parts = 1, .k = 24};
   ExpectRefused(pack, [](auto& a) { a.k = 0; }, "k = 0");
+  const WeightRows narrow{Nowhere<const std::byte>(), DType::kBF16, 40, 23};
+  ExpectRefused(pack, [&](auto& a) { a.parts = &narrow; }, "parts[0].row_stride = 23: must be at");
+}
+
+TEST(CheckShapesTest, ATableIsOfPartsOfOneWidthAndTypeCutAtEqualRows) {
+  const auto matrix = [](int64_t n, int64_t k, DType dtype) {
+    return PackedMatrix(n, k, dtype, WeightFormat::kCuda, *AllocateHost(64));
+  };
+  const PackedMatrix whole = matrix(5, 8, DType::kBF16), wide = matrix(5, 9, DType::kBF16);
+  const PackedMatrix last = matrix(3, 8, DType::kBF16), f16 = matrix(5, 8, DType::kF16);
+  const EmbeddingArgs args{.shards = {&whole, &whole, &last},
+                           .num_shards = 3,
+                           .rows_each = 5,
+                           .tokens = Nowhere<const int32_t>(),
+                           .num_tokens = 3,
+                           .out = Output(DType::kF32)};
+  EXPECT_EQ(args.num_rows(), 13);
+  ExpectRefused(args, [&](auto& a) { a.shards[2] = nullptr; }, "shards[2] = null");
+  ExpectRefused(args, [&](auto& a) { a.shards[2] = &wide; }, "shards[2].k = 9: must be that of");
+  ExpectRefused(args, [&](auto& a) { a.shards[1] = &f16; }, "shards[1].dtype = 1: must be that");
+  ExpectRefused(args, [&](auto& a) { a.shards[1] = &last; }, "shards[1].n = 3: must be in [5, 5]");
+  ExpectRefused(args, [&](auto& a) { a.rows_each = 4; }, "shards[0].n = 5: must be in [4, 4]");
+  ExpectRefused(args, [&](auto& a) { a.rows_each = 0; }, "rows_each = 0: must be at least 1");
+  ExpectRefused(args, [&](auto& a) { a.out_stride = 7; }, "out_stride = 7: must be at least 8");
+}
+
+TEST(CheckShapesTest, PartialsAreCheckedWithoutTheirMemory) {
+  const float* part = Nowhere<const float>();
+  const FoldPartialsArgs fold{.parts = {part, part, part, part},
+                              .num_parts = 4,
+                              .num_tokens = 2,
+                              .dim = 8,
+                              .bias = part,
+                              .out = Output(DType::kF32)};
+  for (const int32_t parts : {0, 3, 16}) {
+    ExpectRefused(fold, [=](auto& a) { a.num_parts = parts; },
+                  absl::StrCat("num_parts = ", parts, ": must be 1, 2, 4 or 8"));
+  }
+  ExpectRefused(fold, [](auto& a) { a.num_parts = 8; }, "parts[4] = null");
+  ExpectRefused(fold, [](auto& a) { a.num_tokens = -1; }, "num_tokens = -1");
+  ExpectRefused(fold, [](auto& a) { a.dim = 0; }, "dim = 0: must be at least 1");
+  ExpectRefused(fold, [](auto& a) { a.out.data = nullptr; }, "out = null");
+  ExpectRefused(fold, [](auto& a) { a.out.dtype = DType::kFp8E4M3; }, "out.dtype");
+  ExpectRefused(fold, [](auto& a) { a.part_stride = 7; }, "part_stride = 7: must be at least 8");
+  ExpectRefused(fold, [](auto& a) { a.out_stride = 7; }, "out_stride = 7: must be at least 8");
 }
 
 TEST(CheckShapesTest, AStepIsCheckedWithoutItsMemory) {

@@ -5,7 +5,7 @@ namespace baton {
 namespace {
 
 template <typename Args>
-void ExpectRefused(const Args& args, const std::string& message) {
+void ExpectRefusal(const Args& args, const std::string& message) {
   const absl::Status status = CheckArgs(args);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(std::string(status.message()).find(message), std::string::npos)
@@ -33,23 +33,23 @@ TEST(CheckCacheArgsTest, SwapNamesWhatDiffersBetweenTheCaches) {
   Planes p;
   EXPECT_TRUE(CheckArgs(p.Swap()).ok());
   p.to.dim = 4;
-  ExpectRefused(p.Swap(), "destinations[0].dim = 4: must be that of the source");
+  ExpectRefusal(p.Swap(), "destinations[0].dim = 4: must be that of the source");
   p = Planes();
   p.from.dtype = p.to.dtype = static_cast<DType>(9);
-  ExpectRefused(p.Swap(), "sources[0].dtype = 9: must be f32, f16, bf16, fp8_e4m3 or fp8_e5m2");
+  ExpectRefusal(p.Swap(), "sources[0].dtype = 9: must be f32, f16, bf16, fp8_e4m3 or fp8_e5m2");
   p = Planes();
   p.to = p.from;
   p.to.data = p.memory[1];
   p.to.num_heads = 1;
-  ExpectRefused(p.Swap(), "destinations[0].num_heads = 1");
+  ExpectRefusal(p.Swap(), "destinations[0].num_heads = 1");
 }
 
 TEST(CheckCacheArgsTest, SwapNamesTheDestinationThatSharesMemory) {
   Planes p;
   p.to.data = p.from.data;
-  ExpectRefused(p.Swap(), "destinations[0].data = sources[0].data + 0: must be memory of its own");
+  ExpectRefusal(p.Swap(), "destinations[0].data = sources[0].data + 0: must be memory of its own");
   p.to.data = p.from.data + 1023;  // A plane has 4 * 2 * 16 * 8 = 1024 bytes.
-  ExpectRefused(p.Swap(), "destinations[0].data = sources[0].data + 1023");
+  ExpectRefusal(p.Swap(), "destinations[0].data = sources[0].data + 1023");
   p.to.data = p.from.data + 1024;
   EXPECT_TRUE(CheckArgs(p.Swap()).ok()) << CheckArgs(p.Swap());
 
@@ -59,7 +59,7 @@ TEST(CheckCacheArgsTest, SwapNamesTheDestinationThatSharesMemory) {
   args.sources = from;
   args.destinations = to;
   args.num_planes = 2;
-  ExpectRefused(args, "destinations[1].data = destinations[0].data + 0: must be memory of its own");
+  ExpectRefusal(args, "destinations[1].data = destinations[0].data + 0: must be memory of its own");
 }
 
 TEST(CheckCacheArgsTest, SwapTakesPlanesWhoseBlocksTakeTurns) {
@@ -83,35 +83,35 @@ TEST(CheckCacheArgsTest, SwapTakesPlanesWhoseBlocksTakeTurns) {
   from[0] = to[0];
   EXPECT_TRUE(CheckArgs(args).ok()) << CheckArgs(args);
   to[1].data -= 1;
-  ExpectRefused(args, "destinations[0].data = sources[0].data + 255");
+  ExpectRefusal(args, "destinations[0].data = sources[0].data + 255");
   to[1].data += 2;
-  ExpectRefused(args, "destinations[0].data = sources[0].data + 257");
+  ExpectRefusal(args, "destinations[0].data = sources[0].data + 257");
   to[1].data -= 1;
   to[1].block_stride = 511;
-  ExpectRefused(args, "destinations[0].data = sources[0].data + 256");
+  ExpectRefusal(args, "destinations[0].data = sources[0].data + 256");
 }
 
 TEST(CheckCacheArgsTest, SwapNamesTheRunThatLeavesACache) {
   Planes p;
   SwapBlocksArgs args = p.Swap();
   p.run = {2, 0, 3};
-  ExpectRefused(args, "runs[0].source = 2: must be in [0, 1]");
+  ExpectRefusal(args, "runs[0].source = 2: must be in [0, 1]");
   p.run = {0, 0, INT64_MAX};
-  ExpectRefused(args, "runs[0].count");
+  ExpectRefusal(args, "runs[0].count");
   p.run = {INT64_MAX, 0, 1};
-  ExpectRefused(args, "runs[0].source");
+  ExpectRefusal(args, "runs[0].source");
   p.run = {0, -1, 1};
-  ExpectRefused(args, "runs[0].destination = -1");
+  ExpectRefusal(args, "runs[0].destination = -1");
   const BlockRun twice[] = {{0, 1, 2}, {3, 2, 1}};
   args.runs = twice;
   args.num_runs = 2;
-  ExpectRefused(args, "runs[1].destination = 2: must be a destination only once");
+  ExpectRefusal(args, "runs[1].destination = 2: must be a destination only once");
   p.run = {0, 0, 1};
   args = p.Swap();
   args.heads = {.source = 1, .destination = 0, .count = 2};
-  ExpectRefused(args, "heads.source = 1");
+  ExpectRefusal(args, "heads.source = 1");
   args.heads = {.source = 1};
-  ExpectRefused(args, "heads.source = 1: must be 0 for all heads");
+  ExpectRefusal(args, "heads.source = 1: must be 0 for all heads");
 }
 
 TEST(CheckCacheArgsTest, ScalesBelongToFp8AndArePositive) {
@@ -121,14 +121,14 @@ TEST(CheckCacheArgsTest, ScalesBelongToFp8AndArePositive) {
   p.from.num_scales = 1;
   EXPECT_TRUE(CheckPlane(p.from, "cache").ok());
   p.from.num_scales = 2;
-  ExpectRefused(p.Swap(), "sources[0].scales[1] = 0");
+  ExpectRefusal(p.Swap(), "sources[0].scales[1] = 0");
   p.from.num_scales = 3;
-  ExpectRefused(p.Swap(), "sources[0].num_scales = 3: must be 0, 1 or num_heads = 2");
+  ExpectRefusal(p.Swap(), "sources[0].num_scales = 3: must be 0, 1 or num_heads = 2");
   p.from.num_scales = 1;
   p.from.scales = nullptr;
-  ExpectRefused(p.Swap(), "sources[0].scales = null");
+  ExpectRefusal(p.Swap(), "sources[0].scales = null");
   p.from.dtype = DType::kF32;
-  ExpectRefused(p.Swap(), "sources[0].num_scales = 1: must be 0");
+  ExpectRefusal(p.Swap(), "sources[0].num_scales = 1: must be 0");
 }
 
 TEST(CheckCacheArgsTest, EveryOperatorLooksAtTheScalesOfItsPlanes) {
@@ -141,15 +141,15 @@ TEST(CheckCacheArgsTest, EveryOperatorLooksAtTheScalesOfItsPlanes) {
   const BlockPair pair{0, 1};
   const int32_t block = 0;
   std::byte staging[1024];
-  ExpectRefused(CopyBlocksArgs{good_and_bad, 2, &pair, 1}, "planes[1].scales[0] = 0");
-  ExpectRefused(GatherBlocksArgs{.planes = good_and_bad,
+  ExpectRefusal(CopyBlocksArgs{good_and_bad, 2, &pair, 1}, "planes[1].scales[0] = 0");
+  ExpectRefusal(GatherBlocksArgs{.planes = good_and_bad,
                                  .num_planes = 2,
                                  .blocks = &block,
                                  .num_blocks = 1,
                                  .staging = staging,
                                  .staging_bytes = 1024},
                 "planes[1].scales[0] = 0");
-  ExpectRefused(ScatterBlocksArgs{.planes = good_and_bad,
+  ExpectRefusal(ScatterBlocksArgs{.planes = good_and_bad,
                                   .num_planes = 2,
                                   .blocks = &block,
                                   .num_blocks = 1,
@@ -158,9 +158,9 @@ TEST(CheckCacheArgsTest, EveryOperatorLooksAtTheScalesOfItsPlanes) {
                 "planes[1].scales[0] = 0");
   p.to.scales = &zero;
   p.to.num_scales = 1;
-  ExpectRefused(p.Swap(), "destinations[0].scales[0] = 0");
-  ExpectRefused(ReshapeAndCacheArgs{.k_cache = bad, .v_cache = p.from}, "k_cache.scales[0] = 0");
-  ExpectRefused(ReshapeAndCacheArgs{.k_cache = p.from, .v_cache = bad}, "v_cache.scales[0] = 0");
+  ExpectRefusal(p.Swap(), "destinations[0].scales[0] = 0");
+  ExpectRefusal(ReshapeAndCacheArgs{.k_cache = bad, .v_cache = p.from}, "k_cache.scales[0] = 0");
+  ExpectRefusal(ReshapeAndCacheArgs{.k_cache = p.from, .v_cache = bad}, "v_cache.scales[0] = 0");
   const int32_t none[] = {0, 0};
   VarlenAttentionArgs attention{.num_heads = bad.num_heads,
                                 .num_seqs = 1,
@@ -168,9 +168,9 @@ TEST(CheckCacheArgsTest, EveryOperatorLooksAtTheScalesOfItsPlanes) {
                                 .seq_lens = none,
                                 .k_cache = bad,
                                 .v_cache = p.from};
-  ExpectRefused(attention, "k_cache.scales[0] = 0");
+  ExpectRefusal(attention, "k_cache.scales[0] = 0");
   std::swap(attention.k_cache, attention.v_cache);
-  ExpectRefused(attention, "v_cache.scales[0] = 0");
+  ExpectRefusal(attention, "v_cache.scales[0] = 0");
 }
 
 // Blocks are in each plane of a call, also in the smallest.
@@ -205,11 +205,11 @@ TEST(CheckCacheArgsTest, TheSmallestPlaneBoundsTheBlocks) {
   EXPECT_TRUE(CheckArgs(swap).ok()) << CheckArgs(swap);
   EXPECT_TRUE(CheckArgs(gather).ok()) << CheckArgs(gather);
   --to[1].num_blocks;
-  ExpectRefused(swap, "runs[0].destination");
+  ExpectRefusal(swap, "runs[0].destination");
   --from[1].num_blocks;
-  ExpectRefused(copy, "pairs[0].destination");
-  ExpectRefused(swap, "runs[0].source");
-  ExpectRefused(gather, "blocks[0]");
+  ExpectRefusal(copy, "pairs[0].destination");
+  ExpectRefusal(swap, "runs[0].source");
+  ExpectRefusal(gather, "blocks[0]");
 }
 
 TEST(CheckCacheArgsTest, GatherAndScatterNameTheBlockAndTheRoom) {
@@ -224,14 +224,14 @@ TEST(CheckCacheArgsTest, GatherAndScatterNameTheBlockAndTheRoom) {
                           .staging_bytes = 512};
   EXPECT_TRUE(CheckArgs(gather).ok());
   gather.staging_bytes = 511;
-  ExpectRefused(gather, "staging_bytes = 511: must be at least 0 + 2 * 256");
+  ExpectRefusal(gather, "staging_bytes = 511: must be at least 0 + 2 * 256");
   gather.staging_bytes = -1;
-  ExpectRefused(gather, "staging_bytes = -1: must be at least 0 + 2 * 256");
+  ExpectRefusal(gather, "staging_bytes = -1: must be at least 0 + 2 * 256");
   gather.first_head = 1;
-  ExpectRefused(gather, "first_head = 1");
+  ExpectRefusal(gather, "first_head = 1");
   gather.num_heads = 3;
-  ExpectRefused(gather, "num_heads = 3");
-  ExpectRefused(ScatterBlocksArgs{.planes = &p.from,
+  ExpectRefusal(gather, "num_heads = 3");
+  ExpectRefusal(ScatterBlocksArgs{.planes = &p.from,
                                   .num_planes = 1,
                                   .blocks = blocks,
                                   .num_blocks = 2,
@@ -250,7 +250,7 @@ TEST(CheckCacheArgsTest, StagingOfMoreThan64BitsIsRefused) {
                          .dim = 1 << 16,
                          .block_stride = int64_t{1} << 52};
   const std::vector<int32_t> blocks(1 << 10);
-  ExpectRefused(GatherBlocksArgs{.planes = &plane,
+  ExpectRefusal(GatherBlocksArgs{.planes = &plane,
                                  .num_planes = 1,
                                  .blocks = blocks.data(),
                                  .num_blocks = std::ssize(blocks),
@@ -262,11 +262,11 @@ TEST(CheckCacheArgsTest, StagingOfMoreThan64BitsIsRefused) {
 TEST(CheckCacheArgsTest, APlaneThatNoMemoryHoldsIsRefused) {
   Planes p;
   p.from.block_stride = INT64_MAX;
-  ExpectRefused(p.Swap(), "sources[0].block_stride");
+  ExpectRefusal(p.Swap(), "sources[0].block_stride");
   p = Planes();
   p.from.block_size = INT32_MAX;
   p.from.num_heads = INT32_MAX;
-  ExpectRefused(p.Swap(), "sources[0].num_heads");
+  ExpectRefusal(p.Swap(), "sources[0].num_heads");
 }
 
 }  // namespace

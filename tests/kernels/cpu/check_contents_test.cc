@@ -42,6 +42,7 @@ TEST(CheckArgsTest, EveryOperandIsF32) {
   ExpectF32<ActivationAndMulArgs>({.dim = 1}, &ActivationAndMulArgs::out, "out");
   ExpectF32<SoftcapArgs>({.dim = 1, .cap = 1}, &SoftcapArgs::x, "x");
   ExpectF32<EmbeddingArgs>({}, &EmbeddingArgs::out, "out");
+  ExpectF32<FoldPartialsArgs>({.dim = 1}, &FoldPartialsArgs::out, "out");
   ExpectF32<GemmArgs>({.weights = &weights}, &GemmArgs::a, "a");
   ExpectF32<GemmArgs>({.weights = &weights}, &GemmArgs::out, "out");
   const ReshapeAndCacheArgs cache{.k_cache = plane, .v_cache = plane};
@@ -85,7 +86,7 @@ TEST(CheckArgsTest, WeightsAreThisDevices) {
   const PackedMatrix foreign(5, 8, DType::kF32, WeightFormat::kCuda, *AllocateHost(5 * 8 * 4));
   const std::string message = ": must be weights that this device has packed";
   GemmArgs gemm{.a = x, .a_stride = 8, .m = 1, .weights = &own, .out = x, .out_stride = 5};
-  EmbeddingArgs embedding{.table = &own, .tokens = &token, .num_tokens = 1, .out = x};
+  EmbeddingArgs embedding{.shards = {&own}, .tokens = &token, .num_tokens = 1, .out = x};
   ExpertGemmArgs experts{.a = x,
                          .a_stride = 8,
                          .num_a_rows = 1,
@@ -95,9 +96,9 @@ TEST(CheckArgsTest, WeightsAreThisDevices) {
                          .out = x,
                          .out_stride = 5};
   EXPECT_TRUE(CheckArgs(gemm).ok() && CheckArgs(embedding).ok() && CheckArgs(experts).ok());
-  gemm.weights = embedding.table = experts.weights = &foreign;
+  gemm.weights = embedding.shards[0] = experts.weights = &foreign;
   ExpectRefused(gemm, "weights" + message);
-  ExpectRefused(embedding, "table" + message);
+  ExpectRefused(embedding, "shards[0]" + message);
   ExpectRefused(experts, "weights" + message);
 }
 
@@ -142,7 +143,7 @@ TEST(CheckArgsTest, RowsWithGapsHaveRoomForTheirElements) {
   gated.gate_up_stride = 16;
   gated.out_stride = 7;
   ExpectRefused(gated, "out_stride = 7: must be at least 8");
-  EmbeddingArgs embedding{.table = &table, .tokens = &token, .num_tokens = 1, .out = x};
+  EmbeddingArgs embedding{.shards = {&table}, .tokens = &token, .num_tokens = 1, .out = x};
   EXPECT_TRUE(CheckArgs(embedding).ok());
   embedding.out_stride = 7;
   ExpectRefused(embedding, "out_stride = 7: must be at least 8");
@@ -309,7 +310,7 @@ TEST(CheckArgsTest, ModelOperatorsNameTheFieldTheyRefuse) {
   ExpectRefused(softcap, "x_stride = 3: must be at least 4");
   const PackedMatrix table = *AllocatePanels(5, 2, DType::kF32);
   const int32_t tokens[] = {4, 5};
-  ExpectRefused(EmbeddingArgs{.table = &table, .tokens = tokens, .num_tokens = 2, .out = x},
+  ExpectRefused(EmbeddingArgs{.shards = {&table}, .tokens = tokens, .num_tokens = 2, .out = x},
                 "tokens[1] = 5: must be in [0, 5)");
   ExpectRefused(
       GemmArgs{.a = x, .a_stride = 1, .m = 1, .weights = &table, .out = x, .out_stride = 5},

@@ -229,13 +229,87 @@ TEST_P(ElementwiseTest, RowsMayHaveGaps) {
   const auto table = kernels_->PackWeights({.parts = &part, .num_parts = 1, .k = dim});
   const int32_t ids[] = {4, 0, 4};
   EmbeddingArgs embedding{
-      .table = &*table, .tokens = ids, .num_tokens = tokens, .out = dense.data()};
+      .shards = {&*table}, .tokens = ids, .num_tokens = tokens, .out = dense.data()};
   ASSERT_TRUE(kernels_->Embedding(embedding).ok());
   std::fill(out.begin(), out.end(), NAN);
   embedding.out = out.data();
   embedding.out_stride = stride;
   ASSERT_TRUE(kernels_->Embedding(embedding).ok());
   expect_rows(out, dense);
+}
+
+// Byte by byte, for a row may hold -0 or a NaN.
+TEST_P(ElementwiseTest, ATableInShardsGivesTheRowsOfTheWhole) {
+  const int64_t dim = 37, vocab = 23;
+  std::vector<float> values = RandomFloats(1, vocab * dim);
+  values[7 * dim] = -0.0f;
+  values[8 * dim + 1] = BitsFloat(0x7fc12345u);
+  const auto pack = [&](int64_t first, int64_t rows) {
+    const WeightRows part{reinterpret_cast<const std::byte*>(values.data() + first * dim),
+                          DType::kF32, rows};
+    return *kernels_->PackWeights({.parts = &part, .num_parts = 1, .k = dim});
+  };
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 3 * vocab; ++i) ids.push_back(i * 7 % vocab);
+  const auto num_tokens = static_cast<int64_t>(ids.size());
+  for (const int32_t shards : {1, 2, 3, 4, 8}) {
+    EmbeddingArgs args{.num_shards = shards,
+                       .rows_each = (vocab + shards - 1) / shards,
+                       .tokens = ids.data(),
+                       .num_tokens = num_tokens};
+    std::vector<PackedMatrix> parts;
+    for (int32_t i = 0; i < shards; ++i) {
+      const int64_t first = i * args.rows_each;
+      parts.push_back(pack(first, std::min(args.rows_each, vocab - first)));
+    }
+    for (int32_t i = 0; i < shards; ++i) args.shards[i] = &parts[i];
+    EXPECT_EQ(args.num_rows(), vocab);
+    GuardedFloats out(num_tokens * dim);
+    args.out = out.data();
+    ASSERT_EQ(kernels_->Embedding(args), absl::OkStatus());
+    EXPECT_TRUE(out.GuardsIntact());
+    for (int64_t t = 0; t < num_tokens; ++t) {
+      const float* row = values.data() + ids[t] * dim;
+      EXPECT_EQ(std::memcmp(out.data() + t * dim, row, dim * sizeof(float)), 0) << t;
+    }
+    ids[5] = vocab;
+    EXPECT_EQ(kernels_->Embedding(args).message(), "tokens[5] = 23: must be in [0, 23)");
+    ids[5] = 5 * 7 % vocab;
+  }
+}
+
+TEST_P(ElementwiseTest, PartialsAddAsABalancedTreeAndThenTheBias) {
+  const int64_t tokens = 5, dim = 37, part_stride = 40, out_stride = 41;
+  std::vector<std::vector<float>> parts;
+  for (int32_t p = 0; p < kMaxRanks; ++p) parts.push_back(RandomFloats(p, tokens * part_stride));
+  const std::vector<float> bias = RandomFloats(9, dim);
+  for (const int32_t num_parts : {1, 2, 4, 8}) {
+    for (const bool has_bias : {false, true}) {
+      GuardedFloats out(tokens * out_stride);
+      FoldPartialsArgs args{.num_parts = num_parts,
+                            .part_stride = part_stride,
+                            .num_tokens = tokens,
+                            .dim = dim,
+                            .bias = has_bias ? bias.data() : nullptr,
+                            .out = out.data(),
+                            .out_stride = out_stride};
+      for (int32_t p = 0; p < num_parts; ++p) args.parts[p] = parts[p].data();
+      ASSERT_EQ(kernels_->FoldPartials(args), absl::OkStatus());
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t i = 0; i < out_stride; ++i) {
+          std::vector<float> sums;
+          for (int32_t p = 0; p < num_parts; ++p) {
+            sums.push_back(i < dim ? parts[p][t * part_stride + i] : 0);
+          }
+          for (; sums.size() > 1; sums.resize(sums.size() / 2)) {
+            for (size_t p = 0; 2 * p < sums.size(); ++p) sums[p] = sums[2 * p] + sums[2 * p + 1];
+          }
+          if (has_bias && i < dim) sums[0] += bias[i];
+          EXPECT_EQ(out.data()[t * out_stride + i], i < dim ? sums[0] : GuardedFloats::kCanary);
+        }
+      }
+    }
+  }
 }
 
 TEST_P(ElementwiseTest, ActivationAgreesWithItsFormulaFromFarBelowToFarAboveZero) {

@@ -32,6 +32,30 @@ TEST(PackWeightsTest, RowsPackedInAnyPiecesReadBackAsTheyWere) {
   }
 }
 
+// As a rank reads its columns of a matrix: what lies beside them is not touched.
+TEST(PackWeightsTest, ColumnsOfAWiderMatrixReadBackAsTheyWere) {
+  const int64_t n = 37, width = 75;
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    const std::vector<float> values = Rounded(dtype, RandomFloats(1, n * width));
+    const std::vector<std::byte> stored = Encode(dtype, values);
+    for (const auto& [first, k] : {std::pair{0, 32}, {32, 43}, {7, 1}, {10, 65}}) {
+      std::vector<float> expected;
+      for (int64_t row = 0; row < n; ++row) {
+        const auto at = values.begin() + row * width + first;
+        expected.insert(expected.end(), at, at + k);
+      }
+      const WeightRows part{stored.data() + first * SizeOf(dtype), dtype, n, width};
+      for (const DType to : {dtype, DType::kF32}) {
+        const PackedMatrix matrix = *AllocatePanels(n, k, to);
+        const Panels packed(matrix);
+        PackRows(part, 0, 20, 0, packed);
+        PackRows(part, 20, n, 0, packed);
+        EXPECT_EQ(Rows(packed, n), expected) << ToString(dtype) << " " << first << ", " << k;
+      }
+    }
+  }
+}
+
 TEST(PackWeightsTest, WhatFillsUpPanelsAndPairsIsZero) {
   const int64_t n = 33, k = 5;
   const std::vector<std::byte> stored = Encode(DType::kBF16, RandomFloats(1, n * k));

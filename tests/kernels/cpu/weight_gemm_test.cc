@@ -164,7 +164,7 @@ TEST_P(GemmTest, PackingJoinsPartsAndWidensMixedTypes) {
   ASSERT_TRUE(
       kernels_
           ->Embedding(
-              {.table = &*packed, .tokens = rows.data(), .num_tokens = 19, .out = out.data()})
+              {.shards = {&*packed}, .tokens = rows.data(), .num_tokens = 19, .out = out.data()})
           .ok());
   EXPECT_EQ(out.values(), expected);
 }
@@ -179,7 +179,8 @@ TEST_P(GemmTest, PackingReadsWeightsAtAnyAlignment) {
   const int32_t token = 3;
   GuardedFloats out(5);
   ASSERT_TRUE(
-      kernels_->Embedding({.table = &*packed, .tokens = &token, .num_tokens = 1, .out = out.data()})
+      kernels_
+          ->Embedding({.shards = {&*packed}, .tokens = &token, .num_tokens = 1, .out = out.data()})
           .ok());
   EXPECT_EQ(out.values(), std::vector<float>(values.begin() + 15, values.end()));
 }

@@ -1,161 +1,18 @@
-#include "kernels/cuda/attention.h"
-
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <optional>
 #include <vector>
 
-#include "tests/kernels/attention_problem.h"
-#include "tests/kernels/cuda/device_fixture.h"
+#include "tests/kernels/cuda/device_attention.h"
 
 namespace baton::cuda {
 namespace {
 
-struct Result {
-  std::vector<float> out, lse;
-  bool operator==(const Result&) const = default;
-};
-
-struct RunOptions {
-  bool scratch = false;
-  bool ragged = false;
-  DType out = DType::kF32;
-  bool spread = false;  // K and V have gaps of every kind.
-};
-
-// The rows of a dense plane with NaN between tokens, heads and blocks.
-struct SpreadPlane {
-  explicit SpreadPlane(const CachePlane& dense)
-      : plane(dense), bytes(std::make_shared<DeviceBytes>(Spread(dense))) {
-    plane.data = static_cast<std::byte*>(bytes->data());
-  }
-
-  CachePlane plane;
-  std::shared_ptr<DeviceBytes> bytes;
-
- private:
-  std::vector<std::byte> Spread(const CachePlane& dense) {
-    plane.token_stride = dense.dim + 8;
-    plane.head_stride = dense.block_size * plane.token_stride + 16;
-    plane.block_stride = dense.num_heads * plane.head_stride + 24;
-    const int64_t size = SizeOf(dense.dtype), row = dense.dim * size;
-    std::vector<std::byte> all(dense.num_blocks * plane.block_stride * size, std::byte{0xff});
-    for (int64_t b = 0; b < dense.num_blocks; ++b) {
-      for (int64_t h = 0; h < dense.num_heads; ++h) {
-        for (int64_t t = 0; t < dense.block_size; ++t) {
-          const int64_t from = b * dense.block_stride * size + (h * dense.block_size + t) * row;
-          const int64_t to =
-              b * plane.block_stride + h * plane.head_stride + t * plane.token_stride;
-          std::copy_n(dense.data + from, row, all.begin() + to * size);
-        }
-      }
-    }
-    return all;
-  }
-};
-
-// A problem whose arrays are on the device.
-class DeviceProblem {
- public:
-  explicit DeviceProblem(AttentionProblem& problem)
-      : problem_(problem),
-        q_(problem.shape.compute, WithTail(problem.q)),
-        k_(problem.k_cache),
-        v_(problem.v_cache),
-        table_(problem.table),
-        cu_q_(problem.cu_q),
-        lens_(problem.seq_lens),
-        ragged_(problem.Ragged().entries),
-        starts_(problem.Ragged().starts),
-        slopes_(DType::kF32, problem.slopes),
-        scales_(DType::kF32, problem.scales),
-        sinks_(DType::kF32, problem.sinks) {}
-
-  Result Run(const RunOptions& options = {}) const {
-    AttentionProblem& p = problem_;
-    const VarlenAttentionArgs host = p.Args(nullptr);
-    const DeviceFloats out(options.out, p.out_size());
-    const DeviceFloats lse(DType::kF32, p.total_q * p.shape.heads);
-    VarlenAttentionArgs args = host;
-    args.q = q_;
-    args.cu_seqlens_q = cu_q_.data();
-    args.num_tokens = p.total_q;
-    args.seq_lens = lens_.data();
-    args.block_table = options.ragged ? ragged_.data() : table_.data();
-    if (options.ragged) args.table_starts = starts_.data();
-    args.round_to = options.out;
-    args.out = out;
-    args.lse = lse.f32();
-    args.lse_stride = p.total_q;
-    args.max_seqlen_q = args.max_seqlen_k = 0;
-    for (const auto& [queries, keys] : p.shape.sequences) {
-      args.max_seqlen_q = std::max(args.max_seqlen_q, queries);
-      args.max_seqlen_k = std::max(args.max_seqlen_k, keys);
-    }
-    std::optional<SpreadPlane> k, v;
-    if (options.spread) {
-      k.emplace(args.k_cache);
-      v.emplace(args.v_cache);
-      args.k_cache = k->plane;
-      args.v_cache = v->plane;
-    } else {
-      args.k_cache.data = static_cast<std::byte*>(k_.data());
-      args.v_cache.data = static_cast<std::byte*>(v_.data());
-    }
-    args.k_cache.scales = args.v_cache.scales = scales_.f32();
-    if (args.scores.alibi_slopes != nullptr) args.scores.alibi_slopes = slopes_.f32();
-    if (args.scores.sinks != nullptr) args.scores.sinks = sinks_.f32();
-    const DeviceFloats scratch(DType::kF32, ScratchBytes(args) / 4);
-    EXPECT_EQ(VarlenAttention(args, options.scratch ? scratch.f32() : nullptr, nullptr),
-              cudaSuccess);
-    Result result{out.Read(), lse.Read()};
-    scratch.ReadBytes();  // Its guards.
-    return result;
-  }
-
- private:
-  // Behind the last head, whose kernel may have more columns, there are NaN.
-  static std::vector<float> WithTail(std::vector<float> q) {
-    q.insert(q.end(), 256, NAN);
-    return q;
-  }
-
-  AttentionProblem& problem_;
-  DeviceFloats q_;
-  DeviceBytes k_, v_;
-  DeviceArray<int32_t> table_, cu_q_, lens_, ragged_, starts_;
-  DeviceFloats slopes_, scales_, sinks_;
-};
-
-// Half types, K and V as they are or in fp8.
-struct Types {
-  DType compute;
-  DType kv;
-};
-constexpr Types kTypes[] = {{DType::kBF16, DType::kBF16},
-                            {DType::kF16, DType::kF16},
-                            {DType::kBF16, DType::kFp8E4M3},
-                            {DType::kF16, DType::kFp8E5M2}};
-
-AttentionShapes Shape(Types types, int32_t dim,
-                      std::vector<std::pair<int32_t, int32_t>> sequences) {
-  return {.heads = 4,
-          .kv_heads = 2,
-          .dim = dim,
-          .block_size = 16,
-          .kv = types.kv,
-          .sequences = std::move(sequences),
-          .kv_scale = IsFp8(types.kv) ? 0.25f : 0.0f,
-          .scale_per_head = dim % 64 == 0,
-          .compute = types.compute};
-}
-
-void ExpectAccurate(const AttentionShapes& shape, uint64_t seed, const std::string& what) {
+void ExpectAccurate(const AttentionShapes& shape, uint64_t seed, const std::string& what,
+                    bool scratch = false) {
   emulation::SetSeed(seed);
   AttentionProblem problem(shape, seed);
   const DeviceProblem device(problem);
-  const Result result = device.Run({.out = shape.compute});
+  const Result result = device.Run({.scratch = scratch, .out = shape.compute});
   problem.Check(result.out, result.lse, 1 << 30, what);
 }
 
@@ -163,7 +20,11 @@ class AttentionTest : public DeviceTest, public testing::WithParamInterface<Type
 
 // Each head size, also such that run in a larger kernel; lengths around steps of 64 and blocks.
 TEST_P(AttentionTest, IsAccurateForEveryHeadSize) {
-  for (const int32_t dim : {8, 32, 40, 64, 80, 96, 112, 120, 128, 136, 192, 256}) {
+  for (const int32_t dim : {8, 72, 88, 104, 160, 224, 248}) {
+    ExpectAccurate(Shape(GetParam(), dim, {{1, 65}, {5, 3}, {3, 4}}), 50 + dim,
+                   "dim " + std::to_string(dim));
+  }
+  for (const int32_t dim : {32, 40, 64, 80, 96, 112, 120, 128, 136, 192, 256}) {
     ExpectAccurate(Shape(GetParam(), dim, {{3, 65}, {1, 17}, {0, 5}, {2, 0}, {33, 64}}), 1 + dim,
                    "dim " + std::to_string(dim));
   }
@@ -171,7 +32,7 @@ TEST_P(AttentionTest, IsAccurateForEveryHeadSize) {
 
 TEST_P(AttentionTest, IsAccurateAcrossPartialsAndWithinBlocksOfAnySize) {
   uint64_t seed = 100;
-  for (const int32_t block_size : {1, 8, 16, 32, 64, 128, 256}) {
+  for (const int32_t block_size : {1, 8, 16, 24, 32, 64, 100, 128, 256}) {
     AttentionShapes shape = Shape(GetParam(), 64, {{1, 511}, {1, 512}, {2, 513}, {1, 1030}});
     shape.block_size = block_size;
     ExpectAccurate(shape, ++seed, "blocks of " + std::to_string(block_size));
@@ -198,6 +59,49 @@ TEST_P(AttentionTest, TakesEveryOptionOfTheScores) {
     shape.alibi_per_sequence = i == 10;
     shape.sinks = i == 9 || i == 4 || i == 0;
     ExpectAccurate(shape, 200 + i, "option " + std::to_string(i));
+  }
+}
+
+// Blocks of two warps and of one, and those whose totals are in shared memory.
+TEST_P(AttentionTest, TakesEveryOptionOfTheScoresInLargeHeads) {
+  std::vector<ScoreOptions> options(3);
+  options[0] = {.scale = 0.3f, .softcap = 3, .window_left = 15};
+  options[1] = {.causal = false, .window_left = 20, .window_right = 7};
+  options[2].local_chunk = 48;
+  for (const int32_t dim : {192, 256}) {
+    for (size_t i = 0; i < options.size(); ++i) {
+      AttentionShapes shape = Shape(GetParam(), dim, {{18, 70}, {1, 65}});
+      shape.scores = options[i];
+      shape.alibi = i == 1;
+      shape.sinks = i == 0;
+      const std::string what = std::to_string(dim) + " option " + std::to_string(i);
+      AttentionProblem problem(shape, 500 + i);
+      const DeviceProblem device(problem);
+      const Result four_warps = device.Run({.out = shape.compute});
+      problem.Check(four_warps.out, four_warps.lse, 1 << 30, what);
+      EXPECT_EQ(device.Run({.out = shape.compute, .shared_bytes = kLeastSharedBytes}), four_warps)
+          << what;
+    }
+  }
+}
+
+// Sequences that end, and windows that begin, at and beside the ends of steps and partials.
+TEST_P(AttentionTest, IsAccurateWherePartialsAreFolded) {
+  std::vector<ScoreOptions> options(7);
+  options[1].window_left = 100;
+  options[2].window_left = 511;  // From the first key of a partial on, for all but two.
+  options[3].local_chunk = 700;
+  options[4] = {.causal = false, .window_left = 700, .window_right = 0};
+  options[5].softcap = 3;
+  options[6] = {.causal = false, .window_right = 9};
+  for (size_t i = 0; i < options.size(); ++i) {
+    AttentionShapes shape = Shape(GetParam(), 32,
+                                  {{1, 1025}, {1, 512}, {1, 1023}, {1, 63}, {2, 1024}, {1, 513},
+                                   {1, 127}, {1, 511}, {1, 1536}, {1, 129}, {3, 1}, {1, 128}});
+    shape.heads = shape.kv_heads = 2;
+    shape.scores = options[i];
+    shape.sinks = i == 1;
+    ExpectAccurate(shape, 400 + i, "option " + std::to_string(i), true);
   }
 }
 
@@ -261,6 +165,22 @@ TEST_P(AttentionTest, BitsDependOnNeitherChunksNorPartialsNorTiles) {
   }
 }
 
+// Blocks of fewer warps, where there is not the room for four.
+TEST_P(AttentionTest, BitsDoNotDependOnTheSharedMemoryOfABlock) {
+  for (const int32_t dim : {128, 136, 192, 200, 256}) {
+    AttentionShapes shape = Shape(GetParam(), dim, {{1, 530}, {40, 90}, {1, 64}, {9, 9}});
+    AttentionProblem problem(shape, 21);
+    const DeviceProblem device(problem);
+    const Result expected = device.Run();
+    emulation::SetGpu("sm120");  // Refuses a launch of more than it gives.
+    for (const bool scratch : {false, true}) {
+      EXPECT_EQ(device.Run({.scratch = scratch, .shared_bytes = kLeastSharedBytes}), expected)
+          << "dim " << dim << (scratch ? " split" : "");
+    }
+    emulation::SetGpu("sm90");
+  }
+}
+
 TEST_P(AttentionTest, BitsDependOnNeitherBatchNorBlocks) {
   const auto sequences = std::vector<std::pair<int32_t, int32_t>>{{1, 530}, {40, 90}, {1, 64}};
   AttentionShapes shape = Shape(GetParam(), 128, sequences);
@@ -297,6 +217,44 @@ INSTANTIATE_TEST_SUITE_P(Types, AttentionTest, testing::ValuesIn(kTypes), [](con
 
 using AttentionOfDeviceTest = DeviceTest;
 
+#if !defined(BATON_CUDA_DEVICE)
+// And more warps, which are faster, wherever there is.
+TEST_F(AttentionOfDeviceTest, BlocksAreAsLargeAsTheirRoomAllows) {
+  const auto blocks = [](int32_t dim, size_t shared_bytes) {
+    AttentionShapes shape = Shape(kTypes[0], dim, {{64, 64}});
+    shape.heads = shape.kv_heads = 1;
+    AttentionProblem problem(shape, 23);
+    const DeviceProblem device(problem);
+    const int64_t before = emulation::GetStatistics().blocks;
+    device.Run({.shared_bytes = shared_bytes});
+    return emulation::GetStatistics().blocks - before;
+  };
+  constexpr size_t kSm80 = 163 << 10;
+  EXPECT_EQ(blocks(128, kLeastSharedBytes), 1);
+  EXPECT_EQ(blocks(192, kSm80), 1);
+  EXPECT_EQ(blocks(192, kLeastSharedBytes), 2);
+  EXPECT_EQ(blocks(256, kSm80), 1);
+  EXPECT_EQ(blocks(256, kLeastSharedBytes), 4);
+}
+
+// A step of decode has a block for each partial of a head, and one to fold each row; rows of more
+// than one tile fill a device without.
+TEST_F(AttentionOfDeviceTest, OneTileOfRowsIsSplit) {
+  const auto blocks = [](int32_t queries, bool scratch) {
+    AttentionShapes shape = Shape(kTypes[0], 32, {{queries, 1025}});
+    shape.heads = shape.kv_heads = 1;
+    AttentionProblem problem(shape, 29);
+    const DeviceProblem device(problem);
+    const int64_t before = emulation::GetStatistics().blocks;
+    device.Run({.scratch = scratch});
+    return emulation::GetStatistics().blocks - before;
+  };
+  EXPECT_EQ(blocks(1, true), 3 + 1);
+  EXPECT_EQ(blocks(1, false), 1);
+  EXPECT_EQ(blocks(65, true), 2);
+}
+#endif
+
 // What the real kernels do in any order of threads, blocks and copies is never called a fault.
 TEST_F(AttentionOfDeviceTest, GivesOneResultInEveryOrder) {
   AttentionProblem problem(Shape(kTypes[0], 32, {{1, 600}, {3, 70}}), 3);
@@ -322,7 +280,7 @@ TEST_F(AttentionOfDeviceTest, FoldsPartialsWhoseMaximaAreFarApart) {
 
 // The scratch memory is that of the queries there are, not of the longest row of each sequence.
 TEST_F(AttentionOfDeviceTest, RaggedQueriesFoldTheirPartialsToTheSameBits) {
-  AttentionProblem problem(Shape(kTypes[0], 64, {{4, 1100}, {1, 700}, {2, 600}}), 17);
+  AttentionProblem problem(Shape(kTypes[0], 64, {{4, 1100}, {1, 700}, {1, 0}, {2, 600}}), 17);
   const std::vector<float> whole = DeviceProblem(problem).Run().out;
   EXPECT_EQ(DeviceProblem(problem).Run({.scratch = true}).out, whole);
 }
@@ -377,13 +335,13 @@ class AttentionRefusalTest : public DeviceTest {
   bool Refuses(const Change& change) {
     VarlenAttentionArgs args = Varlen();
     change(args);
-    return VarlenAttention(args, nullptr, nullptr) == cudaErrorInvalidValue;
+    return VarlenAttention(args, {}, nullptr) == cudaErrorInvalidValue;
   }
   template <typename Change>
   bool RefusesPaged(const Change& change) {
     PagedAttentionArgs args = Paged();
     change(args);
-    return PagedAttention(args, nullptr, nullptr) == cudaErrorInvalidValue;
+    return PagedAttention(args, {}, nullptr) == cudaErrorInvalidValue;
   }
 
   AttentionProblem problem_{Shape(kTypes[0], 64, {{1, 700}, {1, 5}}), 3};
@@ -393,21 +351,21 @@ class AttentionRefusalTest : public DeviceTest {
 };
 
 TEST_F(AttentionRefusalTest, OneQueryEachIsPagedAttention) {
-  ASSERT_EQ(VarlenAttention(Varlen(), nullptr, nullptr), cudaSuccess);
+  ASSERT_EQ(VarlenAttention(Varlen(), {}, nullptr), cudaSuccess);
   const std::vector<float> expected = out_.Read();
   const DeviceFloats scratch(DType::kF32, ScratchBytes(Paged()) / 4);
   for (float* memory : {static_cast<float*>(nullptr), scratch.f32()}) {
     const DeviceFloats out(DType::kF32, problem_.out_size());
     PagedAttentionArgs args = Paged();
     args.out = out;
-    ASSERT_EQ(PagedAttention(args, memory, nullptr), cudaSuccess);
+    ASSERT_EQ(PagedAttention(args, {.scratch = memory}, nullptr), cudaSuccess);
     EXPECT_EQ(out.Read(), expected);
   }
   // A single pass leaves the scratch memory alone.
   const DeviceFloats untouched(DType::kF32, std::vector<float>(ScratchBytes(Paged()) / 4, 7));
   PagedAttentionArgs args = Paged();
   args.split = AttentionSplit::kSinglePass;
-  ASSERT_EQ(PagedAttention(args, untouched.f32(), nullptr), cudaSuccess);
+  ASSERT_EQ(PagedAttention(args, {.scratch = untouched.f32()}, nullptr), cudaSuccess);
   for (const float x : untouched.Read()) ASSERT_EQ(x, 7);
 }
 
@@ -422,6 +380,7 @@ TEST_F(AttentionRefusalTest, RefusesWhatTheKernelsDoNotServe) {
   EXPECT_TRUE(Refuses([](auto& a) { a.v_cache.layout = CacheLayout::kPacked; }));
   EXPECT_TRUE(Refuses([](auto& a) { a.k_cache.dtype = DType::kF16; }));
   EXPECT_TRUE(Refuses([](auto& a) { a.v_cache.dtype = DType::kFp8E4M3; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.k_cache.dtype = a.v_cache.dtype = DType::kF16; }));
   EXPECT_TRUE(Refuses([](auto& a) { a.k_cache.block_stride += 4; }));
   EXPECT_TRUE(Refuses([](auto& a) { a.v_cache.head_stride = 1028; }));
   EXPECT_TRUE(Refuses([](auto& a) { a.v_cache.token_stride = 68; }));
@@ -441,7 +400,7 @@ TEST_F(AttentionRefusalTest, RefusesWhatTheKernelsDoNotServe) {
   EXPECT_TRUE(RefusesPaged([](auto& a) { a.round_to = DType::kBF16; }));
   EXPECT_TRUE(RefusesPaged([](auto& a) { a.sparsity.vert_stride = 2; }));
   EXPECT_TRUE(RefusesPaged([](auto& a) { a.q.dtype = DType::kF32; }));
-  EXPECT_EQ(VarlenAttention({}, nullptr, nullptr), cudaSuccess);  // No sequences.
+  EXPECT_EQ(VarlenAttention({}, {}, nullptr), cudaSuccess);  // No sequences.
 }
 
 }  // namespace

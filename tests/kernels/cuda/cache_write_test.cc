@@ -17,6 +17,28 @@ constexpr float kSpecials[] = {NAN,     -NAN,    INFINITY, -INFINITY, 65504,  65
                                61440,   3.4e38f, 6e-8f,    -3e-8f,    1e-40f, 0.0018f,  0.00097f,
                                1.5e-5f, 7e-6f,   -0.0f,    1.00390625f,       1.01171875f};
 
+// V's where K has one scale: one per head; and one where K has one per head.
+std::vector<float> ScalesOfV(const std::vector<float>& scales, int32_t num_heads) {
+  if (scales.empty()) return {};
+  if (scales.size() > 1) return {0.7f};
+  std::vector<float> of_heads;
+  for (int32_t h = 0; h < num_heads; ++h) of_heads.push_back(0.6f / static_cast<float>(1 + h));
+  return of_heads;
+}
+
+// A plane of the same heads that lies otherwise.
+CachePlane WithMoreGaps(CachePlane plane, int64_t gap) {
+  if (plane.token_stride != 0 && plane.head_stride != 0) {
+    const bool by_head = plane.layout == CacheLayout::kHnd;
+    (by_head ? plane.token_stride : plane.head_stride) += gap;
+    (by_head ? plane.head_stride : plane.token_stride) +=
+        gap * (by_head ? plane.block_size : plane.num_heads);
+    plane.block_stride += gap * plane.block_size * plane.num_heads;
+  }
+  plane.block_stride += gap;
+  return plane;
+}
+
 // Runs the same write on the CPU and on the device, over a cache of 0xff.
 // Rows of V are longer by `v_more` elements.
 void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>& scales,
@@ -30,25 +52,30 @@ void ExpectSameBytes(DType in, const CachePlane& shape, const std::vector<float>
   value[4 * v_stride - 5] = FromBits(0x7f800001u);  // A NaN by the last of its bits alone.
   key = Rounded(in, key);
   value = Rounded(in, value);
-  std::vector<std::byte> k(5 * shape.block_stride * SizeOf(shape.dtype), std::byte{0xff}), v = k;
+  CachePlane k_plane = shape, v_plane = WithMoreGaps(shape, 16);
+  std::vector<std::byte> k(5 * k_plane.block_stride * SizeOf(shape.dtype), std::byte{0xff});
+  std::vector<std::byte> v(5 * v_plane.block_stride * SizeOf(shape.dtype), std::byte{0xff});
   const size_t moved = cache_shift * SizeOf(shape.dtype);
   const DeviceBytes device_k(k, moved), device_v(v, moved);
-  CachePlane k_plane = shape, v_plane = shape;
   v_plane.dim += v_more;
   k_plane.data = k.data();
   v_plane.data = v.data();
-  k_plane.scales = v_plane.scales = scales.empty() ? nullptr : scales.data();
-  k_plane.num_scales = v_plane.num_scales = static_cast<int32_t>(scales.size());
+  const std::vector<float> v_scales = ScalesOfV(scales, shape.num_heads);
+  k_plane.scales = scales.data();
+  v_plane.scales = v_scales.data();
+  k_plane.num_scales = static_cast<int32_t>(scales.size());
+  v_plane.num_scales = static_cast<int32_t>(v_scales.size());
   ASSERT_TRUE(MakeTestKernels("portable")
                   ->ReshapeAndCache({key.data(), stride, value.data(), v_stride, slots.data(),
                                      tokens, k_plane, v_plane})
                   .ok());
-  const DeviceFloats device_scales(DType::kF32, scales);
+  const DeviceFloats device_k_scales(DType::kF32, scales), device_v_scales(DType::kF32, v_scales);
   const DeviceFloats device_key(in, key, shift), device_value(in, value, shift);
   const DeviceArray<int64_t> device_slots(slots);
   k_plane.data = static_cast<std::byte*>(device_k.data());
   v_plane.data = static_cast<std::byte*>(device_v.data());
-  k_plane.scales = v_plane.scales = device_scales.f32();
+  k_plane.scales = device_k_scales.f32();
+  v_plane.scales = device_v_scales.f32();
   ASSERT_EQ(ReshapeAndCache({device_key, stride, device_value, v_stride, device_slots.data(),
                              tokens, k_plane, v_plane},
                             nullptr),
@@ -70,9 +97,9 @@ TEST_P(CacheWriteTest, WritesTheBytesOfTheCpuAndNoOthers) {
                                .layout = layout,
                                .num_blocks = 5,
                                .num_heads = 3,
-                               .block_size = 16,
+                               .block_size = 12,
                                .dim = dim,
-                               .block_stride = 16 * 3 * dim + (dim % 8 == 0 ? 8 : 1)};
+                               .block_stride = 12 * 3 * dim + (dim % 8 == 0 ? 8 : 1)};
         emulation::SetSeed(++seed);
         ExpectSameBytes(in, shape, {}, seed, seed % 2);
         if (!IsFp8(cache)) continue;

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Compiles every kernel file with nvcc and reads what came out.
 
-Usage: compile_gate.py [--keep DIR] [--verbose] [ARCHITECTURE...]   (default: sm_80 sm_90a)
-Fails on a compiler warning, on host code that CUDA's own headers do not take, on a kernel that spills registers or has a stack frame, on loads and
-stores of local memory in its machine code, and where an instruction of PROMISED is missing. Exits
-77, which ctest calls skipped, if there is no CUDA toolkit and none can be fetched.
+Usage: compile_gate.py [--keep DIR] [--verbose] [ARCHITECTURE...]   (default: those of the build)
+Flags are the build's own (kernels/cuda/nvcc_flags.txt). Fails on a compiler warning, on host code or
+tests of devices that CUDA's own headers do not take, on a kernel that spills registers or has a
+stack frame, on loads and stores of local memory in its machine code, and where an instruction that
+machine_code.py wants is missing. Exits 77, which ctest calls skipped, if there is no CUDA toolkit
+and none can be fetched.
 """
 import argparse
 import concurrent.futures
@@ -16,17 +18,21 @@ import subprocess
 import sys
 import tempfile
 
+import machine_code
+
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "kernels/cuda"
 
-# What the machine code of a kernel, named by a part of its name, must contain: products on tensor
-# cores, copies that bypass registers, matrices loaded as fragments.
-PROMISED = {
-    "GemmKernel": ("HMMA.16816.F32", "LDGSTS", "LDSM"),
-    "AttentionKernel": ("HMMA.16816.F32", "LDGSTS", "LDSM"),
-}
-FLAGS = ["-std=c++20", "-O3", "-fmad=false", "-lineinfo", "-Xptxas", "-v", "-Werror",
-         "all-warnings", f"-I{ROOT}", "-cubin"]
+BUILD_FLAGS = [line for line in (KERNELS / "nvcc_flags.txt").read_text().splitlines()
+               if line.startswith("-")]
+FLAGS = [*(flag for flag in BUILD_FLAGS if not flag.startswith("-gencode")),
+         "-Xptxas", "-v", "-Werror", "all-warnings", f"-I{ROOT}", "-cubin"]
+ARCHITECTURES = re.findall(r"\bsm_\w+", " ".join(BUILD_FLAGS))
+
+# What a compiler that may fuse would fuse.
+PRODUCT_AND_SUM = """
+__global__ void ProductAndSum(float* x) { x[0] = x[1] * x[2] + x[3]; }
+"""
 
 # The smallest program of a build for devices.
 LIST_GPUS = """
@@ -57,16 +63,50 @@ def toolkit(script, limit_s):
     return pathlib.Path(home.strip())
 
 
+def check_flags(home, folder):
+    """The problems of what the build's flags make of a kernel."""
+    source, made = folder / "flags.cu", folder / "flags.o"
+    source.write_text(PRODUCT_AND_SUM)
+    built = subprocess.run([home / "bin/nvcc", *BUILD_FLAGS, "-c", source, "-o", made],
+                           capture_output=True, text=True, check=False)
+    if built.returncode != 0:
+        return [f"nvcc_flags.txt: {built.stdout}{built.stderr}"]
+    dump = lambda *what: subprocess.run([home / "bin/cuobjdump", *what, made], check=True,
+                                        capture_output=True, text=True).stdout
+    problems = [f"nvcc_flags.txt: no {part}" for part in ("sm_80.cubin", "sm_90a.cubin", "sm_80.ptx")
+                if part not in dump("-lelf", "-lptx")]
+    code = dump("-sass")
+    if "FFMA" in code or "FMUL" not in code or "FADD" not in code:
+        problems.append("nvcc_flags.txt: products and sums fuse")
+    return problems
+
+
+def check_tests(home):
+    """The problems of what the tests have for devices only, and of the headers that they share."""
+    sources = [source for folder in ("tests/kernels/cuda", "tests/gpu")
+               for source in sorted((ROOT / folder).glob("*.cc"))
+               if "BATON_CUDA_DEVICE" in source.read_text()]
+    command = [*host_compiler(home), '-DBATON_SOURCE_DIR="."', "-fsyntax-only"]
+    done = [subprocess.run([*command, source], capture_output=True, text=True, check=False)
+            for source in sources]
+    return [f"tests of devices: {one.stdout}{one.stderr}" for one in done if one.returncode != 0]
+
+
+def host_compiler(home):
+    return [os.environ.get("CXX", "c++"), "-std=c++20", "-Wall", "-Wextra", "-Werror",
+            "-Wno-missing-field-initializers", "-DBATON_CUDA_DEVICE=1", f"-I{ROOT}",
+            "-isystem", home / "include"]
+
+
 def check_host_code(home, folder):
     """The problems of the host's part with CUDA's own headers and library in place of the
     emulation's, and of a program of it that starts here."""
-    cxx = [os.environ.get("CXX", "c++"), "-std=c++20", "-Wall", "-Wextra", "-Werror",
-           "-Wno-missing-field-initializers", "-DBATON_CUDA_DEVICE=1", f"-I{ROOT}",
-           "-isystem", home / "include"]
+    cxx = host_compiler(home)
     program = folder / "list_gpus"
     main = folder / "list_gpus.cc"
     main.write_text(LIST_GPUS)
-    listing = [KERNELS / "cuda_gpus.cc", KERNELS / "cuda_status.cc", main]
+    listing = [KERNELS / "cuda_gpus.cc", KERNELS / "cuda_status.cc",
+               ROOT / "kernels/api/gpu_report.cc", main]
     others = sorted(set(KERNELS.glob("*.cc")) - set(listing))
     libraries = [home / "lib64/libcudart_static.a", "-labsl_status", "-labsl_statusor",
                  "-labsl_strings", "-labsl_raw_logging_internal", "-labsl_cord", "-ldl", "-lrt",
@@ -134,11 +174,7 @@ def check(home, source, architecture, folder):
             problems.append(f"{where}: {name}: cuobjdump shows no code")
         if re.search(r"\b(LDL|STL)\b", text):
             problems.append(f"{where}: {name}: uses local memory")
-        for part, promised in PROMISED.items():
-            if part not in name:
-                continue
-            problems += [f"{where}: {name}: no {instruction}" for instruction in promised
-                         if instruction not in text]
+        problems += [f"{where}: {name}: {problem}" for problem in machine_code.missing(name, text)]
     if not used:
         problems.append(f"{where}: no kernel in it")
     return problems, lines
@@ -146,7 +182,7 @@ def check(home, source, architecture, folder):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("architectures", nargs="*", default=["sm_80", "sm_90a"])
+    parser.add_argument("architectures", nargs="*", default=ARCHITECTURES)
     parser.add_argument("--keep", type=pathlib.Path, help="leave the cubins here")
     parser.add_argument("--toolkit", default=KERNELS / "toolkit.sh",
                         help="prints the toolkit's folder")
@@ -154,7 +190,7 @@ def main():
     parser.add_argument("--verbose", action="store_true", help="print every kernel's registers")
     arguments = parser.parse_args()
     home = toolkit(arguments.toolkit, arguments.fetch_limit)
-    sources = sorted(KERNELS.glob("*.cu"))
+    sources = [*sorted(KERNELS.glob("*.cu")), ROOT / "tests/gpu/mma_tiles.cu"]
     problems, lines = [], []
     with tempfile.TemporaryDirectory() as scratch, \
             concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -162,11 +198,13 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         tasks = [pool.submit(check, home, source, architecture, folder)
                  for source in sources for architecture in arguments.architectures]
-        problems += check_host_code(home, folder)
+        tasks_of_host = [pool.submit(check_flags, home, folder), pool.submit(check_tests, home),
+                         pool.submit(check_host_code, home, folder)]
         for task in tasks:
             found, kernels = task.result()
             problems += found
             lines += kernels
+        problems += [problem for task in tasks_of_host for problem in task.result()]
     if arguments.verbose:
         print("\n".join(lines))
     print("\n".join(problems))

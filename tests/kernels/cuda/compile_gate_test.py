@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""What the compile gate says where it can fetch no toolkit.
+"""What the compile gate says where it can fetch no toolkit, which ones are taken, and what it wants
+of machine code and of the kernels' dialect.
 
 Usage: compile_gate_test.py [unittest arguments]
 """
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+
+import machine_code
 
 GATE = pathlib.Path(__file__).resolve().parent / "compile_gate.py"
 
@@ -37,6 +41,59 @@ class CompileGateTest(unittest.TestCase):
         done = self.gate("echo no route to host >&2; exit 1")
         self.assertEqual(done.returncode, 77, done.stderr)
         self.assertIn("no route to host", done.stdout)
+
+    def test_a_toolkit_is_one_of_the_drivers_that_are_asked_for(self):
+        finder = GATE.parents[3] / "kernels/cuda/toolkit.sh"
+        for release, is_taken in (("12.9", False), ("13.0", True), ("13.2", True), ("14.0", False)):
+            with tempfile.TemporaryDirectory() as folder:
+                home = pathlib.Path(folder)
+                (home / "bin").mkdir()
+                for name in ("nvcc", "cuobjdump"):
+                    program = home / "bin" / name
+                    program.write_text(f"#!/bin/sh\necho 'Cuda tools, release {release}, V1'\n")
+                    program.chmod(0o755)
+                done = subprocess.run([finder, "--cached"], capture_output=True, text=True,
+                                      timeout=60, check=False,
+                                      env={**os.environ, "CUDA_HOME": folder,
+                                           "BATON_CUDA_CACHE": f"{folder}/cache"})
+                self.assertEqual((done.returncode, done.stdout.strip()),
+                                 (0, folder) if is_taken else (1, ""), release)
+
+    def test_the_ptx_of_the_dialect_is_that_of_the_manual(self):
+        dialect = GATE.parents[3] / "kernels/cuda/dialect_nvcc.h"
+        self.assertEqual(machine_code.statements_of(dialect.read_text()), machine_code.PTX)
+
+
+GEMM = "void GemmKernel<TileShape<64, 64, 32, 32, 4>, F16, float>(Problem<F16>)"
+ATTENTION = "void AttentionKernel<64, Bf16, 4>(Problem)"
+GEMM_CODE = ("LDSM.16.M88.4 R4, [R8] ; LDGDEPBAR ; DEPBAR.LE SB0, 0x2 ; DEPBAR.LE SB0, 0x0 ;"
+             "LDGSTS.E.BYPASS.128 [R5], desc[UR4][R6.64], !P1 ; HMMA.16816.F32 R1, R2, R3, R4 ;")
+ATTENTION_CODE = (GEMM_CODE.replace("DEPBAR.LE SB0, 0x2 ;", "").replace(".F32", ".F32.BF16") +
+                  "LDSM.16.MT88.4 R4, [R8+0x40] ;")
+
+
+class MachineCodeTest(unittest.TestCase):
+    def test_what_is_promised_is_enough(self):
+        self.assertEqual(machine_code.missing(GEMM, GEMM_CODE), [])
+        self.assertEqual(machine_code.missing(ATTENTION, ATTENTION_CODE), [])
+        self.assertEqual(machine_code.missing("void FoldKernel<Bf16>(Problem)", "FADD"), [])
+
+    def test_each_instruction_is_missed(self):
+        for name, code, text, other, says in (
+                (GEMM, GEMM_CODE, "LDGDEPBAR ;", "", "no LDGDEPBAR"),
+                (GEMM, GEMM_CODE, "DEPBAR.LE SB0, 0x2 ;", "", "under way"),
+                (GEMM, GEMM_CODE, "0x2", "0x3", "under way"),
+                (GEMM, GEMM_CODE, ", !P1", "", "what is not there"),
+                (GEMM, GEMM_CODE, "LDGSTS", "LDG", "what is not there"),
+                (GEMM, GEMM_CODE, "M88", "MT88", "no LDSM.16.M88.4"),
+                (GEMM, GEMM_CODE, "HMMA", "FFMA", "not all products"),
+                (GEMM, GEMM_CODE, ".F32 ", ".F32.BF16 ", "not all products"),
+                (ATTENTION, ATTENTION_CODE, "0x0", "0x1", "under way"),
+                (ATTENTION, ATTENTION_CODE, "MT88", "M88", "no LDSM.16.MT88.4"),
+                (ATTENTION, ATTENTION_CODE, ".F32.BF16", ".F32", "not all products")):
+            with self.subTest(says, text=text):
+                self.assertIn(text, code)
+                self.assertIn(says, "".join(machine_code.missing(name, code.replace(text, other))))
 
 
 if __name__ == "__main__":

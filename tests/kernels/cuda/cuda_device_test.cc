@@ -1,6 +1,5 @@
 #include "kernels/cuda/cuda_device.h"
 
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -8,48 +7,10 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_gpus.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "tests/kernels/cuda/device_fixture.h"
+#include "tests/kernels/cuda/cuda_device_fixture.h"
 
 namespace baton::cuda {
 namespace {
-
-constexpr auto kLimit = std::chrono::seconds(60);
-
-class CudaDeviceTest : public DeviceTest {
- protected:
-  void SetUp() override {
-    DeviceTest::SetUp();
-    auto device = MakeCudaDevice(0);
-    ASSERT_TRUE(device.ok()) << device.status();
-    device_ = *std::move(device);
-    host_ = Allocate(4096, MemoryKind::kPinned);
-    pieces_ = Allocate(64 * sizeof(CopyPiece), MemoryKind::kPinned);
-    there_ = Allocate(4096, MemoryKind::kDevice);
-  }
-  Buffer Allocate(int64_t bytes, MemoryKind kind) {
-    auto buffer = device_->Allocate(bytes, kind);
-    EXPECT_TRUE(buffer.ok()) << buffer.status();
-    return *std::move(buffer);
-  }
-  // By the i-th descriptor, which must not be used again before its copy has ended.
-  void Copy(Lane lane, int i, const std::byte* from, std::byte* to, int64_t bytes) {
-    auto* piece = pieces_.array<CopyPiece>() + i;
-    *piece = {from, to, bytes};
-    ASSERT_TRUE(device_->CopyPieces(lane, {piece, 1}).ok());
-  }
-  Mark MarkNow(Lane lane) {
-    const auto mark = device_->MarkNow(lane);
-    EXPECT_TRUE(mark.ok()) << mark.status();
-    return *mark;
-  }
-  void Await(Mark mark) {
-    const absl::Status status = Wait(*device_, mark, kLimit);
-    ASSERT_TRUE(status.ok()) << status;
-  }
-
-  std::unique_ptr<Device> device_;
-  Buffer host_, pieces_, there_;
-};
 
 TEST_F(CudaDeviceTest, ACopyLandsWhenTheMarkBehindItIsDoneAndNotBefore) {
   int late = 0;
@@ -177,115 +138,6 @@ TEST_F(CudaDeviceTest, SaysWhatItIs) {
   EXPECT_EQ(MakeCudaDevice(-1).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// What a product with an identity gives back: the weights as the device keeps them.
-class PackTest : public CudaDeviceTest {
- protected:
-  std::vector<float> Unpacked(const PackedMatrix& matrix) {
-    const int64_t n = matrix.n(), k = matrix.k();
-    std::vector<int32_t> ids(n);
-    for (int64_t i = 0; i < n; ++i) ids[i] = static_cast<int32_t>(i);
-    const DeviceArray<int32_t> rows(ids);
-    const DeviceFloats out(DType::kF32, n * k);
-    EXPECT_TRUE(device_->Synchronize().ok());
-    EXPECT_TRUE(device_->ops()
-                    .Embedding({.table = &matrix,
-                                .tokens = rows.data(),
-                                .num_tokens = n,
-                                .out = {out.data(), DType::kF32}})
-                    .ok());
-    Await(MarkNow(Lane::kCompute));
-    return out.Read();
-  }
-  // With what lies behind each row.
-  std::vector<float> Kept(const PackedMatrix& matrix) {
-    EXPECT_TRUE(device_->Synchronize().ok());
-    std::vector<std::byte> bytes(matrix.size_bytes());
-    EXPECT_EQ(cudaMemcpy(bytes.data(), matrix.data(), bytes.size(), cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    return DeviceFloats::Decode(matrix.dtype(), bytes);
-  }
-};
-
-TEST_F(PackTest, RoundsPartsToTheComputeDtypeAndPadsRows) {
-  for (const DType compute : {DType::kBF16, DType::kF16}) {
-    for (const int64_t k : {1, 13, 64}) {
-      std::vector<float> expected;
-      std::vector<std::vector<std::byte>> files;
-      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-        const auto values = RandomFloats(static_cast<uint64_t>(k), 5 * k);
-        files.push_back(Encode(dtype, values));
-        const auto kept = DeviceFloats::Decode(
-            compute, Encode(compute, DeviceFloats::Decode(dtype, files.back())));
-        expected.insert(expected.end(), kept.begin(), kept.end());
-      }
-      const WeightRows parts[] = {{files[0].data(), DType::kF32, 5},
-                                  {files[1].data(), DType::kBF16, 5},
-                                  {files[2].data(), DType::kF16, 5}};
-      auto matrix = device_->Pack({.parts = parts, .num_parts = 3, .k = k, .compute = compute});
-      ASSERT_TRUE(matrix.ok()) << matrix.status();
-      EXPECT_EQ(matrix->n(), 15);
-      EXPECT_EQ(matrix->dtype(), compute);
-      EXPECT_EQ(matrix->size_bytes(), 15 * ((k + 7) / 8 * 8) * 2);
-      EXPECT_EQ(Unpacked(*matrix), expected) << k;
-      const std::vector<float> kept = Kept(*matrix);
-      for (int64_t i = 0; i < std::ssize(kept); ++i) {
-        if (i % RowStride(k) >= k) {
-          EXPECT_EQ(kept[i], 0) << i;
-        }
-      }
-    }
-  }
-}
-
-TEST_F(PackTest, UntoldKeepsF16OnlyWhereAllPartsAreF16) {
-  const auto values = Encode(DType::kF16, RandomFloats(1, 16));
-  const WeightRows f16{values.data(), DType::kF16, 1}, bf16{values.data(), DType::kBF16, 1};
-  const auto type_of = [&](WeightRows first, WeightRows second) {
-    const WeightRows parts[] = {first, second};
-    return device_->Pack({.parts = parts, .num_parts = 2, .k = 8})->dtype();
-  };
-  EXPECT_EQ(type_of(f16, f16), DType::kF16);
-  EXPECT_EQ(type_of(f16, bf16), DType::kBF16);
-  EXPECT_EQ(type_of(bf16, f16), DType::kBF16);
-}
-
-// Through chunks that are used again before the first ones were asked about.
-TEST_F(PackTest, MoreThanTheChunksHold) {
-  constexpr int64_t kRows = 9000, kColumns = 1000;
-  const auto values = RandomFloats(5, kRows * kColumns);
-  const auto file = Encode(DType::kBF16, values);
-  const WeightRows part{file.data(), DType::kBF16, kRows};
-  auto matrix = device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns});
-  ASSERT_TRUE(matrix.ok()) << matrix.status();
-  const Buffer back = Allocate(matrix->size_bytes(), MemoryKind::kPinned);
-  Copy(Lane::kCopies, 0, matrix->data(), back.data(), matrix->size_bytes());
-  Await(MarkNow(Lane::kCopies));
-  EXPECT_EQ(std::memcmp(back.data(), file.data(), file.size()), 0);
-}
-
-TEST_F(PackTest, ARowLongerThanAChunk) {
-  constexpr int64_t kLength = (int64_t{5} << 20) / 2 + 3;
-  const std::vector<float> row = Rounded(DType::kBF16, RandomFloats(3, kLength));
-  const WeightRows part{reinterpret_cast<const std::byte*>(row.data()), DType::kF32, 1};
-  const auto packed =
-      device_->Pack({.parts = &part, .num_parts = 1, .k = kLength, .compute = DType::kBF16});
-  ASSERT_TRUE(packed.ok()) << packed.status();
-  std::vector<float> kept = Kept(*packed);
-  kept.resize(kLength);
-  EXPECT_TRUE(kept == row);
-}
-
-TEST_F(PackTest, RefusesWhatIsNoMatrix) {
-  const std::byte byte{};
-  const WeightRows fp8{&byte, DType::kFp8E4M3, 1};
-  EXPECT_FALSE(device_->Pack({.parts = &fp8, .num_parts = 1, .k = 1}).ok());
-  EXPECT_FALSE(device_->Pack({.parts = &fp8, .num_parts = 0, .k = 1}).ok());
-  const PackedMatrix foreign;
-  EXPECT_EQ(device_->ops().Embedding({.table = &foreign}).code(),
-            absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(device_->ops().Gemm({.weights = &foreign}).code(), absl::StatusCode::kInvalidArgument);
-}
-
 // A row may need it, which only the device can look at.
 TEST_F(CudaDeviceTest, NoTokenIsChosenWithoutScratch) {
   const float logit = 0;
@@ -390,6 +242,154 @@ TEST_F(CudaDeviceTest, ALostDeviceIsUnavailableForEver) {
   emulation::ResetDevice();
 }
 
+// Whatever device the thread was at before a call, it goes to the one that is called.
+class SecondDeviceTest : public CudaDeviceTest {
+ protected:
+  void SetUp() override {
+    emulation::SetDevices(2);
+    CudaDeviceTest::SetUp();
+    auto second = MakeCudaDevice(1);
+    ASSERT_TRUE(second.ok()) << second.status();
+    second_ = *std::move(second);
+    Leave();
+  }
+  void TearDown() override {
+    second_.reset();
+    Leave();
+    CudaDeviceTest::TearDown();
+    emulation::SetDevices(1);
+  }
+  static void Leave() { ASSERT_EQ(cudaSetDevice(0), cudaSuccess); }
+  static int64_t FreeOf(int device) {
+    size_t free_bytes = 0, total = 0;
+    EXPECT_EQ(cudaSetDevice(device), cudaSuccess);
+    EXPECT_EQ(cudaMemGetInfo(&free_bytes, &total), cudaSuccess);
+    Leave();
+    return static_cast<int64_t>(free_bytes);
+  }
+  CopyPiece* Piece(int i, const std::byte* from, std::byte* to) {
+    auto* const piece = pieces_.array<CopyPiece>() + i;
+    *piece = {from, to, 8};
+    return piece;
+  }
+
+  std::unique_ptr<Device> second_;
+};
+
+TEST_F(SecondDeviceTest, HasItsOwnMemory) {
+  const int64_t first = FreeOf(0), second = FreeOf(1);
+  {
+    const auto buffer = second_->Allocate(1 << 20, MemoryKind::kDevice);
+    ASSERT_TRUE(buffer.ok()) << buffer.status();
+    Leave();
+    EXPECT_EQ(FreeOf(1), second - (1 << 20));
+    EXPECT_EQ(second_->Memory()->free, second - (1 << 20));
+    Leave();
+  }
+  EXPECT_EQ(FreeOf(1), second);
+  EXPECT_EQ(FreeOf(0), first);
+}
+
+TEST_F(SecondDeviceTest, EveryCallGoesToIt) {
+  const auto there = second_->Allocate(64, MemoryKind::kDevice);
+  ASSERT_TRUE(there.ok());
+  const auto calls = [&](auto call) {
+    Leave();
+    const absl::Status status = call();
+    EXPECT_TRUE(status.ok()) << status;
+  };
+  std::memset(host_.data(), 3, 16);
+  Mark copied, computed;
+  calls([&] {
+    return second_->CopyPieces(Lane::kCopies, {Piece(0, host_.data(), there->data()), 1});
+  });
+  calls([&] {
+    const auto mark = second_->MarkNow(Lane::kCopies);
+    copied = mark.value_or(Mark());
+    return mark.status();
+  });
+  calls([&] { return second_->After(Lane::kCompute, copied); });
+  calls([&] {
+    FoldPartialsArgs fold{.num_tokens = 1, .dim = 4, .out = there->floats(DType::kF32, 8)};
+    fold.parts[0] = there->floats(DType::kF32).f32();
+    return second_->ops().FoldPartials(fold);
+  });
+  std::unique_ptr<Graph> graph;
+  calls([&] {
+    auto made = second_->Capture([&] {
+      return second_->CopyPieces(Lane::kCompute, {Piece(1, there->data(), host_.data() + 64), 1});
+    });
+    if (made.ok()) graph = *std::move(made);
+    return made.status();
+  });
+  calls([&] { return second_->Launch(*graph); });
+  calls([&] { return second_->Synchronize(); });
+  EXPECT_EQ(host_.data()[64], std::byte{3});
+  calls([&] {
+    const auto mark = second_->MarkNow(Lane::kCompute);
+    computed = mark.value_or(Mark());
+    return mark.status();
+  });
+  calls([&] { return Wait(*second_, computed, kLimit); });
+  graph.reset();
+}
+
+// Of the first one's work nothing is waited for, and its loss is not this one's.
+TEST_F(SecondDeviceTest, IsLostAlone) {
+  emulation::LoseInKernel(1);
+  ASSERT_TRUE(
+      second_->CopyPieces(Lane::kCompute, {Piece(0, host_.data(), host_.data() + 8), 1}).ok());
+  const Mark mark = *second_->MarkNow(Lane::kCompute);
+  Leave();
+  EXPECT_EQ(second_->Synchronize().code(), absl::StatusCode::kUnavailable);
+  Leave();
+  EXPECT_EQ(second_->IsDone(mark).status().code(), absl::StatusCode::kUnavailable);
+  Copy(Lane::kCompute, 1, host_.data(), there_.data(), 8);
+  Await(MarkNow(Lane::kCompute));
+  emulation::ResetDevice();
+}
+
+TEST_F(SecondDeviceTest, WaitsForAMarkOfTheFirstOnlyWhereItIsTold) {
+  ASSERT_TRUE(second_->EnablePeer(*device_).ok());
+  Leave();
+  int stale = 0;
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    const bool waits = seed % 2 == 0;
+    emulation::SetSeed(seed);
+    std::memset(host_.data(), 1, 8);
+    std::memset(host_.data() + 8, 2, 8);
+    Copy(Lane::kCompute, 0, host_.data(), there_.data(), 8);
+    Await(MarkNow(Lane::kCompute));
+    Copy(Lane::kCompute, 1, host_.data() + 8, there_.data(), 8);
+    const Mark written = MarkNow(Lane::kCompute);
+    if (waits) {
+      ASSERT_TRUE(second_->AfterPeer(Lane::kCompute, *device_, written).ok());
+    }
+    Leave();
+    // By the second, of the first one's memory.
+    auto* const piece = Piece(2, there_.data(), host_.data() + 16);
+    ASSERT_TRUE(second_->CopyPieces(Lane::kCompute, {piece, 1}).ok());
+    ASSERT_TRUE(Wait(*second_, *second_->MarkNow(Lane::kCompute), kLimit).ok());
+    if (waits) {
+      EXPECT_EQ(host_.data()[16], std::byte{2}) << seed;
+    }
+    stale += host_.data()[16] == std::byte{1};
+    Await(written);
+  }
+  EXPECT_GT(stale, 3);
+}
+
+TEST_F(SecondDeviceTest, IsNoPeerWithoutAWay) {
+  ASSERT_TRUE(second_->EnablePeer(*device_).ok());
+  ASSERT_TRUE(second_->EnablePeer(*device_).ok());  // Another group's.
+  emulation::SetDevices(2, /*peers=*/false);
+  Leave();
+  EXPECT_EQ(second_->EnablePeer(*device_),
+            absl::FailedPreconditionError("cuda:1 cannot reach the memory of cuda:0: see "
+                                          "nvidia-smi topo -p2p r for GPUs that can, or use --tp "
+                                          "1"));
+}
+
 TEST_F(CudaDeviceTest, TheListHasWhatTheDriverShows) {
   const GpuReport report = ListCudaGpus();
   EXPECT_EQ(report.driver, "13.0");
@@ -413,16 +413,54 @@ TEST_F(CudaDeviceTest, AGpuThatDoesNotAnswerIsNamedWithTheCure) {
       EXPECT_NE(text.find(part), absl::string_view::npos) << text;
     }
   };
-  emulation::FailCall(2, cudaErrorMemoryAllocation);  // Behind its properties: cudaMemGetInfo.
+  // Behind the count and its properties: cudaMemGetInfo.
+  emulation::FailCall(3, cudaErrorMemoryAllocation);
   const GpuReport report = ListCudaGpus();
   ASSERT_EQ(report.gpus.size(), 1u);
   expect_named(report.gpus[0].unusable);
   EXPECT_FALSE(report.gpus[0].too_old);
   EXPECT_GT(report.gpus[0].memory_total, 0);
-  emulation::FailCall(2, cudaErrorMemoryAllocation);
+  emulation::FailCall(3, cudaErrorMemoryAllocation);
   const absl::Status status = MakeCudaDevice(0).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   expect_named(status.message());
+}
+
+// `auto` takes the CPU where there is no GPU, and no CPU in place of one that has a fault.
+TEST_F(CudaDeviceTest, ADriverThatDoesNotWorkIsNotTheLackOfAGpu) {
+  emulation::FailCall(1, cudaErrorSystemNotReady);
+  const absl::Status status = MakeCudaDevice(0).status();
+  EXPECT_FALSE(HasNoGpu(status)) << status;
+  for (const char* part : {"error 802", "system not yet initialized", "nvidia-smi"}) {
+    EXPECT_NE(status.message().find(part), std::string::npos) << status;
+  }
+  emulation::FailCall(1, cudaErrorSystemNotReady);
+  GpuReport report = ListCudaGpus();
+  EXPECT_TRUE(report.broken);
+  ChooseForAuto("", report);
+  EXPECT_EQ(report.chosen, "cuda:0");
+  EXPECT_EQ(report.reason, status.message());
+  emulation::FailCall(1, cudaErrorNoDevice);
+  EXPECT_TRUE(HasNoGpu(MakeCudaDevice(0).status()));
+  emulation::FailCall(1, cudaErrorNoDevice);
+  EXPECT_FALSE(ListCudaGpus().broken);
+}
+
+// Of a GPU that is full the load says so, not the first step of each size.
+TEST_F(CudaDeviceTest, AGraphHasItsMemoryWhenItIsCaptured) {
+  const auto free = [&] { return device_->Memory()->free; };
+  const int64_t before = free();
+  auto graph = device_->Capture([] { return absl::OkStatus(); });
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const int64_t captured = free();
+  EXPECT_LT(captured, before);
+  ASSERT_TRUE(device_->Launch(**graph).ok());
+  EXPECT_EQ(free(), captured);
+  emulation::SetDeviceMemory(device_->Memory()->total - captured);
+  EXPECT_EQ(device_->Capture([] { return absl::OkStatus(); }).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(device_->Launch(**graph).ok());
+  emulation::SetDeviceMemory(size_t{8} << 30);
 }
 
 TEST_F(CudaDeviceTest, EachCallThatFailsSaysSo) {
@@ -438,7 +476,7 @@ TEST_F(CudaDeviceTest, EachCallThatFailsSaysSo) {
   failing(1, [&] { return device_->Allocate(1, MemoryKind::kPinned).status().code(); });
   failing(1, [&] { return device_->Synchronize().code(); });
   failing(1, [&] { return device_->After(Lane::kCopies, mark).code(); });
-  for (const int call : {1, 2, 3}) {  // It begins, ends and is made ready.
+  for (const int call : {1, 2, 3, 5}) {  // It begins, ends, is made ready and uploaded.
     failing(call, [&] {
       return device_->Capture([] { return absl::OkStatus(); }).status().code();
     });
@@ -446,7 +484,7 @@ TEST_F(CudaDeviceTest, EachCallThatFailsSaysSo) {
   auto graph = device_->Capture([] { return absl::OkStatus(); });
   ASSERT_TRUE(graph.ok()) << graph.status();
   failing(1, [&] { return device_->Launch(**graph).code(); });
-  emulation::FailCall(3, cudaErrorMemoryAllocation);
+  emulation::FailCall(5, cudaErrorMemoryAllocation);
   EXPECT_EQ(device_->Capture([] { return absl::OkStatus(); }).status().code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(device_->Synchronize().ok());

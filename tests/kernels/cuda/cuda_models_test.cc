@@ -10,6 +10,9 @@
 #include <vector>
 
 #include "common/base/random.h"
+#if !defined(BATON_CUDA_DEVICE)
+#include "kernels/emulation/emulator.h"
+#endif
 #include "tests/golden/golden_file.h"
 #include "tests/golden/model_under_test.h"
 #include "tests/kernels/cuda/random_model.h"
@@ -162,6 +165,31 @@ INSTANTIATE_TEST_SUITE_P(Sizes, CudaSizesTest, testing::ValuesIn(Sizes()), [](co
   return "head_" + std::to_string(info.param.head_dim) + "_hidden_" +
          std::to_string(info.param.hidden) + "_heads_" + std::to_string(info.param.num_heads);
 });
+
+#if !defined(BATON_CUDA_DEVICE)
+// GPUs that give a block less shared memory than data centres' do.
+TEST(CudaModelsTest, EveryHeadSizeIsServedOnEveryKindOfGpu) {
+  for (const int64_t head_dim : {192, 256}) {
+    const ModelDir folder;
+    WriteRandomModel({.head_dim = head_dim}, folder);
+    GoldenCase text;
+    for (int i = 0; i < 20; ++i) text.prompt_ids.push_back(i);
+    text.greedy_ids.assign(kSteps, 5);
+    const auto run = [&](const char* gpu) {
+      emulation::SetGpu(gpu);
+      ModelUnderTest model({.model_dir = folder.path(),
+                            .compute_dtype = DType::kBF16,
+                            .device = "cuda",
+                            .max_step_tokens = 128});
+      return model.ok() ? Logprobs(model.Run(text, kSteps)) : std::vector<float>();
+    };
+    const std::vector<float> expected = run("sm80");
+    EXPECT_EQ(run("sm86"), expected) << head_dim;
+    EXPECT_FALSE(expected.empty());
+  }
+  emulation::SetGpu("sm90");
+}
+#endif
 
 // Before any tensor is read: there are none here.
 TEST(CudaModelsTest, WhatAKernelLacksIsRefusedByName) {

@@ -8,6 +8,10 @@
 #include <vector>
 
 #include "common/base/random.h"
+#if !defined(BATON_CUDA_DEVICE)
+#include "kernels/emulation/emulator.h"
+#endif
+#include "tests/kernels/cuda/random_model.h"
 #include "tests/unit/common/model/decode_steps.h"
 #include "tests/unit/common/model/results_harness.h"
 #include "tests/unit/common/model/runner_harness.h"
@@ -63,6 +67,39 @@ TEST(CudaRunnerTest, GraphsGiveTheBitsOfNoGraphAndWriteNothingElse) {
   }
   EXPECT_EQ(on.Pool(), off.Pool());
 }
+
+// 32 MiB for partial results of 512 keys, of 130 floats for each of 32 heads, as of Llama 3 8B.
+TEST(CudaRunnerTest, GraphsAreForWhatAttentionHasScratchMemoryFor) {
+  const Processors gpu = *MakeDevice({.device = "cuda"});
+  const ModelNeeds llama{.num_heads = 32, .num_kv_heads = 8, .head_dim = 128};
+  EXPECT_EQ(gpu.device->LongestReplay(1, llama), 2016 * 512);
+  EXPECT_EQ(gpu.device->LongestReplay(8, llama), 252 * 512);
+  EXPECT_EQ(gpu.device->LongestReplay(128, llama), 15 * 512);
+  // One partial needs none.
+  EXPECT_EQ(gpu.device->LongestReplay(128, {.num_heads = 512, .head_dim = 256}), 512);
+}
+
+#if !defined(BATON_CUDA_DEVICE)
+// Graphs are captured for the longest sequences, of which the partial results of attention would
+// not fit into its scratch memory: 64 heads of 256 columns, 131,072 tokens. A step of a tenth of
+// that still has a block for each partial, and the kernels that fold them.
+TEST(CudaRunnerTest, GraphsOfAModelOfLongSequencesLaunchWhatAPassDoes) {
+  const ModelDir folder;
+  WriteRandomModel({.head_dim = 256, .num_heads = 64, .max_len = 131072}, folder);
+  RunnerOptions options = Options();
+  options.model_dir = folder.path();
+  const auto kernels = [&](bool graphs) {
+    options.graphs = graphs;
+    DecodeSteps steps(options, 4);
+    const int64_t before = emulation::GetStatistics().kernels;
+    steps.Run({1100, 3, 40, 600});
+    return emulation::GetStatistics().kernels - before;
+  };
+  const int64_t of_graph = kernels(true);
+  EXPECT_EQ(of_graph, kernels(false));
+  EXPECT_GT(of_graph, 20);
+}
+#endif
 
 // Of tiny-kjv's 3.2 million parameters, in bf16; with the 32 MiB that attention may use.
 TEST(CudaRunnerTest, MemoryIsCountedByWhatTakesIt) {

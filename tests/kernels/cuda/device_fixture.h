@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/operands.h"
@@ -20,6 +21,7 @@ namespace baton::emulation {
 inline void ResetDevice() {}
 inline void SetSeed(uint64_t) {}
 inline void SetArchitecture(Architecture) {}
+inline void SetGpu(std::string_view) {}
 inline std::string LastMessage() { return cudaGetErrorString(cudaGetLastError()); }
 }  // namespace baton::emulation
 #else

@@ -153,7 +153,7 @@ TEST_P(ElementwiseTest, EmbeddingCopiesTheRowsOfItsTokens) {
       const PackedMatrix table = DeviceMatrix(in, values, 11, dim);
       const DeviceFloats out(out_type, std::vector<float>(expected.size(), 7));
       const DeviceArray<int32_t> device_tokens(tokens);
-      ASSERT_EQ(Embedding({.table = &table,
+      ASSERT_EQ(Embedding({.shards = {&table},
                            .tokens = device_tokens.data(),
                            .num_tokens = std::ssize(tokens),
                            .out = out,
@@ -164,8 +164,111 @@ TEST_P(ElementwiseTest, EmbeddingCopiesTheRowsOfItsTokens) {
     }
   }
   const PackedMatrix panels(1, 1, in, WeightFormat::kCpuPanels, {});
-  EXPECT_EQ(Embedding({.table = &panels, .num_tokens = 1}, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(Embedding({.shards = {&panels}, .num_tokens = 1}, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(Embedding({}, nullptr), cudaSuccess);  // No tokens.
+}
+
+TEST_P(ElementwiseTest, ATableInShardsGivesTheRowsOfTheWhole) {
+  const auto [in, out_type, seed] = GetParam();
+  for (const int64_t dim : kDims) {
+    const int64_t vocab = 11;
+    const auto values = Rounded(in, RandomFloats(seed, vocab * dim));
+    const std::vector<int32_t> tokens = {10, 0, 4, 9, 3, 5, 1, 2, 8, 7, 6};
+    std::vector<float> expected;
+    for (const int32_t token : tokens) {
+      expected.insert(expected.end(), &values[token * dim], &values[token * dim] + dim);
+    }
+    const DeviceArray<int32_t> device_tokens(tokens);
+    for (const int32_t shards : {1, 2, 3, 8}) {
+      const DeviceFloats out(out_type, expected.size());
+      EmbeddingArgs args{.num_shards = shards,
+                         .rows_each = (vocab + shards - 1) / shards,
+                         .tokens = device_tokens.data(),
+                         .num_tokens = vocab,
+                         .out = out};
+      std::vector<PackedMatrix> parts;
+      for (int64_t first = 0; first < vocab; first += args.rows_each) {
+        const int64_t rows = std::min(args.rows_each, vocab - first);
+        const auto begin = values.begin() + first * dim;
+        parts.push_back(DeviceMatrix(in, {begin, begin + rows * dim}, rows, dim));
+      }
+      args.num_shards = static_cast<int32_t>(parts.size());
+      for (size_t i = 0; i < parts.size(); ++i) args.shards[i] = &parts[i];
+      ASSERT_EQ(Embedding(args, nullptr), cudaSuccess);
+      EXPECT_EQ(out.Read(), Rounded(out_type, expected)) << dim << ", " << shards;
+    }
+    const PackedMatrix table = DeviceMatrix(in, {values.begin(), values.begin() + dim}, 1, dim);
+    const PackedMatrix panels(1, dim, in, WeightFormat::kCpuPanels, {});
+    EXPECT_EQ(Embedding({.shards = {&table, &panels},
+                         .num_shards = 2,
+                         .rows_each = 1,
+                         .tokens = device_tokens.data(),
+                         .num_tokens = 1},
+                        nullptr),
+              cudaErrorInvalidValue);
+  }
+}
+
+TEST_P(ElementwiseTest, PartialsAddAsABalancedTreeAndThenTheBias) {
+  const auto [in, out_type, seed] = GetParam();
+  const int64_t tokens = 3;
+  for (const int64_t dim : kDims) {
+    for (const int64_t gap : {0, 1, 4}) {
+      const int64_t stride = dim + gap;
+      std::vector<std::vector<float>> parts;
+      std::vector<std::unique_ptr<DeviceFloats>> device_parts;
+      for (int32_t p = 0; p < kMaxRanks; ++p) {
+        parts.push_back(RandomFloats(seed + p, tokens * stride));
+        // One that no vector can load.
+        device_parts.push_back(std::make_unique<DeviceFloats>(DType::kF32, parts[p], p == 5));
+      }
+      const std::vector<float> bias = RandomFloats(seed + 8, dim);
+      const DeviceFloats device_bias(DType::kF32, bias);
+      for (const int32_t num_parts : {1, 2, 4, 8}) {
+        const bool has_bias = num_parts != 2;
+        std::vector<float> expected(tokens * stride, 7);
+        for (int64_t i = 0; i < tokens * stride; ++i) {
+          if (i % stride >= dim) continue;
+          float s[kMaxRanks] = {};
+          for (int32_t p = 0; p < num_parts; ++p) s[p] = parts[p][i];
+          for (int32_t left = num_parts / 2; left > 0; left /= 2) {
+            for (int32_t p = 0; p < left; ++p) s[p] = s[2 * p] + s[2 * p + 1];
+          }
+          expected[i] = s[0] + (has_bias ? bias[i % stride] : 0);
+        }
+        // One that no vector can store.
+        const DeviceFloats out(out_type, std::vector<float>(tokens * stride, 7), num_parts == 2);
+        FoldPartialsArgs args{.num_parts = num_parts,
+                              .part_stride = gap == 0 ? 0 : stride,
+                              .num_tokens = tokens,
+                              .dim = dim,
+                              .bias = has_bias ? device_bias.f32() : nullptr,
+                              .out = out,
+                              .out_stride = gap == 0 ? 0 : stride};
+        for (int32_t p = 0; p < num_parts; ++p) args.parts[p] = device_parts[p]->f32();
+        ASSERT_EQ(FoldPartials(args, nullptr), cudaSuccess);
+        EXPECT_EQ(out.Read(), Rounded(out_type, expected)) << dim << ", " << num_parts;
+      }
+    }
+  }
+  // Nothing is read behind a bias at the end of its memory.
+  const DeviceFloats part(DType::kF32, {1, 2, 3}), sum(out_type, 3);
+  void* bias = nullptr;
+  ASSERT_EQ(cudaMalloc(&bias, 3 * sizeof(float)), cudaSuccess);
+  ASSERT_EQ(cudaMemcpy(bias, part.data(), 3 * sizeof(float), cudaMemcpyDeviceToDevice),
+            cudaSuccess);
+  ASSERT_EQ(FoldPartials({.parts = {part.f32()},
+                          .num_tokens = 1,
+                          .dim = 3,
+                          .bias = static_cast<float*>(bias),
+                          .out = sum},
+                         nullptr),
+            cudaSuccess);
+  EXPECT_EQ(sum.Read(), (std::vector<float>{2, 4, 6}));
+  cudaFree(bias);
+  const DeviceFloats out(out_type, 4);
+  const FoldPartialsArgs three{.num_parts = 3, .num_tokens = 1, .dim = 4, .out = out};
+  EXPECT_EQ(FoldPartials(three, nullptr), cudaErrorInvalidValue);
 }
 
 TEST_P(ElementwiseTest, RoundsToTheTypeOfTheOutputAndNoOther) {

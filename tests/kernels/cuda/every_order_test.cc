@@ -75,7 +75,7 @@ TEST_F(EveryOrderTest, OfProductsWithManyAndFewTokens) {
                    .weights = &weights,
                    .out = out,
                    .out_stride = n},
-                  nullptr);
+                  {}, nullptr);
     });
   }
 }
@@ -124,7 +124,7 @@ TEST_F(EveryOrderTest, OfCacheWritesCopiesAndAttention) {
                             .v_cache = planes[1],
                             .out = out,
                             .out_stride = 128},
-                           nullptr, nullptr);
+                           {}, nullptr);
   });
 }
 

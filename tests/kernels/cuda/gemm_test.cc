@@ -65,7 +65,7 @@ std::vector<float> Multiply(const GemmCase& types, const Matrices& x, int64_t m,
                   .bias = layout.bias ? bias.f32() : nullptr,
                   .out = out,
                   .out_stride = out_stride},
-                 nullptr),
+                 {}, nullptr),
             cudaSuccess);
   const auto padded = out.Read();
   std::vector<float> dense;
@@ -137,6 +137,32 @@ TEST_P(GemmTest, BitsDependOnNeitherLayoutNorTile) {
   }
 }
 
+// Of more rows than two of the tallest tiles have.
+TEST_P(GemmTest, BitsDependOnNoNumberOfRows) {
+  const int64_t rows = 600, n = 5, k = 24;
+  const Matrices x = MakeMatrices(GetParam().in, rows, n, k, GetParam().seed);
+  const auto whole = Multiply(GetParam(), x, rows, n, k);
+  ExpectProduct(GetParam(), x, rows, n, k, true, whole);
+  for (const int64_t m : {1, 129, 255, 256, 257, 384, 385, 511, 512, 513, 599}) {
+    for (const int64_t first : {int64_t{0}, rows - m}) {
+      Matrices part = x;
+      part.a = {x.a.begin() + first * k, x.a.begin() + (first + m) * k};
+      const std::vector<float> expected(whole.begin() + first * n,
+                                        whole.begin() + (first + m) * n);
+      EXPECT_EQ(Multiply(GetParam(), part, m, n, k), expected) << m << " from " << first;
+    }
+  }
+  // In the reverse order.
+  Matrices turned = x;
+  std::vector<float> expected;
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t from = rows - 1 - i;
+    std::copy_n(x.a.begin() + from * k, k, turned.a.begin() + i * k);
+    expected.insert(expected.end(), whole.begin() + from * n, whole.begin() + (from + 1) * n);
+  }
+  EXPECT_EQ(Multiply(GetParam(), turned, rows, n, k), expected);
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, GemmTest,
                          testing::Values(GemmCase{DType::kBF16, DType::kF32, 1},
                                          GemmCase{DType::kBF16, DType::kBF16, 2},
@@ -182,7 +208,8 @@ TEST_F(GemmRefusalTest, RefusesTypesThatNoTensorCoreTakes) {
   const auto run = [](DType a, DType weights, DType out, int64_t n = 1,
                       WeightFormat format = WeightFormat::kCuda) {
     const PackedMatrix packed(n, 1, weights, format, {});
-    return Gemm({.a = {nullptr, a}, .m = 1, .weights = &packed, .out = {nullptr, out}}, nullptr);
+    return Gemm({.a = {nullptr, a}, .m = 1, .weights = &packed, .out = {nullptr, out}}, {},
+                nullptr);
   };
   EXPECT_EQ(run(DType::kF32, DType::kF32, DType::kF32), cudaErrorInvalidValue);
   EXPECT_EQ(run(DType::kBF16, DType::kF16, DType::kF32), cudaErrorInvalidValue);

@@ -10,7 +10,7 @@ namespace baton::cuda {
 namespace {
 
 // Around the vectors of 4, a warp's 128 elements, the change from a warp to a block, and its 1024.
-constexpr int64_t kDims[] = {1, 3, 4, 64, 127, 128, 129, 511, 512, 513, 516, 1024, 1030, 2048};
+constexpr int64_t kNormDims[] = {1, 3, 4, 64, 127, 128, 129, 511, 512, 513, 516, 1024, 1030, 2048};
 
 struct Expected {
   std::vector<double> exact;
@@ -53,7 +53,7 @@ class NormsTest : public DeviceCaseTest {};
 
 TEST_P(NormsTest, RmsNormIsAccurateForEveryLengthOfRow) {
   const auto [in, out_type, seed] = GetParam();
-  for (const int64_t dim : kDims) {
+  for (const int64_t dim : kNormDims) {
     for (const size_t shift : {0, 1}) {
       const int64_t tokens = 3, parts = 2, x_stride = parts * dim + 5, out_stride = parts * dim + 3;
       const auto x = Rounded(in, RandomFloats(seed + dim, tokens * x_stride));
@@ -91,7 +91,7 @@ TEST_P(NormsTest, RmsNormIsAccurateForEveryLengthOfRow) {
 
 TEST_P(NormsTest, RmsNormAddsToTheResidualFirst) {
   const auto [in, out_type, seed] = GetParam();
-  for (const int64_t dim : kDims) {
+  for (const int64_t dim : kNormDims) {
     const auto x = Rounded(in, RandomFloats(seed, 2 * dim));
     const auto before = RandomFloats(seed + 1, 2 * dim), weight = RandomFloats(seed + 2, dim);
     const DeviceFloats device_x(in, x), residual(DType::kF32, before);
@@ -147,7 +147,7 @@ TEST_P(NormsTest, RmsNormAddsToTheResidualFirst) {
 
 TEST_P(NormsTest, LayerNormIsAccurateForEveryLengthOfRow) {
   const auto [in, out_type, seed] = GetParam();
-  for (const int64_t dim : kDims) {
+  for (const int64_t dim : kNormDims) {
     for (const bool has_bias : {false, true}) {
       const int64_t tokens = 3, x_stride = dim + 4, out_stride = dim + 2;
       // Far from zero, where a variance as a difference of means would be lost.

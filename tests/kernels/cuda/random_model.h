@@ -21,6 +21,7 @@ struct RandomModel {
   int64_t vocab = 96;
   bool bias = true;
   bool tied = false;
+  int64_t max_len = 256;
 };
 
 inline std::string ConfigOf(const RandomModel& model) {
@@ -35,7 +36,7 @@ inline std::string ConfigOf(const RandomModel& model) {
                         {"head_dim", model.head_dim},
                         {"attention_bias", model.bias},
                         {"tie_word_embeddings", model.tied},
-                        {"max_position_embeddings", 256},
+                        {"max_position_embeddings", model.max_len},
                         {"eos_token_id", 2}}
       .dump();
 }

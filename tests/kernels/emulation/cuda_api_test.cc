@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/emulation/emulator.h"
@@ -212,6 +214,46 @@ TEST_F(CudaApiTest, FreedMemoryIsFoundByKernelsAndCopies) {
   ResetDevice();
   ASSERT_EQ(cudaMemsetAsync(value_, 0, 8, a_), cudaSuccess);
   EXPECT_EQ(cudaStreamSynchronize(a_), cudaErrorInvalidValue);
+}
+
+// No call that frees does the program's waits for it: what was queued before runs when it is asked
+// about, and has the memory until then.
+TEST_F(CudaApiTest, FreeingRunsNothingAndTakesNothingFromWhatIsQueued) {
+  Zero();
+  float* memory = nullptr;
+  float* host = nullptr;
+  ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&memory), 4), cudaSuccess);
+  ASSERT_EQ(cudaHostAlloc(reinterpret_cast<void**>(&host), 4, cudaHostAllocDefault), cudaSuccess);
+  *host = 3;
+  ASSERT_EQ(cudaMemcpyAsync(memory, host, 4, cudaMemcpyHostToDevice, a_), cudaSuccess);
+  ASSERT_EQ(detectors::RunAdd(memory, 4, a_), cudaSuccess);
+  ASSERT_EQ(cudaMemcpyAsync(pinned_, memory, 4, cudaMemcpyDeviceToHost, a_), cudaSuccess);
+  *pinned_ = 0;
+  const int64_t kernels = GetStatistics().kernels;
+  EXPECT_EQ(cudaFree(memory), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(host), cudaSuccess);
+  EXPECT_EQ(cudaFree(memory), cudaErrorInvalidValue);
+  EXPECT_EQ(GetStatistics().kernels, kernels);
+  EXPECT_EQ(*pinned_, 0);
+  ASSERT_EQ(cudaStreamSynchronize(a_), cudaSuccess) << LastMessage();
+  EXPECT_EQ(*pinned_, 7);
+  // Now it is gone.
+  ASSERT_EQ(detectors::RunAdd(memory, 4, a_), cudaSuccess);
+  EXPECT_EQ(cudaStreamSynchronize(a_), cudaErrorLaunchFailure);
+  EXPECT_THAT(LastMessage(), testing::HasSubstr("was freed"));
+}
+
+TEST_F(CudaApiTest, OnlyARecordingOfAllThreadsForbidsOtherThreads) {
+  for (const auto& [mode, is_valid] : {std::pair(cudaStreamCaptureModeThreadLocal, true),
+                                       std::pair(cudaStreamCaptureModeGlobal, false)}) {
+    ASSERT_EQ(cudaStreamBeginCapture(a_, mode), cudaSuccess);
+    cudaError_t error = cudaErrorInvalidValue;
+    std::jthread([&] { error = cudaStreamSynchronize(b_); }).join();
+    EXPECT_EQ(error == cudaSuccess, is_valid);
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(a_, &graph) == cudaSuccess, is_valid);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+  }
 }
 
 TEST_F(CudaApiTest, RefusesLaunchesBeyondTheLimits) {

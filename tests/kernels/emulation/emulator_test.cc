@@ -105,6 +105,13 @@ TEST_F(EmulatorTest, SaysWhatDeviceItIs) {
     EXPECT_EQ(properties.minor, 0);
     EXPECT_EQ(properties.totalGlobalMem, size_t{8} << 30);
   }
+  SetGpu("sm86");
+  cudaDeviceProp small;
+  ASSERT_EQ(cudaGetDeviceProperties(&small, 0), cudaSuccess);
+  EXPECT_STREQ(small.name, "emulated sm_86");
+  EXPECT_EQ(small.minor, 6);
+  EXPECT_EQ(small.sharedMemPerBlockOptin, size_t{99} << 10);
+  SetGpu("sm90");
   cudaDeviceProp properties;
   EXPECT_EQ(cudaGetDeviceProperties(&properties, 1), cudaErrorInvalidDevice);
 }

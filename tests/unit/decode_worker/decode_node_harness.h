@@ -78,7 +78,7 @@ class DecodeNodeHarness : public testing::Test {
   RecordingTransport transport_;
   RecordingOutbox outbox_;
   uint64_t next_ticket_ = 1;
-  DecodeNode node_{{.incarnation = 77, .data_endpoint = "d:1", .engine = {.chunk_tokens = 8}},
+  DecodeNode node_{{.incarnation = 77, .ranks = {{"d:1", {0, 4}}}, .engine = {.chunk_tokens = 8}},
                    {.new_ticket =
                         [this] {
                           return TicketId{5, next_ticket_++};

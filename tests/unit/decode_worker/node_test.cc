@@ -101,7 +101,7 @@ TEST_F(DecodeNodeTest, ReservesBeforeItAnswersAndSaysWhereToWrite) {
   EXPECT_EQ(pool_.counts().reserved, 3);
   const auto reserved = outbox_.Events<ReservedEvent>(1);
   ASSERT_EQ(reserved.size(), 1u);
-  EXPECT_EQ(reserved[0].data_endpoint, "d:1");
+  EXPECT_EQ(reserved[0].ranks, (std::vector<DataRank>{{"d:1", {0, 4}}}));
   EXPECT_EQ(reserved[0].pair_key, PairKey{66});
   EXPECT_EQ(reserved[0].decode, 77u);
   EXPECT_EQ(reserved[0].cached_tokens, 0);

@@ -194,6 +194,7 @@ TEST_F(RebindTest, AReservationWithoutATransferIsRevokedAndTheNeedySequenceGoesO
 TEST_F(RebindTest, AnAuditNamesWhatEachCallHolds) {
   Open(1, Request(1, 10));
   now_ += milliseconds(1500);
+  transport_.legs = {{.ticket = transport_.expected.at(0).ticket, .rank = 2}};
   WorkerAudit audit;
   Handle(WorkerAuditAsked{[&](WorkerAudit told) { audit = std::move(told); }});
   EXPECT_EQ(audit.incarnation, 77u);
@@ -203,6 +204,7 @@ TEST_F(RebindTest, AnAuditNamesWhatEachCallHolds) {
   EXPECT_EQ(audit.calls[0].state, "RESERVED");
   EXPECT_EQ(audit.calls[0].num_blocks, 3);
   EXPECT_TRUE(audit.calls[0].transfer_open);
+  EXPECT_EQ(audit.calls[0].leg_ranks, std::vector<int32_t>{2});
   EXPECT_EQ(audit.calls[0].age, milliseconds(1500));
   BlockTable nobodys;
   ASSERT_TRUE(pool_.Grow(nobodys, 2));

@@ -12,7 +12,7 @@ class PrefillFinishTogetherTest : public PrefillNodeHarness {
 
   PrefillRequest Local(uint64_t id, int32_t length) {
     PrefillRequest request = Request(id, length);
-    request.handoff->endpoint = "127.0.0.1:7001";
+    request.handoff->ranks[0].endpoint = "127.0.0.1:7001";
     return request;
   }
   // Whether a prompt of 10 tokens has its first token before one of 12 behind it has: a step takes
@@ -37,13 +37,13 @@ TEST_F(PrefillFinishTogetherTest, PromptsForThisMachineWaitForEachOther) {
 
 TEST_F(PrefillFinishTogetherTest, LoopbackHasSeveralNames) {
   PrefillRequest request = Local(1, 10);
-  request.handoff->endpoint = "[::1]:7001";
+  request.handoff->ranks[0].endpoint = "[::1]:7001";
   EXPECT_FALSE(FirstIsAlone(std::move(request)));
 }
 
 TEST_F(PrefillFinishTogetherTest, APromptForAnotherMachineDoesNotWait) {
   PrefillRequest request = Local(1, 10);
-  request.handoff->endpoint = "10.0.0.1:7001";
+  request.handoff->ranks[0].endpoint = "10.0.0.1:7001";
   EXPECT_TRUE(FirstIsAlone(std::move(request)));
 }
 

@@ -142,7 +142,7 @@ TEST_F(PrefillNodeTest, StartsTheTransferWhenItHasTheBlocks) {
   ASSERT_EQ(transport_.started.size(), 1u);
   const StartArgs& start = transport_.started[0];
   EXPECT_EQ(start.ticket, (TicketId{9, 1}));
-  EXPECT_EQ(start.endpoint, "d:1");
+  EXPECT_EQ(start.receivers, (std::vector<DataRank>{{"d:1", {0, 4}}}));
   EXPECT_EQ(start.key, PairKey{7});
   EXPECT_EQ(start.sender, 66u);
   EXPECT_EQ(start.receiver, 77u);

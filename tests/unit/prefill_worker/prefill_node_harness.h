@@ -29,8 +29,11 @@ class PrefillNodeHarness : public testing::Test {
     std::iota(request.tokens.begin(), request.tokens.end(), static_cast<int32_t>(1000 * id));
     request.tenant = "t";
     if (handoff) {
-      request.handoff = HandoffTarget{
-          .ticket = {9, id}, .endpoint = "d:1", .pair_key = {7}, .decode = 77, .first_token = 0};
+      request.handoff = HandoffTarget{.ticket = {9, id},
+                                      .ranks = {{"d:1", {0, 4}}},
+                                      .pair_key = {7},
+                                      .decode = 77,
+                                      .first_token = 0};
     }
     return request;
   }

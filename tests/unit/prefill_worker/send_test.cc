@@ -17,7 +17,7 @@ class SendTest : public PrefillNodeHarness {
     Handle(SendAsked{{.sequence = {1, id},
                       .attempt = attempt,
                       .handoff = {.ticket = {9, ticket},
-                                  .endpoint = "d:2",
+                                  .ranks = {{"d:2", {0, 4}}},
                                   .pair_key = {8},
                                   .decode = 78,
                                   .first_token = first_token}}});
@@ -63,7 +63,7 @@ TEST_F(SendTest, SendsKeptKvWithoutComputingItAgain) {
   ASSERT_EQ(transport_.started.size(), 2u);
   const StartArgs& start = transport_.started[1];
   EXPECT_EQ(start.ticket, (TicketId{9, 50}));
-  EXPECT_EQ(start.endpoint, "d:2");
+  EXPECT_EQ(start.receivers, (std::vector<DataRank>{{"d:2", {0, 4}}}));
   EXPECT_EQ(start.receiver, 78u);
   EXPECT_EQ(start.blocks, transport_.started[0].blocks);
   EXPECT_EQ(start.first_token, 3);
@@ -196,12 +196,14 @@ TEST_F(SendTest, ATicketInUseIsAFailedHandoffAndTheRunningOneGoesOn) {
 
 TEST_F(SendTest, AnAuditNamesWhatEachCallHolds) {
   ToKept();
+  transport_.legs = {{.ticket = {9, 8}, .rank = 1}};
   WorkerAudit audit;
   Handle(WorkerAuditAsked{[&](WorkerAudit told) { audit = std::move(told); }});
   ASSERT_EQ(audit.calls.size(), 1u);
   EXPECT_EQ(audit.calls[0].state, "KEPT");
   EXPECT_EQ(audit.calls[0].num_blocks, 2);
   EXPECT_EQ(audit.num_unowned, 0);
+  EXPECT_EQ(audit.unowned_leg_ranks, std::vector<int32_t>{1});
 }
 
 }  // namespace

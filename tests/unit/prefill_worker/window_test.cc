@@ -77,7 +77,7 @@ TEST_F(PrefillWindowTest, KeptKvGoesToAnotherTargetAsFarAsItIsSeen) {
   Handle(SendAsked{
       {.sequence = {1, 1},
        .attempt = 2,
-       .handoff = {.ticket = {9, 50}, .endpoint = "d:2", .pair_key = {8}, .decode = 78}}});
+       .handoff = {.ticket = {9, 50}, .ranks = {{"d:2", {0, 4}}}, .pair_key = {8}, .decode = 78}}});
   ASSERT_EQ(transport_.started.size(), 2u);
   const StartArgs& start = transport_.started[1];
   EXPECT_EQ(start.first_token, 23);

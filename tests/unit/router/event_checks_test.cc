@@ -83,10 +83,8 @@ TEST_F(EventChecksTest, ABadReservationIsALossOfTheDecodeWorker) {
     SCOPED_TRACE(row.named);
     Submit(++next_key_, Asked());
     const CallId call = decode_call();
-    ReservedEvent event{.attempt = 1,
-                        .ticket = {8, call},
-                        .data_endpoint = "d:1",
-                        .decode = DecodeOf(call)};
+    ReservedEvent event{
+        .attempt = 1, .ticket = {8, call}, .ranks = {{"d:1", {0, 4}}}, .decode = DecodeOf(call)};
     EXPECT_TRUE(CheckReserved(event, DecodeOf(call), kLength).ok());
     row.spoil(&event);
     EXPECT_THAT(std::string(CheckReserved(event, DecodeOf(call), kLength).message()),

@@ -26,7 +26,7 @@ TEST_F(RouterNodeTest, ReservesThenPrefillsThenStreamsAndEndsOnce) {
   ASSERT_EQ(outbox_.prefills.size(), 1u);
   const HandoffTarget& target = *outbox_.prefill_requests[0].handoff;
   EXPECT_EQ(target.ticket, (TicketId{8, decode_call()}));
-  EXPECT_EQ(target.endpoint, "d:1");
+  EXPECT_EQ(target.ranks, (std::vector<DataRank>{{"d:1", {0, 4}}}));
   EXPECT_EQ(target.pair_key, PairKey{3});
   EXPECT_EQ(target.decode, 101u);
   EXPECT_EQ(target.first_token, 2);

@@ -121,7 +121,7 @@ class RouterHarness : public testing::Test {
   void Reserved(CallId call, Attempt attempt = 1, int32_t cached = 0) {
     Handle(WorkerEventReceived{call, ReservedEvent{.attempt = attempt,
                                                    .ticket = {8, call},
-                                                   .data_endpoint = "d:1",
+                                                   .ranks = {{"d:1", {0, 4}}},
                                                    .pair_key = {3},
                                                    .decode = DecodeOf(call),
                                                    .cached_tokens = cached}});

@@ -51,7 +51,7 @@ void ServeOne(TestWorker* prefill, TestWorker* decode) {
   const auto n = static_cast<int32_t>(decode_call->request.tokens.size());
   decode->server.Emit(
       decode_call->call,
-      ReservedEvent{.ticket = {.hi = 1}, .data_endpoint = "127.0.0.1:1", .decode = 8});
+      ReservedEvent{.ticket = {.hi = 1}, .ranks = {{"127.0.0.1:1", {0, 4}}}, .decode = 8});
   const auto prefill_call = prefill->inbox.Next<PrefillOpened>();
   ASSERT_TRUE(prefill_call.has_value());
   ASSERT_TRUE(prefill_call->request.handoff.has_value());

@@ -133,17 +133,24 @@ TEST_F(WorkerDirectoryTest, AGroupLosesItsPairWhateverOtherGroupsHave) {
 }
 
 TEST_F(WorkerDirectoryTest, WorkersThatComputeOtherBitsDoNotPair) {
-  for (int field = 0; field < 4; ++field) {
+  for (int field = 0; field < 3; ++field) {
     WorkerDirectory directory({Role::kPrefill, Role::kDecode}, milliseconds(2500));
     directory.OnUp(0, Hello(Role::kPrefill, 10), At(0));
     HelloInfo other = Hello(Role::kDecode, 11);
     if (field == 0) other.numerics_id = "m";
     if (field == 1) other.layout_digest = 9;
     if (field == 2) other.model_digest = 9;
-    if (field == 3) other.tp_size = 2;
     directory.OnUp(1, other, At(0));
     EXPECT_EQ(directory.Fits(kNeed).code(), Code::kUnavailable) << "field " << field;
   }
+}
+
+TEST_F(WorkerDirectoryTest, WorkersOfDifferentNumbersOfRanksPair) {
+  directory_.OnUp(0, Hello(Role::kPrefill, 10), At(0));
+  HelloInfo other = Hello(Role::kDecode, 12);
+  other.tp_size = 4;
+  directory_.OnUp(2, other, At(0));
+  EXPECT_TRUE(directory_.Fits(kNeed).ok());
 }
 
 TEST_F(WorkerDirectoryTest, DownAndDrainingWorkersAreNoCandidates) {

@@ -52,6 +52,14 @@ TEST_F(FailPointDeathTest, TerminatesAsTheSignalWould) {
   EXPECT_EXIT(Pass("test.here:term:1", 1), ::testing::KilledBySignal(SIGTERM), "");
 }
 
+TEST_F(FailPointDeathTest, AThreadThatHangsGoesNoFurther) {
+  const auto hang = [this] {
+    alarm(1);
+    Pass("test.here:hang:1", 1);
+  };
+  EXPECT_EXIT(hang(), ::testing::KilledBySignal(SIGALRM), "");
+}
+
 TEST_F(FailPointDeathTest, RefusesAnActionThatItDoesNotKnow) {
   EXPECT_EXIT(Pass("test.here:explode:1", 1), ::testing::ExitedWithCode(2), "explode");
 }

@@ -103,13 +103,17 @@ TEST_F(CallTableTest, StatusAndAuditCountWhatTheEngineHasAndWhatItHasNot) {
   EXPECT_EQ(status.waiting, 1);
   EXPECT_EQ(status.running, 1);
   EXPECT_TRUE(status.draining);
-  const WorkerAudit audit = calls_->Audit(66, Second(12));
+  const std::vector<OpenLeg> legs = {{{5, 5}, 0}, {{5, 6}, 3}, {{5, 5}, 1}, {{5, 5}, 1}};
+  const WorkerAudit audit = calls_->Audit(66, Second(12), legs);
   ASSERT_EQ(audit.calls.size(), 2u);
   EXPECT_EQ(audit.calls[0].attempt, 3u);
   EXPECT_EQ(audit.calls[0].state, "BUSY");
   EXPECT_TRUE(audit.calls[0].transfer_open);
   EXPECT_EQ(audit.calls[0].age, std::chrono::seconds(2));
+  EXPECT_EQ(audit.calls[0].leg_ranks, (std::vector<int32_t>{0, 1, 1}));
   EXPECT_FALSE(audit.calls[1].transfer_open);
+  EXPECT_TRUE(audit.calls[1].leg_ranks.empty());
+  EXPECT_EQ(audit.unowned_leg_ranks, std::vector<int32_t>{3});
   EXPECT_EQ(audit.calls[1].num_blocks, 1);
   EXPECT_EQ(audit.num_unowned, 0);
 }

@@ -18,12 +18,14 @@ class RecordingTransport : public KvTransport {
   void Push(PushArgs args) override { pushed.push_back(args); }
   void Finish(FinishArgs args) override { finished.push_back(std::move(args)); }
   void Abort(TicketId ticket) override { aborted.push_back(ticket); }
+  std::vector<OpenLeg> OpenLegs() const override { return legs; }
 
   std::vector<ExpectArgs> expected;
   std::vector<StartArgs> started;
   std::vector<PushArgs> pushed;
   std::vector<FinishArgs> finished;
   std::vector<TicketId> aborted;
+  std::vector<OpenLeg> legs;
 };
 
 // Keeps what a worker's node answered, per call.

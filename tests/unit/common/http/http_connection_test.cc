@@ -235,17 +235,114 @@ TEST(HttpConnectionTest, ReadsAheadNoMoreThanItsBufferHolds) {
   }
 }
 
-TEST(HttpConnectionTest, ABodyOfUnknownLengthTakesThePlaceOfTheLargest) {
-  auto server = StartServer({.max_body_bytes = 900, .max_total_body_bytes = 1000});
-  TestClient chunked(server->port());
-  chunked.Send(
-      "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n"
-      "Expect: 100-continue\r\n\r\n");
-  EXPECT_EQ(chunked.ReadSome(), "HTTP/1.1 100 Continue\r\n\r\n");  // The header was seen.
+std::vector<Route> RoutesOfClients() {
+  auto routes = TestRoutes();
+  for (Route& route : routes) {
+    if (route.path == "/who") route.method = "POST";
+  }
+  return routes;
+}
+
+// Who says "Key: NAME" is NAME.
+ServerOptions OptionsOfClients(int64_t max_total) {
+  // One thread reads connections in the order in which they were written to.
+  ServerOptions options{
+      .num_io_threads = 1, .max_body_bytes = 400, .max_total_body_bytes = max_total};
+  options.authorize = [](const Request& head) {
+    return Decision{.principal = std::string(head.Find("Key"))};
+  };
+  return options;
+}
+
+std::string PostHead(std::string_view key, std::string_view framing) {
+  std::string head = "POST /who HTTP/1.1\r\nHost: t\r\n";
+  if (!key.empty()) head.append("Key: ").append(key).append("\r\n");
+  return head.append(framing).append("\r\n\r\n");
+}
+
+constexpr std::string_view kLong = "Content-Length: 400";
+
+void ExpectRefusal(uint16_t port, std::string_view key, int status) {
+  TestClient client(port);
+  client.Send(PostHead(key, "Content-Length: 4") + "abcd");
+  const WireResponse response = client.Read();
+  EXPECT_EQ(response.status, status);
+  EXPECT_EQ(response.Header("Retry-After"), "1");
+}
+
+TEST(HttpConnectionTest, BodiesCountAsTheyComeAndNotAsTheyAreAnnounced) {
+  constexpr int64_t kBytes = 300'000;  // Several reads, whatever a read takes.
+  ServerOptions options = OptionsOfClients(4 * (kBytes + 1000));
+  options.max_body_bytes = kBytes;
+  auto server = StartServer(options, RoutesOfClients());
+  const std::string framing = absl::StrCat("Content-Length: ", kBytes);
+  std::vector<std::unique_ptr<TestClient>> half_sent;
+  for (int i = 0; i < 20; ++i) {
+    half_sent.push_back(std::make_unique<TestClient>(server->port()));
+    half_sent.back()->Send(PostHead("a", i % 2 == 0 ? framing : "Transfer-Encoding: chunked") + "1");
+  }
+  for (int i = 0; i < 20; ++i) {
+    TestClient other(server->port());
+    other.Send(PostHead("a", framing) + std::string(kBytes, 'x'));
+    ASSERT_EQ(other.Read().body, "a");
+  }
+}
+
+TEST(HttpConnectionTest, BodiesOfOneClientHoldAQuarterAndOthersGoOn) {
+  auto server = StartServer(OptionsOfClients(1600), RoutesOfClients());
+  TestClient most(server->port());
+  most.Send(PostHead("a", kLong) + std::string(399, 'x'));
+  ExpectRefusal(server->port(), "a", 429);
   TestClient other(server->port());
-  EXPECT_EQ(other.Post("/echo", std::string(300, 'x')).status, 503);
-  chunked.Send("0\r\n\r\n");
-  EXPECT_EQ(chunked.Read().status, 200);
+  other.Send(PostHead("b", kLong) + std::string(400, 'x'));
+  EXPECT_EQ(other.Read().body, "b");
+  TestClient nameless(server->port());  // Known by its address.
+  nameless.Send(PostHead("", kLong) + std::string(399, 'x'));
+  ExpectRefusal(server->port(), "", 429);
+  most.Send("x");
+  EXPECT_EQ(most.Read().body, "a");
+}
+
+TEST(HttpConnectionTest, BodiesOfAllClientsHoldNoMoreThanThereIs) {
+  auto server = StartServer(OptionsOfClients(1599), RoutesOfClients());
+  std::vector<std::unique_ptr<TestClient>> most;
+  for (const char* key : {"a", "b", "c", "d"}) {
+    most.push_back(std::make_unique<TestClient>(server->port()));
+    most.back()->Send(PostHead(key, kLong) + std::string(399, 'x'));
+  }
+  ExpectRefusal(server->port(), "e", 503);
+  most[0]->Send("x");
+  EXPECT_EQ(most[0]->Read().body, "a");
+}
+
+// A stream may go on for an hour; the body that asked for it is gone by then.
+TEST(HttpConnectionTest, ABodyIsLetGoWhenItsHandlerHasReturned) {
+  constexpr int64_t kBytes = 100'000;
+  std::vector<Writer> streams;
+  auto routes = TestRoutes();
+  routes.push_back({"POST", "/stream", [&](Request, Writer w) {
+                      w->StartStream({.body = "first"});
+                      streams.push_back(std::move(w));
+                    }});
+  auto server = StartServer({.num_handler_threads = 1,
+                             .max_body_bytes = kBytes,
+                             .max_total_body_bytes = kBytes},
+                            std::move(routes));
+  std::vector<std::unique_ptr<TestClient>> clients;
+  const std::string head = "POST /stream HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\n";
+  const absl::Time end = absl::Now() + absl::Seconds(10);
+  for (int begun = 0; begun < 3;) {
+    ASSERT_LT(absl::Now(), end) << "the body of a stream is held";
+    absl::SleepFor(absl::Milliseconds(1));
+    clients.push_back(std::make_unique<TestClient>(server->port()));
+    clients.back()->Send(head + std::string(kBytes, 'x'));
+    const std::string answer = clients.back()->ReadSome();
+    begun += answer.starts_with("HTTP/1.1 200");
+    // Until the server has let the one before go.
+    ASSERT_TRUE(begun > 0 || answer.empty()) << answer;
+  }
+  server->Stop(Duration::zero());
+  streams.clear();
 }
 
 TEST(HttpConnectionTest, ABodysPlaceIsFreeAgainHoweverItsRequestEnds) {

@@ -121,22 +121,6 @@ TEST(HttpServerTest, RefusesBodiesAndHeadersBeyondTheLimits) {
   EXPECT_EQ(headers.Read().status, 431);
 }
 
-TEST(HttpServerTest, RefusesBodiesThatTogetherNeedTooMuchMemory) {
-  auto server = StartServer({.max_total_body_bytes = 1000});
-  TestClient first(server->port());
-  first.Send("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 800\r\n\r\n");
-  TestClient second(server->port());
-  WireResponse refused;
-  do {  // Until the server has seen the first one's header.
-    refused = second.Post("/echo", std::string(300, 'x'));
-  } while (refused.status == 200);
-  EXPECT_EQ(refused.status, 503);
-  EXPECT_EQ(refused.Header("Retry-After"), "1");
-  first.Send(std::string(800, 'y'));
-  EXPECT_EQ(first.Read().status, 200);
-  EXPECT_EQ(TestClient(server->port()).Post("/echo", std::string(900, 'x')).status, 200);
-}
-
 TEST(HttpServerTest, AuthorizesBeforeItReadsTheBody) {
   ServerOptions options;
   options.authorize = [](const Request& head) {
@@ -157,20 +141,91 @@ TEST(HttpServerTest, AuthorizesBeforeItReadsTheBody) {
   EXPECT_EQ(good.Read().body, "tenant");
 }
 
-TEST(HttpServerTest, RefusesConnectionsBeyondTheLimit) {
-  auto server = StartServer({.max_connections = 2});
-  TestClient a(server->port());
-  TestClient b(server->port());
-  EXPECT_EQ(a.Get("/health").status, 200);
-  EXPECT_EQ(b.Get("/health").status, 200);
-  TestClient c(server->port());
-  EXPECT_EQ(c.Read().status, 503);
-  b.Close();
-  int status = 0;
-  while (status != 200) {  // Until the server has noticed.
-    status = TestClient(server->port()).Get("/health").status;
+TEST(HttpServerTest, AtTheLimitTheConnectionThatWasQuietLongestGoes) {
+  // One thread, so that they are quiet in the order of their answers.
+  auto server = StartServer({.num_io_threads = 1, .max_connections = 3});
+  TestClient oldest(server->port());
+  TestClient busy(server->port());
+  TestClient half_sent(server->port());
+  EXPECT_EQ(oldest.Get("/health").status, 200);
+  EXPECT_EQ(busy.Get("/health").status, 200);
+  EXPECT_EQ(half_sent.Get("/health").status, 200);
+  half_sent.Send("GET /hea");
+  busy.Send("GET /silent-not HTTP/1.1\r\nHost: t\r\n\r\n");  // It says something again.
+  EXPECT_EQ(busy.Read().status, 404);
+  TestClient fourth(server->port());
+  EXPECT_EQ(fourth.Post("/echo", "x").body, "x");
+  EXPECT_TRUE(oldest.AtEnd());
+  TestClient fifth(server->port());
+  EXPECT_EQ(fifth.Post("/echo", "x").body, "x");
+  EXPECT_TRUE(half_sent.AtEnd());
+  EXPECT_EQ(busy.Get("/health").status, 200);
+  EXPECT_EQ(fourth.Get("/health").status, 200);
+}
+
+// Holds what it is asked, until the end of the test.
+class HeldRequests {
+ public:
+  std::vector<Route> Routes() {
+    auto routes = TestRoutes();
+    routes.push_back({"GET", "/held", [this](Request, Writer w) {
+                        absl::MutexLock lock(&mutex_);
+                        held_.push_back(std::move(w));
+                      }});
+    return routes;
   }
-  EXPECT_EQ(status, 200);
+  // A request that is under way.
+  std::unique_ptr<TestClient> Ask(uint16_t port) {
+    auto client = std::make_unique<TestClient>(port);
+    absl::MutexLock lock(&mutex_);
+    const size_t before = held_.size();
+    client->Send("GET /held HTTP/1.1\r\nHost: t\r\n\r\n");
+    const auto is_held = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return held_.size() > before; };
+    mutex_.Await(absl::Condition(&is_held));
+    return client;
+  }
+  void End() {
+    absl::MutexLock lock(&mutex_);
+    held_.clear();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<Writer> held_;
+};
+
+TEST(HttpServerTest, WhatIsQuickIsAnsweredHoweverFullTheServerIs) {
+  HeldRequests held;
+  auto server = StartServer({.max_connections = 2}, held.Routes());
+  const auto first = held.Ask(server->port());
+  const auto second = held.Ask(server->port());
+  for (int i = 0; i < 100; ++i) {
+    TestClient probe(server->port());
+    const WireResponse health = probe.Get("/health");
+    ASSERT_EQ(health.body, "ok");
+    ASSERT_EQ(health.Header("Connection"), "close");
+    TestClient other(server->port());
+    const WireResponse busy = other.Post("/echo", "x");
+    ASSERT_EQ(busy.status, 503);
+    ASSERT_EQ(busy.Header("Retry-After"), "1");
+  }
+  held.End();
+  EXPECT_EQ(first->Read().status, 500);
+  EXPECT_EQ(second->Read().status, 500);
+  EXPECT_EQ(first->Get("/health").Header("Connection"), "keep-alive");
+}
+
+TEST(HttpServerTest, ConnectionsBeyondTheSpareOnesAreRefused) {
+  HeldRequests held;
+  auto server = StartServer({.max_connections = 1}, held.Routes());
+  const auto busy = held.Ask(server->port());
+  std::vector<std::unique_ptr<TestClient>> silent;
+  for (int i = 0; i < 300; ++i) silent.push_back(std::make_unique<TestClient>(server->port()));
+  TestClient last(server->port());
+  EXPECT_EQ(last.Get("/health").body, "ok") << "the silent ones went for it";
+  EXPECT_LE(server->num_connections(), 1 + 2 * 64);
+  held.End();
+  EXPECT_EQ(busy->Read().status, 500);
 }
 
 TEST(HttpServerTest, ClosesConnectionsThatTakeTooLong) {
@@ -271,6 +326,23 @@ TEST(HttpServerTest, AcceptsAgainWhenThereAreFileDescriptorsAgain) {
   EXPECT_EQ(server->num_connections(), 0);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(client.Get("/health").body, "ok");
+}
+
+TEST(HttpServerTest, WithoutFileDescriptorsAQuietConnectionGoesForANewOne) {
+  auto server = StartServer();
+  TestClient quiet(server->port());
+  EXPECT_EQ(quiet.Get("/health").body, "ok");
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = dup(0);
+  close(next);
+  // One more: the client's own.
+  const rlimit tight{.rlim_cur = static_cast<rlim_t>(next) + 1, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  TestClient client(server->port());
+  EXPECT_EQ(client.Get("/health").body, "ok");
+  EXPECT_TRUE(quiet.AtEnd());
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(HttpServerTest, DrainsWithoutCuttingAnAnswer) {

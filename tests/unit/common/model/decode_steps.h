@@ -26,7 +26,8 @@ class DecodeSteps {
         harness_(WithPools(std::move(options), num_blocks_, max_rows), sink) {
     KvCache& swap = *harness_.runner().swap();
     Random random(1);
-    const int64_t bytes = BlockBytes(swap.layout()) * num_blocks_;
+    // With what aligns the planes: the last one's blocks end there.
+    const int64_t bytes = *KvCache::PoolBytes(swap.layout(), num_blocks_);
     const bool is_f32 = swap.layout().groups[0].dtype == DType::kF32;
     for (int64_t at = 0; at < bytes; at += 4) {
       // Numbers in [0.5, 2) of either sign, as f32 or as a pair of bf16.
@@ -64,7 +65,11 @@ class DecodeSteps {
     StepDone done = harness_.Step(std::move(rows));
     BATON_CHECK(done.status.ok());
     std::vector<TokenOutput> outputs;
-    for (RowResult& row : done.rows) outputs.push_back(std::move(row.output));
+    for (RowResult& row : done.rows) {
+      // Rows that failed are alike whatever made them fail.
+      BATON_CHECK(row.status.ok());
+      outputs.push_back(std::move(row.output));
+    }
     return outputs;
   }
 

@@ -62,7 +62,13 @@ TEST(ForwardAllocationsTest, AStepAllocatesNothingAfterTheFirst) {
                             PlanOf({900}, {1})};
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     const Processors cpu = *MakeDevice({.num_threads = 2});
-    auto model = *Transformer::Create(files.config, files.weights, compute, cpu.device.get(), 72);
+    Device* const device = cpu.device.get();
+    auto weights = *PackModel(files.config, files.weights, compute, {&device, 1});
+    auto model = *Transformer::Create({.config = files.config,
+                                       .weights = std::make_shared<PackedRanks>(std::move(weights)),
+                                       .compute = compute,
+                                       .device = device,
+                                       .max_tokens = 72});
     auto batch = *StepMetadata::Create(
         *cpu.device, {.max_tokens = 72, .max_rows = 3, .max_row_blocks = 64});
     auto cache = *KvCache::Create(

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 
 #include "common/base/random.h"
 #include "tests/late_device/late_device.h"
@@ -120,6 +121,15 @@ TEST(LateRunnerTest, ChunksBatchesAndOrdersOfTheLanesGiveTheCpusBits) {
     const Generated got = Generate(*late, prompt, {.chunk_tokens = chunk, .num_tokens = 4});
     EXPECT_EQ(got.outputs, expected.outputs) << seed;
   }
+}
+
+TEST(LateRunnerTest, WeightsHaveLandedWhenTheModelIsLoaded) {
+  LateHarness late({.only_when_asked = true, .copies_last = true});
+  EXPECT_TRUE(late.device().idle());
+  const auto prompt = LatePrompt(20);
+  RunnerHarness cpu(CpuOptions());
+  EXPECT_EQ(Generate(*late, prompt, {.num_tokens = 2}).outputs,
+            Generate(cpu, prompt, {.num_tokens = 2}).outputs);
 }
 
 TEST(LateRunnerTest, ScoresAndSlicesOfLogitsAreTheCpus) {
@@ -266,6 +276,45 @@ TEST(LateRunnerTest, SwappedKvComesBackAndItsOldBlocksAreFreeAtStepDone) {
     ASSERT_TRUE(done.status.ok());
     EXPECT_EQ(done.rows[0].output, expected.outputs[1]) << seed;
   }
+}
+
+// More pieces than a list of them holds: none is written over while copies read it.
+TEST(LateRunnerTest, MoreMovesThanAListHoldsAllArrive) {
+  constexpr BlockId kBlocks = 5600;  // None of which has a neighbour: 67,200 pieces.
+  RunnerOptions options = Late(kAsked);
+  options.block_size = 1;
+  options.num_blocks = options.swap_blocks = kBlocks;
+  RunnerHarness harness(options);
+  KvCache& swap = *harness.runner().swap();
+  const int64_t bytes = BlockBytes(swap.layout()) * kBlocks;
+  Random random(5);
+  for (int64_t at = 0; at < bytes; at += 8) {
+    const uint64_t value = random.Next();
+    std::memcpy(swap.base() + at, &value, sizeof(value));
+  }
+  const std::vector<std::byte> before(swap.base(), swap.base() + bytes);
+  std::vector<BlockMove> in, out;
+  for (BlockId i = 0; i < kBlocks; ++i) {
+    in.push_back({i, kBlocks - 1 - i});
+    out.push_back({i, i});
+  }
+  ASSERT_TRUE(harness.Move({}, in).status.ok());
+  std::fill_n(swap.base(), bytes, std::byte{0});
+  ASSERT_TRUE(harness.Move(out, {}).status.ok());
+  int64_t num_wrong = 0;
+  for (BlockId i = 0; i < kBlocks; ++i) {
+    for (int32_t layer = 0; layer < NumLayers(swap.layout()); ++layer) {
+      for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+        const int64_t size = HeadBlockBytes(swap.layout(), layer, plane) *
+                             GroupOfLayer(swap.layout(), layer).num_kv_heads;
+        const std::byte* moved =
+            swap.base() + swap.HeadBlockOffset(layer, plane, kBlocks - 1 - i, 0);
+        const std::byte* from = before.data() + swap.HeadBlockOffset(layer, plane, i, 0);
+        num_wrong += std::memcmp(moved, from, static_cast<size_t>(size)) != 0;
+      }
+    }
+  }
+  EXPECT_EQ(num_wrong, 0);
 }
 
 // Each step begins when the one before has ended, on other tokens and the same memory.

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "tests/unit/common/model/runner_harness.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -26,7 +27,7 @@ TEST(LoadModelTest, InfoDescribesTheModelAndItsNumerics) {
   EXPECT_EQ(NumLayers(info.layout), 6);
   EXPECT_EQ(info.layout.groups[0].num_kv_heads, 2);
   EXPECT_EQ(info.layout.groups[0].k_dim, 32);
-  EXPECT_EQ(info.numerics_id, "cpu-16lane.1 compute=f32 kv=f32 kv_scale=1 tp=1 sampler.2");
+  EXPECT_EQ(info.numerics_id, "cpu-16lane.1 compute=f32 kv=f32 kv_scale=1 fold=tree8 sampler.2");
 
   RunnerOptions other = TinyModel();
   other.compute_dtype = DType::kBF16;
@@ -36,7 +37,7 @@ TEST(LoadModelTest, InfoDescribesTheModelAndItsNumerics) {
   RunnerHarness bf16(other);
   EXPECT_EQ(bf16.runner().info().max_model_len, 100);
   EXPECT_EQ(bf16.runner().info().numerics_id,
-            "cpu-16lane.1 compute=bf16 kv=bf16 kv_scale=1 tp=1 sampler.2");
+            "cpu-16lane.1 compute=bf16 kv=bf16 kv_scale=1 fold=tree8 sampler.2");
   EXPECT_EQ(bf16.runner().info().model_digest, info.model_digest);
 }
 
@@ -74,21 +75,26 @@ TEST(LoadModelTest, ThePoolIsWhatTheFractionLeavesForIt) {
     options.num_blocks = 0;
     options.memory_fraction = fraction;
     options.swap_blocks = -1;
-    return LoadModel(options, *processors.device, *processors.host, &sink);
+    Device* const devices[] = {processors.device.get()};
+    return LoadModel(options, devices, *processors.host, &sink);
   };
   const int64_t total = processors.device->Memory()->total;
   const auto model = load(0.02);
   ASSERT_TRUE(model.ok()) << model.status();
   const auto share = static_cast<int64_t>(0.02 * static_cast<double>(total));
   const int64_t left = share - total / 64;
-  EXPECT_EQ(model->cache->num_blocks(), left / BlockBytes(model->info.layout));
-  EXPECT_EQ(model->swap->num_blocks(), model->cache->num_blocks());
-  EXPECT_EQ(model->memory.total, total);
-  EXPECT_EQ(model->memory.kv_cache, 0);
+  const LoadedRank& rank = model->ranks[0];
+  EXPECT_EQ(rank.cache->num_blocks(), left / BlockBytes(model->info.layout));
+  EXPECT_EQ(rank.swap->num_blocks(), rank.cache->num_blocks());
+  EXPECT_EQ(rank.memory.total, total);
+  EXPECT_EQ(rank.memory.kv_cache, 0);
   EXPECT_THAT(load(1e-9).status().ToString(),
               testing::AllOf(testing::HasSubstr("RESOURCE_EXHAUSTED"),
                              testing::HasSubstr("MiB of GPU memory are missing"),
-                             testing::HasSubstr("lower --max-model-len")));
+                             testing::HasSubstr(absl::StrCat(
+                                 (total / 64 + (1 << 20) - 1) >> 20, " MiB for graphs")),
+                             testing::HasSubstr("lower --max-model-len, --chunk-tokens or"),
+                             testing::HasSubstr("--gpu-graphs off")));
   EXPECT_THAT(load(1).status().ToString(),
               testing::AllOf(testing::HasSubstr("RESOURCE_EXHAUSTED"),
                              testing::HasSubstr("other programs use this GPU")));

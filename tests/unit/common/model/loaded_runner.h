@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/status.h"
@@ -27,15 +28,20 @@ struct RunnerOptions {
   int32_t compute_nice = 0;
   std::string kernels = "auto";
   std::string device = "cpu";
+  int32_t tp = 1;  // Each with num_threads.
   int32_t max_step_tokens = 2048;
   int32_t max_step_rows = 64;
   bool graphs = true;
   Duration device_limit = kDeviceLimit;
   // Instead of the CPU.
   std::function<std::unique_ptr<Device>()> make_device;
+  std::function<std::unique_ptr<ModelOps>()> make_host;  // Beside it.
 
   DeviceOptions device_options() const {
-    return {.kernels = kernels, .device = device, .num_threads = num_threads, .nice = compute_nice};
+    return {.kernels = kernels,
+            .device = device,
+            .num_threads = num_threads * tp,
+            .nice = compute_nice};
   }
   ModelOptions model() const {
     return {.model_dir = model_dir,
@@ -60,10 +66,16 @@ class LoadedRunner {
   static absl::StatusOr<std::unique_ptr<LoadedRunner>> Create(const RunnerOptions& options,
                                                               RunnerSink* sink,
                                                               LostFn lost = nullptr) {
-    ASSIGN_OR_RETURN(Processors processors, MakeDevice(options.device_options()));
-    if (options.make_device) processors.device = options.make_device();
-    ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model(), *processors.device,
-                                                  *processors.host, sink, std::move(lost)));
+    ASSIGN_OR_RETURN(std::vector<Processors> processors,
+                     MakeRanks(options.device_options(), options.tp));
+    std::vector<Device*> devices;
+    for (Processors& rank : processors) {
+      if (options.make_device) rank.device = options.make_device();
+      if (options.make_host) rank.host = options.make_host();
+      devices.push_back(rank.device.get());
+    }
+    ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model(), devices, *processors[0].host,
+                                                  sink, std::move(lost)));
     return std::unique_ptr<LoadedRunner>(
         new LoadedRunner(std::move(processors), std::move(model)));
   }
@@ -71,18 +83,20 @@ class LoadedRunner {
   void Start(std::shared_ptr<const StepPlan> plan) { model_.runner->Start(std::move(plan)); }
   void Stop() { model_.runner->Stop(); }
   const ModelInfo& info() const { return model_.info; }
-  const ModelMemory& memory() const { return model_.memory; }
-  KvCache& cache() { return *model_.cache; }
-  KvCache* swap() { return model_.swap.get(); }
-  Device& device() { return *processors_.device; }
-  std::string kernels_name() const { return processors_.device->info().name; }
+  const ModelMemory& memory() const { return model_.ranks[0].memory; }
+  KvCache& cache(size_t rank = 0) { return *model_.ranks[rank].cache; }
+  size_t num_ranks() const { return model_.ranks.size(); }
+  KvCache* swap() { return model_.ranks[0].swap.get(); }
+  const std::vector<LoadedRank>& ranks() const { return model_.ranks; }
+  Device& device() { return *processors_[0].device; }
+  std::string kernels_name() const { return processors_[0].device->info().name; }
   ModelRunner& runner() { return *model_.runner; }
 
  private:
-  LoadedRunner(Processors processors, LoadedModel model)
+  LoadedRunner(std::vector<Processors> processors, LoadedModel model)
       : processors_(std::move(processors)), model_(std::move(model)) {}
 
-  Processors processors_;
+  std::vector<Processors> processors_;
   LoadedModel model_;
 };
 

@@ -13,7 +13,9 @@ std::string PathOf(const std::string& name) { return std::string(BATON_SOURCE_DI
 TEST(PackedModelTest, JoinsKeysAndValuesAndKeepsTheDtypeOnDisk) {
   const Processors cpu = *MakeDevice({});
   const ModelFiles files = *LoadModelFiles(PathOf("/deploy/models/tiny-kjv"));
-  const PackedModel model = *PackModel(files.config, files.weights, DType::kF32, *cpu.device);
+  Device* const devices[] = {cpu.device.get()};
+  const PackedRanks ranks = *PackModel(files.config, files.weights, DType::kF32, devices);
+  const PackedModel& model = ranks[0];
   EXPECT_EQ(model.layers.size(), 6u);
   EXPECT_EQ(model.layers[0].q.weights.n(), 6 * 32);
   EXPECT_EQ(model.layers[0].kv.weights.n(), (2 + 2) * 32);
@@ -26,7 +28,9 @@ TEST(PackedModelTest, JoinsKeysAndValuesAndKeepsTheDtypeOnDisk) {
 TEST(PackedModelTest, PutsBiasesInTheOrderOfTheirRows) {
   const Processors cpu = *MakeDevice({});
   const ModelFiles files = *LoadModelFiles(PathOf("/tests/golden/models/llama-mqa-bias"));
-  const PackedModel model = *PackModel(files.config, files.weights, DType::kF32, *cpu.device);
+  Device* const devices[] = {cpu.device.get()};
+  const PackedRanks ranks = *PackModel(files.config, files.weights, DType::kF32, devices);
+  const PackedModel& model = ranks[0];
   const LayerWeights& weights = files.weights.layers[0];
   std::vector<float> expected;
   for (const TensorView* bias : {&weights.k_bias, &weights.v_bias}) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,6 +39,10 @@ class RecordingSink : public RunnerSink {
     changed_.wait(lock, [this] { return done_.has_value(); });
     return *std::exchange(done_, std::nullopt);
   }
+  bool HasStep() {
+    const std::lock_guard lock(mutex_);
+    return done_.has_value();
+  }
   // A RowsDone, and how many layers had been reported before it.
   struct Mark {
     size_t layers = 0;
@@ -64,7 +70,11 @@ class RunnerHarness {
  public:
   explicit RunnerHarness(const RunnerOptions& options, RecordingSink* sink = nullptr)
       : sink_(sink == nullptr ? &own_sink_ : sink) {
-    auto runner = LoadedRunner::Create(options, sink_);
+    // A runner that is lost never ends its step.
+    auto runner = LoadedRunner::Create(options, sink_, [](const absl::Status& status) {
+      std::fprintf(stderr, "%s\n", status.ToString().c_str());
+      std::abort();
+    });
     if (!runner.ok()) std::fprintf(stderr, "%s\n", runner.status().ToString().c_str());
     BATON_CHECK(runner.ok());
     runner_ = *std::move(runner);

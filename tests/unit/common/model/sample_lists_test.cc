@@ -71,6 +71,16 @@ TEST(SampleListsTest, BytesAreThoseOfTheLists) {
   expect(RowOf({.min_tokens = 9, .stop_token_ids = {7}}, {1}, {4, 5}));
 }
 
+TEST(SampleListsTest, EachPenaltyHasItsHistory) {
+  const std::vector<SamplingParams> all = {
+      {.repetition_penalty = 2}, {.presence_penalty = 1}, {.frequency_penalty = 1}};
+  for (const SamplingParams& params : all) {
+    SampleLists lists;
+    lists.AddSample(RowOf(params, {10}, {12, 13}), 1, {}, 0);
+    EXPECT_EQ(lists.samples[0].num_emitted, 2);
+  }
+}
+
 TEST(SampleListsTest, TheModelsEndTokensMayBeTokensLikeOthers) {
   SampleLists lists;
   lists.AddSample(RowOf({.min_tokens = 1, .ignore_eos = true, .stop_token_ids = {4}}, {1}, {}), 1,

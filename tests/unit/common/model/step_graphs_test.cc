@@ -66,6 +66,21 @@ TEST(StepGraphsTest, AnyLengthGivesTheBitsOfNoGraph) {
   EXPECT_EQ(on.Pool(), off.Pool());
 }
 
+// Where a graph would divide the work worse than a pass does.
+TEST(StepGraphsTest, StepsOfLongerSequencesThanAGraphIsForAreNone) {
+  DecodeSteps off(LateGraphOptions({.seed = 3}), 4);
+  DecodeSteps on(LateGraphOptions({.seed = 4, .graphs = true, .longest_replay = 512}), 4);
+  int launches = 0;
+  for (const auto& [lengths, is_graph] : std::vector<std::pair<std::vector<int32_t>, bool>>{
+           {{511}, true}, {{512}, false}, {{255, 3}, true}, {{3, 256}, false},
+           {{1, 127, 2}, true}, {{1, 2, 128}, false}, {{kLongPast}, false}, {{0}, true}}) {
+    EXPECT_EQ(on.Run(lengths), off.Run(lengths)) << lengths[0] << " " << lengths.size();
+    launches += is_graph ? 1 : 0;
+    EXPECT_EQ(LateDeviceOf(on).num_launches(), launches) << lengths[0] << " " << lengths.size();
+  }
+  EXPECT_EQ(on.Pool(), off.Pool());
+}
+
 // Each step begins when the one before has ended, on other rows and the same memory.
 TEST(StepGraphsTest, NoLaunchReadsWhatTheNextStepBrings) {
   DecodeSteps off(LateGraphOptions({}), 5);
@@ -145,7 +160,8 @@ TEST(StepGraphsTest, AllThatALoadTakesIsWithinTheFraction) {
     options.max_step_rows = rows;
     options.max_step_tokens = rows;
     options.graphs = graphs;
-    const auto model = LoadModel(options, device, *processors.host, &sink);
+    Device* const devices[] = {&device};
+    const auto model = LoadModel(options, devices, *processors.host, &sink);
     EXPECT_TRUE(model.ok()) << model.status();
     const DeviceMemory memory = *device.Memory();
     const auto share = static_cast<int64_t>(0.03 * static_cast<double>(memory.total));
@@ -153,7 +169,7 @@ TEST(StepGraphsTest, AllThatALoadTakesIsWithinTheFraction) {
     const int64_t left = share - memory.total / 64 - set_aside - memory.taken;
     EXPECT_GE(left, 0);
     EXPECT_LT(left, BlockBytes(model->info.layout));
-    return model->cache->num_blocks();
+    return model->ranks[0].cache->num_blocks();
   };
   const int32_t with = blocks(true, 8), without = blocks(false, 8);
   EXPECT_GT(without, with);
@@ -241,6 +257,41 @@ TEST(StepGraphsTest, AnErrorWhileCapturingIsOneOfTheLoad) {
   RecordingSink sink;
   EXPECT_EQ(LoadedRunner::Create(options, &sink).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+// Counts what ran between two captures.
+class PassesBefore : public LateDevice {
+ public:
+  PassesBefore() : LateDevice({.graphs = true}) {}
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      absl::FunctionRef<absl::Status()> enqueue) override {
+    EXPECT_TRUE(idle());
+    works_.push_back(num_works() - before_);
+    auto graph = LateDevice::Capture(enqueue);
+    before_ = num_works();
+    return graph;
+  }
+  const std::vector<int64_t>& works() const { return works_; }
+
+ private:
+  int64_t before_ = 0;
+  std::vector<int64_t> works_;
+};
+
+// Kernels that were never launched are loaded by their first launch, which a capture forbids.
+TEST(StepGraphsTest, EachCaptureComesAfterAPassOfItsOwnKernels) {
+  RunnerOptions options = LateGraphOptions({});
+  options.num_blocks = 8;
+  options.max_step_rows = 4;
+  options.make_device = [] { return std::make_unique<PassesBefore>(); };
+  RecordingSink sink;
+  const auto runner = LoadedRunner::Create(options, &sink);
+  ASSERT_TRUE(runner.ok()) << runner.status();
+  const std::vector<int64_t>& works =
+      static_cast<PassesBefore&>((*runner)->device()).works();
+  ASSERT_EQ(works.size(), 3u);
+  // An upload is two or three.
+  for (size_t i = 1; i < works.size(); ++i) EXPECT_GT(works[i], 10) << i;
 }
 
 class FullDevice : public LateDevice {

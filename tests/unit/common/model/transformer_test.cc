@@ -14,13 +14,12 @@ namespace {
 std::string Dir(const std::string& name) { return std::string(BATON_SOURCE_DIR) + name; }
 
 TEST(TransformerTest, RefusesFeaturesThatNoOperatorServesByName) {
-  const Processors cpu = *MakeDevice({});
-  ModelFiles files = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
+  const ModelFiles files = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
   const auto refused = [&](auto change, const std::string& message) {
     ModelConfig config = files.config;
     change(config);
     const absl::Status status =
-        Transformer::Create(config, files.weights, DType::kF32, cpu.device.get(), 16).status();
+        Transformer::CheckSupported(config);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr(message));
   };
@@ -33,8 +32,13 @@ class TinyModelTest : public testing::Test {
  protected:
   ModelFiles files_ = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
   const Processors cpu_ = *MakeDevice({});
-  std::unique_ptr<Transformer> model_ =
-      *Transformer::Create(files_.config, files_.weights, DType::kF32, cpu_.device.get(), 16);
+  Device* const device_ = cpu_.device.get();
+  std::unique_ptr<Transformer> model_ = *Transformer::Create(
+      {.config = files_.config,
+       .weights = std::make_shared<PackedRanks>(
+           *PackModel(files_.config, files_.weights, DType::kF32, {&device_, 1})),
+       .device = device_,
+       .max_tokens = 16});
   std::unique_ptr<KvCache> cache_ = *KvCache::Create(
       {.block_size = 4, .groups = {{.num_layers = 6, .num_kv_heads = 2, .k_dim = 32, .v_dim = 32}}},
       3);

@@ -22,7 +22,7 @@ TEST(ReadyFileTest, HoldsPidAddressesAndIncarnationAndNothingElseIsLeft) {
   const std::string path = folder + "/ready.json";
   ASSERT_TRUE(WriteReadyFile(path, {.role = "decode",
                                     .address = "127.0.0.1:1",
-                                    .data_address = "127.0.0.1:2",
+                                    .data_addresses = {"127.0.0.1:2", "127.0.0.1:3"},
                                     .metrics_url = "http://127.0.0.1:3/metrics",
                                     .incarnation = 0xabc})
                   .ok());
@@ -32,6 +32,7 @@ TEST(ReadyFileTest, HoldsPidAddressesAndIncarnationAndNothingElseIsLeft) {
   EXPECT_EQ(json["role"], "decode");
   EXPECT_EQ(json["address"], "127.0.0.1:1");
   EXPECT_EQ(json["data_address"], "127.0.0.1:2");
+  EXPECT_EQ(json["data_addresses"], nlohmann::json({"127.0.0.1:2", "127.0.0.1:3"}));
   EXPECT_EQ(json["metrics_url"], "http://127.0.0.1:3/metrics");
   EXPECT_EQ(json["incarnation"], "0000000000000abc");
   int files = 0;

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 
 namespace baton {
 namespace {
@@ -82,6 +83,21 @@ TEST(ConnectionTest, APassedDeadlineLeavesAMillisecondAndNoDeadlineLeavesZero) {
   EXPECT_EQ(TimeLeft(DeadlineAfter(std::chrono::seconds(-5))), std::chrono::milliseconds(1));
   EXPECT_EQ(TimeLeft(gpr_inf_future(GPR_CLOCK_MONOTONIC)), Duration::zero());
   EXPECT_EQ(TimeLeft(gpr_inf_future(GPR_CLOCK_REALTIME)), Duration::zero());
+}
+
+// liveness_test shows that pings notice a hang; here is how soon, whatever the machine does.
+TEST(ConnectionTest, PingsNoticeAHangWithinTheBoundOfAWorkerThatStands) {
+  const grpc::ChannelArguments arguments = ClusterChannelArguments();
+  const grpc_channel_args args = arguments.c_channel_args();
+  int ms = 0;
+  for (size_t i = 0; i < args.num_args; ++i) {
+    const std::string_view key = args.args[i].key;
+    if (key == GRPC_ARG_KEEPALIVE_TIME_MS || key == GRPC_ARG_KEEPALIVE_TIMEOUT_MS) {
+      ms += args.args[i].value.integer;
+    }
+  }
+  EXPECT_GT(ms, 0);
+  EXPECT_LT(ms, 2500);
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ TEST(MessageWireTest, PrefillRequestKeepsItsHandoff) {
   PrefillRequest request = samples.Prefill();
   request.score_only = false;
   request.handoff = HandoffTarget{.ticket = samples.Ticket(),
-                                  .endpoint = "127.0.0.1:9",
+                                  .ranks = {{"127.0.0.1:9", {0, 4}}},
                                   .pair_key = samples.Key(),
                                   .decode = 77,
                                   .first_token = 1};
@@ -143,7 +143,7 @@ TEST(MessageWireTest, PrefillRequestKeepsItsHandoff) {
   ASSERT_TRUE(back.ok()) << back.status();
   ASSERT_TRUE(back->handoff.has_value());
   EXPECT_EQ(back->handoff->ticket, request.handoff->ticket);
-  EXPECT_EQ(back->handoff->endpoint, request.handoff->endpoint);
+  EXPECT_EQ(back->handoff->ranks, request.handoff->ranks);
   EXPECT_EQ(back->handoff->pair_key, request.handoff->pair_key);
   EXPECT_EQ(back->handoff->decode, request.handoff->decode);
   EXPECT_EQ(back->handoff->first_token, request.handoff->first_token);
@@ -218,7 +218,8 @@ TEST(MessageWireTest, RefusesEachBadFieldOfAPrefillRequestByName) {
   request.tokens = {1, 2, 3};
   request.prompt_length = 3;
   request.score_only = false;
-  request.handoff = HandoffTarget{.ticket = {.hi = 1}, .endpoint = "127.0.0.1:9", .decode = 7};
+  request.handoff =
+      HandoffTarget{.ticket = {.hi = 1}, .ranks = {{"127.0.0.1:9", {0, 4}}}, .decode = 7};
   using P = v1::PrefillRequest;
   const std::vector<Case<P>> cases = {
       {"sequence.router", [](P* p) { p->clear_sequence(); }},
@@ -237,7 +238,7 @@ TEST(MessageWireTest, RefusesEachBadFieldOfAPrefillRequestByName) {
       {"timeout_us", [](P* p) { p->set_timeout_us(0); }},
       {"timeout_us", [](P* p) { p->set_timeout_us(INT64_MAX); }},
       {"ticket", [](P* p) { p->mutable_handoff()->clear_ticket(); }},
-      {"handoff.endpoint", [](P* p) { p->mutable_handoff()->clear_endpoint(); }},
+      {"handoff.ranks", [](P* p) { p->mutable_handoff()->clear_ranks(); }},
       {"pair_key.size", [](P* p) { p->mutable_handoff()->set_pair_key("short"); }},
       {"decode_incarnation", [](P* p) { p->mutable_handoff()->set_decode_incarnation(0); }},
       {"first_token", [](P* p) { p->mutable_handoff()->set_first_token(4); }},

@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/rpc/message_wire.h"
@@ -73,5 +74,44 @@ class RowsOf {
 
 // Decode, Prefill, Rebind and Send with what they carry.
 void AddRequests(std::vector<Row>* all);
+
+// The rows of the `ranks` of a message.
+template <typename P, typename Get>
+void AddRanks(RowsOf<P>& rows, const std::string& message, const std::string& named, Get get) {
+  const auto bad = [&](const std::string& field, const std::string& what,
+                       std::function<void(v1::DataRank*)> spoil) {
+    rows.Bad(field, named + what, [=](P* p) { spoil(get(p)->Mutable(0)); });
+  };
+  // Heads {first, count} of each rank.
+  const auto bad_heads = [&](const std::string& field, const std::string& what,
+                             std::vector<std::pair<int32_t, int32_t>> heads) {
+    rows.Bad(field, named + what, [=](P* p) {
+      const v1::DataRank valid = get(p)->Get(0);
+      get(p)->Clear();
+      for (const auto& [first, count] : heads) {
+        v1::DataRank* rank = get(p)->Add();
+        *rank = valid;
+        rank->set_first_head(first);
+        rank->set_num_heads(count);
+      }
+    });
+  };
+  bad("DataRank.endpoint", ".endpoint is empty", [](auto* r) { r->clear_endpoint(); });
+  bad("DataRank.endpoint", ".endpoint", [](auto* r) { r->set_endpoint("a\n:1"); });
+  bad("DataRank.endpoint", ".endpoint.size",
+      [](auto* r) { r->set_endpoint(std::string(257, 'a')); });
+  bad_heads(message + ".ranks", ".size", {});
+  bad_heads(message + ".ranks", ".size", {{0, 1}, {1, 1}, {2, 1}});
+  bad_heads(message + ".ranks", ".size", std::vector<std::pair<int32_t, int32_t>>(16, {0, 1}));
+  bad_heads("DataRank.num_heads", ".num_heads", {{0, 0}});
+  bad_heads("DataRank.num_heads", ".num_heads", {{0, -4}});
+  bad_heads("DataRank.num_heads", ".num_heads", {{0, (1 << 16) + 1}});
+  bad_heads("DataRank.num_heads", ".num_heads", {{0, 2}, {2, 1}});   // 3 of 2 ranks.
+  bad_heads("DataRank.num_heads", ".first_head", {{0, 3}, {3, 1}});  // Not halves.
+  bad_heads("DataRank.first_head", ".first_head", {{1, 3}});         // Head 0 of nobody.
+  bad_heads("DataRank.first_head", ".first_head", {{0, 1}, {0, 1}, {1, 1}, {3, 1}});
+  bad_heads("DataRank.first_head", ".num_heads", {{INT32_MAX, INT32_MAX}});
+  bad_heads("DataRank.first_head", ".num_heads", {{-1, 1}});
+}
 
 }  // namespace baton

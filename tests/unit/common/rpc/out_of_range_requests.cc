@@ -94,9 +94,7 @@ void AddHandoff(RowsOf<P>& rows, Get get) {
     rows.Bad(std::string("HandoffTarget.") + field, named, [=](P* p) { spoil(get(p)); });
   };
   bad("ticket", "ticket", [](H* h) { h->clear_ticket(); });
-  bad("endpoint", "handoff.endpoint is empty", [](H* h) { h->clear_endpoint(); });
-  bad("endpoint", "handoff.endpoint", [](H* h) { h->set_endpoint("a\n:1"); });
-  bad("endpoint", "handoff.endpoint.size", [](H* h) { h->set_endpoint(std::string(257, 'a')); });
+  AddRanks(rows, "HandoffTarget", "handoff.ranks", [get](P* p) { return get(p)->mutable_ranks(); });
   bad("pair_key", "pair_key.size", [](H* h) { h->set_pair_key("short"); });
   bad("decode_incarnation", "decode_incarnation", [](H* h) { h->set_decode_incarnation(0); });
   bad("first_token", "handoff.first_token", [](H* h) { h->set_first_token(-1); });
@@ -110,7 +108,8 @@ PrefillRequest Prefill() {
   request.prompt_length = 3;
   request.score_only = false;
   request.sampling.logit_bias.clear();
-  request.handoff = HandoffTarget{.ticket = {.hi = 1}, .endpoint = "127.0.0.1:9", .decode = 7};
+  request.handoff =
+      HandoffTarget{.ticket = {.hi = 1}, .ranks = {{"127.0.0.1:9", {0, 4}}}, .decode = 7};
   return request;
 }
 

@@ -69,9 +69,11 @@ void AddDecodeEvents(std::vector<Row>* all) {
       p->mutable_reserved()->mutable_ticket()->set_lo(0);
     });
   }
-  bad_reserved("data_endpoint", "data_endpoint is empty",
-               [](auto* p) { p->clear_data_endpoint(); });
-  bad_reserved("data_endpoint", "data_endpoint", [](auto* p) { p->set_data_endpoint("\x01:1"); });
+  reserved.Bad("Ticket.lo", "ticket.lo", [](E* p) {
+    for (uint64_t bit : {1, 2, 4}) p->mutable_reserved()->mutable_ticket()->set_lo(8 + bit);
+  });
+  AddRanks(reserved, "Reserved", "ranks",
+           [](E* p) { return p->mutable_reserved()->mutable_ranks(); });
   bad_reserved("pair_key", "pair_key.size", [](auto* p) { p->clear_pair_key(); });
   bad_reserved("pair_key", "pair_key.size",
                [](auto* p) { p->set_pair_key(std::string(33, 'k')); });
@@ -234,6 +236,8 @@ void AddAudit(std::vector<Row>* all) {
   rows.Bad("AuditResponse.incarnation", "incarnation", [](P* p) { p->set_incarnation(0); })
       .Bad("AuditResponse.blocks", "blocks.free", [](P* p) { p->mutable_blocks()->set_free(-1); })
       .Bad("AuditResponse.num_unowned", "num_unowned", [](P* p) { p->set_num_unowned(-1); })
+      .Bad("AuditResponse.unowned_leg_ranks", "unowned_leg_ranks",
+           [](P* p) { p->add_unowned_leg_ranks(-1); })
       .Bad("AuditResponse.calls", "sequence.router", [](P* p) { p->add_calls(); });
   using C = v1::HeldCall;
   const auto bad = [&](const char* field, const char* named, std::function<void(C*)> spoil) {
@@ -242,6 +246,7 @@ void AddAudit(std::vector<Row>* all) {
   bad("sequence", "sequence.router", [](C* c) { c->clear_sequence(); });
   bad("state", "calls.state", [](C* c) { c->set_state("\x1b[2J"); });
   bad("num_blocks", "calls.num_blocks", [](C* c) { c->set_num_blocks(-1); });
+  bad("leg_ranks", "calls.leg_ranks", [](C* c) { c->add_leg_ranks(8); });
   bad("age_us", "calls.age_us", [](C* c) { c->set_age_us(-1); });
   bad("age_us", "calls.age_us", [](C* c) { c->set_age_us(kMax64); });
 }

@@ -31,7 +31,18 @@ class WireSamples {
     for (int32_t& token : tokens) token = Token();
     return tokens;
   }
-  TicketId Ticket() { return {.hi = random_.Next() | 1, .lo = random_.Next()}; }
+  std::vector<DataRank> Ranks() {
+    const int size = 1 << Int(0, 3);
+    const int32_t heads = 1 << Int(0, 3);
+    std::vector<DataRank> ranks;
+    for (int i = 0; i < size; ++i) {
+      ranks.push_back({absl::StrCat("127.0.0.1:", 4000 + i), HeadsOf(i, size, heads)});
+    }
+    return ranks;
+  }
+  TicketId Ticket() {
+    return {.hi = random_.Next() | 1, .lo = random_.Next() & ~TicketId::kRankBits};
+  }
   PairKey Key() {
     PairKey key;
     for (uint8_t& byte : key) byte = static_cast<uint8_t>(random_.Next());
@@ -113,7 +124,7 @@ class WireSamples {
     r.score_only = Coin();
     if (!r.score_only && Coin()) {
       r.handoff = HandoffTarget{.ticket = Ticket(),
-                                .endpoint = "127.0.0.1:4000",
+                                .ranks = Ranks(),
                                 .pair_key = Key(),
                                 .decode = Id(),
                                 .first_token = Int(0, static_cast<int32_t>(r.tokens.size()) - 1)};
@@ -132,7 +143,7 @@ class WireSamples {
     return {.sequence = Sequence(),
             .attempt = Attempts(),
             .handoff = {.ticket = Ticket(),
-                        .endpoint = "127.0.0.1:4000",
+                        .ranks = Ranks(),
                         .pair_key = Key(),
                         .decode = Id(),
                         .first_token = Int(0, kLimits.max_model_len - 1)}};
@@ -144,6 +155,7 @@ class WireSamples {
     WorkerAudit audit{.incarnation = Id(),
                       .blocks = {.free = Int(0, 9), .ready = Int(0, 9)},
                       .num_unowned = Int(0, 3),
+                      .unowned_leg_ranks = {Int(0, 7)},
                       .calls = {}};
     for (int i = Int(0, 3); i > 0; --i) {
       audit.calls.push_back({.sequence = Sequence(),
@@ -151,6 +163,7 @@ class WireSamples {
                              .state = "RECEIVING",
                              .num_blocks = Int(0, 100),
                              .transfer_open = Coin(),
+                             .leg_ranks = {Int(0, 7), Int(0, 7)},
                              .age = std::chrono::microseconds(Int(0, 1000000))});
     }
     return audit;
@@ -159,7 +172,7 @@ class WireSamples {
   ReservedEvent Reserved() {
     return {.attempt = static_cast<Attempt>(Int(1, 9)),
             .ticket = Ticket(),
-            .data_endpoint = "127.0.0.1:4000",
+            .ranks = Ranks(),
             .pair_key = Key(),
             .decode = Id(),
             .cached_tokens = Int(0, kLimits.max_model_len)};

@@ -82,6 +82,13 @@ TEST(HandshakeTest, AProofDependsOnTheKeyAndOnEveryBitOfTheTranscript) {
   hello = SomeHello();
   hello.receiver ^= 1;
   EXPECT_FALSE(SameMac(good, SenderProof(Key(1), hello, SomeChallenge())));
+  for (RankPlace Hello::*place : {&Hello::sender_place, &Hello::receiver_place}) {
+    for (const RankPlace other : {RankPlace{1, 2}, {0, 2}}) {
+      hello = SomeHello();
+      hello.*place = other;
+      EXPECT_FALSE(SameMac(good, SenderProof(Key(1), hello, SomeChallenge())));
+    }
+  }
   hello = SomeHello();
   hello.nonce[31] ^= 0x80;
   EXPECT_FALSE(SameMac(good, SenderProof(Key(1), hello, SomeChallenge())));

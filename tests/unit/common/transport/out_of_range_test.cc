@@ -77,7 +77,7 @@ TEST(FrameOutOfRangeTest, EveryFieldOfAHeader) {
                            .payload_bytes = 4096};
   const std::vector<Field> fields = {
       {"magic", 0, 4, {0, kMinus1}},
-      {"version", 4, 2, {0, 2, kMinus1}},
+      {"version", 4, 2, {0, 1, 3, kMinus1}},
       {"type", 6, 1, {0, 10, 255}},
       {"plane", 7, 1, {2, 255}},
       {"sequence", 8, 8, {}, "FrameStream compares it with the last one: FrameStreamTest"},
@@ -138,12 +138,20 @@ const std::vector<uint64_t> kBadBlockSizes = {0, kMinus1, kMax32};
 const std::vector<uint64_t> kBadHeads = {kMinus1, kMax32};
 
 TEST(HandshakeOutOfRangeTest, EveryFieldOfAHello) {
-  const Hello hello{.sender = 1, .receiver = 2, .nonce = {}, .pool = {16, {0, 4}}};
-  const size_t pool = 16 + sizeof(Nonce);
+  const Hello hello{.sender = 1,
+                    .receiver = 2,
+                    .sender_place = {3, 4},
+                    .nonce = {},
+                    .pool = {16, {0, 4}}};
+  const size_t pool = 20 + sizeof(Nonce);
   const std::vector<Field> fields = {
       {"sender", 0, 8, {0}},
       {"receiver", 8, 8, {0}},
-      {"nonce", 16, sizeof(Nonce), {}, "random"},
+      {"sender_place.rank", 16, 1, {4, 255}},
+      {"sender_place.size", 17, 1, {0, 3, 9, 255}},
+      {"receiver_place.rank", 18, 1, {1, 255}},
+      {"receiver_place.size", 19, 1, {0, 9, 255}},
+      {"nonce", 20, sizeof(Nonce), {}, "random"},
       {"pool.block_size", pool, 4, kBadBlockSizes},
       {"pool.heads.first", pool + 4, 4, kBadHeads},
       {"pool.heads.count", pool + 8, 4, kBadBlockSizes},
@@ -237,7 +245,7 @@ TEST_F(LedgerOutOfRangeTest, EveryFieldOfADataFrame) {
   for (const FrameRow& row : rows) {
     FrameHeader header = Data();
     row.spoil(&header);
-    const auto admission = ledger_->Admit(header, kSender);
+    const auto admission = ledger_->Admit(header, {kSender, {}});
     EXPECT_EQ(admission.kind, ReceiveLedger::Admission::Kind::kRefused) << row.field;
     EXPECT_EQ(admission.code, row.code) << row.field;
     EXPECT_TRUE(admission.memory.empty()) << row.field;
@@ -248,7 +256,7 @@ TEST_F(LedgerOutOfRangeTest, EveryFieldOfADataFrame) {
     events_.clear();
     Expect();
   }
-  EXPECT_EQ(ledger_->Admit(Data(), kSender).kind, ReceiveLedger::Admission::Kind::kWrite);
+  EXPECT_EQ(ledger_->Admit(Data(), {kSender, {}}).kind, ReceiveLedger::Admission::Kind::kWrite);
 }
 
 TEST_F(LedgerOutOfRangeTest, EveryFieldOfAFinalFrameThatATicketKnows) {
@@ -258,12 +266,12 @@ TEST_F(LedgerOutOfRangeTest, EveryFieldOfAFinalFrameThatATicketKnows) {
       [](auto* b) { b->num_tokens = 0; },      [](auto* b) { b->num_tokens = INT32_MAX; },
   };
   for (size_t i = 0; i < rows.size(); ++i) {
-    ASSERT_EQ(ledger_->Admit(Data(), kSender).kind, ReceiveLedger::Admission::Kind::kWrite);
-    ledger_->Commit(Data());
+    ASSERT_EQ(ledger_->Admit(Data(), {kSender, {}}).kind, ReceiveLedger::Admission::Kind::kWrite);
+    ledger_->Commit(Data(), {kSender, {}});
     FinalBody body = Final();
     rows[i](&body);
     events_.clear();
-    EXPECT_EQ(ledger_->Finish(kTicket, kSender, body), AbortCode::kDigestMismatch) << i;
+    EXPECT_EQ(ledger_->Finish(kTicket, {kSender, {}}, body), AbortCode::kDigestMismatch) << i;
     ASSERT_EQ(events_.size(), 1u);
     EXPECT_FALSE(events_[0].status.ok());
     Expect();

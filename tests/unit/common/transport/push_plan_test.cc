@@ -27,9 +27,11 @@ class PushPlanTest : public testing::Test {
 };
 
 TEST_F(PushPlanTest, SendsTheHeadsBothSidesHold) {
-  options_.first_head = 4;  // This rank holds heads 4..7 of the model, the receiver 6..9.
-  auto frames =
-      PlanPush(options_, Start(), {{1, 1}, 1, 4, 16}, {.block_size = 16, .heads = {6, 4}});
+  options_.place = {1, 3};  // This rank holds heads 4..7 of the model, the receiver 6..11.
+  options_.kv_heads = 12;
+  StartArgs start = Start();
+  start.receiver_place = {1, 2};
+  auto frames = PlanPush(options_, start, {{1, 1}, 1, 4, 16}, 16);
   ASSERT_TRUE(frames.ok()) << frames.status();
   ASSERT_EQ(frames->size(), 2u);
   EXPECT_EQ((*frames)[0], (FrameRange{1, KvPlane::kK, 4, 16, 6, 2}));
@@ -37,11 +39,10 @@ TEST_F(PushPlanTest, SendsTheHeadsBothSidesHold) {
 }
 
 TEST_F(PushPlanTest, RefusesAPushOutsideTheTicketOrTheModel) {
-  const PoolShape pool{.block_size = 8, .heads = {0, 4}};
   for (PushArgs push : {PushArgs{{1, 1}, 2, 4, 1}, PushArgs{{1, 1}, -1, 4, 1},
                         PushArgs{{1, 1}, 0, 3, 1}, PushArgs{{1, 1}, 0, 4, 17},
                         PushArgs{{1, 1}, 0, 4, -1}, PushArgs{{1, 1}, 0, 5, INT32_MAX}}) {
-    EXPECT_EQ(PlanPush(options_, Start(), push, pool).status().code(),
+    EXPECT_EQ(PlanPush(options_, Start(), push, 8).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
 }
@@ -77,6 +78,12 @@ TEST_F(PushPlanTest, RefusesAStartThatCannotBe) {
   EXPECT_FALSE(CheckStart(options_, start).ok());
   start.first_token = start.num_tokens + 1;
   EXPECT_FALSE(CheckStart(options_, start).ok());
+  for (const RankPlace place : {RankPlace{2, 2}, {-1, 2}, {0, 3}, {0, 0}, {0, 16}}) {
+    start = Start();
+    start.receiver_place = place;
+    EXPECT_EQ(CheckStart(options_, start).code(), absl::StatusCode::kInvalidArgument);
+  }
+  start = Start();
   start.first_token = start.num_tokens;  // Nothing to send.
   EXPECT_TRUE(CheckStart(options_, start).ok());
 }

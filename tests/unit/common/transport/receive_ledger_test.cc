@@ -8,7 +8,7 @@
 namespace baton {
 namespace {
 
-constexpr Incarnation kFrom = 5;
+constexpr ReceiveLedger::Sender kFrom{5, {}};
 constexpr TicketId kOpen{1, 2};
 
 class ReceiveLedgerTest : public testing::Test {
@@ -24,7 +24,7 @@ class ReceiveLedgerTest : public testing::Test {
 
   static ExpectArgs Args() {
     return {.ticket = kOpen,
-            .sender = kFrom,
+            .sender = kFrom.incarnation,
             .blocks = {{3, 0}, {1, 0}},
             .first_token = 2,
             .num_tokens = 14,
@@ -38,7 +38,7 @@ class ReceiveLedgerTest : public testing::Test {
             .payload_bytes = static_cast<uint32_t>(count) * 2 * 4 * 4};
   }
 
-  AbortCode Refusal(const FrameHeader& header, Incarnation sender = kFrom) {
+  AbortCode Refusal(const FrameHeader& header, const ReceiveLedger::Sender& sender = kFrom) {
     const auto admission = ledger_->Admit(header, sender);
     EXPECT_EQ(admission.kind, ReceiveLedger::Admission::Kind::kRefused);
     EXPECT_TRUE(admission.memory.empty());
@@ -47,7 +47,7 @@ class ReceiveLedgerTest : public testing::Test {
 
   void Accept(const FrameHeader& header) {
     ASSERT_EQ(ledger_->Admit(header, kFrom).kind, ReceiveLedger::Admission::Kind::kWrite);
-    ledger_->Commit(header);
+    ledger_->Commit(header, kFrom);
   }
 
   BlockEpochs epochs_;
@@ -126,11 +126,11 @@ TEST_F(ReceiveLedgerTest, RefusesAStaleEpoch) {
 
 TEST_F(ReceiveLedgerTest, AnotherSenderIsRefusedAndTheTicketLivesOn) {
   ledger_->Expect(Args());
-  EXPECT_EQ(Refusal(Data(KvPlane::kK, 2, 12), 6), AbortCode::kWrongSender);
-  EXPECT_EQ(ledger_->Finish(kOpen, 6, {}), AbortCode::kWrongSender);
-  EXPECT_FALSE(ledger_->Fail(kOpen, absl::AbortedError("x"), 6));
+  EXPECT_EQ(Refusal(Data(KvPlane::kK, 2, 12), {6, {}}), AbortCode::kWrongSender);
+  EXPECT_EQ(ledger_->Finish(kOpen, {6, {}}, {}), AbortCode::kWrongSender);
+  EXPECT_FALSE(ledger_->Fail(kOpen, absl::AbortedError("x"), {6, {}}));
   EXPECT_TRUE(events_.empty());
-  EXPECT_EQ(ledger_->SenderOf(kOpen), kFrom);
+  EXPECT_EQ(ledger_->SenderOf(kOpen), kFrom.incarnation);
 }
 
 TEST_F(ReceiveLedgerTest, UnknownAndEndedTicketsAreRefused) {
@@ -160,7 +160,7 @@ TEST_F(ReceiveLedgerTest, ALostSenderEndsOnlyWhatHadBegun) {
   ASSERT_EQ(events_.size(), 2u);
   EXPECT_EQ(events_[1].ticket, kOpen);
   EXPECT_EQ(events_[1].status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(ledger_->SenderOf({7, 7}), kFrom);
+  EXPECT_EQ(ledger_->SenderOf({7, 7}), kFrom.incarnation);
 }
 
 TEST_F(ReceiveLedgerTest, DoesNotLookAtBlocksBeforeTheFirstToken) {
@@ -208,15 +208,15 @@ TEST_F(ReceiveLedgerTest, AcknowledgesWhatCameAgainButCountsItOnce) {
   ledger_->Expect(Args());
   Accept(Data(KvPlane::kK, 2, 6));
   const int64_t bytes = Data(KvPlane::kK, 2, 6).payload_bytes;
-  EXPECT_EQ(ledger_->AcceptedBytes(kOpen), bytes);
+  EXPECT_EQ(ledger_->AcceptedBytes(kOpen, kFrom), bytes);
   EXPECT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kFrom).kind,
             ReceiveLedger::Admission::Kind::kDuplicate);
-  EXPECT_EQ(ledger_->AcceptedBytes(kOpen), 2 * bytes);
+  EXPECT_EQ(ledger_->AcceptedBytes(kOpen, kFrom), 2 * bytes);
   EXPECT_EQ(counters_.Read().frames_accepted, 1);
   EXPECT_EQ(counters_.Read().bytes_accepted, bytes);
   ledger_->Fail(kOpen, absl::CancelledError("x"));
   EXPECT_EQ(events_.back().bytes, bytes);
-  EXPECT_EQ(ledger_->AcceptedBytes(kOpen), 0);
+  EXPECT_EQ(ledger_->AcceptedBytes(kOpen, kFrom), 0);
 }
 
 TEST_F(ReceiveLedgerTest, WhatIsCommittedAfterTheEndCountsForNothing) {
@@ -224,7 +224,7 @@ TEST_F(ReceiveLedgerTest, WhatIsCommittedAfterTheEndCountsForNothing) {
   ASSERT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kFrom).kind,
             ReceiveLedger::Admission::Kind::kWrite);
   ledger_->Fail(kOpen, absl::CancelledError("x"));
-  ledger_->Commit(Data(KvPlane::kK, 2, 6));
+  ledger_->Commit(Data(KvPlane::kK, 2, 6), kFrom);
   EXPECT_EQ(counters_.Read().frames_accepted, 0);
 }
 
@@ -241,8 +241,8 @@ TEST_F(ReceiveLedgerTest, AFinalFrameOfAnotherLengthFailsTheTicketAndIsCounted) 
 TEST_F(ReceiveLedgerTest, AnotherSendersLossEndsNothing) {
   ledger_->Expect(Args());
   Accept(Data(KvPlane::kK, 2, 6));
-  ledger_->SenderLost(kFrom + 1, absl::UnavailableError("gone"));
-  EXPECT_EQ(ledger_->SenderOf(kOpen), kFrom);
+  ledger_->SenderLost({kFrom.incarnation + 1, {}}, absl::UnavailableError("gone"));
+  EXPECT_EQ(ledger_->SenderOf(kOpen), kFrom.incarnation);
 }
 
 }  // namespace

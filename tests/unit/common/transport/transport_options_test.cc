@@ -16,7 +16,8 @@ TEST(TransportOptionsTest, NamesWhatIsMissing) {
                            .cache = cache.get(),
                            .epochs = &epochs,
                            .sink = [](TransferEvent) {},
-                           .first_head = 6};
+                           .place = {3, 4},
+                           .kv_heads = 8};
   EXPECT_TRUE(Validate(options).ok());
   EXPECT_EQ(ShapeOf(options).block_size, 8);
   EXPECT_EQ(ShapeOf(options).heads.first, 6);
@@ -49,6 +50,33 @@ TEST(TransportOptionsTest, NamesWhatIsMissing) {
   bad = options;
   bad.max_frame_bytes = kMaxDataPayloadBytes + 1;
   EXPECT_FALSE(Validate(bad).ok());
+  options.place = {};
+  options.kv_heads = 0;  // The only rank holds all.
+  EXPECT_TRUE(Validate(options).ok());
+  EXPECT_EQ(ShapeOf(options).heads, (HeadRange{0, 2}));
+}
+
+TEST(TransportOptionsTest, ARankHoldsItsPartOfTheHeads) {
+  const KvLayout layout{.block_size = 8,
+                        .groups = {{.num_layers = 1, .num_kv_heads = 2, .k_dim = 4, .v_dim = 4}}};
+  auto cache = *KvCache::Create(layout, 4);
+  BlockEpochs epochs(4);
+  TransportOptions options{
+      .incarnation = 1, .cache = cache.get(), .epochs = &epochs, .sink = [](TransferEvent) {}};
+  struct Row {
+    RankPlace place;
+    int32_t kv_heads;
+    bool good;
+  };
+  for (const auto& [place, kv_heads, good] :
+       {Row{{0, 1}, 2, true}, Row{{1, 2}, 4, true}, Row{{0, 1}, 4, false}, Row{{0, 2}, 0, false},
+        Row{{0, 2}, 2, false}, Row{{2, 2}, 4, false}, Row{{-1, 2}, 4, false},
+        Row{{0, 3}, 4, false}, Row{{0, 0}, 2, false}, Row{{0, 16}, 32, false}}) {
+    options.place = place;
+    options.kv_heads = kv_heads;
+    EXPECT_EQ(Validate(options).ok(), good)
+        << place.rank << " of " << place.size << ", " << kv_heads;
+  }
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ TEST(WireTest, HeaderComesBackAsItWent) {
 
 TEST(WireTest, HeaderBytesStayTheSameAcrossVersionsOfThisProgram) {
   const HeaderBytes bytes = EncodeHeader(DataHeader());
-  const uint8_t start[] = {0x42, 0x4E, 0x4B, 0x56, 1,    0,    5,    1,    0x08, 0x07, 0x06, 0x05,
+  const uint8_t start[] = {0x42, 0x4E, 0x4B, 0x56, 2,    0,    5,    1,    0x08, 0x07, 0x06, 0x05,
                            0x04, 0x03, 0x02, 0x01, 0xDD, 0xDD, 0xCC, 0xCC, 0xBB, 0xBB, 0xAA, 0xAA};
   EXPECT_TRUE(std::equal(std::begin(start), std::end(start), bytes.begin(),
                          [](uint8_t a, std::byte b) { return static_cast<std::byte>(a) == b; }));
@@ -103,7 +103,7 @@ TEST(WireTest, EveryFieldThatCannotBeIsRefusedUnderAGoodChecksum) {
     uint8_t value = 0;
   };
   // Version, type, plane, code, the two zero words; then each field of the range below its least.
-  for (const Bad& bad : {Bad{4, 2}, Bad{4, 0}, Bad{6, 0}, Bad{6, 10}, Bad{7, 2}, Bad{56, 14},
+  for (const Bad& bad : {Bad{4, 1}, Bad{4, 3}, Bad{6, 0}, Bad{6, 10}, Bad{7, 2}, Bad{56, 14},
                          Bad{60, 1}, Bad{72, 1}, Bad{35, 0x80}, Bad{39, 0x80}, Bad{43, 0x80},
                          Bad{47, 0x80}, Bad{51, 0x80}}) {
     HeaderBytes bytes = EncodeHeader(DataHeader());

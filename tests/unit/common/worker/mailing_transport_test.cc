@@ -26,6 +26,7 @@ class CallList : public KvTransport {
   void Push(PushArgs) override { calls_->push_back("push"); }
   void Finish(FinishArgs) override { calls_->push_back("finish"); }
   void Abort(TicketId) override { calls_->push_back("abort"); }
+  std::vector<OpenLeg> OpenLegs() const override { return {{.ticket = {5, 8}, .rank = 3}}; }
 
  private:
   std::vector<std::string>* const calls_;
@@ -52,6 +53,7 @@ TEST_F(MailingTransportTest, PassesEveryCallAndEveryEventOn) {
   transport_.Finish({.ticket = kTicket});
   transport_.Abort(kTicket);
   EXPECT_THAT(calls_, ElementsAre("expect", "start", "push", "finish", "abort"));
+  EXPECT_THAT(transport_.OpenLegs(), ElementsAre(OpenLeg{.ticket = {5, 8}, .rank = 3}));
   transport_.OnEvent({.ticket = kTicket, .bytes = 7});
   ASSERT_EQ(inbox_.mail.size(), 1u);
   EXPECT_EQ(std::get<TransferEvent>(inbox_.mail[0]).bytes, 7);

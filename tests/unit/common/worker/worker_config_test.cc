@@ -19,6 +19,15 @@ TEST(WorkerConfigTest, DefaultsAreValidOnceAModelIsNamed) {
   EXPECT_TRUE(config.Validate().ok()) << config.Validate();
 }
 
+TEST(WorkerConfigTest, KvGoesOverTcpWhetherSaidOrNot) {
+  WorkerConfig config;
+  config.model = "somewhere";
+  for (const char* transport : {"auto", "tcp"}) {
+    config.kv_transport = transport;
+    EXPECT_TRUE(config.Validate().ok()) << config.Validate();
+  }
+}
+
 TEST(WorkerConfigTest, NamesTheOptionOfEachWrongValue) {
   struct Case {
     const char* option;
@@ -28,8 +37,23 @@ TEST(WorkerConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--model", [](auto* c) { c->model = ""; }},
       {"--host 0.0.0.0", [](auto* c) { c->host = "0.0.0.0"; }},
       {"--port 70000", [](auto* c) { c->port = 70000; }},
-      {"--data-port -1", [](auto* c) { c->data_port = -1; }},
+      {"--data-port -1", [](auto* c) { c->data_port = "-1"; }},
+      {"--tp 3: must be one of 1, 2, 4, 8", [](auto* c) { c->tp = 3; }},
+      {"--tp 0: must be one of 1, 2, 4, 8", [](auto* c) { c->tp = 0; }},
+      {"--tp 16: must be one of 1, 2, 4, 8", [](auto* c) { c->tp = 16; }},
+      {"--data-port 5,6: has 2 ports; give one of each rank of --tp 1",
+       [](auto* c) { c->data_port = "5,6"; }},
+      {"--advertise-data-address h:1,h:2: has 2 addresses; give one of each rank of --tp 4",
+       [](auto* c) {
+         c->tp = 4;
+         c->advertise_data_address = "h:1,h:2";
+       }},
       {"--advertise-data-address proxy", [](auto* c) { c->advertise_data_address = "proxy"; }},
+      {"--kv-transport nccl: not in this version; auto and tcp send K/V over TCP",
+       [](auto* c) { c->kv_transport = "nccl"; }},
+      {"--kv-transport rdma: must be one of auto, tcp",
+       [](auto* c) { c->kv_transport = "rdma"; }},
+      {"--kv-transport : must be one of auto, tcp", [](auto* c) { c->kv_transport = ""; }},
       {"--metrics-port", [](auto* c) { c->metrics_port = 65536; }},
       {"--device gpu", [](auto* c) { c->device = "gpu"; }},
       {"--device cuda:", [](auto* c) { c->device = "cuda:"; }},
@@ -88,7 +112,8 @@ TEST(WorkerConfigTest, EveryFlagReachesItsField) {
   CLI::App app;
   AddWorkerOptions(app, config);
   app.parse(
-      "--model m --host 127.0.0.2 --port 1 --data-port 2 --metrics-port 3 --compute-dtype bf16 "
+      "--model m --host 127.0.0.2 --port 1 --data-port 2,3 --tp 2 --metrics-port 3 "
+      "--compute-dtype bf16 "
       "--advertise-data-address 127.0.0.3:4 "
       "--kv-dtype f32 --kernels portable --threads 4 --compute-nice 13 --block-size 5 "
       "--num-blocks 6 "
@@ -98,7 +123,8 @@ TEST(WorkerConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.model, "m");
   EXPECT_EQ(config.host, "127.0.0.2");
   EXPECT_EQ(config.port, 1);
-  EXPECT_EQ(config.data_port, 2);
+  EXPECT_EQ(config.data_port, "2,3");
+  EXPECT_EQ(config.tp, 2);
   EXPECT_EQ(config.metrics_port, 3);
   EXPECT_EQ(config.advertise_data_address, "127.0.0.3:4");
   EXPECT_EQ(config.compute_dtype, "bf16");

@@ -64,7 +64,7 @@ TEST(WorkerRuntimeTest, ServesUntilDrainedAndSaysWhereItListens) {
   std::ifstream in(config.ready_file);
   const nlohmann::json ready = nlohmann::json::parse(in);
   EXPECT_EQ(ready["role"], "decode");
-  EXPECT_EQ(ready["data_address"], parts.data_endpoint);
+  EXPECT_EQ(ready["data_addresses"], nlohmann::json({parts.ranks[0].endpoint}));
   (*runtime)->Drain([] { return false; });
   EXPECT_TRUE(node.draining);
 }
@@ -137,7 +137,7 @@ TEST(WorkerRuntimeTest, SaysHelloWithNoMoreThanItsPoolHolds) {
   IdleNode node;  // Outlives the runtime.
   auto runtime = WorkerRuntime::Create(config, Role::kDecode);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
-  EXPECT_EQ((*runtime)->parts().data_endpoint, "127.0.0.9:99");
+  EXPECT_EQ((*runtime)->parts().ranks[0].endpoint, "127.0.0.9:99");
   ASSERT_TRUE((*runtime)->Serve(&node, [] { return WorkerSnapshot(); }).ok());
   FakeInbox<RouterMail> inbox;
   WorkerLinks links({.workers = {{Role::kDecode, ReadyFileOf(config)["address"]}}}, &inbox);
@@ -153,6 +153,16 @@ TEST(WorkerRuntimeTest, SaysHelloWithNoMoreThanItsPoolHolds) {
   EXPECT_EQ(up->hello.numerics_id, (*runtime)->parts().model.numerics_id);
   EXPECT_EQ(up->hello.layout_digest, LayoutDigest((*runtime)->parts().model.layout));
   links.Stop();
+}
+
+TEST(WorkerRuntimeTest, EachRankIsReachedAtAnAddressOfItsOwn) {
+  WorkerConfig config = SmallConfig();
+  config.tp = 2;
+  config.advertise_data_address = "127.0.0.9:99";
+  const auto runtime = WorkerRuntime::Create(config, Role::kDecode);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  EXPECT_EQ((*runtime)->parts().ranks,
+            (std::vector<DataRank>{{"127.0.0.9:99", {0, 1}}, {"127.0.0.9:100", {1, 1}}}));
 }
 
 TEST(WorkerRuntimeTest, ThePoolHoldsSomeOfTheLongestSequencesUnlessSaidOtherwise) {
@@ -215,7 +225,7 @@ TEST(WorkerRuntimeTest, APortThatIsTakenIsNamedByItsOption) {
   ASSERT_TRUE((*first)->Serve(&node, [] { return WorkerSnapshot(); }).ok());
   const nlohmann::json ready = ReadyFileOf(config);
   WorkerConfig second = SmallConfig();
-  second.data_port = PortOf(ready["data_address"]);
+  second.data_port = std::to_string(PortOf(ready["data_addresses"][0]));
   EXPECT_THAT(std::string(WorkerRuntime::Create(second, Role::kDecode).status().message()),
               HasSubstr("--data-port"));
   for (const char* option : {"--metrics-port", "--port"}) {

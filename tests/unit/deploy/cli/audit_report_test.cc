@@ -145,9 +145,30 @@ TEST_F(AuditReportTest, LastLineOfTheTableIsTheVerdict) {
   const std::string table = AuditTable(Report());
   EXPECT_THAT(table, HasSubstr("0000000000000077-9"));
   EXPECT_THAT(table, HasSubstr("NONE: no router knows the sequence"));
-  EXPECT_THAT(table, HasSubstr("\n5 without owner: 1 calls, and 4 blocks that no call holds\n"));
+  EXPECT_THAT(table, HasSubstr("\n5 without owner: 1 calls, and 4 blocks and 0 legs that no call "
+                               "holds\n"));
   EXPECT_EQ(AuditJson(Report())["ok"], false);
   EXPECT_EQ(AuditJson(Report())["workers"][1]["calls"][1]["leak"], true);
+}
+
+TEST_F(AuditReportTest, LegsStandAtTheCallThatHasTheTransferAndAreLeaksWithoutOne) {
+  decode().calls = {Call(1, 2)};
+  decode().calls[0].leg_ranks = {0, 1};
+  EXPECT_TRUE(Report().ok());
+  EXPECT_THAT(AuditTable(Report()), testing::ContainsRegex("RUNNING .* 3 +0,1 .*DECODING\n"));
+  EXPECT_EQ(AuditJson(Report())["workers"][1]["calls"][0]["leg_ranks"], json({0, 1}));
+  decode().unowned_leg_ranks = {1, 0, 1};
+  AuditSample before = sample_;
+  before.workers[1].held.unowned_leg_ranks = {3, 1, 1, 1};
+  const AuditReport report = Reconcile(before, sample_);
+  EXPECT_EQ(report.leaked_legs, 2);
+  EXPECT_FALSE(report.ok());
+  EXPECT_EQ(AuditJson(report)["workers"][1]["leaked_leg_ranks"], json({1, 1}));
+  EXPECT_EQ(AuditJson(report)["leaked_legs"], 2);
+  EXPECT_THAT(AuditTable(report), testing::ContainsRegex("decode-0 .* 0 +1,1 .*NONE: no call"));
+  EXPECT_THAT(AuditTable(report), HasSubstr("\n2 without owner: 0 calls, and 0 blocks and 2 legs"));
+  before.workers[1].held.incarnation = kDecode + 1;  // Restarted in between.
+  EXPECT_TRUE(Reconcile(before, sample_).ok());
 }
 
 TEST_F(AuditReportTest, TheIdOfAnAnswerFindsItsCallsWhateverTheirOwner) {

@@ -2,11 +2,15 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -41,6 +45,46 @@ class ChildProcessTest : public testing::Test {
   const std::string log_ = testing::TempDir() + "/child_process_test.log";
   std::vector<std::string> lines_;
 };
+
+// What the test below starts: a process whose own child traces it, and says so.
+TEST(TracedProcessTest, DISABLED_IsTracedByItsChild) {
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+  if (fork() == 0) {
+    const bool traces = ptrace(PTRACE_SEIZE, getppid(), nullptr, nullptr) == 0;
+    dprintf(STDOUT_FILENO, "tracer=%d\n", traces ? getpid() : 0);
+    poll(nullptr, 0, 60'000);
+    _exit(0);
+  }
+  poll(nullptr, 0, 60'000);
+}
+
+// A killed process that cannot end, as one in a hung driver: its parent hears of its end when its
+// tracer has heard, which does not listen.
+TEST_F(ChildProcessTest, AChildThatSigkillDoesNotEndIsLeft) {
+  pid_t tracer = -1, child = -1;
+  {
+    auto made = ChildProcess::Start(
+        {.name = "child",
+         .role = "decode",
+         .program = "/proc/self/exe",
+         .arguments = {"--gtest_also_run_disabled_tests", "--gtest_filter=TracedProcessTest.*"}},
+        std::make_unique<LogFile>(log_), [&](const std::string&, absl::string_view line) {
+          if (absl::StartsWith(line, "tracer=")) tracer = std::stoi(std::string(line.substr(7)));
+        });
+    ASSERT_TRUE(made.ok()) << made.status();
+    child = (*made)->identity().pid;
+    for (int i = 0; tracer < 0 && i < 3000; ++i) {
+      (*made)->Pump();
+      poll(nullptr, 0, 10);
+    }
+    ASSERT_GE(tracer, 0) << "no word of the tracer";
+  }
+  if (tracer == 0) GTEST_SKIP() << "ptrace is not allowed here";
+  EXPECT_EQ(kill(tracer, 0), 0);  // It was not waited for.
+  EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0);
+  kill(tracer, SIGKILL);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+}
 
 TEST_F(ChildProcessTest, CollectsBothOutputsAndTheExitCode) {
   auto child = Start("echo one; echo two >&2; printf three; exit 3");

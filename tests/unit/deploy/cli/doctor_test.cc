@@ -20,9 +20,9 @@ Machine GoodMachine() {
           .open_files = 1 << 16};
 }
 
-std::vector<std::string> Problems(const Machine& machine, const ModelNeed& need) {
+std::vector<std::string> Problems(const Machine& machine, const ModelNeed& need, int tp = 1) {
   std::vector<std::string> subjects;
-  for (const Finding& finding : Examine(machine, &need)) {
+  for (const Finding& finding : Examine(machine, &need, tp)) {
     if (!finding.cure.empty()) subjects.push_back(finding.subject);
   }
   return subjects;
@@ -40,12 +40,32 @@ TEST(DoctorTest, EachShortageIsItsOwnProblem) {
   EXPECT_THAT(Problems(machine, {}), testing::ElementsAre("CPU", "ISA", "open files"));
 }
 
+TEST(DoctorTest, EachRankWantsACoreAndOpenFiles) {
+  Machine machine = GoodMachine();
+  machine.cores = 4;
+  machine.open_files = 4 * 4096;
+  EXPECT_THAT(Problems(machine, {}, /*tp=*/4), testing::IsEmpty());
+  machine.cores = 3;
+  machine.open_files = 4 * 4096 - 1;
+  EXPECT_THAT(Problems(machine, {}, /*tp=*/4), testing::ElementsAre("open files", "ranks"));
+  EXPECT_THAT(Problems(machine, {}), testing::IsEmpty());
+}
+
 TEST(DoctorTest, ModelThatDoesNotFitIsAProblem) {
   EXPECT_THAT(Problems(GoodMachine(), {.weight_bytes = 3 * kGiB}),
               testing::ElementsAre("model fit"));
   EXPECT_THAT(
       Problems(GoodMachine(), {.kv_bytes_per_token = kGiB / 1024, .max_positions = 8 * 1024}),
       testing::ElementsAre("model fit"));
+}
+
+TEST(DoctorTest, NcclIsToldByItsVersionOrByWhyItIsNotThereAndIsNoProblem) {
+  const Finding there = ExamineNccl(BATON_STUB_NCCL);
+  EXPECT_THAT(there.fact, testing::StartsWith("2.18.0 ("));
+  EXPECT_EQ(there.cure, "");
+  const Finding missing = ExamineNccl("/nowhere/libnccl.so.2");
+  EXPECT_THAT(missing.fact, testing::HasSubstr("/nowhere/libnccl.so.2: cannot open"));
+  EXPECT_EQ(missing.cure, "");
 }
 
 TEST(DoctorTest, UnknownMemoryIsNoProblem) {

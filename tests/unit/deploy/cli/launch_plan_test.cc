@@ -48,6 +48,7 @@ TEST(LaunchPlanTest, EveryOptionReachesItsServers) {
   options.chunk_tokens = 12;
   options.max_batch_sequences = 15;
   options.gpu_graphs = "off";
+  options.kv_transport = "tcp";
   options.preemption = "swap";
   options.threads = 13;
   options.served_model_name = "kjv";
@@ -58,6 +59,7 @@ TEST(LaunchPlanTest, EveryOptionReachesItsServers) {
                           "--chunk-tokens 12 --max-batch-sequences 15 --preemption swap "
                           "--max-model-len 14"));
     EXPECT_THAT(Line(spec), HasSubstr("--gpu-graphs off"));
+    EXPECT_THAT(Line(spec), HasSubstr("--kv-transport tcp"));
     EXPECT_THAT(Line(spec), HasSubstr("--threads 13 --drain-timeout-s 8"));
     EXPECT_THAT(Line(spec), HasSubstr("--port 0 --data-port 0 --metrics-port 0"));
   }
@@ -131,14 +133,38 @@ TEST(LaunchPlanTest, OnlyPrefillWorkersAreToldHowManyPromptsFinishTogether) {
   EXPECT_THAT(Line(workers[1]), Not(HasSubstr("--finish-together")));
 }
 
+TEST(LaunchPlanTest, KvOverNcclIsRefusedByNameBeforeAnythingStarts) {
+  EXPECT_THAT(UpOptions{.kv_transport = "nccl"}.Validate().ToString(),
+              HasSubstr("--kv-transport nccl: not in this version"));
+}
+
+TEST(LaunchPlanTest, WorkersHaveTheRanksOfTheirRole) {
+  const auto plan = [](const UpOptions& options) {
+    std::vector<std::string> lines;
+    for (const ProcessSpec& spec : PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/2)) {
+      lines.push_back(Line(spec));
+    }
+    return lines;
+  };
+  for (const std::string& line : plan({.model = "/m"})) EXPECT_THAT(line, Not(HasSubstr("--tp")));
+  for (const std::string& line : plan({.model = "/m", .tp = 4})) {
+    EXPECT_THAT(line, HasSubstr(" --tp 4"));
+  }
+  const auto lines = plan({.model = "/m", .tp = 4, .tp_prefill = 1, .tp_decode = 8});
+  EXPECT_THAT(lines[0], HasSubstr(" --tp 1"));
+  EXPECT_THAT(lines[1], HasSubstr(" --tp 8"));
+  EXPECT_THAT(plan({.model = "/m", .tp_prefill = 2})[0], HasSubstr(" --tp 2"));
+  EXPECT_THAT(plan({.model = "/m", .tp_prefill = 2})[1], Not(HasSubstr("--tp")));
+}
+
 TEST(LaunchPlanTest, RestartedServersKeepTheirPorts) {
   const UpOptions options{.model = "/m", .http_port = 0, .grpc_port = 0};
   ServerRecord record = Worker("decode", "127.0.0.1:11");
-  record.data_address = "127.0.0.1:12";
+  record.data_addresses = {"127.0.0.1:12", "127.0.0.1:15"};
   record.metrics_url = "http://127.0.0.1:13/metrics";
   const ProcessSpec worker = PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/2)[1];
   EXPECT_THAT(Line(WithPortsOf(record, worker)),
-              HasSubstr("--port 11 --data-port 12 --metrics-port 13 --ready-file"));
+              HasSubstr("--port 11 --data-port 12,15 --metrics-port 13 --ready-file"));
   record.http_url = "http://127.0.0.1:14";
   const ProcessSpec router = PlanRouter(options, "/bin", RunDir("/run"), {record});
   EXPECT_THAT(Line(WithPortsOf(record, router)), HasSubstr("--http-port 14 --grpc-port 11"));
@@ -146,6 +172,10 @@ TEST(LaunchPlanTest, RestartedServersKeepTheirPorts) {
 
 TEST(LaunchPlanTest, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(UpOptions{.prefill = 0}.Validate().ToString(), HasSubstr("--prefill 0"));
+  EXPECT_THAT(UpOptions{.tp = 3}.Validate().ToString(),
+              HasSubstr("--tp 3: must be one of 1, 2, 4, 8"));
+  EXPECT_THAT(UpOptions{.tp_prefill = 0}.Validate().ToString(), HasSubstr("--tp-prefill 0"));
+  EXPECT_THAT(UpOptions{.tp_decode = 16}.Validate().ToString(), HasSubstr("--tp-decode 16"));
   EXPECT_THAT(UpOptions{.decode = 65}.Validate().ToString(), HasSubstr("--decode 65"));
   EXPECT_THAT(UpOptions{.finish_together = -1}.Validate().ToString(),
               HasSubstr("--finish-together -1"));

@@ -31,7 +31,7 @@ RunState StateOfThisProcess() {
   router.process = {.pid = 1, .start_ticks = 2, .boot_id = "b"};
   router.address = "127.0.0.1:1";
   router.http_url = "http://127.0.0.1:2";
-  router.data_address = "127.0.0.1:3";
+  router.data_addresses = {"127.0.0.1:3", "127.0.0.1:5"};
   router.metrics_url = "http://127.0.0.1:4";
   router.incarnation = 18446744073709551615u;
   router.exited = "exit code 1";
@@ -57,7 +57,7 @@ TEST_F(RunDirTest, StateSurvivesTheRoundTrip) {
   EXPECT_EQ(router.name, "router");
   EXPECT_EQ(router.process, (ProcessIdentity{.pid = 1, .start_ticks = 2, .boot_id = "b"}));
   EXPECT_EQ(router.address, "127.0.0.1:1");
-  EXPECT_EQ(router.data_address, "127.0.0.1:3");
+  EXPECT_EQ(router.data_addresses, (std::vector<std::string>{"127.0.0.1:3", "127.0.0.1:5"}));
   EXPECT_EQ(router.metrics_url, "http://127.0.0.1:4");
   EXPECT_EQ(router.incarnation, 18446744073709551615u);
   EXPECT_EQ(router.exited, "exit code 1");

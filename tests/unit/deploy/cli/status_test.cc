@@ -29,7 +29,7 @@ const char kRouterSays[] = R"({
   "workers": [{"role": "decode", "address": "127.0.0.1:7", "incarnation": "5", "healthy": true,
                "blocks": {"free": 3, "cached": 2, "reserved": 0, "filling": 0, "ready": 1,
                           "draining": 0},
-               "running": 1, "waiting": 0, "more": "is left out"}],
+               "tp": 4, "running": 1, "waiting": 0, "more": "is left out"}],
   "router": {"queued_requests": 4}})";
 
 TEST(StatusTest, JoinsByAddress) {
@@ -42,6 +42,7 @@ TEST(StatusTest, JoinsByAddress) {
                   {"address", "127.0.0.1:7"},
                   {"incarnation", "5"},
                   {"healthy", true},
+                  {"tp", 4},
                   {"blocks", json::parse(kRouterSays)["workers"][0]["blocks"]},
                   {"running", 1},
                   {"waiting", 0},
@@ -68,7 +69,7 @@ TEST(StatusTest, DeadProcessIsNotHealthyWhateverTheRouterSays) {
 
 TEST(StatusTest, TableShowsEveryWorkerAndItsBlocks) {
   const std::string table = StatusTable(JoinStatus(State(), json::parse(kRouterSays), kNow));
-  EXPECT_THAT(table, testing::HasSubstr("3/2/0/0/1/0"));
+  EXPECT_THAT(table, testing::HasSubstr("yes       4       1       0  3/2/0/0/1/0"));
   EXPECT_THAT(table, testing::HasSubstr("queued_requests 4"));
 }
 

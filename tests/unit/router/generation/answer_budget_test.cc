@@ -23,6 +23,25 @@ TEST(AnswerBudgetTest, SharesAreGivenBackWithTheirLastReference) {
   EXPECT_EQ(budget->used(), 0);
 }
 
+TEST(AnswerBudgetTest, ATenantTakesNoMoreThanItLeaves) {
+  auto budget = std::make_shared<AnswerBudget>(100);
+  auto a = budget->NewShare("a"), more_of_a = budget->NewShare("a"), b = budget->NewShare("b");
+  EXPECT_TRUE(a->Grow(30));
+  EXPECT_FALSE(more_of_a->Grow(21));
+  EXPECT_TRUE(more_of_a->Grow(20));
+  EXPECT_FALSE(a->Grow(1));
+  EXPECT_TRUE(b->Grow(25));
+  EXPECT_FALSE(b->Grow(1));
+  EXPECT_TRUE(a->Grow(-20));
+  EXPECT_FALSE(more_of_a->Grow(8));  // It has 30, and b takes of the rest too.
+  EXPECT_TRUE(more_of_a->Grow(7));
+  EXPECT_TRUE(budget->NewShare()->Grow(38));  // Of no tenant: all there is.
+  a.reset();
+  more_of_a.reset();
+  b.reset();
+  EXPECT_EQ(budget->used(), 0);
+}
+
 TEST(AnswerBudgetTest, WhoAsksForNothingIsNeverRefused) {
   auto budget = std::make_shared<AnswerBudget>(100);
   auto all = budget->NewShare();

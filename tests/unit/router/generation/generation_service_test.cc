@@ -329,6 +329,67 @@ TEST(GenerationServiceTest, TokensOfAnOpenEndCountAsTheyCome) {
   EXPECT_TRUE(absl::IsResourceExhausted(run.sink->status));
 }
 
+// Their own part of each answer is free; beyond it they share what there is.
+TEST(GenerationServiceTest, TokensThatWaitForTheirReaderCountBeyondTheFirst) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  options.limits.max_answer_bytes = 10 * HeldBytes(1, 3);
+  GenerationService service(options, std::make_shared<FakeTokenizer>(), &frontend);
+  const Outcome run = Generate(service, {.prompts = {Prompt(std::string("ab"))}});
+  const ValidRequest valid = frontend.requests()[0];
+  const auto sink = frontend.sink(1);
+  int32_t num_tokens = 0;
+  const auto say = [&] {
+    sink->OnEvent(ChoiceTokens{0, {FakeOutput(valid, FakeTokenizer::kTheA, 3 + num_tokens++)}});
+  };
+  const int64_t free_tokens = AnswerBudget::Share::kFreeBytes / HeldBytes(1, 3);
+  while (num_tokens < free_tokens) say();
+  EXPECT_EQ(service.answer_bytes(), 0);
+  while (num_tokens < free_tokens + 10) say();
+  EXPECT_GT(service.answer_bytes(), 9 * HeldBytes(1, 3));
+  EXPECT_FALSE(run.sink->ended);
+  for (int i = 0; i < 2; ++i) say();
+  EXPECT_TRUE(run.sink->ended);
+  EXPECT_TRUE(absl::IsResourceExhausted(run.sink->status)) << run.sink->status;
+}
+
+TEST(GenerationServiceTest, ATenantLeavesOthersAsMuchAsItTakes) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  options.limits.max_answer_bytes = 4 * TokenScores::BytesPerToken(1);
+  GenerationService service(options, std::make_shared<FakeTokenizer>(), &frontend);
+  GenerationRequest request{.prompts = {Prompt(std::string("ab"))}};
+  request.logprobs = 1;
+  request.max_tokens = 2;
+  request.tenant = "a";
+  const auto first = service.Prepare(request);
+  ASSERT_TRUE(first.ok()) << first.status();
+  request.max_tokens = 1;
+  EXPECT_TRUE(absl::IsResourceExhausted(service.Prepare(request).status()));
+  request.tenant = "b";
+  EXPECT_TRUE(service.Prepare(request).ok());
+}
+
+// What a reader has taken is another's to have.
+TEST(GenerationServiceTest, AShareShrinksToNothing) {
+  const auto budget = std::make_shared<AnswerBudget>(1000);
+  const auto share = budget->NewShare(), other = budget->NewShare();
+  constexpr int64_t kFree = AnswerBudget::Share::kFreeBytes;
+  EXPECT_TRUE(share->Grow(100));
+  EXPECT_TRUE(share->Hold(kFree));
+  EXPECT_EQ(budget->used(), 100);
+  EXPECT_TRUE(share->Hold(900));
+  EXPECT_EQ(budget->used(), 1000);
+  EXPECT_FALSE(share->Hold(1));
+  EXPECT_TRUE(other->Hold(kFree));
+  EXPECT_FALSE(other->Hold(1));
+  EXPECT_TRUE(share->Hold(-200));
+  EXPECT_EQ(budget->used(), 800);
+  EXPECT_TRUE(other->Hold(200));
+  EXPECT_TRUE(share->Hold(-kFree - 700));
+  EXPECT_EQ(budget->used(), 300);
+}
+
 TEST(GenerationServiceTest, DetokenizesNoMoreThanTheModelCouldSay) {
   FakeFrontend frontend;
   GenerationService service(Options(), std::make_shared<FakeTokenizer>(), &frontend);

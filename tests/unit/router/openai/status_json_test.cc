@@ -11,6 +11,7 @@ TEST(StatusJsonTest, ShowsEachWorkerWithItsBlocks) {
   worker.hello.incarnation = 0xABC;
   worker.hello.num_blocks = 21;
   worker.hello.numerics_id = "n";
+  worker.hello.tp_size = 4;
   worker.status = {.blocks = {1, 2, 3, 4, 5, 6},
                    .running = 7,
                    .waiting = 8,
@@ -33,6 +34,7 @@ TEST(StatusJsonTest, ShowsEachWorkerWithItsBlocks) {
   EXPECT_EQ(shown["draining"], true);
   EXPECT_EQ(shown["reason"], "draining");
   EXPECT_EQ(shown["numerics_id"], "n");
+  EXPECT_EQ(shown["tp"], 4);
   EXPECT_EQ(Dump(json["router"]),
             R"({"model":"tiny","ready":true,"queued_requests":2,"queued_tokens":30,)"
             R"("running_requests":4})");

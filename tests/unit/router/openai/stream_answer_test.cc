@@ -132,6 +132,26 @@ std::shared_ptr<StreamAnswer> NewStream(std::shared_ptr<BoundedWriter> writer, b
   return std::make_shared<StreamAnswer>(std::move(context), 2, 7, std::move(writer));
 }
 
+TEST(StreamAnswerTest, WhatIsWrittenIsGivenBack) {
+  const auto budget = std::make_shared<AnswerBudget>(1 << 20);
+  auto writer = std::make_shared<BoundedWriter>();
+  const auto stream = NewStream(writer);
+  const auto share = budget->NewShare();
+  stream->Keep(share);
+  for (int32_t token = 0; token < 6000; ++token) {
+    ASSERT_TRUE(share->Hold(HeldBytes(1, 3)));
+    stream->OnDelta({.choice = token % 2, .text = "the", .tokens = {token}});
+  }
+  const int64_t unread = budget->used();
+  EXPECT_GT(unread, 3000 * HeldBytes(1, 3));
+  EXPECT_LT(unread, 6000 * HeldBytes(1, 3) - AnswerBudget::Share::kFreeBytes);
+  while (writer->Drain()) {
+  }
+  EXPECT_EQ(budget->used(), 0);
+  EXPECT_TRUE(share->Hold(AnswerBudget::Share::kFreeBytes));
+  EXPECT_EQ(budget->used(), 0) << "the free part too";
+}
+
 TEST(StreamAnswerTest, ATokenIsOneEventAndOneWrite) {
   auto writer = std::make_shared<BoundedWriter>();
   const auto stream = NewStream(writer);

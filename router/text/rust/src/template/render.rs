@@ -48,8 +48,10 @@ fn on_own_thread<T: Send>(
             .unwrap_or_else(|_| Err(internal("it met a case that is not handled")))
     };
     thread::scope(|scope| {
-        let spawned =
-            thread::Builder::new().stack_size(limits::STACK_BYTES).spawn_scoped(scope, guarded);
+        let spawned = thread::Builder::new()
+            .name("chat-template".into())
+            .stack_size(limits::STACK_BYTES)
+            .spawn_scoped(scope, guarded);
         match spawned {
             Ok(handle) => handle.join().unwrap_or_else(|_| Err(internal("it failed"))),
             Err(_) => Err(internal("no thread can be started for it")),

@@ -55,7 +55,13 @@ class OutgoingLinkTest : public testing::Test {
     to_ = std::make_unique<Side>(2, k_dim);
     int fds[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
-    ledger_ = std::make_unique<ReceiveLedger>(to_->options, &to_->counters, to_->options.sink);
+    auto sink = [this](TransferEvent event) {
+      if (event.kind == TransferEvent::Kind::kEnded) {
+        in_->OnTicketEnded(event.ticket, event.status.ok());
+      }
+      to_->options.sink(std::move(event));
+    };
+    ledger_ = std::make_unique<ReceiveLedger>(to_->options, &to_->counters, sink);
     in_ = std::make_unique<IncomingLink>(
         std::make_unique<SocketStream>(FileDescriptor(fds[1])),
         IncomingLink::Options{.transport = &to_->options,
@@ -127,7 +133,7 @@ TEST_F(OutgoingLinkTest, AReadyConnectionWithoutWorkHasNoDeadline) {
   Exchange();
   EXPECT_EQ(out_->NextDeadline(), kNever);
   EXPECT_EQ(in_->NextDeadline(), kNever);
-  EXPECT_EQ(in_->sender(), 1u);
+  EXPECT_EQ(in_->sender().incarnation, 1u);
 }
 
 TEST_F(OutgoingLinkTest, TheDeadlineRunsFromAnAnnounceAndStopsBetweenThem) {

@@ -1,0 +1,91 @@
+#include "common/model/tensor_parallel_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+
+namespace baton {
+
+absl::StatusOr<std::unique_ptr<TensorParallelRunner>> TensorParallelRunner::Create(
+    std::vector<RunnerParts> ranks, std::unique_ptr<RankGroup> group, RunnerSink* sink,
+    LostFn lost) {
+  std::unique_ptr<TensorParallelRunner> made(
+      new TensorParallelRunner(std::move(group), sink, std::move(lost)));
+  made->layers_.resize(ranks.size());
+  for (RunnerParts& rank : ranks) {
+    made->sinks_.push_back(std::make_unique<RankSink>(made.get(), made->sinks_.size()));
+    rank.sink = made->sinks_.back().get();
+    rank.lost = [runner = made.get()](const absl::Status& status) { runner->OnLost(status); };
+    ASSIGN_OR_RETURN(std::unique_ptr<TransformerRunner> runner,
+                     TransformerRunner::Create(std::move(rank)));
+    made->ranks_.push_back(std::move(runner));
+  }
+  return made;
+}
+
+TensorParallelRunner::TensorParallelRunner(std::unique_ptr<RankGroup> group, RunnerSink* sink,
+                                           LostFn lost)
+    : group_(std::move(group)), sink_(sink), lost_(std::move(lost)) {}
+
+// No rank stops alone: the others would wait for it.
+TensorParallelRunner::~TensorParallelRunner() {
+  Stop();
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return (running_ == 0 && reporting_ == 0) || is_lost_; });
+}
+
+void TensorParallelRunner::Stop() {
+  if (!ranks_.empty()) ranks_[0]->Stop();
+}
+
+void TensorParallelRunner::Start(std::shared_ptr<const StepPlan> plan) {
+  {
+    const std::lock_guard lock(mutex_);
+    BATON_CHECK(running_ == 0);
+    running_ = ranks_.size();
+    std::ranges::fill(layers_, 0);
+    reported_ = 0;
+  }
+  group_->OnStart();
+  for (const auto& rank : ranks_) rank->Start(plan);
+}
+
+void TensorParallelRunner::OnLayerDone(size_t rank, const LayerDone& done) {
+  const std::lock_guard lock(mutex_);
+  layers_[rank] = done.layer + 1;
+  const int32_t written = std::ranges::min(layers_);
+  while (reported_ < written) sink_->OnLayerDone({.step = done.step, .layer = reported_++});
+}
+
+void TensorParallelRunner::OnRowsDone(const RowsDone& done) {
+  const std::lock_guard lock(mutex_);
+  sink_->OnRowsDone(done);
+}
+
+// The sink may start the next step from within OnStepDone: by then no rank is in this one.
+void TensorParallelRunner::OnStepDone(size_t rank, StepDone done) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (rank == 0) done_ = std::move(done);
+    if (--running_ > 0) return;
+    done = std::move(done_);
+    ++reporting_;
+  }
+  sink_->OnStepDone(std::move(done));
+  const std::lock_guard lock(mutex_);
+  --reporting_;
+  idle_.notify_all();
+}
+
+void TensorParallelRunner::OnLost(const absl::Status& status) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(is_lost_, true)) return;
+    idle_.notify_all();
+  }
+  if (lost_) lost_(status);
+}
+
+}  // namespace baton

@@ -1,0 +1,90 @@
+#include "common/rpc/wire_fields.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/rpc/message_wire.h"
+#include "common/rpc/sampling_wire.h"
+
+namespace baton {
+namespace {
+
+absl::Status CheckEndpoint(absl::string_view field, const std::string& value) {
+  if (!value.empty()) return CheckLabel(field, value);
+  return absl::InvalidArgumentError(absl::StrCat(field, " is empty: must be host:port"));
+}
+
+}  // namespace
+
+absl::Status CheckIncarnation(absl::string_view field, uint64_t value) {
+  if (value != 0) return absl::OkStatus();
+  return WireError(field, 0, "an incarnation is never 0");
+}
+
+absl::Status CheckLabel(absl::string_view field, const std::string& value) {
+  if (value.size() > kMaxLabelBytes) {
+    return WireError(absl::StrCat(field, ".size"), value.size(),
+                     absl::StrCat("at most ", kMaxLabelBytes, " bytes"));
+  }
+  const bool printable = std::all_of(value.begin(), value.end(),
+                                     [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
+  if (printable) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": control characters are not allowed"));
+}
+
+absl::StatusOr<std::vector<DataRank>> ReadRanks(absl::string_view field, const DataRanks& from) {
+  const int size = from.size();
+  if (size != 1 && size != 2 && size != 4 && size != 8) {
+    return WireError(absl::StrCat(field, ".size"), size, "must be 1, 2, 4 or 8");
+  }
+  constexpr int32_t kMostHeads = 1 << 16;
+  const v1::DataRank& last = from[size - 1];
+  const int64_t heads = int64_t{last.first_head()} + last.num_heads();
+  RETURN_IF_ERROR(CheckRange(absl::StrCat(field, ".num_heads"), heads, 1, kMostHeads));
+  if (heads % size != 0 && size % heads != 0) {
+    return WireError(absl::StrCat(field, ".num_heads"), heads,
+                     absl::StrCat("must divide, or be divided by, the ", size, " ranks"));
+  }
+  std::vector<DataRank> ranks;
+  for (int i = 0; i < size; ++i) {
+    RETURN_IF_ERROR(CheckEndpoint(absl::StrCat(field, ".endpoint"), from[i].endpoint()));
+    const HeadRange range = HeadsOf(i, size, static_cast<int32_t>(heads));
+    if (from[i].first_head() != range.first || from[i].num_heads() != range.count) {
+      return WireError(
+          absl::StrCat(field, ".first_head"), from[i].first_head(),
+          absl::StrCat("with num_heads ", from[i].num_heads(), ": rank ", i, " of ", size, " has ",
+                       range.count, " of ", heads, " heads from ", range.first));
+    }
+    ranks.push_back({.endpoint = from[i].endpoint(), .heads = range});
+  }
+  return ranks;
+}
+
+void WriteRanks(const std::vector<DataRank>& from, DataRanks* to) {
+  for (const DataRank& rank : from) {
+    v1::DataRank* out = to->Add();
+    out->set_endpoint(rank.endpoint);
+    out->set_first_head(rank.heads.first);
+    out->set_num_heads(rank.heads.count);
+  }
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadLegRanks(absl::string_view field,
+                                                  const RankNumbers& from) {
+  for (const int32_t rank : from) RETURN_IF_ERROR(CheckRange(field, rank, 0, kMaxRanks - 1));
+  return std::vector<int32_t>(from.begin(), from.end());
+}
+
+absl::StatusOr<PairKey> ReadPairKey(const std::string& bytes) {
+  PairKey key;
+  if (bytes.size() != key.size()) {
+    return WireError("pair_key.size", bytes.size(), absl::StrCat("must be ", key.size()));
+  }
+  std::copy(bytes.begin(), bytes.end(), key.begin());
+  return key;
+}
+
+std::string WritePairKey(const PairKey& key) { return std::string(key.begin(), key.end()); }
+
+}  // namespace baton

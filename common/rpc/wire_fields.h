@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "baton/v1/generation.pb.h"
+#include "common/transport/kv_transport.h"
+
+// Fields that several messages have: checked as they are read, named in what is refused.
+namespace baton {
+
+absl::Status CheckIncarnation(absl::string_view field, uint64_t value);
+
+// Labels end up in logs, so they hold printable bytes only (UTF-8 beyond ASCII included), at most
+// kMaxLabelBytes.
+absl::Status CheckLabel(absl::string_view field, const std::string& value);
+
+absl::StatusOr<PairKey> ReadPairKey(const std::string& bytes);
+std::string WritePairKey(const PairKey& key);
+
+// Of a decode worker, in order. Where they are cut tells how many heads the model has.
+using DataRanks = google::protobuf::RepeatedPtrField<v1::DataRank>;
+absl::StatusOr<std::vector<DataRank>> ReadRanks(absl::string_view field, const DataRanks& from);
+void WriteRanks(const std::vector<DataRank>& from, DataRanks* to);
+
+// Ranks of a worker, in any order.
+using RankNumbers = google::protobuf::RepeatedField<int32_t>;
+absl::StatusOr<std::vector<int32_t>> ReadLegRanks(absl::string_view field,
+                                                  const RankNumbers& from);
+
+}  // namespace baton

@@ -1,0 +1,143 @@
+#include "kernels/cuda/cuda_weights.h"
+
+#include <cstring>
+#include <vector>
+
+#include "tests/kernels/cuda/cuda_device_fixture.h"
+
+namespace baton::cuda {
+namespace {
+
+// What a product with an identity gives back: the weights as the device keeps them.
+class PackTest : public CudaDeviceTest {
+ protected:
+  std::vector<float> Unpacked(const PackedMatrix& matrix) {
+    const int64_t n = matrix.n(), k = matrix.k();
+    std::vector<int32_t> ids(n);
+    for (int64_t i = 0; i < n; ++i) ids[i] = static_cast<int32_t>(i);
+    const DeviceArray<int32_t> rows(ids);
+    const DeviceFloats out(DType::kF32, n * k);
+    EXPECT_TRUE(device_->Synchronize().ok());
+    EXPECT_TRUE(device_->ops()
+                    .Embedding({.shards = {&matrix},
+                                .tokens = rows.data(),
+                                .num_tokens = n,
+                                .out = {out.data(), DType::kF32}})
+                    .ok());
+    Await(MarkNow(Lane::kCompute));
+    return out.Read();
+  }
+  // With what lies behind each row.
+  std::vector<float> Kept(const PackedMatrix& matrix) {
+    EXPECT_TRUE(device_->Synchronize().ok());
+    std::vector<std::byte> bytes(matrix.size_bytes());
+    EXPECT_EQ(cudaMemcpy(bytes.data(), matrix.data(), bytes.size(), cudaMemcpyDeviceToHost),
+              cudaSuccess);
+    return DeviceFloats::Decode(matrix.dtype(), bytes);
+  }
+};
+
+TEST_F(PackTest, RoundsPartsToTheComputeDtypeAndPadsRows) {
+  for (const DType compute : {DType::kBF16, DType::kF16}) {
+    for (const int64_t k : {1, 13, 64}) {
+      std::vector<float> expected;
+      std::vector<std::vector<std::byte>> files;
+      for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        const auto values = RandomFloats(static_cast<uint64_t>(k), 5 * k);
+        files.push_back(Encode(dtype, values));
+        const auto kept = DeviceFloats::Decode(
+            compute, Encode(compute, DeviceFloats::Decode(dtype, files.back())));
+        expected.insert(expected.end(), kept.begin(), kept.end());
+      }
+      const WeightRows parts[] = {{files[0].data(), DType::kF32, 5},
+                                  {files[1].data(), DType::kBF16, 5},
+                                  {files[2].data(), DType::kF16, 5}};
+      auto matrix = device_->Pack({.parts = parts, .num_parts = 3, .k = k, .compute = compute});
+      ASSERT_TRUE(matrix.ok()) << matrix.status();
+      EXPECT_EQ(matrix->n(), 15);
+      EXPECT_EQ(matrix->dtype(), compute);
+      EXPECT_EQ(matrix->size_bytes(), 15 * ((k + 7) / 8 * 8) * 2);
+      EXPECT_EQ(Unpacked(*matrix), expected) << k;
+      const std::vector<float> kept = Kept(*matrix);
+      for (int64_t i = 0; i < std::ssize(kept); ++i) {
+        if (i % RowStride(k) >= k) {
+          EXPECT_EQ(kept[i], 0) << i;
+        }
+      }
+    }
+  }
+}
+
+// As a rank reads its columns of a matrix.
+TEST_F(PackTest, ColumnsOfAWiderMatrix) {
+  const int64_t n = 5, width = 40, first = 7, k = 21;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const std::vector<float> values = Rounded(DType::kBF16, RandomFloats(1, n * width));
+    const std::vector<std::byte> file = Encode(dtype, values);
+    std::vector<float> expected;
+    for (int64_t row = 0; row < n; ++row) {
+      const auto at = values.begin() + row * width + first;
+      expected.insert(expected.end(), at, at + k);
+    }
+    WeightRows part{file.data() + first * SizeOf(dtype), dtype, n, width};
+    auto matrix =
+        device_->Pack({.parts = &part, .num_parts = 1, .k = k, .compute = DType::kBF16});
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+    EXPECT_EQ(Unpacked(*matrix), expected) << ToString(dtype);
+    part.row_stride = k - 1;
+    EXPECT_EQ(device_->Pack({.parts = &part, .num_parts = 1, .k = k}).status().message(),
+              "parts[0].row_stride = 20: must be at least 21");
+  }
+}
+
+TEST_F(PackTest, UntoldKeepsF16OnlyWhereAllPartsAreF16) {
+  const auto values = Encode(DType::kF16, RandomFloats(1, 16));
+  const WeightRows f16{values.data(), DType::kF16, 1}, bf16{values.data(), DType::kBF16, 1};
+  const auto type_of = [&](WeightRows first, WeightRows second) {
+    const WeightRows parts[] = {first, second};
+    return device_->Pack({.parts = parts, .num_parts = 2, .k = 8})->dtype();
+  };
+  EXPECT_EQ(type_of(f16, f16), DType::kF16);
+  EXPECT_EQ(type_of(f16, bf16), DType::kBF16);
+  EXPECT_EQ(type_of(bf16, f16), DType::kBF16);
+}
+
+// Through chunks that are used again before the first ones were asked about.
+TEST_F(PackTest, MoreThanTheChunksHold) {
+  constexpr int64_t kRows = 9000, kColumns = 1000;
+  const auto values = RandomFloats(5, kRows * kColumns);
+  const auto file = Encode(DType::kBF16, values);
+  const WeightRows part{file.data(), DType::kBF16, kRows};
+  auto matrix = device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns});
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  const Buffer back = Allocate(matrix->size_bytes(), MemoryKind::kPinned);
+  Copy(Lane::kCopies, 0, matrix->data(), back.data(), matrix->size_bytes());
+  Await(MarkNow(Lane::kCopies));
+  EXPECT_EQ(std::memcmp(back.data(), file.data(), file.size()), 0);
+}
+
+TEST_F(PackTest, ARowLongerThanAChunk) {
+  constexpr int64_t kLength = (int64_t{5} << 20) / 2 + 3;
+  const std::vector<float> row = Rounded(DType::kBF16, RandomFloats(3, kLength));
+  const WeightRows part{reinterpret_cast<const std::byte*>(row.data()), DType::kF32, 1};
+  const auto packed =
+      device_->Pack({.parts = &part, .num_parts = 1, .k = kLength, .compute = DType::kBF16});
+  ASSERT_TRUE(packed.ok()) << packed.status();
+  std::vector<float> kept = Kept(*packed);
+  kept.resize(kLength);
+  EXPECT_TRUE(kept == row);
+}
+
+TEST_F(PackTest, RefusesWhatIsNoMatrix) {
+  const std::byte byte{};
+  const WeightRows fp8{&byte, DType::kFp8E4M3, 1};
+  EXPECT_FALSE(device_->Pack({.parts = &fp8, .num_parts = 1, .k = 1}).ok());
+  EXPECT_FALSE(device_->Pack({.parts = &fp8, .num_parts = 0, .k = 1}).ok());
+  const PackedMatrix foreign;
+  EXPECT_EQ(device_->ops().Embedding({.shards = {&foreign}}).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(device_->ops().Gemm({.weights = &foreign}).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace baton::cuda

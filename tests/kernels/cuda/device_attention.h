@@ -1,0 +1,200 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/attention.h"
+#include "tests/kernels/attention_problem.h"
+#include "tests/kernels/cuda/device_fixture.h"
+
+namespace baton::cuda {
+
+struct Result {
+  std::vector<float> out, lse;
+  bool operator==(const Result&) const = default;
+};
+
+// For blocks of the most warps.
+inline size_t SharedBytes() {
+#if defined(BATON_CUDA_DEVICE)
+  int bytes = 0;
+  EXPECT_EQ(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
+            cudaSuccess);
+  return bytes;
+#else
+  return 163 << 10;
+#endif
+}
+
+struct RunOptions {
+  bool scratch = false;
+  bool ragged = false;
+  DType out = DType::kF32;
+  bool spread = false;  // K and V have gaps of every kind, each its own.
+  size_t shared_bytes = SharedBytes();
+};
+
+// Elements between the ends and the beginnings of a plane.
+struct PlaneGaps {
+  int64_t token, head, block;
+};
+
+// The rows of a dense plane with NaN between tokens, heads and blocks.
+struct SpreadPlane {
+  SpreadPlane(const CachePlane& dense, const PlaneGaps& gaps)
+      : plane(dense), bytes(std::make_shared<DeviceBytes>(Spread(dense, gaps))) {
+    plane.data = static_cast<std::byte*>(bytes->data());
+  }
+
+  CachePlane plane;
+  std::shared_ptr<DeviceBytes> bytes;
+
+ private:
+  std::vector<std::byte> Spread(const CachePlane& dense, const PlaneGaps& gaps) {
+    plane.token_stride = dense.dim + gaps.token;
+    plane.head_stride = dense.block_size * plane.token_stride + gaps.head;
+    plane.block_stride = dense.num_heads * plane.head_stride + gaps.block;
+    const int64_t size = SizeOf(dense.dtype), row = dense.dim * size;
+    std::vector<std::byte> all(dense.num_blocks * plane.block_stride * size, std::byte{0xff});
+    for (int64_t b = 0; b < dense.num_blocks; ++b) {
+      for (int64_t h = 0; h < dense.num_heads; ++h) {
+        for (int64_t t = 0; t < dense.block_size; ++t) {
+          const int64_t from = b * dense.block_stride * size + (h * dense.block_size + t) * row;
+          const int64_t to =
+              b * plane.block_stride + h * plane.head_stride + t * plane.token_stride;
+          std::copy_n(dense.data + from, row, all.begin() + to * size);
+        }
+      }
+    }
+    return all;
+  }
+};
+
+// A problem whose arrays are on the device; rows of queries, results and LSE have gaps behind them.
+class DeviceProblem {
+ public:
+  explicit DeviceProblem(AttentionProblem& problem)
+      : problem_(problem),
+        q_(problem.shape.compute, WithGaps(problem)),
+        k_(problem.k_cache),
+        v_(problem.v_cache),
+        table_(problem.table),
+        cu_q_(problem.cu_q),
+        lens_(problem.seq_lens),
+        ragged_(problem.Ragged().entries),
+        starts_(problem.Ragged().starts),
+        slopes_(DType::kF32, problem.slopes),
+        k_scales_(DType::kF32, problem.k_scales),
+        v_scales_(DType::kF32, problem.v_scales),
+        sinks_(DType::kF32, problem.sinks) {}
+
+  Result Run(const RunOptions& options = {}) const {
+    AttentionProblem& p = problem_;
+    const VarlenAttentionArgs host = p.Args(nullptr);
+    const int64_t width = int64_t{p.shape.heads} * p.shape.v_dim;
+    const DeviceFloats out(options.out, std::vector<float>(p.total_q * (width + kOutGap), kGap));
+    const DeviceFloats lse(DType::kF32,
+                           std::vector<float>(p.shape.heads * (p.total_q + kLseGap), kGap));
+    VarlenAttentionArgs args = host;
+    args.q = q_;
+    args.q_stride += kQueryGap;
+    args.cu_seqlens_q = cu_q_.data();
+    args.num_tokens = p.total_q;
+    args.seq_lens = lens_.data();
+    args.block_table = options.ragged ? ragged_.data() : table_.data();
+    if (options.ragged) args.table_starts = starts_.data();
+    args.round_to = options.out;
+    args.out = out;
+    args.out_stride = width + kOutGap;
+    args.lse = lse.f32();
+    args.lse_stride = p.total_q + kLseGap;
+    args.max_seqlen_q = args.max_seqlen_k = 0;
+    for (const auto& [queries, keys] : p.shape.sequences) {
+      args.max_seqlen_q = std::max(args.max_seqlen_q, queries);
+      args.max_seqlen_k = std::max(args.max_seqlen_k, keys);
+    }
+    std::optional<SpreadPlane> k, v;
+    if (options.spread) {
+      k.emplace(args.k_cache, PlaneGaps{8, 16, 24});
+      v.emplace(args.v_cache, PlaneGaps{16, 8, 64});
+      args.k_cache = k->plane;
+      args.v_cache = v->plane;
+    } else {
+      args.k_cache.data = static_cast<std::byte*>(k_.data());
+      args.v_cache.data = static_cast<std::byte*>(v_.data());
+    }
+    args.k_cache.scales = k_scales_.f32();
+    args.v_cache.scales = v_scales_.f32();
+    if (args.scores.alibi_slopes != nullptr) args.scores.alibi_slopes = slopes_.f32();
+    if (args.scores.sinks != nullptr) args.scores.sinks = sinks_.f32();
+    const DeviceFloats scratch(DType::kF32, ScratchBytes(args) / 4);
+    const AttentionRoom room{.scratch = options.scratch ? scratch.f32() : nullptr,
+                             .shared_bytes = options.shared_bytes};
+    EXPECT_EQ(VarlenAttention(args, room, nullptr), cudaSuccess);
+    Result result{WithoutGaps(out.Read(), width, kOutGap),
+                  WithoutGaps(lse.Read(), p.total_q, kLseGap)};
+    scratch.ReadBytes();  // Its guards.
+    return result;
+  }
+
+ private:
+  static constexpr int64_t kQueryGap = 8, kOutGap = 3, kLseGap = 5;
+  static constexpr float kGap = 7;
+
+  // Behind each row, and the last head, whose kernel may have more columns, there are NaN.
+  static std::vector<float> WithGaps(const AttentionProblem& problem) {
+    const int64_t width = int64_t{problem.shape.heads} * problem.shape.dim;
+    std::vector<float> q;
+    for (int64_t i = 0; i < problem.total_q; ++i) {
+      q.insert(q.end(), problem.q.begin() + i * width, problem.q.begin() + (i + 1) * width);
+      q.insert(q.end(), kQueryGap, NAN);
+    }
+    q.insert(q.end(), 256, NAN);
+    return q;
+  }
+  // The rows; nobody has written behind them.
+  static std::vector<float> WithoutGaps(const std::vector<float>& all, int64_t width, int64_t gap) {
+    std::vector<float> rows;
+    for (auto row = all.begin(); row != all.end(); row += width + gap) {
+      rows.insert(rows.end(), row, row + width);
+      EXPECT_EQ(std::count(row + width, row + width + gap, kGap), gap);
+    }
+    return rows;
+  }
+
+  AttentionProblem& problem_;
+  DeviceFloats q_;
+  DeviceBytes k_, v_;
+  DeviceArray<int32_t> table_, cu_q_, lens_, ragged_, starts_;
+  DeviceFloats slopes_, k_scales_, v_scales_, sinks_;
+};
+
+// Half types, K and V as they are or in fp8.
+struct Types {
+  DType compute;
+  DType kv;
+};
+inline constexpr Types kTypes[] = {{DType::kBF16, DType::kBF16},
+                            {DType::kF16, DType::kF16},
+                            {DType::kBF16, DType::kFp8E4M3},
+                            {DType::kF16, DType::kFp8E5M2}};
+
+inline AttentionShapes Shape(Types types, int32_t dim,
+                      std::vector<std::pair<int32_t, int32_t>> sequences) {
+  return {.heads = 4,
+          .kv_heads = 2,
+          .dim = dim,
+          .block_size = 16,
+          .kv = types.kv,
+          .sequences = std::move(sequences),
+          .kv_scale = IsFp8(types.kv) ? 0.25f : 0.0f,
+          .scale_per_head = dim % 64 == 0,
+          .v_scale_per_head = dim % 3 != 0,
+          .compute = types.compute};
+}
+
+}  // namespace baton::cuda

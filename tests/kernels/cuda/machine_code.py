@@ -1,0 +1,76 @@
+"""What nvcc must have made of the kernels, and what of their PTX no compiler and no emulation checks."""
+import re
+
+# A copy that can be of zeros instead names a predicate last.
+COPY = re.compile(r"\bLDGSTS\b[^;]*")
+IS_PREDICATED = re.compile(r",\s*!?U?P\d\s*$")
+PRODUCT = re.compile(r"\bHMMA\.16816\.F32(\.BF16)?\b")
+# What waits for all but so many of the newest groups of copies.
+WAIT = re.compile(r"\bDEPBAR\.LE SB0, (0x[0-9a-f]+)")
+
+# The statements of dialect_nvcc.h, as the PTX manual (sections 9.7.9 and 9.7.14) writes them: the
+# emulation has its own in place of them, and a swapped operand compiles.
+PTX = {
+    "Exp2": ['asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));'],
+    "Log2": ['asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));'],
+    "LoadMatrices": [
+        'asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" '
+        ': "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) '
+        ': "r"(SharedAddress(row)) : "memory");'],
+    "LoadMatricesTransposed": [
+        'asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" '
+        ': "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) '
+        ': "r"(SharedAddress(row)) : "memory");'],
+    "MultiplyAdd": [
+        f'asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 '
+        '{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" '
+        ': "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) '
+        ': "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));'
+        for t in ("bf16", "f16")],
+    "CopyAsync": [
+        'asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" '
+        '::"r"(SharedAddress(to)), "l"(from), "r"(live ? 16 : 0) : "memory");'],
+    "CommitCopies": ['asm volatile("cp.async.commit_group;" ::: "memory");'],
+    "WaitCopies": ['asm volatile("cp.async.wait_group %0;" ::"n"(kPendingGroups) : "memory");'],
+}
+
+
+def waits_of(name):
+    """How many groups each wait of a kernel leaves under way."""
+    if "GemmKernel" not in name:
+        return {0}
+    stages = int(re.search(r"TileShape<[^<>]*\b(\d+)>", name).group(1))
+    return {0, stages - 2}
+
+
+def missing(name, code):
+    """What the machine code of a kernel of products lacks, by its name; nothing of other kernels."""
+    if not re.search("GemmKernel|AttentionKernel", name):
+        return []
+    wanted = ["LDSM.16.M88.4", "LDGDEPBAR"]
+    if "AttentionKernel" in name:
+        wanted.append("LDSM.16.MT88.4")  # V's tiles are read by columns.
+    problems = [f"no {instruction}" for instruction in wanted if instruction not in code]
+    suffix = ".BF16" if "Bf16" in name else ""
+    if {found.group(1) or "" for found in PRODUCT.finditer(code)} != {suffix}:
+        problems.append(f"not all products are HMMA.16816.F32{suffix}")
+    copies = [found.group() for found in COPY.finditer(code)]
+    if not copies or not all(map(IS_PREDICATED.search, copies)):
+        problems.append("no LDGSTS, or one that copies what is not there")
+    waits = {int(found.group(1), 16) for found in WAIT.finditer(code)}
+    if waits != waits_of(name):
+        problems.append(f"waits that leave {waits} groups under way, not {waits_of(name)}")
+    return problems
+
+
+def statements_of(source):
+    """Function -> its asm statements, with blanks and joined strings as PTX has them."""
+    out = {}
+    for found in re.finditer(r"(\w+)\([^;{}]*\) \{|(\basm\b.*?\);\n)", source, re.DOTALL):
+        if found.group(1):
+            function = found.group(1)
+        else:
+            text = re.sub(r'"\s*\n\s*"', "", found.group(2))
+            text = re.sub(r"\s+", " ", text).strip().replace("asm volatile( ", "asm volatile(")
+            out.setdefault(function, []).append(text)
+    return out

@@ -1,0 +1,46 @@
+# project_test(NAME n LABEL unit SRCS ... DEPS ... [OPTIMISED]): a GoogleTest program that is one ctest
+# with one label. The target tests-LABEL builds all programs of a label. Unit tests run in the
+# sanitizer build, but OPTIMISED ones, which judge time or memory, in an optimised one, label `optimised`.
+# Tests start in the order of their COST, in seconds. They take two of ctest's slots, a core; those
+# that mostly wait (WAITS) one.
+function(project_test)
+  cmake_parse_arguments(ARG "OPTIMISED;WAITS" "NAME;LABEL;TIMEOUT;COST" "SRCS;DEPS" ${ARGN})
+  if(NOT BATON_TESTS)
+    return()
+  endif()
+  project_binary(NAME ${ARG_NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  set(source_dir ${PROJECT_SOURCE_DIR})
+  if(ARG_LABEL MATCHES "^(emulated|gpu)$")
+    set(source_dir .)  # They go to other machines too (tests/gpu), with the files that they read.
+  endif()
+  target_compile_definitions(${ARG_NAME} PRIVATE BATON_SOURCE_DIR="${source_dir}")
+  if(ARG_LABEL STREQUAL "unit" OR ARG_LABEL STREQUAL "transport")
+    # They wait more than they compute.
+    target_compile_options(${ARG_NAME} PRIVATE -O0 -U_FORTIFY_SOURCE)
+  elseif(ARG_LABEL MATCHES "^(kernels|emulated|golden)$")
+    # They compute what they compare with.
+    target_compile_options(${ARG_NAME} PRIVATE -O1)
+  endif()
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set(label ${ARG_LABEL})
+  if(ARG_OPTIMISED)
+    set(label optimised)
+  elseif(ARG_LABEL STREQUAL "unit" AND NOT BATON_SANITIZE)
+    set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
+  if(NOT TARGET tests-${label})
+    add_custom_target(tests-${label})
+  endif()
+  add_dependencies(tests-${label} ${ARG_NAME})
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS ${label} TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2)
+  if(ARG_WAITS)
+    set_tests_properties(${ARG_NAME} PROPERTIES PROCESSORS 1)
+  endif()
+  if(ARG_COST)
+    set_tests_properties(${ARG_NAME} PROPERTIES COST ${ARG_COST})
+  endif()
+endfunction()

@@ -1,0 +1,261 @@
+#include "common/collective/rank_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <future>
+#include <thread>
+
+#include "common/base/this_thread.h"
+#include "kernels/make_device.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int64_t kFloats = 3;
+
+// Ranks on threads of their own. A look at the clock moves it by what the test says.
+class RankGroupTest : public testing::Test {
+ protected:
+  RankGroup& Make(int size) {
+    std::vector<Device*> devices(size, cpu_.device.get());
+    group_ = *RankGroup::Create(
+        devices, {.partial_floats = kFloats,
+                  .slice = milliseconds(1),
+                  .now = [this] { return Time(Duration(now_ += look_.load())); },
+                  .queued = [this]() -> QueuedThreads {
+                    return {{"1", Duration(is_starved_ ? now_.load() : 0)}};
+                  }});
+    return *group_;
+  }
+
+  // Calls `rank` for each of them, and joins.
+  void Run(int size, const std::function<void(Communicator&)>& rank) {
+    RankGroup& group = Make(size);
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < size; ++r) threads.emplace_back([&, r] { rank(group.rank(r)); });
+  }
+
+  // Two steps have begun and met twice: the ranks know how long their meetings take.
+  void WarmUp(Communicator& rank) {
+    if (rank.rank() == 0) group_->OnStart();
+    if (rank.rank() == 0) group_->OnStart();
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(rank.Agree(0).ok());
+  }
+
+  const Processors cpu_ = *MakeDevice({});
+  std::unique_ptr<RankGroup> group_;
+  std::atomic<int64_t> now_{0}, look_{0};  // In nanoseconds.
+  std::atomic<bool> is_starved_{false};
+};
+
+TEST_F(RankGroupTest, EachRankReadsThePartialsOfAllInTheirOrder) {
+  for (const int size : {1, 2, 4, 8}) {
+    Run(size, [](Communicator& rank) {
+      int wrong = 0;
+      for (int i = 0; i < 60; ++i) {
+        // Ranks come in all orders.
+        const int late = (rank.rank() * 7 + i * 13) % 97;
+        for (int spin = 0; spin < late; ++spin) std::this_thread::yield();
+        for (int64_t at = 0; at < kFloats; ++at) {
+          rank.partial()[at] = static_cast<float>(1000 * i + 10 * rank.rank() + at);
+        }
+        const auto parts = rank.Exchange();
+        ASSERT_TRUE(parts.ok());
+        ASSERT_EQ(static_cast<int>(parts->size()), rank.size());
+        for (int spin = 0; spin < (rank.rank() * 5 + i) % 31; ++spin) std::this_thread::yield();
+        for (int r = 0; r < rank.size(); ++r) {
+          for (int64_t at = 0; at < kFloats; ++at) {
+            if ((*parts)[r][at] != static_cast<float>(1000 * i + 10 * r + at)) ++wrong;
+          }
+        }
+      }
+      EXPECT_EQ(wrong, 0);
+    });
+  }
+}
+
+// What was read stays while the others write what comes next.
+TEST_F(RankGroupTest, PartialsStayUntilTheNextExchange) {
+  RankGroup& group = Make(2);
+  std::jthread other([&] {
+    for (const float value : {1.0f, 2.0f}) {
+      *group.rank(1).partial() = value;
+      EXPECT_TRUE(group.rank(1).Exchange().ok());
+      if (value > 1) break;
+      *group.rank(1).partial() = 2;
+      EXPECT_TRUE(group.rank(1).Agree(0).ok());
+    }
+  });
+  const auto parts = group.rank(0).Exchange();
+  ASSERT_TRUE(parts.ok());
+  EXPECT_TRUE(group.rank(0).Agree(0).ok());
+  EXPECT_EQ(*(*parts)[1], 1);
+  EXPECT_TRUE(group.rank(0).Exchange().ok());
+}
+
+TEST_F(RankGroupTest, WordsAreThoseOfThisMeeting) {
+  Run(4, [](Communicator& rank) {
+    for (uint32_t i = 0; i < 60; ++i) {
+      const auto words = rank.Agree(i % 4 == 0 ? 1u << rank.rank() : rank.rank() == 2 ? i << 8 : 0);
+      ASSERT_TRUE(words.ok());
+      ASSERT_EQ(*words, i % 4 == 0 ? 15u : i << 8);
+    }
+  });
+}
+
+TEST_F(RankGroupTest, AFailureWakesWhoWaitsAndIsTheGroupsForGood) {
+  RankGroup& group = Make(4);
+  std::vector<std::jthread> waiting;
+  for (const int r : {0, 1, 3}) {
+    waiting.emplace_back([&group, r] {
+      EXPECT_EQ(group.rank(r).Exchange().status(), absl::InternalError("broken"));
+      EXPECT_EQ(group.rank(r).Agree(0).status(), absl::InternalError("broken"));
+    });
+  }
+  // The clock stands: nobody is waited for too long.
+  group.rank(2).Fail(absl::InternalError("broken"));
+  group.rank(2).Fail(absl::InternalError("and again"));
+  EXPECT_EQ(group.rank(2).Exchange().status(), absl::InternalError("broken"));
+}
+
+// Only a notification ends a wait amid a slice.
+TEST_F(RankGroupTest, AFailureIsHeardAtOnce) {
+  std::vector<Device*> devices(2, cpu_.device.get());
+  const auto group =
+      *RankGroup::Create(devices, {.partial_floats = kFloats, .slice = seconds(20)});
+  std::promise<absl::Status> heard;
+  std::jthread waiting([&] { heard.set_value(group->rank(0).Agree(0).status()); });
+  // It sleeps by then, most likely.
+  for (int i = 0; i < 200; ++i) std::this_thread::yield();
+  group->rank(1).Fail(absl::InternalError("broken"));
+  std::future<absl::Status> status = heard.get_future();
+  ASSERT_EQ(status.wait_for(seconds(10)), std::future_status::ready);
+  EXPECT_EQ(status.get(), absl::InternalError("broken"));
+}
+
+TEST_F(RankGroupTest, ARankThatDoesNotComeIsNamedAfterTheLimit) {
+  look_ = Duration(milliseconds(50)).count();
+  Run(3, [this](Communicator& rank) {
+    WarmUp(rank);
+    if (rank.rank() == 1) return;  // Hangs.
+    const absl::Status status = rank.Exchange().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("rank 1 of 3 has not come"));
+  });
+  EXPECT_GE(now_, Duration(Patience::kLeast).count());
+  EXPECT_LT(now_, Duration(Patience::kMost).count());
+}
+
+// In the first step weights are touched for the first time.
+TEST_F(RankGroupTest, TheFirstStepIsWaitedForLonger) {
+  look_ = Duration(milliseconds(100)).count();
+  Run(2, [this](Communicator& rank) {
+    if (rank.rank() == 0) group_->OnStart();
+    if (rank.rank() == 1) {
+      while (now_ < Duration(seconds(15)).count()) std::this_thread::yield();
+      look_ = 0;
+    }
+    EXPECT_TRUE(rank.Exchange().ok());
+  });
+}
+
+TEST_F(RankGroupTest, AStoppedProcessThatWakesGoesOn) {
+  look_ = Duration(milliseconds(1)).count();
+  Run(2, [this](Communicator& rank) {
+    WarmUp(rank);
+    if (rank.rank() == 1) {
+      const int64_t woken = now_ += Duration(seconds(8)).count();
+      while (now_ == woken) std::this_thread::yield();  // Until the other has looked.
+      now_ += Duration(seconds(8)).count();
+      look_ = 0;
+    }
+    EXPECT_TRUE(rank.Exchange().ok());
+  });
+}
+
+TEST_F(RankGroupTest, AStarvedRankIsNotCondemned) {
+  look_ = Duration(milliseconds(100)).count();
+  is_starved_ = true;
+  Run(2, [this](Communicator& rank) {
+    WarmUp(rank);
+    if (rank.rank() == 1) {
+      const int64_t begin = now_;
+      while (now_ < begin + Duration(seconds(10)).count()) std::this_thread::yield();
+      look_ = 0;
+    }
+    EXPECT_TRUE(rank.Exchange().ok());
+  });
+}
+
+TEST_F(RankGroupTest, RanksThatComputeDifferentStepsFailTogether) {
+  Run(2, [](Communicator& rank) {
+    const absl::Status status =
+        rank.rank() == 0 ? rank.Exchange().status() : rank.Agree(0).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+  });
+}
+
+TEST_F(RankGroupTest, AStepThatEndsAlikeOnAllRanksEndsNothingElse) {
+  const absl::Status ends[] = {absl::OkStatus(), absl::InternalError("x"), absl::OkStatus(),
+                               absl::CancelledError("y"), absl::InvalidArgumentError("z")};
+  Run(4, [&](Communicator& rank) {
+    for (const absl::Status& own : ends) EXPECT_EQ(rank.End(own), absl::OkStatus());
+    EXPECT_TRUE(rank.Agree(0).ok());
+    // The first reads what all have made.
+    const bool is_first = rank.rank() == 0;
+    EXPECT_TRUE(rank.End(is_first ? absl::InternalError("x") : absl::OkStatus()).ok());
+    EXPECT_TRUE(rank.Agree(0).ok());
+  });
+}
+
+// At the end of the step, or by then amid it; all hear the error and not that they differ.
+TEST_F(RankGroupTest, AStepThatEndsOnOneRankOtherwiseEndsTheGroup) {
+  for (const absl::Status& theirs : {absl::OkStatus(), absl::CancelledError("")}) {
+    Run(3, [&](Communicator& rank) {
+      const absl::Status end =
+          rank.End(rank.rank() == 1 ? absl::InternalError("broken") : theirs);
+      EXPECT_FALSE(end.ok());
+      if (theirs.ok()) {
+        EXPECT_EQ(end, absl::InternalError("broken"));
+      }
+      EXPECT_EQ(rank.Agree(0).status(), end);
+    });
+  }
+  Run(3, [](Communicator& rank) {
+    const absl::Status end =
+        rank.End(rank.rank() == 0 ? absl::OkStatus() : absl::InternalError("others"));
+    EXPECT_EQ(end, absl::InternalError("others"));
+  });
+  Run(3, [](Communicator& rank) {
+    const absl::Status end = rank.rank() == 1 ? rank.End(absl::InternalError("broken"))
+                                              : rank.Exchange().status();
+    EXPECT_EQ(end.code(), absl::StatusCode::kInternal);
+    EXPECT_EQ(rank.Agree(0).status(), end);
+  });
+  Run(2, [](Communicator& rank) {
+    EXPECT_TRUE(rank.End(absl::InvalidArgumentError("of an earlier step")).ok());
+    const absl::Status end =
+        rank.rank() == 1 ? rank.End(absl::OkStatus()) : rank.Agree(0).status();
+    EXPECT_EQ(end.code(), absl::StatusCode::kInternal);
+  });
+}
+
+TEST(QueuedForCoreTest, OnlyGrows) {
+  const QueuedThreads before = QueuedForCore("");
+  EXPECT_EQ(before.empty(), !std::ifstream("/proc/self/schedstat").is_open());
+  const QueuedThreads after = QueuedForCore("");
+  for (const auto& [thread, queued] : before) {
+    EXPECT_GE(queued, Duration::zero());
+    const auto it = after.find(thread);
+    EXPECT_TRUE(it == after.end() || it->second >= queued) << thread;
+  }
+  EXPECT_TRUE(QueuedForCore("no such thread").empty());
+}
+
+}  // namespace
+}  // namespace baton

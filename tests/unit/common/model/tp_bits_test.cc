@@ -1,0 +1,257 @@
+// The same bits whatever the number of ranks: logits of every token, of random models of which no
+// two numbers are alike, in chunks, in batches, and by way of the host's memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "common/base/random.h"
+#include "tests/unit/common/checkpoint/model_dir.h"
+#include "tests/unit/common/model/runner_harness.h"
+
+namespace baton {
+namespace {
+
+struct Shape {
+  const char* name;
+  const char* family;  // model_type, of the architecture.
+  int64_t num_heads = 8;
+  int64_t num_kv_heads = 2;
+  int64_t head_dim = 32;
+  int64_t hidden = 72;
+  int64_t ffn = 256;
+  int64_t vocab = 211;
+  bool bias = false;  // Of all that the family has.
+  bool tied = false;
+  int64_t window = 0;
+  std::vector<int> sizes = {2, 4, 8};
+};
+
+void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
+
+const Shape kShapes[] = {
+    {.name = "gqa", .family = "llama"},
+    {.name = "mha", .family = "llama", .num_kv_heads = 8, .hidden = 56, .vocab = 203},
+    {.name = "mqa_biases", .family = "llama", .num_kv_heads = 1, .bias = true},
+    {.name = "qk_norms", .family = "qwen3", .num_heads = 16, .num_kv_heads = 4, .head_dim = 48,
+     .hidden = 88, .ffn = 512, .vocab = 227, .bias = true},
+    {.name = "tied_qkv_biases", .family = "qwen2", .num_kv_heads = 4, .hidden = 104, .vocab = 219,
+     .bias = true, .tied = true},
+    {.name = "window", .family = "mistral", .num_kv_heads = 2, .head_dim = 64, .ffn = 768,
+     .vocab = 239, .window = 11},
+    {.name = "four_segments", .family = "qwen3", .num_heads = 12, .num_kv_heads = 4,
+     .head_dim = 32, .hidden = 76, .ffn = 384, .vocab = 199, .tied = true, .sizes = {2, 4}},
+    {.name = "two_segments", .family = "llama", .num_heads = 6, .num_kv_heads = 2, .hidden = 96,
+     .ffn = 512, .vocab = 193, .bias = true, .sizes = {2}},
+    {.name = "one_kv_head_of_two", .family = "qwen2", .num_heads = 8, .num_kv_heads = 2,
+     .head_dim = 40, .hidden = 80, .ffn = 320, .vocab = 197, .bias = true, .sizes = {2}},
+};
+
+// Weights large enough that each of them moves the logits.
+class Weights {
+ public:
+  explicit Weights(const Shape& shape) : shape_(shape) {
+    Add("model.embed_tokens.weight", {shape.vocab, shape.hidden}, 0, shape.tied ? 0.3 : 1);
+    Add("model.norm.weight", {shape.hidden}, 1, 0.2);
+    if (!shape.tied) Matrix("lm_head", shape.vocab, shape.hidden, false);
+    for (int layer = 0; layer < 2; ++layer) Layer("model.layers." + std::to_string(layer) + ".");
+  }
+  const std::vector<TestTensor>& tensors() const { return tensors_; }
+
+ private:
+  bool Is(const std::string& family) const { return family == shape_.family; }
+
+  void Layer(const std::string& layer) {
+    const int64_t q = shape_.num_heads * shape_.head_dim;
+    const int64_t kv = shape_.num_kv_heads * shape_.head_dim;
+    const bool o_bias = shape_.bias && !Is("qwen2"), mlp_bias = shape_.bias && Is("llama");
+    Add(layer + "input_layernorm.weight", {shape_.hidden}, 1, 0.2);
+    Add(layer + "post_attention_layernorm.weight", {shape_.hidden}, 1, 0.2);
+    if (Is("qwen3")) {
+      Add(layer + "self_attn.q_norm.weight", {shape_.head_dim}, 1, 0.2);
+      Add(layer + "self_attn.k_norm.weight", {shape_.head_dim}, 1, 0.2);
+    }
+    Matrix(layer + "self_attn.q_proj", q, shape_.hidden, shape_.bias);
+    Matrix(layer + "self_attn.k_proj", kv, shape_.hidden, shape_.bias);
+    Matrix(layer + "self_attn.v_proj", kv, shape_.hidden, shape_.bias);
+    Matrix(layer + "self_attn.o_proj", shape_.hidden, q, o_bias);
+    Matrix(layer + "mlp.gate_proj", shape_.ffn, shape_.hidden, mlp_bias);
+    Matrix(layer + "mlp.up_proj", shape_.ffn, shape_.hidden, mlp_bias);
+    Matrix(layer + "mlp.down_proj", shape_.hidden, shape_.ffn, mlp_bias);
+  }
+
+  void Matrix(const std::string& name, int64_t rows, int64_t columns, bool bias) {
+    Add(name + ".weight", {rows, columns}, 0, 1.3 / std::sqrt(static_cast<double>(columns)));
+    if (bias) Add(name + ".bias", {rows}, 0, 0.3);
+  }
+
+  void Add(const std::string& name, const std::vector<int64_t>& shape, double mean, double spread) {
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    std::string bytes;
+    for (int64_t i = 0; i < count; ++i) {
+      const double unit = (random_.Unit() - 0.5) * std::sqrt(12.0);
+      const auto value = static_cast<float>(mean + spread * unit);
+      bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    }
+    tensors_.push_back({name, "F32", shape, bytes});
+  }
+
+  const Shape shape_;
+  Random random_{5};
+  std::vector<TestTensor> tensors_;
+};
+
+std::string ConfigOf(const Shape& shape) {
+  const std::string family = shape.family;
+  std::string architecture = family;
+  architecture[0] = static_cast<char>(std::toupper(architecture[0]));
+  nlohmann::json config{{"architectures", {architecture + "ForCausalLM"}},
+                        {"model_type", family},
+                        {"vocab_size", shape.vocab},
+                        {"hidden_size", shape.hidden},
+                        {"intermediate_size", shape.ffn},
+                        {"num_hidden_layers", 2},
+                        {"num_attention_heads", shape.num_heads},
+                        {"num_key_value_heads", shape.num_kv_heads},
+                        {"head_dim", shape.head_dim},
+                        {"tie_word_embeddings", shape.tied},
+                        {"max_position_embeddings", 256},
+                        {"eos_token_id", 2}};
+  if (family == "llama") config["mlp_bias"] = shape.bias;
+  if (family == "llama" || family == "qwen3") config["attention_bias"] = shape.bias;
+  if (shape.window > 0) config["sliding_window"] = shape.window;
+  return config.dump();
+}
+
+class TpBitsTest : public testing::TestWithParam<Shape> {
+ protected:
+  TpBitsTest() {
+    folder_.Write("config.json", ConfigOf(GetParam()));
+    folder_.Write("model.safetensors", SafetensorsBytes(Weights(GetParam()).tensors()));
+  }
+
+  RunnerOptions Options(int tp, DType compute) const {
+    return {.model_dir = folder_.path(),
+            .compute_dtype = compute,
+            .block_size = 8,
+            .num_blocks = 64,
+            .swap_blocks = 32,
+            .tp = tp,
+            .max_step_tokens = 96};
+  }
+
+  static std::shared_ptr<SamplingContext> Prompt(int32_t length, int32_t salt) {
+    auto context = std::make_shared<SamplingContext>();
+    const auto vocab = static_cast<int32_t>(GetParam().vocab);
+    // The first and the last tokens of every rank's part are among them.
+    for (int32_t i = 0; i < length; ++i) {
+      context->prompt.push_back((i * 29 + salt * 7 + (i % 3 == 0 ? vocab - 1 : 0)) % vocab);
+    }
+    context->params.logits_digest = true;
+    context->params.num_logprobs = 3;
+    return context;
+  }
+
+  // Every digest and every score that these steps give, in one order.
+  std::vector<uint64_t> BitsOf(int tp, DType compute) {
+    RunnerHarness harness(Options(tp, compute));
+    std::vector<uint64_t> bits;
+    const auto add = [&](const Generated& generated) {
+      for (const TokenOutput& output : generated.outputs) {
+        bits.push_back(output.logits_digest);
+        bits.push_back(static_cast<uint64_t>(output.token));
+      }
+      for (const PromptLogprob& score : generated.prompt_logprobs) {
+        bits.push_back(std::bit_cast<uint32_t>(score.logprob));
+      }
+    };
+    auto scored = Prompt(75, 1);
+    scored->params.num_prompt_logprobs = 1;  // More rows than a slice has.
+    add(Generate(harness, scored, {.num_tokens = 3}));
+    add(Generate(harness, Prompt(61, 2), {.chunk_tokens = 7, .num_tokens = 4, .first_block = 20}));
+    AddBatch(harness, bits);
+    return bits;
+  }
+
+  // Prompts and decodes side by side; the first sequence leaves its blocks and comes to others.
+  static void AddBatch(RunnerHarness& harness, std::vector<uint64_t>& bits) {
+    const std::shared_ptr<SamplingContext> prompts[] = {Prompt(9, 3), Prompt(17, 4),
+                                                        Prompt(30, 5)};
+    const auto row = [&](int i, int32_t computed, int32_t end, BlockId first, bool sample) {
+      const std::vector<int32_t>& prompt = prompts[i]->prompt;
+      return StepRow{.tokens = {prompt.begin() + computed, prompt.begin() + end},
+                     .context_len = computed,
+                     .block_table = harness.Blocks(end, first),
+                     .sample = sample,
+                     .sampling = prompts[i]};
+    };
+    const auto step = [&](std::vector<StepRow> rows) {
+      const StepDone done = harness.Step(std::move(rows));
+      ASSERT_TRUE(done.status.ok()) << done.status;
+      for (const RowResult& result : done.rows) bits.push_back(result.output.logits_digest);
+    };
+    step({row(0, 0, 8, 30, false)});
+    step({row(1, 0, 16, 34, true), row(2, 0, 29, 40, true)});
+    ASSERT_TRUE(harness.Move({{.source = 30, .destination = 3}}, {}).status.ok());
+    step({row(1, 16, 17, 34, true), row(2, 29, 30, 40, true)});
+    step({row(2, 0, 30, 30, true)});  // Over what was there.
+    ASSERT_TRUE(harness.Move({}, {{.source = 3, .destination = 50}}).status.ok());
+    step({row(0, 8, 9, 50, true)});
+  }
+
+  ModelDir folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, TpBitsTest, testing::ValuesIn(kShapes),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(TpBitsTest, EveryNumberOfRanksGivesTheBitsOfOne) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::vector<uint64_t> one = BitsOf(1, compute);
+    ASSERT_EQ(one.size(), 2u * (3 + 4) + 74 + 7);
+    for (const int size : GetParam().sizes) {
+      EXPECT_EQ(BitsOf(size, compute), one) << "tp " << size << " " << ToString(compute);
+    }
+  }
+}
+
+TEST_P(TpBitsTest, ASizeThatDoesNotDivideIsRefused) {
+  RecordingSink sink;
+  for (const int size : {3, 4, 8}) {
+    const bool fits = std::ranges::count(GetParam().sizes, size) > 0;
+    const auto runner = LoadedRunner::Create(Options(size, DType::kF32), &sink);
+    EXPECT_EQ(runner.ok(), fits) << size;
+    if (fits) continue;
+    EXPECT_THAT(std::string(runner.status().message()),
+                testing::AllOf(testing::HasSubstr("tp = " + std::to_string(size)),
+                               testing::HasSubstr("this model allows 1, 2")));
+  }
+}
+
+// A part of the weights, but for whole panels of rows and for the KV heads that several ranks hold.
+TEST_P(TpBitsTest, ARankHoldsItsPart) {
+  RunnerHarness one(Options(1, DType::kF32));
+  const int64_t weights = one.runner().ranks()[0].weight_bytes;
+  const Shape& shape = GetParam();
+  const int64_t kv = 2 * 2 * shape.num_kv_heads * shape.head_dim * shape.hidden * 4;
+  const int64_t panels = 2 * 32 * shape.hidden * 4;  // Of the embedding and of the output layer.
+  const int64_t block = BlockBytes(one.runner().info().layout);
+  for (const int size : GetParam().sizes) {
+    RunnerHarness ranks(Options(size, DType::kF32));
+    EXPECT_EQ(ranks.runner().info().layout, one.runner().info().layout);
+    EXPECT_EQ(ranks.runner().info().numerics_id, one.runner().info().numerics_id);
+    const int64_t kv_parts = std::min<int64_t>(size, GetParam().num_kv_heads);
+    const int64_t divided = (weights - kv) / size + kv / kv_parts;
+    for (const LoadedRank& rank : ranks.runner().ranks()) {
+      EXPECT_LE(rank.weight_bytes, divided * 115 / 100 + panels) << size;
+      EXPECT_EQ(BlockBytes(rank.cache->layout()), block / kv_parts) << size;
+      EXPECT_EQ(BlockBytes(rank.swap->layout()), block / kv_parts) << size;
+      EXPECT_EQ(rank.cache->num_blocks(), 64);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton
