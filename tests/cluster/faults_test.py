@@ -49,10 +49,8 @@ class FaultsTest(AmidStreams, unittest.TestCase):
         with self.cluster(decode=2) as cluster:
             undisturbed = self.start_streams(cluster, 6)(60)
             for _ in range(MAX_TRIES):
-                join, _ = self.stop_amid_streams(cluster, 6)
-                # What they said last: the one that runs the most has streams to lose.
-                survivor, victim = sorted(cluster.workers("decode"), key=lambda w: w["running"])
-                os.kill(victim["pid"], signal.SIGKILL if victim["running"] else signal.SIGCONT)
+                join, (victim, survivor) = self.stop_amid_streams(cluster, 6)
+                os.kill(victim["pid"], signal.SIGKILL)
                 os.kill(survivor["pid"], signal.SIGCONT)
                 results = join(60)
                 for chunks in results:

@@ -9,7 +9,7 @@
 namespace baton {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(20);
+constexpr auto kPatience = std::chrono::seconds(60);
 
 #ifdef BATON_SANITIZED
 constexpr double kTimeScale = 5;
