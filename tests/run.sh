@@ -8,6 +8,8 @@
 #                              sim planted tidy cluster clients bench emulated, asan for what the
 #                              sanitizer build runs besides unit, or tsan for transport, a whole
 #                              cluster and the tests of threads under the thread sanitizer
+#   tests/run.sh --again       runs up to five tests that failed once more, alone: on a machine that
+#                              others keep busy. One that passes then is named in the summary
 #   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests, the kernels too
 #                              under ASan + UBSan, tsan, and the fuzzers (BATON_FUZZ_MINUTES, 90)
 # Prints the time per label, the slowest steps, what could not run, and PASS or FAIL in its last line.
@@ -16,11 +18,13 @@ cd "$(dirname "$0")/.."
 
 labels=()
 nightly=0
+again=0
 while [ $# -gt 0 ]; do
   case "$1" in
     --label) labels+=("${2:?--label needs a name}"); shift ;;
     --nightly) nightly=1 ;;
-    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --again) again=1 ;;
+    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown option $1; see --help" >&2; exit 2 ;;
   esac
   shift
@@ -60,13 +64,20 @@ run_ctest() {
   local preset=$1 name=$2
   shift 2
   step "Test: $name: $*"
-  rm -f "build/$preset/$name.xml"
+  rm -f "build/$preset/$name.xml" "build/$preset/$name-again.xml"
   # Two slots a core: tests that mostly wait take one, the others two.
   ctest --test-dir "build/$preset" -L "^($(IFS='|'; echo "$*"))\$" -j $((2 * jobs)) \
     --output-on-failure --no-tests=error --test-output-size-passed 1000000 \
     --output-junit "$name.xml" 2>&1 |
     tee "build/$preset/$name.log" || true
   results+=("$preset/$name")
+  local failed
+  failed=$(grep -c 'status="fail"' "build/$preset/$name.xml" || true)
+  if [ "$again" = 1 ] && [ "${failed:-0}" -gt 0 ] && [ "$failed" -le 5 ]; then
+    step "Again, alone: $name: $failed that failed"
+    ctest --test-dir "build/$preset" --rerun-failed -j 1 --output-on-failure \
+      --test-output-size-passed 1000000 --output-junit "$name-again.xml" || true
+  fi
 }
 
 # build PRESET TARGET...

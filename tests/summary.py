@@ -44,13 +44,18 @@ class Summary:
     def __init__(self, runnable):
         self.runnable = runnable
         self.passed, self.failed = 0, []
+        self.flaky = []                                    # Failed, and passed alone.
         self.skipped = {}                                  # Program -> number of tests, why.
         self.left_out = collections.defaultdict(list)      # Kernel set -> programs without it.
         self.times = []                                    # Seconds and name.
 
-    def add(self, result, case):
+    def add(self, result, case, again=None):
+        """`again`: the same case of a second run, if there was one."""
         name = f"{result}: {case.get('name')}"
         self.times.append((float(case.get("time") or 0), name))
+        if case.get("status") == "fail" and again is not None and again.get("status") == "run":
+            self.flaky.append(name)
+            case = again
         if case.get("status") != "run":
             return self.failed.append(f"{name} ({case.get('status')})")
         output = case.findtext("system-out") or ""
@@ -68,13 +73,23 @@ class Summary:
             yield f"  could not run: {kernel_set} in {len(programs)} test programs (the CPU lacks it)"
         for name, (count, reasons) in self.skipped.items():
             yield f"  skipped: {count} tests of {name}: {reasons}"
+        for name in self.flaky:
+            yield f"  failed among others, passed alone: {name}"
         for failure in self.failed:
             yield f"  failed: {failure}"
-        yield (f"{self.passed} passed, {len(self.failed)} failed, "
+        yield (f"{self.passed} passed, {len(self.failed)} failed, {len(self.flaky)} only alone, "
                f"{sum(count for count, _ in self.skipped.values())} "
                f"tests skipped, {len(self.left_out)} kernel sets without a CPU for them")
         verdict = "PASS" if self.passed and not self.failed else "FAIL"
         yield f"{verdict}: {self.passed + len(self.failed)} tests in {elapsed}"
+
+
+def cases(file):
+    """Of a run, by name; none of a run that there was not."""
+    if not file.exists():
+        return {}
+    root = xml.etree.ElementTree.parse(file).getroot()
+    return {case.get("name"): case for case in root.iter("testcase")}
 
 
 def slowest(build, summary):
@@ -94,8 +109,9 @@ def main(build, elapsed, results):
         if not file.exists():
             summary.failed.append(f"{result}: ctest left no result")
             continue
-        for case in xml.etree.ElementTree.parse(file).getroot().iter("testcase"):
-            summary.add(result, case)
+        second = cases(build / f"{result}-again.xml")
+        for name, case in cases(file).items():
+            summary.add(result, case, second.get(name))
         log = file.with_suffix(".log").read_text()
         for label, seconds, count in LABEL_TIME.findall(log):
             print(f"  {result:16} {label:10} {float(seconds):8.1f} s  {count:>4} test programs")

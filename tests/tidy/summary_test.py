@@ -16,14 +16,16 @@ LOG = "Label Time Summary:\nkernels    =  12.50 sec*proc (2 tests)\n"
 
 
 class SummaryTest(unittest.TestCase):
-    def sum_up(self, cases, runnable=("portable", "x86_64_v3")):
-        """(exit code, what was printed) of one preset with these (name, status, output)."""
+    def sum_up(self, cases, runnable=("portable", "x86_64_v3"), again=()):
+        """(exit code, what was printed) of one preset with these (name, status, output), and a
+        second run of those that failed."""
         with tempfile.TemporaryDirectory() as folder:
             build = pathlib.Path(folder)
             (build / "release").mkdir()
-            tests = "".join(f'<testcase name="{name}" status="{status}"><system-out>{text}'
-                            "</system-out></testcase>" for name, status, text in cases)
-            (build / "release" / "all.xml").write_text(f"<testsuite>{tests}</testsuite>")
+            for file, run in (("all", cases), ("all-again", again)):
+                tests = "".join(f'<testcase name="{name}" status="{status}"><system-out>{text}'
+                                "</system-out></testcase>" for name, status, text in run)
+                (build / "release" / f"{file}.xml").write_text(f"<testsuite>{tests}</testsuite>")
             (build / "release" / "all.log").write_text(LOG)
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed), \
@@ -55,6 +57,19 @@ class SummaryTest(unittest.TestCase):
             self.assertEqual(code, 1)
             self.assertIn(f"failed: release/all: b_test ({status})", text)
 
+    def test_one_that_failed_and_passed_alone_is_named(self):
+        first = [("a_test", "run", ""), ("b_test", "fail", "")]
+        code, text = self.sum_up(first, again=[("b_test", "run", "")])
+        self.assertEqual(code, 0, text)
+        self.assertIn("failed among others, passed alone: release/all: b_test", text)
+        self.assertIn("2 passed, 0 failed, 1 only alone", text)
+        for status in ("fail", "notrun"):
+            code, text = self.sum_up(first, again=[("b_test", status, "")])
+            self.assertEqual(code, 1)
+            self.assertIn("failed: release/all: b_test (fail)", text)
+        code, _ = self.sum_up([("b_test", "notrun", "")], again=[("b_test", "run", "")])
+        self.assertEqual(code, 1)
+
     def test_no_result_and_no_test_at_all_are_failures(self):
         self.assertEqual(self.sum_up([])[0], 1)
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -69,7 +84,7 @@ class SummaryTest(unittest.TestCase):
         self.assertIn("skipped: 1 tests of release/all: gtest: no room", text)
         self.assertIn("skipped: 4 tests of release/all: more: no reason was printed", text)
         self.assertIn("skipped: 2 tests of release/all: python: no net", text)
-        self.assertIn("3 passed, 0 failed, 7 tests skipped", text)
+        self.assertIn("3 passed, 0 failed, 0 only alone, 7 tests skipped", text)
 
     def test_a_kernel_set_that_the_cpu_lacks_is_counted(self):
         code, text = self.sum_up([("a_test", "run", NO_AMX), ("b_test", "run", 2 * NO_AMX)])
