@@ -261,6 +261,7 @@ std::string PostHead(std::string_view key, std::string_view framing) {
 }
 
 constexpr std::string_view kLong = "Content-Length: 400";
+constexpr std::string_view kChunked = "Transfer-Encoding: chunked";
 
 void ExpectRefusal(uint16_t port, std::string_view key, int status) {
   TestClient client(port);
@@ -279,7 +280,7 @@ TEST(HttpConnectionTest, BodiesCountAsTheyComeAndNotAsTheyAreAnnounced) {
   std::vector<std::unique_ptr<TestClient>> half_sent;
   for (int i = 0; i < 20; ++i) {
     half_sent.push_back(std::make_unique<TestClient>(server->port()));
-    half_sent.back()->Send(PostHead("a", i % 2 == 0 ? framing : "Transfer-Encoding: chunked") + "1");
+    half_sent.back()->Send(PostHead("a", i % 2 == 0 ? std::string_view(framing) : kChunked) + "1");
   }
   for (int i = 0; i < 20; ++i) {
     TestClient other(server->port());
