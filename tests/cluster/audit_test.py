@@ -42,8 +42,16 @@ def second_router(cluster):
 
 
 class AuditTest(unittest.TestCase):
+    def audit_in_words(self, cluster, *arguments):
+        """What an audit ended with. On a busy machine a server may answer too late (2): once more."""
+        for _ in range(10):
+            done = cluster.baton("audit", *arguments, check=False)
+            if done.returncode != 2:
+                break
+        return done
+
     def audit(self, cluster, *arguments):
-        done = cluster.baton("audit", "--json", *arguments, check=False)
+        done = self.audit_in_words(cluster, "--json", *arguments)
         return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
     def test_every_block_in_use_has_its_router_as_owner(self):
@@ -58,9 +66,9 @@ class AuditTest(unittest.TestCase):
             mine = [s["sequence"] for s in report["sequences"] if s["request"] == first["id"]]
             self.assertTrue(mine, report["sequences"])
             self.assertEqual({c["request"] for c in calls if c["sequence"] in mine}, {first["id"]})
-            self.assertIn(first["id"], cluster.baton("audit").stdout)
-            last_line = cluster.baton("audit").stdout.splitlines()[-1]
-            self.assertRegex(last_line, "^OK: ")
+            words = self.audit_in_words(cluster).stdout
+            self.assertIn(first["id"], words)
+            self.assertRegex(words.splitlines()[-1], "^OK: ")
             stream.close()
 
     def test_call_of_a_router_that_is_not_of_the_cluster_has_no_owner(self):
@@ -75,8 +83,8 @@ class AuditTest(unittest.TestCase):
             leaks = [call for worker in report["workers"] for call in worker["calls"]
                      if call["leak"]]
             self.assertIn("no router knows the sequence", [call["reason"] for call in leaks])
-            table = cluster.baton("audit", "--interval-s", "0.2", check=False)
-            self.assertEqual(table.returncode, 1)
+            table = self.audit_in_words(cluster, "--interval-s", "0.2")
+            self.assertEqual(table.returncode, 1, table.stdout + table.stderr)
             self.assertRegex(table.stdout.splitlines()[-1], "^[1-9][0-9]* without owner: ")
             stream.close()
 
@@ -90,11 +98,11 @@ class AuditTest(unittest.TestCase):
             victim = cluster.workers("decode")[0]["pid"]
             os.kill(victim, signal.SIGSTOP)
             try:
-                code, text = self.audit(cluster)
+                done = cluster.baton("audit", check=False)
             finally:
                 os.kill(victim, signal.SIGCONT)
-            self.assertEqual(code, 2)
-            self.assertIn("decode-0 did not tell what it holds", text)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("decode-0 did not tell what it holds", done.stderr)
         done = cluster.baton("audit", check=False)
         self.assertEqual(done.returncode, 2)
         self.assertIn("no cluster is running", done.stderr)
