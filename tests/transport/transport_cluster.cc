@@ -9,12 +9,12 @@
 namespace baton {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(60);
-
 #ifdef BATON_SANITIZED
 constexpr double kTimeScale = 5;
+constexpr auto kPatience = std::chrono::seconds(60);
 #else
 constexpr double kTimeScale = 1;
+constexpr auto kPatience = std::chrono::seconds(20);
 #endif
 
 std::byte* const kNowhere = reinterpret_cast<std::byte*>(int64_t{1} << 20);  // Not mapped.
