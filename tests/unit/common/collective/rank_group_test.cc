@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <future>
+#include <mutex>
 #include <thread>
 
 #include "common/base/this_thread.h"
@@ -126,12 +127,17 @@ TEST_F(RankGroupTest, AFailureWakesWhoWaitsAndIsTheGroupsForGood) {
 // Only a notification ends a wait amid a slice.
 TEST_F(RankGroupTest, AFailureIsHeardAtOnce) {
   std::vector<Device*> devices(2, cpu_.device.get());
-  const auto group =
-      *RankGroup::Create(devices, {.partial_floats = kFloats, .slice = seconds(20)});
+  std::promise<void> sleeps;  // A rank reads the clock with the lock in its hand that it sleeps by.
+  std::once_flag once;
+  const auto now = [&] {
+    std::call_once(once, [&] { sleeps.set_value(); });
+    return Time();
+  };
+  const auto group = *RankGroup::Create(
+      devices, {.partial_floats = kFloats, .slice = seconds(20), .now = now});
   std::promise<absl::Status> heard;
   std::jthread waiting([&] { heard.set_value(group->rank(0).Agree(0).status()); });
-  // It sleeps by then, most likely.
-  for (int i = 0; i < 200; ++i) std::this_thread::yield();
+  sleeps.get_future().wait();
   group->rank(1).Fail(absl::InternalError("broken"));
   std::future<absl::Status> status = heard.get_future();
   ASSERT_EQ(status.wait_for(seconds(10)), std::future_status::ready);
