@@ -23,7 +23,7 @@ absl::StatusOr<Buffer> CopyToDevice(Device& device, std::span<const std::byte> b
   *piece = {.from = staged.data() + kHead, .to = to.data(), .bytes = size};
   RETURN_IF_ERROR(device.CopyPieces(Lane::kCompute, {piece, 1}));
   ASSIGN_OR_RETURN(const Mark mark, device.MarkNow(Lane::kCompute));
-  RETURN_IF_ERROR(Wait(device, mark, kDeviceLimit));
+  RETURN_IF_ERROR(Wait(device, mark));
   return to;
 }
 

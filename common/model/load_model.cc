@@ -244,8 +244,7 @@ absl::Status Load::MakeRank(size_t r) {
                    .results = std::move(results),
                    .group = communicator,
                    .graph_shapes = graph_shapes,
-                   .nice = options.compute_nice,
-                   .limit = options.device_limit});
+                   .nice = options.compute_nice});
   return absl::OkStatus();
 }
 

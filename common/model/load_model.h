@@ -36,7 +36,6 @@ struct ModelOptions {
   int32_t max_step_tokens = 512;  // Of the largest step, as max_step_rows: room is made for them.
   int32_t max_step_rows = 64;
   bool graphs = true;  // Decode steps are graphs, where the device has them.
-  Duration device_limit = kDeviceLimit;  // As RunnerParts::limit.
 };
 
 // Bytes of a device's own memory, of which a load takes all that will be taken.
@@ -66,8 +65,9 @@ struct LoadedModel {
   std::unique_ptr<StoppableRunner> runner;
 };
 
-// A rank on each device, which are of one kind. The status names the file or the option. What is
-// passed outlives what is loaded; `cpu` as in StepResults, `lost` as in RunnerParts.
+// A rank on each device, which are of one kind. The status names the file or the option;
+// UNAVAILABLE: a device is lost, or hangs. What is passed outlives what is loaded; `cpu` as in
+// StepResults, `lost` as in RunnerParts.
 absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
                                       std::span<Device* const> devices, ModelOps& cpu,
                                       RunnerSink* sink, LostFn lost = nullptr);

@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<Graph>> CaptureOne(const StepGraphs::Shape& shape
   };
   RETURN_IF_ERROR(pass());
   ASSIGN_OR_RETURN(const Mark mark, parts.device.MarkNow(Lane::kCompute));
-  RETURN_IF_ERROR(Wait(parts.device, mark, kDeviceLimit));
+  RETURN_IF_ERROR(Wait(parts.device, mark));
   return parts.device.Capture(pass);
 }
 

@@ -257,7 +257,7 @@ absl::Status TransformerRunner::SendReports() {
 
 absl::Status TransformerRunner::AwaitReports() {
   while (!reports_.empty()) {
-    RETURN_IF_ERROR(Wait(device_, reports_.front().mark, parts_.limit));
+    RETURN_IF_ERROR(Wait(device_, reports_.front().mark));
     RETURN_IF_ERROR(SendReports());
   }
   return absl::OkStatus();
@@ -266,7 +266,7 @@ absl::Status TransformerRunner::AwaitReports() {
 absl::Status TransformerRunner::AwaitLane(Lane lane) {
   RETURN_IF_ERROR(AwaitReports());
   ASSIGN_OR_RETURN(const Mark mark, device_.MarkNow(lane));
-  return Wait(device_, mark, parts_.limit);
+  return Wait(device_, mark);
 }
 
 }  // namespace baton

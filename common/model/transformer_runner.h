@@ -40,7 +40,6 @@ struct RunnerParts {
   Communicator* group = nullptr;         // Of several ranks only.
   std::vector<StepGraphs::Shape> graph_shapes;  // Empty: none.
   int32_t nice = 0;  // Added to that of the compute thread.
-  Duration limit = kDeviceLimit;  // Of all waiting for the device.
   RunnerSink* sink = nullptr;
   // Called once, on the compute thread, when the device is lost. If it returns at all the runner
   // computes nothing more and reports nothing more, no StepDone either. Of several ranks also when

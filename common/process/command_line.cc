@@ -83,7 +83,7 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv) {
   } catch (const CLI::Error& error) {
     std::fprintf(stderr, "%s: %s\n", app.get_name().c_str(),
                  Explain(app, error, argc, argv).c_str());
-    return 2;
+    return kStartErrorExit;
   }
   return std::nullopt;
 }
@@ -92,7 +92,7 @@ int FailToStart(absl::string_view program, const absl::Status& status) {
   const std::string line =
       absl::StrReplaceAll(absl::StrCat(program, ": ", status.message()), {{"\n", " "}});
   std::fprintf(stderr, "%s\n", line.c_str());
-  return 2;
+  return kStartErrorExit;
 }
 
 absl::Status CheckOption(absl::string_view option, int64_t value, int64_t low, int64_t high) {

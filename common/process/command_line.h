@@ -22,7 +22,10 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, char** argv);
 // else empty.
 std::string NearestName(absl::string_view word, const std::vector<std::string>& candidates);
 
-// Prints "PROGRAM: MESSAGE" as one line on stderr; returns the exit code 2.
+// How a program ends that does not start as it was asked to: the same again would end the same.
+inline constexpr int kStartErrorExit = 2;
+
+// Prints "PROGRAM: MESSAGE" as one line on stderr; returns kStartErrorExit.
 int FailToStart(absl::string_view program, const absl::Status& status);
 
 // INVALID_ARGUMENT "--OPTION VALUE: must be LOW to HIGH".

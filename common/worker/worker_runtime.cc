@@ -97,6 +97,18 @@ void EndWithDevice(const absl::Status& status) {
   });
 }
 
+// Nothing of a device that is lost can be taken apart in order.
+[[noreturn]] void EndWithDeviceAtStart(Role role, const std::string& device,
+                                       const absl::Status& status) {
+  EndForLostDevice([&] {
+    FailToStart(absl::StrCat("baton-", NameOf(role)),
+                absl::UnavailableError(absl::StrCat(
+                    "--device ", device, ": ", status.message(),
+                    ", while the model was loading; see dmesg for an Xid error, reset the GPU by "
+                    "nvidia-smi --gpu-reset, or take another by --device cuda:N")));
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const WorkerConfig& config,
@@ -182,6 +194,9 @@ absl::Status WorkerRuntime::Load() {
        .max_step_rows = config_.max_batch_sequences,
        .graphs = config_.gpu_graphs == "on"},
       devices, *processors_[0].host, &mailing_runner_, EndWithDevice);
+  if (!is_cpu && absl::IsUnavailable(loaded.status())) {
+    EndWithDeviceAtStart(role_, config_.device, loaded.status());
+  }
   if (!loaded.ok()) return AtModelOption(config_.model, WithCure(is_cpu, loaded.status()));
   model_ = *std::move(loaded);
   if (!is_cpu) ExportMemory(model_, &metrics_);

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/process/command_line.h"
 
 namespace baton::cli {
 namespace {
@@ -159,6 +160,11 @@ bool ChildProcess::Pump() {
     }
   }
   return output_fd_ >= 0;
+}
+
+bool ChildProcess::refused_to_start() const {
+  return !running_ && WIFEXITED(exit_status_) && WEXITSTATUS(exit_status_) == kStartErrorExit &&
+         !last_lines_.empty();
 }
 
 void ChildProcess::Reap() {

@@ -75,6 +75,8 @@ class ChildProcess {
   // "exit code 3", "killed by signal 9 (Killed)"; empty while it runs.
   const std::string& how_it_ended() const { return how_it_ended_; }
   bool ended_cleanly() const { return !running_ && exit_status_ == 0; }
+  // What to change it has said in its last line.
+  bool refused_to_start() const;
   const std::deque<std::string>& last_lines() const { return last_lines_; }
 
  private:

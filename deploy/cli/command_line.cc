@@ -29,7 +29,11 @@ void AddDir(CLI::App* app, std::string& dir) {
 }
 
 void AddUp(CLI::App& root, UpOptions& o, Command& command) {
-  CLI::App* app = root.add_subcommand("up", "Start a whole cluster on this machine");
+  CLI::App* app = root.add_subcommand(
+      "up",
+      "Start a whole cluster on this machine. Exit code: 0 it serves or was stopped, 2 it does not "
+      "start with these options, and one line says what to change, 1 it failed otherwise; then "
+      "nothing of it is left");
   AddDir(app, o.dir);
   app->add_option("--model", o.model,
                   "Model folder in Hugging Face layout (default: deploy/models/tiny-kjv)");

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/process/command_line.h"
 #include "deploy/cli/child_process.h"
 
 namespace baton::cli {
@@ -21,6 +22,7 @@ namespace {
 constexpr char kProgressMark = 'P';
 constexpr char kReadyMark = 'R';
 constexpr char kFailedMark = 'F';
+constexpr char kRefusedMark = 'X';
 
 class ForegroundReport : public Report {
  public:
@@ -38,6 +40,7 @@ class ForegroundReport : public Report {
   }
 
   void Failed(const std::string& text) override { std::fprintf(stderr, "%s\n", text.c_str()); }
+  void Refused(const std::string& line) override { Failed(line); }
 
  private:
   static void Print(const std::string& text) {
@@ -57,16 +60,9 @@ class DetachedReport : public Report {
     Send(kProgressMark, line);
   }
   void LogLine(const std::string&, absl::string_view) override {}  // In the server's own log file.
-  void Ready(const std::string& text) override {
-    log_.WriteLine(text);
-    Send(kReadyMark, text);
-    ClosePipe();
-  }
-  void Failed(const std::string& text) override {
-    log_.WriteLine(text);
-    Send(kFailedMark, text);
-    ClosePipe();
-  }
+  void Ready(const std::string& text) override { End(kReadyMark, text); }
+  void Failed(const std::string& text) override { End(kFailedMark, text); }
+  void Refused(const std::string& line) override { End(kRefusedMark, line); }
   bool IsHeard() const override {
     if (pipe_fd_ < 0) return true;
     pollfd state{.fd = pipe_fd_, .events = 0, .revents = 0};
@@ -74,6 +70,11 @@ class DetachedReport : public Report {
   }
 
  private:
+  void End(char mark, const std::string& text) {
+    log_.WriteLine(text);
+    Send(mark, text);
+    ClosePipe();
+  }
   void Send(char mark, absl::string_view text) {
     if (pipe_fd_ < 0) return;
     std::string message;
@@ -94,23 +95,21 @@ class DetachedReport : public Report {
 // Prints the child's messages until the pipe closes; the exit code of `baton up --detach`.
 int Relay(int pipe_fd) {
   FILE* in = fdopen(pipe_fd, "r");
-  bool is_ready = false;
-  bool has_failed = false;
+  char end = 0;  // The mark of the last lines.
   char* line = nullptr;
   size_t capacity = 0;
   for (ssize_t n = 0; (n = getline(&line, &capacity, in)) > 0;) {
-    is_ready |= line[0] == kReadyMark;
-    has_failed |= line[0] == kFailedMark;
-    FILE* out = line[0] == kFailedMark ? stderr : stdout;
+    if (line[0] != kProgressMark) end = line[0];
+    FILE* out = line[0] == kFailedMark || line[0] == kRefusedMark ? stderr : stdout;
     std::fwrite(line + 1, 1, static_cast<size_t>(n) - 1, out);
     std::fflush(out);
   }
   free(line);
   fclose(in);
-  if (!is_ready && !has_failed) {
+  if (end == 0) {
     std::fprintf(stderr, "baton up: the supervisor died while starting; see the logs\n");
   }
-  return is_ready ? 0 : 1;
+  return end == kReadyMark ? 0 : end == kRefusedMark ? kStartErrorExit : 1;
 }
 
 }  // namespace

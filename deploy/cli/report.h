@@ -20,6 +20,8 @@ class Report {
   virtual void Ready(const std::string& text) = 0;
   // The start failed; `text` says why. Called at most once, and never after Ready.
   virtual void Failed(const std::string& text) = 0;
+  // As Failed: what was asked for does not start, however often. One line.
+  virtual void Refused(const std::string& line) = 0;
   // False when nobody waits for this start any more, so it should be abandoned.
   virtual bool IsHeard() const { return true; }
 };
@@ -36,7 +38,7 @@ struct DetachResult {
 };
 
 // Forks. The parent prints what the child reports and returns once the child is ready (exit code
-// 0), has failed or died (1). The child has its own session and no terminal; what it reports
+// 0), has failed or died (1), or has refused (kStartErrorExit). The child has its own session and no terminal; what it reports
 // after the start goes to `log_path`. A parent that is killed while it waits unsets IsHeard.
 absl::StatusOr<DetachResult> Detach(const std::string& log_path);
 

@@ -8,12 +8,15 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/process/command_line.h"
 #include "deploy/cli/http_client.h"
 #include "deploy/cli/machine.h"
 
@@ -43,6 +46,21 @@ std::string Obituary(const ChildProcess& child, const std::string& log) {
                       absl::StrJoin(child.last_lines(), "\n    "));
 }
 
+// What a child said last, in one line, if it refused to start.
+std::string Refusal(const ChildProcess& child, const UpOptions& options, const std::string& log) {
+  absl::string_view said = child.last_lines().back();
+  absl::ConsumePrefix(&said,
+                      absl::StrCat(std::filesystem::path(child.spec().program).filename().string(),
+                                   ": "));
+  std::string text = absl::StrCat(child.spec().name, ": ", said);
+  if (absl::StrContains(said, "--gpu-memory-fraction")) {
+    absl::StrAppend(&text, " (the ", options.prefill + options.decode,
+                    " workers have equal shares of --gpu-memory-fraction ",
+                    options.gpu_memory_fraction, ")");
+  }
+  return absl::StrCat(text, "; see ", log);
+}
+
 }  // namespace
 
 Supervisor::Supervisor(UpOptions options, RunDir dir, Report& report)
@@ -68,8 +86,10 @@ int Supervisor::Run() {
   const absl::Status started = Start();
   if (!started.ok()) {
     Stop();
-    report_.Failed(absl::StrCat("baton up: ", started.message()));
-    return 1;
+    const std::string text = absl::StrCat("baton up: ", started.message());
+    const bool refused = absl::IsFailedPrecondition(started);
+    refused ? report_.Refused(text) : report_.Failed(text);
+    return refused ? kStartErrorExit : 1;
   }
   started_ = true;
   state_.ready = true;
@@ -247,6 +267,10 @@ absl::Status Supervisor::StartObstacle() const {
   if (!report_.IsHeard()) return absl::CancelledError("the command that started it has gone");
   for (const Server& server : servers_) {
     const ChildProcess& child = *server.process;
+    if (child.refused_to_start()) {
+      return absl::FailedPreconditionError(
+          Refusal(child, options_, dir_.LogFile(child.spec().name)));
+    }
     if (!child.running()) {
       return absl::UnavailableError(Obituary(child, dir_.LogFile(child.spec().name)));
     }

@@ -62,7 +62,7 @@ class Supervisor {
   void Pump(Duration wait);
   void TakeSignals();
   void ReapChildren();
-  // Why the start cannot go on, if it cannot.
+  // Why the start cannot go on, if it cannot. FAILED_PRECONDITION: a server refused to start.
   absl::Status StartObstacle() const;
 
   void Stop();

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "common/base/status.h"
+#include "common/process/command_line.h"
 #include "deploy/cli/report.h"
 #include "deploy/cli/supervisor.h"
 
@@ -33,8 +34,8 @@ int Supervise(UpOptions options, Report& report) {
   absl::Status status = lock.status();
   if (status.ok()) status = ChoosePorts(options);
   if (!status.ok()) {
-    report.Failed(absl::StrCat("baton up: ", status.message()));
-    return 1;
+    report.Refused(absl::StrCat("baton up: ", status.message()));
+    return kStartErrorExit;
   }
   Supervisor supervisor(std::move(options), dir, report);
   return supervisor.Run();
@@ -44,10 +45,7 @@ int Supervise(UpOptions options, Report& report) {
 
 int Up(UpOptions options) {
   const absl::Status status = CheckOptions(options);
-  if (!status.ok()) {
-    std::fprintf(stderr, "baton up: %s\n", std::string(status.message()).c_str());
-    return 1;
-  }
+  if (!status.ok()) return FailToStart("baton up", status);
   if (!options.detach) {
     const std::unique_ptr<Report> report = MakeForegroundReport();
     return Supervise(std::move(options), *report);

@@ -31,6 +31,10 @@ struct Mark {
   uint64_t number = 0;  // 0: done.
 };
 
+// A device that has not ended its work after so long a time of this process's own running
+// (common/base/running_time.h) is taken for lost. Others have given this worker up long before.
+inline constexpr Duration kDeviceLimit = std::chrono::seconds(30);
+
 struct DeviceInfo {
   std::string name;         // For logs, e.g. "x86_64_v4", "NVIDIA H100 80GB HBM3".
   bool unified = false;     // Host and device memory are one, and every call has ended on return.
@@ -38,6 +42,7 @@ struct DeviceInfo {
   int64_t row_alignment = 1;  // In elements: strides of activations are multiples of it.
   int64_t logit_rows = 32;    // Rows of one product with the output layer.
   int32_t max_top = 20;  // Alternatives of a row that Sample and Score tell; more are the CPU's.
+  Duration limit = kDeviceLimit;
 };
 
 struct DeviceMemory {
@@ -134,13 +139,13 @@ class Device {
     return INT32_MAX;
   }
 
-  // Waits for all lanes.
+  // Waits for all lanes, as Wait does for one.
   virtual absl::Status Synchronize() = 0;
-};
 
-// A device that has not ended its work after so long a time of this process's own running
-// (common/base/running_time.h) is taken for lost. Others have given this worker up long before.
-inline constexpr Duration kDeviceLimit = std::chrono::seconds(30);
+  // It hangs: from now on every call says UNAVAILABLE, nothing is freed but with the process, and
+  // no destructor waits. From any thread.
+  virtual void GiveUp() {}
+};
 
 // UNAVAILABLE: the device has not ended its work within that limit.
 absl::Status NotEndedWithin(absl::string_view device, Duration limit);
@@ -148,6 +153,10 @@ absl::Status NotEndedWithin(absl::string_view device, Duration limit);
 // Asks until it is done; UNAVAILABLE as above.
 absl::Status WaitUntil(absl::string_view device, Duration limit,
                        absl::FunctionRef<absl::StatusOr<bool>()> is_done);
+// A device that has not ended its work in time is given up.
+absl::Status WaitUntil(Device& device, Duration limit,
+                       absl::FunctionRef<absl::StatusOr<bool>()> is_done);
 absl::Status Wait(Device& device, Mark mark, Duration limit);
+absl::Status Wait(Device& device, Mark mark);  // Within info().limit.
 
 }  // namespace baton

@@ -34,8 +34,22 @@ absl::Status WaitUntil(absl::string_view device, Duration limit,
   }
 }
 
-absl::Status Wait(Device& device, Mark mark, Duration limit) {
-  return WaitUntil(device.info().name, limit, [&] { return device.IsDone(mark); });
+absl::Status WaitUntil(Device& device, Duration limit,
+                       absl::FunctionRef<absl::StatusOr<bool>()> is_done) {
+  bool answers = true;
+  const absl::Status status = WaitUntil(device.info().name, limit, [&] {
+    absl::StatusOr<bool> done = is_done();
+    answers = done.ok();
+    return done;
+  });
+  if (!status.ok() && answers) device.GiveUp();
+  return status;
 }
+
+absl::Status Wait(Device& device, Mark mark, Duration limit) {
+  return WaitUntil(device, limit, [&] { return device.IsDone(mark); });
+}
+
+absl::Status Wait(Device& device, Mark mark) { return Wait(device, mark, device.info().limit); }
 
 }  // namespace baton

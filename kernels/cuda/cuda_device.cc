@@ -30,11 +30,23 @@ constexpr const char* kArithmeticVersion = ".1";
 
 std::string NameOf(DType dtype) { return std::string(ToString(dtype)); }
 
+// Of a device, its graphs and its buffers, which may outlive it.
+struct DeviceState {
+  std::atomic<int64_t> taken = 0;  // Bytes of the buffers.
+  std::atomic<bool> hangs = false;
+};
+
 class CudaGraph : public Graph {
  public:
-  explicit CudaGraph(cudaGraphExec_t exec) : exec(exec) {}
-  ~CudaGraph() override { cudaGraphExecDestroy(exec); }
+  CudaGraph(cudaGraphExec_t exec, std::shared_ptr<const DeviceState> state)
+      : exec(exec), state_(std::move(state)) {}
+  ~CudaGraph() override {
+    if (!state_->hangs) cudaGraphExecDestroy(exec);
+  }
   const cudaGraphExec_t exec;
+
+ private:
+  const std::shared_ptr<const DeviceState> state_;
 };
 
 class CudaDevice : public Device {
@@ -46,7 +58,11 @@ class CudaDevice : public Device {
         shared_bytes_(properties.sharedMemPerBlockOptin),
         info_{.name = properties.name, .has_graphs = true, .row_alignment = 8, .logit_rows = 128} {}
 
-  ~CudaDevice() override { Synchronize().IgnoreError(); }
+  ~CudaDevice() override {
+    Synchronize().IgnoreError();
+    if (!state_->hangs) return;
+    for (CudaLane& lane : lanes_) lane.Abandon();
+  }
 
   absl::Status Open() {
     RETURN_IF_ERROR(Enter());
@@ -82,7 +98,7 @@ class CudaDevice : public Device {
     RETURN_IF_ERROR(ToStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
     return DeviceMemory{.total = static_cast<int64_t>(total),
                         .free = static_cast<int64_t>(free),
-                        .taken = *taken_};
+                        .taken = state_->taken};
   }
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) override;
   absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args) override {
@@ -129,14 +145,22 @@ class CudaDevice : public Device {
                                     LaneOf(Lane::kCompute).stream()),
                     "cudaGraphLaunch");
   }
+  // CUDA's own call would wait for ever.
   absl::Status Synchronize() override {
     RETURN_IF_ERROR(Enter());
-    return ToStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    for (const CudaLane& lane : lanes_) {
+      RETURN_IF_ERROR(WaitUntil(*this, info_.limit, [&] { return lane.IsIdle(); }));
+    }
+    return absl::OkStatus();
   }
+  void GiveUp() override { state_->hangs = true; }
 
  private:
   // Which device a thread's calls go to is the thread's own state.
-  absl::Status Enter() const { return ToStatus(cudaSetDevice(index_), "cudaSetDevice"); }
+  absl::Status Enter() const {
+    if (state_->hangs) return NotEndedWithin(info_.name, info_.limit);
+    return ToStatus(cudaSetDevice(index_), "cudaSetDevice");
+  }
   CudaLane& LaneOf(Lane lane) { return lanes_[static_cast<int>(lane)]; }
   const CudaLane& LaneOf(Lane lane) const { return lanes_[static_cast<int>(lane)]; }
 
@@ -145,8 +169,7 @@ class CudaDevice : public Device {
   const int architecture_;
   const size_t shared_bytes_;  // That a block may have.
   const DeviceInfo info_;
-  // Bytes of this device's own buffers, which may outlive it.
-  const std::shared_ptr<std::atomic<int64_t>> taken_ = std::make_shared<std::atomic<int64_t>>(0);
+  const std::shared_ptr<DeviceState> state_ = std::make_shared<DeviceState>();
   std::array<CudaLane, kNumLanes> lanes_;
   std::unique_ptr<CudaOps> ops_;
   WeightLoader weights_{this};
@@ -178,8 +201,9 @@ absl::Status CudaDevice::CheckModel(const ModelNeeds& needs) const {
   return absl::OkStatus();
 }
 
+// CUDA may wait for what runs before it gives or takes memory: where that hangs, for ever.
 absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes, MemoryKind kind) {
-  RETURN_IF_ERROR(Enter());
+  RETURN_IF_ERROR(Synchronize());
   const bool pinned = kind == MemoryKind::kPinned;
   const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
   void* data = nullptr;
@@ -195,12 +219,13 @@ absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes, MemoryKind kind) {
   }
   RETURN_IF_ERROR(ToStatus(error, pinned ? "cudaHostAlloc" : "cudaMalloc"));
   const int64_t counted = pinned ? 0 : bytes;
-  *taken_ += counted;
+  state_->taken += counted;
   // Of a lost device nothing is freed but with the process.
-  const auto free = [pinned, counted, taken = taken_, index = index_](void* memory) {
+  const auto free = [pinned, counted, state = state_, index = index_](void* memory) {
+    if (state->hangs) return;
     cudaSetDevice(index);
     pinned ? cudaFreeHost(memory) : cudaFree(memory);
-    *taken -= counted;
+    state->taken -= counted;
   };
   return Buffer(static_cast<std::byte*>(data), bytes, std::shared_ptr<void>(data, free));
 }
@@ -238,7 +263,7 @@ absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(
   if (status.ok()) status = ToStatus(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
   if (graph != nullptr) cudaGraphDestroy(graph);
   RETURN_IF_ERROR(status);
-  auto made = std::make_unique<CudaGraph>(exec);
+  auto made = std::make_unique<CudaGraph>(exec, state_);
   // What it takes of the device is taken now, not from the first launch.
   RETURN_IF_ERROR(ToStatus(cudaGraphUpload(exec, stream), "cudaGraphUpload"));
   return made;

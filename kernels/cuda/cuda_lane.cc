@@ -13,6 +13,11 @@ CudaLane::~CudaLane() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
+void CudaLane::Abandon() {
+  events_.fill(nullptr);
+  stream_ = nullptr;
+}
+
 absl::Status CudaLane::Open(Lane lane, int priority) {
   lane_ = lane;
   RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority),
@@ -41,6 +46,13 @@ absl::StatusOr<bool> CudaLane::IsDone(uint64_t number) {
     if (error == cudaErrorNotReady) return false;
     RETURN_IF_ERROR(ToStatus(error, "cudaEventQuery"));
   }
+  return true;
+}
+
+absl::StatusOr<bool> CudaLane::IsIdle() const {
+  const cudaError_t error = cudaStreamQuery(stream_);
+  if (error == cudaErrorNotReady) return false;
+  RETURN_IF_ERROR(ToStatus(error, "cudaStreamQuery"));
   return true;
 }
 

@@ -20,6 +20,8 @@ class CudaLane {
   CudaLane() = default;
   // After all work on it has ended.
   ~CudaLane();
+  // The work on it never ends: nothing is destroyed.
+  void Abandon();
   CudaLane(const CudaLane&) = delete;
 
   absl::Status Open(Lane lane, int priority);
@@ -28,6 +30,8 @@ class CudaLane {
   absl::StatusOr<Mark> MarkNow();
   // Of a mark of this lane.
   absl::StatusOr<bool> IsDone(uint64_t number);
+  // Whether all work on it has ended. From any thread.
+  absl::StatusOr<bool> IsIdle() const;
   // What comes on this lane begins when a mark of `other` is done.
   absl::Status After(const CudaLane& other, uint64_t number);
   // As After, of a lane that another thread goes on using: as Device::AfterPeer.

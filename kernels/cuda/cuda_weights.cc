@@ -1,7 +1,6 @@
 #include "kernels/cuda/cuda_weights.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <string>
 
@@ -16,7 +15,6 @@ namespace baton::cuda {
 namespace {
 
 constexpr int64_t kRowsBegin = 64;  // Behind the descriptor.
-constexpr auto kCopyLimit = std::chrono::seconds(30);
 
 template <typename From, typename To>
 void RoundRow(const std::byte* from, int64_t count, std::byte* to) {
@@ -74,7 +72,7 @@ absl::Status CheckParts(const PackWeightsArgs& args) {
 absl::StatusOr<WeightLoader::Chunk*> WeightLoader::NextChunk(int64_t row_bytes) {
   Chunk& chunk = chunks_[current_];
   const int64_t bytes = kRowsBegin + std::max(kChunkBytes, row_bytes);
-  RETURN_IF_ERROR(Wait(*device_, chunk.copied, kCopyLimit));
+  RETURN_IF_ERROR(Wait(*device_, chunk.copied));
   if (chunk.memory.size_bytes() < bytes) {
     ASSIGN_OR_RETURN(chunk.memory, device_->Allocate(bytes, MemoryKind::kPinned));
   }

@@ -27,6 +27,7 @@ cudaError_t FreeAfterWork(void* pointer, bool pinned) {
   if (pointer == nullptr) return cudaSuccess;
   baton::emulation::Call api;
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
+  api.WaitWhileItHangs();
   auto& device = api.device;
   {
     const std::lock_guard memory(device.work.running);
@@ -51,6 +52,7 @@ using baton::emulation::Stream;
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   Call api;
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
+  api.WaitWhileItHangs();
   const std::lock_guard memory(api.device.work.running);
   *pointer = api.device.global.Allocate(bytes, api.on);
   return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
@@ -61,6 +63,7 @@ cudaError_t cudaFree(void* pointer) { return FreeAfterWork(pointer, /*pinned=*/f
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   Call api;
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
+  api.WaitWhileItHangs();
   const std::lock_guard memory(api.device.work.running);
   *pointer = api.device.global.AllocatePinned(bytes);
   return *pointer == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
@@ -72,7 +75,7 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   Call api;
   const std::lock_guard memory(api.device.work.running);
   *total_bytes = api.device.global.capacity();
-  *free_bytes = *total_bytes - api.device.global.used(api.on);
+  *free_bytes = api.device.global.free(api.on);
   return api.error;
 }
 
@@ -156,6 +159,17 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (queue == nullptr) return cudaErrorInvalidResourceHandle;
   const uint64_t target = queue->queued;
   return api.RunUntil([=] { return queue->done >= target; });
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  Call api;
+  if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
+  Stream* const queue = api.QueueOf(stream);
+  if (queue == nullptr) return cudaErrorInvalidResourceHandle;
+  api.device.work.RunSome(api.lock);
+  const cudaError_t error = api.device.work.errors[api.on];
+  if (error != cudaSuccess) return error;
+  return queue->done >= queue->queued ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {

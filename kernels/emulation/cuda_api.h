@@ -91,6 +91,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaRuntimeGetVersion(int* version);
 
+// Of a device that hangs these wait for ever, as a device's own may: allocating and freeing.
 // Fresh memory holds 0xff: NaN in every float type, -1 as an index. Freed memory is out of reach,
 // and its addresses are never given out again.
 cudaError_t cudaMalloc(void** pointer, size_t bytes);
@@ -114,6 +115,8 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+// As cudaEventQuery, of all that is queued.
+cudaError_t cudaStreamQuery(cudaStream_t stream);
 // The event may be another device's.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -31,7 +32,10 @@ struct EmulatedDevice {
   bool peers = true;  // Whether one can be let touch another's memory.
   int64_t calls_until_failure = 0;  // 0: none.
   cudaError_t planned_error = cudaSuccess;
-  int64_t kernels_until_loss = 0;  // 0: none. Of the running kernel.
+  // 0: none. Of the running kernel.
+  int64_t kernels_until_loss = 0;
+  int64_t kernels_until_hang = 0;
+  std::array<std::atomic<bool>, kMostDevices> hang = {};  // No kernel of it ends.
 
   void set_seed(uint64_t seed);
   std::string message() const;
@@ -60,6 +64,8 @@ class Call {
   Stream* QueueOf(cudaStream_t stream);
   // Whether the thread's device may touch what lies there.
   cudaError_t CheckReach(const void* address);
+  // What a device does not do amid a kernel waits for its end.
+  void WaitWhileItHangs();
   // Lets the devices work until done().
   cudaError_t RunUntil(const std::function<bool()>& done);
 

@@ -39,7 +39,9 @@ EmulatedDevice::EmulatedDevice() {
   set_seed(options.seed);
   global.set_capacity(options.memory);
   global.Take(options.taken);
+  if (!options.shared.empty()) global.ShareWith(options.shared);
   kernels_until_loss = options.lose;
+  kernels_until_hang = options.hang;
   if (options.detects) return;
   BlockRunner::set_detects(false);
   shared.set_detects(false);
@@ -104,6 +106,10 @@ cudaError_t Call::CheckReach(const void* address) {
   return refusal.empty() ? cudaSuccess : device.FailWork(refusal);
 }
 
+void Call::WaitWhileItHangs() {
+  device.work.RunUntil(lock, [&] { return !device.hang[on]; });
+}
+
 cudaError_t Call::RunUntil(const std::function<bool()>& done) {
   if (!device.work.RunUntil(lock, done)) {
     device.FailWork("streams wait for each other for ever");
@@ -135,6 +141,9 @@ void ResetDevice() {
   }
   device.calls_until_failure = 0;
   device.kernels_until_loss = 0;
+  device.kernels_until_hang = 0;
+  for (std::atomic<bool>& hangs : device.hang) hangs = false;
+  device.work.Wake();
 }
 
 void SetDevices(int count, bool peers) {
@@ -157,6 +166,11 @@ void FailCall(int64_t n, cudaError_t error) {
 void LoseInKernel(int64_t n) {
   const std::lock_guard lock(TheDevice().work.running);
   TheDevice().kernels_until_loss = n;
+}
+
+void HangInKernel(int64_t n) {
+  const std::lock_guard lock(TheDevice().work.running);
+  TheDevice().kernels_until_hang = n;
 }
 
 void SetGpu(std::string_view name) {
@@ -224,6 +238,8 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, size_t shared_by
       device.FailWork(name + ": the device is lost, as was asked for");
       return cudaErrorLaunchFailure;
     }
+    if (device.kernels_until_hang > 0 && --device.kernels_until_hang == 0) device.hang[on] = true;
+    if (device.hang[on]) return cudaErrorNotReady;
     device.global.Open();
     const std::string message =
         device.runner.Run({name, grid, block, shared_bytes, kernel.get(), on});

@@ -36,6 +36,9 @@ void FailCall(int64_t n, cudaError_t error);
 // In the n-th kernel from now its device is lost. 0: none.
 void LoseInKernel(int64_t n);
 
+// The n-th kernel from now never ends, nor does any later one of its device. 0: none.
+void HangInKernel(int64_t n);
+
 // From now on a thread of its own runs the devices' work, as programs expect of a GPU; without it,
 // whoever waits or asks does, in an order that only the seed decides.
 void StartDriver();

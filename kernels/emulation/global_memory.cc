@@ -35,13 +35,31 @@ GlobalMemory::GlobalMemory() {
 
 GlobalMemory::~GlobalMemory() { munmap(mapped_, kArenaBytes + kHugePage); }
 
+size_t GlobalMemory::free(int device) const {
+  const size_t others = taken_ + (shared_ == nullptr ? 0 : shared_->OfOthers(device));
+  return capacity_ - std::min(capacity_, used_[device] + others);
+}
+
+bool GlobalMemory::TakeRoom(size_t bytes, int device) {
+  const size_t capacity = capacity_ - std::min(capacity_, taken_);
+  const bool room = shared_ != nullptr ? shared_->Take(device, bytes, capacity)
+                                       : bytes <= free(device);
+  if (room) used_[device] += bytes;
+  return room;
+}
+
+void GlobalMemory::GiveRoomBack(size_t bytes, int device) {
+  used_[device] -= bytes;
+  if (shared_ != nullptr) shared_->GiveBack(device, bytes);
+}
+
 std::byte* GlobalMemory::Allocate(size_t bytes, int device) {
   const bool pinned = device == kPinned;
-  if (!pinned && bytes > capacity_ - std::min(capacity_, used_[device])) return nullptr;
   const size_t pages = RoundUp(bytes == 0 ? 1 : bytes);
   size_t& next = pinned ? next_pinned_ : next_;
   const size_t end = pinned ? kArenaBytes : kPinnedBegin;
   if (pages + kPage > end - next) return nullptr;
+  if (!pinned && !TakeRoom(bytes, device)) return nullptr;
   std::byte* data = arena_ + next;
   next += pages + kPage;  // A page that nobody may touch lies between two allocations.
   if (pinned || open_ > 0) {
@@ -52,7 +70,6 @@ std::byte* GlobalMemory::Allocate(size_t bytes, int device) {
     std::memset(data, 0xff, pages);
     Close();
   }
-  if (!pinned) used_[device] += bytes;
   allocations_[data] = {.data = data, .bytes = bytes, .number = next_number_++, .device = device};
   return data;
 }
@@ -64,7 +81,7 @@ bool GlobalMemory::Free(void* pointer, int device) {
   }
   Allocation& allocation = found->second;
   allocation.freed = true;
-  if (device != kPinned) used_[device] -= allocation.bytes;
+  if (device != kPinned) GiveRoomBack(allocation.bytes, device);
   return true;
 }
 

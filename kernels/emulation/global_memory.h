@@ -12,6 +12,7 @@
 
 #include "kernels/emulation/options.h"
 #include "kernels/emulation/shared_memory.h"
+#include "kernels/emulation/shared_use.h"
 #include "kernels/emulation/thread.h"
 
 namespace baton::emulation {
@@ -48,12 +49,12 @@ class GlobalMemory {
   bool FreePinned(void* pointer) { return Free(pointer, kPinned); }
   void Release(void* pointer);
   // Room of each device that somebody else has.
-  void Take(size_t bytes) {
-    for (size_t& used : used_) used += bytes;
-  }
+  void Take(size_t bytes) { taken_ = bytes; }
+  // The other processes that name this file have the same devices. Before the first allocation.
+  void ShareWith(const std::string& file) { shared_ = std::make_unique<SharedUse>(file); }
   void set_capacity(size_t bytes) { capacity_ = bytes; }
   size_t capacity() const { return capacity_; }  // Of each device.
-  size_t used(int device) const { return used_[device]; }
+  size_t free(int device) const;
   // The host may touch device memory from now on. Before the first allocation.
   void Unprotect() { ++open_; }
 
@@ -105,6 +106,9 @@ class GlobalMemory {
     std::vector<std::unique_ptr<Cell[]>> pages = {};  // Made when they are touched.
   };
 
+  // Whether a device has room for so much more, which is counted then.
+  bool TakeRoom(size_t bytes, int device);
+  void GiveRoomBack(size_t bytes, int device);
   void ProtectDevices(int protection);
   const Allocation* Find(const void* address) const;
   Allocation& FindForKernel(Access access, const void* address, size_t size, Place place,
@@ -119,7 +123,9 @@ class GlobalMemory {
   size_t next_ = 0;   // Of the next...
   size_t next_pinned_ = kPinnedBegin;  // ... and of the next of pinned memory.
   size_t capacity_ = size_t{8} << 30;
-  std::array<size_t, kMostDevices> used_ = {};
+  std::array<size_t, kMostDevices> used_ = {};  // By this process.
+  size_t taken_ = 0;                             // Of each device, by nobody that is there.
+  std::unique_ptr<SharedUse> shared_;
   std::array<std::bitset<kMostDevices>, kMostDevices> peers_;
   int open_ = 0;
   int next_number_ = 0;

@@ -45,7 +45,12 @@ bool ParseWord(std::string_view key, std::string_view value, Options& options) {
   if (key == "seed") return ParseNumber(value, options.seed);
   if (key == "memory") return ParseNumber(value, options.memory);
   if (key == "taken") return ParseNumber(value, options.taken);
+  if (key == "shared") {
+    options.shared = value;
+    return !value.empty();
+  }
   if (key == "lose") return ParseNumber(value, options.lose);
+  if (key == "hang") return ParseNumber(value, options.hang);
   if (key == "devices") {
     return ParseNumber(value, options.devices) && options.devices >= 0 &&
            options.devices <= kMostDevices;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,10 +30,12 @@ inline constexpr int kMostDevices = 8;
 struct Options {
   uint64_t seed = 1;
   size_t memory = size_t{1} << 30;  // Of each. The host has to have it: fresh memory is filled.
-  size_t taken = 0;                 // Of it, by other processes.
+  size_t taken = 0;                 // Of it, by nobody knows whom.
+  std::string shared;               // A file: the processes that name it share each memory.
   // Of one device after the other; the last is that of all further ones.
   std::vector<const GpuModel*> models = {FindGpuModel("sm90")};
   int64_t lose = 0;     // The device of the n-th kernel is lost in it; 0: none.
+  int64_t hang = 0;     // The n-th kernel never ends, nor does any later one; 0: none.
   bool detects = true;  // Off: no races, no bounds, no faults of the host; faster and smaller.
   int devices = 1;      // At most kMostDevices; 0: none.
   bool peers = true;    // Off: none reaches the memory of another.
@@ -40,7 +43,7 @@ struct Options {
 };
 
 // Of words like "seed=3 memory=1000000 taken=1000 arch=sm86 lose=20 detector=off devices=0"
-// or "devices=2 arch=sm90,sm80 peers=off driver=12020". Nothing if one of them is not understood.
+// or "devices=2 arch=sm90,sm80 peers=off driver=12020 hang=3 shared=/tmp/use". Nothing if one of them is not understood.
 std::optional<Options> ParseOptions(std::string_view text);
 
 // Of BATON_EMULATED_GPU; ends the process if it is not understood.

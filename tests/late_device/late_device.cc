@@ -140,7 +140,8 @@ LateDevice::LateDevice(const LateOptions& options)
       info_{.name = "late",
             .has_graphs = options.graphs,
             .row_alignment = options.row_alignment,
-            .logit_rows = options.logit_rows},
+            .logit_rows = options.logit_rows,
+            .limit = options.limit},
       kernels_(*MakeCpuKernels({})),
       arena_(std::make_shared<Arena>()),
       ops_(std::make_unique<Ops>(this)),
@@ -381,8 +382,9 @@ absl::Status LateDevice::Synchronize() {
   RETURN_IF_ERROR(MayCall(Lane::kCompute));
   permits_ = 1 << 30;
   changed_.notify_all();
-  changed_.wait(lock, [this] { return lost_ || IsIdle(); });
+  const bool ended = changed_.wait_for(lock, options_.limit, [this] { return lost_ || IsIdle(); });
   permits_ = 0;
+  if (!ended) return NotEndedWithin(info_.name, options_.limit);
   return lost_ ? Lost() : absl::OkStatus();
 }
 

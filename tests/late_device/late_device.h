@@ -28,6 +28,7 @@ struct LateOptions {
   int64_t row_alignment = 1;
   int64_t logit_rows = 32;
   bool graphs = false;
+  Duration limit = kDeviceLimit;
   int32_t longest_replay = INT32_MAX;  // Of one row; of n rows the n-th part.
 };
 

@@ -17,6 +17,7 @@ class AnsweringDevice : public Device {
   int asked = 0;
   int done_after = 0;  // So many questions.
   std::optional<absl::Status> error;
+  int given_up = 0;
 
   absl::StatusOr<bool> IsDone(Mark) override {
     ++asked;
@@ -41,9 +42,10 @@ class AnsweringDevice : public Device {
   }
   absl::Status Launch(const Graph&) override { return absl::OkStatus(); }
   absl::Status Synchronize() override { return absl::OkStatus(); }
+  void GiveUp() override { ++given_up; }
 
  private:
-  DeviceInfo info_{.name = "answering"};
+  DeviceInfo info_{.name = "answering", .limit = milliseconds(30)};
 };
 
 TEST(WaitTest, AsksUntilTheMarkIsDone) {
@@ -53,6 +55,7 @@ TEST(WaitTest, AsksUntilTheMarkIsDone) {
   device.done_after = 100;
   EXPECT_TRUE(Wait(device, {}, std::chrono::hours(1)).ok());
   EXPECT_EQ(device.asked, 101);
+  EXPECT_EQ(device.given_up, 0);
 }
 
 TEST(WaitTest, AMarkThatNeverComesIsAnErrorAfterTheLimit) {
@@ -63,6 +66,9 @@ TEST(WaitTest, AMarkThatNeverComesIsAnErrorAfterTheLimit) {
   EXPECT_GE(SteadyNow() - begin, milliseconds(20));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(status.message(), "answering has not ended its work within 20 ms");
+  EXPECT_EQ(device.given_up, 1);
+  EXPECT_EQ(Wait(device, {}).message(), "answering has not ended its work within 30 ms");
+  EXPECT_EQ(device.given_up, 2);
 }
 
 TEST(WaitTest, AnErrorOfTheDeviceEndsItAtOnce) {
@@ -70,6 +76,7 @@ TEST(WaitTest, AnErrorOfTheDeviceEndsItAtOnce) {
   device.error = absl::UnavailableError("lost");
   EXPECT_EQ(Wait(device, {}, std::chrono::hours(1)).message(), "lost");
   EXPECT_EQ(device.asked, 1);
+  EXPECT_EQ(device.given_up, 0);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 #include <thread>
@@ -69,6 +70,29 @@ TEST_F(EmulatorTest, WithoutOneNothingRunsThatNobodyAsksAbout) {
   EXPECT_EQ(*pinned_, 0);
   EXPECT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
   EXPECT_EQ(*pinned_, 5);
+}
+
+// What asks goes on; what waits, or gives or takes memory, does not come back.
+TEST_F(EmulatorTest, TheDeviceHangsInTheKernelThatATestNames) {
+  HangInKernel(2);
+  ASSERT_EQ(Enqueue(), cudaSuccess);
+  ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+  EXPECT_EQ(cudaStreamQuery(stream_), cudaSuccess);
+  ASSERT_EQ(Enqueue(), cudaSuccess);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);
+  std::atomic<int> back = 0;
+  void* memory[2] = {};
+  std::jthread waits([&] { ++back, cudaStreamSynchronize(stream_), ++back; });
+  std::jthread allocates([&] { ++back, cudaMalloc(&memory[0], 4), ++back; });
+  std::jthread allocates_pinned([&] { ++back, cudaHostAlloc(&memory[1], 4, 0), ++back; });
+  std::jthread frees([&] { ++back, cudaFreeHost(pinned_), ++back; });
+  while (back < 4) std::this_thread::yield();
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(cudaStreamQuery(stream_), cudaErrorNotReady);
+  EXPECT_EQ(back, 4);
+  ResetDevice();  // Lets them go.
+  for (std::jthread* thread : {&waits, &allocates, &allocates_pinned, &frees}) thread->join();
+  EXPECT_EQ(cudaFree(memory[0]), cudaSuccess);
+  pinned_ = static_cast<float*>(memory[1]);
 }
 
 TEST_F(EmulatorTest, TheDeviceIsLostInTheKernelThatATestNames) {

@@ -10,13 +10,16 @@ namespace {
 
 TEST(OptionsTest, AreWordsInAnyOrder) {
   const auto options = ParseOptions(
-      " detector=off seed=3  memory=1000000 taken=70 arch=sm86 lose=20 devices=0 driver=12020 ");
+      " detector=off seed=3  memory=1000000 taken=70 arch=sm86 lose=20 devices=0 driver=12020 "
+      "hang=4 shared=/tmp/a=b");
   ASSERT_TRUE(options.has_value());
   EXPECT_EQ(options->seed, 3u);
   EXPECT_EQ(options->memory, 1000000u);
   EXPECT_EQ(options->taken, 70u);
   EXPECT_EQ(options->models[0]->sums, Architecture::kAmpere);
   EXPECT_EQ(options->lose, 20);
+  EXPECT_EQ(options->hang, 4);
+  EXPECT_EQ(options->shared, "/tmp/a=b");
   EXPECT_FALSE(options->detects);
   EXPECT_EQ(options->devices, 0);
   EXPECT_EQ(options->driver, 12020);
@@ -27,6 +30,8 @@ TEST(OptionsTest, OfNothingAreTheUsualOnes) {
   ASSERT_TRUE(options.has_value());
   EXPECT_EQ(options->models[0]->name, "sm90");
   EXPECT_EQ(options->lose, 0);
+  EXPECT_EQ(options->hang, 0);
+  EXPECT_EQ(options->shared, "");
   EXPECT_TRUE(options->detects);
   EXPECT_EQ(options->devices, 1);
   EXPECT_TRUE(options->peers);
@@ -46,7 +51,7 @@ TEST(OptionsTest, OfSeveralDevicesEachMayBeOfItsKind) {
 TEST(OptionsTest, WhatIsNotUnderstoodIsRefused) {
   for (const char* text : {"seed", "seed=", "seed=x", "seed=3x", "sead=3", "arch=sm70",
                            "detector=maybe", "devices=9", "devices=-1", "lose=1 ,", "arch=sm90,",
-                           "arch=sm90,sm70", "peers=", "peers=1"}) {
+                           "arch=sm90,sm70", "peers=", "peers=1", "hang=x", "shared="}) {
     EXPECT_FALSE(ParseOptions(text).has_value()) << text;
   }
   EXPECT_TRUE(ParseOptions("arch=sm90 detector=on").has_value());

@@ -134,15 +134,17 @@ class Ending {
   std::promise<void> ended_;
 };
 
+constexpr auto kLimit = std::chrono::milliseconds(200);
+
 TEST_F(LateRanksTest, ALostDeviceEndsAllRanks) {
   for (const size_t broken : {0, 1}) {
     for (const int works : {0, 1, 20, 60, 100}) {
       RanksSink sink(&devices_);
       Ending ending;
       {
-        RunnerOptions options = Options({.seed = 3});
-        options.device_limit = std::chrono::milliseconds(200);  // Of the other, which awaits it.
-        auto runner = *LoadedRunner::Create(options, &sink, ending.fn());
+        // The other awaits it.
+        auto runner = *LoadedRunner::Create(Options({.seed = 3, .limit = kLimit}), &sink,
+                                            ending.fn());
         devices_[broken]->LoseAfter(works);
         runner->Start(Plan(20));
         ending.Await();
@@ -159,9 +161,8 @@ TEST_F(LateRanksTest, ADeviceThatHangsEndsAllRanks) {
     RanksSink sink(&devices_);
     Ending ending;
     {
-      RunnerOptions options = Options({.seed = 5});
-      options.device_limit = std::chrono::milliseconds(200);
-      auto runner = *LoadedRunner::Create(options, &sink, ending.fn());
+      auto runner = *LoadedRunner::Create(Options({.seed = 5, .limit = kLimit}), &sink,
+                                          ending.fn());
       devices_[broken]->HangAfter(50);
       runner->Start(Plan(20));
       ending.Await();

@@ -395,8 +395,9 @@ TEST(LateRunnerTest, NothingIsAllocatedAfterTheLoad) {
 std::pair<int, int> LostAndDone(const std::function<void(LateDevice&)>& spoil) {
   WatchingSink sink;
   std::atomic<int> lost{0};
-  RunnerOptions options = Late(kAsked);
-  options.device_limit = std::chrono::milliseconds(300);
+  LateOptions late = kAsked;
+  late.limit = std::chrono::milliseconds(300);
+  const RunnerOptions options = Late(late);
   {
     auto runner = *LoadedRunner::Create(options, &sink, [&](const absl::Status& status) {
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -430,6 +431,24 @@ TEST(LateRunnerTest, ADeviceThatHangsIsLostAfterTheLimit) {
   for (const int works : {0, 3, 40}) {
     EXPECT_EQ(LostAndDone([&](LateDevice& device) { device.HangAfter(works); }),
               (std::pair<int, int>{1, 0}))
+        << works;
+  }
+}
+
+// The waits of a load are as long as those of a step.
+TEST(LateRunnerTest, ADeviceThatHangsWhileTheModelLoadsIsAnErrorAfterTheLimit) {
+  for (const int works : {0, 1, 7, 20}) {
+    WatchingSink sink;
+    LateOptions late = kAsked;
+    late.limit = std::chrono::milliseconds(100);
+    RunnerOptions options = Late(late);
+    options.make_device = [late, works] {
+      auto device = std::make_unique<LateDevice>(late);
+      device->HangAfter(works);
+      return device;
+    };
+    EXPECT_EQ(LoadedRunner::Create(options, &sink).status(),
+              absl::UnavailableError("late has not ended its work within 100 ms"))
         << works;
   }
 }

@@ -32,7 +32,6 @@ struct RunnerOptions {
   int32_t max_step_tokens = 2048;
   int32_t max_step_rows = 64;
   bool graphs = true;
-  Duration device_limit = kDeviceLimit;
   // Instead of the CPU.
   std::function<std::unique_ptr<Device>()> make_device;
   std::function<std::unique_ptr<ModelOps>()> make_host;  // Beside it.
@@ -55,8 +54,7 @@ struct RunnerOptions {
             .compute_nice = compute_nice,
             .max_step_tokens = max_step_tokens,
             .max_step_rows = max_step_rows,
-            .graphs = graphs,
-            .device_limit = device_limit};
+            .graphs = graphs};
   }
 };
 
