@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_files.h"
 #include "common/model/step_graphs.h"
@@ -67,8 +66,8 @@ absl::StatusOr<std::unique_ptr<KvCache>> MakePool(Device& device, const KvLayout
   }
   if (!memory.ok()) {
     const char* const option = kind == MemoryKind::kPinned ? "--swap-blocks" : "--num-blocks";
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "cannot allocate %d bytes for %d KV blocks; lower %s", bytes, num_blocks, option));
+    return absl::ResourceExhaustedError(absl::StrCat(memory.status().message(), ", for ",
+                                                     num_blocks, " KV blocks; lower ", option));
   }
   const bool host = device.info().unified || kind == MemoryKind::kPinned;
   return KvCache::Create(layout, num_blocks, *std::move(memory), host);

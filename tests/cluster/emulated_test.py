@@ -16,7 +16,7 @@ import unittest
 
 from api_client import metric_sum
 from process_cluster import await_true
-from running_cluster import MODEL, RunningCluster, at_once
+from running_cluster import RunningCluster, at_once
 
 BIN = None
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "tiny-kjv.json"
@@ -70,19 +70,6 @@ def answers_of(cluster, requests=REQUESTS, together=True):
         if isinstance(answer, Exception):
             raise answer
     return answers
-
-
-def processes_of(folder):
-    """The command lines that name a folder."""
-    found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if any(word.startswith(str(folder)) for word in words):
-            found.append(" ".join(words))
-    return found
 
 
 class EmulatedTest(unittest.TestCase):
@@ -297,55 +284,6 @@ class EmulatedTest(unittest.TestCase):
                 if re.search("decode.*exit code 70", cluster.log("baton-up")):
                     return
         self.fail("no device was lost: the claim was not tried")
-
-    def start(self, role, *options, emulated=FAST):
-        done = subprocess.run([BIN / f"baton-{role}", "--model", MODEL, "--port", "0", *options],
-                              env={**os.environ, "BATON_EMULATED_GPU": emulated},
-                              capture_output=True, text=True, timeout=60)
-        return done.returncode, done.stderr.strip().splitlines()[-1]
-
-    def test_what_cannot_start_says_why_in_one_line(self):
-        for emulated, options, says in (
-                ("devices=0", ["--device", "cuda"], "shows no GPU"),
-                ("driver=0", ["--device", "cuda"], "no NVIDIA driver"),
-                ("driver=12020", ["--device", "cuda"], "12.2"),
-                ("arch=sm75", ["--device", "cuda"], "sm_75, and sm_80 is needed"),
-                (FAST, ["--device", "cuda:3"], "cuda:3"),
-                (FAST, ["--device", "cuda", "--tp", "2"],
-                 "tp = 2: each rank takes a GPU of its own, from cuda:0 on, and there is 1"),
-                ("devices=2 peers=off", ["--device", "cuda", "--tp", "2"],
-                 "cuda:0 cannot reach the memory of cuda:1"),
-                ("devices=2 arch=sm90,sm80", ["--device", "cuda", "--tp", "2"],
-                 "rank 0 computes as cuda-emulated-sm90.1, rank 1 as cuda-emulated-sm80.1"),
-                (FAST, ["--device", "gpu"], "--device gpu: must be"),
-                (FAST, ["--device", "cuda", "--compute-dtype", "f32"], "compute_dtype = f32"),
-                (FAST, ["--device", "cuda", "--kv-dtype", "f32"], "kv_dtype = f32"),
-                ("memory=47000000", ["--device", "cuda"], "--chunk-tokens"),
-                ("memory=60000000", ["--device", "cuda"], "--gpu-memory-fraction"),
-                ("memory=1000000", ["--device", "cuda"], "GPU memory"),
-                ("taken=900000000", ["--device", "cuda"],
-                 "MiB are free, as other programs use this GPU")):
-            with self.subTest(says):
-                code, line = self.start("decode", *options, emulated=emulated)
-                self.assertEqual(code, 2, line)
-                self.assertIn(says, line)
-
-    def test_a_cluster_that_cannot_start_says_why_in_one_line_and_leaves_nothing(self):
-        for emulated, device, says in (
-                (FAST, "cuda:3", "cuda:3"), ("driver=0", "cuda", "no NVIDIA driver"),
-                (f"{FAST} taken=900000000", "cuda", "other programs use this GPU")):
-            with self.subTest(says):
-                cluster = self.cluster("emulated-refused")
-                done = subprocess.run(
-                    [BIN / "baton", "up", "--detach", "--dir", cluster.dir, "--model", MODEL,
-                     "--http", "0", "--grpc", "0", "--device", device],
-                    env={**os.environ, "BATON_EMULATED_GPU": emulated}, capture_output=True,
-                    text=True, timeout=120)
-                self.assertNotEqual(done.returncode, 0)
-                lines = [l for l in done.stderr.splitlines() if says in l]
-                self.assertEqual(len(lines), 1, done.stderr)
-                self.assertFalse((cluster.dir / "state.json").exists())
-                self.assertEqual(processes_of(cluster.dir), [])
 
     def test_doctor_shows_the_gpus_that_workers_see(self):
         for emulated, shows in (

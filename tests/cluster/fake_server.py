@@ -3,7 +3,7 @@
 
 It takes the servers' flags, writes the ready file and serves the router's HTTP. The model folder's
 fake.json says how each server (by the stem of its ready file) shall behave:
-{"decode-0": {"die_at_start": "reason", "ignore_sigterm": true, "never_ready": true},
+{"decode-0": {"die_at_start": "reason", "refuse": "reason", "ignore_sigterm": true, "never_ready": true},
 "router": {"not_ready": true}}. It is read at each start. Worker and router bind the ports they are given, as the servers do.
 """
 import argparse
@@ -99,6 +99,9 @@ def main():
     if "die_at_start" in behaviour:
         print(behaviour["die_at_start"], file=sys.stderr, flush=True)
         return 3
+    if "refuse" in behaviour:
+        print(f"{pathlib.Path(sys.argv[0]).name}: {behaviour['refuse']}", file=sys.stderr, flush=True)
+        return 2
     stop = threading.Event()
     if behaviour.get("ignore_sigterm"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -40,6 +40,19 @@ def process_state(pid):
         return ""
 
 
+def processes_of(folder):
+    """The command lines that name a folder."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if any(word.startswith(str(folder)) for word in words):
+            found.append(" ".join(words))
+    return found
+
+
 def identity(pid):
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -15,6 +15,8 @@ import tempfile
 import time
 import unittest
 
+from process_cluster import processes_of
+
 HERE = pathlib.Path(__file__).resolve().parent
 BATON = None  # Path of the program under test, set by main.
 
@@ -146,6 +148,18 @@ class SupervisorTest(unittest.TestCase):
         self.assertIn("exit code 3", done.stderr)
         self.assertIn("rope_type 'odd' is not supported", done.stderr)
         self.assertFalse((self.run_dir / "state.json").exists())
+
+    def test_a_server_that_refuses_to_start_is_one_line_and_the_others_stop(self):
+        for name in ("decode-1", "router"):
+            self.behave(**{name.replace("-", "_"): {"refuse": "--data-port 1: taken; take another"}})
+            for detach in ("--detach",), ():
+                done = self.baton("up", *detach, "--model", self.model, "--http", 0, "--grpc", 0,
+                                  "--decode", 2, check=False)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertEqual(done.stderr, f"baton up: {name}: --data-port 1: taken; take "
+                                              f"another; see {self.run_dir}/logs/{name}.log\n")
+                self.assertFalse((self.run_dir / "state.json").exists())
+                self.assertEqual(processes_of(self.run_dir), [])
 
     def test_start_fails_when_a_server_is_not_ready_in_time(self):
         self.behave(prefill_0={"never_ready": True})
@@ -408,7 +422,7 @@ class SupervisorTest(unittest.TestCase):
         self.up()
         pids = self.pids()
         done = self.up(check=False)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 2)
         self.assertIn("already running", done.stderr)
         self.assertIn("baton down --dir", done.stderr)
         self.assertTrue(all(runs(pid) for pid in pids))
@@ -417,7 +431,7 @@ class SupervisorTest(unittest.TestCase):
         with socket.create_server(("127.0.0.1", 0)) as holder:
             port = holder.getsockname()[1]
             done = self.baton("up", "--detach", "--model", self.model, "--http", port, check=False)
-        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.returncode, 2)
         self.assertIn(f"--http {port}: the port is in use", done.stderr)
 
     def test_missing_model_and_wrong_options_are_one_clear_line(self):
@@ -426,7 +440,7 @@ class SupervisorTest(unittest.TestCase):
                                 (["--prefill", 0], "--prefill 0: must be 1 to 64"),
                                 (["--modle", "x"], "did you mean --model?")):
             done = self.baton("up", *arguments, check=False)
-            self.assertNotEqual(done.returncode, 0)
+            self.assertEqual(done.returncode, 2)
             self.assertIn(text, done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
 

@@ -1,8 +1,5 @@
 #include "kernels/cuda/cuda_device.h"
 
-#include <gmock/gmock.h>
-
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -242,30 +239,6 @@ TEST_F(CudaDeviceTest, ALostDeviceIsUnavailableForEver) {
               absl::StatusCode::kUnavailable);
     EXPECT_EQ(device_->After(Lane::kCopies, mark).code(), absl::StatusCode::kUnavailable);
   }
-  emulation::ResetDevice();
-}
-
-// Its memory is left to the end of the process: CUDA would wait for the kernel before it took any.
-TEST_F(CudaDeviceTest, ADeviceThatHangsIsGivenUpAndNothingWaitsForIt) {
-  auto graph = device_->Capture([] { return absl::OkStatus(); });
-  ASSERT_TRUE(graph.ok()) << graph.status();
-  emulation::HangInKernel(1);
-  Copy(Lane::kCopies, 0, host_.data(), there_.data(), 8);
-  const Mark mark = MarkNow(Lane::kCopies);
-  EXPECT_TRUE(device_->Memory().ok());
-  EXPECT_THAT(Wait(*device_, mark, std::chrono::milliseconds(50)).ToString(),
-              testing::HasSubstr("UNAVAILABLE: emulated sm_90 has not ended its work within 50 ms"));
-  for (const absl::Status& status :
-       {device_->MarkNow(Lane::kCompute).status(), device_->IsDone(mark).status(),
-        device_->Synchronize(), device_->Memory().status(), device_->After(Lane::kCompute, mark),
-        device_->CopyPieces(Lane::kCompute, {pieces_.array<CopyPiece>(), 1}),
-        device_->Allocate(8, MemoryKind::kDevice).status(), device_->Launch(**graph),
-        device_->Capture([] { return absl::OkStatus(); }).status()}) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  }
-  graph->reset();
-  host_ = pieces_ = there_ = Buffer();
-  device_.reset();
   emulation::ResetDevice();
 }
 
