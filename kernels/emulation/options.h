@@ -42,8 +42,8 @@ struct Options {
   int driver = 13000;   // Its version; 0: there is none.
 };
 
-// Of words like "seed=3 memory=1000000 taken=1000 arch=sm86 lose=20 detector=off devices=0"
-// or "devices=2 arch=sm90,sm80 peers=off driver=12020 hang=3 shared=/tmp/use". Nothing if one of them is not understood.
+// Of words like "seed=3 memory=1000000 taken=1000 shared=/tmp/use arch=sm86 lose=20 hang=3" or
+// "devices=2 arch=sm90,sm80 peers=off driver=12020 detector=off". Nothing if one is not understood.
 std::optional<Options> ParseOptions(std::string_view text);
 
 // Of BATON_EMULATED_GPU; ends the process if it is not understood.

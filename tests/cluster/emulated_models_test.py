@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What clusters on emulated GPUs serve, and with whom: random models of three families against
-transformers, f16, fp8 K/V; and CPU workers beside GPU workers, which never share a request.
+"""What clusters on emulated GPUs serve, and with whom: every random model against transformers, f16,
+fp8 K/V; and CPU workers beside GPU workers, which never share a request.
 
 Usage: emulated_models_test.py FOLDER_OF_PROGRAMS [unittest arguments]
 """
@@ -69,24 +69,29 @@ class EmulatedModelsTest(unittest.TestCase):
                          (tokens[-1:], digests[-1:]))
 
     def test_random_models_answer_as_transformers_does(self):
-        # K/V in fp8 may cost twice as much again; tests/kernels/cuda compares with the CPU's.
-        for name, computes, factor, options in (
-                ("mistral-window", "compute=bf16 kv=bf16", 2, {}),
-                ("llama-mqa-bias", "compute=f16 kv=f16", 1 / 4, {}),  # f16 on disk.
-                ("qwen3-bias-shards", "compute=bf16 kv=fp8_e4m3", 4, {"kv_dtype": "fp8_e4m3"})):
+        fp8 = {"qwen3-bias-shards": {"kv_dtype": "fp8_e4m3"}}
+        for name in sorted(path.name for path in MODELS.iterdir()):
             with self.subTest(name), tempfile.TemporaryDirectory() as folder:
-                model, golden = served_model(name, folder)
-                with RunningCluster(BIN / "baton", "emulated-models", model=model, device="cuda",
-                                    num_blocks=32, threads=1, max_batch_sequences=4,
-                                    **options) as cluster:
-                    self.assertIn(computes, cluster.log("decode-0"))
-                    for worker in ("prefill-0", "decode-0"):  # Of one model the weights are f32.
-                        self.assertEqual("f32 weights are computed in another type" in
-                                         cluster.log(worker), name == "qwen3-bias-shards")
-                    off = rms(self.scores(cluster, golden))
-                    self.assertLessEqual(off, factor * golden["bf16_rms"])
-                    self.assertGreater(off, 0, "nothing was rounded")
-                    self.check_answer(cluster, golden["cases"][2])
+                self.check_model(*served_model(name, folder), fp8.get(name, {}))
+
+    def check_model(self, model, golden, options):
+        """In the noise of its compute dtype, that of its weights but for f32's, which is bf16."""
+        config = json.loads((model / "config.json").read_text())
+        dtype = config.get("torch_dtype") or config["dtype"]
+        computes, factor = ("f16", 1 / 4) if dtype == "float16" else ("bf16", 2)
+        kv = options.get("kv_dtype", computes)
+        with RunningCluster(BIN / "baton", "emulated-models", model=model, device="cuda",
+                            num_blocks=32, threads=1, max_batch_sequences=4,
+                            **options) as cluster:
+            self.assertIn(f"compute={computes} kv={kv}", cluster.log("decode-0"))
+            for worker in ("prefill-0", "decode-0"):
+                self.assertEqual("f32 weights are computed in another type" in
+                                 cluster.log(worker), dtype == "float32")
+            off = rms(self.scores(cluster, golden))
+            # K/V in fp8 may cost twice as much again; tests/kernels/cuda compares with the CPU's.
+            self.assertLessEqual(off, factor * golden["bf16_rms"] * (1 if kv == computes else 2))
+            self.assertGreater(off, 0, "nothing was rounded")
+            self.check_answer(cluster, golden["cases"][2])
 
     def test_heads_that_no_kernel_has_are_refused_at_the_start(self):
         with tempfile.TemporaryDirectory() as folder:
