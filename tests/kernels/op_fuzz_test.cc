@@ -4,6 +4,7 @@
 #include "kernels/api/cascade_attention.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/fuzz_fixture.h"
+#include "tests/kernels/random_attention.h"
 
 namespace baton {
 namespace {
@@ -57,29 +58,6 @@ class OpFuzzTest : public FuzzTest {
     }
     return absl::InternalError("no such form");
   }
-
-  AttentionShapes RandomShapes(bool decode) {
-    AttentionShapes s;
-    s.kv_heads = static_cast<int32_t>(1 + Below(3));
-    s.heads = s.kv_heads * static_cast<int32_t>(1 + Below(14));
-    s.dim = static_cast<int32_t>(Chance(80) ? 8 * (1 + Below(16)) : 1 + Below(256));
-    s.v_dim = Chance(80) ? s.dim : static_cast<int32_t>(1 + Below(256));
-    s.block_size = static_cast<int32_t>(1 + Below(Chance(50) ? 16 : 256));
-    s.kv = static_cast<DType>(Below(5));
-    s.compute = static_cast<DType>(Below(3));
-    s.kv_scale = Chance(50) ? 0.25f : 0;
-    s.scale_per_head = Chance(50);
-    s.alibi = Chance(20);
-    s.scores.causal = Chance(70);
-    if (Chance(40)) s.scores.window_left = static_cast<int32_t>(Below(600));
-    if (Chance(20)) s.scores.window_right = static_cast<int32_t>(Below(40));
-    if (Chance(20)) s.scores.softcap = 20;
-    for (int64_t n = 1 + Below(4); n > 0; --n) {
-      const auto keys = static_cast<int32_t>(Below(Chance(20) ? 1200 : 90));
-      s.sequences.push_back({decode ? 1 : static_cast<int32_t>(Below(30)), keys});
-    }
-    return s;
-  }
 };
 
 TEST_P(OpFuzzTest, PlausibleAttentionIsCorrect) {
@@ -90,7 +68,7 @@ TEST_P(OpFuzzTest, PlausibleAttentionIsCorrect) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     random_ = Random(seed);
     const bool decode = Chance(40);
-    AttentionProblem p(RandomShapes(decode), seed);
+    AttentionProblem p(RandomAttention(random_, decode), seed);
     GuardedFloats out(p.out_size()), lse(p.total_q * p.shape.heads);
     const absl::Status status =
         decode ? threaded->PagedAttention(
@@ -111,7 +89,7 @@ TEST_P(OpFuzzTest, PlausibleAttentionOfEveryFormAndLayoutIsCorrect) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     random_ = Random(seed + 1000000);
     const Form form = static_cast<Form>(Below(4));
-    AttentionShapes shape = RandomShapes(form == Form::kPaged);
+    AttentionShapes shape = RandomAttention(random_, form == Form::kPaged);
     RandomOptions(form, shape);
     AttentionProblem p(shape, seed);
     GuardedFloats out(p.out_size()), lse(p.total_q * p.shape.heads);
