@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 from api_client import HttpError
-from emulated_test import FAST, REQUESTS, ask
+from emulated_test import FAST, REQUESTS, answers_of, ask
 from process_cluster import ProcessCluster, await_true
 from running_cluster import RunningCluster
 
@@ -75,14 +75,13 @@ class EmulatedModelsTest(unittest.TestCase):
                 self.check_model(*served_model(name, folder), fp8.get(name, {}))
 
     def check_model(self, model, golden, options):
-        """In the noise of its compute dtype, that of its weights but for f32's, which is bf16."""
+        """In the noise of its compute dtype, that of its weights but for f32's, which is bf16; the
+        same bits in other batches, chunks and blocks, without graphs."""
         config = json.loads((model / "config.json").read_text())
         dtype = config.get("torch_dtype") or config["dtype"]
         computes, factor = ("f16", 1 / 4) if dtype == "float16" else ("bf16", 2)
         kv = options.get("kv_dtype", computes)
-        with RunningCluster(BIN / "baton", "emulated-models", model=model, device="cuda",
-                            num_blocks=32, threads=1, max_batch_sequences=4,
-                            **options) as cluster:
+        with self.cluster(model, **options) as cluster:
             self.assertIn(f"compute={computes} kv={kv}", cluster.log("decode-0"))
             for worker in ("prefill-0", "decode-0"):
                 self.assertEqual("f32 weights are computed in another type" in
@@ -92,6 +91,16 @@ class EmulatedModelsTest(unittest.TestCase):
             self.assertLessEqual(off, factor * golden["bf16_rms"] * (1 if kv == computes else 2))
             self.assertGreater(off, 0, "nothing was rounded")
             self.check_answer(cluster, golden["cases"][2])
+            requests = [dict(prompt=case["prompt_ids"], max_tokens=TOKENS, temperature=0,
+                             ignore_eos=True) for case in golden["cases"]]
+            expected = answers_of(cluster, requests, together=False)
+        with self.cluster(model, gpu_graphs="off", chunk_tokens=7, block_size=8,
+                          **options) as cluster:
+            self.assertEqual(answers_of(cluster, requests), expected)
+
+    def cluster(self, model, **options):
+        return RunningCluster(BIN / "baton", "emulated-models", model=model, device="cuda",
+                              num_blocks=64, threads=1, max_batch_sequences=4, **options)
 
     def test_heads_that_no_kernel_has_are_refused_at_the_start(self):
         with tempfile.TemporaryDirectory() as folder:
