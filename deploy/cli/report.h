@@ -38,8 +38,9 @@ struct DetachResult {
 };
 
 // Forks. The parent prints what the child reports and returns once the child is ready (exit code
-// 0), has failed or died (1), or has refused (kStartErrorExit). The child has its own session and no terminal; what it reports
-// after the start goes to `log_path`. A parent that is killed while it waits unsets IsHeard.
+// 0), has failed or died (1), or has refused (kStartErrorExit). The child has its own session and
+// no terminal; what it reports after the start goes to `log_path`. A parent that is killed while it
+// waits unsets IsHeard.
 absl::StatusOr<DetachResult> Detach(const std::string& log_path);
 
 }  // namespace baton::cli

@@ -50,7 +50,7 @@ TEST_F(AttentionGridOfDeviceTest, EveryPairOfValuesAgreesWithADoubleLoop) {
   }
 }
 
-// tests/kernels/op_fuzz_test.cc has it for CPUs; BATON_FUZZ_SEED and BATON_FUZZ_CASES choose others.
+// tests/kernels/op_fuzz_test.cc has it for CPUs; BATON_FUZZ_SEED, BATON_FUZZ_CASES choose others.
 TEST_F(AttentionGridOfDeviceTest, PlausibleAttentionIsCorrect) {
   const int64_t first = FirstFuzzSeed();
   for (int64_t seed = first; seed < first + FuzzCases(); ++seed) {
