@@ -17,7 +17,7 @@ from process_cluster import processes_of
 from running_cluster import MODEL, RunningCluster
 
 BIN = None
-LIMIT_S = 120
+LIMIT_S = 240
 # In which kernel of its load: amid the weights, amid the passes before graphs.
 HANGS = {"decode": 5, "prefill": 150}
 
@@ -111,7 +111,10 @@ class EmulatedStartsTest(unittest.TestCase):
                                 gpu_graphs="off", gpu_memory_fraction=0.6) as cluster:
                 known = ask(cluster, REQUESTS[0])
                 line = self.refused("--device", "cuda", emulated=emulated)
-                self.assertIn("other programs use this GPU; stop them, lower the fraction", line)
+                # Before its weights, if the other worker has had the room for them.
+                self.assertRegex(line, "other programs use this GPU; stop them, lower the fraction|"
+                                       "--gpu-memory-fraction of what else runs on this GPU|"
+                                       "see nvidia-smi for who holds it")
                 self.assertEqual(ask(cluster, REQUESTS[0]), known)
             # What was the cluster's is free again.
             with RunningCluster(BIN / "baton", "emulated-shared", device="cuda", threads=1,

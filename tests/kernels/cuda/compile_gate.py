@@ -196,10 +196,11 @@ def main():
             concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = arguments.keep or pathlib.Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
+        # What takes long first: at the end no core waits for the others.
+        tasks_of_host = [pool.submit(check_tests, home), pool.submit(check_host_code, home, folder),
+                         pool.submit(check_flags, home, folder)]
         tasks = [pool.submit(check, home, source, architecture, folder)
                  for source in sources for architecture in arguments.architectures]
-        tasks_of_host = [pool.submit(check_flags, home, folder), pool.submit(check_tests, home),
-                         pool.submit(check_host_code, home, folder)]
         for task in tasks:
             found, kernels = task.result()
             problems += found
