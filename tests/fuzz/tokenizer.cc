@@ -71,6 +71,9 @@ void RunText(FuzzInput in) {
   if (which == 0 && !skip && !ids.empty()) BATON_CHECK(*codec.Decode(ids, false) == text);
 }
 
+// Of one input. A stream holds back 32 tokens, or 256 bytes, at most.
+constexpr size_t kMaxIds = 192;
+
 void RunIds(FuzzInput in) {
   const auto& codecs = KnownCodecs();
   const size_t which = in.Below(codecs.size());
@@ -78,7 +81,7 @@ void RunIds(FuzzInput in) {
   const bool skip = in.Byte() % 2 == 0;
   std::vector<int32_t> ids;
   bool valid = true;
-  while (!in.empty()) {
+  while (!in.empty() && ids.size() < kMaxIds) {
     // Two of them lie outside.
     const auto range = static_cast<uint64_t>(codec.vocab_size()) + 2;
     ids.push_back(static_cast<int32_t>(in.Number(2) % range) - 1);

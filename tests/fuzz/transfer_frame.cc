@@ -1,8 +1,6 @@
 // A data connection as its receiver sees it. The input is a program that writes frames, good and
 // bad; the bytes go through FrameStream, IncomingLink and ReceiveLedger, once in as few pieces as
 // possible and once cut at drawn points, and must lead to the same end.
-#include <sys/socket.h>
-
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -12,8 +10,8 @@
 #include "common/base/crc32c.h"
 #include "common/transport/little_endian.h"
 #include "common/transport/tcp/incoming_link.h"
-#include "common/transport/tcp/socket.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/fuzz/memory_stream.h"
 
 namespace baton {
 namespace {
@@ -238,11 +236,8 @@ class Receiver {
                    .epochs = &pool->epochs},
         ledger_(transport_, &counters_, [this](TransferEvent e) { OnEvent(std::move(e)); }) {
     static std::vector<std::byte> scratch(4096);
-    int fds[2];
-    BATON_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
-    sender_ = FileDescriptor(fds[0]);
     pool_->Clear();
-    link_.emplace(std::make_unique<SocketStream>(FileDescriptor(fds[1])),
+    link_.emplace(std::make_unique<MemoryStream>(&wire_),
                   IncomingLink::Options{.transport = &transport_,
                                         .stream = {.counters = &counters_, .scratch = scratch},
                                         .ledger = &ledger_,
@@ -254,17 +249,15 @@ class Receiver {
 
   // The answers so far, checked and without their frames.
   std::vector<FrameHeader> Send(std::string_view bytes) {
-    while (!bytes.empty() && open_) {
-      const ssize_t sent = ::send(sender_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      BATON_CHECK(sent > 0);
-      bytes.remove_prefix(static_cast<size_t>(sent));
-      if (absl::Status status = link_->OnReady(true, true, kNever); !status.ok()) {
-        CheckRefusal(status, {absl::StatusCode::kInvalidArgument, absl::StatusCode::kDataLoss,
-                              absl::StatusCode::kUnauthenticated,
-                              absl::StatusCode::kResourceExhausted});
-        Close(status);
-      }
+    if (bytes.empty() || !open_) return TakeAnswers();
+    wire_.Send(bytes);
+    if (absl::Status status = link_->OnReady(true, true, kNever); !status.ok()) {
+      CheckRefusal(status, {absl::StatusCode::kInvalidArgument, absl::StatusCode::kDataLoss,
+                            absl::StatusCode::kUnauthenticated,
+                            absl::StatusCode::kResourceExhausted});
+      Close(status);
     }
+    BATON_CHECK(!open_ || wire_.taken == wire_.to_reader.size());
     return TakeAnswers();
   }
 
@@ -359,12 +352,8 @@ class Receiver {
   }
 
   std::vector<FrameHeader> TakeAnswers() {
-    char buffer[4096];
-    for (ssize_t n; (n = ::recv(sender_.get(), buffer, sizeof buffer, 0)) > 0;) {
-      answers_.append(buffer, static_cast<size_t>(n));
-    }
     std::vector<FrameHeader> headers;
-    std::string_view rest = answers_;
+    std::string_view rest = wire_.from_writer;
     while (!rest.empty()) {
       BATON_CHECK(rest.size() >= kHeaderBytes);
       const auto head = AsBytes(rest).first<kHeaderBytes>();
@@ -379,7 +368,7 @@ class Receiver {
       BATON_CHECK(trailer.flags == 0 && trailer.crc32c == Crc32c(AsBytes(last_body_)));
       rest.remove_prefix(kTrailerBytes);
     }
-    answers_.clear();
+    wire_.from_writer.clear();
     return headers;
   }
 
@@ -388,11 +377,10 @@ class Receiver {
   const TransportOptions transport_;
   CounterBoard counters_;
   ReceiveLedger ledger_;
-  FileDescriptor sender_;
+  Wire wire_;
   std::optional<IncomingLink> link_;
   bool open_ = true;
   bool failing_ = false;
-  std::string answers_;
   std::string last_body_;
   uint64_t answered_ = 0;
   bool begun_[kTickets] = {};

@@ -63,7 +63,8 @@ impl Decoder {
         }
         let mut text = std::mem::take(&mut self.unclean);
         if self.ids.len() > self.num_read {
-            text += &self.window_text()?;
+            let window = self.codec.decode_known(&self.ids, self.skip_special)?;
+            text += &self.gain(&window)?;
         }
         if self.codec.cleans_up_spaces() {
             text = clean_up(&text);
@@ -97,16 +98,16 @@ impl Decoder {
         if incomplete && held < MAX_HELD_TOKENS {
             return Ok(String::new());
         }
-        let piece = self.window_text()?;
+        let piece = self.gain(&text)?;
         self.ids.drain(..self.num_read);
         self.num_read = self.ids.len();
         self.read_text = self.codec.decode_known(&self.ids, self.skip_special)?;
         Ok(piece)
     }
 
-    fn window_text(&self) -> Outcome<String> {
-        let text = self.codec.decode_known(&self.ids, self.skip_special)?;
-        match text.strip_prefix(self.read_text.as_str()) {
+    /// What the text of the window has beyond the part that was given out.
+    fn gain(&self, window: &str) -> Outcome<String> {
+        match window.strip_prefix(self.read_text.as_str()) {
             Some(piece) => Ok(piece.to_string()),
             // A byte that belongs to no character changed the text of the bytes before it.
             None => self.codec.decode_known(&self.ids[self.num_read..], self.skip_special),

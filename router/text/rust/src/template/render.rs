@@ -1,4 +1,5 @@
-//! Runs one template on a thread of its own (see `limits`).
+//! Runs one template on a thread of its own (see `limits`), or with `inline-templates` on the
+//! caller's.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::thread;
@@ -41,12 +42,14 @@ fn on_own_thread<T: Send>(
     now_s: Option<i64>,
     work: impl FnOnce() -> Outcome<T> + Send,
 ) -> Outcome<T> {
-    let internal = |message: &str| Failure::new(INTERNAL, format!("chat template: {message}"));
     let guarded = || {
         limits::begin(now_s);
         catch_unwind(AssertUnwindSafe(work))
             .unwrap_or_else(|_| Err(internal("it met a case that is not handled")))
     };
+    if cfg!(feature = "inline-templates") {
+        return guarded();
+    }
     thread::scope(|scope| {
         let spawned = thread::Builder::new()
             .name("chat-template".into())
@@ -57,6 +60,10 @@ fn on_own_thread<T: Send>(
             Err(_) => Err(internal("no thread can be started for it")),
         }
     })
+}
+
+fn internal(message: &str) -> Failure {
+    Failure::new(INTERNAL, format!("chat template: {message}"))
 }
 
 fn syntax() -> SyntaxConfig {
