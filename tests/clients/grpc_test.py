@@ -12,6 +12,7 @@ import unittest
 import grpc
 from google.protobuf import json_format
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
@@ -32,17 +33,21 @@ class Service:
         pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
         self.channel, self.service = channel, pool.FindServiceByName(name)
 
-    def call(self, method, timeout=LIMIT_S, **fields):
+    def open(self, method, timeout=LIMIT_S, **fields):
+        """What the library answers: a message, or a call that is a stream of them."""
         described = self.service.FindMethodByName(method)
         request = json_format.ParseDict(fields, GetMessageClass(described.input_type)())
         make = (self.channel.unary_stream if described.server_streaming
                 else self.channel.unary_unary)
-        answer = make(f"/{self.service.full_name}/{method}",
-                      request_serializer=lambda m: m.SerializeToString(),
-                      response_deserializer=GetMessageClass(described.output_type).FromString)(
-                          request, timeout=timeout)
+        return make(f"/{self.service.full_name}/{method}",
+                    request_serializer=lambda m: m.SerializeToString(),
+                    response_deserializer=GetMessageClass(described.output_type).FromString)(
+                        request, timeout=timeout)
+
+    def call(self, method, **fields):
+        answer = self.open(method, **fields)
         as_dict = lambda m: json_format.MessageToDict(m, preserving_proto_field_name=True)  # noqa: E731
-        return (as_dict(m) for m in answer) if described.server_streaming else as_dict(answer)
+        return as_dict(answer) if isinstance(answer, Message) else map(as_dict, answer)
 
 
 class GrpcTest(unittest.TestCase):
