@@ -28,8 +28,8 @@ void Run(FuzzInput in) {
   BATON_CHECK(IsValidUtf8(*text));
 }
 
-// As limits.rs: in the fuzz build templates run on this thread, because a thread for each input took
-// most of its time. Where the stack ends is settled when a program starts.
+// As limits.rs: in the fuzz build templates run on this thread, because a thread for each input
+// took most of its time. Where the stack ends is settled when a program starts.
 void StartWithDeepStack(char** argv) {
   constexpr rlim_t kStackBytes = rlim_t{256} << 20;
   rlimit limit;
