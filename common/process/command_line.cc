@@ -108,13 +108,9 @@ absl::Status CheckRankCount(absl::string_view option, int size) {
 }
 
 absl::Status CheckKvTransport(absl::string_view transport) {
-  if (transport == "auto" || transport == "tcp") return absl::OkStatus();
-  if (transport == "nccl") {
-    return absl::InvalidArgumentError(
-        "--kv-transport nccl: not in this version; auto and tcp send K/V over TCP");
-  }
+  if (transport == "auto" || transport == "tcp" || transport == "nccl") return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("--kv-transport ", transport, ": must be one of auto, tcp"));
+      absl::StrCat("--kv-transport ", transport, ": must be one of auto, tcp, nccl"));
 }
 
 absl::Status CheckAddress(absl::string_view option, absl::string_view address) {

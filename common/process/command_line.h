@@ -34,8 +34,8 @@ absl::Status CheckOption(absl::string_view option, int64_t value, int64_t low, i
 // Sizes of a tensor-parallel group.
 absl::Status CheckRankCount(absl::string_view option, int size);
 
-// What carries K/V between workers: auto and tcp, which are the same for now. nccl is refused by
-// name until it is there.
+// What carries K/V between workers: tcp, or NCCL where both ends can, by auto and nccl alike; the
+// latter warns of a worker that cannot.
 absl::Status CheckKvTransport(absl::string_view transport);
 
 // "host:port" with a port of 1 to 65535; INVALID_ARGUMENT names option and value.

@@ -110,7 +110,7 @@ ReceiveLedger::Admission ReceiveLedger::Admit(const FrameHeader& header, const S
       Note(sender, &ticket);
       if (ticket.coverage.Check(header.range) == Coverage::Overlap::kWhole) {
         counters_->Add(&TransportCounters::duplicate_ranges);
-        ticket.accepted[sender.place.rank] += header.payload_bytes;
+        NoteAccepted(header, sender, &ticket);
         return {.kind = Admission::Kind::kDuplicate};
       }
       if (!ticket.begun) {
@@ -132,14 +132,22 @@ ReceiveLedger::Admission ReceiveLedger::Admit(const FrameHeader& header, const S
   return {.kind = Admission::Kind::kRefused, .code = code};
 }
 
+// What goes beside the connection is acknowledged beside it.
+void ReceiveLedger::NoteAccepted(const FrameHeader& header, const Sender& sender, Ticket* ticket) {
+  if (header.type == FrameType::kCarried) return;
+  ticket->accepted[sender.place.rank] += header.payload_bytes;
+}
+
 void ReceiveLedger::Commit(const FrameHeader& header, const Sender& sender) {
   auto it = tickets_.find(header.ticket);
   if (it == tickets_.end()) return;
   it->second.coverage.Add(header.range);
   it->second.bytes += header.payload_bytes;
-  it->second.accepted[sender.place.rank] += header.payload_bytes;
-  counters_->Add(&TransportCounters::frames_accepted);
-  counters_->Add(&TransportCounters::bytes_accepted, header.payload_bytes);
+  NoteAccepted(header, sender, &it->second);
+  const bool is_carried = header.type == FrameType::kCarried;
+  using C = TransportCounters;
+  counters_->Add(is_carried ? &C::nccl_frames_accepted : &C::frames_accepted);
+  counters_->Add(is_carried ? &C::nccl_bytes_accepted : &C::bytes_accepted, header.payload_bytes);
   BATON_FAIL_POINT("decode.transferring");
 }
 

@@ -70,7 +70,7 @@ class ReceiveLedger {
   Incarnation SenderOf(TicketId ticket) const;
 
   // Payload bytes of the ticket from this rank that need not be sent again, duplicates included:
-  // what an acknowledgement tells it.
+  // what an acknowledgement tells it. Without those of kCarried.
   int64_t AcceptedBytes(TicketId ticket, const Sender& sender) const;
 
  private:
@@ -93,6 +93,7 @@ class ReceiveLedger {
   uint32_t Senders(int32_t sender_size) const;
   bool IsSender(const Ticket& ticket, const Sender& sender) const;
   static void Note(const Sender& sender, Ticket* ticket);
+  static void NoteAccepted(const FrameHeader& header, const Sender& sender, Ticket* ticket);
   AbortCode Judge(const Ticket& ticket, const FrameHeader& header, const Sender& sender) const;
   AbortCode JudgeFinal(const Ticket& ticket, const Sender& sender, const FinalBody& body) const;
   void End(Tickets::iterator it, absl::Status status, TokenOutput first = {});

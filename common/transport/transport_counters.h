@@ -14,6 +14,12 @@ struct TransportCounters {
   int64_t frames_accepted = 0;  // Data frames written to blocks and verified by checksum.
   int64_t bytes_sent = 0;       // Payload.
   int64_t bytes_accepted = 0;
+  // The same, of frames that went beside the connection, which are not among those above.
+  int64_t nccl_frames_sent = 0;
+  int64_t nccl_frames_accepted = 0;
+  int64_t nccl_bytes_sent = 0;
+  int64_t nccl_bytes_accepted = 0;
+  int64_t nccl_checksum_failures = 0;
   int64_t duplicate_frames = 0;                   // A sequence number again.
   int64_t duplicate_ranges = 0;                   // A range again.
   std::array<int64_t, kNumAbortCodes> refused{};  // Frames, by AbortCode.

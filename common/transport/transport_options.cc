@@ -28,6 +28,9 @@ absl::Status Validate(const TransportOptions& options) {
   if (options.stager == nullptr && !options.cache->host()) {
     return absl::InvalidArgumentError("sockets cannot touch the KV pool of a device: no stager");
   }
+  if (options.carrier != nullptr && options.stager == nullptr) {
+    return absl::InvalidArgumentError("what goes beside connections needs a stager for the rest");
+  }
   if (options.epochs->size() < static_cast<size_t>(options.cache->num_blocks())) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%d block epochs for %d blocks", options.epochs->size(), options.cache->num_blocks()));

@@ -8,6 +8,7 @@
 #include "common/transport/handshake.h"
 #include "common/transport/kv_transport.h"
 #include "common/transport/pair_key.h"
+#include "common/transport/payload_carrier.h"
 #include "common/transport/wire.h"
 
 namespace baton {
@@ -19,6 +20,8 @@ struct TransportOptions {
   const KvCache* cache = nullptr;
   BlockStager* stager = nullptr;  // Of a cache whose memory sockets cannot touch; outlives the
                                   // transport. Null: they read and write it.
+  PayloadCarrier* carrier = nullptr;  // Of payload beside the connections, with a stager; outlives
+                                      // the transport. Null: all goes over them.
   const BlockEpochs* epochs = nullptr;  // [cache->num_blocks()].
   KvTransport::EventSink sink;
   RankPlace place;         // Which of this process's ranks.

@@ -39,6 +39,8 @@ SizeLimits PayloadLimits(FrameType type, uint32_t max_data_payload) {
     case FrameType::kVerified:
     case FrameType::kAbort:
       return {0, 0};
+    case FrameType::kCarried:
+      return {1, kMaxWordBytes};
   }
   return {0, 0};
 }
@@ -46,12 +48,6 @@ SizeLimits PayloadLimits(FrameType type, uint32_t max_data_payload) {
 // As in the control plane's messages.
 bool IsLogprob(float value) {
   return !std::isnan(value) && value != std::numeric_limits<float>::infinity();
-}
-
-bool IsRange(const FrameRange& r) {
-  return r.layer >= 0 && r.first_token >= 0 && r.num_tokens > 0 && r.first_head >= 0 &&
-         r.num_heads > 0 && int64_t{r.first_token} + r.num_tokens <= INT32_MAX &&
-         int64_t{r.first_head} + r.num_heads <= INT32_MAX;
 }
 
 struct Meaning {
@@ -84,6 +80,12 @@ Meaning MeaningOf(AbortCode code) {
 }
 
 }  // namespace
+
+bool IsRange(const FrameRange& r) {
+  return r.layer >= 0 && r.first_token >= 0 && r.num_tokens > 0 && r.first_head >= 0 &&
+         r.num_heads > 0 && int64_t{r.first_token} + r.num_tokens <= INT32_MAX &&
+         int64_t{r.first_head} + r.num_heads <= INT32_MAX;
+}
 
 std::string_view ToString(AbortCode code) { return MeaningOf(code).text; }
 
@@ -144,7 +146,7 @@ absl::StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte, kHeaderBytes
     return absl::DataLossError("frame header checksum mismatch");
   }
   if (type < static_cast<uint8_t>(FrameType::kHello) ||
-      type > static_cast<uint8_t>(FrameType::kAbort) || plane > 1 || code >= kNumAbortCodes ||
+      type > static_cast<uint8_t>(FrameType::kCarried) || plane > 1 || code >= kNumAbortCodes ||
       zero != 0 || more_zero != 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("frame type %d, plane %d or code %d is unknown", type, plane, code));

@@ -30,6 +30,7 @@ inline constexpr uint16_t kWireVersion = 2;
 inline constexpr size_t kHeaderBytes = 80;
 inline constexpr size_t kTrailerBytes = 8;
 inline constexpr uint32_t kMaxDataPayloadBytes = 1 << 20;
+inline constexpr uint32_t kMaxWordBytes = 32 << 10;  // Of kCarried.
 inline constexpr int32_t kMaxTopLogprobs = 1024;
 
 enum class FrameType : uint8_t {
@@ -43,6 +44,8 @@ enum class FrameType : uint8_t {
                // final frame: it waits for those of the sender's other ranks.
   kVerified,   // Receiver: the ticket is complete and verified.
   kAbort,      // Both: the ticket is over, `code` says why. Empty ticket: the handshake failed.
+  kCarried,    // Both: a word about frames that go beside the connection (payload_carrier.h). It is
+               // also the type of their headers, which no connection sends.
 };
 
 // Why a ticket or a connection was given up. Numbers are part of the wire.
@@ -76,9 +79,13 @@ struct FrameHeader {
   FrameRange range;  // kData.
   uint32_t payload_bytes = 0;
   AbortCode code = AbortCode::kNone;  // kAbort.
-  uint64_t value = 0;                 // kAck.
+  // kAck. Of kHello and kChallenge: PayloadCarrier::version, 0 for none.
+  uint64_t value = 0;
   bool operator==(const FrameHeader&) const = default;
 };
+
+// Not of nothing, and without overflow; whether anybody has it is another question.
+bool IsRange(const FrameRange& range);
 
 using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 using TrailerBytes = std::array<std::byte, kTrailerBytes>;

@@ -15,21 +15,28 @@ struct ExportedCounter {
   const char* name;
   const char* help;
   int64_t TransportCounters::*value;
+  // Of what goes over NCCL, where that is counted apart.
+  int64_t TransportCounters::*nccl = nullptr;
 };
 
 // Every counter but `refused`, which is exported by reason.
 constexpr ExportedCounter kCounters[] = {
-    {"frames_sent", "Data frames sent.", &TransportCounters::frames_sent},
+    {"frames_sent", "Data frames sent.", &TransportCounters::frames_sent,
+     &TransportCounters::nccl_frames_sent},
     {"frames_accepted", "Data frames written to blocks and verified by checksum.",
-     &TransportCounters::frames_accepted},
-    {"bytes_sent", "Payload sent.", &TransportCounters::bytes_sent},
-    {"bytes_accepted", "Payload accepted.", &TransportCounters::bytes_accepted},
+     &TransportCounters::frames_accepted,
+     &TransportCounters::nccl_frames_accepted},
+    {"bytes_sent", "Payload sent.", &TransportCounters::bytes_sent,
+     &TransportCounters::nccl_bytes_sent},
+    {"bytes_accepted", "Payload accepted.", &TransportCounters::bytes_accepted,
+     &TransportCounters::nccl_bytes_accepted},
     {"duplicate_frames", "Frames with a sequence number that had come already.",
      &TransportCounters::duplicate_frames},
     {"duplicate_ranges", "Frames with a range that had come already.",
      &TransportCounters::duplicate_ranges},
     {"checksum_failures", "Payloads whose checksum was wrong.",
-     &TransportCounters::checksum_failures},
+     &TransportCounters::checksum_failures,
+     &TransportCounters::nccl_checksum_failures},
     {"abandoned_frames", "Frames that their sender gave up in the middle.",
      &TransportCounters::abandoned_frames},
     {"malformed", "Connections dropped for a bad header or a gap.", &TransportCounters::malformed},
@@ -46,7 +53,7 @@ constexpr ExportedCounter kCounters[] = {
      &TransportCounters::ignored_calls},
 };
 static_assert(sizeof(TransportCounters) ==
-                  (std::size(kCounters) + kNumAbortCodes) * sizeof(int64_t),
+                  (std::size(kCounters) + 5 + kNumAbortCodes) * sizeof(int64_t),
               "a counter was added that is not exported");
 
 // "ticket of another sender" as a label: ticket_of_another_sender.
@@ -83,10 +90,17 @@ MailingTransport::MailingTransport(const std::string& name, Inbox<WorkerMail>* i
 void MailingTransport::ExportCounters(const std::string& name, Metrics* metrics) {
   for (const ExportedCounter& counter : kCounters) {
     metrics->Export(absl::StrCat("baton_kv_transport_", counter.name, "_total"), counter.help,
-                    MetricKind::kCounter, [this, name, value = counter.value] {
-                      return std::vector<MetricSample>{
+                    MetricKind::kCounter,
+                    [this, name, value = counter.value, nccl = counter.nccl] {
+                      const TransportCounters counters = counters_();
+                      std::vector<MetricSample> samples{
                           {.labels = {{"transport", name}},
-                           .value = static_cast<double>(counters_().*value)}};
+                           .value = static_cast<double>(counters.*value)}};
+                      if (nccl != nullptr) {
+                        samples.push_back({.labels = {{"transport", "nccl"}},
+                                           .value = static_cast<double>(counters.*nccl)});
+                      }
+                      return samples;
                     });
   }
   metrics->Export("baton_kv_transport_refused_total", "Frames refused, by reason.",

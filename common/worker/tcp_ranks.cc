@@ -13,9 +13,10 @@ void AddTo(const TransportCounters& from, TransportCounters* to) {
       &C::duplicate_frames, &C::duplicate_ranges, &C::checksum_failures, &C::abandoned_frames,
       &C::malformed, &C::failed_handshakes, &C::refused_connections, &C::accepted_connections,
       &C::opened_connections, &C::closed_connections, &C::authenticated_connections,
-      &C::ignored_calls);
+      &C::ignored_calls, &C::nccl_frames_sent, &C::nccl_frames_accepted, &C::nccl_bytes_sent,
+      &C::nccl_bytes_accepted, &C::nccl_checksum_failures);
   for (size_t code = 0; code < from.refused.size(); ++code) to->refused[code] += from.refused[code];
-  static_assert(sizeof(C) == (16 + kNumAbortCodes) * sizeof(int64_t),
+  static_assert(sizeof(C) == (21 + kNumAbortCodes) * sizeof(int64_t),
                 "a counter was added that is not summed");
 }
 
@@ -30,6 +31,9 @@ absl::StatusOr<std::unique_ptr<TcpRanks>> TcpRanks::Create(TcpRanksOptions optio
     tcp.transport.place = {.rank = r, .size = size};
     tcp.transport.kv_heads = options.kv_heads;
     tcp.transport.sink = made->group_.SinkOf(r);
+    if (options.nccl != nullptr) {
+      RETURN_IF_ERROR(made->AddCarrier(options.nccl, options.ranks[r], options.lost, &tcp));
+    }
     RETURN_IF_ERROR(made->Add(std::move(tcp), options.ranks[r], options.lost));
     ranks.push_back(made->ranks_.back().get());
   }
@@ -40,6 +44,20 @@ absl::StatusOr<std::unique_ptr<TcpRanks>> TcpRanks::Create(TcpRanksOptions optio
 TcpRanks::~TcpRanks() {
   group_.Close();
   ranks_.clear();
+}
+
+absl::Status TcpRanks::AddCarrier(std::shared_ptr<const nccl::Library> library,
+                                  const TcpRanksOptions::Rank& rank, LostFn lost,
+                                  TcpOptions* tcp) {
+  ASSIGN_OR_RETURN(const DeviceMemory memory, rank.device->Memory());
+  ASSIGN_OR_RETURN(carriers_.emplace_back(),
+                   nccl::NcclCarrier::Create(std::move(library), *rank.device, *rank.cache,
+                                             {.staging = StagingFor(memory),
+                                              .time_scale = tcp->time_scale,
+                                              .on_path = LogPath,
+                                              .on_lost = std::move(lost)}));
+  tcp->transport.carrier = carriers_.back().get();
+  return absl::OkStatus();
 }
 
 absl::Status TcpRanks::Add(TcpOptions tcp, const TcpRanksOptions::Rank& rank, LostFn lost) {
@@ -70,6 +88,21 @@ TransportCounters TcpRanks::counters() const {
   TransportCounters sum;
   for (const auto& rank : ranks_) AddTo(rank->counters(), &sum);
   sum.ignored_calls += group_.ignored_calls();
+  return sum;
+}
+
+nccl::CarrierCounters TcpRanks::carrier_counters() const {
+  nccl::CarrierCounters sum;
+  for (const auto& carrier : carriers_) {
+    const nccl::CarrierCounters one = carrier->counters();
+    sum.pairs_up += one.pairs_up;
+    sum.pairs_failed += one.pairs_failed;
+    sum.pairs_condemned += one.pairs_condemned;
+    sum.pairs_stuck += one.pairs_stuck;
+    sum.leaked_slots += one.leaked_slots;
+    sum.links_over_nccl += one.links_over_nccl;
+    sum.links_over_tcp += one.links_over_tcp;
+  }
   return sum;
 }
 

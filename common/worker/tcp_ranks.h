@@ -14,6 +14,7 @@
 #include "common/transport/ranked_transport.h"
 #include "common/transport/tcp/tcp_kv_transport.h"
 #include "common/transport/transport_counters.h"
+#include "common/worker/nccl_carriers.h"
 #include "kernels/api/device.h"
 
 namespace baton {
@@ -30,10 +31,12 @@ struct TcpRanksOptions {
   int32_t kv_heads = 0;      // Of the whole model.
   KvTransport::EventSink sink;
   LostFn lost;               // A device, on a transport's thread.
+  // For pools of devices: carries what both ends can. Null: all goes over TCP.
+  std::shared_ptr<const nccl::Library> nccl;
 };
 
 // The K/V of all ranks of a worker over TCP: a listener, a thread and, for a pool that is a
-// device's, a stager each, and what makes one transport of them.
+// device's, a stager each, perhaps a carrier, and what makes one transport of them.
 class TcpRanks : public KvTransport {
  public:
   // The status names --data-port where a port cannot be had.
@@ -52,13 +55,17 @@ class TcpRanks : public KvTransport {
 
   // Of all ranks together. Any thread.
   TransportCounters counters() const;
+  nccl::CarrierCounters carrier_counters() const;
 
  private:
   TcpRanks(int32_t kv_heads, EventSink sink) : group_(kv_heads, std::move(sink)) {}
   absl::Status Add(TcpOptions tcp, const TcpRanksOptions::Rank& rank, LostFn lost);
+  absl::Status AddCarrier(std::shared_ptr<const nccl::Library> library,
+                          const TcpRanksOptions::Rank& rank, LostFn lost, TcpOptions* tcp);
 
   RankedTransport group_;
   std::vector<std::unique_ptr<DeviceStager>> stagers_;
+  std::vector<std::unique_ptr<nccl::NcclCarrier>> carriers_;
   std::vector<std::unique_ptr<TcpKvTransport>> ranks_;
 };
 

@@ -173,7 +173,9 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
                  "host:port that prefill workers send KV to, if a proxy stands before --data-port; "
                  "a list like that one")
       ->group(network);
-  app.add_option("--kv-transport", c.kv_transport, "What carries K/V: auto or tcp, both TCP")
+  app.add_option("--kv-transport", c.kv_transport,
+                 "What carries K/V between GPUs: auto (NCCL where both ends can, else TCP), "
+                 "tcp, or nccl (auto, with a warning where it cannot)")
       ->group(network)
       ->capture_default_str();
   app.add_option("--metrics-port", c.metrics_port, "HTTP port of /metrics and /health; 0 = any")

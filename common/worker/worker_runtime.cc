@@ -216,6 +216,17 @@ absl::Status WorkerRuntime::Load() {
   return absl::OkStatus();
 }
 
+// Null: K/V goes over TCP, with all workers.
+std::shared_ptr<const nccl::Library> WorkerRuntime::FindNccl() const {
+  if (config_.kv_transport == "tcp") return nullptr;
+  absl::StatusOr<std::shared_ptr<const nccl::Library>> nccl =
+      OpenNccl(*processors_[0].device);
+  if (nccl.ok()) return *std::move(nccl);
+  Log(config_.kv_transport == "nccl" ? LogLevel::kWarning : LogLevel::kInfo, "K/V goes over TCP",
+      {{"why", std::string(nccl.status().message())}});
+  return nullptr;
+}
+
 absl::Status WorkerRuntime::Listen() {
   ASSIGN_OR_RETURN(secret_, NewSecret());
   ASSIGN_OR_RETURN(const std::vector<int> ports, ParseDataPorts(config_.data_port, config_.tp));
@@ -223,6 +234,8 @@ absl::Status WorkerRuntime::Listen() {
       .kv_heads = model_.info.layout.groups[0].num_kv_heads,
       .sink = [this](TransferEvent event) { transport_.OnEvent(std::move(event)); },
       .lost = EndWithDevice};
+  options.nccl = FindNccl();
+  const bool has_carriers = options.nccl != nullptr;
   options.tcp.transport.secret = secret_;
   options.tcp.transport.incarnation = incarnation_;
   options.tcp.transport.epochs = &allocator_->epochs();
@@ -235,6 +248,9 @@ absl::Status WorkerRuntime::Listen() {
   ASSIGN_OR_RETURN(std::unique_ptr<TcpRanks> ranks, TcpRanks::Create(std::move(options)));
   data_endpoints_ = ranks->endpoints();
   const TcpRanks* const transport = ranks.get();
+  if (has_carriers) {
+    ExportCarriers([transport] { return transport->carrier_counters(); }, &metrics_);
+  }
   transport_.set_transport(std::move(ranks), [transport] { return transport->counters(); });
   server_ = std::make_unique<WorkerServer>(
       WorkerServerOptions{.hello = Hello(),

@@ -70,7 +70,9 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
       ->group(workers);
   app->add_option("--tp-decode", o.tp_decode, "Of the decode workers (default: --tp)")
       ->group(workers);
-  app->add_option("--kv-transport", o.kv_transport, "What carries K/V: auto or tcp, both TCP")
+  app->add_option("--kv-transport", o.kv_transport,
+                  "What carries K/V between GPUs: auto (NCCL where both ends can, else TCP), "
+                  "tcp, or nccl (auto, with a warning where it cannot)")
       ->group(workers);
   app->add_option("--compute-dtype", o.compute_dtype, "f32, bf16, f16 (GPUs) or auto")
       ->group(workers);

@@ -109,7 +109,8 @@ Finding ExamineNccl(const std::string& path) {
   const auto library = nccl::Library::Open(path);
   return {.subject = "NCCL",
           .fact = library.ok() ? absl::StrCat(nccl::VersionText((*library)->version()), " (", path,
-                                              "), not used: K/V goes over TCP")
+                                              "): carries K/V between GPUs whose workers "
+                                              "have that version too")
                                : absl::StrCat("none, K/V goes over TCP: ",
                                               library.status().message())};
 }

@@ -28,7 +28,7 @@ int Doctor(const DoctorOptions& options);
 // found.
 std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need, int tp);
 
-// Which NCCL workers would find, or why none: never a problem, for K/V goes over TCP.
+// Which NCCL workers would find, or why none: never a problem, for K/V goes over TCP then.
 Finding ExamineNccl(const std::string& path);
 
 // Zeros where config.json does not say.

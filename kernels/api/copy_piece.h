@@ -13,4 +13,13 @@ struct CopyPiece {
   int64_t bytes = 0;
 };
 
+// Bytes whose sum is to be told; address and number of bytes are multiples of 4. The sum is that of
+// the words of 32 bits, each times a factor of its place: the number that splitmix64 makes of the
+// place, made odd. It is taken modulo 2^64, so the order of additions does not matter.
+struct SummedPiece {
+  const std::byte* data = nullptr;
+  int64_t bytes = 0;
+  uint64_t* sum = nullptr;
+};
+
 }  // namespace baton

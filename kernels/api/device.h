@@ -22,8 +22,9 @@
 namespace baton {
 
 // Where a device works: each lane in the order of its calls; none waits for another by itself.
-enum class Lane : uint8_t { kCompute, kCopies, kTransfer };
-inline constexpr int kNumLanes = 3;
+// kExchange has what waits for other processes, and may stand still for them.
+enum class Lane : uint8_t { kCompute, kCopies, kTransfer, kExchange };
+inline constexpr int kNumLanes = 4;
 
 // A point of a lane, done when all that was enqueued before it is. A plain value.
 struct Mark {
@@ -70,7 +71,8 @@ class Graph {
 // A processor with its memory. Calls enqueue: later calls on the same lane may use results at once,
 // the host when a mark after them is done.
 //
-// Threads: ops(), kCompute and kCopies belong to one (the compute thread), kTransfer to another.
+// Threads: ops(), kCompute and kCopies belong to one (the compute thread), kTransfer and kExchange
+// to another.
 // Allocate, Pack and Capture: before the first step only, for they may wait for the whole device.
 // Buffers, PackedMatrices and Graphs go before their device.
 // Any call may say UNAVAILABLE, the device is lost; so does every later one.
@@ -107,6 +109,18 @@ class Device {
   // The destinations share no byte with each other or with a source. `pieces` themselves lie in
   // pinned memory and stay until a mark after them is done.
   virtual absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) = 0;
+
+  // To where each piece says its sum. `pieces` and sums lie in pinned memory and stay
+  // until a mark after them is done. UNIMPLEMENTED where NativeLane is.
+  virtual absl::Status SumPieces(Lane /*lane*/, std::span<const SummedPiece> /*pieces*/) {
+    return absl::UnimplementedError("no sums of pieces on this device");
+  }
+
+  // What libraries for this kind of device call the lane (a cudaStream_t). What the calling thread
+  // asks of them from now on is for this device; any thread may. UNIMPLEMENTED where there are none.
+  virtual absl::StatusOr<void*> NativeLane(Lane /*lane*/) {
+    return absl::UnimplementedError("no libraries use this device");
+  }
 
   virtual absl::StatusOr<Mark> MarkNow(Lane lane) = 0;
 

@@ -17,6 +17,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/cuda_weights.h"
+#include "kernels/cuda/piece_sums.h"
 #include "kernels/cuda/rows.h"
 
 namespace baton {
@@ -70,7 +71,7 @@ class CudaDevice : public Device {
     RETURN_IF_ERROR(ToStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest),
                              "cudaDeviceGetStreamPriorityRange"));
     for (int lane = 0; lane < kNumLanes; ++lane) {
-      const bool transfers = static_cast<Lane>(lane) == Lane::kTransfer;
+      const bool transfers = static_cast<Lane>(lane) >= Lane::kTransfer;
       RETURN_IF_ERROR(
           lanes_[lane].Open(static_cast<Lane>(lane), transfers ? greatest : least));
     }
@@ -113,6 +114,15 @@ class CudaDevice : public Device {
     RETURN_IF_ERROR(Enter());
     return ToStatus(
         cuda::CopyPieces(pieces.data(), std::ssize(pieces), LaneOf(lane).stream()), "CopyPieces");
+  }
+  absl::Status SumPieces(Lane lane, std::span<const SummedPiece> pieces) override {
+    RETURN_IF_ERROR(Enter());
+    return ToStatus(cuda::SumPieces(pieces.data(), std::ssize(pieces), LaneOf(lane).stream()),
+                    "SumPieces");
+  }
+  absl::StatusOr<void*> NativeLane(Lane lane) override {
+    RETURN_IF_ERROR(Enter());
+    return static_cast<void*>(LaneOf(lane).stream());
   }
   absl::StatusOr<Mark> MarkNow(Lane lane) override {
     RETURN_IF_ERROR(Enter());

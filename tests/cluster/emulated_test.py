@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 
 from api_client import metric_sum
@@ -309,6 +310,46 @@ class EmulatedTest(unittest.TestCase):
         done = subprocess.run([BIN / "baton", "doctor"], capture_output=True, text=True,
                               env={**os.environ, "BATON_NCCL_LIBRARY": str(library)}, timeout=60)
         self.assertIn(f"ok   NCCL       2.23.4 ({library})", done.stdout)
+
+    def nccl(self, faults=""):
+        """Workers find the emulated NCCL from now on."""
+        library = BIN.parent / "kernels/emulation/nccl/libnccl_emulated.so"
+        for name, value in (("BATON_NCCL_LIBRARY", str(library)), ("BATON_EMULATED_NCCL", faults)):
+            os.environ[name] = value
+            self.addCleanup(os.environ.pop, name, None)
+
+    def carried(self, cluster):
+        """Bytes that decode workers have taken over NCCL, and over TCP."""
+        return [sum(metric_sum(w["metrics_url"], "baton_kv_transport_bytes_accepted_total",
+                               transport=transport) for w in cluster.workers("decode"))
+                for transport in ("nccl", "tcp")]
+
+    def ask_until_nccl(self, cluster, number):
+        """The answers of so many requests in a row whose K/V went over NCCL alone. The pair is made
+        beside the first requests, and made again if the machine was too busy for it."""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            before = self.carried(cluster)
+            ask(cluster, REQUESTS[0])
+            if self.carried(cluster)[0] == before[0]:
+                continue
+            before = self.carried(cluster)
+            answers = [ask(cluster, request) for request in REQUESTS[1:1 + number]]
+            after = self.carried(cluster)
+            if after[0] > before[0] and after[1] == before[1]:
+                return answers
+        self.fail(f"K/V does not go over NCCL: {cluster.log('decode-0')[-2000:]}")
+
+    def test_kv_over_nccl_gives_the_bits_of_tcp(self):
+        expected = self.reference()[1:4]
+        self.nccl()
+        with self.cluster(kv_transport="nccl") as cluster:
+            self.assertEqual(self.ask_until_nccl(cluster, 3), expected)
+            for role in ("prefill", "decode"):
+                self.assertIn("K/V goes over NCCL", cluster.log(f"{role}-0"))
+                url = cluster.workers(role)[0]["metrics_url"]
+                self.assertEqual(metric_sum(url, "baton_kv_links", transport="nccl"), 1)
+            self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
 
     def test_auto_takes_the_cpu_and_says_why(self):
         with self.cluster(device="auto") as cluster:

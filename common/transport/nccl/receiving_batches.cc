@@ -8,9 +8,12 @@ using Kind = Action::Kind;
 
 void ReceivingBatches::AddPair(PairId pair) { pairs_.try_emplace(pair); }
 
-void ReceivingBatches::RemovePair(PairId pair) {
+bool ReceivingBatches::RemovePair(PairId pair) {
   const auto it = pairs_.find(pair);
-  if (it != pairs_.end() && !it->second.alive && it->second.batches.empty()) pairs_.erase(it);
+  if (it == pairs_.end()) return true;
+  if (it->second.alive || !it->second.batches.empty()) return false;
+  pairs_.erase(it);
+  return true;
 }
 
 int ReceivingBatches::open(PairId pair) const {

@@ -18,8 +18,8 @@ class ReceivingBatches {
   explicit ReceivingBatches(int slots) : slots_(slots) {}
 
   void AddPair(PairId pair);
-  // Of a dead pair, if nothing of it is under way.
-  void RemovePair(PairId pair);
+  // Of a dead pair, if nothing of it is under way. True: it is not there.
+  bool RemovePair(PairId pair);
 
   // What the prefill rank says. `live` are the frames that may land.
   Actions OnAnnounce(BatchKey key, int num_frames, const FrameSet& live);

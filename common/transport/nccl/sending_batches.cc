@@ -10,9 +10,12 @@ using Kind = Action::Kind;
 
 void SendingBatches::AddPair(PairId pair) { pairs_.try_emplace(pair); }
 
-void SendingBatches::RemovePair(PairId pair) {
+bool SendingBatches::RemovePair(PairId pair) {
   const auto it = pairs_.find(pair);
-  if (it != pairs_.end() && !it->second.alive && it->second.batches.empty()) pairs_.erase(it);
+  if (it == pairs_.end()) return true;
+  if (it->second.alive || !it->second.batches.empty()) return false;
+  pairs_.erase(it);
+  return true;
 }
 
 int SendingBatches::open(PairId pair) const {

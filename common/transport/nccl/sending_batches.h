@@ -19,8 +19,8 @@ class SendingBatches {
   explicit SendingBatches(int slots) : slots_(slots) {}
 
   void AddPair(PairId pair);
-  // Of a dead pair, if nothing of it is under way.
-  void RemovePair(PairId pair);
+  // Of a dead pair, if nothing of it is under way. True: it is not there.
+  bool RemovePair(PairId pair);
 
   // A slot is free, and the pair is alive and has room.
   bool CanAnnounce(PairId pair) const;

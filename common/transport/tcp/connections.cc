@@ -42,7 +42,8 @@ void Connections::OnTicketEvent(TransferEvent event) {
       sending_.erase(event.ticket);
     }
     const BlockStager::Work work{event.ticket, event.receiver};
-    if (staging() && options_.transport.stager->Busy(work) > 0) {
+    if (carrier() != nullptr) carrier()->OnTicketEnded(work);
+    if (IsLanding(work)) {
       parked_.emplace(work, std::move(event));
       return;
     }
@@ -50,15 +51,24 @@ void Connections::OnTicketEvent(TransferEvent event) {
   options_.transport.sink(std::move(event));
 }
 
+bool Connections::IsLanding(const BlockStager::Work& work) const {
+  const BlockStager* const stager = options_.transport.stager;
+  return (stager != nullptr && stager->Busy(work) > 0) ||
+         (carrier() != nullptr && carrier()->Busy(work) > 0);
+}
+
 bool Connections::staging() const {
-  return options_.transport.stager != nullptr && !options_.transport.stager->idle();
+  return (options_.transport.stager != nullptr && !options_.transport.stager->idle()) ||
+         (carrier() != nullptr && carrier()->busy());
 }
 
 void Connections::CollectStaged() {
-  BlockStager* stager = options_.transport.stager;
-  if (staging()) stager->Collect();
+  if (BlockStager* const stager = options_.transport.stager; stager != nullptr && !stager->idle()) {
+    stager->Collect();
+  }
+  if (carrier() != nullptr) carrier()->Turn(now_);
   for (auto it = parked_.begin(); it != parked_.end();) {
-    if (stager->Busy(it->first) > 0) {
+    if (IsLanding(it->first)) {
       ++it;
       continue;
     }
@@ -280,6 +290,7 @@ void Connections::Shutdown() {
   for (auto& [id, entry] : links_) entry.closing = Closing();
   CloseDead();
   network_->ExecuteCalls();
+  if (carrier() != nullptr) carrier()->Shutdown();
   if (staging()) options_.transport.stager->AwaitQuiet();
   CollectStaged();
   BATON_CHECK(sending_.empty() && parked_.empty());
@@ -299,7 +310,7 @@ void Connections::Serve(uint64_t id, bool readable, bool writable) {
 }
 
 Time Connections::NextDeadline() const {
-  Time next = kNever;
+  Time next = carrier() == nullptr ? kNever : carrier()->NextDeadline();
   for (const auto& [id, entry] : links_) next = std::min(next, entry.link->NextDeadline());
   return next;
 }

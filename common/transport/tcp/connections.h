@@ -55,7 +55,7 @@ class Connections {
   // left to write; connections that failed are closed.
   void EndTurn();
   Time NextDeadline() const;
-  // The stager is at work: the next turn is due in a moment.
+  // Stager or carrier are at work: the next turn is due in a moment.
   bool staging() const;
 
   // Every ticket ends with CANCELLED, everything is closed, and what Execute is given from then on
@@ -79,6 +79,9 @@ class Connections {
   bool RoomForOutgoing();
   void OnAuthenticated(IncomingLink* link);
   void OnTicketEvent(TransferEvent event);
+  PayloadCarrier* carrier() const { return options_.transport.carrier; }
+  // Something that was launched for it is under way.
+  bool IsLanding(const BlockStager::Work& work) const;
   void CollectStaged();
   bool Watch(uint64_t id, Entry* entry, const Network::Interest& interest);
   void RunTimers();
@@ -95,7 +98,7 @@ class Connections {
   Links links_;
   uint64_t next_id_ = 2;  // The owner has names of its own below it.
   std::map<TicketId, OutgoingLink*> sending_;  // Live Starts.
-  // kEnded of tickets whose blocks the stager still reads or writes.
+  // kEnded of tickets whose blocks stager or carrier still read or write.
   std::map<BlockStager::Work, TransferEvent> parked_;
   uint64_t first_pumped_ = 0;  // Who waits longest for a slot of the stager.
   Time now_{};

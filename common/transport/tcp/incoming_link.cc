@@ -4,10 +4,19 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/transport/pair_key.h"
 
 namespace baton {
+namespace {
+
+std::string NameOfPeer(const Hello& hello) {
+  return absl::StrCat(absl::Hex(hello.sender, absl::kZeroPad16), " rank ",
+                      hello.sender_place.rank);
+}
+
+}  // namespace
 
 IncomingLink::IncomingLink(std::unique_ptr<ByteStream> bytes, const Options& options)
     : options_(options), stream_(std::move(bytes), this, options_.stream) {}
@@ -22,32 +31,36 @@ absl::StatusOr<PayloadPlan> IncomingLink::OnHeader(const FrameHeader& header) {
                         (state_ == State::kProof && header.type == FrameType::kProof) ||
                         (state_ == State::kReady &&
                          (header.type == FrameType::kData || header.type == FrameType::kFinal ||
-                          header.type == FrameType::kAbort));
+                          header.type == FrameType::kAbort ||
+                          (header.type == FrameType::kCarried && link_id_.has_value())));
   if (!expected) return Malformed("a frame that does not belong here");
   if (options_.ledger->SenderOf(header.ticket) == 0) options_.on_unknown_ticket();
   if (header.type != FrameType::kData) return PayloadPlan{};
+  ReceiveLedger::Admission admission = Judge(header);
+  if (admission.kind == ReceiveLedger::Admission::Kind::kDuplicate) {
+    unacked_.push_back(header.ticket);
+  }
+  if (admission.kind != ReceiveLedger::Admission::Kind::kWrite) {
+    return PayloadPlan{PayloadPlan::Kind::kDiscard, {}};
+  }
+  if (options_.transport->stager != nullptr) {
+    pieces_ = std::move(admission.pieces);
+    return PayloadPlan{};
+  }
+  return PayloadPlan{PayloadPlan::Kind::kMemory, std::move(admission.memory)};
+}
+
+ReceiveLedger::Admission IncomingLink::Judge(const FrameHeader& header) {
   judged_ = header.ticket;
   ReceiveLedger::Admission admission = options_.ledger->Admit(header, sender());
   judged_ = {};
-  if (admission.kind != ReceiveLedger::Admission::Kind::kRefused) open_.insert(header.ticket);
-  switch (admission.kind) {
-    case ReceiveLedger::Admission::Kind::kWrite:
-      if (options_.transport->stager != nullptr) {
-        pieces_ = std::move(admission.pieces);
-        return PayloadPlan{};
-      }
-      return PayloadPlan{PayloadPlan::Kind::kMemory, std::move(admission.memory)};
-    case ReceiveLedger::Admission::Kind::kDuplicate:
-      unacked_.push_back(header.ticket);
-      break;
-    case ReceiveLedger::Admission::Kind::kRefused:
-      if (header.ticket != last_refused_) {
-        last_refused_ = header.ticket;
-        SendAbort(header.ticket, admission.code);
-      }
-      break;
+  if (admission.kind != ReceiveLedger::Admission::Kind::kRefused) {
+    open_.insert(header.ticket);
+  } else if (header.ticket != last_refused_) {
+    last_refused_ = header.ticket;
+    SendAbort(header.ticket, admission.code);
   }
-  return PayloadPlan{PayloadPlan::Kind::kDiscard, {}};
+  return admission;
 }
 
 absl::Status IncomingLink::OnFrame(const ReceivedFrame& frame) {
@@ -60,6 +73,8 @@ absl::Status IncomingLink::OnFrame(const ReceivedFrame& frame) {
       return OnData(frame);
     case FrameType::kFinal:
       return OnFinal(frame);
+    case FrameType::kCarried:
+      return OnWord(frame);
     default:  // kAbort; OnHeader lets nothing else through.
       judged_ = frame.header.ticket;
       options_.ledger->Fail(judged_, StatusOfAbort(frame.header.code), sender());
@@ -81,6 +96,7 @@ absl::Status IncomingLink::OnHello(const ReceivedFrame& frame) {
   auto hello = DecodeHello(frame.body);
   if (!hello.ok()) return Malformed(std::string(hello.status().message()));
   hello_ = *hello;
+  peer_version_ = frame.header.value;
   if (hello_.receiver != options_.transport->incarnation ||
       hello_.receiver_place != options_.transport->place) {
     return RefuseHandshake(AbortCode::kWrongReceiver);
@@ -95,8 +111,9 @@ absl::Status IncomingLink::OnHello(const ReceivedFrame& frame) {
   challenge_.proof = ReceiverProof(key, hello_, challenge_);
   const auto body = EncodeChallenge(challenge_);
   state_ = State::kProof;
-  return stream_.Queue(
-      {.header = {.type = FrameType::kChallenge}, .body = {body.begin(), body.end()}});
+  const uint64_t version = carrier() == nullptr ? 0 : carrier()->version();
+  return stream_.Queue({.header = {.type = FrameType::kChallenge, .value = version},
+                        .body = {body.begin(), body.end()}});
 }
 
 absl::Status IncomingLink::OnProof(const ReceivedFrame& frame) {
@@ -109,7 +126,41 @@ absl::Status IncomingLink::OnProof(const ReceivedFrame& frame) {
   state_ = State::kReady;
   options_.counters->Add(&TransportCounters::authenticated_connections);
   options_.on_authenticated(this);
-  return stream_.Queue({.header = {.type = FrameType::kAccepted}});
+  RETURN_IF_ERROR(stream_.Queue({.header = {.type = FrameType::kAccepted}}));
+  if (carrier() != nullptr) {
+    link_id_ = carrier()->Open(this, {.name = NameOfPeer(hello_),
+                                      .version = peer_version_,
+                                      .receives = true});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status IncomingLink::OnWord(const ReceivedFrame& frame) {
+  if (!frame.checksum_ok || frame.abandoned) return Malformed("a spoiled word");
+  absl::Status status = carrier()->OnWord(*link_id_, frame.body);
+  if (!status.ok()) options_.counters->Add(&TransportCounters::malformed);
+  return status;
+}
+
+void IncomingLink::Say(std::vector<std::byte> word) {
+  overflow_.Update(
+      stream_.Queue({.header = {.type = FrameType::kCarried}, .body = std::move(word)}));
+}
+
+std::optional<std::vector<PoolPiece>> IncomingLink::Admit(const FrameHeader& header) {
+  ReceiveLedger::Admission admission = Judge(header);
+  if (admission.kind != ReceiveLedger::Admission::Kind::kWrite) return std::nullopt;
+  return std::move(admission.pieces);
+}
+
+void IncomingLink::Commit(const FrameHeader& header) {
+  options_.ledger->Commit(header, sender());
+}
+
+void IncomingLink::OnSpoiled(const FrameHeader& header) {
+  options_.counters->Add(&TransportCounters::nccl_checksum_failures);
+  if (options_.ledger->SenderOf(header.ticket) == 0) return;
+  overflow_.Update(FailTicket(header.ticket, AbortCode::kChecksum));
 }
 
 absl::Status IncomingLink::FailTicket(TicketId ticket, AbortCode code) {
@@ -132,7 +183,7 @@ absl::Status IncomingLink::OnData(const ReceivedFrame& frame) {
     return FailTicket(ticket, AbortCode::kChecksum);
   }
   if (options_.transport->stager == nullptr) {
-    Commit(frame.header);
+    CommitData(frame.header);
   } else if (const StagedFrame staged{frame.header, frame.body}; !Launch(staged)) {
     waiting_ = staged;
     stream_.Pause();
@@ -140,15 +191,15 @@ absl::Status IncomingLink::OnData(const ReceivedFrame& frame) {
   return absl::OkStatus();
 }
 
-void IncomingLink::Commit(const FrameHeader& header) {
-  options_.ledger->Commit(header, sender());
+void IncomingLink::CommitData(const FrameHeader& header) {
+  Commit(header);
   if (unacked_.empty() || unacked_.back() != header.ticket) unacked_.push_back(header.ticket);
 }
 
 bool IncomingLink::Launch(const StagedFrame& frame) {
   const BlockStager::Work work{frame.header.ticket, /*receiver=*/true};
   if (!options_.transport->stager->Scatter(work, pieces_, frame.body)) return false;
-  Commit(frame.header);
+  CommitData(frame.header);
   return true;
 }
 
@@ -193,8 +244,10 @@ absl::Status IncomingLink::OnFinal(const ReceivedFrame& frame) {
 }
 
 bool IncomingLink::IsLanding(TicketId ticket) const {
+  const BlockStager::Work work{ticket, /*receiver=*/true};
   const BlockStager* stager = options_.transport->stager;
-  return stager != nullptr && stager->Busy({ticket, /*receiver=*/true}) > 0;
+  return (stager != nullptr && stager->Busy(work) > 0) ||
+         (carrier() != nullptr && carrier()->Busy(work) > 0);
 }
 
 // The sender may give its KV up once it hears the verdict, so it does not before this process has
@@ -260,6 +313,7 @@ void IncomingLink::Supersede(const absl::Status& status) {
 }
 
 void IncomingLink::OnClosed(const absl::Status& status) {
+  if (link_id_.has_value()) carrier()->Close(*std::exchange(link_id_, std::nullopt));
   if (state_ == State::kReady && !superseded_) {
     options_.ledger->SenderLost(
         sender(),

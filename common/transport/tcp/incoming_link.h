@@ -16,8 +16,9 @@
 namespace baton {
 
 // The receiving end of a data connection: authenticates the sender, then lets the ledger judge
-// every frame before its payload is read. Progress thread only.
-class IncomingLink : public Link {
+// every frame before its payload is read, or before it is written if it comes beside the
+// connection. Progress thread only.
+class IncomingLink : public Link, private PayloadCarrier::End {
  public:
   struct Options {
     const TransportOptions* transport = nullptr;
@@ -72,11 +73,24 @@ class IncomingLink : public Link {
     std::span<const std::byte> body;
   };
 
+  // PayloadCarrier::End.
+  void Say(std::vector<std::byte> word) override;
+  void OnCarried(std::span<const CarriedFrame>) override {}
+  void OnLost(std::span<const CarriedFrame>) override {}
+  std::optional<std::vector<PoolPiece>> Admit(const FrameHeader& header) override;
+  void Commit(const FrameHeader& header) override;
+  void OnSpoiled(const FrameHeader& header) override;
+
+  PayloadCarrier* carrier() const { return options_.transport->carrier; }
+  absl::Status OnWord(const ReceivedFrame& frame);
+  // The ledger's word on a data frame; the sender has been told of a refusal.
+  ReceiveLedger::Admission Judge(const FrameHeader& header);
   absl::Status OnHello(const ReceivedFrame& frame);
   absl::Status OnProof(const ReceivedFrame& frame);
   absl::Status OnData(const ReceivedFrame& frame);
   absl::Status OnFinal(const ReceivedFrame& frame);
-  void Commit(const FrameHeader& header);
+  // And there is news for an ack.
+  void CommitData(const FrameHeader& header);
   // False: no slot is free.
   bool Launch(const StagedFrame& frame);
   absl::Status LaunchWaiting();
@@ -105,6 +119,8 @@ class IncomingLink : public Link {
   TicketId judged_;                      // Whose frame the ledger judges; its answer is not theirs.
   std::vector<TicketId> verdicts_;       // Verified, perhaps still landing.
   bool superseded_ = false;
+  uint64_t peer_version_ = 0;
+  std::optional<PayloadCarrier::LinkId> link_id_;
 };
 
 }  // namespace baton

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/transport/push_plan.h"
 
@@ -12,6 +13,11 @@ namespace {
 constexpr double kFirstSecondsPerByte = 1.0 / 64e6;  // Before anything was measured.
 constexpr double kProgressBytes = 2 << 20;  // What may be under way between two acknowledgements.
 constexpr size_t kMaxStaged = 2;            // Data frames behind the one that is written.
+
+std::string NameOfPeer(const OutgoingLink::Options& options) {
+  return absl::StrCat(absl::Hex(options.receiver, absl::kZeroPad16), " rank ",
+                      options.receiver_place.rank);
+}
 
 TicketId TicketOf(const std::variant<PushArgs, FinishArgs>& work) {
   return std::visit([](const auto& args) { return args.ticket; }, work);
@@ -86,13 +92,17 @@ void OutgoingLink::DropWork(TicketId ticket) {
   }
   std::erase_if(work_, [&](const Work& work) { return TicketOf(work) == ticket; });
   std::erase_if(staged_, [&](const StagedFrame& frame) { return frame.header.ticket == ticket; });
+  std::erase_if(lost_, [&](const FrameHeader& header) { return header.ticket == ticket; });
 }
 
 void OutgoingLink::End(Tickets::iterator it, absl::Status status, AbortCode tell) {
   const TicketId id = it->first;
   stream_.AbandonFrame(id);
   DropWork(id);
-  TransferEvent event{.ticket = id, .status = std::move(status), .bytes = it->second.acked_bytes};
+  TransferEvent event{.ticket = id,
+                      .status = std::move(status),
+                      .bytes = it->second.acked_bytes + it->second.carried_bytes};
+  if (it->second.finish.has_value()) --num_late_;
   tickets_.erase(it);
   if (tell != AbortCode::kNone && state_ == State::kReady) {
     overflow_.Update(
@@ -110,14 +120,17 @@ absl::Status OutgoingLink::SendHello() {
   ASSIGN_OR_RETURN(hello_.nonce, NewNonce());
   const auto body = EncodeHello(hello_);
   state_ = State::kChallenge;
-  return stream_.Queue({.header = {.type = FrameType::kHello}, .body = {body.begin(), body.end()}});
+  const uint64_t version = carrier() == nullptr ? 0 : carrier()->version();
+  return stream_.Queue({.header = {.type = FrameType::kHello, .value = version},
+                        .body = {body.begin(), body.end()}});
 }
 
 absl::StatusOr<PayloadPlan> OutgoingLink::OnHeader(const FrameHeader& header) {
   const bool expected = (state_ == State::kChallenge && header.type == FrameType::kChallenge) ||
                         (state_ == State::kAccepted && header.type == FrameType::kAccepted) ||
                         (state_ == State::kReady &&
-                         (header.type == FrameType::kAck || header.type == FrameType::kVerified)) ||
+                         (header.type == FrameType::kAck || header.type == FrameType::kVerified ||
+                          (header.type == FrameType::kCarried && link_id_.has_value()))) ||
                         header.type == FrameType::kAbort;
   if (expected) return PayloadPlan{};
   options_.counters->Add(&TransportCounters::malformed);
@@ -129,12 +142,16 @@ absl::Status OutgoingLink::OnFrame(const ReceivedFrame& frame) {
   last_heard_ = now_;
   if (header.type == FrameType::kChallenge) return OnChallenge(frame);
   if (header.type == FrameType::kAck) return OnAck(header);
+  if (header.type == FrameType::kCarried) return OnWord(frame);
   if (header.type == FrameType::kAccepted) {
     state_ = State::kReady;
     last_progress_ = now_;
     options_.counters->Add(&TransportCounters::authenticated_connections);
     for (auto& [id, ticket] : tickets_) {
       if (ticket.outstanding()) Arm(&ticket);
+    }
+    if (carrier() != nullptr) {
+      link_id_ = carrier()->Open(this, {.name = NameOfPeer(options_), .version = peer_version_});
     }
     return absl::OkStatus();
   }
@@ -167,6 +184,7 @@ absl::Status OutgoingLink::OnChallenge(const ReceivedFrame& frame) {
     return StatusOfAbort(AbortCode::kUnauthenticated);
   }
   receiver_pool_ = challenge->pool;
+  peer_version_ = frame.header.value;
   const Mac proof = SenderProof(options_.key, hello_, *challenge);
   OutgoingFrame answer{.header = {.type = FrameType::kProof}};
   for (uint8_t byte : proof) answer.body.push_back(static_cast<std::byte>(byte));
@@ -192,39 +210,53 @@ absl::Status OutgoingLink::OnAck(const FrameHeader& header) {
     // deadlines of their own.
     if (is_news || ticket.final_sent) Arm(&ticket);
   }
-  // The others wait for their turn on this connection, and it moves.
-  for (auto& [id, ticket] : tickets_) {
-    if (ticket.queued > 0) Arm(&ticket);
-  }
+  ArmWaiting();
   return absl::OkStatus();
 }
 
-std::optional<OutgoingFrame> OutgoingLink::NextFrame() {
-  if (state_ != State::kReady) return std::nullopt;
-  while (next_frame_ < frames_.size() || !work_.empty()) {
-    if (next_frame_ < frames_.size()) {
-      if (options_.transport.stager == nullptr) return NextDataFrame();
-      if (!StageNext()) break;
-      continue;
-    }
-    auto it = tickets_.find(TicketOf(work_.front()));
-    if (const auto* finish = std::get_if<FinishArgs>(&work_.front())) {
-      if (!staged_.empty()) break;
-      if (auto frame = FinalFrame(*finish); frame.has_value()) return frame;
-      continue;
-    }
-    const PushArgs push = std::get<PushArgs>(work_.front());
-    auto frames = PlanPush(options_.transport, it->second.args, push,
-                           receiver_pool_.block_size);
+void OutgoingLink::ArmWaiting() {
+  for (auto& [id, ticket] : tickets_) {
+    if (ticket.queued > 0 || ticket.carried > 0) Arm(&ticket);
+  }
+}
+
+bool OutgoingLink::PlanFront() {
+  while (frames_.empty()) {
+    const auto* push = work_.empty() ? nullptr : std::get_if<PushArgs>(&work_.front());
+    if (push == nullptr) return false;
+    auto it = tickets_.find(push->ticket);
+    auto frames = PlanPush(options_.transport, it->second.args, *push, receiver_pool_.block_size);
     if (!frames.ok()) {
       End(it, frames.status(), AbortCode::kCancelled);
       continue;
     }
     frames_ = *std::move(frames);
-    next_frame_ = 0;
     if (frames_.empty()) {
       --it->second.queued;
       work_.pop_front();
+    }
+  }
+  return true;
+}
+
+std::optional<OutgoingFrame> OutgoingLink::NextFrame() {
+  if (state_ != State::kReady) return std::nullopt;
+  if (num_late_ > 0) {
+    if (auto frame = LateFinal(); frame.has_value()) return frame;
+  }
+  bool has_room = true;
+  while (has_room && !lost_.empty()) has_room = StageLost();
+  while (has_room && (PlanFront() || !work_.empty())) {
+    if (frames_.empty()) {
+      const auto it = tickets_.find(TicketOf(work_.front()));
+      if (it->second.carried == 0 && !staged_.empty()) break;
+      if (auto frame = FinishFront(); frame.has_value()) return frame;
+    } else if (Carries()) {
+      break;
+    } else if (options_.transport.stager == nullptr) {
+      return NextDataFrame();
+    } else {
+      has_room = StageNext();
     }
   }
   return NextStaged();
@@ -250,23 +282,41 @@ std::optional<OutgoingFrame> OutgoingLink::NextDataFrame() {
   return frame;
 }
 
-bool OutgoingLink::StageNext() {
-  if (staged_.size() >= kMaxStaged) return false;
-  const TransportOptions& transport = options_.transport;
-  const StartArgs& args = tickets_.find(TicketOf(work_.front()))->second.args;
-  StagedFrame frame{.header = {.type = FrameType::kData,
-                               .ticket = args.ticket,
-                               .range = frames_[next_frame_]}};
-  frame.gathered = transport.stager->Gather(
-      {args.ticket, /*receiver=*/false}, FramePieces(*transport.cache, frame.header.range,
-                                                     args.blocks, ShapeOf(transport).heads.first));
+std::vector<PoolPiece> OutgoingLink::PiecesOf(const StartArgs& args,
+                                              const FrameRange& range) const {
+  return FramePieces(*options_.transport.cache, range, args.blocks,
+                     ShapeOf(options_.transport).heads.first);
+}
+
+bool OutgoingLink::Stage(StagedFrame frame) {
+  const StartArgs& args = tickets_.find(frame.header.ticket)->second.args;
+  frame.gathered = options_.transport.stager->Gather({args.ticket, /*receiver=*/false},
+                                                     PiecesOf(args, frame.header.range));
   if (frame.gathered == nullptr) {
     wants_slot_ = !got_slot_;
     return false;
   }
   got_slot_ = true;
-  frame.last = TakeRange();
   staged_.push_back(std::move(frame));
+  return true;
+}
+
+bool OutgoingLink::StageNext() {
+  if (staged_.size() >= kMaxStaged) return false;
+  const TicketId ticket = TicketOf(work_.front());
+  if (!Stage({.header = {.type = FrameType::kData,
+                         .ticket = ticket,
+                         .range = frames_[next_frame_]}})) {
+    return false;
+  }
+  staged_.back().last = TakeRange();
+  return true;
+}
+
+bool OutgoingLink::StageLost() {
+  if (staged_.size() >= kMaxStaged) return false;
+  if (!Stage({.header = lost_.front(), .was_carried = true})) return false;
+  lost_.pop_front();
   return true;
 }
 
@@ -277,7 +327,31 @@ std::optional<OutgoingFrame> OutgoingLink::NextStaged() {
   Ticket& ticket = tickets_.find(staged.header.ticket)->second;
   ticket.sent_bytes += static_cast<int64_t>(staged.gathered->bytes.size());
   if (staged.last) --ticket.queued;
+  if (staged.was_carried) --ticket.carried;
   return OutgoingFrame{.header = staged.header, .body = std::move(staged.gathered->bytes)};
+}
+
+std::optional<OutgoingFrame> OutgoingLink::FinishFront() {
+  FinishArgs args = std::get<FinishArgs>(std::move(work_.front()));
+  work_.pop_front();
+  Ticket& ticket = tickets_.find(args.ticket)->second;
+  if (ticket.carried == 0) return FinalFrame(args);
+  ticket.finish = std::move(args);
+  ++num_late_;
+  return std::nullopt;
+}
+
+std::optional<OutgoingFrame> OutgoingLink::LateFinal() {
+  for (auto& [id, ticket] : tickets_) {
+    const bool is_staged = std::any_of(staged_.begin(), staged_.end(), [&](const auto& frame) {
+      return frame.header.ticket == id;
+    });
+    if (!ticket.finish.has_value() || ticket.carried > 0 || is_staged) continue;
+    const FinishArgs args = *std::exchange(ticket.finish, std::nullopt);
+    --num_late_;
+    return FinalFrame(args);
+  }
+  return std::nullopt;
 }
 
 std::optional<OutgoingFrame> OutgoingLink::FinalFrame(const FinishArgs& args) {
@@ -289,10 +363,8 @@ std::optional<OutgoingFrame> OutgoingLink::FinalFrame(const FinishArgs& args) {
   }
   it->second.final_sent = true;
   --it->second.queued;
-  OutgoingFrame frame{.header = {.type = FrameType::kFinal, .ticket = args.ticket},
-                      .body = *std::move(body)};
-  work_.pop_front();
-  return frame;
+  return OutgoingFrame{.header = {.type = FrameType::kFinal, .ticket = args.ticket},
+                       .body = *std::move(body)};
 }
 
 absl::Status OutgoingLink::OnReady(bool readable, bool writable, Time now) {
@@ -304,6 +376,7 @@ absl::Status OutgoingLink::OnReady(bool readable, bool writable, Time now) {
     RETURN_IF_ERROR(SendHello());
   }
   if (readable) RETURN_IF_ERROR(stream_.Read());
+  CarryFrames();
   RETURN_IF_ERROR(overflow_);
   if (writable || !stream_.wants_write()) RETURN_IF_ERROR(stream_.Write());
   return overflow_;
@@ -345,6 +418,7 @@ void OutgoingLink::OnClosed(const absl::Status& status) {
   const absl::Status ended = known ? status
                                    : absl::UnavailableError("KV transfer: connection lost: " +
                                                             std::string(status.message()));
+  if (link_id_.has_value()) carrier()->Close(*std::exchange(link_id_, std::nullopt));
   while (!tickets_.empty()) End(tickets_.begin(), ended, AbortCode::kNone);
 }
 

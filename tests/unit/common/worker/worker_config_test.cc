@@ -19,10 +19,10 @@ TEST(WorkerConfigTest, DefaultsAreValidOnceAModelIsNamed) {
   EXPECT_TRUE(config.Validate().ok()) << config.Validate();
 }
 
-TEST(WorkerConfigTest, KvGoesOverTcpWhetherSaidOrNot) {
+TEST(WorkerConfigTest, KnowsThreeWaysForKv) {
   WorkerConfig config;
   config.model = "somewhere";
-  for (const char* transport : {"auto", "tcp"}) {
+  for (const char* transport : {"auto", "tcp", "nccl"}) {
     config.kv_transport = transport;
     EXPECT_TRUE(config.Validate().ok()) << config.Validate();
   }
@@ -49,11 +49,10 @@ TEST(WorkerConfigTest, NamesTheOptionOfEachWrongValue) {
          c->advertise_data_address = "h:1,h:2";
        }},
       {"--advertise-data-address proxy", [](auto* c) { c->advertise_data_address = "proxy"; }},
-      {"--kv-transport nccl: not in this version; auto and tcp send K/V over TCP",
-       [](auto* c) { c->kv_transport = "nccl"; }},
-      {"--kv-transport rdma: must be one of auto, tcp",
+      {"--kv-transport rdma: must be one of auto, tcp, nccl",
        [](auto* c) { c->kv_transport = "rdma"; }},
-      {"--kv-transport : must be one of auto, tcp", [](auto* c) { c->kv_transport = ""; }},
+      {"--kv-transport : must be one of auto, tcp, nccl",
+       [](auto* c) { c->kv_transport = ""; }},
       {"--metrics-port", [](auto* c) { c->metrics_port = 65536; }},
       {"--device gpu", [](auto* c) { c->device = "gpu"; }},
       {"--device cuda:", [](auto* c) { c->device = "cuda:"; }},

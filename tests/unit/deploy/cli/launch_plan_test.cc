@@ -133,9 +133,9 @@ TEST(LaunchPlanTest, OnlyPrefillWorkersAreToldHowManyPromptsFinishTogether) {
   EXPECT_THAT(Line(workers[1]), Not(HasSubstr("--finish-together")));
 }
 
-TEST(LaunchPlanTest, KvOverNcclIsRefusedByNameBeforeAnythingStarts) {
-  EXPECT_THAT(UpOptions{.kv_transport = "nccl"}.Validate().ToString(),
-              HasSubstr("--kv-transport nccl: not in this version"));
+TEST(LaunchPlanTest, AnUnknownWayForKvIsRefusedBeforeAnythingStarts) {
+  EXPECT_THAT(UpOptions{.kv_transport = "rdma"}.Validate().ToString(),
+              HasSubstr("--kv-transport rdma: must be one of auto, tcp, nccl"));
 }
 
 TEST(LaunchPlanTest, WorkersHaveTheRanksOfTheirRole) {

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/transport/nccl/batch_actions.h"
+#include "common/transport/nccl/nccl_library.h"
+#include "kernels/api/device.h"
+
+namespace baton::nccl {
+
+// NCCL's calls that may take long, or for ever: one after the other, on a thread of their own. A
+// communicator is that thread's from its begin to the Result, and from Abort on.
+class BlockingCalls {
+ public:
+  struct Result {
+    enum class Kind : uint8_t { kMade, kAborted };
+    Kind kind = Kind::kMade;
+    PairId pair = 0;
+    absl::Status status;
+    UniqueId id;           // kMade.
+    Comm* comm = nullptr;  // kMade, OK: begun.
+  };
+
+  // The device outlives this, unless a call never returns.
+  BlockingCalls(std::shared_ptr<const Library> library, Device* device);
+  // Of a call that has not returned the thread is left behind.
+  ~BlockingCalls();
+
+  // A new id and its rank 0.
+  void Make(PairId pair);
+  // Rank 1 of another process's id.
+  void Join(PairId pair, const UniqueId& id);
+  void Abort(PairId pair, Comm* comm);
+
+  // What has returned since the last time.
+  std::vector<Result> Take();
+  // Begun and not taken.
+  int open() const { return open_; }
+
+ private:
+  struct Call {
+    enum class Kind : uint8_t { kMake, kJoin, kAbort };
+    Kind kind = Kind::kMake;
+    PairId pair = 0;
+    UniqueId id;
+    Comm* comm = nullptr;
+  };
+  struct Shared;
+
+  static void Run(const std::shared_ptr<Shared>& shared);
+  static Result Do(const Shared& shared, const Call& call);
+  void Add(const Call& call);
+
+  const std::shared_ptr<Shared> shared_;
+  int open_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace baton::nccl

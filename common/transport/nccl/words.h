@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/transport/nccl/batch_actions.h"
+#include "common/transport/nccl/nccl_abi.h"
+#include "common/transport/wire.h"
+
+namespace baton::nccl {
+
+// What two carriers say to each other over the authenticated connection of their ranks, the body of
+// a kCarried frame. P is the prefill rank, D the decode rank.
+struct Word {
+  // Numbers are part of the wire.
+  enum class Kind : uint8_t {
+    kId = 1,   // D: make a communicator with me by this id.
+    kUp,       // Both: mine is there.
+    kDead,     // Both: forget that communicator.
+    kNever,    // P: give me no more ids.
+    kAlive,    // D: batches wait here.
+    kAnnounce,  // P, as batch_actions.h has it, to
+    kGrant,
+    kRevoke,
+    kReady,
+    kPosted,
+    kRefuse,
+    kAck,
+  };
+  Kind kind = Kind::kAlive;
+  uint32_t epoch = 0;  // Of the communicator, counted by D for each connection, from 1.
+  uint64_t batch = 0;  // kAnnounce and what comes behind it.
+  uint32_t grant = 0;  // kGrant, kRevoke, kReady, kPosted.
+  UniqueId id;         // kId.
+  std::vector<FrameHeader> frames;  // kAnnounce: ticket, range and payload_bytes.
+  std::vector<uint64_t> sums;       // kReady.
+  FrameSet arrived;                 // kAck.
+};
+
+// At most kMaxBatchFrames frames and sums, which is at most kMaxWordBytes.
+std::vector<std::byte> EncodeWord(const Word& word);
+
+// INVALID_ARGUMENT: an unknown kind, a wrong size, or a frame without a range or bytes.
+absl::StatusOr<Word> DecodeWord(std::span<const std::byte> bytes);
+
+}  // namespace baton::nccl

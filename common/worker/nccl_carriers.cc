@@ -1,0 +1,83 @@
+#include "common/worker/nccl_carriers.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/telemetry/log.h"
+
+namespace baton {
+namespace {
+
+struct Exported {
+  const char* name;
+  const char* help;
+  int64_t nccl::CarrierCounters::*value;
+  MetricKind kind = MetricKind::kCounter;
+};
+
+constexpr Exported kExported[] = {
+    {"baton_nccl_pairs_up_total", "Communicators between two ranks that could be used.",
+     &nccl::CarrierCounters::pairs_up},
+    {"baton_nccl_pairs_failed_total", "Communicators given up while their connection stood.",
+     &nccl::CarrierCounters::pairs_failed},
+    {"baton_nccl_pairs_condemned_total", "Communicators given up for what the peer said.",
+     &nccl::CarrierCounters::pairs_condemned},
+    {"baton_nccl_pairs_stuck_total", "Communicators whose abort did not return in time.",
+     &nccl::CarrierCounters::pairs_stuck},
+    {"baton_nccl_leaked_slots", "Staging slots that NCCL may touch for ever.",
+     &nccl::CarrierCounters::leaked_slots, MetricKind::kGauge},
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const nccl::Library>> OpenNccl(const Device& device) {
+  if (device.info().unified) {
+    return absl::FailedPreconditionError("it lies in the CPU's memory, which NCCL does not carry");
+  }
+  const std::string path = nccl::LibraryPath();
+  if (absl::StartsWith(device.info().name, "emulated") && path == nccl::kLibrary) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the GPU is emulated, and ", nccl::kLibraryVariable,
+                     " names no emulated NCCL"));
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<nccl::Library> library, nccl::Library::Open(path));
+  return std::shared_ptr<const nccl::Library>(std::move(library));
+}
+
+nccl::Staging::Options StagingFor(const DeviceMemory& memory) {
+  constexpr int64_t kLarge = int64_t{8} << 30;
+  nccl::Staging::Options options;
+  if (memory.total < kLarge) options.slot_bytes = int64_t{2} << 20;
+  return options;
+}
+
+void LogPath(const std::string& peer, bool up, const std::string& why) {
+  if (up) {
+    Log(LogLevel::kInfo, "K/V goes over NCCL", {{"peer", peer}});
+  } else {
+    Log(LogLevel::kWarning, "K/V goes over TCP", {{"peer", peer}, {"why", why}});
+  }
+}
+
+void ExportCarriers(std::function<nccl::CarrierCounters()> read, Metrics* metrics) {
+  for (const Exported& one : kExported) {
+    metrics->Export(one.name, one.help, one.kind, [read, value = one.value] {
+      return std::vector<MetricSample>{
+          {.labels = {}, .value = static_cast<double>(read().*value)}};
+    });
+  }
+  metrics->Export("baton_kv_links", "Connections between ranks, by what carries their K/V.",
+                  MetricKind::kGauge, [read = std::move(read)] {
+                    const nccl::CarrierCounters counters = read();
+                    return std::vector<MetricSample>{
+                        {.labels = {{"transport", "nccl"}},
+                         .value = static_cast<double>(counters.links_over_nccl)},
+                        {.labels = {{"transport", "tcp"}},
+                         .value = static_cast<double>(counters.links_over_tcp)}};
+                  });
+}
+
+}  // namespace baton

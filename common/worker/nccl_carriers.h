@@ -1,0 +1,29 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/telemetry/metrics.h"
+#include "common/transport/nccl/nccl_carrier.h"
+#include "common/transport/nccl/nccl_library.h"
+#include "kernels/api/device.h"
+
+namespace baton {
+
+// NCCL for K/V that lies on this device. FAILED_PRECONDITION and NOT_FOUND say why there is none:
+// memory of the CPU, no library or an old one; an emulated GPU takes only one that
+// BATON_NCCL_LIBRARY names.
+absl::StatusOr<std::shared_ptr<const nccl::Library>> OpenNccl(const Device& device);
+
+// Memory of the staging slots: less on small GPUs.
+nccl::Staging::Options StagingFor(const DeviceMemory& memory);
+
+// Says in the log which way the K/V of a connection goes from now on.
+void LogPath(const std::string& peer, bool up, const std::string& why);
+
+// baton_nccl_* and baton_kv_links. `read` may be called from any thread.
+void ExportCarriers(std::function<nccl::CarrierCounters()> read, Metrics* metrics);
+
+}  // namespace baton

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/transport/nccl/nccl_carrier.h"
+#include "kernels/make_device.h"
+#include "tests/transport/transport_cluster.h"
+
+namespace baton {
+
+// An Endpoint whose pool is an emulated GPU's. Its `cache` is an image: Upload brings it to the
+// device, Download back.
+struct GpuEndpoint {
+  GpuEndpoint() = default;
+  ~GpuEndpoint();
+
+  void Upload();
+  void Download();
+  nccl::CarrierCounters carrier_counters() const { return carrier->counters(); }
+  // Why K/V of a connection did not go over NCCL, so far.
+  std::vector<std::string> reasons() const;
+
+  Processors processors;
+  std::unique_ptr<nccl::NcclCarrier> carrier;
+  Buffer bytes;  // Pinned: the pool's, and a list for them.
+  std::atomic<bool> lost = false;
+  Endpoint endpoint;
+
+ private:
+  friend std::unique_ptr<GpuEndpoint> MakeGpuEndpoint(
+      const EndpointSpec& spec, int gpu, std::shared_ptr<const nccl::Library> library);
+  void Copy(bool up);
+  int64_t pool_bytes_ = 0;
+  mutable std::mutex mutex_;
+  std::vector<std::string> reasons_;
+};
+
+// Without a library it has no carrier.
+std::unique_ptr<GpuEndpoint> MakeGpuEndpoint(const EndpointSpec& spec, int gpu,
+                                             std::shared_ptr<const nccl::Library> library);
+
+}  // namespace baton

@@ -1,0 +1,46 @@
+#include "common/worker/nccl_carriers.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/make_device.h"
+
+namespace baton {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(NcclCarriersTest, KvInTheMemoryOfACpuIsNotForNccl) {
+  const auto processors = MakeDevice({.device = "cpu"});
+  ASSERT_TRUE(processors.ok()) << processors.status();
+  const auto nccl = OpenNccl(*processors->device);
+  EXPECT_EQ(nccl.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(nccl.status().message(), HasSubstr("the CPU's memory"));
+}
+
+TEST(NcclCarriersTest, SmallGpusGiveLessToStagingAndAnyFrameFits) {
+  const int64_t small = StagingFor({.total = int64_t{1} << 30}).slot_bytes;
+  const int64_t large = StagingFor({.total = int64_t{80} << 30}).slot_bytes;
+  EXPECT_LT(small, large);
+  EXPECT_GE(small, int64_t{kMaxDataPayloadBytes});
+}
+
+TEST(NcclCarriersTest, EveryCounterOfTheCarriersIsExported) {
+  Metrics metrics("prefill", "1");
+  nccl::CarrierCounters counters{.pairs_up = 70001,
+                                 .pairs_failed = 70002,
+                                 .pairs_condemned = 70003,
+                                 .pairs_stuck = 70004,
+                                 .leaked_slots = 70005,
+                                 .links_over_nccl = 70006,
+                                 .links_over_tcp = 70007};
+  static_assert(sizeof(counters) == 7 * sizeof(int64_t), "a counter was added: export it");
+  ExportCarriers([counters] { return counters; }, &metrics);
+  const std::string text = metrics.Render();
+  for (int64_t value = 70001; value <= 70007; ++value) {
+    EXPECT_THAT(text, HasSubstr(" " + std::to_string(value) + "\n"));
+  }
+  EXPECT_THAT(text, HasSubstr("baton_kv_links{transport=\"nccl\"} 70006\n"));
+}
+
+}  // namespace
+}  // namespace baton
