@@ -78,7 +78,7 @@ TEST(FrameOutOfRangeTest, EveryFieldOfAHeader) {
   const std::vector<Field> fields = {
       {"magic", 0, 4, {0, kMinus1}},
       {"version", 4, 2, {0, 1, 3, kMinus1}},
-      {"type", 6, 1, {0, 10, 255}},
+      {"type", 6, 1, {0, 11, 255}},
       {"plane", 7, 1, {2, 255}},
       {"sequence", 8, 8, {}, "FrameStream compares it with the last one: FrameStreamTest"},
       {"ticket.hi", 16, 8, {}, "a name: LedgerOutOfRangeTest"},

@@ -103,7 +103,7 @@ TEST(WireTest, EveryFieldThatCannotBeIsRefusedUnderAGoodChecksum) {
     uint8_t value = 0;
   };
   // Version, type, plane, code, the two zero words; then each field of the range below its least.
-  for (const Bad& bad : {Bad{4, 1}, Bad{4, 3}, Bad{6, 0}, Bad{6, 10}, Bad{7, 2}, Bad{56, 14},
+  for (const Bad& bad : {Bad{4, 1}, Bad{4, 3}, Bad{6, 0}, Bad{6, 11}, Bad{7, 2}, Bad{56, 14},
                          Bad{60, 1}, Bad{72, 1}, Bad{35, 0x80}, Bad{39, 0x80}, Bad{43, 0x80},
                          Bad{47, 0x80}, Bad{51, 0x80}}) {
     HeaderBytes bytes = EncodeHeader(DataHeader());

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""K/V over the emulated NCCL between processes with emulated GPUs, of which one is killed or stopped
+at a moment of its communicator's life, or has an NCCL that fails: what the clients see.
+
+Usage: nccl_faults_test.py FOLDER_OF_PROGRAMS [unittest arguments]. BATON_NIGHTLY=1 runs all cells,
+otherwise a fixed few. A cell whose fault did not take effect fails.
+"""
+import itertools
+import os
+import pathlib
+import signal
+import sys
+import time
+import unittest
+
+from process_cluster import ProcessCluster, process_state
+from running_cluster import at_once
+
+BIN = None
+NIGHTLY = "BATON_NIGHTLY" in os.environ
+NUM_BLOCKS = 64
+TOKENS = 6
+STRIKE_LIMIT_S = 120
+# Moments of kernels/emulation/nccl/nccl_options.h, which the process passes on that side.
+MOMENTS = {"prefill": ("connect", "init", "ready", "send", "sending"),
+           "decode": ("id", "connect", "init", "ready", "receive", "landed", "taken")}
+SIGNALS = [(role, f"{action}={moment}:{2 if moment in ('send', 'receive', 'landed') else 1}")
+           for role in MOMENTS for moment, action in
+           itertools.product(MOMENTS[role], ("kill", "stop"))]
+# And what only the communicator suffers from.
+FAILURES = [(role, f"{fault}=2") for role in MOMENTS
+            for fault in ("fail", "cut", "abort=hang fail", "silent=1 cut")]
+FAILURES += [("prefill", "lose=2"), ("decode", "spoil=2"), ("prefill", "init=hang"),
+             ("decode", "init=fail"), ("decode", "version=22105")]
+USUAL = [("prefill", "kill=send:2"), ("decode", "stop=receive:2"), ("decode", "kill=landed:2"),
+         ("prefill", "lose=2"), ("decode", "spoil=2")]
+
+
+def prompt(salt):
+    return [0] + [300 + (i * i * 7 + i * 31 + salt * 101) % 3700 for i in range(1, 19 + salt)]
+
+
+class NcclFaultsTest(unittest.TestCase):
+    def cluster(self, name):
+        library = BIN.parent / "kernels/emulation/nccl/libnccl_emulated.so"
+        for variable, value in (("BATON_NCCL_LIBRARY", str(library)),
+                                ("BATON_EMULATED_GPU", "detector=off")):
+            os.environ[variable] = value
+            self.addCleanup(os.environ.pop, variable, None)
+        return ProcessCluster(BIN, name, worker={
+            "device": "cuda", "num_blocks": NUM_BLOCKS, "max_model_len": 256, "threads": 1,
+            "gpu_graphs": "off", "kv_transport": "nccl"})
+
+    @staticmethod
+    def ask(cluster, salt):
+        choice = cluster.post("/v1/completions", model=cluster.model, prompt=prompt(salt),
+                              max_tokens=TOKENS, temperature=0, ignore_eos=True,
+                              return_token_ids=True, return_logits_digest=True)["choices"][0]
+        return choice["token_ids"], choice["logits_digests"]
+
+    def answers(self, cluster):
+        answers = at_once([lambda s=s: self.ask(cluster, s) for s in range(4)])
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    def has_struck(self, server, fault):
+        if fault.startswith("kill"):
+            return server.process.poll() is not None
+        if fault.startswith("stop"):
+            return process_state(server.pid) == "T"
+        if fault.startswith("spoil"):
+            return server.metric("baton_kv_transport_checksum_failures_total", transport="nccl")
+        if fault.startswith("version"):
+            return "NCCL is 2.21.5 here" in server.last_log()
+        return server.metric("baton_nccl_pairs_failed_total")
+
+    def strike(self, cluster, server, fault, expected):
+        os.environ["BATON_EMULATED_NCCL"] = fault
+        try:
+            cluster.restart(server)
+        finally:
+            del os.environ["BATON_EMULATED_NCCL"]
+        deadline = time.monotonic() + STRIKE_LIMIT_S
+        while not self.has_struck(server, fault):
+            self.assertLess(time.monotonic(), deadline, f"{fault} of {server.name} did not strike")
+            self.assertEqual(self.answers(cluster), expected)
+        self.assertEqual(self.answers(cluster), expected)
+        if fault.startswith("stop"):
+            server.signal(signal.SIGCONT)
+        elif fault.startswith("kill"):
+            server.launch()
+            server.await_start()
+        else:
+            server.process.kill()  # An abort that hangs would keep it from ending.
+            server.await_exit()
+            server.launch()
+            server.await_start()
+        cluster.await_healthy(server, 60)
+        self.assertEqual(self.answers(cluster), expected)
+        self.assertEqual(cluster.await_quiet(60), {})
+
+    def see(self, cells, name):
+        with self.cluster(name) as cluster:
+            expected = self.answers(cluster)
+            for role, fault in cells:
+                with self.subTest(f"{role}: {fault}"):
+                    server = getattr(cluster, role)[0]
+                    self.strike(cluster, server, fault, expected)
+            carried = [s.metric("baton_kv_transport_bytes_accepted_total", transport="nccl")
+                       for s in cluster.decode]
+            self.assertGreater(sum(carried), 0)
+
+    def test_a_fault_at_a_step_of_nccl_changes_no_answer_and_holds_nothing(self):
+        self.see(USUAL, "nccl-faults")
+
+    @unittest.skipUnless(NIGHTLY, "nightly")
+    def test_every_signal_at_every_moment(self):
+        self.see(SIGNALS, "nccl-signals")
+
+    @unittest.skipUnless(NIGHTLY, "nightly")
+    def test_every_failure_of_a_communicator(self):
+        self.see(FAILURES, "nccl-failures")
+
+
+if __name__ == "__main__":
+    BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+    unittest.main(verbosity=2)
