@@ -32,7 +32,9 @@ absl::StatusOr<std::unique_ptr<TcpRanks>> TcpRanks::Create(TcpRanksOptions optio
     tcp.transport.kv_heads = options.kv_heads;
     tcp.transport.sink = made->group_.SinkOf(r);
     if (options.nccl != nullptr) {
-      RETURN_IF_ERROR(made->AddCarrier(options.nccl, options.ranks[r], options.lost, &tcp));
+      const absl::Status added =
+          made->AddCarrier(options.nccl, options.ranks[r], options.lost, &tcp);
+      if (!added.ok()) LogPath("all", /*up=*/false, std::string(added.message()));
     }
     RETURN_IF_ERROR(made->Add(std::move(tcp), options.ranks[r], options.lost));
     ranks.push_back(made->ranks_.back().get());
@@ -50,13 +52,14 @@ absl::Status TcpRanks::AddCarrier(std::shared_ptr<const nccl::Library> library,
                                   const TcpRanksOptions::Rank& rank, LostFn lost,
                                   TcpOptions* tcp) {
   ASSIGN_OR_RETURN(const DeviceMemory memory, rank.device->Memory());
-  ASSIGN_OR_RETURN(carriers_.emplace_back(),
+  ASSIGN_OR_RETURN(auto carrier,
                    nccl::NcclCarrier::Create(std::move(library), *rank.device, *rank.cache,
                                              {.staging = StagingFor(memory),
                                               .time_scale = tcp->time_scale,
                                               .on_path = LogPath,
                                               .on_lost = std::move(lost)}));
-  tcp->transport.carrier = carriers_.back().get();
+  tcp->transport.carrier = carrier.get();
+  carriers_.push_back(std::move(carrier));
   return absl::OkStatus();
 }
 

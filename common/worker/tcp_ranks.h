@@ -60,6 +60,7 @@ class TcpRanks : public KvTransport {
  private:
   TcpRanks(int32_t kv_heads, EventSink sink) : group_(kv_heads, std::move(sink)) {}
   absl::Status Add(TcpOptions tcp, const TcpRanksOptions::Rank& rank, LostFn lost);
+  // Without it, where its memory cannot be had, all goes over TCP.
   absl::Status AddCarrier(std::shared_ptr<const nccl::Library> library,
                           const TcpRanksOptions::Rank& rank, LostFn lost, TcpOptions* tcp);
 
