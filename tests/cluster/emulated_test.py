@@ -327,7 +327,7 @@ class EmulatedTest(unittest.TestCase):
     def ask_until_nccl(self, cluster, number):
         """The answers of so many requests in a row whose K/V went over NCCL alone. The pair is made
         beside the first requests, and made again if the machine was too busy for it."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 200
         while time.monotonic() < deadline:
             before = self.carried(cluster)
             ask(cluster, REQUESTS[0])
