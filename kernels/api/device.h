@@ -117,8 +117,7 @@ class Device {
   }
 
   // What libraries for this kind of device call the lane (a cudaStream_t). What the calling thread
-  // asks of them from now on is for this device; any thread may ask. UNIMPLEMENTED where there are
-  // none.
+  // asks of them from now on is for this device; any thread may. UNIMPLEMENTED: there are none.
   virtual absl::StatusOr<void*> NativeLane(Lane /*lane*/) {
     return absl::UnimplementedError("no libraries use this device");
   }
