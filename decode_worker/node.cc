@@ -13,57 +13,29 @@
 
 namespace baton {
 
-DecodeNode::DecodeNode(const DecodeNodeOptions& options, DecodeIdentity identity,
-                       const ModelInfo& model, BlockAllocator& allocator, ModelRunner& runner,
-                       KvTransport& transport, WorkerOutbox& outbox)
-    : options_(options),
-      identity_(std::move(identity)),
-      model_(model),
-      allocator_(allocator),
-      transport_(transport),
-      outbox_(outbox),
-      engine_(options.engine, model, allocator, runner),
-      calls_(allocator, engine_) {
+template class WorkerNode<DecodeEntry, WorkerMail, DecodeCounters>;
+
+DecodeNode::DecodeNode(const WorkerParts& parts, const DecodeNodeOptions& options,
+                       DecodeIdentity identity)
+    : WorkerNode(parts), options_(options), identity_(std::move(identity)) {
   engine_.set_reclaim(
       [this](const AgeKey& needy, bool alone) { return RevokeReservation(needy, alone); });
 }
 
 void DecodeNode::Handle(WorkerMail mail, Time now) {
   std::visit(Overloaded{[&](DecodeOpened& opened) { OnOpened(std::move(opened), now); },
-                        [&](const RebindAsked& rebind) { OnRebind(rebind.request, now); },
-                        [&](const CallBroken& broken) { OnBroken(broken); },
-                        [&](const LayerDone&) { progress_.OnMark(now); },
-                        [&](const RowsDone&) { progress_.OnMark(now); },
-                        [&](StepDone& step) { OnStepDone(std::move(step), now); },
-                        [&](const TransferEvent& transfer) { OnTransfer(transfer, now); },
-                        [&](const WorkerAuditAsked& audit) { audit.answer(Audit(now)); },
-                        [&](const Drain&) { draining_ = true; },
-                        [&](const PrefillOpened&) { ++counters_.stale_mail; },
-                        [&](const SendAsked&) { ++counters_.stale_mail; }},
+                        [&](RebindAsked& rebind) { OnRebind(rebind.request, now); },
+                        [&](LayerDone& layer) { OnMark(layer.step, now); },
+                        [&](PrefillOpened&) { ++counters_.stale_mail; },
+                        [&](SendAsked&) { ++counters_.stale_mail; },
+                        [&](auto& shared) { On(shared, now); }},
              mail);
 }
 
-void DecodeNode::OnBroken(const CallBroken& broken) {
-  Entry* entry = calls_.FindLive(broken.call);
-  if (entry == nullptr) {
-    ++counters_.stale_mail;
-  } else {
-    End(*entry);
-  }
-}
-
 void DecodeNode::Step(Time now) {
-  while (Entry* entry = calls_.PastDeadline(now)) {
-    outbox_.Close(entry->call, absl::DeadlineExceededError("the request's deadline has passed"));
-    End(*entry);
-  }
-  while (Entry* entry = calls_.PastStateLimit(now)) {
-    ++counters_.unbound_expired;
-    outbox_.Close(entry->call, absl::UnavailableError("no other transfer came in time"));
-    End(*entry);
-  }
-  engine_.StartStep(now);
-  progress_.OnLook(now, engine_.step_in_flight() != nullptr);
+  EndOverdue(now, absl::UnavailableError("no other transfer came in time"),
+             &counters_.unbound_expired);
+  StartStep(now);
 }
 
 absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
@@ -71,8 +43,7 @@ absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
   if (draining_) return absl::ResourceExhaustedError("this decode worker is draining");
   // The last token's K/V is never needed.
   const int64_t longest = int64_t{request.prompt_length} + request.sampling.max_tokens - 1;
-  const int64_t pool_tokens = int64_t{allocator_.num_blocks()} * allocator_.block_size();
-  const int64_t limit = std::min<int64_t>(pool_tokens, model_.max_model_len);
+  const int64_t limit = MostTokens();
   if (request.tokens.empty() || longest > limit) {
     return absl::InvalidArgumentError(
         absl::StrFormat("prompt and max_tokens make %d tokens; this decode worker holds at most %d",
@@ -114,7 +85,6 @@ BlockTable DecodeNode::Reserve(const DecodeRequest& request) {
 }
 
 void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
-  ++counters_.calls;
   DecodeRequest& request = opened.request;
   absl::Status status = Admissible(request);
   BlockTable table;
@@ -122,12 +92,7 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
     table = Reserve(request);
     if (table.size() == 0) status = absl::ResourceExhaustedError("no blocks are free");
   }
-  if (!status.ok()) {
-    ++(absl::IsAlreadyExists(status) ? counters_.duplicates : counters_.refused);
-    if (absl::IsResourceExhausted(status)) ++counters_.refused_full;
-    outbox_.Close(opened.call, status);
-    return;
-  }
+  if (Refuses(opened.call, status)) return;
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
   counters_.prompt_tokens += num_tokens;
   counters_.cached_tokens += (table.num_sealed() - table.num_passed()) * allocator_.block_size();
@@ -161,7 +126,7 @@ void DecodeNode::Invite(Entry& entry, Incarnation prefill) {
                                          .ticket = entry.open_ticket,
                                          .ranks = options_.ranks,
                                          .pair_key = identity_.key_of(prefill),
-                                         .decode = options_.incarnation,
+                                         .decode = incarnation_,
                                          .cached_tokens = sequence.num_computed});
   CheckHeld(entry);
 }
@@ -258,28 +223,17 @@ absl::Status DecodeNode::CheckFirst(const Sequence& sequence, const TokenOutput&
   return absl::OkStatus();
 }
 
-void DecodeNode::OnTransfer(const TransferEvent& event, Time now) {
-  auto it = tickets_.find(event.ticket);
-  if (it == tickets_.end() || !event.receiver) {
-    ++counters_.stale_mail;
-    return;
-  }
-  Entry& entry = calls_.at(it->second);
+void DecodeNode::OnTransferBegun(Entry& entry) {
+  BATON_FAIL_POINT("decode.prefilling");
+  if (entry.state != State::kReserved) return;
+  reserved_.erase(entry.age);
+  receiving_.emplace(entry.age, entry.call);
+  allocator_.MarkFilling(entry.sequence->blocks);
+  entry.state = State::kReceiving;
   CheckHeld(entry);
-  BATON_CHECK(entry.open_ticket == event.ticket);
-  if (event.kind == TransferEvent::Kind::kBegun) {
-    BATON_FAIL_POINT("decode.prefilling");
-    if (entry.state != State::kReserved) return;
-    reserved_.erase(entry.age);
-    receiving_.emplace(entry.age, entry.call);
-    allocator_.MarkFilling(entry.sequence->blocks);
-    entry.state = State::kReceiving;
-    return;
-  }
-  tickets_.erase(it);
-  entry.open_ticket = {};
-  counters_.handoff_bytes += event.bytes;
-  if (entry.state == State::kEnding) return EraseIfQuiet(entry);
+}
+
+void DecodeNode::OnTransferEnded(Entry& entry, const TransferEvent& event, Time now) {
   const absl::Status status =
       event.status.ok() ? CheckFirst(*entry.sequence, event.first) : event.status;
   if (status.ok()) {
@@ -287,9 +241,7 @@ void DecodeNode::OnTransfer(const TransferEvent& event, Time now) {
   } else if (entry.rebind) {
     Bind(entry);
   } else {
-    ++counters_.handoffs_failed;
-    outbox_.Emit(entry.call, HandoffFailedEvent{.attempt = entry.attempt,
-                                                .reason = std::string(status.message())});
+    FailHandoff(entry, entry.attempt, status.message());
     Unbind(entry, now + options_.unbound_limit);
     CheckHeld(entry);
   }
@@ -310,34 +262,18 @@ void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
   entry.state = State::kRunning;
   // The stream starts again at the first position; the router takes whichever copy comes first.
   EmitToken(entry, event.first);
-  if (event.first.finish != FinishReason::kNone) {
-    outbox_.Close(entry.call, absl::OkStatus());
-    End(entry);
-    return;
-  }
+  if (event.first.finish != FinishReason::kNone) return Close(entry, absl::OkStatus());
   engine_.Add(std::move(entry.sequence));
   CheckHeld(entry);
 }
 
-void DecodeNode::OnStepDone(StepDone done, Time now) {
-  progress_.OnStepDone(now);
-  for (SequenceProgress& progress : engine_.OnStepDone(std::move(done), now)) {
-    Entry& entry = calls_.at(progress.call);
-    BATON_CHECK(entry.in_engine());
-    BATON_CHECK(entry.state == State::kRunning || entry.state == State::kEnding);
-    if (progress.released != nullptr) entry.sequence = std::move(progress.released);
-    if (entry.state == State::kEnding) {
-      EraseIfQuiet(entry);
-      continue;
-    }
-    if (progress.output) EmitToken(entry, *progress.output);
-    BATON_FAIL_POINT("decode.decoding");
-    if (!entry.in_engine()) {
-      BATON_FAIL_POINT("decode.finishing");
-      outbox_.Close(entry.call, progress.status);
-      End(entry);
-    }
-  }
+void DecodeNode::OnProgress(Entry& entry, SequenceProgress& progress, Time) {
+  BATON_CHECK(entry.state == State::kRunning);
+  if (progress.output) EmitToken(entry, *progress.output);
+  BATON_FAIL_POINT("decode.decoding");
+  if (entry.in_engine()) return;
+  BATON_FAIL_POINT("decode.finishing");
+  Close(entry, progress.status);
 }
 
 void DecodeNode::EmitToken(const Entry& entry, const TokenOutput& output) {
@@ -345,7 +281,7 @@ void DecodeNode::EmitToken(const Entry& entry, const TokenOutput& output) {
 }
 
 bool DecodeNode::RevokeReservation(const AgeKey& needy, bool alone) {
-  if (num_revoked_draining_ > 0) return true;
+  if (revoked_ != 0) return true;
   auto is_younger = [&](const std::map<AgeKey, CallId>& held) {
     return !held.empty() && needy < std::prev(held.end())->first;
   };
@@ -359,39 +295,23 @@ bool DecodeNode::RevokeReservation(const AgeKey& needy, bool alone) {
   }
   Entry& youngest = calls_.at(std::prev(from->end())->second);
   ++counters_.revoked;
-  ++num_revoked_draining_;
-  youngest.revoked = true;
-  outbox_.Close(youngest.call,
-                absl::ResourceExhaustedError("the reservation was revoked for a running sequence"));
-  End(youngest);
+  revoked_ = youngest.call;
+  Close(youngest,
+        absl::ResourceExhaustedError("the reservation was revoked for a running sequence"));
   return true;
 }
 
-void DecodeNode::End(Entry& entry) {
-  BATON_CHECK(entry.state != State::kEnding);
-  entry.state = State::kEnding;
+void DecodeNode::Leave(const Entry& entry) {
   reserved_.erase(entry.age);
   receiving_.erase(entry.age);
-  calls_.Retire(entry);
-  if (entry.in_engine()) entry.sequence = engine_.Remove(entry.call);
-  if (entry.transfer_open()) {
-    allocator_.MarkDraining(entry.sequence->blocks);
-    transport_.Abort(entry.open_ticket);
-  }
-  EraseIfQuiet(entry);
 }
 
-void DecodeNode::EraseIfQuiet(Entry& entry) {
-  BATON_CHECK(entry.state == State::kEnding && entry.state_limit == kNever);
-  BATON_CHECK(!entry.revoked || num_revoked_draining_ > 0);
-  if (entry.in_engine() || entry.transfer_open()) return;
-  if (entry.revoked) --num_revoked_draining_;
-  calls_.Erase(entry);
+void DecodeNode::Forget(const Entry& entry) {
+  if (entry.call == revoked_) revoked_ = 0;
 }
 
-void DecodeNode::CheckHeld(const Entry& entry) const {
+void DecodeNode::CheckState(const Entry& entry) const {
   const bool is_unbound = entry.state == State::kUnbound;
-  BATON_CHECK(!entry.transfer_open() || tickets_.at(entry.open_ticket) == entry.call);
   BATON_CHECK(reserved_.contains(entry.age) == (entry.state == State::kReserved || is_unbound));
   BATON_CHECK(receiving_.contains(entry.age) == (entry.state == State::kReceiving));
   BATON_CHECK((entry.state_limit != kNever) == is_unbound);
@@ -409,7 +329,6 @@ void DecodeNode::CheckHeld(const Entry& entry) const {
       BATON_CHECK(entry.in_engine() && !entry.transfer_open() && !entry.rebind);
       break;
     case State::kEnding:
-      BATON_CHECK(entry.in_engine() || entry.transfer_open());
       break;
   }
 }

@@ -5,13 +5,10 @@
 namespace baton {
 
 std::unique_ptr<DecodeNode> DecodeProgram::MakeNode(const DecodeConfig&, WorkerRuntime& runtime) {
-  const WorkerRuntime::NodeParts parts = runtime.parts();
   return std::make_unique<DecodeNode>(
-      DecodeNodeOptions{
-          .incarnation = parts.incarnation, .ranks = parts.ranks, .engine = parts.engine},
+      runtime.parts(), DecodeNodeOptions{.ranks = runtime.DataRanks()},
       DecodeIdentity{.new_ticket = NewTicket,
-                     .key_of = [&runtime](Incarnation prefill) { return runtime.KeyOf(prefill); }},
-      parts.model, parts.allocator, parts.runner, parts.transport, parts.outbox);
+                     .key_of = [&runtime](Incarnation prefill) { return runtime.KeyOf(prefill); }});
 }
 
 WorkerSnapshot DecodeProgram::Look(const DecodeNode& node) {

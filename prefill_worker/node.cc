@@ -29,63 +29,35 @@ uint64_t FinishGroup(const PrefillRequest& request) {
 
 }  // namespace
 
-PrefillNode::PrefillNode(const PrefillNodeOptions& options, const ModelInfo& model,
-                         BlockAllocator& allocator, ModelRunner& runner, KvTransport& transport,
-                         WorkerOutbox& outbox)
-    : options_(options),
-      model_(model),
-      allocator_(allocator),
-      transport_(transport),
-      outbox_(outbox),
-      engine_(options.engine, model, allocator, runner),
-      calls_(allocator, engine_) {}
+template class WorkerNode<PrefillEntry, WorkerMail, PrefillCounters>;
+
+PrefillNode::PrefillNode(const WorkerParts& parts, const PrefillNodeOptions& options)
+    : WorkerNode(parts),
+      options_(options),
+      max_running_(static_cast<size_t>(parts.engine.max_batch_sequences)) {}
 
 void PrefillNode::Handle(WorkerMail mail, Time now) {
   std::visit(Overloaded{[&](PrefillOpened& opened) { OnOpened(std::move(opened), now); },
                         [&](SendAsked& send) { OnSend(std::move(send.request), now); },
-                        [&](const CallBroken& broken) { OnBroken(broken); },
-                        [&](const LayerDone& layer) { OnLayerDone(layer, now); },
-                        [&](const RowsDone& rows) { OnRowsDone(rows, now); },
-                        [&](StepDone& step) { OnStepDone(std::move(step), now); },
-                        [&](const TransferEvent& transfer) { OnTransfer(transfer, now); },
-                        [&](const WorkerAuditAsked& audit) { audit.answer(Audit(now)); },
-                        [&](const Drain&) { draining_ = true; },
-                        [&](const DecodeOpened&) { ++counters_.stale_mail; },
-                        [&](const RebindAsked&) { ++counters_.stale_mail; }},
+                        [&](LayerDone& layer) { OnLayerDone(layer, now); },
+                        [&](DecodeOpened&) { ++counters_.stale_mail; },
+                        [&](RebindAsked&) { ++counters_.stale_mail; },
+                        [&](auto& shared) { On(shared, now); }},
              mail);
 }
 
-void PrefillNode::OnBroken(const CallBroken& broken) {
-  Entry* entry = calls_.FindLive(broken.call);
-  if (entry == nullptr) {
-    ++counters_.stale_mail;
-  } else {
-    End(*entry);
-  }
-}
-
 void PrefillNode::Step(Time now) {
-  while (Entry* entry = calls_.PastDeadline(now)) {
-    outbox_.Close(entry->call, absl::DeadlineExceededError("the request's deadline has passed"));
-    End(*entry);
-  }
-  while (Entry* entry = calls_.PastStateLimit(now)) {
-    ++counters_.kept_expired;
-    outbox_.Close(entry->call,
-                  absl::AbortedError("the handoff failed and no other came about in time"));
-    End(*entry);
-  }
+  EndOverdue(now, absl::AbortedError("the handoff failed and no other came about in time"),
+             &counters_.kept_expired);
   AdmitWaiting();
-  engine_.StartStep(now);
-  progress_.OnLook(now, engine_.step_in_flight() != nullptr);
+  StartStep(now);
 }
 
 absl::Status PrefillNode::Admissible(const PrefillRequest& request) const {
   // RESOURCE_EXHAUSTED is the one answer that says: nothing was done, try elsewhere or later.
   if (draining_) return absl::ResourceExhaustedError("this prefill worker is draining");
   const int64_t num_tokens = static_cast<int64_t>(request.tokens.size());
-  const int64_t pool_tokens = int64_t{allocator_.num_blocks()} * allocator_.block_size();
-  const int64_t limit = std::min<int64_t>(pool_tokens, model_.max_model_len);
+  const int64_t limit = MostTokens();
   if (num_tokens < 1 || num_tokens > limit) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "prompt has %d tokens; this prefill worker takes 1 to %d", num_tokens, limit));
@@ -110,13 +82,8 @@ absl::Status PrefillNode::Admissible(const PrefillRequest& request) const {
 }
 
 void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
-  ++counters_.calls;
   PrefillRequest& request = opened.request;
-  if (absl::Status status = Admissible(request); !status.ok()) {
-    ++(absl::IsAlreadyExists(status) ? counters_.duplicates : counters_.refused);
-    outbox_.Close(opened.call, status);
-    return;
-  }
+  if (Refuses(opened.call, Admissible(request))) return;
   const uint64_t finish_group = FinishGroup(request);
   Entry& entry = calls_.Open(opened.call, request, now);
   Sequence& sequence = *entry.sequence;
@@ -134,8 +101,7 @@ void PrefillNode::OnOpened(PrefillOpened opened, Time now) {
 
 void PrefillNode::AdmitWaiting() {
   // Strictly by age: a long prompt at the front is not starved by short ones behind it.
-  while (!waiting_.empty() &&
-         static_cast<int32_t>(engine_.num_running()) < options_.engine.max_batch_sequences) {
+  while (!waiting_.empty() && engine_.num_running() < max_running_) {
     if (!Admit(calls_.at(waiting_.begin()->second))) return;
   }
 }
@@ -182,7 +148,7 @@ void PrefillNode::StartTransfer(Entry& entry, int32_t num_tokens) {
                     .endpoint = entry.handoff->ranks[0].endpoint,
                     .receivers = entry.handoff->ranks,
                     .key = entry.handoff->pair_key,
-                    .sender = options_.incarnation,
+                    .sender = incarnation_,
                     .receiver = entry.handoff->decode,
                     .blocks = entry.sequence->blocks.blocks(),
                     .first_token = entry.handoff->first_token,
@@ -206,12 +172,8 @@ void PrefillNode::OnSend(SendRequest request, Time now) {
   }
   Entry& entry = *found;
   CheckHeld(entry);
-  if (std::string bad = WhyBad(request.handoff, entry); !bad.empty()) {
-    ++counters_.handoffs_failed;
-    outbox_.Emit(entry.call,
-                 HandoffFailedEvent{.attempt = request.attempt, .reason = std::move(bad)});
-    return;
-  }
+  const std::string bad = WhyBad(request.handoff, entry);
+  if (!bad.empty()) return FailHandoff(entry, request.attempt, bad);
   ++counters_.sends;
   calls_.SetAttempt(entry, request.attempt);
   if (entry.transfer_open()) transport_.Abort(entry.open_ticket);
@@ -256,49 +218,23 @@ void PrefillNode::PushRows(const Entry& entry, int32_t layer, int32_t begin, int
 }
 
 void PrefillNode::OnLayerDone(const LayerDone& done, Time now) {
-  const StepPlan* plan = engine_.step_in_flight();
-  if (plan == nullptr || plan->step != done.step) {
-    ++counters_.stale_mail;
-    return;
-  }
-  progress_.OnMark(now);
+  if (!OnMark(done.step, now)) return;
   BATON_FAIL_POINT("prefill.prefilling");
-  for (size_t i = 0; i < plan->rows.size(); ++i) {
+  const std::vector<StepRow>& rows = engine_.step_in_flight()->rows;
+  for (size_t i = 0; i < rows.size(); ++i) {
     const Entry& entry = calls_.at(engine_.step_calls()[i]);
     const bool sends = entry.transfer_open() && !entry.send_due;
     if (entry.state != State::kComputing || !sends) continue;
-    const StepRow& row = plan->rows[i];
-    PushRows(entry, done.layer, row.context_len,
-             row.context_len + static_cast<int32_t>(row.tokens.size()));
+    PushRows(entry, done.layer, rows[i].context_len,
+             rows[i].context_len + static_cast<int32_t>(rows[i].tokens.size()));
   }
 }
 
-void PrefillNode::OnRowsDone(const RowsDone& done, Time now) {
-  const StepPlan* plan = engine_.step_in_flight();
-  if (plan == nullptr || plan->step != done.step) {
-    ++counters_.stale_mail;
-  } else {
-    progress_.OnMark(now);
-  }
-}
-
-void PrefillNode::OnStepDone(StepDone done, Time now) {
-  progress_.OnStepDone(now);
-  for (SequenceProgress& progress : engine_.OnStepDone(std::move(done), now)) {
-    Entry& entry = calls_.at(progress.call);
-    BATON_CHECK(entry.in_engine());
-    BATON_CHECK(entry.state == State::kComputing || entry.state == State::kEnding);
-    if (progress.released != nullptr) entry.sequence = std::move(progress.released);
-    if (entry.state == State::kEnding) {
-      EraseIfQuiet(entry);
-    } else if (!progress.status.ok()) {
-      outbox_.Close(entry.call, progress.status);
-      End(entry);
-    } else {
-      EmitScores(entry, std::move(progress.prompt_logprobs));
-      if (!entry.in_engine()) OnPrefilled(entry, std::move(progress.output), now);
-    }
-  }
+void PrefillNode::OnProgress(Entry& entry, SequenceProgress& progress, Time now) {
+  BATON_CHECK(entry.state == State::kComputing);
+  if (!progress.status.ok()) return Close(entry, progress.status);
+  EmitScores(entry, std::move(progress.prompt_logprobs));
+  if (!entry.in_engine()) OnPrefilled(entry, std::move(progress.output), now);
 }
 
 // Chunk by chunk, so that nothing grows with the prompt, in pieces that fit a message.
@@ -322,11 +258,7 @@ void PrefillNode::OnPrefilled(Entry& entry, std::optional<TokenOutput> first, Ti
   outbox_.Emit(entry.call, PrefilledEvent{.attempt = entry.attempt,
                                           .first = first,
                                           .cached_tokens = entry.cached_tokens});
-  if (!entry.handoff) {
-    outbox_.Close(entry.call, absl::OkStatus());
-    End(entry);
-    return;
-  }
+  if (!entry.handoff) return Close(entry, absl::OkStatus());
   entry.state = State::kSending;
   entry.first = std::move(first);
   if (entry.send_due) {
@@ -354,31 +286,16 @@ void PrefillNode::Finish(const Entry& entry) {
   BATON_FAIL_POINT("prefill.finishing");
 }
 
-void PrefillNode::OnTransfer(const TransferEvent& event, Time now) {
-  auto it = tickets_.find(event.ticket);
-  if (it == tickets_.end() || event.receiver || event.kind != TransferEvent::Kind::kEnded ||
-      calls_.at(it->second).open_ticket != event.ticket) {
-    ++counters_.stale_mail;
-    return;
-  }
-  Entry& entry = calls_.at(it->second);
-  CheckHeld(entry);
-  tickets_.erase(it);
-  entry.open_ticket = {};
-  if (entry.state == State::kEnding) {
-    EraseIfQuiet(entry);
-  } else if (entry.send_due) {
+void PrefillNode::OnTransferEnded(Entry& entry, const TransferEvent& event, Time now) {
+  if (entry.send_due) {
     StartSend(entry, now);
   } else if (event.status.ok()) {
     BATON_FAIL_POINT("prefill.decoding");
-    outbox_.Close(entry.call, absl::OkStatus());
-    End(entry);
+    Close(entry, absl::OkStatus());
   } else {
     // The decode worker is the authority on what arrived; until the router has asked it, the KV
     // is kept, or computed to its end.
-    ++counters_.handoffs_failed;
-    outbox_.Emit(entry.call, HandoffFailedEvent{.attempt = entry.attempt,
-                                                .reason = std::string(event.status.message())});
+    FailHandoff(entry, entry.attempt, event.status.message());
     if (entry.state == State::kSending) Keep(entry, now);
   }
 }
@@ -389,34 +306,16 @@ void PrefillNode::Keep(Entry& entry, Time now) {
   CheckHeld(entry);
 }
 
-void PrefillNode::End(Entry& entry) {
-  BATON_CHECK(entry.state != State::kEnding);
-  entry.state = State::kEnding;
-  waiting_.erase(entry.age);
-  calls_.Retire(entry);
-  if (entry.in_engine()) entry.sequence = engine_.Remove(entry.call);
-  if (entry.transfer_open()) {
-    if (!entry.in_engine()) allocator_.MarkDraining(entry.sequence->blocks);
-    transport_.Abort(entry.open_ticket);
-  }
-  EraseIfQuiet(entry);
+void PrefillNode::Forget(const Entry& entry) {
+  if (!entry.handoff) return;
+  // A repeated open may have brought the ticket again since this one's transfer ended.
+  const auto it = tickets_.find(entry.handoff->ticket);
+  if (it != tickets_.end() && it->second == entry.call) tickets_.erase(it);
 }
 
-void PrefillNode::EraseIfQuiet(Entry& entry) {
-  BATON_CHECK(entry.state == State::kEnding && entry.state_limit == kNever);
-  if (entry.in_engine() || entry.transfer_open()) return;
-  if (entry.handoff) {
-    // A repeated open may have brought the ticket again since this one's transfer ended.
-    auto it = tickets_.find(entry.handoff->ticket);
-    if (it != tickets_.end() && it->second == entry.call) tickets_.erase(it);
-  }
-  calls_.Erase(entry);
-}
-
-void PrefillNode::CheckHeld(const Entry& entry) const {
+void PrefillNode::CheckState(const Entry& entry) const {
   const bool is_waiting = entry.state == State::kWaiting;
   const bool awaits_send = entry.state == State::kSending && entry.send_due;
-  BATON_CHECK(!entry.transfer_open() || tickets_.at(entry.open_ticket) == entry.call);
   BATON_CHECK(waiting_.contains(entry.age) == is_waiting);
   BATON_CHECK((entry.state_limit != kNever) == (entry.state == State::kKept || awaits_send));
   switch (entry.state) {
@@ -434,13 +333,12 @@ void PrefillNode::CheckHeld(const Entry& entry) const {
       BATON_CHECK(!entry.in_engine() && !entry.transfer_open());
       break;
     case State::kEnding:
-      BATON_CHECK(entry.in_engine() || entry.transfer_open());
       break;
   }
 }
 
 WorkerStatus PrefillNode::Status() const {
-  WorkerStatus status = calls_.Status(options_.incarnation, progress_, draining_);
+  WorkerStatus status = WorkerNode::Status();
   // None of these has blocks, so all their tokens are to be computed.
   for (const auto& [age, call] : waiting_) status.queued_tokens += calls_.at(call).num_tokens;
   return status;

@@ -31,22 +31,17 @@ void PrefillConfig::AddOptions(CLI::App& app) {
       ->group("Memory and batching");
 }
 
-EngineOptions PrefillProgram::EngineOptionsOf(const PrefillConfig& config,
-                                              WorkerRuntime& runtime) {
-  EngineOptions engine = runtime.parts().engine;
-  engine.finish_together =
+WorkerParts PrefillProgram::PartsOf(const PrefillConfig& config, WorkerRuntime& runtime) {
+  WorkerParts parts = runtime.parts();
+  parts.engine.finish_together =
       config.finish_together.value_or(runtime.on_cpu() ? kFinishTogetherOnCpu : 0);
-  return engine;
+  return parts;
 }
 
 std::unique_ptr<PrefillNode> PrefillProgram::MakeNode(const PrefillConfig& config,
                                                       WorkerRuntime& runtime) {
-  const WorkerRuntime::NodeParts parts = runtime.parts();
-  return std::make_unique<PrefillNode>(
-      PrefillNodeOptions{.incarnation = parts.incarnation,
-                         .engine = EngineOptionsOf(config, runtime),
-                         .max_waiting = config.max_waiting},
-      parts.model, parts.allocator, parts.runner, parts.transport, parts.outbox);
+  return std::make_unique<PrefillNode>(PartsOf(config, runtime),
+                                       PrefillNodeOptions{.max_waiting = config.max_waiting});
 }
 
 WorkerSnapshot PrefillProgram::Look(const PrefillNode& node) {

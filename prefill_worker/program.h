@@ -34,7 +34,7 @@ struct PrefillProgram {
   static constexpr char kPurpose[] =
       "Baton prefill worker: computes prompts and pushes their K/V to decode workers.";
 
-  static EngineOptions EngineOptionsOf(const PrefillConfig& config, WorkerRuntime& runtime);
+  static WorkerParts PartsOf(const PrefillConfig& config, WorkerRuntime& runtime);
   static std::unique_ptr<PrefillNode> MakeNode(const PrefillConfig& config, WorkerRuntime& runtime);
   static WorkerSnapshot Look(const PrefillNode& node);
 };

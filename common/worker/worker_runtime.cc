@@ -288,7 +288,7 @@ HelloInfo WorkerRuntime::Hello() const {
           .vocab_size = model_.info.vocab_size};
 }
 
-WorkerRuntime::NodeParts WorkerRuntime::parts() {
+WorkerParts WorkerRuntime::parts() {
   const KvCache* const swap = model_.ranks[0].swap.get();
   return {.incarnation = incarnation_,
           .engine = {.chunk_tokens = config_.chunk_tokens,
@@ -299,8 +299,7 @@ WorkerRuntime::NodeParts WorkerRuntime::parts() {
           .allocator = *allocator_,
           .runner = mailing_runner_,
           .transport = transport_,
-          .outbox = *server_,
-          .ranks = DataRanks()};
+          .outbox = *server_};
 }
 
 PairKey WorkerRuntime::KeyOf(Incarnation prefill) const {

@@ -11,8 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/ids.h"
-#include "common/engine/call_table.h"
-#include "common/engine/engine.h"
+#include "common/engine/worker_node.h"
 #include "common/http/http_server.h"
 #include "common/kv_cache/block_allocator.h"
 #include "common/model/load_model.h"
@@ -53,17 +52,9 @@ class WorkerRuntime {
   ~WorkerRuntime();  // Stops at once.
 
   // For the node's constructor. All of it lives as long as this.
-  struct NodeParts {
-    Incarnation incarnation = 0;
-    EngineOptions engine;
-    const ModelInfo& model;
-    BlockAllocator& allocator;
-    ModelRunner& runner;
-    KvTransport& transport;
-    WorkerOutbox& outbox;
-    std::vector<DataRank> ranks;  // Where prefill workers connect.
-  };
-  NodeParts parts();
+  WorkerParts parts();
+  // Where prefill workers connect.
+  std::vector<DataRank> DataRanks() const;
 
   // Whether steps are computed by the CPU's own cores.
   bool on_cpu() const { return processors_[0].device->info().unified; }
@@ -89,7 +80,6 @@ class WorkerRuntime {
   absl::Status MakeProcessors(int32_t threads);
   std::shared_ptr<const nccl::Library> FindNccl() const;
   absl::Status Listen();
-  std::vector<DataRank> DataRanks() const;
   absl::Status Begin(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read);
   absl::Status ServeMetrics();
   void ExportMetrics();

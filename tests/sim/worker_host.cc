@@ -97,15 +97,19 @@ void WorkerHost::MakeNode() {
       [this](const StepPlan& plan) { OnStepStart(plan); });
   p.runner->SetTokenTime(options_.token_time);
   MakePorts();
-  const EngineOptions engine{.chunk_tokens = options_.chunk_tokens,
-                             .max_batch_sequences = options_.max_batch,
-                             .swap_blocks = options_.swap_blocks,
-                             .finish_together = options_.finish_together};
+  const WorkerParts parts{.incarnation = incarnation_,
+                          .engine = {.chunk_tokens = options_.chunk_tokens,
+                                     .max_batch_sequences = options_.max_batch,
+                                     .swap_blocks = options_.swap_blocks,
+                                     .finish_together = options_.finish_together},
+                          .model = p.model,
+                          .allocator = *p.allocator,
+                          .runner = *p.runner,
+                          .transport = *p.transport,
+                          .outbox = *this};
   if (options_.role == Role::kPrefill) {
     p.prefill = std::make_unique<PrefillNode>(
-        PrefillNodeOptions{
-            .incarnation = incarnation_, .engine = engine, .max_waiting = options_.max_waiting},
-        p.model, *p.allocator, *p.runner, *p.transport, static_cast<WorkerOutbox&>(*this));
+        parts, PrefillNodeOptions{.max_waiting = options_.max_waiting});
     MakeLedger(nullptr);
     return;
   }
@@ -116,12 +120,8 @@ void WorkerHost::MakeNode() {
                           .key_of = [this](Incarnation sender) {
                             return process_->ports.front()->KeyOf(sender);
                           }};
-  p.decode = std::make_unique<DecodeNode>(
-      DecodeNodeOptions{.incarnation = incarnation_,
-                        .ranks = DataRanks(),
-                        .engine = engine},
-      std::move(identity), p.model, *p.allocator, *p.runner, *p.transport,
-      static_cast<WorkerOutbox&>(*this));
+  p.decode = std::make_unique<DecodeNode>(parts, DecodeNodeOptions{.ranks = DataRanks()},
+                                          std::move(identity));
   MakeLedger(p.decode->host_pool());
   if (const BlockAllocator* host_pool = p.decode->host_pool()) {
     p.host_memories = MakeMemories(*host_pool);

@@ -247,6 +247,33 @@ class TidyTest(unittest.TestCase):
                 self.assert_clean("common/base/notes.py", f"# {text}\n")
         self.assert_clean("common/base/README.md", "`ids` / `ids.h`, a / b, `base/ids.h`\n")
 
+    def test_bound_that_is_not_the_constants_value_is_found(self):
+        head = "**Bounds**\n| what | limit | where |\n|---|---|---|\n"
+        code = ("common/base/limits.h", "#pragma once\nDuration hold_limit = std::chrono::seconds(2);\n"
+                "Duration hang_limit = std::chrono::milliseconds(2500);\nint kLeast = 4096;\n"
+                "int kept_s = 3600;\n")
+
+        def found(limit, names):
+            page = head + f"| x | {limit} | {names}, `common/base/limits.h` |\n\n| y | 9 s | `z` |\n"
+            return [v[1:] for v in self.violations(dict([code, ("ARCHITECTURE.md", page)]))]
+
+        for limit, name in (("2 s, later 12.5 s", "hold_limit"), ("2.5 s", "hang_limit"),
+                            ("at 2,500 ms", "hang_limit"), ("4,096", "kLeast"),
+                            ("3,600 s", "kept_s")):
+            self.assertEqual(found(limit, f"`{name}`"), [], limit)
+        for limit, name in (("12 s", "hold_limit"), ("2 sheep", "hold_limit"), ("5 s", "hang_limit"),
+                            ("4,095", "kLeast"), ("3,600 ms", "kept_s"), ("2 s", "gone_limit")):
+            self.assertEqual(found(limit, f"`{name}`"), [(4, "bound")], limit)
+        self.assertEqual(found("2 s and 2.5 s", "`hold_limit`, `hang_limit`"), [])
+        self.assertEqual(found("2 s", "`hold_limit`, `hang_limit`"), [(4, "bound")])
+
+    def test_cited_invariant_that_is_not_defined_is_found(self):
+        page = ("ARCHITECTURE.md", "| I1 | blocks | x |\n| I11 | caps | y |\n")
+        for text, rules in (('Fail("I11: full")', []), ('Fail("I2: two")', ["invariant"])):
+            name = "tests/sim/ledger.cc"
+            got = self.violations(dict([page, (name, f"void F() {{ {text}; }}\n")]))
+            self.assertEqual([rule for path, _, rule in got if path == name], rules)
+
     def test_source_that_nothing_builds_is_found(self):
         all_sources = [name for name in CLEAN if name.endswith(".cc")]
         self.assertEqual(self.violations({}, compiled=all_sources), [])

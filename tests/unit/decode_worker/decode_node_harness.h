@@ -78,17 +78,13 @@ class DecodeNodeHarness : public testing::Test {
   RecordingTransport transport_;
   RecordingOutbox outbox_;
   uint64_t next_ticket_ = 1;
-  DecodeNode node_{{.incarnation = 77, .ranks = {{"d:1", {0, 4}}}, .engine = {.chunk_tokens = 8}},
+  DecodeNode node_{{77, {.chunk_tokens = 8}, model_, pool_, runner_, transport_, outbox_},
+                   {.ranks = {{"d:1", {0, 4}}}},
                    {.new_ticket =
                         [this] {
                           return TicketId{5, next_ticket_++};
                         },
-                    .key_of = [](Incarnation p) { return PairKey{static_cast<uint8_t>(p)}; }},
-                   model_,
-                   pool_,
-                   runner_,
-                   transport_,
-                   outbox_};
+                    .key_of = [](Incarnation p) { return PairKey{static_cast<uint8_t>(p)}; }}};
 };
 
 }  // namespace baton

@@ -73,12 +73,12 @@ class PrefillNodeHarness : public testing::Test {
   RecordingOutbox outbox_;
   PrefillNode node_{{.incarnation = 66,
                      .engine = {.chunk_tokens = 8, .finish_together = finish_together_},
-                     .max_waiting = 3},
-                    model_,
-                    pool_,
-                    runner_,
-                    transport_,
-                    outbox_};
+                     .model = model_,
+                     .allocator = pool_,
+                     .runner = runner_,
+                     .transport = transport_,
+                     .outbox = outbox_},
+                    {.max_waiting = 3}};
 };
 
 }  // namespace baton

@@ -44,7 +44,7 @@ TEST(PrefillProgramTest, PromptsFinishTogetherByDefaultWhereTheCpuComputes) {
     auto runtime = WorkerRuntime::Create(config.worker, Role::kPrefill);
     EXPECT_TRUE(runtime.ok()) << runtime.status();
     EXPECT_TRUE((*runtime)->on_cpu());
-    return PrefillProgram::EngineOptionsOf(config, **runtime).finish_together;
+    return PrefillProgram::PartsOf(config, **runtime).engine.finish_together;
   };
   EXPECT_EQ(waits(), 8);
   config.finish_together = 3;

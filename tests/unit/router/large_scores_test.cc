@@ -76,7 +76,7 @@ class LargeWorker {
                        return status;
                      }},
                 &thread_),
-        node_({.incarnation = 7}, model_, pool_, runner_, transport_, server_) {
+        node_({7, {}, model_, pool_, runner_, transport_, server_}, {}) {
     EXPECT_TRUE(server_.Start().ok());
     thread_.Start(&node_, nullptr);
   }

@@ -49,7 +49,7 @@ TEST(WorkerRuntimeTest, ServesUntilDrainedAndSaysWhereItListens) {
   IdleNode node;  // Outlives the runtime.
   auto runtime = WorkerRuntime::Create(config, Role::kDecode);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
-  const WorkerRuntime::NodeParts parts = (*runtime)->parts();
+  const WorkerParts parts = (*runtime)->parts();
   EXPECT_NE(parts.incarnation, 0u);
   EXPECT_EQ(parts.allocator.num_blocks(), 64);
   EXPECT_EQ(parts.model.vocab_size, 4096);
@@ -64,7 +64,7 @@ TEST(WorkerRuntimeTest, ServesUntilDrainedAndSaysWhereItListens) {
   std::ifstream in(config.ready_file);
   const nlohmann::json ready = nlohmann::json::parse(in);
   EXPECT_EQ(ready["role"], "decode");
-  EXPECT_EQ(ready["data_addresses"], nlohmann::json({parts.ranks[0].endpoint}));
+  EXPECT_EQ(ready["data_addresses"], nlohmann::json({(*runtime)->DataRanks()[0].endpoint}));
   (*runtime)->Drain([] { return false; });
   EXPECT_TRUE(node.draining);
 }
