@@ -106,7 +106,7 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
   BATON_CHECK(sequence.state == State::kQueued && sequence.losses.empty());
   if (sequence.decode.call != 0) {
     BATON_CHECK(sequence.prefill.call == 0);
-    Take(sequence.prefill, route->prefill, need.prompt_tokens);
+    directory_.Take(sequence.prefill, route->prefill, need.prompt_tokens);
     RebindTo(sequence, sequence.prefill.incarnation, now);
     return true;
   }
@@ -114,13 +114,13 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
     sequence.base = need.prompt_tokens;
     sequence.group = directory_.at(route->prefill).group;
     recovery_.Start(sequence);
-    Take(sequence.prefill, route->prefill, need.prompt_tokens);
+    directory_.Take(sequence.prefill, route->prefill, need.prompt_tokens);
   }
   if (!need.needs_decode) {
     OpenPrefill(sequence, std::nullopt, now);
     return true;
   }
-  Take(sequence.decode, route->decode, need.total_tokens);
+  directory_.Take(sequence.decode, route->decode, need.total_tokens);
   OpenDecode(sequence, now);
   return true;
 }
@@ -156,7 +156,9 @@ void RouterNode::OpenPrefill(SequenceState& sequence, std::optional<HandoffTarge
   sequence.state = State::kPrefilling;
   sequence.prefilled = false;
   sequence.call_score = 1;
-  if (sequence.prefill.tokens == 0) Take(sequence.prefill, sequence.prefill.worker, sequence.base);
+  if (sequence.prefill.tokens == 0) {
+    directory_.Take(sequence.prefill, sequence.prefill.worker, sequence.base);
+  }
   waits_.Clear(sequence);
   sequence.prefill.call = NewCall(sequence);
   outbox_.OpenPrefill(sequence.prefill.call, sequence.prefill.worker,
@@ -186,23 +188,8 @@ void RouterNode::Requeue(SequenceState& sequence, int32_t refused_by, Time now) 
 
 // ---- What a sequence has of a worker -----------------------------------------------------------
 
-void RouterNode::Take(Side& side, int32_t worker, int64_t tokens) {
-  BATON_CHECK(side.tokens == 0 && tokens > 0);
-  side.worker = worker;
-  side.incarnation = directory_.at(worker).hello.incarnation;
-  side.tokens = tokens;
-  directory_.at(worker).pending_tokens += tokens;
-}
-
-void RouterNode::ReleaseTokens(Side& side) {
-  if (side.tokens == 0) return;
-  int64_t& pending = directory_.at(side.worker).pending_tokens;
-  pending -= std::exchange(side.tokens, 0);
-  BATON_CHECK(pending >= 0);
-}
-
 void RouterNode::Drop(Side& side) {
-  ReleaseTokens(side);
+  directory_.Release(side);
   if (side.call != 0 && calls_.erase(side.call) > 0) outbox_.Cancel(side.call);
   side.call = 0;
 }

@@ -28,7 +28,7 @@ void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now
 // Waits for its turn, which comes when its losses are judged.
 void RouterNode::Enqueue(SequenceState& sequence, Time now) {
   for (Side* side : {&sequence.prefill, &sequence.decode}) {
-    if (side->call == 0) ReleaseTokens(*side);
+    if (side->call == 0) directory_.Release(*side);
   }
   sequence.state = State::kQueued;
   sequence.queued_since = now;

@@ -52,27 +52,15 @@ void RouterNode::Step(Time now) {
     EndRequest(*request, absl::DeadlineExceededError("the request's time limit has passed"));
   }
   // Stopped for a shorter time, it has not read its mail yet when it wakes.
-  if (last_step_ != kNever && now - last_step_ > options_.hang_limit / 6) awake_since_ = now;
-  last_step_ = now;
-  if (now >= FenceAt()) FenceHungWorkers(now);
+  directory_.OnLook(now);
+  if (now >= directory_.FenceAt()) FenceHungWorkers(now);
   while (auto counter = waits_.Expired(now)) CheckWatch(*counter, now);
   Dispatch(now);
   wake_due_ = NextDeadline();
 }
 
 Time RouterNode::NextDeadline() const {
-  return std::min({deadlines_.Next(), waits_.Next(), retry_at_, FenceAt()});
-}
-
-// When silence may be judged: not before the router was awake for long enough to read its mail. So
-// that this does not make it late, it asks to be woken a little before.
-Time RouterNode::FenceAt() const {
-  const Time hung = directory_.NextHungAt();
-  const bool looks_again = last_step_ != kNever && hung - options_.hang_limit / 6 > last_step_;
-  if (hung == kNever || !looks_again) {
-    return std::max(hung, awake_since_ + options_.hang_limit / 24);
-  }
-  return hung - options_.hang_limit / 12;
+  return std::min({deadlines_.Next(), waits_.Next(), retry_at_, directory_.FenceAt()});
 }
 
 // ---- Clients -----------------------------------------------------------------------------------

@@ -64,7 +64,6 @@ class RouterNode : public Node<RouterMail> {
   void AwaitScore(SequenceState& sequence, Time now);
   RouterAudit Audit(Time now) const;
   void CheckInvariants(uint64_t counter) const;
-  Time FenceAt() const;
   // What calls tell (worker_events.cc).
   void OnWorkerEvent(WorkerEventReceived received, Time now);
   void OnReserved(SequenceState& sequence, const ReservedEvent& event, Time now);
@@ -98,9 +97,7 @@ class RouterNode : public Node<RouterMail> {
   void OpenDecode(SequenceState& sequence, Time now);
   void OpenPrefill(SequenceState& sequence, std::optional<HandoffTarget> handoff, Time now);
   void Requeue(SequenceState& sequence, int32_t refused_by, Time now);
-  void Take(Side& side, int32_t worker, int64_t tokens);
   void Drop(Side& side);
-  void ReleaseTokens(Side& side);
   void ReleaseAll(SequenceState& sequence);
 
   RouterNodeOptions options_;
@@ -118,9 +115,7 @@ class RouterNode : public Node<RouterMail> {
   absl::flat_hash_map<CallId, uint64_t> calls_;  // Open calls -> sequence counter.
   Deadlines<uint64_t> deadlines_;                // Of requests.
   Time retry_at_ = kNever;
-  Time wake_due_ = kNever;   // When the last step asked to be woken.
-  Time last_step_ = kNever;  // kNever: there was none.
-  Time awake_since_{};  // No two steps lay far apart since then: its thread did not stand still.
+  Time wake_due_ = kNever;  // When the last step asked to be woken.
   uint64_t next_sequence_ = 1;
   CallId next_call_ = 1;
 };

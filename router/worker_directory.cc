@@ -1,9 +1,11 @@
 #include "router/worker_directory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_format.h"
+#include "common/base/check.h"
 
 namespace baton {
 namespace {
@@ -90,18 +92,44 @@ void WorkerDirectory::Forgive(Time now) {
   }
 }
 
-Time WorkerDirectory::NextHungAt() const {
-  Time next = kNever;
+void WorkerDirectory::OnLook(Time now) {
+  if (last_look_ != kNever && now - last_look_ > hang_limit_ / 6) awake_since_ = now;
+  last_look_ = now;
+}
+
+Time WorkerDirectory::FenceAt() const {
+  Time hung = kNever;
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
-    next = std::min(next, HungAt(i));
+    hung = std::min(hung, HungAt(i));
   }
-  return next;
+  const bool looks_again = last_look_ != kNever && hung - hang_limit_ / 6 > last_look_;
+  if (hung == kNever || !looks_again) return std::max(hung, awake_since_ + hang_limit_ / 24);
+  return hung - hang_limit_ / 12;
 }
 
 void WorkerDirectory::MarkHung(int32_t worker, Time now) {
   workers_[worker].hung = true;
   workers_[worker].reason = "it stopped making progress";
   UpdateReach(now);
+}
+
+void WorkerDirectory::Take(SequenceState::Side& side, int32_t worker, int64_t tokens) {
+  BATON_CHECK(side.tokens == 0 && tokens > 0);
+  side.worker = worker;
+  side.incarnation = workers_[worker].hello.incarnation;
+  side.tokens = tokens;
+  workers_[worker].pending_tokens += tokens;
+}
+
+void WorkerDirectory::Release(SequenceState::Side& side) {
+  if (side.tokens == 0) return;
+  int64_t& pending = workers_[side.worker].pending_tokens;
+  pending -= std::exchange(side.tokens, 0);
+  BATON_CHECK(pending >= 0);
+}
+
+void WorkerDirectory::NoteToken(const SequenceState::Side& side, Time now) {
+  if (IsUp(side.worker, side.incarnation)) workers_[side.worker].last_token = now;
 }
 
 Candidate WorkerDirectory::CandidateOf(int32_t worker) const {

@@ -11,6 +11,7 @@
 #include "common/node/message.h"
 #include "router/reach_history.h"
 #include "router/routing/routing_policy.h"
+#include "router/sequence.h"
 
 namespace baton {
 
@@ -46,6 +47,12 @@ class WorkerDirectory {
   // The worker refused, or was lost: not asked again until its next status or `until`.
   void Skip(int32_t worker, Time until) { workers_[worker].skip_until = until; }
 
+  // A side of a sequence goes to the worker, which counts so many tokens for it until Release.
+  void Take(SequenceState::Side& side, int32_t worker, int64_t tokens);
+  void Release(SequenceState::Side& side);  // Nothing is done the second time.
+  // The worker of that side, if it is still that process, has computed a token that came.
+  void NoteToken(const SequenceState::Side& side, Time now);
+
   Worker& at(int32_t worker) { return workers_[worker]; }
   const std::vector<Worker>& workers() const { return workers_; }
   bool Usable(int32_t worker) const {
@@ -63,7 +70,12 @@ class WorkerDirectory {
   // most and for the first layer; or no status comes for T_hang. kNever if it is down or hung
   // already.
   Time HungAt(int32_t worker) const;
-  Time NextHungAt() const;
+  // The router looks at its workers. More than a sixth of T_hang after it last did, its own thread
+  // stood still.
+  void OnLook(Time now);
+  // When the first of them may be fenced: not before the router was awake for long enough to read
+  // its mail. So that this does not make it late, it is to look a little before.
+  Time FenceAt() const;
   // The router itself stood still: what it has not heard meanwhile says nothing.
   void Forgive(Time now);
   // Fences it until it moves again. The router's own calls there are the caller's to cancel.
@@ -100,6 +112,8 @@ class WorkerDirectory {
 
   const Duration hang_limit_;
   std::vector<Worker> workers_;
+  Time last_look_ = kNever;  // kNever: there was none.
+  Time awake_since_{};       // No two looks lay far apart since then.
   std::map<ReachKey, ReachHistory> reach_;  // Of the usable workers.
 };
 

@@ -134,7 +134,7 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
   }
   waits_.Note(sequence, now);
   sequence.prefilled = true;
-  ReleaseTokens(sequence.prefill);
+  directory_.Release(sequence.prefill);
   RequestState& request = requests_.at(sequence.request);
   if (!request.cache_counted[sequence.prompt]) {
     request.cache_counted[sequence.prompt] = true;
@@ -152,12 +152,9 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
 // The first token that the decode worker computed proves the prefill worker and the handoff too.
 void RouterNode::NoteToken(const SequenceState& sequence, const TokensEvent& event, Time now) {
   if (event.outputs.empty() || event.outputs.back().position <= sequence.base) return;
-  const auto note = [&](const Side& side) {
-    if (directory_.IsUp(side.worker, side.incarnation)) directory_.at(side.worker).last_token = now;
-  };
-  note(sequence.decode);
+  directory_.NoteToken(sequence.decode, now);
   const bool is_first = event.outputs.front().position <= sequence.base + 1;
-  if (is_first && sequence.handoff_failures == 0) note(sequence.prefill);
+  if (is_first && sequence.handoff_failures == 0) directory_.NoteToken(sequence.prefill, now);
 }
 
 // The decode worker has verified the KV, or computes it, and goes on, whatever the prefill call
@@ -169,7 +166,7 @@ void RouterNode::OnDecoding(SequenceState& sequence) {
   recovery_.ForgetLosses(sequence);
   // KV that is kept because its handoff seemed to fail is not needed any more.
   if (sequence.handoff_failures > 0 && sequence.prefilled) Drop(sequence.prefill);
-  if (sequence.prefill.call == 0) ReleaseTokens(sequence.prefill);
+  if (sequence.prefill.call == 0) directory_.Release(sequence.prefill);
 }
 
 // The tokens before a bad one stand; for more than that the event does not count.
@@ -241,7 +238,7 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& sta
 void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& status, Time now) {
   if (sequence.state == State::kDecoding) {
     // The decode worker has the KV. A score that is still owed is sought again at the end.
-    ReleaseTokens(sequence.prefill);
+    directory_.Release(sequence.prefill);
   } else if (IsRefusal(status)) {
     Requeue(sequence, sequence.prefill.worker, now);
   } else if (IsFinal(status)) {

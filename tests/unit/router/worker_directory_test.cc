@@ -215,9 +215,31 @@ TEST_F(WorkerDirectoryTest, SilenceForTheHangLimitIsHanging) {
   EXPECT_EQ(directory_.HungAt(2), At(2500));
   directory_.OnStatus(2, {.incarnation = 12}, At(400));
   EXPECT_EQ(directory_.HungAt(2), At(2900));
-  EXPECT_EQ(directory_.NextHungAt(), At(2500));  // Of another one.
+  EXPECT_EQ(directory_.FenceAt(), At(2500));  // Another one.
   directory_.OnDown(2, "gone", At(400));
   EXPECT_EQ(directory_.HungAt(2), kNever);
+}
+
+TEST_F(WorkerDirectoryTest, NobodyIsFencedBeforeTheRouterWasAwakeToReadItsMail) {
+  constexpr Duration kHang = milliseconds(2500);
+  AllUp();
+  directory_.OnLook(At(0));
+  EXPECT_EQ(directory_.FenceAt(), At(2500) - kHang / 12);  // To look once more before.
+  directory_.OnLook(At(2300));
+  EXPECT_EQ(directory_.FenceAt(), At(2500));
+  directory_.OnLook(At(2900));  // It stood still in between.
+  EXPECT_EQ(directory_.FenceAt(), At(2900) + kHang / 24);
+}
+
+TEST_F(WorkerDirectoryTest, TokensOfASideCountOnceUntilTheyAreReleased) {
+  AllUp();
+  SequenceState::Side side;
+  directory_.Take(side, 2, 30);
+  EXPECT_EQ(side.incarnation, 12u);
+  EXPECT_EQ(directory_.at(2).pending_tokens, 30);
+  directory_.Release(side);
+  directory_.Release(side);
+  EXPECT_EQ(directory_.at(2).pending_tokens, 0);
 }
 
 TEST_F(WorkerDirectoryTest, AWorkerOfSlowLayersMayNotBeSilentForLonger) {
