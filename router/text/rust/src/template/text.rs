@@ -92,7 +92,9 @@ fn is_cased(c: char) -> bool {
     c.is_lowercase() || c.is_uppercase()
 }
 
-pub fn title(text: &str) -> String {
+/// The first letter of each word as a capital, all others small. `goes_on`: whether a word does so
+/// behind that letter.
+fn capitalize_words(text: &str, goes_on: impl Fn(char) -> bool) -> String {
     let mut result = String::with_capacity(text.len());
     let mut inside = false;
     for c in text.chars() {
@@ -101,24 +103,18 @@ pub fn title(text: &str) -> String {
         } else {
             result.extend(c.to_uppercase());
         }
-        inside = is_cased(c);
+        inside = goes_on(c);
     }
     result
 }
 
+pub fn title(text: &str) -> String {
+    capitalize_words(text, is_cased)
+}
+
 /// The title filter of Jinja2: words begin after spaces, hyphens and opening brackets only.
 pub fn title_words(text: &str) -> String {
-    let mut result = String::with_capacity(text.len());
-    let mut inside = false;
-    for c in text.chars() {
-        if inside {
-            result.extend(c.to_lowercase());
-        } else {
-            result.extend(c.to_uppercase());
-        }
-        inside = !(is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<'));
-    }
-    result
+    capitalize_words(text, |c| !(is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<')))
 }
 
 pub fn swap_case(text: &str) -> String {
