@@ -13,7 +13,7 @@
 
 namespace baton {
 
-template class WorkerNode<DecodeEntry, WorkerMail, DecodeCounters>;
+template class WorkerNode<DecodeEntry, DecodeMail, DecodeCounters>;
 
 DecodeNode::DecodeNode(const WorkerParts& parts, const DecodeNodeOptions& options,
                        DecodeIdentity identity)
@@ -22,12 +22,10 @@ DecodeNode::DecodeNode(const WorkerParts& parts, const DecodeNodeOptions& option
       [this](const AgeKey& needy, bool alone) { return RevokeReservation(needy, alone); });
 }
 
-void DecodeNode::Handle(WorkerMail mail, Time now) {
+void DecodeNode::Handle(DecodeMail mail, Time now) {
   std::visit(Overloaded{[&](DecodeOpened& opened) { OnOpened(std::move(opened), now); },
                         [&](RebindAsked& rebind) { OnRebind(rebind.request, now); },
                         [&](LayerDone& layer) { OnMark(layer.step, now); },
-                        [&](PrefillOpened&) { ++counters_.stale_mail; },
-                        [&](SendAsked&) { ++counters_.stale_mail; },
                         [&](auto& shared) { On(shared, now); }},
              mail);
 }
@@ -175,6 +173,7 @@ void DecodeNode::Bind(Entry& entry) {
 }
 
 void DecodeNode::ComputeHere(Entry& entry) {
+  BATON_CHECK(entry.state == State::kUnbound && !entry.in_engine());
   ++counters_.computed_here;
   reserved_.erase(entry.age);
   Sequence& sequence = *entry.sequence;
@@ -224,6 +223,7 @@ absl::Status DecodeNode::CheckFirst(const Sequence& sequence, const TokenOutput&
 }
 
 void DecodeNode::OnTransferBegun(Entry& entry) {
+  BATON_CHECK(entry.transfer_open() && entry.state != State::kRunning);
   BATON_FAIL_POINT("decode.prefilling");
   if (entry.state != State::kReserved) return;
   reserved_.erase(entry.age);
@@ -249,6 +249,7 @@ void DecodeNode::OnTransferEnded(Entry& entry, const TransferEvent& event, Time 
 
 // Every layer is here, verified: the sequence joins the running batch.
 void DecodeNode::OnVerified(Entry& entry, const TransferEvent& event) {
+  BATON_CHECK(!entry.in_engine() && !entry.transfer_open());
   ++counters_.handoffs;
   reserved_.erase(entry.age);
   receiving_.erase(entry.age);
@@ -294,6 +295,7 @@ bool DecodeNode::RevokeReservation(const AgeKey& needy, bool alone) {
     return false;
   }
   Entry& youngest = calls_.at(std::prev(from->end())->second);
+  BATON_CHECK(!youngest.in_engine() && youngest.sequence->blocks.num_held() > 0);
   ++counters_.revoked;
   revoked_ = youngest.call;
   Close(youngest,

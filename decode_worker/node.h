@@ -46,16 +46,16 @@ struct DecodeEntry : CallEntry {
   std::optional<Incarnation> rebind;  // Asked for, and waiting for the old writer to be quiet.
 };
 
-extern template class WorkerNode<DecodeEntry, WorkerMail, DecodeCounters>;
+extern template class WorkerNode<DecodeEntry, DecodeMail, DecodeCounters>;
 
 // The logic of a decode worker: reserves blocks before prefill starts, takes the KV that arrives,
 // decodes in a continuous batch, preempts the youngest when blocks run out. Its state table is in
 // ARCHITECTURE.md.
-class DecodeNode : public WorkerNode<DecodeEntry, WorkerMail, DecodeCounters> {
+class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
  public:
   DecodeNode(const WorkerParts& parts, const DecodeNodeOptions& options, DecodeIdentity identity);
 
-  void Handle(WorkerMail mail, Time now) override;
+  void Handle(DecodeMail mail, Time now) override;
   void Step(Time now) override;
 
   int64_t num_preemptions() const { return engine_.num_preemptions(); }

@@ -29,19 +29,17 @@ uint64_t FinishGroup(const PrefillRequest& request) {
 
 }  // namespace
 
-template class WorkerNode<PrefillEntry, WorkerMail, PrefillCounters>;
+template class WorkerNode<PrefillEntry, PrefillMail, PrefillCounters>;
 
 PrefillNode::PrefillNode(const WorkerParts& parts, const PrefillNodeOptions& options)
     : WorkerNode(parts),
       options_(options),
       max_running_(static_cast<size_t>(parts.engine.max_batch_sequences)) {}
 
-void PrefillNode::Handle(WorkerMail mail, Time now) {
+void PrefillNode::Handle(PrefillMail mail, Time now) {
   std::visit(Overloaded{[&](PrefillOpened& opened) { OnOpened(std::move(opened), now); },
                         [&](SendAsked& send) { OnSend(std::move(send.request), now); },
                         [&](LayerDone& layer) { OnLayerDone(layer, now); },
-                        [&](DecodeOpened&) { ++counters_.stale_mail; },
-                        [&](RebindAsked&) { ++counters_.stale_mail; },
                         [&](auto& shared) { On(shared, now); }},
              mail);
 }
@@ -287,6 +285,8 @@ void PrefillNode::Finish(const Entry& entry) {
 }
 
 void PrefillNode::OnTransferEnded(Entry& entry, const TransferEvent& event, Time now) {
+  BATON_CHECK(entry.state == State::kComputing || entry.state == State::kSending);
+  BATON_CHECK(entry.handoff.has_value());
   if (entry.send_due) {
     StartSend(entry, now);
   } else if (event.status.ok()) {
@@ -301,6 +301,7 @@ void PrefillNode::OnTransferEnded(Entry& entry, const TransferEvent& event, Time
 }
 
 void PrefillNode::Keep(Entry& entry, Time now) {
+  BATON_CHECK(entry.state == State::kSending && !entry.transfer_open());
   entry.state = State::kKept;
   calls_.SetStateLimit(entry, now + options_.keep_limit);
   CheckHeld(entry);

@@ -42,16 +42,16 @@ struct PrefillEntry : CallEntry {
   int32_t cached_tokens = 0;
 };
 
-extern template class WorkerNode<PrefillEntry, WorkerMail, PrefillCounters>;
+extern template class WorkerNode<PrefillEntry, PrefillMail, PrefillCounters>;
 
 // The logic of a prefill worker: admits prompts with all their blocks, computes them in chunks,
 // pushes each layer's K/V as it is written, samples the first token. Its state table is in
 // ARCHITECTURE.md.
-class PrefillNode : public WorkerNode<PrefillEntry, WorkerMail, PrefillCounters> {
+class PrefillNode : public WorkerNode<PrefillEntry, PrefillMail, PrefillCounters> {
  public:
   PrefillNode(const WorkerParts& parts, const PrefillNodeOptions& options);
 
-  void Handle(WorkerMail mail, Time now) override;
+  void Handle(PrefillMail mail, Time now) override;
   void Step(Time now) override;
   WorkerStatus Status() const override;
 

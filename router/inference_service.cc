@@ -1,6 +1,5 @@
 #include "router/inference_service.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
@@ -317,8 +316,6 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   ~Impl() override { Shutdown(Duration::zero()); }
 
   absl::Status Start() {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     ApplyServerSettings(options_.max_streams_per_connection, &builder);
     // Beyond its own limit the library answers RESOURCE_EXHAUSTED, as if trying again would help,

@@ -15,7 +15,7 @@
 // client can hold more of it than the options say, and no bytes from outside can end it.
 namespace baton::http {
 
-// Where the answer to one request goes. Thread-safe; every call returns at once. Either Send, or
+// Where the answer to one request goes. Thread-safe; every call returns at once. Either Respond, or
 // StartStream, Write..., Finish. If the last reference goes away before that, the client gets 500
 // (or, within a stream, a closed connection). Calls after the end do nothing.
 class ResponseWriter {

@@ -92,7 +92,8 @@ void NodeThread<Mail>::Run(Node<Mail>* node, const std::function<void(Time now)>
   }
 }
 
-template class NodeThread<WorkerMail>;
+template class NodeThread<DecodeMail>;
+template class NodeThread<PrefillMail>;
 template class NodeThread<RouterMail>;
 
 }  // namespace baton

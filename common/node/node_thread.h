@@ -21,8 +21,8 @@ struct NodeThreadOptions {
 
 // Drives a node in production: one thread takes all mail, calls Handle for each piece, then Step,
 // then `after_step`, and sleeps until mail or the node's deadline. Mail that arrives before Start
-// waits. The node is touched by this thread only, between Start and Stop. Of WorkerMail and
-// RouterMail (node_thread.cc).
+// waits. The node is touched by this thread only, between Start and Stop. Of DecodeMail,
+// PrefillMail and RouterMail (node_thread.cc).
 template <typename Mail>
 class NodeThread : public Inbox<Mail> {
  public:

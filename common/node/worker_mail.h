@@ -1,9 +1,11 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 #include <variant>
 
 #include "common/model/model_runner.h"
+#include "common/node/inbox.h"
 #include "common/node/message.h"
 #include "common/transport/kv_transport.h"
 
@@ -34,10 +36,20 @@ struct WorkerAuditAsked {
   std::function<void(WorkerAudit)> answer;
 };
 
-// All that a worker's node is told: by routers, its runner and its transport. A prefill worker's
-// gRPC server takes no Decode calls and Rebinds, a decode worker's no Prefill calls and Sends.
-using WorkerMail =
-    std::variant<DecodeOpened, PrefillOpened, RebindAsked, SendAsked, CallBroken, Drain,
-                 WorkerAuditAsked, LayerDone, RowsDone, StepDone, TransferEvent>;
+// All that a worker's node is told: by routers, its runner and its transport. `Own` is what the
+// nodes of one kind of worker are told alone.
+template <typename... Own>
+using WorkerMail = std::variant<Own..., CallBroken, Drain, WorkerAuditAsked, LayerDone, RowsDone,
+                                StepDone, TransferEvent>;
+using DecodeMail = WorkerMail<DecodeOpened, RebindAsked>;
+using PrefillMail = WorkerMail<PrefillOpened, SendAsked>;
+
+// Of a node of either kind, for who does not know which.
+using WorkerInbox = std::variant<Inbox<DecodeMail>*, Inbox<PrefillMail>*>;
+
+// What both kinds are told.
+inline void Post(const WorkerInbox& inbox, WorkerMail<> mail) {
+  std::visit([](auto* to, auto& one) { to->Post(std::move(one)); }, inbox, mail);
+}
 
 }  // namespace baton

@@ -81,7 +81,7 @@ class ClientCall : public OpenCall, public grpc::ClientReadReactor<Event> {
   void OnDone(const grpc::Status& status) override {
     ReactionBegins(this);
     const Hooks hooks = std::move(hooks_);
-    hooks.on_closed(events_.EndOf(EndOf(status, context_)));
+    hooks.on_closed(events_.EndOf(PeerEndOf(status, context_)));
     self_.reset();  // Deletes this.
     hooks.on_released();
   }

@@ -3,6 +3,8 @@
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
 #include <chrono>
@@ -40,6 +42,8 @@ grpc::ChannelArguments ClusterChannelArguments() {
 }
 
 void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* builder) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   // Naming it links it, so that reflection can describe the health service.
   (void)grpc::health::v1::HealthCheckRequest::descriptor();
   builder->SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
@@ -75,13 +79,6 @@ grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-absl::Status FromGrpc(const grpc::Status& status, absl::string_view reason, bool is_late) {
-  return StatusOf({.code = static_cast<absl::StatusCode>(status.error_code()),
-                   .message = status.error_message(),
-                   .reason = std::string(reason),
-                   .is_late = is_late});
-}
-
 absl::string_view ReasonIn(const grpc::ClientContext& context) {
   const auto& trailers = context.GetServerTrailingMetadata();
   const auto it = trailers.find(kReasonKey);
@@ -89,7 +86,7 @@ absl::string_view ReasonIn(const grpc::ClientContext& context) {
   return absl::string_view(it->second.data(), it->second.size());
 }
 
-PeerEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context) {
+PeerEnd PeerEndOf(const grpc::Status& status, const grpc::ClientContext& context) {
   const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_MONOTONIC);
   return {.code = static_cast<absl::StatusCode>(status.error_code()),
           .message = status.error_message(),
@@ -98,7 +95,7 @@ PeerEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context) {
 }
 
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {
-  return StatusOf(EndOf(status, context));
+  return StatusOf(PeerEndOf(status, context));
 }
 
 }  // namespace baton

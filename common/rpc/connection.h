@@ -26,7 +26,7 @@ inline constexpr char kReasonKey[] = "baton-reason";
 
 grpc::ChannelArguments ClusterChannelArguments();
 
-// Keepalive, limits, and no sharing of a port with another process.
+// Keepalive, limits, health, reflection, and no sharing of a port with another process.
 void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* builder);
 
 // The logs of gRPC and protobuf go nowhere, so that a peer cannot write into ours: what matters is
@@ -42,9 +42,8 @@ Duration TimeLeft(gpr_timespec deadline);
 grpc::Status ToGrpc(const absl::Status& status);
 
 // What a finished call came to; see StatusOf.
-absl::Status FromGrpc(const grpc::Status& status, absl::string_view reason, bool is_late);
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
-PeerEnd EndOf(const grpc::Status& status, const grpc::ClientContext& context);
+PeerEnd PeerEndOf(const grpc::Status& status, const grpc::ClientContext& context);
 
 // Of a finished call: the reason with which the peer itself ended it, or empty.
 absl::string_view ReasonIn(const grpc::ClientContext& context);

@@ -1,6 +1,5 @@
 #include "common/rpc/worker_server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
@@ -189,7 +188,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
                            public v1::Prefill::CallbackService,
                            public v1::Cluster::CallbackService {
  public:
-  Impl(WorkerServerOptions options, Inbox<WorkerMail>* inbox)
+  Impl(WorkerServerOptions options, WorkerInbox inbox)
       : options_(std::move(options)),
         inbox_(inbox),
         gate_(options_.hello.incarnation, {.vocab_size = options_.hello.vocab_size,
@@ -199,13 +198,11 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   ~Impl() override { Shutdown(Duration::zero()); }
 
   absl::Status Start() {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;
     ApplyServerSettings(options_.max_streams_per_connection, &builder);
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
     builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
-    if (options_.hello.role == Role::kDecode) {
+    if (std::holds_alternative<Inbox<DecodeMail>*>(inbox_)) {
       builder.RegisterService(static_cast<v1::Decode::CallbackService*>(this));
     } else {
       builder.RegisterService(static_cast<v1::Prefill::CallbackService*>(this));
@@ -265,23 +262,23 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
 
   grpc::ServerWriteReactor<v1::DecodeEvent>* Decode(grpc::CallbackServerContext* context,
                                                     const v1::DecodeRequest* request) override {
-    return Accept<DecodeCall, DecodeOpened>(context, *request);
+    return Accept<DecodeMail, DecodeCall, DecodeOpened>(context, *request);
   }
 
   grpc::ServerWriteReactor<v1::PrefillEvent>* Prefill(grpc::CallbackServerContext* context,
                                                       const v1::PrefillRequest* request) override {
-    return Accept<PrefillCall, PrefillOpened>(context, *request);
+    return Accept<PrefillMail, PrefillCall, PrefillOpened>(context, *request);
   }
 
   // What comes of a Rebind or a Send is told on the call that it is about.
   grpc::ServerUnaryReactor* Rebind(grpc::CallbackServerContext* context,
                                    const v1::RebindRequest* request, v1::RebindResponse*) override {
-    return FinishUnary(context, OfferTaken<RebindAsked>(*request));
+    return FinishUnary(context, OfferTaken<DecodeMail, RebindAsked>(*request));
   }
 
   grpc::ServerUnaryReactor* Send(grpc::CallbackServerContext* context,
                                  const v1::SendRequest* request, v1::SendResponse*) override {
-    return FinishUnary(context, OfferTaken<SendAsked>(*request));
+    return FinishUnary(context, OfferTaken<PrefillMail, SendAsked>(*request));
   }
 
   grpc::ServerUnaryReactor* Audit(grpc::CallbackServerContext* context,
@@ -294,11 +291,11 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     // gRPC keeps context and response until Finish, also of a call that was cancelled. A node that
     // stops without an answer drops the closure, which then finishes the call.
     auto pending = std::make_shared<PendingAudit>(context, reactor);
-    const bool taken = inbox_->Offer(WorkerAuditAsked{[pending, response](WorkerAudit audit) {
+    const WorkerAuditAsked asked{[pending, response](WorkerAudit audit) {
       ToProto(audit, response);
       pending->Finish(absl::OkStatus());
-    }});
-    if (!taken) {
+    }};
+    if (!std::visit([&](auto* inbox) { return inbox->Offer(asked); }, inbox_)) {
       pending->Finish(absl::ResourceExhaustedError("the worker's inbox is full: try later"));
     }
     return reactor;
@@ -331,7 +328,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
                                   const v1::DrainRequest* request, v1::DrainResponse*) override {
     const absl::Status status = CheckIfGiven(request->expected_incarnation());
-    if (status.ok()) inbox_->Post(baton::Drain{});
+    if (status.ok()) Post(inbox_, baton::Drain{});
     return FinishUnary(context, status);
   }
 
@@ -341,16 +338,22 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     return expected == 0 ? absl::OkStatus() : gate_.CheckIncarnation(expected);
   }
 
-  // A Rebind or a Send.
-  template <typename Asked, typename Request>
-  absl::Status OfferTaken(const Request& request) {
-    ASSIGN_OR_RETURN(auto valid, gate_.Take(request));
-    if (inbox_->Offer(Asked{std::move(valid)})) return absl::OkStatus();
+  // Only this kind of worker has a service that takes such mail.
+  template <typename Mail>
+  absl::Status Offer(Mail mail) {
+    if (std::get<Inbox<Mail>*>(inbox_)->Offer(std::move(mail))) return absl::OkStatus();
     return absl::ResourceExhaustedError("the worker's inbox is full: try another worker or later");
   }
 
+  // A Rebind or a Send.
+  template <typename Mail, typename Asked, typename Request>
+  absl::Status OfferTaken(const Request& request) {
+    ASSIGN_OR_RETURN(auto valid, gate_.Take(request));
+    return Offer<Mail>(Asked{std::move(valid)});
+  }
+
   // Registers the call before it is offered, so that the node may answer at once.
-  template <typename Call, typename Opened, typename Request>
+  template <typename Mail, typename Call, typename Opened, typename Request>
   Call* Accept(grpc::CallbackServerContext* context, const Request& request) {
     const CallId id = next_call_.fetch_add(1) + 1;
     auto call = Call::Create(
@@ -361,9 +364,9 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
          .on_broken =
              [this, id] {
                Forget(id);
-               inbox_->Post(CallBroken{.call = id});
+               Post(inbox_, CallBroken{.call = id});
              }});
-    const absl::Status status = Take<Opened>(id, call, request);
+    const absl::Status status = Take<Mail, Opened>(id, call, request);
     if (!status.ok()) {
       Forget(id);
       call->Close(status);
@@ -371,7 +374,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     return call.get();  // Owns itself until OnDone, which gRPC calls after this returns.
   }
 
-  template <typename Opened, typename Call, typename Request>
+  template <typename Mail, typename Opened, typename Call, typename Request>
   absl::Status Take(CallId id, const std::shared_ptr<Call>& call, const Request& request) {
     ASSIGN_OR_RETURN(auto valid, gate_.Take(request));
     {
@@ -381,8 +384,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       }
       calls_[id] = call;
     }
-    if (inbox_->Offer(Opened{.call = id, .request = std::move(valid)})) return absl::OkStatus();
-    return absl::ResourceExhaustedError("the worker's inbox is full: try another worker or later");
+    return Offer<Mail>(Opened{.call = id, .request = std::move(valid)});
   }
 
   void Beat() {
@@ -405,7 +407,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   }
 
   const WorkerServerOptions options_;
-  Inbox<WorkerMail>* const inbox_;
+  const WorkerInbox inbox_;
   const RequestGate gate_;
   StatusBroadcast broadcast_;
   std::atomic<CallId> next_call_ = 0;
@@ -415,7 +417,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   std::unique_ptr<grpc::Server> server_;
 };
 
-WorkerServer::WorkerServer(WorkerServerOptions options, Inbox<WorkerMail>* inbox)
+WorkerServer::WorkerServer(WorkerServerOptions options, WorkerInbox inbox)
     : impl_(std::make_unique<Impl>(std::move(options), inbox)) {}
 
 WorkerServer::~WorkerServer() = default;

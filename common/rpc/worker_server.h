@@ -30,8 +30,8 @@ struct WorkerServerOptions {
 // Threads: everything may be called from any thread.
 class WorkerServer : public WorkerOutbox {
  public:
-  // `inbox` must outlive this.
-  WorkerServer(WorkerServerOptions options, Inbox<WorkerMail>* inbox);
+  // Serves the calls of the inbox's kind of worker; what it points to outlives this.
+  WorkerServer(WorkerServerOptions options, WorkerInbox inbox);
   ~WorkerServer() override;  // Shuts down at once.
 
   // Binds and serves. UNAVAILABLE with setting and cure if the port cannot be had.

@@ -16,7 +16,7 @@ Histogram StepSeconds(Metrics* metrics, const char* phase) {
 
 }  // namespace
 
-MailingRunner::MailingRunner(Inbox<WorkerMail>* inbox, Metrics* metrics)
+MailingRunner::MailingRunner(WorkerInbox inbox, Metrics* metrics)
     : inbox_(inbox),
       prefill_seconds_(StepSeconds(metrics, "prefill")),
       decode_seconds_(StepSeconds(metrics, "decode")),
@@ -38,9 +38,9 @@ void MailingRunner::Start(std::shared_ptr<const StepPlan> plan) {
   runner_->Start(std::move(plan));
 }
 
-void MailingRunner::OnLayerDone(const LayerDone& done) { inbox_->Post(done); }
+void MailingRunner::OnLayerDone(const LayerDone& done) { Post(inbox_, done); }
 
-void MailingRunner::OnRowsDone(const RowsDone& done) { inbox_->Post(done); }
+void MailingRunner::OnRowsDone(const RowsDone& done) { Post(inbox_, done); }
 
 void MailingRunner::OnStepDone(StepDone done) {
   int64_t tokens = 0;
@@ -57,7 +57,7 @@ void MailingRunner::OnStepDone(StepDone done) {
   seconds.Observe(ToSeconds(now - started_));
   busy_.End(now);
   plan_.reset();
-  inbox_->Post(std::move(done));  // Last: the next step may start at once.
+  Post(inbox_, std::move(done));  // Last: the next step may start at once.
 }
 
 }  // namespace baton

@@ -6,7 +6,6 @@
 
 #include "common/base/time.h"
 #include "common/model/model_runner.h"
-#include "common/node/inbox.h"
 #include "common/node/worker_mail.h"
 #include "common/telemetry/metrics.h"
 #include "common/worker/device_metrics.h"
@@ -17,9 +16,9 @@ namespace baton {
 // measures each step. Set the runner before the first Start; it must be gone before this is.
 class MailingRunner : public ModelRunner, public RunnerSink {
  public:
-  // `inbox` outlives this. Adds baton_step_seconds, baton_tokens_total and what ExportBusyTime
+  // The inbox outlives this. Adds baton_step_seconds, baton_tokens_total and what ExportBusyTime
   // does.
-  MailingRunner(Inbox<WorkerMail>* inbox, Metrics* metrics);
+  MailingRunner(WorkerInbox inbox, Metrics* metrics);
 
   void set_runner(ModelRunner* runner) { runner_ = runner; }
 
@@ -29,7 +28,7 @@ class MailingRunner : public ModelRunner, public RunnerSink {
   void OnStepDone(StepDone done) override;
 
  private:
-  Inbox<WorkerMail>* const inbox_;
+  const WorkerInbox inbox_;
   ModelRunner* runner_ = nullptr;
   Histogram prefill_seconds_;
   Histogram decode_seconds_;

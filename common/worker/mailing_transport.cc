@@ -63,7 +63,7 @@ std::string LabelOf(AbortCode code) {
 
 }  // namespace
 
-MailingTransport::MailingTransport(const std::string& name, Inbox<WorkerMail>* inbox,
+MailingTransport::MailingTransport(const std::string& name, WorkerInbox inbox,
                                    Metrics* metrics)
     : inbox_(inbox),
       seconds_(metrics->AddHistogram("baton_kv_transfer_seconds", "Time of one verified handoff.",
@@ -140,7 +140,7 @@ void MailingTransport::OnEvent(TransferEvent event) {
       if (!event.status.ok()) ++failures_[absl::StatusCodeToString(event.status.code())];
     }
   }
-  inbox_->Post(std::move(event));
+  Post(inbox_, std::move(event));
 }
 
 }  // namespace baton

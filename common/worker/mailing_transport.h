@@ -10,7 +10,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/base/time.h"
-#include "common/node/inbox.h"
 #include "common/node/worker_mail.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/kv_transport.h"
@@ -23,9 +22,9 @@ namespace baton {
 // Exports the transport's own counters.
 class MailingTransport : public KvTransport {
  public:
-  // `inbox` outlives this. Adds baton_kv_transfer_* and, for each of TransportCounters,
+  // The inbox outlives this. Adds baton_kv_transfer_* and, for each of TransportCounters,
   // baton_kv_transport_*; all labelled with `name`.
-  MailingTransport(const std::string& name, Inbox<WorkerMail>* inbox, Metrics* metrics);
+  MailingTransport(const std::string& name, WorkerInbox inbox, Metrics* metrics);
 
   // The transport whose sink is OnEvent, and how its counters are read from any thread; owned from
   // now on and destroyed with this. Before the first scrape.
@@ -50,7 +49,7 @@ class MailingTransport : public KvTransport {
 
   void ExportCounters(const std::string& name, Metrics* metrics);
 
-  Inbox<WorkerMail>* const inbox_;
+  const WorkerInbox inbox_;
   Histogram seconds_;
   absl::Mutex mutex_;
   std::map<Key, Time> started_ ABSL_GUARDED_BY(mutex_);

@@ -125,12 +125,18 @@ WorkerRuntime::WorkerRuntime(const WorkerConfig& config, Role role)
       role_(role),
       incarnation_(NewIncarnation()),
       metrics_(NameOf(role), kVersion),
-      thread_({.name = absl::StrCat("engine-", NameOf(role)),
-               .max_offered_requests = static_cast<size_t>(config.max_queued_requests)}),
-      mailing_runner_(&thread_, &metrics_),
-      transport_("tcp", &thread_, &metrics_) {}
+      thread_(role == Role::kDecode ? WorkerThread(std::in_place_index<0>, ThreadOptions())
+                                    : WorkerThread(std::in_place_index<1>, ThreadOptions())),
+      inbox_(std::visit([](auto& thread) { return WorkerInbox(&thread); }, thread_)),
+      mailing_runner_(inbox_, &metrics_),
+      transport_("tcp", inbox_, &metrics_) {}
 
 WorkerRuntime::~WorkerRuntime() { Stop(); }
+
+NodeThreadOptions WorkerRuntime::ThreadOptions() const {
+  return {.name = absl::StrCat("engine-", NameOf(role_)),
+          .max_offered_requests = static_cast<size_t>(config_.max_queued_requests)};
+}
 
 absl::StatusOr<DType> WorkerRuntime::ComputeDType(DType weights) const {
   const Device& device = *processors_[0].device;
@@ -257,7 +263,7 @@ absl::Status WorkerRuntime::Listen() {
                           .host = config_.host,
                           .port = config_.port,
                           .status = [this] { return snapshot().status; }},
-      &thread_);
+      inbox_);
   return absl::OkStatus();
 }
 
@@ -311,13 +317,13 @@ WorkerSnapshot WorkerRuntime::snapshot() const {
   return snapshot_;
 }
 
-absl::Status WorkerRuntime::Serve(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read) {
+absl::Status WorkerRuntime::Serve(WorkerNodePtr node, std::function<WorkerSnapshot()> read) {
   absl::Status status = Begin(node, std::move(read));
   if (!status.ok()) Stop();  // The node may go.
   return status;
 }
 
-absl::Status WorkerRuntime::Begin(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read) {
+absl::Status WorkerRuntime::Begin(WorkerNodePtr node, std::function<WorkerSnapshot()> read) {
   {
     absl::MutexLock lock(&mutex_);
     snapshot_ = read();
@@ -325,11 +331,15 @@ absl::Status WorkerRuntime::Begin(Node<WorkerMail>* node, std::function<WorkerSn
   ExportMetrics();
   ExportOwn();
   RETURN_IF_ERROR(ServeMetrics());
-  thread_.Start(node, [this, read = std::move(read)](Time) {
+  const auto publish = [this, read = std::move(read)](Time) {
     WorkerSnapshot snapshot = read();
     absl::MutexLock lock(&mutex_);
     snapshot_ = snapshot;
-  });
+  };
+  const auto start = [&]<typename Mail>(Node<Mail>* one) {
+    std::get<NodeThread<Mail>>(thread_).Start(one, publish);
+  };
+  std::visit(start, node);
   RETURN_IF_ERROR(server_->Start());
   const std::string address = absl::StrCat(config_.host, ":", server_->port());
   const std::string metrics_url =
@@ -432,7 +442,7 @@ void WorkerRuntime::ExportOwn() {
 }
 
 void WorkerRuntime::Drain(const std::function<bool()>& hurry) {
-  thread_.Post(baton::Drain{});
+  Post(inbox_, baton::Drain{});
   Log(LogLevel::kInfo, "draining", {{"limit_s", config_.drain_timeout_s}});
   const Time deadline = SteadyNow() + std::chrono::seconds(config_.drain_timeout_s);
   const auto drained = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
@@ -450,7 +460,7 @@ void WorkerRuntime::Drain(const std::function<bool()>& hurry) {
 void WorkerRuntime::Stop() {
   if (server_ != nullptr) server_->Shutdown(std::chrono::milliseconds(100));
   if (metrics_server_ != nullptr) metrics_server_->Stop(Duration::zero());
-  thread_.Stop();
+  std::visit([](auto& thread) { thread.Stop(); }, thread_);
 }
 
 }  // namespace baton

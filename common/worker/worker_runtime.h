@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -41,6 +42,9 @@ struct WorkerSnapshot {
   std::vector<std::pair<const char*, int64_t>> own;
 };
 
+// A node of either kind.
+using WorkerNodePtr = std::variant<Node<DecodeMail>*, Node<PrefillMail>*>;
+
 // Everything of a worker process but its node: the loaded model on its compute thread, the block
 // pool, the transport, the gRPC server, metrics, and the thread that drives the node. Made bottom
 // up by Create; Serve puts the node in.
@@ -64,7 +68,7 @@ class WorkerRuntime {
 
   // Drives `node`, opens the gRPC and metrics ports, writes the ready file. `read` is called after
   // each step, on the node's thread. The node outlives Stop; after an error all is stopped.
-  absl::Status Serve(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read);
+  absl::Status Serve(WorkerNodePtr node, std::function<WorkerSnapshot()> read);
 
   // Takes nothing new, waits for what runs until the configured limit or until `hurry` says so,
   // then Stop.
@@ -74,13 +78,16 @@ class WorkerRuntime {
   void Stop();
 
  private:
+  using WorkerThread = std::variant<NodeThread<DecodeMail>, NodeThread<PrefillMail>>;
+
   WorkerRuntime(const WorkerConfig& config, Role role);
+  NodeThreadOptions ThreadOptions() const;
   absl::Status Load();
   absl::StatusOr<DType> ComputeDType(DType weights) const;
   absl::Status MakeProcessors(int32_t threads);
   std::shared_ptr<const nccl::Library> FindNccl() const;
   absl::Status Listen();
-  absl::Status Begin(Node<WorkerMail>* node, std::function<WorkerSnapshot()> read);
+  absl::Status Begin(WorkerNodePtr node, std::function<WorkerSnapshot()> read);
   absl::Status ServeMetrics();
   void ExportMetrics();
   void ExportOwn();
@@ -93,7 +100,8 @@ class WorkerRuntime {
   const Incarnation incarnation_;
   TransportSecret secret_{};
   Metrics metrics_;
-  NodeThread<WorkerMail> thread_;
+  WorkerThread thread_;
+  const WorkerInbox inbox_;  // Of the thread.
   mutable absl::Mutex mutex_;
   WorkerSnapshot snapshot_ ABSL_GUARDED_BY(mutex_);
 

@@ -76,7 +76,7 @@ void ControlNet::AtRouter(int r, int w, Time when, std::function<void()> run) {
 
 // ---- Requests ----------------------------------------------------------------------------------
 
-void ControlNet::AskBytes(size_t id, const WorkerMail& mail, Time when, std::string label) {
+void ControlNet::AskBytes(size_t id, const AnyWorkerMail& mail, Time when, std::string label) {
   const Incarnation worker = calls_[id].wire->worker();
   const auto* rebind = std::get_if<RebindAsked>(&mail);
   const WireKind kind = rebind != nullptr ? WireKind::kRebind : WireKind::kSend;
@@ -112,7 +112,7 @@ void ControlNet::TakeRequest(size_t id, WireKind kind, const std::string& bytes,
   NetWorker* worker = workers_[calls_[id].worker];
   const RequestGate gate(worker->Hello().incarnation, kSimLimits);
   PeerEnd refusal;
-  std::optional<WorkerMail> mail = sim::TakeRequest(gate, kind, id + 1, bytes, &refusal);
+  std::optional<AnyWorkerMail> mail = sim::TakeRequest(gate, kind, id + 1, bytes, &refusal);
   Judge(!is_damaged, absl::Status(refusal.code, refusal.message), "a request");
   if (trace_.on()) {
     trace_.Add(world_.now(), worker->host().column(),

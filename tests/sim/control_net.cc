@@ -27,7 +27,7 @@ Time ControlNet::Arrival(const Link& link, Direction direction, Time last) {
   return std::max(at, last + Duration(1));
 }
 
-void ControlNet::ToWorker(size_t id, Time when, WorkerMail mail, std::string label) {
+void ControlNet::ToWorker(size_t id, Time when, AnyWorkerMail mail, std::string label) {
   const Call& call = calls_[id];
   NetWorker* worker = workers_[call.worker];
   // Void if the link broke before it arrived, or the worker is another process by then.
@@ -132,7 +132,7 @@ ControlNet::Call* ControlNet::Find(int router, CallId call) {
   return it == by_router_call_[router].end() ? nullptr : &calls_[it->second];
 }
 
-void ControlNet::Ask(int router, CallId router_call, WorkerMail mail) {
+void ControlNet::Ask(int router, CallId router_call, AnyWorkerMail mail) {
   Call* call = Find(router, router_call);
   std::string label;
   if (trace_.on()) {

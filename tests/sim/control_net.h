@@ -12,10 +12,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/node/router_mail.h"
-#include "common/node/worker_mail.h"
 #include "common/rpc/call_end.h"
 #include "common/rpc/gate.h"
 #include "common/rpc/silence.h"
+#include "tests/sim/any_mail.h"
 #include "tests/sim/trace.h"
 #include "tests/sim/wire_call.h"
 #include "tests/sim/world.h"
@@ -31,7 +31,7 @@ class NetPeer {
   virtual void Deliver(Mail mail) = 0;
 };
 using NetRouter = NetPeer<RouterMail>;
-class NetWorker : public NetPeer<WorkerMail> {
+class NetWorker : public NetPeer<AnyWorkerMail> {
  public:
   virtual HelloInfo Hello() const = 0;
 };
@@ -58,7 +58,7 @@ class ControlNet {
   void OpenDecode(int router, CallId call, int worker, DecodeRequest request);
   void OpenPrefill(int router, CallId call, int worker, PrefillRequest request);
   // Rebind or Send: a message of its own beside the call's stream.
-  void Ask(int router, CallId call, WorkerMail mail);
+  void Ask(int router, CallId call, AnyWorkerMail mail);
   void Cancel(int router, CallId call);
   // A worker's outbox.
   void SendEvent(int worker, CallId worker_call, WorkerEvent event);
@@ -146,7 +146,7 @@ class ControlNet {
     return links_[router * workers_.size() + worker];
   }
   Time Arrival(const Link& link, Direction direction, Time last);
-  void ToWorker(size_t call, Time when, WorkerMail mail, std::string label);
+  void ToWorker(size_t call, Time when, AnyWorkerMail mail, std::string label);
   void ToRouter(size_t call, Time when, RouterMail mail, std::string label);
   // The stream is reset: both sides notice, each in its own time.
   void Break(size_t call, const std::string& why);
@@ -166,7 +166,7 @@ class ControlNet {
   void Judge(bool is_good, const absl::Status& taken, absl::string_view what);
   void JudgeSilence(bool is_expected, bool is_seen, absl::string_view what);
   void AtRouter(int router, int worker, Time when, std::function<void()> run);
-  void AskBytes(size_t call, const WorkerMail& mail, Time when, std::string label);
+  void AskBytes(size_t call, const AnyWorkerMail& mail, Time when, std::string label);
   void RequestBytes(size_t call, WireKind kind, std::string bytes, Time when, std::string label);
   void TakeRequest(size_t call, WireKind kind, const std::string& bytes, bool is_damaged,
                    const std::string& label);
@@ -201,7 +201,7 @@ class ControlNet {
 };
 
 // For the trace: "Reserved 7/2 cached 4".
-std::string Describe(const WorkerMail& mail);
+std::string Describe(const AnyWorkerMail& mail);
 std::string Describe(const RouterMail& mail);
 
 }  // namespace baton::sim

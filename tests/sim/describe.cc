@@ -47,7 +47,7 @@ std::string Describe(const RouterMail& mail) {
   return "mail";
 }
 
-std::string Describe(const WorkerMail& mail) {
+std::string Describe(const AnyWorkerMail& mail) {
   if (auto* rebind = std::get_if<RebindAsked>(&mail)) {
     return absl::StrCat("Rebind ", Name(rebind->request.sequence, rebind->request.attempt), " to ",
                         rebind->request.prefill);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/model/model_runner.h"
-#include "common/node/worker_mail.h"
+#include "tests/sim/any_mail.h"
 #include "tests/sim/tag_memory.h"
 #include "tests/sim/world.h"
 
@@ -42,7 +42,7 @@ PromptLogprob FakeScore(const std::vector<int32_t>& prompt, int32_t position);
 // no layer begins before the one before it has ended on all. Lives within one start of its host.
 class FakeRunner : public ModelRunner {
  public:
-  using Mail = std::function<void(WorkerMail)>;
+  using Mail = std::function<void(AnyWorkerMail)>;
   using OnStart = std::function<void(const StepPlan&)>;
 
   using OnViolation = TagMemory::OnViolation;

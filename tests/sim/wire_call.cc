@@ -69,7 +69,7 @@ bool Same(const std::string& bytes, const std::string& sent) {
 
 // What a server makes of a request: the library refuses what it cannot read, without a reason.
 template <typename Proto, typename MakeMail>
-std::optional<WorkerMail> TakeAs(const RequestGate& gate, const std::string& bytes,
+std::optional<AnyWorkerMail> TakeAs(const RequestGate& gate, const std::string& bytes,
                                  PeerEnd* refusal, MakeMail make_mail) {
   const absl::StatusOr<Proto> proto = Parse<Proto>(bytes);
   if (!proto.ok()) {
@@ -123,7 +123,7 @@ std::string Encode(const WorkerStatus& status) {
   return Sealed<v1::WorkerStatus>(status).SerializeAsString();
 }
 
-std::optional<WorkerMail> TakeRequest(const RequestGate& gate, WireKind kind, CallId call,
+std::optional<AnyWorkerMail> TakeRequest(const RequestGate& gate, WireKind kind, CallId call,
                                    const std::string& bytes, PeerEnd* refusal) {
   switch (kind) {
     case WireKind::kDecode:

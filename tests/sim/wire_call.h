@@ -5,10 +5,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/node/worker_mail.h"
 #include "common/rpc/call_end.h"
 #include "common/rpc/call_events.h"
 #include "common/rpc/gate.h"
+#include "tests/sim/any_mail.h"
 #include "tests/sim/fake_model.h"
 
 namespace baton::sim {
@@ -42,7 +42,7 @@ std::string Encode(const HelloInfo& hello);
 std::string Encode(const WorkerStatus& status);
 
 // The worker's edge: mail to its node, of `call` if it opens one; or what it answers instead.
-std::optional<WorkerMail> TakeRequest(const RequestGate& gate, WireKind kind, CallId call,
+std::optional<AnyWorkerMail> TakeRequest(const RequestGate& gate, WireKind kind, CallId call,
                                    const std::string& bytes, PeerEnd* refusal);
 // The router's. UNKNOWN: the library cannot read it, and the edge sees nothing of it.
 absl::StatusOr<HelloInfo> TakeHello(const std::string& bytes);

@@ -93,7 +93,7 @@ void WorkerHost::MakeNode() {
   // Results and transfer events arrive as mail of their own event.
   p.runner = std::make_unique<FakeRunner>(
       world_, *this, p.memories, options_.arch, options_.violation,
-      [this](WorkerMail m) { Deliver(std::move(m)); },
+      [this](AnyWorkerMail m) { Deliver(std::move(m)); },
       [this](const StepPlan& plan) { OnStepStart(plan); });
   p.runner->SetTokenTime(options_.token_time);
   MakePorts();
@@ -191,7 +191,7 @@ void WorkerHost::EndLive(CallId call) {
   process_->live.erase(it);
 }
 
-void WorkerHost::Deliver(WorkerMail mail) {
+void WorkerHost::Deliver(AnyWorkerMail mail) {
   Process& p = *process_;
   if (auto* broken = std::get_if<CallBroken>(&mail)) {
     p.broken.insert(broken->call);
@@ -220,7 +220,7 @@ void WorkerHost::Deliver(WorkerMail mail) {
     sent = opened->request.tokens;
   }
   p.ledger->OnMail(mail, LocalNow());
-  p.node().Handle(std::move(mail), LocalNow());
+  p.Handle(std::move(mail), LocalNow());
   LearnPrefixes(tenant, sent);
   p.PoisonFree();
   if (!world_.Hit(Fault::kLazyStep)) return Step();
@@ -249,9 +249,9 @@ void WorkerHost::CheckCacheHit(CallId call, int32_t cached_tokens) {
 
 void WorkerHost::Step() {
   Process& p = *process_;
-  p.node().Step(LocalNow());
+  p.WithNode([now = LocalNow()](auto& node) { node.Step(now); });
   p.PoisonFree();
-  const Time next = p.node().NextDeadline();
+  const Time next = p.WithNode([](const auto& node) { return node.NextDeadline(); });
   if (next != kNever) {
     const Time when = std::max(ToWorld(next), world_.now());
     if (when < p.wakeup) {

@@ -62,7 +62,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
   void CloseCalls();
 
   Host& host() override { return *this; }
-  void Deliver(WorkerMail mail) override;
+  void Deliver(AnyWorkerMail mail) override;
   HelloInfo Hello() const override;
   std::string Audit() override;
   std::string AuditQuiet();
@@ -111,8 +111,19 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     absl::flat_hash_set<CallId> broken;  // The node was told that nobody hears it any more.
     absl::flat_hash_set<uint64_t> known_prefixes;  // Of tokens that a tenant sent here.
     std::map<std::string, Time> held_since;        // Of states with a limit.
-    Node<WorkerMail>& node() const {
-      return prefill ? static_cast<Node<WorkerMail>&>(*prefill) : *decode;
+    template <typename Act>
+    auto WithNode(Act act) const {
+      return prefill ? act(*prefill) : act(*decode);
+    }
+    void Handle(AnyWorkerMail mail, Time now) const {
+      const auto hand = [now](auto& node, auto& one) {
+        if constexpr (requires { node.Handle(std::move(one), now); }) {
+          node.Handle(std::move(one), now);
+        } else {
+          BATON_CHECK(false);  // No router sends it, and no worker's edge takes it.
+        }
+      };
+      WithNode([&](auto& node) { std::visit([&](auto& one) { hand(node, one); }, mail); });
     }
     size_t num_open() const {
       size_t sum = 0;

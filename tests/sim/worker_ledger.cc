@@ -42,7 +42,7 @@ WorkerLedger::Account& WorkerLedger::Open(CallId call, const Request& request, T
   return account;
 }
 
-void WorkerLedger::OnMail(const WorkerMail& mail, Time now) {
+void WorkerLedger::OnMail(const AnyWorkerMail& mail, Time now) {
   if (auto* decode = std::get_if<DecodeOpened>(&mail)) {
     Open(decode->call, decode->request, now);
   } else if (auto* prefill = std::get_if<PrefillOpened>(&mail)) {

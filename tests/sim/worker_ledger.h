@@ -12,7 +12,7 @@
 #include "common/engine/sequence.h"
 #include "common/kv_cache/block_allocator.h"
 #include "common/model/model_runner.h"
-#include "common/node/worker_mail.h"
+#include "tests/sim/any_mail.h"
 
 namespace baton::sim {
 
@@ -71,7 +71,7 @@ class WorkerLedger {
       : options_(options), layout_(layout), device_(device), host_(host) {}
 
   // Before the node takes it.
-  void OnMail(const WorkerMail& mail, Time now);
+  void OnMail(const AnyWorkerMail& mail, Time now);
   // As the node says it.
   void OnSend(CallId call, const WorkerEvent& event);
   void OnClose(CallId call, const absl::Status& status);

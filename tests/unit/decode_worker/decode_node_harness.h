@@ -37,7 +37,7 @@ class DecodeNodeHarness : public testing::Test {
     now_ += std::chrono::seconds(1);
     Handle(DecodeOpened{.call = call, .request = std::move(request)});
   }
-  void Handle(WorkerMail mail) {
+  void Handle(DecodeMail mail) {
     node_.Handle(std::move(mail), now_);
     node_.Step(now_);
   }

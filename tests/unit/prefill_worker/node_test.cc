@@ -439,10 +439,8 @@ TEST_F(PrefillNodeTest, ASecondCancelOfAnEndingCallIsStale) {
 TEST_F(PrefillNodeTest, MailForOthersIsStale) {
   Open(1, Request(1, 8));
   Handle(CallBroken{5});
-  Handle(DecodeOpened{.call = 2});
-  Handle(RebindAsked{});
   Handle(TransferEvent{.kind = TransferEvent::Kind::kEnded, .ticket = {9, 1}, .receiver = true});
-  EXPECT_EQ(node_.counters().stale_mail, 4);
+  EXPECT_EQ(node_.counters().stale_mail, 2);
   FinishStep();
   TransferEnds(1);
   EXPECT_EQ(outbox_.Closed(1), Code::kOk);

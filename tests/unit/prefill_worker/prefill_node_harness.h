@@ -40,7 +40,7 @@ class PrefillNodeHarness : public testing::Test {
   void Open(CallId call, PrefillRequest request) {
     Handle(PrefillOpened{.call = call, .request = std::move(request)});
   }
-  void Handle(WorkerMail mail) {
+  void Handle(PrefillMail mail) {
     node_.Handle(std::move(mail), now_);
     node_.Step(now_);
   }

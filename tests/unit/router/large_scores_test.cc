@@ -38,7 +38,7 @@ PromptLogprob ScoreAt(const std::vector<int32_t>& prompt, int32_t position) {
 // A model that computes nothing.
 class InstantRunner : public ModelRunner {
  public:
-  explicit InstantRunner(Inbox<WorkerMail>* inbox) : inbox_(inbox) {}
+  explicit InstantRunner(Inbox<PrefillMail>* inbox) : inbox_(inbox) {}
   void Start(std::shared_ptr<const StepPlan> plan) override {
     StepDone done{.step = plan->step};
     for (const StepRow& row : plan->rows) {
@@ -54,7 +54,7 @@ class InstantRunner : public ModelRunner {
   }
 
  private:
-  Inbox<WorkerMail>* const inbox_;
+  Inbox<PrefillMail>* const inbox_;
 };
 
 class LargeWorker {
@@ -94,7 +94,7 @@ class LargeWorker {
   }
 
   const ModelInfo model_;
-  NodeThread<WorkerMail> thread_{{.name = "prefill"}};
+  NodeThread<PrefillMail> thread_{{.name = "prefill"}};
   BlockAllocator pool_{30'000, 4, 3};
   InstantRunner runner_;
   RecordingTransport transport_;

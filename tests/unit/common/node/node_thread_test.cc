@@ -31,9 +31,9 @@ class Signal {
 };
 
 // Notes what it is given; Step may be made to block, so that mail piles up.
-class RecordingNode : public Node<WorkerMail> {
+class RecordingNode : public Node<DecodeMail> {
  public:
-  void Handle(WorkerMail mail, Time now) override {
+  void Handle(DecodeMail mail, Time now) override {
     EXPECT_GE(now, last_time_);
     last_time_ = now;
     calls.push_back(std::get<CallBroken>(mail).call);
@@ -56,7 +56,7 @@ class RecordingNode : public Node<WorkerMail> {
 
 TEST(NodeThreadTest, HandlesAllMailInOrderBeforeOneStep) {
   RecordingNode node;
-  NodeThread<WorkerMail> thread({});
+  NodeThread<DecodeMail> thread({});
   for (CallId call = 1; call <= 3; ++call) thread.Post(CallBroken{.call = call});
   Signal stepped;
   thread.Start(&node, [&](Time) { stepped.Set(); });
@@ -69,7 +69,7 @@ TEST(NodeThreadTest, HandlesAllMailInOrderBeforeOneStep) {
 
 TEST(NodeThreadTest, RefusesOfferedRequestsBeyondTheCapButNeverInternalMail) {
   RecordingNode node;
-  NodeThread<WorkerMail> thread({.max_offered_requests = 2});
+  NodeThread<DecodeMail> thread({.max_offered_requests = 2});
   EXPECT_TRUE(thread.Offer(CallBroken{.call = 1}));
   EXPECT_TRUE(thread.Offer(CallBroken{.call = 2}));
   EXPECT_FALSE(thread.Offer(CallBroken{.call = 3}));
@@ -87,9 +87,9 @@ TEST(NodeThreadTest, RefusesOfferedRequestsBeyondTheCapButNeverInternalMail) {
 }
 
 TEST(NodeThreadTest, StepsAtTheDeadlineWithoutMail) {
-  class DeadlineNode : public Node<WorkerMail> {
+  class DeadlineNode : public Node<DecodeMail> {
    public:
-    void Handle(WorkerMail, Time) override {}
+    void Handle(DecodeMail, Time) override {}
     void Step(Time now) override {
       if (++steps == 1) deadline = now + std::chrono::milliseconds(20);
       if (steps == 2) {
@@ -103,7 +103,7 @@ TEST(NodeThreadTest, StepsAtTheDeadlineWithoutMail) {
     Duration late{-1};
   };
   DeadlineNode node;
-  NodeThread<WorkerMail> thread({});
+  NodeThread<DecodeMail> thread({});
   Signal second;
   thread.Start(&node, [&](Time) {
     if (node.steps == 2) second.Set();
@@ -115,7 +115,7 @@ TEST(NodeThreadTest, StepsAtTheDeadlineWithoutMail) {
 
 TEST(NodeThreadTest, TakesNothingAfterStop) {
   RecordingNode node;
-  NodeThread<WorkerMail> thread({});
+  NodeThread<DecodeMail> thread({});
   thread.Start(&node, nullptr);
   thread.Stop();
   const size_t handled = node.calls.size();
@@ -129,7 +129,7 @@ TEST(NodeThreadTest, DeliversEveryPostOfManyThreadsOnce) {
   constexpr int kThreads = 4;
   constexpr int kPerThread = 2000;
   RecordingNode node;
-  NodeThread<WorkerMail> thread({});
+  NodeThread<DecodeMail> thread({});
   Signal all;
   thread.Start(&node, [&](Time) {
     if (node.calls.size() == kThreads * kPerThread) all.Set();
@@ -153,10 +153,10 @@ TEST(NodeThreadTest, DeliversEveryPostOfManyThreadsOnce) {
 
 // A node may write to its own inbox from within Handle or Step (a loopback transport does).
 TEST(NodeThreadTest, NodeMayPostToItself) {
-  class EchoNode : public Node<WorkerMail> {
+  class EchoNode : public Node<DecodeMail> {
    public:
-    explicit EchoNode(Inbox<WorkerMail>* inbox) : inbox_(inbox) {}
-    void Handle(WorkerMail mail, Time) override {
+    explicit EchoNode(Inbox<DecodeMail>* inbox) : inbox_(inbox) {}
+    void Handle(DecodeMail mail, Time) override {
       if (std::get<CallBroken>(mail).call < 10) {
         inbox_->Post(CallBroken{.call = std::get<CallBroken>(mail).call + 1});
       } else {
@@ -168,9 +168,9 @@ TEST(NodeThreadTest, NodeMayPostToItself) {
     Signal done;
 
    private:
-    Inbox<WorkerMail>* inbox_;
+    Inbox<DecodeMail>* inbox_;
   };
-  NodeThread<WorkerMail> thread({});
+  NodeThread<DecodeMail> thread({});
   EchoNode node(&thread);
   thread.Start(&node, nullptr);
   thread.Post(CallBroken{.call = 1});

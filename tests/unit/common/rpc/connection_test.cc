@@ -13,6 +13,13 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+absl::Status FromGrpc(const grpc::Status& status, const std::string& reason, bool is_late) {
+  return StatusOf({.code = static_cast<absl::StatusCode>(status.error_code()),
+                   .message = status.error_message(),
+                   .reason = reason,
+                   .is_late = is_late});
+}
+
 TEST(ConnectionTest, OurOwnStatusSurvivesTheWire) {
   for (const absl::Status& status :
        {absl::OkStatus(), absl::ResourceExhaustedError("no blocks"),

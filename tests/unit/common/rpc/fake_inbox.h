@@ -9,7 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/node/inbox.h"
+#include "common/node/worker_mail.h"
 
 namespace baton {
 
@@ -62,6 +62,32 @@ class FakeInbox : public Inbox<Mail> {
   const bool full_;
   absl::Mutex mutex_;
   std::deque<Mail> mail_ ABSL_GUARDED_BY(mutex_);
+};
+
+// For a worker of either kind.
+class FakeWorkerInbox
+    : public FakeInbox<WorkerMail<DecodeOpened, RebindAsked, PrefillOpened, SendAsked>> {
+ public:
+  explicit FakeWorkerInbox(bool full = false) : FakeInbox(full), decode_(this), prefill_(this) {}
+  WorkerInbox Of(Role role) {
+    if (role == Role::kDecode) return &decode_;
+    return &prefill_;
+  }
+
+ private:
+  template <typename Mail>
+  struct Side : Inbox<Mail> {
+    explicit Side(FakeWorkerInbox* all) : all(all) {}
+    bool Offer(Mail mail) override {
+      return std::visit([this](auto& one) { return all->Offer(std::move(one)); }, mail);
+    }
+    void Post(Mail mail) override {
+      std::visit([this](auto& one) { all->Post(std::move(one)); }, mail);
+    }
+    FakeWorkerInbox* all;
+  };
+  Side<DecodeMail> decode_;
+  Side<PrefillMail> prefill_;
 };
 
 }  // namespace baton

@@ -50,7 +50,7 @@ WorkerServerOptions ServerOptions() {
 
 // Serves until killed; says its port on standard output.
 int Serve() {
-  FakeInbox<WorkerMail> inbox;
+  FakeInbox<DecodeMail> inbox;
   WorkerServer server(ServerOptions(), &inbox);
   if (!server.Start().ok()) return 1;
   std::printf("%d\n", server.port());
@@ -144,7 +144,7 @@ TEST_F(LivenessTest, AStoppedWorkerThatWakesIsUpAgain) {
 }
 
 TEST(RouterLivenessTest, AStoppedRoutersCallsBreakWithinTheBound) {
-  FakeInbox<WorkerMail> inbox;
+  FakeInbox<DecodeMail> inbox;
   WorkerServer server(ServerOptions(), &inbox);
   ASSERT_TRUE(server.Start().ok());
   ChildProcess router("--hold-call", absl::StrCat("127.0.0.1:", server.port()));
@@ -154,7 +154,7 @@ TEST(RouterLivenessTest, AStoppedRoutersCallsBreakWithinTheBound) {
 }
 
 TEST(RouterLivenessTest, AKilledRoutersCallsBreakWithinTheBound) {
-  FakeInbox<WorkerMail> inbox;
+  FakeInbox<DecodeMail> inbox;
   WorkerServer server(ServerOptions(), &inbox);
   ASSERT_TRUE(server.Start().ok());
   ChildProcess router("--hold-call", absl::StrCat("127.0.0.1:", server.port()));
@@ -166,7 +166,7 @@ TEST(RouterLivenessTest, AKilledRoutersCallsBreakWithinTheBound) {
 // Without data, only the pings keep the connection busy: one each second on both sides. A server
 // that counted them as abuse would answer too_many_pings.
 TEST(KeepaliveTest, AnIdleStreamOutlivesMoreThanTenPings) {
-  FakeInbox<WorkerMail> inbox;
+  FakeInbox<DecodeMail> inbox;
   WorkerServer server(ServerOptions(), &inbox);
   ASSERT_TRUE(server.Start().ok());
   auto stub = v1::Decode::NewStub(

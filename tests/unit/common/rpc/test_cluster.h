@@ -40,13 +40,13 @@ struct TestWorker {
                       status.running = running;
                       return status;
                     }},
-               &inbox) {
+               inbox.Of(role)) {
     const absl::Status status = server.Start();
     EXPECT_TRUE(status.ok()) << status;
   }
   std::string address() const { return absl::StrCat("127.0.0.1:", server.port()); }
 
-  FakeInbox<WorkerMail> inbox;
+  FakeWorkerInbox inbox;
   std::atomic<int> running = 0;
   WorkerServer server;
 };

@@ -62,7 +62,7 @@ struct LimitedWorker {
   std::string address() const { return absl::StrCat("127.0.0.1:", server.port()); }
 
   std::atomic<int> num_statuses = 0;
-  FakeInbox<WorkerMail> inbox;
+  FakeInbox<DecodeMail> inbox;
   WorkerServer server;
 };
 

@@ -195,7 +195,7 @@ TEST_F(WorkerServerTest, AnswersHealthChecks) {
 
 TEST_F(WorkerServerTest, APortInUseIsAnErrorThatNamesTheSetting) {
   TestWorker worker(Role::kDecode);
-  FakeInbox<WorkerMail> inbox;
+  FakeInbox<DecodeMail> inbox;
   WorkerServer second({.hello = HelloOf(Role::kDecode, 8),
                        .port = worker.server.port(),
                        .status = [] { return WorkerStatus{}; }},

@@ -9,15 +9,15 @@
 namespace baton {
 
 // Keeps mail in order, for tests of one thread.
-class MailList : public Inbox<WorkerMail> {
+class MailList : public Inbox<DecodeMail> {
  public:
-  bool Offer(WorkerMail one) override {
+  bool Offer(DecodeMail one) override {
     Post(std::move(one));
     return true;
   }
-  void Post(WorkerMail one) override { mail.push_back(std::move(one)); }
+  void Post(DecodeMail one) override { mail.push_back(std::move(one)); }
 
-  std::vector<WorkerMail> mail;
+  std::vector<DecodeMail> mail;
 };
 
 }  // namespace baton

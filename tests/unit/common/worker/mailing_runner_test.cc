@@ -85,7 +85,7 @@ TEST_F(MailingRunnerTest, WhatIsComputedAgainIsPrefillAndSoIsAPromptOfOneToken) 
 // Starts the next step as soon as one is done, as a node's thread may.
 class EagerInbox : public MailList {
  public:
-  void Post(WorkerMail mail) override {
+  void Post(DecodeMail mail) override {
     const bool is_done = std::holds_alternative<StepDone>(mail);
     MailList::Post(std::move(mail));
     if (is_done && next != nullptr) mailing->Start(std::exchange(next, nullptr));

@@ -24,9 +24,9 @@ using ::testing::HasSubstr;
 constexpr char kModel[] = BATON_SOURCE_DIR "/deploy/models/tiny-kjv";
 
 // Drains when told to, and is otherwise idle.
-class IdleNode : public Node<WorkerMail> {
+class IdleNode : public Node<DecodeMail> {
  public:
-  void Handle(WorkerMail mail, Time) override {
+  void Handle(DecodeMail mail, Time) override {
     draining |= std::holds_alternative<Drain>(mail);
   }
   void Step(Time) override {}
