@@ -137,7 +137,7 @@ TEST(WorkerRuntimeTest, SaysHelloWithNoMoreThanItsPoolHolds) {
   IdleNode node;  // Outlives the runtime.
   auto runtime = WorkerRuntime::Create(config, Role::kDecode);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
-  EXPECT_EQ((*runtime)->parts().ranks[0].endpoint, "127.0.0.9:99");
+  EXPECT_EQ((*runtime)->DataRanks()[0].endpoint, "127.0.0.9:99");
   ASSERT_TRUE((*runtime)->Serve(&node, [] { return WorkerSnapshot(); }).ok());
   FakeInbox<RouterMail> inbox;
   WorkerLinks links({.workers = {{Role::kDecode, ReadyFileOf(config)["address"]}}}, &inbox);
@@ -161,7 +161,7 @@ TEST(WorkerRuntimeTest, EachRankIsReachedAtAnAddressOfItsOwn) {
   config.advertise_data_address = "127.0.0.9:99";
   const auto runtime = WorkerRuntime::Create(config, Role::kDecode);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
-  EXPECT_EQ((*runtime)->parts().ranks,
+  EXPECT_EQ((*runtime)->DataRanks(),
             (std::vector<DataRank>{{"127.0.0.9:99", {0, 1}}, {"127.0.0.9:100", {1, 1}}}));
 }
 
