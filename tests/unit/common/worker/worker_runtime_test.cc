@@ -24,9 +24,10 @@ using ::testing::HasSubstr;
 constexpr char kModel[] = BATON_SOURCE_DIR "/deploy/models/tiny-kjv";
 
 // Drains when told to, and is otherwise idle.
-class IdleNode : public Node<DecodeMail> {
+template <typename Mail = DecodeMail>
+class IdleNode : public Node<Mail> {
  public:
-  void Handle(DecodeMail mail, Time) override {
+  void Handle(Mail mail, Time) override {
     draining |= std::holds_alternative<Drain>(mail);
   }
   void Step(Time) override {}
@@ -46,7 +47,7 @@ WorkerConfig SmallConfig() {
 TEST(WorkerRuntimeTest, ServesUntilDrainedAndSaysWhereItListens) {
   WorkerConfig config = SmallConfig();
   config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test.json";
-  IdleNode node;  // Outlives the runtime.
+  IdleNode<> node;  // Outlives the runtime.
   auto runtime = WorkerRuntime::Create(config, Role::kDecode);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   const WorkerParts parts = (*runtime)->parts();
@@ -80,7 +81,7 @@ uint16_t PortOf(const std::string& address) {
 }
 
 // Steps every 20 ms, so that what it shows is seen.
-class TickingNode : public IdleNode {
+class TickingNode : public IdleNode<> {
  public:
   void Step(Time now) override { next_ = now + std::chrono::milliseconds(20); }
   Time NextDeadline() const override { return next_; }
@@ -92,7 +93,7 @@ class TickingNode : public IdleNode {
 TEST(WorkerRuntimeTest, ShowsEachNumberOfItsNodeAtMetrics) {
   WorkerConfig config = SmallConfig();
   config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test-metrics.json";
-  IdleNode node;  // Outlives the runtime, as what it shows.
+  IdleNode<PrefillMail> node;  // Outlives the runtime, as what it shows.
   WorkerSnapshot shown{.counted = {.calls = 101,
                                    .refused = 102,
                                    .duplicates = 116,
@@ -134,7 +135,7 @@ TEST(WorkerRuntimeTest, SaysHelloWithNoMoreThanItsPoolHolds) {
   config.block_size = 8;
   config.advertise_data_address = "127.0.0.9:99";
   config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test-hello.json";
-  IdleNode node;  // Outlives the runtime.
+  IdleNode<> node;  // Outlives the runtime.
   auto runtime = WorkerRuntime::Create(config, Role::kDecode);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   EXPECT_EQ((*runtime)->DataRanks()[0].endpoint, "127.0.0.9:99");
@@ -219,7 +220,7 @@ TEST(WorkerRuntimeTest, ADrainWaitsForWhatRunsUntilItsLimitOrUntilItIsHurried) {
 TEST(WorkerRuntimeTest, APortThatIsTakenIsNamedByItsOption) {
   WorkerConfig config = SmallConfig();
   config.ready_file = ::testing::TempDir() + "/baton-worker-runtime-test-ports.json";
-  IdleNode node;  // Outlives the runtime.
+  IdleNode<> node;  // Outlives the runtime.
   auto first = WorkerRuntime::Create(config, Role::kDecode);
   ASSERT_TRUE(first.ok()) << first.status();
   ASSERT_TRUE((*first)->Serve(&node, [] { return WorkerSnapshot(); }).ok());
@@ -234,7 +235,7 @@ TEST(WorkerRuntimeTest, APortThatIsTakenIsNamedByItsOption) {
     taken.port = option == std::string("--port") ? PortOf(ready["address"]) : 0;
     auto runtime = WorkerRuntime::Create(taken, Role::kDecode);
     ASSERT_TRUE(runtime.ok()) << runtime.status();
-    IdleNode other;  // Serve has let go of it.
+    IdleNode<> other;  // Serve has let go of it.
     const absl::Status status = (*runtime)->Serve(&other, [] { return WorkerSnapshot(); });
     EXPECT_THAT(std::string(status.message()), HasSubstr(option));
   }
