@@ -13,7 +13,7 @@ import tempfile
 import unittest
 
 from emulated_test import FAST, REQUESTS, ask
-from process_cluster import processes_of
+from process_cluster import await_true, processes_of
 from running_cluster import MODEL, RunningCluster
 
 BIN = None
@@ -86,7 +86,7 @@ class EmulatedStartsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
         self.assertFalse((folder / "state.json").exists())
-        self.assertEqual(processes_of(folder), [])
+        await_true(lambda: not processes_of(folder), LIMIT_S, lambda: f"{processes_of(folder)} end")
         return done.stderr
 
     def test_a_cluster_that_cannot_start_says_why_in_one_line_and_leaves_nothing(self):

@@ -12,15 +12,24 @@ LateStager::LateStager(std::byte* pool, const Options& options)
 bool LateStager::Launch(Copy copy, std::span<const PoolPiece> pieces) {
   std::lock_guard lock(mutex_);
   if (static_cast<int>(copies_.size()) >= options_.slots) {
-    refused_.insert(copy.work);
+    Refuse(copy.work);
     return false;
   }
   works_.push_back(copy.work);
+  waits_.erase(copy.work);
   copy.delay = 1 + static_cast<int>(random_.Below(static_cast<uint64_t>(options_.max_delay)));
   copy.pieces.assign(pieces.begin(), pieces.end());
   copies_.push_back(std::move(copy));
   ++launched_;
   return true;
+}
+
+void LateStager::Refuse(const Work& work) {
+  refused_.insert(work);
+  const auto [it, is_first] = waits_.try_emplace(work, Wait{.launches = works_.size()});
+  if (is_first || it->second.launches == works_.size()) return;
+  it->second.launches = works_.size();
+  max_overtaken_ = std::max(max_overtaken_, ++it->second.overtaken);
 }
 
 std::shared_ptr<GatheredBytes> LateStager::Gather(const Work& work,
@@ -46,6 +55,11 @@ std::vector<BlockStager::Work> LateStager::works() const {
 std::set<BlockStager::Work> LateStager::refused() const {
   std::lock_guard lock(mutex_);
   return refused_;
+}
+
+int LateStager::max_overtaken() const {
+  std::lock_guard lock(mutex_);
+  return max_overtaken_;
 }
 
 void LateStager::Land(Copy& copy) {

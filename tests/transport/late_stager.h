@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -43,6 +44,8 @@ class LateStager : public BlockStager {
   // Of all launches, in their order, and of those that found no slot free.
   std::vector<Work> works() const;
   std::set<Work> refused() const;
+  // How often at most one was refused, others having got a slot since the time before.
+  int max_overtaken() const;
 
  private:
   struct Copy {
@@ -52,7 +55,13 @@ class LateStager : public BlockStager {
     std::vector<std::byte> payload;            // Of a scatter.
     std::shared_ptr<GatheredBytes> gathered;   // Of a gather.
   };
+  // How it fared since its last launch.
+  struct Wait {
+    size_t launches = 0;  // Of all, when it was refused.
+    int overtaken = 0;
+  };
   bool Launch(Copy copy, std::span<const PoolPiece> pieces);
+  void Refuse(const Work& work);
   void Land(Copy& copy);
 
   std::byte* const pool_;
@@ -65,6 +74,8 @@ class LateStager : public BlockStager {
   mutable std::mutex mutex_;
   std::vector<Work> works_;
   std::set<Work> refused_;
+  std::map<Work, Wait> waits_;
+  int max_overtaken_ = 0;
 };
 
 }  // namespace baton

@@ -273,13 +273,8 @@ TEST_F(StagedTest, ConnectionsShareTheSlotsInTurn) {
     Await([&] { return hub->stager->refused().size() == 4; });
     hub->stager->Hold(false);
     for (const Handoff& h : handoffs) h.ExpectVerified();
-    const std::vector<Work> works = hub->stager->works();
-    const auto share = static_cast<int64_t>(works.size() / 4);
-    for (const Handoff& h : handoffs) {
-      // In the first half of all launches nobody had less than half of his share.
-      const Work work{h.ticket, receiving};
-      EXPECT_GE(std::count(works.begin(), works.begin() + 2 * share, work), share / 4);
-    }
+    // The three others, and some that came while it had nothing to move. Of 113 each.
+    EXPECT_LE(hub->stager->max_overtaken(), 8);
   }
 }
 
