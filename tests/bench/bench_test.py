@@ -104,6 +104,26 @@ class BenchTest(unittest.TestCase):
                                                "handoff, wait that a client sees")])
         self.assert_rows(rows, ["125M prefill-0 peak memory", "125M decode-0 peak memory"])
 
+    def test_router_answers_all_that_it_is_measured_by(self):
+        rows = self.rows("router", sys.executable, "-B", HERE / "router" / "router_bench.py",
+                         "--build", BUILD)
+        value = {name: row["value"] for name, row in rows.items()}
+        for workload in ("A 50/s", "C", "D"):
+            self.assertEqual(value[f"{workload} answered"], 100)
+        self.assertEqual(value["A 50/s events of an answer"], 16)
+        self.assertGreater(value["C tokens of a prompt"], 50_000)
+        self.assertEqual(value["overload, then half the load: answered"], 100)
+        for name in ("A 50/s CPU per 1,000 answers", "A 50/s TTFT p99", "B most requests a second",
+                     "C CPU per 100,000 prompt tokens", "D CPU per 1,000,000 relayed tokens",
+                     "overload 5x goodput, of the peak"):
+            self.assertIn(name, rows)
+
+    def test_router_workloads_that_are_not_there_are_refused(self):
+        done = subprocess.run([sys.executable, "-B", HERE / "router" / "router_bench.py", "--only",
+                               "A,E"], text=True, capture_output=True, timeout=60, check=False)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--only E", done.stderr)
+
     def test_peers_measure_all_systems_and_their_ratios(self):
         if missing := llama_cpp.missing():
             self.skipTest(missing)

@@ -1,0 +1,322 @@
+#!/usr/bin/env python3
+"""The router alone, on one core: workers without a model behind it, open-loop load before it, nginx
+in the same run as the yardstick. CPU is the kernel's account of the router's process.
+
+Usage: router_bench.py [--quick] [--json] [--only A,B,C,D,overload]; --help lists the rest.
+Needs the programs of a release build: cmake --build build/release
+"""
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parents[1] / "cluster"))
+import nginx  # noqa: E402
+from api_client import ApiClient  # noqa: E402
+from process_cluster import MODEL, await_true  # noqa: E402
+from programs import ROOT  # noqa: E402
+from report import print_report, row  # noqa: E402
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PACE_MS = 20
+ANSWER = 16
+WORKLOADS = ("A", "B", "C", "D", "overload")
+MODEL_LEN = 262144  # Room for the large prompts in a small vocabulary's tokens.
+
+
+def cpu_seconds(pid):
+    """Of all threads that the process has and had."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def words():
+    """Those of the model's vocabulary that stand for a word."""
+    vocab = json.loads((MODEL / "tokenizer.json").read_text())["model"]["vocab"]
+    return sorted(token[1:] for token in vocab if token[:1] == "\u0120" and token[1:].isalpha())
+
+
+def prompt(seed, characters, vocabulary):
+    """Words at random, so that no two prompts share a prefix."""
+    chosen, size, picks = [], 0, random.Random(seed)
+    while size < characters:
+        chosen.append(picks.choice(vocabulary))
+        size += len(chosen[-1]) + 1
+    return " ".join(chosen)[:characters]
+
+
+class Bench:
+    """The programs, the cores, the prompts."""
+
+    def __init__(self, arguments, folder):
+        self.arguments, self.folder = arguments, pathlib.Path(folder)
+        cores = sorted(os.sched_getaffinity(0))
+        others = cores[1:] or cores
+        self.on_router_core = ["taskset", "-c", str(cores[0])]
+        self.on_others = ["taskset", "-c", ",".join(map(str, others))]
+        self.vocabulary = words()
+        self.model = self.folder / "model"
+        self.make_model()
+
+    def make_model(self):
+        """The shipped model's text, and a length that takes large prompts."""
+        self.model.mkdir()
+        for file in MODEL.glob("*.json"):
+            content = json.loads(file.read_text())
+            if file.name == "config.json":
+                content["max_position_embeddings"] = MODEL_LEN
+            (self.model / file.name).write_text(json.dumps(content))
+
+    def program(self, name):
+        path = self.arguments.build / name
+        if not path.exists():
+            raise RuntimeError(f"{path} is missing; cmake --build {self.arguments.build}")
+        return path
+
+    def bodies(self, name, number, characters, answer):
+        """A file of different requests."""
+        path = self.folder / f"{name}.bodies"
+        with open(path, "w") as file:
+            for i in range(number):
+                file.write(json.dumps({"model": "model", "stream": True, "max_tokens": answer,
+                                       "ignore_eos": True, "temperature": 0,
+                                       "prompt": prompt(f"{name} {i}", characters,
+                                                        self.vocabulary)}) + "\n")
+        return path
+
+    def load(self, port, bodies, requests, rate, wait=60):
+        """What the clients saw."""
+        done = subprocess.run(
+            [*self.on_others, self.program("bench/bench_http_load"), "--port", str(port),
+             "--bodies", bodies, "--requests", str(requests), "--rate", str(rate),
+             "--wait-s", str(wait)], stdout=subprocess.PIPE, text=True, check=True)
+        return json.loads(done.stdout)
+
+    @contextlib.contextmanager
+    def mock(self, *options):
+        """The workers without a model; their addresses."""
+        with ended(subprocess.Popen([*self.on_others, self.program("bench/bench_mock_workers"),
+                                     "--pace-ms", str(PACE_MS), "--max-model-len", str(MODEL_LEN),
+                                     *map(str, options)], stdout=subprocess.PIPE,
+                                    text=True)) as process:
+            yield json.loads(process.stdout.readline())
+
+    @contextlib.contextmanager
+    def router(self, addresses):
+        ready = self.folder / "router.json"
+        ready.unlink(missing_ok=True)
+        with open(self.folder / "router.log", "ab") as log:
+            process = subprocess.Popen(
+                [*self.on_router_core, self.program("bin/baton-router"), "--model", self.model,
+                 "--prefill", addresses["prefill"], "--decode", addresses["decode"],
+                 "--http-port", "0", "--grpc-port", "0", "--ready-file", ready,
+                 "--log-level", "warning"], stdout=log, stderr=log)
+        with ended(process):
+            await_true(lambda: ready.exists() or process.poll() is not None, 60, "it listens")
+            if process.poll() is not None:
+                raise RuntimeError((self.folder / "router.log").read_text())
+            yield Side(process.pid, json.loads(ready.read_text())["http_url"])
+
+
+@contextlib.contextmanager
+def ended(process):
+    """The process, which has ended afterwards."""
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+class Side(ApiClient):
+    """A server that is measured."""
+
+    def __init__(self, pid, url):
+        self.pid, self.url, self.model = pid, url, "model"
+        self.port = int(url.rsplit(":", 1)[1])
+
+    def await_ready(self):
+        await_true(lambda: self.request("GET", "/ready", timeout=20)[0] == 200, 60, "it is ready")
+        return self
+
+
+def measured(bench, side, *load):
+    """(CPU seconds, what the clients saw)."""
+    before = cpu_seconds(side.pid)
+    seen = bench.load(side.port, *load)
+    return cpu_seconds(side.pid) - before, seen
+
+
+def num_answered(seen):
+    """Requests that got a whole answer."""
+    return seen["status"].get("200", 0)
+
+
+def answered(seen):
+    """Per cent of the requests."""
+    return 100 * num_answered(seen) / seen["sent"]
+
+
+def events_of_one(seen):
+    return seen["events"] / seen["sent"]
+
+
+def beside(name, unit, values):
+    """A row; the yardstick's value is the limit."""
+    own, yardstick = values
+    return row(name, own, unit, yardstick or 0, "nginx" if yardstick else "")
+
+
+def workload_a(bench, sides, quick):
+    rates = (50,) if quick else (200, 500)
+    rows = []
+    for rate in rates:
+        requests = 40 if quick else rate * 10
+        bodies = bench.bodies("A", min(requests, 2000), 800, ANSWER)
+        seen = [measured(bench, side, bodies, requests, rate) for side in sides]
+        name = f"A {rate}/s"
+        rows.append(beside(f"{name} CPU per 1,000 answers", "s",
+                           per(seen, lambda cpu, s: 1e3 * cpu / max(1, num_answered(s)))))
+        for point in ("p50", "p99"):
+            rows.append(beside(f"{name} TTFT {point}", "ms",
+                               per(seen, lambda _, s: s["ttft_ms"][point])))
+        rows += [row(f"{name} answered", answered(seen[0][1]), "%"),
+                 row(f"{name} events of an answer", events_of_one(seen[0][1]), "events"),
+                 row(f"{name} load's own lateness p99", seen[0][1]["late_ms"]["p99"], "ms")]
+    return rows
+
+
+def per(seen, figure):
+    """[the router's, nginx's or None]"""
+    values = [figure(cpu, one) for cpu, one in seen]
+    return (values + [None])[:2]
+
+
+def workload_b(bench, sides, quick):
+    """Rates that rise until requests wait for longer than a second; what is done a second then."""
+    done, rate = [], 25 if quick else 250
+    bodies = bench.bodies("B", 500, 800, ANSWER)
+    while True:
+        seen = bench.load(sides[0].port, bodies, rate * (1 if quick else 4), rate)
+        done.append(num_answered(seen) / seen["seconds"])
+        if quick or seen["ttft_ms"]["p50"] > 1000 or rate >= 8000:
+            break
+        rate = int(rate * 1.4)
+    return [row("B most requests a second", max(done), "/s"),
+            row("B beyond, of the most", 100 * done[-1] / max(done), "%")]
+
+
+def workload_c(bench, sides, quick):
+    requests = 1 if quick else 20
+    bodies = bench.bodies("C", requests, 400_000, 2)
+    tokens = prompt_tokens(sides[0], bodies)
+    seen = [measured(bench, side, bodies, requests, 2) for side in sides]
+    return [beside("C CPU per 100,000 prompt tokens", "ms",
+                   per(seen, lambda cpu, s: 1e3 * cpu * 1e5 / tokens / s["sent"])),
+            row("C tokens of a prompt", tokens, "tokens"),
+            row("C answered", answered(seen[0][1]), "%")]
+
+
+def prompt_tokens(side, bodies):
+    """Of the first request; also what the router has to do only once is done then."""
+    with open(bodies) as file:
+        body = json.loads(file.readline())
+    body.update(stream=False, max_tokens=1)
+    return side.post("/v1/completions", **body)["usage"]["prompt_tokens"]
+
+
+def workload_d(bench, sides, quick):
+    streams, tokens = (4, 20) if quick else (64, 500)
+    bodies = bench.bodies("D", streams, 200, tokens)
+    seen = [measured(bench, side, bodies, streams, 0) for side in sides]
+    return [beside("D CPU per 1,000,000 relayed tokens", "s",
+                   per(seen, lambda cpu, _: 1e6 * cpu / (streams * tokens))),
+            beside("D time between tokens p99", "ms", per(seen, lambda _, s: s["gap_ms"]["p99"])),
+            row("D answered", answered(seen[0][1]), "%")]
+
+
+def overload(bench, quick):
+    """A pair of workers that takes `capacity` requests a second; goodput is what is answered while
+    more come."""
+    capacity = 40 if quick else bench.arguments.capacity
+    seconds = 1 if quick else 10
+    running = max(1, round(capacity * ANSWER * PACE_MS / 1000))
+    rows = []
+    with bench.mock("--max-running", running) as addresses, bench.router(addresses) as side:
+        side.await_ready()
+        bodies = bench.bodies("overload", 500, 800, ANSWER)
+
+        def goodput(factor):
+            seen = bench.load(side.port, bodies, round(capacity * factor * seconds),
+                              capacity * factor, wait=120)
+            return seen["within"] / seen["window_s"], seen
+        peak = goodput(1)[0]
+        rows.append(row("overload peak", peak, "/s"))
+        for factor in ((5,) if quick else (5, 10)):
+            good, seen = goodput(factor)
+            rows.append(row(f"overload {factor}x goodput, of the peak", 100 * good / peak, "%"))
+            rows.append(row(f"overload {factor}x refused", 100 - answered(seen), "%"))
+        after = goodput(0.5)[1]
+        rows.append(row("overload, then half the load: answered", answered(after), "%"))
+        rows.append(row("overload, then half the load: TTFT p50", after["ttft_ms"]["p50"], "ms"))
+    return rows
+
+
+def run(arguments, folder):
+    bench = Bench(arguments, folder)
+    only = arguments.only.split(",")
+    rows = []
+    steady = {"A": workload_a, "B": workload_b, "C": workload_c, "D": workload_d}
+    with contextlib.ExitStack() as stack:
+        addresses = stack.enter_context(bench.mock())
+        sides = [stack.enter_context(bench.router(addresses)).await_ready()]
+        if not arguments.no_nginx:
+            proxy = stack.enter_context(nginx.Nginx(bench.folder / "nginx", addresses["upstream"],
+                                                    bench.on_router_core))
+            sides.append(Side(proxy.process.pid, f"http://127.0.0.1:{proxy.port}"))
+        bench.load(sides[0].port, bench.bodies("warm-up", 20, 800, ANSWER), 20, 100)
+        for name, workload in steady.items():
+            if name in only:
+                rows += workload(bench, sides, arguments.quick)
+    if "overload" in only:
+        rows += overload(bench, arguments.quick)
+    return rows
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
+    parser.add_argument("--only", default=",".join(WORKLOADS), help="default: %(default)s")
+    parser.add_argument("--capacity", type=int, default=300,
+                        help="requests a second of the overloaded workers")
+    parser.add_argument("--no-nginx", action="store_true", help="without the yardstick")
+    parser.add_argument("--quick", action="store_true", help="seconds, without nginx")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.only.split(",")) - set(WORKLOADS):
+        parser.error(f"--only {','.join(unknown)}: choose from {', '.join(WORKLOADS)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    arguments.no_nginx |= arguments.quick
+    if not arguments.no_nginx and nginx.program() is None:
+        nginx.fetch()
+    with tempfile.TemporaryDirectory(prefix="baton-router-bench-") as folder:
+        rows = run(arguments, folder)
+    print_report("router", f"one core, {ANSWER} tokens every {PACE_MS} ms unless said otherwise",
+                 rows, arguments.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
