@@ -31,7 +31,7 @@ void DecodeNode::Handle(DecodeMail mail, Time now) {
 }
 
 void DecodeNode::Step(Time now) {
-  EndOverdue(now, absl::UnavailableError("no other transfer came in time"),
+  EndOverdue(now, absl::AbortedError("no other transfer came in time"),
              &counters_.unbound_expired);
   StartStep(now);
 }

@@ -62,18 +62,19 @@ absl::StatusOr<bool> Recovery::Judge(SequenceState& sequence, Time now) {
       sequence.ready_at = now + options_.judge_delay;
       return false;
     }
-    const bool in_bounds = is_up ? ++sequence.retries <= options_.max_retries && retry_credit_ >= 1
-                                 : ++sequence.moves <= options_.max_moves;
+    // A worker that could not wait for a transfer says nothing against the sequence.
+    const bool is_retry = is_up && !absl::IsAborted(loss.status);
+    const bool in_bounds = is_retry
+                               ? ++sequence.retries <= options_.max_retries && retry_credit_ >= 1
+                               : ++sequence.moves <= options_.max_moves;
     if (!in_bounds) {
       // To a client it is all the same how the workers were lost; a bug of theirs is not.
       return absl::IsInternal(loss.status) ? absl::Status(loss.status)
                                            : absl::UnavailableError(loss.status.message());
     }
-    ++(is_up ? counters_.retries : counters_.moves);
-    if (is_up) {
-      retry_credit_ -= 1;
-      directory_.Skip(loss.worker, now + options_.retry_delay);
-    }
+    ++(is_retry ? counters_.retries : counters_.moves);
+    if (is_retry) retry_credit_ -= 1;
+    if (is_up) directory_.Skip(loss.worker, now + options_.retry_delay);
     sequence.lost.push_back(loss.incarnation);
     sequence.losses.pop_back();
   }

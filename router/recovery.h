@@ -36,8 +36,9 @@ class Recovery {
   void ForgetLosses(SequenceState& sequence);
   // It queues: its losses are judged after a moment, when what is known of the workers has come.
   void OnQueued(SequenceState& sequence, Time now);
-  // Was each worker lost, or did it fail although it is healthy? The first is a move, the second a
-  // retry. False: not known before ready_at. An error ends the request: too many of them.
+  // Was each worker lost, or did it give the sequence up (ABORTED: no transfer came about in time),
+  // or did it fail although it is healthy? The first two are moves, the third a retry. False: not
+  // known before ready_at. An error ends the request: too many of them.
   absl::StatusOr<bool> Judge(SequenceState& sequence, Time now);
   bool HasFailed(const SequenceState& sequence, Incarnation incarnation) const;
 

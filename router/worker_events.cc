@@ -226,7 +226,7 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& sta
   if (IsRefusal(status) && sequence.state != State::kDecoding) {
     Requeue(sequence, sequence.decode.worker, now);
   } else if (status.ok()) {
-    LoseDecode(sequence, absl::AbortedError("a decode worker ended a call before its last token"),
+    LoseDecode(sequence, absl::UnknownError("a decode worker ended a call before its last token"),
                now);
   } else if (IsFinal(status)) {
     EndRequest(sequence.request, status);
@@ -245,7 +245,7 @@ void RouterNode::OnPrefillClosed(SequenceState& sequence, const absl::Status& st
     EndRequest(sequence.request, status);
   } else if (status.ok() && !sequence.prefilled) {
     LosePrefill(sequence,
-                absl::AbortedError("a prefill worker ended a call before its first token"), now);
+                absl::UnknownError("a prefill worker ended a call before its first token"), now);
   } else if (status.ok()) {
     // A decode worker has verified it: its tokens follow. A queued sequence has given that worker
     // up and holds nothing now; one that has asked for a Send to another is too late, and finds

@@ -54,8 +54,9 @@ void RouterLedger::OnMail(const RouterMail& mail, Time now) {
   }
 }
 
-void RouterLedger::Lose(Account& account, const Side& side) {
-  account.losses.emplace(side.incarnation, Loss{.worker = side.worker, .at = world_.now()});
+void RouterLedger::Lose(Account& account, const Side& side, bool gave_up) {
+  const Loss loss{.worker = side.worker, .at = world_.now(), .gave_up = gave_up};
+  account.losses.emplace(side.incarnation, loss);
   ++account.causes;
   if (&side == &account.prefill) account.kv_gone = true;
   LoseKept(account);
@@ -97,7 +98,7 @@ void RouterLedger::OnClosed(const CallClosed& closed, Time now) {
     if (!is_held) account->kv_gone = true;
   }
   // A refusal of a running call is a loss too.
-  Lose(*account, side);
+  Lose(*account, side, absl::IsAborted(closed.status));
   const bool says_why = IsRefusal(closed.status) || absl::IsDeadlineExceeded(closed.status);
   if (!says_why && faults_.empty() && !world_.has_harmed()) {
     Violate(absl::StrCat("a call fails without a fault: ", closed.status.ToString()));
@@ -298,7 +299,8 @@ void RouterLedger::CheckLosses(Account& account, const LiveSequence& told) {
                            told.sequence.counter, " and had not failed it"));
       continue;
     }
-    may_be_moves += faults_.MayBeLost(router_, it->second.worker, it->second.at) ? 1 : 0;
+    const Loss& loss = it->second;
+    may_be_moves += loss.gave_up || faults_.MayBeLost(router_, loss.worker, loss.at) ? 1 : 0;
     account.losses.erase(it);
   }
   if (moves > may_be_moves) {

@@ -96,6 +96,7 @@ class RouterLedger {
   struct Loss {
     int32_t worker = 0;
     Time at{};  // Of the world.
+    bool gave_up = false;  // It waited for a transfer in vain: a move, however healthy it is.
   };
   using Pair = std::pair<int32_t, int32_t>;  // Prefill and decode worker, by index.
   // One sequence.
@@ -150,7 +151,7 @@ class RouterLedger {
 
   Account* Find(CallId call);
   void Ask(Account& account, Time now);
-  void Lose(Account& account, const Side& side);
+  void Lose(Account& account, const Side& side, bool gave_up = false);
   void LoseKept(Account& account);
   void Saw(Account& account, std::span<const TokenOutput> outputs);
   void OnClosed(const CallClosed& closed, Time now);

@@ -49,7 +49,7 @@ TEST_F(RebindTest, AReservationThatNobodyBindsAgainIsGivenUp) {
   EXPECT_EQ(node_.NextDeadline(), now_ + seconds(5));
   now_ += seconds(5);
   node_.Step(now_);
-  EXPECT_EQ(outbox_.Closed(1), Code::kUnavailable);
+  EXPECT_EQ(outbox_.Closed(1), Code::kAborted);
   EXPECT_EQ(node_.counters().unbound_expired, 1);
   EXPECT_EQ(pool_.counts().free, 10);
   EXPECT_TRUE(node_.idle());
@@ -93,7 +93,7 @@ TEST_F(RebindTest, AWriterThatIsNotQuietInTimeEndsTheCallAndKeepsTheBlocks) {
   Rebind(1, 2, 67);
   now_ += seconds(2);
   node_.Step(now_);
-  EXPECT_EQ(outbox_.Closed(1), Code::kUnavailable);
+  EXPECT_EQ(outbox_.Closed(1), Code::kAborted);
   EXPECT_EQ(pool_.counts().draining, 3);
   EndTransfer(1, absl::CancelledError(""));
   EXPECT_EQ(pool_.counts().free, 10);

@@ -92,6 +92,16 @@ TEST_F(RecoveryTest, TooManyRetriesEndTheRequestAndABugIsTold) {
   EXPECT_EQ(LoseAndJudge(sequence, 1, true, bug).status(), bug);
 }
 
+TEST_F(RecoveryTest, AHealthyWorkerThatGaveItUpIsAMoveAndLeftAloneForAMoment) {
+  SequenceState& sequence = sequences_.New();
+  const absl::Status gave_up = absl::AbortedError("no other transfer came in time");
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(LoseAndJudge(sequence, 1, true, gave_up).value());
+  EXPECT_EQ(sequence.moves, 3);
+  EXPECT_EQ(sequence.retries, 0);
+  EXPECT_EQ(directory_.NextRetry(now_), now_ + options_.retry_delay);
+  EXPECT_TRUE(absl::IsUnavailable(LoseAndJudge(sequence, 1, true, gave_up).status()));
+}
+
 TEST_F(RecoveryTest, TheBudgetIsTenRetriesAndOneMoreForTenRequests) {
   for (int i = 0; i < 30; ++i) recovery_.OnRequest();  // No more than ten are saved.
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(LoseAndJudge(sequences_.New(), 1, true).ok()) << i;
