@@ -55,8 +55,8 @@ void RouterLedger::OnMail(const RouterMail& mail, Time now) {
 }
 
 void RouterLedger::Lose(Account& account, const Side& side, bool gave_up) {
-  const Loss loss{.worker = side.worker, .at = world_.now(), .gave_up = gave_up};
-  account.losses.emplace(side.incarnation, loss);
+  const Loss first{.worker = side.worker, .at = world_.now()};
+  account.losses.emplace(side.incarnation, first).first->second.gave_up |= gave_up;
   ++account.causes;
   if (&side == &account.prefill) account.kv_gone = true;
   LoseKept(account);
