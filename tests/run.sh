@@ -109,7 +109,7 @@ deploy/install_packages.sh || fail "packages are missing"
 export PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 
 if wants unit || wants asan; then
-  configure debug "-DBATON_SANITIZE_KERNELS=$([ "$nightly" = 1 ] && echo ON || echo OFF)"
+  configure debug "-DBATON_SANITIZE_ALL=$([ "$nightly" = 1 ] && echo ON || echo OFF)"
 fi
 if wants unit; then
   build debug tests-unit
