@@ -64,6 +64,7 @@ bool RouterNode::AwaitWorkers(SequenceState& sequence, Time now) {
 RoutingSnapshot RouterNode::SnapshotFor(const SequenceState& sequence, const RouteNeed& need,
                                         Time now) const {
   RoutingSnapshot snapshot = directory_.Snapshot(need, options_.max_pending_prefill_tokens, now);
+  snapshot.prefix = PrefixDirectory::KeyOf(sequence.prefix_hashes);
   if (sequence.prefill.call != 0) {
     snapshot.prefill = {directory_.CandidateOf(sequence.prefill.worker)};
   }

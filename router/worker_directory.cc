@@ -40,7 +40,8 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   w.up_since = now;
   w.hung = false;
   w.skip_until = {};
-  w.status = {.incarnation = hello.incarnation};
+  w.status = {.incarnation = hello.incarnation, .blocks = {.free = hello.num_blocks}};
+  w.taken_tokens = w.others_tokens = 0;
   w.up = true;
   w.known = true;
   w.reason.clear();
@@ -62,8 +63,23 @@ void WorkerDirectory::OnStatus(int32_t worker, const WorkerStatus& status, Time 
   }
   w.last_status = now;
   w.status = status;
+  w.taken_tokens = 0;
+  w.others_tokens = OthersTokens(w);
   w.skip_until = {};
   if (Usable(worker) != was_usable) UpdateReach(now);
+}
+
+// A prefill worker tells its queue. A decode worker tells its blocks and sequences: those that are
+// not of this router hold as much as the others on average.
+int64_t WorkerDirectory::OthersTokens(const Worker& worker) {
+  const WorkerStatus& status = worker.status;
+  if (worker.role == Role::kPrefill) {
+    return std::max<int64_t>(0, status.queued_tokens - worker.pending_tokens);
+  }
+  const int64_t num = int64_t{status.running} + status.waiting + status.preempted;
+  const int64_t used = worker.hello.num_blocks - status.blocks.free - status.blocks.cached;
+  if (num <= worker.num_sides || used <= 0) return 0;
+  return used * worker.hello.block_size * (num - worker.num_sides) / num;
 }
 
 void WorkerDirectory::OnDown(int32_t worker, const std::string& reason, Time now) {
@@ -118,14 +134,18 @@ void WorkerDirectory::Take(SequenceState::Side& side, int32_t worker, int64_t to
   side.worker = worker;
   side.incarnation = workers_[worker].hello.incarnation;
   side.tokens = tokens;
-  workers_[worker].pending_tokens += tokens;
+  Worker& w = workers_[worker];
+  w.pending_tokens += tokens;
+  w.taken_tokens += tokens;
+  ++w.num_sides;
 }
 
 void WorkerDirectory::Release(SequenceState::Side& side) {
   if (side.tokens == 0) return;
   int64_t& pending = workers_[side.worker].pending_tokens;
   pending -= std::exchange(side.tokens, 0);
-  BATON_CHECK(pending >= 0);
+  --workers_[side.worker].num_sides;
+  BATON_CHECK(pending >= 0 && workers_[side.worker].num_sides >= 0);
 }
 
 void WorkerDirectory::NoteToken(const SequenceState::Side& side, Time now) {
@@ -134,10 +154,15 @@ void WorkerDirectory::NoteToken(const SequenceState::Side& side, Time now) {
 
 Candidate WorkerDirectory::CandidateOf(int32_t worker) const {
   const Worker& w = workers_[worker];
+  const int64_t block_size = w.hello.block_size;
+  const int64_t free_blocks = int64_t{w.status.blocks.free} + w.status.blocks.cached;
   return {.worker = worker,
           .group = w.group,
-          .pending_tokens = w.pending_tokens,
-          .capacity_tokens = std::max<int64_t>(1, int64_t{w.hello.num_blocks} * w.hello.block_size),
+          .incarnation = w.hello.incarnation,
+          .pending_tokens = w.pending_tokens + w.others_tokens,
+          .capacity_tokens = std::max<int64_t>(1, w.hello.num_blocks * block_size),
+          .free_tokens = std::max<int64_t>(0, free_blocks * block_size - w.taken_tokens),
+          .tokens_per_s = w.status.tokens_per_s,
           .matched_tokens = 0};
 }
 
@@ -212,8 +237,8 @@ RoutingSnapshot WorkerDirectory::Snapshot(const RouteNeed& need, int64_t max_pen
     if (!Usable(i) || w.skip_until > now || w.hello.max_model_len < need.total_tokens) continue;
     const Candidate candidate = CandidateOf(i);
     if (w.role == Role::kPrefill) {
-      const bool has_room =
-          w.pending_tokens == 0 || w.pending_tokens + need.prompt_tokens <= max_pending_tokens;
+      const bool has_room = w.pending_tokens == 0 ||
+                            candidate.pending_tokens + need.prompt_tokens <= max_pending_tokens;
       if (has_room) snapshot.prefill.push_back(candidate);
     } else if (w.role == Role::kDecode && need.needs_decode) {
       snapshot.decode.push_back(candidate);

@@ -27,7 +27,10 @@ class WorkerDirectory {
     HelloInfo hello;
     WorkerStatus status;
     uint64_t group = 0;
-    int64_t pending_tokens = 0;  // As in Candidate.
+    int64_t pending_tokens = 0;  // As in Candidate, of this router alone.
+    int64_t taken_tokens = 0;    // Of those, since its last status.
+    int64_t others_tokens = 0;   // As in Candidate, of other routers, by its last status.
+    int32_t num_sides = 0;       // Of this router, there now.
     Time skip_until{};           // It refused for now.
     Time last_progress{};        // Its progress counter moved.
     Time stands_since{};         // It computes, and the counter has not moved since then.
@@ -94,7 +97,7 @@ class WorkerDirectory {
   Candidate CandidateOf(int32_t worker) const;
 
   // The candidates that may take it now, without matched_tokens. A prefill worker takes at most
-  // `max_pending_tokens` ahead, but always one prompt.
+  // `max_pending_tokens` ahead, of all routers, but always one prompt of each.
   RoutingSnapshot Snapshot(const RouteNeed& need, int64_t max_pending_tokens, Time now) const;
 
   // The earliest moment a skipped worker may be asked again; kNever if none is skipped.
@@ -103,6 +106,9 @@ class WorkerDirectory {
  private:
   // Group (0 = any) and RouteNeed::needs_decode.
   using ReachKey = std::pair<uint64_t, bool>;
+
+  // What others than this router gave it, by its status.
+  static int64_t OthersTokens(const Worker& worker);
 
   // The longest sequence for each kind of need, by the workers that `counts` names.
   template <typename Counts>

@@ -136,6 +136,7 @@ class CallTable {
             .waiting = static_cast<int32_t>(std::ranges::count_if(entries_, waits)),
             .preempted = static_cast<int32_t>(engine_.num_preempted()),
             .queued_tokens = engine_.queued_tokens(),
+            .tokens_per_s = static_cast<int64_t>(engine_.tokens_per_s()),
             .draining = draining,
             .progress = progress.count(),
             .computing = engine_.step_in_flight() != nullptr,

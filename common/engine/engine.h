@@ -89,6 +89,8 @@ class Engine {
   int64_t num_swaps() const { return num_swaps_; }  // Of the preemptions.
   // Tokens that wait to be computed, over all sequences.
   int64_t queued_tokens() const;
+  // As StepBudget::rate.
+  double tokens_per_s() const { return budget_.rate(); }
 
  private:
   void ResumePreempted();

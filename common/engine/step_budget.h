@@ -25,19 +25,26 @@ class StepBudget {
     if (elapsed.count() <= 0 || num_tokens <= 0) return;
     // A small step says little about a large one, unless it was too slow already.
     if (num_tokens * 2 < tokens_ && elapsed <= budget_) return;
+    const double rate = num_tokens / ToSeconds(elapsed);
+    rate_ += (rate_ == 0 ? 1 : kNewRate) * (rate - rate_);
     const double scale = ToSeconds(budget_) / ToSeconds(elapsed);
     const double predicted = std::min(num_tokens * scale, 2.0 * tokens_);
     const int32_t least = std::min(kLeastTokens, max_tokens_);
     tokens_ = std::clamp(static_cast<int32_t>(predicted), least, max_tokens_);
   }
 
+  // Tokens a second that such steps computed of late; 0 before the first.
+  double rate() const { return rate_; }
+
   static constexpr int32_t kLeastTokens = 32;
 
  private:
+  static constexpr double kNewRate = 0.25;     // Share of the last step in the rate.
   static constexpr int32_t kFirstTokens = 64;  // Before anything was measured.
   Duration budget_;
   int32_t max_tokens_;
   int32_t tokens_;
+  double rate_ = 0;
 };
 
 }  // namespace baton

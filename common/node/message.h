@@ -169,6 +169,7 @@ struct WorkerStatus {
   int32_t waiting = 0;        // Admitted, not computing: queued, reserved, in transfer.
   int32_t preempted = 0;      // Waiting to be computed again.
   int64_t queued_tokens = 0;  // Prompt tokens still to be computed.
+  int64_t tokens_per_s = 0;   // That full steps computed of late; 0: none yet.
   bool draining = false;
   uint64_t progress = 0;  // Moves with each layer and each end of a step.
   bool computing = false;

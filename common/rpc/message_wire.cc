@@ -416,6 +416,7 @@ void ToProto(const WorkerStatus& from, v1::WorkerStatus* to) {
   to->set_waiting(from.waiting);
   to->set_preempted(from.preempted);
   to->set_queued_tokens(from.queued_tokens);
+  to->set_tokens_per_s(from.tokens_per_s);
   to->set_draining(from.draining);
   to->set_progress(from.progress);
   to->set_computing(from.computing);
@@ -430,12 +431,14 @@ absl::StatusOr<WorkerStatus> FromProto(const v1::WorkerStatus& from) {
   RETURN_IF_ERROR(CheckRange("waiting", from.waiting(), 0, kMaxInt32));
   RETURN_IF_ERROR(CheckRange("preempted", from.preempted(), 0, kMaxInt32));
   RETURN_IF_ERROR(CheckRange("queued_tokens", from.queued_tokens(), 0, int64_t{1} << 50));
+  RETURN_IF_ERROR(CheckRange("tokens_per_s", from.tokens_per_s(), 0, int64_t{1} << 50));
   RETURN_IF_ERROR(CheckRange("longest_layer_us", from.longest_layer_us(), 0, kMaxWaitUs));
   status.incarnation = from.incarnation();
   status.running = from.running();
   status.waiting = from.waiting();
   status.preempted = from.preempted();
   status.queued_tokens = from.queued_tokens();
+  status.tokens_per_s = from.tokens_per_s();
   status.draining = from.draining();
   status.progress = from.progress();
   status.computing = from.computing();

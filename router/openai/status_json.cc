@@ -40,6 +40,7 @@ Json WorkerJson(const WorkerView& worker) {
           {"waiting", worker.status.waiting},
           {"preempted", worker.status.preempted},
           {"queued_tokens", worker.status.queued_tokens},
+          {"tokens_per_s", worker.status.tokens_per_s},
           {"draining", worker.status.draining}};
 }
 

@@ -1,5 +1,7 @@
 #include "router/routing/prefix_directory.h"
 
+#include <algorithm>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -14,6 +16,10 @@ std::vector<uint64_t> PrefixDirectory::Hashes(std::string_view tenant,
     hashes.push_back(parent);
   }
   return hashes;
+}
+
+uint64_t PrefixDirectory::KeyOf(std::span<const uint64_t> hashes) {
+  return hashes.empty() ? 0 : hashes[std::min(kKeyChunks, hashes.size()) - 1];
 }
 
 PrefixDirectory::PrefixDirectory(size_t max_entries) : entries_(max_entries) {

@@ -17,11 +17,16 @@ class PrefixDirectory {
  public:
   static constexpr int32_t kChunkTokens = 64;  // Prefixes are remembered at multiples of this.
 
+  static constexpr size_t kKeyChunks = 4;
+
   // max_entries >= 1.
   explicit PrefixDirectory(size_t max_entries);
 
   // The prompt's chained hashes, one per full chunk.
   static std::vector<uint64_t> Hashes(std::string_view tenant, std::span<const int32_t> tokens);
+
+  // Of the first kKeyChunks chunks, or of those that there are; 0 without one.
+  static uint64_t KeyOf(std::span<const uint64_t> hashes);
 
   // Leading tokens that the worker probably holds.
   int32_t MatchedTokens(std::span<const uint64_t> hashes, int32_t worker) const;

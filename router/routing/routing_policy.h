@@ -22,9 +22,12 @@ struct RouteNeed {
 struct Candidate {
   int32_t worker = 0;           // Index in the router's list.
   uint64_t group = 0;           // Compatibility group; only equal groups pair.
-  int64_t pending_tokens = 0;   // Prefill: prompt tokens assigned and not computed yet.
-                                // Decode: prompt and answer tokens of its live sequences.
+  uint64_t incarnation = 0;
+  int64_t pending_tokens = 0;   // Prefill: prompt tokens assigned and not computed yet, by all
+                                // routers. Decode: prompt and answer tokens of live sequences.
   int64_t capacity_tokens = 1;  // Decode: tokens its whole pool holds.
+  int64_t free_tokens = 0;      // Decode: of those, what nothing that lives takes or may grow into.
+  int64_t tokens_per_s = 0;     // Prefill: its rate; 0 = not known.
   int32_t matched_tokens = 0;   // Leading prompt tokens that it probably has cached.
 };
 
@@ -38,6 +41,7 @@ struct Route {
 struct RoutingSnapshot {
   int32_t prompt_tokens = 0;
   bool needs_decode = true;
+  uint64_t prefix = 0;  // Hash of tenant and first tokens, the same in all routers; 0 = too short.
   std::vector<Candidate> prefill;
   std::vector<Candidate> decode;  // Empty without needs_decode.
   std::vector<Route> blamed;      // Pairs between which transfers failed lately: not to be chosen.

@@ -195,6 +195,60 @@ TEST_F(WorkerDirectoryTest, APrefillWorkerGetsLittleAheadButAlwaysOnePrompt) {
   EXPECT_EQ(Snapshot(large).prefill[0].worker, 1);
 }
 
+TEST_F(WorkerDirectoryTest, WhatOtherRoutersGaveAWorkerCountsUntilItsNextStatus) {
+  AllUp();
+  SequenceState::Side prefill;
+  SequenceState::Side decode;
+  directory_.Take(prefill, 0, 20);
+  directory_.Take(decode, 2, 30);
+  directory_.OnStatus(0, {.incarnation = 10, .queued_tokens = 15}, At(1));
+  EXPECT_EQ(directory_.CandidateOf(0).pending_tokens, 20) << "all of it may be ours";
+  directory_.OnStatus(0, {.incarnation = 10, .queued_tokens = 45}, At(1));
+  EXPECT_EQ(directory_.CandidateOf(0).pending_tokens, 45);
+  // Four sequences hold 8 blocks, one of them is ours: its 30 tokens, and three quarters of 128.
+  const WorkerStatus status = {.incarnation = 12,
+                               .blocks = {.free = 1, .ready = 8, .cached = 1},
+                               .running = 2,
+                               .waiting = 1,
+                               .preempted = 1};
+  directory_.OnStatus(2, status, At(1));
+  EXPECT_EQ(directory_.CandidateOf(2).pending_tokens, 30 + 96);
+  directory_.Release(decode);
+  directory_.OnStatus(2, {.incarnation = 12, .blocks = {.free = 10}}, At(1));
+  EXPECT_EQ(directory_.CandidateOf(2).pending_tokens, 0);
+  directory_.OnUp(0, Hello(Role::kPrefill, 20), At(2));
+  directory_.Release(prefill);
+  EXPECT_EQ(directory_.CandidateOf(0).pending_tokens, 0);
+}
+
+TEST_F(WorkerDirectoryTest, ManyPromptsOfOthersLeaveEachRouterOne) {
+  AllUp();
+  for (int32_t w : {0, 1}) {
+    directory_.OnStatus(w, {.incarnation = 10u + w, .queued_tokens = 1000}, At(1));
+  }
+  EXPECT_EQ(Snapshot(kNeed).prefill.size(), 2u);
+  SequenceState::Side side;
+  directory_.Take(side, 0, 20);
+  ASSERT_EQ(Snapshot(kNeed).prefill.size(), 1u);
+  EXPECT_EQ(Snapshot(kNeed).prefill[0].worker, 1);
+}
+
+TEST_F(WorkerDirectoryTest, RoomIsWhatAStatusToldLessWhatWasTakenSince) {
+  AllUp();
+  EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 160) << "new";
+  directory_.OnStatus(2, {.incarnation = 12, .blocks = {.free = 2, .ready = 5, .cached = 3}}, At(1));
+  EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 80);
+  SequenceState::Side side;
+  directory_.Take(side, 2, 30);
+  EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 50);
+  directory_.Release(side);
+  EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 50) << "its blocks come back with a status";
+  directory_.Take(side, 2, 90);
+  EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 0);
+  directory_.OnStatus(2, {.incarnation = 12, .blocks = {.free = 4, .ready = 6}}, At(2));
+  EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 64);
+}
+
 TEST_F(WorkerDirectoryTest, WithoutADecodeNeedNoDecodeWorkerIsOffered) {
   AllUp();
   EXPECT_TRUE(

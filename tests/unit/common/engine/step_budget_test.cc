@@ -42,6 +42,19 @@ TEST(StepBudgetTest, StepsThatTakeTooLongHoweverSmallDoNotShrinkToNothing) {
   EXPECT_EQ(budget.tokens(), 32);
 }
 
+TEST(StepBudgetTest, TheRateFollowsStepsThatTell) {
+  StepBudget budget(milliseconds(250), 1000);
+  EXPECT_EQ(budget.rate(), 0);
+  budget.Record(64, milliseconds(64));
+  EXPECT_NEAR(budget.rate(), 1000, 1e-6);
+  budget.Record(1, milliseconds(100));  // A small step within the budget tells nothing.
+  EXPECT_NEAR(budget.rate(), 1000, 1e-6);
+  budget.Record(128, milliseconds(64));
+  EXPECT_NEAR(budget.rate(), 1250, 1e-6);
+  for (int i = 0; i < 50; ++i) budget.Record(250, milliseconds(125));
+  EXPECT_NEAR(budget.rate(), 2000, 1);
+}
+
 TEST(StepBudgetTest, NeverLeavesItsRange) {
   StepBudget budget(milliseconds(250), 100);
   budget.Record(64, milliseconds(1));

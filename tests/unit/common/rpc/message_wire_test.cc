@@ -187,6 +187,7 @@ TEST(MessageWireTest, StatusKeepsEveryField) {
   EXPECT_EQ(back->waiting, status.waiting);
   EXPECT_EQ(back->preempted, status.preempted);
   EXPECT_EQ(back->queued_tokens, status.queued_tokens);
+  EXPECT_EQ(back->tokens_per_s, status.tokens_per_s);
   EXPECT_EQ(back->draining, status.draining);
   EXPECT_EQ(back->progress, status.progress);
   EXPECT_EQ(back->computing, status.computing);

@@ -223,6 +223,7 @@ void AddStatus(std::vector<Row>* all) {
   bad("preempted", [](P* p) { p->set_preempted(-1); });
   for (int64_t value : {int64_t{-1}, kMax64}) {
     bad("queued_tokens", [=](P* p) { p->set_queued_tokens(value); });
+    bad("tokens_per_s", [=](P* p) { p->set_tokens_per_s(value); });
     bad("longest_layer_us", [=](P* p) { p->set_longest_layer_us(value); });
   }
 }

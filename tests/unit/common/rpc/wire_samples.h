@@ -226,6 +226,7 @@ class WireSamples {
     s.waiting = Int(0, 100);
     s.preempted = Int(0, 100);
     s.queued_tokens = Int(0, 1 << 30);
+    s.tokens_per_s = Int(0, 1 << 30);
     s.draining = Coin();
     s.progress = random_.Next();
     s.computing = Coin();

@@ -68,6 +68,20 @@ TEST(PrefixDirectoryTest, StaysWithinItsBoundAndForgetsTheOldestTailFirst) {
   EXPECT_EQ(directory.MatchedTokens(oldest, 0), kChunk);
 }
 
+TEST(PrefixDirectoryTest, TheKeyIsOfTheFirstChunksAndTheTenant) {
+  EXPECT_EQ(PrefixDirectory::KeyOf(PrefixDirectory::Hashes("t", Tokens(kChunk - 1))), 0u);
+  std::vector<int32_t> tokens = Tokens(6 * kChunk);
+  const uint64_t key = PrefixDirectory::KeyOf(PrefixDirectory::Hashes("t", tokens));
+  EXPECT_EQ(key, PrefixDirectory::Hashes("t", tokens)[3]);
+  EXPECT_NE(key, PrefixDirectory::KeyOf(PrefixDirectory::Hashes("u", tokens)));
+  tokens[4 * kChunk] += 1;
+  EXPECT_EQ(key, PrefixDirectory::KeyOf(PrefixDirectory::Hashes("t", tokens)));
+  tokens[4 * kChunk - 1] += 1;
+  EXPECT_NE(key, PrefixDirectory::KeyOf(PrefixDirectory::Hashes("t", tokens)));
+  EXPECT_EQ(PrefixDirectory::KeyOf(PrefixDirectory::Hashes("t", Tokens(2 * kChunk))),
+            PrefixDirectory::Hashes("t", Tokens(2 * kChunk))[1]);
+}
+
 TEST(PrefixDirectoryTest, AddingAgainMakesItRecent) {
   PrefixDirectory directory(2);
   const auto a = PrefixDirectory::Hashes("a", Tokens(kChunk));

@@ -1,5 +1,8 @@
 #include "router/routing/routing_policy.h"
 
+#include <algorithm>
+#include <map>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -62,6 +65,41 @@ TEST_P(EveryPolicyTest, TiesGoToTheLowerWorker) {
             (Route{4, 6}));
 }
 
+TEST_P(EveryPolicyTest, AsksOneWithRoomFirstAndOneWithoutRatherThanNobody) {
+  RoutingSnapshot snapshot = {
+      .prompt_tokens = 100,
+      .prefill = {{.worker = 0}},
+      .decode = {{.worker = 1, .capacity_tokens = 1000, .free_tokens = 99},
+                 {.worker = 2, .pending_tokens = 500, .capacity_tokens = 1000, .free_tokens = 100}}};
+  EXPECT_EQ(Choose(GetParam(), snapshot), (Route{0, 2}));
+  snapshot.decode[0].matched_tokens = 1;
+  EXPECT_EQ(Choose(GetParam(), snapshot), (Route{0, 1}));
+  snapshot.decode = {{.worker = 1}};
+  EXPECT_EQ(Choose(GetParam(), snapshot), (Route{0, 1}));
+}
+
+TEST_P(EveryPolicyTest, AQueueCountsByTheTimeThatItTakes) {
+  RoutingSnapshot snapshot = {
+      .prompt_tokens = 100,
+      .prefill = {{.worker = 0, .pending_tokens = 500, .tokens_per_s = 1000},
+                  {.worker = 1, .pending_tokens = 200, .tokens_per_s = 300}},
+      .decode = {{.worker = 2}}};
+  EXPECT_EQ(Choose(GetParam(), snapshot), (Route{0, 2}));
+  snapshot.prefill[1].tokens_per_s = 0;  // Not known: as the slowest.
+  EXPECT_EQ(Choose(GetParam(), snapshot), (Route{1, 2}));
+}
+
+TEST_P(EveryPolicyTest, ABlamedPairLeavesBothSidesToOthers) {
+  RoutingSnapshot snapshot = {.prefill = {{.worker = 0}, {.worker = 1, .pending_tokens = 9}},
+                              .decode = {{.worker = 2}, {.worker = 3, .pending_tokens = 9}},
+                              .blamed = {{0, 2}}};
+  EXPECT_EQ(Choose(GetParam(), snapshot), (Route{0, 3}));
+  snapshot.blamed.push_back({0, 3});
+  EXPECT_EQ(Choose(GetParam(), snapshot), (Route{1, 2}));
+  snapshot.blamed = {{0, 2}, {0, 3}, {1, 2}, {1, 3}};
+  EXPECT_EQ(Choose(GetParam(), snapshot), std::nullopt);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, EveryPolicyTest, testing::Values("least_loaded", "prefix_affinity"));
 
 RoutingSnapshot OneHasItCached(int64_t pending_there) {
@@ -78,6 +116,48 @@ RoutingSnapshot OneHasItCached(int64_t pending_there) {
 TEST(PrefixAffinityTest, GoesWhereThePromptIsCachedUntilTheQueueThereCostsMore) {
   EXPECT_EQ(Choose("prefix_affinity", OneHasItCached(63)), (Route{1, 3}));
   EXPECT_EQ(Choose("prefix_affinity", OneHasItCached(65)), (Route{0, 2}));
+}
+
+// Four of each side, all alike.
+RoutingSnapshot Cold(uint64_t prefix) {
+  RoutingSnapshot snapshot{.prompt_tokens = 100, .prefix = prefix, .prefill = {}, .decode = {}};
+  for (int32_t w = 0; w < 4; ++w) {
+    snapshot.prefill.push_back({.worker = w, .incarnation = 100u + w});
+    snapshot.decode.push_back({.worker = 4 + w, .incarnation = 200u + w, .capacity_tokens = 1000});
+  }
+  return snapshot;
+}
+
+TEST(PrefixAffinityTest, ColdPrefixesGoByHashToAllAlikeAndStayWhenAnotherWorkerGoes) {
+  std::map<int32_t, int> prefills;
+  std::map<int32_t, int> decodes;
+  int stayed = 0;
+  for (uint64_t prefix = 1; prefix <= 400; ++prefix) {
+    RoutingSnapshot snapshot = Cold(prefix);
+    const Route route = *Choose("prefix_affinity", snapshot);
+    ++prefills[route.prefill];
+    ++decodes[route.decode];
+    // Another router knows the workers in another order.
+    std::ranges::reverse(snapshot.prefill);
+    std::ranges::reverse(snapshot.decode);
+    EXPECT_EQ(*Choose("prefix_affinity", snapshot), route);
+    std::erase_if(snapshot.prefill, [](const Candidate& c) { return c.worker == 3; });
+    stayed += Choose("prefix_affinity", snapshot)->prefill == route.prefill ? 1 : 0;
+  }
+  for (const auto& [worker, num] : prefills) EXPECT_NEAR(num, 100, 40) << worker;
+  for (const auto& [worker, num] : decodes) EXPECT_NEAR(num, 100, 40) << worker;
+  EXPECT_EQ(stayed, 400 - prefills[3]);
+}
+
+TEST(PrefixAffinityTest, AColdPrefixAvoidsWhoHasMuchMoreToDoThanTheOthers) {
+  RoutingSnapshot snapshot = Cold(7);
+  const Route route = *Choose("prefix_affinity", snapshot);
+  for (Candidate& c : snapshot.prefill) c.pending_tokens = c.worker == route.prefill ? 130 : 100;
+  EXPECT_EQ(Choose("prefix_affinity", snapshot)->prefill, route.prefill);  // 1.21 of the mean.
+  for (Candidate& c : snapshot.prefill) c.pending_tokens = c.worker == route.prefill ? 150 : 100;
+  EXPECT_NE(Choose("prefix_affinity", snapshot)->prefill, route.prefill);  // 1.33 of it.
+  for (Candidate& c : snapshot.decode) c.pending_tokens = c.worker == route.decode ? 150 : 100;
+  EXPECT_NE(Choose("prefix_affinity", snapshot)->decode, route.decode);
 }
 
 TEST(LeastLoadedTest, DoesNotLookAtTheCache) {
