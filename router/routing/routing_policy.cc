@@ -153,9 +153,7 @@ class PrefixAffinity : public RoutingPolicy {
         costs.push_back({0, loads[i] - matched / static_cast<double>(c.capacity_tokens)});
       }
     }
-    for (size_t i = 0; i < costs.size(); ++i) {
-      costs[i][0] = LacksRoom(snapshot, snapshot.decode[i]);
-    }
+    for (size_t i = 0; i < costs.size(); ++i) costs[i][0] = LacksRoom(snapshot, snapshot.decode[i]);
     return costs;
   }
 };

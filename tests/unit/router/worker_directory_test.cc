@@ -236,7 +236,8 @@ TEST_F(WorkerDirectoryTest, ManyPromptsOfOthersLeaveEachRouterOne) {
 TEST_F(WorkerDirectoryTest, RoomIsWhatAStatusToldLessWhatWasTakenSince) {
   AllUp();
   EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 160) << "new";
-  directory_.OnStatus(2, {.incarnation = 12, .blocks = {.free = 2, .ready = 5, .cached = 3}}, At(1));
+  const WorkerStatus status = {.incarnation = 12, .blocks = {.free = 2, .ready = 5, .cached = 3}};
+  directory_.OnStatus(2, status, At(1));
   EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 80);
   SequenceState::Side side;
   directory_.Take(side, 2, 30);

@@ -70,7 +70,10 @@ TEST_P(EveryPolicyTest, AsksOneWithRoomFirstAndOneWithoutRatherThanNobody) {
       .prompt_tokens = 100,
       .prefill = {{.worker = 0}},
       .decode = {{.worker = 1, .capacity_tokens = 1000, .free_tokens = 99},
-                 {.worker = 2, .pending_tokens = 500, .capacity_tokens = 1000, .free_tokens = 100}}};
+                 {.worker = 2,
+                  .pending_tokens = 500,
+                  .capacity_tokens = 1000,
+                  .free_tokens = 100}}};
   EXPECT_EQ(Choose(GetParam(), snapshot), (Route{0, 2}));
   snapshot.decode[0].matched_tokens = 1;
   EXPECT_EQ(Choose(GetParam(), snapshot), (Route{0, 1}));
