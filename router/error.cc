@@ -1,6 +1,10 @@
 #include "router/error.h"
 
+#include <algorithm>
+#include <chrono>
+
 #include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace baton {
@@ -45,10 +49,16 @@ absl::Status RequestTooLarge(int64_t bytes, int64_t limit) {
   return status;
 }
 
-absl::Status QuotaExceeded(std::string_view message) {
+absl::Status QuotaExceeded(std::string_view message, Duration after) {
   absl::Status status = absl::ResourceExhaustedError({message.data(), message.size()});
-  SetPayload(status, kQuotaUrl, "1");
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(after);
+  SetPayload(status, kQuotaUrl, absl::StrCat(std::max<int64_t>(1, seconds.count())));
   return status;
+}
+
+int64_t RetryAfter(const absl::Status& status) {
+  int64_t seconds = 1;
+  return absl::SimpleAtoi(Payload(status, kQuotaUrl), &seconds) ? seconds : 1;
 }
 
 std::string ErrorParam(const absl::Status& status) { return Payload(status, kParamUrl); }

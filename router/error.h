@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "common/base/time.h"
 
 // Errors of a client's request as absl::Status with payloads, so that HTTP and gRPC report the
 // same thing: which field is wrong (`param`) and a stable machine-readable `code`.
@@ -24,12 +25,15 @@ absl::Status WithErrorCode(absl::Status status, std::string_view code);
 absl::Status RequestTooLarge(int64_t bytes, int64_t limit);
 
 // RESOURCE_EXHAUSTED that is the client's own doing (its quota), not our load: HTTP 429, not 503.
-absl::Status QuotaExceeded(std::string_view message);
+// Trying again helps after that time.
+absl::Status QuotaExceeded(std::string_view message, Duration after = std::chrono::seconds(1));
 
 // The payloads; empty or false when absent.
 std::string ErrorParam(const absl::Status& status);
 std::string ErrorCode(const absl::Status& status);
 bool IsQuotaExceeded(const absl::Status& status);
+// Seconds after which trying again may help; at least 1.
+int64_t RetryAfter(const absl::Status& status);
 bool IsRequestTooLarge(const absl::Status& status);
 
 }  // namespace baton

@@ -55,7 +55,6 @@ RouterServiceOptions ServiceOptions(const RouterConfig& config, Incarnation inca
   return options;
 }
 
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const RouterConfig& config) {
@@ -63,7 +62,8 @@ absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const Router
   std::unique_ptr<RouterProcess> process(new RouterProcess(config));
   process->incarnation_ = NewIncarnation();
   if (!config.api_keys_file.empty()) {
-    ASSIGN_OR_RETURN(process->keys_, ApiKeys::Load(config.api_keys_file));
+    const TenantLimits others{.concurrency = config.max_requests_per_tenant};
+    ASSIGN_OR_RETURN(process->keys_, ApiKeys::Load(config.api_keys_file, others));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<RoutingPolicy> policy, MakeRoutingPolicy(config.policy));
   process->router_ = std::make_unique<RouterService>(ServiceOptions(config, process->incarnation_),
@@ -110,6 +110,7 @@ absl::Status RouterProcess::LoadModel() {
   options.limits.vocab_size = model->vocab_size;
   options.limits.default_timeout = std::chrono::seconds(config_.request_timeout_s);
   options.limits.max_requests_per_tenant = config_.max_requests_per_tenant;
+  if (keys_.has_value()) options.tenants = keys_->limits();
   options.limits.max_answer_bytes = config_.max_unread_bytes;
   options.defaults = *std::move(defaults);
   options.clock = SteadyNow;

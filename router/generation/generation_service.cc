@@ -67,26 +67,15 @@ absl::Status AboutField(const absl::Status& status, std::string_view param) {
   return InvalidField(param, absl::StrFormat("%s: %s", param, status.message()));
 }
 
+// What the request may use: fewer than 2^63, as sequences and tokens have caps.
+int64_t MostTokens(const PreparedGeneration& prepared) {
+  const ValidRequest& request = prepared.request;
+  if (request.score_only) return prepared.prompt_tokens;
+  const int64_t choices = static_cast<int64_t>(request.prompts.size()) * request.num_choices;
+  return prepared.prompt_tokens + choices * request.sampling.max_tokens;
+}
+
 }  // namespace
-
-// Requests running per tenant. Shared with the sessions, which may outlive the service.
-struct GenerationService::Quota {
-  absl::Mutex mutex;
-  std::map<std::string, int32_t> running ABSL_GUARDED_BY(mutex);
-
-  bool Acquire(const std::string& tenant, int32_t limit) {
-    absl::MutexLock lock(&mutex);
-    int32_t& count = running[tenant];
-    if (limit > 0 && count >= limit) return false;
-    ++count;
-    return true;
-  }
-  void Release(const std::string& tenant) {
-    absl::MutexLock lock(&mutex);
-    const auto it = running.find(tenant);
-    if (--it->second == 0) running.erase(it);
-  }
-};
 
 GenerationService::GenerationService(GenerationServiceOptions options,
                                      std::shared_ptr<const Tokenizer> tokenizer,
@@ -94,7 +83,8 @@ GenerationService::GenerationService(GenerationServiceOptions options,
     : options_(std::move(options)),
       tokenizer_(std::move(tokenizer)),
       frontend_(frontend),
-      quota_(std::make_shared<Quota>()),
+      quotas_(std::make_shared<TenantQuotas>(
+          options_.tenants, TenantLimits{.concurrency = options_.limits.max_requests_per_tenant})),
       budget_(std::make_shared<AnswerBudget>(options_.limits.max_answer_bytes)),
       random_(options_.random_seed) {}
 
@@ -147,11 +137,10 @@ absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
   std::shared_ptr<AnswerBudget::Share> share = std::move(prepared.share);
   sink->Keep(share);
   const std::string tenant = prepared.request.tenant;
-  const int32_t limit = options_.limits.max_requests_per_tenant;
-  if (!quota_->Acquire(tenant, limit)) {
-    return QuotaExceeded(absl::StrFormat(
-        "You have %d requests running, which is the most allowed; wait for one to end.", limit));
-  }
+  const int64_t tokens = MostTokens(prepared);
+  RETURN_IF_ERROR(quotas_->Acquire(tenant, tokens, options_.clock ? options_.clock() : Time()));
+  int32_t& priority = prepared.request.priority;
+  priority = std::max(priority, quotas_->LimitsOf(tenant).max_priority);
   ValidRequest request = prepared.request;
   // Echo without scores and without new tokens needs no worker.
   const bool local = request.score_only && request.sampling.num_prompt_logprobs < 0;
@@ -164,7 +153,11 @@ absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
                                .clock = options_.clock,
                                .observer = options_.observer,
                                .share = std::move(share),
-                               .release = [quota = quota_, tenant] { quota->Release(tenant); }});
+                               .release = [quotas = quotas_, clock = options_.clock, tenant,
+                                           tokens](int64_t used) {
+                                 quotas->Release(tenant, tokens - std::min(used, tokens),
+                                                 clock ? clock() : Time());
+                               }});
   if (local) {
     session->OnEvent(RequestEnded{});
     return std::shared_ptr<Generation>(std::move(session));

@@ -20,6 +20,7 @@
 #include "router/frontend.h"
 #include "router/generation/answer_budget.h"
 #include "router/generation/generation_request.h"
+#include "router/generation/tenant_quotas.h"
 #include "router/generation/tokenizer.h"
 
 namespace baton {
@@ -108,6 +109,7 @@ struct GenerationLimits {
 struct GenerationServiceOptions {
   std::string model_name;  // As served: `model` of requests and answers.
   GenerationLimits limits;
+  std::map<std::string, TenantLimits> tenants;  // Of those that differ from `limits`.
   GenerationConfig defaults;    // Of the model; see sampling_defaults.h.
   std::function<Time()> clock;  // For the observer; empty = it is told zero durations.
   uint64_t random_seed = 1;     // Of drawn seeds and ids: from the operating system.
@@ -162,7 +164,6 @@ class GenerationService {
   int64_t answer_bytes() const { return budget_->used(); }
 
  private:
-  struct Quota;
 
   absl::Status Echo(const GenerationRequest& request, size_t prompt,
                     PreparedGeneration& prepared) const;
@@ -171,7 +172,8 @@ class GenerationService {
   const GenerationServiceOptions options_;
   const std::shared_ptr<const Tokenizer> tokenizer_;
   RouterFrontend* const frontend_;
-  const std::shared_ptr<Quota> quota_;
+  // Shared with the sessions, which may outlive the service.
+  const std::shared_ptr<TenantQuotas> quotas_;
   const std::shared_ptr<AnswerBudget> budget_;
   absl::Mutex mutex_;
   Random random_ ABSL_GUARDED_BY(mutex_);

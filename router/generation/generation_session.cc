@@ -51,8 +51,8 @@ void GenerationSession::Submitted(uint64_t key) {
   if (cancelled) setup_.frontend->Cancel(key);
 }
 
-void GenerationSession::Abandon() {
-  if (setup_.release) std::exchange(setup_.release, {})();
+void GenerationSession::Release(int64_t used_tokens) {
+  if (setup_.release) std::exchange(setup_.release, {})(used_tokens);
 }
 
 void GenerationSession::OnEvent(ClientEvent event) {
@@ -210,7 +210,9 @@ void GenerationSession::End(absl::Status status, int64_t cached_tokens) {
   ended_ = true;
   usage_.cached_tokens = cached_tokens;
   if (setup_.observer != nullptr) setup_.observer->OnRequestEnd(status, Now() - start_, usage_);
-  Abandon();
+  // One that was refused behind the edge has cost nothing.
+  const bool was_used = status.ok() || usage_.completion_tokens > 0;
+  Release(was_used ? usage_.prompt_tokens + usage_.completion_tokens : 0);
   setup_.sink->OnEnd(status, usage_);
   setup_.sink.reset();
   setup_.share.reset();

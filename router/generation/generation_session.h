@@ -30,7 +30,8 @@ class GenerationSession : public Generation,
     std::function<Time()> clock;
     GenerationObserver* observer = nullptr;
     std::shared_ptr<AnswerBudget::Share> share;
-    std::function<void()> release;  // Called once, when the request has ended.
+    // Called once, when the request has ended: so many tokens were read or written for it.
+    std::function<void(int64_t used_tokens)> release;
   };
   explicit GenerationSession(Setup setup);
   ~GenerationSession() override;
@@ -38,12 +39,13 @@ class GenerationSession : public Generation,
   // The frontend took the request under this key.
   void Submitted(uint64_t key);
   // The frontend refused: the sink will not be called.
-  void Abandon();
+  void Abandon() { Release(0); }
 
   void OnEvent(ClientEvent event) override;
   void Cancel() override;
 
  private:
+  void Release(int64_t used_tokens);
   struct Choice {
     ChoiceText text;
     FinishReason finish = FinishReason::kNone;

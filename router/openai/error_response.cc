@@ -5,6 +5,8 @@
 namespace baton {
 namespace {
 
+constexpr int64_t kLongWait = 60;  // Seconds.
+
 Json NullIfEmpty(std::string text) { return text.empty() ? Json(nullptr) : Json(std::move(text)); }
 
 std::string_view ErrorType(int http_status) {
@@ -68,8 +70,10 @@ http::Response ErrorResponse(const absl::Status& status) {
   http::Response response{.status = HttpStatus(status),
                           .body = Dump({{"error", ErrorObject(status)}})};
   if (response.status == 429 || response.status == 503) {
-    response.headers.push_back({"Retry-After", "1"});
+    response.headers.push_back({"Retry-After", std::to_string(RetryAfter(status))});
   }
+  // Clients that wait for less would only ask again in vain.
+  if (RetryAfter(status) > kLongWait) response.headers.push_back({"x-should-retry", "false"});
   return response;
 }
 

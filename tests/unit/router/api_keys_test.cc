@@ -37,6 +37,48 @@ TEST(ApiKeysTest, RefusesEverythingElse) {
   }
 }
 
+TEST(ApiKeysTest, LimitsStandBehindTheKeyAndBelongToTheTenant) {
+  const std::string line = std::string("alice ") + kAbc + " rate=0.5/s tokens=6000/min";
+  const auto keys = LoadText(line + " concurrency=3 max_priority=-7\nbob " + kEmpty +
+                             "\ncarl " + kEmpty + " rate=20/s burst=50\n");
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  EXPECT_EQ(keys->limits().at("alice"), (TenantLimits{.requests_per_s = 0.5,
+                                                      .burst = 1,
+                                                      .tokens_per_min = 6000,
+                                                      .concurrency = 3,
+                                                      .max_priority = -7}));
+  EXPECT_EQ(keys->limits().at("bob"), TenantLimits());
+  EXPECT_EQ(keys->limits().at("carl").burst, 50);
+  const auto two = LoadText(line + "\nalice " + kEmpty + " tokens=6000/min rate=0.5/s\n");
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(two->limits().size(), 1u);
+}
+
+TEST(ApiKeysTest, ABadLimitIsRefusedByLineValueAndCure) {
+  const struct {
+    const char* words;
+    const char* error;
+  } cases[] = {{"more", "line 1 has more; a key's line takes rate, burst, tokens"},
+               {"rate=5", "has rate=5; allowed: rate=N/s"},
+               {"rate=0/s", "rate=N/s, N  from 0.001 to 1e+06"},
+               {"rate=nan/s", "allowed: rate=N/s"},
+               {"rate=inf/s", "allowed: rate=N/s"},
+               {"rate=/s", "allowed: rate=N/s"},
+               {"burst=2", "has burst without rate"},
+               {"rate=1/s rate=2/s", "has rate=2/s beside another"},
+               {"tokens=1.5/min", "allowed: tokens=N/min, N whole, from 1"},
+               {"tokens=-1/min", "allowed: tokens=N/min"},
+               {"concurrency=0", "allowed: concurrency=N"},
+               {"max_priority=3000000000", "allowed: max_priority=N"}};
+  for (const auto& each : cases) {
+    const auto keys = LoadText(std::string("alice ") + kAbc + " " + each.words + "\n");
+    EXPECT_THAT(std::string(keys.status().message()), HasSubstr(each.error)) << each.words;
+  }
+  const std::string line = std::string("alice ") + kAbc;
+  EXPECT_THAT(std::string(LoadText(line + "\n" + line + " rate=1/s\n").status().message()),
+              HasSubstr("line 2 gives alice other limits than a line before"));
+}
+
 TEST(ApiKeysTest, ABadFileIsRefusedByLine) {
   const auto short_digest = LoadText(std::string("alice ") + kAbc + "\nbob 1234\n");
   EXPECT_THAT(std::string(short_digest.status().message()), HasSubstr("line 2"));

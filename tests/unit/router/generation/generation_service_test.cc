@@ -202,6 +202,33 @@ TEST(GenerationServiceTest, ARefusedRequestHoldsNeitherQuotaNorBytes) {
   EXPECT_EQ(service.answer_bytes(), held);
 }
 
+TEST(GenerationServiceTest, ATenantsPriorityTokensAndRequestsAreItsLimits) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  options.tenants["a"] = {.tokens_per_min = 1000, .max_priority = -2};
+  GenerationService service(std::move(options), std::make_shared<FakeTokenizer>(), &frontend);
+  GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::vector<int32_t>(10, 1))}};
+  request.max_tokens = 20;
+  request.n = 2;
+  request.priority = -2147483647;
+  const auto start = [&] {
+    return service.Start(*service.Prepare(request), std::make_shared<Recorder>(), nullptr).status();
+  };
+  const Outcome first = Generate(service, request);
+  for (int i = 1; i < 20; ++i) EXPECT_TRUE(start().ok()) << i;  // 50 tokens each.
+  EXPECT_TRUE(IsQuotaExceeded(start()));
+  first.generation->Cancel();  // Nothing of it was used.
+  EXPECT_TRUE(start().ok());
+  EXPECT_TRUE(IsQuotaExceeded(start()));
+  EXPECT_EQ(frontend.requests().back().priority, -2);
+  request.tenant = "b";
+  EXPECT_TRUE(start().ok());
+  EXPECT_EQ(frontend.requests().back().priority, 0);
+  request.priority = 3;
+  EXPECT_TRUE(start().ok());
+  EXPECT_EQ(frontend.requests().back().priority, 3);
+}
+
 TEST(GenerationServiceTest, ShowsOnlyTheBeginningOfAModelsName) {
   FakeFrontend frontend;
   GenerationService service(Options(), nullptr, &frontend);

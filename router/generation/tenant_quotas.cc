@@ -1,0 +1,77 @@
+#include "router/generation/tenant_quotas.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+#include "common/base/check.h"
+#include "router/error.h"
+
+namespace baton {
+namespace {
+
+// How long until a bucket has `missing` more.
+Duration Until(double missing, double per_s) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(missing / per_s));
+}
+
+}  // namespace
+
+void TenantQuotas::Bucket::Refill(double per_s, Time now) {
+  if (now > at) taken = std::max(0.0, taken - per_s * ToSeconds(now - at));
+  at = std::max(at, now);
+}
+
+const TenantLimits& TenantQuotas::LimitsOf(const std::string& tenant) const {
+  const auto it = named_.find(tenant);
+  return it == named_.end() ? others_ : it->second;
+}
+
+absl::Status TenantQuotas::Acquire(const std::string& tenant, int64_t tokens, Time now) {
+  const TenantLimits& limits = LimitsOf(tenant);
+  const auto most_tokens = static_cast<double>(limits.tokens_per_min);
+  const auto wanted_tokens = static_cast<double>(tokens);
+  if (limits.tokens_per_min > 0 && tokens > limits.tokens_per_min) {
+    return InvalidField(
+        "max_tokens",
+        absl::StrFormat("prompt and max_tokens make %d tokens; your limit is %d a minute: set a smaller "
+                        "max_tokens.", tokens,
+                        limits.tokens_per_min));
+  }
+  absl::MutexLock lock(&mutex_);
+  Account& account = accounts_[tenant];
+  account.requests.Refill(limits.requests_per_s, now);
+  account.tokens.Refill(most_tokens / 60, now);
+  if (limits.concurrency > 0 && account.running >= limits.concurrency) {
+    return QuotaExceeded(absl::StrFormat(
+        "You have %d requests running, which is the most allowed; wait for one to end.",
+        limits.concurrency));
+  }
+  if (limits.requests_per_s > 0 && account.requests.taken + 1 > limits.burst) {
+    return QuotaExceeded(
+        absl::StrFormat("Your limit is %g requests a second, and %g at once; wait.",
+                        limits.requests_per_s, limits.burst),
+        Until(account.requests.taken + 1 - limits.burst, limits.requests_per_s));
+  }
+  if (limits.tokens_per_min > 0 && account.tokens.taken + wanted_tokens > most_tokens) {
+    return QuotaExceeded(
+        absl::StrFormat("Prompt and max_tokens make %d tokens; of your %d a minute %d are left.",
+                        tokens, limits.tokens_per_min,
+                        static_cast<int64_t>(most_tokens - account.tokens.taken)),
+        Until(account.tokens.taken + wanted_tokens - most_tokens, most_tokens / 60));
+  }
+  ++account.running;
+  account.requests.taken += 1;
+  account.tokens.taken += wanted_tokens;
+  return absl::OkStatus();
+}
+
+void TenantQuotas::Release(const std::string& tenant, int64_t unused_tokens, Time now) {
+  absl::MutexLock lock(&mutex_);
+  Account& account = accounts_.at(tenant);
+  BATON_CHECK(account.running > 0 && unused_tokens >= 0);
+  --account.running;
+  account.tokens.Refill(static_cast<double>(LimitsOf(tenant).tokens_per_min) / 60, now);
+  account.tokens.taken = std::max(0.0, account.tokens.taken - static_cast<double>(unused_tokens));
+}
+
+}  // namespace baton

@@ -1,0 +1,94 @@
+#include "router/generation/tenant_quotas.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "router/error.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class TenantQuotasTest : public testing::Test {
+ protected:
+  static constexpr Time kStart = Time(std::chrono::hours(5));
+  // Milliseconds after the start.
+  static Time At(int64_t ms) { return kStart + milliseconds(ms); }
+};
+
+TEST_F(TenantQuotasTest, RequestsOverTimeAreExactForEachTenant) {
+  std::map<std::string, TenantLimits> limits;
+  for (int t = 1; t <= 10; ++t) {
+    limits[std::to_string(t)] = {.requests_per_s = 0.5 * t, .burst = 2.0 * t};
+  }
+  TenantQuotas quotas(limits, {});
+  for (int t = 1; t <= 10; ++t) {
+    const std::string tenant = std::to_string(t);
+    int taken = 0;
+    for (int64_t ms = 0; ms <= 60'000; ms += 20) {  // 50 a second for a minute.
+      if (!quotas.Acquire(tenant, 1, At(ms)).ok()) continue;
+      ++taken;
+      quotas.Release(tenant, 0, At(ms));
+    }
+    EXPECT_NEAR(taken, 2 * t + 30 * t, 1) << t;
+  }
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(quotas.Acquire("other", 1 << 20, kStart).ok());
+}
+
+TEST_F(TenantQuotasTest, ARefusalSaysWhenTryingAgainHelps) {
+  TenantQuotas quotas({{"a", {.requests_per_s = 0.1, .burst = 1}}}, {});
+  ASSERT_TRUE(quotas.Acquire("a", 1, kStart).ok());
+  const absl::Status refused = quotas.Acquire("a", 1, At(2500));
+  EXPECT_TRUE(IsQuotaExceeded(refused));
+  EXPECT_EQ(RetryAfter(refused), 8);
+  EXPECT_FALSE(quotas.Acquire("a", 1, At(9900)).ok());
+  EXPECT_TRUE(quotas.Acquire("a", 1, At(10'001)).ok()) << "refusals cost nothing";
+}
+
+TEST_F(TenantQuotasTest, TokensThatAnAnswerLeavesComeBack) {
+  TenantQuotas quotas({{"a", {.tokens_per_min = 600}}}, {});
+  ASSERT_TRUE(quotas.Acquire("a", 500, kStart).ok());
+  const absl::Status refused = quotas.Acquire("a", 200, kStart);
+  EXPECT_TRUE(IsQuotaExceeded(refused));
+  EXPECT_EQ(RetryAfter(refused), 10);  // 100 tokens at 10 a second.
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("100 are left"));
+  quotas.Release("a", 450, kStart);
+  EXPECT_TRUE(quotas.Acquire("a", 550, kStart).ok());
+  EXPECT_FALSE(quotas.Acquire("a", 1, kStart).ok());
+  EXPECT_TRUE(quotas.Acquire("a", 10, At(1001)).ok());
+  const absl::Status never = quotas.Acquire("a", 601, At(1'000'000));
+  EXPECT_TRUE(absl::IsInvalidArgument(never));
+  EXPECT_EQ(ErrorParam(never), "max_tokens");
+}
+
+TEST_F(TenantQuotasTest, WhatComesBackLateNeverMakesMoreThanTheLimit) {
+  TenantQuotas quotas({{"a", {.tokens_per_min = 600}}}, {});
+  ASSERT_TRUE(quotas.Acquire("a", 600, kStart).ok());
+  quotas.Release("a", 600, At(60'000));
+  EXPECT_TRUE(quotas.Acquire("a", 600, At(60'000)).ok());
+  EXPECT_FALSE(quotas.Acquire("a", 600, At(60'000)).ok());
+}
+
+TEST_F(TenantQuotasTest, RequestsAtATimeCountUntilTheirEnd) {
+  TenantQuotas quotas({{"a", {.concurrency = 2}}}, {.concurrency = 1});
+  EXPECT_TRUE(quotas.Acquire("a", 1, kStart).ok());
+  EXPECT_TRUE(quotas.Acquire("a", 1, kStart).ok());
+  EXPECT_TRUE(IsQuotaExceeded(quotas.Acquire("a", 1, kStart)));
+  quotas.Release("a", 0, kStart);
+  EXPECT_TRUE(quotas.Acquire("a", 1, kStart).ok());
+  EXPECT_TRUE(quotas.Acquire("b", 1, kStart).ok());
+  EXPECT_TRUE(quotas.Acquire("c", 1, kStart).ok()) << "each has its own";
+  EXPECT_TRUE(IsQuotaExceeded(quotas.Acquire("b", 1, kStart)));
+}
+
+TEST_F(TenantQuotasTest, AClockThatStepsBackGivesNothing) {
+  TenantQuotas quotas({{"a", {.requests_per_s = 1, .burst = 1}}}, {});
+  ASSERT_TRUE(quotas.Acquire("a", 1, At(5000)).ok());
+  EXPECT_FALSE(quotas.Acquire("a", 1, kStart).ok());
+  EXPECT_FALSE(quotas.Acquire("a", 1, At(5900)).ok());
+  EXPECT_TRUE(quotas.Acquire("a", 1, At(6001)).ok());
+}
+
+}  // namespace
+}  // namespace baton
