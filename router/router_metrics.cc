@@ -124,6 +124,23 @@ void RouterMetrics::ExportCounters(const RouterService* service) {
   }
 }
 
+void RouterMetrics::ExportTokenCache(std::shared_ptr<const Tokenizer> tokenizer) {
+  metrics_.Export("baton_token_cache_chunks_total", "Chunks of long texts, by what was found.",
+                  MetricKind::kCounter, [tokenizer] {
+                    const TokenCacheInfo info = tokenizer->cache_info();
+                    return std::vector<MetricSample>{
+                        {.labels = {{"result", "hit"}}, .value = static_cast<double>(info.hits)},
+                        {.labels = {{"result", "miss"}},
+                         .value = static_cast<double>(info.misses)}};
+                  });
+  metrics_.Export("baton_token_cache_bytes", "Held for tokens of long texts.", MetricKind::kGauge,
+                  [tokenizer] {
+                    return std::vector<MetricSample>{
+                        {.labels = {},
+                         .value = static_cast<double>(tokenizer->cache_info().bytes)}};
+                  });
+}
+
 void RouterMetrics::OnFirstToken(Duration since_start) { ttft_.Observe(ToSeconds(since_start)); }
 
 void RouterMetrics::OnNextToken(Duration since_previous) {

@@ -3,12 +3,14 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "common/telemetry/metrics.h"
 #include "router/generation/generation_service.h"
+#include "router/generation/tokenizer.h"
 #include "router/router_service.h"
 
 namespace baton {
@@ -22,6 +24,9 @@ class RouterMetrics : public GenerationObserver {
   void OnFirstToken(Duration since_start) override;
   void OnNextToken(Duration since_previous) override;
   void OnRequestEnd(const absl::Status& status, Duration since_start, const Usage& usage) override;
+
+  // Before the first Render.
+  void ExportTokenCache(std::shared_ptr<const Tokenizer> tokenizer);
 
   std::string Render() const { return metrics_.Render(); }
 

@@ -90,10 +90,13 @@ absl::Status RouterProcess::LoadModel() {
   absl::StatusOr<GenerationConfig> defaults = LoadGenerationConfig(config_.model);
   if (!defaults.ok()) return AtModelOption(config_.model, defaults.status());
   std::shared_ptr<const Tokenizer> tokenizer;
+  bool has_parts = false;
   absl::StatusOr<std::unique_ptr<TextCodec>> codec = TextCodec::Load(config_.model);
   if (codec.ok()) {
     has_chat_template_ = (*codec)->has_chat_template();
+    has_parts = (*codec)->has_parts();
     tokenizer = MakeTokenizer(*std::move(codec));
+    metrics_->ExportTokenCache(tokenizer);
   } else if (!absl::IsNotFound(codec.status())) {
     return AtModelOption(config_.model, codec.status());
   }
@@ -101,6 +104,7 @@ absl::Status RouterProcess::LoadModel() {
       {{"model", config_.model},
        {"name", ServedName(config_)},
        {"tokenizer", tokenizer != nullptr},
+       {"long_texts_in_parts", has_parts},
        {"chat_template", has_chat_template_},
        {"sampling_defaults", EffectiveDefaults(*defaults)}});
   GenerationServiceOptions options;

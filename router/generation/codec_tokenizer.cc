@@ -51,6 +51,11 @@ class CodecTokenizer : public Tokenizer {
     return std::make_unique<CodecDecoder>(codec_->NewDecoder(skip_special_tokens));
   }
 
+  TokenCacheInfo cache_info() const override {
+    const TextCacheInfo info = codec_->cache_info();
+    return {.hits = info.hits, .misses = info.misses, .bytes = info.bytes};
+  }
+
  private:
   const std::unique_ptr<TextCodec> codec_;
 };

@@ -27,6 +27,13 @@ struct ChatTemplateOptions {
   bool add_generation_prompt = true;
 };
 
+// Tokens of texts that were encoded lately.
+struct TokenCacheInfo {
+  int64_t hits = 0;
+  int64_t misses = 0;
+  int64_t bytes = 0;
+};
+
 // What the text APIs need of a model's tokenizer: router/text's codec behind codec_tokenizer.h,
 // a small fake in tests. Thread-safe. Ids out of range are INVALID_ARGUMENT.
 class Tokenizer {
@@ -42,6 +49,7 @@ class Tokenizer {
   virtual absl::StatusOr<std::string> ApplyChatTemplate(
       std::string_view messages_json, const ChatTemplateOptions& options) const = 0;
   virtual std::unique_ptr<StreamDecoder> NewStreamDecoder(bool skip_special_tokens) const = 0;
+  virtual TokenCacheInfo cache_info() const { return {}; }
 };
 
 }  // namespace baton

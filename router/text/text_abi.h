@@ -5,8 +5,8 @@
 
 // The C ABI of the Rust library in rust/ (rust/src/ffi.rs). Only text_codec.cc uses it. Functions
 // that return int32_t return an absl::StatusCode and fill `out`, with the result or with an error
-// message; `out` must hold nothing before. Handles are immutable and may be used by any thread,
-// decoders by one thread at a time.
+// message; `out` must hold nothing before. Handles may be used by any thread, decoders by one thread
+// at a time.
 extern "C" {
 
 struct BatonTextBuffer {
@@ -26,6 +26,13 @@ struct BatonTextInfo {
   int32_t eos_id;
   int32_t max_token_bytes;  // 0 = no bound.
   bool has_chat_template;
+  bool has_parts;
+};
+
+struct BatonTextCacheInfo {
+  uint64_t hits;
+  uint64_t misses;
+  uint64_t bytes;
 };
 
 struct BatonTextRenderRequest {
@@ -40,6 +47,7 @@ int32_t baton_text_load(BatonText folder, const void** codec, BatonTextBuffer* o
 void baton_text_free(const void* codec);
 // `out`: the ids of the special tokens as int32_t, ascending.
 int32_t baton_text_info(const void* codec, BatonTextInfo* info, BatonTextBuffer* out);
+void baton_text_cache_info(const void* codec, BatonTextCacheInfo* info);
 // `out`: the ids as int32_t.
 int32_t baton_text_encode(const void* codec, BatonText text, bool add_special_tokens,
                           BatonTextBuffer* out);

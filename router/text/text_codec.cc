@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<TextCodec>> TextCodec::Load(const std::string& mo
   Buffer special;
   RETURN_IF_ERROR(special.Check(baton_text_info(handle, &info, special.out())));
   codec->has_chat_template_ = info.has_chat_template;
+  codec->has_parts_ = info.has_parts;
   codec->vocab_size_ = info.vocab_size;
   codec->bos_id_ = IdOrNone(info.bos_id);
   codec->eos_id_ = IdOrNone(info.eos_id);
@@ -92,6 +93,14 @@ absl::StatusOr<std::vector<int32_t>> TextCodec::Encode(std::string_view text,
   RETURN_IF_ERROR(
       out.Check(baton_text_encode(codec_, ToText(text), add_special_tokens, out.out())));
   return out.ids();
+}
+
+TextCacheInfo TextCodec::cache_info() const {
+  BatonTextCacheInfo info = {};
+  baton_text_cache_info(codec_, &info);
+  return {.hits = static_cast<int64_t>(info.hits),
+          .misses = static_cast<int64_t>(info.misses),
+          .bytes = static_cast<int64_t>(info.bytes)};
 }
 
 absl::StatusOr<std::string> TextCodec::Decode(std::span<const int32_t> ids,

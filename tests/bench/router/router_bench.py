@@ -44,11 +44,13 @@ def words():
     return sorted(token[1:] for token in vocab if token[:1] == "\u0120" and token[1:].isalpha())
 
 
-def prompt(seed, characters, vocabulary):
-    """Words at random, so that no two prompts share a prefix."""
+def prompt(seed, characters, vocabulary, unknown=0.0):
+    """Words at random, so that no two prompts share a prefix; so many of them no tokenizer knows."""
     chosen, size, picks = [], 0, random.Random(seed)
     while size < characters:
         chosen.append(picks.choice(vocabulary))
+        if unknown and picks.random() < unknown:
+            chosen[-1] = f"{chosen[-1].title()}_{picks.randrange(1000)}-{picks.choice(vocabulary)}"
         size += len(chosen[-1]) + 1
     return " ".join(chosen)[:characters]
 
@@ -81,15 +83,16 @@ class Bench:
             raise RuntimeError(f"{path} is missing; cmake --build {self.arguments.build}")
         return path
 
-    def bodies(self, name, number, characters, answer):
-        """A file of different requests."""
+    def bodies(self, name, number, characters, answer, unknown=0.0, prefix=""):
+        """A file of different requests, which begin with `prefix`."""
         path = self.folder / f"{name}.bodies"
         with open(path, "w") as file:
             for i in range(number):
                 file.write(json.dumps({"model": "model", "stream": True, "max_tokens": answer,
                                        "ignore_eos": True, "temperature": 0,
-                                       "prompt": prompt(f"{name} {i}", characters,
-                                                        self.vocabulary)}) + "\n")
+                                       "prompt": prefix + prompt(
+                                           f"{name} {i}", characters - len(prefix),
+                                           self.vocabulary, unknown)}) + "\n")
         return path
 
     def load(self, port, bodies, requests, rate, wait=60):
@@ -220,13 +223,17 @@ def workload_b(bench, sides, quick):
 
 def workload_c(bench, sides, quick):
     requests = 1 if quick else 20
-    bodies = bench.bodies("C", requests, 400_000, 2)
-    tokens = prompt_tokens(sides[0], bodies)
-    seen = [measured(bench, side, bodies, requests, 2) for side in sides]
-    return [beside("C CPU per 100,000 prompt tokens", "ms",
-                   per(seen, lambda cpu, s: 1e3 * cpu * 1e5 / tokens / s["sent"])),
-            row("C tokens of a prompt", tokens, "tokens"),
-            row("C answered", answered(seen[0][1]), "%")]
+    rows = []
+    for kind, unknown, prefix in (("words", 0, ""), ("a third unknown", 1 / 3, ""),
+                                  ("known prefix", 1 / 3, prompt("C", 390_000, bench.vocabulary))):
+        bodies = bench.bodies(f"C {kind}", requests, 400_000, 2, unknown, prefix)
+        tokens = prompt_tokens(sides[0], bodies)
+        seen = [measured(bench, side, bodies, requests, 2) for side in sides]
+        rows += [beside(f"C {kind}: CPU per 100,000 prompt tokens", "ms",
+                        per(seen, lambda cpu, s, n=tokens: 1e3 * cpu * 1e5 / n / s["sent"])),
+                 row(f"C {kind}: tokens of a prompt", tokens, "tokens"),
+                 row(f"C {kind}: answered", answered(seen[0][1]), "%")]
+    return rows
 
 
 def prompt_tokens(side, bodies):

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
+
+#include "tests/unit/router/generation/fakes.h"
 
 namespace baton {
 namespace {
@@ -32,6 +35,21 @@ TEST(RouterMetricsTest, CountsWhatClientsFeel) {
   EXPECT_THAT(text, HasSubstr("baton_workers{role=\"decode\",healthy=\"false\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("baton_requests_waiting{stage=\"queue\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("baton_ready 0\n"));
+}
+
+class CachingTokenizer : public FakeTokenizer {
+ public:
+  TokenCacheInfo cache_info() const override { return {.hits = 3, .misses = 4, .bytes = 5}; }
+};
+
+TEST(RouterMetricsTest, TellsWhatIsKnownOfLongTexts) {
+  RouterService service({.node = {.incarnation = 9}}, *MakeRoutingPolicy("least_loaded"));
+  RouterMetrics metrics(&service);
+  metrics.ExportTokenCache(std::make_shared<CachingTokenizer>());
+  const std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("baton_token_cache_chunks_total{result=\"hit\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("baton_token_cache_chunks_total{result=\"miss\"} 4\n"));
+  EXPECT_THAT(text, HasSubstr("baton_token_cache_bytes 5\n"));
 }
 
 }  // namespace

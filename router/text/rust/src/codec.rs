@@ -7,8 +7,10 @@ use serde_json::Value;
 use tokenizers::models::ModelWrapper;
 use tokenizers::{AddedToken, Tokenizer};
 
+use crate::chunk_cache::CacheCounts;
 use crate::failure::{Failure, Outcome, OUT_OF_RANGE};
 use crate::model_files::{self, ConfigToken, TextConfig};
+use crate::parts::Parts;
 use crate::template::Templates;
 
 const MAX_TOKEN_ID: u64 = i32::MAX as u64;
@@ -36,6 +38,8 @@ pub struct Codec {
     max_token_bytes: usize,
     special_ids: Vec<i32>,
     named_ids: Vec<(String, i32)>,
+    /// Only for tokenizers that are known well enough.
+    parts: Option<Parts>,
     pub templates: Templates,
 }
 
@@ -82,9 +86,12 @@ impl Codec {
             named_ids: named_ids.collect(),
             templates,
             max_token_bytes: 0,
+            parts: None,
             tokenizer,
         };
         codec.max_token_bytes = codec.find_max_token_bytes(max_id as i32);
+        let parts = || Parts::new(&codec.tokenizer, byte_level_bytes);
+        codec.parts = catch_unwind(AssertUnwindSafe(parts)).unwrap_or(None);
         Ok(codec)
     }
 
@@ -123,6 +130,15 @@ impl Codec {
         lengths.max().unwrap_or(0) * factor
     }
 
+    /// Texts are tokenized in parts, not as a whole.
+    pub fn has_parts(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    pub fn cache_counts(&self) -> CacheCounts {
+        self.parts.as_ref().map(Parts::cache_counts).unwrap_or_default()
+    }
+
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size
     }
@@ -152,9 +168,15 @@ impl Codec {
             }
         }
         // A pattern that needs too many steps for a text ends in a panic.
-        let encode = || self.tokenizer.encode_fast(text, add_special_tokens);
+        let encode = || match &self.parts {
+            Some(parts) => parts.encode(&self.tokenizer, text, add_special_tokens),
+            None => {
+                let encoding = self.tokenizer.encode_fast(text, add_special_tokens)?;
+                Ok(encoding.get_ids().to_vec())
+            }
+        };
         match catch_unwind(AssertUnwindSafe(encode)) {
-            Ok(Ok(encoding)) => Ok(encoding.get_ids().to_vec()),
+            Ok(Ok(ids)) => Ok(ids),
             Err(_) => Err(Failure::invalid(
                 "the text cannot be tokenized: the tokenizer's patterns fail on it".to_string(),
             )),

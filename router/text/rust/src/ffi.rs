@@ -35,6 +35,14 @@ pub struct Info {
     eos_id: i32,
     max_token_bytes: i32,
     has_chat_template: bool,
+    has_parts: bool,
+}
+
+#[repr(C)]
+pub struct CacheInfo {
+    hits: u64,
+    misses: u64,
+    bytes: u64,
 }
 
 #[repr(C)]
@@ -150,9 +158,19 @@ pub unsafe extern "C" fn baton_text_info(
             eos_id: codec.named_id("eos_token"),
             max_token_bytes: i32::try_from(codec.max_token_bytes()).unwrap_or(0),
             has_chat_template: codec.templates.has_default(),
+            has_parts: codec.has_parts(),
         });
         Ok(id_bytes(codec.special_ids().iter().map(|id| *id as u32)))
     })
+}
+
+/// # Safety
+/// `handle` comes from `baton_text_load`; `info` is writable.
+#[no_mangle]
+pub unsafe extern "C" fn baton_text_cache_info(handle: *const c_void, info: *mut CacheInfo) {
+    let counts = codec(handle).cache_counts();
+    let (hits, misses) = (counts.hits, counts.misses);
+    info.write(CacheInfo { hits, misses, bytes: counts.bytes as u64 });
 }
 
 /// The ids as 32-bit integers.
