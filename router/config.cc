@@ -63,6 +63,10 @@ void AddServing(CLI::App& app, RouterConfig& c) {
   app.add_option("--grpc-port", c.grpc_port, "Port of gRPC Inference; 0 = any")
       ->group("Network")
       ->capture_default_str();
+  app.add_option("--ops-port", c.ops_port,
+                 "Port of /health, /ready and /metrics; 0 = any (default: 9090, or any if "
+                 "--http-port is)")
+      ->group("Network");
   app.add_option("--api-keys-file", c.api_keys_file,
                  "Lines of TENANT and SHA-256 of a key in hex (default: no key is asked for)")
       ->group("Network");
@@ -117,6 +121,7 @@ absl::Status RouterConfig::Validate() const {
   RETURN_IF_ERROR(CheckHost(host));
   RETURN_IF_ERROR(CheckOption("--http-port", http_port, 0, 65535));
   RETURN_IF_ERROR(CheckOption("--grpc-port", grpc_port, 0, 65535));
+  RETURN_IF_ERROR(CheckOption("--ops-port", OpsPort(), 0, 65535));
   RETURN_IF_ERROR(CheckOption("--max-model-len", max_model_len, 0, 1 << 28));
   RETURN_IF_ERROR(CheckOption("--max-queued-requests", max_queued_requests, 1, 1 << 24));
   RETURN_IF_ERROR(CheckOption("--max-queued-tokens", max_queued_tokens, 1, int64_t{1} << 40));

@@ -22,6 +22,8 @@ struct RouterConfig {
   std::string host = "127.0.0.1";  // Loopback only, for now.
   int http_port = 8000;            // 0 = any free one.
   int grpc_port = 8001;            // 0 = any free one.
+  // Health, readiness and metrics; 0 = any free one. Absent = 9090, or any if the API's is any.
+  std::optional<int> ops_port;
   std::string api_keys_file;       // See api_keys.h; empty = no key is asked for.
 
   // The admission queue: what waits for workers. Beyond a cap requests are refused at once.
@@ -36,6 +38,8 @@ struct RouterConfig {
   int drain_timeout_s = 30;  // After SIGTERM, for what runs.
   std::string ready_file;    // Written once listening; empty = none.
   std::string log_level = "info";
+
+  int OpsPort() const { return ops_port.value_or(http_port == 0 ? 0 : 9090); }
 
   // INVALID_ARGUMENT names the option, its value and the cure.
   absl::Status Validate() const;

@@ -59,6 +59,9 @@ class RouterFrontend {
   // Every live sequence; waits for the node, at most 2 s.
   virtual absl::StatusOr<RouterAudit> Audit() = 0;
 
+  // False while the node stands still: its thread has been in one turn for a minute.
+  virtual bool Alive() const = 0;
+
   // True once a token went end to end through the workers that are connected now.
   virtual bool Ready() const = 0;
 };

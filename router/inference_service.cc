@@ -299,6 +299,9 @@ class CallLink {
   std::shared_ptr<CallSink> sink_ ABSL_GUARDED_BY(mutex_);
 };
 
+// As over HTTP, see openai_api.cc.
+constexpr size_t kLargePromptBytes = 2 << 10;
+
 std::shared_ptr<boost::asio::thread_pool> MakePool(int num_threads) {
   const NameNewThreads named("grpc-handler");
   return std::make_shared<boost::asio::thread_pool>(num_threads);
@@ -366,7 +369,8 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     }
     read->tenant = *tenant;
     read->timeout = TimeLeft(context->raw_deadline());  // Zero: the service's default.
-    boost::asio::post(*pool_, [this, call, link, work = *std::move(read)] {
+    const bool is_long = request->has_chat() || request->ByteSizeLong() >= kLargePromptBytes;
+    Post(is_long, [this, call, link, work = *std::move(read)] {
       if (link->broken()) return;
       if (absl::Status status = Run(call, link, work); !status.ok()) call->Close(std::move(status));
     });
@@ -378,7 +382,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
                                      v1::TokenizeResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     // The reactor and the messages live until Finish.
-    boost::asio::post(*pool_, [this, context, request, response, reactor] {
+    Post(/*is_long=*/true, [this, context, request, response, reactor] {
       const absl::Status status = RunTokenize(context, *request, response);
       if (!status.ok()) context->AddTrailingMetadata(kReasonKey, ReasonOf(status.code()));
       reactor->Finish(ToGrpc(status));
@@ -402,6 +406,11 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   }
 
  private:
+  void Post(bool is_long, std::function<void()> task) {
+    if (is_long && options_.text_executor) return options_.text_executor(std::move(task));
+    boost::asio::post(*pool_, std::move(task));
+  }
+
   static absl::Status FirstError(std::initializer_list<absl::Status> all) {
     for (const absl::Status& status : all) {
       if (!status.ok()) return status;

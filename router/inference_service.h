@@ -25,7 +25,9 @@ struct InferenceServerOptions {
   std::string host = "127.0.0.1";
   int port = 0;  // 0 = any free one.
   int max_streams_per_connection = 100;
-  int num_threads = 2;  // For templates, tokenizing and detokenizing.
+  int num_threads = 2;  // For small prompts and detokenizing.
+  // Runs what takes long: templates, Tokenize and large prompts; empty = those threads.
+  std::function<void(std::function<void()> task)> text_executor;
   bool has_chat_template = false;
   // A client that has not taken an event for so long has given the call up.
   Duration write_timeout = std::chrono::seconds(30);

@@ -22,12 +22,12 @@
 #include "common/telemetry/log.h"
 #include "router/generation/codec_tokenizer.h"
 #include "router/generation/sampling_defaults.h"
-#include "router/openai/openai_api.h"
 #include "router/text/text_codec.h"
 
 namespace baton {
 namespace {
 
+constexpr int kMaxOpsConnections = 64;
 constexpr Duration kLastGrace = std::chrono::milliseconds(200);
 
 // The folder's name, whatever slashes or dots the path ends with.
@@ -70,6 +70,7 @@ absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const Router
                                                      std::move(policy));
   process->metrics_ = std::make_unique<RouterMetrics>(process->router_.get());
   RETURN_IF_ERROR(process->LoadModel());
+  RETURN_IF_ERROR(process->StartOps());
   RETURN_IF_ERROR(process->StartHttp());
   RETURN_IF_ERROR(process->StartGrpc());
   process->router_->Start([grpc = process->grpc_.get()](bool ready) { grpc->SetReady(ready); });
@@ -138,6 +139,35 @@ http::Decision RouterProcess::Authorize(const http::Request& head) const {
                                          "An API key is needed: send Authorization: Bearer KEY.")};
 }
 
+OpenAiOptions RouterProcess::ApiOptions() {
+  return {.version = kVersion,
+          .created = UnixSeconds(),
+          .unix_seconds = UnixSeconds,
+          .metrics_text = [this] { return metrics_->Render(); },
+          .text_executor = [this](auto task) { text_tasks_.Post(std::move(task)); },
+          .ops_executor = [this](auto task) { ops_tasks_.Post(std::move(task)); }};
+}
+
+// One thread answers whether the router lives, whatever the others do.
+absl::Status RouterProcess::StartOps() {
+  http::ServerOptions options;
+  options.host = config_.host;
+  options.port = static_cast<uint16_t>(config_.OpsPort());
+  options.io_thread_name = "ops";
+  options.num_io_threads = 1;
+  options.num_handler_threads = 0;
+  options.max_connections = kMaxOpsConnections;
+  absl::StatusOr<std::unique_ptr<http::HttpServer>> server =
+      http::HttpServer::Create(std::move(options), OpsRoutes(ApiOptions(), generation_.get()));
+  if (!server.ok()) {
+    return absl::Status(server.status().code(),
+                        absl::StrCat("--ops-port ", config_.OpsPort(), ": ",
+                                     server.status().message(), "; choose a free port, or 0"));
+  }
+  ops_ = *std::move(server);
+  return absl::OkStatus();
+}
+
 absl::Status RouterProcess::StartHttp() {
   http::ServerOptions options;
   options.host = config_.host;
@@ -152,11 +182,7 @@ absl::Status RouterProcess::StartHttp() {
         {{"connections", options.max_connections}, {"open_files", files}});
   }
   absl::StatusOr<std::unique_ptr<http::HttpServer>> server = http::HttpServer::Create(
-      std::move(options), OpenAiRoutes({.version = kVersion,
-                                        .created = UnixSeconds(),
-                                        .unix_seconds = UnixSeconds,
-                                        .metrics_text = [this] { return metrics_->Render(); }},
-                                       generation_.get()));
+      std::move(options), OpenAiRoutes(ApiOptions(), generation_.get()));
   if (!server.ok()) {
     return absl::Status(server.status().code(),
                         absl::StrCat("--http-port ", config_.http_port, ": ",
@@ -171,6 +197,7 @@ absl::Status RouterProcess::StartGrpc() {
   options.host = config_.host;
   options.port = config_.grpc_port;
   options.has_chat_template = has_chat_template_;
+  options.text_executor = [this](auto task) { text_tasks_.Post(std::move(task)); };
   if (keys_.has_value()) {
     options.authorize = [this](std::string_view value) { return keys_->TenantOf(value); };
   }
@@ -179,19 +206,22 @@ absl::Status RouterProcess::StartGrpc() {
 }
 
 absl::Status RouterProcess::Announce() {
+  ops_->Start();
   http_->Start();
+  const std::string ops_url = absl::StrCat("http://", config_.host, ":", ops_->port());
   const std::string http_url = absl::StrCat("http://", config_.host, ":", http_->port());
   const std::string address = absl::StrCat(config_.host, ":", grpc_->port());
   Log(LogLevel::kInfo, "listening",
       {{"role", "router"},
        {"http", http_url},
        {"grpc", address},
+       {"ops", ops_url},
        {"policy", config_.policy},
        {"incarnation", absl::StrCat(absl::Hex(incarnation_, absl::kZeroPad16))}});
   return WriteReadyFile(config_.ready_file, {.role = "router",
                                              .address = address,
                                              .http_url = http_url,
-                                             .metrics_url = absl::StrCat(http_url, "/metrics"),
+                                             .metrics_url = absl::StrCat(ops_url, "/metrics"),
                                              .incarnation = incarnation_});
 }
 
@@ -216,7 +246,11 @@ void RouterProcess::Drain(const std::function<bool()>& hurry) {
 void RouterProcess::Stop() {
   if (http_ != nullptr) http_->Stop(kLastGrace);
   if (grpc_ != nullptr) grpc_->Shutdown(kLastGrace);
+  // Nobody posts any more; what runs may ask the node.
+  text_tasks_.Stop();
+  ops_tasks_.Stop();
   if (router_ != nullptr) router_->Stop();
+  if (ops_ != nullptr) ops_->Stop(Duration::zero());
 }
 
 }  // namespace baton

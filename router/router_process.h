@@ -7,7 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/task_pool.h"
 #include "common/http/http_server.h"
+#include "router/openai/openai_api.h"
 #include "router/api_keys.h"
 #include "router/config.h"
 #include "router/generation/generation_service.h"
@@ -34,9 +36,11 @@ class RouterProcess {
  private:
   explicit RouterProcess(const RouterConfig& config) : config_(config) {}
   absl::Status LoadModel();
+  absl::Status StartOps();
   absl::Status StartHttp();
   absl::Status StartGrpc();
   absl::Status Announce();
+  OpenAiOptions ApiOptions();
   http::Decision Authorize(const http::Request& head) const;
 
   const RouterConfig config_;
@@ -46,6 +50,10 @@ class RouterProcess {
   std::unique_ptr<RouterService> router_;
   std::unique_ptr<RouterMetrics> metrics_;
   std::unique_ptr<GenerationService> generation_;
+  // What takes long is in nobody's way: answers to operators, and texts.
+  TaskPool ops_tasks_{{.name = "ops"}};
+  TaskPool text_tasks_{{.name = "text", .num_threads = 2, .nice = 5}};
+  std::unique_ptr<http::HttpServer> ops_;
   std::unique_ptr<http::HttpServer> http_;
   std::unique_ptr<InferenceServer> grpc_;
 };

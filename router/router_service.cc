@@ -5,6 +5,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/telemetry/log.h"
 
 namespace baton {
@@ -104,6 +105,8 @@ absl::StatusOr<RouterAudit> RouterService::Audit() {
   }
   return answer->audit;
 }
+
+bool RouterService::Alive() const { return thread_.InTurnFor(SteadyNow()) < options_.most_turn; }
 
 RouterCounters RouterService::counters() const {
   absl::MutexLock lock(&mutex_);

@@ -23,6 +23,7 @@ struct RouterServiceOptions {
   RouterNodeOptions node;
   std::vector<WorkerAddress> workers;  // The static list.
   size_t max_offered_requests = 4096;  // Submitted and not yet seen by the node.
+  Duration most_turn = kMostTurn;      // See Alive.
 };
 
 // The router's node with the thread that drives it and its links to workers: what the HTTP and
@@ -41,6 +42,7 @@ class RouterService : public RouterFrontend {
   void StopChoice(uint64_t request, int32_t choice) override;
   RouterView View() const override;
   absl::StatusOr<RouterAudit> Audit() override;
+  bool Alive() const override;
   bool Ready() const override { return readiness_->ready(); }
   RouterCounters counters() const;
 

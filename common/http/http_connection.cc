@@ -289,6 +289,7 @@ void Connection::Dispatch(Request request) {
   parser_.reset();
   exchange_ = ++last_exchange_;
   auto exchange = std::make_shared<Exchange>(shared_from_this(), core_.get(), exchange_, chunked_);
+  const size_t body_bytes = request.body.size();
   auto run = [exchange, route = route_, request = std::move(request)]() mutable {
     if (exchange->gone()) return;
     const bool is_large = request.body.size() >= kSmallBodyBytes;
@@ -301,6 +302,9 @@ void Connection::Dispatch(Request request) {
   };
   RawRead();
   if (route_->quick) return run();
+  if (route_->executor && body_bytes >= route_->executor_min_body_bytes) {
+    return route_->executor(std::move(run));
+  }
   boost::asio::post(core_->handlers, std::move(run));
 }
 

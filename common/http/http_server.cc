@@ -170,7 +170,7 @@ class Server : public HttpServer {
   void Start() override {
     boost::asio::post(acceptor_.get_executor(), [this] { Accept(); });
     for (int i = 0; i < core_->options.num_io_threads; ++i) {
-      threads_.push_back(Runner("http-io", core_->io));
+      threads_.push_back(Runner(core_->options.io_thread_name, core_->io));
     }
     for (int i = 0; i < core_->options.num_handler_threads; ++i) {
       handler_threads_.push_back(Runner("http-handler", core_->handlers));
@@ -228,9 +228,9 @@ class Server : public HttpServer {
   }
 
  private:
-  static std::thread Runner(const char* name, boost::asio::io_context& context) {
+  static std::thread Runner(const std::string& name, boost::asio::io_context& context) {
     return std::thread([name, &context] {
-      NameThisThread(name);
+      NameThisThread(name.c_str());
       Run(context);
     });
   }

@@ -52,12 +52,19 @@ class ResponseWriter {
 
 using Handler = std::function<void(Request, std::shared_ptr<ResponseWriter>)>;
 
+// Runs a task soon, on a thread of another owner, or drops it.
+using Executor = std::function<void(std::function<void()> task)>;
+
 struct Route {
   std::string method;  // "GET" (serves HEAD too) or "POST".
   std::string path;    // Exact, or a prefix if it ends in "/*".
   Handler handler;
   // Runs on the server's own threads: only for handlers that take microseconds (/health).
   bool quick = false;
+  // Where the handler runs for bodies of at least so many bytes, so that what takes long is in
+  // nobody's way; empty, and for other bodies: on a handler thread.
+  Executor executor = nullptr;
+  size_t executor_min_body_bytes = 0;
 };
 
 // What `Authorize` says: an answer to refuse with, or who asks.
@@ -69,6 +76,7 @@ struct Decision {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0 = any free one.
+  std::string io_thread_name = "http-io";
   int num_io_threads = 2;
   int num_handler_threads = 2;  // Run the handlers that are not quick, and posted tasks.
   // At the limit the one that was quiet longest is closed for a new one; if a request of each is

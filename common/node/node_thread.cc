@@ -1,5 +1,6 @@
 #include "common/node/node_thread.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -59,6 +60,11 @@ void NodeThread<Mail>::Stop() {
 }
 
 template <typename Mail>
+Duration NodeThread<Mail>::InTurnFor(Time now) const {
+  return std::max(now - std::min(turn_began_.load(), now), Duration::zero());
+}
+
+template <typename Mail>
 bool NodeThread<Mail>::WaitForMail(Time deadline, std::vector<Entry>* taken) {
   const auto ready = [this] { return stopped_ || !mail_.empty(); };
   std::unique_lock lock(mutex_);
@@ -79,6 +85,7 @@ void NodeThread<Mail>::Run(Node<Mail>* node, const std::function<void(Time now)>
   Time deadline = SteadyNow();  // The first Step comes at once.
   while (WaitForMail(deadline, &taken)) {
     const Time now = SteadyNow();
+    turn_began_ = now;
     for (Entry& entry : taken) {
       node->Handle(std::move(entry.mail), now);
       if (entry.offered) {
@@ -89,6 +96,7 @@ void NodeThread<Mail>::Run(Node<Mail>* node, const std::function<void(Time now)>
     node->Step(now);
     if (after_step) after_step(now);
     deadline = node->NextDeadline();
+    turn_began_ = kNever;
   }
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
@@ -13,6 +15,9 @@
 #include "common/node/node.h"
 
 namespace baton {
+
+// A node whose turn takes longer stands still, and its process is not alive any more.
+inline constexpr Duration kMostTurn = std::chrono::minutes(1);
 
 struct NodeThreadOptions {
   std::string name = "node";           // Of the thread, as debuggers show it; 15 bytes.
@@ -36,6 +41,9 @@ class NodeThread : public Inbox<Mail> {
   // publish a snapshot; it may be empty. Call once.
   void Start(Node<Mail>* node, std::function<void(Time now)> after_step);
 
+  // How long the node has been at its mail and step by now; zero while it waits. Any thread.
+  Duration InTurnFor(Time now) const;
+
   // Handles the mail taken so far, drops the rest and joins. Idempotent. From any thread but the
   // node's own.
   void Stop();
@@ -57,6 +65,7 @@ class NodeThread : public Inbox<Mail> {
   size_t num_offered_ = 0;
   bool stopped_ = false;
   std::condition_variable wake_;
+  std::atomic<Time> turn_began_{kNever};
   std::thread thread_;
 };
 

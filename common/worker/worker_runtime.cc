@@ -367,7 +367,11 @@ absl::Status WorkerRuntime::ServeMetrics() {
   const auto metrics = [this](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
     writer->Respond({.content_type = "text/plain; version=0.0.4", .body = metrics_.Render()});
   };
-  const auto health = [](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
+  const auto health = [this](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
+    const auto turn = [](const auto& thread) { return thread.InTurnFor(SteadyNow()); };
+    if (std::visit(turn, thread_) >= kMostTurn) {
+      return writer->Respond({.status = 503, .body = "{\"status\":\"stands still\"}\n"});
+    }
     writer->Respond({.body = "{\"status\":\"alive\"}\n"});
   };
   absl::StatusOr<std::unique_ptr<http::HttpServer>> server = http::HttpServer::Create(

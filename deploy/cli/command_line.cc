@@ -43,6 +43,9 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
                   "HTTP port, 0 = any free (default: 8000, or any free if that is taken)");
   app->add_option("--grpc", o.grpc_port,
                   "gRPC port, 0 = any free (default: 8001, or any free if that is taken)");
+  app->add_option("--ops", o.ops_port,
+                  "Port of health, readiness and metrics, 0 = any free (default: 9090, or any free "
+                  "if that is taken or --http is 0)");
   app->add_flag("--detach", o.detach, "Return when a token has come end to end; run in background");
   app->add_option("--start-timeout-s", o.start_timeout_s,
                   "Limit of each stage of the start, seconds")

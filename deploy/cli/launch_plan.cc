@@ -52,6 +52,13 @@ absl::Status CheckRanks(const char* option, std::optional<int> size) {
   return size ? CheckRankCount(option, *size) : absl::OkStatus();
 }
 
+absl::Status CheckDifferent(const char* one, std::optional<int> port, const char* other,
+                            std::optional<int> other_port) {
+  if (!port || *port == 0 || port != other_port) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(one, " and ", other, " are both ", *port,
+                                                 ": give two different ports, or 0 for any"));
+}
+
 bool PortIsFree(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
@@ -74,10 +81,10 @@ absl::Status UpOptions::Validate() const {
   RETURN_IF_ERROR(CheckRange("--decode", decode, 1, kMaxWorkersPerRole));
   RETURN_IF_ERROR(CheckRange("--http", http_port, 0, 65535));
   RETURN_IF_ERROR(CheckRange("--grpc", grpc_port, 0, 65535));
-  if (http_port && grpc_port && *http_port != 0 && *http_port == *grpc_port) {
-    return absl::InvalidArgumentError(absl::StrCat("--http and --grpc are both ", *http_port,
-                                                   ": give two different ports, or 0 for any"));
-  }
+  RETURN_IF_ERROR(CheckRange("--ops", ops_port, 0, 65535));
+  RETURN_IF_ERROR(CheckDifferent("--http", http_port, "--grpc", grpc_port));
+  RETURN_IF_ERROR(CheckDifferent("--http", http_port, "--ops", ops_port));
+  RETURN_IF_ERROR(CheckDifferent("--grpc", grpc_port, "--ops", ops_port));
   RETURN_IF_ERROR(CheckRange("--start-timeout-s", start_timeout_s, 1, 24 * 3600));
   if (!(gpu_memory_fraction > 0 && gpu_memory_fraction <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat("--gpu-memory-fraction ", gpu_memory_fraction,
@@ -176,6 +183,7 @@ ProcessSpec PlanRouter(const UpOptions& options, const std::string& bin, const R
   }
   Add(spec.arguments, "--http-port", options.http_port);
   Add(spec.arguments, "--grpc-port", options.grpc_port);
+  Add(spec.arguments, "--ops-port", options.ops_port);
   spec.arguments.insert(spec.arguments.end(),
                         {"--ready-file", dir.ReadyFile(spec.name), "--drain-timeout-s",
                          absl::StrCat(kServerDrainSeconds)});
@@ -190,6 +198,7 @@ ProcessSpec WithPortsOf(const ServerRecord& record, ProcessSpec spec) {
                                                     {"--data-port", PortsOf(record.data_addresses)},
                                                     {"--metrics-port", PortOf(record.metrics_url)},
                                                     {"--grpc-port", PortOf(record.address)},
+                                                    {"--ops-port", PortOf(record.metrics_url)},
                                                     {"--http-port", PortOf(record.http_url)}};
   for (size_t i = 0; i + 1 < spec.arguments.size(); ++i) {
     const auto port = ports.find(spec.arguments[i]);

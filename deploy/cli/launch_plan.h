@@ -14,6 +14,7 @@ namespace baton::cli {
 inline constexpr int kMaxWorkersPerRole = 64;
 inline constexpr int kDefaultHttpPort = 8000;
 inline constexpr int kDefaultGrpcPort = 8001;
+inline constexpr int kDefaultOpsPort = 9090;
 
 // What a server may take to finish what runs after SIGTERM. Below the supervisor's own limit, so
 // that a server ends by itself and with exit code 0.
@@ -27,6 +28,8 @@ struct UpOptions {
   int decode = 1;                // Workers.
   std::optional<int> http_port;  // 0 = any free; absent = 8000, or any free when that is taken.
   std::optional<int> grpc_port;  // 0 = any free; absent = 8001, or any free when that is taken.
+  // 0 = any free; absent = 9090, or any free when that is taken or `http_port` is 0.
+  std::optional<int> ops_port;
   bool detach = false;
   int start_timeout_s = 300;  // For every server to load and the first token to come.
   bool restart = true;        // A server that ended without `baton down` is started again.

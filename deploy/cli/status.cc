@@ -129,10 +129,11 @@ json JoinStatus(const RunState& state, const json& router_says, Time now) {
 std::string StatusTable(const json& status) {
   const json& router = status["router"];
   std::string text =
-      absl::StrFormat("router   pid %-7s %-21s %s  http %s\n", Text(Get(router, "pid", "-")),
+      absl::StrFormat("router   pid %-7s %-21s %s  http %s  metrics %s\n",
+                      Text(Get(router, "pid", "-")),
                       Text(Get(router, "address", "-")),
                       router["healthy"] == json(true) ? "healthy" : "NOT HEALTHY",
-                      Text(Get(router, "http_url", "-")));
+                      Text(Get(router, "http_url", "-")), Text(Get(router, "metrics_url", "-")));
   for (const char* key : {"queued_requests", "queued_tokens", "running_requests"}) {
     if (router.contains(key)) absl::StrAppend(&text, "  ", key, " ", Text(router[key]));
   }

@@ -21,8 +21,11 @@ absl::Status CheckOptions(UpOptions& options) {
 }
 
 absl::Status ChoosePorts(UpOptions& options) {
+  // Who takes any port for the API takes any for this, and no other cluster's.
+  if (options.http_port == 0 && !options.ops_port) options.ops_port = 0;
   ASSIGN_OR_RETURN(options.http_port, ChoosePort(options.http_port, kDefaultHttpPort, "--http"));
   ASSIGN_OR_RETURN(options.grpc_port, ChoosePort(options.grpc_port, kDefaultGrpcPort, "--grpc"));
+  ASSIGN_OR_RETURN(options.ops_port, ChoosePort(options.ops_port, kDefaultOpsPort, "--ops"));
   return absl::OkStatus();
 }
 

@@ -17,6 +17,9 @@
 namespace baton {
 namespace {
 
+// A prompt of less is tokenized in less time than it takes to hand it over twice.
+constexpr size_t kLargeBodyBytes = 2 << 10;
+
 using http::Request;
 using Writer = std::shared_ptr<http::ResponseWriter>;
 
@@ -104,7 +107,11 @@ class OpenAiApi {
   }
 
   absl::StatusOr<Json> Version() const { return Json{{"version", options_.version}}; }
-  absl::StatusOr<Json> Health() const { return Json{{"status", "ok"}}; }
+
+  absl::StatusOr<Json> Health() const {
+    if (!service_->frontend().Alive()) return absl::UnavailableError("The router stands still.");
+    return Json{{"status", "ok"}};
+  }
 
   absl::StatusOr<Json> Ready() const {
     if (!service_->frontend().Ready()) {
@@ -221,28 +228,45 @@ http::Handler Answering(JsonHandler handler) {
   };
 }
 
+// Whether the router lives, and what operators ask.
+std::vector<http::Route> ProbeRoutes(std::shared_ptr<const OpenAiApi> api, http::Executor ops) {
+  return {
+      {"GET", "/health", Answering([api](const Request&) { return api->Health(); }), true},
+      {"GET", "/ready", Answering([api](const Request&) { return api->Ready(); }), true},
+      {"GET", "/metrics", [api](const Request&, Writer w) { w->Respond(api->Metrics()); }, false,
+       std::move(ops)},
+  };
+}
+
 }  // namespace
 
+std::vector<http::Route> OpsRoutes(OpenAiOptions options, GenerationService* service) {
+  const http::Executor ops = options.ops_executor;
+  return ProbeRoutes(std::make_shared<const OpenAiApi>(std::move(options), service), ops);
+}
+
 std::vector<http::Route> OpenAiRoutes(OpenAiOptions options, GenerationService* service) {
+  const http::Executor text = options.text_executor, ops = options.ops_executor;
   auto api = std::make_shared<const OpenAiApi>(std::move(options), service);
   const auto generate = [api](bool chat) {
     return [api, chat](Request r, Writer w) { api->Generate(std::move(r), std::move(w), chat); };
   };
   const auto answer = [](JsonHandler handler) { return Answering(std::move(handler)); };
-  return {
-      {"POST", "/v1/completions", generate(false)},
-      {"POST", "/v1/chat/completions", generate(true)},
+  std::vector<http::Route> routes = ProbeRoutes(api, ops);
+  routes.insert(routes.end(), {
+      {"POST", "/v1/completions", generate(false), false, text, kLargeBodyBytes},
+      {"POST", "/v1/chat/completions", generate(true), false, text},
       {"GET", "/v1/models", answer([api](const Request&) { return api->Models(); }), true},
       {"GET", "/v1/models/*", answer([api](const Request& r) { return api->Model(r); }), true},
-      {"POST", "/tokenize", [api](const Request& r, Writer w) { api->AnswerTokenize(r, w); }},
-      {"POST", "/detokenize", answer([api](const Request& r) { return api->Detokenize(r); })},
+      {"POST", "/tokenize", [api](const Request& r, Writer w) { api->AnswerTokenize(r, w); }, false,
+       text},
+      {"POST", "/detokenize", answer([api](const Request& r) { return api->Detokenize(r); }), false,
+       text, kLargeBodyBytes},
       {"GET", "/version", answer([api](const Request&) { return api->Version(); }), true},
-      {"GET", "/health", answer([api](const Request&) { return api->Health(); }), true},
-      {"GET", "/ready", answer([api](const Request&) { return api->Ready(); }), true},
-      {"GET", "/status", answer([api](const Request&) { return api->Status(); })},
-      {"GET", "/audit", answer([api](const Request&) { return api->Audit(); })},
-      {"GET", "/metrics", [api](const Request&, Writer w) { w->Respond(api->Metrics()); }},
-  };
+      {"GET", "/status", answer([api](const Request&) { return api->Status(); }), false, ops},
+      {"GET", "/audit", answer([api](const Request&) { return api->Audit(); }), false, ops},
+  });
+  return routes;
 }
 
 }  // namespace baton

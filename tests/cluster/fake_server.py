@@ -23,7 +23,7 @@ def parse_arguments():
     for name in ("model", "host", "ready-file", "threads", "device", "gpu-memory-fraction",
                  "gpu-graphs", "max-batch-sequences", "tp", "kv-transport",
                  "compute-dtype", "served-model-name", "block-size", "drain-timeout-s", "port",
-                 "data-port", "metrics-port", "http-port", "grpc-port"):
+                 "data-port", "metrics-port", "http-port", "grpc-port", "ops-port"):
         parser.add_argument("--" + name)
     parser.add_argument("--prefill", action="append", default=[])
     parser.add_argument("--decode", action="append", default=[])

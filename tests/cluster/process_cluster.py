@@ -127,7 +127,8 @@ class Server:
         port = {key: self.ready[key].split("/metrics")[0].rsplit(":", 1)[1]
                 for key in ("address", "metrics_url", "http_url") if self.ready.get(key)}
         if self.role == "router":
-            self.ports = ["--http-port", port["http_url"], "--grpc-port", port["address"]]
+            self.ports = ["--http-port", port["http_url"], "--grpc-port", port["address"],
+                          "--ops-port", port["metrics_url"]]
         else:
             self.ports = ["--port", port["address"], "--metrics-port", port["metrics_url"],
                           "--data-port", ",".join(address.rsplit(":", 1)[1]

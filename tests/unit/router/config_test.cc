@@ -42,6 +42,7 @@ TEST(RouterConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--policy fastest", [](auto* c) { c->policy = "fastest"; }},
       {"--host 0.0.0.0", [](auto* c) { c->host = "0.0.0.0"; }},
       {"--http-port 65536", [](auto* c) { c->http_port = 65536; }},
+      {"--ops-port 65536", [](auto* c) { c->ops_port = 65536; }},
       {"--grpc-port -1", [](auto* c) { c->grpc_port = -1; }},
       {"--max-model-len -1", [](auto* c) { c->max_model_len = -1; }},
       {"--max-queued-requests 0", [](auto* c) { c->max_queued_requests = 0; }},
@@ -63,6 +64,15 @@ TEST(RouterConfigTest, NamesTheOptionOfEachWrongValue) {
   }
 }
 
+TEST(RouterConfigTest, TheOpsPortIsAnyWhereThatOfTheApiIs) {
+  RouterConfig config;
+  EXPECT_EQ(config.OpsPort(), 9090);
+  config.http_port = 0;
+  EXPECT_EQ(config.OpsPort(), 0);
+  config.ops_port = 9091;
+  EXPECT_EQ(config.OpsPort(), 9091);
+}
+
 TEST(RouterConfigTest, EveryFlagReachesItsField) {
   std::vector<std::string> words = {"baton-router",
                                     "--model=m",
@@ -75,6 +85,7 @@ TEST(RouterConfigTest, EveryFlagReachesItsField) {
                                     "--host=127.0.0.2",
                                     "--http-port=2",
                                     "--grpc-port=3",
+                                    "--ops-port=10",
                                     "--api-keys-file=k",
                                     "--max-queued-requests=4",
                                     "--max-queued-tokens=5",
@@ -98,6 +109,7 @@ TEST(RouterConfigTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.host, "127.0.0.2");
   EXPECT_EQ(config.http_port, 2);
   EXPECT_EQ(config.grpc_port, 3);
+  EXPECT_EQ(config.OpsPort(), 10);
   EXPECT_EQ(config.api_keys_file, "k");
   EXPECT_EQ(config.max_queued_requests, 4);
   EXPECT_EQ(config.max_queued_tokens, 5);

@@ -49,6 +49,11 @@ uint16_t HttpPort(const RouterConfig& config) {
   return static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
 }
 
+uint16_t OpsPort(const RouterConfig& config) {
+  const std::string url = Ready(config)["metrics_url"];
+  return static_cast<uint16_t>(std::stoi(url.substr(url.rfind(':') + 1)));
+}
+
 int Get(uint16_t port, const std::string& path, const std::string& header = "") {
   http::TestClient client(port);
   client.Send("GET " + path + " HTTP/1.1\r\nHost: test\r\n" + header + "\r\n");
@@ -86,6 +91,20 @@ TEST(RouterProcessTest, IsAliveButNotReadyWithoutWorkersAndDrainsAtOnce) {
   EXPECT_EQ(Get(port, "/status"), 200);
   EXPECT_EQ(Get(port, "/v1/models"), 200);
   (*process)->Drain([] { return false; });
+}
+
+TEST(RouterProcessTest, TheOpsPortHasWhatProbesAskAndNothingElse) {
+  const RouterConfig config = LonelyConfig();
+  auto process = RouterProcess::Start(config);
+  ASSERT_TRUE(process.ok()) << process.status();
+  const uint16_t port = OpsPort(config);
+  EXPECT_NE(port, HttpPort(config));
+  EXPECT_EQ(Get(port, "/health"), 200);
+  EXPECT_EQ(Get(port, "/ready"), 503);
+  EXPECT_THAT(http::TestClient(port).Get("/metrics").body, HasSubstr("baton_ready 0"));
+  for (const char* path : {"/status", "/audit", "/version", "/v1/models"}) {
+    EXPECT_EQ(Get(port, path), 404) << path;
+  }
 }
 
 TEST(RouterProcessTest, AsksForAKeyWhereTheApiIsAndNowhereElse) {
@@ -249,6 +268,10 @@ TEST(RouterProcessTest, RefusesToStartByNameOfTheOption) {
   EXPECT_THAT(std::string(RouterProcess::Start(second).status().message()),
               HasSubstr("--http-port"));
   second.http_port = 0;
+  second.ops_port = OpsPort(first);
+  EXPECT_THAT(std::string(RouterProcess::Start(second).status().message()),
+              HasSubstr("--ops-port"));
+  second.ops_port = 0;
   const std::string grpc = Ready(first)["address"];
   second.grpc_port = std::stoi(grpc.substr(grpc.rfind(':') + 1));
   EXPECT_THAT(std::string(RouterProcess::Start(second).status().message()),

@@ -66,6 +66,34 @@ void ServeOne(TestWorker* prefill, TestWorker* decode) {
   decode->server.Close(decode_call->call, absl::OkStatus());
 }
 
+// Keeps the node's thread until the test lets it go.
+class BlockingSink : public ResponseSink {
+ public:
+  void OnEvent(ClientEvent) override { release.WaitForNotification(); }
+  absl::Notification release;
+};
+
+TEST(RouterServiceTest, IsNotAliveWhileATurnOfItsNodeDoesNotEnd) {
+  RouterService service(
+      {.node = {.incarnation = 9},
+       .workers = {{Role::kPrefill, "127.0.0.1:1"}, {Role::kDecode, "127.0.0.1:2"}},
+       .most_turn = std::chrono::milliseconds(50)},
+      Policy());
+  service.Start(nullptr);
+  const auto sink = std::make_shared<BlockingSink>();
+  ValidRequest request = Request();
+  request.timeout = std::chrono::milliseconds(1);
+  ASSERT_TRUE(service.Submit(std::move(request), sink).ok());
+  while (service.Alive()) {
+  }
+  EXPECT_EQ(service.View().workers.size(), 2u);  // Nobody who asks waits for the node.
+  EXPECT_FALSE(service.Alive());
+  sink->release.Notify();
+  while (!service.Alive()) {
+  }
+  service.Stop();
+}
+
 TEST(RouterServiceTest, ProbesThenServesARequestThroughAPair) {
   TestWorker prefill(Role::kPrefill, 7);
   TestWorker decode(Role::kDecode, 8);

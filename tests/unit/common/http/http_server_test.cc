@@ -30,6 +30,26 @@ TEST(HttpServerTest, KeepsAConnectionForSeveralRequests) {
   EXPECT_EQ(client.Get("/files/a%20b?q=1").body, "/files/a b|q=1");
 }
 
+TEST(HttpServerTest, AnExecutorRunsTheHandlersOfBodiesFromItsSizeOn) {
+  std::atomic<int> taken{0};
+  std::vector<Route> routes = TestRoutes();
+  routes[1].executor = [&taken](std::function<void()> task) {
+    ++taken;
+    task();
+  };
+  routes[1].executor_min_body_bytes = 3;
+  auto server = StartServer({.io_thread_name = "io-of-test"}, routes);
+  TestClient client(server->port());
+  EXPECT_EQ(client.Post("/echo", "ab").body, "ab");
+  EXPECT_EQ(taken, 0);
+  EXPECT_EQ(client.Post("/echo", "abc").body, "abc");
+  EXPECT_EQ(taken, 1);
+  // What is dropped is answered.
+  routes[1].executor = [](const std::function<void()>&) {};
+  auto dropping = StartServer({}, routes);
+  EXPECT_EQ(TestClient(dropping->port()).Post("/echo", "abc").status, 500);
+}
+
 TEST(HttpServerTest, AnswersPipelinedRequestsInOrder) {
   auto server = StartServer();
   TestClient client(server->port());

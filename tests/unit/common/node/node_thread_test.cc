@@ -54,6 +54,33 @@ class RecordingNode : public Node<DecodeMail> {
   Time last_time_{};
 };
 
+TEST(NodeThreadTest, TellsHowLongATurnTakesAndNothingBetweenTurns) {
+  class StandingNode : public Node<DecodeMail> {
+   public:
+    void Handle(DecodeMail, Time now) override {
+      came = now;
+      began.Set();
+      release.Wait();
+    }
+    void Step(Time) override {}
+    Time NextDeadline() const override { return kNever; }
+    Time came{};
+    Signal began, release;
+  };
+  StandingNode node;
+  NodeThread<DecodeMail> thread({});
+  EXPECT_EQ(thread.InTurnFor(Time{} + std::chrono::hours(1)), Duration::zero());
+  thread.Start(&node, nullptr);
+  thread.Post(CallBroken{.call = 1});
+  node.began.Wait();
+  EXPECT_EQ(thread.InTurnFor(node.came + std::chrono::seconds(61)), std::chrono::seconds(61));
+  EXPECT_EQ(thread.InTurnFor(node.came - std::chrono::seconds(1)), Duration::zero());
+  node.release.Set();
+  while (thread.InTurnFor(node.came + std::chrono::seconds(61)) > Duration::zero()) {
+  }
+  thread.Stop();
+}
+
 TEST(NodeThreadTest, HandlesAllMailInOrderBeforeOneStep) {
   RecordingNode node;
   NodeThread<DecodeMail> thread({});

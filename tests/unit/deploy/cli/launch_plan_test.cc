@@ -41,7 +41,7 @@ TEST(LaunchPlanTest, WorkersOfARoleShareTheCoresAndGetTheOptions) {
 }
 
 TEST(LaunchPlanTest, EveryOptionReachesItsServers) {
-  UpOptions options{.model = "/m", .http_port = 5, .grpc_port = 6};
+  UpOptions options{.model = "/m", .http_port = 5, .grpc_port = 6, .ops_port = 7};
   options.kv_dtype = "fp8_e4m3";
   options.kernels = "portable";
   options.num_blocks = 11;
@@ -64,7 +64,7 @@ TEST(LaunchPlanTest, EveryOptionReachesItsServers) {
     EXPECT_THAT(Line(spec), HasSubstr("--port 0 --data-port 0 --metrics-port 0"));
   }
   EXPECT_THAT(Line(PlanRouter(options, "/bin", RunDir("/run"), {})),
-              HasSubstr("--http-port 5 --grpc-port 6 --ready-file /run/ready/router.json "
+              HasSubstr("--http-port 5 --grpc-port 6 --ops-port 7 --ready-file /run/ready/router.json "
                         "--drain-timeout-s 8 --served-model-name kjv --max-model-len 14"));
 }
 
@@ -158,7 +158,7 @@ TEST(LaunchPlanTest, WorkersHaveTheRanksOfTheirRole) {
 }
 
 TEST(LaunchPlanTest, RestartedServersKeepTheirPorts) {
-  const UpOptions options{.model = "/m", .http_port = 0, .grpc_port = 0};
+  const UpOptions options{.model = "/m", .http_port = 0, .grpc_port = 0, .ops_port = 0};
   ServerRecord record = Worker("decode", "127.0.0.1:11");
   record.data_addresses = {"127.0.0.1:12", "127.0.0.1:15"};
   record.metrics_url = "http://127.0.0.1:13/metrics";
@@ -167,7 +167,7 @@ TEST(LaunchPlanTest, RestartedServersKeepTheirPorts) {
               HasSubstr("--port 11 --data-port 12,15 --metrics-port 13 --ready-file"));
   record.http_url = "http://127.0.0.1:14";
   const ProcessSpec router = PlanRouter(options, "/bin", RunDir("/run"), {record});
-  EXPECT_THAT(Line(WithPortsOf(record, router)), HasSubstr("--http-port 14 --grpc-port 11"));
+  EXPECT_THAT(Line(WithPortsOf(record, router)), HasSubstr("--http-port 14 --grpc-port 11 --ops-port 13"));
 }
 
 TEST(LaunchPlanTest, OptionsOutOfRangeAreNamed) {
@@ -181,6 +181,7 @@ TEST(LaunchPlanTest, OptionsOutOfRangeAreNamed) {
               HasSubstr("--finish-together -1"));
   EXPECT_THAT(UpOptions{.http_port = 65536}.Validate().ToString(), HasSubstr("--http 65536"));
   EXPECT_THAT(UpOptions{.grpc_port = -1}.Validate().ToString(), HasSubstr("--grpc -1"));
+  EXPECT_THAT(UpOptions{.ops_port = 65536}.Validate().ToString(), HasSubstr("--ops 65536"));
   EXPECT_THAT(UpOptions{.start_timeout_s = 0}.Validate().ToString(),
               HasSubstr("--start-timeout-s 0"));
   EXPECT_THAT(UpOptions{.block_size = 0}.Validate().ToString(), HasSubstr("--block-size 0"));
@@ -193,7 +194,11 @@ TEST(LaunchPlanTest, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(UpOptions{.dir = ""}.Validate().ToString(), HasSubstr("--dir"));
   EXPECT_THAT((UpOptions{.http_port = 5, .grpc_port = 5}.Validate().ToString()),
               HasSubstr("both 5"));
-  EXPECT_TRUE((UpOptions{.http_port = 0, .grpc_port = 0}.Validate().ok()));
+  EXPECT_THAT((UpOptions{.http_port = 5, .ops_port = 5}.Validate().ToString()),
+              HasSubstr("--http and --ops are both 5"));
+  EXPECT_THAT((UpOptions{.grpc_port = 5, .ops_port = 5}.Validate().ToString()),
+              HasSubstr("--grpc and --ops are both 5"));
+  EXPECT_TRUE((UpOptions{.http_port = 0, .grpc_port = 0, .ops_port = 0}.Validate().ok()));
 }
 
 TEST(LaunchPlanTest, HalfWrittenReadyFileIsNotReady) {

@@ -150,6 +150,7 @@ class FakeFrontend : public RouterFrontend {
     view.workers.push_back(worker);
     return view;
   }
+  bool Alive() const override { return alive; }
   bool Ready() const override { return ready; }
 
   std::vector<ValidRequest> requests() const {
@@ -176,6 +177,7 @@ class FakeFrontend : public RouterFrontend {
   }
 
   absl::Status submit_status;
+  bool alive = true;
   bool ready = true;
 
  private:

@@ -19,13 +19,14 @@ namespace baton {
 class ApiServer {
  public:
   explicit ApiServer(FakeFrontend* frontend, bool with_tokenizer = true,
-                     http::ServerOptions server = {}) {
+                     http::ServerOptions server = {}, http::Executor text = nullptr) {
     GenerationServiceOptions options{.model_name = "tiny"};
     options.limits.max_model_len = 256;
     options.limits.vocab_size = FakeTokenizer::kSize;
     service_ = std::make_unique<GenerationService>(
         std::move(options), with_tokenizer ? std::make_shared<FakeTokenizer>() : nullptr, frontend);
     OpenAiOptions api{.version = "0.1.0", .created = 123, .unix_seconds = [] { return 456; }};
+    api.text_executor = std::move(text);
     api.metrics_text = [] { return std::string("baton_up 1\n"); };
     auto created = http::HttpServer::Create(std::move(server), OpenAiRoutes(api, service_.get()));
     EXPECT_TRUE(created.ok()) << created.status();

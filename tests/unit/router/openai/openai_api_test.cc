@@ -109,6 +109,8 @@ TEST(OpenAiApiTest, SaysHowTheClusterIs) {
   frontend.ready = false;
   EXPECT_EQ(api.Get("/ready").status, 503);
   EXPECT_EQ(api.Get("/health").status, 200);
+  frontend.alive = false;
+  EXPECT_EQ(api.Get("/health").status, 503);
   EXPECT_EQ(api.Get("/version").body, R"({"version":"0.1.0"})");
   EXPECT_EQ(api.Get("/metrics").body, "baton_up 1\n");
   EXPECT_EQ(ParseJson(api.Get("/status").body)->at("workers")[0]["blocks"]["free"], 7);
@@ -178,6 +180,74 @@ TEST(OpenAiApiTest, AnswersDamagedBodiesWith400Or200) {
         client.Post(random.Below(2) == 0 ? "/v1/completions" : "/v1/chat/completions", body);
     ASSERT_TRUE(response.status == 200 || response.status == 400) << response.status << body;
     ASSERT_TRUE(ParseJson(response.body).ok()) << response.body;
+  }
+}
+
+// Long texts wait here until the test says so, however long that takes.
+class HeldTasks {
+ public:
+  http::Executor executor() {
+    return [this](std::function<void()> task) {
+      absl::MutexLock lock(&mutex_);
+      tasks_.push_back(std::move(task));
+    };
+  }
+  void AwaitTasks(size_t number) {
+    absl::MutexLock lock(&mutex_);
+    const auto are_here = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return tasks_.size() >= number; };
+    mutex_.Await(absl::Condition(&are_here));
+    EXPECT_EQ(tasks_.size(), number);
+  }
+  void RunAll() {
+    std::vector<std::function<void()>> tasks;
+    {
+      absl::MutexLock lock(&mutex_);
+      tasks.swap(tasks_);
+    }
+    for (const auto& task : tasks) task();
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<std::function<void()>> tasks_;
+};
+
+TEST(OpenAiApiTest, LongTextsAreNotInTheWayOfStreamsAndShortPrompts) {
+  constexpr int kTokens = 50;
+  HeldTasks held;
+  FakeFrontend frontend([](uint64_t key, const ValidRequest& request, ResponseSink& sink) {
+    if (key > 1) SayBytes("x")(key, request, sink);
+  });
+  ApiServer api(&frontend, true, {}, held.executor());
+  http::TestClient stream(api.port());
+  stream.SendPost("/v1/completions", R"({"prompt":"a","stream":true,"max_tokens":50})");
+  while (frontend.requests().empty()) {
+  }
+  const std::string large(64 << 10, 'a');
+  const std::vector<std::pair<std::string, std::string>> kLong = {
+      {"/v1/completions", R"({"prompt":")" + large + "\"}"},
+      {"/v1/chat/completions", R"({"messages":[{"role":"user","content":"x"}]})"},
+      {"/tokenize", R"({"prompt":"a"})"},
+      {"/detokenize", R"({"tokens":[1)" + std::string(4000, ' ') + "]}"}};
+  std::vector<std::unique_ptr<http::TestClient>> clients;
+  for (int i = 0; i < 20; ++i) {
+    clients.push_back(std::make_unique<http::TestClient>(api.port()));
+    clients.back()->SendPost(kLong[i % 4].first, kLong[i % 4].second);
+  }
+  held.AwaitTasks(20);
+  const ValidRequest request = frontend.requests()[0];
+  for (int t = 0; t < kTokens; ++t) {
+    TokenOutput output = FakeOutput(request, FakeTokenizer::kTheA, 2 + t);
+    output.finish = t + 1 == kTokens ? FinishReason::kLength : FinishReason::kNone;
+    frontend.sink(1)->OnEvent(ChoiceTokens{0, {output}});
+  }
+  frontend.sink(1)->OnEvent(RequestEnded{});
+  EXPECT_EQ(Events(stream.Read().body).size(), kTokens + 1u);
+  EXPECT_EQ(api.Post("/v1/completions", R"({"prompt":"a"})").status, 200);
+  EXPECT_EQ(api.Get("/metrics").status, 200);
+  held.RunAll();
+  for (size_t i = 0; i < clients.size(); ++i) {
+    EXPECT_EQ(clients[i]->Read().status, i % 4 == 0 ? 400 : 200) << i;  // Too long for the model.
   }
 }
 

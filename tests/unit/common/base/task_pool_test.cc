@@ -1,0 +1,68 @@
+#include "common/base/task_pool.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace baton {
+namespace {
+
+TEST(TaskPoolTest, RunsTasksInOrderOnThreadsOfItsNameAndNiceness) {
+  const int own = getpriority(PRIO_PROCESS, 0);
+  std::vector<int> order;
+  std::promise<void> done;
+  std::string name(16, 0);
+  int nice = -1;
+  TaskPool pool({.name = "pool-of-test", .nice = 3});
+  for (int i = 0; i < 5; ++i) pool.Post([&order, i] { order.push_back(i); });
+  pool.Post([&] {
+    pthread_getname_np(pthread_self(), name.data(), name.size());
+    nice = getpriority(PRIO_PROCESS, 0);
+    done.set_value();
+  });
+  done.get_future().wait();
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
+  EXPECT_STREQ(name.c_str(), "pool-of-test");
+  EXPECT_EQ(nice, std::min(19, own + 3));
+}
+
+TEST(TaskPoolTest, ATaskThatTakesLongHasAThreadAndOthersTheOther) {
+  std::promise<void> release, other;
+  TaskPool pool({.name = "pool-of-test", .num_threads = 2});
+  pool.Post([&] { release.get_future().wait(); });
+  pool.Post([&] { other.set_value(); });
+  other.get_future().wait();
+  release.set_value();
+}
+
+TEST(TaskPoolTest, StopWaitsForWhatRunsAndDropsWhatWaits) {
+  std::promise<void> began, release;
+  bool has_ended = false;
+  const auto held = std::make_shared<int>();
+  TaskPool pool({.name = "pool-of-test"});
+  pool.Post([&] {
+    began.set_value();
+    release.get_future().wait();
+    has_ended = true;
+  });
+  pool.Post([held] { ADD_FAILURE() << "was dropped"; });
+  began.get_future().wait();
+  std::future<void> stopped = std::async(std::launch::async, [&] { pool.Stop(); });
+  while (held.use_count() > 1) {
+  }
+  release.set_value();
+  stopped.wait();
+  EXPECT_TRUE(has_ended);
+  pool.Post([held] { ADD_FAILURE() << "came too late"; });
+  EXPECT_EQ(held.use_count(), 1);
+  pool.Stop();
+}
+
+}  // namespace
+}  // namespace baton
