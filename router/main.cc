@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   baton::StopSignal stop;  // Before any thread, so that all of them leave the signals to it.
   auto process = baton::RouterProcess::Start(config);
   if (!process.ok()) return baton::FailToStart("baton-router", process.status());
+  const baton::LogThread log_thread;  // Errors of the start are in order with its log.
   stop.Wait();
   (*process)->Drain([&stop] { return stop.CameAgain(); });
   return 0;

@@ -1,20 +1,146 @@
 #include "common/telemetry/log.h"
 
-#include <spdlog/sinks/stdout_sinks.h>
+#include <poll.h>
+#include <pthread.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "absl/strings/escaping.h"
 
 namespace baton {
 namespace {
 
-// Made on first use and never destroyed: threads may log until the very end.
+constexpr size_t kMaxWaitingLines = 4096;
+constexpr std::chrono::seconds kLastLinesLimit(2);
+
+// A line that cannot be written (a full disk) is dropped.
+void WriteLine(std::string_view line) {
+  while (!line.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+    if (written >= 0) {
+      line.remove_prefix(static_cast<size_t>(written));
+    } else if (errno == EAGAIN) {
+      pollfd until_writable{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+      ::poll(&until_writable, 1, -1);
+    } else if (errno != EINTR) {
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+// Between those who log and the thread that writes; outlives the LogThread if that thread hangs.
+class LogThread::Ring {
+ public:
+  void Push(std::string line) {
+    {
+      std::lock_guard lock(mutex_);
+      if (lines_.size() >= kMaxWaitingLines) {
+        ++num_dropped_;
+        return;
+      }
+      lines_.push_back(std::move(line));
+    }
+    changed_.notify_all();
+  }
+
+  void Run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopped_ || !lines_.empty() || num_dropped_ > 0; });
+      if (lines_.empty() && num_dropped_ == 0) return;
+      const int64_t num_dropped = lines_.empty() ? std::exchange(num_dropped_, 0) : 0;
+      std::string line;
+      if (!lines_.empty()) {
+        line = std::move(lines_.front());
+        lines_.pop_front();
+      }
+      is_writing_ = true;
+      lock.unlock();
+      if (num_dropped > 0) {
+        Log(LogLevel::kWarning, "the log was not read: lines are missing",
+            {{"lines", num_dropped}});
+      } else {
+        WriteLine(line);
+      }
+      lock.lock();
+      is_writing_ = false;
+      changed_.notify_all();
+    }
+  }
+
+  void Stop() {
+    std::lock_guard lock(mutex_);
+    stopped_ = true;
+    changed_.notify_all();
+  }
+
+  // False if somebody does not read them.
+  bool AwaitWritten(std::chrono::seconds limit) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, limit, [this] {
+      return lines_.empty() && num_dropped_ == 0 && !is_writing_;
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::string> lines_;
+  int64_t num_dropped_ = 0;
+  bool is_writing_ = false;
+  bool stopped_ = false;
+};
+
+// Writes a line, or gives it to the thread that does.
+class LogSink : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  std::shared_ptr<LogThread::Ring> ring() {
+    std::lock_guard lock(mutex_);
+    return ring_;
+  }
+  void SetRing(std::shared_ptr<LogThread::Ring> ring) {
+    std::lock_guard lock(mutex_);
+    ring_ = std::move(ring);
+  }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    if (ring_ != nullptr) return ring_->Push(std::string(line.data(), line.size()));
+    WriteLine({line.data(), line.size()});
+  }
+  void flush_() override {}
+
+ private:
+  std::shared_ptr<LogThread::Ring> ring_;
+};
+
+namespace {
+
+// Both are made on first use and never destroyed: threads may log until the very end.
+const std::shared_ptr<LogSink>& Sink() {
+  static const auto* const sink = new std::shared_ptr<LogSink>(std::make_shared<LogSink>());
+  return *sink;
+}
+
 spdlog::logger& Logger() {
   static spdlog::logger* const logger = [] {
-    auto* made = new spdlog::logger("baton", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto* made = new spdlog::logger("baton", Sink());
     made->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
     made->set_error_handler([](const std::string&) {});  // The default one prints.
     made->set_level(spdlog::level::info);
@@ -57,6 +183,26 @@ bool ParseLogLevel(absl::string_view text, LogLevel* level) {
 }
 
 void SetLogLevel(LogLevel level) { Logger().set_level(LevelOf(level)); }
+
+LogThread::LogThread() : ring_(std::make_shared<Ring>()) {
+  thread_ = std::thread([ring = ring_] {
+    pthread_setname_np(pthread_self(), "log");
+    ring->Run();
+  });
+  Sink()->SetRing(ring_);
+}
+
+LogThread::~LogThread() {
+  Sink()->SetRing(nullptr);
+  const bool is_written = ring_->AwaitWritten(kLastLinesLimit);
+  ring_->Stop();
+  // Whoever does not read the log does not keep the process.
+  is_written ? thread_.join() : thread_.detach();
+}
+
+void FlushLog() {
+  if (const auto ring = Sink()->ring()) ring->AwaitWritten(std::chrono::hours(1));
+}
 
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
   spdlog::logger& logger = Logger();

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -38,6 +40,28 @@ struct LogField {
 void SetLogLevel(LogLevel level);
 
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
+
+// While it lives, Log hands its lines to a thread that writes them, and never waits for whoever
+// reads them: at most 4,096 lines wait, more are dropped, and a line says how many. One at a time.
+class LogThread {
+ public:
+  LogThread();
+  // Gives those that wait 2 s to be read; Log writes by itself again.
+  ~LogThread();
+
+  LogThread(const LogThread&) = delete;
+  LogThread& operator=(const LogThread&) = delete;
+
+ private:
+  class Ring;
+  friend class LogSink;
+  friend void FlushLog();
+  const std::shared_ptr<Ring> ring_;
+  std::thread thread_;
+};
+
+// Before the process ends without its destructors: waits until all lines so far are written.
+void FlushLog();
 
 // What Log writes after time and level. Values with spaces, quotes or control characters are
 // quoted and escaped, so that a line stays one line whatever a peer sent.

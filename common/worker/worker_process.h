@@ -74,6 +74,7 @@ int RunWorker(int argc, char** argv) {
   StopSignal stop;  // Before any thread, so that all of them leave the signals to it.
   auto process = WorkerProcess<Program>::Start(config);
   if (!process.ok()) return FailToStart(Program::kName, process.status());
+  const LogThread log_thread;  // Errors of the start are in order with its log.
   stop.Wait();
   (*process)->Drain([&stop] { return stop.CameAgain(); });
   return 0;

@@ -94,6 +94,7 @@ absl::Status WithCure(bool is_cpu, const absl::Status& status) {
 void EndWithDevice(const absl::Status& status) {
   EndForLostDevice([&] {
     Log(LogLevel::kError, "lost the device", {{"error", status.message()}});
+    FlushLog();
   });
 }
 

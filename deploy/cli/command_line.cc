@@ -28,6 +28,16 @@ void AddDir(CLI::App* app, std::string& dir) {
       ->capture_default_str();
 }
 
+void AddPorts(CLI::App* app, UpOptions& o) {
+  app->add_option("--http", o.http_port,
+                  "HTTP port, 0 = any free (default: 8000, or any free if that is taken)");
+  app->add_option("--grpc", o.grpc_port,
+                  "gRPC port, 0 = any free (default: 8001, or any free if that is taken)");
+  app->add_option("--ops", o.ops_port,
+                  "Port of health, readiness and metrics, 0 = any free (default: 9090, or any free "
+                  "if that is taken or --http is 0)");
+}
+
 void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   CLI::App* app = root.add_subcommand(
       "up",
@@ -39,13 +49,7 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
                   "Model folder in Hugging Face layout (default: deploy/models/tiny-kjv)");
   app->add_option("--prefill", o.prefill, "Prefill workers")->capture_default_str();
   app->add_option("--decode", o.decode, "Decode workers")->capture_default_str();
-  app->add_option("--http", o.http_port,
-                  "HTTP port, 0 = any free (default: 8000, or any free if that is taken)");
-  app->add_option("--grpc", o.grpc_port,
-                  "gRPC port, 0 = any free (default: 8001, or any free if that is taken)");
-  app->add_option("--ops", o.ops_port,
-                  "Port of health, readiness and metrics, 0 = any free (default: 9090, or any free "
-                  "if that is taken or --http is 0)");
+  AddPorts(app, o);
   app->add_flag("--detach", o.detach, "Return when a token has come end to end; run in background");
   app->add_option("--start-timeout-s", o.start_timeout_s,
                   "Limit of each stage of the start, seconds")

@@ -5,8 +5,8 @@
 
 // The C ABI of the Rust library in rust/ (rust/src/ffi.rs). Only text_codec.cc uses it. Functions
 // that return int32_t return an absl::StatusCode and fill `out`, with the result or with an error
-// message; `out` must hold nothing before. Handles may be used by any thread, decoders by one thread
-// at a time.
+// message; `out` must hold nothing before. Handles may be used by any thread, decoders by one at a
+// time.
 extern "C" {
 
 struct BatonTextBuffer {

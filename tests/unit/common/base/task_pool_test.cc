@@ -8,6 +8,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace baton {
@@ -53,11 +54,11 @@ TEST(TaskPoolTest, StopWaitsForWhatRunsAndDropsWhatWaits) {
   });
   pool.Post([held] { ADD_FAILURE() << "was dropped"; });
   began.get_future().wait();
-  std::future<void> stopped = std::async(std::launch::async, [&] { pool.Stop(); });
+  std::jthread stopping([&] { pool.Stop(); });
   while (held.use_count() > 1) {
   }
   release.set_value();
-  stopped.wait();
+  stopping.join();
   EXPECT_TRUE(has_ended);
   pool.Post([held] { ADD_FAILURE() << "came too late"; });
   EXPECT_EQ(held.use_count(), 1);

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -34,6 +35,74 @@ TEST(LogTest, EachByteThatCouldMisleadIsQuoted) {
     EXPECT_THAT(FormatLogLine("event", {{"k", value}}), HasSubstr("k=\"")) << value;
   }
   EXPECT_EQ(FormatLogLine("event", {{"k", "plain/1.2:3"}}), "event k=plain/1.2:3");
+}
+
+// Standard error of this process while it lives, which nobody reads unless the test does.
+class StderrPipe {
+ public:
+  StderrPipe() : own_(dup(STDERR_FILENO)) {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    read_ = ends[0];
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+  }
+  ~StderrPipe() {
+    dup2(own_, STDERR_FILENO);
+    close(own_);
+    close(read_);
+  }
+  // The next line, without its time.
+  std::string ReadLine() {
+    size_t end = 0;
+    while ((end = text_.find('\n')) == std::string::npos) {
+      char bytes[4096];
+      const ssize_t got = read(read_, bytes, sizeof(bytes));
+      if (got <= 0) return "nothing";
+      text_.append(bytes, static_cast<size_t>(got));
+    }
+    const std::string line = text_.substr(text_.find(' ') + 1, end - text_.find(' ') - 1);
+    text_.erase(0, end + 1);
+    return line;
+  }
+
+ private:
+  const int own_;
+  int read_ = -1;
+  std::string text_;
+};
+
+TEST(LogThreadTest, NobodyWaitsForALogThatIsNotReadAndItSaysWhatIsMissing) {
+  constexpr int kLines = 6000;  // More than a pipe and those that wait have room for.
+  const std::string text(100, 'x');
+  StderrPipe pipe;
+  const LogThread thread;
+  for (int i = 0; i < kLines; ++i) Log(LogLevel::kInfo, "line", {{"i", i}, {"text", text}});
+  int num_read = 0;
+  std::string line = pipe.ReadLine();
+  for (; line.find(" missing") == std::string::npos; line = pipe.ReadLine()) {
+    ASSERT_TRUE(line.starts_with("info line i=") && line.ends_with(" text=" + text)) << line;
+    ++num_read;
+  }
+  EXPECT_GE(num_read, 4096);
+  EXPECT_EQ(line, "warning the log was not read: lines are missing lines=" +
+                      std::to_string(kLines - num_read));
+  Log(LogLevel::kInfo, "goes on");
+  EXPECT_EQ(pipe.ReadLine(), "info goes on");
+}
+
+TEST(LogThreadTest, WritesAllBeforeItEndsAndLogWritesByItselfThen) {
+  StderrPipe pipe;
+  {
+    const LogThread thread;
+    for (int i = 0; i < 100; ++i) Log(LogLevel::kInfo, "line");
+    FlushLog();
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(pipe.ReadLine(), "info line");
+    Log(LogLevel::kInfo, "last");
+  }
+  Log(LogLevel::kInfo, "after");
+  EXPECT_EQ(pipe.ReadLine(), "info last");
+  EXPECT_EQ(pipe.ReadLine(), "info after");
 }
 
 TEST(LogTest, WritesNothingBelowItsLevel) {

@@ -64,8 +64,9 @@ TEST(LaunchPlanTest, EveryOptionReachesItsServers) {
     EXPECT_THAT(Line(spec), HasSubstr("--port 0 --data-port 0 --metrics-port 0"));
   }
   EXPECT_THAT(Line(PlanRouter(options, "/bin", RunDir("/run"), {})),
-              HasSubstr("--http-port 5 --grpc-port 6 --ops-port 7 --ready-file /run/ready/router.json "
-                        "--drain-timeout-s 8 --served-model-name kjv --max-model-len 14"));
+              HasSubstr("--http-port 5 --grpc-port 6 --ops-port 7 "
+                        "--ready-file /run/ready/router.json --drain-timeout-s 8 "
+                        "--served-model-name kjv --max-model-len 14"));
 }
 
 TEST(LaunchPlanTest, WorkersShareTheMemoryOfAGpu) {
@@ -167,7 +168,8 @@ TEST(LaunchPlanTest, RestartedServersKeepTheirPorts) {
               HasSubstr("--port 11 --data-port 12,15 --metrics-port 13 --ready-file"));
   record.http_url = "http://127.0.0.1:14";
   const ProcessSpec router = PlanRouter(options, "/bin", RunDir("/run"), {record});
-  EXPECT_THAT(Line(WithPortsOf(record, router)), HasSubstr("--http-port 14 --grpc-port 11 --ops-port 13"));
+  EXPECT_THAT(Line(WithPortsOf(record, router)),
+              HasSubstr("--http-port 14 --grpc-port 11 --ops-port 13"));
 }
 
 TEST(LaunchPlanTest, OptionsOutOfRangeAreNamed) {
