@@ -108,13 +108,15 @@ class BenchTest(unittest.TestCase):
         rows = self.rows("router", sys.executable, "-B", HERE / "router" / "router_bench.py",
                          "--build", BUILD)
         value = {name: row["value"] for name, row in rows.items()}
-        for workload in ("A 50/s", "C words", "C a third unknown", "C known prefix", "D"):
+        for workload in ("A 50/s", "C words:", "C a third unknown:", "C known prefix:", "C streams:",
+                         "C at once:", "D"):
             self.assertEqual(value[f"{workload} answered"], 100)
         self.assertEqual(value["A 50/s events of an answer"], 16)
         self.assertGreater(value["C words: tokens of a prompt"], 50_000)
         self.assertEqual(value["overload, then half the load: answered"], 100)
         for name in ("A 50/s CPU per 1,000 answers", "A 50/s TTFT p99", "B most requests a second",
                      "C words: CPU per 100,000 prompt tokens", "D CPU per 1,000,000 relayed tokens",
+                     "C streams alone: time between tokens p99",
                      "overload 5x goodput, of the peak"):
             self.assertIn(name, rows)
 

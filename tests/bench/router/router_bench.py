@@ -6,6 +6,7 @@ Usage: router_bench.py [--quick] [--json] [--only A,B,C,D,overload]; --help list
 Needs the programs of a release build: cmake --build build/release
 """
 import argparse
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -226,20 +227,36 @@ def workload_c(bench, sides, quick):
     rows = []
     for kind, unknown, prefix in (("words", 0, ""), ("a third unknown", 1 / 3, ""),
                                   ("known prefix", 1 / 3, prompt("C", 390_000, bench.vocabulary))):
-        bodies = bench.bodies(f"C {kind}", requests, 400_000, 2, unknown, prefix)
+        bodies = bench.bodies(f"C {kind}", requests + 1, 400_000, 2, unknown, prefix)
         tokens = prompt_tokens(sides[0], bodies)
         seen = [measured(bench, side, bodies, requests, 2) for side in sides]
         rows += [beside(f"C {kind}: CPU per 100,000 prompt tokens", "ms",
                         per(seen, lambda cpu, s, n=tokens: 1e3 * cpu * 1e5 / n / s["sent"])),
                  row(f"C {kind}: tokens of a prompt", tokens, "tokens"),
                  row(f"C {kind}: answered", answered(seen[0][1]), "%")]
-    return rows
+    return rows + beside_streams(bench, sides[0], quick)
+
+
+def beside_streams(bench, side, quick):
+    """What streams feel of large prompts that come at once."""
+    streams, tokens, prompts = (4, 20, 2) if quick else (16, 250, 20)
+    small = bench.bodies("C streams", streams, 200, tokens)
+    large = bench.bodies("C at once", prompts, 400_000, 2, 1 / 3)
+    alone = bench.load(side.port, small, streams, 0)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        meanwhile = pool.submit(bench.load, side.port, large, prompts, 0)
+        seen = bench.load(side.port, small, streams, 0)
+    return [row("C streams alone: time between tokens p99", alone["gap_ms"]["p99"], "ms"),
+            row(f"C streams beside {prompts} prompts at once: time between tokens p99",
+                seen["gap_ms"]["p99"], "ms"),
+            row("C streams: answered", answered(seen), "%"),
+            row("C at once: answered", answered(meanwhile.result()), "%")]
 
 
 def prompt_tokens(side, bodies):
-    """Of the first request; also what the router has to do only once is done then."""
+    """Of the last request, which is not measured: what comes again costs less."""
     with open(bodies) as file:
-        body = json.loads(file.readline())
+        body = json.loads(file.readlines()[-1])
     body.update(stream=False, max_tokens=1)
     return side.post("/v1/completions", **body)["usage"]["prompt_tokens"]
 
