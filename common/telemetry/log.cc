@@ -193,11 +193,14 @@ LogThread::LogThread() : ring_(std::make_shared<Ring>()) {
 }
 
 LogThread::~LogThread() {
+  // Whoever does not read the log does not keep the process: the rest is lost with the thread.
+  if (!ring_->AwaitWritten(kLastLinesLimit)) {
+    thread_.detach();
+    return;
+  }
   Sink()->SetRing(nullptr);
-  const bool is_written = ring_->AwaitWritten(kLastLinesLimit);
   ring_->Stop();
-  // Whoever does not read the log does not keep the process.
-  is_written ? thread_.join() : thread_.detach();
+  thread_.join();
 }
 
 void FlushLog() {

@@ -46,7 +46,8 @@ void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField
 class LogThread {
  public:
   LogThread();
-  // Gives those that wait 2 s to be read; Log writes by itself again.
+  // Waits until all lines are written, and Log writes by itself again. If nobody has read them for
+  // 2 s, the thread stays, and Log does not wait either.
   ~LogThread();
 
   LogThread(const LogThread&) = delete;

@@ -12,14 +12,18 @@ use tokenizers::Tokenizer;
 
 use crate::chunk_cache::{CacheCounts, ChunkCache};
 
-/// Of Llama 3 and Qwen 2; that of GPT-2 is built into ByteLevel. Each matches any text without a
-/// gap; none looks back. A match that holds a visible character goes on neither with a space nor,
-/// after a letter, with a mark of `MARKS`; only runs of spaces look ahead, by one character.
-const PATTERNS: [&str; 2] = [
+/// Of Llama 3, Qwen 2 and Mistral Nemo; that of GPT-2 is built into ByteLevel. Each matches any
+/// text without a gap; none looks back. A match that holds a visible character goes on neither with
+/// a space nor, after a letter, with a mark of `MARKS`; only runs of spaces look ahead, by one
+/// character.
+const PATTERNS: [&str; 3] = [
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| \
      ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| \
      ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+|\
+     [^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\
+     \\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
 ];
 const MARKS: &[u8] = b".,;:!?";
 const MAX_WORD_BYTES: usize = 32;
