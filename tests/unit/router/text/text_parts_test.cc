@@ -173,7 +173,7 @@ class TextPartsTest : public ::testing::TestWithParam<size_t> {
 
 TEST_P(TextPartsTest, RandomTextsHaveTheTokensOfTheWhole) {
   Random random(GetParam() + 1);
-  for (int i = 0; i < 1000 && !HasFatalFailure(); ++i) ExpectSame(RandomText(random, i % 40));
+  for (int i = 0; i < 600 && !HasFatalFailure(); ++i) ExpectSame(RandomText(random, i % 40));
 }
 
 // The first chunk ends in the middle of what does not let it end anywhere.
@@ -186,16 +186,14 @@ TEST_P(TextPartsTest, WhateverAChunkEndsInHasTheTokensOfTheWhole) {
       ExpectSame(std::string(shift, 'x') + words + spaces + spaces + "the LORD");
     }
   }
-  for (int i = 0; i < 100 && !HasFatalFailure(); ++i) ExpectSame(words + RandomText(random, 12));
+  for (int i = 0; i < 60 && !HasFatalFailure(); ++i) ExpectSame(words + RandomText(random, 12));
 }
 
 TEST_P(TextPartsTest, AnyTwoThatMayStandAtACutHaveTheTokensOfTheWhole) {
   for (const std::string& left : Atoms()) {
     for (const std::string& right : Atoms()) {
-      for (const std::string& text : {left + right + " the", "LORD" + left + right}) {
-        ExpectSame(text);
-        if (HasFatalFailure()) return;
-      }
+      ExpectSame("LORD" + left + right + " the");
+      if (HasFatalFailure()) return;
     }
   }
 }
