@@ -33,9 +33,9 @@ absl::Status TenantQuotas::Acquire(const std::string& tenant, int64_t tokens, Ti
   if (limits.tokens_per_min > 0 && tokens > limits.tokens_per_min) {
     return InvalidField(
         "max_tokens",
-        absl::StrFormat("prompt and max_tokens make %d tokens; your limit is %d a minute: set a smaller "
-                        "max_tokens.", tokens,
-                        limits.tokens_per_min));
+        absl::StrFormat("prompt and max_tokens make %d tokens; your limit is %d a minute: set a "
+                        "smaller max_tokens.",
+                        tokens, limits.tokens_per_min));
   }
   absl::MutexLock lock(&mutex_);
   Account& account = accounts_[tenant];
