@@ -136,11 +136,32 @@ JsonFields::JsonFields(std::string where, const json& object)
   }
 }
 
-const json* JsonFields::Find(const std::string& name) {
-  taken_.insert(name);
+const json* JsonFields::FindExactly(const std::string& name) const {
   if (!object_.is_object()) return nullptr;
   const auto it = object_.find(name);
   return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+std::string JsonFields::NameOf(const std::string& name) const {
+  for (const FieldAlias& alias : aliases_) {
+    if (alias.name == name && FindExactly(std::string(alias.own)) != nullptr) {
+      return std::string(alias.own);
+    }
+  }
+  return name;
+}
+
+const json* JsonFields::Find(const std::string& name) {
+  taken_.insert(name);
+  const std::string own = NameOf(name);
+  const json* const value = FindExactly(own);
+  if (own == name) return value;
+  taken_.insert(own);
+  const json* const common = FindExactly(name);
+  if (common != nullptr && *common != *value) {
+    Refuse(own, *value, absl::StrCat("but \"", name, "\" is ", ShowJson(*common)));
+  }
+  return value;
 }
 
 int64_t JsonFields::Int(const std::string& name, int64_t fallback, int64_t min, int64_t max) {
@@ -219,7 +240,7 @@ std::vector<int32_t> JsonFields::TokenIds(const std::string& name, std::vector<i
 
 void JsonFields::Refuse(const std::string& name, const json& value, const std::string& why) {
   Fail(absl::InvalidArgumentError(
-      absl::StrCat(where_, ": field \"", name, "\" is ", ShowJson(value), "; ", why)));
+      absl::StrCat(where_, ": field \"", NameOf(name), "\" is ", ShowJson(value), "; ", why)));
 }
 
 void JsonFields::WrongType(const std::string& name, const json& value,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,12 @@ absl::StatusOr<nlohmann::json> ParseBoundedJson(const std::string& where, std::s
 // for) in quotes.
 std::string ShowJson(const nlohmann::json& value, size_t max_size = 80);
 
+// What a family of models calls a field.
+struct FieldAlias {
+  std::string_view name;  // Its common name.
+  std::string_view own;   // Counts before it.
+};
+
 // A checked reader of one JSON object. Each getter takes a field, returns its value, or `fallback`
 // if it is absent or null, and keeps the first error: read everything, then look at status().
 // Borrows the object. Single-threaded.
@@ -32,6 +39,10 @@ class JsonFields {
  public:
   // `where` names the object in messages, e.g. "config.json" or "config.json: rope_scaling".
   JsonFields(std::string where, const nlohmann::json& object);
+
+  // From now on a field is looked for by its own name too, and messages say the one that was found.
+  // Both with different values are an error. What is passed outlives this.
+  void SetAliases(std::span<const FieldAlias> aliases) { aliases_ = aliases; }
 
   // Absent and null both read as nullptr.
   const nlohmann::json* Find(const std::string& name);
@@ -56,10 +67,14 @@ class JsonFields {
   const std::string& where() const { return where_; }
 
  private:
+  // What the object calls the field.
+  std::string NameOf(const std::string& name) const;
+  const nlohmann::json* FindExactly(const std::string& name) const;
   void WrongType(const std::string& name, const nlohmann::json& value, const std::string& expected);
 
   std::string where_;
   const nlohmann::json& object_;
+  std::span<const FieldAlias> aliases_;
   std::set<std::string> taken_;
   absl::Status status_;
 };

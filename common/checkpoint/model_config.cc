@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/checkpoint/config_support.h"
+#include "common/checkpoint/families.h"
 #include "common/checkpoint/json_fields.h"
 #include "common/checkpoint/rope_config.h"
 
@@ -27,112 +28,20 @@ constexpr int64_t kMaxHeads = 1 << 12;
 constexpr int64_t kMaxHeadDim = 1 << 12;
 constexpr int64_t kMaxPositions = 1 << 27;
 
-// What the architectures differ in: their features, and transformers' defaults for absent fields.
-struct Family {
-  const char* architecture;
-  const char* model_type;
-  int64_t vocab_size;
-  int64_t ffn_size;
-  int64_t num_kv_heads;  // 0: as many as heads.
-  int64_t head_dim;      // 0: hidden_size / num_heads.
-  int64_t max_positions;
-  int64_t sliding_window;     // 0: none.
-  int32_t bos;                // -1: none.
-  int32_t eos;                // -1: none.
-  bool attention_bias_field;  // q, k, v and o have biases if "attention_bias" says so.
-  bool mlp_bias_field;
-  bool always_qkv_bias;
-  bool qk_norm;
-  bool window_switch;  // The window needs "use_sliding_window" and spares the first layers.
-  bool needs_divisible_hidden;  // hidden_size % num_heads == 0 unless head_dim is given.
-};
-
-constexpr Family kFamilies[] = {
-    {.architecture = "LlamaForCausalLM",
-     .model_type = "llama",
-     .vocab_size = 32000,
-     .ffn_size = 11008,
-     .max_positions = 2048,
-     .bos = 1,
-     .eos = 2,
-     .attention_bias_field = true,
-     .mlp_bias_field = true,
-     .needs_divisible_hidden = true},
-    {.architecture = "MistralForCausalLM",
-     .model_type = "mistral",
-     .vocab_size = 32000,
-     .ffn_size = 14336,
-     .num_kv_heads = 8,
-     .max_positions = 4096 * 32,
-     .sliding_window = 4096,
-     .bos = 1,
-     .eos = 2},
-    {.architecture = "Qwen2ForCausalLM",
-     .model_type = "qwen2",
-     .vocab_size = 151936,
-     .ffn_size = 22016,
-     .num_kv_heads = 32,
-     .max_positions = 32768,
-     .sliding_window = 4096,
-     .bos = -1,
-     .eos = -1,
-     .always_qkv_bias = true,
-     .window_switch = true},
-    {.architecture = "Qwen3ForCausalLM",
-     .model_type = "qwen3",
-     .vocab_size = 151936,
-     .ffn_size = 22016,
-     .num_kv_heads = 32,
-     .head_dim = 128,
-     .max_positions = 32768,
-     .sliding_window = 4096,
-     .bos = -1,
-     .eos = -1,
-     .attention_bias_field = true,
-     .qk_norm = true,
-     .window_switch = true},
-};
-
-absl::StatusOr<const Family*> FindFamily(JsonFields& config) {
-  const std::string model_type = config.String("model_type", "");
-  std::string architecture;
-  if (const json* list = config.Find("architectures"); list != nullptr) {
-    if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
-      config.Refuse("architectures", *list, "a list of one name is needed");
-    } else {
-      architecture = list->front().get<std::string>();
-    }
-  }
-  RETURN_IF_ERROR(config.status());
-  std::string known;
-  for (const Family& family : kFamilies) {
-    absl::StrAppend(&known, known.empty() ? "" : ", ", family.architecture);
-    const bool matches = architecture.empty() ? family.model_type == model_type
-                                              : family.architecture == architecture;
-    if (!matches) continue;
-    if (!model_type.empty() && family.model_type != model_type) {
-      config.Refuse(
-          "model_type", model_type,
-          absl::StrCat("with ", family.architecture, " it must be \"", family.model_type, "\""));
-      return config.status();
-    }
-    return &family;
-  }
-  const bool by_type = architecture.empty();
-  return absl::UnimplementedError(absl::StrCat(
-      config.where(), ": field \"", by_type ? "model_type" : "architectures", "\" is ",
-      ShowJson(by_type ? model_type : architecture), "; supported architectures: ", known));
-}
-
 void ReadSizes(JsonFields& fields, const Family& family, ModelConfig& config) {
   const auto size = [&](const std::string& name, int64_t fallback, int64_t max) {
     return static_cast<int32_t>(fields.Int(name, fallback, 1, max));
   };
   config.vocab_size = size("vocab_size", family.vocab_size, kMaxVocab);
-  config.hidden_size = size("hidden_size", 4096, kMaxHidden);
-  config.ffn_size = size("intermediate_size", family.ffn_size, kMaxFfn);
-  config.num_layers = size("num_hidden_layers", 32, kMaxLayers);
-  config.num_heads = size("num_attention_heads", 32, kMaxHeads);
+  config.hidden_size = size("hidden_size", family.hidden_size, kMaxHidden);
+  config.embedding_dim = config.hidden_size;
+  if (const char* const field = family.embedding_dim_field; field != nullptr) {
+    config.embedding_dim = size(field, config.hidden_size, kMaxHidden);
+  }
+  config.ffn_size = family.ffn_size > 0 ? size("intermediate_size", family.ffn_size, kMaxFfn)
+                                        : 4 * config.hidden_size;
+  config.num_layers = size("num_hidden_layers", family.num_layers, kMaxLayers);
+  config.num_heads = size("num_attention_heads", family.num_heads, kMaxHeads);
   config.max_position_embeddings =
       size("max_position_embeddings", family.max_positions, kMaxPositions);
 }
@@ -159,41 +68,90 @@ void ReadHeads(JsonFields& fields, const Family& family, bool kv_heads_absent,
   } else {
     config.head_dim = static_cast<int32_t>(fields.Int("head_dim", family.head_dim, 1, kMaxHeadDim));
   }
+  const int32_t kv_heads = config.num_kv_heads, own_dim = config.hidden_size / config.num_heads;
+  if (family.plain_heads && kv_heads != config.num_heads) {
+    fields.Refuse("num_key_value_heads", kv_heads,
+                  absl::StrCat("for ", family.architecture, " only num_attention_heads = ",
+                               config.num_heads, " is allowed"));
+  }
+  if (family.plain_heads && config.head_dim != own_dim) {
+    fields.Refuse("head_dim", config.head_dim,
+                  absl::StrCat("for ", family.architecture, " only hidden_size / "
+                               "num_attention_heads = ", own_dim, " is allowed"));
+  }
   if (config.head_dim < 2 || config.head_dim > kMaxHeadDim || config.head_dim % 2 != 0) {
     fields.Refuse("head_dim", config.head_dim,
                   absl::StrCat("an even number from 2 to ", kMaxHeadDim, " is allowed"));
   }
 }
 
-void ReadFeatures(JsonFields& fields, const Family& family, ModelConfig& config) {
-  config.norm_eps = static_cast<float>(fields.Number("rms_norm_eps", 1e-6, 0, 1));
+// A field that only some families have.
+bool Flag(JsonFields& fields, const char* name, bool fallback) {
+  return name == nullptr ? fallback : fields.Bool(name, fallback);
+}
+
+void ReadNorms(JsonFields& fields, const Family& family, ModelConfig& config) {
+  config.norm = family.norm;
+  config.norm_eps = static_cast<float>(family.norm_eps);
+  if (const char* const field = family.norm_eps_field; field != nullptr) {
+    config.norm_eps = static_cast<float>(fields.Number(field, family.norm_eps, 0, 1));
+  }
   config.qk_norm = family.qk_norm;
-  config.tied_embeddings = fields.Bool("tie_word_embeddings", false);
+  config.embedding_norm = family.embedding_norm;
+  config.post_norm = !Flag(fields, family.pre_norm_field, true);
+  config.final_norm = !Flag(fields, family.no_final_norm_field, false) && !config.post_norm;
+  config.normed_residual = Flag(fields, family.normed_residual_field, config.post_norm);
+  config.parallel_residual = family.parallel_residual_field != nullptr &&
+                             fields.Bool(family.parallel_residual_field, true);
+}
 
-  const bool attention_bias = fields.Bool("attention_bias", family.always_qkv_bias);
-  if (!family.attention_bias_field && attention_bias != family.always_qkv_bias) {
-    fields.Refuse("attention_bias", attention_bias,
-                  absl::StrCat("for ", family.architecture, " only ",
-                               family.always_qkv_bias ? "true" : "false", " is allowed"));
+// Biases that the family has or not, whatever a field that it does not know says.
+bool ReadBias(JsonFields& fields, const Family& family, const char* name, bool fallback,
+              bool has_field) {
+  const bool bias = fields.Bool(name, fallback);
+  if (!has_field && bias != fallback) {
+    fields.Refuse(name, bias,
+                  absl::StrCat("for ", family.architecture, " only ", fallback ? "true" : "false",
+                               " is allowed"));
   }
-  config.qkv_bias = attention_bias;
-  config.o_bias = attention_bias && family.attention_bias_field;
-  config.mlp_bias = fields.Bool("mlp_bias", false);
-  if (config.mlp_bias && !family.mlp_bias_field) {
-    fields.Refuse("mlp_bias", true,
-                  absl::StrCat("for ", family.architecture, " only false is allowed"));
-  }
+  return bias;
+}
 
-  const std::string activation = fields.String("hidden_act", "silu");
-  if (activation == "silu" || activation == "swish") {
-    config.activation = Activation::kSilu;
-  } else if (activation == "gelu_pytorch_tanh" || activation == "gelu_new") {
-    config.activation = Activation::kGeluTanh;
-  } else {
-    fields.Fail(absl::UnimplementedError(
-        absl::StrCat(fields.where(), ": field \"hidden_act\" is ", ShowJson(activation),
-                     "; silu, swish, gelu_pytorch_tanh and gelu_new are supported")));
+void ReadActivation(JsonFields& fields, const Family& family, ModelConfig& config) {
+  constexpr struct {
+    const char* name;
+    Activation activation;
+  } kKnown[] = {{"silu", Activation::kSilu},          {"swish", Activation::kSilu},
+                {"gelu", Activation::kGelu},          {"gelu_new", Activation::kGeluTanh},
+                {"gelu_fast", Activation::kGeluTanh}, {"gelu_pytorch_tanh", Activation::kGeluTanh},
+                {"relu", Activation::kRelu}};
+  const std::string name =
+      family.activation_field ? fields.String("hidden_act", family.activation) : family.activation;
+  std::string names;
+  for (const auto& known : kKnown) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", known.name);
+    if (name != known.name) continue;
+    config.activation = known.activation;
+    return;
   }
+  if (const json* value = fields.Find("hidden_act"); value != nullptr) {
+    fields.Refuse("hidden_act", *value, absl::StrCat(names, " are supported"));
+  }
+}
+
+void ReadFeatures(JsonFields& fields, const Family& family, ModelConfig& config) {
+  ReadNorms(fields, family, config);
+  ReadActivation(fields, family, config);
+  config.gated_mlp = family.gated_mlp;
+  config.tied_embeddings = fields.Bool("tie_word_embeddings", family.tied_embeddings);
+  config.qkv_bias = ReadBias(fields, family, "attention_bias", family.attention_bias,
+                             family.attention_bias_field);
+  config.o_bias = config.qkv_bias && family.o_bias;
+  config.mlp_bias =
+      ReadBias(fields, family, "mlp_bias", family.mlp_bias, family.mlp_bias_field);
+  config.learned_positions = family.learned_positions;
+  config.position_offset = family.position_offset;
+  config.alibi = family.alibi;
 }
 
 // Which layers have the window by "layer_types": [num_layers], or empty when the field is absent.
@@ -298,20 +256,28 @@ absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_tex
   JsonFields fields(std::move(where), object);
   RETURN_IF_ERROR(fields.status());
   ASSIGN_OR_RETURN(const Family* family, FindFamily(fields));
+  fields.SetAliases(family->aliases);
 
   ModelConfig config{.architecture = std::string(family->architecture)};
   ReadSizes(fields, *family, config);
   RETURN_IF_ERROR(fields.status());
   ReadHeads(fields, *family, !object.contains("num_key_value_heads"), config);
   RETURN_IF_ERROR(fields.status());
-  config.rotary_dim = config.head_dim;
   config.attention_scale =
       static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
-  ASSIGN_OR_RETURN(config.rope,
-                   ParseRopeForm(fields, {.max_position_embeddings = config.max_position_embeddings,
-                                          .rotary_dim = config.rotary_dim,
-                                          .max_model_len = max_model_len}));
-  config.max_model_len = MaxModelLen(config.rope, config.max_position_embeddings);
+  config.max_model_len = std::min(config.max_position_embeddings, kMaxModelLen);
+  if (family->rotary) {
+    ASSIGN_OR_RETURN(config.rotary_dim,
+                     ParseRotaryDim(fields, config.head_dim,
+                                    {.factor = family->rotary_factor,
+                                     .fixed = !family->rotary_factor_field}));
+    ASSIGN_OR_RETURN(
+        config.rope,
+        ParseRopeForm(fields, {.max_position_embeddings = config.max_position_embeddings,
+                               .rotary_dim = config.rotary_dim,
+                               .max_model_len = max_model_len}));
+    config.max_model_len = MaxModelLen(config.rope, config.max_position_embeddings);
+  }
   ReadFeatures(fields, *family, config);
   ReadWindows(fields, *family, !object.contains("sliding_window"), config);
   ReadDType(fields, config);

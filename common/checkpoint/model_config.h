@@ -18,11 +18,16 @@ enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 // A decoder-only transformer described by its features, not by its family: one runner reads this.
 // Every field is in its range: sizes are positive and bounded so that the bytes of any tensor
 // fit in int64, num_heads is a multiple of num_kv_heads, head_dim is even.
+//
+// A layer is two blocks, attention and MLP: of each the output is added to the residual, of which a
+// norm is its input. What follows names what differs from that.
 struct ModelConfig {
-  std::string architecture;  // E.g. "LlamaForCausalLM"; for messages only.
+  std::string architecture;  // E.g. "LlamaForCausalLM"; chooses the tensors' names.
 
   int32_t vocab_size = 0;
   int32_t hidden_size = 0;
+  int32_t embedding_dim = 0;  // Of embedding and output layer; a matrix leads to hidden_size if it
+                              // differs, and another back.
   int32_t num_layers = 0;
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
@@ -31,6 +36,12 @@ struct ModelConfig {
 
   NormKind norm = NormKind::kRms;
   float norm_eps = 1e-6f;
+  bool embedding_norm = false;     // The embedding is normed too, before the first layer.
+  bool normed_residual = false;    // The residual goes on from what a norm gives.
+  bool post_norm = false;          // The norms of a layer stand behind its blocks, and none at the
+                                   // end; with normed_residual.
+  bool final_norm = true;          // Without, the output layer reads the residual.
+  bool parallel_residual = false;  // Both blocks of a layer read the residual that enters it.
   bool norm_one_plus_weight = false;  // Scale by (1 + weight).
 
   Activation activation = Activation::kSilu;
@@ -46,7 +57,10 @@ struct ModelConfig {
   bool tied_embeddings = false;
 
   RopeForm rope;
-  int32_t rotary_dim = 0;     // Even, <= head_dim; equal to head_dim for now.
+  int32_t rotary_dim = 0;     // Of a head's first elements; even, 0 = none are rotated.
+  bool learned_positions = false;  // A table of them is added to the embedding,
+  int32_t position_offset = 0;     // at position + position_offset.
+  bool alibi = false;              // Biases of scores by distance, as BLOOM's.
   float attention_scale = 0;  // Multiplies q . k: 1 / sqrt(head_dim).
   // [num_layers]: how many tokens a query of the layer sees, itself and those before it; 0 = all.
   // Less than max_model_len; layers that have a window have the same.

@@ -48,6 +48,23 @@ std::string Describe(const ModelConfig& c) {
   return absl::StrCat(text, " windows ", absl::StrJoin(c.windows, " "));
 }
 
+// What is as ModelConfig has it at first is not told, so that a digest outlives new features.
+std::string DescribeFeatures(const ModelConfig& c) {
+  std::string text;
+  const auto add = [&](bool told, const auto&... parts) {
+    if (told) absl::StrAppend(&text, " ", parts...);
+  };
+  add(c.embedding_dim != c.hidden_size, "embedding ", c.embedding_dim);
+  add(c.embedding_norm, "embedding norm");
+  add(c.normed_residual, "normed residual");
+  add(c.post_norm, "post-norm");
+  add(!c.final_norm, "no final norm");
+  add(c.parallel_residual, "parallel residual");
+  add(c.learned_positions, "learned positions ", c.position_offset);
+  add(c.alibi, "alibi");
+  return text;
+}
+
 // Ids beyond the vocabulary can never be produced; configs on the hub have them.
 std::vector<int32_t> EndTokens(const ModelConfig& config, const GenerationConfig& generation) {
   std::vector<int32_t> ids =
@@ -67,8 +84,8 @@ absl::StatusOr<ModelFiles> LoadModelFiles(const std::string& model_dir,
   config.tied_embeddings = weights.lm_head.bytes.data() == weights.embedding.bytes.data();
   std::vector<int32_t> eos = EndTokens(config, generation);
   // Workers that pair must end an answer at the same tokens.
-  const std::string description =
-      absl::StrCat(Describe(config), " end tokens ", absl::StrJoin(eos, ","));
+  const std::string description = absl::StrCat(Describe(config), DescribeFeatures(config),
+                                               " end tokens ", absl::StrJoin(eos, ","));
   const uint64_t digest = XXH3_64bits_withSeed(description.data(), description.size(),
                                                files.Digest(options.num_threads, options.nice));
   return ModelFiles{.config = std::move(config),

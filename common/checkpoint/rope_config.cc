@@ -20,7 +20,6 @@ constexpr double kMaxFactor = 1e6;
 constexpr double kLeastFactor = 1e-6;
 constexpr double kMinListedFactor = 1e-3;
 constexpr int32_t kMostPositions = 1 << 27;
-constexpr int32_t kMaxModelLen = 1 << 20;
 
 // Known names that another rope type reads and this one ignores, as transformers does (it warns).
 constexpr const char* kOtherTypesFields[] = {"factor",
@@ -36,6 +35,8 @@ constexpr const char* kOtherTypesFields[] = {"factor",
                                              "long_factor",
                                              "finetuned",
                                              "original_max_position_embeddings"};
+
+constexpr char kPartial[] = "partial_rotary_factor";  // ParseRotaryDim reads it.
 
 void RequireField(JsonFields& rope, const std::string& name, const std::string& type) {
   if (rope.Find(name) == nullptr) {
@@ -152,17 +153,9 @@ RopeScaling ParseScaling(JsonFields& rope, int32_t original, const RopeContext& 
   return RopeDefault{};
 }
 
-void RefusePartialRotation(JsonFields& fields) {
-  const auto* value = fields.Find("partial_rotary_factor");
-  if (value != nullptr && fields.Number("partial_rotary_factor", 1, 0, 1) != 1) {
-    fields.Fail(absl::UnimplementedError(
-        absl::StrCat(fields.where(), ": field \"partial_rotary_factor\" is ", ShowJson(*value),
-                     "; only 1.0 is supported")));
-  }
-}
-
 void RefuseUnknownFields(JsonFields& rope, const nlohmann::json& object) {
   for (const char* name : kOtherTypesFields) rope.Find(name);
+  rope.Find(kPartial);
   for (const std::string& name : rope.Untaken()) {
     if (const auto& value = object.at(name); !value.is_null()) {
       rope.Fail(absl::UnimplementedError(
@@ -172,20 +165,54 @@ void RefuseUnknownFields(JsonFields& rope, const nlohmann::json& object) {
   }
 }
 
-}  // namespace
+// rope_scaling or rope_parameters, and which of them.
+struct RopeObject {
+  const char* name;
+  const nlohmann::json& object;
+};
 
-absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& context) {
+RopeObject FindRopeObject(JsonFields& config) {
   static const auto& kEmpty = *new nlohmann::json(nlohmann::json::object());
   const nlohmann::json* scaling = config.Find("rope_scaling");
   const nlohmann::json* parameters = config.Find("rope_parameters");
-  const bool use_old = scaling != nullptr && !(scaling->is_object() && scaling->empty());
-  const nlohmann::json& object = use_old ? *scaling : parameters != nullptr ? *parameters : kEmpty;
-  JsonFields rope(absl::StrCat(config.where(), ": ", use_old ? "rope_scaling" : "rope_parameters"),
-                  object);
+  if (scaling != nullptr && !(scaling->is_object() && scaling->empty())) {
+    return {"rope_scaling", *scaling};
+  }
+  return {"rope_parameters", parameters != nullptr ? *parameters : kEmpty};
+}
+
+}  // namespace
+
+absl::StatusOr<int32_t> ParseRotaryDim(JsonFields& config, int32_t head_dim,
+                                       const RotaryShare& share) {
+  const RopeObject found = FindRopeObject(config);
+  JsonFields rope(absl::StrCat(config.where(), ": ", found.name), found.object);
+  RETURN_IF_ERROR(rope.status());
+  const double beside = config.Number(kPartial, share.factor, 0, 1);
+  const double factor = rope.Number(kPartial, beside, 0, 1);
+  JsonFields& holder = rope.Find(kPartial) != nullptr ? rope : config;
+  if (share.fixed && factor != share.factor) {
+    holder.Fail(absl::UnimplementedError(absl::StrCat(holder.where(), ": field \"", kPartial,
+                                                      "\" is ", factor, "; only ", share.factor,
+                                                      " is supported")));
+  }
+  const auto dim = static_cast<int32_t>(head_dim * factor);
+  if (dim < 2 || dim % 2 != 0) {
+    holder.Refuse(kPartial, factor,
+                  absl::StrCat("of head_dim = ", head_dim,
+                               " it must leave an even number of at least 2, rounded down"));
+  }
+  RETURN_IF_ERROR(config.status());
+  RETURN_IF_ERROR(rope.status());
+  return dim;
+}
+
+absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& context) {
+  const RopeObject found = FindRopeObject(config);
+  const nlohmann::json& object = found.object;
+  JsonFields rope(absl::StrCat(config.where(), ": ", found.name), object);
   RETURN_IF_ERROR(rope.status());
 
-  RefusePartialRotation(config);
-  RefusePartialRotation(rope);
   RopeForm form;
   form.theta = config.Number("rope_theta", form.theta, kMinTheta, kMaxTheta);
   form.theta = rope.Number("rope_theta", form.theta, kMinTheta, kMaxTheta);

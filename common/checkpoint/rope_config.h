@@ -15,13 +15,25 @@ struct RopeContext {
   int32_t max_model_len = 0;  // The longest sequence that is served; 0 = what the model supports.
 };
 
-// Reads rope_theta, rope_scaling, rope_parameters, partial_rotary_factor and
-// original_max_position_embeddings from a config.json, with transformers' defaults and precedence:
+// The share of a head's elements that is rotated.
+struct RotaryShare {
+  double factor = 1;   // Where the config names none.
+  bool fixed = false;  // No other is allowed.
+};
+
+// How many elements of a head are rotated, by partial_rotary_factor (of rope_scaling or
+// rope_parameters, or beside them): even, at least 2.
+absl::StatusOr<int32_t> ParseRotaryDim(JsonFields& config, int32_t head_dim,
+                                       const RotaryShare& share);
+
+// Reads rope_theta, rope_scaling, rope_parameters and original_max_position_embeddings from a config.json, with transformers' defaults and precedence:
 // rope_scaling before rope_parameters, values inside before values beside. A form or a field that
 // is not known is refused by name.
 absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& context);
 
-// Positions that Baton accepts, at most 2^20: max_position_embeddings, or the length that yarn
+inline constexpr int32_t kMaxModelLen = 1 << 20;
+
+// Positions that Baton accepts, at most kMaxModelLen: max_position_embeddings, or the length that yarn
 // stretches to, since much of the field sets yarn without raising max_position_embeddings. With
 // longrope factors below 1 it ends where the angles, position / factor, reach 2^20.
 int32_t MaxModelLen(const RopeForm& form, int32_t max_position_embeddings);

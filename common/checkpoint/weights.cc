@@ -1,8 +1,10 @@
 #include "common/checkpoint/weights.h"
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,14 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/checkpoint/families.h"
 #include "common/checkpoint/json_fields.h"
 
 namespace baton {
 namespace {
-
-constexpr char kEmbedding[] = "model.embed_tokens.weight";
-constexpr char kFinalNorm[] = "model.norm.weight";
-constexpr char kLmHead[] = "lm_head.weight";
 
 std::optional<DType> UsableDType(std::string_view stored) {
   if (stored == "F32") return DType::kF32;
@@ -66,9 +65,11 @@ class TensorTaker {
   }
 
   // Refuses what nobody took, except buffers that are computed rather than read.
-  void RefuseRest() {
+  void RefuseRest(std::span<const absl::string_view> ignored) {
     for (const auto& [name, tensor] : files_.tensors()) {
       if (taken_.contains(name) || absl::StrContains(name, "rotary_emb.")) continue;
+      const auto ends = [&name](absl::string_view end) { return absl::EndsWith(name, end); };
+      if (std::ranges::any_of(ignored, ends)) continue;
       status_.Update(absl::InvalidArgumentError(
           absl::StrCat(tensor.file, ": tensor ", ShowJson(name, 200),
                        " has no place in the model that config.json describes; leaving it out "
@@ -84,35 +85,83 @@ class TensorTaker {
   absl::Status status_;
 };
 
-LayerWeights TakeLayer(const ModelConfig& config, int32_t layer, TensorTaker& taker) {
-  const std::string prefix = absl::StrCat("model.layers.", layer, ".");
-  const std::string attention = absl::StrCat(prefix, "self_attn.");
-  const std::string mlp = absl::StrCat(prefix, "mlp.");
+// A checkpoint's tensors by the names of its family.
+struct NamedTensors {
+  const ModelConfig& config;
+  const TensorNames& names;
+  TensorTaker& taker;
+  std::string base;  // That the file has.
+
+  std::string Name(absl::string_view name, const char* kind) const {
+    return absl::StrCat(base, name, kind);
+  }
+  TensorView Weight(absl::string_view name, std::vector<int64_t> shape, bool wanted = true) const {
+    return taker.TakeIf(wanted, Name(name, ".weight"), std::move(shape));
+  }
+  TensorView Bias(absl::string_view name, int64_t size, bool wanted) const {
+    return taker.TakeIf(wanted, Name(name, ".bias"), {size});
+  }
+  NormWeights Norm(absl::string_view name, bool wanted = true) const {
+    const int64_t hidden = config.hidden_size;
+    return {.weight = Weight(name, {hidden}, wanted),
+            .bias = Bias(name, hidden, wanted && config.norm == NormKind::kLayer)};
+  }
+
+  void TakeAttention(const std::string& layer, LayerWeights& w) const;
+  LayerWeights TakeLayer(int32_t layer, NormWeights& norm_before) const;
+};
+
+void NamedTensors::TakeAttention(const std::string& layer, LayerWeights& w) const {
   const int64_t hidden = config.hidden_size;
   const int64_t q_dim = int64_t{config.num_heads} * config.head_dim;
   const int64_t kv_dim = int64_t{config.num_kv_heads} * config.head_dim;
-  const int64_t ffn = config.ffn_size;
-  const bool gate_bias = config.gated_mlp && config.mlp_bias;
+  if (names.qkv.empty()) {
+    w.q_proj = Weight(layer + std::string(names.q), {q_dim, hidden});
+    w.k_proj = Weight(layer + std::string(names.k), {kv_dim, hidden});
+    w.v_proj = Weight(layer + std::string(names.v), {kv_dim, hidden});
+    w.q_bias = Bias(layer + std::string(names.q), q_dim, config.qkv_bias);
+    w.k_bias = Bias(layer + std::string(names.k), kv_dim, config.qkv_bias);
+    w.v_bias = Bias(layer + std::string(names.v), kv_dim, config.qkv_bias);
+  } else {
+    const std::string name = layer + std::string(names.qkv);
+    const TensorView weight = Weight(name, {3 * q_dim, hidden});
+    const TensorView bias = Bias(name, 3 * q_dim, config.qkv_bias);
+    TensorView* const parts[][2] = {
+        {&w.q_proj, &w.q_bias}, {&w.k_proj, &w.k_bias}, {&w.v_proj, &w.v_bias}};
+    for (int64_t part = 0; part < 3; ++part) {
+      *parts[part][0] = EveryGroup(weight, config.head_dim, part, 3);
+      *parts[part][1] = EveryGroup(bias, config.head_dim, part, 3);
+    }
+  }
+  w.q_norm = Weight(layer + std::string(names.q_norm), {config.head_dim}, config.qk_norm);
+  w.k_norm = Weight(layer + std::string(names.k_norm), {config.head_dim}, config.qk_norm);
+  w.o_proj = Weight(layer + std::string(names.o), {hidden, q_dim});
+  w.o_bias = Bias(layer + std::string(names.o), hidden, config.o_bias);
+}
 
+// `norm_before` is, with post_norm, that behind the layer before, and becomes this one's.
+LayerWeights NamedTensors::TakeLayer(int32_t number, NormWeights& norm_before) const {
+  const std::string layer = absl::StrCat(names.layer, number, ".");
+  const std::string gate = layer + std::string(names.gate), up = layer + std::string(names.up);
+  const std::string down = layer + std::string(names.down);
+  const int64_t hidden = config.hidden_size, ffn = config.ffn_size;
   LayerWeights w;
-  w.attention_norm = taker.Take(prefix + "input_layernorm.weight", {hidden});
-  w.q_proj = taker.Take(attention + "q_proj.weight", {q_dim, hidden});
-  w.k_proj = taker.Take(attention + "k_proj.weight", {kv_dim, hidden});
-  w.v_proj = taker.Take(attention + "v_proj.weight", {kv_dim, hidden});
-  w.q_bias = taker.TakeIf(config.qkv_bias, attention + "q_proj.bias", {q_dim});
-  w.k_bias = taker.TakeIf(config.qkv_bias, attention + "k_proj.bias", {kv_dim});
-  w.v_bias = taker.TakeIf(config.qkv_bias, attention + "v_proj.bias", {kv_dim});
-  w.q_norm = taker.TakeIf(config.qk_norm, attention + "q_norm.weight", {config.head_dim});
-  w.k_norm = taker.TakeIf(config.qk_norm, attention + "k_norm.weight", {config.head_dim});
-  w.o_proj = taker.Take(attention + "o_proj.weight", {hidden, q_dim});
-  w.o_bias = taker.TakeIf(config.o_bias, attention + "o_proj.bias", {hidden});
-  w.ffn_norm = taker.Take(prefix + "post_attention_layernorm.weight", {hidden});
-  w.gate_proj = taker.TakeIf(config.gated_mlp, mlp + "gate_proj.weight", {ffn, hidden});
-  w.up_proj = taker.Take(mlp + "up_proj.weight", {ffn, hidden});
-  w.down_proj = taker.Take(mlp + "down_proj.weight", {hidden, ffn});
-  w.gate_bias = taker.TakeIf(gate_bias, mlp + "gate_proj.bias", {ffn});
-  w.up_bias = taker.TakeIf(config.mlp_bias, mlp + "up_proj.bias", {ffn});
-  w.down_bias = taker.TakeIf(config.mlp_bias, mlp + "down_proj.bias", {hidden});
+  NormWeights first = Norm(layer + std::string(names.attention_norm));
+  NormWeights second = Norm(layer + std::string(names.ffn_norm));
+  if (config.post_norm) {
+    w.attention_norm = std::exchange(norm_before, std::move(second));
+    w.ffn_norm = std::move(first);
+  } else {
+    w.attention_norm = std::move(first);
+    w.ffn_norm = std::move(second);
+  }
+  TakeAttention(layer, w);
+  w.gate_proj = Weight(gate, {ffn, hidden}, config.gated_mlp);
+  w.up_proj = Weight(up, {ffn, hidden});
+  w.down_proj = Weight(down, {hidden, ffn});
+  w.gate_bias = Bias(gate, ffn, config.gated_mlp && config.mlp_bias);
+  w.up_bias = Bias(up, ffn, config.mlp_bias);
+  w.down_bias = Bias(down, hidden, config.mlp_bias);
   return w;
 }
 
@@ -122,34 +171,64 @@ bool SameContents(const TensorView& a, const TensorView& b) {
 }
 
 // transformers ties whichever of the two a tied checkpoint has, and does not tie two that differ.
-void TakeEmbeddings(const ModelConfig& config, TensorTaker& taker, ModelWeights& weights) {
-  const std::vector<int64_t> shape = {config.vocab_size, config.hidden_size};
-  const bool has_head = taker.Has(kLmHead);
-  const bool has_embedding = taker.Has(kEmbedding);
-  if (!config.tied_embeddings || (has_head && has_embedding)) {
-    weights.embedding = taker.Take(kEmbedding, shape);
-    weights.lm_head = taker.Take(kLmHead, shape);
+void TakeEmbeddings(const NamedTensors& tensors, ModelWeights& weights) {
+  const ModelConfig& config = tensors.config;
+  TensorTaker& taker = tensors.taker;
+  const std::vector<int64_t> shape = {config.vocab_size, config.embedding_dim};
+  const std::string embedding = tensors.Name(tensors.names.embedding, ".weight");
+  std::string lm_head = absl::StrCat(tensors.names.lm_head, ".weight");
+  if (!tensors.names.other_lm_head.empty() && !taker.Has(lm_head)) {
+    const std::string other = absl::StrCat(tensors.names.other_lm_head, ".weight");
+    if (taker.Has(other)) lm_head = other;
+  }
+  const bool has_head = taker.Has(lm_head);
+  if (!config.tied_embeddings || (has_head && taker.Has(embedding))) {
+    weights.embedding = taker.Take(embedding, shape);
+    weights.lm_head = taker.Take(lm_head, shape);
     if (taker.status().ok() && SameContents(weights.embedding, weights.lm_head)) {
       weights.lm_head = weights.embedding;
     }
     return;
   }
-  weights.embedding = taker.Take(has_head ? kLmHead : kEmbedding, shape);
+  weights.embedding = taker.Take(has_head ? lm_head : embedding, shape);
   weights.lm_head = weights.embedding;
+}
+
+// What lies between tokens and the first layer, and between the last and the output layer.
+void TakeEnds(const NamedTensors& tensors, ModelWeights& weights) {
+  const ModelConfig& config = tensors.config;
+  const TensorNames& names = tensors.names;
+  const int64_t hidden = config.hidden_size, dim = config.embedding_dim;
+  weights.positions = tensors.Weight(
+      names.positions, {int64_t{config.position_offset} + config.max_position_embeddings, hidden},
+      config.learned_positions);
+  weights.embedding_in = tensors.Weight(names.embedding_in, {hidden, dim}, dim != hidden);
+  weights.embedding_out = tensors.Weight(names.embedding_out, {dim, hidden}, dim != hidden);
+  weights.embedding_norm = tensors.Norm(names.embedding_norm, config.embedding_norm);
+  if (!config.post_norm) weights.final_norm = tensors.Norm(names.final_norm, config.final_norm);
+}
+
+// A file saved without the output layer has no base before its names.
+std::string BaseOf(const TensorNames& names, const TensorTaker& taker) {
+  const std::string embedding = absl::StrCat(names.embedding, ".weight");
+  const bool bare = taker.Has(embedding) && !taker.Has(absl::StrCat(names.base, embedding));
+  return bare ? "" : std::string(names.base);
 }
 
 }  // namespace
 
 absl::StatusOr<ModelWeights> MapWeights(const ModelConfig& config, const SafetensorsFiles& files) {
   TensorTaker taker(files);
+  const TensorNames& names = NamesOf(config.architecture);
+  const NamedTensors tensors{config, names, taker, BaseOf(names, taker)};
   ModelWeights weights;
-  TakeEmbeddings(config, taker, weights);
+  TakeEmbeddings(tensors, weights);
   for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    weights.layers.push_back(TakeLayer(config, layer, taker));
+    weights.layers.push_back(tensors.TakeLayer(layer, weights.final_norm));
     RETURN_IF_ERROR(taker.status());
   }
-  weights.final_norm = taker.Take(kFinalNorm, {config.hidden_size});
-  taker.RefuseRest();
+  TakeEnds(tensors, weights);
+  taker.RefuseRest(names.ignored);
   RETURN_IF_ERROR(taker.status());
   return weights;
 }

@@ -187,7 +187,6 @@ struct Load {
 };
 
 absl::Status Load::PackWeights() {
-  RETURN_IF_ERROR(Transformer::CheckSupported(files.config));
   ASSIGN_OR_RETURN(
       PackedRanks packed,
       PackModel(files.config, files.weights, options.compute_dtype, devices,

@@ -40,25 +40,37 @@ struct Packer {
   static Range Ffn(const ModelConfig&, const RankShape& shape) {
     return {int64_t{shape.rank} * shape.ffn_size, shape.ffn_size};
   }
+  static Range Positions(const ModelConfig& config, const RankShape&) {
+    return {config.position_offset, config.max_position_embeddings};
+  }
+  static Range Hidden(const ModelConfig& config, const RankShape&) {
+    return {0, config.hidden_size};
+  }
+  static Range EmbeddingDim(const ModelConfig& config, const RankShape&) {
+    return {0, config.embedding_dim};
+  }
   static Range TokenIds(const ModelConfig&, const RankShape& shape) {
     return {shape.first_token_id, shape.num_token_ids};
   }
 
   Range PartOf(int rank, Part part) const { return part(config, shapes[rank]); }
 
-  // To each rank its rows of each tensor, one under the other.
+  // To each rank its rows of each tensor that is there, one under the other.
   template <typename Place>
   absl::Status PackRows(Tensors tensors, Part part, Place place) const {
     for (size_t r = 0; r < devices.size(); ++r) {
       const Range rows = PartOf(static_cast<int>(r), part);
       std::vector<WeightRows> parts;
+      int64_t k = 0;
       for (const TensorView* tensor : tensors) {
-        const int64_t row_bytes = tensor->shape[1] * SizeOf(tensor->dtype);
-        parts.push_back({.data = tensor->bytes.data() + rows.first * row_bytes,
-                         .dtype = tensor->dtype,
-                         .num_rows = rows.count});
+        if (!tensor->present()) continue;
+        k = tensor->shape[1];
+        for (const TensorView& run : DenseRuns(*tensor, rows.first, rows.count)) {
+          parts.push_back(
+              {.data = run.bytes.data(), .dtype = run.dtype, .num_rows = run.shape[0]});
+        }
       }
-      RETURN_IF_ERROR(PackFor(r, parts, (*tensors.begin())->shape[1], place(r)));
+      if (!parts.empty()) RETURN_IF_ERROR(PackFor(r, parts, k, place(r)));
     }
     Release(tensors);
     return absl::OkStatus();
@@ -90,7 +102,9 @@ struct Packer {
 
   void Release(Tensors tensors) const {
     if (release == nullptr) return;
-    for (const TensorView* tensor : tensors) release(tensor->bytes);
+    for (const TensorView* tensor : tensors) {
+      if (tensor->present()) release(tensor->bytes);
+    }
   }
 
   // To each rank its part of each vector, one behind the other, as f32; the whole of them without
@@ -112,12 +126,24 @@ struct Packer {
     }
     return absl::OkStatus();
   }
+
+  template <typename Place>
+  absl::Status CopyNorm(const NormWeights& norm, Place place) const {
+    RETURN_IF_ERROR(
+        Copy({&norm.weight}, nullptr, [&](size_t r) -> Buffer& { return place(r).weight; }));
+    return Copy({&norm.bias}, nullptr, [&](size_t r) -> Buffer& { return place(r).bias; });
+  }
 };
 
 absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer,
                        PackedRanks& ranks) {
-  const auto norm = [&](Buffer PackedLayer::*member) {
+  const auto head_norm = [&](Buffer PackedLayer::*member) {
     return [&ranks, layer, member](size_t r) -> Buffer& { return ranks[r].layers[layer].*member; };
+  };
+  const auto norm = [&](PackedNorm PackedLayer::*member) {
+    return [&ranks, layer, member](size_t r) -> PackedNorm& {
+      return ranks[r].layers[layer].*member;
+    };
   };
   const auto weights = [&](PackedLinear PackedLayer::*member) {
     return [&ranks, layer, member](size_t r) -> PackedMatrix& {
@@ -130,21 +156,48 @@ absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer
     };
   };
   const Packer::Part heads = Packer::Heads, kv_heads = Packer::KvHeads, ffn = Packer::Ffn;
-  RETURN_IF_ERROR(packer.Copy({&w.attention_norm}, nullptr, norm(&PackedLayer::attention_norm)));
+  RETURN_IF_ERROR(packer.CopyNorm(w.attention_norm, norm(&PackedLayer::attention_norm)));
   RETURN_IF_ERROR(packer.PackRows({&w.q_proj}, heads, weights(&PackedLayer::q)));
   RETURN_IF_ERROR(packer.Copy({&w.q_bias}, heads, bias(&PackedLayer::q)));
   RETURN_IF_ERROR(packer.PackRows({&w.k_proj, &w.v_proj}, kv_heads, weights(&PackedLayer::kv)));
   RETURN_IF_ERROR(packer.Copy({&w.k_bias, &w.v_bias}, kv_heads, bias(&PackedLayer::kv)));
-  RETURN_IF_ERROR(packer.Copy({&w.q_norm}, nullptr, norm(&PackedLayer::q_norm)));
-  RETURN_IF_ERROR(packer.Copy({&w.k_norm}, nullptr, norm(&PackedLayer::k_norm)));
+  RETURN_IF_ERROR(packer.Copy({&w.q_norm}, nullptr, head_norm(&PackedLayer::q_norm)));
+  RETURN_IF_ERROR(packer.Copy({&w.k_norm}, nullptr, head_norm(&PackedLayer::k_norm)));
   RETURN_IF_ERROR(packer.PackColumns(w.o_proj, heads, weights(&PackedLayer::o)));
   RETURN_IF_ERROR(packer.Copy({&w.o_bias}, nullptr, bias(&PackedLayer::o)));
-  RETURN_IF_ERROR(packer.Copy({&w.ffn_norm}, nullptr, norm(&PackedLayer::ffn_norm)));
+  RETURN_IF_ERROR(packer.CopyNorm(w.ffn_norm, norm(&PackedLayer::ffn_norm)));
   RETURN_IF_ERROR(
       packer.PackRows({&w.gate_proj, &w.up_proj}, ffn, weights(&PackedLayer::gate_up)));
   RETURN_IF_ERROR(packer.Copy({&w.gate_bias, &w.up_bias}, ffn, bias(&PackedLayer::gate_up)));
   RETURN_IF_ERROR(packer.PackColumns(w.down_proj, ffn, weights(&PackedLayer::down)));
   return packer.Copy({&w.down_bias}, nullptr, bias(&PackedLayer::down));
+}
+
+// What lies between tokens and the first layer, and between the last and the logits.
+absl::Status PackEnds(const ModelWeights& weights, const Packer& packer, PackedRanks& ranks) {
+  const auto matrix = [&](PackedMatrix PackedModel::*member) {
+    return [&ranks, member](size_t r) -> PackedMatrix& { return ranks[r].*member; };
+  };
+  const auto linear = [&](PackedLinear PackedModel::*member) {
+    return [&ranks, member](size_t r) -> PackedMatrix& { return (ranks[r].*member).weights; };
+  };
+  const auto norm = [&](PackedNorm PackedModel::*member) {
+    return [&ranks, member](size_t r) -> PackedNorm& { return ranks[r].*member; };
+  };
+  RETURN_IF_ERROR(packer.PackRows({&weights.embedding}, Packer::TokenIds,
+                                  matrix(&PackedModel::embedding)));
+  if (!packer.config.tied_embeddings) {
+    RETURN_IF_ERROR(
+        packer.PackRows({&weights.lm_head}, Packer::TokenIds, matrix(&PackedModel::lm_head)));
+  }
+  RETURN_IF_ERROR(packer.PackRows({&weights.positions}, Packer::Positions,
+                                  matrix(&PackedModel::positions)));
+  RETURN_IF_ERROR(packer.PackRows({&weights.embedding_in}, Packer::Hidden,
+                                  linear(&PackedModel::embedding_in)));
+  RETURN_IF_ERROR(packer.PackRows({&weights.embedding_out}, Packer::EmbeddingDim,
+                                  linear(&PackedModel::embedding_out)));
+  RETURN_IF_ERROR(packer.CopyNorm(weights.embedding_norm, norm(&PackedModel::embedding_norm)));
+  return packer.CopyNorm(weights.final_norm, norm(&PackedModel::final_norm));
 }
 
 }  // namespace
@@ -153,13 +206,16 @@ int64_t SizeBytes(const PackedModel& model) {
   const auto of = [](const PackedLinear& linear) {
     return linear.weights.size_bytes() + linear.bias.size_bytes();
   };
+  const auto of_norm = [](const PackedNorm& norm) {
+    return norm.weight.size_bytes() + norm.bias.size_bytes();
+  };
   int64_t bytes = model.embedding.size_bytes() + model.lm_head.size_bytes() +
-                  model.final_norm.size_bytes();
+                  model.positions.size_bytes() + of(model.embedding_in) +
+                  of(model.embedding_out) + of_norm(model.embedding_norm) +
+                  of_norm(model.final_norm);
   for (const PackedLayer& layer : model.layers) {
-    for (const Buffer* norm : {&layer.attention_norm, &layer.q_norm, &layer.k_norm,
-                               &layer.ffn_norm}) {
-      bytes += norm->size_bytes();
-    }
+    bytes += of_norm(layer.attention_norm) + of_norm(layer.ffn_norm);
+    bytes += layer.q_norm.size_bytes() + layer.k_norm.size_bytes();
     for (const PackedLinear* linear : {&layer.q, &layer.kv, &layer.o, &layer.gate_up,
                                        &layer.down}) {
       bytes += of(*linear);
@@ -176,14 +232,7 @@ absl::StatusOr<PackedRanks> PackModel(const ModelConfig& config, const ModelWeig
   for (int r = 0; r < size; ++r) packer.shapes.push_back(ShardOf(config, r, size));
   PackedRanks ranks(devices.size());
   for (PackedModel& rank : ranks) rank.layers.resize(weights.layers.size());
-  RETURN_IF_ERROR(packer.PackRows({&weights.embedding}, Packer::TokenIds,
-                                  [&](size_t r) -> PackedMatrix& { return ranks[r].embedding; }));
-  if (!config.tied_embeddings) {
-    RETURN_IF_ERROR(packer.PackRows({&weights.lm_head}, Packer::TokenIds,
-                                    [&](size_t r) -> PackedMatrix& { return ranks[r].lm_head; }));
-  }
-  RETURN_IF_ERROR(packer.Copy({&weights.final_norm}, nullptr,
-                              [&](size_t r) -> Buffer& { return ranks[r].final_norm; }));
+  RETURN_IF_ERROR(PackEnds(weights, packer, ranks));
   for (size_t layer = 0; layer < weights.layers.size(); ++layer) {
     RETURN_IF_ERROR(PackLayer(weights.layers[layer], packer, layer, ranks));
   }

@@ -19,24 +19,34 @@ struct PackedLinear {
   Buffer bias;           // f32 [out_features], or empty.
 };
 
+// Both empty: there is no such norm.
+struct PackedNorm {
+  Buffer weight;  // f32 [hidden_size], as all norms.
+  Buffer bias;    // [hidden_size], of a layer norm.
+};
+
 struct PackedLayer {
-  Buffer attention_norm;  // f32 [hidden_size], as all norms.
+  PackedNorm attention_norm;
   PackedLinear q;         // [num_heads * head_dim, hidden_size]
   PackedLinear kv;        // [2 * num_kv_heads * head_dim, hidden_size]: k, then v.
   Buffer q_norm;          // [head_dim], or empty.
   Buffer k_norm;          // [head_dim], or empty.
   PackedLinear o;         // [hidden_size, num_heads * head_dim]
-  Buffer ffn_norm;        // [hidden_size]
-  PackedLinear gate_up;   // [2 * ffn_size, hidden_size]: gate, then up.
+  PackedNorm ffn_norm;
+  PackedLinear gate_up;   // [2 * ffn_size, hidden_size]: gate, then up; without a gate up alone.
   PackedLinear down;      // [hidden_size, ffn_size]
 };
 
 // All parameters of a model that one rank needs, its own copy in the memory of a device. The sizes
 // are the rank's (RankShape). Immutable.
 struct PackedModel {
-  PackedMatrix embedding;  // [num_token_ids, hidden_size]
-  PackedMatrix lm_head;    // The same; empty with tied embeddings.
-  Buffer final_norm;
+  PackedMatrix embedding;      // [num_token_ids, embedding_dim]
+  PackedMatrix lm_head;        // The same; empty with tied embeddings.
+  PackedMatrix positions;      // [max_position_embeddings, hidden_size], or empty.
+  PackedLinear embedding_in;   // [hidden_size, embedding_dim], or empty.
+  PackedLinear embedding_out;  // [embedding_dim, hidden_size], or empty.
+  PackedNorm embedding_norm;
+  PackedNorm final_norm;
   std::vector<PackedLayer> layers;
 
   const PackedMatrix& output() const { return lm_head.n() > 0 ? lm_head : embedding; }
@@ -47,7 +57,8 @@ int64_t SizeBytes(const PackedModel& model);
 // Called with the bytes of a tensor that has been copied and will not be read again.
 using ReleaseFn = std::function<void(std::span<const std::byte>)>;
 
-// Of a group with a rank on each device. Norms, and biases of o and down, are whole on each.
+// Of a group with a rank on each device. Whole on each are norms, biases of o and down, and what
+// lies between the embedding and the first layer, and between the last and the output layer.
 using PackedRanks = std::vector<PackedModel>;
 
 // What enters products is rounded to `compute`. Copies tensor by tensor, of each to each rank its

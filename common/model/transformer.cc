@@ -1,11 +1,14 @@
 #include "common/model/transformer.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/checkpoint/alibi.h"
 #include "common/model/cache_planes.h"
 #include "common/model/device_memory.h"
 
@@ -17,28 +20,37 @@ int64_t StrideOf(int64_t width, const Device& device) {
   return (width + unit - 1) / unit * unit;
 }
 
-}  // namespace
-
-absl::Status Transformer::CheckSupported(const ModelConfig& config) {
-  if (config.norm != NormKind::kRms) {
-    return absl::UnimplementedError("layer norm is not supported: only RMS norm");
+ActivationKind KindOf(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return ActivationKind::kSilu;
+    case Activation::kGelu:
+      return ActivationKind::kGelu;
+    case Activation::kGeluTanh:
+      return ActivationKind::kGeluTanh;
+    case Activation::kRelu:
+      break;
   }
-  if (!config.gated_mlp) return absl::UnimplementedError("an MLP without a gate is not supported");
-  if (config.activation != Activation::kSilu && config.activation != Activation::kGeluTanh) {
-    return absl::UnimplementedError(absl::StrCat("hidden_act of ", config.architecture,
-                                                 " is not supported: only silu and "
-                                                 "gelu_pytorch_tanh"));
-  }
-  return absl::OkStatus();
+  return ActivationKind::kRelu;
 }
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(TransformerParts parts) {
   std::unique_ptr<Transformer> model(new Transformer(std::move(parts)));
   const ModelConfig& config = model->config_;
-  const RopeFrequencies rope = ComputeRopeFrequencies(config.rope, config.rotary_dim);
-  ASSIGN_OR_RETURN(model->inv_freq_,
-                   CopyToDevice(*model->device_, std::as_bytes(std::span(rope.inv_freq))));
-  model->rotary_scaling_ = rope.attention_scaling;
+  if (config.rotary_dim > 0) {
+    const RopeFrequencies rope = ComputeRopeFrequencies(config.rope, config.rotary_dim);
+    ASSIGN_OR_RETURN(model->inv_freq_,
+                     CopyToDevice(*model->device_, std::as_bytes(std::span(rope.inv_freq))));
+    model->rotary_scaling_ = rope.attention_scaling;
+  }
+  if (config.alibi) {
+    const std::vector<float> slopes = AlibiSlopes(config.num_heads);
+    const RankShape& shape = model->shape_;
+    const auto own = std::span(slopes).subspan(shape.rank * shape.num_heads, shape.num_heads);
+    ASSIGN_OR_RETURN(model->alibi_slopes_, CopyToDevice(*model->device_, std::as_bytes(own)));
+  }
   RETURN_IF_ERROR(model->MakeRoom());
   return model;
 }
@@ -54,6 +66,7 @@ Transformer::Transformer(TransformerParts parts)
       lead_(parts.lead == nullptr ? this : parts.lead),
       q_width_(int64_t{shape_.num_heads} * config_.head_dim),
       kv_width_(int64_t{2} * shape_.kv_heads.count * config_.head_dim),
+      gate_up_width_((config_.gated_mlp ? int64_t{2} : int64_t{1}) * shape_.ffn_size),
       max_tokens_(parts.max_tokens) {
   BATON_CHECK((shape_.size == 1) == (group_ == nullptr) && (shape_.rank == 0) == (lead_ == this));
 }
@@ -76,16 +89,18 @@ absl::Status Transformer::MakeRoom() {
   const int64_t max_tokens = max_tokens_;
   const int64_t logit_rows = lead_ == this ? device_->info().logit_rows : 0;
   const int64_t hidden = config_.hidden_size, half = config_.rotary_dim / 2;
+  const int64_t embedding = config_.embedding_dim;
   const Room rooms[] = {
       {residual_, DType::kF32, max_tokens, hidden},
-      {delta_, DType::kF32, max_tokens, hidden},
+      {delta_, DType::kF32, max_tokens, std::max(hidden, embedding)},
       {normed_, activations, max_tokens, hidden},
       {wanted_residual_, DType::kF32, max_tokens, hidden},
       {wanted_normed_, activations, max_tokens, hidden},
       {q_, activations, max_tokens, q_width_},
       {kv_, activations, max_tokens, kv_width_},
       {context_, activations, max_tokens, q_width_},
-      {gate_up_, activations, max_tokens, 2 * int64_t{shape_.ffn_size}},
+      {projected_, activations, embedding == hidden ? 0 : max_tokens, embedding},
+      {gate_up_, activations, max_tokens, gate_up_width_},
       {ffn_, activations, max_tokens, shape_.ffn_size},
       {cos_, DType::kF32, max_tokens, half},
       {sin_, DType::kF32, max_tokens, half},
@@ -93,17 +108,8 @@ absl::Status Transformer::MakeRoom() {
       {logits_[1], DType::kF32, group_ == nullptr ? 0 : logit_rows, config_.vocab_size},
   };
   for (const Room& room : rooms) {
-    if (room.rows == 0) continue;
-    room.activation.dtype = room.dtype;
-    // Copies take whole units of 8 bytes.
-    const int64_t bytes = (room.rows * Stride(room.width) * SizeOf(room.dtype) + 7) / 8 * 8;
-    absl::StatusOr<Buffer> memory = device_->Allocate(bytes, MemoryKind::kDevice);
-    if (!memory.ok()) {
-      return absl::Status(memory.status().code(),
-                          absl::StrCat("for steps of ", max_tokens, " tokens: ",
-                                       memory.status().message(), "; lower --chunk-tokens"));
-    }
-    room.activation.memory = *std::move(memory);
+    ASSIGN_OR_RETURN(room.activation,
+                     AllocateRows(*device_, room.rows, Stride(room.width), room.dtype));
   }
   return absl::OkStatus();
 }
@@ -149,21 +155,67 @@ absl::Status Transformer::SumOverRanks(const PackedLinear& linear, int32_t segme
   return ops().FoldPartials(fold);
 }
 
-// normed = norm(residual), after residual += delta if asked.
-absl::Status Transformer::Norm(const Buffer& weight, int64_t num_tokens, bool add_delta) {
+absl::Status Transformer::Norm(const PackedNorm& norm, int64_t num_tokens, bool add_delta) {
+  const int64_t hidden = config_.hidden_size;
+  if (config_.norm == NormKind::kLayer) {
+    if (add_delta) RETURN_IF_ERROR(AddDelta(num_tokens));
+    const bool exists = norm.weight.data() != nullptr;
+    if (exists && !config_.normed_residual) {
+      return LayerNorm(norm, num_tokens, normed_in_use_, compute_);
+    }
+    if (exists) RETURN_IF_ERROR(LayerNorm(norm, num_tokens, residual_in_use_, DType::kF32));
+    return Round(residual_in_use_, num_tokens, hidden, normed_in_use_);
+  }
   const Floats x = add_delta ? delta_.data() : residual_in_use_;
   return ops().RmsNorm({.x = x,
-                        .x_stride = Stride(config_.hidden_size),
+                        .x_stride = Stride(hidden),
                         .num_tokens = num_tokens,
-                        .dim = config_.hidden_size,
-                        .weight = weight.floats(DType::kF32).f32(),
+                        .dim = hidden,
+                        .weight = norm.weight.floats(DType::kF32).f32(),
                         .one_plus_weight = config_.norm_one_plus_weight,
                         .eps = config_.norm_eps,
                         .residual = add_delta ? residual_in_use_.f32() : nullptr,
-                        .residual_stride = Stride(config_.hidden_size),
+                        .residual_stride = Stride(hidden),
                         .round_to = compute_,
                         .out = normed_in_use_,
-                        .out_stride = Stride(config_.hidden_size)});
+                        .out_stride = Stride(hidden)});
+}
+
+// Of the residual.
+absl::Status Transformer::LayerNorm(const PackedNorm& norm, int64_t num_tokens, Floats out,
+                                    DType round_to) {
+  return ops().LayerNorm({.x = residual_in_use_,
+                          .x_stride = Stride(config_.hidden_size),
+                          .num_tokens = num_tokens,
+                          .dim = config_.hidden_size,
+                          .weight = norm.weight.floats(DType::kF32).f32(),
+                          .bias = norm.bias.floats(DType::kF32).f32(),
+                          .eps = config_.norm_eps,
+                          .round_to = round_to,
+                          .out = out,
+                          .out_stride = Stride(config_.hidden_size)});
+}
+
+absl::Status Transformer::AddDelta(int64_t num_tokens) {
+  const int64_t stride = Stride(config_.hidden_size);
+  return ops().FoldPartials({.parts = {residual_in_use_.f32(), delta_.data().f32()},
+                             .num_parts = 2,
+                             .part_stride = stride,
+                             .num_tokens = num_tokens,
+                             .dim = config_.hidden_size,
+                             .out = residual_in_use_,
+                             .out_stride = stride});
+}
+
+// What enters a product with weights.
+absl::Status Transformer::Round(Floats from, int64_t num_tokens, int64_t width, Floats out) {
+  return ops().FoldPartials({.parts = {from.f32()},
+                             .part_stride = Stride(width),
+                             .num_tokens = num_tokens,
+                             .dim = width,
+                             .round_to = compute_,
+                             .out = out,
+                             .out_stride = Stride(width)});
 }
 
 absl::Status Transformer::NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads,
@@ -184,6 +236,7 @@ absl::Status Transformer::NormHeads(const Buffer& weight, int64_t num_tokens, Fl
 
 absl::Status Transformer::RotateHeads(int64_t num_tokens, Floats heads, int64_t num_heads,
                                       int64_t stride) {
+  if (config_.rotary_dim == 0) return absl::OkStatus();
   return ops().Rope({.x = heads,
                      .x_stride = stride,
                      .num_tokens = num_tokens,
@@ -237,7 +290,9 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
        .k_cache = PlaneOf(cache, layer, KvPlane::kK),
        .v_cache = PlaneOf(cache, layer, KvPlane::kV),
        // No window, 0, gives -1: infinite.
-       .scores = {.scale = config_.attention_scale, .window_left = config_.windows[layer] - 1},
+       .scores = {.scale = config_.attention_scale,
+                  .window_left = config_.windows[layer] - 1,
+                  .alibi_slopes = alibi_slopes_.floats(DType::kF32).f32()},
        .round_to = compute_,
        .out = context_.data(),
        .out_stride = Stride(q_width_)}));
@@ -246,34 +301,36 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
 
 absl::Status Transformer::MlpBlock(int32_t layer, int64_t num_tokens) {
   const PackedLayer& weights = model_.layers[layer];
-  RETURN_IF_ERROR(Norm(weights.ffn_norm, num_tokens, /*add_delta=*/true));
+  RETURN_IF_ERROR(Norm(weights.ffn_norm, num_tokens, !config_.parallel_residual));
+  if (config_.parallel_residual) RETURN_IF_ERROR(AddDelta(num_tokens));
   RETURN_IF_ERROR(Linear(weights.gate_up, normed_in_use_, num_tokens, gate_up_.data()));
-  const bool silu = config_.activation == Activation::kSilu;
-  RETURN_IF_ERROR(ops().ActivationAndMul(
-      {.gate_up = gate_up_.data(),
-       .num_tokens = num_tokens,
-       .dim = shape_.ffn_size,
-       .activation = silu ? ActivationKind::kSilu : ActivationKind::kGeluTanh,
-       .round_to = compute_,
-       .out = ffn_.data(),
-       .gate_up_stride = Stride(2 * int64_t{shape_.ffn_size}),
-       .out_stride = Stride(shape_.ffn_size)}));
+  RETURN_IF_ERROR(Activate(num_tokens));
   return SumOverRanks(weights.down, shape_.down_segments, ffn_.data(), num_tokens);
 }
 
-// Each rank reads the rows of all, where they are.
-absl::Status Transformer::Embed(const BatchView& batch) {
-  EmbeddingArgs args{.num_shards = shape_.size,
-                     .rows_each = shape_.ids_each,
-                     .tokens = batch.tokens,
-                     .num_tokens = batch.num_tokens,
-                     .out = residual_.data(),
-                     .out_stride = Stride(config_.hidden_size)};
-  for (int r = 0; r < shape_.size; ++r) args.shards[r] = &(*all_ranks_)[r].embedding;
-  return ops().Embedding(args);
+absl::Status Transformer::Activate(int64_t num_tokens) {
+  const ActivationKind activation = KindOf(config_.activation);
+  if (!config_.gated_mlp) {
+    // Rows as they lie, with what fills them up.
+    return ops().Activation({.x = gate_up_.data(),
+                             .num_tokens = num_tokens,
+                             .dim = Stride(gate_up_width_),
+                             .activation = activation,
+                             .round_to = compute_,
+                             .out = ffn_.data()});
+  }
+  return ops().ActivationAndMul({.gate_up = gate_up_.data(),
+                                 .num_tokens = num_tokens,
+                                 .dim = shape_.ffn_size,
+                                 .activation = activation,
+                                 .round_to = compute_,
+                                 .out = ffn_.data(),
+                                 .gate_up_stride = Stride(gate_up_width_),
+                                 .out_stride = Stride(shape_.ffn_size)});
 }
 
 absl::Status Transformer::FillRotary(const BatchView& batch) {
+  if (config_.rotary_dim == 0) return absl::OkStatus();
   return ops().RotaryTable({.positions = batch.positions,
                             .num_tokens = batch.num_tokens,
                             .inv_freq = inv_freq_.floats(DType::kF32).f32(),
@@ -322,8 +379,7 @@ absl::Status Transformer::Forward(const StepMetadata& batch, KvCache& cache,
     RETURN_IF_ERROR(AttentionBlock(layer, *queries, cache));
     RETURN_IF_ERROR(MlpBlock(layer, queries->num_tokens));
   }
-  num_final_ = queries->num_tokens;
-  return Norm(model_.final_norm, num_final_, /*add_delta=*/true);
+  return Finish(queries->num_tokens);
 }
 
 absl::Status Transformer::Replay(const Graph& graph, int64_t num_tokens) {
@@ -331,21 +387,6 @@ absl::Status Transformer::Replay(const Graph& graph, int64_t num_tokens) {
   slice_ = 0;
   normed_in_use_ = normed_.data();
   return device_->Launch(graph);
-}
-
-absl::StatusOr<Floats> Transformer::Logits(int64_t first, int64_t count) {
-  BATON_CHECK(first >= 0 && count >= 0 && count <= device_->info().logit_rows);
-  BATON_CHECK(first + count <= num_final_);
-  const Floats logits = lead_->logits_[slice_].data();
-  if (group_ != nullptr) slice_ = 1 - slice_;
-  RETURN_IF_ERROR(ops().Gemm({.a = normed_in_use_.At(first * Stride(config_.hidden_size)),
-                              .a_stride = Stride(config_.hidden_size),
-                              .m = count,
-                              .a_rounded_to = compute_,
-                              .weights = &model_.output(),
-                              .out = logits.At(shape_.first_token_id),
-                              .out_stride = config_.vocab_size}));
-  return logits;
 }
 
 }  // namespace baton

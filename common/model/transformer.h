@@ -9,6 +9,7 @@
 #include "common/checkpoint/model_config.h"
 #include "common/collective/rank_group.h"
 #include "common/kv_cache/kv_cache.h"
+#include "common/model/activation_rows.h"
 #include "common/model/packed_model.h"
 #include "common/model/rank_shape.h"
 #include "common/model/step_metadata.h"
@@ -32,23 +33,20 @@ struct TransformerParts {
   const Transformer* lead = nullptr;  // Rank 0's, which gets the logits of all; null for itself.
 };
 
-// A decoder-only transformer as its ModelConfig describes it: pre-norm, causal attention over the
-// paged cache, gated MLP; or one rank's part of it, which gives the same bits. Touches weights,
-// activations and cache by the device's operators only, which it enqueues. One caller at a time.
+// A decoder-only transformer as its ModelConfig describes it, with causal attention over the paged
+// cache; or one rank's part of it, which gives the same bits. Touches weights, activations and
+// cache by the device's operators only, which it enqueues. One caller at a time.
 class Transformer {
  public:
   // Called when all is enqueued that writes a layer's K/V of all tokens of the pass, layers
   // ascending. An error ends the pass.
   using LayerDoneFn = absl::FunctionRef<absl::Status(int32_t layer)>;
 
-  // UNIMPLEMENTED names the feature of `config` that no operator serves.
-  static absl::Status CheckSupported(const ModelConfig& config);
-
   // Of one partial that ranks exchange.
   static int64_t PartialFloats(const ModelConfig& config, const Device& device,
                                int64_t max_tokens);
 
-  // Takes room for its passes. CheckSupported holds.
+  // Takes room for its passes.
   static absl::StatusOr<std::unique_ptr<Transformer>> Create(TransformerParts parts);
 
   const ModelConfig& config() const { return config_; }
@@ -69,13 +67,6 @@ class Transformer {
   absl::StatusOr<Floats> Logits(int64_t first, int64_t count);
 
  private:
-  // Numbers that each pass overwrites before it reads them.
-  struct ActivationRows {
-    Buffer memory;
-    DType dtype = DType::kF32;
-    Floats data() const { return memory.floats(dtype); }
-  };
-
   explicit Transformer(TransformerParts parts);
   absl::Status MakeRoom();
 
@@ -83,13 +74,20 @@ class Transformer {
   absl::Status AttentionBlock(int32_t layer, const BatchView& queries, KvCache& cache);
   absl::Status MlpBlock(int32_t layer, int64_t num_tokens);
   absl::Status KeepWanted(const StepMetadata& batch);
+  absl::Status Activate(int64_t num_tokens);
   absl::Status Embed(const BatchView& batch);
+  absl::Status EmbedTokens(const BatchView& batch, Floats out);
+  absl::Status Finish(int64_t num_tokens);
   absl::Status FillRotary(const BatchView& batch);
   absl::Status Linear(const PackedLinear& linear, Floats x, int64_t num_tokens, Floats out);
   // delta = the product with a matrix whose columns are divided among the ranks.
   absl::Status SumOverRanks(const PackedLinear& linear, int32_t segments, Floats x,
                             int64_t num_tokens);
-  absl::Status Norm(const Buffer& weight, int64_t num_tokens, bool add_delta);
+  // normed = norm(residual), after residual += delta if asked.
+  absl::Status Norm(const PackedNorm& norm, int64_t num_tokens, bool add_delta);
+  absl::Status LayerNorm(const PackedNorm& norm, int64_t num_tokens, Floats out, DType round_to);
+  absl::Status AddDelta(int64_t num_tokens);
+  absl::Status Round(Floats from, int64_t num_tokens, int64_t width, Floats out);
   absl::Status NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads, int64_t num_heads,
                          int64_t stride);
   absl::Status RotateHeads(int64_t num_tokens, Floats heads, int64_t num_heads, int64_t stride);
@@ -107,8 +105,10 @@ class Transformer {
   const Transformer* const lead_;
   const int64_t q_width_;   // num_heads * head_dim, of this rank
   const int64_t kv_width_;  // 2 * num_kv_heads * head_dim, of this rank
+  const int64_t gate_up_width_;
   const int64_t max_tokens_;
-  Buffer inv_freq_;  // f32 [rotary_dim / 2]
+  Buffer inv_freq_;      // f32 [rotary_dim / 2]
+  Buffer alibi_slopes_;  // f32 [num_heads], of this rank; or empty.
   float rotary_scaling_ = 1;
 
   // Activations of the pass in progress.
@@ -120,7 +120,8 @@ class Transformer {
   ActivationRows q_;        // [T, q_width_]
   ActivationRows kv_;       // [T, kv_width_]: keys, then values.
   ActivationRows context_;  // [T, q_width_]
-  ActivationRows gate_up_;  // [T, 2 * ffn_size], of this rank
+  ActivationRows projected_;  // [T, embedding_dim], where it is not the hidden size
+  ActivationRows gate_up_;  // [T, 2 * ffn_size], of this rank; without a gate half of it
   ActivationRows ffn_;      // [T, ffn_size], of this rank
   ActivationRows cos_;      // f32 [T, rotary_dim / 2]
   ActivationRows sin_;      // f32 [T, rotary_dim / 2]

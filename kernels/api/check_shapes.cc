@@ -217,6 +217,7 @@ absl::Status CheckShapes(const GemmArgs& args) {
 
 absl::Status CheckShapes(const FoldPartialsArgs& args) {
   RETURN_IF_ERROR(RequireOperand(args.out, "out"));
+  RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));
   RETURN_IF_ERROR(RequireTree(args.num_parts, "num_parts"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.dim, 1, "dim"));

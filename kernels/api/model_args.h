@@ -133,16 +133,18 @@ struct GemmArgs {
   int32_t segments = 1;  // 1, 2, 4 or 8; of several, each has a multiple of 32 of k.
 };
 
-// out = parts[0] + ... + bias in f32, as the tree of GemmArgs.
+// out = parts[0] + ... + bias in f32, as the tree of GemmArgs. Of one part it is a copy, of two with
+// `out` the first an addition to it.
 struct FoldPartialsArgs {
   const float* parts[kMaxRanks] = {};  // [num_tokens, dim] each, wherever the device can read.
   int32_t num_parts = 1;               // 1, 2, 4 or 8.
   int64_t part_stride = 0;             // Elements from token to token; 0: dense.
   int64_t num_tokens = 0;
   int64_t dim = 0;
-  const float* bias = nullptr;  // [dim], or null.
-  Floats out;                   // [num_tokens, dim], apart from the parts.
-  int64_t out_stride = 0;       // As part_stride.
+  const float* bias = nullptr;   // [dim], or null.
+  DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
+  Floats out;                    // [num_tokens, dim]; apart from the parts, or one of them.
+  int64_t out_stride = 0;        // As part_stride.
 };
 
 // Puts parts with the same k one under the other. A CPU keeps their dtype, and parts of different

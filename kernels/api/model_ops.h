@@ -17,12 +17,14 @@ class ModelOps {
 
   virtual absl::Status Embedding(const EmbeddingArgs& args) = 0;
   virtual absl::Status RmsNorm(const RmsNormArgs& args) = 0;
+  virtual absl::Status LayerNorm(const LayerNormArgs& args) = 0;
   virtual absl::Status Gemm(const GemmArgs& args) = 0;
   virtual absl::Status FoldPartials(const FoldPartialsArgs& args) = 0;
   virtual absl::Status RotaryTable(const RotaryTableArgs& args) = 0;
   virtual absl::Status Rope(const RopeArgs& args) = 0;
   virtual absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) = 0;
   virtual absl::Status VarlenAttention(const VarlenAttentionArgs& args) = 0;
+  virtual absl::Status Activation(const ActivationArgs& args) = 0;
   virtual absl::Status ActivationAndMul(const ActivationAndMulArgs& args) = 0;
   virtual absl::Status SelectRows(const SelectRowsArgs& args) = 0;
   virtual absl::Status Sample(const SampleArgs& args) = 0;

@@ -24,8 +24,6 @@ class OperatorLibrary {
   virtual absl::Status PrefixAttention(const PrefixAttentionArgs& args) = 0;
   virtual absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) = 0;
   virtual absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) = 0;
-  virtual absl::Status LayerNorm(const LayerNormArgs& args) = 0;
-  virtual absl::Status Activation(const ActivationArgs& args) = 0;
   virtual absl::Status Softcap(const SoftcapArgs& args) = 0;
   virtual absl::Status MoeRouting(const MoeRoutingArgs& args) = 0;
   virtual absl::Status MoeAlign(const MoeAlignArgs& args) = 0;

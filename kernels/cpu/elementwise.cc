@@ -224,6 +224,7 @@ void FoldPartials(const FoldPartialsArgs& args, int64_t begin, int64_t end) {
       if (args.bias != nullptr) sums[0] = sums[0] + LoadUpTo(args.bias + i, n);
       StoreUpTo(out + i, sums[0], n);
     });
+    RoundRow(args.round_to, out, args.dim);
   }
 }
 

@@ -25,6 +25,11 @@ absl::Status CudaOps::RmsNorm(const RmsNormArgs& args) {
   return ToStatus(cuda::RmsNorm(args, stream_), "RmsNorm");
 }
 
+absl::Status CudaOps::LayerNorm(const LayerNormArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  return ToStatus(cuda::LayerNorm(args, stream_), "LayerNorm");
+}
+
 absl::Status CudaOps::Gemm(const GemmArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   RETURN_IF_ERROR(RequirePacked(*args.weights, WeightFormat::kCuda, "weights"));
@@ -60,6 +65,11 @@ absl::Status CudaOps::VarlenAttention(const VarlenAttentionArgs& args) {
       .scratch = fits ? reinterpret_cast<float*>(scratch_.data()) : nullptr,
       .shared_bytes = shared_bytes_};
   return ToStatus(cuda::VarlenAttention(args, room, stream_), "VarlenAttention");
+}
+
+absl::Status CudaOps::Activation(const ActivationArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  return ToStatus(cuda::Activation(args, stream_), "Activation");
 }
 
 absl::Status CudaOps::ActivationAndMul(const ActivationAndMulArgs& args) {

@@ -20,12 +20,14 @@ class CudaOps : public ModelOps {
 
   absl::Status Embedding(const EmbeddingArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
+  absl::Status LayerNorm(const LayerNormArgs& args) override;
   absl::Status Gemm(const GemmArgs& args) override;
   absl::Status FoldPartials(const FoldPartialsArgs& args) override;
   absl::Status RotaryTable(const RotaryTableArgs& args) override;
   absl::Status Rope(const RopeArgs& args) override;
   absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override;
   absl::Status VarlenAttention(const VarlenAttentionArgs& args) override;
+  absl::Status Activation(const ActivationArgs& args) override;
   absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override;
   absl::Status SelectRows(const SelectRowsArgs& args) override;
   absl::Status Sample(const SampleArgs& args) override;

@@ -211,6 +211,8 @@ cudaError_t FoldPartials(const FoldPartialsArgs& call, cudaStream_t stream) {
   FoldPartialsArgs args = call;
   if (args.part_stride == 0) args.part_stride = args.dim;
   if (args.out_stride == 0) args.out_stride = args.dim;
+  const bool rounds = args.round_to == DType::kF32 || args.out.dtype == args.round_to;
+  if (!rounds) return cudaErrorInvalidValue;
   bool vectors = HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride);
   for (int32_t i = 0; i < args.num_parts; ++i) {
     vectors &= HasVectors(args.parts[i], DType::kF32, args.dim, args.part_stride);

@@ -47,9 +47,25 @@ inline GoldenFile ReadGoldenFile(const std::string& path) {
 
 // The random models under tests/golden/models.
 inline std::vector<std::string> GoldenModels() {
-  return {"llama-dynamic",  "llama-llama3-rope",   "llama-mqa-bias", "mistral-linear-shards",
-          "mistral-window", "qwen2-window-layers", "qwen2-yarn",     "qwen2-yarn-untruncated",
-          "qwen3",          "qwen3-bias-shards"};
+  return {
+      "bloom",
+      "bloom-normed-residual",
+      "llama-dynamic",
+      "llama-llama3-rope",
+      "llama-mqa-bias",
+      "mistral-linear-shards",
+      "mistral-window",
+      "neox",
+      "neox-sequential-shards",
+      "opt",
+      "opt-no-final-norm",
+      "opt-post-norm",
+      "qwen2-window-layers",
+      "qwen2-yarn",
+      "qwen2-yarn-untruncated",
+      "qwen3",
+      "qwen3-bias-shards",
+  };
 }
 
 inline std::string GoldenModelDir(const std::string& name) {

@@ -199,7 +199,7 @@ def randomize(model):
         for name, p in model.named_parameters():
             if name.endswith("bias"):
                 p.normal_(0, 0.3)
-            elif "norm" in name:
+            elif "norm" in name or "ln_f" in name:
                 p.normal_(1, 0.2)
             elif "embed" in name:
                 # A tied embedding of this size does not just repeat the last token.
@@ -220,27 +220,32 @@ def old_form(config):
     return config
 
 
+def random_model(name, row, seed, generator, to_old_form=old_form):
+    config, dtype, shard_size, form = row
+    folder = HERE / "models" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    randomize(model)
+    options = {"max_shard_size": shard_size} if shard_size else {}
+    model.to(dtype).save_pretrained(folder, **options)
+    (folder / "generation_config.json").unlink()
+    forms = {"new": json.loads((folder / "config.json").read_text())}
+    forms["old"] = to_old_form(forms["new"])
+    other = "old" if form == "new" else "new"
+    (folder / f"config.{other}.json").write_text(json.dumps(forms[other], indent=1) + "\n")
+    (folder / "config.json").write_text(json.dumps(forms[form], indent=1) + "\n")
+    prompts = []
+    for length in (1, 2, 17, 100):
+        ids = torch.randint(3, config.vocab_size, (length,), generator=generator).tolist()
+        prompts.append((f"{length} random ids", None, ids))
+    write(folder / "golden.json", golden_of(folder, prompts))
+
+
 def random_models():
     generator = torch.Generator().manual_seed(11)
-    for seed, (name, (config, dtype, shard_size, form)) in enumerate(MODELS.items()):
-        folder = HERE / "models" / name
-        shutil.rmtree(folder, ignore_errors=True)
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
-        randomize(model)
-        options = {"max_shard_size": shard_size} if shard_size else {}
-        model.to(dtype).save_pretrained(folder, **options)
-        (folder / "generation_config.json").unlink()
-        forms = {"new": json.loads((folder / "config.json").read_text())}
-        forms["old"] = old_form(forms["new"])
-        other = "old" if form == "new" else "new"
-        (folder / f"config.{other}.json").write_text(json.dumps(forms[other], indent=1) + "\n")
-        (folder / "config.json").write_text(json.dumps(forms[form], indent=1) + "\n")
-        prompts = []
-        for length in (1, 2, 17, 100):
-            ids = torch.randint(3, config.vocab_size, (length,), generator=generator).tolist()
-            prompts.append((f"{length} random ids", None, ids))
-        write(folder / "golden.json", golden_of(folder, prompts))
+    for seed, (name, row) in enumerate(MODELS.items()):
+        random_model(name, row, seed, generator)
 
 
 # --- rope frequencies and config defaults ---------------------------------------------------------

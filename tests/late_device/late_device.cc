@@ -97,6 +97,9 @@ class LateDevice::Ops : public ModelOps {
   absl::Status RmsNorm(const RmsNormArgs& args) override {
     return Later("RmsNorm", &ModelOps::RmsNorm, args);
   }
+  absl::Status LayerNorm(const LayerNormArgs& args) override {
+    return Later("LayerNorm", &ModelOps::LayerNorm, args);
+  }
   absl::Status Gemm(const GemmArgs& args) override { return Later("Gemm", &ModelOps::Gemm, args); }
   absl::Status FoldPartials(const FoldPartialsArgs& args) override {
     return Later("FoldPartials", &ModelOps::FoldPartials, args);
@@ -110,6 +113,9 @@ class LateDevice::Ops : public ModelOps {
   }
   absl::Status VarlenAttention(const VarlenAttentionArgs& args) override {
     return Later("VarlenAttention", &ModelOps::VarlenAttention, args);
+  }
+  absl::Status Activation(const ActivationArgs& args) override {
+    return Later("Activation", &ModelOps::Activation, args);
   }
   absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override {
     return Later("ActivationAndMul", &ModelOps::ActivationAndMul, args);
