@@ -278,6 +278,39 @@ TEST_P(ElementwiseTest, ATableInShardsGivesTheRowsOfTheWhole) {
   }
 }
 
+TEST_P(ElementwiseTest, AFoldMayAddToItsFirstPartAndRound) {
+  const int64_t tokens = 3, dim = 37, stride = 40;
+  const std::vector<float> first = RandomFloats(1, tokens * stride);
+  const std::vector<float> second = RandomFloats(2, tokens * stride);
+  std::vector<float> sum = first;
+  FoldPartialsArgs add{.parts = {sum.data(), second.data()},
+                       .num_parts = 2,
+                       .part_stride = stride,
+                       .num_tokens = tokens,
+                       .dim = dim,
+                       .out = sum.data(),
+                       .out_stride = stride};
+  ASSERT_EQ(kernels_->FoldPartials(add), absl::OkStatus());
+  std::vector<float> rounded(tokens * stride);
+  ASSERT_EQ(kernels_->FoldPartials({.parts = {sum.data()},
+                                    .part_stride = stride,
+                                    .num_tokens = tokens,
+                                    .dim = dim,
+                                    .round_to = DType::kBF16,
+                                    .out = rounded.data(),
+                                    .out_stride = stride}),
+            absl::OkStatus());
+  int64_t changed = 0;
+  for (int64_t i = 0; i < tokens * stride; ++i) {
+    if (i % stride >= dim) continue;
+    EXPECT_EQ(sum[i], first[i] + second[i]);
+    EXPECT_EQ(std::bit_cast<uint32_t>(rounded[i]) & 0xffff, 0u);
+    EXPECT_NEAR(rounded[i], sum[i], std::abs(sum[i]) / 256);
+    changed += rounded[i] != sum[i];
+  }
+  EXPECT_GT(changed, tokens * dim / 2);
+}
+
 TEST_P(ElementwiseTest, PartialsAddAsABalancedTreeAndThenTheBias) {
   const int64_t tokens = 5, dim = 37, part_stride = 40, out_stride = 41;
   std::vector<std::vector<float>> parts;

@@ -251,6 +251,23 @@ TEST_P(ElementwiseTest, PartialsAddAsABalancedTreeAndThenTheBias) {
       }
     }
   }
+  // In place, and with a word of the type.
+  const DeviceFloats total(DType::kF32, {1, 2, 3, 4, 5}), more(DType::kF32, {10, 20, 30, 40, 50});
+  const FoldPartialsArgs add{.parts = {total.f32(), more.f32()},
+                             .num_parts = 2,
+                             .num_tokens = 1,
+                             .dim = 5,
+                             .out = total};
+  ASSERT_EQ(FoldPartials(add, nullptr), cudaSuccess);
+  EXPECT_EQ(total.Read(), (std::vector<float>{11, 22, 33, 44, 55}));
+  const DeviceFloats copy(out_type, 5);
+  FoldPartialsArgs round{.parts = {total.f32()}, .num_tokens = 1, .dim = 5, .out = copy};
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    round.round_to = type;
+    const bool fits = type == DType::kF32 || type == out_type;
+    EXPECT_EQ(FoldPartials(round, nullptr), fits ? cudaSuccess : cudaErrorInvalidValue);
+  }
+  EXPECT_EQ(copy.Read(), Rounded(out_type, {11, 22, 33, 44, 55}));
   // Nothing is read behind a bias at the end of its memory.
   const DeviceFloats part(DType::kF32, {1, 2, 3}), sum(out_type, 3);
   void* bias = nullptr;

@@ -119,5 +119,21 @@ TEST(ReadSmallFileTest, RefusesWhatIsMissingTooLargeOrNotAFile) {
   EXPECT_TRUE(absl::IsInvalidArgument(ReadSmallFile(dir.path() + "/fifo", 4).status()));
 }
 
+TEST(JsonFieldsTest, AFieldMayHaveANameOfItsOwn) {
+  constexpr FieldAlias kAliases[] = {{"layers", "n_layer"}, {"heads", "n_head"}, {"size", "n"}};
+  const json object = {{"n_layer", 3}, {"heads", 4}, {"n", 5}, {"size", 6}, {"n_head", nullptr}};
+  JsonFields fields("file", object);
+  fields.SetAliases(kAliases);
+  EXPECT_EQ(fields.Int("layers", 0, 1, 9), 3);
+  EXPECT_EQ(fields.Int("heads", 0, 1, 9), 4);
+  EXPECT_TRUE(fields.status().ok());
+  fields.Int("layers", 0, 7, 9);
+  EXPECT_THAT(std::string(fields.status().message()), HasSubstr("\"n_layer\" is 3"));
+  JsonFields both("file", object);
+  both.SetAliases(kAliases);
+  both.Int("size", 0, 1, 9);
+  EXPECT_THAT(std::string(both.status().message()), HasSubstr("\"n\" is 5; but \"size\" is 6"));
+}
+
 }  // namespace
 }  // namespace baton

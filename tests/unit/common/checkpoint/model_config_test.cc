@@ -211,8 +211,8 @@ TEST(ModelConfigTest, LayerTypesNameEachLayerInWordsThatAreKnown) {
 }
 
 TEST(ModelConfigTest, FeaturesThatDoNotExistAreRefusedByName) {
-  EXPECT_THAT(Error("LlamaForCausalLM", {{"hidden_act", "gelu"}}),
-              AllOf(HasSubstr("hidden_act"), HasSubstr("gelu"), HasSubstr("silu")));
+  EXPECT_THAT(Error("LlamaForCausalLM", {{"hidden_act", "quick_gelu"}}),
+              AllOf(HasSubstr("hidden_act"), HasSubstr("quick_gelu"), HasSubstr("silu")));
   EXPECT_THAT(Error("MistralForCausalLM", {{"attention_bias", true}}), HasSubstr("attention_bias"));
   EXPECT_THAT(Error("Qwen2ForCausalLM", {{"mlp_bias", true}}), HasSubstr("mlp_bias"));
   EXPECT_THAT(Error("LlamaForCausalLM", {{"torch_dtype", "float8_e4m3fn"}}), HasSubstr("float8"));
@@ -227,6 +227,89 @@ TEST(ModelConfigTest, EndTokensAreOneOrAList) {
   EXPECT_THAT(ParseWith(Small("LlamaForCausalLM"), {{"eos_token_id", nullptr}})->eos_token_ids,
               ElementsAre());
   EXPECT_THAT(Error("LlamaForCausalLM", {{"eos_token_id", "2"}}), HasSubstr("eos_token_id"));
+}
+
+ModelConfig Sparse(const std::string& model_type, const json& changes = json::object()) {
+  json config = {{"model_type", model_type}};
+  config.update(changes);
+  const auto parsed = ParseModelConfig(config.dump());
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return parsed.value_or(ModelConfig());
+}
+
+std::string SparseError(const std::string& model_type, const json& changes) {
+  json config = {{"model_type", model_type}};
+  config.update(changes);
+  return std::string(ParseModelConfig(config.dump()).status().message());
+}
+
+TEST(ModelConfigTest, AnEmptyOptFileIsTheSmallestOpt) {
+  const ModelConfig opt = Sparse("opt");
+  EXPECT_EQ(opt.vocab_size, 50272);
+  EXPECT_EQ(opt.ffn_size, 3072);
+  EXPECT_EQ(opt.head_dim, 64);
+  EXPECT_EQ(opt.embedding_dim, 768);
+  EXPECT_EQ(opt.max_model_len, 2048);
+  EXPECT_EQ(opt.rotary_dim, 0);
+  EXPECT_FLOAT_EQ(opt.norm_eps, 1e-5f);
+  EXPECT_TRUE(opt.learned_positions && opt.position_offset == 2 && opt.tied_embeddings);
+  EXPECT_TRUE(opt.norm == NormKind::kLayer && !opt.gated_mlp && opt.activation == Activation::kRelu);
+  EXPECT_TRUE(opt.qkv_bias && opt.o_bias && opt.mlp_bias && opt.final_norm && !opt.post_norm);
+}
+
+TEST(ModelConfigTest, OptsFieldsTurnItsFeatures) {
+  const ModelConfig post = Sparse("opt", {{"do_layer_norm_before", false}});
+  EXPECT_TRUE(post.post_norm && post.normed_residual && !post.final_norm);
+  EXPECT_FALSE(Sparse("opt", {{"_remove_final_layer_norm", true}}).final_norm);
+  const ModelConfig bare = Sparse("opt", {{"enable_bias", false}, {"word_embed_proj_dim", 512}});
+  EXPECT_TRUE(!bare.qkv_bias && !bare.o_bias && !bare.mlp_bias && bare.embedding_dim == 512);
+  EXPECT_THAT(SparseError("opt", {{"layer_norm_elementwise_affine", false}}),
+              AllOf(HasSubstr("layer_norm_elementwise_affine"), HasSubstr("allowed: null, true")));
+  EXPECT_THAT(SparseError("opt", {{"ffn_dim", -1}}), HasSubstr("\"ffn_dim\" is -1"));
+  EXPECT_THAT(SparseError("opt", {{"num_key_value_heads", 4}}), HasSubstr("num_key_value_heads"));
+  EXPECT_THAT(SparseError("opt", {{"head_dim", 32}}), HasSubstr("\"head_dim\" is 32"));
+  EXPECT_THAT(SparseError("opt", {{"activation_function", "gelu_10"}}),
+              AllOf(HasSubstr("activation_function"), HasSubstr("gelu_10"), HasSubstr("relu")));
+  // Other families do not know these fields.
+  EXPECT_THAT(Error("LlamaForCausalLM", {{"do_layer_norm_before", true}}),
+              HasSubstr("do_layer_norm_before"));
+}
+
+TEST(ModelConfigTest, NeoXRotatesAQuarterOfEachHeadAndRunsItsBlocksSideBySide) {
+  const ModelConfig neox = Sparse("gpt_neox");
+  EXPECT_EQ(neox.num_layers, 44);
+  EXPECT_EQ(neox.head_dim, 96);
+  EXPECT_EQ(neox.rotary_dim, 24);
+  EXPECT_EQ(neox.rope.theta, 10000);
+  EXPECT_TRUE(neox.parallel_residual && neox.qkv_bias && neox.o_bias && neox.mlp_bias);
+  EXPECT_TRUE(neox.activation == Activation::kGelu && !neox.tied_embeddings);
+  const ModelConfig other = Sparse("gpt_neox", {{"rotary_pct", 1.0},
+                                                {"rotary_emb_base", 5e4},
+                                                {"use_parallel_residual", false},
+                                                {"attention_bias", false},
+                                                {"layer_norm_eps", 1e-3}});
+  EXPECT_EQ(other.rotary_dim, 96);
+  EXPECT_EQ(other.rope.theta, 5e4);
+  EXPECT_FLOAT_EQ(other.norm_eps, 1e-3f);
+  EXPECT_TRUE(!other.parallel_residual && !other.qkv_bias && !other.o_bias && other.mlp_bias);
+  EXPECT_THAT(SparseError("gpt_neox", {{"rotary_pct", 0.01}}), HasSubstr("\"rotary_pct\" is 0.01"));
+}
+
+TEST(ModelConfigTest, BloomHasSlopesForPositionsAndNamesOfItsOwn) {
+  const ModelConfig bloom = Sparse("bloom", {{"n_embed", 1024}, {"n_layer", 24}, {"n_head", 16}});
+  EXPECT_EQ(bloom.hidden_size, 1024);
+  EXPECT_EQ(bloom.ffn_size, 4096);
+  EXPECT_EQ(bloom.num_layers, 24);
+  EXPECT_EQ(bloom.num_heads, 16);
+  EXPECT_EQ(bloom.max_model_len, 2048);
+  EXPECT_TRUE(bloom.alibi && bloom.embedding_norm && bloom.rotary_dim == 0);
+  EXPECT_TRUE(bloom.activation == Activation::kGeluTanh && !bloom.normed_residual);
+  EXPECT_TRUE(
+      Sparse("bloom", {{"apply_residual_connection_post_layernorm", true}}).normed_residual);
+  EXPECT_EQ(Sparse("bloom", {{"seq_length", 512}}).max_model_len, 512);
+  EXPECT_THAT(SparseError("bloom", {{"n_inner", 512}}), HasSubstr("n_inner"));
+  EXPECT_THAT(SparseError("bloom", {{"n_embed", 64}, {"hidden_size", 32}}),
+              HasSubstr("\"n_embed\" is 64; but \"hidden_size\" is 32"));
 }
 
 }  // namespace

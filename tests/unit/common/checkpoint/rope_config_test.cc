@@ -64,10 +64,31 @@ TEST(RopeConfigTest, UnknownFormsAndFieldsAreRefusedByName) {
   EXPECT_THAT(
       RopeError(R"({"rope_scaling": {"type": "linear", "factor": 2, "short_mscale": 1.1}})"),
       HasSubstr("\"short_mscale\" is 1.1"));
-  EXPECT_THAT(RopeError(R"({"partial_rotary_factor": 0.5})"), HasSubstr("only 1.0"));
-  EXPECT_THAT(RopeError(R"({"rope_parameters": {"partial_rotary_factor": 0.25}})"),
-              HasSubstr("only 1.0"));
-  EXPECT_TRUE(ParseRope(R"({"partial_rotary_factor": 1.0})").ok());
+}
+
+TEST(RopeConfigTest, AShareOfEachHeadIsRotated) {
+  const auto dim = [](const std::string& text, const RotaryShare& share) {
+    const nlohmann::json object = nlohmann::json::parse(text);
+    JsonFields fields("config.json", object);
+    return ParseRotaryDim(fields, 24, share);
+  };
+  EXPECT_EQ(*dim("{}", {}), 24);
+  EXPECT_EQ(*dim("{}", {.factor = 0.25}), 6);
+  EXPECT_EQ(*dim(R"({"partial_rotary_factor": 0.6})", {}), 14);
+  EXPECT_EQ(*dim(R"({"partial_rotary_factor": 0.6, "rope_parameters":
+      {"partial_rotary_factor": 0.5}})", {}), 12);
+  EXPECT_EQ(*dim(R"({"partial_rotary_factor": 1.0})", {.fixed = true}), 24);
+  const auto error = [&](const std::string& text, const RotaryShare& share) {
+    return std::string(dim(text, share).status().message());
+  };
+  EXPECT_THAT(error(R"({"partial_rotary_factor": 0.5})", {.fixed = true}),
+              HasSubstr("\"partial_rotary_factor\" is 0.5; only 1 is supported"));
+  EXPECT_THAT(error(R"({"rope_scaling": {"partial_rotary_factor": 0.25}})", {.fixed = true}),
+              AllOf(HasSubstr("rope_scaling: field"), HasSubstr("only 1 is supported")));
+  for (const char* odd : {"0.3", "0.01", "0"}) {
+    EXPECT_THAT(error(absl::StrCat(R"({"partial_rotary_factor": )", odd, "}"), {}),
+                HasSubstr("an even number of at least 2"));
+  }
 }
 
 TEST(RopeConfigTest, MissingAndIllTypedFieldsAreRefusedByName) {

@@ -42,6 +42,44 @@ TEST(TensorViewTest, ReadsTheRangeAsked) {
   EXPECT_EQ(out, (std::vector<float>{2, 3}));
 }
 
+// Rows 0 .. 11 of two: groups of two, every third of which is meant.
+TEST(TensorViewTest, GroupsOfRowsAreReadAsOneTensor) {
+  std::vector<float> values;
+  for (int row = 0; row < 12; ++row) values.insert(values.end(), {row * 1.f, row * 10.f});
+  const TensorView all{
+      .dtype = DType::kF32, .shape = {12, 2}, .bytes = std::as_bytes(std::span(values))};
+  const TensorView last = EveryGroup(all, 2, 2, 3);
+  EXPECT_EQ(last.shape, (std::vector<int64_t>{4, 2}));
+  EXPECT_EQ(last.bytes.data() + last.bytes.size(), all.bytes.data() + all.bytes.size());
+  const auto rows = [](const std::vector<TensorView>& runs) {
+    std::vector<std::vector<float>> out;
+    for (const TensorView& run : runs) {
+      std::vector<float> floats(run.NumElements());
+      ConvertToF32(run, 0, floats);
+      out.push_back(floats);
+    }
+    return out;
+  };
+  using Rows = std::vector<std::vector<float>>;
+  EXPECT_EQ(rows(DenseRuns(last, 0, 4)), (Rows{{4, 40, 5, 50}, {10, 100, 11, 110}}));
+  EXPECT_EQ(rows(DenseRuns(last, 1, 2)), (Rows{{5, 50}, {10, 100}}));
+  EXPECT_EQ(rows(DenseRuns(last, 2, 1)), (Rows{{10, 100}}));
+  EXPECT_EQ(rows(DenseRuns(all, 3, 2)), (Rows{{3, 30, 4, 40}}));
+  EXPECT_TRUE(DenseRuns(all, 12, 0).empty());
+  EXPECT_FALSE(EveryGroup({}, 2, 2, 3).present());
+}
+
+TEST(TensorViewTest, GroupsOfAVectorAreConvertedAcrossTheirEnds) {
+  const std::vector<float> values = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  const TensorView all{
+      .dtype = DType::kF32, .shape = {12}, .bytes = std::as_bytes(std::span(values))};
+  const TensorView middle = EveryGroup(all, 2, 1, 3);
+  std::vector<float> out(3);
+  ConvertToF32(middle, 1, out);
+  EXPECT_EQ(middle.NumElements(), 4);
+  EXPECT_EQ(out, (std::vector<float>{3, 8, 9}));
+}
+
 TEST(TensorViewDeathTest, ReadingPastTheEndIsABug) {
   const std::vector<float> values = {1, 2};
   const TensorView view{

@@ -24,6 +24,7 @@ class WeightsTest : public ::testing::Test {
   WeightsTest() {
     config_ = {.vocab_size = 3,
                .hidden_size = 8,
+               .embedding_dim = 8,
                .num_layers = 1,
                .num_heads = 2,
                .num_kv_heads = 1,
@@ -79,8 +80,9 @@ TEST_F(WeightsTest, EveryRoleGetsItsTensor) {
   const LayerWeights& layer = weights->layers[0];
   const auto first = [](const TensorView& t) { return static_cast<char>(t.bytes[0]); };
   EXPECT_EQ(
-      std::string({first(weights->embedding), first(weights->lm_head), first(weights->final_norm),
-                   first(layer.attention_norm), first(layer.ffn_norm), first(layer.q_proj),
+      std::string({first(weights->embedding), first(weights->lm_head),
+                   first(weights->final_norm.weight), first(layer.attention_norm.weight),
+                   first(layer.ffn_norm.weight), first(layer.q_proj),
                    first(layer.k_proj), first(layer.v_proj), first(layer.o_proj),
                    first(layer.gate_proj), first(layer.up_proj), first(layer.down_proj)}),
       "abcdefghijkl");
@@ -164,6 +166,89 @@ TEST_F(WeightsTest, TwoMatricesAreOneOnlyIfTheyAreEqual) {
   Find(kHead).bytes = Find(kEmbedding).bytes;
   weights = Map();
   EXPECT_EQ(weights->lm_head.bytes.data(), weights->embedding.bytes.data());
+}
+
+// A file saved from the model without its output layer.
+TEST_F(WeightsTest, NamesMayLackTheirBase) {
+  config_.tied_embeddings = true;
+  Remove(kHead);
+  for (TestTensor& tensor : tensors_) tensor.name = tensor.name.substr(sizeof("model.") - 1);
+  EXPECT_TRUE(Map().ok()) << Map().status();
+  tensors_.back().name = "model." + tensors_.back().name;
+  EXPECT_THAT(Error(), HasSubstr("\"layers.0.mlp.down_proj.weight\" is missing"));
+}
+
+// Of two heads of four: each row's first number tells its place in the file.
+TEST(FusedWeightsTest, RowsOfEachHeadsQueriesKeysAndValuesLieInTurn) {
+  const ModelConfig config{.architecture = "GPTNeoXForCausalLM",
+                           .vocab_size = 2,
+                           .hidden_size = 8,
+                           .embedding_dim = 8,
+                           .num_layers = 1,
+                           .num_heads = 2,
+                           .num_kv_heads = 2,
+                           .head_dim = 4,
+                           .ffn_size = 3,
+                           .norm = NormKind::kLayer,
+                           .gated_mlp = false,
+                           .qkv_bias = true,
+                           .o_bias = true,
+                           .mlp_bias = true};
+  const auto numbered = [](int64_t rows, int64_t columns) {
+    std::string bytes;
+    for (int64_t i = 0; i < rows * columns; ++i) {
+      const auto value = static_cast<float>(i / columns);
+      bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+    }
+    return bytes;
+  };
+  std::vector<TestTensor> tensors;
+  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    tensors.push_back({name, "F32", shape, numbered(shape[0], shape.size() > 1 ? shape[1] : 1)});
+  };
+  const auto add_linear = [&](const std::string& name, int64_t rows, int64_t columns) {
+    add(name + ".weight", {rows, columns});
+    add(name + ".bias", {rows});
+  };
+  const std::string layer = "gpt_neox.layers.0.";
+  add("gpt_neox.embed_in.weight", {2, 8});
+  add("embed_out.weight", {2, 8});
+  for (const std::string norm :
+       {"gpt_neox.final_layer_norm", "gpt_neox.layers.0.input_layernorm",
+        "gpt_neox.layers.0.post_attention_layernorm"}) {
+    add(norm + ".weight", {8});
+    add(norm + ".bias", {8});
+  }
+  add_linear(layer + "attention.query_key_value", 24, 8);
+  add_linear(layer + "attention.dense", 8, 8);
+  add_linear(layer + "mlp.dense_h_to_4h", 3, 8);
+  add_linear(layer + "mlp.dense_4h_to_h", 8, 3);
+  tensors.push_back({layer + "attention.bias", "U8", {1, 1, 2, 2}, "abcd"});
+  tensors.push_back({layer + "attention.masked_bias", "F32", {}, "abcd"});
+  const auto rows_of = [](const TensorView& tensor) {
+    std::vector<int> rows;
+    for (const TensorView& run : DenseRuns(tensor, 0, tensor.shape[0])) {
+      const int64_t width = run.NumElements() / run.shape[0];
+      std::vector<float> values(run.NumElements());
+      ConvertToF32(run, 0, values);
+      for (int64_t i = 0; i < run.shape[0]; ++i) rows.push_back(static_cast<int>(values[i * width]));
+    }
+    return rows;
+  };
+  for (const char* head : {"embed_out.weight", "lm_head.weight"}) {
+    tensors[1].name = head;
+    const ModelDir dir;
+    dir.Write("model.safetensors", SafetensorsBytes(tensors));
+    const auto files = *SafetensorsFiles::Open(dir.path());
+    const auto weights = MapWeights(config, files);
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    const LayerWeights& w = weights->layers[0];
+    EXPECT_THAT(rows_of(w.q_proj), testing::ElementsAre(0, 1, 2, 3, 12, 13, 14, 15));
+    EXPECT_THAT(rows_of(w.k_proj), testing::ElementsAre(4, 5, 6, 7, 16, 17, 18, 19));
+    EXPECT_THAT(rows_of(w.v_proj), testing::ElementsAre(8, 9, 10, 11, 20, 21, 22, 23));
+    EXPECT_THAT(rows_of(w.v_bias), testing::ElementsAre(8, 9, 10, 11, 20, 21, 22, 23));
+    EXPECT_TRUE(w.ffn_norm.bias.present() && weights->final_norm.bias.present());
+  }
 }
 
 }  // namespace

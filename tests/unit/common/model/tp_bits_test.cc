@@ -25,6 +25,7 @@ struct Shape {
   bool bias = false;  // Of all that the family has.
   bool tied = false;
   int64_t window = 0;
+  bool other = false;  // What else the family may be: post-norm, sequential, ...
   std::vector<int> sizes = {2, 4, 8};
 };
 
@@ -46,12 +47,26 @@ const Shape kShapes[] = {
      .ffn = 512, .vocab = 193, .bias = true, .sizes = {2}},
     {.name = "one_kv_head_of_two", .family = "qwen2", .num_heads = 8, .num_kv_heads = 2,
      .head_dim = 40, .hidden = 80, .ffn = 320, .vocab = 197, .bias = true, .sizes = {2}},
+    {.name = "opt", .family = "opt", .num_kv_heads = 8, .hidden = 256, .bias = true, .tied = true},
+    {.name = "opt_post_norm", .family = "opt", .num_heads = 4, .num_kv_heads = 4, .hidden = 128,
+     .vocab = 205, .bias = true, .other = true, .sizes = {2, 4}},
+    {.name = "neox", .family = "gpt_neox", .num_kv_heads = 8, .hidden = 256, .vocab = 201,
+     .bias = true},
+    {.name = "neox_sequential", .family = "gpt_neox", .num_heads = 4, .num_kv_heads = 4,
+     .head_dim = 48, .hidden = 192, .ffn = 384, .bias = true, .other = true, .sizes = {2}},
+    {.name = "bloom", .family = "bloom", .num_heads = 12, .num_kv_heads = 12, .hidden = 384,
+     .ffn = 1536, .vocab = 209, .bias = true, .tied = true, .sizes = {2, 4}},
+    {.name = "bloom_normed_residual", .family = "bloom", .num_kv_heads = 8, .hidden = 256,
+     .ffn = 1024, .vocab = 213, .bias = true, .tied = true, .other = true},
 };
 
 // Weights large enough that each of them moves the logits.
 class Weights {
  public:
   explicit Weights(const Shape& shape) : shape_(shape) {
+    if (Is("opt")) return MakeOpt();
+    if (Is("gpt_neox")) return MakeNeoX();
+    if (Is("bloom")) return MakeBloom();
     Add("model.embed_tokens.weight", {shape.vocab, shape.hidden}, 0, shape.tied ? 0.3 : 1);
     Add("model.norm.weight", {shape.hidden}, 1, 0.2);
     if (!shape.tied) Matrix("lm_head", shape.vocab, shape.hidden, false);
@@ -81,6 +96,60 @@ class Weights {
     Matrix(layer + "mlp.down_proj", shape_.hidden, shape_.ffn, mlp_bias);
   }
 
+  void Norm(const std::string& name) {
+    Add(name + ".weight", {shape_.hidden}, 1, 0.2);
+    Add(name + ".bias", {shape_.hidden}, 0, 0.3);
+  }
+
+  void MakeOpt() {
+    const int64_t hidden = shape_.hidden, dim = shape_.other ? 24 : hidden;
+    const std::string model = "model.decoder.";
+    Add(model + "embed_tokens.weight", {shape_.vocab, dim}, 0, shape_.tied ? 0.3 : 1);
+    Add(model + "embed_positions.weight", {256 + 2, hidden}, 0, 0.5);
+    if (!shape_.tied) Matrix("lm_head", shape_.vocab, dim, false);
+    if (shape_.other) {
+      Matrix(model + "project_in", hidden, dim, false);
+      Matrix(model + "project_out", dim, hidden, false);
+    } else {
+      Norm(model + "final_layer_norm");
+    }
+    for (int i = 0; i < 2; ++i) {
+      const std::string layer = model + "layers." + std::to_string(i) + ".";
+      Norm(layer + "self_attn_layer_norm");
+      Norm(layer + "final_layer_norm");
+      for (const char* name : {"q_proj", "k_proj", "v_proj", "out_proj"}) {
+        Matrix(layer + "self_attn." + name, hidden, hidden, true);
+      }
+      Matrix(layer + "fc1", shape_.ffn, hidden, true);
+      Matrix(layer + "fc2", hidden, shape_.ffn, true);
+    }
+  }
+
+  void MakeNeoX() {
+    Add("gpt_neox.embed_in.weight", {shape_.vocab, shape_.hidden}, 0, 1);
+    Matrix("embed_out", shape_.vocab, shape_.hidden, false);
+    Norm("gpt_neox.final_layer_norm");
+    for (const char* layer : {"gpt_neox.layers.0.", "gpt_neox.layers.1."}) {
+      FusedLayer(layer, "attention.");
+    }
+  }
+
+  void MakeBloom() {
+    Add("word_embeddings.weight", {shape_.vocab, shape_.hidden}, 0, 0.3);
+    Norm("word_embeddings_layernorm");
+    Norm("ln_f");
+    for (const char* layer : {"h.0.", "h.1."}) FusedLayer(layer, "self_attention.");
+  }
+
+  void FusedLayer(const std::string& layer, const std::string& attention) {
+    Norm(layer + "input_layernorm");
+    Norm(layer + "post_attention_layernorm");
+    Matrix(layer + attention + "query_key_value", 3 * shape_.hidden, shape_.hidden, true);
+    Matrix(layer + attention + "dense", shape_.hidden, shape_.hidden, true);
+    Matrix(layer + "mlp.dense_h_to_4h", shape_.ffn, shape_.hidden, true);
+    Matrix(layer + "mlp.dense_4h_to_h", shape_.hidden, shape_.ffn, true);
+  }
+
   void Matrix(const std::string& name, int64_t rows, int64_t columns, bool bias) {
     Add(name + ".weight", {rows, columns}, 0, 1.3 / std::sqrt(static_cast<double>(columns)));
     if (bias) Add(name + ".bias", {rows}, 0, 0.3);
@@ -103,8 +172,31 @@ class Weights {
   std::vector<TestTensor> tensors_;
 };
 
+// Of the families with names of their own.
+nlohmann::json OwnConfigOf(const Shape& shape) {
+  nlohmann::json config{{"model_type", shape.family},
+                        {"vocab_size", shape.vocab},
+                        {"hidden_size", shape.hidden},
+                        {"num_hidden_layers", 2},
+                        {"num_attention_heads", shape.num_heads},
+                        {"tie_word_embeddings", shape.tied},
+                        {"max_position_embeddings", 256}};
+  const std::string family = shape.family;
+  if (family == "opt") config["ffn_dim"] = shape.ffn;
+  if (family == "opt" && shape.other) {
+    config.update({{"do_layer_norm_before", false}, {"word_embed_proj_dim", 24}});
+  }
+  if (family == "gpt_neox") config["intermediate_size"] = shape.ffn;
+  if (family == "gpt_neox") config["use_parallel_residual"] = !shape.other;
+  if (family == "bloom") config["apply_residual_connection_post_layernorm"] = shape.other;
+  return config;
+}
+
 std::string ConfigOf(const Shape& shape) {
   const std::string family = shape.family;
+  if (family == "opt" || family == "gpt_neox" || family == "bloom") {
+    return OwnConfigOf(shape).dump();
+  }
   std::string architecture = family;
   architecture[0] = static_cast<char>(std::toupper(architecture[0]));
   nlohmann::json config{{"architectures", {architecture + "ForCausalLM"}},
@@ -154,9 +246,11 @@ class TpBitsTest : public testing::TestWithParam<Shape> {
     return context;
   }
 
+  std::vector<uint64_t> BitsOf(int tp, DType compute) { return BitsOf(Options(tp, compute)); }
+
   // Every digest and every score that these steps give, in one order.
-  std::vector<uint64_t> BitsOf(int tp, DType compute) {
-    RunnerHarness harness(Options(tp, compute));
+  std::vector<uint64_t> BitsOf(const RunnerOptions& options) {
+    RunnerHarness harness(options);
     std::vector<uint64_t> bits;
     const auto add = [&](const Generated& generated) {
       for (const TokenOutput& output : generated.outputs) {
@@ -217,6 +311,16 @@ TEST_P(TpBitsTest, EveryNumberOfRanksGivesTheBitsOfOne) {
   }
 }
 
+TEST_P(TpBitsTest, BlocksThreadsAndStepsOfAnySizeGiveTheBitsOfOne) {
+  const std::vector<uint64_t> one = BitsOf(1, DType::kF32);
+  RunnerOptions options = Options(1, DType::kF32);
+  options.block_size = 16;
+  options.num_threads = 3;
+  EXPECT_EQ(BitsOf(options), one);
+  options.kernels = "portable";
+  EXPECT_EQ(BitsOf(options), one);
+}
+
 TEST_P(TpBitsTest, ASizeThatDoesNotDivideIsRefused) {
   RecordingSink sink;
   for (const int size : {3, 4, 8}) {
@@ -237,6 +341,8 @@ TEST_P(TpBitsTest, ARankHoldsItsPart) {
   const Shape& shape = GetParam();
   const int64_t kv = 2 * 2 * shape.num_kv_heads * shape.head_dim * shape.hidden * 4;
   const int64_t panels = 2 * 32 * shape.hidden * 4;  // Of the embedding and of the output layer.
+  // What each rank has whole: positions, and the matrices beside the embedding.
+  const int64_t whole = shape.family == std::string("opt") ? (256 + 2 * 24) * shape.hidden * 4 : 0;
   const int64_t block = BlockBytes(one.runner().info().layout);
   for (const int size : GetParam().sizes) {
     RunnerHarness ranks(Options(size, DType::kF32));
@@ -245,7 +351,7 @@ TEST_P(TpBitsTest, ARankHoldsItsPart) {
     const int64_t kv_parts = std::min<int64_t>(size, GetParam().num_kv_heads);
     const int64_t divided = (weights - kv) / size + kv / kv_parts;
     for (const LoadedRank& rank : ranks.runner().ranks()) {
-      EXPECT_LE(rank.weight_bytes, divided * 115 / 100 + panels) << size;
+      EXPECT_LE(rank.weight_bytes, divided * 115 / 100 + panels + whole) << size;
       EXPECT_EQ(BlockBytes(rank.cache->layout()), block / kv_parts) << size;
       EXPECT_EQ(BlockBytes(rank.swap->layout()), block / kv_parts) << size;
       EXPECT_EQ(rank.cache->num_blocks(), 64);

@@ -13,21 +13,6 @@ namespace {
 
 std::string Dir(const std::string& name) { return std::string(BATON_SOURCE_DIR) + name; }
 
-TEST(TransformerTest, RefusesFeaturesThatNoOperatorServesByName) {
-  const ModelFiles files = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
-  const auto refused = [&](auto change, const std::string& message) {
-    ModelConfig config = files.config;
-    change(config);
-    const absl::Status status =
-        Transformer::CheckSupported(config);
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(status.message()), testing::HasSubstr(message));
-  };
-  refused([](ModelConfig& c) { c.norm = NormKind::kLayer; }, "layer norm");
-  refused([](ModelConfig& c) { c.gated_mlp = false; }, "without a gate");
-  refused([](ModelConfig& c) { c.activation = Activation::kRelu; }, "hidden_act");
-}
-
 class TinyModelTest : public testing::Test {
  protected:
   ModelFiles files_ = *LoadModelFiles(Dir("/deploy/models/tiny-kjv"));
