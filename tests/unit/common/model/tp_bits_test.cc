@@ -64,19 +64,29 @@ const Shape kShapes[] = {
 class Weights {
  public:
   explicit Weights(const Shape& shape) : shape_(shape) {
-    if (Is("opt")) return MakeOpt();
-    if (Is("gpt_neox")) return MakeNeoX();
-    if (Is("bloom")) return MakeBloom();
-    Add("model.embed_tokens.weight", {shape.vocab, shape.hidden}, 0, shape.tied ? 0.3 : 1);
-    Add("model.norm.weight", {shape.hidden}, 1, 0.2);
-    if (!shape.tied) Matrix("lm_head", shape.vocab, shape.hidden, false);
-    for (int layer = 0; layer < 2; ++layer) Layer("model.layers." + std::to_string(layer) + ".");
+    if (Is("opt")) {
+      MakeOpt();
+    } else if (Is("gpt_neox")) {
+      MakeNeoX();
+    } else if (Is("bloom")) {
+      MakeBloom();
+    } else {
+      MakeLlama();
+    }
   }
   const std::vector<TestTensor>& tensors() const { return tensors_; }
 
  private:
   bool Is(const std::string& family) const { return family == shape_.family; }
 
+  // And its near relatives.
+  void MakeLlama() {
+    const Shape& shape = shape_;
+    Add("model.embed_tokens.weight", {shape.vocab, shape.hidden}, 0, shape.tied ? 0.3 : 1);
+    Add("model.norm.weight", {shape.hidden}, 1, 0.2);
+    if (!shape.tied) Matrix("lm_head", shape.vocab, shape.hidden, false);
+    for (int layer = 0; layer < 2; ++layer) Layer("model.layers." + std::to_string(layer) + ".");
+  }
   void Layer(const std::string& layer) {
     const int64_t q = shape_.num_heads * shape_.head_dim;
     const int64_t kv = shape_.num_kv_heads * shape_.head_dim;
