@@ -26,16 +26,16 @@ struct RotaryShare {
 absl::StatusOr<int32_t> ParseRotaryDim(JsonFields& config, int32_t head_dim,
                                        const RotaryShare& share);
 
-// Reads rope_theta, rope_scaling, rope_parameters and original_max_position_embeddings from a config.json, with transformers' defaults and precedence:
-// rope_scaling before rope_parameters, values inside before values beside. A form or a field that
-// is not known is refused by name.
+// Reads rope_theta, rope_scaling, rope_parameters and original_max_position_embeddings from a
+// config.json, with transformers' defaults and precedence: rope_scaling before rope_parameters,
+// values inside before values beside. A form or a field that is not known is refused by name.
 absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& context);
 
 inline constexpr int32_t kMaxModelLen = 1 << 20;
 
-// Positions that Baton accepts, at most kMaxModelLen: max_position_embeddings, or the length that yarn
-// stretches to, since much of the field sets yarn without raising max_position_embeddings. With
-// longrope factors below 1 it ends where the angles, position / factor, reach 2^20.
+// Positions that Baton accepts, at most kMaxModelLen: max_position_embeddings, or the length that
+// yarn stretches to, since much of the field sets yarn without raising max_position_embeddings.
+// With longrope factors below 1 it ends where the angles, position / factor, reach 2^20.
 int32_t MaxModelLen(const RopeForm& form, int32_t max_position_embeddings);
 
 }  // namespace baton

@@ -52,11 +52,12 @@ struct ModelWeights {
   TensorView lm_head;  // [vocab_size, embedding_dim]; with tied_embeddings the embedding itself.
 };
 
-// Finds every tensor that `config` asks for by its Hugging Face name (families.h) and checks its shape and type.
-// The views point into `files` and live as long as it does. A missing tensor, a wrong shape, and a
-// tensor that the config does not explain (a bias, another layer, ...) are refused by name;
-// buffers of rotary_emb and those that the family ignores are passed over. With tied_embeddings, as in transformers, either of embedding and
-// lm_head may be missing, and if both are there and differ they are not tied.
+// Finds every tensor that `config` asks for by its Hugging Face name (families.h) and checks its
+// shape and type. The views point into `files` and live as long as it does. A missing tensor, a
+// wrong shape, and a tensor that the config does not explain (a bias, another layer, ...) are
+// refused by name; buffers of rotary_emb and those that the family ignores are passed over. With
+// tied_embeddings, as in transformers, either of embedding and lm_head may be missing, and if both
+// are there and differ they are not tied.
 absl::StatusOr<ModelWeights> MapWeights(const ModelConfig& config, const SafetensorsFiles& files);
 
 }  // namespace baton

@@ -133,8 +133,8 @@ struct GemmArgs {
   int32_t segments = 1;  // 1, 2, 4 or 8; of several, each has a multiple of 32 of k.
 };
 
-// out = parts[0] + ... + bias in f32, as the tree of GemmArgs. Of one part it is a copy, of two with
-// `out` the first an addition to it.
+// out = parts[0] + ... + bias in f32, as the tree of GemmArgs: of one part a copy, of two of which
+// `out` is the first an addition to it.
 struct FoldPartialsArgs {
   const float* parts[kMaxRanks] = {};  // [num_tokens, dim] each, wherever the device can read.
   int32_t num_parts = 1;               // 1, 2, 4 or 8.

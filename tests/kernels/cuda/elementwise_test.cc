@@ -251,23 +251,6 @@ TEST_P(ElementwiseTest, PartialsAddAsABalancedTreeAndThenTheBias) {
       }
     }
   }
-  // In place, and with a word of the type.
-  const DeviceFloats total(DType::kF32, {1, 2, 3, 4, 5}), more(DType::kF32, {10, 20, 30, 40, 50});
-  const FoldPartialsArgs add{.parts = {total.f32(), more.f32()},
-                             .num_parts = 2,
-                             .num_tokens = 1,
-                             .dim = 5,
-                             .out = total};
-  ASSERT_EQ(FoldPartials(add, nullptr), cudaSuccess);
-  EXPECT_EQ(total.Read(), (std::vector<float>{11, 22, 33, 44, 55}));
-  const DeviceFloats copy(out_type, 5);
-  FoldPartialsArgs round{.parts = {total.f32()}, .num_tokens = 1, .dim = 5, .out = copy};
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
-    round.round_to = type;
-    const bool fits = type == DType::kF32 || type == out_type;
-    EXPECT_EQ(FoldPartials(round, nullptr), fits ? cudaSuccess : cudaErrorInvalidValue);
-  }
-  EXPECT_EQ(copy.Read(), Rounded(out_type, {11, 22, 33, 44, 55}));
   // Nothing is read behind a bias at the end of its memory.
   const DeviceFloats part(DType::kF32, {1, 2, 3}), sum(out_type, 3);
   void* bias = nullptr;
@@ -286,6 +269,26 @@ TEST_P(ElementwiseTest, PartialsAddAsABalancedTreeAndThenTheBias) {
   const DeviceFloats out(out_type, 4);
   const FoldPartialsArgs three{.num_parts = 3, .num_tokens = 1, .dim = 4, .out = out};
   EXPECT_EQ(FoldPartials(three, nullptr), cudaErrorInvalidValue);
+}
+
+TEST_P(ElementwiseTest, AFoldMayAddToItsFirstPartAndNamesNoOtherTypeThanItsOutputs) {
+  const auto [in, out_type, seed] = GetParam();
+  const DeviceFloats total(DType::kF32, {1, 2, 3, 4, 5}), more(DType::kF32, {10, 20, 30, 40, 50});
+  const FoldPartialsArgs add{.parts = {total.f32(), more.f32()},
+                             .num_parts = 2,
+                             .num_tokens = 1,
+                             .dim = 5,
+                             .out = total};
+  ASSERT_EQ(FoldPartials(add, nullptr), cudaSuccess);
+  EXPECT_EQ(total.Read(), (std::vector<float>{11, 22, 33, 44, 55}));
+  const DeviceFloats copy(out_type, 5);
+  FoldPartialsArgs round{.parts = {total.f32()}, .num_tokens = 1, .dim = 5, .out = copy};
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    round.round_to = type;
+    const bool fits = type == DType::kF32 || type == out_type;
+    EXPECT_EQ(FoldPartials(round, nullptr), fits ? cudaSuccess : cudaErrorInvalidValue);
+  }
+  EXPECT_EQ(copy.Read(), Rounded(out_type, {11, 22, 33, 44, 55}));
 }
 
 TEST_P(ElementwiseTest, RoundsToTheTypeOfTheOutputAndNoOther) {

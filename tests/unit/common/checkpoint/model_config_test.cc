@@ -253,7 +253,8 @@ TEST(ModelConfigTest, AnEmptyOptFileIsTheSmallestOpt) {
   EXPECT_EQ(opt.rotary_dim, 0);
   EXPECT_FLOAT_EQ(opt.norm_eps, 1e-5f);
   EXPECT_TRUE(opt.learned_positions && opt.position_offset == 2 && opt.tied_embeddings);
-  EXPECT_TRUE(opt.norm == NormKind::kLayer && !opt.gated_mlp && opt.activation == Activation::kRelu);
+  EXPECT_TRUE(opt.norm == NormKind::kLayer && !opt.gated_mlp);
+  EXPECT_EQ(opt.activation, Activation::kRelu);
   EXPECT_TRUE(opt.qkv_bias && opt.o_bias && opt.mlp_bias && opt.final_norm && !opt.post_norm);
 }
 

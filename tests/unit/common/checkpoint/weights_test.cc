@@ -178,75 +178,82 @@ TEST_F(WeightsTest, NamesMayLackTheirBase) {
   EXPECT_THAT(Error(), HasSubstr("\"layers.0.mlp.down_proj.weight\" is missing"));
 }
 
-// Of two heads of four: each row's first number tells its place in the file.
-TEST(FusedWeightsTest, RowsOfEachHeadsQueriesKeysAndValuesLieInTurn) {
-  const ModelConfig config{.architecture = "GPTNeoXForCausalLM",
-                           .vocab_size = 2,
-                           .hidden_size = 8,
-                           .embedding_dim = 8,
-                           .num_layers = 1,
-                           .num_heads = 2,
-                           .num_kv_heads = 2,
-                           .head_dim = 4,
-                           .ffn_size = 3,
-                           .norm = NormKind::kLayer,
-                           .gated_mlp = false,
-                           .qkv_bias = true,
-                           .o_bias = true,
-                           .mlp_bias = true};
-  const auto numbered = [](int64_t rows, int64_t columns) {
-    std::string bytes;
-    for (int64_t i = 0; i < rows * columns; ++i) {
-      const auto value = static_cast<float>(i / columns);
-      bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+// A GPT-NeoX layer of two heads of four. Each row's numbers are its place in the file.
+class FusedWeightsTest : public testing::Test {
+ protected:
+  FusedWeightsTest() {
+    const std::string layer = "gpt_neox.layers.0.";
+    Add("embed_out.weight", {2, 8});
+    Add("gpt_neox.embed_in.weight", {2, 8});
+    for (const char* norm : {"final_layer_norm", "layers.0.input_layernorm",
+                             "layers.0.post_attention_layernorm"}) {
+      Add(std::string("gpt_neox.") + norm + ".weight", {8});
+      Add(std::string("gpt_neox.") + norm + ".bias", {8});
     }
-    return bytes;
-  };
-  std::vector<TestTensor> tensors;
-  const auto add = [&](const std::string& name, const std::vector<int64_t>& shape) {
-    tensors.push_back({name, "F32", shape, numbered(shape[0], shape.size() > 1 ? shape[1] : 1)});
-  };
-  const auto add_linear = [&](const std::string& name, int64_t rows, int64_t columns) {
-    add(name + ".weight", {rows, columns});
-    add(name + ".bias", {rows});
-  };
-  const std::string layer = "gpt_neox.layers.0.";
-  add("gpt_neox.embed_in.weight", {2, 8});
-  add("embed_out.weight", {2, 8});
-  for (const std::string norm :
-       {"gpt_neox.final_layer_norm", "gpt_neox.layers.0.input_layernorm",
-        "gpt_neox.layers.0.post_attention_layernorm"}) {
-    add(norm + ".weight", {8});
-    add(norm + ".bias", {8});
+    AddLinear(layer + "attention.query_key_value", 24, 8);
+    AddLinear(layer + "attention.dense", 8, 8);
+    AddLinear(layer + "mlp.dense_h_to_4h", 3, 8);
+    AddLinear(layer + "mlp.dense_4h_to_h", 8, 3);
+    tensors_.push_back({layer + "attention.bias", "U8", {1, 1, 2, 2}, "abcd"});
+    tensors_.push_back({layer + "attention.masked_bias", "F32", {}, "abcd"});
   }
-  add_linear(layer + "attention.query_key_value", 24, 8);
-  add_linear(layer + "attention.dense", 8, 8);
-  add_linear(layer + "mlp.dense_h_to_4h", 3, 8);
-  add_linear(layer + "mlp.dense_4h_to_h", 8, 3);
-  tensors.push_back({layer + "attention.bias", "U8", {1, 1, 2, 2}, "abcd"});
-  tensors.push_back({layer + "attention.masked_bias", "F32", {}, "abcd"});
-  const auto rows_of = [](const TensorView& tensor) {
+
+  void Add(const std::string& name, const std::vector<int64_t>& shape) {
+    std::string bytes;
+    for (int64_t row = 0; row < shape[0]; ++row) {
+      const auto value = static_cast<float>(row);
+      for (int64_t i = 0; i < (shape.size() > 1 ? shape[1] : 1); ++i) {
+        bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+      }
+    }
+    tensors_.push_back({name, "F32", shape, bytes});
+  }
+  void AddLinear(const std::string& name, int64_t rows, int64_t columns) {
+    Add(name + ".weight", {rows, columns});
+    Add(name + ".bias", {rows});
+  }
+
+  static std::vector<int> RowsOf(const TensorView& tensor) {
     std::vector<int> rows;
     for (const TensorView& run : DenseRuns(tensor, 0, tensor.shape[0])) {
       const int64_t width = run.NumElements() / run.shape[0];
       std::vector<float> values(run.NumElements());
       ConvertToF32(run, 0, values);
-      for (int64_t i = 0; i < run.shape[0]; ++i) rows.push_back(static_cast<int>(values[i * width]));
+      for (size_t i = 0; i < values.size(); i += width) rows.push_back(static_cast<int>(values[i]));
     }
     return rows;
-  };
+  }
+
+  const ModelConfig config_{.architecture = "GPTNeoXForCausalLM",
+                            .vocab_size = 2,
+                            .hidden_size = 8,
+                            .embedding_dim = 8,
+                            .num_layers = 1,
+                            .num_heads = 2,
+                            .num_kv_heads = 2,
+                            .head_dim = 4,
+                            .ffn_size = 3,
+                            .norm = NormKind::kLayer,
+                            .gated_mlp = false,
+                            .qkv_bias = true,
+                            .o_bias = true,
+                            .mlp_bias = true};
+  std::vector<TestTensor> tensors_;
+};
+
+TEST_F(FusedWeightsTest, RowsOfEachHeadsQueriesKeysAndValuesLieInTurn) {
   for (const char* head : {"embed_out.weight", "lm_head.weight"}) {
-    tensors[1].name = head;
+    tensors_[0].name = head;
     const ModelDir dir;
-    dir.Write("model.safetensors", SafetensorsBytes(tensors));
+    dir.Write("model.safetensors", SafetensorsBytes(tensors_));
     const auto files = *SafetensorsFiles::Open(dir.path());
-    const auto weights = MapWeights(config, files);
+    const auto weights = MapWeights(config_, files);
     ASSERT_TRUE(weights.ok()) << weights.status();
     const LayerWeights& w = weights->layers[0];
-    EXPECT_THAT(rows_of(w.q_proj), testing::ElementsAre(0, 1, 2, 3, 12, 13, 14, 15));
-    EXPECT_THAT(rows_of(w.k_proj), testing::ElementsAre(4, 5, 6, 7, 16, 17, 18, 19));
-    EXPECT_THAT(rows_of(w.v_proj), testing::ElementsAre(8, 9, 10, 11, 20, 21, 22, 23));
-    EXPECT_THAT(rows_of(w.v_bias), testing::ElementsAre(8, 9, 10, 11, 20, 21, 22, 23));
+    EXPECT_THAT(RowsOf(w.q_proj), testing::ElementsAre(0, 1, 2, 3, 12, 13, 14, 15));
+    EXPECT_THAT(RowsOf(w.k_proj), testing::ElementsAre(4, 5, 6, 7, 16, 17, 18, 19));
+    EXPECT_THAT(RowsOf(w.v_proj), testing::ElementsAre(8, 9, 10, 11, 20, 21, 22, 23));
+    EXPECT_THAT(RowsOf(w.v_bias), testing::ElementsAre(8, 9, 10, 11, 20, 21, 22, 23));
     EXPECT_TRUE(w.ffn_norm.bias.present() && weights->final_norm.bias.present());
   }
 }
