@@ -300,6 +300,39 @@ def other_tokenizers():
     return result
 
 
+def vocab_and_merges():
+    """Folders without a tokenizer.json, as most of OPT's are."""
+    vocab = {token: i for i, token in enumerate(("<s>", "<pad>", "</s>", "<unk>"))}
+    for byte in sorted(pre_tokenizers.ByteLevel.alphabet()):
+        vocab[byte] = len(vocab)
+    merges = ["h e", "l l", "he ll", "hell o", "\u0120 w", "o r", "\u0120w or", "1 2",
+              "\u0120 \u0120"]
+    for merge in merges:
+        vocab[merge.replace(" ", "")] = len(vocab)
+    token = {"__type": "AddedToken", "lstrip": False, "normalized": True, "rstrip": False,
+             "single_word": False}
+    named = {"bos_token": "</s>", "eos_token": "</s>", "unk_token": "</s>", "pad_token": "<pad>"}
+    config = {key: token | {"content": content} for key, content in named.items()}
+    configs = [config | {"add_bos_token": True, "tokenizer_class": "GPT2Tokenizer"},
+               config | {"add_bos_token": False, "add_prefix_space": True},
+               config | {"add_bos_token": True, "add_eos_token": True}]
+    merges = "#version: 0.2\n" + "".join(f"{merge}\n" for merge in merges)
+    result = {"vocab": vocab, "merges": merges, "cases": []}
+    texts = ["", "hello world", " hello  12 123", "</s>hello<pad> x", "caf\u00e9\n\n\U0001f600"]
+    for config in configs:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (("vocab.json", json.dumps(vocab)), ("merges.txt", merges),
+                               ("tokenizer_config.json", json.dumps(config)),
+                               ("config.json", '{"model_type": "opt"}')):
+                pathlib.Path(folder, name).write_text(text)
+            loaded = AutoTokenizer.from_pretrained(folder)
+        result["cases"].append({"config": config, "texts": [
+            {"text": text, "ids": loaded.encode(text),
+             "decoded": loaded.decode(loaded.encode(text), skip_special_tokens=True)}
+            for text in texts]})
+    return result
+
+
 def render(tokenizer, template, case):
     try:
         return {
@@ -344,6 +377,7 @@ def main():
         "templates": {name: template or "" for name, template, _ in TEMPLATES},
         "chat": chat_cases(tokenizer),
         "other_tokenizers": other_tokenizers(),
+        "vocab_and_merges": vocab_and_merges(),
     }
     path = HERE / "text_goldens.json"
     path.write_text(

@@ -2,6 +2,7 @@
 //! library, no call of it writes to standard error, and all shared data is immutable after load,
 //! but for a cache behind a lock (`chunk_cache`).
 
+mod byte_level_bpe;
 mod chunk_cache;
 mod codec;
 mod failure;

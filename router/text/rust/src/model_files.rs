@@ -10,6 +10,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
+use crate::byte_level_bpe;
 use crate::failure::{Failure, Outcome, NOT_FOUND};
 
 const MAX_TOKENIZER_BYTES: u64 = 256 << 20;
@@ -116,10 +117,29 @@ pub fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// The bytes of tokenizer.json; NOT_FOUND if the folder has none.
+/// The bytes of tokenizer.json, or of what stands for it; NOT_FOUND if the folder has neither.
 pub fn read_tokenizer(folder: &Path) -> Outcome<Vec<u8>> {
-    read_file(&folder.join("tokenizer.json"), MAX_TOKENIZER_BYTES)?
-        .ok_or_else(|| Failure::new(NOT_FOUND, "the model folder has no tokenizer.json"))
+    if let Some(bytes) = read_file(&folder.join("tokenizer.json"), MAX_TOKENIZER_BYTES)? {
+        return Ok(bytes);
+    }
+    let merges = read_text(&folder.join("merges.txt"), MAX_CONFIG_BYTES)?;
+    let config = read_object(&folder.join("tokenizer_config.json"))?;
+    match merges.filter(|_| is_gpt2(folder, &config)) {
+        None => Err(Failure::new(NOT_FOUND, "the model folder has no tokenizer.json")),
+        Some(merges) => {
+            let vocab = read_object(&folder.join("vocab.json"))?;
+            Ok(byte_level_bpe::description(vocab, &merges, &config)?.to_string().into_bytes())
+        }
+    }
+}
+
+/// Whether transformers takes GPT-2's tokenizer for the folder: by its class, or of an OPT model.
+fn is_gpt2(folder: &Path, config: &Map<String, Value>) -> bool {
+    match config.get("tokenizer_class").and_then(Value::as_str) {
+        Some(class) => class.trim_end_matches("Fast") == "GPT2Tokenizer",
+        None => read_object(&folder.join("config.json"))
+            .is_ok_and(|model| model.get("model_type").and_then(Value::as_str) == Some("opt")),
+    }
 }
 
 pub fn read_config(folder: &Path) -> Outcome<TextConfig> {

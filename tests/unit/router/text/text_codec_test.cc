@@ -86,6 +86,44 @@ TEST_F(TextCodecTest, OtherKindsOfTokenizersWorkAsInTransformers) {
   }
 }
 
+// As most of OPT's are.
+TEST_F(TextCodecTest, AFolderWithVocabularyAndMergesAloneIsReadAsTransformersDoes) {
+  const auto& golden = TextGoldens()["vocab_and_merges"];
+  for (const auto& c : golden["cases"]) {
+    SCOPED_TRACE(c["config"].dump());
+    TempModelDir dir;
+    dir.Write("vocab.json", golden["vocab"].dump());
+    dir.Write("merges.txt", golden["merges"].get<std::string>());
+    dir.Write("tokenizer_config.json", c["config"].dump());
+    dir.Write("config.json", R"({"model_type": "opt"})");
+    const auto codec = LoadOrFail(dir.path());
+    ASSERT_NE(codec, nullptr);
+    EXPECT_EQ(codec->bos_id(), 2);
+    for (const auto& text : c["texts"]) {
+      EXPECT_EQ(codec->Encode(text["text"].get<std::string>(), true).value(),
+                text["ids"].get<Ids>());
+      EXPECT_EQ(codec->Decode(text["ids"].get<Ids>(), true).value(), text["decoded"]);
+    }
+  }
+}
+
+TEST_F(TextCodecTest, VocabularyAndMergesOfNoKnownTokenizerAreNone) {
+  const auto& golden = TextGoldens()["vocab_and_merges"];
+  TempModelDir dir;
+  dir.Write("vocab.json", golden["vocab"].dump());
+  dir.Write("merges.txt", golden["merges"].get<std::string>());
+  EXPECT_EQ(TextCodec::Load(dir.path()).status().code(), absl::StatusCode::kNotFound);
+  dir.Write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer"})");
+  dir.Write("merges.txt", "#version: 0.2\nh e l\n");
+  EXPECT_THAT(std::string(TextCodec::Load(dir.path()).status().message()),
+              testing::HasSubstr("merges.txt: line 2"));
+  dir.Write("merges.txt", "h e\n");
+  dir.Write("tokenizer_config.json",
+            R"({"tokenizer_class": "GPT2Tokenizer", "add_bos_token": true, "bos_token": "<none>"})");
+  EXPECT_THAT(std::string(TextCodec::Load(dir.path()).status().message()),
+              testing::HasSubstr("bos_token must be a token of vocab.json"));
+}
+
 TEST_F(TextCodecTest, KnowsVocabularyAndSpecialTokens) {
   EXPECT_EQ(codec_->vocab_size(), 4096);
   EXPECT_EQ(codec_->bos_id(), 0);
