@@ -79,9 +79,13 @@ void ReadHeads(JsonFields& fields, const Family& family, bool kv_heads_absent,
                   absl::StrCat("for ", family.architecture, " only hidden_size / "
                                "num_attention_heads = ", own_dim, " is allowed"));
   }
-  if (config.head_dim < 2 || config.head_dim > kMaxHeadDim || config.head_dim % 2 != 0) {
+  // The rotation is of pairs.
+  const bool even = family.rotary && !family.rotary_factor_field;
+  const int32_t least = even ? 2 : 1;
+  if (config.head_dim < least || config.head_dim > kMaxHeadDim || config.head_dim % least != 0) {
     fields.Refuse("head_dim", config.head_dim,
-                  absl::StrCat("an even number from 2 to ", kMaxHeadDim, " is allowed"));
+                  absl::StrCat(even ? "an even" : "a", " number from ", least, " to ", kMaxHeadDim,
+                               " is allowed"));
   }
 }
 

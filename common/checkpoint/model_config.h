@@ -17,7 +17,7 @@ enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
 // A decoder-only transformer described by its features, not by its family: one runner reads this.
 // Every field is in its range: sizes are positive and bounded so that the bytes of any tensor
-// fit in int64, num_heads is a multiple of num_kv_heads, head_dim is even.
+// fit in int64, num_heads is a multiple of num_kv_heads.
 //
 // A layer is two blocks, attention and MLP: of each the output is added to the residual, of which a
 // norm is its input. What follows names what differs from that.

@@ -59,6 +59,7 @@ inline std::vector<std::string> GoldenModels() {
       "neox-sequential-shards",
       "opt",
       "opt-no-final-norm",
+      "opt-odd-heads",
       "opt-post-norm",
       "qwen2-window-layers",
       "qwen2-yarn",

@@ -26,6 +26,9 @@ MODELS = {
         **SIZES, hidden_size=32, ffn_dim=44, num_attention_heads=2, word_embed_proj_dim=52,
         enable_bias=False, activation_function="gelu", _remove_final_layer_norm=True),
         torch.float32, None, "old"),
+    "opt-odd-heads": (OPTConfig(
+        **SIZES, hidden_size=35, ffn_dim=51, num_attention_heads=5, activation_function="gelu_new"),
+        torch.float32, None, "new"),
     "neox": (GPTNeoXConfig(
         **SIZES, hidden_size=64, intermediate_size=88, num_attention_heads=2,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0,

@@ -104,8 +104,15 @@ TEST_P(CudaSmallGoldenTest, Fp8KeysAndValuesCostNoMoreThanOnTheCpu) {
   }
 }
 
-std::vector<std::string> AllModels() {
+// No GPU serves heads of 7.
+std::vector<std::string> SmallModels() {
   std::vector<std::string> names = GoldenModels();
+  std::erase(names, "opt-odd-heads");
+  return names;
+}
+
+std::vector<std::string> AllModels() {
+  std::vector<std::string> names = SmallModels();
   names.push_back("tiny-kjv");
   return names;
 }
@@ -117,7 +124,7 @@ std::string NameOfModel(const testing::TestParamInfo<std::string>& info) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaGoldenTest, testing::ValuesIn(AllModels()), NameOfModel);
-INSTANTIATE_TEST_SUITE_P(Models, CudaSmallGoldenTest, testing::ValuesIn(GoldenModels()),
+INSTANTIATE_TEST_SUITE_P(Models, CudaSmallGoldenTest, testing::ValuesIn(SmallModels()),
                          NameOfModel);
 
 // Sizes that no model of the golden files has: the heads' of the kernels and between them, and

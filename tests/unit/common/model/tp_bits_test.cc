@@ -331,6 +331,27 @@ TEST_P(TpBitsTest, BlocksThreadsAndStepsOfAnySizeGiveTheBitsOfOne) {
   EXPECT_EQ(BitsOf(options), one);
 }
 
+TEST_P(TpBitsTest, ChunksAndWantedTokensLeaveTheBitsOfAnAnswer) {
+  const auto digests = [&](int32_t chunk_tokens, int32_t scored, DType compute) {
+    RunnerHarness harness(Options(1, compute));
+    const auto prompt = Prompt(61, 6);
+    if (scored > 0) prompt->params.num_prompt_logprobs = scored;
+    std::vector<uint64_t> out;
+    const Generated generated =
+        Generate(harness, prompt, {.chunk_tokens = chunk_tokens, .num_tokens = 4});
+    for (const TokenOutput& output : generated.outputs) out.push_back(output.logits_digest);
+    return out;
+  };
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::vector<uint64_t> whole = digests(96, 0, compute);
+    ASSERT_EQ(whole.size(), 4u);
+    for (const int32_t chunk_tokens : {1, 7, 60}) {
+      EXPECT_EQ(digests(chunk_tokens, 0, compute), whole) << chunk_tokens;
+    }
+    EXPECT_EQ(digests(96, 1, compute), whole);
+  }
+}
+
 TEST_P(TpBitsTest, ASizeThatDoesNotDivideIsRefused) {
   RecordingSink sink;
   for (const int size : {3, 4, 8}) {

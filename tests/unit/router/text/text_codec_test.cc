@@ -118,8 +118,8 @@ TEST_F(TextCodecTest, VocabularyAndMergesOfNoKnownTokenizerAreNone) {
   EXPECT_THAT(std::string(TextCodec::Load(dir.path()).status().message()),
               testing::HasSubstr("merges.txt: line 2"));
   dir.Write("merges.txt", "h e\n");
-  dir.Write("tokenizer_config.json",
-            R"({"tokenizer_class": "GPT2Tokenizer", "add_bos_token": true, "bos_token": "<none>"})");
+  dir.Write("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer",
+                                         "add_bos_token": true, "bos_token": "<none>"})");
   EXPECT_THAT(std::string(TextCodec::Load(dir.path()).status().message()),
               testing::HasSubstr("bos_token must be a token of vocab.json"));
 }
