@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -30,16 +31,23 @@ struct TensorNames {
   absl::string_view q = "self_attn.q_proj";
   absl::string_view k = "self_attn.k_proj";
   absl::string_view v = "self_attn.v_proj";
-  absl::string_view qkv;  // Instead: of each head the rows of q, k and v in turn.
+  absl::string_view qkv;    // Instead: of each head the rows of q, k and v in turn,
+  bool qkv_by_head = true;  // or else all of q, then of k, then of v.
   absl::string_view q_norm = "self_attn.q_norm";
   absl::string_view k_norm = "self_attn.k_norm";
   absl::string_view o = "self_attn.o_proj";
   absl::string_view ffn_norm = "post_attention_layernorm";
+  absl::string_view attention_output_norm;  // Both or none.
+  absl::string_view ffn_output_norm;
   absl::string_view gate = "mlp.gate_proj";
   absl::string_view up = "mlp.up_proj";
+  absl::string_view gate_up;  // Instead of both: gate, then up.
   absl::string_view down = "mlp.down_proj";
   std::span<const absl::string_view> ignored;  // Ends of names of buffers that nobody reads.
 };
+
+// Which layers "max_window_layers" leaves a window.
+enum class WindowDepth : uint8_t { kAll, kFromMaxWindowLayers, kBelowMaxWindowLayers };
 
 // What the architectures differ in: their features, the names of their fields and tensors, and
 // transformers' defaults for absent fields.
@@ -54,7 +62,7 @@ struct Family {
   int64_t num_kv_heads = 0;  // 0: as many as heads.
   int64_t head_dim = 0;      // 0: hidden_size / num_heads.
   int64_t max_positions = 2048;
-  int64_t sliding_window = 0;  // 0: none.
+  int64_t sliding_window = 0;  // 0: never one; -1: none.
   int32_t bos = -1;            // -1: none.
   int32_t eos = -1;            // -1: none.
 
@@ -66,10 +74,20 @@ struct Family {
   bool gated_mlp = true;
   bool tied_embeddings = false;
   bool qk_norm = false;
+  bool norm_one_plus_weight = false;
+  bool scaled_embedding = false;  // By the root of hidden_size.
+  double query_scalar = 0;        // Of "query_pre_attn_scalar"; 0: head_dim.
+  // Without a value the family does not read the field.
+  std::optional<double> attention_softcap = std::nullopt;
+  std::optional<double> logits_softcap = std::nullopt;
 
   bool rotary = true;
   double rotary_factor = 1;          // Of each head's elements,
   bool rotary_factor_field = false;  // or as "partial_rotary_factor" says.
+  double rope_theta = 10000;
+  double local_rope_theta = 0;     // Of layers that may have a window; 0: as the others.
+  int32_t original_positions = 0;  // Before longrope; 0: max_position_embeddings, as read.
+  bool only_longrope = false;      // No other scaled form is allowed.
   bool learned_positions = false;
   int32_t position_offset = 0;
   bool alibi = false;
@@ -79,7 +97,11 @@ struct Family {
   bool o_bias = false;                // and o has one too, where they have.
   bool mlp_bias = false;
   bool mlp_bias_field = false;
-  bool window_switch = false;  // The window needs "use_sliding_window", spares the first layers.
+  bool window_switch = false;  // The window needs "use_sliding_window".
+  bool layer_types = false;    // The field of that name says which layers have it, or else
+  WindowDepth window_depth = WindowDepth::kAll;
+  int64_t full_attention_every = 0;  // the last of so many has none, or as a field says.
+  const char* full_attention_field = nullptr;
   bool needs_divisible_hidden = false;  // hidden_size % num_heads == 0 unless head_dim is given.
   bool plain_heads = false;  // As many KV heads as heads, of hidden_size / num_heads elements each.
 

@@ -44,6 +44,9 @@ class JsonFields {
   // Both with different values are an error. What is passed outlives this.
   void SetAliases(std::span<const FieldAlias> aliases) { aliases_ = aliases; }
 
+  // Even if it is null.
+  bool Has(const std::string& name) const { return object_.is_object() && object_.contains(name); }
+
   // Absent and null both read as nullptr.
   const nlohmann::json* Find(const std::string& name);
 

@@ -11,6 +11,7 @@
 #include "common/checkpoint/families.h"
 #include "common/checkpoint/json_fields.h"
 #include "common/checkpoint/rope_config.h"
+#include "common/checkpoint/window_config.h"
 
 namespace baton {
 namespace {
@@ -27,6 +28,8 @@ constexpr int64_t kMaxLayers = 1 << 12;
 constexpr int64_t kMaxHeads = 1 << 12;
 constexpr int64_t kMaxHeadDim = 1 << 12;
 constexpr int64_t kMaxPositions = 1 << 27;
+constexpr double kMaxSoftcap = 1e6;
+constexpr double kMaxQueryScalar = 1e6;
 
 void ReadSizes(JsonFields& fields, const Family& family, ModelConfig& config) {
   const auto size = [&](const std::string& name, int64_t fallback, int64_t max) {
@@ -143,6 +146,13 @@ void ReadActivation(JsonFields& fields, const Family& family, ModelConfig& confi
   }
 }
 
+// 0: none, as an explicit null is.
+float ReadSoftcap(JsonFields& fields, const char* name, std::optional<double> fallback) {
+  if (!fallback.has_value()) return 0;  // The family does not read it.
+  const double cap = fields.Number(name, fields.Has(name) ? 0 : *fallback, 0, kMaxSoftcap);
+  return static_cast<float>(cap);
+}
+
 void ReadFeatures(JsonFields& fields, const Family& family, ModelConfig& config) {
   ReadNorms(fields, family, config);
   ReadActivation(fields, family, config);
@@ -156,75 +166,13 @@ void ReadFeatures(JsonFields& fields, const Family& family, ModelConfig& config)
   config.learned_positions = family.learned_positions;
   config.position_offset = family.position_offset;
   config.alibi = family.alibi;
-}
-
-// Which layers have the window by "layer_types": [num_layers], or empty when the field is absent.
-std::vector<bool> ReadLayerTypes(JsonFields& fields, const ModelConfig& config) {
-  const json* types = fields.Find("layer_types");
-  if (types == nullptr) return {};
-  if (!types->is_array() || types->size() != static_cast<size_t>(config.num_layers)) {
-    fields.Refuse(
-        "layer_types", *types,
-        absl::StrCat("a list of num_hidden_layers = ", config.num_layers, " names is needed"));
-    return {};
+  config.output_norms = !family.names.attention_output_norm.empty();
+  config.norm_one_plus_weight = family.norm_one_plus_weight;
+  if (family.scaled_embedding) {
+    config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
   }
-  std::vector<bool> windowed;
-  for (const json& type : *types) {
-    windowed.push_back(type == "sliding_attention");
-    if (windowed.back() || type == "full_attention" || type == "attention") continue;
-    fields.Fail(absl::UnimplementedError(
-        absl::StrCat(fields.where(), ": field \"layer_types\" has ", ShowJson(type),
-                     "; only \"full_attention\" and \"sliding_attention\" are supported")));
-  }
-  return windowed;
-}
-
-constexpr int64_t kNoWindow = std::numeric_limits<int64_t>::max();
-
-// The window of the layers that have one.
-int64_t ReadWindowSize(JsonFields& fields, const Family& family, bool window_absent) {
-  const int64_t fallback =
-      window_absent && family.sliding_window != 0 ? family.sliding_window : kNoWindow;
-  const int64_t window = fields.Int("sliding_window", fallback, 1, kNoWindow);
-  // Only the families with the switch obey it.
-  const bool on = fields.Bool("use_sliding_window", false) || !family.window_switch;
-  return on ? window : kNoWindow;
-}
-
-// What transformers makes of the fields; an error where it would ignore one that matters.
-void ReadWindows(JsonFields& fields, const Family& family, bool window_absent,
-                 ModelConfig& config) {
-  const std::vector<bool> types = ReadLayerTypes(fields, config);
-  const int64_t window = ReadWindowSize(fields, family, window_absent);
-  const int64_t first_layer = fields.Int("max_window_layers", 28, 0, kNoWindow);
-  const auto refuse = [&](const std::string& what, const std::string& why) {
-    fields.Fail(
-        absl::UnimplementedError(absl::StrCat(fields.where(), ": field \"", what, "; ", why)));
-  };
-  const bool any_typed = std::ranges::count(types, true) > 0;
-  const bool all_typed = std::ranges::count(types, false) == 0;
-  if (any_typed && window == kNoWindow) {
-    refuse("layer_types\" has \"sliding_attention\"",
-           absl::StrCat("it needs a number in sliding_window",
-                        family.window_switch ? " and use_sliding_window = true" : "",
-                        "; only \"full_attention\" is allowed without"));
-  }
-  // A window that hides no key from any query is none.
-  config.windows.assign(config.num_layers, 0);
-  if (window >= config.max_model_len) return;
-  if (family.sliding_window == 0) {
-    refuse(absl::StrCat("sliding_window\" is ", window),
-           absl::StrCat(family.architecture, " has no sliding window: null is allowed"));
-  } else if (!family.window_switch && !all_typed) {
-    refuse("layer_types\" has \"full_attention\"",
-           absl::StrCat("for ", family.architecture, " sliding_window = ", window,
-                        " holds for every layer: only \"sliding_attention\" is allowed with it"));
-  }
-  for (int32_t layer = 0; layer < config.num_layers; ++layer) {
-    const bool by_depth = !family.window_switch || layer >= first_layer;
-    const bool windowed = types.empty() ? by_depth : types[layer];
-    if (windowed) config.windows[layer] = static_cast<int32_t>(window);
-  }
+  config.attention_softcap = ReadSoftcap(fields, "attn_logit_softcapping", family.attention_softcap);
+  config.logits_softcap = ReadSoftcap(fields, "final_logit_softcapping", family.logits_softcap);
 }
 
 void ReadDType(JsonFields& fields, ModelConfig& config) {
@@ -254,6 +202,28 @@ void ReadTokenIds(JsonFields& fields, const Family& family, const json& object,
   if (bos >= 0) config.bos_token_id = static_cast<int32_t>(bos);
 }
 
+absl::Status ReadRope(JsonFields& fields, const Family& family, int32_t max_model_len,
+                      ModelConfig& config) {
+  RopeContext context{.max_position_embeddings = config.max_position_embeddings,
+                      .rotary_dim = config.rotary_dim,
+                      .max_model_len = max_model_len,
+                      .theta = family.rope_theta,
+                      .original_positions = family.original_positions,
+                      .only_longrope = family.only_longrope};
+  if (family.local_rope_theta > 0) context.layer_type = "full_attention";
+  ASSIGN_OR_RETURN(config.rope, ParseRopeForm(fields, context));
+  config.max_model_len = MaxModelLen(config.rope, config.max_position_embeddings);
+  if (family.local_rope_theta == 0) return absl::OkStatus();
+  context.layer_type = "sliding_attention";
+  context.theta = family.local_rope_theta;
+  context.theta_field = "rope_local_base_freq";
+  context.scaled = false;
+  ASSIGN_OR_RETURN(config.local_rope, ParseRopeForm(fields, context));
+  config.max_model_len =
+      std::min(config.max_model_len, MaxModelLen(*config.local_rope, config.max_position_embeddings));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_text,
                                   int32_t max_model_len) {
   ASSIGN_OR_RETURN(const json object, ParseBoundedJson(where, json_text, kMaxConfigDepth));
@@ -267,23 +237,23 @@ absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_tex
   RETURN_IF_ERROR(fields.status());
   ReadHeads(fields, *family, !object.contains("num_key_value_heads"), config);
   RETURN_IF_ERROR(fields.status());
-  config.attention_scale =
-      static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  const double scalar = family->query_scalar > 0
+                            ? fields.Number("query_pre_attn_scalar", family->query_scalar,
+                                            1 / kMaxQueryScalar, kMaxQueryScalar)
+                            : config.head_dim;
+  config.attention_scale = static_cast<float>(1.0 / std::sqrt(scalar));
   config.max_model_len = std::min(config.max_position_embeddings, kMaxModelLen);
   if (family->rotary) {
     ASSIGN_OR_RETURN(config.rotary_dim,
                      ParseRotaryDim(fields, config.head_dim,
                                     {.factor = family->rotary_factor,
                                      .fixed = !family->rotary_factor_field}));
-    ASSIGN_OR_RETURN(
-        config.rope,
-        ParseRopeForm(fields, {.max_position_embeddings = config.max_position_embeddings,
-                               .rotary_dim = config.rotary_dim,
-                               .max_model_len = max_model_len}));
-    config.max_model_len = MaxModelLen(config.rope, config.max_position_embeddings);
+    RETURN_IF_ERROR(ReadRope(fields, *family, max_model_len, config));
   }
   ReadFeatures(fields, *family, config);
-  ReadWindows(fields, *family, !object.contains("sliding_window"), config);
+  std::vector<bool> windowed =
+      ReadWindows(fields, *family, !object.contains("sliding_window"), config);
+  if (config.local_rope.has_value()) config.local_rope_layers = std::move(windowed);
   ReadDType(fields, config);
   ReadTokenIds(fields, *family, object, config);
   RefuseUnsupportedFields(fields);

@@ -28,6 +28,7 @@ struct ModelConfig {
   int32_t hidden_size = 0;
   int32_t embedding_dim = 0;  // Of embedding and output layer; a matrix leads to hidden_size if it
                               // differs, and another back.
+  float embedding_scale = 1;  // Multiplies the embedding.
   int32_t num_layers = 0;
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
@@ -43,6 +44,7 @@ struct ModelConfig {
   bool final_norm = true;          // Without, the output layer reads the residual.
   bool parallel_residual = false;  // Both blocks of a layer read the residual that enters it.
   bool norm_one_plus_weight = false;  // Scale by (1 + weight).
+  bool output_norms = false;  // Norms of what the blocks give too, before the residual gets it.
 
   Activation activation = Activation::kSilu;
   bool gated_mlp = true;  // down(act(gate(x)) * up(x)); else down(act(up(x))).
@@ -57,11 +59,15 @@ struct ModelConfig {
   bool tied_embeddings = false;
 
   RopeForm rope;
+  std::optional<RopeForm> local_rope;   // Of layers of its own,
+  std::vector<bool> local_rope_layers;  // [num_layers], or empty without it.
   int32_t rotary_dim = 0;     // Of a head's first elements; even, 0 = none are rotated.
   bool learned_positions = false;  // A table of them is added to the embedding,
   int32_t position_offset = 0;     // at position + position_offset.
   bool alibi = false;              // Biases of scores by distance, as BLOOM's.
   float attention_scale = 0;  // Multiplies q . k: 1 / sqrt(head_dim).
+  float attention_softcap = 0;  // Of scores, before the mask: cap * tanh(x / cap); 0 = none.
+  float logits_softcap = 0;
   // [num_layers]: how many tokens a query of the layer sees, itself and those before it; 0 = all.
   // Less than max_model_len; layers that have a window have the same.
   std::vector<int32_t> windows;

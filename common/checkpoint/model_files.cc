@@ -48,6 +48,8 @@ std::string Describe(const ModelConfig& c) {
   return absl::StrCat(text, " windows ", absl::StrJoin(c.windows, " "));
 }
 
+std::string Exactly(double value) { return absl::StrFormat("%a", value); }
+
 // What is as ModelConfig has it at first is not told, so that a digest outlives new features.
 std::string DescribeFeatures(const ModelConfig& c) {
   std::string text;
@@ -62,6 +64,16 @@ std::string DescribeFeatures(const ModelConfig& c) {
   add(c.parallel_residual, "parallel residual");
   add(c.learned_positions, "learned positions ", c.position_offset);
   add(c.alibi, "alibi");
+  add(c.output_norms, "output norms");
+  add(c.embedding_scale != 1, "embedding scale ", Exactly(c.embedding_scale));
+  add(c.attention_softcap > 0, "attention softcap ", Exactly(c.attention_softcap));
+  if (c.local_rope.has_value()) {
+    absl::StrAppend(&text, " local rope ", Exactly(c.local_rope->theta), " ",
+                    std::visit([](const auto& form) { return Describe(form); },
+                               c.local_rope->scaling),
+                    " of ", absl::StrJoin(c.local_rope_layers, " "));
+  }
+  add(c.logits_softcap > 0, "logits softcap ", Exactly(c.logits_softcap));
   return text;
 }
 

@@ -36,6 +36,8 @@ constexpr const char* kOtherTypesFields[] = {"factor",
                                              "finetuned",
                                              "original_max_position_embeddings"};
 
+constexpr char kGlobalLayers[] = "full_attention";
+constexpr char kLocalLayers[] = "sliding_attention";
 constexpr char kPartial[] = "partial_rotary_factor";  // ParseRotaryDim reads it.
 
 void RequireField(JsonFields& rope, const std::string& name, const std::string& type) {
@@ -135,6 +137,12 @@ RopeScaling ParseScaling(JsonFields& rope, int32_t original, const RopeContext& 
   const std::string old_name = rope.String("type", "default");
   const std::string type = rope.String("rope_type", old_name);
   if (type == "default") return RopeDefault{};
+  if (context.only_longrope && type != "longrope" && type != "su") {
+    rope.Fail(absl::UnimplementedError(
+        absl::StrCat(rope.where(), ": field \"rope_type\" is ", ShowJson(type),
+                     "; of this architecture default and longrope are supported")));
+    return RopeDefault{};
+  }
   if (type == "linear") return RopeLinear{.factor = Factor(rope, type)};
   if (type == "yarn") return ParseYarn(rope, original, context);
   if (type == "llama3") return ParseLlama3(rope, original);
@@ -153,9 +161,9 @@ RopeScaling ParseScaling(JsonFields& rope, int32_t original, const RopeContext& 
   return RopeDefault{};
 }
 
-void RefuseUnknownFields(JsonFields& rope, const nlohmann::json& object) {
+void RefuseUnknownFields(JsonFields& rope, const nlohmann::json& object, bool has_partial) {
   for (const char* name : kOtherTypesFields) rope.Find(name);
-  rope.Find(kPartial);
+  if (has_partial) rope.Find(kPartial);
   for (const std::string& name : rope.Untaken()) {
     if (const auto& value = object.at(name); !value.is_null()) {
       rope.Fail(absl::UnimplementedError(
@@ -171,10 +179,20 @@ struct RopeObject {
   const nlohmann::json& object;
 };
 
-RopeObject FindRopeObject(JsonFields& config) {
+RopeObject FindRopeObject(JsonFields& config, const RopeContext& context) {
   static const auto& kEmpty = *new nlohmann::json(nlohmann::json::object());
   const nlohmann::json* scaling = config.Find("rope_scaling");
   const nlohmann::json* parameters = config.Find("rope_parameters");
+  if (context.layer_type != nullptr && parameters != nullptr && parameters->is_object()) {
+    for (const auto& [name, value] : parameters->items()) {
+      if (name == kGlobalLayers || name == kLocalLayers) continue;
+      config.Refuse("rope_parameters", name,
+                    absl::StrCat("only ", kGlobalLayers, " and ", kLocalLayers, " are allowed"));
+    }
+    const auto own = parameters->find(context.layer_type);
+    parameters = own == parameters->end() ? nullptr : &*own;
+  }
+  if (!context.scaled) scaling = nullptr;
   if (scaling != nullptr && !(scaling->is_object() && scaling->empty())) {
     return {"rope_scaling", *scaling};
   }
@@ -185,7 +203,7 @@ RopeObject FindRopeObject(JsonFields& config) {
 
 absl::StatusOr<int32_t> ParseRotaryDim(JsonFields& config, int32_t head_dim,
                                        const RotaryShare& share) {
-  const RopeObject found = FindRopeObject(config);
+  const RopeObject found = FindRopeObject(config, {});
   JsonFields rope(absl::StrCat(config.where(), ": ", found.name), found.object);
   RETURN_IF_ERROR(rope.status());
   const double beside = config.Number(kPartial, share.factor, 0, 1);
@@ -208,20 +226,23 @@ absl::StatusOr<int32_t> ParseRotaryDim(JsonFields& config, int32_t head_dim,
 }
 
 absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& context) {
-  const RopeObject found = FindRopeObject(config);
+  const RopeObject found = FindRopeObject(config, context);
+  RETURN_IF_ERROR(config.status());
   const nlohmann::json& object = found.object;
   JsonFields rope(absl::StrCat(config.where(), ": ", found.name), object);
   RETURN_IF_ERROR(rope.status());
 
   RopeForm form;
-  form.theta = config.Number("rope_theta", form.theta, kMinTheta, kMaxTheta);
+  form.theta = config.Number(context.theta_field, context.theta, kMinTheta, kMaxTheta);
   form.theta = rope.Number("rope_theta", form.theta, kMinTheta, kMaxTheta);
-  const auto inner = static_cast<int32_t>(rope.Int(
-      "original_max_position_embeddings", context.max_position_embeddings, 1, kMostPositions));
+  const int32_t known = context.original_positions > 0 ? context.original_positions
+                                                       : context.max_position_embeddings;
+  const auto inner = static_cast<int32_t>(
+      rope.Int("original_max_position_embeddings", known, 1, kMostPositions));
   const auto original = static_cast<int32_t>(
       config.Int("original_max_position_embeddings", inner, 1, kMostPositions));
   form.scaling = ParseScaling(rope, original, context);
-  RefuseUnknownFields(rope, object);
+  RefuseUnknownFields(rope, object, context.layer_type == nullptr);
   if (std::holds_alternative<RopeYarn>(form.scaling) && form.theta <= 1) {
     rope.Refuse("rope_theta", form.theta, "rope type \"yarn\" needs more than 1");
   }

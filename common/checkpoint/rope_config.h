@@ -13,6 +13,14 @@ struct RopeContext {
   int32_t max_position_embeddings = 0;
   int32_t rotary_dim = 0;
   int32_t max_model_len = 0;  // The longest sequence that is served; 0 = what the model supports.
+  double theta = 10000;            // Where the config names none. So too
+  int32_t original_positions = 0;  // original_max_position_embeddings; 0: max_position_embeddings.
+  bool only_longrope = false;      // No other scaled form is allowed.
+  // Of models with a rope for each type of layer: this one's object in rope_parameters, the field
+  // that older files have for its theta, and whether their rope_scaling is its.
+  const char* layer_type = nullptr;
+  const char* theta_field = "rope_theta";
+  bool scaled = true;
 };
 
 // The share of a head's elements that is rotated.

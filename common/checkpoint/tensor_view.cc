@@ -78,6 +78,12 @@ std::vector<TensorView> DenseRuns(const TensorView& tensor, int64_t first, int64
   return runs;
 }
 
+TensorView RowsOf(const TensorView& tensor, int64_t first, int64_t count) {
+  if (!tensor.present()) return {};
+  BATON_CHECK(tensor.group == 0);
+  return DenseRuns(tensor, first, count).front();
+}
+
 TensorView EveryGroup(const TensorView& tensor, int64_t group, int64_t part, int64_t parts) {
   if (!tensor.present()) return {};
   BATON_CHECK(tensor.group == 0 && tensor.shape[0] % (group * parts) == 0);

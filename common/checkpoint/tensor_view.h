@@ -30,6 +30,9 @@ struct TensorView {
 // Rows [first, first + count) as dense runs, in their order: all in one of a dense tensor.
 std::vector<TensorView> DenseRuns(const TensorView& tensor, int64_t first, int64_t count);
 
+// Rows [first, first + count) of a dense tensor; not present() if it is not.
+TensorView RowsOf(const TensorView& tensor, int64_t first, int64_t count);
+
 // The part'th of so many groups' parts: of each `parts * group` rows those from part * group on.
 TensorView EveryGroup(const TensorView& tensor, int64_t group, int64_t part, int64_t parts);
 

@@ -124,13 +124,19 @@ void NamedTensors::TakeAttention(const std::string& layer, LayerWeights& w) cons
     w.v_bias = Bias(layer + std::string(names.v), kv_dim, config.qkv_bias);
   } else {
     const std::string name = layer + std::string(names.qkv);
-    const TensorView weight = Weight(name, {3 * q_dim, hidden});
-    const TensorView bias = Bias(name, 3 * q_dim, config.qkv_bias);
+    const int64_t rows = q_dim + 2 * kv_dim;
+    const TensorView weight = Weight(name, {rows, hidden});
+    const TensorView bias = Bias(name, rows, config.qkv_bias);
     TensorView* const parts[][2] = {
         {&w.q_proj, &w.q_bias}, {&w.k_proj, &w.k_bias}, {&w.v_proj, &w.v_bias}};
     for (int64_t part = 0; part < 3; ++part) {
-      *parts[part][0] = EveryGroup(weight, config.head_dim, part, 3);
-      *parts[part][1] = EveryGroup(bias, config.head_dim, part, 3);
+      const int64_t first = part == 0 ? 0 : q_dim + (part - 1) * kv_dim;
+      const auto part_of = [&](const TensorView& fused) {
+        return names.qkv_by_head ? EveryGroup(fused, config.head_dim, part, 3)
+                                 : RowsOf(fused, first, part == 0 ? q_dim : kv_dim);
+      };
+      *parts[part][0] = part_of(weight);
+      *parts[part][1] = part_of(bias);
     }
   }
   w.q_norm = Weight(layer + std::string(names.q_norm), {config.head_dim}, config.qk_norm);
@@ -156,8 +162,18 @@ LayerWeights NamedTensors::TakeLayer(int32_t number, NormWeights& norm_before) c
     w.ffn_norm = std::move(second);
   }
   TakeAttention(layer, w);
-  w.gate_proj = Weight(gate, {ffn, hidden}, config.gated_mlp);
-  w.up_proj = Weight(up, {ffn, hidden});
+  w.attention_output_norm =
+      Weight(absl::StrCat(layer, names.attention_output_norm), {hidden}, config.output_norms);
+  w.ffn_output_norm =
+      Weight(absl::StrCat(layer, names.ffn_output_norm), {hidden}, config.output_norms);
+  if (names.gate_up.empty()) {
+    w.gate_proj = Weight(gate, {ffn, hidden}, config.gated_mlp);
+    w.up_proj = Weight(up, {ffn, hidden});
+  } else {
+    const TensorView both = Weight(absl::StrCat(layer, names.gate_up), {2 * ffn, hidden});
+    w.gate_proj = RowsOf(both, 0, ffn);
+    w.up_proj = RowsOf(both, ffn, ffn);
+  }
   w.down_proj = Weight(down, {hidden, ffn});
   w.gate_bias = Bias(gate, ffn, config.gated_mlp && config.mlp_bias);
   w.up_bias = Bias(up, ffn, config.mlp_bias);

@@ -32,6 +32,8 @@ struct LayerWeights {
   TensorView o_proj;     // [hidden_size, num_heads * head_dim]
   TensorView o_bias;     // [hidden_size], with o_bias.
   NormWeights ffn_norm;  // [hidden_size]: before the MLP. With post_norm that behind attention.
+  TensorView attention_output_norm;  // [hidden_size], with output_norms, as the next.
+  TensorView ffn_output_norm;
   TensorView gate_proj;  // [ffn_size, hidden_size], with gated_mlp.
   TensorView up_proj;    // [ffn_size, hidden_size]
   TensorView down_proj;  // [hidden_size, ffn_size]

@@ -137,7 +137,7 @@ struct Packer {
 
 absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer,
                        PackedRanks& ranks) {
-  const auto head_norm = [&](Buffer PackedLayer::*member) {
+  const auto vector = [&](Buffer PackedLayer::*member) {
     return [&ranks, layer, member](size_t r) -> Buffer& { return ranks[r].layers[layer].*member; };
   };
   const auto norm = [&](PackedNorm PackedLayer::*member) {
@@ -161,10 +161,14 @@ absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer
   RETURN_IF_ERROR(packer.Copy({&w.q_bias}, heads, bias(&PackedLayer::q)));
   RETURN_IF_ERROR(packer.PackRows({&w.k_proj, &w.v_proj}, kv_heads, weights(&PackedLayer::kv)));
   RETURN_IF_ERROR(packer.Copy({&w.k_bias, &w.v_bias}, kv_heads, bias(&PackedLayer::kv)));
-  RETURN_IF_ERROR(packer.Copy({&w.q_norm}, nullptr, head_norm(&PackedLayer::q_norm)));
-  RETURN_IF_ERROR(packer.Copy({&w.k_norm}, nullptr, head_norm(&PackedLayer::k_norm)));
+  RETURN_IF_ERROR(packer.Copy({&w.q_norm}, nullptr, vector(&PackedLayer::q_norm)));
+  RETURN_IF_ERROR(packer.Copy({&w.k_norm}, nullptr, vector(&PackedLayer::k_norm)));
   RETURN_IF_ERROR(packer.PackColumns(w.o_proj, heads, weights(&PackedLayer::o)));
   RETURN_IF_ERROR(packer.Copy({&w.o_bias}, nullptr, bias(&PackedLayer::o)));
+  RETURN_IF_ERROR(packer.Copy({&w.attention_output_norm}, nullptr,
+                              vector(&PackedLayer::attention_output_norm)));
+  RETURN_IF_ERROR(
+      packer.Copy({&w.ffn_output_norm}, nullptr, vector(&PackedLayer::ffn_output_norm)));
   RETURN_IF_ERROR(packer.CopyNorm(w.ffn_norm, norm(&PackedLayer::ffn_norm)));
   RETURN_IF_ERROR(
       packer.PackRows({&w.gate_proj, &w.up_proj}, ffn, weights(&PackedLayer::gate_up)));
@@ -215,7 +219,8 @@ int64_t SizeBytes(const PackedModel& model) {
                   of_norm(model.final_norm);
   for (const PackedLayer& layer : model.layers) {
     bytes += of_norm(layer.attention_norm) + of_norm(layer.ffn_norm);
-    bytes += layer.q_norm.size_bytes() + layer.k_norm.size_bytes();
+    bytes += layer.q_norm.size_bytes() + layer.k_norm.size_bytes() +
+             layer.attention_output_norm.size_bytes() + layer.ffn_output_norm.size_bytes();
     for (const PackedLinear* linear : {&layer.q, &layer.kv, &layer.o, &layer.gate_up,
                                        &layer.down}) {
       bytes += of(*linear);

@@ -32,9 +32,11 @@ struct PackedLayer {
   Buffer q_norm;          // [head_dim], or empty.
   Buffer k_norm;          // [head_dim], or empty.
   PackedLinear o;         // [hidden_size, num_heads * head_dim]
+  Buffer attention_output_norm;  // [hidden_size], or empty.
   PackedNorm ffn_norm;
   PackedLinear gate_up;   // [2 * ffn_size, hidden_size]: gate, then up; without a gate up alone.
   PackedLinear down;      // [hidden_size, ffn_size]
+  Buffer ffn_output_norm;  // [hidden_size], or empty.
 };
 
 // All parameters of a model that one rank needs, its own copy in the memory of a device. The sizes

@@ -39,11 +39,14 @@ ActivationKind KindOf(Activation activation) {
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(TransformerParts parts) {
   std::unique_ptr<Transformer> model(new Transformer(std::move(parts)));
   const ModelConfig& config = model->config_;
-  if (config.rotary_dim > 0) {
-    const RopeFrequencies rope = ComputeRopeFrequencies(config.rope, config.rotary_dim);
-    ASSIGN_OR_RETURN(model->inv_freq_,
+  const RopeForm* const forms[] = {config.rotary_dim > 0 ? &config.rope : nullptr,
+                                   config.local_rope.has_value() ? &*config.local_rope : nullptr};
+  for (size_t i = 0; i < std::size(forms); ++i) {
+    if (forms[i] == nullptr) continue;
+    const RopeFrequencies rope = ComputeRopeFrequencies(*forms[i], config.rotary_dim);
+    ASSIGN_OR_RETURN(model->rotary_[i].inv_freq,
                      CopyToDevice(*model->device_, std::as_bytes(std::span(rope.inv_freq))));
-    model->rotary_scaling_ = rope.attention_scaling;
+    model->rotary_[i].scaling = rope.attention_scaling;
   }
   if (config.alibi) {
     const std::vector<float> slopes = AlibiSlopes(config.num_heads);
@@ -90,6 +93,7 @@ absl::Status Transformer::MakeRoom() {
   const int64_t logit_rows = lead_ == this ? device_->info().logit_rows : 0;
   const int64_t hidden = config_.hidden_size, half = config_.rotary_dim / 2;
   const int64_t embedding = config_.embedding_dim;
+  const int64_t local_tokens = config_.local_rope.has_value() ? max_tokens : 0;
   const Room rooms[] = {
       {residual_, DType::kF32, max_tokens, hidden},
       {delta_, DType::kF32, max_tokens, std::max(hidden, embedding)},
@@ -102,8 +106,10 @@ absl::Status Transformer::MakeRoom() {
       {projected_, activations, embedding == hidden ? 0 : max_tokens, embedding},
       {gate_up_, activations, max_tokens, gate_up_width_},
       {ffn_, activations, max_tokens, shape_.ffn_size},
-      {cos_, DType::kF32, max_tokens, half},
-      {sin_, DType::kF32, max_tokens, half},
+      {rotary_[0].cos, DType::kF32, max_tokens, half},
+      {rotary_[0].sin, DType::kF32, max_tokens, half},
+      {rotary_[1].cos, DType::kF32, local_tokens, half},
+      {rotary_[1].sin, DType::kF32, local_tokens, half},
       {logits_[0], DType::kF32, logit_rows, config_.vocab_size},
       {logits_[1], DType::kF32, group_ == nullptr ? 0 : logit_rows, config_.vocab_size},
   };
@@ -155,96 +161,19 @@ absl::Status Transformer::SumOverRanks(const PackedLinear& linear, int32_t segme
   return ops().FoldPartials(fold);
 }
 
-absl::Status Transformer::Norm(const PackedNorm& norm, int64_t num_tokens, bool add_delta) {
-  const int64_t hidden = config_.hidden_size;
-  if (config_.norm == NormKind::kLayer) {
-    if (add_delta) RETURN_IF_ERROR(AddDelta(num_tokens));
-    const bool exists = norm.weight.data() != nullptr;
-    if (exists && !config_.normed_residual) {
-      return LayerNorm(norm, num_tokens, normed_in_use_, compute_);
-    }
-    if (exists) RETURN_IF_ERROR(LayerNorm(norm, num_tokens, residual_in_use_, DType::kF32));
-    return Round(residual_in_use_, num_tokens, hidden, normed_in_use_);
-  }
-  const Floats x = add_delta ? delta_.data() : residual_in_use_;
-  return ops().RmsNorm({.x = x,
-                        .x_stride = Stride(hidden),
-                        .num_tokens = num_tokens,
-                        .dim = hidden,
-                        .weight = norm.weight.floats(DType::kF32).f32(),
-                        .one_plus_weight = config_.norm_one_plus_weight,
-                        .eps = config_.norm_eps,
-                        .residual = add_delta ? residual_in_use_.f32() : nullptr,
-                        .residual_stride = Stride(hidden),
-                        .round_to = compute_,
-                        .out = normed_in_use_,
-                        .out_stride = Stride(hidden)});
-}
-
-// Of the residual.
-absl::Status Transformer::LayerNorm(const PackedNorm& norm, int64_t num_tokens, Floats out,
-                                    DType round_to) {
-  return ops().LayerNorm({.x = residual_in_use_,
-                          .x_stride = Stride(config_.hidden_size),
-                          .num_tokens = num_tokens,
-                          .dim = config_.hidden_size,
-                          .weight = norm.weight.floats(DType::kF32).f32(),
-                          .bias = norm.bias.floats(DType::kF32).f32(),
-                          .eps = config_.norm_eps,
-                          .round_to = round_to,
-                          .out = out,
-                          .out_stride = Stride(config_.hidden_size)});
-}
-
-absl::Status Transformer::AddDelta(int64_t num_tokens) {
-  const int64_t stride = Stride(config_.hidden_size);
-  return ops().FoldPartials({.parts = {residual_in_use_.f32(), delta_.data().f32()},
-                             .num_parts = 2,
-                             .part_stride = stride,
-                             .num_tokens = num_tokens,
-                             .dim = config_.hidden_size,
-                             .out = residual_in_use_,
-                             .out_stride = stride});
-}
-
-// What enters a product with weights.
-absl::Status Transformer::Round(Floats from, int64_t num_tokens, int64_t width, Floats out) {
-  return ops().FoldPartials({.parts = {from.f32()},
-                             .part_stride = Stride(width),
-                             .num_tokens = num_tokens,
-                             .dim = width,
-                             .round_to = compute_,
-                             .out = out,
-                             .out_stride = Stride(width)});
-}
-
-absl::Status Transformer::NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads,
-                                    int64_t num_heads, int64_t stride) {
-  if (weight.data() == nullptr) return absl::OkStatus();
-  return ops().RmsNorm({.x = heads,
-                        .x_stride = stride,
-                        .num_tokens = num_tokens,
-                        .rows_per_token = num_heads,
-                        .dim = config_.head_dim,
-                        .weight = weight.floats(DType::kF32).f32(),
-                        .one_plus_weight = config_.norm_one_plus_weight,
-                        .eps = config_.norm_eps,
-                        .round_to = heads.dtype,
-                        .out = heads,
-                        .out_stride = stride});
-}
-
-absl::Status Transformer::RotateHeads(int64_t num_tokens, Floats heads, int64_t num_heads,
-                                      int64_t stride) {
+absl::Status Transformer::RotateHeads(int32_t layer, int64_t num_tokens, Floats heads,
+                                      int64_t num_heads, int64_t stride) {
   if (config_.rotary_dim == 0) return absl::OkStatus();
+  const bool local = config_.local_rope.has_value() && config_.local_rope_layers[layer];
+  const RotaryTables& tables = rotary_[local ? 1 : 0];
   return ops().Rope({.x = heads,
                      .x_stride = stride,
                      .num_tokens = num_tokens,
                      .num_heads = num_heads,
                      .head_dim = config_.head_dim,
                      .rotary_dim = config_.rotary_dim,
-                     .cos = cos_.data().f32(),
-                     .sin = sin_.data().f32()});
+                     .cos = tables.cos.data().f32(),
+                     .sin = tables.sin.data().f32()});
 }
 
 // Also leaves the layer's input, normed, in normed_in_use_.
@@ -256,7 +185,8 @@ absl::Status Transformer::WriteKeysAndValues(int32_t layer, const BatchView& bat
   const Floats k = kv_.data(), v = k.At(kv_width_ / 2);
   RETURN_IF_ERROR(
       NormHeads(weights.k_norm, batch.num_tokens, k, shape_.kv_heads.count, Stride(kv_width_)));
-  RETURN_IF_ERROR(RotateHeads(batch.num_tokens, k, shape_.kv_heads.count, Stride(kv_width_)));
+  RETURN_IF_ERROR(
+      RotateHeads(layer, batch.num_tokens, k, shape_.kv_heads.count, Stride(kv_width_)));
   return ops().ReshapeAndCache({.key = k,
                                 .key_stride = Stride(kv_width_),
                                 .value = v,
@@ -273,7 +203,7 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
   RETURN_IF_ERROR(Linear(weights.q, normed_in_use_, num_tokens, q_.data()));
   RETURN_IF_ERROR(
       NormHeads(weights.q_norm, num_tokens, q_.data(), shape_.num_heads, Stride(q_width_)));
-  RETURN_IF_ERROR(RotateHeads(num_tokens, q_.data(), shape_.num_heads, Stride(q_width_)));
+  RETURN_IF_ERROR(RotateHeads(layer, num_tokens, q_.data(), shape_.num_heads, Stride(q_width_)));
   RETURN_IF_ERROR(ops().VarlenAttention(
       {.q = q_.data(),
        .q_stride = Stride(q_width_),
@@ -291,12 +221,14 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
        .v_cache = PlaneOf(cache, layer, KvPlane::kV),
        // No window, 0, gives -1: infinite.
        .scores = {.scale = config_.attention_scale,
+                  .softcap = config_.attention_softcap,
                   .window_left = config_.windows[layer] - 1,
                   .alibi_slopes = alibi_slopes_.floats(DType::kF32).f32()},
        .round_to = compute_,
        .out = context_.data(),
        .out_stride = Stride(q_width_)}));
-  return SumOverRanks(weights.o, shape_.o_segments, context_.data(), num_tokens);
+  RETURN_IF_ERROR(SumOverRanks(weights.o, shape_.o_segments, context_.data(), num_tokens));
+  return NormOutput(weights.attention_output_norm, num_tokens);
 }
 
 absl::Status Transformer::MlpBlock(int32_t layer, int64_t num_tokens) {
@@ -305,7 +237,8 @@ absl::Status Transformer::MlpBlock(int32_t layer, int64_t num_tokens) {
   if (config_.parallel_residual) RETURN_IF_ERROR(AddDelta(num_tokens));
   RETURN_IF_ERROR(Linear(weights.gate_up, normed_in_use_, num_tokens, gate_up_.data()));
   RETURN_IF_ERROR(Activate(num_tokens));
-  return SumOverRanks(weights.down, shape_.down_segments, ffn_.data(), num_tokens);
+  RETURN_IF_ERROR(SumOverRanks(weights.down, shape_.down_segments, ffn_.data(), num_tokens));
+  return NormOutput(weights.ffn_output_norm, num_tokens);
 }
 
 absl::Status Transformer::Activate(int64_t num_tokens) {
@@ -330,14 +263,17 @@ absl::Status Transformer::Activate(int64_t num_tokens) {
 }
 
 absl::Status Transformer::FillRotary(const BatchView& batch) {
-  if (config_.rotary_dim == 0) return absl::OkStatus();
-  return ops().RotaryTable({.positions = batch.positions,
-                            .num_tokens = batch.num_tokens,
-                            .inv_freq = inv_freq_.floats(DType::kF32).f32(),
-                            .half = config_.rotary_dim / 2,
-                            .attention_scaling = rotary_scaling_,
-                            .cos = cos_.data().f32(),
-                            .sin = sin_.data().f32()});
+  for (const RotaryTables& tables : rotary_) {
+    if (tables.inv_freq.data() == nullptr) continue;
+    RETURN_IF_ERROR(ops().RotaryTable({.positions = batch.positions,
+                                       .num_tokens = batch.num_tokens,
+                                       .inv_freq = tables.inv_freq.floats(DType::kF32).f32(),
+                                       .half = config_.rotary_dim / 2,
+                                       .attention_scaling = tables.scaling,
+                                       .cos = tables.cos.data().f32(),
+                                       .sin = tables.sin.data().f32()}));
+  }
+  return absl::OkStatus();
 }
 
 // From here on only the rows of the tokens whose logits are wanted: nobody reads the others.

@@ -67,6 +67,14 @@ class Transformer {
   absl::StatusOr<Floats> Logits(int64_t first, int64_t count);
 
  private:
+  // Angles of one rope form for the tokens of the pass in progress.
+  struct RotaryTables {
+    Buffer inv_freq;  // f32 [rotary_dim / 2], or empty.
+    float scaling = 1;
+    ActivationRows cos;  // f32 [T, rotary_dim / 2]
+    ActivationRows sin;
+  };
+
   explicit Transformer(TransformerParts parts);
   absl::Status MakeRoom();
 
@@ -90,7 +98,10 @@ class Transformer {
   absl::Status Round(Floats from, int64_t num_tokens, int64_t width, Floats out);
   absl::Status NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads, int64_t num_heads,
                          int64_t stride);
-  absl::Status RotateHeads(int64_t num_tokens, Floats heads, int64_t num_heads, int64_t stride);
+  // delta = norm(delta), if there is such a norm.
+  absl::Status NormOutput(const Buffer& weight, int64_t num_tokens);
+  absl::Status RotateHeads(int32_t layer, int64_t num_tokens, Floats heads, int64_t num_heads,
+                           int64_t stride);
   // Elements from row to row of activations of that width; logits and rotary tables are dense.
   int64_t Stride(int64_t width) const;
   ModelOps& ops() { return device_->ops(); }
@@ -107,9 +118,8 @@ class Transformer {
   const int64_t kv_width_;  // 2 * num_kv_heads * head_dim, of this rank
   const int64_t gate_up_width_;
   const int64_t max_tokens_;
-  Buffer inv_freq_;      // f32 [rotary_dim / 2]
   Buffer alibi_slopes_;  // f32 [num_heads], of this rank; or empty.
-  float rotary_scaling_ = 1;
+  RotaryTables rotary_[2];  // The second with a local rope.
 
   // Activations of the pass in progress.
   ActivationRows residual_;         // f32 [T, hidden_size]
@@ -123,8 +133,6 @@ class Transformer {
   ActivationRows projected_;  // [T, embedding_dim], where it is not the hidden size
   ActivationRows gate_up_;  // [T, 2 * ffn_size], of this rank; without a gate half of it
   ActivationRows ffn_;      // [T, ffn_size], of this rank
-  ActivationRows cos_;      // f32 [T, rotary_dim / 2]
-  ActivationRows sin_;      // f32 [T, rotary_dim / 2]
   // f32 [logit_rows, vocab_size], the lead's; the second with several ranks only.
   ActivationRows logits_[2];
   int slice_ = 0;  // Which of them is next.

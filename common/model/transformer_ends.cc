@@ -11,6 +11,7 @@ absl::Status Transformer::EmbedTokens(const BatchView& batch, Floats out) {
                      .rows_each = shape_.ids_each,
                      .tokens = batch.tokens,
                      .num_tokens = batch.num_tokens,
+                     .scale = config_.embedding_scale,
                      .out = out,
                      .out_stride = Stride(config_.embedding_dim)};
   for (int r = 0; r < shape_.size; ++r) args.shards[r] = &(*all_ranks_)[r].embedding;
@@ -62,6 +63,12 @@ absl::StatusOr<Floats> Transformer::Logits(int64_t first, int64_t count) {
                               .weights = &model_.output(),
                               .out = logits.At(shape_.first_token_id),
                               .out_stride = config_.vocab_size}));
+  if (config_.logits_softcap == 0) return logits;
+  RETURN_IF_ERROR(ops().Softcap({.x = logits.At(shape_.first_token_id),
+                                 .x_stride = config_.vocab_size,
+                                 .num_tokens = count,
+                                 .dim = shape_.num_token_ids,
+                                 .cap = config_.logits_softcap}));
   return logits;
 }
 

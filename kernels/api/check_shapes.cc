@@ -178,6 +178,7 @@ absl::Status CheckShapes(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   if (args.num_tokens == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequireShards(args));
+  RETURN_IF_ERROR(RequireFloat(std::isfinite(args.scale), "scale", args.scale, "finite"));
   RETURN_IF_ERROR(RequirePointer(args.tokens, "tokens"));
   RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   return RequireStrideOrDense(args.out_stride, args.shards[0]->k(), "out_stride");

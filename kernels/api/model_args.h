@@ -93,7 +93,7 @@ struct SoftcapArgs {
 // Ranks that a model may be divided among.
 inline constexpr int32_t kMaxRanks = 8;
 
-// out[t] = table[tokens[t]]. The rows of the table may be divided among several matrices, one of
+// out[t] = table[tokens[t]] * scale. The rows of the table may be divided among several matrices, one of
 // each rank: row i is row i % rows_each of shards[i / rows_each].
 struct EmbeddingArgs {
   const PackedMatrix* shards[kMaxRanks] = {};  // [rows_each, dim] each; the last may have fewer.
@@ -101,6 +101,7 @@ struct EmbeddingArgs {
   int64_t rows_each = 0;            // Of several shards.
   const int32_t* tokens = nullptr;  // [num_tokens], each in [0, vocab_size)
   int64_t num_tokens = 0;
+  float scale = 1;         // Multiplies what is read, finite.
   Floats out;              // [num_tokens, dim]
   int64_t out_stride = 0;  // Elements from token to token; 0: dense.
 

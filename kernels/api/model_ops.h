@@ -4,6 +4,7 @@
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
+#include "kernels/api/moe_args.h"
 #include "kernels/api/row_args.h"
 #include "kernels/api/sample_args.h"
 
@@ -26,9 +27,21 @@ class ModelOps {
   virtual absl::Status VarlenAttention(const VarlenAttentionArgs& args) = 0;
   virtual absl::Status Activation(const ActivationArgs& args) = 0;
   virtual absl::Status ActivationAndMul(const ActivationAndMulArgs& args) = 0;
+  virtual absl::Status Softcap(const SoftcapArgs& args) = 0;
   virtual absl::Status SelectRows(const SelectRowsArgs& args) = 0;
   virtual absl::Status Sample(const SampleArgs& args) = 0;
   virtual absl::Status Score(const ScoreArgs& args) = 0;
+
+  // Layers of experts, which not every device has: Device::CheckModel says so at load.
+  virtual absl::Status MoeRouting(const MoeRoutingArgs&) { return NoExperts(); }
+  virtual absl::Status MoeAlign(const MoeAlignArgs&) { return NoExperts(); }
+  virtual absl::Status ExpertGemm(const ExpertGemmArgs&) { return NoExperts(); }
+  virtual absl::Status MoeCombine(const MoeCombineArgs&) { return NoExperts(); }
+
+ private:
+  static absl::Status NoExperts() {
+    return absl::UnimplementedError("no layers of experts on this device");
+  }
 };
 
 }  // namespace baton

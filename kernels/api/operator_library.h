@@ -4,13 +4,12 @@
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
 #include "kernels/api/model_args.h"
-#include "kernels/api/moe_args.h"
 #include "kernels/api/step_args.h"
 
 namespace baton {
 
 // The operators that a device may have beside ModelOps: other forms of attention, whole blocks of a
-// cache, layers of experts. They promise what ModelOps do.
+// cache. They promise what ModelOps do.
 class OperatorLibrary {
  public:
   virtual ~OperatorLibrary() = default;
@@ -24,11 +23,6 @@ class OperatorLibrary {
   virtual absl::Status PrefixAttention(const PrefixAttentionArgs& args) = 0;
   virtual absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) = 0;
   virtual absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) = 0;
-  virtual absl::Status Softcap(const SoftcapArgs& args) = 0;
-  virtual absl::Status MoeRouting(const MoeRoutingArgs& args) = 0;
-  virtual absl::Status MoeAlign(const MoeAlignArgs& args) = 0;
-  virtual absl::Status ExpertGemm(const ExpertGemmArgs& args) = 0;
-  virtual absl::Status MoeCombine(const MoeCombineArgs& args) = 0;
 };
 
 }  // namespace baton

@@ -173,7 +173,10 @@ absl::Status CpuKernels::Embedding(const EmbeddingArgs& args) {
   const auto body = [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const Panels shard(*args.shards[args.tokens[t] / rows_each]);
-      UnpackRow(shard, args.tokens[t] % rows_each, out + t * stride);
+      float* const row = out + t * stride;
+      UnpackRow(shard, args.tokens[t] % rows_each, row);
+      if (args.scale == 1) continue;
+      for (int64_t i = 0; i < dim; ++i) row[i] *= args.scale;
     }
   };
   ForTokens(args.num_tokens, args.num_tokens * dim, body);

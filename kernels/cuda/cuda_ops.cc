@@ -77,6 +77,11 @@ absl::Status CudaOps::ActivationAndMul(const ActivationAndMulArgs& args) {
   return ToStatus(cuda::ActivationAndMul(args, stream_), "ActivationAndMul");
 }
 
+absl::Status CudaOps::Softcap(const SoftcapArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  return ToStatus(cuda::Softcap(args, stream_), "Softcap");
+}
+
 absl::Status CudaOps::SelectRows(const SelectRowsArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   return ToStatus(cuda::SelectRows(args, stream_), "SelectRows");

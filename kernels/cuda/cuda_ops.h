@@ -29,6 +29,7 @@ class CudaOps : public ModelOps {
   absl::Status VarlenAttention(const VarlenAttentionArgs& args) override;
   absl::Status Activation(const ActivationArgs& args) override;
   absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override;
+  absl::Status Softcap(const SoftcapArgs& args) override;
   absl::Status SelectRows(const SelectRowsArgs& args) override;
   absl::Status Sample(const SampleArgs& args) override;
   absl::Status Score(const ScoreArgs& args) override;

@@ -114,6 +114,7 @@ struct EmbeddingRows {
   const int32_t* tokens;
   int64_t num_tokens;
   int64_t dim;
+  float scale;
   Floats out;
   int64_t out_stride;
 };
@@ -132,6 +133,10 @@ __global__ void __launch_bounds__(kThreads) EmbeddingKernel(EmbeddingRows args, 
   const int64_t at = (token - shard * args.rows_each) * args.table_stride + i;
   float x[4];
   LoadFour(static_cast<const Table*>(table) + at, left, vectors, x);
+  if (args.scale != 1.0f) {
+    BATON_UNROLL
+    for (int j = 0; j < 4; ++j) x[j] *= args.scale;
+  }
   StoreFour(static_cast<Out*>(args.out.data) + row * args.out_stride + i, left, vectors, x);
 }
 
@@ -249,6 +254,7 @@ cudaError_t Embedding(const EmbeddingArgs& call, cudaStream_t stream) {
       .tokens = call.tokens,
       .num_tokens = call.num_tokens,
       .dim = table.k(),
+      .scale = call.scale,
       .out = call.out,
       .out_stride = call.out_stride == 0 ? table.k() : call.out_stride};
   bool vectors = HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride);

@@ -120,6 +120,9 @@ class LateDevice::Ops : public ModelOps {
   absl::Status ActivationAndMul(const ActivationAndMulArgs& args) override {
     return Later("ActivationAndMul", &ModelOps::ActivationAndMul, args);
   }
+  absl::Status Softcap(const SoftcapArgs& args) override {
+    return Later("Softcap", &ModelOps::Softcap, args);
+  }
   absl::Status SelectRows(const SelectRowsArgs& args) override {
     return Later("SelectRows", &ModelOps::SelectRows, args);
   }
@@ -128,6 +131,18 @@ class LateDevice::Ops : public ModelOps {
   }
   absl::Status Score(const ScoreArgs& args) override {
     return Later("Score", &ModelOps::Score, args);
+  }
+  absl::Status MoeRouting(const MoeRoutingArgs& args) override {
+    return Later("MoeRouting", &ModelOps::MoeRouting, args);
+  }
+  absl::Status MoeAlign(const MoeAlignArgs& args) override {
+    return Later("MoeAlign", &ModelOps::MoeAlign, args);
+  }
+  absl::Status ExpertGemm(const ExpertGemmArgs& args) override {
+    return Later("ExpertGemm", &ModelOps::ExpertGemm, args);
+  }
+  absl::Status MoeCombine(const MoeCombineArgs& args) override {
+    return Later("MoeCombine", &ModelOps::MoeCombine, args);
   }
 
  private:
