@@ -43,11 +43,30 @@ struct TensorNames {
   absl::string_view up = "mlp.up_proj";
   absl::string_view gate_up;  // Instead of both: gate, then up.
   absl::string_view down = "mlp.down_proj";
+
+  // Of a layer of experts. An expert's number and what its matrices are called follow `experts`.
+  absl::string_view router = "mlp.gate";
+  absl::string_view experts = "mlp.experts.";
+  absl::string_view expert_gate = "gate_proj";
+  absl::string_view expert_up = "up_proj";
+  absl::string_view expert_down = "down_proj";
+  absl::string_view shared_gate = "mlp.shared_expert_gate";
+  absl::string_view shared_expert = "mlp.shared_expert.";
   std::span<const absl::string_view> ignored;  // Ends of names of buffers that nobody reads.
 };
 
 // Which layers "max_window_layers" leaves a window.
 enum class WindowDepth : uint8_t { kAll, kFromMaxWindowLayers, kBelowMaxWindowLayers };
+
+// Of a family whose layers have experts.
+struct ExpertDefaults {
+  int64_t count = 0;  // 0: none.
+  int64_t top_k = 0;
+  int64_t ffn_size = 0;         // 0: that of "intermediate_size", and no field of its own.
+  int64_t shared_ffn_size = 0;  // 0: no shared expert.
+  bool always_renormalize = false;  // Or as "norm_topk_prob" says.
+  bool sparse_layers = false;  // "decoder_sparse_step" and "mlp_only_layers" spare some layers.
+};
 
 // What the architectures differ in: their features, the names of their fields and tensors, and
 // transformers' defaults for absent fields.
@@ -72,6 +91,7 @@ struct Family {
   const char* activation = "silu";
   bool activation_field = true;  // "hidden_act" may name another.
   bool gated_mlp = true;
+  ExpertDefaults experts = {};
   bool tied_embeddings = false;
   bool qk_norm = false;
   bool norm_one_plus_weight = false;

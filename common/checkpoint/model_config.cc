@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/checkpoint/config_support.h"
+#include "common/checkpoint/expert_config.h"
 #include "common/checkpoint/families.h"
 #include "common/checkpoint/json_fields.h"
 #include "common/checkpoint/rope_config.h"
@@ -251,6 +252,7 @@ absl::StatusOr<ModelConfig> Parse(std::string where, const std::string& json_tex
     RETURN_IF_ERROR(ReadRope(fields, *family, max_model_len, config));
   }
   ReadFeatures(fields, *family, config);
+  ReadExperts(fields, *family, config);
   std::vector<bool> windowed =
       ReadWindows(fields, *family, !object.contains("sliding_window"), config);
   if (config.local_rope.has_value()) config.local_rope_layers = std::move(windowed);

@@ -15,6 +15,19 @@ enum class NormKind : uint8_t { kRms, kLayer };
 
 enum class Activation : uint8_t { kSilu, kGelu, kGeluTanh, kRelu };
 
+// Layers whose MLP is one of many, the experts: a router sends each token to some of them, and adds
+// up what they give by its weights.
+struct ExpertConfig {
+  int32_t count = 0;            // 0: no layer has them.
+  int32_t top_k = 0;            // Of a token.
+  int32_t ffn_size = 0;         // Of each.
+  int32_t shared_ffn_size = 0;  // Of one that every token goes to, by a gate of its own; 0: none.
+  bool renormalize = false;     // The weights of a token sum to 1.
+  std::vector<bool> layers;     // [num_layers]: which have experts, or empty.
+
+  bool operator==(const ExpertConfig&) const = default;
+};
+
 // A decoder-only transformer described by its features, not by its family: one runner reads this.
 // Every field is in its range: sizes are positive and bounded so that the bytes of any tensor
 // fit in int64, num_heads is a multiple of num_kv_heads.
@@ -48,6 +61,8 @@ struct ModelConfig {
 
   Activation activation = Activation::kSilu;
   bool gated_mlp = true;  // down(act(gate(x)) * up(x)); else down(act(up(x))).
+
+  ExpertConfig experts;  // Gated, without biases.
 
   bool qkv_bias = false;
   bool o_bias = false;

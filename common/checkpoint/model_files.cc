@@ -73,6 +73,10 @@ std::string DescribeFeatures(const ModelConfig& c) {
                                c.local_rope->scaling),
                     " of ", absl::StrJoin(c.local_rope_layers, " "));
   }
+  const ExpertConfig& experts = c.experts;
+  add(experts.count > 0, "experts ", experts.count, " ", experts.top_k, " ", experts.ffn_size, " ",
+      experts.shared_ffn_size, " ", int32_t{experts.renormalize}, " of ",
+      absl::StrJoin(experts.layers, " "));
   add(c.logits_softcap > 0, "logits softcap ", Exactly(c.logits_softcap));
   return text;
 }

@@ -108,6 +108,8 @@ struct NamedTensors {
   }
 
   void TakeAttention(const std::string& layer, LayerWeights& w) const;
+  void TakeMlp(const std::string& layer, LayerWeights& w) const;
+  void TakeExperts(const std::string& layer, LayerWeights& w) const;
   LayerWeights TakeLayer(int32_t layer, NormWeights& norm_before) const;
 };
 
@@ -145,12 +147,49 @@ void NamedTensors::TakeAttention(const std::string& layer, LayerWeights& w) cons
   w.o_bias = Bias(layer + std::string(names.o), hidden, config.o_bias);
 }
 
+void NamedTensors::TakeMlp(const std::string& layer, LayerWeights& w) const {
+  const std::string gate = absl::StrCat(layer, names.gate), up = absl::StrCat(layer, names.up);
+  const std::string down = absl::StrCat(layer, names.down);
+  const int64_t hidden = config.hidden_size, ffn = config.ffn_size;
+  if (names.gate_up.empty()) {
+    w.gate_proj = Weight(gate, {ffn, hidden}, config.gated_mlp);
+    w.up_proj = Weight(up, {ffn, hidden});
+  } else {
+    const TensorView both = Weight(absl::StrCat(layer, names.gate_up), {2 * ffn, hidden});
+    w.gate_proj = RowsOf(both, 0, ffn);
+    w.up_proj = RowsOf(both, ffn, ffn);
+  }
+  w.down_proj = Weight(down, {hidden, ffn});
+  w.gate_bias = Bias(gate, ffn, config.gated_mlp && config.mlp_bias);
+  w.up_bias = Bias(up, ffn, config.mlp_bias);
+  w.down_bias = Bias(down, hidden, config.mlp_bias);
+}
+
+void NamedTensors::TakeExperts(const std::string& layer, LayerWeights& w) const {
+  const ExpertConfig& experts = config.experts;
+  const int64_t hidden = config.hidden_size;
+  const auto take = [&](const std::string& name, int64_t ffn) {
+    return ExpertWeights{
+        .gate_proj = Weight(absl::StrCat(name, names.expert_gate), {ffn, hidden}),
+        .up_proj = Weight(absl::StrCat(name, names.expert_up), {ffn, hidden}),
+        .down_proj = Weight(absl::StrCat(name, names.expert_down), {hidden, ffn})};
+  };
+  w.router = Weight(absl::StrCat(layer, names.router), {experts.count, hidden});
+  for (int32_t e = 0; e < experts.count; ++e) {
+    w.experts.push_back(take(absl::StrCat(layer, names.experts, e, "."), experts.ffn_size));
+  }
+  if (experts.shared_ffn_size == 0) return;
+  w.shared_gate = Weight(absl::StrCat(layer, names.shared_gate), {1, hidden});
+  ExpertWeights shared = take(absl::StrCat(layer, names.shared_expert), experts.shared_ffn_size);
+  w.gate_proj = std::move(shared.gate_proj);
+  w.up_proj = std::move(shared.up_proj);
+  w.down_proj = std::move(shared.down_proj);
+}
+
 // `norm_before` is, with post_norm, that behind the layer before, and becomes this one's.
 LayerWeights NamedTensors::TakeLayer(int32_t number, NormWeights& norm_before) const {
   const std::string layer = absl::StrCat(names.layer, number, ".");
-  const std::string gate = layer + std::string(names.gate), up = layer + std::string(names.up);
-  const std::string down = layer + std::string(names.down);
-  const int64_t hidden = config.hidden_size, ffn = config.ffn_size;
+  const int64_t hidden = config.hidden_size;
   LayerWeights w;
   NormWeights first = Norm(layer + std::string(names.attention_norm));
   NormWeights second = Norm(layer + std::string(names.ffn_norm));
@@ -166,18 +205,11 @@ LayerWeights NamedTensors::TakeLayer(int32_t number, NormWeights& norm_before) c
       Weight(absl::StrCat(layer, names.attention_output_norm), {hidden}, config.output_norms);
   w.ffn_output_norm =
       Weight(absl::StrCat(layer, names.ffn_output_norm), {hidden}, config.output_norms);
-  if (names.gate_up.empty()) {
-    w.gate_proj = Weight(gate, {ffn, hidden}, config.gated_mlp);
-    w.up_proj = Weight(up, {ffn, hidden});
+  if (number < std::ssize(config.experts.layers) && config.experts.layers[number]) {
+    TakeExperts(layer, w);
   } else {
-    const TensorView both = Weight(absl::StrCat(layer, names.gate_up), {2 * ffn, hidden});
-    w.gate_proj = RowsOf(both, 0, ffn);
-    w.up_proj = RowsOf(both, ffn, ffn);
+    TakeMlp(layer, w);
   }
-  w.down_proj = Weight(down, {hidden, ffn});
-  w.gate_bias = Bias(gate, ffn, config.gated_mlp && config.mlp_bias);
-  w.up_bias = Bias(up, ffn, config.mlp_bias);
-  w.down_bias = Bias(down, hidden, config.mlp_bias);
   return w;
 }
 

@@ -15,6 +15,13 @@ struct NormWeights {
   TensorView bias;    // [dim], of a layer norm.
 };
 
+// One expert: a gated MLP of ffn rows or columns.
+struct ExpertWeights {
+  TensorView gate_proj;  // [ffn, hidden_size]
+  TensorView up_proj;    // [ffn, hidden_size]
+  TensorView down_proj;  // [hidden_size, ffn]
+};
+
 // The parameters of one layer by role. Matrices are [out_features, in_features]. A tensor that the
 // config does not ask for is not present().
 struct LayerWeights {
@@ -40,6 +47,11 @@ struct LayerWeights {
   TensorView gate_bias;  // [ffn_size], with gated_mlp and mlp_bias.
   TensorView up_bias;    // [ffn_size], with mlp_bias.
   TensorView down_bias;  // [hidden_size], with mlp_bias.
+
+  // In a layer of experts, instead of gate, up and down: these are the shared expert's there.
+  TensorView router;                   // [experts.count, hidden_size]
+  std::vector<ExpertWeights> experts;  // [experts.count]
+  TensorView shared_gate;              // [1, hidden_size], with a shared expert.
 };
 
 struct ModelWeights {

@@ -2,8 +2,10 @@
 
 #include <initializer_list>
 #include <span>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/model/device_memory.h"
 #include "common/model/rank_shape.h"
@@ -40,6 +42,16 @@ struct Packer {
   static Range Ffn(const ModelConfig&, const RankShape& shape) {
     return {int64_t{shape.rank} * shape.ffn_size, shape.ffn_size};
   }
+  static Range ExpertFfn(const ModelConfig&, const RankShape& shape) {
+    return {int64_t{shape.rank} * shape.expert_ffn_size, shape.expert_ffn_size};
+  }
+  static Range SharedFfn(const ModelConfig&, const RankShape& shape) {
+    return {int64_t{shape.rank} * shape.shared_ffn_size, shape.shared_ffn_size};
+  }
+  static Range AllExperts(const ModelConfig& config, const RankShape&) {
+    return {0, config.experts.count};
+  }
+  static Range OneRow(const ModelConfig&, const RankShape&) { return {0, 1}; }
   static Range Positions(const ModelConfig& config, const RankShape&) {
     return {config.position_offset, config.max_position_embeddings};
   }
@@ -76,19 +88,29 @@ struct Packer {
     return absl::OkStatus();
   }
 
-  // To each rank its columns.
+  // To each rank its columns, in so many equal segments: place(rank, segment).
   template <typename Place>
-  absl::Status PackColumns(const TensorView& tensor, Part part, Place place) const {
+  absl::Status PackColumns(const TensorView& tensor, Part part, int32_t RankShape::*segments,
+                           Place place) const {
     for (size_t r = 0; r < devices.size(); ++r) {
-      const Range columns = PartOf(static_cast<int>(r), part);
-      const WeightRows all{.data = tensor.bytes.data() + columns.first * SizeOf(tensor.dtype),
-                           .dtype = tensor.dtype,
-                           .num_rows = tensor.shape[0],
-                           .row_stride = tensor.shape[1]};
-      RETURN_IF_ERROR(PackFor(r, {&all, 1}, columns.count, place(r)));
+      Range columns = PartOf(static_cast<int>(r), part);
+      const int32_t count = segments == nullptr ? 1 : shapes[r].*segments;
+      columns.count /= count;
+      for (int32_t s = 0; s < count; ++s, columns.first += columns.count) {
+        RETURN_IF_ERROR(PackSegment(tensor, columns, r, place(r, s)));
+      }
     }
     Release({&tensor});
     return absl::OkStatus();
+  }
+
+  absl::Status PackSegment(const TensorView& tensor, Range columns, size_t rank,
+                           PackedMatrix& packed) const {
+    const WeightRows all{.data = tensor.bytes.data() + columns.first * SizeOf(tensor.dtype),
+                         .dtype = tensor.dtype,
+                         .num_rows = tensor.shape[0],
+                         .row_stride = tensor.shape[1]};
+    return PackFor(rank, {&all, 1}, columns.count, packed);
   }
 
   absl::Status PackFor(size_t rank, std::span<const WeightRows> parts, int64_t k,
@@ -135,6 +157,46 @@ struct Packer {
   }
 };
 
+// Rows of one kind of matrix of all experts are read as one array.
+absl::Status CheckOneType(const LayerWeights& w, size_t layer) {
+  for (const ExpertWeights& expert : w.experts) {
+    for (const TensorView* tensor : {&expert.gate_proj, &expert.up_proj, &expert.down_proj}) {
+      if (tensor->dtype == w.experts[0].gate_proj.dtype) continue;
+      return absl::UnimplementedError(
+          absl::StrCat("weights: the experts of layer ", layer, " are of several dtypes, ",
+                       std::string(ToString(w.experts[0].gate_proj.dtype)), " and ",
+                       std::string(ToString(tensor->dtype)), "; one is supported"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PackExperts(const LayerWeights& w, const Packer& packer, size_t layer,
+                         PackedRanks& ranks) {
+  RETURN_IF_ERROR(CheckOneType(w, layer));
+  const auto experts = [&](size_t r) -> PackedExperts& { return ranks[r].layers[layer].experts; };
+  const size_t count = w.experts.size();
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    experts(r).gate_up.resize(count);
+    experts(r).down.resize(packer.shapes[r].expert_down_segments);
+    for (std::vector<PackedMatrix>& segment : experts(r).down) segment.resize(count);
+  }
+  RETURN_IF_ERROR(packer.PackRows({&w.router}, Packer::AllExperts,
+                                  [&](size_t r) -> PackedMatrix& { return experts(r).router; }));
+  RETURN_IF_ERROR(
+      packer.PackRows({&w.shared_gate}, Packer::OneRow,
+                      [&](size_t r) -> PackedMatrix& { return experts(r).shared_gate; }));
+  for (size_t e = 0; e < count; ++e) {
+    RETURN_IF_ERROR(packer.PackRows(
+        {&w.experts[e].gate_proj, &w.experts[e].up_proj}, Packer::ExpertFfn,
+        [&](size_t r) -> PackedMatrix& { return experts(r).gate_up[e]; }));
+    RETURN_IF_ERROR(packer.PackColumns(
+        w.experts[e].down_proj, Packer::ExpertFfn, &RankShape::expert_down_segments,
+        [&](size_t r, int32_t s) -> PackedMatrix& { return experts(r).down[s][e]; }));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer,
                        PackedRanks& ranks) {
   const auto vector = [&](Buffer PackedLayer::*member) {
@@ -150,12 +212,18 @@ absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer
       return (ranks[r].layers[layer].*member).weights;
     };
   };
+  const auto columns = [&](PackedLinear PackedLayer::*member) {
+    return [&ranks, layer, member](size_t r, int32_t) -> PackedMatrix& {
+      return (ranks[r].layers[layer].*member).weights;
+    };
+  };
   const auto bias = [&](PackedLinear PackedLayer::*member) {
     return [&ranks, layer, member](size_t r) -> Buffer& {
       return (ranks[r].layers[layer].*member).bias;
     };
   };
-  const Packer::Part heads = Packer::Heads, kv_heads = Packer::KvHeads, ffn = Packer::Ffn;
+  const Packer::Part heads = Packer::Heads, kv_heads = Packer::KvHeads;
+  const Packer::Part ffn = w.experts.empty() ? Packer::Ffn : Packer::SharedFfn;
   RETURN_IF_ERROR(packer.CopyNorm(w.attention_norm, norm(&PackedLayer::attention_norm)));
   RETURN_IF_ERROR(packer.PackRows({&w.q_proj}, heads, weights(&PackedLayer::q)));
   RETURN_IF_ERROR(packer.Copy({&w.q_bias}, heads, bias(&PackedLayer::q)));
@@ -163,7 +231,7 @@ absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer
   RETURN_IF_ERROR(packer.Copy({&w.k_bias, &w.v_bias}, kv_heads, bias(&PackedLayer::kv)));
   RETURN_IF_ERROR(packer.Copy({&w.q_norm}, nullptr, vector(&PackedLayer::q_norm)));
   RETURN_IF_ERROR(packer.Copy({&w.k_norm}, nullptr, vector(&PackedLayer::k_norm)));
-  RETURN_IF_ERROR(packer.PackColumns(w.o_proj, heads, weights(&PackedLayer::o)));
+  RETURN_IF_ERROR(packer.PackColumns(w.o_proj, heads, nullptr, columns(&PackedLayer::o)));
   RETURN_IF_ERROR(packer.Copy({&w.o_bias}, nullptr, bias(&PackedLayer::o)));
   RETURN_IF_ERROR(packer.Copy({&w.attention_output_norm}, nullptr,
                               vector(&PackedLayer::attention_output_norm)));
@@ -173,8 +241,11 @@ absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer
   RETURN_IF_ERROR(
       packer.PackRows({&w.gate_proj, &w.up_proj}, ffn, weights(&PackedLayer::gate_up)));
   RETURN_IF_ERROR(packer.Copy({&w.gate_bias, &w.up_bias}, ffn, bias(&PackedLayer::gate_up)));
-  RETURN_IF_ERROR(packer.PackColumns(w.down_proj, ffn, weights(&PackedLayer::down)));
-  return packer.Copy({&w.down_bias}, nullptr, bias(&PackedLayer::down));
+  if (w.down_proj.present()) {
+    RETURN_IF_ERROR(packer.PackColumns(w.down_proj, ffn, nullptr, columns(&PackedLayer::down)));
+  }
+  RETURN_IF_ERROR(packer.Copy({&w.down_bias}, nullptr, bias(&PackedLayer::down)));
+  return w.experts.empty() ? absl::OkStatus() : PackExperts(w, packer, layer, ranks);
 }
 
 // What lies between tokens and the first layer, and between the last and the logits.
@@ -204,6 +275,15 @@ absl::Status PackEnds(const ModelWeights& weights, const Packer& packer, PackedR
   return packer.CopyNorm(weights.final_norm, norm(&PackedModel::final_norm));
 }
 
+int64_t SizeBytes(const PackedExperts& experts) {
+  int64_t bytes = experts.router.size_bytes() + experts.shared_gate.size_bytes();
+  for (const PackedMatrix& matrix : experts.gate_up) bytes += matrix.size_bytes();
+  for (const std::vector<PackedMatrix>& segment : experts.down) {
+    for (const PackedMatrix& matrix : segment) bytes += matrix.size_bytes();
+  }
+  return bytes;
+}
+
 }  // namespace
 
 int64_t SizeBytes(const PackedModel& model) {
@@ -225,6 +305,7 @@ int64_t SizeBytes(const PackedModel& model) {
                                        &layer.down}) {
       bytes += of(*linear);
     }
+    bytes += SizeBytes(layer.experts);
   }
   return bytes;
 }

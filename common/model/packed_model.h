@@ -25,6 +25,16 @@ struct PackedNorm {
   Buffer bias;    // [hidden_size], of a layer norm.
 };
 
+// The experts of a layer, of each the rank's part: rows of gate and up, columns of down.
+struct PackedExperts {
+  PackedMatrix router;                // [count, hidden_size]; empty in other layers.
+  std::vector<PackedMatrix> gate_up;  // [count], each [2 * expert_ffn_size, hidden_size].
+  // [expert_down_segments][count], each [hidden_size, expert_ffn_size / expert_down_segments]: the
+  // parts in which their products are summed.
+  std::vector<std::vector<PackedMatrix>> down;
+  PackedMatrix shared_gate;  // [1, hidden_size], or empty.
+};
+
 struct PackedLayer {
   PackedNorm attention_norm;
   PackedLinear q;         // [num_heads * head_dim, hidden_size]
@@ -36,6 +46,7 @@ struct PackedLayer {
   PackedNorm ffn_norm;
   PackedLinear gate_up;   // [2 * ffn_size, hidden_size]: gate, then up; without a gate up alone.
   PackedLinear down;      // [hidden_size, ffn_size]
+  PackedExperts experts;  // With them gate_up and down are the shared expert's, or empty.
   Buffer ffn_output_norm;  // [hidden_size], or empty.
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
@@ -16,8 +17,14 @@ int32_t SegmentsOfO(const ModelConfig& config) {
   return Segments(int64_t{config.num_heads} * config.head_dim, config.num_heads);
 }
 
-int32_t SegmentsOfDown(const ModelConfig& config) {
-  return Segments(config.ffn_size, config.ffn_size);
+// Of the product that leads out of an MLP of so many elements; of none 8, which suits everybody.
+int32_t SegmentsOfDown(int32_t ffn_size) { return Segments(ffn_size, ffn_size); }
+
+// 0 where every layer has experts instead.
+int32_t PlainFfnSize(const ModelConfig& config) {
+  const std::vector<bool>& layers = config.experts.layers;
+  const bool plain = layers.empty() || std::ranges::count(layers, false) > 0;
+  return plain ? config.ffn_size : 0;
 }
 
 int32_t IdsEach(const ModelConfig& config, int size) {
@@ -37,8 +44,15 @@ std::string Obstacle(const ModelConfig& config, int size) {
     return absl::StrCat("num_attention_heads x head_dim = ", config.num_heads, " x ",
                         config.head_dim, " are no ", size, " parts of a multiple of 32");
   }
-  if (SegmentsOfDown(config) % size != 0) {
-    return absl::StrCat("intermediate_size = ", config.ffn_size, " is no ", size,
+  const struct {
+    const char* name;
+    int32_t ffn_size;
+  } products[] = {{"intermediate_size", PlainFfnSize(config)},
+                  {"intermediate_size of an expert", config.experts.ffn_size},
+                  {"shared_expert_intermediate_size", config.experts.shared_ffn_size}};
+  for (const auto& product : products) {
+    if (SegmentsOfDown(product.ffn_size) % size == 0) continue;
+    return absl::StrCat(product.name, " = ", product.ffn_size, " is no ", size,
                         " parts of a multiple of 32");
   }
   if (int64_t{IdsEach(config, size)} * (size - 1) >= config.vocab_size) {
@@ -83,12 +97,16 @@ RankShape ShardOf(const ModelConfig& config, int rank, int size) {
           .size = size,
           .num_heads = config.num_heads / size,
           .kv_heads = HeadsOf(rank, size, config.num_kv_heads),
-          .ffn_size = config.ffn_size / size,
+          .ffn_size = PlainFfnSize(config) / size,
+          .expert_ffn_size = config.experts.ffn_size / size,
+          .shared_ffn_size = config.experts.shared_ffn_size / size,
           .first_token_id = first_id,
           .num_token_ids = std::min(ids_each, config.vocab_size - first_id),
           .ids_each = ids_each,
           .o_segments = SegmentsOfO(config) / size,
-          .down_segments = SegmentsOfDown(config) / size};
+          .down_segments = SegmentsOfDown(PlainFfnSize(config)) / size,
+          .expert_down_segments = SegmentsOfDown(config.experts.ffn_size) / size,
+          .shared_down_segments = SegmentsOfDown(config.experts.shared_ffn_size) / size};
 }
 
 }  // namespace baton

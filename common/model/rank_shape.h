@@ -17,12 +17,16 @@ struct RankShape {
   int32_t num_heads = 0;
   HeadRange kv_heads;  // With fewer than ranks, several ranks hold the same one.
   int32_t ffn_size = 0;
+  int32_t expert_ffn_size = 0;  // Of each expert: every rank has a part of all of them.
+  int32_t shared_ffn_size = 0;
   int32_t first_token_id = 0;
   int32_t num_token_ids = 0;
   int32_t ids_each = 0;  // num_token_ids of all ranks but the last.
   // In how many parts this rank sums the products of o and down.
   int32_t o_segments = 1;
   int32_t down_segments = 1;
+  int32_t expert_down_segments = 1;
+  int32_t shared_down_segments = 1;
 };
 
 // In how many parts a product over k is summed, whatever the number of ranks: 8, 4, 2 or 1, so that

@@ -20,20 +20,6 @@ int64_t StrideOf(int64_t width, const Device& device) {
   return (width + unit - 1) / unit * unit;
 }
 
-ActivationKind KindOf(Activation activation) {
-  switch (activation) {
-    case Activation::kSilu:
-      return ActivationKind::kSilu;
-    case Activation::kGelu:
-      return ActivationKind::kGelu;
-    case Activation::kGeluTanh:
-      return ActivationKind::kGeluTanh;
-    case Activation::kRelu:
-      break;
-  }
-  return ActivationKind::kRelu;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(TransformerParts parts) {
@@ -55,6 +41,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(TransformerPart
     ASSIGN_OR_RETURN(model->alibi_slopes_, CopyToDevice(*model->device_, std::as_bytes(own)));
   }
   RETURN_IF_ERROR(model->MakeRoom());
+  RETURN_IF_ERROR(model->MakeExperts());
   return model;
 }
 
@@ -69,7 +56,6 @@ Transformer::Transformer(TransformerParts parts)
       lead_(parts.lead == nullptr ? this : parts.lead),
       q_width_(int64_t{shape_.num_heads} * config_.head_dim),
       kv_width_(int64_t{2} * shape_.kv_heads.count * config_.head_dim),
-      gate_up_width_((config_.gated_mlp ? int64_t{2} : int64_t{1}) * shape_.ffn_size),
       max_tokens_(parts.max_tokens) {
   BATON_CHECK((shape_.size == 1) == (group_ == nullptr) && (shape_.rank == 0) == (lead_ == this));
 }
@@ -93,6 +79,7 @@ absl::Status Transformer::MakeRoom() {
   const int64_t logit_rows = lead_ == this ? device_->info().logit_rows : 0;
   const int64_t hidden = config_.hidden_size, half = config_.rotary_dim / 2;
   const int64_t embedding = config_.embedding_dim;
+  const int64_t ffn = std::max(shape_.ffn_size, shape_.shared_ffn_size);
   const int64_t local_tokens = config_.local_rope.has_value() ? max_tokens : 0;
   const Room rooms[] = {
       {residual_, DType::kF32, max_tokens, hidden},
@@ -104,8 +91,9 @@ absl::Status Transformer::MakeRoom() {
       {kv_, activations, max_tokens, kv_width_},
       {context_, activations, max_tokens, q_width_},
       {projected_, activations, embedding == hidden ? 0 : max_tokens, embedding},
-      {gate_up_, activations, max_tokens, gate_up_width_},
-      {ffn_, activations, max_tokens, shape_.ffn_size},
+      {gate_up_, activations, max_tokens, GateUpWidth(ffn)},
+      {ffn_, activations, max_tokens, ffn},
+      {shared_, DType::kF32, shape_.shared_ffn_size > 0 ? max_tokens : 0, hidden},
       {rotary_[0].cos, DType::kF32, max_tokens, half},
       {rotary_[0].sin, DType::kF32, max_tokens, half},
       {rotary_[1].cos, DType::kF32, local_tokens, half},
@@ -134,28 +122,33 @@ absl::Status Transformer::Linear(const PackedLinear& linear, Floats x, int64_t n
 
 // The ranks' sums meet before the bias, as those of the segments of one rank do.
 absl::Status Transformer::SumOverRanks(const PackedLinear& linear, int32_t segments, Floats x,
-                                       int64_t num_tokens) {
+                                       int64_t num_tokens, Floats out) {
   const float* const bias = linear.bias.floats(DType::kF32).f32();
-  GemmArgs product{.a = x,
-                   .a_stride = Stride(linear.weights.k()),
-                   .m = num_tokens,
-                   .a_rounded_to = compute_,
-                   .weights = &linear.weights,
-                   .bias = bias,
-                   .out = delta_.data(),
-                   .out_stride = Stride(config_.hidden_size),
-                   .segments = segments};
-  if (group_ == nullptr) return ops().Gemm(product);
-  product.bias = nullptr;
-  product.out = Floats(group_->partial(), DType::kF32);
-  RETURN_IF_ERROR(ops().Gemm(product));
+  RETURN_IF_ERROR(ops().Gemm({.a = x,
+                              .a_stride = Stride(linear.weights.k()),
+                              .m = num_tokens,
+                              .a_rounded_to = compute_,
+                              .weights = &linear.weights,
+                              .bias = group_ == nullptr ? bias : nullptr,
+                              .out = OwnPartial(out),
+                              .out_stride = Stride(config_.hidden_size),
+                              .segments = segments}));
+  return FoldRanks(bias, num_tokens, out);
+}
+
+Floats Transformer::OwnPartial(Floats out) const {
+  return group_ == nullptr ? out : Floats(group_->partial(), DType::kF32);
+}
+
+absl::Status Transformer::FoldRanks(const float* bias, int64_t num_tokens, Floats out) {
+  if (group_ == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(const std::span<const float* const> partials, group_->Exchange());
   FoldPartialsArgs fold{.num_parts = shape_.size,
                         .part_stride = Stride(config_.hidden_size),
                         .num_tokens = num_tokens,
                         .dim = config_.hidden_size,
                         .bias = bias,
-                        .out = delta_.data().f32(),
+                        .out = out.f32(),
                         .out_stride = Stride(config_.hidden_size)};
   for (int r = 0; r < shape_.size; ++r) fold.parts[r] = partials[r];
   return ops().FoldPartials(fold);
@@ -227,39 +220,9 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
        .round_to = compute_,
        .out = context_.data(),
        .out_stride = Stride(q_width_)}));
-  RETURN_IF_ERROR(SumOverRanks(weights.o, shape_.o_segments, context_.data(), num_tokens));
+  RETURN_IF_ERROR(
+      SumOverRanks(weights.o, shape_.o_segments, context_.data(), num_tokens, delta_.data()));
   return NormOutput(weights.attention_output_norm, num_tokens);
-}
-
-absl::Status Transformer::MlpBlock(int32_t layer, int64_t num_tokens) {
-  const PackedLayer& weights = model_.layers[layer];
-  RETURN_IF_ERROR(Norm(weights.ffn_norm, num_tokens, !config_.parallel_residual));
-  if (config_.parallel_residual) RETURN_IF_ERROR(AddDelta(num_tokens));
-  RETURN_IF_ERROR(Linear(weights.gate_up, normed_in_use_, num_tokens, gate_up_.data()));
-  RETURN_IF_ERROR(Activate(num_tokens));
-  RETURN_IF_ERROR(SumOverRanks(weights.down, shape_.down_segments, ffn_.data(), num_tokens));
-  return NormOutput(weights.ffn_output_norm, num_tokens);
-}
-
-absl::Status Transformer::Activate(int64_t num_tokens) {
-  const ActivationKind activation = KindOf(config_.activation);
-  if (!config_.gated_mlp) {
-    // Rows as they lie, with what fills them up.
-    return ops().Activation({.x = gate_up_.data(),
-                             .num_tokens = num_tokens,
-                             .dim = Stride(gate_up_width_),
-                             .activation = activation,
-                             .round_to = compute_,
-                             .out = ffn_.data()});
-  }
-  return ops().ActivationAndMul({.gate_up = gate_up_.data(),
-                                 .num_tokens = num_tokens,
-                                 .dim = shape_.ffn_size,
-                                 .activation = activation,
-                                 .round_to = compute_,
-                                 .out = ffn_.data(),
-                                 .gate_up_stride = Stride(gate_up_width_),
-                                 .out_stride = Stride(shape_.ffn_size)});
 }
 
 absl::Status Transformer::FillRotary(const BatchView& batch) {

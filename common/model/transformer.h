@@ -10,6 +10,7 @@
 #include "common/collective/rank_group.h"
 #include "common/kv_cache/kv_cache.h"
 #include "common/model/activation_rows.h"
+#include "common/model/expert_layer.h"
 #include "common/model/packed_model.h"
 #include "common/model/rank_shape.h"
 #include "common/model/step_metadata.h"
@@ -82,15 +83,24 @@ class Transformer {
   absl::Status AttentionBlock(int32_t layer, const BatchView& queries, KvCache& cache);
   absl::Status MlpBlock(int32_t layer, int64_t num_tokens);
   absl::Status KeepWanted(const StepMetadata& batch);
-  absl::Status Activate(int64_t num_tokens);
+  absl::Status MakeExperts();
+  // `out`, as delta_: what a gated or plain MLP gives, of so many elements of this rank.
+  absl::Status Mlp(const PackedLayer& weights, int64_t ffn_size, int32_t segments,
+                   int64_t num_tokens, Floats out);
+  absl::Status Experts(const PackedLayer& weights, int64_t num_tokens);
+  absl::Status Activate(int64_t ffn_size, int64_t num_tokens);
+  int64_t GateUpWidth(int64_t ffn_size) const;
   absl::Status Embed(const BatchView& batch);
   absl::Status EmbedTokens(const BatchView& batch, Floats out);
   absl::Status Finish(int64_t num_tokens);
   absl::Status FillRotary(const BatchView& batch);
   absl::Status Linear(const PackedLinear& linear, Floats x, int64_t num_tokens, Floats out);
-  // delta = the product with a matrix whose columns are divided among the ranks.
+  // out = the product with a matrix whose columns are divided among the ranks.
   absl::Status SumOverRanks(const PackedLinear& linear, int32_t segments, Floats x,
-                            int64_t num_tokens);
+                            int64_t num_tokens, Floats out);
+  // Where this rank writes its part of a sum over the ranks, and the sum of what all wrote there.
+  Floats OwnPartial(Floats out) const;
+  absl::Status FoldRanks(const float* bias, int64_t num_tokens, Floats out);
   // normed = norm(residual), after residual += delta if asked.
   absl::Status Norm(const PackedNorm& norm, int64_t num_tokens, bool add_delta);
   absl::Status LayerNorm(const PackedNorm& norm, int64_t num_tokens, Floats out, DType round_to);
@@ -116,10 +126,10 @@ class Transformer {
   const Transformer* const lead_;
   const int64_t q_width_;   // num_heads * head_dim, of this rank
   const int64_t kv_width_;  // 2 * num_kv_heads * head_dim, of this rank
-  const int64_t gate_up_width_;
   const int64_t max_tokens_;
   Buffer alibi_slopes_;  // f32 [num_heads], of this rank; or empty.
   RotaryTables rotary_[2];  // The second with a local rope.
+  std::unique_ptr<ExpertLayer> experts_;  // Of a model with such layers.
 
   // Activations of the pass in progress.
   ActivationRows residual_;         // f32 [T, hidden_size]
@@ -133,6 +143,7 @@ class Transformer {
   ActivationRows projected_;  // [T, embedding_dim], where it is not the hidden size
   ActivationRows gate_up_;  // [T, 2 * ffn_size], of this rank; without a gate half of it
   ActivationRows ffn_;      // [T, ffn_size], of this rank
+  ActivationRows shared_;   // f32 [T, hidden_size]: of the shared expert
   // f32 [logit_rows, vocab_size], the lead's; the second with several ranks only.
   ActivationRows logits_[2];
   int slice_ = 0;  // Which of them is next.

@@ -59,6 +59,8 @@ inline std::vector<std::string> GoldenModels() {
       "llama-mqa-bias",
       "mistral-linear-shards",
       "mistral-window",
+      "mixtral",
+      "mixtral-window-shards",
       "neox",
       "neox-sequential-shards",
       "opt",
@@ -68,11 +70,15 @@ inline std::vector<std::string> GoldenModels() {
       "phi3-longrope-shards",
       "phi3-partial",
       "phi3-window",
+      "qwen2-moe",
+      "qwen2-moe-window-shards",
       "qwen2-window-layers",
       "qwen2-yarn",
       "qwen2-yarn-untruncated",
       "qwen3",
       "qwen3-bias-shards",
+      "qwen3-moe",
+      "qwen3-moe-plain",
   };
 }
 

@@ -3,35 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <nlohmann/json.hpp>
-
-#include "common/base/random.h"
 #include "tests/unit/common/checkpoint/model_dir.h"
 #include "tests/unit/common/model/runner_harness.h"
+#include "tests/unit/common/model/shaped_model.h"
 
 namespace baton {
 namespace {
 
-struct Shape {
-  const char* name;
-  const char* family;  // model_type, of the architecture.
-  int64_t num_heads = 8;
-  int64_t num_kv_heads = 2;
-  int64_t head_dim = 32;
-  int64_t hidden = 72;
-  int64_t ffn = 256;
-  int64_t vocab = 211;
-  bool bias = false;  // Of all that the family has.
-  bool tied = false;
-  int64_t window = 0;
-  bool other = false;  // What else the family may be: post-norm, sequential, ...
-  std::vector<int> sizes = {2, 4, 8};
-};
-
-void PrintTo(const Shape& shape, std::ostream* out) { *out << shape.name; }
-
-const Shape kShapes[] = {
+const ModelShape kShapes[] = {
     {.name = "gqa", .family = "llama"},
     {.name = "mha", .family = "llama", .num_kv_heads = 8, .hidden = 56, .vocab = 203},
     {.name = "mqa_biases", .family = "llama", .num_kv_heads = 1, .bias = true},
@@ -58,180 +37,23 @@ const Shape kShapes[] = {
      .ffn = 1536, .vocab = 209, .bias = true, .tied = true, .sizes = {2, 4}},
     {.name = "bloom_normed_residual", .family = "bloom", .num_kv_heads = 8, .hidden = 256,
      .ffn = 1024, .vocab = 213, .bias = true, .tied = true, .other = true},
+    {.name = "gemma2", .family = "gemma2", .num_kv_heads = 4, .vocab = 207, .tied = true,
+     .window = 11},
+    {.name = "gemma3", .family = "gemma3_text", .num_kv_heads = 1, .head_dim = 64, .hidden = 88,
+     .vocab = 215, .window = 13},
+    {.name = "phi3", .family = "phi3", .num_heads = 12, .num_kv_heads = 4, .hidden = 384,
+     .vocab = 221, .window = 17, .sizes = {2, 4}},
+    {.name = "mixtral", .family = "mixtral", .vocab = 223},
+    {.name = "qwen3_moe", .family = "qwen3_moe", .num_kv_heads = 4, .vocab = 225, .tied = true},
+    {.name = "qwen2_moe", .family = "qwen2_moe", .num_kv_heads = 8, .ffn = 128, .vocab = 229,
+     .bias = true, .sizes = {2, 4}},
 };
 
-// Weights large enough that each of them moves the logits.
-class Weights {
- public:
-  explicit Weights(const Shape& shape) : shape_(shape) {
-    if (Is("opt")) {
-      MakeOpt();
-    } else if (Is("gpt_neox")) {
-      MakeNeoX();
-    } else if (Is("bloom")) {
-      MakeBloom();
-    } else {
-      MakeLlama();
-    }
-  }
-  const std::vector<TestTensor>& tensors() const { return tensors_; }
-
- private:
-  bool Is(const std::string& family) const { return family == shape_.family; }
-
-  // And its near relatives.
-  void MakeLlama() {
-    const Shape& shape = shape_;
-    Add("model.embed_tokens.weight", {shape.vocab, shape.hidden}, 0, shape.tied ? 0.3 : 1);
-    Add("model.norm.weight", {shape.hidden}, 1, 0.2);
-    if (!shape.tied) Matrix("lm_head", shape.vocab, shape.hidden, false);
-    for (int layer = 0; layer < 2; ++layer) Layer("model.layers." + std::to_string(layer) + ".");
-  }
-  void Layer(const std::string& layer) {
-    const int64_t q = shape_.num_heads * shape_.head_dim;
-    const int64_t kv = shape_.num_kv_heads * shape_.head_dim;
-    const bool o_bias = shape_.bias && !Is("qwen2"), mlp_bias = shape_.bias && Is("llama");
-    Add(layer + "input_layernorm.weight", {shape_.hidden}, 1, 0.2);
-    Add(layer + "post_attention_layernorm.weight", {shape_.hidden}, 1, 0.2);
-    if (Is("qwen3")) {
-      Add(layer + "self_attn.q_norm.weight", {shape_.head_dim}, 1, 0.2);
-      Add(layer + "self_attn.k_norm.weight", {shape_.head_dim}, 1, 0.2);
-    }
-    Matrix(layer + "self_attn.q_proj", q, shape_.hidden, shape_.bias);
-    Matrix(layer + "self_attn.k_proj", kv, shape_.hidden, shape_.bias);
-    Matrix(layer + "self_attn.v_proj", kv, shape_.hidden, shape_.bias);
-    Matrix(layer + "self_attn.o_proj", shape_.hidden, q, o_bias);
-    Matrix(layer + "mlp.gate_proj", shape_.ffn, shape_.hidden, mlp_bias);
-    Matrix(layer + "mlp.up_proj", shape_.ffn, shape_.hidden, mlp_bias);
-    Matrix(layer + "mlp.down_proj", shape_.hidden, shape_.ffn, mlp_bias);
-  }
-
-  void Norm(const std::string& name) {
-    Add(name + ".weight", {shape_.hidden}, 1, 0.2);
-    Add(name + ".bias", {shape_.hidden}, 0, 0.3);
-  }
-
-  void MakeOpt() {
-    const int64_t hidden = shape_.hidden, dim = shape_.other ? 24 : hidden;
-    const std::string model = "model.decoder.";
-    Add(model + "embed_tokens.weight", {shape_.vocab, dim}, 0, shape_.tied ? 0.3 : 1);
-    Add(model + "embed_positions.weight", {256 + 2, hidden}, 0, 0.5);
-    if (!shape_.tied) Matrix("lm_head", shape_.vocab, dim, false);
-    if (shape_.other) {
-      Matrix(model + "project_in", hidden, dim, false);
-      Matrix(model + "project_out", dim, hidden, false);
-    } else {
-      Norm(model + "final_layer_norm");
-    }
-    for (int i = 0; i < 2; ++i) {
-      const std::string layer = model + "layers." + std::to_string(i) + ".";
-      Norm(layer + "self_attn_layer_norm");
-      Norm(layer + "final_layer_norm");
-      for (const char* name : {"q_proj", "k_proj", "v_proj", "out_proj"}) {
-        Matrix(layer + "self_attn." + name, hidden, hidden, true);
-      }
-      Matrix(layer + "fc1", shape_.ffn, hidden, true);
-      Matrix(layer + "fc2", hidden, shape_.ffn, true);
-    }
-  }
-
-  void MakeNeoX() {
-    Add("gpt_neox.embed_in.weight", {shape_.vocab, shape_.hidden}, 0, 1);
-    Matrix("embed_out", shape_.vocab, shape_.hidden, false);
-    Norm("gpt_neox.final_layer_norm");
-    for (const char* layer : {"gpt_neox.layers.0.", "gpt_neox.layers.1."}) {
-      FusedLayer(layer, "attention.");
-    }
-  }
-
-  void MakeBloom() {
-    Add("word_embeddings.weight", {shape_.vocab, shape_.hidden}, 0, 0.3);
-    Norm("word_embeddings_layernorm");
-    Norm("ln_f");
-    for (const char* layer : {"h.0.", "h.1."}) FusedLayer(layer, "self_attention.");
-  }
-
-  void FusedLayer(const std::string& layer, const std::string& attention) {
-    Norm(layer + "input_layernorm");
-    Norm(layer + "post_attention_layernorm");
-    Matrix(layer + attention + "query_key_value", 3 * shape_.hidden, shape_.hidden, true);
-    Matrix(layer + attention + "dense", shape_.hidden, shape_.hidden, true);
-    Matrix(layer + "mlp.dense_h_to_4h", shape_.ffn, shape_.hidden, true);
-    Matrix(layer + "mlp.dense_4h_to_h", shape_.hidden, shape_.ffn, true);
-  }
-
-  void Matrix(const std::string& name, int64_t rows, int64_t columns, bool bias) {
-    Add(name + ".weight", {rows, columns}, 0, 1.3 / std::sqrt(static_cast<double>(columns)));
-    if (bias) Add(name + ".bias", {rows}, 0, 0.3);
-  }
-
-  void Add(const std::string& name, const std::vector<int64_t>& shape, double mean, double spread) {
-    int64_t count = 1;
-    for (const int64_t size : shape) count *= size;
-    std::string bytes;
-    for (int64_t i = 0; i < count; ++i) {
-      const double unit = (random_.Unit() - 0.5) * std::sqrt(12.0);
-      const auto value = static_cast<float>(mean + spread * unit);
-      bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
-    }
-    tensors_.push_back({name, "F32", shape, bytes});
-  }
-
-  const Shape shape_;
-  Random random_{5};
-  std::vector<TestTensor> tensors_;
-};
-
-// Of the families with names of their own.
-nlohmann::json OwnConfigOf(const Shape& shape) {
-  nlohmann::json config{{"model_type", shape.family},
-                        {"vocab_size", shape.vocab},
-                        {"hidden_size", shape.hidden},
-                        {"num_hidden_layers", 2},
-                        {"num_attention_heads", shape.num_heads},
-                        {"tie_word_embeddings", shape.tied},
-                        {"max_position_embeddings", 256}};
-  const std::string family = shape.family;
-  if (family == "opt") config["ffn_dim"] = shape.ffn;
-  if (family == "opt" && shape.other) {
-    config.update({{"do_layer_norm_before", false}, {"word_embed_proj_dim", 24}});
-  }
-  if (family == "gpt_neox") config["intermediate_size"] = shape.ffn;
-  if (family == "gpt_neox") config["use_parallel_residual"] = !shape.other;
-  if (family == "bloom") config["apply_residual_connection_post_layernorm"] = shape.other;
-  return config;
-}
-
-std::string ConfigOf(const Shape& shape) {
-  const std::string family = shape.family;
-  if (family == "opt" || family == "gpt_neox" || family == "bloom") {
-    return OwnConfigOf(shape).dump();
-  }
-  std::string architecture = family;
-  architecture[0] = static_cast<char>(std::toupper(architecture[0]));
-  nlohmann::json config{{"architectures", {architecture + "ForCausalLM"}},
-                        {"model_type", family},
-                        {"vocab_size", shape.vocab},
-                        {"hidden_size", shape.hidden},
-                        {"intermediate_size", shape.ffn},
-                        {"num_hidden_layers", 2},
-                        {"num_attention_heads", shape.num_heads},
-                        {"num_key_value_heads", shape.num_kv_heads},
-                        {"head_dim", shape.head_dim},
-                        {"tie_word_embeddings", shape.tied},
-                        {"max_position_embeddings", 256},
-                        {"eos_token_id", 2}};
-  if (family == "llama") config["mlp_bias"] = shape.bias;
-  if (family == "llama" || family == "qwen3") config["attention_bias"] = shape.bias;
-  if (shape.window > 0) config["sliding_window"] = shape.window;
-  return config.dump();
-}
-
-class TpBitsTest : public testing::TestWithParam<Shape> {
+class TpBitsTest : public testing::TestWithParam<ModelShape> {
  protected:
   TpBitsTest() {
     folder_.Write("config.json", ConfigOf(GetParam()));
-    folder_.Write("model.safetensors", SafetensorsBytes(Weights(GetParam()).tensors()));
+    folder_.Write("model.safetensors", SafetensorsBytes(ShapedWeights(GetParam()).tensors()));
   }
 
   RunnerOptions Options(int tp, DType compute) const {
@@ -369,11 +191,14 @@ TEST_P(TpBitsTest, ASizeThatDoesNotDivideIsRefused) {
 TEST_P(TpBitsTest, ARankHoldsItsPart) {
   RunnerHarness one(Options(1, DType::kF32));
   const int64_t weights = one.runner().ranks()[0].weight_bytes;
-  const Shape& shape = GetParam();
+  const ModelShape& shape = GetParam();
   const int64_t kv = 2 * 2 * shape.num_kv_heads * shape.head_dim * shape.hidden * 4;
   const int64_t panels = 2 * 32 * shape.hidden * 4;  // Of the embedding and of the output layer.
-  // What each rank has whole: positions, and the matrices beside the embedding.
-  const int64_t whole = shape.family == std::string("opt") ? (256 + 2 * 24) * shape.hidden * 4 : 0;
+  // What each rank has whole: positions, and the matrices beside the embedding; routers.
+  const std::string family = shape.family;
+  const bool experts = family.ends_with("moe") || family == "mixtral";
+  const int64_t whole_rows = family == "opt" ? 256 + 2 * 24 : experts ? 2 * 2 * 32 : 0;
+  const int64_t whole = whole_rows * shape.hidden * 4;
   const int64_t block = BlockBytes(one.runner().info().layout);
   for (const int size : GetParam().sizes) {
     RunnerHarness ranks(Options(size, DType::kF32));
