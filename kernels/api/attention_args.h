@@ -8,6 +8,9 @@
 
 namespace baton {
 
+// Most elements of a head of K or V.
+inline constexpr int32_t kMaxAttentionDim = 256;
+
 // Of all operators here: q, new K and V, and outputs are floats. Of a model in f16 or bf16 they are
 // the values of that type, which a float holds exactly; sums are f32 throughout.
 

@@ -12,7 +12,6 @@ namespace baton {
 namespace {
 
 constexpr int64_t kMaxHeads = 1 << 16;
-constexpr int64_t kMaxHeadDim = 256;
 constexpr int64_t kMaxBlockSize = 1 << 20;
 constexpr int64_t kMaxStride = int64_t{1} << 42;
 
@@ -62,7 +61,7 @@ absl::Status CheckShape(const CascadeAttentionArgs& args) {
   RETURN_IF_ERROR(RequireIn(a.max_seqlen_k, 0, INT32_MAX, "max_seqlen_k"));
   RETURN_IF_ERROR(RequireIn(a.max_blocks, 0, INT32_MAX, "max_blocks"));
   RETURN_IF_ERROR(RequireIn(a.num_heads, 1, kMaxHeads, "num_heads"));
-  RETURN_IF_ERROR(RequireIn(a.v_cache.dim, 1, kMaxHeadDim, "v_cache.dim"));
+  RETURN_IF_ERROR(RequireIn(a.v_cache.dim, 1, kMaxAttentionDim, "v_cache.dim"));
   RETURN_IF_ERROR(RequireIn(a.k_cache.num_blocks, 1, INT32_MAX, "k_cache.num_blocks"));
   const int64_t size = a.k_cache.block_size;
   RETURN_IF_ERROR(RequireIn(size, 1, kMaxBlockSize, "k_cache.block_size"));

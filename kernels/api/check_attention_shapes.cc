@@ -9,7 +9,6 @@
 namespace baton {
 namespace {
 
-constexpr int64_t kMaxHeadDim = 256;
 constexpr int64_t kMaxHeads = 1 << 16;
 
 absl::Status RequireNull(const void* p, absl::string_view field, absl::string_view why) {
@@ -54,7 +53,8 @@ absl::Status CheckCaches(const Args& args, const BlockSparsity& sparsity = {}) {
   RETURN_IF_ERROR(CheckPlanes(k, args.v_cache));
   for (const auto& [plane, field] :
        {std::pair{&k, "k_cache.dim"}, {&args.v_cache, "v_cache.dim"}}) {
-    RETURN_IF_ERROR(Require(plane->dim <= kMaxHeadDim, field, plane->dim, "at most ", kMaxHeadDim));
+    RETURN_IF_ERROR(Require(plane->dim <= kMaxAttentionDim, field, plane->dim, "at most ",
+                            kMaxAttentionDim));
   }
   RETURN_IF_ERROR(CheckHeads(args.num_heads, k.num_heads, "a multiple of k_cache.num_heads = "));
   RETURN_IF_ERROR(RequireIn(args.max_blocks, 0, INT32_MAX, "max_blocks"));
@@ -81,7 +81,7 @@ absl::Status CheckDense(const VarlenAttentionArgs& args) {
                           dense.num_heads, absl::StrCat("in [1, ", kMaxHeads, "]")));
   for (const auto& [dim, field] :
        {std::pair{dense.k_dim, "dense.k_dim"}, {dense.v_dim, "dense.v_dim"}}) {
-    RETURN_IF_ERROR(RequireIn(dim, 1, kMaxHeadDim, field));
+    RETURN_IF_ERROR(RequireIn(dim, 1, kMaxAttentionDim, field));
   }
   RETURN_IF_ERROR(CheckHeads(args.num_heads, dense.num_heads, "a multiple of dense.num_heads = "));
   return CheckScores(args.scores, args.num_heads);

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
+#include "kernels/api/attention_args.h"
+
 namespace baton {
 namespace {
 
@@ -16,10 +19,16 @@ absl::Status NoGraphs() { return absl::UnimplementedError("a CPU has no graphs")
 }  // namespace
 
 absl::Status CpuDevice::CheckModel(const ModelNeeds& needs) const {
-  if (needs.compute == DType::kF32 || needs.compute == DType::kBF16) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "compute_dtype = f16: CPUs compute in f32 or bf16; take another --compute-dtype, or a GPU by "
-      "--device cuda");
+  if (needs.compute != DType::kF32 && needs.compute != DType::kBF16) {
+    return absl::InvalidArgumentError(
+        "compute_dtype = f16: CPUs compute in f32 or bf16; take another --compute-dtype, or a GPU "
+        "by --device cuda");
+  }
+  if (needs.head_dim > kMaxAttentionDim) {
+    return absl::InvalidArgumentError(absl::StrCat("head_dim = ", needs.head_dim,
+                                                   ": CPUs serve up to ", kMaxAttentionDim));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DeviceMemory> CpuDevice::Memory() const {

@@ -31,6 +31,14 @@ TEST(CpuDeviceTest, ComputesInF32AndBf16AndRefusesF16ByName) {
             "GPU by --device cuda");
 }
 
+TEST(CpuDeviceTest, HeadsThatNoKernelServesAreRefusedByName) {
+  const auto kernels = MakeTestKernels("portable");
+  const CpuDevice device(kernels.get());
+  EXPECT_TRUE(device.CheckModel({.head_dim = 256}).ok());
+  EXPECT_EQ(device.CheckModel({.head_dim = 258}).message(),
+            "head_dim = 258: CPUs serve up to 256");
+}
+
 TEST(CpuDeviceTest, CopiesEachPieceWhetherFewBytesOrMany) {
   const auto kernels = MakeTestKernels("portable", 3);
   CpuDevice device(kernels.get());

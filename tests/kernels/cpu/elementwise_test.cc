@@ -278,6 +278,26 @@ TEST_P(ElementwiseTest, ATableInShardsGivesTheRowsOfTheWhole) {
   }
 }
 
+TEST_P(ElementwiseTest, AnEmbeddingMayBeScaled) {
+  const int64_t dim = 37;
+  const std::vector<float> values = RandomFloats(1, 5 * dim);
+  const WeightRows part{reinterpret_cast<const std::byte*>(values.data()), DType::kF32, 5};
+  const auto table = kernels_->PackWeights({.parts = &part, .num_parts = 1, .k = dim});
+  const int32_t ids[] = {4, 0};
+  std::vector<float> out(2 * dim);
+  EmbeddingArgs args{.shards = {&*table},
+                     .tokens = ids,
+                     .num_tokens = 2,
+                     .scale = 6.7823300f,
+                     .out = out.data()};
+  ASSERT_EQ(kernels_->Embedding(args), absl::OkStatus());
+  for (int64_t i = 0; i < 2 * dim; ++i) {
+    EXPECT_EQ(out[i], values[ids[i / dim] * dim + i % dim] * 6.7823300f);
+  }
+  args.scale = INFINITY;
+  EXPECT_EQ(kernels_->Embedding(args).message(), "scale = inf: must be finite");
+}
+
 TEST_P(ElementwiseTest, AFoldMayAddToItsFirstPartAndRound) {
   const int64_t tokens = 3, dim = 37, stride = 40;
   const std::vector<float> first = RandomFloats(1, tokens * stride);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/random.h"
+#include "common/checkpoint/model_config.h"
 #if !defined(BATON_CUDA_DEVICE)
 #include "kernels/emulation/emulator.h"
 #endif
@@ -104,11 +105,36 @@ TEST_P(CudaSmallGoldenTest, Fp8KeysAndValuesCostNoMoreThanOnTheCpu) {
   }
 }
 
-// No GPU serves heads of 7.
+// GPUs have no layers of experts, and heads of multiples of 8 only.
+bool IsServed(const std::string& name) {
+  const auto config = LoadModelConfig(GoldenModelDir(name));
+  return config.ok() && config->experts.count == 0 && config->head_dim % 8 == 0;
+}
+
 std::vector<std::string> SmallModels() {
   std::vector<std::string> names = GoldenModels();
-  std::erase(names, "opt-odd-heads");
+  std::erase_if(names, [](const std::string& name) { return !IsServed(name); });
   return names;
+}
+
+TEST(CudaModelsTest, WhatGpusDoNotServeIsRefusedByNameAtLoad) {
+  WaitingSink sink;
+  int refused = 0;
+  for (const std::string& name : GoldenModels()) {
+    if (IsServed(name)) continue;
+    const auto runner = LoadedRunner::Create({.model_dir = GoldenModelDir(name),
+                                              .compute_dtype = DType::kBF16,
+                                              .device = "cuda",
+                                              .num_blocks = 8},
+                                             &sink);
+    EXPECT_THAT(std::string(runner.status().message()),
+                testing::AllOf(testing::AnyOf(testing::HasSubstr("num_experts = "),
+                                              testing::HasSubstr("head_dim = ")),
+                               testing::HasSubstr("use --device cpu")))
+        << name;
+    ++refused;
+  }
+  EXPECT_GE(refused, 6);
 }
 
 std::vector<std::string> AllModels() {

@@ -168,6 +168,28 @@ TEST_P(ElementwiseTest, EmbeddingCopiesTheRowsOfItsTokens) {
   EXPECT_EQ(Embedding({}, nullptr), cudaSuccess);  // No tokens.
 }
 
+TEST_P(ElementwiseTest, AnEmbeddingMayBeScaled) {
+  const auto [in, out_type, seed] = GetParam();
+  for (const int64_t dim : kDims) {
+    const auto values = Rounded(in, RandomFloats(seed, 3 * dim));
+    std::vector<float> expected;
+    for (const int64_t token : {2, 0}) {
+      for (int64_t i = 0; i < dim; ++i) expected.push_back(values[token * dim + i] * 6.78233f);
+    }
+    const PackedMatrix table = DeviceMatrix(in, values, 3, dim);
+    const DeviceFloats out(out_type, expected.size());
+    const DeviceArray<int32_t> tokens({2, 0});
+    ASSERT_EQ(Embedding({.shards = {&table},
+                         .tokens = tokens.data(),
+                         .num_tokens = 2,
+                         .scale = 6.78233f,
+                         .out = out},
+                        nullptr),
+              cudaSuccess);
+    EXPECT_EQ(out.Read(), Rounded(out_type, expected)) << dim;
+  }
+}
+
 TEST_P(ElementwiseTest, ATableInShardsGivesTheRowsOfTheWhole) {
   const auto [in, out_type, seed] = GetParam();
   for (const int64_t dim : kDims) {

@@ -182,5 +182,60 @@ TEST(RopeConfigTest, OnlyYarnReachesBeyondMaxPositions) {
   EXPECT_EQ(MaxModelLen({.scaling = RopeLongrope{.factors = {4, 0.5}}}, 100), 100);
 }
 
+absl::StatusOr<RopeForm> ParseOf(const char* layers, const std::string& text) {
+  const nlohmann::json object = nlohmann::json::parse(text);
+  JsonFields fields("config.json", object);
+  RopeContext context{.max_position_embeddings = 1000, .rotary_dim = 4, .theta = 1e6};
+  context.layer_type = layers;
+  if (layers == std::string("sliding_attention")) {
+    context.theta = 1e4;
+    context.theta_field = "rope_local_base_freq";
+    context.scaled = false;
+  }
+  return ParseRopeForm(fields, context);
+}
+
+TEST(RopeConfigTest, EachTypeOfLayerHasItsOwnInOldAndNewNames) {
+  const char* old_form = R"({"rope_theta": 5, "rope_local_base_freq": 7,
+                             "rope_scaling": {"type": "linear", "factor": 8}})";
+  const char* new_form = R"({"rope_parameters": {
+      "full_attention": {"rope_type": "linear", "rope_theta": 5, "factor": 8},
+      "sliding_attention": {"rope_type": "default", "rope_theta": 7}}})";
+  for (const char* form : {old_form, new_form}) {
+    EXPECT_EQ(*ParseOf("full_attention", form), (RopeForm{.theta = 5, .scaling = RopeLinear{8}}));
+    EXPECT_EQ(*ParseOf("sliding_attention", form),
+              (RopeForm{.theta = 7, .scaling = RopeDefault{}}));
+  }
+  EXPECT_EQ(ParseOf("full_attention", "{}")->theta, 1e6);
+  EXPECT_EQ(ParseOf("sliding_attention", "{}")->theta, 1e4);
+  const auto error = ParseOf("full_attention", R"({"rope_parameters": {"rope_theta": 5}})");
+  EXPECT_THAT(std::string(error.status().message()),
+              HasSubstr("only full_attention and sliding_attention are allowed"));
+  const auto partial = ParseOf("full_attention", R"({"rope_parameters": {"full_attention":
+      {"partial_rotary_factor": 0.5}}})");
+  EXPECT_THAT(std::string(partial.status().message()), HasSubstr("partial_rotary_factor"));
+}
+
+TEST(RopeConfigTest, AFamilyMayHaveLongropeAlone) {
+  const auto parse = [](const std::string& text) {
+    const nlohmann::json object = nlohmann::json::parse(text);
+    JsonFields fields("config.json", object);
+    return ParseRopeForm(fields, {.max_position_embeddings = 64,
+                                  .rotary_dim = 4,
+                                  .original_positions = 16,
+                                  .only_longrope = true});
+  };
+  const auto su = parse(R"({"rope_scaling": {"type": "su", "short_factor": [1, 2],
+                                             "long_factor": [3, 4]}})");
+  ASSERT_TRUE(su.ok()) << su.status();
+  const auto& longrope = std::get<RopeLongrope>(su->scaling);
+  EXPECT_EQ(longrope.factors, (std::vector<double>{3, 4}));
+  EXPECT_DOUBLE_EQ(longrope.attention_factor, std::sqrt(1 + std::log(4) / std::log(16)));
+  EXPECT_TRUE(parse("{}").ok());
+  EXPECT_THAT(std::string(parse(R"({"rope_scaling": {"type": "yarn", "factor": 2}})")
+                              .status().message()),
+              AllOf(HasSubstr("\"rope_type\" is \"yarn\""), HasSubstr("default and longrope")));
+}
+
 }  // namespace
 }  // namespace baton

@@ -258,5 +258,77 @@ TEST_F(FusedWeightsTest, RowsOfEachHeadsQueriesKeysAndValuesLieInTurn) {
   }
 }
 
+TEST_F(WeightsTest, Phi3sFusedMatricesAreCutIntoTheirRoles) {
+  config_.architecture = "Phi3ForCausalLM";
+  for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
+    Remove(kAttention + std::string(name) + ".weight");
+  }
+  Remove("model.layers.0.mlp.gate_proj.weight");
+  Remove("model.layers.0.mlp.up_proj.weight");
+  Add(kAttention + std::string("qkv_proj.weight"), {24, 8});
+  Add("model.layers.0.mlp.gate_up_proj.weight", {10, 8});
+  std::string& qkv = Find(kAttention + std::string("qkv_proj.weight")).bytes;
+  std::string& gate_up = Find("model.layers.0.mlp.gate_up_proj.weight").bytes;
+  qkv = std::string(12 * 16, 'q') + std::string(6 * 16, 'k') + std::string(6 * 16, 'v');
+  gate_up = std::string(5 * 16, 'g') + std::string(5 * 16, 'u');
+  const auto weights = Map();
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const LayerWeights& layer = weights->layers[0];
+  const struct {
+    const TensorView& tensor;
+    int64_t rows;
+    char fill;
+  } parts[] = {{layer.q_proj, 12, 'q'},   {layer.k_proj, 6, 'k'}, {layer.v_proj, 6, 'v'},
+               {layer.gate_proj, 5, 'g'}, {layer.up_proj, 5, 'u'}};
+  for (const auto& part : parts) {
+    EXPECT_EQ(part.tensor.shape, (std::vector<int64_t>{part.rows, 8}));
+    ASSERT_EQ(std::ssize(part.tensor.bytes), part.rows * 16);
+    for (const std::byte byte : part.tensor.bytes) EXPECT_EQ(static_cast<char>(byte), part.fill);
+  }
+}
+
+TEST_F(WeightsTest, NormsOfOutputsComeWithTheirFeature) {
+  config_.architecture = "Gemma2ForCausalLM";
+  config_.output_norms = true;
+  EXPECT_THAT(Error(), HasSubstr("pre_feedforward_layernorm"));
+  Add("model.layers.0.pre_feedforward_layernorm.weight", {8});
+  EXPECT_THAT(Error(), HasSubstr("post_feedforward_layernorm"));
+  Add("model.layers.0.post_feedforward_layernorm.weight", {8});
+  const auto weights = Map();
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const LayerWeights& layer = weights->layers[0];
+  // As they were added: the norm behind attention has the name of another's before the MLP.
+  EXPECT_EQ(static_cast<char>(layer.attention_output_norm.bytes[0]), 'e');
+  EXPECT_EQ(static_cast<char>(layer.ffn_norm.weight.bytes[0]), 'm');
+  EXPECT_EQ(static_cast<char>(layer.ffn_output_norm.bytes[0]), 'n');
+}
+
+TEST_F(WeightsTest, LayersOfExpertsHaveARouterAndNoMlp) {
+  config_.architecture = "Qwen2MoeForCausalLM";
+  config_.experts = {.count = 2, .top_k = 1, .ffn_size = 3, .shared_ffn_size = 4,
+                     .layers = {true}};
+  const std::string mlp = "model.layers.0.mlp.";
+  for (const char* name : {"gate_proj", "up_proj", "down_proj"}) {
+    EXPECT_THAT(Error(), HasSubstr("is missing"));
+    Remove(mlp + name + ".weight");
+  }
+  Add(mlp + "gate.weight", {2, 8});
+  Add(mlp + "shared_expert_gate.weight", {1, 8});
+  for (const std::string expert : {"experts.0.", "experts.1.", "shared_expert."}) {
+    EXPECT_THAT(Error(), HasSubstr(expert + "gate_proj"));
+    const int64_t ffn = expert == "shared_expert." ? 4 : 3;
+    Add(mlp + expert + "gate_proj.weight", {ffn, 8});
+    Add(mlp + expert + "up_proj.weight", {ffn, 8});
+    Add(mlp + expert + "down_proj.weight", {8, ffn});
+  }
+  const auto weights = Map();
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const LayerWeights& layer = weights->layers[0];
+  EXPECT_EQ(layer.experts.size(), 2u);
+  EXPECT_EQ(layer.experts[1].down_proj.shape, (std::vector<int64_t>{8, 3}));
+  EXPECT_EQ(layer.down_proj.shape, (std::vector<int64_t>{8, 4}));
+  EXPECT_TRUE(layer.router.present() && layer.shared_gate.present());
+}
+
 }  // namespace
 }  // namespace baton
