@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kMaxExperts = 1024;  // That a router chooses among.
+constexpr int64_t kMaxExperts = 1024;  // As in kernels/api/moe_args.h.
 constexpr int64_t kMaxExpertFfn = 1 << 20;
 constexpr int64_t kMostSteps = 1 << 12;
 
@@ -44,6 +44,10 @@ void ReadExperts(JsonFields& fields, const Family& family, ModelConfig& config) 
   };
   experts.count = size("num_experts", defaults.count, 1, kMaxExperts);
   experts.top_k = size("num_experts_per_tok", defaults.top_k, 1, experts.count);
+  if (experts.top_k > experts.count) {  // By default.
+    fields.Refuse("num_experts_per_tok", experts.top_k,
+                  absl::StrCat("at most num_experts = ", experts.count, " is allowed"));
+  }
   experts.ffn_size = defaults.ffn_size == 0
                          ? config.ffn_size
                          : size("moe_intermediate_size", defaults.ffn_size, 1, kMaxExpertFfn);

@@ -172,7 +172,8 @@ void ReadFeatures(JsonFields& fields, const Family& family, ModelConfig& config)
   if (family.scaled_embedding) {
     config.embedding_scale = std::sqrt(static_cast<float>(config.hidden_size));
   }
-  config.attention_softcap = ReadSoftcap(fields, "attn_logit_softcapping", family.attention_softcap);
+  config.attention_softcap =
+      ReadSoftcap(fields, "attn_logit_softcapping", family.attention_softcap);
   config.logits_softcap = ReadSoftcap(fields, "final_logit_softcapping", family.logits_softcap);
 }
 
@@ -220,8 +221,8 @@ absl::Status ReadRope(JsonFields& fields, const Family& family, int32_t max_mode
   context.theta_field = "rope_local_base_freq";
   context.scaled = false;
   ASSIGN_OR_RETURN(config.local_rope, ParseRopeForm(fields, context));
-  config.max_model_len =
-      std::min(config.max_model_len, MaxModelLen(*config.local_rope, config.max_position_embeddings));
+  const int32_t local_len = MaxModelLen(*config.local_rope, config.max_position_embeddings);
+  config.max_model_len = std::min(config.max_model_len, local_len);
   return absl::OkStatus();
 }
 

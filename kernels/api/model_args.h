@@ -93,7 +93,7 @@ struct SoftcapArgs {
 // Ranks that a model may be divided among.
 inline constexpr int32_t kMaxRanks = 8;
 
-// out[t] = table[tokens[t]] * scale. The rows of the table may be divided among several matrices, one of
+// out[t] = table[tokens[t]] * scale. The rows of the table may be divided among matrices, one of
 // each rank: row i is row i % rows_each of shards[i / rows_each].
 struct EmbeddingArgs {
   const PackedMatrix* shards[kMaxRanks] = {};  // [rows_each, dim] each; the last may have fewer.

@@ -22,7 +22,7 @@ SIZES = {"vocab_size": 128, "max_position_embeddings": 256, "pad_token_id": 0, "
 PLAIN = (1, 2, 17, 100)
 # transformers changes to the long factors beyond the original length, Baton has them from the
 # start: prompts that begin behind it.
-LONG = (9, 17, 100)
+LONG = (9, 12, 17, 100)
 
 
 def longrope(half, original, partial=None):

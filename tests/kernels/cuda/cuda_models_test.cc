@@ -124,8 +124,8 @@ TEST(CudaModelsTest, WhatGpusDoNotServeIsRefusedByNameAtLoad) {
     if (IsServed(name)) continue;
     const auto runner = LoadedRunner::Create({.model_dir = GoldenModelDir(name),
                                               .compute_dtype = DType::kBF16,
-                                              .device = "cuda",
-                                              .num_blocks = 8},
+                                              .num_blocks = 8,
+                                              .device = "cuda"},
                                              &sink);
     EXPECT_THAT(std::string(runner.status().message()),
                 testing::AllOf(testing::AnyOf(testing::HasSubstr("num_experts = "),

@@ -72,6 +72,8 @@ TEST(ExpertConfigTest, WhatIsOutOfRangeIsRefusedByName) {
               AllOf(HasSubstr("\"num_local_experts\" is 2000"), HasSubstr("1024")));
   EXPECT_THAT(Experts("MixtralForCausalLM", R"({"num_experts_per_tok": 9})").error,
               AllOf(HasSubstr("\"num_experts_per_tok\" is 9"), HasSubstr("8")));
+  EXPECT_THAT(Experts("Qwen3MoeForCausalLM", R"({"num_experts": 4})").error,
+              AllOf(HasSubstr("\"num_experts_per_tok\" is 8"), HasSubstr("num_experts = 4")));
   EXPECT_THAT(Experts("Qwen2MoeForCausalLM", R"({"mlp_only_layers": [4]})").error,
               AllOf(HasSubstr("\"mlp_only_layers\" is 4"), HasSubstr("layers from 0 to 3")));
   EXPECT_THAT(Experts("Qwen2MoeForCausalLM", R"({"mlp_only_layers": "all"})").error,

@@ -70,7 +70,8 @@ class ShapedWeights {
       Add(layer + "post_feedforward_layernorm.weight", {shape_.hidden}, 1, 0.2);
     }
     Attention(layer + "self_attn.");
-    const bool experts = Is("mixtral") || Is("qwen2_moe") || (Is("qwen3_moe") && layer.ends_with("1."));
+    const bool second = layer.ends_with("1.");
+    const bool experts = Is("mixtral") || Is("qwen2_moe") || (Is("qwen3_moe") && second);
     if (experts) {
       Experts(layer);
     } else if (Is("phi3")) {
