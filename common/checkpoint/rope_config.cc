@@ -190,7 +190,7 @@ RopeObject FindRopeObject(JsonFields& config, const RopeContext& context) {
                     absl::StrCat("only ", kGlobalLayers, " and ", kLocalLayers, " are allowed"));
     }
     const auto own = parameters->find(context.layer_type);
-    parameters = own == parameters->end() ? nullptr : &*own;
+    parameters = own == parameters->end() || own->is_null() ? nullptr : &*own;
   }
   if (!context.scaled) scaling = nullptr;
   if (scaling != nullptr && !(scaling->is_object() && scaling->empty())) {

@@ -208,6 +208,9 @@ TEST(RopeConfigTest, EachTypeOfLayerHasItsOwnInOldAndNewNames) {
   }
   EXPECT_EQ(ParseOf("full_attention", "{}")->theta, 1e6);
   EXPECT_EQ(ParseOf("sliding_attention", "{}")->theta, 1e4);
+  EXPECT_EQ(ParseOf("sliding_attention", R"({"rope_parameters": {"sliding_attention": null}})")
+                ->theta,
+            1e4);
   const auto error = ParseOf("full_attention", R"({"rope_parameters": {"rope_theta": 5}})");
   EXPECT_THAT(std::string(error.status().message()),
               HasSubstr("only full_attention and sliding_attention are allowed"));
