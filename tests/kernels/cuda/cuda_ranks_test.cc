@@ -10,6 +10,7 @@
 #include "kernels/emulation/emulator.h"
 #include "tests/kernels/cuda/random_model.h"
 #include "tests/unit/common/model/runner_harness.h"
+#include "tests/unit/common/model/shaped_model.h"
 
 namespace baton {
 namespace {
@@ -104,6 +105,25 @@ TEST_F(CudaRanksTest, EveryNumberOfRanksGivesTheBitsOfOne) {
     ASSERT_EQ(one.size(), 3u + 1 + 1 + 134);
     EXPECT_EQ(one[3], one[0]);
     for (const int size : {2, 4}) EXPECT_EQ(BitsOf(Options(size)), one) << size;
+  }
+}
+
+// Slopes and biases by head, positions whole on each rank, norms behind the blocks, blocks side by
+// side.
+TEST_F(CudaRanksTest, FeaturesOfOtherFamiliesGiveTheBitsOfOneRank) {
+  const ModelShape shapes[] = {
+      {.name = "bloom", .family = "bloom", .num_heads = 4, .num_kv_heads = 4, .head_dim = 16,
+       .hidden = 64, .ffn = 256, .vocab = 101, .bias = true, .tied = true},
+      {.name = "opt", .family = "opt", .num_heads = 4, .num_kv_heads = 4, .head_dim = 16,
+       .hidden = 64, .ffn = 64, .vocab = 99, .bias = true, .other = true},
+      {.name = "neox", .family = "gpt_neox", .num_heads = 2, .num_kv_heads = 2, .head_dim = 32,
+       .hidden = 64, .ffn = 64, .vocab = 103, .bias = true},
+  };
+  for (const ModelShape& shape : shapes) {
+    SCOPED_TRACE(shape.name);
+    folder_.Write("config.json", ConfigOf(shape));
+    folder_.Write("model.safetensors", SafetensorsBytes(ShapedWeights(shape).tensors()));
+    EXPECT_EQ(BitsOf(Options(2)), BitsOf(Options(1)));
   }
 }
 
