@@ -56,15 +56,16 @@ absl::StatusOr<Floats> Transformer::Logits(int64_t first, int64_t count) {
   const bool projects = config_.embedding_dim != config_.hidden_size;
   const Floats rows = projects ? projected_.data() : normed_in_use_;
   const int64_t stride = Stride(config_.embedding_dim);
+  const Floats own = logits.At(shape_.first_token_id);  // This rank's.
   RETURN_IF_ERROR(ops().Gemm({.a = rows.At(first * stride),
                               .a_stride = stride,
                               .m = count,
                               .a_rounded_to = compute_,
                               .weights = &model_.output(),
-                              .out = logits.At(shape_.first_token_id),
+                              .out = own,
                               .out_stride = config_.vocab_size}));
   if (config_.logits_softcap == 0) return logits;
-  RETURN_IF_ERROR(ops().Softcap({.x = logits.At(shape_.first_token_id),
+  RETURN_IF_ERROR(ops().Softcap({.x = own,
                                  .x_stride = config_.vocab_size,
                                  .num_tokens = count,
                                  .dim = shape_.num_token_ids,
