@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/tls/tls_files.h"
+
+namespace baton {
+
+struct TlsWatchOptions {
+  std::string dir;
+  TlsRole role = TlsRole::kAdmin;      // That the certificate must name.
+  std::function<int64_t()> unix_seconds;  // The wall clock.
+  // Told of each generation that is taken after the first, and of each that is not, with why; on
+  // the thread that polls. A bad one is told once.
+  std::function<void(const TlsIdentity&)> on_change;
+  std::function<void(const absl::Status&)> on_refused;
+};
+
+// The identity in a folder, looked at each second: a new generation replaces the old one when all
+// of it fits, and it is of the same release and role; else the old one stays. Thread-safe.
+class TlsWatch {
+ public:
+  // The error is that of the first look, which ends in no thread.
+  static absl::StatusOr<std::unique_ptr<TlsWatch>> Create(TlsWatchOptions options);
+  ~TlsWatch();
+
+  // Polls each second on a thread of its own, once.
+  void Start();
+
+  // One look.
+  void Poll();
+
+  std::shared_ptr<const TlsIdentity> current() const;
+
+ private:
+  TlsWatch(TlsWatchOptions options, TlsIdentity first);
+  absl::Status CheckSuccessor(const TlsIdentity& next) const;
+
+  const TlsWatchOptions options_;
+  std::string last_refusal_;  // The polling thread's.
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<const TlsIdentity> current_ ABSL_GUARDED_BY(mutex_);
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::jthread thread_;
+};
+
+}  // namespace baton
