@@ -24,9 +24,11 @@ absl::string_view RoleName(Role role) { return role == Role::kPrefill ? "prefill
 
 }  // namespace
 
-WorkerStubs::WorkerStubs(const std::string& address)
-    : channel(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                        ClusterChannelArguments())),
+WorkerStubs::WorkerStubs(const WorkerAddress& address, const ClusterTls* tls)
+    : note(std::make_shared<HandshakeNote>()),
+      channel(grpc::CreateCustomChannel(
+          address.address, ChannelCredentialsOf(tls, TlsRoleOf(address.role), note),
+          ClusterChannelArguments())),
       cluster(v1::Cluster::NewStub(channel)),
       decode(v1::Decode::NewStub(channel)),
       prefill(v1::Prefill::NewStub(channel)) {}
@@ -34,7 +36,7 @@ WorkerStubs::WorkerStubs(const std::string& address)
 WorkerLink::WorkerLink(Options options, Inbox<RouterMail>* inbox)
     : options_(std::move(options)),
       inbox_(inbox),
-      stubs_(std::make_shared<WorkerStubs>(options_.address.address)) {}
+      stubs_(std::make_shared<WorkerStubs>(options_.address, options_.tls)) {}
 
 void WorkerLink::Start() { SayHello(); }
 
@@ -109,8 +111,19 @@ absl::Status WorkerLink::CheckHello(const HelloInfo& hello) const {
   return absl::OkStatus();
 }
 
+std::string WorkerLink::WhyNoHello(const grpc::Status& status) const {
+  if (status.error_code() == grpc::StatusCode::PERMISSION_DENIED) {
+    return absl::StrCat("it refuses this router: ", status.error_message());
+  }
+  if (options_.tls == nullptr) return "no worker answers";
+  absl::MutexLock lock(&mutex_);
+  const std::string refused = stubs_->note->Get();
+  if (!refused.empty()) return refused;
+  return "no worker answers by TLS with a certificate of this CA";
+}
+
 void WorkerLink::OnHello(const grpc::Status& status) {
-  if (!status.ok()) return Retry("no worker answers");
+  if (!status.ok()) return Retry(WhyNoHello(status));
   const absl::StatusOr<HelloInfo> hello = TakeHello(hello_response_);
   if (!hello.ok()) return Retry(absl::StrCat("bad hello: ", hello.status().message()));
   if (const absl::Status ok = CheckHello(*hello); !ok.ok()) return Retry(std::string(ok.message()));
@@ -185,7 +198,7 @@ void WorkerLink::Disconnect(const std::string& failure) {
     }
     last_reason_ = reason;
     peer_ = {};
-    lost = std::exchange(stubs_, std::make_shared<WorkerStubs>(options_.address.address));
+    lost = std::exchange(stubs_, std::make_shared<WorkerStubs>(options_.address, options_.tls));
   }
   options_.on_lost(lost.get());
   options_.retired->Add(lost->channel);

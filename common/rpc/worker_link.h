@@ -15,6 +15,7 @@
 #include "baton/v1/prefill.grpc.pb.h"
 #include "common/node/inbox.h"
 #include "common/node/router_mail.h"
+#include "common/rpc/cluster_tls.h"
 #include "common/rpc/retired_channels.h"
 #include "common/rpc/sampling_wire.h"
 #include "common/rpc/silence.h"
@@ -24,8 +25,9 @@ namespace baton {
 
 // What goes over one connection to a worker.
 struct WorkerStubs {
-  explicit WorkerStubs(const std::string& address);
+  WorkerStubs(const WorkerAddress& address, const ClusterTls* tls);
 
+  const std::shared_ptr<HandshakeNote> note;  // Why this side ended a handshake.
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<v1::Cluster::Stub> cluster;
   const std::unique_ptr<v1::Decode::Stub> decode;
@@ -41,6 +43,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   struct Options {
     int32_t worker = 0;  // Index in the router's list.
     WorkerAddress address;
+    const ClusterTls* tls = nullptr;
     RetiredChannels* retired = nullptr;
     // The calls over these are to end.
     std::function<void(const WorkerStubs*)> on_lost;
@@ -77,6 +80,8 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   void SayHello();
   void OnHello(const grpc::Status& status);
   absl::Status CheckHello(const HelloInfo& hello) const;
+  // Why nobody said hello, as far as this side can know.
+  std::string WhyNoHello(const grpc::Status& status) const;
   void StartWatch(Incarnation incarnation);
   // The operation in flight failed: mail WorkerDown and try again later, or stop.
   void Retry(const std::string& failure);

@@ -34,6 +34,7 @@ class WorkerLinks::Impl {
       links_.push_back(std::make_unique<WorkerLink>(
           WorkerLink::Options{.worker = static_cast<int32_t>(links_.size()),
                               .address = address,
+                              .tls = options.tls,
                               .retired = &retired_,
                               .on_lost = [this](const WorkerStubs* lost) { GiveUpOver(lost); },
                               .on_idle = [this] { Release(); }},

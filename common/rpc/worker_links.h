@@ -11,6 +11,8 @@
 
 namespace baton {
 
+class ClusterTls;
+
 struct WorkerAddress {
   Role role = Role::kPrefill;  // What must answer there.
   std::string address;         // "host:port" of its gRPC server.
@@ -18,6 +20,7 @@ struct WorkerAddress {
 
 struct WorkerLinksOptions {
   std::vector<WorkerAddress> workers;  // The router's static list; its index names a worker.
+  const ClusterTls* tls = nullptr;     // Null: plaintext. Outlives the links.
   // Below the streams that a connection may have: a call that waits for one would seem silent.
   int max_calls_to_worker = 8000;
 };

@@ -22,6 +22,7 @@
 #include "common/base/status.h"
 #include "common/base/this_thread.h"
 #include "common/rpc/call_events.h"
+#include "common/rpc/cluster_tls.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/gate.h"
 #include "common/rpc/message_wire.h"
@@ -201,7 +202,8 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     grpc::ServerBuilder builder;
     ApplyServerSettings(options_.max_streams_per_connection, &builder);
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+    ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsOf(options_.tls));
+    builder.AddListeningPort(address, credentials, &port_);
     if (std::holds_alternative<Inbox<DecodeMail>*>(inbox_)) {
       builder.RegisterService(static_cast<v1::Decode::CallbackService*>(this));
     } else {

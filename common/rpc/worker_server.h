@@ -12,10 +12,13 @@
 
 namespace baton {
 
+class ClusterTls;
+
 struct WorkerServerOptions {
   HelloInfo hello;  // Its role decides which service is offered: Prefill or Decode.
   std::string host = "127.0.0.1";
   int port = 0;  // 0 = any free port.
+  const ClusterTls* tls = nullptr;  // Null: plaintext. Outlives the server.
   // The node's latest snapshot, from any thread; must not wait.
   std::function<WorkerStatus()> status;
   int max_streams_per_connection = 8192;  // One router has one connection: its calls in flight.

@@ -22,7 +22,8 @@ TEST(AuditCallTest, BringsWhatTheWorkerHolds) {
                           .age = std::chrono::seconds(6)});
     asked->answer(held);
   });
-  const absl::StatusOr<WorkerAudit> audit = CallAudit(worker.address(), std::chrono::seconds(10));
+  const absl::StatusOr<WorkerAudit> audit =
+      CallAudit({Role::kDecode, worker.address()}, nullptr, std::chrono::seconds(10));
   ASSERT_TRUE(audit.ok()) << audit.status();
   EXPECT_EQ(audit->incarnation, 7u);
   EXPECT_EQ(audit->num_unowned, 3);
@@ -38,21 +39,23 @@ TEST(AuditCallTest, WorkerThatIsNotThereIsAnErrorWithinTheLimit) {
     const TestWorker gone(Role::kDecode);
     address = gone.address();
   }
-  const absl::StatusOr<WorkerAudit> audit = CallAudit(address, std::chrono::seconds(10));
+  const absl::StatusOr<WorkerAudit> audit =
+      CallAudit({Role::kDecode, address}, nullptr, std::chrono::seconds(10));
   EXPECT_FALSE(audit.ok());
 }
 
 TEST(AuditCallTest, WorkerThatDoesNotAnswerIsGivenUp) {
   TestWorker worker(Role::kDecode);
   const absl::StatusOr<WorkerAudit> audit =
-      CallAudit(worker.address(), std::chrono::seconds(3));
+      CallAudit({Role::kDecode, worker.address()}, nullptr, std::chrono::seconds(3));
   EXPECT_TRUE(absl::IsDeadlineExceeded(audit.status())) << audit.status();
   EXPECT_TRUE(worker.inbox.Next<WorkerAuditAsked>().has_value());  // And drops it.
 }
 
 TEST(AuditCallTest, WorkerWithAFullInboxRefuses) {
   const TestWorker worker(Role::kDecode, /*incarnation=*/7, /*port=*/0, /*full=*/true);
-  const absl::StatusOr<WorkerAudit> audit = CallAudit(worker.address(), std::chrono::seconds(10));
+  const absl::StatusOr<WorkerAudit> audit =
+      CallAudit({Role::kDecode, worker.address()}, nullptr, std::chrono::seconds(10));
   EXPECT_EQ(audit.status().code(), absl::StatusCode::kResourceExhausted);
 }
 

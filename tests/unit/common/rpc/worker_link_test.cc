@@ -165,7 +165,7 @@ TEST(WorkerLinkTest, OnlyTheConnectionOfNowIsDistrustedAndEachTimeIsNews) {
   FakeInbox<RouterMail> inbox;
   OneLink one(worker.address(), &inbox);
   ASSERT_TRUE(inbox.Next<WorkerUp>().has_value());
-  const WorkerStubs other(worker.address());
+  const WorkerStubs other({Role::kDecode, worker.address()}, nullptr);
   one.link.Distrust(&other);
   EXPECT_FALSE(inbox.Next<WorkerDown>(absl::Milliseconds(500)).has_value());
   for (int lost = 1; lost <= 2; ++lost) {

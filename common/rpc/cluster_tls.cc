@@ -1,0 +1,200 @@
+#include "common/rpc/cluster_tls.h"
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/security/auth_metadata_processor.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_certificate_verifier.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <stdlib.h>
+
+#include <functional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/status.h"
+#include "common/rpc/method_roles.h"
+#include "common/telemetry/log.h"
+
+namespace baton {
+namespace {
+
+namespace tls = grpc::experimental;
+
+constexpr unsigned kRefreshS = 1;
+// A suite that no connection of ours can use: TLS 1.2 is then left without any.
+constexpr char kNoSuiteOfTls12[] = "PSK-AES128-GCM-SHA256";
+
+absl::string_view View(grpc::string_ref text) { return {text.data(), text.size()}; }
+
+// The one process that a certificate names.
+absl::StatusOr<SpiffeId> PeerId(const std::vector<grpc::string_ref>& uris) {
+  if (uris.size() != 1) return absl::PermissionDeniedError("it names no or several URIs");
+  return ParseSpiffeId(View(uris[0]));
+}
+
+// After the library has checked chain and dates: who is it?
+class ReleaseVerifier : public tls::ExternalCertificateVerifier {
+ public:
+  // `role` null: any. `note` null: nobody asks.
+  ReleaseVerifier(const SpiffeId& own, const TlsRole* role, std::shared_ptr<HandshakeNote> note)
+      : own_(own), has_role_(role != nullptr), note_(std::move(note)) {
+    if (has_role_) role_ = *role;
+  }
+
+  bool Verify(tls::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
+              grpc::Status* result) override {
+    const absl::Status status = Check(PeerId(request->uri_names()));
+    if (!status.ok()) {
+      *result = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(status.message()));
+      if (note_ != nullptr) note_->Set(std::string(status.message()));
+    }
+    return true;  // Done at once.
+  }
+
+  void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  absl::Status Check(const absl::StatusOr<SpiffeId>& peer) const {
+    if (!peer.ok()) {
+      return absl::UnauthenticatedError(
+          absl::StrCat("the URI of its certificate ", peer.status().message()));
+    }
+    if (!peer->SameRelease(own_)) {
+      return absl::UnauthenticatedError(
+          absl::StrCat("its certificate is of another release, ", peer->ToUri()));
+    }
+    if (has_role_ && peer->role != role_) {
+      return absl::UnauthenticatedError(absl::StrCat("its certificate is of role ",
+                                                     RoleWord(peer->role), " where ",
+                                                     RoleWord(role_), " was configured"));
+    }
+    return absl::OkStatus();
+  }
+
+  const SpiffeId own_;
+  const bool has_role_;
+  TlsRole role_ = TlsRole::kAdmin;
+  const std::shared_ptr<HandshakeNote> note_;
+};
+
+// Guards every service of a server, also those that libraries add.
+class MethodGuard : public grpc::AuthMetadataProcessor {
+ public:
+  bool IsBlocking() const override { return false; }
+
+  grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,
+                       OutputMetadata*) override {
+    const auto path = metadata.find(":path");
+    const absl::string_view method = path == metadata.end() ? "" : View(path->second);
+    const absl::StatusOr<SpiffeId> peer =
+        PeerId(context->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME));
+    const std::optional<std::set<TlsRole>> roles = RolesFor(method);
+    if (context->IsPeerAuthenticated() && peer.ok() && roles.has_value() &&
+        roles->count(peer->role) > 0) {
+      return grpc::Status::OK;
+    }
+    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
+                        absl::StrCat("role ", peer.ok() ? RoleWord(peer->role) : "unknown",
+                                     " may not call ", roles.has_value() ? method : "this"));
+  }
+};
+
+std::string PairOf(const TlsFiles& files) {
+  return absl::StrCat(files.key_pem, "\n", files.chain_pem);
+}
+
+}  // namespace
+
+void HandshakeNote::Set(std::string why) {
+  absl::MutexLock lock(&mutex_);
+  why_ = std::move(why);
+}
+
+std::string HandshakeNote::Get() const {
+  absl::MutexLock lock(&mutex_);
+  return why_;
+}
+
+absl::StatusOr<std::unique_ptr<ClusterTls>> ClusterTls::Create(const std::string& dir,
+                                                               TlsRole role) {
+  setenv("GRPC_SSL_CIPHER_SUITES", kNoSuiteOfTls12, /*overwrite=*/1);
+  std::unique_ptr<ClusterTls> made(new ClusterTls);
+  ClusterTls* const self = made.get();
+  TlsWatchOptions options{.dir = dir, .role = role, .unix_seconds = UnixSeconds};
+  options.on_change = [self](const TlsIdentity& next) { self->Publish(next); };
+  options.on_refused = [self](const absl::Status& why) {
+    ++self->refused_;
+    Log(LogLevel::kWarning, "new certificates not taken", {{"why", std::string(why.message())}});
+  };
+  ASSIGN_OR_RETURN(made->watch_, TlsWatch::Create(std::move(options)));
+  const std::shared_ptr<const TlsIdentity> first = made->current();
+  ASSIGN_OR_RETURN(made->pair_, PublishedPem::Create(PairOf(first->files)));
+  ASSIGN_OR_RETURN(made->ca_, PublishedPem::Create(first->files.ca_pem));
+  Log(LogLevel::kInfo, "certificates",
+      {{"identity", first->id.ToUri()}, {"not_after", first->not_after_s}});
+  made->watch_->Start();
+  return made;
+}
+
+void ClusterTls::Publish(const TlsIdentity& identity) {
+  absl::Status status = pair_->Publish(PairOf(identity.files));
+  if (status.ok()) status = ca_->Publish(identity.files.ca_pem);
+  if (!status.ok()) {
+    ++refused_;
+    return Log(LogLevel::kError, "new certificates not taken", {{"why", status}});
+  }
+  Log(LogLevel::kInfo, "certificates",
+      {{"identity", identity.id.ToUri()}, {"not_after", identity.not_after_s}});
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ClusterTls::MakeServerCredentials() const {
+  tls::TlsServerCredentialsOptions options(std::make_shared<tls::FileWatcherCertificateProvider>(
+      pair_->path(), pair_->path(), ca_->path(), kRefreshS));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<ReleaseVerifier>(
+      current()->id, nullptr, nullptr));
+  std::shared_ptr<grpc::ServerCredentials> made = tls::TlsServerCredentials(options);
+  if (made == nullptr) return absl::InternalError("gRPC takes no TLS credentials");
+  made->SetAuthMetadataProcessor(std::make_shared<MethodGuard>());
+  return made;
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ClusterTls::MakeChannelCredentials(
+    TlsRole server, std::shared_ptr<HandshakeNote> note) const {
+  const std::shared_ptr<const TlsIdentity> own = current();
+  tls::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(std::make_shared<tls::StaticDataCertificateProvider>(
+      own->files.ca_pem, std::vector<tls::IdentityKeyCertPair>{
+                             {.private_key = own->files.key_pem,
+                              .certificate_chain = own->files.chain_pem}}));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_verify_server_certs(true);
+  options.set_check_call_host(false);  // Processes are known by role, whatever host they run on.
+  options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<ReleaseVerifier>(
+      own->id, &server, std::move(note)));
+  return tls::TlsCredentials(options);
+}
+
+TlsRole TlsRoleOf(Role worker) {
+  return worker == Role::kPrefill ? TlsRole::kPrefill : TlsRole::kDecode;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ServerCredentialsOf(
+    const ClusterTls* tls) {
+  if (tls == nullptr) return grpc::InsecureServerCredentials();
+  return tls->MakeServerCredentials();
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentialsOf(
+    const ClusterTls* tls, TlsRole server, std::shared_ptr<HandshakeNote> note) {
+  if (tls == nullptr) return grpc::InsecureChannelCredentials();
+  return tls->MakeChannelCredentials(server, std::move(note));
+}
+
+}  // namespace baton

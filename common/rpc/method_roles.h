@@ -1,0 +1,16 @@
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/tls/spiffe_id.h"
+
+namespace baton {
+
+// Who may call a method of a worker's gRPC server: the one list of it. Absent: nobody, because the
+// method is not in the list. `path` is "/package.Service/Method".
+std::optional<std::set<TlsRole>> RolesFor(absl::string_view path);
+
+}  // namespace baton

@@ -1,0 +1,194 @@
+#include "common/rpc/cluster_tls.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/dynamic_message.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "common/rpc/audit_call.h"
+#include "common/rpc/method_roles.h"
+#include "common/rpc/worker_links.h"
+#include "tests/unit/common/rpc/tls_cluster.h"
+
+namespace baton {
+namespace {
+
+namespace pb = google::protobuf;
+
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+using ::testing::SizeIs;
+
+constexpr char kReflection[] = "grpc.reflection.v1alpha.ServerReflection";
+
+// The names of the services that a server has, as it tells them itself.
+std::set<std::string> ServedServices(const std::string& address,
+                                     const std::shared_ptr<grpc::ChannelCredentials>& admin) {
+  const std::string list_services("\x3a\x01*", 3);  // Field 7 of a ServerReflectionRequest.
+  std::string answer;
+  CallMethod(address, admin, absl::StrCat("/", kReflection, "/ServerReflectionInfo"),
+             list_services, &answer);
+  const pb::Descriptor* type = pb::DescriptorPool::generated_pool()->FindMessageTypeByName(
+      "grpc.reflection.v1alpha.ServerReflectionResponse");
+  pb::DynamicMessageFactory factory;
+  const std::unique_ptr<pb::Message> message(factory.GetPrototype(type)->New());
+  EXPECT_TRUE(message->ParseFromString(answer));
+  const pb::Message& list = message->GetReflection()->GetMessage(
+      *message, type->FindFieldByName("list_services_response"));
+  const pb::FieldDescriptor* services = list.GetDescriptor()->FindFieldByName("service");
+  std::set<std::string> names;
+  for (int i = 0; i < list.GetReflection()->FieldSize(list, services); ++i) {
+    const pb::Message& one = list.GetReflection()->GetRepeatedMessage(list, services, i);
+    names.insert(
+        one.GetReflection()->GetString(one, one.GetDescriptor()->FindFieldByName("name")));
+  }
+  return names;
+}
+
+// The paths of all their methods.
+std::set<std::string> MethodsOf(const std::set<std::string>& services) {
+  std::set<std::string> paths;
+  for (const std::string& name : services) {
+    const auto* service = pb::DescriptorPool::generated_pool()->FindServiceByName(name);
+    EXPECT_NE(service, nullptr) << name;
+    for (int i = 0; service != nullptr && i < service->method_count(); ++i) {
+      paths.insert(absl::StrCat("/", name, "/", service->method(i)->name()));
+    }
+  }
+  return paths;
+}
+
+class ClusterTlsTest : public ::testing::TestWithParam<Role> {
+ protected:
+  std::shared_ptr<grpc::ChannelCredentials> Client(const TlsFiles& files) const {
+    return AnyServer(files, authority_.certificate_pem());
+  }
+  std::shared_ptr<grpc::ChannelCredentials> Client(TlsRole role) const {
+    return Client(NewFiles(authority_, IdOf(role), UnixSeconds()));
+  }
+
+  const CertificateAuthority authority_ = NewAuthority("test.local", UnixSeconds());
+};
+INSTANTIATE_TEST_SUITE_P(Workers, ClusterTlsTest, ::testing::Values(Role::kPrefill, Role::kDecode));
+
+TEST_P(ClusterTlsTest, EveryMethodThatAServerHasIsInTheListOfRoles) {
+  const TlsWorker worker(authority_, GetParam());
+  const std::set<std::string> services =
+      ServedServices(worker.address(), Client(TlsRole::kAdmin));
+  EXPECT_THAT(services, SizeIs(4));
+  EXPECT_THAT(services,
+              IsSupersetOf({std::string("baton.v1.Cluster"), std::string(kReflection)}));
+  for (const std::string& path : MethodsOf(services)) EXPECT_TRUE(RolesFor(path)) << path;
+}
+
+TEST_P(ClusterTlsTest, ARoleMayCallItsMethodsAndNoOthers) {
+  const TlsWorker worker(authority_, GetParam(), /*full=*/true);
+  std::set<std::string> paths =
+      MethodsOf(ServedServices(worker.address(), Client(TlsRole::kAdmin)));
+  paths.insert("/baton.v1.Cluster/Unlisted");
+  for (const TlsRole role : kTlsRoles) {
+    const auto client = Client(role);
+    for (const std::string& path : paths) {
+      const grpc::StatusCode code = CallMethod(worker.address(), client, path);
+      const auto roles = RolesFor(path);
+      const bool allowed = roles.has_value() && roles->count(role) > 0;
+      EXPECT_NE(code, grpc::StatusCode::UNAVAILABLE) << RoleWord(role) << " " << path;
+      EXPECT_EQ(code != grpc::StatusCode::PERMISSION_DENIED, allowed)
+          << RoleWord(role) << " " << path << " " << code;
+    }
+  }
+}
+
+TEST_P(ClusterTlsTest, WhoIsNotOfTheReleaseDoesNotGetThroughTheHandshake) {
+  const TlsWorker worker(authority_, GetParam());
+  const CertificateAuthority other = NewAuthority("test.local", UnixSeconds());
+  const SpiffeId router = IdOf(TlsRole::kRouter);
+  TlsFiles broken = NewFiles(authority_, router, UnixSeconds());
+  broken.chain_pem = authority_.certificate_pem();  // The CA's own, whose key is not there.
+  const std::map<std::string, std::shared_ptr<grpc::ChannelCredentials>> strangers = {
+      {"plaintext", grpc::InsecureChannelCredentials()},
+      {"no certificate", Client(TlsFiles())},
+      {"other CA", Client(NewFiles(other, router, UnixSeconds()))},
+      {"expired", Client(NewFiles(authority_, router, UnixSeconds() - (kLeafDays + 1) * kDayS))},
+      {"of the future", Client(NewFiles(authority_, router, UnixSeconds() + 2 * kBackdateS))},
+      {"other release", Client(NewFiles(authority_, IdOf(TlsRole::kRouter, "x"), UnixSeconds()))},
+      {"the CA itself", Client(TlsFiles{.key_pem = authority_.key_pem(),
+                                        .chain_pem = authority_.certificate_pem()})},
+      {"not its key", Client(broken)},
+  };
+  for (const auto& [name, credentials] : strangers) {
+    EXPECT_EQ(CallMethod(worker.address(), credentials, "/baton.v1.Cluster/Hello"),
+              grpc::StatusCode::UNAVAILABLE)
+        << name;
+  }
+  EXPECT_EQ(CallMethod(worker.address(), Client(TlsRole::kRouter), "/baton.v1.Cluster/Hello"),
+            grpc::StatusCode::OK);
+}
+
+TEST_P(ClusterTlsTest, ALinkAndAnAuditGoToAWorkerOfTheListedRoleAlone) {
+  const TlsWorker worker(authority_, GetParam(), /*full=*/true);
+  const TlsParty router(authority_, TlsRole::kRouter);
+  const Role other = GetParam() == Role::kPrefill ? Role::kDecode : Role::kPrefill;
+  FakeInbox<RouterMail> inbox;
+  WorkerLinks links({.workers = {{GetParam(), worker.address()}}, .tls = router.tls.get()}, &inbox);
+  links.Start();
+  EXPECT_TRUE(inbox.Next<WorkerUp>().has_value());
+  FakeInbox<RouterMail> misled_inbox;
+  WorkerLinks misled({.workers = {{other, worker.address()}}, .tls = router.tls.get()},
+                     &misled_inbox);
+  misled.Start();
+  const auto down = misled_inbox.Next<WorkerDown>();
+  ASSERT_TRUE(down.has_value());
+  EXPECT_THAT(down->reason, HasSubstr("its certificate is of role"));
+
+  const TlsParty admin(authority_, TlsRole::kAdmin);
+  const Duration limit = std::chrono::seconds(20);
+  const WorkerAddress address{GetParam(), worker.address()};
+  EXPECT_TRUE(absl::IsResourceExhausted(CallAudit(address, admin.tls.get(), limit).status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(CallAudit(address, router.tls.get(), limit).status()));
+  EXPECT_TRUE(absl::IsUnauthenticated(
+      CallAudit({other, worker.address()}, admin.tls.get(), limit).status()));
+}
+
+TEST_P(ClusterTlsTest, NewConnectionsGoByNewFilesAndOldOnesStay) {
+  const TlsWorker worker(authority_, GetParam());
+  const TlsParty router(authority_, TlsRole::kRouter);
+  FakeInbox<RouterMail> inbox;
+  WorkerLinks links({.workers = {{GetParam(), worker.address()}}, .tls = router.tls.get()}, &inbox);
+  links.Start();
+  ASSERT_TRUE(inbox.Next<WorkerUp>().has_value());
+  const CertificateAuthority next = NewAuthority("test.local", UnixSeconds());
+  worker.party.folder.Write(NewFiles(next, IdOf(TlsRoleOf(GetParam())), UnixSeconds()));
+  const auto by_next = AnyServer(NewFiles(next, IdOf(TlsRole::kRouter), UnixSeconds()),
+                                 next.certificate_pem());
+  const auto hello = [&](const auto& credentials) {
+    return CallMethod(worker.address(), credentials, "/baton.v1.Cluster/Hello");
+  };
+  const Time limit = SteadyNow() + std::chrono::seconds(60);
+  while (hello(by_next) != grpc::StatusCode::OK && SteadyNow() < limit) {
+  }
+  EXPECT_EQ(hello(by_next), grpc::StatusCode::OK);
+  EXPECT_EQ(hello(Client(TlsRole::kRouter)), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(inbox.Count<WorkerDown>(), 0);
+
+  // A generation that does not fit is counted, and changes nothing.
+  worker.party.folder.WriteOne("tls.key", next.key_pem());
+  while (worker.party.tls->refused_generations() == 0 && SteadyNow() < limit) {
+  }
+  EXPECT_EQ(worker.party.tls->refused_generations(), 1);
+  EXPECT_EQ(hello(by_next), grpc::StatusCode::OK);
+}
+
+TEST(ClusterTlsCreateTest, AFolderThatDoesNotFitIsAnError) {
+  const CertificateAuthority authority = NewAuthority("test.local", UnixSeconds());
+  const TlsFolder folder(NewFiles(authority, IdOf(TlsRole::kDecode), UnixSeconds()));
+  EXPECT_TRUE(ClusterTls::Create(folder.path(), TlsRole::kDecode).ok());
+  EXPECT_FALSE(ClusterTls::Create(folder.path(), TlsRole::kPrefill).ok());
+  EXPECT_FALSE(ClusterTls::Create(folder.path() + "/none", TlsRole::kDecode).ok());
+}
+
+}  // namespace
+}  // namespace baton
