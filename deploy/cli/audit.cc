@@ -7,6 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/audit_call.h"
+#include "common/rpc/cluster_tls.h"
+#include "common/telemetry/log.h"
 #include "deploy/cli/audit_report.h"
 #include "deploy/cli/http_client.h"
 #include "deploy/cli/run_dir.h"
@@ -36,7 +38,7 @@ absl::Status AskRouter(const RunDir& dir, const ServerRecord& router, AuditSampl
   return added.ok() ? added : NoAnswer(dir, router, added);
 }
 
-absl::StatusOr<AuditSample> TakeSample(const RunDir& dir) {
+absl::StatusOr<AuditSample> TakeSample(const RunDir& dir, const ClusterTls* tls) {
   ASSIGN_OR_RETURN(const RunState state, dir.LoadRunning());
   AuditSample sample;
   for (const ServerRecord& server : state.servers) {
@@ -46,7 +48,9 @@ absl::StatusOr<AuditSample> TakeSample(const RunDir& dir) {
     }
     // A process that has ended, or does not serve yet, holds nothing.
     if (!server.exited.empty() || server.incarnation.is_null()) continue;
-    absl::StatusOr<WorkerAudit> held = CallAudit(server.address, kAnswerLimit);
+    const Role role = server.role == "prefill" ? Role::kPrefill : Role::kDecode;
+    absl::StatusOr<WorkerAudit> held =
+        CallAudit({.role = role, .address = server.address}, tls, kAnswerLimit);
     if (!held.ok()) return NoAnswer(dir, server, held.status());
     sample.workers.push_back({.name = server.name, .role = server.role, .held = *std::move(held)});
   }
@@ -55,12 +59,17 @@ absl::StatusOr<AuditSample> TakeSample(const RunDir& dir) {
 
 absl::StatusOr<AuditReport> TakeReport(const AuditOptions& options) {
   const RunDir dir(options.dir);
-  ASSIGN_OR_RETURN(const AuditSample first, TakeSample(dir));
+  std::unique_ptr<ClusterTls> tls;
+  if (!options.tls_dir.empty()) {
+    SetLogLevel(LogLevel::kWarning);
+    ASSIGN_OR_RETURN(tls, ClusterTls::Create(options.tls_dir, TlsRole::kAdmin));
+  }
+  ASSIGN_OR_RETURN(const AuditSample first, TakeSample(dir, tls.get()));
   AuditReport report = Reconcile(first, first);
   // What has an owner once needs no second look.
   if (report.ok()) return report;
   poll(nullptr, 0, static_cast<int>(options.interval_s * 1000));
-  ASSIGN_OR_RETURN(const AuditSample second, TakeSample(dir));
+  ASSIGN_OR_RETURN(const AuditSample second, TakeSample(dir, tls.get()));
   return Reconcile(first, second);
 }
 

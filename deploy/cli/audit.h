@@ -7,6 +7,7 @@ namespace baton::cli {
 struct AuditOptions {
   std::string dir = ".baton";
   bool json = false;
+  std::string tls_dir;    // Of an admin; empty = the workers have no TLS.
   double interval_s = 3;  // Between the two samples.
 };
 

@@ -11,6 +11,7 @@
 #include "common/process/command_line.h"
 #include "deploy/cli/audit.h"
 #include "deploy/cli/bench.h"
+#include "deploy/cli/certs.h"
 #include "deploy/cli/complete.h"
 #include "deploy/cli/doctor.h"
 #include "deploy/cli/down.h"
@@ -160,6 +161,8 @@ void AddAudit(CLI::App& root, AuditOptions& o, Command& command) {
       "Show every call that holds KV blocks and its owner, the router of --dir. Exit code: 0 all "
       "have one, 1 some have none in two looks, 2 not all servers could be asked");
   AddDir(app, o.dir);
+  app->add_option("--tls-dir", o.tls_dir,
+                  "Folder of an admin's certificate, where the workers have TLS");
   app->add_flag("--json", o.json, "For programs");
   app->add_option("--interval-s", o.interval_s, "Between the two looks, seconds")
       ->check(CLI::Range(0.0, 3600.0))
@@ -192,6 +195,30 @@ void AddDoctor(CLI::App& root, DoctorOptions& o, Command& command) {
   app->add_option("--tp", o.tp, "Ranks of each worker that shall run here: 1, 2, 4 or 8")
       ->capture_default_str();
   app->callback([&] { command = [&o] { return Doctor(o); }; });
+}
+
+void AddCerts(CLI::App& root, CertsOptions& o, Command& command) {
+  CLI::App* app = root.add_subcommand("certs", "A CA and the --tls-dir of each server");
+  app->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, int (*run)(const CertsOptions&)) {
+    CLI::App* sub = app->add_subcommand(name, help);
+    sub->add_option("--dir", o.dir, "Folder: ca/, and one of each role")->capture_default_str();
+    sub->callback([&, run] { command = [&o, run] { return run(o); }; });
+    return sub;
+  };
+  add("init", "Make a CA, whose key stays in ca/", InitCerts)
+      ->add_option("--trust-domain", o.trust_domain, "First part of the SPIFFE ids")
+      ->capture_default_str();
+  CLI::App* issue = add("issue", "Make a key and a certificate; prints what to give as --tls-dir",
+                        IssueCerts);
+  issue->add_option("--role", o.role, "router, prefill, decode or admin (default: all)")
+      ->check(CLI::IsMember({"router", "prefill", "decode", "admin"}));
+  issue->add_option("--namespace", o.name_space, "Second part")->capture_default_str();
+  issue->add_option("--release", o.release, "Third part: only processes of one release know "
+                    "each other")->capture_default_str();
+  issue->add_option("--days", o.days, "That it is valid")->capture_default_str();
+  add("renew", "Issue anew what ends within 10 days; servers take it without a restart", RenewCerts)
+      ->add_flag("--all", o.all, "Whenever they end");
 }
 
 // " (did you mean --model?)" for the first unknown word of the command line.
@@ -232,6 +259,7 @@ int RunCommandLine(int argc, char** argv) {
   AuditOptions audit;
   BenchOptions bench;
   DoctorOptions doctor;
+  CertsOptions certs;
   Command command;
   AddUp(root, up, command);
   AddDown(root, down_dir, command);
@@ -241,6 +269,7 @@ int RunCommandLine(int argc, char** argv) {
   AddAudit(root, audit, command);
   AddBench(root, bench, command);
   AddDoctor(root, doctor, command);
+  AddCerts(root, certs, command);
   try {
     root.parse(argc, argv);
   } catch (const CLI::Success& help) {
