@@ -29,11 +29,33 @@ absl::Status CheckWorkers(const RouterConfig& config) {
     const char* option = list == &config.prefill ? "--prefill" : "--decode";
     for (const std::string& address : *list) {
       RETURN_IF_ERROR(CheckAddress(option, address));
+      if (config.tls_dir.empty() && !IsLoopback(address.substr(0, address.rfind(':')))) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            option, " ", address, ": beyond loopback --tls-dir is needed, so that prompts are not "
+            "sent to whoever answers there"));
+      }
       if (!seen.insert(address).second) {
         return absl::InvalidArgumentError(
             absl::StrCat(option, " ", address, ": is given twice; name each worker once"));
       }
     }
+  }
+  return absl::OkStatus();
+}
+
+// What stands between the API and the network.
+absl::Status CheckApi(const RouterConfig& config) {
+  RETURN_IF_ERROR(CheckHost(config.host, !config.tls_dir.empty()));
+  if (IsLoopback(config.host)) return absl::OkStatus();
+  if (config.api_keys_file.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--host ", config.host, ": beyond loopback --api-keys-file is needed; or use 127.0.0.1"));
+  }
+  if (!config.api_plaintext) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--host ", config.host,
+        ": the API has no TLS of its own; put a proxy before it that has, and say "
+        "--api-plaintext"));
   }
   return absl::OkStatus();
 }
@@ -54,9 +76,18 @@ void AddServing(CLI::App& app, RouterConfig& c) {
   app.add_option("--policy", c.policy, "prefix_affinity or least_loaded")
       ->group("Workers")
       ->capture_default_str();
-  app.add_option("--host", c.host, "Loopback address to listen on")
+  app.add_option("--host", c.host,
+                 "IPv4 address to listen on; beyond loopback with --tls-dir, --api-keys-file and "
+                 "--api-plaintext only")
       ->group("Network")
       ->capture_default_str();
+  app.add_option("--tls-dir", c.tls_dir,
+                 "Folder of tls.key, tls.crt and ca.crt: mutual TLS to workers. Read again each "
+                 "second")
+      ->group("Network");
+  app.add_flag("--api-plaintext", c.api_plaintext,
+               "Serve the API beyond loopback without TLS, behind a proxy that has it")
+      ->group("Network");
   app.add_option("--http-port", c.http_port, "Port of the OpenAI-compatible API; 0 = any")
       ->group("Network")
       ->capture_default_str();
@@ -118,7 +149,7 @@ absl::Status RouterConfig::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("--policy ", policy, ": ", made.status().message()));
   }
-  RETURN_IF_ERROR(CheckHost(host));
+  RETURN_IF_ERROR(CheckApi(*this));
   RETURN_IF_ERROR(CheckOption("--http-port", http_port, 0, 65535));
   RETURN_IF_ERROR(CheckOption("--grpc-port", grpc_port, 0, 65535));
   RETURN_IF_ERROR(CheckOption("--ops-port", OpsPort(), 0, 65535));

@@ -19,7 +19,9 @@ struct RouterConfig {
   std::vector<std::string> decode;
   std::string policy = "prefix_affinity";
 
-  std::string host = "127.0.0.1";  // Loopback only, for now.
+  std::string host = "127.0.0.1";  // Beyond loopback with TLS to workers and API keys only.
+  std::string tls_dir;             // To workers, as ReadTlsFiles; empty = plaintext, on loopback.
+  bool api_plaintext = false;      // Beyond loopback: something before this router ends TLS.
   int http_port = 8000;            // 0 = any free one.
   int grpc_port = 8001;            // 0 = any free one.
   // Health, readiness and metrics; 0 = any free one. Absent = 9090, or any if the API's is any.

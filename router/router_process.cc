@@ -39,8 +39,10 @@ std::string ServedName(const RouterConfig& config) {
   return path.filename().empty() ? "model" : path.filename().string();
 }
 
-RouterServiceOptions ServiceOptions(const RouterConfig& config, Incarnation incarnation) {
+RouterServiceOptions ServiceOptions(const RouterConfig& config, const ClusterTls* tls,
+                                    Incarnation incarnation) {
   RouterServiceOptions options;
+  options.tls = tls;
   options.node.incarnation = incarnation;
   options.node.max_queued_requests = config.max_queued_requests;
   options.node.max_queued_tokens = config.max_queued_tokens;
@@ -61,13 +63,16 @@ absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const Router
   RETURN_IF_ERROR(config.Validate());
   std::unique_ptr<RouterProcess> process(new RouterProcess(config));
   process->incarnation_ = NewIncarnation();
+  if (!config.tls_dir.empty()) {
+    ASSIGN_OR_RETURN(process->tls_, ClusterTls::Create(config.tls_dir, TlsRole::kRouter));
+  }
   if (!config.api_keys_file.empty()) {
     const TenantLimits others{.concurrency = config.max_requests_per_tenant};
     ASSIGN_OR_RETURN(process->keys_, ApiKeys::Load(config.api_keys_file, others));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<RoutingPolicy> policy, MakeRoutingPolicy(config.policy));
-  process->router_ = std::make_unique<RouterService>(ServiceOptions(config, process->incarnation_),
-                                                     std::move(policy));
+  process->router_ = std::make_unique<RouterService>(
+      ServiceOptions(config, process->tls_.get(), process->incarnation_), std::move(policy));
   process->metrics_ = std::make_unique<RouterMetrics>(process->router_.get());
   RETURN_IF_ERROR(process->LoadModel());
   RETURN_IF_ERROR(process->StartOps());
@@ -131,6 +136,12 @@ http::Decision RouterProcess::Authorize(const http::Request& head) const {
   if (!keys_.has_value()) return {};
   const bool open = head.path == "/health" || head.path == "/ready" || head.path == "/version" ||
                     head.path == "/metrics" || head.path == "/status" || head.path == "/audit";
+  // What they tell of the cluster is for this machine only.
+  const bool internal = head.path == "/status" || head.path == "/audit";
+  if (internal && !IsLoopback(config_.host)) {
+    return {.refusal = http::ErrorResponse(403, "permission_error",
+                                           "This path is served on loopback only.")};
+  }
   if (open) return {};
   if (std::optional<std::string> tenant = keys_->TenantOf(head.Find("authorization"))) {
     return {.principal = *std::move(tenant)};

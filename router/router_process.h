@@ -9,11 +9,12 @@
 #include "absl/status/statusor.h"
 #include "common/base/task_pool.h"
 #include "common/http/http_server.h"
-#include "router/openai/openai_api.h"
+#include "common/rpc/cluster_tls.h"
 #include "router/api_keys.h"
 #include "router/config.h"
 #include "router/generation/generation_service.h"
 #include "router/inference_service.h"
+#include "router/openai/openai_api.h"
 #include "router/router_metrics.h"
 #include "router/router_service.h"
 
@@ -44,6 +45,7 @@ class RouterProcess {
   http::Decision Authorize(const http::Request& head) const;
 
   const RouterConfig config_;
+  std::unique_ptr<ClusterTls> tls_;  // Null: plaintext, on loopback.
   std::optional<ApiKeys> keys_;
   Incarnation incarnation_ = 0;
   bool has_chat_template_ = false;

@@ -47,7 +47,7 @@ class RouterService::Outbox : public RouterOutbox {
 RouterService::RouterService(RouterServiceOptions options, std::unique_ptr<RoutingPolicy> policy)
     : options_(std::move(options)),
       thread_({.name = "router", .max_offered_requests = options_.max_offered_requests}),
-      links_({.workers = options_.workers}, &thread_),
+      links_({.workers = options_.workers, .tls = options_.tls}, &thread_),
       outbox_(std::make_unique<Outbox>(this)),
       node_(options_.node, RolesOf(options_.workers), std::move(policy), *outbox_),
       readiness_(std::make_shared<Readiness>(this)) {

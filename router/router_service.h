@@ -22,6 +22,7 @@ namespace baton {
 struct RouterServiceOptions {
   RouterNodeOptions node;
   std::vector<WorkerAddress> workers;  // The static list.
+  const ClusterTls* tls = nullptr;     // To them; null: plaintext. Outlives the service.
   size_t max_offered_requests = 4096;  // Submitted and not yet seen by the node.
   Duration most_turn = kMostTurn;      // See Alive.
 };

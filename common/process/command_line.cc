@@ -124,15 +124,24 @@ absl::Status CheckAddress(absl::string_view option, absl::string_view address) {
       absl::StrCat(option, " ", address, ": must be host:port of a worker"));
 }
 
-absl::Status CheckHost(absl::string_view host) {
+bool IsLoopback(absl::string_view host) {
   in_addr address{};
   const bool is_address = inet_pton(AF_INET, std::string(host).c_str(), &address) == 1;
-  const bool is_loopback = is_address && (ntohl(address.s_addr) >> 24) == 127;
-  if (is_loopback || host == "localhost") return absl::OkStatus();
+  return host == "localhost" || (is_address && (ntohl(address.s_addr) >> 24) == 127);
+}
+
+absl::Status CheckHost(absl::string_view host, bool has_tls) {
+  if (IsLoopback(host)) return absl::OkStatus();
+  in_addr address{};
+  if (inet_pton(AF_INET, std::string(host).c_str(), &address) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--host ", host, ": must be an IPv4 address of this machine, or localhost"));
+  }
+  if (has_tls) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--host ", host,
-                   ": only loopback is served in this version, because TLS and keys cannot be "
-                   "configured yet; use 127.0.0.1"));
+                   ": beyond loopback --tls-dir is needed; `baton certs` makes what it holds, or "
+                   "use 127.0.0.1"));
 }
 
 }  // namespace baton

@@ -41,7 +41,10 @@ absl::Status CheckKvTransport(absl::string_view transport);
 // "host:port" with a port of 1 to 65535; INVALID_ARGUMENT names option and value.
 absl::Status CheckAddress(absl::string_view option, absl::string_view address);
 
-// Only loopback is served until TLS and keys can be configured.
-absl::Status CheckHost(absl::string_view host);
+// "localhost", or 127.0.0.0/8.
+bool IsLoopback(absl::string_view host);
+
+// A host that a server may listen on: loopback, or with TLS any IPv4 address of this machine.
+absl::Status CheckHost(absl::string_view host, bool has_tls);
 
 }  // namespace baton

@@ -33,6 +33,61 @@ absl::Status CheckDevice(const std::string& device) {
       absl::StrCat("--device ", device, ": must be auto, cpu, cuda or cuda:N, N from 0"));
 }
 
+absl::Status CheckNetwork(const WorkerConfig& config) {
+  RETURN_IF_ERROR(CheckHost(config.host, !config.tls_dir.empty()));
+  if (!config.kv_security.empty()) {
+    RETURN_IF_ERROR(CheckWord("--kv-security", config.kv_security, {"authenticated"}));
+  }
+  if (IsLoopback(config.host)) return absl::OkStatus();
+  if (config.kv_security.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--host ", config.host,
+        ": K/V would cross the network unencrypted; say --kv-security authenticated if every "
+        "machine on it is trusted"));
+  }
+  if (config.host == "0.0.0.0" && config.advertise_data_address.empty()) {
+    return absl::InvalidArgumentError(
+        "--host 0.0.0.0: other machines cannot connect to that; tell them a numeric address by "
+        "--advertise-data-address, or listen on one");
+  }
+  return absl::OkStatus();
+}
+
+void AddNetworkOptions(CLI::App& app, WorkerConfig& c) {
+  const char* network = "Network";
+  app.add_option("--host", c.host, "IPv4 address to listen on; beyond loopback with --tls-dir only")
+      ->group(network)
+      ->capture_default_str();
+  app.add_option("--tls-dir", c.tls_dir,
+                 "Folder of tls.key, tls.crt and ca.crt: mutual TLS on --port. Read again each "
+                 "second")
+      ->group(network);
+  app.add_option("--kv-security", c.kv_security,
+                 "authenticated: K/V between workers is proved to be theirs, and not encrypted; "
+                 "needed beyond loopback")
+      ->group(network);
+  app.add_option("--port", c.port, "gRPC port; 0 = any free one")
+      ->group(network)
+      ->capture_default_str();
+  app.add_option("--data-port", c.data_port,
+                 "Ports for KV transfers: one of each rank, comma separated, or only the first, "
+                 "and the others follow; 0 = any free ones")
+      ->group(network)
+      ->capture_default_str();
+  app.add_option("--advertise-data-address", c.advertise_data_address,
+                 "host:port that prefill workers send KV to, if a proxy stands before --data-port; "
+                 "a list like that one")
+      ->group(network);
+  app.add_option("--kv-transport", c.kv_transport,
+                 "What carries K/V between GPUs: auto (NCCL where both ends can, else TCP), "
+                 "tcp, or nccl (auto, with a warning where it cannot)")
+      ->group(network)
+      ->capture_default_str();
+  app.add_option("--metrics-port", c.metrics_port, "HTTP port of /metrics and /health; 0 = any")
+      ->group(network)
+      ->capture_default_str();
+}
+
 void AddMemoryOptions(CLI::App& app, WorkerConfig& c) {
   const char* memory = "Memory and batching";
   app.add_option("--threads", c.threads,
@@ -111,7 +166,7 @@ absl::Status WorkerConfig::Validate() const {
   if (model.empty()) {
     return absl::InvalidArgumentError("--model is missing: name a folder in Hugging Face layout");
   }
-  RETURN_IF_ERROR(CheckHost(host));
+  RETURN_IF_ERROR(CheckNetwork(*this));
   RETURN_IF_ERROR(CheckOption("--port", port, 0, 65535));
   RETURN_IF_ERROR(CheckOption("--metrics-port", metrics_port, 0, 65535));
   RETURN_IF_ERROR(CheckRankCount("--tp", tp));
@@ -157,30 +212,7 @@ void AddWorkerOptions(CLI::App& app, WorkerConfig& c) {
       ->group("Model")
       ->capture_default_str();
 
-  const char* network = "Network";
-  app.add_option("--host", c.host, "Loopback address to listen on")
-      ->group(network)
-      ->capture_default_str();
-  app.add_option("--port", c.port, "gRPC port; 0 = any free one")
-      ->group(network)
-      ->capture_default_str();
-  app.add_option("--data-port", c.data_port,
-                 "Ports for KV transfers: one of each rank, comma separated, or only the first, "
-                 "and the others follow; 0 = any free ones")
-      ->group(network)
-      ->capture_default_str();
-  app.add_option("--advertise-data-address", c.advertise_data_address,
-                 "host:port that prefill workers send KV to, if a proxy stands before --data-port; "
-                 "a list like that one")
-      ->group(network);
-  app.add_option("--kv-transport", c.kv_transport,
-                 "What carries K/V between GPUs: auto (NCCL where both ends can, else TCP), "
-                 "tcp, or nccl (auto, with a warning where it cannot)")
-      ->group(network)
-      ->capture_default_str();
-  app.add_option("--metrics-port", c.metrics_port, "HTTP port of /metrics and /health; 0 = any")
-      ->group(network)
-      ->capture_default_str();
+  AddNetworkOptions(app, c);
 
   const char* numerics = "Numerics (the same on all workers)";
   app.add_option("--device", c.device,

@@ -14,7 +14,10 @@ namespace baton {
 struct WorkerConfig {
   std::string model;  // Folder in Hugging Face layout.
 
-  std::string host = "127.0.0.1";      // Loopback only, for now.
+  std::string host = "127.0.0.1";      // Beyond loopback with TLS only.
+  std::string tls_dir;                 // As ReadTlsFiles; empty = plaintext, on loopback.
+  std::string kv_security;             // authenticated: proved by HMAC, in plaintext. Empty = that,
+                                       // on loopback.
   int port = 0;                        // gRPC; 0 = any free one.
   std::string data_port = "0";         // KV transfers, as ParseDataPorts; 0 = any free ones.
   std::string advertise_data_address;  // As ParseDataAddresses; empty = where this worker listens.

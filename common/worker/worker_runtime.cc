@@ -116,6 +116,9 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Create(const Worke
                                                                      Role role) {
   RETURN_IF_ERROR(config.Validate());
   std::unique_ptr<WorkerRuntime> runtime(new WorkerRuntime(config, role));
+  if (!config.tls_dir.empty()) {
+    ASSIGN_OR_RETURN(runtime->tls_, ClusterTls::Create(config.tls_dir, TlsRoleOf(role)));
+  }
   RETURN_IF_ERROR(runtime->Load());
   RETURN_IF_ERROR(runtime->Listen());
   return runtime;
@@ -263,6 +266,7 @@ absl::Status WorkerRuntime::Listen() {
       WorkerServerOptions{.hello = Hello(),
                           .host = config_.host,
                           .port = config_.port,
+                          .tls = tls_.get(),
                           .status = [this] { return snapshot().status; }},
       inbox_);
   return absl::OkStatus();

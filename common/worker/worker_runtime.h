@@ -19,6 +19,7 @@
 #include "common/node/node.h"
 #include "common/node/node_thread.h"
 #include "common/node/worker_mail.h"
+#include "common/rpc/cluster_tls.h"
 #include "common/rpc/worker_server.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/kv_transport.h"
@@ -98,6 +99,7 @@ class WorkerRuntime {
   const WorkerConfig config_;
   const Role role_;
   const Incarnation incarnation_;
+  std::unique_ptr<ClusterTls> tls_;  // Null: plaintext, on loopback.
   TransportSecret secret_{};
   Metrics metrics_;
   WorkerThread thread_;

@@ -21,6 +21,19 @@ RouterConfig GoodConfig() {
   return config;
 }
 
+void SetBeyondLoopback(RouterConfig* config) {
+  config->host = "10.0.0.1";
+  config->tls_dir = "certs";
+  config->api_keys_file = "keys";
+  config->api_plaintext = true;
+}
+
+TEST(RouterConfigTest, BeyondLoopbackIsServedWithTlsAndKeys) {
+  RouterConfig config = GoodConfig();
+  SetBeyondLoopback(&config);
+  EXPECT_TRUE(config.Validate().ok()) << config.Validate();
+}
+
 TEST(RouterConfigTest, DefaultsAreValidOnceModelAndWorkersAreNamed) {
   EXPECT_FALSE(RouterConfig{}.Validate().ok());
   EXPECT_TRUE(GoodConfig().Validate().ok()) << GoodConfig().Validate();
@@ -41,6 +54,10 @@ TEST(RouterConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--decode 127.0.0.1:1: is given twice", [](auto* c) { c->decode = {"127.0.0.1:1"}; }},
       {"--policy fastest", [](auto* c) { c->policy = "fastest"; }},
       {"--host 0.0.0.0", [](auto* c) { c->host = "0.0.0.0"; }},
+      {"--tls-dir is needed", [](auto* c) { c->prefill = {"10.0.0.1:7000"}; }},
+      {"--api-keys-file is needed", [](auto* c) { SetBeyondLoopback(c); c->api_keys_file = ""; }},
+      {"--api-plaintext", [](auto* c) { SetBeyondLoopback(c); c->api_plaintext = false; }},
+      {"--tls-dir is needed", [](auto* c) { SetBeyondLoopback(c); c->tls_dir = ""; }},
       {"--http-port 65536", [](auto* c) { c->http_port = 65536; }},
       {"--ops-port 65536", [](auto* c) { c->ops_port = 65536; }},
       {"--grpc-port -1", [](auto* c) { c->grpc_port = -1; }},

@@ -77,13 +77,19 @@ TEST(NearestNameTest, FindsTypingErrorsOnly) {
   EXPECT_EQ(NearestName("--something-else", names), "");
 }
 
-TEST(CheckHostTest, TakesLoopbackAndRefusesTheRestWithTheReason) {
-  EXPECT_TRUE(CheckHost("127.0.0.1").ok());
-  EXPECT_TRUE(CheckHost("localhost").ok());
-  const absl::Status status = CheckHost("0.0.0.0");
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("TLS"));
-  EXPECT_FALSE(CheckHost("127.0.0.1.example.com").ok());
+TEST(CheckHostTest, TakesLoopbackAndRefusesTheRestWithoutTls) {
+  for (const bool has_tls : {false, true}) {
+    EXPECT_TRUE(CheckHost("127.0.0.1", has_tls).ok());
+    EXPECT_TRUE(CheckHost("localhost", has_tls).ok());
+    EXPECT_FALSE(CheckHost("127.0.0.1.example.com", has_tls).ok());
+    EXPECT_FALSE(CheckHost("", has_tls).ok());
+  }
+  for (const char* host : {"0.0.0.0", "10.0.0.1"}) {
+    const absl::Status status = CheckHost(host, false);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr("--tls-dir"));
+    EXPECT_TRUE(CheckHost(host, true).ok());
+  }
 }
 
 TEST(CheckAddressTest, TakesHostAndPortOnly) {

@@ -19,6 +19,23 @@ TEST(WorkerConfigTest, DefaultsAreValidOnceAModelIsNamed) {
   EXPECT_TRUE(config.Validate().ok()) << config.Validate();
 }
 
+void SetBeyondLoopback(WorkerConfig* config) {
+  config->host = "10.0.0.1";
+  config->tls_dir = "certs";
+  config->kv_security = "authenticated";
+}
+
+TEST(WorkerConfigTest, BeyondLoopbackIsServedWithTlsAndAWordOnKv) {
+  WorkerConfig config;
+  config.model = "somewhere";
+  SetBeyondLoopback(&config);
+  EXPECT_TRUE(config.Validate().ok()) << config.Validate();
+  config.host = "0.0.0.0";
+  EXPECT_FALSE(config.Validate().ok());
+  config.advertise_data_address = "10.0.0.1:7001";
+  EXPECT_TRUE(config.Validate().ok()) << config.Validate();
+}
+
 TEST(WorkerConfigTest, KnowsThreeWaysForKv) {
   WorkerConfig config;
   config.model = "somewhere";
@@ -36,6 +53,9 @@ TEST(WorkerConfigTest, NamesTheOptionOfEachWrongValue) {
   const Case cases[] = {
       {"--model", [](auto* c) { c->model = ""; }},
       {"--host 0.0.0.0", [](auto* c) { c->host = "0.0.0.0"; }},
+      {"--tls-dir is needed", [](auto* c) { SetBeyondLoopback(c); c->tls_dir = ""; }},
+      {"--kv-security authenticated", [](auto* c) { SetBeyondLoopback(c); c->kv_security = ""; }},
+      {"--kv-security none", [](auto* c) { c->kv_security = "none"; }},
       {"--port 70000", [](auto* c) { c->port = 70000; }},
       {"--data-port -1", [](auto* c) { c->data_port = "-1"; }},
       {"--tp 3: must be one of 1, 2, 4, 8", [](auto* c) { c->tp = 3; }},

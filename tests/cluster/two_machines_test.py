@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""A cluster on two machines: router and prefill worker on one, decode worker on the other, joined by
+a network that is nobody else's. Mutual TLS between them, and who has no part in it is refused.
+
+Usage: two_machines_test.py FOLDER_OF_PROGRAMS [unittest arguments]
+"""
+import concurrent.futures
+import hashlib
+import json
+import pathlib
+import shutil
+import ssl
+import subprocess
+import sys
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import network_namespaces
+from process_cluster import MODEL, START_LIMIT_S, await_true
+
+BIN = None
+KEY = "correct horse"
+HTTP_PORT, CONTROL_PORT, DATA_PORT, METRICS_PORT = 8000, 7000, 7001, 9090
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+def ask(url, body, key):
+    """On the machine it runs on: prints the status and the body of the answer as JSON."""
+    headers = {"Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(url, body.encode() or None, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            print(json.dumps([answer.status, answer.read().decode()]))
+    except urllib.error.HTTPError as error:
+        print(json.dumps([error.code, error.read().decode()]))
+    except OSError as error:
+        print(json.dumps([0, str(error)]))
+
+
+def shake_hands(host, port, certificates, version):
+    """On the machine it runs on: says hello as HTTP/2 does, over TLS of that version, or over TCP
+    ("plaintext"); prints "served" if a frame comes back."""
+    import socket
+    try:
+        with socket.create_connection((host, int(port)), 20) as raw:
+            raw.settimeout(20)
+            stream = raw
+            if version != "plaintext":
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                context.set_alpn_protocols(["h2"])
+                context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+                if certificates:
+                    context.load_cert_chain(f"{certificates}/tls.crt", f"{certificates}/tls.key")
+                stream = context.wrap_socket(raw)
+            stream.sendall(HTTP2_PREFACE)
+            print("served" if stream.recv(9) else "refused")
+    except OSError:
+        print("refused")
+
+
+class TwoMachinesTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        if why := network_namespaces.why_not():
+            raise unittest.SkipTest(why)
+        cls.addClassCleanup(cls.end)
+        cls.processes = {}
+        cls.machines = network_namespaces.Machines(["a", "b"])
+        cls.machines.__enter__()
+        cls.folder = BIN.parent / "run" / "two_machines"
+        shutil.rmtree(cls.folder, ignore_errors=True)
+        cls.folder.mkdir(parents=True)
+        for certs in ("certs", "foreign"):
+            cls.certs("init", "--dir", cls.folder / certs)
+            cls.certs("issue", "--dir", cls.folder / certs)
+        (cls.folder / "keys").write_text(f"tenant {hashlib.sha256(KEY.encode()).hexdigest()}\n")
+        cls.start("prefill", "a")
+        cls.start("decode", "b")
+        cls.start("router", "a")
+        await_true(cls.is_ready, START_LIMIT_S, "the router has both workers")
+
+    @classmethod
+    def end(cls):
+        for process in cls.processes.values():
+            process.kill()
+            process.wait(10)
+        cls.machines.__exit__()
+
+    @staticmethod
+    def certs(*arguments):
+        subprocess.run([BIN / "baton", "certs", *arguments], check=True, capture_output=True,
+                       timeout=60)
+
+    @classmethod
+    def arguments(cls, role, machine):
+        host = cls.machines.address[machine]
+        shared = ["--model", MODEL, "--host", host, "--tls-dir", cls.folder / "certs" / role]
+        if role != "router":
+            return [*shared, "--threads", 1, "--num-blocks", 256, "--port", CONTROL_PORT,
+                    "--data-port", DATA_PORT, "--metrics-port", METRICS_PORT,
+                    "--kv-security", "authenticated"]
+        address = cls.machines.address
+        return [*shared, "--http-port", HTTP_PORT, "--grpc-port", 8001, "--api-plaintext",
+                "--api-keys-file", cls.folder / "keys",
+                "--prefill", f"{address['a']}:{CONTROL_PORT}",
+                "--decode", f"{address['b']}:{CONTROL_PORT}"]
+
+    @classmethod
+    def start(cls, role, machine):
+        command = cls.machines.command(machine, BIN / f"baton-{role}",
+                                       *cls.arguments(role, machine))
+        with open(cls.folder / f"{role}.log", "ab") as log:
+            cls.processes[role] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log,
+                                                   stderr=log)
+
+    @classmethod
+    def on(cls, machine, mode, *words):
+        done = cls.machines.inside(machine, sys.executable, "-B", __file__, mode, *words)
+        return done.stdout.strip()
+
+    @classmethod
+    def ask(cls, machine, path, body="", key=KEY, port=HTTP_PORT, of="a"):
+        url = f"http://{cls.machines.address[of]}:{port}{path}"
+        return json.loads(cls.on(machine, "ask", url, body, key))
+
+    @classmethod
+    def is_ready(cls):
+        for role, process in cls.processes.items():
+            assert process.poll() is None, f"{role} ended: {(cls.folder / f'{role}.log').read_text()}"
+        return cls.ask("a", "/ready")[0] == 200
+
+    @classmethod
+    def complete(cls, prompt="In the beginning"):
+        body = {"model": MODEL.name, "prompt": prompt, "max_tokens": 8, "temperature": 0}
+        code, text = cls.ask("b", "/v1/completions", json.dumps(body))
+        assert code == 200, text
+        return json.loads(text)["choices"][0]["text"]
+
+    def test_answers_come_from_both_machines(self):
+        self.assertEqual(self.complete(), self.complete())
+        code, metrics = self.ask("a", "/metrics", port=METRICS_PORT, of="b")
+        self.assertEqual(code, 200)
+        handoffs = [line for line in metrics.splitlines()
+                    if line.startswith("baton_handoffs_total")]
+        self.assertGreaterEqual(float(handoffs[0].split()[-1]), 1)
+
+    def test_strangers_reach_neither_api_nor_control_plane(self):
+        body = json.dumps({"model": MODEL.name, "prompt": "x"})
+        self.assertEqual(self.ask("b", "/v1/completions", body, key="")[0], 401)
+        self.assertEqual(self.ask("b", "/v1/completions", body, key="wrong")[0], 401)
+        for path in ("/status", "/audit"):
+            self.assertEqual(self.ask("b", path)[0], 403, path)
+        own, foreign = self.folder / "certs", self.folder / "foreign"
+        table = [  # (certificates, version): what is said.
+            (own / "router", "TLSv1_3", "served"),
+            (own / "admin", "TLSv1_3", "served"),
+            (own / "router", "TLSv1_2", "refused"),
+            (foreign / "router", "TLSv1_3", "refused"),
+            ("", "TLSv1_3", "refused"),
+            ("", "plaintext", "refused"),
+        ]
+        for machine in ("a", "b"):
+            for certificates, version, said in table:
+                with self.subTest(of=machine, certificates=certificates, version=version):
+                    self.assertEqual(
+                        self.on("b", "shake_hands", self.machines.address[machine], CONTROL_PORT,
+                                certificates, version), said)
+
+    def test_new_certificates_are_taken_while_requests_run(self):
+        expected = self.complete()
+        before = (self.folder / "certs" / "decode" / "tls.crt").read_text()
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(self.complete) for _ in range(12)]
+            self.certs("renew", "--all", "--dir", self.folder / "certs")
+            self.assertEqual({answer.result() for answer in answers}, {expected})
+        self.assertNotEqual((self.folder / "certs" / "decode" / "tls.crt").read_text(), before)
+        for role in self.processes:
+            log = self.folder / f"{role}.log"
+            await_true(lambda log=log: log.read_text().count(" certificates identity=") > 1,
+                       60, f"{role} took its new certificate")
+        # A worker that starts anew meets a router that has never stopped.
+        self.processes["decode"].kill()
+        self.processes["decode"].wait(10)
+        self.start("decode", "b")
+        deadline = time.monotonic() + START_LIMIT_S
+        while not self.is_ready() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.assertEqual(self.complete(), expected)
+
+    def test_a_server_without_security_does_not_start_beyond_loopback(self):
+        def without(arguments, option, count=2):
+            at = arguments.index(option)
+            return arguments[:at] + arguments[at + count:]
+        for role, option, count in (("decode", "--tls-dir", 2), ("prefill", "--kv-security", 2),
+                                    ("router", "--api-keys-file", 2),
+                                    ("router", "--api-plaintext", 1), ("router", "--tls-dir", 2)):
+            arguments = without(self.arguments(role, "a"), option, count)
+            done = self.machines.inside("a", BIN / f"baton-{role}", *arguments, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+            self.assertIn(option, done.stderr)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "ask":
+        ask(*sys.argv[2:])
+    elif sys.argv[1] == "shake_hands":
+        shake_hands(*sys.argv[2:])
+    else:
+        BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+        unittest.main(verbosity=2)
