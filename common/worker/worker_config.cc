@@ -36,15 +36,9 @@ absl::Status CheckDevice(const std::string& device) {
 absl::Status CheckNetwork(const WorkerConfig& config) {
   RETURN_IF_ERROR(CheckHost(config.host, !config.tls_dir.empty()));
   if (!config.kv_security.empty()) {
-    RETURN_IF_ERROR(CheckWord("--kv-security", config.kv_security, {"authenticated"}));
+    RETURN_IF_ERROR(CheckWord("--kv-security", config.kv_security, {"tls", "authenticated"}));
   }
   if (IsLoopback(config.host)) return absl::OkStatus();
-  if (config.kv_security.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--host ", config.host,
-        ": K/V would cross the network unencrypted; say --kv-security authenticated if every "
-        "machine on it is trusted"));
-  }
   if (config.host == "0.0.0.0" && config.advertise_data_address.empty()) {
     return absl::InvalidArgumentError(
         "--host 0.0.0.0: other machines cannot connect to that; tell them a numeric address by "
@@ -63,8 +57,8 @@ void AddNetworkOptions(CLI::App& app, WorkerConfig& c) {
                  "second")
       ->group(network);
   app.add_option("--kv-security", c.kv_security,
-                 "authenticated: K/V between workers is proved to be theirs, and not encrypted; "
-                 "needed beyond loopback")
+                 "K/V between workers, the same on all: tls, or authenticated, which proves whose it "
+                 "is and does not encrypt it (default: authenticated on loopback, else tls)")
       ->group(network);
   app.add_option("--port", c.port, "gRPC port; 0 = any free one")
       ->group(network)
@@ -160,6 +154,10 @@ absl::StatusOr<DType> ParseKvDType(const std::string& option, const std::string&
   if (wide.ok()) return wide;
   return absl::InvalidArgumentError(
       absl::StrCat(option, " ", text, ": must be one of auto, f32, f16, bf16, fp8_e4m3, fp8_e5m2"));
+}
+
+bool WorkerConfig::kv_tls() const {
+  return kv_security.empty() ? !IsLoopback(host) : kv_security == "tls";
 }
 
 absl::Status WorkerConfig::Validate() const {

@@ -16,8 +16,8 @@ struct WorkerConfig {
 
   std::string host = "127.0.0.1";      // Beyond loopback with TLS only.
   std::string tls_dir;                 // As ReadTlsFiles; empty = plaintext, on loopback.
-  std::string kv_security;             // authenticated: proved by HMAC, in plaintext. Empty = that,
-                                       // on loopback.
+  std::string kv_security;             // tls, or authenticated: proved by HMAC, in plaintext. Empty
+                                       // = the latter on loopback, tls beyond.
   int port = 0;                        // gRPC; 0 = any free one.
   std::string data_port = "0";         // KV transfers, as ParseDataPorts; 0 = any free ones.
   std::string advertise_data_address;  // As ParseDataAddresses; empty = where this worker listens.
@@ -57,6 +57,9 @@ struct WorkerConfig {
   int drain_timeout_s = 30;  // After SIGTERM, for what runs.
   std::string ready_file;    // Written once listening; empty = none.
   std::string log_level = "info";
+
+  // Whether K/V goes over TLS.
+  bool kv_tls() const;
 
   // INVALID_ARGUMENT names the option, its value and the cure.
   absl::Status Validate() const;

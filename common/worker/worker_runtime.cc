@@ -228,7 +228,8 @@ absl::Status WorkerRuntime::Load() {
 
 // Null: K/V goes over TCP, with all workers.
 std::shared_ptr<const nccl::Library> WorkerRuntime::FindNccl() const {
-  if (config_.kv_transport == "tcp") return nullptr;
+  const bool may_be_in_the_clear = !config_.kv_tls() || config_.kv_transport == "nccl";
+  if (config_.kv_transport == "tcp" || !may_be_in_the_clear) return nullptr;
   absl::StatusOr<std::shared_ptr<const nccl::Library>> nccl =
       OpenNccl(*processors_[0].device);
   if (nccl.ok()) return *std::move(nccl);
@@ -249,6 +250,7 @@ absl::Status WorkerRuntime::Listen() {
   options.tcp.transport.secret = secret_;
   options.tcp.transport.incarnation = incarnation_;
   options.tcp.transport.epochs = &allocator_->epochs();
+  options.tcp.tls = config_.kv_tls();
   options.tcp.bind_host = config_.host == "localhost" ? "127.0.0.1" : config_.host;
   for (int r = 0; r < config_.tp; ++r) {
     options.ranks.push_back({.device = processors_[r].device.get(),

@@ -102,8 +102,7 @@ class TwoMachinesTest(unittest.TestCase):
         shared = ["--model", MODEL, "--host", host, "--tls-dir", cls.folder / "certs" / role]
         if role != "router":
             return [*shared, "--threads", 1, "--num-blocks", 256, "--port", CONTROL_PORT,
-                    "--data-port", DATA_PORT, "--metrics-port", METRICS_PORT,
-                    "--kv-security", "authenticated"]
+                    "--data-port", DATA_PORT, "--metrics-port", METRICS_PORT]
         address = cls.machines.address
         return [*shared, "--http-port", HTTP_PORT, "--grpc-port", 8001, "--api-plaintext",
                 "--api-keys-file", cls.folder / "keys",
@@ -196,7 +195,7 @@ class TwoMachinesTest(unittest.TestCase):
         def without(arguments, option, count=2):
             at = arguments.index(option)
             return arguments[:at] + arguments[at + count:]
-        for role, option, count in (("decode", "--tls-dir", 2), ("prefill", "--kv-security", 2),
+        for role, option, count in (("decode", "--tls-dir", 2),
                                     ("router", "--api-keys-file", 2),
                                     ("router", "--api-plaintext", 1), ("router", "--tls-dir", 2)):
             arguments = without(self.arguments(role, "a"), option, count)

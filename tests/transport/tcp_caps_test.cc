@@ -12,7 +12,8 @@ class TcpCapsTest : public testing::TestWithParam<TransportKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TcpCapsTest,
-                         testing::Values(TransportKind::kTcp, TransportKind::kTcpStaged),
+                         testing::Values(TransportKind::kTcp, TransportKind::kTls,
+                                         TransportKind::kTcpStaged),
                          [](const auto& info) { return NameOf(info.param); });
 
 // All ranks of 64 workers may come back to a restarted one at once.

@@ -266,5 +266,32 @@ TEST_P(TcpHostileTest, SpeaksIpv6) {
   EXPECT_TRUE(WaitClosed(fd));
 }
 
+// Whoever does not begin with TLS, or with a key that is not of this process, is gone at once.
+TEST(TlsHostileTest, PlaintextAndRandomBytesCloseTheirOwnConnectionAndNothingElse) {
+  TransportCluster cluster(TransportKind::kTls);
+  auto from = cluster.Make({.incarnation = 1});
+  auto to = cluster.Make({.incarnation = 2});
+  const Handoff before = MakeHandoff(from.get(), to.get(), {0, 20}, 0);
+  before.Run(20);
+  before.ExpectVerified();
+  Random random(22);
+  constexpr int kStrangers = 50;
+  for (int i = 0; i < kStrangers; ++i) {
+    std::vector<std::byte> blob(kHeaderBytes + kHelloBytes + kTrailerBytes);
+    for (std::byte& b : blob) b = static_cast<std::byte>(random.Next());
+    const HeaderBytes hello =
+        EncodeHeader({.type = FrameType::kHello, .sequence = 1, .payload_bytes = kHelloBytes});
+    std::copy(hello.begin(), hello.end(), blob.begin());
+    const FileDescriptor fd = Connect(to->address);
+    Send(fd, blob);
+    EXPECT_TRUE(WaitClosed(fd));
+  }
+  EXPECT_EQ(to->counters().failed_handshakes, kStrangers);
+  EXPECT_EQ(to->counters().authenticated_connections, 1);
+  const Handoff after = MakeHandoff(from.get(), to.get(), {0, 20}, 1);
+  after.Run(20);
+  after.ExpectVerified();
+}
+
 }  // namespace
 }  // namespace baton

@@ -59,6 +59,7 @@ void ForEachCell(const KvCache& cache, HeadRange heads, const std::vector<BlockI
 std::string NameOf(TransportKind kind) {
   if (kind == TransportKind::kLoopback) return "Loopback";
   if (kind == TransportKind::kTcp) return "Tcp";
+  if (kind == TransportKind::kTls) return "Tls";
   return kind == TransportKind::kTcpStaged ? "TcpStaged" : "TcpDevice";
 }
 
@@ -162,6 +163,7 @@ std::unique_ptr<Endpoint> TransportCluster::Make(const EndpointSpec& spec,
     e->transport = *std::move(made);
   } else {
     auto made = TcpKvTransport::Create({.transport = std::move(options),
+                                        .tls = kind_ == TransportKind::kTls,
                                         .time_scale = kTimeScale * spec.time_scale,
                                         .max_unauthenticated = spec.max_unauthenticated,
                                         .max_incoming = spec.max_incoming,

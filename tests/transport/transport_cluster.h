@@ -36,8 +36,8 @@ class EventLog {
   std::vector<TransferEvent> events_;
 };
 
-// kTcpStaged: sockets, and pools that only a stager reaches; kTcpDevice: that only a device does.
-enum class TransportKind { kLoopback, kTcp, kTcpStaged, kTcpDevice };
+// kTls: sockets under TLS. kTcpStaged: sockets, and pools that only a stager reaches; kTcpDevice: that only a device does.
+enum class TransportKind { kLoopback, kTcp, kTls, kTcpStaged, kTcpDevice };
 
 std::string NameOf(TransportKind kind);
 

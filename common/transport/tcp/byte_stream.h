@@ -21,6 +21,13 @@ class ByteStream {
   // Of a connection that was opened here, once it can be read or written: whether it stands.
   virtual absl::Status ConnectResult() = 0;
 
+  // Of a stream that holds bytes of its own. HasUnread: Read may give some that the kernel knows
+  // nothing of. HasUnsent: what Write has taken waits for room; any Write, also of nothing, goes on
+  // with it. AwaitsPeer: Write takes nothing before something has come.
+  virtual bool HasUnread() const { return false; }
+  virtual bool HasUnsent() const { return false; }
+  virtual bool AwaitsPeer() const { return false; }
+
   // What the kernel calls it; -1 if it is none of the kernel's.
   virtual int fd() const = 0;
 };

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/transport/pair_key.h"
 #include "common/transport/push_plan.h"
 
 namespace baton {
@@ -22,7 +23,18 @@ Connections::Connections(const TcpOptions& options, CounterBoard* counters, Netw
       network_(network),
       scratch_(kScratchBytes),
       ledger_(options.transport, counters,
-              [this](TransferEvent event) { OnTicketEvent(std::move(event)); }) {}
+              [this](TransferEvent event) { OnTicketEvent(std::move(event)); }) {
+  if (options_.tls) MakeTls();
+}
+
+void Connections::MakeTls() {
+  auto made = TlsStreamContext::Create([this](const TlsPair& pair) -> std::optional<PairKey> {
+    if (pair.receiver != options_.transport.incarnation || pair.sender == 0) return std::nullopt;
+    return DerivePairKey(options_.transport.secret, pair.sender, pair.receiver);
+  });
+  BATON_CHECK(made.ok());
+  tls_ = *std::move(made);
+}
 
 Duration Connections::Scaled(Duration d) const {
   return std::chrono::duration_cast<Duration>(d * options_.time_scale);
@@ -133,6 +145,10 @@ absl::StatusOr<OutgoingLink*> Connections::LinkTo(const StartArgs& args) {
   }
   auto stream = network_->Connect(args.endpoint);
   if (!stream.ok()) return stream.status();
+  if (tls_ != nullptr) {
+    *stream = TlsStream::ToReceiver(*tls_, *std::move(stream),
+                                    {options_.transport.incarnation, args.receiver}, args.key);
+  }
   TransportOptions reporting = options_.transport;
   reporting.sink = [this](TransferEvent event) { OnTicketEvent(std::move(event)); };
   auto link = std::make_unique<OutgoingLink>(
@@ -209,6 +225,7 @@ void Connections::Accept(std::unique_ptr<ByteStream> stream) {
     counters_->Add(&TransportCounters::refused_connections);
     oldest_unknown->closing = absl::ResourceExhaustedError("too many without a handshake");
   }
+  if (tls_ != nullptr) stream = TlsStream::FromSender(*tls_, std::move(stream));
   auto link = std::make_unique<IncomingLink>(
       std::move(stream),
       IncomingLink::Options{.transport = &options_.transport,
@@ -262,11 +279,15 @@ void Connections::PumpAll() {
 void Connections::Pump(uint64_t id, Entry* entry) {
   if (!entry->closing.ok()) return;
   const bool connecting = entry->outgoing != nullptr && entry->outgoing->connecting();
-  if (!connecting) entry->closing.Update(entry->link->OnReady(false, false, now_));
+  if (!connecting) {
+    const bool readable = entry->link->stream().has_unread();
+    entry->closing.Update(entry->link->OnReady(readable, false, now_));
+  }
   if (first_pumped_ == 0 && entry->link->wants_slot()) first_pumped_ = id;
-  const FrameStream& stream = entry->link->stream();
+  FrameStream& stream = entry->link->stream();
   const Network::Interest interest{.read = !stream.paused(),
-                                   .write = connecting || stream.wants_write()};
+                                   .write = connecting || (stream.wants_write() &&
+                                                           !stream.bytes().AwaitsPeer())};
   if (entry->closing.ok() && !Watch(id, entry, interest)) {
     entry->closing = absl::InternalError("the KV transport cannot watch a socket");
   }
@@ -311,7 +332,10 @@ void Connections::Serve(uint64_t id, bool readable, bool writable) {
 
 Time Connections::NextDeadline() const {
   Time next = carrier() == nullptr ? kNever : carrier()->NextDeadline();
-  for (const auto& [id, entry] : links_) next = std::min(next, entry.link->NextDeadline());
+  for (const auto& [id, entry] : links_) {
+    if (entry.link->stream().has_unread()) return now_;
+    next = std::min(next, entry.link->NextDeadline());
+  }
   return next;
 }
 

@@ -15,6 +15,7 @@
 #include "common/transport/tcp/incoming_link.h"
 #include "common/transport/tcp/outgoing_link.h"
 #include "common/transport/tcp/tcp_options.h"
+#include "common/transport/tcp/tls_stream.h"
 #include "common/transport/transport_counters.h"
 
 namespace baton {
@@ -42,7 +43,7 @@ class Network {
 // turn of its owner: BeginTurn, what happened, EndTurn. One thread at a time.
 class Connections {
  public:
-  // All outlive it.
+  // All outlive it. With TLS the system's library must have what it needs: see TlsStreamContext.
   Connections(const TcpOptions& options, CounterBoard* counters, Network* network);
 
   void BeginTurn(Time now) { now_ = now; }
@@ -72,6 +73,7 @@ class Connections {
   };
   using Links = std::map<uint64_t, Entry>;  // By an id that grows, so the oldest comes first.
 
+  void MakeTls();
   void Start(StartArgs args);
   absl::StatusOr<OutgoingLink*> LinkTo(const StartArgs& args);
   OutgoingLink* LinkOf(TicketId ticket);
@@ -94,6 +96,7 @@ class Connections {
   CounterBoard* const counters_;
   Network* const network_;
   std::vector<std::byte> scratch_;
+  std::unique_ptr<TlsStreamContext> tls_;  // Null: plaintext.
   ReceiveLedger ledger_;
   Links links_;
   uint64_t next_id_ = 2;  // The owner has names of its own below it.

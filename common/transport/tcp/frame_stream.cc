@@ -22,6 +22,10 @@ std::span<const std::byte> Span(const iovec& part) {
 }
 
 absl::Status SocketError(const char* what) {
+  if (errno == EKEYREJECTED) {
+    return absl::UnauthenticatedError("KV connection: the handshake of TLS came to nothing");
+  }
+  if (errno == EBADMSG) return absl::DataLossError("KV connection: damaged under TLS");
   return absl::UnavailableError(absl::StrCat("KV connection: ", what, ": ", std::strerror(errno)));
 }
 
@@ -61,6 +65,16 @@ int FrameStream::BuildReadList(iovec* list) const {
   return n;
 }
 
+absl::Status FrameStream::Failed(const char* what) {
+  const absl::Status status = SocketError(what);
+  if (absl::IsUnauthenticated(status)) {
+    options_.counters->Add(&TransportCounters::failed_handshakes);
+  } else if (absl::IsDataLoss(status)) {
+    options_.counters->Add(&TransportCounters::malformed);
+  }
+  return status;
+}
+
 absl::Status FrameStream::Read() {
   iovec list[kMaxIovecs];
   for (size_t total = 0; !paused_ && total < kBytesPerTurn;) {
@@ -70,7 +84,7 @@ absl::Status FrameStream::Read() {
     if (n < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return absl::OkStatus();
-      return SocketError("read");
+      return Failed("read");
     }
     total += n;
     RETURN_IF_ERROR(Consume(n));
@@ -231,6 +245,10 @@ void FrameStream::StartFrame(OutgoingFrame frame) {
 
 absl::Status FrameStream::Write() {
   wants_write_ = false;
+  if (bytes_->HasUnsent() && bytes_->Write(nullptr, 0) < 0) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return absl::OkStatus();
+    return Failed("write");
+  }
   iovec list[kMaxIovecs];
   for (size_t total = 0; sending_ || StartNextFrame();) {
     if (total >= kBytesPerTurn) {
@@ -248,7 +266,7 @@ absl::Status FrameStream::Write() {
         wants_write_ = true;
         return absl::OkStatus();
       }
-      return SocketError("write");
+      return Failed("write");
     }
     total += n;
     Advance(n);

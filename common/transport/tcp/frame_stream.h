@@ -51,12 +51,16 @@ class FrameStream {
 
   bool partly_written() const { return sending_ && tx_started_; }
   // There is more to write; as a rule because the socket took no more.
-  bool wants_write() const { return wants_write_; }
+  bool wants_write() const { return wants_write_ || bytes_->HasUnsent(); }
+  // There is more to read that no socket will tell of.
+  bool has_unread() const { return !paused_ && bytes_->HasUnread(); }
   ByteStream& bytes() { return *bytes_; }
 
  private:
   enum class RxState : uint8_t { kHeader, kPayload, kTrailer };
 
+  // The socket's errno as a status, counted.
+  absl::Status Failed(const char* what);
   int BuildReadList(iovec* list) const;
   absl::Status Consume(size_t bytes);
   void ConsumePayload(size_t bytes);

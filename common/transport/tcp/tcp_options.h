@@ -11,6 +11,7 @@ struct TcpOptions {
   TransportOptions transport;
   std::string bind_host = "127.0.0.1";
   int port = 0;           // 0 = any free one.
+  bool tls = false;       // The pair key seals all bytes, not the handshake alone.
   double time_scale = 1;  // Multiplies every time limit; for sanitizer builds and slow machines.
   Duration handshake_timeout = std::chrono::seconds(2);
   Duration min_progress_timeout = std::chrono::seconds(1);  // Beside 10 x expected.

@@ -22,10 +22,9 @@ TEST(WorkerConfigTest, DefaultsAreValidOnceAModelIsNamed) {
 void SetBeyondLoopback(WorkerConfig* config) {
   config->host = "10.0.0.1";
   config->tls_dir = "certs";
-  config->kv_security = "authenticated";
 }
 
-TEST(WorkerConfigTest, BeyondLoopbackIsServedWithTlsAndAWordOnKv) {
+TEST(WorkerConfigTest, BeyondLoopbackIsServedWithTls) {
   WorkerConfig config;
   config.model = "somewhere";
   SetBeyondLoopback(&config);
@@ -34,6 +33,18 @@ TEST(WorkerConfigTest, BeyondLoopbackIsServedWithTlsAndAWordOnKv) {
   EXPECT_FALSE(config.Validate().ok());
   config.advertise_data_address = "10.0.0.1:7001";
   EXPECT_TRUE(config.Validate().ok()) << config.Validate();
+}
+
+TEST(WorkerConfigTest, KvIsSealedBeyondLoopbackUnlessItIsSaidOtherwise) {
+  WorkerConfig config;
+  EXPECT_FALSE(config.kv_tls());
+  config.kv_security = "tls";
+  EXPECT_TRUE(config.kv_tls());
+  SetBeyondLoopback(&config);
+  config.kv_security = "";
+  EXPECT_TRUE(config.kv_tls());
+  config.kv_security = "authenticated";
+  EXPECT_FALSE(config.kv_tls());
 }
 
 TEST(WorkerConfigTest, KnowsThreeWaysForKv) {
@@ -54,7 +65,6 @@ TEST(WorkerConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--model", [](auto* c) { c->model = ""; }},
       {"--host 0.0.0.0", [](auto* c) { c->host = "0.0.0.0"; }},
       {"--tls-dir is needed", [](auto* c) { SetBeyondLoopback(c); c->tls_dir = ""; }},
-      {"--kv-security authenticated", [](auto* c) { SetBeyondLoopback(c); c->kv_security = ""; }},
       {"--kv-security none", [](auto* c) { c->kv_security = "none"; }},
       {"--port 70000", [](auto* c) { c->port = 70000; }},
       {"--data-port -1", [](auto* c) { c->data_port = "-1"; }},
