@@ -43,7 +43,8 @@ def ask(url, body, key):
 
 def shake_hands(host, port, certificates, version):
     """On the machine it runs on: says hello as HTTP/2 does, over TLS of that version, or over TCP
-    ("plaintext"); prints "served" if a frame comes back."""
+    ("plaintext"); prints "served" if a frame comes back. "PSK": of a server that knows nothing else,
+    prints how it refuses."""
     import socket
     try:
         with socket.create_connection((host, int(port)), 20) as raw:
@@ -53,12 +54,15 @@ def shake_hands(host, port, certificates, version):
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
                 context.set_alpn_protocols(["h2"])
-                context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
+                if version != "PSK":
+                    context.minimum_version = context.maximum_version = ssl.TLSVersion[version]
                 if certificates:
                     context.load_cert_chain(f"{certificates}/tls.crt", f"{certificates}/tls.key")
                 stream = context.wrap_socket(raw)
             stream.sendall(HTTP2_PREFACE)
             print("served" if stream.recv(9) else "refused")
+    except ssl.SSLError as error:
+        print(error.reason if version == "PSK" else "refused")
     except OSError:
         print("refused")
 
@@ -169,6 +173,13 @@ class TwoMachinesTest(unittest.TestCase):
                     self.assertEqual(
                         self.on("b", "shake_hands", self.machines.address[machine], CONTROL_PORT,
                                 certificates, version), said)
+
+    def test_no_certificate_opens_the_port_of_the_keys_and_values(self):
+        # An alert of TLS: what listens there speaks nothing else, and wants a key of a pair.
+        for machine in ("a", "b"):
+            self.assertEqual(self.on("b", "shake_hands", self.machines.address[machine], DATA_PORT,
+                                     self.folder / "certs" / "router", "PSK"),
+                             "SSLV3_ALERT_HANDSHAKE_FAILURE")
 
     def test_new_certificates_are_taken_while_requests_run(self):
         expected = self.complete()
