@@ -57,8 +57,8 @@ void AddNetworkOptions(CLI::App& app, WorkerConfig& c) {
                  "second")
       ->group(network);
   app.add_option("--kv-security", c.kv_security,
-                 "K/V between workers, the same on all: tls, or authenticated, which proves whose it "
-                 "is and does not encrypt it (default: authenticated on loopback, else tls)")
+                 "K/V between workers, the same on all: tls, or authenticated, which proves whose "
+                 "it is and does not encrypt it (default: authenticated on loopback, else tls)")
       ->group(network);
   app.add_option("--port", c.port, "gRPC port; 0 = any free one")
       ->group(network)

@@ -52,6 +52,9 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   app->add_option("--decode", o.decode, "Decode workers")->capture_default_str();
   AddPorts(app, o);
   app->add_flag("--detach", o.detach, "Return when a token has come end to end; run in background");
+  app->add_flag("--tls", o.tls,
+                "Mutual TLS between the servers, by certificates in DIR/certs (30 days: `baton certs "
+                "renew --dir DIR/certs`); `baton audit` then needs --tls-dir DIR/certs/admin");
   app->add_option("--start-timeout-s", o.start_timeout_s,
                   "Limit of each stage of the start, seconds")
       ->capture_default_str();

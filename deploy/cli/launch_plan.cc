@@ -74,7 +74,18 @@ bool PortIsFree(int port) {
   return is_free;
 }
 
+void AddTls(const UpOptions& options, ProcessSpec* spec) {
+  if (!options.tls) return;
+  spec->arguments.insert(spec->arguments.end(),
+                         {"--tls-dir", absl::StrCat(CertsOf(options), "/", spec->role)});
+}
+
 }  // namespace
+
+std::string CertsOf(const UpOptions& options) {
+  std::error_code error;
+  return (fs::absolute(options.dir, error) / "certs").string();
+}
 
 absl::Status UpOptions::Validate() const {
   RETURN_IF_ERROR(CheckRange("--prefill", prefill, 1, kMaxWorkersPerRole));
@@ -145,6 +156,8 @@ std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string
                         absl::StrCat(threads),
                         "--drain-timeout-s",
                         absl::StrCat(kServerDrainSeconds)};
+      AddTls(options, &spec);
+      if (options.tls) Add(spec.arguments, "--kv-security", std::optional<std::string>("tls"));
       Add(spec.arguments, "--device", options.device);
       if (options.device != "cpu") {
         const double share = options.gpu_memory_fraction / (options.prefill + options.decode);
@@ -178,6 +191,7 @@ ProcessSpec PlanRouter(const UpOptions& options, const std::string& bin, const R
                        const std::vector<ServerRecord>& workers) {
   ProcessSpec spec{.name = "router", .role = "router", .program = bin + "/baton-router"};
   spec.arguments = {"--model", options.model, "--host", "127.0.0.1"};
+  AddTls(options, &spec);
   for (const ServerRecord& worker : workers) {
     spec.arguments.insert(spec.arguments.end(), {"--" + worker.role, worker.address});
   }

@@ -32,6 +32,7 @@ struct UpOptions {
   std::optional<int> ops_port;
   bool detach = false;
   int start_timeout_s = 300;  // For every server to load and the first token to come.
+  bool tls = false;           // Between the servers, by certificates in RUN/certs.
   bool restart = true;        // A server that ended without `baton down` is started again.
 
   // Handed on to every worker; of one GPU each gets an equal share.
@@ -73,6 +74,9 @@ struct ReadyFile {
 
 // UNAVAILABLE while the file is absent or half written.
 absl::StatusOr<ReadyFile> ReadReadyFile(const std::string& path);
+
+// Where its certificates are, with --tls.
+std::string CertsOf(const UpOptions& options);
 
 // The commands of the workers, prefill first. `bin` is the folder of the programs.
 std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string& bin,

@@ -5,8 +5,10 @@
 #include <cstdio>
 #include <memory>
 
+#include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/process/command_line.h"
+#include "deploy/cli/cert_store.h"
 #include "deploy/cli/report.h"
 #include "deploy/cli/supervisor.h"
 
@@ -29,6 +31,18 @@ absl::Status ChoosePorts(UpOptions& options) {
   return absl::OkStatus();
 }
 
+// New certificates for each start; the CA stays, for servers of this folder that still run.
+absl::Status IssueAll(const UpOptions& options) {
+  const CertStore store(CertsOf(options));
+  const absl::Status made = store.Init("cluster.local", UnixSeconds());
+  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  for (const TlsRole role : kTlsRoles) {
+    RETURN_IF_ERROR(store.Issue({.name_space = "default", .release = "baton", .role = role},
+                                UnixSeconds()));
+  }
+  return absl::OkStatus();
+}
+
 // Takes the folder, then runs the cluster in it.
 int Supervise(UpOptions options, Report& report) {
   const RunDir dir(options.dir);
@@ -36,6 +50,7 @@ int Supervise(UpOptions options, Report& report) {
   const absl::StatusOr<int> lock = dir.Lock();
   absl::Status status = lock.status();
   if (status.ok()) status = ChoosePorts(options);
+  if (status.ok() && options.tls) status = IssueAll(options);
   if (!status.ok()) {
     report.Refused(absl::StrCat("baton up: ", status.message()));
     return kStartErrorExit;

@@ -18,7 +18,8 @@ class TransportContractTest : public testing::TestWithParam<TransportKind> {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TransportContractTest,
                          testing::Values(TransportKind::kLoopback, TransportKind::kTcp,
-                                         TransportKind::kTls, TransportKind::kTcpStaged, TransportKind::kTcpDevice),
+                                         TransportKind::kTls, TransportKind::kTcpStaged,
+                                         TransportKind::kTcpDevice),
                          [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(TransportContractTest, MovesTheSameBytesBetweenAnyTwoBlockSizes) {

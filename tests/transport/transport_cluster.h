@@ -36,7 +36,8 @@ class EventLog {
   std::vector<TransferEvent> events_;
 };
 
-// kTls: sockets under TLS. kTcpStaged: sockets, and pools that only a stager reaches; kTcpDevice: that only a device does.
+// kTls: sockets under TLS. kTcpStaged: sockets, and pools that only a stager reaches; kTcpDevice:
+// that only a device does.
 enum class TransportKind { kLoopback, kTcp, kTls, kTcpStaged, kTcpDevice };
 
 std::string NameOf(TransportKind kind);

@@ -23,8 +23,8 @@ struct TlsPair {
   Incarnation receiver = 0;
 };
 
-// What streams of one process share: TLS 1.3 alone, AES-128-GCM, the pair key as external PSK with a
-// fresh ECDHE for each connection; no certificates, tickets or early data.
+// What streams of one process share: TLS 1.3 alone, AES-128-GCM, the pair key as external PSK with
+// a fresh ECDHE for each connection; no certificates, tickets or early data.
 class TlsStreamContext {
  public:
   // The key of a pair that asks to be let in; absent: it is not meant for this process.
@@ -47,8 +47,8 @@ class TlsStreamContext {
 
 // A stream whose bytes are sealed before they go over another one. Failures beside those of the
 // other stream: EKEYREJECTED, not the pair's key, or no handshake at all; ECONNABORTED, another
-// process than the receiver answers; EBADMSG, something was damaged. What Write has taken it holds a
-// copy of, up to some records.
+// process than the receiver answers; EBADMSG, something was damaged. What Write has taken it holds
+// a copy of, up to some records.
 class TlsStream : public ByteStream {
  public:
   // The context outlives them.

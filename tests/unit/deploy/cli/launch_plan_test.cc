@@ -23,6 +23,20 @@ std::string Line(const ProcessSpec& spec) {
   return spec.program + " " + absl::StrJoin(spec.arguments, " ");
 }
 
+TEST(PlanTlsTest, EachServerGetsTheCertificatesOfItsRole) {
+  UpOptions options{.dir = "/run/x"};
+  for (const bool tls : {false, true}) {
+    options.tls = tls;
+    std::vector<ProcessSpec> specs = PlanWorkers(options, "/bin", RunDir("/run/x"), 2);
+    specs.push_back(PlanRouter(options, "/bin", RunDir("/run/x"), {}));
+    for (const ProcessSpec& spec : specs) {
+      const auto option = std::find(spec.arguments.begin(), spec.arguments.end(), "--tls-dir");
+      ASSERT_EQ(option != spec.arguments.end(), tls) << spec.name;
+      if (tls) EXPECT_EQ(*(option + 1), "/run/x/certs/" + spec.role);
+    }
+  }
+}
+
 TEST(LaunchPlanTest, WorkersOfARoleShareTheCoresAndGetTheOptions) {
   const UpOptions options{
       .model = "/m", .prefill = 1, .decode = 2, .compute_dtype = "f32", .block_size = 8};
