@@ -52,14 +52,10 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   app->add_option("--decode", o.decode, "Decode workers")->capture_default_str();
   AddPorts(app, o);
   app->add_flag("--detach", o.detach, "Return when a token has come end to end; run in background");
-  app->add_flag("--tls", o.tls,
-                "Mutual TLS between the servers, by certificates in DIR/certs (30 days: `baton certs "
-                "renew --dir DIR/certs`); `baton audit` then needs --tls-dir DIR/certs/admin");
+  app->add_flag("--tls", o.tls, "Mutual TLS between the servers, by `baton certs` in DIR/certs");
   app->add_option("--start-timeout-s", o.start_timeout_s,
-                  "Limit of each stage of the start, seconds")
-      ->capture_default_str();
-  app->add_flag(
-      "!--no-restart", o.restart,
+                  "Limit of each stage of the start, seconds")->capture_default_str();
+  app->add_flag("!--no-restart", o.restart,
       "Do not start a server again that ended: crashed, or stopped by an operator's SIGTERM "
       "(`baton restart`). Without it a server that keeps crashing is tried again, at last "
       "every 30 s");
