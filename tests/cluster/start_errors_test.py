@@ -45,9 +45,9 @@ class StartErrorsTest(unittest.TestCase):
             yield name, last
 
     def test_value_of_a_field_is_shown_as_it_is_written(self):
-        for name, said in self.errors(self.model(architectures=["BloomForCausalLM"],
-                                                 model_type="bloom")):
-            self.assertIn('"BloomForCausalLM"', said, name)
+        for name, said in self.errors(self.model(architectures=["FalconForCausalLM"],
+                                                 model_type="falcon")):
+            self.assertIn('"FalconForCausalLM"', said, name)
             self.assertIn("LlamaForCausalLM", said, name)
 
     def test_value_that_is_not_supported_is_shown_as_json(self):

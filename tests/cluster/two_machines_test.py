@@ -22,7 +22,7 @@ from process_cluster import MODEL, START_LIMIT_S, await_true
 
 BIN = None
 KEY = "correct horse"
-HTTP_PORT, CONTROL_PORT, DATA_PORT, METRICS_PORT = 8000, 7000, 7001, 9090
+HTTP_PORT, OPS_PORT, CONTROL_PORT, DATA_PORT, METRICS_PORT = 8000, 9090, 7000, 7001, 9091
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
@@ -108,8 +108,8 @@ class TwoMachinesTest(unittest.TestCase):
             return [*shared, "--threads", 1, "--num-blocks", 256, "--port", CONTROL_PORT,
                     "--data-port", DATA_PORT, "--metrics-port", METRICS_PORT]
         address = cls.machines.address
-        return [*shared, "--http-port", HTTP_PORT, "--grpc-port", 8001, "--api-plaintext",
-                "--api-keys-file", cls.folder / "keys",
+        return [*shared, "--http-port", HTTP_PORT, "--ops-port", OPS_PORT, "--grpc-port", 8001,
+                "--api-plaintext", "--api-keys-file", cls.folder / "keys",
                 "--prefill", f"{address['a']}:{CONTROL_PORT}",
                 "--decode", f"{address['b']}:{CONTROL_PORT}"]
 
