@@ -79,7 +79,7 @@ BlockingCalls::Result BlockingCalls::Do(const Shared& shared, const Call& call) 
 }
 
 void BlockingCalls::Add(const Call& call) {
-  ++open_;
+  begun_.push_back(call.pair);
   {
     const std::lock_guard lock(shared_->mutex);
     shared_->calls.push_back(call);
@@ -99,10 +99,10 @@ void BlockingCalls::Abort(PairId pair, Comm* comm) {
 
 std::vector<BlockingCalls::Result> BlockingCalls::Take() {
   std::vector<Result> results;
-  if (open_ == 0) return results;
+  if (begun_.empty()) return results;
   const std::lock_guard lock(shared_->mutex);
   results.swap(shared_->results);
-  open_ -= static_cast<int>(results.size());
+  begun_.erase(begun_.begin(), begun_.begin() + static_cast<int>(results.size()));
   return results;
 }
 

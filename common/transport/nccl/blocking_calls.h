@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -38,7 +39,9 @@ class BlockingCalls {
   // What has returned since the last time.
   std::vector<Result> Take();
   // Begun and not taken.
-  int open() const { return open_; }
+  bool idle() const { return begun_.empty(); }
+  // The pair's call is the one that the thread is in, if it is in one: those before it are taken.
+  bool IsNext(PairId pair) const { return !begun_.empty() && begun_.front() == pair; }
 
  private:
   struct Call {
@@ -55,7 +58,7 @@ class BlockingCalls {
   void Add(const Call& call);
 
   const std::shared_ptr<Shared> shared_;
-  int open_ = 0;
+  std::deque<PairId> begun_;  // And not taken, in the order of the calls.
   std::thread thread_;
 };
 

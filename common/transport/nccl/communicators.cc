@@ -150,7 +150,8 @@ Communicators::Pairs::iterator Communicators::Wait(Pairs::iterator it, Duration 
                                                    std::vector<Event>* out) {
   auto& [id, pair] = *it;
   ++num_unsettled_;
-  pair.waited += running;
+  // One call at a time is made: who stands in line is not late, unless the line stands still.
+  if (!pair.in_call || stuck_ || calls_.IsNext(id)) pair.waited += running;
   if (pair.state != State::kKilled) {
     if (pair.waited > options_.init_limit) {
       Fail(id, &pair, absl::DeadlineExceededError("NCCL: the communicator was not there in time"),

@@ -63,7 +63,7 @@ class Communicators {
   // Operations are under way: their end is near, or the peer's deadline.
   bool busy() const { return !stuck_ && (!issued_.empty() || num_pending_ > 0); }
   // A state is to be asked for again in some milliseconds.
-  bool waits() const { return num_unsettled_ > 0 || (calls_.open() > 0 && !stuck_); }
+  bool waits() const { return num_unsettled_ > 0 || (!calls_.idle() && !stuck_); }
   // A call has not returned in time. There are no new pairs.
   bool stuck() const { return stuck_; }
   int size() const { return static_cast<int>(pairs_.size()); }

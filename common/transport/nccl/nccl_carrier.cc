@@ -45,7 +45,6 @@ Duration NcclCarrier::Scaled(Duration d) const {
   return std::chrono::duration_cast<Duration>(d * options_.time_scale);
 }
 
-// Pieces of a batch may be more on the other side than here; half of the list is for that.
 PayloadCarrier::Limits NcclCarrier::limits() const {
   return {.bytes = options_.staging.slot_bytes,
           .frames = size_t{kMaxBatchFrames},
@@ -133,7 +132,7 @@ absl::Status NcclCarrier::OnId(LinkId id, Link* link, const Word& word) {
   }
   Drop(link, "the peer begins anew", /*tell=*/false);
   link->epoch = word.epoch;
-  if (communicators_.stuck()) {
+  if (communicators_.stuck() || link->never) {
     link->never = true;
     Say(*link, {.kind = Word::Kind::kNever});
   } else if (communicators_.size() >= kMaxPairs) {
@@ -194,6 +193,17 @@ void NcclCarrier::Drop(Link* link, const std::string& why, bool tell) {
   options_.on_path(link->peer.name, /*up=*/false, why);
 }
 
+// The thread that makes and aborts communicators does not come back, and what it was to end may
+// stand on the lane for ever: what another pair posts behind it would never end either.
+void NcclCarrier::GiveUp() {
+  for (auto& [id, link] : links_) {
+    link.never = true;
+    if (link.pair < 0) continue;
+    Say(link, {.kind = Word::Kind::kNever});
+    Drop(&link, "an abort of NCCL does not return", /*tell=*/false);
+  }
+}
+
 void NcclCarrier::OnEvent(const Communicators::Event& event) {
   using EventKind = Communicators::Event::Kind;
   const auto found = pairs_.find(event.pair);
@@ -225,8 +235,11 @@ void NcclCarrier::OnEvent(const Communicators::Event& event) {
     case EventKind::kStuck:
       ++pairs_stuck_;
       pair.is_aborted = true;
-      if (!pair.was_up) return;
-      pair.receives ? Do(receiving_.OnAbortStuck(event.pair)) : sending_.OnAbortStuck(event.pair);
+      GiveUp();  // Before its slots go to others.
+      if (pair.was_up) {
+        pair.receives ? Do(receiving_.OnAbortStuck(event.pair))
+                      : sending_.OnAbortStuck(event.pair);
+      }
       leaked_slots_ = sending_.slots().leaked() + receiving_.slots().leaked();
       return;
   }

@@ -126,6 +126,8 @@ class NcclCarrier : public PayloadCarrier {
   // later, unless failures are many. Not amid Do.
   void Drop(Link* link, const std::string& why, bool tell);
   void Detach(Link* link);
+  // No connection of this rank uses NCCL from now on.
+  void GiveUp();
   void OnEvent(const Communicators::Event& event);
 
   // Batches.

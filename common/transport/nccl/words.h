@@ -20,7 +20,7 @@ struct Word {
     kId = 1,   // D: make a communicator with me by this id.
     kUp,       // Both: mine is there.
     kDead,     // Both: forget that communicator.
-    kNever,    // P: give me no more ids.
+    kNever,    // Both: that, and there will be no other.
     kAlive,    // D: batches wait here.
     kAnnounce,  // P, as batch_actions.h has it, to
     kGrant,

@@ -1,8 +1,11 @@
 // What the receiving carrier makes of the words of a peer that says anything: the peer here is a
 // test with a communicator of its own.
 
+#include <dlfcn.h>
+
 #include <cstring>
 #include <functional>
+#include <string>
 
 #include "common/base/clock.h"
 #include "common/kv_cache/kv_cache.h"
@@ -55,40 +58,53 @@ class NcclWordsTest : public testing::Test {
         {.staging = {.slots = 2, .slot_bytes = kSlot, .max_pieces = 64},
          .time_scale = 30,
          .on_path = [](const std::string&, bool, const std::string&) {},
-         .on_lost = [](const absl::Status& status) { ADD_FAILURE() << status; }});
-    link_ = carrier_->Open(&end_, {.name = "a test", .version = carrier_->version(),
-                                   .receives = true});
-    Connect();
+         .on_lost = [this](const absl::Status& status) {
+           if (!is_stuck_) ADD_FAILURE() << status;
+         }});
+    Connect(&end_, &link_);
   }
   void TearDown() override {
-    if (comm_ != nullptr) EXPECT_TRUE(library_->Abort(comm_).ok());
+    Configure("");
+    for (Comm* const comm : comms_) EXPECT_TRUE(library_->Abort(comm).ok());
     carrier_->Shutdown();
   }
 
-  void Connect() {
-    Await(Kind::kId);
-    epoch_ = end_.said.front().epoch;
+  static void Configure(const std::string& text) {
+    void* const library = dlopen(BATON_EMULATED_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library, nullptr) << dlerror();
+    auto* const configure =
+        reinterpret_cast<int (*)(const char*)>(dlsym(library, "baton_nccl_configure"));
+    ASSERT_EQ(configure(text.c_str()), 1) << text;
+  }
+
+  void Connect(FakeEnd* end, PayloadCarrier::LinkId* link) {
+    *link = carrier_->Open(end, {.name = "a test", .version = carrier_->version(),
+                                 .receives = true});
+    AwaitAt(*end, Kind::kId);
+    epoch_ = end->said.front().epoch;
     ASSERT_TRUE(peer_gpu_.device->NativeLane(Lane::kExchange).ok());
-    comm_ = *library_->Init(end_.said.front().id, 1);
-    Await(Kind::kUp);
-    Tell({.kind = Kind::kUp});
+    comms_.push_back(*library_->Init(end->said.front().id, 1));
+    AwaitAt(*end, Kind::kUp);
+    TellAt(*link, {.kind = Kind::kUp});
   }
 
   // Until the carrier has said it; the last word of that kind.
-  Word Await(Kind kind) {
+  Word AwaitAt(const FakeEnd& end, Kind kind) {
     const auto has_said = [&]() -> absl::StatusOr<bool> {
       carrier_->Turn(SteadyNow());
-      return !end_.said.empty() && end_.said.back().kind == kind;
+      return !end.said.empty() && end.said.back().kind == kind;
     };
     const absl::Status status = WaitUntil("a word", std::chrono::seconds(60), has_said);
     EXPECT_TRUE(status.ok()) << "no word " << static_cast<int>(kind);
-    return end_.said.empty() ? Word{} : end_.said.back();
+    return end.said.empty() ? Word{} : end.said.back();
   }
-  void Tell(Word word) {
+  Word Await(Kind kind) { return AwaitAt(end_, kind); }
+  void TellAt(PayloadCarrier::LinkId link, Word word) {
     word.epoch = epoch_;
-    const absl::Status status = carrier_->OnWord(link_, EncodeWord(word));
+    const absl::Status status = carrier_->OnWord(link, EncodeWord(word));
     EXPECT_TRUE(status.ok()) << status;
   }
+  void Tell(Word word) { TellAt(link_, std::move(word)); }
   static FrameHeader FrameOf(uint64_t ticket, int32_t place, uint32_t bytes = kFrame) {
     return {.type = FrameType::kCarried,
             .ticket = {.hi = ticket, .lo = 1},
@@ -103,10 +119,11 @@ class NcclWordsTest : public testing::Test {
     const Word grant = Await(Kind::kGrant);
     Tell({.kind = Kind::kReady, .batch = batch, .grant = grant.grant, .sums = std::move(sums)});
     EXPECT_EQ(Await(Kind::kPosted).grant, grant.grant);
-    const auto settled = [&] { return library_->AsyncState(comm_); };
+    Comm* const comm = comms_.front();
+    const auto settled = [&] { return library_->AsyncState(comm); };
     ASSERT_TRUE(WaitUntil("the peer", std::chrono::seconds(60), settled).ok());
     const auto lane = peer_gpu_.device->NativeLane(Lane::kExchange);
-    ASSERT_TRUE(library_->Send(comm_, 0, sent_.data(), bytes, *lane).ok());
+    ASSERT_TRUE(library_->Send(comm, 0, sent_.data(), bytes, *lane).ok());
     ASSERT_TRUE(WaitUntil("the peer", std::chrono::seconds(60), settled).ok());
   }
   void Zero() {
@@ -133,7 +150,8 @@ class NcclWordsTest : public testing::Test {
   std::unique_ptr<NcclCarrier> carrier_;
   PayloadCarrier::LinkId link_ = -1;
   uint32_t epoch_ = 0;
-  Comm* comm_ = nullptr;
+  std::vector<Comm*> comms_;  // The peers'.
+  bool is_stuck_ = false;     // A test wants it so.
 };
 
 TEST_F(NcclWordsTest, FramesAreWrittenOnceAndAcknowledgedInTheirPlaces) {
@@ -217,6 +235,29 @@ TEST_F(NcclWordsTest, ASilentPeerLosesTheCommunicatorInTime) {
   }
   EXPECT_EQ(end_.said.back().kind, Kind::kDead);
   EXPECT_EQ(carrier_->counters().pairs_failed, 1);
+}
+
+// Its thread does not come back to end what the other pair would post.
+TEST_F(NcclWordsTest, AnAbortThatHangsEndsNcclForTheOtherPeersToo) {
+  FakeEnd other;
+  PayloadCarrier::LinkId link = -1;
+  Connect(&other, &link);
+  EXPECT_EQ(carrier_->counters().pairs_up, 2);
+  Configure("abort=hang");
+  is_stuck_ = true;
+  Tell({.kind = Kind::kAnnounce, .batch = 2, .frames = {FrameOf(1, 0)}});
+  ExpectCondemned();
+  EXPECT_EQ(other.said.back().kind, Kind::kUp);
+  Time now = SteadyNow();
+  for (int i = 0; i < 1200 && carrier_->counters().pairs_stuck == 0; ++i) {
+    carrier_->Turn(now += std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(other.said.back().kind, Kind::kNever);
+  TellAt(link, {.kind = Kind::kAnnounce, .batch = 1, .frames = {FrameOf(1, 0)}});
+  carrier_->Turn(now);
+  EXPECT_EQ(other.said.back().kind, Kind::kNever) << "of what it announces nothing is granted";
+  EXPECT_EQ(carrier_->counters().links_over_tcp, 2);
+  carrier_->Close(link);
 }
 
 TEST_F(NcclWordsTest, WordsOfTheOtherSideAndIdsAreNoWordsAtAll) {
