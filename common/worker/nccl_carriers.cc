@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/telemetry/log.h"
+#include "nlohmann/json.hpp"
 
 namespace baton {
 namespace {
@@ -60,6 +61,26 @@ void LogPath(const std::string& peer, bool up, const std::string& why) {
   } else {
     Log(LogLevel::kWarning, "K/V goes over TCP", {{"peer", peer}, {"why", why}});
   }
+}
+
+std::string KvPathsJson(const KvPaths& paths) {
+  const auto text = [](int version) {
+    return version == 0 ? std::string() : nccl::VersionText(version);
+  };
+  nlohmann::json links = nlohmann::json::array();
+  for (const auto& [rank, state] : paths.links) {
+    links.push_back({{"rank", rank},
+                     {"peer", state.peer},
+                     {"peer_nccl", text(state.version)},
+                     {"sends", state.sends},
+                     {"transport", state.is_up ? "nccl" : "tcp"},
+                     {"why", state.why}});
+  }
+  const nlohmann::json page = {{"asked_for", paths.is_asked_for},
+                               {"nccl", text(paths.version)},
+                               {"why", paths.why},
+                               {"links", std::move(links)}};
+  return page.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 void ExportCarriers(std::function<nccl::CarrierCounters()> read, Metrics* metrics) {

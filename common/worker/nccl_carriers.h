@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/telemetry/metrics.h"
@@ -22,6 +23,21 @@ nccl::Staging::Options StagingFor(const DeviceMemory& memory);
 
 // Says in the log which way the K/V of a connection goes from now on.
 void LogPath(const std::string& peer, bool up, const std::string& why);
+
+// How K/V goes between the ranks of this worker and others.
+struct KvPaths {
+  struct Link {
+    int rank = 0;
+    nccl::LinkState state;
+  };
+  bool is_asked_for = false;  // --kv-transport nccl.
+  int version = 0;            // Of NCCL here; 0: none, and
+  std::string why;
+  std::vector<Link> links;  // Of ranks that have NCCL, by rank.
+};
+// For GET /kv: {"asked_for", "nccl": "2.23.4" or "", "why": why none, "links": [{"rank", "peer",
+// "peer_nccl", "sends", "transport": "nccl" or "tcp", "why"}]}.
+std::string KvPathsJson(const KvPaths& paths);
 
 // baton_nccl_* and baton_kv_links. `read` may be called from any thread.
 void ExportCarriers(std::function<nccl::CarrierCounters()> read, Metrics* metrics);

@@ -25,16 +25,21 @@ void AddTo(const TransportCounters& from, TransportCounters* to) {
 absl::StatusOr<std::unique_ptr<TcpRanks>> TcpRanks::Create(TcpRanksOptions options) {
   std::unique_ptr<TcpRanks> made(new TcpRanks(options.kv_heads, std::move(options.sink)));
   const auto size = static_cast<int32_t>(options.ranks.size());
+  made->why_no_nccl_ = options.why_no_nccl;
   std::vector<KvTransport*> ranks;
   for (int32_t r = 0; r < size; ++r) {
     TcpOptions tcp = options.tcp;
     tcp.transport.place = {.rank = r, .size = size};
     tcp.transport.kv_heads = options.kv_heads;
     tcp.transport.sink = made->group_.SinkOf(r);
+    made->carriers_.emplace_back();
     if (options.nccl != nullptr) {
       const absl::Status added =
           made->AddCarrier(options.nccl, options.ranks[r], options.lost, &tcp);
-      if (!added.ok()) LogPath("all", /*up=*/false, std::string(added.message()));
+      if (!added.ok()) {
+        made->why_no_nccl_ = std::string(added.message());
+        LogPath("all", /*up=*/false, made->why_no_nccl_);
+      }
     }
     RETURN_IF_ERROR(made->Add(std::move(tcp), options.ranks[r], options.lost));
     ranks.push_back(made->ranks_.back().get());
@@ -59,7 +64,7 @@ absl::Status TcpRanks::AddCarrier(std::shared_ptr<const nccl::Library> library,
                                               .on_path = LogPath,
                                               .on_lost = std::move(lost)}));
   tcp->transport.carrier = carrier.get();
-  carriers_.push_back(std::move(carrier));
+  carriers_.back() = std::move(carrier);
   return absl::OkStatus();
 }
 
@@ -97,6 +102,7 @@ TransportCounters TcpRanks::counters() const {
 nccl::CarrierCounters TcpRanks::carrier_counters() const {
   nccl::CarrierCounters sum;
   for (const auto& carrier : carriers_) {
+    if (carrier == nullptr) continue;
     const nccl::CarrierCounters one = carrier->counters();
     sum.pairs_up += one.pairs_up;
     sum.pairs_failed += one.pairs_failed;
@@ -107,6 +113,18 @@ nccl::CarrierCounters TcpRanks::carrier_counters() const {
     sum.links_over_tcp += one.links_over_tcp;
   }
   return sum;
+}
+
+KvPaths TcpRanks::kv_paths() const {
+  KvPaths paths{.why = why_no_nccl_};
+  for (size_t r = 0; r < carriers_.size(); ++r) {
+    if (carriers_[r] == nullptr) continue;
+    paths.version = static_cast<int>(carriers_[r]->version());
+    for (nccl::LinkState& state : carriers_[r]->links()) {
+      paths.links.push_back({static_cast<int>(r), std::move(state)});
+    }
+  }
+  return paths;
 }
 
 }  // namespace baton

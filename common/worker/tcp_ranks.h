@@ -31,8 +31,9 @@ struct TcpRanksOptions {
   int32_t kv_heads = 0;      // Of the whole model.
   KvTransport::EventSink sink;
   LostFn lost;               // A device, on a transport's thread.
-  // For pools of devices: carries what both ends can. Null: all goes over TCP.
+  // For pools of devices: carries what both ends can. Null: all goes over TCP, and why.
   std::shared_ptr<const nccl::Library> nccl;
+  std::string why_no_nccl;
 };
 
 // The K/V of all ranks of a worker over TCP: a listener, a thread and, for a pool that is a
@@ -56,6 +57,7 @@ class TcpRanks : public KvTransport {
   // Of all ranks together. Any thread.
   TransportCounters counters() const;
   nccl::CarrierCounters carrier_counters() const;
+  KvPaths kv_paths() const;
 
  private:
   TcpRanks(int32_t kv_heads, EventSink sink) : group_(kv_heads, std::move(sink)) {}
@@ -66,7 +68,8 @@ class TcpRanks : public KvTransport {
 
   RankedTransport group_;
   std::vector<std::unique_ptr<DeviceStager>> stagers_;
-  std::vector<std::unique_ptr<nccl::NcclCarrier>> carriers_;
+  std::vector<std::unique_ptr<nccl::NcclCarrier>> carriers_;  // By rank; null: none.
+  std::string why_no_nccl_;
   std::vector<std::unique_ptr<TcpKvTransport>> ranks_;
 };
 

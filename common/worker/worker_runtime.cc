@@ -226,16 +226,18 @@ absl::Status WorkerRuntime::Load() {
   return absl::OkStatus();
 }
 
-// Null: K/V goes over TCP, with all workers.
-std::shared_ptr<const nccl::Library> WorkerRuntime::FindNccl() const {
-  const bool may_be_in_the_clear = !config_.kv_tls() || config_.kv_transport == "nccl";
-  if (config_.kv_transport == "tcp" || !may_be_in_the_clear) return nullptr;
-  absl::StatusOr<std::shared_ptr<const nccl::Library>> nccl =
-      OpenNccl(*processors_[0].device);
-  if (nccl.ok()) return *std::move(nccl);
-  Log(config_.kv_transport == "nccl" ? LogLevel::kWarning : LogLevel::kInfo, "K/V goes over TCP",
-      {{"why", std::string(nccl.status().message())}});
-  return nullptr;
+// The status says why K/V goes over TCP, with all workers.
+absl::StatusOr<std::shared_ptr<const nccl::Library>> WorkerRuntime::FindNccl() const {
+  if (config_.kv_transport == "tcp") return absl::FailedPreconditionError("--kv-transport tcp");
+  if (config_.kv_tls() && config_.kv_transport != "nccl") {
+    return absl::FailedPreconditionError("K/V goes over TLS, and NCCL does not encrypt");
+  }
+  auto nccl = OpenNccl(*processors_[0].device);
+  if (!nccl.ok()) {
+    Log(config_.kv_transport == "nccl" ? LogLevel::kWarning : LogLevel::kInfo,
+        "K/V goes over TCP", {{"why", std::string(nccl.status().message())}});
+  }
+  return nccl;
 }
 
 absl::Status WorkerRuntime::Listen() {
@@ -245,8 +247,9 @@ absl::Status WorkerRuntime::Listen() {
       .kv_heads = model_.info.layout.groups[0].num_kv_heads,
       .sink = [this](TransferEvent event) { transport_.OnEvent(std::move(event)); },
       .lost = EndWithDevice};
-  options.nccl = FindNccl();
-  const bool has_carriers = options.nccl != nullptr;
+  const auto nccl = FindNccl();
+  if (nccl.ok()) options.nccl = *nccl;
+  if (!nccl.ok()) options.why_no_nccl = std::string(nccl.status().message());
   options.tcp.transport.secret = secret_;
   options.tcp.transport.incarnation = incarnation_;
   options.tcp.transport.epochs = &allocator_->epochs();
@@ -260,7 +263,12 @@ absl::Status WorkerRuntime::Listen() {
   ASSIGN_OR_RETURN(std::unique_ptr<TcpRanks> ranks, TcpRanks::Create(std::move(options)));
   data_endpoints_ = ranks->endpoints();
   const TcpRanks* const transport = ranks.get();
-  if (has_carriers) {
+  kv_paths_ = [this, transport] {
+    KvPaths paths = transport->kv_paths();
+    paths.is_asked_for = config_.kv_transport == "nccl";
+    return KvPathsJson(paths);
+  };
+  if (nccl.ok()) {
     ExportCarriers([transport] { return transport->carrier_counters(); }, &metrics_);
   }
   transport_.set_transport(std::move(ranks), [transport] { return transport->counters(); });
@@ -374,6 +382,9 @@ absl::Status WorkerRuntime::ServeMetrics() {
   const auto metrics = [this](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
     writer->Respond({.content_type = "text/plain; version=0.0.4", .body = metrics_.Render()});
   };
+  const auto kv = [this](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
+    writer->Respond({.body = kv_paths_()});
+  };
   const auto health = [this](http::Request, std::shared_ptr<http::ResponseWriter> writer) {
     const auto turn = [](const auto& thread) { return thread.InTurnFor(SteadyNow()); };
     if (std::visit(turn, thread_) >= kMostTurn) {
@@ -383,6 +394,7 @@ absl::Status WorkerRuntime::ServeMetrics() {
   };
   absl::StatusOr<std::unique_ptr<http::HttpServer>> server = http::HttpServer::Create(
       std::move(options), {{.method = "GET", .path = "/metrics", .handler = metrics},
+                           {.method = "GET", .path = "/kv", .handler = kv},
                            {.method = "GET", .path = "/health", .handler = health, .quick = true}});
   if (!server.ok()) {
     return absl::Status(server.status().code(),

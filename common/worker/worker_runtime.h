@@ -86,7 +86,7 @@ class WorkerRuntime {
   absl::Status Load();
   absl::StatusOr<DType> ComputeDType(DType weights) const;
   absl::Status MakeProcessors(int32_t threads);
-  std::shared_ptr<const nccl::Library> FindNccl() const;
+  absl::StatusOr<std::shared_ptr<const nccl::Library>> FindNccl() const;
   absl::Status Listen();
   absl::Status Begin(WorkerNodePtr node, std::function<WorkerSnapshot()> read);
   absl::Status ServeMetrics();
@@ -115,6 +115,7 @@ class WorkerRuntime {
   std::unique_ptr<BlockAllocator> allocator_;
   MailingTransport transport_;
   std::vector<std::string> data_endpoints_;  // Of each rank.
+  std::function<std::string()> kv_paths_;    // For GET /kv.
   std::unique_ptr<WorkerServer> server_;
   std::unique_ptr<http::HttpServer> metrics_server_;
 };

@@ -9,6 +9,7 @@
 #include "common/process/command_line.h"
 #include "common/transport/nccl/nccl_library.h"
 #include "deploy/cli/gpus.h"
+#include "deploy/cli/kv_paths.h"
 #include "deploy/cli/launch_plan.h"
 #include "nlohmann/json.hpp"
 
@@ -147,6 +148,14 @@ int Doctor(const DoctorOptions& options) {
   findings.push_back({.subject = "cluster",
                       .fact = running.ok() ? absl::StrCat("running in ", options.dir)
                                            : absl::StrCat("none in ", options.dir)});
+  if (running.ok()) {
+    std::vector<std::string> names;
+    for (const ServerRecord& server : running->servers) {
+      if (server.role != "router") names.push_back(server.name);
+    }
+    const std::vector<Finding> paths = ExamineKvPaths(AskKvPaths(*running, names));
+    findings.insert(findings.end(), paths.begin(), paths.end());
+  }
   int problems = 0;
   for (const Finding& finding : findings) {
     std::printf("%-4s %-10s %s\n", finding.cure.empty() ? "ok" : "!!", finding.subject.c_str(),

@@ -11,6 +11,7 @@
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "deploy/cli/http_client.h"
+#include "deploy/cli/kv_paths.h"
 
 namespace baton::cli {
 namespace {
@@ -83,7 +84,13 @@ void AddRestartLine(const std::string& name, const json& server, std::string* te
 
 absl::StatusOr<json> ReadStatus(const RunDir& dir) {
   ASSIGN_OR_RETURN(const RunState state, dir.LoadRunning());
-  return JoinStatus(state, AskRouterStatus(state), SteadyNow());
+  json status = JoinStatus(state, AskRouterStatus(state), SteadyNow());
+  std::vector<std::string> healthy;
+  for (const json& worker : status["workers"]) {
+    if (worker["healthy"] == json(true)) healthy.push_back(worker["name"]);
+  }
+  status["kv_paths"] = AskKvPaths(state, healthy);
+  return status;
 }
 
 bool AllHealthy(const json& status) {
@@ -153,6 +160,9 @@ std::string StatusTable(const json& status) {
                                     worker["healthy"] == json(true) ? "yes" : "NO",
                                     Text(worker["tp"]), Text(worker["running"]),
                                     Text(worker["waiting"]), blocks));
+  }
+  for (const std::string& line : KvPathLines(Get(status, "kv_paths", json::object()))) {
+    absl::StrAppend(&text, line, "\n");
   }
   AddRestartLine("router", router, &text);
   for (const json& worker : status["workers"]) AddRestartLine(Text(worker["name"]), worker, &text);

@@ -28,7 +28,7 @@ MODELS = [dict(kv_heads=2, dtype="BF16"), dict(kv_heads=8), dict(kv_heads=4, dty
           dict(kv_heads=1), dict(kv_heads=2, tied=True, hidden=160),
           dict(kv_heads=4, sizes=random_model.Sizes(head_dim=64, ffn=512)),
           dict(kv_heads=8, dtype="BF16", sizes=random_model.Sizes(layers=5)),
-          dict(kv_heads=1, dtype="BF16", tied=True, sizes=random_model.Sizes(head_dim=16))]
+          dict(kv_heads=1, dtype="BF16", tied=True, sizes=random_model.Sizes(ffn=768, layers=3))]
 PAIRS = list(itertools.product(SIZES, SIZES)) if NIGHTLY else [(4, 2), (2, 8)]
 DEVICES = ("cuda", "cpu") if NIGHTLY else ("cuda",)  # tp_test has CPUs.
 
@@ -83,6 +83,8 @@ class TpBitsTest(unittest.TestCase):
                 carried = sum(metric_sum(w["metrics_url"], "baton_kv_transport_bytes_accepted_total",
                                          transport="nccl") for w in cluster.workers("decode"))
                 self.assertGreater(carried, 0)
+                self.assertIn("prefill-0 -> decode-0: K/V over NCCL 2.23.4",
+                              cluster.baton("status").stdout)
             return answers
 
     def test_ranks_on_either_side_change_no_bit(self):

@@ -36,7 +36,7 @@ absl::Status NcclCarrier::OnWord(LinkId id, std::span<const std::byte> bytes) {
   switch (word->kind) {
     case Word::Kind::kUp:
       if (std::exchange(link.is_peer_up, true)) break;
-      TellIfUp(link);
+      TellIfUp(&link);
       break;
     case Word::Kind::kNever:
       link.never = true;

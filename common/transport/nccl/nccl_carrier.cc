@@ -67,14 +67,15 @@ PayloadCarrier::LinkId NcclCarrier::Open(End* end, const Peer& peer) {
   Link& link = links_[next_link_];
   link.end = end;
   link.peer = peer;
+  link.why = "the communicator is not there yet";
+  has_news_ = true;
   link.never = peer.version != version();
   if (link.never) {
-    options_.on_path(peer.name, /*up=*/false,
-                     peer.version == 0
-                         ? std::string("the peer has no NCCL")
-                         : absl::StrCat("NCCL is ", VersionText(library_->version()),
-                                        " here and ", VersionText(static_cast<int>(peer.version)),
-                                        " there"));
+    TellPath(&link, /*up=*/false,
+             peer.version == 0
+                 ? std::string("the peer has no NCCL")
+                 : absl::StrCat("NCCL is ", VersionText(library_->version()), " here and ",
+                                VersionText(static_cast<int>(peer.version)), " there"));
   } else if (peer.receives) {
     link.next_offer = now_;
   }
@@ -86,6 +87,7 @@ void NcclCarrier::Close(LinkId id) {
   if (it == links_.end()) return;
   Detach(&it->second);
   links_.erase(it);
+  has_news_ = true;
 }
 
 bool NcclCarrier::CanCarry(const Link& link) const {
@@ -117,6 +119,8 @@ void NcclCarrier::Offer(LinkId id, Link* link) {
     return;
   }
   if (communicators_.size() >= kMaxPairs) {
+    link->why = absl::StrCat("a rank has ", kMaxPairs, " communicators at most");
+    has_news_ = true;
     link->next_offer = now_ + std::chrono::seconds(1);
     return;
   }
@@ -155,13 +159,38 @@ void NcclCarrier::OnUp(PairId pair, Link* link) {
     sending_.AddPair(pair);
   }
   Say(*link, {.kind = Word::Kind::kUp});
-  TellIfUp(*link);
+  TellIfUp(link);
 }
 
-void NcclCarrier::TellIfUp(const Link& link) {
-  if (!CanCarry(link)) return;
+void NcclCarrier::TellIfUp(Link* link) {
+  if (!CanCarry(*link)) return;
   ++pairs_up_;
-  options_.on_path(link.peer.name, /*up=*/true, "");
+  TellPath(link, /*up=*/true, "");
+}
+
+void NcclCarrier::TellPath(Link* link, bool up, const std::string& why) {
+  link->why = why;
+  has_news_ = true;
+  options_.on_path(link->peer.name, up, why);
+}
+
+void NcclCarrier::PublishLinks() {
+  if (!std::exchange(has_news_, false)) return;
+  std::vector<LinkState> states;
+  for (const auto& [id, link] : links_) {
+    states.push_back({.peer = link.peer.name,
+                      .version = static_cast<int>(link.peer.version),
+                      .sends = !link.peer.receives,
+                      .is_up = CanCarry(link),
+                      .why = link.why});
+  }
+  const std::lock_guard lock(mutex_);
+  published_ = std::move(states);
+}
+
+std::vector<LinkState> NcclCarrier::links() const {
+  const std::lock_guard lock(mutex_);
+  return published_;
 }
 
 void NcclCarrier::Detach(Link* link) {
@@ -190,7 +219,7 @@ void NcclCarrier::Drop(Link* link, const std::string& why, bool tell) {
   const bool often = link->failures.size() >= kFailuresAMinute;
   link->next_offer =
       often ? link->failures.front() + kMinute : now_ + Scaled(options_.progress_limit) / 4;
-  options_.on_path(link->peer.name, /*up=*/false, why);
+  TellPath(link, /*up=*/false, why);
 }
 
 // The thread that makes and aborts communicators does not come back, and what it was to end may
@@ -334,6 +363,7 @@ void NcclCarrier::Turn(Time now) {
   links_over_nccl_ = over_nccl;
   links_over_tcp_ = static_cast<int64_t>(links_.size()) - over_nccl;
   WatchGrants(running);
+  PublishLinks();
   std::erase_if(pairs_, [this](const auto& entry) {
     const auto& [id, pair] = entry;
     return pair.is_aborted && sending_.RemovePair(id) && receiving_.RemovePair(id);

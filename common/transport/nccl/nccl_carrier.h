@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,15 @@ struct CarrierCounters {
   // Connections now, by what carries their payload.
   int64_t links_over_nccl = 0;
   int64_t links_over_tcp = 0;
+};
+
+// Of a connection, for operators.
+struct LinkState {
+  std::string peer;
+  int version = 0;      // Of the peer's NCCL; 0: none.
+  bool sends = false;   // This end does.
+  bool is_up = false;   // K/V goes over NCCL.
+  std::string why;      // It does not.
 };
 
 // PayloadCarrier by NCCL: a communicator for each connection between two ranks, and batches of
@@ -75,6 +85,7 @@ class NcclCarrier : public PayloadCarrier {
 
   // Any thread.
   CarrierCounters counters() const;
+  std::vector<LinkState> links() const;
 
  private:
   // A connection.
@@ -90,6 +101,7 @@ class NcclCarrier : public PayloadCarrier {
     Time next_offer = kNever;  // Receiver: of an id.
     Duration waited{};  // For the peer, without a sign of progress.
     Duration silent{};  // Receiver: since it said something about batches.
+    std::string why;    // Frames go over the connection; empty: they do not.
   };
   // A communicator, from its begin until nothing of it is under way.
   struct Pair {
@@ -121,7 +133,9 @@ class NcclCarrier : public PayloadCarrier {
   void Offer(LinkId id, Link* link);
   absl::Status OnId(LinkId id, Link* link, const Word& word);
   void OnUp(PairId pair, Link* link);
-  void TellIfUp(const Link& link);
+  void TellIfUp(Link* link);
+  void TellPath(Link* link, bool up, const std::string& why);
+  void PublishLinks();
   // The present communicator is given up, and frames go over the connection; another one comes
   // later, unless failures are many. Not amid Do.
   void Drop(Link* link, const std::string& why, bool tell);
@@ -174,6 +188,9 @@ class NcclCarrier : public PayloadCarrier {
   std::atomic<int64_t> leaked_slots_ = 0;
   std::atomic<int64_t> links_over_nccl_ = 0;
   std::atomic<int64_t> links_over_tcp_ = 0;
+  bool has_news_ = false;  // Of paths.
+  mutable std::mutex mutex_;
+  std::vector<LinkState> published_;  // Under it.
 };
 
 }  // namespace baton::nccl

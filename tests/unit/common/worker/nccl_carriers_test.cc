@@ -42,5 +42,18 @@ TEST(NcclCarriersTest, EveryCounterOfTheCarriersIsExported) {
   EXPECT_THAT(text, HasSubstr("baton_kv_links{transport=\"nccl\"} 70006\n"));
 }
 
+TEST(NcclCarriersTest, PathsAreAPageOfJson) {
+  KvPaths paths{.version = 22304, .links = {{.rank = 1, .state = {.peer = "5 rank 0",
+                                                                  .version = 22105,
+                                                                  .sends = true,
+                                                                  .why = "another \"version\""}}}};
+  EXPECT_EQ(KvPathsJson(paths),
+            R"({"asked_for":false,"links":[{"peer":"5 rank 0","peer_nccl":"2.21.5","rank":1,)"
+            R"("sends":true,"transport":"tcp","why":"another \"version\""}],"nccl":"2.23.4","why":""})"
+            "\n");
+  EXPECT_EQ(KvPathsJson({.is_asked_for = true, .why = "none"}),
+            R"({"asked_for":true,"links":[],"nccl":"","why":"none"})" "\n");
+}
+
 }  // namespace
 }  // namespace baton
