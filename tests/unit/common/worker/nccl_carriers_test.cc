@@ -49,7 +49,8 @@ TEST(NcclCarriersTest, PathsAreAPageOfJson) {
                                                                   .why = "another \"version\""}}}};
   EXPECT_EQ(KvPathsJson(paths),
             R"({"asked_for":false,"links":[{"peer":"5 rank 0","peer_nccl":"2.21.5","rank":1,)"
-            R"("sends":true,"transport":"tcp","why":"another \"version\""}],"nccl":"2.23.4","why":""})"
+            R"("sends":true,"transport":"tcp","why":"another \"version\""}],)"
+            R"("nccl":"2.23.4","why":""})"
             "\n");
   EXPECT_EQ(KvPathsJson({.is_asked_for = true, .why = "none"}),
             R"({"asked_for":true,"links":[],"nccl":"","why":"none"})" "\n");
