@@ -30,6 +30,8 @@ constexpr Exported kExported[] = {
      &nccl::CarrierCounters::pairs_stuck},
     {"baton_nccl_leaked_slots", "Staging slots that NCCL may touch for ever.",
      &nccl::CarrierCounters::leaked_slots, MetricKind::kGauge},
+    {"baton_nccl_held_slots", "Staging slots that batches hold now.",
+     &nccl::CarrierCounters::held_slots, MetricKind::kGauge},
 };
 
 }  // namespace

@@ -109,6 +109,7 @@ nccl::CarrierCounters TcpRanks::carrier_counters() const {
     sum.pairs_condemned += one.pairs_condemned;
     sum.pairs_stuck += one.pairs_stuck;
     sum.leaked_slots += one.leaked_slots;
+    sum.held_slots += one.held_slots;
     sum.links_over_nccl += one.links_over_nccl;
     sum.links_over_tcp += one.links_over_tcp;
   }

@@ -13,7 +13,7 @@ import sys
 import time
 import unittest
 
-from process_cluster import ProcessCluster, process_state
+from process_cluster import ProcessCluster, await_true, process_state
 from running_cluster import at_once
 
 BIN = None
@@ -41,15 +41,15 @@ def prompt(salt):
 
 
 class NcclFaultsTest(unittest.TestCase):
-    def cluster(self, name):
+    def cluster(self, name, tp):
         library = BIN.parent / "kernels/emulation/nccl/libnccl_emulated.so"
         for variable, value in (("BATON_NCCL_LIBRARY", str(library)),
-                                ("BATON_EMULATED_GPU", "detector=off")):
+                                ("BATON_EMULATED_GPU", f"detector=off devices={tp}")):
             os.environ[variable] = value
             self.addCleanup(os.environ.pop, variable, None)
         return ProcessCluster(BIN, name, worker={
             "device": "cuda", "num_blocks": NUM_BLOCKS, "max_model_len": 256, "threads": 1,
-            "gpu_graphs": "off", "kv_transport": "nccl"})
+            "gpu_graphs": "off", "kv_transport": "nccl"}, prefill_tp=tp, decode_tp=tp)
 
     @staticmethod
     def ask(cluster, salt):
@@ -113,9 +113,11 @@ class NcclFaultsTest(unittest.TestCase):
             self.start(cluster, server)
         self.assertEqual(self.answers(cluster), expected)
         self.assertEqual(cluster.await_quiet(60), {})
+        await_true(lambda: not any(s.metric("baton_nccl_held_slots") for s in cluster.workers), 60,
+                   "no batch holds a slot")
 
-    def see(self, cells, name):
-        with self.cluster(name) as cluster:
+    def see(self, cells, name, tp=1):
+        with self.cluster(name, tp) as cluster:
             expected = self.answers(cluster)
             for role, fault in cells:
                 with self.subTest(f"{role}: {fault}"):
@@ -135,6 +137,17 @@ class NcclFaultsTest(unittest.TestCase):
     @unittest.skipUnless(NIGHTLY, "nightly")
     def test_every_failure_of_a_communicator(self):
         self.see(FAILURES, "nccl-failures")
+
+    @unittest.skipUnless(NIGHTLY, "nightly")
+    def test_every_kill_that_nccl_does_not_tell_of(self):
+        os.environ["BATON_EMULATED_NCCL"] = "silent=1"  # Of all but who is struck.
+        self.addCleanup(os.environ.pop, "BATON_EMULATED_NCCL", None)
+        self.see([("prefill", "kill=send:2"), ("prefill", "kill=sending:1"),
+                  ("decode", "kill=receive:2"), ("decode", "kill=landed:2")], "nccl-silent")
+
+    @unittest.skipUnless(NIGHTLY, "nightly")
+    def test_every_usual_fault_and_failure_of_two_ranks(self):
+        self.see(USUAL + FAILURES, "nccl-ranks", tp=2)
 
 
 if __name__ == "__main__":

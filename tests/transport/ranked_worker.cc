@@ -23,13 +23,18 @@ std::vector<BlockId> BlocksFor(const RankedWorker& worker, int32_t num_tokens) {
 }  // namespace
 
 RankedWorker::RankedWorker(TransportCluster* cluster, const EndpointSpec& spec)
+    : RankedWorker(spec, [cluster](const EndpointSpec& rank, KvTransport::EventSink also) {
+        return cluster->Make(rank, std::move(also));
+      }) {}
+
+RankedWorker::RankedWorker(const EndpointSpec& spec, const MakeRank& make)
     : transport(spec.kv_heads, [this](TransferEvent event) { log.Add(std::move(event)); }) {
   std::vector<KvTransport*> children;
   for (int32_t r = 0; r < spec.place.size; ++r) {
     EndpointSpec rank = spec;
     rank.place.rank = r;
     if (r == spec.patient_rank) rank.time_scale *= 20;
-    ranks.push_back(cluster->Make(rank, transport.SinkOf(r)));
+    ranks.push_back(make(rank, transport.SinkOf(r)));
     children.push_back(ranks.back()->transport.get());
   }
   transport.SetRanks(children);

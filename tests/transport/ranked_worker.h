@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,10 @@ namespace baton {
 struct RankedWorker {
   // `spec.place.size` is the number of ranks.
   RankedWorker(TransportCluster* cluster, const EndpointSpec& spec);
+  // By another's hand; the sink is to be told of each event too.
+  using MakeRank =
+      std::function<std::unique_ptr<Endpoint>(const EndpointSpec&, KvTransport::EventSink also)>;
+  RankedWorker(const EndpointSpec& spec, const MakeRank& make);
   ~RankedWorker();
 
   int32_t size() const { return static_cast<int32_t>(ranks.size()); }

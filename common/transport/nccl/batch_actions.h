@@ -68,6 +68,7 @@ class StagingSlots {
   void Leak(int slot) { states_[slot] = State::kLeaked; }
 
   int free() const { return Count(State::kFree); }
+  int held() const { return Count(State::kTaken); }
   int leaked() const { return Count(State::kLeaked); }
   int size() const { return static_cast<int>(states_.size()); }
 

@@ -364,6 +364,7 @@ void NcclCarrier::Turn(Time now) {
   links_over_tcp_ = static_cast<int64_t>(links_.size()) - over_nccl;
   WatchGrants(running);
   PublishLinks();
+  held_slots_ = sending_.slots().held() + receiving_.slots().held();
   std::erase_if(pairs_, [this](const auto& entry) {
     const auto& [id, pair] = entry;
     return pair.is_aborted && sending_.RemovePair(id) && receiving_.RemovePair(id);
@@ -402,6 +403,7 @@ CarrierCounters NcclCarrier::counters() const {
           .pairs_condemned = pairs_condemned_,
           .pairs_stuck = pairs_stuck_,
           .leaked_slots = leaked_slots_,
+          .held_slots = held_slots_,
           .links_over_nccl = links_over_nccl_,
           .links_over_tcp = links_over_tcp_};
 }

@@ -30,6 +30,7 @@ struct CarrierCounters {
   int64_t pairs_condemned = 0;  // Of these: the peer said what it must not say.
   int64_t pairs_stuck = 0;
   int64_t leaked_slots = 0;
+  int64_t held_slots = 0;  // Now, by batches.
   // Connections now, by what carries their payload.
   int64_t links_over_nccl = 0;
   int64_t links_over_tcp = 0;
@@ -186,6 +187,7 @@ class NcclCarrier : public PayloadCarrier {
   std::atomic<int64_t> pairs_condemned_ = 0;
   std::atomic<int64_t> pairs_stuck_ = 0;
   std::atomic<int64_t> leaked_slots_ = 0;
+  std::atomic<int64_t> held_slots_ = 0;
   std::atomic<int64_t> links_over_nccl_ = 0;
   std::atomic<int64_t> links_over_tcp_ = 0;
   bool has_news_ = false;  // Of paths.

@@ -11,10 +11,9 @@ constexpr double kSlowness = 2;
 }  // namespace
 
 GpuEndpoint::~GpuEndpoint() {
-  endpoint.transport.reset();
+  if (owned != nullptr) owned->transport.reset();
   carrier.reset();
-  endpoint.device_stager.reset();
-  endpoint.untouched.reset();
+  owned.reset();
   bytes = {};
 }
 
@@ -40,7 +39,8 @@ std::vector<std::string> GpuEndpoint::reasons() const {
 }
 
 std::unique_ptr<GpuEndpoint> MakeGpuEndpoint(const EndpointSpec& spec, int gpu,
-                                             std::shared_ptr<const nccl::Library> library) {
+                                             std::shared_ptr<const nccl::Library> library,
+                                             KvTransport::EventSink also) {
   auto made = std::make_unique<GpuEndpoint>();
   Endpoint& e = made->endpoint;
   GpuEndpoint* const raw = made.get();
@@ -89,7 +89,11 @@ std::unique_ptr<GpuEndpoint> MakeGpuEndpoint(const EndpointSpec& spec, int gpu,
                      .stager = e.device_stager.get(),
                      .carrier = made->carrier.get(),
                      .epochs = e.epochs.get(),
-                     .sink = [raw](TransferEvent e) { raw->endpoint.log.Add(std::move(e)); },
+                     .sink =
+                         [raw, also = std::move(also)](TransferEvent event) {
+                           raw->endpoint.log.Add(event);
+                           if (also) also(std::move(event));
+                         },
                      .place = spec.place,
                      .kv_heads = spec.kv_heads,
                      .max_frame_bytes = spec.max_frame_bytes},

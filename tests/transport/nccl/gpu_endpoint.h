@@ -15,7 +15,7 @@ namespace baton {
 // An Endpoint whose pool is an emulated GPU's. Its `cache` is an image: Upload brings it to the
 // device, Download back.
 struct GpuEndpoint {
-  GpuEndpoint() = default;
+  GpuEndpoint() : owned(std::make_unique<Endpoint>()), endpoint(*owned) {}
   ~GpuEndpoint();
 
   void Upload();
@@ -28,19 +28,22 @@ struct GpuEndpoint {
   std::unique_ptr<nccl::NcclCarrier> carrier;
   Buffer bytes;  // Pinned: the pool's, and a list for them.
   std::atomic<bool> lost = false;
-  Endpoint endpoint;
+  std::unique_ptr<Endpoint> owned;  // May go to another owner, who lets it go first.
+  Endpoint& endpoint;
 
  private:
   friend std::unique_ptr<GpuEndpoint> MakeGpuEndpoint(
-      const EndpointSpec& spec, int gpu, std::shared_ptr<const nccl::Library> library);
+      const EndpointSpec& spec, int gpu, std::shared_ptr<const nccl::Library> library,
+      KvTransport::EventSink also);
   void Copy(bool up);
   int64_t pool_bytes_ = 0;
   mutable std::mutex mutex_;
   std::vector<std::string> reasons_;
 };
 
-// Without a library it has no carrier.
+// Without a library it has no carrier. `also`: told of each event too, after the endpoint's log.
 std::unique_ptr<GpuEndpoint> MakeGpuEndpoint(const EndpointSpec& spec, int gpu,
-                                             std::shared_ptr<const nccl::Library> library);
+                                             std::shared_ptr<const nccl::Library> library,
+                                             KvTransport::EventSink also = nullptr);
 
 }  // namespace baton

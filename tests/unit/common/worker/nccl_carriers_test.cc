@@ -31,12 +31,13 @@ TEST(NcclCarriersTest, EveryCounterOfTheCarriersIsExported) {
                                  .pairs_condemned = 70003,
                                  .pairs_stuck = 70004,
                                  .leaked_slots = 70005,
+                                 .held_slots = 70008,
                                  .links_over_nccl = 70006,
                                  .links_over_tcp = 70007};
-  static_assert(sizeof(counters) == 7 * sizeof(int64_t), "a counter was added: export it");
+  static_assert(sizeof(counters) == 8 * sizeof(int64_t), "a counter was added: export it");
   ExportCarriers([counters] { return counters; }, &metrics);
   const std::string text = metrics.Render();
-  for (int64_t value = 70001; value <= 70007; ++value) {
+  for (int64_t value = 70001; value <= 70008; ++value) {
     EXPECT_THAT(text, HasSubstr(" " + std::to_string(value) + "\n"));
   }
   EXPECT_THAT(text, HasSubstr("baton_kv_links{transport=\"nccl\"} 70006\n"));
