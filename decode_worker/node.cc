@@ -65,9 +65,12 @@ absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
 BlockTable DecodeNode::Reserve(const DecodeRequest& request) {
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
   BlockTable table = allocator_.Match(request.tenant, request.tokens, num_tokens - 1);
+  const int32_t num_here = table.num_sealed() * allocator_.block_size();
+  if (request.prefill == 0 && num_tokens - num_here > allocator_.block_size()) return BlockTable();
   // What no query will see is not received; a cached prefix that ends before it is of no use.
-  const int32_t behind = TokensBehindWindow(model_.layout, num_tokens);
-  if (table.num_sealed() * allocator_.block_size() < behind) {
+  const int32_t behind =
+      TokensBehindWindow(model_.layout, request.prefill == 0 ? num_here : num_tokens);
+  if (num_here < behind) {
     table.Release();
     allocator_.SkipFront(table, behind / allocator_.block_size());
   } else {
@@ -88,7 +91,10 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   BlockTable table;
   if (status.ok()) {
     table = Reserve(request);
-    if (table.size() == 0) status = absl::ResourceExhaustedError("no blocks are free");
+    if (table.size() == 0) {
+      status = absl::ResourceExhaustedError(
+          "no blocks are free, or nobody is to bring a prompt that is not here");
+    }
   }
   if (Refuses(opened.call, status)) return;
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
@@ -97,11 +103,16 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
 
   request.sampling.num_prompt_logprobs = -1;  // The prefill worker has given them.
   Entry& entry = calls_.Open(opened.call, request, now);
-  entry.sequence->num_computed = std::max(table.num_sealed() * allocator_.block_size(),
-                                          TokensBehindWindow(model_.layout, num_tokens));
+  entry.sequence->num_computed = table.num_sealed() * allocator_.block_size();
   entry.sequence->blocks = std::move(table);
   reserved_.emplace(entry.age, entry.call);
   BATON_FAIL_POINT("decode.queued");
+  if (request.prefill == 0) {
+    ++counters_.joined;
+    return Run(entry);
+  }
+  entry.sequence->num_computed = std::max(entry.sequence->num_computed,
+                                          TokensBehindWindow(model_.layout, num_tokens));
   Invite(entry, request.prefill);
 }
 
@@ -175,14 +186,19 @@ void DecodeNode::Bind(Entry& entry) {
 void DecodeNode::ComputeHere(Entry& entry) {
   BATON_CHECK(entry.state == State::kUnbound && !entry.in_engine());
   ++counters_.computed_here;
-  reserved_.erase(entry.age);
   Sequence& sequence = *entry.sequence;
   if (TokensBehindWindow(model_.layout, sequence.num_tokens()) > 0) {
     // Blocks were reserved for what the window still sees; the prompt is computed from its start.
     sequence.blocks.Release();
     sequence.num_computed = 0;
   }
-  allocator_.MarkFilling(sequence.blocks);
+  Run(entry);
+}
+
+// From here on the engine computes what is missing; the empty event says so.
+void DecodeNode::Run(Entry& entry) {
+  reserved_.erase(entry.age);
+  allocator_.MarkFilling(entry.sequence->blocks);
   entry.state = State::kRunning;
   outbox_.Emit(entry.call, TokensEvent{.attempt = entry.attempt});
   engine_.Add(std::move(entry.sequence));

@@ -32,6 +32,7 @@ struct DecodeCounters : WorkerCounters {
   int64_t revoked = 0;          // Reservations taken back before their transfer began.
   int64_t rebinds = 0;          // Rebind requests that were taken.
   int64_t computed_here = 0;    // Of those, prompts to be computed here.
+  int64_t joined = 0;           // Calls for a prompt whose K/V was here.
   int64_t unbound_expired = 0;  // Reservations given up because no Rebind came or worked in time.
 };
 
@@ -69,7 +70,7 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
   void OnOpened(DecodeOpened opened, Time now);
   absl::Status Admissible(const DecodeRequest& request) const;
   // Pins the cached prefix and reserves the rest, both as far as the model's window sees them; an
-  // empty table when there is no room.
+  // empty table when there is no room, or more than a block is missing and no prefill worker named.
   BlockTable Reserve(const DecodeRequest& request);
   // Posts the entry's blocks under a new ticket and tells the router.
   void Invite(Entry& entry, Incarnation prefill);
@@ -77,6 +78,7 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
   void Unbind(Entry& entry, Time until);
   void Bind(Entry& entry);
   void ComputeHere(Entry& entry);
+  void Run(Entry& entry);
   // What the prefill worker tells of the first token is what this one could have sampled itself.
   absl::Status CheckFirst(const Sequence& sequence, const TokenOutput& first) const;
   void OnTransferBegun(Entry& entry) override;

@@ -21,6 +21,7 @@ WorkerSnapshot DecodeProgram::Look(const DecodeNode& node) {
                   {"swapped_sequences", node.num_swaps()},
                   {"rebinds", counters.rebinds},
                   {"self_prefills", counters.computed_here},
+                  {"joined_choices", counters.joined},
                   {"unbound_expired", counters.unbound_expired}}};
 }
 

@@ -18,7 +18,12 @@ void RouterNode::Dispatch(Time now) {
     std::optional<QueueKey> last;
     while ((last = queue_.Next(holds, last))) {
       SequenceState& sequence = sequences_.at(std::get<1>(*last));
-      if (!MayGo(sequence, now) || Assign(sequence, now)) continue;
+      if (!MayGo(sequence, now)) continue;
+      if (sequence.leader != 0) {
+        Join(sequence, now);
+        continue;
+      }
+      if (Assign(sequence, now)) continue;
       retry_at_ = std::min(retry_at_, directory_.NextRetry(now));
       if (!holds) return;
     }
@@ -37,7 +42,7 @@ bool RouterNode::MayGo(SequenceState& sequence, Time now) {
     return false;
   }
   if (sequence.Holds()) return true;
-  if (!recovery_.MayStart(sequence)) return false;
+  if (!MayJoin(sequence, now) || !recovery_.MayStart(sequence)) return false;
   const absl::Status fits = directory_.Fits(sequence.Need());
   if (fits.ok()) return true;
   if (absl::IsUnavailable(fits)) {
@@ -48,6 +53,40 @@ bool RouterNode::MayGo(SequenceState& sequence, Time now) {
   EndRequest(sequence.request,
              WithErrorCode(WithErrorParam(fits, param), "context_length_exceeded"));
   return false;
+}
+
+// Further choices of a prompt wait until a decode worker has its K/V, which is there once for all.
+// When the first choice has ended before, or that worker takes nothing now, they go for themselves.
+bool RouterNode::MayJoin(SequenceState& sequence, Time now) {
+  if (sequence.leader == 0) return true;
+  const auto it = sequences_.find(sequence.leader);
+  if (it == sequences_.end() || it->second.finished) {
+    sequence.leader = 0;
+    return true;
+  }
+  const SequenceState& leader = it->second;
+  if (leader.state != State::kDecoding) return false;
+  const Side& decode = leader.decode;
+  const bool may_ask = directory_.IsUp(decode.worker, decode.incarnation) &&
+                       directory_.MayAsk(decode.worker, now);
+  if (!may_ask) sequence.leader = 0;
+  return true;
+}
+
+// Without a prefill worker: the decode worker has all of the prompt but its end.
+void RouterNode::Join(SequenceState& sequence, Time now) {
+  const SequenceState& leader = sequences_.at(sequence.leader);
+  BATON_CHECK(sequence.state == State::kQueued && sequence.attempt == 0 && !sequence.Holds());
+  const RouteNeed need = sequence.Need();
+  queue_.Remove(sequence);
+  ++sequence.attempt;
+  ++counters_.joins;
+  waits_.Note(sequence, now);
+  sequence.base = need.prompt_tokens;
+  sequence.group = leader.group;
+  recovery_.Start(sequence);
+  directory_.Take(sequence.decode, leader.decode.worker, need.total_tokens - leader.PromptLength());
+  OpenDecode(sequence, now);
 }
 
 // No usable pair is there: false when it has been waited for long enough.

@@ -30,6 +30,7 @@ void RouterNode::Enqueue(SequenceState& sequence, Time now) {
   for (Side* side : {&sequence.prefill, &sequence.decode}) {
     if (side->call == 0) directory_.Release(*side);
   }
+  sequence.leader = 0;
   sequence.state = State::kQueued;
   sequence.queued_since = now;
   queue_.Add(sequence);

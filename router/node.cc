@@ -94,6 +94,7 @@ void RouterNode::AddSequences(uint64_t key, RequestState& request, Time now) {
   for (int32_t p = 0; p < static_cast<int32_t>(body.prompts.size()); ++p) {
     const auto& prompt = body.prompts[p];
     const auto hashes = PrefixDirectory::Hashes(body.tenant, prompt);
+    const uint64_t first = next_sequence_;
     for (int32_t c = 0; c < choices; ++c) {
       const uint64_t counter = next_sequence_++;
       SequenceState& sequence = sequences_[counter];
@@ -103,6 +104,8 @@ void RouterNode::AddSequences(uint64_t key, RequestState& request, Time now) {
       sequence.choice = p * body.num_choices + c;
       sequence.prompt = p;
       sequence.owes_score = wants_score && c == 0 && prompt.size() > 1;
+      // Of one token each nothing is ever decoded.
+      sequence.leader = c > 0 && body.sampling.max_tokens > 1 ? first : 0;
       sequence.prefix_hashes = hashes;
       sequence.queued_since = now;
       request.sequences.push_back(counter);

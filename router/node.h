@@ -88,6 +88,8 @@ class RouterNode : public Node<RouterMail> {
   void OnOverdue(SequenceState& sequence, Time now);
   // Giving sequences to workers and taking them back (dispatch.cc).
   void Dispatch(Time now);
+  bool MayJoin(SequenceState& sequence, Time now);
+  void Join(SequenceState& sequence, Time now);
   bool Assign(SequenceState& sequence, Time now);
   RoutingSnapshot SnapshotFor(const SequenceState& sequence, const RouteNeed& need, Time now) const;
   bool MayGo(SequenceState& sequence, Time now);

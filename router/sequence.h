@@ -48,6 +48,9 @@ struct SequenceState {
   const ValidRequest* body = nullptr;  // Of the request, which lives longer.
   int32_t choice = 0;                  // Over all prompts: prompt * n + choice.
   int32_t prompt = 0;
+  // Counter of the first choice of its prompt, while this one waits for that one's K/V, to go on
+  // with it on the same decode worker; 0 = it is, or has become, a sequence for itself.
+  uint64_t leader = 0;
   State state = State::kQueued;
   Attempt attempt = 0;
   Side prefill;

@@ -234,7 +234,7 @@ RoutingSnapshot WorkerDirectory::Snapshot(const RouteNeed& need, int64_t max_pen
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
     const Worker& w = workers_[i];
     if (need.group != 0 && w.group != need.group) continue;
-    if (!Usable(i) || w.skip_until > now || w.hello.max_model_len < need.total_tokens) continue;
+    if (!MayAsk(i, now) || w.hello.max_model_len < need.total_tokens) continue;
     const Candidate candidate = CandidateOf(i);
     if (w.role == Role::kPrefill) {
       const bool has_room = w.pending_tokens == 0 ||

@@ -62,6 +62,10 @@ class WorkerDirectory {
     const Worker& w = workers_[worker];
     return w.up && !w.hung && !w.status.draining;
   }
+  // Usable, and it has not just refused.
+  bool MayAsk(int32_t worker, Time now) const {
+    return Usable(worker) && workers_[worker].skip_until <= now;
+  }
   // That incarnation runs there, as far as is known.
   bool IsUp(int32_t worker, Incarnation incarnation) const {
     const Worker& w = workers_[worker];

@@ -70,8 +70,9 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
     ++counters_.stale_mail;
     return;
   }
-  if (absl::Status bad = CheckReserved(event, sequence.decode.incarnation, sequence.base);
-      !bad.ok()) {
+  absl::Status bad = CheckReserved(event, sequence.decode.incarnation, sequence.base);
+  if (sequence.leader != 0) bad = absl::DataLossError("a reservation that nobody is to fill");
+  if (!bad.ok()) {
     return LoseDecode(sequence, std::move(bad), now);
   }
   waits_.Note(sequence, now);
@@ -154,7 +155,8 @@ void RouterNode::NoteToken(const SequenceState& sequence, const TokensEvent& eve
   if (event.outputs.empty() || event.outputs.back().position <= sequence.base) return;
   directory_.NoteToken(sequence.decode, now);
   const bool is_first = event.outputs.front().position <= sequence.base + 1;
-  if (is_first && sequence.handoff_failures == 0) directory_.NoteToken(sequence.prefill, now);
+  const bool was_sent = sequence.prefill.incarnation != 0 && sequence.handoff_failures == 0;
+  if (is_first && was_sent) directory_.NoteToken(sequence.prefill, now);
 }
 
 // The decode worker has verified the KV, or computes it, and goes on, whatever the prefill call
@@ -223,7 +225,9 @@ void RouterNode::OnCallClosed(const CallClosed& closed, Time now) {
 }
 
 void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& status, Time now) {
-  if (IsRefusal(status) && sequence.state != State::kDecoding) {
+  // INVALID_ARGUMENT: one of before there were further choices without a prefill worker.
+  const bool cannot_join = sequence.leader != 0 && absl::IsInvalidArgument(status);
+  if ((IsRefusal(status) || cannot_join) && sequence.state != State::kDecoding) {
     Requeue(sequence, sequence.decode.worker, now);
   } else if (status.ok()) {
     LoseDecode(sequence, absl::UnknownError("a decode worker ended a call before its last token"),

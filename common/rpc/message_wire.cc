@@ -193,7 +193,6 @@ void ToProto(const DecodeRequest& from, v1::DecodeRequest* to) {
 absl::StatusOr<DecodeRequest> FromProto(const v1::DecodeRequest& from, const WireLimits& limits) {
   DecodeRequest request;
   RETURN_IF_ERROR(ReadRequest(from, limits, &request));
-  RETURN_IF_ERROR(CheckIncarnation("prefill_incarnation", from.prefill_incarnation()));
   request.prefill = from.prefill_incarnation();
   return request;
 }

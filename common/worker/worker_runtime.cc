@@ -444,6 +444,7 @@ const char* WorkerRuntime::HelpOf(std::string_view counter) {
       {"swapped_sequences", "Preemptions that moved K/V to host memory."},
       {"rebinds", "Reservations moved to another transfer."},
       {"self_prefills", "Prompts computed here because no handoff worked."},
+      {"joined_choices", "Further choices of a prompt whose K/V was here, without a handoff."},
       {"unbound_expired", "Reservations given up because no other transfer came in time."},
       {"sends", "Finished KV sent to another decode worker without prefill."},
       {"kept_expired", "Finished KV given up because nobody asked for it in time."}};

@@ -104,12 +104,12 @@ struct Sum {
     std::printf(
         "preemptions %ld, swapped %ld, blocks swapped in %ld, revoked %ld, requeued %ld, moves "
         "%ld, "
-        "retries %ld, failed handoffs %ld, rebinds %ld, resends %ld, computed on D %ld, hung %ld, "
-        "unanswered %ld, holds expired %ld, stale mail %ld\n",
+        "retries %ld, failed handoffs %ld, rebinds %ld, resends %ld, computed on D %ld, joined %ld of %ld, "
+        "hung %ld, unanswered %ld, holds expired %ld, stale mail %ld\n",
         workers.preemptions, workers.swaps, workers.blocks_swapped_in, workers.revoked,
         routers.requeued, routers.moves, routers.retries, routers.handoff_failures, workers.rebinds,
-        workers.sends, workers.computed_here, routers.hung_workers, routers.unanswered,
-        routers.holds_expired, routers.stale_mail);
+        workers.sends, workers.computed_here, workers.joined, routers.joins, routers.hung_workers,
+        routers.unanswered, routers.holds_expired, routers.stale_mail);
     PrintEconomy();
     std::printf(
         "control messages: requests damaged %ld, events %ld, ends %ld; events lost %ld, repeated "
@@ -167,6 +167,9 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
         sum.staged.gathers,        sum.staged.scatters,     sum.staged.refused}) {
     EXPECT_GT(seen, 0);
   }
+  // Most further choices find the prompt where they are sent.
+  EXPECT_GT(2 * sum.workers.joined, sum.routers.joins);
+  EXPECT_GT(sum.routers.joins, 0);
   EXPECT_GT(10 * sum.with_ranks, 4 * static_cast<int64_t>(count));
   // The ledger sees from outside what nearly all of them had computed.
   EXPECT_LT(100 * economy.unjudged, sum.workers.preemptions);

@@ -431,6 +431,7 @@ WorkerHost::Totals& WorkerHost::Totals::operator+=(const Totals& other) {
   rebinds += other.rebinds;
   sends += other.sends;
   computed_here += other.computed_here;
+  joined += other.joined;
   handoffs_failed += other.handoffs_failed;
   economy += other.economy;
   return *this;
@@ -447,6 +448,7 @@ WorkerHost::Totals WorkerHost::totals() const {
     t.revoked += process_->decode->counters().revoked;
     t.rebinds += process_->decode->counters().rebinds;
     t.computed_here += process_->decode->counters().computed_here;
+    t.joined += process_->decode->counters().joined;
     t.handoffs_failed += process_->decode->counters().handoffs_failed;
   } else {
     t.sends += process_->prefill->counters().sends;

@@ -46,6 +46,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int64_t rebinds = 0;
     int64_t sends = 0;
     int64_t computed_here = 0;
+    int64_t joined = 0;
     int64_t handoffs_failed = 0;
     WorkerLedger::Totals economy;
     Totals& operator+=(const Totals& other);

@@ -44,7 +44,8 @@ WorkerLedger::Account& WorkerLedger::Open(CallId call, const Request& request, T
 
 void WorkerLedger::OnMail(const AnyWorkerMail& mail, Time now) {
   if (auto* decode = std::get_if<DecodeOpened>(&mail)) {
-    Open(decode->call, decode->request, now);
+    Account& account = Open(decode->call, decode->request, now);
+    account.joins = decode->request.prefill == 0;
   } else if (auto* prefill = std::get_if<PrefillOpened>(&mail)) {
     const PrefillRequest& r = prefill->request;
     Account& account = Open(prefill->call, r, now);
@@ -162,15 +163,19 @@ void WorkerLedger::OnSend(CallId call, const WorkerEvent& event) {
   }
 }
 
-void WorkerLedger::OnReserved(Account& account, const ReservedEvent& reserved) {
-  if (account.state == State::kOpened) {
-    if (Any([](const Account& other) { return other.waits(); })) {
-      Violate("blocks are reserved while a preempted sequence waits for some");
-    }
-    if (accounts_.size() > 1 && device_.num_available() < CountRunning()) {
-      Violate("a reservation leaves no block for each that runs");
-    }
+// A call takes blocks for the first time.
+void WorkerLedger::CheckTaking() {
+  if (Any([](const Account& other) { return other.waits(); })) {
+    Violate("blocks are reserved while a preempted sequence waits for some");
   }
+  if (accounts_.size() > 1 && device_.num_available() < CountRunning()) {
+    Violate("a reservation leaves no block for each that runs");
+  }
+}
+
+void WorkerLedger::OnReserved(Account& account, const ReservedEvent& reserved) {
+  if (account.joins) Violate("nobody is to fill what is reserved");
+  if (account.state == State::kOpened) CheckTaking();
   account.state = State::kReserved;
   account.cached = reserved.cached_tokens;
   account.ticket = reserved.ticket;
@@ -178,6 +183,13 @@ void WorkerLedger::OnReserved(Account& account, const ReservedEvent& reserved) {
 }
 
 void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
+  if (account.state == State::kOpened && account.joins) {
+    CheckTaking();
+    account.state = State::kRunning;
+    account.has_blocks = true;
+    account.computed = (account.num_tokens - 1) / device_.block_size() * device_.block_size();
+    account.most = *account.computed;
+  }
   if (account.state != State::kRunning) {
     account.state = State::kRunning;
     const bool is_verified = !tokens.outputs.empty();
@@ -213,6 +225,7 @@ void WorkerLedger::CheckRefusal(const Account& account) {
     }
     return;
   }
+  if (account.joins) return;  // What is cached is not seen from outside.
   const int32_t wanted = device_.BlocksFor(account.num_tokens) + CountRunning();
   if (device_.num_available() >= wanted &&
       !Any([](const Account& other) { return other.waits(); })) {

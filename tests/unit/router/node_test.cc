@@ -101,11 +101,14 @@ TEST_F(RouterNodeTest, ChoicesAreNumberedThroughThePromptsAndOnlyTheFirstOwesThe
   request.num_choices = 2;
   request.sampling.num_prompt_logprobs = 0;
   Submit(1, request);
+  ASSERT_EQ(outbox_.decodes.size(), 2u);  // The others follow when there is K/V to share.
+  Tokens(outbox_.decodes[0].call, 3, 50);
+  Tokens(outbox_.decodes[1].call, 2, 50);
   ASSERT_EQ(outbox_.decodes.size(), 4u);
   for (size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(outbox_.decode_requests[i].sampling.choice, i % 2);
-    EXPECT_EQ(outbox_.decode_requests[i].tokens, request.prompts[i / 2]);
-    EXPECT_EQ(outbox_.decode_requests[i].sampling.num_prompt_logprobs, i % 2 == 0 ? 0 : -1);
+    EXPECT_EQ(outbox_.decode_requests[i].sampling.choice, i / 2);
+    EXPECT_EQ(outbox_.decode_requests[i].tokens, request.prompts[i % 2]);
+    EXPECT_EQ(outbox_.decode_requests[i].sampling.num_prompt_logprobs, i < 2 ? 0 : -1);
   }
   Tokens(outbox_.decodes[3].call, 2, 60);
   EXPECT_THAT(Seen(1, 3), ElementsAre(60));
@@ -115,10 +118,9 @@ TEST_F(RouterNodeTest, EndsWithItsLastChoice) {
   ValidRequest request = Request();
   request.num_choices = 2;
   Submit(1, request);
-  const auto calls = outbox_.decodes;
-  Tokens(calls[0].call, 3, 50, FinishReason::kStop);
+  Tokens(outbox_.decodes[0].call, 3, 50, FinishReason::kStop);
   EXPECT_EQ(Ended(1), std::nullopt);
-  Tokens(calls[1].call, 3, 51, FinishReason::kStop);
+  Tokens(outbox_.decodes[1].call, 3, 51, FinishReason::kStop);
   EXPECT_EQ(Ended(1), Code::kOk);
 }
 
@@ -205,6 +207,7 @@ TEST_F(RouterNodeTest, AStoppedChoiceCountsAsDone) {
   ValidRequest request = Request();
   request.num_choices = 2;
   Submit(1, request);
+  Tokens(outbox_.decodes[0].call, 3, 50);
   const auto calls = outbox_.decodes;
   Handle(ClientStop{.request = 1, .choice = 1});
   EXPECT_THAT(outbox_.cancelled, ElementsAre(calls[1].call));
@@ -255,8 +258,8 @@ TEST_F(RouterNodeTest, OneChoiceThatFailsEndsTheWholeRequest) {
   ValidRequest request = Request();
   request.num_choices = 2;
   Submit(1, request);
+  Tokens(outbox_.decodes[0].call, 3, 50);
   const auto calls = outbox_.decodes;
-  Tokens(calls[0].call, 3, 50);
   Closed(calls[0].call, absl::InvalidArgumentError("no"));
   EXPECT_EQ(Ended(1), Code::kInvalidArgument);
   EXPECT_THAT(outbox_.cancelled, ElementsAre(calls[1].call));

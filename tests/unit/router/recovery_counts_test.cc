@@ -347,12 +347,16 @@ TEST_F(RecoveryCountsTest, ThePromptsCachedTokensAreCountedOnceForAllItsChoices)
   ValidRequest request = Request(3, 2);
   request.num_choices = 3;
   Submit(1, request);
-  const auto calls = outbox_.decodes;
-  for (const auto& call : calls) {
-    Reserved(call.call);
-    Prefilled(prefill_call(), 3, 50);  // Each of them says that two tokens were cached.
+  Reserved(decode_call());
+  Prefilled(prefill_call(), 3, 50);
+  Tokens(decode_call(), 3, 50);
+  const auto joins = outbox_.decodes;
+  for (size_t i = 1; i < 3; ++i) {
+    Closed(joins[i].call, absl::ResourceExhaustedError("not here"));
+    Reserved(decode_call(), 2);
+    Prefilled(prefill_call(), 3, 50, 2);  // Says too that two tokens were cached.
   }
-  for (const auto& call : calls) Tokens(call.call, 4, 51, FinishReason::kLength);
+  for (size_t i : {0, 3, 4}) Tokens(outbox_.decodes[i].call, 4, 51, FinishReason::kLength);
   ASSERT_EQ(Ended(1), Code::kOk);
   EXPECT_EQ(outbox_.clients[1].ended[0].cached_tokens, 2);
 }

@@ -124,8 +124,6 @@ void AddRequests(std::vector<Row>* all) {
   RowsOf<D> decodes(all, decode);
   AddRequest("DecodeRequest", decodes);
   AddSampling(decodes);
-  decodes.Bad("DecodeRequest.prefill_incarnation", "prefill_incarnation",
-              [](D* p) { p->set_prefill_incarnation(0); });
   decodes.Bad("SequenceId.router", "sequence.router",
               [](D* p) { p->mutable_sequence()->set_router(0); });
   using P = v1::PrefillRequest;

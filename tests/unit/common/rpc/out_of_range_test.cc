@@ -277,6 +277,7 @@ const std::map<std::string, std::string>& WithoutRange() {
       {"DecodeEvent.alive", "ends in CallEvents"},
       {"PrefillEvent.alive", "ends in CallEvents"},
       {"RebindRequest.expected_incarnation", "compared by WorkerServer: WorkerServerTest"},
+      {"DecodeRequest.prefill_incarnation", "a name, only compared; 0: nobody writes"},
       {"RebindRequest.prefill_incarnation", "a name, only compared; 0: compute it yourself"},
       {"SendRequest.expected_incarnation", "compared by WorkerServer: WorkerServerTest"},
       {"HelloRequest.protocol_version", "judged by WorkerServer: WorkerServerTest"},

@@ -1,0 +1,118 @@
+// A call without a prefill worker goes on with the K/V of its prompt's full blocks, which is here.
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/decode_worker/decode_node_harness.h"
+
+namespace baton {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+using Code = absl::StatusCode;
+
+class JoinedChoiceTest : public DecodeNodeHarness {
+ protected:
+  explicit JoinedChoiceTest(int32_t window = 0) : DecodeNodeHarness(window) {}
+  // Another choice of call 1's prompt.
+  void Join(CallId call, int32_t length) {
+    DecodeRequest request = Request(1, length, 8);
+    request.sequence = {1, call};
+    request.prefill = 0;
+    Open(call, std::move(request));
+  }
+};
+
+class JoinedChoiceInAWindowTest : public JoinedChoiceTest {
+ protected:
+  JoinedChoiceInAWindowTest() : JoinedChoiceTest(/*window=*/10) {}
+};
+
+TEST_F(JoinedChoiceTest, SharesTheFullBlocksAndComputesOnlyWhatIsBehindThem) {
+  Run(1, 10);
+  Join(2, 10);
+  EXPECT_EQ(outbox_.Closed(2), std::nullopt);
+  EXPECT_TRUE(outbox_.Events<ReservedEvent>(2).empty());
+  ASSERT_EQ(outbox_.Events<TokensEvent>(2).size(), 1u);
+  EXPECT_TRUE(outbox_.Events<TokensEvent>(2)[0].outputs.empty());
+  EXPECT_EQ(transport_.expected.size(), 1u);
+  EXPECT_EQ(pool_.num_blocks() - pool_.num_available(), 4);  // 3, and one for the tail.
+  FinishStep();
+  const StepPlan& plan = *runner_.plans[1];
+  ASSERT_EQ(plan.rows.size(), 2u);
+  const StepRow& row = plan.rows[0].tokens.size() == 2 ? plan.rows[0] : plan.rows[1];
+  EXPECT_EQ(row.context_len, 8);
+  EXPECT_THAT(row.tokens, ElementsAre(1008, 1009));
+  const auto first = runner_.plans[0]->rows[0].block_table;
+  EXPECT_EQ(row.block_table[0], first[0]);
+  EXPECT_EQ(row.block_table[1], first[1]);
+  EXPECT_NE(row.block_table[2], first[2]);
+  FinishStep(56);
+  EXPECT_THAT(Tokens(2), ElementsAre(Pair(10, 56)));
+  EXPECT_EQ(node_.counters().joined, 1);
+  EXPECT_EQ(node_.counters().handoffs, 1);
+}
+
+TEST_F(JoinedChoiceTest, AtABlocksEndThatBlockIsComputedAgainForItsLastToken) {
+  Run(1, 8);
+  Join(2, 8);
+  FinishStep();
+  const StepPlan& plan = *runner_.plans[1];
+  ASSERT_EQ(plan.rows.size(), 2u);
+  EXPECT_THAT(plan.rows[0].tokens, ElementsAre(1004, 1005, 1006, 1007));
+}
+
+TEST_F(JoinedChoiceTest, IsRefusedWhereMoreThanABlockIsMissing) {
+  Join(2, 10);
+  EXPECT_EQ(outbox_.Closed(2), Code::kResourceExhausted);
+  EXPECT_EQ(node_.counters().joined, 0);
+  EXPECT_EQ(pool_.counts().free, 10);
+  EXPECT_TRUE(node_.idle());
+}
+
+TEST_F(JoinedChoiceTest, AnotherTenantsPromptIsNotHere) {
+  Run(1, 10);
+  DecodeRequest request = Request(1, 10);
+  request.sequence = {1, 2};
+  request.prefill = 0;
+  request.tenant = "other";
+  Open(2, std::move(request));
+  EXPECT_EQ(outbox_.Closed(2), Code::kResourceExhausted);
+}
+
+TEST_F(JoinedChoiceTest, OutlivesTheFirst) {
+  Run(1, 10);
+  Join(2, 10);
+  Handle(CallBroken{1});
+  FinishStep();
+  FinishStep(56);
+  EXPECT_THAT(Tokens(2), ElementsAre(Pair(10, 56)));
+  EXPECT_EQ(pool_.num_blocks() - pool_.num_available(), 3);
+}
+
+TEST_F(JoinedChoiceInAWindowTest, KeepsWhatTheFirstOfItsTokensSees) {
+  Run(1, 9);
+  for (int i = 0; i < 3; ++i) FinishStep();  // Three full blocks, found from the start on.
+  Handle(CallBroken{1});
+  FinishStep();
+  DecodeRequest request = Request(1, 9, 8);
+  request.sequence = {1, 2};
+  request.tokens.insert(request.tokens.end(), {50, 55, 55, 55});
+  request.prompt_length = 13;
+  request.prefill = 0;
+  Open(2, std::move(request));
+  ASSERT_EQ(outbox_.Closed(2), std::nullopt);
+  const StepRow& row = runner_.plans.back()->rows[0];
+  EXPECT_EQ(row.context_len, 12);
+  EXPECT_GE(row.block_table[0], 0);  // The token at 12 sees those from 3 on, the one behind it not.
+}
+
+TEST_F(JoinedChoiceInAWindowTest, WhereTheHandoffBeganBehindTheStartThePromptIsNotHere) {
+  Run(1, 30, 8);
+  Join(2, 30);
+  EXPECT_EQ(outbox_.Closed(2), Code::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace baton
