@@ -102,7 +102,7 @@ void RouterMetrics::ExportCounters(const RouterService* service) {
       {"baton_rebinds_total", "Reservations moved to another transfer.", &RouterCounters::rebinds},
       {"baton_resends_total", "Finished KV sent once more without prefill.",
        &RouterCounters::resends},
-      {"baton_joined_choices_total", "Choices sent to where the K/V of their prompt's first one is.",
+      {"baton_joined_choices_total", "Choices sent to where their prompt's first one is.",
        &RouterCounters::joins},
       {"baton_self_prefills_total", "Prompts that a decode worker was told to compute itself.",
        &RouterCounters::self_prefills},

@@ -72,9 +72,7 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
   }
   absl::Status bad = CheckReserved(event, sequence.decode.incarnation, sequence.base);
   if (sequence.leader != 0) bad = absl::DataLossError("a reservation that nobody is to fill");
-  if (!bad.ok()) {
-    return LoseDecode(sequence, std::move(bad), now);
-  }
+  if (!bad.ok()) return LoseDecode(sequence, std::move(bad), now);
   waits_.Note(sequence, now);
   waits_.Clear(sequence);
   HandoffTarget target{.ticket = event.ticket,

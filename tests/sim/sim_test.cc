@@ -103,9 +103,8 @@ struct Sum {
     }
     std::printf(
         "preemptions %ld, swapped %ld, blocks swapped in %ld, revoked %ld, requeued %ld, moves "
-        "%ld, "
-        "retries %ld, failed handoffs %ld, rebinds %ld, resends %ld, computed on D %ld, joined %ld of %ld, "
-        "hung %ld, unanswered %ld, holds expired %ld, stale mail %ld\n",
+        "%ld, retries %ld, failed handoffs %ld, rebinds %ld, resends %ld, computed on D %ld, "
+        "joined %ld of %ld, hung %ld, unanswered %ld, holds expired %ld, stale mail %ld\n",
         workers.preemptions, workers.swaps, workers.blocks_swapped_in, workers.revoked,
         routers.requeued, routers.moves, routers.retries, routers.handoff_failures, workers.rebinds,
         workers.sends, workers.computed_here, workers.joined, routers.joins, routers.hung_workers,

@@ -95,7 +95,7 @@ class WorkerLedger {
     int32_t cached = 0;      // As the reservation told.
     TicketId ticket;
     bool may_compute = false;  // It was told to compute its prompt itself.
-    bool joins = false;        // It needs no handoff: all full blocks before its last token are here.
+    bool joins = false;        // No handoff: all full blocks before its last token are here.
     bool transfer_open = false;
     bool has_blocks = false;  // While running: else it waits for all of them.
     // Tokens whose K/V it holds; none: not known before its next row, but not fewer than `least`.
