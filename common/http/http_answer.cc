@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/clock.h"
 #include "common/http/http_connection.h"
 
 // The writing half of Connection: answers, streams, and the end.
@@ -13,6 +14,7 @@ namespace {
 // A refused client may still be sending: it is listened to this long, so that it gets the answer
 // instead of a reset.
 constexpr Duration kLingerTimeout = std::chrono::seconds(2);
+constexpr std::string_view kEventStream = "text/event-stream";
 
 // Header values must not end their line.
 void AppendHeader(std::string& head, std::string_view name, std::string_view value) {
@@ -50,6 +52,21 @@ void Connection::BeginStream(uint64_t id, Response response) {
   keep_alive_ = keep_alive_ && chunked_ && !core_->draining && !is_spare_;
   streaming_ = true;
   WriteHead(response, chunked_ ? "Transfer-Encoding: chunked\r\n" : "");
+  if (response.content_type.starts_with(kEventStream)) WatchSilence(id);
+}
+
+// One timer for many writes: it looks when the last one was.
+void Connection::WatchSilence(uint64_t id) {
+  silence_.expires_after(last_written_ + core_->options.most_silence - SteadyNow());
+  silence_.async_wait([self = shared_from_this(), id](Error error) {
+    if (error || id != self->exchange_) return;
+    const bool is_silent = SteadyNow() - self->last_written_ >= self->core_->options.most_silence;
+    if (is_silent && !self->writing_ && !self->head_only_) {
+      self->Enqueue(self->chunked_ ? "3\r\n:\n\n\r\n" : ":\n\n");
+    }
+    if (is_silent) self->last_written_ = SteadyNow();  // Also if an earlier piece is still waiting.
+    self->WatchSilence(id);
+  });
 }
 
 bool Connection::Reserve(size_t bytes) {
@@ -84,6 +101,7 @@ void Connection::EndStream(uint64_t id, bool close) {
 
 void Connection::EndAnswer(bool close) {
   exchange_ = 0;
+  silence_.cancel();
   on_disconnect_ = nullptr;
   on_room_ = nullptr;
   streaming_ = false;
@@ -124,6 +142,7 @@ void Connection::TellOfRoom() {
 void Connection::Enqueue(std::string_view bytes) {
   if (state_ == State::kClosed) return;
   queue_.append(bytes);
+  last_written_ = SteadyNow();
   CountQueued(static_cast<int64_t>(bytes.size()));
   if (!writing_) {
     writing_ = true;
@@ -202,6 +221,7 @@ void Connection::Close() {
   socket_.close(ignored);
   Disarm(read_watchdog_);
   Disarm(write_watchdog_);
+  silence_.cancel();
   on_room_ = nullptr;
   OnPeerClosed();
   ReleaseBody();

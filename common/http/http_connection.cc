@@ -47,6 +47,7 @@ Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket, boo
       socket_(std::move(socket)),
       read_watchdog_{boost::asio::steady_timer(socket_.get_executor())},
       write_watchdog_{boost::asio::steady_timer(socket_.get_executor())},
+      silence_(socket_.get_executor()),
       buffer_(kMaxReadAheadBytes + kReadBytes +
               static_cast<size_t>(core_->options.max_header_bytes)),
       is_spare_(is_spare) {}

@@ -72,6 +72,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void WriteHead(const Response& response, std::string_view framing);
   void EndAnswer(bool close);
+  void WatchSilence(uint64_t id);
   void Enqueue(std::string_view bytes);
   void WriteSome();
   void OnWritten(Error error, size_t bytes);
@@ -96,6 +97,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::ip::tcp::socket socket_;
   Watchdog read_watchdog_;
   Watchdog write_watchdog_;
+  boost::asio::steady_timer silence_;  // Of a stream of events.
+  Time last_written_{};
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
   const Route* route_ = nullptr;

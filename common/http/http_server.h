@@ -97,6 +97,9 @@ struct ServerOptions {
   // A client takes what waits for it, or `min_bytes_per_second`, within this time.
   Duration write_timeout = std::chrono::seconds(30);
   int64_t min_bytes_per_second = 4096;
+  // A stream of events in which nothing was written for so long gets a comment, which clients skip:
+  // proxies take a silent connection for a dead one.
+  Duration most_silence = std::chrono::seconds(15);
   // Looks at each request before its body is read; empty = everyone may. Must be quick.
   std::function<Decision(const Request& head)> authorize;
 };

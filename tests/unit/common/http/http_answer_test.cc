@@ -185,6 +185,41 @@ TEST(HttpAnswerTest, StreamsToOldClientsUntilTheConnectionEnds) {
   EXPECT_EQ(modern.Get("/stream").body, "onetwo");
 }
 
+TEST(HttpAnswerTest, ASilentStreamOfEventsGetsCommentsAndNoOtherDoes) {
+  Writer streams[3];
+  absl::Notification begun[3];
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/stream/*", [&](Request r, Writer w) {
+                      const auto n = static_cast<size_t>(r.path.back() - '0');
+                      const char* const type = n == 2 ? "text/plain" : "text/event-stream; a=b";
+                      w->StartStream({.content_type = type, .body = "data: 1\n\n"});
+                      streams[n] = std::move(w);
+                      begun[n].Notify();
+                    }});
+  auto server = StartServer({.most_silence = milliseconds(20)}, std::move(routes));
+  TestClient modern(server->port());
+  TestClient old(server->port());
+  TestClient plain(server->port());
+  modern.Send("GET /stream/0 HTTP/1.1\r\nHost: t\r\n\r\n");
+  old.Send("GET /stream/1 HTTP/1.0\r\n\r\n");
+  plain.Send("GET /stream/2 HTTP/1.1\r\nHost: t\r\n\r\n");
+  for (absl::Notification& one : begun) one.WaitForNotification();
+  // The second of two silences has passed when its comment is here.
+  for (TestClient* client : {&modern, &old}) {
+    std::string seen;
+    for (std::string some = "?"; !some.empty() && seen.find(":\n\n") == seen.rfind(":\n\n");) {
+      seen += some = client->ReadSome();
+    }
+    EXPECT_NE(seen.find(":\n\n"), seen.rfind(":\n\n")) << seen;
+  }
+  for (const Writer& stream : streams) stream->Finish(/*close=*/true);
+  EXPECT_EQ(plain.Read().body, "data: 1\n\n");
+  // What is behind the comments is framed as before.
+  while (!modern.ReadSome().empty()) {
+  }
+  EXPECT_TRUE(EmptiesWithin(*server, absl::Seconds(20)));
+}
+
 TEST(HttpAnswerTest, AnEndWithoutBytesIsSeenAfterAllWasWritten) {
   Writer stream;
   absl::Notification begun[2];
