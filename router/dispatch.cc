@@ -8,26 +8,63 @@
 #include "router/node.h"
 
 namespace baton {
+namespace {
 
-// First those that hold something, each for itself. Then strictly in queue order: when the first
-// does not find a pair, the ones behind it wait too, so a large prompt is not overtaken for ever.
-// Passed over are only sequences that wait for what those behind them do not take away.
+bool IsReserved(const std::vector<uint64_t>& groups, uint64_t group) {
+  return std::ranges::any_of(groups, [=](uint64_t g) { return g == 0 || g == group; });
+}
+
+}  // namespace
+
+// First those that hold something, each for itself, then the others in fair order.
 void RouterNode::Dispatch(Time now) {
   retry_at_ = kNever;
-  for (const bool holds : {true, false}) {
-    std::optional<QueueKey> last;
-    while ((last = queue_.Next(holds, last))) {
-      SequenceState& sequence = sequences_.at(std::get<1>(*last));
-      if (!MayGo(sequence, now)) continue;
-      if (sequence.leader != 0) {
-        Join(sequence, now);
-        continue;
-      }
-      if (Assign(sequence, now)) continue;
-      retry_at_ = std::min(retry_at_, directory_.NextRetry(now));
-      if (!holds) return;
-    }
+  reserved_ = {};
+  std::optional<QueueKey> last;
+  while ((last = queue_.NextHolder(last))) {
+    SequenceState& sequence = sequences_.at(std::get<1>(*last));
+    if (!MayGo(sequence, now) || Assign(sequence, now)) continue;
+    retry_at_ = std::min(retry_at_, directory_.NextRetry(now));
   }
+  queue_.OnTurn(DispatchWaiting(now), now);
+}
+
+// When the first of a kind finds no pair, all of its kind wait behind it, so that a large prompt is
+// not overtaken for ever; others go on with what it does not lack. Passed over are only sequences
+// that wait for what those behind them do not take away. True if one found no pair.
+bool RouterNode::DispatchWaiting(Time now) {
+  FairQueue& waiting = queue_.waiting();
+  bool is_backlogged = false;
+  waiting.BeginPass(now);
+  while (const std::optional<uint64_t> counter = waiting.Next()) {
+    SequenceState& sequence = sequences_.at(*counter);
+    if (!MayGo(sequence, now)) {
+      if (waiting.Contains(*counter)) waiting.PassOver(*counter);  // Else it has ended.
+      continue;
+    }
+    if (sequence.leader != 0) {
+      Join(sequence, now);
+      continue;
+    }
+    if (Assign(sequence, now)) continue;
+    is_backlogged = true;
+    retry_at_ = std::min({retry_at_, directory_.NextRetry(now), room_claims_.NextEnd(now)});
+    if (!ReserveFor(sequence, now)) break;
+  }
+  return is_backlogged;
+}
+
+// What it lacks is not for those behind it. False if they can do nothing without.
+bool RouterNode::ReserveFor(const SequenceState& sequence, Time now) {
+  const RouteNeed need = sequence.Need();
+  queue_.waiting().Close({need.group, need.needs_decode});
+  const RoutingSnapshot left = SnapshotFor(sequence, need, now);
+  const bool has_prefill = !left.prefill.empty();
+  const bool has_decode = !need.needs_decode || !left.decode.empty();
+  // Where both are there they do not pair.
+  if (!has_prefill || has_decode) reserved_.prefill.push_back(need.group);
+  if (!has_decode || (has_prefill && need.needs_decode)) reserved_.decode.push_back(need.group);
+  return std::ranges::find(reserved_.prefill, 0u) == reserved_.prefill.end();
 }
 
 // False when it is not its turn, or the request has ended because it never will be.
@@ -67,8 +104,10 @@ bool RouterNode::MayJoin(SequenceState& sequence, Time now) {
   const SequenceState& leader = it->second;
   if (leader.state != State::kDecoding) return false;
   const Side& decode = leader.decode;
+  if (IsReserved(reserved_.decode, leader.group)) return false;
   const bool may_ask = directory_.IsUp(decode.worker, decode.incarnation) &&
-                       directory_.MayAsk(decode.worker, now);
+                       directory_.MayAsk(decode.worker, now) &&
+                       room_claims_.Admits(sequence, decode.worker, now);
   if (!may_ask) sequence.leader = 0;
   return true;
 }
@@ -78,7 +117,8 @@ void RouterNode::Join(SequenceState& sequence, Time now) {
   const SequenceState& leader = sequences_.at(sequence.leader);
   BATON_CHECK(sequence.state == State::kQueued && sequence.attempt == 0 && !sequence.Holds());
   const RouteNeed need = sequence.Need();
-  queue_.Remove(sequence);
+  queue_.Take(sequence, now);
+  Charge(sequence, /*prompt_tokens=*/1);
   ++sequence.attempt;
   ++counters_.joins;
   waits_.Note(sequence, now);
@@ -103,6 +143,11 @@ bool RouterNode::AwaitWorkers(SequenceState& sequence, Time now) {
 RoutingSnapshot RouterNode::SnapshotFor(const SequenceState& sequence, const RouteNeed& need,
                                         Time now) const {
   RoutingSnapshot snapshot = directory_.Snapshot(need, options_.max_pending_prefill_tokens, now);
+  std::erase_if(snapshot.prefill,
+                [&](const Candidate& c) { return IsReserved(reserved_.prefill, c.group); });
+  std::erase_if(snapshot.decode, [&](const Candidate& c) {
+    return IsReserved(reserved_.decode, c.group) || !room_claims_.Admits(sequence, c.worker, now);
+  });
   snapshot.prefix = PrefixDirectory::KeyOf(sequence.prefix_hashes);
   if (sequence.prefill.call != 0) {
     snapshot.prefill = {directory_.CandidateOf(sequence.prefill.worker)};
@@ -139,8 +184,7 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
   const std::optional<Route> route = Choose(sequence, need, now);
   if (!route) return false;
 
-  queue_.Remove(sequence);
-  queue_.Leave(sequence.request);
+  queue_.Take(sequence, now);
   ++sequence.attempt;
   waits_.Note(sequence, now);
   BATON_CHECK(sequence.state == State::kQueued && sequence.losses.empty());
@@ -154,6 +198,10 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
     sequence.base = need.prompt_tokens;
     sequence.group = directory_.at(route->prefill).group;
     recovery_.Start(sequence);
+    if (sequence.charged == 0) {
+      Charge(sequence, need.prompt_tokens -
+                           prefixes_.MatchedTokens(sequence.prefix_hashes, route->prefill));
+    }
     directory_.Take(sequence.prefill, route->prefill, need.prompt_tokens);
   }
   if (!need.needs_decode) {
@@ -163,6 +211,18 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
   directory_.Take(sequence.decode, route->decode, need.total_tokens);
   OpenDecode(sequence, now);
   return true;
+}
+
+// What is computed of its prompt, as far as is known now.
+void RouterNode::Charge(SequenceState& sequence, int64_t prompt_tokens) {
+  const int64_t tokens = std::max<int64_t>(1, prompt_tokens);
+  queue_.Charge(sequence.request, tokens - std::exchange(sequence.charged, tokens));
+}
+
+// A worker has computed nothing of it: it has not had its turn.
+void RouterNode::GiveBack(SequenceState& sequence) {
+  if (sequence.paid || !sequence.lost.empty()) return;
+  queue_.Charge(sequence.request, -std::exchange(sequence.charged, 0));
 }
 
 CallId RouterNode::NewCall(const SequenceState& sequence) {
@@ -223,6 +283,7 @@ void RouterNode::Requeue(SequenceState& sequence, int32_t refused_by, Time now) 
   directory_.Skip(refused_by, now + options_.retry_delay);
   Drop(sequence.decode);
   if (!waits_.IsHeld(sequence)) Drop(sequence.prefill);
+  GiveBack(sequence);
   Enqueue(sequence, now);
 }
 
@@ -237,6 +298,7 @@ void RouterNode::Drop(Side& side) {
 // Ends whatever is open of the sequence and gives back what was counted for it.
 void RouterNode::ReleaseAll(SequenceState& sequence) {
   queue_.Remove(sequence);
+  room_claims_.Release(sequence);
   Drop(sequence.decode);
   Drop(sequence.prefill);
   recovery_.End(sequence);

@@ -14,6 +14,7 @@ constexpr std::string_view kParamUrl = "baton/param";
 constexpr std::string_view kCodeUrl = "baton/code";
 constexpr std::string_view kQuotaUrl = "baton/quota";
 constexpr std::string_view kSizeUrl = "baton/size";
+constexpr std::string_view kRetryUrl = "baton/retry";
 
 std::string Payload(const absl::Status& status, std::string_view url) {
   const auto payload = status.GetPayload({url.data(), url.size()});
@@ -49,16 +50,22 @@ absl::Status RequestTooLarge(int64_t bytes, int64_t limit) {
   return status;
 }
 
-absl::Status QuotaExceeded(std::string_view message, Duration after) {
+absl::Status TryLater(std::string_view message, Duration after) {
   absl::Status status = absl::ResourceExhaustedError({message.data(), message.size()});
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(after);
-  SetPayload(status, kQuotaUrl, absl::StrCat(std::max<int64_t>(1, seconds.count())));
+  SetPayload(status, kRetryUrl, absl::StrCat(std::max<int64_t>(1, seconds.count())));
+  return status;
+}
+
+absl::Status QuotaExceeded(std::string_view message, Duration after) {
+  absl::Status status = TryLater(message, after);
+  SetPayload(status, kQuotaUrl, "1");
   return status;
 }
 
 int64_t RetryAfter(const absl::Status& status) {
   int64_t seconds = 1;
-  return absl::SimpleAtoi(Payload(status, kQuotaUrl), &seconds) ? seconds : 1;
+  return absl::SimpleAtoi(Payload(status, kRetryUrl), &seconds) ? seconds : 1;
 }
 
 std::string ErrorParam(const absl::Status& status) { return Payload(status, kParamUrl); }

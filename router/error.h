@@ -28,6 +28,9 @@ absl::Status RequestTooLarge(int64_t bytes, int64_t limit);
 // Trying again helps after that time.
 absl::Status QuotaExceeded(std::string_view message, Duration after = std::chrono::seconds(1));
 
+// RESOURCE_EXHAUSTED of our load: HTTP 503. Trying again helps after that time.
+absl::Status TryLater(std::string_view message, Duration after);
+
 // The payloads; empty or false when absent.
 std::string ErrorParam(const absl::Status& status);
 std::string ErrorCode(const absl::Status& status);

@@ -35,6 +35,7 @@ struct RouterView {
   int64_t queued_requests = 0;
   int64_t queued_tokens = 0;
   int64_t running_requests = 0;
+  int64_t live_tenants = 0;  // With requests that wait or run.
 };
 
 // What the HTTP and gRPC edges of the router may ask of its node. Thread-safe.

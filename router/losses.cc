@@ -33,7 +33,7 @@ void RouterNode::Enqueue(SequenceState& sequence, Time now) {
   sequence.leader = 0;
   sequence.state = State::kQueued;
   sequence.queued_since = now;
-  queue_.Add(sequence);
+  queue_.Add(sequence, now);
   recovery_.OnQueued(sequence, now);
   waits_.AwaitTurn(sequence, now);
 }

@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "common/base/fail_point.h"
 #include "common/base/overloaded.h"
+#include "router/error.h"
 
 namespace baton {
 
@@ -14,6 +15,7 @@ RouterNode::RouterNode(const RouterNodeOptions& options, const std::vector<Role>
     : options_(options),
       directory_(worker_roles, options.hang_limit),
       queue_(options_),
+      room_claims_(options.room_claim),
       waits_(options_),
       recovery_(options_, directory_, counters_),
       policy_(std::move(policy)),
@@ -76,7 +78,7 @@ void RouterNode::OnSubmit(ClientSubmit submit, Time now) {
   request.arrival = now;
   request.deadline = now + request.body.timeout;
   deadlines_.Set(submit.request, request.deadline);
-  if (absl::Status status = queue_.Admit(submit.request, request.body); !status.ok()) {
+  if (absl::Status status = Admit(submit.request, request, now); !status.ok()) {
     ++counters_.refused;
     EndRequest(submit.request, status);
     return;
@@ -86,9 +88,25 @@ void RouterNode::OnSubmit(ClientSubmit submit, Time now) {
   BATON_FAIL_POINT("router.queued");
 }
 
+absl::Status RouterNode::Admit(uint64_t key, const RequestState& request, Time now) {
+  if (absl::Status status = queue_.Check(request.body, now); !status.ok()) {
+    counters_.shed += absl::IsResourceExhausted(status) ? 1 : 0;
+    return status;
+  }
+  // Who fills the queue makes room for others.
+  while (const std::optional<uint64_t> newest = queue_.GoesFor(request.body)) {
+    ++counters_.evicted;
+    EndRequest(*newest, TryLater("the router's queue is full, most of it with requests like this "
+                                   "one's; try again later",
+                                   Duration::zero()));
+  }
+  return queue_.Admit(key, request.body, now);
+}
+
 void RouterNode::AddSequences(uint64_t key, RequestState& request, Time now) {
   const ValidRequest& body = request.body;
   request.cache_counted.resize(body.prompts.size());
+  const TenantAccount* account = queue_.AccountOf(key);
   const bool wants_score = body.sampling.num_prompt_logprobs >= 0;
   const int32_t choices = body.score_only ? 1 : body.num_choices;
   for (int32_t p = 0; p < static_cast<int32_t>(body.prompts.size()); ++p) {
@@ -101,6 +119,8 @@ void RouterNode::AddSequences(uint64_t key, RequestState& request, Time now) {
       sequence.id = {options_.incarnation, counter};
       sequence.request = key;
       sequence.body = &body;
+      sequence.account = account;
+      sequence.arrival = request.arrival;
       sequence.choice = p * body.num_choices + c;
       sequence.prompt = p;
       sequence.owes_score = wants_score && c == 0 && prompt.size() > 1;
@@ -109,7 +129,7 @@ void RouterNode::AddSequences(uint64_t key, RequestState& request, Time now) {
       sequence.prefix_hashes = hashes;
       sequence.queued_since = now;
       request.sequences.push_back(counter);
-      queue_.Add(sequence);
+      queue_.Add(sequence, now);
     }
   }
 }
@@ -144,7 +164,7 @@ void RouterNode::EndRequest(uint64_t key, absl::Status status) {
     ReleaseAll(sequence);
     sequences_.erase(counter);
   }
-  queue_.Leave(key);
+  queue_.End(key);
   deadlines_.Clear(key, request.deadline);
   ++(status.ok()                 ? counters_.ok
      : absl::IsCancelled(status) ? counters_.cancelled
@@ -161,6 +181,7 @@ void RouterNode::FinishIfDone(SequenceState& sequence, Time now) {
   if (sequence.owes_score) return AwaitScore(sequence, now);
   const uint64_t key = sequence.request;
   const uint64_t counter = sequence.id.counter;
+  if (!sequence.body->score_only) queue_.OnAnswer(std::ssize(sequence.emitted));
   ReleaseAll(sequence);
   RequestState& request = requests_.at(key);
   BATON_CHECK(std::erase(request.sequences, counter) == 1);
@@ -227,6 +248,7 @@ RouterView RouterNode::View() const {
   view.queued_requests = queue_.num_requests();
   view.queued_tokens = queue_.num_tokens();
   view.running_requests = static_cast<int64_t>(requests_.size()) - queue_.num_requests();
+  view.live_tenants = static_cast<int64_t>(queue_.num_tenants());
   return view;
 }
 

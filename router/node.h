@@ -16,6 +16,7 @@
 #include "router/frontend.h"
 #include "router/node_options.h"
 #include "router/recovery.h"
+#include "router/room_claims.h"
 #include "router/routing/prefix_directory.h"
 #include "router/routing/routing_policy.h"
 #include "router/sequence.h"
@@ -57,6 +58,7 @@ class RouterNode : public Node<RouterMail> {
 
   // Clients (node.cc).
   void OnSubmit(ClientSubmit submit, Time now);
+  absl::Status Admit(uint64_t key, const RequestState& request, Time now);
   void AddSequences(uint64_t key, RequestState& request, Time now);
   void OnStop(const ClientStop& stop, Time now);
   void EndRequest(uint64_t key, absl::Status status);
@@ -87,10 +89,20 @@ class RouterNode : public Node<RouterMail> {
   void CheckWatch(uint64_t counter, Time now);
   void OnOverdue(SequenceState& sequence, Time now);
   // Giving sequences to workers and taking them back (dispatch.cc).
+  // The sides that sequences further ahead wait for, in this turn: of these groups; 0 = all.
+  struct Reserved {
+    std::vector<uint64_t> prefill;
+    std::vector<uint64_t> decode;
+  };
   void Dispatch(Time now);
   bool MayJoin(SequenceState& sequence, Time now);
   void Join(SequenceState& sequence, Time now);
+  void DispatchHolders(Time now);
+  bool DispatchWaiting(Time now);
+  bool ReserveFor(const SequenceState& sequence, Time now);
   bool Assign(SequenceState& sequence, Time now);
+  void Charge(SequenceState& sequence, int64_t prompt_tokens);
+  void GiveBack(SequenceState& sequence);
   RoutingSnapshot SnapshotFor(const SequenceState& sequence, const RouteNeed& need, Time now) const;
   bool MayGo(SequenceState& sequence, Time now);
   bool AwaitWorkers(SequenceState& sequence, Time now);
@@ -106,6 +118,8 @@ class RouterNode : public Node<RouterMail> {
   RouterCounters counters_;
   WorkerDirectory directory_;
   AdmissionQueue queue_;
+  RoomClaims room_claims_;
+  Reserved reserved_;
   Waits waits_;
   Recovery recovery_;
   std::unique_ptr<RoutingPolicy> policy_;

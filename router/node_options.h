@@ -16,9 +16,13 @@ struct RouterNodeOptions {
   int64_t max_queued_requests = 4096;
   int64_t max_queued_tokens = 16 << 20;                   // Prompt tokens.
   int64_t max_queued_bytes = 256 << 20;                   // Bytes of client bodies.
+  // Who would wait for longer, or beyond its deadline, is refused at once.
+  Duration max_queue_wait = std::chrono::seconds(10);
   int64_t max_pending_prefill_tokens = 16384;             // Given ahead to one prefill worker.
   size_t max_directory_entries = 1 << 16;                 // Prefix chunks remembered.
   Duration retry_delay = std::chrono::milliseconds(20);   // After a worker's refusal.
+  // For so long a decode worker without room for a sequence is kept from those behind it.
+  Duration room_claim = std::chrono::seconds(1);
   // Of the sequence and of the worker that owes it the next event.
   Duration no_progress_limit = std::chrono::seconds(30);
   Duration no_worker_grace = std::chrono::seconds(2);     // For a pair to come.
@@ -42,6 +46,8 @@ struct RouterCounters {
   int64_t failed = 0;
   int64_t cancelled = 0;
   int64_t refused = 0;           // By the admission queue.
+  int64_t shed = 0;              // Of those, because they would have waited for too long.
+  int64_t evicted = 0;           // From the full queue, for those of other tenants.
   int64_t requeued = 0;          // Sequences that a worker refused or gave back.
   int64_t stale_tokens = 0;      // A position that was emitted already.
   int64_t stale_mail = 0;        // Mail of a call that is no longer open.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <tuple>
 #include <vector>
@@ -11,8 +12,15 @@
 
 namespace baton {
 
-// Priority, then arrival: the order in which sequences are given to workers.
-using QueueKey = std::tuple<int32_t, uint64_t>;
+struct TenantAccount;
+
+// So much longer waits a request that is worse by one class: nobody waits for ever.
+inline constexpr Duration kClassTime = std::chrono::seconds(10);
+// A token of an answer costs as much as so many of a prompt.
+inline constexpr int64_t kAnswerWeight = 2;
+
+// The order of one tenant's sequences: arrival, in ms, with kClassTime for each class; then id.
+using QueueKey = std::tuple<int64_t, uint64_t>;
 
 // What a sequence waits for; Waits alone looks into it.
 class SequenceWait {
@@ -46,6 +54,8 @@ struct SequenceState {
   SequenceId id;
   uint64_t request = 0;
   const ValidRequest* body = nullptr;  // Of the request, which lives longer.
+  const TenantAccount* account = nullptr;  // Of its tenant, likewise.
+  Time arrival{};                          // Of the request.
   int32_t choice = 0;                  // Over all prompts: prompt * n + choice.
   int32_t prompt = 0;
   // Counter of the first choice of its prompt, while this one waits for that one's K/V, to go on
@@ -64,6 +74,8 @@ struct SequenceState {
   bool prefilled = false;   // The Prefill call has computed its prompt.
   bool finished = false;    // Its last token was emitted, or the client stopped it.
   Time queued_since{};      // Of its present wait.
+  int64_t charged = 0;      // Tokens of its prompt; 0: it was not given to workers yet.
+  bool paid = false;        // A worker has said how many those really were.
   std::vector<uint64_t> prefix_hashes;
   SequenceWait wait;
   // Written by Recovery.
@@ -76,7 +88,11 @@ struct SequenceState {
   Time ready_at{};          // Queued: not given to workers before.
 
   bool Holds() const { return prefill.call != 0 || decode.call != 0; }
-  QueueKey key() const { return {body->priority, id.counter}; }
+  QueueKey key() const {
+    using Ms = std::chrono::milliseconds;
+    return {arrival.time_since_epoch() / Ms(1) + body->priority * int64_t{kClassTime / Ms(1)},
+            id.counter};
+  }
   int32_t PromptLength() const { return static_cast<int32_t>(body->prompts[prompt].size()); }
   // The position of the next token that the client is to see.
   int32_t NextPosition() const { return PromptLength() + static_cast<int32_t>(emitted.size()); }

@@ -75,6 +75,7 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
   if (!bad.ok()) return LoseDecode(sequence, std::move(bad), now);
   waits_.Note(sequence, now);
   waits_.Clear(sequence);
+  room_claims_.Release(sequence);
   HandoffTarget target{.ticket = event.ticket,
                        .ranks = event.ranks,
                        .pair_key = event.pair_key,
@@ -133,6 +134,7 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
   }
   waits_.Note(sequence, now);
   sequence.prefilled = true;
+  if (!std::exchange(sequence.paid, true)) Charge(sequence, sequence.base - event.cached_tokens);
   directory_.Release(sequence.prefill);
   RequestState& request = requests_.at(sequence.request);
   if (!request.cache_counted[sequence.prompt]) {
@@ -195,7 +197,9 @@ absl::Status RouterNode::EmitTokens(SequenceState& sequence, std::span<TokenOutp
     sequence.finished = output.finish != FinishReason::kNone;
     fresh.outputs.push_back(std::move(output));  // Its numbers stay.
   }
-  if (!fresh.outputs.empty()) outbox_.Emit(sequence.request, std::move(fresh));
+  if (fresh.outputs.empty()) return bad;
+  queue_.Charge(sequence.request, kAnswerWeight * std::ssize(fresh.outputs));
+  outbox_.Emit(sequence.request, std::move(fresh));
   return bad;
 }
 
@@ -226,6 +230,9 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& sta
   // INVALID_ARGUMENT: one of before there were further choices without a prefill worker.
   const bool cannot_join = sequence.leader != 0 && absl::IsInvalidArgument(status);
   if ((IsRefusal(status) || cannot_join) && sequence.state != State::kDecoding) {
+    if (absl::IsResourceExhausted(status) && sequence.leader == 0) {
+      room_claims_.OnRefused(sequence, sequence.decode.worker, now);
+    }
     Requeue(sequence, sequence.decode.worker, now);
   } else if (status.ok()) {
     LoseDecode(sequence, absl::UnknownError("a decode worker ended a call before its last token"),

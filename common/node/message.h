@@ -37,7 +37,8 @@ struct ValidRequest {
   int32_t num_choices = 1;  // Choices per prompt; choice c of prompt p has index p*n + c.
   SamplingParams sampling;  // `choice` is filled in per sequence.
   bool score_only = false;  // Prompt log probabilities and no token: max_tokens is ignored.
-  int32_t priority = 0;     // Lower runs first; ties by arrival.
+  int32_t priority = 0;     // Lower runs first.
+  int32_t weight = 1;       // Of the tenant: its part of what it shares with others, from 1 to 1,000.
   Duration timeout{};       // From arrival to the terminal event.
   int64_t bytes = 0;        // Size of the client's body, for the queue's byte cap.
   std::string prompt_param = "prompt";  // The field that the prompts came in, for errors.

@@ -39,6 +39,7 @@ void RouterHost::Start() {
     node_options_.max_queued_requests = 3;
     node_options_.max_queued_tokens = 100;
     node_options_.max_recovering = 1;
+    node_options_.max_queue_wait = std::chrono::seconds(1);
   }
   if (trace_.on()) trace_.Add(world_.now(), column(), "starts");
   wakeup_ = due_ = kNever;
@@ -173,7 +174,8 @@ std::string RouterHost::Audit() {
   if (node_ == nullptr) return "";
   const RouterView view = node_->View();
   if (view.queued_requests < 0 || view.queued_requests > node_options_.max_queued_requests ||
-      view.queued_tokens < 0 || view.queued_tokens > node_options_.max_queued_tokens) {
+      view.queued_tokens < 0 || view.queued_tokens > node_options_.max_queued_tokens ||
+      view.live_tenants > view.queued_requests + view.running_requests) {
     return "I11: the router's queue is beyond its caps";
   }
   const RouterCounters& c = node_->counters();
@@ -191,6 +193,7 @@ std::string RouterHost::Audit() {
 
 std::string RouterHost::AuditQuiet() const {
   if (node_ == nullptr) return "a router did not come back";
+  if (node_->View().live_tenants != 0) return "I1: tenants without requests count as live";
   return idle() ? "" : "I1: the router is not idle";
 }
 
