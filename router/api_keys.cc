@@ -47,7 +47,8 @@ absl::Status Read(const std::string& word, const std::vector<Setting>& settings)
   const auto it = std::ranges::find(settings, parts[0], &Setting::name);
   if (it == settings.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "has ", parts[0], "; a key's line takes rate, burst, tokens, concurrency, max_priority"));
+        "has ", parts[0], "; a key's line takes rate, burst, tokens, concurrency, weight, "
+        "max_priority"));
   }
   absl::string_view number = parts.size() > 1 ? absl::string_view(parts[1]) : "";
   double value = 0;
@@ -72,6 +73,7 @@ absl::StatusOr<TenantLimits> ReadLimits(std::istream& words, const TenantLimits&
        [&](double v) { limits.tokens_per_min = static_cast<int64_t>(v); }},
       {"concurrency", "", 1, 1 << 24, true,
        [&](double v) { limits.concurrency = static_cast<int32_t>(v); }},
+      {"weight", "", 1, 1000, true, [&](double v) { limits.weight = static_cast<int32_t>(v); }},
       {"max_priority", "", -2147483648.0, 2147483647.0, true,
        [&](double v) { limits.max_priority = static_cast<int32_t>(v); }}};
   std::set<std::string> seen;

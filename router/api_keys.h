@@ -18,7 +18,7 @@ namespace baton {
 class ApiKeys {
  public:
   // One line per key: `TENANT SHA256HEX [rate=N/s] [burst=N] [tokens=N/min] [concurrency=N]
-  // [max_priority=N]`, see TenantLimits; burst is 2 x rate unless given. Empty lines and lines that
+  // [weight=N] [max_priority=N]`, see TenantLimits; burst is 2 x rate unless given. Empty lines and lines that
   // begin with # are skipped. A tenant may have several keys, of the same limits. INVALID_ARGUMENT
   // or NOT_FOUND names file, line and cure. `others`: the limits that lines without them leave.
   static absl::StatusOr<ApiKeys> Load(const std::string& path, const TenantLimits& others = {});

@@ -139,8 +139,10 @@ absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
   const std::string tenant = prepared.request.tenant;
   const int64_t tokens = MostTokens(prepared);
   RETURN_IF_ERROR(quotas_->Acquire(tenant, tokens, options_.clock ? options_.clock() : Time()));
+  const TenantLimits& limits = quotas_->LimitsOf(tenant);
   int32_t& priority = prepared.request.priority;
-  priority = std::max(priority, quotas_->LimitsOf(tenant).max_priority);
+  priority = std::max(priority, limits.max_priority);
+  prepared.request.weight = limits.weight;
   ValidRequest request = prepared.request;
   // Echo without scores and without new tokens needs no worker.
   const bool local = request.score_only && request.sampling.num_prompt_logprobs < 0;

@@ -17,6 +17,7 @@ struct TenantLimits {
   double burst = 0;            // Requests at once, beside requests_per_s; >= 1 where that is set.
   int64_t tokens_per_min = 0;  // Prompt and max_tokens; what an answer leaves of them comes back.
   int32_t concurrency = 0;     // Requests at a time, waiting or running.
+  int32_t weight = 1;          // Its part, beside other tenants', of what all wait for.
   int32_t max_priority = 0;    // A request's priority below it is raised to it.
   bool operator==(const TenantLimits&) const = default;
 };

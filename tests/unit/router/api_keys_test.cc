@@ -39,13 +39,14 @@ TEST(ApiKeysTest, RefusesEverythingElse) {
 
 TEST(ApiKeysTest, LimitsStandBehindTheKeyAndBelongToTheTenant) {
   const std::string line = std::string("alice ") + kAbc + " rate=0.5/s tokens=6000/min";
-  const auto keys = LoadText(line + " concurrency=3 max_priority=-7\nbob " + kEmpty +
+  const auto keys = LoadText(line + " concurrency=3 weight=4 max_priority=-7\nbob " + kEmpty +
                              "\ncarl " + kEmpty + " rate=20/s burst=50\n");
   ASSERT_TRUE(keys.ok()) << keys.status();
   EXPECT_EQ(keys->limits().at("alice"), (TenantLimits{.requests_per_s = 0.5,
                                                       .burst = 1,
                                                       .tokens_per_min = 6000,
                                                       .concurrency = 3,
+                                                      .weight = 4,
                                                       .max_priority = -7}));
   EXPECT_EQ(keys->limits().at("bob"), TenantLimits());
   EXPECT_EQ(keys->limits().at("carl").burst, 50);
@@ -69,6 +70,8 @@ TEST(ApiKeysTest, ABadLimitIsRefusedByLineValueAndCure) {
                {"tokens=1.5/min", "allowed: tokens=N/min, N whole, from 1"},
                {"tokens=-1/min", "allowed: tokens=N/min"},
                {"concurrency=0", "allowed: concurrency=N"},
+               {"weight=0", "allowed: weight=N, N whole, from 1 to 1000"},
+               {"weight=1001", "allowed: weight=N"},
                {"max_priority=3000000000", "allowed: max_priority=N"}};
   for (const auto& each : cases) {
     const auto keys = LoadText(std::string("alice ") + kAbc + " " + each.words + "\n");

@@ -205,7 +205,7 @@ TEST(GenerationServiceTest, ARefusedRequestHoldsNeitherQuotaNorBytes) {
 TEST(GenerationServiceTest, ATenantsPriorityTokensAndRequestsAreItsLimits) {
   FakeFrontend frontend;
   GenerationServiceOptions options = Options();
-  options.tenants["a"] = {.tokens_per_min = 1000, .max_priority = -2};
+  options.tenants["a"] = {.tokens_per_min = 1000, .weight = 5, .max_priority = -2};
   GenerationService service(std::move(options), std::make_shared<FakeTokenizer>(), &frontend);
   GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::vector<int32_t>(10, 1))}};
   request.max_tokens = 20;
@@ -221,9 +221,11 @@ TEST(GenerationServiceTest, ATenantsPriorityTokensAndRequestsAreItsLimits) {
   EXPECT_TRUE(start().ok());
   EXPECT_TRUE(IsQuotaExceeded(start()));
   EXPECT_EQ(frontend.requests().back().priority, -2);
+  EXPECT_EQ(frontend.requests().back().weight, 5);
   request.tenant = "b";
   EXPECT_TRUE(start().ok());
   EXPECT_EQ(frontend.requests().back().priority, 0);
+  EXPECT_EQ(frontend.requests().back().weight, 1);
   request.priority = 3;
   EXPECT_TRUE(start().ok());
   EXPECT_EQ(frontend.requests().back().priority, 3);
