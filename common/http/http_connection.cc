@@ -171,7 +171,7 @@ void Connection::OnHeader(Error error) {
   }
   std::optional<Response> refusal = CheckHead(head);
   if (!refusal.has_value() && !parser_->is_done()) refusal = PrepareBody(head);
-  if (refusal.has_value()) return Refuse(std::move(*refusal));
+  if (refusal.has_value()) return Refuse(std::move(*refusal), SkipBody());
   if (parser_->is_done()) return Dispatch(std::move(head));
   state_ = State::kBody;
   Arm(read_watchdog_, core_->options.body_timeout);
@@ -309,10 +309,20 @@ void Connection::Dispatch(Request request) {
   boost::asio::post(core_->handlers, std::move(run));
 }
 
+// A refused body that has come with its head is passed over. What is still to come is not waited
+// for: nobody knows if a client that expects a `100 Continue` will send it.
+bool Connection::SkipBody() {
+  const auto length = parser_->content_length();
+  if (!length.has_value() || *length > buffer_.size()) return false;
+  buffer_.consume(static_cast<size_t>(*length));
+  return true;
+}
+
 // Answers without a handler. A body that was not read makes the connection useless.
-void Connection::Refuse(Response response) {
+void Connection::Refuse(Response response, bool is_skipped) {
   // After what is not quite HTTP nobody knows where the next request begins.
-  const bool complete = parser_.has_value() && parser_->is_done() && response.status != 400;
+  const bool is_whole = is_skipped || (parser_.has_value() && parser_->is_done());
+  const bool complete = is_whole && response.status != 400;
   state_ = State::kHandling;
   Disarm(read_watchdog_);
   parser_.reset();

@@ -67,7 +67,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnBody(Error error, Request head);
   std::optional<Response> CountBody(int64_t bytes);
   void Dispatch(Request request);
-  void Refuse(Response response);
+  bool SkipBody();
+  void Refuse(Response response, bool is_skipped = false);
   void OnParseError(Error error);
 
   void WriteHead(const Response& response, std::string_view framing);

@@ -208,6 +208,57 @@ TEST(HttpConnectionTest, ARefusedClientIsNotHeardOutForEver) {
   EXPECT_LT(megabytes, 150);  // 16, and what the kernel holds.
 }
 
+// A server that refuses everybody who does not say "Key: good".
+std::unique_ptr<HttpServer> StartPicky() {
+  ServerOptions options;
+  options.authorize = [](const Request& head) {
+    Decision decision;
+    if (head.Find("Key") != "good") decision.refusal = ErrorResponse(429, "rate_limit_error", "no");
+    return decision;
+  };
+  return StartServer(std::move(options));
+}
+
+TEST(HttpConnectionTest, ARefusalComesBeforeTheBodyIsAskedFor) {
+  auto server = StartPicky();
+  TestClient client(server->port());
+  client.Send("POST /echo HTTP/1.1\r\nHost: t\r\nExpect: 100-continue\r\n"
+              "Content-Length: 5\r\n\r\n");
+  const WireResponse refused = client.Read();
+  EXPECT_EQ(refused.status, 429) << "and not 100";
+  EXPECT_EQ(refused.Header("Connection"), "close") << "nobody knows if the body comes";
+  EXPECT_TRUE(client.AtEnd());
+}
+
+TEST(HttpConnectionTest, ARefusedBodyThatIsStillToComeIsNotWaitedFor) {
+  auto server = StartPicky();
+  for (const char* framing : {"Content-Length: 100", "Transfer-Encoding: chunked"}) {
+    TestClient client(server->port());
+    client.Send(absl::StrCat("POST /echo HTTP/1.1\r\nHost: t\r\n", framing, "\r\n\r\n1"));
+    const WireResponse refused = client.Read();
+    EXPECT_EQ(refused.status, 429) << framing;
+    EXPECT_EQ(refused.Header("Connection"), "close") << framing;
+    EXPECT_TRUE(client.AtEnd()) << framing;
+  }
+}
+
+TEST(HttpConnectionTest, ARefusedBodyThatHasComeIsPassedOverAndTheConnectionGoesOn) {
+  auto server = StartPicky();
+  TestClient client(server->port());
+  // What looks like a request within the body is none.
+  const std::string body = "GET /health HTTP/1.1\r\nHost: t\r\n\r\n";
+  const std::string good = "POST /echo HTTP/1.1\r\nHost: t\r\nKey: good\r\nContent-Length: 2\r\n"
+                           "\r\nhi";
+  for (int i = 0; i < 3; ++i) {
+    client.Send(absl::StrCat("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: ", body.size(),
+                             "\r\n\r\n", body, good));
+    const WireResponse refused = client.Read();
+    EXPECT_EQ(refused.status, 429);
+    EXPECT_EQ(refused.Header("Connection"), "keep-alive");
+    EXPECT_EQ(client.Read().body, "hi");
+  }
+}
+
 TEST(HttpConnectionTest, ReadsAheadNoMoreThanItsBufferHolds) {
   absl::Notification started;
   absl::Notification go_on;
