@@ -113,6 +113,10 @@ void AddLimits(CLI::App& app, RouterConfig& c) {
   app.add_option("--max-queued-bytes", c.max_queued_bytes, "Body bytes of those")
       ->group("Limits")
       ->capture_default_str();
+  app.add_option("--max-queue-wait-s", c.max_queue_wait_s,
+                 "A request that would wait for workers for longer gets 503 at once; 0 = none does")
+      ->group("Limits")
+      ->capture_default_str();
   app.add_option("--max-unread-bytes", c.max_unread_bytes,
                  "Of answers that readers have not taken, and log probabilities to come")
       ->group("Limits")
@@ -157,6 +161,7 @@ absl::Status RouterConfig::Validate() const {
   RETURN_IF_ERROR(CheckOption("--max-queued-requests", max_queued_requests, 1, 1 << 24));
   RETURN_IF_ERROR(CheckOption("--max-queued-tokens", max_queued_tokens, 1, int64_t{1} << 40));
   RETURN_IF_ERROR(CheckOption("--max-queued-bytes", max_queued_bytes, 1, int64_t{1} << 40));
+  RETURN_IF_ERROR(CheckOption("--max-queue-wait-s", max_queue_wait_s, 0, 7 * 86'400));
   RETURN_IF_ERROR(CheckOption("--max-unread-bytes", max_unread_bytes, 1, int64_t{1} << 40));
   RETURN_IF_ERROR(CheckOption("--request-timeout-s", request_timeout_s, 1, 7 * 86'400));
   RETURN_IF_ERROR(CheckOption("--max-connections", max_connections, 1, 1 << 20));

@@ -32,6 +32,7 @@ struct RouterConfig {
   int64_t max_queued_requests = 4096;
   int64_t max_queued_tokens = 16 << 20;
   int64_t max_queued_bytes = 256 << 20;
+  int max_queue_wait_s = 10;  // Who would wait for longer is refused at once; 0 = nobody is.
   int64_t max_unread_bytes = 256 << 20;  // Of answers: made, and not taken by their readers.
   int request_timeout_s = 3600;  // From arrival to the last token.
   int max_connections = 16384;      // HTTP.

@@ -359,15 +359,11 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     auto call = GenerateCall::Create(context, {.on_broken = [link] { link->Break(); },
                                                .on_idle = [link] { link->OnIdle(); },
                                                .on_done = [link] { link->OnDone(); }});
-    const absl::StatusOr<std::string> tenant = Authorize(context);
-    absl::StatusOr<GenerationRequest> read = ReadGenerateRequest(*request);
-    if (absl::Status status =
-            FirstError({tenant.status(), read.status(), service_->CheckModel(request->model())});
-        !status.ok()) {
-      call->Close(std::move(status));
+    absl::StatusOr<GenerationRequest> read = ReadAllowed(context, *request);
+    if (!read.ok()) {
+      call->Close(read.status());
       return call.get();
     }
-    read->tenant = *tenant;
     read->timeout = TimeLeft(context->raw_deadline());  // Zero: the service's default.
     const bool is_long = request->has_chat() || request->ByteSizeLong() >= kLargePromptBytes;
     Post(is_long, [this, call, link, work = *std::move(read)] {
@@ -411,11 +407,15 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     boost::asio::post(*pool_, std::move(task));
   }
 
-  static absl::Status FirstError(std::initializer_list<absl::Status> all) {
-    for (const absl::Status& status : all) {
-      if (!status.ok()) return status;
-    }
-    return absl::OkStatus();
+  // Who may not ask, or not now, costs nothing more.
+  absl::StatusOr<GenerationRequest> ReadAllowed(const grpc::CallbackServerContext* context,
+                                                const v1::GenerateRequest& request) const {
+    ASSIGN_OR_RETURN(const std::string tenant, Authorize(context));
+    RETURN_IF_ERROR(service_->CheckQuota(tenant));
+    RETURN_IF_ERROR(service_->CheckModel(request.model()));
+    ASSIGN_OR_RETURN(GenerationRequest read, ReadGenerateRequest(request));
+    read.tenant = tenant;
+    return read;
   }
 
   // The tenant that the call's metadata names.

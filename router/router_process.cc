@@ -22,6 +22,7 @@
 #include "common/telemetry/log.h"
 #include "router/generation/codec_tokenizer.h"
 #include "router/generation/sampling_defaults.h"
+#include "router/openai/error_response.h"
 #include "router/text/text_codec.h"
 
 namespace baton {
@@ -47,6 +48,11 @@ RouterServiceOptions ServiceOptions(const RouterConfig& config, const ClusterTls
   options.node.max_queued_requests = config.max_queued_requests;
   options.node.max_queued_tokens = config.max_queued_tokens;
   options.node.max_queued_bytes = config.max_queued_bytes;
+  if (config.max_queue_wait_s > 0) {
+    options.node.max_queue_wait = std::chrono::seconds(config.max_queue_wait_s);
+  } else {
+    options.node.max_queue_wait = Duration::max();
+  }
   options.max_offered_requests = static_cast<size_t>(config.max_queued_requests);
   for (const std::string& address : config.prefill) {
     options.workers.push_back({.role = Role::kPrefill, .address = address});
@@ -144,6 +150,11 @@ http::Decision RouterProcess::Authorize(const http::Request& head) const {
   }
   if (open) return {};
   if (std::optional<std::string> tenant = keys_->TenantOf(head.Find("authorization"))) {
+    const bool generates = head.path == "/v1/completions" || head.path == "/v1/chat/completions";
+    if (absl::Status quota = generates ? generation_->CheckQuota(*tenant) : absl::OkStatus();
+        !quota.ok()) {
+      return {.refusal = ErrorResponse(quota)};
+    }
     return {.principal = *std::move(tenant)};
   }
   return {.refusal = http::ErrorResponse(401, "authentication_error",

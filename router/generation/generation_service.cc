@@ -88,6 +88,10 @@ GenerationService::GenerationService(GenerationServiceOptions options,
       budget_(std::make_shared<AnswerBudget>(options_.limits.max_answer_bytes)),
       random_(options_.random_seed) {}
 
+absl::Status GenerationService::CheckQuota(const std::string& tenant) const {
+  return quotas_->Check(tenant, options_.clock ? options_.clock() : Time());
+}
+
 absl::StatusOr<PreparedGeneration> GenerationService::Prepare(const GenerationRequest& request) {
   RETURN_IF_ERROR(CheckRequest(request, options_.limits, has_tokenizer()));
   PreparedGeneration prepared;

@@ -130,6 +130,10 @@ class GenerationService {
   GenerationService(GenerationServiceOptions options, std::shared_ptr<const Tokenizer> tokenizer,
                     RouterFrontend* frontend);
 
+  // Before anything of a request is read: RESOURCE_EXHAUSTED if its tenant has no room in its quota
+  // for any. What it is worth, Start says.
+  absl::Status CheckQuota(const std::string& tenant) const;
+
   // Template, tokenize, defaults, limits. INVALID_ARGUMENT names the field. RESOURCE_EXHAUSTED when
   // answers hold all they may, before anything more is made for this one.
   absl::StatusOr<PreparedGeneration> Prepare(const GenerationRequest& request);

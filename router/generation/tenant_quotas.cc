@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
+#include "common/base/status.h"
 #include "router/error.h"
 
 namespace baton {
@@ -26,21 +27,16 @@ const TenantLimits& TenantQuotas::LimitsOf(const std::string& tenant) const {
   return it == named_.end() ? others_ : it->second;
 }
 
-absl::Status TenantQuotas::Acquire(const std::string& tenant, int64_t tokens, Time now) {
-  const TenantLimits& limits = LimitsOf(tenant);
+void TenantQuotas::Account::Refill(const TenantLimits& limits, Time now) {
+  requests.Refill(limits.requests_per_s, now);
+  tokens.Refill(static_cast<double>(limits.tokens_per_min) / 60, now);
+}
+
+// Of an account that is refilled.
+absl::Status TenantQuotas::CheckAccount(const TenantLimits& limits, const Account& account,
+                                        int64_t tokens) {
   const auto most_tokens = static_cast<double>(limits.tokens_per_min);
   const auto wanted_tokens = static_cast<double>(tokens);
-  if (limits.tokens_per_min > 0 && tokens > limits.tokens_per_min) {
-    return InvalidField(
-        "max_tokens",
-        absl::StrFormat("prompt and max_tokens make %d tokens; your limit is %d a minute: set a "
-                        "smaller max_tokens.",
-                        tokens, limits.tokens_per_min));
-  }
-  absl::MutexLock lock(&mutex_);
-  Account& account = accounts_[tenant];
-  account.requests.Refill(limits.requests_per_s, now);
-  account.tokens.Refill(most_tokens / 60, now);
   if (limits.concurrency > 0 && account.running >= limits.concurrency) {
     return QuotaExceeded(absl::StrFormat(
         "You have %d requests running, which is the most allowed; wait for one to end.",
@@ -59,9 +55,34 @@ absl::Status TenantQuotas::Acquire(const std::string& tenant, int64_t tokens, Ti
                         static_cast<int64_t>(most_tokens - account.tokens.taken)),
         Until(account.tokens.taken + wanted_tokens - most_tokens, most_tokens / 60));
   }
+  return absl::OkStatus();
+}
+
+absl::Status TenantQuotas::Check(const std::string& tenant, Time now) {
+  const TenantLimits& limits = LimitsOf(tenant);
+  absl::MutexLock lock(&mutex_);
+  const auto it = accounts_.find(tenant);
+  if (it == accounts_.end()) return absl::OkStatus();
+  it->second.Refill(limits, now);
+  return CheckAccount(limits, it->second, /*tokens=*/1);
+}
+
+absl::Status TenantQuotas::Acquire(const std::string& tenant, int64_t tokens, Time now) {
+  const TenantLimits& limits = LimitsOf(tenant);
+  if (limits.tokens_per_min > 0 && tokens > limits.tokens_per_min) {
+    return InvalidField(
+        "max_tokens",
+        absl::StrFormat("prompt and max_tokens make %d tokens; your limit is %d a minute: set a "
+                        "smaller max_tokens.",
+                        tokens, limits.tokens_per_min));
+  }
+  absl::MutexLock lock(&mutex_);
+  Account& account = accounts_[tenant];
+  account.Refill(limits, now);
+  RETURN_IF_ERROR(CheckAccount(limits, account, tokens));
   ++account.running;
   account.requests.taken += 1;
-  account.tokens.taken += wanted_tokens;
+  account.tokens.taken += static_cast<double>(tokens);
   return absl::OkStatus();
 }
 

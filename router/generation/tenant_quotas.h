@@ -32,6 +32,8 @@ class TenantQuotas {
 
   const TenantLimits& LimitsOf(const std::string& tenant) const;
 
+  // What Acquire would say of a request of which nothing else is known yet; nothing is counted.
+  absl::Status Check(const std::string& tenant, Time now);
   // Counts a request that may need so many tokens, until Release. RESOURCE_EXHAUSTED of the
   // tenant's own doing (IsQuotaExceeded) says which limit, and when to try again; INVALID_ARGUMENT:
   // it needs more tokens than are ever there. Then nothing is counted.
@@ -50,7 +52,11 @@ class TenantQuotas {
     int32_t running = 0;
     Bucket requests;
     Bucket tokens;
+    void Refill(const TenantLimits& limits, Time now);
   };
+
+  static absl::Status CheckAccount(const TenantLimits& limits, const Account& account,
+                                   int64_t tokens);
 
   const std::map<std::string, TenantLimits> named_;
   const TenantLimits others_;

@@ -37,10 +37,11 @@ struct Answer {
 
 class InferenceServiceTest : public ::testing::Test {
  protected:
-  void Serve(FakeFrontend::Script script, InferenceServerOptions options = {}) {
+  void Serve(FakeFrontend::Script script, InferenceServerOptions options = {},
+             GenerationServiceOptions model = FakeModelOptions()) {
     frontend_ = std::make_unique<FakeFrontend>(std::move(script));
     service_ = std::make_unique<GenerationService>(
-        FakeModelOptions(), std::make_shared<FakeTokenizer>(), frontend_.get());
+        std::move(model), std::make_shared<FakeTokenizer>(), frontend_.get());
     server_ = std::make_unique<InferenceServer>(std::move(options), service_.get());
     ASSERT_TRUE(server_->Start().ok());
     stub_ = v1::Inference::NewStub(
@@ -305,6 +306,20 @@ TEST_F(InferenceServiceTest, AsksForAKeyWhenKeysAreConfigured) {
   EXPECT_EQ(Generate(request, "Bearer bad").status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_TRUE(Generate(request, "Bearer good").status.ok());
   EXPECT_EQ(frontend_->requests().at(0).tenant, "alice");
+}
+
+TEST_F(InferenceServiceTest, ATenantWithoutRoomIsRefusedBeforeItsRequestIsLookedAt) {
+  GenerationServiceOptions model = FakeModelOptions();
+  model.tenants["alice"] = {.requests_per_s = 0.001, .burst = 1};
+  InferenceServerOptions options;
+  options.authorize = [](std::string_view value) { return std::string(value); };
+  Serve(SayBytes("x"), std::move(options), std::move(model));
+  v1::GenerateRequest request;
+  request.set_text("a");
+  EXPECT_TRUE(Generate(request, "alice").status.ok());
+  const v1::GenerateRequest invalid;
+  EXPECT_EQ(Generate(invalid, "alice").status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(Generate(invalid, "bob").status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST_F(InferenceServiceTest, EveryMethodAsksForTheKey) {

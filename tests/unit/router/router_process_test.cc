@@ -15,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
@@ -129,6 +130,30 @@ TEST(RouterProcessTest, AsksForAKeyWhereTheApiIsAndNowhereElse) {
   EXPECT_EQ(CallModel(grpc, ""), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(CallModel(grpc, "Bearer wrong"), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(CallModel(grpc, "Bearer abc"), grpc::StatusCode::OK);
+}
+
+TEST(RouterProcessTest, ATenantOverItsRateIsRefusedBeforeItsBodyIsRead) {
+  RouterConfig config = LonelyConfig();
+  config.api_keys_file = ::testing::TempDir() + "/baton-router-process-test-rates";
+  std::ofstream(config.api_keys_file)
+      << "alice ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad rate=0.001/s "
+         "burst=1\n";
+  auto process = RouterProcess::Start(config);
+  ASSERT_TRUE(process.ok()) << process.status();
+  const std::string head =
+      "POST /v1/completions HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer abc\r\n";
+  http::TestClient client(HttpPort(config));
+  const std::string body = R"({"prompt":"a","echo":true,"max_tokens":0})";  // Needs no worker.
+  client.Send(absl::StrCat(head, "Content-Length: ", body.size(), "\r\n\r\n", body));
+  ASSERT_EQ(client.Read().status, 200);
+  client.Send(head + "Expect: 100-continue\r\nContent-Length: 1000000\r\n\r\n");
+  const http::WireResponse refused = client.Read();
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.body, HasSubstr("rate_limit_exceeded"));
+  EXPECT_GT(std::stoi(refused.Header("Retry-After")), 900);
+  EXPECT_TRUE(client.AtEnd());
+  // What costs no tokens is not counted.
+  EXPECT_EQ(Get(HttpPort(config), "/v1/models", "Authorization: Bearer abc\r\n"), 200);
 }
 
 TEST(RouterProcessTest, NamesItsModelAfterItsFolderOrAsItIsTold) {

@@ -82,6 +82,24 @@ TEST_F(TenantQuotasTest, RequestsAtATimeCountUntilTheirEnd) {
   EXPECT_TRUE(IsQuotaExceeded(quotas.Acquire("b", 1, kStart)));
 }
 
+TEST_F(TenantQuotasTest, WhetherThereIsRoomForAnythingIsToldAndCostsNothing) {
+  TenantQuotas quotas({{"rate", {.requests_per_s = 0.5, .burst = 1}},
+                       {"tokens", {.tokens_per_min = 600}},
+                       {"one", {.concurrency = 1}}},
+                      {});
+  for (const char* tenant : {"rate", "tokens", "one", "none"}) {
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(quotas.Check(tenant, kStart).ok()) << tenant;
+    ASSERT_TRUE(quotas.Acquire(tenant, 600, kStart).ok());
+  }
+  EXPECT_EQ(RetryAfter(quotas.Check("rate", kStart)), 2);
+  EXPECT_TRUE(IsQuotaExceeded(quotas.Check("tokens", At(99))));
+  EXPECT_TRUE(quotas.Check("tokens", At(101)).ok()) << "for one token there is room";
+  EXPECT_TRUE(IsQuotaExceeded(quotas.Check("one", kStart)));
+  quotas.Release("one", 0, kStart);
+  EXPECT_TRUE(quotas.Check("one", kStart).ok());
+  EXPECT_TRUE(quotas.Check("none", kStart).ok());
+}
+
 TEST_F(TenantQuotasTest, AClockThatStepsBackGivesNothing) {
   TenantQuotas quotas({{"a", {.requests_per_s = 1, .burst = 1}}}, {});
   ASSERT_TRUE(quotas.Acquire("a", 1, At(5000)).ok());
