@@ -107,6 +107,7 @@ absl::Status AdmissionQueue::Admit(uint64_t request, const ValidRequest& body, T
 // Adds it to what waits, or takes it away.
 void AdmissionQueue::Count(uint64_t key, const Request& request, int64_t times) {
   total_.Add(request.size, times);
+  num_by_class_[request.priority < 0 ? 0 : request.priority == 0 ? 1 : 2] += times;
   if ((cost_[request.priority] += times * request.cost) == 0) cost_.erase(request.priority);
   const std::string& name = request.account->name;
   Backlog& backlog = backlogs_[name];

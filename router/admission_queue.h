@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -42,6 +43,8 @@ class AdmissionQueue {
   // The tenant of a request, from Admit to End.
   const TenantAccount* AccountOf(uint64_t request) const { return live_.at(request).account; }
   int64_t num_requests() const { return total_.requests; }
+  // Of those: with a priority below 0, of 0, above.
+  const std::array<int64_t, 3>& num_by_class() const { return num_by_class_; }
   int64_t num_tokens() const { return total_.tokens; }
   size_t num_tenants() const { return counters_.num_active(); }
   // All that workers take now was given to them; is there more?
@@ -101,6 +104,7 @@ class AdmissionQueue {
   absl::flat_hash_map<uint64_t, Request> live_;
   Size total_;  // That waits.
   CostByClass cost_;
+  std::array<int64_t, 3> num_by_class_{};
   std::map<std::string, Backlog> backlogs_;
   std::set<std::pair<int64_t, std::string>> by_share_;
   int64_t waiting_weight_ = 0;  // Of tenants with a backlog.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -35,6 +36,7 @@ struct RouterView {
   int64_t queued_requests = 0;
   int64_t queued_tokens = 0;
   int64_t running_requests = 0;
+  std::array<int64_t, 3> queued_by_class{};  // Of priorities below 0, 0, and above.
   int64_t live_tenants = 0;  // With requests that wait or run.
 };
 

@@ -1,6 +1,8 @@
 #include "router/router_metrics.h"
 
+#include <array>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "common/process/command_line.h"
@@ -62,6 +64,19 @@ void RouterMetrics::ExportNode(const RouterService* service) {
   add("baton_requests_waiting", "Requests that wait, by what for.", MetricKind::kGauge,
       {{"stage", "queue"}},
       [service] { return static_cast<double>(service->View().queued_requests); });
+  metrics_.Export("baton_requests_waiting_by_priority",
+                  "Requests that wait for workers, by priority: high is below 0, low above.",
+                  MetricKind::kGauge, [service] {
+                    const std::array<int64_t, 3> waiting = service->View().queued_by_class;
+                    std::vector<MetricSample> samples;
+                    for (const auto& [i, name] : {std::pair(0, "high"), {1, "normal"}, {2, "low"}}) {
+                      samples.push_back({.labels = {{"priority", name}},
+                                         .value = static_cast<double>(waiting[i])});
+                    }
+                    return samples;
+                  });
+  add("baton_tenants_live", "Tenants with requests that wait or run.", MetricKind::kGauge, {},
+      [service] { return static_cast<double>(service->View().live_tenants); });
   add("baton_requests_running", "Requests given to workers.", MetricKind::kGauge,
       {{"role", "router"}},
       [service] { return static_cast<double>(service->View().running_requests); });
@@ -93,6 +108,10 @@ void RouterMetrics::ExportCounters(const RouterService* service) {
   static constexpr Counter kCounters[] = {
       {"baton_sequences_requeued_total", "Sequences that a worker refused or gave back.",
        &RouterCounters::requeued},
+      {"baton_requests_shed_total", "Requests refused because they would have waited for too long.",
+       &RouterCounters::shed},
+      {"baton_requests_evicted_total", "Waiting requests that a full queue gave up for others.",
+       &RouterCounters::evicted},
       {"baton_moves_total", "Sequences taken away from a lost, hung or draining worker.",
        &RouterCounters::moves},
       {"baton_retries_total", "Sequences tried again after a healthy worker's failure.",

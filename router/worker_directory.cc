@@ -237,8 +237,11 @@ RoutingSnapshot WorkerDirectory::Snapshot(const RouteNeed& need, int64_t max_pen
     if (!MayAsk(i, now) || w.hello.max_model_len < need.total_tokens) continue;
     const Candidate candidate = CandidateOf(i);
     if (w.role == Role::kPrefill) {
+      const int64_t half_second = candidate.tokens_per_s / 2;
+      const int64_t most = candidate.tokens_per_s > 0 ? std::min(max_pending_tokens, half_second)
+                                                      : max_pending_tokens;
       const bool has_room = w.pending_tokens == 0 ||
-                            candidate.pending_tokens + need.prompt_tokens <= max_pending_tokens;
+                            candidate.pending_tokens + need.prompt_tokens <= most;
       if (has_room) snapshot.prefill.push_back(candidate);
     } else if (w.role == Role::kDecode && need.needs_decode) {
       snapshot.decode.push_back(candidate);

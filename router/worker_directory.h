@@ -101,7 +101,8 @@ class WorkerDirectory {
   Candidate CandidateOf(int32_t worker) const;
 
   // The candidates that may take it now, without matched_tokens. A prefill worker takes at most
-  // `max_pending_tokens` ahead, of all routers, but always one prompt of each.
+  // `max_pending_tokens` ahead, of all routers, or what it computes in half a second: what waits
+  // there waits in no fair order. But always one prompt of each.
   RoutingSnapshot Snapshot(const RouteNeed& need, int64_t max_pending_tokens, Time now) const;
 
   // The earliest moment a skipped worker may be asked again; kNever if none is skipped.

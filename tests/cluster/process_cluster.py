@@ -188,7 +188,9 @@ class ProcessCluster(ApiClient):
         self.decode = [Server(self, "decode", i, flags({**worker, "tp": decode_tp}))
                        for i in range(decode)]
         self.workers = self.prefill + self.decode
-        self.router = Server(self, "router", 0, flags({**defaults, **(router or {})}))
+        # On a slow machine much waits for long: no test is to depend on how long.
+        router = {**defaults, "max_queue_wait_s": 0, **(router or {})}
+        self.router = Server(self, "router", 0, flags(router))
 
     def __enter__(self):
         shutil.rmtree(self.dir, ignore_errors=True)

@@ -34,6 +34,8 @@ ValidRequest Clients::DrawRequest() {
   request.score_only = random.Below(10) == 0;
   if (request.score_only || random.Below(8) == 0) request.sampling.num_prompt_logprobs = 1;
   request.tenant = random.Below(4) == 0 ? "b" : "a";
+  request.weight = request.tenant == "b" ? 3 : 1;
+  request.priority = static_cast<int32_t>(request.sampling.seed % 4) - 2;
   request.timeout = seconds(600);
   if (world_.Chance(scenario_.deadline_rate)) {
     request.timeout = world_.Micros(1000, random.Below(4) == 0 ? 6000000 : 300000);

@@ -34,6 +34,10 @@ TEST(RouterMetricsTest, CountsWhatClientsFeel) {
   EXPECT_THAT(text, HasSubstr("baton_tokens_total{kind=\"completion\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("baton_workers{role=\"decode\",healthy=\"false\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("baton_requests_waiting{stage=\"queue\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("baton_requests_waiting_by_priority{priority=\"high\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("baton_requests_waiting_by_priority{priority=\"low\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("baton_tenants_live 0\n"));
+  EXPECT_THAT(text, HasSubstr("baton_requests_shed_total 0\n"));
   EXPECT_THAT(text, HasSubstr("baton_ready 0\n"));
 }
 

@@ -195,6 +195,20 @@ TEST_F(WorkerDirectoryTest, APrefillWorkerGetsLittleAheadButAlwaysOnePrompt) {
   EXPECT_EQ(Snapshot(large).prefill[0].worker, 1);
 }
 
+TEST_F(WorkerDirectoryTest, APrefillWorkerGetsAheadWhatItComputesInHalfASecond) {
+  AllUp();
+  const auto has_room = [this](int64_t rate, int64_t pending) {
+    directory_.OnStatus(0, {.incarnation = 10, .tokens_per_s = rate}, At(1));
+    directory_.at(0).pending_tokens = pending;
+    return Snapshot(kNeed).prefill.front().worker == 0;
+  };
+  EXPECT_TRUE(has_room(80, 20));
+  EXPECT_FALSE(has_room(80, 21)) << "40 tokens in half a second";
+  EXPECT_TRUE(has_room(1, 0)) << "one prompt always";
+  EXPECT_TRUE(has_room(1000, 30));
+  EXPECT_FALSE(has_room(1000, 31)) << "never more than the bound";
+}
+
 TEST_F(WorkerDirectoryTest, WhatOtherRoutersGaveAWorkerCountsUntilItsNextStatus) {
   AllUp();
   SequenceState::Side prefill;
