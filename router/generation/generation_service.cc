@@ -142,7 +142,8 @@ absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
   sink->Keep(share);
   const std::string tenant = prepared.request.tenant;
   const int64_t tokens = MostTokens(prepared);
-  RETURN_IF_ERROR(quotas_->Acquire(tenant, tokens, options_.clock ? options_.clock() : Time()));
+  const Time now = options_.clock ? options_.clock() : Time();
+  RETURN_IF_ERROR(quotas_->Acquire(tenant, tokens, now));
   const TenantLimits& limits = quotas_->LimitsOf(tenant);
   int32_t& priority = prepared.request.priority;
   priority = std::max(priority, limits.max_priority);
@@ -160,8 +161,8 @@ absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
                                .observer = options_.observer,
                                .share = std::move(share),
                                .release = [quotas = quotas_, clock = options_.clock, tenant,
-                                           tokens](int64_t used) {
-                                 quotas->Release(tenant, tokens - std::min(used, tokens),
+                                           tokens, now](int64_t used) {
+                                 quotas->Release(tenant, tokens - std::min(used, tokens), now,
                                                  clock ? clock() : Time());
                                }});
   if (local) {

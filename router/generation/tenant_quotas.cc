@@ -1,6 +1,8 @@
 #include "router/generation/tenant_quotas.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
@@ -20,6 +22,33 @@ Duration Until(double missing, double per_s) {
 void TenantQuotas::Bucket::Refill(double per_s, Time now) {
   if (now > at) taken = std::max(0.0, taken - per_s * ToSeconds(now - at));
   at = std::max(at, now);
+  NoteLow();
+}
+
+void TenantQuotas::Bucket::Take(double amount) {
+  taken += amount;
+  lows.push_back({at, taken});
+}
+
+// What a full bucket has no room for is lost: had the amount not been taken, refills since then
+// would have been lost from the moment on at which `taken` came down to the amount.
+void TenantQuotas::Bucket::GiveBack(double amount, Time taken_at) {
+  auto from = std::ranges::upper_bound(lows, taken_at, {}, &Low::since);
+  if (from == lows.begin()) return;
+  --from;
+  const double back = std::min(amount, from->taken);
+  taken -= back;
+  for (auto it = from; it != lows.end(); ++it) it->taken -= back;
+  const auto higher = std::lower_bound(lows.begin(), from, from->taken,
+                                       [](const Low& low, double t) { return low.taken < t; });
+  from->since = higher->since;
+  lows.erase(higher, from);
+}
+
+void TenantQuotas::Bucket::NoteLow() {
+  std::optional<Time> since;
+  for (; !lows.empty() && lows.back().taken >= taken; lows.pop_back()) since = lows.back().since;
+  if (since.has_value()) lows.push_back({*since, taken});
 }
 
 const TenantLimits& TenantQuotas::LimitsOf(const std::string& tenant) const {
@@ -81,18 +110,19 @@ absl::Status TenantQuotas::Acquire(const std::string& tenant, int64_t tokens, Ti
   account.Refill(limits, now);
   RETURN_IF_ERROR(CheckAccount(limits, account, tokens));
   ++account.running;
-  account.requests.taken += 1;
-  account.tokens.taken += static_cast<double>(tokens);
+  if (limits.requests_per_s > 0) account.requests.taken += 1;
+  if (limits.tokens_per_min > 0) account.tokens.Take(static_cast<double>(tokens));
   return absl::OkStatus();
 }
 
-void TenantQuotas::Release(const std::string& tenant, int64_t unused_tokens, Time now) {
+void TenantQuotas::Release(const std::string& tenant, int64_t unused_tokens, Time acquired,
+                           Time now) {
   absl::MutexLock lock(&mutex_);
   Account& account = accounts_.at(tenant);
   BATON_CHECK(account.running > 0 && unused_tokens >= 0);
-  --account.running;
   account.tokens.Refill(static_cast<double>(LimitsOf(tenant).tokens_per_min) / 60, now);
-  account.tokens.taken = std::max(0.0, account.tokens.taken - static_cast<double>(unused_tokens));
+  account.tokens.GiveBack(static_cast<double>(unused_tokens), acquired);
+  if (--account.running == 0) account.tokens.lows.clear();
 }
 
 }  // namespace baton

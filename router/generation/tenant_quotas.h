@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -38,15 +39,27 @@ class TenantQuotas {
   // tenant's own doing (IsQuotaExceeded) says which limit, and when to try again; INVALID_ARGUMENT:
   // it needs more tokens than are ever there. Then nothing is counted.
   absl::Status Acquire(const std::string& tenant, int64_t tokens, Time now);
-  // The request has ended; so many of its tokens were not used.
-  void Release(const std::string& tenant, int64_t unused_tokens, Time now);
+  // The request that was counted at `acquired` has ended; so many of its tokens were not used. Of
+  // them comes back what time has not given back meanwhile.
+  void Release(const std::string& tenant, int64_t unused_tokens, Time acquired, Time now);
 
  private:
   // Full at first.
   struct Bucket {
     double taken = 0;
     Time at{};  // When `taken` was true.
+    // Of each moment the lowest that `taken` was since then; both rise.
+    struct Low {
+      Time since;
+      double taken;
+    };
+    std::vector<Low> lows;
+
     void Refill(double per_s, Time now);
+    void Take(double amount);
+    // As much of it as would not be back by now if it had not been taken at that time.
+    void GiveBack(double amount, Time taken_at);
+    void NoteLow();
   };
   struct Account {
     int32_t running = 0;

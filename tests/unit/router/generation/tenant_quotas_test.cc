@@ -1,5 +1,8 @@
 #include "router/generation/tenant_quotas.h"
 
+#include <vector>
+
+#include "common/base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "router/error.h"
@@ -29,7 +32,7 @@ TEST_F(TenantQuotasTest, RequestsOverTimeAreExactForEachTenant) {
     for (int64_t ms = 0; ms <= 60'000; ms += 20) {  // 50 a second for a minute.
       if (!quotas.Acquire(tenant, 1, At(ms)).ok()) continue;
       ++taken;
-      quotas.Release(tenant, 0, At(ms));
+      quotas.Release(tenant, 0, At(ms), At(ms));
     }
     EXPECT_NEAR(taken, 2 * t + 30 * t, 1) << t;
   }
@@ -53,7 +56,7 @@ TEST_F(TenantQuotasTest, TokensThatAnAnswerLeavesComeBack) {
   EXPECT_TRUE(IsQuotaExceeded(refused));
   EXPECT_EQ(RetryAfter(refused), 10);  // 100 tokens at 10 a second.
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("100 are left"));
-  quotas.Release("a", 450, kStart);
+  quotas.Release("a", 450, kStart, kStart);
   EXPECT_TRUE(quotas.Acquire("a", 550, kStart).ok());
   EXPECT_FALSE(quotas.Acquire("a", 1, kStart).ok());
   EXPECT_TRUE(quotas.Acquire("a", 10, At(1001)).ok());
@@ -65,9 +68,61 @@ TEST_F(TenantQuotasTest, TokensThatAnAnswerLeavesComeBack) {
 TEST_F(TenantQuotasTest, WhatComesBackLateNeverMakesMoreThanTheLimit) {
   TenantQuotas quotas({{"a", {.tokens_per_min = 600}}}, {});
   ASSERT_TRUE(quotas.Acquire("a", 600, kStart).ok());
-  quotas.Release("a", 600, At(60'000));
+  quotas.Release("a", 600, kStart, At(60'000));
   EXPECT_TRUE(quotas.Acquire("a", 600, At(60'000)).ok());
   EXPECT_FALSE(quotas.Acquire("a", 600, At(60'000)).ok());
+}
+
+TEST_F(TenantQuotasTest, WhatTimeHasGivenBackDoesNotComeBackAgainFromOthers) {
+  TenantQuotas quotas({{"a", {.tokens_per_min = 600}}}, {});
+  ASSERT_TRUE(quotas.Acquire("a", 600, kStart).ok());
+  ASSERT_TRUE(quotas.Acquire("a", 600, At(120'000)).ok());  // Full for a minute by then.
+  quotas.Release("a", 590, kStart, At(120'000));
+  EXPECT_FALSE(quotas.Acquire("a", 1, At(120'000)).ok());
+  // Down to 100 of the second one's 600: so much of its unused 400 is still out.
+  ASSERT_TRUE(quotas.Acquire("a", 500, At(170'000)).ok());
+  quotas.Release("a", 400, At(120'000), At(170'000));
+  EXPECT_TRUE(quotas.Acquire("a", 100, At(170'000)).ok());
+  EXPECT_FALSE(quotas.Acquire("a", 1, At(170'000)).ok());
+}
+
+// Whatever requests take, leave and how long they run: what they have used that began within any
+// time is at most a full bucket and what time brings.
+TEST_F(TenantQuotasTest, NoOrderOfEndsLetsATenantUseMoreThanItsLimit) {
+  constexpr int64_t kPerMin = 6000;  // One in 10 ms.
+  struct Request {
+    int64_t from_ms, to_ms, asked, used;
+    bool ended = false;
+  };
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Random random(seed);
+    const auto below = [&](int64_t n) {
+      return static_cast<int64_t>(random.Below(static_cast<uint64_t>(n)));
+    };
+    TenantQuotas quotas({{"a", {.tokens_per_min = kPerMin}}}, {});
+    std::vector<Request> requests;
+    for (int64_t ms = 0; ms < 300'000; ms += 1 + below(2000)) {
+      for (Request& one : requests) {
+        if (one.ended || one.to_ms > ms) continue;
+        one.ended = true;
+        quotas.Release("a", one.asked - one.used, At(one.from_ms), At(ms));
+      }
+      const int64_t asked = 1 + below(kPerMin);
+      if (!quotas.Acquire("a", asked, At(ms)).ok()) continue;
+      requests.push_back({.from_ms = ms,
+                          .to_ms = ms + below(90'000),
+                          .asked = asked,
+                          .used = below(asked + 1)});
+    }
+    for (size_t first = 0; first < requests.size(); ++first) {
+      int64_t used = 0;
+      for (size_t i = first; i < requests.size(); ++i) {
+        used += requests[i].ended ? requests[i].used : requests[i].asked;
+        const int64_t span_ms = requests[i].from_ms - requests[first].from_ms;
+        ASSERT_LE(used, kPerMin + span_ms / 10 + 1) << "seed " << seed << " from " << first;
+      }
+    }
+  }
 }
 
 TEST_F(TenantQuotasTest, RequestsAtATimeCountUntilTheirEnd) {
@@ -75,7 +130,7 @@ TEST_F(TenantQuotasTest, RequestsAtATimeCountUntilTheirEnd) {
   EXPECT_TRUE(quotas.Acquire("a", 1, kStart).ok());
   EXPECT_TRUE(quotas.Acquire("a", 1, kStart).ok());
   EXPECT_TRUE(IsQuotaExceeded(quotas.Acquire("a", 1, kStart)));
-  quotas.Release("a", 0, kStart);
+  quotas.Release("a", 0, kStart, kStart);
   EXPECT_TRUE(quotas.Acquire("a", 1, kStart).ok());
   EXPECT_TRUE(quotas.Acquire("b", 1, kStart).ok());
   EXPECT_TRUE(quotas.Acquire("c", 1, kStart).ok()) << "each has its own";
