@@ -94,6 +94,7 @@ absl::Status GenerationService::CheckQuota(const std::string& tenant) const {
 
 absl::StatusOr<PreparedGeneration> GenerationService::Prepare(const GenerationRequest& request) {
   RETURN_IF_ERROR(CheckRequest(request, options_.limits, has_tokenizer()));
+  RETURN_IF_ERROR(CheckQuota(request.tenant));
   PreparedGeneration prepared;
   std::vector<std::vector<int32_t>> prompts;
   prompts.reserve(request.prompts.size());
@@ -142,7 +143,7 @@ absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
   sink->Keep(share);
   const std::string tenant = prepared.request.tenant;
   const int64_t tokens = MostTokens(prepared);
-  const Time now = options_.clock ? options_.clock() : Time();
+  const Time now = Now();
   RETURN_IF_ERROR(quotas_->Acquire(tenant, tokens, now));
   const TenantLimits& limits = quotas_->LimitsOf(tenant);
   int32_t& priority = prepared.request.priority;

@@ -135,7 +135,8 @@ class GenerationService {
   absl::Status CheckQuota(const std::string& tenant) const;
 
   // Template, tokenize, defaults, limits. INVALID_ARGUMENT names the field. RESOURCE_EXHAUSTED when
-  // answers hold all they may, before anything more is made for this one.
+  // answers hold all they may, before anything more is made for this one, and when the tenant's
+  // quota has no room, before anything is.
   absl::StatusOr<PreparedGeneration> Prepare(const GenerationRequest& request);
 
   // Submits. On an error (RESOURCE_EXHAUSTED when full or over the tenant's quota) the
@@ -168,7 +169,7 @@ class GenerationService {
   int64_t answer_bytes() const { return budget_->used(); }
 
  private:
-
+  Time Now() const { return options_.clock ? options_.clock() : Time(); }
   absl::Status Echo(const GenerationRequest& request, size_t prompt,
                     PreparedGeneration& prepared) const;
   uint64_t NextRandom();

@@ -210,8 +210,10 @@ void GenerationSession::End(absl::Status status, int64_t cached_tokens) {
   ended_ = true;
   usage_.cached_tokens = cached_tokens;
   if (setup_.observer != nullptr) setup_.observer->OnRequestEnd(status, Now() - start_, usage_);
-  // One that was refused behind the edge has cost nothing.
-  const bool was_used = status.ok() || usage_.completion_tokens > 0;
+  // One that was refused behind the edge has cost nothing. What a client gives up may have been
+  // computed up to its first token.
+  const bool given_up = absl::IsCancelled(status) || absl::IsDeadlineExceeded(status);
+  const bool was_used = status.ok() || given_up || usage_.completion_tokens > 0;
   Release(was_used ? usage_.prompt_tokens + usage_.completion_tokens : 0);
   setup_.sink->OnEnd(status, usage_);
   setup_.sink.reset();

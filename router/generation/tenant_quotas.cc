@@ -64,8 +64,6 @@ void TenantQuotas::Account::Refill(const TenantLimits& limits, Time now) {
 // Of an account that is refilled.
 absl::Status TenantQuotas::CheckAccount(const TenantLimits& limits, const Account& account,
                                         int64_t tokens) {
-  const auto most_tokens = static_cast<double>(limits.tokens_per_min);
-  const auto wanted_tokens = static_cast<double>(tokens);
   if (limits.concurrency > 0 && account.running >= limits.concurrency) {
     return QuotaExceeded(absl::StrFormat(
         "You have %d requests running, which is the most allowed; wait for one to end.",
@@ -77,12 +75,14 @@ absl::Status TenantQuotas::CheckAccount(const TenantLimits& limits, const Accoun
                         limits.requests_per_s, limits.burst),
         Until(account.requests.taken + 1 - limits.burst, limits.requests_per_s));
   }
-  if (limits.tokens_per_min > 0 && account.tokens.taken + wanted_tokens > most_tokens) {
+  const auto most_tokens = static_cast<double>(limits.tokens_per_min);
+  const double missing = account.tokens.taken + static_cast<double>(tokens) - most_tokens;
+  if (limits.tokens_per_min > 0 && missing > 0) {
     return QuotaExceeded(
         absl::StrFormat("Prompt and max_tokens make %d tokens; of your %d a minute %d are left.",
                         tokens, limits.tokens_per_min,
                         static_cast<int64_t>(most_tokens - account.tokens.taken)),
-        Until(account.tokens.taken + wanted_tokens - most_tokens, most_tokens / 60));
+        Until(missing, most_tokens / 60));
   }
   return absl::OkStatus();
 }

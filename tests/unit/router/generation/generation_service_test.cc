@@ -28,6 +28,12 @@ TEST(GenerationServiceTest, TurnsTextIntoTokensAndTokensIntoText) {
   EXPECT_EQ(frontend.requests()[0].prompts[0][0], FakeTokenizer::kBegin);
 }
 
+absl::Status StatusOf(GenerationService& service, const GenerationRequest& request) {
+  absl::StatusOr<PreparedGeneration> prepared = service.Prepare(request);
+  if (!prepared.ok()) return prepared.status();
+  return service.Start(*std::move(prepared), std::make_shared<Recorder>(), nullptr).status();
+}
+
 TEST(GenerationServiceTest, EchoesWithoutAnyWorker) {
   FakeFrontend frontend;
   GenerationService service(Options(), std::make_shared<FakeTokenizer>(), &frontend);
@@ -48,9 +54,7 @@ TEST(GenerationServiceTest, LimitsTheRequestsOfATenantAsAQuota) {
   GenerationService service(std::move(options), std::make_shared<FakeTokenizer>(), &frontend);
   const GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::string("ab"))}};
   const Outcome first = Generate(service, request);
-  const auto second =
-      service.Start(*service.Prepare(request), std::make_shared<Recorder>(), nullptr);
-  EXPECT_TRUE(IsQuotaExceeded(second.status()));
+  EXPECT_TRUE(IsQuotaExceeded(StatusOf(service, request)));
   GenerationRequest other = request;
   other.tenant = "b";
   const Outcome third = Generate(service, other);
@@ -188,9 +192,7 @@ TEST(GenerationServiceTest, ARefusedRequestHoldsNeitherQuotaNorBytes) {
   GenerationService service(std::move(options), std::make_shared<FakeTokenizer>(), &frontend);
   GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::string("ab"))}};
   request.echo = true;
-  const auto start = [&] {
-    return service.Start(*service.Prepare(request), std::make_shared<Recorder>(), nullptr).status();
-  };
+  const auto start = [&] { return StatusOf(service, request); };
   frontend.submit_status = absl::ResourceExhaustedError("full");
   EXPECT_FALSE(start().ok());
   EXPECT_EQ(service.answer_bytes(), 0);
@@ -211,13 +213,13 @@ TEST(GenerationServiceTest, ATenantsPriorityTokensAndRequestsAreItsLimits) {
   request.max_tokens = 20;
   request.n = 2;
   request.priority = -2147483647;
-  const auto start = [&] {
-    return service.Start(*service.Prepare(request), std::make_shared<Recorder>(), nullptr).status();
-  };
+  const auto start = [&] { return StatusOf(service, request); };
   const Outcome first = Generate(service, request);
   for (int i = 1; i < 20; ++i) EXPECT_TRUE(start().ok()) << i;  // 50 tokens each.
   EXPECT_TRUE(IsQuotaExceeded(start()));
-  first.generation->Cancel();  // Nothing of it was used.
+  first.generation->Cancel();  // Its prompt may have been computed.
+  EXPECT_TRUE(IsQuotaExceeded(start()));
+  request.max_tokens = 15;
   EXPECT_TRUE(start().ok());
   EXPECT_TRUE(IsQuotaExceeded(start()));
   EXPECT_EQ(frontend.requests().back().priority, -2);
@@ -229,6 +231,48 @@ TEST(GenerationServiceTest, ATenantsPriorityTokensAndRequestsAreItsLimits) {
   request.priority = 3;
   EXPECT_TRUE(start().ok());
   EXPECT_EQ(frontend.requests().back().priority, 3);
+}
+
+TEST(GenerationServiceTest, PromptsThatAreGivenUpBeforeTheirFirstTokenAreUsed) {
+  GenerationServiceOptions options = Options();
+  options.tenants["a"] = {.tokens_per_min = 100};
+  const absl::Status kUsed[] = {absl::CancelledError("gone"), absl::DeadlineExceededError("late")};
+  const absl::Status kRefused[] = {absl::ResourceExhaustedError("full"),
+                                   absl::UnavailableError("no worker"),
+                                   absl::InvalidArgumentError("too long")};
+  const auto started_of_20 = [&](const absl::Status& end) {
+    FakeFrontend frontend(
+        [&](uint64_t, const ValidRequest&, ResponseSink& sink) { sink.OnEvent(RequestEnded{end}); });
+    GenerationService service(options, std::make_shared<FakeTokenizer>(), &frontend);
+    GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::vector<int32_t>(10, 1))}};
+    request.max_tokens = 1;
+    int started = 0;
+    for (int i = 0; i < 20; ++i) started += StatusOf(service, request).ok() ? 1 : 0;
+    return started;
+  };
+  for (const absl::Status& end : kUsed) EXPECT_EQ(started_of_20(end), 9) << end;
+  for (const absl::Status& end : kRefused) EXPECT_EQ(started_of_20(end), 20) << end;
+}
+
+class EncodeCounter : public FakeTokenizer {
+ public:
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool special) const override {
+    ++num_texts;
+    return FakeTokenizer::Encode(text, special);
+  }
+  mutable int num_texts = 0;
+};
+
+TEST(GenerationServiceTest, NoTextIsTokenizedForATenantWithoutQuota) {
+  FakeFrontend frontend;
+  GenerationServiceOptions options = Options();
+  options.tenants["a"] = {.requests_per_s = 0.001, .burst = 1};
+  const auto tokenizer = std::make_shared<EncodeCounter>();
+  GenerationService service(std::move(options), tokenizer, &frontend);
+  const GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::string("ab"))}};
+  EXPECT_TRUE(StatusOf(service, request).ok());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(IsQuotaExceeded(StatusOf(service, request)));
+  EXPECT_EQ(tokenizer->num_texts, 1);
 }
 
 TEST(GenerationServiceTest, ShowsOnlyTheBeginningOfAModelsName) {
