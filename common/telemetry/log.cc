@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
+#include <csignal>
+#include <ctime>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -24,6 +27,7 @@ namespace {
 
 constexpr size_t kMaxWaitingLines = 4096;
 constexpr std::chrono::seconds kLastLinesLimit(2);
+constexpr int kAbortLimitMs = 200;  // What is broken ends soon all the same.
 
 // A line that cannot be written (a full disk) is dropped.
 void WriteLine(std::string_view line) {
@@ -48,7 +52,9 @@ class LogThread::Ring {
   void Push(std::string line) {
     {
       std::lock_guard lock(mutex_);
-      if (lines_.size() >= kMaxWaitingLines) {
+      // The thread's own line tells how many were dropped, so it is not dropped.
+      const bool is_own = std::this_thread::get_id() == writer_;
+      if (lines_.size() >= kMaxWaitingLines && !is_own) {
         ++num_dropped_;
         return;
       }
@@ -59,6 +65,7 @@ class LogThread::Ring {
 
   void Run() {
     std::unique_lock lock(mutex_);
+    writer_ = std::this_thread::get_id();
     for (;;) {
       changed_.wait(lock, [this] { return stopped_ || !lines_.empty() || num_dropped_ > 0; });
       if (lines_.empty() && num_dropped_ == 0) return;
@@ -91,16 +98,32 @@ class LogThread::Ring {
   // False if somebody does not read them.
   bool AwaitWritten(std::chrono::seconds limit) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, limit, [this] {
-      return lines_.empty() && num_dropped_ == 0 && !is_writing_;
-    });
+    return changed_.wait_for(lock, limit, [this] { return IsWritten(); });
   }
 
+  // In abort, whose thread may stand anywhere, so it waits for no lock.
+  static void AwaitLastLines() {
+    const Ring* const ring = live;
+    constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 1'000'000};
+    for (int ms = 0; ring != nullptr && ms < kAbortLimitMs && !ring->SeemsWritten(); ++ms) {
+      nanosleep(&kPause, nullptr);
+    }
+  }
+
+  static inline std::atomic<const Ring*> live = nullptr;
+
  private:
-  std::mutex mutex_;
+  bool SeemsWritten() const {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() && IsWritten();
+  }
+  bool IsWritten() const { return lines_.empty() && num_dropped_ == 0 && !is_writing_; }
+
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::string> lines_;
   int64_t num_dropped_ = 0;
+  std::thread::id writer_;
   bool is_writing_ = false;
   bool stopped_ = false;
 };
@@ -190,6 +213,11 @@ LogThread::LogThread() : ring_(std::make_shared<Ring>()) {
     ring->Run();
   });
   Sink()->SetRing(ring_);
+  Ring::live = ring_.get();
+  struct sigaction action{};
+  action.sa_handler = [](int) { Ring::AwaitLastLines(); };
+  action.sa_flags = SA_RESETHAND;  // Then abort ends the process.
+  sigaction(SIGABRT, &action, nullptr);
 }
 
 LogThread::~LogThread() {
@@ -199,12 +227,13 @@ LogThread::~LogThread() {
     return;
   }
   Sink()->SetRing(nullptr);
+  Ring::live = nullptr;
   ring_->Stop();
   thread_.join();
 }
 
 void FlushLog() {
-  if (const auto ring = Sink()->ring()) ring->AwaitWritten(std::chrono::hours(1));
+  if (const auto ring = Sink()->ring()) ring->AwaitWritten(kLastLinesLimit);
 }
 
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {

@@ -2,10 +2,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "common/base/check.h"
 
 namespace baton {
 namespace {
@@ -103,6 +113,63 @@ TEST(LogThreadTest, WritesAllBeforeItEndsAndLogWritesByItselfThen) {
   Log(LogLevel::kInfo, "after");
   EXPECT_EQ(pipe.ReadLine(), "info last");
   EXPECT_EQ(pipe.ReadLine(), "info after");
+}
+
+TEST(LogThreadTest, AProcessThatEndsWaitsForAnUnreadLogForAMomentOnly) {
+  StderrPipe pipe;
+  const LogThread thread;
+  const std::string text(1000, 'x');
+  for (int i = 0; i < 100; ++i) Log(LogLevel::kInfo, text);  // More than a pipe takes.
+  const auto start = std::chrono::steady_clock::now();
+  FlushLog();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(pipe.ReadLine(), "info " + text);
+}
+
+TEST(LogThreadTest, ProducersThatAreManyLeaveNoLineUncounted) {
+  constexpr int kThreads = 4;
+  constexpr int kLines = 30000;
+  StderrPipe pipe;
+  const LogThread thread;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::ifstream(task.path() / "comm") >> name;
+    const auto id = static_cast<id_t>(std::stoi(task.path().filename()));
+    if (name == "log") setpriority(PRIO_PROCESS, id, 19);  // So that it is often interrupted.
+  }
+  int num_told = 0;
+  std::atomic<bool> has_ended = false;
+  std::thread reader([&] {
+    constexpr std::string_view kMissing =
+        "warning the log was not read: lines are missing lines=";
+    for (std::string line; (line = pipe.ReadLine()) != "info end";) {
+      num_told += line.starts_with(kMissing) ? std::stoi(line.substr(kMissing.size())) : 1;
+    }
+    has_ended = true;
+  });
+  std::vector<std::thread> producers;
+  for (int t = 0; t < kThreads; ++t) {
+    producers.emplace_back([] {
+      for (int i = 0; i < kLines; ++i) Log(LogLevel::kInfo, "line");
+    });
+  }
+  for (std::thread& one : producers) one.join();
+  while (!has_ended) {
+    FlushLog();
+    Log(LogLevel::kInfo, "end");
+  }
+  reader.join();
+  EXPECT_GE(num_told, kThreads * kLines);
+}
+
+TEST(LogThreadDeathTest, AFailedCheckLeavesTheLinesBeforeIt) {
+  EXPECT_DEATH(
+      {
+        const LogThread thread;
+        for (int i = 1; i <= 2000; ++i) Log(LogLevel::kInfo, "line", {{"i", i}});
+        BATON_CHECK(getpid() == 0);
+      },
+      "line i=2000\n");
 }
 
 TEST(LogTest, WritesNothingBelowItsLevel) {
