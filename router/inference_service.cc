@@ -377,11 +377,19 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
                                      const v1::TokenizeRequest* request,
                                      v1::TokenizeResponse* response) override {
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    // The reactor and the messages live until Finish.
-    Post(/*is_long=*/true, [this, context, request, response, reactor] {
-      const absl::Status status = RunTokenize(context, *request, response);
+    const auto finish = [context, reactor](const absl::Status& status) {
       if (!status.ok()) context->AddTrailingMetadata(kReasonKey, ReasonOf(status.code()));
       reactor->Finish(ToGrpc(status));
+    };
+    if (const absl::Status status = Authorize(context).status(); !status.ok()) {
+      finish(status);
+      return reactor;
+    }
+    // The reactor and the messages live until Finish.
+    Post(/*is_long=*/true, [this, context, request, response, finish] {
+      const bool is_gone = context->IsCancelled();  // While others' texts were in front.
+      finish(is_gone ? absl::CancelledError("the client is gone")
+                     : RunTokenize(*request, response));
     });
     return reactor;
   }
@@ -444,9 +452,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     return absl::OkStatus();
   }
 
-  absl::Status RunTokenize(const grpc::CallbackServerContext* context,
-                           const v1::TokenizeRequest& request, v1::TokenizeResponse* response) {
-    RETURN_IF_ERROR(Authorize(context).status());
+  absl::Status RunTokenize(const v1::TokenizeRequest& request, v1::TokenizeResponse* response) {
     RETURN_IF_ERROR(service_->CheckModel(request.model()));
     Prompt prompt;
     if (request.has_text()) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -92,6 +93,15 @@ class FakeTokenizer : public Tokenizer {
     const bool skip_;
     std::string held_;
   };
+};
+
+class CountingTokenizer : public FakeTokenizer {
+ public:
+  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool special) const override {
+    ++num_texts;
+    return FakeTokenizer::Encode(text, special);
+  }
+  mutable std::atomic<int> num_texts = 0;
 };
 
 // Of a service with that tokenizer.

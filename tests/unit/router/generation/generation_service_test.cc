@@ -254,20 +254,11 @@ TEST(GenerationServiceTest, PromptsThatAreGivenUpBeforeTheirFirstTokenAreUsed) {
   for (const absl::Status& end : kRefused) EXPECT_EQ(started_of_20(end), 20) << end;
 }
 
-class EncodeCounter : public FakeTokenizer {
- public:
-  absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, bool special) const override {
-    ++num_texts;
-    return FakeTokenizer::Encode(text, special);
-  }
-  mutable int num_texts = 0;
-};
-
 TEST(GenerationServiceTest, NoTextIsTokenizedForATenantWithoutQuota) {
   FakeFrontend frontend;
   GenerationServiceOptions options = Options();
   options.tenants["a"] = {.requests_per_s = 0.001, .burst = 1};
-  const auto tokenizer = std::make_shared<EncodeCounter>();
+  const auto tokenizer = std::make_shared<CountingTokenizer>();
   GenerationService service(std::move(options), tokenizer, &frontend);
   const GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::string("ab"))}};
   EXPECT_TRUE(StatusOf(service, request).ok());
@@ -318,7 +309,7 @@ TEST(GenerationServiceTest, AnswersHoldNoMoreThanTheyMayUntilTheirReadersHaveThe
 }
 
 // Counts what it decodes.
-class CountingTokenizer : public FakeTokenizer {
+class DecodeCounter : public FakeTokenizer {
  public:
   absl::StatusOr<std::string> Decode(std::span<const int32_t> ids, bool skip) const override {
     decoded += static_cast<int64_t>(ids.size());
@@ -331,7 +322,7 @@ TEST(GenerationServiceTest, AnEchoThatMayNotBeHeldIsNotMade) {
   FakeFrontend frontend;
   GenerationServiceOptions options = Options();
   options.limits.max_answer_bytes = 1000;
-  const auto tokenizer = std::make_shared<CountingTokenizer>();
+  const auto tokenizer = std::make_shared<DecodeCounter>();
   GenerationService service(options, tokenizer, &frontend);
   const Prompt prompt(std::vector<int32_t>(200, FakeTokenizer::kTheA));  // 600 bytes of text.
   GenerationRequest request{.prompts = {prompt}};
