@@ -18,6 +18,7 @@ namespace {
 constexpr int kKeepaliveTimeMs = 1000;
 constexpr int kKeepaliveTimeoutMs = 1000;
 constexpr int kMinPingIntervalMs = 500;
+constexpr int kHandshakeLimitMs = 5000;  // Of the library's own, 120 s, strangers hold sockets.
 constexpr int kFirstReconnectMs = 100;
 constexpr int kMaxReconnectMs = 1000;
 constexpr std::chrono::milliseconds kClockSlack(50);  // The library counts in milliseconds.
@@ -54,6 +55,7 @@ void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* bu
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                               kMinPingIntervalMs);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeLimitMs);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_streams_per_connection);
   builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }

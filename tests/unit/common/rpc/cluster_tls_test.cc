@@ -4,7 +4,11 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/dynamic_message.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <map>
 #include <set>
 
@@ -188,6 +192,45 @@ TEST(ClusterTlsCreateTest, AFolderThatDoesNotFitIsAnError) {
   EXPECT_TRUE(ClusterTls::Create(folder.path(), TlsRole::kDecode).ok());
   EXPECT_FALSE(ClusterTls::Create(folder.path(), TlsRole::kPrefill).ok());
   EXPECT_FALSE(ClusterTls::Create(folder.path() + "/none", TlsRole::kDecode).ok());
+}
+
+// A connection that has sent `words`, and whether the server ends it before its patience does.
+class Stranger {
+ public:
+  Stranger(int port, const std::string& words) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(socket_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    EXPECT_EQ(send(socket_, words.data(), words.size(), 0), std::ssize(words));
+  }
+  ~Stranger() { close(socket_); }
+  bool IsClosed() const {
+    const timeval patience{.tv_sec = 60};
+    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    char bytes[4096];
+    ssize_t got = 0;
+    while ((got = recv(socket_, bytes, sizeof(bytes), 0)) > 0) continue;
+    return got == 0 || errno == ECONNRESET;
+  }
+
+ private:
+  const int socket_;
+};
+
+TEST(HandshakeTest, WhoDoesNotFinishItIsCutSoon) {
+  const CertificateAuthority authority = NewAuthority("test.local", UnixSeconds());
+  const TlsWorker with_tls(authority, Role::kDecode);
+  FakeWorkerInbox inbox;
+  WorkerServer plain({.hello = HelloOf(Role::kDecode, 7)}, inbox.Of(Role::kDecode));
+  ASSERT_TRUE(plain.Start().ok());
+  const std::string half_a_hello("\x16\x03\x01\x02\x00\x01\x00", 7);
+  const Stranger silent_to_tls(with_tls.server.port(), "");
+  const Stranger half(with_tls.server.port(), half_a_hello);
+  const Stranger silent(plain.port(), "");
+  const Stranger half_a_preface(plain.port(), "PRI * HTTP/2");
+  for (const Stranger* one : {&silent_to_tls, &half, &silent, &half_a_preface}) {
+    EXPECT_TRUE(one->IsClosed());
+  }
 }
 
 }  // namespace
