@@ -77,9 +77,12 @@ int64_t WorkerDirectory::OthersTokens(const Worker& worker) {
     return std::max<int64_t>(0, status.queued_tokens - worker.pending_tokens);
   }
   const int64_t num = int64_t{status.running} + status.waiting + status.preempted;
-  const int64_t used = worker.hello.num_blocks - status.blocks.free - status.blocks.cached;
+  const int64_t used =
+      int64_t{worker.hello.num_blocks} - status.blocks.free - status.blocks.cached;
   if (num <= worker.num_sides || used <= 0) return 0;
-  return used * worker.hello.block_size * (num - worker.num_sides) / num;
+  const auto of_others = static_cast<double>(num - worker.num_sides);
+  return static_cast<int64_t>(static_cast<double>(used * worker.hello.block_size) * of_others /
+                              static_cast<double>(num));
 }
 
 void WorkerDirectory::OnDown(int32_t worker, const std::string& reason, Time now) {

@@ -1,5 +1,7 @@
 #include "router/worker_directory.h"
 
+#include <limits>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -418,6 +420,24 @@ TEST_F(WorkerDirectoryTest, AHungWorkerIsNotUsedUntilItMoves) {
   EXPECT_TRUE(directory_.Usable(2));
   EXPECT_TRUE(directory_.IsUp(2, 12));
   EXPECT_FALSE(directory_.IsUp(2, 11));
+}
+
+// As far as the wire lets it count, see out_of_range_test.cc.
+TEST_F(WorkerDirectoryTest, NoStatusMakesTheLoadOfOthersOverflow) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  AllUp();
+  HelloInfo large = Hello(Role::kDecode, 12);
+  large.block_size = 65536;
+  large.num_blocks = kMost;
+  directory_.OnUp(2, large, At(0));
+  const WorkerStatus full{
+      .incarnation = 12, .running = kMost, .waiting = kMost, .preempted = kMost};
+  directory_.OnStatus(2, full, At(0));
+  EXPECT_EQ(Snapshot(kNeed).decode[0].pending_tokens, int64_t{kMost} * 65536);
+  const WorkerStatus empty{
+      .incarnation = 13, .blocks = {.free = kMost / 6, .cached = kMost / 6}, .running = 1};
+  directory_.OnStatus(3, empty, At(0));
+  EXPECT_EQ(Snapshot(kNeed).decode[1].pending_tokens, 0);
 }
 
 }  // namespace
