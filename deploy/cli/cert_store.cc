@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/tls/tls_files.h"
@@ -51,6 +52,14 @@ absl::Status Link(const std::string& target, const fs::path& link) {
       absl::StrCat(link.string(), " cannot be linked: ", error.message()));
 }
 
+// The name of a generation that Switch made, beside the link: nothing else of whoever could write
+// the link is removed.
+bool IsGeneration(const fs::path& name) {
+  const std::string text = name.string();
+  return text.starts_with("..") && text.size() > 2 && absl::ascii_isdigit(text[2]) &&
+         text.find('/') == std::string::npos;
+}
+
 }  // namespace
 
 absl::Status CertStore::Init(const std::string& trust_domain, int64_t now_s) const {
@@ -63,10 +72,16 @@ absl::Status CertStore::Init(const std::string& trust_domain, int64_t now_s) con
         "--dir ", dir_, ": there is a CA already; with another one every certificate is void. "
         "Name another folder"));
   }
+  // All of it or nothing: half a CA would be neither used nor replaced.
+  const fs::path fresh = fs::path(dir_) / "ca.new";
   RETURN_IF_ERROR(MakeFolder(dir_));
-  RETURN_IF_ERROR(MakeFolder(ca));
-  RETURN_IF_ERROR(WriteFile(ca / "ca.key", made.key_pem(), 0600));
-  return WriteFile(ca / "ca.crt", made.certificate_pem(), 0644);
+  fs::remove_all(fresh, error);
+  RETURN_IF_ERROR(MakeFolder(fresh));
+  RETURN_IF_ERROR(WriteFile(fresh / "ca.key", made.key_pem(), 0600));
+  RETURN_IF_ERROR(WriteFile(fresh / "ca.crt", made.certificate_pem(), 0644));
+  fs::rename(fresh, ca, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(ca.string(), " cannot be made: ", error.message()));
 }
 
 absl::StatusOr<CertificateAuthority> CertStore::Authority() const {
@@ -105,7 +120,7 @@ absl::Status CertStore::Switch(TlsRole role, const TlsFiles& files, int64_t now_
     if (fs::is_symlink(folder / file, error)) continue;
     RETURN_IF_ERROR(Link(absl::StrCat(kCurrent, "/", file), folder / file));
   }
-  if (!before.empty()) fs::remove_all(folder / before, error);
+  if (IsGeneration(before)) fs::remove_all(folder / before, error);
   return absl::OkStatus();
 }
 

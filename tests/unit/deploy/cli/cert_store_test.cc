@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <filesystem>
 
 #include "common/tls/tls_files.h"
@@ -80,6 +82,36 @@ TEST_F(CertStoreTest, RenewsWhatHasExpired) {
   const int64_t later = kNowS + 100 * kDayS;
   EXPECT_THAT(*store_.Renew(false, later), ElementsAre(TlsRole::kAdmin));
   EXPECT_EQ(Load(TlsRole::kAdmin, later).not_after_s, later + kLeafDays * kDayS);
+}
+
+TEST_F(CertStoreTest, ALinkThatLeadsElsewhereIsReplacedAndNothingBehindItRemoved) {
+  namespace fs = std::filesystem;
+  ASSERT_TRUE(store_.Init("t.local", kNowS).ok());
+  const fs::path role = store_.RoleDir(TlsRole::kDecode);
+  const fs::path precious = fs::path(folder_.path()) / "precious";
+  for (const fs::path& target : {precious, fs::path("../../precious")}) {
+    fs::create_directories(precious / "inner");
+    fs::create_directories(role);
+    fs::remove(role / "..data");
+    fs::create_symlink(target, role / "..data");
+    ASSERT_TRUE(store_.Issue(Id(TlsRole::kDecode), kNowS).ok());
+    EXPECT_TRUE(fs::exists(precious / "inner")) << target;
+    EXPECT_EQ(Load(TlsRole::kDecode).id.role, TlsRole::kDecode);
+  }
+}
+
+TEST_F(CertStoreTest, ACaThatCouldNotBeWrittenIsMadeTheNextTime) {
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  signal(SIGXFSZ, SIG_IGN);
+  const rlimit little{.rlim_cur = 300, .rlim_max = before.rlim_max};  // A key, no certificate.
+  setrlimit(RLIMIT_FSIZE, &little);
+  const absl::Status failed = store_.Init("t.local", kNowS);
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_FALSE(failed.ok());
+  EXPECT_TRUE(absl::IsNotFound(store_.Issue(Id(TlsRole::kRouter), kNowS)));
+  EXPECT_TRUE(store_.Init("t.local", kNowS).ok());
+  EXPECT_TRUE(store_.Issue(Id(TlsRole::kRouter), kNowS).ok());
 }
 
 }  // namespace
