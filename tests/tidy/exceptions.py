@@ -72,7 +72,6 @@ UNTESTED = {
     "common/transport/tcp/incoming_link.cc": "tests/transport: contract, faults, hostile clients",
     "common/transport/tcp/progress_loop.cc": "tests/transport: contract, faults, hostile clients",
     "common/transport/tcp/tcp_kv_transport.cc": "tests/transport: contract, faults, hostile clients",
-    "common/transport/tcp/tls_stream.cc": "tests/transport: contract, caps, faults under TLS",
     "deploy/cli/certs.cc": "tests/cluster/two_machines_test.py; what it does is in cert_store.cc",
     "deploy/cli/audit.cc": "tests/cluster/audit_test.py; what it decides is in audit_report.cc",
     "deploy/cli/command_line.cc": "tests/cluster/supervisor_test.py runs every command by it",

@@ -17,6 +17,7 @@ namespace {
 constexpr size_t kReadBytes = 64 << 10;
 constexpr size_t kRecordBytes = 16 << 10;   // The most that one may hold.
 constexpr size_t kMaxUnsent = 256 << 10;    // Then the socket is asked first.
+constexpr size_t kMostUnsent = 2 * kMaxUnsent;  // With what a peer makes TLS itself answer.
 constexpr int64_t kRecordsPerKey = int64_t{1} << 23;  // AES-GCM is good for 2^24.5.
 constexpr size_t kIdBytes = 32;                       // Two incarnations in hex.
 constexpr unsigned char kAes128Gcm[] = {0x13, 0x01};
@@ -58,6 +59,8 @@ absl::StatusOr<std::unique_ptr<TlsStreamContext>> TlsStreamContext::Create(KeyOf
     ERR_clear_error();
     return absl::InternalError("OpenSSL has no TLS 1.3 with AES-128-GCM");
   }
+  // After each record that is not the peer's own bytes, it is the turn of other connections.
+  SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_psk_use_session_callback(context, TlsStream::UseKey);
@@ -129,6 +132,7 @@ int TlsStream::ReadUnder(BIO* bio, char* to, int size) {
 
 int TlsStream::WriteUnder(BIO* bio, const char* from, int size) {
   auto* const self = static_cast<TlsStream*>(BIO_get_data(bio));
+  if (self->unsent_.size() - self->sent_ + static_cast<size_t>(size) > kMostUnsent) return -1;
   self->unsent_.insert(self->unsent_.end(), from, from + size);
   return size;
 }
@@ -162,9 +166,9 @@ ssize_t TlsStream::Fail() {
   if (!std::exchange(failed_, true)) {
     // What a receiver says that has found the identity and not the key.
     const bool wrong_key = ERR_GET_REASON(ERR_peek_error()) == SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER;
-    why_ = SSL_is_init_finished(ssl_.get())                ? EBADMSG
+    why_ = was_established_                         ? EBADMSG
            : wrong_key || SSL_is_server(ssl_.get()) ? EKEYREJECTED
-                                                           : ECONNABORTED;
+                                                    : ECONNABORTED;
     ERR_clear_error();
     (void)Flush();  // The alert.
   }
@@ -176,7 +180,7 @@ bool TlsStream::Established() {
   if (SSL_is_init_finished(ssl_.get())) return true;
   ERR_clear_error();
   const int result = SSL_do_handshake(ssl_.get());
-  if (result == 1) return true;
+  if (result == 1) return was_established_ = true;
   const int error = SSL_get_error(ssl_.get(), result);
   if (error != SSL_ERROR_WANT_READ && !closed_) {
     Fail();
@@ -229,7 +233,7 @@ ssize_t TlsStream::Read(const iovec* parts, int num_parts) {
       const int error = SSL_get_error(ssl_.get(), result);
       if (error == SSL_ERROR_ZERO_RETURN) return 0;
       if (error == SSL_ERROR_WANT_READ) {
-        errno = under_errno_;
+        errno = under_errno_ == 0 ? EAGAIN : under_errno_;  // 0: HasUnread may tell of more.
         return -1;
       }
       return closed_ ? 0 : Fail();
@@ -238,7 +242,7 @@ ssize_t TlsStream::Read(const iovec* parts, int num_parts) {
   return total;
 }
 
-void TlsStream::Seal(const std::vector<std::byte>& record) {
+bool TlsStream::Seal(const std::vector<std::byte>& record) {
   if (num_sealed_++ == kRecordsPerKey) {
     num_sealed_ = 1;
     BATON_CHECK(SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1);
@@ -246,7 +250,7 @@ void TlsStream::Seal(const std::vector<std::byte>& record) {
   size_t n = 0;
   ERR_clear_error();
   // The BIO takes everything, so nothing can be left to try again.
-  if (SSL_write_ex(ssl_.get(), record.data(), record.size(), &n) != 1) failed_ = true;
+  return SSL_write_ex(ssl_.get(), record.data(), record.size(), &n) == 1;
 }
 
 ssize_t TlsStream::Write(const iovec* parts, int num_parts) {
@@ -275,8 +279,7 @@ ssize_t TlsStream::Write(const iovec* parts, int num_parts) {
       offset = 0;
     }
     if (record.empty()) break;
-    Seal(record);
-    if (failed_) return Fail();
+    if (!Seal(record)) return Fail();
     total += static_cast<ssize_t>(record.size());
   }
   if (!Flush() && errno != EAGAIN && errno != EWOULDBLOCK) return -1;

@@ -47,8 +47,8 @@ class TlsStreamContext {
 
 // A stream whose bytes are sealed before they go over another one. Failures beside those of the
 // other stream: EKEYREJECTED, not the pair's key, or no handshake at all; ECONNABORTED, another
-// process than the receiver answers; EBADMSG, something was damaged. What Write has taken it holds
-// a copy of, up to some records.
+// process than the receiver answers; EBADMSG, something was damaged, or TLS itself has answers that
+// the peer does not read. What Write has taken it holds a copy of, up to some records.
 class TlsStream : public ByteStream {
  public:
   // The context outlives them.
@@ -86,7 +86,7 @@ class TlsStream : public ByteStream {
   // False: errno says why not all that is sealed has gone.
   bool Flush();
   ssize_t Fail();
-  void Seal(const std::vector<std::byte>& record);
+  bool Seal(const std::vector<std::byte>& record);
 
   const TlsStreamContext& context_;
   const std::unique_ptr<ByteStream> under_;
@@ -96,6 +96,7 @@ class TlsStream : public ByteStream {
   size_t read_ = 0;
   int under_errno_ = 0;  // Of the other stream's last Read; 0 when it gave something.
   bool closed_ = false;  // By the peer, below TLS.
+  bool was_established_ = false;
   bool failed_ = false;
   int why_ = 0;  // It did, as an errno.
   std::vector<char> unsent_;  // For the other stream, from sent_ on.
