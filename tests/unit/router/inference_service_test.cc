@@ -6,16 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "baton/v1/inference.grpc.pb.h"
 #include "common/rpc/connection.h"
@@ -44,8 +40,8 @@ class InferenceServiceTest : public ::testing::Test {
   void Serve(FakeFrontend::Script script, InferenceServerOptions options = {},
              GenerationServiceOptions model = FakeModelOptions()) {
     frontend_ = std::make_unique<FakeFrontend>(std::move(script));
-    service_ =
-        std::make_unique<GenerationService>(std::move(model), tokenizer_, frontend_.get());
+    service_ = std::make_unique<GenerationService>(
+        std::move(model), std::make_shared<FakeTokenizer>(), frontend_.get());
     server_ = std::make_unique<InferenceServer>(std::move(options), service_.get());
     ASSERT_TRUE(server_->Start().ok());
     stub_ = v1::Inference::NewStub(
@@ -64,7 +60,6 @@ class InferenceServiceTest : public ::testing::Test {
     return answer;
   }
 
-  const std::shared_ptr<CountingTokenizer> tokenizer_ = std::make_shared<CountingTokenizer>();
   std::unique_ptr<FakeFrontend> frontend_;
   std::unique_ptr<GenerationService> service_;
   std::unique_ptr<InferenceServer> server_;
@@ -341,85 +336,6 @@ TEST_F(InferenceServiceTest, EveryMethodAsksForTheKey) {
   v1::Model model;
   EXPECT_EQ(stub_->GetModel(&describe, {}, &model).error_code(),
             grpc::StatusCode::UNAUTHENTICATED);
-}
-
-// Tasks of texts that wait until the test runs them.
-class HeldTexts {
- public:
-  std::function<void(std::function<void()>)> Executor() {
-    return [this](std::function<void()> task) {
-      absl::MutexLock lock(&mutex_);
-      tasks_.push_back(std::move(task));
-    };
-  }
-  void Await(size_t num_tasks) {
-    const auto are_here = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return tasks_.size() >= num_tasks;
-    };
-    absl::MutexLock lock(&mutex_);
-    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are_here), absl::Seconds(60)));
-  }
-  size_t RunAll() {
-    std::vector<std::function<void()>> tasks;
-    {
-      absl::MutexLock lock(&mutex_);
-      tasks.swap(tasks_);
-    }
-    for (const auto& task : tasks) task();
-    return tasks.size();
-  }
-
- private:
-  absl::Mutex mutex_;
-  std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-};
-
-TEST_F(InferenceServiceTest, TextsOfStrangersDoNotWaitAmongOthers) {
-  HeldTexts texts;
-  InferenceServerOptions options;
-  options.authorize = [](std::string_view) { return std::nullopt; };
-  options.text_executor = texts.Executor();
-  Serve(SayBytes("x"), std::move(options));
-  grpc::ClientContext tokenize;
-  tokenize.set_deadline(DeadlineAfter(std::chrono::seconds(20)));
-  v1::TokenizeRequest text;
-  text.set_text(std::string(100'000, 'a'));
-  v1::TokenizeResponse tokens;
-  EXPECT_EQ(stub_->Tokenize(&tokenize, text, &tokens).error_code(),
-            grpc::StatusCode::UNAUTHENTICATED);
-  v1::GenerateRequest generate;
-  generate.set_text(text.text());
-  EXPECT_EQ(Generate(generate).status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
-  EXPECT_EQ(texts.RunAll(), 0u);
-}
-
-TEST_F(InferenceServiceTest, NothingIsTokenizedForAClientThatHasGone) {
-  HeldTexts texts;
-  InferenceServerOptions options;
-  options.text_executor = texts.Executor();
-  Serve(SayBytes("x"), std::move(options));
-  const auto tokenize = [&](const std::string& text, bool gives_up) {
-    grpc::ClientContext context;
-    v1::TokenizeRequest request;
-    request.set_text(text);
-    v1::TokenizeResponse tokens;
-    std::thread done([&] { (void)stub_->Tokenize(&context, request, &tokens); });
-    texts.Await(1);
-    if (gives_up) context.TryCancel();
-    if (gives_up) done.join();
-    const int before = tokenizer_->num_texts;
-    texts.RunAll();
-    if (!gives_up) done.join();
-    return tokenizer_->num_texts - before;
-  };
-  EXPECT_EQ(tokenize("a", /*gives_up=*/false), 1);
-  // The server hears of it a little after the client has gone.
-  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  bool was_spared = false;
-  while (!was_spared && std::chrono::steady_clock::now() < give_up) {
-    was_spared = tokenize("b", /*gives_up=*/true) == 0;
-  }
-  EXPECT_TRUE(was_spared);
 }
 
 TEST_F(InferenceServiceTest, StopsAtAStringAndShowsSpecialTokensIfAsked) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/clock.h"
 
 namespace baton {
 namespace {
@@ -120,9 +121,9 @@ TEST(LogThreadTest, AProcessThatEndsWaitsForAnUnreadLogForAMomentOnly) {
   const LogThread thread;
   const std::string text(1000, 'x');
   for (int i = 0; i < 100; ++i) Log(LogLevel::kInfo, text);  // More than a pipe takes.
-  const auto start = std::chrono::steady_clock::now();
+  const Time start = SteadyNow();
   FlushLog();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_LT(SteadyNow() - start, std::chrono::seconds(60));
   for (int i = 0; i < 100; ++i) EXPECT_EQ(pipe.ReadLine(), "info " + text);
 }
 
@@ -139,7 +140,7 @@ TEST(LogThreadTest, ProducersThatAreManyLeaveNoLineUncounted) {
   }
   int num_told = 0;
   std::atomic<bool> has_ended = false;
-  std::thread reader([&] {
+  std::jthread reader([&] {
     constexpr std::string_view kMissing =
         "warning the log was not read: lines are missing lines=";
     for (std::string line; (line = pipe.ReadLine()) != "info end";) {
@@ -147,13 +148,13 @@ TEST(LogThreadTest, ProducersThatAreManyLeaveNoLineUncounted) {
     }
     has_ended = true;
   });
-  std::vector<std::thread> producers;
+  std::vector<std::jthread> producers;
   for (int t = 0; t < kThreads; ++t) {
     producers.emplace_back([] {
       for (int i = 0; i < kLines; ++i) Log(LogLevel::kInfo, "line");
     });
   }
-  for (std::thread& one : producers) one.join();
+  for (std::jthread& one : producers) one.join();
   while (!has_ended) {
     FlushLog();
     Log(LogLevel::kInfo, "end");

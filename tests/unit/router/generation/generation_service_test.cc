@@ -241,8 +241,10 @@ TEST(GenerationServiceTest, PromptsThatAreGivenUpBeforeTheirFirstTokenAreUsed) {
                                    absl::UnavailableError("no worker"),
                                    absl::InvalidArgumentError("too long")};
   const auto started_of_20 = [&](const absl::Status& end) {
-    FakeFrontend frontend(
-        [&](uint64_t, const ValidRequest&, ResponseSink& sink) { sink.OnEvent(RequestEnded{end}); });
+    const auto refuse = [&](uint64_t, const ValidRequest&, ResponseSink& sink) {
+      sink.OnEvent(RequestEnded{end});
+    };
+    FakeFrontend frontend(refuse);
     GenerationService service(options, std::make_shared<FakeTokenizer>(), &frontend);
     GenerationRequest request{.tenant = "a", .prompts = {Prompt(std::vector<int32_t>(10, 1))}};
     request.max_tokens = 1;
