@@ -366,7 +366,7 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     }
     read->timeout = TimeLeft(context->raw_deadline());  // Zero: the service's default.
     const bool is_long = request->has_chat() || request->ByteSizeLong() >= kLargePromptBytes;
-    Post(is_long, [this, call, link, work = *std::move(read)] {
+    Post(*tenant, is_long, [this, call, link, work = *std::move(read)] {
       if (link->broken()) return;
       if (absl::Status status = Run(call, link, work); !status.ok()) call->Close(std::move(status));
     });
@@ -381,12 +381,13 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
       if (!status.ok()) context->AddTrailingMetadata(kReasonKey, ReasonOf(status.code()));
       reactor->Finish(ToGrpc(status));
     };
-    if (const absl::Status status = Authorize(context).status(); !status.ok()) {
-      finish(status);
+    const absl::StatusOr<std::string> tenant = Authorize(context);
+    if (!tenant.ok()) {
+      finish(tenant.status());
       return reactor;
     }
     // The reactor and the messages live until Finish.
-    Post(/*is_long=*/true, [this, context, request, response, finish] {
+    Post(*tenant, /*is_long=*/true, [this, context, request, response, finish] {
       const bool is_gone = context->IsCancelled();  // While others' texts were in front.
       finish(is_gone ? absl::CancelledError("the client is gone")
                      : RunTokenize(*request, response));
@@ -410,8 +411,11 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
   }
 
  private:
-  void Post(bool is_long, std::function<void()> task) {
-    if (is_long && options_.text_executor) return options_.text_executor(std::move(task));
+  // Texts of a tenant are in one line, whether they come here or over HTTP.
+  void Post(const std::string& tenant, bool is_long, std::function<void()> task) {
+    if (is_long && options_.text_executor) {
+      return options_.text_executor(absl::StrCat("key ", tenant), std::move(task));
+    }
     boost::asio::post(*pool_, std::move(task));
   }
 

@@ -27,7 +27,7 @@ struct InferenceServerOptions {
   int max_streams_per_connection = 100;
   int num_threads = 2;  // For small prompts and detokenizing.
   // Runs what takes long: templates, Tokenize and large prompts; empty = those threads.
-  std::function<void(std::function<void()> task)> text_executor;
+  std::function<void(const std::string& client, std::function<void()> task)> text_executor;
   bool has_chat_template = false;
   // A client that has not taken an event for so long has given the call up.
   Duration write_timeout = std::chrono::seconds(30);

@@ -63,6 +63,12 @@ RouterServiceOptions ServiceOptions(const RouterConfig& config, const ClusterTls
   return options;
 }
 
+http::Executor ExecutorOf(TaskPool& pool) {
+  return [&pool](const std::string& client, std::function<void()> task) {
+    pool.Post(client, std::move(task));
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const RouterConfig& config) {
@@ -166,8 +172,8 @@ OpenAiOptions RouterProcess::ApiOptions() {
           .created = UnixSeconds(),
           .unix_seconds = UnixSeconds,
           .metrics_text = [this] { return metrics_->Render(); },
-          .text_executor = [this](auto task) { text_tasks_.Post(std::move(task)); },
-          .ops_executor = [this](auto task) { ops_tasks_.Post(std::move(task)); }};
+          .text_executor = ExecutorOf(text_tasks_),
+          .ops_executor = ExecutorOf(ops_tasks_)};
 }
 
 // One thread answers whether the router lives, whatever the others do.
@@ -219,7 +225,7 @@ absl::Status RouterProcess::StartGrpc() {
   options.host = config_.host;
   options.port = config_.grpc_port;
   options.has_chat_template = has_chat_template_;
-  options.text_executor = [this](auto task) { text_tasks_.Post(std::move(task)); };
+  options.text_executor = ExecutorOf(text_tasks_);
   if (keys_.has_value()) {
     options.authorize = [this](std::string_view value) { return keys_->TenantOf(value); };
   }

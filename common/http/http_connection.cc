@@ -290,7 +290,9 @@ void Connection::Dispatch(Request request) {
   parser_.reset();
   exchange_ = ++last_exchange_;
   auto exchange = std::make_shared<Exchange>(shared_from_this(), core_.get(), exchange_, chunked_);
-  const size_t body_bytes = request.body.size();
+  const bool is_elsewhere =
+      route_->executor && request.body.size() >= route_->executor_min_body_bytes;
+  const std::string client = is_elsewhere ? ClientOf(request, socket_) : "";
   auto run = [exchange, route = route_, request = std::move(request)]() mutable {
     if (exchange->gone()) return;
     const bool is_large = request.body.size() >= kSmallBodyBytes;
@@ -303,9 +305,7 @@ void Connection::Dispatch(Request request) {
   };
   RawRead();
   if (route_->quick) return run();
-  if (route_->executor && body_bytes >= route_->executor_min_body_bytes) {
-    return route_->executor(std::move(run));
-  }
+  if (is_elsewhere) return route_->executor(client, std::move(run));
   boost::asio::post(core_->handlers, std::move(run));
 }
 

@@ -52,8 +52,9 @@ class ResponseWriter {
 
 using Handler = std::function<void(Request, std::shared_ptr<ResponseWriter>)>;
 
-// Runs a task soon, on a thread of another owner, or drops it.
-using Executor = std::function<void(std::function<void()> task)>;
+// Runs a task soon, on a thread of another owner, or drops it. `client`: whose it is, so that none
+// waits for all of another's.
+using Executor = std::function<void(const std::string& client, std::function<void()> task)>;
 
 struct Route {
   std::string method;  // "GET" (serves HEAD too) or "POST".

@@ -25,8 +25,9 @@ namespace {
 // Tasks of texts that wait until the test runs them.
 class HeldTexts {
  public:
-  std::function<void(std::function<void()>)> Executor() {
-    return [this](std::function<void()> task) {
+  std::function<void(const std::string&, std::function<void()>)> Executor() {
+    return [this](const std::string& client, std::function<void()> task) {
+      EXPECT_EQ(client, "key a");
       absl::MutexLock lock(&mutex_);
       tasks_.push_back(std::move(task));
     };
@@ -93,10 +94,12 @@ TEST_F(TextWaitsServiceTest, TextsOfStrangersDoNotWaitAmongOthers) {
 
 TEST_F(TextWaitsServiceTest, NothingIsTokenizedForAClientThatHasGone) {
   InferenceServerOptions options;
+  options.authorize = [](std::string_view) { return "a"; };
   options.text_executor = texts_.Executor();
   Serve(std::move(options));
   const auto tokenize = [&](const std::string& text, bool gives_up) {
     grpc::ClientContext context;
+    context.AddMetadata("authorization", "Bearer any");
     v1::TokenizeRequest request;
     request.set_text(text);
     v1::TokenizeResponse tokens;

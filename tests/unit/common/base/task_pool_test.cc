@@ -21,8 +21,8 @@ TEST(TaskPoolTest, RunsTasksInOrderOnThreadsOfItsNameAndNiceness) {
   std::string name(16, 0);
   int nice = -1;
   TaskPool pool({.name = "pool-of-test", .nice = 3});
-  for (int i = 0; i < 5; ++i) pool.Post([&order, i] { order.push_back(i); });
-  pool.Post([&] {
+  for (int i = 0; i < 5; ++i) pool.Post("a", [&order, i] { order.push_back(i); });
+  pool.Post("a", [&] {
     pthread_getname_np(pthread_self(), name.data(), name.size());
     nice = getpriority(PRIO_PROCESS, 0);
     done.set_value();
@@ -36,10 +36,28 @@ TEST(TaskPoolTest, RunsTasksInOrderOnThreadsOfItsNameAndNiceness) {
 TEST(TaskPoolTest, ATaskThatTakesLongHasAThreadAndOthersTheOther) {
   std::promise<void> release, other;
   TaskPool pool({.name = "pool-of-test", .num_threads = 2});
-  pool.Post([&] { release.get_future().wait(); });
-  pool.Post([&] { other.set_value(); });
+  pool.Post("a", [&] { release.get_future().wait(); });
+  pool.Post("a", [&] { other.set_value(); });
   other.get_future().wait();
   release.set_value();
+}
+
+TEST(TaskPoolTest, OwnersTakeTurnsWhateverTheyHavePosted) {
+  std::promise<void> began, release, done;
+  std::string order;
+  TaskPool pool({.name = "pool-of-test"});
+  pool.Post("a", [&] {
+    began.set_value();
+    release.get_future().wait();
+  });
+  began.get_future().wait();
+  for (const char* owner : {"a", "a", "a", "a", "b", "c", "c"}) {
+    pool.Post(owner, [&order, owner] { order += owner; });
+  }
+  pool.Post("a", [&] { done.set_value(); });
+  release.set_value();
+  done.get_future().wait();
+  EXPECT_EQ(order, "abcacaa");
 }
 
 TEST(TaskPoolTest, StopWaitsForWhatRunsAndDropsWhatWaits) {
@@ -47,12 +65,12 @@ TEST(TaskPoolTest, StopWaitsForWhatRunsAndDropsWhatWaits) {
   bool has_ended = false;
   const auto held = std::make_shared<int>();
   TaskPool pool({.name = "pool-of-test"});
-  pool.Post([&] {
+  pool.Post("a", [&] {
     began.set_value();
     release.get_future().wait();
     has_ended = true;
   });
-  pool.Post([held] { ADD_FAILURE() << "was dropped"; });
+  pool.Post("a", [held] { ADD_FAILURE() << "was dropped"; });
   began.get_future().wait();
   std::jthread stopping([&] { pool.Stop(); });
   while (held.use_count() > 1) {
@@ -60,7 +78,7 @@ TEST(TaskPoolTest, StopWaitsForWhatRunsAndDropsWhatWaits) {
   release.set_value();
   stopping.join();
   EXPECT_TRUE(has_ended);
-  pool.Post([held] { ADD_FAILURE() << "came too late"; });
+  pool.Post("a", [held] { ADD_FAILURE() << "came too late"; });
   EXPECT_EQ(held.use_count(), 1);
   pool.Stop();
 }

@@ -33,7 +33,8 @@ TEST(HttpServerTest, KeepsAConnectionForSeveralRequests) {
 TEST(HttpServerTest, AnExecutorRunsTheHandlersOfBodiesFromItsSizeOn) {
   std::atomic<int> taken{0};
   std::vector<Route> routes = TestRoutes();
-  routes[1].executor = [&taken](std::function<void()> task) {
+  routes[1].executor = [&taken](const std::string& client, std::function<void()> task) {
+    EXPECT_EQ(client, "127.0.0.1");
     ++taken;
     task();
   };
@@ -45,7 +46,7 @@ TEST(HttpServerTest, AnExecutorRunsTheHandlersOfBodiesFromItsSizeOn) {
   EXPECT_EQ(client.Post("/echo", "abc").body, "abc");
   EXPECT_EQ(taken, 1);
   // What is dropped is answered.
-  routes[1].executor = [](const std::function<void()>&) {};
+  routes[1].executor = [](const std::string&, const std::function<void()>&) {};
   auto dropping = StartServer({}, routes);
   EXPECT_EQ(TestClient(dropping->port()).Post("/echo", "abc").status, 500);
 }

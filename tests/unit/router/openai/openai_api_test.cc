@@ -187,7 +187,7 @@ TEST(OpenAiApiTest, AnswersDamagedBodiesWith400Or200) {
 class HeldTasks {
  public:
   http::Executor executor() {
-    return [this](std::function<void()> task) {
+    return [this](const std::string&, std::function<void()> task) {
       absl::MutexLock lock(&mutex_);
       tasks_.push_back(std::move(task));
     };
