@@ -11,6 +11,7 @@ namespace baton {
 namespace {
 
 constexpr absl::Duration kInterval = absl::Seconds(1);
+constexpr int kMaxLooks = 3;  // Of one Poll.
 
 }  // namespace
 
@@ -54,26 +55,29 @@ absl::Status TlsWatch::CheckSuccessor(const TlsIdentity& next) const {
                                                  "; a new name needs a restart"));
 }
 
+absl::Status TlsWatch::Take(const TlsFiles& files) {
+  if (files == current()->files) return absl::OkStatus();
+  ASSIGN_OR_RETURN(TlsIdentity next, CheckTlsFiles(files, options_.unix_seconds()));
+  RETURN_IF_ERROR(CheckSuccessor(next));
+  const auto taken = std::make_shared<const TlsIdentity>(std::move(next));
+  {
+    absl::MutexLock lock(&mutex_);
+    current_ = taken;
+  }
+  if (options_.on_change) options_.on_change(*taken);
+  return absl::OkStatus();
+}
+
 void TlsWatch::Poll() {
+  absl::Status status;
   absl::StatusOr<TlsFiles> files = ReadTlsFiles(options_.dir);
-  absl::Status status = files.status();
-  if (status.ok()) {
-    if (*files == current()->files) {
-      last_refusal_.clear();
-      return;
-    }
-    absl::StatusOr<TlsIdentity> next = CheckTlsFiles(*std::move(files), options_.unix_seconds());
-    status = next.ok() ? CheckSuccessor(*next) : next.status();
-    if (status.ok()) {
-      const auto taken = std::make_shared<const TlsIdentity>(*std::move(next));
-      last_refusal_.clear();
-      {
-        absl::MutexLock lock(&mutex_);
-        current_ = taken;
-      }
-      if (options_.on_change) options_.on_change(*taken);
-      return;
-    }
+  for (int look = 0; look < kMaxLooks; ++look) {
+    status = files.ok() ? Take(*files) : files.status();
+    if (status.ok()) return last_refusal_.clear();
+    // Perhaps the folder was switched while it was read: what it holds now counts.
+    absl::StatusOr<TlsFiles> again = ReadTlsFiles(options_.dir);
+    if (again == files) break;
+    files = std::move(again);
   }
   if (std::exchange(last_refusal_, std::string(status.message())) == status.message()) return;
   if (options_.on_refused) options_.on_refused(status);

@@ -41,6 +41,8 @@ class TlsWatch {
 
  private:
   TlsWatch(TlsWatchOptions options, TlsIdentity first);
+  // OK: they are the current ones now.
+  absl::Status Take(const TlsFiles& files);
   absl::Status CheckSuccessor(const TlsIdentity& next) const;
 
   const TlsWatchOptions options_;

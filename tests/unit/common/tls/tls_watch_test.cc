@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -14,12 +16,16 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 class TlsWatchTest : public ::testing::Test {
  protected:
   std::unique_ptr<TlsWatch> Watch() {
     TlsWatchOptions options{.dir = folder_.path(), .role = TlsRole::kDecode};
-    options.unix_seconds = [this] { return now_s_; };
+    options.unix_seconds = [this] {
+      if (meanwhile_) std::exchange(meanwhile_, nullptr)();
+      return now_s_;
+    };
     options.on_change = [this](const TlsIdentity& next) {
       changes_.push_back(next.files);
       if (!changed_.HasBeenNotified()) changed_.Notify();
@@ -37,6 +43,7 @@ class TlsWatchTest : public ::testing::Test {
   const TlsFiles second_ = NewFiles(authority_, IdOf(TlsRole::kDecode));
   const TlsFolder folder_{first_};
   int64_t now_s_ = kNowS;
+  std::function<void()> meanwhile_;  // Happens between a reading and its check.
   absl::Notification changed_;
   std::vector<TlsFiles> changes_;
   std::vector<std::string> refusals_;
@@ -66,6 +73,15 @@ TEST_F(TlsWatchTest, KeepsTheOldWhileTheNewDoesNotFitAndSaysSoOnce) {
   watch->Poll();
   EXPECT_EQ(refusals_.size(), 2u);
   EXPECT_EQ(watch->current()->files, second_);
+}
+
+TEST_F(TlsWatchTest, AFolderThatIsSwitchedWhileItIsReadIsReadAgain) {
+  const auto watch = Watch();
+  folder_.WriteOne("tls.key", second_.key_pem);
+  meanwhile_ = [this] { folder_.Write(second_); };
+  watch->Poll();
+  EXPECT_THAT(refusals_, IsEmpty());
+  EXPECT_THAT(changes_, ElementsAre(second_));
 }
 
 TEST_F(TlsWatchTest, ACertificateOfTheFutureIsTakenWhenItsTimeHasCome) {
