@@ -82,6 +82,8 @@ void RouterMetrics::ExportNode(const RouterService* service) {
       [service] { return static_cast<double>(service->View().running_requests); });
   add("baton_ready", "1 when a token has gone end to end through workers that are up.",
       MetricKind::kGauge, {}, [service] { return service->Ready() ? 1.0 : 0.0; });
+  add("baton_draining", "1 while it takes nothing new, to stop.", MetricKind::kGauge, {},
+      [this] { return draining_ ? 1.0 : 0.0; });
   metrics_.Export("baton_workers", "Workers of the list, by role and health.", MetricKind::kGauge,
                   [service] {
                     std::map<std::pair<std::string, std::string>, int> counts;

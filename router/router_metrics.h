@@ -8,6 +8,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/rpc/tls_metrics.h"
 #include "common/telemetry/metrics.h"
 #include "router/generation/generation_service.h"
 #include "router/generation/tokenizer.h"
@@ -20,6 +21,11 @@ class RouterMetrics : public GenerationObserver {
  public:
   // `service` outlives this.
   explicit RouterMetrics(const RouterService* service);
+
+  // Before the first Render; `tls`, null or not, outlives that.
+  void ExportTls(const ClusterTls* tls) { baton::ExportTls(tls, &metrics_); }
+
+  void SetDraining() { draining_ = true; }
 
   void OnFirstToken(Duration since_start) override;
   void OnNextToken(Duration since_previous) override;
@@ -38,6 +44,7 @@ class RouterMetrics : public GenerationObserver {
   Histogram ttft_;
   Histogram inter_token_;
   Histogram e2e_;
+  std::atomic<bool> draining_ = false;
   std::atomic<int64_t> prompt_tokens_ = 0;
   std::atomic<int64_t> completion_tokens_ = 0;
   absl::Mutex mutex_;

@@ -178,6 +178,7 @@ OpenAiOptions RouterProcess::ApiOptions() {
 
 // One thread answers whether the router lives, whatever the others do.
 absl::Status RouterProcess::StartOps() {
+  metrics_->ExportTls(tls_.get());
   http::ServerOptions options;
   options.host = config_.host;
   options.port = static_cast<uint16_t>(config_.OpsPort());
@@ -255,6 +256,7 @@ absl::Status RouterProcess::Announce() {
 
 void RouterProcess::Drain(const std::function<bool()>& hurry) {
   Log(LogLevel::kInfo, "draining", {{"limit_s", config_.drain_timeout_s}});
+  metrics_->SetDraining();
   router_->BeginDrain();
   http_->BeginDrain();
   const Time deadline = SteadyNow() + std::chrono::seconds(config_.drain_timeout_s);

@@ -24,6 +24,7 @@
 #include "common/process/identity.h"
 #include "common/process/lost_device.h"
 #include "common/process/ready_file.h"
+#include "common/rpc/tls_metrics.h"
 #include "common/telemetry/log.h"
 #include "common/worker/default_pool.h"
 #include "common/worker/rank_ports.h"
@@ -345,6 +346,7 @@ absl::Status WorkerRuntime::Begin(WorkerNodePtr node, std::function<WorkerSnapsh
   }
   ExportMetrics();
   ExportOwn();
+  ExportTls(tls_.get(), &metrics_);
   RETURN_IF_ERROR(ServeMetrics());
   const auto publish = [this, read = std::move(read)](Time) {
     WorkerSnapshot snapshot = read();
@@ -422,6 +424,8 @@ void WorkerRuntime::ExportMetrics() {
         const double total = std::max(blocks.total(), 1);
         return (total - blocks.free - blocks.cached) / total;
       });
+  add("baton_draining", "1 while it takes nothing new, to stop.", MetricKind::kGauge, {},
+      [](const WorkerSnapshot& s) { return s.status.draining ? 1.0 : 0.0; });
   add("baton_requests_running", "Sequences in the running batch.", MetricKind::kGauge,
       {{"role", NameOf(role_)}},
       [](const WorkerSnapshot& s) { return static_cast<double>(s.status.running); });

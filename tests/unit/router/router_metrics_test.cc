@@ -39,6 +39,9 @@ TEST(RouterMetricsTest, CountsWhatClientsFeel) {
   EXPECT_THAT(text, HasSubstr("baton_tenants_live 0\n"));
   EXPECT_THAT(text, HasSubstr("baton_requests_shed_total 0\n"));
   EXPECT_THAT(text, HasSubstr("baton_ready 0\n"));
+  EXPECT_THAT(text, HasSubstr("baton_draining 0\n"));
+  metrics.SetDraining();
+  EXPECT_THAT(metrics.Render(), HasSubstr("baton_draining 1\n"));
 }
 
 class CachingTokenizer : public FakeTokenizer {

@@ -1,0 +1,12 @@
+#pragma once
+
+#include "common/rpc/cluster_tls.h"
+#include "common/telemetry/metrics.h"
+
+namespace baton {
+
+// Exports when the certificate ends, and how many generations of --tls-dir were not taken. Nothing
+// where there is no TLS. `tls` outlives `metrics`.
+void ExportTls(const ClusterTls* tls, Metrics* metrics);
+
+}  // namespace baton

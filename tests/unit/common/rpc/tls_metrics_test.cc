@@ -1,0 +1,32 @@
+#include "common/rpc/tls_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/common/rpc/tls_cluster.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(TlsMetricsTest, TellWhenTheCertificateEndsAndThatNoneWasRefused) {
+  const CertificateAuthority authority = NewAuthority("test.local", UnixSeconds());
+  const TlsParty party(authority, TlsRole::kRouter);
+  Metrics metrics("router", "1");
+  ExportTls(party.tls.get(), &metrics);
+  const std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("baton_tls_not_after_seconds ",
+                                           party.tls->current()->not_after_s, "\n")));
+  EXPECT_THAT(text, HasSubstr("baton_tls_generations_refused_total 0\n"));
+}
+
+TEST(TlsMetricsTest, AreAbsentWhereThereIsNoTls) {
+  Metrics metrics("router", "1");
+  ExportTls(nullptr, &metrics);
+  EXPECT_THAT(metrics.Render(), Not(HasSubstr("baton_tls")));
+}
+
+}  // namespace
+}  // namespace baton
