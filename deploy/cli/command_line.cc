@@ -132,6 +132,7 @@ void AddComplete(CLI::App& root, CompleteOptions& o, Command& command) {
   AddDir(app, o.dir);
   app->add_option("text", o.text, "The prompt, or with --chat the user's message")->required();
   app->add_option("--url", o.url, "Ask this server, e.g. http://127.0.0.1:8000, not that of --dir");
+  app->add_option("--api-key-file", o.api_key_file, "File with the API key to send");
   app->add_option("--model", o.model, "Model name (default: the first that the server offers)");
   app->add_flag("--chat", o.chat, "Send the text as a chat message");
   app->add_flag("!--no-stream", o.stream, "Print the answer when it is whole");

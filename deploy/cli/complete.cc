@@ -1,7 +1,11 @@
 #include "deploy/cli/complete.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <sstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status.h"
@@ -49,14 +53,16 @@ absl::Status Run(const CompleteOptions& options) {
   if (url.empty()) {
     ASSIGN_OR_RETURN(url, RouterUrl(options.dir));
   }
+  ASSIGN_OR_RETURN(const std::string api_key, ReadApiKey(options.api_key_file));
   std::string model = options.model;
   if (model.empty()) {
-    ASSIGN_OR_RETURN(model, FirstModel(url));
+    ASSIGN_OR_RETURN(model, FirstModel(url, api_key));
   }
   const HttpRequest request{
       .url = url,
       .target = options.chat ? "/v1/chat/completions" : "/v1/completions",
-      .body = CompletionBody(options, model).dump(-1, ' ', false, json::error_handler_t::replace)};
+      .body = CompletionBody(options, model).dump(-1, ' ', false, json::error_handler_t::replace),
+      .api_key = api_key};
   StreamPrinter printer;
   ServerEvents events([&](absl::string_view data) { printer.OnData(data); });
   std::function<void(absl::string_view)> on_body;
@@ -110,10 +116,26 @@ absl::StatusOr<std::string> RouterUrl(const std::string& dir) {
   return router->http_url;
 }
 
-absl::StatusOr<std::string> FirstModel(const std::string& url) {
+absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
+  if (path.empty()) return "";
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  const std::string key(absl::StripAsciiWhitespace(text.str()));
+  // It becomes a line of the request's head.
+  const bool is_line = std::ranges::all_of(key, [](char c) { return absl::ascii_isgraph(c); });
+  if (!key.empty() && is_line) return key;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--api-key-file ", path, ": cannot be read, or holds no API key"));
+}
+
+absl::StatusOr<std::string> FirstModel(const std::string& url, const std::string& api_key) {
   ASSIGN_OR_RETURN(
       const HttpResult result,
-      HttpCall({.url = url, .target = "/v1/models", .idle_timeout = std::chrono::seconds(10)}));
+      HttpCall({.url = url,
+                .target = "/v1/models",
+                .api_key = api_key,
+                .idle_timeout = std::chrono::seconds(10)}));
   const json models = json::parse(result.body, nullptr, /*allow_exceptions=*/false);
   const json::json_pointer first("/data/0/id");
   if (result.code != 200 || !models.is_object() || !models.contains(first) ||

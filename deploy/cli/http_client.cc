@@ -52,6 +52,9 @@ class Call : public std::enable_shared_from_this<Call> {
     message_.version(11);
     message_.set(http::field::host, absl::StrCat(peer->host, ":", peer->port));
     message_.set(http::field::connection, "close");
+    if (!request_.api_key.empty()) {
+      message_.set(http::field::authorization, absl::StrCat("Bearer ", request_.api_key));
+    }
     if (!request_.body.empty()) message_.set(http::field::content_type, "application/json");
     message_.body() = request_.body;
     message_.prepare_payload();

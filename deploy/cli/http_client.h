@@ -15,6 +15,7 @@ struct HttpRequest {
   std::string url;     // "http://127.0.0.1:8000": scheme, host and port, nothing after it.
   std::string target;  // "/v1/models".
   std::string body;    // JSON; empty = GET, otherwise POST.
+  std::string api_key = {};  // Empty = none is sent.
   Duration idle_timeout = std::chrono::seconds(300);  // Without a byte, at any stage.
 };
 

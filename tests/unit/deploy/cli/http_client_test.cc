@@ -56,6 +56,12 @@ TEST(HttpClientTest, CollectsABodyAndSendsAGet) {
   EXPECT_THAT(server.RequestHead(), testing::StartsWith("GET /x HTTP/1.1\r\n"));
 }
 
+TEST(HttpClientTest, SendsTheApiKeyThatItIsGiven) {
+  OneAnswer server({"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"});
+  EXPECT_TRUE(HttpCall({.url = server.url(), .target = "/", .api_key = "k-1"}).ok());
+  EXPECT_THAT(server.RequestHead(), testing::HasSubstr("\r\nAuthorization: Bearer k-1\r\n"));
+}
+
 TEST(HttpClientTest, HandsOnAChunkedBodyAsItComes) {
   OneAnswer server({"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "3\r\none\r\n",
                     "3\r\ntwo\r\n0\r\n\r\n"});
