@@ -5,9 +5,10 @@
 #                              simulator, transport and golden tests under ASan + UBSan too, with
 #                              the faults that only that build can place
 #   tests/run.sh --label L     only this label (repeatable): unit optimised kernels golden transport
-#                              sim planted tidy cluster clients bench emulated, asan for what the
-#                              sanitizer build runs besides unit, or tsan for transport, a whole
-#                              cluster and the tests of threads under the thread sanitizer
+#                              sim planted tidy cluster clients bench emulated chart, asan for what
+#                              the sanitizer build runs besides unit, tsan for transport, a whole
+#                              cluster and the tests of threads under the thread sanitizer, or k8s
+#                              for what needs the tools of Kubernetes (tests/k8s)
 #   tests/run.sh --again       runs up to five tests that failed once more, alone: on a machine that
 #                              others keep busy. One that passes then is named in the summary
 #   tests/run.sh --nightly     the long set: more seeds, more shapes, more requests, the kernels too
@@ -24,16 +25,16 @@ while [ $# -gt 0 ]; do
     --label) labels+=("${2:?--label needs a name}"); shift ;;
     --nightly) nightly=1 ;;
     --again) again=1 ;;
-    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,18s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown option $1; see --help" >&2; exit 2 ;;
   esac
   shift
 done
-known=(unit optimised kernels golden transport sim planted tidy cluster clients bench emulated)
+known=(unit optimised kernels golden transport sim planted tidy cluster clients bench emulated chart)
 for label in ${labels[@]+"${labels[@]}"}; do
-  case " ${known[*]} asan tsan " in
+  case " ${known[*]} asan tsan k8s " in
     *" $label "*) ;;
-    *) echo "tests/run.sh: unknown label $label; one of: ${known[*]} asan tsan" >&2; exit 2 ;;
+    *) echo "tests/run.sh: unknown label $label; one of: ${known[*]} asan tsan k8s" >&2; exit 2 ;;
   esac
 done
 

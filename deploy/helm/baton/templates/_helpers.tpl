@@ -1,0 +1,142 @@
+{{- define "baton.name" -}}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{- end }}
+
+{{/* Of root and role. */}}
+{{- define "baton.selector" -}}
+app.kubernetes.io/name: baton
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- with .role }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "baton.labels" -}}
+{{ include "baton.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* Name and labels of an object of a role. */}}
+{{- define "baton.metadata" -}}
+name: {{ include "baton.name" .root }}-{{ .suffix | default .role }}
+namespace: {{ .root.Release.Namespace }}
+labels:
+  {{- include "baton.labels" . | nindent 2 }}
+{{- end }}
+
+{{- define "baton.image" -}}
+{{- $image := .root.Values.image }}
+{{- $tag := $image.tag | default .root.Chart.AppVersion }}
+{{- if eq .accelerator "nvidia" }}{{ $tag = $image.gpuTag | default (print $tag "-gpu") }}{{ end -}}
+{{ $image.repository }}:{{ $tag }}
+{{- end }}
+
+{{/* The ports of a role as a JSON object. On the node's own network no two roles share one. */}}
+{{- define "baton.ports" -}}
+{{- $offset := ternary (dict "router" 0 "prefill" 1 "decode" 2 | dig .role 0) 0 .values.hostNetwork | int }}
+{{- if eq .role "router" }}
+{{- dict "http" 8000 "grpc" 8001 "ops" (add 9090 $offset) | toJson }}
+{{- else }}
+{{- $base := add 7000 (mul 100 $offset) }}
+{{- dict "control" $base "data" (add $base 1) "ops" (add 9090 $offset) | toJson }}
+{{- end }}
+{{- end }}
+
+{{/* The last of the ports that the ranks of a decode worker take K/V on. */}}
+{{- define "baton.lastDataPort" -}}
+{{- $ports := include "baton.ports" . | fromJson }}
+{{- add $ports.data (include "baton.ranks" . | int) -1 }}
+{{- end }}
+
+{{- define "baton.ranks" -}}
+{{- ternary .values.accelerator.count 1 (eq .values.accelerator.type "nvidia") -}}
+{{- end }}
+
+{{- define "baton.modelFolder" -}}
+{{- if .Values.model.demo }}{{ .Values.model.demoFolder }}
+{{- else if .Values.model.folder }}/models/{{ .Values.model.folder }}
+{{- else }}/models{{ end }}
+{{- end }}
+
+{{- define "baton.tlsSecret" -}}
+{{- $own := printf "%s-%s-tls" (include "baton.name" .root) .role }}
+{{- if eq .root.Values.tls.mode "certManager" }}{{ $own }}
+{{- else }}{{ get .root.Values.tls.secrets .role | default $own }}{{ end }}
+{{- end }}
+
+{{/* A name that ends in a dot asks the resolver once, whatever ndots says. */}}
+{{- define "baton.workers" -}}
+{{- $ports := include "baton.ports" . | fromJson -}}
+dns:///{{ include "baton.name" .root }}-{{ .role }}.{{ .root.Release.Namespace }}.svc.{{ .root.Values.clusterDomain }}.:{{ $ports.control }}
+{{- end }}
+
+{{/* The arguments of a role's program as a JSON list; extraArgs replace those of their name. */}}
+{{- define "baton.args" -}}
+{{- $root := .root }}
+{{- $ports := include "baton.ports" . | fromJson }}
+{{- $grace := .values.terminationGracePeriodSeconds | int }}
+{{- $args := list (print "--model=" (include "baton.modelFolder" $root)) }}
+{{- if and $root.Values.servedModelName (eq .role "router") }}
+{{- $args = append $args (print "--served-model-name=" $root.Values.servedModelName) }}
+{{- end }}
+{{- if $root.Values.maxModelLen }}
+{{- $args = append $args (printf "--max-model-len=%d" (int $root.Values.maxModelLen)) }}
+{{- end }}
+{{- $args = concat $args (list "--host=0.0.0.0" "--tls-dir=/etc/baton/tls") }}
+{{- if eq .role "router" }}
+{{- $args = concat $args (list
+      (printf "--http-port=%v" $ports.http) (printf "--grpc-port=%v" $ports.grpc)
+      (printf "--ops-port=%v" $ports.ops)
+      "--api-keys-file=/etc/baton/keys/keys" "--api-plaintext") }}
+{{- range $role := list "prefill" "decode" }}
+{{- $workers := include "baton.workers" (dict "root" $root "role" $role "values" (get $root.Values $role)) }}
+{{- $args = append $args (printf "--%s=%s" $role $workers) }}
+{{- end }}
+{{- $args = append $args (printf "--drain-timeout-s=%d" (sub $grace 30)) }}
+{{- else }}
+{{- $args = concat $args (list
+      (printf "--port=%v" $ports.control) (printf "--data-port=%v" $ports.data)
+      (printf "--advertise-data-address=$(POD_IP):%v" $ports.data)
+      (printf "--metrics-port=%v" $ports.ops)
+      (printf "--kv-security=%s" $root.Values.kvSecurity)
+      (printf "--kv-transport=%s" $root.Values.kvTransport)
+      (printf "--device=%s" (ternary "cuda" "cpu" (eq .values.accelerator.type "nvidia")))
+      (printf "--tp=%s" (include "baton.ranks" .))
+      "--threads=$(CPU_LIMIT)"
+      (printf "--drain-timeout-s=%d" (sub $grace 10))) }}
+{{- end }}
+{{- $given := list }}
+{{- range .values.extraArgs }}{{ $given = append $given (splitList "=" . | first) }}{{ end }}
+{{- $kept := list }}
+{{- range $args }}
+{{- if not (has (splitList "=" . | first) $given) }}{{ $kept = append $kept . }}{{ end }}
+{{- end }}
+{{- concat $kept .values.extraArgs | toJson }}
+{{- end }}
+
+{{/* Of every container of the release: Pod Security "restricted", but what a role must have. */}}
+{{- define "baton.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: {{ not .writable }}
+capabilities:
+  drop: [ALL]
+  {{- if .rdma }}
+  add: [IPC_LOCK]
+  {{- end }}
+{{- end }}
+
+{{/* A mesh's proxy must not stand before ports that speak TLS themselves, or that probes ask. */}}
+{{- define "baton.meshAnnotations" -}}
+{{- if eq .mesh "istio" -}}
+traffic.sidecar.istio.io/excludeInboundPorts: "7000,7001,9090"
+traffic.sidecar.istio.io/excludeOutboundPorts: "7000,7001"
+{{- else if eq .mesh "linkerd" -}}
+config.linkerd.io/skip-inbound-ports: "7000,7001,9090"
+config.linkerd.io/skip-outbound-ports: "7000,7001"
+{{- end }}
+{{- end }}
+
+{{/* Of root and role: what counts as load, by which the role is scaled. */}}
+{{- define "baton.series" -}}
+{{- printf "namespace=%q,pod=~%q" .root.Release.Namespace (printf "%s-%s-.*" (include "baton.name" .root) .role) }}
+{{- end }}
