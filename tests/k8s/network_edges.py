@@ -56,19 +56,25 @@ def crossing(one, other):
     return one & other
 
 
+def widest(edges):
+    """Where all ports are open, no other edge says more."""
+    return {edge for edge in edges if edge[2:] == (1, 65535) or (*edge[:2], 1, 65535) not in edges}
+
+
 def allowed(rendering, pods):
     labels = {all_labels["app.kubernetes.io/component"]: all_labels for _, all_labels, _ in pods}
+    # The release's labels, on pods that the operator makes.
+    for role in ("admin", "unknown"):
+        labels[role] = {**next(iter(labels.values())), "app.kubernetes.io/component": role}
     roles = set(labels)
-    labels["admin"] = {**next(iter(labels.values())), "app.kubernetes.io/component": "admin"}
     labels[STRANGER] = {}
     policies = [one for one in rendering if one["kind"] == "NetworkPolicy"]
-    # The operator's own pod with the label `admin`: its egress is not the chart's.
     into = sides(policies, labels, "Ingress", "from")
     out_of = sides(policies, labels, "Egress", "to")
     assert roles <= into.keys() and roles <= out_of.keys(), "a pod is open"
     edges = set()
     for source in labels:
-        leaving = [(None, None)] if source in (STRANGER, "admin") else out_of[source]
+        leaving = [(None, None)] if source == STRANGER else out_of[source]
         for target in roles:
             for to, out_ports in leaving:
                 if to is not None and not any(peer_is(p, labels[target], False) for p in to):
@@ -82,9 +88,7 @@ def allowed(rendering, pods):
         for to, _ in out_of[source]:
             if to is None:
                 edges.add((source, *DNS))
-    # Whoever is of the namespace may do what a stranger may: that is no edge of its own.
-    strangers = {edge[1:] for edge in edges if edge[0] == STRANGER}
-    return {edge for edge in edges if edge[0] == STRANGER or edge[1:] not in strangers}
+    return widest(edges)
 
 
 def flag(arguments, name):
@@ -96,7 +100,7 @@ def needed(arguments, values):
     router = arguments["router"]
     edges = set()
     api = [int(flag(router, "--http-port")), int(flag(router, "--grpc-port"))]
-    edges |= {(STRANGER, "router", port, port) for port in api}
+    edges |= {(source, "router", port, port) for source in (STRANGER, "test") for port in api}
     edges.add((STRANGER, "router", *2 * [int(flag(router, "--ops-port"))]))
     for role in ("prefill", "decode"):
         control = int(flag(router, f"--{role}").rpartition(":")[2])
@@ -104,9 +108,12 @@ def needed(arguments, values):
         edges.add((STRANGER, role, *2 * [int(flag(arguments[role], "--metrics-port"))]))
     data = int(flag(arguments["decode"], "--data-port"))
     edges.add(("prefill", "decode", data, data + int(flag(arguments["decode"], "--tp")) - 1))
-    if flag(arguments["prefill"], "--kv-transport") == "nccl":
+    # NCCL chooses its ports itself. Beside TLS it takes part only if it is asked for.
+    may = {"nccl"} | ({"auto"} if flag(arguments["prefill"], "--kv-security") != "tls" else set())
+    on_gpus = all(flag(arguments[role], "--device") == "cuda" for role in ("prefill", "decode"))
+    if on_gpus and flag(arguments["prefill"], "--kv-transport") in may:
         edges |= {("prefill", "decode", 1, 65535), ("decode", "prefill", 1, 65535)}
-    resolving = {"router", "test"}
+    resolving = {"router", "test", "admin"}
     if values["model"]["initContainer"]:
-        resolving |= {"prefill", "decode"}
-    return edges | {(role, *DNS) for role in resolving}
+        resolving |= {"prefill", "decode", "unknown"}
+    return widest(edges | {(role, *DNS) for role in resolving})

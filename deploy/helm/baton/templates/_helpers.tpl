@@ -1,4 +1,4 @@
-{{- define "baton.name" -}}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{- end }}
+{{- define "baton.name" -}}{{ .Release.Name | replace "." "-" | trunc 40 | trimSuffix "-" }}{{- end }}
 
 {{/* Of root and role. */}}
 {{- define "baton.selector" -}}
@@ -127,16 +127,28 @@ capabilities:
 
 {{/* A mesh's proxy must not stand before ports that speak TLS themselves, or that probes ask. */}}
 {{- define "baton.meshAnnotations" -}}
-{{- if eq .mesh "istio" -}}
-traffic.sidecar.istio.io/excludeInboundPorts: "7000,7001,9090"
-traffic.sidecar.istio.io/excludeOutboundPorts: "7000,7001"
-{{- else if eq .mesh "linkerd" -}}
-config.linkerd.io/skip-inbound-ports: "7000,7001,9090"
-config.linkerd.io/skip-outbound-ports: "7000,7001"
+{{- $decode := dict "role" "decode" "values" .Values.decode }}
+{{- $peers := list }}
+{{- range untilStep 7000 (include "baton.lastDataPort" $decode | int | add1 | int) 1 }}
+{{- $peers = append $peers (toString .) }}
+{{- end }}
+{{- $peers = join "," $peers }}
+{{- if eq .Values.mesh "istio" -}}
+traffic.sidecar.istio.io/excludeInboundPorts: {{ print $peers ",9090" | quote }}
+traffic.sidecar.istio.io/excludeOutboundPorts: {{ $peers | quote }}
+{{- else if eq .Values.mesh "linkerd" -}}
+config.linkerd.io/skip-inbound-ports: {{ print $peers ",9090" | quote }}
+config.linkerd.io/skip-outbound-ports: {{ $peers | quote }}
 {{- end }}
 {{- end }}
 
-{{/* Of root and role: what counts as load, by which the role is scaled. */}}
+{{/* "true" where K/V may go over NCCL, which chooses its ports itself. */}}
+{{- define "baton.nccl" -}}
+{{- $gpus := and (eq .Values.prefill.accelerator.type "nvidia") (eq .Values.decode.accelerator.type "nvidia") }}
+{{- if and $gpus (or (eq .Values.kvTransport "nccl") (and (eq .Values.kvTransport "auto") (eq .Values.kvSecurity "authenticated"))) }}true{{ end }}
+{{- end }}
+
+{{/* The label matchers of the pods of a role. */}}
 {{- define "baton.series" -}}
 {{- printf "namespace=%q,pod=~%q" .root.Release.Namespace (printf "%s-%s-.*" (include "baton.name" .root) .role) }}
 {{- end }}
