@@ -253,6 +253,13 @@ class Renderings(unittest.TestCase):
                                 spec["terminationGracePeriodSeconds"])
                 self.assertEqual("lifecycle" in container, container["name"] == "router")
 
+    def test_an_old_worker_goes_when_routers_know_the_new_one(self):
+        cached = 5 + 3  # CoreDNS' time to live, and a look of the router's.
+        for _, rendering in self.each():
+            for one in objects(rendering, "Deployment"):
+                if not one["metadata"]["name"].endswith("router"):
+                    self.assertGreater(one["spec"]["minReadySeconds"], cached)
+
     def test_services_lead_to_ports_of_the_pods_that_they_select(self):
         for _, rendering in self.each():
             for service in objects(rendering, "Service"):
