@@ -10,7 +10,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 import urllib.request
 
@@ -19,6 +18,9 @@ import yaml
 
 import chart_hash
 import network_edges
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
+from running_cluster import RunningCluster  # noqa: E402
 
 ROOT = chart_hash.ROOT
 CHART = ROOT / "deploy/helm/baton"
@@ -346,18 +348,11 @@ class Operation(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="baton-chart-")
-        cls.addClassCleanup(folder.cleanup)
-        run = pathlib.Path(folder.name) / "run"
-        ports = [word for name in ("http", "grpc", "ops") for word in (f"--{name}", "0")]
-        subprocess.run([BIN / "baton", "up", "--dir", run, "--detach", "--tls", "--device", "cpu",
-                        "--threads", "1", *ports], check=True, timeout=300, capture_output=True)
-        cls.addClassCleanup(subprocess.run, [BIN / "baton", "down", "--dir", run], timeout=120,
-                            capture_output=True)
-        subprocess.run([BIN / "baton", "complete", "--dir", run, "--max-tokens", "2", "In the"],
-                       check=True, timeout=120, capture_output=True)
+        cluster = cls.enterClassContext(
+            RunningCluster(BIN / "baton", "chart", tls=True, device="cpu", threads=1))
+        cluster.baton("complete", "--max-tokens", "2", "In the")
         cls.urls, cls.series = {}, []
-        for server in json.loads((run / "state.json").read_text())["servers"]:
+        for server in json.loads((cluster.dir / "state.json").read_text())["servers"]:
             url = server["metrics_url"]
             cls.urls[server["role"]] = url.removesuffix("/metrics")
             with urllib.request.urlopen(url, timeout=60) as answer:

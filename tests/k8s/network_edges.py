@@ -100,7 +100,9 @@ def needed(arguments, values):
     router = arguments["router"]
     edges = set()
     api = [int(flag(router, "--http-port")), int(flag(router, "--grpc-port"))]
-    edges |= {(source, "router", port, port) for source in (STRANGER, "test") for port in api}
+    # `helm test` has no client that speaks TLS.
+    asking = {STRANGER} if values["apiTls"]["existingSecret"] else {STRANGER, "test"}
+    edges |= {(source, "router", port, port) for source in asking for port in api}
     edges.add((STRANGER, "router", *2 * [int(flag(router, "--ops-port"))]))
     for role in ("prefill", "decode"):
         control = int(flag(router, f"--{role}").rpartition(":")[2])
@@ -113,7 +115,7 @@ def needed(arguments, values):
     on_gpus = all(flag(arguments[role], "--device") == "cuda" for role in ("prefill", "decode"))
     if on_gpus and flag(arguments["prefill"], "--kv-transport") in may:
         edges |= {("prefill", "decode", 1, 65535), ("decode", "prefill", 1, 65535)}
-    resolving = {"router", "test", "admin"}
+    resolving = {"router", "admin"} | asking - {STRANGER}
     if values["model"]["initContainer"]:
         resolving |= {"prefill", "decode", "unknown"}
     return widest(edges | {(role, *DNS) for role in resolving})

@@ -87,7 +87,8 @@ dns:///{{ include "baton.name" .root }}-{{ .role }}.{{ .root.Release.Namespace }
 {{- $args = concat $args (list
       (printf "--http-port=%v" $ports.http) (printf "--grpc-port=%v" $ports.grpc)
       (printf "--ops-port=%v" $ports.ops)
-      "--api-keys-file=/etc/baton/keys/keys" "--api-plaintext") }}
+      "--api-keys-file=/etc/baton/keys/keys"
+      (ternary "--api-tls-dir=/etc/baton/api-tls" "--api-plaintext" (ne $root.Values.apiTls.existingSecret ""))) }}
 {{- range $role := list "prefill" "decode" }}
 {{- $workers := include "baton.workers" (dict "root" $root "role" $role "values" (get $root.Values $role)) }}
 {{- $args = append $args (printf "--%s=%s" $role $workers) }}
