@@ -28,7 +28,7 @@ labels:
 {{- $image := .root.Values.image }}
 {{- $tag := $image.tag | default .root.Chart.AppVersion }}
 {{- if eq .accelerator "nvidia" }}{{ $tag = $image.gpuTag | default (print $tag "-gpu") }}{{ end -}}
-{{ $image.repository }}:{{ $tag }}
+{{ $image.repository }}{{ ternary "@" ":" (hasPrefix "sha256:" $tag) }}{{ $tag }}
 {{- end }}
 
 {{/* The ports of a role as a JSON object. On the node's own network no two roles share one. */}}
