@@ -366,7 +366,8 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     }
     read->timeout = TimeLeft(context->raw_deadline());  // Zero: the service's default.
     const bool is_long = request->has_chat() || request->ByteSizeLong() >= kLargePromptBytes;
-    Post(*tenant, is_long, [this, call, link, work = *std::move(read)] {
+    const std::string tenant = read->tenant;
+    Post(tenant, is_long, [this, call, link, work = *std::move(read)] {
       if (link->broken()) return;
       if (absl::Status status = Run(call, link, work); !status.ok()) call->Close(std::move(status));
     });
