@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "common/base/status.h"
 
 namespace baton {
@@ -47,8 +48,9 @@ absl::Status Read(const std::string& word, const std::vector<Setting>& settings)
   const auto it = std::ranges::find(settings, parts[0], &Setting::name);
   if (it == settings.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "has ", parts[0], "; a key's line takes rate, burst, tokens, concurrency, weight, "
-        "max_priority"));
+        "has ", parts[0],
+        "; a key's line takes rate, burst, tokens, concurrency, weight, quota, max_priority, "
+        "expires"));
   }
   absl::string_view number = parts.size() > 1 ? absl::string_view(parts[1]) : "";
   double value = 0;
@@ -64,7 +66,22 @@ absl::Status Read(const std::string& word, const std::vector<Setting>& settings)
   return absl::OkStatus();
 }
 
-absl::StatusOr<TenantLimits> ReadLimits(std::istream& words, const TenantLimits& others) {
+// YYYY-MM-DD or RFC 3339; not the other words that Abseil takes for a time.
+absl::StatusOr<int64_t> ReadExpiry(const std::string& word) {
+  const std::string date = word.substr(word.find('=') + 1);
+  const bool is_day = date.size() == 10;
+  absl::Time time;
+  std::string error;
+  if (std::isdigit(static_cast<unsigned char>(date[0])) != 0 && date.size() >= 10 &&
+      absl::ParseTime(is_day ? "%Y-%m-%d" : absl::RFC3339_full, date, &time, &error)) {
+    return absl::ToUnixSeconds(time);
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "has ", word, "; allowed: expires=YYYY-MM-DD, or a time as 2027-01-31T18:00:00Z"));
+}
+
+absl::StatusOr<TenantLimits> ReadLimits(std::istream& words, const TenantLimits& others,
+                                        std::optional<int64_t>* expires_s) {
   TenantLimits limits = others;
   const std::vector<Setting> settings = {
       {"rate", "/s", 0.001, 1e6, false, [&](double v) { limits.requests_per_s = v; }},
@@ -74,6 +91,8 @@ absl::StatusOr<TenantLimits> ReadLimits(std::istream& words, const TenantLimits&
       {"concurrency", "", 1, 1 << 24, true,
        [&](double v) { limits.concurrency = static_cast<int32_t>(v); }},
       {"weight", "", 1, 1000, true, [&](double v) { limits.weight = static_cast<int32_t>(v); }},
+      {"quota", "/day", 1, 1e12, true,
+       [&](double v) { limits.tokens_per_day = static_cast<int64_t>(v); }},
       {"max_priority", "", -2147483648.0, 2147483647.0, true,
        [&](double v) { limits.max_priority = static_cast<int32_t>(v); }}};
   std::set<std::string> seen;
@@ -81,7 +100,11 @@ absl::StatusOr<TenantLimits> ReadLimits(std::istream& words, const TenantLimits&
     if (!seen.insert(word.substr(0, word.find('='))).second) {
       return absl::InvalidArgumentError(absl::StrCat("has ", word, " beside another; once each"));
     }
-    RETURN_IF_ERROR(Read(word, settings));
+    if (word.substr(0, word.find('=')) == "expires") {
+      ASSIGN_OR_RETURN(*expires_s, ReadExpiry(word));
+    } else {
+      RETURN_IF_ERROR(Read(word, settings));
+    }
   }
   if (limits.burst > 0 && limits.requests_per_s == 0) {
     return absl::InvalidArgumentError("has burst without rate; say both, or neither");
@@ -103,44 +126,67 @@ absl::Status ApiKeys::AddLine(const std::string& line, const TenantLimits& other
     return absl::InvalidArgumentError(
         "is not TENANT and 64 hex digits; make them with `printf %s KEY | sha256sum`");
   }
-  ASSIGN_OR_RETURN(const TenantLimits limits, ReadLimits(words, others));
+  Entry entry{.tenant = tenant};
+  ASSIGN_OR_RETURN(const TenantLimits limits, ReadLimits(words, others, &entry.expires_s));
   const auto [known, is_new] = limits_.emplace(tenant, limits);
   if (!is_new && known->second != limits) {
     return absl::InvalidArgumentError(absl::StrCat(
         "gives ", tenant, " other limits than a line before; all lines of a tenant must agree"));
   }
-  Entry entry{.tenant = tenant};
   const std::string bytes = absl::HexStringToBytes(hex);
   std::copy(bytes.begin(), bytes.end(), entry.digest.begin());
   entries_.push_back(std::move(entry));
   return absl::OkStatus();
 }
 
-absl::StatusOr<ApiKeys> ApiKeys::Load(const std::string& path, const TenantLimits& others) {
+std::vector<std::string> ApiKeys::AddLines(const std::string& text, const TenantLimits& others) {
+  std::vector<std::string> problems;
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) {
+    if (absl::Status status = AddLine(line, others); !status.ok()) {
+      problems.push_back(absl::StrCat("line ", number, " ", status.message()));
+    }
+  }
+  if (problems.empty() && entries_.empty()) {
+    problems.push_back("holds no key; add a line, or leave the option away");
+  }
+  return problems;
+}
+
+std::vector<std::string> ApiKeys::Problems(const std::string& text) {
+  return ApiKeys().AddLines(text, {});
+}
+
+absl::StatusOr<std::string> ApiKeys::ReadFile(const std::string& path) {
   std::ifstream file(path);
-  if (!file) {
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file || text.bad()) {
     return absl::NotFoundError(absl::StrCat("--api-keys-file ", path,
                                             ": cannot be read; name a file of TENANT SHA256HEX "
                                             "lines"));
   }
-  ApiKeys keys;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    if (absl::Status status = keys.AddLine(line, others); !status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--api-keys-file ", path, ": line ", number,
-                                                     " ", status.message()));
-    }
-  }
-  if (keys.entries_.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--api-keys-file ", path, ": holds no key; add a line, or leave the option away"));
-  }
-  return keys;
+  return text.str();
 }
 
-std::optional<std::string> ApiKeys::TenantOf(std::string_view authorization) const {
-  if (authorization.substr(0, kScheme.size()) != kScheme) return std::nullopt;
-  authorization.remove_prefix(kScheme.size());
+absl::StatusOr<ApiKeys> ApiKeys::Parse(const std::string& path, const std::string& text,
+                                       const TenantLimits& others) {
+  ApiKeys keys;
+  const std::vector<std::string> problems = keys.AddLines(text, others);
+  if (problems.empty()) return keys;
+  return absl::InvalidArgumentError(absl::StrCat("--api-keys-file ", path, ": ", problems[0]));
+}
+
+absl::StatusOr<ApiKeys> ApiKeys::Load(const std::string& path, const TenantLimits& others) {
+  ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  return Parse(path, text, others);
+}
+
+absl::StatusOr<std::string> ApiKeys::Authenticate(std::string_view authorization,
+                                                  int64_t now_s) const {
+  const bool has_key = authorization.substr(0, kScheme.size()) == kScheme;
+  if (has_key) authorization.remove_prefix(kScheme.size());
   Digest digest;
   SHA256(reinterpret_cast<const uint8_t*>(authorization.data()), authorization.size(),
          digest.data());
@@ -149,7 +195,17 @@ std::optional<std::string> ApiKeys::TenantOf(std::string_view authorization) con
     const bool same = CRYPTO_memcmp(entry.digest.data(), digest.data(), digest.size()) == 0;
     found = same ? &entry : found;
   }
-  if (found == nullptr) return std::nullopt;
+  if (!has_key || found == nullptr) {
+    return absl::UnauthenticatedError(
+        "An API key is needed: send `Authorization: Bearer KEY`.");
+  }
+  if (found->expires_s.has_value() && now_s >= *found->expires_s) {
+    const std::string date = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ",
+                                              absl::FromUnixSeconds(*found->expires_s),
+                                              absl::UTCTimeZone());
+    return absl::UnauthenticatedError(
+        absl::StrCat("This API key expired on ", date, "; ask for a new one."));
+  }
   return found->tenant;
 }
 

@@ -18,25 +18,40 @@ namespace baton {
 class ApiKeys {
  public:
   // One line per key: `TENANT SHA256HEX [rate=N/s] [burst=N] [tokens=N/min] [concurrency=N]
-  // [weight=N] [max_priority=N]`, see TenantLimits; burst is 2 x rate unless given. Empty lines and lines that
-  // begin with # are skipped. A tenant may have several keys, of the same limits. INVALID_ARGUMENT
-  // or NOT_FOUND names file, line and cure. `others`: the limits that lines without them leave.
+  // [weight=N] [quota=N/day] [max_priority=N] [expires=DATE]`, see TenantLimits; burst is 2 x rate
+  // unless given. DATE is YYYY-MM-DD, which is 00:00 UTC of that day, or RFC 3339, and is the
+  // key's; all else is the tenant's, who may have several keys, of the same limits. Empty lines and
+  // lines that begin with # are skipped. INVALID_ARGUMENT or NOT_FOUND names file, line and cure.
+  // `others`: the limits that lines without them leave.
   static absl::StatusOr<ApiKeys> Load(const std::string& path, const TenantLimits& others = {});
 
-  // The tenant of the key in "Bearer KEY"; nothing when there is no such key. Takes the same time
-  // whichever key matches: every digest is compared, each in constant time.
-  std::optional<std::string> TenantOf(std::string_view authorization) const;
+  // The same in two steps, for who looks at the file again and again.
+  static absl::StatusOr<std::string> ReadFile(const std::string& path);
+  static absl::StatusOr<ApiKeys> Parse(const std::string& path, const std::string& text,
+                                       const TenantLimits& others);
+
+  // All that is wrong with a text, for each bad line "line N ..."; empty: Parse takes it.
+  static std::vector<std::string> Problems(const std::string& text);
+
+  // The tenant of the key in "Bearer KEY". UNAUTHENTICATED when there is no such key, or it has
+  // expired, which its holder is told. Takes the same time whichever key matches: every digest is
+  // compared, each in constant time.
+  absl::StatusOr<std::string> Authenticate(std::string_view authorization, int64_t now_s) const;
 
   const std::map<std::string, TenantLimits>& limits() const { return limits_; }
+  size_t num_keys() const { return entries_.size(); }
 
  private:
   using Digest = std::array<uint8_t, 32>;
   struct Entry {
     std::string tenant;
     Digest digest;
+    std::optional<int64_t> expires_s;  // Since 1970.
   };
   // Adds a line's key; an error says what is wrong with it.
   absl::Status AddLine(const std::string& line, const TenantLimits& others);
+  // Adds the keys of all lines; what is wrong with those that have none.
+  std::vector<std::string> AddLines(const std::string& text, const TenantLimits& others);
 
   std::vector<Entry> entries_;
   std::map<std::string, TenantLimits> limits_;  // Of every tenant.

@@ -436,12 +436,8 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     if (!options_.authorize) return std::string();
     const auto& metadata = context->client_metadata();
     const auto it = metadata.find("authorization");
-    if (it != metadata.end()) {
-      const std::string_view value(it->second.data(), it->second.size());
-      if (std::optional<std::string> tenant = options_.authorize(value)) return *tenant;
-    }
-    return absl::UnauthenticatedError(
-        "an API key is needed: send the metadata `authorization: Bearer KEY`");
+    if (it == metadata.end()) return options_.authorize("");
+    return options_.authorize({it->second.data(), it->second.size()});
   }
 
   absl::Status Run(const std::shared_ptr<GenerateCall>& call,

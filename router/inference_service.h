@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,8 +30,8 @@ struct InferenceServerOptions {
   bool has_chat_template = false;
   // A client that has not taken an event for so long has given the call up.
   Duration write_timeout = std::chrono::seconds(30);
-  // The tenant of an `authorization` value; nothing = not allowed. Empty = everyone may.
-  std::function<std::optional<std::string>(std::string_view authorization)> authorize;
+  // The tenant of an `authorization` value, or why it is not allowed. Empty = everyone may.
+  std::function<absl::StatusOr<std::string>(std::string_view authorization)> authorize;
 };
 
 // baton.v1.Inference on the router: generation over gRPC, with health and reflection. Health of

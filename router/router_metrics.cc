@@ -147,6 +147,13 @@ void RouterMetrics::ExportCounters(const RouterService* service) {
   }
 }
 
+void RouterMetrics::ExportValue(const char* name, const char* help, MetricKind kind,
+                                std::function<double()> read) {
+  metrics_.Export(name, help, kind, [read = std::move(read)] {
+    return std::vector<MetricSample>{{.labels = {}, .value = read()}};
+  });
+}
+
 void RouterMetrics::ExportTokenCache(std::shared_ptr<const Tokenizer> tokenizer) {
   metrics_.Export("baton_token_cache_chunks_total", "Chunks of long texts, by what was found.",
                   MetricKind::kCounter, [tokenizer] {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -33,6 +34,10 @@ class RouterMetrics : public GenerationObserver {
 
   // Before the first Render.
   void ExportTokenCache(std::shared_ptr<const Tokenizer> tokenizer);
+
+  // One value without labels, read at each scrape. Before the first Render.
+  void ExportValue(const char* name, const char* help, MetricKind kind,
+                   std::function<double()> read);
 
   std::string Render() const { return metrics_.Render(); }
 

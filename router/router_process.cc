@@ -20,6 +20,7 @@
 #include "common/process/identity.h"
 #include "common/process/ready_file.h"
 #include "common/telemetry/log.h"
+#include "router/error.h"
 #include "router/generation/codec_tokenizer.h"
 #include "router/generation/sampling_defaults.h"
 #include "router/openai/error_response.h"
@@ -79,14 +80,21 @@ absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const Router
     ASSIGN_OR_RETURN(process->tls_, ClusterTls::Create(config.tls_dir, TlsRole::kRouter));
   }
   if (!config.api_keys_file.empty()) {
-    const TenantLimits others{.concurrency = config.max_requests_per_tenant};
-    ASSIGN_OR_RETURN(process->keys_, ApiKeys::Load(config.api_keys_file, others));
+    ASSIGN_OR_RETURN(process->keys_,
+                     ApiKeysWatch::Create(
+                         {.path = config.api_keys_file,
+                          .others = {.concurrency = config.max_requests_per_tenant},
+                          .unix_seconds = UnixSeconds,
+                          .on_change = [p = process.get()](const auto& limits) {
+                            p->generation_->SetTenants(limits);
+                          }}));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<RoutingPolicy> policy, MakeRoutingPolicy(config.policy));
   process->router_ = std::make_unique<RouterService>(
       ServiceOptions(config, process->tls_.get(), process->incarnation_), std::move(policy));
   process->metrics_ = std::make_unique<RouterMetrics>(process->router_.get());
   RETURN_IF_ERROR(process->LoadModel());
+  process->WatchKeys();
   RETURN_IF_ERROR(process->StartOps());
   RETURN_IF_ERROR(process->StartHttp());
   RETURN_IF_ERROR(process->StartGrpc());
@@ -132,10 +140,11 @@ absl::Status RouterProcess::LoadModel() {
   options.limits.vocab_size = model->vocab_size;
   options.limits.default_timeout = std::chrono::seconds(config_.request_timeout_s);
   options.limits.max_requests_per_tenant = config_.max_requests_per_tenant;
-  if (keys_.has_value()) options.tenants = keys_->limits();
+  if (keys_ != nullptr) options.tenants = keys_->limits();
   options.limits.max_answer_bytes = config_.max_unread_bytes;
   options.defaults = *std::move(defaults);
   options.clock = SteadyNow;
+  options.quota_clock = [] { return QuotaTime{.steady = SteadyNow(), .unix_s = UnixSeconds()}; };
   options.random_seed = SystemRandom64();
   options.observer = metrics_.get();
   generation_ =
@@ -143,9 +152,17 @@ absl::Status RouterProcess::LoadModel() {
   return absl::OkStatus();
 }
 
+void RouterProcess::WatchKeys() {
+  if (keys_ == nullptr) return;
+  metrics_->ExportValue("baton_api_keys_refused_total",
+                        "Changes of the API key file that were not taken.", MetricKind::kCounter,
+                        [this] { return static_cast<double>(keys_->refused()); });
+  keys_->Start();
+}
+
 // The API's paths need a key; health, readiness, version, metrics, status and audit do not.
 http::Decision RouterProcess::Authorize(const http::Request& head) const {
-  if (!keys_.has_value()) return {};
+  if (keys_ == nullptr) return {};
   const bool open = head.path == "/health" || head.path == "/ready" || head.path == "/version" ||
                     head.path == "/metrics" || head.path == "/status" || head.path == "/audit";
   // What they tell of the cluster is for this machine only.
@@ -155,16 +172,18 @@ http::Decision RouterProcess::Authorize(const http::Request& head) const {
                                            "This path is served on loopback only.")};
   }
   if (open) return {};
-  if (std::optional<std::string> tenant = keys_->TenantOf(head.Find("authorization"))) {
-    const bool generates = head.path == "/v1/completions" || head.path == "/v1/chat/completions";
-    if (absl::Status quota = generates ? generation_->CheckQuota(*tenant) : absl::OkStatus();
-        !quota.ok()) {
-      return {.refusal = ErrorResponse(quota)};
-    }
-    return {.principal = *std::move(tenant)};
+  absl::StatusOr<std::string> tenant = keys_->Authenticate(head.Find("authorization"));
+  if (!tenant.ok()) {
+    http::Response refusal = ErrorResponse(WithErrorCode(tenant.status(), "invalid_api_key"));
+    refusal.headers.push_back({"WWW-Authenticate", "Bearer"});
+    return {.refusal = std::move(refusal)};
   }
-  return {.refusal = http::ErrorResponse(401, "authentication_error",
-                                         "An API key is needed: send Authorization: Bearer KEY.")};
+  const bool generates = head.path == "/v1/completions" || head.path == "/v1/chat/completions";
+  if (absl::Status quota = generates ? generation_->CheckQuota(*tenant) : absl::OkStatus();
+      !quota.ok()) {
+    return {.refusal = ErrorResponse(quota)};
+  }
+  return {.principal = *std::move(tenant)};
 }
 
 OpenAiOptions RouterProcess::ApiOptions() {
@@ -227,8 +246,8 @@ absl::Status RouterProcess::StartGrpc() {
   options.port = config_.grpc_port;
   options.has_chat_template = has_chat_template_;
   options.text_executor = ExecutorOf(text_tasks_);
-  if (keys_.has_value()) {
-    options.authorize = [this](std::string_view value) { return keys_->TenantOf(value); };
+  if (keys_ != nullptr) {
+    options.authorize = [this](std::string_view value) { return keys_->Authenticate(value); };
   }
   grpc_ = std::make_unique<InferenceServer>(std::move(options), generation_.get());
   return grpc_->Start();

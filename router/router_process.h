@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -10,7 +9,7 @@
 #include "common/base/task_pool.h"
 #include "common/http/http_server.h"
 #include "common/rpc/cluster_tls.h"
-#include "router/api_keys.h"
+#include "router/api_keys_watch.h"
 #include "router/config.h"
 #include "router/generation/generation_service.h"
 #include "router/inference_service.h"
@@ -37,6 +36,7 @@ class RouterProcess {
  private:
   explicit RouterProcess(const RouterConfig& config) : config_(config) {}
   absl::Status LoadModel();
+  void WatchKeys();
   absl::Status StartOps();
   absl::Status StartHttp();
   absl::Status StartGrpc();
@@ -46,12 +46,12 @@ class RouterProcess {
 
   const RouterConfig config_;
   std::unique_ptr<ClusterTls> tls_;  // Null: plaintext, on loopback.
-  std::optional<ApiKeys> keys_;
   Incarnation incarnation_ = 0;
   bool has_chat_template_ = false;
   std::unique_ptr<RouterService> router_;
   std::unique_ptr<RouterMetrics> metrics_;
   std::unique_ptr<GenerationService> generation_;
+  std::unique_ptr<ApiKeysWatch> keys_;  // Null: nobody needs one. Tells generation_.
   // What takes long is in nobody's way: answers to operators, and texts.
   TaskPool ops_tasks_{{.name = "ops"}};
   TaskPool text_tasks_{{.name = "text", .num_threads = 2, .nice = 5}};

@@ -89,7 +89,7 @@ GenerationService::GenerationService(GenerationServiceOptions options,
       random_(options_.random_seed) {}
 
 absl::Status GenerationService::CheckQuota(const std::string& tenant) const {
-  return quotas_->Check(tenant, options_.clock ? options_.clock() : Time());
+  return quotas_->Check(tenant, QuotaNow());
 }
 
 absl::StatusOr<PreparedGeneration> GenerationService::Prepare(const GenerationRequest& request) {
@@ -137,15 +137,23 @@ absl::Status GenerationService::Echo(const GenerationRequest& request, size_t pr
   return Reserve(static_cast<int64_t>(echo.size()) - bytes, prepared);
 }
 
+// What gives back the rest of a reservation. May outlive the service.
+std::function<void(int64_t used_tokens)> GenerationService::Releaser(
+    const Reservation& reservation) const {
+  return [quotas = quotas_, now = options_.quota_clock, reservation](int64_t used) {
+    quotas->Release(reservation, reservation.tokens - std::min(used, reservation.tokens),
+                    now ? now() : QuotaTime());
+  };
+}
+
 absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
     PreparedGeneration prepared, std::shared_ptr<GenerationSink> sink, SerialExecutor executor) {
   std::shared_ptr<AnswerBudget::Share> share = std::move(prepared.share);
   sink->Keep(share);
   const std::string tenant = prepared.request.tenant;
   const int64_t tokens = MostTokens(prepared);
-  const Time now = Now();
-  RETURN_IF_ERROR(quotas_->Acquire(tenant, tokens, now));
-  const TenantLimits& limits = quotas_->LimitsOf(tenant);
+  ASSIGN_OR_RETURN(const Reservation reservation, quotas_->Acquire(tenant, tokens, QuotaNow()));
+  const TenantLimits limits = quotas_->LimitsOf(tenant);
   int32_t& priority = prepared.request.priority;
   priority = std::max(priority, limits.max_priority);
   prepared.request.weight = limits.weight;
@@ -161,11 +169,7 @@ absl::StatusOr<std::shared_ptr<Generation>> GenerationService::Start(
                                .clock = options_.clock,
                                .observer = options_.observer,
                                .share = std::move(share),
-                               .release = [quotas = quotas_, clock = options_.clock, tenant,
-                                           tokens, now](int64_t used) {
-                                 quotas->Release(tenant, tokens - std::min(used, tokens), now,
-                                                 clock ? clock() : Time());
-                               }});
+                               .release = Releaser(reservation)});
   if (local) {
     session->OnEvent(RequestEnded{});
     return std::shared_ptr<Generation>(std::move(session));

@@ -112,6 +112,7 @@ struct GenerationServiceOptions {
   std::map<std::string, TenantLimits> tenants;  // Of those that differ from `limits`.
   GenerationConfig defaults;    // Of the model; see sampling_defaults.h.
   std::function<Time()> clock;  // For the observer; empty = it is told zero durations.
+  std::function<QuotaTime()> quota_clock;  // Empty = no bucket fills, and no day ends.
   uint64_t random_seed = 1;     // Of drawn seeds and ids: from the operating system.
   GenerationObserver* observer = nullptr;  // Outlives the service; null = none.
 };
@@ -145,6 +146,11 @@ class GenerationService {
                                                     std::shared_ptr<GenerationSink> sink,
                                                     SerialExecutor executor);
 
+  // Replaces `tenants` of the options, for requests that start from now on.
+  void SetTenants(std::map<std::string, TenantLimits> tenants) {
+    quotas_->SetLimits(std::move(tenants));
+  }
+
   // A prompt's token ids, as Prepare would make them; no limit but the prompt's bytes.
   // `prompt_param` names the field in errors.
   absl::StatusOr<std::vector<int32_t>> Tokenize(const Prompt& prompt,
@@ -169,7 +175,8 @@ class GenerationService {
   int64_t answer_bytes() const { return budget_->used(); }
 
  private:
-  Time Now() const { return options_.clock ? options_.clock() : Time(); }
+  QuotaTime QuotaNow() const { return options_.quota_clock ? options_.quota_clock() : QuotaTime(); }
+  std::function<void(int64_t used_tokens)> Releaser(const Reservation& reservation) const;
   absl::Status Echo(const GenerationRequest& request, size_t prompt,
                     PreparedGeneration& prepared) const;
   uint64_t NextRandom();

@@ -4,6 +4,8 @@
 BANNED_EXCEPTIONS = {
     ("common/base/task_pool.cc", "std::thread"): "the threads of a pool",
     ("common/base/task_pool.h", "std::thread"): "the threads of a pool",
+    ("common/base/file_watch.cc", "std::jthread"): "looks at files each second",
+    ("common/base/file_watch.h", "std::jthread"): "looks at files each second",
     ("common/telemetry/log.cc", "std::thread"): "writes the log",
     ("common/telemetry/log.h", "std::thread"): "writes the log",
     ("common/node/node_thread.cc", "std::thread"): "the engine thread",

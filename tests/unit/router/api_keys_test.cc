@@ -9,11 +9,14 @@
 namespace baton {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // SHA-256 of "abc" (FIPS 180-2, appendix B.1) and of "".
 constexpr char kAbc[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 constexpr char kEmpty[] = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
+constexpr int64_t kNowS = 1'800'000'000;  // 2027-01-15T08:00:00Z.
 
 absl::StatusOr<ApiKeys> LoadText(const std::string& text) {
   const std::string path = ::testing::TempDir() + "/baton-api-keys-test";
@@ -24,8 +27,8 @@ absl::StatusOr<ApiKeys> LoadText(const std::string& text) {
 TEST(ApiKeysTest, FindsTheTenantOfAKeyByItsDigest) {
   const auto keys = LoadText(std::string("# keys\n\nalice ") + kAbc + "\nbob " + kEmpty + "\n");
   ASSERT_TRUE(keys.ok()) << keys.status();
-  EXPECT_EQ(keys->TenantOf("Bearer abc"), "alice");
-  EXPECT_EQ(keys->TenantOf("Bearer "), "bob");
+  EXPECT_EQ(*keys->Authenticate("Bearer abc", kNowS), "alice");
+  EXPECT_EQ(*keys->Authenticate("Bearer ", kNowS), "bob");
 }
 
 TEST(ApiKeysTest, RefusesEverythingElse) {
@@ -33,7 +36,7 @@ TEST(ApiKeysTest, RefusesEverythingElse) {
   ASSERT_TRUE(keys.ok()) << keys.status();
   for (const char* value :
        {"", "abc", "Bearer", "Bearer abd", "Bearer abc ", "bearer abc", "Basic abc"}) {
-    EXPECT_EQ(keys->TenantOf(value), std::nullopt) << value;
+    EXPECT_TRUE(absl::IsUnauthenticated(keys->Authenticate(value, kNowS).status())) << value;
   }
 }
 
@@ -55,6 +58,31 @@ TEST(ApiKeysTest, LimitsStandBehindTheKeyAndBelongToTheTenant) {
   EXPECT_EQ(two->limits().size(), 1u);
 }
 
+TEST(ApiKeysTest, AKeyEndsWithItsDateAndTheTenantsOtherKeyDoesNot) {
+  for (const char* date : {"2027-01-15T08:00:00Z", "2027-01-15T09:30:00+01:30"}) {
+    const auto keys = LoadText(std::string("alice ") + kAbc + " quota=500/day expires=" + date +
+                               "\nalice " + kEmpty + " quota=500/day expires=2027-01-16\n");
+    ASSERT_TRUE(keys.ok()) << keys.status();
+    EXPECT_EQ(keys->limits().at("alice").tokens_per_day, 500);
+    EXPECT_EQ(*keys->Authenticate("Bearer abc", kNowS - 1), "alice");
+    const absl::Status expired = keys->Authenticate("Bearer abc", kNowS).status();
+    EXPECT_TRUE(absl::IsUnauthenticated(expired));
+    EXPECT_THAT(std::string(expired.message()), HasSubstr("expired on 2027-01-15T08:00:00Z"));
+    EXPECT_EQ(*keys->Authenticate("Bearer ", kNowS), "alice");
+    EXPECT_EQ(*keys->Authenticate("Bearer ", kNowS + 16 * 3600 - 1), "alice");
+    EXPECT_FALSE(keys->Authenticate("Bearer ", kNowS + 16 * 3600).ok());
+  }
+}
+
+TEST(ApiKeysTest, AllBadLinesAreTold) {
+  const std::string good = std::string("alice ") + kAbc + "\n";
+  EXPECT_THAT(ApiKeys::Problems(good), ElementsAre());
+  EXPECT_THAT(ApiKeys::Problems(good + "bob 12\n# 13\n\nalice " + kEmpty + " rate=1/s\n"),
+              ElementsAre(HasSubstr("line 2 is not TENANT and 64 hex digits"),
+                          HasSubstr("line 5 gives alice other limits than a line before")));
+  EXPECT_THAT(ApiKeys::Problems(""), ElementsAre(HasSubstr("holds no key")));
+}
+
 TEST(ApiKeysTest, ABadLimitIsRefusedByLineValueAndCure) {
   const struct {
     const char* words;
@@ -72,6 +100,15 @@ TEST(ApiKeysTest, ABadLimitIsRefusedByLineValueAndCure) {
                {"concurrency=0", "allowed: concurrency=N"},
                {"weight=0", "allowed: weight=N, N whole, from 1 to 1000"},
                {"weight=1001", "allowed: weight=N"},
+               {"quota=0/day", "allowed: quota=N/day"},
+               {"quota=5/min", "has quota=5/min; allowed: quota=N/day, N whole, from 1"},
+               {"expires=2027-02-30", "has expires=2027-02-30; allowed: expires=YYYY-MM-DD"},
+               {"expires=2027-1-1", "allowed: expires=YYYY-MM-DD"},
+               {"expires=infinite-future", "allowed: expires=YYYY-MM-DD"},
+               {"expires=2027-01-01T10:00", "allowed: expires=YYYY-MM-DD"},
+               {"expires=", "allowed: expires=YYYY-MM-DD"},
+               {"expires", "allowed: expires=YYYY-MM-DD"},
+               {"expires=2027-01-01 expires=2028-01-01", "beside another"},
                {"max_priority=3000000000", "allowed: max_priority=N"}};
   for (const auto& each : cases) {
     const auto keys = LoadText(std::string("alice ") + kAbc + " " + each.words + "\n");

@@ -295,9 +295,9 @@ TEST_F(InferenceServiceTest, TheCallsDeadlineIsTheRequests) {
 
 TEST_F(InferenceServiceTest, AsksForAKeyWhenKeysAreConfigured) {
   InferenceServerOptions options;
-  options.authorize = [](std::string_view value) -> std::optional<std::string> {
+  options.authorize = [](std::string_view value) -> absl::StatusOr<std::string> {
     if (value == "Bearer good") return "alice";
-    return std::nullopt;
+    return absl::UnauthenticatedError("no");
   };
   Serve(SayBytes("x"), std::move(options));
   v1::GenerateRequest request;
@@ -324,7 +324,7 @@ TEST_F(InferenceServiceTest, ATenantWithoutRoomIsRefusedBeforeItsRequestIsLooked
 
 TEST_F(InferenceServiceTest, EveryMethodAsksForTheKey) {
   InferenceServerOptions options;
-  options.authorize = [](std::string_view) { return std::nullopt; };
+  options.authorize = [](std::string_view) { return absl::UnauthenticatedError("no"); };
   Serve(SayBytes("x"), std::move(options));
   grpc::ClientContext tokenize;
   v1::TokenizeRequest request;

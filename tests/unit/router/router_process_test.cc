@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -154,6 +155,67 @@ TEST(RouterProcessTest, ATenantOverItsRateIsRefusedBeforeItsBodyIsRead) {
   EXPECT_TRUE(client.AtEnd());
   // What costs no tokens is not counted.
   EXPECT_EQ(Get(HttpPort(config), "/v1/models", "Authorization: Bearer abc\r\n"), 200);
+}
+
+// Until it holds; the file of keys is looked at each second.
+bool Await(const std::function<bool()>& condition) {
+  const absl::Time end = absl::Now() + absl::Seconds(60);
+  while (!condition() && absl::Now() < end) absl::SleepFor(absl::Milliseconds(50));
+  return condition();
+}
+
+// SHA-256 of "abc" and of "def".
+constexpr char kAbc[] = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+constexpr char kDef[] = "cb8379ac2098aa165029e3938a51da0bcecfc008fd6795f401178647f96c5b34";
+
+TEST(RouterProcessTest, KeysComeGoAndExpireWithoutARestartAndABadFileChangesNothing) {
+  RouterConfig config = LonelyConfig();
+  config.api_keys_file = ::testing::TempDir() + "/baton-router-process-test-reload";
+  const auto write = [&](const std::string& text) { std::ofstream(config.api_keys_file) << text; };
+  write(std::string("alice ") + kAbc + "\nbob " + kDef + " expires=2020-01-01\n");
+  auto process = RouterProcess::Start(config);
+  ASSERT_TRUE(process.ok()) << process.status();
+  const uint16_t port = HttpPort(config);
+  const std::string grpc = Ready(config)["address"];
+  const auto ask = [&](const std::string& key) {
+    http::TestClient client(port);
+    client.Send("GET /v1/models HTTP/1.1\r\nHost: t\r\nAuthorization: " + key + "\r\n\r\n");
+    return client.Read();
+  };
+  const http::WireResponse expired = ask("Bearer def");
+  EXPECT_EQ(expired.status, 401);
+  EXPECT_EQ(expired.Header("WWW-Authenticate"), "Bearer");
+  EXPECT_EQ(nlohmann::json::parse(expired.body)["error"]["code"], "invalid_api_key");
+  EXPECT_THAT(expired.body, HasSubstr("expired on 2020-01-01T00:00:00Z"));
+  EXPECT_EQ(CallModel(grpc, "Bearer def"), grpc::StatusCode::UNAUTHENTICATED);
+  const auto refused = [&] { return http::TestClient(OpsPort(config)).Get("/metrics").body; };
+  EXPECT_THAT(refused(), HasSubstr("\nbaton_api_keys_refused_total 0\n"));
+  write(std::string("bob ") + kDef + "\nalice 12\n");
+  ASSERT_TRUE(Await([&] {
+    return refused().find("\nbaton_api_keys_refused_total 1\n") != std::string::npos;
+  }));
+  EXPECT_EQ(ask("Bearer abc").status, 200);
+  write(std::string("bob ") + kDef + " quota=100/day\n");
+  ASSERT_TRUE(Await([&] { return ask("Bearer def").status == 200; }));
+  EXPECT_EQ(ask("Bearer abc").status, 401);
+  EXPECT_EQ(CallModel(grpc, "Bearer abc"), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(CallModel(grpc, "Bearer def"), grpc::StatusCode::OK);
+  // Scores of a prompt without new tokens: no worker is needed, and all of it is used.
+  http::TestClient client(port);
+  const std::string body = R"({"model":"tiny-kjv","prompt":[1,2,3,4],"max_tokens":0,"echo":true})";
+  const auto post = [&] {
+    client.Send("POST /v1/completions HTTP/1.1\r\nHost: t\r\nAuthorization: Bearer def\r\n"
+                "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    return client.Read();
+  };
+  for (int i = 0; i < 25; ++i) ASSERT_EQ(post().status, 200) << i;
+  const http::WireResponse over = post();
+  EXPECT_EQ(over.status, 429);
+  EXPECT_EQ(nlohmann::json::parse(over.body)["error"]["code"], "insufficient_quota");
+  const int64_t wait_s = std::stoll(over.Header("Retry-After"));
+  const int64_t left_s = 86'400 - absl::ToUnixSeconds(absl::Now()) % 86'400;
+  EXPECT_NEAR(wait_s, left_s, 60);
+  EXPECT_EQ(over.Header("x-should-retry"), wait_s > 60 ? "false" : "");
 }
 
 TEST(RouterProcessTest, NamesItsModelAfterItsFolderOrAsItIsTold) {

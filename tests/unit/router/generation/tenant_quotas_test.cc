@@ -15,9 +15,11 @@ using std::chrono::seconds;
 
 class TenantQuotasTest : public testing::Test {
  protected:
-  static constexpr Time kStart = Time(std::chrono::hours(5));
+  static constexpr QuotaTime kStart = {.steady = Time(std::chrono::hours(5)), .unix_s = 0};
   // Milliseconds after the start.
-  static Time At(int64_t ms) { return kStart + milliseconds(ms); }
+  static QuotaTime At(int64_t ms) {
+    return {.steady = kStart.steady + milliseconds(ms), .unix_s = ms / 1000};
+  }
 };
 
 TEST_F(TenantQuotasTest, RequestsOverTimeAreExactForEachTenant) {
@@ -32,7 +34,7 @@ TEST_F(TenantQuotasTest, RequestsOverTimeAreExactForEachTenant) {
     for (int64_t ms = 0; ms <= 60'000; ms += 20) {  // 50 a second for a minute.
       if (!quotas.Acquire(tenant, 1, At(ms)).ok()) continue;
       ++taken;
-      quotas.Release(tenant, 0, At(ms), At(ms));
+      quotas.Release({.tenant = tenant, .acquired = At(ms).steady}, 0, At(ms));
     }
     EXPECT_NEAR(taken, 2 * t + 30 * t, 1) << t;
   }
@@ -42,7 +44,7 @@ TEST_F(TenantQuotasTest, RequestsOverTimeAreExactForEachTenant) {
 TEST_F(TenantQuotasTest, ARefusalSaysWhenTryingAgainHelps) {
   TenantQuotas quotas({{"a", {.requests_per_s = 0.1, .burst = 1}}}, {});
   ASSERT_TRUE(quotas.Acquire("a", 1, kStart).ok());
-  const absl::Status refused = quotas.Acquire("a", 1, At(2500));
+  const absl::Status refused = quotas.Acquire("a", 1, At(2500)).status();
   EXPECT_TRUE(IsQuotaExceeded(refused));
   EXPECT_EQ(RetryAfter(refused), 8);
   EXPECT_FALSE(quotas.Acquire("a", 1, At(9900)).ok());
@@ -52,15 +54,15 @@ TEST_F(TenantQuotasTest, ARefusalSaysWhenTryingAgainHelps) {
 TEST_F(TenantQuotasTest, TokensThatAnAnswerLeavesComeBack) {
   TenantQuotas quotas({{"a", {.tokens_per_min = 600}}}, {});
   ASSERT_TRUE(quotas.Acquire("a", 500, kStart).ok());
-  const absl::Status refused = quotas.Acquire("a", 200, kStart);
+  const absl::Status refused = quotas.Acquire("a", 200, kStart).status();
   EXPECT_TRUE(IsQuotaExceeded(refused));
   EXPECT_EQ(RetryAfter(refused), 10);  // 100 tokens at 10 a second.
   EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("100 are left"));
-  quotas.Release("a", 450, kStart, kStart);
+  quotas.Release({.tenant = "a", .acquired = kStart.steady}, 450, kStart);
   EXPECT_TRUE(quotas.Acquire("a", 550, kStart).ok());
   EXPECT_FALSE(quotas.Acquire("a", 1, kStart).ok());
   EXPECT_TRUE(quotas.Acquire("a", 10, At(1001)).ok());
-  const absl::Status never = quotas.Acquire("a", 601, At(1'000'000));
+  const absl::Status never = quotas.Acquire("a", 601, At(1'000'000)).status();
   EXPECT_TRUE(absl::IsInvalidArgument(never));
   EXPECT_EQ(ErrorParam(never), "max_tokens");
 }
@@ -68,7 +70,7 @@ TEST_F(TenantQuotasTest, TokensThatAnAnswerLeavesComeBack) {
 TEST_F(TenantQuotasTest, WhatComesBackLateNeverMakesMoreThanTheLimit) {
   TenantQuotas quotas({{"a", {.tokens_per_min = 600}}}, {});
   ASSERT_TRUE(quotas.Acquire("a", 600, kStart).ok());
-  quotas.Release("a", 600, kStart, At(60'000));
+  quotas.Release({.tenant = "a", .acquired = kStart.steady}, 600, At(60'000));
   EXPECT_TRUE(quotas.Acquire("a", 600, At(60'000)).ok());
   EXPECT_FALSE(quotas.Acquire("a", 600, At(60'000)).ok());
 }
@@ -77,11 +79,11 @@ TEST_F(TenantQuotasTest, WhatTimeHasGivenBackDoesNotComeBackAgainFromOthers) {
   TenantQuotas quotas({{"a", {.tokens_per_min = 600}}}, {});
   ASSERT_TRUE(quotas.Acquire("a", 600, kStart).ok());
   ASSERT_TRUE(quotas.Acquire("a", 600, At(120'000)).ok());  // Full for a minute by then.
-  quotas.Release("a", 590, kStart, At(120'000));
+  quotas.Release({.tenant = "a", .acquired = kStart.steady}, 590, At(120'000));
   EXPECT_FALSE(quotas.Acquire("a", 1, At(120'000)).ok());
   // Down to 100 of the second one's 600: so much of its unused 400 is still out.
   ASSERT_TRUE(quotas.Acquire("a", 500, At(170'000)).ok());
-  quotas.Release("a", 400, At(120'000), At(170'000));
+  quotas.Release({.tenant = "a", .acquired = At(120'000).steady}, 400, At(170'000));
   EXPECT_TRUE(quotas.Acquire("a", 100, At(170'000)).ok());
   EXPECT_FALSE(quotas.Acquire("a", 1, At(170'000)).ok());
 }
@@ -105,7 +107,8 @@ TEST_F(TenantQuotasTest, NoOrderOfEndsLetsATenantUseMoreThanItsLimit) {
       for (Request& one : requests) {
         if (one.ended || one.to_ms > ms) continue;
         one.ended = true;
-        quotas.Release("a", one.asked - one.used, At(one.from_ms), At(ms));
+        quotas.Release({.tenant = "a", .acquired = At(one.from_ms).steady}, one.asked - one.used,
+                       At(ms));
       }
       const int64_t asked = 1 + below(kPerMin);
       if (!quotas.Acquire("a", asked, At(ms)).ok()) continue;
@@ -129,12 +132,12 @@ TEST_F(TenantQuotasTest, RequestsAtATimeCountUntilTheirEnd) {
   TenantQuotas quotas({{"a", {.concurrency = 2}}}, {.concurrency = 1});
   EXPECT_TRUE(quotas.Acquire("a", 1, kStart).ok());
   EXPECT_TRUE(quotas.Acquire("a", 1, kStart).ok());
-  EXPECT_TRUE(IsQuotaExceeded(quotas.Acquire("a", 1, kStart)));
-  quotas.Release("a", 0, kStart, kStart);
+  EXPECT_TRUE(IsQuotaExceeded(quotas.Acquire("a", 1, kStart).status()));
+  quotas.Release({.tenant = "a", .acquired = kStart.steady}, 0, kStart);
   EXPECT_TRUE(quotas.Acquire("a", 1, kStart).ok());
   EXPECT_TRUE(quotas.Acquire("b", 1, kStart).ok());
   EXPECT_TRUE(quotas.Acquire("c", 1, kStart).ok()) << "each has its own";
-  EXPECT_TRUE(IsQuotaExceeded(quotas.Acquire("b", 1, kStart)));
+  EXPECT_TRUE(IsQuotaExceeded(quotas.Acquire("b", 1, kStart).status()));
 }
 
 TEST_F(TenantQuotasTest, WhetherThereIsRoomForAnythingIsToldAndCostsNothing) {
@@ -150,7 +153,7 @@ TEST_F(TenantQuotasTest, WhetherThereIsRoomForAnythingIsToldAndCostsNothing) {
   EXPECT_TRUE(IsQuotaExceeded(quotas.Check("tokens", At(99))));
   EXPECT_TRUE(quotas.Check("tokens", At(101)).ok()) << "for one token there is room";
   EXPECT_TRUE(IsQuotaExceeded(quotas.Check("one", kStart)));
-  quotas.Release("one", 0, kStart);
+  quotas.Release({.tenant = "one"}, 0, kStart);
   EXPECT_TRUE(quotas.Check("one", kStart).ok());
   EXPECT_TRUE(quotas.Check("none", kStart).ok());
 }
@@ -161,6 +164,90 @@ TEST_F(TenantQuotasTest, AClockThatStepsBackGivesNothing) {
   EXPECT_FALSE(quotas.Acquire("a", 1, kStart).ok());
   EXPECT_FALSE(quotas.Acquire("a", 1, At(5900)).ok());
   EXPECT_TRUE(quotas.Acquire("a", 1, At(6001)).ok());
+}
+
+// Noon of a day in 2026, which is so many days off.
+constexpr int64_t kNoon = 20'600 * int64_t{86'400} + 43'200;
+QuotaTime Day(int64_t days, int64_t seconds = 0) {
+  return {.steady = Time(std::chrono::seconds(seconds)),
+          .unix_s = kNoon + days * 86'400 + seconds};
+}
+
+TEST_F(TenantQuotasTest, ADaysTokensEndAndComeBackAtMidnight) {
+  TenantQuotas quotas({{"a", {.tokens_per_day = 1000}}}, {});
+  for (int i = 0; i < 10; ++i) {
+    const auto held = quotas.Acquire("a", 100, Day(0));
+    ASSERT_TRUE(held.ok()) << i;
+    quotas.Release(*held, 0, Day(0));
+  }
+  const absl::Status refused = quotas.Acquire("a", 1, Day(0, 600)).status();
+  EXPECT_TRUE(IsQuotaExceeded(refused));
+  EXPECT_EQ(ErrorCode(refused), "insufficient_quota");
+  EXPECT_EQ(RetryAfter(refused), 43'200 - 600);
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("00:00 UTC, in 42600 s"));
+  EXPECT_FALSE(quotas.Acquire("a", 1, Day(0, 43'199)).ok());
+  EXPECT_TRUE(quotas.Acquire("a", 1000, Day(0, 43'200)).ok());
+  EXPECT_TRUE(quotas.Acquire("other", 1 << 20, Day(0)).ok());
+  const absl::Status never = quotas.Acquire("a", 1001, Day(5)).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(never));
+  EXPECT_EQ(ErrorParam(never), "max_tokens");
+}
+
+TEST_F(TenantQuotasTest, WhatARunningRequestHoldsOfTheDayIsWaitedForAndComesBack) {
+  TenantQuotas quotas({{"a", {.tokens_per_day = 1000}}}, {});
+  const auto held = quotas.Acquire("a", 900, Day(0));
+  const absl::Status refused = quotas.Acquire("a", 200, Day(0)).status();
+  EXPECT_EQ(ErrorCode(refused), "insufficient_quota");
+  EXPECT_EQ(RetryAfter(refused), 1) << "it may end at any time";
+  EXPECT_THAT(std::string(refused.message()),
+              testing::HasSubstr("of your 1000 a day 100 are left, and running requests hold 900"));
+  quotas.Release(*held, 850, Day(0));
+  EXPECT_TRUE(quotas.Acquire("a", 950, Day(0)).ok());
+  EXPECT_FALSE(quotas.Acquire("a", 1, Day(0)).ok());
+}
+
+TEST_F(TenantQuotasTest, WhatYesterdayLeavesIsNotTodays) {
+  TenantQuotas quotas({{"a", {.tokens_per_day = 1000}}}, {});
+  const auto yesterday = quotas.Acquire("a", 1000, Day(0));
+  ASSERT_TRUE(quotas.Acquire("a", 1000, Day(1)).ok());
+  quotas.Release(*yesterday, 1000, Day(1));
+  EXPECT_FALSE(quotas.Acquire("a", 1, Day(1)).ok());
+}
+
+TEST_F(TenantQuotasTest, AWallClockThatStepsBackOverMidnightGivesNothing) {
+  TenantQuotas quotas({{"a", {.tokens_per_day = 1000}}}, {});
+  ASSERT_TRUE(quotas.Acquire("a", 1000, Day(1)).ok());
+  const absl::Status refused = quotas.Acquire("a", 1, Day(0)).status();
+  EXPECT_TRUE(IsQuotaExceeded(refused));
+  EXPECT_FALSE(quotas.Acquire("a", 1, Day(1)).ok());
+  EXPECT_TRUE(quotas.Acquire("a", 1000, Day(2)).ok());
+  // One that was a year ahead and comes back does not take the tokens of a year.
+  ASSERT_TRUE(quotas.Acquire("a", 1000, Day(367)).ok());
+  EXPECT_TRUE(quotas.Acquire("a", 1000, Day(2)).ok());
+}
+
+TEST_F(TenantQuotasTest, NewLimitsFindWhatWasCounted) {
+  const TenantLimits limits{.requests_per_s = 1, .burst = 2, .tokens_per_day = 1000};
+  TenantQuotas quotas({{"a", limits}}, {});
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(quotas.Acquire("a", 400, Day(0)).ok());
+  quotas.SetLimits({{"a", limits}, {"b", limits}});
+  EXPECT_FALSE(quotas.Acquire("a", 1, Day(0)).ok()) << "the bucket is still empty";
+  EXPECT_FALSE(quotas.Acquire("a", 201, Day(0, 1)).ok()) << "the day's tokens are still taken";
+  EXPECT_TRUE(quotas.Acquire("a", 200, Day(0, 1)).ok());
+  EXPECT_EQ(quotas.LimitsOf("b"), limits);
+  // What had no limit before has taken of the day, and nothing from the buckets.
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(quotas.Acquire("c", 5, Day(0)).ok());
+  quotas.SetLimits({{"a", limits}, {"c", limits}});
+  EXPECT_TRUE(quotas.Acquire("c", 500, Day(0)).ok());
+  EXPECT_FALSE(quotas.Acquire("c", 1, Day(0, 5)).ok());
+}
+
+TEST_F(TenantQuotasTest, AfterALimitWasLoweredABucketIsFullAsSoonAsANewOne) {
+  TenantQuotas quotas({{"a", {.tokens_per_min = 1'000'000}}}, {});
+  ASSERT_TRUE(quotas.Acquire("a", 1'000'000, kStart).ok());
+  quotas.SetLimits({{"a", {.tokens_per_min = 60}}});
+  EXPECT_FALSE(quotas.Acquire("a", 60, At(59'000)).ok());
+  EXPECT_TRUE(quotas.Acquire("a", 60, At(60'001)).ok());
 }
 
 }  // namespace
