@@ -15,6 +15,7 @@
 #include "deploy/cli/complete.h"
 #include "deploy/cli/doctor.h"
 #include "deploy/cli/down.h"
+#include "deploy/cli/keys.h"
 #include "deploy/cli/restart.h"
 #include "deploy/cli/status.h"
 #include "deploy/cli/up.h"
@@ -221,6 +222,28 @@ void AddCerts(CLI::App& root, CertsOptions& o, Command& command) {
       ->add_flag("--all", o.all, "Whenever they end");
 }
 
+void AddKeys(CLI::App& root, KeysOptions& o, Command& command) {
+  CLI::App* app = root.add_subcommand("keys", "The router's --api-keys-file");
+  app->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, int (*run)(const KeysOptions&)) {
+    CLI::App* sub = app->add_subcommand(name, help);
+    sub->add_option("FILE", o.file, "Lines of tenants and digests of keys")->required();
+    sub->callback([&, run] { command = [&o, run] { return run(o); }; });
+    return sub;
+  };
+  CLI::App* made = add("add", "Make a key; prints it, once, and writes its SHA-256", AddKey);
+  made->add_option("TENANT", o.tenant, "Whose it is")->required();
+  made->add_option("OPTION", o.options,
+                   "rate=N/s burst=N tokens=N/min concurrency=N quota=N/day max_priority=N "
+                   "expires=DATE (default: limits as of the tenant's other keys)");
+  add("list", "Show the keys: tenants, options and the first digits of digests", ListKeys);
+  add("remove", "Remove a key; requests that it began go on", RemoveKey)
+      ->add_option("ID", o.id, "As `list` shows it")
+      ->required();
+  add("check", "Say of every bad line what is wrong. Exit code: 0 the router takes it, 2 it does not",
+      CheckKeys);
+}
+
 // " (did you mean --model?)" for the first unknown word of the command line.
 std::string Suggestion(const CLI::App& root, const std::vector<std::string>& words) {
   std::vector<std::string> names;
@@ -260,6 +283,7 @@ int RunCommandLine(int argc, char** argv) {
   BenchOptions bench;
   DoctorOptions doctor;
   CertsOptions certs;
+  KeysOptions keys;
   Command command;
   AddUp(root, up, command);
   AddDown(root, down_dir, command);
@@ -270,6 +294,7 @@ int RunCommandLine(int argc, char** argv) {
   AddBench(root, bench, command);
   AddDoctor(root, doctor, command);
   AddCerts(root, certs, command);
+  AddKeys(root, keys, command);
   try {
     root.parse(argc, argv);
   } catch (const CLI::Success& help) {

@@ -64,7 +64,7 @@ EDGES = {
     "decode_worker": ["common/engine", "common/kv_cache", "common/node", "common/process",
                       "common/transport", "common/worker"],
     "deploy/cli": ["common/node", "common/process", "common/rpc", "common/telemetry", "common/tls",
-                   "common/transport/nccl"],
+                   "common/transport/nccl", "router"],  # Of the router the file of API keys.
     # make_device: the one place that knows them all.
     "kernels": ["kernels/api", "kernels/cpu", "kernels/cuda", "kernels/emulation"],
     "kernels/api": [],
