@@ -46,16 +46,20 @@ absl::Status CheckWorkers(const RouterConfig& config) {
 // What stands between the API and the network.
 absl::Status CheckApi(const RouterConfig& config) {
   RETURN_IF_ERROR(CheckHost(config.host, !config.tls_dir.empty()));
+  if (config.api_plaintext && !config.api_tls_dir.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--api-plaintext with --api-tls-dir ", config.api_tls_dir, ": say one of them"));
+  }
   if (IsLoopback(config.host)) return absl::OkStatus();
   if (config.api_keys_file.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--host ", config.host, ": beyond loopback --api-keys-file is needed; or use 127.0.0.1"));
   }
-  if (!config.api_plaintext) {
+  if (!config.api_plaintext && config.api_tls_dir.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--host ", config.host,
-        ": the API has no TLS of its own; put a proxy before it that has, and say "
-        "--api-plaintext"));
+        ": beyond loopback --api-tls-dir is needed; or put a proxy before the API that has TLS, "
+        "and say --api-plaintext"));
   }
   return absl::OkStatus();
 }
@@ -78,11 +82,15 @@ void AddServing(CLI::App& app, RouterConfig& c) {
       ->capture_default_str();
   app.add_option("--host", c.host,
                  "IPv4 address to listen on; beyond loopback with --tls-dir, --api-keys-file and "
-                 "--api-plaintext only")
+                 "--api-tls-dir or --api-plaintext only")
       ->group("Network")
       ->capture_default_str();
   app.add_option("--tls-dir", c.tls_dir,
                  "Folder of tls.key, tls.crt and ca.crt: mutual TLS to workers. Read again each "
+                 "second")
+      ->group("Network");
+  app.add_option("--api-tls-dir", c.api_tls_dir,
+                 "Folder of tls.key and tls.crt: TLS of the API, HTTP and gRPC. Read again each "
                  "second")
       ->group("Network");
   app.add_flag("--api-plaintext", c.api_plaintext,

@@ -21,6 +21,7 @@ struct RouterConfig {
 
   std::string host = "127.0.0.1";  // Beyond loopback with TLS to workers and API keys only.
   std::string tls_dir;             // To workers, as ReadTlsFiles; empty = plaintext, on loopback.
+  std::string api_tls_dir;         // Of the API, as ReadServerPair; empty = plaintext.
   bool api_plaintext = false;      // Beyond loopback: something before this router ends TLS.
   int http_port = 8000;            // 0 = any free one.
   int grpc_port = 8001;            // 0 = any free one.

@@ -26,6 +26,7 @@ namespace {
 
 constexpr char kServiceName[] = "baton.v1.Inference";
 constexpr int64_t kDefaultTextTokens = 16;
+constexpr int kMaxHandshakeMs = 10'000;  // Of TLS, until the first settings of HTTP/2.
 
 using GenerateCall = ServerCall<v1::GenerateEvent>;
 
@@ -325,7 +326,11 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
     // and asks nobody. To read everything would let clients fill the memory.
     builder.SetMaxReceiveMessageSize(2 * kMaxGrpcMessageBytes);
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort(address,
+                             options_.credentials != nullptr ? options_.credentials
+                                                             : grpc::InsecureServerCredentials(),
+                             &port_);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kMaxHandshakeMs);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {

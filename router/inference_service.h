@@ -10,6 +10,10 @@
 #include "common/base/time.h"
 #include "router/generation/generation_service.h"
 
+namespace grpc {
+class ServerCredentials;
+}
+
 namespace baton {
 
 namespace v1 {
@@ -23,6 +27,7 @@ absl::StatusOr<GenerationRequest> ReadGenerateRequest(const v1::GenerateRequest&
 struct InferenceServerOptions {
   std::string host = "127.0.0.1";
   int port = 0;  // 0 = any free one.
+  std::shared_ptr<grpc::ServerCredentials> credentials;  // Null = plaintext.
   int max_streams_per_connection = 100;
   int num_threads = 2;  // For small prompts and detokenizing.
   // Runs what takes long: templates, Tokenize and large prompts; empty = those threads.

@@ -79,6 +79,9 @@ absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const Router
   if (!config.tls_dir.empty()) {
     ASSIGN_OR_RETURN(process->tls_, ClusterTls::Create(config.tls_dir, TlsRole::kRouter));
   }
+  if (!config.api_tls_dir.empty()) {
+    ASSIGN_OR_RETURN(process->api_tls_, ApiTls::Create(config.api_tls_dir, UnixSeconds));
+  }
   if (!config.api_keys_file.empty()) {
     ASSIGN_OR_RETURN(process->keys_,
                      ApiKeysWatch::Create(
@@ -94,7 +97,7 @@ absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const Router
       ServiceOptions(config, process->tls_.get(), process->incarnation_), std::move(policy));
   process->metrics_ = std::make_unique<RouterMetrics>(process->router_.get());
   RETURN_IF_ERROR(process->LoadModel());
-  process->WatchKeys();
+  process->WatchFiles();
   RETURN_IF_ERROR(process->StartOps());
   RETURN_IF_ERROR(process->StartHttp());
   RETURN_IF_ERROR(process->StartGrpc());
@@ -152,12 +155,22 @@ absl::Status RouterProcess::LoadModel() {
   return absl::OkStatus();
 }
 
-void RouterProcess::WatchKeys() {
-  if (keys_ == nullptr) return;
-  metrics_->ExportValue("baton_api_keys_refused_total",
-                        "Changes of the API key file that were not taken.", MetricKind::kCounter,
-                        [this] { return static_cast<double>(keys_->refused()); });
-  keys_->Start();
+// Those of the API, which may be replaced while this runs.
+void RouterProcess::WatchFiles() {
+  if (keys_ != nullptr) {
+    metrics_->ExportValue("baton_api_keys_refused_total",
+                          "Changes of the API key file that were not taken.", MetricKind::kCounter,
+                          [this] { return static_cast<double>(keys_->refused()); });
+    keys_->Start();
+  }
+  if (api_tls_ == nullptr) return;
+  metrics_->ExportValue("baton_api_tls_refused_total",
+                        "Changes of --api-tls-dir that were not taken.", MetricKind::kCounter,
+                        [this] { return static_cast<double>(api_tls_->refused_generations()); });
+  metrics_->ExportValue("baton_api_tls_not_after_seconds",
+                        "When the API's certificate ends, seconds since 1970.", MetricKind::kGauge,
+                        [this] { return static_cast<double>(api_tls_->not_after_s()); });
+  api_tls_->Start();
 }
 
 // The API's paths need a key; health, readiness, version, metrics, status and audit do not.
@@ -221,6 +234,7 @@ absl::Status RouterProcess::StartHttp() {
   options.host = config_.host;
   options.port = static_cast<uint16_t>(config_.http_port);
   options.authorize = [this](const http::Request& head) { return Authorize(head); };
+  if (api_tls_ != nullptr) options.tls = [this] { return api_tls_->context(); };
   // Half of what may be open: workers, gRPC's clients and logs have the rest.
   const int64_t files = RaiseFileLimit();
   options.max_connections =
@@ -246,6 +260,7 @@ absl::Status RouterProcess::StartGrpc() {
   options.port = config_.grpc_port;
   options.has_chat_template = has_chat_template_;
   options.text_executor = ExecutorOf(text_tasks_);
+  if (api_tls_ != nullptr) options.credentials = api_tls_->MakeGrpcCredentials();
   if (keys_ != nullptr) {
     options.authorize = [this](std::string_view value) { return keys_->Authenticate(value); };
   }
@@ -257,7 +272,8 @@ absl::Status RouterProcess::Announce() {
   ops_->Start();
   http_->Start();
   const std::string ops_url = absl::StrCat("http://", config_.host, ":", ops_->port());
-  const std::string http_url = absl::StrCat("http://", config_.host, ":", http_->port());
+  const char* const scheme = api_tls_ != nullptr ? "https://" : "http://";
+  const std::string http_url = absl::StrCat(scheme, config_.host, ":", http_->port());
   const std::string address = absl::StrCat(config_.host, ":", grpc_->port());
   Log(LogLevel::kInfo, "listening",
       {{"role", "router"},

@@ -10,6 +10,7 @@
 #include "common/http/http_server.h"
 #include "common/rpc/cluster_tls.h"
 #include "router/api_keys_watch.h"
+#include "router/api_tls.h"
 #include "router/config.h"
 #include "router/generation/generation_service.h"
 #include "router/inference_service.h"
@@ -36,7 +37,7 @@ class RouterProcess {
  private:
   explicit RouterProcess(const RouterConfig& config) : config_(config) {}
   absl::Status LoadModel();
-  void WatchKeys();
+  void WatchFiles();
   absl::Status StartOps();
   absl::Status StartHttp();
   absl::Status StartGrpc();
@@ -51,6 +52,7 @@ class RouterProcess {
   std::unique_ptr<RouterService> router_;
   std::unique_ptr<RouterMetrics> metrics_;
   std::unique_ptr<GenerationService> generation_;
+  std::unique_ptr<ApiTls> api_tls_;  // Null: plaintext.
   std::unique_ptr<ApiKeysWatch> keys_;  // Null: nobody needs one. Tells generation_.
   // What takes long is in nobody's way: answers to operators, and texts.
   TaskPool ops_tasks_{{.name = "ops"}};

@@ -7,8 +7,6 @@
 // The writing half of Connection: answers, streams, and the end.
 namespace baton::http {
 
-using boost::asio::ip::tcp;
-
 namespace {
 
 // A refused client may still be sending: it is listened to this long, so that it gets the answer
@@ -147,7 +145,7 @@ void Connection::Enqueue(std::string_view bytes) {
   if (!writing_) {
     writing_ = true;
     // What else this task has to say goes into the same write.
-    boost::asio::post(socket_.get_executor(), [self = shared_from_this()] { self->WriteSome(); });
+    boost::asio::post(stream_.get_executor(), [self = shared_from_this()] { self->WriteSome(); });
   }
 }
 
@@ -171,7 +169,7 @@ void Connection::WriteSome() {
                               .count() / 1000;
     Arm(write_watchdog_, o.write_timeout);
   }
-  socket_.async_write_some(
+  stream_.async_write_some(
       boost::asio::buffer(sending_.data() + sent_, sending_.size() - sent_),
       [self = shared_from_this()](Error error, size_t bytes) { self->OnWritten(error, bytes); });
 }
@@ -192,14 +190,15 @@ void Connection::AfterAnswer() {
   // One long answer must not keep its buffers for the life of the connection.
   std::string().swap(sending_);
   if (keep_alive_) return WaitForRequest();
-  return unread_body_ ? Linger() : Close();
+  if (unread_body_) return Linger();
+  stream_.ShutdownSend();  // Over TLS the client shall know that this was all.
+  Close();
 }
 
 void Connection::Linger() {
   if (peer_closed_) return Close();
   state_ = State::kLinger;
-  Error ignored;
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  stream_.ShutdownSend();
   Arm(read_watchdog_, kLingerTimeout);
   if (!read_pending_) {
     buffer_.clear();
@@ -217,8 +216,7 @@ void Connection::Close() {
   state_ = State::kClosed;
   gone_ = true;
   exchange_ = 0;
-  Error ignored;
-  socket_.close(ignored);
+  stream_.Close();
   Disarm(read_watchdog_);
   Disarm(write_watchdog_);
   silence_.cancel();

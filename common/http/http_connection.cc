@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/check.h"
 #include "common/http/http_exchange.h"
 
 namespace baton::http {
@@ -30,24 +31,31 @@ Response Busy(int status, std::string_view type, std::string_view message) {
 }
 
 // Who holds a key, or else the address; of IPv6 the network, which one client has whole.
-std::string ClientOf(const Request& head, const tcp::socket& socket) {
+std::string ClientOf(const Request& head, HttpStream& stream) {
   if (!head.principal.empty()) return "key " + head.principal;
   boost::system::error_code error;
-  const auto address = socket.remote_endpoint(error).address();
+  const auto address = stream.socket().remote_endpoint(error).address();
   if (error || !address.is_v6() || address.to_v6().is_v4_mapped()) return address.to_string();
   auto bytes = address.to_v6().to_bytes();
   std::fill(bytes.begin() + 8, bytes.end(), 0);
   return boost::asio::ip::address_v6(bytes).to_string();
 }
 
+std::shared_ptr<SSL_CTX> TlsOf(const ServerCore& core) {
+  if (!core.options.tls) return nullptr;
+  std::shared_ptr<SSL_CTX> tls = core.options.tls();
+  BATON_CHECK(tls != nullptr);  // Never plaintext instead.
+  return tls;
+}
+
 }  // namespace
 
 Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket, bool is_spare)
     : core_(std::move(core)),
-      socket_(std::move(socket)),
-      read_watchdog_{boost::asio::steady_timer(socket_.get_executor())},
-      write_watchdog_{boost::asio::steady_timer(socket_.get_executor())},
-      silence_(socket_.get_executor()),
+      stream_(std::move(socket), TlsOf(*core_).get()),
+      read_watchdog_{boost::asio::steady_timer(stream_.get_executor())},
+      write_watchdog_{boost::asio::steady_timer(stream_.get_executor())},
+      silence_(stream_.get_executor()),
       buffer_(kMaxReadAheadBytes + kReadBytes +
               static_cast<size_t>(core_->options.max_header_bytes)),
       is_spare_(is_spare) {}
@@ -58,14 +66,15 @@ Connection::~Connection() {
 }
 
 void Connection::Post(std::function<void()> task) {
-  core_->PostTo(socket_.get_executor(), std::move(task));
+  core_->PostTo(stream_.get_executor(), std::move(task));
 }
 
 void Connection::Start() {
   Post([self = shared_from_this()] {
     Error ignored;
-    self->socket_.set_option(tcp::no_delay(true), ignored);
-    self->socket_.non_blocking(true, ignored);
+    self->stream_.socket().set_option(tcp::no_delay(true), ignored);
+    self->stream_.socket().non_blocking(true, ignored);
+    if (self->stream_.is_tls()) return self->ShakeHands();
     self->WaitForRequest();
   });
 }
@@ -91,6 +100,17 @@ void Connection::Disarm(Watchdog& watchdog) {
 
 // ---- Reading ------------------------------------------------------------------------------------
 
+// As quiet as one that says nothing: its place may go to another one.
+void Connection::ShakeHands() {
+  state_ = State::kHandshake;
+  if (!core_->MarkQuiet(this)) return Close();
+  Arm(read_watchdog_, core_->options.header_timeout);
+  stream_.AsyncHandshake([self = shared_from_this()](Error error) {
+    if (self->state_ == State::kClosed) return;
+    error ? self->Close() : self->WaitForRequest();
+  });
+}
+
 void Connection::WaitForRequest() {
   state_ = State::kIdle;
   if (buffer_.size() == 0 && (core_->draining || peer_closed_)) return Close();
@@ -100,16 +120,14 @@ void Connection::WaitForRequest() {
   if (buffer_.size() == 0) return RawRead();
   if (!read_pending_) return ReadHeader();
   // The next request is here already, and the read that was to notice a disconnect is in its way.
-  Error ignored;
-  socket_.cancel(ignored);
+  stream_.Cancel();
 }
 
 void Connection::RawRead() {
   if (read_pending_ || peer_closed_) return;
   read_pending_ = true;
   // No memory waits with it.
-  socket_.async_wait(tcp::socket::wait_read,
-                     [self = shared_from_this()](Error error) { self->OnReadable(error); });
+  stream_.AsyncWaitRead([self = shared_from_this()](Error error) { self->OnReadable(error); });
 }
 
 void Connection::OnReadable(Error error) {
@@ -117,8 +135,11 @@ void Connection::OnReadable(Error error) {
   if (state_ == State::kClosed) return;
   if (error == boost::asio::error::operation_aborted && state_ == State::kIdle) return ReadHeader();
   size_t bytes = 0;
-  if (!error) bytes = socket_.read_some(buffer_.prepare(kReadBytes), error);
-  if (error == boost::asio::error::would_block) return RawRead();
+  if (!error) bytes = stream_.ReadSome(buffer_.prepare(kReadBytes), error);
+  if (error == boost::asio::error::would_block) {
+    // Part of a record of TLS, say; what is here already need not wait for the rest.
+    return state_ == State::kIdle && buffer_.size() > 0 ? ReadHeader() : RawRead();
+  }
   if (error) return state_ == State::kHandling ? OnPeerClosed() : Close();
   buffer_.commit(bytes);
   if (state_ == State::kIdle) return ReadHeader();
@@ -137,7 +158,7 @@ void Connection::ReadHeader() {
   parser_->header_limit(static_cast<uint32_t>(core_->options.max_header_bytes));
   parser_->body_limit(boost::none);  // Ours are better: PrepareBody and OnBody have the answer.
   beast_http::async_read_header(
-      socket_, buffer_, *parser_,
+      stream_, buffer_, *parser_,
       [self = shared_from_this()](Error error, size_t) { self->OnHeader(error); });
 }
 
@@ -175,13 +196,13 @@ void Connection::OnHeader(Error error) {
   if (parser_->is_done()) return Dispatch(std::move(head));
   state_ = State::kBody;
   Arm(read_watchdog_, core_->options.body_timeout);
-  client_ = ClientOf(head, socket_);
+  client_ = ClientOf(head, stream_);
   parser_->eager(true);
   ReadBody(std::move(head));
 }
 
 void Connection::ReadBody(Request head) {
-  beast_http::async_read_some(socket_, buffer_, *parser_,
+  beast_http::async_read_some(stream_, buffer_, *parser_,
                               [self = shared_from_this(), head = std::move(head)](
                                   Error e, size_t) mutable { self->OnBody(e, std::move(head)); });
 }

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "common/http/http_core.h"
+#include "common/http/http_stream.h"
 
 namespace baton::http {
 
@@ -37,7 +38,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool HasRoom() const { return !gone_ && queued_bytes_ < Room(); }
 
   // On the strand. Nothing has come of the next request; no request is under way.
-  bool is_idle() const { return state_ == State::kIdle && buffer_.size() == 0; }
+  bool is_idle() const { return IsBetweenRequests() && buffer_.size() == 0; }
   bool is_quiet() const { return state_ != State::kHandling; }
 
   // On the strand, for the exchange `id`; ignored unless it is the one under way.
@@ -54,8 +55,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   using Error = boost::system::error_code;
   using Parser = boost::beast::http::request_parser<GrowingBody>;
-  enum class State { kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
+  enum class State { kHandshake, kIdle, kHeader, kBody, kHandling, kLinger, kClosed };
 
+  bool IsBetweenRequests() const { return state_ == State::kHandshake || state_ == State::kIdle; }
+  void ShakeHands();
   void WaitForRequest();
   void RawRead();
   void OnReadable(Error error);
@@ -95,7 +98,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void ReleaseBody();
 
   const std::shared_ptr<ServerCore> core_;
-  boost::asio::ip::tcp::socket socket_;
+  HttpStream stream_;
   Watchdog read_watchdog_;
   Watchdog write_watchdog_;
   boost::asio::steady_timer silence_;  // Of a stream of events.

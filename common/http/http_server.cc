@@ -272,7 +272,10 @@ class Server : public HttpServer {
 
   void Take(tcp::socket socket) {
     const Admission admission = core_->Admit();
-    if (admission == Admission::kRefused) return RefuseConnection(socket);
+    if (admission == Admission::kRefused) {
+      if (!core_->options.tls) Refuse(socket);
+      return;
+    }
     const bool is_spare = admission == Admission::kSpare;
     auto connection = std::make_shared<Connection>(core_, std::move(socket), is_spare);
     core_->Add(connection, is_spare);
@@ -280,7 +283,7 @@ class Server : public HttpServer {
   }
 
   // Best effort: the socket's buffer takes a short answer at once.
-  static void RefuseConnection(tcp::socket& socket) {
+  static void Refuse(tcp::socket& socket) {
     static constexpr std::string_view kBusy =
         "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n"
         "Connection: close\r\n\r\n";

@@ -11,6 +11,8 @@
 #include "common/base/time.h"
 #include "common/http/http_message.h"
 
+struct ssl_ctx_st;  // OpenSSL's SSL_CTX.
+
 // A small HTTP/1.1 server for the router's API and every process's /metrics and /health. No
 // client can hold more of it than the options say, and no bytes from outside can end it.
 namespace baton::http {
@@ -101,6 +103,9 @@ struct ServerOptions {
   // A stream of events in which nothing was written for so long gets a comment, which clients skip:
   // proxies take a silent connection for a dead one.
   Duration most_silence = std::chrono::seconds(15);
+  // What each new connection speaks TLS by, at that moment; empty = plaintext. A handshake has
+  // `header_timeout`.
+  std::function<std::shared_ptr<ssl_ctx_st>()> tls;
   // Looks at each request before its body is read; empty = everyone may. Must be quick.
   std::function<Decision(const Request& head)> authorize;
 };

@@ -35,27 +35,6 @@ class OpenFile {
   const int fd_;
 };
 
-absl::StatusOr<std::string> ReadPem(const std::string& dir, const char* name, bool is_secret) {
-  const OpenFile file(absl::StrCat(dir, "/", name));
-  struct stat info{};
-  if (file.fd() < 0 || fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return absl::NotFoundError(absl::StrCat(name, " cannot be read", kMissing));
-  }
-  if (is_secret && (info.st_mode & S_IRWXO) != 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(name, " is open to every user of this machine; chmod 600 it"));
-  }
-  std::string text;
-  char buffer[4096];
-  for (ssize_t got; (got = read(file.fd(), buffer, sizeof(buffer))) > 0;) {
-    text.append(buffer, static_cast<size_t>(got));
-    if (text.size() > kMaxFileBytes) {
-      return absl::InvalidArgumentError(absl::StrCat(name, " is larger than 1 MiB"));
-    }
-  }
-  return text;
-}
-
 // Whatever the dates are: those have errors of their own.
 absl::Status CheckChain(X509* leaf, const std::vector<CertPtr>& chain,
                         const std::vector<CertPtr>& roots, int64_t now_s) {
@@ -97,11 +76,39 @@ absl::Status CheckDates(const TlsIdentity& identity, int64_t now_s) {
 
 }  // namespace
 
+absl::StatusOr<std::string> ReadPem(const std::string& dir, const char* name, bool is_secret) {
+  const OpenFile file(absl::StrCat(dir, "/", name));
+  struct stat info{};
+  if (file.fd() < 0 || fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::NotFoundError(absl::StrCat(name, " cannot be read"));
+  }
+  if (is_secret && (info.st_mode & S_IRWXO) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " is open to every user of this machine; chmod 600 it"));
+  }
+  std::string text;
+  char buffer[4096];
+  for (ssize_t got; (got = read(file.fd(), buffer, sizeof(buffer))) > 0;) {
+    text.append(buffer, static_cast<size_t>(got));
+    if (text.size() > kMaxFileBytes) {
+      return absl::InvalidArgumentError(absl::StrCat(name, " is larger than 1 MiB"));
+    }
+  }
+  return text;
+}
+
 absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& dir) {
   TlsFiles files;
-  ASSIGN_OR_RETURN(files.key_pem, ReadPem(dir, "tls.key", /*is_secret=*/true));
-  ASSIGN_OR_RETURN(files.chain_pem, ReadPem(dir, "tls.crt", /*is_secret=*/false));
-  ASSIGN_OR_RETURN(files.ca_pem, ReadPem(dir, "ca.crt", /*is_secret=*/false));
+  for (const auto& [name, pem] : {std::pair{"tls.key", &files.key_pem},
+                                  std::pair{"tls.crt", &files.chain_pem},
+                                  std::pair{"ca.crt", &files.ca_pem}}) {
+    absl::StatusOr<std::string> text = ReadPem(dir, name, /*is_secret=*/pem == &files.key_pem);
+    if (absl::IsNotFound(text.status())) {
+      return absl::NotFoundError(absl::StrCat(text.status().message(), kMissing));
+    }
+    if (!text.ok()) return text.status();
+    *pem = *std::move(text);
+  }
   return files;
 }
 

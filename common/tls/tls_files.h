@@ -27,6 +27,10 @@ struct TlsIdentity {
   int64_t not_after_s = 0;
 };
 
+// The text of one file. NOT_FOUND, FAILED_PRECONDITION (a secret is open to everybody) or
+// INVALID_ARGUMENT names the file, in one line.
+absl::StatusOr<std::string> ReadPem(const std::string& dir, const char* name, bool is_secret);
+
 // NOT_FOUND, FAILED_PRECONDITION (the key is open to everybody) or INVALID_ARGUMENT names the file
 // and the cure, in one line, and nothing of the key.
 absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& dir);

@@ -240,7 +240,8 @@ void AddKeys(CLI::App& root, KeysOptions& o, Command& command) {
   add("remove", "Remove a key; requests that it began go on", RemoveKey)
       ->add_option("ID", o.id, "As `list` shows it")
       ->required();
-  add("check", "Say of every bad line what is wrong. Exit code: 0 the router takes it, 2 it does not",
+  add("check",
+      "Say of every bad line what is wrong. Exit code: 0 the router takes it, 2 it does not",
       CheckKeys);
 }
 

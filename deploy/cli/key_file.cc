@@ -80,7 +80,8 @@ class Replacement {
   // Of a link the file that it names.
   static absl::StatusOr<Replacement> Begin(const std::string& path) {
     std::error_code error;
-    const fs::path target = fs::is_symlink(path, error) ? fs::canonical(path, error) : fs::path(path);
+    const fs::path target =
+        fs::is_symlink(path, error) ? fs::canonical(path, error) : fs::path(path);
     Replacement made(target.string());
     made.fd_ = open(made.fresh_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (made.fd_ >= 0) return made;

@@ -92,7 +92,8 @@ class ThreadsTest(unittest.TestCase):
                 role = server["role"]
                 with self.subTest(role=role):
                     own = documented(role, library=False)
-                    own -= {"nccl", "tls-watch"}  # Without a library, or certificates, there is none.
+                    # Without a library, certificates or keys there is none.
+                    own -= {"nccl", "tls-watch", "key-watch", "api-tls-watch"}
                     if options.get("tp", 1) == 1:
                         own = {name for name in own if not name.endswith("-rank")}
                     self.assertGreaterEqual(len(own), 3)

@@ -75,7 +75,7 @@ UNTESTED = {
     "common/transport/tcp/progress_loop.cc": "tests/transport: contract, faults, hostile clients",
     "common/transport/tcp/tcp_kv_transport.cc": "tests/transport: contract, faults, hostile clients",
     "deploy/cli/certs.cc": "tests/cluster/two_machines_test.py; what it does is in cert_store.cc",
-    "deploy/cli/keys.cc": "tests/cluster/api_tls_test.py; what it does is in key_file.cc",
+    "deploy/cli/keys.cc": "tests/cluster/api_access_test.py; what it does is in key_file.cc",
     "deploy/cli/audit.cc": "tests/cluster/audit_test.py; what it decides is in audit_report.cc",
     "deploy/cli/command_line.cc": "tests/cluster/supervisor_test.py runs every command by it",
     "deploy/cli/down.cc": "tests/cluster/supervisor_test.py",

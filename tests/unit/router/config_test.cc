@@ -32,6 +32,9 @@ TEST(RouterConfigTest, BeyondLoopbackIsServedWithTlsAndKeys) {
   RouterConfig config = GoodConfig();
   SetBeyondLoopback(&config);
   EXPECT_TRUE(config.Validate().ok()) << config.Validate();
+  config.api_plaintext = false;
+  config.api_tls_dir = "api";
+  EXPECT_TRUE(config.Validate().ok()) << config.Validate();
 }
 
 TEST(RouterConfigTest, DefaultsAreValidOnceModelAndWorkersAreNamed) {
@@ -57,6 +60,10 @@ TEST(RouterConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--tls-dir is needed", [](auto* c) { c->prefill = {"10.0.0.1:7000"}; }},
       {"--api-keys-file is needed", [](auto* c) { SetBeyondLoopback(c); c->api_keys_file = ""; }},
       {"--api-plaintext", [](auto* c) { SetBeyondLoopback(c); c->api_plaintext = false; }},
+      {"--api-tls-dir is needed",
+       [](auto* c) { SetBeyondLoopback(c); c->api_plaintext = false; }},
+      {"--api-plaintext with --api-tls-dir api",
+       [](auto* c) { SetBeyondLoopback(c); c->api_tls_dir = "api"; }},
       {"--tls-dir is needed", [](auto* c) { SetBeyondLoopback(c); c->tls_dir = ""; }},
       {"--http-port 65536", [](auto* c) { c->http_port = 65536; }},
       {"--ops-port 65536", [](auto* c) { c->ops_port = 65536; }},

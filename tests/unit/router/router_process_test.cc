@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,8 +20,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "nlohmann/json.hpp"
 #include "tests/unit/common/http/test_client.h"
+#include "tests/unit/common/http/test_tls.h"
+#include "tests/unit/common/tls/tls_folder.h"
 
 namespace baton {
 namespace {
@@ -63,9 +67,11 @@ int Get(uint16_t port, const std::string& path, const std::string& header = "") 
 }
 
 // GetModel of the gRPC service.
-grpc::StatusCode CallModel(const std::string& address, const std::string& key) {
+grpc::StatusCode CallModel(
+    const std::string& address, const std::string& key,
+    const std::shared_ptr<grpc::ChannelCredentials>& by = grpc::InsecureChannelCredentials()) {
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub(
-      grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
+      grpc::CreateChannel(address, by));
   grpc::ClientContext context;
   if (!key.empty()) context.AddMetadata("authorization", key);
   const grpc::Slice empty("");
@@ -216,6 +222,52 @@ TEST(RouterProcessTest, KeysComeGoAndExpireWithoutARestartAndABadFileChangesNoth
   const int64_t left_s = 86'400 - absl::ToUnixSeconds(absl::Now()) % 86'400;
   EXPECT_NEAR(wait_s, left_s, 60);
   EXPECT_EQ(over.Header("x-should-retry"), wait_s > 60 ? "false" : "");
+}
+
+// What takes servers of a CA, whatever their names are.
+std::shared_ptr<grpc::ChannelCredentials> Trusting(const CertificateAuthority& authority) {
+  namespace tls = grpc::experimental;
+  tls::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(
+      std::make_shared<tls::StaticDataCertificateProvider>(authority.certificate_pem()));
+  options.watch_root_certs();
+  options.set_verify_server_certs(true);
+  options.set_check_call_host(false);
+  options.set_certificate_verifier(std::make_shared<tls::NoOpCertificateVerifier>());
+  return tls::TlsCredentials(options);
+}
+
+TEST(RouterProcessTest, TheApiSpeaksTlsOnBothPortsByTheCertificateOfTheMoment) {
+  const auto old_authority = NewAuthority("test.local", UnixSeconds());
+  const TlsFolder folder(NewFiles(old_authority, IdOf(TlsRole::kRouter), UnixSeconds()));
+  RouterConfig config = LonelyConfig();
+  config.api_tls_dir = folder.path();
+  auto process = RouterProcess::Start(config);
+  ASSERT_TRUE(process.ok()) << process.status();
+  const uint16_t port = HttpPort(config);
+  const std::string grpc = Ready(config)["address"];
+  EXPECT_THAT(std::string(Ready(config)["http_url"]), HasSubstr("https://"));
+  EXPECT_EQ(Get(port, "/v1/models"), 0) << "in plaintext";
+  EXPECT_NE(CallModel(grpc, ""), grpc::StatusCode::OK);
+  const auto client_tls = http::NewClientTls();
+  http::TestClient old_client(port, 0, client_tls.get());
+  EXPECT_EQ(old_client.Get("/v1/models").status, 200);
+  EXPECT_EQ(CallModel(grpc, "", Trusting(old_authority)), grpc::StatusCode::OK);
+  EXPECT_EQ(Get(OpsPort(config), "/health"), 200) << "probes need no certificates";
+  const auto authority = NewAuthority("test.local", UnixSeconds());
+  folder.Write(NewFiles(authority, IdOf(TlsRole::kRouter), UnixSeconds()));
+  ASSERT_TRUE(Await([&] {
+    return CallModel(grpc, "", Trusting(authority)) == grpc::StatusCode::OK;
+  }));
+  EXPECT_NE(CallModel(grpc, "", Trusting(old_authority)), grpc::StatusCode::OK);
+  EXPECT_EQ(old_client.Get("/v1/models").status, 200) << "an old connection goes on";
+  folder.WriteOne("tls.key", "nothing");
+  const auto metrics = [&] { return http::TestClient(OpsPort(config)).Get("/metrics").body; };
+  ASSERT_TRUE(Await([&] {
+    return metrics().find("\nbaton_api_tls_refused_total 1\n") != std::string::npos;
+  }));
+  EXPECT_THAT(metrics(), HasSubstr("\nbaton_api_tls_not_after_seconds "));
+  EXPECT_EQ(http::TestClient(port, 0, client_tls.get()).Get("/v1/models").status, 200);
 }
 
 TEST(RouterProcessTest, NamesItsModelAfterItsFolderOrAsItIsTold) {

@@ -94,7 +94,7 @@ TEST(HttpConnectionTest, SurvivesTenThousandMalformedRequests) {
   Random random(20240601);
   int answered = 0;
   for (int i = 0; i < 10'000; ++i) {
-    TestClient client(server.port());
+    TestClient client(server.port(), 0, nullptr);
     ASSERT_TRUE(client.connected()) << "request " << i;
     client.Send(BrokenRequest(random));
     client.ShutdownSend();
@@ -105,18 +105,13 @@ TEST(HttpConnectionTest, SurvivesTenThousandMalformedRequests) {
     }
   }
   EXPECT_GT(answered, 1000);
-  EXPECT_EQ(TestClient(server.port()).Get("/health").body, "ok");
+  EXPECT_EQ(TestClient(server.port(), 0, nullptr).Get("/health").body, "ok");
   server.Stop(std::chrono::seconds(10));
   EXPECT_EQ(server.num_connections(), 0);
 }
 
 TEST(HttpConnectionTest, RefusesWhatCouldBeReadInTwoWays) {
-  auto created =
-      HttpServer::Create({}, {{"POST", "/echo", [](Request r, std::shared_ptr<ResponseWriter> w) {
-                                 w->Respond({.body = std::move(r.body)});
-                               }}});
-  ASSERT_TRUE(created.ok());
-  (*created)->Start();
+  const auto server = StartServer();
   const std::string start = "POST /echo HTTP/1.1\r\n";
   for (const std::string& headers :
        {std::string("Content-Length: 5\r\n\r\nhello"),  // No Host.
@@ -126,7 +121,7 @@ TEST(HttpConnectionTest, RefusesWhatCouldBeReadInTwoWays) {
         std::string("Host: a\r\nTransfer-Encoding: gzip\r\n\r\nhello"),
         std::string("Host : a\r\nContent-Length: 5\r\n\r\nhello"),
         std::string("Host: a\r\nContent-Length: +5\r\n\r\nhello")}) {
-    TestClient client((*created)->port());
+    TestClient client(server->port());
     client.Send(start + headers);
     const WireResponse response = client.Read();
     EXPECT_EQ(response.status, 400) << headers;

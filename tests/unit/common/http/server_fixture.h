@@ -1,6 +1,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <chrono>
 #include <memory>
@@ -10,6 +11,8 @@
 
 #include "absl/time/clock.h"
 #include "common/http/http_server.h"
+#include "tests/unit/common/http/test_client.h"
+#include "tests/unit/common/http/test_tls.h"
 
 namespace baton::http {
 
@@ -31,6 +34,13 @@ inline std::vector<Route> TestRoutes() {
 
 inline std::unique_ptr<HttpServer> StartServer(ServerOptions options = {},
                                                std::vector<Route> routes = TestRoutes()) {
+#ifdef BATON_HTTP_OVER_TLS  // The same tests once more.
+  static const std::shared_ptr<SSL_CTX> server_tls = NewServerTls();
+  static const std::shared_ptr<SSL_CTX> client_tls = NewClientTls();
+  signal(SIGPIPE, SIG_IGN);  // The clients' library writes to whoever has gone.
+  TestClient::default_tls = client_tls.get();
+  if (!options.tls) options.tls = [] { return server_tls; };
+#endif
   auto server = HttpServer::Create(std::move(options), std::move(routes));
   EXPECT_TRUE(server.ok()) << server.status();
   (*server)->Start();

@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -28,10 +30,13 @@ struct WireResponse {
   }
 };
 
-// A blocking client on a raw socket, for what a well-behaved one would not send.
+// A blocking client on a raw socket, for what a well-behaved one would not send; or over TLS.
 class TestClient {
  public:
-  explicit TestClient(uint16_t port, int receive_buffer_bytes = 0) {
+  // What clients speak from now on; null = plaintext. Their handshakes come with their first bytes.
+  static inline SSL_CTX* default_tls = nullptr;
+
+  explicit TestClient(uint16_t port, int receive_buffer_bytes = 0, SSL_CTX* tls = default_tls) {
     fd_ = socket(AF_INET, SOCK_STREAM, 0);
     if (receive_buffer_bytes > 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes, sizeof(receive_buffer_bytes));
@@ -44,16 +49,23 @@ class TestClient {
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+    if (tls == nullptr) return;
+    ssl_ = SSL_new(tls);
+    SSL_set_fd(ssl_, fd_);
+    SSL_set_connect_state(ssl_);
   }
   ~TestClient() { Close(); }
   TestClient(const TestClient&) = delete;
   TestClient& operator=(const TestClient&) = delete;
 
   bool connected() const { return connected_; }
+  SSL* ssl() const { return ssl_; }  // Null in plaintext.
 
   bool Send(std::string_view bytes) {
     while (!bytes.empty()) {
-      const ssize_t n = send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      const ssize_t n = ssl_ != nullptr
+                            ? SSL_write(ssl_, bytes.data(), static_cast<int>(bytes.size()))
+                            : send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
       if (n <= 0) return false;
       bytes.remove_prefix(static_cast<size_t>(n));
     }
@@ -63,6 +75,12 @@ class TestClient {
   // The next bytes; empty at the end of the connection.
   std::string ReadSome() {
     char chunk[16384];
+    if (ssl_ != nullptr) {
+      ERR_clear_error();
+      const int n = SSL_read(ssl_, chunk, sizeof(chunk));
+      ended_ = n <= 0 && SSL_get_error(ssl_, n) != SSL_ERROR_WANT_READ;
+      return n > 0 ? std::string(chunk, static_cast<size_t>(n)) : std::string();
+    }
     const ssize_t n = recv(fd_, chunk, sizeof(chunk), 0);
     ended_ = n == 0 || (n < 0 && errno == ECONNRESET);
     return n > 0 ? std::string(chunk, static_cast<size_t>(n)) : std::string();
@@ -102,8 +120,13 @@ class TestClient {
     }
     return ended_;
   }
-  void ShutdownSend() { shutdown(fd_, SHUT_WR); }
+  void ShutdownSend() {
+    if (ssl_ != nullptr) SSL_shutdown(ssl_);
+    shutdown(fd_, SHUT_WR);
+  }
   void Close() {
+    SSL_free(ssl_);
+    ssl_ = nullptr;
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
   }
@@ -149,6 +172,7 @@ class TestClient {
   }
 
   int fd_ = -1;
+  SSL* ssl_ = nullptr;
   bool connected_ = false;
   bool ended_ = false;
   std::string buffer_;

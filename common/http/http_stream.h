@@ -1,0 +1,117 @@
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <memory>
+#include <utility>
+
+namespace baton::http {
+
+// A client's socket, or TLS over it: what Beast reads from and the connection writes to. Everything
+// on the socket's strand; one read, one wait and one write at a time. Of TLS nothing is held for a
+// client that says nothing beyond what OpenSSL keeps of a connection.
+class HttpStream {
+ public:
+  using executor_type = boost::asio::ip::tcp::socket::executor_type;
+  using Error = boost::system::error_code;
+
+  // `tls` null: plaintext.
+  HttpStream(boost::asio::ip::tcp::socket socket, SSL_CTX* tls);
+  HttpStream(const HttpStream&) = delete;
+  HttpStream& operator=(const HttpStream&) = delete;
+
+  executor_type get_executor() { return socket_.get_executor(); }
+  boost::asio::ip::tcp::socket& socket() { return socket_; }
+  bool is_tls() const { return ssl_ != nullptr; }
+
+  // The server's part of TLS' handshake: `handler(error)`.
+  template <typename Handler>
+  void AsyncHandshake(Handler handler) {
+    const Error error = Handshake();
+    if (error != boost::asio::error::would_block) return handler(error);
+    socket_.async_wait(blocked_on_, [this, h = std::move(handler)](Error e) mutable {
+      if (e) return h(e);
+      AsyncHandshake(std::move(h));
+    });
+  }
+
+  // `handler(error)` when ReadSome has something to look at, which may be nothing for a reader.
+  template <typename Handler>
+  void AsyncWaitRead(Handler handler) {
+    if (HasPending()) return Complete(std::move(handler), Error());
+    socket_.async_wait(boost::asio::ip::tcp::socket::wait_read, std::move(handler));
+  }
+
+  // At once: `would_block` if nothing is there, `eof` after the client's last byte.
+  size_t ReadSome(boost::asio::mutable_buffer buffer, Error& error);
+
+  // As Asio's streams.
+  template <typename Buffers, typename Handler>
+  void async_read_some(const Buffers& buffers, Handler&& handler) {
+    if (!is_tls()) {
+      socket_.async_read_some(buffers, std::forward<Handler>(handler));
+      return;
+    }
+    const boost::asio::mutable_buffer buffer(*boost::asio::buffer_sequence_begin(buffers));
+    const auto read = [this, buffer](Error& error) { return ReadSome(buffer, error); };
+    Try(read, std::forward<Handler>(handler), /*is_first=*/true);
+  }
+  template <typename Buffers, typename Handler>
+  void async_write_some(const Buffers& buffers, Handler&& handler) {
+    if (!is_tls()) {
+      socket_.async_write_some(buffers, std::forward<Handler>(handler));
+      return;
+    }
+    const boost::asio::const_buffer buffer(*boost::asio::buffer_sequence_begin(buffers));
+    const auto write = [this, buffer](Error& error) { return WriteSome(buffer, error); };
+    Try(write, std::forward<Handler>(handler), /*is_first=*/true);
+  }
+
+  // No byte will follow; where no write is under way. Never waits.
+  void ShutdownSend();
+  void Cancel();
+  void Close();
+
+ private:
+  struct Free {
+    void operator()(SSL* ssl) const { SSL_free(ssl); }
+  };
+
+  template <typename Handler, typename... Results>
+  void Complete(Handler&& handler, Results... results) {
+    boost::asio::post(get_executor(), [h = std::forward<Handler>(handler), results...]() mutable {
+      h(results...);
+    });
+  }
+
+  // Again and again until it does not block; never calls the handler from within the first try.
+  template <typename Step, typename Handler>
+  void Try(const Step& step, Handler&& handler, bool is_first) {
+    Error error;
+    const size_t bytes = step(error);
+    if (error != boost::asio::error::would_block) {
+      if (!is_first) return handler(error, bytes);
+      return Complete(std::forward<Handler>(handler), error, bytes);
+    }
+    socket_.async_wait(blocked_on_,
+                       [this, step, h = std::forward<Handler>(handler)](Error e) mutable {
+                         if (e) return h(e, size_t{0});
+                         Try(step, std::move(h), /*is_first=*/false);
+                       });
+  }
+
+  Error Handshake();
+  size_t WriteSome(boost::asio::const_buffer buffer, Error& error);
+  bool HasPending() const;
+  Error ErrorOf(int result);
+
+  boost::asio::ip::tcp::socket socket_;
+  std::unique_ptr<SSL, Free> ssl_;  // Reads and writes socket_, where it stands.
+  boost::asio::ip::tcp::socket::wait_type blocked_on_ = boost::asio::ip::tcp::socket::wait_read;
+};
+
+}  // namespace baton::http

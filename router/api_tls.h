@@ -1,0 +1,61 @@
+#pragma once
+
+#include <grpcpp/security/server_credentials.h>
+#include <openssl/ssl.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/file_watch.h"
+#include "common/tls/published_pem.h"
+
+namespace baton {
+
+// TLS of the public API by the files of --api-tls-dir (see ReadServerPair), which may be replaced
+// at any time: a new generation is checked first, then new connections go by it, over gRPC within
+// three seconds; a bad one is counted and logged once, and the old stays. Old connections go on.
+// Thread-safe.
+class ApiTls {
+ public:
+  // The error names --api-tls-dir, the file and the cure. `unix_seconds`: the wall clock.
+  static absl::StatusOr<std::unique_ptr<ApiTls>> Create(const std::string& dir,
+                                                        std::function<int64_t()> unix_seconds);
+
+  // Looks at the files each second from now on; once.
+  void Start() { files_->Start(); }
+  // One look; where no thread does.
+  void Poll() { files_->Poll(); }
+
+  // For one HTTPS connection.
+  std::shared_ptr<SSL_CTX> context() const;
+  // Of a gRPC server, for all its life. Clients need no certificate.
+  std::shared_ptr<grpc::ServerCredentials> MakeGrpcCredentials() const;
+
+  int64_t refused_generations() const { return refused_; }
+  int64_t not_after_s() const { return not_after_s_; }  // Of the leaf in use.
+
+ private:
+  ApiTls(std::string dir, std::function<int64_t()> unix_seconds)
+      : dir_(std::move(dir)), unix_seconds_(std::move(unix_seconds)) {}
+  absl::StatusOr<std::string> Read() const;
+  absl::Status Take(const std::string& pair_pem);
+  absl::Status About(const absl::Status& status) const;
+  void OnRefused(const absl::Status& why);
+
+  const std::string dir_;
+  const std::function<int64_t()> unix_seconds_;
+  std::atomic<int64_t> refused_ = 0;
+  std::atomic<int64_t> not_after_s_ = 0;
+  std::unique_ptr<PublishedPem> published_;  // For gRPC, which reads files.
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<SSL_CTX> context_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<FileWatch> files_;  // Last: its thread uses the rest.
+};
+
+}  // namespace baton
