@@ -23,8 +23,8 @@ absl::StatusOr<std::string> ReadServerPair(const std::string& dir);
 absl::StatusOr<int64_t> CheckServerPair(const std::string& pair_pem, int64_t now_s);
 
 // What the HTTPS connections of a server share: TLS 1.3 and 1.2 with forward secrecy, HTTP/1.1 by
-// ALPN, no renegotiation, no buffers of connections that say nothing, no sessions. Of a pair that was
-// checked.
+// ALPN, no renegotiation, no buffers of connections that say nothing, no sessions. Of a pair that
+// was checked.
 absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeHttpsContext(const std::string& pair_pem);
 
 }  // namespace baton

@@ -79,9 +79,13 @@ class Replacement {
  public:
   // Of a link the file that it names.
   static absl::StatusOr<Replacement> Begin(const std::string& path) {
+    std::error_code ignored;
     std::error_code error;
-    const fs::path target =
-        fs::is_symlink(path, error) ? fs::canonical(path, error) : fs::path(path);
+    const bool is_link = fs::is_symlink(path, ignored);
+    const fs::path target = is_link ? fs::canonical(path, error) : fs::path(path);
+    if (error) {
+      return absl::NotFoundError(absl::StrCat(path, " is a link to nothing: ", error.message()));
+    }
     Replacement made(target.string());
     made.fd_ = open(made.fresh_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (made.fd_ >= 0) return made;

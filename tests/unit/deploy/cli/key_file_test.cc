@@ -76,6 +76,13 @@ TEST_F(KeyFileTest, AnEditKeepsTheOtherLinesAndALinkStaysOne) {
   EXPECT_EQ(TenantOf("abc"), "bob");
 }
 
+TEST_F(KeyFileTest, ALinkToNothingIsRefused) {
+  std::filesystem::create_symlink("nowhere", path_);
+  EXPECT_THAT(std::string(KeyFile(path_).Add("alice", {}).status().message()),
+              HasSubstr(path_ + " is a link to nothing"));
+  EXPECT_TRUE(std::filesystem::is_symlink(path_));
+}
+
 TEST_F(KeyFileTest, NoEditMakesAFileThatTheRouterWouldRefuse) {
   const KeyFile file(path_);
   Write("alice " + std::string(kShaOfAbc) + " rate=5/s\n");
