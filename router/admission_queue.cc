@@ -43,6 +43,7 @@ absl::Status AdmissionQueue::CheckSize(const ValidRequest& body) const {
 
 absl::Status AdmissionQueue::Check(const ValidRequest& body, Time now) {
   RETURN_IF_ERROR(CheckSize(body));
+  if (options_.max_queue_wait == Duration::max()) return absl::OkStatus();
   const Duration most = std::min(options_.max_queue_wait, body.timeout);
   const std::optional<Duration> wait = PredictedWait(body, now);
   if (!wait || *wait <= most) return absl::OkStatus();

@@ -16,7 +16,7 @@ struct RouterNodeOptions {
   int64_t max_queued_requests = 4096;
   int64_t max_queued_tokens = 16 << 20;                   // Prompt tokens.
   int64_t max_queued_bytes = 256 << 20;                   // Bytes of client bodies.
-  // Who would wait for longer, or beyond its deadline, is refused at once.
+  // Who would wait for longer, or beyond its deadline, is refused at once; max(): nobody is.
   Duration max_queue_wait = std::chrono::seconds(10);
   int64_t max_pending_prefill_tokens = 16384;             // Given ahead to one prefill worker.
   size_t max_directory_entries = 1 << 16;                 // Prefix chunks remembered.

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <functional>
-#include <utility>
 #include <vector>
 
 #include "common/process/command_line.h"
@@ -69,8 +68,9 @@ void RouterMetrics::ExportNode(const RouterService* service) {
                   MetricKind::kGauge, [service] {
                     const std::array<int64_t, 3> waiting = service->View().queued_by_class;
                     std::vector<MetricSample> samples;
-                    for (const auto& [i, name] : {std::pair(0, "high"), {1, "normal"}, {2, "low"}}) {
-                      samples.push_back({.labels = {{"priority", name}},
+                    static constexpr const char* kNames[] = {"high", "normal", "low"};
+                    for (size_t i = 0; i < waiting.size(); ++i) {
+                      samples.push_back({.labels = {{"priority", kNames[i]}},
                                          .value = static_cast<double>(waiting[i])});
                     }
                     return samples;

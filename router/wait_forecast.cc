@@ -22,6 +22,7 @@ void WaitForecast::Advance(Time now) {
     cost_ *= kept;
     seconds_ = seconds_ * kept + kMemory * (1 - kept);
   }
+  if (is_backlogged_) last_seen_ = std::max(last_seen_, now);
   at_ = std::max(at_, now);
 }
 
@@ -32,8 +33,13 @@ void WaitForecast::OnStarted(int64_t cost, Time now) {
   ++num_started_;
 }
 
+// What was measured long ago may have been a worker's bad moment.
 void WaitForecast::OnTurn(bool is_backlogged, Time now) {
   Advance(now);
+  if (is_backlogged && !is_backlogged_ && ToSeconds(now - last_seen_) > kMemory) {
+    cost_ = seconds_ = 0;
+    num_started_ = 0;
+  }
   is_backlogged_ = is_backlogged;
 }
 

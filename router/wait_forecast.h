@@ -29,7 +29,8 @@ class WaitForecast {
   double cost_ = 0;     // That was started during a backlog, less for what was long ago.
   double seconds_ = 0;  // Of backlog, likewise.
   bool is_backlogged_ = false;
-  Time at_{};
+  Time at_{};        // Of what is counted.
+  Time last_seen_{};  // The last moment of backlog.
   int64_t num_started_ = 0;  // During a backlog.
   std::optional<double> answer_;
 };

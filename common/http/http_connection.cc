@@ -313,7 +313,7 @@ void Connection::Dispatch(Request request) {
   auto exchange = std::make_shared<Exchange>(shared_from_this(), core_.get(), exchange_, chunked_);
   const bool is_elsewhere =
       route_->executor && request.body.size() >= route_->executor_min_body_bytes;
-  const std::string client = is_elsewhere ? ClientOf(request, socket_) : "";
+  const std::string client = is_elsewhere ? ClientOf(request, stream_) : "";
   auto run = [exchange, route = route_, request = std::move(request)]() mutable {
     if (exchange->gone()) return;
     const bool is_large = request.body.size() >= kSmallBodyBytes;

@@ -38,7 +38,7 @@ struct ValidRequest {
   SamplingParams sampling;  // `choice` is filled in per sequence.
   bool score_only = false;  // Prompt log probabilities and no token: max_tokens is ignored.
   int32_t priority = 0;     // Lower runs first.
-  int32_t weight = 1;       // Of the tenant: its part of what it shares with others, from 1 to 1,000.
+  int32_t weight = 1;       // Of the tenant, up to 1,000: its part of what it shares with others.
   Duration timeout{};       // From arrival to the terminal event.
   int64_t bytes = 0;        // Size of the client's body, for the queue's byte cap.
   std::string prompt_param = "prompt";  // The field that the prompts came in, for errors.

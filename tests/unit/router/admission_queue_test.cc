@@ -198,7 +198,9 @@ TEST_F(AdmissionQueueTest, WithoutAMeasurementOrABoundNobodyIsRefused) {
   Measure();
   EXPECT_FALSE(Admit(60, Body(1, 1, 1, "a")).ok());
   options_.max_queue_wait = Duration::max();
-  EXPECT_TRUE(Admit(60, Body(1, 1, 1, "a")).ok());
+  ValidRequest hurried = Body(1, 1, 1, "a");
+  hurried.timeout = seconds(1);
+  EXPECT_TRUE(Admit(60, hurried).ok());
 }
 
 // ---- Sequences ---------------------------------------------------------------------------------

@@ -70,9 +70,7 @@ TEST_F(FairQueueTest, AHeavyTenantHasItsWeight) {
     Add(heavy);
   }
   int of_heavy = 0;
-  for (const uint64_t counter : Serve(12, 10)) {
-    of_heavy += &sequences_.AccountOf(counter) == &heavy;
-  }
+  for (const uint64_t one : Serve(12, 10)) of_heavy += &sequences_.AccountOf(one) == &heavy;
   EXPECT_EQ(of_heavy, 9);
 }
 

@@ -50,6 +50,20 @@ TEST_F(WaitForecastTest, WhatGoesWithoutWaitingSaysNothingOfTheRate) {
   EXPECT_NEAR(SecondsUntil(5000), 10, 0.2);
 }
 
+TEST_F(WaitForecastTest, WhatWasMeasuredBeforeAQuietTimeIsForgotten) {
+  Run(seconds(30), 50, true);
+  now_ += seconds(60);  // A worker stands still.
+  EXPECT_GT(SecondsUntil(50), 1);
+  Run(seconds(9), 1, false);
+  Run(seconds(1), 50, true);
+  EXPECT_GT(SecondsUntil(50), 1) << "the same trouble may go on";
+  Run(seconds(11), 1, false);
+  forecast_.OnTurn(true, now_);
+  EXPECT_EQ(forecast_.Until(50, now_), std::nullopt);
+  Run(seconds(3), 50, true);
+  EXPECT_NEAR(SecondsUntil(5000), 10, 0.5);
+}
+
 TEST_F(WaitForecastTest, FollowsARateThatChanges) {
   Run(seconds(30), 50, true);
   Run(seconds(40), 5, true);
