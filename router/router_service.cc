@@ -106,6 +106,10 @@ absl::StatusOr<RouterAudit> RouterService::Audit() {
   return answer->audit;
 }
 
+bool RouterService::Ready() const {
+  return readiness_->ready() && thread_.InTurnFor(SteadyNow()) < options_.most_turn / 6;
+}
+
 bool RouterService::Alive() const { return thread_.InTurnFor(SteadyNow()) < options_.most_turn; }
 
 RouterCounters RouterService::counters() const {

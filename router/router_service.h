@@ -44,7 +44,8 @@ class RouterService : public RouterFrontend {
   RouterView View() const override;
   absl::StatusOr<RouterAudit> Audit() override;
   bool Alive() const override;
-  bool Ready() const override { return readiness_->ready(); }
+  // What was proven before its node stood still says nothing.
+  bool Ready() const override;
   RouterCounters counters() const;
 
   // Ready() is false from now on. Requests go on.

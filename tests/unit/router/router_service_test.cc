@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "common/base/clock.h"
 #include "tests/unit/common/rpc/test_cluster.h"
 
 namespace baton {
@@ -91,6 +92,32 @@ TEST(RouterServiceTest, IsNotAliveWhileATurnOfItsNodeDoesNotEnd) {
   sink->release.Notify();
   while (!service.Alive()) {
   }
+  service.Stop();
+}
+
+TEST(RouterServiceTest, IsNotReadyWhileItsNodeStandsStillWhateverWasProven) {
+  TestWorker prefill(Role::kPrefill, 7);
+  TestWorker decode(Role::kDecode, 8);
+  RouterService service(
+      {.node = {.incarnation = 99},
+       .workers = {{Role::kPrefill, prefill.address()}, {Role::kDecode, decode.address()}},
+       .most_turn = std::chrono::seconds(1)},
+      Policy());
+  absl::Notification ready;
+  service.Start([&ready](bool now) {
+    if (now) ready.Notify();
+  });
+  ServeOne(&prefill, &decode);
+  ASSERT_TRUE(ready.WaitForNotificationWithTimeout(absl::Seconds(60)));
+  const auto sink = std::make_shared<BlockingSink>();
+  ValidRequest request = Request();
+  request.timeout = std::chrono::milliseconds(1);
+  ASSERT_TRUE(service.Submit(std::move(request), sink).ok());
+  const Time give_up = SteadyNow() + std::chrono::seconds(20);
+  while (service.Alive() && SteadyNow() < give_up) {
+  }
+  EXPECT_FALSE(service.Ready());
+  sink->release.Notify();
   service.Stop();
 }
 
