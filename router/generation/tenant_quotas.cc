@@ -106,7 +106,7 @@ absl::StatusOr<Reservation> TenantQuotas::Acquire(const std::string& tenant, int
   return Reservation{.tenant = tenant,
                      .tokens = tokens,
                      .day = account.day.number,
-                     .acquired = now.steady};
+                     .acquired = account.tokens.at};
 }
 
 absl::Status TenantQuotas::Check(const std::string& tenant, QuotaTime now) {

@@ -88,6 +88,17 @@ TEST_F(TenantQuotasTest, WhatTimeHasGivenBackDoesNotComeBackAgainFromOthers) {
   EXPECT_FALSE(quotas.Acquire("a", 1, At(170'000)).ok());
 }
 
+// Two threads may ask the clock in one order and take in the other.
+TEST_F(TenantQuotasTest, WhatIsTakenByAnOlderClockComesBackToo) {
+  TenantQuotas quotas({{"a", {.tokens_per_min = 600}}}, {});
+  const auto younger = quotas.Acquire("a", 100, At(1000));
+  const auto older = quotas.Acquire("a", 500, At(999));
+  ASSERT_TRUE(younger.ok() && older.ok());
+  quotas.Release(*older, 500, At(1000));
+  EXPECT_TRUE(quotas.Acquire("a", 500, At(1000)).ok());
+  EXPECT_FALSE(quotas.Acquire("a", 1, At(1000)).ok());
+}
+
 // Whatever requests take, leave and how long they run: what they have used that began within any
 // time is at most a full bucket and what time brings.
 TEST_F(TenantQuotasTest, NoOrderOfEndsLetsATenantUseMoreThanItsLimit) {
