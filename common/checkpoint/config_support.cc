@@ -113,6 +113,7 @@ constexpr NeutralValue kNeutral[] = {
     {"embedding_multiplier", "[1]"},
     {"final_logit_softcapping", "[0]"},
     {"full_attn_mod", "[1]"},
+    {"hidden_act", "[\"gelu_pytorch_tanh\"]"},  // Gemma's files have it beside its own name.
     {"interpolate_factor", "[1]"},
     {"is_encoder_decoder", "[false]"},
     {"layer_norm_elementwise_affine", "[true]"},
@@ -154,7 +155,7 @@ json NeutralValues(std::string_view field) {
 
 void RefuseUnsupportedFields(JsonFields& config) {
   for (const std::string& field : config.Untaken()) {
-    const json* value = config.Find(field);
+    const json* value = config.FindExactly(field);
     if (value == nullptr || IsHarmless(field)) continue;
     const json neutral = NeutralValues(field);
     if (std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) continue;

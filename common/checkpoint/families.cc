@@ -11,7 +11,7 @@ using nlohmann::json;
 
 constexpr FieldAlias kOptFields[] = {
     {"intermediate_size", "ffn_dim"},
-    {"hidden_act", "activation_function"},
+    {"hidden_act", "activation_function", true},
     {"attention_bias", "enable_bias"},
     {"mlp_bias", "enable_bias"},
 };
@@ -31,8 +31,8 @@ constexpr TensorNames kOptNames = {
 };
 
 constexpr FieldAlias kNeoXFields[] = {
-    {"rope_theta", "rotary_emb_base"},
-    {"partial_rotary_factor", "rotary_pct"},
+    {"rope_theta", "rotary_emb_base", true},
+    {"partial_rotary_factor", "rotary_pct", true},
 };
 
 constexpr absl::string_view kNeoXBuffers[] = {".attention.bias", ".attention.masked_bias"};
@@ -67,7 +67,7 @@ constexpr TensorNames kBloomNames = {
     .down = "mlp.dense_4h_to_h",
 };
 
-constexpr FieldAlias kGemmaFields[] = {{"hidden_act", "hidden_activation"}};
+constexpr FieldAlias kGemmaFields[] = {{"hidden_act", "hidden_activation", true}};
 
 constexpr TensorNames kGemmaNames = {
     .ffn_norm = "pre_feedforward_layernorm",

@@ -144,19 +144,18 @@ const json* JsonFields::FindExactly(const std::string& name) const {
 
 std::string JsonFields::NameOf(const std::string& name) const {
   for (const FieldAlias& alias : aliases_) {
-    if (alias.name == name && FindExactly(std::string(alias.own)) != nullptr) {
-      return std::string(alias.own);
-    }
+    const std::string own(alias.own);
+    if (alias.name == name && (alias.only || FindExactly(own) != nullptr)) return own;
   }
   return name;
 }
 
 const json* JsonFields::Find(const std::string& name) {
-  taken_.insert(name);
   const std::string own = NameOf(name);
-  const json* const value = FindExactly(own);
-  if (own == name) return value;
   taken_.insert(own);
+  const json* const value = FindExactly(own);
+  if (own == name || value == nullptr) return value;
+  taken_.insert(name);
   const json* const common = FindExactly(name);
   if (common != nullptr && *common != *value) {
     Refuse(own, *value, absl::StrCat("but \"", name, "\" is ", ShowJson(*common)));

@@ -30,6 +30,7 @@ std::string ShowJson(const nlohmann::json& value, size_t max_size = 80);
 struct FieldAlias {
   std::string_view name;  // Its common name.
   std::string_view own;   // Counts before it.
+  bool only = false;      // The common name is then no field of the family.
 };
 
 // A checked reader of one JSON object. Each getter takes a field, returns its value, or `fallback`
@@ -41,7 +42,8 @@ class JsonFields {
   JsonFields(std::string where, const nlohmann::json& object);
 
   // From now on a field is looked for by its own name too, and messages say the one that was found.
-  // Both with different values are an error. What is passed outlives this.
+  // Both with different values are an error; where only the own one counts, the common one alone
+  // stays untaken. What is passed outlives this.
   void SetAliases(std::span<const FieldAlias> aliases) { aliases_ = aliases; }
 
   // Even if it is null.
@@ -49,6 +51,8 @@ class JsonFields {
 
   // Absent and null both read as nullptr.
   const nlohmann::json* Find(const std::string& name);
+  // The same by this very name, whatever the aliases; not thereby taken.
+  const nlohmann::json* FindExactly(const std::string& name) const;
 
   int64_t Int(const std::string& name, int64_t fallback, int64_t min, int64_t max);
   double Number(const std::string& name, double fallback, double min, double max);
@@ -72,7 +76,6 @@ class JsonFields {
  private:
   // What the object calls the field.
   std::string NameOf(const std::string& name) const;
-  const nlohmann::json* FindExactly(const std::string& name) const;
   void WrongType(const std::string& name, const nlohmann::json& value, const std::string& expected);
 
   std::string where_;

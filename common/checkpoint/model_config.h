@@ -76,7 +76,7 @@ struct ModelConfig {
   RopeForm rope;
   std::optional<RopeForm> local_rope;   // Of layers of its own,
   std::vector<bool> local_rope_layers;  // [num_layers], or empty without it.
-  int32_t rotary_dim = 0;     // Of a head's first elements; even, 0 = none are rotated.
+  int32_t rotary_dim = 0;  // Of a head's first elements, see RotatedElements; 0 = none.
   bool learned_positions = false;  // A table of them is added to the embedding,
   int32_t position_offset = 0;     // at position + position_offset.
   bool alibi = false;              // Biases of scores by distance, as BLOOM's.

@@ -11,7 +11,7 @@ namespace {
 
 // theta^(2i / rotary_dim), in float as torch computes it.
 std::vector<float> PositionFrequencies(double theta, int32_t rotary_dim) {
-  std::vector<float> out(rotary_dim / 2);
+  std::vector<float> out(RotatedElements(rotary_dim) / 2);
   for (size_t i = 0; i < out.size(); ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(rotary_dim);
     out[i] = std::pow(static_cast<float>(theta), exponent);
@@ -108,7 +108,7 @@ RopeFrequencies Compute(const RopeLongrope& form, double theta, int32_t rotary_d
 }  // namespace
 
 RopeFrequencies ComputeRopeFrequencies(const RopeForm& form, int32_t rotary_dim) {
-  BATON_CHECK(rotary_dim >= 2 && rotary_dim % 2 == 0);
+  BATON_CHECK(rotary_dim >= 1);
   return std::visit([&](const auto& scaling) { return Compute(scaling, form.theta, rotary_dim); },
                     form.scaling);
 }

@@ -72,12 +72,15 @@ struct RopeForm {
 // at position p is float(p) * inv_freq[i], and cos and sin are both multiplied by
 // attention_scaling.
 struct RopeFrequencies {
-  std::vector<float> inv_freq;  // [rotary_dim / 2]
+  std::vector<float> inv_freq;  // [RotatedElements / 2]
   float attention_scaling = 1;
 };
 
-// The frequencies of `form` for an even `rotary_dim` >= 2, rounded to float at the same points as
-// transformers. A pure function.
+// How many elements of a head a share of `rotary_dim` rotates: pairs, of an odd number one more.
+inline int32_t RotatedElements(int32_t rotary_dim) { return rotary_dim + rotary_dim % 2; }
+
+// The frequencies of `form`, rounded to float at the same points as transformers. `rotary_dim`, at
+// least 1, divides the exponents; yarn and longrope need an even one. A pure function.
 RopeFrequencies ComputeRopeFrequencies(const RopeForm& form, int32_t rotary_dim);
 
 }  // namespace baton

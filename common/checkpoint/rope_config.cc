@@ -144,6 +144,11 @@ RopeScaling ParseScaling(JsonFields& rope, int32_t original, const RopeContext& 
     return RopeDefault{};
   }
   if (type == "linear") return RopeLinear{.factor = Factor(rope, type)};
+  if (type != "llama3" && type != "dynamic" && context.rotary_dim % 2 != 0) {
+    rope.Refuse("rope_type", type,
+                absl::StrCat("an even number of rotated elements is needed, not ",
+                             context.rotary_dim));
+  }
   if (type == "yarn") return ParseYarn(rope, original, context);
   if (type == "llama3") return ParseLlama3(rope, original);
   // "su" is what the first Phi-3 files call it.
@@ -176,11 +181,10 @@ void RefuseUnknownFields(JsonFields& rope, const nlohmann::json& object, bool ha
 // rope_scaling or rope_parameters, and which of them.
 struct RopeObject {
   const char* name;
-  const nlohmann::json& object;
+  nlohmann::json object;
 };
 
 RopeObject FindRopeObject(JsonFields& config, const RopeContext& context) {
-  static const auto& kEmpty = *new nlohmann::json(nlohmann::json::object());
   const nlohmann::json* scaling = config.Find("rope_scaling");
   const nlohmann::json* parameters = config.Find("rope_parameters");
   if (context.layer_type != nullptr && parameters != nullptr && parameters->is_object()) {
@@ -193,10 +197,17 @@ RopeObject FindRopeObject(JsonFields& config, const RopeContext& context) {
     parameters = own == parameters->end() || own->is_null() ? nullptr : &*own;
   }
   if (!context.scaled) scaling = nullptr;
-  if (scaling != nullptr && !(scaling->is_object() && scaling->empty())) {
-    return {"rope_scaling", *scaling};
+  RopeObject found{"rope_parameters", nlohmann::json::object()};
+  if (parameters != nullptr) found.object = *parameters;
+  if (scaling == nullptr || (scaling->is_object() && scaling->empty())) return found;
+  found.name = "rope_scaling";
+  // Of a type of layers it changes what that has.
+  if (context.layer_type != nullptr && found.object.is_object() && scaling->is_object()) {
+    found.object.update(*scaling);
+  } else {
+    found.object = *scaling;
   }
-  return {"rope_parameters", parameters != nullptr ? *parameters : kEmpty};
+  return found;
 }
 
 }  // namespace
@@ -215,10 +226,10 @@ absl::StatusOr<int32_t> ParseRotaryDim(JsonFields& config, int32_t head_dim,
                                                       " is supported")));
   }
   const auto dim = static_cast<int32_t>(head_dim * factor);
-  if (dim < 2 || dim % 2 != 0) {
+  if (dim < 1 || RotatedElements(dim) > head_dim) {
     holder.Refuse(kPartial, factor,
-                  absl::StrCat("of head_dim = ", head_dim,
-                               " it must leave an even number of at least 2, rounded down"));
+                  absl::StrCat("of head_dim = ", head_dim, " it must leave 1 to ",
+                               head_dim - head_dim % 2, " elements, rounded down"));
   }
   RETURN_IF_ERROR(config.status());
   RETURN_IF_ERROR(rope.status());
@@ -239,8 +250,10 @@ absl::StatusOr<RopeForm> ParseRopeForm(JsonFields& config, const RopeContext& co
                                                        : context.max_position_embeddings;
   const auto inner = static_cast<int32_t>(
       rope.Int("original_max_position_embeddings", known, 1, kMostPositions));
+  // A family's own default stands beside, and so comes before what is inside.
+  const int32_t beside = context.original_positions > 0 ? known : inner;
   const auto original = static_cast<int32_t>(
-      config.Int("original_max_position_embeddings", inner, 1, kMostPositions));
+      config.Int("original_max_position_embeddings", beside, 1, kMostPositions));
   form.scaling = ParseScaling(rope, original, context);
   RefuseUnknownFields(rope, object, context.layer_type == nullptr);
   if (std::holds_alternative<RopeYarn>(form.scaling) && form.theta <= 1) {

@@ -30,7 +30,7 @@ struct RotaryShare {
 };
 
 // How many elements of a head are rotated, by partial_rotary_factor (of rope_scaling or
-// rope_parameters, or beside them): even, at least 2.
+// rope_parameters, or beside them): rounded down, at least 1.
 absl::StatusOr<int32_t> ParseRotaryDim(JsonFields& config, int32_t head_dim,
                                        const RotaryShare& share);
 

@@ -77,7 +77,7 @@ absl::Status Transformer::MakeRoom() {
   };
   const int64_t max_tokens = max_tokens_;
   const int64_t logit_rows = lead_ == this ? device_->info().logit_rows : 0;
-  const int64_t hidden = config_.hidden_size, half = config_.rotary_dim / 2;
+  const int64_t hidden = config_.hidden_size, half = RotatedElements(config_.rotary_dim) / 2;
   const int64_t embedding = config_.embedding_dim;
   const int64_t ffn = std::max(shape_.ffn_size, shape_.shared_ffn_size);
   const int64_t local_tokens = config_.local_rope.has_value() ? max_tokens : 0;
@@ -164,7 +164,7 @@ absl::Status Transformer::RotateHeads(int32_t layer, int64_t num_tokens, Floats 
                      .num_tokens = num_tokens,
                      .num_heads = num_heads,
                      .head_dim = config_.head_dim,
-                     .rotary_dim = config_.rotary_dim,
+                     .rotary_dim = RotatedElements(config_.rotary_dim),
                      .cos = tables.cos.data().f32(),
                      .sin = tables.sin.data().f32()});
 }
@@ -231,7 +231,7 @@ absl::Status Transformer::FillRotary(const BatchView& batch) {
     RETURN_IF_ERROR(ops().RotaryTable({.positions = batch.positions,
                                        .num_tokens = batch.num_tokens,
                                        .inv_freq = tables.inv_freq.floats(DType::kF32).f32(),
-                                       .half = config_.rotary_dim / 2,
+                                       .half = RotatedElements(config_.rotary_dim) / 2,
                                        .attention_scaling = tables.scaling,
                                        .cos = tables.cos.data().f32(),
                                        .sin = tables.sin.data().f32()}));

@@ -70,9 +70,9 @@ class Transformer {
  private:
   // Angles of one rope form for the tokens of the pass in progress.
   struct RotaryTables {
-    Buffer inv_freq;  // f32 [rotary_dim / 2], or empty.
+    Buffer inv_freq;  // f32 [RotatedElements / 2], or empty.
     float scaling = 1;
-    ActivationRows cos;  // f32 [T, rotary_dim / 2]
+    ActivationRows cos;  // f32 [T, RotatedElements / 2]
     ActivationRows sin;
   };
 

@@ -62,6 +62,7 @@ inline std::vector<std::string> GoldenModels() {
       "mixtral",
       "mixtral-window-shards",
       "neox",
+      "neox-odd-rotary",
       "neox-sequential-shards",
       "opt",
       "opt-no-final-norm",

@@ -39,6 +39,11 @@ MODELS = {
         hidden_act="gelu_fast", rope_parameters={
             "rope_type": "linear", "rope_theta": 20000.0, "factor": 2.0,
             "partial_rotary_factor": 0.6}), torch.bfloat16, "30KB", "new"),
+    # 5 of 10 elements: three pairs, of exponents by fifths.
+    "neox-odd-rotary": (GPTNeoXConfig(
+        **SIZES, hidden_size=30, intermediate_size=44, num_attention_heads=3,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0,
+                         "partial_rotary_factor": 0.5}), torch.bfloat16, None, "old"),
     "bloom": (BloomConfig(
         **SIZES, hidden_size=48, num_attention_heads=6), torch.bfloat16, None, "old"),
     # The residual goes on from what the norms give; shards.

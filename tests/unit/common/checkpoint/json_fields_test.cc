@@ -135,5 +135,16 @@ TEST(JsonFieldsTest, AFieldMayHaveANameOfItsOwn) {
   EXPECT_THAT(std::string(both.status().message()), HasSubstr("\"n\" is 5; but \"size\" is 6"));
 }
 
+TEST(JsonFieldsTest, WhereOnlyTheOwnNameCountsTheCommonOneStaysUntaken) {
+  constexpr FieldAlias kAliases[] = {{"theta", "base", true}, {"share", "pct", true}};
+  const json object = {{"theta", 3}, {"share", 4}, {"pct", 4}};
+  JsonFields fields("file", object);
+  fields.SetAliases(kAliases);
+  EXPECT_EQ(fields.Int("theta", 7, 1, 9), 7);
+  EXPECT_EQ(fields.Int("share", 7, 1, 9), 4);
+  EXPECT_TRUE(fields.status().ok());
+  EXPECT_THAT(fields.Untaken(), ::testing::ElementsAre("theta"));
+}
+
 }  // namespace
 }  // namespace baton

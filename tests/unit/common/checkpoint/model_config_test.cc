@@ -271,6 +271,8 @@ TEST(ModelConfigTest, OptsFieldsTurnItsFeatures) {
   EXPECT_THAT(SparseError("opt", {{"head_dim", 32}}), HasSubstr("\"head_dim\" is 32"));
   EXPECT_THAT(SparseError("opt", {{"activation_function", "gelu_10"}}),
               AllOf(HasSubstr("activation_function"), HasSubstr("gelu_10"), HasSubstr("relu")));
+  // Names that transformers does not read.
+  EXPECT_THAT(SparseError("opt", {{"hidden_act", "gelu"}}), HasSubstr("\"hidden_act\" is \"gelu\""));
   // Other families do not know these fields.
   EXPECT_THAT(Error("LlamaForCausalLM", {{"do_layer_norm_before", true}}),
               HasSubstr("do_layer_norm_before"));
@@ -294,6 +296,18 @@ TEST(ModelConfigTest, NeoXRotatesAQuarterOfEachHeadAndRunsItsBlocksSideBySide) {
   EXPECT_FLOAT_EQ(other.norm_eps, 1e-3f);
   EXPECT_TRUE(!other.parallel_residual && !other.qkv_bias && !other.o_bias && other.mlp_bias);
   EXPECT_THAT(SparseError("gpt_neox", {{"rotary_pct", 0.01}}), HasSubstr("\"rotary_pct\" is 0.01"));
+  // Names that transformers does not read.
+  EXPECT_THAT(SparseError("gpt_neox", {{"rope_theta", 5e4}}), HasSubstr("\"rope_theta\" is 50000"));
+  EXPECT_THAT(SparseError("gpt_neox", {{"partial_rotary_factor", 0.5}}),
+              HasSubstr("\"partial_rotary_factor\" is 0.5"));
+}
+
+TEST(ModelConfigTest, GemmasActivationGoesByItsOwnName) {
+  EXPECT_THAT(SparseError("gemma2", {{"hidden_act", "gelu"}}),
+              HasSubstr("\"hidden_act\" is \"gelu\""));
+  EXPECT_EQ(Sparse("gemma2", {{"hidden_act", "gelu_pytorch_tanh"}}).activation,
+            Activation::kGeluTanh);
+  EXPECT_EQ(Sparse("gemma2", {{"hidden_activation", "gelu"}}).activation, Activation::kGelu);
 }
 
 TEST(ModelConfigTest, BloomHasSlopesForPositionsAndNamesOfItsOwn) {

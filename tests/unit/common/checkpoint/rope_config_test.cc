@@ -85,10 +85,52 @@ TEST(RopeConfigTest, AShareOfEachHeadIsRotated) {
               HasSubstr("\"partial_rotary_factor\" is 0.5; only 1 is supported"));
   EXPECT_THAT(error(R"({"rope_scaling": {"partial_rotary_factor": 0.25}})", {.fixed = true}),
               AllOf(HasSubstr("rope_scaling: field"), HasSubstr("only 1 is supported")));
-  for (const char* odd : {"0.3", "0.01", "0"}) {
-    EXPECT_THAT(error(absl::StrCat(R"({"partial_rotary_factor": )", odd, "}"), {}),
-                HasSubstr("an even number of at least 2"));
+  EXPECT_EQ(*dim(R"({"partial_rotary_factor": 0.3})", {}), 7);  // Of which a pair is filled up.
+  for (const char* none : {"0.01", "0"}) {
+    EXPECT_THAT(error(absl::StrCat(R"({"partial_rotary_factor": )", none, "}"), {}),
+                HasSubstr("it must leave 1 to 24 elements"));
   }
+  const nlohmann::json object = {{"partial_rotary_factor", 0.9}};
+  JsonFields fields("config.json", object);
+  EXPECT_EQ(*ParseRotaryDim(fields, 7, {}), 6);
+  EXPECT_THAT(std::string(ParseRotaryDim(fields, 1, {.factor = 1}).status().message()),
+              HasSubstr("it must leave 1 to 0 elements"));
+}
+
+TEST(RopeConfigTest, FormsThatCutFrequenciesAtHalfTheElementsNeedAnEvenNumber) {
+  EXPECT_THAT(RopeError(R"({"rope_scaling": {"type": "yarn", "factor": 2}})", 7),
+              AllOf(HasSubstr("\"yarn\""), HasSubstr("an even number of rotated elements")));
+  EXPECT_TRUE(ParseRope(R"({"rope_scaling": {"type": "linear", "factor": 2}})", 7).ok());
+}
+
+TEST(RopeConfigTest, TheScalingOfATypeOfLayersChangesWhatItsParametersSay) {
+  const nlohmann::json object = nlohmann::json::parse(R"({
+      "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 3000}},
+      "rope_scaling": {"rope_type": "linear", "factor": 8}})");
+  JsonFields fields("config.json", object);
+  const auto form = ParseRopeForm(fields, {.max_position_embeddings = 64,
+                                           .rotary_dim = 8,
+                                           .theta = 7,
+                                           .layer_type = "full_attention"});
+  ASSERT_TRUE(form.ok()) << form.status();
+  EXPECT_EQ(form->theta, 3000);
+  EXPECT_EQ(std::get<RopeLinear>(form->scaling).factor, 8);
+}
+
+TEST(RopeConfigTest, AFamilysOriginalLengthComesBeforeWhatIsInside) {
+  const auto factors = [](const std::string& text) {
+    const nlohmann::json object = nlohmann::json::parse(text);
+    JsonFields fields("config.json", object);
+    const auto form = ParseRopeForm(fields, {.max_position_embeddings = 1000,
+                                             .rotary_dim = 2,
+                                             .original_positions = 4096});
+    return std::get<RopeLongrope>(form->scaling).factors;
+  };
+  const std::string inside = R"("rope_scaling": {"type": "longrope", "short_factor": [1],
+      "long_factor": [2], "original_max_position_embeddings": 10}})";
+  EXPECT_EQ(factors("{" + inside), std::vector<double>{1});
+  EXPECT_EQ(factors(R"({"original_max_position_embeddings": 20, )" + inside),
+            std::vector<double>{2});
 }
 
 TEST(RopeConfigTest, MissingAndIllTypedFieldsAreRefusedByName) {
