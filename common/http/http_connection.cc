@@ -136,10 +136,13 @@ void Connection::OnReadable(Error error) {
   if (error == boost::asio::error::operation_aborted && state_ == State::kIdle) return ReadHeader();
   size_t bytes = 0;
   if (!error) bytes = stream_.ReadSome(buffer_.prepare(kReadBytes), error);
-  if (error == boost::asio::error::would_block) {
-    // Part of a record of TLS, say; what is here already need not wait for the rest.
-    return state_ == State::kIdle && buffer_.size() > 0 ? ReadHeader() : RawRead();
+  if (error && state_ == State::kIdle && buffer_.size() > 0) {
+    // It was too late to cancel this. The request that is here already is answered, whether nothing
+    // comes behind it (part of a record of TLS, say) or nothing ever will.
+    if (error != boost::asio::error::would_block) OnPeerClosed();
+    return ReadHeader();
   }
+  if (error == boost::asio::error::would_block) return RawRead();
   if (error) return state_ == State::kHandling ? OnPeerClosed() : Close();
   buffer_.commit(bytes);
   if (state_ == State::kIdle) return ReadHeader();
