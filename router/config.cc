@@ -107,8 +107,8 @@ void AddServing(CLI::App& app, RouterConfig& c) {
                  "--http-port is)")
       ->group("Network");
   app.add_option("--api-keys-file", c.api_keys_file,
-                 "Lines of TENANT and SHA-256 of a key in hex, by `baton keys`; read again each second "
-                 "(default: no key is asked for)")
+                 "Lines of TENANT and SHA-256 of a key in hex, by `baton keys`; read again each "
+                 "second (default: no key is asked for)")
       ->group("Network");
 }
 
