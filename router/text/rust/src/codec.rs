@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
-use tokenizers::{AddedToken, Tokenizer};
+use tokenizers::{AddedToken, PreTokenizerWrapper, Tokenizer};
 
 use crate::chunk_cache::CacheCounts;
 use crate::failure::{Failure, Outcome, OUT_OF_RANGE};
@@ -54,6 +54,9 @@ impl Codec {
         let bytes = model_files::read_tokenizer(folder)?;
         let config = model_files::read_config(folder)?;
         let mut tokenizer = parse_tokenizer(&bytes)?;
+        if let Some(space) = config.prefix_space {
+            set_prefix_space(&mut tokenizer, space);
+        }
         add_config_tokens(&mut tokenizer, &config)?;
         tokenizer.set_encode_special_tokens(config.split_special_tokens);
         let templates = Templates::new(&config)?;
@@ -312,6 +315,13 @@ fn parse_tokenizer(bytes: &[u8]) -> Outcome<Tokenizer> {
     match parsed {
         Ok(result) => result.map_err(defect),
         Err(_) => Err(defect("it describes a tokenizer that cannot be built".to_string())),
+    }
+}
+
+fn set_prefix_space(tokenizer: &mut Tokenizer, space: bool) {
+    if let Some(PreTokenizerWrapper::ByteLevel(byte_level)) = tokenizer.get_pre_tokenizer() {
+        let changed = byte_level.add_prefix_space(space);
+        tokenizer.with_pre_tokenizer(Some(changed));
     }
 }
 

@@ -46,6 +46,8 @@ pub struct TextConfig {
     pub templates: BTreeMap<String, TemplateSource>,
     pub split_special_tokens: bool,
     pub clean_up_spaces: bool,
+    /// Whether a space is put before a text, where not tokenizer.json alone says it.
+    pub prefix_space: Option<bool>,
     /// From config.json; 0 if it has none.
     pub model_vocab_size: u64,
 }
@@ -142,12 +144,22 @@ fn is_gpt2(folder: &Path, config: &Map<String, Value>) -> bool {
     }
 }
 
+/// transformers makes the pre-tokenizers of these classes anew.
+fn prefix_space(folder: &Path, config: &Map<String, Value>) -> Outcome<Option<bool>> {
+    let class = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
+    if !is_gpt2(folder, config) && class.trim_end_matches("Fast") != "GPTNeoXTokenizer" {
+        return Ok(None);
+    }
+    flag(config, "add_prefix_space").map(Some)
+}
+
 pub fn read_config(folder: &Path) -> Outcome<TextConfig> {
     const FILE: &str = "tokenizer_config.json";
     let mut object = read_object(&folder.join(FILE))?;
     let mut config = TextConfig {
         split_special_tokens: flag(&object, "split_special_tokens")?,
         clean_up_spaces: flag(&object, "clean_up_tokenization_spaces")?,
+        prefix_space: prefix_space(folder, &object)?,
         model_vocab_size: model_vocab_size(folder),
         ..TextConfig::default()
     };

@@ -103,7 +103,8 @@ void ExpectModelOrClearStatus(const std::string& dir) {
     return;
   }
   const RopeFrequencies rope = ComputeRopeFrequencies(model->config.rope, model->config.rotary_dim);
-  EXPECT_EQ(rope.inv_freq.size(), static_cast<size_t>(RotatedElements(model->config.rotary_dim) / 2));
+  const int32_t rotated = RotatedElements(model->config.rotary_dim);
+  EXPECT_EQ(rope.inv_freq.size(), static_cast<size_t>(rotated / 2));
   EXPECT_EQ(model->weights.layers.size(), static_cast<size_t>(model->config.num_layers));
   std::vector<float> row(model->config.hidden_size);
   const TensorView& head = model->weights.lm_head;

@@ -272,7 +272,8 @@ TEST(ModelConfigTest, OptsFieldsTurnItsFeatures) {
   EXPECT_THAT(SparseError("opt", {{"activation_function", "gelu_10"}}),
               AllOf(HasSubstr("activation_function"), HasSubstr("gelu_10"), HasSubstr("relu")));
   // Names that transformers does not read.
-  EXPECT_THAT(SparseError("opt", {{"hidden_act", "gelu"}}), HasSubstr("\"hidden_act\" is \"gelu\""));
+  EXPECT_THAT(SparseError("opt", {{"hidden_act", "gelu"}}),
+              HasSubstr("\"hidden_act\" is \"gelu\""));
   // Other families do not know these fields.
   EXPECT_THAT(Error("LlamaForCausalLM", {{"do_layer_norm_before", true}}),
               HasSubstr("do_layer_norm_before"));

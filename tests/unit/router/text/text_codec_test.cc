@@ -86,6 +86,26 @@ TEST_F(TextCodecTest, OtherKindsOfTokenizersWorkAsInTransformers) {
   }
 }
 
+// As transformers makes the pre-tokenizers of these classes anew.
+TEST_F(TextCodecTest, TheConfigurationOfSomeClassesSaysWhetherASpaceIsPutBeforeATokenizersText) {
+  const std::string tokenizer = R"({"version": "1.0", "added_tokens": [], "pre_tokenizer":
+      {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+      "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true,
+      "use_regex": true}, "model": {"type": "BPE", "vocab": {"a": 0, "\u0120": 1}, "merges": []}})";
+  const auto ids = [&](const std::string& config) {
+    TempModelDir dir;
+    dir.Write("tokenizer.json", tokenizer);
+    dir.Write("tokenizer_config.json", config);
+    return LoadOrFail(dir.path())->Encode("a", false).value();
+  };
+  EXPECT_EQ(ids(R"({"tokenizer_class": "GPT2Tokenizer"})"), (Ids{0}));
+  EXPECT_EQ(ids(R"({"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": true})"),
+            (Ids{1, 0}));
+  EXPECT_EQ(ids(R"({"tokenizer_class": "GPTNeoXTokenizer", "add_prefix_space": false})"),
+            (Ids{0}));
+  EXPECT_EQ(ids(R"({"tokenizer_class": "PreTrainedTokenizerFast"})"), (Ids{1, 0}));
+}
+
 // As most of OPT's are.
 TEST_F(TextCodecTest, AFolderWithVocabularyAndMergesAloneIsReadAsTransformersDoes) {
   const auto& golden = TextGoldens()["vocab_and_merges"];
