@@ -73,6 +73,7 @@ TEST(RouterConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--max-queued-tokens 0", [](auto* c) { c->max_queued_tokens = 0; }},
       {"--max-queued-bytes 0", [](auto* c) { c->max_queued_bytes = 0; }},
       {"--max-unread-bytes 0", [](auto* c) { c->max_unread_bytes = 0; }},
+      {"--max-queue-wait-s -1", [](auto* c) { c->max_queue_wait_s = -1; }},
       {"--request-timeout-s 0", [](auto* c) { c->request_timeout_s = 0; }},
       {"--max-connections 0", [](auto* c) { c->max_connections = 0; }},
       {"--max-requests-per-tenant -1", [](auto* c) { c->max_requests_per_tenant = -1; }},
