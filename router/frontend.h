@@ -23,6 +23,7 @@ class ResponseSink {
 // One worker as the router sees it, for /metrics and `baton status`.
 struct WorkerView {
   Role role = Role::kPrefill;
+  int32_t index = 0;  // The node's name for it; another worker may have it later.
   std::string address;
   bool healthy = false;  // Connected, compatible, not draining, not hung.
   std::string reason;    // Why not, if not.
@@ -32,7 +33,7 @@ struct WorkerView {
 };
 
 struct RouterView {
-  std::vector<WorkerView> workers;
+  std::vector<WorkerView> workers;  // By index. A process with two addresses is there once.
   int64_t queued_requests = 0;
   int64_t queued_tokens = 0;
   int64_t running_requests = 0;

@@ -32,6 +32,15 @@ void RouterNode::Handle(RouterMail mail, Time now) {
           [&](const ClientStop& stop) { OnStop(stop, now); },
           [&](WorkerEventReceived& event) { OnWorkerEvent(std::move(event), now); },
           [&](const CallClosed& closed) { OnCallClosed(closed, now); },
+          [&](WorkerListed& listed) {
+            ++counters_.workers_listed;
+            directory_.List(listed.worker, listed.role, std::move(listed.address));
+          },
+          [&](const WorkerForgotten& forgotten) {
+            ++counters_.workers_forgotten;
+            prefixes_.Forget(forgotten.worker);
+            directory_.Forget(forgotten.worker, now);
+          },
           [&](const WorkerUp& up) {
             if (directory_.OnUp(up.worker, up.hello, now)) prefixes_.Forget(up.worker);
           },
@@ -235,10 +244,13 @@ void RouterNode::CheckInvariants(uint64_t counter) const {
 
 RouterView RouterNode::View() const {
   RouterView view;
-  for (const WorkerDirectory::Worker& w : directory_.workers()) {
+  for (int32_t i = 0; i < static_cast<int32_t>(directory_.workers().size()); ++i) {
+    const WorkerDirectory::Worker& w = directory_.workers()[i];
+    if (!w.listed || (w.up && w.is_alias)) continue;
     const bool draining = w.up && w.status.draining;
     view.workers.push_back({.role = w.role,
-                            .address = "",
+                            .index = i,
+                            .address = w.address,
                             .healthy = w.up && !w.hung && !draining,
                             .reason = draining && !w.hung ? "draining" : w.reason,
                             .hello = w.hello,

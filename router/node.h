@@ -30,6 +30,7 @@ namespace baton {
 // table is in ARCHITECTURE.md. The outbox outlives it.
 class RouterNode : public Node<RouterMail> {
  public:
+  // Workers of these roles are listed from the start; others come as WorkerListed.
   RouterNode(const RouterNodeOptions& options, const std::vector<Role>& worker_roles,
              std::unique_ptr<RoutingPolicy> policy, RouterOutbox& outbox);
 
@@ -37,7 +38,6 @@ class RouterNode : public Node<RouterMail> {
   void Step(Time now) override;
   Time NextDeadline() const override;
 
-  // Workers without addresses, which the node does not know.
   RouterView View() const;
   const RouterCounters& counters() const { return counters_; }
   bool idle() const { return requests_.empty(); }

@@ -58,6 +58,8 @@ struct RouterCounters {
   int64_t resends = 0;           // Finished KV sent once more without prefill.
   int64_t joins = 0;             // Further choices sent to where the first one's K/V is.
   int64_t self_prefills = 0;     // Prompts that a decode worker was told to compute itself.
+  int64_t workers_listed = 0;     // Indices that were given to a worker.
+  int64_t workers_forgotten = 0;  // And taken back.
   int64_t hung_workers = 0;      // Workers fenced because they stood still.
   int64_t unanswered = 0;        // Decode calls and Rebinds without an answer in time.
   int64_t holds_expired = 0;     // Held KV given up because no other side was found.

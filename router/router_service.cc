@@ -13,10 +13,20 @@ namespace {
 
 constexpr absl::Duration kAuditLimit = absl::Seconds(2);
 
-std::vector<Role> RolesOf(const std::vector<WorkerAddress>& workers) {
-  std::vector<Role> roles;
-  for (const WorkerAddress& worker : workers) roles.push_back(worker.role);
-  return roles;
+// What became usable or unusable; both in order of index.
+std::vector<WorkerView> Changed(const std::vector<WorkerView>& before,
+                                const std::vector<WorkerView>& after) {
+  std::vector<WorkerView> changed;
+  auto old = before.begin();
+  for (const WorkerView& worker : after) {
+    while (old != before.end() && old->index < worker.index) ++old;
+    const bool is_same = old != before.end() && old->index == worker.index &&
+                         old->role == worker.role && old->address == worker.address;
+    const bool has_changed =
+        is_same ? old->healthy != worker.healthy || old->reason != worker.reason : worker.healthy;
+    if (has_changed) changed.push_back(worker);
+  }
+  return changed;
 }
 
 }  // namespace
@@ -49,8 +59,13 @@ RouterService::RouterService(RouterServiceOptions options, std::unique_ptr<Routi
       thread_({.name = "router", .max_offered_requests = options_.max_offered_requests}),
       links_({.workers = options_.workers, .tls = options_.tls}, &thread_),
       outbox_(std::make_unique<Outbox>(this)),
-      node_(options_.node, RolesOf(options_.workers), std::move(policy), *outbox_),
+      node_(options_.node, {}, std::move(policy), *outbox_),
       readiness_(std::make_shared<Readiness>(this)) {
+  int32_t index = 0;
+  for (const WorkerAddress& worker : options_.workers) {
+    node_.Handle(WorkerListed{.worker = index++, .role = worker.role, .address = worker.address},
+                 Time{});
+  }
   Publish(Time{});
 }
 
@@ -131,20 +146,11 @@ void RouterService::Emit(uint64_t request, ClientEvent event) {
 
 void RouterService::Publish(Time now) {
   RouterView view = node_.View();
-  for (size_t i = 0; i < view.workers.size(); ++i) {
-    view.workers[i].address = options_.workers[i].address;
-  }
   readiness_->OnView(view, now);
   std::vector<WorkerView> changed;
   {
     absl::MutexLock lock(&mutex_);
-    for (size_t i = 0; i < view_.workers.size(); ++i) {
-      const WorkerView& before = view_.workers[i];
-      const WorkerView& after = view.workers[i];
-      if (before.healthy != after.healthy || before.reason != after.reason) {
-        changed.push_back(after);
-      }
-    }
+    changed = Changed(view_.workers, view.workers);
     view_ = std::move(view);
     counters_ = node_.counters();
   }

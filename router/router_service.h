@@ -21,7 +21,7 @@ namespace baton {
 
 struct RouterServiceOptions {
   RouterNodeOptions node;
-  std::vector<WorkerAddress> workers;  // The static list.
+  std::vector<WorkerAddress> workers;  // There from the start and never forgotten.
   const ClusterTls* tls = nullptr;     // To them; null: plaintext. Outlives the service.
   size_t max_offered_requests = 4096;  // Submitted and not yet seen by the node.
   Duration most_turn = kMostTurn;      // See Alive.
@@ -47,6 +47,9 @@ class RouterService : public RouterFrontend {
   // What was proven before its node stood still says nothing.
   bool Ready() const override;
   RouterCounters counters() const;
+
+  // Workers that come and go, from Start on.
+  WorkerSet* workers() { return &links_; }
 
   // Ready() is false from now on. Requests go on.
   void BeginDrain() { readiness_->Close(); }

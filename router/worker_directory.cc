@@ -28,6 +28,44 @@ WorkerDirectory::WorkerDirectory(const std::vector<Role>& roles, Duration hang_l
   for (Role role : roles) workers_.push_back({.role = role});
 }
 
+void WorkerDirectory::List(int32_t worker, Role role, std::string address) {
+  if (worker >= static_cast<int32_t>(workers_.size())) {
+    // Between those that there are and this one nobody is listed yet.
+    workers_.resize(worker + 1, {.listed = false});
+  }
+  Worker& w = workers_[worker];
+  BATON_CHECK(!w.listed);
+  w.role = role;
+  w.address = std::move(address);
+  w.listed = true;
+}
+
+void WorkerDirectory::Forget(int32_t worker, Time now) {
+  Worker& w = workers_[worker];
+  BATON_CHECK(w.listed);
+  const Incarnation gone = w.up && !w.is_alias ? w.hello.incarnation : 0;
+  w = {.listed = false, .pending_tokens = w.pending_tokens, .num_sides = w.num_sides};
+  if (gone != 0) PromoteAliasOf(gone);
+  UpdateReach(now);
+}
+
+bool WorkerDirectory::IsAlias(int32_t worker) const {
+  const Worker& w = workers_[worker];
+  return std::any_of(workers_.begin(), workers_.end(), [&w](const Worker& other) {
+    return &other != &w && other.up && !other.is_alias && other.role == w.role &&
+           other.hello.incarnation == w.hello.incarnation;
+  });
+}
+
+void WorkerDirectory::PromoteAliasOf(Incarnation incarnation) {
+  for (Worker& w : workers_) {
+    if (w.up && w.is_alias && w.hello.incarnation == incarnation) {
+      w.is_alias = false;
+      return;
+    }
+  }
+}
+
 bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   Worker& w = workers_[worker];
   const bool is_new = w.hello.incarnation != hello.incarnation;
@@ -42,6 +80,7 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   w.skip_until = {};
   w.status = {.incarnation = hello.incarnation, .blocks = {.free = hello.num_blocks}};
   w.taken_tokens = w.others_tokens = 0;
+  w.is_alias = IsAlias(worker);
   w.up = true;
   w.known = true;
   w.reason.clear();
@@ -86,8 +125,10 @@ int64_t WorkerDirectory::OthersTokens(const Worker& worker) {
 }
 
 void WorkerDirectory::OnDown(int32_t worker, const std::string& reason, Time now) {
-  workers_[worker].up = false;
-  workers_[worker].reason = reason;
+  Worker& w = workers_[worker];
+  const bool counted = std::exchange(w.up, false) && !std::exchange(w.is_alias, false);
+  w.reason = reason;
+  if (counted) PromoteAliasOf(w.hello.incarnation);
   UpdateReach(now);
 }
 

@@ -15,19 +15,25 @@
 
 namespace baton {
 
-// The router's knowledge of the workers in its static list: who is up, who pairs with whom, how
-// much this router has given each. One thread (the node's).
+// The router's knowledge of its workers: who is up, who pairs with whom, how much this router has
+// given each. Workers come (List) and go (Forget); an index names one after the other. One thread
+// (the node's).
 class WorkerDirectory {
  public:
   struct Worker {
-    Role role = Role::kPrefill;  // From the configuration.
+    Role role = Role::kPrefill;  // It was listed as one.
+    std::string address;         // For people; tests have none.
+    bool listed = true;          // The index names a worker.
+    bool is_alias = false;       // The same process is up under another index, which counts.
     bool up = false;
     bool known = false;                        // It has been up; `hello` says what it is.
     std::string reason = "not connected yet";  // Why it cannot be used, if so.
     HelloInfo hello;
     WorkerStatus status;
     uint64_t group = 0;
-    int64_t pending_tokens = 0;  // As in Candidate, of this router alone.
+    // Of this router alone, as in Candidate. This and num_sides outlive the worker: a side that was
+    // chosen and not opened yet may name the index until it learns that the worker is gone.
+    int64_t pending_tokens = 0;
     int64_t taken_tokens = 0;    // Of those, since its last status.
     int64_t others_tokens = 0;   // As in Candidate, of other routers, by its last status.
     int32_t num_sides = 0;       // Of this router, there now.
@@ -42,6 +48,11 @@ class WorkerDirectory {
 
   // `hang_limit` is T_hang.
   WorkerDirectory(const std::vector<Role>& roles, Duration hang_limit);
+
+  // The index, new or free, names a worker from now on.
+  void List(int32_t worker, Role role, std::string address);
+  // It names none. No call is open there.
+  void Forget(int32_t worker, Time now);
 
   // Returns true when the incarnation is new: what was cached there is gone.
   bool OnUp(int32_t worker, const HelloInfo& hello, Time now);
@@ -60,7 +71,7 @@ class WorkerDirectory {
   const std::vector<Worker>& workers() const { return workers_; }
   bool Usable(int32_t worker) const {
     const Worker& w = workers_[worker];
-    return w.up && !w.hung && !w.status.draining;
+    return w.up && !w.hung && !w.is_alias && !w.status.draining;
   }
   // Usable, and it has not just refused.
   bool MayAsk(int32_t worker, Time now) const {
@@ -118,6 +129,9 @@ class WorkerDirectory {
   // The longest sequence for each kind of need, by the workers that `counts` names.
   template <typename Counts>
   std::map<ReachKey, int32_t> ReachOf(Counts counts) const;
+  // Of several up under one incarnation one counts: the first that said hello.
+  bool IsAlias(int32_t worker) const;
+  void PromoteAliasOf(Incarnation incarnation);
   // After each change of who is usable.
   void UpdateReach(Time now);
 

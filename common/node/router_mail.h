@@ -32,8 +32,19 @@ struct CallClosed {
   CallId call = 0;
   absl::Status status;
 };
+// The router has a worker more: nobody has answered there yet. An index is given anew only after
+// WorkerForgotten.
+struct WorkerListed {
+  int32_t worker = 0;  // Its index, by which all mail names it.
+  Role role = Role::kPrefill;  // What must answer there.
+  std::string address;
+};
+// It is no worker of this router any more. All mail of it and of calls there has come.
+struct WorkerForgotten {
+  int32_t worker = 0;
+};
 struct WorkerUp {
-  int32_t worker = 0;  // Index in the router's static list.
+  int32_t worker = 0;
   HelloInfo hello;
 };
 struct WorkerStatusChanged {
@@ -51,7 +62,8 @@ struct RouterAuditAsked {
 
 // All that the router's node is told: by clients' edges and by its links to workers.
 using RouterMail =
-    std::variant<ClientSubmit, ClientCancel, ClientStop, WorkerEventReceived, CallClosed, WorkerUp,
-                 WorkerStatusChanged, WorkerDown, RouterAuditAsked>;
+    std::variant<ClientSubmit, ClientCancel, ClientStop, WorkerEventReceived, CallClosed,
+                 WorkerListed, WorkerForgotten, WorkerUp, WorkerStatusChanged, WorkerDown,
+                 RouterAuditAsked>;
 
 }  // namespace baton

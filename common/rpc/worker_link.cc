@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/gate.h"
 
@@ -36,7 +37,8 @@ WorkerStubs::WorkerStubs(const WorkerAddress& address, const ClusterTls* tls)
 WorkerLink::WorkerLink(Options options, Inbox<RouterMail>* inbox)
     : options_(std::move(options)),
       inbox_(inbox),
-      stubs_(std::make_shared<WorkerStubs>(options_.address, options_.tls)) {}
+      stubs_(std::make_shared<WorkerStubs>(options_.address, options_.tls)),
+      last_peer_(SteadyNow()) {}
 
 void WorkerLink::Start() { SayHello(); }
 
@@ -56,6 +58,17 @@ void WorkerLink::Stop() {
 WorkerLink::Peer WorkerLink::peer() const {
   absl::MutexLock lock(&mutex_);
   return peer_;
+}
+
+bool WorkerLink::IsSilentSince(Time time) const {
+  absl::MutexLock lock(&mutex_);
+  return peer_.incarnation == 0 && last_peer_ <= time;
+}
+
+void WorkerLink::Retire() {
+  absl::MutexLock lock(&mutex_);
+  peer_ = {};
+  options_.retired->Add(std::exchange(stubs_, nullptr)->channel);
 }
 
 void WorkerLink::Sweep() {
@@ -197,6 +210,7 @@ void WorkerLink::Disconnect(const std::string& failure) {
       inbox_->Post(WorkerDown{.worker = options_.worker, .reason = reason});
     }
     last_reason_ = reason;
+    if (peer_.incarnation != 0) last_peer_ = SteadyNow();
     peer_ = {};
     lost = std::exchange(stubs_, std::make_shared<WorkerStubs>(options_.address, options_.tls));
   }

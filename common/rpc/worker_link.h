@@ -70,6 +70,12 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   // not the current one.
   void Distrust(const WorkerStubs* stubs);
 
+  // Nobody is connected, nor was at any moment since `time`.
+  bool IsSilentSince(Time time) const;
+
+  // After on_idle: its connection goes to be closed, so that any thread may destroy this.
+  void Retire();
+
   void OnReadDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
 
@@ -93,6 +99,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   mutable absl::Mutex mutex_;
   Peer peer_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const WorkerStubs> stubs_ ABSL_GUARDED_BY(mutex_);
+  Time last_peer_ ABSL_GUARDED_BY(mutex_);  // Somebody was connected then; at first the start.
   bool distrusted_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);

@@ -3,8 +3,10 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -29,28 +31,40 @@ using PrefillClientCall = ClientCall<v1::PrefillRequest, v1::PrefillEvent>;
 class WorkerLinks::Impl {
  public:
   Impl(WorkerLinksOptions options, Inbox<RouterMail>* inbox)
-      : max_calls_to_worker_(options.max_calls_to_worker), inbox_(inbox) {
-    for (const WorkerAddress& address : options.workers) {
-      links_.push_back(std::make_unique<WorkerLink>(
-          WorkerLink::Options{.worker = static_cast<int32_t>(links_.size()),
-                              .address = address,
-                              .tls = options.tls,
-                              .retired = &retired_,
-                              .on_lost = [this](const WorkerStubs* lost) { GiveUpOver(lost); },
-                              .on_idle = [this] { Release(); }},
-          inbox));
-    }
+      : options_(std::move(options)), inbox_(inbox) {
     absl::MutexLock lock(&mutex_);
-    active_ = static_cast<int>(links_.size());
-    num_calls_.resize(links_.size());
+    for (const WorkerAddress& address : options_.workers) MakeLink(FreeSlot(), address);
   }
 
   ~Impl() { Stop(); }
 
   void Start() {
-    for (const auto& link : links_) link->Start();
     absl::MutexLock lock(&mutex_);
+    for (const Slot& slot : slots_) slot.link->Start();
     SetSweep();
+  }
+
+  std::optional<int32_t> Add(const WorkerAddress& address) {
+    absl::MutexLock lock(&mutex_);
+    const int32_t index = FreeSlot();
+    if (stopped_ || index >= options_.max_workers) return std::nullopt;
+    MakeLink(index, address);
+    inbox_->Post(WorkerListed{.worker = index, .role = address.role, .address = address.address});
+    slots_[index].link->Start();
+    return index;
+  }
+
+  bool RemoveIfSilentSince(int32_t worker, Time time) {
+    std::shared_ptr<WorkerLink> link;
+    {
+      absl::MutexLock lock(&mutex_);
+      Slot& slot = slots_[worker];
+      if (stopped_ || slot.leaves || !slot.link->IsSilentSince(time)) return false;
+      slot.leaves = true;
+      link = slot.link;
+    }
+    link->Stop();
+    return true;
   }
 
   void Open(CallId id, int32_t index, const DecodeRequest& request) {
@@ -96,15 +110,19 @@ class WorkerLinks::Impl {
 
   void Stop() {
     std::vector<std::shared_ptr<OpenCall>> open;
+    std::vector<std::shared_ptr<WorkerLink>> links;
     {
       absl::MutexLock lock(&mutex_);
       stopped_ = true;
       for (auto& [id, entry] : calls_) open.push_back(entry.call);
+      for (const Slot& slot : slots_) {
+        if (slot.link != nullptr) links.push_back(slot.link);
+      }
       if (sweep_ != nullptr) sweep_->Cancel();
     }
     for (const auto& call : open) call->Cancel();
     open.clear();
-    for (const auto& link : links_) link->Stop();
+    for (const auto& link : links) link->Stop();
     const auto quiet = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return active_ == 0; };
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&quiet));
@@ -114,7 +132,15 @@ class WorkerLinks::Impl {
   struct Entry {
     std::shared_ptr<OpenCall> call;
     int32_t worker = 0;
+    std::shared_ptr<WorkerLink> link;
     WorkerLink::Peer peer;
+  };
+  // What an index names. Free without a link.
+  struct Slot {
+    std::shared_ptr<WorkerLink> link;
+    int num_calls = 0;
+    bool leaves = false;  // No call is opened any more.
+    bool idle = false;    // The link has stopped: nothing is mailed of it any more.
   };
   template <typename Request, typename Response>
   struct Told {
@@ -126,13 +152,13 @@ class WorkerLinks::Impl {
   template <typename Proto, typename Response, typename Request, typename StartOnStub>
   void TellWorker(CallId id, const Request& request, StartOnStub start) {
     auto told = std::make_shared<Told<Proto, Response>>();
-    int32_t worker = 0;
+    std::shared_ptr<WorkerLink> link;
     std::shared_ptr<const WorkerStubs> stubs;
     {
       absl::MutexLock lock(&mutex_);
       const auto it = calls_.find(id);
       if (it == calls_.end() || stopped_) return;
-      worker = it->second.worker;
+      link = it->second.link;
       stubs = it->second.peer.stubs;
       told->request.set_expected_incarnation(it->second.peer.incarnation);
       ++active_;
@@ -141,13 +167,12 @@ class WorkerLinks::Impl {
     Seal(&told->request);
     told->context.set_deadline(DeadlineAfter(kTellLimit));
     start(*stubs, &told->context, &told->request, &told->response,
-          [this, id, worker, stubs, told](const grpc::Status& grpc_status) mutable {
+          [this, id, link, stubs, told](const grpc::Status& grpc_status) mutable {
             const absl::Status status = FromGrpc(grpc_status, told->context);
-            if (IsOfTheConnection(status, ReasonIn(told->context))) {
-              links_[worker]->Distrust(stubs.get());
-            }
+            if (IsOfTheConnection(status, ReasonIn(told->context))) link->Distrust(stubs.get());
             if (!status.ok()) GiveUp(id);
             told.reset();
+            link.reset();
             stubs.reset();  // After Release nobody may hold the channel here.
             Release();
           });
@@ -177,7 +202,8 @@ class WorkerLinks::Impl {
 
   template <typename Proto, typename Call, typename Request, typename StartOnStub>
   void OpenCallTo(CallId id, int32_t index, const Request& request, StartOnStub start) {
-    const WorkerLink::Peer peer = links_.at(index)->peer();
+    const std::shared_ptr<WorkerLink> link = LinkOf(index);
+    const WorkerLink::Peer peer = link == nullptr ? WorkerLink::Peer{} : link->peer();
     if (peer.incarnation == 0) {
       return MailClosed(id, absl::UnavailableError("the worker is not connected"));
     }
@@ -200,19 +226,25 @@ class WorkerLinks::Impl {
     {
       absl::MutexLock lock(&mutex_);
       if (stopped_) return;
-      if (++num_calls_[index] > max_calls_to_worker_) {
-        --num_calls_[index];
+      Slot& slot = slots_[index];
+      if (slot.link != link || slot.leaves) {
+        inbox_->Post(CallClosed{
+            .call = id, .status = absl::UnavailableError("the worker was forgotten")});
+        return;
+      }
+      if (++slot.num_calls > options_.max_calls_to_worker) {
+        --slot.num_calls;
         inbox_->Post(CallClosed{
             .call = id, .status = absl::ResourceExhaustedError("too many calls to one worker")});
         return;
       }
       ++active_;
-      calls_[id] = {.call = call, .worker = index, .peer = peer};
+      calls_[id] = {.call = call, .worker = index, .link = link, .peer = peer};
     }
     call->context()->set_deadline(DeadlineAfter(request.timeout));
     start(*peer.stubs, call.get());
     call->Start(call);
-    if (links_[index]->peer().stubs != peer.stubs) GiveUpOver(peer.stubs.get());  // Lost meanwhile.
+    if (link->peer().stubs != peer.stubs) GiveUpOver(peer.stubs.get());  // Lost meanwhile.
   }
 
   void MailClosed(CallId id, absl::Status status) {
@@ -227,10 +259,54 @@ class WorkerLinks::Impl {
       const auto node = calls_.extract(id);
       if (node.empty()) return;
       entry = node.mapped();
-      --num_calls_[entry.worker];
     }
-    if (end.is_broken) links_[entry.worker]->Distrust(entry.peer.stubs.get());
-    MailClosed(id, std::move(end.status));
+    if (end.is_broken) entry.link->Distrust(entry.peer.stubs.get());
+    absl::MutexLock lock(&mutex_);
+    if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(end.status)});
+    --slots_[entry.worker].num_calls;  // Last: from here on the index may go to another.
+  }
+
+  std::shared_ptr<WorkerLink> LinkOf(int32_t worker) {
+    absl::MutexLock lock(&mutex_);
+    return slots_[worker].leaves ? nullptr : slots_[worker].link;
+  }
+
+  // The lowest index that names nobody.
+  int32_t FreeSlot() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    const auto is_free = [](const Slot& slot) { return slot.link == nullptr; };
+    return static_cast<int32_t>(std::find_if(slots_.begin(), slots_.end(), is_free) -
+                                slots_.begin());
+  }
+
+  void MakeLink(int32_t index, const WorkerAddress& address)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (index == static_cast<int32_t>(slots_.size())) slots_.emplace_back();
+    slots_[index].link = std::make_shared<WorkerLink>(
+        WorkerLink::Options{.worker = index,
+                            .address = address,
+                            .tls = options_.tls,
+                            .retired = &retired_,
+                            .on_lost = [this](const WorkerStubs* lost) { GiveUpOver(lost); },
+                            .on_idle = [this, index] { OnIdle(index); }},
+        inbox_);
+    ++active_;
+  }
+
+  void OnIdle(int32_t index) {
+    absl::MutexLock lock(&mutex_);
+    slots_[index].idle = true;
+    --active_;
+  }
+
+  // At each sweep only: on_idle may still be returning into a link that has just stopped.
+  void FreeSlots(std::vector<std::shared_ptr<WorkerLink>>* left)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (int32_t i = 0; i < static_cast<int32_t>(slots_.size()); ++i) {
+      Slot& slot = slots_[i];
+      if (stopped_ || !slot.leaves || !slot.idle || slot.num_calls > 0) continue;
+      inbox_->Post(WorkerForgotten{.worker = i});
+      left->push_back(std::exchange(slot, {}).link);
+    }
   }
 
   // One of the things that Stop waits for is over. Nothing of this may be touched after it.
@@ -247,23 +323,28 @@ class WorkerLinks::Impl {
   }
 
   void Sweep() {
+    std::vector<std::shared_ptr<WorkerLink>> left;
     {
       absl::MutexLock lock(&mutex_);
       for (auto& [id, entry] : calls_) entry.call->Sweep();
-      for (const auto& link : links_) link->Sweep();
+      FreeSlots(&left);
+      for (const Slot& slot : slots_) {
+        if (slot.link != nullptr) slot.link->Sweep();
+      }
       SetSweep();
     }
+    for (const auto& link : left) link->Retire();
+    left.clear();
     Release();
   }
 
-  const int max_calls_to_worker_;
+  const WorkerLinksOptions options_;
   Inbox<RouterMail>* const inbox_;
   RetiredChannels retired_;  // Outlives the links.
-  std::vector<std::unique_ptr<WorkerLink>> links_;
   absl::Mutex mutex_;
+  std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);  // By worker.
   absl::flat_hash_map<CallId, Entry> calls_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Alarm> sweep_ ABSL_GUARDED_BY(mutex_);
-  std::vector<int> num_calls_ ABSL_GUARDED_BY(mutex_);  // Of each worker.
   int active_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };
@@ -274,6 +355,14 @@ WorkerLinks::WorkerLinks(WorkerLinksOptions options, Inbox<RouterMail>* inbox)
 WorkerLinks::~WorkerLinks() = default;
 
 void WorkerLinks::Start() { impl_->Start(); }
+
+std::optional<int32_t> WorkerLinks::Add(const WorkerAddress& address) {
+  return impl_->Add(address);
+}
+
+bool WorkerLinks::RemoveIfSilentSince(int32_t worker, Time time) {
+  return impl_->RemoveIfSilentSince(worker, time);
+}
 
 void WorkerLinks::OpenDecode(CallId call, int32_t worker, const DecodeRequest& request) {
   impl_->Open(call, worker, request);

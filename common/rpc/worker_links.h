@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/base/time.h"
 #include "common/node/inbox.h"
 #include "common/node/router_mail.h"
 
@@ -18,26 +20,44 @@ struct WorkerAddress {
   std::string address;         // "host:port" of its gRPC server.
 };
 
+// Which workers a router has. Thread-safe; nothing waits.
+class WorkerSet {
+ public:
+  virtual ~WorkerSet() = default;
+
+  // One more, which is connected from now on. Returns its index; nothing when there are too many.
+  virtual std::optional<int32_t> Add(const WorkerAddress& address) = 0;
+
+  // One less, unless it is connected or was since `time`: then false.
+  virtual bool RemoveIfSilentSince(int32_t worker, Time time) = 0;
+};
+
 struct WorkerLinksOptions {
-  std::vector<WorkerAddress> workers;  // The router's static list; its index names a worker.
+  std::vector<WorkerAddress> workers;  // There from the start: their indices are those here.
+  int max_workers = 1024;
   const ClusterTls* tls = nullptr;     // Null: plaintext. Outlives the links.
   // Below the streams that a connection may have: a call that waits for one would seem silent.
   int max_calls_to_worker = 8000;
 };
 
-// The router's side of all calls to workers. Keeps one connection to each worker of the list:
-// Hello, then Watch, again and again with a back-off of 100 ms to 1 s, and mails WorkerUp,
-// WorkerStatusChanged and WorkerDown. A call goes to the incarnation that said hello, or nowhere:
-// a process that took over the address refuses it. Death by connection reset is noticed at once, a
-// stopped process within 2.5 s.
+// The router's side of all calls to workers. Keeps one connection to each worker: Hello, then
+// Watch, again and again with a back-off of 100 ms to 1 s, and mails WorkerUp, WorkerStatusChanged
+// and WorkerDown; of those that come and go as a WorkerSet, first WorkerListed and last
+// WorkerForgotten, once no call there is left: only then another may have the index. A call goes to
+// the incarnation that said hello, or nowhere: a process that took over the address refuses it.
+// Death by connection reset is noticed at once, a stopped process within 2.5 s.
 // Threads: everything may be called from any thread; nothing waits but Stop.
-class WorkerLinks {
+class WorkerLinks : public WorkerSet {
  public:
   // `inbox` must outlive this.
   WorkerLinks(WorkerLinksOptions options, Inbox<RouterMail>* inbox);
-  ~WorkerLinks();  // Stops.
+  ~WorkerLinks() override;  // Stops.
 
   void Start();
+
+  // After Start.
+  std::optional<int32_t> Add(const WorkerAddress& address) override;
+  bool RemoveIfSilentSince(int32_t worker, Time time) override;
 
   // Opens a call to the incarnation `request.worker` (FAILED_PRECONDITION if another one is
   // connected) under the node's own name for it. What becomes of it is mailed: WorkerEventReceived,

@@ -108,6 +108,45 @@ TEST_F(DispatchTest, WhatNoPairCanEverHoldIsRefusedWithTheLargestThatFits) {
   EXPECT_TRUE(outbox_.decodes.empty());
 }
 
+// ---- Workers that come and go ------------------------------------------------------------------
+
+TEST_F(DispatchTest, AWorkerThatIsForgottenWhileItWaitsForAReservationIsReplaced) {
+  Submit(1, Request());
+  ASSERT_EQ(outbox_.decodes.size(), 1u);
+  // Its index goes to a decode worker, and a prefill worker comes under a new one.
+  Handle(WorkerDown{.worker = 0, .reason = "lost"});
+  Handle(WorkerForgotten{.worker = 0});
+  Handle(WorkerListed{.worker = 0, .role = Role::kDecode, .address = "d:1"});
+  Handle(WorkerListed{.worker = 3, .role = Role::kPrefill, .address = "p:1"});
+  roles_ = {Role::kDecode, Role::kDecode, Role::kDecode, Role::kPrefill};
+  Up(0, 200);
+  Up(3, 203);
+  Reserved(decode_call());
+  Wait(seconds(1));
+  ASSERT_EQ(outbox_.rebinds.size(), 1u);
+  EXPECT_EQ(outbox_.rebinds[0].second.prefill, 203u);
+  Reserved(decode_call(), 2);
+  ASSERT_EQ(outbox_.prefills.size(), 1u);
+  EXPECT_EQ(outbox_.prefills[0].worker, 3);
+  Handle(ClientCancel{.request = 1});
+  EXPECT_EQ(node_->num_open_calls(), 0u);
+  EXPECT_EQ(node_->counters().workers_listed, 2);
+  EXPECT_EQ(node_->counters().workers_forgotten, 1);
+}
+
+TEST_F(DispatchTest, TheViewHasThoseThatAreListedWithTheirAddresses) {
+  Handle(WorkerForgotten{.worker = 1});
+  Handle(WorkerListed{.worker = 3, .role = Role::kPrefill, .address = "p:1"});
+  const RouterView view = node_->View();
+  ASSERT_EQ(view.workers.size(), 3u);
+  EXPECT_EQ(view.workers[0].index, 0);
+  EXPECT_EQ(view.workers[1].index, 2);
+  EXPECT_EQ(view.workers[2].index, 3);
+  EXPECT_EQ(view.workers[2].address, "p:1");
+  EXPECT_FALSE(view.workers[2].healthy);
+  EXPECT_EQ(view.workers[2].reason, "not connected yet");
+}
+
 // ---- Waiting for a pair ------------------------------------------------------------------------
 
 TEST_F(DispatchTest, WhatOnlyAWorkerThatIsGoneCouldHoldWaitsForItAndIsNotRefusedForGood) {

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <memory>
 #include <string>
 
+#include "common/base/clock.h"
 #include "tests/unit/common/rpc/test_cluster.h"
 
 namespace baton {
@@ -50,6 +52,74 @@ TEST(WorkerLinksTest, CarriesADecodeCallToItsEnd) {
   EXPECT_TRUE(closed->status.ok()) << closed->status;
   EXPECT_EQ(worker.inbox.Count<CallBroken>(), 0);
   EXPECT_EQ(router.inbox.Count<WorkerEventReceived>(), 0);
+}
+
+TEST(WorkerLinksTest, WorkersComeAndGoAndTheirIndicesAreUsedAgain) {
+  TestWorker first(Role::kDecode, 7);
+  TestRouter router({{Role::kDecode, first.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  auto second = std::make_unique<TestWorker>(Role::kDecode, 8);
+  const std::string address = second->address();
+  ASSERT_EQ(router.links.Add({Role::kDecode, address}), 1);
+  const auto listed = router.inbox.Next<WorkerListed>();
+  ASSERT_TRUE(listed.has_value());
+  EXPECT_EQ(listed->worker, 1);
+  EXPECT_EQ(listed->role, Role::kDecode);
+  EXPECT_EQ(listed->address, address);
+  const auto up = router.inbox.Next<WorkerUp>();
+  ASSERT_TRUE(up.has_value());
+  EXPECT_EQ(up->worker, 1);
+  EXPECT_EQ(up->hello.incarnation, 8);
+
+  // Whoever is connected stays, and whoever was after that time.
+  EXPECT_FALSE(router.links.RemoveIfSilentSince(1, SteadyNow() + std::chrono::hours(1)));
+  const Time connected = SteadyNow();
+  DecodeRequest request = SampleDecode();
+  request.worker = 8;
+  router.links.OpenDecode(5, 1, request);
+  ASSERT_TRUE(second->inbox.Next<DecodeOpened>().has_value());
+  second.reset();
+  ASSERT_TRUE(router.inbox.Next<WorkerDown>().has_value());
+  EXPECT_FALSE(router.links.RemoveIfSilentSince(1, connected));
+  EXPECT_TRUE(router.links.RemoveIfSilentSince(1, SteadyNow()));
+  EXPECT_FALSE(router.links.RemoveIfSilentSince(1, SteadyNow()));
+  const auto forgotten = router.inbox.Next<WorkerForgotten>(absl::Seconds(60));
+  ASSERT_TRUE(forgotten.has_value());
+  EXPECT_EQ(forgotten->worker, 1);
+  EXPECT_EQ(router.inbox.Count<CallClosed>(), 1);  // It came before.
+  router.links.OpenDecode(6, 1, request);
+  EXPECT_EQ(router.inbox.Count<CallClosed>(), 2);
+
+  // Another role under the index, at another address.
+  TestWorker third(Role::kPrefill, 9);
+  ASSERT_EQ(router.links.Add({Role::kPrefill, third.address()}), 1);
+  const auto again = router.inbox.Next<WorkerUp>();
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(again->worker, 1);
+  EXPECT_EQ(again->hello.incarnation, 9);
+  router.links.OpenDecode(7, 1, request);  // Of who had the index.
+  EXPECT_EQ(router.inbox.Count<CallClosed>(), 3);
+  PrefillRequest prefill = SamplePrefill();
+  prefill.worker = 9;
+  router.links.OpenPrefill(8, 1, prefill);
+  EXPECT_TRUE(third.inbox.Next<PrefillOpened>().has_value());
+  EXPECT_TRUE(router.links.Add({Role::kPrefill, "127.0.0.1:1"}) == 2);
+}
+
+TEST(WorkerLinksTest, AnIndexIsFreeOnlyWhenItsWorkerWasLetGo) {
+  FakeInbox<RouterMail> inbox;
+  WorkerLinks links({.workers = {{Role::kDecode, "127.0.0.1:1"}}, .max_workers = 2}, &inbox);
+  links.Start();
+  ASSERT_EQ(links.Add({Role::kDecode, "127.0.0.1:2"}), 1);
+  EXPECT_FALSE(links.Add({Role::kDecode, "127.0.0.1:3"}).has_value());
+  EXPECT_TRUE(links.RemoveIfSilentSince(0, SteadyNow()));
+  const auto forgotten = inbox.Next<WorkerForgotten>(absl::Seconds(60));
+  ASSERT_TRUE(forgotten.has_value());
+  EXPECT_EQ(forgotten->worker, 0);
+  EXPECT_EQ(links.Add({Role::kDecode, "127.0.0.1:3"}), 0);
+  links.Stop();
+  EXPECT_FALSE(links.RemoveIfSilentSince(0, SteadyNow()));
+  EXPECT_FALSE(links.Add({Role::kDecode, "127.0.0.1:4"}).has_value());
 }
 
 TEST(WorkerLinksTest, CarriesAPrefillCallAndTheWorkersError) {
