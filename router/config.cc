@@ -3,16 +3,34 @@
 #include <CLI/CLI.hpp>
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/process/command_line.h"
 #include "common/telemetry/log.h"
+#include "router/dns_name.h"
 #include "router/routing/routing_policy.h"
+#include "router/worker_roster.h"
 
 namespace baton {
 namespace {
 
-constexpr size_t kMaxWorkers = 1024;
+// An address, or a name. Without TLS only of loopback; what a name resolves to is held to that too.
+absl::Status CheckWorker(const char* option, const std::string& value, bool has_tls) {
+  std::string host;
+  if (absl::StartsWith(value, "dns:/")) {
+    const absl::StatusOr<DnsName> name = ParseDnsName(option, value);
+    RETURN_IF_ERROR(name.status());
+    host = name->host;
+  } else {
+    RETURN_IF_ERROR(CheckAddress(option, value));
+    host = value.substr(0, value.rfind(':'));
+  }
+  if (has_tls || IsLoopback(host)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(option, " ", value, ": beyond loopback --tls-dir is needed, so that prompts are "
+                   "not sent to whoever answers there"));
+}
 
 absl::Status CheckWorkers(const RouterConfig& config) {
   if (config.prefill.empty() || config.decode.empty()) {
@@ -20,20 +38,15 @@ absl::Status CheckWorkers(const RouterConfig& config) {
         absl::StrCat(config.prefill.empty() ? "--prefill" : "--decode",
                      " is missing: give the address of at least one worker of each kind"));
   }
-  if (config.prefill.size() + config.decode.size() > kMaxWorkers) {
+  if (config.prefill.size() + config.decode.size() > WorkerRoster::kMaxWorkers) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--prefill and --decode: at most ", kMaxWorkers, " workers"));
+        absl::StrCat("--prefill and --decode: at most ", WorkerRoster::kMaxWorkers, " workers"));
   }
   std::set<std::string> seen;
   for (const auto* list : {&config.prefill, &config.decode}) {
     const char* option = list == &config.prefill ? "--prefill" : "--decode";
     for (const std::string& address : *list) {
-      RETURN_IF_ERROR(CheckAddress(option, address));
-      if (config.tls_dir.empty() && !IsLoopback(address.substr(0, address.rfind(':')))) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            option, " ", address, ": beyond loopback --tls-dir is needed, so that prompts are not "
-            "sent to whoever answers there"));
-      }
+      RETURN_IF_ERROR(CheckWorker(option, address, !config.tls_dir.empty()));
       if (!seen.insert(address).second) {
         return absl::InvalidArgumentError(
             absl::StrCat(option, " ", address, ": is given twice; name each worker once"));
@@ -73,9 +86,11 @@ void AddServing(CLI::App& app, RouterConfig& c) {
                  "Tokens of prompt and answer together; 0 = what the model supports")
       ->group("Model")
       ->capture_default_str();
-  app.add_option("--prefill", c.prefill, "host:port of a prefill worker; once per worker")
+  app.add_option("--prefill", c.prefill,
+                 "host:port of a prefill worker, or dns:///name:port of any number; repeatable")
       ->group("Workers");
-  app.add_option("--decode", c.decode, "host:port of a decode worker; once per worker")
+  app.add_option("--decode", c.decode,
+                 "host:port of a decode worker, or dns:///name:port of any number; repeatable")
       ->group("Workers");
   app.add_option("--policy", c.policy, "prefix_affinity or least_loaded")
       ->group("Workers")

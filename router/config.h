@@ -15,7 +15,9 @@ struct RouterConfig {
   std::string served_model_name;  // Empty = the folder's name.
   int max_model_len = 0;          // Tokens of prompt and answer; 0 = what the model supports.
 
-  std::vector<std::string> prefill;  // "host:port" of the gRPC server of each worker.
+  // "host:port" of the gRPC server of a worker, or "dns:///NAME:PORT" of all workers at the
+  // addresses that the name resolves to, again and again.
+  std::vector<std::string> prefill;
   std::vector<std::string> decode;
   std::string policy = "prefix_affinity";
 

@@ -127,6 +127,10 @@ void RouterMetrics::ExportCounters(const RouterService* service) {
        &RouterCounters::joins},
       {"baton_self_prefills_total", "Prompts that a decode worker was told to compute itself.",
        &RouterCounters::self_prefills},
+      {"baton_workers_listed_total", "Workers of the static list, and addresses found by name.",
+       &RouterCounters::workers_listed},
+      {"baton_workers_forgotten_total", "Workers that no name has any more.",
+       &RouterCounters::workers_forgotten},
       {"baton_fenced_workers_total", "Workers fenced because they stood still.",
        &RouterCounters::hung_workers},
       {"baton_unanswered_total", "Decode calls and rebinds without an answer in time.",
@@ -152,6 +156,42 @@ void RouterMetrics::ExportValue(const char* name, const char* help, MetricKind k
   metrics_.Export(name, help, kind, [read = std::move(read)] {
     return std::vector<MetricSample>{{.labels = {}, .value = read()}};
   });
+}
+
+void RouterMetrics::ExportDiscovery(const Discovery* discovery) {
+  const auto role = [](const Discovery::NameStats& name) {
+    return std::string(name.role == Role::kPrefill ? "prefill" : "decode");
+  };
+  metrics_.Export("baton_discovery_lookups_total", "Lookups of names of workers, by result.",
+                  MetricKind::kCounter, [discovery, role] {
+                    std::vector<MetricSample> samples;
+                    for (const auto& name : discovery->Stats()) {
+                      for (const auto& [result, count] :
+                           {std::pair("ok", name.good), std::pair("failed", name.failed)}) {
+                        samples.push_back({.labels = {{"name", name.name},
+                                                      {"role", role(name)},
+                                                      {"result", result}},
+                                           .value = static_cast<double>(count)});
+                      }
+                    }
+                    return samples;
+                  });
+  metrics_.Export("baton_discovery_addresses",
+                  "Addresses in the last good answer, by whether there was room for them.",
+                  MetricKind::kGauge, [discovery, role] {
+                    std::vector<MetricSample> samples;
+                    for (const auto& name : discovery->Stats()) {
+                      const int64_t listed = name.addresses - name.left_out;
+                      for (const auto& [state, count] : {std::pair("listed", listed),
+                                                         std::pair("left_out", name.left_out)}) {
+                        samples.push_back({.labels = {{"name", name.name},
+                                                      {"role", role(name)},
+                                                      {"state", state}},
+                                           .value = static_cast<double>(count)});
+                      }
+                    }
+                    return samples;
+                  });
 }
 
 void RouterMetrics::ExportTokenCache(std::shared_ptr<const Tokenizer> tokenizer) {

@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/rpc/tls_metrics.h"
 #include "common/telemetry/metrics.h"
+#include "router/discovery.h"
 #include "router/generation/generation_service.h"
 #include "router/generation/tokenizer.h"
 #include "router/router_service.h"
@@ -33,6 +34,7 @@ class RouterMetrics : public GenerationObserver {
   void OnRequestEnd(const absl::Status& status, Duration since_start, const Usage& usage) override;
 
   // Before the first Render.
+  void ExportDiscovery(const Discovery* discovery);  // Which outlives this.
   void ExportTokenCache(std::shared_ptr<const Tokenizer> tokenizer);
 
   // One value without labels, read at each scrape. Before the first Render.

@@ -41,8 +41,31 @@ std::string ServedName(const RouterConfig& config) {
   return path.filename().empty() ? "model" : path.filename().string();
 }
 
+// Workers by address, and names of any number of them.
+struct ListedWorkers {
+  std::vector<WorkerAddress> fixed;
+  std::vector<DiscoveryOptions::Name> names;
+};
+
+absl::StatusOr<ListedWorkers> ListWorkers(const RouterConfig& config) {
+  ListedWorkers listed;
+  for (const Role role : {Role::kPrefill, Role::kDecode}) {
+    const bool is_prefill = role == Role::kPrefill;
+    for (const std::string& value : is_prefill ? config.prefill : config.decode) {
+      if (!absl::StartsWith(value, kDnsPrefix)) {
+        listed.fixed.push_back({.role = role, .address = value});
+        continue;
+      }
+      ASSIGN_OR_RETURN(DnsName name, ParseDnsName(is_prefill ? "--prefill" : "--decode", value));
+      listed.names.push_back({.role = role, .dns = std::move(name)});
+    }
+  }
+  return listed;
+}
+
 RouterServiceOptions ServiceOptions(const RouterConfig& config, const ClusterTls* tls,
-                                    Incarnation incarnation) {
+                                    Incarnation incarnation,
+                                    const std::vector<WorkerAddress>& workers) {
   RouterServiceOptions options;
   options.tls = tls;
   options.node.incarnation = incarnation;
@@ -55,12 +78,7 @@ RouterServiceOptions ServiceOptions(const RouterConfig& config, const ClusterTls
     options.node.max_queue_wait = Duration::max();
   }
   options.max_offered_requests = static_cast<size_t>(config.max_queued_requests);
-  for (const std::string& address : config.prefill) {
-    options.workers.push_back({.role = Role::kPrefill, .address = address});
-  }
-  for (const std::string& address : config.decode) {
-    options.workers.push_back({.role = Role::kDecode, .address = address});
-  }
+  options.workers = workers;
   return options;
 }
 
@@ -93,15 +111,26 @@ absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const Router
                           }}));
   }
   ASSIGN_OR_RETURN(std::unique_ptr<RoutingPolicy> policy, MakeRoutingPolicy(config.policy));
+  ASSIGN_OR_RETURN(const ListedWorkers workers, ListWorkers(config));
   process->router_ = std::make_unique<RouterService>(
-      ServiceOptions(config, process->tls_.get(), process->incarnation_), std::move(policy));
+      ServiceOptions(config, process->tls_.get(), process->incarnation_, workers.fixed),
+      std::move(policy));
+  process->discovery_ = std::make_unique<Discovery>(
+      DiscoveryOptions{.names = workers.names,
+                       .fixed = workers.fixed,
+                       .only_loopback = config.tls_dir.empty(),
+                       .clock = SteadyNow,
+                       .random_seed = SystemRandom64()},
+      process->router_->workers());
   process->metrics_ = std::make_unique<RouterMetrics>(process->router_.get());
+  process->metrics_->ExportDiscovery(process->discovery_.get());
   RETURN_IF_ERROR(process->LoadModel());
   process->WatchFiles();
   RETURN_IF_ERROR(process->StartOps());
   RETURN_IF_ERROR(process->StartHttp());
   RETURN_IF_ERROR(process->StartGrpc());
   process->router_->Start([grpc = process->grpc_.get()](bool ready) { grpc->SetReady(ready); });
+  process->discovery_->Start();
   RETURN_IF_ERROR(process->Announce());
   return process;
 }
@@ -314,6 +343,7 @@ void RouterProcess::Stop() {
   // Nobody posts any more; what runs may ask the node.
   text_tasks_.Stop();
   ops_tasks_.Stop();
+  if (discovery_ != nullptr) discovery_->Stop();
   if (router_ != nullptr) router_->Stop();
   if (ops_ != nullptr) ops_->Stop(Duration::zero());
 }

@@ -12,6 +12,7 @@
 #include "router/api_keys_watch.h"
 #include "router/api_tls.h"
 #include "router/config.h"
+#include "router/discovery.h"
 #include "router/generation/generation_service.h"
 #include "router/inference_service.h"
 #include "router/openai/openai_api.h"
@@ -50,6 +51,7 @@ class RouterProcess {
   Incarnation incarnation_ = 0;
   bool has_chat_template_ = false;
   std::unique_ptr<RouterService> router_;
+  std::unique_ptr<Discovery> discovery_;
   std::unique_ptr<RouterMetrics> metrics_;
   std::unique_ptr<GenerationService> generation_;
   std::unique_ptr<ApiTls> api_tls_;  // Null: plaintext.

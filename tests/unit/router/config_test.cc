@@ -37,6 +37,16 @@ TEST(RouterConfigTest, BeyondLoopbackIsServedWithTlsAndKeys) {
   EXPECT_TRUE(config.Validate().ok()) << config.Validate();
 }
 
+TEST(RouterConfigTest, NamesStandBesideAddresses) {
+  RouterConfig config = GoodConfig();
+  config.prefill.push_back("dns:///localhost:7000");
+  EXPECT_TRUE(config.Validate().ok()) << config.Validate();
+  config.decode = {"dns:///decode.ns.svc.cluster.local.:7000"};
+  EXPECT_FALSE(config.Validate().ok());
+  config.tls_dir = "certs";
+  EXPECT_TRUE(config.Validate().ok()) << config.Validate();
+}
+
 TEST(RouterConfigTest, DefaultsAreValidOnceModelAndWorkersAreNamed) {
   EXPECT_FALSE(RouterConfig{}.Validate().ok());
   EXPECT_TRUE(GoodConfig().Validate().ok()) << GoodConfig().Validate();
@@ -55,6 +65,11 @@ TEST(RouterConfigTest, NamesTheOptionOfEachWrongValue) {
       {"--decode h:0", [](auto* c) { c->decode = {"h:0"}; }},
       {"--decode h:99999", [](auto* c) { c->decode = {"h:99999"}; }},
       {"--decode 127.0.0.1:1: is given twice", [](auto* c) { c->decode = {"127.0.0.1:1"}; }},
+      {"--prefill dns:///name: must be", [](auto* c) { c->prefill = {"dns:///name"}; }},
+      {"--decode dns://h/n:1: must be", [](auto* c) { c->decode = {"dns://h/n:1"}; }},
+      {"--prefill dns:///n:1: beyond loopback --tls-dir is needed",
+       [](auto* c) { c->prefill = {"dns:///n:1"}; }},
+      {"dns:///localhost:1: is given twice", [](auto* c) { c->decode.assign(2, "dns:///localhost:1"); }},
       {"--policy fastest", [](auto* c) { c->policy = "fastest"; }},
       {"--host 0.0.0.0", [](auto* c) { c->host = "0.0.0.0"; }},
       {"--tls-dir is needed", [](auto* c) { c->prefill = {"10.0.0.1:7000"}; }},
