@@ -92,8 +92,8 @@ class ThreadsTest(unittest.TestCase):
                 role = server["role"]
                 with self.subTest(role=role):
                     own = documented(role, library=False)
-                    # Without a library, certificates or keys there is none.
-                    own -= {"nccl", "tls-watch", "key-watch", "api-tls-watch"}
+                    # Without a library, certificates, keys or names there is none.
+                    own -= {"nccl", "tls-watch", "key-watch", "api-tls-watch", "resolver"}
                     if options.get("tp", 1) == 1:
                         own = {name for name in own if not name.endswith("-rank")}
                     self.assertGreaterEqual(len(own), 3)
