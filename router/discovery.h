@@ -26,8 +26,8 @@ struct DiscoveryOptions {
 };
 
 // Looks names up again and again, on a thread of its own, and keeps a router's workers by what
-// comes (WorkerRoster). A failed lookup, an empty answer included, changes nothing; it is counted, and
-// logged when it is another failure than the last.
+// comes (WorkerRoster). A failed lookup, an empty answer included, changes nothing; it is counted,
+// and logged when it is another failure than the last.
 class Discovery {
  public:
   // `workers` is not used after Stop.

@@ -150,6 +150,30 @@ TEST(RouterServiceTest, ProbesThenServesARequestThroughAPair) {
   EXPECT_FALSE(service.Ready());
 }
 
+TEST(RouterServiceTest, ServesByWorkersThatCameLaterAndNoLongerShowsThoseThatLeft) {
+  auto prefill = std::make_unique<TestWorker>(Role::kPrefill, 7);
+  TestWorker decode(Role::kDecode, 8);
+  RouterService service(
+      {.node = {.incarnation = 99}, .workers = {{Role::kDecode, decode.address()}}}, Policy());
+  service.Start(nullptr);
+  ASSERT_EQ(service.workers()->Add({Role::kPrefill, prefill->address()}), 1);
+  ServeOne(prefill.get(), &decode);  // The readiness probe.
+  auto sink = std::make_shared<NotingSink>();
+  ASSERT_TRUE(service.Submit(Request(), sink).ok());
+  ServeOne(prefill.get(), &decode);
+  ASSERT_TRUE(sink->ended.WaitForNotificationWithTimeout(absl::Seconds(10)));
+  EXPECT_TRUE(sink->status.ok()) << sink->status;
+  EXPECT_EQ(service.View().workers.at(1).address, prefill->address());
+
+  prefill.reset();
+  while (!service.workers()->RemoveIfSilentSince(1, SteadyNow())) std::this_thread::yield();
+  while (service.View().workers.size() != 1) std::this_thread::yield();
+  EXPECT_EQ(service.counters().workers_forgotten, 1);
+  TestWorker next(Role::kPrefill, 9);
+  ASSERT_EQ(service.workers()->Add({Role::kPrefill, next.address()}), 1);
+  ServeOne(&next, &decode);  // Another probe: nobody is left of who proved the last.
+}
+
 TEST(RouterServiceTest, CancelReachesBothWorkersAndEndsTheRequestOnce) {
   TestWorker prefill(Role::kPrefill, 7);
   TestWorker decode(Role::kDecode, 8);
