@@ -74,7 +74,9 @@ class TextWaitsServiceTest : public ::testing::Test {
 
 TEST_F(TextWaitsServiceTest, TextsOfStrangersDoNotWaitAmongOthers) {
   InferenceServerOptions options;
-  options.authorize = [](std::string_view) { return std::nullopt; };
+  options.authorize = [](std::string_view) -> absl::StatusOr<std::string> {
+    return absl::UnauthenticatedError("not known");
+  };
   options.text_executor = texts_.Executor();
   Serve(std::move(options));
   grpc::ClientContext tokenize;
