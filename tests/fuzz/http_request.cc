@@ -153,11 +153,14 @@ void Run(FuzzInput in) {
     if (next == max_cuts) return bytes.size();
     return 1 + size_t{static_cast<uint8_t>(cuts[next++ % cuts.size()])};
   });
-  // The parser's limit of a head is not sharp: what comes with the first line counts or does not.
-  const auto too_large = [](const std::string& answers) {
-    return answers.find("HTTP/1.1 431 ") != std::string::npos;
+  const auto says = [](const std::string& answers, std::string_view status) {
+    return answers.find(status) != std::string::npos;
   };
-  BATON_CHECK(whole == cut || too_large(whole) || too_large(cut));
+  // The parser's limit of a head is not sharp: what comes with the first line counts or does not.
+  const bool is_too_large = says(whole, "HTTP/1.1 431 ") || says(cut, "HTTP/1.1 431 ");
+  // A refused body that came with its head is passed over, of another the connection ends.
+  const bool is_refused = says(whole, "HTTP/1.1 401 ") && says(cut, "HTTP/1.1 401 ");
+  BATON_CHECK(whole == cut || is_too_large || is_refused);
 }
 
 }  // namespace
