@@ -26,7 +26,6 @@ namespace {
 
 constexpr char kServiceName[] = "baton.v1.Inference";
 constexpr int64_t kDefaultTextTokens = 16;
-constexpr int kMaxHandshakeMs = 10'000;  // Of TLS, until the first settings of HTTP/2.
 
 using GenerateCall = ServerCall<v1::GenerateEvent>;
 
@@ -330,7 +329,6 @@ class InferenceServer::Impl : public v1::Inference::CallbackService {
                              options_.credentials != nullptr ? options_.credentials
                                                              : grpc::InsecureServerCredentials(),
                              &port_);
-    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kMaxHandshakeMs);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {

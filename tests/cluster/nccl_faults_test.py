@@ -130,22 +130,22 @@ class NcclFaultsTest(unittest.TestCase):
     def test_a_fault_at_a_step_of_nccl_changes_no_answer_and_holds_nothing(self):
         self.see(USUAL, "nccl-faults")
 
-    @unittest.skipUnless(NIGHTLY, "nightly")
+    @unittest.skipUnless(NIGHTLY, "minutes each: BATON_NIGHTLY is not set")
     def test_every_signal_at_every_moment(self):
         self.see(SIGNALS, "nccl-signals")
 
-    @unittest.skipUnless(NIGHTLY, "nightly")
+    @unittest.skipUnless(NIGHTLY, "minutes each: BATON_NIGHTLY is not set")
     def test_every_failure_of_a_communicator(self):
         self.see(FAILURES, "nccl-failures")
 
-    @unittest.skipUnless(NIGHTLY, "nightly")
+    @unittest.skipUnless(NIGHTLY, "minutes each: BATON_NIGHTLY is not set")
     def test_every_kill_that_nccl_does_not_tell_of(self):
         os.environ["BATON_EMULATED_NCCL"] = "silent=1"  # Of all but who is struck.
         self.addCleanup(os.environ.pop, "BATON_EMULATED_NCCL", None)
         self.see([("prefill", "kill=send:2"), ("prefill", "kill=sending:1"),
                   ("decode", "kill=receive:2"), ("decode", "kill=landed:2")], "nccl-silent")
 
-    @unittest.skipUnless(NIGHTLY, "nightly")
+    @unittest.skipUnless(NIGHTLY, "minutes each: BATON_NIGHTLY is not set")
     def test_every_usual_fault_and_failure_of_two_ranks(self):
         self.see(USUAL + FAILURES, "nccl-ranks", tp=2)
 

@@ -1,5 +1,7 @@
 #include "tests/transport/nccl/gpu_endpoint.h"
 
+#include <dlfcn.h>
+
 #include <cstring>
 #include <utility>
 
@@ -9,6 +11,15 @@ namespace {
 constexpr double kSlowness = 2;
 
 }  // namespace
+
+void ConfigureEmulatedNccl(const std::string& text) {
+  void* const library = dlopen(BATON_EMULATED_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  auto* const configure =
+      reinterpret_cast<int (*)(const char*)>(dlsym(library, "baton_nccl_configure"));
+  ASSERT_NE(configure, nullptr);
+  ASSERT_EQ(configure(text.c_str()), 1) << text;
+}
 
 GpuEndpoint::~GpuEndpoint() {
   if (owned != nullptr) owned->transport.reset();

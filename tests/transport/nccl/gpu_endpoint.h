@@ -41,6 +41,10 @@ struct GpuEndpoint {
   std::vector<std::string> reasons_;
 };
 
+// What the emulated NCCL of this process does from now on ("" = all as it should be): see
+// kernels/emulation/nccl/nccl_options.h. Fails the test if the text is not understood.
+void ConfigureEmulatedNccl(const std::string& text);
+
 // Without a library it has no carrier. `also`: told of each event too, after the endpoint's log.
 std::unique_ptr<GpuEndpoint> MakeGpuEndpoint(const EndpointSpec& spec, int gpu,
                                              std::shared_ptr<const nccl::Library> library,

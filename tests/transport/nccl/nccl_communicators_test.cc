@@ -1,6 +1,5 @@
 // What calls of NCCL cost that take long, by a clock of the test.
 
-#include <dlfcn.h>
 
 #include <chrono>
 #include <memory>
@@ -11,6 +10,7 @@
 #include "common/transport/nccl/communicators.h"
 #include "gtest/gtest.h"
 #include "kernels/make_device.h"
+#include "tests/transport/nccl/gpu_endpoint.h"
 
 namespace baton::nccl {
 namespace {
@@ -22,22 +22,14 @@ constexpr Duration kSlice = std::chrono::milliseconds(100);
 class NcclCommunicatorsTest : public testing::Test {
  protected:
   void SetUp() override {
-    Configure("");
+    ConfigureEmulatedNccl("");
     gpu_ = *MakeDevice({.device = "cuda:0"});
     communicators_ = std::make_unique<Communicators>(
         *Library::Open(BATON_EMULATED_NCCL_LIBRARY), *gpu_.device,
         Communicators::Options{.abort_limit = 20 * kSlice},
         [](const absl::Status& status) { ADD_FAILURE() << status; });
   }
-  void TearDown() override { Configure(""); }
-
-  static void Configure(const std::string& text) {
-    void* const library = dlopen(BATON_EMULATED_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library, nullptr) << dlerror();
-    auto* const configure =
-        reinterpret_cast<int (*)(const char*)>(dlsym(library, "baton_nccl_configure"));
-    ASSERT_EQ(configure(text.c_str()), 1) << text;
-  }
+  void TearDown() override { ConfigureEmulatedNccl(""); }
 
   void AwaitSize(int pairs) {
     const auto is_there = [&]() -> absl::StatusOr<bool> {
@@ -66,7 +58,7 @@ class NcclCommunicatorsTest : public testing::Test {
 TEST_F(NcclCommunicatorsTest, SlowAbortsBehindEachOtherAreNotTakenForOneThatHangs) {
   constexpr int kPairs = 4;
   MakeAll(kPairs);
-  Configure("abort=slow abort_ms=150");
+  ConfigureEmulatedNccl("abort=slow abort_ms=150");
   for (PairId pair = 0; pair < kPairs; ++pair) communicators_->Kill(pair);
   for (int left = kPairs; left > 0; --left) {
     for (int i = 0; i < 15 && communicators_->size() == left; ++i) communicators_->Turn(kSlice);
@@ -78,7 +70,7 @@ TEST_F(NcclCommunicatorsTest, SlowAbortsBehindEachOtherAreNotTakenForOneThatHang
 TEST_F(NcclCommunicatorsTest, BehindAnAbortThatHangsTheOthersAreGivenUpInTime) {
   constexpr int kPairs = 3;
   MakeAll(kPairs);
-  Configure("abort=hang");
+  ConfigureEmulatedNccl("abort=hang");
   for (PairId pair = 0; pair < kPairs; ++pair) communicators_->Kill(pair);
   for (int i = 0; i <= 40; ++i) communicators_->Turn(kSlice);
   EXPECT_TRUE(communicators_->stuck());

@@ -1,7 +1,6 @@
 // Handoffs between two emulated GPUs over the emulated NCCL: what goes over it, what does not, and
 // what a failure of it costs. Both ends are in this process, and so have the same faults.
 
-#include <dlfcn.h>
 
 #include <chrono>
 #include <functional>
@@ -21,15 +20,6 @@ using Kind = TransferEvent::Kind;
 
 constexpr char kLibrary[] = BATON_EMULATED_NCCL_LIBRARY;
 
-void Configure(const std::string& text) {
-  void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  ASSERT_NE(library, nullptr) << dlerror();
-  auto* const configure = reinterpret_cast<int (*)(const char*)>(
-      dlsym(library, "baton_nccl_configure"));
-  ASSERT_NE(configure, nullptr);
-  ASSERT_EQ(configure(text.c_str()), 1) << text;
-}
-
 std::shared_ptr<const nccl::Library> OpenEmulated() {
   auto library = nccl::Library::Open(kLibrary);
   EXPECT_TRUE(library.ok()) << library.status();
@@ -39,11 +29,11 @@ std::shared_ptr<const nccl::Library> OpenEmulated() {
 class NcclHandoffTest : public testing::Test {
  protected:
   void SetUp() override {
-    Configure("");
+    ConfigureEmulatedNccl("");
     library_ = OpenEmulated();
   }
   void TearDown() override {
-    Configure("");  // Nothing hangs any more.
+    ConfigureEmulatedNccl("");  // Nothing hangs any more.
     from_.reset();
     to_.reset();
   }
@@ -156,7 +146,7 @@ TEST_F(NcclHandoffTest, WithoutNcclAtTheOtherEndAllGoesOverTcpAndTheReasonIsTold
 
 TEST_F(NcclHandoffTest, OtherVersionsUseTcpAndTellBoth) {
   from_ = MakeGpuEndpoint({.incarnation = 1}, 0, library_);
-  Configure("version=22105");
+  ConfigureEmulatedNccl("version=22105");
   to_ = MakeGpuEndpoint({.incarnation = 2}, 1, OpenEmulated());
   Connect();
   Handover(1);
@@ -171,7 +161,7 @@ TEST_F(NcclHandoffTest, SpoiledBytesFailTheirTicketAndAreNotWritten) {
   ConnectOverNccl();
   absl::Status received;
   for (int32_t n = 1; n <= 8 && received.ok(); ++n) {
-    Configure("spoil=" + std::to_string(n));
+    ConfigureEmulatedNccl("spoil=" + std::to_string(n));
     const Handoff h = Make({0, 50}, n);
     h.Run(50);
     received = to_->endpoint.log.WaitEnded(h.ticket, true).status;
@@ -179,7 +169,7 @@ TEST_F(NcclHandoffTest, SpoiledBytesFailTheirTicketAndAreNotWritten) {
   }
   EXPECT_EQ(received.code(), absl::StatusCode::kDataLoss) << received;
   EXPECT_GE(to_->endpoint.counters().nccl_checksum_failures, 1);
-  Configure("");
+  ConfigureEmulatedNccl("");
   const Handoff next = Make({0, 50}, 9);
   next.Run(50);
   next.ExpectVerified();
@@ -203,11 +193,11 @@ TEST_P(NcclFaultTest, HandoffsArriveAllTheSameAndNcclCarriesAgain) {
   int32_t n = 0;
   while (to_->carrier_counters().pairs_failed == 0 && n < 8 && !HasFailure()) {
     ++n;
-    Configure(std::string(GetParam()) + "=" + std::to_string(n));
+    ConfigureEmulatedNccl(std::string(GetParam()) + "=" + std::to_string(n));
     Handover(n);
   }
   EXPECT_GT(to_->carrier_counters().pairs_failed, 0) << "no fault struck";
-  Configure("");
+  ConfigureEmulatedNccl("");
   ConnectOverNccl(n + 1);
   const int64_t carried = AcceptedOverNccl();
   Handover(n + 2);
@@ -217,14 +207,14 @@ TEST_P(NcclFaultTest, HandoffsArriveAllTheSameAndNcclCarriesAgain) {
 TEST_F(NcclHandoffTest, CommunicatorsThatAreNeverThereLeaveAllToTcp) {
   for (const char* fault : {"init=fail", "init=hang"}) {
     SCOPED_TRACE(fault);
-    Configure(fault);
+    ConfigureEmulatedNccl(fault);
     written_.clear();
     Begin({}, {.block_size = 8, .num_blocks = 128});
     Connect();
     Await([&] { return to_->carrier_counters().pairs_failed >= 1; }, "a failure");
     Handover(1);
     EXPECT_EQ(AcceptedOverNccl(), 0);
-    Configure("");
+    ConfigureEmulatedNccl("");
     from_.reset();
     to_.reset();
   }
@@ -233,7 +223,7 @@ TEST_F(NcclHandoffTest, CommunicatorsThatAreNeverThereLeaveAllToTcp) {
 TEST_F(NcclHandoffTest, AnAbortThatNeverReturnsCostsSlotsAndNccl) {
   Begin({}, {.block_size = 8, .num_blocks = 128});
   ConnectOverNccl();
-  Configure("fail=1 abort=hang");
+  ConfigureEmulatedNccl("fail=1 abort=hang");
   Handover(1);
   Await([&] { return to_->carrier_counters().pairs_stuck == 1 &&
                      from_->carrier_counters().pairs_stuck == 1; },

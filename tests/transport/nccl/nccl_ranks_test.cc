@@ -1,6 +1,5 @@
 // Handoffs between workers of any number of ranks, each on a GPU of its own, over emulated NCCL.
 
-#include <dlfcn.h>
 
 #include <memory>
 #include <string>
@@ -56,16 +55,10 @@ class GpuWorker {
 
 class NcclRanksTest : public testing::Test {
  protected:
-  NcclRanksTest() : library_(*nccl::Library::Open(BATON_EMULATED_NCCL_LIBRARY)) { Configure(""); }
-  ~NcclRanksTest() override { Configure(""); }
-
-  static void Configure(const std::string& text) {
-    void* const library = dlopen(BATON_EMULATED_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library, nullptr) << dlerror();
-    auto* const configure =
-        reinterpret_cast<int (*)(const char*)>(dlsym(library, "baton_nccl_configure"));
-    ASSERT_EQ(configure(text.c_str()), 1) << text;
+  NcclRanksTest() : library_(*nccl::Library::Open(BATON_EMULATED_NCCL_LIBRARY)) {
+    ConfigureEmulatedNccl("");
   }
+  ~NcclRanksTest() override { ConfigureEmulatedNccl(""); }
 
   std::unique_ptr<GpuWorker> Make(Incarnation incarnation, int32_t size, int32_t block_size) {
     return std::make_unique<GpuWorker>(EndpointSpec{.incarnation = incarnation,
@@ -130,7 +123,7 @@ TEST_F(NcclRanksTest, ARankWhoseCommunicatorFailsCostsTheHandoffNothing) {
   // Works of all ranks are counted together.
   for (int n = 1; n <= 8 && to->Sum(&nccl::CarrierCounters::pairs_failed) == 0; ++n) {
     if (HasFailure()) return;
-    Configure("fail=" + std::to_string(n));
+    ConfigureEmulatedNccl("fail=" + std::to_string(n));
     Handover(from.get(), to.get(), {0, 90});
   }
   EXPECT_EQ(to->Sum(&nccl::CarrierCounters::pairs_failed), 1) << "of one rank alone";

@@ -1,7 +1,6 @@
 // What the receiving carrier makes of the words of a peer that says anything: the peer here is a
 // test with a communicator of its own.
 
-#include <dlfcn.h>
 
 #include <cstring>
 #include <functional>
@@ -13,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/make_device.h"
+#include "tests/transport/nccl/gpu_endpoint.h"
 
 namespace baton::nccl {
 namespace {
@@ -64,17 +64,9 @@ class NcclWordsTest : public testing::Test {
     Connect(&end_, &link_);
   }
   void TearDown() override {
-    Configure("");
+    ConfigureEmulatedNccl("");
     for (Comm* const comm : comms_) EXPECT_TRUE(library_->Abort(comm).ok());
     carrier_->Shutdown();
-  }
-
-  static void Configure(const std::string& text) {
-    void* const library = dlopen(BATON_EMULATED_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(library, nullptr) << dlerror();
-    auto* const configure =
-        reinterpret_cast<int (*)(const char*)>(dlsym(library, "baton_nccl_configure"));
-    ASSERT_EQ(configure(text.c_str()), 1) << text;
   }
 
   void Connect(FakeEnd* end, PayloadCarrier::LinkId* link) {
@@ -244,7 +236,7 @@ TEST_F(NcclWordsTest, AnAbortThatHangsEndsNcclForTheOtherPeersToo) {
   PayloadCarrier::LinkId link = -1;
   Connect(&other, &link);
   EXPECT_EQ(carrier_->counters().pairs_up, 2);
-  Configure("abort=hang");
+  ConfigureEmulatedNccl("abort=hang");
   is_stuck_ = true;
   Tell({.kind = Kind::kAnnounce, .batch = 2, .frames = {FrameOf(1, 0)}});
   ExpectCondemned();
