@@ -36,6 +36,24 @@ struct ScoreOptions {
   const float* sinks = nullptr;
 };
 
+// Scales of q, K and V beside those of an fp8 plane, one per sequence and KV head (q_descale,
+// k_descale and v_descale of FlashAttention-3): q . k is multiplied by q_descale * k_descale with
+// its scale, before the softcap, and the result by v_descale. Then it is divided by output_scale
+// (vLLM's) and rounded. The LSE knows neither v_descale nor output_scale. All are finite and above
+// 0.
+struct AttentionScales {
+  const float* q_descale = nullptr;  // [S, num_kv_heads]; null: 1. So are the others.
+  const float* k_descale = nullptr;
+  const float* v_descale = nullptr;
+  int64_t stride = 0;  // Elements from sequence to sequence; 0: the same for all.
+  float output_scale = 1;
+
+  bool any() const {
+    return q_descale != nullptr || k_descale != nullptr || v_descale != nullptr ||
+           output_scale != 1;
+  }
+};
+
 // K and V beside each other in memory instead of in a cache. The heads of a token are dense.
 struct DenseKeys {
   ConstFloats k;         // [Tk, num_heads, k_dim]; may be null, as v, if Tk = 0.
@@ -84,6 +102,7 @@ struct VarlenAttentionArgs {
   CachePlane v_cache;
   DenseKeys dense;  // Instead of the caches and the table.
   ScoreOptions scores;
+  AttentionScales scales;  // On a CPU only.
   // What `out` is rounded to, kept as float. With kBF16 and a bf16 cache, a device that multiplies
   // bf16 pairs rounds q and the unnormalised probabilities to bf16 as well.
   DType round_to = DType::kF32;
@@ -144,6 +163,27 @@ struct BlockSparsity {
   int32_t tp_rank = 0;            // In [0, 65536]; num_heads and num_kv_heads are those of a rank.
 };
 
+// Keys of one partition of a sequence.
+inline constexpr int32_t kPartitionKeys = 512;
+
+// What the first of two passes leaves for the second, in memory of the caller's (vLLM's
+// paged_attention_v2). Partition p has the keys [512 p, 512 (p + 1)); of those that a head sees,
+// `max_logits` is the greatest score, `exp_sums` the sum of exp(score - max_logits), and `tmp_out`
+// the sum of exp(score - max_logits) * V, which vLLM divides by exp_sums and Baton does not: so the
+// bits are those of a single pass. Without such keys they are -inf, 0 and 0. Partitions behind the
+// end of a sequence are not written. Sinks and `scales` for V and the output are in none of them.
+struct AttentionPartials {
+  float* exp_sums = nullptr;    // [S, num_heads, max_num_partitions]
+  float* max_logits = nullptr;  // [S, num_heads, max_num_partitions]
+  float* tmp_out = nullptr;     // [S, num_heads, max_num_partitions, v_cache.dim]
+  int64_t max_num_partitions = 0;  // At least max_seq_len / 512, rounded up.
+
+  bool given() const {
+    return exp_sums != nullptr || max_logits != nullptr || tmp_out != nullptr ||
+           max_num_partitions != 0;
+  }
+};
+
 // Decode: one query per sequence, at its last position; the same bits as VarlenAttention.
 struct PagedAttentionArgs {
   ConstFloats q;          // [S, num_heads, k_cache.dim]
@@ -159,9 +199,14 @@ struct PagedAttentionArgs {
   CachePlane k_cache;
   CachePlane v_cache;
   ScoreOptions scores;
+  AttentionScales scales;
   BlockSparsity sparsity;
-  // Of HND caches without sinks and sparsity; others always take a single pass.
+  // Without `partials`: of HND caches without scales, sinks and sparsity; others always take a
+  // single pass.
   AttentionSplit split = AttentionSplit::kAuto;
+  // If given, two passes go through them, of any layout and with every option, unless kReference
+  // chooses a single one, which leaves them as they are; kSinglePass is refused. In f32 throughout.
+  AttentionPartials partials;
   DType round_to = DType::kF32;
   Floats out;  // [S, num_heads, v_cache.dim]
   int64_t out_stride = 0;
@@ -190,7 +235,8 @@ struct AttentionWithKvCacheArgs {
   int64_t num_new = 0;      // 0 without k and v.
   CachePlane k_cache;       // Contiguous: block_size is the capacity in tokens.
   CachePlane v_cache;
-  const int32_t* cache_seqlens = nullptr;    // [S]
+  const int32_t* cache_seqlens = nullptr;    // [S]; null: all are cache_seqlen.
+  int32_t cache_seqlen = -1;                 // -1 with cache_seqlens.
   const int32_t* cache_batch_idx = nullptr;  // [S]: block of sequence s; null: s. Contiguous only.
   const int32_t* cache_leftpad = nullptr;    // [S], in [0, cache_seqlens[s]]; or null.
   const int32_t* block_table = nullptr;      // [S, max_blocks]: a paged cache. Null: contiguous.
@@ -204,6 +250,7 @@ struct AttentionWithKvCacheArgs {
   int32_t rotary_dim = 0;           // Even, <= k_cache.dim; elements beyond it stay.
   bool rotary_interleaved = false;  // Pairs (0, 1), (2, 3), ...; else (0, rotary_dim / 2), ...
   ScoreOptions scores;
+  AttentionScales scales;  // Of what the cache holds, so of new K and V as well.
   int32_t num_splits = 0;  // 0: heuristic, 1: a single pass, more: split. Never changes a bit.
   DType round_to = DType::kF32;
   Floats out;            // [S, num_queries, num_heads, v_cache.dim], dense

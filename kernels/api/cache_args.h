@@ -50,6 +50,22 @@ struct ReshapeAndCacheArgs {
   CachePlane v_cache;
 };
 
+// The K and V of whole sequences out of a cache, beside each other, after those of new tokens were
+// written into it: what DenseKeys take (Hugging Face's Cache.update; vLLM's gather_cache). A cache
+// of one block per sequence is the contiguous one: then there is no table. fp8 planes are read with
+// their scales. The outputs must not share memory with the planes.
+struct UpdateKvCacheArgs {
+  ReshapeAndCacheArgs append;  // num_tokens = 0: nothing is new. Its planes are read as well.
+  int64_t num_seqs = 0;
+  const int32_t* cu_seqlens_k = nullptr;  // [S + 1], cu_seqlens_k[0] = 0, not descending.
+  const int32_t* block_table = nullptr;   // [S, max_blocks]; null: block s.
+  int64_t max_blocks = 0;
+  Floats k_out;  // [cu_seqlens_k[S], num_heads, dim of k_cache]; the heads of a token are dense.
+  int64_t k_out_stride = 0;  // Elements from token to token.
+  Floats v_out;              // [cu_seqlens_k[S], num_heads, dim of v_cache]
+  int64_t v_out_stride = 0;
+};
+
 struct BlockPair {
   int64_t source = 0;
   int64_t destination = 0;

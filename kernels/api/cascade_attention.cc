@@ -48,6 +48,9 @@ absl::Status CheckShape(const CascadeAttentionArgs& args) {
   RETURN_IF_ERROR(RequireNull(a.dense.k.data, "dense.k"));
   RETURN_IF_ERROR(RequireNull(a.dense.cu_seqlens_k, "dense.cu_seqlens_k"));
   RETURN_IF_ERROR(RequireNull(a.scores.alibi_slopes, "scores.alibi_slopes"));
+  if (a.scales.any()) {
+    return absl::InvalidArgumentError("scales are given: must be none; use VarlenAttention");
+  }
   const ScoreOptions& scores = a.scores;
   RETURN_IF_ERROR(
       Require(scores.window_left == -1, "scores.window_left", scores.window_left, "-1"));

@@ -11,8 +11,8 @@ namespace baton {
 // common prefix are the first of sequence 0's row of the block table; those entries of the other
 // rows are not looked at.
 struct CascadeAttentionArgs {
-  // Neither dense keys, ALiBi, a window nor local chunks. Sequences with queries have at least
-  // common_prefix_len + query length keys.
+  // Neither dense keys, scales, ALiBi, a window nor local chunks. Sequences with queries have at
+  // least common_prefix_len + query length keys.
   VarlenAttentionArgs attention;
   int32_t common_prefix_len = 0;  // Above 0, a multiple of the block size.
 };

@@ -30,6 +30,17 @@ absl::Status CheckScores(const ScoreOptions& scores, int64_t num_heads) {
                  absl::StrCat("0 or at least num_heads = ", num_heads, ", at most ", kMaxStride));
 }
 
+absl::Status CheckScaling(const AttentionScales& scales, int64_t num_kv_heads) {
+  const float out = scales.output_scale;
+  RETURN_IF_ERROR(RequireFloat(std::isfinite(out) && out > 0, "scales.output_scale", out,
+                               "finite and greater than 0"));
+  const int64_t stride = scales.stride;
+  if (stride == 0 || (stride >= num_kv_heads && stride <= kMaxStride)) return absl::OkStatus();
+  return Require(false, "scales.stride", stride,
+                 absl::StrCat("0 or at least the heads of K and V, ", num_kv_heads, ", at most ",
+                              kMaxStride));
+}
+
 absl::Status CheckHeads(int64_t num_heads, int64_t num_kv_heads, absl::string_view allowed) {
   RETURN_IF_ERROR(RequireIn(num_heads, 1, kMaxHeads, "num_heads"));
   return Require(num_heads % num_kv_heads == 0, "num_heads", num_heads, allowed, num_kv_heads);
@@ -73,6 +84,22 @@ absl::Status CheckQueries(const Args& args, int64_t num_tokens, int64_t k_dim, i
   return RequireStride(args.lse_stride, num_tokens, "lse_stride");
 }
 
+absl::Status CheckPartials(const PagedAttentionArgs& args) {
+  const AttentionPartials& partials = args.partials;
+  if (!partials.given()) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(partials.exp_sums, "partials.exp_sums"));
+  RETURN_IF_ERROR(RequirePointer(partials.max_logits, "partials.max_logits"));
+  RETURN_IF_ERROR(RequirePointer(partials.tmp_out, "partials.tmp_out"));
+  const int64_t needed = (int64_t{args.max_seq_len} + kPartitionKeys - 1) / kPartitionKeys;
+  RETURN_IF_ERROR(Require(
+      partials.max_num_partitions >= needed && partials.max_num_partitions <= INT32_MAX,
+      "partials.max_num_partitions", partials.max_num_partitions,
+      absl::StrCat("in [", needed, ", ", INT32_MAX, "]: partitions of ", kPartitionKeys,
+                   " keys with max_seq_len = ", args.max_seq_len)));
+  return Require(args.split != AttentionSplit::kSinglePass, "split", static_cast<int>(args.split),
+                 "AUTO, SPLIT or REFERENCE with partials");
+}
+
 absl::Status CheckDense(const VarlenAttentionArgs& args) {
   const DenseKeys& dense = args.dense;
   RETURN_IF_ERROR(RequireNull(args.k_cache.data, "k_cache.data", "with dense.cu_seqlens_k"));
@@ -106,7 +133,12 @@ absl::Status CheckKvCacheShape(const AttentionWithKvCacheArgs& args) {
   RETURN_IF_ERROR(Require(args.num_new >= 0 && args.num_new <= INT32_MAX / args.num_seqs, "num_new",
                           args.num_new, absl::StrCat("in [0, ", INT32_MAX / args.num_seqs, "]")));
   RETURN_IF_ERROR(RequireAtLeast(args.num_splits, 0, "num_splits"));
-  RETURN_IF_ERROR(RequirePointer(args.cache_seqlens, "cache_seqlens"));
+  if (args.cache_seqlen == -1) {
+    RETURN_IF_ERROR(RequirePointer(args.cache_seqlens, "cache_seqlens"));
+  } else {
+    RETURN_IF_ERROR(RequireNull(args.cache_seqlens, "cache_seqlens", "with cache_seqlen"));
+    RETURN_IF_ERROR(RequireAtLeast(args.cache_seqlen, 0, "cache_seqlen"));
+  }
   if (args.num_new > 0) {
     RETURN_IF_ERROR(RequirePointer(args.k.data, "k"));
     RETURN_IF_ERROR(RequirePointer(args.v.data, "v"));
@@ -161,6 +193,8 @@ absl::Status CheckShapes(const VarlenAttentionArgs& args) {
     RETURN_IF_ERROR(RequireNull(args.dense.k.data, "dense.k", "without dense.cu_seqlens_k"));
   }
   RETURN_IF_ERROR(dense ? CheckDense(args) : CheckCaches(args));
+  RETURN_IF_ERROR(
+      CheckScaling(args.scales, dense ? args.dense.num_heads : args.k_cache.num_heads));
   RETURN_IF_ERROR(RequirePointer(args.cu_seqlens_q, "cu_seqlens_q"));
   if (!dense) RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
   return args.num_tokens == 0 ? absl::OkStatus() : CheckRows(args, args.num_tokens);
@@ -172,8 +206,10 @@ absl::Status CheckShapes(const PagedAttentionArgs& args) {
   RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckCaches(args, args.sparsity));
+  RETURN_IF_ERROR(CheckScaling(args.scales, args.k_cache.num_heads));
   RETURN_IF_ERROR(Require(args.split <= AttentionSplit::kReference, "split",
                           static_cast<int>(args.split), "AUTO, SINGLE_PASS, SPLIT or REFERENCE"));
+  RETURN_IF_ERROR(CheckPartials(args));
   RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
   return CheckQueries(args, args.num_seqs, args.k_cache.dim, args.v_cache.dim);
 }
@@ -199,6 +235,7 @@ absl::Status CheckShapes(const AttentionWithKvCacheArgs& args) {
   RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckCaches(args));
+  RETURN_IF_ERROR(CheckScaling(args.scales, args.k_cache.num_heads));
   RETURN_IF_ERROR(CheckKvCacheShape(args));
   return CheckRotary(args);
 }

@@ -206,6 +206,20 @@ absl::Status CheckShapes(const ReshapeAndCacheArgs& args) {
   return RequireStride(args.value_stride, heads * args.v_cache.dim, "value_stride");
 }
 
+absl::Status CheckShapes(const UpdateKvCacheArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args.append));
+  RETURN_IF_ERROR(RequireOperand(args.k_out, "k_out"));
+  RETURN_IF_ERROR(RequireOperand(args.v_out, "v_out"));
+  RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
+  if (args.num_seqs == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.cu_seqlens_k, "cu_seqlens_k"));
+  RETURN_IF_ERROR(RequireIn(args.max_blocks, 0, INT32_MAX, "max_blocks"));
+  const int64_t blocks = args.append.k_cache.num_blocks;
+  if (args.block_table != nullptr || args.num_seqs <= blocks) return absl::OkStatus();
+  return Require(false, "num_seqs", args.num_seqs,
+                 absl::StrCat("at most k_cache.num_blocks = ", blocks, " without a block_table"));
+}
+
 absl::Status CheckShapes(const CopyBlocksArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_planes, 0, "num_planes"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_pairs, 0, "num_pairs"));

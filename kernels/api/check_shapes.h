@@ -18,6 +18,7 @@ namespace baton {
 // INVALID_ARGUMENT with the field, its value and what is allowed. Of memory only what the host has
 // is looked at: planes, packed matrices, parts of weights; never an array that may lie in a device.
 absl::Status CheckShapes(const ReshapeAndCacheArgs& args);
+absl::Status CheckShapes(const UpdateKvCacheArgs& args);
 absl::Status CheckShapes(const CopyBlocksArgs& args);
 absl::Status CheckShapes(const SwapBlocksArgs& args);
 absl::Status CheckShapes(const GatherBlocksArgs& args);

@@ -14,6 +14,7 @@ class OperatorLibrary {
  public:
   virtual ~OperatorLibrary() = default;
 
+  virtual absl::Status UpdateKvCache(const UpdateKvCacheArgs& args) = 0;
   virtual absl::Status CopyBlocks(const CopyBlocksArgs& args) = 0;
   virtual absl::Status SwapBlocks(const SwapBlocksArgs& args) = 0;
   virtual absl::Status GatherBlocks(const GatherBlocksArgs& args) = 0;

@@ -12,8 +12,8 @@ bool FastAttentionServes(const GenericAttentionArgs& args) {
     return plane.data != nullptr && plane.layout == CacheLayout::kHnd && IsDenseBlock(plane);
   };
   return fits(base.k_cache) && fits(base.v_cache) && base.dense.cu_seqlens_k == nullptr &&
-         base.scores.sinks == nullptr && args.sparsity.vert_stride <= 1 &&
-         args.leftpad == nullptr && !args.skip_decodes;
+         base.scores.sinks == nullptr && !base.scales.any() && args.sparsity.vert_stride <= 1 &&
+         args.leftpad == nullptr && !args.skip_decodes && !args.partials.given();
 }
 
 AttentionSplit ReferenceSplit(int64_t max_seq_len, int64_t num_seqs, int64_t num_heads) {
@@ -44,6 +44,7 @@ void AttentionDispatch::Run(const PagedAttentionArgs& args) {
   if (split == AttentionSplit::kReference) {
     split = ReferenceSplit(args.max_seq_len, args.num_seqs, args.num_heads);
   }
+  const bool single = split == AttentionSplit::kSinglePass;
   Run(GenericAttentionArgs{.base = {.q = args.q,
                                     .q_stride = args.q_stride,
                                     .num_heads = args.num_heads,
@@ -56,12 +57,14 @@ void AttentionDispatch::Run(const PagedAttentionArgs& args) {
                                     .k_cache = args.k_cache,
                                     .v_cache = args.v_cache,
                                     .scores = args.scores,
+                                    .scales = args.scales,
                                     .round_to = args.round_to,
                                     .out = args.out,
                                     .out_stride = args.out_stride,
                                     .lse = args.lse,
                                     .lse_stride = args.lse_stride},
-                           .sparsity = args.sparsity},
+                           .sparsity = args.sparsity,
+                           .partials = single ? AttentionPartials{} : args.partials},
       split);
 }
 

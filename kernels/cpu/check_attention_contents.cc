@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "common/base/status.h"
@@ -51,6 +52,23 @@ absl::Status CheckScoreArrays(const ScoreOptions& scores, int64_t num_heads, int
       const float slope = scores.alibi_slopes[i];
       if (std::isfinite(slope)) continue;
       return RequireFloat(false, absl::StrCat("scores.alibi_slopes[", i, "]"), slope, "finite");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDescales(const AttentionScales& scales, int64_t num_kv_heads, int64_t num_seqs) {
+  for (const auto& [descales, field] : {std::pair{scales.q_descale, "scales.q_descale["},
+                                        {scales.k_descale, "scales.k_descale["},
+                                        {scales.v_descale, "scales.v_descale["}}) {
+    if (descales == nullptr) continue;
+    for (int64_t s = 0; s < (scales.stride == 0 ? 1 : num_seqs); ++s) {
+      for (int64_t h = 0; h < num_kv_heads; ++h) {
+        const float x = descales[s * scales.stride + h];
+        if (x > 0 && std::isfinite(x)) continue;
+        return RequireFloat(false, absl::StrCat(field, s, "][", h, "]"), x,
+                            "finite and greater than 0");
+      }
     }
   }
   return absl::OkStatus();
@@ -108,16 +126,6 @@ absl::Status CheckLength(int64_t length, const char* field, int64_t s, int64_t m
   return Require(false, max_field, max, absl::StrCat("at least ", field, "[", s, "] = ", length));
 }
 
-absl::Status CheckCumulative(const int32_t* cu, int64_t num_seqs, const char* field) {
-  RETURN_IF_ERROR(Require(cu[0] == 0, absl::StrCat(field, "[0]"), cu[0], "0"));
-  for (int64_t s = 0; s < num_seqs; ++s) {
-    if (cu[s + 1] >= cu[s]) continue;
-    return Require(false, absl::StrCat(field, "[", s + 1, "]"), cu[s + 1],
-                   "not less than the entry before");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckStarts(const int32_t* starts, int64_t num_seqs) {
   for (int64_t s = 0; starts != nullptr && s < num_seqs; ++s) {
     if (starts[s] >= 0) continue;
@@ -141,14 +149,15 @@ absl::Status CheckKvCacheRows(const AttentionWithKvCacheArgs& args, const Caches
   const bool paged = args.block_table != nullptr;
   const int64_t size = args.k_cache.block_size;
   const int64_t capacity = std::min<int64_t>(paged ? args.max_blocks * size : size, INT32_MAX);
-  const int64_t rows = args.cache_seqlens[s];
+  const int64_t rows = CacheSeqlen(args, s);
   const int64_t after = rows + args.num_new;
   if (args.num_new > capacity) {
     return Require(false, "num_new", args.num_new,
                    absl::StrCat("at most the capacity of ", capacity, " of a sequence"));
   }
   if (rows < 0 || after > capacity) {
-    return Require(false, absl::StrCat("cache_seqlens[", s, "]"), rows,
+    const bool one = args.cache_seqlens == nullptr;
+    return Require(false, one ? "cache_seqlen" : absl::StrCat("cache_seqlens[", s, "]"), rows,
                    absl::StrCat("in [0, ", capacity - args.num_new, "]: a capacity of ", capacity,
                                 " with num_new = ", args.num_new));
   }
@@ -179,7 +188,7 @@ absl::Status CheckRotaryRows(const AttentionWithKvCacheArgs& args) {
   const bool advances = scores.causal || scores.window_left >= 0 || scores.window_right >= 0;
   const int64_t tokens = std::max(args.num_new, advances ? args.num_queries : 1);
   for (int64_t s = 0; s < args.num_seqs; ++s) {
-    const int64_t needed = args.cache_seqlens[s] + tokens;
+    const int64_t needed = CacheSeqlen(args, s) + tokens;
     if (needed <= args.num_rotary_positions) continue;
     return Require(false, "num_rotary_positions", args.num_rotary_positions,
                    absl::StrCat("at least ", needed, " for sequence ", s));
@@ -192,7 +201,7 @@ absl::Status CheckNewSlots(const AttentionWithKvCacheArgs& args) {
   absl::flat_hash_set<int64_t> slots;
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     for (int64_t i = 0; i < args.num_new; ++i) {
-      const int64_t row = args.cache_seqlens[s] + i;
+      const int64_t row = CacheSeqlen(args, s) + i;
       const int64_t slot = SlotOf(args, s, row);
       if (slots.insert(slot).second) continue;
       // Without either table each sequence has a block of its own.
@@ -252,6 +261,8 @@ absl::Status CheckContents(const VarlenAttentionArgs& args) {
     RETURN_IF_ERROR(CheckKeys(
         caches, {.index = s, .queries = queries, .keys = keys, .cached = keys}, "seq_lens"));
   }
+  RETURN_IF_ERROR(CheckDescales(
+      args.scales, dense ? args.dense.num_heads : args.k_cache.num_heads, args.num_seqs));
   const int64_t num_tokens = cu[args.num_seqs];
   RETURN_IF_ERROR(Require(args.num_tokens == 0 || args.num_tokens == num_tokens, "num_tokens",
                           args.num_tokens, "0 or cu_seqlens_q[num_seqs] = ", num_tokens));
@@ -266,6 +277,7 @@ absl::Status CheckContents(const PagedAttentionArgs& args) {
                       args.num_heads,  args.num_seqs,  args.block_tables,
                       args.max_blocks, "block_tables", args.table_starts, args.sparsity};
   RETURN_IF_ERROR(CheckArrays(caches));
+  RETURN_IF_ERROR(CheckDescales(args.scales, args.k_cache.num_heads, args.num_seqs));
   RETURN_IF_ERROR(CheckStarts(args.table_starts, args.num_seqs));
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     const int64_t keys = args.seq_lens[s];
@@ -309,6 +321,7 @@ absl::Status CheckContents(const AttentionWithKvCacheArgs& args) {
   const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
                       args.num_seqs, args.block_table, args.max_blocks, "block_table"};
   RETURN_IF_ERROR(CheckArrays(caches));
+  RETURN_IF_ERROR(CheckDescales(args.scales, args.k_cache.num_heads, args.num_seqs));
   for (int64_t s = 0; s < args.num_seqs; ++s) RETURN_IF_ERROR(CheckKvCacheRows(args, caches, s));
   RETURN_IF_ERROR(CheckRotaryRows(args));
   return CheckNewSlots(args);

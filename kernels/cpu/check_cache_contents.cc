@@ -76,6 +76,26 @@ absl::Status CheckStagedBlocks(const Args& args, bool repeats) {
   return absl::OkStatus();
 }
 
+// The tokens of sequence s lie in blocks of the cache.
+absl::Status CheckGathered(const UpdateKvCacheArgs& args, int64_t s) {
+  const CachePlane& plane = args.append.k_cache;
+  const int64_t length = int64_t{args.cu_seqlens_k[s + 1]} - args.cu_seqlens_k[s];
+  const int64_t blocks = args.block_table == nullptr ? 1 : args.max_blocks;
+  if (length > blocks * plane.block_size) {
+    return Require(false, absl::StrCat("cu_seqlens_k[", s + 1, "]"), args.cu_seqlens_k[s + 1],
+                   absl::StrCat("such that sequence ", s, " has at most ",
+                                blocks * plane.block_size, " tokens, what its blocks hold"));
+  }
+  if (args.block_table == nullptr) return absl::OkStatus();
+  for (int64_t i = 0; i * plane.block_size < length; ++i) {
+    const int64_t block = args.block_table[s * args.max_blocks + i];
+    if (block >= 0 && block < plane.num_blocks) continue;
+    return Require(false, absl::StrCat("block_table[", s, "][", i, "]"), block,
+                   absl::StrCat("in [0, ", plane.num_blocks, ")"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckScales(const CachePlane& cache, absl::string_view field) {
@@ -99,6 +119,32 @@ absl::Status CheckContents(const ReshapeAndCacheArgs& args) {
                    absl::StrCat("less than ", num_slots));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckCumulative(const int32_t* cu, int64_t num_seqs, const char* field) {
+  RETURN_IF_ERROR(Require(cu[0] == 0, absl::StrCat(field, "[0]"), cu[0], "0"));
+  for (int64_t s = 0; s < num_seqs; ++s) {
+    if (cu[s + 1] >= cu[s]) continue;
+    return Require(false, absl::StrCat(field, "[", s + 1, "]"), cu[s + 1],
+                   "not less than the entry before");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckContents(const UpdateKvCacheArgs& args) {
+  RETURN_IF_ERROR(CheckContents(args.append));
+  RETURN_IF_ERROR(RequireF32(args.k_out, "k_out"));
+  RETURN_IF_ERROR(RequireF32(args.v_out, "v_out"));
+  if (args.num_seqs == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckCumulative(args.cu_seqlens_k, args.num_seqs, "cu_seqlens_k"));
+  for (int64_t s = 0; s < args.num_seqs; ++s) RETURN_IF_ERROR(CheckGathered(args, s));
+  if (args.cu_seqlens_k[args.num_seqs] == 0) return absl::OkStatus();
+  const CachePlane& k = args.append.k_cache;
+  const CachePlane& v = args.append.v_cache;
+  RETURN_IF_ERROR(RequirePointer(args.k_out.data, "k_out"));
+  RETURN_IF_ERROR(RequirePointer(args.v_out.data, "v_out"));
+  RETURN_IF_ERROR(RequireStride(args.k_out_stride, int64_t{k.num_heads} * k.dim, "k_out_stride"));
+  return RequireStride(args.v_out_stride, int64_t{v.num_heads} * v.dim, "v_out_stride");
 }
 
 absl::Status CheckContents(const CopyBlocksArgs& args) {

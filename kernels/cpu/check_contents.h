@@ -15,6 +15,7 @@ namespace baton {
 // What the CPU says of a call whose shapes are right: its operands are f32, and whatever is in
 // arrays of indexes, lengths and scales can be followed. INVALID_ARGUMENT as of CheckShapes.
 absl::Status CheckContents(const ReshapeAndCacheArgs& args);
+absl::Status CheckContents(const UpdateKvCacheArgs& args);
 absl::Status CheckContents(const CopyBlocksArgs& args);
 absl::Status CheckContents(const SwapBlocksArgs& args);
 absl::Status CheckContents(const GatherBlocksArgs& args);
@@ -46,5 +47,9 @@ absl::Status CheckContents(const MoeCombineArgs& args);
 
 // Of a plane whose shape is right.
 absl::Status CheckScales(const CachePlane& cache, absl::string_view field);
+
+
+// Where sequences begin, [num_seqs + 1]: 0 first, not descending.
+absl::Status CheckCumulative(const int32_t* cu, int64_t num_seqs, const char* field);
 
 }  // namespace baton

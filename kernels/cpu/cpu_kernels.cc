@@ -40,6 +40,16 @@ absl::Status CpuKernels::ReshapeAndCache(const ReshapeAndCacheArgs& args) {
   return absl::OkStatus();
 }
 
+absl::Status CpuKernels::UpdateKvCache(const UpdateKvCacheArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  RETURN_IF_ERROR(ReshapeAndCache(args.append));
+  const CachePlane& k = args.append.k_cache;
+  const int64_t tokens = args.num_seqs == 0 ? 0 : args.cu_seqlens_k[args.num_seqs];
+  ForTokens(args.num_seqs, tokens * k.num_heads * k.dim,
+            [&](int64_t begin, int64_t end) { set_->gather_kv(args, begin, end); });
+  return absl::OkStatus();
+}
+
 absl::Status CpuKernels::CopyBlocks(const CopyBlocksArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
   baton::CopyBlocks(args, pool_);

@@ -31,6 +31,7 @@ class CpuKernels : public ModelOps, public OperatorLibrary {
     return compute == DType::kBF16 ? set_->bf16_numerics : "cpu-16lane.1";
   }
   absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& args) override;
+  absl::Status UpdateKvCache(const UpdateKvCacheArgs& args) override;
   absl::Status CopyBlocks(const CopyBlocksArgs& args) override;
   absl::Status SwapBlocks(const SwapBlocksArgs& args) override;
   absl::Status GatherBlocks(const GatherBlocksArgs& args) override;

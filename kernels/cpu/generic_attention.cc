@@ -1,8 +1,7 @@
 #include "kernels/cpu/generic_attention.h"
 
 #include "kernels/cpu/attention_fold.h"
-#include "kernels/api/cache_strides.h"
-#include "kernels/cpu/lane_convert.h"
+#include "kernels/cpu/head_rows.h"
 #include "kernels/cpu/lane_math.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/visible_keys.h"
@@ -11,55 +10,6 @@ namespace baton::BATON_KERNEL_SET {
 namespace {
 
 constexpr float kInfinity = __builtin_inff();
-
-// K or V of one KV head of one sequence.
-struct HeadRows {
-  const CachePlane* plane = nullptr;
-  CacheStrides strides;
-  float scale = 1.0f;
-  const int32_t* blocks = nullptr;
-  int64_t head = 0;
-  int64_t first_row = 0;  // Of the sequence's rows in the cache.
-  int64_t num_cached = 0;
-  const float* dense = nullptr;  // Of the first key after the cached ones.
-  int64_t dense_stride = 0;
-  int64_t dim = 0;
-};
-
-template <DType kType>
-void LoadCached(const HeadRows& rows, int64_t at, float* to, int64_t stride) {
-  const CacheStrides& s = rows.strides;
-  for (int64_t first = 0; first < rows.dim; first += s.group_dim, at += s.group) {
-    for (int64_t d = 0; d < s.group_dim; ++d) {
-      const float x = LoadOne<kType>(rows.plane->data, at + d);
-      to[(first + d) * stride] = IsFp8(kType) ? x * rows.scale : x;
-    }
-  }
-}
-
-// to[d * stride] = element d of key `key`.
-void LoadRow(const HeadRows& rows, int64_t key, float* to, int64_t stride) {
-  if (key >= rows.num_cached) {
-    const float* from = rows.dense + (key - rows.num_cached) * rows.dense_stride;
-    for (int64_t d = 0; d < rows.dim; ++d) to[d * stride] = from[d];
-    return;
-  }
-  const int64_t row = rows.first_row + key;
-  const int64_t size = rows.plane->block_size;
-  const int64_t at = rows.strides.At(rows.blocks[row / size], rows.head, row % size);
-  switch (rows.plane->dtype) {
-    case DType::kF32:
-      return LoadCached<DType::kF32>(rows, at, to, stride);
-    case DType::kF16:
-      return LoadCached<DType::kF16>(rows, at, to, stride);
-    case DType::kBF16:
-      return LoadCached<DType::kBF16>(rows, at, to, stride);
-    case DType::kFp8E4M3:
-      return LoadCached<DType::kFp8E4M3>(rows, at, to, stride);
-    case DType::kFp8E5M2:
-      return LoadCached<DType::kFp8E5M2>(rows, at, to, stride);
-  }
-}
 
 // A task in the making. Row r is query head r % group of token r / group.
 struct Work {
@@ -70,6 +20,7 @@ struct Work {
   HeadRows v;
   int64_t num_keys = 0;
   int64_t position = 0;      // Of the task's first query.
+  float score_scale = 1;     // With q_descale and k_descale.
   float* keys = nullptr;     // Of a partial state: [panels of 16 keys][k_dim][16].
   float* values = nullptr;   // [512][v_padded]
   float* scores = nullptr;   // [512] of one row, then the unnormalised probabilities.
@@ -131,10 +82,16 @@ void Stage(const Work& w, int64_t first_key) {
   }
 }
 
+// A descale of the task's sequence and KV head.
+float DescaleOf(const Work& w, const float* descales) {
+  if (descales == nullptr) return 1.0f;
+  return descales[w.task.sequence * w.args->base.scales.stride + w.task.kv_head];
+}
+
 // Scale, softcap, bias: as Transform in attention.cc.
 Vec Transform(const Work& w, const Vec& product, float slope, int64_t distance) {
   const ScoreOptions& options = w.args->base.scores;
-  Vec v = product * Broadcast(options.scale);
+  Vec v = product * Broadcast(w.score_scale);
   if (options.softcap > 0) v = Tanh(v / Broadcast(options.softcap)) * Broadcast(options.softcap);
   if (slope == 0) return v;
   float distances[kLanes];
@@ -179,13 +136,20 @@ float Score(const Work& w, int64_t r, int64_t first_key, const KeySpan& span) {
   return MaxLane(best);
 }
 
-// One partial state of row r, folded into its running state.
-void RunRow(const Work& w, int64_t r, int64_t first_key) {
+// One partial state of row r, whose sums of values are left in `partial`. A sum of 0: no key.
+struct RowPartial {
+  float max = -kInfinity;
+  float sum = 0;
+};
+
+RowPartial RunRow(const Work& w, int64_t r, int64_t first_key) {
   const KeySpan span = SpanOf(w, r, first_key);
   const SparseBlocks sparse = w.Sparse(r);
   int64_t first = span.begin;
   while (first < span.end && !sparse.Sees(first_key + first)) ++first;
-  if (first >= span.end) return;
+  const int64_t v_padded = w.shape.v_padded();
+  std::memset(w.partial, 0, v_padded * sizeof(float));
+  if (first >= span.end) return {};
   const float max = Score(w, r, first_key, span);
   Vec total = Zero();
   for (int64_t key = span.begin / kLanes * kLanes; key < span.end; key += kLanes) {
@@ -193,8 +157,6 @@ void RunRow(const Work& w, int64_t r, int64_t first_key) {
     Store(w.scores + key, e);
     total = total + e;
   }
-  const int64_t v_padded = w.shape.v_padded();
-  std::memset(w.partial, 0, v_padded * sizeof(float));
   for (int64_t key = first; key < span.end; ++key) {
     if (!sparse.Sees(first_key + key)) continue;
     const Vec p = Broadcast(w.scores[key]);
@@ -202,8 +164,36 @@ void RunRow(const Work& w, int64_t r, int64_t first_key) {
       Store(w.partial + d, Fma(p, Load(w.values + key * v_padded + d), Load(w.partial + d)));
     }
   }
-  FoldPartial(v_padded, w.partial, max, SumLanes(total), w.sum + r * v_padded, w.max[r],
+  return {max, SumLanes(total)};
+}
+
+// Adds what is in `partial` to the running state of row r.
+void FoldRow(const Work& w, int64_t r, const RowPartial& partial) {
+  const int64_t v_padded = w.shape.v_padded();
+  FoldPartial(v_padded, w.partial, partial.max, partial.sum, w.sum + r * v_padded, w.max[r],
               w.weight[r]);
+}
+
+// Of row r, which is a head of the task's only query, in the caller's partials.
+int64_t PartialAt(const Work& w, int64_t r, int64_t partition) {
+  const int64_t row = w.task.sequence * w.args->base.num_heads + w.Head(r);
+  return row * w.args->partials.max_num_partitions + partition;
+}
+
+void StorePartial(const Work& w, int64_t r, int64_t partition, const RowPartial& partial) {
+  const AttentionPartials& to = w.args->partials;
+  const int64_t at = PartialAt(w, r, partition);
+  to.max_logits[at] = partial.max;
+  to.exp_sums[at] = partial.sum;
+  std::memcpy(to.tmp_out + at * w.shape.v_dim, w.partial, w.shape.v_dim * sizeof(float));
+}
+
+RowPartial LoadPartial(const Work& w, int64_t r, int64_t partition) {
+  const AttentionPartials& from = w.args->partials;
+  const int64_t at = PartialAt(w, r, partition);
+  std::memset(w.partial, 0, w.shape.v_padded() * sizeof(float));
+  std::memcpy(w.partial, from.tmp_out + at * w.shape.v_dim, w.shape.v_dim * sizeof(float));
+  return {from.max_logits[at], from.exp_sums[at]};
 }
 
 void WriteRow(const Work& w, int64_t r) {
@@ -218,11 +208,14 @@ void WriteRow(const Work& w, int64_t r) {
   } else {
     if (base.scores.sinks != nullptr) {
       std::memset(w.partial, 0, v_padded * sizeof(float));
-      FoldPartial(v_padded, w.partial, base.scores.sinks[w.Head(r)], 1.0f, sum, w.max[r],
-                  w.weight[r]);
+      FoldRow(w, r, {base.scores.sinks[w.Head(r)], 1.0f});
     }
     const Vec weight = Broadcast(w.weight[r]);
-    for (int64_t d = 0; d < v_padded; d += kLanes) Store(sum + d, Load(sum + d) / weight);
+    const Vec descale = Broadcast(DescaleOf(w, base.scales.v_descale));
+    const Vec output_scale = Broadcast(base.scales.output_scale);
+    for (int64_t d = 0; d < v_padded; d += kLanes) {
+      Store(sum + d, Load(sum + d) / weight * descale / output_scale);
+    }
     RoundRow(base.round_to, sum, v_dim);
     lse = w.max[r] + Log(w.weight[r]);
   }
@@ -250,15 +243,31 @@ HeadRows RowsOf(const GenericAttentionArgs& args, const AttentionTask& task, Cac
     }
   }
   if (!args.has_cache()) return rows;
-  const CachePlane& plane = is_key ? base.k_cache : base.v_cache;
-  rows.plane = &plane;
-  rows.strides = StridesOf(plane, role);
-  if (plane.num_scales > 0) rows.scale = plane.scales[plane.num_scales == 1 ? 0 : task.kv_head];
-  rows.blocks = TableOf(base, s);
-  rows.first_row = args.leftpad == nullptr ? 0 : args.leftpad[s];
-  rows.num_cached = base.seq_lens[s] - num_dense;
-  rows.dim = plane.dim;
-  return rows;
+  HeadRows cached = RowsOfPlane(is_key ? base.k_cache : base.v_cache, role, task.kv_head);
+  cached.blocks = TableOf(base, s);
+  cached.first_row = args.leftpad == nullptr ? 0 : args.leftpad[s];
+  cached.num_cached = base.seq_lens[s] - num_dense;
+  cached.dense = rows.dense;
+  cached.dense_stride = rows.dense_stride;
+  return cached;
+}
+
+Work MakeWork(const GenericAttentionArgs& args, const AttentionTask& task, float* scratch) {
+  const int64_t s = task.sequence;
+  Work w{.args = &args,
+         .task = task,
+         .shape = args.shape(task.q_end - task.q_begin),
+         .k = RowsOf(args, task, CacheRole::kKey),
+         .v = RowsOf(args, task, CacheRole::kValue),
+         .num_keys = args.base.seq_lens[s]};
+  w.position = w.num_keys - args.base.cu_seqlens_q[s + 1] + task.q_begin;
+  const AttentionScales& scales = args.base.scales;
+  w.score_scale = args.base.scores.scale * (DescaleOf(w, scales.q_descale) *
+                                            DescaleOf(w, scales.k_descale));
+  const int64_t floats = LayOut(w.shape, scratch, &w);
+  // What is not staged must not look like a NaN to lanes that are computed and dropped.
+  std::memset(scratch, 0, floats * sizeof(float));
+  return w;
 }
 
 }  // namespace
@@ -269,22 +278,32 @@ int64_t GenericAttentionScratch(const AttentionShape& shape) {
 }
 
 void GenericAttention(const GenericAttentionArgs& args, const AttentionTask& task, float* scratch) {
-  const int64_t s = task.sequence;
-  Work w{.args = &args,
-         .task = task,
-         .shape = args.shape(task.q_end - task.q_begin),
-         .k = RowsOf(args, task, CacheRole::kKey),
-         .v = RowsOf(args, task, CacheRole::kValue),
-         .num_keys = args.base.seq_lens[s]};
-  w.position = w.num_keys - args.base.cu_seqlens_q[s + 1] + task.q_begin;
-  const int64_t floats = LayOut(w.shape, scratch, &w);
-  // What is not staged must not look like a NaN to lanes that are computed and dropped.
-  std::memset(scratch, 0, floats * sizeof(float));
+  const Work w = MakeWork(args, task, scratch);
+  const bool leaves_partials = args.partials.given();
   for (int64_t i = task.partial_begin; i < task.partial_end; ++i) {
     Stage(w, i * kPartialKeys);
-    for (int64_t r = 0; r < w.shape.rows(); ++r) RunRow(w, r, i * kPartialKeys);
+    for (int64_t r = 0; r < w.shape.rows(); ++r) {
+      const RowPartial partial = RunRow(w, r, i * kPartialKeys);
+      if (leaves_partials) {
+        StorePartial(w, r, i, partial);
+      } else {
+        FoldRow(w, r, partial);
+      }
+    }
   }
+  if (leaves_partials) return;
   for (int64_t r = 0; r < w.shape.rows(); ++r) WriteRow(w, r);
+}
+
+void ReduceGenericAttention(const GenericAttentionArgs& args, const AttentionTask& task,
+                            float* scratch) {
+  const Work w = MakeWork(args, task, scratch);
+  for (int64_t r = 0; r < w.shape.rows(); ++r) {
+    for (int64_t i = task.partial_begin; i < task.partial_end; ++i) {
+      FoldRow(w, r, LoadPartial(w, r, i));
+    }
+    WriteRow(w, r);
+  }
 }
 
 }  // namespace baton::BATON_KERNEL_SET

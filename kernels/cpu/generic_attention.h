@@ -8,5 +8,8 @@ namespace baton::BATON_KERNEL_SET {
 // order of operations of Attention in f32.
 int64_t GenericAttentionScratch(const AttentionShape& shape);
 void GenericAttention(const GenericAttentionArgs& args, const AttentionTask& task, float* scratch);
+// Folds the partials that tasks have left, and writes the output.
+void ReduceGenericAttention(const GenericAttentionArgs& args, const AttentionTask& task,
+                            float* scratch);
 
 }  // namespace baton::BATON_KERNEL_SET

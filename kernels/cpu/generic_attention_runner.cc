@@ -24,6 +24,12 @@ AttentionTask MakeTask(const GenericAttentionArgs& args, int64_t sequence, int64
   return task;
 }
 
+// Every partition of the task's sequence, also what no head sees: the caller reads them.
+void SetPartitions(const GenericAttentionArgs& args, AttentionTask& task) {
+  task.partial_begin = 0;
+  task.partial_end = CeilDiv(args.base.seq_lens[task.sequence], kPartialKeys);
+}
+
 }  // namespace
 
 GenericAttentionRunner::GenericAttentionRunner(const KernelSet* set, ThreadPool* pool)
@@ -53,6 +59,7 @@ void GenericAttentionRunner::Run(GenericAttentionArgs args) {
       const int64_t task_end = std::min(end, at + tile);
       longest = std::max(longest, task_end - at);
       AttentionTask task = MakeTask(args, s, at, task_end);
+      if (args.partials.given()) SetPartitions(args, task);
       for (task.kv_head = 0; task.kv_head < args.heads().num_kv_heads; ++task.kv_head) {
         tasks_.push_back(task);
       }
@@ -64,12 +71,26 @@ void GenericAttentionRunner::Run(GenericAttentionArgs args) {
   for (std::vector<float>& scratch : scratch_) {
     if (scratch.size() < floats) scratch.resize(floats);
   }
-  const auto run = [&](int64_t i, int thread) {
-    set_->generic_attention(args, tasks_[i], scratch_[thread].data());
+  const auto run_all = [&](const std::vector<AttentionTask>& tasks, const auto& kernel) {
+    const auto run = [&](int64_t i, int thread) {
+      kernel(args, tasks[i], scratch_[thread].data());
+    };
+    const int64_t num_tasks = std::ssize(tasks);
+    if (products >= kInlineProducts) return pool_->ParallelFor(num_tasks, run);
+    for (int64_t i = 0; i < num_tasks; ++i) run(i, 0);
   };
-  const int64_t num_tasks = std::ssize(tasks_);
-  if (products >= kInlineProducts) return pool_->ParallelFor(num_tasks, run);
-  for (int64_t i = 0; i < num_tasks; ++i) run(i, 0);
+  if (!args.partials.given()) return run_all(tasks_, set_->generic_attention);
+  partitions_.clear();
+  for (AttentionTask task : tasks_) {
+    const int64_t end = task.partial_end;
+    for (int64_t i = 0; i < end; ++i) {
+      task.partial_begin = i;
+      task.partial_end = i + 1;
+      partitions_.push_back(task);
+    }
+  }
+  run_all(partitions_, set_->generic_attention);
+  run_all(tasks_, set_->reduce_generic_attention);
 }
 
 }  // namespace baton

@@ -7,7 +7,8 @@
 
 namespace baton {
 
-// Divides generic attention into tasks for a pool: by sequence, KV head and queries, never by keys.
+// Divides generic attention into tasks for a pool: by sequence, KV head and queries; by keys only
+// where the caller has memory for partials.
 // Keeps its memory from call to call.
 class GenericAttentionRunner {
  public:
@@ -21,6 +22,7 @@ class GenericAttentionRunner {
   const KernelSet* set_;
   ThreadPool* pool_;
   std::vector<AttentionTask> tasks_;         // The longest first.
+  std::vector<AttentionTask> partitions_;    // Of partials: one for each.
   std::vector<int32_t> seq_lens_;            // Where the caller gave none.
   std::vector<std::vector<float>> scratch_;  // [num_threads]
 };

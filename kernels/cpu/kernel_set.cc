@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/elementwise.h"
+#include "kernels/cpu/gather_kv.h"
 #include "kernels/cpu/generic_attention.h"
 #include "kernels/cpu/moe.h"
 #include "kernels/cpu/row_math.h"
@@ -27,11 +28,13 @@ constexpr KernelSet kSet = {
     .moe_combine = MoeCombine,
     .fold_partials = FoldPartials,
     .reshape_and_cache = ReshapeAndCache,
+    .gather_kv = GatherKv,
     .attention_scratch = AttentionScratch,
     .attention = Attention,
     .reduce_attention = ReduceAttention,
     .generic_attention_scratch = GenericAttentionScratch,
     .generic_attention = GenericAttention,
+    .reduce_generic_attention = ReduceGenericAttention,
     .merge_attention_states = MergeAttentionStates,
     .row_math = RowMathTable,
 };

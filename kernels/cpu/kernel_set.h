@@ -71,7 +71,7 @@ struct WeightGemmBlock {
 };
 
 // Keys of one partial state of attention. Part of the numerics: changing it changes bits.
-inline constexpr int64_t kPartialKeys = 512;
+inline constexpr int64_t kPartialKeys = kPartitionKeys;
 
 // Queries [q_begin, q_end) of one sequence for all query heads of one KV head (indexes into the
 // flattened tokens), and the keys [512 * partial_begin, 512 * partial_end). With `states` the
@@ -108,6 +108,7 @@ struct GenericAttentionArgs {
   BlockSparsity sparsity;    // Of the last position.
   const int32_t* leftpad = nullptr;
   bool skip_decodes = false;
+  AttentionPartials partials;  // Of one query per sequence.
 
   bool has_cache() const { return base.k_cache.data != nullptr; }
   HeadCounts heads() const {
@@ -140,14 +141,19 @@ struct KernelSet {
   void (*moe_combine)(const MoeCombineArgs& args, int64_t begin, int64_t end);
   void (*fold_partials)(const FoldPartialsArgs& args, int64_t begin, int64_t end);
   void (*reshape_and_cache)(const ReshapeAndCacheArgs& args, int64_t begin, int64_t end);
+  // Of sequences [begin, end): what is in the cache.
+  void (*gather_kv)(const UpdateKvCacheArgs& args, int64_t begin, int64_t end);
   int64_t (*attention_scratch)(const AttentionShape& shape);  // In floats.
   void (*attention)(const VarlenAttentionArgs& args, const AttentionTask& task, float* scratch);
   // Folds the states that tasks with `states` have left, and writes the output.
   void (*reduce_attention)(const VarlenAttentionArgs& args, const AttentionTask& task,
                            float* scratch);
   int64_t (*generic_attention_scratch)(const AttentionShape& shape);  // In floats.
+  // With `partials` it leaves the task's there, and the next writes the output.
   void (*generic_attention)(const GenericAttentionArgs& args, const AttentionTask& task,
                             float* scratch);
+  void (*reduce_generic_attention)(const GenericAttentionArgs& args, const AttentionTask& task,
+                                   float* scratch);
   void (*merge_attention_states)(const MergeAttentionStatesArgs& args, int64_t begin, int64_t end);
   const RowMath* (*row_math)();
 };

@@ -30,6 +30,10 @@ bool Rotates(const AttentionWithKvCacheArgs& args) {
 
 }  // namespace
 
+int32_t CacheSeqlen(const AttentionWithKvCacheArgs& args, int64_t s) {
+  return args.cache_seqlens == nullptr ? args.cache_seqlen : args.cache_seqlens[s];
+}
+
 int64_t SlotOf(const AttentionWithKvCacheArgs& args, int64_t s, int64_t row) {
   const int64_t size = args.k_cache.block_size;
   if (args.block_table != nullptr) {
@@ -47,14 +51,14 @@ void KvCacheAppend::Append(const AttentionWithKvCacheArgs& args) {
     k_.assign(k.f32(), k.f32() + num_tokens * k_width);
     for (int64_t s = 0; s < args.num_seqs; ++s) {
       Rotation{set_, args}.Apply(k_.data() + s * args.num_new * k_width, heads, args.num_new,
-                                 args.cache_seqlens[s]);
+                                 CacheSeqlen(args, s));
     }
     k = k_.data();
   }
   slots_.clear();
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     for (int64_t i = 0; i < args.num_new; ++i) {
-      slots_.push_back(SlotOf(args, s, args.cache_seqlens[s] + i));
+      slots_.push_back(SlotOf(args, s, CacheSeqlen(args, s) + i));
     }
   }
   set_->reshape_and_cache({.key = k,
@@ -78,7 +82,7 @@ ConstFloats KvCacheAppend::RotatedQueries(const AttentionWithKvCacheArgs& args) 
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     for (int64_t i = 0; i < args.num_queries; ++i, row += width) {
       Rotation{set_, args}.Apply(row, args.num_heads, 1,
-                                 args.cache_seqlens[s] + (advances ? i : 0));
+                                 CacheSeqlen(args, s) + (advances ? i : 0));
     }
   }
   return q_.data();
@@ -92,7 +96,7 @@ GenericAttentionArgs KvCacheAppend::Run(const AttentionWithKvCacheArgs& args) {
   for (int64_t s = 0; s < args.num_seqs; ++s) {
     cu_seqlens_q_.push_back(static_cast<int32_t>((s + 1) * args.num_queries));
     const int64_t leftpad = args.cache_leftpad == nullptr ? 0 : args.cache_leftpad[s];
-    seq_lens_.push_back(static_cast<int32_t>(args.cache_seqlens[s] + args.num_new - leftpad));
+    seq_lens_.push_back(static_cast<int32_t>(CacheSeqlen(args, s) + args.num_new - leftpad));
     if (args.block_table != nullptr) continue;
     batch_blocks_.push_back(args.cache_batch_idx == nullptr ? static_cast<int32_t>(s)
                                                             : args.cache_batch_idx[s]);
@@ -109,6 +113,7 @@ GenericAttentionArgs KvCacheAppend::Run(const AttentionWithKvCacheArgs& args) {
                    .k_cache = args.k_cache,
                    .v_cache = args.v_cache,
                    .scores = args.scores,
+                   .scales = args.scales,
                    .round_to = args.round_to,
                    .out = args.out,
                    .out_stride = int64_t{args.num_heads} * args.v_cache.dim,

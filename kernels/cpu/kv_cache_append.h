@@ -8,6 +8,9 @@
 
 namespace baton {
 
+// Rows that sequence s has in the cache.
+int32_t CacheSeqlen(const AttentionWithKvCacheArgs& args, int64_t s);
+
 // The slot of row `row` of sequence s: block * block_size + offset. The row has a place in the
 // cache; the entry of the block table may be anything, and then so is the slot.
 int64_t SlotOf(const AttentionWithKvCacheArgs& args, int64_t s, int64_t row);

@@ -459,7 +459,7 @@ int64_t LongestSplit(int64_t num_tokens, int64_t num_heads, int64_t dim, int64_t
 
 cudaError_t VarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom& room,
                             cudaStream_t stream) {
-  if (args.out.dtype != args.round_to || args.dense.cu_seqlens_k != nullptr) {
+  if (args.out.dtype != args.round_to || args.dense.cu_seqlens_k != nullptr || args.scales.any()) {
     return cudaErrorInvalidValue;
   }
   const bool is_told = args.num_tokens > 0 && args.max_seqlen_q > 0 && args.max_seqlen_k > 0;
@@ -471,7 +471,8 @@ cudaError_t VarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom
 
 cudaError_t PagedAttention(const PagedAttentionArgs& args, const AttentionRoom& room,
                            cudaStream_t stream) {
-  if (args.out.dtype != args.round_to || args.sparsity.vert_stride > 1) {
+  if (args.out.dtype != args.round_to || args.sparsity.vert_stride > 1 || args.scales.any() ||
+      args.partials.given()) {
     return cudaErrorInvalidValue;
   }
   Problem problem = ProblemOf(args);

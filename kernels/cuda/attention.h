@@ -10,7 +10,8 @@
 // ScoreOptions are in device memory too. q is bf16 or f16 and aligned to 16 bytes, its stride a
 // multiple of 8; `out` is f32 or the type of q. Both planes have one dim, a multiple of 8 up to
 // 256, and are of the type of q or fp8; their strides and data are multiples of 8 elements.
-// Sparsity and dense keys are not served. cudaErrorInvalidValue for what is not allowed.
+// Sparsity, dense keys, AttentionScales and a caller's partials are not served.
+// cudaErrorInvalidValue for what is not allowed.
 //
 // Scores are sums in steps of 16 of the head size (mma.sync), scaled into powers of two; softmax
 // takes 64 keys at a time, from absolute multiples of 64, and starts anew at each multiple of 512;

@@ -82,6 +82,32 @@ TEST_P(AttentionGridTest, EveryPairOfValuesAgreesWithADoubleLoop) {
   }
 }
 
+// Also the pairs that the grid above, which devices share, leaves out. A cache of the compute type
+// is what other systems call "auto".
+TEST_P(AttentionGridTest, EveryComputeTypeWithEveryCacheTypeAndLayoutAgreesWithADoubleLoop) {
+  uint64_t seed = 1000;
+  for (const DType compute : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const DType kv :
+         {DType::kF32, DType::kF16, DType::kBF16, DType::kFp8E4M3, DType::kFp8E5M2}) {
+      for (const CacheLayout layout : kLayouts) {
+        for (const bool decode : {false, true}) {
+          AttentionShapes shape{.heads = 4,
+                                .kv_heads = 2,
+                                .dim = 32,
+                                .sequences = {{5, 5}, {3, 70}},
+                                .kv_scale = 0.25f,
+                                .scale_per_head = true,
+                                .layout = layout};
+          shape.compute = compute;
+          shape.kv = kv;
+          if (decode) shape.sequences = {{1, 530}, {1, 17}};
+          Run(shape, ++seed);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AttentionGridTest, NamedCornersAgreeWithADoubleLoop) {
   std::vector<AttentionShapes> corners = {
       // OPT-125m and OPT-30b.

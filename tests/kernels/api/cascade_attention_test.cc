@@ -68,6 +68,7 @@ TEST_P(CascadeAttentionTest, WhatItCannotDoIsRefusedByName) {
       {[](auto& a) { a.attention.scores.window_left = 5; }, "scores.window_left = 5: must be -1"},
       {[](auto& a) { a.attention.scores.window_right = 0; }, "scores.window_right = 0: must be -1"},
       {[](auto& a) { a.attention.scores.local_chunk = 8; }, "scores.local_chunk = 8: must be 0"},
+      {[](auto& a) { a.attention.scales.output_scale = 2; }, "scales are given: must be none"},
       {[](auto& a) { a.attention.scores.alibi_slopes = slopes; },
        "scores.alibi_slopes is given: must be null"},
       {[](auto& a) { a.attention.dense.cu_seqlens_k = lens; },

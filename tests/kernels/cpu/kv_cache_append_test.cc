@@ -23,6 +23,7 @@ struct Shapes {
   int64_t num_queries = 3;
   int64_t num_new = 3;
   std::vector<int32_t> lens = {0, 5, 20, 45};
+  bool one_length = false;  // The first of lens, which are all equal.
   ScoreOptions scores = {};
 };
 
@@ -83,7 +84,8 @@ class KvCacheProblem {
                                   .num_new = s.num_new,
                                   .k_cache = Plane(k_cache),
                                   .v_cache = Plane(v_cache),
-                                  .cache_seqlens = s.lens.data(),
+                                  .cache_seqlens = s.one_length ? nullptr : s.lens.data(),
+                                  .cache_seqlen = s.one_length ? s.lens[0] : -1,
                                   .cache_batch_idx = s.batch_idx ? batch_idx.data() : nullptr,
                                   .cache_leftpad = s.leftpad ? leftpad.data() : nullptr,
                                   .block_table = s.paged ? table.data() : nullptr,
@@ -191,7 +193,8 @@ class KvCacheProblem {
 
   // Appends the output of one row to `out` and returns its LSE.
   double Row(int64_t seq, int64_t i, int64_t head, std::vector<double>& out) {
-    const bool advances = s.scores.causal || s.scores.window_left >= 0;
+    const bool advances =
+        s.scores.causal || s.scores.window_left >= 0 || s.scores.window_right >= 0;
     const float* from = &q[((seq * s.num_queries + i) * kHeads + head) * kDim];
     std::vector<float> query(from, from + kDim);
     Rotate(query.data(), s.lens[seq] + (advances ? i : 0));
@@ -202,6 +205,7 @@ class KvCacheProblem {
     for (int64_t j = leftpad[seq]; j < end; ++j) {
       if (s.scores.causal && j > position) continue;
       if (s.scores.window_left >= 0 && j < position - s.scores.window_left) continue;
+      if (s.scores.window_right >= 0 && j > position + s.scores.window_right) continue;
       double x = 0;
       for (int64_t d = 0; d < kDim; ++d) {
         x += double{query[d]} * Read(expected_k, true, seq, j, head / 3, d);
@@ -277,6 +281,57 @@ TEST_P(KvCacheAppendTest, WindowSoftcapAndAlibiActOnTheLogicalPositions) {
       Run({.leftpad = leftpad, .alibi = true, .scores = {.softcap = 5, .window_left = 9}}, splits);
     }
   }
+}
+
+TEST_P(KvCacheAppendTest, WindowsReachToTheRightOverWhatIsAppended) {
+  for (const bool paged : {false, true}) {
+    for (const int32_t left : {-1, 0, 4}) {
+      for (const int32_t right : {0, 1, 2, 7}) {
+        for (const int32_t rotary_dim : {0, 10}) {
+          SCOPED_TRACE(paged * 1000 + rotary_dim * 100 + left * 10 + right);
+          Run({.paged = paged,
+               .leftpad = true,
+               .rotary_dim = rotary_dim,
+               .num_queries = 4,
+               .lens = {0, 5, 20, 44},
+               .scores = {.causal = false, .window_left = left, .window_right = right}});
+        }
+      }
+    }
+  }
+  // A causal mask sees nothing to the right, whatever the window says.
+  Run({.scores = {.causal = true, .window_right = 2}});
+}
+
+TEST_P(KvCacheAppendTest, LengthsMayBeOneNumber) {
+  for (const bool paged : {false, true}) {
+    for (const int32_t length : {0, 7, 8, 45}) {
+      Run({.paged = paged,
+           .leftpad = true,
+           .rotary_dim = 10,
+           .lens = std::vector<int32_t>(4, length),
+           .one_length = true});
+    }
+  }
+}
+
+TEST_P(KvCacheAppendTest, LengthsAreEitherOneNumberOrOneEach) {
+  KvCacheProblem p(Shapes{.lens = {5, 5}, .one_length = true});
+  GuardedFloats out(p.out_size()), lse(p.out_size() / kDim);
+  const auto refused = [&](auto change, const std::string& message) {
+    AttentionWithKvCacheArgs args = p.Args(out.data(), lse.data());
+    change(args);
+    const absl::Status status = kernels_->AttentionWithKvCache(args);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
+    EXPECT_TRUE(p.k_cache != p.expected_k) << "nothing is appended";
+  };
+  refused([](auto& a) { a.cache_seqlen = -1; }, "cache_seqlens = null: must point to data");
+  refused([](auto& a) { a.cache_seqlen = -2; }, "cache_seqlen = -2: must be at least 0");
+  refused([](auto& a) { a.cache_seqlen = 46; },
+          "cache_seqlen = 46: must be in [0, 45]: a capacity of 48 with num_new = 3");
+  refused([&](auto& a) { a.cache_seqlens = p.s.lens.data(); },
+          "cache_seqlens is given: must be null with cache_seqlen");
 }
 
 TEST_P(KvCacheAppendTest, NumbersOfQueriesAndNewTokensAreIndependent) {
