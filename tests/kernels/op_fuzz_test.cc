@@ -148,6 +148,102 @@ TEST_P(OpFuzzTest, HostileDecodeAndPrefixArgumentsAreRefusedOrHarmless) {
   }
 }
 
+TEST_P(OpFuzzTest, HostilePartialsAndScalesAreRefusedOrHarmless) {
+  const int64_t cases = 10 * FuzzCases();
+  const int64_t first = FirstFuzzSeed();
+  const float odd[] = {0, -1, NAN, INFINITY, -INFINITY, 1e-45f, 3e38f};
+  for (int64_t seed = first; seed < first + cases; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    random_ = Random(seed);
+    AttentionProblem p({.heads = 4,
+                        .kv_heads = 2,
+                        .sequences = {{1, 20}, {1, 530}},
+                        .layout = static_cast<CacheLayout>(Below(3))},
+                       1);
+    GuardedFloats out(p.out_size()), lse(p.total_q * 4);
+    GuardedFloats sums(2 * 4 * 2), maxima(2 * 4 * 2), tmp_out(2 * 4 * 2 * p.shape.v_dim);
+    std::vector<float> descales[3] = {{1, 2, 3, 4}, {1, 2, 3, 4}, {1, 2, 3, 4}};
+    PagedAttentionArgs args = p.PagedArgs(out.data(), AttentionSplit::kSplit, lse.data());
+    args.partials = {sums.data(), maxima.data(), tmp_out.data(), 2};
+    args.scales = {descales[0].data(), descales[1].data(), descales[2].data(), 2, 0.5f};
+    const int64_t what = Below(12);
+    if (what == 0) args.partials.exp_sums = nullptr;
+    if (what == 1) args.partials.max_logits = nullptr;
+    if (what == 2) args.partials.tmp_out = nullptr;
+    if (what == 3) SpoilDown(args.partials.max_num_partitions);
+    if (what == 4) args.split = static_cast<AttentionSplit>(Below(6));
+    if (what == 5) SpoilDown(args.scales.stride);
+    if (what == 6) args.scales.output_scale = odd[Below(7)];
+    if (what == 7) descales[Below(3)][Below(4)] = odd[Below(7)];
+    if (what == 8) SpoilDown(args.max_seq_len);
+    if (what == 9) Spoil(p.seq_lens[Below(2)]);
+    if (what == 10) Spoil(p.table[p.max_blocks + Below(p.max_blocks)]);
+    if (what == 11) SpoilDown(args.num_seqs);
+    const absl::Status status = kernels_->PagedAttention(args);
+    for (const GuardedFloats* memory : {&out, &lse, &sums, &maxima, &tmp_out}) {
+      ASSERT_TRUE(memory->GuardsIntact());
+      if (status.ok()) continue;
+      for (const float x : memory->values()) ASSERT_EQ(x, GuardedFloats::kCanary);
+    }
+    ASSERT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
+    ASSERT_FALSE(status.ok() && what < 3);
+  }
+}
+
+TEST_P(OpFuzzTest, HostileUpdatesOfACacheAreRefusedOrStayInTheirPlace) {
+  const int64_t cases = 10 * FuzzCases();
+  const int64_t first = FirstFuzzSeed();
+  const std::vector<float> x = RandomFloats(1, 3 * 32);
+  for (int64_t seed = first; seed < first + cases; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    random_ = Random(seed);
+    GuardedFloats caches[2] = {GuardedFloats(4 * 8 * 32), GuardedFloats(4 * 8 * 32)};
+    GuardedFloats outs[2] = {GuardedFloats(16 * 40), GuardedFloats(16 * 40)};
+    std::vector<int64_t> slots = {3, -1, 30};
+    std::vector<int32_t> cu = {0, 9, 9, 16}, table = {0, 3, -1, -1, 2, -1};
+    CachePlane plane{.data = reinterpret_cast<std::byte*>(caches[0].data()),
+                     .layout = static_cast<CacheLayout>(Below(3)),
+                     .num_blocks = 4,
+                     .num_heads = 2,
+                     .block_size = 8,
+                     .dim = 16,
+                     .block_stride = 8 * 32};
+    UpdateKvCacheArgs args{.append = {.key = x.data(), .key_stride = 32, .value = x.data(),
+                                      .value_stride = 32, .slot_mapping = slots.data(),
+                                      .num_tokens = 3, .k_cache = plane, .v_cache = plane},
+                           .num_seqs = 3,
+                           .cu_seqlens_k = cu.data(),
+                           .block_table = table.data(),
+                           .max_blocks = 2,
+                           .k_out = outs[0].data(),
+                           .k_out_stride = 40,
+                           .v_out = outs[1].data(),
+                           .v_out_stride = 40};
+    args.append.v_cache.data = reinterpret_cast<std::byte*>(caches[1].data());
+    const int64_t what = Below(11);
+    if (what == 0) Spoil(slots[Below(3)]);
+    if (what == 1) SpoilDown(cu[Below(4)]);
+    if (what == 2) Spoil(table[Below(6)]);
+    if (what == 3) SpoilDown(args.num_seqs);
+    if (what == 4) SpoilDown(args.max_blocks);
+    if (what == 5) SpoilDown(args.k_out_stride);
+    if (what == 6) SpoilDown(args.append.num_tokens);
+    if (what == 7) SpoilDown(args.append.k_cache.num_blocks);
+    if (what == 8) SpoilDown(args.append.v_cache.block_size);
+    if (what == 9) args.k_out = {outs[0].data(), NoSuch<DType>(1)};
+    if (what == 10) args.block_table = nullptr;
+    const absl::Status status = kernels_->UpdateKvCache(args);
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(caches[i].GuardsIntact() && outs[i].GuardsIntact());
+      if (status.ok()) continue;
+      for (const float y : caches[i].values()) ASSERT_EQ(y, GuardedFloats::kCanary);
+      for (const float y : outs[i].values()) ASSERT_EQ(y, GuardedFloats::kCanary);
+    }
+    ASSERT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
+    ASSERT_FALSE(status.ok() && what == 9);
+  }
+}
+
 TEST_P(OpFuzzTest, HostileDenseKeysAreRefusedOrHarmless) {
   const int64_t cases = 10 * FuzzCases();
   const int64_t first = FirstFuzzSeed();
