@@ -60,6 +60,10 @@ absl::Status CudaOps::ReshapeAndCache(const ReshapeAndCacheArgs& args) {
 
 absl::Status CudaOps::VarlenAttention(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
+  if (args.scales.any()) {
+    return absl::InvalidArgumentError(
+        "scales are given: must be none on a GPU; planes of fp8 have scales of their own");
+  }
   const bool fits = ScratchBytes(args) <= scratch_.size_bytes();
   const AttentionRoom room{
       .scratch = fits ? reinterpret_cast<float*>(scratch_.data()) : nullptr,

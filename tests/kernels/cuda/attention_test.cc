@@ -372,6 +372,9 @@ TEST_F(AttentionRefusalTest, OneQueryEachIsPagedAttention) {
 TEST_F(AttentionRefusalTest, RefusesWhatTheKernelsDoNotServe) {
   EXPECT_FALSE(Refuses([](auto&) {}));
   EXPECT_TRUE(Refuses([](auto& a) { a.q.dtype = DType::kF32; }));
+  EXPECT_TRUE(Refuses([](auto& a) { a.scales.output_scale = 2; }));
+  EXPECT_TRUE(RefusesPaged([](auto& a) { a.scales.output_scale = 2; }));
+  EXPECT_TRUE(RefusesPaged([](auto& a) { a.partials.max_num_partitions = 2; }));
   EXPECT_TRUE(Refuses([](auto& a) { a.num_heads = 3; }));
   EXPECT_TRUE(Refuses([](auto& a) { a.k_cache.dim = a.v_cache.dim = 60; }));
   EXPECT_TRUE(Refuses([](auto& a) { a.k_cache.dim = a.v_cache.dim = 264; }));
