@@ -36,6 +36,18 @@ absl::Status Renew(const CertsOptions& o) {
   return absl::OkStatus();
 }
 
+// Tells what to hand out, and what is next.
+absl::Status Rotate(const CertsOptions& o) {
+  const CertStore store(o.dir);
+  RETURN_IF_ERROR(o.begin ? store.BeginRotation(UnixSeconds())
+                          : store.FinishRotation(UnixSeconds()));
+  for (const TlsRole role : store.Roles()) std::printf("%s\n", store.RoleDir(role).c_str());
+  std::printf(o.begin ? "Next: copy them to their servers; a minute later `baton certs renew --all`, "
+                        "and copy them again; a minute later `baton certs rotate-ca --finish`\n"
+                      : "Next: copy them to their servers, which then refuse the old CA\n");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int InitCerts(const CertsOptions& options) {
@@ -45,5 +57,7 @@ int InitCerts(const CertsOptions& options) {
 int IssueCerts(const CertsOptions& options) { return Report(Issue(options)); }
 
 int RenewCerts(const CertsOptions& options) { return Report(Renew(options)); }
+
+int RotateCa(const CertsOptions& options) { return Report(Rotate(options)); }
 
 }  // namespace baton::cli

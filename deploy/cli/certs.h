@@ -13,11 +13,14 @@ struct CertsOptions {
   std::string role;  // Of `issue`; empty = all.
   int days = 30;     // That a leaf is valid.
   bool all = false;  // `renew`: whatever is left of them.
+  bool begin = false;   // `rotate-ca`: one of these two.
+  bool finish = false;
 };
 
-// `baton certs init|issue|renew`: exit code 0, or 2 after one line on stderr.
+// `baton certs init|issue|renew|rotate-ca`: exit code 0, or 2 after one line on stderr.
 int InitCerts(const CertsOptions& options);
 int IssueCerts(const CertsOptions& options);
 int RenewCerts(const CertsOptions& options);
+int RotateCa(const CertsOptions& options);
 
 }  // namespace baton::cli
