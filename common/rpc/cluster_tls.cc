@@ -1,5 +1,6 @@
 #include "common/rpc/cluster_tls.h"
 
+#include <grpc/grpc_security_constants.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/tls_certificate_provider.h>
@@ -24,6 +25,7 @@ namespace {
 namespace tls = grpc::experimental;
 
 constexpr unsigned kRefreshS = 1;
+constexpr size_t kMaxVerdicts = 1024;  // More peers than that are verified anew.
 // A suite that no connection of ours can use: TLS 1.2 is then left without any.
 constexpr char kNoSuiteOfTls12[] = "PSK-AES128-GCM-SHA256";
 
@@ -33,6 +35,11 @@ absl::string_view View(grpc::string_ref text) { return {text.data(), text.size()
 absl::StatusOr<SpiffeId> PeerId(const std::vector<grpc::string_ref>& uris) {
   if (uris.size() != 1) return absl::PermissionDeniedError("it names no or several URIs");
   return ParseSpiffeId(View(uris[0]));
+}
+
+std::string FirstOf(const grpc::AuthContext& context, const char* property) {
+  const std::vector<grpc::string_ref> values = context.FindPropertyValues(property);
+  return values.empty() ? "" : std::string(View(values[0]));
 }
 
 // After the library has checked chain and dates: who is it?
@@ -46,6 +53,7 @@ class ReleaseVerifier : public tls::ExternalCertificateVerifier {
 
   bool Verify(tls::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
               grpc::Status* result) override {
+    if (note_ != nullptr) note_->SetPeer(std::string(View(request->peer_cert_full_chain())));
     const absl::Status status = Check(PeerId(request->uri_names()));
     if (!status.ok()) {
       *result = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(status.message()));
@@ -83,6 +91,8 @@ class ReleaseVerifier : public tls::ExternalCertificateVerifier {
 // Guards every service of a server, also those that libraries add.
 class MethodGuard : public grpc::AuthMetadataProcessor {
  public:
+  explicit MethodGuard(const ClusterTls* tls) : tls_(tls) {}
+
   bool IsBlocking() const override { return false; }
 
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* context, OutputMetadata*,
@@ -94,12 +104,17 @@ class MethodGuard : public grpc::AuthMetadataProcessor {
     const std::optional<std::set<TlsRole>> roles = RolesFor(method);
     if (context->IsPeerAuthenticated() && peer.ok() && roles.has_value() &&
         roles->count(peer->role) > 0) {
-      return grpc::Status::OK;
+      if (tls_->TrustsPeer(*context)) return grpc::Status::OK;
+      return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
+                          "your certificate is of a CA that is trusted no more");
     }
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
                         absl::StrCat("role ", peer.ok() ? RoleWord(peer->role) : "unknown",
                                      " may not call ", roles.has_value() ? method : "this"));
   }
+
+ private:
+  const ClusterTls* const tls_;
 };
 
 std::string PairOf(const TlsFiles& files) {
@@ -116,6 +131,16 @@ void HandshakeNote::Set(std::string why) {
 std::string HandshakeNote::Get() const {
   absl::MutexLock lock(&mutex_);
   return why_;
+}
+
+void HandshakeNote::SetPeer(std::string chain_pem) {
+  absl::MutexLock lock(&mutex_);
+  peer_ = std::move(chain_pem);
+}
+
+std::string HandshakeNote::peer() const {
+  absl::MutexLock lock(&mutex_);
+  return peer_;
 }
 
 absl::StatusOr<std::unique_ptr<ClusterTls>> ClusterTls::Create(const std::string& dir,
@@ -150,6 +175,20 @@ void ClusterTls::Publish(const TlsIdentity& identity) {
       {{"identity", identity.id.ToUri()}, {"not_after", identity.not_after_s}});
 }
 
+bool ClusterTls::Trusts(const std::string& chain_pem) const {
+  absl::MutexLock lock(&mutex_);
+  const std::shared_ptr<const TlsIdentity> now = current();
+  if (verdicts_.of != now || verdicts_.by_chain.size() >= kMaxVerdicts) verdicts_ = {.of = now};
+  const auto [found, is_new] = verdicts_.by_chain.try_emplace(chain_pem, false);
+  if (is_new) found->second = LeadsTo(chain_pem, now->files.ca_pem);
+  return found->second;
+}
+
+bool ClusterTls::TrustsPeer(const grpc::AuthContext& peer) const {
+  return Trusts(absl::StrCat(FirstOf(peer, GRPC_X509_PEM_CERT_PROPERTY_NAME), "\n",
+                             FirstOf(peer, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME)));
+}
+
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ClusterTls::MakeServerCredentials() const {
   tls::TlsServerCredentialsOptions options(std::make_shared<tls::FileWatcherCertificateProvider>(
       pair_->path(), pair_->path(), ca_->path(), kRefreshS));
@@ -160,7 +199,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ClusterTls::MakeServerC
       current()->id, nullptr, nullptr));
   std::shared_ptr<grpc::ServerCredentials> made = tls::TlsServerCredentials(options);
   if (made == nullptr) return absl::InternalError("gRPC takes no TLS credentials");
-  made->SetAuthMetadataProcessor(std::make_shared<MethodGuard>());
+  made->SetAuthMetadataProcessor(std::make_shared<MethodGuard>(this));
   return made;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <grpcpp/security/auth_context.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/node/message.h"
@@ -17,26 +19,33 @@
 
 namespace baton {
 
-// Why a handshake ended, for those who see only that it did. Thread-safe.
+// What a handshake has shown, for those who see only that it came to an end. Thread-safe.
 class HandshakeNote {
  public:
   void Set(std::string why);
   std::string Get() const;  // Empty: this side refused nobody.
 
+  // The certificates of the other side, PEM, leaf first.
+  void SetPeer(std::string chain_pem);
+  std::string peer() const;
+
  private:
   mutable absl::Mutex mutex_;
   std::string why_ ABSL_GUARDED_BY(mutex_);
+  std::string peer_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Mutual TLS 1.3 of the control plane, from the files of --tls-dir, which may be replaced at any
-// time: new connections go by the new ones within three seconds, old connections stay. Thread-safe.
+// time: new connections go by the new ones within three seconds. Old connections stay while Trusts is
+// true of who is at the other end: links and servers see to that. Thread-safe.
 class ClusterTls {
  public:
   // Must come before anything else of gRPC: it takes TLS 1.2 from the whole process. The error
   // names --tls-dir, the file and the cure.
   static absl::StatusOr<std::unique_ptr<ClusterTls>> Create(const std::string& dir, TlsRole role);
 
-  // Clients need a certificate of the same CA and release, and a role that the method allows.
+  // Clients need a certificate of the same CA and release, and a role that the method allows; their
+  // calls also one that the CAs of the moment still know. Outlives the server.
   absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials() const;
 
   // For one connection: by the certificate of the moment, to a server of that role only. What is
@@ -46,6 +55,13 @@ class ClusterTls {
 
   std::shared_ptr<const TlsIdentity> current() const { return watch_->current(); }
 
+  // Whether certificates (PEM, leaf first) lead to a CA of the moment, whatever their dates: one
+  // that ends leaves the connections that it has made.
+  bool Trusts(const std::string& chain_pem) const;
+
+  // The same of the other end of a call that is being served.
+  bool TrustsPeer(const grpc::AuthContext& peer) const;
+
   // Generations in --tls-dir that were not taken.
   int64_t refused_generations() const { return refused_; }
 
@@ -53,9 +69,17 @@ class ClusterTls {
   ClusterTls() = default;
   void Publish(const TlsIdentity& identity);
 
+  // What Trusts has found out, as long as the files are the same ones.
+  struct Verdicts {
+    std::shared_ptr<const TlsIdentity> of;
+    absl::flat_hash_map<std::string, bool> by_chain;
+  };
+
   std::unique_ptr<PublishedPem> pair_;  // Key and chain, which are switched together.
   std::unique_ptr<PublishedPem> ca_;
   std::atomic<int64_t> refused_ = 0;
+  mutable absl::Mutex mutex_;
+  mutable Verdicts verdicts_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<TlsWatch> watch_;  // Last: its thread uses the rest.
 };
 

@@ -66,6 +66,12 @@ class ServerCall : public grpc::ServerWriteReactor<Event> {
     if (has_context_) context_->TryCancel();  // May call OnCancel, even OnDone, from within.
   }
 
+  // The same, unless `is_trusted` is true of who has called.
+  void AbandonUnless(const std::function<bool(const grpc::AuthContext&)>& is_trusted) {
+    const std::lock_guard lock(context_mutex_);
+    if (has_context_ && !is_trusted(*context_->auth_context())) context_->TryCancel();
+  }
+
   void OnWriteDone(bool ok) override {
     ReactionBegins(this);
     GoOn(ok);

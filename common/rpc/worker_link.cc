@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/gate.h"
+#include "common/telemetry/log.h"
 
 namespace baton {
 namespace {
@@ -17,6 +18,7 @@ namespace {
 constexpr int kHelloTimeoutMs = 2000;
 constexpr int kMinBackoffMs = 100;
 constexpr int kMaxBackoffMs = 1000;
+constexpr int kRenewalSweeps = 10;   // Between two tries to renew a connection.
 constexpr int kProvenStatuses = 10;  // From then on a connection counts as good.
 
 gpr_timespec AfterMs(int64_t ms) { return DeadlineAfter(std::chrono::milliseconds(ms)); }
@@ -26,7 +28,8 @@ absl::string_view RoleName(Role role) { return role == Role::kPrefill ? "prefill
 }  // namespace
 
 WorkerStubs::WorkerStubs(const WorkerAddress& address, const ClusterTls* tls)
-    : note(std::make_shared<HandshakeNote>()),
+    : identity(tls == nullptr ? nullptr : tls->current()),
+      note(std::make_shared<HandshakeNote>()),
       channel(grpc::CreateCustomChannel(
           address.address, ChannelCredentialsOf(tls, TlsRoleOf(address.role), note),
           ClusterChannelArguments())),
@@ -60,6 +63,20 @@ WorkerLink::Peer WorkerLink::peer() const {
   return peer_;
 }
 
+bool WorkerLink::Holds(const WorkerStubs* stubs) const {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (peer_.stubs.get() == stubs) return true;
+  }
+  return IsExpiring(stubs);
+}
+
+bool WorkerLink::IsExpiring(const WorkerStubs* stubs) const {
+  absl::MutexLock lock(&mutex_);
+  return std::any_of(expiring_.begin(), expiring_.end(),
+                     [&](const Expiring& one) { return one.stubs.get() == stubs; });
+}
+
 bool WorkerLink::IsSilentSince(Time time) const {
   absl::MutexLock lock(&mutex_);
   return peer_.incarnation == 0 && last_peer_ <= time;
@@ -69,13 +86,46 @@ void WorkerLink::Retire() {
   absl::MutexLock lock(&mutex_);
   peer_ = {};
   options_.retired->Add(std::exchange(stubs_, nullptr)->channel);
+  if (next_ != nullptr) options_.retired->Add(std::exchange(next_, nullptr)->channel);
+  for (const Expiring& one : expiring_) options_.retired->Add(one.stubs->channel);
+  expiring_.clear();
 }
 
 void WorkerLink::Sweep() {
+  SweepExpiring();
   absl::MutexLock lock(&mutex_);
-  if (peer_.stubs == nullptr || !silence_.Sweep()) return;
+  // A Hello that renews has a limit of its own, and no statuses come beside it.
+  if (peer_.stubs == nullptr || next_ != nullptr) return;
+  if (!silence_.Sweep()) return RenewIfDue();
   distrusted_ = true;
   context_->TryCancel();
+}
+
+void WorkerLink::RenewIfDue() {
+  // After the first status: the Watch is what is in flight.
+  if (options_.tls == nullptr || num_statuses_ == 0 || stopped_) return;
+  if (sweeps_to_renewal_ > 0) --sweeps_to_renewal_;
+  if (sweeps_to_renewal_ > 0 || options_.tls->current() == stubs_->identity) return;
+  next_ = std::make_shared<WorkerStubs>(options_.address, options_.tls);
+  context_->TryCancel();
+}
+
+void WorkerLink::SweepExpiring() {
+  std::vector<std::shared_ptr<const WorkerStubs>> late;
+  std::vector<std::shared_ptr<const WorkerStubs>> unused;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (Expiring& one : expiring_) {
+      if (one.stubs.use_count() == 1) {
+        unused.push_back(std::exchange(one.stubs, nullptr));
+      } else if (--one.sweeps_left < 0) {
+        late.push_back(one.stubs);  // Until its last call has ended.
+      }
+    }
+    std::erase_if(expiring_, [](const Expiring& one) { return one.stubs == nullptr; });
+  }
+  for (const auto& stubs : late) options_.on_lost(stubs.get());
+  for (const auto& stubs : unused) options_.retired->Add(stubs->channel);
 }
 
 void WorkerLink::Distrust(const WorkerStubs* stubs) {
@@ -92,7 +142,7 @@ std::pair<const WorkerStubs*, grpc::ClientContext*> WorkerLink::Begin() {
     if (busy_) {
       context_ = std::make_unique<grpc::ClientContext>();
       if (distrusted_) context_->TryCancel();
-      return {stubs_.get(), context_.get()};
+      return {next_ != nullptr ? next_.get() : stubs_.get(), context_.get()};
     }
   }
   options_.on_idle();
@@ -135,7 +185,49 @@ std::string WorkerLink::WhyNoHello(const grpc::Status& status) const {
   return "no worker answers by TLS with a certificate of this CA";
 }
 
+bool WorkerLink::IsRenewing() const {
+  absl::MutexLock lock(&mutex_);
+  return next_ != nullptr && !distrusted_;
+}
+
+bool WorkerLink::Switch(const grpc::Status& status) {
+  if (!status.ok()) return false;
+  const absl::StatusOr<HelloInfo> hello = TakeHello(hello_response_);
+  if (!hello.ok() || !CheckHello(*hello).ok() || hello->incarnation != peer_.incarnation) {
+    return false;
+  }
+  expiring_.push_back({.stubs = std::exchange(stubs_, std::exchange(next_, nullptr)),
+                       .sweeps_left = options_.expiry_sweeps});
+  peer_.stubs = stubs_;
+  return true;
+}
+
+void WorkerLink::OnHelloOfNext(const grpc::Status& status) {
+  Incarnation incarnation = 0;
+  std::shared_ptr<const WorkerStubs> failed;
+  bool is_trusted = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!Switch(status)) {
+      failed = std::exchange(next_, nullptr);
+      sweeps_to_renewal_ = kRenewalSweeps;
+    }
+    incarnation = peer_.incarnation;
+    is_trusted = options_.tls->Trusts(stubs_->note->peer());
+    num_statuses_ = 0;
+    silence_.OnRead(true);
+  }
+  Log(failed == nullptr ? LogLevel::kInfo : LogLevel::kWarning,
+      failed == nullptr ? "connection renewed" : "connection not renewed",
+      {{"worker", options_.address.address},
+       {"why", failed == nullptr ? "new certificates" : failed->note->Get()}});
+  if (failed != nullptr) options_.retired->Add(failed->channel);
+  if (!is_trusted) return Retry("its certificate is of a CA that is trusted no more");
+  StartWatch(incarnation);
+}
+
 void WorkerLink::OnHello(const grpc::Status& status) {
+  if (IsRenewing()) return OnHelloOfNext(status);
   if (!status.ok()) return Retry(WhyNoHello(status));
   const absl::StatusOr<HelloInfo> hello = TakeHello(hello_response_);
   if (!hello.ok()) return Retry(absl::StrCat("bad hello: ", hello.status().message()));
@@ -180,6 +272,7 @@ void WorkerLink::OnReadDone(bool ok) {
 
 void WorkerLink::OnDone(const grpc::Status& status) {
   if (!bad_status_.empty()) return Retry(bad_status_);
+  if (IsRenewing()) return SayHello();
   Retry(status.error_code() == grpc::StatusCode::FAILED_PRECONDITION
             ? "another process answers at its address"
             : "the connection was lost");
@@ -201,7 +294,7 @@ void WorkerLink::Retry(const std::string& failure) {
 }
 
 void WorkerLink::Disconnect(const std::string& failure) {
-  std::shared_ptr<const WorkerStubs> lost;
+  std::vector<std::shared_ptr<const WorkerStubs>> lost;
   {
     absl::MutexLock lock(&mutex_);
     const std::string reason =
@@ -212,10 +305,16 @@ void WorkerLink::Disconnect(const std::string& failure) {
     last_reason_ = reason;
     if (peer_.incarnation != 0) last_peer_ = SteadyNow();
     peer_ = {};
-    lost = std::exchange(stubs_, std::make_shared<WorkerStubs>(options_.address, options_.tls));
+    lost.push_back(
+        std::exchange(stubs_, std::make_shared<WorkerStubs>(options_.address, options_.tls)));
+    if (next_ != nullptr) lost.push_back(std::exchange(next_, nullptr));
+    for (Expiring& one : expiring_) lost.push_back(std::move(one.stubs));
+    expiring_.clear();
   }
-  options_.on_lost(lost.get());
-  options_.retired->Add(lost->channel);
+  for (const auto& stubs : lost) {
+    options_.on_lost(stubs.get());
+    options_.retired->Add(stubs->channel);
+  }
 }
 
 }  // namespace baton

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -27,6 +28,7 @@ namespace baton {
 struct WorkerStubs {
   WorkerStubs(const WorkerAddress& address, const ClusterTls* tls);
 
+  const std::shared_ptr<const TlsIdentity> identity;  // At most a newer one was presented.
   const std::shared_ptr<HandshakeNote> note;  // Why this side ended a handshake.
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<v1::Cluster::Stub> cluster;
@@ -38,6 +40,13 @@ struct WorkerStubs {
 // that nothing of a damaged one lives on. One operation is in flight at any
 // time (a Hello, a Watch or an alarm), so its steps need no ordering beyond the mutex. `on_idle` is
 // called once, when Stop was called and no operation is left: only then may this be destroyed.
+//
+// When this side's certificates change, the connection is renewed, so that none is older than what
+// either side presents and trusts: the Watch ends, Hello goes over a second connection, and if the
+// same process answers, Watch and new calls go over that one. Calls that run stay on the first,
+// which is `expiring`: it ends with the last of them, or after `expiry_sweeps`, and what becomes of
+// them then is ABORTED, which says nothing against the worker. If nobody answers, all goes on over
+// the first connection and this is tried again, unless its worker is not trusted any more.
 class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
  public:
   struct Options {
@@ -45,6 +54,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
     WorkerAddress address;
     const ClusterTls* tls = nullptr;
     RetiredChannels* retired = nullptr;
+    int expiry_sweeps = 45;
     // The calls over these are to end.
     std::function<void(const WorkerStubs*)> on_lost;
     std::function<void()> on_idle;
@@ -63,7 +73,13 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   };
   Peer peer() const;
 
-  // Counts one more sweep without a status; after too many of them connects anew.
+  // Calls may be open over these.
+  bool Holds(const WorkerStubs* stubs) const;
+  // They are not the ones that new calls go over.
+  bool IsExpiring(const WorkerStubs* stubs) const;
+
+  // Counts one more sweep without a status; after too many of them connects anew. Renews the
+  // connection when it is due, and ends expiring ones.
   void Sweep();
 
   // Something that went over this connection was damaged or lost: connects anew. A no-op if it is
@@ -80,11 +96,22 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   void OnDone(const grpc::Status& status) override;
 
  private:
+  struct Expiring {
+    std::shared_ptr<const WorkerStubs> stubs;
+    int sweeps_left = 0;
+  };
+
   // Marks an operation as in flight and makes its context; null when stopped: then on_idle was
   // called and nothing may follow.
   std::pair<const WorkerStubs*, grpc::ClientContext*> Begin();
   void SayHello();
   void OnHello(const grpc::Status& status);
+  bool IsRenewing() const;
+  void OnHelloOfNext(const grpc::Status& status);
+  // Takes `next_` as the connection. False: nobody whom this side knows answers there.
+  bool Switch(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void RenewIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SweepExpiring();
   absl::Status CheckHello(const HelloInfo& hello) const;
   // Why nobody said hello, as far as this side can know.
   std::string WhyNoHello(const grpc::Status& status) const;
@@ -99,6 +126,10 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   mutable absl::Mutex mutex_;
   Peer peer_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<const WorkerStubs> stubs_ ABSL_GUARDED_BY(mutex_);
+  // Is to take over from stubs_; not null only while renewing.
+  std::shared_ptr<const WorkerStubs> next_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Expiring> expiring_ ABSL_GUARDED_BY(mutex_);
+  int sweeps_to_renewal_ ABSL_GUARDED_BY(mutex_) = 0;  // The last one has failed.
   Time last_peer_ ABSL_GUARDED_BY(mutex_);  // Somebody was connected then; at first the start.
   bool distrusted_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

@@ -244,7 +244,7 @@ class WorkerLinks::Impl {
     call->context()->set_deadline(DeadlineAfter(request.timeout));
     start(*peer.stubs, call.get());
     call->Start(call);
-    if (link->peer().stubs != peer.stubs) GiveUpOver(peer.stubs.get());  // Lost meanwhile.
+    if (!link->Holds(peer.stubs.get())) GiveUpOver(peer.stubs.get());  // Lost meanwhile.
   }
 
   void MailClosed(CallId id, absl::Status status) {
@@ -261,6 +261,11 @@ class WorkerLinks::Impl {
       entry = node.mapped();
     }
     if (end.is_broken) entry.link->Distrust(entry.peer.stubs.get());
+    // It was ended with its connection, which was replaced: that says nothing of the worker.
+    if ((absl::IsUnavailable(end.status) || absl::IsCancelled(end.status)) &&
+        entry.link->IsExpiring(entry.peer.stubs.get())) {
+      end.status = absl::AbortedError("the connection to the worker was replaced");
+    }
     absl::MutexLock lock(&mutex_);
     if (!stopped_) inbox_->Post(CallClosed{.call = id, .status = std::move(end.status)});
     --slots_[entry.worker].num_calls;  // Last: from here on the index may go to another.
@@ -324,17 +329,23 @@ class WorkerLinks::Impl {
 
   void Sweep() {
     std::vector<std::shared_ptr<WorkerLink>> left;
+    std::vector<std::shared_ptr<WorkerLink>> links;
     {
       absl::MutexLock lock(&mutex_);
       for (auto& [id, entry] : calls_) entry.call->Sweep();
       FreeSlots(&left);
       for (const Slot& slot : slots_) {
-        if (slot.link != nullptr) slot.link->Sweep();
+        if (slot.link != nullptr) links.push_back(slot.link);
       }
+    }
+    for (const auto& link : links) link->Sweep();
+    for (const auto& link : left) link->Retire();
+    links.clear();
+    left.clear();
+    {
+      absl::MutexLock lock(&mutex_);
       SetSweep();
     }
-    for (const auto& link : left) link->Retire();
-    left.clear();
     Release();
   }
 

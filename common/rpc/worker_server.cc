@@ -36,6 +36,7 @@ namespace {
 constexpr std::chrono::milliseconds kStatusTick(50);
 constexpr int kTicksPerHeartbeat = 8;  // 400 ms, so that a late tick stays below 500 ms.
 constexpr int kTicksPerBeat = kBeatInterval / kStatusTick;
+constexpr int kMaxIdleMs = 20'000;  // Of a connection with TLS.
 
 using DecodeCall = ServerCall<v1::DecodeEvent>;
 using PrefillCall = ServerCall<v1::PrefillEvent>;
@@ -116,14 +117,14 @@ class StatusBroadcast {
     return call.get();
   }
 
+  // Of those that watch; theirs ends of whom `is_trusted` is false.
+  void AbandonUnless(const std::function<bool(const grpc::AuthContext&)>& is_trusted) {
+    for (const auto& call : Calls()) call->AbandonUnless(is_trusted);
+  }
+
   // After it every watcher's stream ends.
   void CloseAll() {
-    std::vector<std::shared_ptr<StatusCall>> calls;
-    {
-      absl::MutexLock lock(&mutex_);
-      for (auto& [key, watcher] : watchers_) calls.push_back(watcher.call);
-    }
-    for (const auto& call : calls) {
+    for (const auto& call : Calls()) {
       call->Close(absl::UnavailableError("the worker is shutting down"));
     }
   }
@@ -134,6 +135,13 @@ class StatusBroadcast {
     std::string last;                // What was sent last, serialised.
     int ticks = kTicksPerHeartbeat;  // Since then.
   };
+
+  std::vector<std::shared_ptr<StatusCall>> Calls() {
+    std::vector<std::shared_ptr<StatusCall>> calls;
+    absl::MutexLock lock(&mutex_);
+    for (auto& [key, watcher] : watchers_) calls.push_back(watcher.call);
+    return calls;
+  }
 
   void Remove(uint64_t key) {
     absl::MutexLock lock(&mutex_);
@@ -204,6 +212,10 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
     ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsOf(options_.tls));
     builder.AddListeningPort(address, credentials, &port_);
+    // Of whom is trusted no more: AbandonUntrusted ends his calls, and he may open none.
+    if (options_.tls != nullptr) {
+      builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
+    }
     if (std::holds_alternative<Inbox<DecodeMail>*>(inbox_)) {
       builder.RegisterService(static_cast<v1::Decode::CallbackService*>(this));
     } else {
@@ -389,6 +401,18 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     return Offer<Mail>(Opened{.call = id, .request = std::move(valid)});
   }
 
+  // Each second, also of calls that were let in while the CAs changed.
+  void AbandonUntrusted(const std::vector<AnyCall>& calls) {
+    if (options_.tls == nullptr) return;
+    const auto is_trusted = [this](const grpc::AuthContext& peer) {
+      return options_.tls->TrustsPeer(peer);
+    };
+    broadcast_.AbandonUnless(is_trusted);
+    for (const AnyCall& call : calls) {
+      std::visit([&](const auto& one) { one->AbandonUnless(is_trusted); }, call);
+    }
+  }
+
   void Beat() {
     std::vector<AnyCall> calls;
     {
@@ -401,6 +425,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       one->WriteIfIdle(std::move(alive));
     };
     for (const AnyCall& call : calls) std::visit(beat, call);
+    AbandonUntrusted(calls);
   }
 
   void Forget(CallId id) {

@@ -35,21 +35,32 @@ class OpenFile {
   const int fd_;
 };
 
-// Whatever the dates are: those have errors of their own.
-absl::Status CheckChain(X509* leaf, const std::vector<CertPtr>& chain,
-                        const std::vector<CertPtr>& roots, int64_t now_s) {
+// X509_V_OK, or why the leaf does not lead to one of `roots`. `now_s` null: whatever the dates are.
+int VerifyChain(const std::vector<CertPtr>& chain, const std::vector<CertPtr>& roots,
+                const int64_t* now_s) {
   const StorePtr store(X509_STORE_new());
   for (const CertPtr& root : roots) X509_STORE_add_cert(store.get(), root.get());
   STACK_OF(X509)* untrusted = sk_X509_new_null();
   for (size_t i = 1; i < chain.size(); ++i) sk_X509_push(untrusted, chain[i].get());
   const StoreContextPtr context(X509_STORE_CTX_new());
-  X509_STORE_CTX_init(context.get(), store.get(), leaf, untrusted);
-  X509_STORE_CTX_set_time(context.get(), 0, static_cast<time_t>(now_s));
+  X509_STORE_CTX_init(context.get(), store.get(), chain[0].get(), untrusted);
+  if (now_s != nullptr) {
+    X509_STORE_CTX_set_time(context.get(), 0, static_cast<time_t>(*now_s));
+  } else {
+    X509_STORE_CTX_set_flags(context.get(), X509_V_FLAG_NO_CHECK_TIME);
+  }
   const bool fits = X509_verify_cert(context.get()) == 1;
   const int error = X509_STORE_CTX_get_error(context.get());
   sk_X509_free(untrusted);
   ERR_clear_error();
-  if (fits) return absl::OkStatus();
+  return fits ? X509_V_OK : error;
+}
+
+// The dates of the leaf have errors of their own.
+absl::Status CheckChain(const std::vector<CertPtr>& chain, const std::vector<CertPtr>& roots,
+                        int64_t now_s) {
+  const int error = VerifyChain(chain, roots, &now_s);
+  if (error == X509_V_OK) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("tls.crt does not lead to ca.crt (", X509_verify_cert_error_string(error),
                    "); take both from the same `baton certs issue`"));
@@ -140,9 +151,15 @@ absl::StatusOr<TlsIdentity> CheckTlsFiles(TlsFiles files, int64_t now_s) {
   TlsIdentity identity{
       .id = *id, .not_before_s = NotBefore(leaf), .not_after_s = NotAfter(leaf)};
   RETURN_IF_ERROR(CheckDates(identity, now_s));
-  RETURN_IF_ERROR(CheckChain(leaf, chain, roots, now_s));
+  RETURN_IF_ERROR(CheckChain(chain, roots, now_s));
   identity.files = std::move(files);
   return identity;
+}
+
+bool LeadsTo(const std::string& chain_pem, const std::string& ca_pem) {
+  const std::vector<CertPtr> chain = ParseCertificates(chain_pem);
+  const std::vector<CertPtr> roots = ParseCertificates(ca_pem);
+  return !chain.empty() && VerifyChain(chain, roots, nullptr) == X509_V_OK;
 }
 
 absl::StatusOr<TlsIdentity> LoadTlsDir(const std::string& dir, int64_t now_s) {

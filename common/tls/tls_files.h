@@ -39,6 +39,9 @@ absl::StatusOr<TlsFiles> ReadTlsFiles(const std::string& dir);
 // again helps. INVALID_ARGUMENT: they do not fit.
 absl::StatusOr<TlsIdentity> CheckTlsFiles(TlsFiles files, int64_t now_s);
 
+// Whether certificates (PEM, leaf first) lead to one of those in `ca_pem`, whatever their dates.
+bool LeadsTo(const std::string& chain_pem, const std::string& ca_pem);
+
 // Both, with "--tls-dir DIR: " before the message.
 absl::StatusOr<TlsIdentity> LoadTlsDir(const std::string& dir, int64_t now_s);
 

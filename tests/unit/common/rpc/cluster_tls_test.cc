@@ -8,12 +8,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <map>
+#include <memory>
 #include <set>
 
+#include "absl/synchronization/notification.h"
 #include "common/rpc/audit_call.h"
 #include "common/rpc/method_roles.h"
+#include "common/rpc/worker_link.h"
 #include "common/rpc/worker_links.h"
 #include "tests/unit/common/rpc/tls_cluster.h"
 
@@ -157,7 +161,7 @@ TEST_P(ClusterTlsTest, ALinkAndAnAuditGoToAWorkerOfTheListedRoleAlone) {
       CallAudit({other, worker.address()}, admin.tls.get(), limit).status()));
 }
 
-TEST_P(ClusterTlsTest, NewConnectionsGoByNewFilesAndOldOnesStay) {
+TEST_P(ClusterTlsTest, WhoseCaIsTrustedNoMoreLosesHisConnectionAndGetsNoOther) {
   const TlsWorker worker(authority_, GetParam());
   const TlsParty router(authority_, TlsRole::kRouter);
   FakeInbox<RouterMail> inbox;
@@ -176,7 +180,7 @@ TEST_P(ClusterTlsTest, NewConnectionsGoByNewFilesAndOldOnesStay) {
   }
   EXPECT_EQ(hello(by_next), grpc::StatusCode::OK);
   EXPECT_EQ(hello(Client(TlsRole::kRouter)), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_EQ(inbox.Count<WorkerDown>(), 0);
+  EXPECT_TRUE(inbox.Next<WorkerDown>(absl::Seconds(60)).has_value());
 
   // A generation that does not fit is counted, and changes nothing.
   worker.party.folder.WriteOne("tls.key", next.key_pem());
@@ -184,6 +188,128 @@ TEST_P(ClusterTlsTest, NewConnectionsGoByNewFilesAndOldOnesStay) {
   }
   EXPECT_EQ(worker.party.tls->refused_generations(), 1);
   EXPECT_EQ(hello(by_next), grpc::StatusCode::OK);
+}
+
+TEST_P(ClusterTlsTest, ACallOnAConnectionFromBeforeIsRefusedToo) {
+  const TlsWorker worker(authority_, GetParam());
+  const auto channel = grpc::CreateCustomChannel(worker.address(), Client(TlsRole::kRouter),
+                                                 ClusterChannelArguments());
+  const auto stub = v1::Cluster::NewStub(channel);
+  const auto hello = [&stub] {
+    grpc::ClientContext context;
+    context.set_deadline(DeadlineAfter(std::chrono::seconds(20)));
+    v1::HelloResponse response;
+    return stub->Hello(&context, {}, &response).error_code();
+  };
+  ASSERT_EQ(hello(), grpc::StatusCode::OK);
+  const SpiffeId own = IdOf(TlsRoleOf(GetParam()));
+  const CertificateAuthority next = NewAuthority("test.local", UnixSeconds());
+  TlsFiles both = NewFiles(next, own, UnixSeconds());
+  both.ca_pem += authority_.certificate_pem();
+  worker.party.folder.Write(both);
+  const Time limit = SteadyNow() + std::chrono::seconds(60);
+  while (worker.party.tls->current()->files != both && SteadyNow() < limit) {
+    EXPECT_EQ(hello(), grpc::StatusCode::OK);
+  }
+  EXPECT_EQ(hello(), grpc::StatusCode::OK);
+  worker.party.folder.WriteOne("ca.crt", next.certificate_pem());
+  grpc::StatusCode code = grpc::StatusCode::OK;
+  while (code == grpc::StatusCode::OK && SteadyNow() < limit) code = hello();
+  EXPECT_EQ(code, grpc::StatusCode::UNAUTHENTICATED);
+}
+
+// A router's connection to a worker, whose sweeps are the test's.
+class RenewalTest : public ClusterTlsTest {
+ protected:
+  RenewalTest() : worker_(authority_, GetParam()), router_(authority_, TlsRole::kRouter) {}
+
+  void Connect() {
+    link_ = std::make_unique<WorkerLink>(
+        WorkerLink::Options{.address = {GetParam(), worker_.address()},
+                            .tls = router_.tls.get(),
+                            .retired = &retired_,
+                            .expiry_sweeps = 3,
+                            .on_lost = [this](const WorkerStubs* stubs) { lost_ = stubs; },
+                            .on_idle = [this] { idle_.Notify(); }},
+        &inbox_);
+    link_->Start();
+    ASSERT_TRUE(inbox_.Next<WorkerUp>().has_value());
+  }
+  void TearDown() override {
+    if (link_ == nullptr) return;
+    link_->Stop();
+    idle_.WaitForNotification();
+    link_->Retire();
+  }
+  // One sweep after each status, until it is so.
+  template <typename Condition>
+  bool SweepUntil(Condition condition) {
+    const Time limit = SteadyNow() + std::chrono::seconds(60);
+    while (!condition() && SteadyNow() < limit) {
+      if (!inbox_.Next<WorkerStatusChanged>(absl::Seconds(1)).has_value()) continue;
+      link_->Sweep();
+    }
+    return condition();
+  }
+  void GiveRouter(const CertificateAuthority& issuer, const std::string& bundle) {
+    TlsFiles files = NewFiles(issuer, IdOf(TlsRole::kRouter), UnixSeconds());
+    files.ca_pem = bundle;
+    router_.folder.Write(files);
+  }
+
+  TlsWorker worker_;
+  TlsParty router_;
+  FakeInbox<RouterMail> inbox_;
+  RetiredChannels retired_;
+  absl::Notification idle_;
+  std::atomic<const WorkerStubs*> lost_ = nullptr;
+  std::unique_ptr<WorkerLink> link_;
+};
+INSTANTIATE_TEST_SUITE_P(Workers, RenewalTest, ::testing::Values(Role::kPrefill, Role::kDecode));
+
+TEST_P(RenewalTest, NewFilesMeanANewConnectionAndTheOldOneStaysForItsCallsAWhile) {
+  Connect();
+  WorkerLink::Peer first = link_->peer();
+  GiveRouter(authority_, authority_.certificate_pem());
+  ASSERT_TRUE(SweepUntil([&] { return link_->peer().stubs != first.stubs; }));
+  EXPECT_EQ(link_->peer().incarnation, first.incarnation);
+  EXPECT_TRUE(link_->Holds(first.stubs.get()));
+  EXPECT_TRUE(link_->IsExpiring(first.stubs.get()));
+  EXPECT_FALSE(link_->IsExpiring(link_->peer().stubs.get()));
+  EXPECT_EQ(lost_, nullptr);
+  EXPECT_TRUE(SweepUntil([&] { return lost_ == first.stubs.get(); }));
+  const WorkerStubs* const old = first.stubs.get();
+  EXPECT_TRUE(link_->IsExpiring(old));  // Until the last call has let go of it.
+  first = {};
+  EXPECT_TRUE(SweepUntil([&] { return !link_->Holds(old); }));
+  EXPECT_EQ(inbox_.Count<WorkerDown>(), 0);
+  EXPECT_EQ(inbox_.Count<WorkerUp>(), 0);
+}
+
+TEST_P(RenewalTest, AWorkerThatIsNotYetToldOfTheNewCaKeepsTheOldConnection) {
+  Connect();
+  const CertificateAuthority next = NewAuthority("test.local", UnixSeconds());
+  const WorkerLink::Peer first = link_->peer();
+  GiveRouter(next, authority_.certificate_pem() + next.certificate_pem());
+  const auto tells = [&] { return inbox_.Next<WorkerStatusChanged>().has_value(); };
+  int sweeps = 0;  // Some, in which the first try to renew begins and fails.
+  EXPECT_TRUE(SweepUntil([&] { return ++sweeps > 12; }));
+  EXPECT_TRUE(tells());
+  EXPECT_EQ(inbox_.Count<WorkerDown>(), 0);
+  EXPECT_EQ(link_->peer().stubs, first.stubs);
+  worker_.party.folder.WriteOne("ca.crt", next.certificate_pem() + authority_.certificate_pem());
+  EXPECT_TRUE(SweepUntil([&] { return link_->peer().stubs != first.stubs; }));
+  EXPECT_EQ(inbox_.Count<WorkerDown>(), 0);
+}
+
+TEST_P(RenewalTest, AWorkerOfACaThatThisSideTrustsNoMoreIsLeft) {
+  Connect();
+  const CertificateAuthority next = NewAuthority("test.local", UnixSeconds());
+  GiveRouter(next, next.certificate_pem());
+  ASSERT_TRUE(SweepUntil([&] { return link_->peer().incarnation == 0; }));
+  const auto down = inbox_.Next<WorkerDown>();
+  ASSERT_TRUE(down.has_value());
+  EXPECT_THAT(down->reason, HasSubstr("trusted no more"));
 }
 
 TEST(ClusterTlsCreateTest, AFolderThatDoesNotFitIsAnError) {

@@ -96,5 +96,16 @@ TEST_F(TlsFilesTest, ACertificateWithoutAProcessIsRefused) {
   EXPECT_THAT(Error(), HasSubstr("is not spiffe://"));
 }
 
+TEST(LeadsToTest, OneOfSeveralCasIsEnoughAndDatesAreNot) {
+  const CertificateAuthority one = NewAuthority();
+  const CertificateAuthority other = NewAuthority();
+  const TlsFiles files = NewFiles(one, IdOf(TlsRole::kRouter), kNowS - 400 * kDayS);
+  EXPECT_TRUE(LeadsTo(files.chain_pem, one.certificate_pem()));
+  EXPECT_TRUE(LeadsTo(files.chain_pem, other.certificate_pem() + one.certificate_pem()));
+  EXPECT_FALSE(LeadsTo(files.chain_pem, other.certificate_pem()));
+  EXPECT_FALSE(LeadsTo("", one.certificate_pem()));
+  EXPECT_FALSE(LeadsTo(files.chain_pem, ""));
+}
+
 }  // namespace
 }  // namespace baton
