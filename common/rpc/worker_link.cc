@@ -18,7 +18,8 @@ namespace {
 constexpr int kHelloTimeoutMs = 2000;
 constexpr int kMinBackoffMs = 100;
 constexpr int kMaxBackoffMs = 1000;
-constexpr int kRenewalSweeps = 10;   // Between two tries to renew a connection.
+constexpr int kRenewalSweeps = 5;    // Between two tries to renew a connection.
+constexpr int kRenewalTries = 2;     // Where the worker of the old one is trusted no more.
 constexpr int kProvenStatuses = 10;  // From then on a connection counts as good.
 
 gpr_timespec AfterMs(int64_t ms) { return DeadlineAfter(std::chrono::milliseconds(ms)); }
@@ -174,15 +175,19 @@ absl::Status WorkerLink::CheckHello(const HelloInfo& hello) const {
   return absl::OkStatus();
 }
 
-std::string WorkerLink::WhyNoHello(const grpc::Status& status) const {
+std::string WorkerLink::WhyNoHello(const grpc::Status& status, const WorkerStubs& stubs) const {
   if (status.error_code() == grpc::StatusCode::PERMISSION_DENIED) {
     return absl::StrCat("it refuses this router: ", status.error_message());
   }
   if (options_.tls == nullptr) return "no worker answers";
-  absl::MutexLock lock(&mutex_);
-  const std::string refused = stubs_->note->Get();
+  const std::string refused = stubs.note->Get();
   if (!refused.empty()) return refused;
   return "no worker answers by TLS with a certificate of this CA";
+}
+
+std::shared_ptr<const WorkerStubs> WorkerLink::CurrentStubs() const {
+  absl::MutexLock lock(&mutex_);
+  return stubs_;
 }
 
 bool WorkerLink::IsRenewing() const {
@@ -199,36 +204,40 @@ bool WorkerLink::Switch(const grpc::Status& status) {
   expiring_.push_back({.stubs = std::exchange(stubs_, std::exchange(next_, nullptr)),
                        .sweeps_left = options_.expiry_sweeps});
   peer_.stubs = stubs_;
+  failed_renewals_ = 0;
   return true;
 }
 
 void WorkerLink::OnHelloOfNext(const grpc::Status& status) {
   Incarnation incarnation = 0;
   std::shared_ptr<const WorkerStubs> failed;
-  bool is_trusted = false;
+  bool is_over = false;
   {
     absl::MutexLock lock(&mutex_);
     if (!Switch(status)) {
       failed = std::exchange(next_, nullptr);
       sweeps_to_renewal_ = kRenewalSweeps;
+      ++failed_renewals_;
     }
     incarnation = peer_.incarnation;
-    is_trusted = options_.tls->Trusts(stubs_->note->peer());
+    is_over = failed_renewals_ >= kRenewalTries && !options_.tls->Trusts(stubs_->note->peer());
     num_statuses_ = 0;
     silence_.OnRead(true);
   }
-  Log(failed == nullptr ? LogLevel::kInfo : LogLevel::kWarning,
-      failed == nullptr ? "connection renewed" : "connection not renewed",
-      {{"worker", options_.address.address},
-       {"why", failed == nullptr ? "new certificates" : failed->note->Get()}});
-  if (failed != nullptr) options_.retired->Add(failed->channel);
-  if (!is_trusted) return Retry("its certificate is of a CA that is trusted no more");
+  if (failed == nullptr) {
+    Log(LogLevel::kInfo, "connection renewed", {{"worker", options_.address.address}});
+  } else {
+    Log(LogLevel::kWarning, "connection not renewed",
+        {{"worker", options_.address.address}, {"why", WhyNoHello(status, *failed)}});
+    options_.retired->Add(failed->channel);
+  }
+  if (is_over) return Retry("its certificate is of a CA that is trusted no more");
   StartWatch(incarnation);
 }
 
 void WorkerLink::OnHello(const grpc::Status& status) {
   if (IsRenewing()) return OnHelloOfNext(status);
-  if (!status.ok()) return Retry(WhyNoHello(status));
+  if (!status.ok()) return Retry(WhyNoHello(status, *CurrentStubs()));
   const absl::StatusOr<HelloInfo> hello = TakeHello(hello_response_);
   if (!hello.ok()) return Retry(absl::StrCat("bad hello: ", hello.status().message()));
   if (const absl::Status ok = CheckHello(*hello); !ok.ok()) return Retry(std::string(ok.message()));

@@ -46,7 +46,7 @@ struct WorkerStubs {
 // same process answers, Watch and new calls go over that one. Calls that run stay on the first,
 // which is `expiring`: it ends with the last of them, or after `expiry_sweeps`, and what becomes of
 // them then is ABORTED, which says nothing against the worker. If nobody answers, all goes on over
-// the first connection and this is tried again, unless its worker is not trusted any more.
+// the first connection and this is tried again; the second time only if its worker is still trusted.
 class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
  public:
   struct Options {
@@ -114,7 +114,8 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   void SweepExpiring();
   absl::Status CheckHello(const HelloInfo& hello) const;
   // Why nobody said hello, as far as this side can know.
-  std::string WhyNoHello(const grpc::Status& status) const;
+  std::string WhyNoHello(const grpc::Status& status, const WorkerStubs& stubs) const;
+  std::shared_ptr<const WorkerStubs> CurrentStubs() const;
   void StartWatch(Incarnation incarnation);
   // The operation in flight failed: mail WorkerDown and try again later, or stop.
   void Retry(const std::string& failure);
@@ -129,7 +130,8 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   // Is to take over from stubs_; not null only while renewing.
   std::shared_ptr<const WorkerStubs> next_ ABSL_GUARDED_BY(mutex_);
   std::vector<Expiring> expiring_ ABSL_GUARDED_BY(mutex_);
-  int sweeps_to_renewal_ ABSL_GUARDED_BY(mutex_) = 0;  // The last one has failed.
+  int failed_renewals_ ABSL_GUARDED_BY(mutex_) = 0;  // One after the other.
+  int sweeps_to_renewal_ ABSL_GUARDED_BY(mutex_) = 0;  // Then.
   Time last_peer_ ABSL_GUARDED_BY(mutex_);  // Somebody was connected then; at first the start.
   bool distrusted_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

@@ -265,7 +265,7 @@ class RenewalTest : public ClusterTlsTest {
   std::atomic<const WorkerStubs*> lost_ = nullptr;
   std::unique_ptr<WorkerLink> link_;
 };
-INSTANTIATE_TEST_SUITE_P(Workers, RenewalTest, ::testing::Values(Role::kPrefill, Role::kDecode));
+INSTANTIATE_TEST_SUITE_P(Workers, RenewalTest, ::testing::Values(Role::kDecode));
 
 TEST_P(RenewalTest, NewFilesMeanANewConnectionAndTheOldOneStaysForItsCallsAWhile) {
   Connect();
