@@ -46,8 +46,10 @@ std::string FirstOf(const grpc::AuthContext& context, const char* property) {
 class ReleaseVerifier : public tls::ExternalCertificateVerifier {
  public:
   // `role` null: any. `note` null: nobody asks.
-  ReleaseVerifier(const SpiffeId& own, const TlsRole* role, std::shared_ptr<HandshakeNote> note)
-      : own_(own), has_role_(role != nullptr), note_(std::move(note)) {
+  ReleaseVerifier(const SpiffeId& own, const TlsRole* role, std::shared_ptr<HandshakeNote> note,
+                  std::shared_ptr<TlsRefusals> refusals)
+      : own_(own), has_role_(role != nullptr), note_(std::move(note)),
+        refusals_(std::move(refusals)) {
     if (has_role_) role_ = *role;
   }
 
@@ -56,6 +58,7 @@ class ReleaseVerifier : public tls::ExternalCertificateVerifier {
     if (note_ != nullptr) note_->SetPeer(std::string(View(request->peer_cert_full_chain())));
     const absl::Status status = Check(PeerId(request->uri_names()));
     if (!status.ok()) {
+      ++refusals_->identity;
       *result = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(status.message()));
       if (note_ != nullptr) note_->Set(std::string(status.message()));
     }
@@ -86,6 +89,7 @@ class ReleaseVerifier : public tls::ExternalCertificateVerifier {
   const bool has_role_;
   TlsRole role_ = TlsRole::kAdmin;
   const std::shared_ptr<HandshakeNote> note_;
+  const std::shared_ptr<TlsRefusals> refusals_;
 };
 
 // Guards every service of a server, also those that libraries add.
@@ -105,9 +109,11 @@ class MethodGuard : public grpc::AuthMetadataProcessor {
     if (context->IsPeerAuthenticated() && peer.ok() && roles.has_value() &&
         roles->count(peer->role) > 0) {
       if (tls_->TrustsPeer(*context)) return grpc::Status::OK;
+      ++tls_->refusals().ca;
       return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
                           "your certificate is of a CA that is trusted no more");
     }
+    ++tls_->refusals().method;
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
                         absl::StrCat("role ", peer.ok() ? RoleWord(peer->role) : "unknown",
                                      " may not call ", roles.has_value() ? method : "this"));
@@ -196,7 +202,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ClusterTls::MakeServerC
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<ReleaseVerifier>(
-      current()->id, nullptr, nullptr));
+      current()->id, nullptr, nullptr, refusals_));
   std::shared_ptr<grpc::ServerCredentials> made = tls::TlsServerCredentials(options);
   if (made == nullptr) return absl::InternalError("gRPC takes no TLS credentials");
   made->SetAuthMetadataProcessor(std::make_shared<MethodGuard>(this));
@@ -216,7 +222,7 @@ std::shared_ptr<grpc::ChannelCredentials> ClusterTls::MakeChannelCredentials(
   options.set_verify_server_certs(true);
   options.set_check_call_host(false);  // Processes are known by role, whatever host they run on.
   options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<ReleaseVerifier>(
-      own->id, &server, std::move(note)));
+      own->id, &server, std::move(note), refusals_));
   return tls::TlsCredentials(options);
 }
 

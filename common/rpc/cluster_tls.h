@@ -35,6 +35,13 @@ class HandshakeNote {
   std::string peer_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Peers refused after the library has found their certificates good, by why.
+struct TlsRefusals {
+  std::atomic<int64_t> identity = 0;  // At the handshake: of another release or role.
+  std::atomic<int64_t> method = 0;    // A call that the role may not make.
+  std::atomic<int64_t> ca = 0;        // A call by whom no CA of the moment knows.
+};
+
 // Mutual TLS 1.3 of the control plane, from the files of --tls-dir, which may be replaced at any
 // time: new connections go by the new ones within three seconds. Old connections stay while Trusts is
 // true of who is at the other end: links and servers see to that. Thread-safe.
@@ -45,7 +52,7 @@ class ClusterTls {
   static absl::StatusOr<std::unique_ptr<ClusterTls>> Create(const std::string& dir, TlsRole role);
 
   // Clients need a certificate of the same CA and release, and a role that the method allows; their
-  // calls also one that the CAs of the moment still know. Outlives the server.
+  // calls also one that the CAs of the moment still know. This outlives the server.
   absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials() const;
 
   // For one connection: by the certificate of the moment, to a server of that role only. What is
@@ -61,6 +68,8 @@ class ClusterTls {
 
   // The same of the other end of a call that is being served.
   bool TrustsPeer(const grpc::AuthContext& peer) const;
+
+  TlsRefusals& refusals() const { return *refusals_; }
 
   // Generations in --tls-dir that were not taken.
   int64_t refused_generations() const { return refused_; }
@@ -78,6 +87,7 @@ class ClusterTls {
   std::unique_ptr<PublishedPem> pair_;  // Key and chain, which are switched together.
   std::unique_ptr<PublishedPem> ca_;
   std::atomic<int64_t> refused_ = 0;
+  const std::shared_ptr<TlsRefusals> refusals_ = std::make_shared<TlsRefusals>();
   mutable absl::Mutex mutex_;
   mutable Verdicts verdicts_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<TlsWatch> watch_;  // Last: its thread uses the rest.

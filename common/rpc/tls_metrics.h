@@ -5,7 +5,8 @@
 
 namespace baton {
 
-// Exports when the certificate ends, and how many generations of --tls-dir were not taken. Nothing
+// Exports when the certificate ends, how many generations of --tls-dir were not taken, and how many
+// peers were refused. Nothing
 // where there is no TLS. `tls` outlives `metrics`.
 void ExportTls(const ClusterTls* tls, Metrics* metrics);
 

@@ -291,6 +291,7 @@ class WorkerLinks::Impl {
                             .address = address,
                             .tls = options_.tls,
                             .retired = &retired_,
+                            .expiry_sweeps = options_.expiry_sweeps,
                             .on_lost = [this](const WorkerStubs* lost) { GiveUpOver(lost); },
                             .on_idle = [this, index] { OnIdle(index); }},
         inbox_);

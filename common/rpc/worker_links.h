@@ -36,6 +36,7 @@ struct WorkerLinksOptions {
   std::vector<WorkerAddress> workers;  // There from the start: their indices are those here.
   int max_workers = 1024;
   const ClusterTls* tls = nullptr;     // Null: plaintext. Outlives the links.
+  int expiry_sweeps = 45;  // That calls may stay on a connection that was replaced, seconds.
   // Below the streams that a connection may have: a call that waits for one would seem silent.
   int max_calls_to_worker = 8000;
 };

@@ -216,6 +216,7 @@ TEST_P(ClusterTlsTest, ACallOnAConnectionFromBeforeIsRefusedToo) {
   grpc::StatusCode code = grpc::StatusCode::OK;
   while (code == grpc::StatusCode::OK && SteadyNow() < limit) code = hello();
   EXPECT_EQ(code, grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(worker.party.tls->refusals().ca, 1);
 }
 
 // A router's connection to a worker, whose sweeps are the test's.
@@ -310,6 +311,25 @@ TEST_P(RenewalTest, AWorkerOfACaThatThisSideTrustsNoMoreIsLeft) {
   const auto down = inbox_.Next<WorkerDown>();
   ASSERT_TRUE(down.has_value());
   EXPECT_THAT(down->reason, HasSubstr("trusted no more"));
+}
+
+TEST_P(RenewalTest, WhatRunsOnAReplacedConnectionForTooLongIsAbortedAndNewCallsComeThrough) {
+  WorkerLinks links({.workers = {{GetParam(), worker_.address()}},
+                     .tls = router_.tls.get(),
+                     .expiry_sweeps = 2},
+                    &inbox_);
+  links.Start();
+  ASSERT_TRUE(inbox_.Next<WorkerUp>().has_value());
+  links.OpenDecode(1, 0, SampleDecode());
+  ASSERT_TRUE(worker_.inbox.Next<DecodeOpened>().has_value());
+  GiveRouter(authority_, authority_.certificate_pem());
+  const auto closed = inbox_.Next<CallClosed>(absl::Seconds(60));
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_TRUE(absl::IsAborted(closed->status)) << closed->status;
+  EXPECT_TRUE(worker_.inbox.Next<CallBroken>().has_value());
+  links.OpenDecode(2, 0, SampleDecode());
+  EXPECT_TRUE(worker_.inbox.Next<DecodeOpened>().has_value());
+  EXPECT_EQ(inbox_.Count<WorkerDown>(), 0);
 }
 
 TEST(ClusterTlsCreateTest, AFolderThatDoesNotFitIsAnError) {

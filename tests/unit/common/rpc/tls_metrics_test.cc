@@ -20,6 +20,25 @@ TEST(TlsMetricsTest, TellWhenTheCertificateEndsAndThatNoneWasRefused) {
   EXPECT_THAT(text, HasSubstr(absl::StrCat("baton_tls_not_after_seconds ",
                                            party.tls->current()->not_after_s, "\n")));
   EXPECT_THAT(text, HasSubstr("baton_tls_generations_refused_total 0\n"));
+  EXPECT_THAT(text, HasSubstr("baton_tls_refused_total{reason=\"ca\"} 0\n"));
+}
+
+TEST(TlsMetricsTest, CountThoseWhoAreRefusedByWhy) {
+  const CertificateAuthority authority = NewAuthority("test.local", UnixSeconds());
+  const TlsWorker worker(authority, Role::kDecode);
+  Metrics metrics("decode", "1");
+  ExportTls(worker.party.tls.get(), &metrics);
+  const auto call = [&](TlsRole role, const std::string& release) {
+    return CallMethod(worker.address(),
+                      AnyServer(NewFiles(authority, IdOf(role, release), UnixSeconds()),
+                                authority.certificate_pem()),
+                      "/baton.v1.Cluster/Drain");
+  };
+  EXPECT_EQ(call(TlsRole::kRouter, "baton"), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_THAT(metrics.Render(), HasSubstr("baton_tls_refused_total{reason=\"method\"} 1\n"));
+  EXPECT_THAT(metrics.Render(), HasSubstr("baton_tls_refused_total{reason=\"identity\"} 0\n"));
+  EXPECT_EQ(call(TlsRole::kAdmin, "other"), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(metrics.Render(), Not(HasSubstr("baton_tls_refused_total{reason=\"identity\"} 0\n")));
 }
 
 TEST(TlsMetricsTest, AreAbsentWhereThereIsNoTls) {
