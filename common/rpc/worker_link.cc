@@ -192,7 +192,7 @@ std::shared_ptr<const WorkerStubs> WorkerLink::CurrentStubs() const {
 
 bool WorkerLink::IsRenewing() const {
   absl::MutexLock lock(&mutex_);
-  return next_ != nullptr && !distrusted_;
+  return next_ != nullptr;
 }
 
 bool WorkerLink::Switch(const grpc::Status& status) {

@@ -36,7 +36,7 @@ namespace {
 constexpr std::chrono::milliseconds kStatusTick(50);
 constexpr int kTicksPerHeartbeat = 8;  // 400 ms, so that a late tick stays below 500 ms.
 constexpr int kTicksPerBeat = kBeatInterval / kStatusTick;
-constexpr int kMaxIdleMs = 20'000;  // Of a connection with TLS.
+constexpr int kMaxIdleMs = 5000;  // Of a connection with TLS; a router's has its Watch.
 
 using DecodeCall = ServerCall<v1::DecodeEvent>;
 using PrefillCall = ServerCall<v1::PrefillEvent>;

@@ -78,12 +78,10 @@ class FolderLock {
   int fd_;
 };
 
-// The name of a generation that Switch made, beside the link: nothing else of whoever could write
-// the link is removed.
+// The name of a folder that Switch made, beside the link.
 bool IsGeneration(const fs::path& name) {
   const std::string text = name.string();
-  return text.starts_with("..") && text.size() > 2 && absl::ascii_isdigit(text[2]) &&
-         text.find('/') == std::string::npos;
+  return text.starts_with("..") && text.size() > 2 && absl::ascii_isdigit(text[2]);
 }
 
 // One that has expired is good as of its own last second.
@@ -178,7 +176,6 @@ absl::Status CertStore::Switch(const std::string& path, const std::vector<File>&
   const fs::path folder = path;
   RETURN_IF_ERROR(MakeFolder(folder));
   std::error_code error;
-  const fs::path before = fs::read_symlink(folder / kCurrent, error);
   std::string name = absl::StrCat("..", now_s);
   for (int i = 1; fs::exists(folder / name, error); ++i) name = absl::StrCat("..", now_s, ".", i);
   RETURN_IF_ERROR(MakeFolder(folder / name));
@@ -190,7 +187,13 @@ absl::Status CertStore::Switch(const std::string& path, const std::vector<File>&
     if (fs::is_symlink(folder / file.name, error)) continue;
     RETURN_IF_ERROR(Link(absl::StrCat(kCurrent, "/", file.name), folder / file.name));
   }
-  if (IsGeneration(before)) fs::remove_all(folder / before, error);
+  // The one before, and what was interrupted.
+  std::vector<fs::path> others;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const fs::path other = entry.path().filename();
+    if (other != name && IsGeneration(other)) others.push_back(entry.path());
+  }
+  for (const fs::path& other : others) fs::remove_all(other, error);
   return absl::OkStatus();
 }
 

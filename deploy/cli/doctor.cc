@@ -6,8 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clock.h"
 #include "common/process/command_line.h"
 #include "common/transport/nccl/nccl_library.h"
+#include "deploy/cli/cert_ends.h"
 #include "deploy/cli/gpus.h"
 #include "deploy/cli/kv_paths.h"
 #include "deploy/cli/launch_plan.h"
@@ -155,6 +157,8 @@ int Doctor(const DoctorOptions& options) {
     }
     const std::vector<Finding> paths = ExamineKvPaths(AskKvPaths(*running, names));
     findings.insert(findings.end(), paths.begin(), paths.end());
+    const std::vector<Finding> ends = ExamineCertEnds(AskCertEnds(*running), UnixSeconds());
+    findings.insert(findings.end(), ends.begin(), ends.end());
   }
   int problems = 0;
   for (const Finding& finding : findings) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "deploy/cli/cert_ends.h"
 #include "deploy/cli/http_client.h"
 #include "deploy/cli/kv_paths.h"
 
@@ -90,6 +91,7 @@ absl::StatusOr<json> ReadStatus(const RunDir& dir) {
     if (worker["healthy"] == json(true)) healthy.push_back(worker["name"]);
   }
   status["kv_paths"] = AskKvPaths(state, healthy);
+  status["certificates_end"] = AskCertEnds(state);
   return status;
 }
 
@@ -162,6 +164,10 @@ std::string StatusTable(const json& status) {
                                     Text(worker["waiting"]), blocks));
   }
   for (const std::string& line : KvPathLines(Get(status, "kv_paths", json::object()))) {
+    absl::StrAppend(&text, line, "\n");
+  }
+  const json ends = Get(status, "certificates_end", json::object());
+  for (const std::string& line : CertEndLines(ends, UnixSeconds())) {
     absl::StrAppend(&text, line, "\n");
   }
   AddRestartLine("router", router, &text);

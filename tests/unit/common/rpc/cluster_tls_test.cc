@@ -217,6 +217,9 @@ TEST_P(ClusterTlsTest, ACallOnAConnectionFromBeforeIsRefusedToo) {
   while (code == grpc::StatusCode::OK && SteadyNow() < limit) code = hello();
   EXPECT_EQ(code, grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(worker.party.tls->refusals().ca, 1);
+  // A connection without calls ends.
+  EXPECT_TRUE(channel->WaitForStateChange(GRPC_CHANNEL_READY,
+                                          DeadlineAfter(std::chrono::seconds(60))));
 }
 
 // A router's connection to a worker, whose sweeps are the test's.
