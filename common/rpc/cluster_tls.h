@@ -43,8 +43,8 @@ struct TlsRefusals {
 };
 
 // Mutual TLS 1.3 of the control plane, from the files of --tls-dir, which may be replaced at any
-// time: new connections go by the new ones within three seconds. Old connections stay while Trusts is
-// true of who is at the other end: links and servers see to that. Thread-safe.
+// time: new connections go by the new ones within three seconds. Old connections stay while Trusts
+// is true of who is at the other end: links and servers see to that. Thread-safe.
 class ClusterTls {
  public:
   // Must come before anything else of gRPC: it takes TLS 1.2 from the whole process. The error

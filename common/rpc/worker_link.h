@@ -46,7 +46,8 @@ struct WorkerStubs {
 // same process answers, Watch and new calls go over that one. Calls that run stay on the first,
 // which is `expiring`: it ends with the last of them, or after `expiry_sweeps`, and what becomes of
 // them then is ABORTED, which says nothing against the worker. If nobody answers, all goes on over
-// the first connection and this is tried again; the second time only if its worker is still trusted.
+// the first connection and this is tried again; twice in vain, and its worker is trusted no more:
+// the connection is lost.
 class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
  public:
   struct Options {

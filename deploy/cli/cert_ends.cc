@@ -71,8 +71,8 @@ std::vector<Finding> ExamineCertEnds(const json& ends, int64_t now_s) {
     const auto end_s = end.get<int64_t>();
     findings.push_back({.subject = "TLS", .fact = absl::StrCat(name, ": ", EndText(end_s, now_s))});
     if (end_s - now_s >= kSoonS) continue;
-    findings.back().cure = "`baton certs renew` in the folder of the certificates; the server takes "
-                           "the new ones without a restart";
+    findings.back().cure = "`baton certs renew` in the folder of the certificates; the server "
+                           "takes the new ones without a restart";
   }
   return findings;
 }

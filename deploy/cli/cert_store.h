@@ -18,9 +18,9 @@ namespace baton::cli {
 // all of them are replaced at once; ca/ becomes such a folder when it first changes.
 //
 // Rotation of the CA: in ca/ is what issues (ca.key, ca.crt), and beside it first the CA that is to
-// issue next (BeginRotation), then the one that did before (RenewAll), at last none
-// (FinishRotation). ca.crt of every role names all of them. Each step changes ca/ first, as a whole;
-// what was killed after that is done by the same step once more.
+// issue next (BeginRotation), then the one that did before (Renew all), at last none
+// (FinishRotation). ca.crt of every role names all of them. Each step changes ca/ first, as a
+// whole; what was killed after that is done by the same step once more.
 //
 // All errors are one line with the cure; what changes the folder is refused with UNAVAILABLE while
 // another process does.
@@ -34,8 +34,8 @@ class CertStore {
   // A new key and certificate. NOT_FOUND without a CA.
   absl::Status Issue(const SpiffeId& id, int64_t now_s, int64_t days = kLeafDays) const;
 
-  // Those that end within kRenewBeforeEndDays, or all. Returns the roles that it renewed. All, after
-  // BeginRotation: from here on the next CA issues.
+  // Those that end within kRenewBeforeEndDays, or all. Returns the roles that it renewed. All,
+  // after BeginRotation: from here on the next CA issues.
   absl::StatusOr<std::vector<TlsRole>> Renew(bool all, int64_t now_s) const;
 
   // Makes the next CA, which every role trusts from here on, and which issues nothing yet.

@@ -221,8 +221,8 @@ void AddCerts(CLI::App& root, CertsOptions& o, Command& command) {
   add("renew", "Issue anew what ends within 10 days; servers take it without a restart", RenewCerts)
       ->add_flag("--all", o.all, "Whenever they end; amid rotate-ca by the new CA from here on");
   CLI::Option_group* step =
-      add("rotate-ca", "Replace the CA while the servers run: --begin, `renew --all`, --finish, and "
-          "after each the folders to their servers", RotateCa)
+      add("rotate-ca", "Replace the CA while the servers run: --begin, `renew --all`, --finish, "
+          "and after each the folders to their servers", RotateCa)
           ->add_option_group("Step");
   step->add_flag("--begin", o.begin, "Make a new CA; ca.crt of every role names both");
   step->add_flag("--finish", o.finish, "The old CA leaves ca.crt of every role");
