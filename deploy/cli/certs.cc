@@ -43,7 +43,8 @@ absl::Status Rotate(const CertsOptions& o) {
                           : store.FinishRotation(UnixSeconds()));
   for (const TlsRole role : store.Roles()) std::printf("%s\n", store.RoleDir(role).c_str());
   std::printf(o.begin ? "Next: copy them to their servers; a minute later `baton certs renew "
-                        "--all`, and copy them again; a minute later `baton certs rotate-ca --finish`\n"
+                        "--all`, and copy them again; a minute later `baton certs rotate-ca "
+                        "--finish`\n"
                       : "Next: copy them to their servers, which then refuse the old CA\n");
   return absl::OkStatus();
 }
