@@ -391,7 +391,8 @@ cudaError_t LaunchAttention(const Problem& args, cudaStream_t stream) {
   constexpr int kRows = attention::kRowsOf<kWarps>;
   const int64_t tiles = (args.max_query_len * group + kRows - 1) / kRows;
   // One tile of rows leaves most of a device idle.
-  const bool is_split = args.scratch != nullptr && tiles == 1 && NumPartials(args) > 1;
+  const bool is_split = args.scratch != nullptr && tiles == 1 && NumPartials(args) > 1 &&
+                        NumPartials(args) <= attention::kMaxPartials;
   const Scratch scratch{NumPartials(args), static_cast<int>(dim), args.scratch};
   float scale = args.scores.scale == 0 ? 1.0f / std::sqrt(static_cast<float>(dim))
                                        : args.scores.scale;

@@ -2,6 +2,7 @@
 
 // What the attention kernels take of either operator's arguments, and which of them they serve.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,6 +12,7 @@
 namespace baton::cuda::attention {
 
 constexpr int kPartialKeys = 512;
+constexpr int kMaxPartials = 65535;  // Of a split: the grid's y.
 
 struct Problem {
   ConstFloats q;
@@ -60,7 +62,9 @@ inline Problem ProblemOf(const VarlenAttentionArgs& args) {
   Problem problem = Common(args);
   problem.cu_seqlens_q = args.cu_seqlens_q;
   problem.num_tokens = args.num_tokens;
-  problem.max_query_len = args.max_seqlen_q;
+  // A caller may tell more than there are, for which a grid may have no room.
+  problem.max_query_len =
+      static_cast<int32_t>(std::min<int64_t>(args.max_seqlen_q, args.num_tokens));
   problem.max_seq_len = args.max_seqlen_k;
   problem.block_table = args.block_table;
   return problem;
@@ -93,7 +97,7 @@ inline bool IsAllowed(const Problem& args) {
 }
 
 inline int NumPartials(const Problem& args) {
-  return (args.max_seq_len + kPartialKeys - 1) / kPartialKeys;
+  return args.max_seq_len / kPartialKeys + (args.max_seq_len % kPartialKeys > 0 ? 1 : 0);
 }
 
 inline int64_t PartialBytesOf(int64_t num_tokens, int64_t num_heads, int64_t dim) {

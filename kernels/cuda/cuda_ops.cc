@@ -13,6 +13,18 @@
 #include "kernels/cuda/sample.h"
 
 namespace baton::cuda {
+namespace {
+
+// What a CPU would look up in arrays that are the device's here.
+absl::Status CheckTold(const VarlenAttentionArgs& args) {
+  if (args.num_seqs == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 1, "num_tokens"));
+  RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_q, 1, "max_seqlen_q"));
+  RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_k, 1, "max_seqlen_k"));
+  return RequirePointer(args.block_table, "block_table");
+}
+
+}  // namespace
 
 absl::Status CudaOps::Embedding(const EmbeddingArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
@@ -64,6 +76,7 @@ absl::Status CudaOps::VarlenAttention(const VarlenAttentionArgs& args) {
     return absl::InvalidArgumentError(
         "scales are given: must be none on a GPU; planes of fp8 have scales of their own");
   }
+  RETURN_IF_ERROR(CheckTold(args));
   const bool fits = ScratchBytes(args) <= scratch_.size_bytes();
   const AttentionRoom room{
       .scratch = fits ? reinterpret_cast<float*>(scratch_.data()) : nullptr,

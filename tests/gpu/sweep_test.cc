@@ -30,6 +30,19 @@ std::vector<int64_t> RowCounts() {
 #endif
 }
 
+// Of products, whose tiles depend on it, also some beyond.
+std::vector<int64_t> ProductCounts() {
+  std::vector<int64_t> counts = RowCounts();
+#if !defined(BATON_CUDA_DEVICE)
+  Random random(600);
+  for (const int64_t first : {130, 250, 380, 500}) {
+    counts.push_back(first + static_cast<int64_t>(random.Below(100)));
+  }
+  counts.push_back(kMostRows);
+#endif
+  return counts;
+}
+
 using Order = std::vector<int32_t>;
 using Bytes = std::vector<std::byte>;
 
@@ -67,12 +80,13 @@ class SweepTest : public DeviceTest {
 
   // `run` computes the first m rows of `out` from the first m rows of its input.
   template <typename Run>
-  void ExpectRowsAlone(const Run& run, DType dtype, int64_t columns) {
-    const int64_t most = RowCounts().back();
+  void ExpectRowsAlone(const Run& run, DType dtype, int64_t columns,
+                       const std::vector<int64_t>& counts = RowCounts()) {
+    const int64_t most = counts.back();
     const DeviceFloats all(dtype, most * columns);
     ASSERT_EQ(run(most, all), cudaSuccess);
     const auto expected = all.ReadBytes();
-    for (const int64_t m : RowCounts()) {
+    for (const int64_t m : counts) {
       const DeviceFloats out(dtype, m * columns);
       ASSERT_EQ(run(m, out), cudaSuccess);
       const auto got = out.ReadBytes();
@@ -95,7 +109,7 @@ TEST_F(SweepTest, OfProducts) {
                    .out_stride = kN},
                   {}, nullptr);
     };
-    ExpectRowsAlone(run, DType::kF32, kN);
+    ExpectRowsAlone(run, DType::kF32, kN, ProductCounts());
   }
 }
 

@@ -3,8 +3,17 @@
 #include <cstdlib>
 
 #include "tests/kernels/kernel_fixture.h"
+#include "tests/kernels/random_attention.h"
 
 namespace baton {
+
+// Whose operators a program fuzzes: fuzzed_cpu.cc has the kernel sets, cuda/fuzzed_device.cc a GPU
+// that copies operands there and back. UNIMPLEMENTED: the operator is not for such arguments.
+std::vector<std::string> FuzzedNames();
+std::unique_ptr<CpuKernels> MakeFuzzed(const std::string& name, int num_threads = 1);
+bool FuzzedLacksForms();
+// The nearest shapes that it serves, and has the time for.
+AttentionShapes Served(AttentionShapes shapes, uint64_t seed);
 
 inline int64_t FuzzNumber(const char* variable, int64_t otherwise) {
   const char* text = std::getenv(variable);
@@ -16,9 +25,20 @@ inline int64_t FuzzCases() { return FuzzNumber("BATON_FUZZ_CASES", 60); }
 inline constexpr int64_t kHostile[] = {-1,      0,         1,         -7,        3,
                                        1 << 20, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN};
 
-// Random arguments for every kernel set; a test sets random_ from its seed.
-class FuzzTest : public KernelTest {
+// Random arguments for every device; a test sets random_ from its seed.
+class FuzzTest : public testing::TestWithParam<std::string> {
  protected:
+  // A device that lacks what most cases ask for would not be tested.
+  void TearDown() override {
+    EXPECT_TRUE(FuzzedLacksForms() || lacking_ == 0);
+    EXPECT_GE(served_ * 5, lacking_);
+  }
+  // False, also of what was refused: the operator has not run, and nothing may be written.
+  bool HasRun(const absl::Status& status) {
+    ++(absl::IsUnimplemented(status) ? lacking_ : served_);
+    return status.ok();
+  }
+  static bool Lacks(const absl::Status& status) { return absl::IsUnimplemented(status); }
   int64_t Below(int64_t n) { return static_cast<int64_t>(random_.Below(n)); }
   bool Chance(int percent) { return Below(100) < percent; }
   template <typename T>
@@ -34,7 +54,15 @@ class FuzzTest : public KernelTest {
     value = std::min(value, old);
   }
 
+  std::unique_ptr<CpuKernels> kernels_ = MakeFuzzed(GetParam());
   Random random_{0};
+
+ private:
+  int64_t served_ = 0, lacking_ = 0;
 };
+
+#define BATON_FOR_EACH_FUZZED(suite)                                       \
+  INSTANTIATE_TEST_SUITE_P(Devices, suite, testing::ValuesIn(FuzzedNames()), \
+                           [](const auto& info) { return std::string(info.param); })
 
 }  // namespace baton

@@ -56,7 +56,7 @@ class MoeFuzzTest : public FuzzTest {
 TEST_P(MoeFuzzTest, PlausibleLayersAreCorrect) {
   const int64_t cases = FuzzCases();
   const int64_t first = FirstFuzzSeed();
-  auto threaded = MakeTestKernels(GetParam(), 3);
+  auto threaded = MakeFuzzed(GetParam(), 3);
   for (int64_t seed = first; seed < first + cases; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     random_ = Random(seed);
@@ -237,7 +237,7 @@ TEST_P(MoeFuzzTest, HostileExpertGemmAndCombineArgumentsAreRefusedOrHarmless) {
   }
 }
 
-BATON_FOR_EACH_KERNEL_SET(MoeFuzzTest);
+BATON_FOR_EACH_FUZZED(MoeFuzzTest);
 
 }  // namespace
 }  // namespace baton

@@ -53,7 +53,6 @@ UNTESTED = {
     "common/model/transformer_mlp.cc": "a third part of it",
     "common/model/transformer_norms.cc": "a fourth part of it",
     "kernels/cuda/cuda_gpus.cc": "tests/kernels/cuda/cuda_device_test.cc",
-    "kernels/cuda/cuda_ops.cc": "tests/kernels/cuda/cuda_runner_test.cc runs a model by them",
     "kernels/cuda/cuda_status.cc": "tests/kernels/cuda/cuda_device_test.cc",
     "kernels/emulation/access_hooks.cc": "every emulated kernel calls it",
     "kernels/emulation/device_api.cc": "tests/kernels/emulation/emulator_test.cc",

@@ -1,0 +1,236 @@
+// What the operators of a device refuse: each by the name of the argument, and nothing is written.
+#include "kernels/cuda/cuda_ops.h"
+
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/kernels/cuda/cuda_device_fixture.h"
+
+namespace baton::cuda {
+namespace {
+
+constexpr int64_t kTokens = 3, kDim = 16;
+constexpr auto kBF16 = DType::kBF16;
+
+class CudaOpsTest : public CudaDeviceTest {
+ protected:
+  // Runs `args` as they are, which has to be legal, and then each spoiled: it is refused with a
+  // message that begins with the field's name, and `out_` stays.
+  template <typename Args>
+  struct Spoiled {
+    std::string field;
+    std::function<void(Args&)> spoil;
+  };
+  template <typename Args>
+  void ExpectNamed(absl::Status (ModelOps::*op)(const Args&), const Args& args,
+                   const std::vector<Spoiled<Args>>& cases) {
+    const absl::Status legal = (device_->ops().*op)(args);
+    ASSERT_TRUE(legal.ok()) << legal;
+    const auto before = out_.ReadBytes();
+    for (const auto& [field, spoil] : cases) {
+      Args spoiled = args;
+      spoil(spoiled);
+      const absl::Status status = (device_->ops().*op)(spoiled);
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << field << ": " << status;
+      EXPECT_EQ(status.message().substr(0, field.size() + 3), field + " = ") << status;
+      EXPECT_TRUE(out_.ReadBytes() == before) << field;
+    }
+    // Nor is the device any worse for it.
+    EXPECT_TRUE((device_->ops().*op)(args).ok());
+  }
+
+  const DeviceFloats x_{kBF16, RandomFloats(1, 4 * kTokens * kDim)};
+  const DeviceFloats out_{kBF16, RandomFloats(2, 4 * kTokens * kDim)};
+  const DeviceFloats f32_{DType::kF32, RandomFloats(3, 4 * kTokens * kDim)};
+  const DeviceArray<int32_t> zeros_{std::vector<int32_t>(8)};
+  const DeviceArray<int32_t> starts_{std::vector<int32_t>{0, 1, 2, 3}};
+  const DeviceArray<int32_t> lens_{std::vector<int32_t>(3, 5)};
+  const DeviceArray<int64_t> slots_{std::vector<int64_t>{0, 1, -1}};
+};
+
+TEST_F(CudaOpsTest, NormsNameWhatIsWrong) {
+  const RmsNormArgs rms{.x = x_,
+                        .x_stride = kDim,
+                        .num_tokens = kTokens,
+                        .dim = kDim,
+                        .weight = f32_.f32(),
+                        .round_to = kBF16,
+                        .out = out_,
+                        .out_stride = kDim};
+  ExpectNamed<RmsNormArgs>(&ModelOps::RmsNorm, rms,
+                           {{"x", [](auto& a) { a.x.data = nullptr; }},
+                            {"weight", [](auto& a) { a.weight = nullptr; }},
+                            {"out", [](auto& a) { a.out.data = nullptr; }},
+                            {"num_tokens", [](auto& a) { a.num_tokens = INT64_MIN; }},
+                            {"dim", [](auto& a) { a.dim = 0; }},
+                            {"x_stride", [](auto& a) { a.x_stride = kDim - 1; }},
+                            {"out_stride", [](auto& a) { a.out_stride = INT64_MAX; }},
+                            {"eps", [](auto& a) { a.eps = -1; }},
+                            {"out.dtype", [](auto& a) { a.out.dtype = DType::kF16; }}});
+  const LayerNormArgs layer{.x = x_,
+                            .x_stride = kDim,
+                            .num_tokens = kTokens,
+                            .dim = kDim,
+                            .weight = f32_.f32(),
+                            .round_to = kBF16,
+                            .out = out_,
+                            .out_stride = kDim};
+  ExpectNamed<LayerNormArgs>(&ModelOps::LayerNorm, layer,
+                             {{"x", [](auto& a) { a.x.data = nullptr; }},
+                              {"weight", [](auto& a) { a.weight = nullptr; }},
+                              {"out", [](auto& a) { a.out.data = nullptr; }},
+                              {"x_stride", [](auto& a) { a.x_stride = 0; }},
+                              {"out_stride", [](auto& a) { a.out_stride = -1; }}});
+}
+
+TEST_F(CudaOpsTest, ProductsNameWhatIsWrong) {
+  const PackedMatrix weights = DeviceMatrix(kBF16, RandomFloats(4, kDim * kDim), kDim, kDim);
+  const PackedMatrix none(kDim, kDim, kBF16, WeightFormat::kCuda, Buffer());
+  const GemmArgs args{.a = x_,
+                      .a_stride = kDim,
+                      .m = kTokens,
+                      .weights = &weights,
+                      .out = out_,
+                      .out_stride = kDim};
+  ExpectNamed<GemmArgs>(&ModelOps::Gemm, args,
+                        {{"a", [](auto& a) { a.a.data = nullptr; }},
+                         {"weights", [](auto& a) { a.weights = nullptr; }},
+                         {"weights.data", [&](auto& a) { a.weights = &none; }},
+                         {"out", [](auto& a) { a.out.data = nullptr; }},
+                         {"m", [](auto& a) { a.m = -1; }},
+                         {"segments", [](auto& a) { a.segments = 3; }},
+                         {"a_stride", [](auto& a) { a.a_stride = kDim - 1; }},
+                         {"out_stride", [](auto& a) { a.out_stride = INT32_MIN; }}});
+  const EmbeddingArgs embedding{.shards = {&weights},
+                                .tokens = zeros_.data(),
+                                .num_tokens = kTokens,
+                                .out = out_};
+  ExpectNamed<EmbeddingArgs>(&ModelOps::Embedding, embedding,
+                             {{"tokens", [](auto& a) { a.tokens = nullptr; }},
+                              {"out", [](auto& a) { a.out.data = nullptr; }},
+                              {"out_stride", [](auto& a) { a.out_stride = 1; }},
+                              {"num_shards", [](auto& a) { a.num_shards = 9; }}});
+}
+
+TEST_F(CudaOpsTest, OperatorsOfElementsNameWhatIsWrong) {
+  const RopeArgs rope{.x = out_,
+                      .x_stride = kDim,
+                      .num_tokens = kTokens,
+                      .num_heads = 1,
+                      .head_dim = kDim,
+                      .rotary_dim = kDim,
+                      .cos = f32_.f32(),
+                      .sin = f32_.f32()};
+  ExpectNamed<RopeArgs>(&ModelOps::Rope, rope,
+                        {{"x", [](auto& a) { a.x.data = nullptr; }},
+                         {"cos", [](auto& a) { a.cos = nullptr; }},
+                         {"sin", [](auto& a) { a.sin = nullptr; }},
+                         {"rotary_dim", [](auto& a) { a.rotary_dim = kDim + 2; }},
+                         {"x_stride", [](auto& a) { a.x_stride = kDim - 1; }}});
+  const ActivationAndMulArgs gated{.gate_up = x_,
+                                   .num_tokens = kTokens,
+                                   .dim = kDim,
+                                   .round_to = kBF16,
+                                   .out = out_};
+  ExpectNamed<ActivationAndMulArgs>(&ModelOps::ActivationAndMul, gated,
+                                    {{"gate_up", [](auto& a) { a.gate_up.data = nullptr; }},
+                                     {"out", [](auto& a) { a.out.data = nullptr; }},
+                                     {"gate_up_stride", [](auto& a) { a.gate_up_stride = kDim; }},
+                                     {"dim", [](auto& a) { a.dim = INT64_MIN; }}});
+  const SelectRowsArgs select{.from = x_,
+                              .from_stride = kDim,
+                              .rows = zeros_.data(),
+                              .num_rows = kTokens,
+                              .dim = kDim,
+                              .to = out_,
+                              .to_stride = kDim};
+  ExpectNamed<SelectRowsArgs>(&ModelOps::SelectRows, select,
+                              {{"from", [](auto& a) { a.from.data = nullptr; }},
+                               {"rows", [](auto& a) { a.rows = nullptr; }},
+                               {"to", [](auto& a) { a.to.data = nullptr; }},
+                               {"to_stride", [](auto& a) { a.to_stride = 1; }}});
+}
+
+TEST_F(CudaOpsTest, WritesToACacheNameWhatIsWrong) {
+  ReshapeAndCacheArgs args{.key = x_,
+                           .key_stride = kDim,
+                           .value = x_,
+                           .value_stride = kDim,
+                           .slot_mapping = slots_.data(),
+                           .num_tokens = kTokens};
+  args.k_cache = {.data = static_cast<std::byte*>(out_.data()),
+                  .dtype = kBF16,
+                  .num_blocks = 1,
+                  .num_heads = 1,
+                  .block_size = 2,
+                  .dim = kDim,
+                  .block_stride = 2 * kDim};
+  args.v_cache = args.k_cache;
+  args.v_cache.data += 2 * kDim * 2;
+  ExpectNamed<ReshapeAndCacheArgs>(
+      &ModelOps::ReshapeAndCache, args,
+      {{"key", [](auto& a) { a.key.data = nullptr; }},
+       {"value", [](auto& a) { a.value.data = nullptr; }},
+       {"slot_mapping", [](auto& a) { a.slot_mapping = nullptr; }},
+       {"k_cache.data", [](auto& a) { a.k_cache.data = nullptr; }},
+       {"v_cache.data", [](auto& a) { a.v_cache.data = nullptr; }},
+       {"key_stride", [](auto& a) { a.key_stride = kDim - 1; }},
+       {"value_stride", [](auto& a) { a.value_stride = 0; }},
+       {"k_cache.block_stride", [](auto& a) { a.k_cache.block_stride = 2 * kDim - 1; }},
+       {"k_cache.num_scales", [](auto& a) { a.k_cache.num_scales = 1; }},
+       {"v_cache.num_blocks", [](auto& a) { a.v_cache.num_blocks = 2; }}});
+}
+
+TEST_F(CudaOpsTest, AttentionNamesWhatIsWrongAndServesWhatIsToldTooLarge) {
+  VarlenAttentionArgs args{.q = x_,
+                           .q_stride = kDim,
+                           .num_heads = 1,
+                           .num_seqs = 3,
+                           .cu_seqlens_q = starts_.data(),
+                           .num_tokens = kTokens,
+                           .max_seqlen_q = 1,
+                           .seq_lens = lens_.data(),
+                           .max_seqlen_k = 5,
+                           .block_table = zeros_.data(),
+                           .max_blocks = 1,
+                           .round_to = kBF16,
+                           .out = out_,
+                           .out_stride = kDim};
+  args.k_cache = {.data = static_cast<std::byte*>(x_.data()),
+                  .dtype = kBF16,
+                  .num_blocks = 1,
+                  .num_heads = 1,
+                  .block_size = 8,
+                  .dim = kDim,
+                  .block_stride = 8 * kDim};
+  args.v_cache = args.k_cache;
+  ExpectNamed<VarlenAttentionArgs>(
+      &ModelOps::VarlenAttention, args,
+      {{"q", [](auto& a) { a.q.data = nullptr; }},
+       {"out", [](auto& a) { a.out.data = nullptr; }},
+       {"cu_seqlens_q", [](auto& a) { a.cu_seqlens_q = nullptr; }},
+       {"seq_lens", [](auto& a) { a.seq_lens = nullptr; }},
+       {"block_table", [](auto& a) { a.block_table = nullptr; }},
+       {"num_tokens", [](auto& a) { a.num_tokens = 0; }},
+       {"max_seqlen_q", [](auto& a) { a.max_seqlen_q = 0; }},
+       {"max_seqlen_k", [](auto& a) { a.max_seqlen_k = 0; }},
+       {"q_stride", [](auto& a) { a.q_stride = kDim - 1; }},
+       {"out_stride", [](auto& a) { a.out_stride = 8; }},
+       {"num_heads", [](auto& a) { a.num_heads = 0; }},
+       {"k_cache.data", [](auto& a) { a.k_cache.data = nullptr; }},
+       {"v_cache.dim", [](auto& a) { a.v_cache.dim = 1 << 20; }}});
+  const auto expected = out_.ReadBytes();
+  // No grid has as many blocks as such lengths might take.
+  for (const int32_t keys : {40'000'000, std::numeric_limits<int32_t>::max()}) {
+    args.max_seqlen_k = keys;
+    args.max_seqlen_q = keys == 40'000'000 ? 1 : keys;
+    const absl::Status status = device_->ops().VarlenAttention(args);
+    EXPECT_TRUE(status.ok()) << keys << ": " << status;
+    EXPECT_TRUE(out_.ReadBytes() == expected) << keys;
+  }
+}
+
+}  // namespace
+}  // namespace baton::cuda

@@ -1,0 +1,13 @@
+// What fuzz_fixture.h asks of the CPU.
+#include "tests/kernels/fuzz_fixture.h"
+
+namespace baton {
+
+std::vector<std::string> FuzzedNames() { return KernelSets(); }
+std::unique_ptr<CpuKernels> MakeFuzzed(const std::string& name, int num_threads) {
+  return MakeTestKernels(name, num_threads);
+}
+bool FuzzedLacksForms() { return false; }
+AttentionShapes Served(AttentionShapes shapes, uint64_t) { return shapes; }
+
+}  // namespace baton
