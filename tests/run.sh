@@ -136,6 +136,8 @@ if wants tsan; then
   run_ctest tsan tsan transport tsan
 fi
 if [ "$nightly" = 1 ]; then
+  step "Mutations of the kernels"
+  python3 -B tests/kernels/cuda/mutations.py || fail "the tests do not see a mutation"
   step "Fuzz: ${BATON_FUZZ_MINUTES:-90} minutes"
   tests/fuzz/run.sh --minutes "${BATON_FUZZ_MINUTES:-90}" || fail "a fuzz target found something"
 fi

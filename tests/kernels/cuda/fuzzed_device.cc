@@ -26,9 +26,7 @@ using cuda::DeviceFloats;
 // Ends what was launched: UNIMPLEMENTED if nothing was, for the arguments are of a kind that the
 // kernels refuse. An error of the device is no answer at all.
 absl::Status Ended(cudaError_t launched) {
-  if (launched == cudaErrorInvalidValue) {
-    return absl::UnimplementedError("not on this device");
-  }
+  if (launched == cudaErrorInvalidValue) return absl::UnimplementedError("not on this device");
   if (launched == cudaSuccess) launched = cudaDeviceSynchronize();
   if (launched == cudaSuccess) return absl::OkStatus();
   return absl::InternalError(emulation::LastMessage());
@@ -294,9 +292,9 @@ class FuzzedDevice : public CpuKernels {
     return CopyRows(out.Read(), tokens, heads * args.v_cache.dim, host);
   }
 
-  static std::vector<float> Floats32(const float* values, int64_t n) { return {values, values + n}; }
-  static void SetTable(VarlenAttentionArgs& args, const int32_t* table) { args.block_table = table; }
-  static void SetTable(PagedAttentionArgs& args, const int32_t* table) { args.block_tables = table; }
+  static std::vector<float> Floats32(const float* from, int64_t n) { return {from, from + n}; }
+  static void SetTable(VarlenAttentionArgs& args, const int32_t* to) { args.block_table = to; }
+  static void SetTable(PagedAttentionArgs& args, const int32_t* to) { args.block_tables = to; }
 
   // What lies between the rows keeps its value on the device, rounded.
   template <typename Args>

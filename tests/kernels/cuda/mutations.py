@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
 """Breaks the kernels in one place at a time: the emulated tests must fail for each.
 
-Usage: mutations.py [--build build/emulated] [PART OF A NAME...]
+Usage: mutations.py [--build build/emulated] [--part N/OF] [PART OF A NAME...]
 Needs a build of the emulated preset. Prints a line for each mutation, with what found it, and exits
-1 if one survives. Some four seconds each, so it is no part of the default tests.
+1 if one survives. Some four seconds each, so it is no part of the default tests, but of the nightly
+ones.
 """
 import argparse
 import json
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 
 import attention_mutations
 import product_mutations
+import runner_mutations
 import sample_mutations
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -27,7 +30,8 @@ X_VECTORS = "HasVectors(args.x.data, args.x.dtype, args.dim, args.x_stride) &&"
 OUT_VECTORS = "HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride) &&"
 WEIGHT_VECTORS = "HasFloatVectors(args.weight, args.dim, args.dim) &&"
 
-# (file, program, filter, name, text, replacement). A text occurs exactly once in its file.
+# (file, program, filter, name, text, replacement). A text occurs exactly once in its file, which is
+# one of kernels/cuda or has a path; "a.h:b.cu" is a header with the file that is compiled for it.
 MUTATIONS = [
     ("norms.cu", KERNELS, "*Norms*", "no barrier before a sum's scratch is written again",
      "    __syncthreads();  // The sum before this one has been read.\n", ""),
@@ -201,12 +205,17 @@ MUTATIONS = [
      "  RETURN_IF_ERROR(RequirePackedShards(args, WeightFormat::kCuda));\n", ""),
     *attention_mutations.MUTATIONS,
     *product_mutations.MUTATIONS,
+    *runner_mutations.MUTATIONS,
     *sample_mutations.MUTATIONS,
 ]
 
 
 def run(command, **options):
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def path_of(file):
+    return pathlib.Path(file if "/" in file else f"kernels/cuda/{file}")
 
 
 class Build:
@@ -217,13 +226,27 @@ class Build:
         self.commands = {pathlib.Path(entry["file"]): entry for entry in
                          json.loads((folder / "compile_commands.json").read_text())}
         self.links = {}
+        # Sources that are compiled in a batch with others, which one file includes.
+        self.batches = {}
+        for file in self.commands:
+            if file.parent.name == "Unity":
+                for source in re.findall(r'#include "(.+)"', file.read_text()):
+                    self.batches.setdefault(pathlib.Path(source), file)
 
-    def compile(self, source, mutated, include, out):
-        entry = self.commands[source]
+    def compile(self, source, scratch, out):
+        """`source` with what `scratch` has instead of files of the tree."""
+        unit = scratch / source.relative_to(ROOT)
+        entry = self.commands.get(source)
+        if entry is None:
+            batch = self.batches[source]
+            entry = self.commands[batch]
+            text = batch.read_text().replace(f'"{source}"', f'"{unit}"')
+            unit = scratch / "batch.cxx"
+            unit.write_text(text)
         words = [w for w in shlex.split(entry["command"]) if not w.endswith("ccache")]
         words[words.index("-o") + 1] = str(out)
-        words[words.index("-c") + 1] = str(mutated)
-        words.insert(1, f"-I{include}")
+        words[words.index("-c") + 1] = str(unit)
+        words.insert(1, f"-I{scratch}")
         return run(words, cwd=entry["directory"])
 
     def link(self, program, mutated, out):
@@ -238,32 +261,32 @@ class Build:
         return run(words, cwd=self.folder)
 
 
-def find(build, mutation, scratch):
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def find(build, mutation, folder):
     """What found a mutation; None if nothing did."""
     files, program, test_filter, _, text, replacement = mutation
     file, _, unit = files.partition(":")
-    source = ROOT / "kernels/cuda" / file
-    content = source.read_text()
+    file, unit = path_of(file), path_of(unit or file)
+    content = (ROOT / file).read_text()
     if content.count(text) != 1:
         return None, f"its text occurs {content.count(text)} times"
-    include = scratch / "kernels/cuda"
-    include.mkdir(parents=True, exist_ok=True)
-    for old in include.iterdir():
-        old.unlink()
-    (include / file).write_text(content.replace(text, replacement))
-    unit = unit or file
-    if unit != file:
-        (include / unit).write_text((ROOT / "kernels/cuda" / unit).read_text())
-    built = build.compile(ROOT / "kernels/cuda" / unit, include / unit, scratch,
-                          scratch / "mutated.o")
+    scratch = folder / "tree"
+    shutil.rmtree(scratch, ignore_errors=True)
+    write(scratch / unit, (ROOT / unit).read_text())
+    write(scratch / file, content.replace(text, replacement))
+    built = build.compile(ROOT / unit, scratch, folder / "mutated.o")
     if built.returncode != 0:
         return None, built.stderr[-500:]
-    linked = build.link(program, scratch / "mutated.o", scratch / "program")
+    linked = build.link(program, folder / "mutated.o", folder / "program")
     if linked.returncode != 0:
         return None, linked.stderr[-500:]
     try:
-        tested = run([scratch / "program", f"--gtest_filter={test_filter}", "--gtest_fail_fast"],
-                     timeout=300)
+        tested = run([folder / "program", f"--gtest_filter={test_filter}", "--gtest_fail_fast"],
+                     timeout=300, cwd=ROOT)
     except subprocess.TimeoutExpired:
         return "it never ends", ""
     if tested.returncode == 0:
@@ -279,11 +302,14 @@ def find(build, mutation, scratch):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/emulated")
+    parser.add_argument("--part", default="1/1", help="each OF-th from the N-th on")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
+    first, step = map(int, arguments.part.split("/"))
     build = Build(arguments.build.resolve())
     chosen = [m for m in MUTATIONS
               if not arguments.names or any(name in m[0] + " " + m[3] for name in arguments.names)]
+    chosen = chosen[first - 1::step]
     survivors = 0
     with tempfile.TemporaryDirectory() as scratch:
         for mutation in chosen:

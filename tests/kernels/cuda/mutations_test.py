@@ -13,7 +13,7 @@ class MutationsTest(unittest.TestCase):
     def test_each_text_occurs_exactly_once_in_its_file(self):
         for file, _, _, name, text, replacement in mutations.MUTATIONS:
             with self.subTest(file=file, name=name):
-                source = mutations.ROOT / "kernels/cuda" / file.partition(":")[0]
+                source = mutations.ROOT / mutations.path_of(file.partition(":")[0])
                 content = source.read_text()
                 self.assertEqual(content.count(text), 1, text)
                 self.assertNotEqual(content.replace(text, replacement), content)
