@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""The arithmetic of gpu_model.py, by cases that were computed by hand.
+
+Usage: gpu_model_test.py [unittest arguments]
+"""
+import unittest
+
+import gpu_model
+from gpu_model import GPUS, Fa3, Loop
+
+A100, H100, H200 = GPUS
+
+# A loop of five instructions of a warp, two of them products, in one of three; and an `if`.
+CODE = """
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+        /*0010*/                   LDSM.16.M88.4 R4, [R2] ;
+        /*0020*/                   HMMA.16816.F32.BF16 R8, R4, R6, R8 ;
+        /*0030*/                   HMMA.16816.F32.BF16 R12, R4, R7, R12 ;
+        /*0040*/                   MUFU.EX2 R3, R3 ;
+        /*0050*/              @P0  BRA 0x10 ;
+        /*0060*/              @P1  BRA 0x00 ;
+        /*0070*/              @P2  BRA 0x90 ;
+"""
+
+
+class GpuModelTest(unittest.TestCase):
+    def test_peaks_are_those_of_the_data_sheets(self):
+        self.assertAlmostEqual(A100.peak / 1e12, 312, delta=1)
+        self.assertAlmostEqual(H100.peak / 1e12, 989.4, delta=1)
+        self.assertEqual(H200.peak, H100.peak)
+
+    def test_blocks_are_bounded_by_threads_registers_and_shared_memory(self):
+        self.assertEqual(gpu_model.blocks_per_sm(A100, 256, 16, 0), 8)  # 2048 threads
+        self.assertEqual(gpu_model.blocks_per_sm(A100, 128, 255, 0), 2)  # 128 * 256 of 65536
+        self.assertEqual(gpu_model.blocks_per_sm(A100, 128, 32, 40 << 10), 4)  # 4 * 41 = 164 KiB
+        self.assertEqual(gpu_model.blocks_per_sm(H100, 128, 32, 40 << 10), 5)  # 5 * 41 of 228
+
+    def test_the_loop_with_the_products_is_the_smallest_that_has_them(self):
+        self.assertEqual(gpu_model.loop_of(CODE), Loop(all=5, products=2, ldsm=1, copies=0, mufu=1))
+
+    def test_a_product_takes_8_cycles_of_a_partition_of_an_a100(self):
+        limits = gpu_model.limits_of_loop(A100, Loop(20, 2, 1, 1, 3))
+        self.assertEqual(limits["tensor cores (mma.sync)"], 16)
+        self.assertEqual(limits["shared memory"], 32)  # 1,024 bytes, of 32 a cycle.
+        self.assertEqual(limits["issue slots"], 20)
+        self.assertEqual(limits["exponentials"], 24)  # 96, of 4 a cycle.
+        flops, limit = gpu_model.reach_of_loop(A100, Loop(20, 2, 1, 1, 3))
+        self.assertEqual(limit, "shared memory")
+        self.assertAlmostEqual(flops, A100.peak / 2)
+        self.assertAlmostEqual(gpu_model.reach_of_loop(A100, Loop(4, 2))[0], A100.peak)
+
+    def test_bytes_under_way_bound_the_speed_of_memory(self):
+        speed, limit = gpu_model.reach_of_bytes(A100, 466)
+        self.assertEqual(limit, "occupancy")
+        self.assertAlmostEqual(speed, 108 * 1.41e9)  # A byte a cycle of each SM.
+        self.assertEqual(gpu_model.reach_of_bytes(A100, 1 << 20), (2.039e12, "HBM"))
+        self.assertEqual(gpu_model.reach_of_bytes(A100, 1 << 20, 2), (2.039e12 / 2, "HBM"))
+
+    def test_a_tile_of_flash_attention_3(self):
+        cycles = gpu_model.fa3_cycles(H100, Fa3(128, False, 128, 176, 0))
+        self.assertEqual(cycles["tensor cores"], 2816)  # 4 * 128 * 176 * 128 / 4096
+        self.assertEqual(cycles["exponentials"], 1408)  # 128 * 176 / 16
+        self.assertEqual(cycles["f32"], 616)  # 3.5 * 128 * 176 / 128
+        # Two warpgroups read 64 rows of Q, K and V; the copies write K and V.
+        self.assertEqual(cycles["shared memory"], (2 * 256 * (64 + 352) + 4 * 176 * 128) / 128)
+        everything, apart, none = gpu_model.fa3_tflops(H100, Fa3(128, False, 128, 176, 0))
+        self.assertAlmostEqual(everything, H100.peak / 1e12)
+        self.assertAlmostEqual(apart, H100.peak / 1e12 * 2 / 3)
+        self.assertAlmostEqual(none, H100.peak / 1e12 * 2816 / 4840)
+
+    def test_tiles_at_the_edge_of_a_causal_mask_are_whole(self):
+        # Rows of 64 by keys of 64 over 128 tokens: 3 tiles for half of 4.
+        self.assertAlmostEqual(gpu_model.fa3_share_needed(Fa3(64, True, 64, 64, 0), 128), 2 / 3)
+        self.assertEqual(gpu_model.fa3_share_needed(Fa3(64, False, 64, 64, 0), 128), 1)
+
+    def test_shared_memory_of_the_kernels(self):
+        self.assertEqual(gpu_model.attention_shared(128), 192 * 136 * 2 + 512)
+        self.assertEqual(gpu_model.attention_shared(256), 192 * 264 * 2 + 128 * 128 * 4)
+        self.assertEqual(gpu_model.gemm_shared(128, 128, 3), 96 << 10)
+
+    def test_the_table_says_what_it_is(self):
+        lines = "\n".join(gpu_model.fa3_lines())
+        for case in gpu_model.FA3:
+            self.assertIn(f"D {case.dim}", lines)
+            self.assertIn(str(case.published), lines)
+        loop = Loop(60, 16, 4, 2, 0)
+        name = "void GemmKernel<TileShape<128, 128, 64, 32, 3>, baton::Bf16, baton::Bf16>(P)"
+        line, = gpu_model.kernel_lines(A100, {name: (128, loop), "other": (1, loop)})
+        self.assertIn("96 KiB 1 blocks", line)
+        self.assertIn("312 TFLOP/s = 100% (tensor cores", line)
+
+    def test_what_may_be_left_out_is_no_product_tile_copy_or_exponential(self):
+        self.assertEqual(gpu_model.bare(Loop(60, 16, 4, 2, 3)), Loop(25, 16, 4, 2, 3))
+
+
+if __name__ == "__main__":
+    unittest.main()
