@@ -114,6 +114,15 @@ def reach_of_bytes(gpu, in_flight, directions=1):
     return (hbm, "HBM") if hbm <= by_latency else (by_latency, "occupancy")
 
 
+def reach_of_few_rows(gpu, loop, in_flight, warps):
+    """(bytes/s of weights or K and V at most, its limit): 16 rows are a warp's products, each byte
+    takes 16 FLOP, and `warps` of an SM multiply."""
+    by_memory, memory = reach_of_bytes(gpu, in_flight)
+    flops, limit = reach_of_loop(gpu, loop)
+    by_products = flops * min(1, warps / PARTITIONS) / 16
+    return (by_memory, memory) if by_memory <= by_products else (by_products, limit)
+
+
 # FlashAttention-3 (arXiv 2407.08608): forward, f16, H100 SXM5, 16k tokens, hidden size 2,048,
 # figure 5, all but D 256 without a mask; tiles of its source of that time
 # (hopper/flash_fwd_launch_template.h).
@@ -211,8 +220,10 @@ def kernel_lines(gpu, kernels):
         line = (f"  {gpu.name} {what:24} {registers:3} registers {shared / KIB:4.0f} KiB"
                 f" {blocks} blocks  {' to '.join(reaches)}")
         if attention or columns == 16:
-            speed, limit = reach_of_bytes(gpu, blocks * in_flight)
-            line += f"; few rows: {speed / 1e12:.2f} TB/s ({limit})"
+            warps = blocks * (1 if attention else threads // 32)  # Of attention one has the rows.
+            few = [reach_of_few_rows(gpu, one, blocks * in_flight, warps)
+                   for one in (loop, bare(loop))]
+            line += "; 16 rows: " + " to ".join(f"{x / 1e12:.2f} TB/s ({by})" for x, by in few)
         yield line
 
 
@@ -248,7 +259,7 @@ def main():
     home = pathlib.Path(subprocess.run([TOOLKIT], check=True, capture_output=True,
                                        text=True).stdout.strip())
     print("Our kernels: from every instruction of the loop, also of ways that few iterations take"
-          "\n(bytes that are not aligned, fp8, masks), to products, tiles, copies, exponentials alone:")
+          "\n(bytes that are not aligned, fp8, masks), to products, tiles, copies, exponentials:")
     for gpu in GPUS:
         kernels = {}
         for source in ("gemm", "attention"):

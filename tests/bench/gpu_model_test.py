@@ -56,6 +56,14 @@ class GpuModelTest(unittest.TestCase):
         self.assertEqual(gpu_model.reach_of_bytes(A100, 1 << 20), (2.039e12, "HBM"))
         self.assertEqual(gpu_model.reach_of_bytes(A100, 1 << 20, 2), (2.039e12 / 2, "HBM"))
 
+    def test_few_rows_are_bound_by_memory_or_by_the_warps_that_multiply(self):
+        loop = Loop(160, 2)  # 10 times what its products take.
+        speed, limit = gpu_model.reach_of_few_rows(A100, loop, 1 << 20, 2)
+        self.assertEqual(limit, "issue slots")
+        self.assertAlmostEqual(speed, A100.peak / 10 / 2 / 16)
+        self.assertEqual(gpu_model.reach_of_few_rows(A100, Loop(4, 2), 1 << 20, 4),
+                         (2.039e12, "HBM"))
+
     def test_a_tile_of_flash_attention_3(self):
         cycles = gpu_model.fa3_cycles(H100, Fa3(128, False, 128, 176, 0))
         self.assertEqual(cycles["tensor cores"], 2816)  # 4 * 128 * 176 * 128 / 4096
