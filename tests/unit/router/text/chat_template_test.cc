@@ -57,6 +57,13 @@ TEST_F(ChatTemplateTest, RendersAsTransformers) {
   }
 }
 
+TEST_F(ChatTemplateTest, AFormatThatTheLibraryCannotReadIsTheCallersMistake) {
+  ExpectRefused("{{ '%(\u00e9)s' % {'\u00e9': 1} }}", "names a value by other than ASCII");
+  ExpectRefused("{{ '%(\u00e9' | format(1) }}", "names a value by other than ASCII");
+  ExpectRefused("{{ '%*d' % 1 }}", "must not take its width from a value");
+  ExpectRefused("{{ '%100000d' | format(1) }}", "more than 5 digits");
+}
+
 TEST_F(ChatTemplateTest, RefusesMessagesThatAreNone) {
   const struct {
     const char* messages;

@@ -1,14 +1,14 @@
 //! Jinja2's filters where minijinja's differ, lack something, or could make something large.
 //! The others are minijinja's own.
 
-use minijinja::formatting::{format, FormatStyle};
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, Value};
 
 use super::call::Arguments;
+use super::formats;
 use super::json;
 use super::limits::{self, Text};
-use super::methods::{self, check_widths};
+use super::methods;
 use super::operators::to_int;
 use super::python::{as_float, as_int, int_value, is_int, type_name};
 use super::sequences;
@@ -279,16 +279,12 @@ fn absolute(value: &Value, _: &Arguments) -> Result<Value, Error> {
 
 fn printf(value: &Value, args: &Arguments) -> Result<Value, Error> {
     let pattern = to_text(value)?;
-    check_widths(&pattern)?;
-    if pattern.contains('*') {
-        return Err(operation("a format must not take its width from a value".to_string()));
-    }
     let named = args.named();
     if named.is_empty() {
-        return format(FormatStyle::Printf, &pattern, args.positional()).map(Value::from);
+        return formats::printf(&pattern, args.positional());
     }
     let values = Value::from_pairs(named.into_iter().map(|(name, value)| (name, value)));
-    format(FormatStyle::Printf, &pattern, &[values]).map(Value::from)
+    formats::printf(&pattern, &[values])
 }
 
 fn batch(value: &Value, args: &Arguments) -> Result<Value, Error> {

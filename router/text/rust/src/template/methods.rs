@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use minijinja::formatting::{format, FormatStyle};
 use minijinja::value::{Object, ObjectRepr};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::call::{is_sequence, Arguments};
+use super::formats;
 use super::limits::{self, Text};
 use super::text::{self, Side};
 use super::values::{check_count, items, list, operation, to_text, tuple, Dict, Entries, List};
@@ -147,7 +147,7 @@ pub fn call_text(
         return Err(unknown());
     };
     if method == "format" {
-        return python_format(text, args);
+        return formats::str_format(text, args);
     }
     let args = Arguments::split(method, args);
     if let Some(result) = text::classify(text, method) {
@@ -190,23 +190,6 @@ pub fn call_text(
 fn strings(pieces: Vec<&str>) -> Result<Vec<Value>, Error> {
     check_count(pieces.len())?;
     Ok(pieces.into_iter().map(Value::from).collect())
-}
-
-/// str.format; widths are bounded before, as they ask for memory.
-pub fn python_format(text: &str, args: &[Value]) -> Result<Value, Error> {
-    check_widths(text)?;
-    format(FormatStyle::StrFormat, text, args).map(Value::from)
-}
-
-pub fn check_widths(text: &str) -> Result<(), Error> {
-    let mut digits = 0;
-    for byte in text.bytes() {
-        digits = if byte.is_ascii_digit() { digits + 1 } else { 0 };
-        if digits > 5 {
-            return Err(operation("a format has a number of more than 5 digits".to_string()));
-        }
-    }
-    Ok(())
 }
 
 fn strip(text: &str, args: &Arguments, side: Side) -> Result<Value, Error> {

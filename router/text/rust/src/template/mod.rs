@@ -3,6 +3,7 @@
 
 mod call;
 mod filters;
+mod formats;
 mod globals;
 mod json;
 mod limits;

@@ -3,13 +3,13 @@
 
 use std::cmp::Ordering;
 
-use minijinja::formatting::{format, FormatStyle};
 use minijinja::value::{Rest, ValueKind};
 use minijinja::{Environment, Error, Value};
 
 use super::call::is_sequence;
+use super::formats;
 use super::limits::{self, exceeded, Text};
-use super::methods::{self, check_widths, Method};
+use super::methods::{self, Method};
 use super::python::{as_float, as_int, int_value, is_int, type_name};
 use super::text;
 use super::values::{self, check_key, items, list, operation, Dict, Entries, List, Namespace};
@@ -160,15 +160,11 @@ fn remainder(a: &Value, b: &Value) -> Result<Value, Error> {
 
 /// `pattern % value`; a tuple is several values.
 fn percent_format(pattern: &str, value: &Value) -> Result<Value, Error> {
-    check_widths(pattern)?;
-    if pattern.contains('*') {
-        return Err(operation("a format must not take its width from a value".to_string()));
-    }
     let args = match value.downcast_object_ref::<List>() {
         Some(list) if list.tuple => list.items.clone(),
         _ => vec![value.clone()],
     };
-    format(FormatStyle::Printf, pattern, &args).map(Value::from)
+    formats::printf(pattern, &args)
 }
 
 /// `a < b <= c`: the operators in one string, then the operands after the first.
