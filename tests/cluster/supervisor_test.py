@@ -96,7 +96,8 @@ class SupervisorTest(unittest.TestCase):
     def test_status_json_has_the_documented_shape(self):
         self.up()
         status = json.loads(self.baton("status", "--json").stdout)
-        self.assertEqual(set(status), {"workers", "router", "kv_paths"})
+        self.assertEqual(set(status), {"workers", "router", "kv_paths", "certificates_end"})
+        self.assertEqual(status["certificates_end"], {})  # Plaintext: nobody has a certificate.
         self.assertEqual([w["role"] for w in status["workers"]], ["prefill", "decode"])
         for worker in status["workers"]:
             self.assertEqual(set(worker), {"name", "role", "pid", "address", "incarnation", "tp",
