@@ -232,6 +232,91 @@ line
 {% generation %}answer{% set inside = 1 %}{% endgeneration %}{{ inside is defined }}
 {{- '\\n' }}{{ "a" "b" }} {{ bos_token ~ eos_token }} {{ unk_token is defined }}"""
 
+# In the form of each family's conversations, in words of our own.
+GEMMA2 = """{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system role') }}{% endif %}
+{%- for message in messages %}
+{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Users and assistants take turns') }}{% endif %}
+{%- set who = 'model' if message['role'] == 'assistant' else message['role'] %}
+{{- '<start_of_turn>' + who + '\n' + message['content'] | trim + '<end_of_turn>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"""
+
+GEMMA3 = """{{ bos_token }}
+{%- set first = '' -%}
+{%- set turns = messages -%}
+{%- if messages[0]['role'] == 'system' -%}
+    {%- if messages[0]['content'] is string -%}
+        {%- set first = messages[0]['content'] + '\n\n' -%}
+    {%- else -%}
+        {%- set first = messages[0]['content'][0]['text'] + '\n\n' -%}
+    {%- endif -%}
+    {%- set turns = messages[1:] -%}
+{%- endif -%}
+{%- for message in turns -%}
+    {%- set who = {'assistant': 'model'}.get(message['role'], message['role']) -%}
+    {{ '<start_of_turn>' ~ who ~ '\n' ~ (first if loop.first else '') }}
+    {%- if message['content'] is string -%}
+        {{ message['content'] | trim }}
+    {%- elif message['content'] is iterable -%}
+        {%- for item in message['content'] -%}
+            {%- if item['type'] == 'image' -%}{{ '<start_of_image>' }}
+            {%- elif item['type'] == 'text' -%}{{ item['text'] | trim }}{%- endif -%}
+        {%- endfor -%}
+    {%- else -%}{{ raise_exception('Neither text nor parts') }}{%- endif -%}
+    {{ '<end_of_turn>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}"""
+
+PHI3 = """{% for message in messages %}{% if message['role'] == 'system' and message['content'] %}{{ '<|system|>\n' + message['content'] + '<|end|>\n' }}{% elif message['role'] in ['user', 'assistant'] %}{{ '<|' + message['role'] + '|>\n' + message['content'] + '<|end|>\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}"""
+
+PHI4 = """{% for message in messages %}{% if message['role'] == 'system' and 'tools' in message and message['tools'] is not none %}{{ '<|system|>' + message['content'] + '<|tool|>' + message['tools'] + '<|/tool|><|end|>' }}{% else %}{{ '<|%s|>%s<|end|>' % (message['role'], message['content']) }}{% endif %}{% endfor %}{{ '<|assistant|>' if add_generation_prompt else eos_token }}"""
+
+MIXTRAL = """{%- set head = messages[0].content if messages[0].role == 'system' else none %}
+{%- set turns = messages[1:] if head is not none else messages %}
+{{- bos_token }}
+{%- for message in turns %}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('After ' ~ loop.previtem.role ~ ' comes ' ~ message.role) }}{% endif %}
+{%- if message.role == 'user' %}
+{%- if loop.first and head is not none %}{{ ' [INST] ' + head + '\n\n' + message.content + ' [/INST]' }}{% else %}{{ ' [INST] ' + message.content + ' [/INST]' }}{% endif %}
+{%- else %}{{ ' ' + message.content + eos_token }}{% endif %}
+{%- endfor %}"""
+
+QWEN3 = """{%- if tools %}
+{{- '<|im_start|>system\n' }}
+{%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{%- endif %}
+{{- '<tools>' }}
+{%- for tool in tools %}{{- '\n' }}{{- tool | tojson }}{%- endfor %}
+{{- '\n</tools><|im_end|>\n' }}
+{%- elif messages[0].role == 'system' %}
+{{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- set content = message.content if message.content is string else '' %}
+{%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
+{{- '<|im_start|>' + message.role + '\n' + content + '<|im_end|>\n' }}
+{%- elif message.role == 'assistant' %}
+{{- '<|im_start|>assistant\n' + content }}
+{%- if message.tool_calls %}
+{%- for call in message.tool_calls %}
+{%- if (loop.first and content) or (not loop.first) %}{{- '\n' }}{%- endif %}
+{%- set call = call.function if call.function else call %}
+{{- '<tool_call>\n{"name": "' }}{{- call.name }}{{- '", "arguments": ' }}
+{%- if call.arguments is string %}{{- call.arguments }}{%- else %}{{- call.arguments | tojson }}{%- endif %}
+{{- '}\n</tool_call>' }}
+{%- endfor %}
+{%- endif %}
+{{- '<|im_end|>\n' }}
+{%- elif message.role == 'tool' %}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{%- endif %}
+{{- '\n<tool_response>\n' + content + '\n</tool_response>' }}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\n' }}{%- endif %}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\n' }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}
+{%- endif %}"""
+
 TEMPLATES = [
     (
         "model",
@@ -261,6 +346,21 @@ TEMPLATES = [
     ),
     ("parts", PARTS, ALL),
     ("thinking", THINKING, ALL + [("think", {"enable_thinking": False, "thinking": False}, True)]),
+    ("gemma2", GEMMA2, ALL),
+    ("gemma3", GEMMA3, ALL),
+    ("phi3", PHI3, ALL),
+    ("phi4", PHI4, ALL),
+    ("mixtral", MIXTRAL, ALL),
+    (
+        "qwen3",
+        QWEN3,
+        ALL
+        + [
+            ("nulls", {"with_tools": True}, True),
+            ("spaces", {"with_tools": True}, False),
+            ("think", {"enable_thinking": False}, True),
+        ],
+    ),
     ("values", VALUES, [("odd", {}, False)]),
     ("strings", STRINGS, ALL),
     ("loops", LOOPS, ALL),
