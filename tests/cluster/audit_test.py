@@ -13,6 +13,7 @@ import sys
 import time
 import unittest
 
+from process_cluster import await_true
 from running_cluster import MODEL, RunningCluster
 
 BATON = None
@@ -54,14 +55,21 @@ class AuditTest(unittest.TestCase):
         done = self.audit_in_words(cluster, "--json", *arguments)
         return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
 
+    def audit_of_decoding(self, cluster):
+        """Once a decode worker goes on with the request, whose first token was the prefill's."""
+        def audit():
+            code, report = self.audit(cluster)
+            calls = [call for worker in report["workers"] for call in worker["calls"]]
+            pairs = [(call["state"], call["owner"]) for call in calls]
+            return (code, report, calls) if ("RUNNING", "DECODING") in pairs else None
+        return await_true(audit, 60, "a call is decoding")
+
     def test_every_block_in_use_has_its_router_as_owner(self):
         with RunningCluster(BATON, "audit", prefill=1, decode=2) as cluster:
             stream = cluster.open_stream("/v1/completions", **LONG)
             first = next(stream)
-            code, report = self.audit(cluster)
+            code, report, calls = self.audit_of_decoding(cluster)
             self.assertEqual(code, 0, report)
-            calls = [call for worker in report["workers"] for call in worker["calls"]]
-            self.assertIn(("RUNNING", "DECODING"), [(c["state"], c["owner"]) for c in calls])
             self.assertGreater(sum(call["blocks"] for call in calls), 0)
             mine = [s["sequence"] for s in report["sequences"] if s["request"] == first["id"]]
             self.assertTrue(mine, report["sequences"])
