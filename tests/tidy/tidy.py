@@ -18,6 +18,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from bounds import check_bounds, check_invariants  # noqa: E402
 from braces import check_braces  # noqa: E402
+from citations import check_citations  # noqa: E402
 from exceptions import BANNED_EXCEPTIONS, UNTESTED  # noqa: E402
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 70
@@ -427,7 +428,7 @@ def run(root, build=None, lists=None):
     lists = lists or Lists()
     for check in (check_sizes, check_includes, check_text, check_braces, check_test_names,
                   check_tests_exist, check_lists_are_true, check_keys, check_documents,
-                  check_formatted, check_bounds, check_invariants):
+                  check_citations, check_formatted, check_bounds, check_invariants):
         check(tree, lists, report)
     if build:
         check_built(tree, lists, build, report)

@@ -247,6 +247,22 @@ class TidyTest(unittest.TestCase):
                 self.assert_clean("common/base/notes.py", f"# {text}\n")
         self.assert_clean("common/base/README.md", "`ids` / `ids.h`, a / b, `base/ids.h`\n")
 
+    def test_cited_name_that_the_code_lacks_is_found(self):
+        declared = "#pragma once\nclass Clock {\n  void Wind();\n};\n"
+        files = {"common/base/clock.h": declared,
+                 "common/base/clock.cc": "void Clock::Wind() { Tick(); }\n"}
+
+        def found(text):
+            documents = {"ARCHITECTURE.md": text}
+            return [(line, rule) for path, line, rule in self.violations({**files, **documents})
+                    if path == "ARCHITECTURE.md"]
+        self.assertEqual(found("`Clock::Wind`; `One` (`common/base/ids.cc`), std `std::visit`"), [])
+        self.assertEqual(found("`Clock::Wind` and `Tick` (`clock.cc`)"), [])
+        self.assertEqual(found("a\n`Clock::One` is of another"), [(2, "citation")])
+        self.assertEqual(found("`Watch::Wind` is of no class"), [(1, "citation")])
+        self.assertEqual(found("`Tick` (`common/base/ids.cc`)"), [(1, "citation")])
+        self.assertEqual(found("`One`, `Tick` (`ids.cc`)"), [(1, "citation")])
+
     def test_bound_that_is_not_the_constants_value_is_found(self):
         head = "**Bounds**\n| what | limit | where |\n|---|---|---|\n"
         code = ("common/base/limits.h", "#pragma once\nDuration hold_limit = std::chrono::seconds(2);\n"
