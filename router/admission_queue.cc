@@ -87,7 +87,9 @@ std::optional<uint64_t> AdmissionQueue::GoesFor(const ValidRequest& body) const 
   // Not in vain: without the largest there is room.
   total.Add(largest.size, -1);
   if (!Fits(total)) return std::nullopt;
-  return *largest.requests.rbegin();
+  const uint64_t newest = *largest.requests.rbegin();
+  BATON_CHECK(live_.at(newest).waits);
+  return newest;
 }
 
 absl::Status AdmissionQueue::Admit(uint64_t request, const ValidRequest& body, Time now) {
@@ -112,16 +114,16 @@ void AdmissionQueue::Count(uint64_t key, const Request& request, int64_t times) 
   if ((cost_[request.priority] += times * request.cost) == 0) cost_.erase(request.priority);
   const std::string& name = request.account->name;
   Backlog& backlog = backlogs_[name];
-  by_share_.erase({backlog.share, name});
+  BATON_CHECK((by_share_.erase({backlog.share, name}) == 1) == !backlog.requests.empty());
   waiting_weight_ -= backlog.requests.empty() ? 0 : backlog.weight;
   backlog.size.Add(request.size, times);
   int64_t& cost = backlog.cost[request.priority];
   if ((cost += times * request.cost) == 0) backlog.cost.erase(request.priority);
   if (times > 0) {
-    backlog.requests.insert(key);
+    BATON_CHECK(backlog.requests.insert(key).second);
     backlog.weight = request.account->weight;
   } else {
-    backlog.requests.erase(key);
+    BATON_CHECK(backlog.requests.erase(key) == 1);
   }
   if (backlog.requests.empty()) {
     BATON_CHECK(backlog.size.tokens == 0 && backlog.size.bytes == 0 && backlog.cost.empty());
@@ -132,6 +134,7 @@ void AdmissionQueue::Count(uint64_t key, const Request& request, int64_t times) 
     by_share_.emplace(backlog.share, name);
   }
   BATON_CHECK(total_.requests >= 0 && total_.tokens >= 0 && total_.bytes >= 0);
+  BATON_CHECK(by_share_.size() == backlogs_.size() && waiting_weight_ >= 0);
 }
 
 // Nothing is done the second time.
@@ -196,7 +199,7 @@ void AdmissionQueue::Add(const SequenceState& sequence, Time now) {
   BATON_CHECK(sequence.state == SequenceState::State::kQueued);
   Remove(sequence);
   if (sequence.Holds()) {
-    holders_.insert(sequence.key());
+    BATON_CHECK(holders_.insert(sequence.key()).second);
   } else {
     waiting_.Add(sequence, now);
   }
@@ -208,6 +211,7 @@ void AdmissionQueue::Remove(const SequenceState& sequence) {
 }
 
 void AdmissionQueue::Take(const SequenceState& sequence, Time now) {
+  BATON_CHECK(Contains(sequence));
   waiting_.Take(sequence.id.counter, now);
   holders_.erase(sequence.key());
   Start(sequence.request, now);

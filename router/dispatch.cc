@@ -104,6 +104,7 @@ bool RouterNode::MayJoin(SequenceState& sequence, Time now) {
   const SequenceState& leader = it->second;
   if (leader.state != State::kDecoding) return false;
   const Side& decode = leader.decode;
+  BATON_CHECK(decode.call != 0 && sequence.body == leader.body);
   if (IsReserved(reserved_.decode, leader.group)) return false;
   const bool may_ask = directory_.IsUp(decode.worker, decode.incarnation) &&
                        directory_.MayAsk(decode.worker, now) &&
@@ -226,7 +227,7 @@ void RouterNode::GiveBack(SequenceState& sequence) {
 }
 
 CallId RouterNode::NewCall(const SequenceState& sequence) {
-  calls_.emplace(next_call_, sequence.id.counter);
+  BATON_CHECK(calls_.emplace(next_call_, sequence.id.counter).second);
   return next_call_++;
 }
 
@@ -279,6 +280,7 @@ void RouterNode::OpenPrefill(SequenceState& sequence, std::optional<HandoffTarge
 // A worker would not take it or gave it back: it waits for another turn under a new attempt. KV
 // that a prefill worker holds for a new decode worker stays held.
 void RouterNode::Requeue(SequenceState& sequence, int32_t refused_by, Time now) {
+  BATON_CHECK(sequence.state != State::kQueued || waits_.IsHeld(sequence));
   ++counters_.requeued;
   directory_.Skip(refused_by, now + options_.retry_delay);
   Drop(sequence.decode);
@@ -291,8 +293,9 @@ void RouterNode::Requeue(SequenceState& sequence, int32_t refused_by, Time now) 
 
 void RouterNode::Drop(Side& side) {
   directory_.Release(side);
-  if (side.call != 0 && calls_.erase(side.call) > 0) outbox_.Cancel(side.call);
-  side.call = 0;
+  if (side.call == 0) return;
+  BATON_CHECK(calls_.erase(side.call) == 1);
+  outbox_.Cancel(std::exchange(side.call, 0));
 }
 
 // Ends whatever is open of the sequence and gives back what was counted for it.
@@ -303,6 +306,7 @@ void RouterNode::ReleaseAll(SequenceState& sequence) {
   Drop(sequence.prefill);
   recovery_.End(sequence);
   waits_.Forget(sequence);
+  BATON_CHECK(!sequence.Holds() && sequence.decode.tokens == 0 && sequence.prefill.tokens == 0);
 }
 
 }  // namespace baton

@@ -1,6 +1,7 @@
 #include "router/fair_queue.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/check.h"
 
@@ -18,7 +19,7 @@ std::optional<QueueKey> FirstBehind(const std::set<QueueKey>& keys,
 }  // namespace
 
 void FairQueue::Add(const SequenceState& sequence, Time now) {
-  BATON_CHECK(!sequence.Holds());
+  BATON_CHECK(!sequence.Holds() && sequence.account->live > 0);
   now_ = std::max(now_, now);
   const RouteNeed need = sequence.Need();
   const QueueKind name{need.group, need.needs_decode};
@@ -26,12 +27,12 @@ void FairQueue::Add(const SequenceState& sequence, Time now) {
   kind.kind = name;
   Entry entry{.kind = &kind, .key = sequence.key(), .priority = sequence.body->priority};
   if (sequence.charged > 0) {
-    kind.resuming.insert(entry.key);
+    BATON_CHECK(kind.resuming.insert(entry.key).second);
   } else {
     const Line fresh{.kind = &kind, .account = sequence.account, .since = now_};
     Line& line = kind.lines.emplace(sequence.account->id, fresh).first->second;
     entry.line = &line;
-    line.waiting.insert(entry.key);
+    BATON_CHECK(line.waiting.insert(entry.key).second);
     line.priorities.insert(entry.priority);
     RankLine(line);
   }
@@ -52,11 +53,12 @@ void FairQueue::Remove(uint64_t counter) {
   const Entry entry = it->second;
   entries_.erase(it);
   if (entry.line == nullptr) {
-    entry.kind->resuming.erase(entry.key);
+    BATON_CHECK(entry.kind->resuming.erase(entry.key) == 1);
   } else {
     Line& line = *entry.line;
-    line.waiting.erase(entry.key);
+    BATON_CHECK(line.waiting.erase(entry.key) == 1);
     line.priorities.erase(line.priorities.find(entry.priority));
+    BATON_CHECK(line.priorities.size() == line.waiting.size());
     RankLine(line);
   }
   DropIfEmpty(entry.kind, entry.line);
@@ -64,6 +66,7 @@ void FairQueue::Remove(uint64_t counter) {
 
 void FairQueue::DropIfEmpty(Kind* kind, Line* line) {
   if (line != nullptr && line->waiting.empty()) {
+    BATON_CHECK(!line->rank);  // `ranked` points to it.
     ageing_.Clear(line, line->ages_at);
     passed_.erase({kind->kind, line->account->id});
     kind->lines.erase(line->account->id);
@@ -73,7 +76,7 @@ void FairQueue::DropIfEmpty(Kind* kind, Line* line) {
 
 // Where the line stands, by what is known at now_.
 void FairQueue::RankLine(Line& line) {
-  if (line.rank) line.kind->ranked.erase(*line.rank);
+  if (line.rank) BATON_CHECK(line.kind->ranked.erase(*line.rank) == 1);
   ageing_.Clear(&line, line.ages_at);
   line.rank.reset();
   line.ages_at = kNever;
@@ -81,9 +84,10 @@ void FairQueue::RankLine(Line& line) {
   if (!first) return;
   const int64_t steps = (now_ - line.since) / kClassTime;
   line.ages_at = line.since + (steps + 1) * kClassTime;
+  BATON_CHECK(steps >= 0 && line.ages_at > now_);
   ageing_.Set(&line, line.ages_at);
   line.rank = Rank(*line.priorities.begin() - steps, line.account->counter, std::get<1>(*first));
-  line.kind->ranked.emplace(*line.rank, &line);
+  BATON_CHECK(line.kind->ranked.emplace(*line.rank, &line).second);
 }
 
 void FairQueue::Rerank(const TenantAccount& account) {
@@ -118,6 +122,7 @@ std::optional<uint64_t> FairQueue::Next() {
     }
   }
   if (!best) return std::nullopt;
+  BATON_CHECK(entries_.contains(std::get<3>(*best)));
   return std::get<3>(*best);
 }
 
@@ -137,22 +142,24 @@ std::optional<FairQueue::Place> FairQueue::FirstNew(Kind& kind) {
     const auto& [rank, line] = *kind.ranked.begin();
     const auto& [level, tokens, counter] = rank;
     if (tokens == line->account->counter) return Place(level, true, tokens, counter);
-    RankLine(*line);  // Its tenant was charged since.
+    BATON_CHECK(tokens < line->account->counter);  // Or it stood too far behind until now.
+    RankLine(*line);                               // Its tenant was charged since.
   }
   return std::nullopt;
 }
 
 void FairQueue::PassOver(uint64_t counter) {
   const Entry& entry = entries_.at(counter);
-  if (entry.line == nullptr) {
-    entry.kind->passed = entry.key;
-    return;
-  }
-  entry.line->passed = entry.key;
+  std::optional<QueueKey>& passed = entry.line == nullptr ? entry.kind->passed : entry.line->passed;
+  BATON_CHECK(!passed || *passed < entry.key);
+  passed = entry.key;
+  if (entry.line == nullptr) return;
   passed_.emplace(entry.kind->kind, entry.line->account->id);
   RankLine(*entry.line);
 }
 
-void FairQueue::Close(QueueKind kind) { kinds_.at(kind).closed = true; }
+void FairQueue::Close(QueueKind kind) {
+  BATON_CHECK(!std::exchange(kinds_.at(kind).closed, true));
+}
 
 }  // namespace baton

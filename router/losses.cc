@@ -27,6 +27,7 @@ void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now
 
 // Waits for its turn, which comes when its losses are judged.
 void RouterNode::Enqueue(SequenceState& sequence, Time now) {
+  BATON_CHECK(sequence.prefill.call == 0 || sequence.decode.call == 0);
   for (Side* side : {&sequence.prefill, &sequence.decode}) {
     if (side->call == 0) directory_.Release(*side);
   }

@@ -124,7 +124,9 @@ void RouterNode::AddSequences(uint64_t key, RequestState& request, Time now) {
     const uint64_t first = next_sequence_;
     for (int32_t c = 0; c < choices; ++c) {
       const uint64_t counter = next_sequence_++;
-      SequenceState& sequence = sequences_[counter];
+      const auto [it, is_new] = sequences_.try_emplace(counter);
+      BATON_CHECK(is_new);
+      SequenceState& sequence = it->second;
       sequence.id = {options_.incarnation, counter};
       sequence.request = key;
       sequence.body = &body;
@@ -141,6 +143,7 @@ void RouterNode::AddSequences(uint64_t key, RequestState& request, Time now) {
       queue_.Add(sequence, now);
     }
   }
+  BATON_CHECK(!request.sequences.empty());
 }
 
 void RouterNode::OnStop(const ClientStop& stop, Time now) {

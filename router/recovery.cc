@@ -43,6 +43,7 @@ void Recovery::ForgetLosses(SequenceState& sequence) {
 }
 
 void Recovery::OnQueued(SequenceState& sequence, Time now) {
+  BATON_CHECK(sequence.state == SequenceState::State::kQueued);
   End(sequence);
   sequence.ready_at = sequence.losses.empty() ? now : now + options_.judge_delay;
 }
@@ -53,6 +54,7 @@ absl::StatusOr<bool> Recovery::Judge(SequenceState& sequence, Time now) {
   if (sequence.ready_at > now) return false;
   while (!sequence.losses.empty()) {
     const SequenceState::Loss& loss = sequence.losses.back();
+    BATON_CHECK(loss.at <= now);
     const WorkerDirectory::Worker& worker = directory_.at(loss.worker);
     const bool is_up = directory_.IsUp(loss.worker, loss.incarnation) && !worker.status.draining &&
                        worker.up_since <= loss.at;  // Else its connection was lost with the call.
@@ -79,6 +81,7 @@ absl::StatusOr<bool> Recovery::Judge(SequenceState& sequence, Time now) {
     sequence.losses.pop_back();
   }
   BATON_CHECK(sequence.lost.size() == static_cast<size_t>(sequence.moves + sequence.retries));
+  BATON_CHECK(retry_credit_ >= 0);
   return true;
 }
 
@@ -93,7 +96,7 @@ bool Recovery::MayStart(const SequenceState& sequence) const {
 }
 
 void Recovery::Start(SequenceState& sequence) {
-  BATON_CHECK(!sequence.Holds() && !sequence.recovering);
+  BATON_CHECK(!sequence.Holds() && !sequence.recovering && sequence.losses.empty());
   sequence.handoff_failures = 0;
   sequence.recovering = IsAgain(sequence);
   num_recovering_ += sequence.recovering ? 1 : 0;

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "common/base/check.h"
+
 namespace baton {
 
 void RoomClaims::OnRefused(const SequenceState& sequence, int32_t worker, Time now) {
+  BATON_CHECK(worker >= 0 && sequence.decode.call == 0);
   std::erase_if(claims_, [now](const auto& claim) { return claim.second.until <= now; });
   const uint64_t counter = sequence.id.counter;
   for (const auto& [other, claim] : claims_) {

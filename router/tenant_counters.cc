@@ -8,7 +8,7 @@ namespace baton {
 namespace {
 
 // A token of a tenant of weight 1.
-constexpr int64_t kUnit = 1 << 10;  // A token of a tenant of weight 1.
+constexpr int64_t kUnit = 1 << 10;
 
 }  // namespace
 
@@ -38,19 +38,20 @@ void TenantCounters::Part(TenantAccount& account) {
   if (--account.live > 0) return;
   Least();
   Remember(account);
-  by_counter_.erase({account.listed, account.id, &account});
+  BATON_CHECK(by_counter_.erase({account.listed, account.id, &account}) == 1);
   active_.erase(std::string(account.name));
   Least();
 }
 
 void TenantCounters::Charge(TenantAccount& account, int64_t tokens) {
+  BATON_CHECK(account.live > 0);
   const VirtualCounter units = VirtualCounter(tokens) * kUnit / account.weight;
   account.counter = std::max<VirtualCounter>(account.counter + units, 0);
   if (account.counter < account.listed) List(account);
 }
 
 void TenantCounters::List(TenantAccount& account) {
-  by_counter_.erase({account.listed, account.id, &account});
+  BATON_CHECK(by_counter_.erase({account.listed, account.id, &account}) == 1);
   account.listed = account.counter;
   by_counter_.emplace(account.listed, account.id, &account);
 }
@@ -61,6 +62,7 @@ VirtualCounter TenantCounters::Least() {
   for (;;) {
     const auto& [least, id, account] = *by_counter_.begin();
     if (least == account->counter) break;
+    BATON_CHECK(least < account->counter);
     List(*account);
   }
   const VirtualCounter least = std::get<0>(*by_counter_.begin());
@@ -73,7 +75,7 @@ VirtualCounter TenantCounters::Least() {
 
 void TenantCounters::Remember(const TenantAccount& account) {
   if (account.counter <= floor_) return;
-  debts_[account.name] = account.counter;
+  BATON_CHECK(debts_.emplace(account.name, account.counter).second);
   debts_by_counter_.emplace(account.counter, account.name);
   if (debts_.size() > kMaxRemembered) ForgetUpTo(debts_by_counter_.begin()->first);
 }
@@ -83,6 +85,7 @@ void TenantCounters::ForgetUpTo(VirtualCounter counter) {
     debts_.erase(debts_by_counter_.begin()->second);
     debts_by_counter_.erase(debts_by_counter_.begin());
   }
+  BATON_CHECK(debts_.size() == debts_by_counter_.size() && debts_.size() <= kMaxRemembered);
 }
 
 }  // namespace baton

@@ -52,6 +52,7 @@ Waits::Due Waits::Check(SequenceState& sequence, Time moved, Time now) {
   BATON_CHECK(sequence.state != State::kQueued);
   const Time give_up = std::max(moved, wait.last_progress_) + options_.no_progress_limit;
   if (give_up <= now) return Due::kSilent;
+  BATON_CHECK(give_up != kNever);  // Or nobody's time would run.
   Watch(sequence, std::min(wait.act_by_, give_up));
   return Due::kNothing;
 }

@@ -68,6 +68,7 @@ void WorkerDirectory::PromoteAliasOf(Incarnation incarnation) {
 
 bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   Worker& w = workers_[worker];
+  BATON_CHECK(w.listed);
   const bool is_new = w.hello.incarnation != hello.incarnation;
   if (is_new) w.last_token = {};
   w.hello = hello;
@@ -90,6 +91,7 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
 
 void WorkerDirectory::OnStatus(int32_t worker, const WorkerStatus& status, Time now) {
   Worker& w = workers_[worker];
+  BATON_CHECK(w.listed);
   if (status.incarnation != w.hello.incarnation) return;
   const bool was_usable = Usable(worker);
   if (status.progress != w.status.progress) w.last_progress = now;
@@ -126,6 +128,7 @@ int64_t WorkerDirectory::OthersTokens(const Worker& worker) {
 
 void WorkerDirectory::OnDown(int32_t worker, const std::string& reason, Time now) {
   Worker& w = workers_[worker];
+  BATON_CHECK(w.listed);
   const bool counted = std::exchange(w.up, false) && !std::exchange(w.is_alias, false);
   w.reason = reason;
   if (counted) PromoteAliasOf(w.hello.incarnation);
@@ -168,17 +171,20 @@ Time WorkerDirectory::FenceAt() const {
 }
 
 void WorkerDirectory::MarkHung(int32_t worker, Time now) {
-  workers_[worker].hung = true;
-  workers_[worker].reason = "it stopped making progress";
+  Worker& w = workers_[worker];
+  BATON_CHECK(w.up && !w.hung);
+  w.hung = true;
+  w.reason = "it stopped making progress";
   UpdateReach(now);
 }
 
 void WorkerDirectory::Take(SequenceState::Side& side, int32_t worker, int64_t tokens) {
-  BATON_CHECK(side.tokens == 0 && tokens > 0);
-  side.worker = worker;
-  side.incarnation = workers_[worker].hello.incarnation;
-  side.tokens = tokens;
+  BATON_CHECK(side.call == 0 && side.tokens == 0 && tokens > 0);
   Worker& w = workers_[worker];
+  BATON_CHECK(w.up && !w.hung);
+  side.worker = worker;
+  side.incarnation = w.hello.incarnation;
+  side.tokens = tokens;
   w.pending_tokens += tokens;
   w.taken_tokens += tokens;
   ++w.num_sides;
@@ -186,10 +192,11 @@ void WorkerDirectory::Take(SequenceState::Side& side, int32_t worker, int64_t to
 
 void WorkerDirectory::Release(SequenceState::Side& side) {
   if (side.tokens == 0) return;
-  int64_t& pending = workers_[side.worker].pending_tokens;
-  pending -= std::exchange(side.tokens, 0);
-  --workers_[side.worker].num_sides;
-  BATON_CHECK(pending >= 0 && workers_[side.worker].num_sides >= 0);
+  Worker& w = workers_[side.worker];
+  w.pending_tokens -= std::exchange(side.tokens, 0);
+  --w.num_sides;
+  BATON_CHECK(w.num_sides >= 0);
+  BATON_CHECK(w.num_sides > 0 ? w.pending_tokens > 0 : w.pending_tokens == 0);
 }
 
 void WorkerDirectory::NoteToken(const SequenceState::Side& side, Time now) {

@@ -73,6 +73,7 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
   absl::Status bad = CheckReserved(event, sequence.decode.incarnation, sequence.base);
   if (sequence.leader != 0) bad = absl::DataLossError("a reservation that nobody is to fill");
   if (!bad.ok()) return LoseDecode(sequence, std::move(bad), now);
+  BATON_CHECK(sequence.decode.call != 0 && waits_.Awaits(sequence));
   waits_.Note(sequence, now);
   waits_.Clear(sequence);
   room_claims_.Release(sequence);
@@ -103,6 +104,7 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
 
 // Each Prefill call begins at the first position; the client sees each once, as the bits are equal.
 void RouterNode::OnScores(SequenceState& sequence, ScoresEvent event, Time now) {
+  BATON_CHECK(sequence.prefill.call != 0 && sequence.owes_score);
   PromptScored fresh{.prompt = sequence.prompt, .logprobs = {}};
   absl::Status status;
   for (PromptLogprob& score : event.logprobs) {
@@ -125,6 +127,7 @@ void RouterNode::OnScores(SequenceState& sequence, ScoresEvent event, Time now) 
 }
 
 void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time now) {
+  BATON_CHECK(sequence.prefill.call != 0 && !sequence.prefilled);
   BATON_FAIL_POINT("router.transferring");
   if (sequence.owes_score) {
     return LosePrefill(sequence, SkippedError(sequence.call_score, sequence.PromptLength()), now);
@@ -162,6 +165,7 @@ void RouterNode::NoteToken(const SequenceState& sequence, const TokensEvent& eve
 // The decode worker has verified the KV, or computes it, and goes on, whatever the prefill call
 // says.
 void RouterNode::OnDecoding(SequenceState& sequence) {
+  BATON_CHECK(sequence.decode.call != 0 && sequence.attempt > 0);
   if (sequence.state == State::kQueued) queue_.Remove(sequence);
   sequence.state = State::kDecoding;
   waits_.Clear(sequence);

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "common/base/check.h"
 #include "common/base/time.h"
 
 namespace baton {
@@ -12,8 +13,11 @@ namespace baton {
 template <typename Key>
 class Deadlines {
  public:
-  void Set(const Key& key, Time at) { items_.emplace(at, key); }
-  void Clear(const Key& key, Time at) { items_.erase({at, key}); }
+  void Set(const Key& key, Time at) { BATON_CHECK(items_.emplace(at, key).second); }
+  // Of a key that is set, with its deadline. Nothing is done for kNever, which none is.
+  void Clear(const Key& key, Time at) {
+    if (at != kNever) BATON_CHECK(items_.erase({at, key}) == 1);
+  }
   Time Next() const { return items_.empty() ? kNever : items_.begin()->first; }
   // A key whose deadline has come; it stays until cleared.
   std::optional<Key> Expired(Time now) const {

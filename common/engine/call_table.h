@@ -63,7 +63,9 @@ class CallTable {
     auto context = std::make_shared<SamplingContext>();
     context->params = std::move(request.sampling);
     context->prompt.assign(request.tokens.begin(), request.tokens.begin() + request.prompt_length);
-    Entry& entry = entries_[call];
+    const auto [it, is_new] = entries_.try_emplace(call);
+    BATON_CHECK(is_new);
+    Entry& entry = it->second;
     entry.sequence = std::make_unique<Sequence>();
     Sequence& sequence = *entry.sequence;
     sequence.id = request.sequence;
@@ -110,6 +112,7 @@ class CallTable {
   }
 
   void SetStateLimit(Entry& entry, Time limit) {
+    BATON_CHECK(limit == kNever || entry.state != Entry::State::kEnding);
     state_limits_.Clear(entry.call, entry.state_limit);
     entry.state_limit = limit;
     if (limit != kNever) state_limits_.Set(entry.call, limit);
@@ -122,11 +125,15 @@ class CallTable {
 
   // Given up: nothing finds it any more but its call.
   void Retire(Entry& entry) {
-    live_.erase({entry.age.id, entry.attempt});
+    BATON_CHECK(live_.erase({entry.age.id, entry.attempt}) == 1);
     deadlines_.Clear(entry.call, entry.deadline);
     SetStateLimit(entry, kNever);
   }
-  void Erase(const Entry& entry) { entries_.erase(entry.call); }
+  void Erase(const Entry& entry) {
+    BATON_CHECK(!entry.in_engine() && !entry.transfer_open() && entry.state_limit == kNever);
+    BATON_CHECK(!live_.contains({entry.age.id, entry.attempt}));
+    entries_.erase(entry.call);
+  }
 
   WorkerStatus Status(Incarnation incarnation, const LayerProgress& progress, bool draining) const {
     const auto waits = [](const auto& item) { return !item.second.in_engine(); };
@@ -150,6 +157,7 @@ class CallTable {
     for (const auto& [call, entry] : entries_) {
       const BlockTable* table =
           entry.in_engine() ? engine_.FindTable(call) : &entry.sequence->blocks;
+      BATON_CHECK(table != nullptr);
       tables.push_back(table);
       audit.calls.push_back({.sequence = entry.age.id,
                              .attempt = entry.attempt,

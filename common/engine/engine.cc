@@ -65,7 +65,7 @@ std::unique_ptr<Sequence> Engine::Remove(CallId call) {
   if (!in_step) return std::move(node.mapped());
   // The runner may still write its blocks: hold them until the step has ended.
   allocator_.MarkDraining(node.mapped()->blocks);
-  removed_.emplace(call, std::move(node.mapped()));
+  BATON_CHECK(removed_.emplace(call, std::move(node.mapped())).second);
   return nullptr;
 }
 
@@ -249,7 +249,7 @@ StepRow Engine::MakeRow(const Sequence& sequence, int32_t num_tokens) const {
 
 void Engine::StartStep(Time now) {
   if (plan_ != nullptr) return;
-  BATON_CHECK(removed_.empty() && keys_.size() == running_.size() + preempted_.size());
+  BATON_CHECK(keys_.size() == running_.size() + preempted_.size());
   ResumePreempted();
   int32_t budget = budget_.tokens();
   int32_t rows_left = options_.max_batch_sequences;
@@ -375,6 +375,7 @@ std::vector<SequenceProgress> Engine::OnStepDone(StepDone done, Time now) {
     if (!done.status.ok()) VoidMoves();
     swap_->OnStepDone();
   }
+  BATON_CHECK(removed_.empty());
   if (done.status.ok() && num_tokens > 0) budget_.Record(num_tokens, now - step_started_);
   plan_.reset();
   row_calls_.clear();

@@ -13,6 +13,8 @@ SwapSpace::SwapSpace(int32_t num_blocks, BlockAllocator& device)
 bool SwapSpace::MoveOut(Sequence& sequence) {
   const int32_t first = sequence.blocks.num_passed();
   const int32_t num_blocks = device_.BlocksFor(sequence.num_computed) - first;
+  BATON_CHECK(num_blocks <= sequence.blocks.num_held());
+  BATON_CHECK(sequence.host_blocks.size() == 0 && sequence.num_host_tokens == 0);
   if (num_blocks <= 0 || !host_.Grow(sequence.host_blocks, num_blocks)) return false;
   for (int32_t i = 0; i < num_blocks; ++i) {
     out_.push_back({sequence.blocks.blocks()[first + i], sequence.host_blocks.blocks()[i]});
@@ -42,12 +44,14 @@ bool SwapSpace::IsMovingIn(CallId call) const {
 }
 
 bool SwapSpace::AddTo(StepPlan& plan) {
+  BATON_CHECK(leaving_.size() == moving_out_.size() && arriving_.size() == moving_in_.size());
   plan.swap_out = std::exchange(out_, {});
   plan.swap_in = std::exchange(in_, {});
   return !plan.swap_out.empty() || !plan.swap_in.empty();
 }
 
 void SwapSpace::OnStepDone() {
+  BATON_CHECK(out_.empty() && in_.empty());  // Moves of the next step begin with it.
   moving_out_.clear();
   moving_in_.clear();
   leaving_.clear();

@@ -146,6 +146,7 @@ class WorkerNode : public Node<Mail> {
   }
 
   void FailHandoff(const Entry& entry, Attempt attempt, absl::string_view reason) {
+    BATON_CHECK(entry.state != State::kEnding);
     ++counters_.handoffs_failed;
     outbox_.Emit(entry.call, HandoffFailedEvent{.attempt = attempt, .reason = std::string(reason)});
   }

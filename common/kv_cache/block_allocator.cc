@@ -67,6 +67,7 @@ int32_t& BlockAllocator::CountOf(State state) {
 }
 
 void BlockAllocator::SetState(BlockId id, State state) {
+  BATON_CHECK(CountOf(blocks_[id].state) > 0);
   --CountOf(blocks_[id].state);
   blocks_[id].state = state;
   ++CountOf(state);
@@ -89,6 +90,7 @@ BlockTable BlockAllocator::Match(std::string_view tenant, std::span<const int32_
       lru_.erase(block.lru);
       SetState(id, State::kReady);
     }
+    BATON_CHECK(block.state == State::kReady && block.indexed);
     ++block.holders;
     table.blocks_.push_back(id);
     ++table.num_sealed_;
@@ -108,13 +110,14 @@ BlockId BlockAllocator::TakeOne() {
     index_.Erase(blocks_[id].key);
     blocks_[id].indexed = false;
   }
+  BATON_CHECK(std::exchange(blocks_[id].holders, 1) == 0);
   epochs_[id].fetch_add(1, std::memory_order_release);
-  blocks_[id].holders = 1;
   return id;
 }
 
 bool BlockAllocator::Grow(BlockTable& table, int32_t count, bool reserved) {
   BATON_CHECK(count >= 0 && !table.draining_);
+  BATON_CHECK(table.allocator_ == nullptr || table.allocator_ == this);
   if (count > num_available()) return false;
   table.allocator_ = this;
   for (int32_t i = 0; i < count; ++i) {
@@ -126,7 +129,7 @@ bool BlockAllocator::Grow(BlockTable& table, int32_t count, bool reserved) {
 }
 
 void BlockAllocator::SkipFront(BlockTable& table, int32_t count) {
-  BATON_CHECK(table.blocks_.empty());
+  BATON_CHECK(table.blocks_.empty() && count >= 0);
   table.blocks_.assign(count, -1);
   table.num_passed_ = count;
   table.num_sealed_ = count;
@@ -175,13 +178,14 @@ void BlockAllocator::Renew(BlockTable& table) {
   BATON_CHECK(!table.draining_);
   for (int32_t i = table.num_sealed_; i < table.size(); ++i) {
     const BlockId id = table.blocks_[i];
+    BATON_CHECK(blocks_[id].holders == 1);
     epochs_[id].fetch_add(1, std::memory_order_release);
     SetState(id, State::kReserved);
   }
 }
 
 void BlockAllocator::MarkDraining(BlockTable& table) {
-  table.draining_ = true;
+  BATON_CHECK(!std::exchange(table.draining_, true));
   for (BlockId id : table.Held()) {
     if (blocks_[id].holders == 1) SetState(id, State::kDraining);
   }
@@ -189,7 +193,7 @@ void BlockAllocator::MarkDraining(BlockTable& table) {
 
 void BlockAllocator::ReturnOne(BlockId id) {
   Block& block = blocks_[id];
-  BATON_CHECK(block.holders > 0);
+  BATON_CHECK(block.holders > 0 && block.state != State::kFree && block.state != State::kCached);
   if (--block.holders > 0) return;
   if (block.indexed) {
     SetState(id, State::kCached);
@@ -222,6 +226,7 @@ int32_t BlockAllocator::CountUnowned(const std::vector<const BlockTable*>& table
       owned[id] = true;
     }
   }
+  BATON_CHECK(num_owned <= num_blocks() - num_available());  // No table holds a free block.
   return num_blocks() - num_available() - num_owned;
 }
 

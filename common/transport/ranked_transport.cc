@@ -90,16 +90,15 @@ uint64_t RankedTransport::Add(Item item) {
   return number;
 }
 
-RankedTransport::Handoff* RankedTransport::Open(const Key& key, std::vector<Leg> legs) {
+bool RankedTransport::Open(const Key& key, std::vector<Leg> legs) {
+  BATON_CHECK(!legs.empty());  // It ends with its last one.
   if (handoffs_.contains(key)) {
     Ignore();
-    return nullptr;
+    return false;
   }
   std::lock_guard lock(mutex_);
-  const auto it = handoffs_.try_emplace(key).first;
-  it->second.open = std::move(legs);
-  it->second.end = {.ticket = key.first, .receiver = key.second};
-  return &it->second;
+  handoffs_[key] = {.open = std::move(legs), .end = {.ticket = key.first, .receiver = key.second}};
+  return true;
 }
 
 void RankedTransport::Refuse(const Key& key, absl::Status status) {
@@ -119,7 +118,7 @@ void RankedTransport::Handle(ExpectArgs args) {
   const auto size = static_cast<int32_t>(ranks_.size());
   std::vector<Leg> legs;
   for (int32_t d = 0; d < size; ++d) legs.push_back({d, LegOf(args.ticket, d)});
-  if (Open(key, legs) == nullptr) return;
+  if (!Open(key, legs)) return;
   for (const Leg& leg : legs) {
     args.ticket = leg.ticket;
     ranks_[leg.rank]->Expect(args);
@@ -152,7 +151,7 @@ void RankedTransport::Handle(StartArgs args) {
       legs.push_back({p, LegOf(key.first, d)});
     }
   }
-  if (Open(key, legs) == nullptr) return;
+  if (!Open(key, legs)) return;
   for (const Leg& leg : legs) {
     args.ticket = leg.ticket;
     args.receiver_place = {ReceiverOf(leg.ticket), size};

@@ -86,8 +86,8 @@ class RankedTransport : public KvTransport {
   void Handle(ChildEvent child);
   absl::Status CheckNew(TicketId ticket) const;
   absl::Status CheckReceivers(const std::vector<DataRank>& receivers) const;
-  // Null, counted: the handoff is known already.
-  Handoff* Open(const Key& key, std::vector<Leg> legs);
+  // False, counted: the handoff is known already.
+  bool Open(const Key& key, std::vector<Leg> legs);
   void Refuse(const Key& key, absl::Status status);
   template <typename Args, typename Call>
   void TellLegs(Args args, Call call);

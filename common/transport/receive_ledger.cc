@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/check.h"
 #include "common/base/fail_point.h"
 
 namespace baton {
@@ -141,6 +142,7 @@ void ReceiveLedger::NoteAccepted(const FrameHeader& header, const Sender& sender
 void ReceiveLedger::Commit(const FrameHeader& header, const Sender& sender) {
   auto it = tickets_.find(header.ticket);
   if (it == tickets_.end()) return;
+  BATON_CHECK(it->second.begun && IsSender(it->second, sender));  // It was admitted.
   it->second.coverage.Add(header.range);
   it->second.bytes += header.payload_bytes;
   NoteAccepted(header, sender, &it->second);
@@ -219,12 +221,15 @@ int64_t ReceiveLedger::AcceptedBytes(TicketId id, const Sender& sender) const {
 }
 
 void ReceiveLedger::End(Tickets::iterator it, absl::Status status, TokenOutput first) {
+  const Ticket& ticket = it->second;
+  BATON_CHECK(!status.ok() ||
+              (ticket.coverage.Complete() && ticket.finals == Senders(ticket.sender_size)));
   TransferEvent event{.kind = TransferEvent::Kind::kEnded,
                       .ticket = it->first,
                       .receiver = true,
                       .status = std::move(status),
                       .first = std::move(first),
-                      .bytes = it->second.bytes};
+                      .bytes = ticket.bytes};
   tickets_.erase(it);
   sink_(std::move(event));
 }

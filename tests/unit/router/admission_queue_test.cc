@@ -61,6 +61,7 @@ class AdmissionQueueTest : public testing::Test {
       now_ += seconds(1);
       SequenceState& sequence = sequences_.New();
       sequence.request = key;
+      queue_.Add(sequence, now_);
       queue_.Take(sequence, now_);
       queue_.End(key);
     }
@@ -95,8 +96,11 @@ TEST_F(AdmissionQueueTest, WhatLeavesTwiceIsCountedOnceAndWhatWasRefusedNever) {
   queue_.End(2);
   EXPECT_EQ(queue_.num_tokens(), 60);
   SequenceState& sequence = sequences_.New();
-  queue_.Take(sequence, now_);
-  queue_.Take(sequence, now_);
+  EXPECT_DEATH(queue_.Take(sequence, now_), "Contains") << "it was not added";
+  for (int i = 0; i < 2; ++i) {
+    queue_.Add(sequence, now_);
+    queue_.Take(sequence, now_);
+  }
   EXPECT_EQ(queue_.num_requests(), 0);
   EXPECT_EQ(queue_.num_tokens(), 0);
   EXPECT_EQ(queue_.num_tenants(), 1u) << "it runs";

@@ -25,12 +25,14 @@ TEST(DeadlinesTest, KeysExpireSoonestFirstAndStayUntilCleared) {
   EXPECT_EQ(deadlines.Expired(At(30)), 1);
 }
 
-TEST(DeadlinesTest, ClearingWhatIsNotSetChangesNothing) {
+TEST(DeadlinesTest, AKeyIsSetOnceAndClearedWithItsOwnDeadline) {
   Deadlines<int> deadlines;
   deadlines.Set(1, At(20));
-  deadlines.Clear(1, At(21));
-  deadlines.Clear(2, At(20));
+  deadlines.Clear(1, kNever);
   EXPECT_EQ(deadlines.Next(), At(20));
+  EXPECT_DEATH(deadlines.Set(1, At(20)), "emplace");
+  EXPECT_DEATH(deadlines.Clear(1, At(21)), "erase");
+  EXPECT_DEATH(deadlines.Clear(2, At(20)), "erase");
 }
 
 }  // namespace
