@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/check.h"
+
 // What sending_batches.h and receiving_batches.h have in common. A batch is a list of frames that
 // cross in one NCCL message, from a staging slot of the prefill rank into one of the decode rank;
 // everything that is said about it goes over the authenticated TCP link of the two:
@@ -64,8 +66,8 @@ class StagingSlots {
     }
     return -1;
   }
-  void Free(int slot) { states_[slot] = State::kFree; }
-  void Leak(int slot) { states_[slot] = State::kLeaked; }
+  void Free(int slot) { GiveBack(slot, State::kFree); }
+  void Leak(int slot) { GiveBack(slot, State::kLeaked); }
 
   int free() const { return Count(State::kFree); }
   int held() const { return Count(State::kTaken); }
@@ -74,6 +76,9 @@ class StagingSlots {
 
  private:
   enum class State : uint8_t { kFree, kTaken, kLeaked };
+  void GiveBack(int slot, State state) {
+    BATON_CHECK(std::exchange(states_[slot], state) == State::kTaken);
+  }
   int Count(State state) const {
     int count = 0;
     for (const State s : states_) count += s == state;

@@ -6,24 +6,6 @@ namespace baton::nccl {
 
 using Kind = Action::Kind;
 
-void ReceivingBatches::AddPair(PairId pair) { pairs_.try_emplace(pair); }
-
-bool ReceivingBatches::RemovePair(PairId pair) {
-  const auto it = pairs_.find(pair);
-  if (it == pairs_.end()) return true;
-  if (it->second.alive || !it->second.batches.empty()) return false;
-  pairs_.erase(it);
-  return true;
-}
-
-int ReceivingBatches::open(PairId pair) const {
-  const auto it = pairs_.find(pair);
-  if (it == pairs_.end()) return 0;
-  int count = 0;
-  for (const auto& [number, batch] : it->second.batches) count += !batch.is_over;
-  return count;
-}
-
 void ReceivingBatches::Condemn(PairId pair, Actions* out) {
   out->push_back({.kind = Kind::kCondemn, .key = {pair, 0}});
   KillInto(pair, out);
@@ -31,32 +13,31 @@ void ReceivingBatches::Condemn(PairId pair, Actions* out) {
 
 Actions ReceivingBatches::OnAnnounce(BatchKey key, int num_frames, const FrameSet& live) {
   Actions out;
-  const auto it = pairs_.find(key.pair);
-  if (it == pairs_.end() || !it->second.alive) return out;
-  Pair& pair = it->second;
-  if (key.batch != pair.last_batch + 1 || num_frames < 1 || num_frames > kMaxBatchFrames ||
-      pair.batches.size() >= static_cast<size_t>(kBatchesPerPair)) {
+  Pair* pair = pairs_.FindAlive(key.pair);
+  if (pair == nullptr) return out;
+  if (key.batch != pair->last_batch + 1 || num_frames < 1 || num_frames > kMaxBatchFrames ||
+      pair->batches.size() >= static_cast<size_t>(kBatchesPerPair)) {
     Condemn(key.pair, &out);
     return out;
   }
-  pair.last_batch = key.batch;
-  pair.batches[key.batch] = {.num_frames = num_frames, .live = live & FirstFrames(num_frames)};
-  if (pair.batches[key.batch].live.none()) Refuse(key, &out);
+  pair->last_batch = key.batch;
+  pair->batches[key.batch] = {.num_frames = num_frames, .live = live & FirstFrames(num_frames)};
+  if (pair->batches[key.batch].live.none()) Refuse(key, &out);
   GoOn(&out);
   return out;
 }
 
 Actions ReceivingBatches::OnReady(BatchKey key, uint32_t grant, std::vector<uint64_t> sums) {
   Actions out;
-  const auto it = pairs_.find(key.pair);
-  if (it == pairs_.end() || !it->second.alive) return out;
-  const auto found = it->second.batches.find(key.batch);
-  if (found == it->second.batches.end()) {
+  Pair* pair = pairs_.FindAlive(key.pair);
+  if (pair == nullptr) return out;
+  Batch* found = pairs_.Find(key);
+  if (found == nullptr) {
     // It crossed a refusal, if there ever was such a batch.
-    if (key.batch == 0 || key.batch > it->second.last_batch) Condemn(key.pair, &out);
+    if (key.batch == 0 || key.batch > pair->last_batch) Condemn(key.pair, &out);
     return out;
   }
-  Batch& batch = found->second;
+  Batch& batch = *found;
   // It crossed a revocation: the slot of that grant may have another batch by now.
   const bool is_old = grant < batch.last_grant ||
                       (grant == batch.last_grant && batch.state == State::kWaiting);
@@ -74,13 +55,10 @@ Actions ReceivingBatches::OnReady(BatchKey key, uint32_t grant, std::vector<uint
 
 Actions ReceivingBatches::DropFrames(BatchKey key, const FrameSet& frames) {
   Actions out;
-  const auto it = pairs_.find(key.pair);
-  if (it == pairs_.end() || !it->second.alive) return out;
-  const auto found = it->second.batches.find(key.batch);
-  if (found == it->second.batches.end()) return out;
-  Batch& batch = found->second;
-  batch.live &= ~frames;
-  if (batch.live.none() && batch.state < State::kPosting) {
+  Batch* batch = pairs_.FindAlive(key);
+  if (batch == nullptr) return out;
+  batch->live &= ~frames;
+  if (batch->live.none() && batch->state < State::kPosting) {
     Refuse(key, &out);
     GoOn(&out);
   }
@@ -89,14 +67,12 @@ Actions ReceivingBatches::DropFrames(BatchKey key, const FrameSet& frames) {
 
 Actions ReceivingBatches::OnGrantUnused(BatchKey key, uint32_t grant) {
   Actions out;
-  const auto it = pairs_.find(key.pair);
-  if (it == pairs_.end() || !it->second.alive) return out;
-  const auto found = it->second.batches.find(key.batch);
-  if (found == it->second.batches.end()) return out;
-  Batch& batch = found->second;
+  Batch* found = pairs_.FindAlive(key);
+  if (found == nullptr) return out;
+  Batch& batch = *found;
   if (batch.state != State::kGranted || batch.last_grant != grant) return out;
   bool others_wait = false;
-  for (const auto& [id, pair] : pairs_) {
+  for (const auto& [id, pair] : pairs_.all()) {
     for (const auto& [number, other] : pair.batches) {
       others_wait |= id != key.pair && !other.is_over && other.state == State::kWaiting;
     }
@@ -112,7 +88,7 @@ Actions ReceivingBatches::OnGrantUnused(BatchKey key, uint32_t grant) {
 }
 
 Actions ReceivingBatches::OnPosted(BatchKey key) {
-  Batch& batch = Launched(key);
+  Batch& batch = pairs_.at(key);
   batch.state = State::kPosted;
   if (batch.is_over) return {};
   return {{.kind = Kind::kPosted, .key = key, .grant = batch.last_grant}};
@@ -120,11 +96,9 @@ Actions ReceivingBatches::OnPosted(BatchKey key) {
 
 Actions ReceivingBatches::OnReceived(BatchKey key) {
   Actions out;
-  const auto pair = pairs_.find(key.pair);
-  if (pair == pairs_.end()) return out;
-  const auto found = pair->second.batches.find(key.batch);
-  if (found == pair->second.batches.end()) return out;  // Leaked.
-  Batch& batch = found->second;
+  Batch* found = pairs_.Find(key);
+  if (found == nullptr) return out;  // Leaked.
+  Batch& batch = *found;
   batch.is_received = true;
   if (batch.is_over) {
     Settle(key);
@@ -138,7 +112,7 @@ Actions ReceivingBatches::OnReceived(BatchKey key) {
 
 Actions ReceivingBatches::OnSummed(BatchKey key, const std::vector<uint64_t>& sums) {
   Actions out;
-  Batch& batch = Launched(key);
+  Batch& batch = pairs_.at(key);
   if (batch.is_over) {
     Forget(key);
     GoOn(&out);
@@ -163,7 +137,7 @@ Actions ReceivingBatches::OnSummed(BatchKey key, const std::vector<uint64_t>& su
 
 Actions ReceivingBatches::OnScattered(BatchKey key, const FrameSet& committed) {
   Actions out;
-  if (Launched(key).is_over) {
+  if (pairs_.at(key).is_over) {
     Forget(key);
   } else {
     Ack(key, committed, &out);
@@ -191,7 +165,7 @@ void ReceivingBatches::Forget(BatchKey key) {
 
 void ReceivingBatches::Settle(BatchKey key) {
   Pair& pair = pairs_.at(key.pair);
-  const Batch& batch = pair.batches.at(key.batch);
+  const Batch& batch = pairs_.at(key);
   if (!batch.is_over || batch.state > State::kPosted) return;  // A kernel's event settles it.
   if (IsInNccl(batch) && pair.stuck) {
     slots_.Leak(batch.slot);
@@ -202,9 +176,7 @@ void ReceivingBatches::Settle(BatchKey key) {
 }
 
 void ReceivingBatches::SettleAll(PairId id) {
-  std::vector<uint64_t> numbers;
-  for (const auto& [number, batch] : pairs_.at(id).batches) numbers.push_back(number);
-  for (const uint64_t number : numbers) Settle({id, number});
+  for (const BatchKey key : pairs_.KeysOf(id)) Settle(key);
 }
 
 Actions ReceivingBatches::Kill(PairId pair) {
@@ -245,8 +217,9 @@ void ReceivingBatches::GoOn(Actions* out) {
 
 std::vector<PairId> ReceivingBatches::From(PairId last) const {
   std::vector<PairId> order;
-  for (auto it = pairs_.upper_bound(last); it != pairs_.end(); ++it) order.push_back(it->first);
-  for (const auto& [id, pair] : pairs_) {
+  const auto& all = pairs_.all();
+  for (auto it = all.upper_bound(last); it != all.end(); ++it) order.push_back(it->first);
+  for (const auto& [id, pair] : all) {
     if (id <= last) order.push_back(id);
   }
   return order;
@@ -275,7 +248,7 @@ void ReceivingBatches::GrantNext(Actions* out) {
 }
 
 bool ReceivingBatches::IsStreamTaken() const {
-  for (const auto& [id, pair] : pairs_) {
+  for (const auto& [id, pair] : pairs_.all()) {
     for (const auto& [number, batch] : pair.batches) {
       if (IsInNccl(batch)) return true;
     }
@@ -300,9 +273,9 @@ void ReceivingBatches::PostNext(Actions* out) {
 }
 
 bool ReceivingBatches::AwaitsPeer(PairId id) const {
-  const auto pair = pairs_.find(id);
-  if (pair == pairs_.end() || !pair->second.alive) return false;
-  for (const auto& [number, batch] : pair->second.batches) {
+  const Pair* pair = pairs_.FindAlive(id);
+  if (pair == nullptr) return false;
+  for (const auto& [number, batch] : pair->batches) {
     if (batch.state == State::kGranted || IsInNccl(batch)) return true;
   }
   return false;

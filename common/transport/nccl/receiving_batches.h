@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "common/transport/nccl/batch_actions.h"
+#include "common/transport/nccl/batch_pairs.h"
 
 namespace baton::nccl {
 
@@ -17,9 +17,9 @@ class ReceivingBatches {
  public:
   explicit ReceivingBatches(int slots) : slots_(slots) {}
 
-  void AddPair(PairId pair);
+  void AddPair(PairId pair) { pairs_.Add(pair); }
   // Of a dead pair, if nothing of it is under way. True: it is not there.
-  bool RemovePair(PairId pair);
+  bool RemovePair(PairId pair) { return pairs_.Remove(pair); }
 
   // What the prefill rank says. `live` are the frames that may land.
   Actions OnAnnounce(BatchKey key, int num_frames, const FrameSet& live);
@@ -47,7 +47,7 @@ class ReceivingBatches {
   // The pair has granted or posted batches whose end depends on the peer.
   bool AwaitsPeer(PairId pair) const;
 
-  int open(PairId pair) const;
+  int open(PairId pair) const { return pairs_.CountOpen(pair); }
   const StagingSlots& slots() const { return slots_; }
 
  private:
@@ -70,17 +70,10 @@ class ReceivingBatches {
     bool is_received = false;
     bool is_over = false;  // It only waits for its slot to be quiet.
   };
-  struct Pair {
-    bool alive = true;
-    bool aborted = false;
-    bool stuck = false;
-    uint64_t last_batch = 0;
-    std::map<uint64_t, Batch> batches;
-  };
+  using Pair = BatchPairs<Batch>::Pair;
 
   void Condemn(PairId pair, Actions* out);
   void KillInto(PairId id, Actions* out);
-  Batch& Launched(BatchKey key) { return pairs_.at(key.pair).batches.at(key.batch); }
   static bool IsInNccl(const Batch& batch) {
     return batch.state == State::kPosting || batch.state == State::kPosted;
   }
@@ -98,7 +91,7 @@ class ReceivingBatches {
   std::vector<PairId> From(PairId last) const;
 
   StagingSlots slots_;
-  std::map<PairId, Pair> pairs_;
+  BatchPairs<Batch> pairs_;
   PairId last_granted_ = -1;
   PairId last_posted_ = -1;
 };

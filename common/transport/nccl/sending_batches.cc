@@ -8,29 +8,11 @@ namespace baton::nccl {
 
 using Kind = Action::Kind;
 
-void SendingBatches::AddPair(PairId pair) { pairs_.try_emplace(pair); }
-
-bool SendingBatches::RemovePair(PairId pair) {
-  const auto it = pairs_.find(pair);
-  if (it == pairs_.end()) return true;
-  if (it->second.alive || !it->second.batches.empty()) return false;
-  pairs_.erase(it);
-  return true;
-}
-
-int SendingBatches::open(PairId pair) const {
-  const auto it = pairs_.find(pair);
-  if (it == pairs_.end()) return 0;
-  int count = 0;
-  for (const auto& [number, batch] : it->second.batches) count += !batch.is_over;
-  return count;
-}
-
 bool SendingBatches::CanAnnounce(PairId pair) const {
-  const auto it = pairs_.find(pair);
-  if (it == pairs_.end() || !it->second.alive) return false;
+  const Pair* found = pairs_.FindAlive(pair);
+  if (found == nullptr) return false;
   // A batch that is over and not yet quiet still has a slot, and counts.
-  return slots_.free() > 0 && it->second.batches.size() < static_cast<size_t>(kBatchesPerPair);
+  return slots_.free() > 0 && found->batches.size() < static_cast<size_t>(kBatchesPerPair);
 }
 
 Actions SendingBatches::Announce(PairId pair, int num_frames) {
@@ -42,10 +24,9 @@ Actions SendingBatches::Announce(PairId pair, int num_frames) {
 }
 
 SendingBatches::Batch* SendingBatches::Heard(BatchKey key, Actions* out) {
-  const auto pair = pairs_.find(key.pair);
-  if (pair == pairs_.end() || !pair->second.alive) return nullptr;
-  const auto batch = pair->second.batches.find(key.batch);
-  if (batch != pair->second.batches.end() && !batch->second.is_over) return &batch->second;
+  if (pairs_.FindAlive(key.pair) == nullptr) return nullptr;
+  Batch* batch = pairs_.Find(key);
+  if (batch != nullptr && !batch->is_over) return batch;
   // An ack or a refusal is the last word on a batch.
   Condemn(key.pair, out);
   return nullptr;
@@ -79,7 +60,7 @@ Actions SendingBatches::OnGrant(BatchKey key, uint32_t grant) {
 
 Actions SendingBatches::OnGathered(BatchKey key, std::vector<uint64_t> sums) {
   Actions out;
-  Batch& batch = pairs_.at(key.pair).batches.at(key.batch);
+  Batch& batch = pairs_.at(key);
   batch.gather = Gather::kDone;
   batch.sums = std::move(sums);
   if (batch.is_over) {
@@ -141,23 +122,21 @@ Actions SendingBatches::OnAck(BatchKey key, const FrameSet& frames) {
 }
 
 void SendingBatches::End(BatchKey key, const FrameSet& frames, Actions* out) {
-  pairs_.at(key.pair).batches.at(key.batch).is_over = true;
+  pairs_.at(key).is_over = true;
   out->push_back({.kind = Kind::kEnded, .key = key, .frames = frames});
   Settle(key);
 }
 
 void SendingBatches::OnSent(BatchKey key) {
-  const auto pair = pairs_.find(key.pair);
-  if (pair == pairs_.end()) return;
-  const auto batch = pair->second.batches.find(key.batch);
-  if (batch == pair->second.batches.end()) return;  // Leaked.
-  batch->second.is_sent = true;
+  Batch* batch = pairs_.Find(key);
+  if (batch == nullptr) return;  // Leaked.
+  batch->is_sent = true;
   Settle(key);
 }
 
 void SendingBatches::Settle(BatchKey key) {
   Pair& pair = pairs_.at(key.pair);
-  const Batch& batch = pair.batches.at(key.batch);
+  const Batch& batch = pairs_.at(key);
   if (!batch.is_over || batch.gather == Gather::kRunning) return;
   if (batch.is_posted && pair.stuck) {
     slots_.Leak(batch.slot);
@@ -170,9 +149,7 @@ void SendingBatches::Settle(BatchKey key) {
 }
 
 void SendingBatches::SettleAll(PairId id) {
-  std::vector<uint64_t> numbers;
-  for (const auto& [number, batch] : pairs_.at(id).batches) numbers.push_back(number);
-  for (const uint64_t number : numbers) Settle({id, number});
+  for (const BatchKey key : pairs_.KeysOf(id)) Settle(key);
 }
 
 Actions SendingBatches::Kill(PairId pair) {
@@ -203,9 +180,9 @@ void SendingBatches::OnAbortStuck(PairId id) {
 }
 
 bool SendingBatches::DeadlineRuns(PairId id) const {
-  const auto pair = pairs_.find(id);
-  if (pair == pairs_.end() || !pair->second.alive) return false;
-  for (const auto& [number, batch] : pair->second.batches) {
+  const Pair* pair = pairs_.FindAlive(id);
+  if (pair == nullptr) return false;
+  for (const auto& [number, batch] : pair->batches) {
     const bool gathers = batch.gather == Gather::kRunning;
     if (gathers || (batch.is_posted && !(batch.is_over && batch.is_sent))) return true;
   }

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "common/transport/nccl/batch_actions.h"
+#include "common/transport/nccl/batch_pairs.h"
 
 namespace baton::nccl {
 
@@ -18,9 +18,9 @@ class SendingBatches {
  public:
   explicit SendingBatches(int slots) : slots_(slots) {}
 
-  void AddPair(PairId pair);
+  void AddPair(PairId pair) { pairs_.Add(pair); }
   // Of a dead pair, if nothing of it is under way. True: it is not there.
-  bool RemovePair(PairId pair);
+  bool RemovePair(PairId pair) { return pairs_.Remove(pair); }
 
   // A slot is free, and the pair is alive and has room.
   bool CanAnnounce(PairId pair) const;
@@ -48,7 +48,8 @@ class SendingBatches {
   // rank: the deadline runs. Otherwise only the peer's life counts.
   bool DeadlineRuns(PairId pair) const;
 
-  int open(PairId pair) const;  // Announced and not over.
+  // Announced and not over.
+  int open(PairId pair) const { return pairs_.CountOpen(pair); }
   const StagingSlots& slots() const { return slots_; }
 
  private:
@@ -64,13 +65,7 @@ class SendingBatches {
     bool is_sent = false;
     bool is_over = false;  // It only waits for its slot to be quiet.
   };
-  struct Pair {
-    bool alive = true;
-    bool aborted = false;
-    bool stuck = false;
-    uint64_t last_batch = 0;
-    std::map<uint64_t, Batch> batches;
-  };
+  using Pair = BatchPairs<Batch>::Pair;
 
   // The batch of a word; null: to be ignored, or it was condemned for.
   Batch* Heard(BatchKey key, Actions* out);
@@ -83,7 +78,7 @@ class SendingBatches {
   void SettleAll(PairId id);
 
   StagingSlots slots_;
-  std::map<PairId, Pair> pairs_;
+  BatchPairs<Batch> pairs_;
 };
 
 }  // namespace baton::nccl
