@@ -40,8 +40,8 @@ class RouterNode : public Node<RouterMail> {
 
   RouterView View() const;
   const RouterCounters& counters() const { return counters_; }
+  // No request is live and no call is open.
   bool idle() const { return requests_.empty(); }
-  size_t num_open_calls() const { return calls_.size(); }
 
  private:
   using State = SequenceState::State;

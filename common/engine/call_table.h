@@ -131,7 +131,6 @@ class CallTable {
   }
   void Erase(const Entry& entry) {
     BATON_CHECK(!entry.in_engine() && !entry.transfer_open() && entry.state_limit == kNever);
-    BATON_CHECK(!live_.contains({entry.age.id, entry.attempt}));
     entries_.erase(entry.call);
   }
 

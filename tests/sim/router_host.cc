@@ -199,7 +199,7 @@ std::string RouterHost::AuditQuiet() const {
 
 std::string RouterHost::DescribeState() const {
   if (node_ == nullptr) return "down";
-  std::string text = absl::StrCat(node_->num_open_calls(), " calls open");
+  std::string text;
   for (const LiveSequence& s : AskAudit().sequences) {
     absl::StrAppend(&text, "\n    ", s.sequence.counter, "/", s.attempt, " ", s.state, " prefill ",
                     s.prefill, " decode ", s.decode, " age ms ",

@@ -63,7 +63,7 @@ class RouterHost : public Host, public NetRouter, private RouterOutbox {
   void ExpectIdleWorkers(bool expected) { expects_idle_ = expected; }
   // Called with the tokens of each call that is opened on a worker.
   std::function<void(int32_t worker, const std::vector<int32_t>& tokens)> on_call;
-  bool idle() const { return node_->idle() && node_->num_open_calls() == 0; }
+  bool idle() const { return node_->idle(); }
   // As its status page shows it.
   bool IsHealthy(int worker) const { return node_->View().workers[worker].healthy; }
   // The request of a sequence, if it lives here.

@@ -49,7 +49,6 @@ class FrameStream {
   // says so.
   void AbandonFrame(TicketId ticket);
 
-  bool partly_written() const { return sending_ && tx_started_; }
   // There is more to write; as a rule because the socket took no more.
   bool wants_write() const { return wants_write_ || bytes_->HasUnsent(); }
   // There is more to read that no socket will tell of.

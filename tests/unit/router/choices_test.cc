@@ -49,7 +49,7 @@ TEST_F(ChoicesTest, WaitForTheFirstAndGoWhereItIsWithoutAPrefillWorker) {
   EXPECT_EQ(node_->counters().joins, 2);
   Tokens(outbox_.decodes[0].call, 4, 51, FinishReason::kStop);
   EXPECT_EQ(Ended(1), Code::kOk);
-  EXPECT_EQ(node_->num_open_calls(), 0u);
+  EXPECT_TRUE(node_->idle());
 }
 
 TEST_F(ChoicesTest, ARefusedOneGoesForItselfAndThatWorkerIsLeftAloneForAMoment) {

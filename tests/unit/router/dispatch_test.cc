@@ -129,7 +129,7 @@ TEST_F(DispatchTest, AWorkerThatIsForgottenWhileItWaitsForAReservationIsReplaced
   ASSERT_EQ(outbox_.prefills.size(), 1u);
   EXPECT_EQ(outbox_.prefills[0].worker, 3);
   Handle(ClientCancel{.request = 1});
-  EXPECT_EQ(node_->num_open_calls(), 0u);
+  EXPECT_TRUE(node_->idle());
   EXPECT_EQ(node_->counters().workers_listed, 2);
   EXPECT_EQ(node_->counters().workers_forgotten, 1);
 }

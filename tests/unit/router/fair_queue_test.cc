@@ -83,6 +83,9 @@ TEST_F(FairQueueTest, WhatATenantIsChargedWhileItWaitsIsSeenAndWhatItGetsBackToo
   sequences_.counters.Charge(b_, -15);
   queue_.Rerank(b_);
   EXPECT_THAT(Order(), ElementsAre(of_b, of_a));
+  queue_.BeginPass(now_);
+  sequences_.counters.Charge(b_, -5);
+  EXPECT_DEATH(queue_.Next(), "account->counter") << "it was not ranked anew";
 }
 
 TEST_F(FairQueueTest, ABetterClassGoesBeforeWhoWasServedLess) {

@@ -171,7 +171,7 @@ TEST_F(ScoresTest, AStopInTheMiddleWaitsForTheRestAndForNothingElse) {
   EXPECT_EQ(Ended(1), std::nullopt);
   Scores(prefill_call(), 5, 6);
   EXPECT_EQ(Ended(1), Code::kOk);
-  EXPECT_EQ(node_->num_open_calls(), 0u);
+  EXPECT_TRUE(node_->idle());
 }
 
 TEST_F(ScoresTest, ACancelInTheMiddleEndsItAndLaterPiecesAreNoOps) {
@@ -179,7 +179,7 @@ TEST_F(ScoresTest, ACancelInTheMiddleEndsItAndLaterPiecesAreNoOps) {
   Scores(prefill_call(), 1, 3);
   Handle(ClientCancel{.request = 1});
   EXPECT_EQ(Ended(1), Code::kCancelled);
-  EXPECT_EQ(node_->num_open_calls(), 0u);
+  EXPECT_TRUE(node_->idle());
   Scores(prefill_call(), 3, 6);
   EXPECT_THAT(Scored(1), ElementsAre(1, 2));
 }

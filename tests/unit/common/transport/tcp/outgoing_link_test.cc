@@ -241,7 +241,7 @@ TEST_F(OutgoingLinkTest, AStallWithinAFrameClosesTheConnection) {
   out_->Start(Start({1, 1}));
   out_->Push({{1, 1}, 0, 0, 64}, now_);  // 1 MiB frames into a socket that takes 200 KB.
   ASSERT_TRUE(Send().ok());
-  ASSERT_TRUE(out_->stream().partly_written());
+  ASSERT_TRUE(out_->stream().wants_write());
   now_ += seconds(1);
   EXPECT_TRUE(absl::IsDeadlineExceeded(out_->OnTimer(now_)));
   EXPECT_EQ(from_->events.size(), 1u);
@@ -336,7 +336,7 @@ TEST_F(OutgoingLinkTest, AnAbortWithinAFrameReadsTheBlocksNoMore) {
   out_->Start(Start({1, 1}));
   out_->Push({{1, 1}, 0, 0, 64}, now_);
   ASSERT_TRUE(Send().ok());
-  ASSERT_TRUE(out_->stream().partly_written());
+  ASSERT_TRUE(out_->stream().wants_write());
   out_->Abort({1, 1});
   ASSERT_EQ(from_->events.size(), 1u);
   std::memset(from_->cache->base(), 0xEE, bytes);  // Another sequence's.
