@@ -4,6 +4,7 @@
 Makes the root folder of the image, judges its size and what is in it, starts its programs by its
 own loader and libraries, and compares every option of compose.yaml with their --help.
 """
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ import yaml
 HERE = os.path.dirname(os.path.abspath(__file__))
 BIN = os.path.abspath(sys.argv.pop(1))
 LIMIT_MB = 80
+DOCKERFILES = {"Dockerfile.cpu": "release", "Dockerfile.gpu": "cuda"}
 MODEL = "/usr/share/baton/models/tiny-kjv"
 
 
@@ -87,7 +89,7 @@ class Root(unittest.TestCase):
 
 class Dockerfiles(unittest.TestCase):
     def test_end_as_a_user_without_rights_and_on_scratch(self):
-        for name in ("Dockerfile.cpu",):
+        for name in DOCKERFILES:
             with self.subTest(name):
                 steps = instructions(read(name))
                 last = max(i for i, step in enumerate(steps) if step[0] == "FROM")
@@ -95,6 +97,33 @@ class Dockerfiles(unittest.TestCase):
                 self.assertIn(("USER", "65532:65532"), steps[last:])
                 known = {"ARG", "FROM", "ENV", "WORKDIR", "COPY", "RUN", "USER", "CMD"}
                 self.assertLessEqual({step[0] for step in steps}, known)
+
+
+    def test_build_what_the_presets_have_and_the_root_folder_takes(self):
+        with open(os.path.join(HERE, "../../CMakePresets.json"), encoding="utf-8") as file:
+            presets = {one["name"]: one for one in json.load(file)["configurePresets"]}
+        for name, preset in DOCKERFILES.items():
+            with self.subTest(name):
+                run, = [step[1] for step in instructions(read(name)) if step[0] == "RUN"]
+                self.assertEqual(re.findall(r"--preset (\S+)", run), [preset])
+                folder = presets[preset]["binaryDir"].removeprefix("${sourceDir}/")
+                self.assertIn(f"cmake --build {folder} --target", run)
+                self.assertIn(f"deploy/docker/rootfs.sh {folder}/bin /rootfs", run)
+                programs = re.search(r"--target ((?:baton[a-z-]* )+)", run).group(1).split()
+                in_root, = re.findall(r"(?m)^programs=\((.*)\)$", read("rootfs.sh"))
+                self.assertEqual(programs, in_root.split())
+        self.assertEqual(presets["cuda"]["cacheVariables"]["BATON_CUDA"], "ON")
+
+    def test_differ_in_the_preset_and_in_what_a_driver_needs_alone(self):
+        cpu, gpu = [instructions(read(name).replace(f"build/{preset}", "build/PRESET")
+                                 .replace(f"--preset {preset}", "--preset PRESET"))
+                    for name, preset in DOCKERFILES.items()]
+        self.assertEqual([step for step in gpu if step[0] != "ENV"], cpu)
+        driver = dict(word.split("=") for step in gpu if step[0] == "ENV"
+                      for word in step[1].split())
+        self.assertEqual(driver, {"NVIDIA_VISIBLE_DEVICES": "all",
+                                  "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+                                  "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64"})
 
 
 class Compose(unittest.TestCase):
