@@ -1,7 +1,5 @@
 #include "common/model/load_model.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/machine_share.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_files.h"
 #include "common/model/step_graphs.h"
@@ -104,9 +103,10 @@ absl::StatusOr<int32_t> BlocksByMemory(const Device& device, const KvLayout& lay
   return static_cast<int32_t>(std::min<int64_t>(left / block_bytes, 1 << 28));
 }
 
-// Within a quarter of the host's memory, of which each block takes so many bytes of all ranks.
+// Within a quarter of the memory that this process may use, of which each block takes so many bytes
+// of all ranks.
 int32_t DefaultSwapBlocks(int64_t block_bytes, int32_t num_blocks) {
-  const int64_t quarter = int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)} / 4;
+  const int64_t quarter = ReadMachineShare().memory_bytes() / 4;
   return static_cast<int32_t>(
       std::clamp<int64_t>(quarter / std::max<int64_t>(block_bytes, 1), 1, num_blocks));
 }
@@ -199,7 +199,7 @@ absl::Status Load::PackWeights() {
 
 absl::Status Load::MakeGroup() {
   if (devices.size() == 1) return absl::OkStatus();
-  const bool cores_are_shared = sysconf(_SC_NPROCESSORS_ONLN) < std::ssize(devices);
+  const bool cores_are_shared = ReadMachineShare().cores() < std::ssize(devices);
   auto made = RankGroup::Create(
       devices, {.partial_floats = Transformer::PartialFloats(files.config, *devices[0],
                                                              capacity.max_tokens),

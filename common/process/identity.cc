@@ -1,6 +1,5 @@
 #include "common/process/identity.h"
 
-#include <sched.h>
 #include <sys/random.h>
 
 #include "common/base/check.h"
@@ -25,13 +24,6 @@ TicketId NewTicket() {
     const TicketId ticket{.hi = SystemRandom64(), .lo = SystemRandom64() & ~TicketId::kRankBits};
     if (!ticket.empty()) return ticket;
   }
-}
-
-int NumCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
 }
 
 }  // namespace baton

@@ -15,7 +15,4 @@ Incarnation NewIncarnation();
 // A new ticket: 128 random bits, never all zero.
 TicketId NewTicket();
 
-// Cores this process may run on.
-int NumCores();
-
 }  // namespace baton

@@ -1,7 +1,5 @@
 #include "common/worker/worker_runtime.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -15,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/machine_share.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_config.h"
 #include "common/checkpoint/model_files.h"
@@ -34,10 +33,6 @@ namespace baton {
 namespace {
 
 const char* NameOf(Role role) { return role == Role::kPrefill ? "prefill" : "decode"; }
-
-int64_t QuarterOfMemory() {
-  return int64_t{sysconf(_SC_PHYS_PAGES)} * int64_t{sysconf(_SC_PAGESIZE)} / 4;
-}
 
 // The longest sequence that is served: the option's, if that is within the model's.
 absl::StatusOr<int32_t> ServedLength(int32_t wanted, int32_t model) {
@@ -174,7 +169,10 @@ absl::Status WorkerRuntime::Load() {
   RETURN_IF_ERROR(AtModelOption(config_.model, CheckRanks(*model, config_.tp)));
   ASSIGN_OR_RETURN(const int32_t max_model_len,
                    ServedLength(config_.max_model_len, model->max_model_len));
-  const int32_t threads = config_.threads > 0 ? config_.threads : NumCores();
+  const MachineShare share = ReadMachineShare();
+  Log(LogLevel::kInfo, "share of this machine",
+      {{"cores", share.cores()}, {"memory_bytes", share.memory_bytes()}});
+  const int32_t threads = config_.threads > 0 ? config_.threads : share.cores();
   RETURN_IF_ERROR(MakeProcessors(threads));
   const bool is_cpu = on_cpu();
   ASSIGN_OR_RETURN(const DType compute_dtype, ComputeDType(model->dtype));
@@ -184,7 +182,7 @@ absl::Status WorkerRuntime::Load() {
   if (num_blocks == 0 && is_cpu) {
     num_blocks = DefaultNumBlocks(
         BlockBytesOfRanks(*model, config_.tp, kv_dtype, config_.block_size), config_.block_size,
-        max_model_len, QuarterOfMemory());
+        max_model_len, share.memory_bytes() / 4);
   }
   const bool swaps = config_.preemption == "swap";
   std::vector<Device*> devices;

@@ -37,21 +37,42 @@ Finding ExamineFit(const Machine& machine, const ModelNeed& need) {
       .fact = absl::StrFormat("weights %s, KV %s for one sequence of %d tokens; about %s for 1P-1D",
                               HumanBytes(need.weight_bytes), HumanBytes(sequence),
                               need.max_positions, HumanBytes(needed))};
-  if (machine.available_bytes > 0 && needed > machine.available_bytes) {
-    finding.cure = absl::StrCat("only ", HumanBytes(machine.available_bytes),
+  const int64_t available = machine.share.available_bytes;
+  if (available > 0 && needed > available) {
+    finding.cure = absl::StrCat("only ", HumanBytes(available),
                                 " are available: stop other programs, lower --max-model-len and ",
                                 "--num-blocks, or take a smaller model");
   }
   return finding;
 }
 
+// What a worker without --threads takes, and what narrows it.
+std::string CoresText(const MachineShare& share) {
+  std::string text = absl::StrCat(share.cores(), " usable cores");
+  if (share.quota_cores > 0) {
+    absl::StrAppend(&text, " (control group: ", share.quota_cores, " of ", share.allowed_cores,
+                    ")");
+  }
+  return text;
+}
+
+std::string MemoryText(const MachineShare& share) {
+  std::string text = absl::StrCat(HumanBytes(share.available_bytes), " available of ",
+                                  HumanBytes(share.memory_bytes()));
+  if (share.limit_bytes > 0) {
+    absl::StrAppend(&text, " (control group; the machine has ", HumanBytes(share.physical_bytes),
+                    ")");
+  }
+  return text;
+}
+
 Finding ExamineRanks(const Machine& machine, int tp) {
   return {.subject = "ranks",
-          .fact = absl::StrCat("--tp ", tp, " on ", machine.cores, " cores"),
-          .cure = tp <= machine.cores
+          .fact = absl::StrCat("--tp ", tp, " on ", machine.share.cores(), " cores"),
+          .cure = tp <= machine.share.cores()
                       ? ""
                       : absl::StrCat("ranks on one core wait for each other, slower than one rank "
-                                     "would be: choose --tp ", machine.cores, " or less")};
+                                     "would be: choose --tp ", machine.share.cores(), " or less")};
 }
 
 }  // namespace
@@ -82,8 +103,8 @@ std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need, int 
   findings.push_back(
       {.subject = "CPU",
        .fact = absl::StrCat(machine.cpu_model.empty() ? "unknown" : machine.cpu_model, ", ",
-                            machine.cores, " usable cores"),
-       .cure = machine.cores >= 2 ? ""
+                            CoresText(machine.share)),
+       .cure = machine.share.cores() >= 2 ? ""
                                   : "a worker needs a core of its own: expect a "
                                     "slow cluster, or give it 2 cores or more"});
   findings.push_back(
@@ -93,8 +114,7 @@ std::vector<Finding> Examine(const Machine& machine, const ModelNeed* need, int 
                    ? ""
                    : "the CPU has no AVX2 and FMA: the portable kernels run, slowly"});
   findings.push_back({.subject = "memory",
-                      .fact = absl::StrCat(HumanBytes(machine.available_bytes), " available of ",
-                                           HumanBytes(machine.memory_bytes))});
+                      .fact = MemoryText(machine.share)});
   findings.push_back(
       {.subject = "open files",
        .fact = absl::StrCat("limit ", machine.open_files),

@@ -112,7 +112,8 @@ absl::Status Supervisor::Start() {
 }
 
 absl::Status Supervisor::StartWorkers() {
-  const std::vector<ProcessSpec> specs = PlanWorkers(options_, bin_, dir_, ReadMachine().cores);
+  const std::vector<ProcessSpec> specs =
+      PlanWorkers(options_, bin_, dir_, ReadMachineShare().cores());
   report_.Progress(absl::StrFormat("starting %d prefill and %d decode workers on %s",
                                    options_.prefill, options_.decode, options_.model));
   for (const ProcessSpec& spec : specs) RETURN_IF_ERROR(Spawn(spec));

@@ -1,11 +1,10 @@
 #include "kernels/cpu/cpu_device.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/machine_share.h"
 #include "kernels/api/attention_args.h"
 
 namespace baton {
@@ -32,9 +31,8 @@ absl::Status CpuDevice::CheckModel(const ModelNeeds& needs) const {
 }
 
 absl::StatusOr<DeviceMemory> CpuDevice::Memory() const {
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  return DeviceMemory{.total = sysconf(_SC_PHYS_PAGES) * page,
-                      .free = sysconf(_SC_AVPHYS_PAGES) * page};
+  const MachineShare share = ReadMachineShare();
+  return DeviceMemory{.total = share.memory_bytes(), .free = share.available_bytes};
 }
 
 absl::Status CpuDevice::CopyPieces(Lane, std::span<const CopyPiece> pieces) {

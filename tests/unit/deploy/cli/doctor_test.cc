@@ -14,9 +14,9 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 Machine GoodMachine() {
   return {.cpu_model = "a CPU",
           .isa = "AVX2",
-          .cores = 4,
-          .memory_bytes = 16 * kGiB,
-          .available_bytes = 8 * kGiB,
+          .share = {.allowed_cores = 4,
+                    .physical_bytes = 16 * kGiB,
+                    .available_bytes = 8 * kGiB},
           .open_files = 1 << 16};
 }
 
@@ -34,7 +34,7 @@ TEST(DoctorTest, GoodMachineHasNoProblem) {
 
 TEST(DoctorTest, EachShortageIsItsOwnProblem) {
   Machine machine = GoodMachine();
-  machine.cores = 1;
+  machine.share.allowed_cores = 1;
   machine.isa = "portable";
   machine.open_files = 1024;
   EXPECT_THAT(Problems(machine, {}), testing::ElementsAre("CPU", "ISA", "open files"));
@@ -42,10 +42,10 @@ TEST(DoctorTest, EachShortageIsItsOwnProblem) {
 
 TEST(DoctorTest, EachRankWantsACoreAndOpenFiles) {
   Machine machine = GoodMachine();
-  machine.cores = 4;
+  machine.share.allowed_cores = 4;
   machine.open_files = 4 * 4096;
   EXPECT_THAT(Problems(machine, {}, /*tp=*/4), testing::IsEmpty());
-  machine.cores = 3;
+  machine.share.allowed_cores = 3;
   machine.open_files = 4 * 4096 - 1;
   EXPECT_THAT(Problems(machine, {}, /*tp=*/4), testing::ElementsAre("open files", "ranks"));
   EXPECT_THAT(Problems(machine, {}), testing::IsEmpty());
@@ -68,9 +68,29 @@ TEST(DoctorTest, NcclIsToldByItsVersionOrByWhyItIsNotThereAndIsNoProblem) {
   EXPECT_EQ(missing.cure, "");
 }
 
+TEST(DoctorTest, SaysWhatAControlGroupTakesAway) {
+  Machine machine = GoodMachine();
+  const auto fact_of = [&](const std::string& subject) {
+    for (const Finding& finding : Examine(machine, nullptr, 1)) {
+      if (finding.subject == subject) return finding.fact;
+    }
+    return std::string();
+  };
+  EXPECT_EQ(fact_of("CPU"), "a CPU, 4 usable cores");
+  EXPECT_EQ(fact_of("memory"), "8.0 GiB available of 16.0 GiB");
+  machine.share.quota_cores = 1;
+  machine.share.limit_bytes = 2 * kGiB;
+  machine.share.available_bytes = 1 * kGiB;
+  EXPECT_EQ(fact_of("CPU"), "a CPU, 1 usable cores (control group: 1 of 4)");
+  EXPECT_EQ(fact_of("memory"),
+            "1.0 GiB available of 2.0 GiB (control group; the machine has 16.0 GiB)");
+  EXPECT_THAT(Problems(machine, {}), testing::ElementsAre("CPU"));
+  EXPECT_THAT(Problems(machine, {.weight_bytes = kGiB}), testing::ElementsAre("CPU", "model fit"));
+}
+
 TEST(DoctorTest, UnknownMemoryIsNoProblem) {
   Machine machine = GoodMachine();
-  machine.available_bytes = 0;
+  machine.share.available_bytes = 0;
   EXPECT_THAT(Problems(machine, {.weight_bytes = 300 * kGiB}), testing::IsEmpty());
 }
 

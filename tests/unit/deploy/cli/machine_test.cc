@@ -5,15 +5,6 @@
 namespace baton::cli {
 namespace {
 
-TEST(MachineTest, QuotaIsRoundedUpToWholeCores) {
-  EXPECT_EQ(CoresOfQuota("200000 100000\n"), 2);
-  EXPECT_EQ(CoresOfQuota("150000 100000"), 2);
-  EXPECT_EQ(CoresOfQuota("max 100000"), 0);
-  EXPECT_EQ(CoresOfQuota(""), 0);
-  EXPECT_EQ(CoresOfQuota("-1 100000"), 0);
-  EXPECT_EQ(CoresOfQuota("5 0"), 0);
-}
-
 TEST(MachineTest, IsaIsTheWidestWholeSet) {
   EXPECT_EQ(IsaOfFlags("fpu sse2 avx2 fma"), "AVX2");
   EXPECT_EQ(IsaOfFlags("avx2 fma avx512f avx512bw avx512vl"), "AVX-512");
@@ -30,9 +21,9 @@ TEST(MachineTest, EachWorkerHasAtLeastOneThread) {
 
 TEST(MachineTest, ReadsThisMachine) {
   const Machine machine = ReadMachine();
-  EXPECT_GE(machine.cores, 1);
-  EXPECT_GT(machine.memory_bytes, 0);
-  EXPECT_LE(machine.available_bytes, machine.memory_bytes);
+  EXPECT_GE(machine.share.cores(), 1);
+  EXPECT_GT(machine.share.memory_bytes(), 0);
+  EXPECT_GT(machine.open_files, 0);
 }
 
 TEST(MachineTest, BytesAreShownInTheirUnit) {
