@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
+#include "common/rpc/failed_handshakes.h"
 #include "common/rpc/method_roles.h"
 #include "common/telemetry/log.h"
 
@@ -25,6 +26,7 @@ namespace {
 namespace tls = grpc::experimental;
 
 constexpr unsigned kRefreshS = 1;
+constexpr int kMaxIdleMs = 5000;  // Of a connection; a router's to a worker has its Watch.
 constexpr size_t kMaxVerdicts = 1024;  // More peers than that are verified anew.
 // A suite that no connection of ours can use: TLS 1.2 is then left without any.
 constexpr char kNoSuiteOfTls12[] = "PSK-AES128-GCM-SHA256";
@@ -149,9 +151,14 @@ std::string HandshakeNote::peer() const {
   return peer_;
 }
 
+ClusterTls::ClusterTls()
+    : library_streams_(std::make_unique<LibraryStreams>(
+          [this](const grpc::AuthContext& peer) { return TrustsPeer(peer); })) {}
+
 absl::StatusOr<std::unique_ptr<ClusterTls>> ClusterTls::Create(const std::string& dir,
                                                                TlsRole role) {
   setenv("GRPC_SSL_CIPHER_SUITES", kNoSuiteOfTls12, /*overwrite=*/1);
+  CountFailedHandshakes();
   std::unique_ptr<ClusterTls> made(new ClusterTls);
   ClusterTls* const self = made.get();
   TlsWatchOptions options{.dir = dir, .role = role, .unix_seconds = UnixSeconds};
@@ -171,6 +178,7 @@ absl::StatusOr<std::unique_ptr<ClusterTls>> ClusterTls::Create(const std::string
 }
 
 void ClusterTls::Publish(const TlsIdentity& identity) {
+  library_streams_->CancelUntrusted();
   absl::Status status = pair_->Publish(PairOf(identity.files));
   if (status.ok()) status = ca_->Publish(identity.files.ca_pem);
   if (!status.ok()) {
@@ -207,6 +215,13 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> ClusterTls::MakeServerC
   if (made == nullptr) return absl::InternalError("gRPC takes no TLS credentials");
   made->SetAuthMetadataProcessor(std::make_shared<MethodGuard>(this));
   return made;
+}
+
+void ClusterTls::GuardServer(grpc::ServerBuilder* builder) const {
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+  factories.push_back(library_streams_->MakeFactory());
+  builder->experimental().SetInterceptorCreators(std::move(factories));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
 }
 
 std::shared_ptr<grpc::ChannelCredentials> ClusterTls::MakeChannelCredentials(

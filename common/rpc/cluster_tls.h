@@ -3,6 +3,7 @@
 #include <grpcpp/security/auth_context.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
 
 #include <atomic>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/node/message.h"
+#include "common/rpc/library_streams.h"
 #include "common/tls/published_pem.h"
 #include "common/tls/tls_watch.h"
 
@@ -35,7 +37,8 @@ class HandshakeNote {
   std::string peer_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Peers refused after the library has found their certificates good, by why.
+// Peers refused after the library has found their certificates good, by why. Those before:
+// failed_handshakes.h.
 struct TlsRefusals {
   std::atomic<int64_t> identity = 0;  // At the handshake: of another release or role.
   std::atomic<int64_t> method = 0;    // A call that the role may not make.
@@ -54,6 +57,10 @@ class ClusterTls {
   // Clients need a certificate of the same CA and release, and a role that the method allows; their
   // calls also one that the CAs of the moment still know. This outlives the server.
   absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials() const;
+
+  // Of a server with these credentials: whoever is trusted no more loses the calls that the library
+  // serves, and a connection without calls ends after five seconds.
+  void GuardServer(grpc::ServerBuilder* builder) const;
 
   // For one connection: by the certificate of the moment, to a server of that role only. What is
   // refused goes to `note`.
@@ -75,7 +82,7 @@ class ClusterTls {
   int64_t refused_generations() const { return refused_; }
 
  private:
-  ClusterTls() = default;
+  ClusterTls();
   void Publish(const TlsIdentity& identity);
 
   // What Trusts has found out, as long as the files are the same ones.
@@ -90,6 +97,7 @@ class ClusterTls {
   const std::shared_ptr<TlsRefusals> refusals_ = std::make_shared<TlsRefusals>();
   mutable absl::Mutex mutex_;
   mutable Verdicts verdicts_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<LibraryStreams> library_streams_;
   std::unique_ptr<TlsWatch> watch_;  // Last: its thread uses the rest.
 };
 

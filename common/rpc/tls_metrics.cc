@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/rpc/failed_handshakes.h"
+
 namespace baton {
 
 void ExportTls(const ClusterTls* tls, Metrics* metrics) {
@@ -19,16 +21,20 @@ void ExportTls(const ClusterTls* tls, Metrics* metrics) {
                   });
   metrics->Export(
       "baton_tls_refused_total",
-      "Peers with a good certificate that were refused: handshakes for who they are (identity), "
-      "calls for the method, or because no CA knows them any more (ca).",
+      "Peers that were refused: handshakes because no CA knows the certificate (ca), for its dates "
+      "(expired), who it names (identity), or without one (handshake: plaintext, TLS 1.2, given "
+      "up); calls for the method, or because no CA knows the peer any more (ca).",
       MetricKind::kCounter, [tls] {
         const TlsRefusals& refusals = tls->refusals();
+        const FailedHandshakes& failed = CountFailedHandshakes();
         std::vector<MetricSample> samples;
-        for (const auto& [reason, count] : {std::pair{"identity", &refusals.identity},
-                                            std::pair{"method", &refusals.method},
-                                            std::pair{"ca", &refusals.ca}}) {
-          samples.push_back({.labels = {{"reason", reason}},
-                             .value = static_cast<double>(count->load())});
+        for (const auto& [reason, count] : {std::pair{"identity", refusals.identity.load()},
+                                            std::pair{"method", refusals.method.load()},
+                                            std::pair{"ca", refusals.ca + failed.ca},
+                                            std::pair{"expired", failed.expired.load()},
+                                            std::pair{"handshake", failed.handshake.load()}}) {
+          samples.push_back(
+              {.labels = {{"reason", reason}}, .value = static_cast<double>(count)});
         }
         return samples;
       });

@@ -36,7 +36,6 @@ namespace {
 constexpr std::chrono::milliseconds kStatusTick(50);
 constexpr int kTicksPerHeartbeat = 8;  // 400 ms, so that a late tick stays below 500 ms.
 constexpr int kTicksPerBeat = kBeatInterval / kStatusTick;
-constexpr int kMaxIdleMs = 5000;  // Of a connection with TLS; a router's has its Watch.
 
 using DecodeCall = ServerCall<v1::DecodeEvent>;
 using PrefillCall = ServerCall<v1::PrefillEvent>;
@@ -212,10 +211,8 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
     ASSIGN_OR_RETURN(const auto credentials, ServerCredentialsOf(options_.tls));
     builder.AddListeningPort(address, credentials, &port_);
-    // Of whom is trusted no more: AbandonUntrusted ends his calls, and he may open none.
-    if (options_.tls != nullptr) {
-      builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kMaxIdleMs);
-    }
+    // Of whom is trusted no more AbandonUntrusted ends the other calls, and he may open none.
+    if (options_.tls != nullptr) options_.tls->GuardServer(&builder);
     if (std::holds_alternative<Inbox<DecodeMail>*>(inbox_)) {
       builder.RegisterService(static_cast<v1::Decode::CallbackService*>(this));
     } else {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/rpc/failed_handshakes.h"
 #include "tests/unit/common/rpc/tls_cluster.h"
 
 namespace baton {
@@ -20,7 +21,16 @@ TEST(TlsMetricsTest, TellWhenTheCertificateEndsAndThatNoneWasRefused) {
   EXPECT_THAT(text, HasSubstr(absl::StrCat("baton_tls_not_after_seconds ",
                                            party.tls->current()->not_after_s, "\n")));
   EXPECT_THAT(text, HasSubstr("baton_tls_generations_refused_total 0\n"));
-  EXPECT_THAT(text, HasSubstr("baton_tls_refused_total{reason=\"ca\"} 0\n"));
+  // Those of the whole process, of other tests too.
+  const FailedHandshakes& failed = CountFailedHandshakes();
+  for (const auto& [reason, count] : {std::pair{"identity", int64_t{0}},
+                                      std::pair{"method", int64_t{0}},
+                                      std::pair{"ca", failed.ca.load()},
+                                      std::pair{"expired", failed.expired.load()},
+                                      std::pair{"handshake", failed.handshake.load()}}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("baton_tls_refused_total{reason=\"", reason, "\"} ",
+                                             count, "\n")));
+  }
 }
 
 TEST(TlsMetricsTest, CountThoseWhoAreRefusedByWhy) {

@@ -1,0 +1,121 @@
+#include "common/rpc/library_streams.h"
+
+#include <gtest/gtest.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "tests/unit/common/rpc/tls_cluster.h"
+
+namespace baton {
+namespace {
+
+constexpr char kWatch[] = "/grpc.health.v1.Health/Watch";
+constexpr char kReflect[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+
+// A stream that is open: its first message has come.
+class OpenStream {
+ public:
+  OpenStream(const std::string& address, const std::string& path, const std::string& request,
+             const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+      : stub_(grpc::CreateCustomChannel(address, credentials, ClusterChannelArguments())) {
+    context_.set_deadline(DeadlineAfter(std::chrono::seconds(60)));
+    call_ = stub_.PrepareCall(&context_, path, &queue_);
+    call_->StartCall(nullptr);
+    EXPECT_TRUE(Wait());
+    const grpc::Slice sent(request);
+    call_->Write(grpc::ByteBuffer(&sent, 1), nullptr);
+    EXPECT_TRUE(Wait());
+    call_->Read(&got_, nullptr);
+    EXPECT_TRUE(Wait()) << path;
+  }
+  ~OpenStream() {
+    context_.TryCancel();
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) continue;
+  }
+  // Of the stream, which says nothing more.
+  grpc::StatusCode End() {
+    call_->Read(&got_, nullptr);
+    EXPECT_FALSE(Wait());
+    grpc::Status status;
+    call_->Finish(&status, nullptr);
+    Wait();
+    return status.error_code();
+  }
+
+ private:
+  bool Wait() {
+    void* tag = nullptr;
+    bool ok = false;
+    queue_.Next(&tag, &ok);
+    return ok;
+  }
+
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
+  grpc::ClientContext context_;
+  grpc::CompletionQueue queue_;
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>> call_;
+  grpc::ByteBuffer got_;
+};
+
+const std::string& ListServices() {
+  static const std::string request("\x3a\x01*", 3);  // Field 7 of a ServerReflectionRequest.
+  return request;
+}
+
+TEST(LibraryStreamsTest, OfWhomNobodyTrustsAnyMoreAreEndedAndOthersStay) {
+  const CertificateAuthority authority = NewAuthority("test.local", UnixSeconds());
+  const CertificateAuthority next = NewAuthority("test.local", UnixSeconds());
+  TlsWorker worker(authority, Role::kDecode);
+  const SpiffeId own = IdOf(TlsRole::kDecode);
+  // Both are known, then the old one leaves.
+  TlsFiles both = NewFiles(next, own, UnixSeconds());
+  both.ca_pem += authority.certificate_pem();
+  worker.party.folder.Write(both);
+  const Time limit = SteadyNow() + std::chrono::seconds(60);
+  const auto hello_by = [&](const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+    return CallMethod(worker.address(), credentials, "/baton.v1.Cluster/Hello");
+  };
+  const auto by_old = AnyServer(NewFiles(authority, IdOf(TlsRole::kAdmin), UnixSeconds()),
+                                both.ca_pem);
+  const auto by_new = AnyServer(NewFiles(next, IdOf(TlsRole::kAdmin), UnixSeconds()), both.ca_pem);
+  while (hello_by(by_new) != grpc::StatusCode::OK && SteadyNow() < limit) continue;
+  OpenStream watch(worker.address(), kWatch, "", by_old);
+  OpenStream reflection(worker.address(), kReflect, ListServices(), by_old);
+  OpenStream stays(worker.address(), kReflect, ListServices(), by_new);
+  worker.party.folder.WriteOne("ca.crt", next.certificate_pem());
+  EXPECT_EQ(watch.End(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(reflection.End(), grpc::StatusCode::CANCELLED);
+  OpenStream later(worker.address(), kWatch, "", by_new);
+  worker.server.Shutdown(Duration::zero());
+  EXPECT_NE(stays.End(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST(LibraryStreamsTest, ACallThatCameWhileTheTrustWentIsEndedToo) {
+  std::atomic<bool> trusts = true;
+  LibraryStreams streams([&](const grpc::AuthContext&) { return trusts.load(); });
+  grpc::ServerBuilder builder;
+  ApplyServerSettings(4, &builder);
+  std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;
+  factories.push_back(streams.MakeFactory());
+  builder.experimental().SetInterceptorCreators(std::move(factories));
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  const auto server = builder.BuildAndStart();
+  const std::string address = absl::StrCat("127.0.0.1:", port);
+  OpenStream open(address, kWatch, "", grpc::InsecureChannelCredentials());
+  streams.CancelUntrusted();  // Nobody is.
+  trusts = false;
+  EXPECT_EQ(CallMethod(address, grpc::InsecureChannelCredentials(), kReflect, ListServices()),
+            grpc::StatusCode::CANCELLED);
+  streams.CancelUntrusted();
+  EXPECT_EQ(open.End(), grpc::StatusCode::CANCELLED);
+}
+
+}  // namespace
+}  // namespace baton
