@@ -121,6 +121,10 @@ void AddServing(CLI::App& app, RouterConfig& c) {
                  "Port of /health, /ready and /metrics; 0 = any (default: 9090, or any if "
                  "--http-port is)")
       ->group("Network");
+  app.add_option("--admin-port", c.admin_port,
+                 "Port of `baton status` and `baton audit` by an admin's certificate, where there "
+                 "is --tls-dir; 0 = any (default: 7000, or any if --http-port is)")
+      ->group("Network");
   app.add_option("--api-keys-file", c.api_keys_file,
                  "Lines of TENANT and SHA-256 of a key in hex, by `baton keys`; read again each "
                  "second (default: no key is asked for)")
@@ -181,6 +185,12 @@ absl::Status RouterConfig::Validate() const {
   RETURN_IF_ERROR(CheckOption("--http-port", http_port, 0, 65535));
   RETURN_IF_ERROR(CheckOption("--grpc-port", grpc_port, 0, 65535));
   RETURN_IF_ERROR(CheckOption("--ops-port", OpsPort(), 0, 65535));
+  RETURN_IF_ERROR(CheckOption("--admin-port", AdminPort(), 0, 65535));
+  if (admin_port.has_value() && tls_dir.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--admin-port ", *admin_port, ": operators are known by certificates; give --tls-dir, or "
+        "ask /status and /audit of --http-port on loopback"));
+  }
   RETURN_IF_ERROR(CheckOption("--max-model-len", max_model_len, 0, 1 << 28));
   RETURN_IF_ERROR(CheckOption("--max-queued-requests", max_queued_requests, 1, 1 << 24));
   RETURN_IF_ERROR(CheckOption("--max-queued-tokens", max_queued_tokens, 1, int64_t{1} << 40));

@@ -29,6 +29,8 @@ struct RouterConfig {
   int grpc_port = 8001;            // 0 = any free one.
   // Health, readiness and metrics; 0 = any free one. Absent = 9090, or any if the API's is any.
   std::optional<int> ops_port;
+  // What operators ask, by an admin's certificate; with tls_dir only. As ops_port, 7000.
+  std::optional<int> admin_port;
   std::string api_keys_file;       // See api_keys.h; empty = no key is asked for.
 
   // The admission queue: what waits for workers. Beyond a cap requests are refused at once.
@@ -45,6 +47,7 @@ struct RouterConfig {
   std::string ready_file;    // Written once listening; empty = none.
   std::string log_level = "info";
 
+  int AdminPort() const { return admin_port.value_or(http_port == 0 ? 0 : 7000); }
   int OpsPort() const { return ops_port.value_or(http_port == 0 ? 0 : 9090); }
 
   // INVALID_ARGUMENT names the option, its value and the cure.

@@ -24,6 +24,8 @@
 #include "router/generation/codec_tokenizer.h"
 #include "router/generation/sampling_defaults.h"
 #include "router/openai/error_response.h"
+#include "router/openai/json.h"
+#include "router/openai/status_json.h"
 #include "router/text/text_codec.h"
 
 namespace baton {
@@ -129,6 +131,7 @@ absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const Router
   RETURN_IF_ERROR(process->StartOps());
   RETURN_IF_ERROR(process->StartHttp());
   RETURN_IF_ERROR(process->StartGrpc());
+  RETURN_IF_ERROR(process->StartAdmin());
   process->router_->Start([grpc = process->grpc_.get()](bool ready) { grpc->SetReady(ready); });
   process->discovery_->Start();
   RETURN_IF_ERROR(process->Announce());
@@ -297,6 +300,27 @@ absl::Status RouterProcess::StartGrpc() {
   return grpc_->Start();
 }
 
+absl::Status RouterProcess::StartAdmin() {
+  if (tls_ == nullptr) return absl::OkStatus();
+  AdminServerOptions options;
+  options.host = config_.host;
+  options.port = config_.AdminPort();
+  options.tls = tls_.get();
+  options.status = [this] {
+    return Dump(StatusJson(router_->View(), router_->Ready(), ServedName(config_)));
+  };
+  options.audit = [this]() -> absl::StatusOr<std::string> {
+    ASSIGN_OR_RETURN(const RouterAudit audit, router_->Audit());
+    return Dump(AuditJson(audit));
+  };
+  options.drain = [this] { BeginDrain(); };
+  options.executor = [this](std::function<void()> task) {
+    ops_tasks_.Post("admin", std::move(task));
+  };
+  admin_ = std::make_unique<AdminServer>(std::move(options));
+  return admin_->Start();
+}
+
 absl::Status RouterProcess::Announce() {
   ops_->Start();
   http_->Start();
@@ -304,25 +328,33 @@ absl::Status RouterProcess::Announce() {
   const char* const scheme = api_tls_ != nullptr ? "https://" : "http://";
   const std::string http_url = absl::StrCat(scheme, config_.host, ":", http_->port());
   const std::string address = absl::StrCat(config_.host, ":", grpc_->port());
+  const std::string admin_address =
+      admin_ == nullptr ? "" : absl::StrCat(config_.host, ":", admin_->port());
   Log(LogLevel::kInfo, "listening",
       {{"role", "router"},
        {"http", http_url},
        {"grpc", address},
        {"ops", ops_url},
+       {"admin", admin_address},
        {"policy", config_.policy},
        {"incarnation", absl::StrCat(absl::Hex(incarnation_, absl::kZeroPad16))}});
   return WriteReadyFile(config_.ready_file, {.role = "router",
                                              .address = address,
                                              .http_url = http_url,
                                              .metrics_url = absl::StrCat(ops_url, "/metrics"),
+                                             .admin_address = admin_address,
                                              .incarnation = incarnation_});
+}
+
+void RouterProcess::BeginDrain() {
+  metrics_->SetDraining();
+  router_->BeginDrain();
+  http_->BeginDrain();
 }
 
 void RouterProcess::Drain(const std::function<bool()>& hurry) {
   Log(LogLevel::kInfo, "draining", {{"limit_s", config_.drain_timeout_s}});
-  metrics_->SetDraining();
-  router_->BeginDrain();
-  http_->BeginDrain();
+  BeginDrain();
   const Time deadline = SteadyNow() + std::chrono::seconds(config_.drain_timeout_s);
   // A request that is being read is not in the node's snapshot yet, but its connection is open.
   bool idle = false;
@@ -340,6 +372,7 @@ void RouterProcess::Drain(const std::function<bool()>& hurry) {
 void RouterProcess::Stop() {
   if (http_ != nullptr) http_->Stop(kLastGrace);
   if (grpc_ != nullptr) grpc_->Shutdown(kLastGrace);
+  if (admin_ != nullptr) admin_->Shutdown(kLastGrace);
   // Nobody posts any more; what runs may ask the node.
   text_tasks_.Stop();
   ops_tasks_.Stop();

@@ -9,6 +9,7 @@
 #include "common/base/task_pool.h"
 #include "common/http/http_server.h"
 #include "common/rpc/cluster_tls.h"
+#include "router/admin_service.h"
 #include "router/api_keys_watch.h"
 #include "router/api_tls.h"
 #include "router/config.h"
@@ -42,6 +43,8 @@ class RouterProcess {
   absl::Status StartOps();
   absl::Status StartHttp();
   absl::Status StartGrpc();
+  absl::Status StartAdmin();
+  void BeginDrain();
   absl::Status Announce();
   OpenAiOptions ApiOptions();
   http::Decision Authorize(const http::Request& head) const;
@@ -62,6 +65,7 @@ class RouterProcess {
   std::unique_ptr<http::HttpServer> ops_;
   std::unique_ptr<http::HttpServer> http_;
   std::unique_ptr<InferenceServer> grpc_;
+  std::unique_ptr<AdminServer> admin_;  // Null: no certificates.
 };
 
 }  // namespace baton

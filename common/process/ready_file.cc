@@ -21,6 +21,7 @@ absl::Status WriteReadyFile(const std::string& path, const ReadyInfo& info) {
                                {"data_addresses", info.data_addresses},
                                {"http_url", info.http_url},
                                {"metrics_url", info.metrics_url},
+                               {"admin_address", info.admin_address},
                                {"incarnation", absl::StrFormat("%016x", info.incarnation)}};
   const std::string temporary = absl::StrCat(path, ".", getpid());
   std::ofstream out(temporary);

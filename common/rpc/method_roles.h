@@ -9,8 +9,8 @@
 
 namespace baton {
 
-// Who may call a method of a worker's gRPC server: the one list of it. Absent: nobody, because the
-// method is not in the list. `path` is "/package.Service/Method".
+// Who may call a method of the control plane, a worker's or a router's: the one list of it. Absent:
+// nobody, because the method is not in the list. `path` is "/package.Service/Method".
 std::optional<std::set<TlsRole>> RolesFor(absl::string_view path);
 
 }  // namespace baton

@@ -2,12 +2,15 @@
 
 #include <string>
 
+#include "deploy/cli/remote_cluster.h"
+
 namespace baton::cli {
 
 struct AuditOptions {
   std::string dir = ".baton";
   bool json = false;
-  std::string tls_dir;    // Of an admin; empty = the workers have no TLS.
+  // Without a router its tls_dir, if any, is for the workers of `dir`.
+  RemoteOptions remote;
   double interval_s = 3;  // Between the two samples.
 };
 

@@ -13,7 +13,6 @@
 #include "common/base/clock.h"
 #include "common/base/random.h"
 #include "common/base/status.h"
-#include "deploy/cli/complete.h"
 #include "deploy/cli/http_client.h"
 #include "deploy/cli/server_events.h"
 
@@ -59,9 +58,9 @@ struct InFlight {
 // Sends the requests of one run and collects what becomes of them.
 class Load {
  public:
-  Load(const BenchOptions& options, std::string url, std::string model)
+  Load(const BenchOptions& options, ApiServer server, std::string model)
       : options_(options),
-        url_(std::move(url)),
+        server_(std::move(server)),
         model_(std::move(model)),
         random_(options.seed),
         timer_(io_) {}
@@ -106,7 +105,12 @@ class Load {
     call->sent = SteadyNow();
     call->events = std::make_unique<ServerEvents>(
         [raw = call.get()](absl::string_view data) { raw->OnData(data); });
-    StartHttpCall(io_, {.url = url_, .target = "/v1/completions", .body = Body()},
+    StartHttpCall(io_,
+                  {.url = server_.url,
+                   .target = "/v1/completions",
+                   .body = Body(),
+                   .api_key = server_.api_key,
+                   .trust = server_.trust},
                   {.on_body = [call](absl::string_view bytes) { call->events->Feed(bytes); },
                    .on_done = [this, call](auto result) { Take(*call, std::move(result)); }});
   }
@@ -126,7 +130,7 @@ class Load {
   }
 
   const BenchOptions options_;
-  const std::string url_;
+  const ApiServer server_;
   const std::string model_;
   Random random_;
   boost::asio::io_context io_;
@@ -163,16 +167,13 @@ void PrintTable(const json& summary) {
 
 absl::Status Run(const BenchOptions& options, bool& all_ok) {
   RETURN_IF_ERROR(options.Validate());
-  std::string url = options.url;
-  if (url.empty()) {
-    ASSIGN_OR_RETURN(url, RouterUrl(options.dir));
-  }
-  ASSIGN_OR_RETURN(const std::string model, FirstModel(url));
+  ASSIGN_OR_RETURN(const ApiServer server, FindApiServer(options.server));
+  ASSIGN_OR_RETURN(const std::string model, FirstModel(server));
   std::printf("%d requests of %d + %d tokens at %.2f/s to %s\n", options.num_requests,
-              options.prompt_tokens, options.max_tokens, options.rate, url.c_str());
+              options.prompt_tokens, options.max_tokens, options.rate, server.url.c_str());
   std::fflush(stdout);
   const Time begin = SteadyNow();
-  const std::vector<BenchSample> samples = Load(options, url, model).Run();
+  const std::vector<BenchSample> samples = Load(options, server, model).Run();
   const json summary = Summarize(options, samples, ToSeconds(SteadyNow() - begin));
   PrintTable(summary);
   all_ok = summary["failed"] == json(0);

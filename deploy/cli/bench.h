@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "deploy/cli/api_server.h"
 #include "nlohmann/json.hpp"
 
 namespace baton::cli {
@@ -12,8 +13,7 @@ namespace baton::cli {
 // An open-loop load: requests arrive at random times of a given mean rate whether or not earlier
 // ones have ended, as users do. Random prompts of token ids, so that any model will do.
 struct BenchOptions {
-  std::string dir = ".baton";
-  std::string url;  // Of any OpenAI-compatible server; empty = the router of `dir`.
+  ApiServerOptions server;
   double rate = 4;  // Mean requests per second (Poisson arrivals).
   int num_requests = 64;
   int prompt_tokens = 128;

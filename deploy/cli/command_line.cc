@@ -30,6 +30,22 @@ void AddDir(CLI::App* app, std::string& dir) {
       ->capture_default_str();
 }
 
+// Returns --tls-dir.
+CLI::Option* AddRemote(CLI::App* app, RemoteOptions& o) {
+  app->add_option("--router", o.router,
+                  "HOST:PORT of a router's --admin-port: ask the cluster there, not that of --dir");
+  return app->add_option("--tls-dir", o.tls_dir,
+                         "Folder of an admin's certificate (`baton certs issue`)");
+}
+
+void AddApiServer(CLI::App* app, ApiServerOptions& o) {
+  AddDir(app, o.dir);
+  app->add_option("--url", o.url, "Ask this server, e.g. http://127.0.0.1:8000, not that of --dir");
+  app->add_option("--api-key-file", o.api_key_file, "File with the API key to send");
+  app->add_option("--ca", o.ca,
+                  "File of the CAs that know an https server by its name (default: the system's)");
+}
+
 void AddPorts(CLI::App* app, UpOptions& o) {
   app->add_option("--http", o.http_port,
                   "HTTP port, 0 = any free (default: 8000, or any free if that is taken)");
@@ -130,10 +146,8 @@ void AddRestart(CLI::App& root, RestartOptions& o, Command& command) {
 
 void AddComplete(CLI::App& root, CompleteOptions& o, Command& command) {
   CLI::App* app = root.add_subcommand("complete", "Print the model's answer to a text as it comes");
-  AddDir(app, o.dir);
+  AddApiServer(app, o.server);
   app->add_option("text", o.text, "The prompt, or with --chat the user's message")->required();
-  app->add_option("--url", o.url, "Ask this server, e.g. http://127.0.0.1:8000, not that of --dir");
-  app->add_option("--api-key-file", o.api_key_file, "File with the API key to send");
   app->add_option("--model", o.model, "Model name (default: the first that the server offers)");
   app->add_flag("--chat", o.chat, "Send the text as a chat message");
   app->add_flag("!--no-stream", o.stream, "Print the answer when it is whole");
@@ -148,6 +162,7 @@ void AddComplete(CLI::App& root, CompleteOptions& o, Command& command) {
 void AddStatus(CLI::App& root, StatusOptions& o, Command& command) {
   CLI::App* app = root.add_subcommand("status", "Show workers, blocks and queues");
   AddDir(app, o.dir);
+  AddRemote(app, o.remote)->needs("--router");
   app->add_flag("--json", o.json, "For programs");
   app->add_flag("--watch", o.watch, "Again and again until Ctrl-C");
   app->add_option("--interval-ms", o.interval_ms, "Between two looks of --watch, milliseconds")
@@ -162,8 +177,7 @@ void AddAudit(CLI::App& root, AuditOptions& o, Command& command) {
       "Show every call that holds KV blocks and its owner, the router of --dir. Exit code: 0 all "
       "have one, 1 some have none in two looks, 2 not all servers could be asked");
   AddDir(app, o.dir);
-  app->add_option("--tls-dir", o.tls_dir,
-                  "Folder of an admin's certificate, where the workers have TLS");
+  AddRemote(app, o.remote);
   app->add_flag("--json", o.json, "For programs");
   app->add_option("--interval-s", o.interval_s, "Between the two looks, seconds")
       ->check(CLI::Range(0.0, 3600.0))
@@ -173,8 +187,7 @@ void AddAudit(CLI::App& root, AuditOptions& o, Command& command) {
 
 void AddBench(CLI::App& root, BenchOptions& o, Command& command) {
   CLI::App* app = root.add_subcommand("bench", "Measure latency under an open-loop load");
-  AddDir(app, o.dir);
-  app->add_option("--url", o.url, "Measure this server, not that of --dir");
+  AddApiServer(app, o.server);
   app->add_option("--rate", o.rate, "Mean requests per second")->capture_default_str();
   app->add_option("--num-requests", o.num_requests, "Requests to send")->capture_default_str();
   app->add_option("--prompt-tokens", o.prompt_tokens, "Length of each prompt")
@@ -192,6 +205,7 @@ void AddBench(CLI::App& root, BenchOptions& o, Command& command) {
 void AddDoctor(CLI::App& root, DoctorOptions& o, Command& command) {
   CLI::App* app = root.add_subcommand("doctor", "Check this machine; each problem with its cure");
   AddDir(app, o.dir);
+  AddRemote(app, o.remote)->needs("--router");
   app->add_option("--model", o.model, "Model folder (default: deploy/models/tiny-kjv)");
   app->add_option("--tp", o.tp, "Ranks of each worker that shall run here: 1, 2, 4 or 8")
       ->capture_default_str();

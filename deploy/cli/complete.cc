@@ -1,16 +1,10 @@
 #include "deploy/cli/complete.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/base/status.h"
 #include "deploy/cli/http_client.h"
-#include "deploy/cli/run_dir.h"
 #include "deploy/cli/server_events.h"
 
 namespace baton::cli {
@@ -49,20 +43,17 @@ class StreamPrinter {
 };
 
 absl::Status Run(const CompleteOptions& options) {
-  std::string url = options.url;
-  if (url.empty()) {
-    ASSIGN_OR_RETURN(url, RouterUrl(options.dir));
-  }
-  ASSIGN_OR_RETURN(const std::string api_key, ReadApiKey(options.api_key_file));
+  ASSIGN_OR_RETURN(const ApiServer server, FindApiServer(options.server));
   std::string model = options.model;
   if (model.empty()) {
-    ASSIGN_OR_RETURN(model, FirstModel(url, api_key));
+    ASSIGN_OR_RETURN(model, FirstModel(server));
   }
   const HttpRequest request{
-      .url = url,
+      .url = server.url,
       .target = options.chat ? "/v1/chat/completions" : "/v1/completions",
       .body = CompletionBody(options, model).dump(-1, ' ', false, json::error_handler_t::replace),
-      .api_key = api_key};
+      .api_key = server.api_key,
+      .trust = server.trust};
   StreamPrinter printer;
   ServerEvents events([&](absl::string_view data) { printer.OnData(data); });
   std::function<void(absl::string_view)> on_body;
@@ -104,45 +95,6 @@ std::string TextOf(const json& response) {
     }
   }
   return "";
-}
-
-absl::StatusOr<std::string> RouterUrl(const std::string& dir) {
-  ASSIGN_OR_RETURN(const RunState state, RunDir(dir).LoadRunning());
-  const ServerRecord* router = state.Router();
-  if (router == nullptr || router->http_url.empty()) {
-    return absl::UnavailableError(absl::StrCat(
-        "the cluster in ", dir, " is still starting; see `baton status --dir ", dir, "`"));
-  }
-  return router->http_url;
-}
-
-absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
-  if (path.empty()) return "";
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  const std::string key(absl::StripAsciiWhitespace(text.str()));
-  // It becomes a line of the request's head.
-  const bool is_line = std::ranges::all_of(key, [](char c) { return absl::ascii_isgraph(c); });
-  if (!key.empty() && is_line) return key;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--api-key-file ", path, ": cannot be read, or holds no API key"));
-}
-
-absl::StatusOr<std::string> FirstModel(const std::string& url, const std::string& api_key) {
-  ASSIGN_OR_RETURN(
-      const HttpResult result,
-      HttpCall({.url = url,
-                .target = "/v1/models",
-                .api_key = api_key,
-                .idle_timeout = std::chrono::seconds(10)}));
-  const json models = json::parse(result.body, nullptr, /*allow_exceptions=*/false);
-  const json::json_pointer first("/data/0/id");
-  if (result.code != 200 || !models.is_object() || !models.contains(first) ||
-      !models[first].is_string()) {
-    return absl::UnavailableError(absl::StrCat(url, "/v1/models: ", ErrorMessageOf(result)));
-  }
-  return models[first].get<std::string>();
 }
 
 int Complete(const CompleteOptions& options) {

@@ -3,15 +3,13 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "deploy/cli/api_server.h"
 #include "nlohmann/json.hpp"
 
 namespace baton::cli {
 
 struct CompleteOptions {
-  std::string dir = ".baton";
-  std::string url;  // Of any OpenAI-compatible server; empty = the router of `dir`.
-  std::string api_key_file;  // Empty = no key is sent.
+  ApiServerOptions server;
   std::string text;
   bool chat = false;  // The text is one user message, not a prompt to continue.
   bool stream = true;
@@ -31,14 +29,5 @@ nlohmann::json CompletionBody(const CompleteOptions& options, const std::string&
 
 // The text that one response object or stream chunk adds for choice 0.
 std::string TextOf(const nlohmann::json& response);
-
-// The URL of the router of the cluster in `dir`.
-absl::StatusOr<std::string> RouterUrl(const std::string& dir);
-
-// The API key in a file, without the blanks around it; "" without a file. Errors name the option.
-absl::StatusOr<std::string> ReadApiKey(const std::string& path);
-
-// The id of the first model that the server offers.
-absl::StatusOr<std::string> FirstModel(const std::string& url, const std::string& api_key = "");
 
 }  // namespace baton::cli

@@ -75,6 +75,33 @@ Finding ExamineRanks(const Machine& machine, int tp) {
                                      "would be: choose --tp ", machine.share.cores(), " or less")};
 }
 
+// The cluster that `baton up` has started here, if any.
+std::vector<Finding> ExamineRunning(const std::string& dir) {
+  const absl::StatusOr<RunState> running = RunDir(dir).LoadRunning();
+  std::vector<Finding> findings = {
+      {.subject = "cluster", .fact = absl::StrCat(running.ok() ? "running in " : "none in ", dir)}};
+  if (!running.ok()) return findings;
+  std::vector<std::string> names;
+  for (const ServerRecord& server : running->servers) {
+    if (server.role != "router") names.push_back(server.name);
+  }
+  const std::vector<Finding> paths = ExamineKvPaths(AskKvPaths(*running, names));
+  findings.insert(findings.end(), paths.begin(), paths.end());
+  const std::vector<Finding> ends = ExamineCertEnds(AskCertEnds(*running), UnixSeconds());
+  findings.insert(findings.end(), ends.begin(), ends.end());
+  return findings;
+}
+
+std::vector<Finding> AskRemote(const RemoteOptions& options) {
+  const absl::StatusOr<RemoteCluster> cluster = RemoteCluster::Open(options);
+  if (!cluster.ok()) {
+    return {{.subject = "cluster",
+             .fact = "not asked",
+             .cure = std::string(cluster.status().message())}};
+  }
+  return ExamineRemote(options.router, cluster->Status());
+}
+
 }  // namespace
 
 ModelNeed ReadModelNeed(const std::string& model) {
@@ -166,20 +193,9 @@ int Doctor(const DoctorOptions& options) {
                         .fact = absl::StrCat(path, " is missing"),
                         .cure = "build it with `ninja -C build/release`"});
   }
-  const absl::StatusOr<RunState> running = RunDir(options.dir).LoadRunning();
-  findings.push_back({.subject = "cluster",
-                      .fact = running.ok() ? absl::StrCat("running in ", options.dir)
-                                           : absl::StrCat("none in ", options.dir)});
-  if (running.ok()) {
-    std::vector<std::string> names;
-    for (const ServerRecord& server : running->servers) {
-      if (server.role != "router") names.push_back(server.name);
-    }
-    const std::vector<Finding> paths = ExamineKvPaths(AskKvPaths(*running, names));
-    findings.insert(findings.end(), paths.begin(), paths.end());
-    const std::vector<Finding> ends = ExamineCertEnds(AskCertEnds(*running), UnixSeconds());
-    findings.insert(findings.end(), ends.begin(), ends.end());
-  }
+  const std::vector<Finding> cluster =
+      options.remote.router.empty() ? ExamineRunning(options.dir) : AskRemote(options.remote);
+  findings.insert(findings.end(), cluster.begin(), cluster.end());
   int problems = 0;
   for (const Finding& finding : findings) {
     std::printf("%-4s %-10s %s\n", finding.cure.empty() ? "ok" : "!!", finding.subject.c_str(),

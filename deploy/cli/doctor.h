@@ -5,11 +5,13 @@
 
 #include "deploy/cli/finding.h"
 #include "deploy/cli/machine.h"
+#include "deploy/cli/remote_cluster.h"
 
 namespace baton::cli {
 
 struct DoctorOptions {
   std::string dir = ".baton";
+  RemoteOptions remote;  // A cluster elsewhere to ask, too.
   std::string model;  // Empty = the tiny-kjv of this checkout.
   int tp = 1;         // Ranks of each worker that shall run here.
 };

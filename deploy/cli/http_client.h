@@ -1,21 +1,30 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "boost/asio/io_context.hpp"
+#include "boost/asio/ssl/context.hpp"
 #include "common/base/time.h"
 
 namespace baton::cli {
+
+// The CAs that may know a server by its host name. Null: none.
+using HttpsTrust = std::shared_ptr<boost::asio::ssl::context>;
+
+// Those in a file, PEM; empty: the system's. INVALID_ARGUMENT names --ca and the cure.
+absl::StatusOr<HttpsTrust> TrustCas(const std::string& file);
 
 struct HttpRequest {
   std::string url;     // "http://127.0.0.1:8000": scheme, host and port, nothing after it.
   std::string target;  // "/v1/models".
   std::string body;    // JSON; empty = GET, otherwise POST.
   std::string api_key = {};  // Empty = none is sent.
+  HttpsTrust trust = nullptr;  // Not null: over TLS 1.2 or later, to whom it knows.
   Duration idle_timeout = std::chrono::seconds(300);  // Without a byte, at any stage.
 };
 

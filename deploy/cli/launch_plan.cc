@@ -198,6 +198,8 @@ ProcessSpec PlanRouter(const UpOptions& options, const std::string& bin, const R
   Add(spec.arguments, "--http-port", options.http_port);
   Add(spec.arguments, "--grpc-port", options.grpc_port);
   Add(spec.arguments, "--ops-port", options.ops_port);
+  // Its operator is here, and asks the API's port.
+  if (options.tls) Add(spec.arguments, "--admin-port", std::optional<int>(0));
   spec.arguments.insert(spec.arguments.end(),
                         {"--ready-file", dir.ReadyFile(spec.name), "--drain-timeout-s",
                          absl::StrCat(kServerDrainSeconds)});

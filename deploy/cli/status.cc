@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -45,11 +46,15 @@ void AddRestarts(const ServerRecord& record, Time now, json* to) {
                             : json(ToSeconds(std::max(record.start_at - now, Duration::zero())));
 }
 
-json WorkerStatus(const ServerRecord& record, const json& said, Time now) {
+json BlocksOf(const json& said) {
   json blocks = json::object();
   for (const char* state : kBlockStates) {
     blocks[state] = Get(Get(said, "blocks", json::object()), state, 0);
   }
+  return blocks;
+}
+
+json WorkerStatus(const ServerRecord& record, const json& said, Time now) {
   const bool healthy = IsRunning(record.process) && Get(said, "healthy", false) == json(true);
   json status = {{"name", record.name},
                  {"role", record.role},
@@ -58,7 +63,7 @@ json WorkerStatus(const ServerRecord& record, const json& said, Time now) {
                  {"incarnation", record.incarnation},
                  {"healthy", healthy},
                  {"tp", Get(said, "tp", 0)},
-                 {"blocks", std::move(blocks)},
+                 {"blocks", BlocksOf(said)},
                  {"running", Get(said, "running", 0)},
                  {"waiting", Get(said, "waiting", 0)},
                  {"metrics_url", record.metrics_url}};
@@ -83,8 +88,12 @@ void AddRestartLine(const std::string& name, const json& server, std::string* te
   absl::StrAppend(text, "\n");
 }
 
-absl::StatusOr<json> ReadStatus(const RunDir& dir) {
-  ASSIGN_OR_RETURN(const RunState state, dir.LoadRunning());
+absl::StatusOr<json> ReadStatus(const StatusOptions& options, const RemoteCluster* remote) {
+  if (remote != nullptr) {
+    ASSIGN_OR_RETURN(const json router_says, remote->Status());
+    return RemoteStatus(remote->router(), router_says);
+  }
+  ASSIGN_OR_RETURN(const RunState state, RunDir(options.dir).LoadRunning());
   json status = JoinStatus(state, AskRouterStatus(state), SteadyNow());
   std::vector<std::string> healthy;
   for (const json& worker : status["workers"]) {
@@ -135,6 +144,29 @@ json JoinStatus(const RunState& state, const json& router_says, Time now) {
   return {{"workers", std::move(workers)}, {"router", std::move(router)}};
 }
 
+json RemoteStatus(const std::string& router, const json& router_says) {
+  json workers = json::array();
+  size_t index = 0;
+  for (const ListedWorker& worker : WorkersOf(router_says)) {
+    const json& said = router_says["workers"][index++];
+    workers.push_back({{"name", worker.name},
+                       {"role", worker.role == Role::kPrefill ? "prefill" : "decode"},
+                       {"address", worker.address},
+                       {"incarnation", Get(said, "incarnation", "")},
+                       {"healthy", worker.healthy},
+                       {"reason", worker.reason},
+                       {"tp", Get(said, "tp", 0)},
+                       {"blocks", BlocksOf(said)},
+                       {"running", Get(said, "running", 0)},
+                       {"waiting", Get(said, "waiting", 0)}});
+  }
+  json of_router = Get(router_says, "router", json::object());
+  if (!of_router.is_object()) of_router = json::object();
+  of_router["address"] = router;
+  of_router["healthy"] = true;  // It has answered.
+  return {{"workers", std::move(workers)}, {"router", std::move(of_router)}};
+}
+
 std::string StatusTable(const json& status) {
   const json& router = status["router"];
   std::string text =
@@ -158,7 +190,7 @@ std::string StatusTable(const json& status) {
     }
     absl::StrAppend(&text,
                     absl::StrFormat("%-8s %7s %-21s %-8s %2s %7s %7s  %s\n", Text(worker["role"]),
-                                    Text(worker["pid"]), Text(worker["address"]),
+                                    Text(Get(worker, "pid", "-")), Text(worker["address"]),
                                     worker["healthy"] == json(true) ? "yes" : "NO",
                                     Text(worker["tp"]), Text(worker["running"]),
                                     Text(worker["waiting"]), blocks));
@@ -170,19 +202,30 @@ std::string StatusTable(const json& status) {
   for (const std::string& line : CertEndLines(ends, UnixSeconds())) {
     absl::StrAppend(&text, line, "\n");
   }
+  for (const json& worker : status["workers"]) {
+    const std::string reason = Text(Get(worker, "reason", ""));
+    if (!reason.empty()) absl::StrAppend(&text, Text(worker["name"]), ": ", reason, "\n");
+  }
   AddRestartLine("router", router, &text);
   for (const json& worker : status["workers"]) AddRestartLine(Text(worker["name"]), worker, &text);
   return text;
 }
 
 int ShowStatus(const StatusOptions& options) {
-  const RunDir dir(options.dir);
+  const auto fail = [](const absl::Status& why) {
+    std::fprintf(stderr, "baton status: %s\n", std::string(why.message()).c_str());
+    return 1;
+  };
+  std::optional<RemoteCluster> remote;
+  if (!options.remote.router.empty()) {
+    absl::StatusOr<RemoteCluster> opened = RemoteCluster::Open(options.remote);
+    if (!opened.ok()) return fail(opened.status());
+    remote = *std::move(opened);
+  }
   while (true) {
-    const absl::StatusOr<json> status = ReadStatus(dir);
-    if (!status.ok()) {
-      std::fprintf(stderr, "baton status: %s\n", std::string(status.status().message()).c_str());
-      return 1;
-    }
+    const absl::StatusOr<json> status =
+        ReadStatus(options, remote.has_value() ? &*remote : nullptr);
+    if (!status.ok()) return fail(status.status());
     const bool to_terminal = options.watch && isatty(STDOUT_FILENO) == 1;
     std::printf("%s%s", to_terminal ? "\033[H\033[2J" : "",
                 options.json ? absl::StrCat(status->dump(options.watch ? -1 : 2), "\n").c_str()

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "deploy/cli/remote_cluster.h"
 #include "deploy/cli/run_dir.h"
 #include "nlohmann/json.hpp"
 
@@ -9,6 +10,7 @@ namespace baton::cli {
 
 struct StatusOptions {
   std::string dir = ".baton";
+  RemoteOptions remote;
   bool json = false;
   bool watch = false;
   int interval_ms = 1000;  // Between two looks with `watch`.
@@ -24,6 +26,9 @@ nlohmann::json AskRouterStatus(const RunState& state);
 // the router says. `router_says` is the body of GET /status, or null when there was no answer;
 // `now` is the present of SteadyNow().
 nlohmann::json JoinStatus(const RunState& state, const nlohmann::json& router_says, Time now);
+
+// The same of a cluster elsewhere, of whose processes nothing is known but what its router says.
+nlohmann::json RemoteStatus(const std::string& router, const nlohmann::json& router_says);
 
 // The same for people.
 std::string StatusTable(const nlohmann::json& status);

@@ -23,6 +23,7 @@ from process_cluster import MODEL, START_LIMIT_S, await_true
 BIN = None
 KEY = "correct horse"
 HTTP_PORT, OPS_PORT, CONTROL_PORT, DATA_PORT, METRICS_PORT = 8000, 9090, 7000, 7001, 9091
+ADMIN_PORT = 7002  # Router and prefill worker are one machine's.
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
@@ -109,6 +110,7 @@ class TwoMachinesTest(unittest.TestCase):
                     "--data-port", DATA_PORT, "--metrics-port", METRICS_PORT]
         address = cls.machines.address
         return [*shared, "--http-port", HTTP_PORT, "--ops-port", OPS_PORT, "--grpc-port", 8001,
+                "--admin-port", ADMIN_PORT,
                 "--api-plaintext", "--api-keys-file", cls.folder / "keys",
                 "--prefill", f"{address['a']}:{CONTROL_PORT}",
                 "--decode", f"{address['b']}:{CONTROL_PORT}"]
@@ -173,6 +175,90 @@ class TwoMachinesTest(unittest.TestCase):
                     self.assertEqual(
                         self.on("b", "shake_hands", self.machines.address[machine], CONTROL_PORT,
                                 certificates, version), said)
+
+    def baton(self, machine, *words):
+        """The tool, on that machine: its exit code, and what it says."""
+        done = self.machines.inside(machine, BIN / "baton", *words, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_an_operator_sees_the_cluster_from_any_machine_by_an_admins_certificate(self):
+        self.complete()
+        router = f"{self.machines.address['a']}:{ADMIN_PORT}"
+        own, foreign = self.folder / "certs", self.folder / "foreign"
+        by_admin = ("--router", router, "--tls-dir", own / "admin")
+        code, out, err = self.baton("b", "status", "--json", *by_admin)
+        self.assertEqual(code, 0, err)
+        status = json.loads(out)
+        self.assertEqual({(one["name"], one["address"], one["healthy"])
+                          for one in status["workers"]},
+                         {("prefill-0", f"{self.machines.address['a']}:{CONTROL_PORT}", True),
+                          ("decode-0", f"{self.machines.address['b']}:{CONTROL_PORT}", True)})
+        self.assertTrue(status["router"]["ready"])
+        code, out, err = self.baton("b", "audit", "--json", *by_admin)
+        self.assertEqual(code, 0, err)
+        audited = {one["name"]: one for one in json.loads(out)["workers"]}
+        self.assertEqual(audited.keys(), {"prefill-0", "decode-0"})
+        code, out, _ = self.baton("b", "doctor", *by_admin)
+        self.assertIn(f"{router} is ready", out)
+        self.assertEqual(out.count(" is healthy"), 2, out)
+        for command in ("status", "audit"):
+            for certificates, said in [
+                    (own / "router", "is of role router, and admin is needed"),
+                    (own / "none", "--tls-dir"),
+                    (foreign / "admin", "takes no certificate of this CA and release")]:
+                with self.subTest(command=command, certificates=certificates):
+                    code, out, err = self.baton("b", command, "--router", router,
+                                                "--tls-dir", certificates)
+                    self.assertNotEqual(code, 0)
+                    self.assertEqual(out, "")
+                    self.assertIn(said, err)
+            code, _, err = self.baton("b", command, "--router", router)
+            self.assertNotEqual(code, 0)
+            self.assertIn("--tls-dir", err)
+
+    def test_the_tool_asks_an_api_with_tls_and_keys(self):
+        api = self.folder / "api"
+        api.mkdir()
+        host = self.machines.address["b"]
+        for name in ("tls", "other"):
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                            "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=api",
+                            "-addext", f"subjectAltName=IP:{host}", "-keyout", api / f"{name}.key",
+                            "-out", api / f"{name}.crt"], check=True, capture_output=True,
+                           timeout=60)
+        (api / "key").write_text("one-word\n")
+        (api / "keys").write_text(f"tenant {hashlib.sha256(b'one-word').hexdigest()}\n")
+        arguments = [str(one) for one in self.arguments("router", "b")]
+        arguments[arguments.index("--api-plaintext")] = "--api-tls-dir"
+        arguments.insert(arguments.index("--api-tls-dir") + 1, api)
+        arguments[arguments.index("--api-keys-file") + 1] = api / "keys"
+        with open(self.folder / "router-b.log", "ab") as log:
+            second = subprocess.Popen(
+                self.machines.command("b", BIN / "baton-router", *arguments),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            await_true(lambda: self.ask("a", "/ready", port=OPS_PORT, of="b")[0] == 200,
+                       START_LIMIT_S, "a second router is ready")
+            url, key = ("--url", f"https://{host}:{HTTP_PORT}"), ("--api-key-file", api / "key")
+            asking = (*url, *key, "--ca", api / "tls.crt")
+            prompt = "In the beginning"
+            code, out, err = self.baton("a", "complete", *asking, "--max-tokens", 8,
+                                        "--temperature", 0, prompt)
+            self.assertEqual((code, out), (0, prompt + self.complete(prompt) + "\n"), err)
+            code, out, err = self.baton("a", "bench", *asking, "--num-requests", 3,
+                                        "--prompt-tokens", 8, "--max-tokens", 4)
+            self.assertEqual(code, 0, err)
+            self.assertIn("3 ok, 0 failed", out)
+            for words, said in [((*url, *key, "--ca", api / "other.crt"), "verify failed"),
+                                ((*url, *key), "verify failed"),  # By the system's CAs.
+                                ((*url, "--ca", api / "tls.crt"), "An API key is needed")]:
+                with self.subTest(words=words):
+                    code, out, err = self.baton("a", "complete", *words, prompt)
+                    self.assertEqual(code, 1, out)
+                    self.assertIn(said, err)
+        finally:
+            second.kill()
+            second.wait(10)
 
     def test_no_certificate_opens_the_port_of_the_keys_and_values(self):
         # An alert of TLS: what listens there speaks nothing else, and wants a key of a pair.

@@ -47,6 +47,20 @@ TEST(RouterConfigTest, NamesStandBesideAddresses) {
   EXPECT_TRUE(config.Validate().ok()) << config.Validate();
 }
 
+TEST(RouterConfigTest, OperatorsHaveAPortWhereTheyHaveCertificates) {
+  RouterConfig config = GoodConfig();
+  config.admin_port = 7000;
+  EXPECT_THAT(config.Validate().message(), HasSubstr("--admin-port 7000: "));
+  SetBeyondLoopback(&config);
+  EXPECT_TRUE(config.Validate().ok()) << config.Validate();
+  config.admin_port = 70000;
+  EXPECT_THAT(config.Validate().message(), HasSubstr("--admin-port 70000"));
+  config.admin_port.reset();
+  EXPECT_EQ(config.AdminPort(), 7000);
+  config.http_port = 0;
+  EXPECT_EQ(config.AdminPort(), 0);
+}
+
 TEST(RouterConfigTest, DefaultsAreValidOnceModelAndWorkersAreNamed) {
   EXPECT_FALSE(RouterConfig{}.Validate().ok());
   EXPECT_TRUE(GoodConfig().Validate().ok()) << GoodConfig().Validate();

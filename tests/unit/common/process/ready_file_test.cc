@@ -24,6 +24,7 @@ TEST(ReadyFileTest, HoldsPidAddressesAndIncarnationAndNothingElseIsLeft) {
                                     .address = "127.0.0.1:1",
                                     .data_addresses = {"127.0.0.1:2", "127.0.0.1:3"},
                                     .metrics_url = "http://127.0.0.1:3/metrics",
+                                    .admin_address = "127.0.0.1:4",
                                     .incarnation = 0xabc})
                   .ok());
   std::ifstream in(path);
@@ -34,6 +35,7 @@ TEST(ReadyFileTest, HoldsPidAddressesAndIncarnationAndNothingElseIsLeft) {
   EXPECT_EQ(json["data_address"], "127.0.0.1:2");
   EXPECT_EQ(json["data_addresses"], nlohmann::json({"127.0.0.1:2", "127.0.0.1:3"}));
   EXPECT_EQ(json["metrics_url"], "http://127.0.0.1:3/metrics");
+  EXPECT_EQ(json["admin_address"], "127.0.0.1:4");
   EXPECT_EQ(json["incarnation"], "0000000000000abc");
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {

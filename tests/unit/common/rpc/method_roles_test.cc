@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+
 namespace baton {
 namespace {
 
@@ -13,6 +15,11 @@ TEST(MethodRolesTest, WorkIsTheRoutersAndOrdersAreTheAdmins) {
   EXPECT_THAT(RolesFor("/baton.v1.Decode/Decode"), Optional(ElementsAre(TlsRole::kRouter)));
   EXPECT_THAT(RolesFor("/baton.v1.Prefill/Send"), Optional(ElementsAre(TlsRole::kRouter)));
   EXPECT_THAT(RolesFor("/baton.v1.Cluster/Drain"), Optional(ElementsAre(TlsRole::kAdmin)));
+  for (const char* method : {"Status", "Audit", "Drain"}) {
+    EXPECT_THAT(RolesFor(absl::StrCat("/baton.v1.Admin/", method)),
+                Optional(ElementsAre(TlsRole::kAdmin)))
+        << method;
+  }
   EXPECT_THAT(RolesFor("/baton.v1.Cluster/Hello"),
               Optional(ElementsAre(TlsRole::kRouter, TlsRole::kAdmin)));
 }

@@ -1,7 +1,5 @@
 #include "deploy/cli/complete.h"
 
-#include <fstream>
-
 #include "gtest/gtest.h"
 
 namespace baton::cli {
@@ -37,27 +35,6 @@ TEST(CompleteTest, OddResponsesHaveNoText) {
         R"({"choices": [{"delta": {}}]})", R"({"choices": [{"delta": {"content": null}}]})"}) {
     EXPECT_EQ(TextOf(json::parse(text)), "") << text;
   }
-}
-
-TEST(CompleteTest, ApiKeyIsTheFilesTextWithoutItsNewline) {
-  const std::string path = testing::TempDir() + "/api_key";
-  std::ofstream(path) << "abc-1\n";
-  EXPECT_EQ(ReadApiKey(path).value(), "abc-1");
-  EXPECT_EQ(ReadApiKey("").value(), "");
-}
-
-TEST(CompleteTest, ApiKeyFilesOfNoOrSeveralLinesAreRefusedByTheOption) {
-  const std::string path = testing::TempDir() + "/odd_api_key";
-  for (const char* text : {"", " \n", "a\r\nHost: b", "a b"}) {
-    std::ofstream(path) << text;
-    EXPECT_NE(ReadApiKey(path).status().ToString().find("--api-key-file"), std::string::npos);
-  }
-  EXPECT_FALSE(ReadApiKey(testing::TempDir() + "/no_such_key").ok());
-}
-
-TEST(CompleteTest, NoClusterIsSaidWithItsCure) {
-  const auto url = RouterUrl(testing::TempDir() + "/no_cluster_here");
-  EXPECT_NE(url.status().ToString().find("baton up --dir"), std::string::npos) << url.status();
 }
 
 }  // namespace

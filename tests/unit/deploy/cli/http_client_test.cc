@@ -1,5 +1,9 @@
 #include "deploy/cli/http_client.h"
 
+#include <openssl/evp.h>
+#include <openssl/x509v3.h>
+
+#include <fstream>
 #include <future>
 #include <thread>
 
@@ -8,6 +12,9 @@
 #include "boost/asio/read_until.hpp"
 #include "boost/asio/streambuf.hpp"
 #include "boost/asio/write.hpp"
+#include "common/http/http_server.h"
+#include "common/tls/openssl_handles.h"
+#include "common/tls/server_pair.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -98,6 +105,76 @@ TEST(HttpClientTest, SilentServerIsGivenUp) {
           .status()
           .code(),
       absl::StatusCode::kDeadlineExceeded);
+}
+
+// A key and a certificate of its own for `host`, an address; PEM.
+std::string NewHostPair(const char* host) {
+  const KeyPtr key(EVP_EC_gen("P-256"));
+  const CertPtr cert(X509_new());
+  X509_set_version(cert.get(), 2);
+  ASN1_INTEGER_set(X509_get_serialNumber(cert.get()), 1);
+  X509_gmtime_adj(X509_getm_notBefore(cert.get()), -3600);
+  X509_gmtime_adj(X509_getm_notAfter(cert.get()), 3600);
+  X509_set_pubkey(cert.get(), key.get());
+  X509_EXTENSION* names = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name,
+                                              (std::string("IP:") + host).c_str());
+  X509_add_ext(cert.get(), names, -1);
+  X509_EXTENSION_free(names);
+  X509_sign(cert.get(), key.get(), EVP_sha256());
+  return ToPem(key.get()) + ToPem(cert.get());
+}
+
+// Over TLS; `pair_pem` as NewHostPair.
+std::unique_ptr<http::HttpServer> NewHttpsServer(const std::string& pair_pem) {
+  http::ServerOptions options;
+  const auto context = MakeHttpsContext(pair_pem);
+  EXPECT_TRUE(context.ok()) << context.status();
+  options.tls = [context = *context] { return context; };
+  auto server = http::HttpServer::Create(
+      std::move(options), {{"GET", "/who", [](http::Request request, auto writer) {
+                              const std::string_view key = request.Find("authorization");
+                              writer->Respond({.body = std::string(key)});
+                            }}});
+  EXPECT_TRUE(server.ok()) << server.status();
+  (*server)->Start();
+  return *std::move(server);
+}
+
+absl::StatusOr<HttpResult> AskSecurely(const std::string& scheme, int port,
+                                       const std::string& ca_pem) {
+  const std::string ca = testing::TempDir() + "/http_client_test.crt";
+  std::ofstream(ca) << ca_pem;
+  return HttpCall({.url = scheme + "127.0.0.1:" + std::to_string(port),
+                   .target = "/who",
+                   .api_key = "k-1",
+                   .trust = TrustCas(ca).value(),
+                   .idle_timeout = std::chrono::seconds(60)});
+}
+
+TEST(HttpClientTest, AsksAServerWhoseNameItsCaKnowsAndNoOther) {
+  const std::string pair = NewHostPair("127.0.0.1");
+  const auto server = NewHttpsServer(pair);
+  const auto answer = AskSecurely("https://", server->port(), pair);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->body, "Bearer k-1");
+  const auto stranger = AskSecurely("https://", server->port(), NewHostPair("127.0.0.1"));
+  EXPECT_THAT(stranger.status().message(), testing::HasSubstr("certificate verify failed"));
+  const std::string other = NewHostPair("127.0.0.2");
+  const auto misnamed = NewHttpsServer(other);
+  const auto elsewhere = AskSecurely("https://", misnamed->port(), other);
+  EXPECT_THAT(elsewhere.status().message(), testing::HasSubstr("certificate verify failed"));
+}
+
+TEST(HttpClientTest, SendsNoKeyToAServerWithoutTls) {
+  http::ServerOptions options;
+  options.authorize = [](const http::Request& head) -> http::Decision {
+    ADD_FAILURE() << head.path;
+    return {};
+  };
+  const auto server = http::HttpServer::Create(std::move(options), {});
+  ASSERT_TRUE(server.ok()) << server.status();
+  (*server)->Start();
+  EXPECT_FALSE(AskSecurely("https://", (*server)->port(), NewHostPair("127.0.0.1")).ok());
 }
 
 TEST(HttpClientTest, ClosedPortAndOddUrlAreErrors) {

@@ -73,6 +73,26 @@ TEST(StatusTest, TableShowsEveryWorkerAndItsBlocks) {
   EXPECT_THAT(table, testing::HasSubstr("queued_requests 4"));
 }
 
+TEST(StatusTest, OfAClusterElsewhereTheRouterTellsAll) {
+  json says = json::parse(kRouterSays);
+  says["workers"].push_back({{"role", "prefill"},
+                             {"address", "10.0.0.3:7000"},
+                             {"healthy", false},
+                             {"reason", "its certificate is of role decode"}});
+  const json status = RemoteStatus("10.0.0.4:7000", says);
+  EXPECT_EQ(status["workers"][0]["name"], "decode-0");
+  EXPECT_EQ(status["workers"][0]["healthy"], true);
+  EXPECT_EQ(status["workers"][0]["blocks"]["free"], 3);
+  EXPECT_EQ(status["workers"][1]["name"], "prefill-0");
+  EXPECT_EQ(status["workers"][1]["healthy"], false);
+  EXPECT_EQ(status["router"]["healthy"], true);
+  EXPECT_EQ(status["router"]["queued_requests"], 4);
+  const std::string table = StatusTable(status);
+  EXPECT_THAT(table, testing::HasSubstr("- 10.0.0.3:7000         NO"));
+  EXPECT_THAT(table, testing::HasSubstr("\nprefill-0: its certificate is of role decode\n"));
+  EXPECT_EQ(RemoteStatus("r:1", json::object())["workers"], json::array());
+}
+
 TEST(StatusTest, ShowsHowAServerEndedAndWhenItIsTriedAgain) {
   EXPECT_THAT(StatusTable(JoinStatus(State(), json(), kNow)),
               testing::Not(testing::HasSubstr("restarted")));

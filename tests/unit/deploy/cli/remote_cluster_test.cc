@@ -1,0 +1,64 @@
+#include "deploy/cli/remote_cluster.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace baton::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+json Says() {
+  return json::parse(R"({
+    "workers": [{"role": "decode", "address": "a:1", "healthy": true, "reason": ""},
+                {"role": "prefill", "address": "b:1", "healthy": false, "reason": "no TLS there"},
+                {"role": "decode", "address": "c:1", "healthy": false},
+                7],
+    "router": {"ready": false}})");
+}
+
+TEST(RemoteClusterTest, WorkersHaveTheirRolesNameAndNumber) {
+  const std::vector<ListedWorker> workers = WorkersOf(Says());
+  ASSERT_EQ(workers.size(), 3u);
+  EXPECT_EQ(workers[0].name, "decode-0");
+  EXPECT_EQ(workers[1].name, "prefill-0");
+  EXPECT_EQ(workers[1].role, Role::kPrefill);
+  EXPECT_EQ(workers[1].reason, "no TLS there");
+  EXPECT_EQ(workers[2].name, "decode-1");
+  EXPECT_EQ(workers[2].address, "c:1");
+  EXPECT_TRUE(workers[0].healthy && !workers[1].healthy && !workers[2].healthy);
+}
+
+TEST(RemoteClusterTest, OddDocumentsHaveNoWorkers) {
+  for (const char* text : {"{}", "[]", R"({"workers": 1})", R"({"workers": {}})"}) {
+    EXPECT_TRUE(WorkersOf(json::parse(text)).empty()) << text;
+  }
+}
+
+TEST(RemoteClusterTest, TheDoctorSaysWhoIsNotWellAndWhy) {
+  const std::vector<Finding> findings = ExamineRemote("r:7000", Says());
+  ASSERT_EQ(findings.size(), 4u);
+  EXPECT_EQ(findings[0].fact, "r:7000 is not ready");
+  EXPECT_NE(findings[0].cure, "");
+  EXPECT_EQ(findings[1].cure, "");
+  EXPECT_EQ(findings[2].cure, "no TLS there");
+  EXPECT_NE(findings[3].cure, "");
+  const auto none = ExamineRemote("r:7000", absl::UnavailableError("nothing answers there"));
+  ASSERT_EQ(none.size(), 1u);
+  EXPECT_EQ(none[0].fact, "nothing answers there");
+  EXPECT_THAT(none[0].cure, HasSubstr("is r:7000 its --admin-port"));
+}
+
+TEST(RemoteClusterTest, WhatIsMissingIsSaidByItsOption) {
+  const auto message = [](const std::string& router, const std::string& tls_dir) {
+    return std::string(RemoteCluster::Open({.router = router, .tls_dir = tls_dir})
+                           .status().message());
+  };
+  EXPECT_THAT(message("r", "certs"), HasSubstr("--router r"));
+  EXPECT_THAT(message("r:7000", ""), HasSubstr("give --tls-dir"));
+  EXPECT_THAT(message("r:7000", "/no/such/folder"), HasSubstr("--tls-dir /no/such/folder"));
+}
+
+}  // namespace
+}  // namespace baton::cli
