@@ -1,0 +1,193 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/call_events.h"
+#include "common/rpc/gate.h"
+#include "common/rpc/message_wire.h"
+#include "common/rpc/seal.h"
+#include "tests/unit/common/rpc/wire_samples.h"
+
+// tests/golden/wire: sealed messages as a release has sent them, one a line, "NAME HEX". The file
+// of the present protocol is what the next one has to go on reading.
+namespace baton {
+namespace {
+
+constexpr Incarnation kMeant = 77;
+constexpr uint32_t kRequestSeal = 0x1234;
+constexpr int kSamples = 4;  // Of each message.
+
+std::string FileOf(int32_t protocol) {
+  return absl::StrCat(BATON_SOURCE_DIR, "/tests/golden/wire/protocol_", protocol, ".txt");
+}
+
+// Name and bytes of each message of a file; none if it is not there.
+std::vector<std::pair<std::string, std::string>> ReadRecorded(int32_t protocol) {
+  std::vector<std::pair<std::string, std::string>> messages;
+  std::ifstream file(FileOf(protocol));
+  for (std::string name, hex; file >> name >> hex;) {
+    messages.emplace_back(name, absl::HexStringToBytes(hex));
+  }
+  return messages;
+}
+
+// What is read of a message, written again; the error with which it is not taken.
+using Rewrite = std::function<absl::StatusOr<std::string>(const std::string&)>;
+
+template <typename Proto>
+std::string SealedBytes(Proto proto) {
+  Seal(&proto);
+  return proto.SerializeAsString();
+}
+
+template <typename Proto>
+Rewrite OfRequest() {
+  return [](const std::string& bytes) -> absl::StatusOr<std::string> {
+    Proto proto;
+    if (!proto.ParseFromString(bytes)) return absl::DataLossError("not such a message");
+    const auto taken = RequestGate(kMeant, kLimits).Take(proto);
+    if (!taken.ok()) return taken.status();
+    Proto again;
+    ToProto(*taken, &again);
+    again.set_expected_incarnation(kMeant);
+    return SealedBytes(again);
+  };
+}
+
+template <typename Proto>
+Rewrite OfEvent() {
+  return [](const std::string& bytes) -> absl::StatusOr<std::string> {
+    Proto proto;
+    if (!proto.ParseFromString(bytes)) return absl::DataLossError("not such a message");
+    CallEvents events(kLimits, /*max_outputs=*/1 << 20, kRequestSeal);
+    const auto taken = events.Take(proto);
+    if (!taken.ok()) return taken.status();
+    Proto again;
+    std::visit(
+        [&again](const auto& event) {
+          if constexpr (requires { ToProto(event, &again); }) ToProto(event, &again);
+        },
+        **taken);
+    EventSealer(kRequestSeal).Seal(&again);
+    return again.SerializeAsString();
+  };
+}
+
+// `take`: TakeHello and the like.
+template <typename Proto, typename Take>
+Rewrite OfAnswer(Take take) {
+  return [take](const std::string& bytes) -> absl::StatusOr<std::string> {
+    Proto proto;
+    if (!proto.ParseFromString(bytes)) return absl::DataLossError("not such a message");
+    const auto taken = take(proto);
+    if (!taken.ok()) return taken.status();
+    Proto again;
+    ToProto(*taken, &again);
+    return SealedBytes(again);
+  };
+}
+
+const std::map<std::string, Rewrite>& Rewrites() {
+  static const std::map<std::string, Rewrite> all = {
+      {"DecodeRequest", OfRequest<v1::DecodeRequest>()},
+      {"PrefillRequest", OfRequest<v1::PrefillRequest>()},
+      {"RebindRequest", OfRequest<v1::RebindRequest>()},
+      {"SendRequest", OfRequest<v1::SendRequest>()},
+      {"DecodeEvent", OfEvent<v1::DecodeEvent>()},
+      {"PrefillEvent", OfEvent<v1::PrefillEvent>()},
+      {"HelloResponse", OfAnswer<v1::HelloResponse>(TakeHello)},
+      {"WorkerStatus", OfAnswer<v1::WorkerStatus>([](const v1::WorkerStatus& status) {
+         return TakeStatus(status, status.incarnation());
+       })}};
+  return all;
+}
+
+template <typename Proto, typename Message>
+std::string RequestLine(const char* name, const Message& message) {
+  Proto proto;
+  ToProto(message, &proto);
+  proto.set_expected_incarnation(kMeant);
+  return absl::StrCat(name, " ", absl::BytesToHexString(SealedBytes(proto)), "\n");
+}
+
+template <typename Proto, typename Event>
+std::string EventLine(const char* name, const Event& event) {
+  Proto proto;
+  ToProto(event, &proto);
+  EventSealer(kRequestSeal).Seal(&proto);
+  return absl::StrCat(name, " ", absl::BytesToHexString(proto.SerializeAsString()), "\n");
+}
+
+template <typename Proto, typename Message>
+std::string AnswerLine(const char* name, const Message& message) {
+  Proto proto;
+  ToProto(message, &proto);
+  return absl::StrCat(name, " ", absl::BytesToHexString(SealedBytes(proto)), "\n");
+}
+
+// A file of this release's messages.
+std::string Record() {
+  std::string text;
+  for (int seed = 1; seed <= kSamples; ++seed) {
+    WireSamples samples(seed);
+    absl::StrAppend(&text, RequestLine<v1::DecodeRequest>("DecodeRequest", samples.Decode()),
+                    RequestLine<v1::PrefillRequest>("PrefillRequest", samples.Prefill()),
+                    RequestLine<v1::RebindRequest>("RebindRequest", samples.Rebind()),
+                    RequestLine<v1::SendRequest>("SendRequest", samples.Send()),
+                    EventLine<v1::DecodeEvent>("DecodeEvent", samples.Reserved()),
+                    EventLine<v1::DecodeEvent>("DecodeEvent", samples.TokensOf(seed)),
+                    EventLine<v1::DecodeEvent>("DecodeEvent", samples.HandoffFailed()),
+                    EventLine<v1::PrefillEvent>("PrefillEvent", samples.Prefilled()),
+                    EventLine<v1::PrefillEvent>("PrefillEvent", samples.HandoffFailed()),
+                    EventLine<v1::PrefillEvent>("PrefillEvent", samples.Scores()),
+                    AnswerLine<v1::HelloResponse>("HelloResponse", samples.Hello()),
+                    AnswerLine<v1::WorkerStatus>("WorkerStatus", samples.Status()));
+  }
+  return text;
+}
+
+TEST(RecordedWireTest, ThisProtocolReadsAndWritesWhatItsReleaseHasSent) {
+  const auto messages = ReadRecorded(kProtocolVersion);
+  ASSERT_FALSE(messages.empty()) << "protocol " << kProtocolVersion << " was not recorded; write "
+                                 << FileOf(kProtocolVersion) << ":\n" << Record();
+  std::map<std::string, int> counts;
+  for (const auto& [name, bytes] : messages) {
+    ASSERT_TRUE(Rewrites().contains(name)) << name;
+    ++counts[name];
+    const absl::StatusOr<std::string> again = Rewrites().at(name)(bytes);
+    ASSERT_TRUE(again.ok()) << name << ": " << again.status();
+    EXPECT_EQ(absl::BytesToHexString(*again), absl::BytesToHexString(bytes))
+        << name << ": the wire has changed. Raise kProtocolVersion, and record the new protocol "
+        << "beside this one";
+  }
+  EXPECT_EQ(counts.size(), Rewrites().size()) << "a kind of message was not recorded";
+  for (const auto& [name, count] : counts) EXPECT_GE(count, kSamples) << name;
+}
+
+TEST(RecordedWireTest, TheProtocolBeforeIsRead) {
+  // Of those before 3 nothing was recorded.
+  for (const auto& [name, bytes] : ReadRecorded(kProtocolVersion - 1)) {
+    const absl::StatusOr<std::string> again = Rewrites().at(name)(bytes);
+    EXPECT_TRUE(again.ok()) << name << ": " << again.status();
+  }
+  EXPECT_EQ(ReadRecorded(kProtocolVersion - 1).empty(), kProtocolVersion <= 3);
+}
+
+TEST(RecordedWireTest, ADamagedMessageIsNotTaken) {
+  for (auto [name, bytes] : ReadRecorded(kProtocolVersion)) {
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x10);
+    EXPECT_FALSE(Rewrites().at(name)(bytes).ok()) << name;
+  }
+}
+
+}  // namespace
+}  // namespace baton
