@@ -63,6 +63,9 @@ void RouterMetrics::ExportNode(const RouterService* service) {
   add("baton_requests_waiting", "Requests that wait, by what for.", MetricKind::kGauge,
       {{"stage", "queue"}},
       [service] { return static_cast<double>(service->View().queued_requests); });
+  add("baton_queued_prompt_tokens", "Prompt tokens of the requests that wait for workers.",
+      MetricKind::kGauge, {},
+      [service] { return static_cast<double>(service->View().queued_tokens); });
   metrics_.Export("baton_requests_waiting_by_priority",
                   "Requests that wait for workers, by priority: high is below 0, low above.",
                   MetricKind::kGauge, [service] {

@@ -25,6 +25,7 @@
 #include "common/process/ready_file.h"
 #include "common/rpc/tls_metrics.h"
 #include "common/telemetry/log.h"
+#include "common/worker/backlog_metrics.h"
 #include "common/worker/default_pool.h"
 #include "common/worker/rank_ports.h"
 #include "common/worker/tcp_ranks.h"
@@ -343,6 +344,7 @@ absl::Status WorkerRuntime::Begin(WorkerNodePtr node, std::function<WorkerSnapsh
     snapshot_ = read();
   }
   ExportMetrics();
+  ExportBacklog([this] { return snapshot().status; }, &metrics_);
   ExportOwn();
   ExportTls(tls_.get(), &metrics_);
   RETURN_IF_ERROR(ServeMetrics());

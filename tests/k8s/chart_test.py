@@ -393,7 +393,11 @@ class Operation(unittest.TestCase):
     def test_workers_are_scaled_by_series_that_exist(self):
         text = (CHART / "templates/autoscaling.yaml").read_text()
         names = set(re.findall(r"\bbaton_\w+", text))
-        self.assertEqual(names, {"baton_requests_waiting", "baton_kv_cache_usage_ratio"})
+        self.assertEqual(names, {"baton_requests_waiting", "baton_kv_cache_usage_ratio",
+                                 "baton_prompt_backlog_seconds", "baton_queued_prompt_tokens",
+                                 "baton_step_tokens_per_second"})
+        for name in re.findall(r"^ +name: (baton_\w+)", text, re.M):  # Those of an adapter.
+            self.check(name)
         found = 0
         for rendering in RENDERINGS.values():
             for scaler in objects(rendering, "ScaledObject"):
@@ -402,8 +406,6 @@ class Operation(unittest.TestCase):
                         found += 1
                         self.check(trigger["metadata"]["query"])
         self.assertEqual(found, 3)
-        for stage in re.findall(r"stage: (\w+)", text):
-            self.check(f'baton_requests_waiting{{stage="{stage}"}}')
 
     def test_probes_ask_what_the_programs_answer(self):
         for _, labels, spec in pods(RENDERINGS["demo"]):

@@ -104,6 +104,7 @@ def needed(arguments, values):
     asking = {STRANGER} if values["apiTls"]["existingSecret"] else {STRANGER, "test"}
     edges |= {(source, "router", port, port) for source in asking for port in api}
     edges.add((STRANGER, "router", *2 * [int(flag(router, "--ops-port"))]))
+    edges.add(("admin", "router", *2 * [int(flag(router, "--admin-port"))]))
     for role in ("prefill", "decode"):
         control = int(flag(router, f"--{role}").rpartition(":")[2])
         edges |= {(source, role, control, control) for source in ("router", "admin")}

@@ -36,6 +36,7 @@ TEST(RouterMetricsTest, CountsWhatClientsFeel) {
   EXPECT_THAT(text, HasSubstr("baton_requests_waiting{stage=\"queue\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("baton_requests_waiting_by_priority{priority=\"high\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("baton_requests_waiting_by_priority{priority=\"low\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("baton_queued_prompt_tokens 0\n"));
   EXPECT_THAT(text, HasSubstr("baton_tenants_live 0\n"));
   EXPECT_THAT(text, HasSubstr("baton_requests_shed_total 0\n"));
   EXPECT_THAT(text, HasSubstr("baton_ready 0\n"));

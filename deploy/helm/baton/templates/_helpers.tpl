@@ -35,7 +35,7 @@ labels:
 {{- define "baton.ports" -}}
 {{- $offset := ternary (dict "router" 0 "prefill" 1 "decode" 2 | dig .role 0) 0 .values.hostNetwork | int }}
 {{- if eq .role "router" }}
-{{- dict "http" 8000 "grpc" 8001 "ops" (add 9090 $offset) | toJson }}
+{{- dict "http" 8000 "grpc" 8001 "admin" 7000 "ops" (add 9090 $offset) | toJson }}
 {{- else }}
 {{- $base := add 7000 (mul 100 $offset) }}
 {{- dict "control" $base "data" (add $base 1) "ops" (add 9090 $offset) | toJson }}
@@ -86,7 +86,7 @@ dns:///{{ include "baton.name" .root }}-{{ .role }}.{{ .root.Release.Namespace }
 {{- if eq .role "router" }}
 {{- $args = concat $args (list
       (printf "--http-port=%v" $ports.http) (printf "--grpc-port=%v" $ports.grpc)
-      (printf "--ops-port=%v" $ports.ops)
+      (printf "--ops-port=%v" $ports.ops) (printf "--admin-port=%v" $ports.admin)
       "--api-keys-file=/etc/baton/keys/keys"
       (ternary "--api-tls-dir=/etc/baton/api-tls" "--api-plaintext" (ne $root.Values.apiTls.existingSecret ""))) }}
 {{- range $role := list "prefill" "decode" }}

@@ -108,6 +108,8 @@ TEST(WorkerRuntimeTest, ShowsEachNumberOfItsNodeAtMetrics) {
                          .draining = 15};
   shown.status.running = 108;
   shown.status.waiting = 109;
+  shown.status.queued_tokens = 300;
+  shown.status.tokens_per_s = 120;
   auto runtime = WorkerRuntime::Create(config, Role::kPrefill);
   ASSERT_TRUE(runtime.ok()) << runtime.status();
   ASSERT_TRUE((*runtime)->Serve(&node, [&] { return shown; }).ok());
@@ -120,7 +122,8 @@ TEST(WorkerRuntimeTest, ShowsEachNumberOfItsNodeAtMetrics) {
         "baton_kv_cache_usage_ratio 0.68", "baton_requests_running{role=\"prefill\"} 108",
         "baton_requests_waiting{stage=\"prefill\"} 109",
         "baton_prefix_cache_queries_tokens_total 103", "baton_prefix_cache_hits_tokens_total 104",
-        "baton_preemptions_total 105", "baton_calls_total 101", "baton_calls_refused_total 102",
+        "baton_prompt_backlog_seconds 2.5", "baton_preemptions_total 105",
+        "baton_calls_total 101", "baton_calls_refused_total 102",
         "baton_duplicate_calls_total 116", "baton_stale_mail_total 117",
         "baton_handoffs_total 118", "baton_handoffs_failed_total 119",
         "baton_rebinds_total 106", "baton_sends_total 107", "role=\"prefill\",version="}) {
