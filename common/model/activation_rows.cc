@@ -4,6 +4,11 @@
 
 namespace baton {
 
+int64_t StrideOf(int64_t width, const Device& device) {
+  const int64_t unit = device.info().row_alignment;
+  return (width + unit - 1) / unit * unit;
+}
+
 absl::StatusOr<ActivationRows> AllocateRows(Device& device, int64_t num_rows, int64_t stride,
                                             DType dtype) {
   if (num_rows == 0 || stride == 0) return ActivationRows{.memory = {}, .dtype = dtype};

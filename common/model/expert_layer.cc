@@ -6,14 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/device_memory.h"
 
 namespace baton {
 
 absl::StatusOr<std::unique_ptr<ExpertLayer>> ExpertLayer::Create(ExpertLayerParts parts) {
-  BATON_CHECK(parts.device->info().row_alignment == 1);
   std::unique_ptr<ExpertLayer> layer(new ExpertLayer(std::move(parts)));
   RETURN_IF_ERROR(layer->MakeRoom());
   return layer;
@@ -39,7 +37,7 @@ absl::Status ExpertLayer::MakeRoom() {
                         {segments_, segments > 1 ? segments * tokens : 0, hidden, DType::kF32}};
   for (const Room& room : rooms) {
     ASSIGN_OR_RETURN(room.activation,
-                     AllocateRows(*parts_.device, room.rows, room.width, room.dtype));
+                     AllocateRows(*parts_.device, room.rows, Stride(room.width), room.dtype));
   }
   std::vector<int32_t> numbers(std::max<int64_t>(rows, experts.count + 1));
   std::iota(numbers.begin(), numbers.end(), 0);
@@ -51,19 +49,19 @@ absl::Status ExpertLayer::MakeRoom() {
 
 absl::Status ExpertLayer::Score(const PackedMatrix& router, Floats x, int64_t num_tokens) {
   return ops().Gemm({.a = x,
-                     .a_stride = router.k(),
+                     .a_stride = Stride(router.k()),
                      .m = num_tokens,
                      .a_rounded_to = parts_.compute,
                      .weights = &router,
                      .out = logits_.data(),
-                     .out_stride = router.n()});
+                     .out_stride = Stride(router.n())});
 }
 
 absl::Status ExpertLayer::Choose(const PackedExperts& experts, Floats x, int64_t num_tokens) {
   const ExpertConfig& config = parts_.config.experts;
   RETURN_IF_ERROR(Score(experts.router, x, num_tokens));
   RETURN_IF_ERROR(ops().MoeRouting({.logits = logits_.data().f32(),
-                                    .logits_stride = config.count,
+                                    .logits_stride = Stride(config.count),
                                     .num_tokens = num_tokens,
                                     .num_experts = config.count,
                                     .top_k = config.top_k,
@@ -84,7 +82,7 @@ absl::Status ExpertLayer::GateAndUp(const PackedExperts& experts, Floats x, int6
   const ExpertConfig& config = parts_.config.experts;
   const int64_t ffn = parts_.shape.expert_ffn_size;
   RETURN_IF_ERROR(ops().ExpertGemm({.a = x,
-                                    .a_stride = parts_.config.hidden_size,
+                                    .a_stride = Stride(parts_.config.hidden_size),
                                     .num_a_rows = num_tokens,
                                     .a_rounded_to = parts_.compute,
                                     .row_order = row_order_.array<int32_t>(),
@@ -93,32 +91,34 @@ absl::Status ExpertLayer::GateAndUp(const PackedExperts& experts, Floats x, int6
                                     .num_experts = config.count,
                                     .weights = experts.gate_up.data(),
                                     .out = gate_up_.data(),
-                                    .out_stride = 2 * ffn}));
+                                    .out_stride = Stride(2 * ffn)}));
   return ops().ActivationAndMul({.gate_up = gate_up_.data(),
                                  .num_tokens = num_tokens * config.top_k,
                                  .dim = ffn,
                                  .activation = parts_.activation,
                                  .round_to = parts_.compute,
-                                 .out = ffn_.data()});
+                                 .out = ffn_.data(),
+                                 .gate_up_stride = Stride(2 * ffn),
+                                 .out_stride = Stride(ffn)});
 }
 
 absl::Status ExpertLayer::Down(const PackedExperts& experts, int32_t segment, int64_t num_tokens,
                                Floats out) {
   const ExpertConfig& config = parts_.config.experts;
-  const int64_t hidden = parts_.config.hidden_size, ffn = parts_.shape.expert_ffn_size;
+  const int64_t hidden = parts_.config.hidden_size, stride = Stride(hidden);
   const int64_t rows = num_tokens * config.top_k;
   RETURN_IF_ERROR(
       ops().ExpertGemm({.a = ffn_.data().At(segment * experts.down[segment][0].k()),
-                        .a_stride = ffn,
+                        .a_stride = Stride(parts_.shape.expert_ffn_size),
                         .num_a_rows = rows,
                         .a_rounded_to = parts_.compute,
                         .expert_offsets = offsets_.array<int32_t>(),
                         .num_experts = config.count,
                         .weights = experts.down[segment].data(),
                         .out = y_.data(),
-                        .out_stride = hidden}));
+                        .out_stride = stride}));
   return ops().MoeCombine({.y = y_.data(),
-                           .y_stride = hidden,
+                           .y_stride = stride,
                            .num_rows = rows,
                            .expert_ids = expert_ids_.array<int32_t>(),
                            .row_positions = row_positions_.array<int32_t>(),
@@ -127,7 +127,7 @@ absl::Status ExpertLayer::Down(const PackedExperts& experts, int32_t segment, in
                            .top_k = config.top_k,
                            .dim = hidden,
                            .out = out,
-                           .out_stride = hidden});
+                           .out_stride = stride});
 }
 
 absl::Status ExpertLayer::Run(const PackedExperts& experts, Floats x, int64_t num_tokens,
@@ -136,11 +136,15 @@ absl::Status ExpertLayer::Run(const PackedExperts& experts, Floats x, int64_t nu
   RETURN_IF_ERROR(GateAndUp(experts, x, num_tokens));
   const int32_t count = parts_.shape.expert_down_segments;
   if (count == 1) return Down(experts, 0, num_tokens, out);
-  const int64_t hidden = parts_.config.hidden_size;
-  FoldPartialsArgs fold{
-      .num_parts = count, .num_tokens = num_tokens, .dim = hidden, .out = out};
+  const int64_t hidden = parts_.config.hidden_size, stride = Stride(hidden);
+  FoldPartialsArgs fold{.num_parts = count,
+                        .part_stride = stride,
+                        .num_tokens = num_tokens,
+                        .dim = hidden,
+                        .out = out,
+                        .out_stride = stride};
   for (int32_t s = 0; s < count; ++s) {
-    const Floats part = segments_.data().At(s * num_tokens * hidden);
+    const Floats part = segments_.data().At(s * num_tokens * stride);
     RETURN_IF_ERROR(Down(experts, s, num_tokens, part));
     fold.parts[s] = part.f32();
   }
@@ -149,28 +153,34 @@ absl::Status ExpertLayer::Run(const PackedExperts& experts, Floats x, int64_t nu
 
 absl::Status ExpertLayer::AddShared(const PackedExperts& experts, Floats x, Floats shared,
                                     int64_t num_tokens, Floats sum) {
-  const int64_t hidden = parts_.config.hidden_size;
+  const int64_t hidden = parts_.config.hidden_size, stride = Stride(hidden);
   RETURN_IF_ERROR(Score(experts.shared_gate, x, num_tokens));
   RETURN_IF_ERROR(ops().MoeRouting({.logits = logits_.data().f32(),
-                                    .logits_stride = 1,
+                                    .logits_stride = Stride(1),
                                     .num_tokens = num_tokens,
                                     .num_experts = 1,
                                     .top_k = 1,
                                     .scoring = MoeScoring::kSigmoid,
                                     .expert_ids = expert_ids_.array<int32_t>(),
                                     .weights = weights_.data().f32()}));
-  return ops().MoeCombine({.y = shared,
-                           .y_stride = hidden,
-                           .num_rows = num_tokens,
-                           .expert_ids = expert_ids_.array<int32_t>(),
-                           .row_positions = own_rows_.array<int32_t>(),
-                           .weights = weights_.data().f32(),
-                           .num_tokens = num_tokens,
-                           .top_k = 1,
-                           .dim = hidden,
-                           .shared = sum,
-                           .out = sum,
-                           .out_stride = hidden});
+  RETURN_IF_ERROR(ops().MoeCombine({.y = shared,
+                                    .y_stride = stride,
+                                    .num_rows = num_tokens,
+                                    .expert_ids = expert_ids_.array<int32_t>(),
+                                    .row_positions = own_rows_.array<int32_t>(),
+                                    .weights = weights_.data().f32(),
+                                    .num_tokens = num_tokens,
+                                    .top_k = 1,
+                                    .dim = hidden,
+                                    .out = y_.data(),
+                                    .out_stride = stride}));
+  return ops().FoldPartials({.parts = {sum.f32(), y_.data().f32()},
+                             .num_parts = 2,
+                             .part_stride = stride,
+                             .num_tokens = num_tokens,
+                             .dim = hidden,
+                             .out = sum,
+                             .out_stride = stride});
 }
 
 }  // namespace baton

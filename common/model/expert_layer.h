@@ -18,7 +18,7 @@ struct ExpertLayerParts {
   RankShape shape;
   DType compute = DType::kF32;
   ActivationKind activation = ActivationKind::kSilu;
-  Device* device = nullptr;  // Outlives it. Its rows of activations are dense.
+  Device* device = nullptr;  // Outlives it.
   int64_t max_tokens = 0;    // Of the largest pass.
 };
 
@@ -31,7 +31,7 @@ class ExpertLayer {
   static absl::StatusOr<std::unique_ptr<ExpertLayer>> Create(ExpertLayerParts parts);
 
   // out[t] = this rank's part of the sum of the experts of token t. `x` is what the layer's MLP
-  // would get, `out` f32: [num_tokens, hidden_size] both.
+  // would get, `out` f32: [num_tokens, hidden_size] both, with the device's strides, as all here.
   absl::Status Run(const PackedExperts& experts, Floats x, int64_t num_tokens, Floats out);
 
   // sum[t] += sigmoid(gate of x[t]) * shared[t].
@@ -46,6 +46,7 @@ class ExpertLayer {
   absl::Status Choose(const PackedExperts& experts, Floats x, int64_t num_tokens);
   absl::Status GateAndUp(const PackedExperts& experts, Floats x, int64_t num_tokens);
   absl::Status Down(const PackedExperts& experts, int32_t segment, int64_t num_tokens, Floats out);
+  int64_t Stride(int64_t width) const { return StrideOf(width, *parts_.device); }
   ModelOps& ops() { return parts_.device->ops(); }
 
   const ExpertLayerParts parts_;

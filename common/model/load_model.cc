@@ -344,8 +344,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
                          .num_heads = config.num_heads,
                          .num_kv_heads = config.num_kv_heads,
                          .head_dim = config.head_dim,
-                         .vocab_size = config.vocab_size,
-                         .num_experts = config.experts.count};
+                         .vocab_size = config.vocab_size};
   RETURN_IF_ERROR(CheckDevices(devices, needs, config));
   ASSIGN_OR_RETURN(const ModelFiles files,
                    LoadModelFiles(options.model_dir, {.max_model_len = options.max_model_len,

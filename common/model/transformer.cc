@@ -13,14 +13,6 @@
 #include "common/model/device_memory.h"
 
 namespace baton {
-namespace {
-
-int64_t StrideOf(int64_t width, const Device& device) {
-  const int64_t unit = device.info().row_alignment;
-  return (width + unit - 1) / unit * unit;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(TransformerParts parts) {
   std::unique_ptr<Transformer> model(new Transformer(std::move(parts)));

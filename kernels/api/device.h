@@ -60,7 +60,6 @@ struct ModelNeeds {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t vocab_size = 0;
-  int32_t num_experts = 0;  // 0: no layer has experts.
 };
 
 // Calls to be made again at once. Goes before its device.

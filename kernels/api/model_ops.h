@@ -31,17 +31,10 @@ class ModelOps {
   virtual absl::Status SelectRows(const SelectRowsArgs& args) = 0;
   virtual absl::Status Sample(const SampleArgs& args) = 0;
   virtual absl::Status Score(const ScoreArgs& args) = 0;
-
-  // Layers of experts, which not every device has: Device::CheckModel says so at load.
-  virtual absl::Status MoeRouting(const MoeRoutingArgs&) { return NoExperts(); }
-  virtual absl::Status MoeAlign(const MoeAlignArgs&) { return NoExperts(); }
-  virtual absl::Status ExpertGemm(const ExpertGemmArgs&) { return NoExperts(); }
-  virtual absl::Status MoeCombine(const MoeCombineArgs&) { return NoExperts(); }
-
- private:
-  static absl::Status NoExperts() {
-    return absl::UnimplementedError("no layers of experts on this device");
-  }
+  virtual absl::Status MoeRouting(const MoeRoutingArgs& args) = 0;
+  virtual absl::Status MoeAlign(const MoeAlignArgs& args) = 0;
+  virtual absl::Status ExpertGemm(const ExpertGemmArgs& args) = 0;
+  virtual absl::Status MoeCombine(const MoeCombineArgs& args) = 0;
 };
 
 }  // namespace baton

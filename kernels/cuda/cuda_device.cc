@@ -204,10 +204,6 @@ absl::Status CudaDevice::CheckModel(const ModelNeeds& needs) const {
     return refuse(absl::StrCat("num_heads = ", needs.num_heads, ": must be a multiple of ",
                                needs.num_kv_heads, ", the heads of K and V"));
   }
-  if (needs.num_experts > 0) {
-    return refuse(absl::StrCat("num_experts = ", needs.num_experts,
-                               ": GPUs serve no layers of experts; use --device cpu"));
-  }
   if (needs.vocab_size > kMaxVocabulary) {
     return refuse(absl::StrCat("vocab_size = ", needs.vocab_size, ": must be at most ",
                                kMaxVocabulary));

@@ -7,7 +7,9 @@
 #include "kernels/cuda/cache.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/expert_gemm.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/moe.h"
 #include "kernels/cuda/norms.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/sample.h"
@@ -22,6 +24,21 @@ absl::Status CheckTold(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_q, 1, "max_seqlen_q"));
   RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_k, 1, "max_seqlen_k"));
   return RequirePointer(args.block_table, "block_table");
+}
+
+// What a CPU asks only where expert_offsets say that there are rows.
+absl::Status CheckOperands(const ExpertGemmArgs& args) {
+  if (args.num_experts == 0) return absl::OkStatus();
+  for (int64_t e = 0; e < args.num_experts; ++e) {
+    RETURN_IF_ERROR(RequirePacked(args.weights[e], WeightFormat::kCuda, "weights"));
+  }
+  const int64_t rows_each = args.row_order == nullptr ? 1 : args.top_k;
+  RETURN_IF_ERROR(RequireIn(args.num_a_rows, 0, INT32_MAX / rows_each, "num_a_rows"));
+  if (args.num_a_rows == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.a.data, "a"));
+  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
+  RETURN_IF_ERROR(RequireStride(args.a_stride, args.weights->k(), "a_stride"));
+  return RequireStride(args.out_stride, args.weights->n(), "out_stride");
 }
 
 }  // namespace
@@ -113,6 +130,27 @@ absl::Status CudaOps::Sample(const SampleArgs& args) {
 absl::Status CudaOps::Score(const ScoreArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   return ToStatus(cuda::Score(args, stream_), "Score");
+}
+
+absl::Status CudaOps::MoeRouting(const MoeRoutingArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  return ToStatus(cuda::MoeRouting(args, stream_), "MoeRouting");
+}
+
+absl::Status CudaOps::MoeAlign(const MoeAlignArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  return ToStatus(cuda::MoeAlign(args, stream_), "MoeAlign");
+}
+
+absl::Status CudaOps::ExpertGemm(const ExpertGemmArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  RETURN_IF_ERROR(CheckOperands(args));
+  return ToStatus(cuda::ExpertGemm(args, stream_), "ExpertGemm");
+}
+
+absl::Status CudaOps::MoeCombine(const MoeCombineArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  return ToStatus(cuda::MoeCombine(args, stream_), "MoeCombine");
 }
 
 }  // namespace baton::cuda

@@ -22,6 +22,7 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define BATON_UNROLL  // A matter of registers, of which there are none here.
 #define threadIdx (::baton::emulation::CurrentPosition().thread)
 #define blockIdx (::baton::emulation::CurrentPosition().block)

@@ -189,7 +189,7 @@ def attention_shared(dim, warps=4):
 
 
 def gemm_shared(rows, columns, stages):
-    """sizeof(Stages) of kernels/cuda/gemm.cu."""
+    """sizeof(Stages) of kernels/cuda/gemm_tiles.h."""
     return stages * (rows + columns) * 64 * 2
 
 

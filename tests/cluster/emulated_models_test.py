@@ -41,11 +41,11 @@ def served_model(name, folder):
 
 
 def gpus_serve(config):
-    """No layers of experts, and heads of multiples of 8."""
+    """Heads of multiples of 8."""
     hidden = config.get("hidden_size") or config["n_embed"]
     heads = config.get("num_attention_heads") or config["n_head"]
     head_dim = config.get("head_dim") or hidden // heads
-    return "num_experts_per_tok" not in config and head_dim % 8 == 0
+    return head_dim % 8 == 0
 
 
 def rms(differences):

@@ -7,8 +7,9 @@
 
 namespace baton {
 
-// Whose operators a program fuzzes: fuzzed_cpu.cc has the kernel sets, cuda/fuzzed_device.cc a GPU
-// that copies operands there and back. UNIMPLEMENTED: the operator is not for such arguments.
+// Whose operators a program fuzzes: fuzzed_cpu.cc has the kernel sets, cuda/fuzzed_device.cc and
+// for experts cuda/moe_test.cc a GPU, where operands are copied there and back. UNIMPLEMENTED: the
+// operator is not for such arguments.
 std::vector<std::string> FuzzedNames();
 std::unique_ptr<CpuKernels> MakeFuzzed(const std::string& name, int num_threads = 1);
 bool FuzzedLacksForms();

@@ -40,11 +40,15 @@ class MoeFuzzTest : public FuzzTest {
     }
     return args;
   }
+  // With `of_magnitudes` the sums of the products' magnitudes.
   std::vector<double> Rows(const std::vector<float>& w, int64_t e, int64_t n, int64_t k,
-                           const std::vector<double>& x) {
+                           const std::vector<double>& x, bool of_magnitudes = false) {
     std::vector<double> out(n);
     for (int64_t j = 0; j < n; ++j) {
-      for (int64_t d = 0; d < k; ++d) out[j] += double{w[(e * n + j) * k + d]} * x[d];
+      for (int64_t d = 0; d < k; ++d) {
+        const double product = double{w[(e * n + j) * k + d]} * x[d];
+        out[j] += of_magnitudes ? std::fabs(product) : product;
+      }
     }
     return out;
   }
@@ -62,10 +66,14 @@ TEST_P(MoeFuzzTest, PlausibleLayersAreCorrect) {
     random_ = Random(seed);
     const Shape s = RandomShape();
     const MoeRoutingArgs routing = RandomRouting(s, seed);
-    const auto x = RandomFloats(seed + 2, s.tokens * s.dim);
-    const auto gate_up = RandomFloats(seed + 3, s.experts * 2 * s.ffn * s.dim);
-    const auto down = RandomFloats(seed + 4, s.experts * s.dim * s.ffn);
-    MoeLayer layer{.dim = s.dim, .ffn = s.ffn};
+    const DType compute = ComputeOf(*threaded);
+    // Of what is rounded between the products.
+    const double unit = compute == DType::kF32 ? 0 : compute == DType::kF16 ? 0x1p-11 : 0x1p-8;
+    const auto x = Rounded(compute, RandomFloats(seed + 2, s.tokens * s.dim));
+    const auto gate_up =
+        Rounded(compute, RandomFloats(seed + 3, s.experts * 2 * s.ffn * s.dim));
+    const auto down = Rounded(compute, RandomFloats(seed + 4, s.experts * s.dim * s.ffn));
+    MoeLayer layer{.dim = s.dim, .ffn = s.ffn, .compute = compute};
     const auto slice = [](const std::vector<float>& all, int64_t e, int64_t size) {
       return std::vector<float>(all.begin() + e * size, all.begin() + (e + 1) * size);
     };
@@ -91,7 +99,7 @@ TEST_P(MoeFuzzTest, PlausibleLayersAreCorrect) {
     ASSERT_TRUE(out.GuardsIntact());
     for (int64_t t = 0; t < s.tokens; ++t) {
       const RoutingReference want = ReferenceRouting(routing, logits_.data() + t * s.experts);
-      std::vector<double> sum(s.dim);
+      std::vector<double> sum(s.dim), rounding(s.dim);
       for (int64_t c = 0; c < s.k; ++c) {
         const int32_t e = want.ids[c];
         ASSERT_EQ(layer.ids[t * s.k + c], e) << t << ", " << c;
@@ -101,10 +109,14 @@ TEST_P(MoeFuzzTest, PlausibleLayersAreCorrect) {
         std::vector<double> a(s.ffn);
         for (int64_t i = 0; i < s.ffn; ++i) a[i] = h[i] / (1 + std::exp(-h[i])) * h[s.ffn + i];
         const auto y = Rows(down, e, s.dim, s.ffn, a);
-        for (int64_t d = 0; d < s.dim; ++d) sum[d] += want.weights[c] * y[d];
+        const auto most = Rows(down, e, s.dim, s.ffn, a, /*of_magnitudes=*/true);
+        for (int64_t d = 0; d < s.dim; ++d) {
+          sum[d] += want.weights[c] * y[d];
+          rounding[d] += want.weights[c] * unit * most[d];
+        }
       }
       for (int64_t d = 0; d < s.dim; ++d) {
-        const double bound = 1e-4 * (1 + std::fabs(sum[d]));
+        const double bound = 1e-4 * (1 + std::fabs(sum[d])) + rounding[d];
         ASSERT_NEAR(out.data()[t * s.dim + d], sum[d], bound) << t << ", " << d;
       }
     }

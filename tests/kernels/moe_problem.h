@@ -62,12 +62,31 @@ inline RoutingReference ReferenceRouting(const MoeRoutingArgs& args, const float
   return out;
 }
 
+// Kernels that multiply in a type of their own.
+class HasOwnProducts {
+ public:
+  virtual ~HasOwnProducts() = default;
+  virtual DType compute() const = 0;
+  virtual PackedMatrix PackRows(const std::vector<float>& values, int64_t n, int64_t k) const = 0;
+};
+
+inline DType ComputeOf(CpuKernels& kernels) {
+  const auto* own = dynamic_cast<const HasOwnProducts*>(&kernels);
+  return own == nullptr ? DType::kF32 : own->compute();
+}
+
 // One matrix [n, k] of `values` for each expert.
 inline std::vector<PackedMatrix> PackExperts(CpuKernels& kernels, int64_t n, int64_t k, DType dtype,
                                              const std::vector<float>& values) {
+  const auto* own = dynamic_cast<const HasOwnProducts*>(&kernels);
   const std::vector<std::byte> stored = Encode(dtype, values);
   std::vector<PackedMatrix> out;
   for (size_t at = 0; at < values.size(); at += n * k) {
+    if (own != nullptr) {
+      const auto begin = values.begin() + static_cast<ptrdiff_t>(at);
+      out.push_back(own->PackRows({begin, begin + n * k}, n, k));
+      continue;
+    }
     const WeightRows part{stored.data() + at * SizeOf(dtype), dtype, n};
     out.push_back(*kernels.PackWeights({.parts = &part, .num_parts = 1, .k = k}));
   }

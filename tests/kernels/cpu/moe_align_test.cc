@@ -1,6 +1,6 @@
 #include "kernels/cpu/moe_align.h"
 
-#include "tests/kernels/moe_problem.h"
+#include "tests/kernels/fuzz_fixture.h"
 
 namespace baton {
 namespace {
@@ -11,22 +11,32 @@ struct Aligned {
 
 constexpr int32_t kCanary = -77;
 
+// On all devices.
+class MoeAlignTest : public testing::TestWithParam<std::string> {
+ protected:
+  Aligned Align(const std::vector<int32_t>& ids, int64_t top_k, int64_t experts,
+                const std::vector<int32_t>& map = {}, int64_t local = -1);
+
+ private:
+  std::unique_ptr<CpuKernels> kernels_ = MakeFuzzed(GetParam());
+};
+
 // With a canary at either end of each output.
-Aligned Align(const std::vector<int32_t>& ids, int64_t top_k, int64_t experts,
-              const std::vector<int32_t>& map = {}, int64_t local = -1) {
+Aligned MoeAlignTest::Align(const std::vector<int32_t>& ids, int64_t top_k, int64_t experts,
+                            const std::vector<int32_t>& map, int64_t local) {
   const int64_t rows = std::ssize(ids);
   local = local < 0 ? experts : local;
   std::vector<int32_t> order(rows + 2, kCanary), positions = order, offsets(local + 3, kCanary);
   const absl::Status status =
-      MakeTestKernels("auto")->MoeAlign({.expert_ids = ids.data(),
-                                         .num_tokens = rows / top_k,
-                                         .top_k = top_k,
-                                         .num_experts = experts,
-                                         .expert_map = map.empty() ? nullptr : map.data(),
-                                         .num_local_experts = local,
-                                         .row_order = order.data() + 1,
-                                         .row_positions = positions.data() + 1,
-                                         .expert_offsets = offsets.data() + 1});
+      kernels_->MoeAlign({.expert_ids = ids.data(),
+                          .num_tokens = rows / top_k,
+                          .top_k = top_k,
+                          .num_experts = experts,
+                          .expert_map = map.empty() ? nullptr : map.data(),
+                          .num_local_experts = local,
+                          .row_order = order.data() + 1,
+                          .row_positions = positions.data() + 1,
+                          .expert_offsets = offsets.data() + 1});
   EXPECT_TRUE(status.ok()) << status;
   for (auto* v : {&order, &positions, &offsets}) {
     EXPECT_TRUE(v->front() == kCanary && v->back() == kCanary);
@@ -37,28 +47,28 @@ Aligned Align(const std::vector<int32_t>& ids, int64_t top_k, int64_t experts,
 }
 
 // The example of vLLM's moe_align_block_size, with blocks of 1.
-TEST(MoeAlignTest, SortsTheExampleOfTheFieldsDocumentation) {
+TEST_P(MoeAlignTest, SortsTheExampleOfTheFieldsDocumentation) {
   const Aligned got = Align({2, 3, 4, 1, 2, 4, 1, 3, 4, 1, 2, 3}, 3, 5);
   EXPECT_EQ(got.order, (std::vector<int32_t>{3, 6, 9, 0, 4, 10, 1, 7, 11, 2, 5, 8}));
   EXPECT_EQ(got.offsets, (std::vector<int32_t>{0, 0, 3, 6, 9, 12}));
   EXPECT_EQ(got.positions, (std::vector<int32_t>{3, 6, 9, 0, 4, 10, 1, 7, 11, 2, 5, 8}));
 }
 
-TEST(MoeAlignTest, LeavesOutPaddingAndExpertsOfOtherRanks) {
+TEST_P(MoeAlignTest, LeavesOutPaddingAndExpertsOfOtherRanks) {
   const Aligned got = Align({3, 0, -1, 2, 1, 3}, 2, 4, {-1, 1, -1, 0}, 2);
   EXPECT_EQ(got.order, (std::vector<int32_t>{0, 5, 4, -1, -1, -1}));
   EXPECT_EQ(got.positions, (std::vector<int32_t>{0, -1, -1, -1, 2, 1}));
   EXPECT_EQ(got.offsets, (std::vector<int32_t>{0, 2, 3}));
 }
 
-TEST(MoeAlignTest, NoTokensAndNoLocalExpertsAreLegal) {
+TEST_P(MoeAlignTest, NoTokensAndNoLocalExpertsAreLegal) {
   EXPECT_EQ(Align({}, 2, 3).offsets, (std::vector<int32_t>{0, 0, 0, 0}));
   const Aligned got = Align({1, 0}, 1, 2, {-1, -1}, 0);
   EXPECT_EQ(got.offsets, (std::vector<int32_t>{0}));
   EXPECT_EQ(got.positions, (std::vector<int32_t>{-1, -1}));
 }
 
-TEST(MoeAlignTest, IsAStableSortOfRandomChoices) {
+TEST_P(MoeAlignTest, IsAStableSortOfRandomChoices) {
   for (uint64_t seed = 1; seed < 30; ++seed) {
     Random random(seed);
     const auto experts = static_cast<int32_t>(1 + random.Below(seed % 3 == 0 ? 1024 : 9));
@@ -80,6 +90,8 @@ TEST(MoeAlignTest, IsAStableSortOfRandomChoices) {
     }
   }
 }
+
+BATON_FOR_EACH_FUZZED(MoeAlignTest);
 
 }  // namespace
 }  // namespace baton

@@ -1,9 +1,16 @@
 #include "kernels/cpu/moe.h"
 
+#include "tests/kernels/fuzz_fixture.h"
 #include "tests/kernels/moe_problem.h"
 
 namespace baton {
 namespace {
+
+// On all devices.
+class MoeTest : public testing::TestWithParam<std::string> {
+ protected:
+  std::unique_ptr<CpuKernels> kernels_ = MakeFuzzed(GetParam());
+};
 
 // Ids between canaries.
 struct GuardedIds {
@@ -16,7 +23,7 @@ struct GuardedIds {
   static constexpr int32_t kCanary = -77;
 };
 
-class MoeRoutingTest : public KernelTest {
+class MoeRoutingTest : public MoeTest {
  protected:
   // Runs `args` (without pointers to outputs) over rows of `logits` with a gap of NaN between them.
   void Route(MoeRoutingArgs args, const std::vector<float>& logits) {
@@ -182,7 +189,7 @@ TEST_P(MoeRoutingTest, ATokenHasTheSameBitsAloneAndAmongOthersWithAnyThreads) {
                       .renormalize = true,
                       .expert_ids = ids.data(),
                       .weights = weights.data()};
-  ASSERT_TRUE(MakeTestKernels(GetParam(), 3)->MoeRouting(args).ok());
+  ASSERT_TRUE(MakeFuzzed(GetParam(), 3)->MoeRouting(args).ok());
   args.num_tokens = 1;
   args.expert_ids = one_id.data();
   args.weights = one.data();
@@ -194,7 +201,7 @@ TEST_P(MoeRoutingTest, ATokenHasTheSameBitsAloneAndAmongOthersWithAnyThreads) {
   }
 }
 
-class MoeCombineTest : public KernelTest {};
+class MoeCombineTest : public MoeTest {};
 
 TEST_P(MoeCombineTest, AddsInAscendingOrderOfExpertsAndSkipsRowsOfOthers) {
   const int64_t tokens = 5, k = 4, dim = 37, rows = 9;
@@ -283,7 +290,7 @@ TEST_P(MoeCombineTest, TokensWithoutExpertsHereBecomeZero) {
   EXPECT_EQ(out.values(), std::vector<float>(3, 0.0f));
 }
 
-class MoeLayerTest : public KernelTest {};
+class MoeLayerTest : public MoeTest {};
 
 // Ranks with half of the experts each, whose local indexes are in another order.
 TEST_P(MoeLayerTest, PartsOfTwoRanksAddUpToTheWholeLayer) {
@@ -298,7 +305,10 @@ TEST_P(MoeLayerTest, PartsOfTwoRanksAddUpToTheWholeLayer) {
                                .num_experts = experts,
                                .top_k = k};
   const auto run = [&](const std::vector<int32_t>& local, std::vector<int32_t> map) {
-    MoeLayer layer{.dim = dim, .ffn = ffn, .expert_map = std::move(map)};
+    MoeLayer layer{.dim = dim,
+                   .ffn = ffn,
+                   .compute = ComputeOf(*kernels_),
+                   .expert_map = std::move(map)};
     for (const int32_t e : local) {
       const auto part = [&](const std::vector<float>& all, int64_t n, int64_t width) {
         const auto begin = all.begin() + e * n * width;
@@ -320,9 +330,9 @@ TEST_P(MoeLayerTest, PartsOfTwoRanksAddUpToTheWholeLayer) {
   EXPECT_EQ(run({7, 6, 5, 4, 3, 2, 1, 0}, {7, 6, 5, 4, 3, 2, 1, 0}), whole);
 }
 
-BATON_FOR_EACH_KERNEL_SET(MoeRoutingTest);
-BATON_FOR_EACH_KERNEL_SET(MoeCombineTest);
-BATON_FOR_EACH_KERNEL_SET(MoeLayerTest);
+BATON_FOR_EACH_FUZZED(MoeRoutingTest);
+BATON_FOR_EACH_FUZZED(MoeCombineTest);
+BATON_FOR_EACH_FUZZED(MoeLayerTest);
 
 }  // namespace
 }  // namespace baton

@@ -17,6 +17,7 @@
 #include "tests/golden/golden_file.h"
 #include "tests/golden/model_under_test.h"
 #include "tests/kernels/cuda/random_model.h"
+#include "tests/unit/common/model/shaped_model.h"
 
 namespace baton {
 namespace {
@@ -105,10 +106,10 @@ TEST_P(CudaSmallGoldenTest, Fp8KeysAndValuesCostNoMoreThanOnTheCpu) {
   }
 }
 
-// GPUs have no layers of experts, and heads of multiples of 8 only.
+// Heads of multiples of 8 only.
 bool IsServed(const std::string& name) {
   const auto config = LoadModelConfig(GoldenModelDir(name));
-  return config.ok() && config->experts.count == 0 && config->head_dim % 8 == 0;
+  return config.ok() && config->head_dim % 8 == 0;
 }
 
 std::vector<std::string> SmallModels() {
@@ -128,8 +129,7 @@ TEST(CudaModelsTest, WhatGpusDoNotServeIsRefusedByNameAtLoad) {
                                               .device = "cuda"},
                                              &sink);
     EXPECT_THAT(std::string(runner.status().message()),
-                testing::AllOf(testing::AnyOf(testing::HasSubstr("num_experts = "),
-                                              testing::HasSubstr("head_dim = ")),
+                testing::AllOf(testing::HasSubstr("head_dim = "),
                                testing::HasSubstr("use --device cpu")))
         << name;
     ++refused;
@@ -157,14 +157,10 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaSmallGoldenTest, testing::ValuesIn(SmallMod
 // matrices no size of which is even.
 class CudaSizesTest : public testing::TestWithParam<RandomModel> {};
 
-TEST_P(CudaSizesTest, IsAsFarFromF32AsTheCpusBf16) {
-  const ModelDir folder;
-  WriteRandomModel(GetParam(), folder);
+void ExpectAsFarFromF32AsTheCpusBf16(const ModelDir& folder, int64_t vocab) {
   GoldenCase text;
   Random random(9);
-  for (int i = 0; i < 70; ++i) {
-    text.prompt_ids.push_back(static_cast<int32_t>(random.Below(GetParam().vocab)));
-  }
+  for (int i = 0; i < 70; ++i) text.prompt_ids.push_back(static_cast<int32_t>(random.Below(vocab)));
   text.greedy_ids.assign(kSteps, 5);
   const auto run = [&](const std::string& device, DType compute) {
     ModelUnderTest model({.model_dir = folder.path(),
@@ -179,6 +175,30 @@ TEST_P(CudaSizesTest, IsAsFarFromF32AsTheCpusBf16) {
   gpu.Add(run("cuda", DType::kBF16), exact);
   EXPECT_LE(gpu.rms(), 2 * cpu.rms());
   EXPECT_GT(gpu.rms(), 0) << "nothing was rounded";
+}
+
+TEST_P(CudaSizesTest, IsAsFarFromF32AsTheCpusBf16) {
+  const ModelDir folder;
+  WriteRandomModel(GetParam(), folder);
+  ExpectAsFarFromF32AsTheCpusBf16(folder, GetParam().vocab);
+}
+
+// No size of which is even, and one that is cut into segments.
+TEST(CudaModelsTest, ExpertsAreAsFarFromF32AsTheCpusBf16) {
+  const ModelShape shapes[] = {
+      {.name = "mixtral", .family = "mixtral", .num_heads = 4, .num_kv_heads = 2, .head_dim = 16,
+       .hidden = 41, .ffn = 53, .vocab = 89},
+      {.name = "qwen2_moe", .family = "qwen2_moe", .num_heads = 2, .num_kv_heads = 1,
+       .head_dim = 24, .hidden = 33, .ffn = 64, .vocab = 96, .bias = true},
+      {.name = "qwen3_moe", .family = "qwen3_moe", .num_heads = 3, .num_kv_heads = 1,
+       .head_dim = 40, .hidden = 51, .ffn = 25, .vocab = 101}};
+  for (const ModelShape& shape : shapes) {
+    SCOPED_TRACE(shape.name);
+    const ModelDir folder;
+    folder.Write("config.json", ConfigOf(shape));
+    folder.Write("model.safetensors", SafetensorsBytes(ShapedWeights(shape).tensors()));
+    ExpectAsFarFromF32AsTheCpusBf16(folder, shape.vocab);
+  }
 }
 
 std::vector<RandomModel> Sizes() {

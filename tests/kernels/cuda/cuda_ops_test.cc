@@ -114,6 +114,94 @@ TEST_F(CudaOpsTest, ProductsNameWhatIsWrong) {
                               {"num_shards", [](auto& a) { a.num_shards = 9; }}});
 }
 
+TEST_F(CudaOpsTest, OperatorsOfExpertsNameWhatIsWrong) {
+  const DeviceArray<int32_t> ids{std::vector<int32_t>(6)}, order{std::vector<int32_t>(6)};
+  const MoeRoutingArgs routing{.logits = f32_.f32(),
+                               .logits_stride = 4,
+                               .num_tokens = kTokens,
+                               .num_experts = 4,
+                               .top_k = 2,
+                               .expert_ids = ids.data(),
+                               .weights = f32_.f32() + 32};
+  ExpectNamed<MoeRoutingArgs>(&ModelOps::MoeRouting, routing,
+                              {{"logits", [](auto& a) { a.logits = nullptr; }},
+                               {"weights", [](auto& a) { a.weights = nullptr; }},
+                               {"num_experts", [](auto& a) { a.num_experts = 1025; }},
+                               {"top_k", [](auto& a) { a.top_k = 5; }},
+                               {"logits_stride", [](auto& a) { a.logits_stride = 3; }}});
+  const MoeAlignArgs align{.expert_ids = zeros_.data(),
+                           .num_tokens = kTokens,
+                           .top_k = 2,
+                           .num_experts = 4,
+                           .num_local_experts = 4,
+                           .row_order = order.data(),
+                           .row_positions = ids.data(),
+                           .expert_offsets = starts_.data()};
+  ExpectNamed<MoeAlignArgs>(&ModelOps::MoeAlign, align,
+                            {{"expert_ids", [](auto& a) { a.expert_ids = nullptr; }},
+                             {"expert_offsets", [](auto& a) { a.expert_offsets = nullptr; }},
+                             {"num_tokens", [](auto& a) { a.num_tokens = INT32_MAX; }},
+                             {"num_local_experts", [](auto& a) { a.num_local_experts = 3; }}});
+  const MoeCombineArgs combine{.y = f32_,
+                               .y_stride = kDim,
+                               .num_rows = 6,
+                               .expert_ids = zeros_.data(),
+                               .row_positions = zeros_.data(),
+                               .weights = f32_.f32(),
+                               .num_tokens = kTokens,
+                               .top_k = 2,
+                               .dim = kDim,
+                               .round_to = kBF16,
+                               .out = out_,
+                               .out_stride = kDim};
+  ExpectNamed<MoeCombineArgs>(&ModelOps::MoeCombine, combine,
+                              {{"y", [](auto& a) { a.y.data = nullptr; }},
+                               {"out", [](auto& a) { a.out.data = nullptr; }},
+                               {"y_stride", [](auto& a) { a.y_stride = kDim - 1; }},
+                               {"out_stride", [](auto& a) { a.out_stride = 0; }}});
+}
+
+TEST_F(CudaOpsTest, ProductsOfExpertsNameWhatIsWrong) {
+  const DeviceArray<int32_t> offsets{std::vector<int32_t>{0, 1, 3}};
+  PackedMatrix weights[2], of_cpu[2], of_one[2];
+  for (int e = 0; e < 2; ++e) {
+    weights[e] = DeviceMatrix(kBF16, RandomFloats(4, kDim * kDim), kDim, kDim);
+    const PackedMatrix& w = weights[e];
+    of_cpu[e] = PackedMatrix(kDim, kDim, kBF16, WeightFormat::kCpuPanels,
+                             Buffer(w.data(), w.size_bytes(), nullptr));
+    of_one[e] = PackedMatrix(kDim + e, kDim, kBF16, WeightFormat::kCuda,
+                             Buffer(w.data(), w.size_bytes(), nullptr));
+  }
+  const ExpertGemmArgs args{.a = x_,
+                            .a_stride = kDim,
+                            .num_a_rows = kTokens,
+                            .expert_offsets = offsets.data(),
+                            .num_experts = 2,
+                            .weights = weights,
+                            .out = out_,
+                            .out_stride = kDim};
+  ExpectNamed<ExpertGemmArgs>(&ModelOps::ExpertGemm, args,
+                              {{"a", [](auto& a) { a.a.data = nullptr; }},
+                               {"out", [](auto& a) { a.out.data = nullptr; }},
+                               {"weights", [](auto& a) { a.weights = nullptr; }},
+                               {"weights[1].n", [&](auto& a) { a.weights = of_one; }},
+                               {"expert_offsets", [](auto& a) { a.expert_offsets = nullptr; }},
+                               {"num_a_rows", [](auto& a) { a.num_a_rows = INT64_MAX; }},
+                               {"num_experts", [](auto& a) { a.num_experts = 1025; }},
+                               {"a_stride", [](auto& a) { a.a_stride = kDim - 1; }},
+                               {"out_stride", [](auto& a) { a.out_stride = kDim - 1; }}});
+  ExpertGemmArgs spoiled = args;
+  spoiled.weights = of_cpu;
+  EXPECT_EQ(device_->ops().ExpertGemm(spoiled).message(),
+            "weights: must be weights that this device has packed");
+  // As many rows as 32 bits can number, of which the experts have three.
+  const DeviceArray<int32_t> order{std::vector<int32_t>{2, 0, 1}};
+  spoiled = args;
+  spoiled.row_order = order.data();
+  spoiled.top_k = INT64_MAX;
+  EXPECT_EQ(device_->ops().ExpertGemm(spoiled).message(), "num_a_rows = 3: must be in [0, 0]");
+}
+
 TEST_F(CudaOpsTest, OperatorsOfElementsNameWhatIsWrong) {
   const RopeArgs rope{.x = out_,
                       .x_stride = kDim,

@@ -127,6 +127,25 @@ TEST_F(CudaRanksTest, FeaturesOfOtherFamiliesGiveTheBitsOfOneRank) {
   }
 }
 
+// Of every expert each rank has a part; the sums of a token's experts are one tree.
+TEST_F(CudaRanksTest, ExpertsGiveTheBitsOfOneRank) {
+  emulation::SetDevices(8);
+  const ModelShape shapes[] = {
+      {.name = "mixtral", .family = "mixtral", .hidden = 44, .vocab = 101, .sizes = {2, 8}},
+      {.name = "qwen2_moe", .family = "qwen2_moe", .num_heads = 4, .hidden = 40, .ffn = 128,
+       .vocab = 99, .sizes = {2, 4}},
+      {.name = "qwen3_moe", .family = "qwen3_moe", .num_heads = 4, .hidden = 41, .ffn = 128,
+       .vocab = 103, .sizes = {4}},
+  };
+  for (const ModelShape& shape : shapes) {
+    SCOPED_TRACE(shape.name);
+    folder_.Write("config.json", ConfigOf(shape));
+    folder_.Write("model.safetensors", SafetensorsBytes(ShapedWeights(shape).tensors()));
+    const std::vector<uint64_t> one = BitsOf(Options(1));
+    for (const int size : shape.sizes) EXPECT_EQ(BitsOf(Options(size)), one) << size;
+  }
+}
+
 TEST_F(CudaRanksTest, AGpuThatIsNotTheFirstHoldsAndComputesAll) {
   WriteRandomModel(kModels[0], folder_);
   std::vector<uint64_t> first;

@@ -15,6 +15,7 @@
 #include "tests/unit/common/model/decode_steps.h"
 #include "tests/unit/common/model/results_harness.h"
 #include "tests/unit/common/model/runner_harness.h"
+#include "tests/unit/common/model/shaped_model.h"
 
 namespace baton {
 namespace {
@@ -66,6 +67,36 @@ TEST(CudaRunnerTest, GraphsGiveTheBitsOfNoGraphAndWriteNothingElse) {
     EXPECT_EQ(on.Run(lengths), off.Run(lengths)) << lengths[0] << " " << lengths.size();
   }
   EXPECT_EQ(on.Pool(), off.Pool());
+}
+
+// Which experts a step's tokens go to changes no launch of its graph, nor any bit of other rows.
+TEST(CudaRunnerTest, GraphsOfExpertsGiveTheBitsOfNoGraphAndOfEachRowAlone) {
+  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe"}) {
+    SCOPED_TRACE(family);
+    const ModelShape shape{.family = family, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16,
+                           .hidden = 41, .ffn = 64, .vocab = 101};
+    const ModelDir folder;
+    folder.Write("config.json", ConfigOf(shape));
+    folder.Write("model.safetensors", SafetensorsBytes(ShapedWeights(shape).tensors()));
+    RunnerOptions options = Options();
+    options.model_dir = folder.path();
+    DecodeSteps on(options, 5);
+    options.graphs = false;
+    DecodeSteps off(options, 5);
+    const std::vector<int32_t> all = {9, 1, 33, 2, 64};
+    for (const std::vector<int32_t>& lengths : {{3}, {17, 0, 40}, all}) {
+      EXPECT_EQ(on.Run(lengths), off.Run(lengths)) << lengths.size();
+    }
+    EXPECT_EQ(on.Pool(), off.Pool());
+    const auto outputs = on.Run(all);
+    EXPECT_EQ(on.Run({9})[0], outputs[0]);
+    EXPECT_EQ(off.Run({9, 1, 33})[2], outputs[2]);
+    const ModelMemory& memory = on.harness().runner().memory();
+    EXPECT_EQ(memory.weights + memory.kv_cache + memory.workspace,
+              on.harness().runner().device().Memory()->taken);
+    const int64_t layers = family == std::string("qwen3_moe") ? 1 : 2;
+    EXPECT_GT(memory.weights, layers * kShapedExperts * 3 * shape.hidden * shape.ffn * 2);
+  }
 }
 
 // 32 MiB for partial results of 512 keys, of 130 floats for each of 32 heads, as of Llama 3 8B.
