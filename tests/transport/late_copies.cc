@@ -8,8 +8,13 @@
 
 namespace baton {
 
+absl::Status LateCopies::FailIfTold() {
+  if (error_.ok() || skip_-- > 0) return absl::OkStatus();
+  return std::exchange(error_, absl::OkStatus());
+}
+
 absl::StatusOr<Buffer> LateCopies::Allocate(int64_t bytes, MemoryKind kind) {
-  RETURN_IF_ERROR(std::exchange(error_, absl::OkStatus()));
+  RETURN_IF_ERROR(FailIfTold());
   BATON_CHECK(kind == MemoryKind::kPinned);
   ASSIGN_OR_RETURN(Buffer buffer, AllocateHost(bytes));
   std::memset(buffer.data(), 0xEE, static_cast<size_t>(bytes));
@@ -17,7 +22,7 @@ absl::StatusOr<Buffer> LateCopies::Allocate(int64_t bytes, MemoryKind kind) {
 }
 
 absl::Status LateCopies::CopyPieces(Lane lane, std::span<const CopyPiece> pieces) {
-  RETURN_IF_ERROR(std::exchange(error_, absl::OkStatus()));
+  RETURN_IF_ERROR(FailIfTold());
   BATON_CHECK(lane == Lane::kTransfer);
   queued_.push_back(pieces);
   ++enqueued_;
@@ -26,12 +31,12 @@ absl::Status LateCopies::CopyPieces(Lane lane, std::span<const CopyPiece> pieces
 }
 
 absl::StatusOr<Mark> LateCopies::MarkNow(Lane lane) {
-  RETURN_IF_ERROR(std::exchange(error_, absl::OkStatus()));
+  RETURN_IF_ERROR(FailIfTold());
   return Mark{lane, enqueued_};
 }
 
 absl::StatusOr<bool> LateCopies::IsDone(Mark mark) {
-  RETURN_IF_ERROR(std::exchange(error_, absl::OkStatus()));
+  RETURN_IF_ERROR(FailIfTold());
   ++questions_;
   if (!hangs_ && !queued_.empty() && --delay_ <= 0) {
     for (const CopyPiece& piece : queued_.front()) {

@@ -23,8 +23,11 @@ class LateCopies : public Device {
   absl::StatusOr<Mark> MarkNow(Lane lane) override;
   absl::StatusOr<bool> IsDone(Mark mark) override;
 
-  // What the next call says.
-  void FailNext(absl::Status status) { error_ = std::move(status); }
+  // What the next call says, or the one so many calls behind it.
+  void FailNext(absl::Status status, int skip = 0) {
+    error_ = std::move(status);
+    skip_ = skip;
+  }
   // From now on no copy runs, until Resume.
   void Hang() { hangs_ = true; }
   void Resume() { hangs_ = false; }
@@ -47,6 +50,7 @@ class LateCopies : public Device {
   absl::Status Synchronize() override { return None(); }
 
  private:
+  absl::Status FailIfTold();
   static absl::Status None() { return absl::UnimplementedError("it only copies"); }
 
   DeviceInfo info_{.name = "late copies"};
@@ -59,6 +63,7 @@ class LateCopies : public Device {
   int64_t copies_ = 0;
   int64_t questions_ = 0;
   absl::Status error_;
+  int skip_ = 0;  // Calls before that error.
 };
 
 }  // namespace baton

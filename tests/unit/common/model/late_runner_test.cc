@@ -278,6 +278,27 @@ TEST(LateRunnerTest, SwappedKvComesBackAndItsOldBlocksAreFreeAtStepDone) {
   }
 }
 
+// Blocks that lie side by side in one pool alone are moved one by one.
+TEST(LateRunnerTest, OnlyNeighboursInBothPoolsMoveAsOne) {
+  LateHarness late(kAsked);
+  LoadedRunner& runner = late->runner();
+  const KvCache &pool = runner.cache(), &swap = *runner.swap();
+  for (BlockId i = 0; i < 12; ++i) FillBlock(runner, pool, i, static_cast<std::byte>(i + 1));
+  const auto expect_moved = [&](const std::vector<BlockMove>& moves) {
+    for (BlockId i = 0; i < 16; ++i) FillBlock(runner, swap, i, std::byte{0xee});
+    ASSERT_TRUE(late->Move(moves, {}).status.ok());
+    for (const BlockMove& move : moves) {
+      EXPECT_EQ(BlockBytesOf(runner, swap, move.destination),
+                BlockBytesOf(runner, pool, move.source))
+          << move.source << " to " << move.destination;
+    }
+  };
+  expect_moved({{0, 3}, {2, 4}, {4, 5}, {9, 6}});   // Destinations.
+  expect_moved({{4, 1}, {5, 3}, {6, 5}, {7, 9}});   // Sources.
+  expect_moved({{6, 4}, {5, 3}, {4, 2}});           // Backwards.
+  expect_moved({{1, 8}, {2, 9}, {8, 10}, {9, 11}});  // Two runs.
+}
+
 // More pieces than a list of them holds: none is written over while copies read it.
 TEST(LateRunnerTest, MoreMovesThanAListHoldsAllArrive) {
   constexpr BlockId kBlocks = 5600;  // None of which has a neighbour: 67,200 pieces.

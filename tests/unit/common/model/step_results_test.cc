@@ -149,6 +149,49 @@ TEST(StepResultsTest, RowsWhoseListsHaveNoRoomGoToTheCpu) {
   EXPECT_EQ(Difference(Read(*results, device, problem), ReadOnCpu(problem)), "");
   // Two of the three, a digest, a row and twenty scores with too many alternatives.
   EXPECT_EQ(cpu.num_rows, 2 + 1 + 1 + 20);
+  // The next step has all of the room again.
+  EXPECT_EQ(Difference(Read(*results, device, problem), ReadOnCpu(problem)), "");
+  EXPECT_EQ(cpu.num_rows, 2 * (2 + 1 + 1 + 20));
+}
+
+// Of a vocabulary smaller than the alternatives that are asked for, on both kinds of device.
+TEST(StepResultsTest, ThereAreNoMoreAlternativesThanTokens) {
+  constexpr int32_t kVocab = 6;
+  const ModelInfo info{.vocab_size = kVocab, .eos_token_ids = {0}};
+  auto context = std::make_shared<SamplingContext>();
+  context->prompt = {1, 2, 3};
+  context->params.temperature = 0;
+  context->params.num_logprobs = context->params.num_prompt_logprobs = 20;
+  StepPlan plan;
+  plan.rows.push_back(
+      {.tokens = context->prompt, .block_table = {0}, .sample = true, .sampling = context});
+  const std::vector<float> logits = {5, 4, 3, 2, 1, 0, 0, 1, 2, 3, 4, 5, 3, 3, 3, 9, 3, 3};
+  const Processors cpu = *MakeDevice({});
+  LateDevice late({});
+  for (Device* const device : {cpu.device.get(), static_cast<Device*>(&late)}) {
+    const auto results = *StepResults::Create(*device, *cpu.host, info, {3, 1, 1});
+    results->Build(plan);
+    const Buffer pinned = *late.Allocate(sizeof(CopyPiece), MemoryKind::kPinned);
+    *pinned.array<CopyPiece>() = results->upload();
+    if (device == &late) {
+      ASSERT_TRUE(late.CopyPieces(Lane::kCompute, {pinned.array<CopyPiece>(), 1}).ok());
+    }
+    const Buffer there = *CopyToDevice(*device, std::as_bytes(std::span(logits)));
+    ASSERT_TRUE(results->Enqueue(0, 3, there.floats(DType::kF32)).ok());
+    Await(*device);
+    ASSERT_TRUE(results->Finish().ok());
+    const std::vector<RowResult> rows = results->Take();
+    EXPECT_EQ(rows[0].status, absl::OkStatus());
+    EXPECT_EQ(rows[0].output.token, 3);
+    const auto tokens = [](const std::vector<TokenLogprob>& top) {
+      std::vector<int32_t> ids;
+      for (const TokenLogprob& one : top) ids.push_back(one.token);
+      return ids;
+    };
+    EXPECT_THAT(tokens(rows[0].output.top), testing::ElementsAre(3, 0, 1, 2, 4, 5));
+    ASSERT_EQ(rows[0].prompt_logprobs.size(), 2u);
+    EXPECT_THAT(tokens(rows[0].prompt_logprobs[1].top), testing::ElementsAre(5, 4, 3, 2, 1, 0));
+  }
 }
 
 // Of a sampled row, of one score among many, and of the last row; on both kinds of device.

@@ -330,6 +330,8 @@ TEST(DeviceStagerDeathTest, ADeviceThatFailsEndsTheProcess) {
   EXPECT_EXIT(stager->Gather({{1, 1}, false}, {&piece, 1}), ends, "it is gone");
   EXPECT_EXIT(stager->Collect(), ends, "it is gone");
   EXPECT_EXIT(stager->AwaitQuiet(), ends, "it is gone");
+  device.FailNext(absl::UnavailableError("it went amid a launch"), 1);
+  EXPECT_EXIT(stager->Gather({{1, 1}, false}, {&piece, 1}), ends, "it went amid a launch");
 }
 
 }  // namespace
