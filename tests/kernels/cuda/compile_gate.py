@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Compiles every kernel file with nvcc and reads what came out.
 
-Usage: compile_gate.py [--keep DIR] [--verbose] [ARCHITECTURE...]   (default: those of the build)
+Usage: compile_gate.py [--keep DIR] [--fresh] [--verbose] [ARCHITECTURE...]   (default: the build's)
 Flags are the build's own (kernels/cuda/nvcc_flags.txt). Fails on a compiler warning, on host code or
 tests of devices that CUDA's own headers do not take, on a kernel that spills registers or has a
 stack frame, on loads and stores of local memory in its machine code, and where an instruction that
 machine_code.py wants is missing. Exits 77, which ctest calls skipped, if there is no CUDA toolkit
 and none can be fetched.
+What has passed is not judged again: gate_memory.py knows it by all that it was made from.
 """
 import argparse
 import concurrent.futures
@@ -18,16 +19,23 @@ import subprocess
 import sys
 import tempfile
 
+import gate_memory
 import machine_code
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 KERNELS = ROOT / "kernels/cuda"
+# Beside the toolkit of toolkit.sh.
+CACHE = pathlib.Path(os.environ.get("BATON_CUDA_CACHE") or pathlib.Path(
+    os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "baton") / "gate"
 
 BUILD_FLAGS = [line for line in (KERNELS / "nvcc_flags.txt").read_text().splitlines()
                if line.startswith("-")]
 FLAGS = [*(flag for flag in BUILD_FLAGS if not flag.startswith("-gencode")),
          "-Xptxas", "-v", "-Werror", "all-warnings", f"-I{ROOT}", "-cubin"]
 ARCHITECTURES = re.findall(r"\bsm_\w+", " ".join(BUILD_FLAGS))
+
+# Of host code that is no folder's own here.
+GPU_REPORT = ROOT / "kernels/api/gpu_report.cc"
 
 # What a compiler that may fuse would fuse.
 PRODUCT_AND_SUM = """
@@ -63,14 +71,15 @@ def toolkit(script, limit_s):
     return pathlib.Path(home.strip())
 
 
+# Each check gives (problems, a line for each kernel).
 def check_flags(home, folder):
-    """The problems of what the build's flags make of a kernel."""
+    """What the build's flags make of a kernel."""
     source, made = folder / "flags.cu", folder / "flags.o"
     source.write_text(PRODUCT_AND_SUM)
     built = subprocess.run([home / "bin/nvcc", *BUILD_FLAGS, "-c", source, "-o", made],
                            capture_output=True, text=True, check=False)
     if built.returncode != 0:
-        return [f"nvcc_flags.txt: {built.stdout}{built.stderr}"]
+        return [f"nvcc_flags.txt: {built.stdout}{built.stderr}"], []
     dump = lambda *what: subprocess.run([home / "bin/cuobjdump", *what, made], check=True,
                                         capture_output=True, text=True).stdout
     problems = [f"nvcc_flags.txt: no {part}" for part in ("sm_80.cubin", "sm_90a.cubin", "sm_80.ptx")
@@ -78,18 +87,27 @@ def check_flags(home, folder):
     code = dump("-sass")
     if "FFMA" in code or "FMUL" not in code or "FADD" not in code:
         problems.append("nvcc_flags.txt: products and sums fuse")
-    return problems
+    return problems, []
 
 
-def check_tests(home):
-    """The problems of what the tests have for devices only, and of the headers that they share."""
-    sources = [source for folder in ("tests/kernels/cuda", "tests/gpu")
-               for source in sorted((ROOT / folder).glob("*.cc"))
-               if "BATON_CUDA_DEVICE" in source.read_text()]
-    command = [*host_compiler(home), '-DBATON_SOURCE_DIR="."', "-fsyntax-only"]
-    done = [subprocess.run([*command, source], capture_output=True, text=True, check=False)
-            for source in sources]
-    return [f"tests of devices: {one.stdout}{one.stderr}" for one in done if one.returncode != 0]
+def tests_of_devices():
+    """Those of each folder."""
+    return [[source for source in sorted((ROOT / folder).glob("*.cc"))
+             if "BATON_CUDA_DEVICE" in source.read_text()]
+            for folder in ("tests/kernels/cuda", "tests/gpu")]
+
+
+def includes(sources):
+    """A source of all of them: what they share is read once, as in the build's batches."""
+    return "".join(f'#include "{source}"\n' for source in sources)
+
+
+def check_tests(home, sources):
+    """What tests have for devices only, and the headers that they share."""
+    command = [*host_compiler(home), '-DBATON_SOURCE_DIR="."', "-fsyntax-only", "-x", "c++", "-"]
+    done = subprocess.run(command, input=includes(sources), capture_output=True, text=True,
+                          check=False)
+    return [f"tests of devices: {done.stdout}{done.stderr}"] * (done.returncode != 0), []
 
 
 def host_compiler(home):
@@ -99,27 +117,24 @@ def host_compiler(home):
 
 
 def check_host_code(home, folder):
-    """The problems of the host's part with CUDA's own headers and library in place of the
-    emulation's, and of a program of it that starts here."""
+    """The host's part with CUDA's own headers and library in place of the emulation's, and a program
+    of it that starts here."""
     cxx = host_compiler(home)
-    program = folder / "list_gpus"
-    main = folder / "list_gpus.cc"
-    main.write_text(LIST_GPUS)
-    listing = [KERNELS / "cuda_gpus.cc", KERNELS / "cuda_status.cc",
-               ROOT / "kernels/api/gpu_report.cc", main]
-    others = sorted(set(KERNELS.glob("*.cc")) - set(listing))
+    program, main, rest = folder / "list_gpus", folder / "list_gpus.cc", folder / "others.cc"
+    listing = [KERNELS / "cuda_gpus.cc", KERNELS / "cuda_status.cc", GPU_REPORT]
+    main.write_text(includes(listing) + LIST_GPUS)
+    rest.write_text(includes(sorted(set(KERNELS.glob("*.cc")) - set(listing))))
     libraries = [home / "lib64/libcudart_static.a", "-labsl_status", "-labsl_statusor",
                  "-labsl_strings", "-labsl_raw_logging_internal", "-labsl_cord", "-ldl", "-lrt",
                  "-lpthread"]
-    for command in ([*cxx, "-fsyntax-only", *others], [*cxx, *listing, "-o", program, *libraries],
+    for command in ([*cxx, "-fsyntax-only", rest], [*cxx, main, "-o", program, *libraries],
                     [program]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            return [f"host code: {done.stdout}{done.stderr}"]
+            return [f"host code: {done.stdout}{done.stderr}"], []
     # Without a driver it says so, and does not fail to start.
     says = done.stdout.strip()
-    print(f"list_gpus: {says}")
-    return [] if "driver" in says else [f"host code: list_gpus says {says!r}"]
+    return [f"host code: list_gpus says {says!r}"] * ("driver" not in says), []
 
 
 def demangle(names):
@@ -152,7 +167,7 @@ def instructions(sass):
 
 
 def check(home, source, architecture, folder):
-    """The problems of one file, and a line for each kernel."""
+    """One file's kernels."""
     cubin = folder / f"{source.stem}.{architecture}.cubin"
     nvcc = [home / "bin/nvcc", *FLAGS, f"-arch={architecture}", source, "-o", cubin]
     built = subprocess.run(nvcc, capture_output=True, text=True, check=False)
@@ -184,6 +199,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("architectures", nargs="*", default=ARCHITECTURES)
     parser.add_argument("--keep", type=pathlib.Path, help="leave the cubins here")
+    parser.add_argument("--fresh", action="store_true", help="judge also what has passed")
     parser.add_argument("--toolkit", default=KERNELS / "toolkit.sh",
                         help="prints the toolkit's folder")
     parser.add_argument("--fetch-limit", type=float, default=300, help="seconds for that")
@@ -191,25 +207,38 @@ def main():
     arguments = parser.parse_args()
     home = toolkit(arguments.toolkit, arguments.fetch_limit)
     sources = [*sorted(KERNELS.glob("*.cu")), ROOT / "tests/gpu/mma_tiles.cu"]
+    # What is to be left in a folder has to be made.
+    memory = gate_memory.Memory(None if arguments.fresh or arguments.keep else CACHE,
+                                gate_memory.tools(home, host_compiler(home)[0]))
     problems, lines = [], []
     with tempfile.TemporaryDirectory() as scratch, \
             concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         folder = arguments.keep or pathlib.Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
+
+        def judge(made_from, check_one, *rest):
+            return pool.submit(memory.judge, [check_one.__name__, *BUILD_FLAGS, *made_from],
+                               lambda: check_one(home, *rest))
+
         # What takes long first: at the end no core waits for the others.
-        tasks_of_host = [pool.submit(check_tests, home), pool.submit(check_host_code, home, folder),
-                         pool.submit(check_flags, home, folder)]
-        tasks = [pool.submit(check, home, source, architecture, folder)
-                 for source in sources for architecture in arguments.architectures]
+        tasks = [judge([architecture, *gate_memory.files_of(source)], check, source, architecture,
+                       folder)
+                 for source in sorted(sources, key=lambda file: -file.stat().st_size)
+                 for architecture in arguments.architectures]
+        tasks += [judge([file for source in [*sorted(KERNELS.glob("*.cc")), GPU_REPORT]
+                         for file in gate_memory.files_of(source)], check_host_code, folder),
+                  judge([], check_flags, folder)]
+        tasks += [judge([file for source in tests for file in gate_memory.files_of(source)],
+                        check_tests, tests) for tests in tests_of_devices()]
         for task in tasks:
             found, kernels = task.result()
             problems += found
             lines += kernels
-        problems += [problem for task in tasks_of_host for problem in task.result()]
     if arguments.verbose:
         print("\n".join(lines))
     print("\n".join(problems))
-    print(f"{len(sources)} files, {len(lines)} kernels, {len(problems)} problems")
+    print(f"{len(sources)} files, {len(lines)} kernels, {len(problems)} problems; "
+          f"{memory.reused} of {len(tasks)} judgements are those of earlier runs")
     return 1 if problems or not lines else 0
 
 

@@ -12,6 +12,7 @@ import tempfile
 import time
 import unittest
 
+import gate_memory
 import machine_code
 
 GATE = pathlib.Path(__file__).resolve().parent / "compile_gate.py"
@@ -70,6 +71,83 @@ GEMM_CODE = ("LDSM.16.M88.4 R4, [R8] ; LDGDEPBAR ; DEPBAR.LE SB0, 0x2 ; DEPBAR.L
              "LDGSTS.E.BYPASS.128 [R5], desc[UR4][R6.64], !P1 ; HMMA.16816.F32 R1, R2, R3, R4 ;")
 ATTENTION_CODE = (GEMM_CODE.replace("DEPBAR.LE SB0, 0x2 ;", "").replace(".F32", ".F32.BF16") +
                   "LDSM.16.MT88.4 R4, [R8+0x40] ;")
+
+
+class GateMemoryTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.judged = 0
+
+    def judge(self, made_from, problems=(), tools="tools"):
+        """Whether it was judged anew, and what that says."""
+        def anew():
+            self.judged += 1
+            return list(problems), ["a line"]
+        before = self.judged
+        memory = gate_memory.Memory(self.root / "passes", tools)
+        says = memory.judge(made_from, anew)
+        self.assertEqual(memory.reused, 1 - (self.judged - before))
+        return self.judged > before, says
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def test_a_pass_is_known_by_all_that_it_was_made_from(self):
+        source = self.write("a.cu", "one")
+        passed = ([], ["a line"])
+        self.assertEqual(self.judge(["-O3", source]), (True, passed))
+        self.assertEqual(self.judge(["-O3", source]), (False, passed))
+        self.assertTrue(self.judge(["-O2", source])[0])
+        self.assertTrue(self.judge(["-O3", "sm_80", source])[0])
+        self.assertTrue(self.judge(["-O3", source], tools="others")[0])
+        self.write("a.cu", "two")
+        self.assertTrue(self.judge(["-O3", source])[0])
+        self.write("a.cu", "one")
+        self.assertFalse(self.judge(["-O3", source])[0])
+
+    def test_parts_do_not_run_together(self):
+        self.assertNotEqual(gate_memory.digest("ab", "c"), gate_memory.digest("a", "bc"))
+
+    def test_what_failed_is_judged_again(self):
+        for _ in range(2):
+            self.assertEqual(self.judge(["x"], problems=["spills"]), (True, (["spills"], ["a line"])))
+        self.assertTrue(self.judge(["x"])[0])
+
+    def test_a_pass_that_was_cut_short_is_none(self):
+        self.judge(["x"])
+        for file in (self.root / "passes").iterdir():
+            file.write_text("[")
+        self.assertTrue(self.judge(["x"])[0])
+
+    def test_old_passes_are_given_up(self):
+        self.judge(["x"])
+        for file in (self.root / "passes").iterdir():
+            os.utime(file, (0, 0))
+        self.assertTrue(self.judge(["x"])[0])
+
+    def test_headers_are_found_through_headers_in_the_tree_and_beside_the_source(self):
+        source = self.write("k/a.cu", '#include "k/b.h"\n#include <c.h>\n  #  include "d.h"\n')
+        others = [self.write("k/b.h", '#include "e.h"'), self.write("k/d.h", '#include "k/a.cu"'),
+                  self.write("e.h", "")]
+        self.write("c.h", "")
+        self.assertEqual(gate_memory.files_of(source, self.root), sorted([source, *others]))
+
+    def test_the_tools_are_the_toolkit_the_compiler_and_the_gate(self):
+        def tools(release):
+            home = self.root / "cuda"
+            for name in ("nvcc", "cuobjdump"):
+                (home / "bin").mkdir(parents=True, exist_ok=True)
+                program = home / "bin" / name
+                program.write_text(f"#!/bin/sh\necho release {release}\n")
+                program.chmod(0o755)
+            return gate_memory.tools(home, os.environ.get("CXX", "c++"))
+        self.assertEqual(tools("13.0"), tools("13.0"))
+        self.assertNotEqual(tools("13.0"), tools("13.2"))
 
 
 class MachineCodeTest(unittest.TestCase):
