@@ -52,7 +52,6 @@ UNTESTED = {
     "common/model/transformer_ends.cc": "the second half of transformer.cc",
     "common/model/transformer_mlp.cc": "a third part of it",
     "common/model/transformer_norms.cc": "a fourth part of it",
-    "kernels/cuda/cuda_gpus.cc": "tests/kernels/cuda/cuda_device_test.cc",
     "kernels/cuda/cuda_status.cc": "tests/kernels/cuda/cuda_device_test.cc",
     "kernels/emulation/access_hooks.cc": "every emulated kernel calls it",
     "kernels/emulation/device_api.cc": "tests/kernels/emulation/emulator_test.cc",

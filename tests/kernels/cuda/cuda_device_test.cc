@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/cuda_gpus.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "tests/kernels/cuda/cuda_device_fixture.h"
 
@@ -210,6 +209,22 @@ TEST_F(CudaDeviceTest, AttentionThatIsTooLargeToBeSplitIsNot) {
   for (const float x : out.Read()) ASSERT_EQ(x, 3);
 }
 
+// Also for what CUDA would free beneath a copy.
+TEST_F(CudaDeviceTest, SynchronizeWaitsForEveryLane) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    emulation::SetSeed(seed);
+    std::memset(host_.data(), 0, 64 * kNumLanes);
+    std::memset(host_.data() + 1024, static_cast<int>(seed), 64);
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      Copy(static_cast<Lane>(lane), lane, host_.data() + 1024, host_.data() + 64 * lane, 64);
+    }
+    ASSERT_TRUE(device_->Synchronize().ok());
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      EXPECT_EQ(host_.data()[64 * lane + 63], static_cast<std::byte>(seed)) << "lane " << lane;
+    }
+  }
+}
+
 // More than the ring of a lane holds, of which nobody asks.
 TEST_F(CudaDeviceTest, ManyMarksMayBeOpen) {
   Copy(Lane::kCompute, 0, host_.data(), there_.data(), 8);
@@ -390,62 +405,6 @@ TEST_F(SecondDeviceTest, IsNoPeerWithoutAWay) {
                                           "1"));
 }
 
-TEST_F(CudaDeviceTest, TheListHasWhatTheDriverShows) {
-  const GpuReport report = ListCudaGpus();
-  EXPECT_EQ(report.driver, "13.0");
-  EXPECT_EQ(report.problem, "");
-  ASSERT_EQ(report.gpus.size(), 1u);
-  const GpuFacts& gpu = report.gpus[0];
-  EXPECT_EQ(gpu.index, 0);
-  EXPECT_EQ(gpu.name, "emulated sm_90");
-  EXPECT_EQ(gpu.architecture, "sm_90");
-  EXPECT_EQ(gpu.memory_total, device_->Memory()->total);
-  EXPECT_EQ(gpu.memory_free, device_->Memory()->free);
-  EXPECT_LT(gpu.memory_free, gpu.memory_total);
-  EXPECT_EQ(gpu.unusable, "");
-  EXPECT_FALSE(gpu.too_old);
-}
-
-// A GPU that another process fills, say.
-TEST_F(CudaDeviceTest, AGpuThatDoesNotAnswerIsNamedWithTheCure) {
-  const auto expect_named = [](absl::string_view text) {
-    for (const char* part : {"device = cuda:0: ", "out of GPU memory", "nvidia-smi"}) {
-      EXPECT_NE(text.find(part), absl::string_view::npos) << text;
-    }
-  };
-  // Behind the count and its properties: cudaMemGetInfo.
-  emulation::FailCall(3, cudaErrorMemoryAllocation);
-  const GpuReport report = ListCudaGpus();
-  ASSERT_EQ(report.gpus.size(), 1u);
-  expect_named(report.gpus[0].unusable);
-  EXPECT_FALSE(report.gpus[0].too_old);
-  EXPECT_GT(report.gpus[0].memory_total, 0);
-  emulation::FailCall(3, cudaErrorMemoryAllocation);
-  const absl::Status status = MakeCudaDevice(0).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  expect_named(status.message());
-}
-
-// `auto` takes the CPU where there is no GPU, and no CPU in place of one that has a fault.
-TEST_F(CudaDeviceTest, ADriverThatDoesNotWorkIsNotTheLackOfAGpu) {
-  emulation::FailCall(1, cudaErrorSystemNotReady);
-  const absl::Status status = MakeCudaDevice(0).status();
-  EXPECT_FALSE(HasNoGpu(status)) << status;
-  for (const char* part : {"error 802", "system not yet initialized", "nvidia-smi"}) {
-    EXPECT_NE(status.message().find(part), std::string::npos) << status;
-  }
-  emulation::FailCall(1, cudaErrorSystemNotReady);
-  GpuReport report = ListCudaGpus();
-  EXPECT_TRUE(report.broken);
-  ChooseForAuto("", report);
-  EXPECT_EQ(report.chosen, "cuda:0");
-  EXPECT_EQ(report.reason, status.message());
-  emulation::FailCall(1, cudaErrorNoDevice);
-  EXPECT_TRUE(HasNoGpu(MakeCudaDevice(0).status()));
-  emulation::FailCall(1, cudaErrorNoDevice);
-  EXPECT_FALSE(ListCudaGpus().broken);
-}
-
 // Of a GPU that is full the load says so, not the first step of each size.
 TEST_F(CudaDeviceTest, AGraphHasItsMemoryWhenItIsCaptured) {
   const auto free = [&] { return device_->Memory()->free; };
@@ -456,6 +415,11 @@ TEST_F(CudaDeviceTest, AGraphHasItsMemoryWhenItIsCaptured) {
   EXPECT_LT(captured, before);
   ASSERT_TRUE(device_->Launch(**graph).ok());
   EXPECT_EQ(free(), captured);
+  {
+    const auto another = device_->Capture([] { return absl::OkStatus(); });
+    EXPECT_LT(free(), captured);
+  }
+  EXPECT_EQ(free(), captured);  // It took its memory along.
   emulation::SetDeviceMemory(device_->Memory()->total - captured);
   EXPECT_EQ(device_->Capture([] { return absl::OkStatus(); }).status().code(),
             absl::StatusCode::kResourceExhausted);

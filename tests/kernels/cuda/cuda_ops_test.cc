@@ -103,6 +103,18 @@ TEST_F(CudaOpsTest, ProductsNameWhatIsWrong) {
                          {"segments", [](auto& a) { a.segments = 3; }},
                          {"a_stride", [](auto& a) { a.a_stride = kDim - 1; }},
                          {"out_stride", [](auto& a) { a.out_stride = INT32_MIN; }}});
+  // Of segments whose sums have no room for one row.
+  constexpr int64_t kWide = (int64_t{32} << 20) / sizeof(float) / 8 + 1;
+  const PackedMatrix wide(kWide, 256, kBF16, WeightFormat::kCuda,
+                          Allocate(8, MemoryKind::kDevice));
+  GemmArgs segments = args;
+  segments.a_stride = 256;
+  segments.m = 1;
+  segments.weights = &wide;
+  segments.segments = 8;
+  segments.out_stride = kWide;
+  EXPECT_EQ(device_->ops().Gemm(segments),
+            absl::ResourceExhaustedError("Gemm: out of GPU memory"));
   const EmbeddingArgs embedding{.shards = {&weights},
                                 .tokens = zeros_.data(),
                                 .num_tokens = kTokens,
@@ -309,6 +321,10 @@ TEST_F(CudaOpsTest, AttentionNamesWhatIsWrongAndServesWhatIsToldTooLarge) {
        {"num_heads", [](auto& a) { a.num_heads = 0; }},
        {"k_cache.data", [](auto& a) { a.k_cache.data = nullptr; }},
        {"v_cache.dim", [](auto& a) { a.v_cache.dim = 1 << 20; }}});
+  args.scales.v_descale = f32_.f32();
+  EXPECT_EQ(device_->ops().VarlenAttention(args).message(),
+            "scales are given: must be none on a GPU; planes of fp8 have scales of their own");
+  args.scales = {};
   const auto expected = out_.ReadBytes();
   // No grid has as many blocks as such lengths might take.
   for (const int32_t keys : {40'000'000, std::numeric_limits<int32_t>::max()}) {

@@ -120,6 +120,9 @@ TEST_F(PackTest, ARowLongerThanAChunk) {
   constexpr int64_t kLength = (int64_t{5} << 20) / 2 + 3;
   const std::vector<float> row = Rounded(DType::kBF16, RandomFloats(3, kLength));
   const WeightRows part{reinterpret_cast<const std::byte*>(row.data()), DType::kF32, 1};
+  for (int i = 0; i < 2; ++i) {  // There are chunks already, of the usual size.
+    ASSERT_TRUE(device_->Pack({.parts = &part, .num_parts = 1, .k = 8}).ok());
+  }
   const auto packed =
       device_->Pack({.parts = &part, .num_parts = 1, .k = kLength, .compute = DType::kBF16});
   ASSERT_TRUE(packed.ok()) << packed.status();

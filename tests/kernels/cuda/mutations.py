@@ -17,6 +17,7 @@ import sys
 import tempfile
 
 import attention_mutations
+import device_mutations
 import expert_mutations
 import product_mutations
 import runner_mutations
@@ -205,6 +206,7 @@ MUTATIONS = [
     ("cuda_ops.cc", DEVICE, "*", "a table of another device",
      "  RETURN_IF_ERROR(RequirePackedShards(args, WeightFormat::kCuda));\n", ""),
     *attention_mutations.MUTATIONS,
+    *device_mutations.MUTATIONS,
     *expert_mutations.MUTATIONS,
     *product_mutations.MUTATIONS,
     *runner_mutations.MUTATIONS,
