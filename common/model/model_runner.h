@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "common/base/ids.h"
 #include "common/base/sampling.h"
+#include "common/base/time.h"
 #include "common/kv_cache/kv_layout.h"
 
 namespace baton {
@@ -78,6 +79,7 @@ struct StepDone {
   uint64_t step = 0;
   absl::Status status;
   std::vector<RowResult> rows;  // In the plan's order.
+  Duration host{};  // From its start until the device had all of its layers to do.
 };
 
 // Computes steps, one at a time, off the caller's thread. LayerDone (ascending), RowsDone

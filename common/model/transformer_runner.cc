@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/base/clock.h"
 #include "common/base/fail_point.h"
 #include "common/base/status.h"
 #include "common/base/this_thread.h"
@@ -95,7 +96,7 @@ void TransformerRunner::ComputeLoop(const std::stop_token& ending) {
 std::optional<StepDone> TransformerRunner::RunStep(const StepPlan& plan) {
   step_ = plan.step;
   StepDone done{.step = plan.step, .status = {}, .rows = {}};
-  done.status = Enqueue(plan);
+  done.status = Enqueue(plan, done.host);
   const absl::Status ended = EndStep(done.status);
   if (!ended.ok()) {
     if (parts_.group != nullptr) parts_.group->Fail(ended);
@@ -124,7 +125,8 @@ absl::Status TransformerRunner::GoOn() {
   return stop == 0 ? absl::OkStatus() : absl::CancelledError("the runner is stopping");
 }
 
-absl::Status TransformerRunner::Enqueue(const StepPlan& plan) {
+absl::Status TransformerRunner::Enqueue(const StepPlan& plan, Duration& host) {
+  const Time begin = SteadyNow();
   RETURN_IF_ERROR(GoOn());
   RETURN_IF_ERROR(MoveBlocks(plan));
   if (plan.rows.empty()) return absl::OkStatus();
@@ -133,6 +135,7 @@ absl::Status TransformerRunner::Enqueue(const StepPlan& plan) {
   if (leads_) parts_.results->Build(plan);
   RETURN_IF_ERROR(metadata_.Upload(leads_ ? parts_.results->upload() : CopyPiece{}));
   RETURN_IF_ERROR(EnqueuePass(graph_size));
+  host = SteadyNow() - begin;
   return ReadLogits();
 }
 

@@ -81,7 +81,7 @@ class TransformerRunner : public StoppableRunner {
   void ComputeLoop(const std::stop_token& ending);
   // Nothing when the device is lost.
   std::optional<StepDone> RunStep(const StepPlan& plan);
-  absl::Status Enqueue(const StepPlan& plan);
+  absl::Status Enqueue(const StepPlan& plan, Duration& host);
   // Whether to: CANCELLED if rank 0 was stopped. All ranks come here alike.
   absl::Status GoOn();
   // Why the step's end is the runner's: what it has enqueued does not end, or the step has not

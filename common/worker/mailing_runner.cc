@@ -21,6 +21,10 @@ MailingRunner::MailingRunner(WorkerInbox inbox, Metrics* metrics)
       prefill_seconds_(StepSeconds(metrics, "prefill")),
       decode_seconds_(StepSeconds(metrics, "decode")),
       mixed_seconds_(StepSeconds(metrics, "mixed")),
+      host_seconds_(metrics->AddHistogram(
+          "baton_step_host_seconds",
+          "Of a pass, the time until a GPU has all layers to do; on a CPU until they are done.", {},
+          DoublingBuckets(0.00005, 17))),
       busy_(SteadyNow()) {
   ExportBusyTime(&busy_, SteadyNow, metrics);
   metrics->Export("baton_tokens_total", "Tokens through the model.", MetricKind::kCounter, [this] {
@@ -55,6 +59,7 @@ void MailingRunner::OnStepDone(StepDone done) {
   Histogram& seconds = !decodes ? prefill_seconds_ : prefills ? mixed_seconds_ : decode_seconds_;
   const Time now = SteadyNow();
   seconds.Observe(ToSeconds(now - started_));
+  if (done.host > Duration::zero()) host_seconds_.Observe(ToSeconds(done.host));
   busy_.End(now);
   plan_.reset();
   Post(inbox_, std::move(done));  // Last: the next step may start at once.

@@ -16,8 +16,8 @@ namespace baton {
 // measures each step. Set the runner before the first Start; it must be gone before this is.
 class MailingRunner : public ModelRunner, public RunnerSink {
  public:
-  // The inbox outlives this. Adds baton_step_seconds, baton_tokens_total and what ExportBusyTime
-  // does.
+  // The inbox outlives this. Adds baton_step_seconds, baton_step_host_seconds, baton_tokens_total
+  // and what ExportBusyTime does.
   MailingRunner(WorkerInbox inbox, Metrics* metrics);
 
   void set_runner(ModelRunner* runner) { runner_ = runner; }
@@ -33,6 +33,7 @@ class MailingRunner : public ModelRunner, public RunnerSink {
   Histogram prefill_seconds_;
   Histogram decode_seconds_;
   Histogram mixed_seconds_;
+  Histogram host_seconds_;
   std::atomic<int64_t> computed_tokens_ = 0;
   std::atomic<int64_t> sampled_tokens_ = 0;
   BusyTime busy_;

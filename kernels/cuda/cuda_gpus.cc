@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_gpus.h"
 
+#include <cstdlib>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -13,8 +14,10 @@ std::string VersionName(int version) {
   return absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
-// 0: there is no driver.
+// 0: there is no driver. CUDA's first call: before it starts it is told to load all kernels then,
+// not each at its first launch, amid a step or a capture, which would take memory and time there.
 int DriverVersion() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   int version = 0;
   return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
 }

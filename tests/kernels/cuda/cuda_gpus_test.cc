@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_gpus.h"
 
+#include <cstdlib>
 #include <string>
 
 #include "tests/kernels/cuda/cuda_device_fixture.h"
@@ -65,6 +66,21 @@ TEST_F(CudaGpusTest, ADriverThatDoesNotWorkIsNotTheLackOfAGpu) {
   EXPECT_TRUE(HasNoGpu(MakeCudaDevice(0).status()));
   emulation::FailCall(1, cudaErrorNoDevice);
   EXPECT_FALSE(ListCudaGpus().broken);
+}
+
+// By who has not been told otherwise; before a GPU is made and before one is listed.
+TEST_F(CudaGpusTest, AllKernelsAreLoadedAtTheStart) {
+  const std::string name = "CUDA_MODULE_LOADING";
+  for (const bool lists : {false, true}) {
+    for (const std::string told : {"", "LAZY"}) {
+      told.empty() ? unsetenv(name.c_str()) : setenv(name.c_str(), told.c_str(), 1);
+      lists ? (void)ListCudaGpus() : (void)MakeCudaDevice(0);
+      const char* const says = std::getenv(name.c_str());
+      ASSERT_NE(says, nullptr);
+      EXPECT_EQ(says, told.empty() ? "EAGER" : told) << lists;
+    }
+  }
+  unsetenv(name.c_str());
 }
 
 // One that is too old is passed over by `auto`, and refused where it is asked for.

@@ -1,4 +1,4 @@
-"""Of mutations.py: the device's host code."""
+"""Of mutations.py: the device's host code, and the sums of pieces that its tests ask for."""
 DEVICE_TEST = "cuda_device_test"
 
 MUTATIONS = [
@@ -32,4 +32,13 @@ MUTATIONS = [
      "    facts.too_old = !status.ok();\n", ""),
     ("cuda_gpus.cc", DEVICE_TEST, "CudaGpus*", "the first GPU that is not there",
      "index >= count", "index > count"),
+    ("piece_sums.cu", DEVICE_TEST, "PieceSums*", "no barrier before the sums of threads are read",
+     "s.sums[threadIdx.x] = sum;\n  __syncthreads();", "s.sums[threadIdx.x] = sum;"),
+    ("piece_sums.cu", DEVICE_TEST, "PieceSums*", "no barrier between levels of the tree",
+     "s.sums[threadIdx.x + half];\n    __syncthreads();", "s.sums[threadIdx.x + half];"),
+    ("piece_sums.cu", DEVICE_TEST, "PieceSums*", "half of the tree", "kThreads / 2;", "kThreads / 4;"),
+    ("piece_sums.cu", DEVICE_TEST, "PieceSums*", "words of a factor without its last bit",
+     "(z ^ (z >> 31)) | 1", "z ^ (z >> 31)"),
+    ("piece_sums.cu", DEVICE_TEST, "PieceSums*", "the last word is left out",
+     "i < count; i += kThreads", "i + 1 < count; i += kThreads"),
 ]

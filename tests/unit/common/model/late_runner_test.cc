@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "common/base/clock.h"
 #include "common/base/random.h"
 #include "tests/late_device/late_device.h"
 #include "tests/unit/common/model/results_harness.h"
@@ -239,6 +240,27 @@ TEST(LateRunnerTest, ALayerIsReportedWhenItsKvIsInTheCache) {
     EXPECT_EQ(at_report[layer], layer_bytes(layer)) << layer;
     EXPECT_NE(at_report[layer], std::vector<std::byte>(at_report[layer].size(), std::byte{0xff}));
   }
+}
+
+// What the device does after the last call counts for the device.
+TEST(LateRunnerTest, TheHostsPartOfAStepEndsBeforeTheDevices) {
+  LateHarness late(kAsked);
+  Time last_layer{};
+  late.sink().on_layer = [&](int32_t layer) {
+    if (layer != 5) return;
+    last_layer = SteadyNow();
+    while (SteadyNow() - last_layer < std::chrono::milliseconds(100)) {
+    }
+  };
+  const auto context = LatePrompt(20);
+  const Time begin = SteadyNow();
+  const StepDone done = late->Step({{.tokens = context->prompt,
+                                     .block_table = {0, 1},
+                                     .sample = true,
+                                     .sampling = context}});
+  EXPECT_GT(done.host, Duration::zero());
+  EXPECT_LE(begin + done.host, last_layer);
+  EXPECT_EQ(late->Move({{0, 3}}, {}).host, Duration::zero());
 }
 
 // A sequence moves out while another computes, and back before its next token; the blocks that it

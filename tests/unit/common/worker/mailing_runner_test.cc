@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
 
 #include "tests/unit/common/worker/mail_list.h"
@@ -19,8 +20,10 @@ class InstantRunner : public ModelRunner {
   void Start(std::shared_ptr<const StepPlan> plan) override {
     sink_->OnLayerDone({.step = plan->step, .layer = 0});
     sink_->OnRowsDone({.step = plan->step, .rows = 32});
-    sink_->OnStepDone({.step = plan->step});
+    sink_->OnStepDone({.step = plan->step, .status = {}, .rows = {}, .host = host});
   }
+
+  Duration host{};
 
  private:
   RunnerSink* const sink_;
@@ -66,6 +69,18 @@ TEST_F(MailingRunnerTest, CountsStepsByPhaseAndTokensByKind) {
   EXPECT_THAT(text, HasSubstr("baton_step_seconds_count{phase=\"mixed\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("baton_tokens_total{kind=\"computed\"} 11\n"));
   EXPECT_THAT(text, HasSubstr("baton_tokens_total{kind=\"sampled\"} 6\n"));
+}
+
+TEST_F(MailingRunnerTest, CountsTheHostsPartOfStepsThatHaveOne) {
+  runner_.host = std::chrono::milliseconds(300);
+  Run({Decode()});
+  runner_.host = std::chrono::milliseconds(200);
+  Run({Prefill(3)});
+  runner_.host = {};  // It only moved blocks, or failed.
+  Run({Decode()});
+  const std::string text = metrics_.Render();
+  EXPECT_THAT(text, HasSubstr("baton_step_host_seconds_count 2\n"));
+  EXPECT_THAT(text, HasSubstr("baton_step_host_seconds_sum 0.5\n"));
 }
 
 TEST_F(MailingRunnerTest, WhatIsComputedAgainIsPrefillAndSoIsAPromptOfOneToken) {
