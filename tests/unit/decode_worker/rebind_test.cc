@@ -55,6 +55,16 @@ TEST_F(RebindTest, AReservationThatNobodyBindsAgainIsGivenUp) {
   EXPECT_TRUE(node_.idle());
 }
 
+TEST_F(RebindTest, APromptThatItComputesItselfIsNotScoredAgain) {
+  DecodeRequest request = Request(1, 10);
+  request.sampling.num_prompt_logprobs = 5;
+  Open(1, std::move(request));
+  EndTransfer(1, absl::UnavailableError("connection lost"));
+  Rebind(1, 2, 0);
+  ASSERT_FALSE(runner_.plans.empty());
+  EXPECT_EQ(runner_.plans.back()->rows[0].sampling->params.num_prompt_logprobs, -1);
+}
+
 TEST_F(RebindTest, GivesANewTicketForTheSameBlocksUnderNewEpochs) {
   Open(1, Request(1, 10));
   Begin(1);

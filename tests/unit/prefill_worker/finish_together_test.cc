@@ -15,6 +15,15 @@ class PrefillFinishTogetherTest : public PrefillNodeHarness {
     request.handoff->ranks[0].endpoint = "127.0.0.1:7001";
     return request;
   }
+  void SendElsewhere(uint64_t id) {
+    Handle(SendAsked{{.sequence = {1, id},
+                      .attempt = 2,
+                      .handoff = {.ticket = {9, 50},
+                                  .ranks = {{"127.0.0.1:7002", {0, 4}}},
+                                  .pair_key = {8},
+                                  .decode = 78,
+                                  .first_token = 0}}});
+  }
   // Whether a prompt of 10 tokens has its first token before one of 12 behind it has: a step takes
   // 8 tokens.
   bool FirstIsAlone(PrefillRequest first) {
@@ -78,6 +87,34 @@ TEST_F(PrefillFinishTogetherTest, HalfOfItsTimeIsForTheAnswer) {
   Handle(CallBroken{2});
   FinishStep();
   for (uint64_t id : {1, 2}) TransferEnds(id);
+}
+
+// ---- What it waited for is not its decode worker any more --------------------------------------
+
+TEST_F(PrefillFinishTogetherTest, APromptThatIsSentToAnotherWorkerWaitsNoLonger) {
+  Open(1, Local(1, 10));
+  Open(2, Local(2, 32));
+  FinishStep();
+  FinishStep();
+  EXPECT_TRUE(outbox_.calls[1].events.empty());
+  SendElsewhere(1);
+  FinishStep();  // Began before.
+  FinishStep();
+  EXPECT_FALSE(outbox_.calls[1].events.empty());
+}
+
+TEST_F(PrefillFinishTogetherTest, NorDoesOneThatIsSentToAnotherBeforeItHasBlocks) {
+  Open(2, Local(2, 32));
+  Open(1, Local(1, 20));
+  Open(3, Local(3, 24));
+  EXPECT_EQ(node_.Status().waiting, 2);
+  SendElsewhere(1);
+  Handle(CallBroken{2});
+  FinishStep();
+  TransferEnds(2, absl::CancelledError("aborted"));
+  EXPECT_EQ(node_.Status().waiting, 0);
+  for (int i = 0; i < 3; ++i) FinishStep();
+  EXPECT_FALSE(outbox_.calls[1].events.empty());
 }
 
 }  // namespace

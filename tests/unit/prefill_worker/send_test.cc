@@ -78,6 +78,29 @@ TEST_F(SendTest, SendsKeptKvWithoutComputingItAgain) {
   EXPECT_TRUE(node_.idle());
 }
 
+TEST_F(SendTest, WhoEndsDoesNotTakeATicketAlongThatIsAnothersByThen) {
+  ToKept();
+  PrefillRequest request = Request(2, 8);
+  request.handoff->ticket = {9, 1};
+  Open(2, std::move(request));
+  ASSERT_EQ(transport_.started.size(), 2u);
+  Handle(CallBroken{1});
+  FinishStep();
+  TransferEnds(1);
+  EXPECT_EQ(outbox_.Closed(2), Code::kOk);
+}
+
+TEST_F(SendTest, ATargetThatNeverWasSentToIsForgottenWithTheNext) {
+  Open(2, Request(2, 40));
+  Open(1, Request(1, 16));
+  ASSERT_EQ(node_.Status().waiting, 1);
+  Send(1, 2, 50);
+  PrefillRequest request = Request(3, 4);
+  request.handoff->ticket = {9, 1};
+  Open(3, std::move(request));
+  EXPECT_EQ(outbox_.Closed(3), std::nullopt);
+}
+
 TEST_F(SendTest, KeptKvThatNobodyAsksForIsGivenUp) {
   ToKept();
   EXPECT_EQ(node_.NextDeadline(), now_ + seconds(10));
