@@ -15,6 +15,7 @@
 #include <set>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "common/rpc/audit_call.h"
 #include "common/rpc/method_roles.h"
 #include "common/rpc/worker_link.h"
@@ -288,6 +289,19 @@ TEST_P(RenewalTest, NewFilesMeanANewConnectionAndTheOldOneStaysForItsCallsAWhile
   EXPECT_TRUE(SweepUntil([&] { return !link_->Holds(old); }));
   EXPECT_EQ(inbox_.Count<WorkerDown>(), 0);
   EXPECT_EQ(inbox_.Count<WorkerUp>(), 0);
+}
+
+TEST_P(RenewalTest, WithAConnectionThoseAreLostThatItReplaced) {
+  Connect();
+  const WorkerLink::Peer first = link_->peer();
+  GiveRouter(authority_, authority_.certificate_pem());
+  ASSERT_TRUE(SweepUntil([&] { return link_->peer().stubs != first.stubs; }));
+  ASSERT_EQ(lost_, nullptr);
+  link_->Distrust(link_->peer().stubs.get());
+  ASSERT_TRUE(inbox_.Next<WorkerDown>().has_value());
+  const Time limit = SteadyNow() + std::chrono::seconds(60);
+  while (lost_ != first.stubs.get() && SteadyNow() < limit) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(lost_, first.stubs.get()) << "the last of those whose calls are to end";
 }
 
 TEST_P(RenewalTest, AWorkerThatIsNotYetToldOfTheNewCaKeepsTheOldConnection) {
