@@ -260,6 +260,8 @@ void RouterNode::OpenPrefill(SequenceState& sequence, std::optional<HandoffTarge
   if (sequence.prefill.tokens == 0) {
     directory_.Take(sequence.prefill, sequence.prefill.worker, sequence.base);
   }
+  // Since it was chosen the worker may be connected anew.
+  sequence.prefill.connection = directory_.at(sequence.prefill.worker).connection;
   waits_.Clear(sequence);
   sequence.prefill.call = NewCall(sequence);
   outbox_.OpenPrefill(sequence.prefill.call, sequence.prefill.worker,

@@ -28,6 +28,7 @@ void Recovery::AddLoss(SequenceState& sequence, const SequenceState::Side& side,
   if (IsLost(sequence, side)) return;
   sequence.losses.push_back({.worker = side.worker,
                              .incarnation = side.incarnation,
+                             .connection = side.connection,
                              .status = std::move(why),
                              .at = now});
 }
@@ -49,6 +50,8 @@ void Recovery::OnQueued(SequenceState& sequence, Time now) {
 }
 
 // A worker whose call broke is healthy once it was heard of again, over the connection of the call.
+// No time tells which that was: a call's end, its connection's and the next one are often read in
+// one turn, and in any order.
 absl::StatusOr<bool> Recovery::Judge(SequenceState& sequence, Time now) {
   BATON_CHECK(sequence.state == SequenceState::State::kQueued && !sequence.recovering);
   if (sequence.ready_at > now) return false;
@@ -57,7 +60,7 @@ absl::StatusOr<bool> Recovery::Judge(SequenceState& sequence, Time now) {
     BATON_CHECK(loss.at <= now);
     const WorkerDirectory::Worker& worker = directory_.at(loss.worker);
     const bool is_up = directory_.IsUp(loss.worker, loss.incarnation) && !worker.status.draining &&
-                       worker.up_since <= loss.at;  // Else its connection was lost with the call.
+                       worker.connection == loss.connection;  // Else that was lost with the call.
     const bool may_be_down = absl::IsUnavailable(loss.status) || absl::IsCancelled(loss.status) ||
                              absl::IsDataLoss(loss.status);
     if (is_up && may_be_down && worker.last_status <= loss.at) {

@@ -42,11 +42,13 @@ struct SequenceState {
     CallId call = 0;  // 0 = none open.
     int32_t worker = -1;
     Incarnation incarnation = 0;
-    int64_t tokens = 0;  // Counted in the worker's pending_tokens for it.
+    int64_t connection = 0;  // To the worker, over which its call goes.
+    int64_t tokens = 0;      // Counted in the worker's pending_tokens for it.
   };
   struct Loss {
     int32_t worker = 0;
     Incarnation incarnation = 0;
+    int64_t connection = 0;
     absl::Status status;
     Time at{};
   };

@@ -76,7 +76,7 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   w.last_progress = now;
   w.stands_since = now;
   w.last_status = now;
-  w.up_since = now;
+  w.connection = ++num_connections_;
   w.hung = false;
   w.skip_until = {};
   w.status = {.incarnation = hello.incarnation, .blocks = {.free = hello.num_blocks}};
@@ -184,6 +184,7 @@ void WorkerDirectory::Take(SequenceState::Side& side, int32_t worker, int64_t to
   BATON_CHECK(w.up && !w.hung);
   side.worker = worker;
   side.incarnation = w.hello.incarnation;
+  side.connection = w.connection;
   side.tokens = tokens;
   w.pending_tokens += tokens;
   w.taken_tokens += tokens;

@@ -41,7 +41,7 @@ class WorkerDirectory {
     Time last_progress{};        // Its progress counter moved.
     Time stands_since{};         // It computes, and the counter has not moved since then.
     Time last_status{};          // It was heard of.
-    Time up_since{};             // Its connection was made.
+    int64_t connection = 0;      // To it, by a number of its own; 0 before the first.
     Time last_token{};           // As in WorkerView.
     bool hung = false;           // Fenced: see HungAt.
   };
@@ -137,6 +137,7 @@ class WorkerDirectory {
 
   const Duration hang_limit_;
   std::vector<Worker> workers_;
+  int64_t num_connections_ = 0;
   Time last_look_ = kNever;  // kNever: there was none.
   Time awake_since_{};       // No two looks lay far apart since then.
   std::map<ReachKey, ReachHistory> reach_;  // Of the usable workers.

@@ -45,6 +45,51 @@ TEST_F(RecoveryOrdersTest, AnAnswerThatLostAllWaitsInTheQueuesOrder) {
   EXPECT_EQ(outbox_.decodes.size(), 2u);  // It does not overtake.
 }
 
+// A router that had no turn for a while reads all of it at once. Twice ten calls are lost, and ten
+// retries are all that it has.
+TEST_F(RecoveryOrdersTest, CallsThatAreLostWithTheirConnectionAreMovesInWhateverOrderItIsRead) {
+  std::vector<CallId> running;
+  for (uint64_t key = 1; key <= 40; ++key) ToDecoding(key, Request(3, 9));
+  for (const auto& opened : outbox_.decodes) {
+    if (opened.worker == 1) running.push_back(opened.call);
+  }
+  ASSERT_GE(running.size(), 20u);
+  const auto is_early = [&](CallId call) { return call % 4 < 2; };
+  const auto read_ends = [&](bool early) {
+    for (const CallId call : running) {
+      if (is_early(call) == early) node_->Handle(CallClosed{call, Gone()}, now_);
+    }
+  };
+  read_ends(true);
+  node_->Handle(WorkerDown{.worker = 1, .reason = "connection lost"}, now_);
+  node_->Handle(WorkerUp{1, {.role = Role::kDecode,
+                             .incarnation = incarnation(1),
+                             .block_size = 16,
+                             .num_blocks = 100,
+                             .max_model_len = 200}},
+                now_);
+  read_ends(false);
+  node_->Step(now_);
+  Sleep(milliseconds(10));
+  Heard(1);
+  Judged();
+  EXPECT_EQ(node_->counters().moves, std::ssize(running));
+  EXPECT_EQ(node_->counters().retries, 0);
+  EXPECT_EQ(node_->counters().failed, 0);
+}
+
+TEST_F(RecoveryOrdersTest, ACallGoesOverTheConnectionOfWhenItIsOpenedNotOfWhenItsWorkerWasChosen) {
+  Submit(1, Request());
+  ASSERT_EQ(last_decode().prefill, incarnation(0));
+  Handle(WorkerDown{.worker = 0, .reason = "connection lost"});
+  Up(0, incarnation(0));
+  Reserved(decode_call());
+  Closed(prefill_call(), Failed());
+  Judged();
+  EXPECT_EQ(node_->counters().retries, 1);
+  EXPECT_EQ(node_->counters().moves, 0);
+}
+
 TEST_F(RecoveryOrdersTest, WhoseHoldHasEndedWaitsInTheQueuesOrder) {
   Create({.max_pending_prefill_tokens = 10}, true, {Role::kPrefill, Role::kDecode});
   ToPrefilling(1, Request(3, 9));

@@ -37,8 +37,10 @@ class RecoveryTest : public testing::Test {
   void Heard(int32_t worker) {
     directory_.OnStatus(worker, {.incarnation = 100u + worker}, now_);
   }
-  static SequenceState::Side On(int32_t worker) {
-    return {.worker = worker, .incarnation = 100u + worker};
+  SequenceState::Side On(int32_t worker) {
+    return {.worker = worker,
+            .incarnation = 100u + worker,
+            .connection = directory_.at(worker).connection};
   }
   // Loses that worker, of which something is heard before the judgement.
   absl::StatusOr<bool> LoseAndJudge(SequenceState& sequence, int32_t worker, bool is_up,
@@ -125,6 +127,20 @@ TEST_F(RecoveryTest, AWorkerThatMayBeDownIsJudgedWhenItWasHeardOf) {
   Heard(1);
   EXPECT_TRUE(recovery_.Judge(sequence, now_).value());
   EXPECT_EQ(sequence.retries, 1);
+}
+
+TEST_F(RecoveryTest, AWorkerThatIsConnectedAnewWasLostThoughItIsReadBeforeItsCall) {
+  SequenceState& sequence = sequences_.New();
+  const SequenceState::Side side = On(1);
+  directory_.OnDown(1, "gone", now_);
+  Up(1, 101);
+  recovery_.AddLoss(sequence, side, absl::UnavailableError("gone"), now_);
+  recovery_.OnQueued(sequence, now_);
+  now_ += options_.judge_delay;
+  Heard(1);
+  EXPECT_TRUE(recovery_.Judge(sequence, now_).value());
+  EXPECT_EQ(sequence.moves, 1);
+  EXPECT_EQ(sequence.retries, 0);
 }
 
 TEST_F(RecoveryTest, OneWorkerIsLostOnceAndForgivenWhenADecodeWorkerGoesOn) {
