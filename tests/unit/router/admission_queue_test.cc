@@ -159,6 +159,20 @@ TEST_F(AdmissionQueueTest, NobodyGoesInVain) {
   EXPECT_EQ(queue_.GoesFor(Body(61, 1, 1, "c")), std::nullopt);
 }
 
+TEST_F(AdmissionQueueTest, NobodyGoesWhereOthersWouldStillFillTheQueue) {
+  ASSERT_TRUE(Admit(1, Body(95, 1, 1, "a")).ok());
+  ASSERT_TRUE(Admit(2, Body(1, 900, 1, "b")).ok());
+  EXPECT_EQ(queue_.GoesFor(Body(1, 150, 1, "c")), std::nullopt) << "a has next to no bytes";
+}
+
+TEST_F(AdmissionQueueTest, ATenantsOwnRequestsDoNotGoForItsNextWhateverItsWeightIsByThen) {
+  ASSERT_TRUE(Admit(1, Body(60, 1, 1, "a")).ok());
+  ASSERT_TRUE(Admit(2, Body(40, 1, 1, "b")).ok());
+  ValidRequest heavier = Body(10, 1, 1, "a");
+  heavier.weight = 10;
+  EXPECT_EQ(queue_.GoesFor(heavier), std::nullopt);
+}
+
 // ---- Predicted waits ---------------------------------------------------------------------------
 
 TEST_F(AdmissionQueueTest, WhoWouldWaitForTooLongIsRefusedAtOnceAndToldWhenNot) {
@@ -223,6 +237,21 @@ TEST_F(AdmissionQueueTest, PriorityGoesBeforeArrivalAndHoldersApart) {
   queue_.Remove(*all[0]);
   EXPECT_FALSE(queue_.Contains(*all[0]));
   EXPECT_THAT(Waiting(), ElementsAre(3, 4, 2));
+}
+
+TEST_F(AdmissionQueueTest, WhoseTenantIsGivenTokensBackMovesUpWhileItWaits) {
+  for (uint64_t key = 1; key <= 2; ++key) {
+    ASSERT_TRUE(Admit(key, Body(1, 1, 1, key == 1 ? "a" : "b")).ok());
+    queue_.Charge(key, 10 * static_cast<int64_t>(key));
+    queue_.Add(sequences_.Of(*queue_.AccountOf(key)), now_);
+  }
+  const auto first = [this] {
+    queue_.waiting().BeginPass(now_);
+    return queue_.waiting().Next();
+  };
+  EXPECT_EQ(first(), 1u);
+  queue_.Charge(2, -25);
+  EXPECT_EQ(first(), 2u);
 }
 
 TEST_F(AdmissionQueueTest, WhoLetsItsSideGoMovesToTheOthersWhenItIsAddedAgain) {

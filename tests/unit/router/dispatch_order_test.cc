@@ -151,6 +151,21 @@ TEST_F(DispatchOrderTest, AWorkerWithoutRoomIsKeptForTheOneItRefused) {
   EXPECT_EQ(outbox_.decodes.size(), 4u) << "it has its room";
 }
 
+TEST_F(DispatchOrderTest, WhoIsKeptOutByAClaimIsWokenWhenItEnds) {
+  Submit(1, Request(100));
+  ASSERT_EQ(outbox_.decodes.back().worker, 1);
+  Closed(decode_call(), absl::ResourceExhaustedError("no blocks are free"));
+  ASSERT_EQ(outbox_.decodes.back().worker, 2) << "the large one waits for its answer there";
+  Handle(WorkerStatusChanged{.worker = 2, .status = {.incarnation = 102, .draining = true}});
+  Submit(2, Request());
+  Wait(milliseconds(20));
+  ASSERT_EQ(outbox_.decodes.size(), 2u);
+  EXPECT_EQ(node_->NextDeadline(), now_ - milliseconds(20) + seconds(1));
+  Wait(milliseconds(980));
+  ASSERT_EQ(outbox_.decodes.size(), 3u);
+  EXPECT_EQ(outbox_.decodes.back().worker, 1);
+}
+
 TEST_F(DispatchOrderTest, AClaimGoesWithWhoMadeIt) {
   Create({.retry_delay = seconds(5)}, true, {Role::kPrefill, Role::kDecode});
   Submit(1, Request(100));

@@ -175,6 +175,18 @@ TEST_F(FairQueueTest, WhatWasUnderWayGoesFirstInItsClass) {
   EXPECT_THAT(Serve(9, 1), ElementsAre(latest, long_since.id.counter, later));
 }
 
+TEST_F(FairQueueTest, WhatWasUnderWayGainsAClassAfterTenSecondsAndNotBefore) {
+  SequenceState& resumes = sequences_.Of(a_, 1);
+  resumes.charged = 3;
+  resumes.arrival = now_;
+  queue_.Add(resumes, now_);
+  now_ += milliseconds(9'999);
+  const uint64_t fresh = Add(b_);
+  EXPECT_THAT(Order(), ElementsAre(fresh, resumes.id.counter));
+  now_ += milliseconds(1);
+  EXPECT_THAT(Order(), ElementsAre(resumes.id.counter, fresh));
+}
+
 // ---- Kinds -------------------------------------------------------------------------------------
 
 TEST_F(FairQueueTest, AKindThatIsClosedWaitsAndTheOthersGoOn) {

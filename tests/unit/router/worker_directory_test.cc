@@ -392,6 +392,9 @@ TEST_F(WorkerDirectoryTest, AHungWorkerIsNotUsedUntilItMoves) {
   EXPECT_TRUE(directory_.Usable(2));
   EXPECT_TRUE(directory_.IsUp(2, 12));
   EXPECT_FALSE(directory_.IsUp(2, 11));
+  directory_.MarkHung(2, At(300));
+  directory_.OnUp(2, Hello(Role::kDecode, 12), At(400));
+  EXPECT_TRUE(directory_.Usable(2)) << "it is connected anew";
 }
 
 // As far as the wire lets it count, see out_of_range_test.cc.
