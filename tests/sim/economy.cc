@@ -39,6 +39,7 @@ void RouterLedger::OnMail(const RouterMail& mail, Time now) {
     Incarnation& running = running_[up->worker];
     if (running != up->hello.incarnation) gone_.insert(running);
     running = up->hello.incarnation;
+    ++connections_[up->worker];
     refused_.erase(up->worker);
     gone_.erase(running);
     worker_of_[running] = up->worker;
@@ -56,7 +57,9 @@ void RouterLedger::OnMail(const RouterMail& mail, Time now) {
 
 void RouterLedger::Lose(Account& account, const Side& side, bool gave_up) {
   const Loss first{.worker = side.worker, .at = world_.now()};
-  account.losses.emplace(side.incarnation, first).first->second.gave_up |= gave_up;
+  Loss& loss = account.losses.emplace(side.incarnation, first).first->second;
+  loss.connection = side.connection;  // A refusal may have been before, over another one.
+  loss.gave_up |= gave_up;
   ++account.causes;
   if (&side == &account.prefill) account.kv_gone = true;
   LoseKept(account);
@@ -100,9 +103,17 @@ void RouterLedger::OnClosed(const CallClosed& closed, Time now) {
   // A refusal of a running call is a loss too.
   Lose(*account, side, absl::IsAborted(closed.status));
   const bool says_why = IsRefusal(closed.status) || absl::IsDeadlineExceeded(closed.status);
-  if (!says_why && faults_.empty() && !world_.has_harmed()) {
+  if (!says_why && !world_.has_harmed() && !MayFail(*account)) {
     Violate(absl::StrCat("a call fails without a fault: ", closed.status.ToString()));
   }
+}
+
+// One of its workers may be in trouble.
+bool RouterLedger::MayFail(const Account& account) const {
+  const auto may = [this](int32_t worker) {
+    return worker >= 0 && faults_.MayBeLost(router_, worker, world_.now());
+  };
+  return may(account.prefill.worker) || may(account.decode.worker) || may(account.next_prefill);
 }
 
 void RouterLedger::OnEvent(const WorkerEventReceived& received) {
@@ -155,7 +166,10 @@ void RouterLedger::OnOpenDecode(CallId call, int32_t worker, const DecodeRequest
     Violate("a worker is asked again right after it refused");
   }
   if (account.decode.open()) Violate("a second Decode call beside an open one");
-  account.decode = {.call = call, .worker = worker, .incarnation = request.worker};
+  account.decode = {.call = call,
+                    .worker = worker,
+                    .incarnation = request.worker,
+                    .connection = connections_[worker]};
   account.attempt = request.attempt;
   account.num_seen = std::max(account.num_seen, request.prompt_length);
   account.next_incarnation = request.prefill;
@@ -174,7 +188,10 @@ void RouterLedger::OnOpenPrefill(CallId call, int32_t worker, const PrefillReque
   Account& account = accounts_[request.sequence.counter];
   calls_[call] = request.sequence.counter;
   if (account.prefill.open()) Violate("a second Prefill call beside an open one");
-  account.prefill = {.call = call, .worker = worker, .incarnation = request.worker};
+  account.prefill = {.call = call,
+                     .worker = worker,
+                     .incarnation = request.worker,
+                     .connection = connections_[worker]};
   account.attempt = request.attempt;
   NoteAsked(request.sequence.counter);
   account.verdict_since = kNever;
@@ -287,11 +304,12 @@ void RouterLedger::CheckHold(Account& account, const LiveSequence& told, bool is
 }
 
 void RouterLedger::CheckLosses(Account& account, const LiveSequence& told) {
-  int32_t moves = told.moves - account.moves;
+  const int32_t moves = told.moves - account.moves;
   if (told.moves + told.retries != static_cast<int32_t>(told.lost.size())) {
     Violate("moves and retries are not what was lost");
   }
   int32_t may_be_moves = 0;
+  int32_t must_be_moves = 0;  // Its connection is another one by now.
   for (size_t i = account.num_lost; i < told.lost.size(); ++i) {
     auto it = account.losses.find(told.lost[i]);
     if (it == account.losses.end()) {
@@ -301,8 +319,11 @@ void RouterLedger::CheckLosses(Account& account, const LiveSequence& told) {
     }
     const Loss& loss = it->second;
     may_be_moves += loss.gave_up || faults_.MayBeLost(router_, loss.worker, loss.at) ? 1 : 0;
+    const bool is_over = loss.connection != 0 && loss.connection != connections_[loss.worker];
+    must_be_moves += is_over ? 1 : 0;
     account.losses.erase(it);
   }
+  if (moves < must_be_moves) Violate("a call that is lost with its connection costs a retry");
   if (moves > may_be_moves) {
     Violate(absl::StrCat("sequence ", told.sequence.counter, " moves away from a healthy worker"));
   }

@@ -90,11 +90,13 @@ class RouterLedger {
     CallId call = 0;
     int32_t worker = -1;
     Incarnation incarnation = 0;
+    int64_t connection = 0;  // Of those to that worker, the one of its call.
     bool open() const { return call != 0; }
   };
   // A loss that the node may count, once.
   struct Loss {
     int32_t worker = 0;
+    int64_t connection = 0;
     Time at{};  // Of the world.
     bool gave_up = false;  // It waited for a transfer in vain: a move, however healthy it is.
   };
@@ -155,6 +157,7 @@ class RouterLedger {
   void LoseKept(Account& account);
   void Saw(Account& account, std::span<const TokenOutput> outputs);
   void OnClosed(const CallClosed& closed, Time now);
+  bool MayFail(const Account& account) const;
   void OnEvent(const WorkerEventReceived& received);
   void NoteFences(const RouterView& view);
   void NoteGivenUp(const RouterAudit& audit, const RouterCounters& counters, Time now);
@@ -182,6 +185,7 @@ class RouterLedger {
   std::map<Incarnation, int32_t> worker_of_;
   std::set<Incarnation> gone_;  // Said to be down, or another process has come in its place.
   std::map<int32_t, Incarnation> running_;
+  std::map<int32_t, int64_t> connections_;  // How many there were to each worker.
   std::set<int32_t> hung_;
   // When a decode worker would not take a call, and has told nothing since.
   std::map<int32_t, Time> refused_;
