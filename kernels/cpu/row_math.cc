@@ -77,13 +77,28 @@ BATON_INLINE void WeightParts(DoublePart* x, BitsPart* out) {
   }
 }
 
-void BlockMax(const float* x, int64_t n, float* out) {
-  ForFilled<RowMath::kMaxBlock>(x, n, [&](int64_t i, const float* block) {
-    // A comparison with a NaN keeps what was there.
-    Vec max = Broadcast(-kInfinity);
-    for (int64_t j = 0; j < RowMath::kMaxBlock; j += kLanes) max = Max(Load(block + j), max);
-    out[i / RowMath::kMaxBlock] = MaxLane(max);
+// The greatest of kMaxBlock values that is a number.
+BATON_INLINE float MaxOfBlock(const float* x) {
+  // A comparison with a NaN keeps what was there.
+  Vec max = Broadcast(-kInfinity);
+  for (int64_t i = 0; i < RowMath::kMaxBlock; i += kLanes) max = Max(Load(x + i), max);
+  return MaxLane(max);
+}
+
+bool BlockMax(const float* x, int64_t n, float* out) {
+  IntPart nans[kParts] = {};
+  ForFilled<RowMath::kMaxBlock>(x, n, [&](int64_t begin, const float* block) {
+    out[begin / RowMath::kMaxBlock] = MaxOfBlock(block);
+    for (int64_t j = 0; j < RowMath::kMaxBlock; j += kLanes) {
+      const Vec v = Load(block + j);
+      BATON_EACH_PART nans[i] |= v.p[i] != v.p[i];
+    }
   });
+  bool is_any = false;
+  BATON_EACH_PART {
+    for (int lane = 0; lane < kPartLanes; ++lane) is_any |= nans[i][lane] != 0;
+  }
+  return !is_any;
 }
 
 int64_t Rank(const float* x, int64_t n, int64_t index) {
@@ -118,20 +133,69 @@ uint64_t Weights(const float* x, int64_t n, float max, double scale, uint64_t* o
   return all;
 }
 
+int64_t CountAtLeast(const float* x, int64_t n, float bound) {
+  int32_t count = 0;
+  for (int64_t i = 0; i < n; ++i) count += x[i] >= bound;
+  return count;
+}
+
+#if BATON_HARDWARE_FMA && !defined(__AVX512F__)
+// For each set of lanes the permutation that brings them to the front.
+struct FrontLanes {
+  uint8_t of[256][8] = {};
+  constexpr FrontLanes() {
+    for (int set = 0; set < 256; ++set) {
+      for (int lane = 0, count = 0; lane < 8; ++lane) {
+        if ((set >> lane & 1) != 0) of[set][count++] = static_cast<uint8_t>(lane);
+      }
+    }
+  }
+};
+constexpr FrontLanes kFrontLanes;
+#endif
+
+// FindAtLeast of x[0 .. 15], the first of which has this index.
+BATON_INLINE int64_t FindInVec(const float* x, int32_t index, float bound, int32_t* indexes,
+                               float* found) {
+  int64_t count = 0;
+#if defined(__AVX512F__)
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512 v = _mm512_loadu_ps(x);
+  const __mmask16 reaches = _mm512_cmp_ps_mask(v, _mm512_set1_ps(bound), _CMP_GE_OQ);
+  const __m512i at = _mm512_add_epi32(lanes, _mm512_set1_epi32(index));
+  _mm512_storeu_si512(indexes, _mm512_maskz_compress_epi32(reaches, at));
+  _mm512_storeu_ps(found, _mm512_maskz_compress_ps(reaches, v));
+  count = __builtin_popcount(reaches);
+#elif BATON_HARDWARE_FMA
+  for (int i = 0; i < kLanes; i += 8) {
+    const __m256 v = _mm256_loadu_ps(x + i);
+    const int reaches = _mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_set1_ps(bound), _CMP_GE_OQ));
+    const __m256i front = _mm256_cvtepu8_epi32(
+        _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kFrontLanes.of[reaches])));
+    const __m256i at = _mm256_add_epi32(front, _mm256_set1_epi32(index + i));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(indexes + count), at);
+    _mm256_storeu_ps(found + count, _mm256_permutevar8x32_ps(v, front));
+    count += __builtin_popcount(reaches);
+  }
+#else
+  for (int i = 0; i < kLanes; ++i) {
+    indexes[count] = index + i;
+    found[count] = x[i];
+    count += x[i] >= bound;
+  }
+#endif
+  return count;
+}
+
 int64_t FindAtLeast(const float* x, int64_t n, float bound, int32_t* indexes, float* found) {
   int64_t count = 0;
   int64_t i = 0;
-#if defined(__AVX512F__)
-  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  for (; i + kLanes <= n; i += kLanes) {
-    const __m512 v = _mm512_loadu_ps(x + i);
-    const __mmask16 reaches = _mm512_cmp_ps_mask(v, _mm512_set1_ps(bound), _CMP_GE_OQ);
-    const __m512i at = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int32_t>(i)));
-    _mm512_storeu_si512(indexes + count, _mm512_maskz_compress_epi32(reaches, at));
-    _mm512_storeu_ps(found + count, _mm512_maskz_compress_ps(reaches, v));
-    count += __builtin_popcount(reaches);
+  for (; i + RowMath::kMaxBlock <= n; i += RowMath::kMaxBlock) {
+    if (MaxOfBlock(x + i) < bound) continue;
+    for (int64_t j = i; j < i + RowMath::kMaxBlock; j += kLanes) {
+      count += FindInVec(x + j, static_cast<int32_t>(j), bound, indexes + count, found + count);
+    }
   }
-#endif
   for (; i < n; ++i) {
     indexes[count] = static_cast<int32_t>(i);
     found[count] = x[i];
@@ -198,6 +262,7 @@ constexpr RowMath kTable = {
     .block_max = BlockMax,
     .rank = Rank,
     .weights = Weights,
+    .count_at_least = CountAtLeast,
     .find_at_least = FindAtLeast,
     .sum_at_least = SumAtLeast,
     .find_between = FindBetween,

@@ -87,7 +87,8 @@ class BenchTest(unittest.TestCase):
                                                          (32, 512))),
                                 *(f"125M sampling 64 x 152k, {way}"
                                   for way in ("greedy", "temperature 0.8", "top-p 0.95",
-                                              "greedy, logprobs 20",
+                                              "top-k 50, top-p 0.95", "top-k 20000", "min-p 0.05",
+                                              "top-p 0.95, penalties", "greedy, logprobs 20",
                                               "top-p 0.95, logprobs 20"))])
 
     def test_streams_measure_the_engine_alone(self):

@@ -32,6 +32,14 @@ std::vector<float> Logits() {
   return logits;
 }
 
+// What a penalty looks at.
+std::vector<int32_t> Prompt() {
+  Random random(18);
+  std::vector<int32_t> tokens(512);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(kVocab));
+  return tokens;
+}
+
 class SamplingBench {
  public:
   SamplingBench(const std::string& kernels, int threads)
@@ -43,7 +51,7 @@ class SamplingBench {
     StepPlan plan;
     for (int i = 0; i < kSampledRows; ++i) {
       auto context = std::make_shared<SamplingContext>();
-      context->prompt = {1};
+      context->prompt = prompt_;
       context->params = params;
       context->params.seed = i;
       plan.rows.push_back(
@@ -64,6 +72,7 @@ class SamplingBench {
   const Processors cpu_;
   const std::unique_ptr<StepResults> results_;
   std::vector<float> logits_ = Logits();
+  const std::vector<int32_t> prompt_ = Prompt();
 };
 
 }  // namespace
@@ -73,6 +82,12 @@ std::vector<Row> MeasureSampling(const std::string& name, const std::string& ker
   const Way ways[] = {{"greedy", {.temperature = 0}},
                       {"temperature 0.8", {.temperature = 0.8f}},
                       {"top-p 0.95", {.temperature = 0.8f, .top_p = 0.95f}},
+                      {"top-k 50, top-p 0.95",
+                       {.temperature = 0.8f, .top_k = 50, .top_p = 0.95f}},
+                      {"top-k 20000", {.temperature = 0.8f, .top_k = 20000}},
+                      {"min-p 0.05", {.temperature = 0.8f, .min_p = 0.05f}},
+                      {"top-p 0.95, penalties",
+                       {.temperature = 0.8f, .top_p = 0.95f, .repetition_penalty = 1.1f}},
                       {"greedy, logprobs 20", {.temperature = 0, .num_logprobs = 20}},
                       {"top-p 0.95, logprobs 20",
                        {.temperature = 0.8f, .top_p = 0.95f, .num_logprobs = 20}}};

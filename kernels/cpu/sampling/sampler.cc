@@ -5,24 +5,12 @@
 #include <limits>
 
 #include "common/base/check.h"
-#include "kernels/cpu/sampling/likeliest.h"
 
 namespace baton {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kLog2E = 1.44269504088896338700;
-
-// Tokens may be masked by -inf, but not all.
-bool AreDistribution(std::span<const float> logits) {
-  int is_below = 1;
-  int is_any_finite = 0;
-  for (const float logit : logits) {
-    is_below &= static_cast<int>(logit < kInfinity);  // False for NaN.
-    is_any_finite |= static_cast<int>(logit > -kInfinity);
-  }
-  return (is_below & is_any_finite) != 0;
-}
 
 template <typename Args, typename Row>
 std::span<const float> LogitsOf(const Args& args, const Row& row) {
@@ -39,55 +27,57 @@ std::span<const T> List(const T* all, int32_t first, int32_t count) {
 SampleResult Sampler::Sample(const SampleArgs& args, int64_t index) {
   const SampleRow& row = args.rows[index];
   const std::span<const float> logits = LogitsOf(args, row);
-  if (!AreDistribution(logits)) return {.is_bad = 1};
-  const std::span<const float> adjusted = Adjust(args, row, logits);
+  if (!ScanDistribution(logits)) return {.is_bad = 1};
   SampleResult result;
-  result.token = row.scale == 0 ? Argmax(adjusted) : Draw(adjusted, row);
-  result.token_logit = logits[result.token];
   if (row.num_top >= 0) {
-    result.max = logits[Argmax(logits)];
-    result.sum = Sum(logits, result.max);
+    result.max = logits[best_];
+    result.sum = Sum(logits);
     WriteTop(logits, row.num_top, args.top, index);
   }
+  const std::span<const float> adjusted = Adjust(args, row, logits);
+  if (adjusted.data() != logits.data()) BATON_CHECK(Scan(adjusted));
+  result.token = row.scale == 0 ? best_ : Draw(adjusted, row);
+  result.token_logit = logits[result.token];
   return result;
 }
 
 ScoreResult Sampler::Score(const ScoreArgs& args, int64_t index) {
   const ScoreRow& row = args.rows[index];
   const std::span<const float> logits = LogitsOf(args, row);
-  if (!AreDistribution(logits)) return {.is_bad = 1};
-  const float max = logits[Argmax(logits)];
+  if (!ScanDistribution(logits)) return {.is_bad = 1};
   WriteTop(logits, row.num_top, args.top, index);
   return {.token_logit = logits[row.token],
-          .max = max,
+          .max = logits[best_],
           .rank = static_cast<int32_t>(math_->rank(logits.data(), args.vocab_size, row.token)),
-          .sum = Sum(logits, max)};
+          .sum = Sum(logits)};
 }
 
-int32_t Sampler::Argmax(std::span<const float> logits) {
+bool Sampler::Scan(std::span<const float> logits) {
   constexpr int64_t kBlock = RowMath::kMaxBlock;
   maxima_.resize((logits.size() + kBlock - 1) / kBlock);
-  math_->block_max(logits.data(), static_cast<int64_t>(logits.size()), maxima_.data());
-  const auto greatest = std::max_element(maxima_.begin(), maxima_.end());
+  if (!math_->block_max(logits.data(), std::ssize(logits), maxima_.data())) return false;
+  const auto greatest = std::ranges::max_element(maxima_);
   const auto block = logits.begin() + (greatest - maxima_.begin()) * kBlock;
-  const auto token = std::find(block, logits.end(), *greatest);
-  BATON_CHECK(token != logits.end());
-  return static_cast<int32_t>(token - logits.begin());
+  best_ = static_cast<int32_t>(std::find(block, logits.end(), *greatest) - logits.begin());
+  return true;
 }
 
-uint64_t Sampler::Sum(std::span<const float> logits, float max) const {
-  return math_->weights(logits.data(), static_cast<int64_t>(logits.size()), max, kLog2E, nullptr);
+// Tokens may be masked by -inf, but not all.
+bool Sampler::ScanDistribution(std::span<const float> logits) {
+  return Scan(logits) && std::isfinite(logits[best_]);
+}
+
+uint64_t Sampler::Sum(std::span<const float> logits) const {
+  return math_->weights(logits.data(), std::ssize(logits), logits[best_], kLog2E, nullptr);
 }
 
 void Sampler::WriteTop(std::span<const float> logits, int32_t count, const TopTokens& top,
                        int64_t index) {
   const auto vocab_size = static_cast<int32_t>(logits.size());
-  RankLikeliest(logits, maxima_, std::min(count, vocab_size), candidates_);
-  int64_t at = index * top.stride;
-  for (const int32_t token : candidates_) {
-    top.tokens[at] = token;
-    top.logits[at++] = logits[token];
-  }
+  candidates_.FindGreatest(logits, maxima_, std::min(count, vocab_size));
+  candidates_.Rank(logits);
+  std::ranges::copy(candidates_.tokens(), top.tokens + index * top.stride);
+  std::ranges::copy(candidates_.values(), top.logits + index * top.stride);
 }
 
 std::span<const float> Sampler::Adjust(const SampleArgs& args, const SampleRow& row,
@@ -136,18 +126,15 @@ void Sampler::Penalize(const SampleArgs& args, const SampleRow& row) {
 }
 
 int32_t Sampler::Draw(std::span<const float> logits, const SampleRow& row) {
-  const int32_t best = Argmax(logits);
-  const float max = logits[best];
-  if (!std::isfinite(max)) return best;
-  candidates_.clear();
+  const float max = logits[best_];
+  if (!std::isfinite(max)) return best_;
+  std::span<const int32_t> ids;
   if (row.top_k > 0 && row.top_k < std::ssize(logits)) {
-    SelectLikeliest(logits, maxima_, row.top_k, candidates_);
-    values_.clear();
-    for (const int32_t token : candidates_) values_.push_back(logits[token]);
-    logits = values_;
+    candidates_.FindGreatest(logits, maxima_, row.top_k);
+    logits = candidates_.values();
+    ids = candidates_.tokens();
   }
-  weighted_.Reset(logits, candidates_, max, row.scale);
-  if (row.least_weight > 0) weighted_.KeepAtLeast(row.least_weight);
+  weighted_.Reset(logits, ids, max, row.scale, row.least_weight);
   if (row.top_p > 0) weighted_.KeepTopP(row.top_p);
   return weighted_.Draw(row.key);
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/api/sample_args.h"
+#include "kernels/cpu/sampling/candidates.h"
 #include "kernels/cpu/sampling/row_math.h"
 #include "kernels/cpu/sampling/weighted_tokens.h"
 
@@ -14,7 +15,7 @@ namespace baton {
 // first needed: one caller at a time.
 class Sampler {
  public:
-  explicit Sampler(const RowMath* math) : math_(math), weighted_(math) {}
+  explicit Sampler(const RowMath* math) : math_(math), candidates_(math), weighted_(math) {}
 
   // Row `index` of the call, of which it writes the alternatives.
   SampleResult Sample(const SampleArgs& args, int64_t index);
@@ -25,20 +26,21 @@ class Sampler {
   std::span<const float> Adjust(const SampleArgs& args, const SampleRow& row,
                                 std::span<const float> logits);
   void Penalize(const SampleArgs& args, const SampleRow& row);
-  // The likeliest token; leaves maxima_.
-  int32_t Argmax(std::span<const float> logits);
+  // Finds the likeliest token, unless a logit is a NaN: then false.
+  bool Scan(std::span<const float> logits);
+  bool ScanDistribution(std::span<const float> logits);
+  // These are of the row that was scanned last.
   int32_t Draw(std::span<const float> logits, const SampleRow& row);
   // Of the weights at temperature 1.
-  uint64_t Sum(std::span<const float> logits, float max) const;
-  // Over the row that Argmax saw last.
+  uint64_t Sum(std::span<const float> logits) const;
   void WriteTop(std::span<const float> logits, int32_t count, const TopTokens& top, int64_t index);
 
   const RowMath* math_;
   std::vector<float> adjusted_;      // [vocab_size]
   std::vector<int32_t> counts_;      // [vocab_size]: zero between calls.
   std::vector<float> maxima_;        // RowMath's block_max.
-  std::vector<int32_t> candidates_;  // Ids still in play, if not all.
-  std::vector<float> values_;        // Their logits.
+  int32_t best_ = 0;                 // The likeliest token.
+  Candidates candidates_;
   WeightedTokens weighted_;
 };
 

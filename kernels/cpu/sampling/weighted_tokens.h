@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cpu/sampling/candidates.h"
 #include "kernels/cpu/sampling/row_math.h"
 
 namespace baton {
@@ -14,16 +15,13 @@ namespace baton {
 // are computed where a choice needs them.
 class WeightedTokens {
  public:
-  explicit WeightedTokens(const RowMath* math) : math_(math) {}
+  explicit WeightedTokens(const RowMath* math) : math_(math), found_(math) {}
 
-  // The tokens with these ids, ascending, or with none given the ids 0 .. values.size() - 1. The
-  // weight of a value is 2^((value - max) scale); max is finite and the greatest value.
-  // `values` is looked at until the next Reset.
-  void Reset(std::span<const float> values, std::span<const int32_t> ids, float max,
-             double scale);
-
-  // Keeps the tokens with at least this weight, in [0, kWeightOne]; the likeliest one's is that.
-  void KeepAtLeast(uint64_t weight);
+  // The tokens with these ids, ascending, or with none given the ids 0 .. values.size() - 1, whose
+  // weight is at least `least`, in [0, kWeightOne]. The weight of a value is 2^((value - max)
+  // scale); max is finite and the greatest value. Both lists are looked at until the next Reset.
+  void Reset(std::span<const float> values, std::span<const int32_t> ids, float max, double scale,
+             uint64_t least);
 
   // Keeps the smallest set of likeliest tokens whose probabilities sum up to `share`, in units of
   // 2^-63, not 0; of tokens with equal weights those with lower ids.
@@ -33,32 +31,42 @@ class WeightedTokens {
   int32_t Draw(uint64_t share);
 
  private:
-  int64_t size() const { return static_cast<int64_t>(weights_.size()); }
-  int32_t IdAt(int64_t index) const {
-    return ids_.empty() ? static_cast<int32_t>(index) : ids_[index];
+  // The weights from `low` on reach a sum, those from `high` on do not.
+  struct Edge {
+    uint64_t low = 0;
+    uint64_t high = 0;
+    uint64_t sum_from_high = 0;
+  };
+
+  std::span<uint64_t> Weigh(std::span<const float> values);
+  WeightSum SumAtLeast(std::span<const uint64_t> weights, uint64_t bound) const {
+    return math_->sum_at_least(weights.data(), std::ssize(weights), bound);
   }
   // No value with a weight of at least `weight` is below this.
   float ValueBelow(uint64_t weight) const;
-  // From now on the weights are kept, of all tokens with at least this one and few others.
-  void KeepWeights(uint64_t weight);
-  void DropBelow(uint64_t weight);
-  // Keeps all tokens with a weight of at least `high`, whose sum is `sum`, and of those in
-  // [low, high) the likeliest until the sum has grown to `wanted`.
-  void KeepUntil(uint64_t wanted, uint64_t sum, uint64_t low, uint64_t high);
+  // From now on weights_ has the tokens with at least this weight, and few others.
+  void KeepAtLeast(uint64_t weight);
+  // A weight so that all smaller ones probably add up to less than `spare`, but not to much less.
+  uint64_t LikelyBound(uint64_t spare);
+  // Within [low, kAbove).
+  Edge FindEdge(std::span<const uint64_t> weights, uint64_t low, uint64_t wanted) const;
+  // Drops the least likely tokens within the edge that are not wanted.
+  void CutAt(const Edge& edge, uint64_t wanted);
   void SumBlocks();
-  std::span<const uint64_t> BlockWeights(int64_t block);
 
   const RowMath* math_;
-  std::span<const float> values_;  // Empty once the weights are kept.
+  std::span<const float> values_;
+  std::span<const int32_t> ids_;
   float max_ = 0;
   double scale_ = 1;
-  std::vector<uint64_t>
-      weights_;  // Of the tokens; while values_ stands, of one block. 0: not kept.
-  std::vector<int32_t> ids_;       // Of the tokens, or empty: each token's id is its index.
-  std::vector<uint64_t> sums_;     // Of the weights of each kBlock tokens.
+  Candidates found_;              // Among values_.
+  std::span<uint64_t> weights_;   // Of found_; empty while all values are kept.
+  uint64_t least_ = 0;            // Smaller ones are not kept.
+  std::vector<uint64_t> sums_;    // Of the weights that are kept of each kBlock tokens.
   uint64_t total_ = 0;
-  std::vector<int32_t> found_;
-  std::vector<float> found_values_;
+  std::vector<uint64_t> memory_;  // Of weights_, else for those of some values.
+  std::vector<float> sample_;
+  std::vector<int32_t> in_edge_;
 };
 
 }  // namespace baton

@@ -60,7 +60,7 @@ TEST_P(RowMathTest, BlockMaxIsTheGreatestThatIsANumber) {
     for (int64_t i = 3; i < n; i += 7) x[i] = kNan;
     const int64_t blocks = (n + 63) / 64;
     std::vector<float> out(blocks + 1, 77);
-    math_.block_max(x.data(), n, out.data());
+    EXPECT_EQ(math_.block_max(x.data(), n, out.data()), n <= 3);
     for (int64_t b = 0; b < blocks; ++b) {
       float greatest = -kInf;
       for (int64_t i = b * 64; i < std::min(n, b * 64 + 64); ++i) {
@@ -72,9 +72,24 @@ TEST_P(RowMathTest, BlockMaxIsTheGreatestThatIsANumber) {
   }
   const std::vector<float> none(70, kNan);
   float out[2];
-  math_.block_max(none.data(), 70, out);
+  EXPECT_FALSE(math_.block_max(none.data(), 70, out));
   EXPECT_EQ(out[0], -kInf);
   EXPECT_EQ(out[1], -kInf);
+}
+
+TEST_P(RowMathTest, BlockMaxSeesANanInAnyPlace) {
+  std::vector<float> x = Logits(200);
+  x[7] = kInf;
+  x[9] = -kInf;
+  std::vector<float> out(4);
+  EXPECT_TRUE(math_.block_max(x.data(), 200, out.data()));
+  for (int64_t i = 0; i < 200; ++i) {
+    for (const float nan : {kNan, -kNan}) {
+      std::vector<float> bad = x;
+      bad[i] = nan;
+      EXPECT_FALSE(math_.block_max(bad.data(), 200, out.data())) << i;
+    }
+  }
 }
 
 TEST_P(RowMathTest, RankCountsTheGreaterOnesAndEqualOnesBefore) {
@@ -163,6 +178,18 @@ TEST_P(RowMathTest, FindBetweenFindsTheHalfOpenRangeInOrder) {
     std::vector<int32_t> out(n + 1, -7);
     math_.find_between(weights.data(), n, 0, kAll, out.data());
     EXPECT_EQ(out.back(), -7) << "written behind the end";
+  }
+}
+
+TEST_P(RowMathTest, CountAtLeastCountsWhatReachesTheBound) {
+  for (const int64_t n : kSizes) {
+    std::vector<float> x = Logits(n);
+    for (int64_t i = 3; i < n; i += 7) x[i] = kNan;
+    for (const float bound : {-kInf, -5.0f, x[n / 2], 1000.0f}) {
+      const auto expected =
+          std::count_if(x.begin(), x.end(), [&](float value) { return value >= bound; });
+      EXPECT_EQ(math_.count_at_least(x.data(), n, bound), expected) << n << " from " << bound;
+    }
   }
 }
 

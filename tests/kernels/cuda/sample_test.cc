@@ -1,13 +1,12 @@
 #include "kernels/cuda/sample.h"
 
-#include <cfloat>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/api/portable_math.h"
 #include "tests/kernels/cuda/device_fixture.h"
-#include "tests/kernels/cuda/sample_problem.h"
+#include "tests/kernels/sample_problem.h"
 #include "tests/kernels/host_sampler.h"
 
 namespace baton::cuda {
@@ -161,64 +160,6 @@ class SampleTest : public DeviceTest {
   std::unique_ptr<CpuKernels> cpu_ = MakeTestKernels("portable");
   const RowMath* math_ = &cpu_->row_math();
 };
-
-// Logits of many kinds: spread, with ties, nearly alone, masked, huge and tiny.
-std::vector<float> RandomLogits(Random& random, int32_t vocab_size) {
-  std::vector<float> logits(vocab_size);
-  const uint64_t kind = random.Below(7);
-  for (float& x : logits) {
-    x = static_cast<float>(random.Unit() * 20 - 10);
-    if (kind == 1) x = std::round(x);                          // Some 20 values.
-    if (kind == 2) x = random.Below(2) == 0 ? 0.0f : -0.0f;    // All equal.
-    if (kind == 3) x = random.Below(8) == 0 ? x : -kInf;       // Most are masked.
-    if (kind == 4) x *= 1e37f;
-    if (kind == 5) x *= 1e-44f;
-    if (kind == 6) x = x * x * x / 100;
-  }
-  logits[random.Below(vocab_size)] = 3;  // At least one is finite.
-  return logits;
-}
-
-template <typename T>
-T OneOf(Random& random, const std::vector<T>& values) {
-  return values[random.Below(values.size())];
-}
-
-std::vector<int32_t> RandomTokens(Random& random, int32_t vocab_size, uint64_t count) {
-  std::vector<int32_t> tokens(count);
-  for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(vocab_size));
-  return tokens;
-}
-
-SampleProblem RandomProblem(Random& random, int32_t vocab_size) {
-  SampleProblem problem{.logits = RandomLogits(random, vocab_size)};
-  SamplingParams& p = problem.params;
-  p.temperature = OneOf<float>(random, {0, 0.1f, 0.7f, 1, 1, 1.7f, 100, 1e-6f});
-  p.top_k = OneOf<int32_t>(random, {0, 0, 1, 2, 5, 40, vocab_size - 1, vocab_size + 5});
-  p.top_p = OneOf<float>(random, {1, 1, 0.95f, 0.9f, 0.5f, 1e-3f, FLT_MIN, 1 - 0x1p-24f});
-  p.min_p = OneOf<float>(random, {0, 0, 0, 0.05f, 0.5f, 1, 1e-7f, 1e-20f});
-  p.num_logprobs = OneOf<int32_t>(random, {-1, -1, 0, 1, 5, 20});
-  p.seed = random.Next();
-  if (random.Below(3) == 0) {
-    p.repetition_penalty = OneOf<float>(random, {1, 1.3f, 0.7f});
-    p.frequency_penalty = OneOf<float>(random, {0, 0.3f, -1.1f});
-    p.presence_penalty = OneOf<float>(random, {0, 0.7f, -0.4f});
-    problem.prompt = RandomTokens(random, vocab_size, random.Below(40));
-    problem.emitted = RandomTokens(random, std::min(vocab_size, 10), random.Below(40));
-  }
-  if (random.Below(4) == 0) {
-    const auto middle = static_cast<int32_t>(random.Below(vocab_size));
-    p.logit_bias = {{middle, OneOf<float>(random, {-100, 2.5f, 100})}};
-    if (middle > 0) p.logit_bias.insert(p.logit_bias.begin(), {0, -1.25f});
-  }
-  if (random.Below(4) == 0) {
-    p.min_tokens = OneOf<int32_t>(random, {1, 100});
-    problem.end_tokens = RandomTokens(random, vocab_size, 3);
-    problem.end_tokens.push_back(problem.end_tokens[0]);
-  }
-  problem.position = static_cast<int32_t>(random.Below(1000));
-  return problem;
-}
 
 struct RandomCase {
   int32_t vocab_size;

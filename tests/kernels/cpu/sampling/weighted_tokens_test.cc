@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -20,7 +21,7 @@ const RowMath& Math() {
 
 constexpr double kLog2E = 1.44269504088896338700;  // The scale of temperature 1.
 
-// Parts of 1 as KeepAtLeast and KeepTopP take them.
+// Parts of 1 as Reset and KeepTopP take them.
 uint64_t Weight(double w) { return static_cast<uint64_t>(std::llround(w * 0x1p44)); }
 uint64_t TopP(double p) { return std::max<uint64_t>(1, static_cast<uint64_t>(p * 0x1p63)); }
 
@@ -96,7 +97,7 @@ TEST(WeightedTokensTest, DrawsHaveTheSharesOfThePlainSoftmax) {
   for (const int32_t n : {1, 5, 1024, 1025, 5000}) {
     const std::vector<float> values = Values(n, 3);
     WeightedTokens tokens(&Math());
-    tokens.Reset(values, {}, *std::ranges::max_element(values), kLog2E / 0.8);
+    tokens.Reset(values, {}, *std::ranges::max_element(values), kLog2E / 0.8, 0);
     ExpectDraws(tokens, Oracle(values, 0.8), std::to_string(n));
   }
 }
@@ -107,12 +108,9 @@ TEST(WeightedTokensTest, TopPAndMinPKeepWhatAFullSortKeeps) {
       for (const double min_p : {0.0, 0.02}) {
         const std::vector<float> values = Values(6000, width, 7);
         WeightedTokens tokens(&Math());
-        tokens.Reset(values, {}, *std::ranges::max_element(values), kLog2E);
+        tokens.Reset(values, {}, *std::ranges::max_element(values), kLog2E, Weight(min_p));
         Oracle oracle(values, 1);
-        if (min_p > 0) {
-          tokens.KeepAtLeast(Weight(min_p));
-          oracle.KeepAtLeast(min_p);
-        }
+        oracle.KeepAtLeast(min_p);
         tokens.KeepTopP(TopP(p));
         oracle.KeepTopP(p);
         ExpectDraws(tokens, oracle,
@@ -128,7 +126,7 @@ TEST(WeightedTokensTest, OfEqualWeightsTopPKeepsTheLowerIds) {
   values[3999] = 1.0f + 1e-6f;
   values[0] = -5;
   WeightedTokens tokens(&Math());
-  tokens.Reset(values, {}, values[3999], kLog2E);
+  tokens.Reset(values, {}, values[3999], kLog2E, 0);
   Oracle oracle(values, 1);
   tokens.KeepTopP(TopP(0.25));
   oracle.KeepTopP(0.25);
@@ -136,10 +134,49 @@ TEST(WeightedTokensTest, OfEqualWeightsTopPKeepsTheLowerIds) {
   ExpectDraws(tokens, oracle, "equal weights");
 }
 
+// Values of a long row that are few numbers only: hundreds of tokens have the weight of the edge,
+// wherever the share falls among them.
+TEST(WeightedTokensTest, TheEdgeMayLieAmongManyEqualWeights) {
+  Random random(11);
+  std::vector<float> values(9000);
+  for (float& value : values) value = -static_cast<float>(random.Below(20));
+  const float max = *std::ranges::max_element(values);
+  for (const double p : {0.01, 0.3, 0.6, 0.632, 0.64, 0.8, 0.864, 0.87, 0.95, 0.99, 0.9999}) {
+    WeightedTokens tokens(&Math());
+    tokens.Reset(values, {}, max, kLog2E, 0);
+    tokens.KeepTopP(TopP(p));
+    Oracle oracle(values, 1);
+    oracle.KeepTopP(p);
+    ExpectDraws(tokens, oracle, absl::StrCat("p ", p));
+  }
+}
+
+// The first look at a long row is a sample, the first eight of every 256 tokens. Here they tell
+// nothing of the others: they have no weight, or all of it, or the weights between are elsewhere.
+TEST(WeightedTokensTest, ASampleThatMisleadsChangesNothing) {
+  constexpr float kNone = -20;
+  for (const std::array<float, 2> sampled : {std::array{kNone, kNone}, {1, 1}, {1, kNone}}) {
+    for (const double p : {0.05, 0.5, 0.95, 0.999}) {
+      Random random(12);
+      std::vector<float> values(20000);
+      for (int i = 0; i < 20000; ++i) {
+        const float other = sampled[1] == 1 ? kNone : static_cast<float>(random.Unit());
+        values[i] = i % 256 < 8 ? sampled[i % 2] : other;
+      }
+      WeightedTokens tokens(&Math());
+      tokens.Reset(values, {}, *std::ranges::max_element(values), kLog2E, 0);
+      tokens.KeepTopP(TopP(p));
+      Oracle oracle(values, 1);
+      oracle.KeepTopP(p);
+      ExpectDraws(tokens, oracle, absl::StrCat(sampled[0], " ", sampled[1], " p ", p));
+    }
+  }
+}
+
 TEST(WeightedTokensTest, TopPKeepsNoMoreOnceItIsReachedExactly) {
   const std::vector<float> values = {0, 0, 0, 0};
   WeightedTokens tokens(&Math());
-  tokens.Reset(values, {}, 0, kLog2E);
+  tokens.Reset(values, {}, 0, kLog2E, 0);
   tokens.KeepTopP(TopP(0.5));
   EXPECT_EQ(tokens.Draw(Share(0.99)), 1);
 }
@@ -150,7 +187,7 @@ TEST(WeightedTokensTest, AShareIsExactToItsLastUnit) {
   uint64_t weights[2];
   const uint64_t total = Math().weights(values.data(), 2, 0, kLog2E, weights);
   WeightedTokens tokens(&Math());
-  tokens.Reset(values, {}, 0, kLog2E);
+  tokens.Reset(values, {}, 0, kLog2E, 0);
   // The least share whose product with the total reaches the first weight.
   const auto edge = static_cast<uint64_t>(
       ((static_cast<unsigned __int128>(weights[0]) << 64) + total - 1) / total);
@@ -163,7 +200,7 @@ TEST(WeightedTokensTest, TopPOfEqualTokensKeepsTheLeastNumberThatReachesIt) {
   const std::vector<float> values(700, 3.0f);
   for (const float p : {1e-38f, 1e-12f, 1e-3f, 0.1f, 0.29f, 0.5f, 0.57f, 0.7f, 0.999999f}) {
     WeightedTokens tokens(&Math());
-    tokens.Reset(values, {}, 3, kLog2E);
+    tokens.Reset(values, {}, 3, kLog2E, 0);
     tokens.KeepTopP(TopP(p));
     const double kept = std::max(std::ceil(double{p} * 700), 1.0);
     EXPECT_EQ(tokens.Draw(~uint64_t{0}), kept - 1) << p;
@@ -174,13 +211,13 @@ TEST(WeightedTokensTest, IdsAreThoseGiven) {
   const std::vector<float> values = {1, 3, 2};
   const std::vector<int32_t> ids = {10, 20, 40};
   WeightedTokens tokens(&Math());
-  tokens.Reset(values, ids, 3, kLog2E);
+  tokens.Reset(values, ids, 3, kLog2E, 0);
   EXPECT_EQ(tokens.Draw(0), 10);
   EXPECT_EQ(tokens.Draw(Share(0.5)), 20);
   EXPECT_EQ(tokens.Draw(Share(0.9999)), 40);
-  tokens.KeepAtLeast(Weight(0.3));
+  tokens.Reset(values, ids, 3, kLog2E, Weight(0.3));
   EXPECT_EQ(tokens.Draw(0), 20);
-  tokens.Reset(values, {}, 3, kLog2E);
+  tokens.Reset(values, {}, 3, kLog2E, 0);
   EXPECT_EQ(tokens.Draw(Share(0.5)), 1);
 }
 
@@ -188,7 +225,7 @@ TEST(WeightedTokensTest, NoShareDrawsATokenWithoutWeight) {
   std::vector<float> values(3000, -1000.0f);
   values[1500] = 0;
   WeightedTokens tokens(&Math());
-  tokens.Reset(values, {}, 0, kLog2E);
+  tokens.Reset(values, {}, 0, kLog2E, 0);
   EXPECT_EQ(tokens.Draw(~uint64_t{0}), 1500);
   EXPECT_EQ(tokens.Draw(0), 1500);
 }
