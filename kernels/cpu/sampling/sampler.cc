@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "common/base/check.h"
 
 namespace baton {
 namespace {
@@ -35,7 +34,8 @@ SampleResult Sampler::Sample(const SampleArgs& args, int64_t index) {
     WriteTop(logits, row.num_top, args.top, index);
   }
   const std::span<const float> adjusted = Adjust(args, row, logits);
-  if (adjusted.data() != logits.data()) BATON_CHECK(Scan(adjusted));
+  // Penalties make a NaN of numbers only if they are beyond all bounds of a request.
+  if (adjusted.data() != logits.data() && !Scan(adjusted)) return {.is_bad = 1};
   result.token = row.scale == 0 ? best_ : Draw(adjusted, row);
   result.token_logit = logits[result.token];
   return result;

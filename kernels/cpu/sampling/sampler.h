@@ -29,7 +29,7 @@ class Sampler {
   // Finds the likeliest token, unless a logit is a NaN: then false.
   bool Scan(std::span<const float> logits);
   bool ScanDistribution(std::span<const float> logits);
-  // These are of the row that was scanned last.
+  // These three are of the row that was scanned last.
   int32_t Draw(std::span<const float> logits, const SampleRow& row);
   // Of the weights at temperature 1.
   uint64_t Sum(std::span<const float> logits) const;

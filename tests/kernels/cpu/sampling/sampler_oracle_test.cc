@@ -86,6 +86,18 @@ TEST_P(SamplerOracleTest, ARowThatIsNoDistributionIsBadAndTheNextIsNot) {
   EXPECT_EQ(Choose(masked).result, (SampleResult{.token = -1, .is_bad = 1}));
 }
 
+// Of a peer that checks nothing: infinity less infinity.
+TEST_P(SamplerOracleTest, PenaltiesThatMakeANanMakeABadRow) {
+  SampleProblem problem{.logits = RandomFloats(3, 500), .params = {.num_logprobs = 3}};
+  problem.logits[7] = 4;
+  problem.emitted = {7, 7};
+  problem.params.repetition_penalty = 1e-38f;
+  problem.params.frequency_penalty = 3e38f;
+  EXPECT_EQ(Choose(problem).result, (SampleResult{.token = -1, .is_bad = 1}));
+  problem.params.frequency_penalty = 1;
+  ExpectAsTheOracle(problem, "an infinite logit");
+}
+
 BATON_FOR_EACH_KERNEL_SET(SamplerOracleTest);
 
 }  // namespace
