@@ -48,7 +48,7 @@ class RankGroup::Rank : public Communicator {
   absl::StatusOr<std::span<const float* const>> Exchange() override {
     // A device that is to wait for a mark has to be told of it after it was made: at the meeting.
     ASSIGN_OR_RETURN(marks_[exchanges_ % 2], device_.MarkNow(Lane::kCompute));
-    RETURN_IF_ERROR(group_->Meet(rank_, Call::kExchange, 0).status());
+    RETURN_IF_ERROR(in_turns_ ? MeetTimes(Call::kCapture, size()) : MeetTimes(Call::kExchange, 1));
     for (int r = 0; r < size(); ++r) {
       const Rank& other = *group_->ranks_[r];
       parts_[r] = other.PartialOf(exchanges_);
@@ -65,6 +65,41 @@ class RankGroup::Rank : public Communicator {
     return static_cast<uint32_t>(words);
   }
 
+  // Of the ranks one at a time enqueues into the graph, between two meetings: rank 0 before the
+  // first, and so on. When each has come to its next Exchange, or to its end, it is rank 0's turn
+  // again.
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      absl::FunctionRef<absl::Status()> pass) override {
+    in_turns_ = true;
+    auto graph = rank_ == 0 ? CaptureAsFirst(pass) : CaptureAsOther(pass);
+    in_turns_ = false;
+    RETURN_IF_ERROR(graph.status());
+    // Before the first has ended the capture, the lanes of the others are still in it.
+    RETURN_IF_ERROR(MeetTimes(Call::kCapture, 1));
+    return graph;
+  }
+
+  // The graph runs on the first rank's lane alone: all others' come before and behind it by marks.
+  absl::Status Launch(const Graph* graph) override {
+    BATON_CHECK((graph == nullptr) == (rank_ != 0));
+    ASSIGN_OR_RETURN(before_, device_.MarkNow(Lane::kCompute));
+    RETURN_IF_ERROR(MeetTimes(Call::kLaunch, 1));
+    absl::Status launched;
+    if (rank_ == 0) {
+      launched = LaunchBehindAll(*graph);
+      // A lost device: the group ends with what it says.
+      if (absl::IsUnavailable(launched)) return launched;
+    }
+    const auto own = static_cast<uint64_t>(launched.raw_code());
+    ASSIGN_OR_RETURN(const uint64_t code, group_->Meet(rank_, Call::kLaunch, own));
+    if (rank_ == 0) return launched;
+    if (code != 0) {
+      return absl::Status(static_cast<absl::StatusCode>(code), "rank 0 could not launch a graph");
+    }
+    const Rank& first = *group_->ranks_[0];
+    return device_.AfterPeer(Lane::kCompute, first.device_, first.behind_);
+  }
+
   absl::Status End(const absl::Status& own) override {
     const int bit = std::min(own.raw_code(), kEndBits - 1) + (rank_ == 0 ? kEndBits : 0);
     return group_->Meet(rank_, Call::kEnd, uint64_t{1} << bit, own).status();
@@ -73,6 +108,43 @@ class RankGroup::Rank : public Communicator {
   void Fail(const absl::Status& status) override { group_->Fail(status); }
 
  private:
+  absl::Status MeetTimes(Call call, int times) {
+    for (int i = 0; i < times; ++i) RETURN_IF_ERROR(group_->Meet(rank_, call, 0).status());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Graph>> CaptureAsFirst(absl::FunctionRef<absl::Status()> pass) {
+    return device_.Capture([&]() -> absl::Status {
+      ASSIGN_OR_RETURN(before_, device_.MarkNow(Lane::kCompute));
+      RETURN_IF_ERROR(pass());
+      RETURN_IF_ERROR(MeetTimes(Call::kCapture, size()));
+      return AfterOthers(&Rank::behind_);
+    });
+  }
+
+  absl::StatusOr<std::unique_ptr<Graph>> CaptureAsOther(absl::FunctionRef<absl::Status()> pass) {
+    RETURN_IF_ERROR(MeetTimes(Call::kCapture, rank_));
+    const Rank& first = *group_->ranks_[0];
+    ASSIGN_OR_RETURN(behind_, device_.Join(first.device_, first.before_, pass));
+    RETURN_IF_ERROR(MeetTimes(Call::kCapture, size() - rank_));
+    return nullptr;
+  }
+
+  absl::Status LaunchBehindAll(const Graph& graph) {
+    RETURN_IF_ERROR(AfterOthers(&Rank::before_));
+    RETURN_IF_ERROR(device_.Launch(graph));
+    ASSIGN_OR_RETURN(behind_, device_.MarkNow(Lane::kCompute));
+    return absl::OkStatus();
+  }
+
+  absl::Status AfterOthers(Mark Rank::* mark) {
+    for (const auto& other : group_->ranks_) {
+      if (other.get() == this) continue;
+      RETURN_IF_ERROR(device_.AfterPeer(Lane::kCompute, other->device_, (*other).*mark));
+    }
+    return absl::OkStatus();
+  }
+
   float* PartialOf(uint64_t exchange) const {
     return partials_[exchange % 2].floats(DType::kF32).f32();
   }
@@ -82,6 +154,11 @@ class RankGroup::Rank : public Communicator {
   Device& device_;
   std::array<Buffer, 2> partials_;
   std::array<Mark, 2> marks_;  // Behind what is in them; others read one once all have met.
+  // Of a launch: behind what this rank had enqueued, and the first's behind the graph. Of a
+  // capture: where it begins, the first's, and behind what this rank has put into it.
+  Mark before_;
+  Mark behind_;
+  bool in_turns_ = false;  // Amid a capture.
   std::array<const float*, kMaxRanks> parts_{};
   uint64_t exchanges_ = 0;  // Never begins anew: the buffers take turns from step to step.
 };

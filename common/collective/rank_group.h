@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/time.h"
@@ -36,6 +37,17 @@ class Communicator {
 
   // Returns when all ranks have called: their words, or-ed.
   virtual absl::StatusOr<uint32_t> Agree(uint32_t word) = 0;
+
+  // Returns when all ranks have called: one graph of what the passes of all have enqueued on
+  // kCompute, in which they may Exchange, all alike. Rank 0 has it, the others get null. After an
+  // error the group is to fail, lest the others wait for this rank.
+  virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      absl::FunctionRef<absl::Status()> pass) = 0;
+
+  // Returns when all ranks have called, rank 0 with such a graph and it has launched it: behind
+  // all that each has enqueued on kCompute, before all that any enqueues from now on. An error of
+  // the launch is one of all ranks.
+  virtual absl::Status Launch(const Graph* graph) = 0;
 
   // Returns when all ranks have called at the end of a step, of which this is what became of it
   // here. OK: at all of them the same, an error of one code or none, or an error of the first rank
@@ -79,7 +91,7 @@ class RankGroup {
 
  private:
   class Rank;
-  enum class Call : uint8_t { kExchange, kAgree, kEnd };
+  enum class Call : uint8_t { kExchange, kAgree, kCapture, kLaunch, kEnd };
 
   explicit RankGroup(RankGroupOptions options);
   absl::Status MakeRoom(std::span<Device* const> devices);

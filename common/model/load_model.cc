@@ -124,13 +124,14 @@ ModelInfo InfoOf(const ModelOptions& options, const ModelFiles& files, const Dev
           .eos_token_ids = files.eos_token_ids};
 }
 
-// Several ranks have none: they meet amid a pass, which none of them can capture alone.
+// `needs` are the model's, of which each device has the heads of a rank.
 std::vector<StepGraphs::Shape> GraphShapes(const ModelOptions& options,
                                            std::span<Device* const> devices,
-                                           const ModelNeeds& needs, int32_t longest) {
+                                           ModelNeeds needs, int32_t longest) {
   const Device& device = *devices[0];
+  needs.num_heads /= static_cast<int32_t>(devices.size());
   std::vector<StepGraphs::Shape> shapes;
-  if (!options.graphs || devices.size() > 1 || !device.info().has_graphs) return shapes;
+  if (!options.graphs || !device.info().has_graphs) return shapes;
   const int32_t max_rows = std::min(options.max_step_rows, options.max_step_tokens);
   for (const int32_t rows : StepGraphs::SizesFor(max_rows)) {
     shapes.push_back({.rows = rows,

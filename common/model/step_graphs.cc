@@ -20,10 +20,12 @@ absl::StatusOr<std::unique_ptr<Graph>> CaptureOne(const StepGraphs::Shape& shape
     return parts.transformer.Forward(parts.metadata, parts.cache,
                                      [](int32_t) { return absl::OkStatus(); });
   };
-  RETURN_IF_ERROR(pass());
+  const absl::Status passed = pass();
+  // Also after an error: what was enqueued before it goes on, in memory that goes with the load.
   ASSIGN_OR_RETURN(const Mark mark, parts.device.MarkNow(Lane::kCompute));
   RETURN_IF_ERROR(Wait(parts.device, mark));
-  return parts.device.Capture(pass);
+  RETURN_IF_ERROR(passed);
+  return parts.group == nullptr ? parts.device.Capture(pass) : parts.group->Capture(pass);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/collective/rank_group.h"
 #include "common/kv_cache/kv_cache.h"
 #include "common/model/model_runner.h"
 #include "common/model/step_metadata.h"
@@ -17,7 +18,8 @@ namespace baton {
 
 // Decode steps as graphs: one launch in place of a pass's hundreds. A graph serves steps of up to
 // its number of rows, each a token whose logits are wanted; StepMetadata fills it up. The upload
-// before it and the product with the output layer behind it are not in it.
+// before it and the product with the output layer behind it are not in it. Of several ranks it is
+// one graph over the devices of all, which the first has: Communicator::Capture.
 class StepGraphs {
  public:
   // What a graph takes of the device's memory, beside what passes take anyway.
@@ -38,13 +40,16 @@ class StepGraphs {
     Transformer& transformer;
     StepMetadata& metadata;
     KvCache& cache;
+    Communicator* group;  // Of several ranks only.
   };
   // Before the first step. Each after a pass in which kernels are loaded, which touches no block.
+  // Ranks call at the same time; after an error of one the group is to fail.
   absl::Status Capture(std::span<const Shape> shapes, const Parts& parts, const StepBounds& bounds);
 
   // The size of the smallest that has a plan's rows; 0: none serves it.
   int32_t SizeFor(const StepPlan& plan) const;
-  const Graph& Of(int32_t size) const { return *graphs_.at(size).graph; }
+  // Null: the first rank has it.
+  const Graph* Of(int32_t size) const { return graphs_.at(size).graph.get(); }
 
  private:
   struct Captured {

@@ -1,10 +1,12 @@
 #include "common/model/tensor_parallel_runner.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/base/this_thread.h"
 
 namespace baton {
 
@@ -18,11 +20,33 @@ absl::StatusOr<std::unique_ptr<TensorParallelRunner>> TensorParallelRunner::Crea
     made->sinks_.push_back(std::make_unique<RankSink>(made.get(), made->sinks_.size()));
     rank.sink = made->sinks_.back().get();
     rank.lost = [runner = made.get()](const absl::Status& status) { runner->OnLost(status); };
-    ASSIGN_OR_RETURN(std::unique_ptr<TransformerRunner> runner,
-                     TransformerRunner::Create(std::move(rank)));
-    made->ranks_.push_back(std::move(runner));
   }
+  RETURN_IF_ERROR(made->CreateRanks(std::move(ranks)));
   return made;
+}
+
+// At the same time, as they capture graphs together. An error of one is that of all who wait for
+// it.
+absl::Status TensorParallelRunner::CreateRanks(std::vector<RunnerParts> ranks) {
+  ranks_.resize(ranks.size());
+  std::vector<absl::Status> statuses(ranks.size());
+  const auto create = [&](size_t rank) {
+    NameThisThread(rank == 0 ? "compute" : "compute-rank");
+    Communicator* const group = ranks[rank].group;
+    auto created = TransformerRunner::Create(std::move(ranks[rank]));
+    statuses[rank] = created.status();
+    if (created.ok()) {
+      ranks_[rank] = *std::move(created);
+    } else {
+      group->Fail(statuses[rank]);
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) threads.emplace_back(create, rank);
+  }
+  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
+  return absl::OkStatus();
 }
 
 TensorParallelRunner::TensorParallelRunner(std::unique_ptr<RankGroup> group, RunnerSink* sink,
@@ -37,7 +61,7 @@ TensorParallelRunner::~TensorParallelRunner() {
 }
 
 void TensorParallelRunner::Stop() {
-  if (!ranks_.empty()) ranks_[0]->Stop();
+  if (!ranks_.empty() && ranks_[0] != nullptr) ranks_[0]->Stop();
 }
 
 void TensorParallelRunner::Start(std::shared_ptr<const StepPlan> plan) {

@@ -45,6 +45,7 @@ class TensorParallelRunner : public StoppableRunner {
   };
 
   TensorParallelRunner(std::unique_ptr<RankGroup> group, RunnerSink* sink, LostFn lost);
+  absl::Status CreateRanks(std::vector<RunnerParts> ranks);
   void OnLayerDone(size_t rank, const LayerDone& done);
   void OnRowsDone(const RowsDone& done);
   void OnStepDone(size_t rank, StepDone done);

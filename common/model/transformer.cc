@@ -273,11 +273,11 @@ absl::Status Transformer::Forward(const StepMetadata& batch, KvCache& cache,
   return Finish(queries->num_tokens);
 }
 
-absl::Status Transformer::Replay(const Graph& graph, int64_t num_tokens) {
+absl::Status Transformer::Replay(const Graph* graph, int64_t num_tokens) {
   num_final_ = num_tokens;
   slice_ = 0;
   normed_in_use_ = normed_.data();
-  return device_->Launch(graph);
+  return group_ == nullptr ? device_->Launch(*graph) : group_->Launch(graph);
 }
 
 }  // namespace baton

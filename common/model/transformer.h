@@ -58,8 +58,8 @@ class Transformer {
   absl::Status Forward(const StepMetadata& batch, KvCache& cache, LayerDoneFn layer_done);
 
   // As Forward, by a graph that holds what Forward enqueues for a pass of so many tokens whose
-  // logits are all wanted.
-  absl::Status Replay(const Graph& graph, int64_t num_tokens);
+  // logits are all wanted. Of several ranks the first has it, the others say null.
+  absl::Status Replay(const Graph* graph, int64_t num_tokens);
 
   // Raw logits of wanted tokens [first, first + count) of the last pass: [count, vocab_size], f32,
   // in the device's memory, until the next call. count is at most the device's logit_rows. Of

@@ -38,7 +38,8 @@ absl::StatusOr<std::unique_ptr<TransformerRunner>> TransformerRunner::Create(Run
       new TransformerRunner(std::move(parts), std::move(pieces)));
   RETURN_IF_ERROR(runner->graphs_.Capture(
       runner->parts_.graph_shapes,
-      {device, *runner->parts_.transformer, runner->metadata_, *runner->parts_.cache},
+      {device, *runner->parts_.transformer, runner->metadata_, *runner->parts_.cache,
+       runner->parts_.group},
       runner->bounds_));
   runner->thread_ = std::jthread([loop = runner.get(), nice, leads](const std::stop_token& ending) {
     NameThisThread(leads ? "compute" : "compute-rank");

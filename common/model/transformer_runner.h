@@ -59,7 +59,7 @@ struct RunnerParts {
 // goes on; rank 0 says so, reads the logits and reports the rows.
 class TransformerRunner : public StoppableRunner {
  public:
-  // Captures the graphs before it returns.
+  // Captures the graphs before it returns: several ranks at the same time, each on a thread.
   static absl::StatusOr<std::unique_ptr<TransformerRunner>> Create(RunnerParts parts);
 
   // Stops; the step in progress ends first, with its StepDone.

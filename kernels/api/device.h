@@ -132,8 +132,10 @@ class Device {
   virtual absl::Status EnablePeer(const Device& /*peer*/) { return absl::OkStatus(); }
 
   // What is enqueued on the lane from now on begins when a mark of the peer is done. The mark has
-  // been made, and at most kPeerMarks later ones of its lane: the peer's thread may be making more.
+  // been made, and at most kPeerMarks later ones of its lane, amid a capture kGraphPeerMarks: the
+  // peer's thread may be making more.
   static constexpr int kPeerMarks = 256;
+  static constexpr int kGraphPeerMarks = 2;
   virtual absl::Status AfterPeer(Lane /*lane*/, const Device& /*peer*/, Mark /*mark*/) {
     return absl::OkStatus();
   }
@@ -142,9 +144,23 @@ class Device {
   virtual absl::StatusOr<bool> IsDone(Mark mark) = 0;
 
   // What `enqueue` enqueues on kCompute, for Launch; nothing of it runs now. Arguments by value are
-  // those of now for ever, memory is read at each launch. UNIMPLEMENTED without has_graphs.
+  // those of now for ever, memory is read at each launch. A mark of kCompute that is made amid a
+  // capture is a place in the graph, for AfterPeer and Join until the capture ends. UNIMPLEMENTED
+  // without has_graphs.
   virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(
       absl::FunctionRef<absl::Status()> enqueue) = 0;
+
+  // What `enqueue` enqueues on kCompute becomes part of the graph that a peer captures, behind
+  // `begin`, a mark of it. Before the peer's capture ends it has to wait for the mark that this
+  // returns, after an error for nothing; until then nothing else is enqueued on this kCompute.
+  // Devices of one graph enqueue one at a time, whatever their threads.
+  virtual absl::StatusOr<Mark> Join(const Device& /*peer*/, Mark /*begin*/,
+                                    absl::FunctionRef<absl::Status()> /*enqueue*/) {
+    return absl::UnimplementedError("no graphs over several devices of this kind");
+  }
+
+  // On the device that captured it. Its kCompute has all of the graph, whoever's that is: what was
+  // enqueued on it comes before, what is after. The lanes of others know nothing of it.
   virtual absl::Status Launch(const Graph& graph) = 0;
 
   // The longest sequences of which a captured step of so many rows is as fast as the same calls:

@@ -126,6 +126,7 @@ class CudaDevice : public Device {
   }
   absl::StatusOr<Mark> MarkNow(Lane lane) override {
     RETURN_IF_ERROR(Enter());
+    if (lane == Lane::kCompute && is_capturing_) return LaneOf(lane).MarkInGraph();
     return LaneOf(lane).MarkNow();
   }
   absl::Status After(Lane lane, Mark mark) override {
@@ -149,6 +150,8 @@ class CudaDevice : public Device {
   }
   absl::StatusOr<std::unique_ptr<Graph>> Capture(
       absl::FunctionRef<absl::Status()> enqueue) override;
+  absl::StatusOr<Mark> Join(const Device& peer, Mark begin,
+                            absl::FunctionRef<absl::Status()> enqueue) override;
   absl::Status Launch(const Graph& graph) override {
     RETURN_IF_ERROR(Enter());
     return ToStatus(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).exec,
@@ -182,6 +185,7 @@ class CudaDevice : public Device {
   const std::shared_ptr<DeviceState> state_ = std::make_shared<DeviceState>();
   std::array<CudaLane, kNumLanes> lanes_;
   std::unique_ptr<CudaOps> ops_;
+  bool is_capturing_ = false;  // What kCompute gets now goes into a graph.
   WeightLoader weights_{this};
 };
 
@@ -265,7 +269,10 @@ absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(
   const cudaStream_t stream = LaneOf(Lane::kCompute).stream();
   RETURN_IF_ERROR(ToStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
                            "cudaStreamBeginCapture"));
-  const absl::Status enqueued = enqueue();
+  is_capturing_ = true;
+  absl::Status enqueued = enqueue();
+  is_capturing_ = false;
+  enqueued.Update(Enter());  // It may have been with a peer last.
   cudaGraph_t graph = nullptr;
   const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
   cudaGraphExec_t exec = nullptr;
@@ -277,6 +284,17 @@ absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(
   // What it takes of the device is taken now, not from the first launch.
   RETURN_IF_ERROR(ToStatus(cudaGraphUpload(exec, stream), "cudaGraphUpload"));
   return made;
+}
+
+// CUDA takes a stream into the capture of the event that it waits for.
+absl::StatusOr<Mark> CudaDevice::Join(const Device& peer, Mark begin,
+                                      absl::FunctionRef<absl::Status()> enqueue) {
+  RETURN_IF_ERROR(AfterPeer(Lane::kCompute, peer, begin));
+  is_capturing_ = true;
+  absl::Status enqueued = enqueue();
+  absl::StatusOr<Mark> end = enqueued.ok() ? MarkNow(Lane::kCompute) : std::move(enqueued);
+  is_capturing_ = false;
+  return end;
 }
 
 }  // namespace

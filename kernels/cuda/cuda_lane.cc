@@ -1,5 +1,7 @@
 #include "kernels/cuda/cuda_lane.h"
 
+#include <span>
+
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "kernels/cuda/cuda_status.h"
@@ -7,14 +9,18 @@
 namespace baton::cuda {
 
 CudaLane::~CudaLane() {
-  for (const cudaEvent_t event : events_) {
-    if (event != nullptr) cudaEventDestroy(event);
+  for (const std::span<const cudaEvent_t> events : {std::span<const cudaEvent_t>(events_),
+                                                    std::span<const cudaEvent_t>(graph_events_)}) {
+    for (const cudaEvent_t event : events) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
   }
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
 void CudaLane::Abandon() {
   events_.fill(nullptr);
+  graph_events_.fill(nullptr);
   stream_ = nullptr;
 }
 
@@ -22,9 +28,12 @@ absl::Status CudaLane::Open(Lane lane, int priority) {
   lane_ = lane;
   RETURN_IF_ERROR(ToStatus(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority),
                            "cudaStreamCreateWithPriority"));
-  for (cudaEvent_t& event : events_) {
-    RETURN_IF_ERROR(ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
-                             "cudaEventCreateWithFlags"));
+  for (const std::span<cudaEvent_t> events : {std::span<cudaEvent_t>(events_),
+                                              std::span<cudaEvent_t>(graph_events_)}) {
+    for (cudaEvent_t& event : events) {
+      RETURN_IF_ERROR(ToStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                               "cudaEventCreateWithFlags"));
+    }
   }
   return absl::OkStatus();
 }
@@ -37,6 +46,13 @@ absl::StatusOr<Mark> CudaLane::MarkNow() {
   ++made_;
   RETURN_IF_ERROR(ToStatus(cudaEventRecord(EventOf(made_), stream_), "cudaEventRecord"));
   return Mark{.lane = lane_, .number = made_};
+}
+
+absl::StatusOr<Mark> CudaLane::MarkInGraph() {
+  ++made_in_graphs_;
+  RETURN_IF_ERROR(
+      ToStatus(cudaEventRecord(EventOf(made_in_graphs_), stream_), "cudaEventRecord"));
+  return Mark{.lane = lane_, .number = made_in_graphs_};
 }
 
 absl::StatusOr<bool> CudaLane::IsDone(uint64_t number) {

@@ -11,11 +11,15 @@
 namespace baton::cuda {
 
 // A stream with its marks: event n % kMarks is that of mark n until mark n + kMarks is made, which
-// waits for mark n. One thread at a time, its lane's.
+// waits for mark n. Those that a capture makes are numbered from kInGraph on, and have other
+// events, which nobody asks. One thread at a time, its lane's.
 class CudaLane {
  public:
   static constexpr uint64_t kMarks = 512;
   static_assert(kMarks > Device::kPeerMarks);
+  static constexpr uint64_t kInGraph = uint64_t{1} << 63;
+  static constexpr uint64_t kGraphMarks = 4;
+  static_assert(kGraphMarks > Device::kGraphPeerMarks);
 
   CudaLane() = default;
   // After all work on it has ended.
@@ -28,6 +32,8 @@ class CudaLane {
   cudaStream_t stream() const { return stream_; }
 
   absl::StatusOr<Mark> MarkNow();
+  // Amid a capture.
+  absl::StatusOr<Mark> MarkInGraph();
   // Of a mark of this lane.
   absl::StatusOr<bool> IsDone(uint64_t number);
   // Whether all work on it has ended. From any thread.
@@ -38,13 +44,17 @@ class CudaLane {
   absl::Status AfterPeer(const CudaLane& other, uint64_t number);
 
  private:
-  cudaEvent_t EventOf(uint64_t number) const { return events_[number % kMarks]; }
+  cudaEvent_t EventOf(uint64_t number) const {
+    return number >= kInGraph ? graph_events_[number % kGraphMarks] : events_[number % kMarks];
+  }
 
   Lane lane_ = Lane::kCompute;
   cudaStream_t stream_ = nullptr;
   std::array<cudaEvent_t, kMarks> events_ = {};
+  std::array<cudaEvent_t, kGraphMarks> graph_events_ = {};
   uint64_t made_ = 0;  // The number of the last mark.
   uint64_t done_ = 0;  // The last that is known to be done.
+  uint64_t made_in_graphs_ = kInGraph;
 };
 
 }  // namespace baton::cuda

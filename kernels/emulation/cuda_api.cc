@@ -12,13 +12,24 @@ bool IsDone(const baton::emulation::Event& event) {
   return event.stream == nullptr || event.stream->done >= event.count;
 }
 
-// Whether the graph has its memory on the device.
+// Whether the graph has its memory on its devices.
 bool Upload(baton::emulation::Graph* exec, baton::emulation::EmulatedDevice& device) {
   const std::lock_guard memory(device.work.running);
-  if (exec->memory == nullptr) {
-    exec->memory = device.global.Allocate(baton::emulation::Graph::kBytes, exec->device);
+  bool has_all = true;
+  for (const auto& lane : exec->lanes) {
+    std::byte*& own = exec->memory[lane.device];
+    if (own == nullptr) own = device.global.Allocate(exec->kBytes, lane.device);
+    has_all = has_all && own != nullptr;
   }
-  return exec->memory != nullptr;
+  return has_all;
+}
+
+// Of questions about an event that stands for a place in a graph.
+cudaError_t RefuseCaptured(const baton::emulation::Event& event, baton::emulation::Call& api) {
+  if (event.capture == 0) return cudaSuccess;
+  baton::emulation::Graph* const graph = api.device.work.RecordingOf(event);
+  if (graph != nullptr) graph->valid = false;
+  return cudaErrorCapturedEvent;
 }
 
 // What is queued may still use the memory; of that nothing runs now, so that a wait which the
@@ -177,8 +188,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (api.error != cudaSuccess) return api.error;
   Stream* const queue = api.QueueOf(stream);
   if (queue == nullptr) return cudaErrorInvalidResourceHandle;
-  api.device.work.Wait(queue, event);
-  return cudaSuccess;
+  return api.device.work.Wait(queue, event);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
@@ -210,6 +220,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   Call api;
   if (api.error != cudaSuccess) return api.error;
+  if (const cudaError_t refused = RefuseCaptured(*event, api); refused != cudaSuccess) {
+    return refused;
+  }
   api.device.work.RunSome(api.lock);
   const cudaError_t error = api.device.work.errors[api.on];
   if (error != cudaSuccess) return error;
@@ -219,6 +232,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   Call api;
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
+  if (const cudaError_t refused = RefuseCaptured(*event, api); refused != cudaSuccess) {
+    return refused;
+  }
   return api.RunUntil([=] { return IsDone(*event); });
 }
 
@@ -234,20 +250,31 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
   // CUDA does not record the null stream.
   if (stream == nullptr || stream->recording != nullptr) return cudaErrorStreamCaptureUnsupported;
   if (api.QueueOf(stream) == nullptr) return cudaErrorInvalidResourceHandle;
-  stream->recording = new Graph{.device = api.on};
-  stream->recording->forbids_all = mode == cudaStreamCaptureModeGlobal;
+  api.device.work.BeginRecording(stream, mode);
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   Call api;
-  if (stream == nullptr || stream->recording == nullptr) return cudaErrorInvalidValue;
-  *graph = stream->recording;
-  api.device.work.EndRecording(stream->recording);
-  if ((*graph)->valid) return api.error;
-  delete *graph;
   *graph = nullptr;
-  return cudaErrorStreamCaptureInvalidated;
+  if (stream == nullptr || stream->recording == nullptr) return cudaErrorInvalidValue;
+  Graph* const recorded = stream->recording;
+  if (api.QueueOf(stream) == nullptr) return cudaErrorInvalidResourceHandle;
+  if (stream->lane != 0) return cudaErrorStreamCaptureUnmatched;
+  if (recorded->mode != cudaStreamCaptureModeRelaxed &&
+      pthread_equal(recorded->thread, pthread_self()) == 0) {
+    return cudaErrorStreamCaptureWrongThread;
+  }
+  api.device.work.EndRecording(recorded);
+  const cudaError_t error = !recorded->valid        ? cudaErrorStreamCaptureInvalidated
+                            : !recorded->IsJoined() ? cudaErrorStreamCaptureUnjoined
+                                                    : cudaSuccess;
+  if (error == cudaSuccess) {
+    *graph = recorded;
+    return api.error;
+  }
+  delete recorded;
+  return error;
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
@@ -261,7 +288,9 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
   Call api;
   if (api.error != cudaSuccess) return api.error;
   if (!exec->IsLike(*graph)) return cudaErrorGraphExecUpdateFailure;
+  api.device.work.ReleaseStreams(exec);
   exec->items = graph->items;
+  exec->lanes = graph->lanes;
   return cudaSuccess;
 }
 
@@ -275,9 +304,10 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   Call api;
   if (api.error != cudaSuccess) return api.error;
   Stream* const queue = api.QueueOf(stream);
-  if (queue == nullptr || exec->device != api.on) return cudaErrorInvalidResourceHandle;
+  if (queue == nullptr || exec->device() != api.on) return cudaErrorInvalidResourceHandle;
+  if (queue->recording != nullptr) return cudaErrorStreamCaptureUnsupported;
   if (!Upload(exec, api.device)) return cudaErrorMemoryAllocation;
-  api.device.work.Replay(*exec, queue);
+  api.device.work.Replay(exec, queue);
   return cudaSuccess;
 }
 
@@ -289,11 +319,15 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   Call api;
-  if (exec->memory != nullptr) {
+  {
     const std::lock_guard memory(api.device.work.running);
-    api.device.global.Free(exec->memory, exec->device);
-    api.device.global.Release(exec->memory);
+    for (const auto& [on, own] : exec->memory) {
+      if (own == nullptr) continue;
+      api.device.global.Free(own, on);
+      api.device.global.Release(own);
+    }
   }
+  api.device.work.ReleaseStreams(exec);
   delete exec;
   return api.error;
 }

@@ -34,6 +34,12 @@ enum cudaError_t {
   cudaErrorSystemNotReady = 802,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureMerge = 902,
+  cudaErrorStreamCaptureUnmatched = 903,
+  cudaErrorStreamCaptureUnjoined = 904,
+  cudaErrorStreamCaptureIsolation = 905,
+  cudaErrorCapturedEvent = 907,
+  cudaErrorStreamCaptureWrongThread = 908,
   cudaErrorGraphExecUpdateFailure = 910,
 };
 enum cudaMemcpyKind {
@@ -128,6 +134,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaDeviceSynchronize();
 
 // While a stream records a graph, waiting, allocating and freeing are refused and spoil the graph.
+// Streams of other devices too take part from when they wait for an event that was recorded in it.
+// It ends on the thread and the stream that began it, which has to have waited for all others by
+// then. An event that was recorded in it stands for a place in the graph: it cannot be asked, nor
+// waited for by what is recorded elsewhere or runs; nor does the graph wait for any other event.
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
@@ -136,7 +146,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
                                 cudaGraphExecUpdateResultInfo* info);
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
-// What was not uploaded before takes device memory now.
+// What was not uploaded before takes memory of its devices now. On the device where it was begun:
+// what is on the stream comes before all of it, on each of its devices, and what comes on the
+// stream after all of it; other streams know nothing of it.
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);

@@ -1,14 +1,10 @@
 #include "kernels/emulation/work_queue.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace baton::emulation {
-
-bool Graph::IsLike(const Graph& other) const {
-  return std::equal(items.begin(), items.end(), other.items.begin(), other.items.end(),
-                    [](const WorkItem& a, const WorkItem& b) { return a.kernel == b.kernel; });
-}
 
 WorkQueue::WorkQueue() {
   for (int device = 0; device < kMostDevices; ++device) {
@@ -26,6 +22,12 @@ Stream* WorkQueue::AddStream(int device, unsigned flags, int priority) {
   return streams_.back();
 }
 
+std::vector<const Stream*> WorkQueue::Streams() const {
+  std::vector<const Stream*> streams(streams_.begin() + kMostDevices, streams_.end());
+  std::erase_if(streams, [](const Stream* stream) { return stream->of_graph; });
+  return streams;
+}
+
 bool WorkQueue::Owns(const Stream* stream) const {
   return std::find(streams_.begin(), streams_.end(), stream) != streams_.end();
 }
@@ -34,7 +36,7 @@ void WorkQueue::Remove(Stream* stream) { std::erase(streams_, stream); }
 
 void WorkQueue::Put(Stream* stream, WorkItem item) {
   if (stream->recording != nullptr) {
-    stream->recording->items.push_back(std::move(item));
+    stream->recording->Put(stream->lane, std::move(item));
     return;
   }
   stream->queue.push_back({std::move(item)});
@@ -42,34 +44,107 @@ void WorkQueue::Put(Stream* stream, WorkItem item) {
   changed_.notify_all();
 }
 
+void WorkQueue::PutWait(Stream* stream, Stream* other, uint64_t count) {
+  stream->queue.push_back(
+      {.item = {.run = [] { return cudaSuccess; }, .kernel = {}}, .after = other,
+       .after_count = count});
+  ++stream->queued;
+  changed_.notify_all();
+}
+
 void WorkQueue::Record(Event* event, Stream* stream) {
+  event->capture = 0;
   if (stream->recording != nullptr) {
-    // Within a graph events only order its items, which are kept in one order.
-    event->recording = stream->recording;
+    event->capture = stream->recording->capture;
+    event->clock = stream->recording->Now(stream->lane);
     return;
   }
-  Put(stream, {.run = [] { return cudaSuccess; }});
-  event->recording = nullptr;
+  Put(stream, {.run = [] { return cudaSuccess; }, .kernel = {}});
   event->stream = stream;
   event->count = stream->queued;
 }
 
-void WorkQueue::Wait(Stream* stream, Event* event) {
-  if (event->recording != nullptr) {
-    // This stream's work joins the graph.
-    if (stream->device != event->recording->device) event->recording->valid = false;
-    stream->recording = event->recording;
-    return;
+cudaError_t WorkQueue::Wait(Stream* stream, const Event* event) {
+  Graph* const own = stream->recording;
+  const auto spoil = [](Graph* graph) {
+    if (graph != nullptr) graph->valid = false;
+  };
+  if (event->capture == 0) {
+    if (event->stream == nullptr) return cudaSuccess;
+    spoil(own);
+    if (own != nullptr) return cudaErrorStreamCaptureIsolation;
+    PutWait(stream, event->stream, event->count);
+    return cudaSuccess;
   }
-  if (event->stream == nullptr) return;
-  Put(stream, {.run = [] { return cudaSuccess; }});
-  if (stream->recording != nullptr) return;
-  stream->queue.back().after = event->stream;
-  stream->queue.back().after_count = event->count;
+  Graph* const graph = RecordingOf(*event);
+  if (graph == nullptr || (own != nullptr && own != graph)) {
+    spoil(own);
+    spoil(graph);
+    return graph == nullptr ? cudaErrorCapturedEvent : cudaErrorStreamCaptureMerge;
+  }
+  if (own == nullptr) {
+    stream->recording = graph;
+    stream->lane = graph->AddLane(stream->device);
+  }
+  graph->Follow(stream->lane, event->clock);
+  return cudaSuccess;
 }
 
-void WorkQueue::Replay(const Graph& graph, Stream* stream) {
-  for (const WorkItem& item : graph.items) Put(stream, item);
+void WorkQueue::BeginRecording(Stream* stream, cudaStreamCaptureMode mode) {
+  auto* const graph = new Graph;
+  graph->capture = ++captures_;
+  graph->mode = mode;
+  stream->lane = graph->AddLane(stream->device);
+  stream->recording = graph;
+}
+
+Graph* WorkQueue::RecordingOf(const Event& event) const {
+  if (event.capture == 0) return nullptr;
+  for (const Stream* stream : streams_) {
+    Graph* const graph = stream->recording;
+    if (graph != nullptr && graph->capture == event.capture) return graph;
+  }
+  return nullptr;
+}
+
+void WorkQueue::Replay(Graph* graph, Stream* stream) {
+  const uint64_t begin = stream->queued;
+  std::map<size_t, Stream*>& streams = graph->streams;
+  streams[0] = stream;
+  for (size_t lane = 1; lane < graph->lanes.size(); ++lane) {
+    Stream*& own = streams[lane];
+    if (own == nullptr) {
+      own = AddStream(graph->lanes[lane].device, 0, 0);
+      own->of_graph = true;
+    }
+    PutWait(own, stream, begin);
+  }
+  // What a stream has to have done for that many items of its lane to be.
+  std::map<size_t, std::vector<uint64_t>> ends;
+  std::map<size_t, Clock> waited;
+  for (const Graph::Item& item : graph->items) {
+    Stream* const own = streams[item.lane];
+    Clock& behind = waited[item.lane];
+    behind.resize(graph->lanes.size());
+    for (size_t lane = 0; lane < item.after.size(); ++lane) {
+      if (item.after[lane] <= behind[lane]) continue;
+      behind[lane] = item.after[lane];
+      PutWait(own, streams[lane], ends[lane][behind[lane] - 1]);
+    }
+    Put(own, item.work);
+    ends[item.lane].push_back(own->queued);
+  }
+  for (size_t lane = 1; lane < graph->lanes.size(); ++lane) {
+    PutWait(stream, streams[lane], streams[lane]->queued);
+  }
+  streams.erase(0);
+}
+
+void WorkQueue::ReleaseStreams(Graph* graph) {
+  for (const auto& [lane, stream] : graph->streams) {
+    Afterwards([this, stream = stream] { Remove(stream); });
+  }
+  graph->streams.clear();
 }
 
 bool WorkQueue::SpoilRecordings() {
@@ -77,7 +152,8 @@ bool WorkQueue::SpoilRecordings() {
   for (const Stream* stream : streams_) {
     Graph* const graph = stream->recording;
     if (graph == nullptr) continue;
-    if (!graph->forbids_all && pthread_equal(graph->thread, pthread_self()) == 0) continue;
+    const bool forbids_all = graph->mode == cudaStreamCaptureModeGlobal;
+    if (!forbids_all && pthread_equal(graph->thread, pthread_self()) == 0) continue;
     graph->valid = false;
     spoilt = true;
   }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <pthread.h>
-
 #include <array>
 #include <condition_variable>
 #include <cstdint>
@@ -9,38 +7,15 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/random.h"
 #include "kernels/emulation/cuda_api.h"
+#include "kernels/emulation/graph.h"
 #include "kernels/emulation/options.h"
 
 namespace baton::emulation {
-
-// One thing that a stream does.
-struct WorkItem {
-  // cudaErrorNotReady: it has not ended, and keeps its stream. It runs again after Wake().
-  std::function<cudaError_t()> run;
-  std::string kernel;  // Its name if it is a launch.
-};
-
-struct Graph {
-  // Of the device's memory, for one that can be launched.
-  static constexpr size_t kBytes = size_t{64} << 10;
-
-  std::vector<WorkItem> items;
-  int device = 0;  // On whose streams alone it is recorded and launched.
-  bool valid = true;
-  // While it is recorded: whose calls may not wait or allocate, that thread's or all.
-  pthread_t thread = pthread_self();
-  bool forbids_all = false;
-  std::byte* memory = nullptr;
-
-  // Whether it launches the same kernels in the same order.
-  bool IsLike(const Graph& other) const;
-};
 
 struct QueuedItem {
   WorkItem item;
@@ -56,6 +31,8 @@ struct Stream {
   bool busy = false;    // Its next item runs.
   bool asleep = false;  // Its next item is not ready.
   Graph* recording = nullptr;
+  size_t lane = 0;       // Its own of that.
+  bool of_graph = false;  // Made by the emulation, for a lane of a graph.
   unsigned flags = 0;
   int priority = 0;
 };
@@ -64,7 +41,9 @@ struct Event {
   int device = 0;
   Stream* stream = nullptr;  // Null: nothing was recorded.
   uint64_t count = 0;        // Done when the stream has done so many items.
-  Graph* recording = nullptr;
+  // The recording in which it was recorded last, 0 for none, and what of that comes before it.
+  uint64_t capture = 0;
+  Clock clock = {};
 };
 
 // The streams of all devices. Work runs only in Run*(), one item of a random stream at a time: in
@@ -83,24 +62,30 @@ class WorkQueue {
     return stream == nullptr ? &null_streams_[device] : stream;
   }
   Stream* AddStream(int device, unsigned flags, int priority);
-  // All that there are but the null streams, in the order in which they were made.
-  std::vector<const Stream*> Streams() const {
-    return {streams_.begin() + kMostDevices, streams_.end()};
-  }
+  // All that the program made, in that order.
+  std::vector<const Stream*> Streams() const;
   bool Owns(const Stream* stream) const;
   void Remove(Stream* stream);
 
   // Queues work, or records it if the stream records a graph.
   void Put(Stream* stream, WorkItem item);
   void Record(Event* event, Stream* stream);
-  void Wait(Stream* stream, Event* event);
-  // Queues what a graph holds.
-  void Replay(const Graph& graph, Stream* stream);
+  // A stream that waits for what another records takes part in it from now on. The error is that
+  // of a wait across the edge of a recording, which is spoilt by it.
+  cudaError_t Wait(Stream* stream, const Event* event);
+
+  void BeginRecording(Stream* stream, cudaStreamCaptureMode mode);
+  // Of all streams that took part.
+  void EndRecording(const Graph* graph);
+  // That of an event; null: it has ended, or the event is of none.
+  Graph* RecordingOf(const Event& event) const;
+  // Queues what a graph holds: behind what is on the stream, and before what comes on it.
+  void Replay(Graph* graph, Stream* stream);
+  // The lanes' streams go when what is on them has ended.
+  void ReleaseStreams(Graph* graph);
 
   // Whether a recording forbids the calling thread to wait or allocate; such are spoilt by it.
   bool SpoilRecordings();
-  // Of all streams that took part.
-  void EndRecording(const Graph* graph);
 
   // Runs items, or waits for the driver to, until done() is true. False: what is left waits for
   // itself for ever.
@@ -131,6 +116,8 @@ class WorkQueue {
     std::vector<std::pair<const Stream*, uint64_t>> after;
   };
 
+  // The stream does nothing more until `other` has done so many items.
+  void PutWait(Stream* stream, Stream* other, uint64_t count);
   std::vector<Stream*> Ready() const;
   void DoWhatIsDue();
   bool IsBusy() const;
@@ -140,6 +127,7 @@ class WorkQueue {
 
   Random random_{1};
   uint64_t wakes_ = 0;
+  uint64_t captures_ = 0;
   std::condition_variable changed_;  // Something was queued or has ended.
   std::array<Stream, kMostDevices> null_streams_;
   std::vector<Stream*> streams_;

@@ -10,6 +10,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "kernels/make_device.h"
+#include "tests/late_device/late_graph.h"
 
 namespace baton {
 namespace {
@@ -81,10 +82,6 @@ class LateDevice::Arena {
   std::byte* data_ = nullptr;
   int64_t used_ = 0;
   std::vector<std::shared_ptr<Buffer>> graves_;
-};
-
-struct LateDevice::LateGraph : public Graph {
-  std::vector<Work> works;
 };
 
 class LateDevice::Ops : public ModelOps {
@@ -286,14 +283,20 @@ absl::Status LateDevice::Enqueue(Lane lane, Work work) {
   const std::lock_guard lock(mutex_);
   if (lost_) return Lost();
   if (lane == Lane::kCompute && recording_ != nullptr) {
-    recording_->works.push_back(std::move(work));
+    // Another's capture goes on; it has waited for what was there by now.
+    if (!is_amid_) return MayCall(lane);
+    recording_->parts[part_].works.push_back({.run = std::move(work.run)});
     return absl::OkStatus();
   }
+  EnqueueLocked(lane, std::move(work));
+  return absl::OkStatus();
+}
+
+void LateDevice::EnqueueLocked(Lane lane, Work work) {
   LaneState& state = lanes_[static_cast<int>(lane)];
   state.works.push_back(std::move(work));
   ++state.enqueued;
   changed_.notify_all();
-  return absl::OkStatus();
 }
 
 absl::Status LateDevice::FailIfTold(const std::string& name) {
@@ -324,6 +327,7 @@ absl::Status LateDevice::CopyPieces(Lane lane, std::span<const CopyPiece> pieces
 
 absl::StatusOr<Mark> LateDevice::MarkNow(Lane lane) {
   const std::lock_guard lock(mutex_);
+  if (lane == Lane::kCompute && is_amid_ && !lost_) return MarkInGraph();
   RETURN_IF_ERROR(MayCall(lane));
   return Mark{.lane = lane, .number = lanes_[static_cast<int>(lane)].enqueued};
 }
@@ -346,6 +350,7 @@ absl::Status LateDevice::AfterPeer(Lane lane, const Device& peer, Mark mark) {
   const auto& other = static_cast<const LateDevice&>(peer);
   {
     const std::lock_guard lock(mutex_);
+    if (mark.number >= kInGraph) return FollowInGraph(other, mark);
     RETURN_IF_ERROR(MayCall(lane));
     BATON_CHECK(mark.number <= other.lanes_[static_cast<int>(mark.lane)].enqueued);
   }
@@ -368,36 +373,6 @@ absl::StatusOr<bool> LateDevice::IsDone(Mark mark) {
   return done;
 }
 
-absl::StatusOr<std::unique_ptr<Graph>> LateDevice::Capture(
-    absl::FunctionRef<absl::Status()> enqueue) {
-  auto graph = std::make_unique<LateGraph>();
-  {
-    const std::lock_guard lock(mutex_);
-    RETURN_IF_ERROR(MayCall(Lane::kCompute));
-    recording_ = graph.get();
-  }
-  const absl::Status status = enqueue();
-  {
-    const std::lock_guard lock(mutex_);
-    recording_ = nullptr;
-  }
-  RETURN_IF_ERROR(status);
-  return graph;
-}
-
-absl::Status LateDevice::Launch(const Graph& graph) {
-  RETURN_IF_ERROR(FailIfTold("Launch"));
-  {
-    const std::lock_guard lock(mutex_);
-    RETURN_IF_ERROR(MayCall(Lane::kCompute));
-    ++num_launches_;
-  }
-  for (const Work& work : static_cast<const LateGraph&>(graph).works) {
-    RETURN_IF_ERROR(Enqueue(Lane::kCompute, work));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status LateDevice::Synchronize() {
   std::unique_lock lock(mutex_);
   RETURN_IF_ERROR(MayCall(Lane::kCompute));
@@ -412,10 +387,10 @@ absl::Status LateDevice::Synchronize() {
 LateDevice::LaneState* LateDevice::PickLane() {
   if (lost_ || (options_.only_when_asked && permits_ == 0)) return nullptr;
   if (hang_at_ >= 0 && num_works_ >= hang_at_) return nullptr;
-  const uint64_t first = random_.Below(kNumLanes);
+  const uint64_t first = random_.Below(lanes_.size());
   LaneState* last = nullptr;
-  for (uint64_t i = 0; i < kNumLanes; ++i) {
-    LaneState& lane = lanes_[(first + i) % kNumLanes];
+  for (uint64_t i = 0; i < lanes_.size(); ++i) {
+    LaneState& lane = lanes_[(first + i) % lanes_.size()];
     if (lane.works.empty()) continue;
     const Work& next = lane.works.front();
     if (!Ended(next.of == nullptr ? *ends_ : *next.of, next.after)) continue;

@@ -36,7 +36,8 @@ struct LateOptions {
 // a thread of its own, the lanes in an order that the seed decides. The host that touches memory of
 // the device ends with a fault; fresh and freed memory is 0xff; pinned memory is read and written
 // when a copy runs. Weights land on kCopies; they alone are in the host's memory. A peer's memory
-// can be touched by works, of which one runs at a time of all devices.
+// can be touched by works, of which one runs at a time of all devices. What a device has in
+// another's graph runs on a lane that nobody waits for but that graph.
 class LateDevice : public Device {
  public:
   explicit LateDevice(const LateOptions& options);
@@ -73,6 +74,8 @@ class LateDevice : public Device {
   absl::Status AfterPeer(Lane lane, const Device& peer, Mark mark) override;
   absl::StatusOr<bool> IsDone(Mark mark) override;
   absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<absl::Status()>) override;
+  absl::StatusOr<Mark> Join(const Device& peer, Mark begin,
+                            absl::FunctionRef<absl::Status()>) override;
   absl::Status Launch(const Graph&) override;
   int32_t LongestReplay(int32_t rows, const ModelNeeds&) const override {
     return options_.longest_replay / rows;
@@ -83,8 +86,12 @@ class LateDevice : public Device {
   class Ops;
   class Arena;
   struct LateGraph;
+  // Behind a device's own lanes that of what it has in others' graphs.
+  static constexpr Lane kGraphLane = static_cast<Lane>(kNumLanes);
+  // Of marks that are places in a graph.
+  static constexpr uint64_t kInGraph = uint64_t{1} << 63;
   // How many works of each lane have ended.
-  using Ends = std::array<uint64_t, kNumLanes>;
+  using Ends = std::array<uint64_t, kNumLanes + 1>;
   struct Work {
     std::function<void()> run;  // Null: only waits.
     Mark after;
@@ -97,6 +104,10 @@ class LateDevice : public Device {
   };
 
   absl::Status Enqueue(Lane lane, Work work);
+  void EnqueueLocked(Lane lane, Work work);
+  // What comes on kCompute amid a capture comes behind a mark of it.
+  absl::Status FollowInGraph(const LateDevice& other, Mark mark);
+  Mark MarkInGraph() const;
   // Whether the call may come now: not of a lost device, nor, of kCompute, amid a capture.
   absl::Status MayCall(Lane lane) const;
   // Counts down to the failure that FailNext asked for.
@@ -120,11 +131,15 @@ class LateDevice : public Device {
   static inline std::mutex mutex_;
   static inline std::condition_variable_any changed_;
   Random random_;
-  std::array<LaneState, kNumLanes> lanes_;
+  std::array<LaneState, kNumLanes + 1> lanes_;
   const std::shared_ptr<Ends> ends_ = std::make_shared<Ends>();
   std::vector<std::shared_ptr<Arena>> open_;  // While a work runs: its own and its peers' memory.
   std::map<std::string, int> failing_;
-  LateGraph* recording_ = nullptr;  // What kCompute gets now goes there.
+  // What kCompute gets now goes there, into this device's part; at all only while it is amid its
+  // Capture or Join.
+  LateGraph* recording_ = nullptr;
+  size_t part_ = 0;
+  bool is_amid_ = false;
   bool running_ = false;
   bool lost_ = false;
   int permits_ = 0;  // Works that questions have let run.

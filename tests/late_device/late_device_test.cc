@@ -110,7 +110,6 @@ TEST(LateDeviceTest, AGraphDoesLaterAndOftenWhatWasEnqueuedOnce) {
   *piece = {.from = pinned.data(), .to = pinned.data() + 64, .bytes = 64};
   const auto graph = device.Capture([&]() -> absl::Status {
     // None of them can be in a graph.
-    EXPECT_FALSE(device.MarkNow(Lane::kCompute).ok());
     EXPECT_FALSE(device.After(Lane::kCompute, Mark()).ok());
     EXPECT_FALSE(device.IsDone(Mark()).ok());
     EXPECT_FALSE(device.Synchronize().ok());
@@ -130,6 +129,95 @@ TEST(LateDeviceTest, AGraphDoesLaterAndOftenWhatWasEnqueuedOnce) {
   EXPECT_EQ(device.num_launches(), 2);
   device.LoseAfter(0);
   EXPECT_EQ(device.Launch(**graph).code(), absl::StatusCode::kUnavailable);
+}
+
+// Two devices, each with a piece that copies what the other's copies leave.
+class LateGraphTest : public testing::Test {
+ protected:
+  explicit LateGraphTest() {
+    EXPECT_TRUE(second_.EnablePeer(first_).ok());
+    std::memset(pinned_.data(), 0, 256);
+    pieces_[0] = {.from = pinned_.data(), .to = pinned_.data() + 64, .bytes = 64};
+    pieces_[1] = {.from = pinned_.data() + 64, .to = pinned_.data() + 128, .bytes = 64};
+    pieces_[2] = {.from = pinned_.data() + 128, .to = pinned_.data() + 192, .bytes = 64};
+  }
+  absl::Status Copy(LateDevice& device, int piece) {
+    return device.CopyPieces(Lane::kCompute, {pieces_ + piece, 1});
+  }
+  // The first copies, the second goes on from there, and the first from there again.
+  absl::StatusOr<std::unique_ptr<Graph>> CaptureAll() {
+    return first_.Capture([&]() -> absl::Status {
+      EXPECT_TRUE(Copy(first_, 0).ok());
+      const Mark begin = *first_.MarkNow(Lane::kCompute);
+      const auto end = second_.Join(first_, begin, [&] { return Copy(second_, 1); });
+      EXPECT_TRUE(end.ok()) << end.status();
+      // It is not yet its own again.
+      EXPECT_FALSE(Copy(second_, 1).ok());
+      EXPECT_TRUE(first_.AfterPeer(Lane::kCompute, second_, *end).ok());
+      return Copy(first_, 2);
+    });
+  }
+  void Await(LateDevice& device) {
+    ASSERT_TRUE(Wait(device, *device.MarkNow(Lane::kCompute), std::chrono::hours(1)).ok());
+  }
+
+  LateDevice first_{{.graphs = true}}, second_{{.only_when_asked = true, .graphs = true}};
+  const Buffer pinned_ = *first_.Allocate(512, MemoryKind::kPinned);
+  CopyPiece* const pieces_ = pinned_.array<CopyPiece>(256);
+};
+
+TEST_F(LateGraphTest, ALaneOfAnotherTakesPartWhereItWasTold) {
+  const auto graph = CaptureAll();
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_TRUE(first_.idle() && second_.idle());
+  for (const int value : {1, 2}) {
+    std::memset(pinned_.data(), value, 64);
+    ASSERT_TRUE(first_.Launch(**graph).ok());
+    const Mark end = *first_.MarkNow(Lane::kCompute);
+    for (int i = 0; i < 100; ++i) EXPECT_FALSE(*first_.IsDone(end));  // The second is not asked.
+    EXPECT_FALSE(second_.idle());
+    // Its own lane knows nothing of the graph.
+    ASSERT_TRUE(Copy(second_, 1).ok());
+    Await(second_);
+    while (!second_.idle()) Await(second_);
+    Await(first_);
+    EXPECT_EQ(pinned_.data()[192], static_cast<std::byte>(value));
+  }
+  EXPECT_FALSE(second_.Launch(**graph).ok());
+}
+
+TEST_F(LateGraphTest, AMarkOfAGraphIsOfNoUseOutside) {
+  Mark inside;
+  const auto graph = first_.Capture([&]() -> absl::Status {
+    inside = *first_.MarkNow(Lane::kCompute);
+    EXPECT_FALSE(second_.AfterPeer(Lane::kCompute, first_, inside).ok());
+    const Mark outside = *second_.MarkNow(Lane::kCompute);
+    EXPECT_FALSE(first_.AfterPeer(Lane::kCompute, second_, outside).ok());
+    return absl::OkStatus();
+  });
+  ASSERT_TRUE(graph.ok());
+  EXPECT_FALSE(second_.AfterPeer(Lane::kCompute, first_, inside).ok());
+  EXPECT_FALSE(second_.Join(first_, inside, [] { return absl::OkStatus(); }).ok());
+}
+
+TEST_F(LateGraphTest, OneThatIsNotWaitedForSpoilsTheCapture) {
+  for (const bool waits_early : {false, true}) {
+    const auto graph = first_.Capture([&]() -> absl::Status {
+      const Mark begin = *first_.MarkNow(Lane::kCompute);
+      const auto end = second_.Join(first_, begin, [&]() -> absl::Status {
+        EXPECT_TRUE(Copy(second_, 0).ok());
+        if (waits_early) {
+          const Mark amid = *second_.MarkNow(Lane::kCompute);
+          EXPECT_TRUE(first_.AfterPeer(Lane::kCompute, second_, amid).ok());
+        }
+        return Copy(second_, 1);
+      });
+      return end.status();
+    });
+    EXPECT_EQ(graph.status().message(), "late: the capture has not waited for device 1");
+    ASSERT_TRUE(Copy(second_, 0).ok());  // Whatever became of it, the lane is free again.
+    Await(second_);
+  }
 }
 
 TEST(LateDeviceTest, FailsHangsAndIsLostWhenTold) {

@@ -19,6 +19,7 @@ BANNED_EXCEPTIONS = {
     ("router/inference_service.cc", "std::thread"): "handlers of gRPC clients' calls",
     ("common/http/http_server.cc", "std::thread"): "the threads that run the server's io_context",
     ("common/checkpoint/safetensors.cc", "std::jthread"): "hashes the weights, within one call",
+    ("common/model/tensor_parallel_runner.cc", "std::jthread"): "ranks capture together, within one call",
     ("common/model/transformer_runner.cc", "std::jthread"): "the compute thread",
     ("common/model/transformer_runner.h", "std::jthread"): "the compute thread",
     ("common/tls/tls_watch.cc", "std::jthread"): "looks at the files each second",

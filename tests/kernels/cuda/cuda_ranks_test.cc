@@ -8,6 +8,7 @@
 
 #include "kernels/emulation/cuda_api.h"
 #include "kernels/emulation/emulator.h"
+#include "kernels/emulation/graph.h"
 #include "tests/kernels/cuda/random_model.h"
 #include "tests/unit/common/model/runner_harness.h"
 #include "tests/unit/common/model/shaped_model.h"
@@ -143,6 +144,34 @@ TEST_F(CudaRanksTest, ExpertsGiveTheBitsOfOneRank) {
     folder_.Write("model.safetensors", SafetensorsBytes(ShapedWeights(shape).tensors()));
     const std::vector<uint64_t> one = BitsOf(Options(1));
     for (const int size : shape.sizes) EXPECT_EQ(BitsOf(Options(size)), one) << size;
+  }
+}
+
+// One graph over all of them, of which each has its memory.
+TEST_F(CudaRanksTest, DecodeStepsOfRanksAreGraphsWithTheSameBits) {
+  WriteRandomModel(kModels[0], folder_);
+  RunnerOptions options = Options(1);
+  options.max_step_rows = 2;
+  options.graphs = false;
+  const auto decode = [&](int size, bool graphs, std::vector<int64_t>& taken) {
+    options.tp = size;
+    options.graphs = graphs;
+    RunnerHarness harness(options);
+    for (int device = 0; device < size; ++device) taken.push_back(MemoryTaken(device));
+    return FewBitsOf(harness);
+  };
+  std::vector<int64_t> unused;
+  const std::vector<uint64_t> one = decode(1, false, unused);
+  for (const int size : {2, 4}) {
+    std::vector<int64_t> off, on;
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      emulation::SetSeed(seed);
+      EXPECT_EQ(decode(size, true, on), one) << size << " " << seed;
+    }
+    EXPECT_EQ(decode(size, false, off), one) << size;
+    for (int device = 0; device < size; ++device) {
+      EXPECT_EQ(on[device] - off[device], static_cast<int64_t>(2 * emulation::Graph::kBytes));
+    }
   }
 }
 

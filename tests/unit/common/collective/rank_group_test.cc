@@ -3,12 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <future>
 #include <mutex>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "common/base/this_thread.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/make_device.h"
 
 namespace baton {
@@ -248,6 +252,174 @@ TEST_F(RankGroupTest, AStepThatEndsOnOneRankOtherwiseEndsTheGroup) {
     const absl::Status end =
         rank.rank() == 1 ? rank.End(absl::OkStatus()) : rank.Agree(0).status();
     EXPECT_EQ(end.code(), absl::StatusCode::kInternal);
+  });
+}
+
+// Says what each rank asked of it, in the order of all.
+class ScribeDevice : public CpuDevice {
+ public:
+  struct Shared {
+    std::mutex mutex;
+    std::vector<std::string> said;
+    absl::Status launch;
+  };
+  ScribeDevice(CpuKernels* kernels, int rank, Shared* shared)
+      : CpuDevice(kernels), rank_(rank), shared_(*shared) {}
+
+  void Say(const std::string& what) {
+    const std::lock_guard lock(shared_.mutex);
+    shared_.said.push_back(absl::StrCat(rank_, " ", what));
+  }
+  absl::StatusOr<Mark> MarkNow(Lane lane) override {
+    Say(absl::StrCat("marks ", ++marks_));
+    return Mark{.lane = lane, .number = marks_};
+  }
+  absl::Status AfterPeer(Lane, const Device& peer, Mark mark) override {
+    const auto& other = static_cast<const ScribeDevice&>(peer);
+    Say(absl::StrCat("waits for ", mark.number, " of ", other.rank_));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      absl::FunctionRef<absl::Status()> enqueue) override {
+    Say("begins");
+    RETURN_IF_ERROR(enqueue());
+    Say("ends");
+    return std::make_unique<Graph>();
+  }
+  absl::StatusOr<Mark> Join(const Device& peer, Mark begin,
+                            absl::FunctionRef<absl::Status()> enqueue) override {
+    RETURN_IF_ERROR(AfterPeer(Lane::kCompute, peer, begin));
+    RETURN_IF_ERROR(enqueue());
+    return MarkNow(Lane::kCompute);
+  }
+  absl::Status Launch(const Graph&) override {
+    Say("launches");
+    return shared_.launch;
+  }
+
+ private:
+  const int rank_;
+  Shared& shared_;
+  uint64_t marks_ = 0;
+};
+
+class RankGraphsTest : public RankGroupTest {
+ protected:
+  void RunScribes(int size, const std::function<void(Communicator&, ScribeDevice&)>& rank) {
+    std::vector<Device*> devices;
+    scribes_.clear();
+    for (int r = 0; r < size; ++r) {
+      scribes_.push_back(std::make_unique<ScribeDevice>(kernels_.get(), r, &shared_));
+      devices.push_back(scribes_.back().get());
+    }
+    shared_.said.clear();
+    group_ = *RankGroup::Create(devices, {.partial_floats = kFloats,
+                                          .slice = milliseconds(1),
+                                          .now = [this] {
+                                            return Time(Duration(now_ += look_.load()));
+                                          },
+                                          .queued = [] { return QueuedThreads(); }});
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < size; ++r) {
+      threads.emplace_back([&, r] { rank(group_->rank(r), *scribes_[r]); });
+    }
+  }
+
+  const std::unique_ptr<CpuKernels> kernels_ = *MakeCpuKernels({});
+  ScribeDevice::Shared shared_;
+  std::vector<std::unique_ptr<ScribeDevice>> scribes_;
+};
+
+TEST_F(RankGraphsTest, OfACaptureOneRankAtATimeEnqueues) {
+  for (int round = 0; round < 10; ++round) {
+    RunScribes(3, [](Communicator& rank, ScribeDevice& device) {
+      const auto graph = rank.Capture([&]() -> absl::Status {
+        device.Say("adds");
+        RETURN_IF_ERROR(rank.Exchange().status());
+        device.Say("folds");
+        return absl::OkStatus();
+      });
+      ASSERT_TRUE(graph.ok()) << graph.status();
+      EXPECT_EQ(*graph != nullptr, rank.rank() == 0);
+      device.Say("is free");
+    });
+    std::vector<std::string>& said = shared_.said;
+    ASSERT_EQ(said.size(), 27u);
+    std::sort(said.end() - 3, said.end());
+    EXPECT_THAT(
+        said,
+        testing::ElementsAre(
+            "0 begins", "0 marks 1", "0 adds", "0 marks 2",             //
+            "1 waits for 1 of 0", "1 adds", "1 marks 1",                //
+            "2 waits for 1 of 0", "2 adds", "2 marks 1",                //
+            "0 waits for 1 of 1", "0 waits for 1 of 2", "0 folds",      //
+            "1 waits for 2 of 0", "1 waits for 1 of 2", "1 folds", "1 marks 2",  //
+            "2 waits for 2 of 0", "2 waits for 1 of 1", "2 folds", "2 marks 2",  //
+            "0 waits for 2 of 1", "0 waits for 2 of 2", "0 ends",       //
+            "0 is free", "1 is free", "2 is free"));
+  }
+}
+
+TEST_F(RankGraphsTest, ALaunchComesBehindAllOfAllAndBeforeAllThatFollows) {
+  const Graph graph;
+  RunScribes(3, [&](Communicator& rank, ScribeDevice& device) {
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(rank.Launch(rank.rank() == 0 ? &graph : nullptr).ok());
+      device.Say("goes on");
+      ASSERT_TRUE(rank.Agree(0).ok());
+    }
+  });
+  std::vector<std::string>& said = shared_.said;
+  ASSERT_EQ(said.size(), 2u * 12);
+  for (const int i : {0, 1}) {
+    const auto begin = said.begin() + 12 * i;
+    std::sort(begin, begin + 3);
+    std::sort(begin + 7, begin + 12);
+  }
+  EXPECT_THAT(said, testing::ElementsAre(
+                        "0 marks 1", "1 marks 1", "2 marks 1",                            //
+                        "0 waits for 1 of 1", "0 waits for 1 of 2", "0 launches",         //
+                        "0 marks 2",                                                      //
+                        "0 goes on", "1 goes on", "1 waits for 2 of 0", "2 goes on",      //
+                        "2 waits for 2 of 0",                                             //
+                        "0 marks 3", "1 marks 2", "2 marks 2",                            //
+                        "0 waits for 2 of 1", "0 waits for 2 of 2", "0 launches",         //
+                        "0 marks 4",                                                      //
+                        "0 goes on", "1 goes on", "1 waits for 4 of 0", "2 goes on",      //
+                        "2 waits for 4 of 0"));
+}
+
+TEST_F(RankGraphsTest, ALaunchThatFailsFailsAlikeOnAllRanks) {
+  const Graph graph;
+  shared_.launch = absl::InternalError("no launch");
+  RunScribes(3, [&](Communicator& rank, ScribeDevice&) {
+    const absl::Status status = rank.Launch(rank.rank() == 0 ? &graph : nullptr);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
+    EXPECT_TRUE(rank.End(status).ok());
+    EXPECT_TRUE(rank.Agree(0).ok());
+  });
+  // Of a lost device the group hears from who has lost it.
+  shared_.launch = absl::UnavailableError("lost");
+  RunScribes(3, [&](Communicator& rank, ScribeDevice&) {
+    const absl::Status status = rank.Launch(rank.rank() == 0 ? &graph : nullptr);
+    EXPECT_EQ(status, absl::UnavailableError("lost"));
+    if (rank.rank() == 0) rank.Fail(status);
+  });
+}
+
+TEST_F(RankGraphsTest, ARankThatDoesNotComeAmidACaptureIsNamedAfterTheLimit) {
+  look_ = Duration(milliseconds(200)).count();
+  RunScribes(3, [](Communicator& rank, ScribeDevice&) {
+    const auto graph = rank.Capture([&]() -> absl::Status {
+      // Hangs, and says so in the end.
+      if (rank.rank() == 1) return absl::InternalError("hangs");
+      return rank.Exchange().status();
+    });
+    EXPECT_FALSE(graph.ok());
+    if (rank.rank() == 1) return;
+    EXPECT_EQ(graph.status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(graph.status().message()),
+                testing::HasSubstr("rank 1 of 3 has not come to the others"));
   });
 }
 

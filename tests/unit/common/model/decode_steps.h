@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,17 +25,7 @@ class DecodeSteps {
   DecodeSteps(RunnerOptions options, int32_t max_rows, RecordingSink* sink = nullptr)
       : num_blocks_(kSharedBlocks + max_rows),
         harness_(WithPools(std::move(options), num_blocks_, max_rows), sink) {
-    KvCache& swap = *harness_.runner().swap();
-    Random random(1);
-    // With what aligns the planes: the last one's blocks end there.
-    const int64_t bytes = *KvCache::PoolBytes(swap.layout(), num_blocks_);
-    const bool is_f32 = swap.layout().groups[0].dtype == DType::kF32;
-    for (int64_t at = 0; at < bytes; at += 4) {
-      // Numbers in [0.5, 2) of either sign, as f32 or as a pair of bf16.
-      auto bits = static_cast<uint32_t>(random.Next()) & (is_f32 ? 0x80ffffffu : 0x80ff80ffu);
-      bits |= is_f32 ? 0x3f000000u : 0x3f003f00u;
-      std::memcpy(swap.base() + at, &bits, 4);
-    }
+    for (const LoadedRank& rank : harness_.runner().ranks()) Fill(rank);
     BATON_CHECK(harness_.Move({}, AllBlocks()).status.ok());
   }
 
@@ -73,7 +64,7 @@ class DecodeSteps {
     return outputs;
   }
 
-  // All bytes of the pool, moved out.
+  // All bytes of the first rank's pool, moved out.
   std::string Pool() {
     BATON_CHECK(harness_.Move(AllBlocks(), {}).status.ok());
     const KvCache& swap = *harness_.runner().swap();
@@ -87,6 +78,31 @@ class DecodeSteps {
     options.max_step_rows = max_rows;
     options.max_step_tokens = std::max(options.max_step_tokens, max_rows);
     return options;
+  }
+  // Of each head the same, whichever rank has it.
+  static void Fill(const LoadedRank& rank) {
+    KvCache& swap = *rank.swap;
+    const KvLayout& layout = swap.layout();
+    const int64_t bytes = *KvCache::PoolBytes(layout, swap.num_blocks());
+    std::memset(swap.base(), 0, static_cast<size_t>(bytes));
+    const bool is_f32 = layout.groups[0].dtype == DType::kF32;
+    for (int32_t head = 0; head < layout.groups[0].num_kv_heads; ++head) {
+      Random random(static_cast<uint64_t>(rank.shape.kv_heads.first + head));
+      for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
+        for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+          for (BlockId block = 0; block < swap.num_blocks(); ++block) {
+            const std::span<std::byte> to = swap.HeadBlock(layer, plane, block, head);
+            for (size_t at = 0; at < to.size(); at += 4) {
+              // Numbers in [0.5, 2) of either sign, as f32 or as a pair of bf16.
+              auto bits =
+                  static_cast<uint32_t>(random.Next()) & (is_f32 ? 0x80ffffffu : 0x80ff80ffu);
+              bits |= is_f32 ? 0x3f000000u : 0x3f003f00u;
+              std::memcpy(&to[at], &bits, 4);
+            }
+          }
+        }
+      }
+    }
   }
   std::vector<BlockMove> AllBlocks() const {
     std::vector<BlockMove> moves;

@@ -8,6 +8,7 @@
 
 #include "common/base/random.h"
 #include "tests/late_device/late_device.h"
+#include "tests/unit/common/model/decode_steps.h"
 #include "tests/unit/common/model/runner_harness.h"
 
 namespace baton {
@@ -187,6 +188,173 @@ TEST_F(LateRanksTest, AnErrorOfOneRankEndsThemAll) {
     ASSERT_EQ(ending.reasons().size(), 1u) << broken;
     EXPECT_EQ(ending.reasons()[0], absl::InvalidArgumentError("late: RmsNorm fails"));
     EXPECT_FALSE(sink.HasStep());
+  }
+}
+
+// The shortest are among them, and a step that none of the graphs serves.
+std::vector<TokenOutput> DecodedBy(DecodeSteps& steps,
+                                   const std::shared_ptr<SamplingContext>& prompt) {
+  std::vector<TokenOutput> all;
+  for (const std::vector<int32_t>& lengths : std::vector<std::vector<int32_t>>{
+           {19}, {0, 40, 16}, {127, 3, 64, 65, 9}, {19}}) {
+    for (TokenOutput& output : steps.Run(lengths)) all.push_back(std::move(output));
+  }
+  for (TokenOutput& output : Generate(steps.harness(), prompt, {.num_tokens = 1}).outputs) {
+    all.push_back(std::move(output));
+  }
+  return all;
+}
+
+TEST_F(LateRanksTest, AGraphOverAllDevicesGivesTheBitsOfNoGraph) {
+  DecodeSteps cpu(CpuOptions(), 5);
+  const std::vector<TokenOutput> expected = DecodedBy(cpu, Prompt(20));
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    RanksSink sink(&devices_);
+    const LateOptions late{.seed = seed, .only_when_asked = seed % 2 == 0, .graphs = true};
+    DecodeSteps on(Options(late), 5, &sink);
+    sink.TakeLayers();
+    EXPECT_EQ(DecodedBy(on, Prompt(20)), expected) << seed;
+    EXPECT_EQ(devices_[0]->num_launches(), 4);
+    EXPECT_EQ(devices_[1]->num_launches(), 0);
+    EXPECT_EQ(sink.TakeLayers().size(), 5u * 6);
+  }
+}
+
+// Forgets one wait of a lane for a peer: of the capture, or of all launches.
+class ForgetfulDevice : public LateDevice {
+ public:
+  struct Forgets {
+    bool in_graph = false;
+    int wait = 0;  // Which of the capture; of launches the only one of this rank, or the first.
+  };
+  ForgetfulDevice(const LateOptions& late, Forgets forgets)
+      : LateDevice(late), forgets_(forgets) {}
+  absl::Status AfterPeer(Lane lane, const Device& peer, Mark mark) override {
+    const bool in_graph = mark.number >> 63 != 0;
+    if (in_graph && forgets_.in_graph && waits_++ == forgets_.wait) return absl::OkStatus();
+    if (!in_graph && !forgets_.in_graph && is_captured) return absl::OkStatus();
+    return LateDevice::AfterPeer(lane, peer, mark);
+  }
+  bool is_captured = false;
+
+ private:
+  const Forgets forgets_;
+  int waits_ = 0;
+};
+
+// What each edge is for: without it some order of the devices gives other bits, or is refused.
+TEST_F(LateRanksTest, NoEdgeOfAGraphOrAroundItsLaunchIsSpare) {
+  struct Case {
+    const char* name;
+    size_t rank;
+    ForgetfulDevice::Forgets forgets;
+  };
+  // A model of 6 layers: 12 exchanges, at each of which a rank waits for the other, and the join.
+  const Case cases[] = {{"sums of the other", 0, {.in_graph = true, .wait = 0}},
+                        {"sums of the first", 1, {.in_graph = true, .wait = 5}},
+                        {"the metadata of the other", 0, {}},
+                        {"the end of the graph", 1, {}}};
+  const auto bits_of = [](DecodeSteps& steps) {
+    std::vector<TokenOutput> all;
+    for (const int32_t length : {19, 64, 3, 127}) all.push_back(steps.Run({length})[0]);
+    return all;
+  };
+  DecodeSteps cpu(CpuOptions(), 1);
+  const std::vector<TokenOutput> expected = bits_of(cpu);
+  for (const Case& bug : cases) {
+    int wrong = 0;
+    for (uint64_t seed = 0; seed < 30 && wrong == 0; ++seed) {
+      std::vector<ForgetfulDevice*> devices;
+      RunnerOptions options = Options({});
+      options.make_device = [&] {
+        const LateOptions late{.seed = seed * 7 + devices.size(), .graphs = true};
+        const bool is_bad = devices.size() == bug.rank;
+        auto device = std::make_unique<ForgetfulDevice>(
+            late, is_bad ? bug.forgets : ForgetfulDevice::Forgets{.in_graph = true, .wait = -1});
+        devices.push_back(device.get());
+        return device;
+      };
+      DecodeSteps on(options, 1);
+      for (ForgetfulDevice* device : devices) device->is_captured = true;
+      wrong += bits_of(on) != expected ? 1 : 0;
+    }
+    EXPECT_GT(wrong, 0) << bug.name;
+  }
+}
+
+TEST_F(LateRanksTest, ALaunchThatFailsFailsItsStepAlone) {
+  DecodeSteps cpu(CpuOptions(), 2);
+  DecodeSteps on(Options({.seed = 3, .graphs = true}), 2);
+  devices_[0]->FailNext("Launch", 0);
+  EXPECT_EQ(on.harness().Step({on.Row(0, 5)}).status,
+            absl::InvalidArgumentError("late: Launch fails"));
+  EXPECT_EQ(on.Run({6, 7}), cpu.Run({6, 7}));
+}
+
+// In each rank, at the pass before a capture, amid one of the captures, and behind it.
+TEST_F(LateRanksTest, AnErrorAmidACaptureIsOneOfTheLoad) {
+  for (const size_t broken : {0, 1}) {
+    for (const int norm : {0, 12, 13, 20, 30, 45}) {
+      RunnerOptions options = Options({});
+      options.num_blocks = 8;
+      options.max_step_rows = 2;
+      size_t made = 0;
+      options.make_device = [&] {
+        auto device = std::make_unique<LateDevice>(LateOptions{.graphs = true});
+        if (made++ == broken) device->FailNext("RmsNorm", norm);
+        return device;
+      };
+      RecordingSink sink;
+      EXPECT_EQ(LoadedRunner::Create(options, &sink).status(),
+                absl::InvalidArgumentError("late: RmsNorm fails"))
+          << broken << " " << norm;
+    }
+  }
+}
+
+class FullRankDevice : public LateDevice {
+ public:
+  FullRankDevice() : LateDevice({.graphs = true}) {}
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      absl::FunctionRef<absl::Status()> enqueue) override {
+    RETURN_IF_ERROR(LateDevice::Capture(enqueue).status());
+    return absl::ResourceExhaustedError("out of memory");
+  }
+};
+
+TEST_F(LateRanksTest, AGraphThatDoesNotFitIsRefusedByOption) {
+  RunnerOptions options = Options({});
+  options.num_blocks = 8;
+  options.max_step_rows = 2;
+  options.make_device = [] { return std::make_unique<FullRankDevice>(); };
+  RecordingSink sink;
+  const absl::Status status = LoadedRunner::Create(options, &sink).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("take --gpu-graphs off"));
+}
+
+// Amid the graph, and behind it.
+TEST_F(LateRanksTest, ALostDeviceAmidAGraphEndsAllRanksOnce) {
+  for (const size_t broken : {0, 1}) {
+    for (const int works : {0, 1, 3, 20, 60}) {
+      RanksSink sink(&devices_);
+      Ending ending;
+      {
+        RunnerOptions options = Options({.seed = 3, .graphs = true, .limit = kLimit});
+        options.max_step_rows = 1;
+        auto runner = *LoadedRunner::Create(options, &sink, ending.fn());
+        devices_[broken]->LoseAfter(works);
+        auto plan = std::make_shared<StepPlan>();
+        const auto prompt = Prompt(1);
+        plan->rows = {{.tokens = prompt->prompt, .block_table = {0}, .sample = true,
+                       .sampling = prompt}};
+        runner->Start(plan);
+        ending.Await();
+      }
+      EXPECT_EQ(ending.reasons().size(), 1u) << broken << " " << works;
+      EXPECT_EQ(ending.reasons()[0].code(), absl::StatusCode::kUnavailable);
+      EXPECT_FALSE(sink.HasStep());
+    }
   }
 }
 
