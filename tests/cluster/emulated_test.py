@@ -264,8 +264,10 @@ class EmulatedTest(unittest.TestCase):
 
     def test_ranks_on_gpus_hand_over_to_one_and_one_to_them_with_the_bits_of_one(self):
         expected = self.reference()
-        for options in (dict(tp_prefill=2, tp_decode=1),
-                        dict(tp_prefill=1, tp_decode=2, device="cuda:1", gpu_graphs="on")):
+        for graphs, options in (
+                (0, dict(tp_prefill=2, tp_decode=1)),
+                (4, dict(tp_prefill=1, tp_decode=2, device="cuda:1", gpu_graphs="on",
+                         chunk_tokens=7))):  # Steps of at most 7 rows.
             os.environ["BATON_EMULATED_GPU"] = f"{FAST} devices=3"
             with self.subTest(**options), self.cluster("emulated-ranks", **options) as cluster:
                 self.assertEqual({w["role"]: w["tp"] for w in cluster.workers()},
@@ -273,7 +275,7 @@ class EmulatedTest(unittest.TestCase):
                 self.assertEqual(answers_of(cluster), expected)
                 url = cluster.workers("decode")[0]["metrics_url"]
                 self.assertGreater(metric_sum(url, "baton_handoffs_total"), 0)
-                self.assertIn("graphs=0", self.loaded(cluster))  # Ranks have none.
+                self.assertIn(f"graphs={graphs}", self.loaded(cluster))
                 self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
 
     def test_lost_device_of_a_rank_ends_its_process_and_costs_no_request(self):
