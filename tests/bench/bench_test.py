@@ -96,6 +96,13 @@ class BenchTest(unittest.TestCase):
                          "--streams", 2)
         self.assert_rows(rows, [f"125M 2 streams {figure}" for figure in FIGURES], with_roof=False)
 
+    def test_kv_transfer_measures_both_sides_in_plaintext_and_under_tls(self):
+        rows = self.rows("kv_transfer", self.program("kv_transfer"))
+        for mode in ("plaintext", "TLS"):
+            for figure in ("sender", "receiver", "throughput"):
+                self.assertGreater(rows[f"{mode}, {figure}"]["value"], 0)
+        self.assert_rows(rows, ["TLS, throughput"])
+
     def test_cluster_measures_latency_output_handoff_start_and_memory(self):
         rows = self.rows("cluster", sys.executable, "-B", HERE / "cluster.py", "--build", BUILD,
                          "--models", self.models)
