@@ -71,10 +71,11 @@ TEST(CudaRunnerTest, GraphsGiveTheBitsOfNoGraphAndWriteNothingElse) {
 
 // Which experts a step's tokens go to changes no launch of its graph, nor any bit of other rows.
 TEST(CudaRunnerTest, GraphsOfExpertsGiveTheBitsOfNoGraphAndOfEachRowAlone) {
-  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe"}) {
+  for (const std::string family : {"mixtral", "qwen2_moe", "qwen3_moe"}) {
     SCOPED_TRACE(family);
-    const ModelShape shape{.family = family, .num_heads = 2, .num_kv_heads = 1, .head_dim = 16,
-                           .hidden = 41, .ffn = 64, .vocab = 101};
+    const ModelShape shape{.family = family.c_str(), .num_heads = 2, .num_kv_heads = 1,
+                           .head_dim = 16, .hidden = 41, .ffn = 64, .vocab = 101,
+                           .bias = family == "qwen2_moe"};
     const ModelDir folder;
     folder.Write("config.json", ConfigOf(shape));
     folder.Write("model.safetensors", SafetensorsBytes(ShapedWeights(shape).tensors()));
@@ -94,7 +95,7 @@ TEST(CudaRunnerTest, GraphsOfExpertsGiveTheBitsOfNoGraphAndOfEachRowAlone) {
     const ModelMemory& memory = on.harness().runner().memory();
     EXPECT_EQ(memory.weights + memory.kv_cache + memory.workspace,
               on.harness().runner().device().Memory()->taken);
-    const int64_t layers = family == std::string("qwen3_moe") ? 1 : 2;
+    const int64_t layers = family == "qwen3_moe" ? 1 : 2;
     EXPECT_GT(memory.weights, layers * kShapedExperts * 3 * shape.hidden * shape.ffn * 2);
   }
 }
