@@ -327,28 +327,33 @@ INSTANTIATE_TEST_SUITE_P(Types, ElementwiseTest, testing::ValuesIn(DeviceCases()
 
 class AdvanceStepTest : public DeviceTest {};
 
+// In blocks of any size.
 TEST_F(AdvanceStepTest, MovesRowsAndPaddingOn) {
   const std::vector<int32_t> sampled = {7, 8, 9}, lens = {30, 32, 70, 5};
-  const std::vector<int32_t> tables = {2, -1, -1, 0, 1, -1, 3, 5, 6, -1, -1, -1};
+  const std::vector<int32_t> tables = {2, 9, -1, 0, 1, -1, 3, 5, 6, -1, -1, -1};
   auto cpu = MakeTestKernels("portable");
-  std::vector<int32_t> tokens(4, -5), positions(4, -5), cpu_lens = lens;
-  std::vector<int64_t> slots(4, -5);
-  const DeviceArray<int32_t> device_sampled(sampled), device_lens(lens), device_tables(tables);
-  const DeviceArray<int32_t> device_tokens(tokens), device_positions(positions);
-  const DeviceArray<int64_t> device_slots(slots);
-  ASSERT_TRUE(cpu->AdvanceStep({4, 3, 32, sampled.data(), tables.data(), 3, tokens.data(),
-                                positions.data(), cpu_lens.data(), slots.data()})
-                  .ok());
-  ASSERT_EQ(AdvanceStep({4, 3, 32, device_sampled.data(), device_tables.data(), 3,
-                         device_tokens.data(), device_positions.data(), device_lens.data(),
-                         device_slots.data()},
-                        nullptr),
-            cudaSuccess);
-  EXPECT_EQ(device_tokens.Read(), tokens);
-  EXPECT_EQ(device_positions.Read(), positions);
-  EXPECT_EQ(device_lens.Read(), cpu_lens);
-  EXPECT_EQ(device_slots.Read(), slots);
-  EXPECT_EQ(slots, (std::vector<int64_t>{2 * 32 + 30, 32, 6 * 32 + 6, -1}));
+  for (const auto& [size, expected] :
+       {std::pair(32, std::vector<int64_t>{2 * 32 + 30, 1 * 32, 6 * 32 + 6, -1}),
+        std::pair(24, std::vector<int64_t>{9 * 24 + 6, 1 * 24 + 8, 6 * 24 + 22, -1})}) {
+    std::vector<int32_t> tokens(4, -5), positions(4, -5), cpu_lens = lens;
+    std::vector<int64_t> slots(4, -5);
+    const DeviceArray<int32_t> device_sampled(sampled), device_lens(lens), device_tables(tables);
+    const DeviceArray<int32_t> device_tokens(tokens), device_positions(positions);
+    const DeviceArray<int64_t> device_slots(slots);
+    ASSERT_TRUE(cpu->AdvanceStep({4, 3, size, sampled.data(), tables.data(), 3, tokens.data(),
+                                  positions.data(), cpu_lens.data(), slots.data()})
+                    .ok());
+    ASSERT_EQ(AdvanceStep({4, 3, size, device_sampled.data(), device_tables.data(), 3,
+                           device_tokens.data(), device_positions.data(), device_lens.data(),
+                           device_slots.data()},
+                          nullptr),
+              cudaSuccess);
+    EXPECT_EQ(device_tokens.Read(), tokens);
+    EXPECT_EQ(device_positions.Read(), positions);
+    EXPECT_EQ(device_lens.Read(), cpu_lens);
+    EXPECT_EQ(device_slots.Read(), slots);
+    EXPECT_EQ(slots, expected);
+  }
 }
 
 }  // namespace
