@@ -185,7 +185,7 @@ TEST_P(RowMathTest, CountAtLeastCountsWhatReachesTheBound) {
   for (const int64_t n : kSizes) {
     std::vector<float> x = Logits(n);
     for (int64_t i = 3; i < n; i += 7) x[i] = kNan;
-    for (const float bound : {-kInf, -5.0f, x[n / 2], 1000.0f}) {
+    for (const float bound : {-kInf, -5.0f, x[n / 2], MaxOf(x), 1000.0f}) {
       const auto expected =
           std::count_if(x.begin(), x.end(), [&](float value) { return value >= bound; });
       EXPECT_EQ(math_.count_at_least(x.data(), n, bound), expected) << n << " from " << bound;
@@ -197,7 +197,7 @@ TEST_P(RowMathTest, FindAtLeastFindsWhatReachesTheBoundInOrder) {
   for (const int64_t n : kSizes) {
     std::vector<float> x = Logits(n);
     for (int64_t i = 3; i < n; i += 7) x[i] = kNan;
-    for (const float bound : {-kInf, -5.0f, x[n / 2], 1000.0f}) {
+    for (const float bound : {-kInf, -5.0f, x[n / 2], MaxOf(x), 1000.0f}) {
       std::vector<int32_t> expected;
       for (int64_t i = 0; i < n; ++i) {
         if (x[i] >= bound) expected.push_back(static_cast<int32_t>(i));
