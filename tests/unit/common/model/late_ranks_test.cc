@@ -282,6 +282,30 @@ TEST_F(LateRanksTest, NoEdgeOfAGraphOrAroundItsLaunchIsSpare) {
   }
 }
 
+class AskedDevice : public LateDevice {
+ public:
+  explicit AskedDevice(std::vector<int32_t>* heads)
+      : LateDevice({.graphs = true}), heads_(*heads) {}
+  int32_t LongestReplay(int32_t rows, const ModelNeeds& needs) const override {
+    heads_.push_back(needs.num_heads);
+    return LateDevice::LongestReplay(rows, needs);
+  }
+
+ private:
+  std::vector<int32_t>& heads_;
+};
+
+// Each device computes attention over no more.
+TEST_F(LateRanksTest, HowLongAGraphServesIsAskedForTheHeadsOfARank) {
+  std::vector<int32_t> heads;
+  RunnerOptions options = Options({});
+  options.max_step_rows = 1;
+  options.make_device = [&] { return std::make_unique<AskedDevice>(&heads); };
+  RecordingSink sink;
+  ASSERT_TRUE(LoadedRunner::Create(options, &sink).ok());
+  EXPECT_EQ(heads, std::vector<int32_t>{3});  // Of 6.
+}
+
 TEST_F(LateRanksTest, ALaunchThatFailsFailsItsStepAlone) {
   DecodeSteps cpu(CpuOptions(), 2);
   DecodeSteps on(Options({.seed = 3, .graphs = true}), 2);
