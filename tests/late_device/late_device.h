@@ -49,6 +49,8 @@ class LateDevice : public Device {
   void LoseAfter(int works);
   // From then on no work ends.
   void HangAfter(int works);
+  // How long it is waited for. Between steps.
+  void SetLimit(Duration limit) { info_.limit = limit; }
 
   // Whether nothing is enqueued or running.
   bool idle() const;
@@ -122,7 +124,7 @@ class LateDevice : public Device {
   }
 
   const LateOptions options_;
-  const DeviceInfo info_;
+  DeviceInfo info_;
   const std::unique_ptr<CpuKernels> kernels_;
   const std::shared_ptr<Arena> arena_;
   const std::unique_ptr<Ops> ops_;
