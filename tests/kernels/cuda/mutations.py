@@ -295,7 +295,7 @@ def find(build, mutation, folder):
         return "it never ends", ""
     if tested.returncode == 0:
         return None, "every test passed"
-    message = re.search(r"^.*(?:race|outside|in flight|uninitialised|misaligned|divergence|"
+    message = re.search(r"^.*(?:\brace|outside|in flight|uninitialised|misaligned|divergence|"
                         r"deadlock|exits with).*$", tested.stdout, re.M)
     if message:
         return message.group(0)[-150:].strip(), ""
