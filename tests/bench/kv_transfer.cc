@@ -52,14 +52,14 @@ class Side {
     cache_ = *baton::KvCache::Create(kLayout, kBlocks);
     secret_.fill(static_cast<uint8_t>(incarnation));
     const std::set<std::string> before = Threads();
-    baton::TcpOptions options;
-    options.transport.secret = secret_;
-    options.transport.incarnation = incarnation;
-    options.transport.cache = cache_.get();
-    options.transport.epochs = &epochs_;
-    options.transport.sink = [this](baton::TransferEvent event) { Take(event); };
-    options.tls = tls;
-    transport_ = *baton::TcpKvTransport::Create(std::move(options));
+    const auto options = std::make_unique<baton::TcpOptions>();
+    options->transport.secret = secret_;
+    options->transport.incarnation = incarnation;
+    options->transport.cache = cache_.get();
+    options->transport.epochs = &epochs_;
+    options->transport.sink = [this](baton::TransferEvent event) { Take(event); };
+    options->tls = tls;
+    transport_ = *baton::TcpKvTransport::Create(std::move(*options));
     for (const std::string& id : Threads()) {
       if (!before.contains(id)) thread_ = id;
     }
