@@ -53,21 +53,22 @@ LibraryStreams::MakeFactory() {
 
 void LibraryStreams::Enter(grpc::ServerContextBase* call) {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     calls_.insert(call);
   }
   if (!is_trusted_(*call->auth_context())) call->TryCancel();
 }
 
 void LibraryStreams::Leave(grpc::ServerContextBase* call) {
-  absl::MutexLock lock(&mutex_);
+  const std::lock_guard lock(mutex_);
   calls_.erase(call);
 }
 
 void LibraryStreams::CancelUntrusted() {
-  absl::MutexLock lock(&mutex_);  // A call that leaves waits for it, so all of these live.
-  for (grpc::ServerContextBase* call : calls_) {
-    if (!is_trusted_(*call->auth_context())) call->TryCancel();
+  const std::lock_guard lock(mutex_);
+  const absl::flat_hash_set<grpc::ServerContextBase*> before = calls_;
+  for (grpc::ServerContextBase* call : before) {
+    if (calls_.contains(call) && !is_trusted_(*call->auth_context())) call->TryCancel();
   }
 }
 

@@ -5,10 +5,10 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/synchronization/mutex.h"
 
 namespace baton {
 
@@ -36,8 +36,10 @@ class LibraryStreams {
   void Leave(grpc::ServerContextBase* call);
 
   const Trust is_trusted_;
-  absl::Mutex mutex_;
-  absl::flat_hash_set<grpc::ServerContextBase*> calls_ ABSL_GUARDED_BY(mutex_);
+  // A call's end waits for it, so those in the set live; the end that cancelling one brings about
+  // within the same call of the library does not.
+  std::recursive_mutex mutex_;  // Guards calls_.
+  absl::flat_hash_set<grpc::ServerContextBase*> calls_;
 };
 
 }  // namespace baton
