@@ -5,7 +5,13 @@
 #include "tests/kernels/kernel_fixture.h"
 #include "tests/kernels/random_attention.h"
 
+// A name for what a program fuzzes, where it stands beside another in one program (tests/gpu).
+#ifndef BATON_FUZZED
+#define BATON_FUZZED fuzzed
+#endif
+
 namespace baton {
+inline namespace BATON_FUZZED {
 
 // Whose operators a program fuzzes: fuzzed_cpu.cc has the kernel sets, cuda/fuzzed_device.cc and
 // for experts cuda/moe_test.cc a GPU, where operands are copied there and back. UNIMPLEMENTED: the
@@ -61,6 +67,8 @@ class FuzzTest : public testing::TestWithParam<std::string> {
  private:
   int64_t served_ = 0, lacking_ = 0;
 };
+
+}  // inline namespace BATON_FUZZED
 
 #define BATON_FOR_EACH_FUZZED(suite)                                       \
   INSTANTIATE_TEST_SUITE_P(Devices, suite, testing::ValuesIn(FuzzedNames()), \

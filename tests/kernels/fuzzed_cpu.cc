@@ -2,6 +2,7 @@
 #include "tests/kernels/fuzz_fixture.h"
 
 namespace baton {
+inline namespace BATON_FUZZED {
 
 std::vector<std::string> FuzzedNames() { return KernelSets(); }
 std::unique_ptr<CpuKernels> MakeFuzzed(const std::string& name, int num_threads) {
@@ -10,4 +11,5 @@ std::unique_ptr<CpuKernels> MakeFuzzed(const std::string& name, int num_threads)
 bool FuzzedLacksForms() { return false; }
 AttentionShapes Served(AttentionShapes shapes, uint64_t) { return shapes; }
 
+}  // inline namespace BATON_FUZZED
 }  // namespace baton

@@ -317,6 +317,8 @@ class FuzzedDevice : public CpuKernels {
 
 }  // namespace
 
+inline namespace BATON_FUZZED {
+
 std::vector<std::string> FuzzedNames() { return {"cuda"}; }
 
 std::unique_ptr<CpuKernels> MakeFuzzed(const std::string&, int) {
@@ -349,4 +351,5 @@ AttentionShapes Served(AttentionShapes shapes, uint64_t seed) {
   return shapes;
 }
 
+}  // inline namespace BATON_FUZZED
 }  // namespace baton

@@ -173,6 +173,8 @@ class ExpertsOnDevice : public CpuKernels, public HasOwnProducts {
 
 }  // namespace
 
+inline namespace BATON_FUZZED {
+
 std::vector<std::string> FuzzedNames() { return {"cuda_bf16", "cuda_f16"}; }
 
 std::unique_ptr<CpuKernels> MakeFuzzed(const std::string& name, int) {
@@ -182,6 +184,8 @@ std::unique_ptr<CpuKernels> MakeFuzzed(const std::string& name, int) {
 
 bool FuzzedLacksForms() { return false; }
 AttentionShapes Served(AttentionShapes shapes, uint64_t) { return shapes; }
+
+}  // inline namespace BATON_FUZZED
 
 namespace cuda {
 namespace {
