@@ -59,10 +59,11 @@ absl::StatusOr<AuditSample> TakeSample(const RunDir& dir, const ClusterTls* tls)
   return sample;
 }
 
-// A worker that neither its router nor this tool reaches holds nothing that anybody could name: it
-// is left out, with a word.
+// Of one router of perhaps several. A worker that neither this router nor this tool reaches holds
+// nothing that anybody could name: it is left out, with a word.
 absl::StatusOr<AuditSample> TakeRemoteSample(const RemoteCluster& cluster) {
   AuditSample sample;
+  sample.has_all_routers = false;
   ASSIGN_OR_RETURN(const json owned, cluster.Audit());
   RETURN_IF_ERROR(AddRouterAudit(owned, &sample));
   ASSIGN_OR_RETURN(const json status, cluster.Status());

@@ -32,6 +32,9 @@ AuditedCall FindOwner(const AuditSample& sample, const AuditedWorker& worker,
                        .owner = "",
                        .reason = std::move(reason)};
   };
+  if (!sample.has_all_routers && !sample.routers.contains(Hex(call.sequence.router))) {
+    return {.call = call, .request = "", .owner = "another router's", .reason = ""};
+  }
   if (sequence == sample.sequences.end()) return refuse("no router knows the sequence");
   const OwnedSequence& owned = sequence->second;
   const std::string& process = worker.role == "prefill" ? owned.prefill : owned.decode;
@@ -134,6 +137,7 @@ absl::Status AddRouterAudit(const json& answer, AuditSample* sample) {
     if (sequences[id].state.empty()) return refuse();
   }
   sample->sequences.merge(sequences);
+  sample->routers.insert(StringOr(answer, "incarnation"));
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,10 +29,12 @@ struct OwnedSequence {
   double age_s = 0;
 };
 
-// All workers and routers of a cluster, asked one after the other, so not at the same moment.
+// Workers and routers of a cluster, asked one after the other, so not at the same moment.
 struct AuditSample {
   std::vector<AuditedWorker> workers;
   std::map<std::string, OwnedSequence> sequences;  // By "<router>-<counter>".
+  std::set<std::string> routers;  // Incarnations of those that were asked, 16 hex digits.
+  bool has_all_routers = true;    // False: calls of others are theirs to judge.
 };
 
 // One call on a worker, and who owns its blocks.
@@ -65,8 +68,9 @@ absl::Status AddRouterAudit(const nlohmann::json& answer, AuditSample* sample);
 
 // A call has an owner if its sequence is live at a router that holds a call open on this very
 // process, on this side, in this attempt or a later one (the worker learns of an attempt after the
-// router), and if the worker has no newer call for it. Calls, blocks and legs without owner are
-// leaks if they were so in `before` too, in the same process.
+// router), and if the worker has no newer call for it; or if its router is another than those that
+// were asked, where these are not all. Calls, blocks and legs without owner are leaks if they were
+// so in `before` too, in the same process.
 AuditReport Reconcile(const AuditSample& before, const AuditSample& now);
 
 // For people: a table of the calls, of the sequences that hold none, and last one line that begins

@@ -174,8 +174,9 @@ void AddStatus(CLI::App& root, StatusOptions& o, Command& command) {
 void AddAudit(CLI::App& root, AuditOptions& o, Command& command) {
   CLI::App* app = root.add_subcommand(
       "audit",
-      "Show every call that holds KV blocks and its owner, the router of --dir. Exit code: 0 all "
-      "have one, 1 some have none in two looks, 2 not all servers could be asked");
+      "Show every call that holds KV blocks and its owner, the router of --dir. Of several routers "
+      "ask each by --router: it judges its own calls. Exit code: 0 all have an owner, 1 some have "
+      "none in two looks, 2 not all servers could be asked");
   AddDir(app, o.dir);
   AddRemote(app, o.remote);
   app->add_flag("--json", o.json, "For programs");

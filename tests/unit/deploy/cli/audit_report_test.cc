@@ -75,6 +75,21 @@ TEST_F(AuditReportTest, CallOfAnotherRouterIsALeak) {
   EXPECT_EQ(Report().leaked_calls, 1);
 }
 
+TEST_F(AuditReportTest, WhereOnlySomeRoutersWereAskedTheCallsOfOthersAreTheirs) {
+  const json answer = {{"incarnation", "0000000000000077"}, {"sequences", json::array()}};
+  ASSERT_TRUE(AddRouterAudit(answer, &sample_).ok());
+  sample_.has_all_routers = false;
+  decode().calls = {Call(1, 2), Call(5)};
+  decode().calls[1].sequence.router = kRouter + 1;
+  const AuditReport report = Report();
+  EXPECT_TRUE(report.ok());
+  EXPECT_EQ(report.workers[1].calls[0].owner, "DECODING");
+  EXPECT_EQ(report.workers[1].calls[1].owner, "another router's");
+  decode().calls.push_back(Call(9));  // Of the router that was asked.
+  EXPECT_EQ(Report().leaked_calls, 1);
+  EXPECT_TRUE(Report().workers[1].calls[2].is_leak);
+}
+
 TEST_F(AuditReportTest, CallThatTheRouterHoldsOnAnotherProcessIsALeak) {
   decode().calls = {Call(1, 2)};
   own(1).decode = "00000000000000b2";
