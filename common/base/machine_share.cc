@@ -4,8 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
-#include <limits>
+#include <sstream>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -18,9 +17,11 @@ namespace {
 
 constexpr int64_t kMaxCores = 1 << 16;
 
+// Also of a file that opens and whose reading fails, which the buffer alone would throw.
 std::string TextOf(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
 }
 
 // The number after `key` in lines of "key number ..."; 0 if there is none.

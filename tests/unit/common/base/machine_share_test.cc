@@ -107,7 +107,7 @@ TEST_F(MachineShareTest, WhatIsOddLimitsNothing) {
       {"proc/self/cgroup", "nonsense\n::\n0::/a/\n"},
       {"sys/fs/cgroup/a/cpu.max", "many 100000"},
       {"sys/fs/cgroup/a/memory.max", "-5"},
-      {"sys/fs/cgroup/cpu.max", "100000"},
+      {"sys/fs/cgroup/cpu.max/no file", "reading it is an error"},
       {"sys/fs/cgroup/memory.max", "1e9"}};
   for (const auto& [path, text] : files) Put(path, text);
   EXPECT_EQ(Read().cores(), 16);
@@ -146,6 +146,7 @@ TEST(CoresOfQuotaTest, AreRoundedUpToWholeOnes) {
   EXPECT_EQ(CoresOfQuota("1000 100000"), 1);
   EXPECT_EQ(CoresOfQuota("max 100000"), 0);
   EXPECT_EQ(CoresOfQuota(""), 0);
+  EXPECT_EQ(CoresOfQuota("100000"), 0);
   EXPECT_EQ(CoresOfQuota("-1 100000"), 0);
   EXPECT_EQ(CoresOfQuota("5 0"), 0);
   EXPECT_EQ(CoresOfQuota("9223372036854775807 1"), 1 << 16);
