@@ -122,6 +122,8 @@ TEST_P(ExpertGemmTest, RowsComeInAnyOrderAndFromAnywhere) {
                     .order = {8, 0, 1, 3, 7, 4, 2, 6, 5},
                     .bias = true},
                    "choices");
+  ExpectRowsOfGemm({.n = 9, .k = 8, .top_k = 3, .counts = {1, 0, 1, 1}, .order = {1, 0, 2}},
+                   "one token");
   ExpectRowsOfGemm({.n = 9, .k = 21, .counts = {3, 2}, .a_gap = 2, .a_shift = 1}, "odd");
   std::vector<int32_t> order(40);
   for (int32_t i = 0; i < 40; ++i) order[i] = 39 - i;
