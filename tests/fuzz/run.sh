@@ -65,7 +65,8 @@ limits() {
     generate_proto | control_message) max_len=${2:-2048} ;;
     transfer_frame) max_len=${2:-1024} ;;
   esac
-  echo "-max_len=$max_len -timeout=60 -rss_limit_mb=2048"
+  # A slow one (10 s by default) is one that waited for a core.
+  echo "-max_len=$max_len -timeout=60 -report_slow_units=60 -rss_limit_mb=2048"
 }
 
 report() {
