@@ -12,8 +12,8 @@ namespace baton {
 // device; equal weights go to the lower id. Logarithms are left to the host: log probability =
 // logit - (max + ln(sum / 2^44)).
 //
-// A row is no distribution if one of its logits is NaN or +inf, or all are -inf: then nothing is
-// chosen, and its result says is_bad and token -1 and is 0 otherwise.
+// A row is no distribution if a logit is NaN or +inf, all are -inf, or penalties make a NaN: then
+// nothing is chosen, and its result says is_bad and token -1 and is 0 otherwise.
 
 // Part of the numerics id: devices of one version choose equal tokens for equal logits.
 inline constexpr const char* kSamplerVersion = "sampler.2";

@@ -204,9 +204,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1) SampleKernel(SampleArgs args) 
       x = Adjust(args, row, ids, raw);
       best = Likeliest(shared, ids, x);
     }
-    const bool draws = row.scale > 0 && IsFinite(x[best]);
-    result.token = draws ? Draw(shared, ids, x, x[best], args.vocab_size, row) : best;
-    result.token_logit = raw[result.token];
+    if (x[best] != x[best]) {  // Penalties beyond all bounds of a request: as on a CPU.
+      result = {.is_bad = 1};
+    } else {
+      const bool draws = row.scale > 0 && IsFinite(x[best]);
+      result.token = draws ? Draw(shared, ids, x, x[best], args.vocab_size, row) : best;
+      result.token_logit = raw[result.token];
+    }
   }
   if (threadIdx.x == 0) args.results[blockIdx.x] = result;
 }

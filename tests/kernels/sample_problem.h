@@ -53,6 +53,9 @@ class SampleOracle {
       }
     }
     Adjust();
+    if (std::ranges::any_of(x_, [](float x) { return std::isnan(x); })) {
+      return {.result = {.is_bad = 1}, .top = {}};
+    }
     const int32_t best = ByLogit()[0];
     const bool draws = params_.temperature > 0 && std::isfinite(x_[best]);
     chosen.result.token = draws ? Draw() : best;

@@ -41,6 +41,8 @@ MUTATIONS = [
     ("sample.cu", SAMPLE, "*", "sums of the adjusted row", "const float* x = raw;\n    if", "const float* x = raw + 1;\n    if"),
     ("sample.cu", SAMPLE, "*", "the likeliest token is that of the raw row",
      "      best = Likeliest(shared, ids, x);\n", ""),
+    ("sample.cu", SAMPLE, "*", "a NaN of penalties is chosen", "if (x[best] != x[best])",
+     "if (false)"),
     ("sample.cu", SAMPLE, "*", "draws from weights of an infinite maximum", "row.scale > 0 && IsFinite(x[best])", "row.scale > 0"),
     ("sample.cu", SAMPLE, "*", "a rank counts itself", "PlaceOf(x[id], id) > own", "PlaceOf(x[id], id) >= own"),
     ("sample.cu", SAMPLE, "*", "rows in the order of results", "raw = args.logits + row.logit_row", "raw = args.logits + blockIdx.x"),

@@ -237,6 +237,28 @@ TEST_F(SampleTest, AdjustedLogitsMayAllBeMaskedOrOverflow) {
   EXPECT_EQ(chosen[1].result.token, 1);
 }
 
+// Of a peer that checks nothing: infinity less infinity.
+TEST_F(SampleTest, PenaltiesThatMakeANanMakeABadRowAndItsNeighboursAreChosen) {
+  std::vector<SampleProblem> problems;
+  for (const float temperature : {0.0f, 1.0f}) {
+    SampleProblem problem{.logits = RandomFloats(3, 500),
+                          .params = {.temperature = temperature,
+                                     .repetition_penalty = 1e-38f,
+                                     .frequency_penalty = 3e38f,
+                                     .num_logprobs = 0}};
+    problem.logits[7] = 4;
+    problem.emitted = {7, 7};
+    problems.push_back(problem);
+    problem.params.frequency_penalty = 1;
+    problems.push_back(problem);
+  }
+  const std::vector<ChosenToken> chosen = ExpectAsTheCpu(problems);
+  for (const size_t i : {0, 2}) {
+    EXPECT_EQ(chosen[i].result, (SampleResult{.token = -1, .is_bad = 1})) << i;
+    EXPECT_EQ(chosen[i + 1].result.token, 7) << i;
+  }
+}
+
 TEST_F(SampleTest, ATokenOfTheHistoryIsPenalizedOnceAndItsOccurrencesAreCounted) {
   SampleProblem problem{.logits = RandomFloats(4, 300)};
   problem.params = {.temperature = 0.5f,

@@ -94,6 +94,7 @@ TEST_P(SamplerOracleTest, PenaltiesThatMakeANanMakeABadRow) {
   problem.params.repetition_penalty = 1e-38f;
   problem.params.frequency_penalty = 3e38f;
   EXPECT_EQ(Choose(problem).result, (SampleResult{.token = -1, .is_bad = 1}));
+  ExpectAsTheOracle(problem, "a NaN");
   problem.params.frequency_penalty = 1;
   ExpectAsTheOracle(problem, "an infinite logit");
 }
