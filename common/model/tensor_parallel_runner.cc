@@ -25,28 +25,31 @@ absl::StatusOr<std::unique_ptr<TensorParallelRunner>> TensorParallelRunner::Crea
   return made;
 }
 
-// At the same time, as they capture graphs together. An error of one is that of all who wait for
-// it.
+// At the same time, as they capture graphs together. What failed first is told: who waited for that
+// rank knows it by hearsay alone.
 absl::Status TensorParallelRunner::CreateRanks(std::vector<RunnerParts> ranks) {
   ranks_.resize(ranks.size());
-  std::vector<absl::Status> statuses(ranks.size());
+  std::mutex mutex;
+  absl::Status first;
   const auto create = [&](size_t rank) {
     NameThisThread(rank == 0 ? "compute" : "compute-rank");
     Communicator* const group = ranks[rank].group;
     auto created = TransformerRunner::Create(std::move(ranks[rank]));
-    statuses[rank] = created.status();
     if (created.ok()) {
       ranks_[rank] = *std::move(created);
-    } else {
-      group->Fail(statuses[rank]);
+      return;
     }
+    {
+      const std::lock_guard lock(mutex);
+      first.Update(created.status());
+    }
+    group->Fail(created.status());
   };
   {
     std::vector<std::jthread> threads;
     for (size_t rank = 0; rank < ranks.size(); ++rank) threads.emplace_back(create, rank);
   }
-  for (const absl::Status& status : statuses) RETURN_IF_ERROR(status);
-  return absl::OkStatus();
+  return first;
 }
 
 TensorParallelRunner::TensorParallelRunner(std::unique_ptr<RankGroup> group, RunnerSink* sink,

@@ -362,6 +362,44 @@ TEST_F(LateRanksTest, AGraphThatDoesNotFitIsRefusedByOption) {
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("take --gpu-graphs off"));
 }
 
+// Has no host memory left from one of its buffers on.
+class FullHostDevice : public LateDevice {
+ public:
+  explicit FullHostDevice(int room) : LateDevice({.graphs = true}), room_(room) {}
+  absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) override {
+    if (kind == MemoryKind::kPinned && room_-- <= 0) {
+      return absl::ResourceExhaustedError("no host memory");
+    }
+    return LateDevice::Allocate(bytes, kind);
+  }
+
+ private:
+  int room_;
+};
+
+// The other rank waits for it in its first pass, and hears of it there.
+TEST_F(LateRanksTest, WhatARankLacksIsToldAsItsOwnError) {
+  int refused = 0;
+  for (int room = 0; room < 20; ++room) {
+    RunnerOptions options = Options({});
+    options.num_blocks = 8;
+    options.max_step_rows = 2;
+    size_t made = 0;
+    options.make_device = [&] {
+      return std::make_unique<FullHostDevice>(made++ == 1 ? room : 1000);
+    };
+    RecordingSink sink;
+    const absl::Status status = LoadedRunner::Create(options, &sink).status();
+    if (status.ok()) break;
+    ++refused;
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("no host memory"));
+    EXPECT_THAT(std::string(status.message()), testing::Not(testing::HasSubstr("graphs")));
+  }
+  EXPECT_GE(refused, 2);
+  EXPECT_LT(refused, 20);
+}
+
 // Amid the graph, and behind it.
 TEST_F(LateRanksTest, ALostDeviceAmidAGraphEndsAllRanksOnce) {
   for (const size_t broken : {0, 1}) {
