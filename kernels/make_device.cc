@@ -46,6 +46,15 @@ absl::StatusOr<std::unique_ptr<Device>> MakeGpu(int index) {
 #endif
 }
 
+int CountGpus() {
+  StartGpus();
+#if defined(BATON_CUDA)
+  return CountCudaGpus();
+#else
+  return 0;
+#endif
+}
+
 absl::StatusOr<std::unique_ptr<Device>> FindGpu() {
   if (*kAutoIsCpu != 0) return absl::NotFoundError(kAutoIsCpu);
   return MakeGpu(0);
@@ -65,7 +74,7 @@ absl::StatusOr<int> GpuIndex(const std::string& device) {
 
 // The GPUs from `first` on are enough for the group.
 absl::Status CheckGpus(int first, int size) {
-  const auto count = static_cast<int>(ListGpus().gpus.size());
+  const int count = CountGpus();
   if (first + size <= count) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "tp = ", size, ": each rank takes a GPU of its own, from cuda:", first, " on, and there ",

@@ -113,6 +113,8 @@ absl::StatusOr<cudaDeviceProp> PropertiesOf(int index) {
 
 namespace baton {
 
+int CountCudaGpus() { return cuda::CountGpus().value_or(0); }
+
 GpuReport ListCudaGpus() {
   GpuReport report;
   const int driver = cuda::DriverVersion();

@@ -18,6 +18,10 @@ absl::Status CannotOpen(int index, absl::string_view name, const absl::Status& s
 
 namespace baton {
 
+// 0 where there is no driver that works. Opens none of them: a process takes memory of each GPU
+// that it has opened.
+int CountCudaGpus();
+
 // Driver, problem and GPUs. It takes a little memory of each GPU, until the process ends.
 GpuReport ListCudaGpus();
 
