@@ -32,6 +32,13 @@ cudaError_t RefuseCaptured(const baton::emulation::Event& event, baton::emulatio
   return cudaErrorCapturedEvent;
 }
 
+// Of questions about what is on a stream, from whichever thread.
+cudaError_t RefuseRecorded(const baton::emulation::Stream& stream) {
+  if (stream.recording == nullptr) return cudaSuccess;
+  stream.recording->valid = false;
+  return cudaErrorStreamCaptureUnsupported;
+}
+
 // What is queued may still use the memory; of that nothing runs now, so that a wait which the
 // program lacks is not made up for here.
 cudaError_t FreeAfterWork(void* pointer, bool pinned) {
@@ -168,6 +175,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
   Stream* const queue = api.QueueOf(stream);
   if (queue == nullptr) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = RefuseRecorded(*queue); error != cudaSuccess) return error;
   const uint64_t target = queue->queued;
   return api.RunUntil([=] { return queue->done >= target; });
 }
@@ -177,6 +185,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;
   Stream* const queue = api.QueueOf(stream);
   if (queue == nullptr) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t error = RefuseRecorded(*queue); error != cudaSuccess) return error;
   api.device.work.RunSome(api.lock);
   const cudaError_t error = api.device.work.errors[api.on];
   if (error != cudaSuccess) return error;

@@ -219,6 +219,26 @@ TEST_F(GraphTest, TwoRecordingsDoNotMerge) {
   }
 }
 
+// Nor does one of another thread, of another device, that took part.
+TEST_F(GraphTest, NoThreadWaitsForAStreamThatRecords) {
+  const std::function<cudaError_t(cudaStream_t)> calls[] = {cudaStreamQuery, cudaStreamSynchronize};
+  for (const auto& call : calls) {
+    for (const int device : {0, 1}) {
+      Begin();
+      Fork(1);
+      After(0);
+      std::jthread([&] {
+        Enter(device);
+        EXPECT_EQ(call(stream_[device]), cudaErrorStreamCaptureUnsupported);
+      }).join();
+      cudaGraph_t graph = nullptr;
+      EXPECT_EQ(End(&graph), cudaErrorStreamCaptureInvalidated);
+      Enter(device);
+      EXPECT_EQ(call(stream_[device]), cudaSuccess);
+    }
+  }
+}
+
 TEST_F(GraphTest, EndsWhereItBegan) {
   Begin();
   Fork(1);
