@@ -11,42 +11,27 @@
 #include "kernels/emulation/cuda_api.h"
 #include "kernels/emulation/emulator.h"
 #include "tests/kernels/emulation/detector_kernels.h"
+#include "tests/kernels/emulation/two_devices_fixture.h"
 
 namespace baton::emulation {
 namespace {
 
-class GraphTest : public testing::Test {
+class GraphTest : public TwoDevicesTest {
  protected:
   void SetUp() override {
-    ResetDevice();
-    SetDevices(2);
-    SetDeviceMemory(2 << 20);
+    TwoDevicesTest::SetUp();
     for (int device = 0; device < 2; ++device) {
       Enter(device);
       ASSERT_EQ(cudaDeviceEnablePeerAccess(1 - device, 0), cudaSuccess);
-      ASSERT_EQ(cudaMalloc(reinterpret_cast<void**>(&value_[device]), 4), cudaSuccess);
-      ASSERT_EQ(cudaStreamCreateWithFlags(&stream_[device], cudaStreamNonBlocking), cudaSuccess);
-      ASSERT_EQ(cudaEventCreateWithFlags(&event_[device], cudaEventDisableTiming), cudaSuccess);
       ASSERT_EQ(cudaEventCreateWithFlags(&end_[device], cudaEventDisableTiming), cudaSuccess);
     }
-    ASSERT_EQ(cudaHostAlloc(reinterpret_cast<void**>(&pinned_), 4, 0), cudaSuccess);
     Enter(0);
   }
   void TearDown() override {
     ResetDevice();
-    for (int device = 0; device < 2; ++device) {
-      Enter(device);
-      EXPECT_EQ(cudaFree(value_[device]), cudaSuccess);
-      EXPECT_EQ(cudaStreamDestroy(stream_[device]), cudaSuccess);
-      EXPECT_EQ(cudaEventDestroy(event_[device]), cudaSuccess);
-      EXPECT_EQ(cudaEventDestroy(end_[device]), cudaSuccess);
-    }
-    EXPECT_EQ(cudaFreeHost(pinned_), cudaSuccess);
-    Enter(0);
-    SetDevices(1);
-    SetDeviceMemory(size_t{8} << 30);
+    for (const cudaEvent_t end : end_) EXPECT_EQ(cudaEventDestroy(end), cudaSuccess);
+    TwoDevicesTest::TearDown();
   }
-  static void Enter(int device) { ASSERT_EQ(cudaSetDevice(device), cudaSuccess); }
   void Begin(cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
     Enter(0);
     ASSERT_EQ(cudaStreamBeginCapture(stream_[0], mode), cudaSuccess);
@@ -97,10 +82,7 @@ class GraphTest : public testing::Test {
     ASSERT_EQ(cudaStreamSynchronize(stream_[device]), cudaSuccess) << LastMessage();
   }
 
-  float* value_[2] = {};
-  float* pinned_ = nullptr;
-  cudaStream_t stream_[2] = {};
-  cudaEvent_t event_[2] = {}, end_[2] = {};
+  cudaEvent_t end_[2] = {};
 };
 
 TEST_F(GraphTest, DevicesWaitForEachOtherOnlyWhereItWasRecorded) {
