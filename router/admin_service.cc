@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "baton/v1/admin.grpc.pb.h"
 #include "common/base/status.h"
+#include "common/rpc/admin_call.h"
 #include "common/rpc/connection.h"
 
 namespace baton {
@@ -53,6 +54,7 @@ class AdminServer::Impl : public v1::Admin::CallbackService {
   absl::Status Start() {
     grpc::ServerBuilder builder;
     ApplyServerSettings(kMaxAdminStreams, &builder);
+    builder.SetMaxSendMessageSize(kMaxDocumentBytes);
     const std::string address = absl::StrCat(options_.host, ":", options_.port);
     ASSIGN_OR_RETURN(const auto credentials, options_.tls->MakeServerCredentials());
     options_.tls->GuardServer(&builder);

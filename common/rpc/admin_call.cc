@@ -29,9 +29,9 @@ grpc::Status CallBy(v1::Admin::Stub* stub, AdminMethod method, grpc::ClientConte
 absl::StatusOr<std::string> CallAdmin(const std::string& router, AdminMethod method,
                                       const ClusterTls& tls, Duration limit) {
   const auto note = std::make_shared<HandshakeNote>();
-  const auto stub = v1::Admin::NewStub(
-      grpc::CreateCustomChannel(router, tls.MakeChannelCredentials(TlsRole::kRouter, note),
-                                ClusterChannelArguments()));
+  const auto stub = v1::Admin::NewStub(grpc::CreateCustomChannel(
+      router, tls.MakeChannelCredentials(TlsRole::kRouter, note),
+      ClusterChannelArguments(kMaxDocumentBytes)));
   grpc::ClientContext context;
   context.set_deadline(DeadlineAfter(limit));
   v1::AdminAnswer answer;

@@ -8,6 +8,9 @@
 
 namespace baton {
 
+// Of an answer, on both sides: an audit names every sequence of a router.
+inline constexpr int kMaxDocumentBytes = 1 << 30;
+
 // What an operator asks of a router at its control plane.
 enum class AdminMethod { kStatus, kAudit, kDrain };
 

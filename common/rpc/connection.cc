@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kClockSlack(50);  // The library counts in m
 
 }  // namespace
 
-grpc::ChannelArguments ClusterChannelArguments() {
+grpc::ChannelArguments ClusterChannelArguments(int max_receive_bytes) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
@@ -37,7 +37,7 @@ grpc::ChannelArguments ClusterChannelArguments() {
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // Only the router's node retries.
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // Cluster traffic never leaves by a proxy.
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  args.SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  args.SetMaxReceiveMessageSize(max_receive_bytes);
   args.SetMaxSendMessageSize(kMaxGrpcMessageBytes);
   return args;
 }

@@ -24,7 +24,7 @@ inline constexpr int kMaxGrpcMessageBytes = 16 << 20;
 // Trailing metadata with the reason of an error that Baton itself gave, from a fixed list.
 inline constexpr char kReasonKey[] = "baton-reason";
 
-grpc::ChannelArguments ClusterChannelArguments();
+grpc::ChannelArguments ClusterChannelArguments(int max_receive_bytes = kMaxGrpcMessageBytes);
 
 // Keepalive, limits, health, reflection, and no sharing of a port with another process.
 void ApplyServerSettings(int max_streams_per_connection, grpc::ServerBuilder* builder);

@@ -10,6 +10,7 @@
 #include "baton/v1/admin.pb.h"
 #include "common/base/task_pool.h"
 #include "common/rpc/admin_call.h"
+#include "common/rpc/connection.h"
 #include "common/rpc/method_roles.h"
 #include "tests/unit/common/rpc/tls_cluster.h"
 
@@ -64,6 +65,13 @@ TEST_F(AdminServerTest, AnAdminSeesStatusAndAuditAndDrains) {
   EXPECT_EQ(drains_, 0);
   EXPECT_EQ(Ask(AdminMethod::kDrain).value(), "{}");
   EXPECT_EQ(drains_, 1);
+}
+
+// An audit of a router names all of its sequences.
+TEST_F(AdminServerTest, ADocumentMayBeLargerThanAMessageOfTheControlPlane) {
+  const std::string large(kMaxGrpcMessageBytes + 1000, 'a');
+  audit_ = large;
+  EXPECT_TRUE(Ask(AdminMethod::kAudit).value() == large);
 }
 
 TEST_F(AdminServerTest, ATaskThatIsDroppedIsAnAnswerToo) {
