@@ -38,6 +38,24 @@ TEST_F(PushPlanTest, SendsTheHeadsBothSidesHold) {
   EXPECT_EQ((*frames)[1], (FrameRange{1, KvPlane::kV, 4, 16, 6, 2}));
 }
 
+// So most of what is copied or written at once is whole blocks.
+TEST_F(PushPlanTest, FramesEndWhereBlocksOfTheSideWithTheLargerOnesEnd) {
+  options_.max_frame_bytes = 9 * 4 * 16;  // Nine tokens of K.
+  StartArgs start = Start();
+  start.num_tokens = 24;
+  const auto ends = [&](int32_t receiver_block_size) {
+    std::vector<int32_t> all;
+    const auto frames = PlanPush(options_, start, {{1, 1}, 0, 4, 20}, receiver_block_size);
+    for (const FrameRange& frame : frames.value()) {
+      if (frame.plane == KvPlane::kK) all.push_back(frame.first_token + frame.num_tokens);
+    }
+    return all;
+  };
+  EXPECT_EQ(ends(4), (std::vector<int32_t>{8, 16, 24}));
+  EXPECT_EQ(ends(8), (std::vector<int32_t>{8, 16, 24}));
+  EXPECT_EQ(ends(16), (std::vector<int32_t>{13, 16, 24}));
+}
+
 TEST_F(PushPlanTest, RefusesAPushOutsideTheTicketOrTheModel) {
   for (PushArgs push : {PushArgs{{1, 1}, 2, 4, 1}, PushArgs{{1, 1}, -1, 4, 1},
                         PushArgs{{1, 1}, 0, 3, 1}, PushArgs{{1, 1}, 0, 4, 17},

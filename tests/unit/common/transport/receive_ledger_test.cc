@@ -219,6 +219,23 @@ TEST_F(ReceiveLedgerTest, AcknowledgesWhatCameAgainButCountsItOnce) {
   EXPECT_EQ(ledger_->AcceptedBytes(kOpen, kFrom), 0);
 }
 
+// The sender counts what it has sent on the connection: more acknowledged than that ends it.
+TEST_F(ReceiveLedgerTest, WhatCameBesideTheConnectionIsNotAcknowledgedOnIt) {
+  ledger_->Expect(Args());
+  FrameHeader beside = Data(KvPlane::kK, 2, 6);
+  beside.type = FrameType::kCarried;
+  Accept(beside);
+  EXPECT_EQ(ledger_->AcceptedBytes(kOpen, kFrom), 0);
+  EXPECT_EQ(ledger_->Admit(beside, kFrom).kind, ReceiveLedger::Admission::Kind::kDuplicate);
+  EXPECT_EQ(ledger_->AcceptedBytes(kOpen, kFrom), 0);
+  const FrameHeader on_it = Data(KvPlane::kK, 8, 6);
+  Accept(on_it);
+  EXPECT_EQ(ledger_->AcceptedBytes(kOpen, kFrom), on_it.payload_bytes);
+  EXPECT_EQ(counters_.Read().nccl_bytes_accepted, beside.payload_bytes);
+  ledger_->Fail(kOpen, absl::CancelledError("x"));
+  EXPECT_EQ(events_.back().bytes, int64_t{beside.payload_bytes} + on_it.payload_bytes);
+}
+
 TEST_F(ReceiveLedgerTest, WhatIsCommittedAfterTheEndCountsForNothing) {
   ledger_->Expect(Args());
   ASSERT_EQ(ledger_->Admit(Data(KvPlane::kK, 2, 6), kFrom).kind,
