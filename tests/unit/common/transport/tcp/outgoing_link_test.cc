@@ -158,6 +158,43 @@ TEST_F(OutgoingLinkTest, TheDeadlineRunsFromAnAnnounceAndStopsBetweenThem) {
   EXPECT_TRUE(to_->events.back().status.ok());
 }
 
+// Until then the handshake's own runs.
+TEST_F(OutgoingLinkTest, WhatWasAnnouncedDuringTheHandshakeHasADeadlineFromItsEnd) {
+  ledger_->Expect(Expect({1, 1}));
+  out_->Start(Start({1, 1}));
+  out_->Push({{1, 1}, 0, 0, 32}, now_);
+  EXPECT_EQ(out_->NextDeadline(), now_ + seconds(2));
+  now_ += milliseconds(1900);
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(Send().ok());
+    ASSERT_TRUE(Receive().ok());
+  }
+  ASSERT_TRUE(Send().ok());  // It is accepted, and the push has left.
+  EXPECT_EQ(out_->NextDeadline(), now_ + seconds(1));
+  now_ += seconds(1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(out_->OnTimer(now_)));
+  ASSERT_EQ(from_->events.size(), 1u);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(from_->events[0].status));
+}
+
+// Neither time in which nothing was under way nor that of a few bytes is the line's.
+TEST_F(OutgoingLinkTest, OnlyManyBytesUnderWaySayHowSlowALineIs) {
+  for (const int32_t k_dim : {2048, 8}) {
+    SCOPED_TRACE(k_dim);
+    Connect(k_dim);
+    Exchange();
+    ledger_->Expect(Expect({1, 1}));
+    out_->Start(Start({1, 1}));
+    now_ += seconds(1000);
+    out_->Push({{1, 1}, 0, 0, 16}, now_);
+    if (k_dim == 8) now_ += milliseconds(900);
+    Exchange();
+    ASSERT_GT(to_->counters.Read().bytes_accepted, 0);
+    out_->Push({{1, 1}, 0, 16, 16}, now_);
+    EXPECT_EQ(out_->NextDeadline(), now_ + seconds(1));
+  }
+}
+
 // The frame left the node's list of work; it has not left this process.
 TEST_F(OutgoingLinkTest, TheDeadlineRunsWhileAFrameIsGathered) {
   Connect(8, /*staged=*/true);
