@@ -156,6 +156,9 @@ TEST_F(WorkerDirectoryTest, ARefusalIsRememberedUntilTheDelayOrTheNextStatus) {
   directory_.OnStatus(3, {.incarnation = 13}, At(21));
   EXPECT_EQ(Snapshot(kNeed, 21).decode.size(), 2u);
   EXPECT_EQ(directory_.NextRetry(At(21)), kNever);
+  directory_.Skip(2, At(5000));
+  directory_.OnUp(2, Hello(Role::kDecode, 22), At(22));
+  EXPECT_EQ(Snapshot(kNeed, 22).decode.size(), 2u) << "a new connection has refused nothing";
 }
 
 TEST_F(WorkerDirectoryTest, APrefillWorkerGetsLittleAheadButAlwaysOnePrompt) {
@@ -236,6 +239,10 @@ TEST_F(WorkerDirectoryTest, RoomIsWhatAStatusToldLessWhatWasTakenSince) {
   EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 0);
   directory_.OnStatus(2, {.incarnation = 12, .blocks = {.free = 4, .ready = 6}}, At(2));
   EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 64);
+  directory_.Release(side);
+  directory_.Take(side, 2, 30);
+  directory_.OnUp(2, Hello(Role::kDecode, 22), At(3));
+  EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 160) << "of the process before";
 }
 
 TEST_F(WorkerDirectoryTest, WithoutADecodeNeedNoDecodeWorkerIsOffered) {
@@ -307,6 +314,11 @@ TEST_F(WorkerDirectoryTest, ACounterThatStandsWhileWorkRunsIsHangingHoweverOften
   status.computing = false;
   directory_.OnStatus(2, status, At(2500));
   EXPECT_EQ(directory_.HungAt(2), At(5000));
+  // Time without work does not count as time in which it stood.
+  for (int64_t ms = 2900; ms <= 60'000; ms += 400) directory_.OnStatus(2, status, At(ms));
+  status.computing = true;
+  directory_.OnStatus(2, status, At(60'300));
+  EXPECT_EQ(directory_.HungAt(2), At(59'700 + 2500));
 }
 
 TEST_F(WorkerDirectoryTest, AColdWorkersFirstLayerMayTakeLonger) {
