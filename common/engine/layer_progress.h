@@ -17,13 +17,15 @@ namespace baton {
 // - the first step, which reads the weights into memory;
 // - what was met before the last layers. They are counted, not timed: a worker whose layers are
 //   slow is as slow after a pause, and for how long at most a peer waits is the peer's to say.
+// Layers that are told together, as those of a graph, end one gap: counted each, they would fill
+// the last ones with gaps of nothing.
 class LayerProgress {
  public:
   // While it computes, the node wants to be woken so often,
   static constexpr Duration kPulse = std::chrono::milliseconds(100);
   // and when it was given the time later than that, it counts as one pulse.
   static constexpr Duration kLate = std::chrono::milliseconds(250);
-  // The last so many marks count, and at most so many before them.
+  // The last so many gaps count, and at most so many before them.
   static constexpr int kWindow = 16;
 
   // The node was given the time. `computing`: a step is in flight from now on.
@@ -36,7 +38,9 @@ class LayerProgress {
   // A layer was written.
   void OnMark(Time now) {
     OnLook(now, computing_);
-    if (++count_ % kWindow == 0) before_ = std::exchange(recent_, Longest());
+    ++count_;
+    if (gap_ == Duration::zero()) return;
+    if (++num_gaps_ % kWindow == 0) before_ = std::exchange(recent_, Longest());
     recent_.Add(std::exchange(gap_, Duration::zero()));
   }
 
@@ -67,6 +71,7 @@ class LayerProgress {
   };
 
   uint64_t count_ = 0;
+  uint64_t num_gaps_ = 0;
   bool computing_ = false;
   bool is_warm_ = false;
   Time look_{};

@@ -68,6 +68,17 @@ TEST_F(LayerProgressTest, RemembersTheLastLayersAndForgetsThoseBefore) {
   EXPECT_EQ(progress_.longest(), milliseconds(100));
 }
 
+// Else a worker that decodes by graphs would always be one of which nobody knows how long it takes.
+TEST_F(LayerProgressTest, LayersThatAreToldTogetherEndOneGap) {
+  for (int step = 0; step < 3; ++step) {
+    Layer(milliseconds(30));
+    for (int layer = 1; layer < 4 * LayerProgress::kWindow; ++layer) progress_.OnMark(now_);
+    progress_.OnStepDone(now_);
+    EXPECT_EQ(progress_.longest(), step == 0 ? Duration::zero() : milliseconds(30));
+  }
+  EXPECT_EQ(progress_.count(), 1u + 3 * (4 * LayerProgress::kWindow + 1));
+}
+
 TEST_F(LayerProgressTest, DoesNotForgetWhileThereIsNoWork) {
   Layers(2, seconds(1));
   progress_.OnLook(now_, false);
