@@ -35,6 +35,12 @@ class AnswerBudget : public std::enable_shared_from_this<AnswerBudget> {
       return true;
     }
 
+    // All that it could have if there were no other, and whether so many more would be beyond it.
+    int64_t most() const {
+      return tenant_.empty() ? budget_->max_bytes_ : budget_->max_bytes_ / 2;
+    }
+    bool IsTooMuch(int64_t more) const { return bytes_ + more > most(); }
+
     // What is held for its reader has grown by so many bytes, or shrunk. The first kFreeBytes of an
     // answer are nobody's concern: a reader that keeps up is never told that others do not.
     bool Hold(int64_t bytes) {

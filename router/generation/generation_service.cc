@@ -36,13 +36,20 @@ absl::Status CheckText(std::string_view text, const GenerationLimits& limits,
 }
 
 // Takes what the answer is to hold until its reader has taken it; of what is repeated, one copy.
-absl::Status Reserve(int64_t bytes, PreparedGeneration& prepared) {
+// `param` asks for that. What an empty budget would not give is refused for good.
+absl::Status Reserve(int64_t bytes, std::string_view param, PreparedGeneration& prepared) {
   prepared.answer_bytes += bytes;
   if (prepared.share->Grow(bytes)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "The log probabilities and echoed prompts of this answer take %d bytes or more, and too many "
-      "such answers are under way; try again, or ask for less.",
-      prepared.answer_bytes));
+  const std::string what = absl::StrFormat(
+      "The log probabilities and echoed prompts of this answer take %d bytes or more",
+      prepared.answer_bytes);
+  if (prepared.share->IsTooMuch(bytes)) {
+    return InvalidField(param, absl::StrFormat("%s; at most %d are allowed. Ask for less, or send "
+                                               "several requests.",
+                                               what, prepared.share->most()));
+  }
+  return absl::ResourceExhaustedError(
+      what + ", and too many such answers are under way; try again, or ask for less.");
 }
 
 absl::Status ReserveScores(const GenerationRequest& request, PreparedGeneration& prepared) {
@@ -58,7 +65,7 @@ absl::Status ReserveScores(const GenerationRequest& request, PreparedGeneration&
         static_cast<int64_t>(prepared.request.prompts.size()) * prepared.request.num_choices;
     bytes += choices * s.max_tokens * TokenScores::BytesPerToken(s.num_logprobs);
   }
-  return Reserve(bytes, prepared);
+  return Reserve(bytes, request.logprobs ? request.logprobs_param : "prompt_logprobs", prepared);
 }
 
 // The tokenizer's error, about a field of the request.
@@ -123,7 +130,7 @@ absl::Status GenerationService::Echo(const GenerationRequest& request, size_t pr
                                      PreparedGeneration& prepared) const {
   std::string& echo = prepared.prompt_texts.emplace_back();
   if (const auto* text = std::get_if<std::string>(&request.prompts[prompt])) {
-    RETURN_IF_ERROR(Reserve(static_cast<int64_t>(text->size()), prepared));
+    RETURN_IF_ERROR(Reserve(static_cast<int64_t>(text->size()), "echo", prepared));
     echo = *text;
     return absl::OkStatus();
   }
@@ -131,10 +138,10 @@ absl::Status GenerationService::Echo(const GenerationRequest& request, size_t pr
   const std::vector<int32_t>& ids = prepared.request.prompts[prompt];
   int64_t bytes = 0;
   for (const int32_t id : ids) bytes += static_cast<int64_t>(tokenizer_->TokenBytes(id).size());
-  RETURN_IF_ERROR(Reserve(bytes, prepared));
+  RETURN_IF_ERROR(Reserve(bytes, "echo", prepared));
   ASSIGN_OR_RETURN(echo, tokenizer_->Decode(ids, request.skip_special_tokens));
   // Special tokens may be left out, and bytes that are no text become a character of three.
-  return Reserve(static_cast<int64_t>(echo.size()) - bytes, prepared);
+  return Reserve(static_cast<int64_t>(echo.size()) - bytes, "echo", prepared);
 }
 
 // What gives back the rest of a reservation. May outlive the service.

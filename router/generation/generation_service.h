@@ -99,7 +99,8 @@ struct GenerationLimits {
   int64_t max_scores = 1'000'000;
   int32_t max_logit_biases = 4096;
   // What the answers of all requests may hold of log probabilities and echoed prompts, also while
-  // slow readers take them. More is refused until some have ended.
+  // slow readers take them. More is refused until some have ended, and for good if one alone asks
+  // for more.
   int64_t max_answer_bytes = int64_t{256} << 20;
   int32_t max_label_bytes = 128;
   int32_t max_requests_per_tenant = 0;  // At a time; 0 = no limit.

@@ -3,10 +3,38 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_format.h"
+#include "router/error.h"
 #include "router/generation/token_details.h"
 #include "router/generation/utf8.h"
 
 namespace baton {
+namespace {
+
+// What tokens take that wait for the log probabilities of their prompt. Their own are counted by
+// themselves.
+int64_t WaitingBytes(const ChoiceTokens& tokens) {
+  return static_cast<int64_t>(sizeof(ChoiceTokens) + tokens.outputs.size() * sizeof(TokenOutput));
+}
+
+// Of an answer whose end nobody has named: there is not so much, or not so much left.
+absl::Status TooManyScores(const AnswerBudget::Share& share, int64_t more) {
+  if (share.IsTooMuch(more)) {
+    return InvalidField(
+        "max_tokens", absl::StrFormat("The log probabilities of this answer take more than the %d "
+                                      "bytes that are allowed; set a smaller max_tokens.",
+                                      share.most()));
+  }
+  return absl::ResourceExhaustedError(
+      "too many answers hold log probabilities; try again, or set max_tokens");
+}
+
+absl::Status TooMuchText() {
+  return absl::ResourceExhaustedError(
+      "too much text waits for readers that do not take it; ask for less, or read streams faster");
+}
+
+}  // namespace
 
 GenerationSession::GenerationSession(Setup setup)
     : setup_(std::move(setup)),
@@ -100,7 +128,10 @@ void GenerationSession::Receive(PromptScored scored) {
     return Fail(absl::InternalError("scores of a prompt are not in order"));
   }
   if (!IsScored(scored.prompt)) return;
-  for (ChoiceTokens& tokens : std::exchange(state.waiting, {})) Receive(std::move(tokens));
+  for (ChoiceTokens& tokens : std::exchange(state.waiting, {})) {
+    setup_.share->Hold(-WaitingBytes(tokens));
+    Receive(std::move(tokens));
+  }
 }
 
 // Whether nothing is owed of a prompt's log probabilities; the sink hears of them once they are
@@ -119,12 +150,14 @@ void GenerationSession::Receive(ChoiceTokens tokens) {
     return Fail(absl::InternalError("tokens of an unknown choice"));
   }
   const int32_t prompt = tokens.choice / num_choices_;
+  if (!failure_.ok()) return;
   if (!IsScored(prompt)) {
+    if (!setup_.share->Hold(WaitingBytes(tokens))) return Fail(TooMuchText());
     prompt_states_[prompt].waiting.push_back(std::move(tokens));
     return;
   }
   Choice& choice = choices_[tokens.choice];
-  if (choice.finish != FinishReason::kNone || tokens.outputs.empty() || !failure_.ok()) {
+  if (choice.finish != FinishReason::kNone || tokens.outputs.empty()) {
     return;  // What was under way when a stop string was found.
   }
   Observe(choice);
@@ -139,10 +172,9 @@ void GenerationSession::Receive(ChoiceTokens tokens) {
 
 void GenerationSession::PushToken(int32_t index, const TokenOutput& output, ChoiceDelta& delta) {
   Choice& choice = choices_[index];
-  if (setup_.prepared.counts_tokens &&
-      !setup_.share->Grow(TokenScores::BytesPerToken(static_cast<int64_t>(output.top.size())))) {
-    return Fail(absl::ResourceExhaustedError(
-        "too many answers hold log probabilities; try again, or set max_tokens"));
+  if (setup_.prepared.counts_tokens) {
+    const int64_t bytes = TokenScores::BytesPerToken(static_cast<int64_t>(output.top.size()));
+    if (!setup_.share->Grow(bytes)) return Fail(TooManyScores(*setup_.share, bytes));
   }
   if (sampling_.num_logprobs >= 0) {
     const int64_t offset = prompt_states_[delta.prompt].text_length + choice.text.length();
@@ -156,11 +188,7 @@ void GenerationSession::PushToken(int32_t index, const TokenOutput& output, Choi
   auto piece = choice.text.Push(output.token, /*hidden=*/output.finish == FinishReason::kStop,
                                 /*last=*/output.finish != FinishReason::kNone);
   if (!piece.ok()) return Fail(absl::InternalError(piece.status().message()));
-  if (!setup_.share->Hold(HeldBytes(1, piece->text.size()))) {
-    return Fail(absl::ResourceExhaustedError(
-        "too much text waits for readers that do not take it; ask for less, or read streams "
-        "faster"));
-  }
+  if (!setup_.share->Hold(HeldBytes(1, piece->text.size()))) return Fail(TooMuchText());
   delta.text += piece->text;
   if (piece->stop.has_value()) {
     delta.stop_string = std::move(piece->stop);

@@ -42,6 +42,19 @@ TEST(AnswerBudgetTest, ATenantTakesNoMoreThanItLeaves) {
   EXPECT_EQ(budget->used(), 0);
 }
 
+TEST(AnswerBudgetTest, WhatIsMoreThanItsMostIsToldFromWhatOthersHave) {
+  auto budget = std::make_shared<AnswerBudget>(100);
+  auto a = budget->NewShare("a"), anybody = budget->NewShare();
+  EXPECT_EQ(a->most(), 50);
+  EXPECT_EQ(anybody->most(), 100);
+  ASSERT_TRUE(anybody->Grow(60));
+  EXPECT_FALSE(a->Grow(50));
+  EXPECT_FALSE(a->IsTooMuch(50)) << "others have it";
+  EXPECT_TRUE(a->IsTooMuch(51));
+  EXPECT_FALSE(anybody->IsTooMuch(40));
+  EXPECT_TRUE(anybody->IsTooMuch(41));
+}
+
 TEST(AnswerBudgetTest, WhoAsksForNothingIsNeverRefused) {
   auto budget = std::make_shared<AnswerBudget>(100);
   auto all = budget->NewShare();
