@@ -58,6 +58,7 @@ struct GenerationRequest {
   std::string logprobs_param = "logprobs";
   std::optional<int64_t> prompt_logprobs;  // The same for the prompt's tokens.
   bool logits_digests = false;
+  bool returns_prompt_ids = false;  // They are held until the reader has the answer.
 
   int64_t priority = 0;
   Duration timeout{};  // 0 = the service's default.

@@ -41,7 +41,7 @@ absl::Status Reserve(int64_t bytes, std::string_view param, PreparedGeneration& 
   prepared.answer_bytes += bytes;
   if (prepared.share->Grow(bytes)) return absl::OkStatus();
   const std::string what = absl::StrFormat(
-      "The log probabilities and echoed prompts of this answer take %d bytes or more",
+      "The log probabilities and the prompts that this answer returns take %d bytes or more",
       prepared.answer_bytes);
   if (prepared.share->IsTooMuch(bytes)) {
     return InvalidField(param, absl::StrFormat("%s; at most %d are allowed. Ask for less, or send "
@@ -116,6 +116,10 @@ absl::StatusOr<PreparedGeneration> GenerationService::Prepare(const GenerationRe
                                                        options_.defaults, NextRandom()));
   prepared.share = budget_->NewShare(request.tenant);
   RETURN_IF_ERROR(ReserveScores(request, prepared));
+  if (request.returns_prompt_ids) {
+    const auto id_bytes = static_cast<int64_t>(sizeof(int32_t));
+    RETURN_IF_ERROR(Reserve(prepared.prompt_tokens * id_bytes, "return_token_ids", prepared));
+  }
   for (size_t p = 0; request.echo && p < request.prompts.size(); ++p) {
     RETURN_IF_ERROR(Echo(request, p, prepared));
   }

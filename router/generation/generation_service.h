@@ -70,7 +70,7 @@ struct PreparedGeneration {
   bool echo = false;
   bool skip_special_tokens = true;
   int64_t prompt_tokens = 0;
-  // What the answer will hold of log probabilities and echoed text, and its share for that. Those
+  // What the answer will hold of log probabilities and prompts, and its share for that. Those
   // of produced tokens are counted as they come if nobody said how many there will be.
   int64_t answer_bytes = 0;
   bool counts_tokens = false;
@@ -98,7 +98,7 @@ struct GenerationLimits {
   // Log probabilities of one answer: scored tokens x (alternatives + 1) x choices.
   int64_t max_scores = 1'000'000;
   int32_t max_logit_biases = 4096;
-  // What the answers of all requests may hold of log probabilities and echoed prompts, also while
+  // What the answers of all requests may hold of log probabilities and of prompts, also while
   // slow readers take them. More is refused until some have ended, and for good if one alone asks
   // for more.
   int64_t max_answer_bytes = int64_t{256} << 20;

@@ -130,6 +130,7 @@ absl::Status ReadShared(const Json& body, ApiRequest* out) {
   RETURN_IF_ERROR(ReadField(body, "user", &ignored_user));
   RETURN_IF_ERROR(ReadStream(body, out));
   RETURN_IF_ERROR(ReadField(body, "return_token_ids", &out->return_token_ids));
+  out->generation.returns_prompt_ids = out->return_token_ids;
   RETURN_IF_ERROR(ReadField(body, "return_tokens_as_token_ids", &out->tokens_as_ids));
   std::optional<int64_t> prompt_logprobs;
   RETURN_IF_ERROR(ReadField(body, "prompt_logprobs", &prompt_logprobs));

@@ -106,6 +106,11 @@ TEST(AnswersHeldTest, AnAnswerThatIsLargerThanAllThereIsIsRefusedForGood) {
   refused(scores, "top_logprobs");
   scores.max_tokens = 1000 / TokenScores::BytesPerToken(1);
   EXPECT_TRUE(service.Prepare(scores).ok());
+  GenerationRequest with_ids{.prompts = std::vector<Prompt>(2, std::vector<int32_t>(125, 5))};
+  with_ids.returns_prompt_ids = true;
+  EXPECT_EQ(service.Prepare(with_ids)->answer_bytes, 1000);
+  with_ids.prompts.push_back(std::vector<int32_t>(1, 5));
+  refused(with_ids, "return_token_ids");
   EXPECT_EQ(service.answer_bytes(), 0);
 }
 

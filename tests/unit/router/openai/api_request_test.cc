@@ -71,6 +71,7 @@ TEST(ApiRequestTest, ReadsEverySamplingField) {
   EXPECT_EQ(g.label, "r-1");
   EXPECT_TRUE(g.logits_digests);
   EXPECT_TRUE(request->return_token_ids);
+  EXPECT_TRUE(request->generation.returns_prompt_ids);
 }
 
 TEST(ApiRequestTest, TakesNullUnknownAndNeutralValuesAsAbsent) {
