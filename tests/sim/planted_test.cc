@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <new>
 #include <string>
 
 #include "gtest/gtest.h"
@@ -22,7 +23,10 @@ constexpr const char* kNames[] = {
 #include "planted_names.inc"
 };
 constexpr uint64_t kMaxSeeds = 10000;
-constexpr int kViolated = 3;  // How a child ends that found a violation.
+// How a child ends that found a violation, and one whose memory is at its end: by itself that would
+// look like a failed CHECK.
+constexpr int kViolated = 3;
+constexpr int kOutOfMemory = 4;
 
 // What a child tells of its search, also when the bug ends it.
 struct Progress {
@@ -30,14 +34,19 @@ struct Progress {
   char violation[256] = {};
 };
 
-// Runs seeds with the bug until one is violated; the process ends with kViolated then.
-void Search(int bug, uint64_t num_seeds, Progress* progress) {
-  planted_bug = bug;
-  // A node that never returns, or that takes all memory before it does.
+// For a node that never returns, or that takes all memory before it does.
+void LimitChild() {
   const rlimit seconds{.rlim_cur = 120, .rlim_max = 120};
   const rlimit bytes{.rlim_cur = 2ull << 30, .rlim_max = 2ull << 30};
   setrlimit(RLIMIT_CPU, &seconds);
   setrlimit(RLIMIT_AS, &bytes);
+  std::set_new_handler([] { _exit(kOutOfMemory); });
+}
+
+// Runs seeds with the bug until one is violated; the process ends with kViolated then.
+void Search(int bug, uint64_t num_seeds, Progress* progress) {
+  planted_bug = bug;
+  LimitChild();
   for (uint64_t seed = 1; seed <= num_seeds; ++seed) {
     progress->seed = seed;
     Cluster cluster(seed, DrawScenario(seed));
@@ -90,6 +99,21 @@ TEST_F(PlantedBugTest, OnlyAViolationOrACrashOfTheNodesIsACatch) {
   for (int signal : {SIGXCPU, SIGKILL, SIGTERM, SIGALRM, SIGBUS, SIGPIPE}) {
     EXPECT_FALSE(IsCatch(signal, told)) << signal;
   }
+}
+
+TEST_F(PlantedBugTest, AChildThatTakesAllMemoryHasCaughtNothing) {
+  Progress told;
+  std::strcpy(told.violation, "I1");
+  const pid_t child = fork();
+  if (child == 0) {
+    LimitChild();
+    const std::string all(size_t{4} << 30, 'x');
+    _exit(all.back() == 'x' ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, kOutOfMemory << 8);
+  EXPECT_FALSE(IsCatch(status, told));
 }
 
 TEST_P(PlantedBugTest, IsCaught) {
