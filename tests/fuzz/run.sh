@@ -41,8 +41,9 @@ packages=(clang-19 libclang-rt-19-dev llvm-19)  # llvm-19: names in reports.
 work=build/fuzz-corpus
 export ASAN_SYMBOLIZER_PATH=/usr/bin/llvm-symbolizer-19
 export UBSAN_OPTIONS=print_stacktrace=1
-# An input frees little, and a replay by hand shows who allocated it: less work for each allocation.
-fast_asan=malloc_context_size=2:quarantine_size_mb=16
+# An input frees little (what fits the caches of a core is kept aside), and a replay by hand shows
+# who allocated it: less work for each allocation.
+fast_asan=malloc_context_size=2:quarantine_size_mb=1:thread_local_quarantine_size_kb=64
 
 build() {
   if ! dpkg-query -W "${packages[@]}" >/dev/null 2>&1; then
