@@ -128,12 +128,27 @@ BATON_DEVICE Row RowOf(const Problem& args, const BlockWork& work, int row) {
   return out;
 }
 
-// q . k as a power of two; minus infinity where the row does not see the key.
-BATON_DEVICE float ScoreOf(const ScoreOptions& scores, const Row& row, float product, float scale,
-                           int key) {
+// Products q . k become powers of two. A choice for each of them makes a softmax a third longer.
+BATON_DEVICE void ScaleScores(const ScoreOptions& options, float scale,
+                              float (&scores)[kStepKeys / 8][4]) {
+  BATON_UNROLL
+  for (int j = 0; j < kStepKeys / 8; ++j) {
+    BATON_UNROLL
+    for (int c = 0; c < 4; ++c) scores[j][c] *= scale;  // With log2(e), unless there is a softcap.
+  }
+  if (options.softcap <= 0) return;
+  BATON_UNROLL
+  for (int j = 0; j < kStepKeys / 8; ++j) {
+    BATON_UNROLL
+    for (int c = 0; c < 4; ++c) {
+      scores[j][c] = options.softcap * Tanh(scores[j][c] / options.softcap) * kLog2E;
+    }
+  }
+}
+
+// With what the distance takes off; minus infinity where the row does not see the key.
+BATON_DEVICE float ScoreOf(const Row& row, float x, int key) {
   if (key < row.keys.begin || key >= row.keys.end) return MinusInfinity();
-  float x = product * scale;  // With log2(e), unless there is a softcap.
-  if (scores.softcap > 0) x = scores.softcap * Tanh(x / scores.softcap) * kLog2E;
   const int distance = row.position > key ? row.position - key : key - row.position;
   return fmaf(-row.slope, static_cast<float>(distance), x);
 }
@@ -190,6 +205,7 @@ template <int kDim, typename T>
 BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int lane,
                           Row (&rows)[2], float (&scores)[kStepKeys / 8][4],
                           uint32_t (&probabilities)[kStepKeys / 8][2], float (&sums)[kDim / 8][4]) {
+  ScaleScores(args.scores, scale, scores);
   BATON_UNROLL
   for (int h = 0; h < 2; ++h) {
     Row& row = rows[h];
@@ -199,7 +215,7 @@ BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int l
       BATON_UNROLL
       for (int c = 0; c < 2; ++c) {
         float& x = scores[j][2 * h + c];
-        x = ScoreOf(args.scores, row, x, scale, first_key + 8 * j + lane % 4 * 2 + c);
+        x = ScoreOf(row, x, first_key + 8 * j + lane % 4 * 2 + c);
         max = fmaxf(max, x);
       }
     }
@@ -223,13 +239,6 @@ BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int l
   }
 }
 
-// The sums of all partials so far.
-template <int kDim>
-struct Totals {
-  SoftmaxState state[2];
-  float sums[kTotalsInShared<kDim> ? 1 : kDim / 8][4];
-};
-
 // Ends a partial: folds it into the totals and starts anew.
 template <int kDim, typename T, int kWarps>
 BATON_DEVICE void FoldPartial(Tiles<kDim, T, kWarps>& shared, Row (&rows)[2],
@@ -243,11 +252,13 @@ BATON_DEVICE void FoldPartial(Tiles<kDim, T, kWarps>& shared, Row (&rows)[2],
     BATON_UNROLL
     for (int d = 0; d < kDim / 8; ++d) {
       BATON_UNROLL
-      for (int c = 2 * h; c < 2 * h + 2; ++c) {
-        float& total = kTotalsInShared<kDim> ? shared.totals[4 * d + c][threadIdx.x]
-                                             : totals.sums[kTotalsInShared<kDim> ? 0 : d][c];
-        total = Fold(by, total, sums[d][c]);
-        sums[d][c] = 0.0f;
+      for (int c = 0; c < 2; ++c) {
+        float& sum = sums[d][2 * h + c];
+        float& total = kTotalsInShared<kDim>
+                           ? shared.totals[h * kDim / 4 + 2 * d + c][threadIdx.x]
+                           : totals.sums[kTotalsInShared<kDim> ? 0 : d][2 * h + c];
+        total = Fold(by, total, sum);
+        sum = 0.0f;
       }
     }
     state = {MinusInfinity(), 0.0f};
@@ -257,38 +268,34 @@ BATON_DEVICE void FoldPartial(Tiles<kDim, T, kWarps>& shared, Row (&rows)[2],
 // Writes what a block found: results, or the only partial it looked at.
 template <int kDim, typename T, int kWarps>
 BATON_DEVICE void StoreRows(const Problem& args, const Scratch& scratch, bool is_split,
-                            const BlockWork& work, const Tiles<kDim, T, kWarps>& shared, int warp,
+                            const BlockWork& work, Tiles<kDim, T, kWarps>& shared, int warp,
                             int lane, const Totals<kDim>& totals) {
+  constexpr int kStride = kTotalsStride<kDim, kWarps>;
   BATON_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int row = warp * 16 + lane / 4 + 8 * h;
     if (row >= work.num_rows) continue;
+    const float* const sums = RowTotals(shared, totals, h, warp, lane);
     const int64_t token = work.sequence.first_token + (work.first_row + row) / work.group;
     const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
-    const int64_t scratch_row = token * args.num_heads + head;
-    float factor = 1.0f;
-    if (!is_split) {
-      factor = EndRow(args, totals.state[h], token, head, work.kv_head, lane % 4 == 0);
-    } else if (lane % 4 == 0) {
-      float* state = scratch.StateOf(scratch_row, blockIdx.y);
-      state[0] = totals.state[h].max;
-      state[1] = totals.state[h].sum;
-    }
-    BATON_UNROLL
-    for (int d = 0; d < kDim / 8; ++d) {
-      BATON_UNROLL
-      for (int c = 0; c < 2; ++c) {
-        const int column = 8 * d + lane % 4 * 2 + c;
-        if (column >= args.v_cache.dim) continue;
-        const float x = kTotalsInShared<kDim>
-                            ? shared.totals[4 * d + 2 * h + c][threadIdx.x]
-                            : totals.sums[kTotalsInShared<kDim> ? 0 : d][2 * h + c];
-        if (is_split) {
-          scratch.SumsOf(scratch_row, blockIdx.y)[column] = x;
-        } else {
-          StoreResult<T>(args, token, head, column, x * factor);
-        }
+    const int dim = args.v_cache.dim;
+    if (is_split) {
+      const int64_t scratch_row = token * args.num_heads + head;
+      if (lane % 4 == 0) {
+        float* state = scratch.StateOf(scratch_row, blockIdx.y);
+        state[0] = totals.state[h].max;
+        state[1] = totals.state[h].sum;
       }
+      StoreRow(scratch.SumsOf(scratch_row, blockIdx.y), sums, kStride, 1.0f, lane, dim);
+      continue;
+    }
+    const float factor =
+        EndRow(args, totals.state[h], token, head, work.kv_head, lane % 4 == 0);
+    const int64_t at = FirstResult(args, token, head);
+    if (args.out.dtype == DType::kF32) {
+      StoreRow(static_cast<float*>(args.out.data) + at, sums, kStride, factor, lane, dim);
+    } else {
+      StoreRow(static_cast<T*>(args.out.data) + at, sums, kStride, factor, lane, dim);
     }
   }
 }

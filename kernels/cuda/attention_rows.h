@@ -103,14 +103,32 @@ BATON_DEVICE float EndRow(const Problem& args, SoftmaxState row, int64_t token, 
   return saw_a_key ? factor / row.sum * ScaleOf(args.v_cache, kv_head) : 0.0f;
 }
 
+// Where a row's results begin.
+BATON_DEVICE int64_t FirstResult(const Problem& args, int64_t token, int head) {
+  return token * args.out_stride + int64_t{head} * args.v_cache.dim;
+}
+
 template <typename T>
 BATON_DEVICE void StoreResult(const Problem& args, int64_t token, int head, int column,
                               float x) {
-  const int64_t at = token * args.out_stride + int64_t{head} * args.v_cache.dim + column;
+  const int64_t at = FirstResult(args, token, head) + column;
   if (args.out.dtype == DType::kF32) {
     static_cast<float*>(args.out.data)[at] = x;
   } else {
     static_cast<T*>(args.out.data)[at] = FromFloat<T>(x);
+  }
+}
+
+// What a thread has of a row: total 2 d + c is of column 8 d + lane % 4 * 2 + c.
+template <typename Out>
+BATON_DEVICE void StoreRow(Out* to, const float* totals, int stride, float factor, int lane,
+                           int dim) {
+  BATON_ROLLED
+  for (int d = 0; d < dim / 8; ++d) {
+    BATON_UNROLL
+    for (int c = 0; c < 2; ++c) {
+      to[8 * d + lane % 4 * 2 + c] = FromFloat<Out>(totals[(2 * d + c) * stride] * factor);
+    }
   }
 }
 

@@ -32,8 +32,34 @@ struct Tiles {
   T q[kRowsOf<kWarps>][kRowElements<kDim>];
   T k[kStepKeys][kRowElements<kDim>];
   T v[kStepKeys][kRowElements<kDim>];
-  // Each thread has a column.
+  // Each thread has a column: the totals of one of its rows, then those of the other.
   float totals[kTotalsInShared<kDim> ? kDim / 2 : 1][kThreadsOf<kWarps>];
 };
+
+// The sums of all partials so far, of two rows.
+template <int kDim>
+struct Totals {
+  SoftmaxState state[2];
+  float sums[kTotalsInShared<kDim> ? 1 : kDim / 8][4];
+};
+
+// A row's totals where a loop can count through them: unrolled, storing them was half of a kernel.
+// Those of registers go to rows of Q, which are this warp's and were read before the last barrier.
+template <int kDim, typename T, int kWarps>
+BATON_DEVICE const float* RowTotals(Tiles<kDim, T, kWarps>& shared, const Totals<kDim>& totals,
+                                    int h, int warp, int lane) {
+  if constexpr (kTotalsInShared<kDim>) {
+    return &shared.totals[h * kDim / 4][threadIdx.x];
+  } else {
+    float* const row = reinterpret_cast<float*>(shared.q[warp * 16]) + lane;
+    static_assert(sizeof(float[kDim / 4][32]) <= sizeof(T[16][kRowElements<kDim>]));
+    BATON_UNROLL
+    for (int i = 0; i < kDim / 4; ++i) row[i * 32] = totals.sums[i / 2][2 * h + i % 2];
+    return row;
+  }
+}
+// From one to the next.
+template <int kDim, int kWarps>
+constexpr int kTotalsStride = kTotalsInShared<kDim> ? kThreadsOf<kWarps> : 32;
 
 }  // namespace baton::cuda::attention

@@ -16,6 +16,7 @@
 #elif defined(BATON_CUDA_DEVICE)
 #include <cuda_runtime.h>
 #define BATON_UNROLL
+#define BATON_ROLLED
 #else
 #include "kernels/emulation/kernel_language.h"
 #endif

@@ -9,6 +9,7 @@
 #include <utility>
 
 #define BATON_UNROLL _Pragma("unroll")
+#define BATON_ROLLED _Pragma("unroll 1")
 
 namespace baton::cuda {
 

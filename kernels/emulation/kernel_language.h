@@ -24,6 +24,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define BATON_UNROLL  // A matter of registers, of which there are none here.
+#define BATON_ROLLED
 #define threadIdx (::baton::emulation::CurrentPosition().thread)
 #define blockIdx (::baton::emulation::CurrentPosition().block)
 #define gridDim (::baton::emulation::CurrentPosition().grid_dim)
