@@ -10,6 +10,7 @@
 #include "common/base/digest.h"
 #include "common/base/fail_point.h"
 #include "common/base/overloaded.h"
+#include "common/base/status.h"
 
 namespace baton {
 
@@ -62,11 +63,24 @@ absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
   return absl::OkStatus();
 }
 
-BlockTable DecodeNode::Reserve(const DecodeRequest& request) {
+// Nobody brings the K/V of so many tokens.
+absl::Status DecodeNode::CheckOwn(const DecodeRequest& request, int32_t num_missing) const {
+  if (!request.compute_prompt) {
+    if (num_missing <= allocator_.block_size()) return absl::OkStatus();
+    return absl::ResourceExhaustedError("nobody is to bring a prompt that is not here");
+  }
+  const int64_t ahead = engine_.own_prompt_tokens();
+  const double most = engine_.own_prompt_tokens_per_s() * ToSeconds(options_.own_prompts_limit);
+  if (ahead == 0 || static_cast<double>(ahead + num_missing) <= most) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "prompts of %d tokens are to be computed here already, with no prefill worker", ahead));
+}
+
+absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request) {
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
   BlockTable table = allocator_.Match(request.tenant, request.tokens, num_tokens - 1);
   const int32_t num_here = table.num_sealed() * allocator_.block_size();
-  if (request.prefill == 0 && num_tokens - num_here > allocator_.block_size()) return BlockTable();
+  if (request.prefill == 0) RETURN_IF_ERROR(CheckOwn(request, num_tokens - num_here));
   // What no query will see is not received; a cached prefix that ends before it is of no use.
   const int32_t behind =
       TokensBehindWindow(model_.layout, request.prefill == 0 ? num_here : num_tokens);
@@ -80,23 +94,19 @@ BlockTable DecodeNode::Reserve(const DecodeRequest& request) {
   // Each running sequence may want a block soon; a reservation leaves them one each.
   const int32_t headroom = static_cast<int32_t>(engine_.num_running());
   const bool alone = calls_.empty();
-  if (!alone && allocator_.num_available() < missing + headroom) return BlockTable();
-  if (!allocator_.Grow(table, missing, /*reserved=*/true)) return BlockTable();
+  const bool has_room = alone || allocator_.num_available() >= missing + headroom;
+  if (!has_room || !allocator_.Grow(table, missing, /*reserved=*/true)) {
+    return absl::ResourceExhaustedError("no blocks are free");
+  }
   return table;
 }
 
 void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   DecodeRequest& request = opened.request;
-  absl::Status status = Admissible(request);
-  BlockTable table;
-  if (status.ok()) {
-    table = Reserve(request);
-    if (table.size() == 0) {
-      status = absl::ResourceExhaustedError(
-          "no blocks are free, or nobody is to bring a prompt that is not here");
-    }
-  }
-  if (Refuses(opened.call, status)) return;
+  const absl::Status admissible = Admissible(request);
+  absl::StatusOr<BlockTable> reserved = admissible.ok() ? Reserve(request) : admissible;
+  if (Refuses(opened.call, reserved.status())) return;
+  BlockTable& table = *reserved;
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
   counters_.prompt_tokens += num_tokens;
   counters_.cached_tokens += (table.num_sealed() - table.num_passed()) * allocator_.block_size();
@@ -108,8 +118,8 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   reserved_.emplace(entry.age, entry.call);
   BATON_FAIL_POINT("decode.queued");
   if (request.prefill == 0) {
-    ++counters_.joined;
-    return Run(entry);
+    ++(request.compute_prompt ? counters_.computed_here : counters_.joined);
+    return Run(entry, request.compute_prompt);
   }
   entry.sequence->num_computed = std::max(entry.sequence->num_computed,
                                           TokensBehindWindow(model_.layout, num_tokens));
@@ -192,12 +202,13 @@ void DecodeNode::ComputeHere(Entry& entry) {
     sequence.blocks.Release();
     sequence.num_computed = 0;
   }
-  Run(entry);
+  Run(entry, /*computes_prompt=*/true);
 }
 
 // From here on the engine computes what is missing; the empty event says so.
-void DecodeNode::Run(Entry& entry) {
+void DecodeNode::Run(Entry& entry, bool computes_prompt) {
   reserved_.erase(entry.age);
+  entry.sequence->own_prompt = computes_prompt;
   allocator_.MarkFilling(entry.sequence->blocks);
   entry.state = State::kRunning;
   outbox_.Emit(entry.call, TokensEvent{.attempt = entry.attempt});

@@ -18,6 +18,8 @@ struct DecodeNodeOptions {
   std::vector<DataRank> ranks;  // Where prefill workers connect.
   // A reservation whose transfer failed waits this long for a Rebind.
   Duration unbound_limit = std::chrono::seconds(5);
+  // Own prompts are refused where those before take longer, at their measured rate.
+  Duration own_prompts_limit = std::chrono::milliseconds(500);
   // A Rebind waits this long for the old writer to be quiet (T_abort).
   Duration abort_limit = std::chrono::seconds(2);
 };
@@ -31,7 +33,7 @@ struct DecodeIdentity {
 struct DecodeCounters : WorkerCounters {
   int64_t revoked = 0;          // Reservations taken back before their transfer began.
   int64_t rebinds = 0;          // Rebind requests that were taken.
-  int64_t computed_here = 0;    // Of those, prompts to be computed here.
+  int64_t computed_here = 0;    // Prompts computed here, after a Rebind or from the start.
   int64_t joined = 0;           // Calls for a prompt whose K/V was here.
   int64_t unbound_expired = 0;  // Reservations given up because no Rebind came or worked in time.
 };
@@ -69,16 +71,18 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
 
   void OnOpened(DecodeOpened opened, Time now);
   absl::Status Admissible(const DecodeRequest& request) const;
-  // Pins the cached prefix and reserves the rest, both as far as the model's window sees them; an
-  // empty table when there is no room, or more than a block is missing and no prefill worker named.
-  BlockTable Reserve(const DecodeRequest& request);
+  // Pins the cached prefix and reserves the rest, both as far as the model's window sees them.
+  // RESOURCE_EXHAUSTED when there is no room; or nobody is to bring a prompt, and it is not here
+  // and not to be computed here, or not now.
+  absl::StatusOr<BlockTable> Reserve(const DecodeRequest& request);
+  absl::Status CheckOwn(const DecodeRequest& request, int32_t num_missing) const;
   // Posts the entry's blocks under a new ticket and tells the router.
   void Invite(Entry& entry, Incarnation prefill);
   void OnRebind(const RebindRequest& request, Time now);
   void Unbind(Entry& entry, Time until);
   void Bind(Entry& entry);
   void ComputeHere(Entry& entry);
-  void Run(Entry& entry);
+  void Run(Entry& entry, bool computes_prompt);
   // What the prefill worker tells of the first token is what this one could have sampled itself.
   absl::Status CheckFirst(const Sequence& sequence, const TokenOutput& first) const;
   void OnTransferBegun(Entry& entry) override;

@@ -56,10 +56,11 @@ bool RouterNode::DispatchWaiting(Time now) {
 
 // What it lacks is not for those behind it. False if they can do nothing without.
 bool RouterNode::ReserveFor(const SequenceState& sequence, Time now) {
-  const RouteNeed need = sequence.Need();
-  queue_.waiting().Close({need.group, need.needs_decode});
+  const RouteNeed kind = sequence.Need();
+  queue_.waiting().Close({kind.group, kind.needs_decode});
+  const RouteNeed need = NeedOf(sequence, now);
   const RoutingSnapshot left = SnapshotFor(sequence, need, now);
-  const bool has_prefill = !left.prefill.empty();
+  const bool has_prefill = need.alone || !left.prefill.empty();
   const bool has_decode = !need.needs_decode || !left.decode.empty();
   // Where both are there they do not pair.
   if (!has_prefill || has_decode) reserved_.prefill.push_back(need.group);
@@ -80,10 +81,14 @@ bool RouterNode::MayGo(SequenceState& sequence, Time now) {
   }
   if (sequence.Holds()) return true;
   if (!MayJoin(sequence, now) || !recovery_.MayStart(sequence)) return false;
-  const absl::Status fits = directory_.Fits(sequence.Need());
+  const RouteNeed need = sequence.Need();
+  const absl::Status fits = directory_.Fits(need);
   if (fits.ok()) return true;
   if (absl::IsUnavailable(fits)) {
-    if (!AwaitWorkers(sequence, now)) EndRequest(sequence.request, fits);
+    const Time alone_at = directory_.AloneAt(need);
+    if (alone_at <= now) return true;
+    retry_at_ = std::min(retry_at_, alone_at);
+    if (alone_at == kNever && !AwaitWorkers(sequence, now)) EndRequest(sequence.request, fits);
     return false;
   }
   const std::string& param = sequence.body->prompt_param;
@@ -102,7 +107,9 @@ bool RouterNode::MayJoin(SequenceState& sequence, Time now) {
     return true;
   }
   const SequenceState& leader = it->second;
-  if (leader.state != State::kDecoding) return false;
+  // Where the decode worker computes the prompt itself, it is there with the first token.
+  const bool has_prompt = leader.NextPosition() > leader.base;
+  if (leader.state != State::kDecoding || !has_prompt) return false;
   const Side& decode = leader.decode;
   BATON_CHECK(decode.call != 0 && sequence.body == leader.body);
   if (IsReserved(reserved_.decode, leader.group)) return false;
@@ -138,6 +145,15 @@ bool RouterNode::AwaitWorkers(SequenceState& sequence, Time now) {
   if (give_up <= now) return false;
   retry_at_ = std::min(retry_at_, give_up);
   return true;
+}
+
+// What it asks of the workers that are there now. Only what holds nothing goes without a prefill
+// worker: a side that is held is given up soon enough.
+RouteNeed RouterNode::NeedOf(const SequenceState& sequence, Time now) const {
+  RouteNeed need = sequence.Need();
+  if (sequence.Holds() || directory_.HasPair(need) || directory_.AloneAt(need) > now) return need;
+  need.needs_decode = need.alone = true;
+  return need;
 }
 
 // The candidates for the sides that it lacks; the side that it holds is given.
@@ -181,7 +197,7 @@ std::optional<Route> RouterNode::Choose(const SequenceState& sequence, const Rou
 }
 
 bool RouterNode::Assign(SequenceState& sequence, Time now) {
-  const RouteNeed need = sequence.Need();
+  const RouteNeed need = NeedOf(sequence, now);
   const std::optional<Route> route = Choose(sequence, need, now);
   if (!route) return false;
 
@@ -189,6 +205,10 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
   ++sequence.attempt;
   waits_.Note(sequence, now);
   BATON_CHECK(sequence.state == State::kQueued && sequence.losses.empty());
+  if (need.alone) {
+    StartAlone(sequence, need, route->decode, now);
+    return true;
+  }
   if (sequence.decode.call != 0) {
     BATON_CHECK(sequence.prefill.call == 0);
     directory_.Take(sequence.prefill, route->prefill, need.prompt_tokens);
@@ -214,6 +234,23 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
   return true;
 }
 
+// No prefill worker of that group is there: the decode worker computes the prompt itself, as it
+// does on the last rung.
+void RouterNode::StartAlone(SequenceState& sequence, const RouteNeed& need, int32_t worker,
+                            Time now) {
+  BATON_CHECK(!sequence.Holds() && sequence.leader == 0);
+  ++counters_.self_prefills;
+  sequence.prefill = {};
+  sequence.base = need.prompt_tokens;
+  sequence.group = directory_.at(worker).group;
+  recovery_.Start(sequence);
+  if (sequence.charged == 0) {
+    Charge(sequence, need.prompt_tokens - prefixes_.MatchedTokens(sequence.prefix_hashes, worker));
+  }
+  directory_.Take(sequence.decode, worker, need.total_tokens);
+  OpenDecode(sequence, now);
+}
+
 // What is computed of its prompt, as far as is known now.
 void RouterNode::Charge(SequenceState& sequence, int64_t prompt_tokens) {
   const int64_t tokens = std::max<int64_t>(1, prompt_tokens);
@@ -237,11 +274,13 @@ void RouterNode::OpenDecode(SequenceState& sequence, Time now) {
   sequence.state = State::kReserving;
   waits_.Await(sequence, now);
   sequence.decode.call = NewCall(sequence);
+  const bool is_alone = sequence.prefill.incarnation == 0 && sequence.leader == 0;
   outbox_.OpenDecode(sequence.decode.call, sequence.decode.worker,
                      DecodeRequest{.sequence = sequence.id,
                                    .attempt = sequence.attempt,
                                    .worker = sequence.decode.incarnation,
                                    .prefill = sequence.prefill.incarnation,
+                                   .compute_prompt = is_alone,
                                    .tokens = sequence.BaseTokens(),
                                    .prompt_length = sequence.PromptLength(),
                                    .sampling = sequence.Sampling(),

@@ -26,10 +26,13 @@ struct WorkerView {
   int32_t index = 0;  // The node's name for it; another worker may have it later.
   std::string address;
   bool healthy = false;  // Connected, compatible, not draining, not hung.
-  std::string reason;    // Why not, if not.
+  std::string reason;    // Why not, if not; or that it is alone.
   HelloInfo hello;
   WorkerStatus status;
+  // A decode worker that computes prompts itself, as no prefill worker of its group is there.
+  bool alone = false;
   Time last_token{};  // When this process last took part in a token end to end; the epoch if never.
+  Time last_prompt{};  // Likewise of a prompt that it computed so.
 };
 
 struct RouterView {

@@ -9,11 +9,16 @@
 #include "router/error.h"
 
 namespace baton {
+namespace {
+
+constexpr char kAlone[] = "no prefill worker pairs with it: it computes prompts itself";
+
+}  // namespace
 
 RouterNode::RouterNode(const RouterNodeOptions& options, const std::vector<Role>& worker_roles,
                        std::unique_ptr<RoutingPolicy> policy, RouterOutbox& outbox)
     : options_(options),
-      directory_(worker_roles, options.hang_limit),
+      directory_(worker_roles, options.hang_limit, options.alone_after),
       queue_(options_),
       room_claims_(options.room_claim),
       waits_(options_),
@@ -67,6 +72,7 @@ void RouterNode::Step(Time now) {
   if (now >= directory_.FenceAt()) FenceHungWorkers(now);
   while (auto counter = waits_.Expired(now)) CheckWatch(*counter, now);
   Dispatch(now);
+  stepped_at_ = now;
   wake_due_ = NextDeadline();
 }
 
@@ -251,14 +257,19 @@ RouterView RouterNode::View() const {
     const WorkerDirectory::Worker& w = directory_.workers()[i];
     if (!w.listed || (w.up && w.is_alias)) continue;
     const bool draining = w.up && w.status.draining;
+    const bool alone = directory_.IsAlone(i, stepped_at_);
     view.workers.push_back({.role = w.role,
                             .index = i,
                             .address = w.address,
                             .healthy = w.up && !w.hung && !draining,
-                            .reason = draining && !w.hung ? "draining" : w.reason,
+                            .reason = draining && !w.hung ? "draining"
+                                      : alone             ? kAlone
+                                                          : w.reason,
                             .hello = w.hello,
                             .status = w.status,
-                            .last_token = w.last_token});
+                            .alone = alone,
+                            .last_token = w.last_token,
+                            .last_prompt = w.last_prompt});
   }
   view.queued_requests = queue_.num_requests();
   view.queued_tokens = queue_.num_tokens();

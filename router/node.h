@@ -106,6 +106,8 @@ class RouterNode : public Node<RouterMail> {
   RoutingSnapshot SnapshotFor(const SequenceState& sequence, const RouteNeed& need, Time now) const;
   bool MayGo(SequenceState& sequence, Time now);
   bool AwaitWorkers(SequenceState& sequence, Time now);
+  RouteNeed NeedOf(const SequenceState& sequence, Time now) const;
+  void StartAlone(SequenceState& sequence, const RouteNeed& need, int32_t worker, Time now);
   std::optional<Route> Choose(const SequenceState& sequence, const RouteNeed& need, Time now) const;
   CallId NewCall(const SequenceState& sequence);
   void OpenDecode(SequenceState& sequence, Time now);
@@ -132,6 +134,7 @@ class RouterNode : public Node<RouterMail> {
   Deadlines<uint64_t> deadlines_;                // Of requests.
   Time retry_at_ = kNever;
   Time wake_due_ = kNever;  // When the last step asked to be woken.
+  Time stepped_at_{};       // When that was.
   uint64_t next_sequence_ = 1;
   CallId next_call_ = 1;
 };

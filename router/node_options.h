@@ -26,6 +26,8 @@ struct RouterNodeOptions {
   // Of the sequence and of the worker that owes it the next event.
   Duration no_progress_limit = std::chrono::seconds(30);
   Duration no_worker_grace = std::chrono::seconds(2);     // For a pair to come.
+  // So long after its last prefill worker a decode worker computes new prompts itself.
+  Duration alone_after = std::chrono::seconds(2);
   // Recovery.
   Duration recovery_grace = std::chrono::seconds(10);       // For a pair to come back.
   Duration hang_limit = std::chrono::milliseconds(2500);    // T_hang, of a worker.

@@ -22,7 +22,7 @@ bool Overlap(const std::set<Incarnation>& a, const std::set<Incarnation>& b) {
 
 }  // namespace
 
-// The healthy workers of one role.
+// The healthy workers that compute prompts, or that decode.
 struct Readiness::Side {
   std::set<Incarnation> healthy;
   Incarnation latest = 0;  // Of them, the last one that took part in a token.
@@ -61,17 +61,19 @@ class Readiness::Probe : public ResponseSink {
 Readiness::Side Readiness::HealthyOf(const RouterView& view, Role role) {
   Side side;
   for (const WorkerView& worker : view.workers) {
-    if (worker.role != role || !worker.healthy) continue;
+    const bool is_alone = role == Role::kPrefill && worker.alone;
+    if ((worker.role != role && !is_alone) || !worker.healthy) continue;
     side.healthy.insert(worker.hello.incarnation);
     // A decode worker takes nothing while one waits for blocks; each that runs has a block left.
     const WorkerStatus& status = worker.status;
     const bool has_room =
-        role == Role::kPrefill
+        worker.role == Role::kPrefill
             ? status.queued_tokens == 0
             : status.preempted == 0 && status.blocks.free + status.blocks.cached > status.running;
     side.full = side.full && !has_room;
-    if (worker.last_token <= side.last_token) continue;
-    side.last_token = worker.last_token;
+    const Time last_token = is_alone ? worker.last_prompt : worker.last_token;
+    if (last_token <= side.last_token) continue;
+    side.last_token = last_token;
     side.latest = worker.hello.incarnation;
   }
   return side;
@@ -86,7 +88,7 @@ void Readiness::OnView(const RouterView& view, Time now) {
   const bool proven = IsProven(prefill, decode);
   if (proven != ready_) {
     Log(LogLevel::kInfo, proven ? "ready" : "not ready",
-        {{"prefill_workers", prefill.healthy.size()}, {"decode_workers", decode.healthy.size()}});
+        {{"computing_prompts", prefill.healthy.size()}, {"decoding", decode.healthy.size()}});
     if (on_change_) on_change_(proven);
   }
   ready_ = proven;
@@ -94,15 +96,14 @@ void Readiness::OnView(const RouterView& view, Time now) {
   if (!is_due || probing_ || closed_ || now < next_probe_) return;
   if (prefill.healthy.empty() || decode.healthy.empty()) return;
   probing_ = true;
-  asked_ = prefill.healthy;
-  asked_.insert(decode.healthy.begin(), decode.healthy.end());
+  asked_ = {prefill.healthy, decode.healthy};
   asked_at_ = now;
   next_probe_ = now + kRetry;
   Ask();
 }
 
 bool Readiness::IsProven(const Side& prefill, const Side& decode) const {
-  return Overlap(prefill.healthy, proven_) && Overlap(decode.healthy, proven_);
+  return Overlap(prefill.healthy, proven_.prefill) && Overlap(decode.healthy, proven_.decode);
 }
 
 // Tokens of clients prove what a probe would. Answers in full flow prove their decode workers only.
@@ -110,8 +111,9 @@ void Readiness::TakeTokens(const Side& prefill, const Side& decode) {
   const Time token = std::min(prefill.last_token, decode.last_token);
   if (token <= proven_at_) return;
   proven_at_ = token;
-  if (!IsProven(prefill, decode)) proven_.clear();
-  proven_.insert({prefill.latest, decode.latest});
+  if (!IsProven(prefill, decode)) proven_ = {};
+  proven_.prefill.insert(prefill.latest);
+  proven_.decode.insert(decode.latest);
 }
 
 void Readiness::TakeOutcome(const Side& prefill, const Side& decode, Time now) {
@@ -131,7 +133,7 @@ void Readiness::TakeOutcome(const Side& prefill, const Side& decode, Time now) {
     proven_ = asked_;
     proven_at_ = now;
   } else if (!was_not_tried && proven_at_ <= asked_at_) {
-    proven_.clear();
+    proven_ = {};
   }
 }
 

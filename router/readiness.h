@@ -22,7 +22,8 @@ namespace baton {
 // proof could have used is left. A failed probe ends readiness, unless a client's token came end to
 // end meanwhile, and is repeated after 200 ms. One that was refused or came too late says nothing
 // while answers go on and all workers of a side are full: prompts wait for each prefill worker, or
-// no decode worker has a block to spare.
+// no decode worker has a block to spare. A decode worker that computes prompts itself is of both
+// sides; as it has to prove both, another proof is sought when it begins to.
 class Readiness : public std::enable_shared_from_this<Readiness> {
  public:
   // `frontend` outlives every call of OnView.
@@ -61,8 +62,13 @@ class Readiness : public std::enable_shared_from_this<Readiness> {
   // Used on the thread of OnView only.
   Time next_probe_{};
   Time asked_at_{};
-  std::set<Incarnation> asked_;   // Healthy when the probe was sent.
-  std::set<Incarnation> proven_;  // Empty after a failed probe.
+  // Workers that compute prompts, and those that decode.
+  struct Pairs {
+    std::set<Incarnation> prefill;
+    std::set<Incarnation> decode;
+  };
+  Pairs asked_;   // Healthy when the probe was sent.
+  Pairs proven_;  // Empty after a failed probe.
   Time proven_at_{};
   bool probing_ = false;
 

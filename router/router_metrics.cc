@@ -1,5 +1,6 @@
 #include "router/router_metrics.h"
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <vector>
@@ -87,6 +88,12 @@ void RouterMetrics::ExportNode(const RouterService* service) {
       MetricKind::kGauge, {}, [service] { return service->Ready() ? 1.0 : 0.0; });
   add("baton_draining", "1 while it takes nothing new, to stop.", MetricKind::kGauge, {},
       [this] { return draining_ ? 1.0 : 0.0; });
+  add("baton_decode_workers_alone",
+      "Decode workers that compute prompts themselves: no prefill worker pairs with them.",
+      MetricKind::kGauge, {}, [service] {
+        const RouterView view = service->View();
+        return static_cast<double>(std::ranges::count_if(view.workers, &WorkerView::alone));
+      });
   metrics_.Export("baton_workers", "Workers of the list, by role and health.", MetricKind::kGauge,
                   [service] {
                     std::map<std::pair<std::string, std::string>, int> counts;

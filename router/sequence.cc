@@ -18,6 +18,7 @@ RouteNeed SequenceState::Need() const {
   return {.prompt_tokens = to_prefill,
           .total_tokens = total,
           .needs_decode = !finished && total - to_prefill > 1,
+          .wants_scores = owes_score || body->score_only,
           .group = is_bound ? group : 0};
 }
 

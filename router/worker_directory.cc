@@ -1,6 +1,7 @@
 #include "router/worker_directory.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/hash/hash.h"
@@ -23,8 +24,9 @@ uint64_t GroupOf(const HelloInfo& hello) {
 
 }  // namespace
 
-WorkerDirectory::WorkerDirectory(const std::vector<Role>& roles, Duration hang_limit)
-    : hang_limit_(hang_limit) {
+WorkerDirectory::WorkerDirectory(const std::vector<Role>& roles, Duration hang_limit,
+                                 Duration alone_after)
+    : hang_limit_(hang_limit), alone_after_(alone_after) {
   for (Role role : roles) workers_.push_back({.role = role});
 }
 
@@ -70,7 +72,7 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   Worker& w = workers_[worker];
   BATON_CHECK(w.listed);
   const bool is_new = w.hello.incarnation != hello.incarnation;
-  if (is_new) w.last_token = {};
+  if (is_new) w.last_token = w.last_prompt = {};
   w.hello = hello;
   w.group = GroupOf(hello);
   w.last_progress = now;
@@ -204,6 +206,10 @@ void WorkerDirectory::NoteToken(const SequenceState::Side& side, Time now) {
   if (IsUp(side.worker, side.incarnation)) workers_[side.worker].last_token = now;
 }
 
+void WorkerDirectory::NotePrompt(const SequenceState::Side& side, Time now) {
+  if (IsUp(side.worker, side.incarnation)) workers_[side.worker].last_prompt = now;
+}
+
 Candidate WorkerDirectory::CandidateOf(int32_t worker) const {
   const Worker& w = workers_[worker];
   const int64_t block_size = w.hello.block_size;
@@ -249,13 +255,43 @@ void WorkerDirectory::UpdateReach(Time now) {
   for (auto& [key, history] : reach_) {
     if (!reach.contains(key)) history.Set(0, now);
   }
+  UpdateAlone(now);
+}
+
+void WorkerDirectory::UpdateAlone(Time now) {
+  std::set<uint64_t> with_prefill;
+  for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
+    if (workers_[i].role == Role::kPrefill && Usable(i)) with_prefill.insert(workers_[i].group);
+  }
+  for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
+    Worker& w = workers_[i];
+    const bool is_alone = w.role == Role::kDecode && w.hello.computes_prompts && Usable(i) &&
+                          !with_prefill.contains(w.group);
+    w.alone_since = is_alone ? std::min(w.alone_since, now) : kNever;
+  }
+}
+
+bool WorkerDirectory::HasPair(const RouteNeed& need) const {
+  const auto it = reach_.find({need.group, need.needs_decode});
+  return it != reach_.end() && it->second.reach() >= need.total_tokens;
+}
+
+Time WorkerDirectory::AloneAt(const RouteNeed& need) const {
+  Time at = kNever;
+  if (need.wants_scores) return at;
+  for (const Worker& w : workers_) {
+    const bool takes_it = w.alone_since != kNever && w.hello.max_model_len >= need.total_tokens &&
+                          (need.group == 0 || w.group == need.group);
+    if (takes_it) at = std::min(at, w.alone_since + alone_after_);
+  }
+  return at;
 }
 
 absl::Status WorkerDirectory::Fits(const RouteNeed& need) const {
+  if (HasPair(need)) return absl::OkStatus();
   const ReachKey key{need.group, need.needs_decode};
   const auto usable = reach_.find(key);
   const int32_t now = usable == reach_.end() ? 0 : usable->second.reach();
-  if (need.total_tokens <= now) return absl::OkStatus();
   const auto known = ReachOf([this](int32_t i) { return workers_[i].known; });
   const auto ever = known.find(key);
   const int32_t longest = ever == known.end() ? 0 : ever->second;
@@ -282,11 +318,14 @@ Time WorkerDirectory::LostAt(const RouteNeed& need) const {
 
 RoutingSnapshot WorkerDirectory::Snapshot(const RouteNeed& need, int64_t max_pending_tokens,
                                           Time now) const {
-  RoutingSnapshot snapshot{.prompt_tokens = need.prompt_tokens, .needs_decode = need.needs_decode};
+  RoutingSnapshot snapshot{.prompt_tokens = need.prompt_tokens,
+                           .needs_decode = need.needs_decode,
+                           .alone = need.alone};
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
     const Worker& w = workers_[i];
     if (need.group != 0 && w.group != need.group) continue;
     if (!MayAsk(i, now) || w.hello.max_model_len < need.total_tokens) continue;
+    if (need.alone && !IsAlone(i, now)) continue;
     const Candidate candidate = CandidateOf(i);
     if (w.role == Role::kPrefill) {
       const int64_t half_second = candidate.tokens_per_s / 2;

@@ -43,11 +43,14 @@ class WorkerDirectory {
     Time last_status{};          // It was heard of.
     int64_t connection = 0;      // To it, by a number of its own; 0 before the first.
     Time last_token{};           // As in WorkerView.
+    Time last_prompt{};          // Likewise.
     bool hung = false;           // Fenced: see HungAt.
+    // A usable decode worker: since when no prefill worker of its group is usable; kNever: one is.
+    Time alone_since = kNever;
   };
 
   // `hang_limit` is T_hang.
-  WorkerDirectory(const std::vector<Role>& roles, Duration hang_limit);
+  WorkerDirectory(const std::vector<Role>& roles, Duration hang_limit, Duration alone_after);
 
   // The index, new or free, names a worker from now on.
   void List(int32_t worker, Role role, std::string address);
@@ -64,8 +67,10 @@ class WorkerDirectory {
   // A side of a sequence goes to the worker, which counts so many tokens for it until Release.
   void Take(SequenceState::Side& side, int32_t worker, int64_t tokens);
   void Release(SequenceState::Side& side);  // Nothing is done the second time.
-  // The worker of that side, if it is still that process, has computed a token that came.
+  // The worker of that side, if it is still that process, has computed a token that came, or, a
+  // decode worker alone, the prompt before it.
   void NoteToken(const SequenceState::Side& side, Time now);
+  void NotePrompt(const SequenceState::Side& side, Time now);
 
   Worker& at(int32_t worker) { return workers_[worker]; }
   const std::vector<Worker>& workers() const { return workers_; }
@@ -108,6 +113,17 @@ class WorkerDirectory {
   // if none ever could.
   Time LostAt(const RouteNeed& need) const;
 
+  // Some usable pair takes it.
+  bool HasPair(const RouteNeed& need) const;
+  // Where no usable pair takes it: when the first decode worker takes it without a prefill worker.
+  // kNever: none will.
+  Time AloneAt(const RouteNeed& need) const;
+  // It computes prompts itself.
+  bool IsAlone(int32_t worker, Time now) const {
+    const Worker& w = workers_[worker];
+    return Usable(worker) && w.alone_since != kNever && w.alone_since + alone_after_ <= now;
+  }
+
   // The worker as a candidate, whatever its state.
   Candidate CandidateOf(int32_t worker) const;
 
@@ -134,8 +150,10 @@ class WorkerDirectory {
   void PromoteAliasOf(Incarnation incarnation);
   // After each change of who is usable.
   void UpdateReach(Time now);
+  void UpdateAlone(Time now);
 
   const Duration hang_limit_;
+  const Duration alone_after_;
   std::vector<Worker> workers_;
   int64_t num_connections_ = 0;
   Time last_look_ = kNever;  // kNever: there was none.

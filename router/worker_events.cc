@@ -71,7 +71,9 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
     return;
   }
   absl::Status bad = CheckReserved(event, sequence.decode.incarnation, sequence.base);
-  if (sequence.leader != 0) bad = absl::DataLossError("a reservation that nobody is to fill");
+  if (sequence.state == State::kReserving && sequence.prefill.incarnation == 0) {
+    bad = absl::DataLossError("a reservation that nobody is to fill");
+  }
   if (!bad.ok()) return LoseDecode(sequence, std::move(bad), now);
   BATON_CHECK(sequence.decode.call != 0 && waits_.Awaits(sequence));
   waits_.Note(sequence, now);
@@ -153,13 +155,18 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
   FinishIfDone(sequence, now);
 }
 
-// The first token that the decode worker computed proves the prefill worker and the handoff too.
+// The first token that the decode worker computed proves the prefill worker and the handoff too, or
+// that it computes prompts itself.
 void RouterNode::NoteToken(const SequenceState& sequence, const TokensEvent& event, Time now) {
   if (event.outputs.empty() || event.outputs.back().position <= sequence.base) return;
   directory_.NoteToken(sequence.decode, now);
   const bool is_first = event.outputs.front().position <= sequence.base + 1;
-  const bool was_sent = sequence.prefill.incarnation != 0 && sequence.handoff_failures == 0;
-  if (is_first && was_sent) directory_.NoteToken(sequence.prefill, now);
+  if (!is_first || sequence.handoff_failures > 0) return;
+  if (sequence.prefill.incarnation != 0) {
+    directory_.NoteToken(sequence.prefill, now);
+  } else if (sequence.leader == 0) {
+    directory_.NotePrompt(sequence.decode, now);
+  }
 }
 
 // The decode worker has verified the KV, or computes it, and goes on, whatever the prefill call
@@ -167,6 +174,11 @@ void RouterNode::NoteToken(const SequenceState& sequence, const TokensEvent& eve
 void RouterNode::OnDecoding(SequenceState& sequence) {
   BATON_CHECK(sequence.decode.call != 0 && sequence.attempt > 0);
   if (sequence.state == State::kQueued) queue_.Remove(sequence);
+  if (sequence.state == State::kReserving && sequence.leader == 0) {
+    // It is alone.
+    room_claims_.Release(sequence);
+    prefixes_.Add(sequence.prefix_hashes, sequence.decode.worker);
+  }
   sequence.state = State::kDecoding;
   waits_.Clear(sequence);
   recovery_.ForgetLosses(sequence);

@@ -28,7 +28,8 @@ Engine::Engine(const EngineOptions& options, const ModelInfo& model, BlockAlloca
       allocator_(allocator),
       runner_(runner),
       finish_gate_(options.finish_together),
-      budget_(options.step_budget, options.chunk_tokens) {
+      budget_(options.step_budget, options.chunk_tokens),
+      own_budget_(options.step_budget / 4, options.chunk_tokens) {
   BATON_CHECK(options.chunk_tokens > 0 && options.max_batch_sequences > 0);
   if (options.swap_blocks > 0) swap_.emplace(options.swap_blocks, allocator);
 }
@@ -100,6 +101,16 @@ int64_t Engine::queued_tokens() const {
   int64_t tokens = 0;
   for (const auto& [key, sequence] : running_) tokens += sequence->num_remaining();
   for (const auto& [key, sequence] : preempted_) tokens += sequence->num_remaining();
+  return tokens;
+}
+
+int64_t Engine::own_prompt_tokens() const {
+  int64_t tokens = 0;
+  for (const SequencesByAge* home : {&running_, &preempted_}) {
+    for (const auto& [key, sequence] : *home) {
+      tokens += sequence->own_prompt ? sequence->num_remaining() : 0;
+    }
+  }
   return tokens;
 }
 
@@ -264,16 +275,22 @@ void Engine::StartStep(Time now) {
   budget -= static_cast<int32_t>(decodes.size());
   rows_left -= static_cast<int32_t>(decodes.size());
   if (has_prefill) budget = std::max(budget, 1);
+  // With no answer beside them nobody waits for own prompts but those behind them.
+  int32_t own_left = decodes.empty() ? budget : std::min(budget, own_budget_.tokens());
+  own_in_step_ = 0;
 
   auto plan = std::make_shared<StepPlan>();
   std::vector<CallId> calls;
   for (auto& [key, sequence] : running_) {
     if (sequence->num_remaining() == 1 || budget <= 0 || rows_left <= 0) continue;
     const int32_t left = sequence->num_remaining() - (waiting.contains(sequence->call) ? 1 : 0);
-    const int32_t chunk = std::min(budget, left);
+    const int32_t chunk = std::min(sequence->own_prompt ? own_left : budget, left);
+    if (chunk == 0) continue;
     plan->rows.push_back(MakeRow(*sequence, chunk));
     calls.push_back(sequence->call);
     budget -= chunk;
+    own_left = std::min(budget, sequence->own_prompt ? own_left - chunk : own_left);
+    own_in_step_ += sequence->own_prompt ? chunk : 0;
     --rows_left;
   }
   for (Sequence* sequence : decodes) {
@@ -316,6 +333,7 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, RowResult result) {
   progress.prompt_logprobs = std::move(result.prompt_logprobs);
   if (result.sampled) {
     sequence.tokens.push_back(result.output.token);
+    sequence.own_prompt = false;
     result.output.finish = FinishAfter(sequence.sampling->params, eos_token_ids_,
                                        result.output.token, sequence.num_emitted());
     progress.output = std::move(result.output);
@@ -376,7 +394,10 @@ std::vector<SequenceProgress> Engine::OnStepDone(StepDone done, Time now) {
     swap_->OnStepDone();
   }
   BATON_CHECK(removed_.empty());
-  if (done.status.ok() && num_tokens > 0) budget_.Record(num_tokens, now - step_started_);
+  if (done.status.ok() && num_tokens > 0) {
+    budget_.Record(num_tokens, now - step_started_);
+    own_budget_.Record(own_in_step_, now - step_started_);
+  }
   plan_.reset();
   row_calls_.clear();
   return all;

@@ -20,7 +20,7 @@ namespace baton {
 struct EngineOptions {
   int32_t chunk_tokens = 2048;        // Cap of one step's tokens over all rows.
   int32_t max_batch_sequences = 256;  // Cap of one step's rows.
-  Duration step_budget = std::chrono::milliseconds(250);
+  Duration step_budget = std::chrono::milliseconds(250);  // Own prompts: a quarter of it.
   // Blocks in host memory for preempted sequences; 0 = they are computed again. Worth it when
   // copying K/V is faster than computing it: long contexts, large models.
   int32_t swap_blocks = 0;
@@ -39,7 +39,9 @@ struct SequenceProgress {
 // The scheduler that both workers share: builds mixed batches of decode rows and prefill chunks,
 // grows tables block by block, preempts the youngest when blocks run out: its K/V is swapped out to
 // host memory while there is room, else computed again. After each step the blocks that a model's
-// sliding window has passed go back. One step in flight at a time. One thread (the node's).
+// sliding window has passed go back. A step that computes own prompts (Sequence::own_prompt) beside
+// rows that decode is predicted to last a quarter of its budget, so that answers do not wait for
+// them. One step in flight at a time. One thread (the node's).
 class Engine {
  public:
   // Asked when a sequence of age `needy` lacks blocks: true if some come back without preempting
@@ -91,6 +93,9 @@ class Engine {
   int64_t queued_tokens() const;
   // As StepBudget::rate.
   double tokens_per_s() const { return budget_.rate(); }
+  // The same of own prompts: what is left of them, and their rate beside what else ran.
+  int64_t own_prompt_tokens() const;
+  double own_prompt_tokens_per_s() const { return own_budget_.rate(); }
 
  private:
   void ResumePreempted();
@@ -113,12 +118,14 @@ class Engine {
   Reclaim reclaim_;
   FinishGate finish_gate_;
   StepBudget budget_;
+  StepBudget own_budget_;  // Of own prompts, a quarter.
 
   std::optional<SwapSpace> swap_;  // Outlives the sequences, which may hold its blocks.
   SequencesByAge running_;         // Oldest first.
   SequencesByAge preempted_;       // Hold no device blocks.
   absl::flat_hash_map<CallId, AgeKey> keys_;
   std::vector<CallId> row_calls_;  // Of the step in flight, in row order.
+  int32_t own_in_step_ = 0;        // Tokens of own prompts in it.
   absl::flat_hash_map<CallId, std::unique_ptr<Sequence>> removed_;  // In the step in flight.
   std::shared_ptr<const StepPlan> plan_;
   Time step_started_{};

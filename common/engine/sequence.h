@@ -26,6 +26,8 @@ struct Sequence {
   Time arrival{};             // When the router took the request; the youngest is preempted.
   bool prefill_only = false;  // Leaves the engine with its first token.
   bool score_only = false;    // Leaves the engine when its prompt is computed, samples nothing.
+  // A decode worker computes the prompt in a prefill worker's place; until its first token.
+  bool own_prompt = false;
   // Samples its first token in one step with others of this group (FinishGate),
   // for whom it waits until then at most; 0 = alone.
   uint64_t finish_group = 0;

@@ -50,7 +50,8 @@ struct DecodeRequest {
   SequenceId sequence;
   Attempt attempt = 1;
   Incarnation worker = 0;       // The process that is meant; another one at its address refuses.
-  Incarnation prefill = 0;      // The worker that will write; names the pair key.
+  Incarnation prefill = 0;      // The worker that will write, which names the pair key; 0 = nobody.
+  bool compute_prompt = false;  // Nobody will write: compute what of the prompt is not here.
   std::vector<int32_t> tokens;  // Prompt, and with a recovery the emitted tokens after it.
   int32_t prompt_length = 0;    // Where the client's prompt ends within `tokens`.
   SamplingParams sampling;
@@ -160,6 +161,7 @@ struct HelloInfo {
   int32_t num_blocks = 0;
   int32_t max_model_len = 0;  // Prompt and answer together, bounded by model, option and pool.
   int32_t vocab_size = 0;
+  bool computes_prompts = false;  // A decode worker that takes DecodeRequest::compute_prompt.
 };
 
 // What a worker does now; a hint for the router, the reservation decides.

@@ -188,12 +188,18 @@ absl::StatusOr<PrefilledEvent> ReadPrefilled(const v1::Prefilled& from, const Wi
 void ToProto(const DecodeRequest& from, v1::DecodeRequest* to) {
   WriteRequest(from, to);
   to->set_prefill_incarnation(from.prefill);
+  to->set_compute_prompt(from.compute_prompt);
 }
 
 absl::StatusOr<DecodeRequest> FromProto(const v1::DecodeRequest& from, const WireLimits& limits) {
   DecodeRequest request;
   RETURN_IF_ERROR(ReadRequest(from, limits, &request));
   request.prefill = from.prefill_incarnation();
+  request.compute_prompt = from.compute_prompt();
+  if (request.compute_prompt && request.prefill != 0) {
+    return absl::InvalidArgumentError(
+        "compute_prompt: prefill_incarnation names a worker that brings the prompt; must be 0");
+  }
   return request;
 }
 
@@ -380,6 +386,7 @@ void ToProto(const HelloInfo& from, v1::HelloResponse* to) {
   to->set_num_blocks(from.num_blocks);
   to->set_max_model_len(from.max_model_len);
   to->set_vocab_size(from.vocab_size);
+  to->set_computes_prompts(from.computes_prompts);
 }
 
 absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
@@ -405,7 +412,8 @@ absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
                    .block_size = from.block_size(),
                    .num_blocks = from.num_blocks(),
                    .max_model_len = from.max_model_len(),
-                   .vocab_size = from.vocab_size()};
+                   .vocab_size = from.vocab_size(),
+                   .computes_prompts = from.computes_prompts()};
 }
 
 void ToProto(const WorkerStatus& from, v1::WorkerStatus* to) {

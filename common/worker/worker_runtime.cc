@@ -306,7 +306,8 @@ HelloInfo WorkerRuntime::Hello() const {
           .num_blocks = allocator_->num_blocks(),
           .max_model_len =
               static_cast<int32_t>(std::min<int64_t>(model_.info.max_model_len, pool_tokens)),
-          .vocab_size = model_.info.vocab_size};
+          .vocab_size = model_.info.vocab_size,
+          .computes_prompts = role_ == Role::kDecode};
 }
 
 WorkerParts WorkerRuntime::parts() {
@@ -447,7 +448,7 @@ const char* WorkerRuntime::HelpOf(std::string_view counter) {
       {"revoked_reservations", "Reservations taken back for a running sequence."},
       {"swapped_sequences", "Preemptions that moved K/V to host memory."},
       {"rebinds", "Reservations moved to another transfer."},
-      {"self_prefills", "Prompts computed here because no handoff worked."},
+      {"self_prefills", "Prompts computed here: no handoff worked, or no prefill worker."},
       {"joined_choices", "Further choices of a prompt whose K/V was here, without a handoff."},
       {"unbound_expired", "Reservations given up because no other transfer came in time."},
       {"sends", "Finished KV sent to another decode worker without prefill."},

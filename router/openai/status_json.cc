@@ -26,6 +26,7 @@ Json WorkerJson(const WorkerView& worker) {
           {"incarnation", absl::StrFormat("%016x", worker.hello.incarnation)},
           {"healthy", worker.healthy},
           {"reason", worker.reason},
+          {"alone", worker.alone},
           {"numerics_id", worker.hello.numerics_id},
           {"tp", worker.hello.tp_size},
           {"blocks",

@@ -20,12 +20,16 @@ using Cost = std::array<double, 3>;
 using Costs = std::vector<Cost>;  // Of candidates, in their order.
 
 // Each prefill worker with the cheapest decode worker of its group; of these pairs the one with the
-// cheapest prefill worker.
+// cheapest prefill worker. Where no prefill worker is there, the cheapest decode worker.
 std::optional<Route> Cheapest(const RoutingSnapshot& snapshot, const Costs& prefill_costs,
                               const Costs& decode_costs) {
   std::vector<size_t> by_cost(snapshot.decode.size());
   std::iota(by_cost.begin(), by_cost.end(), size_t{0});
   std::ranges::stable_sort(by_cost, {}, [&](size_t i) { return decode_costs[i]; });
+  if (snapshot.alone) {
+    if (by_cost.empty()) return std::nullopt;
+    return Route{.decode = snapshot.decode[by_cost.front()].worker};
+  }
   std::optional<Route> best;
   std::pair<Cost, Cost> best_cost;
   for (size_t p = 0; p < snapshot.prefill.size(); ++p) {

@@ -15,6 +15,8 @@ struct RouteNeed {
   int32_t prompt_tokens = 0;
   int32_t total_tokens = 0;  // Prompt and answer.
   bool needs_decode = true;
+  bool wants_scores = false;  // Of the prompt, which prefill workers alone give.
+  bool alone = false;  // No prefill worker: the decode worker computes the prompt itself.
   uint64_t group = 0;  // Only workers of this compatibility group; 0 = any.
 };
 
@@ -32,7 +34,7 @@ struct Candidate {
 };
 
 struct Route {
-  int32_t prefill = -1;
+  int32_t prefill = -1;  // -1 where the decode worker is alone.
   int32_t decode = -1;  // -1 without needs_decode.
   auto operator<=>(const Route&) const = default;
 };
@@ -41,8 +43,9 @@ struct Route {
 struct RoutingSnapshot {
   int32_t prompt_tokens = 0;
   bool needs_decode = true;
+  bool alone = false;   // As RouteNeed.
   uint64_t prefix = 0;  // Hash of tenant and first tokens, the same in all routers; 0 = too short.
-  std::vector<Candidate> prefill;
+  std::vector<Candidate> prefill;  // Empty if `alone`.
   std::vector<Candidate> decode;  // Empty without needs_decode.
   std::vector<Route> blamed;      // Pairs between which transfers failed lately: not to be chosen.
 };

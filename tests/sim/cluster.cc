@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace baton::sim {
@@ -25,8 +26,10 @@ Cluster::Cluster(uint64_t seed, const Scenario& scenario)
   }
   if (scenario.staged) fabric_.StagePools();
   BuildHosts(seed);
-  clients_.on_failure = [this](int router, Time submitted, const absl::Status& status) {
+  clients_.on_failure = [this](int router, const ValidRequest& request, Time submitted,
+                               const absl::Status& status) {
     OnFailure(router, submitted, status);
+    if (request.sampling.num_prompt_logprobs < 0) CheckNotAlone(router, submitted, status);
   };
 }
 
@@ -79,6 +82,7 @@ void Cluster::BuildHosts(uint64_t seed) {
   net_.Attach(std::move(net_routers), std::move(net_workers));
   clients_.Attach(std::move(client_routers));
   last_unhealthy_.resize(routers_.size());
+  last_without_decode_.resize(routers_.size());
   Random clocks(Random::Mix(seed ^ 0xC10C));
   for (Host* host : world_.hosts) {
     const double skew = (2 * clocks.Unit() - 1) * scenario_.clock_skew;
@@ -120,10 +124,18 @@ void Cluster::Check() {
   NoteHealth();
 }
 
+bool Cluster::IsHealthy(int router, const WorkerHost& worker) const {
+  return net_.Usable(router, worker.index()) && !worker.draining() && !worker.stalled();
+}
+
+bool Cluster::HasHealthyDecode(int router) const {
+  return std::ranges::any_of(workers_, [&](const auto& worker) {
+    return worker->role() == Role::kDecode && IsHealthy(router, *worker);
+  });
+}
+
 bool Cluster::HasHealthyPair(int router) const {
-  const auto usable = [&](const auto& worker) {
-    return net_.Usable(router, worker->index()) && !worker->draining() && !worker->stalled();
-  };
+  const auto usable = [&](const auto& worker) { return IsHealthy(router, *worker); };
   for (const auto& prefill : workers_) {
     if (prefill->role() != Role::kPrefill || !usable(prefill)) continue;
     for (const auto& decode : workers_) {
@@ -141,8 +153,21 @@ void Cluster::NoteHealth() {
   const uint64_t changes = net_.num_changes() + totals_.troubles;
   if (changes == seen_changes_) return;
   seen_changes_ = changes;
-  for (size_t r = 0; r < routers_.size(); ++r) {
-    if (!HasHealthyPair(r)) last_unhealthy_[r] = world_.now();
+  for (size_t r = 0; r < routers_.size(); ++r) NoteHealthOf(r);
+}
+
+void Cluster::NoteHealthOf(int router) {
+  if (!HasHealthyPair(router)) last_unhealthy_[router] = world_.now();
+  if (!HasHealthyDecode(router)) last_without_decode_[router] = world_.now();
+}
+
+// Without prefill workers a decode worker computes prompts itself: none fails for want of a pair.
+void Cluster::CheckNotAlone(int router, Time submitted, const absl::Status& status) {
+  const bool lacks_pair = absl::StrContains(status.message(), "connected");
+  const bool healthy = last_without_decode_[router] + milliseconds(50) < submitted &&
+                       HasHealthyDecode(router);
+  if (scenario_.has_only_losses() && lacks_pair && healthy) {
+    Violation(absl::StrCat("a request failed beside a healthy decode worker: ", status.ToString()));
   }
 }
 
@@ -209,13 +234,18 @@ void Cluster::SubmitAll() {
     at += world_.Micros(0, scenario_.submit_gap / std::chrono::microseconds(1));
     const int router = static_cast<int>(world_.random.Below(routers_.size()));
     world_.At(at, [this, router] {
-      if (!HasHealthyPair(router)) last_unhealthy_[router] = world_.now();
+      NoteHealthOf(router);
       clients_.SubmitDrawn(router);
     });
   }
   for (size_t t = 0; t < kNumTroubles; ++t) ScheduleTrouble(static_cast<Trouble>(t));
   // Long enough for what hangs to be noticed in some seeds.
-  const Duration tail = world_.random.Below(3) == 0 ? seconds(8) : seconds(1);
+  const bool is_long = world_.random.Below(3) == 0 || scenario_.prefill_away > Duration::zero();
+  const Duration tail = is_long ? seconds(8) : seconds(1);
+  if (scenario_.prefill_away > Duration::zero()) {
+    const auto half = at.time_since_epoch() / std::chrono::microseconds(2);
+    world_.After(world_.Micros(0, half), [this] { PrefillGoes(); });
+  }
   RunUntil(at + tail);
 }
 

@@ -52,6 +52,7 @@ class Cluster {
 
   // Troubles, on drawn or given processes.
   void CrashWorker(int worker, Duration down);
+  void PrefillGoes();
   void CrashRouter(int router, Duration down);
   void PauseWorker(int worker, Duration time);
   void PauseRouter(int router, Duration time);
@@ -97,9 +98,13 @@ class Cluster {
   void SubmitAll();
   void CancelSequence(const SequenceId& sequence);
   void Check();
+  bool IsHealthy(int router, const WorkerHost& worker) const;
+  bool HasHealthyDecode(int router) const;
   bool HasHealthyPair(int router) const;
   void OnFailure(int router, Time submitted, const absl::Status& status);
+  void CheckNotAlone(int router, Time submitted, const absl::Status& status);
   void NoteHealth();
+  void NoteHealthOf(int router);
   void CheckQuiet();
   void Probe();
 
@@ -113,6 +118,7 @@ class Cluster {
   std::vector<std::unique_ptr<RouterHost>> routers_;
   std::vector<std::unique_ptr<WorkerHost>> workers_;
   std::vector<Time> last_unhealthy_;  // Per router: when it last had no healthy pair.
+  std::vector<Time> last_without_decode_;
   uint64_t seen_changes_ = 0;
   bool healed_ = false;
   std::string violation_;

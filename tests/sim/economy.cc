@@ -173,7 +173,9 @@ void RouterLedger::OnOpenDecode(CallId call, int32_t worker, const DecodeRequest
   account.attempt = request.attempt;
   account.num_seen = std::max(account.num_seen, request.prompt_length);
   account.next_incarnation = request.prefill;
-  account.next_prefill = worker_of_[request.prefill];
+  account.next_prefill = request.prefill == 0 ? -1 : worker_of_[request.prefill];
+  is_alone_ |= request.compute_prompt;
+  totals_.alone += request.compute_prompt ? 1 : 0;
   account.is_fresh = !account.prefill.open();
   if (account.is_fresh) account.failed.clear();
   if (!account.is_fresh) {
@@ -408,6 +410,7 @@ void RouterLedger::CheckBlames(const RouterAudit& audit) {
 
 std::string RouterLedger::Check(const RouterAudit& audit, const RouterView& view,
                                 const RouterCounters& counters, bool is_late, Time now) {
+  CheckAlone(view, now);
   NoteFences(view);
   NoteGivenUp(audit, counters, now);
   NoteRungs(audit, counters, now);

@@ -55,6 +55,7 @@ class RouterLedger {
     // KV was gone or could not be handed over.
     int64_t asked_again = 0;
     int64_t may_ask_again = 0;
+    int64_t alone = 0;  // Prompts that decode workers were asked to compute from the start.
     Totals& operator+=(const Totals& other) {
       starts += other.starts;
       may_start += other.may_start;
@@ -63,6 +64,7 @@ class RouterLedger {
       may_hold_ms += other.may_hold_ms;
       asked_again += other.asked_again;
       may_ask_again += other.may_ask_again;
+      alone += other.alone;
       return *this;
     }
   };
@@ -159,6 +161,7 @@ class RouterLedger {
   void OnClosed(const CallClosed& closed, Time now);
   bool MayFail(const Account& account) const;
   void OnEvent(const WorkerEventReceived& received);
+  void CheckAlone(const RouterView& view, Time now);
   void NoteFences(const RouterView& view);
   void NoteGivenUp(const RouterAudit& audit, const RouterCounters& counters, Time now);
   void NoteRungs(const RouterAudit& audit, const RouterCounters& counters, Time now);
@@ -197,6 +200,8 @@ class RouterLedger {
   bool has_fenced_ = false;
   std::vector<Pair> climbed_;
   uint64_t reserved_ = 0;  // Answered, and no prefill worker asked yet.
+  bool is_alone_ = false;  // A decode worker was asked to compute a prompt.
+  Time no_prefill_since_ = kNever;  // No prefill worker is healthy.
 
   RouterCounters last_;
   std::string violation_;

@@ -7,6 +7,18 @@
 
 namespace baton::sim {
 
+// Decode workers compute prompts when there was no prefill worker for a while, and not before.
+void RouterLedger::CheckAlone(const RouterView& view, Time now) {
+  const bool has_prefill = std::ranges::any_of(view.workers, [](const WorkerView& worker) {
+    return worker.role == Role::kPrefill && worker.healthy;
+  });
+  no_prefill_since_ = has_prefill ? kNever : std::min(no_prefill_since_, now);
+  if (!std::exchange(is_alone_, false)) return;
+  if (has_prefill || now - no_prefill_since_ < options_.alone_after) {
+    Violate("a decode worker is to compute a prompt that a prefill worker could, or soon can");
+  }
+}
+
 // A fence needs a trouble, and loses what was open on that worker.
 void RouterLedger::NoteFences(const RouterView& view) {
   std::set<int32_t> hung;

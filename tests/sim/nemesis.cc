@@ -75,6 +75,12 @@ void Cluster::CrashWorker(int worker, Duration down) {
   RestartWorker(worker, down);
 }
 
+// All at once, and for long: then decode workers compute prompts themselves.
+void Cluster::PrefillGoes() {
+  for (int w = 0; w < scenario_.num_prefill; ++w) CrashWorker(w, scenario_.prefill_away);
+  ++totals_.troubles;
+}
+
 void Cluster::CrashRouter(int router, Duration down) {
   if (!routers_[router]->up()) return;
   faults_.TroubleRouter(router, world_.now() + down);

@@ -51,9 +51,7 @@ void DrawRanks(uint64_t seed, Scenario& s) {
   }
 }
 
-}  // namespace
-
-Scenario DrawScenario(uint64_t seed) {
+Scenario DrawMost(uint64_t seed) {
   Random random(Random::Mix(seed ^ 0x5CE7A710));
   const auto pick = [&random](int64_t low, int64_t high) {
     return static_cast<int32_t>(low + static_cast<int64_t>(random.Below(high - low + 1)));
@@ -107,12 +105,24 @@ Scenario DrawScenario(uint64_t seed) {
   return s;
 }
 
+}  // namespace
+
+Scenario DrawScenario(uint64_t seed) {
+  Scenario s = DrawMost(seed);
+  Random random(Random::Mix(seed ^ 0xA10E));
+  if (s.has_faults() && random.Below(6) == 0) {
+    s.prefill_away = std::chrono::milliseconds(1000 + random.Below(7000));
+  }
+  return s;
+}
+
 bool Scenario::has_faults() const {
   const auto is_set = [](double rate) { return rate > 0; };
   auto of_messages = faults;
   of_messages[Index(Fault::kLazyStep)] = of_messages[Index(Fault::kShortWrite)] = 0;
   of_messages[Index(Fault::kCancelMoving)] = 0;
-  return std::ranges::any_of(of_messages, is_set) || std::ranges::any_of(troubles, is_set);
+  return std::ranges::any_of(of_messages, is_set) || std::ranges::any_of(troubles, is_set) ||
+         prefill_away > Duration::zero();
 }
 
 bool Scenario::has_only_losses() const {

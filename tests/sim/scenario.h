@@ -54,6 +54,7 @@ struct Scenario {
   std::string policy = "prefix_affinity";
   bool control_bytes = false;  // Control messages travel as bytes, else as structs.
   bool staged = false;         // Pools are reached by way of a stager, as a device's.
+  Duration prefill_away{};     // Once, so long, all prefill workers are gone.
   double clock_skew = 0;       // At most, of a node's clock.
   double cancel_rate = 0;
   double stop_rate = 0;  // Of choices that the client stops.

@@ -171,7 +171,8 @@ HelloInfo WorkerHost::Hello() const {
           .block_size = options_.block_size,
           .num_blocks = options_.num_blocks,
           .max_model_len = kMaxLength,
-          .vocab_size = kVocab};
+          .vocab_size = kVocab,
+          .computes_prompts = options_.role == Role::kDecode};
 }
 
 // ---- Mail --------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ WorkerLedger::Account& WorkerLedger::Open(CallId call, const Request& request, T
 void WorkerLedger::OnMail(const AnyWorkerMail& mail, Time now) {
   if (auto* decode = std::get_if<DecodeOpened>(&mail)) {
     Account& account = Open(decode->call, decode->request, now);
-    account.joins = decode->request.prefill == 0;
+    account.own = decode->request.compute_prompt;
+    account.joins = decode->request.prefill == 0 && !account.own;
   } else if (auto* prefill = std::get_if<PrefillOpened>(&mail)) {
     const PrefillRequest& r = prefill->request;
     Account& account = Open(prefill->call, r, now);
@@ -174,7 +175,7 @@ void WorkerLedger::CheckTaking() {
 }
 
 void WorkerLedger::OnReserved(Account& account, const ReservedEvent& reserved) {
-  if (account.joins) Violate("nobody is to fill what is reserved");
+  if (account.joins || account.own) Violate("nobody is to fill what is reserved");
   if (account.state == State::kOpened) CheckTaking();
   account.state = State::kReserved;
   account.cached = reserved.cached_tokens;
@@ -190,18 +191,25 @@ void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
     account.computed = (account.num_tokens - 1) / device_.block_size() * device_.block_size();
     account.most = *account.computed;
   }
+  if (account.state == State::kOpened && account.own) {
+    CheckTaking();
+    account.state = State::kRunning;
+    account.has_blocks = true;  // What of it was cached is seen by its first row.
+  }
   if (account.state != State::kRunning) {
     account.state = State::kRunning;
     const bool is_verified = !tokens.outputs.empty();
     if (!is_verified && !account.may_compute) {
       Violate("a decode worker computes a prompt that is to be handed over");
     }
+    account.own = !is_verified;
     // What was reserved reaches back to the window alone; the prompt is computed from its start.
     const bool starts_over = !is_verified && TokensBehindWindow(layout_, account.num_tokens) > 0;
     account.has_blocks = !starts_over;
     if (!starts_over) account.computed = is_verified ? account.num_tokens : account.cached;
     account.most = account.computed.value_or(0);
   }
+  if (!tokens.outputs.empty()) account.own = false;
   account.num_tokens += static_cast<int32_t>(tokens.outputs.size());
 }
 
@@ -226,6 +234,8 @@ void WorkerLedger::CheckRefusal(const Account& account) {
     return;
   }
   if (account.joins) return;  // What is cached is not seen from outside.
+  // Nor is how fast prompts are computed: beside another there may be too many.
+  if (account.own && Any([](const Account& other) { return other.own; })) return;
   const int32_t wanted = device_.BlocksFor(account.num_tokens) + CountRunning();
   if (device_.num_available() >= wanted &&
       !Any([](const Account& other) { return other.waits(); })) {

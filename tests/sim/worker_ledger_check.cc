@@ -306,7 +306,7 @@ void WorkerLedger::CheckRows() {
     const int32_t left = account.num_tokens - *account.computed;
     if (left <= 1) continue;
     if (prefills.empty()) Violate("decodes leave no row for a prefill");
-    if (youngest <= account.age) continue;
+    if (youngest <= account.age || account.own) continue;  // Own prompts have a share.
     auto it = prefills.find(call);
     if (it == prefills.end() || it->second > (options_.finish_together ? 1 : 0)) {
       Violate("a younger prompt gets tokens that an older one has left");

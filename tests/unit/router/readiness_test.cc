@@ -368,5 +368,67 @@ TEST_F(ReadinessTest, ATokenProvesTheWorkersThatMadeItAndNoOthers) {
   EXPECT_FALSE(readiness_->ready());
 }
 
+// ---- Decode workers that compute prompts themselves ----
+
+class AloneReadinessTest : public ReadinessTest {
+ protected:
+  void BeAlone(bool alone = true) {
+    pair_[0].healthy = !alone;
+    pair_[1].alone = alone;
+  }
+};
+
+TEST_F(AloneReadinessTest, IsReadyByAProbeOfItsOwn) {
+  MakeReady();
+  pair_[0].healthy = false;
+  Look(pair_);
+  EXPECT_FALSE(readiness_->ready());
+  WaitAndLook(milliseconds(200));
+  EXPECT_EQ(num_probes(), 1u) << "nobody computes prompts";
+  BeAlone();
+  Look(pair_);
+  EXPECT_FALSE(readiness_->ready()) << "the prefill worker's proof is none";
+  ASSERT_EQ(num_probes(), 2u);
+  EndProbe(2);
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready());
+}
+
+TEST_F(AloneReadinessTest, TheTokensOfAnswersThatGoOnProveNoPrompt) {
+  MakeReady();
+  BeAlone();
+  now_ += seconds(1);
+  Token(/*prefill=*/false, /*decode=*/true);
+  Look(pair_);
+  EXPECT_FALSE(readiness_->ready());
+  pair_[1].last_prompt = now_;
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready());
+}
+
+TEST_F(AloneReadinessTest, APrefillWorkerThatComesBackIsProvenAnew) {
+  BeAlone();
+  MakeReady();
+  BeAlone(false);
+  WaitAndLook(seconds(1));
+  EXPECT_FALSE(readiness_->ready());
+  EndProbe(2);
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready());
+}
+
+TEST_F(AloneReadinessTest, ItIsFullWhenItHasNoBlockToSpare) {
+  BeAlone();
+  MakeReady();
+  Fill(/*prefill=*/false, /*decode=*/true);
+  pair_[1].status.queued_tokens = 5;  // Of answers.
+  Token(/*prefill=*/false, /*decode=*/true);
+  WaitAndLook(seconds(11));
+  Token(/*prefill=*/false, /*decode=*/true);
+  EndProbe(0, absl::ResourceExhaustedError("no blocks are free"));
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready()) << "not tried";
+}
+
 }  // namespace
 }  // namespace baton

@@ -70,7 +70,7 @@ class RecoveryTest : public testing::Test {
   RouterNodeOptions options_{.max_moves = 3, .max_retries = 2, .max_recovering = 2};
   RouterCounters counters_;
   WorkerDirectory directory_{{Role::kPrefill, Role::kDecode, Role::kDecode, Role::kPrefill},
-                             seconds(1000)};
+                             seconds(1000), seconds(1000)};
   Recovery recovery_{options_, directory_, counters_};
   SequenceBuilder sequences_;
 };

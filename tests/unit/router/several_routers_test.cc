@@ -55,7 +55,8 @@ class Cache {
 };
 
 struct Router {
-  Router() : directory(Roles(), std::chrono::seconds(1000)), prefixes(1 << 16) {
+  static constexpr Duration kLong = std::chrono::seconds(1000);
+  Router() : directory(Roles(), kLong, kLong), prefixes(1 << 16) {
     for (int32_t w = 0; w < kWorkers; ++w) {
       directory.OnUp(w,
                      {.role = Roles()[w],

@@ -31,7 +31,7 @@ class WorkerDirectoryTest : public testing::Test {
   }
   static constexpr RouteNeed kNeed = {.prompt_tokens = 20, .total_tokens = 30};
   WorkerDirectory directory_{{Role::kPrefill, Role::kPrefill, Role::kDecode, Role::kDecode},
-                             std::chrono::milliseconds(2500)};
+                             std::chrono::milliseconds(2500), std::chrono::seconds(2)};
 };
 
 }  // namespace baton

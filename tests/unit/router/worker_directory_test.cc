@@ -108,7 +108,8 @@ TEST_F(WorkerDirectoryTest, AGroupLosesItsPairWhateverOtherGroupsHave) {
 
 TEST_F(WorkerDirectoryTest, WorkersThatComputeOtherBitsDoNotPair) {
   for (int field = 0; field < 3; ++field) {
-    WorkerDirectory directory({Role::kPrefill, Role::kDecode}, milliseconds(2500));
+    WorkerDirectory directory({Role::kPrefill, Role::kDecode}, milliseconds(2500),
+                              std::chrono::seconds(2));
     directory.OnUp(0, Hello(Role::kPrefill, 10), At(0));
     HelloInfo other = Hello(Role::kDecode, 11);
     if (field == 0) other.numerics_id = "m";

@@ -120,6 +120,7 @@ TEST(MessageWireTest, DecodeRequestKeepsEveryField) {
   EXPECT_EQ(back->sequence, request.sequence);
   EXPECT_EQ(back->attempt, request.attempt);
   EXPECT_EQ(back->prefill, request.prefill);
+  EXPECT_EQ(back->compute_prompt, request.compute_prompt);
   EXPECT_EQ(back->tokens, request.tokens);
   EXPECT_EQ(back->prompt_length, request.prompt_length);
   EXPECT_EQ(back->sampling, request.sampling);

@@ -126,6 +126,10 @@ void AddRequests(std::vector<Row>* all) {
   AddSampling(decodes);
   decodes.Bad("SequenceId.router", "sequence.router",
               [](D* p) { p->mutable_sequence()->set_router(0); });
+  decodes.Bad("DecodeRequest.compute_prompt", "compute_prompt", [](D* p) {
+    p->set_prefill_incarnation(1);
+    p->set_compute_prompt(true);
+  });
   using P = v1::PrefillRequest;
   RowsOf<P> prefills(all, Prefill());
   AddRequest("PrefillRequest", prefills);

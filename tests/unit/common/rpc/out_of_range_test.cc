@@ -281,6 +281,7 @@ const std::map<std::string, std::string>& WithoutRange() {
       {"RebindRequest.prefill_incarnation", "a name, only compared; 0: compute it yourself"},
       {"SendRequest.expected_incarnation", "compared by WorkerServer: WorkerServerTest"},
       {"HelloRequest.protocol_version", "judged by WorkerServer: WorkerServerTest"},
+      {"HelloResponse.computes_prompts", "both are right"},
       {"HelloResponse.layout_digest", "only compared"},
       {"HelloResponse.model_digest", "only compared"},
       {"WatchRequest.expected_incarnation", "compared by WorkerServer: WorkerServerTest"},

@@ -115,6 +115,10 @@ class WireSamples {
     DecodeRequest r = CommonRequest<DecodeRequest>();
     r.worker = Id();
     r.prefill = Id();
+    if (Coin()) {
+      r.prefill = 0;
+      r.compute_prompt = Coin();
+    }
     return r;
   }
 
@@ -210,7 +214,8 @@ class WireSamples {
             .block_size = Int(1, 64),
             .num_blocks = Int(1, 1 << 20),
             .max_model_len = Int(1, 1 << 20),
-            .vocab_size = Int(1, 1 << 20)};
+            .vocab_size = Int(1, 1 << 20),
+            .computes_prompts = Coin()};
   }
 
   WorkerStatus Status() {

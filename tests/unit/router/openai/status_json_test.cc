@@ -8,6 +8,7 @@ namespace {
 TEST(StatusJsonTest, ShowsEachWorkerWithItsBlocks) {
   RouterView view{.queued_requests = 2, .queued_tokens = 30, .running_requests = 4};
   WorkerView worker{.role = Role::kPrefill, .address = "127.0.0.1:9", .reason = "draining"};
+  worker.alone = true;
   worker.hello.incarnation = 0xABC;
   worker.hello.num_blocks = 21;
   worker.hello.numerics_id = "n";
@@ -33,6 +34,7 @@ TEST(StatusJsonTest, ShowsEachWorkerWithItsBlocks) {
   EXPECT_EQ(shown["queued_tokens"], 10);
   EXPECT_EQ(shown["draining"], true);
   EXPECT_EQ(shown["reason"], "draining");
+  EXPECT_EQ(shown["alone"], true);
   EXPECT_EQ(shown["numerics_id"], "n");
   EXPECT_EQ(shown["tp"], 4);
   EXPECT_EQ(Dump(json["router"]),

@@ -1,0 +1,68 @@
+// Prompts that a decode worker computes in a prefill worker's place: a quarter of a step's time
+// while answers run.
+#include <chrono>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/unit/common/engine/engine_harness.h"
+
+namespace baton {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::ElementsAre;
+
+class OwnPromptsTest : public EngineHarness {
+ protected:
+  void SetUp() override { Create({.chunk_tokens = 2048}, 1024); }
+  std::unique_ptr<Sequence> Own(CallId call, int32_t length) {
+    auto sequence = Prompt(call, length);
+    sequence->own_prompt = true;
+    return sequence;
+  }
+};
+
+// After a step of its whole budget the rate is known.
+TEST_F(OwnPromptsTest, BesideAnAnswerAStepIsToLastAQuarterOfItsBudget) {
+  engine_->Add(Own(1, 1000));
+  engine_->Add(Decoding(2, 5));
+  Start();
+  Finish();
+  // 63 tokens took 250 ms: less than 32 are never worth a step.
+  EXPECT_EQ(Lengths(*Start()), (std::vector<int32_t>{32, 1}));
+  Finish(60, milliseconds(31));  // Half of what is allowed.
+  EXPECT_EQ(Lengths(*Start()), (std::vector<int32_t>{64, 1}));
+}
+
+TEST_F(OwnPromptsTest, WithoutAnAnswerItIsTheWholeStep) {
+  engine_->Add(Own(1, 1000));
+  Start();
+  Finish();
+  EXPECT_THAT(Lengths(*Start()), ElementsAre(64));
+}
+
+TEST_F(OwnPromptsTest, OthersAreNotHeldBackAndAllOwnOnesShareTheQuarter) {
+  engine_->Add(Own(1, 100));
+  engine_->Add(Own(2, 1000));
+  engine_->Add(Decoding(4, 5));
+  Start();
+  Finish();
+  engine_->Add(Prompt(3, 200));  // Was preempted.
+  const StepPlan* plan = Start();
+  EXPECT_EQ(Calls(*plan), (std::vector<uint64_t>{1, 3, 4}));
+  EXPECT_EQ(Lengths(*plan), (std::vector<int32_t>{32, 31, 1}));
+}
+
+TEST_F(OwnPromptsTest, TheirTokensAreCountedUntilTheFirstIsSampled) {
+  engine_->Add(Own(1, 40));
+  engine_->Add(Prompt(2, 10));
+  EXPECT_EQ(engine_->own_prompt_tokens(), 40);
+  EXPECT_EQ(engine_->own_prompt_tokens_per_s(), 0);
+  Start();
+  Finish();
+  EXPECT_EQ(engine_->own_prompt_tokens(), 0);
+  EXPECT_DOUBLE_EQ(engine_->own_prompt_tokens_per_s(), 160);  // 40 in 250 ms.
+}
+
+}  // namespace
+}  // namespace baton
