@@ -1,8 +1,7 @@
 #include "common/base/machine_share.h"
 
-#include <sched.h>
-
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -132,11 +131,20 @@ MachineShare ReadMachineShareAt(const std::string& root, int allowed_cores) {
   return share;
 }
 
+int AllowedCores(absl::FunctionRef<int(size_t bytes, cpu_set_t* set)> read) {
+  for (size_t sets = 1; sets * CPU_SETSIZE <= kMaxCores; sets *= 2) {
+    std::vector<cpu_set_t> mask(sets);
+    const size_t bytes = sets * sizeof(cpu_set_t);
+    if (read(bytes, mask.data()) == 0) return CPU_COUNT_S(bytes, mask.data());
+    if (errno != EINVAL) break;
+  }
+  return 1;
+}
+
 MachineShare ReadMachineShare() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int allowed = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  return ReadMachineShareAt("", allowed);
+  return ReadMachineShareAt("", AllowedCores([](size_t bytes, cpu_set_t* set) {
+    return sched_getaffinity(0, bytes, set);
+  }));
 }
 
 }  // namespace baton

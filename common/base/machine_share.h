@@ -1,8 +1,12 @@
 #pragma once
 
+#include <sched.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/string_view.h"
 
 namespace baton {
@@ -26,6 +30,10 @@ MachineShare ReadMachineShare();
 // The same of the files below `root`, which has proc/ and sys/ as "/" has; what cannot be read
 // limits nothing.
 MachineShare ReadMachineShareAt(const std::string& root, int allowed_cores);
+
+// How many CPUs a mask has that the kernel fills in by `read`, sched_getaffinity for a process:
+// where one of so many bytes is too small for the machine it says EINVAL. 1 if it cannot be read.
+int AllowedCores(absl::FunctionRef<int(size_t bytes, cpu_set_t* set)> read);
 
 // Cores of a quota and its period, rounded up; 0 without one. "200000 100000" is 2, "max ..." is 0.
 int CoresOfQuota(absl::string_view quota_and_period);

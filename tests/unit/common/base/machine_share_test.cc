@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -150,6 +151,30 @@ TEST(CoresOfQuotaTest, AreRoundedUpToWholeOnes) {
   EXPECT_EQ(CoresOfQuota("-1 100000"), 0);
   EXPECT_EQ(CoresOfQuota("5 0"), 0);
   EXPECT_EQ(CoresOfQuota("9223372036854775807 1"), 1 << 16);
+}
+
+// The mask of a machine of 5,000 CPUs, of which the process may use 4,100, is not cut off.
+TEST_F(MachineShareTest, AMaskLargerThanTheUsualOneIsReadWhole) {
+  int reads = 0;
+  const int cores = AllowedCores([&](size_t bytes, cpu_set_t* set) {
+    ++reads;
+    if (bytes * 8 < 5000) {
+      errno = EINVAL;
+      return -1;
+    }
+    for (size_t cpu = 900; cpu < 5000; ++cpu) CPU_SET_S(cpu, bytes, set);
+    return 0;
+  });
+  EXPECT_EQ(cores, 4100);
+  EXPECT_EQ(reads, 4);  // Of 1,024, 2,048, 4,096 and 8,192.
+  const auto refused = [](int error) {
+    return AllowedCores([error](size_t, cpu_set_t*) {
+      errno = error;
+      return -1;
+    });
+  };
+  EXPECT_EQ(refused(EINVAL), 1);
+  EXPECT_EQ(refused(EPERM), 1);
 }
 
 }  // namespace
