@@ -97,10 +97,16 @@ int32_t Engine::CountUnownedHostBlocks() const {
   return swap_->host().CountUnowned(tables);
 }
 
+// Of prompts, and of what is computed again: an answer's newest token is no work that waits, every
+// step has one of each.
 int64_t Engine::queued_tokens() const {
   int64_t tokens = 0;
-  for (const auto& [key, sequence] : running_) tokens += sequence->num_remaining();
-  for (const auto& [key, sequence] : preempted_) tokens += sequence->num_remaining();
+  for (const SequencesByAge* sequences : {&running_, &preempted_}) {
+    for (const auto& [key, sequence] : *sequences) {
+      const bool answers = sequence->num_emitted() > 0 && !sequence->prefill_only;
+      tokens += sequence->num_remaining() - (answers ? 1 : 0);
+    }
+  }
   return tokens;
 }
 

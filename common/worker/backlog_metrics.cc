@@ -20,7 +20,7 @@ void ExportBacklog(std::function<WorkerStatus()> status, Metrics* metrics) {
     });
   };
   add("baton_queued_prompt_tokens",
-      "Tokens that wait to be computed: of prompts, and of each answer under way its next.",
+      "Tokens that wait to be computed: of prompts, and of what is computed again.",
       [](const WorkerStatus& s) { return static_cast<double>(s.queued_tokens); });
   add("baton_step_tokens_per_second", "Tokens that full steps computed lately; 0: none yet.",
       [](const WorkerStatus& s) { return static_cast<double>(s.tokens_per_s); });
