@@ -9,7 +9,9 @@
 
 namespace baton {
 
-// A copy in the device's memory, there on return. At load only.
-absl::StatusOr<Buffer> CopyToDevice(Device& device, std::span<const std::byte> bytes);
+// A copy in the device's memory, there on return. At load only. `staged` is what it goes through,
+// for the next ones too: taken where there is none, or too little.
+absl::StatusOr<Buffer> CopyToDevice(Device& device, std::span<const std::byte> bytes,
+                                    Buffer* staged = nullptr);
 
 }  // namespace baton

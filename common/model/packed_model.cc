@@ -27,6 +27,7 @@ struct Packer {
   std::span<Device* const> devices;
   const ReleaseFn& release;
   std::vector<RankShape> shapes;
+  std::span<Buffer> staged;  // Of each rank, for copies.
 
   // Which rows of a matrix, or columns, a rank has.
   using Part = Range (*)(const ModelConfig& config, const RankShape& shape);
@@ -144,7 +145,8 @@ struct Packer {
         all.insert(all.end(), values.begin(), values.end());
       }
       if (all.empty()) continue;
-      ASSIGN_OR_RETURN(place(r), CopyToDevice(*devices[r], std::as_bytes(std::span(all))));
+      const std::span<const std::byte> bytes = std::as_bytes(std::span(all));
+      ASSIGN_OR_RETURN(place(r), CopyToDevice(*devices[r], bytes, &staged[r]));
     }
     return absl::OkStatus();
   }
@@ -313,7 +315,8 @@ int64_t SizeBytes(const PackedModel& model) {
 absl::StatusOr<PackedRanks> PackModel(const ModelConfig& config, const ModelWeights& weights,
                                       DType compute, std::span<Device* const> devices,
                                       const ReleaseFn& release) {
-  Packer packer{config, compute, devices, release, {}};
+  std::vector<Buffer> staged(devices.size());
+  Packer packer{config, compute, devices, release, {}, staged};
   const auto size = static_cast<int>(devices.size());
   for (int r = 0; r < size; ++r) packer.shapes.push_back(ShardOf(config, r, size));
   PackedRanks ranks(devices.size());

@@ -49,7 +49,7 @@ struct DeviceInfo {
 struct DeviceMemory {
   int64_t total = 0;
   int64_t free = 0;
-  int64_t taken = 0;  // By this Device's own buffers.
+  int64_t taken = 0;  // By this Device's own buffers, with what is left over between them.
 };
 
 // What of a model a device may not be able to do.

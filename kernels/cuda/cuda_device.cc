@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "kernels/cuda/cuda_gpus.h"
 #include "kernels/cuda/cuda_lane.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_slices.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/cuda_weights.h"
 #include "kernels/cuda/piece_sums.h"
@@ -186,6 +188,9 @@ class CudaDevice : public Device {
   std::array<CudaLane, kNumLanes> lanes_;
   std::unique_ptr<CudaOps> ops_;
   bool is_capturing_ = false;  // What kCompute gets now goes into a graph.
+  absl::StatusOr<Buffer> AllocateOwn(int64_t bytes, MemoryKind kind);
+
+  CudaSlices slices_;
   WeightLoader weights_{this};
 };
 
@@ -215,8 +220,24 @@ absl::Status CudaDevice::CheckModel(const ModelNeeds& needs) const {
   return absl::OkStatus();
 }
 
-// CUDA may wait for what runs before it gives or takes memory: where that hangs, for ever.
 absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes, MemoryKind kind) {
+  if (kind == MemoryKind::kPinned || bytes > CudaSlices::kLargestSlice) {
+    return AllocateOwn(bytes, kind);
+  }
+  RETURN_IF_ERROR(Enter());
+  RETURN_IF_ERROR(LaneOf(Lane::kCompute).IsIdle().status());  // Whether it is lost, without a wait.
+  std::optional<Buffer> slice = slices_.Cut(bytes);
+  if (slice.has_value()) return *std::move(slice);
+  absl::StatusOr<Buffer> piece = AllocateOwn(CudaSlices::PieceFor(bytes, state_->taken), kind);
+  if (absl::IsResourceExhausted(piece.status())) {
+    piece = AllocateOwn(CudaSlices::Granules(bytes), kind);
+  }
+  RETURN_IF_ERROR(piece.status());
+  return slices_.CutFrom(*std::move(piece), bytes);
+}
+
+// CUDA may wait for what runs before it gives or takes memory: where that hangs, for ever.
+absl::StatusOr<Buffer> CudaDevice::AllocateOwn(int64_t bytes, MemoryKind kind) {
   RETURN_IF_ERROR(Synchronize());
   const bool pinned = kind == MemoryKind::kPinned;
   const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
@@ -232,7 +253,7 @@ absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes, MemoryKind kind) {
                               memory.free, " of ", memory.total, " are free"));
   }
   RETURN_IF_ERROR(ToStatus(error, pinned ? "cudaHostAlloc" : "cudaMalloc"));
-  const int64_t counted = pinned ? 0 : bytes;
+  const int64_t counted = pinned ? 0 : CudaSlices::Granules(bytes);
   state_->taken += counted;
   // Of a lost device nothing is freed but with the process.
   const auto free = [pinned, counted, state = state_, index = index_](void* memory) {

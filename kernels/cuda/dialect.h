@@ -15,8 +15,17 @@
 #include "kernels/cuda/dialect_nvcc.h"
 #elif defined(BATON_CUDA_DEVICE)
 #include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
 #define BATON_UNROLL
 #define BATON_ROLLED
+// What only the emulation wants to know (kernels/emulation/cuda_api.h).
+namespace baton::cuda {
+inline constexpr int64_t kSliceGap = 0;
+inline void BeginSlice(void*, size_t) {}
+inline void EndSlice(void*) {}
+}  // namespace baton::cuda
 #else
 #include "kernels/emulation/kernel_language.h"
 #endif

@@ -78,6 +78,26 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 
 cudaError_t cudaFree(void* pointer) { return FreeAfterWork(pointer, /*pinned=*/false); }
 
+namespace baton::cuda {
+
+void BeginSlice(void* data, size_t bytes) {
+  auto& device = emulation::TheDevice();
+  const std::lock_guard memory(device.work.running);
+  device.global.Cut(data, bytes);
+}
+
+// What is queued may still use it.
+void EndSlice(void* data) {
+  auto& device = emulation::TheDevice();
+  const std::lock_guard queue(device.work.mutex);
+  device.work.Afterwards([data, &device] {
+    const std::lock_guard memory(device.work.running);
+    device.global.ReleaseCut(data);
+  });
+}
+
+}  // namespace baton::cuda
+
 cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   Call api;
   if (const cudaError_t error = api.RefuseWhileRecording(); error != cudaSuccess) return error;

@@ -153,5 +153,13 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
+namespace baton::cuda {
+// Part of what cudaMalloc gave is as an allocation of its own from now on, until EndSlice: outside
+// of such parts nothing of it may be touched. Between them lies what is between allocations.
+inline constexpr int64_t kSliceGap = 4096;
+void BeginSlice(void* data, size_t bytes);
+void EndSlice(void* data);
+}  // namespace baton::cuda
+
 cudaError_t cudaGetLastError();
 const char* cudaGetErrorString(cudaError_t error);

@@ -189,7 +189,9 @@ void SetArchitecture(Architecture architecture) {
 
 Statistics GetStatistics() {
   const std::lock_guard lock(TheDevice().work.running);
-  return TheDevice().runner.statistics();
+  Statistics statistics = TheDevice().runner.statistics();
+  statistics.allocations = TheDevice().global.num_allocations();
+  return statistics;
 }
 
 std::vector<StreamFacts> GetStreams() {

@@ -61,6 +61,7 @@ struct Statistics {
   int64_t blocks = 0;
   int64_t accesses = 0;  // Loads and stores of kernels outside their own stack.
   int64_t products = 0;  // mma instructions
+  int64_t allocations = 0;  // Of devices and pinned.
 };
 Statistics GetStatistics();
 

@@ -92,10 +92,28 @@ void GlobalMemory::Release(void* pointer) {
   const size_t pages = RoundUp(allocation.bytes == 0 ? 1 : allocation.bytes);
   BATON_CHECK(madvise(allocation.data, pages, MADV_DONTNEED) == 0);
   Protect(allocation.data, pages, PROT_NONE);
+  cuts_.erase(cuts_.lower_bound(allocation.data),
+              cuts_.lower_bound(allocation.data + allocation.bytes));
   auto first = allocations_.lower_bound(arena_ + first_);
   while (first != allocations_.end() && first->second.released) ++first;
   const bool none = first == allocations_.end() || first->second.device == kPinned;
   first_ = none ? next_ : static_cast<size_t>(first->first - arena_);
+}
+
+void GlobalMemory::Cut(void* pointer, size_t bytes) {
+  auto* const data = static_cast<std::byte*>(pointer);
+  Allocation& whole = std::prev(allocations_.upper_bound(data))->second;
+  BATON_CHECK(!whole.freed && data + bytes <= whole.data + whole.bytes);
+  whole.is_cut = true;
+  last_found_ = nullptr;
+  cuts_[data] = {.data = data, .bytes = bytes, .number = next_number_++, .device = whole.device};
+}
+
+void GlobalMemory::ReleaseCut(void* data) {
+  const auto cut = cuts_.find(static_cast<std::byte*>(data));
+  if (cut == cuts_.end()) return;  // Gone with the whole.
+  cut->second.released = true;
+  cut->second.pages.clear();
 }
 
 const GlobalMemory::Allocation* GlobalMemory::Find(const void* address) const {
@@ -106,8 +124,14 @@ const GlobalMemory::Allocation* GlobalMemory::Find(const void* address) const {
   }
   auto next = allocations_.upper_bound(p);
   if (next == allocations_.begin()) return nullptr;
-  last_found_ = &std::prev(next)->second;
-  return last_found_;
+  const Allocation* found = &std::prev(next)->second;
+  if (found->is_cut) {
+    const auto cut = cuts_.upper_bound(p);
+    if (cut == cuts_.begin() || std::prev(cut)->first < found->data) return found;
+    found = &std::prev(cut)->second;
+  }
+  last_found_ = found;
+  return found;
 }
 
 std::string GlobalMemory::RefusalOf(int device, const void* address) const {
@@ -124,7 +148,7 @@ std::string GlobalMemory::RefusalOf(int device, const void* address) const {
 bool GlobalMemory::IsWithinBounds(const void* address, size_t size) const {
   if (!Contains(address)) return true;
   const Allocation* allocation = Find(address);
-  return allocation != nullptr && !allocation->released &&
+  return allocation != nullptr && !allocation->released && !allocation->is_cut &&
          static_cast<const std::byte*>(address) + size <= allocation->data + allocation->bytes;
 }
 

@@ -48,6 +48,9 @@ class GlobalMemory {
   bool Free(void* pointer, int device);
   bool FreePinned(void* pointer) { return Free(pointer, kPinned); }
   void Release(void* pointer);
+  // Part of an allocation is one of its own from now on, and what is in no such part out of reach.
+  void Cut(void* data, size_t bytes);
+  void ReleaseCut(void* data);
   // Room of each device that somebody else has.
   void Take(size_t bytes) { taken_ = bytes; }
   // The other processes that name this file have the same devices. Before the first allocation.
@@ -55,6 +58,7 @@ class GlobalMemory {
   void set_capacity(size_t bytes) { capacity_ = bytes; }
   size_t capacity() const { return capacity_; }  // Of each device.
   size_t free(int device) const;
+  int64_t num_allocations() const { return static_cast<int64_t>(allocations_.size()); }  // Ever.
   // The host may touch device memory from now on. Before the first allocation.
   void Unprotect() { ++open_; }
 
@@ -103,6 +107,7 @@ class GlobalMemory {
     bool freed = false;
     bool released = false;
     bool written = false;  // By a kernel.
+    bool is_cut = false;   // All that may be touched are parts.
     std::vector<std::unique_ptr<Cell[]>> pages = {};  // Made when they are touched.
   };
 
@@ -130,6 +135,7 @@ class GlobalMemory {
   int open_ = 0;
   int next_number_ = 0;
   std::map<const std::byte*, Allocation> allocations_;
+  std::map<const std::byte*, Allocation> cuts_;
   mutable const Allocation* last_found_ = nullptr;
 };
 

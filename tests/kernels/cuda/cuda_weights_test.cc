@@ -131,6 +131,42 @@ TEST_F(PackTest, ARowLongerThanAChunk) {
   EXPECT_TRUE(kept == row);
 }
 
+#if !defined(BATON_CUDA_DEVICE)
+// As many experts have: CUDA is asked for a few large pieces, and a load that fails leaves nothing.
+TEST_F(PackTest, ManySmallMatricesTakeFewPiecesWhichAFailedLoadGivesBack) {
+  constexpr int64_t kRows = 100, kColumns = 500;
+  const auto values = Encode(DType::kBF16, RandomFloats(1, kRows * kColumns));
+  const WeightRows part{values.data(), DType::kBF16, kRows};
+  const auto pack = [&] { return device_->Pack({.parts = &part, .num_parts = 1, .k = kColumns}); };
+  ASSERT_TRUE(pack().ok());  // Now it has its chunks.
+  ASSERT_TRUE(pack().ok());
+  const DeviceMemory before = *device_->Memory();
+  const int64_t allocations = emulation::GetStatistics().allocations;
+  emulation::SetDeviceMemory(before.total - before.free + (80 << 20));
+  int64_t bytes = 0;
+  {
+    std::vector<PackedMatrix> matrices;
+    auto matrix = pack();
+    for (; matrix.ok(); matrix = pack()) {
+      bytes += matrix->size_bytes();
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix->data()) % 256, 0u);
+      matrices.push_back(*std::move(matrix));
+    }
+    EXPECT_EQ(matrix.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(device_->Memory()->taken - before.taken, 80 << 20);
+    EXPECT_GT(matrices.size(), 700u);
+    EXPECT_GT(bytes, 70 << 20);
+    EXPECT_LT(emulation::GetStatistics().allocations - allocations - std::ssize(matrices), 20);
+    for (const PackedMatrix* kept : {&matrices.front(), &matrices[500], &matrices.back()}) {
+      EXPECT_EQ(Kept(*kept), Kept(matrices[1]));
+    }
+  }
+  emulation::SetDeviceMemory(before.total);
+  EXPECT_EQ(device_->Memory()->free, before.free);
+  EXPECT_EQ(device_->Memory()->taken, before.taken);
+}
+#endif
+
 TEST_F(PackTest, RefusesWhatIsNoMatrix) {
   const std::byte byte{};
   const WeightRows fp8{&byte, DType::kFp8E4M3, 1};

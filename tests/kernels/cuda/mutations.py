@@ -183,7 +183,7 @@ MUTATIONS = [
     ("cuda_device.cc", DEVICE, "*", "what hangs frees memory", "    if (state->hangs) return;\n", ""),
     ("cuda_device.cc", DEVICE, "*", "what hangs has not been given up", "state_->hangs = true;", ""),
     ("cuda_device.cc", DEVICE, "*", "lanes that hang are destroyed", "lane.Abandon();", ";"),
-    ("cuda_device.cc", DEVICE, "*", "pinned memory is counted", "pinned ? 0 : bytes", "bytes"),
+    ("cuda_device.cc", DEVICE, "*", "pinned memory is counted", "pinned ? 0 : CudaSlices", "CudaSlices"),
     ("cuda_device.cc", DEVICE, "*", "all lanes are one",
      "CudaLane& LaneOf(Lane lane) { return lanes_[static_cast<int>(lane)]",
      "CudaLane& LaneOf(Lane lane) { return lanes_[0]"),

@@ -50,11 +50,11 @@ class SecondDeviceTest : public CudaDeviceTest {
 TEST_F(SecondDeviceTest, HasItsOwnMemory) {
   const int64_t first = FreeOf(0), second = FreeOf(1);
   {
-    const auto buffer = second_->Allocate(1 << 20, MemoryKind::kDevice);
+    const auto buffer = second_->Allocate(2 << 20, MemoryKind::kDevice);
     ASSERT_TRUE(buffer.ok()) << buffer.status();
     Leave();
-    EXPECT_EQ(FreeOf(1), second - (1 << 20));
-    EXPECT_EQ(second_->Memory()->free, second - (1 << 20));
+    EXPECT_EQ(FreeOf(1), second - (4 << 20));
+    EXPECT_EQ(second_->Memory()->free, second - (4 << 20));
     Leave();
   }
   EXPECT_EQ(FreeOf(1), second);

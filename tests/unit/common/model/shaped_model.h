@@ -14,8 +14,6 @@
 // Random models of two layers, in f32, of the families and sizes that a test names.
 namespace baton {
 
-inline constexpr int kShapedExperts = 5;
-
 struct ModelShape {
   const char* name;
   const char* family;  // model_type, of the architecture.
@@ -28,6 +26,7 @@ struct ModelShape {
   bool bias = false;  // Of all that the family has.
   bool tied = false;
   int64_t window = 0;
+  int experts = 5;    // Of families that have some.
   bool other = false;  // What else the family may be: post-norm, sequential, ...
   std::vector<int> sizes = {2, 4, 8};
 };
@@ -110,8 +109,8 @@ class ShapedWeights {
   void Experts(const std::string& layer) {
     const bool mixtral = Is("mixtral");
     const std::string name = layer + (mixtral ? "block_sparse_moe." : "mlp.");
-    Matrix(name + "gate", kShapedExperts, shape_.hidden, false);
-    for (int e = 0; e < kShapedExperts; ++e) {
+    Matrix(name + "gate", shape_.experts, shape_.hidden, false);
+    for (int e = 0; e < shape_.experts; ++e) {
       const std::string expert = name + "experts." + std::to_string(e) + ".";
       if (mixtral) {
         Mlp(expert, shape_.ffn, {"w1", "w3", "w2"});
@@ -241,9 +240,9 @@ inline std::string ConfigOf(const ModelShape& shape) {
   if (shape.window > 0) config["sliding_window"] = shape.window;
   if (family == "gemma3_text") config["sliding_window_pattern"] = 2;
   if (family == "phi3") config["partial_rotary_factor"] = 0.75;
-  if (family == "mixtral") config["num_local_experts"] = kShapedExperts;
+  if (family == "mixtral") config["num_local_experts"] = shape.experts;
   if (family == "qwen2_moe" || family == "qwen3_moe") {
-    config.update({{"num_experts", kShapedExperts},
+    config.update({{"num_experts", shape.experts},
                    {"num_experts_per_tok", 3},
                    {"moe_intermediate_size", shape.ffn},
                    {"shared_expert_intermediate_size", 2 * shape.ffn},
