@@ -3,105 +3,8 @@
 namespace baton {
 namespace {
 
+// Norms: tests/kernels/norms_test.cc, for all devices.
 class ElementwiseTest : public KernelTest {};
-
-template <typename T>
-std::vector<T> NormLoop(const std::vector<float>& x, const std::vector<float>& weight, double eps,
-                        bool one_plus) {
-  const size_t dim = weight.size();
-  std::vector<T> out;
-  for (size_t row = 0; row < x.size(); row += dim) {
-    T squares = 0;
-    for (size_t i = 0; i < dim; ++i) squares += T{x[row + i]} * T{x[row + i]};
-    const T inverse = T{1} / std::sqrt(squares / static_cast<T>(dim) + static_cast<T>(eps));
-    for (size_t i = 0; i < dim; ++i) {
-      out.push_back(T{x[row + i]} * inverse * (T{weight[i]} + (one_plus ? T{1} : T{0})));
-    }
-  }
-  return out;
-}
-
-TEST_P(ElementwiseTest, RmsNormAgreesWithDoubleLoop) {
-  for (const int64_t dim : {1, 8, 10, 16, 33, 192, 1000}) {
-    for (const bool one_plus : {false, true}) {
-      const std::vector<float> x = RandomFloats(dim, 5 * dim);
-      const std::vector<float> weight = RandomFloats(dim + 1, dim);
-      GuardedFloats out(5 * dim);
-      const RmsNormArgs args{.x = x.data(),
-                             .x_stride = dim,
-                             .num_tokens = 5,
-                             .dim = dim,
-                             .weight = weight.data(),
-                             .one_plus_weight = one_plus,
-                             .eps = 1e-5f,
-                             .out = out.data(),
-                             .out_stride = dim};
-      ASSERT_TRUE(kernels_->RmsNorm(args).ok());
-      EXPECT_TRUE(out.GuardsIntact());
-      ExpectAccurate(out.values(), NormLoop<float>(x, weight, 1e-5f, one_plus),
-                     NormLoop<double>(x, weight, 1e-5f, one_plus), std::to_string(dim));
-    }
-  }
-}
-
-TEST_P(ElementwiseTest, RmsNormAddsToTheResidualFirst) {
-  const int64_t dim = 21;
-  const std::vector<float> x = RandomFloats(1, 3 * dim);
-  const std::vector<float> before = RandomFloats(2, 3 * dim);
-  const std::vector<float> weight = RandomFloats(3, dim);
-  std::vector<float> sum(3 * dim);
-  for (size_t i = 0; i < sum.size(); ++i) sum[i] = before[i] + x[i];
-  GuardedFloats residual(3 * dim), out(3 * dim);
-  std::copy(before.begin(), before.end(), residual.data());
-  ASSERT_TRUE(kernels_
-                  ->RmsNorm({.x = x.data(),
-                             .x_stride = dim,
-                             .num_tokens = 3,
-                             .dim = dim,
-                             .weight = weight.data(),
-                             .eps = 1e-6f,
-                             .residual = residual.data(),
-                             .out = out.data(),
-                             .out_stride = dim})
-                  .ok());
-  EXPECT_EQ(residual.values(), sum);
-  EXPECT_TRUE(residual.GuardsIntact());
-  ExpectAccurate(out.values(), NormLoop<float>(sum, weight, 1e-6f, false),
-                 NormLoop<double>(sum, weight, 1e-6f, false), "residual");
-}
-
-TEST_P(ElementwiseTest, RmsNormOfHeadsInPlaceTouchesOnlyThoseHeads) {
-  const int64_t dim = 10, heads = 3, stride = 50;
-  const std::vector<float> x = RandomFloats(4, 2 * stride);
-  const std::vector<float> weight = RandomFloats(5, dim);
-  std::vector<float> got = x;
-  ASSERT_TRUE(kernels_
-                  ->RmsNorm({.x = got.data(),
-                             .x_stride = stride,
-                             .num_tokens = 2,
-                             .rows_per_token = heads,
-                             .dim = dim,
-                             .weight = weight.data(),
-                             .eps = 1e-6f,
-                             .round_to = DType::kBF16,
-                             .out = got.data(),
-                             .out_stride = stride})
-                  .ok());
-  for (int64_t t = 0; t < 2; ++t) {
-    const auto row = x.begin() + t * stride;
-    const std::vector<float> dense(row, row + heads * dim);
-    const std::vector<float> expected =
-        Rounded(DType::kBF16, NormLoop<float>(dense, weight, 1e-6f, false));
-    for (int64_t i = 0; i < stride; ++i) {
-      if (i < heads * dim) {
-        EXPECT_NEAR(got[t * stride + i], expected[i], std::fabs(expected[i]) * 0x1p-7) << i;
-        EXPECT_EQ(FloatBits(got[t * stride + i]) & 0xffffu, 0u);
-      } else {
-        EXPECT_EQ(got[t * stride + i], row[i]);
-      }
-    }
-  }
-}
 
 TEST_P(ElementwiseTest, RopeRotatesHalvesAndLeavesTheRest) {
   for (const auto& [dim, rotary] : {std::pair{8, 8}, {10, 10}, {80, 80}, {64, 32}, {6, 2}}) {
@@ -203,26 +106,6 @@ TEST_P(ElementwiseTest, RowsMayHaveGaps) {
   gated.out = out.data();
   ASSERT_TRUE(kernels_->ActivationAndMul(gated).ok());
   expect_rows(out, dense);
-
-  const std::vector<float> x = RandomFloats(9, tokens * dim), weight = RandomFloats(3, dim);
-  std::vector<float> residual = RandomFloats(7, tokens * dim);
-  std::vector<float> rows = spread(residual, dim);
-  RmsNormArgs norm{.x = x.data(),
-                   .x_stride = dim,
-                   .num_tokens = tokens,
-                   .dim = dim,
-                   .weight = weight.data(),
-                   .residual = residual.data(),
-                   .out = dense.data(),
-                   .out_stride = dim};
-  ASSERT_TRUE(kernels_->RmsNorm(norm).ok());
-  std::vector<float> again(tokens * dim);
-  norm.residual = rows.data();
-  norm.residual_stride = stride;
-  norm.out = again.data();
-  ASSERT_TRUE(kernels_->RmsNorm(norm).ok());
-  EXPECT_EQ(again, dense);
-  expect_rows(rows, residual);
 
   const std::vector<float> weights = RandomFloats(4, 5 * dim);
   const WeightRows part{reinterpret_cast<const std::byte*>(weights.data()), DType::kF32, 5};
@@ -382,43 +265,6 @@ TEST_P(ElementwiseTest, ActivationAgreesWithItsFormulaFromFarBelowToFarAboveZero
     EXPECT_TRUE(out.GuardsIntact());
     for (int64_t i = 0; i < n; ++i) {
       EXPECT_NEAR(out.data()[i], ActivationOf(activation, x[i]), 3e-6) << x[i];
-    }
-  }
-}
-
-TEST_P(ElementwiseTest, LayerNormAgreesWithDoubleLoop) {
-  for (const int64_t dim : {1, 8, 10, 33, 768}) {
-    for (const bool has_bias : {true, false}) {
-      const int64_t stride = dim + 3;
-      std::vector<float> x = RandomFloats(dim, 4 * stride);
-      for (float& f : x) f = f * 3 + 5;
-      const std::vector<float> weight = RandomFloats(dim + 1, dim);
-      const std::vector<float> bias = RandomFloats(dim + 2, dim);
-      GuardedFloats out(4 * dim);
-      ASSERT_TRUE(kernels_
-                      ->LayerNorm({.x = x.data(),
-                                   .x_stride = stride,
-                                   .num_tokens = 4,
-                                   .dim = dim,
-                                   .weight = weight.data(),
-                                   .bias = has_bias ? bias.data() : nullptr,
-                                   .eps = 1e-5f,
-                                   .out = out.data(),
-                                   .out_stride = dim})
-                      .ok());
-      EXPECT_TRUE(out.GuardsIntact());
-      for (int64_t t = 0; t < 4; ++t) {
-        const float* row = x.data() + t * stride;
-        double mean = 0, variance = 0;
-        for (int64_t i = 0; i < dim; ++i) mean += row[i] / static_cast<double>(dim);
-        for (int64_t i = 0; i < dim; ++i) {
-          variance += (row[i] - mean) * (row[i] - mean) / static_cast<double>(dim);
-        }
-        for (int64_t i = 0; i < dim; ++i) {
-          const double y = (row[i] - mean) / std::sqrt(variance + double{1e-5f}) * weight[i];
-          EXPECT_NEAR(out.data()[t * dim + i], y + (has_bias ? bias[i] : 0), 1e-5) << dim;
-        }
-      }
     }
   }
 }
