@@ -97,7 +97,6 @@ class RouterNode : public Node<RouterMail> {
   void Dispatch(Time now);
   bool MayJoin(SequenceState& sequence, Time now);
   void Join(SequenceState& sequence, Time now);
-  void DispatchHolders(Time now);
   bool DispatchWaiting(Time now);
   bool ReserveFor(const SequenceState& sequence, Time now);
   bool Assign(SequenceState& sequence, Time now);

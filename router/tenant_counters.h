@@ -43,7 +43,6 @@ class TenantCounters {
   void Charge(TenantAccount& account, int64_t tokens);
 
   size_t num_active() const { return active_.size(); }
-  size_t num_remembered() const { return debts_.size(); }
 
  private:
   // Of the active; the floor if there are none.

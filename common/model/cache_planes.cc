@@ -15,12 +15,4 @@ CachePlane PlaneOf(const KvCache& cache, int32_t layer, KvPlane plane) {
           .block_stride = int64_t{group.num_kv_heads} * block_size * dim};
 }
 
-std::vector<CachePlane> AllPlanes(const KvCache& cache) {
-  std::vector<CachePlane> planes;
-  for (int32_t layer = 0; layer < NumLayers(cache.layout()); ++layer) {
-    for (KvPlane plane : {KvPlane::kK, KvPlane::kV}) planes.push_back(PlaneOf(cache, layer, plane));
-  }
-  return planes;
-}
-
 }  // namespace baton

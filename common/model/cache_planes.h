@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "common/kv_cache/kv_cache.h"
 #include "kernels/api/cache_args.h"
@@ -10,8 +9,5 @@ namespace baton {
 
 // One plane of a layer as the operators take it. Borrowed from `cache`.
 CachePlane PlaneOf(const KvCache& cache, int32_t layer, KvPlane plane);
-
-// K and V of every layer.
-std::vector<CachePlane> AllPlanes(const KvCache& cache);
 
 }  // namespace baton

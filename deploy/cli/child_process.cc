@@ -69,7 +69,6 @@ void LogFile::WriteLine(absl::string_view line) {
   }
   const std::string text = absl::StrCat(line, "\n");
   const ssize_t written = fd_ < 0 ? -1 : write(fd_, text.data(), text.size());
-  if (written != static_cast<ssize_t>(text.size())) ++dropped_lines_;
   if (written > 0) bytes_ += written;
 }
 

@@ -22,7 +22,7 @@ struct ProcessSpec {
   std::vector<std::string> arguments;  // Without argv[0].
 };
 
-// A log file that is turned over to FILE.1 at `max_bytes`. A full disk drops lines and counts them.
+// A log file that is turned over to FILE.1 at `max_bytes`. A full disk drops lines.
 class LogFile {
  public:
   // Starts the file anew, or goes on at its end with `keep`.
@@ -32,7 +32,6 @@ class LogFile {
   LogFile& operator=(const LogFile&) = delete;
 
   void WriteLine(absl::string_view line);
-  int64_t dropped_lines() const { return dropped_lines_; }
 
  private:
   void Open(bool truncate);
@@ -41,7 +40,6 @@ class LogFile {
   const int64_t max_bytes_;
   int fd_ = -1;
   int64_t bytes_ = 0;
-  int64_t dropped_lines_ = 0;
 };
 
 // One child of the supervisor: the process, the pipe that carries its stdout and stderr, and the

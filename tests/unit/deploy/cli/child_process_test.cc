@@ -192,7 +192,6 @@ TEST_F(ChildProcessTest, MissingProgramIsNamedWithItsCure) {
 TEST_F(ChildProcessTest, LogFileTurnsOverAtItsLimit) {
   LogFile log(log_, /*keep=*/false, /*max_bytes=*/100);
   for (int i = 0; i < 30; ++i) log.WriteLine("0123456789");
-  EXPECT_EQ(log.dropped_lines(), 0);
   EXPECT_LE(std::filesystem::file_size(log_), 111u + 11u);
   EXPECT_GT(std::filesystem::file_size(log_ + ".1"), 100u);
 }
@@ -202,12 +201,6 @@ TEST_F(ChildProcessTest, KeptLogCountsWhatItHolds) {
   LogFile log(log_, /*keep=*/true, /*max_bytes=*/100);
   log.WriteLine("of the next start");
   EXPECT_EQ(std::filesystem::file_size(log_ + ".1"), 101u);
-}
-
-TEST_F(ChildProcessTest, LogOnAFullDiskDropsAndCounts) {
-  LogFile log("/dev/full");
-  log.WriteLine("lost");
-  EXPECT_EQ(log.dropped_lines(), 1);
 }
 
 }  // namespace
