@@ -34,8 +34,6 @@ constexpr Exported kExported[] = {
      &nccl::CarrierCounters::held_slots, MetricKind::kGauge},
 };
 
-}  // namespace
-
 absl::StatusOr<std::shared_ptr<const nccl::Library>> OpenNccl(const Device& device) {
   if (device.info().unified) {
     return absl::FailedPreconditionError("it lies in the CPU's memory, which NCCL does not carry");
@@ -48,6 +46,27 @@ absl::StatusOr<std::shared_ptr<const nccl::Library>> OpenNccl(const Device& devi
   }
   ASSIGN_OR_RETURN(std::unique_ptr<nccl::Library> library, nccl::Library::Open(path));
   return std::shared_ptr<const nccl::Library>(std::move(library));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const nccl::Library>> ChooseNccl(const Device& device,
+                                                                const std::string& kv_transport,
+                                                                bool kv_tls) {
+  if (kv_transport == "tcp") return absl::FailedPreconditionError("--kv-transport tcp");
+  const bool is_asked_for = kv_transport == "nccl";
+  if (kv_tls && !is_asked_for) {
+    return absl::FailedPreconditionError("K/V goes over TLS, and NCCL does not encrypt");
+  }
+  auto nccl = OpenNccl(device);
+  if (!nccl.ok()) {
+    Log(is_asked_for ? LogLevel::kWarning : LogLevel::kInfo, "K/V goes over TCP",
+        {{"why", std::string(nccl.status().message())}});
+  } else if (kv_tls) {
+    Log(LogLevel::kWarning, "K/V over NCCL is not encrypted, though over TCP it goes over TLS",
+        {{"cure", "--kv-transport auto, or a network between the GPUs that nobody else reaches"}});
+  }
+  return nccl;
 }
 
 nccl::Staging::Options StagingFor(const DeviceMemory& memory) {
@@ -79,6 +98,7 @@ std::string KvPathsJson(const KvPaths& paths) {
                      {"why", state.why}});
   }
   const nlohmann::json page = {{"asked_for", paths.is_asked_for},
+                               {"tls", paths.has_tls},
                                {"nccl", text(paths.version)},
                                {"why", paths.why},
                                {"links", std::move(links)}};

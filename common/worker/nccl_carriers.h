@@ -13,10 +13,13 @@
 
 namespace baton {
 
-// NCCL for K/V that lies on this device. FAILED_PRECONDITION and NOT_FOUND say why there is none:
-// memory of the CPU, no library or an old one; an emulated GPU takes only one that
-// BATON_NCCL_LIBRARY names.
-absl::StatusOr<std::shared_ptr<const nccl::Library>> OpenNccl(const Device& device);
+// NCCL for K/V that lies on this device, as --kv-transport says. The status tells why K/V goes over
+// TCP, with all workers: memory of the CPU, no library or an old one; an emulated GPU takes only
+// one that BATON_NCCL_LIBRARY names. NCCL does not encrypt: where the K/V plane is under TLS it is
+// taken only if it was asked for by name, and the log warns.
+absl::StatusOr<std::shared_ptr<const nccl::Library>> ChooseNccl(const Device& device,
+                                                                const std::string& kv_transport,
+                                                                bool kv_tls);
 
 // Memory of the staging slots: less on small GPUs.
 nccl::Staging::Options StagingFor(const DeviceMemory& memory);
@@ -31,12 +34,13 @@ struct KvPaths {
     nccl::LinkState state;
   };
   bool is_asked_for = false;  // --kv-transport nccl.
+  bool has_tls = false;       // Over TCP; not over NCCL.
   int version = 0;            // Of NCCL here; 0: none, and
   std::string why;
   std::vector<Link> links;  // Of ranks that have NCCL, by rank.
 };
-// For GET /kv: {"asked_for", "nccl": "2.23.4" or "", "why": why none, "links": [{"rank", "peer",
-// "peer_nccl", "sends", "transport": "nccl" or "tcp", "why"}]}.
+// For GET /kv: {"asked_for", "tls", "nccl": "2.23.4" or "", "why": why none, "links": [{"rank",
+// "peer", "peer_nccl", "sends", "transport": "nccl" or "tcp", "why"}]}.
 std::string KvPathsJson(const KvPaths& paths);
 
 // baton_nccl_* and baton_kv_links. `read` may be called from any thread.

@@ -226,20 +226,6 @@ absl::Status WorkerRuntime::Load() {
   return absl::OkStatus();
 }
 
-// The status says why K/V goes over TCP, with all workers.
-absl::StatusOr<std::shared_ptr<const nccl::Library>> WorkerRuntime::FindNccl() const {
-  if (config_.kv_transport == "tcp") return absl::FailedPreconditionError("--kv-transport tcp");
-  if (config_.kv_tls() && config_.kv_transport != "nccl") {
-    return absl::FailedPreconditionError("K/V goes over TLS, and NCCL does not encrypt");
-  }
-  auto nccl = OpenNccl(*processors_[0].device);
-  if (!nccl.ok()) {
-    Log(config_.kv_transport == "nccl" ? LogLevel::kWarning : LogLevel::kInfo,
-        "K/V goes over TCP", {{"why", std::string(nccl.status().message())}});
-  }
-  return nccl;
-}
-
 absl::Status WorkerRuntime::Listen() {
   ASSIGN_OR_RETURN(secret_, NewSecret());
   ASSIGN_OR_RETURN(const std::vector<int> ports, ParseDataPorts(config_.data_port, config_.tp));
@@ -247,7 +233,8 @@ absl::Status WorkerRuntime::Listen() {
       .kv_heads = model_.info.layout.groups[0].num_kv_heads,
       .sink = [this](TransferEvent event) { transport_.OnEvent(std::move(event)); },
       .lost = EndWithDevice};
-  const auto nccl = FindNccl();
+  const auto nccl =
+      ChooseNccl(*processors_[0].device, config_.kv_transport, config_.kv_tls());
   if (nccl.ok()) options.nccl = *nccl;
   if (!nccl.ok()) options.why_no_nccl = std::string(nccl.status().message());
   options.tcp.transport.secret = secret_;
@@ -266,6 +253,7 @@ absl::Status WorkerRuntime::Listen() {
   kv_paths_ = [this, transport] {
     KvPaths paths = transport->kv_paths();
     paths.is_asked_for = config_.kv_transport == "nccl";
+    paths.has_tls = config_.kv_tls();
     return KvPathsJson(paths);
   };
   if (nccl.ok()) {

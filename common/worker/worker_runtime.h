@@ -23,7 +23,6 @@
 #include "common/rpc/worker_server.h"
 #include "common/telemetry/metrics.h"
 #include "common/transport/kv_transport.h"
-#include "common/transport/nccl/nccl_library.h"
 #include "common/transport/pair_key.h"
 #include "common/worker/mailing_runner.h"
 #include "common/worker/mailing_transport.h"
@@ -86,7 +85,6 @@ class WorkerRuntime {
   absl::Status Load();
   absl::StatusOr<DType> ComputeDType(DType weights) const;
   absl::Status MakeProcessors(int32_t threads);
-  absl::StatusOr<std::shared_ptr<const nccl::Library>> FindNccl() const;
   absl::Status Listen();
   absl::Status Begin(WorkerNodePtr node, std::function<WorkerSnapshot()> read);
   absl::Status ServeMetrics();

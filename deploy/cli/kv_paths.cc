@@ -68,13 +68,16 @@ std::map<std::pair<std::string, std::string>, Pair> PairsOf(const json& paths) {
   return pairs;
 }
 
-std::string LineOf(const Pair& pair, const std::string& version) {
+// `worker` sends.
+std::string LineOf(const Pair& pair, const json& worker) {
   const int all = pair.over_nccl + pair.over_tcp;
   const std::string of = all == 1 ? "" : absl::StrCat(" (", all, " links)");
-  if (pair.over_tcp == 0) return absl::StrCat("NCCL ", version, of);
+  const std::string nccl = absl::StrCat(
+      "NCCL ", NcclOf(worker), IsTrue(worker, "tls") ? ", unlike TCP here not encrypted" : "");
+  if (pair.over_tcp == 0) return absl::StrCat(nccl, of);
   const std::string why = absl::StrJoin(pair.why, "; ");
   if (pair.over_nccl == 0) return absl::StrCat("TCP", of, ": ", why);
-  return absl::StrCat("NCCL ", version, ", but ", pair.over_tcp, " of ", all, " links TCP: ", why);
+  return absl::StrCat(nccl, ", but ", pair.over_tcp, " of ", all, " links TCP: ", why);
 }
 
 }  // namespace
@@ -113,6 +116,7 @@ json JoinKvPaths(const RunState& state, const json& pages) {
       links.push_back(std::move(link));
     }
     joined[name] = {{"asked_for", IsTrue(page, "asked_for")},
+                    {"tls", IsTrue(page, "tls")},
                     {"nccl", NcclOf(page)},
                     {"why", StringOr(page, "why")},
                     {"links", links}};
@@ -124,7 +128,7 @@ std::vector<std::string> KvPathLines(const json& paths) {
   std::vector<std::string> lines;
   for (const auto& [names, pair] : PairsOf(paths)) {
     lines.push_back(absl::StrCat(names.first, " -> ", names.second, ": K/V over ",
-                                 LineOf(pair, NcclOf(paths[names.first]))));
+                                 LineOf(pair, paths[names.first])));
   }
   bool is_of_interest = false;
   for (const auto& [name, worker] : paths.items()) {

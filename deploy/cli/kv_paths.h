@@ -10,8 +10,8 @@
 namespace baton::cli {
 
 // How K/V goes between the workers of a cluster, as GET /kv of each says: {name: {"asked_for",
-// "nccl", "why", "links"}}, where a link's "peer" begins with the peer's name. Of those in `names`
-// that answer.
+// "tls", "nccl", "why", "links"}}, where a link's "peer" begins with the peer's name. Of those in
+// `names` that answer.
 nlohmann::json AskKvPaths(const RunState& state, const std::vector<std::string>& names);
 
 // `pages` are the answers by the workers' names. Links to workers that are gone are left out.

@@ -1,8 +1,12 @@
 #include "common/worker/nccl_carriers.h"
 
+#include <stdlib.h>
+
+#include "common/telemetry/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/make_device.h"
+#include "tests/late_device/late_device.h"
 
 namespace baton {
 namespace {
@@ -12,9 +16,31 @@ using testing::HasSubstr;
 TEST(NcclCarriersTest, KvInTheMemoryOfACpuIsNotForNccl) {
   const auto processors = MakeDevice({.device = "cpu"});
   ASSERT_TRUE(processors.ok()) << processors.status();
-  const auto nccl = OpenNccl(*processors->device);
+  const auto nccl = ChooseNccl(*processors->device, "nccl", /*kv_tls=*/false);
   EXPECT_EQ(nccl.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(nccl.status().message(), HasSubstr("the CPU's memory"));
+}
+
+// It does not encrypt: beside TLS only who asks for it by name gets it, and is told.
+TEST(NcclCarriersTest, BesideTlsNcclIsForThoseWhoNameItAndTheLogWarns) {
+  setenv(nccl::kLibraryVariable, BATON_STUB_NCCL, /*overwrite=*/1);
+  SetLogLevel(LogLevel::kWarning);
+  const LateDevice device({});
+  const auto choose = [&](const std::string& transport, bool kv_tls) {
+    testing::internal::CaptureStderr();
+    const absl::Status status = ChooseNccl(device, transport, kv_tls).status();
+    FlushLog();
+    return std::pair(std::string(status.message()), testing::internal::GetCapturedStderr());
+  };
+  EXPECT_EQ(choose("auto", false), std::pair(std::string(), std::string()));
+  EXPECT_EQ(choose("nccl", false), std::pair(std::string(), std::string()));
+  EXPECT_EQ(choose("tcp", true).first, "--kv-transport tcp");
+  EXPECT_THAT(choose("auto", true).first, HasSubstr("NCCL does not encrypt"));
+  const auto [refused, log] = choose("nccl", true);
+  EXPECT_EQ(refused, "");
+  EXPECT_THAT(log, HasSubstr("K/V over NCCL is not encrypted"));
+  SetLogLevel(LogLevel::kInfo);
+  unsetenv(nccl::kLibraryVariable);
 }
 
 TEST(NcclCarriersTest, SmallGpusGiveLessToStagingAndAnyFrameFits) {
@@ -51,10 +77,10 @@ TEST(NcclCarriersTest, PathsAreAPageOfJson) {
   EXPECT_EQ(KvPathsJson(paths),
             R"({"asked_for":false,"links":[{"peer":"5 rank 0","peer_nccl":"2.21.5","rank":1,)"
             R"("sends":true,"transport":"tcp","why":"another \"version\""}],)"
-            R"("nccl":"2.23.4","why":""})"
+            R"("nccl":"2.23.4","tls":false,"why":""})"
             "\n");
-  EXPECT_EQ(KvPathsJson({.is_asked_for = true, .why = "none"}),
-            R"({"asked_for":true,"links":[],"nccl":"","why":"none"})" "\n");
+  EXPECT_EQ(KvPathsJson({.is_asked_for = true, .has_tls = true, .why = "none"}),
+            R"({"asked_for":true,"links":[],"nccl":"","tls":true,"why":"none"})" "\n");
 }
 
 }  // namespace

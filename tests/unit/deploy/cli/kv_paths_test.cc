@@ -60,6 +60,14 @@ TEST(KvPathsTest, EachPairSaysWhatCarriesItsKvAndWhyNotNccl) {
                           "decode-1: no NCCL, K/V over TCP: no library"));
 }
 
+TEST(KvPathsTest, NcclBesideTlsIsSaidToBeInPlaintext) {
+  json page = Page("2.23.4", {Link(0, "000000000000000b rank 0", true, "")});
+  page["tls"] = true;
+  EXPECT_THAT(KvPathLines(JoinKvPaths(State(), {{"prefill-0", page}})),
+              ElementsAre("prefill-0 -> decode-0: K/V over NCCL 2.23.4, unlike TCP here not "
+                          "encrypted"));
+}
+
 TEST(KvPathsTest, WhereNobodyHasNcclNothingIsSaid) {
   const json paths = JoinKvPaths(State(), {{"decode-1", Page("", json::array(), "a CPU")}});
   EXPECT_THAT(KvPathLines(paths), IsEmpty());
