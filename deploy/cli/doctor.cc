@@ -99,7 +99,12 @@ std::vector<Finding> AskRemote(const RemoteOptions& options) {
              .fact = "not asked",
              .cure = std::string(cluster.status().message())}};
   }
-  return ExamineRemote(options.router, cluster->Status());
+  const absl::StatusOr<nlohmann::json> says = cluster->Status();
+  std::vector<Finding> findings = ExamineRemote(options.router, says);
+  if (!says.ok()) return findings;
+  const std::vector<Finding> ends = ExamineCertEnds(cluster->CertEnds(*says), UnixSeconds());
+  findings.insert(findings.end(), ends.begin(), ends.end());
+  return findings;
 }
 
 }  // namespace

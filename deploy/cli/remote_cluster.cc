@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/process/command_line.h"
 #include "common/rpc/audit_call.h"
+#include "common/rpc/peer_certificate.h"
 #include "common/telemetry/log.h"
 #include "deploy/cli/json_fields.h"
 
@@ -48,6 +49,19 @@ absl::StatusOr<WorkerAudit> RemoteCluster::AuditOf(const ListedWorker& worker) c
       CallAudit({.role = worker.role, .address = worker.address}, tls_.get(), kRemoteLimit);
   if (held.ok()) return held;
   return AboutServer(absl::StrCat(worker.name, " at ", worker.address), held.status());
+}
+
+json RemoteCluster::CertEnds(const json& router_says) const {
+  json ends = json::object();
+  const auto ask = [&](const std::string& name, const std::string& address, TlsRole role) {
+    const auto end = AskCertificateEnd(address, role, *tls_, kRemoteLimit);
+    if (end.ok()) ends[absl::StrCat(name, " at ", address)] = *end;
+  };
+  ask("router", router_, TlsRole::kRouter);
+  for (const ListedWorker& worker : WorkersOf(router_says)) {
+    ask(worker.name, worker.address, TlsRoleOf(worker.role));
+  }
+  return ends;
 }
 
 std::vector<ListedWorker> WorkersOf(const json& router_says) {

@@ -40,6 +40,10 @@ class RemoteCluster {
   // What a worker holds. The error names the worker.
   absl::StatusOr<WorkerAudit> AuditOf(const ListedWorker& worker) const;
 
+  // When their certificates end, of the router and of each worker in its status that answers: as
+  // cert_ends.h has it, by addresses.
+  nlohmann::json CertEnds(const nlohmann::json& router_says) const;
+
   const std::string& router() const { return router_; }
 
  private:

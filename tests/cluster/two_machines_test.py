@@ -8,6 +8,7 @@ import concurrent.futures
 import hashlib
 import json
 import pathlib
+import re
 import shutil
 import ssl
 import subprocess
@@ -201,6 +202,8 @@ class TwoMachinesTest(unittest.TestCase):
         code, out, _ = self.baton("b", "doctor", *by_admin)
         self.assertIn(f"{router} is ready", out)
         self.assertEqual(out.count(" is healthy"), 2, out)
+        self.assertEqual(set(re.findall(r"TLS +(\S+) at \S+: certificate ends \S+, in \d+ days", out)),
+                         {"router", "prefill-0", "decode-0"}, out)
         for command in ("status", "audit"):
             for certificates, said in [
                     (own / "router", "is of role router, and admin is needed"),

@@ -2,6 +2,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/unit/common/rpc/tls_cluster.h"
 
 namespace baton::cli {
 namespace {
@@ -48,6 +49,20 @@ TEST(RemoteClusterTest, TheDoctorSaysWhoIsNotWellAndWhy) {
   ASSERT_EQ(none.size(), 1u);
   EXPECT_EQ(none[0].fact, "nothing answers there");
   EXPECT_THAT(none[0].cure, HasSubstr("is r:7000 its --admin-port"));
+}
+
+TEST(RemoteClusterTest, CertificateEndsAreThoseOfWhoAnswers) {
+  const CertificateAuthority authority = NewAuthority("test.local", UnixSeconds());
+  const TlsWorker decode(authority, baton::Role::kDecode);
+  const TlsParty admin(authority, TlsRole::kAdmin);
+  const auto cluster =
+      RemoteCluster::Open({.router = "127.0.0.1:1", .tls_dir = admin.folder.path()});
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  const json says = {{"workers", {{{"role", "decode"}, {"address", decode.address()}},
+                                  {{"role", "prefill"}, {"address", decode.address()}}}}};
+  const json expected = {{absl::StrCat("decode-0 at ", decode.address()),
+                          decode.party.tls->current()->not_after_s}};
+  EXPECT_EQ(cluster->CertEnds(says), expected);
 }
 
 TEST(RemoteClusterTest, WhatIsMissingIsSaidByItsOption) {
