@@ -12,6 +12,7 @@ BANNED_EXCEPTIONS = {
     ("common/node/node_thread.h", "std::thread"): "the engine thread",
     ("common/base/clock.cc", "::now("): "the one place that reads the machine's clocks",
     ("common/rpc/connection.cc", "::now("): "deadlines in the form that gRPC takes them",
+    ("common/transport/nccl/blocking_calls.cc", "std::thread"): "NCCL's calls may never return",
     ("common/transport/nccl/blocking_calls.h", "std::thread"): "NCCL's calls may never return",
     ("common/transport/tcp/tcp_kv_transport.cc", "std::thread"): "the transport's progress thread",
     ("common/transport/tcp/tcp_kv_transport.h", "std::thread"): "the transport's progress thread",

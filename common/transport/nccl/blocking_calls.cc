@@ -2,7 +2,6 @@
 
 #include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <utility>
 
 #include "common/base/this_thread.h"
@@ -23,9 +22,10 @@ struct BlockingCalls::Shared {
   bool stopped = false;
 };
 
-BlockingCalls::BlockingCalls(std::shared_ptr<const Library> library, Device* device)
-    : shared_(std::make_shared<Shared>(std::move(library), device)),
-      thread_([shared = shared_] { Run(shared); }) {}
+BlockingCalls::BlockingCalls(std::shared_ptr<const Library> library, Device* device, Post post)
+    : shared_(std::make_shared<Shared>(std::move(library), device)), post_(std::move(post)) {
+  if (post_ == nullptr) thread_ = std::thread([shared = shared_] { Run(shared); });
+}
 
 BlockingCalls::~BlockingCalls() {
   bool is_stuck;
@@ -34,6 +34,7 @@ BlockingCalls::~BlockingCalls() {
     shared_->stopped = true;
     is_stuck = shared_->in_call;
   }
+  if (!thread_.joinable()) return;
   shared_->changed.notify_all();
   is_stuck ? thread_.detach() : thread_.join();
 }
@@ -44,15 +45,19 @@ void BlockingCalls::Run(const std::shared_ptr<Shared>& shared) {
   while (true) {
     shared->changed.wait(lock, [&] { return shared->stopped || !shared->calls.empty(); });
     if (shared->stopped) return;
-    const Call call = shared->calls.front();
-    shared->calls.pop_front();
-    shared->in_call = true;
-    lock.unlock();
-    Result result = Do(*shared, call);
-    lock.lock();
-    shared->in_call = false;
-    shared->results.push_back(std::move(result));
+    RunNext(*shared, lock);
   }
+}
+
+void BlockingCalls::RunNext(Shared& shared, std::unique_lock<std::mutex>& lock) {
+  const Call call = shared.calls.front();
+  shared.calls.pop_front();
+  shared.in_call = true;
+  lock.unlock();
+  Result result = Do(shared, call);
+  lock.lock();
+  shared.in_call = false;
+  shared.results.push_back(std::move(result));
 }
 
 BlockingCalls::Result BlockingCalls::Do(const Shared& shared, const Call& call) {
@@ -84,7 +89,14 @@ void BlockingCalls::Add(const Call& call) {
     const std::lock_guard lock(shared_->mutex);
     shared_->calls.push_back(call);
   }
-  shared_->changed.notify_all();
+  if (post_ == nullptr) {
+    shared_->changed.notify_all();
+    return;
+  }
+  post_([shared = shared_] {
+    std::unique_lock lock(shared->mutex);
+    if (!shared->stopped) RunNext(*shared, lock);
+  });
 }
 
 void BlockingCalls::Make(PairId pair) { Add({.kind = Call::Kind::kMake, .pair = pair}); }

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -16,6 +18,9 @@ namespace baton::nccl {
 // communicator is that thread's from its begin to the Result, and from Abort on.
 class BlockingCalls {
  public:
+  // Runs what it is given later, one after the other in the order of the calls, or never.
+  using Post = std::function<void(std::function<void()> run)>;
+
   struct Result {
     enum class Kind : uint8_t { kMade, kAborted };
     Kind kind = Kind::kMade;
@@ -25,8 +30,8 @@ class BlockingCalls {
     Comm* comm = nullptr;  // kMade, OK: begun.
   };
 
-  // The device outlives this, unless a call never returns.
-  BlockingCalls(std::shared_ptr<const Library> library, Device* device);
+  // The device outlives this, unless a call never returns. `post` null: a thread of its own.
+  BlockingCalls(std::shared_ptr<const Library> library, Device* device, Post post = nullptr);
   // Of a call that has not returned the thread is left behind.
   ~BlockingCalls();
 
@@ -54,10 +59,12 @@ class BlockingCalls {
   struct Shared;
 
   static void Run(const std::shared_ptr<Shared>& shared);
+  static void RunNext(Shared& shared, std::unique_lock<std::mutex>& lock);
   static Result Do(const Shared& shared, const Call& call);
   void Add(const Call& call);
 
   const std::shared_ptr<Shared> shared_;
+  const Post post_;
   std::deque<PairId> begun_;  // And not taken, in the order of the calls.
   std::thread thread_;
 };

@@ -14,7 +14,7 @@ Communicators::Communicators(std::shared_ptr<const Library> library, Device& dev
       device_(device),
       options_(options),
       on_lost_(std::move(on_lost)),
-      calls_(std::move(library), &device) {}
+      calls_(std::move(library), &device, options.post) {}
 
 void Communicators::CheckDevice(const absl::Status& status) const {
   if (status.ok()) return;

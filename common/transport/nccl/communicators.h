@@ -41,6 +41,7 @@ class Communicators {
   struct Options {
     Duration init_limit = std::chrono::seconds(10);
     Duration abort_limit = std::chrono::seconds(2);
+    BlockingCalls::Post post;  // Of calls that may take long; null: a thread.
   };
 
   using OnLost = std::function<void(const absl::Status&)>;

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -71,6 +72,11 @@ absl::StatusOr<std::unique_ptr<Library>> Library::Open(const std::string& path) 
         absl::StrCat(path, " has no ", missing, ": not NCCL, or one before ",
                      VersionText(kOldestVersion)));
   }
+  return Of(path, entries);
+}
+
+absl::StatusOr<std::unique_ptr<Library>> Library::Of(std::string path,
+                                                     const EntryPoints& entries) {
   int version = 0;
   if (const Result result = entries.GetVersion(&version); result != Result::kSuccess) {
     return absl::FailedPreconditionError(
@@ -81,7 +87,7 @@ absl::StatusOr<std::unique_ptr<Library>> Library::Open(const std::string& path) 
                                                       ", older than ",
                                                       VersionText(kOldestVersion)));
   }
-  return std::unique_ptr<Library>(new Library(path, entries, version));
+  return std::unique_ptr<Library>(new Library(std::move(path), entries, version));
 }
 
 absl::Status Library::ToStatus(Result result, absl::string_view call, Comm* comm) const {

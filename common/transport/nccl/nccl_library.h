@@ -33,6 +33,8 @@ class Library {
  public:
   // NOT_FOUND: no such library; FAILED_PRECONDITION: older than 2.18, or not NCCL. Reads no GPU.
   static absl::StatusOr<std::unique_ptr<Library>> Open(const std::string& path = LibraryPath());
+  // The same of entry points that are there already; `path` says whose.
+  static absl::StatusOr<std::unique_ptr<Library>> Of(std::string path, const EntryPoints& entries);
 
   int version() const { return version_; }
   const std::string& path() const { return path_; }
