@@ -232,6 +232,12 @@ void NcclCarrier::GiveUp() {
     Say(link, {.kind = Word::Kind::kNever});
     Drop(&link, "an abort of NCCL does not return", /*tell=*/false);
   }
+  // Of pairs that were aborted in time too: the event behind theirs may never come.
+  for (const auto& [id, pair] : pairs_) {
+    if (!pair.was_up) continue;
+    pair.receives ? Do(receiving_.OnAbortStuck(id)) : sending_.OnAbortStuck(id);
+  }
+  leaked_slots_ = sending_.slots().leaked() + receiving_.slots().leaked();
 }
 
 void NcclCarrier::OnEvent(const Communicators::Event& event) {
@@ -266,11 +272,6 @@ void NcclCarrier::OnEvent(const Communicators::Event& event) {
       ++pairs_stuck_;
       pair.is_aborted = true;
       GiveUp();  // Before its slots go to others.
-      if (pair.was_up) {
-        pair.receives ? Do(receiving_.OnAbortStuck(event.pair))
-                      : sending_.OnAbortStuck(event.pair);
-      }
-      leaked_slots_ = sending_.slots().leaked() + receiving_.slots().leaked();
       return;
   }
 }
