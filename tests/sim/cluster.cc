@@ -25,6 +25,8 @@ Cluster::Cluster(uint64_t seed, const Scenario& scenario)
                      .violation = [this](std::string what) { Violation(what); }});
   }
   if (scenario.staged) fabric_.StagePools();
+  if (scenario.nccl) fabric_.UseNccl(seed);
+  if (scenario.has_only_nccl_faults()) fabric_.OnlyNcclFails();
   BuildHosts(seed);
   clients_.on_failure = [this](int router, const ValidRequest& request, Time submitted,
                                const absl::Status& status) {
@@ -334,6 +336,7 @@ std::string Cluster::Report() const {
 Cluster::Totals Cluster::totals() const {
   Totals t = totals_;
   t.staged = fabric_.staged();
+  t.nccl = fabric_.nccl();
   t.events = world_.num_events();
   t.ok = clients_.num_ok;
   t.failed = clients_.num_failed;

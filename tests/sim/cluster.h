@@ -80,6 +80,7 @@ class Cluster {
     RouterCounters routers;
     RouterLedger::Totals router_economy;
     SimStager::Totals staged;
+    Fabric::NcclTotals nccl;
   };
   Totals totals() const;
 

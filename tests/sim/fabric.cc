@@ -92,6 +92,7 @@ FabricPort::FabricPort(Fabric& fabric, Host& host, int rank, Ranks ranks, Incarn
     stager_.emplace(world_, host_, memory_, &fabric_.staged_totals_, [this] { TurnSoon(); });
     options_.transport.stager = &*stager_;
   }
+  AddCarrier();
   connections_ = std::make_unique<Connections>(options_, &counters_, static_cast<Network*>(this));
   fabric_.ports_[place_] = this;
   fabric_.sizes_[place_.column] = ranks.size;
@@ -100,7 +101,10 @@ FabricPort::FabricPort(Fabric& fabric, Host& host, int rank, Ranks ranks, Incarn
 // Peers see the connections end, behind what was on its way.
 FabricPort::~FabricPort() {
   fabric_.ports_.erase(place_);
+  fabric_.nccl_totals_ += nccl();
   connections_.reset();
+  carrier_.reset();
+  if (gpu_ != nullptr) fabric_.nccl_->GpuDied(gpu_.get());
   for (const std::shared_ptr<Pipe>& pipe : pipes_) pipe->PortDied(this);
   for (TransferEvent& event : untold_) sink_(std::move(event));
   const absl::Status gone = absl::CancelledError("the process is gone");
@@ -185,6 +189,7 @@ void FabricPort::TurnSoon() {
 // ---- The progress thread -----------------------------------------------------------------------
 
 void FabricPort::Turn(absl::FunctionRef<void()> happens) {
+  if (gpu_ != nullptr) gpu_->Watch(host_.LocalNow());
   connections_->BeginTurn(host_.LocalNow());
   ExecuteCalls();
   happens();
@@ -237,6 +242,10 @@ void FabricPort::NoteDamaged(TicketId ticket) {
   if (auto it = expected_.find(ticket); it != expected_.end()) it->second.damaged = true;
 }
 
+void FabricPort::NoteData(TicketId ticket) {
+  if (auto it = expected_.find(ticket); it != expected_.end()) it->second.is_over_tcp = true;
+}
+
 // In an event of its own, as from the transport's thread.
 void FabricPort::Tell(TransferEvent event) {
   untold_.push_back(std::move(event));
@@ -255,6 +264,9 @@ void FabricPort::OnTransportEvent(TransferEvent event) {
   if (it == sending_.end()) return fabric_.violation_("a transfer ends twice");
   const StartArgs& args = it->second.args;
   if (event.status.ok()) CheckBytes(args, event.bytes);
+  if (fabric_.only_nccl_fails_ && absl::IsDeadlineExceeded(event.status)) {
+    fabric_.violation_("NCCL: a handoff is lost with its communicator");
+  }
   for (size_t b = args.first_token / memory_.block_size(); b < args.blocks.size(); ++b) {
     memory_.EndLoan(args.blocks[b]);
   }
@@ -306,6 +318,7 @@ void FabricPort::CheckEpochs() {
 
 void FabricPort::Check() {
   CheckEpochs();
+  CheckCarrier();
   for (const auto& [ticket, sending] : sending_) {
     const std::vector<BlockId>& blocks = sending.args.blocks;
     for (size_t b = sending.args.first_token / memory_.block_size(); b < blocks.size(); ++b) {

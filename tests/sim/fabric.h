@@ -12,7 +12,10 @@
 
 #include "absl/functional/function_ref.h"
 #include "common/transport/kv_transport.h"
+#include "common/transport/nccl/nccl_carrier.h"
 #include "common/transport/tcp/connections.h"
+#include "tests/sim/sim_gpu.h"
+#include "tests/sim/sim_nccl.h"
 #include "tests/sim/sim_stager.h"
 #include "tests/sim/tag_memory.h"
 #include "tests/sim/world.h"
@@ -21,13 +24,6 @@ namespace baton::sim {
 
 class FabricPort;
 class Pipe;
-
-// One rank of the worker at a column of the trace.
-struct Place {
-  int column = 0;
-  int rank = 0;
-  auto operator<=>(const Place&) const = default;
-};
 
 // The data network between all ranks of all workers: carries the bytes of the shipped socket
 // transport, takes time, cuts them into pieces, damages, repeats and loses them.
@@ -40,6 +36,22 @@ class Fabric {
   void StagePools() { staged_ = true; }
   // What the stagers have done.
   const SimStager::Totals& staged() const { return staged_totals_; }
+
+  // And most of these workers have NCCL, of two versions.
+  void UseNccl(uint64_t seed);
+  // Nothing else goes wrong: then no handoff fails for want of progress.
+  void OnlyNcclFails() { only_nccl_fails_ = true; }
+  struct NcclTotals {
+    int64_t received = 0;  // Batches.
+    int64_t pairs_up = 0;
+    int64_t pairs_failed = 0;
+    int64_t pairs_stuck = 0;
+    int64_t leaked_slots = 0;
+    int64_t other_version = 0;  // Connections that were told so.
+    NcclTotals& operator+=(const NcclTotals& other);
+  };
+  // Of processes that are gone, and of those that live.
+  NcclTotals nccl() const;
 
   // What `from` sends does not reach `to` until then.
   void Block(Place from, Place to, Time until);
@@ -62,11 +74,18 @@ class Fabric {
   Time Arrival(Place from, Place to, Time last);
   FabricPort* Find(Place place) const;
   static std::optional<Place> PlaceOf(const std::string& endpoint);
+  // Of the worker's NCCL; 0: none.
+  int NcclVersionOf(Incarnation incarnation) const;
+  int64_t NcclSlotBytes() const;
 
   World& world_;
   std::function<void(std::string)> violation_;
   bool staged_ = false;
   SimStager::Totals staged_totals_;
+  std::unique_ptr<SimNccl> nccl_;  // Null: none has it.
+  uint64_t nccl_seed_ = 0;
+  bool only_nccl_fails_ = false;
+  NcclTotals nccl_totals_;
   std::map<std::pair<Place, Place>, Path> paths_;
   std::map<Place, FabricPort*> ports_;  // Of live workers.
   std::map<int, int> sizes_;            // Ranks of the worker at each column.
@@ -97,6 +116,9 @@ class FabricPort : public KvTransport, private Network {
   // The blocks of every open ticket are held, and what was verified is its writer's no more.
   void Check();
   size_t num_open() const { return expected_.size() + sending_.size(); }
+  // Of staging for NCCL.
+  int64_t held_slots() const { return carrier_ == nullptr ? 0 : carrier_->counters().held_slots; }
+  std::string DescribeNccl() const;
 
  private:
   friend class Fabric;
@@ -105,6 +127,7 @@ class FabricPort : public KvTransport, private Network {
     ExpectArgs args;
     uint64_t serial = 0;
     bool damaged = false;  // A frame of it was, on its way.
+    bool is_over_tcp = false;  // Some of it.
   };
   struct Sending {
     StartArgs args;
@@ -121,6 +144,14 @@ class FabricPort : public KvTransport, private Network {
   // A turn of the progress thread, in which `happens` happens.
   void Turn(absl::FunctionRef<void()> happens);
   void NoteDamaged(TicketId ticket);
+  void NoteData(TicketId ticket);
+  void AddCarrier();
+  Fabric::NcclTotals nccl() const;
+  // After what has come over NCCL was announced, a block may move on.
+  void OnNcclReceived();
+  // A frame was acknowledged as being in the pool.
+  void CheckLanded(const FrameHeader& frame);
+  void CheckCarrier();
   void OnTransportEvent(TransferEvent event);
   void Tell(TransferEvent event);
   void CheckBytes(const StartArgs& args, int64_t bytes) const;
@@ -147,6 +178,10 @@ class FabricPort : public KvTransport, private Network {
   std::vector<std::shared_ptr<Pipe>> pipes_;  // That begin or end here.
   CounterBoard counters_;
   std::optional<SimStager> stager_;
+  std::unique_ptr<SimGpu> gpu_;  // Null: it has no NCCL.
+  std::unique_ptr<nccl::NcclCarrier> carrier_;
+  int64_t told_down_ = 0;      // Pairs that go by TCP from now on.
+  int64_t told_versions_ = 0;  // Of these: that never did otherwise.
   TcpOptions options_;
   std::unique_ptr<Connections> connections_;
 };

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "common/transport/nccl/words.h"
 #include "common/transport/wire.h"
 
 namespace baton::sim {
@@ -262,6 +263,13 @@ ssize_t Pipe::Write(int side, const iovec* parts, int num_parts) {
     const auto header = DecodeHeader(
         std::span<const std::byte, kHeaderBytes>(static_cast<std::byte*>(parts[0].iov_base),
                                                  kHeaderBytes));
+    if (header->type == FrameType::kCarried) {
+      std::string frame;
+      for (const iovec& part : std::span(parts, num_parts)) {
+        frame.append(static_cast<const char*>(part.iov_base), part.iov_len);
+      }
+      CheckWord(side, frame);
+    }
     OnFrame(side, *header, size, &bytes);
   }
   end.frame_left -= taken;
@@ -279,11 +287,31 @@ void Pipe::WaitForRoom(int side) {
   });
 }
 
+void Pipe::CheckWord(int side, const std::string& frame) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(frame.data());
+  const auto word = nccl::DecodeWord(
+      {bytes + kHeaderBytes, frame.size() - kHeaderBytes - kTrailerBytes});
+  if (!word.ok()) return fabric_.violation_("NCCL: no word of a carrier");
+  std::vector<FrameHeader>& frames = announced_[{word->epoch, word->batch}];
+  if (word->kind == nccl::Word::Kind::kAnnounce) {
+    frames = word->frames;
+  } else if (word->kind == nccl::Word::Kind::kGrant && ends_[1 - side].port != nullptr) {
+    ends_[1 - side].port->gpu_->NoteGrant();
+  } else if (word->kind == nccl::Word::Kind::kAck) {
+    for (size_t i = 0; i < frames.size(); ++i) {
+      if (word->arrived[i]) ends_[side].port->CheckLanded(frames[i]);
+    }
+  }
+}
+
 // The first bytes of a frame of `size`: what becomes of it.
 void Pipe::OnFrame(int side, const FrameHeader& header, size_t size, std::string* bytes) {
   End& end = ends_[side];
   std::deque<Damage>& damages = ends_[1 - side].damages;
   const bool is_data = header.type == FrameType::kData || header.type == FrameType::kFinal;
+  if (header.type == FrameType::kData && ends_[1 - side].port != nullptr) {
+    ends_[1 - side].port->NoteData(header.ticket);
+  }
   if (std::exchange(end.lost_frame, false)) {
     damages.push_back({.end = end.num_written + kHeaderBytes, .in_header = true});
   }

@@ -3,8 +3,11 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/transport/tcp/byte_stream.h"
 #include "tests/sim/fabric.h"
@@ -80,6 +83,8 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
   void WaitForRoom(int side);
   void OnFrame(int side, const FrameHeader& header, size_t size, std::string* bytes);
   void NoteRead(End& end);
+  // Of a carrier; what it says must be so.
+  void CheckWord(int side, const std::string& frame);
 
   Fabric& fabric_;
   World& world_;
@@ -87,6 +92,8 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
   std::array<End, 2> ends_;
   bool refused_ = false;
   bool accepted_ = false;
+  // Announced over NCCL, by epoch and number of the batch.
+  std::map<std::pair<uint32_t, uint64_t>, std::vector<FrameHeader>> announced_;
 };
 
 }  // namespace baton::sim

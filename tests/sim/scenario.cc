@@ -51,6 +51,22 @@ void DrawRanks(uint64_t seed, Scenario& s) {
   }
 }
 
+// In an eighth of the seeds. Its faults cost time, and no request.
+void DrawNccl(uint64_t seed, Scenario& s) {
+  Random random(Random::Mix(seed ^ 0x2CC1));
+  if (random.Below(8) != 0) return;
+  s.nccl = s.staged = true;
+  if (random.Below(4) == 0) return;
+  const auto rate = [&random](double most) {
+    return random.Below(2) == 0 ? most * random.Unit() : 0.0;
+  };
+  s.faults[Index(Fault::kNcclNeverComes)] = rate(0.2);
+  s.faults[Index(Fault::kNcclFallsSilent)] = rate(0.1);
+  s.faults[Index(Fault::kNcclFails)] = rate(0.1);
+  s.faults[Index(Fault::kNcclSpoils)] = rate(0.05);
+  s.faults[Index(Fault::kNcclHangs)] = rate(0.02);
+}
+
 Scenario DrawMost(uint64_t seed) {
   Random random(Random::Mix(seed ^ 0x5CE7A710));
   const auto pick = [&random](int64_t low, int64_t high) {
@@ -59,6 +75,7 @@ Scenario DrawMost(uint64_t seed) {
   Scenario s;
   s.staged = Random(Random::Mix(seed ^ 0x57A6ED)).Below(3) == 0;
   DrawRanks(seed, s);
+  DrawNccl(seed, s);
   s.num_prefill = pick(1, 4);
   s.num_decode = pick(1, 4);
   s.num_routers = pick(0, 2) == 0 ? 2 : 1;
@@ -123,6 +140,14 @@ bool Scenario::has_faults() const {
   of_messages[Index(Fault::kCancelMoving)] = 0;
   return std::ranges::any_of(of_messages, is_set) || std::ranges::any_of(troubles, is_set) ||
          prefill_away > Duration::zero();
+}
+
+bool Scenario::has_only_nccl_faults() const {
+  Scenario others = *this;
+  for (auto f = Index(Fault::kNcclNeverComes); f <= Index(Fault::kNcclHangs); ++f) {
+    others.faults[f] = 0;
+  }
+  return nccl && !others.has_faults();
 }
 
 bool Scenario::has_only_losses() const {

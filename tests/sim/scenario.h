@@ -54,6 +54,7 @@ struct Scenario {
   std::string policy = "prefix_affinity";
   bool control_bytes = false;  // Control messages travel as bytes, else as structs.
   bool staged = false;         // Pools are reached by way of a stager, as a device's.
+  bool nccl = false;           // And most of them by NCCL.
   Duration prefill_away{};     // Once, so long, all prefill workers are gone.
   double clock_skew = 0;       // At most, of a node's clock.
   double cancel_rate = 0;
@@ -69,6 +70,7 @@ struct Scenario {
     return i < static_cast<int>(tp.size()) ? tp[i] : 1;
   }
   bool has_faults() const;
+  bool has_only_nccl_faults() const;
   // Faults that say nothing against a healthy worker: what is lost is a process, a link or a
   // transfer, and no request may fail for it while a healthy pair is there.
   bool has_only_losses() const;

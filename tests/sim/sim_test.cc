@@ -63,6 +63,7 @@ struct Sum {
   RouterCounters routers;
   RouterLedger::Totals router_economy;
   SimStager::Totals staged;
+  Fabric::NcclTotals nccl;
   std::array<int64_t, kNumFaults> hits{};
 
   void Add(uint64_t seed, const Cluster::Totals& t) {
@@ -81,6 +82,7 @@ struct Sum {
     workers += t.workers;
     router_economy += t.router_economy;
     staged += t.staged;
+    nccl += t.nccl;
     for (size_t f = 0; f < kNumFaults; ++f) hits[f] += t.hits[f];
     for (int64_t RouterCounters::*field : kRouterCounters) routers.*field += t.routers.*field;
   }
@@ -118,6 +120,11 @@ struct Sum {
         Hits(Fault::kMuteStream));
     std::printf("by way of a stager: gathered %ld, scattered %ld, without a slot %ld\n",
                 staged.gathers, staged.scatters, staged.refused);
+    std::printf(
+        "over NCCL: batches %ld, pairs up %ld, failed %ld, stuck %ld, slots leaked %ld, "
+        "connections of other versions %ld\n",
+        nccl.received, nccl.pairs_up, nccl.pairs_failed, nccl.pairs_stuck, nccl.leaked_slots,
+        nccl.other_version);
   }
 
   // Actual numbers, and what the faults and the sizes explain.
@@ -164,9 +171,13 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
         sum.router_economy.asked_again, sum.router_economy.alone,
         economy.recomputed,        economy.swapped_back,    economy.found_cached,
         economy.ended_moving_out,  economy.ended_moving_in, economy.ended_without_row,
-        sum.staged.gathers,        sum.staged.scatters,     sum.staged.refused}) {
+        sum.staged.gathers,        sum.staged.scatters,     sum.staged.refused,
+        sum.nccl.received,         sum.nccl.pairs_up,       sum.nccl.pairs_failed,
+        sum.nccl.pairs_stuck,      sum.nccl.other_version}) {
     EXPECT_GT(seen, 0);
   }
+  // Of an abort that hangs while a batch is at NCCL, which is rare.
+  if (count >= 10000) EXPECT_GT(sum.nccl.leaked_slots, 0);
   // Most further choices find the prompt where they are sent.
   EXPECT_GT(2 * sum.workers.joined, sum.routers.joins);
   EXPECT_GT(sum.routers.joins, 0);

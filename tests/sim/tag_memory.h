@@ -60,6 +60,11 @@ class TagMemory {
   void EndPromise(BlockId block) { --promises_.at(block); }
   // The transport verified what it wrote to the slot, of all heads.
   void Verify(BlockId block, int32_t slot);
+  // Every byte of the slot of that head has come since the promise.
+  bool HasReceived(int32_t layer, KvPlane plane, BlockId block, int32_t head, int32_t slot) const {
+    const int32_t p = layer * 2 + static_cast<int32_t>(plane);
+    return received_.at(p * num_slots_ + SlotOf(block, head, slot)) == 8;
+  }
   // A transfer may read the block from now on, until EndLoan.
   void Lend(BlockId block) { ++loans_.at(block); }
   void EndLoan(BlockId block) { --loans_.at(block); }

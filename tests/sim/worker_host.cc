@@ -397,6 +397,9 @@ std::string WorkerHost::AuditQuiet() {
   if (process_ == nullptr) return "a worker did not come back";
   if (!idle()) return "I1: a worker still has a call";
   if (process_->num_open() > 0) return "I1: a transfer is still open";
+  for (const auto& port : process_->ports) {
+    if (port->held_slots() > 0) return "NCCL: a slot is still held";
+  }
   const BlockCounts& counts = process_->allocator->counts();
   if (counts.free + counts.cached != process_->allocator->num_blocks()) {
     return "I1: a block is still held";
@@ -421,6 +424,7 @@ std::string WorkerHost::DescribeState() const {
                     " blocks ", call.num_blocks, call.transfer_open ? " transfer open" : "",
                     " age ms ", call.age / milliseconds(1));
   }
+  for (const auto& port : process_->ports) text += port->DescribeNccl();
   return text;
 }
 

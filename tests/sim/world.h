@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -14,6 +15,13 @@
 namespace baton::sim {
 
 class Host;
+
+// One rank of the worker at a column of the trace.
+struct Place {
+  int column = 0;
+  int rank = 0;
+  auto operator<=>(const Place&) const = default;
+};
 
 // What may go wrong at one point of a run: with one message, frame or step.
 enum class Fault : uint8_t {
@@ -40,6 +48,12 @@ enum class Fault : uint8_t {
   kMisdirect,      // An event arrives on another call of its connection.
   kMuteStream,     // Nothing more comes on a stream, and it stays open.
   kLazyStep,       // A node takes more mail before its Step.
+  // Of NCCL:
+  kNcclNeverComes,   // A communicator is never there.
+  kNcclFallsSilent,  // An operation never ends.
+  kNcclFails,        // A communicator fails.
+  kNcclSpoils,       // A bit of what is received is flipped.
+  kNcclHangs,        // A call never returns.
   // Offered after each event, and only by a FaultPlan.
   kCrashPrefill,
   kCrashDecode,
