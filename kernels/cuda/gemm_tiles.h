@@ -155,7 +155,7 @@ BATON_DEVICE void Multiply(Stages<Shape, T>& shared, const Rows& rows, const Col
     CommitCopies();  // Also an empty group: WaitCopies counts them.
   };
 
-  BATON_UNROLL
+  BATON_ROLLED  // What loads a tile is most of the kernel's code.
   for (int tile = 0; tile < Shape::kStages - 1; ++tile) load(tile);
   for (int tile = 0; tile < tiles; ++tile) {
     WaitCopies<Shape::kStages - 2>();
