@@ -10,12 +10,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Duration kPatience = std::chrono::seconds(20);
+constexpr Duration kHandshakePatience = std::chrono::seconds(20);
 
 class PeerCertificateTest : public ::testing::Test {
  protected:
   absl::StatusOr<int64_t> Ask(const TlsParty& asker, TlsRole server) const {
-    return AskCertificateEnd(worker_.address(), server, *asker.tls, kPatience);
+    return AskCertificateEnd(worker_.address(), server, *asker.tls, kHandshakePatience);
   }
 
   const CertificateAuthority authority_ = NewAuthority("test.local", UnixSeconds());
@@ -41,7 +41,7 @@ TEST_F(PeerCertificateTest, SaysWhoIsNotWhoItShouldBe) {
 
 TEST_F(PeerCertificateTest, NobodyThereIsAnErrorWithinTheLimit) {
   const TlsParty admin(authority_, TlsRole::kAdmin);
-  const auto none = AskCertificateEnd("127.0.0.1:1", TlsRole::kDecode, *admin.tls, kPatience);
+  const auto none = AskCertificateEnd("127.0.0.1:1", TlsRole::kDecode, *admin.tls, kHandshakePatience);
   EXPECT_TRUE(absl::IsUnavailable(none.status())) << none.status();
 }
 
