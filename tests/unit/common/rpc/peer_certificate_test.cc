@@ -10,12 +10,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr Duration kHandshakePatience = std::chrono::seconds(20);
+constexpr Duration kHandshakeWait = std::chrono::seconds(20);
 
 class PeerCertificateTest : public ::testing::Test {
  protected:
   absl::StatusOr<int64_t> Ask(const TlsParty& asker, TlsRole server) const {
-    return AskCertificateEnd(worker_.address(), server, *asker.tls, kHandshakePatience);
+    return AskCertificateEnd(worker_.address(), server, *asker.tls, kHandshakeWait);
   }
 
   const CertificateAuthority authority_ = NewAuthority("test.local", UnixSeconds());
@@ -41,7 +41,7 @@ TEST_F(PeerCertificateTest, SaysWhoIsNotWhoItShouldBe) {
 
 TEST_F(PeerCertificateTest, NobodyThereIsAnErrorWithinTheLimit) {
   const TlsParty admin(authority_, TlsRole::kAdmin);
-  const auto none = AskCertificateEnd("127.0.0.1:1", TlsRole::kDecode, *admin.tls, kHandshakePatience);
+  const auto none = AskCertificateEnd("127.0.0.1:1", TlsRole::kDecode, *admin.tls, kHandshakeWait);
   EXPECT_TRUE(absl::IsUnavailable(none.status())) << none.status();
 }
 
