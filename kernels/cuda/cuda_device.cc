@@ -176,6 +176,7 @@ class CudaDevice : public Device {
     if (state_->hangs) return NotEndedWithin(info_.name, info_.limit);
     return ToStatus(cudaSetDevice(index_), "cudaSetDevice");
   }
+  absl::StatusOr<Buffer> AllocateOwn(int64_t bytes, MemoryKind kind);
   CudaLane& LaneOf(Lane lane) { return lanes_[static_cast<int>(lane)]; }
   const CudaLane& LaneOf(Lane lane) const { return lanes_[static_cast<int>(lane)]; }
 
@@ -188,8 +189,6 @@ class CudaDevice : public Device {
   std::array<CudaLane, kNumLanes> lanes_;
   std::unique_ptr<CudaOps> ops_;
   bool is_capturing_ = false;  // What kCompute gets now goes into a graph.
-  absl::StatusOr<Buffer> AllocateOwn(int64_t bytes, MemoryKind kind);
-
   CudaSlices slices_;
   WeightLoader weights_{this};
 };
