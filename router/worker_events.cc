@@ -99,7 +99,6 @@ void RouterNode::OnReserved(SequenceState& sequence, const ReservedEvent& event,
     LosePrefill(sequence, absl::UnavailableError("the prefill worker was lost"), now);
     return;
   }
-  prefixes_.Correct(sequence.prefix_hashes, sequence.decode.worker, event.cached_tokens);
   prefixes_.Add(sequence.prefix_hashes, sequence.decode.worker);
   OpenPrefill(sequence, std::move(target), now);
 }
@@ -146,7 +145,6 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
     request.cache_counted[sequence.prompt] = true;
     request.cached_tokens += std::min(event.cached_tokens, sequence.PromptLength());
   }
-  prefixes_.Correct(sequence.prefix_hashes, sequence.prefill.worker, event.cached_tokens);
   prefixes_.Add(sequence.prefix_hashes, sequence.prefill.worker);
   if (request.body.score_only) sequence.finished = true;
   // The decode worker has the KV or computes it: this call brought the score and is not needed.

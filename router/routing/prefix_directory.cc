@@ -26,11 +26,6 @@ PrefixDirectory::PrefixDirectory(size_t max_entries) : entries_(max_entries) {
   index_.reserve(max_entries);
 }
 
-PrefixDirectory::Entry* PrefixDirectory::Find(uint64_t hash) {
-  const auto it = index_.find(hash);
-  return it == index_.end() ? nullptr : &entries_[it->second];
-}
-
 void PrefixDirectory::Unlink(int32_t index) {
   const Entry& entry = entries_[index];
   (entry.older < 0 ? oldest_ : entries_[entry.older].newer) = entry.newer;
@@ -77,13 +72,6 @@ void PrefixDirectory::Add(std::span<const uint64_t> hashes, int32_t worker) {
     const int32_t index = TakeEntry(hashes[i]);
     entries_[index].workers |= BitOf(worker);
     LinkNewest(index);
-  }
-}
-
-void PrefixDirectory::Correct(std::span<const uint64_t> hashes, int32_t worker,
-                              int32_t cached_tokens) {
-  for (size_t i = cached_tokens / kChunkTokens; i < hashes.size(); ++i) {
-    if (Entry* entry = Find(hashes[i])) entry->workers &= ~BitOf(worker);
   }
 }
 

@@ -34,9 +34,6 @@ class PrefixDirectory {
   // The worker now holds the whole prompt.
   void Add(std::span<const uint64_t> hashes, int32_t worker);
 
-  // The worker answered that it held `cached_tokens` only: forgets what was believed beyond.
-  void Correct(std::span<const uint64_t> hashes, int32_t worker, int32_t cached_tokens);
-
   // The worker restarted with an empty cache.
   void Forget(int32_t worker);
 
@@ -50,7 +47,6 @@ class PrefixDirectory {
     int32_t newer = -1;
   };
   static uint64_t BitOf(int32_t worker) { return uint64_t{1} << (worker % 64); }
-  Entry* Find(uint64_t hash);
   int32_t TakeEntry(uint64_t hash);
   void Unlink(int32_t index);
   void LinkNewest(int32_t index);

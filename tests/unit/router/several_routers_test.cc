@@ -106,7 +106,6 @@ double HitRate(int num_routers) {
     const Route route = router.Choose(hashes);
     const int32_t hit = caches[route.prefill].Use(hashes);
     hits += hit;
-    router.prefixes.Correct(hashes, route.prefill, hit);
     router.prefixes.Add(hashes, route.prefill);
     SequenceState::Side side;
     router.directory.Take(side, route.prefill, kPromptTokens);

@@ -37,16 +37,6 @@ TEST(PrefixDirectoryTest, MatchesTheLongestKnownPrefixPerWorker) {
   EXPECT_EQ(directory.MatchedTokens(long_one, 2), 0);
 }
 
-TEST(PrefixDirectoryTest, AWorkersAnswerCorrectsWhatWasBelieved) {
-  PrefixDirectory directory(100);
-  const auto hashes = PrefixDirectory::Hashes("t", Tokens(3 * kChunk));
-  directory.Add(hashes, 0);
-  directory.Add(hashes, 1);
-  directory.Correct(hashes, 0, kChunk + 5);
-  EXPECT_EQ(directory.MatchedTokens(hashes, 0), kChunk);
-  EXPECT_EQ(directory.MatchedTokens(hashes, 1), 3 * kChunk);
-}
-
 TEST(PrefixDirectoryTest, ARestartedWorkerHoldsNothing) {
   PrefixDirectory directory(100);
   const auto hashes = PrefixDirectory::Hashes("t", Tokens(2 * kChunk));
