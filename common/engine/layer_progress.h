@@ -18,7 +18,7 @@ namespace baton {
 // - what was met before the last layers. They are counted, not timed: a worker whose layers are
 //   slow is as slow after a pause, and for how long at most a peer waits is the peer's to say.
 // Layers that are told together, as those of a graph, end one gap: counted each, they would fill
-// the last ones with gaps of nothing.
+// the last ones with gaps of next to nothing.
 class LayerProgress {
  public:
   // While it computes, the node wants to be woken so often,
@@ -27,6 +27,8 @@ class LayerProgress {
   static constexpr Duration kLate = std::chrono::milliseconds(250);
   // The last so many gaps count, and at most so many before them.
   static constexpr int kWindow = 16;
+  // Layers that come sooner are told together, be it in several turns of the node.
+  static constexpr Duration kTogether = std::chrono::milliseconds(1);
 
   // The node was given the time. `computing`: a step is in flight from now on.
   void OnLook(Time now, bool computing) {
@@ -39,7 +41,7 @@ class LayerProgress {
   void OnMark(Time now) {
     OnLook(now, computing_);
     ++count_;
-    if (gap_ == Duration::zero()) return;
+    if (gap_ < kTogether) return;
     if (++num_gaps_ % kWindow == 0) before_ = std::exchange(recent_, Longest());
     recent_.Add(std::exchange(gap_, Duration::zero()));
   }

@@ -19,7 +19,7 @@ class CudaSlices {
  public:
   static constexpr int64_t kGranule = int64_t{2} << 20;
   static constexpr int64_t kLargestPiece = int64_t{256} << 20;
-  // What is larger has memory of its own: a piece is left with at most an eighth unused.
+  // What is larger has memory of its own: a large piece is left with at most an eighth unused.
   static constexpr int64_t kLargestSlice = kLargestPiece / 8;
 
   static int64_t Granules(int64_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }

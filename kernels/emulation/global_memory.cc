@@ -92,6 +92,7 @@ void GlobalMemory::Release(void* pointer) {
   const size_t pages = RoundUp(allocation.bytes == 0 ? 1 : allocation.bytes);
   BATON_CHECK(madvise(allocation.data, pages, MADV_DONTNEED) == 0);
   Protect(allocation.data, pages, PROT_NONE);
+  last_found_ = nullptr;
   cuts_.erase(cuts_.lower_bound(allocation.data),
               cuts_.lower_bound(allocation.data + allocation.bytes));
   auto first = allocations_.lower_bound(arena_ + first_);

@@ -69,7 +69,6 @@ class AnswerBudget : public std::enable_shared_from_this<AnswerBudget> {
     absl::MutexLock lock(&mutex_);
     return used_;
   }
-  int64_t max_bytes() const { return max_bytes_; }
 
  private:
   bool Take(const std::string& tenant, int64_t bytes) {

@@ -88,10 +88,11 @@ Actions ReceivingBatches::OnGrantUnused(BatchKey key, uint32_t grant) {
 }
 
 Actions ReceivingBatches::OnPosted(BatchKey key) {
-  Batch& batch = pairs_.at(key);
-  batch.state = State::kPosted;
-  if (batch.is_over) return {};
-  return {{.kind = Kind::kPosted, .key = key, .grant = batch.last_grant}};
+  Batch* batch = pairs_.Find(key);
+  if (batch == nullptr) return {};  // Leaked.
+  batch->state = State::kPosted;
+  if (batch->is_over) return {};
+  return {{.kind = Kind::kPosted, .key = key, .grant = batch->last_grant}};
 }
 
 Actions ReceivingBatches::OnReceived(BatchKey key) {

@@ -79,6 +79,20 @@ TEST_F(LayerProgressTest, LayersThatAreToldTogetherEndOneGap) {
   EXPECT_EQ(progress_.count(), 1u + 3 * (4 * LayerProgress::kWindow + 1));
 }
 
+// The node may take them in several turns.
+TEST_F(LayerProgressTest, LayersThatAreToldOneRightBehindTheOtherEndOneGapToo) {
+  for (int step = 0; step < 3; ++step) {
+    Layer(milliseconds(30));
+    for (int layer = 1; layer < 4 * LayerProgress::kWindow; ++layer) {
+      Layer(std::chrono::microseconds(5));
+    }
+    progress_.OnStepDone(now_);
+    if (step == 0) continue;
+    EXPECT_GE(progress_.longest(), milliseconds(30));
+    EXPECT_LT(progress_.longest(), milliseconds(31));
+  }
+}
+
 TEST_F(LayerProgressTest, DoesNotForgetWhileThereIsNoWork) {
   Layers(2, seconds(1));
   progress_.OnLook(now_, false);

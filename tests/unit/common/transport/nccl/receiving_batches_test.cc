@@ -198,6 +198,17 @@ TEST_F(ReceivingBatchesTest, AnAbortThatDoesNotReturnLeaksTheSlotAndLetsOthersGo
   EXPECT_EQ(batches_.slots().leaked(), 1) << "a late event does not bring the slot back";
 }
 
+// Another pair's abort hangs while the library has this one's receive, but has not posted it yet.
+TEST_F(ReceivingBatchesTest, AReceiveThatIsPostedAfterItsSlotWasLeakedIsNobodys) {
+  ToReady(batches_, kFirst);
+  batches_.Kill(kPair);
+  batches_.OnAbortStuck(kPair);
+  EXPECT_EQ(batches_.slots().leaked(), 1);
+  EXPECT_TRUE(batches_.OnPosted(kFirst).empty());
+  EXPECT_TRUE(batches_.OnReceived(kFirst).empty());
+  EXPECT_EQ(batches_.slots().leaked(), 1);
+}
+
 TEST_F(ReceivingBatchesTest, KernelsOfADeadPairKeepTheirSlotsUntilTheyEnd) {
   ToPosted(batches_, kFirst);
   ToReady(batches_, kSecond);
