@@ -65,8 +65,8 @@ absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
 
 // Nobody brings the K/V of so many tokens.
 absl::Status DecodeNode::CheckOwn(const DecodeRequest& request, int32_t num_missing) const {
+  if (num_missing <= allocator_.block_size()) return absl::OkStatus();
   if (!request.compute_prompt) {
-    if (num_missing <= allocator_.block_size()) return absl::OkStatus();
     return absl::ResourceExhaustedError("nobody is to bring a prompt that is not here");
   }
   const int64_t ahead = engine_.own_prompt_tokens();

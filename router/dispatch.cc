@@ -247,6 +247,8 @@ void RouterNode::StartAlone(SequenceState& sequence, const RouteNeed& need, int3
   if (sequence.charged == 0) {
     Charge(sequence, need.prompt_tokens - prefixes_.MatchedTokens(sequence.prefix_hashes, worker));
   }
+  room_claims_.Release(sequence);
+  room_claims_.Keep(sequence, worker, now);  // One asks it at a time.
   directory_.Take(sequence.decode, worker, need.total_tokens);
   OpenDecode(sequence, now);
 }

@@ -62,14 +62,14 @@ Readiness::Side Readiness::HealthyOf(const RouterView& view, Role role) {
   Side side;
   for (const WorkerView& worker : view.workers) {
     const bool is_alone = role == Role::kPrefill && worker.alone;
+    const bool computes = worker.role == Role::kPrefill || is_alone;
     if ((worker.role != role && !is_alone) || !worker.healthy) continue;
     side.healthy.insert(worker.hello.incarnation);
     // A decode worker takes nothing while one waits for blocks; each that runs has a block left.
     const WorkerStatus& status = worker.status;
-    const bool has_room =
-        worker.role == Role::kPrefill
-            ? status.queued_tokens == 0
-            : status.preempted == 0 && status.blocks.free + status.blocks.cached > status.running;
+    const bool has_blocks =
+        status.preempted == 0 && status.blocks.free + status.blocks.cached > status.running;
+    const bool has_room = computes ? status.queued_tokens == 0 : has_blocks;
     side.full = side.full && !has_room;
     const Time last_token = is_alone ? worker.last_prompt : worker.last_token;
     if (last_token <= side.last_token) continue;

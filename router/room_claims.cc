@@ -6,7 +6,7 @@
 
 namespace baton {
 
-void RoomClaims::OnRefused(const SequenceState& sequence, int32_t worker, Time now) {
+void RoomClaims::Keep(const SequenceState& sequence, int32_t worker, Time now) {
   BATON_CHECK(worker >= 0 && sequence.decode.call == 0);
   std::erase_if(claims_, [now](const auto& claim) { return claim.second.until <= now; });
   const uint64_t counter = sequence.id.counter;

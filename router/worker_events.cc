@@ -245,7 +245,7 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& sta
   const bool cannot_join = sequence.leader != 0 && absl::IsInvalidArgument(status);
   if ((IsRefusal(status) || cannot_join) && sequence.state != State::kDecoding) {
     if (absl::IsResourceExhausted(status) && sequence.leader == 0) {
-      room_claims_.OnRefused(sequence, sequence.decode.worker, now);
+      room_claims_.Keep(sequence, sequence.decode.worker, now);
     }
     Requeue(sequence, sequence.decode.worker, now);
   } else if (status.ok()) {

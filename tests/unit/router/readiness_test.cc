@@ -421,11 +421,22 @@ TEST_F(AloneReadinessTest, ItIsFullWhenItHasNoBlockToSpare) {
   BeAlone();
   MakeReady();
   Fill(/*prefill=*/false, /*decode=*/true);
-  pair_[1].status.queued_tokens = 5;  // Of answers.
   Token(/*prefill=*/false, /*decode=*/true);
   WaitAndLook(seconds(11));
   Token(/*prefill=*/false, /*decode=*/true);
   EndProbe(0, absl::ResourceExhaustedError("no blocks are free"));
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready()) << "not tried";
+}
+
+TEST_F(AloneReadinessTest, ItIsFullWhileItComputesAPrompt) {
+  BeAlone();
+  MakeReady();
+  pair_[1].status.queued_tokens = 5000;
+  Token(/*prefill=*/false, /*decode=*/true);
+  WaitAndLook(seconds(11));
+  Token(/*prefill=*/false, /*decode=*/true);
+  EndProbe(0, absl::DeadlineExceededError("a long prompt is ahead"));
   Look(pair_);
   EXPECT_TRUE(readiness_->ready()) << "not tried";
 }

@@ -22,7 +22,7 @@ class RoomClaimsTest : public testing::Test {
 };
 
 TEST_F(RoomClaimsTest, KeepsTheWorkerFromYoungerOnesForAWhile) {
-  claims_.OnRefused(second_, 7, now_);
+  claims_.Keep(second_, 7, now_);
   EXPECT_TRUE(claims_.Admits(first_, 7, now_));
   EXPECT_TRUE(claims_.Admits(second_, 7, now_));
   EXPECT_FALSE(claims_.Admits(third_, 7, now_));
@@ -34,7 +34,7 @@ TEST_F(RoomClaimsTest, KeepsTheWorkerFromYoungerOnesForAWhile) {
 }
 
 TEST_F(RoomClaimsTest, BetterClassesAndWhatWasUnderWayAreNotKeptOut) {
-  claims_.OnRefused(first_, 7, now_);
+  claims_.Keep(first_, 7, now_);
   EXPECT_TRUE(claims_.Admits(sequences_.New(-1), 7, now_));
   EXPECT_FALSE(claims_.Admits(sequences_.New(1), 7, now_));
   third_.charged = 5;
@@ -42,23 +42,23 @@ TEST_F(RoomClaimsTest, BetterClassesAndWhatWasUnderWayAreNotKeptOut) {
 }
 
 TEST_F(RoomClaimsTest, ASequenceHasOneClaimWhichItsNextRefusalRenews) {
-  claims_.OnRefused(first_, 7, now_);
+  claims_.Keep(first_, 7, now_);
   now_ += milliseconds(600);
-  claims_.OnRefused(first_, 8, now_);
+  claims_.Keep(first_, 8, now_);
   EXPECT_TRUE(claims_.Admits(third_, 8, now_));
-  claims_.OnRefused(first_, 7, now_);
+  claims_.Keep(first_, 7, now_);
   now_ += milliseconds(600);
   EXPECT_FALSE(claims_.Admits(third_, 7, now_));
   now_ += seconds(1);
-  claims_.OnRefused(first_, 8, now_);
+  claims_.Keep(first_, 8, now_);
   EXPECT_FALSE(claims_.Admits(third_, 8, now_)) << "the claim before has ended";
 }
 
 TEST_F(RoomClaimsTest, AWorkerIsKeptForTheOldest) {
-  claims_.OnRefused(second_, 7, now_);
-  claims_.OnRefused(third_, 7, now_);
+  claims_.Keep(second_, 7, now_);
+  claims_.Keep(third_, 7, now_);
   EXPECT_FALSE(claims_.Admits(third_, 7, now_));
-  claims_.OnRefused(first_, 7, now_);
+  claims_.Keep(first_, 7, now_);
   EXPECT_FALSE(claims_.Admits(second_, 7, now_));
   claims_.Release(second_);
   EXPECT_FALSE(claims_.Admits(second_, 7, now_));
