@@ -33,6 +33,14 @@ constexpr const char* kArithmeticVersion = ".1";
 
 std::string NameOf(DType dtype) { return std::string(ToString(dtype)); }
 
+// What neither is free nor was taken here, beyond a context of its own: no option of this process
+// gives it back.
+std::string HeldByOthers(const DeviceMemory& memory) {
+  const int64_t others = memory.total - memory.free - memory.taken;
+  if (others < memory.total / 8) return "";
+  return absl::StrCat(" and ", others, " are held by other programs, see nvidia-smi");
+}
+
 // Of a device, its graphs and its buffers, which may outlive it.
 struct DeviceState {
   std::atomic<int64_t> taken = 0;  // Bytes of the buffers.
@@ -245,11 +253,14 @@ absl::StatusOr<Buffer> CudaDevice::AllocateOwn(int64_t bytes, MemoryKind kind) {
       pinned ? cudaHostAlloc(&data, size, cudaHostAllocDefault) : cudaMalloc(&data, size);
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // The device goes on.
+    if (pinned) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("cannot allocate ", bytes, " bytes of pinned host memory"));
+    }
     ASSIGN_OR_RETURN(const DeviceMemory memory, Memory());
     return absl::ResourceExhaustedError(
-        pinned ? absl::StrCat("cannot allocate ", bytes, " bytes of pinned host memory")
-               : absl::StrCat("cannot allocate ", bytes, " bytes of GPU memory, of which ",
-                              memory.free, " of ", memory.total, " are free"));
+        absl::StrCat("cannot allocate ", bytes, " bytes of GPU memory, of which ", memory.free,
+                     " of ", memory.total, " are free", HeldByOthers(memory)));
   }
   RETURN_IF_ERROR(ToStatus(error, pinned ? "cudaHostAlloc" : "cudaMalloc"));
   const int64_t counted = pinned ? 0 : CudaSlices::Granules(bytes);

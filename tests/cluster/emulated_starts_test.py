@@ -104,16 +104,16 @@ class EmulatedStartsTest(unittest.TestCase):
             # 117 MiB of K/V each.
             line = self.refused("--device", "cuda", "--num-blocks", "5000", emulated=emulated)
             self.assertRegex(line, "^baton up: (prefill|decode)-0: .* bytes of GPU memory, of "
-                                   "which .* are free, for 5000 KV blocks; lower --num-blocks")
+                                   "which .* are free.*, for 5000 KV blocks; lower --num-blocks")
             os.environ["BATON_EMULATED_GPU"] = emulated
             self.addCleanup(os.environ.pop, "BATON_EMULATED_GPU", None)
             with RunningCluster(BIN / "baton", "emulated-shared", device="cuda", threads=1,
                                 gpu_graphs="off", gpu_memory_fraction=0.6) as cluster:
                 known = ask(cluster, REQUESTS[0])
                 line = self.refused("--device", "cuda", emulated=emulated)
-                # Before its weights, if the other worker has had the room for them.
+                # At its weights, its workspace or its K/V, by how far the other worker has come.
                 self.assertRegex(line, "other programs use this GPU; stop them, lower the fraction|"
-                                       "--gpu-memory-fraction of what else runs on this GPU|"
+                                       "are held by other programs, see nvidia-smi|"
                                        "see nvidia-smi for who holds it")
                 self.assertEqual(ask(cluster, REQUESTS[0]), known)
             # What was the cluster's is free again.
