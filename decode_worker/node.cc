@@ -205,13 +205,16 @@ void DecodeNode::ComputeHere(Entry& entry) {
   Run(entry, /*computes_prompt=*/true);
 }
 
-// From here on the engine computes what is missing; the empty event says so.
+// From here on the engine computes what is missing; the empty event says so, and how much of a
+// prompt was here.
 void DecodeNode::Run(Entry& entry, bool computes_prompt) {
   reserved_.erase(entry.age);
   entry.sequence->own_prompt = computes_prompt;
   allocator_.MarkFilling(entry.sequence->blocks);
   entry.state = State::kRunning;
-  outbox_.Emit(entry.call, TokensEvent{.attempt = entry.attempt});
+  TokensEvent event{.attempt = entry.attempt, .outputs = {}};
+  if (computes_prompt) event.cached_tokens = entry.sequence->num_computed;
+  outbox_.Emit(entry.call, std::move(event));
   engine_.Add(std::move(entry.sequence));
   CheckHeld(entry);
 }

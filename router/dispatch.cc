@@ -239,7 +239,6 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
 void RouterNode::StartAlone(SequenceState& sequence, const RouteNeed& need, int32_t worker,
                             Time now) {
   BATON_CHECK(!sequence.Holds() && sequence.leader == 0);
-  ++counters_.self_prefills;
   sequence.prefill = {};
   sequence.base = need.prompt_tokens;
   sequence.group = directory_.at(worker).group;

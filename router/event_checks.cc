@@ -38,18 +38,13 @@ absl::Status CheckReserved(const ReservedEvent& event, Incarnation decode, int32
         absl::StrFormat("reserved.decode_incarnation is %x; the worker asked is %x", event.decode,
                         decode));
   }
-  // At least the last token is always sent.
-  if (event.cached_tokens < 0 || event.cached_tokens >= base) {
-    return absl::DataLossError(absl::StrFormat(
-        "reserved.cached_tokens is %d; allowed: 0 to %d", event.cached_tokens, base - 1));
-  }
-  return absl::OkStatus();
+  return CheckCached("reserved", event.cached_tokens, base);
 }
 
-absl::Status CheckPrefilled(const PrefilledEvent& event, int32_t base) {
-  if (event.cached_tokens >= 0 && event.cached_tokens < base) return absl::OkStatus();
-  return absl::DataLossError(absl::StrFormat("prefilled.cached_tokens is %d; allowed: 0 to %d",
-                                             event.cached_tokens, base - 1));
+absl::Status CheckCached(const char* event, int32_t cached, int32_t base) {
+  if (cached >= 0 && cached < base) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrFormat("%s.cached_tokens is %d; allowed: 0 to %d", event, cached, base - 1));
 }
 
 absl::Status SkippedError(int32_t next, int32_t position) {
@@ -72,7 +67,9 @@ absl::Status CheckScore(const PromptLogprob& score, const SequenceState& sequenc
 }
 
 absl::Status CheckFirst(const PrefilledEvent& event, const SequenceState& sequence) {
-  if (absl::Status bad = CheckPrefilled(event, sequence.base); !bad.ok()) return bad;
+  if (absl::Status bad = CheckCached("prefilled", event.cached_tokens, sequence.base); !bad.ok()) {
+    return bad;
+  }
   if (event.first.has_value() == sequence.body->score_only) {
     return absl::DataLossError(event.first
                                    ? "a worker sampled a token of a prompt to be scored only"

@@ -14,8 +14,8 @@ namespace baton {
 // `decode` was asked to reserve for `base` tokens.
 absl::Status CheckReserved(const ReservedEvent& event, Incarnation decode, int32_t base);
 
-// `base` tokens were to be prefilled.
-absl::Status CheckPrefilled(const PrefilledEvent& event, int32_t base);
+// What an event of that name says was cached of `base` tokens: at least the last one is computed.
+absl::Status CheckCached(const char* event, int32_t cached, int32_t base);
 
 // The position that follows is `next`.
 absl::Status SkippedError(int32_t next, int32_t position);

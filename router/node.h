@@ -72,6 +72,8 @@ class RouterNode : public Node<RouterMail> {
   void OnScores(SequenceState& sequence, ScoresEvent event, Time now);
   void OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time now);
   void NoteToken(const SequenceState& sequence, const TokensEvent& event, Time now);
+  void NoteCached(SequenceState& sequence, int32_t cached_tokens);
+  void OnTaken(SequenceState& sequence, int32_t cached_tokens);
   void OnDecoding(SequenceState& sequence);
   void OnTokens(SequenceState& sequence, TokensEvent event, Time now);
   absl::Status EmitTokens(SequenceState& sequence, std::span<TokenOutput> outputs);

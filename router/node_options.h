@@ -59,7 +59,7 @@ struct RouterCounters {
   int64_t rebinds = 0;           // Reservations moved to another transfer.
   int64_t resends = 0;           // Finished KV sent once more without prefill.
   int64_t joins = 0;             // Further choices sent to where the first one's K/V is.
-  int64_t self_prefills = 0;     // Prompts that a decode worker was told to compute itself.
+  int64_t self_prefills = 0;     // Prompts that a decode worker computes itself.
   int64_t workers_listed = 0;     // Indices that were given to a worker.
   int64_t workers_forgotten = 0;  // And taken back.
   int64_t hung_workers = 0;      // Workers fenced because they stood still.

@@ -135,7 +135,7 @@ void RouterMetrics::ExportCounters(const RouterService* service) {
        &RouterCounters::resends},
       {"baton_joined_choices_total", "Choices sent to where their prompt's first one is.",
        &RouterCounters::joins},
-      {"baton_self_prefills_total", "Prompts that a decode worker was told to compute itself.",
+      {"baton_self_prefills_total", "Prompts that a decode worker computes itself.",
        &RouterCounters::self_prefills},
       {"baton_workers_listed_total", "Workers of the static list, and addresses found by name.",
        &RouterCounters::workers_listed},

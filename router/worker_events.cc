@@ -138,19 +138,31 @@ void RouterNode::OnPrefilled(SequenceState& sequence, PrefilledEvent event, Time
   }
   waits_.Note(sequence, now);
   sequence.prefilled = true;
-  if (!std::exchange(sequence.paid, true)) Charge(sequence, sequence.base - event.cached_tokens);
   directory_.Release(sequence.prefill);
-  RequestState& request = requests_.at(sequence.request);
-  if (!request.cache_counted[sequence.prompt]) {
-    request.cache_counted[sequence.prompt] = true;
-    request.cached_tokens += std::min(event.cached_tokens, sequence.PromptLength());
-  }
+  NoteCached(sequence, event.cached_tokens);
   prefixes_.Add(sequence.prefix_hashes, sequence.prefill.worker);
-  if (request.body.score_only) sequence.finished = true;
+  if (sequence.body->score_only) sequence.finished = true;
   // The decode worker has the KV or computes it: this call brought the score and is not needed.
   if (sequence.state == State::kDecoding && sequence.handoff_failures > 0) Drop(sequence.prefill);
   if (event.first) BATON_CHECK(EmitTokens(sequence, {&*event.first, 1}).ok());
   FinishIfDone(sequence, now);
+}
+
+// Who computes a prompt has said what of it was cached. A prompt counts once for the client.
+void RouterNode::NoteCached(SequenceState& sequence, int32_t cached_tokens) {
+  if (!std::exchange(sequence.paid, true)) Charge(sequence, sequence.base - cached_tokens);
+  RequestState& request = requests_.at(sequence.request);
+  if (request.cache_counted[sequence.prompt]) return;
+  request.cache_counted[sequence.prompt] = true;
+  request.cached_tokens += std::min(cached_tokens, sequence.PromptLength());
+}
+
+// A decode worker that is alone has taken it.
+void RouterNode::OnTaken(SequenceState& sequence, int32_t cached_tokens) {
+  ++counters_.self_prefills;
+  room_claims_.Release(sequence);
+  NoteCached(sequence, cached_tokens);
+  prefixes_.Add(sequence.prefix_hashes, sequence.decode.worker);
 }
 
 // The first token that the decode worker computed proves the prefill worker and the handoff too, or
@@ -172,11 +184,6 @@ void RouterNode::NoteToken(const SequenceState& sequence, const TokensEvent& eve
 void RouterNode::OnDecoding(SequenceState& sequence) {
   BATON_CHECK(sequence.decode.call != 0 && sequence.attempt > 0);
   if (sequence.state == State::kQueued) queue_.Remove(sequence);
-  if (sequence.state == State::kReserving && sequence.leader == 0) {
-    // It is alone.
-    room_claims_.Release(sequence);
-    prefixes_.Add(sequence.prefix_hashes, sequence.decode.worker);
-  }
   sequence.state = State::kDecoding;
   waits_.Clear(sequence);
   recovery_.ForgetLosses(sequence);
@@ -187,12 +194,17 @@ void RouterNode::OnDecoding(SequenceState& sequence) {
 
 // The tokens before a bad one stand; for more than that the event does not count.
 void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) {
+  if (absl::Status bad = CheckCached("tokens", event.cached_tokens, sequence.base); !bad.ok()) {
+    return LoseDecode(sequence, std::move(bad), now);
+  }
   if (absl::Status bad = EmitTokens(sequence, event.outputs); !bad.ok()) {
     return LoseDecode(sequence, std::move(bad), now);
   }
   BATON_FAIL_POINT("router.decoding");
   waits_.Note(sequence, now);
   NoteToken(sequence, event, now);
+  const bool is_alone = sequence.state == State::kReserving && sequence.leader == 0;
+  if (is_alone) OnTaken(sequence, event.cached_tokens);
   OnDecoding(sequence);
   FinishIfDone(sequence, now);
 }

@@ -83,6 +83,8 @@ struct RebindRequest {
 struct TokensEvent {
   Attempt attempt = 1;
   std::vector<TokenOutput> outputs;
+  // In the event that says that the worker computes the prompt itself: what it had cached of it.
+  int32_t cached_tokens = 0;
 };
 
 // ---- Prefill call: router -> prefill worker ----------------------------------------------------
@@ -243,7 +245,7 @@ struct PromptScored {
 // The terminal event: exactly one per ClientSubmit, nothing after it.
 struct RequestEnded {
   absl::Status status;
-  int32_t cached_tokens = 0;  // Over all prompts, of what the prefill workers had cached.
+  int32_t cached_tokens = 0;  // Over all prompts, of what those who computed them had cached.
 };
 using ClientEvent = std::variant<ChoiceTokens, PromptScored, RequestEnded>;
 

@@ -147,6 +147,8 @@ absl::StatusOr<TokensEvent> ReadTokens(const v1::Tokens& from, const WireLimits&
     }
     event.outputs.push_back(std::move(output));
   }
+  RETURN_IF_ERROR(CheckRange("cached_tokens", from.cached_tokens(), 0, limits.max_model_len));
+  event.cached_tokens = from.cached_tokens();
   return event;
 }
 
@@ -237,6 +239,7 @@ void ToProto(const TokensEvent& from, v1::DecodeEvent* to) {
   v1::Tokens* tokens = to->mutable_tokens();
   tokens->set_attempt(from.attempt);
   for (const TokenOutput& output : from.outputs) ToProto(output, tokens->add_outputs());
+  tokens->set_cached_tokens(from.cached_tokens);
 }
 
 absl::StatusOr<WorkerEvent> FromProto(const v1::DecodeEvent& from, const WireLimits& limits) {

@@ -69,6 +69,8 @@ class AloneTest(unittest.TestCase):
             self.assertIn("computes prompts itself", cluster.said_of(decode)["reason"])
             self.assertEqual(self.answers(cluster), known)
             self.assertGreater(decode.metric("baton_self_prefills_total"), 0)
+            cached = ask(cluster, REQUESTS[0])[2]["prompt_tokens_details"]["cached_tokens"]
+            self.assertGreater(cached, 600, "of 700 that were computed before")
             # What prefill workers alone give is not there.
             with self.assertRaises(HttpError) as refused:
                 cluster.post("/v1/completions", prompt="In the beginning", max_tokens=0, echo=True,

@@ -21,6 +21,7 @@ struct EventText {
       absl::StrAppend(&text, " ", output.position,
                       output.finish != FinishReason::kNone ? " (last)" : "");
     }
+    if (e.cached_tokens > 0) absl::StrAppend(&text, " cached ", e.cached_tokens);
     return text;
   }
   std::string operator()(const ScoresEvent& e) const {

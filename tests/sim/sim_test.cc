@@ -182,9 +182,8 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
   EXPECT_GT(2 * sum.workers.joined, sum.routers.joins);
   EXPECT_GT(sum.routers.joins, 0);
   EXPECT_GT(10 * sum.with_ranks, 4 * static_cast<int64_t>(count));
-  // The ledger sees from outside what nearly all of them had computed: not before their first row
-  // what was cached of prompts that a decode worker computes itself.
-  EXPECT_LT(50 * economy.unjudged, sum.workers.preemptions);
+  // The ledger sees from outside what nearly all of them had computed.
+  EXPECT_LT(100 * economy.unjudged, sum.workers.preemptions);
   // Those behind it are a FaultPlan's.
   for (size_t f = 0; f < static_cast<size_t>(Fault::kCrashPrefill); ++f) {
     EXPECT_GT(sum.hits[f], 0) << "fault " << f;

@@ -297,6 +297,8 @@ void WorkerHost::Emit(CallId call, WorkerEvent event) {
     if (reserved->cached_tokens != behind) CheckCacheHit(call, reserved->cached_tokens);
   } else if (auto* prefilled = std::get_if<PrefilledEvent>(&event)) {
     CheckCacheHit(call, prefilled->cached_tokens);
+  } else if (auto* tokens = std::get_if<TokensEvent>(&event)) {
+    CheckCacheHit(call, tokens->cached_tokens);
   }
   process_->ledger->OnSend(call, event);
   net_.SendEvent(options_.index, call, std::move(event));

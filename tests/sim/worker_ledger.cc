@@ -194,7 +194,10 @@ void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
   if (account.state == State::kOpened && account.own) {
     CheckTaking();
     account.state = State::kRunning;
-    account.has_blocks = true;  // What of it was cached is seen by its first row.
+    account.has_blocks = true;
+    account.computed = account.most = tokens.cached_tokens;
+  } else if (account.state == State::kRunning && tokens.cached_tokens != 0) {
+    Violate("what was cached of a prompt is told later than it is taken");
   }
   if (account.state != State::kRunning) {
     account.state = State::kRunning;
@@ -205,6 +208,9 @@ void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
     account.own = !is_verified;
     // What was reserved reaches back to the window alone; the prompt is computed from its start.
     const bool starts_over = !is_verified && TokensBehindWindow(layout_, account.num_tokens) > 0;
+    if (tokens.cached_tokens != (is_verified || starts_over ? 0 : account.cached)) {
+      Violate("what was cached of a prompt is not what its reservation told");
+    }
     account.has_blocks = !starts_over;
     if (!starts_over) account.computed = is_verified ? account.num_tokens : account.cached;
     account.most = account.computed.value_or(0);

@@ -36,6 +36,7 @@ TEST_F(JoinedChoiceTest, SharesTheFullBlocksAndComputesOnlyWhatIsBehindThem) {
   EXPECT_TRUE(outbox_.Events<ReservedEvent>(2).empty());
   ASSERT_EQ(outbox_.Events<TokensEvent>(2).size(), 1u);
   EXPECT_TRUE(outbox_.Events<TokensEvent>(2)[0].outputs.empty());
+  EXPECT_EQ(outbox_.Events<TokensEvent>(2)[0].cached_tokens, 0) << "it computes no prompt";
   EXPECT_EQ(transport_.expected.size(), 1u);
   EXPECT_EQ(pool_.num_blocks() - pool_.num_available(), 4);  // 3, and one for the tail.
   FinishStep();

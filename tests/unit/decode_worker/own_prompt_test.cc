@@ -36,6 +36,7 @@ TEST_F(OwnPromptTest, IsComputedFromItsStartWithoutATransfer) {
   EXPECT_EQ(outbox_.Closed(1), std::nullopt);
   ASSERT_EQ(outbox_.Events<TokensEvent>(1).size(), 1u) << "says at once that it has it";
   EXPECT_TRUE(outbox_.Events<TokensEvent>(1)[0].outputs.empty());
+  EXPECT_EQ(outbox_.Events<TokensEvent>(1)[0].cached_tokens, 0);
   EXPECT_TRUE(outbox_.Events<ReservedEvent>(1).empty());
   EXPECT_TRUE(transport_.expected.empty());
   EXPECT_EQ(runner_.plans[0]->rows[0].context_len, 0);
@@ -54,7 +55,7 @@ TEST_F(OwnPromptTest, OfOneTokenEndsWithIt) {
   EXPECT_TRUE(node_.idle());
 }
 
-TEST_F(OwnPromptTest, WhatIsHereIsNotComputedAgain) {
+TEST_F(OwnPromptTest, WhatIsHereIsToldAndNotComputedAgain) {
   Compute(1, 10, 1);
   FinishStep();
   FinishStep();
@@ -65,6 +66,11 @@ TEST_F(OwnPromptTest, WhatIsHereIsNotComputedAgain) {
   again.attempt = 2;
   Open(2, std::move(again));
   EXPECT_EQ(runner_.plans.back()->rows[0].context_len, 8);
+  FinishStep();
+  const auto events = outbox_.Events<TokensEvent>(2);
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].cached_tokens, 8);
+  EXPECT_EQ(events[1].cached_tokens, 0) << "once";
 }
 
 // Nothing is measured yet: one at a time.

@@ -144,6 +144,7 @@ TEST_F(RebindTest, ToNobodyMeansToComputeThePromptHere) {
   ASSERT_EQ(runner_.plans.size(), 2u);
   const StepRow& row = runner_.plans.back()->rows.at(0);
   EXPECT_EQ(row.context_len, 8);  // The pinned prefix.
+  EXPECT_EQ(outbox_.Events<TokensEvent>(2).at(0).cached_tokens, 8);
   EXPECT_EQ(row.tokens.size(), 2u);
   EXPECT_TRUE(row.sample);
   FinishStep();

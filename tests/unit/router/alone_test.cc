@@ -34,8 +34,9 @@ class AloneTest : public RouterHarness {
     Come(1);
     Wait(seconds(2));
   }
-  void Computes(CallId call, Attempt attempt = 1) {
-    Handle(WorkerEventReceived{call, TokensEvent{.attempt = attempt, .outputs = {}}});
+  void Computes(CallId call, Attempt attempt = 1, int32_t cached = 0) {
+    Handle(WorkerEventReceived{
+        call, TokensEvent{.attempt = attempt, .outputs = {}, .cached_tokens = cached}});
   }
   const DecodeRequest& last() const { return outbox_.decode_requests.back(); }
 };
@@ -178,6 +179,56 @@ TEST_F(AloneTest, ARefusalIsAskedAgainAndKeepsItsTurn) {
   Computes(decode_call(), 2);
   ASSERT_EQ(outbox_.decodes.size(), 3u);
   EXPECT_EQ(last().sequence.counter, 2u);
+  EXPECT_EQ(node_->counters().self_prefills, 1) << "what was refused is none";
+}
+
+TEST_F(AloneTest, WhatItHadCachedIsTheUsersToSee) {
+  BeAlone();
+  Submit(1, Request(30, 1));
+  Computes(decode_call(), 1, 16);
+  Tokens(decode_call(), 30, 50, FinishReason::kLength);
+  ASSERT_EQ(Ended(1), Code::kOk);
+  EXPECT_EQ(outbox_.clients[1].ended[0].cached_tokens, 16);
+}
+
+TEST_F(AloneTest, WhatItHadCachedIsCountedOnceHoweverOftenThePromptIsComputed) {
+  BeAlone();
+  Come(2);
+  Wait(seconds(2));
+  Submit(1, Request(30, 2));
+  const int32_t first = outbox_.decodes[0].worker;
+  Computes(decode_call(), 1, 16);
+  Tokens(decode_call(), 30, 50);
+  Closed(decode_call(), absl::UnavailableError("connection lost"));
+  Go(first);
+  Wait(milliseconds(20));
+  ASSERT_EQ(outbox_.decodes.size(), 2u);
+  Computes(decode_call(), 2, 28);
+  Tokens(decode_call(), 31, 51, FinishReason::kLength, 2);
+  ASSERT_EQ(Ended(1), Code::kOk);
+  EXPECT_EQ(outbox_.clients[1].ended[0].cached_tokens, 16);
+}
+
+// Of two tenants who asked for as much the one is next of whose prompt less was computed.
+TEST_F(AloneTest, WhatItHadCachedIsNotCharged) {
+  BeAlone();
+  const auto submit = [&](uint64_t key, const std::string& tenant, int32_t prompt_length) {
+    ValidRequest request = Request(prompt_length);
+    request.tenant = tenant;
+    Submit(key, std::move(request));
+  };
+  Submit(1, Request());
+  submit(2, "a", 100);
+  submit(3, "b", 100);
+  Computes(decode_call());
+  ASSERT_EQ(last().tenant, "a");
+  Computes(decode_call(), 1, 96);
+  ASSERT_EQ(last().tenant, "b");
+  submit(4, "b", 3);
+  submit(5, "a", 3);
+  Computes(decode_call());
+  ASSERT_GT(outbox_.decodes.size(), 3u);
+  EXPECT_EQ(outbox_.decode_requests[3].tenant, "a");
 }
 
 TEST_F(AloneTest, WhatIsLostGoesToAnotherDecodeWorkerAlone) {

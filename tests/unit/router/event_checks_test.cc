@@ -104,8 +104,24 @@ TEST_F(EventChecksTest, ABadCachedCountIsALossOfThePrefillWorker) {
     const PrefilledEvent event{.attempt = 1,
                                .first = TokenOutput{.position = kLength, .token = 50},
                                .cached_tokens = cached};
-    EXPECT_EQ(CheckPrefilled(event, kLength).code(), Code::kDataLoss);
+    EXPECT_THAT(std::string(CheckCached("prefilled", cached, kLength).message()),
+                HasSubstr("prefilled.cached_tokens is"));
     Handle(WorkerEventReceived{call, event});
+    EXPECT_THAT(Seen(next_key_), IsEmpty());
+    ExpectLost(call, next_key_);
+  }
+}
+
+TEST_F(EventChecksTest, ABadCachedCountIsALossOfTheDecodeWorker) {
+  for (int32_t cached : {-1, kLength, INT32_MAX}) {
+    SCOPED_TRACE(cached);
+    ToPrefilling(++next_key_, Asked());
+    const CallId call = decode_call();
+    EXPECT_EQ(CheckCached("tokens", cached, kLength).code(), Code::kDataLoss);
+    Handle(WorkerEventReceived{
+        call, TokensEvent{.attempt = 1,
+                          .outputs = {{.position = kLength, .token = 50}},
+                          .cached_tokens = cached}});
     EXPECT_THAT(Seen(next_key_), IsEmpty());
     ExpectLost(call, next_key_);
   }
@@ -164,12 +180,9 @@ TEST_F(EventChecksTest, WhatTheClientHasAlreadyIsNotLookedAt) {
   EXPECT_THAT(outbox_.cancelled, IsEmpty());
 }
 
-TEST_F(EventChecksTest, ARecoverysCachedTokensAreAtMostThePrompts) {
-  ToDecoding(1, Asked());
-  Handle(ClientCancel{1});
-  PrefilledEvent event{.attempt = 1, .cached_tokens = 9};
-  EXPECT_TRUE(CheckPrefilled(event, 10).ok());
-  EXPECT_FALSE(CheckPrefilled(event, 9).ok());
+TEST_F(EventChecksTest, AllButTheLastTokenMayBeCached) {
+  EXPECT_TRUE(CheckCached("tokens", 9, 10).ok());
+  EXPECT_FALSE(CheckCached("tokens", 9, 9).ok());
 }
 
 }  // namespace

@@ -85,6 +85,10 @@ void AddDecodeEvents(std::vector<Row>* all) {
 
   RowsOf<E> tokens(all, WireSamples(10).TokensOf(1));
   tokens.Bad("Tokens.attempt", "attempt", [](E* p) { p->mutable_tokens()->set_attempt(0); });
+  for (int32_t cached : {-1, kBeyondLength}) {
+    tokens.Bad("Tokens.cached_tokens", "cached_tokens",
+               [cached](E* p) { p->mutable_tokens()->set_cached_tokens(cached); });
+  }
   AddOutput(tokens, [](E* p) { return p->mutable_tokens()->mutable_outputs(0); });
   for (int32_t skip : {0, 2, -1}) {
     tokens.Bad("Tokens.outputs", "positions must ascend", [skip](E* p) {

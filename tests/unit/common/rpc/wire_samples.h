@@ -186,6 +186,7 @@ class WireSamples {
     TokensEvent event{.attempt = static_cast<Attempt>(Int(1, 9))};
     int32_t position = Int(1, 100);
     for (int32_t i = 0; i < count; ++i) event.outputs.push_back(Output(position++));
+    event.cached_tokens = Int(0, kLimits.max_model_len);
     return event;
   }
 
