@@ -22,6 +22,15 @@ uint64_t GroupOf(const HelloInfo& hello) {
                       hello.model_digest);
 }
 
+// From `now` on that is what is taken, and nothing else.
+template <typename Key>
+void SetAll(const std::map<Key, int32_t>& reach, Time now, std::map<Key, ReachHistory>& histories) {
+  for (const auto& [key, length] : reach) histories[key].Set(length, now);
+  for (auto& [key, history] : histories) {
+    if (!reach.contains(key)) history.Set(0, now);
+  }
+}
+
 }  // namespace
 
 WorkerDirectory::WorkerDirectory(const std::vector<Role>& roles, Duration hang_limit,
@@ -250,25 +259,35 @@ std::map<WorkerDirectory::ReachKey, int32_t> WorkerDirectory::ReachOf(Counts cou
 }
 
 void WorkerDirectory::UpdateReach(Time now) {
-  const auto reach = ReachOf([this](int32_t i) { return Usable(i); });
-  for (const auto& [key, length] : reach) reach_[key].Set(length, now);
-  for (auto& [key, history] : reach_) {
-    if (!reach.contains(key)) history.Set(0, now);
-  }
+  SetAll(ReachOf([this](int32_t i) { return Usable(i); }), now, reach_);
   UpdateAlone(now);
 }
 
 void WorkerDirectory::UpdateAlone(Time now) {
-  std::set<uint64_t> with_prefill;
-  for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
-    if (workers_[i].role == Role::kPrefill && Usable(i)) with_prefill.insert(workers_[i].group);
+  std::set<uint64_t> without;
+  for (const Worker& w : workers_) {
+    if (w.known) without.insert(w.group);
   }
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
-    Worker& w = workers_[i];
-    const bool is_alone = w.role == Role::kDecode && w.hello.computes_prompts && Usable(i) &&
-                          !with_prefill.contains(w.group);
-    w.alone_since = is_alone ? std::min(w.alone_since, now) : kNever;
+    if (workers_[i].role == Role::kPrefill && Usable(i)) without.erase(workers_[i].group);
   }
+  std::erase_if(no_prefill_since_, [&](const auto& item) { return !without.contains(item.first); });
+  for (uint64_t group : without) no_prefill_since_.try_emplace(group, now);
+  std::map<uint64_t, int32_t> reach;
+  for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
+    if (AloneFrom(i) == kNever) continue;
+    for (const uint64_t key : {workers_[i].group, uint64_t{0}}) {
+      reach[key] = std::max(reach[key], workers_[i].hello.max_model_len);
+    }
+  }
+  SetAll(reach, now, alone_reach_);
+}
+
+Time WorkerDirectory::AloneFrom(int32_t worker) const {
+  const Worker& w = workers_[worker];
+  if (w.role != Role::kDecode || !w.hello.computes_prompts || !Usable(worker)) return kNever;
+  const auto since = no_prefill_since_.find(w.group);
+  return since == no_prefill_since_.end() ? kNever : since->second + alone_after_;
 }
 
 bool WorkerDirectory::HasPair(const RouteNeed& need) const {
@@ -279,10 +298,11 @@ bool WorkerDirectory::HasPair(const RouteNeed& need) const {
 Time WorkerDirectory::AloneAt(const RouteNeed& need) const {
   Time at = kNever;
   if (need.wants_scores) return at;
-  for (const Worker& w : workers_) {
-    const bool takes_it = w.alone_since != kNever && w.hello.max_model_len >= need.total_tokens &&
+  for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
+    const Worker& w = workers_[i];
+    const bool takes_it = w.hello.max_model_len >= need.total_tokens &&
                           (need.group == 0 || w.group == need.group);
-    if (takes_it) at = std::min(at, w.alone_since + alone_after_);
+    if (takes_it) at = std::min(at, AloneFrom(i));
   }
   return at;
 }
@@ -312,8 +332,11 @@ absl::Status WorkerDirectory::Fits(const RouteNeed& need) const {
 }
 
 Time WorkerDirectory::LostAt(const RouteNeed& need) const {
-  const auto it = reach_.find({need.group, need.needs_decode});
-  return it == reach_.end() ? Time{} : it->second.LostAt(need.total_tokens);
+  const auto pair = reach_.find({need.group, need.needs_decode});
+  const Time at = pair == reach_.end() ? Time{} : pair->second.LostAt(need.total_tokens);
+  const auto alone = alone_reach_.find(need.group);
+  if (need.wants_scores || alone == alone_reach_.end()) return at;
+  return std::max(at, alone->second.LostAt(need.total_tokens));
 }
 
 RoutingSnapshot WorkerDirectory::Snapshot(const RouteNeed& need, int64_t max_pending_tokens,

@@ -45,8 +45,6 @@ class WorkerDirectory {
     Time last_token{};           // As in WorkerView.
     Time last_prompt{};          // Likewise.
     bool hung = false;           // Fenced: see HungAt.
-    // A usable decode worker: since when no prefill worker of its group is usable; kNever: one is.
-    Time alone_since = kNever;
   };
 
   // `hang_limit` is T_hang.
@@ -109,8 +107,8 @@ class WorkerDirectory {
   // said hello, with the largest that fits.
   absl::Status Fits(const RouteNeed& need) const;
 
-  // Since when no usable pair could take it, whoever looked meanwhile: kNever if one can, the epoch
-  // if none ever could.
+  // Since when no usable pair could take it, nor a decode worker without one, whoever looked
+  // meanwhile: kNever if one can, the epoch if none ever could.
   Time LostAt(const RouteNeed& need) const;
 
   // Some usable pair takes it.
@@ -119,10 +117,7 @@ class WorkerDirectory {
   // kNever: none will.
   Time AloneAt(const RouteNeed& need) const;
   // It computes prompts itself.
-  bool IsAlone(int32_t worker, Time now) const {
-    const Worker& w = workers_[worker];
-    return Usable(worker) && w.alone_since != kNever && w.alone_since + alone_after_ <= now;
-  }
+  bool IsAlone(int32_t worker, Time now) const { return AloneFrom(worker) <= now; }
 
   // The worker as a candidate, whatever its state.
   Candidate CandidateOf(int32_t worker) const;
@@ -148,6 +143,9 @@ class WorkerDirectory {
   // Of several up under one incarnation one counts: the first that said hello.
   bool IsAlias(int32_t worker) const;
   void PromoteAliasOf(Incarnation incarnation);
+  // Since when, or from when on, a usable decode worker computes prompts itself; kNever: a prefill
+  // worker of its group is usable, or it cannot.
+  Time AloneFrom(int32_t worker) const;
   // After each change of who is usable.
   void UpdateReach(Time now);
   void UpdateAlone(Time now);
@@ -159,6 +157,11 @@ class WorkerDirectory {
   Time last_look_ = kNever;  // kNever: there was none.
   Time awake_since_{};       // No two looks lay far apart since then.
   std::map<ReachKey, ReachHistory> reach_;  // Of the usable workers.
+  // Groups of known workers without a usable prefill worker: since when, whatever their decode
+  // workers did meanwhile.
+  std::map<uint64_t, Time> no_prefill_since_;
+  // By group (0 = any): what decode workers of such groups take, those whose time is to come too.
+  std::map<uint64_t, ReachHistory> alone_reach_;
 };
 
 }  // namespace baton

@@ -231,6 +231,64 @@ TEST_F(AloneTest, WhatItHadCachedIsNotCharged) {
   EXPECT_EQ(outbox_.decode_requests[3].tenant, "a");
 }
 
+TEST_F(AloneTest, WhoIsConnectedAnewIsStillAlone) {
+  BeAlone();
+  Go(1);
+  Wait(seconds(1));
+  Come(1);
+  Submit(1, Request());
+  ASSERT_EQ(outbox_.decodes.size(), 1u);
+  EXPECT_TRUE(last().compute_prompt);
+}
+
+TEST_F(AloneTest, APrefillWorkerInBetweenIsWaitedForAnew) {
+  BeAlone();
+  Come(0);
+  Go(0);
+  Submit(1, Request());
+  Wait(milliseconds(1999));
+  EXPECT_TRUE(outbox_.decodes.empty());
+  Wait(milliseconds(1));
+  EXPECT_EQ(outbox_.decodes.size(), 1u);
+}
+
+// However long it waited before.
+TEST_F(AloneTest, WhenTheOnlyWorkerGoesWhatQueuesWaitsForItFromThenOn) {
+  BeAlone();
+  Submit(1, Request());
+  Submit(2, Request());
+  ASSERT_EQ(outbox_.decodes.size(), 1u);
+  for (int i = 0; i < 30; ++i) {
+    Closed(decode_call(), absl::ResourceExhaustedError("prompts are ahead"));
+    Wait(milliseconds(100));
+  }
+  Closed(decode_call(), absl::ResourceExhaustedError("prompts are ahead"));
+  Go(1);
+  Wait(milliseconds(1999));
+  EXPECT_EQ(Ended(2), std::nullopt);
+  const size_t asked = outbox_.decodes.size();
+  Come(1);
+  ASSERT_EQ(outbox_.decodes.size(), asked + 1) << "at once";
+  EXPECT_EQ(last().sequence.counter, 1u);
+  Closed(decode_call(), absl::ResourceExhaustedError("prompts are ahead"));
+  Go(1);
+  Wait(milliseconds(1999));
+  EXPECT_EQ(Ended(2), std::nullopt) << "each time";
+  Wait(milliseconds(1));
+  EXPECT_EQ(Ended(2), Code::kUnavailable);
+}
+
+TEST_F(AloneTest, ScoresDoNotWaitForWhoGivesNone) {
+  Come(1);
+  ValidRequest scored = Request();
+  scored.sampling.num_prompt_logprobs = 0;
+  Submit(1, scored);
+  Wait(seconds(1));
+  Go(1);
+  Wait(seconds(1));
+  EXPECT_EQ(Ended(1), Code::kUnavailable);
+}
+
 TEST_F(AloneTest, WhatIsLostGoesToAnotherDecodeWorkerAlone) {
   Come(1);
   Come(2);
