@@ -164,6 +164,7 @@ struct HelloInfo {
   int32_t max_model_len = 0;  // Prompt and answer together, bounded by model, option and pool.
   int32_t vocab_size = 0;
   bool computes_prompts = false;  // A decode worker that takes DecodeRequest::compute_prompt.
+  bool serves_sessions = false;   // All calls of a router may go over one stream.
 };
 
 // What a worker does now; a hint for the router, the reservation decides.

@@ -64,11 +64,12 @@ absl::StatusOr<std::optional<WorkerEvent>> CallEvents::Take(const v1::PrefillEve
 
 template <typename Event>
 absl::Status CallEvents::CheckWhole(const Event& event) const {
+  if (!request_seal_.has_value()) return absl::OkStatus();
   if (event.has_alive() && event.alive().num_events() != num_events_) {
     return absl::DataLossError(absl::StrCat("of ", event.alive().num_events(),
                                             " events that were sent ", num_events_, " came"));
   }
-  return CheckSeal(event, PlaceOf(request_seal_, num_events_));
+  return CheckSeal(event, PlaceOf(*request_seal_, num_events_));
 }
 
 // The router's memory is bounded by what was asked for, not by what a worker sends.
@@ -99,8 +100,8 @@ CallEvents::End CallEvents::EndOf(const PeerEnd& peer) const {
   }
   const bool is_own_word = peer.code == absl::StatusCode::kOk || !peer.reason.empty();
   if (is_given_up_ && !is_own_word) return {absl::UnavailableError("the worker was given up")};
-  absl::Status status = is_silent_ && !is_own_word ? absl::UnavailableError("the call went silent")
-                                                   : StatusOf(peer);
+  absl::Status status =
+      is_silent_ && !is_own_word ? absl::UnavailableError("the call went silent") : StatusOf(peer);
   const bool is_broken = !is_given_up_ && IsOfTheConnection(status, peer.reason);
   return {std::move(status), is_broken};
 }

@@ -43,7 +43,8 @@ class EventSealer {
 // The router's end. Take and EndOf are the reading thread's, the rest any thread's.
 class CallEvents {
  public:
-  CallEvents(const WireLimits& limits, int64_t max_outputs, uint32_t request_seal)
+  // `request_seal` is absent where the events come in a session, which knows that they are whole.
+  CallEvents(const WireLimits& limits, int64_t max_outputs, std::optional<uint32_t> request_seal)
       : limits_(limits), outputs_left_(max_outputs), request_seal_(request_seal) {}
 
   // What was read next: mail for the node, or nothing of a sign of life. After an error the call is
@@ -75,7 +76,7 @@ class CallEvents {
 
   const WireLimits limits_;
   int64_t outputs_left_;
-  const uint32_t request_seal_;
+  const std::optional<uint32_t> request_seal_;
   uint64_t num_events_ = 0;  // Without signs of life.
   absl::Status bad_;         // Why the last event was not taken.
   bool is_damaged_ = false;  // It, or one before it, did not arrive as it was sent.

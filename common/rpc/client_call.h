@@ -13,21 +13,11 @@
 #include "common/node/message.h"
 #include "common/rpc/call_events.h"
 #include "common/rpc/connection.h"
+#include "common/rpc/open_call.h"
 #include "common/rpc/reaction_order.h"
 #include "common/rpc/sampling_wire.h"
 
 namespace baton {
-
-// What a table of open calls needs of each.
-class OpenCall {
- public:
-  virtual ~OpenCall() = default;
-  virtual void Cancel() = 0;
-  // Cancels it; closes as UNAVAILABLE.
-  virtual void GiveUp() = 0;
-  // Counts one more sweep without a sign of life; after too many of them the call is given up.
-  virtual void Sweep() = 0;
-};
 
 // One server-streaming call to a worker. Reads until the stream ends; each event is converted and
 // handed to `on_event`, the end to `on_closed`, both from a gRPC thread, one after another. Owns

@@ -14,28 +14,30 @@ absl::Status RequestGate::CheckIncarnation(Incarnation expected) const {
 }
 
 template <typename Request>
-absl::Status RequestGate::Check(const Request& request) const {
+absl::Status RequestGate::Check(const Request& request, Came came) const {
+  if (came == Came::kInSession) return absl::OkStatus();
   RETURN_IF_ERROR(CheckSeal(request));
   return CheckIncarnation(request.expected_incarnation());
 }
 
-absl::StatusOr<DecodeRequest> RequestGate::Take(const v1::DecodeRequest& request) const {
-  RETURN_IF_ERROR(Check(request));
+absl::StatusOr<DecodeRequest> RequestGate::Take(const v1::DecodeRequest& request, Came came) const {
+  RETURN_IF_ERROR(Check(request, came));
   return FromProto(request, limits_);
 }
 
-absl::StatusOr<PrefillRequest> RequestGate::Take(const v1::PrefillRequest& request) const {
-  RETURN_IF_ERROR(Check(request));
+absl::StatusOr<PrefillRequest> RequestGate::Take(const v1::PrefillRequest& request,
+                                                 Came came) const {
+  RETURN_IF_ERROR(Check(request, came));
   return FromProto(request, limits_);
 }
 
-absl::StatusOr<RebindRequest> RequestGate::Take(const v1::RebindRequest& request) const {
-  RETURN_IF_ERROR(Check(request));
+absl::StatusOr<RebindRequest> RequestGate::Take(const v1::RebindRequest& request, Came came) const {
+  RETURN_IF_ERROR(Check(request, came));
   return FromProto(request);
 }
 
-absl::StatusOr<SendRequest> RequestGate::Take(const v1::SendRequest& request) const {
-  RETURN_IF_ERROR(Check(request));
+absl::StatusOr<SendRequest> RequestGate::Take(const v1::SendRequest& request, Came came) const {
+  RETURN_IF_ERROR(Check(request, came));
   return FromProto(request, limits_);
 }
 

@@ -390,6 +390,7 @@ void ToProto(const HelloInfo& from, v1::HelloResponse* to) {
   to->set_max_model_len(from.max_model_len);
   to->set_vocab_size(from.vocab_size);
   to->set_computes_prompts(from.computes_prompts);
+  to->set_serves_sessions(from.serves_sessions);
 }
 
 absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
@@ -416,7 +417,8 @@ absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
                    .num_blocks = from.num_blocks(),
                    .max_model_len = from.max_model_len(),
                    .vocab_size = from.vocab_size(),
-                   .computes_prompts = from.computes_prompts()};
+                   .computes_prompts = from.computes_prompts(),
+                   .serves_sessions = from.serves_sessions()};
 }
 
 void ToProto(const WorkerStatus& from, v1::WorkerStatus* to) {

@@ -18,6 +18,7 @@ constexpr MethodCallers kMethods[] = {
     {"/baton.v1.Decode/Rebind", Callers::kRouter},
     {"/baton.v1.Prefill/Prefill", Callers::kRouter},
     {"/baton.v1.Prefill/Send", Callers::kRouter},
+    {"/baton.v1.Session/Open", Callers::kRouter},
     {"/baton.v1.Cluster/Hello", Callers::kRouterOrAdmin},
     {"/baton.v1.Cluster/Watch", Callers::kRouterOrAdmin},
     {"/baton.v1.Cluster/Drain", Callers::kAdmin},

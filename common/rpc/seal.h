@@ -17,11 +17,14 @@ namespace baton {
 
 inline constexpr uint32_t kNoPlace = 1;  // Not 0: an empty message would need no seal.
 
+inline uint32_t ChecksumOf(const std::string& bytes, uint32_t place) {
+  return ExtendCrc32c(place, std::as_bytes(std::span(bytes)));
+}
+
 template <typename Message>
 uint32_t ChecksumOf(Message message, uint32_t place) {
   message.clear_crc32c();
-  const std::string bytes = message.SerializeAsString();
-  return ExtendCrc32c(place, std::as_bytes(std::span(bytes)));
+  return ChecksumOf(message.SerializeAsString(), place);
 }
 
 // The last change before the message is sent.

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "common/base/status.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/gate.h"
 #include "common/telemetry/log.h"
@@ -31,12 +32,13 @@ absl::string_view RoleName(Role role) { return role == Role::kPrefill ? "prefill
 WorkerStubs::WorkerStubs(const WorkerAddress& address, const ClusterTls* tls)
     : identity(tls == nullptr ? nullptr : tls->current()),
       note(std::make_shared<HandshakeNote>()),
-      channel(grpc::CreateCustomChannel(
-          address.address, ChannelCredentialsOf(tls, TlsRoleOf(address.role), note),
-          ClusterChannelArguments())),
+      channel(grpc::CreateCustomChannel(address.address,
+                                        ChannelCredentialsOf(tls, TlsRoleOf(address.role), note),
+                                        ClusterChannelArguments())),
       cluster(v1::Cluster::NewStub(channel)),
       decode(v1::Decode::NewStub(channel)),
-      prefill(v1::Prefill::NewStub(channel)) {}
+      prefill(v1::Prefill::NewStub(channel)),
+      session(v1::Session::NewStub(channel)) {}
 
 WorkerLink::WorkerLink(Options options, Inbox<RouterMail>* inbox)
     : options_(std::move(options)),
@@ -46,16 +48,28 @@ WorkerLink::WorkerLink(Options options, Inbox<RouterMail>* inbox)
 
 void WorkerLink::Start() { SayHello(); }
 
+std::vector<std::shared_ptr<SessionClient>> WorkerLink::Sessions() const {
+  std::vector<std::shared_ptr<SessionClient>> sessions;
+  if (peer_.session != nullptr) sessions.push_back(peer_.session);
+  for (const Expiring& one : expiring_) {
+    if (one.session != nullptr) sessions.push_back(one.session);
+  }
+  return sessions;
+}
+
 void WorkerLink::Stop() {
   bool idle = false;
+  std::vector<std::shared_ptr<SessionClient>> sessions;
   {
     absl::MutexLock lock(&mutex_);
     if (stopped_) return;
     stopped_ = true;
+    sessions = Sessions();
     idle = !busy_;
     if (context_ != nullptr) context_->TryCancel();
     if (alarm_ != nullptr) alarm_->Cancel();
   }
+  for (const auto& session : sessions) session->End();
   if (idle) options_.on_idle();
 }
 
@@ -93,8 +107,21 @@ void WorkerLink::Retire() {
 }
 
 void WorkerLink::Sweep() {
+  std::vector<std::shared_ptr<SessionClient>> sessions;
+  {
+    absl::MutexLock lock(&mutex_);
+    sessions = Sessions();
+  }
+  for (const auto& session : sessions) session->Sweep();
+  sessions.clear();
   SweepExpiring();
   absl::MutexLock lock(&mutex_);
+  // It may have ended before it was the peer's.
+  if (peer_.session != nullptr && peer_.session->IsOver()) {
+    distrusted_ = true;
+    context_->TryCancel();
+    return;
+  }
   // A Hello that renews has a limit of its own, and no statuses come beside it.
   if (peer_.stubs == nullptr || next_ != nullptr) return;
   if (!silence_.Sweep()) return RenewIfDue();
@@ -113,12 +140,12 @@ void WorkerLink::RenewIfDue() {
 
 void WorkerLink::SweepExpiring() {
   std::vector<std::shared_ptr<const WorkerStubs>> late;
-  std::vector<std::shared_ptr<const WorkerStubs>> unused;
+  std::vector<Expiring> unused;
   {
     absl::MutexLock lock(&mutex_);
     for (Expiring& one : expiring_) {
       if (one.stubs.use_count() == 1) {
-        unused.push_back(std::exchange(one.stubs, nullptr));
+        unused.push_back(std::exchange(one, {}));
       } else if (--one.sweeps_left < 0) {
         late.push_back(one.stubs);  // Until its last call has ended.
       }
@@ -126,13 +153,17 @@ void WorkerLink::SweepExpiring() {
     std::erase_if(expiring_, [](const Expiring& one) { return one.stubs == nullptr; });
   }
   for (const auto& stubs : late) options_.on_lost(stubs.get());
-  for (const auto& stubs : unused) options_.retired->Add(stubs->channel);
+  for (const Expiring& one : unused) {
+    if (one.session != nullptr) one.session->End();
+    options_.retired->Add(one.stubs->channel);
+  }
 }
 
-void WorkerLink::Distrust(const WorkerStubs* stubs) {
+void WorkerLink::Distrust(const WorkerStubs* stubs, const std::string& why) {
   absl::MutexLock lock(&mutex_);
   if (stubs != peer_.stubs.get()) return;
   distrusted_ = true;
+  if (!why.empty()) why_distrusted_ = why;
   context_->TryCancel();  // The Watch.
 }
 
@@ -190,31 +221,63 @@ std::shared_ptr<const WorkerStubs> WorkerLink::CurrentStubs() const {
   return stubs_;
 }
 
+std::shared_ptr<const WorkerStubs> WorkerLink::NextStubs() const {
+  absl::MutexLock lock(&mutex_);
+  return next_;
+}
+
 bool WorkerLink::IsRenewing() const {
   absl::MutexLock lock(&mutex_);
   return next_ != nullptr;
 }
 
-bool WorkerLink::Switch(const grpc::Status& status) {
-  if (!status.ok()) return false;
-  const absl::StatusOr<HelloInfo> hello = TakeHello(hello_response_);
-  if (!hello.ok() || !CheckHello(*hello).ok() || hello->incarnation != peer_.incarnation) {
-    return false;
-  }
+absl::StatusOr<HelloInfo> WorkerLink::TakeHelloOfNext(const grpc::Status& status) const {
+  if (!status.ok()) return absl::UnavailableError("nobody answers");
+  ASSIGN_OR_RETURN(HelloInfo hello, TakeHello(hello_response_));
+  RETURN_IF_ERROR(CheckHello(hello));
+  if (hello.incarnation == peer().incarnation) return hello;
+  return absl::FailedPreconditionError("another process answers");
+}
+
+std::shared_ptr<SessionClient> WorkerLink::StartSession(
+    const HelloInfo& hello, const std::shared_ptr<const WorkerStubs>& stubs) {
+  if (!hello.serves_sessions || !options_.make_session) return nullptr;
+  const WireLimits limits{.vocab_size = hello.vocab_size, .max_model_len = hello.max_model_len};
+  // They are not held, so that they can be seen to be unused.
+  auto session = options_.make_session(
+      limits, [link = weak_from_this(),
+               over = std::weak_ptr<const WorkerStubs>(stubs)](const std::string& why) {
+        const auto here = link.lock();
+        if (const auto lost = over.lock(); here != nullptr && lost != nullptr) {
+          here->Distrust(lost.get(), why);
+        }
+      });
+  if (session != nullptr) session->Start(stubs->session.get(), hello.incarnation);
+  return session;
+}
+
+void WorkerLink::Switch(std::shared_ptr<SessionClient> session) {
   expiring_.push_back({.stubs = std::exchange(stubs_, std::exchange(next_, nullptr)),
+                       .session = std::exchange(peer_.session, std::move(session)),
                        .sweeps_left = options_.expiry_sweeps});
   peer_.stubs = stubs_;
   failed_renewals_ = 0;
-  return true;
+  distrusted_ = false;  // That was the other one.
+  if (stopped_ && peer_.session != nullptr) peer_.session->End();
 }
 
 void WorkerLink::OnHelloOfNext(const grpc::Status& status) {
   Incarnation incarnation = 0;
   std::shared_ptr<const WorkerStubs> failed;
   bool is_over = false;
+  const absl::StatusOr<HelloInfo> hello = TakeHelloOfNext(status);
+  std::shared_ptr<SessionClient> session;
+  if (hello.ok()) session = StartSession(*hello, NextStubs());
   {
     absl::MutexLock lock(&mutex_);
-    if (!Switch(status)) {
+    if (hello.ok()) {
+      Switch(std::move(session));
+    } else {
       failed = std::exchange(next_, nullptr);
       sweeps_to_renewal_ = kRenewalSweeps;
       ++failed_renewals_;
@@ -241,11 +304,14 @@ void WorkerLink::OnHello(const grpc::Status& status) {
   const absl::StatusOr<HelloInfo> hello = TakeHello(hello_response_);
   if (!hello.ok()) return Retry(absl::StrCat("bad hello: ", hello.status().message()));
   if (const absl::Status ok = CheckHello(*hello); !ok.ok()) return Retry(std::string(ok.message()));
+  std::shared_ptr<SessionClient> session = StartSession(*hello, CurrentStubs());
   {
     absl::MutexLock lock(&mutex_);
     peer_ = {.incarnation = hello->incarnation,
              .limits = {.vocab_size = hello->vocab_size, .max_model_len = hello->max_model_len},
-             .stubs = stubs_};
+             .stubs = stubs_,
+             .session = std::move(session)};
+    if (stopped_ && peer_.session != nullptr) peer_.session->End();
     num_statuses_ = 0;
     silence_.OnRead(true);
     last_reason_.clear();
@@ -304,15 +370,20 @@ void WorkerLink::Retry(const std::string& failure) {
 
 void WorkerLink::Disconnect(const std::string& failure) {
   std::vector<std::shared_ptr<const WorkerStubs>> lost;
+  std::vector<std::shared_ptr<SessionClient>> sessions;
   {
     absl::MutexLock lock(&mutex_);
-    const std::string reason =
-        std::exchange(distrusted_, false) ? "something was damaged or lost on the way" : failure;
+    std::string reason = failure;
+    if (std::exchange(distrusted_, false)) {
+      const std::string why = std::exchange(why_distrusted_, "");
+      reason = why.empty() ? "something was damaged or lost on the way" : why;
+    }
     if (!stopped_ && reason != last_reason_) {
       inbox_->Post(WorkerDown{.worker = options_.worker, .reason = reason});
     }
     last_reason_ = reason;
     if (peer_.incarnation != 0) last_peer_ = SteadyNow();
+    sessions = Sessions();
     peer_ = {};
     lost.push_back(
         std::exchange(stubs_, std::make_shared<WorkerStubs>(options_.address, options_.tls)));
@@ -320,6 +391,7 @@ void WorkerLink::Disconnect(const std::string& failure) {
     for (Expiring& one : expiring_) lost.push_back(std::move(one.stubs));
     expiring_.clear();
   }
+  for (const auto& session : sessions) session->End();
   for (const auto& stubs : lost) {
     options_.on_lost(stubs.get());
     options_.retired->Add(stubs->channel);

@@ -14,11 +14,13 @@
 #include "baton/v1/cluster.grpc.pb.h"
 #include "baton/v1/decode.grpc.pb.h"
 #include "baton/v1/prefill.grpc.pb.h"
+#include "baton/v1/session.grpc.pb.h"
 #include "common/node/inbox.h"
 #include "common/node/router_mail.h"
 #include "common/rpc/cluster_tls.h"
 #include "common/rpc/retired_channels.h"
 #include "common/rpc/sampling_wire.h"
+#include "common/rpc/session_client.h"
 #include "common/rpc/silence.h"
 #include "common/rpc/worker_links.h"
 
@@ -29,11 +31,12 @@ struct WorkerStubs {
   WorkerStubs(const WorkerAddress& address, const ClusterTls* tls);
 
   const std::shared_ptr<const TlsIdentity> identity;  // At most a newer one was presented.
-  const std::shared_ptr<HandshakeNote> note;  // Why this side ended a handshake.
+  const std::shared_ptr<HandshakeNote> note;          // Why this side ended a handshake.
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<v1::Cluster::Stub> cluster;
   const std::unique_ptr<v1::Decode::Stub> decode;
   const std::unique_ptr<v1::Prefill::Stub> prefill;
+  const std::unique_ptr<v1::Session::Stub> session;
 };
 
 // Keeps one worker connected: Hello, Watch, back-off, again, each time over a new connection, so
@@ -48,7 +51,8 @@ struct WorkerStubs {
 // them then is ABORTED, which says nothing against the worker. If nobody answers, all goes on over
 // the first connection and this is tried again; twice in vain, and its worker is trusted no more:
 // the connection is lost.
-class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
+class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus>,
+                   public std::enable_shared_from_this<WorkerLink> {
  public:
   struct Options {
     int32_t worker = 0;  // Index in the router's list.
@@ -56,6 +60,11 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
     const ClusterTls* tls = nullptr;
     RetiredChannels* retired = nullptr;
     int expiry_sweeps = 45;
+    // A session that is to be started with a worker that serves them; null: none any more.
+    // `on_over` is its hook. Empty: each call goes for itself.
+    std::function<std::shared_ptr<SessionClient>(const WireLimits& limits,
+                                                 std::function<void(const std::string&)> on_over)>
+        make_session;
     // The calls over these are to end.
     std::function<void(const WorkerStubs*)> on_lost;
     std::function<void()> on_idle;
@@ -71,6 +80,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
     Incarnation incarnation = 0;
     WireLimits limits;
     std::shared_ptr<const WorkerStubs> stubs;
+    std::shared_ptr<SessionClient> session;  // Null: each call goes for itself.
   };
   Peer peer() const;
 
@@ -83,9 +93,9 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   // connection when it is due, and ends expiring ones.
   void Sweep();
 
-  // Something that went over this connection was damaged or lost: connects anew. A no-op if it is
-  // not the current one.
-  void Distrust(const WorkerStubs* stubs);
+  // Something that went over this connection was damaged or lost, or `why`: connects anew. A no-op
+  // if it is not the current one.
+  void Distrust(const WorkerStubs* stubs, const std::string& why = "");
 
   // Nobody is connected, nor was at any moment since `time`.
   bool IsSilentSince(Time time) const;
@@ -99,6 +109,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
  private:
   struct Expiring {
     std::shared_ptr<const WorkerStubs> stubs;
+    std::shared_ptr<SessionClient> session;
     int sweeps_left = 0;
   };
 
@@ -109,14 +120,23 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   void OnHello(const grpc::Status& status);
   bool IsRenewing() const;
   void OnHelloOfNext(const grpc::Status& status);
-  // Takes `next_` as the connection. False: nobody whom this side knows answers there.
-  bool Switch(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Over these, if the worker serves sessions.
+  std::shared_ptr<SessionClient> StartSession(const HelloInfo& hello,
+                                              const std::shared_ptr<const WorkerStubs>& stubs);
+  // Sessions that calls may be open in.
+  std::vector<std::shared_ptr<SessionClient>> Sessions() const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Who has said hello over `next_`, if that is the worker of `stubs_`.
+  absl::StatusOr<HelloInfo> TakeHelloOfNext(const grpc::Status& status) const;
+  // Takes `next_` as the connection, with a session over it.
+  void Switch(std::shared_ptr<SessionClient> session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RenewIfDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SweepExpiring();
   absl::Status CheckHello(const HelloInfo& hello) const;
   // Why nobody said hello, as far as this side can know.
   std::string WhyNoHello(const grpc::Status& status, const WorkerStubs& stubs) const;
   std::shared_ptr<const WorkerStubs> CurrentStubs() const;
+  std::shared_ptr<const WorkerStubs> NextStubs() const;
   void StartWatch(Incarnation incarnation);
   // The operation in flight failed: mail WorkerDown and try again later, or stop.
   void Retry(const std::string& failure);
@@ -131,10 +151,11 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus> {
   // Is to take over from stubs_; not null only while renewing.
   std::shared_ptr<const WorkerStubs> next_ ABSL_GUARDED_BY(mutex_);
   std::vector<Expiring> expiring_ ABSL_GUARDED_BY(mutex_);
-  int failed_renewals_ ABSL_GUARDED_BY(mutex_) = 0;  // One after the other.
+  int failed_renewals_ ABSL_GUARDED_BY(mutex_) = 0;    // One after the other.
   int sweeps_to_renewal_ ABSL_GUARDED_BY(mutex_) = 0;  // Then.
   Time last_peer_ ABSL_GUARDED_BY(mutex_);  // Somebody was connected then; at first the start.
   bool distrusted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string why_distrusted_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);
   std::string last_reason_ ABSL_GUARDED_BY(mutex_);

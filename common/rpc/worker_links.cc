@@ -16,6 +16,7 @@
 #include "common/rpc/connection.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
+#include "common/rpc/session_client.h"
 #include "common/rpc/worker_link.h"
 
 namespace baton {
@@ -82,17 +83,13 @@ class WorkerLinks::Impl {
   }
 
   void Cancel(CallId id) {
-    std::shared_ptr<OpenCall> call;
-    {
-      absl::MutexLock lock(&mutex_);
-      const auto it = calls_.find(id);
-      if (it == calls_.end()) return;
-      call = it->second.call;
-    }
-    call->Cancel();
+    if (const auto call = EntryOf(id).call; call != nullptr) call->Cancel();
   }
 
   void Tell(CallId id, const RebindRequest& request) {
+    if (const Entry entry = EntryOf(id); entry.peer.session != nullptr) {
+      return entry.peer.session->Rebind(entry.call.get(), request);
+    }
     TellWorker<v1::RebindRequest, v1::RebindResponse>(
         id, request,
         [](const WorkerStubs& worker, auto* context, auto* sent, auto* answer, auto done) {
@@ -101,6 +98,9 @@ class WorkerLinks::Impl {
   }
 
   void Tell(CallId id, const SendRequest& request) {
+    if (const Entry entry = EntryOf(id); entry.peer.session != nullptr) {
+      return entry.peer.session->Send(entry.call.get(), request);
+    }
     TellWorker<v1::SendRequest, v1::SendResponse>(
         id, request,
         [](const WorkerStubs& worker, auto* context, auto* sent, auto* answer, auto done) {
@@ -178,15 +178,15 @@ class WorkerLinks::Impl {
           });
   }
 
+  // Empty of a call that is not open.
+  Entry EntryOf(CallId id) {
+    absl::MutexLock lock(&mutex_);
+    const auto it = calls_.find(id);
+    return it == calls_.end() ? Entry{} : it->second;
+  }
+
   void GiveUp(CallId id) {
-    std::shared_ptr<OpenCall> call;
-    {
-      absl::MutexLock lock(&mutex_);
-      const auto it = calls_.find(id);
-      if (it == calls_.end()) return;
-      call = it->second.call;
-    }
-    call->GiveUp();
+    if (const auto call = EntryOf(id).call; call != nullptr) call->GiveUp();
   }
 
   void GiveUpOver(const WorkerStubs* lost) {
@@ -200,10 +200,11 @@ class WorkerLinks::Impl {
     for (const auto& call : calls) call->GiveUp();
   }
 
+  // Over the worker's session, if it serves them.
   template <typename Proto, typename Call, typename Request, typename StartOnStub>
   void OpenCallTo(CallId id, int32_t index, const Request& request, StartOnStub start) {
     const std::shared_ptr<WorkerLink> link = LinkOf(index);
-    const WorkerLink::Peer peer = link == nullptr ? WorkerLink::Peer{} : link->peer();
+    WorkerLink::Peer peer = link == nullptr ? WorkerLink::Peer{} : link->peer();
     if (peer.incarnation == 0) {
       return MailClosed(id, absl::UnavailableError("the worker is not connected"));
     }
@@ -211,40 +212,74 @@ class WorkerLinks::Impl {
       return MailClosed(
           id, absl::FailedPreconditionError("another process runs at the worker's address"));
     }
+    Entry entry{.worker = index, .link = link, .peer = std::move(peer)};
+    if (SessionClient* const session = entry.peer.session.get(); session != nullptr) {
+      entry.call = session->MakeCall(id);
+      if (Register(id, entry, /*is_awaited=*/false)) session->Open(entry.call.get(), request);
+    } else {
+      const auto call = MakeCall<Proto, Call>(id, request, entry.peer.limits);
+      entry.call = call;
+      if (!Register(id, entry, /*is_awaited=*/true)) return;
+      call->context()->set_deadline(DeadlineAfter(request.timeout));
+      start(*entry.peer.stubs, call.get());
+      call->Start(call);
+    }
+    const WorkerStubs* const stubs = entry.peer.stubs.get();
+    if (!link->Holds(stubs)) GiveUpOver(stubs);  // Lost meanwhile.
+  }
+
+  // One that goes for itself.
+  template <typename Proto, typename Call, typename Request>
+  std::shared_ptr<Call> MakeCall(CallId id, const Request& request, const WireLimits& limits) {
     Proto proto;
     ToProto(request, &proto);
     Seal(&proto);
-    auto call = std::make_shared<Call>(
-        std::move(proto), peer.limits, MaxOutputs(request),
+    return std::make_shared<Call>(
+        std::move(proto), limits, MaxOutputs(request),
         typename Call::Hooks{
-            .on_event =
-                [this, id](WorkerEvent event) {
-                  inbox_->Post(WorkerEventReceived{.call = id, .event = std::move(event)});
-                },
+            .on_event = [this, id](WorkerEvent event) { MailEvent(id, std::move(event)); },
             .on_closed = [this, id](CallEvents::End end) { Closed(id, std::move(end)); },
             .on_released = [this] { Release(); }});
-    {
-      absl::MutexLock lock(&mutex_);
-      if (stopped_) return;
-      Slot& slot = slots_[index];
-      if (slot.link != link || slot.leaves) {
-        inbox_->Post(CallClosed{
-            .call = id, .status = absl::UnavailableError("the worker was forgotten")});
-        return;
-      }
-      if (++slot.num_calls > options_.max_calls_to_worker) {
-        --slot.num_calls;
-        inbox_->Post(CallClosed{
-            .call = id, .status = absl::ResourceExhaustedError("too many calls to one worker")});
-        return;
-      }
-      ++active_;
-      calls_[id] = {.call = call, .worker = index, .link = link, .peer = peer};
+  }
+
+  // A session with one of the workers, which Stop awaits.
+  std::shared_ptr<SessionClient> MakeSession(const WireLimits& limits,
+                                             std::function<void(const std::string&)> on_over) {
+    absl::MutexLock lock(&mutex_);
+    if (stopped_) return nullptr;
+    ++active_;
+    return std::make_shared<SessionClient>(
+        limits,
+        SessionClient::Hooks{
+            .on_event = [this](CallId id, WorkerEvent event) { MailEvent(id, std::move(event)); },
+            .on_closed = [this](CallId id, CallEvents::End end) { Closed(id, std::move(end)); },
+            .on_over = std::move(on_over),
+            .on_released = [this] { Release(); }});
+  }
+
+  // False: the call is not to be opened, which was mailed. `is_awaited`: by Stop, until Release.
+  bool Register(CallId id, const Entry& entry, bool is_awaited) {
+    absl::MutexLock lock(&mutex_);
+    if (stopped_) return false;
+    Slot& slot = slots_[entry.worker];
+    const auto refuse = [&](const absl::Status& status) {
+      inbox_->Post(CallClosed{.call = id, .status = status});
+      return false;
+    };
+    if (slot.link != entry.link || slot.leaves) {
+      return refuse(absl::UnavailableError("the worker was forgotten"));
     }
-    call->context()->set_deadline(DeadlineAfter(request.timeout));
-    start(*peer.stubs, call.get());
-    call->Start(call);
-    if (!link->Holds(peer.stubs.get())) GiveUpOver(peer.stubs.get());  // Lost meanwhile.
+    if (slot.num_calls >= options_.max_calls_to_worker) {
+      return refuse(absl::ResourceExhaustedError("too many calls to one worker"));
+    }
+    ++slot.num_calls;
+    if (is_awaited) ++active_;
+    calls_[id] = entry;
+    return true;
+  }
+
+  void MailEvent(CallId id, WorkerEvent event) {
+    inbox_->Post(WorkerEventReceived{.call = id, .event = std::move(event)});
   }
 
   void MailClosed(CallId id, absl::Status status) {
@@ -283,17 +318,21 @@ class WorkerLinks::Impl {
                                 slots_.begin());
   }
 
-  void MakeLink(int32_t index, const WorkerAddress& address)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void MakeLink(int32_t index, const WorkerAddress& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (index == static_cast<int32_t>(slots_.size())) slots_.emplace_back();
     slots_[index].link = std::make_shared<WorkerLink>(
-        WorkerLink::Options{.worker = index,
-                            .address = address,
-                            .tls = options_.tls,
-                            .retired = &retired_,
-                            .expiry_sweeps = options_.expiry_sweeps,
-                            .on_lost = [this](const WorkerStubs* lost) { GiveUpOver(lost); },
-                            .on_idle = [this, index] { OnIdle(index); }},
+        WorkerLink::Options{
+            .worker = index,
+            .address = address,
+            .tls = options_.tls,
+            .retired = &retired_,
+            .expiry_sweeps = options_.expiry_sweeps,
+            .make_session =
+                [this](const WireLimits& limits, std::function<void(const std::string&)> on_over) {
+                  return MakeSession(limits, std::move(on_over));
+                },
+            .on_lost = [this](const WorkerStubs* lost) { GiveUpOver(lost); },
+            .on_idle = [this, index] { OnIdle(index); }},
         inbox_);
     ++active_;
   }

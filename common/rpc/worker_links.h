@@ -35,7 +35,7 @@ class WorkerSet {
 struct WorkerLinksOptions {
   std::vector<WorkerAddress> workers;  // There from the start: their indices are those here.
   int max_workers = 1024;
-  const ClusterTls* tls = nullptr;     // Null: plaintext. Outlives the links.
+  const ClusterTls* tls = nullptr;  // Null: plaintext. Outlives the links.
   int expiry_sweeps = 45;  // That calls may stay on a connection that was replaced, seconds.
   // Below the streams that a connection may have: a call that waits for one would seem silent.
   int max_calls_to_worker = 8000;
@@ -62,13 +62,15 @@ class WorkerLinks : public WorkerSet {
 
   // Opens a call to the incarnation `request.worker` (FAILED_PRECONDITION if another one is
   // connected) under the node's own name for it. What becomes of it is mailed: WorkerEventReceived,
-  // and last, exactly once, CallClosed. The deadline is request.timeout. A worker that sends what
+  // and last, exactly once, CallClosed. The deadline is request.timeout, looked
+  // at each second where the worker serves sessions. A worker that sends what
   // cannot be is cut off with DATA_LOSS.
   void OpenDecode(CallId call, int32_t worker, const DecodeRequest& request);
   void OpenPrefill(CallId call, int32_t worker, const PrefillRequest& request);
 
-  // About an open call, to its worker. If the worker cannot be told within 2 s the call closes with
-  // UNAVAILABLE. Unknown calls are a no-op.
+  // About an open call, to its worker. If the worker refuses it, or cannot be told within 2 s (in a
+  // session: does not read for seconds), the call closes with UNAVAILABLE. Unknown calls are a
+  // no-op.
   void Rebind(CallId call, const RebindRequest& request);
   void Send(CallId call, const SendRequest& request);
 

@@ -4,9 +4,7 @@
 #include <grpcpp/health_check_service_interface.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
-#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,12 +13,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "baton/v1/cluster.grpc.pb.h"
 #include "baton/v1/decode.grpc.pb.h"
 #include "baton/v1/prefill.grpc.pb.h"
+#include "baton/v1/session.grpc.pb.h"
 #include "common/base/status.h"
-#include "common/base/this_thread.h"
 #include "common/rpc/call_events.h"
 #include "common/rpc/cluster_tls.h"
 #include "common/rpc/connection.h"
@@ -28,14 +25,16 @@
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
 #include "common/rpc/server_call.h"
-#include "common/rpc/silence.h"
+#include "common/rpc/session_server.h"
+#include "common/rpc/status_broadcast.h"
 
 namespace baton {
 namespace {
 
-constexpr std::chrono::milliseconds kStatusTick(50);
-constexpr int kTicksPerHeartbeat = 8;  // 400 ms, so that a late tick stays below 500 ms.
-constexpr int kTicksPerBeat = kBeatInterval / kStatusTick;
+// A call of a session has the session's number above its own.
+constexpr int kCallBits = 40;
+constexpr uint64_t kCallMask = (uint64_t{1} << kCallBits) - 1;
+constexpr size_t kMaxSessions = 1024;
 
 using DecodeCall = ServerCall<v1::DecodeEvent>;
 using PrefillCall = ServerCall<v1::PrefillEvent>;
@@ -80,120 +79,11 @@ class PendingAudit {
   grpc::ServerUnaryReactor* reactor_;
 };
 
-// Sends the node's status to all watchers: on change, at most one each tick, and as a heartbeat.
-// Calls `beat` each second.
-class StatusBroadcast {
- public:
-  StatusBroadcast(std::function<WorkerStatus()> status, int max_watchers,
-                  std::function<void()> beat)
-      : status_(std::move(status)), max_watchers_(max_watchers), beat_(std::move(beat)) {}
-  ~StatusBroadcast() { Stop(); }
-
-  void Start() {
-    thread_ = std::jthread([this] {
-      NameThisThread("status");
-      Run();
-    });
-  }
-
-  void Stop() {
-    {
-      absl::MutexLock lock(&mutex_);
-      stopped_ = true;
-    }
-    if (thread_.joinable()) thread_.join();
-  }
-
-  grpc::ServerWriteReactor<v1::WorkerStatus>* Add(grpc::CallbackServerContext* context) {
-    absl::MutexLock lock(&mutex_);
-    const uint64_t key = ++last_key_;
-    auto call = StatusCall::Create(context, {.on_done = [this, key] { Remove(key); }});
-    if (stopped_ || std::ssize(watchers_) >= max_watchers_) {
-      call->Close(absl::ResourceExhaustedError("too many watchers: end one of them"));
-    } else {
-      watchers_[key] = {.call = call};
-    }
-    return call.get();
-  }
-
-  // Of those that watch; theirs ends of whom `is_trusted` is false.
-  void AbandonUnless(const std::function<bool(const grpc::AuthContext&)>& is_trusted) {
-    for (const auto& call : Calls()) call->AbandonUnless(is_trusted);
-  }
-
-  // After it every watcher's stream ends.
-  void CloseAll() {
-    for (const auto& call : Calls()) {
-      call->Close(absl::UnavailableError("the worker is shutting down"));
-    }
-  }
-
- private:
-  struct Watcher {
-    std::shared_ptr<StatusCall> call;
-    std::string last;                // What was sent last, serialised.
-    int ticks = kTicksPerHeartbeat;  // Since then.
-  };
-
-  std::vector<std::shared_ptr<StatusCall>> Calls() {
-    std::vector<std::shared_ptr<StatusCall>> calls;
-    absl::MutexLock lock(&mutex_);
-    for (auto& [key, watcher] : watchers_) calls.push_back(watcher.call);
-    return calls;
-  }
-
-  void Remove(uint64_t key) {
-    absl::MutexLock lock(&mutex_);
-    watchers_.erase(key);
-  }
-
-  void Run() {
-    const auto wake = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stopped_; };
-    for (int tick = 1;; ++tick) {
-      if (tick % kTicksPerBeat == 0) beat_();
-      v1::WorkerStatus status;
-      std::vector<std::shared_ptr<StatusCall>> due;
-      {
-        absl::MutexLock lock(&mutex_);
-        if (mutex_.AwaitWithTimeout(absl::Condition(&wake), absl::FromChrono(kStatusTick))) return;
-        if (watchers_.empty()) continue;
-        ToProto(status_(), &status);
-        Seal(&status);
-        due = TakeDue(status.SerializeAsString());
-      }
-      for (const auto& call : due) call->Write(status);
-    }
-  }
-
-  // A watcher that does not read gets the newest status later, never a backlog.
-  std::vector<std::shared_ptr<StatusCall>> TakeDue(const std::string& bytes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::vector<std::shared_ptr<StatusCall>> due;
-    for (auto& [key, watcher] : watchers_) {
-      ++watcher.ticks;
-      if (watcher.ticks < kTicksPerHeartbeat && bytes == watcher.last) continue;
-      if (!watcher.call->Idle()) continue;
-      due.push_back(watcher.call);
-      watcher.last = bytes;
-      watcher.ticks = 0;
-    }
-    return due;
-  }
-
-  const std::function<WorkerStatus()> status_;
-  const int max_watchers_;
-  const std::function<void()> beat_;
-  absl::Mutex mutex_;
-  absl::flat_hash_map<uint64_t, Watcher> watchers_ ABSL_GUARDED_BY(mutex_);
-  uint64_t last_key_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  std::jthread thread_;
-};
-
 }  // namespace
 
 class WorkerServer::Impl : public v1::Decode::CallbackService,
                            public v1::Prefill::CallbackService,
+                           public v1::Session::CallbackService,
                            public v1::Cluster::CallbackService {
  public:
   Impl(WorkerServerOptions options, WorkerInbox inbox)
@@ -218,6 +108,9 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     } else {
       builder.RegisterService(static_cast<v1::Prefill::CallbackService*>(this));
     }
+    if (options_.serves_sessions) {
+      builder.RegisterService(static_cast<v1::Session::CallbackService*>(this));
+    }
     builder.RegisterService(static_cast<v1::Cluster::CallbackService*>(this));
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port_ == 0) {
@@ -232,6 +125,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   int port() const { return port_; }
 
   void Emit(CallId id, WorkerEvent event) {
+    if (id > kCallMask) return EmitInSession(id, event);
     AnyCall call;
     {
       absl::MutexLock lock(&mutex_);
@@ -251,6 +145,10 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   }
 
   void Close(CallId id, absl::Status status) {
+    if (id > kCallMask) {
+      const auto session = SessionOf(id);
+      return session == nullptr ? void() : session->End(id & kCallMask, status);
+    }
     AnyCall call;
     {
       absl::MutexLock lock(&mutex_);
@@ -265,6 +163,11 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     if (server_ == nullptr) return;
     server_->GetHealthCheckService()->SetServingStatus(false);
     broadcast_.CloseAll();
+    {
+      absl::MutexLock lock(&mutex_);
+      is_closing_ = true;
+    }
+    for (const auto& session : Sessions()) session->Close(ShuttingDown());
     server_->Shutdown(DeadlineAfter(grace));
     broadcast_.Stop();
     server_->Wait();
@@ -279,6 +182,31 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   grpc::ServerWriteReactor<v1::PrefillEvent>* Prefill(grpc::CallbackServerContext* context,
                                                       const v1::PrefillRequest* request) override {
     return Accept<PrefillMail, PrefillCall, PrefillOpened>(context, *request);
+  }
+
+  grpc::ServerBidiReactor<v1::SessionFrame, v1::SessionFrame>* Open(
+      grpc::CallbackServerContext* context) override {
+    absl::MutexLock lock(&mutex_);
+    const uint64_t number = ++last_session_;
+    auto session = SessionServer::Create(
+        context, {.incarnation = options_.hello.incarnation,
+                  .hooks = {.on_asked =
+                                [this, number](uint64_t call, const v1::CallAsked& asked) {
+                                  return Take(number << kCallBits | call, asked);
+                                },
+                            .on_broken =
+                                [this, number](uint64_t call) {
+                                  Post(inbox_, CallBroken{.call = number << kCallBits | call});
+                                },
+                            .on_done = [this, number] { ForgetSession(number); }}});
+    if (is_closing_) {
+      session->Close(ShuttingDown());
+    } else if (sessions_.size() >= kMaxSessions) {
+      session->Close(absl::ResourceExhaustedError("too many sessions: end one of them"));
+    } else {
+      sessions_[number] = session;
+    }
+    return session.get();  // Owns itself until OnDone.
   }
 
   // What comes of a Rebind or a Send is told on the call that it is about.
@@ -322,6 +250,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
                                       kProtocolVersion, "; update the caller")));
     }
     ToProto(options_.hello, response);
+    response->set_serves_sessions(options_.serves_sessions);
     Seal(response);
     return FinishUnary(context, absl::OkStatus());
   }
@@ -358,25 +287,99 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
 
   // A Rebind or a Send.
   template <typename Mail, typename Asked, typename Request>
-  absl::Status OfferTaken(const Request& request) {
-    ASSIGN_OR_RETURN(auto valid, gate_.Take(request));
+  absl::Status OfferTaken(const Request& request, Came came = Came::kAlone) {
+    ASSIGN_OR_RETURN(auto valid, gate_.Take(request, came));
     return Offer<Mail>(Asked{std::move(valid)});
+  }
+
+  static absl::Status ShuttingDown() {
+    return absl::UnavailableError("the worker is shutting down");
+  }
+
+  // What a router asks of a call in its session.
+  absl::Status Take(CallId id, const v1::CallAsked& asked) {
+    const bool decodes = std::holds_alternative<Inbox<DecodeMail>*>(inbox_);
+    if (asked.has_decode() && decodes) {
+      return TakeOpened<DecodeMail, DecodeOpened>(id, asked.decode());
+    }
+    if (asked.has_rebind() && decodes) {
+      return OfferTaken<DecodeMail, RebindAsked>(asked.rebind(), Came::kInSession);
+    }
+    if (asked.has_prefill() && !decodes) {
+      return TakeOpened<PrefillMail, PrefillOpened>(id, asked.prefill());
+    }
+    if (asked.has_send() && !decodes) {
+      return OfferTaken<PrefillMail, SendAsked>(asked.send(), Came::kInSession);
+    }
+    return absl::UnimplementedError("this kind of worker does not take that");
+  }
+
+  template <typename Mail, typename Opened, typename Request>
+  absl::Status TakeOpened(CallId id, const Request& request) {
+    RETURN_IF_ERROR(gate_.CheckIncarnation(request.expected_incarnation()));
+    ASSIGN_OR_RETURN(auto valid, gate_.Take(request, Came::kInSession));
+    // This one is among its session's already.
+    if (NumCalls() > options_.max_open_calls) return TooManyCalls();
+    return Offer<Mail>(Opened{.call = id, .request = std::move(valid)});
+  }
+
+  int64_t NumCalls() {
+    int64_t num_calls = 0;
+    for (const auto& session : Sessions()) num_calls += session->num_calls();
+    absl::MutexLock lock(&mutex_);
+    return num_calls + std::ssize(calls_);
+  }
+
+  static absl::Status TooManyCalls() {
+    return absl::ResourceExhaustedError("too many open calls: try another worker or later");
+  }
+
+  std::shared_ptr<SessionServer> SessionOf(CallId id) {
+    absl::MutexLock lock(&mutex_);
+    const auto it = sessions_.find(id >> kCallBits);
+    return it == sessions_.end() ? nullptr : it->second;
+  }
+
+  std::vector<std::shared_ptr<SessionServer>> Sessions() {
+    std::vector<std::shared_ptr<SessionServer>> sessions;
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [number, session] : sessions_) sessions.push_back(session);
+    return sessions;
+  }
+
+  void ForgetSession(uint64_t number) {
+    absl::MutexLock lock(&mutex_);
+    sessions_.erase(number);
+  }
+
+  void EmitInSession(CallId id, const WorkerEvent& event) {
+    const auto session = SessionOf(id);
+    if (session == nullptr) return;
+    v1::CallTold told;
+    const bool decodes = std::holds_alternative<Inbox<DecodeMail>*>(inbox_);
+    const auto write = [&](const auto& one) {
+      if constexpr (requires { ToProto(one, told.mutable_decode()); }) {
+        if (decodes) return ToProto(one, told.mutable_decode());
+      }
+      if constexpr (requires { ToProto(one, told.mutable_prefill()); }) {
+        if (!decodes) return ToProto(one, told.mutable_prefill());
+      }
+    };
+    std::visit(write, event);
+    session->Tell(id & kCallMask, std::move(told));
   }
 
   // Registers the call before it is offered, so that the node may answer at once.
   template <typename Mail, typename Call, typename Opened, typename Request>
   Call* Accept(grpc::CallbackServerContext* context, const Request& request) {
     const CallId id = next_call_.fetch_add(1) + 1;
-    auto call = Call::Create(
-        context,
-        {.seal = [sealer = EventSealer(request.crc32c())](auto* event) mutable {
-           sealer.Seal(event);
-         },
-         .on_broken =
-             [this, id] {
-               Forget(id);
-               Post(inbox_, CallBroken{.call = id});
-             }});
+    auto call = Call::Create(context, {.seal = [sealer = EventSealer(request.crc32c())](
+                                                   auto* event) mutable { sealer.Seal(event); },
+                                       .on_broken =
+                                           [this, id] {
+                                             Forget(id);
+                                             Post(inbox_, CallBroken{.call = id});
+                                           }});
     const absl::Status status = Take<Mail, Opened>(id, call, request);
     if (!status.ok()) {
       Forget(id);
@@ -388,11 +391,9 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   template <typename Mail, typename Opened, typename Call, typename Request>
   absl::Status Take(CallId id, const std::shared_ptr<Call>& call, const Request& request) {
     ASSIGN_OR_RETURN(auto valid, gate_.Take(request));
+    if (NumCalls() >= options_.max_open_calls) return TooManyCalls();
     {
       absl::MutexLock lock(&mutex_);
-      if (std::ssize(calls_) >= options_.max_open_calls) {
-        return absl::ResourceExhaustedError("too many open calls: try another worker or later");
-      }
       calls_[id] = call;
     }
     return Offer<Mail>(Opened{.call = id, .request = std::move(valid)});
@@ -405,6 +406,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       return options_.tls->TrustsPeer(peer);
     };
     broadcast_.AbandonUnless(is_trusted);
+    for (const auto& session : Sessions()) session->AbandonUnless(is_trusted);
     for (const AnyCall& call : calls) {
       std::visit([&](const auto& one) { one->AbandonUnless(is_trusted); }, call);
     }
@@ -422,6 +424,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
       one->WriteIfIdle(std::move(alive));
     };
     for (const AnyCall& call : calls) std::visit(beat, call);
+    for (const auto& session : Sessions()) session->Beat();
     AbandonUntrusted(calls);
   }
 
@@ -437,6 +440,9 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
   std::atomic<CallId> next_call_ = 0;
   absl::Mutex mutex_;
   absl::flat_hash_map<CallId, AnyCall> calls_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint64_t, std::shared_ptr<SessionServer>> sessions_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_session_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool is_closing_ ABSL_GUARDED_BY(mutex_) = false;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };

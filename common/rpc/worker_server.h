@@ -17,7 +17,8 @@ class ClusterTls;
 struct WorkerServerOptions {
   HelloInfo hello;  // Its role decides which service is offered: Prefill or Decode.
   std::string host = "127.0.0.1";
-  int port = 0;  // 0 = any free port.
+  int port = 0;                     // 0 = any free port.
+  bool serves_sessions = true;      // False: each call of a router goes for itself.
   const ClusterTls* tls = nullptr;  // Null: plaintext. Outlives the server.
   // The node's latest snapshot, from any thread; must not wait.
   std::function<WorkerStatus()> status;
@@ -28,7 +29,8 @@ struct WorkerServerOptions {
 
 // The gRPC side of a worker: turns calls into mail for its node and the node's answers into events
 // on the calls. Handlers validate, convert and offer; they never wait. A call that is cancelled,
-// passes its deadline or loses its connection becomes CallBroken, exactly once, unless the node
+// passes its deadline (in a session the router looks after that) or
+// loses its connection becomes CallBroken, exactly once, unless the node
 // closed it before. Also answers Hello, Watch, Drain, Audit, health and reflection.
 // Threads: everything may be called from any thread.
 class WorkerServer : public WorkerOutbox {

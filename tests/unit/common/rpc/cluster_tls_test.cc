@@ -87,7 +87,7 @@ TEST_P(ClusterTlsTest, EveryMethodThatAServerHasIsInTheListOfRoles) {
   const TlsWorker worker(authority_, GetParam());
   const std::set<std::string> services =
       ServedServices(worker.address(), Client(TlsRole::kAdmin));
-  EXPECT_THAT(services, SizeIs(4));
+  EXPECT_THAT(services, SizeIs(5));
   EXPECT_THAT(services,
               IsSupersetOf({std::string("baton.v1.Cluster"), std::string(kReflection)}));
   for (const std::string& path : MethodsOf(services)) EXPECT_TRUE(RolesFor(path)) << path;

@@ -16,6 +16,7 @@
 #include "common/rpc/connection.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
+#include "tests/unit/common/rpc/handmade_session.h"
 #include "tests/unit/common/rpc/test_cluster.h"
 
 namespace baton {
@@ -35,6 +36,8 @@ struct Habits {
   std::function<void(v1::WorkerStatus*)> spoil_status = [](v1::WorkerStatus*) {};
   // The answer to a Rebind; OK = none ever. By default that of a worker whose inbox is full.
   absl::Status rebind_answer = absl::ResourceExhaustedError("full");
+  // Serves sessions by this, and says so.
+  std::function<void(WorkersEnd& end)> session;
 };
 
 // A decode worker that says on each call what the test wants, without anything of Baton's server.
@@ -48,6 +51,7 @@ class HandmadeWorker : public v1::Decode::Service, public v1::Cluster::Service {
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(static_cast<v1::Decode::Service*>(this));
     builder.RegisterService(static_cast<v1::Cluster::Service*>(this));
+    if (habits_.session) builder.RegisterService(&sessions_);
     server_ = builder.BuildAndStart();
   }
   ~HandmadeWorker() override { server_->Shutdown(DeadlineAfter(Duration::zero())); }
@@ -65,6 +69,7 @@ class HandmadeWorker : public v1::Decode::Service, public v1::Cluster::Service {
   grpc::Status Hello(grpc::ServerContext* context, const v1::HelloRequest*,
                      v1::HelloResponse* response) override {
     ToProto(HelloOf(Role::kDecode, 7), response);
+    response->set_serves_sessions(habits_.session != nullptr);
     Seal(response);
     habits_.spoil_hello(response);
     absl::MutexLock lock(&mutex_);
@@ -104,6 +109,7 @@ class HandmadeWorker : public v1::Decode::Service, public v1::Cluster::Service {
  private:
   const Say say_;
   const Habits habits_;
+  HandmadeSessions sessions_{habits_.session};
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
   absl::Mutex mutex_;

@@ -5,6 +5,8 @@
 // event_checks_test.cc, tests/unit/decode_worker/first_token_test.cc, tests/unit/prefill_worker/
 // send_test.cc; the K/V plane: tests/unit/common/transport/out_of_range_test.cc; what clients send:
 // tests/unit/router/generation/validate_test.cc.
+#include "tests/unit/common/rpc/out_of_range.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/common/rpc/out_of_range.h"
+#include "baton/v1/session.pb.h"
 
 namespace baton {
 namespace {
@@ -75,8 +77,7 @@ void AddDecodeEvents(std::vector<Row>* all) {
   AddRanks(reserved, "Reserved", "ranks",
            [](E* p) { return p->mutable_reserved()->mutable_ranks(); });
   bad_reserved("pair_key", "pair_key.size", [](auto* p) { p->clear_pair_key(); });
-  bad_reserved("pair_key", "pair_key.size",
-               [](auto* p) { p->set_pair_key(std::string(33, 'k')); });
+  bad_reserved("pair_key", "pair_key.size", [](auto* p) { p->set_pair_key(std::string(33, 'k')); });
   bad_reserved("decode_incarnation", "decode_incarnation",
                [](auto* p) { p->set_decode_incarnation(0); });
   bad_reserved("cached_tokens", "cached_tokens", [](auto* p) { p->set_cached_tokens(-1); });
@@ -168,9 +169,8 @@ void AddScores(std::vector<Row>* all) {
   bad("logprob", [](L* l) { l->set_logprob(kInf); });
   bad("rank", [](L* l) { l->set_rank(0); });
   bad("rank", [](L* l) { l->set_rank(kBeyondVocab + 1); });
-  rows.Bad("PromptLogprob.top", "top.token", [](E* p) {
-    p->mutable_scores()->mutable_prompt_logprobs(0)->add_top()->set_token(-1);
-  });
+  rows.Bad("PromptLogprob.top", "top.token",
+           [](E* p) { p->mutable_scores()->mutable_prompt_logprobs(0)->add_top()->set_token(-1); });
 }
 
 void AddHello(std::vector<Row>* all) {
@@ -286,6 +286,28 @@ const std::map<std::string, std::string>& WithoutRange() {
       {"SendRequest.expected_incarnation", "compared by WorkerServer: WorkerServerTest"},
       {"HelloRequest.protocol_version", "judged by WorkerServer: WorkerServerTest"},
       {"HelloResponse.computes_prompts", "both are right"},
+      {"HelloResponse.serves_sessions", "both are right"},
+      {"SessionFrame.message", "covered by its checksum: SessionTest"},
+      {"SessionFrame.crc32c", "SessionTest"},
+      {"ToWorker.number", "compared with the last one: SessionTest"},
+      {"ToWorker.open", "SessionServerTest"},
+      {"ToWorker.calls", "each of them: SessionServerTest"},
+      {"SessionOpen.expected_incarnation", "compared by SessionServer: SessionServerTest"},
+      {"SessionOpen.key", "any 32 bits"},
+      {"CallAsked.call", "compared with those that are open: SessionServerTest"},
+      {"CallAsked.decode", "a DecodeRequest"},
+      {"CallAsked.prefill", "a PrefillRequest"},
+      {"CallAsked.rebind", "a RebindRequest"},
+      {"CallAsked.send", "a SendRequest"},
+      {"CallAsked.cancel", "says all"},
+      {"ToRouter.number", "compared with the last one: SessionTest"},
+      {"ToRouter.calls", "each of them: SessionClientTest"},
+      {"CallTold.call", "compared with those that are open: SessionClientTest"},
+      {"CallTold.decode", "a DecodeEvent"},
+      {"CallTold.prefill", "a PrefillEvent"},
+      {"CallTold.end", "a CallEnd"},
+      {"CallEnd.code", "SessionClientTest"},
+      {"CallEnd.message", "any text, cut: SessionClientTest"},
       {"HelloResponse.layout_digest", "only compared"},
       {"HelloResponse.model_digest", "only compared"},
       {"WatchRequest.expected_incarnation", "compared by WorkerServer: WorkerServerTest"},
@@ -315,7 +337,8 @@ TEST(OutOfRangeTest, EveryFieldHasARowOrAReason) {
   std::set<std::string> fields;
   for (const google::protobuf::FileDescriptor* file :
        {v1::HelloRequest::descriptor()->file(), v1::DecodeRequest::descriptor()->file(),
-        v1::PrefillRequest::descriptor()->file(), v1::SequenceId::descriptor()->file()}) {
+        v1::PrefillRequest::descriptor()->file(), v1::SessionFrame::descriptor()->file(),
+        v1::SequenceId::descriptor()->file()}) {
     for (int m = 0; m < file->message_type_count(); ++m) {
       const google::protobuf::Descriptor* message = file->message_type(m);
       EXPECT_EQ(message->nested_type_count(), 0) << message->name();

@@ -29,10 +29,12 @@ inline HelloInfo HelloOf(Role role, Incarnation incarnation) {
 
 // A worker without a node: the test answers for it.
 struct TestWorker {
-  explicit TestWorker(Role role, Incarnation incarnation = 7, int port = 0, bool full = false)
+  explicit TestWorker(Role role, Incarnation incarnation = 7, int port = 0, bool full = false,
+                      bool serves_sessions = true)
       : inbox(full),
         server({.hello = HelloOf(role, incarnation),
                 .port = port,
+                .serves_sessions = serves_sessions,
                 .status =
                     [this, incarnation] {
                       WorkerStatus status;

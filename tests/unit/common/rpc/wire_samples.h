@@ -216,7 +216,8 @@ class WireSamples {
             .num_blocks = Int(1, 1 << 20),
             .max_model_len = Int(1, 1 << 20),
             .vocab_size = Int(1, 1 << 20),
-            .computes_prompts = Coin()};
+            .computes_prompts = Coin(),
+            .serves_sessions = Coin()};
   }
 
   WorkerStatus Status() {

@@ -21,6 +21,7 @@
 #include "common/rpc/connection.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
+#include "tests/unit/common/rpc/handmade_session.h"
 #include "tests/unit/common/rpc/test_cluster.h"
 
 namespace baton {
@@ -107,6 +108,25 @@ TEST(WorkerLimitsTest, TheServersCallsAreCountedUntilEachHasEnded) {
     second.context.TryCancel();  // one breaks.
     ASSERT_TRUE(worker.inbox.Next<CallBroken>().has_value()) << round;
   }
+}
+
+TEST(WorkerLimitsTest, CallsOfSessionsAndSuchAsGoForThemselvesAreCountedTogether) {
+  LimitedWorker worker({.max_open_calls = 2});
+  const auto stub = v1::Decode::NewStub(ChannelTo(worker.address()));
+  OneCall alone(stub.get());
+  ASSERT_TRUE(worker.inbox.Next<DecodeOpened>().has_value());
+  HandmadeRouter router(worker.address());
+  router.end().Say(HandmadeRouter::Decode(1));
+  ASSERT_TRUE(worker.inbox.Next<DecodeOpened>().has_value());
+  router.end().Say(HandmadeRouter::Decode(2));
+  const auto told = router.end().ReadCalls();
+  ASSERT_TRUE(told.has_value());
+  EXPECT_THAT(told->calls(0).end().message(), HasSubstr("too many open calls"));
+  EXPECT_THAT(OneCall(stub.get()).End().error_message(), HasSubstr("too many open calls"));
+  router.end().Say(HandmadeRouter::Cancel(1));
+  ASSERT_TRUE(worker.inbox.Next<CallBroken>().has_value());
+  OneCall next(stub.get());
+  EXPECT_TRUE(worker.inbox.Next<DecodeOpened>().has_value());
 }
 
 TEST(WorkerLimitsTest, ACallThatIsRefusedIsNotCounted) {

@@ -15,8 +15,19 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(WorkerLinksTest, CarriesADecodeCallToItsEnd) {
-  TestWorker worker(Role::kDecode);
+// Over sessions, and with workers that serve none.
+class WorkerLinksTest : public ::testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(, WorkerLinksTest, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "InSessions" : "CallByCall"; });
+
+struct Worker : TestWorker {
+  explicit Worker(Role role, bool serves_sessions, Incarnation incarnation = 7, bool full = false)
+      : TestWorker(role, incarnation, 0, full, serves_sessions) {}
+};
+
+TEST_P(WorkerLinksTest, CarriesADecodeCallToItsEnd) {
+  Worker worker(Role::kDecode, GetParam());
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   const DecodeRequest request = SampleDecode();
@@ -54,11 +65,11 @@ TEST(WorkerLinksTest, CarriesADecodeCallToItsEnd) {
   EXPECT_EQ(router.inbox.Count<WorkerEventReceived>(), 0);
 }
 
-TEST(WorkerLinksTest, WorkersComeAndGoAndTheirIndicesAreUsedAgain) {
-  TestWorker first(Role::kDecode, 7);
+TEST_P(WorkerLinksTest, WorkersComeAndGoAndTheirIndicesAreUsedAgain) {
+  Worker first(Role::kDecode, GetParam());
   TestRouter router({{Role::kDecode, first.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
-  auto second = std::make_unique<TestWorker>(Role::kDecode, 8);
+  auto second = std::make_unique<Worker>(Role::kDecode, GetParam(), 8);
   const std::string address = second->address();
   ASSERT_EQ(router.links.Add({Role::kDecode, address}), 1);
   const auto listed = router.inbox.Next<WorkerListed>();
@@ -91,7 +102,7 @@ TEST(WorkerLinksTest, WorkersComeAndGoAndTheirIndicesAreUsedAgain) {
   EXPECT_EQ(router.inbox.Count<CallClosed>(), 2);
 
   // Another role under the index, at another address.
-  TestWorker third(Role::kPrefill, 9);
+  Worker third(Role::kPrefill, GetParam(), 9);
   ASSERT_EQ(router.links.Add({Role::kPrefill, third.address()}), 1);
   const auto again = router.inbox.Next<WorkerUp>();
   ASSERT_TRUE(again.has_value());
@@ -106,7 +117,7 @@ TEST(WorkerLinksTest, WorkersComeAndGoAndTheirIndicesAreUsedAgain) {
   EXPECT_TRUE(router.links.Add({Role::kPrefill, "127.0.0.1:1"}) == 2);
 }
 
-TEST(WorkerLinksTest, AnIndexIsFreeOnlyWhenItsWorkerWasLetGo) {
+TEST_P(WorkerLinksTest, AnIndexIsFreeOnlyWhenItsWorkerWasLetGo) {
   FakeInbox<RouterMail> inbox;
   WorkerLinks links({.workers = {{Role::kDecode, "127.0.0.1:1"}}, .max_workers = 2}, &inbox);
   links.Start();
@@ -122,8 +133,8 @@ TEST(WorkerLinksTest, AnIndexIsFreeOnlyWhenItsWorkerWasLetGo) {
   EXPECT_FALSE(links.Add({Role::kDecode, "127.0.0.1:4"}).has_value());
 }
 
-TEST(WorkerLinksTest, CarriesAPrefillCallAndTheWorkersError) {
-  TestWorker worker(Role::kPrefill);
+TEST_P(WorkerLinksTest, CarriesAPrefillCallAndTheWorkersError) {
+  Worker worker(Role::kPrefill, GetParam());
   TestRouter router({{Role::kPrefill, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   router.links.OpenPrefill(5, 0, SamplePrefill());
@@ -139,8 +150,8 @@ TEST(WorkerLinksTest, CarriesAPrefillCallAndTheWorkersError) {
   EXPECT_EQ(closed->status, absl::AbortedError("the handoff failed: no answer"));
 }
 
-TEST(WorkerLinksTest, AScoreMayBeAsLongAsWasAskedForAndNoLonger) {
-  TestWorker worker(Role::kPrefill);
+TEST_P(WorkerLinksTest, AScoreMayBeAsLongAsWasAskedForAndNoLonger) {
+  Worker worker(Role::kPrefill, GetParam());
   TestRouter router({{Role::kPrefill, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   PrefillRequest request = SamplePrefill();
@@ -168,8 +179,8 @@ TEST(WorkerLinksTest, AScoreMayBeAsLongAsWasAskedForAndNoLonger) {
   EXPECT_LT(router.inbox.Count<WorkerEventReceived>(), 40);
 }
 
-TEST(WorkerLinksTest, CancelBreaksTheCallOnTheWorkerOnceAndLaterEventsAreNoOps) {
-  TestWorker worker(Role::kDecode);
+TEST_P(WorkerLinksTest, CancelBreaksTheCallOnTheWorkerOnceAndLaterEventsAreNoOps) {
+  Worker worker(Role::kDecode, GetParam());
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   router.links.OpenDecode(1, 0, SampleDecode());
@@ -191,8 +202,8 @@ TEST(WorkerLinksTest, CancelBreaksTheCallOnTheWorkerOnceAndLaterEventsAreNoOps) 
   EXPECT_EQ(router.inbox.Count<CallClosed>(), 0);
 }
 
-TEST(WorkerLinksTest, TheRequestsTimeoutBreaksTheCallOnBothSides) {
-  TestWorker worker(Role::kDecode);
+TEST_P(WorkerLinksTest, TheRequestsTimeoutBreaksTheCallOnBothSides) {
+  Worker worker(Role::kDecode, GetParam());
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   DecodeRequest request = SampleDecode();
@@ -204,8 +215,8 @@ TEST(WorkerLinksTest, TheRequestsTimeoutBreaksTheCallOnBothSides) {
   EXPECT_EQ(closed->status.code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST(WorkerLinksTest, LosingTheRouterBreaksItsCalls) {
-  TestWorker worker(Role::kDecode);
+TEST_P(WorkerLinksTest, LosingTheRouterBreaksItsCalls) {
+  Worker worker(Role::kDecode, GetParam());
   {
     TestRouter router({{Role::kDecode, worker.address()}});
     ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
@@ -218,8 +229,8 @@ TEST(WorkerLinksTest, LosingTheRouterBreaksItsCalls) {
   EXPECT_TRUE(worker.inbox.Next<CallBroken>().has_value());
 }
 
-TEST(WorkerLinksTest, AfterTheStopThereIsNoMail) {
-  TestWorker worker(Role::kDecode);
+TEST_P(WorkerLinksTest, AfterTheStopThereIsNoMail) {
+  Worker worker(Role::kDecode, GetParam());
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   router.links.OpenDecode(1, 0, SampleDecode());
@@ -232,8 +243,8 @@ TEST(WorkerLinksTest, AfterTheStopThereIsNoMail) {
   EXPECT_TRUE(worker.inbox.Next<CallBroken>().has_value());
 }
 
-TEST(WorkerLinksTest, AFullInboxIsRefusedAtOnce) {
-  TestWorker worker(Role::kDecode, 7, 0, /*full=*/true);
+TEST_P(WorkerLinksTest, AFullInboxIsRefusedAtOnce) {
+  Worker worker(Role::kDecode, GetParam(), 7, /*full=*/true);
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   router.links.OpenDecode(1, 0, SampleDecode());
@@ -244,8 +255,8 @@ TEST(WorkerLinksTest, AFullInboxIsRefusedAtOnce) {
   EXPECT_EQ(worker.inbox.Count<CallBroken>(), 0);
 }
 
-TEST(WorkerLinksTest, ABadRequestIsRefusedByFieldAndNeverReachesTheNode) {
-  TestWorker worker(Role::kDecode);
+TEST_P(WorkerLinksTest, ABadRequestIsRefusedByFieldAndNeverReachesTheNode) {
+  Worker worker(Role::kDecode, GetParam());
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   DecodeRequest request = SampleDecode();
@@ -258,7 +269,7 @@ TEST(WorkerLinksTest, ABadRequestIsRefusedByFieldAndNeverReachesTheNode) {
   EXPECT_EQ(worker.inbox.Count<DecodeOpened>(), 0);
 }
 
-TEST(WorkerLinksTest, ACallToAWorkerThatIsNotConnectedEndsAtOnce) {
+TEST_P(WorkerLinksTest, ACallToAWorkerThatIsNotConnectedEndsAtOnce) {
   TestRouter router({{Role::kDecode, "127.0.0.1:1"}});
   router.links.OpenDecode(9, 0, SampleDecode());
   const auto closed = router.inbox.Next<CallClosed>();
@@ -267,8 +278,8 @@ TEST(WorkerLinksTest, ACallToAWorkerThatIsNotConnectedEndsAtOnce) {
   EXPECT_EQ(closed->status.code(), absl::StatusCode::kUnavailable);
 }
 
-TEST(WorkerLinksTest, AWorkerThatStreamsMoreThanWasAskedIsCutOff) {
-  TestWorker worker(Role::kDecode);
+TEST_P(WorkerLinksTest, AWorkerThatStreamsMoreThanWasAskedIsCutOff) {
+  Worker worker(Role::kDecode, GetParam());
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   router.links.OpenDecode(1, 0, SampleDecode());  // max_tokens 8
@@ -283,8 +294,8 @@ TEST(WorkerLinksTest, AWorkerThatStreamsMoreThanWasAskedIsCutOff) {
   EXPECT_LT(router.inbox.Count<WorkerEventReceived>(), 20);
 }
 
-TEST(WorkerLinksTest, ACallMeantForAProcessThatIsNotThereAnyMoreIsRefusedHere) {
-  TestWorker worker(Role::kDecode);
+TEST_P(WorkerLinksTest, ACallMeantForAProcessThatIsNotThereAnyMoreIsRefusedHere) {
+  Worker worker(Role::kDecode, GetParam());
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   DecodeRequest request = SampleDecode();
@@ -296,8 +307,8 @@ TEST(WorkerLinksTest, ACallMeantForAProcessThatIsNotThereAnyMoreIsRefusedHere) {
   EXPECT_EQ(worker.inbox.Count<DecodeOpened>(), 0);
 }
 
-TEST(WorkerLinksTest, ARebindReachesTheNodeOfItsCallsWorker) {
-  TestWorker worker(Role::kDecode);
+TEST_P(WorkerLinksTest, ARebindReachesTheNodeOfItsCallsWorker) {
+  Worker worker(Role::kDecode, GetParam());
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   router.links.OpenDecode(3, 0, SampleDecode());
@@ -319,8 +330,8 @@ TEST(WorkerLinksTest, ARebindReachesTheNodeOfItsCallsWorker) {
   EXPECT_EQ(worker.inbox.Count<RebindAsked>(), 0);
 }
 
-TEST(WorkerLinksTest, ASendReachesTheNodeOfItsCallsWorker) {
-  TestWorker worker(Role::kPrefill);
+TEST_P(WorkerLinksTest, ASendReachesTheNodeOfItsCallsWorker) {
+  Worker worker(Role::kPrefill, GetParam());
   TestRouter router({{Role::kPrefill, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   router.links.OpenPrefill(3, 0, SamplePrefill());
@@ -338,8 +349,8 @@ TEST(WorkerLinksTest, ASendReachesTheNodeOfItsCallsWorker) {
   EXPECT_EQ(std::get<HandoffFailedEvent>(event->event).attempt, 2u);
 }
 
-TEST(WorkerLinksTest, ACallWhoseWorkerCannotBeToldIsLost) {
-  TestWorker worker(Role::kDecode);
+TEST_P(WorkerLinksTest, ACallWhoseWorkerCannotBeToldIsLost) {
+  Worker worker(Role::kDecode, GetParam());
   TestRouter router({{Role::kDecode, worker.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   router.links.OpenDecode(3, 0, SampleDecode());

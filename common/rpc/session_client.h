@@ -1,0 +1,115 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/client_callback.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "baton/v1/session.grpc.pb.h"
+#include "common/base/time.h"
+#include "common/node/message.h"
+#include "common/rpc/call_events.h"
+#include "common/rpc/open_call.h"
+#include "common/rpc/sampling_wire.h"
+#include "common/rpc/session.h"
+#include "common/rpc/silence.h"
+
+namespace baton {
+
+// The router's end of a session: all its calls to one worker over one stream. Owns itself from
+// Start to its end, which comes once: the peer's, the connection's, or End's. Then every call that
+// is open closes. Thread-safe; nothing waits.
+class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::SessionFrame>,
+                      public std::enable_shared_from_this<SessionClient> {
+ public:
+  struct Hooks {
+    // Of a call that is open, in order; from within, so it may not call the session.
+    std::function<void(CallId call, WorkerEvent event)> on_event;
+    // Once for each call, nothing of it after that.
+    std::function<void(CallId call, CallEvents::End end)> on_closed;
+    // The session has ended; `why` is the worker's own word, if it gave one.
+    std::function<void(const std::string& why)> on_over;
+    std::function<void()> on_released;  // Last, when nothing of it is left with gRPC.
+  };
+
+  SessionClient(const WireLimits& limits, Hooks hooks)
+      : limits_(limits), hooks_(std::move(hooks)) {}
+
+  void Start(v1::Session::Stub* stub, Incarnation worker);
+
+  // A call that is not open yet. May be told to end already, which then does nothing.
+  std::shared_ptr<OpenCall> MakeCall(CallId id);
+  void Open(OpenCall* call, const DecodeRequest& request);
+  void Open(OpenCall* call, const PrefillRequest& request);
+  void Rebind(OpenCall* call, const RebindRequest& request);
+  void Send(OpenCall* call, const SendRequest& request);
+
+  // Ends it and all its calls, as UNAVAILABLE.
+  void End();
+  bool IsOver() const;
+
+  // Once each kSweepInterval: a sign of life, and an end for calls whose time is over, or for the
+  // session if the worker has given none.
+  void Sweep();
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+ private:
+  class Call;
+  struct Entry {
+    CallId id = 0;
+    Time deadline{};
+    std::unique_ptr<CallEvents> events;
+  };
+  struct Ended {
+    CallId id = 0;
+    CallEvents::End end;
+  };
+
+  template <typename Request>
+  void OpenEntry(OpenCall* call, const Request& request, v1::CallAsked asked);
+  void Ask(OpenCall* call, v1::CallAsked asked);
+  // Closes the call here; the worker is told to let go of it.
+  void Drop(Call* call, bool is_given_up);
+  absl::Status TakeMessage();
+  absl::Status TakeTold(const v1::CallTold& told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::optional<WorkerEvent>> TakeEvent(const v1::CallTold& told,
+                                                       CallEvents& events);
+  void CloseEntry(uint64_t number, CallEvents::End end, bool tell)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Outside the lock: starts the next write if there is one and none is on its way, and says what
+  // has ended.
+  void Advance();
+
+  const WireLimits limits_;
+  const Hooks hooks_;
+  mutable absl::Mutex mutex_;
+  std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);  // Until it has ended.
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;  // No call is opened any more.
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool held_ ABSL_GUARDED_BY(mutex_) = false;        // gRPC waits for RemoveHold.
+  bool says_alive_ ABSL_GUARDED_BY(mutex_) = false;  // If nothing else is to be said.
+  uint64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);  // By number.
+  std::vector<Ended> ended_ ABSL_GUARDED_BY(mutex_);                      // Not told yet.
+  SessionOutput<v1::ToWorker, v1::CallAsked> output_ ABSL_GUARDED_BY(mutex_);
+  Silence silence_;
+  uint32_t key_ = 0;           // Since Start.
+  SessionInput input_;         // The reader's.
+  v1::SessionFrame sent_;      // gRPC's while writing_.
+  v1::SessionFrame received_;  // gRPC's between StartRead and OnReadDone.
+  std::shared_ptr<SessionClient> self_;
+};
+
+}  // namespace baton

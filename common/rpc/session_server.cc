@@ -1,0 +1,249 @@
+#include "common/rpc/session_server.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "common/rpc/connection.h"
+#include "common/rpc/reaction_order.h"
+
+namespace baton {
+
+std::shared_ptr<SessionServer> SessionServer::Create(grpc::CallbackServerContext* context,
+                                                     Options options) {
+  std::shared_ptr<SessionServer> session(new SessionServer(context, std::move(options)));
+  session->self_ = session;
+  ReactionEnds(session.get());
+  session->StartRead(&session->received_);
+  return session;
+}
+
+size_t SessionServer::num_calls() const {
+  absl::MutexLock lock(&mutex_);
+  return open_.size();
+}
+
+void SessionServer::Tell(uint64_t call, v1::CallTold told) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!open_.contains(call)) return;
+  }
+  if (static_cast<int64_t>(told.ByteSizeLong()) > kMostItemBytes) {
+    return Break(call, absl::ResourceExhaustedError("an event is larger than a message may be"));
+  }
+  told.set_call(call);
+  Queue(std::move(told));
+}
+
+void SessionServer::End(uint64_t call, const absl::Status& status) {
+  if (Forget(call)) QueueEnd(call, status);
+}
+
+void SessionServer::Break(uint64_t call, const absl::Status& status) {
+  if (!Forget(call)) return;
+  options_.hooks.on_broken(call);
+  QueueEnd(call, status);
+}
+
+bool SessionServer::Forget(uint64_t call) {
+  absl::MutexLock lock(&mutex_);
+  return open_.erase(call) > 0;
+}
+
+void SessionServer::QueueEnd(uint64_t call, const absl::Status& status) {
+  v1::CallTold told;
+  told.set_call(call);
+  told.mutable_end()->set_code(static_cast<int32_t>(status.code()));
+  told.mutable_end()->set_message(std::string(status.message().substr(0, kMostEndBytes)));
+  Queue(std::move(told));
+}
+
+void SessionServer::Queue(v1::CallTold told) {
+  bool is_too_much = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (finishing_.has_value()) return;
+    output_.Add(std::move(told));
+    is_too_much = output_.bytes() > kMostUnsentBytes;
+  }
+  if (is_too_much) return Abandon();  // The router does not read.
+  Advance();
+}
+
+void SessionServer::Beat() {
+  if (silence_.Sweep()) return Abandon();
+  {
+    absl::MutexLock lock(&mutex_);
+    says_alive_ = key_.has_value();
+  }
+  Advance();
+}
+
+void SessionServer::Close(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_ = status;
+  }
+  Advance();
+}
+
+void SessionServer::Abandon() {
+  const std::lock_guard lock(context_mutex_);
+  if (has_context_) context_->TryCancel();  // May call OnCancel, even OnDone, from within.
+}
+
+void SessionServer::AbandonUnless(const std::function<bool(const grpc::AuthContext&)>& is_trusted) {
+  const std::lock_guard lock(context_mutex_);
+  if (has_context_ && !is_trusted(*context_->auth_context())) context_->TryCancel();
+}
+
+absl::Status SessionServer::TakeFirst(const v1::ToWorker& message) {
+  has_first_ = true;
+  if (message.open().expected_incarnation() != options_.incarnation) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("expected_incarnation = ", message.open().expected_incarnation(),
+                     ": another process runs here now; say Hello again"));
+  }
+  input_.set_key(message.open().key());
+  absl::MutexLock lock(&mutex_);
+  key_ = message.open().key();
+  return absl::OkStatus();
+}
+
+absl::Status SessionServer::OpenCall(const v1::CallAsked& asked) {
+  if (asked.call() != last_call_ + 1) {
+    return absl::DataLossError(
+        absl::StrCat("call ", asked.call(), " was opened where ", last_call_ + 1, " was to be"));
+  }
+  ++last_call_;
+  absl::Status refused;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (closing_.has_value()) {
+      refused = *closing_;
+    } else {
+      open_.insert(asked.call());  // Before it is offered, so that the node may answer at once.
+    }
+  }
+  if (refused.ok()) refused = options_.hooks.on_asked(asked.call(), asked);
+  if (refused.ok()) return absl::OkStatus();
+  Forget(asked.call());
+  QueueEnd(asked.call(), refused);
+  return absl::OkStatus();
+}
+
+// An error is of the session; what is wrong with a call alone ends that.
+absl::Status SessionServer::TakeAsked(const v1::CallAsked& asked) {
+  if (asked.has_decode() || asked.has_prefill()) return OpenCall(asked);
+  if (asked.call() == 0 || asked.call() > last_call_) {
+    return absl::DataLossError(absl::StrCat("call ", asked.call(), " was not opened"));
+  }
+  if (asked.has_cancel()) {
+    if (Forget(asked.call())) options_.hooks.on_broken(asked.call());
+    return absl::OkStatus();
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!open_.contains(asked.call())) return absl::OkStatus();
+  }
+  const absl::Status refused = options_.hooks.on_asked(asked.call(), asked);
+  if (!refused.ok()) Break(asked.call(), absl::UnavailableError(refused.message()));
+  return absl::OkStatus();
+}
+
+absl::Status SessionServer::TakeMessage() {
+  v1::ToWorker message;
+  RETURN_IF_ERROR(input_.Take(received_, &message));
+  silence_.OnRead(true);
+  if (has_first_ == message.has_open()) {
+    return absl::InvalidArgumentError("open belongs into the first message, and into no other");
+  }
+  if (!has_first_) RETURN_IF_ERROR(TakeFirst(message));
+  for (const v1::CallAsked& asked : message.calls()) RETURN_IF_ERROR(TakeAsked(asked));
+  return absl::OkStatus();
+}
+
+void SessionServer::OnReadDone(bool ok) {
+  ReactionBegins(this);
+  const absl::Status taken =
+      ok ? TakeMessage() : absl::CancelledError("the router has ended the session");
+  ReactionEnds(this);
+  if (taken.ok()) return StartRead(&received_);
+  Finish(taken);
+}
+
+void SessionServer::OnWriteDone(bool ok) {
+  ReactionBegins(this);
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+  }
+  ReactionEnds(this);
+  if (!ok) return Finish(absl::CancelledError("the session was lost"));
+  Advance();
+}
+
+void SessionServer::OnCancel() {
+  ReactionBegins(this);
+  Finish(absl::CancelledError("the session was cancelled"));
+  ReactionEnds(this);
+}
+
+void SessionServer::Finish(absl::Status status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!finishing_.has_value()) finishing_ = std::move(status);
+    output_.Clear();
+  }
+  Advance();
+}
+
+void SessionServer::Advance() {
+  absl::Status finish;
+  v1::ToRouter message;
+  uint32_t key = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (writing_ || finished_) return;
+    if (!finishing_.has_value() && closing_.has_value() && open_.empty() && output_.empty()) {
+      finishing_ = closing_;
+    }
+    if (finishing_.has_value()) {
+      finished_ = true;
+      finish = *finishing_;
+    } else if (!output_.empty() || says_alive_) {
+      message = output_.Next();
+      key = *key_;
+      says_alive_ = false;
+      writing_ = true;
+    } else {
+      return;
+    }
+  }
+  if (finish.ok()) {
+    sent_ = SealFrame(message, key);
+    return StartWrite(&sent_);
+  }
+  context_->AddTrailingMetadata(kReasonKey, ReasonOf(finish.code()));
+  ServerBidiReactor::Finish(ToGrpc(finish));
+}
+
+// After all else has returned: no call is being opened any more.
+void SessionServer::OnDone() {
+  ReactionBegins(this);
+  absl::flat_hash_set<uint64_t> broken;
+  {
+    const std::lock_guard lock(context_mutex_);
+    has_context_ = false;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    finished_ = true;
+    broken.swap(open_);
+  }
+  for (const uint64_t call : broken) options_.hooks.on_broken(call);
+  options_.hooks.on_done();
+  self_.reset();  // May delete this.
+}
+
+}  // namespace baton

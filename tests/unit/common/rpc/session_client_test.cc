@@ -1,0 +1,270 @@
+// The router's end of a session, before workers that say what none should.
+#include "common/rpc/session_client.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "tests/unit/common/rpc/handmade_worker.h"
+#include "tests/unit/common/rpc/test_cluster.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::CallTold Tokens(uint64_t call, int32_t position) {
+  v1::CallTold told;
+  told.set_call(call);
+  ToProto(TokensEvent{.outputs = {{.position = position, .token = 3}}}, told.mutable_decode());
+  return told;
+}
+
+v1::CallTold EndOf(uint64_t call, int32_t code) {
+  v1::CallTold told;
+  told.set_call(call);
+  told.mutable_end()->set_code(code);
+  return told;
+}
+
+// So that what ends a session is not that nothing comes.
+void GiveSignsOfLife(WorkersEnd& end) {
+  while (end.Write(end.First({}))) absl::SleepFor(absl::Milliseconds(200));
+}
+
+// A router with two calls open to a worker, which says in its session what the test wants.
+struct TwoCalls {
+  explicit TwoCalls(std::function<void(WorkersEnd& end)> script)
+      : worker({}, {.session =
+                        [script = std::move(script)](WorkersEnd& end) {
+                          for (int num_opened = 0; num_opened < 2;) {
+                            const auto message = end.ReadCalls();
+                            if (!message.has_value()) return;
+                            num_opened += message->calls_size();
+                          }
+                          script(end);
+                        }}),
+        router({{Role::kDecode, worker.address()}}) {
+    EXPECT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+    router.links.OpenDecode(11, 0, SampleDecode());
+    router.links.OpenDecode(12, 0, SampleDecode());
+  }
+
+  // Both calls end as if the connection was lost, and there is a new one.
+  void ExpectLost() {
+    for (int i = 0; i < 2; ++i) {
+      const auto closed = router.inbox.Next<CallClosed>(absl::Seconds(20));
+      ASSERT_TRUE(closed.has_value());
+      EXPECT_TRUE(absl::IsUnavailable(closed->status)) << closed->status;
+    }
+    EXPECT_TRUE(router.inbox.Next<WorkerDown>().has_value());
+    EXPECT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+    EXPECT_EQ(worker.num_connections(), 2u);
+  }
+
+  HandmadeWorker worker;
+  TestRouter router;
+};
+
+TEST(SessionClientTest, EventsOfAllCallsComeInOneMessage) {
+  TwoCalls calls([](WorkersEnd& end) {
+    v1::ToRouter message;
+    for (const uint64_t call : {2, 1, 2}) *message.add_calls() = Tokens(call, 10 + call);
+    *message.add_calls() = EndOf(2, 0);
+    end.Write(end.First(message));
+  });
+  for (const CallId id : {12, 11, 12}) {
+    const auto event = calls.router.inbox.Next<WorkerEventReceived>();
+    ASSERT_TRUE(event.has_value());
+    EXPECT_EQ(event->call, id);
+  }
+  const auto closed = calls.router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_EQ(closed->call, 12);
+  EXPECT_TRUE(closed->status.ok());
+}
+
+TEST(SessionClientTest, ADamagedMessageEndsAllCallsAndTheConnection) {
+  TwoCalls calls([](WorkersEnd& end) {
+    end.Say(Tokens(1, 10));
+    v1::SessionFrame damaged = end.Frame(Tokens(1, 11));
+    damaged.mutable_message()->back() ^= 1;
+    end.Write(damaged);
+    GiveSignsOfLife(end);
+  });
+  calls.ExpectLost();
+  EXPECT_EQ(calls.router.inbox.Count<WorkerEventReceived>(), 1);
+}
+
+TEST(SessionClientTest, AMessageThatIsMissingEndsAllCallsAndTheConnection) {
+  TwoCalls calls([](WorkersEnd& end) {
+    end.Frame(Tokens(1, 10));
+    end.Say(Tokens(1, 11));
+    GiveSignsOfLife(end);
+  });
+  calls.ExpectLost();
+  EXPECT_EQ(calls.router.inbox.Count<WorkerEventReceived>(), 0);
+}
+
+TEST(SessionClientTest, AMessageThatComesTwiceEndsAllCallsAndTheConnection) {
+  TwoCalls calls([](WorkersEnd& end) {
+    const v1::SessionFrame frame = end.Frame(Tokens(1, 10));
+    end.Write(frame);
+    end.Write(frame);
+    GiveSignsOfLife(end);
+  });
+  calls.ExpectLost();
+  EXPECT_EQ(calls.router.inbox.Count<WorkerEventReceived>(), 1);
+}
+
+TEST(SessionClientTest, WhatIsSaidOfACallThatNobodyOpenedEndsTheSession) {
+  for (const uint64_t call : {0, 3}) {
+    TwoCalls calls([call](WorkersEnd& end) {
+      end.Say(Tokens(call, 10));
+      GiveSignsOfLife(end);
+    });
+    calls.ExpectLost();
+  }
+}
+
+TEST(SessionClientTest, AnEndThatIsNoStatusEndsTheSession) {
+  for (const int32_t code : {-1, 17}) {
+    TwoCalls calls([code](WorkersEnd& end) {
+      end.Say(EndOf(1, code));
+      GiveSignsOfLife(end);
+    });
+    calls.ExpectLost();
+  }
+}
+
+TEST(SessionClientTest, ABadEventThatCameWholeEndsItsCallAlone) {
+  std::atomic<bool> is_cancelled = false;
+  TwoCalls calls([&](WorkersEnd& end) {
+    end.Say(Tokens(1, -5));
+    const auto message = end.ReadCalls();
+    is_cancelled =
+        message.has_value() && message->calls(0).has_cancel() && message->calls(0).call() == 1;
+    end.Say(Tokens(1, 10));  // Of a call that is over: a no-op.
+    end.Say(Tokens(2, 10));
+  });
+  const auto closed = calls.router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_EQ(closed->call, 11);
+  EXPECT_TRUE(absl::IsDataLoss(closed->status)) << closed->status;
+  const auto event = calls.router.inbox.Next<WorkerEventReceived>();
+  ASSERT_TRUE(event.has_value());
+  EXPECT_EQ(event->call, 12);
+  EXPECT_TRUE(is_cancelled);
+  EXPECT_EQ(calls.router.inbox.Count<WorkerDown>(), 0);
+}
+
+TEST(SessionClientTest, OfTheTextOfAnEndTheBeginningIsRead) {
+  TwoCalls calls([](WorkersEnd& end) {
+    v1::CallTold told = EndOf(1, 3);
+    told.mutable_end()->set_message(std::string(1 << 20, '\xff'));
+    end.Say(told);
+    GiveSignsOfLife(end);
+  });
+  const auto closed = calls.router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_TRUE(absl::IsInvalidArgument(closed->status));
+  EXPECT_EQ(closed->status.message().size(), kMostEndBytes);
+  EXPECT_EQ(calls.router.inbox.Count<WorkerDown>(), 0);
+}
+
+// Nobody could be asked over that connection again.
+TEST(SessionClientTest, ASessionThatEndsWithoutCallsTakesItsConnectionAlong) {
+  HandmadeWorker worker({}, {.session = [](WorkersEnd& end) { end.leaves = true; }});
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  EXPECT_TRUE(router.inbox.Next<WorkerDown>(absl::Seconds(20)).has_value());
+  EXPECT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+}
+
+// A session without a connection, and what it says of its calls.
+struct LoneSession {
+  std::vector<std::pair<CallId, CallEvents::End>> ends;
+  const std::shared_ptr<SessionClient> session = std::make_shared<SessionClient>(
+      kLimits, SessionClient::Hooks{.on_closed = [this](CallId id, CallEvents::End end) {
+        ends.emplace_back(id, std::move(end));
+      }});
+};
+
+TEST(SessionClientTest, ACallOfASessionThatIsOverSpeaksAgainstTheConnection) {
+  LoneSession lone;
+  lone.session->End();
+  EXPECT_TRUE(lone.session->IsOver());
+  const auto call = lone.session->MakeCall(7);
+  lone.session->Open(call.get(), SampleDecode());
+  ASSERT_EQ(lone.ends.size(), 1u);
+  EXPECT_EQ(lone.ends[0].first, 7);
+  EXPECT_TRUE(absl::IsUnavailable(lone.ends[0].second.status));
+  EXPECT_TRUE(lone.ends[0].second.is_broken);
+}
+
+TEST(SessionClientTest, ACallThatIsCancelledBeforeItIsOpenIsNotOpened) {
+  LoneSession lone;
+  const auto call = lone.session->MakeCall(7);
+  call->Cancel();
+  lone.session->End();  // So that nothing would be written.
+  lone.session->Open(call.get(), SamplePrefill());
+  call->Cancel();
+  ASSERT_EQ(lone.ends.size(), 1u);
+  EXPECT_TRUE(absl::IsCancelled(lone.ends[0].second.status)) << lone.ends[0].second.status;
+}
+
+TEST(SessionClientTest, AWorkersOwnEndOfACallSaysNothingAgainstTheConnection) {
+  TwoCalls calls([](WorkersEnd& end) { end.Say(EndOf(1, 14)); });
+  const auto closed = calls.router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(closed->status));
+  EXPECT_FALSE(calls.router.inbox.Next<WorkerDown>(absl::Seconds(1)).has_value());
+}
+
+TEST(SessionClientTest, AWorkerThatGivesNoSignOfLifeLosesTheSession) {
+  TwoCalls calls([](WorkersEnd&) {});
+  const absl::Time begin = absl::Now();
+  calls.ExpectLost();
+  EXPECT_GT(absl::Now() - begin, absl::Seconds(3));
+}
+
+TEST(SessionClientTest, TheRouterGivesSignsOfLife) {
+  std::atomic<int> num_signs = 0;
+  TwoCalls calls([&](WorkersEnd& end) {
+    while (num_signs < 2 && end.Read().has_value()) ++num_signs;
+    end.Say(EndOf(1, 0));
+  });
+  EXPECT_TRUE(calls.router.inbox.Next<CallClosed>().has_value());
+  EXPECT_EQ(num_signs, 2);
+}
+
+// Longer than a session may be silent.
+TEST(SessionClientTest, ASessionWithoutCallsStaysOpen) {
+  TestWorker worker(Role::kDecode);
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  EXPECT_FALSE(router.inbox.Next<WorkerDown>(absl::Seconds(8)).has_value());
+}
+
+TEST(SessionClientTest, ACallThatIsTooLargeForAMessageIsRefusedAlone) {
+  TestWorker worker(Role::kDecode);
+  TestRouter router({{Role::kDecode, worker.address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  router.links.OpenDecode(1, 0, SampleDecode());
+  DecodeRequest large = SampleDecode();
+  large.tokens.assign(9 << 20, 300);  // Two bytes each.
+  router.links.OpenDecode(2, 0, large);
+  const auto closed = router.inbox.Next<CallClosed>();
+  ASSERT_TRUE(closed.has_value());
+  EXPECT_EQ(closed->call, 2);
+  EXPECT_TRUE(absl::IsResourceExhausted(closed->status)) << closed->status;
+  EXPECT_FALSE(router.inbox.Next<WorkerDown>(absl::Seconds(1)).has_value());
+  EXPECT_EQ(router.inbox.Count<CallClosed>(), 0);
+}
+
+}  // namespace
+}  // namespace baton

@@ -1,0 +1,242 @@
+// The worker's end of a session, before routers that say what none should.
+#include "common/rpc/session_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+
+#include "tests/unit/common/rpc/handmade_session.h"
+#include "tests/unit/common/rpc/test_cluster.h"
+
+namespace baton {
+namespace {
+
+using ::testing::HasSubstr;
+
+// About 8 kB for each token.
+TokensEvent LargeEvent(int32_t num_tokens) {
+  TokensEvent event;
+  const std::vector<TokenLogprob> top(kMaxLogprobs, {.token = 999, .logprob = -1});
+  for (int32_t p = 1; p <= num_tokens; ++p) {
+    event.outputs.push_back({.position = p, .token = 1, .top = top});
+  }
+  return event;
+}
+
+class SessionServerTest : public ::testing::Test {
+ protected:
+  // Opens calls 1 to n.
+  void Open(HandmadeRouter& router, uint64_t n) {
+    for (uint64_t call = 1; call <= n; ++call) {
+      EXPECT_TRUE(router.end().Say(HandmadeRouter::Decode(call)));
+      const auto opened = worker_.inbox.Next<DecodeOpened>();
+      ASSERT_TRUE(opened.has_value());
+      opened_.push_back(opened->call);
+    }
+  }
+
+  // What `say` does ends the session, by this, and breaks its calls, each once.
+  void ExpectEnded(HandmadeRouter& router, grpc::StatusCode code) {
+    EXPECT_EQ(router.Finish().error_code(), code);
+    for (size_t i = 0; i < opened_.size(); ++i) {
+      EXPECT_TRUE(worker_.inbox.Next<CallBroken>().has_value());
+    }
+    EXPECT_FALSE(worker_.inbox.Next<CallBroken>(absl::Milliseconds(100)).has_value());
+  }
+
+  TestWorker worker_{Role::kDecode};
+  std::vector<CallId> opened_;
+};
+
+TEST_F(SessionServerTest, ASessionWithAnotherProcessIsRefused) {
+  HandmadeRouter router(worker_.address(), /*meant=*/6);
+  EXPECT_EQ(router.Finish().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST_F(SessionServerTest, WhatIsDamagedEndsTheSession) {
+  HandmadeRouter router(worker_.address());
+  Open(router, 2);
+  v1::SessionFrame damaged = router.end().Frame(HandmadeRouter::Decode(3));
+  damaged.mutable_message()->back() ^= 1;
+  router.end().Write(damaged);
+  ExpectEnded(router, grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(worker_.inbox.Count<DecodeOpened>(), 0);
+}
+
+TEST_F(SessionServerTest, AMessageThatIsMissingEndsTheSession) {
+  HandmadeRouter router(worker_.address());
+  Open(router, 1);
+  router.end().Frame(HandmadeRouter::Decode(2));
+  router.end().Say(HandmadeRouter::Decode(3));
+  ExpectEnded(router, grpc::StatusCode::DATA_LOSS);
+}
+
+TEST_F(SessionServerTest, ACallOutOfItsOrderEndsTheSession) {
+  for (const uint64_t call : {0, 1, 3}) {
+    HandmadeRouter router(worker_.address());
+    opened_.clear();
+    Open(router, 1);
+    router.end().Say(HandmadeRouter::Decode(call));
+    ExpectEnded(router, grpc::StatusCode::DATA_LOSS);
+  }
+}
+
+TEST_F(SessionServerTest, WhatIsAskedOfACallThatNobodyOpenedEndsTheSession) {
+  for (const uint64_t call : {0, 2}) {
+    for (const bool cancels : {false, true}) {
+      HandmadeRouter router(worker_.address());
+      opened_.clear();
+      Open(router, 1);
+      router.end().Say(cancels ? HandmadeRouter::Cancel(call) : HandmadeRouter::Rebind(call));
+      ExpectEnded(router, grpc::StatusCode::DATA_LOSS);
+    }
+  }
+}
+
+TEST_F(SessionServerTest, ASecondOpeningEndsTheSession) {
+  HandmadeRouter router(worker_.address());
+  v1::ToWorker again;
+  again.mutable_open()->set_expected_incarnation(7);
+  router.end().Write(router.end().First(again));
+  EXPECT_EQ(router.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(SessionServerTest, WhatIsAskedOfACallThatHasEndedIsANoOp) {
+  HandmadeRouter router(worker_.address());
+  Open(router, 2);
+  worker_.server.Close(opened_[0], absl::OkStatus());
+  router.end().Say(HandmadeRouter::Rebind(1));
+  router.end().Say(HandmadeRouter::Cancel(1));
+  router.end().Say(HandmadeRouter::Cancel(2));
+  const auto broken = worker_.inbox.Next<CallBroken>();
+  ASSERT_TRUE(broken.has_value());
+  EXPECT_EQ(broken->call, opened_[1]);
+  EXPECT_EQ(worker_.inbox.Count<RebindAsked>(), 0);
+  const auto told = router.end().ReadCalls();
+  ASSERT_TRUE(told.has_value());
+  EXPECT_EQ(told->calls(0).call(), 1u);
+  EXPECT_TRUE(told->calls(0).has_end());
+}
+
+TEST_F(SessionServerTest, ABadRequestEndsItsCallAloneAndNamesTheField) {
+  HandmadeRouter router(worker_.address());
+  v1::CallAsked bad = HandmadeRouter::Decode(1);
+  bad.mutable_decode()->set_tokens(0, kLimits.vocab_size);
+  router.end().Say(bad);
+  const auto told = router.end().ReadCalls();
+  ASSERT_TRUE(told.has_value());
+  EXPECT_EQ(told->calls(0).end().code(), static_cast<int>(absl::StatusCode::kInvalidArgument));
+  EXPECT_THAT(told->calls(0).end().message(), HasSubstr("tokens[0]"));
+  v1::CallAsked other = HandmadeRouter::Decode(2);
+  other.mutable_decode()->set_expected_incarnation(6);
+  router.end().Say(other);
+  const auto refused = router.end().ReadCalls();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->calls(0).end().code(),
+            static_cast<int>(absl::StatusCode::kFailedPrecondition));
+  v1::CallAsked prefill;
+  prefill.set_call(3);
+  ToProto(SamplePrefill(), prefill.mutable_prefill());
+  router.end().Say(prefill);  // A decode worker.
+  const auto unknown = router.end().ReadCalls();
+  ASSERT_TRUE(unknown.has_value());
+  EXPECT_EQ(unknown->calls(0).end().code(), static_cast<int>(absl::StatusCode::kUnimplemented));
+  EXPECT_EQ(worker_.inbox.Count<DecodeOpened>(), 0);
+  EXPECT_EQ(worker_.inbox.Count<CallBroken>(), 0);
+}
+
+TEST_F(SessionServerTest, ARouterThatGivesNoSignOfLifeLosesItsSession) {
+  HandmadeRouter router(worker_.address());
+  Open(router, 1);
+  const absl::Time begin = absl::Now();
+  ExpectEnded(router, grpc::StatusCode::CANCELLED);
+  EXPECT_GT(absl::Now() - begin, absl::Seconds(3));
+}
+
+// It lives, and takes nothing of what it is told.
+TEST_F(SessionServerTest, ARouterThatDoesNotReadLosesItsSessionBeforeTheMemory) {
+  HandmadeRouter router(worker_.address());
+  Open(router, 1);
+  std::jthread alive([&] {
+    while (router.end().Write(router.end().First({}))) absl::SleepFor(absl::Milliseconds(200));
+  });
+  const TokensEvent large = LargeEvent(400);
+  int num_emitted = 0;
+  while (worker_.inbox.Count<CallBroken>() == 0 && num_emitted < 200) {
+    worker_.server.Emit(opened_[0], large);
+    ++num_emitted;
+  }
+  EXPECT_LT(num_emitted, 60);
+  EXPECT_TRUE(worker_.inbox.Next<CallBroken>().has_value());
+}
+
+TEST_F(SessionServerTest, AnEventThatIsTooLargeForAMessageEndsItsCallAlone) {
+  HandmadeRouter router(worker_.address());
+  Open(router, 2);
+  worker_.server.Emit(opened_[0], LargeEvent(4000));
+  const auto told = router.end().ReadCalls();
+  ASSERT_TRUE(told.has_value());
+  EXPECT_EQ(told->calls(0).call(), 1u);
+  EXPECT_EQ(told->calls(0).end().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_TRUE(worker_.inbox.Next<CallBroken>().has_value());
+  EXPECT_EQ(worker_.inbox.Count<CallBroken>(), 0);
+}
+
+TEST_F(SessionServerTest, ASessionThatBeginsWithoutItsOpeningIsEnded) {
+  const auto stub = v1::Session::NewStub(grpc::CreateCustomChannel(
+      worker_.address(), grpc::InsecureChannelCredentials(), ClusterChannelArguments()));
+  grpc::ClientContext context;
+  const auto stream = stub->Open(&context);
+  RoutersEnd end(stream.get());
+  end.Say(HandmadeRouter::Decode(1));
+  v1::SessionFrame frame;
+  EXPECT_FALSE(stream->Read(&frame));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(worker_.inbox.Count<DecodeOpened>(), 0);
+}
+
+TEST_F(SessionServerTest, AShutdownAwaitsTheCallsOfASessionAndNotTheSession) {
+  HandmadeRouter router(worker_.address());
+  HandmadeRouter idle(worker_.address());
+  Open(router, 1);
+  const absl::Time begin = absl::Now();
+  std::jthread shutdown([&] { worker_.server.Shutdown(std::chrono::seconds(60)); });
+  EXPECT_EQ(idle.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  absl::SleepFor(absl::Milliseconds(200));  // Until the other one is told too.
+  router.end().Say(HandmadeRouter::Decode(2));
+  const auto refused = router.end().ReadCalls();
+  ASSERT_TRUE(refused.has_value());
+  EXPECT_EQ(refused->calls(0).call(), 2u);
+  EXPECT_EQ(refused->calls(0).end().code(), static_cast<int>(absl::StatusCode::kUnavailable));
+  worker_.server.Close(opened_[0], absl::OkStatus());
+  const auto told = router.end().ReadCalls();
+  ASSERT_TRUE(told.has_value());
+  EXPECT_EQ(told->calls(0).call(), 1u);
+  EXPECT_EQ(told->calls(0).end().code(), 0);
+  EXPECT_EQ(router.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  shutdown.join();
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(30));
+  EXPECT_EQ(worker_.inbox.Count<CallBroken>(), 0);
+}
+
+TEST_F(SessionServerTest, CallsOfTwoSessionsAreApart) {
+  HandmadeRouter first(worker_.address());
+  HandmadeRouter second(worker_.address());
+  Open(first, 1);
+  Open(second, 1);
+  ASSERT_EQ(opened_.size(), 2u);
+  EXPECT_NE(opened_[0], opened_[1]);
+  worker_.server.Emit(opened_[1], TokensEvent{.outputs = {{.position = 10, .token = 3}}});
+  const auto told = second.end().ReadCalls();
+  ASSERT_TRUE(told.has_value());
+  EXPECT_EQ(told->calls(0).call(), 1u);
+  first.context().TryCancel();
+  const auto broken = worker_.inbox.Next<CallBroken>();
+  ASSERT_TRUE(broken.has_value());
+  EXPECT_EQ(broken->call, opened_[0]);
+}
+
+}  // namespace
+}  // namespace baton
