@@ -64,23 +64,27 @@ absl::Status DecodeNode::Admissible(const DecodeRequest& request) const {
 }
 
 // Nobody brings the K/V of so many tokens.
-absl::Status DecodeNode::CheckOwn(const DecodeRequest& request, int32_t num_missing) const {
+absl::Status DecodeNode::CheckOwn(const DecodeRequest& request, int32_t num_missing,
+                                  Time now) const {
   if (num_missing <= allocator_.block_size()) return absl::OkStatus();
   if (!request.compute_prompt) {
     return absl::ResourceExhaustedError("nobody is to bring a prompt that is not here");
   }
-  const int64_t ahead = engine_.own_prompt_tokens();
+  // Younger ones are computed behind it, and must not keep it out for ever.
+  const int64_t ahead = engine_.own_prompt_tokens(now - request.age);
   const double most = engine_.own_prompt_tokens_per_s() * ToSeconds(options_.own_prompts_limit);
-  if (ahead == 0 || static_cast<double>(ahead + num_missing) <= most) return absl::OkStatus();
+  const bool is_one_step = ahead + num_missing <= engine_.own_prompt_step_tokens();
+  if (ahead == 0 || is_one_step) return absl::OkStatus();
+  if (static_cast<double>(ahead + num_missing) <= most) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
       "prompts of %d tokens are to be computed here already, with no prefill worker", ahead));
 }
 
-absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request) {
+absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request, Time now) {
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
   BlockTable table = allocator_.Match(request.tenant, request.tokens, num_tokens - 1);
   const int32_t num_here = table.num_sealed() * allocator_.block_size();
-  if (request.prefill == 0) RETURN_IF_ERROR(CheckOwn(request, num_tokens - num_here));
+  if (request.prefill == 0) RETURN_IF_ERROR(CheckOwn(request, num_tokens - num_here, now));
   // What no query will see is not received; a cached prefix that ends before it is of no use.
   const int32_t behind =
       TokensBehindWindow(model_.layout, request.prefill == 0 ? num_here : num_tokens);
@@ -104,7 +108,7 @@ absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request) {
 void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   DecodeRequest& request = opened.request;
   const absl::Status admissible = Admissible(request);
-  absl::StatusOr<BlockTable> reserved = admissible.ok() ? Reserve(request) : admissible;
+  absl::StatusOr<BlockTable> reserved = admissible.ok() ? Reserve(request, now) : admissible;
   if (Refuses(opened.call, reserved.status())) return;
   BlockTable& table = *reserved;
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());

@@ -18,7 +18,8 @@ struct DecodeNodeOptions {
   std::vector<DataRank> ranks;  // Where prefill workers connect.
   // A reservation whose transfer failed waits this long for a Rebind.
   Duration unbound_limit = std::chrono::seconds(5);
-  // Own prompts are refused where those before take longer, at their measured rate.
+  // Own prompts are refused where they and older ones take longer, at their measured rate, and more
+  // than a step.
   Duration own_prompts_limit = std::chrono::milliseconds(500);
   // A Rebind waits this long for the old writer to be quiet (T_abort).
   Duration abort_limit = std::chrono::seconds(2);
@@ -74,8 +75,8 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
   // Pins the cached prefix and reserves the rest, both as far as the model's window sees them.
   // RESOURCE_EXHAUSTED when there is no room; or nobody is to bring a prompt, and it is not here
   // and not to be computed here, or not now.
-  absl::StatusOr<BlockTable> Reserve(const DecodeRequest& request);
-  absl::Status CheckOwn(const DecodeRequest& request, int32_t num_missing) const;
+  absl::StatusOr<BlockTable> Reserve(const DecodeRequest& request, Time now);
+  absl::Status CheckOwn(const DecodeRequest& request, int32_t num_missing, Time now) const;
   // Posts the entry's blocks under a new ticket and tells the router.
   void Invite(Entry& entry, Incarnation prefill);
   void OnRebind(const RebindRequest& request, Time now);

@@ -110,11 +110,12 @@ int64_t Engine::queued_tokens() const {
   return tokens;
 }
 
-int64_t Engine::own_prompt_tokens() const {
+int64_t Engine::own_prompt_tokens(Time latest) const {
   int64_t tokens = 0;
   for (const SequencesByAge* home : {&running_, &preempted_}) {
     for (const auto& [key, sequence] : *home) {
-      tokens += sequence->own_prompt ? sequence->num_remaining() : 0;
+      const bool counts = sequence->own_prompt && sequence->arrival <= latest;
+      tokens += counts ? sequence->num_remaining() : 0;
     }
   }
   return tokens;

@@ -93,9 +93,11 @@ class Engine {
   int64_t queued_tokens() const;
   // As StepBudget::rate.
   double tokens_per_s() const { return budget_.rate(); }
-  // The same of own prompts: what is left of them, and their rate beside what else ran.
-  int64_t own_prompt_tokens() const;
-  double own_prompt_tokens_per_s() const { return own_budget_.rate(); }
+  // The same of own prompts: what is left of those that arrived until `latest`, their rate beside
+  // what else ran, as StepBudget::least_rate, and how many the next step may compute beside it.
+  int64_t own_prompt_tokens(Time latest) const;
+  double own_prompt_tokens_per_s() const { return own_budget_.least_rate(); }
+  int32_t own_prompt_step_tokens() const { return own_budget_.tokens(); }
 
  private:
   void ResumePreempted();

@@ -23,18 +23,24 @@ class StepBudget {
   // A step of `num_tokens` took `elapsed`.
   void Record(int32_t num_tokens, Duration elapsed) {
     if (elapsed.count() <= 0 || num_tokens <= 0) return;
-    // A small step says little about a large one, unless it was too slow already.
-    if (num_tokens * 2 < tokens_ && elapsed <= budget_) return;
     const double rate = num_tokens / ToSeconds(elapsed);
-    rate_ += (rate_ == 0 ? 1 : kNewRate) * (rate - rate_);
+    // A small step says little about a large one, unless it was too slow already. Then it may have
+    // been so for what it computed beside them: that is no slower rate.
+    const bool is_small = num_tokens * 2 < tokens_;
+    if (is_small) small_rate_ = std::max(small_rate_, rate);
+    if (is_small && elapsed <= budget_) return;
+    if (!is_small) rate_ += (rate_ == 0 ? 1 : kNewRate) * (rate - rate_);
     const double scale = ToSeconds(budget_) / ToSeconds(elapsed);
     const double predicted = std::min(num_tokens * scale, 2.0 * tokens_);
     const int32_t least = std::min(kLeastTokens, max_tokens_);
     tokens_ = std::clamp(static_cast<int32_t>(predicted), least, max_tokens_);
   }
 
-  // Tokens a second that such steps computed of late; 0 before the first.
+  // Tokens a second that steps which are not small computed of late; 0 before the first.
   double rate() const { return rate_; }
+  // The same; before the first, that of the fastest small one, which is less than what they will
+  // reach.
+  double least_rate() const { return rate_ > 0 ? rate_ : small_rate_; }
 
   static constexpr int32_t kLeastTokens = 32;
 
@@ -45,6 +51,7 @@ class StepBudget {
   int32_t max_tokens_;
   int32_t tokens_;
   double rate_ = 0;
+  double small_rate_ = 0;
 };
 
 }  // namespace baton

@@ -240,8 +240,11 @@ void WorkerLedger::CheckRefusal(const Account& account) {
     return;
   }
   if (account.joins) return;  // What is cached is not seen from outside.
-  // Nor is how fast prompts are computed: beside another there may be too many.
-  if (account.own && Any([](const Account& other) { return other.own; })) return;
+  // Nor is how fast prompts are computed: behind others there may be too many.
+  const auto is_ahead = [&](const Account& other) {
+    return other.own && other.age.arrival <= account.age.arrival;
+  };
+  if (account.own && Any(is_ahead)) return;
   const int32_t wanted = device_.BlocksFor(account.num_tokens) + CountRunning();
   if (device_.num_available() >= wanted &&
       !Any([](const Account& other) { return other.waits(); })) {

@@ -95,6 +95,33 @@ TEST_F(OwnPromptTest, IsTakenBehindThoseThatTakeHalfASecondTogether) {
   EXPECT_EQ(outbox_.Closed(4), std::nullopt) << "16 tokens";
 }
 
+TEST_F(OwnPromptTest, OfLessThanAStepIsTakenAsLongAsAllTogetherAreOne) {
+  Compute(1, 3);
+  Compute(2, 5);
+  EXPECT_EQ(outbox_.Closed(2), std::nullopt) << "8 tokens";
+  Compute(3, 5);
+  EXPECT_EQ(outbox_.Closed(3), Code::kResourceExhausted);
+}
+
+TEST_F(OwnPromptTest, DoesNotWaitForYoungerOnes) {
+  now_ += std::chrono::seconds(10);
+  Compute(1, 10);
+  const auto ask = [&](CallId call, Duration age) {
+    DecodeRequest request = Request(call, 10, 8);
+    request.prefill = 0;
+    request.compute_prompt = true;
+    request.age = age;
+    Open(call, std::move(request));
+    return outbox_.Closed(call);
+  };
+  // Each is opened a second later.
+  EXPECT_EQ(ask(2, std::chrono::seconds(1)), Code::kResourceExhausted) << "as old";
+  EXPECT_EQ(ask(3, std::chrono::seconds(3)), std::nullopt);
+  EXPECT_EQ(ask(4, std::chrono::seconds(3)), Code::kResourceExhausted) << "behind the third";
+  FinishStep();
+  EXPECT_EQ(runner_.plans.back()->rows[0].sequence.counter, 3u) << "the oldest first";
+}
+
 TEST_F(OwnPromptTest, IsRefusedWithoutBlocks) {
   Run(1, 30, 8);
   Compute(2, 12);

@@ -56,12 +56,40 @@ TEST_F(OwnPromptsTest, OthersAreNotHeldBackAndAllOwnOnesShareTheQuarter) {
 TEST_F(OwnPromptsTest, TheirTokensAreCountedUntilTheFirstIsSampled) {
   engine_->Add(Own(1, 40));
   engine_->Add(Prompt(2, 10));
-  EXPECT_EQ(engine_->own_prompt_tokens(), 40);
+  EXPECT_EQ(engine_->own_prompt_tokens(kNever), 40);
   EXPECT_EQ(engine_->own_prompt_tokens_per_s(), 0);
   Start();
   Finish();
-  EXPECT_EQ(engine_->own_prompt_tokens(), 0);
+  EXPECT_EQ(engine_->own_prompt_tokens(kNever), 0);
   EXPECT_DOUBLE_EQ(engine_->own_prompt_tokens_per_s(), 160);  // 40 in 250 ms.
+}
+
+TEST_F(OwnPromptsTest, OfThoseThatCameLaterNoneCount) {
+  engine_->Add(Own(2, 40));
+  engine_->Add(Own(3, 50));
+  const Time arrival = Time(std::chrono::seconds(2));
+  EXPECT_EQ(engine_->own_prompt_tokens(arrival - milliseconds(1)), 0);
+  EXPECT_EQ(engine_->own_prompt_tokens(arrival), 40);
+  EXPECT_EQ(engine_->own_prompt_tokens(kNever), 90);
+}
+
+TEST_F(OwnPromptsTest, FewTokensTellARateWhereNoneIsKnown) {
+  engine_->Add(Own(1, 20));
+  Start();
+  Finish(60, milliseconds(50));
+  EXPECT_DOUBLE_EQ(engine_->own_prompt_tokens_per_s(), 400);
+  EXPECT_EQ(engine_->tokens_per_s(), 0) << "routers are told of whole steps alone";
+}
+
+TEST_F(OwnPromptsTest, FewTokensBesideManyAnswersAreNoSlowerRate) {
+  engine_->Add(Own(1, 64));
+  Start();
+  Finish(60, milliseconds(64));
+  EXPECT_DOUBLE_EQ(engine_->own_prompt_tokens_per_s(), 1000);
+  engine_->Add(Own(2, 4));
+  Start();
+  Finish(60, milliseconds(200));
+  EXPECT_DOUBLE_EQ(engine_->own_prompt_tokens_per_s(), 1000);
 }
 
 }  // namespace

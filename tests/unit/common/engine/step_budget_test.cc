@@ -55,6 +55,28 @@ TEST(StepBudgetTest, TheRateFollowsStepsThatTell) {
   EXPECT_NEAR(budget.rate(), 2000, 1);
 }
 
+TEST(StepBudgetTest, ASmallStepThatWasTooSlowShrinksStepsAndNotTheRate) {
+  StepBudget budget(milliseconds(250), 1000);
+  budget.Record(64, milliseconds(64));
+  EXPECT_EQ(budget.tokens(), 128);
+  budget.Record(40, milliseconds(500));
+  EXPECT_EQ(budget.tokens(), 32);
+  EXPECT_NEAR(budget.rate(), 1000, 1e-6);
+  EXPECT_NEAR(budget.least_rate(), 1000, 1e-6);
+}
+
+TEST(StepBudgetTest, TheFastestSmallStepIsTheLeastRateUntilALargerOneTells) {
+  StepBudget budget(milliseconds(250), 1000);
+  EXPECT_EQ(budget.least_rate(), 0);
+  budget.Record(10, milliseconds(10));
+  budget.Record(10, milliseconds(100));
+  EXPECT_NEAR(budget.least_rate(), 1000, 1e-6);
+  EXPECT_EQ(budget.rate(), 0);
+  budget.Record(64, milliseconds(128));
+  EXPECT_NEAR(budget.least_rate(), 500, 1e-6);
+  EXPECT_NEAR(budget.rate(), 500, 1e-6);
+}
+
 TEST(StepBudgetTest, NeverLeavesItsRange) {
   StepBudget budget(milliseconds(250), 100);
   budget.Record(64, milliseconds(1));
