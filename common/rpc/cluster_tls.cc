@@ -226,6 +226,16 @@ void ClusterTls::GuardServer(grpc::ServerBuilder* builder) const {
 
 std::shared_ptr<grpc::ChannelCredentials> ClusterTls::MakeChannelCredentials(
     TlsRole server, std::shared_ptr<HandshakeNote> note) const {
+  return MakeCredentials(server, /*verifies=*/true, std::move(note));
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ClusterTls::MakeLookCredentials(
+    TlsRole server, std::shared_ptr<HandshakeNote> note) const {
+  return MakeCredentials(server, /*verifies=*/false, std::move(note));
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ClusterTls::MakeCredentials(
+    TlsRole server, bool verifies, std::shared_ptr<HandshakeNote> note) const {
   const std::shared_ptr<const TlsIdentity> own = current();
   tls::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(std::make_shared<tls::StaticDataCertificateProvider>(
@@ -234,7 +244,7 @@ std::shared_ptr<grpc::ChannelCredentials> ClusterTls::MakeChannelCredentials(
                               .certificate_chain = own->files.chain_pem}}));
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
-  options.set_verify_server_certs(true);
+  options.set_verify_server_certs(verifies);
   options.set_check_call_host(false);  // Processes are known by role, whatever host they run on.
   options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<ReleaseVerifier>(
       own->id, &server, std::move(note), refusals_));

@@ -67,6 +67,11 @@ class ClusterTls {
   std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(
       TlsRole server, std::shared_ptr<HandshakeNote> note) const;
 
+  // The same for a handshake alone, after which nothing may be sent: a server whose certificate has
+  // ended, or is of another CA, is not refused, so that `note` has it.
+  std::shared_ptr<grpc::ChannelCredentials> MakeLookCredentials(
+      TlsRole server, std::shared_ptr<HandshakeNote> note) const;
+
   std::shared_ptr<const TlsIdentity> current() const { return watch_->current(); }
 
   // Whether certificates (PEM, leaf first) lead to a CA of the moment, whatever their dates: one
@@ -84,6 +89,8 @@ class ClusterTls {
  private:
   ClusterTls();
   void Publish(const TlsIdentity& identity);
+  std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(
+      TlsRole server, bool verifies, std::shared_ptr<HandshakeNote> note) const;
 
   // What Trusts has found out, as long as the files are the same ones.
   struct Verdicts {

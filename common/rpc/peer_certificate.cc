@@ -3,33 +3,57 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
-#include <vector>
 
 #include "common/rpc/connection.h"
 #include "common/tls/openssl_handles.h"
 
 namespace baton {
+namespace {
 
-absl::StatusOr<int64_t> AskCertificateEnd(const std::string& address, TlsRole server,
-                                          const ClusterTls& tls, Duration limit) {
-  const auto note = std::make_shared<HandshakeNote>();
-  const auto channel = grpc::CreateCustomChannel(
-      address, tls.MakeChannelCredentials(server, note), ClusterChannelArguments());
-  const gpr_timespec deadline = DeadlineAfter(limit);
-  auto state = channel->GetState(/*try_to_connect=*/true);
+// One handshake that is under way.
+struct Look {
+  std::shared_ptr<HandshakeNote> note;
+  std::shared_ptr<grpc::Channel> channel;
+};
+
+Look StartLook(const TlsServerAt& server, const ClusterTls& tls) {
+  Look look{.note = std::make_shared<HandshakeNote>(), .channel = nullptr};
+  look.channel = grpc::CreateCustomChannel(
+      server.address, tls.MakeLookCredentials(server.role, look.note), ClusterChannelArguments());
+  (void)look.channel->GetState(/*try_to_connect=*/true);
+  return look;
+}
+
+absl::StatusOr<int64_t> EndOf(const Look& look, const ClusterTls& tls, gpr_timespec deadline) {
+  auto state = look.channel->GetState(/*try_to_connect=*/true);
   while (state != GRPC_CHANNEL_READY && state != GRPC_CHANNEL_TRANSIENT_FAILURE &&
-         channel->WaitForStateChange(state, deadline)) {
-    state = channel->GetState(true);
+         look.channel->WaitForStateChange(state, deadline)) {
+    state = look.channel->GetState(true);
   }
-  if (const std::string refused = note->Get(); !refused.empty()) {
+  const std::vector<CertPtr> chain = ParseCertificates(look.note->peer());
+  if (chain.empty()) return absl::UnavailableError("nothing answers there with a certificate");
+  if (!tls.Trusts(look.note->peer())) {
+    return absl::UnauthenticatedError("its certificate is of a CA that the own ca.crt has not");
+  }
+  if (const std::string refused = look.note->Get(); !refused.empty()) {
     return absl::UnauthenticatedError(refused);
   }
-  const std::vector<CertPtr> chain = ParseCertificates(note->peer());
-  if (state != GRPC_CHANNEL_READY || chain.empty()) {
-    return absl::UnavailableError(
-        "nothing answers there, or it takes no certificate of this CA and release");
+  if (state != GRPC_CHANNEL_READY) {
+    return absl::UnavailableError("it does not take the own certificate");
   }
   return NotAfter(chain.front().get());
+}
+
+}  // namespace
+
+std::vector<absl::StatusOr<int64_t>> AskCertificateEnds(const std::vector<TlsServerAt>& servers,
+                                                        const ClusterTls& tls, Duration limit) {
+  const gpr_timespec deadline = DeadlineAfter(limit);
+  std::vector<Look> looks;
+  for (const TlsServerAt& server : servers) looks.push_back(StartLook(server, tls));
+  std::vector<absl::StatusOr<int64_t>> ends;
+  for (const Look& look : looks) ends.push_back(EndOf(look, tls, deadline));
+  return ends;
 }
 
 }  // namespace baton

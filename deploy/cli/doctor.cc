@@ -102,7 +102,7 @@ std::vector<Finding> AskRemote(const RemoteOptions& options) {
   const absl::StatusOr<nlohmann::json> says = cluster->Status();
   std::vector<Finding> findings = ExamineRemote(options.router, says);
   if (!says.ok()) return findings;
-  const std::vector<Finding> ends = ExamineCertEnds(cluster->CertEnds(*says), UnixSeconds());
+  const std::vector<Finding> ends = cluster->ExamineCerts(*says, UnixSeconds());
   findings.insert(findings.end(), ends.begin(), ends.end());
   return findings;
 }

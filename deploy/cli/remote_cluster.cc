@@ -8,6 +8,7 @@
 #include "common/rpc/audit_call.h"
 #include "common/rpc/peer_certificate.h"
 #include "common/telemetry/log.h"
+#include "deploy/cli/cert_ends.h"
 #include "deploy/cli/json_fields.h"
 
 namespace baton::cli {
@@ -15,7 +16,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr Duration kRemoteLimit = std::chrono::seconds(10);  // For each answer.
+constexpr Duration kRemoteLimit = std::chrono::seconds(10);    // For each answer.
+constexpr Duration kHandshakeLimit = std::chrono::seconds(2);  // For all of them together.
+
+constexpr char kWrongCertificate[] =
+    "put the folder of its role there, as `baton certs issue` with this CA makes it; the server "
+    "takes it without a restart";
+constexpr char kNoHandshake[] =
+    "does it run, with --tls-dir of this CA and release? Its log says why it refuses";
 
 absl::Status AboutServer(const std::string& what, const absl::Status& why) {
   return absl::Status(why.code(), absl::StrCat(what, ": ", std::string(why.message())));
@@ -51,17 +59,29 @@ absl::StatusOr<WorkerAudit> RemoteCluster::AuditOf(const ListedWorker& worker) c
   return AboutServer(absl::StrCat(worker.name, " at ", worker.address), held.status());
 }
 
-json RemoteCluster::CertEnds(const json& router_says) const {
-  json ends = json::object();
-  const auto ask = [&](const std::string& name, const std::string& address, TlsRole role) {
-    const auto end = AskCertificateEnd(address, role, *tls_, kRemoteLimit);
-    if (end.ok()) ends[absl::StrCat(name, " at ", address)] = *end;
-  };
-  ask("router", router_, TlsRole::kRouter);
+std::vector<Finding> RemoteCluster::ExamineCerts(const json& router_says, int64_t now_s) const {
+  std::vector<std::string> names = {absl::StrCat("router at ", router_)};
+  std::vector<TlsServerAt> servers = {{.address = router_, .role = TlsRole::kRouter}};
   for (const ListedWorker& worker : WorkersOf(router_says)) {
-    ask(worker.name, worker.address, TlsRoleOf(worker.role));
+    names.push_back(absl::StrCat(worker.name, " at ", worker.address));
+    servers.push_back({.address = worker.address, .role = TlsRoleOf(worker.role)});
   }
-  return ends;
+  const auto ends = AskCertificateEnds(servers, *tls_, kHandshakeLimit);
+  json known = json::object();
+  std::vector<Finding> failed;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (ends[i].ok()) {
+      known[names[i]] = *ends[i];
+      continue;
+    }
+    const bool is_wrong = absl::IsUnauthenticated(ends[i].status());
+    failed.push_back({.subject = "TLS",
+                      .fact = std::string(AboutServer(names[i], ends[i].status()).message()),
+                      .cure = is_wrong ? kWrongCertificate : kNoHandshake});
+  }
+  std::vector<Finding> findings = ExamineCertEnds(known, now_s);
+  findings.insert(findings.end(), failed.begin(), failed.end());
+  return findings;
 }
 
 std::vector<ListedWorker> WorkersOf(const json& router_says) {

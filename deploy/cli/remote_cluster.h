@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -40,9 +41,9 @@ class RemoteCluster {
   // What a worker holds. The error names the worker.
   absl::StatusOr<WorkerAudit> AuditOf(const ListedWorker& worker) const;
 
-  // When their certificates end, of the router and of each worker in its status that answers: as
-  // cert_ends.h has it, by addresses.
-  nlohmann::json CertEnds(const nlohmann::json& router_says) const;
+  // For `baton doctor`, of the router and of each worker in its status, by a handshake with each,
+  // in two seconds for all: when its certificate ends, or why there is none that is good.
+  std::vector<Finding> ExamineCerts(const nlohmann::json& router_says, int64_t now_s) const;
 
   const std::string& router() const { return router_; }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/security/tls_certificate_provider.h>
@@ -59,6 +60,37 @@ struct TlsWorker {
   FakeWorkerInbox inbox;
   TlsParty party;
   WorkerServer server;
+};
+
+// A server that shows these certificates, whatever is wrong with them, to whom `ca_pem` knows.
+struct ShowingServer {
+  ShowingServer(const TlsFiles& files, const std::string& ca_pem) {
+    namespace tls = grpc::experimental;
+    tls::TlsServerCredentialsOptions options(std::make_shared<tls::StaticDataCertificateProvider>(
+        ca_pem, std::vector<tls::IdentityKeyCertPair>{{files.key_pem, files.chain_pem}}));
+    options.watch_root_certs();
+    options.watch_identity_key_cert_pairs();
+    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    grpc::ServerBuilder builder;
+    builder.RegisterAsyncGenericService(&service);
+    queue = builder.AddCompletionQueue();
+    builder.AddListeningPort("127.0.0.1:0", tls::TlsServerCredentials(options), &port);
+    server = builder.BuildAndStart();
+    EXPECT_NE(server, nullptr);
+  }
+  ~ShowingServer() {
+    server->Shutdown();
+    queue->Shutdown();
+    void* tag = nullptr;
+    for (bool ok = false; queue->Next(&tag, &ok);) {
+    }
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port); }
+
+  int port = 0;
+  grpc::AsyncGenericService service;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue;
+  std::unique_ptr<grpc::Server> server;
 };
 
 // The credentials of a client that believes any server: the server's verdict alone counts. Empty

@@ -1,5 +1,9 @@
 #include "deploy/cli/remote_cluster.h"
 
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/common/rpc/tls_cluster.h"
@@ -51,18 +55,42 @@ TEST(RemoteClusterTest, TheDoctorSaysWhoIsNotWellAndWhy) {
   EXPECT_THAT(none[0].cure, HasSubstr("is r:7000 its --admin-port"));
 }
 
-TEST(RemoteClusterTest, CertificateEndsAreThoseOfWhoAnswers) {
+TEST(RemoteClusterTest, TheDoctorLooksAtEachCertificate) {
   const CertificateAuthority authority = NewAuthority("test.local", UnixSeconds());
   const TlsWorker decode(authority, baton::Role::kDecode);
   const TlsParty admin(authority, TlsRole::kAdmin);
   const auto cluster =
       RemoteCluster::Open({.router = "127.0.0.1:1", .tls_dir = admin.folder.path()});
   ASSERT_TRUE(cluster.ok()) << cluster.status();
+  const ShowingServer ended(
+      NewFiles(authority, IdOf(TlsRole::kDecode), UnixSeconds() - (kLeafDays + 1) * kDayS),
+      authority.certificate_pem());
+  const TlsWorker other(NewAuthority("test.local", UnixSeconds()), baton::Role::kPrefill);
   const json says = {{"workers", {{{"role", "decode"}, {"address", decode.address()}},
-                                  {{"role", "prefill"}, {"address", decode.address()}}}}};
-  const json expected = {{absl::StrCat("decode-0 at ", decode.address()),
-                          decode.party.tls->current()->not_after_s}};
-  EXPECT_EQ(cluster->CertEnds(says), expected);
+                                  {{"role", "decode"}, {"address", ended.address()}},
+                                  {{"role", "prefill"}, {"address", decode.address()}},
+                                  {{"role", "prefill"}, {"address", other.address()}}}}};
+  std::map<std::string, Finding> findings;
+  for (const Finding& finding : cluster->ExamineCerts(says, UnixSeconds())) {
+    EXPECT_EQ(finding.subject, "TLS");
+    findings[finding.fact.substr(0, finding.fact.find(": "))] = finding;
+  }
+  ASSERT_EQ(findings.size(), 5u);
+  const Finding& good = findings[absl::StrCat("decode-0 at ", decode.address())];
+  EXPECT_THAT(good.fact, HasSubstr("certificate ends"));
+  EXPECT_EQ(good.cure, "");
+  const Finding& old = findings[absl::StrCat("decode-1 at ", ended.address())];
+  EXPECT_THAT(old.fact, HasSubstr("has ended"));
+  EXPECT_THAT(old.cure, HasSubstr("certs renew"));
+  const Finding& misled = findings[absl::StrCat("prefill-0 at ", decode.address())];
+  EXPECT_THAT(misled.fact, HasSubstr("role decode where prefill"));
+  EXPECT_THAT(misled.cure, HasSubstr("certs issue"));
+  const Finding& stranger = findings[absl::StrCat("prefill-1 at ", other.address())];
+  EXPECT_THAT(stranger.fact, HasSubstr("of a CA"));
+  EXPECT_THAT(stranger.cure, HasSubstr("certs issue"));
+  const Finding& nobody = findings["router at 127.0.0.1:1"];
+  EXPECT_THAT(nobody.fact, HasSubstr("nothing answers"));
+  EXPECT_THAT(nobody.cure, HasSubstr("does it run"));
 }
 
 TEST(RemoteClusterTest, WhatIsMissingIsSaidByItsOption) {
