@@ -20,7 +20,7 @@ CONTAINER = re.compile(
     r"libtsan|^(?:\w+ )*std::|^operator (?:new|delete)|__gnu_cxx|/usr/include/c\+\+/|"
     r"\bbaton::v1::\w+::|\.pb\.(?:cc|h):|google::protobuf::|"
     r"/usr/include/(?:absl/(?:container|hash|types|functional)|boost|nlohmann)/")
-READ = re.compile(r"^baton::ClientCall<.*>::OnReadDone\(")
+READ = re.compile(r"^baton::(?:ClientCall<.*>|SessionClient|SessionServer)::OnReadDone\(")
 PARSE = re.compile(r"^grpc::internal::CallOpRecvMessage<")
 ALLOCATION = re.compile(r"^(?:operator (?:new|delete)|[cm]alloc|free)\b")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
