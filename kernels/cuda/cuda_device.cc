@@ -235,7 +235,7 @@ absl::StatusOr<Buffer> CudaDevice::Allocate(int64_t bytes, MemoryKind kind) {
   RETURN_IF_ERROR(LaneOf(Lane::kCompute).IsIdle().status());  // Whether it is lost, without a wait.
   std::optional<Buffer> slice = slices_.Cut(bytes);
   if (slice.has_value()) return *std::move(slice);
-  absl::StatusOr<Buffer> piece = AllocateOwn(CudaSlices::PieceFor(bytes, state_->taken), kind);
+  absl::StatusOr<Buffer> piece = AllocateOwn(CudaSlices::PieceFor(bytes, slices_.taken()), kind);
   if (absl::IsResourceExhausted(piece.status())) {
     piece = AllocateOwn(CudaSlices::Granules(bytes), kind);
   }

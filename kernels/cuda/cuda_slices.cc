@@ -17,6 +17,16 @@ int64_t CudaSlices::PieceFor(int64_t bytes, int64_t taken) {
   return Granules(std::max(bytes, std::min(taken / 8, kLargestPiece)));
 }
 
+int64_t CudaSlices::taken() {
+  const absl::MutexLock lock(&mutex_);
+  int64_t bytes = 0;
+  for (const std::weak_ptr<Piece>& held : pieces_) {
+    const std::shared_ptr<Piece> piece = held.lock();
+    if (piece != nullptr) bytes += Granules(piece->memory.size_bytes());
+  }
+  return bytes;
+}
+
 Buffer CudaSlices::CutFrom(const std::shared_ptr<Piece>& piece, int64_t bytes) {
   std::byte* const data = piece->memory.data() + piece->used;
   const int64_t end = piece->used + bytes + kSliceGap;

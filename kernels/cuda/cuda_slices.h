@@ -23,9 +23,12 @@ class CudaSlices {
   static constexpr int64_t kLargestSlice = kLargestPiece / 8;
 
   static int64_t Granules(int64_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
-  // The piece to take for a slice where the device has given `taken` so far: pieces grow with what
-  // is loaded, so that there are few of them and a small model does not take a large one.
+  // The piece to take for a slice where those that there are have taken `taken`: pieces grow with
+  // what is loaded, so that there are few of them and a small model does not take a large one. What
+  // has memory of its own, like a pool of K/V blocks that fills the device, makes none larger.
   static int64_t PieceFor(int64_t bytes, int64_t taken);
+  // Bytes of all pieces that live.
+  int64_t taken() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // None: no piece has room.
   std::optional<Buffer> Cut(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);

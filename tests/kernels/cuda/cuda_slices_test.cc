@@ -40,6 +40,14 @@ TEST_F(SlicesTest, ABufferIsCutWhereThereIsRoomAndAnOldPieceIsFilledUp) {
   EXPECT_EQ(device_->Memory()->taken, taken);
 }
 
+// As a pool of K/V blocks is, behind which little is left.
+TEST_F(SlicesTest, WhatHasMemoryOfItsOwnMakesNoPieceLarger) {
+  const DeviceMemory before = *device_->Memory();
+  const Buffer pool = Allocate(256 * kMib, MemoryKind::kDevice);
+  const Buffer small = Allocate(4 * kMib, MemoryKind::kDevice);  // More than a piece has room for.
+  EXPECT_EQ(device_->Memory()->taken - before.taken, (256 + 6) * kMib);  // 6: as above.
+}
+
 TEST_F(SlicesTest, APieceGoesWithItsLastBuffer) {
   const DeviceMemory before = *device_->Memory();
   Buffer first = Allocate(20 * kMib, MemoryKind::kDevice);

@@ -32,6 +32,8 @@ MUTATIONS = [
      "kAlignment = 256", "kAlignment = 8"),
     ("cuda_device.cc", DEVICE_TEST, "Slices*:Pack*", "each buffer has its own piece",
      "slice = slices_.Cut(bytes);", "slice;"),
+    ("cuda_device.cc", DEVICE_TEST, "Slices*", "pieces grow with all that was taken",
+     "bytes, slices_.taken()", "bytes, state_->taken"),
     ("cuda_device.cc", DEVICE_TEST, "CudaDevice*", "what CUDA rounds up is not counted",
      "CudaSlices::Granules(bytes);\n  state_", "bytes;\n  state_"),
     ("cuda_device.cc", DEVICE_TEST, "*", "a lost device gives slices",
