@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/api/device.h"
 #include "tests/sim/tag_memory.h"
 #include "tests/sim/world.h"
+#include "tests/transport/copying_device.h"
 
 namespace baton::sim {
 
@@ -33,7 +33,7 @@ struct Exchange {
 // kExchange, which go on while the process is stopped, and the thread for calls of NCCL that take
 // long. Checks that no slot has two users, that kernels find the owners of their blocks in order,
 // and that nothing stands on kExchange for longer than its bound.
-class SimGpu : public Device {
+class SimGpu : public CopyingDevice {
  public:
   // All outlive it. `turn` asks for a turn of the transport.
   struct Parts {
@@ -46,7 +46,7 @@ class SimGpu : public Device {
     std::function<void()> turn;
     std::function<void(std::string)> violation;
   };
-  explicit SimGpu(Parts parts) : parts_(std::move(parts)) {}
+  explicit SimGpu(Parts parts) : CopyingDevice("a simulated GPU"), parts_(std::move(parts)) {}
 
   // The one that the calls of NCCL of now are for.
   static SimGpu* current;
@@ -71,27 +71,12 @@ class SimGpu : public Device {
   // Each turn of the transport, by the process's own clock.
   void Watch(Time now);
 
-  const DeviceInfo& info() const override { return info_; }
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) override;
   absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) override;
   absl::Status SumPieces(Lane lane, std::span<const SummedPiece> pieces) override;
   absl::StatusOr<void*> NativeLane(Lane lane) override;
   absl::StatusOr<Mark> MarkNow(Lane lane) override;
   absl::StatusOr<bool> IsDone(Mark mark) override;
-
-  std::string Arithmetic(DType) const override { return "none"; }
-  DType FastestCompute(DType weights) const override { return weights; }
-  DType Activations(DType compute) const override { return compute; }
-  absl::Status CheckModel(const ModelNeeds&) const override { return None(); }
-  absl::StatusOr<DeviceMemory> Memory() const override { return None(); }
-  absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs&) override { return None(); }
-  ModelOps& ops() override { std::abort(); }
-  absl::Status After(Lane, Mark) override { return None(); }
-  absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<absl::Status()>) override {
-    return None();
-  }
-  absl::Status Launch(const Graph&) override { return None(); }
-  absl::Status Synchronize() override { return None(); }
 
  private:
   // What was enqueued on kTransfer between two marks; it lands at once.
@@ -101,7 +86,6 @@ class SimGpu : public Device {
     std::vector<std::span<const std::byte>> staged;  // What of the staging memory.
   };
 
-  static absl::Status None() { return absl::UnimplementedError("it only moves K/V"); }
   bool IsStaging(const std::byte* at) const;
   void Use(std::span<const std::byte> staged);
   // Neither NCCL nor a kernel that was launched before has it.
@@ -110,7 +94,6 @@ class SimGpu : public Device {
   void NextCall();
 
   Parts parts_;
-  DeviceInfo info_{.name = "a simulated GPU"};
   Buffer staging_;
   Group launching_;
   std::deque<Group> groups_;

@@ -2,21 +2,19 @@
 
 #include <cstdint>
 #include <deque>
-#include <memory>
-#include <string>
-#include <vector>
+#include <utility>
 
 #include "common/base/random.h"
-#include "kernels/api/device.h"
+#include "tests/transport/copying_device.h"
 
 namespace baton {
 
 // A device that only copies, on one lane, and late: each copy runs, in the order of the lane, after
 // a number of questions whether it is done that the seed draws; its list of pieces is read then.
 // Pinned memory is poisoned at first. One thread.
-class LateCopies : public Device {
+class LateCopies : public CopyingDevice {
  public:
-  explicit LateCopies(uint64_t seed) : random_(seed) {}
+  explicit LateCopies(uint64_t seed) : CopyingDevice("late copies"), random_(seed) {}
 
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) override;
   absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) override;
@@ -34,26 +32,9 @@ class LateCopies : public Device {
   int64_t copies() const { return copies_; }
   int64_t questions() const { return questions_; }
 
-  const DeviceInfo& info() const override { return info_; }
-  std::string Arithmetic(DType) const override { return "none"; }
-  DType FastestCompute(DType weights) const override { return weights; }
-  DType Activations(DType compute) const override { return compute; }
-  absl::Status CheckModel(const ModelNeeds&) const override { return None(); }
-  absl::StatusOr<DeviceMemory> Memory() const override { return None(); }
-  absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs&) override { return None(); }
-  ModelOps& ops() override { std::abort(); }
-  absl::Status After(Lane, Mark) override { return None(); }
-  absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<absl::Status()>) override {
-    return None();
-  }
-  absl::Status Launch(const Graph&) override { return None(); }
-  absl::Status Synchronize() override { return None(); }
-
  private:
   absl::Status FailIfTold();
-  static absl::Status None() { return absl::UnimplementedError("it only copies"); }
 
-  DeviceInfo info_{.name = "late copies"};
   Random random_;
   std::deque<std::span<const CopyPiece>> queued_;
   bool hangs_ = false;
