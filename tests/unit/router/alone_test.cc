@@ -284,6 +284,7 @@ TEST_F(AloneTest, ScoresDoNotWaitForWhoGivesNone) {
   scored.sampling.num_prompt_logprobs = 0;
   Submit(1, scored);
   Wait(seconds(1));
+  EXPECT_EQ(Ended(1), std::nullopt) << "a prefill worker may come";
   Go(1);
   Wait(seconds(1));
   EXPECT_EQ(Ended(1), Code::kUnavailable);

@@ -162,8 +162,8 @@ TEST(DamagedLinkTest, ACallWithoutSignsOfLifeIsUnavailableAfterSeconds) {
 }
 
 TEST(DamagedLinkTest, ACallThatHasNothingToSayStaysOpen) {
-  TestWorker decode(Role::kDecode);
-  TestWorker prefill(Role::kPrefill);
+  TestWorker decode(Role::kDecode, 7, 0, false, /*serves_sessions=*/false);
+  TestWorker prefill(Role::kPrefill, 7, 0, false, /*serves_sessions=*/false);
   TestRouter router({{Role::kDecode, decode.address()}, {Role::kPrefill, prefill.address()}});
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
   ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
