@@ -38,9 +38,10 @@ absl::StatusOr<int64_t> EndOf(const Look& look, const ClusterTls& tls, gpr_times
   if (const std::string refused = look.note->Get(); !refused.empty()) {
     return absl::UnauthenticatedError(refused);
   }
-  if (state != GRPC_CHANNEL_READY) {
-    return absl::UnavailableError("it does not take the own certificate");
+  if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) {
+    return absl::PermissionDeniedError("it does not take the own certificate");
   }
+  if (state != GRPC_CHANNEL_READY) return absl::DeadlineExceededError("it does not answer in time");
   return NotAfter(chain.front().get());
 }
 

@@ -69,7 +69,7 @@ void SessionClient::OpenEntry(OpenCall* call, const Request& request, v1::CallAs
     } else if (over_) {
       refused = absl::UnavailableError("the connection to the worker was lost");
     } else if (static_cast<int64_t>(asked.ByteSizeLong()) > kMostItemBytes) {
-      refused = absl::ResourceExhaustedError("the prompt is larger than a message to a worker");
+      refused = absl::InvalidArgumentError("the prompt is larger than a message to a worker");
     } else if (output_.bytes() > kMostUnsentBytes) {
       refused = absl::ResourceExhaustedError("the worker does not read what it is asked");
     }
@@ -148,7 +148,10 @@ bool SessionClient::IsOver() const {
 void SessionClient::Sweep() {
   {
     absl::MutexLock lock(&mutex_);
-    if (over_) return;
+    if (over_) {
+      if (context_ != nullptr) context_->TryCancel();  // It may not have ended by itself.
+      return;
+    }
     if (silence_.Sweep() || output_.bytes() > 2 * kMostUnsentBytes) {
       over_ = true;
       context_->TryCancel();
@@ -213,7 +216,6 @@ absl::Status SessionClient::TakeMessage() {
   silence_.OnRead(true);
   for (const v1::CallTold& told : message.calls()) {
     absl::MutexLock lock(&mutex_);  // Of each: nobody waits for a long message.
-    if (over_) return absl::CancelledError("the session has ended");
     RETURN_IF_ERROR(TakeTold(told));
   }
   return absl::OkStatus();
@@ -221,12 +223,15 @@ absl::Status SessionClient::TakeMessage() {
 
 void SessionClient::OnReadDone(bool ok) {
   ReactionBegins(this);
-  const bool is_good = ok && TakeMessage().ok();
+  const absl::Status taken = ok ? TakeMessage() : absl::OkStatus();
   bool goes_on = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (!is_good) over_ = true;
-    if (ok && !is_good) context_->TryCancel();
+    if (!ok || !taken.ok()) over_ = true;
+    if (!taken.ok()) {
+      why_ = std::string(taken.message());
+      context_->TryCancel();
+    }
     goes_on = !over_;
   }
   ReactionEnds(this);
@@ -269,13 +274,13 @@ void SessionClient::Advance() {
 
 void SessionClient::OnDone(const grpc::Status& status) {
   ReactionBegins(this);
-  std::string why;  // The worker's own word.
+  std::string why;
   std::unique_ptr<grpc::ClientContext> context;
   {
     absl::MutexLock lock(&mutex_);
     over_ = true;
     context = std::move(context_);
-    if (!ReasonIn(*context).empty()) why = status.error_message().substr(0, kMostEndBytes);
+    why = ReasonIn(*context).empty() ? why_ : status.error_message().substr(0, kMostEndBytes);
     const PeerEnd lost{.code = absl::StatusCode::kUnavailable};
     while (!entries_.empty()) {
       const auto& [number, entry] = *entries_.begin();
@@ -283,8 +288,8 @@ void SessionClient::OnDone(const grpc::Status& status) {
     }
     output_.Clear();
   }
+  hooks_.on_over(why);  // First, or the ends of its calls speak for it.
   Advance();
-  hooks_.on_over(why);
   context.reset();
   const std::function<void()> on_released = hooks_.on_released;
   self_.reset();  // May delete this.

@@ -36,7 +36,8 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
     std::function<void(CallId call, WorkerEvent event)> on_event;
     // Once for each call, nothing of it after that.
     std::function<void(CallId call, CallEvents::End end)> on_closed;
-    // The session has ended; `why` is the worker's own word, if it gave one.
+    // The session has ended; `why` is the worker's own word, or what this end found wrong; empty if
+    // neither.
     std::function<void(const std::string& why)> on_over;
     std::function<void()> on_released;  // Last, when nothing of it is left with gRPC.
   };
@@ -96,6 +97,7 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
   const Hooks hooks_;
   mutable absl::Mutex mutex_;
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);  // Until it has ended.
+  std::string why_ ABSL_GUARDED_BY(mutex_);    // What was wrong with a message.
   bool over_ ABSL_GUARDED_BY(mutex_) = false;  // No call is opened any more.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;        // gRPC waits for RemoveHold.

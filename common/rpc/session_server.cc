@@ -29,20 +29,21 @@ void SessionServer::Tell(uint64_t call, v1::CallTold told) {
     if (!open_.contains(call)) return;
   }
   if (static_cast<int64_t>(told.ByteSizeLong()) > kMostItemBytes) {
-    return Break(call, absl::ResourceExhaustedError("an event is larger than a message may be"));
+    return Break(call, absl::InternalError("an event is larger than a message may be"));
   }
   told.set_call(call);
-  Queue(std::move(told));
+  bool is_too_much = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    is_too_much = Queue(std::move(told));
+  }
+  Send(is_too_much);
 }
 
-void SessionServer::End(uint64_t call, const absl::Status& status) {
-  if (Forget(call)) QueueEnd(call, status);
-}
+void SessionServer::End(uint64_t call, const absl::Status& status) { EndCall(call, status); }
 
 void SessionServer::Break(uint64_t call, const absl::Status& status) {
-  if (!Forget(call)) return;
-  options_.hooks.on_broken(call);
-  QueueEnd(call, status);
+  if (EndCall(call, status)) options_.hooks.on_broken(call);
 }
 
 bool SessionServer::Forget(uint64_t call) {
@@ -50,22 +51,29 @@ bool SessionServer::Forget(uint64_t call) {
   return open_.erase(call) > 0;
 }
 
-void SessionServer::QueueEnd(uint64_t call, const absl::Status& status) {
+bool SessionServer::EndCall(uint64_t call, const absl::Status& status) {
   v1::CallTold told;
   told.set_call(call);
   told.mutable_end()->set_code(static_cast<int32_t>(status.code()));
   told.mutable_end()->set_message(std::string(status.message().substr(0, kMostEndBytes)));
-  Queue(std::move(told));
-}
-
-void SessionServer::Queue(v1::CallTold told) {
   bool is_too_much = false;
   {
+    // At once: a session that closes ends when no call is left and nothing is to be said.
     absl::MutexLock lock(&mutex_);
-    if (finishing_.has_value()) return;
-    output_.Add(std::move(told));
-    is_too_much = output_.bytes() > kMostUnsentBytes;
+    if (open_.erase(call) == 0) return false;
+    is_too_much = Queue(std::move(told));
   }
+  Send(is_too_much);
+  return true;
+}
+
+bool SessionServer::Queue(v1::CallTold told) {
+  if (finishing_.has_value()) return false;
+  output_.Add(std::move(told));
+  return output_.bytes() > kMostUnsentBytes;
+}
+
+void SessionServer::Send(bool is_too_much) {
   if (is_too_much) return Abandon();  // The router does not read.
   Advance();
 }
@@ -119,16 +127,11 @@ absl::Status SessionServer::OpenCall(const v1::CallAsked& asked) {
   absl::Status refused;
   {
     absl::MutexLock lock(&mutex_);
-    if (closing_.has_value()) {
-      refused = *closing_;
-    } else {
-      open_.insert(asked.call());  // Before it is offered, so that the node may answer at once.
-    }
+    open_.insert(asked.call());  // Before it is offered, so that the node may answer at once.
+    if (closing_.has_value()) refused = *closing_;
   }
   if (refused.ok()) refused = options_.hooks.on_asked(asked.call(), asked);
-  if (refused.ok()) return absl::OkStatus();
-  Forget(asked.call());
-  QueueEnd(asked.call(), refused);
+  if (!refused.ok()) EndCall(asked.call(), refused);
   return absl::OkStatus();
 }
 
@@ -140,6 +143,7 @@ absl::Status SessionServer::TakeAsked(const v1::CallAsked& asked) {
   }
   if (asked.has_cancel()) {
     if (Forget(asked.call())) options_.hooks.on_broken(asked.call());
+    Advance();  // It may have been the last of a session that closes.
     return absl::OkStatus();
   }
   {

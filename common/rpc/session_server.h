@@ -72,10 +72,13 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
   absl::Status OpenCall(const v1::CallAsked& asked);
   // True if it was open.
   bool Forget(uint64_t call);
-  // Ends the call by this end, for both sides.
+  // The same; the router is told.
+  bool EndCall(uint64_t call, const absl::Status& status);
+  // Ends it for the node too.
   void Break(uint64_t call, const absl::Status& status);
-  void QueueEnd(uint64_t call, const absl::Status& status);
-  void Queue(v1::CallTold told);
+  // True: more waits than may.
+  bool Queue(v1::CallTold told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Send(bool is_too_much);
   // Nothing more is read or said.
   void Finish(absl::Status status);
   // Starts the next operation, outside the lock because gRPC may call back from within.

@@ -249,11 +249,18 @@ std::shared_ptr<SessionClient> WorkerLink::StartSession(
                over = std::weak_ptr<const WorkerStubs>(stubs)](const std::string& why) {
         const auto here = link.lock();
         if (const auto lost = over.lock(); here != nullptr && lost != nullptr) {
-          here->Distrust(lost.get(), why);
+          here->OnSessionOver(lost.get(), why);
         }
       });
   if (session != nullptr) session->Start(stubs->session.get(), hello.incarnation);
   return session;
+}
+
+// Without a reason of its own it goes as the Watch goes, which says why.
+void WorkerLink::OnSessionOver(const WorkerStubs* stubs, const std::string& why) {
+  if (!why.empty()) return Distrust(stubs, why);
+  absl::MutexLock lock(&mutex_);
+  if (stubs == peer_.stubs.get()) context_->TryCancel();
 }
 
 void WorkerLink::Switch(std::shared_ptr<SessionClient> session) {
@@ -263,6 +270,7 @@ void WorkerLink::Switch(std::shared_ptr<SessionClient> session) {
   peer_.stubs = stubs_;
   failed_renewals_ = 0;
   distrusted_ = false;  // That was the other one.
+  why_distrusted_.clear();
   if (stopped_ && peer_.session != nullptr) peer_.session->End();
 }
 

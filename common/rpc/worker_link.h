@@ -123,6 +123,7 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus>,
   // Over these, if the worker serves sessions.
   std::shared_ptr<SessionClient> StartSession(const HelloInfo& hello,
                                               const std::shared_ptr<const WorkerStubs>& stubs);
+  void OnSessionOver(const WorkerStubs* stubs, const std::string& why);
   // Sessions that calls may be open in.
   std::vector<std::shared_ptr<SessionClient>> Sessions() const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

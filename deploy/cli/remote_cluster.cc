@@ -67,11 +67,21 @@ std::vector<Finding> RemoteCluster::ExamineCerts(const json& router_says, int64_
     servers.push_back({.address = worker.address, .role = TlsRoleOf(worker.role)});
   }
   const auto ends = AskCertificateEnds(servers, *tls_, kHandshakeLimit);
+  const std::vector<ListedWorker> workers = WorkersOf(router_says);
   json known = json::object();
   std::vector<Finding> failed;
   for (size_t i = 0; i < names.size(); ++i) {
     if (ends[i].ok()) {
       known[names[i]] = *ends[i];
+      continue;
+    }
+    if (i > 0 && absl::IsUnavailable(ends[i].status())) {
+      // As from outside a Kubernetes cluster; of one that is not well the router has said so.
+      if (workers[i - 1].healthy) {
+        failed.push_back({.subject = "TLS",
+                          .fact = absl::StrCat(names[i], ": not reached from here, so its "
+                                               "certificate was not looked at")});
+      }
       continue;
     }
     const bool is_wrong = absl::IsUnauthenticated(ends[i].status());

@@ -38,7 +38,8 @@ std::string NameOf(DType dtype) { return std::string(ToString(dtype)); }
 std::string HeldByOthers(const DeviceMemory& memory) {
   const int64_t others = memory.total - memory.free - memory.taken;
   if (others < memory.total / 8) return "";
-  return absl::StrCat(" and ", others, " are held by other programs, see nvidia-smi");
+  return absl::StrCat(" and ", others,
+                      " are held by other programs or CUDA itself, see nvidia-smi");
 }
 
 // Of a device, its graphs and its buffers, which may outlive it.

@@ -113,7 +113,7 @@ class EmulatedStartsTest(unittest.TestCase):
                 line = self.refused("--device", "cuda", emulated=emulated)
                 # At its weights, its workspace or its K/V, by how far the other worker has come.
                 self.assertRegex(line, "other programs use this GPU; stop them, lower the fraction|"
-                                       "are held by other programs, see nvidia-smi|"
+                                       "are held by other programs or CUDA itself, see nvidia-smi|"
                                        "see nvidia-smi for who holds it")
                 self.assertEqual(ask(cluster, REQUESTS[0]), known)
             # What was the cluster's is free again.

@@ -88,7 +88,7 @@ TEST_F(PeerCertificateTest, WhoDoesNotTakeTheOwnCertificateIsNoGoodServer) {
   const ShowingServer wary(NewFiles(authority_, IdOf(TlsRole::kDecode), UnixSeconds()),
                            NewAuthority("test.local", UnixSeconds()).certificate_pem());
   const absl::Status refused = AskAt(wary.address(), admin).status();
-  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
   EXPECT_THAT(refused.message(), HasSubstr("does not take"));
 }
 

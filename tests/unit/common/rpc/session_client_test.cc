@@ -55,13 +55,15 @@ struct TwoCalls {
   }
 
   // Both calls end as if the connection was lost, and there is a new one.
-  void ExpectLost() {
+  void ExpectLost(const std::string& why = "") {
     for (int i = 0; i < 2; ++i) {
       const auto closed = router.inbox.Next<CallClosed>();
       ASSERT_TRUE(closed.has_value());
       EXPECT_TRUE(absl::IsUnavailable(closed->status)) << closed->status;
     }
-    EXPECT_TRUE(router.inbox.Next<WorkerDown>().has_value());
+    const auto down = router.inbox.Next<WorkerDown>();
+    ASSERT_TRUE(down.has_value());
+    EXPECT_THAT(down->reason, HasSubstr(why));
     EXPECT_TRUE(router.inbox.Next<WorkerUp>().has_value());
     EXPECT_EQ(worker.num_connections(), 2u);
   }
@@ -106,7 +108,7 @@ TEST(SessionClientTest, AMessageThatIsMissingEndsAllCallsAndTheConnection) {
     end.Say(Tokens(1, 11));
     GiveSignsOfLife(end);
   });
-  calls.ExpectLost();
+  calls.ExpectLost("message 2 came where 1 was to come");
   EXPECT_EQ(calls.router.inbox.Count<WorkerEventReceived>(), 0);
 }
 
@@ -127,7 +129,7 @@ TEST(SessionClientTest, WhatIsSaidOfACallThatNobodyOpenedEndsTheSession) {
       end.Say(Tokens(call, 10));
       GiveSignsOfLife(end);
     });
-    calls.ExpectLost();
+    calls.ExpectLost("was not opened");
   }
 }
 
@@ -261,7 +263,7 @@ TEST(SessionClientTest, ACallThatIsTooLargeForAMessageIsRefusedAlone) {
   const auto closed = router.inbox.Next<CallClosed>();
   ASSERT_TRUE(closed.has_value());
   EXPECT_EQ(closed->call, 2);
-  EXPECT_TRUE(absl::IsResourceExhausted(closed->status)) << closed->status;
+  EXPECT_TRUE(absl::IsInvalidArgument(closed->status)) << closed->status;
   EXPECT_FALSE(router.inbox.Next<WorkerDown>(absl::Seconds(1)).has_value());
   EXPECT_EQ(router.inbox.Count<CallClosed>(), 0);
 }

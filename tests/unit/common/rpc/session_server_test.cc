@@ -179,7 +179,7 @@ TEST_F(SessionServerTest, AnEventThatIsTooLargeForAMessageEndsItsCallAlone) {
   const auto told = router.end().ReadCalls();
   ASSERT_TRUE(told.has_value());
   EXPECT_EQ(told->calls(0).call(), 1u);
-  EXPECT_EQ(told->calls(0).end().code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(told->calls(0).end().code(), static_cast<int>(absl::StatusCode::kInternal));
   EXPECT_TRUE(worker_.inbox.Next<CallBroken>().has_value());
   EXPECT_EQ(worker_.inbox.Count<CallBroken>(), 0);
 }

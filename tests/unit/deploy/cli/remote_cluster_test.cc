@@ -69,13 +69,19 @@ TEST(RemoteClusterTest, TheDoctorLooksAtEachCertificate) {
   const json says = {{"workers", {{{"role", "decode"}, {"address", decode.address()}},
                                   {{"role", "decode"}, {"address", ended.address()}},
                                   {{"role", "prefill"}, {"address", decode.address()}},
-                                  {{"role", "prefill"}, {"address", other.address()}}}}};
+                                  {{"role", "prefill"}, {"address", other.address()}},
+                                  {{"role", "prefill"}, {"address", "127.0.0.1:1"}},
+                                  {{"role", "prefill"}, {"address", "127.0.0.1:2"},
+                                   {"healthy", true}}}}};
   std::map<std::string, Finding> findings;
   for (const Finding& finding : cluster->ExamineCerts(says, UnixSeconds())) {
     EXPECT_EQ(finding.subject, "TLS");
     findings[finding.fact.substr(0, finding.fact.find(": "))] = finding;
   }
-  ASSERT_EQ(findings.size(), 5u);
+  ASSERT_EQ(findings.size(), 6u);  // Whom nobody reaches is not well already.
+  const Finding& far = findings["prefill-3 at 127.0.0.1:2"];
+  EXPECT_THAT(far.fact, HasSubstr("not reached from here"));
+  EXPECT_EQ(far.cure, "");
   const Finding& good = findings[absl::StrCat("decode-0 at ", decode.address())];
   EXPECT_THAT(good.fact, HasSubstr("certificate ends"));
   EXPECT_EQ(good.cure, "");
