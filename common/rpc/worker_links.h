@@ -68,9 +68,8 @@ class WorkerLinks : public WorkerSet {
   void OpenDecode(CallId call, int32_t worker, const DecodeRequest& request);
   void OpenPrefill(CallId call, int32_t worker, const PrefillRequest& request);
 
-  // About an open call, to its worker. If the worker refuses it, or cannot be told within 2 s (in a
-  // session: does not read for seconds), the call closes with UNAVAILABLE. Unknown calls are a
-  // no-op.
+  // About an open call, to its worker. If the worker refuses it the call closes with UNAVAILABLE;
+  // so it does, call by call, where it cannot be told within 2 s. Unknown calls are a no-op.
   void Rebind(CallId call, const RebindRequest& request);
   void Send(CallId call, const SendRequest& request);
 
