@@ -238,8 +238,10 @@ bool FabricPort::Watch(uint64_t id, ByteStream& stream, const Interest& interest
 
 // ---- What the transport tells ------------------------------------------------------------------
 
-void FabricPort::NoteDamaged(TicketId ticket) {
-  if (auto it = expected_.find(ticket); it != expected_.end()) it->second.damaged = true;
+// What came over NCCL comes again if its ack was lost with the communicator: that is not read.
+void FabricPort::NoteDamaged(const FrameHeader& frame) {
+  if (carrier_ != nullptr && frame.type == FrameType::kData && HasLanded(frame)) return;
+  if (auto it = expected_.find(frame.ticket); it != expected_.end()) it->second.damaged = true;
 }
 
 void FabricPort::NoteData(TicketId ticket) {

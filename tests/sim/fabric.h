@@ -143,12 +143,15 @@ class FabricPort : public KvTransport, private Network {
   void TurnSoon();
   // A turn of the progress thread, in which `happens` happens.
   void Turn(absl::FunctionRef<void()> happens);
-  void NoteDamaged(TicketId ticket);
+  // Its payload was, on its way, and has been read.
+  void NoteDamaged(const FrameHeader& frame);
   void NoteData(TicketId ticket);
   void AddCarrier();
   Fabric::NcclTotals nccl() const;
   // After what has come over NCCL was announced, a block may move on.
   void OnNcclReceived();
+  // Its ticket is open, and the pool has what it brings.
+  bool HasLanded(const FrameHeader& frame) const;
   // A frame was acknowledged as being in the pool.
   void CheckLanded(const FrameHeader& frame);
   void CheckCarrier();

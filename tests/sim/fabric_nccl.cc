@@ -125,19 +125,24 @@ void FabricPort::OnNcclReceived() {
   if (world_.Hit(Fault::kStaleBlock)) memory_.Overtake(args.blocks.back().block);
 }
 
-void FabricPort::CheckLanded(const FrameHeader& frame) {
+bool FabricPort::HasLanded(const FrameHeader& frame) const {
   const auto it = expected_.find(frame.ticket);
-  if (it == expected_.end()) return;
+  if (it == expected_.end()) return false;
   const FrameRange& range = frame.range;
   const int32_t block_size = memory_.block_size();
   for (int32_t p = range.first_token; p < range.first_token + range.num_tokens; ++p) {
     const BlockId block = it->second.args.blocks.at(p / block_size).block;
     for (int32_t h = 0; h < range.num_heads; ++h) {
       const int32_t head = range.first_head - memory_.heads().first + h;
-      if (memory_.HasReceived(range.layer, range.plane, block, head, p % block_size)) continue;
-      return fabric_.violation_("NCCL: an ack before its scatter has landed");
+      if (!memory_.HasReceived(range.layer, range.plane, block, head, p % block_size)) return false;
     }
   }
+  return true;
+}
+
+void FabricPort::CheckLanded(const FrameHeader& frame) {
+  if (!expected_.contains(frame.ticket) || HasLanded(frame)) return;
+  fabric_.violation_("NCCL: an ack before its scatter has landed");
 }
 
 void FabricPort::CheckCarrier() {

@@ -232,7 +232,7 @@ void Pipe::NoteRead(End& end) {
     if (damage.in_header) {
       end.must_close = true;
     } else {
-      end.port->NoteDamaged(damage.ticket);
+      end.port->NoteDamaged(damage.frame);
     }
   }
 }
@@ -330,7 +330,7 @@ void Pipe::OnFrame(int side, const FrameHeader& header, size_t size, std::string
     if (at < kHeaderBytes) {
       damages.push_back({.end = end.num_written + kHeaderBytes, .in_header = true});
     } else if (is_data) {
-      damages.push_back({.end = end.num_written + size, .ticket = header.ticket});
+      damages.push_back({.end = end.num_written + size, .frame = header});
     }
   }
 }

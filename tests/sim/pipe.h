@@ -45,7 +45,7 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
   struct Damage {
     uint64_t end = 0;        // When its receiver has read that far it can know.
     bool in_header = false;  // Or frames before it are missing: nothing may be read after it.
-    TicketId ticket;
+    FrameHeader frame;       // Whose payload it is.
   };
   struct End {
     FabricPort* port = nullptr;  // Null before the connection stands and after the process died.
