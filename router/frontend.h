@@ -12,8 +12,8 @@
 
 namespace baton {
 
-// Receives what becomes of one request. Called on the node's thread, one call at a time, in order;
-// must not block. RequestEnded is the last event and comes exactly once.
+// Receives what becomes of one request, one call at a time, in order; must not block. RequestEnded
+// is the last event and comes exactly once.
 class ResponseSink {
  public:
   virtual ~ResponseSink() = default;

@@ -132,7 +132,11 @@ absl::StatusOr<std::unique_ptr<RouterProcess>> RouterProcess::Start(const Router
   RETURN_IF_ERROR(process->StartHttp());
   RETURN_IF_ERROR(process->StartGrpc());
   RETURN_IF_ERROR(process->StartAdmin());
-  process->router_->Start([grpc = process->grpc_.get()](bool ready) { grpc->SetReady(ready); });
+  process->router_->Start(
+      {.on_ready = [grpc = process->grpc_.get()](bool ready) { grpc->SetReady(ready); },
+       .deliver = [http = process->http_.get()](std::function<void()> task) {
+         return http->Post(std::move(task));
+       }});
   process->discovery_->Start();
   RETURN_IF_ERROR(process->Announce());
   return process;
@@ -247,7 +251,6 @@ absl::Status RouterProcess::StartOps() {
   options.host = config_.host;
   options.port = static_cast<uint16_t>(config_.OpsPort());
   options.io_thread_name = "ops";
-  options.num_io_threads = 1;
   options.num_handler_threads = 0;
   options.max_connections = kMaxOpsConnections;
   absl::StatusOr<std::unique_ptr<http::HttpServer>> server =

@@ -1,5 +1,7 @@
 #include "router/router_service.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 #include <variant>
 
@@ -11,6 +13,7 @@
 namespace baton {
 namespace {
 
+constexpr std::ptrdiff_t kMostAtOnce = 64;  // Deliveries of a task: others of its thread wait.
 constexpr absl::Duration kAuditLimit = absl::Seconds(2);
 
 // What became usable or unusable; both in order of index.
@@ -71,9 +74,10 @@ RouterService::RouterService(RouterServiceOptions options, std::unique_ptr<Routi
 
 RouterService::~RouterService() { Stop(); }
 
-void RouterService::Start(std::function<void(bool ready)> on_ready) {
-  readiness_->set_on_change(std::move(on_ready));
-  thread_.Start(&node_, [this](Time now) { Publish(now); });
+void RouterService::Start(Hooks hooks) {
+  hooks_ = std::move(hooks);
+  readiness_->set_on_change(hooks_.on_ready);
+  thread_.Start(&node_, [this](Time now) { EndTurn(now); });
   links_.Start();
 }
 
@@ -122,10 +126,18 @@ absl::StatusOr<RouterAudit> RouterService::Audit() {
 }
 
 bool RouterService::Ready() const {
-  return readiness_->ready() && thread_.InTurnFor(SteadyNow()) < options_.most_turn / 6;
+  return readiness_->ready() && StandsFor() < options_.most_turn / 6;
 }
 
-bool RouterService::Alive() const { return thread_.InTurnFor(SteadyNow()) < options_.most_turn; }
+bool RouterService::Alive() const { return StandsFor() < options_.most_turn; }
+
+// How long one turn of the node, or one task that tells clients, has not ended.
+Duration RouterService::StandsFor() const {
+  const Time now = SteadyNow();
+  const Duration in_turn = thread_.InTurnFor(now);
+  absl::MutexLock lock(&mutex_);
+  return is_delivering_ ? std::max(in_turn, now - told_last_) : in_turn;
+}
 
 RouterCounters RouterService::counters() const {
   absl::MutexLock lock(&mutex_);
@@ -133,15 +145,52 @@ RouterCounters RouterService::counters() const {
 }
 
 void RouterService::Emit(uint64_t request, ClientEvent event) {
-  std::shared_ptr<ResponseSink> sink;
+  absl::MutexLock lock(&mutex_);
+  const auto it = sinks_.find(request);
+  if (it == sinks_.end()) return;
+  const bool is_last = std::holds_alternative<RequestEnded>(event);
+  deliveries_.push_back({.sink = it->second, .event = std::move(event)});
+  if (is_last) sinks_.erase(it);
+}
+
+// All that a turn says to clients goes to the thread that writes to them as one task.
+void RouterService::EndTurn(Time now) {
+  bool begins = false;
   {
     absl::MutexLock lock(&mutex_);
-    const auto it = sinks_.find(request);
-    if (it == sinks_.end()) return;
-    sink = it->second;
-    if (std::holds_alternative<RequestEnded>(event)) sinks_.erase(it);
+    if (!deliveries_.empty()) begins = !std::exchange(is_delivering_, true);
+    if (begins) told_last_ = SteadyNow();
   }
-  sink->OnEvent(std::move(event));
+  if (begins) Deliver();
+  Publish(now);
+}
+
+// What is left is a task of its own, so that others of the thread have their turns.
+void RouterService::Deliver() {
+  const auto go_on = [this] {
+    if (DeliverSome()) Deliver();
+  };
+  while (!hooks_.deliver || !hooks_.deliver(go_on)) {
+    if (!DeliverSome()) return;
+  }
+}
+
+// One at a time, so that each sink hears all in order. False: nothing is left. An exception ends
+// the process: were it one task's end, as it is to an HTTP server, no client would hear more.
+bool RouterService::DeliverSome() noexcept {
+  std::vector<Delivery> some;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto end = deliveries_.begin() + std::min(std::ssize(deliveries_), kMostAtOnce);
+    some.assign(std::move_iterator(deliveries_.begin()), std::move_iterator(end));
+    deliveries_.erase(deliveries_.begin(), end);
+  }
+  for (Delivery& one : some) one.sink->OnEvent(std::move(one.event));
+  some.clear();  // A sink may go with its last event.
+  absl::MutexLock lock(&mutex_);
+  told_last_ = SteadyNow();
+  is_delivering_ = !deliveries_.empty();
+  return is_delivering_;
 }
 
 void RouterService::Publish(Time now) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -34,8 +35,14 @@ class RouterService : public RouterFrontend {
   RouterService(RouterServiceOptions options, std::unique_ptr<RoutingPolicy> policy);
   ~RouterService() override;  // Stops.
 
-  // `on_ready` is told of each change of Ready(), on the node's thread; it may be empty.
-  void Start(std::function<void(bool ready)> on_ready);
+  struct Hooks {
+    // Told of each change of Ready(), on the node's thread; may be empty.
+    std::function<void(bool ready)> on_ready;
+    // Runs a task soon and in order on the thread that calls the sinks, or returns false: no more.
+    // Empty: the node's thread calls them. What is left there runs before Stop is called.
+    std::function<bool(std::function<void()> task)> deliver;
+  };
+  void Start(Hooks hooks);
 
   absl::StatusOr<uint64_t> Submit(ValidRequest request,
                                   std::shared_ptr<ResponseSink> sink) override;
@@ -61,6 +68,10 @@ class RouterService : public RouterFrontend {
   // The node's outbox: calls go to the links, events to the sinks.
   class Outbox;
   void Emit(uint64_t request, ClientEvent event);
+  void EndTurn(Time now);
+  void Deliver();
+  bool DeliverSome() noexcept;
+  Duration StandsFor() const;
   void Publish(Time now);
 
   const RouterServiceOptions options_;
@@ -69,11 +80,19 @@ class RouterService : public RouterFrontend {
   const std::unique_ptr<RouterOutbox> outbox_;
   RouterNode node_;
   std::shared_ptr<Readiness> readiness_;
+  Hooks hooks_;  // Since Start.
 
   mutable absl::Mutex mutex_;
   RouterView view_ ABSL_GUARDED_BY(mutex_);
   RouterCounters counters_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<ResponseSink>> sinks_ ABSL_GUARDED_BY(mutex_);
+  struct Delivery {
+    std::shared_ptr<ResponseSink> sink;
+    ClientEvent event;
+  };
+  std::deque<Delivery> deliveries_ ABSL_GUARDED_BY(mutex_);  // Of turns that have not been told.
+  bool is_delivering_ ABSL_GUARDED_BY(mutex_) = false;       // DeliverSome will run, or does.
+  Time told_last_ ABSL_GUARDED_BY(mutex_){};                 // Or began to wait for its thread.
   uint64_t last_request_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
 };

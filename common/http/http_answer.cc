@@ -149,39 +149,42 @@ void Connection::Enqueue(std::string_view bytes) {
   }
 }
 
+// Until all is written, or the client takes no more.
 void Connection::WriteSome() {
-  if (state_ == State::kClosed) return;
-  if (sent_ == sending_.size()) {
-    sent_ = 0;
-    sending_.clear();
-    sending_.swap(queue_);
+  while (state_ != State::kClosed) {
+    if (sent_ == sending_.size()) {
+      sent_ = 0;
+      sending_.clear();
+      sending_.swap(queue_);
+    }
+    if (sending_.empty()) {
+      writing_ = false;
+      if (std::exchange(owed_bytes_, std::nullopt)) Disarm(write_watchdog_);
+      return AfterAnswer();
+    }
+    Error error;
+    const size_t bytes = stream_.WriteSome(
+        boost::asio::buffer(sending_.data() + sent_, sending_.size() - sent_), error);
+    if (error == boost::asio::error::would_block) return AwaitWritable();
+    if (error) return Close();
+    CountQueued(-static_cast<int64_t>(bytes));
+    sent_ += bytes;
+    if (owed_bytes_) *owed_bytes_ -= static_cast<int64_t>(bytes);
+    TellOfRoom();
   }
-  if (sending_.empty()) {
-    writing_ = false;
-    owed_bytes_ = 0;
-    Disarm(write_watchdog_);
-    return AfterAnswer();
-  }
-  if (owed_bytes_ <= 0) {
+}
+
+void Connection::AwaitWritable() {
+  if (owed_bytes_.value_or(0) <= 0) {
     const ServerOptions& o = core_->options;
     owed_bytes_ = 1 + o.min_bytes_per_second *
                           std::chrono::duration_cast<std::chrono::milliseconds>(o.write_timeout)
                               .count() / 1000;
     Arm(write_watchdog_, o.write_timeout);
   }
-  stream_.async_write_some(
-      boost::asio::buffer(sending_.data() + sent_, sending_.size() - sent_),
-      [self = shared_from_this()](Error error, size_t bytes) { self->OnWritten(error, bytes); });
-}
-
-void Connection::OnWritten(Error error, size_t bytes) {
-  CountQueued(-static_cast<int64_t>(bytes));
-  if (state_ == State::kClosed) return;
-  if (error) return Close();
-  sent_ += bytes;
-  owed_bytes_ -= static_cast<int64_t>(bytes);
-  TellOfRoom();
-  WriteSome();
+  stream_.AsyncWaitWrite([self = shared_from_this()](Error error) {
+    error ? self->Close() : self->WriteSome();
+  });
 }
 
 // Nothing is left to write.

@@ -105,7 +105,7 @@ void Connection::ShakeHands() {
   state_ = State::kHandshake;
   if (!core_->MarkQuiet(this)) return Close();
   Arm(read_watchdog_, core_->options.header_timeout);
-  stream_.AsyncHandshake([self = shared_from_this()](Error error) {
+  stream_.AsyncHandshake(core_->handshakes, [self = shared_from_this()](Error error) {
     if (self->state_ == State::kClosed) return;
     error ? self->Close() : self->WaitForRequest();
   });

@@ -18,8 +18,8 @@ namespace baton::http {
 
 // One accepted socket: reads a request, hands it to its handler, writes the answer, and again.
 // While an answer is under way it keeps reading, to notice that the client has gone; what it reads
-// is the beginning of the next request. All members are used on the socket's strand, except those
-// marked otherwise.
+// is the beginning of the next request. All members are used on the server's I/O thread, except
+// those marked otherwise.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // A spare one serves what is quick, one request, however full the server is.
@@ -28,20 +28,25 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Any thread.
   void Start();
-  // If `which` holds then; it is asked on the strand.
+  // If `which` holds then; it is asked on the I/O thread.
   void CloseSoon(std::function<bool(const Connection&)> which);
   void Post(std::function<void()> task);
+  // At once if this is the I/O thread.
+  template <typename Task>
+  void Run(Task task) {
+    core_->IsOnIoThread() ? task() : Post(std::move(task));
+  }
   bool gone() const { return gone_; }
 
   // Any thread: counts bytes against the queue's bound; false if it is full or the client gone.
   bool Reserve(size_t bytes);
   bool HasRoom() const { return !gone_ && queued_bytes_ < Room(); }
 
-  // On the strand. Nothing has come of the next request; no request is under way.
+  // On the I/O thread. Nothing has come of the next request; no request is under way.
   bool is_idle() const { return IsBetweenRequests() && buffer_.size() == 0; }
   bool is_quiet() const { return state_ != State::kHandling; }
 
-  // On the strand, for the exchange `id`; ignored unless it is the one under way.
+  // On the I/O thread, for the exchange `id`; ignored unless it is the one under way.
   void Respond(uint64_t id, Response response);
   void BeginStream(uint64_t id, Response response);
   void Continue(uint64_t id, std::string framed);  // Reserved before.
@@ -79,7 +84,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void WatchSilence(uint64_t id);
   void Enqueue(std::string_view bytes);
   void WriteSome();
-  void OnWritten(Error error, size_t bytes);
+  void AwaitWritable();
   void TellOfRoom();
   void CountQueued(int64_t bytes);
   int64_t Room() const;
@@ -129,10 +134,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string sending_;
   size_t sent_ = 0;  // Of `sending_`.
   bool writing_ = false;
-  int64_t owed_bytes_ = 0;  // To be taken before the write watchdog fires; 0 = it is not armed.
+  std::optional<int64_t> owed_bytes_;  // To be taken before the write watchdog fires, if armed.
 
   std::atomic<int64_t> queued_bytes_{0};  // Any thread.
-  std::atomic<bool> gone_{false};         // Any thread; written on the strand.
+  std::atomic<bool> gone_{false};         // Any thread; written on the I/O thread.
 };
 
 }  // namespace baton::http

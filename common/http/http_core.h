@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/http/http_body.h"
 #include "common/http/http_server.h"
+#include "common/http/paced_tasks.h"
 
 namespace baton::http {
 
@@ -30,12 +31,14 @@ inline constexpr int kSpareConnections = 64;
 struct ServerCore : std::enable_shared_from_this<ServerCore> {
   ServerCore(ServerOptions o, std::vector<Route> r);
 
-  // Posts work to the server's threads, or drops it if they have ended.
+  // Posts work to the server's threads, or drops it if they have ended: false.
   template <typename Executor>
-  void PostTo(const Executor& executor, std::function<void()> task) {
+  bool PostTo(const Executor& executor, std::function<void()> task) {
     absl::ReaderMutexLock lock(&stop_mutex);
     if (!stopped) boost::asio::post(executor, std::move(task));
+    return !stopped;
   }
+  bool IsOnIoThread() const { return io.get_executor().running_in_this_thread(); }
 
   // The route of a request; null and the methods that the path has (comma separated, maybe none).
   const Route* FindRoute(const std::string& method, const std::string& path,
@@ -56,8 +59,9 @@ struct ServerCore : std::enable_shared_from_this<ServerCore> {
 
   const ServerOptions options;
   const std::vector<Route> routes;
-  boost::asio::io_context io;        // Sockets: many short tasks.
+  mutable boost::asio::io_context io{1};  // Sockets: many short tasks of one thread.
   boost::asio::io_context handlers;  // Handlers and what they post: may take long.
+  PacedTasks handshakes{io};         // Of TLS.
   BodyMeter bodies;
   std::atomic<int64_t> unsent_bytes{0};  // Of all connections.
   std::atomic<bool> draining{false};

@@ -9,7 +9,7 @@
 
 namespace baton::http {
 
-// One request's answer on its connection: hands each call to the connection's strand.
+// One request's answer on its connection: hands each call to the server's I/O thread.
 class Exchange : public ResponseWriter, public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(std::shared_ptr<Connection> connection, ServerCore* core, uint64_t id, bool chunked);
@@ -24,6 +24,7 @@ class Exchange : public ResponseWriter, public std::enable_shared_from_this<Exch
   void Abort() override;
   void OnDisconnect(std::function<void()> callback) override;
   void Post(std::function<void()> task) override;
+  void MakeQuick() override { is_quick_ = true; }
 
   bool gone() const { return connection_->gone(); }
   // The handler has returned, and the request's body with it.
@@ -37,6 +38,7 @@ class Exchange : public ResponseWriter, public std::enable_shared_from_this<Exch
   const boost::asio::strand<boost::asio::io_context::executor_type> strand_;
   const uint64_t id_;
   const bool chunked_;
+  std::atomic<bool> is_quick_{false};
   std::atomic<bool> ended_{false};
 };
 

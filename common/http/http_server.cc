@@ -4,7 +4,6 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/strand.hpp>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -137,7 +136,7 @@ class Server : public HttpServer {
  public:
   Server(ServerOptions options, std::vector<Route> routes)
       : core_(std::make_shared<ServerCore>(std::move(options), std::move(routes))),
-        acceptor_(boost::asio::make_strand(core_->io)),
+        acceptor_(core_->io),
         accept_timer_(acceptor_.get_executor()),
         work_(boost::asio::make_work_guard(core_->io)),
         handler_work_(boost::asio::make_work_guard(core_->handlers)) {}
@@ -169,12 +168,14 @@ class Server : public HttpServer {
 
   void Start() override {
     boost::asio::post(acceptor_.get_executor(), [this] { Accept(); });
-    for (int i = 0; i < core_->options.num_io_threads; ++i) {
-      threads_.push_back(Runner(core_->options.io_thread_name, core_->io));
-    }
+    io_thread_ = Runner(core_->options.io_thread_name, core_->io);
     for (int i = 0; i < core_->options.num_handler_threads; ++i) {
       handler_threads_.push_back(Runner("http-handler", core_->handlers));
     }
+  }
+
+  bool Post(std::function<void()> task) override {
+    return core_->PostTo(core_->io.get_executor(), std::move(task));
   }
 
   uint16_t port() const override { return port_; }
@@ -199,7 +200,7 @@ class Server : public HttpServer {
   void Stop(Duration grace) override {
     if (std::exchange(stopped_, true)) return;
     BeginDrain();
-    if (!threads_.empty()) {
+    if (io_thread_.joinable()) {
       absl::MutexLock lock(&core_->mutex);
       core_->mutex.AwaitWithTimeout(absl::Condition(
                                         +[](ServerCore* core) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -214,7 +215,7 @@ class Server : public HttpServer {
     handler_work_.reset();
     for (std::thread& thread : handler_threads_) thread.join();
     work_.reset();
-    for (std::thread& thread : threads_) thread.join();
+    if (io_thread_.joinable()) io_thread_.join();
     {
       absl::MutexLock lock(&core_->stop_mutex);
       core_->stopped = true;
@@ -252,7 +253,7 @@ class Server : public HttpServer {
     acceptor_.async_wait(tcp::acceptor::wait_read, [this](Error) {
       if (core_->draining) return;
       Error error;
-      tcp::socket socket = acceptor_.accept(boost::asio::make_strand(core_->io), error);
+      tcp::socket socket = acceptor_.accept(error);
       OnAccept(error, std::move(socket));
     });
   }
@@ -299,7 +300,7 @@ class Server : public HttpServer {
   boost::asio::steady_timer accept_timer_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> handler_work_;
-  std::vector<std::thread> threads_;
+  std::thread io_thread_;
   std::vector<std::thread> handler_threads_;
   uint16_t port_ = 0;
   bool stopped_ = false;

@@ -50,6 +50,10 @@ class ResponseWriter {
   // Runs a task on a handler thread: the tasks of one answer one at a time, in order. Dropped once
   // the server has stopped.
   virtual void Post(std::function<void()> task) = 0;
+  // From now on Post runs tasks on the I/O thread instead, and at once if called from there, before
+  // what others posted: so from one thread at a time. Each must take microseconds. Before the first
+  // Post.
+  virtual void MakeQuick() = 0;
 };
 
 using Handler = std::function<void(Request, std::shared_ptr<ResponseWriter>)>;
@@ -62,7 +66,7 @@ struct Route {
   std::string method;  // "GET" (serves HEAD too) or "POST".
   std::string path;    // Exact, or a prefix if it ends in "/*".
   Handler handler;
-  // Runs on the server's own threads: only for handlers that take microseconds (/health).
+  // Runs on the I/O thread: only for handlers that take microseconds (/health).
   bool quick = false;
   // Where the handler runs for bodies of at least so many bytes, so that what takes long is in
   // nobody's way; empty, and for other bodies: on a handler thread.
@@ -80,7 +84,6 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   uint16_t port = 0;  // 0 = any free one.
   std::string io_thread_name = "http-io";
-  int num_io_threads = 2;
   int num_handler_threads = 2;  // Run the handlers that are not quick, and posted tasks.
   // At the limit the one that was quiet longest is closed for a new one; if a request of each is
   // under way, a few more are taken for what is quick, and get 503 for all else.
@@ -118,6 +121,9 @@ class HttpServer {
   virtual ~HttpServer() = default;  // Stops without grace.
 
   virtual void Start() = 0;
+  // Runs a task on the I/O thread, in order, or what is left on the one that is in Stop; false, and
+  // it is not run, once the server has stopped.
+  virtual bool Post(std::function<void()> task) = 0;
   virtual uint16_t port() const = 0;
   virtual int num_connections() const = 0;
 

@@ -97,6 +97,7 @@ size_t HttpStream::ReadSome(boost::asio::mutable_buffer buffer, Error& error) {
 }
 
 size_t HttpStream::WriteSome(boost::asio::const_buffer buffer, Error& error) {
+  if (!is_tls()) return socket_.write_some(boost::asio::buffer(buffer), error);
   size_t bytes = 0;
   ERR_clear_error();
   const int result = SSL_write_ex(ssl_.get(), buffer.data(), buffer.size(), &bytes);

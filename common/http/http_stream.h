@@ -9,10 +9,12 @@
 #include <memory>
 #include <utility>
 
+#include "common/http/paced_tasks.h"
+
 namespace baton::http {
 
 // A client's socket, or TLS over it: what Beast reads from and the connection writes to. Everything
-// on the socket's strand; one read, one wait and one write at a time. Of TLS nothing is held for a
+// on the socket's thread; one read, one wait and one write at a time. Of TLS nothing is held for a
 // client that says nothing beyond what OpenSSL keeps of a connection.
 class HttpStream {
  public:
@@ -28,14 +30,17 @@ class HttpStream {
   boost::asio::ip::tcp::socket& socket() { return socket_; }
   bool is_tls() const { return ssl_ != nullptr; }
 
-  // The server's part of TLS' handshake: `handler(error)`.
+  // The server's part of TLS' handshake: `handler(error)`. A signature takes as long as hundreds of
+  // writes, so its steps are tasks of `paced`. `handler` keeps the stream alive.
   template <typename Handler>
-  void AsyncHandshake(Handler handler) {
-    const Error error = Handshake();
-    if (error != boost::asio::error::would_block) return handler(error);
-    socket_.async_wait(blocked_on_, [this, h = std::move(handler)](Error e) mutable {
-      if (e) return h(e);
-      AsyncHandshake(std::move(h));
+  void AsyncHandshake(PacedTasks& paced, Handler handler) {
+    paced.Add([this, &paced, h = std::move(handler)] {
+      const Error error = Handshake();
+      if (error != boost::asio::error::would_block) return h(error);
+      socket_.async_wait(blocked_on_, [this, &paced, h](Error e) {
+        if (e) return h(e);
+        AsyncHandshake(paced, h);
+      });
     });
   }
 
@@ -49,6 +54,15 @@ class HttpStream {
   // At once: `would_block` if nothing is there, `eof` after the client's last byte.
   size_t ReadSome(boost::asio::mutable_buffer buffer, Error& error);
 
+  // At once: `would_block` if the client has no room. Then the same is tried again, after
+  // `handler(error)`.
+  size_t WriteSome(boost::asio::const_buffer buffer, Error& error);
+  template <typename Handler>
+  void AsyncWaitWrite(Handler handler) {
+    socket_.async_wait(is_tls() ? blocked_on_ : boost::asio::ip::tcp::socket::wait_write,
+                       std::move(handler));
+  }
+
   // As Asio's streams.
   template <typename Buffers, typename Handler>
   void async_read_some(const Buffers& buffers, Handler&& handler) {
@@ -59,16 +73,6 @@ class HttpStream {
     const boost::asio::mutable_buffer buffer(*boost::asio::buffer_sequence_begin(buffers));
     const auto read = [this, buffer](Error& error) { return ReadSome(buffer, error); };
     Try(read, std::forward<Handler>(handler), /*is_first=*/true);
-  }
-  template <typename Buffers, typename Handler>
-  void async_write_some(const Buffers& buffers, Handler&& handler) {
-    if (!is_tls()) {
-      socket_.async_write_some(buffers, std::forward<Handler>(handler));
-      return;
-    }
-    const boost::asio::const_buffer buffer(*boost::asio::buffer_sequence_begin(buffers));
-    const auto write = [this, buffer](Error& error) { return WriteSome(buffer, error); };
-    Try(write, std::forward<Handler>(handler), /*is_first=*/true);
   }
 
   // No byte will follow; where no write is under way. Never waits.
@@ -105,7 +109,6 @@ class HttpStream {
   }
 
   Error Handshake();
-  size_t WriteSome(boost::asio::const_buffer buffer, Error& error);
   bool HasPending() const;
   Error ErrorOf(int result);
 

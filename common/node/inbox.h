@@ -1,5 +1,8 @@
 #pragma once
 
+#include <utility>
+#include <vector>
+
 namespace baton {
 
 // Where a node's mail is put: `Mail` is the variant of all that it is told. Thread-safe, never
@@ -16,6 +19,11 @@ class Inbox {
   // Internal mail (done, closed, cancel, transfer events): never refused, because its number is
   // bounded by the requests that were taken. Dropped once the node's thread has stopped.
   virtual void Post(Mail mail) = 0;
+
+  // The same, of mail that came together: a node's thread takes it in one turn.
+  virtual void PostAll(std::vector<Mail> mail) {
+    for (Mail& one : mail) Post(std::move(one));
+  }
 };
 
 }  // namespace baton

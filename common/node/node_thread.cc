@@ -41,6 +41,16 @@ void NodeThread<Mail>::Post(Mail mail) {
 }
 
 template <typename Mail>
+void NodeThread<Mail>::PostAll(std::vector<Mail> mail) {
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    for (Mail& one : mail) mail_.push_back({.mail = std::move(one), .offered = false});
+  }
+  wake_.notify_one();
+}
+
+template <typename Mail>
 void NodeThread<Mail>::Start(Node<Mail>* node, std::function<void(Time now)> after_step) {
   BATON_CHECK(!thread_.joinable());
   thread_ = std::thread([this, node, after_step = std::move(after_step)] {

@@ -36,6 +36,7 @@ class NodeThread : public Inbox<Mail> {
 
   bool Offer(Mail mail) override;
   void Post(Mail mail) override;
+  void PostAll(std::vector<Mail> mail) override;
 
   // Runs `node`, which must outlive Stop. `after_step` runs on the thread after each Step, to
   // publish a snapshot; it may be empty. Call once.

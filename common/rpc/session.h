@@ -47,11 +47,15 @@ class SessionOutput {
     bytes_ = 0;
   }
 
-  // The next message, of whatever waits: of nothing it is a sign of life. Sent before the one
-  // after.
-  Message Next() { return Next(Message()); }
-  Message Next(Message message) {
+  // The next message, of nothing: a sign of life. Each is sent before the one after.
+  Message SignOfLife(Message message = Message()) {
     message.set_number(++number_);
+    return message;
+  }
+
+  // The next message, of whatever waits.
+  Message Next(Message message = Message()) {
+    message = SignOfLife(std::move(message));
     for (int64_t taken = 0; !items_.empty();) {
       const auto bytes = static_cast<int64_t>(items_.front().ByteSizeLong());
       if (taken > 0 && taken + bytes > kMostMessageBytes) break;

@@ -13,6 +13,11 @@
 #include "common/rpc/wire_fields.h"
 
 namespace baton {
+namespace {
+
+constexpr int kMostAtOnce = 256;  // Of the calls in a message, before others get the lock.
+
+}  // namespace
 
 class SessionClient::Call : public OpenCall {
  public:
@@ -180,12 +185,7 @@ void SessionClient::CloseEntry(uint64_t number, CallEvents::End end, bool tell) 
   output_.Add(std::move(asked));
 }
 
-absl::StatusOr<std::optional<WorkerEvent>> SessionClient::TakeEvent(const v1::CallTold& told,
-                                                                    CallEvents& events) {
-  return told.has_decode() ? events.Take(told.decode()) : events.Take(told.prefill());
-}
-
-absl::Status SessionClient::TakeTold(const v1::CallTold& told) {
+absl::Status SessionClient::TakeTold(const v1::CallTold& told, std::vector<RouterMail>& events) {
   if (told.call() == 0 || told.call() > last_number_) {
     return absl::DataLossError(absl::StrCat("call ", told.call(), " was not opened"));
   }
@@ -201,11 +201,12 @@ absl::Status SessionClient::TakeTold(const v1::CallTold& told) {
     CloseEntry(told.call(), entry.events->EndOf(end), /*tell=*/false);
     return absl::OkStatus();
   }
-  absl::StatusOr<std::optional<WorkerEvent>> event = TakeEvent(told, *entry.events);
+  absl::StatusOr<std::optional<WorkerEvent>> event =
+      told.has_decode() ? entry.events->Take(told.decode()) : entry.events->Take(told.prefill());
   if (!event.ok()) {
     CloseEntry(told.call(), entry.events->EndOf({}), /*tell=*/true);
   } else if (event->has_value()) {
-    hooks_.on_event(entry.id, **std::move(event));
+    events.push_back(WorkerEventReceived{.call = entry.id, .event = **std::move(event)});
   }
   return absl::OkStatus();
 }
@@ -214,11 +215,16 @@ absl::Status SessionClient::TakeMessage() {
   v1::ToRouter message;
   RETURN_IF_ERROR(input_.Take(received_, &message));
   silence_.OnRead(true);
-  for (const v1::CallTold& told : message.calls()) {
-    absl::MutexLock lock(&mutex_);  // Of each: nobody waits for a long message.
-    RETURN_IF_ERROR(TakeTold(told));
+  absl::Status taken;
+  for (auto told = message.calls().begin(); taken.ok() && told != message.calls().end();) {
+    std::vector<RouterMail> events;
+    absl::MutexLock lock(&mutex_);  // Of some at a time: nobody waits for a long message.
+    for (int i = 0; taken.ok() && i < kMostAtOnce && told != message.calls().end(); ++i, ++told) {
+      taken = TakeTold(*told, events);
+    }
+    if (!events.empty()) hooks_.on_events(std::move(events));  // Before the ends of these calls.
   }
-  return absl::OkStatus();
+  return taken;
 }
 
 void SessionClient::OnReadDone(bool ok) {

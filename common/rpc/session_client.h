@@ -17,6 +17,7 @@
 #include "baton/v1/session.grpc.pb.h"
 #include "common/base/time.h"
 #include "common/node/message.h"
+#include "common/node/router_mail.h"
 #include "common/rpc/call_events.h"
 #include "common/rpc/open_call.h"
 #include "common/rpc/sampling_wire.h"
@@ -32,8 +33,9 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
                       public std::enable_shared_from_this<SessionClient> {
  public:
   struct Hooks {
-    // Of a call that is open, in order; from within, so it may not call the session.
-    std::function<void(CallId call, WorkerEvent event)> on_event;
+    // WorkerEventReceived, of calls that are open, in order; those that came together. From within,
+    // so it may not call the session.
+    std::function<void(std::vector<RouterMail> events)> on_events;
     // Once for each call, nothing of it after that.
     std::function<void(CallId call, CallEvents::End end)> on_closed;
     // The session has ended; `why` is the worker's own word, or what this end found wrong; empty if
@@ -84,9 +86,8 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
   // Closes the call here; the worker is told to let go of it.
   void Drop(Call* call, bool is_given_up);
   absl::Status TakeMessage();
-  absl::Status TakeTold(const v1::CallTold& told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::optional<WorkerEvent>> TakeEvent(const v1::CallTold& told,
-                                                       CallEvents& events);
+  absl::Status TakeTold(const v1::CallTold& told, std::vector<RouterMail>& events)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseEntry(uint64_t number, CallEvents::End end, bool tell)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Outside the lock: starts the next write if there is one and none is on its way, and says what

@@ -32,15 +32,23 @@ void SessionServer::Tell(uint64_t call, v1::CallTold told) {
     return Break(call, absl::InternalError("an event is larger than a message may be"));
   }
   told.set_call(call);
-  bool is_too_much = false;
+  bool is_read = false;
   {
     absl::MutexLock lock(&mutex_);
-    is_too_much = Queue(std::move(told));
+    is_read = Queue(std::move(told));
   }
-  Send(is_too_much);
+  if (!is_read) Abandon();
 }
 
 void SessionServer::End(uint64_t call, const absl::Status& status) { EndCall(call, status); }
+
+void SessionServer::Flush() {
+  {
+    absl::MutexLock lock(&mutex_);
+    is_due_ = !output_.empty();
+  }
+  Advance();
+}
 
 void SessionServer::Break(uint64_t call, const absl::Status& status) {
   if (EndCall(call, status)) options_.hooks.on_broken(call);
@@ -56,26 +64,21 @@ bool SessionServer::EndCall(uint64_t call, const absl::Status& status) {
   told.set_call(call);
   told.mutable_end()->set_code(static_cast<int32_t>(status.code()));
   told.mutable_end()->set_message(std::string(status.message().substr(0, kMostEndBytes)));
-  bool is_too_much = false;
+  bool is_read = false;
   {
     // At once: a session that closes ends when no call is left and nothing is to be said.
     absl::MutexLock lock(&mutex_);
     if (open_.erase(call) == 0) return false;
-    is_too_much = Queue(std::move(told));
+    is_read = Queue(std::move(told));
   }
-  Send(is_too_much);
+  if (!is_read) Abandon();
   return true;
 }
 
 bool SessionServer::Queue(v1::CallTold told) {
-  if (finishing_.has_value()) return false;
+  if (finishing_.has_value()) return true;
   output_.Add(std::move(told));
-  return output_.bytes() > kMostUnsentBytes;
-}
-
-void SessionServer::Send(bool is_too_much) {
-  if (is_too_much) return Abandon();  // The router does not read.
-  Advance();
+  return output_.bytes() <= kMostUnsentBytes;
 }
 
 void SessionServer::Beat() {
@@ -92,7 +95,7 @@ void SessionServer::Close(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     closing_ = status;
   }
-  Advance();
+  Flush();
 }
 
 void SessionServer::Abandon() {
@@ -143,7 +146,6 @@ absl::Status SessionServer::TakeAsked(const v1::CallAsked& asked) {
   }
   if (asked.has_cancel()) {
     if (Forget(asked.call())) options_.hooks.on_broken(asked.call());
-    Advance();  // It may have been the last of a session that closes.
     return absl::OkStatus();
   }
   {
@@ -172,8 +174,9 @@ void SessionServer::OnReadDone(bool ok) {
   const absl::Status taken =
       ok ? TakeMessage() : absl::CancelledError("the router has ended the session");
   ReactionEnds(this);
-  if (taken.ok()) return StartRead(&received_);
-  Finish(taken);
+  if (!taken.ok()) return Finish(taken);
+  StartRead(&received_);
+  Flush();  // Calls that were refused; and the last of a session that closes may be gone.
 }
 
 void SessionServer::OnWriteDone(bool ok) {
@@ -215,9 +218,10 @@ void SessionServer::Advance() {
     if (finishing_.has_value()) {
       finished_ = true;
       finish = *finishing_;
-    } else if (!output_.empty() || says_alive_) {
-      message = output_.Next();
+    } else if ((is_due_ && !output_.empty()) || says_alive_) {
+      message = is_due_ ? output_.Next() : output_.SignOfLife();
       key = *key_;
+      is_due_ = is_due_ && !output_.empty();
       says_alive_ = false;
       writing_ = true;
     } else {

@@ -40,9 +40,11 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
   static std::shared_ptr<SessionServer> Create(grpc::CallbackServerContext* context,
                                                Options options);
 
-  // No-ops for calls that are not open.
+  // Both wait for Flush. No-ops for calls that are not open.
   void Tell(uint64_t call, v1::CallTold told);
   void End(uint64_t call, const absl::Status& status);
+  // Sends what waits, as one message unless that is too large: as soon as the last one is written.
+  void Flush();
 
   size_t num_calls() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -76,9 +78,8 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
   bool EndCall(uint64_t call, const absl::Status& status);
   // Ends it for the node too.
   void Break(uint64_t call, const absl::Status& status);
-  // True: more waits than may.
+  // False: more waits than may.
   bool Queue(v1::CallTold told) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Send(bool is_too_much);
   // Nothing more is read or said.
   void Finish(absl::Status status);
   // Starts the next operation, outside the lock because gRPC may call back from within.
@@ -93,6 +94,7 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
   SessionOutput<v1::ToRouter, v1::CallTold> output_ ABSL_GUARDED_BY(mutex_);
   std::optional<uint32_t> key_ ABSL_GUARDED_BY(mutex_);  // Once the first message has come.
   bool says_alive_ ABSL_GUARDED_BY(mutex_) = false;      // If nothing else is to be said.
+  bool is_due_ ABSL_GUARDED_BY(mutex_) = false;  // What waits is to be sent.
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> closing_ ABSL_GUARDED_BY(mutex_);    // Once no call is left.
   std::optional<absl::Status> finishing_ ABSL_GUARDED_BY(mutex_);  // Once nothing is written.

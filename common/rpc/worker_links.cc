@@ -251,7 +251,8 @@ class WorkerLinks::Impl {
     return std::make_shared<SessionClient>(
         limits,
         SessionClient::Hooks{
-            .on_event = [this](CallId id, WorkerEvent event) { MailEvent(id, std::move(event)); },
+            .on_events =
+                [this](std::vector<RouterMail> events) { inbox_->PostAll(std::move(events)); },
             .on_closed = [this](CallId id, CallEvents::End end) { Closed(id, std::move(end)); },
             .on_over = std::move(on_over),
             .on_released = [this] { Release(); }});

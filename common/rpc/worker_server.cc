@@ -159,6 +159,10 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     std::visit([&](auto& c) { c->Close(std::move(status)); }, call);
   }
 
+  void Flush() {
+    for (const auto& session : Sessions()) session->Flush();
+  }
+
   void Shutdown(Duration grace) {
     if (server_ == nullptr) return;
     server_->GetHealthCheckService()->SetServingStatus(false);
@@ -461,6 +465,8 @@ void WorkerServer::Emit(CallId call, WorkerEvent event) { impl_->Emit(call, std:
 void WorkerServer::Close(CallId call, absl::Status status) {
   impl_->Close(call, std::move(status));
 }
+
+void WorkerServer::Flush() { impl_->Flush(); }
 
 void WorkerServer::Shutdown(Duration grace) { impl_->Shutdown(grace); }
 

@@ -45,9 +45,13 @@ class WorkerServer : public WorkerOutbox {
   // The port that was bound; after Start.
   int port() const;
 
-  // Queue for the call and return; tokens in a call's queue are bounded by its max_tokens.
+  // Queue for the call and return; tokens in a call's queue are bounded by its max_tokens. What
+  // goes by a session waits for Flush.
   void Emit(CallId call, WorkerEvent event) override;
   void Close(CallId call, absl::Status status) override;
+
+  // At the end of each of the node's turns: what it had to say goes to each router in one message.
+  void Flush();
 
   // Ends all streams; calls still open after `grace` are broken. Idempotent.
   void Shutdown(Duration grace);

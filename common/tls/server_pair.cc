@@ -109,7 +109,7 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeHttpsContext(const std::string& pai
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   // A write may take a part, and what is left is offered again from where it then is; a read ends
-  // with each record, so that one client's records keep no thread.
+  // with each record, so that what one client sends keeps no thread.
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                 SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_clear_mode(context, SSL_MODE_AUTO_RETRY);

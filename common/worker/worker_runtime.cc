@@ -338,6 +338,7 @@ absl::Status WorkerRuntime::Begin(WorkerNodePtr node, std::function<WorkerSnapsh
   ExportTls(tls_.get(), &metrics_);
   RETURN_IF_ERROR(ServeMetrics());
   const auto publish = [this, read = std::move(read)](Time) {
+    server_->Flush();
     WorkerSnapshot snapshot = read();
     absl::MutexLock lock(&mutex_);
     snapshot_ = snapshot;
@@ -367,7 +368,6 @@ absl::Status WorkerRuntime::ServeMetrics() {
   http::ServerOptions options;
   options.host = config_.host;
   options.port = static_cast<uint16_t>(config_.metrics_port);
-  options.num_io_threads = 1;
   options.num_handler_threads = 1;
   options.max_connections = 64;
   const auto metrics = [this](http::Request, std::shared_ptr<http::ResponseWriter> writer) {

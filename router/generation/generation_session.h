@@ -15,8 +15,8 @@
 
 namespace baton {
 
-// One running request between the node (events of tokens, on the node's thread) and a sink (text,
-// on the request's executor). The node's thread only hands events over.
+// One running request between the node (events of tokens) and a sink (text, on the request's
+// executor, to which the events are handed over).
 class GenerationSession : public Generation,
                           public ResponseSink,
                           public std::enable_shared_from_this<GenerationSession> {

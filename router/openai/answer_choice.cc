@@ -105,9 +105,8 @@ void AddIds(std::shared_ptr<const void> owner, const std::vector<int32_t>& ids, 
 }
 
 std::string StopReason(const ChoiceDelta& delta) {
-  return Dump(delta.stop_string.has_value()  ? Json(*delta.stop_string)
-              : delta.stop_token.has_value() ? Json(*delta.stop_token)
-                                             : Json(nullptr));
+  if (delta.stop_string.has_value()) return Dump(Json(*delta.stop_string));
+  return delta.stop_token.has_value() ? absl::StrCat(*delta.stop_token) : "null";
 }
 
 void AddTokens(const AnswerChoice& choice, TextPieces& out) {
@@ -153,7 +152,7 @@ void AddChoice(const AnswerChoice& choice, TextPieces& out) {
   } else {
     AddCompletionLogprobs(choice, out);
   }
-  out.Add(absl::StrCat(",\"finish_reason\":", Dump(FinishReasonJson(choice.delta->finish)),
+  out.Add(absl::StrCat(",\"finish_reason\":", FinishReasonText(choice.delta->finish),
                        ",\"stop_reason\":", StopReason(*choice.delta)));
   AddTokens(choice, out);
   if (!choice.chunk && request.top_prompt_logprobs >= 0 && choice.prompt_scores != nullptr) {

@@ -3,16 +3,16 @@
 
 namespace baton {
 
-Json FinishReasonJson(FinishReason finish) {
+absl::string_view FinishReasonText(FinishReason finish) {
   switch (finish) {
     case FinishReason::kStop:
-      return "stop";
+      return "\"stop\"";
     case FinishReason::kLength:
-      return "length";
+      return "\"length\"";
     case FinishReason::kNone:
       break;
   }
-  return nullptr;
+  return "null";
 }
 
 Json UsageJson(const Usage& usage) {

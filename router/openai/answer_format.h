@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "common/http/http_message.h"
 #include "router/generation/generation_service.h"
 #include "router/openai/api_request.h"
@@ -24,8 +25,8 @@ struct AnswerContext {
   std::shared_ptr<const Tokenizer> tokenizer;    // Null without one: tokens have no text.
 };
 
-// "stop", "length" or null.
-Json FinishReasonJson(FinishReason finish);
+// "stop", "length" or null, as JSON.
+absl::string_view FinishReasonText(FinishReason finish);
 
 // {"prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details"}.
 Json UsageJson(const Usage& usage);

@@ -200,6 +200,8 @@ class OpenAiApi {
     const std::string id = api.generation.label.empty() ? service_->NewId() : api.generation.label;
     prepared.request.label = (chat ? "chatcmpl-" : "cmpl-") + id;
     AnswerContext context = MakeContext(std::move(api), prepared);
+    // Text alone is made in less time than it takes to hand it over.
+    if (prepared.answer_bytes == 0 && !prepared.counts_tokens) writer->MakeQuick();
     std::shared_ptr<GenerationSink> sink;
     if (stream) {
       sink = std::make_shared<StreamAnswer>(std::move(context), choices, prepared.prompt_tokens,

@@ -20,6 +20,7 @@ StreamAnswer::StreamAnswer(AnswerContext context, size_t num_choices, int64_t pr
                            std::shared_ptr<http::ResponseWriter> writer)
     : context_(std::make_shared<const AnswerContext>(std::move(context))),
       writer_(std::move(writer)),
+      event_head_(absl::StrCat("data: ", OpenAnswer(*context_, /*chunk=*/true))),
       begun_(num_choices),
       pending_(num_choices) {
   usage_.prompt_tokens = prompt_tokens;
@@ -60,8 +61,7 @@ void StreamAnswer::AddRole(size_t index) {
                        {"delta", {{"role", "assistant"}, {"content", ""}}},
                        {"logprobs", nullptr},
                        {"finish_reason", nullptr}};
-  event_.Add(absl::StrCat("data: ", OpenAnswer(*context_, /*chunk=*/true), Dump(choice), "]",
-                          UsageSoFar(), "}\n\n"));
+  event_.Add(absl::StrCat(event_head_, Dump(choice), "]", UsageSoFar(), "}\n\n"));
 }
 
 void StreamAnswer::AddNextEvent() {
@@ -74,7 +74,7 @@ void StreamAnswer::AddNextEvent() {
   begun_[index] = true;
   usage_.completion_tokens += static_cast<int64_t>(delta->tokens.size());
   if (first && context_->request.chat) AddRole(index);
-  event_.Add(absl::StrCat("data: ", OpenAnswer(*context_, /*chunk=*/true)));
+  event_.Add(event_head_);
   AddChoice({.context = context_,
              .delta = delta,
              .prompt_scores = prompt < prompts_.size() ? prompts_[prompt] : nullptr,

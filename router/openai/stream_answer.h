@@ -42,6 +42,7 @@ class StreamAnswer : public GenerationSink, public std::enable_shared_from_this<
 
   const std::shared_ptr<const AnswerContext> context_;
   const std::shared_ptr<http::ResponseWriter> writer_;
+  const std::string event_head_;  // Of each event with a choice, up to that.
   std::vector<std::shared_ptr<const TokenScores>> prompts_;
   std::vector<bool> begun_;  // By choice.
   PendingDeltas pending_;

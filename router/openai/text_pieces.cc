@@ -1,5 +1,6 @@
 #include "router/openai/text_pieces.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "router/openai/json.h"
@@ -14,6 +15,13 @@ constexpr size_t kSmallArray = 8;
 bool ContinuesCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 void AppendEscaped(std::string_view text, std::string& out) {
+  const auto is_plain = [](char c) {
+    return c >= ' ' && c <= '~' && c != '"' && c != '\\';
+  };
+  if (std::all_of(text.begin(), text.end(), is_plain)) {
+    out.append(text);
+    return;
+  }
   const std::string quoted = Dump(Json(std::string(text)));
   out.append(quoted, 1, quoted.size() - 2);
 }

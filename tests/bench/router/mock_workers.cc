@@ -77,8 +77,8 @@ class MockWorkers {
   absl::Status Start() {
     RETURN_IF_ERROR(decode_server_.Start());
     RETURN_IF_ERROR(prefill_server_.Start());
-    decode_thread_.Start(&decode_node_, {});
-    prefill_thread_.Start(&prefill_node_, {});
+    decode_thread_.Start(&decode_node_, [this](Time) { decode_server_.Flush(); });
+    prefill_thread_.Start(&prefill_node_, [this](Time) { prefill_server_.Flush(); });
     return absl::OkStatus();
   }
 

@@ -78,7 +78,7 @@ class LargeWorker {
                 &thread_),
         node_({7, {}, model_, pool_, runner_, transport_, server_}, {}) {
     EXPECT_TRUE(server_.Start().ok());
-    thread_.Start(&node_, nullptr);
+    thread_.Start(&node_, [this](Time) { server_.Flush(); });
   }
   ~LargeWorker() {
     server_.Shutdown(Duration::zero());

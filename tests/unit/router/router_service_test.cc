@@ -3,13 +3,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <deque>
+#include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "common/base/clock.h"
 #include "tests/unit/common/rpc/test_cluster.h"
@@ -80,7 +86,7 @@ TEST(RouterServiceTest, IsNotAliveWhileATurnOfItsNodeDoesNotEnd) {
        .workers = {{Role::kPrefill, "127.0.0.1:1"}, {Role::kDecode, "127.0.0.1:2"}},
        .most_turn = std::chrono::milliseconds(50)},
       Policy());
-  service.Start(nullptr);
+  service.Start({});
   const auto sink = std::make_shared<BlockingSink>();
   ValidRequest request = Request();
   request.timeout = std::chrono::milliseconds(1);
@@ -104,9 +110,9 @@ TEST(RouterServiceTest, IsNotReadyWhileItsNodeStandsStillWhateverWasProven) {
        .most_turn = std::chrono::seconds(1)},
       Policy());
   absl::Notification ready;
-  service.Start([&ready](bool now) {
+  service.Start({.on_ready = [&ready](bool now) {
     if (now) ready.Notify();
-  });
+  }});
   ServeOne(&prefill, &decode);
   ASSERT_TRUE(ready.WaitForNotificationWithTimeout(absl::Seconds(60)));
   const auto sink = std::make_shared<BlockingSink>();
@@ -121,6 +127,128 @@ TEST(RouterServiceTest, IsNotReadyWhileItsNodeStandsStillWhateverWasProven) {
   service.Stop();
 }
 
+// The thread that calls sinks, as far as the test lets it run.
+class HeldTasks {
+ public:
+  RouterService::Hooks Hooks() {
+    return {.deliver = [this](std::function<void()> task) {
+      absl::MutexLock lock(&mutex_);
+      if (takes_) tasks_.push_back(std::move(task));
+      return takes_;
+    }};
+  }
+  size_t num_waiting() {
+    absl::MutexLock lock(&mutex_);
+    return tasks_.size();
+  }
+  // Waits for it.
+  void RunNext() {
+    const auto has_one = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !tasks_.empty(); };
+    mutex_.LockWhen(absl::Condition(&has_one));
+    const std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    mutex_.Unlock();
+    task();
+  }
+  void TakeNoMore() {
+    absl::MutexLock lock(&mutex_);
+    takes_ = false;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::deque<std::function<void()>> tasks_;
+  bool takes_ = true;
+};
+
+// Of a request that ends by its time limit at once.
+std::shared_ptr<NotingSink> SubmitLate(RouterService& service) {
+  ValidRequest late = Request();
+  late.timeout = std::chrono::milliseconds(1);
+  auto sink = std::make_shared<NotingSink>();
+  EXPECT_TRUE(service.Submit(std::move(late), sink).ok());
+  return sink;
+}
+
+RouterServiceOptions OnePrefillWorker() {
+  return {.node = {.incarnation = 9},
+          .workers = {{Role::kPrefill, "127.0.0.1:1"}},
+          .most_turn = std::chrono::milliseconds(50)};
+}
+
+TEST(RouterServiceTest, WhatTurnsSayToClientsIsOneTaskAtATimeOfTheThreadThatTellsThem) {
+  RouterService service(OnePrefillWorker(), Policy());
+  HeldTasks held;
+  service.Start(held.Hooks());
+  std::vector<std::shared_ptr<NotingSink>> sinks;
+  const auto num_ended = [&] {
+    return std::ranges::count_if(sinks, [](const auto& s) { return s->num_ends > 0; });
+  };
+  for (int i = 0; i < 150; ++i) sinks.push_back(SubmitLate(service));
+  while (held.num_waiting() == 0) absl::SleepFor(absl::Milliseconds(1));
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_EQ(num_ended(), 0);
+  // What is left is the next task: others of that thread have their turns in between.
+  int num_tasks = 0;
+  for (; num_ended() < 150; ++num_tasks) {
+    EXPECT_LE(held.num_waiting(), 1u);
+    const auto before = num_ended();
+    held.RunNext();
+    EXPECT_LE(num_ended() - before, 64);
+  }
+  EXPECT_GE(num_tasks, 3);
+
+  sinks.push_back(SubmitLate(service));
+  while (held.num_waiting() == 0) absl::SleepFor(absl::Milliseconds(1));
+  held.TakeNoMore();
+  sinks.push_back(SubmitLate(service));
+  absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_FALSE(sinks.back()->ended.HasBeenNotified());  // Not beside what may run there.
+  held.RunNext();
+  sinks.back()->ended.WaitForNotification();
+  sinks.push_back(SubmitLate(service));
+  sinks.back()->ended.WaitForNotification();
+  service.Stop();
+  for (const auto& sink : sinks) EXPECT_EQ(sink->num_ends, 1);
+}
+
+TEST(RouterServiceTest, IsNotAliveWhileTheThreadThatTellsClientsStandsStill) {
+  RouterService service(OnePrefillWorker(), Policy());
+  HeldTasks held;
+  service.Start(held.Hooks());
+  const auto sink = SubmitLate(service);
+  while (held.num_waiting() == 0) absl::SleepFor(absl::Milliseconds(1));
+  while (service.Alive()) {
+  }
+  held.RunNext();
+  EXPECT_TRUE(sink->ended.HasBeenNotified());
+  while (!service.Alive()) {
+  }
+  service.Stop();
+}
+
+// Else no client would hear anything any more, of a process that says it is well.
+TEST(RouterServiceDeathTest, AnExceptionOutOfASinkEndsTheProcess) {
+  struct Throwing : ResponseSink {
+    void OnEvent(ClientEvent) override { throw std::runtime_error("a library's"); }
+  };
+  EXPECT_DEATH(
+      {
+        RouterService service(OnePrefillWorker(), Policy());
+        HeldTasks held;
+        service.Start(held.Hooks());
+        ValidRequest late = Request();
+        late.timeout = std::chrono::milliseconds(1);
+        if (!service.Submit(std::move(late), std::make_shared<Throwing>()).ok()) std::exit(1);
+        try {
+          held.RunNext();
+        } catch (const std::exception&) {
+          std::_Exit(0);
+        }
+      },
+      "a library's");
+}
+
 TEST(RouterServiceTest, ProbesThenServesARequestThroughAPair) {
   TestWorker prefill(Role::kPrefill, 7);
   TestWorker decode(Role::kDecode, 8);
@@ -129,9 +257,9 @@ TEST(RouterServiceTest, ProbesThenServesARequestThroughAPair) {
        .workers = {{Role::kPrefill, prefill.address()}, {Role::kDecode, decode.address()}}},
       Policy());
   absl::Notification ready;
-  service.Start([&ready](bool now) {
+  service.Start({.on_ready = [&ready](bool now) {
     if (now) ready.Notify();
-  });
+  }});
   EXPECT_FALSE(service.Ready());
   ServeOne(&prefill, &decode);  // The readiness probe.
   ASSERT_TRUE(ready.WaitForNotificationWithTimeout(absl::Seconds(10)));
@@ -155,7 +283,7 @@ TEST(RouterServiceTest, ServesByWorkersThatCameLaterAndNoLongerShowsThoseThatLef
   TestWorker decode(Role::kDecode, 8);
   RouterService service(
       {.node = {.incarnation = 99}, .workers = {{Role::kDecode, decode.address()}}}, Policy());
-  service.Start(nullptr);
+  service.Start({});
   ASSERT_EQ(service.workers()->Add({Role::kPrefill, prefill->address()}), 1);
   ServeOne(prefill.get(), &decode);  // The readiness probe.
   auto sink = std::make_shared<NotingSink>();
@@ -182,9 +310,9 @@ TEST(RouterServiceTest, CancelReachesBothWorkersAndEndsTheRequestOnce) {
        .workers = {{Role::kPrefill, prefill.address()}, {Role::kDecode, decode.address()}}},
       Policy());
   absl::Notification ready;
-  service.Start([&ready](bool now) {
+  service.Start({.on_ready = [&ready](bool now) {
     if (now) ready.Notify();
-  });
+  }});
   ServeOne(&prefill, &decode);
   ASSERT_TRUE(ready.WaitForNotificationWithTimeout(absl::Seconds(10)));
   auto sink = std::make_shared<NotingSink>();
@@ -210,7 +338,7 @@ TEST(RouterServiceTest, StopEndsWhatWaitsAndRefusesWhatComes) {
       {.node = {.incarnation = 99},
        .workers = {{Role::kPrefill, "127.0.0.1:1"}, {Role::kDecode, "127.0.0.1:2"}}},
       Policy());
-  service.Start(nullptr);
+  service.Start({});
   auto sink = std::make_shared<NotingSink>();
   ASSERT_TRUE(service.Submit(Request(), sink).ok());
   service.Stop();
@@ -264,7 +392,7 @@ TEST(RouterServiceTest, AnAuditIsTheNodesAnswerOrAnErrorInTime) {
                         Policy());
   EXPECT_TRUE(absl::IsDeadlineExceeded(service.Audit().status()));   // Not started: nobody answers.
   EXPECT_TRUE(absl::IsResourceExhausted(service.Audit().status()));  // And it still waits.
-  service.Start(nullptr);
+  service.Start({});
   absl::StatusOr<RouterAudit> audit;
   do {
     audit = service.Audit();
@@ -279,7 +407,7 @@ TEST(RouterServiceTest, LogsAWorkersChangesAndNothingElse) {
   {
     RouterService service(
         {.node = {.incarnation = 99}, .workers = {{Role::kPrefill, prefill.address()}}}, Policy());
-    service.Start(nullptr);
+    service.Start({});
     while (!service.View().workers[0].healthy) std::this_thread::yield();
     for (int i = 0; i < 20; ++i) EXPECT_TRUE(service.Audit().ok());  // Each is a step.
   }

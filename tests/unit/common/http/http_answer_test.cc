@@ -1,9 +1,12 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -31,6 +34,67 @@ TEST(HttpAnswerTest, AnswersHeadWithoutBodyAndOptionsWithMethods) {
   EXPECT_EQ(options.Header("Content-Length"), "");
   EXPECT_EQ(options.Header("Content-Type"), "");
   EXPECT_EQ(client.Get("/health").body, "ok");
+}
+
+TEST(HttpAnswerTest, AQuickAnswerIsMadeOnTheThreadThatWritesIt) {
+  absl::Notification posted;
+  std::thread::id handler, first, second, from_there, on_disconnect;
+  auto routes = TestRoutes();
+  routes.push_back({"GET", "/quick", [&](Request, Writer w) {
+                      handler = std::this_thread::get_id();
+                      w->MakeQuick();
+                      w->Post([&, w] {
+                        first = std::this_thread::get_id();
+                        w->StartStream({.body = "one"});
+                        w->Post([&] { from_there = std::this_thread::get_id(); });
+                        EXPECT_EQ(from_there, first);  // At once.
+                        w->OnRoom([&, w] {
+                          second = std::this_thread::get_id();
+                          w->Write("two");
+                          w->Finish(/*close=*/true);
+                          posted.Notify();
+                        });
+                      });
+                    }});
+  auto server = StartServer({}, std::move(routes));
+  absl::Notification own;
+  std::thread::id io;
+  EXPECT_TRUE(server->Post([&] {
+    io = std::this_thread::get_id();
+    own.Notify();
+  }));
+  own.WaitForNotification();
+  TestClient client(server->port());
+  client.Send("GET /quick HTTP/1.1\r\nHost: t\r\n\r\n");
+  std::string wire;
+  for (std::string more = client.ReadSome(); !more.empty(); more = client.ReadSome()) wire += more;
+  EXPECT_THAT(wire, ::testing::EndsWith("3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"));
+  posted.WaitForNotification();
+  EXPECT_EQ(first, io);
+  EXPECT_EQ(second, io);
+  EXPECT_NE(handler, io);
+  server->Stop(milliseconds(100));
+  EXPECT_FALSE(server->Post([] { ADD_FAILURE(); }));
+}
+
+TEST(HttpAnswerTest, AnExceptionOfAQuickAnswersTaskEndsThatTaskAlone) {
+  auto routes = TestRoutes();
+  Writer held;
+  routes.push_back({"GET", "/quick", [&](Request, Writer w) {
+                      w->MakeQuick();
+                      held = std::move(w);
+                    }});
+  // One handler thread: behind /echo the other's handler has ended.
+  auto server = StartServer({.num_handler_threads = 1}, std::move(routes));
+  TestClient client(server->port());
+  client.Send("GET /quick HTTP/1.1\r\nHost: t\r\n\r\n");
+  EXPECT_EQ(TestClient(server->port()).Post("/echo", "x").body, "x");
+  ASSERT_TRUE(server->Post([&] {
+    held->Post([] { throw std::runtime_error("a library's"); });
+    held->Respond({.body = "answered"});
+  }));
+  EXPECT_EQ(client.Read().body, "answered");
+  held.reset();
 }
 
 TEST(HttpAnswerTest, ClosesAStreamWhoseReaderStalls) {
@@ -229,7 +293,7 @@ TEST(HttpAnswerTest, AnEndWithoutBytesIsSeenAfterAllWasWritten) {
                       stream = std::move(w);
                       begun[n++].Notify();
                     }});
-  auto server = StartServer({.num_io_threads = 1}, std::move(routes));
+  auto server = StartServer({}, std::move(routes));
   // Whoever is answered on the one thread after the client saw bytes knows that they are written.
   const auto end = [&](TestClient& client, absl::Notification& is_begun) {
     EXPECT_NE(client.ReadSome(), "");
@@ -281,10 +345,11 @@ TEST(HttpAnswerTest, AStreamsHeadIsAnsweredWithoutAByteOfItsBody) {
 
 // A client that took its answer owes nothing while it is silent.
 TEST(HttpAnswerTest, NoWatchdogOfAnAnswerOutlivesIt) {
-  auto server = StartServer({.write_timeout = milliseconds(50)});
-  TestClient client(server->port());
-  EXPECT_EQ(client.Get("/health").body, "ok");
-  absl::SleepFor(absl::Milliseconds(300));
+  PumpRoute route(2 * kKernelBytes);  // It waits for the client, so the watchdog is armed.
+  auto server = StartServer({.write_timeout = milliseconds(3000)}, route.routes);
+  TestClient client(server->port(), /*receive_buffer_bytes=*/4096);
+  EXPECT_EQ(client.Get("/pumped").body.size(), 2 * kKernelBytes);
+  absl::SleepFor(absl::Milliseconds(4000));
   EXPECT_EQ(client.Get("/health").body, "ok");
 }
 

@@ -293,7 +293,7 @@ std::vector<Route> RoutesOfClients() {
 ServerOptions OptionsOfClients(int64_t max_total) {
   // One thread reads connections in the order in which they were written to.
   ServerOptions options{
-      .num_io_threads = 1, .max_body_bytes = 400, .max_total_body_bytes = max_total};
+      .max_body_bytes = 400, .max_total_body_bytes = max_total};
   options.authorize = [](const Request& head) {
     return Decision{.principal = std::string(head.Find("Key"))};
   };

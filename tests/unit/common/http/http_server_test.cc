@@ -164,7 +164,7 @@ TEST(HttpServerTest, AuthorizesBeforeItReadsTheBody) {
 
 TEST(HttpServerTest, AtTheLimitTheConnectionThatWasQuietLongestGoes) {
   // One thread, so that they are quiet in the order of their answers.
-  auto server = StartServer({.num_io_threads = 1, .max_connections = 3});
+  auto server = StartServer({.max_connections = 3});
   TestClient oldest(server->port());
   TestClient busy(server->port());
   TestClient half_sent(server->port());

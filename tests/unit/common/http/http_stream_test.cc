@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/tls/openssl_handles.h"
 #include "tests/unit/common/http/server_fixture.h"
@@ -78,6 +81,49 @@ TEST_F(HttpStreamTest, AHandshakeHasAPlaceAsOneThatIsQuietAndGoesForANewOne) {
   EXPECT_TRUE(first.AtEnd());
   EXPECT_EQ(Client(*server)->Get("/health").body, "ok");
   EXPECT_TRUE(second.AtEnd());
+}
+
+// What a client says first.
+std::string HelloOf(SSL_CTX* tls) {
+  const std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(tls), SSL_free);
+  BIO* const out = BIO_new(BIO_s_mem());
+  SSL_set_bio(ssl.get(), BIO_new(BIO_s_mem()), out);
+  SSL_set_connect_state(ssl.get());
+  SSL_do_handshake(ssl.get());
+  char* bytes = nullptr;
+  const long size = BIO_get_mem_data(out, &bytes);
+  return std::string(bytes, static_cast<size_t>(size));
+}
+
+TEST_F(HttpStreamTest, WhatElseIsReadyHasATurnBetweenTwoHandshakes) {
+  const auto server = Serve();
+  std::vector<std::unique_ptr<TestClient>> clients;
+  for (int i = 0; i < 40; ++i) {
+    clients.push_back(std::make_unique<TestClient>(server->port(), 0, nullptr));
+  }
+  const auto num_answered = [&] {
+    return std::ranges::count_if(clients, [](const auto& c) { return c->BytesWaiting() > 0; });
+  };
+  while (server->num_connections() < 40) absl::SleepFor(absl::Milliseconds(1));
+  // All come while the thread stands; then tasks and handshakes take turns.
+  absl::Notification all_came;
+  absl::Notification end;
+  std::ptrdiff_t answered_meanwhile = 0;
+  std::function<void(int)> take_turns = [&](int turns) {
+    answered_meanwhile = num_answered();
+    if (turns == 0) return end.Notify();
+    server->Post([&, turns] { take_turns(turns - 1); });
+  };
+  server->Post([&] {
+    all_came.WaitForNotification();
+    take_turns(10);
+  });
+  for (const auto& client : clients) EXPECT_TRUE(client->Send(HelloOf(client_tls_.get())));
+  all_came.Notify();
+  end.WaitForNotification();
+  EXPECT_GT(answered_meanwhile, 0);
+  EXPECT_LE(answered_meanwhile, 12);
+  while (num_answered() < 40) absl::SleepFor(absl::Milliseconds(1));
 }
 
 TEST_F(HttpStreamTest, ADrainWaitsForNoHandshake) {

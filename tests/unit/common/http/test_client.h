@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -70,6 +71,12 @@ class TestClient {
       bytes.remove_prefix(static_cast<size_t>(n));
     }
     return true;
+  }
+
+  // That have come and that nobody has read.
+  int BytesWaiting() const {
+    int bytes = 0;
+    return ioctl(fd_, FIONREAD, &bytes) == 0 ? bytes : 0;
   }
 
   // The next bytes; empty at the end of the connection.

@@ -54,6 +54,23 @@ class RecordingNode : public Node<DecodeMail> {
   Time last_time_{};
 };
 
+TEST(NodeThreadTest, MailThatCameTogetherIsOfOneTurn) {
+  RecordingNode node;
+  NodeThread<DecodeMail> thread({});
+  Signal first, all;
+  thread.Start(&node, [&](Time) {
+    first.Set();
+    if (node.calls.size() == 3) all.Set();
+  });
+  first.Wait();  // It sleeps, and the first of the mail would wake it.
+  thread.PostAll({CallBroken{.call = 1}, CallBroken{.call = 2}, CallBroken{.call = 3}});
+  all.Wait();
+  thread.Stop();
+  thread.PostAll({CallBroken{.call = 4}});
+  EXPECT_THAT(node.calls, ElementsAre(1, 2, 3));
+  EXPECT_THAT(node.handled_at_step, ElementsAre(0, 3));
+}
+
 TEST(NodeThreadTest, TellsHowLongATurnTakesAndNothingBetweenTurns) {
   class StandingNode : public Node<DecodeMail> {
    public:

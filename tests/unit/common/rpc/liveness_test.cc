@@ -22,6 +22,7 @@
 #include "common/rpc/seal.h"
 #include "common/rpc/worker_links.h"
 #include "common/rpc/worker_server.h"
+#include "tests/unit/common/rpc/eager_server.h"
 #include "tests/unit/common/rpc/fake_inbox.h"
 #include "tests/unit/common/rpc/wire_samples.h"
 
@@ -51,7 +52,7 @@ WorkerServerOptions ServerOptions() {
 // Serves until killed; says its port on standard output.
 int Serve() {
   FakeInbox<DecodeMail> inbox;
-  WorkerServer server(ServerOptions(), &inbox);
+  EagerServer server(ServerOptions(), &inbox);
   if (!server.Start().ok()) return 1;
   std::printf("%d\n", server.port());
   std::fflush(stdout);
@@ -145,7 +146,7 @@ TEST_F(LivenessTest, AStoppedWorkerThatWakesIsUpAgain) {
 
 TEST(RouterLivenessTest, AStoppedRoutersCallsBreakWithinTheBound) {
   FakeInbox<DecodeMail> inbox;
-  WorkerServer server(ServerOptions(), &inbox);
+  EagerServer server(ServerOptions(), &inbox);
   ASSERT_TRUE(server.Start().ok());
   ChildProcess router("--hold-call", absl::StrCat("127.0.0.1:", server.port()));
   ASSERT_TRUE(inbox.Next<DecodeOpened>().has_value());
@@ -155,7 +156,7 @@ TEST(RouterLivenessTest, AStoppedRoutersCallsBreakWithinTheBound) {
 
 TEST(RouterLivenessTest, AKilledRoutersCallsBreakWithinTheBound) {
   FakeInbox<DecodeMail> inbox;
-  WorkerServer server(ServerOptions(), &inbox);
+  EagerServer server(ServerOptions(), &inbox);
   ASSERT_TRUE(server.Start().ok());
   ChildProcess router("--hold-call", absl::StrCat("127.0.0.1:", server.port()));
   ASSERT_TRUE(inbox.Next<DecodeOpened>().has_value());
@@ -167,7 +168,7 @@ TEST(RouterLivenessTest, AKilledRoutersCallsBreakWithinTheBound) {
 // that counted them as abuse would answer too_many_pings.
 TEST(KeepaliveTest, AnIdleStreamOutlivesMoreThanTenPings) {
   FakeInbox<DecodeMail> inbox;
-  WorkerServer server(ServerOptions(), &inbox);
+  EagerServer server(ServerOptions(), &inbox);
   ASSERT_TRUE(server.Start().ok());
   auto stub = v1::Decode::NewStub(
       grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", server.port()),

@@ -221,6 +221,29 @@ TEST_F(SessionServerTest, AShutdownAwaitsTheCallsOfASessionAndNotTheSession) {
   EXPECT_EQ(worker_.inbox.Count<CallBroken>(), 0);
 }
 
+TEST_F(SessionServerTest, WhatATurnSaysIsOneMessageAndWaitsForItsEnd) {
+  HandmadeRouter router(worker_.address());
+  Open(router, 3);
+  WorkerServer& server = worker_.server;
+  for (int turn = 0; turn < 3; ++turn) {
+    for (const CallId call : opened_) {
+      const TokensEvent event{.outputs = {{.position = 10 + turn, .token = 3}}};
+      server.WorkerServer::Emit(call, event);
+    }
+    if (turn == 2) server.WorkerServer::Close(opened_[1], absl::OkStatus());
+    if (turn == 0) {
+      const auto alive = router.end().Read();
+      ASSERT_TRUE(alive.has_value());
+      EXPECT_EQ(alive->calls_size(), 0);
+    }
+    server.Flush();
+    const auto told = router.end().ReadCalls();
+    ASSERT_TRUE(told.has_value());
+    ASSERT_EQ(told->calls_size(), turn == 2 ? 4 : 3);
+    EXPECT_EQ(told->calls(2).decode().tokens().outputs(0).position(), 10 + turn);
+  }
+}
+
 TEST_F(SessionServerTest, CallsOfTwoSessionsAreApart) {
   HandmadeRouter first(worker_.address());
   HandmadeRouter second(worker_.address());

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/worker_links.h"
 #include "common/rpc/worker_server.h"
+#include "tests/unit/common/rpc/eager_server.h"
 #include "tests/unit/common/rpc/fake_inbox.h"
 #include "tests/unit/common/rpc/wire_samples.h"
 
@@ -50,7 +51,7 @@ struct TestWorker {
 
   FakeWorkerInbox inbox;
   std::atomic<int> running = 0;
-  WorkerServer server;
+  EagerServer server;
 };
 
 struct TestRouter {

@@ -18,6 +18,7 @@
 #include "common/rpc/cluster_tls.h"
 #include "common/rpc/connection.h"
 #include "common/rpc/worker_server.h"
+#include "tests/unit/common/rpc/eager_server.h"
 #include "tests/unit/common/rpc/test_cluster.h"
 #include "tests/unit/common/tls/tls_folder.h"
 
@@ -59,7 +60,7 @@ struct TlsWorker {
 
   FakeWorkerInbox inbox;
   TlsParty party;
-  WorkerServer server;
+  EagerServer server;
 };
 
 // A server that shows these certificates, whatever is wrong with them, to whom `ca_pem` knows.

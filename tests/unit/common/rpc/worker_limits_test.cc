@@ -21,6 +21,7 @@
 #include "common/rpc/connection.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
+#include "tests/unit/common/rpc/eager_server.h"
 #include "tests/unit/common/rpc/handmade_session.h"
 #include "tests/unit/common/rpc/test_cluster.h"
 
@@ -64,7 +65,7 @@ struct LimitedWorker {
 
   std::atomic<int> num_statuses = 0;
   FakeInbox<DecodeMail> inbox;
-  WorkerServer server;
+  EagerServer server;
 };
 
 struct OneCall {

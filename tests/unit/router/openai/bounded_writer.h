@@ -39,6 +39,7 @@ class BoundedWriter : public http::ResponseWriter {
   void Abort() override { ++aborted; }
   void OnDisconnect(std::function<void()>) override {}
   void Post(std::function<void()> task) override { task(); }
+  void MakeQuick() override {}
 
   // The client takes all that waits for it; false if nobody has more.
   bool Drain() {
