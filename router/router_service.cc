@@ -165,8 +165,9 @@ void RouterService::EndTurn(Time now) {
   Publish(now);
 }
 
-// What is left is a task of its own, so that others of the thread have their turns.
-void RouterService::Deliver() {
+// What is left is a task of its own, so that others of the thread have their turns. An exception
+// ends the process: were it one task's end, as it is to an HTTP server, no client would hear more.
+void RouterService::Deliver() noexcept {
   const auto go_on = [this] {
     if (DeliverSome()) Deliver();
   };
@@ -175,8 +176,7 @@ void RouterService::Deliver() {
   }
 }
 
-// One at a time, so that each sink hears all in order. False: nothing is left. An exception ends
-// the process: were it one task's end, as it is to an HTTP server, no client would hear more.
+// One at a time, so that each sink hears all in order. False: nothing is left.
 bool RouterService::DeliverSome() noexcept {
   std::vector<Delivery> some;
   {

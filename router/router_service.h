@@ -69,7 +69,7 @@ class RouterService : public RouterFrontend {
   class Outbox;
   void Emit(uint64_t request, ClientEvent event);
   void EndTurn(Time now);
-  void Deliver();
+  void Deliver() noexcept;
   bool DeliverSome() noexcept;
   Duration StandsFor() const;
   void Publish(Time now);

@@ -103,7 +103,7 @@ void Connection::Disarm(Watchdog& watchdog) {
 // As quiet as one that says nothing: its place may go to another one.
 void Connection::ShakeHands() {
   state_ = State::kHandshake;
-  if (!core_->MarkQuiet(this)) return Close();
+  if (core_->draining || !core_->MarkQuiet(this)) return Close();
   Arm(read_watchdog_, core_->options.header_timeout);
   stream_.AsyncHandshake(core_->handshakes, [self = shared_from_this()](Error error) {
     if (self->state_ == State::kClosed) return;

@@ -131,6 +131,8 @@ namespace {
 // Accepting again after the process ran out of file descriptors.
 constexpr Duration kAcceptRetry = std::chrono::milliseconds(50);
 constexpr Duration kAcceptSoon = std::chrono::milliseconds(5);  // One was closed for it.
+// More wait in the kernel's queue, where no time limit runs: each that began shall end in time.
+constexpr size_t kMostHandshakeSteps = 128;
 
 class Server : public HttpServer {
  public:
@@ -261,14 +263,18 @@ class Server : public HttpServer {
   void OnAccept(Error error, tcp::socket socket) {
     if (error && error != boost::asio::error::would_block) {
       const bool has_closed = core_->CloseQuietest(false) || core_->CloseQuietest(true);
-      accept_timer_.expires_after(has_closed ? kAcceptSoon : kAcceptRetry);
-      accept_timer_.async_wait([this](Error e) {
-        if (!e) Accept();
-      });
-      return;
+      return AcceptAfter(has_closed ? kAcceptSoon : kAcceptRetry);
     }
     if (!error) Take(std::move(socket));
+    if (core_->handshakes.num_waiting() >= kMostHandshakeSteps) return AcceptAfter(kAcceptSoon);
     Accept();
+  }
+
+  void AcceptAfter(Duration wait) {
+    accept_timer_.expires_after(wait);
+    accept_timer_.async_wait([this](Error e) {
+      if (!e) Accept();
+    });
   }
 
   void Take(tcp::socket socket) {

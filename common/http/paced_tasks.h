@@ -2,6 +2,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <utility>
@@ -16,16 +17,19 @@ class PacedTasks {
 
   void Add(std::function<void()> task) {
     tasks_.push_back(std::move(task));
-    if (tasks_.size() == 1) Await();
+    if (!is_awaited_) Await();
   }
+  size_t num_waiting() const { return tasks_.size(); }
 
  private:
   void Await() {
     boost::asio::post(io_, [this] { RunNext(); });
+    is_awaited_ = true;
   }
 
   // The next one is awaited even if this one throws.
   void RunNext() {
+    is_awaited_ = false;
     const std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
     if (!tasks_.empty()) Await();
@@ -34,6 +38,7 @@ class PacedTasks {
 
   boost::asio::io_context& io_;
   std::deque<std::function<void()>> tasks_;
+  bool is_awaited_ = false;  // RunNext will run.
 };
 
 }  // namespace baton::http

@@ -59,8 +59,14 @@ TensorParallelRunner::TensorParallelRunner(std::unique_ptr<RankGroup> group, Run
 // No rank stops alone: the others would wait for it.
 TensorParallelRunner::~TensorParallelRunner() {
   Stop();
-  std::unique_lock lock(mutex_);
-  idle_.wait(lock, [this] { return (running_ == 0 && reporting_ == 0) || is_lost_; });
+  {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [this] { return (running_ == 0 && reporting_ == 0) || is_lost_; });
+  }
+  // After a loss some are amid a step and use the lead's logits: none goes before all have ended.
+  for (const auto& rank : ranks_) {
+    if (rank != nullptr) rank->End();
+  }
 }
 
 void TensorParallelRunner::Stop() {

@@ -57,7 +57,9 @@ TransformerRunner::TransformerRunner(RunnerParts parts, Buffer pieces)
       metadata_(std::move(parts_.metadata)),
       pieces_(std::move(pieces)) {}
 
-TransformerRunner::~TransformerRunner() {
+TransformerRunner::~TransformerRunner() { End(); }
+
+void TransformerRunner::End() {
   Stop();
   thread_.request_stop();
   if (thread_.joinable()) thread_.join();

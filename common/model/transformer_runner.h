@@ -69,6 +69,9 @@ class TransformerRunner : public StoppableRunner {
 
   void Stop() override;
 
+  // Its thread has ended when this returns, a step of it in full or at once if the device is lost.
+  void End();
+
  private:
   // What is reported when a mark is done.
   struct Report {

@@ -5,6 +5,7 @@ through a data proxy. A restarted server keeps its ports. The folder has the for
 that `baton status` and `baton audit` work on it. Standard library only.
 """
 import atexit
+import fcntl
 import json
 import os
 import pathlib
@@ -51,6 +52,17 @@ def processes_of(folder):
         if any(word.startswith(str(folder)) for word in words):
             found.append(" ".join(words))
     return found
+
+
+def is_left(run_dir):
+    """No process names the folder of a cluster, nor has its lock: one that ends loses its command line
+    before its files."""
+    with open(run_dir / "lock", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return not processes_of(run_dir)
 
 
 def identity(pid):

@@ -15,7 +15,7 @@ import tempfile
 import time
 import unittest
 
-from process_cluster import await_true, processes_of
+from process_cluster import await_true, is_left
 
 HERE = pathlib.Path(__file__).resolve().parent
 BATON = None  # Path of the program under test, set by main.
@@ -160,7 +160,7 @@ class SupervisorTest(unittest.TestCase):
                 self.assertEqual(done.stderr, f"baton up: {name}: --data-port 1: taken; take "
                                               f"another; see {self.run_dir}/logs/{name}.log\n")
                 self.assertFalse((self.run_dir / "state.json").exists())
-                await_true(lambda: not processes_of(self.run_dir), 20, "the supervisor ends")
+                await_true(lambda: is_left(self.run_dir), 20, "the supervisor ends")
 
     def test_start_fails_when_a_server_is_not_ready_in_time(self):
         self.behave(prefill_0={"never_ready": True})

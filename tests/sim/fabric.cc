@@ -238,9 +238,14 @@ bool FabricPort::Watch(uint64_t id, ByteStream& stream, const Interest& interest
 
 // ---- What the transport tells ------------------------------------------------------------------
 
-// What came over NCCL comes again if its ack was lost with the communicator: that is not read.
+// What came over NCCL comes again if its ack was lost with the communicator: that is not read. If
+// something of the ticket is still landing, nobody can tell from here whether it is that.
 void FabricPort::NoteDamaged(const FrameHeader& frame) {
-  if (carrier_ != nullptr && frame.type == FrameType::kData && HasLanded(frame)) return;
+  const BlockStager::Work work{frame.ticket, /*receiver=*/true};
+  if (carrier_ != nullptr && frame.type == FrameType::kData &&
+      (HasLanded(frame) || carrier_->Busy(work) > 0)) {
+    return;
+  }
   if (auto it = expected_.find(frame.ticket); it != expected_.end()) it->second.damaged = true;
 }
 

@@ -82,6 +82,7 @@ std::string FabricPort::DescribeNccl() const {
 void FabricPort::AddCarrier() {
   const int version = fabric_.NcclVersionOf(options_.transport.incarnation);
   if (version == 0) return;
+  BATON_CHECK(stager_.has_value());  // Else NoteDamaged would take a frame's own bytes for landed.
   gpu_ = std::make_unique<SimGpu>(SimGpu::Parts{.world = world_,
                                                 .host = host_,
                                                 .memory = memory_,

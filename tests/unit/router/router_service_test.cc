@@ -198,14 +198,15 @@ TEST(RouterServiceTest, WhatTurnsSayToClientsIsOneTaskAtATimeOfTheThreadThatTell
   }
   EXPECT_GE(num_tasks, 3);
 
-  sinks.push_back(SubmitLate(service));
+  for (int i = 0; i < 150; ++i) sinks.push_back(SubmitLate(service));
   while (held.num_waiting() == 0) absl::SleepFor(absl::Milliseconds(1));
+  absl::SleepFor(absl::Milliseconds(50));
   held.TakeNoMore();
   sinks.push_back(SubmitLate(service));
   absl::SleepFor(absl::Milliseconds(50));
   EXPECT_FALSE(sinks.back()->ended.HasBeenNotified());  // Not beside what may run there.
   held.RunNext();
-  sinks.back()->ended.WaitForNotification();
+  for (const auto& sink : sinks) sink->ended.WaitForNotification();
   sinks.push_back(SubmitLate(service));
   sinks.back()->ended.WaitForNotification();
   service.Stop();
@@ -219,6 +220,10 @@ TEST(RouterServiceTest, IsNotAliveWhileTheThreadThatTellsClientsStandsStill) {
   const auto sink = SubmitLate(service);
   while (held.num_waiting() == 0) absl::SleepFor(absl::Milliseconds(1));
   while (service.Alive()) {
+  }
+  absl::SleepFor(absl::Milliseconds(50));  // A turn of the node that took long has ended.
+  for (int i = 0; i < 40; ++i, absl::SleepFor(absl::Milliseconds(5))) {
+    ASSERT_FALSE(service.Alive()) << i;
   }
   held.RunNext();
   EXPECT_TRUE(sink->ended.HasBeenNotified());

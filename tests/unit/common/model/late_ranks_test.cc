@@ -268,7 +268,8 @@ TEST_F(LateRanksTest, NoEdgeOfAGraphOrAroundItsLaunchIsSpare) {
   const std::vector<uint64_t> expected = bits_of(cpu);
   for (const Case& bug : cases) {
     int wrong = 0;
-    for (uint64_t seed = 0; seed < 30 && wrong == 0; ++seed) {
+    // By chance, as threads meet: a forgotten wait shows in one of some twenty seeds.
+    for (uint64_t seed = 0; seed < 300 && wrong == 0; ++seed) {
       std::vector<ForgetfulDevice*> devices;
       RunnerOptions options = Options({});
       options.make_device = [&] {
