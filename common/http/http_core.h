@@ -38,7 +38,7 @@ struct ServerCore : std::enable_shared_from_this<ServerCore> {
     if (!stopped) boost::asio::post(executor, std::move(task));
     return !stopped;
   }
-  bool IsOnIoThread() const { return io.get_executor().running_in_this_thread(); }
+  bool IsOnIoThread() { return io.get_executor().running_in_this_thread(); }
 
   // The route of a request; null and the methods that the path has (comma separated, maybe none).
   const Route* FindRoute(const std::string& method, const std::string& path,
@@ -59,7 +59,7 @@ struct ServerCore : std::enable_shared_from_this<ServerCore> {
 
   const ServerOptions options;
   const std::vector<Route> routes;
-  mutable boost::asio::io_context io{1};  // Sockets: many short tasks of one thread.
+  boost::asio::io_context io{1};     // Sockets: many short tasks of one thread.
   boost::asio::io_context handlers;  // Handlers and what they post: may take long.
   PacedTasks handshakes{io};         // Of TLS.
   BodyMeter bodies;
