@@ -120,18 +120,20 @@ Recovery::Rung Recovery::Climb(SequenceState& sequence, Time now) {
   blamed_[{sequence.prefill.worker, sequence.decode.worker}] = now + options_.blame_time;
   if (sequence.handoff_failures == 1) return Rung::kSamePair;
   if (sequence.handoff_failures == 2) {
-    if (sequence.prefill.call != 0 && HasOther(sequence.decode)) return Rung::kOtherDecode;
-    if (HasOther(sequence.prefill)) return Rung::kOtherPrefill;
+    const bool is_kept = sequence.prefill.call != 0;
+    if (is_kept && HasOther(sequence.decode, sequence.prefill)) return Rung::kOtherDecode;
+    if (HasOther(sequence.prefill, sequence.decode)) return Rung::kOtherPrefill;
   }
   return Rung::kDecodeAlone;
 }
 
-// Another worker that could take the side's place.
-bool Recovery::HasOther(const SequenceState::Side& side) const {
+// Another worker that could take the side's place beside the other side, which stays.
+bool Recovery::HasOther(const SequenceState::Side& side, const SequenceState::Side& stays) const {
   const std::vector<WorkerDirectory::Worker>& workers = directory_.workers();
-  const WorkerDirectory::Worker& own = workers[side.worker];
+  const Role role = workers[side.worker].role;
+  const uint64_t pair = workers[stays.worker].pair;
   for (int32_t w = 0; w < static_cast<int32_t>(workers.size()); ++w) {
-    if (w != side.worker && workers[w].role == own.role && workers[w].group == own.group &&
+    if (w != side.worker && workers[w].role == role && workers[w].pair == pair &&
         directory_.Usable(w)) {
       return true;
     }

@@ -59,7 +59,7 @@ class Recovery {
   static bool IsAgain(const SequenceState& sequence) {
     return sequence.moves + sequence.retries > 0;
   }
-  bool HasOther(const SequenceState::Side& side) const;
+  bool HasOther(const SequenceState::Side& side, const SequenceState::Side& stays) const;
 
   const RouterNodeOptions& options_;
   WorkerDirectory& directory_;

@@ -16,10 +16,15 @@ namespace {
 constexpr int kLayerFactor = 20;
 constexpr int kMostHangLimits = 8;
 
-// Workers exchange KV and recover for each other only within one group: all that makes the bits.
+// Workers recover for each other only within one group: all that makes the bits. Releases that
+// speak to the router in different ways may be of one.
 uint64_t GroupOf(const HelloInfo& hello) {
-  return absl::HashOf(hello.protocol_version, hello.numerics_id, hello.layout_digest,
-                      hello.model_digest);
+  return absl::HashOf(hello.numerics_id, hello.layout_digest, hello.model_digest);
+}
+
+// And exchange KV only where their frames are the same.
+uint64_t PairOf(const HelloInfo& hello) {
+  return absl::HashOf(GroupOf(hello), hello.kv_wire_version);
 }
 
 // From `now` on that is what is taken, and nothing else.
@@ -84,6 +89,7 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   if (is_new) w.last_token = w.last_prompt = {};
   w.hello = hello;
   w.group = GroupOf(hello);
+  w.pair = PairOf(hello);
   w.last_progress = now;
   w.stands_since = now;
   w.last_status = now;
@@ -225,6 +231,7 @@ Candidate WorkerDirectory::CandidateOf(int32_t worker) const {
   const int64_t free_blocks = int64_t{w.status.blocks.free} + w.status.blocks.cached;
   return {.worker = worker,
           .group = w.group,
+          .pair = w.pair,
           .incarnation = w.hello.incarnation,
           .pending_tokens = w.pending_tokens + w.others_tokens,
           .capacity_tokens = std::max<int64_t>(1, w.hello.num_blocks * block_size),
@@ -236,19 +243,22 @@ Candidate WorkerDirectory::CandidateOf(int32_t worker) const {
 template <typename Counts>
 std::map<WorkerDirectory::ReachKey, int32_t> WorkerDirectory::ReachOf(Counts counts) const {
   struct Longest {
+    uint64_t group = 0;
     int32_t prefill = 0;
     int32_t decode = 0;
   };
-  std::map<uint64_t, Longest> groups;
+  std::map<uint64_t, Longest> pairs;
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
     if (!counts(i)) continue;
-    Longest& group = groups[workers_[i].group];
-    int32_t& side = workers_[i].role == Role::kPrefill ? group.prefill : group.decode;
-    side = std::max(side, workers_[i].hello.max_model_len);
+    const Worker& w = workers_[i];
+    Longest& longest = pairs[w.pair];
+    longest.group = w.group;
+    int32_t& side = w.role == Role::kPrefill ? longest.prefill : longest.decode;
+    side = std::max(side, w.hello.max_model_len);
   }
   std::map<ReachKey, int32_t> reach;
-  for (const auto& [group, longest] : groups) {
-    for (const uint64_t key : {group, uint64_t{0}}) {
+  for (const auto& [pair_id, longest] : pairs) {
+    for (const uint64_t key : {longest.group, uint64_t{0}}) {
       int32_t& alone = reach[{key, false}];
       alone = std::max(alone, longest.prefill);
       int32_t& pair = reach[{key, true}];
@@ -266,13 +276,13 @@ void WorkerDirectory::UpdateReach(Time now) {
 void WorkerDirectory::UpdateAlone(Time now) {
   std::set<uint64_t> without;
   for (const Worker& w : workers_) {
-    if (w.known) without.insert(w.group);
+    if (w.known) without.insert(w.pair);
   }
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
-    if (workers_[i].role == Role::kPrefill && Usable(i)) without.erase(workers_[i].group);
+    if (workers_[i].role == Role::kPrefill && Usable(i)) without.erase(workers_[i].pair);
   }
   std::erase_if(no_prefill_since_, [&](const auto& item) { return !without.contains(item.first); });
-  for (uint64_t group : without) no_prefill_since_.try_emplace(group, now);
+  for (uint64_t pair : without) no_prefill_since_.try_emplace(pair, now);
   std::map<uint64_t, int32_t> reach;
   for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
     if (AloneFrom(i) == kNever) continue;
@@ -286,7 +296,7 @@ void WorkerDirectory::UpdateAlone(Time now) {
 Time WorkerDirectory::AloneFrom(int32_t worker) const {
   const Worker& w = workers_[worker];
   if (w.role != Role::kDecode || !w.hello.computes_prompts || !Usable(worker)) return kNever;
-  const auto since = no_prefill_since_.find(w.group);
+  const auto since = no_prefill_since_.find(w.pair);
   return since == no_prefill_since_.end() ? kNever : since->second + alone_after_;
 }
 

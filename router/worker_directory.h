@@ -30,7 +30,7 @@ class WorkerDirectory {
     std::string reason = "not connected yet";  // Why it cannot be used, if so.
     HelloInfo hello;
     WorkerStatus status;
-    uint64_t group = 0;
+    uint64_t group = 0, pair = 0;  // As in Candidate.
     // Of this router alone, as in Candidate. This and num_sides outlive the worker: a side that was
     // chosen and not opened yet may name the index until it learns that the worker is gone.
     int64_t pending_tokens = 0;
@@ -144,7 +144,7 @@ class WorkerDirectory {
   bool IsAlias(int32_t worker) const;
   void PromoteAliasOf(Incarnation incarnation);
   // Since when, or from when on, a usable decode worker computes prompts itself; kNever: a prefill
-  // worker of its group is usable, or it cannot.
+  // worker that it pairs with is usable, or it cannot.
   Time AloneFrom(int32_t worker) const;
   // After each change of who is usable.
   void UpdateReach(Time now);
@@ -157,8 +157,8 @@ class WorkerDirectory {
   Time last_look_ = kNever;  // kNever: there was none.
   Time awake_since_{};       // No two looks lay far apart since then.
   std::map<ReachKey, ReachHistory> reach_;  // Of the usable workers.
-  // Groups of known workers without a usable prefill worker: since when, whatever their decode
-  // workers did meanwhile.
+  // By Worker::pair, of known workers without a usable prefill worker: since when, whatever their
+  // decode workers did meanwhile.
   std::map<uint64_t, Time> no_prefill_since_;
   // By group (0 = any): what decode workers of such groups take, those whose time is to come too.
   std::map<uint64_t, ReachHistory> alone_reach_;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/ids.h"
+#include "common/base/protocol_version.h"
 #include "common/base/sampling.h"
 #include "common/base/time.h"
 #include "common/kv_cache/block_types.h"
@@ -19,8 +20,6 @@
 // (proto/baton/v1 mirrors them, common/rpc converts). What a node is told is mail: worker_mail.h,
 // router_mail.h.
 namespace baton {
-
-inline constexpr int32_t kProtocolVersion = 3;
 
 enum class Role : uint8_t { kRouter, kPrefill, kDecode };
 
@@ -153,6 +152,7 @@ using WorkerEvent =
 // What a worker is; constant for one incarnation.
 struct HelloInfo {
   int32_t protocol_version = kProtocolVersion;
+  int32_t kv_wire_version = kKvWireVersion;
   Role role = Role::kPrefill;
   Incarnation incarnation = 0;
   std::string numerics_id;

@@ -391,6 +391,7 @@ void ToProto(const HelloInfo& from, v1::HelloResponse* to) {
   to->set_vocab_size(from.vocab_size);
   to->set_computes_prompts(from.computes_prompts);
   to->set_serves_sessions(from.serves_sessions);
+  to->set_kv_wire_version(from.kv_wire_version);
 }
 
 absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
@@ -401,12 +402,16 @@ absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
     return absl::InvalidArgumentError("numerics_id is empty: must name kernels and dtypes");
   }
   RETURN_IF_ERROR(CheckLabel("numerics_id", from.numerics_id()));
+  const bool tells_kv_wire = from.protocol_version() > 3 || from.kv_wire_version() != 0;
+  const int32_t kv_wire = tells_kv_wire ? from.kv_wire_version() : kKvWireOfProtocol3;
+  RETURN_IF_ERROR(CheckRange("kv_wire_version", kv_wire, 1, 65535));
   RETURN_IF_ERROR(CheckRange("tp_size", from.tp_size(), 1, 1024));
   RETURN_IF_ERROR(CheckRange("block_size", from.block_size(), 1, 65536));
   RETURN_IF_ERROR(CheckRange("num_blocks", from.num_blocks(), 1, kMaxInt32));
   RETURN_IF_ERROR(CheckRange("max_model_len", from.max_model_len(), 1, kMaxInt32 / 2));
   RETURN_IF_ERROR(CheckRange("vocab_size", from.vocab_size(), 1, kMaxInt32 / 2));
   return HelloInfo{.protocol_version = from.protocol_version(),
+                   .kv_wire_version = kv_wire,
                    .role = from.role() == v1::ROLE_PREFILL ? Role::kPrefill : Role::kDecode,
                    .incarnation = from.incarnation(),
                    .numerics_id = from.numerics_id(),

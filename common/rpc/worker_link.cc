@@ -198,10 +198,11 @@ absl::Status WorkerLink::CheckHello(const HelloInfo& hello) const {
         absl::StrCat("a ", RoleName(hello.role), " worker answers where a ",
                      RoleName(options_.address.role), " worker was configured"));
   }
-  if (hello.protocol_version != kProtocolVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("it speaks protocol ", hello.protocol_version,
-                                                      ", this router ", kProtocolVersion,
-                                                      "; update the older one"));
+  const int32_t spoken = hello.protocol_version;
+  if (spoken < OldestSpoken() || spoken > kProtocolVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("it speaks protocol ", spoken,
+                                                      ", this router ", OldestSpoken(), " to ",
+                                                      kProtocolVersion, "; update the older one"));
   }
   return absl::OkStatus();
 }

@@ -248,12 +248,14 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
                                   const v1::HelloRequest* request,
                                   v1::HelloResponse* response) override {
     const int32_t version = request->protocol_version();
-    if (version != 0 && version < kProtocolVersion - 1) {  // 0: a tool, which may look.
-      return FinishUnary(context, absl::FailedPreconditionError(absl::StrCat(
-                                      "protocol_version = ", version, ": this worker speaks ",
-                                      kProtocolVersion, "; update the caller")));
+    if (version != 0 && version < OldestSpoken()) {  // 0: a tool, which may look.
+      return FinishUnary(
+          context, absl::FailedPreconditionError(absl::StrCat(
+                       "protocol_version = ", version, ": this worker speaks ", OldestSpoken(),
+                       " to ", kProtocolVersion, "; update the caller")));
     }
     ToProto(options_.hello, response);
+    if (version != 0) response->set_protocol_version(std::min(version, kProtocolVersion));
     response->set_serves_sessions(options_.serves_sessions);
     Seal(response);
     return FinishUnary(context, absl::OkStatus());

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/crc32c.h"
+#include "common/base/protocol_version.h"
 #include "common/transport/handshake.h"
 #include "common/transport/little_endian.h"
 
@@ -98,7 +99,7 @@ HeaderBytes EncodeHeader(const FrameHeader& header) {
   HeaderBytes bytes{};
   LittleEndianWriter out(bytes);
   out.Put(kMagic);
-  out.Put(kWireVersion);
+  out.Put(static_cast<uint16_t>(kKvWireVersion));
   out.Put(static_cast<uint8_t>(header.type));
   out.Put(static_cast<uint8_t>(header.range.plane));
   out.Put(header.sequence);
@@ -122,9 +123,9 @@ absl::StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte, kHeaderBytes
                                          uint32_t max_data_payload) {
   LittleEndianReader in(bytes);
   if (in.Get<uint32_t>() != kMagic) return absl::InvalidArgumentError("frame magic is not Baton's");
-  if (const uint16_t version = in.Get<uint16_t>(); version != kWireVersion) {
+  if (const uint16_t version = in.Get<uint16_t>(); version != kKvWireVersion) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("frame version is %d, this program speaks %d", version, kWireVersion));
+        absl::StrFormat("frame version is %d, this program speaks %d", version, kKvWireVersion));
   }
   const uint8_t type = in.Get<uint8_t>();
   const uint8_t plane = in.Get<uint8_t>();

@@ -26,7 +26,6 @@
 // a value or a Status.
 namespace baton {
 
-inline constexpr uint16_t kWireVersion = 2;
 inline constexpr size_t kHeaderBytes = 80;
 inline constexpr size_t kTrailerBytes = 8;
 inline constexpr uint32_t kMaxDataPayloadBytes = 1 << 20;

@@ -27,6 +27,8 @@ Json WorkerJson(const WorkerView& worker) {
           {"healthy", worker.healthy},
           {"reason", worker.reason},
           {"alone", worker.alone},
+          {"protocol", worker.hello.protocol_version},
+          {"kv_wire", worker.hello.kv_wire_version},
           {"numerics_id", worker.hello.numerics_id},
           {"tp", worker.hello.tp_size},
           {"blocks",

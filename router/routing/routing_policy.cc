@@ -19,7 +19,7 @@ namespace {
 using Cost = std::array<double, 3>;
 using Costs = std::vector<Cost>;  // Of candidates, in their order.
 
-// Each prefill worker with the cheapest decode worker of its group; of these pairs the one with the
+// Each prefill worker with the cheapest decode worker that it pairs with; of these the one with the
 // cheapest prefill worker. Where no prefill worker is there, the cheapest decode worker.
 std::optional<Route> Cheapest(const RoutingSnapshot& snapshot, const Costs& prefill_costs,
                               const Costs& decode_costs) {
@@ -36,7 +36,7 @@ std::optional<Route> Cheapest(const RoutingSnapshot& snapshot, const Costs& pref
     const Candidate& prefill = snapshot.prefill[p];
     const auto pairs = [&](size_t d) {
       const Route route{prefill.worker, snapshot.decode[d].worker};
-      return snapshot.decode[d].group == prefill.group &&
+      return snapshot.decode[d].pair == prefill.pair &&
              std::ranges::find(snapshot.blamed, route) == snapshot.blamed.end();
     };
     const auto decode = std::ranges::find_if(by_cost, pairs);

@@ -17,13 +17,14 @@ struct RouteNeed {
   bool needs_decode = true;
   bool wants_scores = false;  // Of the prompt, which prefill workers alone give.
   bool alone = false;  // No prefill worker: the decode worker computes the prompt itself.
-  uint64_t group = 0;  // Only workers of this compatibility group; 0 = any.
+  uint64_t group = 0;  // Only workers of this group, as in Candidate; 0 = any.
 };
 
 // One worker that could take a sequence now, as the router knows it.
 struct Candidate {
   int32_t worker = 0;           // Index in the router's list.
-  uint64_t group = 0;           // Compatibility group; only equal groups pair.
+  uint64_t group = 0;           // Of workers that compute the same bits.
+  uint64_t pair = 0;            // Of workers of one group; only equal ones exchange KV.
   uint64_t incarnation = 0;
   int64_t pending_tokens = 0;   // Prefill: prompt tokens assigned and not computed yet, by all
                                 // routers. Decode: prompt and answer tokens of live sequences.

@@ -98,6 +98,11 @@ class EmulatedTest(unittest.TestCase):
                                           for digests in (False, True))
         return cls.known
 
+    def loaded(self, cluster):
+        return next(l for l in cluster.log("decode-0").splitlines() if "model loaded" in l)
+
+
+class BitsTest(EmulatedTest):
     def test_prefix_hit_changes_no_bit(self):
         self.reference()
         self.assertEqual(self.cached, self.known)
@@ -149,6 +154,122 @@ class EmulatedTest(unittest.TestCase):
         self.assertGreater(certain, 0, "nothing was compared")
         self.assertEqual(ids[:certain], case["greedy_ids"][:certain])
 
+    def test_ranks_on_gpus_hand_over_to_one_and_one_to_them_with_the_bits_of_one(self):
+        expected = self.reference()
+        for graphs, options in (
+                (0, dict(tp_prefill=2, tp_decode=1)),
+                (4, dict(tp_prefill=1, tp_decode=2, device="cuda:1", gpu_graphs="on",
+                         chunk_tokens=7))):  # Steps of at most 7 rows.
+            os.environ["BATON_EMULATED_GPU"] = f"{FAST} devices=3"
+            with self.subTest(**options), self.cluster("emulated-ranks", **options) as cluster:
+                self.assertEqual({w["role"]: w["tp"] for w in cluster.workers()},
+                                 {"prefill": options["tp_prefill"], "decode": options["tp_decode"]})
+                self.assertEqual(answers_of(cluster), expected)
+                url = cluster.workers("decode")[0]["metrics_url"]
+                self.assertGreater(metric_sum(url, "baton_handoffs_total"), 0)
+                self.assertIn(f"graphs={graphs}", self.loaded(cluster))
+                self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
+
+    def test_doctor_shows_the_gpus_that_workers_see(self):
+        for emulated, shows in (
+                ("memory=2147483648",
+                 ("ok   GPU 0      emulated sm_90, sm_90, 2.0 GiB free of 2.0 GiB",
+                  "knows CUDA 13.0, emulated")),
+                ("arch=sm80 memory=1073741824", ("emulated sm_80, sm_80, 1.0 GiB free",)),
+                ("arch=sm75", ("!!   GPU 0      emulated sm_75", "sm_80 is needed")),
+                ("devices=2 arch=sm90,sm80", ("ok   GPU 0      emulated sm_90",
+                                              "ok   GPU 1      emulated sm_80")),
+                ("devices=0", ("!!   GPU driver", "shows no GPU")),
+                ("driver=12020", ("!!   GPU driver knows CUDA 12.2", "CUDA 13 is needed")),
+                ("driver=0", ("!!   GPU driver no NVIDIA driver, emulated", "580 or later"))):
+            with self.subTest(emulated):
+                done = subprocess.run([BIN / "baton", "doctor"], capture_output=True, text=True,
+                                      env={**os.environ, "BATON_EMULATED_GPU": emulated}, timeout=60)
+                for text in (*shows, "--device auto takes cpu: the GPU is emulated"):
+                    self.assertIn(text, done.stdout)
+                self.assertEqual(done.returncode, 1 if "!!" in done.stdout else 0)
+
+    def test_doctor_tells_which_nccl_is_found_though_it_has_no_gpu_itself(self):
+        library = BIN.parent / "kernels/emulation/nccl/libnccl_emulated.so"
+        done = subprocess.run([BIN / "baton", "doctor"], capture_output=True, text=True,
+                              env={**os.environ, "BATON_NCCL_LIBRARY": str(library)}, timeout=60)
+        self.assertIn(f"ok   NCCL       2.23.4 ({library})", done.stdout)
+
+    def nccl(self, faults=""):
+        """Workers find the emulated NCCL from now on."""
+        library = BIN.parent / "kernels/emulation/nccl/libnccl_emulated.so"
+        for name, value in (("BATON_NCCL_LIBRARY", str(library)), ("BATON_EMULATED_NCCL", faults)):
+            os.environ[name] = value
+            self.addCleanup(os.environ.pop, name, None)
+
+    def carried(self, cluster):
+        """Bytes that decode workers have taken over NCCL, and over TCP."""
+        return [sum(metric_sum(w["metrics_url"], "baton_kv_transport_bytes_accepted_total",
+                               transport=transport) for w in cluster.workers("decode"))
+                for transport in ("nccl", "tcp")]
+
+    def ask_until_nccl(self, cluster, number):
+        """The answers of so many requests in a row whose K/V went over NCCL alone. The pair is made
+        beside the first requests, and made again if the machine was too busy for it."""
+        deadline = time.monotonic() + 200
+        while time.monotonic() < deadline:
+            before = self.carried(cluster)
+            ask(cluster, REQUESTS[0])
+            if self.carried(cluster)[0] == before[0]:
+                continue
+            before = self.carried(cluster)
+            answers = [ask(cluster, request) for request in REQUESTS[1:1 + number]]
+            after = self.carried(cluster)
+            if after[0] > before[0] and after[1] == before[1]:
+                return answers
+        self.fail(f"K/V does not go over NCCL: {cluster.log('decode-0')[-2000:]}")
+
+    def test_kv_over_nccl_gives_the_bits_of_tcp(self):
+        expected = self.reference()[1:4]
+        self.nccl()
+        with self.cluster(kv_transport="nccl") as cluster:
+            self.assertEqual(self.ask_until_nccl(cluster, 3), expected)
+            for role in ("prefill", "decode"):
+                self.assertIn("K/V goes over NCCL", cluster.log(f"{role}-0"))
+                url = cluster.workers(role)[0]["metrics_url"]
+                self.assertEqual(metric_sum(url, "baton_kv_links", transport="nccl"), 1)
+            self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
+
+    def test_auto_takes_the_cpu_and_says_why(self):
+        with self.cluster(device="auto") as cluster:
+            line = next(l for l in cluster.log("decode-0").splitlines() if "the CPU computes" in l)
+            self.assertIn("the GPU is emulated", line)
+            self.assertNotIn("emulated", self.loaded(cluster))
+
+    def test_pool_is_what_the_fraction_of_the_memory_leaves(self):
+        expected = self.reference()
+        memory = 256_000_000
+        os.environ["BATON_EMULATED_GPU"] = f"{FAST} memory={memory}"
+        with self.cluster(num_blocks=None, gpu_memory_fraction=0.8) as cluster:
+            share = 0.4 * memory  # Of one of two workers.
+            taken = 32 * 2**20 + 6_000_000  # Scratch and weights, at least.
+            line = self.loaded(cluster)
+            pool = int(line.split("pool_bytes=")[1].split()[0])
+            self.assertTrue(share / 4 < pool < share - taken, pool)
+            url = cluster.workers("decode")[0]["metrics_url"]
+            used = metric_sum(url, "baton_device_memory_used_bytes")
+            self.assertTrue(pool + taken < used < share, used)
+            self.assertEqual(metric_sum(url, "baton_device_memory_bytes"), memory)
+            self.assertEqual(ask(cluster, REQUESTS[0]), expected[0])
+            self.assertGreater(metric_sum(url, "baton_device_busy_seconds_total"), 0)
+
+    def test_cpu_and_gpu_have_different_numerics_ids_by_which_workers_pair(self):
+        ids = set()
+        for device in ("cuda", "cpu"):
+            with self.cluster(device=device) as cluster:
+                ids.add(self.numerics(cluster))
+        self.assertEqual(len(ids), 2)
+
+    def numerics(self, cluster):
+        return self.loaded(cluster).split('numerics="')[1].split('"')[0]
+
+
+class FaultsTest(EmulatedTest):
     def test_killed_decode_worker_costs_no_token(self):
         request = dict(REQUESTS[2], max_tokens=1500 if on_a_gpu() else 50)
         blocks = 128 if on_a_gpu() else NUM_BLOCKS
@@ -262,22 +383,6 @@ class EmulatedTest(unittest.TestCase):
                     return
         self.fail("no device was lost: the claim was not tried")
 
-    def test_ranks_on_gpus_hand_over_to_one_and_one_to_them_with_the_bits_of_one(self):
-        expected = self.reference()
-        for graphs, options in (
-                (0, dict(tp_prefill=2, tp_decode=1)),
-                (4, dict(tp_prefill=1, tp_decode=2, device="cuda:1", gpu_graphs="on",
-                         chunk_tokens=7))):  # Steps of at most 7 rows.
-            os.environ["BATON_EMULATED_GPU"] = f"{FAST} devices=3"
-            with self.subTest(**options), self.cluster("emulated-ranks", **options) as cluster:
-                self.assertEqual({w["role"]: w["tp"] for w in cluster.workers()},
-                                 {"prefill": options["tp_prefill"], "decode": options["tp_decode"]})
-                self.assertEqual(answers_of(cluster), expected)
-                url = cluster.workers("decode")[0]["metrics_url"]
-                self.assertGreater(metric_sum(url, "baton_handoffs_total"), 0)
-                self.assertIn(f"graphs={graphs}", self.loaded(cluster))
-                self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
-
     def test_lost_device_of_a_rank_ends_its_process_and_costs_no_request(self):
         expected = self.reference()
         os.environ["BATON_EMULATED_GPU"] = f"{FAST} devices=2 lose=3000"
@@ -287,107 +392,6 @@ class EmulatedTest(unittest.TestCase):
                 if re.search("decode.*exit code 70", cluster.log("baton-up")):
                     return
         self.fail("no device was lost: the claim was not tried")
-
-    def test_doctor_shows_the_gpus_that_workers_see(self):
-        for emulated, shows in (
-                ("memory=2147483648",
-                 ("ok   GPU 0      emulated sm_90, sm_90, 2.0 GiB free of 2.0 GiB",
-                  "knows CUDA 13.0, emulated")),
-                ("arch=sm80 memory=1073741824", ("emulated sm_80, sm_80, 1.0 GiB free",)),
-                ("arch=sm75", ("!!   GPU 0      emulated sm_75", "sm_80 is needed")),
-                ("devices=2 arch=sm90,sm80", ("ok   GPU 0      emulated sm_90",
-                                              "ok   GPU 1      emulated sm_80")),
-                ("devices=0", ("!!   GPU driver", "shows no GPU")),
-                ("driver=12020", ("!!   GPU driver knows CUDA 12.2", "CUDA 13 is needed")),
-                ("driver=0", ("!!   GPU driver no NVIDIA driver, emulated", "580 or later"))):
-            with self.subTest(emulated):
-                done = subprocess.run([BIN / "baton", "doctor"], capture_output=True, text=True,
-                                      env={**os.environ, "BATON_EMULATED_GPU": emulated}, timeout=60)
-                for text in (*shows, "--device auto takes cpu: the GPU is emulated"):
-                    self.assertIn(text, done.stdout)
-                self.assertEqual(done.returncode, 1 if "!!" in done.stdout else 0)
-
-    def test_doctor_tells_which_nccl_is_found_though_it_has_no_gpu_itself(self):
-        library = BIN.parent / "kernels/emulation/nccl/libnccl_emulated.so"
-        done = subprocess.run([BIN / "baton", "doctor"], capture_output=True, text=True,
-                              env={**os.environ, "BATON_NCCL_LIBRARY": str(library)}, timeout=60)
-        self.assertIn(f"ok   NCCL       2.23.4 ({library})", done.stdout)
-
-    def nccl(self, faults=""):
-        """Workers find the emulated NCCL from now on."""
-        library = BIN.parent / "kernels/emulation/nccl/libnccl_emulated.so"
-        for name, value in (("BATON_NCCL_LIBRARY", str(library)), ("BATON_EMULATED_NCCL", faults)):
-            os.environ[name] = value
-            self.addCleanup(os.environ.pop, name, None)
-
-    def carried(self, cluster):
-        """Bytes that decode workers have taken over NCCL, and over TCP."""
-        return [sum(metric_sum(w["metrics_url"], "baton_kv_transport_bytes_accepted_total",
-                               transport=transport) for w in cluster.workers("decode"))
-                for transport in ("nccl", "tcp")]
-
-    def ask_until_nccl(self, cluster, number):
-        """The answers of so many requests in a row whose K/V went over NCCL alone. The pair is made
-        beside the first requests, and made again if the machine was too busy for it."""
-        deadline = time.monotonic() + 200
-        while time.monotonic() < deadline:
-            before = self.carried(cluster)
-            ask(cluster, REQUESTS[0])
-            if self.carried(cluster)[0] == before[0]:
-                continue
-            before = self.carried(cluster)
-            answers = [ask(cluster, request) for request in REQUESTS[1:1 + number]]
-            after = self.carried(cluster)
-            if after[0] > before[0] and after[1] == before[1]:
-                return answers
-        self.fail(f"K/V does not go over NCCL: {cluster.log('decode-0')[-2000:]}")
-
-    def test_kv_over_nccl_gives_the_bits_of_tcp(self):
-        expected = self.reference()[1:4]
-        self.nccl()
-        with self.cluster(kv_transport="nccl") as cluster:
-            self.assertEqual(self.ask_until_nccl(cluster, 3), expected)
-            for role in ("prefill", "decode"):
-                self.assertIn("K/V goes over NCCL", cluster.log(f"{role}-0"))
-                url = cluster.workers(role)[0]["metrics_url"]
-                self.assertEqual(metric_sum(url, "baton_kv_links", transport="nccl"), 1)
-            self.assertEqual(cluster.await_quiet(NUM_BLOCKS), [])
-
-    def test_auto_takes_the_cpu_and_says_why(self):
-        with self.cluster(device="auto") as cluster:
-            line = next(l for l in cluster.log("decode-0").splitlines() if "the CPU computes" in l)
-            self.assertIn("the GPU is emulated", line)
-            self.assertNotIn("emulated", self.loaded(cluster))
-
-    def test_pool_is_what_the_fraction_of_the_memory_leaves(self):
-        expected = self.reference()
-        memory = 256_000_000
-        os.environ["BATON_EMULATED_GPU"] = f"{FAST} memory={memory}"
-        with self.cluster(num_blocks=None, gpu_memory_fraction=0.8) as cluster:
-            share = 0.4 * memory  # Of one of two workers.
-            taken = 32 * 2**20 + 6_000_000  # Scratch and weights, at least.
-            line = self.loaded(cluster)
-            pool = int(line.split("pool_bytes=")[1].split()[0])
-            self.assertTrue(share / 4 < pool < share - taken, pool)
-            url = cluster.workers("decode")[0]["metrics_url"]
-            used = metric_sum(url, "baton_device_memory_used_bytes")
-            self.assertTrue(pool + taken < used < share, used)
-            self.assertEqual(metric_sum(url, "baton_device_memory_bytes"), memory)
-            self.assertEqual(ask(cluster, REQUESTS[0]), expected[0])
-            self.assertGreater(metric_sum(url, "baton_device_busy_seconds_total"), 0)
-
-    def test_cpu_and_gpu_have_different_numerics_ids_by_which_workers_pair(self):
-        ids = set()
-        for device in ("cuda", "cpu"):
-            with self.cluster(device=device) as cluster:
-                ids.add(self.numerics(cluster))
-        self.assertEqual(len(ids), 2)
-
-    def loaded(self, cluster):
-        return next(l for l in cluster.log("decode-0").splitlines() if "model loaded" in l)
-
-    def numerics(self, cluster):
-        return self.loaded(cluster).split('numerics="')[1].split('"')[0]
 
 
 if __name__ == "__main__":

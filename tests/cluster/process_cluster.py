@@ -81,6 +81,7 @@ class Server:
 
     def __init__(self, cluster, role, index, arguments):
         self.cluster, self.role = cluster, role
+        self.bin = cluster.bin  # Of its next life.
         self.name = role if role == "router" else f"{role}-{index}"
         self.arguments = arguments
         self.ports = ["--http-port", "0", "--grpc-port", "0"] if role == "router" else []
@@ -118,7 +119,7 @@ class Server:
             log.write(f"---- life {self.lives} {fail_point or ''}\n".encode())
             log.flush()
             self.process = subprocess.Popen(
-                [self.cluster.bin / f"baton-{self.role}", *self.arguments, *self.ports,
+                [self.bin / f"baton-{self.role}", *self.arguments, *self.ports,
                  "--ready-file", ready_file], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env=environment)
 

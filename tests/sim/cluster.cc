@@ -72,6 +72,7 @@ void Cluster::BuildHosts(uint64_t seed) {
             .finish_together = is_prefill ? scenario_.finish_together : 0,
             .swap_blocks = is_prefill ? 0 : scenario_.swap_blocks,
             .token_time = scenario_.token_time,
+            .upgrades = scenario_.upgrades,
             .violation = violation,
             .cancel = [this](const SequenceId& sequence) { CancelSequence(sequence); }}));
   }
@@ -142,6 +143,7 @@ bool Cluster::HasHealthyPair(int router) const {
     if (prefill->role() != Role::kPrefill || !usable(prefill)) continue;
     for (const auto& decode : workers_) {
       if (decode->role() == Role::kDecode && usable(decode) &&
+          prefill->Hello().kv_wire_version == decode->Hello().kv_wire_version &&
           !fabric_.Blocked(prefill->column(), decode->column()) &&
           !fabric_.Blocked(decode->column(), prefill->column())) {
         return true;

@@ -43,6 +43,7 @@ void RouterLedger::OnMail(const RouterMail& mail, Time now) {
     refused_.erase(up->worker);
     gone_.erase(running);
     worker_of_[running] = up->worker;
+    kv_wire_of_[running] = up->hello.kv_wire_version;
   } else if (auto* news = std::get_if<WorkerStatusChanged>(&mail)) {
     if (running_[news->worker] == news->status.incarnation) refused_.erase(news->worker);
   } else if (auto* down = std::get_if<WorkerDown>(&mail)) {
@@ -157,6 +158,13 @@ void RouterLedger::Ask(Account& account, Time now) {
   ++account.starts;
 }
 
+// 0: no prefill worker.
+void RouterLedger::CheckPair(Incarnation prefill, Incarnation decode) {
+  if (prefill != 0 && kv_wire_of_[prefill] != kv_wire_of_[decode]) {
+    Violate("a decode worker is asked to take K/V in frames that it does not know");
+  }
+}
+
 void RouterLedger::OnOpenDecode(CallId call, int32_t worker, const DecodeRequest& request,
                                 Time now) {
   Account& account = accounts_[request.sequence.counter];
@@ -166,6 +174,8 @@ void RouterLedger::OnOpenDecode(CallId call, int32_t worker, const DecodeRequest
     Violate("a worker is asked again right after it refused");
   }
   if (account.decode.open()) Violate("a second Decode call beside an open one");
+  const Incarnation before = account.decode.incarnation;
+  totals_.crossed += before != 0 && kv_wire_of_[before] != kv_wire_of_[request.worker] ? 1 : 0;
   account.decode = {.call = call,
                     .worker = worker,
                     .incarnation = request.worker,
@@ -174,7 +184,8 @@ void RouterLedger::OnOpenDecode(CallId call, int32_t worker, const DecodeRequest
   account.num_seen = std::max(account.num_seen, request.prompt_length);
   account.next_incarnation = request.prefill;
   account.next_prefill = request.prefill == 0 ? -1 : worker_of_[request.prefill];
-  is_alone_ |= request.compute_prompt;
+  if (request.compute_prompt) alone_ = worker;
+  CheckPair(request.prefill, request.worker);
   totals_.alone += request.compute_prompt ? 1 : 0;
   account.is_fresh = !account.prefill.open();
   if (account.is_fresh) account.failed.clear();
@@ -212,6 +223,7 @@ void RouterLedger::OnRebind(CallId call, const RebindRequest& request, Time now)
   Account* account = Find(call);
   if (account == nullptr) return Violate("a Rebind of a call that is not open");
   account->attempt = request.attempt;
+  CheckPair(request.prefill, account->decode.incarnation);
   account->next_incarnation = request.prefill;
   account->next_prefill = request.prefill == 0 ? -1 : worker_of_[request.prefill];
   account->is_rebound = request.prefill != 0;
@@ -272,16 +284,17 @@ void RouterLedger::EndHold(Account& account, Duration late, Time now) {
   if (held > limit) Violate("a side is held for longer than the limit");
 }
 
-// A hold begins with a failure or a refusal.
+// A hold begins with a failure or a refusal. One may end and another begin in the same event: a
+// reservation is answered, and the prefill worker that it names has been lost meanwhile.
 void RouterLedger::NoteHold(Account& account, bool is_late, Time now) {
-  const bool is_held = account.held_since != kNever;
-  if (is_held && account.hold_noted == kNever) {
+  if (account.hold_noted != kNever && account.held_since > account.hold_noted) {
+    const Duration late = now - account.hold_noted - options_.hold_limit - options_.answer_limit;
+    EndHold(account, is_late ? std::max(late, Duration::zero()) : Duration::zero(), now);
+  }
+  if (account.held_since != kNever && account.hold_noted == kNever) {
     account.hold_noted = now;
     ++totals_.holds;
     if (++account.holds > account.causes) Violate("a side is held and nothing had failed");
-  } else if (!is_held && account.hold_noted != kNever) {
-    const Duration late = now - account.hold_noted - options_.hold_limit - options_.answer_limit;
-    EndHold(account, is_late ? std::max(late, Duration::zero()) : Duration::zero(), now);
   }
 }
 

@@ -55,7 +55,8 @@ class RouterLedger {
     // KV was gone or could not be handed over.
     int64_t asked_again = 0;
     int64_t may_ask_again = 0;
-    int64_t alone = 0;  // Prompts that decode workers were asked to compute from the start.
+    int64_t alone = 0;    // Prompts that decode workers were asked to compute from the start.
+    int64_t crossed = 0;  // Answers that went on in a pair of another release.
     Totals& operator+=(const Totals& other) {
       starts += other.starts;
       may_start += other.may_start;
@@ -65,6 +66,7 @@ class RouterLedger {
       asked_again += other.asked_again;
       may_ask_again += other.may_ask_again;
       alone += other.alone;
+      crossed += other.crossed;
       return *this;
     }
   };
@@ -162,10 +164,11 @@ class RouterLedger {
   bool MayFail(const Account& account) const;
   void OnEvent(const WorkerEventReceived& received);
   void CheckAlone(const RouterView& view, Time now);
+  void CheckPair(Incarnation prefill, Incarnation decode);
   void NoteFences(const RouterView& view);
   void NoteGivenUp(const RouterAudit& audit, const RouterCounters& counters, Time now);
   void NoteRungs(const RouterAudit& audit, const RouterCounters& counters, Time now);
-  bool HasOther(const RouterView& view, int32_t than) const;
+  bool HasOther(const RouterView& view, int32_t than, int32_t stays) const;
   void CheckRung(const Account& account, const RouterView& view);
   void CheckKept(Account& account);
   void NoteAsked(uint64_t counter);
@@ -186,6 +189,7 @@ class RouterLedger {
   std::map<uint64_t, Account> accounts_;  // By counter.
   std::map<CallId, uint64_t> calls_;      // Open ones -> counter.
   std::map<Incarnation, int32_t> worker_of_;
+  std::map<Incarnation, int32_t> kv_wire_of_;
   std::set<Incarnation> gone_;  // Said to be down, or another process has come in its place.
   std::map<int32_t, Incarnation> running_;
   std::map<int32_t, int64_t> connections_;  // How many there were to each worker.
@@ -200,8 +204,8 @@ class RouterLedger {
   bool has_fenced_ = false;
   std::vector<Pair> climbed_;
   uint64_t reserved_ = 0;  // Answered, and no prefill worker asked yet.
-  bool is_alone_ = false;  // A decode worker was asked to compute a prompt.
-  Time no_prefill_since_ = kNever;  // No prefill worker is healthy.
+  int32_t alone_ = -1;     // The decode worker that was asked to compute a prompt.
+  std::map<int32_t, Time> no_prefill_since_;  // By K/V frames: no healthy prefill worker has them.
 
   RouterCounters last_;
   std::string violation_;

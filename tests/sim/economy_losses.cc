@@ -9,12 +9,21 @@ namespace baton::sim {
 
 // Decode workers compute prompts when there was no prefill worker for a while, and not before.
 void RouterLedger::CheckAlone(const RouterView& view, Time now) {
-  const bool has_prefill = std::ranges::any_of(view.workers, [](const WorkerView& worker) {
-    return worker.role == Role::kPrefill && worker.healthy;
-  });
-  no_prefill_since_ = has_prefill ? kNever : std::min(no_prefill_since_, now);
-  if (!std::exchange(is_alone_, false)) return;
-  if (has_prefill || now - no_prefill_since_ < options_.alone_after) {
+  std::set<int32_t> prefill, decode;  // Which frames healthy workers know.
+  for (const WorkerView& worker : view.workers) {
+    const int32_t wire = worker.hello.kv_wire_version;
+    if (worker.healthy) (worker.role == Role::kPrefill ? prefill : decode).insert(wire);
+    no_prefill_since_.try_emplace(wire, now);
+  }
+  for (auto& [wire, since] : no_prefill_since_) {
+    since = prefill.contains(wire) ? kNever : std::min(since, now);
+  }
+  const int32_t alone = std::exchange(alone_, -1);
+  if (alone < 0) return;
+  const Time since = no_prefill_since_.at(view.workers[alone].hello.kv_wire_version);
+  const bool has_pair =
+      std::ranges::any_of(prefill, [&](int32_t wire) { return decode.contains(wire); });
+  if (has_pair || since == kNever || now - since < options_.alone_after) {
     Violate("a decode worker is to compute a prompt that a prefill worker could, or soon can");
   }
 }
@@ -102,11 +111,13 @@ void RouterLedger::NoteRungs(const RouterAudit& audit, const RouterCounters& cou
   if (rungs > 0) Violate("a rung is climbed without a failure of the running attempt");
 }
 
-// Another worker that could take its place.
-bool RouterLedger::HasOther(const RouterView& view, int32_t than) const {
+// Another worker that could take its place beside the one that stays.
+bool RouterLedger::HasOther(const RouterView& view, int32_t than, int32_t stays) const {
+  const int32_t wire = view.workers[stays].hello.kv_wire_version;
   for (int32_t w = 0; w < static_cast<int32_t>(view.workers.size()); ++w) {
     const auto& worker = view.workers[w];
-    if (w != than && worker.role == view.workers[than].role && worker.healthy) return true;
+    const bool pairs = worker.healthy && worker.hello.kv_wire_version == wire;
+    if (w != than && worker.role == view.workers[than].role && pairs) return true;
   }
   return false;
 }
@@ -126,11 +137,12 @@ void RouterLedger::CheckRung(const Account& account, const RouterView& view) {
   }
   const bool may_choose = account.failed.size() == 2;
   const bool was_kept = account.prefill.open() || account.drops_prefill;
-  if (may_choose && was_kept && HasOther(view, account.climbed->second)) {
+  const auto [prefill, decode] = *account.climbed;
+  if (may_choose && was_kept && HasOther(view, decode, prefill)) {
     if (!account.drops_decode || account.drops_prefill) {
       Violate("kept KV is not sent to another decode worker");
     }
-  } else if (may_choose && HasOther(view, account.climbed->first)) {
+  } else if (may_choose && HasOther(view, prefill, decode)) {
     if (account.drops_decode || is_alone) Violate("no other prefill worker is asked");
   } else if (!is_alone) {
     Violate("the last rung is another");

@@ -130,7 +130,11 @@ void RouterHost::OnSnapshot(const RoutingSnapshot& snapshot) {
       }
     }
   }
-  if (expects_idle_ && snapshot.prefill.size() + snapshot.decode.size() != options_.roles.size()) {
+  if (!expects_idle_) return;
+  // Where no two workers pair, decode workers serve alone.
+  const auto num_decode = std::ranges::count(options_.roles, Role::kDecode);
+  const size_t all = snapshot.alone ? num_decode : options_.roles.size();
+  if (snapshot.prefill.size() + snapshot.decode.size() != all) {
     options_.violation("an idle worker is no candidate");
   }
 }

@@ -130,6 +130,8 @@ Scenario DrawScenario(uint64_t seed) {
   if (s.has_faults() && random.Below(6) == 0) {
     s.prefill_away = std::chrono::milliseconds(1000 + random.Below(7000));
   }
+  Random releases(Random::Mix(seed ^ 0x4E1E));
+  if (s.has_faults() && releases.Below(6) == 0) s.upgrades = releases.Next();
   return s;
 }
 

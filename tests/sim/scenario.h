@@ -56,6 +56,7 @@ struct Scenario {
   bool staged = false;         // Pools are reached by way of a stager, as a device's.
   bool nccl = false;           // And most of them by NCCL.
   Duration prefill_away{};     // Once, so long, all prefill workers are gone.
+  uint64_t upgrades = 0;       // Of workers as they restart, by this seed; 0: none.
   double clock_skew = 0;       // At most, of a node's clock.
   double cancel_rate = 0;
   double stop_rate = 0;  // Of choices that the client stops.

@@ -132,9 +132,9 @@ struct Sum {
     const RouterLedger::Totals& r = router_economy;
     const WorkerLedger::Totals& w = workers.economy;
     std::printf(
-        "starts %ld of at most %ld, on D alone %ld; holds %ld, held ms %ld of at most %ld; "
-        "tokens asked for again %ld of at most %ld\n",
-        r.starts, r.may_start, r.alone, r.holds, r.held_ms, r.may_hold_ms, r.asked_again,
+        "starts %ld of at most %ld, on D alone %ld, in another release %ld; holds %ld, held ms %ld "
+        "of at most %ld; tokens asked for again %ld of at most %ld\n",
+        r.starts, r.may_start, r.alone, r.crossed, r.holds, r.held_ms, r.may_hold_ms, r.asked_again,
         r.may_ask_again);
     std::printf(
         "tokens computed %ld, of those again %ld of at most %ld; swapped out %ld, back %ld, found "
@@ -168,7 +168,7 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
         sum.workers.revoked,       sum.workers.rebinds,     sum.workers.sends,
         sum.workers.computed_here, sum.routers.moves,       sum.routers.retries,
         sum.routers.hung_workers,  sum.routers.unanswered,  sum.router_economy.holds,
-        sum.router_economy.asked_again, sum.router_economy.alone,
+        sum.router_economy.asked_again, sum.router_economy.alone, sum.router_economy.crossed,
         economy.recomputed,        economy.swapped_back,    economy.found_cached,
         economy.ended_moving_out,  economy.ended_moving_in, economy.ended_without_row,
         sum.staged.gathers,        sum.staged.scatters,     sum.staged.refused,

@@ -162,8 +162,13 @@ void WorkerHost::CloseCalls() {
   }
 }
 
+// A process that takes the place of one that has gone may be of the next release, and again of
+// this.
 HelloInfo WorkerHost::Hello() const {
-  return {.role = options_.role,
+  const bool is_next = options_.upgrades != 0 && epoch() > 1 &&
+                       Random::Mix(options_.upgrades ^ incarnation_) % 2 == 0;
+  return {.kv_wire_version = kKvWireVersion + (is_next ? 1 : 0),
+          .role = options_.role,
           .incarnation = incarnation_,
           .numerics_id = process_->model.numerics_id,
           .layout_digest = LayoutDigest(process_->model.layout),

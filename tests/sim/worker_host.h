@@ -34,6 +34,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int32_t finish_together = 0;
     int32_t swap_blocks = 0;
     Duration token_time{};
+    uint64_t upgrades = 0;  // As Scenario.
     std::function<void(std::string)> violation;
     std::function<void(SequenceId)> cancel;  // Its client gives up.
   };

@@ -24,9 +24,11 @@ class RecoveryTest : public testing::Test {
     for (int32_t w = 0; w < 4; ++w) Up(w, 100 + w);
     now_ += seconds(1);
   }
-  void Up(int32_t worker, Incarnation incarnation, const std::string& numerics = "") {
+  void Up(int32_t worker, Incarnation incarnation, const std::string& numerics = "",
+          int32_t kv_wire = kKvWireVersion) {
     directory_.OnUp(worker,
-                    {.role = directory_.at(worker).role,
+                    {.kv_wire_version = kv_wire,
+                     .role = directory_.at(worker).role,
                      .incarnation = incarnation,
                      .numerics_id = numerics,
                      .block_size = 16,
@@ -217,14 +219,15 @@ TEST_F(RecoveryTest, AStartBeginsOnTheFirstRung) {
   EXPECT_EQ(Climb(sequence), Rung::kSamePair);
 }
 
-TEST_F(RecoveryTest, AWorkerOfAnotherGroupIsNoOther) {
-  Up(2, 102, "else");
-  ASSERT_NE(directory_.at(2).group, directory_.at(1).group);
+TEST_F(RecoveryTest, AWorkerThatDoesNotPairIsNoOther) {
   directory_.OnDown(3, "gone", now_);
-  SequenceState& sequence = sequences_.New();
-  Climb(sequence);
-  sequence.prefill.call = 6;
-  EXPECT_EQ(Climb(sequence), Rung::kDecodeAlone);
+  for (const bool is_of_other_bits : {true, false}) {
+    Up(2, 102, is_of_other_bits ? "else" : "", is_of_other_bits ? kKvWireVersion : 99);
+    SequenceState& sequence = sequences_.New();
+    Climb(sequence);
+    sequence.prefill.call = 6;
+    EXPECT_EQ(Climb(sequence), Rung::kDecodeAlone);
+  }
 }
 
 TEST_F(RecoveryTest, BlameWearsOffAndIsRenewed) {

@@ -120,6 +120,44 @@ TEST_F(WorkerDirectoryTest, WorkersThatComputeOtherBitsDoNotPair) {
   }
 }
 
+// Two releases beside each other: 0 and 2 of this, 1 and 3 of the next, whose frames are others.
+TEST_F(WorkerDirectoryTest, ReleasesThatComputeTheSameBitsRecoverForEachOtherAndPairWithinEach) {
+  const auto up = [this](int32_t worker, int64_t ms) {
+    HelloInfo hello = Hello(worker < 2 ? Role::kPrefill : Role::kDecode, 10 + worker);
+    hello.protocol_version = worker % 2 == 1 ? kProtocolVersion : OldestSpoken();
+    hello.kv_wire_version += worker % 2;
+    directory_.OnUp(worker, hello, At(ms));
+  };
+  RouteNeed bound = kNeed;
+  up(0, 0);
+  up(3, 1);
+  bound.group = directory_.at(0).group;
+  EXPECT_EQ(directory_.at(3).group, bound.group);
+  EXPECT_FALSE(directory_.HasPair(bound)) << "they cannot exchange K/V";
+  up(2, 2);
+  EXPECT_TRUE(directory_.HasPair(bound));
+  up(1, 3);
+  directory_.OnDown(0, "upgraded", At(4));
+  EXPECT_TRUE(directory_.HasPair(bound)) << "what the other pair has begun, 1 and 3 go on with";
+  const RoutingSnapshot snapshot = Snapshot(bound, 5);
+  ASSERT_EQ(snapshot.decode.size(), 2u);
+  EXPECT_EQ(snapshot.prefill.at(0).pair, snapshot.decode[1].pair);
+  EXPECT_NE(snapshot.prefill.at(0).pair, snapshot.decode[0].pair);
+}
+
+TEST_F(WorkerDirectoryTest, ADecodeWorkerWithoutAPrefillWorkerOfItsFramesServesAlone) {
+  HelloInfo prefill = Hello(Role::kPrefill, 10);
+  ++prefill.kv_wire_version;
+  directory_.OnUp(0, prefill, At(0));
+  HelloInfo decode = Hello(Role::kDecode, 12);
+  decode.computes_prompts = true;
+  directory_.OnUp(2, decode, At(0));
+  EXPECT_FALSE(directory_.HasPair(kNeed));
+  EXPECT_EQ(directory_.AloneAt(kNeed), At(2000));
+  directory_.OnUp(1, Hello(Role::kPrefill, 11), At(1));
+  EXPECT_EQ(directory_.AloneAt(kNeed), kNever);
+}
+
 TEST_F(WorkerDirectoryTest, WorkersOfDifferentNumbersOfRanksPair) {
   directory_.OnUp(0, Hello(Role::kPrefill, 10), At(0));
   HelloInfo other = Hello(Role::kDecode, 12);

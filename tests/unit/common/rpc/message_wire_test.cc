@@ -254,6 +254,7 @@ TEST(MessageWireTest, RefusesEachBadFieldOfAHelloByName) {
   using P = v1::HelloResponse;
   const std::vector<Case<P>> cases = {
       {"protocol_version", [](P* p) { p->set_protocol_version(0); }},
+      {"kv_wire_version", [](P* p) { p->set_kv_wire_version(0); }},
       {"role", [](P* p) { p->set_role(v1::ROLE_UNSPECIFIED); }},
       {"role", [](P* p) { p->set_role(static_cast<v1::Role>(9)); }},
       {"incarnation", [](P* p) { p->set_incarnation(0); }},

@@ -182,6 +182,9 @@ void AddHello(std::vector<Row>* all) {
   rows.Sealed("HelloResponse");
   bad("protocol_version", [](P* p) { p->set_protocol_version(0); });
   bad("protocol_version", [](P* p) { p->set_protocol_version(-1); });
+  for (int32_t value : {0, -1, 65536}) {
+    bad("kv_wire_version", [=](P* p) { p->set_kv_wire_version(value); });
+  }
   bad("role", [](P* p) { p->set_role(v1::ROLE_UNSPECIFIED); });
   bad("role", [](P* p) { p->set_role(static_cast<v1::Role>(3)); });
   bad("incarnation", [](P* p) { p->set_incarnation(0); });

@@ -206,6 +206,7 @@ class WireSamples {
 
   HelloInfo Hello() {
     return {.protocol_version = kProtocolVersion,
+            .kv_wire_version = Int(1, 65535),
             .role = Coin() ? Role::kPrefill : Role::kDecode,
             .incarnation = Id(),
             .numerics_id = "cpu-v1/f32",

@@ -334,16 +334,22 @@ TEST(WorkerLimitsTest, TrafficOfTheClusterLeavesByNoProxy) {
   EXPECT_EXIT(CallBesideAProxy(), testing::ExitedWithCode(0), "too many open calls");
 }
 
-TEST(WorkerLimitsTest, AToolMaySayHelloWithoutAVersion) {
+TEST(WorkerLimitsTest, AWorkerSpeaksTheOlderProtocolOfTheTwo) {
   TestWorker worker(Role::kDecode);
   const auto stub = v1::Cluster::NewStub(ChannelTo(worker.address()));
-  for (const int32_t version : {0, kProtocolVersion, kProtocolVersion + 1}) {
+  // 0: a tool that tells none. 3: the release before this one.
+  for (const auto& [told, spoken] : {std::pair{0, kProtocolVersion},
+                                     {3, 3},
+                                     {kProtocolVersion, kProtocolVersion},
+                                     {kProtocolVersion + 1, kProtocolVersion}}) {
     v1::HelloRequest hello;
-    hello.set_protocol_version(version);
+    hello.set_protocol_version(told);
     v1::HelloResponse answer;
     grpc::ClientContext context;
-    EXPECT_TRUE(stub->Hello(&context, hello, &answer).ok()) << version;
+    EXPECT_TRUE(stub->Hello(&context, hello, &answer).ok()) << told;
     EXPECT_TRUE(CheckSeal(answer).ok());
+    EXPECT_EQ(answer.protocol_version(), spoken) << told;
+    EXPECT_EQ(answer.kv_wire_version(), kKvWireVersion);
   }
 }
 

@@ -102,7 +102,7 @@ TEST(WorkerLinkTest, ADamagedHelloIsNotBelievedAndAskedForAgainWithABackOff) {
 }
 
 TEST(WorkerLinkTest, AWorkerOfAnotherProtocolIsReportedAndNotUsed) {
-  for (const int32_t version : {kProtocolVersion - 1, kProtocolVersion + 1}) {
+  for (const int32_t version : {OldestSpoken() - 1, kProtocolVersion + 1}) {
     HandmadeWorker worker(Nothing, {.spoil_hello = [&](v1::HelloResponse* hello) {
                             hello->set_protocol_version(version);
                             Seal(hello);
@@ -113,6 +113,19 @@ TEST(WorkerLinkTest, AWorkerOfAnotherProtocolIsReportedAndNotUsed) {
     EXPECT_THAT(down->reason, HasSubstr(absl::StrCat("it speaks protocol ", version, ", this")));
     EXPECT_EQ(router.inbox.Count<WorkerUp>(), 0);
   }
+}
+
+TEST(WorkerLinkTest, AWorkerOfTheReleaseBeforeIsUsed) {
+  HandmadeWorker worker(Nothing, {.spoil_hello = [](v1::HelloResponse* hello) {
+                          hello->set_protocol_version(3);  // Which knew no such field.
+                          hello->clear_kv_wire_version();
+                          Seal(hello);
+                        }});
+  TestRouter router({{Role::kDecode, worker.address()}});
+  const auto up = router.inbox.Next<WorkerUp>();
+  ASSERT_TRUE(up.has_value());
+  EXPECT_EQ(up->hello.protocol_version, 3);
+  EXPECT_EQ(up->hello.kv_wire_version, 2);
 }
 
 TEST(WorkerLinkTest, AStatusOfAnotherProcessOrADamagedOneEndsTheConnection) {

@@ -125,7 +125,7 @@ TEST_F(WorkerServerTest, WhoMeansAnotherProcessOrSpeaksAnOlderProtocolIsRefused)
   v1::AuditResponse audited;
   grpc::ClientContext audit_context;
   EXPECT_EQ(cluster->Audit(&audit_context, audit, &audited).error_code(), refused);
-  for (int32_t version : {-1, INT32_MIN}) {
+  for (int32_t version : {OldestSpoken() - 1, 1, -1, INT32_MIN}) {
     v1::HelloRequest hello;
     hello.set_protocol_version(version);
     v1::HelloResponse answer;

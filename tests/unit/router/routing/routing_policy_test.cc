@@ -34,13 +34,13 @@ TEST_P(EveryPolicyTest, ChoosesNothingWithoutCandidates) {
   EXPECT_EQ(Choose(GetParam(), {.decode = {{.worker = 0}}}), std::nullopt);
 }
 
-TEST_P(EveryPolicyTest, PairsOnlyWithinAGroup) {
+TEST_P(EveryPolicyTest, PairsOnlyWhoExchangesKv) {
   EXPECT_EQ(Choose(GetParam(),
-                   {.prefill = {{.worker = 0, .group = 1}}, .decode = {{.worker = 1, .group = 2}}}),
+                   {.prefill = {{.worker = 0, .pair = 1}}, .decode = {{.worker = 1, .pair = 2}}}),
             std::nullopt);
-  EXPECT_EQ(Choose(GetParam(), {.prefill = {{.worker = 0, .group = 1},
-                                            {.worker = 1, .group = 2, .pending_tokens = 99}},
-                                .decode = {{.worker = 2, .group = 2}}}),
+  EXPECT_EQ(Choose(GetParam(), {.prefill = {{.worker = 0, .pair = 1},
+                                            {.worker = 1, .pair = 2, .pending_tokens = 99}},
+                                .decode = {{.worker = 2, .pair = 2}}}),
             (Route{1, 2}));
 }
 
