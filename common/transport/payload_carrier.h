@@ -51,7 +51,7 @@ class PayloadCarrier {
     bool receives = false;  // This end does.
   };
 
-  // Of one Carry. `pieces` on either side.
+  // Of one Carry, at either end.
   struct Limits {
     int64_t bytes = 0;
     size_t frames = 0;
@@ -70,7 +70,6 @@ class PayloadCarrier {
 
   // Ends with the same one can carry.
   virtual uint64_t version() const = 0;
-  virtual Limits limits() const = 0;
 
   virtual LinkId Open(End* end, const Peer& peer) = 0;
   // The end is told of nothing any more.
@@ -79,6 +78,8 @@ class PayloadCarrier {
   virtual absl::Status OnWord(LinkId link, std::span<const std::byte> word) = 0;
 
   virtual Room RoomFor(LinkId link) const = 0;
+  // What fits at both ends. Asked for where there is room: it holds until there is none.
+  virtual Limits LimitsFor(LinkId link) const = 0;
   // Where there is room, and within the limits.
   virtual void Carry(LinkId link, std::vector<CarriedFrame> frames) = 0;
 

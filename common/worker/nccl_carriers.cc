@@ -77,8 +77,10 @@ nccl::Staging::Options StagingFor(const DeviceMemory& memory) {
 }
 
 void LogPath(const std::string& peer, bool up, const std::string& why) {
-  if (up) {
+  if (up && why.empty()) {
     Log(LogLevel::kInfo, "K/V goes over NCCL", {{"peer", peer}});
+  } else if (up) {
+    Log(LogLevel::kWarning, "K/V goes over NCCL, but not all", {{"peer", peer}, {"why", why}});
   } else {
     Log(LogLevel::kWarning, "K/V goes over TCP", {{"peer", peer}, {"why", why}});
   }

@@ -120,7 +120,7 @@ KvPaths TcpRanks::kv_paths() const {
   KvPaths paths{.why = why_no_nccl_};
   for (size_t r = 0; r < carriers_.size(); ++r) {
     if (carriers_[r] == nullptr) continue;
-    paths.version = static_cast<int>(carriers_[r]->version());
+    paths.version = nccl::LibraryVersionOf(carriers_[r]->version());
     for (nccl::LinkState& state : carriers_[r]->links()) {
       paths.links.push_back({static_cast<int>(r), std::move(state)});
     }

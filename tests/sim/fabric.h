@@ -76,7 +76,7 @@ class Fabric {
   static std::optional<Place> PlaceOf(const std::string& endpoint);
   // Of the worker's NCCL; 0: none.
   int NcclVersionOf(Incarnation incarnation) const;
-  int64_t NcclSlotBytes() const;
+  nccl::Staging::Options NcclStagingOf(Incarnation incarnation, int rank) const;
 
   World& world_;
   std::function<void(std::string)> violation_;

@@ -34,9 +34,14 @@ int Fabric::NcclVersionOf(Incarnation incarnation) const {
   }
 }
 
-// Small ones too, into which some frames do not fit. The same in all ranks: a batch that does not
-// fit into the receiver's costs the communicator.
-int64_t Fabric::NcclSlotBytes() const { return int64_t{256} << (Random::Mix(nccl_seed_) % 6); }
+// Small ones too, into which some frames do not fit, with short lists of pieces. In a third of the
+// worlds all have the same; else each rank, of each start, has its own.
+nccl::Staging::Options Fabric::NcclStagingOf(Incarnation incarnation, int rank) const {
+  const uint64_t all = Random::Mix(nccl_seed_);
+  if (all / 6 % 3 == 0) return {.slot_bytes = int64_t{256} << (all % 6), .max_pieces = 512};
+  const uint64_t own = Random::Mix(Random::Mix(nccl_seed_ ^ incarnation) + rank);
+  return {.slot_bytes = int64_t{256} << (own % 6), .max_pieces = size_t{64} << (own / 6 % 4)};
+}
 
 Fabric::NcclTotals& Fabric::NcclTotals::operator+=(const NcclTotals& other) {
   received += other.received;
@@ -94,11 +99,12 @@ void FabricPort::AddCarrier() {
   const auto lost = [this](const absl::Status& status) {
     fabric_.violation_(absl::StrCat("NCCL: ", status.message()));
   };
+  nccl::Staging::Options staging =
+      fabric_.NcclStagingOf(options_.transport.incarnation, place_.rank);
+  staging.slots = 1 + static_cast<int>(world_.random.Below(4));
   auto carrier = nccl::NcclCarrier::Create(
       fabric_.nccl_->LibraryOf(version), *gpu_, memory_.cache(),
-      {.staging = {.slots = 1 + static_cast<int>(world_.random.Below(4)),
-                   .slot_bytes = fabric_.NcclSlotBytes(),
-                   .max_pieces = 512},
+      {.staging = staging,
        .limits = {.init_limit = kInitLimit,
                   .post = [this](std::function<void()> call) { gpu_->Post(std::move(call)); }},
        .on_path =

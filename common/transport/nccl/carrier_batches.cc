@@ -10,9 +10,8 @@ using Kind = Action::Kind;
 
 namespace {
 
-// What is announced must fit into a slot and a launch.
-bool Fits(const std::vector<FrameHeader>& frames, size_t pieces,
-          const PayloadCarrier::Limits& limits) {
+// What is announced must fit into a slot and a launch, of either side.
+bool Fits(const std::vector<FrameHeader>& frames, int64_t pieces, const BatchLimits& limits) {
   int64_t bytes = 0;
   for (const FrameHeader& frame : frames) bytes += frame.payload_bytes;
   return bytes <= limits.bytes && pieces <= limits.pieces;
@@ -36,6 +35,7 @@ absl::Status NcclCarrier::OnWord(LinkId id, std::span<const std::byte> bytes) {
   switch (word->kind) {
     case Word::Kind::kUp:
       if (std::exchange(link.is_peer_up, true)) break;
+      link.limits = SmallerOf(link.limits, word->limits);
       TellIfUp(&link);
       break;
     case Word::Kind::kNever:
@@ -103,15 +103,15 @@ void NcclCarrier::OnBatchWordOfReceiver(BatchKey key, const Word& word) {
 
 void NcclCarrier::OnAnnounce(Link* link, BatchKey key, Word word) {
   FrameSet live;
-  size_t pieces = 0;
+  int64_t pieces = 0;
   for (size_t i = 0; i < word.frames.size(); ++i) {
     const auto admitted = link->end->Admit(word.frames[i]);
     if (!admitted.has_value()) continue;
     live.set(i);
-    pieces += admitted->size();
+    pieces += static_cast<int64_t>(admitted->size());
   }
   const int count = static_cast<int>(word.frames.size());
-  if (!Fits(word.frames, pieces, limits())) {
+  if (!Fits(word.frames, pieces, link->limits)) {
     ++pairs_condemned_;
     Drop(link, "the peer announced more than fits", /*tell=*/true);
     return;

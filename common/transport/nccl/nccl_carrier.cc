@@ -17,17 +17,30 @@ constexpr Duration kLongestSlice = std::chrono::milliseconds(100);
 constexpr Duration kInitPoll = std::chrono::milliseconds(2);
 constexpr double kSecondsPerByte = 1.0 / 64e6;  // Assumed, for deadlines.
 
+// The peer has another version than this end.
+std::string WhyNot(int library_version, uint64_t peer) {
+  if (peer == 0) return "the peer has no NCCL";
+  if (WordsVersionOf(peer) != kWordsVersion) {
+    return absl::StrCat("the peer is of a build with other words for NCCL: ", WordsVersionOf(peer),
+                        ", here ", kWordsVersion);
+  }
+  return absl::StrCat("NCCL is ", VersionText(library_version), " here and ",
+                      VersionText(LibraryVersionOf(peer)), " there");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NcclCarrier>> NcclCarrier::Create(
     std::shared_ptr<const Library> library, Device& device, const KvCache& cache,
     Options options) {
+  BATON_CHECK(options.staging.slots > 0 && options.staging.slot_bytes % 16 == 0);
   RETURN_IF_ERROR(device.NativeLane(Lane::kExchange).status());
   ASSIGN_OR_RETURN(auto staging, Staging::Create(device, cache, options.staging, options.on_lost,
                                                  options.now));
   std::unique_ptr<NcclCarrier> carrier(
       new NcclCarrier(std::move(library), device, std::move(options)));
   carrier->staging_ = std::move(staging);
+  BATON_CHECK(IsLimits(carrier->own_limits()));  // Else no peer would take them for any.
   return carrier;
 }
 
@@ -46,10 +59,16 @@ Duration NcclCarrier::Scaled(Duration d) const {
   return std::chrono::duration_cast<Duration>(d * options_.time_scale);
 }
 
-PayloadCarrier::Limits NcclCarrier::limits() const {
+BatchLimits NcclCarrier::own_limits() const {
   return {.bytes = options_.staging.slot_bytes,
+          .pieces = static_cast<int64_t>(options_.staging.max_pieces)};
+}
+
+PayloadCarrier::Limits NcclCarrier::LimitsFor(LinkId id) const {
+  const BatchLimits& limits = links_.at(id).limits;
+  return {.bytes = limits.bytes,
           .frames = size_t{kMaxBatchFrames},
-          .pieces = options_.staging.max_pieces};
+          .pieces = static_cast<size_t>(limits.pieces)};
 }
 
 NcclCarrier::Link* NcclCarrier::LinkOf(PairId pair) {
@@ -72,11 +91,7 @@ PayloadCarrier::LinkId NcclCarrier::Open(End* end, const Peer& peer) {
   has_news_ = true;
   link.never = peer.version != version();
   if (link.never) {
-    TellPath(&link, /*up=*/false,
-             peer.version == 0
-                 ? std::string("the peer has no NCCL")
-                 : absl::StrCat("NCCL is ", VersionText(library_->version()), " here and ",
-                                VersionText(static_cast<int>(peer.version)), " there"));
+    TellPath(&link, /*up=*/false, WhyNot(library_->version(), peer.version));
   } else if (peer.receives) {
     link.next_offer = now_;
   }
@@ -114,6 +129,13 @@ void NcclCarrier::Carry(LinkId id, std::vector<CarriedFrame> frames) {
   Say(link, std::move(word));
 }
 
+PairId NcclCarrier::BeginPair(LinkId id, Link* link) {
+  link->pair = next_pair_++;
+  link->limits = own_limits();
+  pairs_[link->pair] = {.link = id, .receives = link->peer.receives};
+  return link->pair;
+}
+
 void NcclCarrier::Offer(LinkId id, Link* link) {
   if (communicators_.stuck()) {
     link->never = true;
@@ -125,10 +147,8 @@ void NcclCarrier::Offer(LinkId id, Link* link) {
     link->next_offer = now_ + std::chrono::seconds(1);
     return;
   }
-  link->pair = next_pair_++;
   ++link->epoch;
-  pairs_[link->pair] = {.link = id, .receives = true};
-  communicators_.Make(link->pair);
+  communicators_.Make(BeginPair(id, link));
 }
 
 absl::Status NcclCarrier::OnId(LinkId id, Link* link, const Word& word) {
@@ -143,9 +163,7 @@ absl::Status NcclCarrier::OnId(LinkId id, Link* link, const Word& word) {
   } else if (communicators_.size() >= kMaxPairs) {
     Say(*link, {.kind = Word::Kind::kDead});
   } else {
-    link->pair = next_pair_++;
-    pairs_[link->pair] = {.link = id};
-    communicators_.Join(link->pair, word.id);
+    communicators_.Join(BeginPair(id, link), word.id);
   }
   return absl::OkStatus();
 }
@@ -159,14 +177,19 @@ void NcclCarrier::OnUp(PairId pair, Link* link) {
   } else {
     sending_.AddPair(pair);
   }
-  Say(*link, {.kind = Word::Kind::kUp});
+  Say(*link, {.kind = Word::Kind::kUp, .limits = own_limits()});
   TellIfUp(link);
 }
 
 void NcclCarrier::TellIfUp(Link* link) {
   if (!CanCarry(*link)) return;
   ++pairs_up_;
-  TellPath(link, /*up=*/true, "");
+  const int64_t most = link->limits.bytes;
+  TellPath(link, /*up=*/true,
+           most >= int64_t{kMaxDataPayloadBytes}
+               ? std::string()
+               : absl::StrCat("frames of more than ", most,
+                              " bytes go over TCP: the smaller staging slot holds no more"));
 }
 
 void NcclCarrier::TellPath(Link* link, bool up, const std::string& why) {
@@ -180,7 +203,7 @@ void NcclCarrier::PublishLinks() {
   std::vector<LinkState> states;
   for (const auto& [id, link] : links_) {
     states.push_back({.peer = link.peer.name,
-                      .version = static_cast<int>(link.peer.version),
+                      .version = LibraryVersionOf(link.peer.version),
                       .sends = !link.peer.receives,
                       .is_up = CanCarry(link),
                       .why = link.why});

@@ -42,7 +42,7 @@ struct LinkState {
   int version = 0;      // Of the peer's NCCL; 0: none.
   bool sends = false;   // This end does.
   bool is_up = false;   // K/V goes over NCCL.
-  std::string why;      // It does not.
+  std::string why;      // It does not, or not all of it.
 };
 
 // PayloadCarrier by NCCL: a communicator for each connection between two ranks, and batches of
@@ -58,7 +58,8 @@ class NcclCarrier : public PayloadCarrier {
     double time_scale = 1;
     // Beside 10 x expected: without an ack or another sign of what has to come.
     Duration progress_limit = std::chrono::seconds(1);
-    // Told when a connection's K/V goes another way than before, and why; `up`: over NCCL.
+    // Told when a connection's K/V goes another way than before, and why; `up`: over NCCL, but for
+    // what `why` says.
     std::function<void(const std::string& peer, bool up, const std::string& why)> on_path;
     Staging::OnLost on_lost;  // A device; ends the process.
     std::function<Time()> now = SteadyNow;
@@ -70,12 +71,12 @@ class NcclCarrier : public PayloadCarrier {
       std::shared_ptr<const Library> library, Device& device, const KvCache& cache,
       Options options);
 
-  uint64_t version() const override { return static_cast<uint64_t>(library_->version()); }
-  Limits limits() const override;
+  uint64_t version() const override { return CarrierVersion(library_->version()); }
   LinkId Open(End* end, const Peer& peer) override;
   void Close(LinkId link) override;
   absl::Status OnWord(LinkId link, std::span<const std::byte> word) override;
   Room RoomFor(LinkId link) const override;
+  Limits LimitsFor(LinkId link) const override;
   void Carry(LinkId link, std::vector<CarriedFrame> frames) override;
   void OnTicketEnded(const BlockStager::Work& work) override;
   int Busy(const BlockStager::Work& work) const override { return staging_->Busy(work); }
@@ -95,6 +96,7 @@ class NcclCarrier : public PayloadCarrier {
     Peer peer;
     PairId pair = -1;    // Of its present communicator.
     uint32_t epoch = 0;  // And what it is called.
+    BatchLimits limits;  // Of both sides, once the peer is up; before, of this side.
     bool is_up = false;        // Ours.
     bool is_peer_up = false;
     bool never = false;        // No other communicator comes.
@@ -102,7 +104,7 @@ class NcclCarrier : public PayloadCarrier {
     Time next_offer = kNever;  // Receiver: of an id.
     Duration waited{};  // For the peer, without a sign of progress.
     Duration silent{};  // Receiver: since it said something about batches.
-    std::string why;    // Frames go over the connection; empty: they do not.
+    std::string why;    // Frames go over the connection, or some; empty: none does.
   };
   // A communicator, from its begin until nothing of it is under way.
   struct Pair {
@@ -129,8 +131,11 @@ class NcclCarrier : public PayloadCarrier {
   Link* LinkOf(PairId pair);
   void Say(const Link& link, Word word);
   bool CanCarry(const Link& link) const;
+  BatchLimits own_limits() const;
 
   // Communicators.
+  // Its present one, of which nothing is known to the peer yet.
+  PairId BeginPair(LinkId id, Link* link);
   void Offer(LinkId id, Link* link);
   absl::Status OnId(LinkId id, Link* link, const Word& word);
   void OnUp(PairId pair, Link* link);

@@ -25,7 +25,7 @@ class Staging {
  public:
   struct Options {
     int slots = 8;
-    int64_t slot_bytes = int64_t{16} << 20;
+    int64_t slot_bytes = int64_t{16} << 20;  // A multiple of 16, for the kernels.
     size_t max_pieces = size_t{64} << 10;  // Of a launch.
   };
 

@@ -1,9 +1,11 @@
 #include "common/transport/nccl/words.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
+#include "common/base/status.h"
 #include "common/transport/little_endian.h"
 
 namespace baton::nccl {
@@ -14,12 +16,17 @@ using WordKind = Word::Kind;
 constexpr size_t kFixedBytes = 1 + 4 + 8 + 4;
 constexpr size_t kFrameBytes = 8 + 8 + 1 + 5 * 4 + 4;
 constexpr size_t kSetBytes = kMaxBatchFrames / 8;
+constexpr size_t kLimitsBytes = 8 + 8;
+constexpr int64_t kMaxSlotBytes = int64_t{1} << 30;
+constexpr int64_t kMaxPieces = int64_t{1} << 24;
 static_assert(kFixedBytes + kMaxBatchFrames * kFrameBytes <= kMaxWordBytes);
 
 size_t BodyBytes(WordKind kind, size_t frames, size_t sums) {
   switch (kind) {
     case WordKind::kId:
       return sizeof(UniqueId);
+    case WordKind::kUp:
+      return kLimitsBytes;
     case WordKind::kAnnounce:
       return frames * kFrameBytes;
     case WordKind::kReady:
@@ -62,7 +69,36 @@ absl::StatusOr<FrameHeader> GetFrame(LittleEndianReader* in) {
   return frame;
 }
 
+absl::Status ReadLimits(LittleEndianReader* in, BatchLimits* limits) {
+  limits->bytes = static_cast<int64_t>(in->Get<uint64_t>());
+  limits->pieces = static_cast<int64_t>(in->Get<uint64_t>());
+  if (IsLimits(*limits)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "batches of ", limits->bytes, " bytes and ", limits->pieces, " pieces at most are none"));
+}
+
 }  // namespace
+
+uint64_t CarrierVersion(int library_version) {
+  return uint64_t{kWordsVersion} << 32 | static_cast<uint32_t>(library_version);
+}
+
+int LibraryVersionOf(uint64_t carrier_version) {
+  return static_cast<int>(static_cast<uint32_t>(carrier_version));
+}
+
+uint32_t WordsVersionOf(uint64_t carrier_version) {
+  return static_cast<uint32_t>(carrier_version >> 32);
+}
+
+bool IsLimits(const BatchLimits& limits) {
+  return limits.bytes > 0 && limits.bytes <= kMaxSlotBytes && limits.pieces > 0 &&
+         limits.pieces <= kMaxPieces;
+}
+
+BatchLimits SmallerOf(const BatchLimits& a, const BatchLimits& b) {
+  return {.bytes = std::min(a.bytes, b.bytes), .pieces = std::min(a.pieces, b.pieces)};
+}
 
 std::vector<std::byte> EncodeWord(const Word& word) {
   BATON_CHECK(word.frames.size() <= size_t{kMaxBatchFrames} &&
@@ -74,7 +110,10 @@ std::vector<std::byte> EncodeWord(const Word& word) {
   out.Put(word.epoch);
   out.Put(word.batch);
   out.Put(word.grant);
-  if (word.kind == WordKind::kId) {
+  if (word.kind == WordKind::kUp) {
+    out.Put(static_cast<uint64_t>(word.limits.bytes));
+    out.Put(static_cast<uint64_t>(word.limits.pieces));
+  } else if (word.kind == WordKind::kId) {
     std::memcpy(bytes.data() + kFixedBytes, word.id.bytes, sizeof(UniqueId));
   } else if (word.kind == WordKind::kAnnounce) {
     for (const FrameHeader& frame : word.frames) PutFrame(frame, &out);
@@ -106,7 +145,9 @@ absl::StatusOr<Word> DecodeWord(std::span<const std::byte> bytes) {
         absl::StrCat("a word of ", bytes.size(), " bytes and kind ", kind));
   }
   const std::span<const std::byte> body = bytes.subspan(kFixedBytes);
-  if (word.kind == WordKind::kId) {
+  if (word.kind == WordKind::kUp) {
+    RETURN_IF_ERROR(ReadLimits(&in, &word.limits));
+  } else if (word.kind == WordKind::kId) {
     std::memcpy(word.id.bytes, body.data(), sizeof(UniqueId));
   } else if (word.kind == WordKind::kAnnounce) {
     for (size_t i = 0; i < frames; ++i) {

@@ -28,7 +28,7 @@ size_t OutgoingLink::MostPieces(const CarriedFrame& frame) const {
 }
 
 std::vector<CarriedFrame> OutgoingLink::TakeBatch() {
-  const PayloadCarrier::Limits limits = carrier()->limits();
+  const PayloadCarrier::Limits limits = carrier()->LimitsFor(*link_id_);
   PayloadCarrier::Limits taken;
   std::vector<CarriedFrame> frames;
   while (frames.size() < limits.frames && PlanFront()) {

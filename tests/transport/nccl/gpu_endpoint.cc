@@ -51,7 +51,8 @@ std::vector<std::string> GpuEndpoint::reasons() const {
 
 std::unique_ptr<GpuEndpoint> MakeGpuEndpoint(const EndpointSpec& spec, int gpu,
                                              std::shared_ptr<const nccl::Library> library,
-                                             KvTransport::EventSink also) {
+                                             KvTransport::EventSink also,
+                                             const nccl::Staging::Options& staging) {
   auto made = std::make_unique<GpuEndpoint>();
   Endpoint& e = made->endpoint;
   GpuEndpoint* const raw = made.get();
@@ -81,13 +82,13 @@ std::unique_ptr<GpuEndpoint> MakeGpuEndpoint(const EndpointSpec& spec, int gpu,
   e.device_stager = *DeviceStager::Create(device, *e.untouched, lost);
   const double time_scale = kSlowness * spec.time_scale;
   if (library != nullptr) {
-    const auto on_path = [raw](const std::string&, bool up, const std::string& why) {
+    const auto on_path = [raw](const std::string&, bool /*up*/, const std::string& why) {
       const std::lock_guard lock(raw->mutex_);
-      if (!up) raw->reasons_.push_back(why);
+      if (!why.empty()) raw->reasons_.push_back(why);
     };
     made->carrier = *nccl::NcclCarrier::Create(
         std::move(library), device, *e.untouched,
-        {.staging = {.slots = 4, .slot_bytes = int64_t{1} << 20, .max_pieces = 8192},
+        {.staging = staging,
          .limits = {.init_limit = std::chrono::seconds(3)},
          .time_scale = time_scale,
          .on_path = on_path,

@@ -21,7 +21,7 @@ struct GpuEndpoint {
   void Upload();
   void Download();
   nccl::CarrierCounters carrier_counters() const { return carrier->counters(); }
-  // Why K/V of a connection did not go over NCCL, so far.
+  // Why K/V of a connection, or some of it, did not go over NCCL, so far.
   std::vector<std::string> reasons() const;
 
   Processors processors;
@@ -34,7 +34,7 @@ struct GpuEndpoint {
  private:
   friend std::unique_ptr<GpuEndpoint> MakeGpuEndpoint(
       const EndpointSpec& spec, int gpu, std::shared_ptr<const nccl::Library> library,
-      KvTransport::EventSink also);
+      KvTransport::EventSink also, const nccl::Staging::Options& staging);
   void Copy(bool up);
   int64_t pool_bytes_ = 0;
   mutable std::mutex mutex_;
@@ -45,9 +45,14 @@ struct GpuEndpoint {
 // kernels/emulation/nccl/nccl_options.h. Fails the test if the text is not understood.
 void ConfigureEmulatedNccl(const std::string& text);
 
+// Slots of a megabyte, into which any frame fits.
+inline constexpr nccl::Staging::Options kStaging = {
+    .slots = 4, .slot_bytes = int64_t{1} << 20, .max_pieces = 8192};
+
 // Without a library it has no carrier. `also`: told of each event too, after the endpoint's log.
 std::unique_ptr<GpuEndpoint> MakeGpuEndpoint(const EndpointSpec& spec, int gpu,
                                              std::shared_ptr<const nccl::Library> library,
-                                             KvTransport::EventSink also = nullptr);
+                                             KvTransport::EventSink also = nullptr,
+                                             const nccl::Staging::Options& staging = kStaging);
 
 }  // namespace baton

@@ -40,13 +40,15 @@ class NcclHandoffTest : public testing::Test {
 
   // Patient, where nothing is to fail: on a busy machine the emulation takes its time.
   void Begin(const EndpointSpec& from = {.time_scale = 10},
-             const EndpointSpec& to = {.block_size = 8, .num_blocks = 128, .time_scale = 10}) {
+             const EndpointSpec& to = {.block_size = 8, .num_blocks = 128, .time_scale = 10},
+             const nccl::Staging::Options& from_staging = kStaging,
+             const nccl::Staging::Options& to_staging = kStaging) {
     EndpointSpec sender = from;
     sender.incarnation = 1;
     EndpointSpec receiver = to;
     receiver.incarnation = 2;
-    from_ = MakeGpuEndpoint(sender, 0, library_);
-    to_ = MakeGpuEndpoint(receiver, 1, library_);
+    from_ = MakeGpuEndpoint(sender, 0, library_, nullptr, from_staging);
+    to_ = MakeGpuEndpoint(receiver, 1, library_, nullptr, to_staging);
   }
 
   static void Await(const std::function<bool()>& condition, const char* what) {
@@ -114,6 +116,47 @@ TEST_F(NcclHandoffTest, BytesOfConnectedPairsGoOverNcclAndNoneOverTcp) {
   EXPECT_EQ(sent.nccl_bytes_sent, after.nccl_bytes_accepted);
   EXPECT_EQ(sent.nccl_frames_sent, after.nccl_frames_accepted);
   EXPECT_EQ(from_->carrier_counters().pairs_failed + to_->carrier_counters().pairs_failed, 0);
+}
+
+// Of seven tokens a frame of K has 448 bytes and one of V 672, each at most 8 pieces of 8 tokens.
+TEST_F(NcclHandoffTest, WhereTheSlotsOfOneEndAreSmallerBatchesFitIntoThem) {
+  for (nccl::Staging::Options small :
+       {nccl::Staging::Options{.slot_bytes = 704, .max_pieces = 8192},
+        nccl::Staging::Options{.slot_bytes = int64_t{1} << 20, .max_pieces = 13}}) {
+    for (const bool is_senders : {false, true}) {
+      small.slots = is_senders ? kStaging.slots : 1;
+      SCOPED_TRACE(testing::Message() << small.slot_bytes << " bytes at "
+                                      << (is_senders ? "the sender" : "the receiver"));
+      written_.clear();
+      Begin({.time_scale = 10}, {.block_size = 8, .num_blocks = 128, .time_scale = 10},
+            is_senders ? small : kStaging, is_senders ? kStaging : small);
+      ConnectOverNccl();
+      if (HasFailure()) return;
+      const int64_t by_tcp = to_->endpoint.counters().bytes_accepted;
+      const int64_t by_nccl = AcceptedOverNccl();
+      Handover(1);
+      EXPECT_EQ(AcceptedOverNccl() - by_nccl, 50 * 3 * 4 * 40);
+      EXPECT_EQ(to_->endpoint.counters().bytes_accepted, by_tcp);
+      EXPECT_EQ(from_->carrier_counters().pairs_failed + to_->carrier_counters().pairs_failed, 0);
+      from_.reset();
+      to_.reset();
+    }
+  }
+}
+
+TEST_F(NcclHandoffTest, FramesThatTheSmallerSlotCannotHoldGoOverTcpAndThatIsTold) {
+  Begin({.time_scale = 10}, {.block_size = 8, .num_blocks = 128, .time_scale = 10}, kStaging,
+        {.slots = 1, .slot_bytes = 640, .max_pieces = 8192});
+  ConnectOverNccl();
+  const int64_t by_tcp = to_->endpoint.counters().bytes_accepted;
+  const int64_t by_nccl = AcceptedOverNccl();
+  Handover(1);
+  EXPECT_GT(to_->endpoint.counters().bytes_accepted, by_tcp);
+  EXPECT_GT(AcceptedOverNccl(), by_nccl);
+  EXPECT_EQ(from_->carrier_counters().pairs_failed + to_->carrier_counters().pairs_failed, 0);
+  for (const GpuEndpoint* end : {from_.get(), to_.get()}) {
+    EXPECT_THAT(end->reasons(), Contains(HasSubstr("frames of more than 640 bytes go over TCP")));
+  }
 }
 
 TEST_F(NcclHandoffTest, ManyHandoffsAtOnceShareThePair) {

@@ -15,6 +15,16 @@ namespace {
 
 constexpr int32_t kHeads = 4;
 constexpr int kGpusOfAWorker = 4;
+constexpr uint32_t kFrameBytes = 2000;
+
+// No two ranks have slots of one size: those of the sender are mostly the larger ones, and the
+// smallest holds a frame.
+nccl::Staging::Options StagingOf(int rank, bool sends) {
+  const int frames = sends ? 2 * (kGpusOfAWorker - rank) : 2 * rank + 1;
+  return {.slots = sends ? 4 : 1 + rank,
+          .slot_bytes = int64_t{kFrameBytes} * frames,
+          .max_pieces = 8192};
+}
 
 // A worker's ranks, and the GPUs below them.
 class GpuWorker {
@@ -22,7 +32,8 @@ class GpuWorker {
   GpuWorker(const EndpointSpec& spec, int first_gpu, std::shared_ptr<const nccl::Library> library)
       : worker_(spec, [&](const EndpointSpec& rank, KvTransport::EventSink also) {
           gpus_.push_back(
-              MakeGpuEndpoint(rank, first_gpu + rank.place.rank, library, std::move(also)));
+              MakeGpuEndpoint(rank, first_gpu + rank.place.rank, library, std::move(also),
+                              StagingOf(rank.place.rank, /*sends=*/first_gpu == 0)));
           return std::move(gpus_.back()->owned);
         }) {}
 
@@ -67,7 +78,7 @@ class NcclRanksTest : public testing::Test {
                                                     .place = {0, size},
                                                     .kv_heads = kHeads,
                                                     .num_layers = 2,
-                                                    .max_frame_bytes = 2000,
+                                                    .max_frame_bytes = kFrameBytes,
                                                     .time_scale = 10},
                                        incarnation == 1 ? 0 : kGpusOfAWorker, library_);
   }

@@ -63,6 +63,10 @@ class NcclWordsTest : public testing::Test {
          }});
     Connect(&end_, &link_);
   }
+  std::pair<int64_t, size_t> LimitsFor(PayloadCarrier::LinkId link) const {
+    const PayloadCarrier::Limits limits = carrier_->LimitsFor(link);
+    return {limits.bytes, limits.pieces};
+  }
   void TearDown() override {
     ConfigureEmulatedNccl("");
     for (Comm* const comm : comms_) EXPECT_TRUE(library_->Abort(comm).ok());
@@ -72,12 +76,15 @@ class NcclWordsTest : public testing::Test {
   void Connect(FakeEnd* end, PayloadCarrier::LinkId* link) {
     *link = carrier_->Open(end, {.name = "a test", .version = carrier_->version(),
                                  .receives = true});
+    Join(end, *link);
+  }
+  void Join(FakeEnd* end, PayloadCarrier::LinkId link) {
     AwaitAt(*end, Kind::kId);
     epoch_ = end->said.front().epoch;
     ASSERT_TRUE(peer_gpu_.device->NativeLane(Lane::kExchange).ok());
     comms_.push_back(*library_->Init(end->said.front().id, 1));
     AwaitAt(*end, Kind::kUp);
-    TellAt(*link, {.kind = Kind::kUp});
+    TellAt(link, {.kind = Kind::kUp, .limits = peer_limits_});
   }
 
   // Until the carrier has said it; the last word of that kind.
@@ -142,6 +149,7 @@ class NcclWordsTest : public testing::Test {
   std::unique_ptr<NcclCarrier> carrier_;
   PayloadCarrier::LinkId link_ = -1;
   uint32_t epoch_ = 0;
+  BatchLimits peer_limits_ = {.bytes = 16 * kSlot, .pieces = 1000};
   std::vector<Comm*> comms_;  // The peers'.
   bool is_stuck_ = false;     // A test wants it so.
 };
@@ -200,6 +208,55 @@ TEST_F(NcclWordsTest, MoreThanASlotHoldsCostsTheCommunicator) {
   std::vector<FrameHeader> frames(2, FrameOf(1, 0, kMaxDataPayloadBytes));
   Tell({.kind = Kind::kAnnounce, .batch = 1, .frames = frames});
   ExpectCondemned();
+}
+
+TEST_F(NcclWordsTest, OfEachLimitTheSmallerOfBothEndsIsKept) {
+  EXPECT_EQ(end_.said.back().limits, (BatchLimits{.bytes = kSlot, .pieces = 64}));
+  EXPECT_EQ(LimitsFor(link_), std::pair(kSlot, size_t{64}));
+  FakeEnd other;
+  PayloadCarrier::LinkId link = -1;
+  peer_limits_ = {.bytes = 5000, .pieces = 65};
+  Connect(&other, &link);
+  EXPECT_EQ(LimitsFor(link), std::pair(int64_t{5000}, size_t{64}));
+  EXPECT_EQ(LimitsFor(link_), std::pair(kSlot, size_t{64})) << "of another peer";
+  TellAt(link, {.kind = Kind::kUp, .limits = {.bytes = 4000, .pieces = 3}});
+  EXPECT_EQ(LimitsFor(link), std::pair(int64_t{5000}, size_t{64})) << "its batches are under way";
+}
+
+TEST_F(NcclWordsTest, TheNextCommunicatorHasTheLimitsThatAreSaidForIt) {
+  FakeEnd other;
+  PayloadCarrier::LinkId link = -1;
+  peer_limits_ = {.bytes = 5000, .pieces = 20};
+  Connect(&other, &link);
+  TellAt(link, {.kind = Kind::kDead});
+  other.said.clear();
+  carrier_->Turn(SteadyNow() + std::chrono::minutes(1));  // Time for another.
+  peer_limits_ = {.bytes = 6000, .pieces = 30};
+  Join(&other, link);
+  EXPECT_EQ(epoch_, 2u);
+  EXPECT_EQ(LimitsFor(link), std::pair(int64_t{6000}, size_t{30}));
+}
+
+TEST_F(NcclWordsTest, MoreThanThePeersOwnSlotHoldsCostsTheCommunicatorToo) {
+  FakeEnd other;
+  PayloadCarrier::LinkId link = -1;
+  peer_limits_ = {.bytes = 2 * kFrame - 1, .pieces = 64};
+  Connect(&other, &link);
+  TellAt(link, {.kind = Kind::kAnnounce, .batch = 1, .frames = {FrameOf(1, 0), FrameOf(1, 1)}});
+  EXPECT_EQ(other.said.back().kind, Kind::kDead);
+  EXPECT_EQ(carrier_->counters().pairs_condemned, 1);
+}
+
+// They said nothing of their slots, and would not understand what is said of ours.
+TEST_F(NcclWordsTest, APeerOfABuildWithOtherWordsIsLeftToItsConnection) {
+  FakeEnd other;
+  const auto old = static_cast<uint64_t>(LibraryVersionOf(carrier_->version()));
+  const auto link = carrier_->Open(&other, {.name = "old", .version = old, .receives = true});
+  carrier_->Turn(SteadyNow());
+  EXPECT_TRUE(other.said.empty());
+  EXPECT_THAT(carrier_->links().back().why, testing::HasSubstr("a build with other words"));
+  EXPECT_EQ(carrier_->links().back().version, LibraryVersionOf(carrier_->version()));
+  carrier_->Close(link);
 }
 
 TEST_F(NcclWordsTest, MorePiecesThanALaunchTakesCostTheCommunicator) {

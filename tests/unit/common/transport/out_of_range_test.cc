@@ -2,7 +2,7 @@
 // out of the range that its receiver's code assumes. Complete: the rows of each struct cover its
 // bytes without a gap, so that a field that is added fails the test. What only a ticket can judge
 // goes through the ledger, below; the first token's meaning is the node's:
-// tests/unit/decode_worker/first_token_test.cc.
+// tests/unit/decode_worker/first_token_test.cc. Words about NCCL: nccl/words_test.cc.
 #include <cmath>
 #include <cstring>
 #include <functional>

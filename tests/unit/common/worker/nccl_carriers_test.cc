@@ -50,6 +50,20 @@ TEST(NcclCarriersTest, SmallGpusGiveLessToStagingAndAnyFrameFits) {
   EXPECT_GE(small, int64_t{kMaxDataPayloadBytes});
 }
 
+TEST(NcclCarriersTest, WhatDoesNotGoOverNcclIsToldLoudly) {
+  const auto log_of = [](bool up, const std::string& why) {
+    testing::internal::CaptureStderr();
+    LogPath("a peer", up, why);
+    FlushLog();
+    return testing::internal::GetCapturedStderr();
+  };
+  SetLogLevel(LogLevel::kWarning);
+  EXPECT_EQ(log_of(/*up=*/true, ""), "");
+  EXPECT_THAT(log_of(/*up=*/true, "large frames do not"), HasSubstr("large frames do not"));
+  EXPECT_THAT(log_of(/*up=*/false, "the peer has none"), HasSubstr("K/V goes over TCP"));
+  SetLogLevel(LogLevel::kInfo);
+}
+
 TEST(NcclCarriersTest, EveryCounterOfTheCarriersIsExported) {
   Metrics metrics("prefill", "1");
   nccl::CarrierCounters counters{.pairs_up = 70001,

@@ -13,6 +13,7 @@ using Kind = Word::Kind;
 Word WordOf(Kind kind) {
   Word word{.kind = kind, .epoch = 7, .batch = 1'000'000'000'000, .grant = 3};
   if (kind == Kind::kId) std::memset(word.id.bytes, 0x5A, sizeof(word.id.bytes));
+  if (kind == Kind::kUp) word.limits = {.bytes = 2 << 20, .pieces = 65536};
   if (kind == Kind::kAnnounce) {
     word.frames = {{.type = FrameType::kCarried,
                     .ticket = {.hi = 1, .lo = 2},
@@ -47,6 +48,7 @@ TEST(WordsTest, EachKindIsReadAsItWasWritten) {
     EXPECT_EQ(read->batch, word.batch);
     EXPECT_EQ(read->grant, word.grant);
     EXPECT_EQ(std::memcmp(read->id.bytes, word.id.bytes, sizeof(UniqueId)), 0);
+    EXPECT_EQ(read->limits, word.limits);
     EXPECT_EQ(read->frames, word.frames);
     EXPECT_EQ(read->sums, word.sums);
     EXPECT_EQ(read->arrived, word.arrived);
@@ -74,6 +76,34 @@ TEST(WordsTest, AWordOfAnyOtherSizeIsRefused) {
     EXPECT_FALSE(DecodeWord(bytes).ok()) << int{kind};
   }
   EXPECT_FALSE(DecodeWord({}).ok());
+}
+
+// They are the whole body of their word.
+TEST(WordsTest, LimitsOutOfRangeAreRefused) {
+  const std::vector<std::byte> good = EncodeWord(WordOf(Kind::kUp));
+  constexpr size_t kBytesAt = 17;
+  constexpr size_t kPiecesAt = kBytesAt + 8;
+  ASSERT_EQ(good.size(), kPiecesAt + 8);
+  const auto is_taken = [&](size_t at, int64_t value) {
+    std::vector<std::byte> bytes = good;
+    std::memcpy(bytes.data() + at, &value, sizeof(value));  // Little endian, like the host.
+    return DecodeWord(bytes).ok();
+  };
+  for (const auto& [at, most] : {std::pair(kBytesAt, int64_t{1} << 30),
+                                 std::pair(kPiecesAt, int64_t{1} << 24)}) {
+    for (const int64_t value : {int64_t{1}, most}) EXPECT_TRUE(is_taken(at, value)) << value;
+    for (const int64_t value : {int64_t{0}, int64_t{-1}, INT64_MIN, most + 1, INT64_MAX}) {
+      EXPECT_FALSE(is_taken(at, value)) << at << " = " << value;
+    }
+  }
+}
+
+TEST(WordsTest, TheVersionOfACarrierIsThatOfItsWordsAndOfItsLibrary) {
+  const uint64_t version = CarrierVersion(22304);
+  EXPECT_EQ(LibraryVersionOf(version), 22304);
+  EXPECT_EQ(WordsVersionOf(version), kWordsVersion);
+  EXPECT_NE(version, CarrierVersion(22305));
+  EXPECT_EQ(WordsVersionOf(22304), 0u) << "what builds said that knew no limits";
 }
 
 TEST(WordsTest, FramesWithoutARangeOrBytesAreRefused) {
