@@ -42,23 +42,6 @@ std::vector<T> LayerRow(const std::vector<float>& x, const std::vector<float>& w
   return out;
 }
 
-std::vector<float> Cut(const std::vector<float>& all, int64_t begin, int64_t n) {
-  return {all.begin() + begin, all.begin() + begin + n};
-}
-
-// Behind `shift` other elements: no vector can load from there.
-std::vector<float> Behind(size_t shift, std::vector<float> values) {
-  values.insert(values.begin(), shift, -3);
-  return values;
-}
-
-// An output whose elements hold 7 until they are written.
-GuardedFloats Sevens(int64_t n) {
-  GuardedFloats out(n);
-  std::fill_n(out.data(), n, 7);
-  return out;
-}
-
 void ExpectRow(const std::vector<float>& got, DType out, const std::vector<float>& plain,
                const std::vector<double>& exact) {
   EXPECT_EQ(Rounded(out, got), got);

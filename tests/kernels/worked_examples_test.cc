@@ -1,5 +1,5 @@
 // Worked examples of the field's documentation that take several operators. Those of one operator
-// stand in its test (api/batch_test.cc, cpu/advance_step_test.cc) and the block allocator of 256
+// stand in its test (api/batch_test.cc, advance_step_test.cc) and the block allocator of 256
 // tokens in tests/unit/common/kv_cache/block_manager_test.cc.
 #include "common/kv_cache/block_manager.h"
 #include "tests/kernels/cache_layouts.h"

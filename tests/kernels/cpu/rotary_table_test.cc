@@ -59,35 +59,5 @@ TEST_P(RotaryTableTest, PositionHasTheSameRotationWhereverItStands) {
 
 BATON_FOR_EACH_KERNEL_SET(RotaryTableTest);
 
-class SelectRowsTest : public KernelTest {};
-
-TEST_P(SelectRowsTest, RowsAreCopiedByTheirNumberAndNothingElseIs) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const int64_t dim = 5, from_stride = 7, to_stride = 6;
-    std::vector<std::byte> from(9 * from_stride * SizeOf(dtype));
-    for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i * 37 + 11);
-    const std::vector<int32_t> rows = {1, 8, 4, 4};
-    std::vector<std::byte> to(4 * to_stride * SizeOf(dtype), std::byte{0xee});
-    ASSERT_TRUE(kernels_
-                    ->SelectRows({.from = {from.data(), dtype},
-                                  .from_stride = from_stride,
-                                  .rows = rows.data(),
-                                  .num_rows = 4,
-                                  .dim = dim,
-                                  .to = {to.data(), dtype},
-                                  .to_stride = to_stride})
-                    .ok());
-    const int64_t size = SizeOf(dtype);
-    for (int64_t i = 0; i < 4; ++i) {
-      EXPECT_EQ(std::memcmp(to.data() + i * to_stride * size,
-                            from.data() + rows[i] * from_stride * size, dim * size),
-                0);
-      EXPECT_EQ(to[(i * to_stride + dim) * size], std::byte{0xee});
-    }
-  }
-}
-
-BATON_FOR_EACH_KERNEL_SET(SelectRowsTest);
-
 }  // namespace
 }  // namespace baton

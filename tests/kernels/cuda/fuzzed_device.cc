@@ -1,66 +1,24 @@
-// What fuzz_fixture.h asks of the GPU: each call is checked as the CPU checks it, which on a device
-// the builder of a batch does; its operands go to memory of the very sizes that they need, between
-// canaries; and what it wrote comes back. In two calls of three the blocks are the last of a cache
+// What fuzz_fixture.h asks of the GPU. In two calls of three the blocks are the last of a cache
 // whose elements 32 bits cannot count, the others of which lie nowhere.
 #include <algorithm>
-#include <optional>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "common/base/status.h"
-#include "kernels/cpu/check_args.h"
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/cache.h"
-#include "kernels/cuda/elementwise.h"
-#include "tests/kernels/cuda/device_fixture.h"
+#include "tests/kernels/cuda/device_ops.h"
 #include "tests/kernels/fuzz_fixture.h"
 
 namespace baton {
 namespace {
 
-using cuda::DeviceArray;
-using cuda::DeviceBytes;
 using cuda::DeviceFloats;
-
-// Ends what was launched: UNIMPLEMENTED if nothing was, for the arguments are of a kind that the
-// kernels refuse. An error of the device is no answer at all.
-absl::Status Ended(cudaError_t launched) {
-  if (launched == cudaErrorInvalidValue) return absl::UnimplementedError("not on this device");
-  if (launched == cudaSuccess) launched = cudaDeviceSynchronize();
-  if (launched == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(emulation::LastMessage());
-}
-
-// An array of the host on the device; null stays null.
-template <typename T>
-class There {
- public:
-  There(const T* host, int64_t n) {
-    if (host != nullptr) array_.emplace(std::vector<T>(host, host + n));
-  }
-  T* data() const { return array_.has_value() ? array_->data() : nullptr; }
-  void CopyTo(T* host) const {
-    const std::vector<T> values = array_->Read();
-    std::copy(values.begin(), values.end(), host);
-  }
-
- private:
-  std::optional<DeviceArray<T>> array_;
-};
-
-// Indexes of blocks or slots that are `by` further on; what is below 0 stays.
-template <typename T>
-std::vector<T> Moved(const T* indexes, int64_t n, int64_t by) {
-  std::vector<T> moved(indexes, indexes + n);
-  for (T& index : moved) index += static_cast<T>(index < 0 ? 0 : by);
-  return moved;
-}
-
-// Rows with a stride: up to the end of the last.
-int64_t SpanOf(int64_t rows, int64_t stride, int64_t width) {
-  return rows == 0 ? 0 : (rows - 1) * stride + width;
-}
+using cuda::DeviceOps;
+using cuda::Ended;
+using cuda::Moved;
+using cuda::PlaneThere;
+using cuda::SpanOf;
+using cuda::There;
 
 // Behind so many blocks that elements from the first on are more than 2^32, or nearly; a multiple
 // of 16, which changes no alignment.
@@ -68,55 +26,13 @@ int64_t FarBlocks(const CachePlane& plane) {
   return std::min(int64_t{1} << 30, ((int64_t{1} << 33) / plane.block_stride / 16 + 1) * 16);
 }
 
-class PlaneThere {
+class FuzzedDevice : public DeviceOps {
  public:
-  // Block 0 of the host's plane is block `far` of this one.
-  PlaneThere(const CachePlane& host, int64_t far)
-      : host_(host.data),
-        bytes_(host.data, host.num_blocks * host.block_stride * SizeOf(host.dtype)),
-        scales_(host.scales, host.num_scales),
-        plane_(host) {
-    const int64_t before = far * host.block_stride * SizeOf(host.dtype);
-    plane_.data = reinterpret_cast<std::byte*>(  // Not within an array: no pointer arithmetic.
-        reinterpret_cast<uintptr_t>(bytes_.data()) - static_cast<uintptr_t>(before));
-    plane_.num_blocks += far;
-    plane_.scales = scales_.data();
-  }
-  const CachePlane& plane() const { return plane_; }
-  void CopyBack() const { bytes_.CopyTo(host_); }
-
- private:
-  std::byte* host_;
-  There<std::byte> bytes_;
-  There<float> scales_;
-  CachePlane plane_;
-};
-
-class FuzzedDevice : public CpuKernels {
- public:
-  using CpuKernels::CpuKernels;
+  FuzzedDevice() : DeviceOps(DType::kF32, DType::kF32) {}
 
   absl::Status ReshapeAndCache(const ReshapeAndCacheArgs& host) override {
-    RETURN_IF_ERROR(CheckArgs(host));
     Begin();
-    const int64_t n = host.num_tokens, heads = host.k_cache.num_heads;
-    const There<float> key(host.key.f32(), SpanOf(n, host.key_stride, heads * host.k_cache.dim));
-    const There<float> value(host.value.f32(),
-                             SpanOf(n, host.value_stride, heads * host.v_cache.dim));
-    const int64_t far = Far(host.k_cache);
-    const auto moved = Moved(host.slot_mapping, n, far * host.k_cache.block_size);
-    const There<int64_t> slots(moved.data(), n);
-    const PlaneThere k(host.k_cache, far), v(host.v_cache, far);
-    ReshapeAndCacheArgs args = host;
-    args.key = key.data();
-    args.value = value.data();
-    args.slot_mapping = slots.data();
-    args.k_cache = k.plane();
-    args.v_cache = v.plane();
-    RETURN_IF_ERROR(Ended(cuda::ReshapeAndCache(args, nullptr)));
-    k.CopyBack();
-    v.CopyBack();
-    return absl::OkStatus();
+    return DeviceOps::ReshapeAndCache(host);
   }
 
   absl::Status CopyBlocks(const CopyBlocksArgs& host) override {
@@ -182,27 +98,8 @@ class FuzzedDevice : public CpuKernels {
   }
 
   absl::Status AdvanceStep(const AdvanceStepArgs& host) override {
-    RETURN_IF_ERROR(CheckArgs(host));
     Begin();
-    const int64_t n = host.num_seqs;
-    const There<int32_t> sampled(host.sampled_tokens, host.num_queries),
-        tables(host.block_tables, host.num_queries * host.max_blocks), tokens(host.tokens, n),
-        positions(host.positions, n), lens(host.seq_lens, n);
-    const There<int64_t> slots(host.slot_mapping, n);
-    AdvanceStepArgs args = host;
-    args.sampled_tokens = sampled.data();
-    args.block_tables = tables.data();
-    args.tokens = tokens.data();
-    args.positions = positions.data();
-    args.seq_lens = lens.data();
-    args.slot_mapping = slots.data();
-    RETURN_IF_ERROR(Ended(cuda::AdvanceStep(args, nullptr)));
-    if (n == 0) return absl::OkStatus();
-    tokens.CopyTo(host.tokens);
-    positions.CopyTo(host.positions);
-    lens.CopyTo(host.seq_lens);
-    slots.CopyTo(host.slot_mapping);
-    return absl::OkStatus();
+    return DeviceOps::AdvanceStep(host);
   }
 
   absl::Status VarlenAttention(const VarlenAttentionArgs& host) override {
@@ -245,7 +142,9 @@ class FuzzedDevice : public CpuKernels {
 
  private:
   void Begin() { emulation::SetSeed(++calls_); }
-  int64_t Far(const CachePlane& plane) const { return calls_ % 3 == 0 ? 0 : FarBlocks(plane); }
+  int64_t Far(const CachePlane& plane) const override {
+    return calls_ % 3 == 0 ? 0 : FarBlocks(plane);
+  }
 
   // Of every sequence the entries that it needs, wherever they lie.
   template <typename Args>
@@ -285,8 +184,7 @@ class FuzzedDevice : public CpuKernels {
     args.v_cache = v.plane();
     SetTable(args, entries.data());
     const DeviceFloats scratch(DType::kF32, calls_ % 2 == 0 ? cuda::ScratchBytes(args) / 4 : 0);
-    RETURN_IF_ERROR(
-        Ended(launch(args, {.scratch = calls_ % 2 == 0 ? scratch.f32() : nullptr})));
+    RETURN_IF_ERROR(Ended(launch(args, {.scratch = calls_ % 2 == 0 ? scratch.f32() : nullptr})));
     scratch.ReadBytes();
     if (args.lse != nullptr) lse.CopyTo(host.lse);
     return CopyRows(out.Read(), tokens, heads * args.v_cache.dim, host);
@@ -323,7 +221,7 @@ std::vector<std::string> FuzzedNames() { return {"cuda"}; }
 
 std::unique_ptr<CpuKernels> MakeFuzzed(const std::string&, int) {
   emulation::ResetDevice();
-  return std::make_unique<FuzzedDevice>(*SelectKernelSet("portable"), 1);
+  return std::make_unique<FuzzedDevice>();
 }
 
 bool FuzzedLacksForms() { return true; }
@@ -351,5 +249,5 @@ AttentionShapes Served(AttentionShapes shapes, uint64_t seed) {
   return shapes;
 }
 
-}  // inline namespace BATON_FUZZED
+}  // namespace BATON_FUZZED
 }  // namespace baton

@@ -50,38 +50,8 @@ TEST_F(RowsTest, RotationsAreTheCpusBitByBit) {
   EXPECT_EQ(RotaryTable({.num_tokens = 0, .half = 4}, nullptr), cudaSuccess);
 }
 
-// Rows of `from` in any order and twice, of each dtype, with and without vectors.
-TEST_F(RowsTest, SelectsRows) {
-  const std::vector<int32_t> rows = {4, 0, 4, 6, 1};
-  const DeviceArray<int32_t> device_rows(rows);
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    for (const int64_t dim : {1, 7, 16, 129, 520}) {
-      for (const int64_t pad : {0, 3, 8}) {
-        const int64_t stride = dim + pad;
-        const DeviceFloats from(dtype, RandomFloats(7, 7 * stride));
-        const int64_t to_stride = dim + 2 * pad;
-        const DeviceFloats to(dtype, 5 * to_stride);
-        ASSERT_EQ(SelectRows({.from = {from.data(), dtype},
-                              .from_stride = stride,
-                              .rows = device_rows.data(),
-                              .num_rows = 5,
-                              .dim = dim,
-                              .to = {to.data(), dtype},
-                              .to_stride = to_stride},
-                             nullptr),
-                  cudaSuccess);
-        const std::vector<float> source = from.Read(), result = to.Read();
-        for (int64_t i = 0; i < 5 * to_stride; ++i) {
-          const int64_t row = i / to_stride, column = i % to_stride;
-          if (column >= dim) {
-            EXPECT_TRUE(std::isnan(result[i])) << i;
-          } else {
-            EXPECT_EQ(result[i], source[rows[row] * stride + column]) << i;
-          }
-        }
-      }
-    }
-  }
+// What it selects: tests/kernels/select_rows_test.cc.
+TEST_F(RowsTest, SelectsRowsOfOneType) {
   const SelectRowsArgs mixed{.from = {nullptr, DType::kF32},
                              .num_rows = 1,
                              .dim = 8,
