@@ -3,6 +3,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "common/rpc/gate.h"
 #include "common/rpc/message_wire.h"
 #include "common/rpc/seal.h"
+#include "common/rpc/session.h"
 #include "tests/unit/common/rpc/wire_samples.h"
 
 // tests/golden/wire: sealed messages as a release has sent them, one a line, "NAME HEX". The file
@@ -96,6 +98,77 @@ Rewrite OfAnswer(Take take) {
   };
 }
 
+// What was said of a call in a session, said again.
+absl::StatusOr<v1::CallAsked> Again(const v1::CallAsked& asked) {
+  const RequestGate gate(kMeant, kLimits);
+  v1::CallAsked again;
+  again.set_call(asked.call());
+  const auto take = [&](const auto& request, auto* to) {
+    const auto taken = gate.Take(request, Came::kInSession);
+    if (taken.ok()) ToProto(*taken, to);
+    return taken.status();
+  };
+  absl::Status status;
+  if (asked.has_decode()) status = take(asked.decode(), again.mutable_decode());
+  if (asked.has_prefill()) status = take(asked.prefill(), again.mutable_prefill());
+  if (asked.has_rebind()) status = take(asked.rebind(), again.mutable_rebind());
+  if (asked.has_send()) status = take(asked.send(), again.mutable_send());
+  if (asked.has_cancel()) again.mutable_cancel();
+  if (!status.ok()) return status;
+  return again;
+}
+
+absl::StatusOr<v1::CallTold> Again(const v1::CallTold& told) {
+  v1::CallTold again;
+  again.set_call(told.call());
+  const auto take = [](const auto& event, auto* to) {
+    const auto taken = CallEvents(kLimits, 1 << 20, std::nullopt).Take(event);
+    if (!taken.ok()) return taken.status();
+    std::visit(
+        [to](const auto& one) {
+          if constexpr (requires { ToProto(one, to); }) ToProto(one, to);
+        },
+        **taken);
+    return absl::OkStatus();
+  };
+  absl::Status status;
+  if (told.has_decode()) status = take(told.decode(), again.mutable_decode());
+  if (told.has_prefill()) status = take(told.prefill(), again.mutable_prefill());
+  if (told.has_end()) {
+    again.mutable_end()->set_code(told.end().code());
+    again.mutable_end()->set_message(told.end().message());
+  }
+  if (!status.ok()) return status;
+  return again;
+}
+
+void SetOpen(v1::ToRouter*) {}
+void SetOpen(v1::ToWorker* message) {
+  message->mutable_open()->set_expected_incarnation(kMeant);
+  message->mutable_open()->set_key(kRequestSeal);
+}
+
+// The first message of a session.
+template <typename Message>
+Rewrite OfFrame() {
+  return [](const std::string& bytes) -> absl::StatusOr<std::string> {
+    v1::SessionFrame frame;
+    if (!frame.ParseFromString(bytes)) return absl::DataLossError("not such a message");
+    SessionInput input;
+    input.set_key(kRequestSeal);
+    Message message, again;
+    if (absl::Status taken = input.Take(frame, &message); !taken.ok()) return taken;
+    again.set_number(1);
+    SetOpen(&again);
+    for (const auto& call : message.calls()) {
+      const auto one = Again(call);
+      if (!one.ok()) return one.status();
+      *again.add_calls() = *one;
+    }
+    return SealFrame(again, kRequestSeal).SerializeAsString();
+  };
+}
+
 const std::map<std::string, Rewrite>& Rewrites() {
   static const std::map<std::string, Rewrite> all = {
       {"DecodeRequest", OfRequest<v1::DecodeRequest>()},
@@ -107,7 +180,9 @@ const std::map<std::string, Rewrite>& Rewrites() {
       {"HelloResponse", OfAnswer<v1::HelloResponse>(TakeHello)},
       {"WorkerStatus", OfAnswer<v1::WorkerStatus>([](const v1::WorkerStatus& status) {
          return TakeStatus(status, status.incarnation());
-       })}};
+       })},
+      {"ToWorker", OfFrame<v1::ToWorker>()},
+      {"ToRouter", OfFrame<v1::ToRouter>()}};
   return all;
 }
 
@@ -134,6 +209,41 @@ std::string AnswerLine(const char* name, const Message& message) {
   return absl::StrCat(name, " ", absl::BytesToHexString(SealedBytes(proto)), "\n");
 }
 
+template <typename Message, typename Call>
+std::string FrameLine(const char* name, std::vector<Call> calls) {
+  SessionOutput<Message, Call> output;
+  uint64_t number = 0;
+  for (Call& call : calls) {
+    call.set_call(++number);
+    output.Add(std::move(call));
+  }
+  Message message;
+  SetOpen(&message);
+  const v1::SessionFrame frame = SealFrame(output.Next(std::move(message)), kRequestSeal);
+  return absl::StrCat(name, " ", absl::BytesToHexString(frame.SerializeAsString()), "\n");
+}
+
+std::string ToWorkerLine(WireSamples& samples) {
+  std::vector<v1::CallAsked> asked(5);
+  ToProto(samples.Decode(), asked[0].mutable_decode());
+  ToProto(samples.Prefill(), asked[1].mutable_prefill());
+  ToProto(samples.Rebind(), asked[2].mutable_rebind());
+  ToProto(samples.Send(), asked[3].mutable_send());
+  asked[4].mutable_cancel();
+  return FrameLine<v1::ToWorker>("ToWorker", std::move(asked));
+}
+
+std::string ToRouterLine(WireSamples& samples) {
+  std::vector<v1::CallTold> told(5);
+  ToProto(samples.Reserved(), told[0].mutable_decode());
+  ToProto(samples.HandoffFailed(), told[1].mutable_decode());
+  ToProto(samples.Prefilled(), told[2].mutable_prefill());
+  ToProto(samples.Scores(), told[3].mutable_prefill());
+  told[4].mutable_end()->set_code(14);
+  told[4].mutable_end()->set_message("the worker is shutting down");
+  return FrameLine<v1::ToRouter>("ToRouter", std::move(told));
+}
+
 // A file of this release's messages.
 std::string Record() {
   std::string text;
@@ -150,7 +260,8 @@ std::string Record() {
                     EventLine<v1::PrefillEvent>("PrefillEvent", samples.HandoffFailed()),
                     EventLine<v1::PrefillEvent>("PrefillEvent", samples.Scores()),
                     AnswerLine<v1::HelloResponse>("HelloResponse", samples.Hello()),
-                    AnswerLine<v1::WorkerStatus>("WorkerStatus", samples.Status()));
+                    AnswerLine<v1::WorkerStatus>("WorkerStatus", samples.Status()),
+                    ToWorkerLine(samples), ToRouterLine(samples));
   }
   return text;
 }
@@ -158,7 +269,8 @@ std::string Record() {
 TEST(RecordedWireTest, ThisProtocolReadsAndWritesWhatItsReleaseHasSent) {
   const auto messages = ReadRecorded(kProtocolVersion);
   ASSERT_FALSE(messages.empty()) << "protocol " << kProtocolVersion << " was not recorded; write "
-                                 << FileOf(kProtocolVersion) << ":\n" << Record();
+                                 << FileOf(kProtocolVersion) << ":\n"
+                                 << Record();
   std::map<std::string, int> counts;
   for (const auto& [name, bytes] : messages) {
     ASSERT_TRUE(Rewrites().contains(name)) << name;
