@@ -58,7 +58,8 @@ bool RouterNode::DispatchWaiting(Time now) {
 bool RouterNode::ReserveFor(const SequenceState& sequence, Time now) {
   const RouteNeed kind = sequence.Need();
   queue_.waiting().Close({kind.group, kind.needs_decode});
-  const RouteNeed need = NeedOf(sequence, now);
+  RouteNeed need = sequence.Need();
+  if (!directory_.HasPair(need) && MayBeAlone(sequence, now)) need.needs_decode = need.alone = true;
   const RoutingSnapshot left = SnapshotFor(sequence, need, now);
   const bool has_prefill = need.alone || !left.prefill.empty();
   const bool has_decode = !need.needs_decode || !left.decode.empty();
@@ -84,9 +85,9 @@ bool RouterNode::MayGo(SequenceState& sequence, Time now) {
   const RouteNeed need = sequence.Need();
   const absl::Status fits = directory_.Fits(need);
   if (fits.ok()) return true;
-  if (absl::IsUnavailable(fits)) {
-    const Time alone_at = directory_.AloneAt(need);
-    if (alone_at <= now) return true;
+  const Time alone_at = directory_.AloneAt(need);
+  if (alone_at <= now) return true;
+  if (absl::IsUnavailable(fits) || alone_at != kNever) {
     retry_at_ = std::min(retry_at_, alone_at);
     if (alone_at == kNever && !AwaitWorkers(sequence, now)) EndRequest(sequence.request, fits);
     return false;
@@ -147,13 +148,10 @@ bool RouterNode::AwaitWorkers(SequenceState& sequence, Time now) {
   return true;
 }
 
-// What it asks of the workers that are there now. Only what holds nothing goes without a prefill
-// worker: a side that is held is given up soon enough.
-RouteNeed RouterNode::NeedOf(const SequenceState& sequence, Time now) const {
-  RouteNeed need = sequence.Need();
-  if (sequence.Holds() || directory_.HasPair(need) || directory_.AloneAt(need) > now) return need;
-  need.needs_decode = need.alone = true;
-  return need;
+// Whether it may go without a prefill worker, where no pair takes it. Only what holds nothing: a
+// side that is held is given up soon enough.
+bool RouterNode::MayBeAlone(const SequenceState& sequence, Time now) const {
+  return !sequence.Holds() && directory_.AloneAt(sequence.Need()) <= now;
 }
 
 // The candidates for the sides that it lacks; the side that it holds is given.
@@ -166,10 +164,13 @@ RoutingSnapshot RouterNode::SnapshotFor(const SequenceState& sequence, const Rou
     return IsReserved(reserved_.decode, c.group) || !room_claims_.Admits(sequence, c.worker, now);
   });
   snapshot.prefix = PrefixDirectory::KeyOf(sequence.prefix_hashes);
-  if (sequence.prefill.call != 0) {
-    snapshot.prefill = {directory_.CandidateOf(sequence.prefill.worker)};
-  }
-  if (sequence.decode.call != 0) snapshot.decode = {directory_.CandidateOf(sequence.decode.worker)};
+  const auto held = [this](const Side& side) {
+    Candidate candidate = directory_.CandidateOf(side.worker);
+    candidate.pair = side.pair;  // By now another process may be there.
+    return candidate;
+  };
+  if (sequence.prefill.call != 0) snapshot.prefill = {held(sequence.prefill)};
+  if (sequence.decode.call != 0) snapshot.decode = {held(sequence.decode)};
   for (auto* side : {&snapshot.prefill, &snapshot.decode}) {
     for (Candidate& candidate : *side) {
       candidate.matched_tokens = prefixes_.MatchedTokens(sequence.prefix_hashes, candidate.worker);
@@ -197,8 +198,12 @@ std::optional<Route> RouterNode::Choose(const SequenceState& sequence, const Rou
 }
 
 bool RouterNode::Assign(SequenceState& sequence, Time now) {
-  const RouteNeed need = NeedOf(sequence, now);
-  const std::optional<Route> route = Choose(sequence, need, now);
+  RouteNeed need = sequence.Need();
+  std::optional<Route> route = Choose(sequence, need, now);
+  if (!route && MayBeAlone(sequence, now)) {
+    need.needs_decode = need.alone = true;
+    route = Choose(sequence, need, now);
+  }
   if (!route) return false;
 
   queue_.Take(sequence, now);

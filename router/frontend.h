@@ -28,6 +28,7 @@ struct WorkerView {
   bool healthy = false;  // Connected, compatible, not draining, not hung.
   std::string reason;    // Why not, if not; or that it is alone.
   HelloInfo hello;
+  uint64_t pair = 0;  // Only equal ones exchange K/V.
   WorkerStatus status;
   // A decode worker that computes prompts itself, as no prefill worker of its group is there.
   bool alone = false;

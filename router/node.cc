@@ -266,6 +266,7 @@ RouterView RouterNode::View() const {
                                       : alone             ? kAlone
                                                           : w.reason,
                             .hello = w.hello,
+                            .pair = w.pair,
                             .status = w.status,
                             .alone = alone,
                             .last_token = w.last_token,

@@ -107,7 +107,7 @@ class RouterNode : public Node<RouterMail> {
   RoutingSnapshot SnapshotFor(const SequenceState& sequence, const RouteNeed& need, Time now) const;
   bool MayGo(SequenceState& sequence, Time now);
   bool AwaitWorkers(SequenceState& sequence, Time now);
-  RouteNeed NeedOf(const SequenceState& sequence, Time now) const;
+  bool MayBeAlone(const SequenceState& sequence, Time now) const;
   void StartAlone(SequenceState& sequence, const RouteNeed& need, int32_t worker, Time now);
   std::optional<Route> Choose(const SequenceState& sequence, const RouteNeed& need, Time now) const;
   CallId NewCall(const SequenceState& sequence);

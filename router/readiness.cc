@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 #include <utility>
 #include <variant>
 
@@ -16,17 +17,24 @@ constexpr Duration kRetry = std::chrono::milliseconds(200);
 constexpr Duration kTimeout = std::chrono::seconds(10);
 constexpr int32_t kProbeTokens = 2;  // One from prefill, one from decode.
 
-bool Overlap(const std::set<Incarnation>& a, const std::set<Incarnation>& b) {
-  return std::any_of(a.begin(), a.end(), [&b](Incarnation one) { return b.contains(one); });
+std::set<Incarnation> NamesOf(const std::map<Incarnation, uint64_t>& workers) {
+  std::set<Incarnation> names;
+  for (const auto& [name, pair] : workers) names.insert(name);
+  return names;
 }
 
 }  // namespace
 
 // The healthy workers that compute prompts, or that decode.
 struct Readiness::Side {
-  std::set<Incarnation> healthy;
-  Incarnation latest = 0;  // Of them, the last one that took part in a token.
-  Time last_token{};
+  std::map<Incarnation, uint64_t> healthy;  // And what they pair by.
+  struct Latest {
+    Incarnation worker = 0;
+    Time token{};
+  };
+  std::map<uint64_t, Latest>
+      latest;         // Of those that pair alike, the last that took part in a token.
+  Time last_token{};  // Of all.
   bool full = true;  // None of them has anything to spare for a probe.
 };
 
@@ -64,7 +72,7 @@ Readiness::Side Readiness::HealthyOf(const RouterView& view, Role role) {
     const bool is_alone = role == Role::kPrefill && worker.alone;
     const bool computes = worker.role == Role::kPrefill || is_alone;
     if ((worker.role != role && !is_alone) || !worker.healthy) continue;
-    side.healthy.insert(worker.hello.incarnation);
+    side.healthy[worker.hello.incarnation] = worker.pair;
     // A decode worker takes nothing while one waits for blocks; each that runs has a block left.
     const WorkerStatus& status = worker.status;
     const bool has_blocks =
@@ -72,9 +80,10 @@ Readiness::Side Readiness::HealthyOf(const RouterView& view, Role role) {
     const bool has_room = computes ? status.queued_tokens == 0 : has_blocks;
     side.full = side.full && !has_room;
     const Time last_token = is_alone ? worker.last_prompt : worker.last_token;
-    if (last_token <= side.last_token) continue;
-    side.last_token = last_token;
-    side.latest = worker.hello.incarnation;
+    Side::Latest& latest = side.latest[worker.pair];
+    if (last_token <= latest.token) continue;
+    latest = {.worker = worker.hello.incarnation, .token = last_token};
+    side.last_token = std::max(side.last_token, last_token);
   }
   return side;
 }
@@ -96,24 +105,35 @@ void Readiness::OnView(const RouterView& view, Time now) {
   if (!is_due || probing_ || closed_ || now < next_probe_) return;
   if (prefill.healthy.empty() || decode.healthy.empty()) return;
   probing_ = true;
-  asked_ = {prefill.healthy, decode.healthy};
+  asked_ = {NamesOf(prefill.healthy), NamesOf(decode.healthy)};
   asked_at_ = now;
   next_probe_ = now + kRetry;
   Ask();
 }
 
+// Two that pair are left of each side.
 bool Readiness::IsProven(const Side& prefill, const Side& decode) const {
-  return Overlap(prefill.healthy, proven_.prefill) && Overlap(decode.healthy, proven_.decode);
+  std::set<uint64_t> pairs;
+  for (const auto& [name, pair] : prefill.healthy) {
+    if (proven_.prefill.contains(name)) pairs.insert(pair);
+  }
+  return std::ranges::any_of(decode.healthy, [&](const auto& worker) {
+    return proven_.decode.contains(worker.first) && pairs.contains(worker.second);
+  });
 }
 
 // Tokens of clients prove what a probe would. Answers in full flow prove their decode workers only.
 void Readiness::TakeTokens(const Side& prefill, const Side& decode) {
-  const Time token = std::min(prefill.last_token, decode.last_token);
-  if (token <= proven_at_) return;
-  proven_at_ = token;
-  if (!IsProven(prefill, decode)) proven_ = {};
-  proven_.prefill.insert(prefill.latest);
-  proven_.decode.insert(decode.latest);
+  for (const auto& [pair, computes] : prefill.latest) {
+    const auto decodes = decode.latest.find(pair);
+    if (decodes == decode.latest.end()) continue;
+    const Time token = std::min(computes.token, decodes->second.token);
+    if (token <= proven_at_) continue;
+    proven_at_ = token;
+    if (!IsProven(prefill, decode)) proven_ = {};
+    proven_.prefill.insert(computes.worker);
+    proven_.decode.insert(decodes->second.worker);
+  }
 }
 
 void Readiness::TakeOutcome(const Side& prefill, const Side& decode, Time now) {

@@ -131,9 +131,8 @@ Recovery::Rung Recovery::Climb(SequenceState& sequence, Time now) {
 bool Recovery::HasOther(const SequenceState::Side& side, const SequenceState::Side& stays) const {
   const std::vector<WorkerDirectory::Worker>& workers = directory_.workers();
   const Role role = workers[side.worker].role;
-  const uint64_t pair = workers[stays.worker].pair;
   for (int32_t w = 0; w < static_cast<int32_t>(workers.size()); ++w) {
-    if (w != side.worker && workers[w].role == role && workers[w].pair == pair &&
+    if (w != side.worker && workers[w].role == role && workers[w].pair == stays.pair &&
         directory_.Usable(w)) {
       return true;
     }

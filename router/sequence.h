@@ -42,6 +42,7 @@ struct SequenceState {
     CallId call = 0;  // 0 = none open.
     int32_t worker = -1;
     Incarnation incarnation = 0;
+    uint64_t pair = 0;       // As Candidate's, of that process.
     int64_t connection = 0;  // To the worker, over which its call goes.
     int64_t tokens = 0;      // Counted in the worker's pending_tokens for it.
   };

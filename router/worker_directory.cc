@@ -201,6 +201,7 @@ void WorkerDirectory::Take(SequenceState::Side& side, int32_t worker, int64_t to
   BATON_CHECK(w.up && !w.hung);
   side.worker = worker;
   side.incarnation = w.hello.incarnation;
+  side.pair = w.pair;
   side.connection = w.connection;
   side.tokens = tokens;
   w.pending_tokens += tokens;

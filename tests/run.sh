@@ -66,7 +66,7 @@ run_ctest() {
   shift 2
   step "Test: $name: $*"
   rm -f "build/$preset/$name.xml" "build/$preset/$name-again.xml"
-  # Two slots a core: tests that mostly wait take one, the others two.
+  # Two slots a core: tests that mostly wait take one, whole clusters under load three, others two.
   ctest --test-dir "build/$preset" -L "^($(IFS='|'; echo "$*"))\$" -j $((2 * jobs)) \
     --output-on-failure --no-tests=error --test-output-size-passed 1000000 \
     --output-junit "$name.xml" 2>&1 |

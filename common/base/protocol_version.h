@@ -10,7 +10,8 @@ namespace baton {
 extern const int32_t kProtocolVersion;
 int32_t OldestSpoken();
 
-// Of the frames that carry K/V from worker to worker: only equal ones pair.
+// Of the frames that carry K/V from worker to worker: only equal ones pair. Routers of protocol 3
+// do not look at it: it changes no sooner than they are gone, which is with protocol 5.
 extern const int32_t kKvWireVersion;
 inline constexpr int32_t kKvWireOfProtocol3 = 2;  // Whose workers do not tell it.
 

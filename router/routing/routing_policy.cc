@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -31,7 +32,7 @@ std::optional<Route> Cheapest(const RoutingSnapshot& snapshot, const Costs& pref
     return Route{.decode = snapshot.decode[by_cost.front()].worker};
   }
   std::optional<Route> best;
-  std::pair<Cost, Cost> best_cost;
+  std::tuple<double, Cost, Cost> best_cost;
   for (size_t p = 0; p < snapshot.prefill.size(); ++p) {
     const Candidate& prefill = snapshot.prefill[p];
     const auto pairs = [&](size_t d) {
@@ -41,8 +42,9 @@ std::optional<Route> Cheapest(const RoutingSnapshot& snapshot, const Costs& pref
     };
     const auto decode = std::ranges::find_if(by_cost, pairs);
     if (snapshot.needs_decode && decode == by_cost.end()) continue;
-    const std::pair cost{prefill_costs[p],
-                         snapshot.needs_decode ? decode_costs[*decode] : Cost{}};
+    // Beside some prefill workers there may be no decode worker with room: first of all these.
+    const Cost decode_cost = snapshot.needs_decode ? decode_costs[*decode] : Cost{};
+    const std::tuple cost{decode_cost[0], prefill_costs[p], decode_cost};
     if (best && cost >= best_cost) continue;
     best = {prefill.worker, snapshot.needs_decode ? snapshot.decode[*decode].worker : -1};
     best_cost = cost;

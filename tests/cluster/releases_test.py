@@ -8,6 +8,7 @@ folder `next`.
 import pathlib
 import signal
 import sys
+import time
 import unittest
 
 from known_answers import KnownAnswers, Load, make_requests
@@ -42,8 +43,11 @@ class ReleasesTest(unittest.TestCase):
             server.signal(signal.SIGKILL)
             server.await_exit()
             await_true(lambda: not self.cluster.said_of(server)["healthy"], 30, "it is missed")
-            if self.cluster.metric("baton_moves_total") > moves:
-                return
+            deadline = time.monotonic() + 2  # A loss is judged a moment later.
+            while time.monotonic() < deadline:
+                if self.cluster.metric("baton_moves_total") > moves:
+                    return
+                time.sleep(0.05)
             self.cluster.restart(server)
         self.fail(f"in {MAX_TRIES} tries the killed worker had no answer to lose")
 
@@ -71,8 +75,6 @@ class ReleasesTest(unittest.TestCase):
                     "prefill-0": (protocol, wire + 1), "decode-0": (protocol, wire + 1),
                     "prefill-1": (protocol, wire), "decode-1": (protocol, wire)})
                 self.check(load)
-            handoffs_failed = sum(d.metric("baton_handoffs_failed_total") for d in cluster.decode)
-            self.assertEqual(handoffs_failed, 0)
 
             # The next release's router: this release's workers are known to it.
             self.upgrade(cluster.router)

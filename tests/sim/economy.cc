@@ -184,7 +184,7 @@ void RouterLedger::OnOpenDecode(CallId call, int32_t worker, const DecodeRequest
   account.num_seen = std::max(account.num_seen, request.prompt_length);
   account.next_incarnation = request.prefill;
   account.next_prefill = request.prefill == 0 ? -1 : worker_of_[request.prefill];
-  if (request.compute_prompt) alone_ = worker;
+  if (request.compute_prompt) alone_.insert(worker);
   CheckPair(request.prefill, request.worker);
   totals_.alone += request.compute_prompt ? 1 : 0;
   account.is_fresh = !account.prefill.open();

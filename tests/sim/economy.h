@@ -204,7 +204,7 @@ class RouterLedger {
   bool has_fenced_ = false;
   std::vector<Pair> climbed_;
   uint64_t reserved_ = 0;  // Answered, and no prefill worker asked yet.
-  int32_t alone_ = -1;     // The decode worker that was asked to compute a prompt.
+  std::set<int32_t> alone_;                   // Decode workers that were asked to compute a prompt.
   std::map<int32_t, Time> no_prefill_since_;  // By K/V frames: no healthy prefill worker has them.
 
   RouterCounters last_;

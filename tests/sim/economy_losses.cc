@@ -9,22 +9,20 @@ namespace baton::sim {
 
 // Decode workers compute prompts when there was no prefill worker for a while, and not before.
 void RouterLedger::CheckAlone(const RouterView& view, Time now) {
-  std::set<int32_t> prefill, decode;  // Which frames healthy workers know.
+  std::set<int32_t> prefill;  // Which frames healthy ones know.
   for (const WorkerView& worker : view.workers) {
     const int32_t wire = worker.hello.kv_wire_version;
-    if (worker.healthy) (worker.role == Role::kPrefill ? prefill : decode).insert(wire);
+    if (worker.healthy && worker.role == Role::kPrefill) prefill.insert(wire);
     no_prefill_since_.try_emplace(wire, now);
   }
   for (auto& [wire, since] : no_prefill_since_) {
     since = prefill.contains(wire) ? kNever : std::min(since, now);
   }
-  const int32_t alone = std::exchange(alone_, -1);
-  if (alone < 0) return;
-  const Time since = no_prefill_since_.at(view.workers[alone].hello.kv_wire_version);
-  const bool has_pair =
-      std::ranges::any_of(prefill, [&](int32_t wire) { return decode.contains(wire); });
-  if (has_pair || since == kNever || now - since < options_.alone_after) {
-    Violate("a decode worker is to compute a prompt that a prefill worker could, or soon can");
+  for (const int32_t worker : std::exchange(alone_, {})) {
+    const Time since = no_prefill_since_.at(view.workers[worker].hello.kv_wire_version);
+    if (since == kNever || now - since < options_.alone_after) {
+      Violate("a decode worker is to compute a prompt that a prefill worker could, or soon can");
+    }
   }
 }
 

@@ -117,6 +117,41 @@ TEST_F(AloneTest, APrefillWorkerOfAnotherKindIsNone) {
   EXPECT_FALSE(last().compute_prompt);
 }
 
+TEST_F(AloneTest, WhatAPairOfAnotherKindDoesNotTakeGoesToTheOneThatIsAlone) {
+  Come(0, "b");
+  Come(1, "a");
+  Come(2, "b");
+  Wait(seconds(2));
+  Submit(1, Request());
+  ASSERT_EQ(outbox_.decodes.back().worker, 2);
+  Closed(decode_call(), absl::ResourceExhaustedError("no blocks"));
+  ASSERT_EQ(outbox_.decodes.size(), 2u) << "at once";
+  EXPECT_EQ(outbox_.decodes.back().worker, 1);
+  EXPECT_TRUE(last().compute_prompt);
+}
+
+TEST_F(AloneTest, NoRequestIsTooLongThatTheOneThatIsAloneTakes) {
+  Come(0, "b");
+  Come(2, "b");
+  Come(1, "a");
+  for (const int32_t worker : {0, 2}) {
+    Handle(WorkerUp{.worker = worker,
+                    .hello = {.role = roles_[worker],
+                              .incarnation = kFirstIncarnation + worker,
+                              .numerics_id = "b",
+                              .block_size = 16,
+                              .num_blocks = 100,
+                              .max_model_len = 4,
+                              .computes_prompts = worker > 0}});
+  }
+  Submit(1, Request());
+  EXPECT_TRUE(outbox_.decodes.empty());
+  Wait(seconds(2));
+  ASSERT_EQ(outbox_.decodes.size(), 1u);
+  EXPECT_EQ(outbox_.decodes.back().worker, 1);
+  EXPECT_TRUE(last().compute_prompt);
+}
+
 TEST_F(AloneTest, AWorkerThatDoesNotKnowThatIsNotAsked) {
   Come(1, "a", /*computes_prompts=*/false);
   Submit(1, Request());

@@ -441,5 +441,45 @@ TEST_F(AloneReadinessTest, ItIsFullWhileItComputesAPrompt) {
   EXPECT_TRUE(readiness_->ready()) << "not tried";
 }
 
+// Releases whose K/V frames differ are two pairs.
+class ReadinessOfPairsTest : public ReadinessTest {
+ protected:
+  static WorkerView Of(uint64_t pair, Role role, Incarnation incarnation) {
+    WorkerView worker = Worker(role, incarnation);
+    worker.pair = pair;
+    return worker;
+  }
+  const WorkerView p1_ = Of(1, Role::kPrefill, 1), d1_ = Of(1, Role::kDecode, 2),
+                   p2_ = Of(2, Role::kPrefill, 3), d2_ = Of(2, Role::kDecode, 4);
+};
+
+TEST_F(ReadinessOfPairsTest, WorkersOfEachSideThatDoNotPairProveNothing) {
+  pair_ = {p1_, d1_, p2_, d2_};
+  MakeReady();
+  Look({p1_, d1_});
+  EXPECT_TRUE(readiness_->ready());
+  Look({p1_, d2_});
+  EXPECT_FALSE(readiness_->ready());
+  Look({p2_, d2_});
+  EXPECT_TRUE(readiness_->ready()) << "the proof could have used these";
+}
+
+TEST_F(ReadinessOfPairsTest, TokensProveThePairThatTheyCameThrough) {
+  pair_ = {p1_, d2_, p2_, d1_};
+  const auto token = [this](size_t prefill, size_t decode) {
+    now_ += milliseconds(1);
+    pair_[prefill].last_token = pair_[decode].last_token = now_;
+    Look(pair_);
+  };
+  token(0, 3);
+  EXPECT_TRUE(readiness_->ready());
+  for (int i = 0; i < 20; ++i) {
+    i % 2 == 0 ? token(2, 1) : token(0, 3);
+    EXPECT_TRUE(readiness_->ready()) << i;
+  }
+  Look({p2_, d2_});
+  EXPECT_TRUE(readiness_->ready());
+}
+
 }  // namespace
 }  // namespace baton

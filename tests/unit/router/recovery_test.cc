@@ -42,6 +42,7 @@ class RecoveryTest : public testing::Test {
   SequenceState::Side On(int32_t worker) {
     return {.worker = worker,
             .incarnation = 100u + worker,
+            .pair = directory_.at(worker).pair,
             .connection = directory_.at(worker).connection};
   }
   // Loses that worker, of which something is heard before the judgement.
@@ -62,8 +63,10 @@ class RecoveryTest : public testing::Test {
   // On a transfer from worker 0 to worker 1.
   Rung Climb(SequenceState& sequence) {
     sequence.state = State::kPrefilling;
-    sequence.prefill.worker = 0;
-    sequence.decode.worker = 1;
+    for (SequenceState::Side* side : {&sequence.prefill, &sequence.decode}) {
+      side->worker = side == &sequence.prefill ? 0 : 1;
+      side->pair = directory_.at(side->worker).pair;
+    }
     sequence.decode.call = 7;
     return recovery_.Climb(sequence, now_);
   }

@@ -44,6 +44,15 @@ TEST_P(EveryPolicyTest, PairsOnlyWhoExchangesKv) {
             (Route{1, 2}));
 }
 
+TEST_P(EveryPolicyTest, TakesThePairWhoseDecodeWorkerHasRoom) {
+  const RoutingSnapshot snapshot{
+      .prompt_tokens = 16,
+      .prefill = {{.worker = 0, .pair = 1, .pending_tokens = 50}, {.worker = 1, .pair = 2}},
+      .decode = {{.worker = 2, .pair = 1, .capacity_tokens = 100, .free_tokens = 100},
+                 {.worker = 3, .pair = 2, .capacity_tokens = 100, .free_tokens = 0}}};
+  EXPECT_EQ(Choose(GetParam(), snapshot), (Route{0, 2}));
+}
+
 TEST_P(EveryPolicyTest, NeedsNoDecodeWorkerForASingleToken) {
   EXPECT_EQ(Choose(GetParam(), {.needs_decode = false, .prefill = {{.worker = 3}}}),
             (Route{3, -1}));
