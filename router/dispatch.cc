@@ -49,6 +49,8 @@ bool RouterNode::DispatchWaiting(Time now) {
     if (Assign(sequence, now)) continue;
     is_backlogged = true;
     retry_at_ = std::min({retry_at_, directory_.NextRetry(now), room_claims_.NextEnd(now)});
+    const Time alone_at = directory_.AloneAt(sequence.Need());
+    if (alone_at > now) retry_at_ = std::min(retry_at_, alone_at);
     if (!ReserveFor(sequence, now)) break;
   }
   return is_backlogged;
@@ -66,7 +68,8 @@ bool RouterNode::ReserveFor(const SequenceState& sequence, Time now) {
   // Where both are there they do not pair.
   if (!has_prefill || has_decode) reserved_.prefill.push_back(need.group);
   if (!has_decode || (has_prefill && need.needs_decode)) reserved_.decode.push_back(need.group);
-  return std::ranges::find(reserved_.prefill, 0u) == reserved_.prefill.end();
+  const bool has_prefill_left = std::ranges::find(reserved_.prefill, 0u) == reserved_.prefill.end();
+  return has_prefill_left || directory_.IsAnyAlone(now);
 }
 
 // False when it is not its turn, or the request has ended because it never will be.
@@ -81,15 +84,21 @@ bool RouterNode::MayGo(SequenceState& sequence, Time now) {
     return false;
   }
   if (sequence.Holds()) return true;
-  if (!MayJoin(sequence, now) || !recovery_.MayStart(sequence)) return false;
+  if (!MayJoin(sequence, now)) return false;
+  if (sequence.leader != 0) return true;  // Where that one runs there is room for this length.
+  if (!recovery_.MayStart(sequence)) return false;
   const RouteNeed need = sequence.Need();
   const absl::Status fits = directory_.Fits(need);
   if (fits.ok()) return true;
   const Time alone_at = directory_.AloneAt(need);
   if (alone_at <= now) return true;
-  if (absl::IsUnavailable(fits) || alone_at != kNever) {
+  // What has begun has been taken by someone, who may be back.
+  const bool was_taken = sequence.attempt > 0 && directory_.LostAt(need) != Time{};
+  if (absl::IsUnavailable(fits) || alone_at != kNever || was_taken) {
     retry_at_ = std::min(retry_at_, alone_at);
-    if (alone_at == kNever && !AwaitWorkers(sequence, now)) EndRequest(sequence.request, fits);
+    if (alone_at == kNever && !AwaitWorkers(sequence, now)) {
+      EndRequest(sequence.request, absl::UnavailableError(fits.message()));
+    }
     return false;
   }
   const std::string& param = sequence.body->prompt_param;
@@ -201,8 +210,11 @@ bool RouterNode::Assign(SequenceState& sequence, Time now) {
   RouteNeed need = sequence.Need();
   std::optional<Route> route = Choose(sequence, need, now);
   if (!route && MayBeAlone(sequence, now)) {
+    // Beside pairs that are only busy, for what it begins at once: none is to wait for it instead.
+    const bool has_pair = directory_.HasPair(need);
     need.needs_decode = need.alone = true;
     route = Choose(sequence, need, now);
+    if (route && has_pair && !directory_.IsIdle(route->decode, need.prompt_tokens)) return false;
   }
   if (!route) return false;
 

@@ -124,12 +124,13 @@ bool Readiness::IsProven(const Side& prefill, const Side& decode) const {
 
 // Tokens of clients prove what a probe would. Answers in full flow prove their decode workers only.
 void Readiness::TakeTokens(const Side& prefill, const Side& decode) {
+  const Time before = proven_at_;
   for (const auto& [pair, computes] : prefill.latest) {
     const auto decodes = decode.latest.find(pair);
     if (decodes == decode.latest.end()) continue;
     const Time token = std::min(computes.token, decodes->second.token);
-    if (token <= proven_at_) continue;
-    proven_at_ = token;
+    if (token <= before) continue;
+    proven_at_ = std::max(proven_at_, token);
     if (!IsProven(prefill, decode)) proven_ = {};
     proven_.prefill.insert(computes.worker);
     proven_.decode.insert(decodes->second.worker);
@@ -150,7 +151,10 @@ void Readiness::TakeOutcome(const Side& prefill, const Side& decode, Time now) {
   const bool was_not_tried =
       is_full && (*outcome == Outcome::kRefused || *outcome == Outcome::kTooLate);
   if (*outcome == Outcome::kProven) {
-    proven_ = asked_;
+    // Beside what clients' tokens have proven meanwhile, if that still holds.
+    if (!IsProven(prefill, decode)) proven_ = {};
+    proven_.prefill.insert(asked_.prefill.begin(), asked_.prefill.end());
+    proven_.decode.insert(asked_.decode.begin(), asked_.decode.end());
     proven_at_ = now;
   } else if (!was_not_tried && proven_at_ <= asked_at_) {
     proven_ = {};

@@ -318,6 +318,18 @@ Time WorkerDirectory::AloneAt(const RouteNeed& need) const {
   return at;
 }
 
+bool WorkerDirectory::IsAnyAlone(Time now) const {
+  for (int32_t i = 0; i < static_cast<int32_t>(workers_.size()); ++i) {
+    if (IsAlone(i, now)) return true;
+  }
+  return false;
+}
+
+bool WorkerDirectory::IsIdle(int32_t worker, int32_t prompt_tokens) const {
+  return workers_[worker].status.queued_tokens == 0 &&
+         CandidateOf(worker).free_tokens >= prompt_tokens;
+}
+
 absl::Status WorkerDirectory::Fits(const RouteNeed& need) const {
   if (HasPair(need)) return absl::OkStatus();
   const ReachKey key{need.group, need.needs_decode};

@@ -118,6 +118,9 @@ class WorkerDirectory {
   Time AloneAt(const RouteNeed& need) const;
   // It computes prompts itself.
   bool IsAlone(int32_t worker, Time now) const { return AloneFrom(worker) <= now; }
+  bool IsAnyAlone(Time now) const;
+  // A decode worker without a prompt to compute, and with room for one of so many tokens.
+  bool IsIdle(int32_t worker, int32_t prompt_tokens) const;
 
   // The worker as a candidate, whatever its state.
   Candidate CandidateOf(int32_t worker) const;

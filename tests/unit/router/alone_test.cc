@@ -130,26 +130,87 @@ TEST_F(AloneTest, WhatAPairOfAnotherKindDoesNotTakeGoesToTheOneThatIsAlone) {
   EXPECT_TRUE(last().compute_prompt);
 }
 
-TEST_F(AloneTest, NoRequestIsTooLongThatTheOneThatIsAloneTakes) {
+TEST_F(AloneTest, ThePairIsWaitedForWhereTheOneThatIsAloneHasNoRoomOrComputesAPrompt) {
   Come(0, "b");
-  Come(2, "b");
   Come(1, "a");
-  for (const int32_t worker : {0, 2}) {
+  Come(2, "b");
+  Wait(seconds(2));
+  const WorkerStatus full{.incarnation = kFirstIncarnation + 1, .blocks = {.ready = 100}};
+  const WorkerStatus busy{
+      .incarnation = kFirstIncarnation + 1, .blocks = {.free = 100}, .queued_tokens = 9};
+  uint64_t request = 0;
+  for (const WorkerStatus& status : {full, busy}) {
+    Handle(WorkerStatusChanged{1, status});
+    Submit(++request, Request());
+    const size_t asked = outbox_.decodes.size();
+    ASSERT_EQ(outbox_.decodes.back().worker, 2);
+    Closed(outbox_.decodes.back().call, absl::ResourceExhaustedError("no blocks"));
+    EXPECT_EQ(outbox_.decodes.size(), asked) << "nobody else is asked";
+    Handle(WorkerStatusChanged{2, {.incarnation = kFirstIncarnation + 2, .blocks = {.free = 100}}});
+    ASSERT_EQ(outbox_.decodes.size(), asked + 1);
+    EXPECT_EQ(outbox_.decodes.back().worker, 2);
+  }
+}
+
+// Worker 1 is alone with room for 200 tokens, 0 and 2 are a pair for 4.
+class LongAloneTest : public AloneTest {
+ protected:
+  void ComeShort(int32_t worker) {
     Handle(WorkerUp{.worker = worker,
-                    .hello = {.role = roles_[worker],
+                    .hello = {.kv_wire_version = kKvWireVersion + 1,
+                              .role = roles_[worker],
                               .incarnation = kFirstIncarnation + worker,
-                              .numerics_id = "b",
+                              .numerics_id = "a",
                               .block_size = 16,
                               .num_blocks = 100,
                               .max_model_len = 4,
                               .computes_prompts = worker > 0}});
   }
+  void SetUp() override {
+    AloneTest::SetUp();
+    ComeShort(0);
+    ComeShort(2);
+    Come(1);
+  }
+};
+
+TEST_F(LongAloneTest, NoRequestIsTooLongThatTheOneThatIsAloneTakes) {
   Submit(1, Request());
   EXPECT_TRUE(outbox_.decodes.empty());
   Wait(seconds(2));
   ASSERT_EQ(outbox_.decodes.size(), 1u);
   EXPECT_EQ(outbox_.decodes.back().worker, 1);
   EXPECT_TRUE(last().compute_prompt);
+}
+
+TEST_F(LongAloneTest, AnAnswerThatRunsOutlivesABlipOfTheOneThatIsAlone) {
+  Wait(seconds(2));
+  Submit(1, Request());
+  Computes(decode_call());
+  Tokens(decode_call(), 3, 50);
+  Go(1);
+  Closed(decode_call(), absl::UnavailableError("gone"));
+  Wait(milliseconds(500));
+  Come(1);
+  ASSERT_EQ(outbox_.decodes.size(), 2u);
+  EXPECT_EQ(outbox_.decodes.back().worker, 1);
+  EXPECT_THAT(last().tokens, ElementsAre(7, 7, 7, 50));
+}
+
+TEST_F(AloneTest, BehindAPromptThatOnlyAPairTakesTheOneThatIsAloneTakesOthers) {
+  Create({.max_pending_prefill_tokens = 3}, /*up=*/false);
+  Come(0, "b");
+  Come(1, "a");
+  Come(2, "b");
+  Wait(seconds(2));
+  ValidRequest scored = Request();
+  scored.sampling.num_prompt_logprobs = 0;
+  scored.score_only = true;
+  Submit(1, scored);
+  Submit(2, scored);  // The prefill worker has its prompt.
+  Submit(3, Request());
+  ASSERT_EQ(outbox_.decodes.size(), 1u);
+  EXPECT_EQ(outbox_.decodes.back().worker, 1);
 }
 
 TEST_F(AloneTest, AWorkerThatDoesNotKnowThatIsNotAsked) {

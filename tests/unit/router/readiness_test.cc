@@ -464,6 +464,21 @@ TEST_F(ReadinessOfPairsTest, WorkersOfEachSideThatDoNotPairProveNothing) {
   EXPECT_TRUE(readiness_->ready()) << "the proof could have used these";
 }
 
+// A decode worker that becomes alone while the probe is under way, and serves it.
+TEST_F(ReadinessOfPairsTest, AProbeThatEndsDoesNotUndoWhatItsTokensHaveProven) {
+  pair_ = {p1_, d2_};
+  Look(pair_);
+  ASSERT_EQ(num_probes(), 1u);
+  now_ += seconds(3);
+  pair_[1].alone = true;
+  pair_[1].last_token = pair_[1].last_prompt = now_;
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready());
+  EndProbe(2);
+  Look(pair_);
+  EXPECT_TRUE(readiness_->ready());
+}
+
 TEST_F(ReadinessOfPairsTest, TokensProveThePairThatTheyCameThrough) {
   pair_ = {p1_, d2_, p2_, d1_};
   const auto token = [this](size_t prefill, size_t decode) {
