@@ -30,7 +30,7 @@ struct WorkerView {
   HelloInfo hello;
   uint64_t pair = 0;  // Only equal ones exchange K/V.
   WorkerStatus status;
-  // A decode worker that computes prompts itself, as no prefill worker of its group is there.
+  // A decode worker that computes prompts itself, as no prefill worker that it pairs with is there.
   bool alone = false;
   Time last_token{};  // When this process last took part in a token end to end; the epoch if never.
   Time last_prompt{};  // Likewise of a prompt that it computed so.

@@ -434,8 +434,8 @@ TEST_P(RowsOfElementwiseTest, DoNotDependOnTheirBatchOrItsOrder) {
   }
 }
 
-BATON_FOR_EACH_OP_CASE(ElementwiseTest);
-BATON_FOR_EACH_OP_CASE(RowsOfElementwiseTest);
+BATON_FOR_EACH_OP_CASE(ElementwiseTest, OpCases());
+BATON_FOR_EACH_OP_CASE(RowsOfElementwiseTest, OpCases());
 
 }  // namespace
 }  // namespace baton

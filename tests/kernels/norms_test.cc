@@ -8,6 +8,7 @@ namespace baton {
 namespace {
 
 using NormsTest = OpTest;
+using NormsInPlaceTest = OpTest;
 
 // Around the CPU's vectors, a GPU's of 4 and a warp's 128 elements, the change from a warp to a
 // block, and its 1024.
@@ -123,8 +124,7 @@ TEST_P(NormsTest, RmsNormAddsToTheResidualFirst) {
   }
 }
 
-TEST_P(NormsTest, RmsNormOfHeadsInPlaceTouchesOnlyThoseHeads) {
-  if (in_ != out_) return;  // In place there is one type.
+TEST_P(NormsInPlaceTest, RmsNormOfHeadsTouchesOnlyThoseHeads) {
   const int64_t dim = 10, heads = 3, stride = 50;
   const auto x = Rounded(in_, RandomFloats(seed_, 2 * stride));
   const auto weight = RandomFloats(seed_ + 1, dim);
@@ -284,7 +284,8 @@ TEST_P(NormsTest, ARowOfZerosIsZeros) {
   EXPECT_EQ(layer, x);
 }
 
-BATON_FOR_EACH_OP_CASE(NormsTest);
+BATON_FOR_EACH_OP_CASE(NormsTest, OpCases());
+BATON_FOR_EACH_OP_CASE(NormsInPlaceTest, OpCasesOfOneType());
 
 }  // namespace
 }  // namespace baton

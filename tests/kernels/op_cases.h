@@ -20,6 +20,12 @@ struct OpCase {
 };
 
 std::vector<OpCase> OpCases();
+// Those for operators whose inputs and outputs have one type.
+inline std::vector<OpCase> OpCasesOfOneType() {
+  std::vector<OpCase> cases = OpCases();
+  std::erase_if(cases, [](const OpCase& one) { return one.in != one.out; });
+  return cases;
+}
 
 // They take operands of the host in f32. A GPU has copies of them between canaries, typed as the
 // case says, aligned as the host's are, and gives back what it wrote.
@@ -56,10 +62,10 @@ inline GuardedFloats Guarded(const std::vector<float>& values) {
 
 inline GuardedFloats Sevens(int64_t n) { return Guarded(std::vector<float>(n, 7)); }
 
-#define BATON_FOR_EACH_OP_CASE(suite)                                                        \
-  INSTANTIATE_TEST_SUITE_P(Cases, suite, testing::ValuesIn(OpCases()), [](const auto& info) { \
-    return info.param.ops + "_" + std::string(ToString(info.param.in)) + "_to_" +            \
-           std::string(ToString(info.param.out));                                            \
+#define BATON_FOR_EACH_OP_CASE(suite, cases)                                              \
+  INSTANTIATE_TEST_SUITE_P(Cases, suite, testing::ValuesIn(cases), [](const auto& info) { \
+    return info.param.ops + "_" + std::string(ToString(info.param.in)) + "_to_" +         \
+           std::string(ToString(info.param.out));                                         \
   })
 
 }  // namespace baton

@@ -34,6 +34,13 @@ class AloneTest : public RouterHarness {
     Come(1);
     Wait(seconds(2));
   }
+  // Worker 1 beside the pair of 0 and 2.
+  void BeAloneBesideAPair() {
+    Come(0, "b");
+    Come(1, "a");
+    Come(2, "b");
+    Wait(seconds(2));
+  }
   void Computes(CallId call, Attempt attempt = 1, int32_t cached = 0) {
     Handle(WorkerEventReceived{
         call, TokensEvent{.attempt = attempt, .outputs = {}, .cached_tokens = cached}});
@@ -118,10 +125,7 @@ TEST_F(AloneTest, APrefillWorkerOfAnotherKindIsNone) {
 }
 
 TEST_F(AloneTest, WhatAPairOfAnotherKindDoesNotTakeGoesToTheOneThatIsAlone) {
-  Come(0, "b");
-  Come(1, "a");
-  Come(2, "b");
-  Wait(seconds(2));
+  BeAloneBesideAPair();
   Submit(1, Request());
   ASSERT_EQ(outbox_.decodes.back().worker, 2);
   Closed(decode_call(), absl::ResourceExhaustedError("no blocks"));
@@ -131,10 +135,7 @@ TEST_F(AloneTest, WhatAPairOfAnotherKindDoesNotTakeGoesToTheOneThatIsAlone) {
 }
 
 TEST_F(AloneTest, ThePairIsWaitedForWhereTheOneThatIsAloneHasNoRoomOrComputesAPrompt) {
-  Come(0, "b");
-  Come(1, "a");
-  Come(2, "b");
-  Wait(seconds(2));
+  BeAloneBesideAPair();
   const WorkerStatus full{.incarnation = kFirstIncarnation + 1, .blocks = {.ready = 100}};
   const WorkerStatus busy{
       .incarnation = kFirstIncarnation + 1, .blocks = {.free = 100}, .queued_tokens = 9};
@@ -199,10 +200,7 @@ TEST_F(LongAloneTest, AnAnswerThatRunsOutlivesABlipOfTheOneThatIsAlone) {
 
 TEST_F(AloneTest, BehindAPromptThatOnlyAPairTakesTheOneThatIsAloneTakesOthers) {
   Create({.max_pending_prefill_tokens = 3}, /*up=*/false);
-  Come(0, "b");
-  Come(1, "a");
-  Come(2, "b");
-  Wait(seconds(2));
+  BeAloneBesideAPair();
   ValidRequest scored = Request();
   scored.sampling.num_prompt_logprobs = 0;
   scored.score_only = true;
