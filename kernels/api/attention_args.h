@@ -102,7 +102,7 @@ struct VarlenAttentionArgs {
   CachePlane v_cache;
   DenseKeys dense;  // Instead of the caches and the table.
   ScoreOptions scores;
-  AttentionScales scales;  // On a CPU only.
+  AttentionScales scales;
   // What `out` is rounded to, kept as float. With kBF16 and a bf16 cache, a device that multiplies
   // bf16 pairs rounds q and the unnormalised probabilities to bf16 as well.
   DType round_to = DType::kF32;
@@ -126,6 +126,7 @@ struct PrefixAttentionArgs {
   int64_t v_stride = 0;
   int64_t num_seqs = 0;
   const int32_t* cu_seqlens_q = nullptr;  // [S + 1]
+  int64_t num_tokens = 0;                 // As in VarlenAttentionArgs.
   const int32_t* seq_lens = nullptr;      // [S]: context and new, at least the query length.
   const int32_t* block_table = nullptr;   // [S, max_blocks] of the context.
   int64_t max_blocks = 0;

@@ -24,7 +24,7 @@ bool CascadeAttentionPays(const CascadeAttentionArgs& args);
 // The prefix once for all queries, the suffixes apart, and the two merged (Juravsky et al. 2024;
 // FlashInfer's and vLLM's cascade attention). The result is that of VarlenAttention but for
 // rounding: f32 throughout, rounded to round_to once at the end. Allocates what it needs for the
-// length of the call.
+// length of the call, in memory of the host: arrays are the host's too.
 absl::Status CascadeAttention(ModelOps& ops, OperatorLibrary& library,
                               const CascadeAttentionArgs& args);
 

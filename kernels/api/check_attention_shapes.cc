@@ -220,11 +220,13 @@ absl::Status CheckShapes(const PrefixAttentionArgs& args) {
   RETURN_IF_ERROR(RequireOperand(args.v, "v"));
   RETURN_IF_ERROR(RequireRounded(args.out, args.round_to));
   RETURN_IF_ERROR(RequireAtLeast(args.num_seqs, 0, "num_seqs"));
+  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   if (args.num_seqs == 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckCaches(args));
   RETURN_IF_ERROR(Require(args.scores.causal, "scores.causal", args.scores.causal, "true"));
   RETURN_IF_ERROR(RequirePointer(args.cu_seqlens_q, "cu_seqlens_q"));
-  return RequirePointer(args.seq_lens, "seq_lens");
+  RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
+  return args.num_tokens == 0 ? absl::OkStatus() : CheckRows(args, args.num_tokens);
 }
 
 absl::Status CheckShapes(const AttentionWithKvCacheArgs& args) {

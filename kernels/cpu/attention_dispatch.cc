@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "kernels/api/attention_split.h"
 #include "kernels/api/cache_strides.h"
 
 namespace baton {
@@ -14,12 +15,6 @@ bool FastAttentionServes(const GenericAttentionArgs& args) {
   return fits(base.k_cache) && fits(base.v_cache) && base.dense.cu_seqlens_k == nullptr &&
          base.scores.sinks == nullptr && !base.scales.any() && args.sparsity.vert_stride <= 1 &&
          args.leftpad == nullptr && !args.skip_decodes && !args.partials.given();
-}
-
-AttentionSplit ReferenceSplit(int64_t max_seq_len, int64_t num_seqs, int64_t num_heads) {
-  const bool one_partition = max_seq_len <= kPartialKeys;
-  const bool single = max_seq_len <= 8192 && (one_partition || num_seqs * num_heads > 512);
-  return single ? AttentionSplit::kSinglePass : AttentionSplit::kSplit;
 }
 
 AttentionDispatch::AttentionDispatch(const KernelSet* set, ThreadPool* pool)

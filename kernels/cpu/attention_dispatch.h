@@ -15,9 +15,6 @@ namespace baton {
 // matter of layout and options alone, never of lengths, so that a sequence stays with one kernel.
 bool FastAttentionServes(const GenericAttentionArgs& args);
 
-// AttentionSplit::kReference for these sizes: kSinglePass or kSplit.
-AttentionSplit ReferenceSplit(int64_t max_seq_len, int64_t num_seqs, int64_t num_heads);
-
 // The front ends of attention: each operator becomes one call of one of the two kernels. All on
 // checked arguments. Keeps its memory from call to call.
 class AttentionDispatch {

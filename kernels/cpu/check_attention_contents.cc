@@ -126,6 +126,11 @@ absl::Status CheckLength(int64_t length, const char* field, int64_t s, int64_t m
   return Require(false, max_field, max, absl::StrCat("at least ", field, "[", s, "] = ", length));
 }
 
+absl::Status CheckToldTokens(int64_t told, int64_t num_tokens) {
+  return Require(told == 0 || told == num_tokens, "num_tokens", told,
+                 "0 or cu_seqlens_q[num_seqs] = ", num_tokens);
+}
+
 absl::Status CheckStarts(const int32_t* starts, int64_t num_seqs) {
   for (int64_t s = 0; starts != nullptr && s < num_seqs; ++s) {
     if (starts[s] >= 0) continue;
@@ -264,8 +269,7 @@ absl::Status CheckContents(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(CheckDescales(
       args.scales, dense ? args.dense.num_heads : args.k_cache.num_heads, args.num_seqs));
   const int64_t num_tokens = cu[args.num_seqs];
-  RETURN_IF_ERROR(Require(args.num_tokens == 0 || args.num_tokens == num_tokens, "num_tokens",
-                          args.num_tokens, "0 or cu_seqlens_q[num_seqs] = ", num_tokens));
+  RETURN_IF_ERROR(CheckToldTokens(args.num_tokens, num_tokens));
   return num_tokens == 0 ? absl::OkStatus() : CheckRows(args, num_tokens);
 }
 
@@ -309,6 +313,7 @@ absl::Status CheckContents(const PrefixAttentionArgs& args) {
     RETURN_IF_ERROR(CheckKeys(caches, seq, "context of seq_lens"));
   }
   const int64_t num_tokens = cu[args.num_seqs];
+  RETURN_IF_ERROR(CheckToldTokens(args.num_tokens, num_tokens));
   return num_tokens == 0 ? absl::OkStatus() : CheckRows(args, num_tokens);
 }
 

@@ -447,11 +447,20 @@ cudaError_t Attention(const Problem& args, const AttentionRoom& room, cudaStream
   if (args.num_seqs == 0) return cudaSuccess;
   if (!IsAllowed(args)) return cudaErrorInvalidValue;
   if (args.q.dtype == DType::kBF16) return ChooseDim<Bf16>(args, room, stream);
-  if (args.q.dtype == DType::kF16) return ChooseDim<F16>(args, room, stream);
-  return cudaErrorInvalidValue;
+  return ChooseDim<F16>(args, room, stream);
 }
 
 }  // namespace
+
+bool FastAttentionServes(const VarlenAttentionArgs& args) {
+  return args.out.dtype == args.round_to && args.dense.cu_seqlens_k == nullptr &&
+         !args.scales.any() && attention::IsServed(ProblemOf(args));
+}
+
+bool FastAttentionServes(const PagedAttentionArgs& args) {
+  return args.out.dtype == args.round_to && args.sparsity.vert_stride <= 1 && !args.scales.any() &&
+         !args.partials.given() && attention::IsServed(ProblemOf(args));
+}
 
 int64_t ScratchBytes(const VarlenAttentionArgs& args) {
   return attention::ScratchBytesOf(ProblemOf(args));
@@ -467,9 +476,7 @@ int64_t LongestSplit(int64_t num_tokens, int64_t num_heads, int64_t dim, int64_t
 
 cudaError_t VarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom& room,
                             cudaStream_t stream) {
-  if (args.out.dtype != args.round_to || args.dense.cu_seqlens_k != nullptr || args.scales.any()) {
-    return cudaErrorInvalidValue;
-  }
+  if (args.num_seqs > 0 && !FastAttentionServes(args)) return cudaErrorInvalidValue;
   const bool is_told = args.num_tokens > 0 && args.max_seqlen_q > 0 && args.max_seqlen_k > 0;
   if (args.num_seqs > 0 && (!is_told || args.cu_seqlens_q == nullptr)) return cudaErrorInvalidValue;
   Problem problem = ProblemOf(args);
@@ -479,10 +486,7 @@ cudaError_t VarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom
 
 cudaError_t PagedAttention(const PagedAttentionArgs& args, const AttentionRoom& room,
                            cudaStream_t stream) {
-  if (args.out.dtype != args.round_to || args.sparsity.vert_stride > 1 || args.scales.any() ||
-      args.partials.given()) {
-    return cudaErrorInvalidValue;
-  }
+  if (args.num_seqs > 0 && !FastAttentionServes(args)) return cudaErrorInvalidValue;
   Problem problem = ProblemOf(args);
   if (args.split != AttentionSplit::kSinglePass) problem.scratch = room.scratch;
   return Attention(problem, room, stream);

@@ -10,8 +10,8 @@
 // ScoreOptions are in device memory too. q is bf16 or f16 and aligned to 16 bytes, its stride a
 // multiple of 8; `out` is f32 or the type of q. Both planes have one dim, a multiple of 8 up to
 // 256, and are of the type of q or fp8; their strides and data are multiples of 8 elements.
-// Sparsity, dense keys, AttentionScales and a caller's partials are not served.
-// cudaErrorInvalidValue for what is not allowed.
+// Sparsity, dense keys, AttentionScales and a caller's partials are not served
+// (kernels/cuda/generic_attention.h does). cudaErrorInvalidValue for what is not allowed.
 //
 // Scores are sums in steps of 16 of the head size (mma.sync), scaled into powers of two; softmax
 // takes 64 keys at a time, from absolute multiples of 64, and starts anew at each multiple of 512;
@@ -27,6 +27,12 @@ int64_t ScratchBytes(const PagedAttentionArgs& args);
 
 // The longest sequences for which so much scratch memory is enough.
 int64_t LongestSplit(int64_t num_tokens, int64_t num_heads, int64_t dim, int64_t scratch_bytes);
+
+// Whether the kernels below serve it, as they do what the engine asks. A matter of types, layout
+// and options alone, never of lengths, so that a sequence stays with one kernel; nor of where q
+// lies, which they refuse if it is not aligned.
+bool FastAttentionServes(const VarlenAttentionArgs& args);
+bool FastAttentionServes(const PagedAttentionArgs& args);
 
 // What a block may have on every GPU of sm_80 and later; sm_80 and sm_90 give it more.
 inline constexpr size_t kLeastSharedBytes = 99 << 10;

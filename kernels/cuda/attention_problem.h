@@ -86,14 +86,19 @@ inline bool IsAllowed(const CachePlane& cache, DType q, int64_t dim) {
          reinterpret_cast<uintptr_t>(cache.data) % (8 * SizeOf(cache.dtype)) == 0;
 }
 
-inline bool IsAllowed(const Problem& args) {
+// But for where q lies.
+inline bool IsServed(const Problem& args) {
   const int64_t dim = args.k_cache.dim;
-  return dim > 0 && dim % 8 == 0 && dim <= 256 && args.q_stride % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(args.q.data) % 16 == 0 &&
-         (args.out.dtype == DType::kF32 || args.out.dtype == args.q.dtype) &&
+  return (args.q.dtype == DType::kBF16 || args.q.dtype == DType::kF16) && dim > 0 && dim % 8 == 0 &&
+         dim <= 256 && (args.out.dtype == DType::kF32 || args.out.dtype == args.q.dtype) &&
          args.k_cache.num_heads > 0 && args.num_heads % args.k_cache.num_heads == 0 &&
          args.k_cache.dtype == args.v_cache.dtype && IsAllowed(args.k_cache, args.q.dtype, dim) &&
          IsAllowed(args.v_cache, args.q.dtype, dim);
+}
+
+inline bool IsAllowed(const Problem& args) {
+  return IsServed(args) && args.q_stride % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(args.q.data) % 16 == 0;
 }
 
 inline int NumPartials(const Problem& args) {

@@ -24,9 +24,12 @@ struct KeyRange {
 BATON_DEVICE KeyRange VisibleKeys(const ScoreOptions& scores, int32_t position, int32_t seq_len) {
   KeyRange keys{0, seq_len};
   if (scores.causal) keys.end = min(keys.end, position + 1);
-  if (scores.window_left >= 0) keys.begin = max(keys.begin, position - scores.window_left);
+  // No sum of two that overflows.
+  if (scores.window_left >= 0) {
+    const int64_t begin = int64_t{position} - scores.window_left;
+    if (begin > keys.begin) keys.begin = static_cast<int32_t>(begin);
+  }
   if (scores.window_right >= 0) {
-    // No sum of two that overflows.
     const int64_t end = int64_t{position} + scores.window_right + 1;
     if (end < keys.end) keys.end = static_cast<int32_t>(end);
   }

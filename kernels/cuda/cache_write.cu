@@ -105,11 +105,14 @@ cudaError_t LaunchWrite(const ReshapeAndCacheArgs& args, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t ReshapeAndCache(const ReshapeAndCacheArgs& args, cudaStream_t stream) {
-  const DType cache = args.k_cache.dtype;
-  if (args.key.dtype != args.value.dtype || cache != args.v_cache.dtype ||
-      args.k_cache.layout == CacheLayout::kPacked || args.v_cache.layout == CacheLayout::kPacked) {
+  const DType cache = args.k_cache.dtype, key = args.key.dtype;
+  if (cache != args.v_cache.dtype || args.k_cache.layout != args.v_cache.layout) {
     return cudaErrorInvalidValue;
   }
+  const bool is_model =  // What a model writes, in one type or two of which one is f32 or fp8.
+      key == args.value.dtype && args.k_cache.layout != CacheLayout::kPacked &&
+      (key == DType::kF32 || cache == DType::kF32 || cache == key || IsFp8(cache));
+  if (!is_model) return WriteStridedRows(args, stream);
   return WithFloatType(args.key.dtype, [&](auto x) {
     using X = decltype(x);
     if (cache == DType::kFp8E4M3) return LaunchWrite<X, Fp8E4M3>(args, stream);

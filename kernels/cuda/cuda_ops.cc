@@ -1,14 +1,18 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include <algorithm>
+
 #include "common/base/status.h"
 #include "kernels/api/check_shapes.h"
 #include "kernels/api/require.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cache.h"
+#include "kernels/cuda/check_aligned.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/expert_gemm.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/generic_attention.h"
 #include "kernels/cuda/moe.h"
 #include "kernels/cuda/norms.h"
 #include "kernels/cuda/rows.h"
@@ -21,6 +25,7 @@ namespace {
 absl::Status CheckTold(const VarlenAttentionArgs& args) {
   if (args.num_seqs == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 1, "num_tokens"));
+  if (args.dense.cu_seqlens_k != nullptr) return absl::OkStatus();
   RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_q, 1, "max_seqlen_q"));
   RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_k, 1, "max_seqlen_k"));
   return RequirePointer(args.block_table, "block_table");
@@ -89,11 +94,14 @@ absl::Status CudaOps::ReshapeAndCache(const ReshapeAndCacheArgs& args) {
 
 absl::Status CudaOps::VarlenAttention(const VarlenAttentionArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
-  if (args.scales.any()) {
-    return absl::InvalidArgumentError(
-        "scales are given: must be none on a GPU; planes of fp8 have scales of their own");
-  }
   RETURN_IF_ERROR(CheckTold(args));
+  if (!FastAttentionServes(args)) {
+    const int64_t most = INT32_MAX / std::max(args.num_heads, 1);  // A block for each.
+    RETURN_IF_ERROR(
+        Require(args.num_tokens <= most, "num_tokens", args.num_tokens, "on a GPU at most ", most));
+    return ToStatus(GenericAttention(args, stream_), "VarlenAttention");
+  }
+  RETURN_IF_ERROR(CheckAligned(args.q, args.q_stride));
   const bool fits = ScratchBytes(args) <= scratch_.size_bytes();
   const AttentionRoom room{
       .scratch = fits ? reinterpret_cast<float*>(scratch_.data()) : nullptr,

@@ -132,6 +132,15 @@ inline AttentionShapes ShapesOf(const Case& c, double budget) {
   return s;
 }
 
+// Of long sequences the last keys: what an emulation has time for.
+inline AttentionShapes Short(AttentionShapes shape, int32_t queries, int32_t keys) {
+  for (auto& [q, k] : shape.sequences) {
+    q = std::min(q, queries);
+    k = std::min(k, keys);
+  }
+  return shape;
+}
+
 inline std::string Describe(const AttentionShapes& s) {
   return "D " + std::to_string(s.dim) + " B " + std::to_string(s.block_size) + " heads " +
          std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " " +

@@ -2,6 +2,7 @@
 #include "tests/golden/golden_file.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/hashed_floats.h"
+#include "tests/kernels/library_cases.h"
 
 namespace baton {
 namespace {
@@ -17,7 +18,7 @@ AttentionShapes GoldenShapes() {
           .values = HashedFloats};
 }
 
-class AttentionGoldenTest : public KernelTest {
+class AttentionGoldenTest : public LibraryTest {
  protected:
   void ExpectGolden(const std::vector<float>& got, const std::string& name) {
     const std::vector<float> golden = golden_.at(name);
@@ -132,7 +133,7 @@ TEST_P(AttentionGoldenTest, RotaryPairsAgreeWithLlamaAndGptJ) {
   }
 }
 
-BATON_FOR_EACH_KERNEL_SET(AttentionGoldenTest);
+BATON_FOR_EACH_LIBRARY(AttentionGoldenTest);
 
 }  // namespace
 }  // namespace baton

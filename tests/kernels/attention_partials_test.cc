@@ -1,6 +1,7 @@
 // PagedAttention in two passes through partials of the caller's, against loops in fp64: what the
 // first pass leaves, and the result.
 #include "tests/kernels/attention_problem.h"
+#include "tests/kernels/library_cases.h"
 
 namespace baton {
 namespace {
@@ -46,7 +47,7 @@ Expected PartitionOf(const AttentionProblem& p, size_t s, int32_t head, int64_t 
   return e;
 }
 
-class AttentionPartialsTest : public KernelTest {
+class AttentionPartialsTest : public LibraryTest {
  protected:
   // The caller's memory, with room for one partition more than any sequence has.
   struct Partials {
@@ -114,7 +115,7 @@ class AttentionPartialsTest : public KernelTest {
     EXPECT_EQ(std::memcmp(single.data(), out.data(), p.out_size() * 4), 0);
   }
 
-  std::unique_ptr<CpuKernels> threaded_ = MakeTestKernels(GetParam(), 3);
+  std::unique_ptr<CpuKernels> threaded_ = MakeLibrary(GetParam(), 3);
 };
 
 TEST_P(AttentionPartialsTest, OfEveryLayoutAndCacheTypeAreWhatALoopFinds) {
@@ -198,7 +199,7 @@ TEST_P(AttentionPartialsTest, WhatIsMissingOrTooSmallIsRefusedByName) {
   refused([](auto&) {}, "block_tables[0][1] = -1");
 }
 
-BATON_FOR_EACH_KERNEL_SET(AttentionPartialsTest);
+BATON_FOR_EACH_LIBRARY(AttentionPartialsTest);
 
 }  // namespace
 }  // namespace baton

@@ -1,5 +1,6 @@
 // Scales of q, K and V per sequence and KV head, and of the output.
 #include "tests/kernels/attention_problem.h"
+#include "tests/kernels/library_cases.h"
 
 namespace baton {
 namespace {
@@ -61,7 +62,7 @@ class ScaledProblem {
   }
 };
 
-class AttentionScalesTest : public KernelTest {
+class AttentionScalesTest : public LibraryTest {
  protected:
   template <typename Call>
   void Expect(ScaledProblem& scaled, const Call& call) {
@@ -221,7 +222,7 @@ TEST_P(AttentionScalesTest, WhatIsNoScaleIsRefusedByName) {
   refused([](auto&) {}, "scales.q_descale[0][0] = 0");
 }
 
-BATON_FOR_EACH_KERNEL_SET(AttentionScalesTest);
+BATON_FOR_EACH_LIBRARY(AttentionScalesTest);
 
 }  // namespace
 }  // namespace baton

@@ -2,14 +2,14 @@
 // the systems that the layouts come from. Whole memories are compared: what is not written stays.
 #include "tests/kernels/cache_layouts.h"
 
-#include <sys/mman.h>
-
 #include <utility>
+
+#include "tests/kernels/library_cases.h"
 
 namespace baton {
 namespace {
 
-class CacheLayoutsTest : public KernelTest {};
+class CacheLayoutsTest : public LibraryTest {};
 
 // The expectation of ReshapeAndCache for one plane.
 void WriteTokens(TestCache& cache, const std::vector<float>& x, int64_t stride,
@@ -32,7 +32,7 @@ void WriteTokens(TestCache& cache, const std::vector<float>& x, int64_t stride,
 TEST_P(CacheLayoutsTest, ReshapeAndCacheWritesEachElementToItsPlaceAndNothingElse) {
   // Five slots of a longer, padded key; the last two tokens of it are in no slot mapping.
   const std::vector<int64_t> slots = {7, -1, 15, 0, 9};
-  auto threaded = MakeTestKernels(GetParam(), 3);
+  auto threaded = MakeLibrary(GetParam(), 3);
   for (const CacheShape& shape : CacheShapes()) {
     for (const size_t num_scales : {0, 1, 3}) {
       if (num_scales > 0 && !IsFp8(shape.dtype)) continue;
@@ -103,7 +103,7 @@ TEST_P(CacheLayoutsTest, EveryFp8CodeIsWrittenAsItselfInEveryLayout) {
 }
 
 TEST(CacheLayoutCopiesTest, CopyBlocksCopiesWhatTheBlockOwnsInEveryLayout) {
-  auto kernels = MakeTestKernels("auto", 2);
+  auto kernels = MakeBestLibrary(2);
   for (const CacheShape& shape : CacheShapes()) {
     SCOPED_TRACE(Describe(shape));
     CacheShape v_shape = shape;
@@ -127,7 +127,7 @@ TEST(CacheLayoutCopiesTest, CopyBlocksCopiesWhatTheBlockOwnsInEveryLayout) {
 }
 
 TEST(CacheLayoutCopiesTest, SwapBlocksTakesRunsAndHeadRangesInEveryLayout) {
-  auto kernels = MakeTestKernels("auto", 2);
+  auto kernels = MakeBestLibrary(2);
   for (const bool is_key : {true, false}) {
     for (CacheShape shape : CacheShapes()) {
       for (const HeadRun heads : {HeadRun{}, HeadRun{1, 0, 2}, HeadRun{2, 3, 1}}) {
@@ -137,7 +137,8 @@ TEST(CacheLayoutCopiesTest, SwapBlocksTakesRunsAndHeadRangesInEveryLayout) {
         CacheShape other = shape;
         other.num_blocks = 6;
         other.gap = 3;
-        other.row_gap = 0;
+        // One side has gaps, or the other.
+        other.row_gap = shape.layout == CacheLayout::kPacked ? 0 : 5 - shape.row_gap;
         // A worker that holds another number of heads.
         if (heads.count > 0) other.heads = 5;
         TestCache to(other, 2), expected = to;
@@ -164,7 +165,7 @@ TEST(CacheLayoutCopiesTest, SwapBlocksTakesRunsAndHeadRangesInEveryLayout) {
 }
 
 TEST(CacheLayoutCopiesTest, GatherMakesADenseBlockOfTheLayoutAndScatterTakesItBack) {
-  auto kernels = MakeTestKernels("auto", 2);
+  auto kernels = MakeBestLibrary(2);
   const int32_t blocks[] = {3, 0};
   for (const CacheShape& shape : CacheShapes()) {
     for (const auto& [first_head, num_heads] : {std::pair{0, 0}, {1, 2}, {2, 1}}) {
@@ -223,8 +224,31 @@ TEST(CacheLayoutCopiesTest, GatherMakesADenseBlockOfTheLayoutAndScatterTakesItBa
   }
 }
 
+TEST(CacheLayoutCopiesTest, PlanesOfOneCallMayDifferInSize) {
+  auto kernels = MakeBestLibrary(2);
+  // Their blocks are as far apart.
+  const TestCache k({.gap = 3 * 4 * 16}, 1), v({.is_key = false, .dim = 32}, 2);
+  const CachePlane planes[] = {k.plane(), v.plane()};
+  ASSERT_EQ(planes[0].block_stride, planes[1].block_stride);
+  const int32_t blocks[] = {2, 0};
+  const int64_t k_bytes = 2 * 3 * 4 * 16 * 4;
+  std::vector<std::byte> together(3 * k_bytes), apart(3 * k_bytes);
+  const auto gather = [&](int64_t first, int64_t count, std::byte* to, int64_t bytes) {
+    return kernels->GatherBlocks({.planes = planes + first,
+                                  .num_planes = count,
+                                  .blocks = blocks,
+                                  .num_blocks = 2,
+                                  .staging = to,
+                                  .staging_bytes = bytes});
+  };
+  ASSERT_TRUE(gather(0, 2, together.data(), 3 * k_bytes).ok());
+  ASSERT_TRUE(gather(0, 1, apart.data(), k_bytes).ok());
+  ASSERT_TRUE(gather(1, 1, apart.data() + k_bytes, 2 * k_bytes).ok());
+  EXPECT_EQ(together, apart);
+}
+
 TEST(CacheLayoutCopiesTest, CopiesBetweenLayoutsOrOfAPackedDimThatIsNoGroupAreRefused) {
-  auto kernels = MakeTestKernels("auto");
+  auto kernels = MakeBestLibrary();
   TestCache hnd({.dtype = DType::kF16, .dim = 12}, 1);
   TestCache nhd({.layout = CacheLayout::kNhd, .dtype = DType::kF16, .dim = 12}, 2);
   const std::vector<std::byte> before = nhd.bytes();
@@ -246,61 +270,7 @@ TEST(CacheLayoutCopiesTest, CopiesBetweenLayoutsOrOfAPackedDimThatIsNoGroupAreRe
       << copy;
 }
 
-// Memory that takes no room until it is touched.
-struct SparseMemory {
-  explicit SparseMemory(size_t size) : size(size) {
-    data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                -1, 0);
-    BATON_CHECK(data != MAP_FAILED);
-  }
-  ~SparseMemory() { munmap(data, size); }
-  SparseMemory(const SparseMemory&) = delete;
-  SparseMemory& operator=(const SparseMemory&) = delete;
-  void* data;
-  size_t size;
-};
-
-TEST(CacheLayoutCopiesTest, IndexesBeyondTwoToThe31ReachTheirElement) {
-  auto kernels = MakeTestKernels("auto");
-  const int64_t stride = (int64_t{1} << 31) + 48;
-  for (const CacheLayout layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {
-    SparseMemory memory(2 * stride);
-    CachePlane plane{.data = static_cast<std::byte*>(memory.data),
-                     .dtype = DType::kFp8E4M3,
-                     .layout = layout,
-                     .num_blocks = 2,
-                     .num_heads = 1,
-                     .block_size = 2,
-                     .dim = 16,
-                     .block_stride = stride};
-    const std::vector<float> x(16, 1.0f);
-    const int64_t slot = 3;
-    ASSERT_TRUE(kernels
-                    ->ReshapeAndCache({.key = x.data(),
-                                       .key_stride = 16,
-                                       .value = x.data(),
-                                       .value_stride = 16,
-                                       .slot_mapping = &slot,
-                                       .num_tokens = 1,
-                                       .k_cache = plane,
-                                       .v_cache = plane})
-                    .ok());
-    const auto* block = static_cast<const std::byte*>(memory.data) + stride;
-    // As K and as V, which differ in the packed layout only.
-    for (const bool is_key : {true, false}) {
-      for (int64_t d = 0; d < 16; ++d) {
-        EXPECT_EQ(block[IndexInBlock(layout, is_key, 1, 2, 16, 16, 0, 1, d)], std::byte{0x38});
-      }
-    }
-    const BlockPair back{1, 0};
-    ASSERT_TRUE(
-        kernels->CopyBlocks({.planes = &plane, .num_planes = 1, .pairs = &back, .num_pairs = 1})
-            .ok());
-    EXPECT_EQ(std::memcmp(memory.data, block, 32), 0);
-  }
-}
-
-BATON_FOR_EACH_KERNEL_SET(CacheLayoutsTest);
+BATON_FOR_EACH_LIBRARY(CacheLayoutsTest);
 
 }  // namespace
 }  // namespace baton

@@ -19,8 +19,10 @@ inline namespace BATON_FUZZED {
 std::vector<std::string> FuzzedNames();
 std::unique_ptr<CpuKernels> MakeFuzzed(const std::string& name, int num_threads = 1);
 bool FuzzedLacksForms();
-// The nearest shapes that it serves, and has the time for.
+// The nearest shapes that the kernels of the engine serve, and that it has the time for.
 AttentionShapes Served(AttentionShapes shapes, uint64_t seed);
+// Those that it has the time for.
+AttentionShapes Affordable(AttentionShapes shapes);
 
 inline int64_t FuzzNumber(const char* variable, int64_t otherwise) {
   const char* text = std::getenv(variable);

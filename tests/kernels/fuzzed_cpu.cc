@@ -10,6 +10,7 @@ std::unique_ptr<CpuKernels> MakeFuzzed(const std::string& name, int num_threads)
 }
 bool FuzzedLacksForms() { return false; }
 AttentionShapes Served(AttentionShapes shapes, uint64_t) { return shapes; }
+AttentionShapes Affordable(AttentionShapes shapes) { return shapes; }
 
 }  // inline namespace BATON_FUZZED
 }  // namespace baton

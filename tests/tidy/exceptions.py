@@ -58,6 +58,8 @@ UNTESTED = {
     "common/model/transformer_mlp.cc": "a third part of it",
     "common/model/transformer_norms.cc": "a fourth part of it",
     "common/rpc/status_broadcast.cc": "tests/unit/common/rpc/worker_limits_test.cc",
+    "kernels/cuda/cache_rows.cu": "tests/kernels/cpu/gather_kv_test.cc and others, over a GPU",
+    "kernels/cuda/merge_states.cu": "tests/kernels/cuda/generic_attention_test.cc",
     "kernels/cuda/cuda_status.cc": "tests/kernels/cuda/cuda_device_test.cc",
     "kernels/emulation/access_hooks.cc": "every emulated kernel calls it",
     "kernels/emulation/device_api.cc": "tests/kernels/emulation/emulator_test.cc",

@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "tests/kernels/attention_problem.h"
+#include "tests/kernels/library_cases.h"
 
 namespace baton {
 namespace {
@@ -20,7 +21,7 @@ void ShareBlocks(AttentionProblem& p, int64_t prefix_len) {
   }
 }
 
-class CascadeAttentionTest : public KernelTest {};
+class CascadeAttentionTest : public LibraryTest {};
 
 TEST_P(CascadeAttentionTest, SharedPrefixAndSuffixesMergeIntoTheAttentionOfTheWhole) {
   for (const auto layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {
@@ -119,7 +120,7 @@ TEST_P(CascadeAttentionTest, WhatItCannotDoIsRefusedByName) {
   }
 }
 
-BATON_FOR_EACH_KERNEL_SET(CascadeAttentionTest);
+BATON_FOR_EACH_LIBRARY(CascadeAttentionTest);
 
 TEST(CascadeAttentionPolicyTest, PaysForLongPrefixesOfManySequences) {
   CascadeAttentionArgs args{.attention = {.num_seqs = 8}, .common_prefix_len = 256};

@@ -113,6 +113,15 @@ TEST(CheckAttentionShapesTest, PrefixIsCheckedWithoutItsMemory) {
   ExpectRefused(prefix, [](auto& p) { p.scores.causal = false; }, "scores.causal = 0");
   EXPECT_TRUE(CheckRows(prefix, 5).ok());
   ExpectRounded(prefix);
+  ExpectRefused(prefix, [](auto& p) { p.num_tokens = -1; }, "num_tokens = -1");
+  // Rows are those of the tokens, where it is told how many there are.
+  ExpectRefused(
+      prefix,
+      [](auto& p) {
+        p.num_tokens = 5;
+        p.k_stride = 1;
+      },
+      "k_stride = 1");
   PrefixAttentionArgs narrow = prefix;
   narrow.k_stride = 15;
   EXPECT_FALSE(CheckRows(narrow, 5).ok());

@@ -1,6 +1,8 @@
 #include "kernels/cpu/cache_blocks.h"
 
-#include "tests/kernels/kernel_fixture.h"
+#include <sys/mman.h>
+
+#include "tests/kernels/cache_layouts.h"
 
 namespace baton {
 namespace {
@@ -154,6 +156,60 @@ TEST(CacheBlocksTest, ScatterOfWhatGatherTookRestoresTheBlocksOfEveryPlane) {
       EXPECT_EQ(k2.Block(i), wanted);
     }
     for (const int i : {1, 2, 3}) EXPECT_EQ(k2.Block(i), k_before.Block(i));
+  }
+}
+
+// Memory that takes no room until it is touched.
+struct SparseMemory {
+  explicit SparseMemory(size_t size) : size(size) {
+    data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                -1, 0);
+    BATON_CHECK(data != MAP_FAILED);
+  }
+  ~SparseMemory() { munmap(data, size); }
+  SparseMemory(const SparseMemory&) = delete;
+  SparseMemory& operator=(const SparseMemory&) = delete;
+  void* data;
+  size_t size;
+};
+
+TEST(CacheBlocksTest, IndexesBeyondTwoToThe31ReachTheirElement) {
+  auto kernels = MakeTestKernels("auto");
+  const int64_t stride = (int64_t{1} << 31) + 48;
+  for (const CacheLayout layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {
+    SparseMemory memory(2 * stride);
+    CachePlane plane{.data = static_cast<std::byte*>(memory.data),
+                     .dtype = DType::kFp8E4M3,
+                     .layout = layout,
+                     .num_blocks = 2,
+                     .num_heads = 1,
+                     .block_size = 2,
+                     .dim = 16,
+                     .block_stride = stride};
+    const std::vector<float> x(16, 1.0f);
+    const int64_t slot = 3;
+    ASSERT_TRUE(kernels
+                    ->ReshapeAndCache({.key = x.data(),
+                                       .key_stride = 16,
+                                       .value = x.data(),
+                                       .value_stride = 16,
+                                       .slot_mapping = &slot,
+                                       .num_tokens = 1,
+                                       .k_cache = plane,
+                                       .v_cache = plane})
+                    .ok());
+    const auto* block = static_cast<const std::byte*>(memory.data) + stride;
+    // As K and as V, which differ in the packed layout only.
+    for (const bool is_key : {true, false}) {
+      for (int64_t d = 0; d < 16; ++d) {
+        EXPECT_EQ(block[IndexInBlock(layout, is_key, 1, 2, 16, 16, 0, 1, d)], std::byte{0x38});
+      }
+    }
+    const BlockPair back{1, 0};
+    ASSERT_TRUE(
+        kernels->CopyBlocks({.planes = &plane, .num_planes = 1, .pairs = &back, .num_pairs = 1})
+            .ok());
+    EXPECT_EQ(std::memcmp(memory.data, block, 32), 0);
   }
 }
 

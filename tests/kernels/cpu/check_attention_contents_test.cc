@@ -204,6 +204,7 @@ TEST(CheckAttentionArgsTest, ASequenceOfACacheIsShorterThanTwoToThe31) {
 TEST(CheckAttentionArgsTest, PrefixNamesTheFieldAndWhatIsAllowed) {
   static const int32_t lens[] = {1, 40};
   const std::pair<std::function<void(PrefixAttentionArgs&)>, std::string> cases[] = {
+      {[](auto& a) { a.num_tokens = 1; }, "num_tokens = 1: must be 0 or cu_seqlens_q[num_seqs] = "},
       {[](auto& a) { a.seq_lens = lens; }, "seq_lens[0] = 1: must be at least the query length 2"},
       {[](auto& a) { a.scores.causal = false; }, "scores.causal = 0: must be true"},
       {[](auto& a) { a.k = nullptr; }, "k = null"},

@@ -3,6 +3,7 @@
 
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/cache_layouts.h"
+#include "tests/kernels/library_cases.h"
 
 namespace baton {
 namespace {
@@ -32,7 +33,7 @@ float ReadElement(TestCache& cache, int64_t block, int64_t h, int64_t t, int64_t
   return static_cast<float>(half & 0x8000 ? -magnitude : magnitude);
 }
 
-class GatherKvTest : public KernelTest {
+class GatherKvTest : public LibraryTest {
  protected:
   // The rows of `out` are those of sequences that have three blocks each in `table`. The scale of
   // head h is scales[h * scale_step].
@@ -165,6 +166,30 @@ TEST_P(GatherKvTest, AContiguousCacheGivesAllThatItWasGivenSoFar) {
   EXPECT_EQ(update(4, 2), (std::vector<float>{0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15}));
 }
 
+TEST_P(GatherKvTest, ALongSequenceComesOutWhole) {
+  constexpr int64_t kRows = 90, kDim = 16;
+  std::vector<float> memory(kRows * kDim), k_out(kRows * kDim), v_out(k_out);
+  for (int64_t i = 0; i < kRows * kDim; ++i) memory[i] = static_cast<float>(i);
+  const CachePlane plane{.data = reinterpret_cast<std::byte*>(memory.data()),
+                         .num_blocks = 1,
+                         .num_heads = 1,
+                         .block_size = kRows,
+                         .dim = kDim,
+                         .block_stride = kRows * kDim};
+  const std::vector<int32_t> cu = {0, kRows};
+  ASSERT_TRUE(kernels_
+                  ->UpdateKvCache({.append = {.k_cache = plane, .v_cache = plane},
+                                   .num_seqs = 1,
+                                   .cu_seqlens_k = cu.data(),
+                                   .k_out = k_out.data(),
+                                   .k_out_stride = kDim,
+                                   .v_out = v_out.data(),
+                                   .v_out_stride = kDim})
+                  .ok());
+  EXPECT_EQ(k_out, memory);
+  EXPECT_EQ(v_out, memory);
+}
+
 TEST_P(GatherKvTest, RefusalsNameTheFieldAndWriteNothing) {
   CacheShape shape;
   TestCache k(shape, 1), v(shape, 2);
@@ -228,7 +253,7 @@ TEST_P(GatherKvTest, RefusalsNameTheFieldAndWriteNothing) {
   refused([](auto&) {}, "cu_seqlens_k[0] = 1: must be 0");
 }
 
-BATON_FOR_EACH_KERNEL_SET(GatherKvTest);
+BATON_FOR_EACH_LIBRARY(GatherKvTest);
 
 }  // namespace
 }  // namespace baton

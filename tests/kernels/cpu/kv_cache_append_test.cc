@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "tests/kernels/attention_problem.h"
+#include "tests/kernels/library_cases.h"
 
 namespace baton {
 namespace {
@@ -227,7 +228,7 @@ class KvCacheProblem {
   }
 };
 
-class KvCacheAppendTest : public KernelTest {
+class KvCacheAppendTest : public LibraryTest {
  protected:
   void Run(const Shapes& shapes, int32_t num_splits = 0) {
     KvCacheProblem p(shapes);
@@ -456,7 +457,7 @@ TEST_P(KvCacheAppendTest, TwoNewTokensOfOneSlotAreRefusedByTheirTableEntry) {
             entry + ": must be a block whose row 0 no other new token takes");
 }
 
-BATON_FOR_EACH_KERNEL_SET(KvCacheAppendTest);
+BATON_FOR_EACH_LIBRARY(KvCacheAppendTest);
 
 }  // namespace
 }  // namespace baton

@@ -1,5 +1,4 @@
 // The acceptance grid of attention, as tests/kernels/attention_grid_test.cc has it for CPUs.
-#include <algorithm>
 #include <string>
 
 #include "tests/kernels/attention_cover.h"
@@ -17,15 +16,6 @@ AttentionShapes Served(AttentionShapes shape, int types_of_case) {
   shape.compute = types.compute;
   shape.kv = types.kv;
   shape.sparsity = {};
-  return shape;
-}
-
-// Of long sequences the last keys: what an emulation has time for.
-AttentionShapes Short(AttentionShapes shape, int32_t queries, int32_t keys) {
-  for (auto& [q, k] : shape.sequences) {
-    q = std::min(q, queries);
-    k = std::min(k, keys);
-  }
   return shape;
 }
 

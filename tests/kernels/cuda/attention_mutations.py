@@ -67,7 +67,7 @@ MUTATIONS = [
     ("attention.cu", ATTENTION, "*", "the LSE is written by every lane",
      "work.kv_head, lane % 4 == 0)", "work.kv_head, true)"),
     ("attention_rows.h:attention.cu", ATTENTION, "*", "the window is one key longer",
-     "position - scores.window_left)", "position - scores.window_left - 1)"),
+     "position} - scores.window_left", "position} - scores.window_left - 1"),
     ("attention_rows.h:attention.cu", ATTENTION, "*", "V's scale is K's of another head",
      "ScaleOf(args.v_cache, kv_head)", "ScaleOf(args.v_cache, 0)"),
     ("attention_rows.h:attention.cu", ATTENTION, "*", "a fold keeps the older maximum",

@@ -306,25 +306,30 @@ TEST_F(CudaOpsTest, AttentionNamesWhatIsWrongAndServesWhatIsToldTooLarge) {
                   .dim = kDim,
                   .block_stride = 8 * kDim};
   args.v_cache = args.k_cache;
-  ExpectNamed<VarlenAttentionArgs>(
-      &ModelOps::VarlenAttention, args,
-      {{"q", [](auto& a) { a.q.data = nullptr; }},
-       {"out", [](auto& a) { a.out.data = nullptr; }},
-       {"cu_seqlens_q", [](auto& a) { a.cu_seqlens_q = nullptr; }},
-       {"seq_lens", [](auto& a) { a.seq_lens = nullptr; }},
-       {"block_table", [](auto& a) { a.block_table = nullptr; }},
-       {"num_tokens", [](auto& a) { a.num_tokens = 0; }},
-       {"max_seqlen_q", [](auto& a) { a.max_seqlen_q = 0; }},
-       {"max_seqlen_k", [](auto& a) { a.max_seqlen_k = 0; }},
-       {"q_stride", [](auto& a) { a.q_stride = kDim - 1; }},
-       {"out_stride", [](auto& a) { a.out_stride = 8; }},
-       {"num_heads", [](auto& a) { a.num_heads = 0; }},
-       {"k_cache.data", [](auto& a) { a.k_cache.data = nullptr; }},
-       {"v_cache.dim", [](auto& a) { a.v_cache.dim = 1 << 20; }}});
-  args.scales.v_descale = f32_.f32();
-  EXPECT_EQ(device_->ops().VarlenAttention(args).message(),
-            "scales are given: must be none on a GPU; planes of fp8 have scales of their own");
-  args.scales = {};
+  ExpectNamed<VarlenAttentionArgs>(&ModelOps::VarlenAttention, args,
+                                   {{"q", [](auto& a) { a.q.data = nullptr; }},
+                                    {"out", [](auto& a) { a.out.data = nullptr; }},
+                                    {"cu_seqlens_q", [](auto& a) { a.cu_seqlens_q = nullptr; }},
+                                    {"seq_lens", [](auto& a) { a.seq_lens = nullptr; }},
+                                    {"block_table", [](auto& a) { a.block_table = nullptr; }},
+                                    {"num_tokens", [](auto& a) { a.num_tokens = 0; }},
+                                    {"max_seqlen_q", [](auto& a) { a.max_seqlen_q = 0; }},
+                                    {"max_seqlen_k", [](auto& a) { a.max_seqlen_k = 0; }},
+                                    {"q", [](auto& a) { a.q = a.q.At(1); }},
+                                    {"q_stride", [](auto& a) { a.q_stride = kDim - 1; }},
+                                    {"q_stride", [](auto& a) { a.q_stride = kDim + 4; }},
+                                    {"out_stride", [](auto& a) { a.out_stride = 8; }},
+                                    {"num_heads", [](auto& a) { a.num_heads = 0; }},
+                                    {"k_cache.data", [](auto& a) { a.k_cache.data = nullptr; }},
+                                    {"v_cache.dim", [](auto& a) { a.v_cache.dim = 1 << 20; }}});
+  // What the engine does not ask is another kernel's, which knows no more rows than a grid has.
+  VarlenAttentionArgs scaled = args;
+  scaled.scales.output_scale = 2;
+  EXPECT_TRUE(device_->ops().VarlenAttention(scaled).ok());
+  scaled.num_tokens = int64_t{INT32_MAX} + 1;
+  EXPECT_EQ(device_->ops().VarlenAttention(scaled).message(),
+            "num_tokens = 2147483648: must be on a GPU at most 2147483647");
+  EXPECT_TRUE(device_->ops().VarlenAttention(args).ok());
   const auto expected = out_.ReadBytes();
   // No grid has as many blocks as such lengths might take.
   for (const int32_t keys : {40'000'000, std::numeric_limits<int32_t>::max()}) {

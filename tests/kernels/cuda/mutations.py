@@ -19,6 +19,7 @@ import tempfile
 import attention_mutations
 import device_mutations
 import expert_mutations
+import library_mutations
 import product_mutations
 import runner_mutations
 import sample_mutations
@@ -64,7 +65,7 @@ MUTATIONS = [
     ("cache_blocks.cu", KERNELS, "*Cache*", "pieces lose their tail",
      "if (at < count)", "if (at + 1 < count)"),
     ("cache_blocks.cu", KERNELS, "*Cache*", "only the first block of a run",
-     "block < run.count", "block < 1"),
+     "block < run.count; ++block) {\n    const auto* from", "block < 1; ++block) {\n    const auto* from"),
     ("cache_blocks.cu", KERNELS, "*Cache*", "staging memory of the first planes again",
      "+ first * args.num_blocks * bytes", ""),
     ("rows.cu", KERNELS, "*SelectRows*:Rows*:CopyPieces*", "no pair more than there are", "  if (index >= args.num_tokens * args.half) return;\n", ""),
@@ -139,9 +140,8 @@ MUTATIONS = [
      "is_key ? args.key_stride : args.value_stride", "args.key_stride"),
     ("cache_write.cu", KERNELS, "*Cache*", "a product with the inverse scale",
      "x /= scale", "x *= 1.0f / scale"),
-    ("cache_write.cu", KERNELS, "*Cache*", "packed caches",
-     " ||\n      args.k_cache.layout == CacheLayout::kPacked || args.v_cache.layout == CacheLayout::kPacked",
-     ""),
+    ("cache_write.cu", KERNELS, "*Cache*", "layouts of V are not looked at",
+     " || args.k_cache.layout != args.v_cache.layout", ""),
     ("cache_write.cu", KERNELS, "*Cache*", "threads behind the last token",
      "  if (index >= args.num_tokens * cache.num_heads * per_row) return;\n", ""),
     ("cache_blocks.cu", KERNELS, "*Cache*", "vectors whatever the size of a piece is",
@@ -158,15 +158,16 @@ MUTATIONS = [
     ("cache_blocks.cu", KERNELS, "*Cache*", "as many items as a grid has rows",
      "first < pieces.num_items; first += kMaxItems", "first < 1; ++first"),
     ("cache_blocks.cu", KERNELS, "*Cache*", "the first items again",
-     "first_item + blockIdx.y", "blockIdx.y"),
+     "CopyKernel(Pieces pieces, int64_t first_item) {\n  const int64_t item = first_item + blockIdx.y;",
+     "CopyKernel(Pieces pieces, int64_t first_item) {\n  const int64_t item = blockIdx.y;"),
     ("cache_blocks.cu", KERNELS, "*Cache*", "the first planes alone",
      "first < num_planes; first += kMaxPlanes", "first < 1; ++first"),
-    ("cache_blocks.cu", KERNELS, "*Cache*", "planes with strides of their own",
-     " && plane.head_stride == 0 && plane.token_stride == 0", ""),
-    ("cache_blocks.cu", KERNELS, "*Cache*", "ranges of heads that lie apart",
-     " && (num_heads == 0 || plane.layout == CacheLayout::kHnd)", ""),
-    ("cache_blocks.cu", KERNELS, "*Cache*", "destinations are not looked at",
-     " ||\n      !AreDense(args.destinations, args.num_planes, args.heads.count)", ""),
+    ("cache_blocks.cu", "cuda_library_test", "*CacheLayout*", "planes with strides of their own",
+     "return IsDenseBlock(plane) && (num_heads", "return (num_heads"),
+    ("cache_blocks.cu", "cuda_library_test", "*CacheLayout*", "ranges of heads that lie apart",
+     "(num_heads == 0 || plane.layout != CacheLayout::kNhd) &&", ""),
+    ("cache_blocks.cu", "cuda_library_test", "*CacheLayout*", "destinations are not looked at",
+     " ||\n      !AreAlike(args.destinations, args.num_planes, args.heads.count)", ""),
     ("cuda_ops.cc", DEVICE, "*", "scratch memory whatever a call takes",
      "const bool fits = ScratchBytes(args) <= scratch_.size_bytes();", "const bool fits = true;"),
     ("cuda_weights.cc", DEVICE, "Pack*", "a row longer than a chunk",
@@ -208,6 +209,7 @@ MUTATIONS = [
     *attention_mutations.MUTATIONS,
     *device_mutations.MUTATIONS,
     *expert_mutations.MUTATIONS,
+    *library_mutations.MUTATIONS,
     *product_mutations.MUTATIONS,
     *runner_mutations.MUTATIONS,
     *sample_mutations.MUTATIONS,
