@@ -82,23 +82,19 @@ absl::Status DecodeNode::CheckOwn(const DecodeRequest& request, int32_t num_miss
 
 absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request, Time now) {
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
-  BlockTable table = allocator_.Match(request.tenant, request.tokens, num_tokens - 1);
+  BlockTable table =
+      allocator_.Match(request.tenant, request.tokens, num_tokens - 1,
+                       request.prefill == 0 ? MatchFor::kCompute : MatchFor::kReceive);
   const int32_t num_here = table.num_sealed() * allocator_.block_size();
   if (request.prefill == 0) RETURN_IF_ERROR(CheckOwn(request, num_tokens - num_here, now));
   // What no query will see is not received; a cached prefix that ends before it is of no use.
-  const int32_t behind =
-      TokensBehindWindow(model_.layout, request.prefill == 0 ? num_here : num_tokens);
-  if (num_here < behind) {
-    table.Release();
-    allocator_.SkipFront(table, behind / allocator_.block_size());
-  } else {
-    allocator_.ReleaseFront(table, behind / allocator_.block_size());
-  }
+  allocator_.Pass(table, request.prefill == 0 ? num_here : num_tokens);
   const int32_t missing = allocator_.BlocksFor(num_tokens) - table.size();
-  // Each running sequence may want a block soon; a reservation leaves them one each.
-  const int32_t headroom = static_cast<int32_t>(engine_.num_running());
+  const int32_t needed = allocator_.BlocksToGrow(table, missing);
+  // Each running sequence may want an entry soon; a reservation leaves them one each.
+  const int32_t headroom = static_cast<int32_t>(engine_.num_running()) * allocator_.num_groups();
   const bool alone = calls_.empty();
-  const bool has_room = alone || allocator_.num_available() >= missing + headroom;
+  const bool has_room = alone || allocator_.num_available() >= needed + headroom;
   if (!has_room || !allocator_.Grow(table, missing, /*reserved=*/true)) {
     return absl::ResourceExhaustedError("no blocks are free");
   }
@@ -113,7 +109,8 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   BlockTable& table = *reserved;
   const int32_t num_tokens = static_cast<int32_t>(request.tokens.size());
   counters_.prompt_tokens += num_tokens;
-  counters_.cached_tokens += (table.num_sealed() - table.num_passed()) * allocator_.block_size();
+  counters_.cached_tokens +=
+      std::max(0, table.num_sealed() - table.num_passed()) * allocator_.block_size();
 
   request.sampling.num_prompt_logprobs = -1;  // The prefill worker has given them.
   Entry& entry = calls_.Open(opened.call, request, now);
@@ -125,8 +122,8 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
     ++(request.compute_prompt ? counters_.computed_here : counters_.joined);
     return Run(entry, request.compute_prompt);
   }
-  entry.sequence->num_computed = std::max(entry.sequence->num_computed,
-                                          TokensBehindWindow(model_.layout, num_tokens));
+  entry.sequence->num_computed =
+      std::max(entry.sequence->num_computed, TokensLeftOut(model_.layout, num_tokens));
   Invite(entry, request.prefill);
 }
 
@@ -201,7 +198,7 @@ void DecodeNode::ComputeHere(Entry& entry) {
   BATON_CHECK(entry.state == State::kUnbound && !entry.in_engine());
   ++counters_.computed_here;
   Sequence& sequence = *entry.sequence;
-  if (TokensBehindWindow(model_.layout, sequence.num_tokens()) > 0) {
+  if (AnyLeavesTokensOut(model_.layout, sequence.num_tokens())) {
     // Blocks were reserved for what the window still sees; the prompt is computed from its start.
     sequence.blocks.Release();
     sequence.num_computed = 0;

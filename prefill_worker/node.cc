@@ -112,8 +112,8 @@ bool PrefillNode::Admit(Entry& entry) {
   const int32_t num_tokens = sequence.num_tokens();
   // Prompt log probabilities need every position computed here.
   const bool may_match = sequence.sampling->params.num_prompt_logprobs < 0;
-  BlockTable table =
-      allocator_.Match(sequence.tenant, sequence.tokens, may_match ? num_tokens - 1 : 0);
+  BlockTable table = allocator_.Match(sequence.tenant, sequence.tokens,
+                                      may_match ? num_tokens - 1 : 0, MatchFor::kSend);
   if (!allocator_.Grow(table, allocator_.BlocksFor(num_tokens) - table.size())) return false;
   sequence.num_computed = table.num_sealed() * allocator_.block_size();
   sequence.blocks = std::move(table);
@@ -141,14 +141,14 @@ void PrefillNode::StartTransfer(Entry& entry, int32_t num_tokens) {
   entry.open_ticket = entry.handoff->ticket;
   // The decode worker asks for no more; what lies before may go while the transfer runs.
   entry.handoff->first_token =
-      std::max(entry.handoff->first_token, TokensBehindWindow(model_.layout, num_tokens));
+      std::max(entry.handoff->first_token, TokensLeftOut(model_.layout, num_tokens));
   transport_.Start({.ticket = entry.open_ticket,
                     .endpoint = entry.handoff->ranks[0].endpoint,
                     .receivers = entry.handoff->ranks,
                     .key = entry.handoff->pair_key,
                     .sender = incarnation_,
                     .receiver = entry.handoff->decode,
-                    .blocks = entry.sequence->blocks.blocks(),
+                    .blocks = entry.sequence->blocks.Flat(entry.sequence->blocks.size()),
                     .first_token = entry.handoff->first_token,
                     .num_tokens = num_tokens});
 }
@@ -206,7 +206,8 @@ void PrefillNode::StartSend(Entry& entry, Time now) {
 // Sends tokens [begin, end) of a layer, without what the decode worker holds already.
 void PrefillNode::PushRows(const Entry& entry, int32_t layer, int32_t begin, int32_t end) {
   BATON_CHECK(entry.open_ticket == entry.handoff->ticket);
-  begin = std::max(begin, entry.handoff->first_token);
+  const KvLayerGroup& group = GroupOfLayer(model_.layout, layer);
+  begin = std::max({begin, entry.handoff->first_token, TokensLeftOut(group, entry.num_tokens)});
   if (begin >= end) return;
   transport_.Push({.ticket = entry.handoff->ticket,
                    .layer = layer,

@@ -75,8 +75,9 @@ Readiness::Side Readiness::HealthyOf(const RouterView& view, Role role) {
     side.healthy[worker.hello.incarnation] = worker.pair;
     // A decode worker takes nothing while one waits for blocks; each that runs has a block left.
     const WorkerStatus& status = worker.status;
-    const bool has_blocks =
-        status.preempted == 0 && status.blocks.free + status.blocks.cached > status.running;
+    const int32_t num_entries =
+        (status.blocks.free + status.blocks.cached) / worker.hello.layer_groups;
+    const bool has_blocks = status.preempted == 0 && num_entries > status.running;
     const bool has_room = computes ? status.queued_tokens == 0 : has_blocks;
     side.full = side.full && !has_room;
     const Time last_token = is_alone ? worker.last_prompt : worker.last_token;

@@ -19,12 +19,17 @@ constexpr int kMostHangLimits = 8;
 // Workers recover for each other only within one group: all that makes the bits. Releases that
 // speak to the router in different ways may be of one.
 uint64_t GroupOf(const HelloInfo& hello) {
-  return absl::HashOf(hello.numerics_id, hello.layout_digest, hello.model_digest);
+  return absl::HashOf(hello.numerics_id, hello.model_digest);
 }
 
-// And exchange KV only where their frames are the same.
+// And exchange KV only where their frames are the same, and what these bring of each layer.
 uint64_t PairOf(const HelloInfo& hello) {
-  return absl::HashOf(GroupOf(hello), hello.kv_wire_version);
+  return absl::HashOf(GroupOf(hello), hello.layout_digest, hello.kv_wire_version);
+}
+
+// Tokens that so many blocks of a worker hold.
+int64_t TokensIn(int64_t num_blocks, const HelloInfo& hello) {
+  return num_blocks * hello.block_size / hello.layer_groups;
 }
 
 // From `now` on that is what is taken, and nothing else.
@@ -139,7 +144,7 @@ int64_t WorkerDirectory::OthersTokens(const Worker& worker) {
       int64_t{worker.hello.num_blocks} - status.blocks.free - status.blocks.cached;
   if (num <= worker.num_sides || used <= 0) return 0;
   const auto of_others = static_cast<double>(num - worker.num_sides);
-  return static_cast<int64_t>(static_cast<double>(used * worker.hello.block_size) * of_others /
+  return static_cast<int64_t>(static_cast<double>(TokensIn(used, worker.hello)) * of_others /
                               static_cast<double>(num));
 }
 
@@ -228,15 +233,14 @@ void WorkerDirectory::NotePrompt(const SequenceState::Side& side, Time now) {
 
 Candidate WorkerDirectory::CandidateOf(int32_t worker) const {
   const Worker& w = workers_[worker];
-  const int64_t block_size = w.hello.block_size;
   const int64_t free_blocks = int64_t{w.status.blocks.free} + w.status.blocks.cached;
   return {.worker = worker,
           .group = w.group,
           .pair = w.pair,
           .incarnation = w.hello.incarnation,
           .pending_tokens = w.pending_tokens + w.others_tokens,
-          .capacity_tokens = std::max<int64_t>(1, w.hello.num_blocks * block_size),
-          .free_tokens = std::max<int64_t>(0, free_blocks * block_size - w.taken_tokens),
+          .capacity_tokens = std::max<int64_t>(1, TokensIn(w.hello.num_blocks, w.hello)),
+          .free_tokens = std::max<int64_t>(0, TokensIn(free_blocks, w.hello) - w.taken_tokens),
           .tokens_per_s = w.status.tokens_per_s,
           .matched_tokens = 0};
 }

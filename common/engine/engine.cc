@@ -24,13 +24,13 @@ Engine::Engine(const EngineOptions& options, const ModelInfo& model, BlockAlloca
                ModelRunner& runner)
     : options_(options),
       eos_token_ids_(model.eos_token_ids),
-      layout_(model.layout),
       allocator_(allocator),
       runner_(runner),
       finish_gate_(options.finish_together),
       budget_(options.step_budget, options.chunk_tokens),
       own_budget_(options.step_budget / 4, options.chunk_tokens) {
   BATON_CHECK(options.chunk_tokens > 0 && options.max_batch_sequences > 0);
+  BATON_CHECK(NumGroups(model.layout) == allocator.num_groups());
   if (options.swap_blocks > 0) swap_.emplace(options.swap_blocks, allocator);
 }
 
@@ -49,8 +49,7 @@ void Engine::Add(std::unique_ptr<Sequence> sequence) {
 }
 
 void Engine::ReleasePassed(Sequence& sequence) {
-  const int32_t num_tokens = TokensBehindWindow(layout_, sequence.num_computed);
-  allocator_.ReleaseFront(sequence.blocks, num_tokens / allocator_.block_size());
+  allocator_.Pass(sequence.blocks, sequence.num_computed);
 }
 
 std::unique_ptr<Sequence> Engine::Remove(CallId call) {
@@ -149,13 +148,13 @@ bool Engine::TakeBlocks(Sequence& sequence) {
   if (from_host) {
     table.Release();
     // What the window had passed was not swapped out, or never here.
-    const int32_t behind = TokensBehindWindow(layout_, sequence.num_host_tokens);
-    if (behind > 0) allocator_.SkipFront(table, behind / allocator_.block_size());
+    allocator_.PassAs(table, sequence.host_blocks);
   }
   const int32_t missing = allocator_.BlocksFor(sequence.num_tokens()) - table.size();
-  // Room for each running sequence's next block, or the resumed one is preempted straight away.
-  const int32_t headroom = static_cast<int32_t>(running_.size());
-  if (allocator_.num_available() < missing + headroom || !allocator_.Grow(table, missing)) {
+  // Room for each running sequence's next entry, or the resumed one is preempted straight away.
+  const int32_t headroom = static_cast<int32_t>(running_.size()) * allocator_.num_groups();
+  const int32_t needed = allocator_.BlocksToGrow(table, missing);
+  if (allocator_.num_available() < needed + headroom || !allocator_.Grow(table, missing)) {
     return false;
   }
   if (from_host) {
@@ -252,10 +251,9 @@ StepRow Engine::MakeRow(const Sequence& sequence, int32_t num_tokens) const {
   row.tokens.assign(first, first + num_tokens);
   row.context_len = sequence.num_computed;
   const int32_t covered = sequence.num_computed + num_tokens;
-  const auto& blocks = sequence.blocks.blocks();
   BATON_CHECK(num_tokens > 0 && covered <= sequence.num_tokens());
   BATON_CHECK(sequence.blocks.size() >= allocator_.BlocksFor(covered));
-  row.block_table.assign(blocks.begin(), blocks.begin() + allocator_.BlocksFor(covered));
+  row.block_table = sequence.blocks.Flat(allocator_.BlocksFor(covered));
   row.sample = covered == sequence.num_tokens() && !sequence.score_only;
   row.sampling = sequence.sampling;
   row.num_emitted = sequence.num_emitted();

@@ -114,7 +114,6 @@ class Engine {
 
   EngineOptions options_;
   std::vector<int32_t> eos_token_ids_;
-  KvLayout layout_;
   BlockAllocator& allocator_;
   ModelRunner& runner_;
   Reclaim reclaim_;

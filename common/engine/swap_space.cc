@@ -6,19 +6,34 @@
 #include "common/base/check.h"
 
 namespace baton {
+namespace {
+
+void AddMoves(const BlockTable& from, const BlockTable& to, int32_t entries,
+              std::vector<BlockMove>* moves) {
+  for (int32_t g = 0; g < from.num_groups(); ++g) {
+    BATON_CHECK(from.num_passed(g) == to.num_passed(g) && to.size() >= entries);
+    for (int32_t i = from.num_passed(g); i < entries; ++i) {
+      moves->push_back({from.blocks(g)[i], to.blocks(g)[i]});
+    }
+  }
+}
+
+}  // namespace
 
 SwapSpace::SwapSpace(int32_t num_blocks, BlockAllocator& device)
-    : device_(device), host_(num_blocks, device.block_size(), /*hash_secret=*/0) {}
+    : device_(device),
+      host_(num_blocks, device.block_size(), /*hash_secret=*/0, device.windows()) {}
 
 bool SwapSpace::MoveOut(Sequence& sequence) {
-  const int32_t first = sequence.blocks.num_passed();
-  const int32_t num_blocks = device_.BlocksFor(sequence.num_computed) - first;
-  BATON_CHECK(num_blocks <= sequence.blocks.num_held());
   BATON_CHECK(sequence.host_blocks.size() == 0 && sequence.num_host_tokens == 0);
-  if (num_blocks <= 0 || !host_.Grow(sequence.host_blocks, num_blocks)) return false;
-  for (int32_t i = 0; i < num_blocks; ++i) {
-    out_.push_back({sequence.blocks.blocks()[first + i], sequence.host_blocks.blocks()[i]});
+  const int32_t entries = device_.BlocksFor(sequence.num_computed);
+  if (entries == 0) return false;
+  host_.PassAs(sequence.host_blocks, sequence.blocks);
+  if (!host_.Grow(sequence.host_blocks, entries)) {
+    sequence.host_blocks.Release();
+    return false;
   }
+  AddMoves(sequence.blocks, sequence.host_blocks, entries, &out_);
   moving_out_.push_back(sequence.call);
   sequence.num_host_tokens = std::exchange(sequence.num_computed, 0);
   device_.MarkDraining(sequence.blocks);
@@ -27,13 +42,9 @@ bool SwapSpace::MoveOut(Sequence& sequence) {
 }
 
 void SwapSpace::MoveIn(Sequence& sequence) {
-  const int32_t first = sequence.blocks.num_passed();
-  const int32_t num_blocks = sequence.host_blocks.size();
-  BATON_CHECK(first + num_blocks == device_.BlocksFor(sequence.num_host_tokens));
-  BATON_CHECK(sequence.blocks.num_held() >= num_blocks);
-  for (int32_t i = 0; i < num_blocks; ++i) {
-    in_.push_back({sequence.host_blocks.blocks()[i], sequence.blocks.blocks()[first + i]});
-  }
+  const int32_t entries = sequence.host_blocks.size();
+  BATON_CHECK(entries == device_.BlocksFor(sequence.num_host_tokens));
+  AddMoves(sequence.host_blocks, sequence.blocks, entries, &in_);
   moving_in_.push_back(sequence.call);
   sequence.num_computed = std::exchange(sequence.num_host_tokens, 0);
   arriving_.push_back(std::move(sequence.host_blocks));

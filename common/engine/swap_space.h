@@ -49,7 +49,7 @@ class SwapSpace {
 
  private:
   BlockAllocator& device_;
-  BlockAllocator host_;
+  BlockAllocator host_;  // A sequence's table there has the rows of that on the device.
   std::vector<BlockMove> out_;
   std::vector<BlockMove> in_;
   std::vector<CallId> moving_out_;

@@ -120,8 +120,7 @@ class WorkerNode : public Node<Mail> {
 
   // Of a sequence whose K/V this worker can hold.
   int64_t MostTokens() const {
-    const int64_t pool_tokens = int64_t{allocator_.num_blocks()} * allocator_.block_size();
-    return std::min<int64_t>(pool_tokens, model_.max_model_len);
+    return std::min<int64_t>(allocator_.most_tokens(), model_.max_model_len);
   }
 
   // Counts a call that was opened, and closes it unless its request is good.

@@ -13,19 +13,19 @@ constexpr int64_t kPlaneAlignment = 4096;
 // Larger than any machine's memory; also keeps the sums below from overflowing.
 constexpr double kMaxPoolBytes = 0x1p39;
 
-// Where each plane begins, [2 * num_layers], and the size of all.
-std::vector<int64_t> PlaneOffsets(const KvLayout& layout, int32_t num_blocks, int64_t* bytes) {
-  std::vector<int64_t> offsets;
+// [2 * num_slots], and the size of all.
+std::vector<KvCache::BlockPlane> PlanesOf(const KvLayout& layout, int32_t num_blocks,
+                                          int64_t* bytes) {
+  std::vector<KvCache::BlockPlane> planes;
   *bytes = 0;
-  for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
+  for (int32_t slot = 0; slot < NumSlots(layout); ++slot) {
     for (KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
-      offsets.push_back(*bytes);
-      const int64_t size = HeadBlockBytes(layout, layer, plane) *
-                           GroupOfLayer(layout, layer).num_kv_heads * num_blocks;
+      planes.push_back({.offset = *bytes, .stride = SlotBytes(layout, slot, plane)});
+      const int64_t size = planes.back().stride * num_blocks;
       *bytes += (size + kPlaneAlignment - 1) / kPlaneAlignment * kPlaneAlignment;
     }
   }
-  return offsets;
+  return planes;
 }
 
 }  // namespace
@@ -33,8 +33,14 @@ std::vector<int64_t> PlaneOffsets(const KvLayout& layout, int32_t num_blocks, in
 KvCache::KvCache(const KvLayout& layout, int32_t num_blocks, Buffer memory, bool host)
     : layout_(layout), num_blocks_(num_blocks), memory_(std::move(memory)), host_(host) {
   int64_t bytes = 0;
-  plane_offset_ = PlaneOffsets(layout_, num_blocks_, &bytes);
+  planes_ = PlanesOf(layout_, num_blocks_, &bytes);
   BATON_CHECK(bytes <= memory_.size_bytes());
+  for (int32_t layer = 0; layer < NumLayers(layout_); ++layer) {
+    layers_.push_back({PlaceOf(layout_, layer),
+                       GroupOfLayer(layout_, layer).num_kv_heads,
+                       {HeadBlockBytes(layout_, layer, KvPlane::kK),
+                        HeadBlockBytes(layout_, layer, KvPlane::kV)}});
+  }
 }
 
 absl::StatusOr<int64_t> KvCache::PoolBytes(const KvLayout& layout, int32_t num_blocks) {
@@ -50,7 +56,7 @@ absl::StatusOr<int64_t> KvCache::PoolBytes(const KvLayout& layout, int32_t num_b
                         num_blocks, pool_bytes, kMaxPoolBytes));
   }
   int64_t bytes = 0;
-  PlaneOffsets(layout, num_blocks, &bytes);
+  PlanesOf(layout, num_blocks, &bytes);
   return bytes;
 }
 
@@ -72,22 +78,30 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvLayout& layout,
 }
 
 std::byte* KvCache::Plane(int32_t layer, KvPlane plane) const {
-  return base() + plane_offset_[2 * layer + static_cast<int>(plane)];
+  return base() + planes_[PlaneOfLayer(layer, plane)].offset;
+}
+
+int64_t KvCache::BlockStride(int32_t layer, KvPlane plane) const {
+  return planes_[PlaneOfLayer(layer, plane)].stride;
+}
+
+int64_t KvCache::BlockOffset(size_t plane, BlockId block) const {
+  BATON_CHECK(block >= 0 && block < num_blocks_);
+  return planes_[plane].offset + block * planes_[plane].stride;
 }
 
 int64_t KvCache::HeadBlockOffset(int32_t layer, KvPlane plane, BlockId block, int32_t head) const {
-  BATON_CHECK(block >= 0 && block < num_blocks_);
-  const int64_t heads = GroupOfLayer(layout_, layer).num_kv_heads;
-  BATON_CHECK(head >= 0 && head < heads);
-  return plane_offset_[2 * layer + static_cast<int>(plane)] +
-         (block * heads + head) * HeadBlockBytes(layout_, layer, plane);
+  const Layer& of = layers_[layer];
+  BATON_CHECK(head >= 0 && head < of.num_kv_heads);
+  const size_t at = PlaneOfLayer(layer, plane);
+  return BlockOffset(at, block) + head * of.head_bytes[static_cast<int>(plane)];
 }
 
 std::span<std::byte> KvCache::HeadBlock(int32_t layer, KvPlane plane, BlockId block,
                                         int32_t head) const {
   BATON_CHECK(host_);
   return {base() + HeadBlockOffset(layer, plane, block, head),
-          static_cast<size_t>(HeadBlockBytes(layout_, layer, plane))};
+          static_cast<size_t>(layers_[layer].head_bytes[static_cast<int>(plane)])};
 }
 
 }  // namespace baton

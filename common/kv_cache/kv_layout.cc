@@ -6,6 +6,14 @@
 #include "common/base/random.h"
 
 namespace baton {
+namespace {
+
+int64_t HeadBytes(const KvLayout& layout, const KvLayerGroup& group, KvPlane plane) {
+  const int64_t dim = plane == KvPlane::kK ? group.k_dim : group.v_dim;
+  return dim * layout.block_size * SizeOf(group.dtype);
+}
+
+}  // namespace
 
 int32_t NumLayers(const KvLayout& layout) {
   int32_t layers = 0;
@@ -13,26 +21,46 @@ int32_t NumLayers(const KvLayout& layout) {
   return layers;
 }
 
-const KvLayerGroup& GroupOfLayer(const KvLayout& layout, int32_t layer) {
-  for (const KvLayerGroup& group : layout.groups) {
-    if (layer < group.num_layers) return group;
-    layer -= group.num_layers;
+LayerPlace PlaceOf(const KvLayout& layout, int32_t layer) {
+  BATON_CHECK(layer >= 0 && layer < NumLayers(layout) && "layer is not in the layout");
+  if (!layout.group_of_layer.empty()) {
+    const auto end = layout.group_of_layer.begin() + layer;
+    return {*end, static_cast<int32_t>(std::count(layout.group_of_layer.begin(), end, *end))};
   }
-  BATON_CHECK(false && "layer is not in the layout");
-  return layout.groups.front();
+  LayerPlace place{.slot = layer};
+  while (place.slot >= layout.groups[place.group].num_layers) {
+    place.slot -= layout.groups[place.group++].num_layers;
+  }
+  return place;
+}
+
+const KvLayerGroup& GroupOfLayer(const KvLayout& layout, int32_t layer) {
+  return layout.groups[PlaceOf(layout, layer).group];
+}
+
+int32_t NumSlots(const KvLayout& layout) {
+  int32_t slots = 0;
+  for (const KvLayerGroup& group : layout.groups) slots = std::max(slots, group.num_layers);
+  return slots;
+}
+
+int64_t SlotBytes(const KvLayout& layout, int32_t slot, KvPlane plane) {
+  int64_t bytes = 0;
+  for (const KvLayerGroup& group : layout.groups) {
+    if (slot >= group.num_layers) continue;
+    bytes = std::max(bytes, group.num_kv_heads * HeadBytes(layout, group, plane));
+  }
+  return bytes;
 }
 
 int64_t HeadBlockBytes(const KvLayout& layout, int32_t layer, KvPlane plane) {
-  const KvLayerGroup& group = GroupOfLayer(layout, layer);
-  const int64_t dim = plane == KvPlane::kK ? group.k_dim : group.v_dim;
-  return dim * layout.block_size * SizeOf(group.dtype);
+  return HeadBytes(layout, GroupOfLayer(layout, layer), plane);
 }
 
 int64_t BlockBytes(const KvLayout& layout) {
   int64_t bytes = 0;
-  for (const KvLayerGroup& g : layout.groups) {
-    bytes += int64_t{g.num_layers} * g.num_kv_heads * (g.k_dim + g.v_dim) * layout.block_size *
-             SizeOf(g.dtype);
+  for (int32_t slot = 0; slot < NumSlots(layout); ++slot) {
+    bytes += SlotBytes(layout, slot, KvPlane::kK) + SlotBytes(layout, slot, KvPlane::kV);
   }
   return bytes;
 }
@@ -43,12 +71,34 @@ int32_t TokensBehindWindow(int32_t window, int32_t num_tokens) {
   return std::max(0, num_tokens - std::max(1, window - 1));
 }
 
-int32_t TokensBehindWindow(const KvLayout& layout, int32_t num_tokens) {
-  int32_t behind = num_tokens;
+int64_t EntryBytes(const KvLayout& layout) { return BlockBytes(layout) * NumGroups(layout); }
+
+std::vector<KvWindow> WindowsOf(const KvLayout& layout) {
+  std::vector<KvWindow> windows;
+  for (const KvLayerGroup& group : layout.groups) windows.push_back({group.window, group.spare});
+  return windows;
+}
+
+int32_t TokensLeftOut(const KvWindow& window, int32_t num_tokens) {
+  return std::max(0, TokensBehindWindow(window.tokens, num_tokens) - window.spare);
+}
+
+int32_t TokensLeftOut(const KvLayerGroup& group, int32_t num_tokens) {
+  return TokensLeftOut(KvWindow{group.window, group.spare}, num_tokens);
+}
+
+int32_t TokensLeftOut(const KvLayout& layout, int32_t num_tokens) {
+  int32_t left_out = num_tokens;
   for (const KvLayerGroup& group : layout.groups) {
-    behind = std::min(behind, TokensBehindWindow(group.window, num_tokens));
+    left_out = std::min(left_out, TokensLeftOut(group, num_tokens));
   }
-  return behind;
+  return left_out;
+}
+
+bool AnyLeavesTokensOut(const KvLayout& layout, int32_t num_tokens) {
+  return std::ranges::any_of(layout.groups, [num_tokens](const KvLayerGroup& group) {
+    return TokensLeftOut(group, num_tokens) > 0;
+  });
 }
 
 uint64_t LayoutDigest(const KvLayout& layout) {
@@ -61,7 +111,9 @@ uint64_t LayoutDigest(const KvLayout& layout) {
     add(g.v_dim);
     add(static_cast<uint64_t>(g.dtype));
     add(g.window);
+    if (layout.groups.size() > 1) add(g.spare);
   }
+  for (const int32_t group : layout.group_of_layer) add(group);
   return digest;
 }
 

@@ -5,6 +5,8 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "common/base/check.h"
+
 namespace baton {
 namespace {
 
@@ -38,17 +40,17 @@ std::optional<PrefixIndex::Hit> PrefixIndex::Find(const PrefixNode& parent, std:
   const PrefixKey key = Extend(parent.key, block_tokens);
   auto it = entries_.find(key);
   if (it == entries_.end() || !it->second.Holds(parent, tenant, block_tokens)) return std::nullopt;
-  return Hit{it->second.block, {key, it->second.serial}};
+  return Hit{it->second.blocks, {key, it->second.serial}};
 }
 
 PrefixIndex::Insertion PrefixIndex::Insert(const PrefixNode& parent, std::string_view tenant,
-                                           std::span<const int32_t> block_tokens, BlockId block) {
+                                           std::span<const int32_t> block_tokens, int32_t group,
+                                           BlockId block) {
   const PrefixKey key = Extend(parent.key, block_tokens);
-  auto [it, inserted] = entries_.try_emplace(key);
+  auto [it, is_new] = entries_.try_emplace(key);
   Entry& entry = it->second;
-  if (inserted) {
-    entry = {.block = block,
-             .serial = next_serial_++,
+  if (is_new) {
+    entry = {.serial = next_serial_++,
              .parent = parent.serial,
              .tenant = std::string(tenant),
              .tokens = {block_tokens.begin(), block_tokens.end()}};
@@ -57,9 +59,25 @@ PrefixIndex::Insertion PrefixIndex::Insert(const PrefixNode& parent, std::string
     // be found.
     return {.node = {key, next_serial_++}};
   }
+  const auto place = static_cast<size_t>(group);
+  if (entry.blocks.size() <= place) entry.blocks.resize(place + 1, -1);
+  const bool inserted = entry.blocks[place] < 0;
+  if (inserted) {
+    entry.blocks[place] = block;
+    ++num_blocks_;
+  }
   return {.inserted = inserted, .node = {key, entry.serial}};
 }
 
-void PrefixIndex::Erase(const PrefixKey& key) { entries_.erase(key); }
+void PrefixIndex::Erase(const PrefixKey& key, BlockId block) {
+  const auto entry = entries_.find(key);
+  BATON_CHECK(entry != entries_.end());
+  auto& blocks = entry->second.blocks;
+  const auto found = std::ranges::find(blocks, block);
+  BATON_CHECK(found != blocks.end());
+  *found = -1;
+  --num_blocks_;
+  if (std::ranges::all_of(blocks, [](BlockId id) { return id < 0; })) entries_.erase(entry);
+}
 
 }  // namespace baton

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
 #include "common/kv_cache/kv_layout.h"
 
 namespace baton {
@@ -31,14 +32,16 @@ struct PrefixNode {
   uint64_t serial = 0;  // 0 = the empty prefix.
 };
 
-// Finds the block that holds a known prefix's last block of tokens. The hash only finds: tenant,
-// parent and tokens decide. Holds no blocks itself: the allocator inserts and erases.
+// Finds the blocks, one for each group of layers at most, that hold a known prefix's last block of
+// tokens. The hash only finds: tenant, parent and tokens decide. Holds no blocks itself: the
+// allocator inserts and erases.
 class PrefixIndex {
  public:
   explicit PrefixIndex(uint64_t secret) : secret_(secret) {}
 
   struct Hit {
-    BlockId block = -1;
+    std::span<const BlockId> blocks;  // By group, -1 = none, as those behind the last. Until the
+                                      // index changes.
     PrefixNode node;
   };
   struct Insertion {
@@ -48,19 +51,20 @@ class PrefixIndex {
 
   // The empty prefix of a tenant.
   PrefixNode Root(std::string_view tenant) const;
-  // The block that extends `parent` by one full block of tokens.
+  // What extends `parent` by one full block of tokens.
   std::optional<Hit> Find(const PrefixNode& parent, std::string_view tenant,
                           std::span<const int32_t> block_tokens) const;
-  // Not inserted when the prefix is present already, or another one has its key; the block then
-  // stays private.
+  // Not inserted when the prefix has a block of this group already, or another one has its key; the
+  // block then stays private.
   Insertion Insert(const PrefixNode& parent, std::string_view tenant,
-                   std::span<const int32_t> block_tokens, BlockId block);
-  void Erase(const PrefixKey& key);
-  size_t size() const { return entries_.size(); }
+                   std::span<const int32_t> block_tokens, int32_t group, BlockId block);
+  // The block of a prefix. The prefix goes with its last one.
+  void Erase(const PrefixKey& key, BlockId block);
+  size_t num_blocks() const { return num_blocks_; }
 
  private:
   struct Entry {
-    BlockId block = -1;
+    absl::InlinedVector<BlockId, 2> blocks;  // By group; at least one is not -1.
     uint64_t serial = 0;
     uint64_t parent = 0;  // Its serial.
     std::string tenant;
@@ -72,6 +76,7 @@ class PrefixIndex {
 
   uint64_t secret_;
   uint64_t next_serial_ = 1;
+  size_t num_blocks_ = 0;
   absl::flat_hash_map<PrefixKey, Entry> entries_;
 };
 

@@ -12,7 +12,7 @@ CachePlane PlaneOf(const KvCache& cache, int32_t layer, KvPlane plane) {
           .num_heads = group.num_kv_heads,
           .block_size = block_size,
           .dim = dim,
-          .block_stride = int64_t{group.num_kv_heads} * block_size * dim};
+          .block_stride = cache.BlockStride(layer, plane) / SizeOf(group.dtype)};
 }
 
 }  // namespace baton

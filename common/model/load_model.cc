@@ -10,6 +10,7 @@
 #include "common/base/machine_share.h"
 #include "common/base/status.h"
 #include "common/checkpoint/model_files.h"
+#include "common/kv_cache/layer_groups.h"
 #include "common/model/step_graphs.h"
 #include "common/model/tensor_parallel_runner.h"
 
@@ -43,22 +44,29 @@ std::string NumericsId(std::string_view arithmetic, DType compute, DType kv) {
   return id;
 }
 
-// Of so many of the model's KV heads. The layers share one block table: a block falls behind the
-// window only if every layer has it.
+// Of so many of the model's KV heads.
 KvLayout LayoutOf(const ModelConfig& config, int32_t num_kv_heads, int32_t block_size,
                   DType dtype) {
-  return {.block_size = block_size,
-          .groups = {{.num_layers = config.num_layers,
-                      .num_kv_heads = num_kv_heads,
+  return GroupLayers(config.windows,
+                     {.num_kv_heads = num_kv_heads,
                       .k_dim = config.head_dim,
                       .v_dim = config.head_dim,
-                      .dtype = dtype,
-                      .window = std::ranges::min(config.windows)}}};
+                      .dtype = dtype},
+                     block_size);
 }
 
+// `num_blocks` of each group of layers.
 absl::StatusOr<std::unique_ptr<KvCache>> MakePool(Device& device, const KvLayout& layout,
                                                   int32_t num_blocks, MemoryKind kind) {
-  ASSIGN_OR_RETURN(const int64_t bytes, KvCache::PoolBytes(layout, num_blocks));
+  const int64_t of_all = int64_t{num_blocks} * NumGroups(layout);
+  if (of_all > INT32_MAX) {
+    return absl::ResourceExhaustedError(absl::StrCat(num_blocks, " KV blocks for each of ",
+                                                     NumGroups(layout),
+                                                     " groups of layers are "
+                                                     "more than ",
+                                                     INT32_MAX));
+  }
+  ASSIGN_OR_RETURN(const int64_t bytes, KvCache::PoolBytes(layout, static_cast<int32_t>(of_all)));
   absl::StatusOr<Buffer> memory = device.Allocate(bytes, kind);
   if (!memory.ok() && memory.status().code() != absl::StatusCode::kResourceExhausted) {
     return memory.status();
@@ -69,7 +77,7 @@ absl::StatusOr<std::unique_ptr<KvCache>> MakePool(Device& device, const KvLayout
                                                      num_blocks, " KV blocks; lower ", option));
   }
   const bool host = device.info().unified || kind == MemoryKind::kPinned;
-  return KvCache::Create(layout, num_blocks, *std::move(memory), host);
+  return KvCache::Create(layout, static_cast<int32_t>(of_all), *std::move(memory), host);
 }
 
 std::string Mebibytes(int64_t bytes) { return absl::StrCat((bytes + (1 << 20) - 1) >> 20, " MiB"); }
@@ -82,7 +90,7 @@ absl::StatusOr<int32_t> BlocksByMemory(const Device& device, const KvLayout& lay
   const auto share = static_cast<int64_t>(fraction * static_cast<double>(memory.total));
   const int64_t reserve = memory.total / 64 + set_aside;
   const int64_t left = share - memory.taken - reserve;
-  const int64_t block_bytes = BlockBytes(layout);
+  const int64_t block_bytes = EntryBytes(layout);
   const int64_t sequence = (longest + layout.block_size - 1) / layout.block_size * block_bytes;
   if (left < sequence) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -100,7 +108,8 @@ absl::StatusOr<int32_t> BlocksByMemory(const Device& device, const KvLayout& lay
         " are free, as other programs use this GPU; stop them, lower the fraction, or take another "
         "GPU by --device cuda:N"));
   }
-  return static_cast<int32_t>(std::min<int64_t>(left / block_bytes, 1 << 28));
+  const int64_t most = std::min(1 << 28, INT32_MAX / NumGroups(layout));
+  return static_cast<int32_t>(std::min(left / block_bytes, most));
 }
 
 // Within a quarter of the memory that this process may use, of which each block takes so many bytes
@@ -152,12 +161,22 @@ absl::StatusOr<ModelMemory> MemoryOf(const Device& device, int64_t weights, cons
 
 // Of steps and of graphs, which fill them up.
 StepCapacity CapacityOf(const ModelOptions& options, std::span<const StepGraphs::Shape> graphs,
-                        int64_t longest) {
+                        int64_t longest, const KvLayout& layout) {
   const int32_t filled = graphs.empty() ? 0 : graphs.back().rows;
   const int32_t rows = std::min(options.max_step_rows, options.max_step_tokens);
-  return {.max_tokens = std::max(options.max_step_tokens, filled),
-          .max_rows = std::max(rows, filled),
-          .max_row_blocks = (longest + options.block_size - 1) / options.block_size};
+  const int64_t row_blocks = (longest + options.block_size - 1) / options.block_size;
+  StepCapacity capacity{.max_tokens = std::max(options.max_step_tokens, filled),
+                        .max_rows = std::max(rows, filled),
+                        .max_row_blocks = row_blocks,
+                        .num_groups = NumGroups(layout),
+                        .max_row_entries = row_blocks};
+  for (size_t g = 1; g < layout.groups.size(); ++g) {
+    const int32_t window = layout.groups[g].window;
+    // Of what is seen and computed both ends may lie within a block.
+    const int64_t seen = (window + capacity.max_tokens) / options.block_size + 2;
+    capacity.max_row_entries += window == 0 ? row_blocks : std::min(row_blocks, seen);
+  }
+  return capacity;
 }
 
 // A load in progress. A rank on each device.
@@ -266,7 +285,7 @@ absl::StatusOr<int32_t> Load::NumBlocks() const {
 absl::Status Load::MakePools() {
   ASSIGN_OR_RETURN(const int32_t num_blocks, NumBlocks());
   int64_t block_bytes = 0;
-  for (const LoadedRank& rank : model.ranks) block_bytes += BlockBytes(LayoutOfRank(rank.shape));
+  for (const LoadedRank& rank : model.ranks) block_bytes += EntryBytes(LayoutOfRank(rank.shape));
   const int32_t swap_blocks =
       options.swap_blocks < 0 ? DefaultSwapBlocks(block_bytes, num_blocks) : options.swap_blocks;
   for (size_t r = 0; r < devices.size(); ++r) {
@@ -357,7 +376,7 @@ absl::StatusOr<LoadedModel> LoadModel(const ModelOptions& options,
   load.model.info = InfoOf(options, files, *devices[0], layout, kv_dtype);
   const int32_t longest = load.model.info.max_model_len;
   load.graph_shapes = GraphShapes(options, devices, needs, longest);
-  load.capacity = CapacityOf(options, load.graph_shapes, longest);
+  load.capacity = CapacityOf(options, load.graph_shapes, longest, layout);
   RETURN_IF_ERROR(load.PackWeights());
   RETURN_IF_ERROR(load.MakeGroup());
   for (size_t r = 0; r < devices.size(); ++r) RETURN_IF_ERROR(load.MakeRank(r));

@@ -27,10 +27,11 @@ struct ModelOptions {
   DType compute_dtype = DType::kF32;
   std::optional<DType> kv_dtype;  // Unset: the compute dtype.
   int32_t block_size = 16;        // Tokens per KV block, [1, 1024].
-  int32_t num_blocks = 0;         // KV blocks; 0 = as many as memory_fraction leaves room for.
+  int32_t num_blocks = 0;         // KV blocks, of each group of layers (KvLayout); 0 = as many as
+                                  // memory_fraction leaves room for.
   double memory_fraction = 0;     // With num_blocks = 0: of the device's memory, all that is taken.
-  int32_t swap_blocks = 0;        // Blocks for swapped-out sequences; -1 = as many as num_blocks,
-                                  // within a quarter of the host's memory.
+  int32_t swap_blocks = 0;  // Likewise, for swapped-out sequences; -1 = as many as num_blocks,
+                            // within a quarter of the host's memory.
   int32_t load_threads = 1;       // That read the files, >= 1.
   int32_t compute_nice = 0;       // Added to the niceness of the compute thread, [0, 19].
   int32_t max_step_tokens = 512;  // Of the largest step, as max_step_rows: room is made for them.

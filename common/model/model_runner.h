@@ -26,8 +26,9 @@ struct StepRow {
   SequenceId sequence;
   std::vector<int32_t> tokens;       // [>= 1]
   int32_t context_len = 0;           // Tokens whose K/V the cache holds already.
-  std::vector<BlockId> block_table;  // Covers context_len + tokens.size() tokens; -1 for those that
-                                     // the window has passed.
+  std::vector<BlockId> block_table;  // Rows of the groups of layers, one after the other, each for
+                                     // context_len + tokens.size() tokens; -1 for those that the
+                                     // group's window has passed.
   bool sample = false;               // Sample the token that follows this row's last token.
   std::shared_ptr<const SamplingContext> sampling;
   std::vector<int32_t> emitted;  // Tokens produced so far; filled only when penalties
@@ -35,7 +36,7 @@ struct StepRow {
   int32_t num_emitted = 0;       // Tokens produced before this step.
 };
 
-// A whole block of K/V, all layers, from one pool to another.
+// A whole block of K/V, all its slots, from one pool to another.
 struct BlockMove {
   BlockId source = -1;
   BlockId destination = -1;

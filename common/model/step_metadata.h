@@ -17,14 +17,17 @@ struct StepBounds {
   int32_t max_model_len = 0;
   int32_t block_size = 0;
   int32_t num_blocks = 0;
-  int32_t window = 0;  // As in KvLayerGroup.
+  std::vector<int32_t> windows = {0};  // Of each group of layers, as in KvLayerGroup.
 };
 
 // The largest step.
 struct StepCapacity {
   int64_t max_tokens = 0;
   int64_t max_rows = 0;
-  int64_t max_row_blocks = 0;  // Of a row's block table.
+  int64_t max_row_blocks = 0;  // Of a row's block table, for one group of layers.
+  int64_t num_groups = 1;
+  // Of a row's tables, of all groups; but for the first one's without what lies behind a window.
+  int64_t max_row_entries = max_row_blocks;
 };
 
 // Whether row token `index` predicts a prompt token whose log probability was asked for.
@@ -38,16 +41,25 @@ bool WantsLogits(const StepRow& row, int64_t index);
 struct BatchView {
   int64_t num_tokens = 0;
   int64_t num_seqs = 0;
-  int64_t max_blocks = 0;  // Of a sequence's table.
+  int64_t max_blocks = 0;  // Of a sequence's table, for one group of layers.
   int32_t max_seqlen_q = 0;
   int32_t max_seqlen_k = 0;
   const int32_t* tokens = nullptr;        // [T]
   const int32_t* positions = nullptr;     // [T]
-  const int64_t* slots = nullptr;         // [T]: block * block_size + offset.
   const int32_t* cu_seqlens_q = nullptr;  // [S + 1]
   const int32_t* seq_lens = nullptr;      // [S]: with the tokens of this pass.
-  const int32_t* block_table = nullptr;   // Of all sequences, one after the other.
-  const int32_t* table_starts = nullptr;  // [S]: where in it a sequence's blocks begin.
+  // Of all sequences, one after the other; of each the groups', whose entries behind a window are
+  // left out but for the first group's.
+  const int32_t* block_table = nullptr;
+
+  // Of a group of layers, in each array that has one of each group behind the other:
+  const int64_t* slots(int32_t group) const { return all_slots + group * slots_stride; }
+  const int32_t* table_starts(int32_t group) const { return all_starts + group * starts_stride; }
+  const int64_t* all_slots = nullptr;   // [T] each: block * block_size + offset.
+  const int32_t* all_starts = nullptr;  // [S] each: where in block_table a sequence's entry 0 is,
+                                        // or would be.
+  int64_t slots_stride = 0;
+  int64_t starts_stride = 0;
 };
 
 // All that the kernels of a step read beside weights and cache: built on the host, copied in one
@@ -100,7 +112,9 @@ class StepMetadata {
   const T* OnDevice(int64_t place) const;
 
   void AppendRow(const StepRow& row, const StepBounds& bounds);
+  void AppendTable(const StepRow& row, const StepBounds& bounds);
   void PadTo(int32_t rows, const StepBounds& bounds);
+  void TakeTable(int64_t sequence, int64_t wanted_row);
   void SelectWanted();
 
   Device* device_;

@@ -176,7 +176,7 @@ absl::Status Transformer::WriteKeysAndValues(int32_t layer, const BatchView& bat
                                 .key_stride = Stride(kv_width_),
                                 .value = v,
                                 .value_stride = Stride(kv_width_),
-                                .slot_mapping = batch.slots,
+                                .slot_mapping = batch.slots(cache.GroupOf(layer)),
                                 .num_tokens = batch.num_tokens,
                                 .k_cache = PlaneOf(cache, layer, KvPlane::kK),
                                 .v_cache = PlaneOf(cache, layer, KvPlane::kV)});
@@ -189,29 +189,29 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
   RETURN_IF_ERROR(
       NormHeads(weights.q_norm, num_tokens, q_.data(), shape_.num_heads, Stride(q_width_)));
   RETURN_IF_ERROR(RotateHeads(layer, num_tokens, q_.data(), shape_.num_heads, Stride(q_width_)));
-  RETURN_IF_ERROR(ops().VarlenAttention(
-      {.q = q_.data(),
-       .q_stride = Stride(q_width_),
-       .num_heads = shape_.num_heads,
-       .num_seqs = queries.num_seqs,
-       .cu_seqlens_q = queries.cu_seqlens_q,
-       .num_tokens = num_tokens,
-       .max_seqlen_q = queries.max_seqlen_q,
-       .seq_lens = queries.seq_lens,
-       .max_seqlen_k = queries.max_seqlen_k,
-       .block_table = queries.block_table,
-       .max_blocks = queries.max_blocks,
-       .table_starts = queries.table_starts,
-       .k_cache = PlaneOf(cache, layer, KvPlane::kK),
-       .v_cache = PlaneOf(cache, layer, KvPlane::kV),
-       // No window, 0, gives -1: infinite.
-       .scores = {.scale = config_.attention_scale,
-                  .softcap = config_.attention_softcap,
-                  .window_left = config_.windows[layer] - 1,
-                  .alibi_slopes = alibi_slopes_.floats(DType::kF32).f32()},
-       .round_to = compute_,
-       .out = context_.data(),
-       .out_stride = Stride(q_width_)}));
+  RETURN_IF_ERROR(
+      ops().VarlenAttention({.q = q_.data(),
+                             .q_stride = Stride(q_width_),
+                             .num_heads = shape_.num_heads,
+                             .num_seqs = queries.num_seqs,
+                             .cu_seqlens_q = queries.cu_seqlens_q,
+                             .num_tokens = num_tokens,
+                             .max_seqlen_q = queries.max_seqlen_q,
+                             .seq_lens = queries.seq_lens,
+                             .max_seqlen_k = queries.max_seqlen_k,
+                             .block_table = queries.block_table,
+                             .max_blocks = queries.max_blocks,
+                             .table_starts = queries.table_starts(cache.GroupOf(layer)),
+                             .k_cache = PlaneOf(cache, layer, KvPlane::kK),
+                             .v_cache = PlaneOf(cache, layer, KvPlane::kV),
+                             // No window, 0, gives -1: infinite.
+                             .scores = {.scale = config_.attention_scale,
+                                        .softcap = config_.attention_softcap,
+                                        .window_left = config_.windows[layer] - 1,
+                                        .alibi_slopes = alibi_slopes_.floats(DType::kF32).f32()},
+                             .round_to = compute_,
+                             .out = context_.data(),
+                             .out_stride = Stride(q_width_)}));
   RETURN_IF_ERROR(
       SumOverRanks(weights.o, shape_.o_segments, context_.data(), num_tokens, delta_.data()));
   return NormOutput(weights.attention_output_norm, num_tokens);

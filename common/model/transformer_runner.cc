@@ -16,11 +16,13 @@ namespace {
 constexpr int64_t kMaxPieces = 1 << 16;
 
 StepBounds BoundsOf(const RunnerParts& parts) {
-  return {.vocab_size = parts.info.vocab_size,
-          .max_model_len = parts.info.max_model_len,
-          .block_size = parts.info.layout.block_size,
-          .num_blocks = parts.cache->num_blocks(),
-          .window = parts.info.layout.groups.front().window};
+  StepBounds bounds{.vocab_size = parts.info.vocab_size,
+                    .max_model_len = parts.info.max_model_len,
+                    .block_size = parts.info.layout.block_size,
+                    .num_blocks = parts.cache->num_blocks(),
+                    .windows = {}};
+  for (const KvLayerGroup& group : parts.info.layout.groups) bounds.windows.push_back(group.window);
+  return bounds;
 }
 
 }  // namespace
@@ -184,7 +186,6 @@ absl::Status TransformerRunner::FlushPieces() {
 // Neighbours in both pools are one piece of each plane.
 absl::Status TransformerRunner::CopyBlocks(const KvCache& from, const KvCache& to,
                                            std::span<const BlockMove> moves) {
-  const KvLayout& layout = from.layout();
   for (size_t first = 0, count = 1; first < moves.size(); first += count) {
     const BlockMove& move = moves[first];
     for (count = 1; first + count < moves.size(); ++count) {
@@ -193,15 +194,11 @@ absl::Status TransformerRunner::CopyBlocks(const KvCache& from, const KvCache& t
       if (next.source != move.source + distance) break;
       if (next.destination != move.destination + distance) break;
     }
-    for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
-      for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
-        const int64_t block_bytes = HeadBlockBytes(layout, layer, plane) *
-                                    GroupOfLayer(layout, layer).num_kv_heads;
-        RETURN_IF_ERROR(AddPiece(
-            {.from = from.base() + from.HeadBlockOffset(layer, plane, move.source, 0),
-             .to = to.base() + to.HeadBlockOffset(layer, plane, move.destination, 0),
-             .bytes = block_bytes * static_cast<int64_t>(count)}));
-      }
+    for (size_t i = 0; i < from.planes().size(); ++i) {
+      const int64_t stride = from.planes()[i].stride;
+      RETURN_IF_ERROR(AddPiece({.from = from.base() + from.BlockOffset(i, move.source),
+                                .to = to.base() + to.BlockOffset(i, move.destination),
+                                .bytes = stride * static_cast<int64_t>(count)}));
     }
   }
   return FlushPieces();

@@ -161,6 +161,7 @@ struct HelloInfo {
   int32_t tp_size = 1;
   int32_t block_size = 0;
   int32_t num_blocks = 0;
+  int32_t layer_groups = 1;   // A block has the layers of one: block_size tokens take so many.
   int32_t max_model_len = 0;  // Prompt and answer together, bounded by model, option and pool.
   int32_t vocab_size = 0;
   bool computes_prompts = false;  // A decode worker that takes DecodeRequest::compute_prompt.

@@ -387,6 +387,7 @@ void ToProto(const HelloInfo& from, v1::HelloResponse* to) {
   to->set_tp_size(from.tp_size);
   to->set_block_size(from.block_size);
   to->set_num_blocks(from.num_blocks);
+  if (from.layer_groups > 1) to->set_layer_groups(from.layer_groups);
   to->set_max_model_len(from.max_model_len);
   to->set_vocab_size(from.vocab_size);
   to->set_computes_prompts(from.computes_prompts);
@@ -408,6 +409,7 @@ absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
   RETURN_IF_ERROR(CheckRange("tp_size", from.tp_size(), 1, 1024));
   RETURN_IF_ERROR(CheckRange("block_size", from.block_size(), 1, 65536));
   RETURN_IF_ERROR(CheckRange("num_blocks", from.num_blocks(), 1, kMaxInt32));
+  RETURN_IF_ERROR(CheckRange("layer_groups", from.layer_groups(), 0, 1024));
   RETURN_IF_ERROR(CheckRange("max_model_len", from.max_model_len(), 1, kMaxInt32 / 2));
   RETURN_IF_ERROR(CheckRange("vocab_size", from.vocab_size(), 1, kMaxInt32 / 2));
   return HelloInfo{.protocol_version = from.protocol_version(),
@@ -420,6 +422,7 @@ absl::StatusOr<HelloInfo> FromProto(const v1::HelloResponse& from) {
                    .tp_size = from.tp_size(),
                    .block_size = from.block_size(),
                    .num_blocks = from.num_blocks(),
+                   .layer_groups = std::max(1, from.layer_groups()),
                    .max_model_len = from.max_model_len(),
                    .vocab_size = from.vocab_size(),
                    .computes_prompts = from.computes_prompts(),

@@ -6,15 +6,17 @@
 
 namespace baton {
 
-Coverage::Coverage(const KvLayout& layout, TokenRange tokens, int32_t first_head)
-    : tokens_(tokens), first_head_(first_head) {
+Coverage::Coverage(const KvLayout& layout, int32_t first_token, int32_t num_tokens,
+                   int32_t first_head)
+    : num_tokens_(num_tokens), first_head_(first_head) {
   const int32_t layers = NumLayers(layout);
   for (int32_t layer = 0; layer < layers; ++layer) {
     const KvLayerGroup& group = GroupOfLayer(layout, layer);
+    const int32_t first = FirstSent(layout, layer, first_token, num_tokens);
     layer_row_.push_back(needed_.size());
     layer_heads_.push_back(group.num_kv_heads);
-    needed_.insert(needed_.end(), group.num_kv_heads, group.k_dim > 0);
-    needed_.insert(needed_.end(), group.num_kv_heads, group.v_dim > 0);
+    needed_.insert(needed_.end(), group.num_kv_heads, group.k_dim > 0 ? first : num_tokens);
+    needed_.insert(needed_.end(), group.num_kv_heads, group.v_dim > 0 ? first : num_tokens);
   }
   rows_.resize(needed_.size());
 }
@@ -66,10 +68,8 @@ void Coverage::Add(const FrameRange& range) {
 }
 
 bool Coverage::Complete() const {
-  if (tokens_.count == 0) return true;
-  const Row all{{tokens_.first, tokens_.first + tokens_.count}};
   for (size_t i = 0; i < rows_.size(); ++i) {
-    if (needed_[i] && rows_[i] != all) return false;
+    if (needed_[i] < num_tokens_ && rows_[i] != Row{{needed_[i], num_tokens_}}) return false;
   }
   return true;
 }

@@ -14,11 +14,12 @@ class Coverage {
  public:
   enum class Overlap : uint8_t { kNone, kPartial, kWhole };
 
-  Coverage(const KvLayout& layout, TokenRange tokens, int32_t first_head);
+  // Of a handoff of tokens [first_token, num_tokens), in each layer from FirstSent on.
+  Coverage(const KvLayout& layout, int32_t first_token, int32_t num_tokens, int32_t first_head);
 
   Overlap Check(const FrameRange& range) const;
   void Add(const FrameRange& range);
-  bool Complete() const;  // Every plane that has bytes, every head, every token.
+  bool Complete() const;  // Every plane that has bytes, every head, every token of its layer.
 
  private:
   struct Interval {
@@ -31,12 +32,13 @@ class Coverage {
 
   size_t RowIndex(const FrameRange& range) const;  // Of the range's first head.
 
-  TokenRange tokens_;
+  int32_t num_tokens_ = 0;
   int32_t first_head_ = 0;
   std::vector<size_t> layer_row_;     // [num_layers]: row of (layer, K, head 0).
   std::vector<int32_t> layer_heads_;  // [num_layers]
   std::vector<Row> rows_;
-  std::vector<bool> needed_;  // [rows]: the plane has bytes.
+  std::vector<int32_t>
+      needed_;  // [rows]: from this token on; num_tokens_ where there are no bytes.
 };
 
 }  // namespace baton

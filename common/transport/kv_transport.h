@@ -37,16 +37,17 @@ struct DataRank {
 struct ExpectArgs {
   TicketId ticket;
   Incarnation sender = 0;        // Only a connection authenticated for this incarnation may write.
-  // Of the whole sequence; block i holds tokens [i*B, (i+1)*B). Those that end before first_token
-  // are not looked at.
+  // Of the whole sequence, a row for each group of layers, one after the other (BlockTable::Flat);
+  // block i of a row holds tokens [i*B, (i+1)*B). Those that end before what comes are not looked
+  // at.
   std::vector<BlockRef> blocks;
   int32_t first_token = 0;       // Tokens before it are here already (pinned prefix blocks).
-  int32_t num_tokens = 0;  // Prompt length: [first_token, num_tokens) of every layer must come.
+  int32_t num_tokens = 0;        // Prompt length: of every layer [FirstSent, num_tokens) must come.
   HandoffDigests digests;
 };
 
-// The sending side of one handoff. The blocks from first_token on must stay readable until the
-// ticket's kEnded; the others are not looked at.
+// The sending side of one handoff. The blocks from FirstSent of their layers on must stay readable
+// until the ticket's kEnded; the others are not looked at.
 struct StartArgs {
   TicketId ticket;
   std::string endpoint;  // "host:port" of the receiver's data listener.
@@ -56,7 +57,7 @@ struct StartArgs {
   PairKey key{};
   Incarnation sender = 0;  // This process.
   Incarnation receiver = 0;
-  std::vector<BlockId> blocks;  // The sender's own block table for tokens [0, num_tokens).
+  std::vector<BlockId> blocks;  // The sender's own, as those of ExpectArgs.
   int32_t first_token = 0;
   int32_t num_tokens = 0;
 };

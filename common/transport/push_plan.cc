@@ -17,33 +17,21 @@ absl::Status CheckStart(const TransportOptions& options, const StartArgs& start)
         "Start to rank %d of %d, which cannot hold parts of %d KV heads",
         start.receiver_place.rank, start.receiver_place.size, KvHeads(options)));
   }
-  const int64_t capacity = static_cast<int64_t>(start.blocks.size()) * cache.layout().block_size;
-  if (start.first_token < 0 || start.first_token > start.num_tokens ||
-      start.num_tokens > capacity) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("Start of tokens [%d, %d) in %d blocks of %d tokens", start.first_token,
-                        start.num_tokens, start.blocks.size(), cache.layout().block_size));
-  }
-  const size_t first_block = start.first_token / cache.layout().block_size;
-  for (BlockId block : std::span(start.blocks).subspan(first_block)) {
-    if (block < 0 || block >= cache.num_blocks()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("Start with block %d of a pool of %d", block, cache.num_blocks()));
-    }
-  }
-  return absl::OkStatus();
+  return CheckBlocks(cache, "Start", {start.first_token, start.num_tokens}, start.blocks);
 }
 
 absl::StatusOr<std::vector<FrameRange>> PlanPush(const TransportOptions& options,
                                                  const StartArgs& start, const PushArgs& push,
                                                  int32_t receiver_block_size) {
   const KvLayout& layout = options.cache->layout();
-  if (push.layer < 0 || push.layer >= NumLayers(layout) || push.first_token < start.first_token ||
-      push.num_tokens < 0 ||
+  const bool is_layer = push.layer >= 0 && push.layer < NumLayers(layout);
+  const int32_t first =
+      is_layer ? FirstSent(layout, push.layer, start.first_token, start.num_tokens) : 0;
+  if (!is_layer || push.first_token < first || push.num_tokens < 0 ||
       int64_t{push.first_token} + push.num_tokens > int64_t{start.num_tokens}) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "Push of layer %d tokens [%d, +%d) outside the ticket's [%d, %d)", push.layer,
-        push.first_token, push.num_tokens, start.first_token, start.num_tokens));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("Push of layer %d tokens [%d, +%d) outside the ticket's [%d, %d)",
+                        push.layer, push.first_token, push.num_tokens, first, start.num_tokens));
   }
   return PlanFrames({.layer = push.layer,
                      .tokens = {push.first_token, push.num_tokens},

@@ -8,6 +8,16 @@
 #include "common/base/fail_point.h"
 
 namespace baton {
+namespace {
+
+std::vector<BlockId> IdsOf(const std::vector<BlockRef>& refs) {
+  std::vector<BlockId> ids;
+  ids.reserve(refs.size());
+  for (const BlockRef& ref : refs) ids.push_back(ref.block);
+  return ids;
+}
+
+}  // namespace
 
 ReceiveLedger::ReceiveLedger(const TransportOptions& options, CounterBoard* counters,
                              KvTransport::EventSink sink)
@@ -24,20 +34,7 @@ absl::Status ReceiveLedger::CheckArgs(const ExpectArgs& args) const {
   if (args.ticket.empty() || args.sender == 0) {
     return absl::InvalidArgumentError("Expect without a ticket or a sender");
   }
-  const int64_t capacity = static_cast<int64_t>(args.blocks.size()) * cache_.layout().block_size;
-  if (args.first_token < 0 || args.first_token > args.num_tokens || args.num_tokens > capacity) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("Expect of tokens [%d, %d) in %d blocks of %d tokens", args.first_token,
-                        args.num_tokens, args.blocks.size(), cache_.layout().block_size));
-  }
-  const size_t first_block = args.first_token / cache_.layout().block_size;
-  for (const BlockRef& ref : std::span(args.blocks).subspan(first_block)) {
-    if (ref.block < 0 || ref.block >= cache_.num_blocks()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("Expect with block %d of a pool of %d", ref.block, cache_.num_blocks()));
-    }
-  }
-  return absl::OkStatus();
+  return CheckBlocks(cache_, "Expect", {args.first_token, args.num_tokens}, IdsOf(args.blocks));
 }
 
 void ReceiveLedger::Expect(ExpectArgs args) {
@@ -49,11 +46,8 @@ void ReceiveLedger::Expect(ExpectArgs args) {
     sink_({.ticket = args.ticket, .receiver = true, .status = std::move(status)});
     return;
   }
-  std::vector<BlockId> blocks;
-  blocks.reserve(args.blocks.size());
-  for (const BlockRef& ref : args.blocks) blocks.push_back(ref.block);
-  Coverage coverage(cache_.layout(), {args.first_token, args.num_tokens - args.first_token},
-                    first_head_);
+  std::vector<BlockId> blocks = IdsOf(args.blocks);
+  Coverage coverage(cache_.layout(), args.first_token, args.num_tokens, first_head_);
   const TicketId id = args.ticket;
   tickets_.emplace(id, Ticket{std::move(args), std::move(blocks), std::move(coverage)});
 }
@@ -78,21 +72,23 @@ void ReceiveLedger::Note(const Sender& sender, Ticket* ticket) {
 AbortCode ReceiveLedger::Judge(const Ticket& ticket, const FrameHeader& header,
                                const Sender& sender) const {
   const FrameRange& range = header.range;
+  const ExpectArgs& args = ticket.args;
   const KvLayout& layout = cache_.layout();
   if ((ticket.finals >> sender.place.rank & 1) != 0) return AbortCode::kOverlap;
   if (range.layer >= NumLayers(layout)) return AbortCode::kOutOfRange;
   const HeadRange heads = Sent(sender.place, place_, kv_heads_);
   if (range.first_head < heads.first ||
       int64_t{range.first_head} + range.num_heads > int64_t{heads.first} + heads.count ||
-      range.first_token < ticket.args.first_token ||
-      int64_t{range.first_token} + range.num_tokens > ticket.args.num_tokens) {
+      range.first_token < FirstSent(layout, range.layer, args.first_token, args.num_tokens) ||
+      int64_t{range.first_token} + range.num_tokens > args.num_tokens) {
     return AbortCode::kOutOfRange;
   }
   const int64_t bytes = HeadTokenBytes(layout, range.layer, range.plane) * range.num_tokens;
   if (bytes * range.num_heads != int64_t{header.payload_bytes}) return AbortCode::kOutOfRange;
   const int32_t last = (range.first_token + range.num_tokens - 1) / layout.block_size;
+  const auto row = RowOf(layout, PlaceOf(layout, range.layer).group, args.blocks);
   for (int32_t i = range.first_token / layout.block_size; i <= last; ++i) {
-    const BlockRef& ref = ticket.args.blocks[i];
+    const BlockRef& ref = row[i];
     if (epochs_[ref.block].load(std::memory_order_acquire) != ref.epoch) {
       return AbortCode::kStaleEpoch;
     }

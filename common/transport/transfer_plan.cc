@@ -91,16 +91,44 @@ int64_t HeadTokenBytes(const KvLayout& layout, int32_t layer, KvPlane plane) {
   return HeadBlockBytes(layout, layer, plane) / layout.block_size;
 }
 
+int32_t FirstSent(const KvLayout& layout, int32_t layer, int32_t first_token, int32_t num_tokens) {
+  return std::max(first_token, TokensLeftOut(GroupOfLayer(layout, layer), num_tokens));
+}
+
+absl::Status CheckBlocks(const KvCache& cache, const char* call, HandoffTokens tokens,
+                         const std::vector<BlockId>& blocks) {
+  const KvLayout& layout = cache.layout();
+  const size_t num_groups = layout.groups.size();
+  const int64_t capacity = static_cast<int64_t>(blocks.size() / num_groups) * layout.block_size;
+  if (tokens.first < 0 || tokens.first > tokens.end || tokens.end > capacity ||
+      blocks.size() % num_groups != 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s of tokens [%d, %d) in %d blocks of %d tokens for %d groups of layers", call,
+        tokens.first, tokens.end, blocks.size(), layout.block_size, num_groups));
+  }
+  for (int32_t g = 0; g < NumGroups(layout); ++g) {
+    const int32_t first = std::max(tokens.first, TokensLeftOut(layout.groups[g], tokens.end));
+    for (const BlockId block : RowOf(layout, g, blocks).subspan(first / layout.block_size)) {
+      if (block < 0 || block >= cache.num_blocks()) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("%s with block %d of a pool of %d", call, block, cache.num_blocks()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::vector<PoolPiece> FramePieces(const KvCache& cache, const FrameRange& range,
-                                   std::span<const BlockId> blocks, int32_t first_head) {
+                                   const std::vector<BlockId>& blocks, int32_t first_head) {
   const KvLayout& layout = cache.layout();
   const int32_t heads = GroupOfLayer(layout, range.layer).num_kv_heads;
+  const auto row = RowOf(layout, PlaceOf(layout, range.layer).group, blocks);
   std::vector<PoolPiece> pieces;
   for (const Segment& s : MapFrame(range, {layout.block_size, {first_head, heads}},
                                    HeadTokenBytes(layout, range.layer, range.plane))) {
-    BATON_CHECK(static_cast<size_t>(s.block_index) < blocks.size());
+    BATON_CHECK(static_cast<size_t>(s.block_index) < row.size());
     const int64_t start =
-        cache.HeadBlockOffset(range.layer, range.plane, blocks[s.block_index], s.head) + s.offset;
+        cache.HeadBlockOffset(range.layer, range.plane, row[s.block_index], s.head) + s.offset;
     if (!pieces.empty() && pieces.back().offset + pieces.back().bytes == start) {
       pieces.back().bytes += s.bytes;
     } else {
@@ -111,21 +139,11 @@ std::vector<PoolPiece> FramePieces(const KvCache& cache, const FrameRange& range
 }
 
 std::vector<iovec> FrameMemory(const KvCache& cache, const FrameRange& range,
-                               std::span<const BlockId> blocks, int32_t first_head) {
-  const KvLayout& layout = cache.layout();
-  const PoolSide side{layout.block_size,
-                      {first_head, GroupOfLayer(layout, range.layer).num_kv_heads}};
+                               const std::vector<BlockId>& blocks, int32_t first_head) {
+  BATON_CHECK(cache.host());
   std::vector<iovec> memory;
-  for (const Segment& s : MapFrame(range, side, HeadTokenBytes(layout, range.layer, range.plane))) {
-    BATON_CHECK(static_cast<size_t>(s.block_index) < blocks.size());
-    std::byte* start =
-        cache.HeadBlock(range.layer, range.plane, blocks[s.block_index], s.head).data() + s.offset;
-    if (!memory.empty() &&
-        static_cast<std::byte*>(memory.back().iov_base) + memory.back().iov_len == start) {
-      memory.back().iov_len += s.bytes;
-    } else {
-      memory.push_back({start, static_cast<size_t>(s.bytes)});
-    }
+  for (const PoolPiece& piece : FramePieces(cache, range, blocks, first_head)) {
+    memory.push_back({cache.base() + piece.offset, static_cast<size_t>(piece.bytes)});
   }
   return memory;
 }

@@ -71,6 +71,26 @@ std::vector<Segment> MapFrame(const FrameRange& range, const PoolSide& side,
 // Bytes of one head of one token of a plane.
 int64_t HeadTokenBytes(const KvLayout& layout, int32_t layer, KvPlane plane);
 
+// The first token of a layer that a handoff of tokens [first_token, num_tokens) carries: what the
+// layer's window leaves out is not sent, nor waited for.
+int32_t FirstSent(const KvLayout& layout, int32_t layer, int32_t first_token, int32_t num_tokens);
+
+// A handoff's blocks are the rows of a table, one after the other (BlockTable::Flat). The row of a
+// group.
+template <typename T>
+std::span<const T> RowOf(const KvLayout& layout, int32_t group, const std::vector<T>& blocks) {
+  const size_t entries = blocks.size() / layout.groups.size();
+  return std::span(blocks).subspan(group * entries, entries);
+}
+
+// Whether the blocks can hold what comes or goes; INVALID_ARGUMENT names `call`, range and block.
+struct HandoffTokens {
+  int32_t first = 0;
+  int32_t end = 0;
+};
+absl::Status CheckBlocks(const KvCache& cache, const char* call, HandoffTokens tokens,
+                         const std::vector<BlockId>& blocks);
+
 // Contiguous bytes of a pool.
 struct PoolPiece {
   int64_t offset = 0;  // From KvCache::base().
@@ -80,11 +100,11 @@ struct PoolPiece {
 
 // As FrameMemory, without the memory: it may be a device's.
 std::vector<PoolPiece> FramePieces(const KvCache& cache, const FrameRange& range,
-                                   std::span<const BlockId> blocks, int32_t first_head);
+                                   const std::vector<BlockId>& blocks, int32_t first_head);
 
-// MapFrame in a cache: addresses in payload order, neighbours merged. `blocks` is the sequence's
-// table; `first_head` is the model's index of the pool's head 0. The range must be within both.
+// MapFrame in a cache: addresses in payload order, neighbours merged. `blocks` as of a handoff;
+// `first_head` is the model's index of the pool's head 0. The range must be within both.
 std::vector<iovec> FrameMemory(const KvCache& cache, const FrameRange& range,
-                               std::span<const BlockId> blocks, int32_t first_head);
+                               const std::vector<BlockId>& blocks, int32_t first_head);
 
 }  // namespace baton

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/kv_cache/layer_groups.h"
 #include "common/model/rank_shape.h"
 
 namespace baton {
@@ -11,10 +12,11 @@ constexpr int64_t kDefaultPoolSequences = 32;
 
 }  // namespace
 
-int64_t BlockBytesOfRanks(const ModelConfig& model, int tp, DType kv_dtype, int32_t block_size) {
-  int64_t heads = 0;
-  for (int r = 0; r < tp; ++r) heads += ShardOf(model, r, tp).kv_heads.count;
-  return int64_t{2} * model.num_layers * heads * model.head_dim * SizeOf(kv_dtype) * block_size;
+int64_t EntryBytesOfRanks(const ModelConfig& model, int tp, DType kv_dtype, int32_t block_size) {
+  KvLayerGroup shape{.k_dim = model.head_dim, .v_dim = model.head_dim, .dtype = kv_dtype};
+  for (int r = 0; r < tp; ++r) shape.num_kv_heads += ShardOf(model, r, tp).kv_heads.count;
+  const KvLayout layout = GroupLayers(model.windows, shape, block_size);
+  return EntryBytes(layout);
 }
 
 int32_t DefaultNumBlocks(int64_t block_bytes, int32_t block_size, int32_t max_model_len,

@@ -7,8 +7,9 @@
 
 namespace baton {
 
-// Bytes of one block in the pools of all ranks together, of which several may hold the same heads.
-int64_t BlockBytesOfRanks(const ModelConfig& model, int tp, DType kv_dtype, int32_t block_size);
+// Bytes of one block of each group of layers in the pools of all ranks together, of which several
+// may hold the same heads.
+int64_t EntryBytesOfRanks(const ModelConfig& model, int tp, DType kv_dtype, int32_t block_size);
 
 // Blocks of a pool of which no size was said: room for some of the longest sequences, within so
 // many bytes for all ranks together, but for at least one.

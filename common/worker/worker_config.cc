@@ -96,13 +96,14 @@ void AddMemoryOptions(CLI::App& app, WorkerConfig& c) {
       ->group(memory)
       ->capture_default_str();
   app.add_option("--preemption", c.preemption,
-                 "What becomes of K/V of a sequence that must give way: recompute (default), or "
-                 "swap, to memory outside the pool")
+                 "What becomes of K/V of a sequence that must give way: recompute; swap, to memory "
+                 "outside the pool; or auto (default): swap where some layers have a window and "
+                 "others none")
       ->group(memory);
   app.add_option(
          "--swap-blocks", c.swap_blocks,
-         "With --preemption swap: blocks there (default: 0 = as many as the pool's, within a "
-         "quarter of the memory)")
+         "Where sequences are swapped: blocks there, counted as --num-blocks (default: 0 = as many "
+         "as the pool's, within a quarter of the memory)")
       ->group(memory);
   app.add_option("--gpu-memory-fraction", c.gpu_memory_fraction,
                  "Of a GPU's memory, for all that this process takes")
@@ -113,8 +114,9 @@ void AddMemoryOptions(CLI::App& app, WorkerConfig& c) {
       ->group(memory)
       ->capture_default_str();
   app.add_option("--num-blocks", c.num_blocks,
-                 "KV blocks; 0 = 32 longest sequences, within a quarter of the memory, or what the "
-                 "fraction of the GPU's leaves")
+                 "KV blocks, of each group of layers where some have a window and others none; 0 = "
+                 "32 longest sequences, within a quarter of the memory, or what the fraction of "
+                 "the GPU's leaves")
       ->group(memory)
       ->capture_default_str();
   app.add_option("--chunk-tokens", c.chunk_tokens, "Most tokens of one step")
@@ -187,10 +189,7 @@ absl::Status WorkerConfig::Validate() const {
   RETURN_IF_ERROR(CheckOption("--threads", threads, 0, 1024));
   RETURN_IF_ERROR(CheckOption("--compute-nice", compute_nice, 0, 19));
   RETURN_IF_ERROR(CheckOption("--block-size", block_size, 1, 1024));
-  if (preemption != "recompute" && preemption != "swap") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--preemption ", preemption, ": allowed are recompute and swap"));
-  }
+  RETURN_IF_ERROR(CheckWord("--preemption", preemption, {"auto", "recompute", "swap"}));
   RETURN_IF_ERROR(CheckOption("--swap-blocks", swap_blocks, 0, 1 << 28));
   RETURN_IF_ERROR(CheckOption("--num-blocks", num_blocks, 0, 1 << 28));
   RETURN_IF_ERROR(CheckOption("--max-model-len", max_model_len, 0, 1 << 28));

@@ -43,8 +43,10 @@ struct WorkerConfig {
   int block_size = 16;  // Tokens per block.
   int num_blocks = 0;   // 0 = on a CPU room for 32 sequences of the longest length, within a
                         // quarter of the memory; on a GPU what its fraction leaves.
-  std::string preemption = "recompute";  // Or swap: K/V of a preempted sequence waits in memory
-                                         // outside the pool. Worth it for long contexts.
+  // recompute; or swap: K/V of a preempted sequence waits in memory outside the pool. auto: swap
+  // where layers are in several groups, as to be computed again a sequence takes more blocks than
+  // it had.
+  std::string preemption = "auto";
   int swap_blocks = 0;             // With swap: blocks there; 0 = as many as the pool's, within
                                    // a quarter of the memory.
   int max_model_len = 0;           // Tokens of prompt and answer; 0 = what the model supports.

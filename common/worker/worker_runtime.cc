@@ -181,11 +181,14 @@ absl::Status WorkerRuntime::Load() {
                    ParseKvDType("--kv-dtype", config_.kv_dtype, compute_dtype));
   int32_t num_blocks = config_.num_blocks;
   if (num_blocks == 0 && is_cpu) {
-    num_blocks = DefaultNumBlocks(
-        BlockBytesOfRanks(*model, config_.tp, kv_dtype, config_.block_size), config_.block_size,
-        max_model_len, share.memory_bytes() / 4);
+    num_blocks =
+        DefaultNumBlocks(EntryBytesOfRanks(*model, config_.tp, kv_dtype, config_.block_size),
+                         config_.block_size, max_model_len, share.memory_bytes() / 4);
   }
-  const bool swaps = config_.preemption == "swap";
+  // A prefill worker preempts nobody.
+  const bool is_mixed = role_ == Role::kDecode && std::ranges::count(model->windows, 0) > 0 &&
+                        std::ranges::max(model->windows) > 0;
+  const bool swaps = config_.preemption == "swap" || (config_.preemption == "auto" && is_mixed);
   std::vector<Device*> devices;
   for (const Processors& rank : processors_) devices.push_back(rank.device.get());
   absl::StatusOr<LoadedModel> loaded = LoadModel(
@@ -213,7 +216,8 @@ absl::Status WorkerRuntime::Load() {
   ExportRanks(model_, &metrics_);
   mailing_runner_.set_runner(model_.runner.get());
   num_blocks = model_.ranks[0].cache->num_blocks();
-  allocator_ = std::make_unique<BlockAllocator>(num_blocks, config_.block_size, SystemRandom64());
+  allocator_ = std::make_unique<BlockAllocator>(num_blocks, config_.block_size, SystemRandom64(),
+                                                WindowsOf(model_.info.layout));
   Log(LogLevel::kInfo, "model loaded",
       {{"model", config_.model},
        {"numerics", model_.info.numerics_id},
@@ -222,6 +226,7 @@ absl::Status WorkerRuntime::Load() {
        {"max_model_len", model_.info.max_model_len},
        {"graphs", model_.num_graphs},
        {"blocks", num_blocks},
+       {"layer_groups", NumGroups(model_.info.layout)},
        {"pool_bytes", num_blocks * BlockBytes(model_.info.layout)}});
   return absl::OkStatus();
 }
@@ -283,7 +288,6 @@ std::vector<DataRank> WorkerRuntime::DataRanks() const {
 }
 
 HelloInfo WorkerRuntime::Hello() const {
-  const int64_t pool_tokens = int64_t{allocator_->num_blocks()} * config_.block_size;
   return {.role = role_,
           .incarnation = incarnation_,
           .numerics_id = model_.info.numerics_id,
@@ -292,8 +296,9 @@ HelloInfo WorkerRuntime::Hello() const {
           .tp_size = config_.tp,
           .block_size = config_.block_size,
           .num_blocks = allocator_->num_blocks(),
-          .max_model_len =
-              static_cast<int32_t>(std::min<int64_t>(model_.info.max_model_len, pool_tokens)),
+          .layer_groups = allocator_->num_groups(),
+          .max_model_len = static_cast<int32_t>(
+              std::min<int64_t>(model_.info.max_model_len, allocator_->most_tokens())),
           .vocab_size = model_.info.vocab_size,
           .computes_prompts = role_ == Role::kDecode};
 }

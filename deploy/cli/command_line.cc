@@ -107,7 +107,7 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   app->add_option("--chunk-tokens", o.chunk_tokens, "Prompt tokens per step")->group(workers);
   app->add_option("--max-batch-sequences", o.max_batch_sequences, "Most sequences of one step")
       ->group(workers);
-  app->add_option("--preemption", o.preemption, "recompute or swap")->group(workers);
+  app->add_option("--preemption", o.preemption, "auto, recompute or swap")->group(workers);
   app->add_option("--finish-together", o.finish_together,
                   "Prompts whose first tokens wait for each other (default: 8; 0 = none)")
       ->group(workers);

@@ -31,6 +31,7 @@ Json WorkerJson(const WorkerView& worker) {
           {"kv_wire", worker.hello.kv_wire_version},
           {"numerics_id", worker.hello.numerics_id},
           {"tp", worker.hello.tp_size},
+          {"layer_groups", worker.hello.layer_groups},
           {"blocks",
            {{"free", blocks.free},
             {"cached", blocks.cached},

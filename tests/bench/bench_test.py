@@ -96,6 +96,16 @@ class BenchTest(unittest.TestCase):
                          "--streams", 2)
         self.assert_rows(rows, [f"125M 2 streams {figure}" for figure in FIGURES], with_roof=False)
 
+    def test_kv_groups_counts_what_windows_save(self):
+        rows = self.rows("kv_groups", self.program("kv_groups"))
+        # Half of Gemma 2's layers keep 4,096 + 64 tokens of 8,192; within the window nothing is less.
+        half = rows["Gemma 2 9B, 8192 tokens, held"]
+        self.assertAlmostEqual(half["share"], (1 + 4160 / 8192) / 2, delta=0.002)
+        self.assertEqual(rows["Gemma 2 9B, 2048 tokens, held"]["share"], 1)
+        self.assertLess(rows["Gemma 3 27B, 131072 tokens, held"]["share"], 0.18)
+        for name, row in rows.items():
+            self.assertLessEqual(row["share"], 8 / 7, name)
+
     def test_kv_transfer_measures_both_sides_in_plaintext_and_under_tls(self):
         rows = self.rows("kv_transfer", self.program("kv_transfer"))
         for mode in ("plaintext", "TLS"):

@@ -91,8 +91,11 @@ class ModelUnderTest {
                 .sampling = sampling_};
     row.num_emitted = static_cast<int32_t>(answer.outputs.size());
     const int32_t total = context_len + static_cast<int32_t>(row.tokens.size());
-    // Any order of blocks must do.
-    for (BlockId i = 0; i * kBlockSize < total; ++i) row.block_table.push_back(kNumBlocks - 1 - i);
+    // Any order of blocks must do; each group of layers has its own.
+    const int32_t num_groups = NumGroups(runner_->info().layout);
+    for (BlockId end = num_groups * kNumBlocks; end > 0; end -= kNumBlocks) {
+      for (BlockId i = 0; i * kBlockSize < total; ++i) row.block_table.push_back(end - 1 - i);
+    }
     auto plan = std::make_shared<StepPlan>();
     plan->step = ++step_;
     plan->rows.push_back(std::move(row));

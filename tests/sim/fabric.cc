@@ -118,13 +118,31 @@ PairKey FabricPort::KeyOf(Incarnation sender) const {
   return DerivePairKey(options_.transport.secret, sender, options_.transport.incarnation);
 }
 
+// A handoff's first token in a group of layers.
+template <typename Args>
+int32_t FabricPort::FirstOf(const Args& args, const KvLayerGroup& group) {
+  return std::max(args.first_token, TokensLeftOut(group, args.num_tokens));
+}
+
+// The blocks that a handoff writes or reads.
+template <typename Args>
+auto FabricPort::TouchedBy(const Args& args) const -> decltype(Args::blocks) {
+  const KvLayout& layout = memory_.cache().layout();
+  decltype(Args::blocks) touched;
+  for (int32_t g = 0; g < NumGroups(layout); ++g) {
+    const auto row = RowOf(layout, g, args.blocks);
+    const size_t first = FirstOf(args, layout.groups[g]) / layout.block_size;
+    for (size_t b = first; b < row.size(); ++b) touched.push_back(row[b]);
+  }
+  return touched;
+}
+
 // ---- What the node asks for --------------------------------------------------------------------
 
 void FabricPort::Expect(ExpectArgs args) {
   const TicketId ticket = args.ticket;
-  const size_t first_block = args.first_token / memory_.block_size();
-  for (size_t b = first_block; b < args.blocks.size(); ++b) {
-    const BlockRef ref = args.blocks[b];
+  const std::vector<BlockRef> touched = TouchedBy(args);
+  for (const BlockRef& ref : touched) {
     memory_.Poison(ref.block, 0);
     memory_.Promise(ref);
     if (!promised_.insert({ref.block, ref.epoch}).second) {
@@ -134,16 +152,12 @@ void FabricPort::Expect(ExpectArgs args) {
   if (!expected_.emplace(ticket, Expected{.args = args, .serial = next_serial_++}).second) {
     fabric_.violation_("Expect with a ticket that is open");
   }
-  if (first_block < args.blocks.size() && world_.Hit(Fault::kStaleBlock)) {
-    memory_.Overtake(args.blocks.back().block);
-  }
+  if (!touched.empty() && world_.Hit(Fault::kStaleBlock)) memory_.Overtake(touched.back().block);
   AddCall(std::move(args));
 }
 
 void FabricPort::Start(StartArgs args) {
-  for (size_t b = args.first_token / memory_.block_size(); b < args.blocks.size(); ++b) {
-    memory_.Lend(args.blocks[b]);
-  }
+  for (const BlockId block : TouchedBy(args)) memory_.Lend(block);
   if (!sending_.emplace(args.ticket, Sending{.args = args, .serial = next_serial_++}).second) {
     fabric_.violation_("Start with a ticket that is open");
   }
@@ -274,9 +288,7 @@ void FabricPort::OnTransportEvent(TransferEvent event) {
   if (fabric_.only_nccl_fails_ && absl::IsDeadlineExceeded(event.status)) {
     fabric_.violation_("NCCL: a handoff is lost with its communicator");
   }
-  for (size_t b = args.first_token / memory_.block_size(); b < args.blocks.size(); ++b) {
-    memory_.EndLoan(args.blocks[b]);
-  }
+  for (const BlockId block : TouchedBy(args)) memory_.EndLoan(block);
   sending_.erase(it);
   Tell(std::move(event));
 }
@@ -287,7 +299,11 @@ void FabricPort::CheckBytes(const StartArgs& args, int64_t bytes) const {
   const int64_t heads = NumHeadsSent(place_.rank, ranks_.size, to->rank,
                                      fabric_.sizes_.at(to->column), ranks_.kv_heads);
   if (heads == 0) fabric_.violation_("economy: a rank sends to one that lacks nothing of it");
-  const int64_t wanted = heads * (args.num_tokens - args.first_token) * kLayers * 2 * 8;
+  int64_t wanted = 0;
+  const KvLayout& layout = memory_.cache().layout();
+  for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
+    wanted += heads * 2 * 8 * (args.num_tokens - FirstOf(args, GroupOfLayer(layout, layer)));
+  }
   if (bytes == wanted) return;
   fabric_.violation_(absl::StrCat("economy: a handoff sends ", bytes,
                                   " bytes and the receiver lacks ", wanted));
@@ -300,18 +316,26 @@ void FabricPort::EndExpected(TransferEvent event) {
   const bool verified = event.status.ok();
   if (verified && it->second.damaged) fabric_.violation_("I9: a damaged frame was accepted");
   expected_.erase(it);
-  const int32_t block_size = memory_.block_size();
-  for (size_t b = args.first_token / block_size; b < args.blocks.size(); ++b) {
-    memory_.EndPromise(args.blocks[b].block);
-  }
-  for (int32_t p = args.first_token; verified && p < args.num_tokens; ++p) {
-    memory_.Verify(args.blocks[p / block_size].block, p % block_size);
-  }
-  const int32_t num_full = verified ? args.num_tokens / block_size : 0;
-  for (int32_t b = args.first_token / block_size; b < num_full; ++b) {
-    unsealed_.push_back(args.blocks[b]);
-  }
+  for (const BlockRef& ref : TouchedBy(args)) memory_.EndPromise(ref.block);
+  if (verified) NoteVerified(args);
   Tell(std::move(event));
+}
+
+void FabricPort::NoteVerified(const ExpectArgs& args) {
+  const KvLayout& layout = memory_.cache().layout();
+  const int32_t block_size = memory_.block_size();
+  for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
+    const LayerPlace place = PlaceOf(layout, layer);
+    const auto row = RowOf(layout, place.group, args.blocks);
+    const int32_t first = FirstOf(args, layout.groups[place.group]);
+    for (int32_t p = first; p < args.num_tokens; ++p) {
+      memory_.Verify(layer, row[p / block_size].block, p % block_size);
+    }
+    if (place.slot > 0) continue;
+    for (int32_t b = first / block_size; b < args.num_tokens / block_size; ++b) {
+      unsealed_.push_back(row[b]);
+    }
+  }
 }
 
 void FabricPort::CheckEpochs() {
@@ -327,9 +351,8 @@ void FabricPort::Check() {
   CheckEpochs();
   CheckCarrier();
   for (const auto& [ticket, sending] : sending_) {
-    const std::vector<BlockId>& blocks = sending.args.blocks;
-    for (size_t b = sending.args.first_token / memory_.block_size(); b < blocks.size(); ++b) {
-      memory_.CheckHeld(blocks[b], "a transfer that reads it");
+    for (const BlockId block : TouchedBy(sending.args)) {
+      memory_.CheckHeld(block, "a transfer that reads it");
     }
   }
   for (const auto& [ticket, expected] : expected_) {

@@ -159,6 +159,11 @@ class FabricPort : public KvTransport, private Network {
   void Tell(TransferEvent event);
   void CheckBytes(const StartArgs& args, int64_t bytes) const;
   void EndExpected(TransferEvent event);
+  void NoteVerified(const ExpectArgs& args);
+  template <typename Args>
+  static int32_t FirstOf(const Args& args, const KvLayerGroup& group);
+  template <typename Args>
+  auto TouchedBy(const Args& args) const -> decltype(Args::blocks);
   void CheckEpochs();
 
   Fabric& fabric_;

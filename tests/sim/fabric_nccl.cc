@@ -128,7 +128,7 @@ void FabricPort::OnNcclReceived() {
   const auto& [ticket, expected] = *expected_.begin();
   if (expected.is_over_tcp) return;
   const ExpectArgs& args = expected.args;
-  if (args.first_token / memory_.block_size() >= static_cast<int32_t>(args.blocks.size())) return;
+  if (args.first_token >= args.num_tokens) return;
   if (world_.Hit(Fault::kStaleBlock)) memory_.Overtake(args.blocks.back().block);
 }
 
@@ -137,8 +137,10 @@ bool FabricPort::HasLanded(const FrameHeader& frame) const {
   if (it == expected_.end()) return false;
   const FrameRange& range = frame.range;
   const int32_t block_size = memory_.block_size();
+  const KvLayout& layout = memory_.cache().layout();
+  const auto row = RowOf(layout, PlaceOf(layout, range.layer).group, it->second.args.blocks);
   for (int32_t p = range.first_token; p < range.first_token + range.num_tokens; ++p) {
-    const BlockId block = it->second.args.blocks.at(p / block_size).block;
+    const BlockId block = row[p / block_size].block;
     for (int32_t h = 0; h < range.num_heads; ++h) {
       const int32_t head = range.first_head - memory_.heads().first + h;
       if (!memory_.HasReceived(range.layer, range.plane, block, head, p % block_size)) return false;

@@ -40,7 +40,7 @@ PromptLogprob FakeScore(const std::vector<int32_t>& prompt, int32_t position) {
 std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
                                     const SamplingParams& params, const FakeArch& arch) {
   std::vector<int32_t> tokens;
-  std::vector<std::vector<uint64_t>> tags(kLayers * arch.kv_heads);
+  std::vector<std::vector<uint64_t>> tags(size_t{1} * arch.num_layers() * arch.kv_heads);
   auto feed = [&](int32_t token, int32_t position) {
     for (size_t i = 0; i < tags.size(); ++i) {
       const auto layer = static_cast<int32_t>(i) / arch.kv_heads;
@@ -51,10 +51,11 @@ std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
   };
   auto folded = [&](int32_t position) {
     uint64_t all = 0;
-    for (const std::vector<uint64_t>& head : tags) {
+    for (size_t i = 0; i < tags.size(); ++i) {
       uint64_t fold = 0;
-      for (int32_t p = FirstSeen(arch.window, position); p <= position; ++p) {
-        fold = Random::Mix(fold ^ head[p]);
+      const int32_t window = arch.windows[i / arch.kv_heads];
+      for (int32_t p = FirstSeen(window, position); p <= position; ++p) {
+        fold = Random::Mix(fold ^ tags[i][p]);
       }
       all ^= fold;
     }
@@ -94,11 +95,14 @@ void FakeRunner::Start(std::shared_ptr<const StepPlan> plan) {
 
 // Beyond the computed tokens nothing may count on what is there.
 void FakeRunner::PoisonUncomputed() {
-  const int32_t block_size = ranks_.front()->block_size();
+  const KvLayout& layout = ranks_.front()->cache().layout();
   for (const StepRow& row : in_flight_->rows) {
-    for (size_t b = row.context_len / block_size; b < row.block_table.size(); ++b) {
-      const int32_t first = row.context_len - static_cast<int32_t>(b) * block_size;
-      for (const auto& memory : ranks_) memory->Poison(row.block_table[b], std::max(0, first));
+    for (int32_t g = 0; g < NumGroups(layout); ++g) {
+      const auto table = RowOf(layout, g, row.block_table);
+      for (size_t b = row.context_len / layout.block_size; b < table.size(); ++b) {
+        const int32_t first = row.context_len - static_cast<int32_t>(b) * layout.block_size;
+        for (const auto& memory : ranks_) memory->Poison(table[b], std::max(0, first));
+      }
     }
   }
 }
@@ -145,7 +149,7 @@ void FakeRunner::RunMoves(bool is_last, bool fails, Duration half, Duration laye
     return;
   }
   if (!fails) PoisonUncomputed();
-  const int32_t first = fails || in_flight_->rows.empty() ? kLayers : 0;
+  const int32_t first = fails || in_flight_->rows.empty() ? arch_.num_layers() : 0;
   host_.After(layer_time, [=, this] { RunLayer(first, fails, layer_time); });
 }
 
@@ -155,7 +159,7 @@ void FakeRunner::RunLayer(int32_t layer, bool fails, Duration layer_time) {
     return;
   }
   world_.Mark();
-  if (layer < kLayers) {
+  if (layer < arch_.num_layers()) {
     ranks_left_ = ranks_.size();
     seen_.assign(in_flight_->rows.size() * arch_.kv_heads, 0);
     if (ranks_left_ == 1) return RunRank(0, layer, fails, layer_time);
@@ -224,9 +228,10 @@ uint64_t FakeRunner::Fold(TagMemory& memory, int32_t layer, int32_t head, const 
   // Attention: what the first and the last query see is read back.
   const int32_t last = row.context_len + static_cast<int32_t>(row.tokens.size()) - 1;
   uint64_t fold = 0;
-  for (int32_t p = FirstSeen(arch_.window, row.context_len); p <= last; ++p) {
+  const int32_t window = arch_.windows[layer];
+  for (int32_t p = FirstSeen(window, row.context_len); p <= last; ++p) {
     const uint64_t tag = memory.ReadToken(layer, head, row.block_table, p);
-    if (p >= FirstSeen(arch_.window, last)) fold = Random::Mix(fold ^ tag);
+    if (p >= FirstSeen(window, last)) fold = Random::Mix(fold ^ tag);
   }
   return fold;
 }

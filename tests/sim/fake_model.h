@@ -18,12 +18,6 @@ inline constexpr int32_t kVocab = 97;
 inline constexpr int32_t kEos = 1;
 inline constexpr int32_t kMaxLength = 64;  // Tokens of a sequence.
 
-// What the model's answers depend on; not on how many ranks compute them.
-struct FakeArch {
-  int32_t window = 0;  // Tokens that its attention sees; 0 = all.
-  int32_t kv_heads = 1;
-};
-
 // The tag that a token at a position leaves in a head of a layer after `previous`, the tag before
 // it (0 at the start), and the token that follows a whole prefix of tags.
 uint64_t TagOf(int32_t layer, int32_t head, int32_t token, int32_t position, uint64_t previous);

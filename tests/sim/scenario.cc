@@ -67,6 +67,18 @@ void DrawNccl(uint64_t seed, Scenario& s) {
   s.faults[Index(Fault::kNcclHangs)] = rate(0.02);
 }
 
+// In half of the seeds whose model has a window other layers see all: block tables by groups of
+// layers.
+void DrawGroups(uint64_t seed, Scenario& s) {
+  Random random(Random::Mix(seed ^ 0x6120D5));
+  if (s.window == 0 || random.Below(2) == 0) return;
+  const std::vector<bool> kinds[] = {
+      {true, false}, {true, true, false}, {true, false, true, false}, {true, true, true, false}};
+  s.windowed = kinds[random.Below(std::size(kinds))];
+  // What a sequence holds is then not known from outside: the books of swapped blocks need it.
+  if (s.swap_blocks == 0) s.spare = static_cast<int32_t>(random.Below(3)) * 5;
+}
+
 Scenario DrawMost(uint64_t seed) {
   Random random(Random::Mix(seed ^ 0x5CE7A710));
   const auto pick = [&random](int64_t low, int64_t high) {
@@ -126,6 +138,7 @@ Scenario DrawMost(uint64_t seed) {
 
 Scenario DrawScenario(uint64_t seed) {
   Scenario s = DrawMost(seed);
+  DrawGroups(seed, s);
   Random random(Random::Mix(seed ^ 0xA10E));
   if (s.has_faults() && random.Below(6) == 0) {
     s.prefill_away = std::chrono::milliseconds(1000 + random.Below(7000));

@@ -41,7 +41,9 @@ struct Scenario {
   int32_t max_batch = 8;        // Rows of a step.
   int32_t finish_together = 0;  // As EngineOptions, of prefill workers.
   int32_t swap_blocks = 0;      // As EngineOptions, of decode workers.
-  int32_t window = 0;           // The model's sliding window in tokens, 0 = none.
+  int32_t window = 0;           // The model's sliding window in tokens, 0 = none,
+  std::vector<bool> windowed = {true, true};  // of these layers;
+  int32_t spare = 0;            // and what is kept beyond it beside layers that see all.
   int32_t kv_heads = 1;         // Of the model.
   std::vector<int> prefill_tp;  // Ranks of each worker; 1 where it names none.
   std::vector<int> decode_tp;
@@ -64,7 +66,11 @@ struct Scenario {
   std::array<double, kNumFaults> faults{};      // Per message, frame or step.
   std::array<double, kNumTroubles> troubles{};  // Per second.
 
-  FakeArch arch() const { return {.window = window, .kv_heads = kv_heads}; }
+  FakeArch arch() const {
+    FakeArch arch{.windows = {}, .spare = spare, .kv_heads = kv_heads};
+    for (const bool has_window : windowed) arch.windows.push_back(has_window ? window : 0);
+    return arch;
+  }
   // Ranks of the i-th worker of that role.
   int TpOf(Role role, int i) const {
     const std::vector<int>& tp = role == Role::kPrefill ? prefill_tp : decode_tp;

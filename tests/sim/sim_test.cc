@@ -43,6 +43,10 @@ std::string Explain(uint64_t seed, const Scenario& scenario) {
          "; replay with BATON_SIM_SEEDS=1 BATON_SIM_FIRST_SEED=" + std::to_string(seed);
 }
 
+bool HasGroups(const Scenario& scenario) {
+  return std::ranges::count(scenario.windowed, false) > 0;
+}
+
 bool HasRanks(const Scenario& scenario) {
   for (const auto& [role, count] : {std::pair(Role::kPrefill, scenario.num_prefill),
                                     std::pair(Role::kDecode, scenario.num_decode)}) {
@@ -55,6 +59,7 @@ bool HasRanks(const Scenario& scenario) {
 
 struct Sum {
   int64_t with_ranks = 0;
+  int64_t with_groups = 0;
   int64_t events = 0, ok = 0, failed = 0, tokens = 0, lost_with_router = 0, troubles = 0;
   int64_t unexplained = 0, beside_pair = 0;
   std::map<std::string, int64_t> reasons;
@@ -91,10 +96,11 @@ struct Sum {
 
   void Print(uint64_t seeds) const {
     std::printf(
-        "%ld seeds, %ld of them with workers of several ranks, %ld events, %ld troubles; requests: "
-        "%ld ok, %ld failed, %ld lost with their router; %ld tokens\n",
-        static_cast<long>(seeds), with_ranks, events, troubles, ok, failed, lost_with_router,
-        tokens);
+        "%ld seeds, %ld of them with workers of several ranks, %ld with groups of layers, %ld "
+        "events, "
+        "%ld troubles; requests: %ld ok, %ld failed, %ld lost with their router; %ld tokens\n",
+        static_cast<long>(seeds), with_ranks, with_groups, events, troubles, ok, failed,
+        lost_with_router, tokens);
     std::printf(
         "failed without cancel or deadline: %ld; of those beside a healthy pair: %ld (%.3f %% of "
         "all)\n",
@@ -158,6 +164,7 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
     ASSERT_EQ(violation, "") << Explain(seed, DrawScenario(seed));
     sum.Add(seed, cluster.totals());
     sum.with_ranks += HasRanks(DrawScenario(seed)) ? 1 : 0;
+    sum.with_groups += HasGroups(DrawScenario(seed)) ? 1 : 0;
   }
   sum.Print(count);
   if (count < 1000) return;
@@ -182,6 +189,7 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
   EXPECT_GT(2 * sum.workers.joined, sum.routers.joins);
   EXPECT_GT(sum.routers.joins, 0);
   EXPECT_GT(10 * sum.with_ranks, 4 * static_cast<int64_t>(count));
+  EXPECT_GT(10 * sum.with_groups, 2 * static_cast<int64_t>(count));
   // The ledger sees from outside what nearly all of them had computed.
   EXPECT_LT(100 * economy.unjudged, sum.workers.preemptions);
   // Those behind it are a FaultPlan's.

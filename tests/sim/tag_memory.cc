@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/kv_cache/layer_groups.h"
 
 namespace baton::sim {
 
@@ -20,14 +21,14 @@ int32_t NumHeadsSent(int from, int from_size, int to, int to_size, int32_t kv_he
   return std::max(0, std::min(a.first + a.count, b.first + b.count) - std::max(a.first, b.first));
 }
 
-KvLayout TagLayout(int32_t block_size, int32_t window, int32_t kv_heads) {
+KvLayout TagLayout(int32_t block_size, const FakeArch& arch, int32_t kv_heads) {
   static_assert(sizeof(uint64_t) == 2 * sizeof(float));
-  return {.block_size = block_size,
-          .groups = {{.num_layers = kLayers,
-                      .num_kv_heads = kv_heads,
-                      .k_dim = 2,
-                      .v_dim = 2,
-                      .window = window}}};
+  KvLayout layout =
+      GroupLayers(arch.windows, {.num_kv_heads = kv_heads, .k_dim = 2, .v_dim = 2}, block_size);
+  for (KvLayerGroup& group : layout.groups) {
+    group.spare = layout.groups.size() > 1 && group.window > 0 ? arch.spare : 0;
+  }
+  return layout;
 }
 
 TagMemory::TagMemory(const KvLayout& layout, const BlockAllocator& allocator, HeadRange heads,
@@ -35,58 +36,62 @@ TagMemory::TagMemory(const KvLayout& layout, const BlockAllocator& allocator, He
     : allocator_(allocator),
       violation_(std::move(violation)),
       cache_(*KvCache::Create(layout, allocator.num_blocks())),
+      planes_(NumSlots(layout)),
       heads_(heads),
       block_size_(allocator.block_size()),
       num_slots_(int64_t{allocator.num_blocks()} * heads.count * block_size_),
-      verified_(kLayers * num_slots_),
-      received_(kLayers * 2 * num_slots_),
+      verified_(planes_.size() * num_slots_),
+      received_(planes_.size() * 2 * num_slots_),
       promises_(allocator.num_blocks()),
       epoch_(allocator.num_blocks()),
       loans_(allocator.num_blocks()),
       poisoned_(allocator.num_blocks(), true) {
-  for (int32_t layer = 0; layer < kLayers; ++layer) {
-    planes_[layer] = {cache_->Plane(layer, KvPlane::kK), cache_->Plane(layer, KvPlane::kV)};
+  for (int32_t layer = 0; layer < NumLayers(layout); ++layer) {
+    planes_[PlaneOf(layer)] = {cache_->Plane(layer, KvPlane::kK),
+                               cache_->Plane(layer, KvPlane::kV)};
   }
   for (BlockId block = 0; block < allocator.num_blocks(); ++block) Poison(block, 0);
 }
 
-uint64_t TagMemory::TagAt(int32_t layer, KvPlane plane, int64_t slot) const {
+uint64_t TagMemory::TagAt(int32_t plane, KvPlane part, int64_t slot) const {
   uint64_t tag = 0;
-  std::memcpy(&tag, planes_[layer][static_cast<size_t>(plane)] + 8 * slot, 8);
-  return plane == KvPlane::kK ? tag : ~tag;
+  std::memcpy(&tag, planes_[plane][static_cast<size_t>(part)] + 8 * slot, 8);
+  return part == KvPlane::kK ? tag : ~tag;
 }
 
-void TagMemory::Set(int32_t layer, int64_t slot, uint64_t tag, bool verified) {
+void TagMemory::Set(int32_t plane, int64_t slot, uint64_t tag, bool verified) {
   const uint64_t complement = ~tag;
-  std::memcpy(planes_[layer][0] + 8 * slot, &tag, 8);
-  std::memcpy(planes_[layer][1] + 8 * slot, &complement, 8);
-  VerifiedAt(layer, slot) = verified;
+  std::memcpy(planes_[plane][0] + 8 * slot, &tag, 8);
+  std::memcpy(planes_[plane][1] + 8 * slot, &complement, 8);
+  VerifiedAt(plane, slot) = verified;
 }
 
 uint64_t TagMemory::ReadToken(int32_t layer, int32_t head, const std::vector<BlockId>& table,
                               int32_t position) const {
-  const BlockId block = table.at(position / block_size_);
+  const BlockId block = BlockAt(layer, table, position);
+  if (block < 0) violation_("I3: a token is read whose block was given back");
   const BlockState state = allocator_.state(block);
   if (state == BlockState::kFree || state == BlockState::kCached) {
     violation_("I3: a block is read that nobody holds");
   }
   const int64_t at = SlotOf(block, head, position % block_size_);
-  const uint64_t tag = TagAt(layer, KvPlane::kK, at);
+  const int32_t plane = PlaneOf(layer);
+  const uint64_t tag = TagAt(plane, KvPlane::kK, at);
   if (tag == kPoison) violation_("I3: memory is read that holds nothing");
-  if (!verified_.at(layer * num_slots_ + at)) violation_("I9: a tag is read that was not verified");
-  if (tag != TagAt(layer, KvPlane::kV, at)) violation_("I9: K and V do not belong together");
+  if (!verified_.at(plane * num_slots_ + at)) violation_("I9: a tag is read that was not verified");
+  if (tag != TagAt(plane, KvPlane::kV, at)) violation_("I9: K and V do not belong together");
   return tag;
 }
 
 void TagMemory::WriteToken(int32_t layer, int32_t head, const std::vector<BlockId>& table,
                            int32_t position, uint64_t tag) {
-  const BlockId block = table.at(position / block_size_);
+  const BlockId block = BlockAt(layer, table, position);
   const BlockState state = allocator_.state(block);
   if (state != BlockState::kFilling && state != BlockState::kDraining) {
     violation_("I2: a step writes a block that is not its own");
   }
   if (promises_.at(block) > 0) violation_("I2: a step writes a block that a transfer may write");
-  Set(layer, SlotOf(block, head, position % block_size_), tag, /*verified=*/true);
+  Set(PlaneOf(layer), SlotOf(block, head, position % block_size_), tag, /*verified=*/true);
 }
 
 void TagMemory::CopyFrom(const TagMemory& from, BlockId source, BlockId destination,
@@ -101,23 +106,23 @@ void TagMemory::CopyFrom(const TagMemory& from, BlockId source, BlockId destinat
     violation_("I2: a move writes a block that a transfer may write");
   }
   const int64_t size = int64_t{heads_.count} * block_size_;
-  for (int32_t layer = 0; layer < kLayers; ++layer) {
+  for (int32_t plane = 0; plane < num_planes(); ++plane) {
     for (int64_t i = 0; i < size; ++i) {
       const int64_t at = source * size + i;
-      Set(layer, destination * size + i, from.TagAt(layer, KvPlane::kK, at),
-          from.verified_.at(layer * from.num_slots_ + at));
+      Set(plane, destination * size + i, from.TagAt(plane, KvPlane::kK, at),
+          from.verified_.at(plane * from.num_slots_ + at));
     }
   }
 }
 
 TagMemory::Slots TagMemory::SlotsAt(const std::byte* start, size_t size) const {
-  for (int32_t layer = 0; layer < kLayers; ++layer) {
-    for (int32_t p = 0; p < 2; ++p) {
-      const std::byte* plane = planes_[layer][p];
-      if (start < plane || start >= plane + 8 * num_slots_) continue;
-      const int64_t first = start - plane;
+  for (int32_t plane = 0; plane < num_planes(); ++plane) {
+    for (int32_t part = 0; part < 2; ++part) {
+      const std::byte* begin = planes_[plane][part];
+      if (start < begin || start >= begin + 8 * num_slots_) continue;
+      const int64_t first = start - begin;
       const int64_t end = first + static_cast<int64_t>(size);
-      return {layer, p, first / 8, (end + 7) / 8, first, end};
+      return {plane, part, first / 8, (end + 7) / 8, first, end};
     }
   }
   return {};
@@ -133,8 +138,8 @@ void TagMemory::OnReceived(const std::byte* start, size_t size) {
       violation_("I2: a transfer writes a block that is free, shared or final");
     }
     if (promises_.at(block) == 0) violation_("I3: late bytes are written to a block");
-    if (VerifiedAt(slots.layer, slot)) violation_("I2: a transfer writes what is there already");
-    uint8_t& received = ReceivedAt(slots.layer, slots.plane, slot);
+    if (VerifiedAt(slots.plane, slot)) violation_("I2: a transfer writes what is there already");
+    uint8_t& received = ReceivedAt(slots.plane, slots.part, slot);
     received = static_cast<uint8_t>(received + slots.BytesOf(slot));
     if (received > 8) violation_("I2: a transfer writes a token of a head twice");
     if (allocator_.epochs().at(block).load() != epoch_.at(block)) {
@@ -149,7 +154,7 @@ void TagMemory::OnSent(const std::byte* start, size_t size) const {
     const BlockId block = BlockOf(slot);
     CheckHeld(block, "a transfer that reads it");
     if (loans_.at(block) == 0) violation_("I3: a block is read after its transfer ended");
-    if (!verified_.at(slots.layer * num_slots_ + slot)) violation_("I9: unverified K/V is sent");
+    if (!verified_.at(slots.plane * num_slots_ + slot)) violation_("I9: unverified K/V is sent");
   }
 }
 
@@ -157,7 +162,7 @@ void TagMemory::Promise(const BlockRef& ref) {
   if (++promises_.at(ref.block) > 1) violation_("I2: a block is promised to two transfers");
   epoch_.at(ref.block) = ref.epoch;
   const int64_t size = int64_t{heads_.count} * block_size_;
-  for (int32_t plane = 0; plane < kLayers * 2; ++plane) {
+  for (int32_t plane = 0; plane < num_planes() * 2; ++plane) {
     std::fill_n(received_.begin() + plane * num_slots_ + ref.block * size, size, uint8_t{0});
   }
 }
@@ -167,23 +172,22 @@ void TagMemory::Overtake(BlockId block) {
   const_cast<BlockEpochs&>(allocator_.epochs()).at(block).fetch_add(1);
 }
 
-void TagMemory::Verify(BlockId block, int32_t slot) {
-  for (int32_t layer = 0; layer < kLayers; ++layer) {
-    for (int32_t head = 0; head < heads_.count; ++head) {
-      const int64_t at = SlotOf(block, head, slot);
-      if (TagAt(layer, KvPlane::kK, at) == kPoison || TagAt(layer, KvPlane::kV, at) == kPoison) {
-        violation_("I9: a transfer is verified that did not bring everything");
-      }
-      VerifiedAt(layer, at) = true;
+void TagMemory::Verify(int32_t layer, BlockId block, int32_t slot) {
+  const int32_t plane = PlaneOf(layer);
+  for (int32_t head = 0; head < heads_.count; ++head) {
+    const int64_t at = SlotOf(block, head, slot);
+    if (TagAt(plane, KvPlane::kK, at) == kPoison || TagAt(plane, KvPlane::kV, at) == kPoison) {
+      violation_("I9: a transfer is verified that did not bring everything");
     }
+    VerifiedAt(plane, at) = true;
   }
 }
 
 void TagMemory::Poison(BlockId block, int32_t first_slot) {
-  for (int32_t layer = 0; layer < kLayers; ++layer) {
+  for (int32_t plane = 0; plane < num_planes(); ++plane) {
     for (int32_t head = 0; head < heads_.count; ++head) {
       for (int32_t slot = first_slot; slot < block_size_; ++slot) {
-        Set(layer, SlotOf(block, head, slot), kPoison, /*verified=*/false);
+        Set(plane, SlotOf(block, head, slot), kPoison, /*verified=*/false);
       }
     }
   }

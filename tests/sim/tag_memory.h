@@ -16,7 +16,13 @@
 
 namespace baton::sim {
 
-inline constexpr int32_t kLayers = 2;
+// What the model's answers depend on; not on how many ranks compute them.
+struct FakeArch {
+  std::vector<int32_t> windows = {0, 0};  // Tokens that a layer's attention sees; 0 = all.
+  int32_t spare = 0;  // As KvLayerGroup's, of layers with a window beside others.
+  int32_t kv_heads = 1;
+  int32_t num_layers() const { return static_cast<int32_t>(windows.size()); }
+};
 
 // The heads that a rank of `size` holds: its part of them or, of fewer than there are ranks, one
 // that others hold too. Both are powers of two.
@@ -25,13 +31,13 @@ HeadRange HeadsHeld(int rank, int size, int32_t kv_heads);
 // a head one does, and not the same one to all.
 int32_t NumHeadsSent(int from, int from_size, int to, int to_size, int32_t kv_heads);
 
-// A layout whose K and V of a token are one tag each for each head.
-KvLayout TagLayout(int32_t block_size, int32_t window, int32_t kv_heads);
+// A layout whose K and V of a token are one tag each for each of so many heads.
+KvLayout TagLayout(int32_t block_size, const FakeArch& arch, int32_t kv_heads);
 
-// The memory of one rank's block pool: a tag per (layer, block, head, slot) as K, its complement as
-// V, of the heads that the rank holds. Every access is checked against the allocator's state of the
-// block: what is read was written since the block was handed out and is verified, what is written
-// has one writer.
+// The memory of one rank's block pool: a tag per (plane, block, head, slot) as K, its complement as
+// V, of the heads that the rank holds. A plane is that of a layer, or of layers of several groups.
+// Every access is checked against the allocator's state of the block: what is read was written
+// since the block was handed out and is verified, what is written has one writer.
 class TagMemory {
  public:
   using OnViolation = std::function<void(std::string)>;
@@ -46,7 +52,8 @@ class TagMemory {
   // By their index in the model; those of the functions below count from the first of them.
   HeadRange heads() const { return heads_; }
 
-  // Of a block that someone holds, of what was computed here or verified.
+  // Of a block that someone holds, of what was computed here or verified. `table`: rows of the
+  // groups, one after the other.
   uint64_t ReadToken(int32_t layer, int32_t head, const std::vector<BlockId>& table,
                      int32_t position) const;
   // By a step: to a block that is FILLING or DRAINING and promised to no transfer.
@@ -59,10 +66,10 @@ class TagMemory {
   void Promise(const BlockRef& ref);
   void EndPromise(BlockId block) { --promises_.at(block); }
   // The transport verified what it wrote to the slot, of all heads.
-  void Verify(BlockId block, int32_t slot);
+  void Verify(int32_t layer, BlockId block, int32_t slot);
   // Every byte of the slot of that head has come since the promise.
   bool HasReceived(int32_t layer, KvPlane plane, BlockId block, int32_t head, int32_t slot) const {
-    const int32_t p = layer * 2 + static_cast<int32_t>(plane);
+    const int32_t p = PlaneOf(layer) * 2 + static_cast<int32_t>(plane);
     return received_.at(p * num_slots_ + SlotOf(block, head, slot)) == 8;
   }
   // A transfer may read the block from now on, until EndLoan.
@@ -91,8 +98,8 @@ class TagMemory {
  private:
   // Slots that bytes of the pool belong to; none for other addresses.
   struct Slots {
-    int32_t layer = 0;
     int32_t plane = 0;
+    int32_t part = 0;  // K or V.
     int64_t first = 0;
     int64_t end = 0;
     int64_t first_byte = 0;  // Of the plane.
@@ -109,22 +116,29 @@ class TagMemory {
   BlockId BlockOf(int64_t slot) const {
     return static_cast<BlockId>(slot / (int64_t{heads_.count} * block_size_));
   }
-  uint64_t TagAt(int32_t layer, KvPlane plane, int64_t slot) const;
-  void Set(int32_t layer, int64_t slot, uint64_t tag, bool verified);
-  char& VerifiedAt(int32_t layer, int64_t slot) { return verified_.at(layer * num_slots_ + slot); }
-  uint8_t& ReceivedAt(int32_t layer, int32_t plane, int64_t slot) {
-    return received_.at((layer * 2 + plane) * num_slots_ + slot);
+  int32_t PlaneOf(int32_t layer) const { return PlaceOf(cache_->layout(), layer).slot; }
+  int32_t num_planes() const { return static_cast<int32_t>(planes_.size()); }
+  // Where a layer has a position.
+  BlockId BlockAt(int32_t layer, const std::vector<BlockId>& table, int32_t position) const {
+    const LayerPlace place = PlaceOf(cache_->layout(), layer);
+    return RowOf(cache_->layout(), place.group, table)[position / block_size_];
+  }
+  uint64_t TagAt(int32_t plane, KvPlane part, int64_t slot) const;
+  void Set(int32_t plane, int64_t slot, uint64_t tag, bool verified);
+  char& VerifiedAt(int32_t plane, int64_t slot) { return verified_.at(plane * num_slots_ + slot); }
+  uint8_t& ReceivedAt(int32_t plane, int32_t part, int64_t slot) {
+    return received_.at((plane * 2 + part) * num_slots_ + slot);
   }
 
   const BlockAllocator& allocator_;
   OnViolation violation_;
   std::unique_ptr<KvCache> cache_;
-  std::array<std::array<std::byte*, 2>, kLayers> planes_;
+  std::vector<std::array<std::byte*, 2>> planes_;
   HeadRange heads_;
   int32_t block_size_;
   int64_t num_slots_;
-  std::vector<char> verified_;        // [layer * num_slots_ + slot]
-  std::vector<uint8_t> received_;     // Bytes since the promise: [layer][plane][slot].
+  std::vector<char> verified_;        // [plane * num_slots_ + slot]
+  std::vector<uint8_t> received_;     // Bytes since the promise: [plane][K, V][slot].
   std::vector<int32_t> promises_;     // Open transfers into the block.
   std::vector<uint32_t> epoch_;       // Of the last promise.
   std::vector<int32_t> loans_;        // Open transfers out of the block.

@@ -46,9 +46,9 @@ FakeRunner::Memories WorkerHost::MakeMemories(const BlockAllocator& allocator) c
   FakeRunner::Memories memories;
   for (int rank = 0; rank < options_.tp; ++rank) {
     const HeadRange heads = HeadsHeld(rank, options_.tp, options_.arch.kv_heads);
-    memories.push_back(std::make_unique<TagMemory>(
-        TagLayout(options_.block_size, options_.arch.window, heads.count), allocator, heads,
-        options_.violation));
+    memories.push_back(
+        std::make_unique<TagMemory>(TagLayout(options_.block_size, options_.arch, heads.count),
+                                    allocator, heads, options_.violation));
   }
   return memories;
 }
@@ -82,13 +82,14 @@ std::vector<DataRank> WorkerHost::DataRanks() const {
 void WorkerHost::MakeNode() {
   Process& p = *process_;
   p.model = {.numerics_id = "sim",
-             .layout =
-                 TagLayout(options_.block_size, options_.arch.window, options_.arch.kv_heads),
+             .layout = TagLayout(options_.block_size, options_.arch, options_.arch.kv_heads),
              .model_digest = 42,
              .vocab_size = kVocab,
              .max_model_len = kMaxLength,
              .eos_token_ids = {kEos}};
-  p.allocator = std::make_unique<BlockAllocator>(options_.num_blocks, options_.block_size, 7);
+  const int32_t groups = NumGroups(p.model.layout);
+  p.allocator = std::make_unique<BlockAllocator>(options_.num_blocks * groups, options_.block_size,
+                                                 7, WindowsOf(p.model.layout));
   p.memories = MakeMemories(*p.allocator);
   // Results and transfer events arrive as mail of their own event.
   p.runner = std::make_unique<FakeRunner>(
@@ -100,7 +101,7 @@ void WorkerHost::MakeNode() {
   const WorkerParts parts{.incarnation = incarnation_,
                           .engine = {.chunk_tokens = options_.chunk_tokens,
                                      .max_batch_sequences = options_.max_batch,
-                                     .swap_blocks = options_.swap_blocks,
+                                     .swap_blocks = options_.swap_blocks * groups,
                                      .finish_together = options_.finish_together},
                           .model = p.model,
                           .allocator = *p.allocator,
@@ -174,7 +175,8 @@ HelloInfo WorkerHost::Hello() const {
           .layout_digest = LayoutDigest(process_->model.layout),
           .model_digest = process_->model.model_digest,
           .block_size = options_.block_size,
-          .num_blocks = options_.num_blocks,
+          .num_blocks = process_->allocator->num_blocks(),
+          .layer_groups = process_->allocator->num_groups(),
           .max_model_len = kMaxLength,
           .vocab_size = kVocab,
           .computes_prompts = options_.role == Role::kDecode};
@@ -298,7 +300,7 @@ void WorkerHost::Emit(CallId call, WorkerEvent event) {
   if (auto* reserved = std::get_if<ReservedEvent>(&event)) {
     // What lies behind the window is not to be sent either.
     const auto num_tokens = static_cast<int32_t>(prefixes_of_call_.at(call).size());
-    const int32_t behind = TokensBehindWindow(process_->model.layout, num_tokens);
+    const int32_t behind = TokensLeftOut(process_->model.layout, num_tokens);
     if (reserved->cached_tokens != behind) CheckCacheHit(call, reserved->cached_tokens);
   } else if (auto* prefilled = std::get_if<PrefilledEvent>(&event)) {
     CheckCacheHit(call, prefilled->cached_tokens);

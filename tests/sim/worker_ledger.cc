@@ -169,7 +169,7 @@ void WorkerLedger::CheckTaking() {
   if (Any([](const Account& other) { return other.waits(); })) {
     Violate("blocks are reserved while a preempted sequence waits for some");
   }
-  if (accounts_.size() > 1 && device_.num_available() < CountRunning()) {
+  if (accounts_.size() > 1 && device_.num_available() < CountRunning() * device_.num_groups()) {
     Violate("a reservation leaves no block for each that runs");
   }
 }
@@ -207,7 +207,7 @@ void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
     }
     account.own = !is_verified;
     // What was reserved reaches back to the window alone; the prompt is computed from its start.
-    const bool starts_over = !is_verified && TokensBehindWindow(layout_, account.num_tokens) > 0;
+    const bool starts_over = !is_verified && AnyLeavesTokensOut(layout_, account.num_tokens);
     if (tokens.cached_tokens != (is_verified || starts_over ? 0 : account.cached)) {
       Violate("what was cached of a prompt is not what its reservation told");
     }
@@ -245,7 +245,10 @@ void WorkerLedger::CheckRefusal(const Account& account) {
     return other.own && other.age.arrival <= account.age.arrival;
   };
   if (account.own && Any(is_ahead)) return;
-  const int32_t wanted = device_.BlocksFor(account.num_tokens) + CountRunning();
+  // A handoff brings no more than is seen of it.
+  const int32_t computed = account.own ? 0 : account.num_tokens;
+  const int32_t wanted =
+      BlocksOf(account.num_tokens, computed) + CountRunning() * device_.num_groups();
   if (device_.num_available() >= wanted &&
       !Any([](const Account& other) { return other.waits(); })) {
     Violate("a reservation is refused and there is room");

@@ -106,7 +106,8 @@ class WorkerLedger {
     std::optional<int32_t> first_context;  // Where its first row began.
     std::vector<BlockId> host_blocks;      // While it waits: its copy.
     int32_t host_tokens = 0;
-    std::vector<BlockRef> sealed;  // Its full blocks, from the start, as its last row had them.
+    // Its full entries, from the start, as its last row had them: a block of each group.
+    std::vector<std::vector<BlockRef>> sealed;
     const SamplingContext* rows_as = nullptr;  // Rows of this call share it.
     std::set<CallId> served;                   // While it was left out of steps.
     Incarnation finishes_with = 0;             // Prompts for this decode worker; 0 = alone.
@@ -173,9 +174,15 @@ class WorkerLedger {
   void CheckRows();
   void CheckTurns(const std::set<CallId>& decodes);
   void CheckFinishing(const std::set<CallId>& decodes);
-  int32_t BlocksOf(int32_t num_tokens) const {
-    return device_.BlocksFor(num_tokens) -
-           TokensBehindWindow(layout_, num_tokens) / device_.block_size();
+  int32_t BlocksOf(int32_t num_tokens) const { return BlocksOf(num_tokens, num_tokens); }
+  // With room for so many more than are computed.
+  int32_t BlocksOf(int32_t num_tokens, int32_t computed) const {
+    int32_t blocks = 0;
+    for (const KvLayerGroup& group : layout_.groups) {
+      blocks +=
+          device_.BlocksFor(num_tokens) - TokensLeftOut(group, computed) / device_.block_size();
+    }
+    return blocks;
   }
 
   Options options_;

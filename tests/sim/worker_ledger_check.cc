@@ -64,7 +64,7 @@ void WorkerLedger::CheckAdmission(bool is_late) {
   for (CallId call : admitted_) {
     if (oldest->age < accounts_.at(call).age) Violate("a younger call is admitted before an older");
   }
-  const int32_t wanted = device_.BlocksFor(oldest->num_tokens);
+  const int32_t wanted = device_.BlocksFor(oldest->num_tokens) * device_.num_groups();
   if (!is_late && computing < options_.max_batch && device_.num_available() >= wanted) {
     Violate("the oldest call waits and there is room for it");
   }
@@ -189,14 +189,18 @@ void WorkerLedger::NoteComeBack(CallId call) {
 
 // What it had computed and what nobody has taken since is found by its prefix.
 void WorkerLedger::CheckStillCached(const Account& account) {
-  if (TokensBehindWindow(layout_, account.num_tokens) > 0) return;
+  if (AnyLeavesTokensOut(layout_, account.num_tokens)) return;
   const auto most = static_cast<size_t>((account.num_tokens - 1) / device_.block_size());
   for (size_t i = 0; i < std::min(most, account.sealed.size()); ++i) {
-    const BlockRef& ref = account.sealed[i];
-    const BlockState state = device_.state(ref.block);
-    if (device_.epochs()[ref.block].load() != ref.epoch) return;
-    if (state == BlockState::kCached) return Violate("what is cached is computed again");
-    if (state != BlockState::kReady) return;
+    for (const BlockRef& ref : account.sealed[i]) {
+      const BlockState state = device_.state(ref.block);
+      if (device_.epochs()[ref.block].load() != ref.epoch) return;
+      if (state != BlockState::kCached && state != BlockState::kReady) return;
+    }
+    // The first group sees all of it.
+    if (device_.state(account.sealed[i].front().block) == BlockState::kCached) {
+      return Violate("what is cached is computed again");
+    }
   }
 }
 
@@ -217,10 +221,10 @@ void WorkerLedger::CheckHeld(const WorkerAudit& audit) {
     if (held.state == "ENDING") continue;
     const Account& account = (at++)->second;
     if (!account.runs()) continue;
-    const int32_t passed = TokensBehindWindow(layout_, account.computed.value_or(account.least));
-    if (held.num_blocks > device_.BlocksFor(account.num_tokens) - passed / device_.block_size()) {
+    const int32_t computed = account.computed.value_or(account.least);
+    if (held.num_blocks > BlocksOf(account.num_tokens, computed)) {
       Violate(absl::StrCat("a call holds ", held.num_blocks, " blocks of ", account.num_tokens,
-                           " tokens, of which ", passed, " are behind the window"));
+                           " tokens, of which ", computed, " are computed"));
     }
   }
 }
@@ -256,9 +260,14 @@ CallId WorkerLedger::CallOf(const StepPlan& plan, const StepRow& row) {
 void WorkerLedger::NoteTable(Account& account, const StepRow& row) {
   account.sealed.clear();
   const int32_t num_full = row.context_len / device_.block_size();
-  for (int32_t i = 0; i < num_full && row.block_table[i] >= 0; ++i) {
-    const BlockId block = row.block_table[i];
-    account.sealed.push_back({block, device_.epochs()[block].load()});
+  for (int32_t i = 0; i < num_full; ++i) {
+    std::vector<BlockRef> entry;
+    for (int32_t g = 0; g < NumGroups(layout_); ++g) {
+      const BlockId block = RowOf(layout_, g, row.block_table)[i];
+      if (block < 0) return;
+      entry.push_back({block, device_.epochs()[block].load()});
+    }
+    account.sealed.push_back(std::move(entry));
   }
 }
 

@@ -12,10 +12,12 @@
 
 namespace baton {
 
-// A decode worker of 10 blocks of 4 tokens; everything around it is played.
+// A decode worker of 10 blocks of 4 tokens for each group of layers; everything around it is
+// played.
 class DecodeNodeHarness : public testing::Test {
  protected:
-  explicit DecodeNodeHarness(int32_t window = 0) : model_(SmallModel(window)) {}
+  explicit DecodeNodeHarness(int32_t window = 0) : DecodeNodeHarness(SmallModel(window)) {}
+  explicit DecodeNodeHarness(ModelInfo model) : model_(std::move(model)) {}
   void TearDown() override {
     EXPECT_EQ(pool_.Audit(), "");
     EXPECT_EQ(outbox_.words_after_close, 0);
@@ -73,7 +75,7 @@ class DecodeNodeHarness : public testing::Test {
 
   Time now_{};
   ModelInfo model_;
-  BlockAllocator pool_{10, 4, 3};
+  BlockAllocator pool_{10 * NumGroups(model_.layout), 4, 3, WindowsOf(model_.layout)};
   ScriptedRunner runner_;
   RecordingTransport transport_;
   RecordingOutbox outbox_;

@@ -12,11 +12,14 @@
 
 namespace baton {
 
-// A prefill worker of 12 blocks of 4 tokens and steps of 8 tokens; everything around it is played.
+// A prefill worker of 12 blocks of 4 tokens for each group of layers and steps of 8 tokens;
+// everything around it is played.
 class PrefillNodeHarness : public testing::Test {
  protected:
   explicit PrefillNodeHarness(int32_t window = 0, int32_t finish_together = 0)
-      : model_(SmallModel(window)), finish_together_(finish_together) {}
+      : PrefillNodeHarness(SmallModel(window), finish_together) {}
+  explicit PrefillNodeHarness(ModelInfo model, int32_t finish_together = 0)
+      : model_(std::move(model)), finish_together_(finish_together) {}
   void TearDown() override {
     EXPECT_EQ(pool_.Audit(), "");
     EXPECT_EQ(outbox_.words_after_close, 0);
@@ -67,7 +70,7 @@ class PrefillNodeHarness : public testing::Test {
   Time now_{};
   ModelInfo model_;
   int32_t finish_together_;
-  BlockAllocator pool_{12, 4, 3};
+  BlockAllocator pool_{12 * NumGroups(model_.layout), 4, 3, WindowsOf(model_.layout)};
   ScriptedRunner runner_;
   RecordingTransport transport_;
   RecordingOutbox outbox_;

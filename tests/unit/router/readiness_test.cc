@@ -253,18 +253,20 @@ TEST_F(ReadinessTest, AWorkerWithRoomIsEnoughAndOneThatIsNotHealthyHasNone) {
   }
 }
 
-// It refuses what would leave less than a block for each that runs, and all while one waits.
+// It refuses what would leave less than an entry for each that runs, and all while one waits.
 TEST_F(ReadinessTest, ADecodeWorkerIsFullWhenItWouldRefuseTheProbe) {
   struct Case {
-    int32_t free, running, preempted;
+    int32_t free, groups, running, preempted;
     bool is_full;
   };
-  for (const Case& c : {Case{5, 5, 0, true}, {5, 4, 0, false}, {5, 0, 1, true}}) {
+  for (const Case& c : {Case{5, 1, 5, 0, true}, {5, 1, 4, 0, false}, {5, 1, 0, 1, true},
+                        {15, 4, 3, 0, true}, {16, 4, 3, 0, false}}) {
     SetUpAnew();
     MakeReady();
     pair_[1].status.blocks = {.free = c.free - 1, .cached = 1};
     pair_[1].status.running = c.running;
     pair_[1].status.preempted = c.preempted;
+    pair_[1].hello.layer_groups = c.groups;
     WaitAndLook(seconds(10));
     Token(/*prefill=*/false, /*decode=*/true);
     EndProbe(0, absl::DeadlineExceededError("too late"));

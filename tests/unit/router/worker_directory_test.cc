@@ -145,6 +145,27 @@ TEST_F(WorkerDirectoryTest, ReleasesThatComputeTheSameBitsRecoverForEachOtherAnd
   EXPECT_NE(snapshot.prefill.at(0).pair, snapshot.decode[0].pair);
 }
 
+// What frames bring of each layer is no matter of the bits.
+TEST_F(WorkerDirectoryTest, WorkersWithOtherLayoutsOfTheirBlocksRecoverForEachOtherAndDoNotPair) {
+  directory_.OnUp(0, Hello(Role::kPrefill, 10), At(0));
+  HelloInfo other = Hello(Role::kDecode, 11);
+  other.layout_digest = 9;
+  directory_.OnUp(2, other, At(0));
+  EXPECT_EQ(directory_.at(2).group, directory_.at(0).group);
+  EXPECT_NE(directory_.at(2).pair, directory_.at(0).pair);
+}
+
+TEST_F(WorkerDirectoryTest, ATokenTakesABlockOfEachGroupOfLayers) {
+  HelloInfo hello = Hello(Role::kDecode, 11);
+  hello.num_blocks = 31;
+  hello.layer_groups = 3;
+  directory_.OnUp(2, hello, At(0));
+  EXPECT_EQ(directory_.CandidateOf(2).capacity_tokens, 31 * hello.block_size / 3);
+  directory_.OnStatus(2, {.incarnation = 11, .blocks = {.free = 9, .ready = 20, .cached = 2}},
+                      At(1));
+  EXPECT_EQ(directory_.CandidateOf(2).free_tokens, 11 * hello.block_size / 3);
+}
+
 TEST_F(WorkerDirectoryTest, ADecodeWorkerWithoutAPrefillWorkerOfItsFramesServesAlone) {
   HelloInfo prefill = Hello(Role::kPrefill, 10);
   ++prefill.kv_wire_version;

@@ -29,10 +29,15 @@ class EngineHarness : public testing::Test {
   // `window` as in KvLayerGroup.
   void Create(const EngineOptions& options, int32_t num_blocks, int32_t block_size = kBlockSize,
               int32_t window = 0) {
+    Create(options, num_blocks,
+           KvLayout{.block_size = block_size, .groups = {{.num_layers = 1, .window = window}}});
+  }
+  void Create(const EngineOptions& options, int32_t num_blocks, KvLayout layout) {
     engine_.reset();
     model_.eos_token_ids = {kEos};
-    model_.layout = {.block_size = block_size, .groups = {{.num_layers = 1, .window = window}}};
-    pool_ = std::make_unique<BlockAllocator>(num_blocks, block_size, 5);
+    model_.layout = std::move(layout);
+    pool_ = std::make_unique<BlockAllocator>(num_blocks, model_.layout.block_size, 5,
+                                             WindowsOf(model_.layout));
     engine_ = std::make_unique<Engine>(options, model_, *pool_, runner_);
   }
 

@@ -97,4 +97,17 @@ inline ModelInfo SmallModel(int32_t window = 0) {
           .eos_token_ids = {1}};
 }
 
+// The same with groups of layers: layer 0 sees all tokens, layer 1 has a window beside which so
+// many more are kept.
+inline ModelInfo GroupedModel(int32_t window, int32_t spare) {
+  ModelInfo model = SmallModel();
+  KvLayerGroup& wide = model.layout.groups[0];
+  wide.num_layers = 1;
+  KvLayerGroup windowed = wide;
+  windowed.window = window;
+  windowed.spare = spare;
+  model.layout.groups.push_back(windowed);
+  return model;
+}
+
 }  // namespace baton

@@ -31,7 +31,10 @@ class BlockAllocatorTest : public testing::Test {
   BlockState StateOf(const BlockTable& table, int32_t i) { return pool_.state(table.blocks()[i]); }
   uint32_t EpochOf(BlockId id) { return pool_.epochs()[id].load(); }
 
-  BlockAllocator pool_{8, 4, 99};  // 8 blocks of 4 tokens.
+  // As if the window had passed so many entries: of one token, it passes all but the last.
+  void PassEntries(BlockTable& table, int32_t entries) { pool_.Pass(table, entries * 4 + 1); }
+
+  BlockAllocator pool_{8, 4, 99, {{.tokens = 1}}};  // 8 blocks of 4 tokens.
 };
 
 TEST_F(BlockAllocatorTest, RoundsTokensUpToBlocks) {
@@ -75,13 +78,13 @@ TEST_F(BlockAllocatorTest, ReleaseKeepsSealedBlocksFindableAndFreesTheRest) {
 TEST_F(BlockAllocatorTest, WhatTheWindowHasPassedGoesBackAndKeepsItsPlaceInTheTable) {
   BlockTable table = Filled(Range(0, 18));
   const std::vector<BlockId> before = table.blocks();
-  pool_.ReleaseFront(table, 3);
+  PassEntries(table, 3);
   EXPECT_EQ(table.blocks(), (std::vector<BlockId>{-1, -1, -1, before[3], before[4]}));
   EXPECT_EQ(table.num_passed(), 3);
   EXPECT_EQ(table.num_held(), 2);
   EXPECT_EQ(table.num_sealed(), 4);
   EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 3, .filling = 1, .ready = 1, .cached = 3}));
-  pool_.ReleaseFront(table, 2);  // Nothing more.
+  PassEntries(table, 2);  // Nothing more.
   EXPECT_EQ(table.num_held(), 2);
   EXPECT_EQ(pool_.Refs(table)[2], BlockRef{});
   EXPECT_EQ(pool_.CountUnowned({&table}), 0);
@@ -94,26 +97,27 @@ TEST_F(BlockAllocatorTest, WhatTheWindowHasPassedGoesBackAndKeepsItsPlaceInTheTa
 
 TEST_F(BlockAllocatorTest, APassedPrefixIsStillFoundFromItsStart) {
   BlockTable table = Filled(Range(0, 18));
-  pool_.ReleaseFront(table, 3);
+  PassEntries(table, 3);
   EXPECT_EQ(pool_.Match("t", Range(0, 18), 18).num_sealed(), 4);
   BlockTable other = Filled(Range(0, 10));  // Evicts nothing: two of them are shared.
-  pool_.ReleaseFront(other, 1);
+  PassEntries(other, 1);
   EXPECT_EQ(pool_.Match("t", Range(0, 18), 18).num_sealed(), 4);
 }
 
 TEST_F(BlockAllocatorTest, ReleasingTheFrontKeepsWhatAnotherTableHolds) {
   BlockTable one = Filled(Range(0, 9));
   BlockTable two = Filled(Range(0, 9));
-  pool_.ReleaseFront(one, 2);
+  PassEntries(one, 2);
   EXPECT_EQ(StateOf(two, 0), BlockState::kReady);
-  pool_.ReleaseFront(two, 2);
+  PassEntries(two, 2);
   EXPECT_EQ(pool_.counts().cached, 2);
 }
 
 TEST_F(BlockAllocatorTest, BlocksBehindSkippedOnesAreNeverFound) {
   BlockTable table;
-  pool_.SkipFront(table, 2);
-  ASSERT_TRUE(pool_.Grow(table, 2, /*reserved=*/true));
+  PassEntries(table, 2);
+  EXPECT_EQ(pool_.BlocksToGrow(table, 4), 2);
+  ASSERT_TRUE(pool_.Grow(table, 4, /*reserved=*/true));
   EXPECT_EQ(table.size(), 4);
   EXPECT_EQ(pool_.counts(), (BlockCounts{.free = 6, .reserved = 2}));
   pool_.MarkFilling(table);
@@ -128,7 +132,7 @@ TEST_F(BlockAllocatorTest, BlocksBehindSkippedOnesAreNeverFound) {
 
 TEST_F(BlockAllocatorTest, AFirstBlockThatLacksItsFirstTokensIsNeverFound) {
   BlockTable table;
-  pool_.SkipFront(table, 0);
+  pool_.Pass(table, 3);
   ASSERT_TRUE(pool_.Grow(table, 2));
   pool_.Seal(table, "t", Range(0, 8));
   EXPECT_EQ(pool_.Match("t", Range(0, 8), 8).size(), 0);
@@ -136,7 +140,7 @@ TEST_F(BlockAllocatorTest, AFirstBlockThatLacksItsFirstTokensIsNeverFound) {
 
 TEST_F(BlockAllocatorTest, AReleasedTableStartsAnewWhateverItHadSkipped) {
   BlockTable table;
-  pool_.SkipFront(table, 2);
+  PassEntries(table, 2);
   table.Release();
   EXPECT_EQ(table.size(), 0);
   ASSERT_TRUE(pool_.Grow(table, 2));
@@ -240,7 +244,7 @@ TEST_F(BlockAllocatorTest, EvictsTheLeastRecentlyUsedFirst) {
 
 TEST_F(BlockAllocatorTest, EvictsATailBeforeItsHeadWhenTheWindowPassedIt) {
   BlockTable passed = Filled(Range(0, 12));
-  pool_.ReleaseFront(passed, 3);
+  PassEntries(passed, 3);
   BlockTable table;
   ASSERT_TRUE(pool_.Grow(table, 6));
   EXPECT_EQ(pool_.Match("t", Range(0, 12), 12).size(), 2);
@@ -334,9 +338,9 @@ TEST_F(BlockAllocatorTest, RenewedBlocksAreReservedAgainUnderANewEpoch) {
 
 TEST_F(BlockAllocatorTest, AMovedTableIsStillNotFindableAndStillDrains) {
   BlockTable skipped;
-  pool_.SkipFront(skipped, 1);
+  PassEntries(skipped, 1);
   BlockTable moved = std::move(skipped);
-  ASSERT_TRUE(pool_.Grow(moved, 1));
+  ASSERT_TRUE(pool_.Grow(moved, 2));
   pool_.Seal(moved, "t", Range(0, 8));
   moved.Release();
   EXPECT_EQ(pool_.Match("t", Range(0, 8), 8).size(), 0);
@@ -376,15 +380,14 @@ TEST_F(BlockAllocatorTest, ATableThatDrainsMustNotGrow) {
 
 TEST_F(BlockAllocatorTest, WhatIsNotFinalIsNeitherPassedNorSealedTwice) {
   BlockTable table = Filled(Range(0, 6));
-  EXPECT_DEATH(pool_.ReleaseFront(table, 2), "check failed");
-  EXPECT_DEATH(pool_.SkipFront(table, 1), "check failed");
+  EXPECT_DEATH(PassEntries(table, 2), "check failed");
   EXPECT_DEATH(pool_.Seal(table, "t", Range(0, 12)), "check failed");
   EXPECT_DEATH(pool_.Grow(table, -1), "check failed");
   BlockTable reserved;
   ASSERT_TRUE(pool_.Grow(reserved, 1, /*reserved=*/true));
   EXPECT_DEATH(pool_.Seal(reserved, "t", Range(0, 4)), "check failed");  // Nobody has written it.
   pool_.MarkDraining(table);
-  EXPECT_DEATH(pool_.ReleaseFront(table, 1), "check failed");
+  EXPECT_DEATH(PassEntries(table, 1), "check failed");
   EXPECT_DEATH(pool_.Renew(table), "check failed");
 }
 

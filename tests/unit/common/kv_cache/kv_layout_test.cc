@@ -16,9 +16,18 @@ KvLayout TwoGroups() {
 TEST(KvLayoutTest, LayersAreNumberedThroughTheGroups) {
   const KvLayout layout = TwoGroups();
   EXPECT_EQ(NumLayers(layout), 3);
-  EXPECT_EQ(GroupOfLayer(layout, 0), layout.groups[0]);
-  EXPECT_EQ(GroupOfLayer(layout, 1), layout.groups[0]);
+  EXPECT_EQ(PlaceOf(layout, 0), (LayerPlace{0, 0}));
+  EXPECT_EQ(PlaceOf(layout, 1), (LayerPlace{0, 1}));
+  EXPECT_EQ(PlaceOf(layout, 2), (LayerPlace{1, 0}));
   EXPECT_EQ(GroupOfLayer(layout, 2), layout.groups[1]);
+}
+
+TEST(KvLayoutTest, LayersOfAGroupNeedNotBeNeighbours) {
+  KvLayout layout = TwoGroups();
+  layout.group_of_layer = {0, 1, 0};
+  EXPECT_EQ(PlaceOf(layout, 0), (LayerPlace{0, 0}));
+  EXPECT_EQ(PlaceOf(layout, 1), (LayerPlace{1, 0}));
+  EXPECT_EQ(PlaceOf(layout, 2), (LayerPlace{0, 1}));
 }
 
 TEST(KvLayoutTest, ALayerBeyondTheLastIsOurBug) {
@@ -31,7 +40,10 @@ TEST(KvLayoutTest, BytesFollowDimensionsAndDtype) {
   EXPECT_EQ(HeadBlockBytes(layout, 0, KvPlane::kK), 16 * 8 * 4);
   EXPECT_EQ(HeadBlockBytes(layout, 2, KvPlane::kK), 16 * 32 * 2);
   EXPECT_EQ(HeadBlockBytes(layout, 2, KvPlane::kV), 16 * 16 * 2);
-  EXPECT_EQ(BlockBytes(layout), 2 * 4 * (8 + 8) * 16 * 4 + 1 * (32 + 16) * 16 * 2);
+  // The second group has one layer, which takes less of a block than the first slot has.
+  EXPECT_EQ(NumSlots(layout), 2);
+  EXPECT_EQ(SlotBytes(layout, 0, KvPlane::kK), 4 * 8 * 16 * 4);
+  EXPECT_EQ(BlockBytes(layout), 2 * 4 * (8 + 8) * 16 * 4);
 }
 
 TEST(KvLayoutTest, BehindAWindowIsWhatNoLaterQuerySees) {
@@ -53,13 +65,27 @@ TEST(KvLayoutTest, TheLastTokenIsNeverBehindTheWindow) {
   EXPECT_EQ(TokensBehindWindow(1, 0), 0);
 }
 
-TEST(KvLayoutTest, NothingIsBehindTheWindowUnlessEveryGroupHasOne) {
+TEST(KvLayoutTest, OfALayoutIsLeftOutWhatEachGroupLeavesOut) {
   KvLayout layout = TwoGroups();
-  EXPECT_EQ(TokensBehindWindow(layout, 100), 0);
-  layout.groups[0].window = 10;
-  EXPECT_EQ(TokensBehindWindow(layout, 100), 0);
-  layout.groups[1].window = 30;
-  EXPECT_EQ(TokensBehindWindow(layout, 100), 71);
+  EXPECT_EQ(TokensLeftOut(layout, 100), 0);
+  EXPECT_FALSE(AnyLeavesTokensOut(layout, 100));
+  layout.groups[1].window = 10;
+  EXPECT_EQ(TokensLeftOut(layout, 100), 0);
+  EXPECT_EQ(TokensLeftOut(layout.groups[1], 100), 91);
+  EXPECT_TRUE(AnyLeavesTokensOut(layout, 100));
+  EXPECT_FALSE(AnyLeavesTokensOut(layout, 9));
+  layout.groups[1].spare = 60;
+  EXPECT_EQ(TokensLeftOut(layout.groups[1], 100), 31);
+  EXPECT_EQ(TokensLeftOut(layout.groups[1], 50), 0);
+  layout.groups[0].window = 30;
+  EXPECT_EQ(TokensLeftOut(layout, 100), 31);
+}
+
+// A recorded value: workers of two releases pair by it.
+TEST(KvLayoutTest, TheDigestOfOneGroupIsThatOfEarlierReleases) {
+  KvLayout layout = TwoGroups();
+  layout.groups.pop_back();
+  EXPECT_EQ(LayoutDigest(layout), 10575551068694213408u);
 }
 
 TEST(KvLayoutTest, DigestIgnoresTheBlockSizeOnly) {
@@ -67,7 +93,7 @@ TEST(KvLayoutTest, DigestIgnoresTheBlockSizeOnly) {
   KvLayout other = layout;
   other.block_size = 32;
   EXPECT_EQ(LayoutDigest(other), LayoutDigest(layout));
-  for (int field = 0; field < 6; ++field) {
+  for (int field = 0; field < 8; ++field) {
     KvLayout changed = layout;
     KvLayerGroup& group = changed.groups[1];
     if (field == 0) group.num_layers = 2;
@@ -76,6 +102,8 @@ TEST(KvLayoutTest, DigestIgnoresTheBlockSizeOnly) {
     if (field == 3) group.v_dim = 32;
     if (field == 4) group.dtype = DType::kF16;
     if (field == 5) group.window = 1;
+    if (field == 6) group.spare = 1;
+    if (field == 7) changed.group_of_layer = {0, 1, 0};
     EXPECT_NE(LayoutDigest(changed), LayoutDigest(layout)) << "field " << field;
   }
   KvLayout shorter = layout;

@@ -100,11 +100,16 @@ class RunnerHarness {
     return sink_->WaitForStep();
   }
 
-  // The blocks first, first + stride, ... that hold num_tokens.
+  // The blocks first, first + stride, ... that hold num_tokens; of each group of layers in a part
+  // of the pool of its own.
   std::vector<BlockId> Blocks(int32_t num_tokens, BlockId first = 0, int32_t stride = 1) const {
-    const int32_t size = runner_->info().layout.block_size;
-    std::vector<BlockId> blocks((num_tokens + size - 1) / size);
-    for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = first + static_cast<int32_t>(i) * stride;
+    const KvLayout& layout = runner_->info().layout;
+    const int32_t entries = (num_tokens + layout.block_size - 1) / layout.block_size;
+    const int32_t part = runner_->cache().num_blocks() / NumGroups(layout);
+    std::vector<BlockId> blocks;
+    for (int32_t g = 0; g < NumGroups(layout); ++g) {
+      for (int32_t i = 0; i < entries; ++i) blocks.push_back(g * part + first + i * stride);
+    }
     return blocks;
   }
 
@@ -143,8 +148,11 @@ inline Generated Generate(RunnerHarness& harness, std::shared_ptr<const Sampling
     const int32_t end = std::min(known, computed + options.chunk_tokens);
     std::vector<BlockId> blocks = harness.Blocks(end, options.first_block, options.block_stride);
     const KvLayout& layout = harness.runner().info().layout;
-    const int32_t num_passed = TokensBehindWindow(layout, computed) / layout.block_size;
-    if (options.drop_passed) std::fill_n(blocks.begin(), num_passed, -1);
+    const auto entries = std::ssize(blocks) / NumGroups(layout);
+    for (int32_t g = 0; options.drop_passed && g < NumGroups(layout); ++g) {
+      const int32_t behind = TokensBehindWindow(layout.groups[g].window, computed);
+      std::fill_n(blocks.begin() + g * entries, behind / layout.block_size, -1);
+    }
     StepRow row{.tokens = {tokens.begin() + computed, tokens.begin() + end},
                 .context_len = computed,
                 .block_table = std::move(blocks),

@@ -14,7 +14,7 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr StepBounds kBounds = {
+const StepBounds kBounds = {
     .vocab_size = 100, .max_model_len = 64, .block_size = 4, .num_blocks = 8};
 
 std::shared_ptr<SamplingContext> Context(std::vector<int32_t> prompt, int32_t prompt_logprobs) {
@@ -43,7 +43,7 @@ class StepMetadataTest : public testing::Test {
   static std::vector<int32_t> FirstBlocks(const BatchView& view) {
     std::vector<int32_t> first;
     for (int64_t s = 0; s < view.num_seqs; ++s) {
-      first.push_back(view.block_table[view.table_starts[s]]);
+      first.push_back(view.block_table[view.table_starts(0)[s]]);
     }
     return first;
   }
@@ -67,13 +67,13 @@ TEST_F(StepMetadataTest, FlattensAPrefillChunkAndADecodeRow) {
   EXPECT_EQ(all().num_seqs, 2);
   EXPECT_THAT(List(all().tokens, 4), ElementsAre(5, 6, 7, 9));
   EXPECT_THAT(List(all().positions, 4), ElementsAre(2, 3, 4, 8));
-  EXPECT_THAT(List(all().slots, 4), ElementsAre(14, 15, 4, 20));
+  EXPECT_THAT(List(all().slots(0), 4), ElementsAre(14, 15, 4, 20));
   EXPECT_THAT(List(all().cu_seqlens_q, 3), ElementsAre(0, 3, 4));
   EXPECT_THAT(List(all().seq_lens, 2), ElementsAre(5, 9));
   EXPECT_EQ(all().max_blocks, 3);
   EXPECT_EQ(all().max_seqlen_q, 3);
   EXPECT_EQ(all().max_seqlen_k, 9);
-  EXPECT_THAT(List(all().table_starts, 2), ElementsAre(0, 2));
+  EXPECT_THAT(List(all().table_starts(0), 2), ElementsAre(0, 2));
   EXPECT_THAT(List(all().block_table, 5), ElementsAre(3, 1, 0, 7, 5));
   EXPECT_THAT(WantedTokens(), ElementsAre(3));
   EXPECT_FALSE(batch_.wants_all());
@@ -127,12 +127,12 @@ TEST_F(StepMetadataTest, ArraysHaveTheSamePlacesForEveryPlan) {
   Build(large);
   EXPECT_EQ(all().tokens, first.tokens);
   EXPECT_EQ(all().positions, first.positions);
-  EXPECT_EQ(all().slots, first.slots);
+  EXPECT_EQ(all().slots(0), first.slots(0));
   EXPECT_EQ(all().cu_seqlens_q, first.cu_seqlens_q);
   EXPECT_EQ(all().seq_lens, first.seq_lens);
   EXPECT_EQ(all().block_table, first.block_table);
-  EXPECT_EQ(all().table_starts, first.table_starts);
-  EXPECT_EQ(wanted().table_starts, first_wanted.table_starts);
+  EXPECT_EQ(all().table_starts(0), first.table_starts(0));
+  EXPECT_EQ(wanted().table_starts(0), first_wanted.table_starts(0));
   EXPECT_EQ(wanted().positions, first_wanted.positions);
   EXPECT_EQ(wanted().cu_seqlens_q, first_wanted.cu_seqlens_q);
   EXPECT_EQ(wanted().seq_lens, first_wanted.seq_lens);
@@ -156,10 +156,10 @@ TEST_F(StepMetadataTest, PaddingIsThatOfABatch) {
   EXPECT_EQ(all().num_seqs, 4);
   EXPECT_THAT(List(all().tokens, 4), ElementsAre(9, 0, 0, 0));
   EXPECT_EQ(List(all().positions, 4), batch->positions);
-  EXPECT_EQ(List(all().slots, 4), batch->slot_mapping);
+  EXPECT_EQ(List(all().slots(0), 4), batch->slot_mapping);
   EXPECT_EQ(List(all().seq_lens, 4), batch->seq_lens);
   EXPECT_EQ(List(all().cu_seqlens_q, 5), batch->query_start_loc);
-  EXPECT_THAT(List(all().table_starts, 4), ElementsAre(0, 0, 0, 0));
+  EXPECT_THAT(List(all().table_starts(0), 4), ElementsAre(0, 0, 0, 0));
   EXPECT_THAT(WantedTokens(), ElementsAre(0));
   EXPECT_TRUE(batch_.wants_all());
 }
@@ -237,14 +237,86 @@ TEST_F(StepMetadataTest, NeighboursOfOneSequenceAreOneRowOfQueries) {
   EXPECT_THAT(List(wanted().seq_lens, 3), ElementsAre(3, 6, 2));
   EXPECT_THAT(List(wanted().positions, 6), ElementsAre(0, 1, 2, 5, 0, 1));
   EXPECT_EQ(wanted().block_table, all().block_table);
-  EXPECT_THAT(List(wanted().table_starts, 3), ElementsAre(0, 0, 2));
+  EXPECT_THAT(List(wanted().table_starts(0), 3), ElementsAre(0, 0, 2));
   EXPECT_EQ(wanted().max_seqlen_q, 3);
   EXPECT_EQ(wanted().max_seqlen_k, 6);
 }
 
+// Two groups of layers; the second sees 6 tokens.
+class StepMetadataGroupsTest : public StepMetadataTest {
+ protected:
+  StepMetadataGroupsTest() {
+    batch_ = *StepMetadata::Create(*processors_.device, {.max_tokens = 16,
+                                                         .max_rows = 4,
+                                                         .max_row_blocks = 4,
+                                                         .num_groups = 2,
+                                                         .max_row_entries = 8});
+    bounds_.windows = {0, 6};
+  }
+  // A group's blocks of a sequence, from an entry on.
+  static std::vector<int32_t> Blocks(const BatchView& view, int32_t group, int64_t sequence,
+                                     int32_t first, int32_t count) {
+    const int32_t* const begin = view.block_table + view.table_starts(group)[sequence] + first;
+    return {begin, begin + count};
+  }
+  StepBounds bounds_ = kBounds;
+};
+
+TEST_F(StepMetadataGroupsTest, EachGroupHasItsBlocksAndSlotsWithoutWhatItsWindowHasPassed) {
+  StepPlan plan;
+  plan.rows.push_back({.tokens = {1, 2}, .context_len = 9, .block_table = {5, 3, 2, -1, 1, 4}});
+  plan.rows.push_back({.tokens = {3}, .context_len = 3, .block_table = {6, 7}});
+  Build(plan, bounds_);
+  EXPECT_EQ(all().max_blocks, 3);
+  EXPECT_THAT(List(all().slots(0), 3), ElementsAre(9, 10, 27));
+  EXPECT_THAT(List(all().slots(1), 3), ElementsAre(17, 18, 31));
+  EXPECT_THAT(Blocks(all(), 0, 0, 0, 3), ElementsAre(5, 3, 2));
+  EXPECT_THAT(Blocks(all(), 1, 0, 1, 2), ElementsAre(1, 4));
+  EXPECT_THAT(Blocks(all(), 0, 1, 0, 1), ElementsAre(6));
+  EXPECT_THAT(Blocks(all(), 1, 1, 0, 1), ElementsAre(7));
+  // Entry 0 of the second group is not there: what comes before it is the first group's.
+  EXPECT_EQ(all().table_starts(1)[0], 3 - 1);
+  EXPECT_EQ(all().table_starts(0)[1], 3 + 2);
+}
+
+TEST_F(StepMetadataGroupsTest, AWantedRowHasTheBlocksOfItsSequenceInEachGroup) {
+  StepPlan plan;
+  plan.rows.push_back({.tokens = {1}, .context_len = 3, .block_table = {6, 7}});
+  plan.rows.push_back({.tokens = {1, 2},
+                       .context_len = 9,
+                       .block_table = {5, 3, 2, -1, 1, 4},
+                       .sample = true,
+                       .sampling = Context({1}, -1)});
+  Build(plan, bounds_);
+  ASSERT_EQ(wanted().num_seqs, 1);
+  EXPECT_THAT(Blocks(wanted(), 0, 0, 0, 3), ElementsAre(5, 3, 2));
+  EXPECT_THAT(Blocks(wanted(), 1, 0, 1, 2), ElementsAre(1, 4));
+}
+
+TEST_F(StepMetadataGroupsTest, PaddingWritesNowhereInAnyGroup) {
+  StepPlan plan;
+  for (const int32_t context : {9, 10, 8, 11}) {
+    plan.rows.push_back({.tokens = {1},
+                         .context_len = context,
+                         .block_table = {5, 3, 2, 0, 1, 4},
+                         .sample = true,
+                         .sampling = Context({1}, -1)});
+  }
+  Build(plan, bounds_);
+  plan.rows.resize(1);
+  ASSERT_TRUE(batch_.Build(plan, bounds_, 4).ok());
+  for (const int32_t group : {0, 1}) {
+    EXPECT_GE(all().slots(group)[0], 0);
+    for (int i = 1; i < 4; ++i) {
+      EXPECT_EQ(all().slots(group)[i], -1);
+      EXPECT_EQ(all().table_starts(group)[i], 0);
+    }
+  }
+}
+
 TEST_F(StepMetadataDeathTest, BlocksMayBeMissingOnlyBehindTheWindow) {
   StepBounds bounds = kBounds;
-  bounds.window = 6;
+  bounds.windows = {6};
   const auto build = [&](int32_t context_len) {
     StepPlan plan;
     plan.rows.push_back(
@@ -253,7 +325,7 @@ TEST_F(StepMetadataDeathTest, BlocksMayBeMissingOnlyBehindTheWindow) {
   };
   build(9);  // The query at position 9 sees from 4 on: the first block ends before.
   EXPECT_THAT(List(all().block_table, 4), ElementsAre(-1, 3, 2, 1));
-  EXPECT_THAT(List(all().slots, 2), ElementsAre(9, 10));
+  EXPECT_THAT(List(all().slots(0), 2), ElementsAre(9, 10));
   EXPECT_DEATH(build(8), "check failed");
 }
 

@@ -210,7 +210,7 @@ TEST_P(TpBitsTest, ARankHoldsItsPart) {
       EXPECT_LE(rank.weight_bytes, divided * 115 / 100 + panels + whole) << size;
       EXPECT_EQ(BlockBytes(rank.cache->layout()), block / kv_parts) << size;
       EXPECT_EQ(BlockBytes(rank.swap->layout()), block / kv_parts) << size;
-      EXPECT_EQ(rank.cache->num_blocks(), 64);
+      EXPECT_EQ(rank.cache->num_blocks(), 64 * NumGroups(rank.cache->layout()));
     }
   }
 }

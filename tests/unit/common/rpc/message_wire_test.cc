@@ -262,6 +262,7 @@ TEST(MessageWireTest, RefusesEachBadFieldOfAHelloByName) {
       {"tp_size", [](P* p) { p->set_tp_size(0); }},
       {"block_size", [](P* p) { p->set_block_size(0); }},
       {"num_blocks", [](P* p) { p->set_num_blocks(-1); }},
+      {"layer_groups", [](P* p) { p->set_layer_groups(-1); }},
       {"max_model_len", [](P* p) { p->set_max_model_len(0); }},
       {"vocab_size", [](P* p) { p->set_vocab_size(0); }},
   };

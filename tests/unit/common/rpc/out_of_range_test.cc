@@ -198,6 +198,8 @@ void AddHello(std::vector<Row>* all) {
   }
   bad("num_blocks", [](P* p) { p->set_num_blocks(0); });
   bad("num_blocks", [](P* p) { p->set_num_blocks(-1); });
+  bad("layer_groups", [](P* p) { p->set_layer_groups(-1); });
+  bad("layer_groups", [](P* p) { p->set_layer_groups(1025); });
 }
 
 template <typename P>

@@ -215,6 +215,7 @@ class WireSamples {
             .tp_size = Int(1, 8),
             .block_size = Int(1, 64),
             .num_blocks = Int(1, 1 << 20),
+            .layer_groups = Int(1, 32),
             .max_model_len = Int(1, 1 << 20),
             .vocab_size = Int(1, 1 << 20),
             .computes_prompts = Coin(),

@@ -16,7 +16,7 @@ KvLayout Layout(int32_t v_dim = 8) {
 TEST(CoverageTest, AgreesWithASetOfCells) {
   Random random(3);
   for (int round = 0; round < 200; ++round) {
-    Coverage coverage(Layout(), {10, 30}, 4);
+    Coverage coverage(Layout(), 10, 40, 4);
     std::set<std::tuple<int, int, int, int>> cells;
     for (int i = 0; i < 60; ++i) {
       FrameRange r{.layer = static_cast<int32_t>(random.Below(2)),
@@ -48,14 +48,30 @@ TEST(CoverageTest, AgreesWithASetOfCells) {
 }
 
 TEST(CoverageTest, APlaneWithoutBytesIsNotNeeded) {
-  Coverage coverage(Layout(/*v_dim=*/0), {0, 5}, 0);
+  Coverage coverage(Layout(/*v_dim=*/0), 0, 5, 0);
   for (int32_t layer : {0, 1}) coverage.Add({layer, KvPlane::kK, 0, 5, 0, 3});
   EXPECT_TRUE(coverage.Complete());
 }
 
-TEST(CoverageTest, NothingToComeIsComplete) {
-  EXPECT_TRUE(Coverage(Layout(), {7, 0}, 0).Complete());
+TEST(CoverageTest, OfALayerComesWhatItsWindowDoesNotLeaveOut) {
+  KvLayout layout = Layout();
+  layout.groups.push_back(layout.groups[0]);
+  layout.groups[1].window = 4;
+  layout.groups[1].spare = 2;
+  layout.group_of_layer = {0, 1, 0, 1};
+  Coverage coverage(layout, 3, 20, 0);
+  for (const KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
+    for (const int32_t layer : {0, 2}) coverage.Add({layer, plane, 3, 17, 0, 3});
+    coverage.Add({1, plane, 15, 5, 0, 3});
+    coverage.Add({3, plane, 15, 4, 0, 3});
+  }
+  EXPECT_FALSE(coverage.Complete());
+  coverage.Add({3, KvPlane::kK, 19, 1, 0, 3});
+  coverage.Add({3, KvPlane::kV, 19, 1, 0, 3});
+  EXPECT_TRUE(coverage.Complete());
 }
+
+TEST(CoverageTest, NothingToComeIsComplete) { EXPECT_TRUE(Coverage(Layout(), 7, 7, 0).Complete()); }
 
 }  // namespace
 }  // namespace baton

@@ -204,7 +204,7 @@ TEST(TransferPlanTest, PiecesOfAPoolAreItsMemoryByOffset) {
       .groups = {{.num_layers = 2, .num_kv_heads = 3, .k_dim = 8, .v_dim = 12}}};
   auto cache = KvCache::Create(layout, 6);
   ASSERT_TRUE(cache.ok());
-  const BlockId blocks[] = {3, 1, 2, 5};
+  const std::vector<BlockId> blocks = {3, 1, 2, 5};
   int merged = 0;
   for (int32_t layer : {0, 1}) {
     for (KvPlane plane : {KvPlane::kK, KvPlane::kV}) {
@@ -234,7 +234,7 @@ TEST(TransferPlanTest, MergesNeighboursInMemory) {
           {.num_layers = 1, .num_kv_heads = 2, .k_dim = 8, .v_dim = 8, .dtype = DType::kF32}}};
   auto cache = KvCache::Create(layout, 4);
   ASSERT_TRUE(cache.ok());
-  const BlockId blocks[] = {3, 1};
+  const std::vector<BlockId> blocks = {3, 1};
   // One whole block: its two heads lie side by side.
   auto memory = FrameMemory(**cache, {0, KvPlane::kV, 0, 4, 0, 2}, blocks, 0);
   ASSERT_EQ(memory.size(), 1u);

@@ -186,6 +186,24 @@ TEST(WorkerRuntimeTest, ThePoolHoldsSomeOfTheLongestSequencesUnlessSaidOtherwise
   EXPECT_EQ((*WorkerRuntime::Create(config, Role::kDecode))->parts().engine.swap_blocks, 0);
 }
 
+TEST(WorkerRuntimeTest, LayersInGroupsMakeAPoolOfBlocksForEachAndAreSwapped) {
+  WorkerConfig config = SmallConfig();
+  config.model = BATON_SOURCE_DIR "/tests/golden/models/gemma2";
+  const auto decode = WorkerRuntime::Create(config, Role::kDecode);
+  ASSERT_TRUE(decode.ok()) << decode.status();
+  EXPECT_EQ((*decode)->parts().allocator.num_groups(), 3);
+  EXPECT_EQ((*decode)->parts().allocator.num_blocks(), 3 * 64);
+  EXPECT_EQ((*decode)->parts().engine.swap_blocks, 3 * 64);
+  const auto prefill = WorkerRuntime::Create(config, Role::kPrefill);
+  ASSERT_TRUE(prefill.ok()) << prefill.status();
+  EXPECT_EQ((*prefill)->parts().engine.swap_blocks, 0);
+  config.preemption = "recompute";
+  EXPECT_EQ((*WorkerRuntime::Create(config, Role::kDecode))->parts().engine.swap_blocks, 0);
+  config.model = BATON_SOURCE_DIR "/tests/golden/models/mistral-window";
+  config.preemption = "auto";
+  EXPECT_EQ((*WorkerRuntime::Create(config, Role::kDecode))->parts().engine.swap_blocks, 0);
+}
+
 TEST(WorkerRuntimeTest, ADrainWaitsForWhatRunsUntilItsLimitOrUntilItIsHurried) {
   WorkerConfig config = SmallConfig();
   for (const char* ended_by : {"idle", "limit", "hurry"}) {
