@@ -205,6 +205,7 @@ absl::Status CheckShapes(const PagedAttentionArgs& args) {
   RETURN_IF_ERROR(RequireRounded(args.out, args.round_to));
   RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX - 1, "num_seqs"));
   if (args.num_seqs == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequireAtLeast(args.max_seq_len, 0, "max_seq_len"));
   RETURN_IF_ERROR(CheckCaches(args, args.sparsity));
   RETURN_IF_ERROR(CheckScaling(args.scales, args.k_cache.num_heads));
   RETURN_IF_ERROR(Require(args.split <= AttentionSplit::kReference, "split",
@@ -254,7 +255,13 @@ absl::Status CheckShapes(const MergeAttentionStatesArgs& args) {
   RETURN_IF_ERROR(RequirePointer(args.lse_a, "lse_a"));
   RETURN_IF_ERROR(RequirePointer(args.out_b.data, "out_b"));
   RETURN_IF_ERROR(RequirePointer(args.lse_b, "lse_b"));
-  return RequirePointer(args.out.data, "out");
+  RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
+  for (const ConstFloats& in : {args.out_a, args.out_b}) {
+    const bool overlaps = in.data == args.out.data && in.dtype != args.out.dtype;
+    RETURN_IF_ERROR(Require(!overlaps, "out.dtype", static_cast<int>(args.out.dtype),
+                            "that of the input over which it lies"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace baton

@@ -39,28 +39,29 @@ void AttentionDispatch::Run(const PagedAttentionArgs& args) {
   if (split == AttentionSplit::kReference) {
     split = ReferenceSplit(args.max_seq_len, args.num_seqs, args.num_heads);
   }
+  // The sizes choose passes, not the kernel: who gives partials stays with the one that has them.
   const bool single = split == AttentionSplit::kSinglePass;
-  Run(GenericAttentionArgs{.base = {.q = args.q,
-                                    .q_stride = args.q_stride,
-                                    .num_heads = args.num_heads,
-                                    .num_seqs = args.num_seqs,
-                                    .cu_seqlens_q = cu_seqlens_q_.data(),
-                                    .seq_lens = args.seq_lens,
-                                    .block_table = args.block_tables,
-                                    .max_blocks = args.max_blocks,
-                                    .table_starts = args.table_starts,
-                                    .k_cache = args.k_cache,
-                                    .v_cache = args.v_cache,
-                                    .scores = args.scores,
-                                    .scales = args.scales,
-                                    .round_to = args.round_to,
-                                    .out = args.out,
-                                    .out_stride = args.out_stride,
-                                    .lse = args.lse,
-                                    .lse_stride = args.lse_stride},
-                           .sparsity = args.sparsity,
-                           .partials = single ? AttentionPartials{} : args.partials},
-      split);
+  const GenericAttentionArgs call{.base = {.q = args.q,
+                                           .q_stride = args.q_stride,
+                                           .num_heads = args.num_heads,
+                                           .num_seqs = args.num_seqs,
+                                           .cu_seqlens_q = cu_seqlens_q_.data(),
+                                           .seq_lens = args.seq_lens,
+                                           .block_table = args.block_tables,
+                                           .max_blocks = args.max_blocks,
+                                           .table_starts = args.table_starts,
+                                           .k_cache = args.k_cache,
+                                           .v_cache = args.v_cache,
+                                           .scores = args.scores,
+                                           .scales = args.scales,
+                                           .round_to = args.round_to,
+                                           .out = args.out,
+                                           .out_stride = args.out_stride,
+                                           .lse = args.lse,
+                                           .lse_stride = args.lse_stride},
+                                  .sparsity = args.sparsity,
+                                  .partials = single ? AttentionPartials{} : args.partials};
+  args.partials.given() ? generic_.Run(call) : Run(call, split);
 }
 
 void AttentionDispatch::Run(const PrefixAttentionArgs& args) {

@@ -1,5 +1,8 @@
 #include "kernels/cuda/cuda_library.h"
 
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/api/attention_split.h"
 #include "kernels/api/check_shapes.h"
@@ -30,6 +33,22 @@ absl::Status CheckRows(int64_t num_tokens, int64_t num_heads, int64_t num_partit
                        FieldName field) {
   const int64_t most = INT32_MAX / (num_heads * num_partitions);
   return Require(num_tokens <= most, field, num_tokens, "on a GPU at most ", most);
+}
+
+// What a CPU asks of each sequence's length, where all have one that the host knows.
+absl::Status CheckLength(const AttentionWithKvCacheArgs& args) {
+  const int64_t blocks = args.block_table == nullptr ? 1 : args.max_blocks;
+  const int64_t capacity = std::min<int64_t>(blocks * args.k_cache.block_size, INT32_MAX);
+  RETURN_IF_ERROR(Require(args.num_new <= capacity, "num_new", args.num_new,
+                          absl::StrCat("at most the capacity of ", capacity, " of a sequence")));
+  if (args.cache_seqlens != nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(RequireIn(args.cache_seqlen, 0, capacity - args.num_new, "cache_seqlen"));
+  if (args.rotary_cos == nullptr) return absl::OkStatus();
+  const ScoreOptions& scores = args.scores;
+  const bool advances = scores.causal || scores.window_left >= 0 || scores.window_right >= 0;
+  const int64_t tokens = std::max<int64_t>(args.num_new, advances ? args.num_queries : 1);
+  return RequireAtLeast(args.num_rotary_positions, args.cache_seqlen + tokens,
+                        "num_rotary_positions");
 }
 
 }  // namespace
@@ -69,13 +88,15 @@ absl::Status CudaLibrary::AdvanceStep(const AdvanceStepArgs& args) {
 absl::Status CudaLibrary::PagedAttention(const PagedAttentionArgs& call) {
   RETURN_IF_ERROR(CheckShapes(call));
   if (call.num_seqs == 0) return absl::OkStatus();
+  if (call.max_seq_len > 0) RETURN_IF_ERROR(RequirePointer(call.block_tables, "block_tables"));
+  // The sizes choose passes, not the kernel: who gives partials stays with the one that has them.
+  const bool is_fast = FastAttentionServes(call);
   PagedAttentionArgs args = call;
   if (args.split == AttentionSplit::kReference) {
     args.split = ReferenceSplit(args.max_seq_len, args.num_seqs, args.num_heads);
     if (args.split == AttentionSplit::kSinglePass) args.partials = {};
   }
-  if (FastAttentionServes(args)) {
-    RETURN_IF_ERROR(RequirePointer(args.block_tables, "block_tables"));
+  if (is_fast) {
     RETURN_IF_ERROR(CheckAligned(args.q, args.q_stride));
     const bool fits = ScratchBytes(args) <= scratch_.size_bytes();
     const AttentionRoom room{.scratch = fits ? reinterpret_cast<float*>(scratch_.data()) : nullptr,
@@ -91,6 +112,7 @@ absl::Status CudaLibrary::PrefixAttention(const PrefixAttentionArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   if (args.num_seqs == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 1, "num_tokens"));
+  if (args.max_blocks > 0) RETURN_IF_ERROR(RequirePointer(args.block_table, "block_table"));
   RETURN_IF_ERROR(CheckRows(args.num_tokens, args.num_heads, 1, "num_tokens"));
   return ToStatus(cuda::PrefixAttention(args, stream_), "PrefixAttention");
 }
@@ -98,6 +120,7 @@ absl::Status CudaLibrary::PrefixAttention(const PrefixAttentionArgs& args) {
 absl::Status CudaLibrary::AttentionWithKvCache(const AttentionWithKvCacheArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   if (args.num_seqs == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckLength(args));
   RETURN_IF_ERROR(CheckRows(args.num_seqs * args.num_queries, args.num_heads, 1, "num_queries"));
   return ToStatus(cuda::AttentionWithKvCache(args, stream_), "AttentionWithKvCache");
 }

@@ -21,11 +21,21 @@
 namespace baton::cuda {
 namespace {
 
+// Both may be null where there are no keys.
+absl::Status CheckDense(const DenseKeys& dense) {
+  if (dense.k.data == nullptr && dense.v.data == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(dense.k.data, "dense.k"));
+  RETURN_IF_ERROR(RequirePointer(dense.v.data, "dense.v"));
+  const int64_t heads = dense.num_heads;
+  RETURN_IF_ERROR(RequireStride(dense.k_stride, heads * dense.k_dim, "dense.k_stride"));
+  return RequireStride(dense.v_stride, heads * dense.v_dim, "dense.v_stride");
+}
+
 // What a CPU would look up in arrays that are the device's here.
 absl::Status CheckTold(const VarlenAttentionArgs& args) {
   if (args.num_seqs == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 1, "num_tokens"));
-  if (args.dense.cu_seqlens_k != nullptr) return absl::OkStatus();
+  if (args.dense.cu_seqlens_k != nullptr) return CheckDense(args.dense);
   RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_q, 1, "max_seqlen_q"));
   RETURN_IF_ERROR(RequireAtLeast(args.max_seqlen_k, 1, "max_seqlen_k"));
   return RequirePointer(args.block_table, "block_table");

@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(kThreads) ReduceKernel(Problem args) {
   const Row row = RowAt(args, blockIdx.x);
   float sums[kColumns] = {};
   State total{MinusInfinity(), 0.0f};
-  for (int64_t i = 0; i * kPartialKeys < row.num_keys; ++i) {
+  for (int64_t i = 0; i < args.num_partitions && i * kPartialKeys < row.num_keys; ++i) {
     const int64_t at = PartialAt(args, index, i);
     float columns[kColumns];
     BATON_UNROLL

@@ -84,9 +84,13 @@ BATON_DEVICE void SetKeys(const Problem& args, Row& row) {
   }
   row.first_row = args.leftpad == nullptr ? 0 : args.leftpad[row.s];
   int64_t keys = num_dense;
+  // A cache without a table is one block of each sequence where rows are counted, else empty.
+  const bool has_table = base.block_table != nullptr;
   if (args.counts_rows) {
-    keys = CacheSeqlenOf(base.seq_lens, args.cache_seqlen, row.s) + args.num_new - row.first_row;
-  } else if (base.seq_lens != nullptr) {
+    const int64_t capacity = (has_table ? base.max_blocks : 1) * args.k.plane.block_size;
+    const int64_t rows = CacheSeqlenOf(base.seq_lens, args.cache_seqlen, row.s) + args.num_new;
+    keys = min(rows, capacity) - row.first_row;
+  } else if (base.seq_lens != nullptr && (has_table || args.k.plane.data == nullptr)) {
     keys = base.seq_lens[row.s];
   }
   row.num_keys = static_cast<int32_t>(keys);

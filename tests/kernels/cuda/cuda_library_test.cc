@@ -2,6 +2,7 @@
 // written.
 #include "kernels/cuda/cuda_library.h"
 
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -29,16 +30,18 @@ class CudaLibraryTest : public DeviceTest {
                    const std::vector<Spoiled<Args>>& cases) {
     const absl::Status legal = (library_.*op)(args);
     ASSERT_TRUE(legal.ok()) << legal;
-    const auto before = out_.ReadBytes();
+    const auto before = Memory();
     for (const auto& [message, spoil] : cases) {
       Args spoiled = args;
       spoil(spoiled);
       const absl::Status status = (library_.*op)(spoiled);
       EXPECT_TRUE(absl::IsInvalidArgument(status)) << message << ": " << status;
       EXPECT_EQ(status.message().substr(0, message.size()), message) << status;
-      EXPECT_TRUE(out_.ReadBytes() == before) << message;
+      EXPECT_TRUE(Memory() == before) << message;
     }
   }
+  // All that an operator here may write.
+  auto Memory() const { return std::array{out_.ReadBytes(), x_.ReadBytes(), v_.ReadBytes()}; }
   // Of two blocks of 8 tokens.
   CachePlane Plane(CacheLayout layout, DType dtype = kBF16) const {
     return PlaneIn(x_, layout, dtype);
@@ -86,6 +89,12 @@ TEST_F(CudaLibraryTest, AttentionNamesWhatIsWrongAndMoreRowsThanAGridHas) {
       {{"q = ", [](auto& a) { a.q.data = nullptr; }},
        {"out = ", [](auto& a) { a.out.data = nullptr; }},
        {"seq_lens = ", [](auto& a) { a.seq_lens = nullptr; }},
+       {"block_tables = ", [](auto& a) { a.block_tables = nullptr; }},
+       {"max_seq_len = -600",
+        [&](auto& a) {
+          a.max_seq_len = -600;
+          a.partials = {out_.f32(), out_.f32(), out_.f32(), 1};
+        }},
        {"num_heads = ", [](auto& a) { a.num_heads = 0; }},
        {"sparsity.block_size = 9",
         [](auto& a) { a.sparsity = {.vert_stride = 2, .block_size = 9}; }},
@@ -117,12 +126,44 @@ TEST_F(CudaLibraryTest, AttentionNamesWhatIsWrongAndMoreRowsThanAGridHas) {
       {{"k = ", [](auto& a) { a.k.data = nullptr; }},
        {"v_stride = ", [](auto& a) { a.v_stride = 1; }},
        {"cu_seqlens_q = ", [](auto& a) { a.cu_seqlens_q = nullptr; }},
+       {"block_table = ", [](auto& a) { a.block_table = nullptr; }},
        {"num_tokens = 0: must be at least 1", [](auto& a) { a.num_tokens = 0; }},
        {"num_tokens = -1", [](auto& a) { a.num_tokens = -1; }},
        {"num_tokens = 32768: must be on a GPU at most 32767", [&](auto& a) {
           many(a);
           a.num_tokens = 1 << 15;
         }}});
+}
+
+// The reference's choice drops partials for few or many rows, and no row's bits with it.
+TEST_F(CudaLibraryTest, WhoGivesPartialsHasTheKernelOfPartialsWhateverTheSizes) {
+  const DeviceFloats q{kBF16, RandomFloats(4, 3 * kDim)}, k{kBF16, RandomFloats(5, 16 * kDim)},
+      v{kBF16, RandomFloats(6, 16 * kDim)}, partial{DType::kF32, RandomFloats(7, 6 * kDim)};
+  PagedAttentionArgs args{.q = q,
+                          .q_stride = kDim,
+                          .num_heads = 1,
+                          .num_seqs = 3,
+                          .block_tables = zeros_.data(),
+                          .max_blocks = 1,
+                          .seq_lens = lens_.data(),
+                          .max_seq_len = 5,
+                          .k_cache = PlaneIn(k, CacheLayout::kHnd),
+                          .v_cache = PlaneIn(v, CacheLayout::kHnd),
+                          .out = out_,
+                          .out_stride = kDim};
+  const auto bits = [&](AttentionSplit split, bool with_partials) {
+    args.split = split;
+    args.partials = {};
+    if (with_partials) {
+      args.partials = {partial.f32(), partial.f32() + 3, partial.f32() + 2 * kDim, 1};
+    }
+    const absl::Status status = library_.PagedAttention(args);
+    EXPECT_TRUE(status.ok()) << status;
+    return out_.ReadBytes();
+  };
+  const auto split = bits(AttentionSplit::kSplit, true);
+  EXPECT_TRUE(bits(AttentionSplit::kReference, true) == split);
+  EXPECT_FALSE(bits(AttentionSplit::kReference, false) == split) << "no other kernel: not tried";
 }
 
 TEST_F(CudaLibraryTest, AppendsAndMergesNameWhatIsWrong) {
@@ -142,15 +183,26 @@ TEST_F(CudaLibraryTest, AppendsAndMergesNameWhatIsWrong) {
       {{"k = ", [](auto& a) { a.k.data = nullptr; }},
        {"q = ", [](auto& a) { a.q.data = nullptr; }},
        {"cache_seqlen = -2", [](auto& a) { a.cache_seqlen = -2; }},
+       {"cache_seqlen = 8", [](auto& a) { a.cache_seqlen = 8; }},
+       {"cache_seqlen = 2147483647", [](auto& a) { a.cache_seqlen = INT32_MAX; }},
+       {"num_new = 9", [](auto& a) { a.num_new = 9; }},
+       {"num_rotary_positions = 3",
+        [&](auto& a) {
+          a.rotary_cos = a.rotary_sin = x_.f32();
+          a.rotary_dim = kDim;
+          a.num_rotary_positions = 3;
+        }},
        {"num_seqs = 3: must be at most k_cache.num_blocks", [](auto& a) { a.num_seqs = 3; }},
        {"num_queries = ", [](auto& a) { a.num_queries = -1; }}});
   // Nothing is written beyond the capacity of 8, even if no host has looked.
   const auto before = x_.ReadBytes();
   AttentionWithKvCacheArgs full = append;
-  full.num_queries = 0;
-  full.cache_seqlen = 8;
+  const DeviceArray<int32_t> lengths(std::vector<int32_t>{8, 8});
+  full.cache_seqlens = lengths.data();
+  full.cache_seqlen = -1;
   EXPECT_TRUE(library_.AttentionWithKvCache(full).ok());
   EXPECT_TRUE(x_.ReadBytes() == before);
+  full.cache_seqlens = nullptr;
   full.cache_seqlen = 7;
   EXPECT_TRUE(library_.AttentionWithKvCache(full).ok());
   EXPECT_FALSE(x_.ReadBytes() == before);
@@ -166,7 +218,11 @@ TEST_F(CudaLibraryTest, AppendsAndMergesNameWhatIsWrong) {
   ExpectNamed<MergeAttentionStatesArgs>(&OperatorLibrary::MergeAttentionStates, merge,
                                         {{"lse_a = ", [](auto& a) { a.lse_a = nullptr; }},
                                          {"out = ", [](auto& a) { a.out.data = nullptr; }},
-                                         {"dim = 0", [](auto& a) { a.dim = 0; }}});
+                                         {"dim = 0", [](auto& a) { a.dim = 0; }},
+                                         {"out.dtype = ", [](auto& a) {
+                                            a.out = {const_cast<void*>(a.out_a.data), kBF16};
+                                            a.round_to = kBF16;
+                                          }}});
 }
 
 TEST_F(CudaLibraryTest, OperatorsOfACacheNameWhatIsWrong) {

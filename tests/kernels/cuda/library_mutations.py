@@ -61,7 +61,7 @@ MUTATIONS = [
     (ROWS, LIBRARY, ATTENTION, "padding on the left is a key",
      "const int32_t at = row.first_row + key, size", "const int32_t at = key, size"),
     (ROWS, LIBRARY, ATTENTION, "padding on the left counts",
-     "+ args.num_new - row.first_row", "+ args.num_new"),
+     "min(rows, capacity) - row.first_row", "min(rows, capacity)"),
     (ROWS, LIBRARY, ATTENTION, "positions from the top left",
      "row.num_keys - queries.count + row.query", "row.query"),
     (ROWS, LIBRARY, ATTENTION, "new keys of a prefix are cached",
