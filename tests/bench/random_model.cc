@@ -41,30 +41,48 @@ std::vector<Tensor> TensorsOf(const ModelShape& s) {
     out.push_back({layer + "self_attn.k_proj.weight", {kv, s.hidden}});
     out.push_back({layer + "self_attn.v_proj.weight", {kv, s.hidden}});
     out.push_back({layer + "self_attn.o_proj.weight", {s.hidden, s.hidden}});
-    out.push_back({layer + "mlp.gate_proj.weight", {s.ffn, s.hidden}});
-    out.push_back({layer + "mlp.up_proj.weight", {s.ffn, s.hidden}});
-    out.push_back({layer + "mlp.down_proj.weight", {s.hidden, s.ffn}});
+    if (s.experts == 0) {
+      out.push_back({layer + "mlp.gate_proj.weight", {s.ffn, s.hidden}});
+      out.push_back({layer + "mlp.up_proj.weight", {s.ffn, s.hidden}});
+      out.push_back({layer + "mlp.down_proj.weight", {s.hidden, s.ffn}});
+      continue;
+    }
+    const std::string moe = layer + "block_sparse_moe.";
+    out.push_back({moe + "gate.weight", {s.experts, s.hidden}});
+    for (int64_t e = 0; e < s.experts; ++e) {
+      const std::string expert = absl::StrCat(moe, "experts.", e, ".");
+      out.push_back({expert + "w1.weight", {s.ffn, s.hidden}});
+      out.push_back({expert + "w3.weight", {s.ffn, s.hidden}});
+      out.push_back({expert + "w2.weight", {s.hidden, s.ffn}});
+    }
   }
   return out;
 }
 
 json ConfigOf(const ModelShape& s) {
-  return {{"architectures", {"LlamaForCausalLM"}},
-          {"model_type", "llama"},
-          {"hidden_size", s.hidden},
-          {"num_hidden_layers", s.layers},
-          {"num_attention_heads", s.heads},
-          {"num_key_value_heads", s.kv_heads},
-          {"intermediate_size", s.ffn},
-          {"vocab_size", s.vocab},
-          {"max_position_embeddings", 8192},
-          {"rms_norm_eps", 1e-5},
-          {"rope_theta", 10000.0},
-          {"hidden_act", "silu"},
-          {"tie_word_embeddings", false},
-          {"torch_dtype", "bfloat16"},
-          {"bos_token_id", 1},
-          {"eos_token_id", 2}};
+  json config = {{"architectures", {"LlamaForCausalLM"}},
+                 {"model_type", "llama"},
+                 {"hidden_size", s.hidden},
+                 {"num_hidden_layers", s.layers},
+                 {"num_attention_heads", s.heads},
+                 {"num_key_value_heads", s.kv_heads},
+                 {"intermediate_size", s.ffn},
+                 {"vocab_size", s.vocab},
+                 {"max_position_embeddings", 8192},
+                 {"rms_norm_eps", 1e-5},
+                 {"rope_theta", 10000.0},
+                 {"hidden_act", "silu"},
+                 {"tie_word_embeddings", false},
+                 {"torch_dtype", "bfloat16"},
+                 {"bos_token_id", 1},
+                 {"eos_token_id", 2}};
+  if (s.experts == 0) return config;
+  config["architectures"] = {"MixtralForCausalLM"};
+  config["model_type"] = "mixtral";
+  config["num_local_experts"] = s.experts;
+  config["num_experts_per_tok"] = s.top_k;
+  config["sliding_window"] = nullptr;
+  return config;
 }
 
 // Byte-level BPE writes each byte as a printable character: those that are stand for themselves,

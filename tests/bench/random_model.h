@@ -7,19 +7,23 @@
 
 namespace baton::bench {
 
-// The shape of a Llama model.
+// The shape of a Llama model, or with experts of a Mixtral.
 struct ModelShape {
   const char* name = "";
   int64_t hidden = 0;
   int64_t layers = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;
-  int64_t ffn = 0;
+  int64_t ffn = 0;  // Of each expert.
   int64_t vocab = 32000;
+  int64_t experts = 0;  // Of a layer; 0: one MLP.
+  int64_t top_k = 0;    // Of them that a token takes.
 };
 
 inline constexpr ModelShape k125M = {"125M", 768, 12, 12, 12, 2048};
 inline constexpr ModelShape k1B = {"1B", 2048, 16, 32, 8, 8192};
+// 1.3 billion parameters, of which a token reads 0.5.
+inline constexpr ModelShape kMoE = {"MoE", 2048, 6, 32, 8, 4096, 32000, 8, 2};
 
 // The shape of that name; INVALID_ARGUMENT lists the names.
 absl::StatusOr<ModelShape> ShapeOf(const std::string& name);

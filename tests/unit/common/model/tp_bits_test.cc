@@ -120,10 +120,17 @@ class TpBitsTest : public testing::TestWithParam<ModelShape> {
     };
     step({row(0, 0, 8, 30, false)});
     step({row(1, 0, 16, 34, true), row(2, 0, 29, 40, true)});
-    ASSERT_TRUE(harness.Move({{.source = 30, .destination = 3}}, {}).status.ok());
+    // Each group of layers has a block of it.
+    std::vector<BlockMove> out, in;
+    for (const BlockId at : harness.Blocks(1)) {
+      const BlockId at_host = at / 2;  // As many parts, of half the size.
+      out.push_back({.source = at + 30, .destination = at_host + 3});
+      in.push_back({.source = at_host + 3, .destination = at + 50});
+    }
+    ASSERT_TRUE(harness.Move(out, {}).status.ok());
     step({row(1, 16, 17, 34, true), row(2, 29, 30, 40, true)});
     step({row(2, 0, 30, 30, true)});  // Over what was there.
-    ASSERT_TRUE(harness.Move({}, {{.source = 3, .destination = 50}}).status.ok());
+    ASSERT_TRUE(harness.Move({}, in).status.ok());
     step({row(0, 8, 9, 50, true)});
   }
 
