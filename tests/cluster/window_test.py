@@ -37,10 +37,17 @@ def change_config(model, **fields):
     return config
 
 
-def windowed_model(model):
+def copied_model(folder):
+    model = pathlib.Path(folder) / "tiny-kjv-window"
     shutil.copytree(MODEL, model)
+    return model
+
+
+def windowed_model(folder):
+    model = copied_model(folder)
     change_config(model, architectures=["MistralForCausalLM"], model_type="mistral",
                   sliding_window=WINDOW)
+    return model
 
 
 def add_zero_biases(model, config):
@@ -62,12 +69,13 @@ def add_zero_biases(model, config):
     weights.write_bytes(struct.pack("<Q", len(text)) + text + tensors)
 
 
-def model_of_mixed_layers(model, layer_types):
-    shutil.copytree(MODEL, model)
+def model_of_mixed_layers(folder, layer_types):
+    model = copied_model(folder)
     config = change_config(model, architectures=["Qwen2ForCausalLM"], model_type="qwen2",
                            attention_bias=True, sliding_window=WINDOW, use_sliding_window=True,
                            layer_types=[f"{kind}_attention" for kind in layer_types])
     add_zero_biases(model, config)
+    return model
 
 
 def answers(cluster, requests):
@@ -81,14 +89,13 @@ class WindowTest(unittest.TestCase):
     most_held = 7
 
     @classmethod
-    def make_model(cls, path):
-        windowed_model(path)
+    def make_model(cls, folder):
+        return windowed_model(folder)
 
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        cls.model = pathlib.Path(cls.folder.name) / "tiny-kjv-window"
-        cls.make_model(cls.model)
+        cls.model = cls.make_model(cls.folder.name)
         with cls.cluster("reference") as cluster:
             cls.reference = [ask(cluster, r)[:2] for r in REQUESTS]
             cls.again = answers(cluster, REQUESTS)  # In one batch, and with every prefix cached.
@@ -182,8 +189,8 @@ class AlternatingWindowsTest(WindowTest):
     most_held = 114 + 11
 
     @classmethod
-    def make_model(cls, path):
-        model_of_mixed_layers(path, ["sliding", "full"] * 3)
+    def make_model(cls, folder):
+        return model_of_mixed_layers(folder, ["sliding", "full"] * 3)
 
 
 class FewLayersWithoutAWindowTest(WindowTest):
@@ -192,8 +199,8 @@ class FewLayersWithoutAWindowTest(WindowTest):
     most_held = 114 + 5 * 11
 
     @classmethod
-    def make_model(cls, path):
-        model_of_mixed_layers(path, ["sliding"] * 5 + ["full"])
+    def make_model(cls, folder):
+        return model_of_mixed_layers(folder, ["sliding"] * 5 + ["full"])
 
 
 if __name__ == "__main__":
