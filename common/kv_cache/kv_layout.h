@@ -9,7 +9,7 @@ namespace baton {
 
 using BlockId = int32_t;
 
-// Layers whose K and V have one shape and one window. A sequence has a block table for each group.
+// Layers whose K and V have one shape and one window: a row of a sequence's block table.
 struct KvLayerGroup {
   int32_t num_layers = 0;
   int32_t num_kv_heads = 0;

@@ -58,13 +58,12 @@ KvLayout LayoutOf(const ModelConfig& config, int32_t num_kv_heads, int32_t block
 // `num_blocks` of each group of layers.
 absl::StatusOr<std::unique_ptr<KvCache>> MakePool(Device& device, const KvLayout& layout,
                                                   int32_t num_blocks, MemoryKind kind) {
+  const char* const option = kind == MemoryKind::kPinned ? "--swap-blocks" : "--num-blocks";
   const int64_t of_all = int64_t{num_blocks} * NumGroups(layout);
   if (of_all > INT32_MAX) {
-    return absl::ResourceExhaustedError(absl::StrCat(num_blocks, " KV blocks for each of ",
-                                                     NumGroups(layout),
-                                                     " groups of layers are "
-                                                     "more than ",
-                                                     INT32_MAX));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(num_blocks, " KV blocks for each of ", NumGroups(layout),
+                     " groups of layers are more than ", INT32_MAX, "; lower ", option));
   }
   ASSIGN_OR_RETURN(const int64_t bytes, KvCache::PoolBytes(layout, static_cast<int32_t>(of_all)));
   absl::StatusOr<Buffer> memory = device.Allocate(bytes, kind);
@@ -72,7 +71,6 @@ absl::StatusOr<std::unique_ptr<KvCache>> MakePool(Device& device, const KvLayout
     return memory.status();
   }
   if (!memory.ok()) {
-    const char* const option = kind == MemoryKind::kPinned ? "--swap-blocks" : "--num-blocks";
     return absl::ResourceExhaustedError(absl::StrCat(memory.status().message(), ", for ",
                                                      num_blocks, " KV blocks; lower ", option));
   }

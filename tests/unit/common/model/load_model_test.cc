@@ -91,8 +91,8 @@ TEST(LoadModelTest, ThePoolIsWhatTheFractionLeavesForIt) {
   EXPECT_THAT(load(1e-9).status().ToString(),
               testing::AllOf(testing::HasSubstr("RESOURCE_EXHAUSTED"),
                              testing::HasSubstr("MiB of GPU memory are missing"),
-                             testing::HasSubstr(absl::StrCat(
-                                 (total / 64 + (1 << 20) - 1) >> 20, " MiB for graphs")),
+                             testing::HasSubstr(absl::StrCat((total / 64 + (1 << 20) - 1) >> 20,
+                                                             " MiB for graphs")),
                              testing::HasSubstr("lower --max-model-len, --chunk-tokens or"),
                              testing::HasSubstr("--gpu-graphs off")));
   EXPECT_THAT(load(1).status().ToString(),
@@ -100,15 +100,31 @@ TEST(LoadModelTest, ThePoolIsWhatTheFractionLeavesForIt) {
                              testing::HasSubstr("other programs use this GPU")));
 }
 
-TEST(LoadModelTest, BlocksFallBehindAWindowOnlyIfEveryLayerHasIt) {
-  const auto window_of = [](const std::string& model) {
+TEST(LoadModelTest, LayersWithAWindowAreGroupsBesideThoseWithout) {
+  const auto windows_of = [](const std::string& model) {
     RunnerHarness harness(
         {.model_dir = std::string(BATON_SOURCE_DIR) + "/tests/golden/models/" + model,
          .num_blocks = 4});
-    return harness.runner().info().layout.groups[0].window;
+    std::vector<int32_t> windows;
+    for (const KvWindow& window : WindowsOf(harness.runner().info().layout)) {
+      windows.push_back(window.tokens);
+    }
+    EXPECT_EQ(harness.runner().cache().num_blocks(), 4 * std::ssize(windows));
+    return windows;
   };
-  EXPECT_EQ(window_of("mistral-window"), 16);
-  EXPECT_EQ(window_of("qwen2-window-layers"), 0);
+  EXPECT_THAT(windows_of("mistral-window"), testing::ElementsAre(16));
+  EXPECT_THAT(windows_of("qwen2-window-layers"), testing::ElementsAre(0, 13));
+}
+
+TEST(LoadModelTest, MoreBlocksThanGroupsCanCountAreRefusedByOption) {
+  RecordingSink sink;
+  const auto loaded = LoadedRunner::Create(
+      {.model_dir = std::string(BATON_SOURCE_DIR) + "/tests/golden/models/gemma2",
+       .num_blocks = INT32_MAX / 2},
+      &sink);
+  EXPECT_THAT(loaded.status().ToString(),
+              testing::AllOf(testing::HasSubstr("groups of layers are more than"),
+                             testing::HasSubstr("lower --num-blocks")));
 }
 
 }  // namespace
