@@ -303,7 +303,7 @@ void DecodeNode::OnProgress(Entry& entry, SequenceProgress& progress, Time) {
   BATON_CHECK(entry.state == State::kRunning);
   if (progress.output) EmitToken(entry, *progress.output);
   BATON_FAIL_POINT("decode.decoding");
-  if (entry.in_engine()) return;
+  if (!progress.ended) return;
   BATON_FAIL_POINT("decode.finishing");
   Close(entry, progress.status);
 }

@@ -233,7 +233,7 @@ void PrefillNode::OnProgress(Entry& entry, SequenceProgress& progress, Time now)
   BATON_CHECK(entry.state == State::kComputing);
   if (!progress.status.ok()) return Close(entry, progress.status);
   EmitScores(entry, std::move(progress.prompt_logprobs));
-  if (!entry.in_engine()) OnPrefilled(entry, std::move(progress.output), now);
+  if (progress.ended) OnPrefilled(entry, std::move(progress.output), now);
 }
 
 // Chunk by chunk, so that nothing grows with the prompt, in pieces that fit a message.

@@ -30,6 +30,7 @@ Engine::Engine(const EngineOptions& options, const ModelInfo& model, BlockAlloca
       budget_(options.step_budget, options.chunk_tokens),
       own_budget_(options.step_budget / 4, options.chunk_tokens) {
   BATON_CHECK(options.chunk_tokens > 0 && options.max_batch_sequences > 0);
+  BATON_CHECK(options.steps_in_flight == 1 || options.steps_in_flight == 2);
   BATON_CHECK(NumGroups(model.layout) == allocator.num_groups());
   if (options.swap_blocks > 0) swap_.emplace(options.swap_blocks, allocator);
 }
@@ -52,6 +53,12 @@ void Engine::ReleasePassed(Sequence& sequence) {
   allocator_.Pass(sequence.blocks, sequence.num_computed);
 }
 
+bool Engine::IsInFlight(CallId call) const {
+  return std::ranges::any_of(in_flight_, [call](const InFlight& step) {
+    return std::ranges::find(step.calls, call) != step.calls.end();
+  });
+}
+
 std::unique_ptr<Sequence> Engine::Remove(CallId call) {
   auto it = keys_.find(call);
   if (it == keys_.end()) return nullptr;
@@ -60,10 +67,9 @@ std::unique_ptr<Sequence> Engine::Remove(CallId call) {
   SequencesByAge& home = running_.contains(key) ? running_ : preempted_;
   auto node = home.extract(key);
   BATON_CHECK(!node.empty() && node.mapped()->call == call);
-  const bool in_step =
-      std::ranges::find(row_calls_, call) != row_calls_.end() || (swap_ && swap_->IsMovingIn(call));
+  const bool in_step = IsInFlight(call) || (swap_ && swap_->IsMovingIn(call));
   if (!in_step) return std::move(node.mapped());
-  // The runner may still write its blocks: hold them until the step has ended.
+  // The runner may still write its blocks: hold them until its steps have ended.
   allocator_.MarkDraining(node.mapped()->blocks);
   BATON_CHECK(removed_.emplace(call, std::move(node.mapped())).second);
   return nullptr;
@@ -263,8 +269,97 @@ StepRow Engine::MakeRow(const Sequence& sequence, int32_t num_tokens) const {
   return row;
 }
 
+// Of what the step in flight samples the row knows nothing but where it is.
+StepRow Engine::MakeFollowing(const Sequence& sequence, int32_t row) const {
+  StepRow next;
+  next.sequence = sequence.id;
+  next.tokens = {0};
+  next.follows = row;
+  next.context_len = sequence.num_tokens();
+  const int32_t entries = allocator_.BlocksFor(next.context_len + 1);
+  next.block_table = sequence.blocks.Flat(entries);
+  // What goes back when the step in flight has ended: no query of this row sees it.
+  for (int32_t g = 0; g < allocator_.num_groups(); ++g) {
+    const int32_t passed =
+        TokensLeftOut(allocator_.windows()[g], next.context_len) / allocator_.block_size();
+    std::fill_n(next.block_table.begin() + g * entries, std::min(passed, entries), -1);
+  }
+  next.sample = true;
+  next.sampling = sequence.sampling;
+  next.num_emitted = sequence.num_emitted() + 1;
+  if (SamplerNeedsHistory(sequence.sampling->params)) {
+    next.emitted.assign(sequence.tokens.begin() + sequence.prompt_length, sequence.tokens.end());
+  }
+  return next;
+}
+
 void Engine::StartStep(Time now) {
-  if (plan_ != nullptr) return;
+  if (in_flight_.empty()) return StartFirst(now);
+  if (now < follow_up_due_) return;
+  follow_up_due_ = kNever;
+  StartFollowUp();
+}
+
+// Nobody is passed over, nothing is moved, and each row's next token will be there.
+bool Engine::MayFollow(const InFlight& first) const {
+  const StepPlan& plan = *first.plan;
+  return preempted_.empty() && running_.size() + removed_.size() == first.calls.size() &&
+         plan.swap_in.empty() && plan.swap_out.empty() &&
+         std::ranges::all_of(plan.rows, [](const StepRow& row) { return row.sample; });
+}
+
+// Whatever the token is.
+bool Engine::EndsWithNext(const Sequence& sequence) const {
+  return sequence.prefill_only ||
+         sequence.num_emitted() + 1 >= sequence.sampling->params.max_tokens;
+}
+
+void Engine::StartFollowUp() {
+  const InFlight& first = in_flight_.front();
+  if (!MayFollow(first)) return;
+  struct Next {
+    Sequence* sequence;
+    int32_t row;
+    int32_t missing;
+  };
+  std::vector<Next> rows;
+  int32_t needed = 0;
+  for (size_t i = 0; i < first.calls.size(); ++i) {
+    const auto key = keys_.find(first.calls[i]);
+    if (key == keys_.end()) continue;
+    Sequence& sequence = *running_.at(key->second);
+    if (EndsWithNext(sequence)) continue;
+    const int32_t entries = allocator_.BlocksFor(sequence.num_tokens() + 1);
+    const int32_t missing = std::max(0, entries - sequence.blocks.size());
+    needed += allocator_.BlocksToGrow(sequence.blocks, missing);
+    rows.push_back({&sequence, static_cast<int32_t>(i), missing});
+  }
+  if (rows.empty() || needed > allocator_.num_available()) return;
+  auto plan = std::make_shared<StepPlan>();
+  InFlight step;
+  for (const Next& next : rows) {
+    BATON_CHECK(next.missing == 0 || allocator_.Grow(next.sequence->blocks, next.missing));
+    plan->rows.push_back(MakeFollowing(*next.sequence, next.row));
+    step.calls.push_back(next.sequence->call);
+  }
+  Launch(std::move(plan), std::move(step));
+}
+
+void Engine::Launch(std::shared_ptr<StepPlan> plan, InFlight step) {
+  plan->step = next_step_++;
+  step.plan = std::move(plan);
+  in_flight_.push_back(std::move(step));
+  runner_.Start(in_flight_.back().plan);
+}
+
+// The step in front runs from now on.
+void Engine::PredictFollowUp(Time now) {
+  in_flight_.front().began = now;
+  const bool wanted = options_.steps_in_flight > 1;
+  follow_up_due_ = wanted ? std::max(now, now + last_step_ - options_.follow_up_lead) : kNever;
+}
+
+void Engine::StartFirst(Time now) {
   BATON_CHECK(keys_.size() == running_.size() + preempted_.size());
   ResumePreempted();
   int32_t budget = budget_.tokens();
@@ -282,51 +377,57 @@ void Engine::StartStep(Time now) {
   if (has_prefill) budget = std::max(budget, 1);
   // With no answer beside them nobody waits for own prompts but those behind them.
   int32_t own_left = decodes.empty() ? budget : std::min(budget, own_budget_.tokens());
-  own_in_step_ = 0;
 
   auto plan = std::make_shared<StepPlan>();
-  std::vector<CallId> calls;
+  InFlight step;
   for (auto& [key, sequence] : running_) {
     if (sequence->num_remaining() == 1 || budget <= 0 || rows_left <= 0) continue;
     const int32_t left = sequence->num_remaining() - (waiting.contains(sequence->call) ? 1 : 0);
     const int32_t chunk = std::min(sequence->own_prompt ? own_left : budget, left);
     if (chunk == 0) continue;
     plan->rows.push_back(MakeRow(*sequence, chunk));
-    calls.push_back(sequence->call);
+    step.calls.push_back(sequence->call);
     budget -= chunk;
     own_left = std::min(budget, sequence->own_prompt ? own_left - chunk : own_left);
-    own_in_step_ += sequence->own_prompt ? chunk : 0;
+    step.own_tokens += sequence->own_prompt ? chunk : 0;
     --rows_left;
   }
   for (Sequence* sequence : decodes) {
     plan->rows.push_back(MakeRow(*sequence, 1));
-    calls.push_back(sequence->call);
+    step.calls.push_back(sequence->call);
   }
   const bool has_moves = swap_ && swap_->AddTo(*plan);
   if (plan->rows.empty() && !has_moves) return;
   FinishGate::Count(running_, waiting, CountTokens(*plan));
   BATON_CHECK(std::ssize(plan->rows) <= options_.max_batch_sequences);
-  plan->step = next_step_++;
-  row_calls_ = std::move(calls);
-  step_started_ = now;
-  plan_ = std::move(plan);
-  runner_.Start(plan_);
+  Launch(std::move(plan), std::move(step));
+  PredictFollowUp(now);
 }
 
-SequenceProgress Engine::ApplyRow(const StepRow& row, RowResult result) {
+// It has ended; if the follow-up computes it, its blocks are held until that has ended too.
+void Engine::LetGo(SequencesByAge::iterator it, SequenceProgress* progress) {
+  progress->ended = true;
+  const CallId call = it->second->call;
+  keys_.erase(call);
+  if (IsInFlight(call)) {
+    allocator_.MarkDraining(it->second->blocks);
+    BATON_CHECK(removed_.emplace(call, std::move(it->second)).second);
+  } else {
+    progress->released = std::move(it->second);
+  }
+  running_.erase(it);
+}
+
+SequenceProgress Engine::ApplyRow(const StepRow& row, CallId call, RowResult result) {
   SequenceProgress progress;
-  auto it = running_.find(keys_.at(progress.call = row_calls_[&row - plan_->rows.data()]));
+  progress.call = call;
+  auto it = running_.find(keys_.at(call));
   BATON_CHECK(it != running_.end());
   Sequence& sequence = *it->second;
   BATON_CHECK(sequence.num_computed == row.context_len);
-  auto let_go = [&] {
-    keys_.erase(sequence.call);
-    progress.released = std::move(it->second);
-    running_.erase(it);
-  };
   if (!result.status.ok()) {
     progress.status = std::move(result.status);
-    let_go();
+    LetGo(it, &progress);
     return progress;
   }
   BATON_CHECK(result.sampled == row.sample);
@@ -345,8 +446,16 @@ SequenceProgress Engine::ApplyRow(const StepRow& row, RowResult result) {
   }
   const bool finished =
       progress.output && (progress.output->finish != FinishReason::kNone || sequence.prefill_only);
-  if (finished || (sequence.score_only && sequence.num_remaining() == 0)) let_go();
+  if (finished || (sequence.score_only && sequence.num_remaining() == 0)) LetGo(it, &progress);
   return progress;
+}
+
+// Of one that was removed, or had ended, amid a step that computes it: unless another still does.
+void Engine::ReleaseRemoved(CallId call, std::vector<SequenceProgress>* all) {
+  auto it = removed_.find(call);
+  if (it == removed_.end() || IsInFlight(call)) return;
+  all->push_back({.call = call, .ended = true, .released = std::move(it->second)});
+  removed_.erase(it);
 }
 
 // The step failed: what it moved is computed again.
@@ -373,38 +482,36 @@ void Engine::VoidMoves() {
 
 std::vector<SequenceProgress> Engine::OnStepDone(StepDone done, Time now) {
   std::vector<SequenceProgress> all;
-  if (plan_ == nullptr || done.step != plan_->step) return all;
-  BATON_CHECK(!done.status.ok() || done.rows.size() == plan_->rows.size());
-  const int32_t num_tokens = CountTokens(*plan_);
-  for (size_t i = 0; i < plan_->rows.size(); ++i) {
-    const StepRow& row = plan_->rows[i];
-    if (auto it = removed_.find(row_calls_[i]); it != removed_.end()) {
-      all.push_back({.call = it->first, .released = std::move(it->second)});
-      removed_.erase(it);
+  if (in_flight_.empty() || done.step != in_flight_.front().plan->step) return all;
+  const InFlight step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  const StepPlan& plan = *step.plan;
+  BATON_CHECK(!done.status.ok() || done.rows.size() == plan.rows.size());
+  for (size_t i = 0; i < plan.rows.size(); ++i) {
+    const CallId call = step.calls[i];
+    if (removed_.contains(call)) {
+      ReleaseRemoved(call, &all);
       continue;
     }
     RowResult result = done.status.ok() ? std::move(done.rows[i]) : RowResult{};
     if (!done.status.ok()) result.status = done.status;
-    all.push_back(ApplyRow(row, std::move(result)));
+    all.push_back(ApplyRow(plan.rows[i], call, std::move(result)));
   }
   if (swap_) {
     // Removed while it was moved in, and no row of the step.
-    for (CallId call : swap_->moving_in()) {
-      auto it = removed_.find(call);
-      if (it == removed_.end()) continue;
-      all.push_back({.call = call, .released = std::move(it->second)});
-      removed_.erase(it);
-    }
+    for (CallId call : swap_->moving_in()) ReleaseRemoved(call, &all);
     if (!done.status.ok()) VoidMoves();
     swap_->OnStepDone();
   }
-  BATON_CHECK(removed_.empty());
+  BATON_CHECK(!in_flight_.empty() || removed_.empty());
+  const int32_t num_tokens = CountTokens(plan);
+  last_step_ = now - step.began;
   if (done.status.ok() && num_tokens > 0) {
-    budget_.Record(num_tokens, now - step_started_);
-    own_budget_.Record(own_in_step_, now - step_started_);
+    budget_.Record(num_tokens, last_step_);
+    own_budget_.Record(step.own_tokens, last_step_);
   }
-  plan_.reset();
-  row_calls_.clear();
+  follow_up_due_ = kNever;
+  if (!in_flight_.empty()) PredictFollowUp(now);
   return all;
 }
 

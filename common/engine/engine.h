@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,6 +26,10 @@ struct EngineOptions {
   // copying K/V is faster than computing it: long contexts, large models.
   int32_t swap_blocks = 0;
   int32_t finish_together = 0;  // As FinishGate; 0, 1 = nobody waits.
+  // At most so many, 1 or 2. The second starts so long before the first is predicted to end: who
+  // comes in that time waits for both.
+  int32_t steps_in_flight = 1;
+  Duration follow_up_lead = std::chrono::milliseconds(2);
 };
 
 // What a step did to one sequence.
@@ -32,8 +37,12 @@ struct SequenceProgress {
   CallId call = 0;
   std::optional<TokenOutput> output;           // With its finish reason.
   std::vector<PromptLogprob> prompt_logprobs;  // Of this step's tokens.
-  std::unique_ptr<Sequence> released;          // The engine lets go: finished, failed or removed.
-  absl::Status status;                         // Why it failed; nothing was produced then.
+  // Nothing more is computed for it: finished, failed or removed.
+  bool ended = false;
+  // The engine lets go of one that has ended: at once, or when the last step in flight that
+  // computes it has ended.
+  std::unique_ptr<Sequence> released;
+  absl::Status status;  // Why it failed; nothing was produced then.
 };
 
 // The scheduler that both workers share: builds mixed batches of decode rows and prefill chunks,
@@ -41,7 +50,13 @@ struct SequenceProgress {
 // host memory while there is room, else computed again. After each step the blocks that a model's
 // sliding window has passed go back. A step that computes own prompts (Sequence::own_prompt) beside
 // rows that decode is predicted to last a quarter of its budget, so that answers do not wait for
-// them. One step in flight at a time. One thread (the node's).
+// them. One thread (the node's).
+//
+// While a step runs a second one may start behind it, its follow-up: of each sequence the token
+// after the one that the first samples (StepRow::follows). Only when all that is here is a row of
+// the first that samples, so that nobody is passed over; it takes blocks that are free, and never
+// another's. A sequence that ends in the first is DRAINING until its row of the second, which is
+// wasted, has ended too.
 class Engine {
  public:
   // Asked when a sequence of age `needy` lacks blocks: true if some come back without preempting
@@ -59,17 +74,21 @@ class Engine {
   // preempted one.
   void Add(std::unique_ptr<Sequence> sequence);
 
-  // Takes a sequence out. Null if the step in flight computes it: its table is DRAINING and it
+  // Takes a sequence out. Null if a step in flight computes it: its table is DRAINING and it
   // comes back from OnStepDone; or if it is not here.
   std::unique_ptr<Sequence> Remove(CallId call);
 
   // From now on the sequence, if it is here, waits for no other to finish.
   void FinishAlone(CallId call);
 
-  // Builds and starts a step if none is in flight and anything can be computed.
+  // Builds and starts a step if none is in flight and anything can be computed, or the follow-up of
+  // the one that is once it is due.
   void StartStep(Time now);
 
-  // Ends the step in flight. In the order of the plan's rows.
+  // When the follow-up is due; kNever: none is.
+  Time follow_up_due() const { return follow_up_due_; }
+
+  // Ends the oldest step in flight. In the order of the plan's rows.
   std::vector<SequenceProgress> OnStepDone(StepDone done, Time now);
 
   // The blocks of a sequence that is here, also of one that waits for the step's end; else null.
@@ -81,10 +100,12 @@ class Engine {
   // The pool in host memory, or null.
   const BlockAllocator* host_pool() const { return swap_ ? &swap_->host() : nullptr; }
 
-  // The step in flight, or null.
-  const StepPlan* step_in_flight() const { return plan_.get(); }
+  // The step that runs, the oldest in flight, or null.
+  const StepPlan* step_in_flight() const {
+    return in_flight_.empty() ? nullptr : in_flight_.front().plan.get();
+  }
   // The calls of its rows, in row order.
-  const std::vector<CallId>& step_calls() const { return row_calls_; }
+  const std::vector<CallId>& step_calls() const { return in_flight_.front().calls; }
   size_t num_running() const { return running_.size(); }
   size_t num_preempted() const { return preempted_.size(); }
   int64_t num_preemptions() const { return num_preemptions_; }
@@ -100,6 +121,21 @@ class Engine {
   int32_t own_prompt_step_tokens() const { return own_budget_.tokens(); }
 
  private:
+  // A step that the runner has.
+  struct InFlight {
+    std::shared_ptr<const StepPlan> plan;
+    std::vector<CallId> calls;  // Of its rows, in row order.
+    int32_t own_tokens = 0;     // Of own prompts.
+    Time began{};               // To run.
+  };
+
+  bool IsInFlight(CallId call) const;
+  void StartFirst(Time now);
+  void StartFollowUp();
+  bool MayFollow(const InFlight& first) const;
+  bool EndsWithNext(const Sequence& sequence) const;
+  void Launch(std::shared_ptr<StepPlan> plan, InFlight step);
+  void PredictFollowUp(Time now);
   void ResumePreempted();
   bool EnsureBlocks(Sequence& sequence);
   bool ReclaimNow(const AgeKey& needy, bool alone);
@@ -110,7 +146,10 @@ class Engine {
   void VoidMoves();
   std::vector<Sequence*> PickDecodes(int32_t budget, const FinishGate::Calls& waiting);
   StepRow MakeRow(const Sequence& sequence, int32_t num_tokens) const;
-  SequenceProgress ApplyRow(const StepRow& row, RowResult result);
+  StepRow MakeFollowing(const Sequence& sequence, int32_t row) const;
+  SequenceProgress ApplyRow(const StepRow& row, CallId call, RowResult result);
+  void LetGo(SequencesByAge::iterator it, SequenceProgress* progress);
+  void ReleaseRemoved(CallId call, std::vector<SequenceProgress>* all);
 
   EngineOptions options_;
   std::vector<int32_t> eos_token_ids_;
@@ -125,11 +164,10 @@ class Engine {
   SequencesByAge running_;         // Oldest first.
   SequencesByAge preempted_;       // Hold no device blocks.
   absl::flat_hash_map<CallId, AgeKey> keys_;
-  std::vector<CallId> row_calls_;  // Of the step in flight, in row order.
-  int32_t own_in_step_ = 0;        // Tokens of own prompts in it.
-  absl::flat_hash_map<CallId, std::unique_ptr<Sequence>> removed_;  // In the step in flight.
-  std::shared_ptr<const StepPlan> plan_;
-  Time step_started_{};
+  std::deque<InFlight> in_flight_;  // Oldest first; the second is the follow-up of the first.
+  absl::flat_hash_map<CallId, std::unique_ptr<Sequence>> removed_;  // Of steps in flight.
+  Duration last_step_{};  // How long it took.
+  Time follow_up_due_ = kNever;
   uint64_t next_step_ = 1;
   AgeKey last_decoded_;  // Decode rows rotate when they exceed the budget.
   int64_t num_preemptions_ = 0;

@@ -34,6 +34,9 @@ struct StepRow {
   std::vector<int32_t> emitted;  // Tokens produced so far; filled only when penalties
                                  // need them and sample is set.
   int32_t num_emitted = 0;       // Tokens produced before this step.
+  // In a follow-up, the row of the step before it that samples this row's one token: what stands in
+  // `tokens` counts for nothing, and `emitted` lacks it. -1: all tokens are known.
+  int32_t follows = -1;
 };
 
 // A whole block of K/V, all its slots, from one pool to another.
@@ -83,15 +86,32 @@ struct StepDone {
   Duration host{};  // From its start until the device had all of its layers to do.
 };
 
-// Computes steps, one at a time, off the caller's thread. LayerDone (ascending), RowsDone
-// (likewise) and then StepDone come back as mail to the node that owns the runner.
+// Computes steps in their order off the caller's thread. Of each LayerDone (ascending), RowsDone
+// (likewise) and then StepDone come back as mail to the node that owns the runner, and nothing of
+// the next one before.
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
 
-  // Starts a step; the previous one must have reported StepDone.
+  // Starts a step. Those before have reported StepDone; or it is the follow-up of the previous one,
+  // which may have reported it or not: then all of its rows follow some of that. If the previous
+  // one failed so does its follow-up, with its status; what follows a row that failed is any token.
   virtual void Start(std::shared_ptr<const StepPlan> plan) = 0;
 };
+
+inline bool IsFollowUp(const StepPlan& plan) {
+  return !plan.rows.empty() && plan.rows.front().follows >= 0;
+}
+
+// How a step has ended, as far as its follow-up needs it.
+struct StepOutcome {
+  absl::Status status;
+  std::vector<int32_t> tokens;  // That each row has sampled; -1: none.
+};
+StepOutcome OutcomeOf(const StepDone& done);
+
+// A follow-up with the tokens that the step before it has sampled.
+std::shared_ptr<const StepPlan> WithTokens(const StepPlan& follow_up, const StepOutcome& before);
 
 // A runner that ends steps before their time.
 class StoppableRunner : public ModelRunner {

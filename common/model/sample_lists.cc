@@ -27,6 +27,7 @@ void SampleLists::Clear() {
   biases.clear();
   masks.clear();
   history.clear();
+  taken.clear();
 }
 
 void SampleLists::AddSample(const StepRow& row, int32_t position,
@@ -44,6 +45,11 @@ void SampleLists::AddSample(const StepRow& row, int32_t position,
   }
   if (PenalizesEmitted(params)) {
     Append(history, row.emitted, sample.first_emitted, sample.num_emitted);
+    if (row.follows >= 0) {
+      const auto place = static_cast<int32_t>(history.size());
+      Append(history, {0}, sample.first_emitted, sample.num_emitted);
+      taken.push_back({.row = row.follows, .to = place});
+    }
   }
   samples.push_back(sample);
 }
@@ -61,7 +67,7 @@ int64_t ListBytes(const StepRow& row, const std::vector<int32_t>& eos_token_ids)
     tokens += std::ssize(eos_token_ids) + std::ssize(params.stop_token_ids);
   }
   if (PenalizesPrompt(params)) tokens += std::ssize(row.sampling->prompt);
-  if (PenalizesEmitted(params)) tokens += std::ssize(row.emitted);
+  if (PenalizesEmitted(params)) tokens += std::ssize(row.emitted) + 1;
   return std::ssize(params.logit_bias) * int64_t{sizeof(LogitBias)} +
          tokens * int64_t{sizeof(int32_t)};
 }

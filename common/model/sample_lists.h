@@ -16,6 +16,8 @@ struct SampleLists {
   std::vector<LogitBias> biases;
   std::vector<int32_t> masks;
   std::vector<int32_t> history;
+  // Of rows that follow some of the step before, the place that their token has in `history`.
+  std::vector<TakenToken> taken;
 
   void Clear();
 

@@ -224,7 +224,7 @@ void StepMetadata::SelectWanted() {
 absl::Status StepMetadata::Build(const StepPlan& plan, const StepBounds& bounds,
                                  int32_t padded_rows) {
   // The copy of the step before reads this memory until it has landed.
-  ASSIGN_OR_RETURN(const bool landed, device_->IsDone(uploaded_));
+  ASSIGN_OR_RETURN(const bool landed, HasLanded());
   BATON_CHECK(landed);
   all_ = wanted_ = {};
   num_table_entries_ = 0;

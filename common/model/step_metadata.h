@@ -81,6 +81,11 @@ class StepMetadata {
   // Enqueues the copy on kCompute, and with it `also`, which may be of no bytes. Nothing where host
   // and device memory are one.
   absl::Status Upload(const CopyPiece& also = {});
+  // What was uploaded before.
+  absl::StatusOr<bool> HasLanded() const { return device_->IsDone(uploaded_); }
+
+  // Where kernels find the tokens of all(), for who writes some there after the upload.
+  int32_t* tokens_on_device() const { return on_device_.array<int32_t>(places_.tokens); }
 
   const BatchView& all() const { return all_; }
 

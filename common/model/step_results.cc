@@ -95,7 +95,8 @@ absl::Status StepResults::MakeRoom(const StepCapacity& capacity) {
   const auto on_device = [&](int64_t size) { return device_.Allocate(size, MemoryKind::kDevice); };
   ASSIGN_OR_RETURN(memory_.logits, pinned(kLogits + Units(bytes)));
   const int64_t list_bytes = samples * int64_t{sizeof(SampleRow)} +
-                             Units(scores * int64_t{sizeof(ScoreRow)}) + kListBytes + 3 * kUnit;
+                             Units(scores * int64_t{sizeof(ScoreRow)}) +
+                             2 * samples * int64_t{sizeof(TakenToken)} + kListBytes + 3 * kUnit;
   ASSIGN_OR_RETURN(memory_.lists, pinned(list_bytes));
   ASSIGN_OR_RETURN(memory_.uploaded, on_device(list_bytes));
   ASSIGN_OR_RETURN(memory_.adjusted, on_device(Units(bytes)));
@@ -128,7 +129,12 @@ void StepResults::Build(const StepPlan& plan) {
     rows->scored.clear();
   }
   list_bytes_ = 0;
-  for (size_t r = 0; r < plan.rows.size(); ++r) AddRow(plan.rows[r], results_[r]);
+  taken_.clear();
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    AddRow(plan.rows[r], results_[r]);
+    const int32_t follows = plan.rows[r].follows;
+    if (follows >= 0) taken_.push_back({.row = follows, .to = static_cast<int32_t>(r)});
+  }
   if (!unified_) PackLists();
   PlaceHostRows();
 }
@@ -188,7 +194,26 @@ void StepResults::PackLists() {
   on_device_.sample.biases = pack(lists.biases);
   on_device_.sample.masks = pack(lists.masks);
   on_device_.sample.history = pack(lists.history);
+  taken_tokens_ = pack(taken_);
+  taken_history_ = pack(lists.taken);
   upload_ = {.from = memory_.lists.data(), .to = memory_.uploaded.data(), .bytes = places.used()};
+}
+
+bool StepResults::CanBeFollowed() const {
+  return !unified_ && on_device_.sampled.size() == results_.size() && num_rows() <= slice_rows_;
+}
+
+absl::Status StepResults::TakeTokens(const StepResults& before, int32_t* tokens) {
+  // Each row of that step has one sample.
+  const SampleResult* const results = before.on_device_.sample.results;
+  RETURN_IF_ERROR(device_.ops().TakeTokens({.results = results,
+                                            .taken = taken_tokens_,
+                                            .count = std::ssize(taken_),
+                                            .tokens = tokens}));
+  return device_.ops().TakeTokens({.results = results,
+                                   .taken = taken_history_,
+                                   .count = std::ssize(on_device_.lists.taken),
+                                   .tokens = const_cast<int32_t*>(on_device_.sample.history)});
 }
 
 void StepResults::PlaceHostRows() {

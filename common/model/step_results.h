@@ -33,6 +33,13 @@ class StepResults {
   const CopyPiece& upload() const { return upload_; }
   int64_t num_rows() const { return static_cast<int64_t>(wanted_.size()); }
 
+  // Whether a follow-up of the step can be enqueued before the step has ended: the device samples
+  // for each of its rows, and all in one slice.
+  bool CanBeFollowed() const;
+  // Before the pass of a follow-up and behind its upload: the tokens of `before`, of another
+  // StepResults, go to tokens[row] of each of its rows, and to where penalties count them.
+  absl::Status TakeTokens(const StepResults& before, int32_t* tokens);
+
   // logits: [count, vocab_size], of the device, of rows [first, first + count), where first is a
   // multiple of the device's logit_rows and count at most as many.
   absl::Status Enqueue(int64_t first, int64_t count, Floats logits);
@@ -108,8 +115,11 @@ class StepResults {
   std::vector<LogitRow> wanted_;
   Rows on_device_;
   Rows on_host_;
+  std::vector<TakenToken> taken_;  // Of rows that follow: what goes to each row's token.
   int64_t list_bytes_ = 0;
   CopyPiece upload_{};
+  const TakenToken* taken_tokens_ = nullptr;   // In the device's memory.
+  const TakenToken* taken_history_ = nullptr;
   // Of the slice.
   int32_t first_ = 0, end_ = 0;
   const float* host_logits_ = nullptr;

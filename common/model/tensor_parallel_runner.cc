@@ -76,11 +76,28 @@ void TensorParallelRunner::Stop() {
 void TensorParallelRunner::Start(std::shared_ptr<const StepPlan> plan) {
   {
     const std::lock_guard lock(mutex_);
-    BATON_CHECK(running_ == 0);
+    if (running_ > 0) {
+      BATON_CHECK(follow_up_ == nullptr && IsFollowUp(*plan));
+      follow_up_ = std::move(plan);
+      return;
+    }
     running_ = ranks_.size();
+  }
+  Begin(std::move(plan));
+}
+
+void TensorParallelRunner::Begin(std::shared_ptr<const StepPlan> plan) {
+  StepDone failed{.step = plan->step};
+  {
+    const std::lock_guard lock(mutex_);
     std::ranges::fill(layers_, 0);
     reported_ = 0;
+    if (IsFollowUp(*plan)) {
+      failed.status = before_.status;
+      if (failed.status.ok()) plan = WithTokens(*plan, before_);
+    }
   }
+  if (!failed.status.ok()) return Report(std::move(failed));
   group_->OnStart();
   for (const auto& rank : ranks_) rank->Start(plan);
 }
@@ -102,11 +119,26 @@ void TensorParallelRunner::OnStepDone(size_t rank, StepDone done) {
   {
     const std::lock_guard lock(mutex_);
     if (rank == 0) done_ = std::move(done);
-    if (--running_ > 0) return;
+    if (running_ > 1) {
+      --running_;
+      return;
+    }
     done = std::move(done_);
+  }
+  Report(std::move(done));
+}
+
+void TensorParallelRunner::Report(StepDone done) {
+  std::shared_ptr<const StepPlan> next;
+  {
+    const std::lock_guard lock(mutex_);
+    before_ = OutcomeOf(done);
+    next = std::move(follow_up_);
+    running_ = next == nullptr ? 0 : ranks_.size();
     ++reporting_;
   }
   sink_->OnStepDone(std::move(done));
+  if (next != nullptr) Begin(std::move(next));
   const std::lock_guard lock(mutex_);
   --reporting_;
   idle_.notify_all();

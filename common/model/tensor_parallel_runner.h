@@ -15,8 +15,8 @@ namespace baton {
 
 // What several ranks of one process compute together, as one runner: each gets every plan. A layer
 // is reported when all ranks have written it, a step when none of them touches its blocks any more.
-// What fails on all ranks alike, or where rank 0 reads the logits, fails its step. A rank that
-// fails alone amid it, or does not come, ends them all as a lost device ends a runner.
+// What fails on all ranks alike, or where rank 0 reads the logits, fails its step. A follow-up starts
+// when the step before it has ended on all of them. A rank that fails alone amid it, or does not come, ends them all as a lost device ends a runner.
 class TensorParallelRunner : public StoppableRunner {
  public:
   // Of a rank each, rank 0's first; their sinks and LostFns are set here.
@@ -24,7 +24,7 @@ class TensorParallelRunner : public StoppableRunner {
       std::vector<RunnerParts> ranks, std::unique_ptr<RankGroup> group, RunnerSink* sink,
       LostFn lost);
 
-  // Stops; the step in progress ends first, with its StepDone, unless a rank is lost.
+  // Stops; the steps that were started end first, with their StepDone, unless a rank is lost.
   ~TensorParallelRunner() override;
 
   void Start(std::shared_ptr<const StepPlan> plan) override;
@@ -49,6 +49,10 @@ class TensorParallelRunner : public StoppableRunner {
   void OnLayerDone(size_t rank, const LayerDone& done);
   void OnRowsDone(const RowsDone& done);
   void OnStepDone(size_t rank, StepDone done);
+  // To all ranks, none of which is in a step; a follow-up of a step that failed is reported at once.
+  void Begin(std::shared_ptr<const StepPlan> plan);
+  // Then its follow-up begins, if it has come.
+  void Report(StepDone done);
   void OnLost(const absl::Status& status);
 
   const std::unique_ptr<RankGroup> group_;
@@ -63,6 +67,8 @@ class TensorParallelRunner : public StoppableRunner {
   size_t running_ = 0;           // Ranks that have not ended the step.
   int reporting_ = 0;            // Calls of OnStepDone.
   StepDone done_;                // Rank 0's.
+  StepOutcome before_;           // Of the last step that has ended.
+  std::shared_ptr<const StepPlan> follow_up_;  // Of the step that runs.
   bool is_lost_ = false;
 
   std::vector<std::unique_ptr<TransformerRunner>> ranks_;  // Last: they use all of the above.

@@ -72,49 +72,68 @@ void TransformerRunner::Stop() { stopping_ = true; }
 void TransformerRunner::Start(std::shared_ptr<const StepPlan> plan) {
   BATON_CHECK(plan != nullptr);
   const std::lock_guard lock(mutex_);
-  BATON_CHECK(!busy_);
-  busy_ = true;
-  next_ = std::move(plan);
+  BATON_CHECK(num_started_ == 0 || (num_started_ == 1 && IsFollowUp(*plan)));
+  ++num_started_;
+  started_.push_back(std::move(plan));
   wake_.notify_one();
 }
 
 void TransformerRunner::ComputeLoop(const std::stop_token& ending) {
-  for (;;) {
-    std::shared_ptr<const StepPlan> plan;
-    {
-      std::unique_lock lock(mutex_);
-      if (!wake_.wait(lock, ending, [this] { return next_ != nullptr; })) return;
-      plan = std::move(next_);
-    }
-    std::optional<StepDone> done = RunStep(*plan);
+  while (NextPass(ending)) {
+    std::optional<StepDone> done = RunStep();
     if (!done.has_value()) return;
-    plan.reset();
+    before_ = OutcomeOf(*done);
     {
       // The sink may start the next step from within OnStepDone.
       const std::lock_guard lock(mutex_);
-      busy_ = false;
+      --num_started_;
     }
     parts_.sink->OnStepDone(*std::move(done));
   }
 }
 
-std::optional<StepDone> TransformerRunner::RunStep(const StepPlan& plan) {
-  step_ = plan.step;
-  StepDone done{.step = plan.step, .status = {}, .rows = {}};
-  done.status = Enqueue(plan, done.host);
+bool TransformerRunner::NextPass(const std::stop_token& ending) {
+  if (ahead_.has_value()) {
+    running_ = *std::exchange(ahead_, std::nullopt);
+    return true;
+  }
+  std::unique_lock lock(mutex_);
+  if (!wake_.wait(lock, ending, [this] { return !started_.empty(); })) return false;
+  running_ = {.plan = std::move(started_.front()), .results = parts_.results.get()};
+  started_.pop_front();
+  return true;
+}
+
+std::optional<StepDone> TransformerRunner::RunStep() {
+  StepDone done{.step = running_.plan->step, .status = {}, .rows = {}};
+  if (IsFollowUp(*running_.plan) && !before_.status.ok()) {
+    done.status = before_.status;
+  } else if (running_.is_ahead) {
+    done.status = ReadAhead();
+  } else {
+    if (IsFollowUp(*running_.plan)) running_.plan = WithTokens(*running_.plan, before_);
+    done.status = Enqueue(running_);
+  }
+  done.host = running_.host;
   const absl::Status ended = EndStep(done.status);
+  can_be_followed_ = false;
   if (!ended.ok()) {
     if (parts_.group != nullptr) parts_.group->Fail(ended);
     if (parts_.lost) parts_.lost(ended);
     return std::nullopt;
   }
-  if (done.status.ok() && !plan.rows.empty() && leads_) done.rows = parts_.results->Take();
+  const bool has_rows = done.status.ok() && !running_.plan->rows.empty();
+  if (has_rows && leads_) done.rows = running_.results->Take();
   return done;
 }
 
 absl::Status TransformerRunner::EndStep(const absl::Status& enqueued) {
-  // Also after an error: what was enqueued before it goes on, and its blocks are not free.
-  absl::Status ended = AwaitLane(Lane::kCompute);
+  // Also after an error: what was enqueued before it goes on, and its blocks are not free. Of a
+  // follow-up behind it nothing is waited for.
+  absl::Status ended = AwaitReports();
+  if (ended.ok()) {
+    ended = running_.end.number == 0 ? AwaitLane(Lane::kCompute) : Await(running_.end);
+  }
   if (ended.ok()) ended = AwaitLane(Lane::kCopies);
   if (!ended.ok()) return ended;
   if (absl::IsUnavailable(enqueued)) return enqueued;
@@ -130,39 +149,80 @@ absl::Status TransformerRunner::GoOn() {
   return stop == 0 ? absl::OkStatus() : absl::CancelledError("the runner is stopping");
 }
 
-absl::Status TransformerRunner::Enqueue(const StepPlan& plan, Duration& host) {
+absl::Status TransformerRunner::Enqueue(Pass& pass) {
   const Time begin = SteadyNow();
+  const StepPlan& plan = *pass.plan;
   RETURN_IF_ERROR(GoOn());
   RETURN_IF_ERROR(MoveBlocks(plan));
   if (plan.rows.empty()) return absl::OkStatus();
   const int32_t graph_size = graphs_.SizeFor(plan);
   RETURN_IF_ERROR(metadata_.Build(plan, bounds_, graph_size));
-  if (leads_) parts_.results->Build(plan);
-  RETURN_IF_ERROR(metadata_.Upload(leads_ ? parts_.results->upload() : CopyPiece{}));
-  RETURN_IF_ERROR(EnqueuePass(graph_size));
-  host = SteadyNow() - begin;
+  if (leads_) pass.results->Build(plan);
+  RETURN_IF_ERROR(metadata_.Upload(leads_ ? pass.results->upload() : CopyPiece{}));
+  RETURN_IF_ERROR(EnqueuePass(pass, graph_size));
+  pass.host = SteadyNow() - begin;
   return ReadLogits();
 }
 
-absl::Status TransformerRunner::EnqueuePass(int32_t graph_size) {
+absl::Status TransformerRunner::EnqueuePass(Pass& pass, int32_t graph_size) {
   if (graph_size == 0) {
     return parts_.transformer->Forward(
-        metadata_, *parts_.cache, [this](int32_t layer) -> absl::Status {
+        metadata_, *parts_.cache, [this, &pass](int32_t layer) -> absl::Status {
           if (parts_.group != nullptr) BATON_FAIL_POINT("rank.layer");
-          RETURN_IF_ERROR(ReportLayers(layer, layer + 1));
+          RETURN_IF_ERROR(ReportLayers(pass, layer, layer + 1));
           return SendReports();
         });
   }
   RETURN_IF_ERROR(parts_.transformer->Replay(graphs_.Of(graph_size), graph_size));
   // Of a graph's layers nobody knows before all of it has ended.
-  return ReportLayers(0, NumLayers(parts_.info.layout));
+  return ReportLayers(pass, 0, NumLayers(parts_.info.layout));
 }
 
-absl::Status TransformerRunner::ReportLayers(int32_t first, int32_t end) {
+absl::Status TransformerRunner::ReportLayers(Pass& pass, int32_t first, int32_t end) {
   ASSIGN_OR_RETURN(const Mark mark, device_.MarkNow(Lane::kCompute));
   for (int32_t layer = first; layer < end; ++layer) {
-    reports_.push_back({.mark = mark, .layer = layer});
+    pass.reports.push_back({.mark = mark, .layer = layer});
   }
+  return absl::OkStatus();
+}
+
+// What its upload overwrites has landed long ago, unless the running step was itself enqueued ahead
+// and has just begun: then the next look will do.
+absl::Status TransformerRunner::EnqueueAhead() {
+  ASSIGN_OR_RETURN(const bool landed, metadata_.HasLanded());
+  if (!landed) return absl::OkStatus();
+  Pass pass{.is_ahead = true};
+  {
+    const std::lock_guard lock(mutex_);
+    if (started_.empty()) return absl::OkStatus();
+    pass.plan = started_.front();
+  }
+  can_be_followed_ = false;  // By another than this.
+  const bool is_other = running_.results == parts_.follow_up_results.get();
+  pass.results = is_other ? parts_.results.get() : parts_.follow_up_results.get();
+  pass.results->Build(*pass.plan);
+  if (!pass.results->CanBeFollowed()) return absl::OkStatus();  // A row is sampled by the host.
+  {
+    const std::lock_guard lock(mutex_);
+    started_.pop_front();
+  }
+  ahead_ = std::move(pass);
+  ahead_->enqueued = EnqueueAll(*ahead_, *running_.results);
+  return absl::IsUnavailable(ahead_->enqueued) ? ahead_->enqueued : absl::OkStatus();
+}
+
+absl::Status TransformerRunner::EnqueueAll(Pass& pass, const StepResults& before) {
+  const Time begin = SteadyNow();
+  const int32_t graph_size = graphs_.SizeFor(*pass.plan);
+  RETURN_IF_ERROR(metadata_.Build(*pass.plan, bounds_, graph_size));
+  RETURN_IF_ERROR(metadata_.Upload(pass.results->upload()));
+  RETURN_IF_ERROR(pass.results->TakeTokens(before, metadata_.tokens_on_device()));
+  RETURN_IF_ERROR(EnqueuePass(pass, graph_size));
+  const int64_t num_rows = pass.results->num_rows();
+  ASSIGN_OR_RETURN(const Floats logits, parts_.transformer->Logits(0, num_rows));
+  RETURN_IF_ERROR(pass.results->Enqueue(0, num_rows, logits));
+  ASSIGN_OR_RETURN(pass.end, device_.MarkNow(Lane::kCompute));
+  pass.host = SteadyNow() - begin;
   return absl::OkStatus();
 }
 
@@ -221,7 +281,7 @@ absl::Status TransformerRunner::MoveBlocks(const StepPlan& plan) {
 // time of their products and scores is that of many layers.
 absl::Status TransformerRunner::ReadLogits() {
   const int64_t num_rows = metadata_.wanted().num_tokens;
-  BATON_CHECK(!leads_ || num_rows == parts_.results->num_rows());
+  BATON_CHECK(!leads_ || num_rows == running_.results->num_rows());
   const int64_t slice = device_.info().logit_rows;
   absl::Status read;  // By the lead. After an error it only meets the others, who know of none.
   for (int64_t first = 0; first < num_rows; first += slice) {
@@ -238,29 +298,57 @@ absl::Status TransformerRunner::ReadLogits() {
 }
 
 absl::Status TransformerRunner::ReadSlice(int64_t first, int64_t count, Floats logits) {
-  RETURN_IF_ERROR(parts_.results->Enqueue(first, count, logits));
-  RETURN_IF_ERROR(AwaitLane(Lane::kCompute));
-  RETURN_IF_ERROR(parts_.results->Finish());
+  RETURN_IF_ERROR(running_.results->Enqueue(first, count, logits));
+  if (first + count == running_.results->num_rows()) {
+    ASSIGN_OR_RETURN(running_.end, device_.MarkNow(Lane::kCompute));
+  }
+  return FinishSlice(first, count);
+}
+
+// What was enqueued ahead has one slice.
+absl::Status TransformerRunner::ReadAhead() {
+  RETURN_IF_ERROR(running_.enqueued);
+  RETURN_IF_ERROR(GoOn());
+  return FinishSlice(0, running_.results->num_rows());
+}
+
+absl::Status TransformerRunner::FinishSlice(int64_t first, int64_t count) {
+  if (running_.end.number == 0) {
+    RETURN_IF_ERROR(AwaitLane(Lane::kCompute));
+  } else {
+    can_be_followed_ = parts_.follow_up_results != nullptr && running_.results->CanBeFollowed();
+    RETURN_IF_ERROR(AwaitReports());
+    RETURN_IF_ERROR(Await(running_.end));
+  }
+  RETURN_IF_ERROR(running_.results->Finish());
   if (count == device_.info().logit_rows) {
-    parts_.sink->OnRowsDone({.step = step_, .rows = static_cast<int32_t>(first + count)});
+    const auto rows = static_cast<int32_t>(first + count);
+    parts_.sink->OnRowsDone({.step = running_.plan->step, .rows = rows});
   }
   return absl::OkStatus();
 }
 
 absl::Status TransformerRunner::SendReports() {
-  while (!reports_.empty()) {
-    ASSIGN_OR_RETURN(const bool done, device_.IsDone(reports_.front().mark));
+  while (!running_.reports.empty()) {
+    ASSIGN_OR_RETURN(const bool done, device_.IsDone(running_.reports.front().mark));
     if (!done) break;
-    const int32_t layer = reports_.front().layer;
-    reports_.pop_front();
-    parts_.sink->OnLayerDone({.step = step_, .layer = layer});
+    const int32_t layer = running_.reports.front().layer;
+    running_.reports.pop_front();
+    parts_.sink->OnLayerDone({.step = running_.plan->step, .layer = layer});
   }
   return absl::OkStatus();
 }
 
+absl::Status TransformerRunner::Await(Mark mark) {
+  return WaitUntil(device_, device_.info().limit, [&]() -> absl::StatusOr<bool> {
+    if (can_be_followed_) RETURN_IF_ERROR(EnqueueAhead());
+    return device_.IsDone(mark);
+  });
+}
+
 absl::Status TransformerRunner::AwaitReports() {
-  while (!reports_.empty()) {
-    RETURN_IF_ERROR(Wait(device_, reports_.front().mark));
+  while (!running_.reports.empty()) {
+    RETURN_IF_ERROR(Await(running_.reports.front().mark));
     RETURN_IF_ERROR(SendReports());
   }
   return absl::OkStatus();
@@ -269,7 +357,7 @@ absl::Status TransformerRunner::AwaitReports() {
 absl::Status TransformerRunner::AwaitLane(Lane lane) {
   RETURN_IF_ERROR(AwaitReports());
   ASSIGN_OR_RETURN(const Mark mark, device_.MarkNow(lane));
-  return Wait(device_, mark);
+  return Await(mark);
 }
 
 }  // namespace baton

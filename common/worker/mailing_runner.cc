@@ -36,9 +36,11 @@ MailingRunner::MailingRunner(WorkerInbox inbox, Metrics* metrics)
 
 void MailingRunner::Start(std::shared_ptr<const StepPlan> plan) {
   BATON_CHECK(runner_ != nullptr);
-  plan_ = plan;
-  started_ = SteadyNow();
-  busy_.Begin(started_);
+  {
+    absl::MutexLock lock(&mutex_);
+    plans_.push_back(plan);
+    if (plans_.size() == 1) busy_.Begin(began_ = SteadyNow());
+  }
   runner_->Start(std::move(plan));
 }
 
@@ -47,22 +49,31 @@ void MailingRunner::OnLayerDone(const LayerDone& done) { Post(inbox_, done); }
 void MailingRunner::OnRowsDone(const RowsDone& done) { Post(inbox_, done); }
 
 void MailingRunner::OnStepDone(StepDone done) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const std::shared_ptr<const StepPlan> plan = std::move(plans_.front());
+    plans_.pop_front();
+    const Time now = SteadyNow();
+    Measure(*plan, now - began_);
+    busy_.End(now);
+    if (!plans_.empty()) busy_.Begin(began_ = now);
+  }
+  if (done.host > Duration::zero()) host_seconds_.Observe(ToSeconds(done.host));
+  Post(inbox_, std::move(done));  // Last: the next step may start at once.
+}
+
+void MailingRunner::Measure(const StepPlan& plan, Duration took) {
   int64_t tokens = 0;
   bool prefills = false;
   bool decodes = false;
-  for (const StepRow& row : plan_->rows) {
+  for (const StepRow& row : plan.rows) {
     tokens += static_cast<int64_t>(row.tokens.size());
     (row.num_emitted > 0 && row.tokens.size() == 1 ? decodes : prefills) = true;
     sampled_tokens_ += row.sample ? 1 : 0;
   }
   computed_tokens_ += tokens;
   Histogram& seconds = !decodes ? prefill_seconds_ : prefills ? mixed_seconds_ : decode_seconds_;
-  const Time now = SteadyNow();
-  seconds.Observe(ToSeconds(now - started_));
-  if (done.host > Duration::zero()) host_seconds_.Observe(ToSeconds(done.host));
-  busy_.End(now);
-  plan_.reset();
-  Post(inbox_, std::move(done));  // Last: the next step may start at once.
+  seconds.Observe(ToSeconds(took));
 }
 
 }  // namespace baton

@@ -2,8 +2,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "common/base/time.h"
 #include "common/model/model_runner.h"
 #include "common/node/worker_mail.h"
@@ -28,6 +31,8 @@ class MailingRunner : public ModelRunner, public RunnerSink {
   void OnStepDone(StepDone done) override;
 
  private:
+  void Measure(const StepPlan& plan, Duration took);
+
   const WorkerInbox inbox_;
   ModelRunner* runner_ = nullptr;
   Histogram prefill_seconds_;
@@ -38,9 +43,10 @@ class MailingRunner : public ModelRunner, public RunnerSink {
   std::atomic<int64_t> sampled_tokens_ = 0;
   BusyTime busy_;
 
-  // Of the step in flight; handed from the node's thread to the compute thread by Start.
-  std::shared_ptr<const StepPlan> plan_;
-  Time started_{};
+  absl::Mutex mutex_;
+  // In flight, the one that runs first.
+  std::deque<std::shared_ptr<const StepPlan>> plans_ ABSL_GUARDED_BY(mutex_);
+  Time began_ ABSL_GUARDED_BY(mutex_){};  // That one, to run.
 };
 
 }  // namespace baton

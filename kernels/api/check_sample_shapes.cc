@@ -37,4 +37,12 @@ absl::Status CheckShapes(const SampleArgs& args) {
 
 absl::Status CheckShapes(const ScoreArgs& args) { return CheckLogitRows(args); }
 
+absl::Status CheckShapes(const TakeTokensArgs& args) {
+  RETURN_IF_ERROR(RequireAtLeast(args.count, 0, "count"));
+  if (args.count == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.results, "results"));
+  RETURN_IF_ERROR(RequirePointer(args.taken, "taken"));
+  return RequirePointer(args.tokens, "tokens");
+}
+
 }  // namespace baton

@@ -43,6 +43,7 @@ absl::Status CheckShapes(const FoldPartialsArgs& args);
 absl::Status CheckShapes(const PackWeightsArgs& args);
 absl::Status CheckShapes(const SampleArgs& args);
 absl::Status CheckShapes(const ScoreArgs& args);
+absl::Status CheckShapes(const TakeTokensArgs& args);
 absl::Status CheckShapes(const MoeRoutingArgs& args);
 absl::Status CheckShapes(const MoeAlignArgs& args);
 absl::Status CheckShapes(const ExpertGemmArgs& args);

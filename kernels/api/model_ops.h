@@ -31,6 +31,7 @@ class ModelOps {
   virtual absl::Status SelectRows(const SelectRowsArgs& args) = 0;
   virtual absl::Status Sample(const SampleArgs& args) = 0;
   virtual absl::Status Score(const ScoreArgs& args) = 0;
+  virtual absl::Status TakeTokens(const TakeTokensArgs& args) = 0;
   virtual absl::Status MoeRouting(const MoeRoutingArgs& args) = 0;
   virtual absl::Status MoeAlign(const MoeAlignArgs& args) = 0;
   virtual absl::Status ExpertGemm(const ExpertGemmArgs& args) = 0;

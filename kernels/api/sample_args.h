@@ -72,6 +72,18 @@ struct SampleArgs {
   int32_t* counts = nullptr;  // [num_rows, vocab_size], zeros before and after.
 };
 
+// Tokens that were sampled go where the next step reads them, without the host's knowing them.
+struct TakenToken {
+  int32_t row = 0;  // Of `results`.
+  int32_t to = 0;   // tokens[to] = its token; 0 if nothing was chosen.
+};
+struct TakeTokensArgs {
+  const SampleResult* results = nullptr;
+  const TakenToken* taken = nullptr;  // [count]; no place twice.
+  int64_t count = 0;
+  int32_t* tokens = nullptr;
+};
+
 // What is wanted of one row of logits about a token that is known.
 struct ScoreRow {
   int32_t logit_row = 0;

@@ -40,6 +40,7 @@ absl::Status CheckContents(const FoldPartialsArgs& args);
 absl::Status CheckContents(const PackWeightsArgs& args);
 absl::Status CheckContents(const SampleArgs& args);
 absl::Status CheckContents(const ScoreArgs& args);
+absl::Status CheckContents(const TakeTokensArgs& args);
 absl::Status CheckContents(const MoeRoutingArgs& args);
 absl::Status CheckContents(const MoeAlignArgs& args);
 absl::Status CheckContents(const ExpertGemmArgs& args);

@@ -76,4 +76,12 @@ absl::Status CheckContents(const SampleArgs& args) { return CheckRows(args); }
 
 absl::Status CheckContents(const ScoreArgs& args) { return CheckRows(args); }
 
+absl::Status CheckContents(const TakeTokensArgs& args) {
+  for (int64_t i = 0; i < args.count; ++i) {
+    RETURN_IF_ERROR(OfRow(i, RequireAtLeast(args.taken[i].row, 0, "row")));
+    RETURN_IF_ERROR(OfRow(i, RequireAtLeast(args.taken[i].to, 0, "to")));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace baton

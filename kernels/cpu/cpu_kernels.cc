@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
@@ -219,6 +220,14 @@ absl::Status CpuKernels::Score(const ScoreArgs& args) {
   ParallelFor(args.num_rows, [&](int64_t row, int thread) {
     args.results[row] = samplers_[thread].Score(args, row);
   });
+  return absl::OkStatus();
+}
+
+absl::Status CpuKernels::TakeTokens(const TakeTokensArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  for (const TakenToken& taken : std::span(args.taken, args.count)) {
+    args.tokens[taken.to] = std::max(0, args.results[taken.row].token);
+  }
   return absl::OkStatus();
 }
 

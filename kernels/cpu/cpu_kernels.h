@@ -55,6 +55,7 @@ class CpuKernels : public ModelOps, public OperatorLibrary {
   absl::Status FoldPartials(const FoldPartialsArgs& args) override;
   absl::Status Sample(const SampleArgs& args) override;
   absl::Status Score(const ScoreArgs& args) override;
+  absl::Status TakeTokens(const TakeTokensArgs& args) override;
   absl::Status MoeRouting(const MoeRoutingArgs& args) override;
   absl::Status MoeAlign(const MoeAlignArgs& args) override;
   absl::Status ExpertGemm(const ExpertGemmArgs& args) override;

@@ -150,6 +150,11 @@ absl::Status CudaOps::Score(const ScoreArgs& args) {
   return ToStatus(cuda::Score(args, stream_), "Score");
 }
 
+absl::Status CudaOps::TakeTokens(const TakeTokensArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  return ToStatus(cuda::TakeTokens(args, stream_), "TakeTokens");
+}
+
 absl::Status CudaOps::MoeRouting(const MoeRoutingArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   return ToStatus(cuda::MoeRouting(args, stream_), "MoeRouting");

@@ -33,6 +33,7 @@ class CudaOps : public ModelOps {
   absl::Status SelectRows(const SelectRowsArgs& args) override;
   absl::Status Sample(const SampleArgs& args) override;
   absl::Status Score(const ScoreArgs& args) override;
+  absl::Status TakeTokens(const TakeTokensArgs& args) override;
   absl::Status MoeRouting(const MoeRoutingArgs& args) override;
   absl::Status MoeAlign(const MoeAlignArgs& args) override;
   absl::Status ExpertGemm(const ExpertGemmArgs& args) override;

@@ -8,6 +8,7 @@ namespace sample {
 
 constexpr int kWeightBits = 48;  // Of 45, in whole digits.
 constexpr int kKeyBits = 36;     // Of 32.
+constexpr int kTakeThreads = 128;
 
 BATON_DEVICE bool IsFinite(float x) { return fabsf(x) < INFINITY; }
 
@@ -236,6 +237,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) ScoreKernel(ScoreArgs args) {
   if (threadIdx.x == 0) args.results[blockIdx.x] = result;
 }
 
+// A thread for each token.
+__global__ void __launch_bounds__(kTakeThreads) TakeTokensKernel(TakeTokensArgs args) {
+  const int64_t index = int64_t{blockIdx.x} * kTakeThreads + threadIdx.x;
+  if (index >= args.count) return;
+  const TakenToken taken = args.taken[index];
+  args.tokens[taken.to] = max(0, args.results[taken.row].token);
+}
+
 }  // namespace sample
 
 namespace {
@@ -258,6 +267,12 @@ cudaError_t Sample(const SampleArgs& args, cudaStream_t stream) {
 
 cudaError_t Score(const ScoreArgs& args, cudaStream_t stream) {
   return LaunchRows(sample::ScoreKernel, args, stream);
+}
+
+cudaError_t TakeTokens(const TakeTokensArgs& args, cudaStream_t stream) {
+  if (args.count == 0) return cudaSuccess;
+  return Launch(sample::TakeTokensKernel, BlocksFor(args.count, sample::kTakeThreads),
+                sample::kTakeThreads, 0, stream, args);
 }
 
 }  // namespace baton::cuda

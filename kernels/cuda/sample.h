@@ -8,5 +8,6 @@ namespace baton::cuda {
 
 cudaError_t Sample(const SampleArgs& args, cudaStream_t stream);
 cudaError_t Score(const ScoreArgs& args, cudaStream_t stream);
+cudaError_t TakeTokens(const TakeTokensArgs& args, cudaStream_t stream);
 
 }  // namespace baton::cuda

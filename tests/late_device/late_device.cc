@@ -129,6 +129,9 @@ class LateDevice::Ops : public ModelOps {
   absl::Status Score(const ScoreArgs& args) override {
     return Later("Score", &ModelOps::Score, args);
   }
+  absl::Status TakeTokens(const TakeTokensArgs& args) override {
+    return Later("TakeTokens", &ModelOps::TakeTokens, args);
+  }
   absl::Status MoeRouting(const MoeRoutingArgs& args) override {
     return Later("MoeRouting", &ModelOps::MoeRouting, args);
   }

@@ -71,6 +71,8 @@ void Cluster::BuildHosts(uint64_t seed) {
             .max_waiting = scenario_.small_caps ? 2 : 8,
             .finish_together = is_prefill ? scenario_.finish_together : 0,
             .swap_blocks = is_prefill ? 0 : scenario_.swap_blocks,
+            .steps_in_flight = scenario_.steps_in_flight,
+            .follow_up_lead = scenario_.follow_up_lead,
             .token_time = scenario_.token_time,
             .upgrades = scenario_.upgrades,
             .violation = violation,

@@ -76,6 +76,19 @@ std::vector<int32_t> ExpectedTokens(const std::vector<int32_t>& prompt,
 
 void FakeRunner::Start(std::shared_ptr<const StepPlan> plan) {
   on_start_(*plan);
+  if (in_flight_ == nullptr) return Begin(std::move(plan));
+  if (follow_up_ != nullptr || !IsFollowUp(*plan)) {
+    violation_("I8: a step starts beside one that it does not follow");
+  }
+  follow_up_ = std::move(plan);
+}
+
+// Its tokens are known: the step before has ended.
+void FakeRunner::Begin(std::shared_ptr<const StepPlan> plan) {
+  if (IsFollowUp(*plan)) {
+    if (!before_.status.ok()) return End({.step = plan->step, .status = before_.status});
+    plan = WithTokens(*plan, before_);
+  }
   folded_.assign(plan->rows.size(), 0);
   in_flight_ = plan;
   const Duration drawn = world_.Micros(50, 2000);
@@ -168,11 +181,16 @@ void FakeRunner::RunLayer(int32_t layer, bool fails, Duration layer_time) {
     }
     return;
   }
-  const std::shared_ptr<const StepPlan> plan = in_flight_;
-  StepDone done =
-      fails ? StepDone{.step = plan->step, .status = absl::InternalError("injected")} : Results();
-  in_flight_.reset();
+  End(fails ? StepDone{.step = in_flight_->step, .status = absl::InternalError("injected")}
+            : Results());
+}
+
+void FakeRunner::End(StepDone done) {
+  before_ = OutcomeOf(done);
+  // In flight from now on, as its follow-up may start with this mail.
+  const std::shared_ptr<const StepPlan> next = in_flight_ = std::exchange(follow_up_, nullptr);
   mail_(std::move(done));
+  if (next != nullptr) Begin(next);
 }
 
 void FakeRunner::RunRank(size_t rank, int32_t layer, bool fails, Duration layer_time) {
@@ -183,13 +201,15 @@ void FakeRunner::RunRank(size_t rank, int32_t layer, bool fails, Duration layer_
 }
 
 void FakeRunner::Check() const {
-  if (in_flight_ == nullptr) return;
-  for (const StepRow& row : in_flight_->rows) {
-    for (BlockId block : row.block_table) {
-      if (block >= 0) ranks_.front()->CheckHeld(block, "a step");
+  for (const StepPlan* plan : {in_flight_.get(), follow_up_.get()}) {
+    if (plan == nullptr) continue;
+    for (const StepRow& row : plan->rows) {
+      for (BlockId block : row.block_table) {
+        if (block >= 0) ranks_.front()->CheckHeld(block, "a step");
+      }
     }
   }
-  CheckMoves();
+  if (in_flight_ != nullptr) CheckMoves();
 }
 
 // Both ends of each move are what they were when it began. Of a move out the sequence may be gone,

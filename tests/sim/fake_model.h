@@ -68,6 +68,8 @@ class FakeRunner : public ModelRunner {
   void Check() const;
 
  private:
+  void Begin(std::shared_ptr<const StepPlan> plan);
+  void End(StepDone done);
   void PoisonUncomputed();
   // The epochs of a move's two blocks.
   using MoveEpochs = std::pair<uint32_t, uint32_t>;
@@ -92,6 +94,8 @@ class FakeRunner : public ModelRunner {
   Duration layer_time_{};  // 0 = drawn for each step.
   Duration token_time_{};
   std::shared_ptr<const StepPlan> in_flight_;
+  std::shared_ptr<const StepPlan> follow_up_;  // Of that one.
+  StepOutcome before_;                         // Of the last step that has ended.
   std::vector<MoveEpochs> out_epochs_;  // When its moves began.
   std::vector<MoveEpochs> in_epochs_;
   std::vector<uint64_t> folded_;  // Per row, over the layers of the step in flight.

@@ -145,6 +145,9 @@ Scenario DrawScenario(uint64_t seed) {
   }
   Random releases(Random::Mix(seed ^ 0x4E1E));
   if (s.has_faults() && releases.Below(6) == 0) s.upgrades = releases.Next();
+  Random steps(Random::Mix(seed ^ 0x57E9));
+  if (steps.Below(4) == 0) s.steps_in_flight = 1;
+  if (steps.Below(2) == 0) s.follow_up_lead = std::chrono::microseconds(50 << steps.Below(8));
   return s;
 }
 

@@ -41,6 +41,8 @@ struct Scenario {
   int32_t max_batch = 8;        // Rows of a step.
   int32_t finish_together = 0;  // As EngineOptions, of prefill workers.
   int32_t swap_blocks = 0;      // As EngineOptions, of decode workers.
+  int32_t steps_in_flight = 2;  // Likewise,
+  Duration follow_up_lead = std::chrono::hours(1);  // and this: at once.
   int32_t window = 0;           // The model's sliding window in tokens, 0 = none,
   std::vector<bool> windowed = {true, true};  // of these layers;
   int32_t spare = 0;            // and what is kept beyond it beside layers that see all.

@@ -33,6 +33,8 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int32_t max_waiting = 0;
     int32_t finish_together = 0;
     int32_t swap_blocks = 0;
+    int32_t steps_in_flight = 1;
+    Duration follow_up_lead{};
     Duration token_time{};
     uint64_t upgrades = 0;  // As Scenario.
     std::function<void(std::string)> violation;

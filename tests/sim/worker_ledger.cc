@@ -97,6 +97,7 @@ void WorkerLedger::OnRebind(const RebindRequest& request) {
 void WorkerLedger::OnStepDone(const StepDone& done) {
   if (done.step != in_flight_.step) return;
   const InFlight ended = std::exchange(in_flight_, {});
+  promoted_ = std::exchange(follow_up_, nullptr);
   for (const Row& row : ended.rows) {
     auto it = accounts_.find(row.call);
     if (!done.status.ok() || it == accounts_.end()) continue;

@@ -29,7 +29,7 @@ namespace baton::sim {
 // - a reservation leaves a free block for each that runs, and is refused only for want of blocks.
 // At a prefill worker: calls are admitted strictly by age, as soon as the oldest fits.
 // In a step of either: prefills by age, each with all its tokens before the next; at least one row
-// for them; decodes in turn. A prompt leaves its last token only to finish with others for the same
+// for them; decodes in turn. A follow-up passes nobody over that was there when it started. A prompt leaves its last token only to finish with others for the same
 // decode worker, and not for more than kMostWaited times its own tokens.
 //
 // Cost: what a call has computed is computed again only after a preemption that found no room in
@@ -76,7 +76,10 @@ class WorkerLedger {
   void OnSend(CallId call, const WorkerEvent& event);
   void OnClose(CallId call, const absl::Status& status);
   // The plan lives until the step has ended.
-  void OnStepStart(const StepPlan& plan) { started_ = &plan; }
+  void OnStepStart(const StepPlan& plan) {
+    follows_now_ = IsFollowUp(plan);
+    (follows_now_ ? follow_up_ : started_) = &plan;
+  }
   // After each event; empty, or the rule that was broken. `is_late`: the node's Step is still due.
   std::string Check(const WorkerAudit& audit, const Counted& counted, bool is_late);
   const Totals& totals() const { return totals_; }
@@ -169,7 +172,10 @@ class WorkerLedger {
   void CheckHost();
   void CheckHeld(const WorkerAudit& audit);
   CallId CallOf(const StepPlan& plan, const StepRow& row);
-  void NoteRow(const StepPlan& plan, const StepRow& row);
+  void NoteRow(CallId call, const StepRow& row);
+  CallId CallOfFollowing(const StepRow& row) const;
+  void NoteFollowUp();
+  void CheckFollowUp();
   void NoteTable(Account& account, const StepRow& row);
   void CheckRows();
   void CheckTurns(const std::set<CallId>& decodes);
@@ -197,8 +203,11 @@ class WorkerLedger {
   bool was_revoking_ = false;         // Before this event.
   Counted last_;
   Totals totals_;
+  const StepPlan* follow_up_ = nullptr;  // Of the step in flight.
   // In this event.
   const StepPlan* started_ = nullptr;
+  const StepPlan* promoted_ = nullptr;  // A follow-up whose turn it is.
+  bool follows_now_ = false;            // One started.
   std::vector<Revocation> revoked_;
   std::vector<CallId> preempted_;
   std::vector<CallId> come_back_;

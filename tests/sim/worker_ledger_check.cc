@@ -222,7 +222,11 @@ void WorkerLedger::CheckHeld(const WorkerAudit& audit) {
     const Account& account = (at++)->second;
     if (!account.runs()) continue;
     const int32_t computed = account.computed.value_or(account.least);
-    if (held.num_blocks > BlocksOf(account.num_tokens, computed)) {
+    const bool has_next = follow_up_ != nullptr &&
+                          std::ranges::find(follow_up_->rows, account.rows_as, [](const auto& row) {
+                            return row.sampling.get();
+                          }) != follow_up_->rows.end();
+    if (held.num_blocks > BlocksOf(account.num_tokens + (has_next ? 1 : 0), computed)) {
       Violate(absl::StrCat("a call holds ", held.num_blocks, " blocks of ", account.num_tokens,
                            " tokens, of which ", computed, " are computed"));
     }
@@ -271,8 +275,7 @@ void WorkerLedger::NoteTable(Account& account, const StepRow& row) {
   }
 }
 
-void WorkerLedger::NoteRow(const StepPlan& plan, const StepRow& row) {
-  const CallId call = CallOf(plan, row);
+void WorkerLedger::NoteRow(CallId call, const StepRow& row) {
   const auto num_tokens = static_cast<int32_t>(row.tokens.size());
   in_flight_.rows.push_back({call, num_tokens});
   if (call == 0) return Violate("a step computes for a call that does not run");
@@ -292,6 +295,46 @@ void WorkerLedger::NoteRow(const StepPlan& plan, const StepRow& row) {
                          totals_.may_recompute, " were lost"));
   }
   NoteTable(account, row);
+}
+
+// The call of the row that it follows; 0: it has ended.
+CallId WorkerLedger::CallOfFollowing(const StepRow& row) const {
+  for (const auto& [call, account] : accounts_) {
+    if (account.runs() && account.rows_as == row.sampling.get()) return call;
+  }
+  return 0;
+}
+
+// Its rows are those of its sequences that go on.
+void WorkerLedger::NoteFollowUp() {
+  in_flight_ = {.step = promoted_->step};
+  std::set<CallId> decodes;
+  for (const StepRow& row : promoted_->rows) {
+    const CallId call = CallOfFollowing(row);
+    if (call == 0) continue;
+    NoteRow(call, row);
+    decodes.insert(call);
+  }
+  CheckTurns(decodes);
+}
+
+// All that is here is in the step before, and goes on behind it.
+void WorkerLedger::CheckFollowUp() {
+  const auto has = [this](CallId call) {
+    return std::ranges::find(in_flight_.rows, call, &Row::call) != in_flight_.rows.end();
+  };
+  for (const StepRow& row : follow_up_->rows) {
+    const CallId call = CallOfFollowing(row);
+    if (call == 0 || !has(call)) return Violate("a step follows another that does not compute it");
+    if (row.context_len != accounts_.at(call).num_tokens) {
+      return Violate("a step follows another at the wrong position");
+    }
+  }
+  for (const auto& [call, account] : accounts_) {
+    if (account.waits() || (account.runs() && !has(call))) {
+      return Violate("a step follows another and passes somebody over");
+    }
+  }
 }
 
 // Prefills come first, by age: each takes all it has left before the next one gets any.
@@ -379,15 +422,17 @@ std::string WorkerLedger::Check(const WorkerAudit& audit, const Counted& counted
     Violate("a sequence is said to be swapped out that is not");
   }
   CheckComingBack();
+  if (promoted_ != nullptr) NoteFollowUp();
   if (started_ != nullptr) {
-    for (const StepRow& row : started_->rows) NoteRow(*started_, row);
+    for (const StepRow& row : started_->rows) NoteRow(CallOf(*started_, row), row);
     if (violation_.empty()) CheckRows();
   }
+  if (std::exchange(follows_now_, false) && violation_.empty()) CheckFollowUp();
   CheckHost();
   CheckHeld(audit);
   last_ = counted;
   was_revoking_ = revoking_.has_value();
-  started_ = nullptr;
+  started_ = promoted_ = nullptr;
   revoked_.clear();
   preempted_.clear();
   come_back_.clear();
