@@ -86,7 +86,13 @@ void FakeRunner::Start(std::shared_ptr<const StepPlan> plan) {
 // Its tokens are known: the step before has ended.
 void FakeRunner::Begin(std::shared_ptr<const StepPlan> plan) {
   if (IsFollowUp(*plan)) {
-    if (!before_.status.ok()) return End({.step = plan->step, .status = before_.status});
+    if (!before_.status.ok()) {
+      in_flight_ = plan;
+      host_.After(world_.Micros(1, 50), [this] {
+        End({.step = in_flight_->step, .status = before_.status});
+      });
+      return;
+    }
     plan = WithTokens(*plan, before_);
   }
   folded_.assign(plan->rows.size(), 0);

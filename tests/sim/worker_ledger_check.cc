@@ -305,17 +305,15 @@ CallId WorkerLedger::CallOfFollowing(const StepRow& row) const {
   return 0;
 }
 
-// Its rows are those of its sequences that go on.
+// Whoever is left out of it came after it had started.
 void WorkerLedger::NoteFollowUp() {
   in_flight_ = {.step = promoted_->step};
-  std::set<CallId> decodes;
   for (const StepRow& row : promoted_->rows) {
     const CallId call = CallOfFollowing(row);
     if (call == 0) continue;
     NoteRow(call, row);
-    decodes.insert(call);
+    accounts_.at(call).served.clear();
   }
-  CheckTurns(decodes);
 }
 
 // All that is here is in the step before, and goes on behind it.
