@@ -1,8 +1,23 @@
 #include "decode_worker/program.h"
 
+#include "common/base/status.h"
 #include "common/process/identity.h"
 
 namespace baton {
+
+absl::Status DecodeConfig::Validate() const {
+  RETURN_IF_ERROR(worker.Validate());
+  return CheckOption("--steps-in-flight", worker.steps_in_flight, 1, 2);
+}
+
+void DecodeConfig::AddOptions(CLI::App& app) {
+  AddWorkerOptions(app, worker);
+  app.add_option("--steps-in-flight", worker.steps_in_flight,
+                 "2: a step starts while the one before it runs, and takes its tokens where it "
+                 "leaves them; 1: when its tokens have gone to the clients. The same bits")
+      ->group("Memory and batching")
+      ->capture_default_str();
+}
 
 std::unique_ptr<DecodeNode> DecodeProgram::MakeNode(const DecodeConfig&, WorkerRuntime& runtime) {
   return std::make_unique<DecodeNode>(

@@ -11,11 +11,11 @@ namespace baton {
 
 // The options of baton-decode.
 struct DecodeConfig {
-  WorkerConfig worker;
+  WorkerConfig worker{.steps_in_flight = 2};
 
   // INVALID_ARGUMENT names the option, its value and the cure.
-  absl::Status Validate() const { return worker.Validate(); }
-  void AddOptions(CLI::App& app) { AddWorkerOptions(app, worker); }
+  absl::Status Validate() const;
+  void AddOptions(CLI::App& app);
 };
 
 // What makes a WorkerProcess a decode worker.

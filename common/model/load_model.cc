@@ -249,15 +249,19 @@ absl::Status Load::MakeRank(size_t r) {
                            .group = communicator,
                            .lead = r == 0 ? nullptr : parts[0].transformer.get()}));
   ASSIGN_OR_RETURN(StepMetadata metadata, StepMetadata::Create(device, capacity));
-  std::unique_ptr<StepResults> results;
+  std::unique_ptr<StepResults> results, follow_up_results;
   if (r == 0) {
     ASSIGN_OR_RETURN(results, StepResults::Create(device, cpu, model.info, capacity));
+  }
+  if (options.follow_ups && communicator == nullptr && !device.info().unified) {
+    ASSIGN_OR_RETURN(follow_up_results, StepResults::Create(device, cpu, model.info, capacity));
   }
   parts.push_back({.device = &device,
                    .transformer = std::move(transformer),
                    .info = model.info,
                    .metadata = std::move(metadata),
                    .results = std::move(results),
+                   .follow_up_results = std::move(follow_up_results),
                    .group = communicator,
                    .graph_shapes = graph_shapes,
                    .nice = options.compute_nice});

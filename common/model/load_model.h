@@ -37,6 +37,7 @@ struct ModelOptions {
   int32_t max_step_tokens = 512;  // Of the largest step, as max_step_rows: room is made for them.
   int32_t max_step_rows = 64;
   bool graphs = true;  // Decode steps are graphs, where the device has them.
+  bool follow_ups = false;  // Of steps: room for two at a time, where a device can use it.
 };
 
 // Bytes of a device's own memory, of which a load takes all that will be taken.

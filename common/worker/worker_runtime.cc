@@ -205,7 +205,8 @@ absl::Status WorkerRuntime::Load() {
        // A prompt gets a token of each step, whatever the decodes have taken.
        .max_step_tokens = config_.chunk_tokens + 1,
        .max_step_rows = config_.max_batch_sequences,
-       .graphs = config_.gpu_graphs == "on"},
+       .graphs = config_.gpu_graphs == "on",
+       .follow_ups = config_.steps_in_flight > 1},
       devices, *processors_[0].host, &mailing_runner_, EndWithDevice);
   if (!is_cpu && absl::IsUnavailable(loaded.status())) {
     EndWithDeviceAtStart(role_, config_.device, loaded.status());
@@ -309,7 +310,8 @@ WorkerParts WorkerRuntime::parts() {
           .engine = {.chunk_tokens = config_.chunk_tokens,
                      .max_batch_sequences = config_.max_batch_sequences,
                      .step_budget = std::chrono::milliseconds(config_.step_budget_ms),
-                     .swap_blocks = swap == nullptr ? 0 : swap->num_blocks()},
+                     .swap_blocks = swap == nullptr ? 0 : swap->num_blocks(),
+                     .steps_in_flight = config_.steps_in_flight},
           .model = model_.info,
           .allocator = *allocator_,
           .runner = mailing_runner_,

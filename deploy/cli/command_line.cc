@@ -111,6 +111,9 @@ void AddUp(CLI::App& root, UpOptions& o, Command& command) {
   app->add_option("--finish-together", o.finish_together,
                   "Prompts whose first tokens wait for each other (default: 8; 0 = none)")
       ->group(workers);
+  app->add_option("--steps-in-flight", o.steps_in_flight,
+                  "2: a decode step starts while the one before it runs; 1: after it (default: 2)")
+      ->group(workers);
   app->add_option("--threads", o.threads,
                   "Threads per worker (default: cores / workers of its role)")
       ->group(workers);

@@ -110,6 +110,7 @@ absl::Status UpOptions::Validate() const {
   RETURN_IF_ERROR(CheckRange("--chunk-tokens", chunk_tokens, 1, 1 << 24));
   RETURN_IF_ERROR(CheckRange("--max-batch-sequences", max_batch_sequences, 1, 1 << 16));
   RETURN_IF_ERROR(CheckRange("--finish-together", finish_together, 0, 1 << 16));
+  RETURN_IF_ERROR(CheckRange("--steps-in-flight", steps_in_flight, 1, 2));
   RETURN_IF_ERROR(CheckRange("--threads", threads, 1, 1 << 12));
   RETURN_IF_ERROR(CheckRange("--max-model-len", max_model_len, 1, 1 << 30));
   if (dir.empty()) return absl::InvalidArgumentError("--dir is empty: name a folder");
@@ -178,6 +179,7 @@ std::vector<ProcessSpec> PlanWorkers(const UpOptions& options, const std::string
       Add(spec.arguments, "--max-batch-sequences", options.max_batch_sequences);
       Add(spec.arguments, "--preemption", options.preemption);
       if (role == "prefill") Add(spec.arguments, "--finish-together", options.finish_together);
+      if (role == "decode") Add(spec.arguments, "--steps-in-flight", options.steps_in_flight);
       Add(spec.arguments, "--max-model-len", options.max_model_len);
       specs.push_back(std::move(spec));
     }

@@ -52,6 +52,7 @@ struct UpOptions {
   std::optional<int> max_batch_sequences;  // Of a step.
   std::optional<std::string> preemption;
   std::optional<int> finish_together;  // Of prefill workers.
+  std::optional<int> steps_in_flight;  // Of decode workers.
   std::optional<int> threads;       // Per worker; absent = cores / workers of its role.
 
   // Handed on to the router.

@@ -32,6 +32,7 @@ struct RunnerOptions {
   int32_t max_step_tokens = 2048;
   int32_t max_step_rows = 64;
   bool graphs = true;
+  bool follow_ups = false;
   // Instead of the CPU.
   std::function<std::unique_ptr<Device>()> make_device;
   std::function<std::unique_ptr<ModelOps>()> make_host;  // Beside it.
@@ -54,7 +55,8 @@ struct RunnerOptions {
             .compute_nice = compute_nice,
             .max_step_tokens = max_step_tokens,
             .max_step_rows = max_step_rows,
-            .graphs = graphs};
+            .graphs = graphs,
+            .follow_ups = follow_ups};
   }
 };
 

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,18 +31,20 @@ class RecordingSink : public RunnerSink {
   }
   void OnStepDone(StepDone done) override {
     const std::lock_guard lock(mutex_);
-    done_ = std::move(done);
+    done_.push_back(std::move(done));
     changed_.notify_all();
   }
 
   StepDone WaitForStep() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return done_.has_value(); });
-    return *std::exchange(done_, std::nullopt);
+    changed_.wait(lock, [this] { return !done_.empty(); });
+    StepDone done = std::move(done_.front());
+    done_.pop_front();
+    return done;
   }
   bool HasStep() {
     const std::lock_guard lock(mutex_);
-    return done_.has_value();
+    return !done_.empty();
   }
   // A RowsDone, and how many layers had been reported before it.
   struct Mark {
@@ -62,7 +65,7 @@ class RecordingSink : public RunnerSink {
   std::condition_variable changed_;
   std::vector<LayerDone> layers_;
   std::vector<Mark> marks_;
-  std::optional<StepDone> done_;
+  std::deque<StepDone> done_;
 };
 
 // A runner that a test steps synchronously, and sequences that own fixed runs of blocks.

@@ -85,6 +85,17 @@ TEST(LaunchPlanTest, EveryOptionReachesItsServers) {
                         "--served-model-name kjv --max-model-len 14"));
 }
 
+TEST(LaunchPlanTest, EachRoleGetsItsOwnOptions) {
+  const UpOptions options{.model = "/m", .finish_together = 3, .steps_in_flight = 1};
+  for (const ProcessSpec& spec : PlanWorkers(options, "/bin", RunDir("/run"), /*cores=*/2)) {
+    const bool decodes = spec.role == "decode";
+    EXPECT_EQ(Line(spec).find("--steps-in-flight 1") != std::string::npos, decodes) << Line(spec);
+    EXPECT_EQ(Line(spec).find("--finish-together 3") != std::string::npos, !decodes) << Line(spec);
+  }
+  EXPECT_THAT(UpOptions{.steps_in_flight = 3}.Validate().ToString(),
+              HasSubstr("--steps-in-flight 3"));
+}
+
 TEST(LaunchPlanTest, WorkersShareTheMemoryOfAGpu) {
   UpOptions options{.model = "/m", .prefill = 1, .decode = 3};
   const auto lines_have = [&options](const std::string& text) {

@@ -1,0 +1,137 @@
+// Two steps in flight: a step that starts before the tokens of the one before it are known gives
+// what it gives when they are.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "tests/late_device/late_device.h"
+#include "tests/unit/common/model/follow_up_steps.h"
+
+namespace baton {
+namespace {
+
+const std::vector<int32_t> kTokens = {9, 3, 9, 9, 1, 7};  // Of each sequence: some end earlier.
+
+RunnerOptions FollowedOptions() {
+  return {.model_dir = BATON_SOURCE_DIR "/deploy/models/tiny-kjv",
+          .num_blocks = 96,
+          .max_step_tokens = 256,
+          .max_step_rows = 8};
+}
+
+RunnerOptions LateFollowed(const LateOptions& late) {
+  RunnerOptions options = FollowedOptions();
+  options.make_device = [late] { return std::make_unique<LateDevice>(late); };
+  return options;
+}
+
+LateDevice& DeviceOf(FollowUpSteps& steps) {
+  return static_cast<LateDevice&>(steps.runner().device());
+}
+
+FollowUpSteps::Outputs Expected(bool digests) {
+  FollowUpSteps steps(FollowedOptions(), FollowUpContexts(digests), kTokens);
+  FollowUpSteps::Outputs outputs = steps.Run(/*two=*/false);
+  EXPECT_EQ(outputs[0].size(), 9u);
+  EXPECT_EQ(outputs[4].size(), 1u);
+  return outputs;
+}
+
+TEST(FollowUpTest, OnTheCpu) {
+  for (const bool digests : {false, true}) {
+    FollowUpSteps steps(FollowedOptions(), FollowUpContexts(digests), kTokens);
+    EXPECT_EQ(steps.Run(/*two=*/true), Expected(digests));
+    EXPECT_TRUE(steps.status().ok()) << steps.status();
+  }
+}
+
+// With ranks a follow-up starts when the step before it has ended on all of them.
+TEST(FollowUpTest, OnTwoRanks) {
+  RunnerOptions options = FollowedOptions();
+  options.tp = 2;
+  FollowUpSteps steps(options, FollowUpContexts(true), kTokens);
+  EXPECT_EQ(steps.Run(/*two=*/true), Expected(true));
+  EXPECT_TRUE(steps.status().ok()) << steps.status();
+}
+
+// The device has all of a follow-up when the step before it is reported; with rows that the host
+// samples it has nothing of it.
+TEST(FollowUpTest, ADeviceHasItBeforeTheStepBeforeHasEnded) {
+  for (const bool digests : {false, true}) {
+    const FollowUpSteps::Outputs expected = Expected(digests);
+    for (uint64_t seed = 0; seed < 12; ++seed) {
+      FollowUpSteps steps(LateFollowed({.seed = seed, .only_when_asked = seed % 3 != 0,
+                                .copies_last = seed % 2 == 0, .graphs = seed % 4 < 2}),
+                          FollowUpContexts(digests), kTokens);
+      int num_busy = 0;
+      const bool counts = seed % 3 != 0;  // Else it may have ended meanwhile.
+      steps.set_on_done([&] { num_busy += DeviceOf(steps).idle() ? 0 : 1; });
+      ASSERT_EQ(steps.Run(/*two=*/true), expected) << seed << ", digests " << digests;
+      if (!counts) continue;
+      // Of eight. A device that tells late what has ended may let one pass.
+      EXPECT_GE(num_busy, digests ? 0 : 6) << seed;
+      EXPECT_LE(num_busy, digests ? 0 : 8) << seed;
+    }
+  }
+}
+
+// Wherever one of its operators fails, and it is the first that does, it ends with that error, and
+// those behind it with the same; nothing is left behind.
+TEST(FollowUpTest, AnErrorEndsAStepAndItsFollowUps) {
+  const std::map<std::string, int> num_calls = {
+      {"Embedding", 9}, {"Gemm", 1000}, {"Sample", 9}, {"TakeTokens", 16}};
+  for (const auto& [op, calls] : num_calls) {
+    for (int skip = 0; skip < 60; skip += 7) {
+      FollowUpSteps steps(LateFollowed({.seed = 3, .graphs = false}), FollowUpContexts(false), kTokens);
+      DeviceOf(steps).FailNext(op, skip);
+      steps.Run(/*two=*/true);
+      EXPECT_TRUE(DeviceOf(steps).idle()) << op << " " << skip;
+      EXPECT_EQ(steps.status().ok(), skip >= calls) << op << " " << skip;
+    }
+  }
+}
+
+TEST(FollowUpTest, ItFailsWithTheStepBeforeIt) {
+  for (const int tp : {1, 2}) {
+    RunnerOptions options = FollowedOptions();
+    options.tp = tp;
+    RecordingSink sink;
+    auto runner = LoadedRunner::Create(options, &sink);
+    ASSERT_TRUE(runner.ok()) << runner.status();
+    (*runner)->Stop();
+    const auto context = FollowUpContexts(false)[0];
+    const auto plan = [&](uint64_t step, std::vector<int32_t> tokens, int32_t past, int follows) {
+      auto made = std::make_shared<StepPlan>();
+      made->step = step;
+      made->rows = {{.tokens = std::move(tokens), .context_len = past, .block_table = {0},
+                     .sample = true, .sampling = context, .follows = follows}};
+      return made;
+    };
+    (*runner)->Start(plan(1, context->prompt, 0, -1));
+    // It may have ended by now, or not.
+    (*runner)->Start(plan(2, {0}, static_cast<int32_t>(context->prompt.size()), 0));
+    for (const uint64_t step : {1, 2}) {
+      const StepDone done = sink.WaitForStep();
+      EXPECT_EQ(done.step, step);
+      EXPECT_EQ(done.status.code(), absl::StatusCode::kCancelled);
+    }
+  }
+}
+
+TEST(FollowUpTest, TokensGoToTheRowsThatFollow) {
+  StepPlan plan;
+  plan.rows = {{.sequence = {1, 2}, .tokens = {0}, .emitted = {4}, .num_emitted = 2, .follows = 2},
+               {.sequence = {1, 1}, .tokens = {0}, .num_emitted = 2, .follows = 0},
+               {.sequence = {1, 3}, .tokens = {0}, .num_emitted = 1, .follows = 1}};
+  const auto known = WithTokens(plan, {.status = {}, .tokens = {7, -1, 9}});
+  EXPECT_EQ(known->rows[0].tokens, std::vector<int32_t>{9});
+  EXPECT_EQ(known->rows[0].emitted, (std::vector<int32_t>{4, 9}));
+  EXPECT_EQ(known->rows[1].tokens, std::vector<int32_t>{7});
+  EXPECT_TRUE(known->rows[1].emitted.empty());  // No penalty asks for them.
+  EXPECT_EQ(known->rows[2].tokens, std::vector<int32_t>{0});  // Its row failed: nobody reads it.
+  for (const StepRow& row : known->rows) EXPECT_EQ(row.follows, -1);
+}
+
+}  // namespace
+}  // namespace baton
