@@ -42,6 +42,18 @@ TEST(CheckSampleShapesTest, RowsOfLogitsAreCheckedWithoutTheirMemory) {
   ExpectLogitRowsChecked<ScoreArgs>();
 }
 
+TEST(CheckSampleShapesTest, TokensToTakeAreCheckedWithoutTheirMemory) {
+  const TakeTokensArgs args{.results = Nowhere<SampleResult>(),
+                            .taken = Nowhere<TakenToken>(),
+                            .count = 2,
+                            .tokens = Nowhere<int32_t>()};
+  ExpectRefused(args, [](auto& a) { a.count = -1; }, "count = -1: must be at least 0");
+  ExpectRefused(args, [](auto& a) { a.results = nullptr; }, "results = null");
+  ExpectRefused(args, [](auto& a) { a.taken = nullptr; }, "taken = null");
+  ExpectRefused(args, [](auto& a) { a.tokens = nullptr; }, "tokens = null");
+  ExpectAllowed(TakeTokensArgs{});
+}
+
 TEST(CheckSampleShapesTest, ScratchOfADeviceIsWholeOrThereIsNone) {
   auto args = LogitRows<SampleArgs>();
   args.adjusted = Nowhere<float>();

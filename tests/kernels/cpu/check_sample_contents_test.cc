@@ -104,5 +104,17 @@ TEST_F(CheckSampleContentsTest, RowsToScoreAreCheckedLikewise) {
   }
 }
 
+TEST_F(CheckSampleContentsTest, PlacesOfTokensToTakeAreNotNegative) {
+  const SampleResult result;
+  TakenToken taken;
+  int32_t token = 0;
+  const TakeTokensArgs args{.results = &result, .taken = &taken, .count = 1, .tokens = &token};
+  EXPECT_EQ(CheckArgs(args), absl::OkStatus());
+  for (const TakenToken& bad : {TakenToken{.row = -1}, TakenToken{.to = -1}}) {
+    taken = bad;
+    EXPECT_EQ(CheckArgs(args).code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
 }  // namespace
 }  // namespace baton

@@ -13,6 +13,7 @@
 #endif
 #include "tests/kernels/cuda/random_model.h"
 #include "tests/unit/common/model/decode_steps.h"
+#include "tests/unit/common/model/follow_up_steps.h"
 #include "tests/unit/common/model/results_harness.h"
 #include "tests/unit/common/model/runner_harness.h"
 #include "tests/unit/common/model/shaped_model.h"
@@ -67,6 +68,31 @@ TEST(CudaRunnerTest, GraphsGiveTheBitsOfNoGraphAndWriteNothingElse) {
     EXPECT_EQ(on.Run(lengths), off.Run(lengths)) << lengths[0] << " " << lengths.size();
   }
   EXPECT_EQ(on.Pool(), off.Pool());
+}
+
+// The device takes the tokens of the step before it; of rows that only the host can sample the step
+// begins when they are there.
+TEST(CudaRunnerTest, AFollowUpGivesTheBitsOfAStepThatKnowsItsTokens) {
+  RunnerOptions options = Options();
+  options.num_blocks = 96;
+  options.max_step_tokens = 256;
+  options.max_step_rows = 8;
+  const std::vector<int32_t> num_tokens = {3, 2, 3, 3, 1, 3};
+  for (const bool digests : {false, true}) {
+    options.graphs = true;
+    FollowUpSteps steps(options, FollowUpContexts(digests), num_tokens);
+    const FollowUpSteps::Outputs expected = steps.Run(/*two=*/false);
+    EXPECT_EQ(steps.Run(/*two=*/true), expected);
+    EXPECT_TRUE(steps.status().ok()) << steps.status();
+    options.graphs = false;
+    if (!digests) {
+      FollowUpSteps without(options, FollowUpContexts(digests), num_tokens);
+      EXPECT_EQ(without.Run(/*two=*/true), expected);
+    }
+    const ModelMemory& memory = steps.runner().memory();
+    EXPECT_EQ(memory.weights + memory.kv_cache + memory.workspace,
+              steps.runner().device().Memory()->taken);
+  }
 }
 
 // Which experts a step's tokens go to changes no launch of its graph, nor any bit of other rows.

@@ -2,6 +2,9 @@
 SAMPLE = "cuda_sample_test"
 
 MUTATIONS = [
+    ("sample.cu", SAMPLE, "*Taken*", "a token that was not chosen is taken", "max(0, args.results[taken.row].token)", "args.results[taken.row].token"),
+    ("sample.cu", SAMPLE, "*Taken*", "tokens in the order of their rows", "args.tokens[taken.to] =", "args.tokens[index] ="),
+    ("sample.cu", SAMPLE, "*Taken*", "no token behind the first block of threads", "int64_t{blockIdx.x} * kTakeThreads + threadIdx.x", "int64_t{threadIdx.x}"),
     ("sample.cu", SAMPLE, "*", "of equals the higher id",
      "<< 32 | ~static_cast<uint32_t>(id)", "<< 32 | static_cast<uint32_t>(id)"),
     ("sample.cu", SAMPLE, "*", "zeros differ by their sign", "x == 0 ? 0 : ToBits(x)", "ToBits(x)"),

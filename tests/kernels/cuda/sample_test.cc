@@ -326,6 +326,32 @@ TEST_F(SampleTest, RefusesVocabulariesWhoseSumsCouldOverflow) {
   EXPECT_EQ(Score({.vocab_size = 5}, nullptr), cudaSuccess);
 }
 
+// Into a place of its own each; what was not chosen is token 0, and the rest stays as it is.
+TEST_F(SampleTest, TokensAreTakenToTheirPlaces) {
+  for (const int32_t count : {1, 127, 128, 300}) {
+    std::vector<SampleResult> results(static_cast<size_t>(count) + 5);
+    for (size_t i = 0; i < results.size(); ++i) {
+      results[i].token = i % 7 == 3 ? -1 : static_cast<int32_t>(i) * 11;
+    }
+    std::vector<TakenToken> taken;
+    std::vector<int32_t> expected(static_cast<size_t>(count) * 2, -5);
+    for (int32_t i = 0; i < count; ++i) {
+      taken.push_back({.row = (i * 5 + 2) % (count + 5), .to = 2 * ((i + 3) % count)});
+      expected[taken.back().to] = std::max(0, results[taken.back().row].token);
+    }
+    const DeviceArray<SampleResult> device_results(results);
+    const DeviceArray<TakenToken> device_taken(taken);
+    const DeviceArray<int32_t> tokens(std::vector<int32_t>(expected.size(), -5));
+    ASSERT_EQ(TakeTokens({.results = device_results.data(),
+                          .taken = device_taken.data(),
+                          .count = count,
+                          .tokens = tokens.data()},
+                         nullptr),
+              cudaSuccess);
+    EXPECT_EQ(tokens.Read(), expected) << count;
+  }
+}
+
 struct ScoreProblem {
   std::vector<float> logits;
   int32_t token = 0;
