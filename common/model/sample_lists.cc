@@ -67,7 +67,7 @@ int64_t ListBytes(const StepRow& row, const std::vector<int32_t>& eos_token_ids)
     tokens += std::ssize(eos_token_ids) + std::ssize(params.stop_token_ids);
   }
   if (PenalizesPrompt(params)) tokens += std::ssize(row.sampling->prompt);
-  if (PenalizesEmitted(params)) tokens += std::ssize(row.emitted) + 1;
+  if (PenalizesEmitted(params)) tokens += std::ssize(row.emitted) + (row.follows < 0 ? 0 : 1);
   return std::ssize(params.logit_bias) * int64_t{sizeof(LogitBias)} +
          tokens * int64_t{sizeof(int32_t)};
 }
