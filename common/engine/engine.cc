@@ -8,10 +8,6 @@
 namespace baton {
 namespace {
 
-bool SamplerNeedsHistory(const SamplingParams& p) {
-  return p.repetition_penalty != 1 || p.frequency_penalty != 0 || p.presence_penalty != 0;
-}
-
 int32_t CountTokens(const StepPlan& plan) {
   size_t num_tokens = 0;
   for (const StepRow& row : plan.rows) num_tokens += row.tokens.size();
@@ -263,34 +259,10 @@ StepRow Engine::MakeRow(const Sequence& sequence, int32_t num_tokens) const {
   row.sample = covered == sequence.num_tokens() && !sequence.score_only;
   row.sampling = sequence.sampling;
   row.num_emitted = sequence.num_emitted();
-  if (row.sample && SamplerNeedsHistory(sequence.sampling->params)) {
+  if (row.sample && NeedsHistory(sequence.sampling->params)) {
     row.emitted.assign(sequence.tokens.begin() + sequence.prompt_length, sequence.tokens.end());
   }
   return row;
-}
-
-// Of what the step in flight samples the row knows nothing but where it is.
-StepRow Engine::MakeFollowing(const Sequence& sequence, int32_t row) const {
-  StepRow next;
-  next.sequence = sequence.id;
-  next.tokens = {0};
-  next.follows = row;
-  next.context_len = sequence.num_tokens();
-  const int32_t entries = allocator_.BlocksFor(next.context_len + 1);
-  next.block_table = sequence.blocks.Flat(entries);
-  // What goes back when the step in flight has ended: no query of this row sees it.
-  for (int32_t g = 0; g < allocator_.num_groups(); ++g) {
-    const int32_t passed =
-        TokensLeftOut(allocator_.windows()[g], next.context_len) / allocator_.block_size();
-    std::fill_n(next.block_table.begin() + g * entries, std::min(passed, entries), -1);
-  }
-  next.sample = true;
-  next.sampling = sequence.sampling;
-  next.num_emitted = sequence.num_emitted() + 1;
-  if (SamplerNeedsHistory(sequence.sampling->params)) {
-    next.emitted.assign(sequence.tokens.begin() + sequence.prompt_length, sequence.tokens.end());
-  }
-  return next;
 }
 
 void Engine::StartStep(Time now) {
@@ -300,63 +272,11 @@ void Engine::StartStep(Time now) {
   StartFollowUp();
 }
 
-// Nobody is passed over, nothing is moved, and each row's next token will be there.
-bool Engine::MayFollow(const InFlight& first) const {
-  const StepPlan& plan = *first.plan;
-  return preempted_.empty() && running_.size() + removed_.size() == first.calls.size() &&
-         plan.swap_in.empty() && plan.swap_out.empty() &&
-         std::ranges::all_of(plan.rows, [](const StepRow& row) { return row.sample; });
-}
-
-// Whatever the token is.
-bool Engine::EndsWithNext(const Sequence& sequence) const {
-  return sequence.prefill_only ||
-         sequence.num_emitted() + 1 >= sequence.sampling->params.max_tokens;
-}
-
-void Engine::StartFollowUp() {
-  const InFlight& first = in_flight_.front();
-  if (!MayFollow(first)) return;
-  struct Next {
-    Sequence* sequence;
-    int32_t row;
-    int32_t missing;
-  };
-  std::vector<Next> rows;
-  int32_t needed = 0;
-  for (size_t i = 0; i < first.calls.size(); ++i) {
-    const auto key = keys_.find(first.calls[i]);
-    if (key == keys_.end()) continue;
-    Sequence& sequence = *running_.at(key->second);
-    if (EndsWithNext(sequence)) continue;
-    const int32_t entries = allocator_.BlocksFor(sequence.num_tokens() + 1);
-    const int32_t missing = std::max(0, entries - sequence.blocks.size());
-    needed += allocator_.BlocksToGrow(sequence.blocks, missing);
-    rows.push_back({&sequence, static_cast<int32_t>(i), missing});
-  }
-  if (rows.empty() || needed > allocator_.num_available()) return;
-  auto plan = std::make_shared<StepPlan>();
-  InFlight step;
-  for (const Next& next : rows) {
-    BATON_CHECK(next.missing == 0 || allocator_.Grow(next.sequence->blocks, next.missing));
-    plan->rows.push_back(MakeFollowing(*next.sequence, next.row));
-    step.calls.push_back(next.sequence->call);
-  }
-  Launch(std::move(plan), std::move(step));
-}
-
 void Engine::Launch(std::shared_ptr<StepPlan> plan, InFlight step) {
   plan->step = next_step_++;
   step.plan = std::move(plan);
   in_flight_.push_back(std::move(step));
   runner_.Start(in_flight_.back().plan);
-}
-
-// The step in front runs from now on.
-void Engine::PredictFollowUp(Time now) {
-  in_flight_.front().began = now;
-  const bool wanted = options_.steps_in_flight > 1;
-  follow_up_due_ = wanted ? std::max(now, now + last_step_ - options_.follow_up_lead) : kNever;
 }
 
 void Engine::StartFirst(Time now) {

@@ -166,7 +166,7 @@ class Engine {
   absl::flat_hash_map<CallId, AgeKey> keys_;
   std::deque<InFlight> in_flight_;  // Oldest first; the second is the follow-up of the first.
   absl::flat_hash_map<CallId, std::unique_ptr<Sequence>> removed_;  // Of steps in flight.
-  Duration last_step_{};  // How long it took.
+  Duration last_step_{};                                            // How long it took.
   Time follow_up_due_ = kNever;
   uint64_t next_step_ = 1;
   AgeKey last_decoded_;  // Decode rows rotate when they exceed the budget.

@@ -4,6 +4,11 @@
 
 namespace baton {
 
+bool NeedsHistory(const SamplingParams& params) {
+  return params.repetition_penalty != 1 || params.frequency_penalty != 0 ||
+         params.presence_penalty != 0;
+}
+
 FinishReason FinishAfter(const SamplingParams& params, const std::vector<int32_t>& eos_token_ids,
                          int32_t token, int32_t num_emitted) {
   const bool is_eos = std::ranges::count(eos_token_ids, token) > 0;

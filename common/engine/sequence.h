@@ -59,6 +59,9 @@ inline AgeKey AgeOf(const Sequence& sequence) {
   return {sequence.arrival, sequence.id, sequence.call};
 }
 
+// Whether its sampler looks at what was emitted.
+bool NeedsHistory(const SamplingParams& params);
+
 // Why a sequence ends with `token` as its `num_emitted`-th token, or kNone. Prefill and decode
 // workers use the same rule, so both know of a first token that is also the last.
 FinishReason FinishAfter(const SamplingParams& params, const std::vector<int32_t>& eos_token_ids,

@@ -36,8 +36,7 @@ template <typename Entry, typename Mail, typename Counters>
 class WorkerNode : public Node<Mail> {
  public:
   Time NextDeadline() const override {
-    return std::min(
-        {calls_.NextDeadline(), progress_.next_look(), engine_.follow_up_due()});
+    return std::min({calls_.NextDeadline(), progress_.next_look(), engine_.follow_up_due()});
   }
   virtual WorkerStatus Status() const {
     return calls_.Status(incarnation_, progress_, draining_);

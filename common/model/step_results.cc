@@ -206,10 +206,8 @@ bool StepResults::CanBeFollowed() const {
 absl::Status StepResults::TakeTokens(const StepResults& before, int32_t* tokens) {
   // Each row of that step has one sample.
   const SampleResult* const results = before.on_device_.sample.results;
-  RETURN_IF_ERROR(device_.ops().TakeTokens({.results = results,
-                                            .taken = taken_tokens_,
-                                            .count = std::ssize(taken_),
-                                            .tokens = tokens}));
+  RETURN_IF_ERROR(device_.ops().TakeTokens(
+      {.results = results, .taken = taken_tokens_, .count = std::ssize(taken_), .tokens = tokens}));
   return device_.ops().TakeTokens({.results = results,
                                    .taken = taken_history_,
                                    .count = std::ssize(on_device_.lists.taken),

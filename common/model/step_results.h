@@ -118,7 +118,7 @@ class StepResults {
   std::vector<TakenToken> taken_;  // Of rows that follow: what goes to each row's token.
   int64_t list_bytes_ = 0;
   CopyPiece upload_{};
-  const TakenToken* taken_tokens_ = nullptr;   // In the device's memory.
+  const TakenToken* taken_tokens_ = nullptr;  // In the device's memory.
   const TakenToken* taken_history_ = nullptr;
   // Of the slice.
   int32_t first_ = 0, end_ = 0;

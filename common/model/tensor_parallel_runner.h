@@ -15,8 +15,9 @@ namespace baton {
 
 // What several ranks of one process compute together, as one runner: each gets every plan. A layer
 // is reported when all ranks have written it, a step when none of them touches its blocks any more.
-// What fails on all ranks alike, or where rank 0 reads the logits, fails its step. A follow-up starts
-// when the step before it has ended on all of them. A rank that fails alone amid it, or does not come, ends them all as a lost device ends a runner.
+// What fails on all ranks alike, or where rank 0 reads the logits, fails its step. A follow-up
+// starts when the step before it has ended on all of them. A rank that fails alone amid it, or does
+// not come, ends them all as a lost device ends a runner.
 class TensorParallelRunner : public StoppableRunner {
  public:
   // Of a rank each, rank 0's first; their sinks and LostFns are set here.
@@ -49,7 +50,8 @@ class TensorParallelRunner : public StoppableRunner {
   void OnLayerDone(size_t rank, const LayerDone& done);
   void OnRowsDone(const RowsDone& done);
   void OnStepDone(size_t rank, StepDone done);
-  // To all ranks, none of which is in a step; a follow-up of a step that failed is reported at once.
+  // To all ranks, none of which is in a step; a follow-up of a step that failed is reported at
+  // once.
   void Begin(std::shared_ptr<const StepPlan> plan);
   // Then its follow-up begins, if it has come.
   void Report(StepDone done);

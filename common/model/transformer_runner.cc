@@ -166,12 +166,12 @@ absl::Status TransformerRunner::Enqueue(Pass& pass) {
 
 absl::Status TransformerRunner::EnqueuePass(Pass& pass, int32_t graph_size) {
   if (graph_size == 0) {
-    return parts_.transformer->Forward(
-        metadata_, *parts_.cache, [this, &pass](int32_t layer) -> absl::Status {
-          if (parts_.group != nullptr) BATON_FAIL_POINT("rank.layer");
-          RETURN_IF_ERROR(ReportLayers(pass, layer, layer + 1));
-          return SendReports();
-        });
+    const auto layer_done = [this, &pass](int32_t layer) -> absl::Status {
+      if (parts_.group != nullptr) BATON_FAIL_POINT("rank.layer");
+      RETURN_IF_ERROR(ReportLayers(pass, layer, layer + 1));
+      return SendReports();
+    };
+    return parts_.transformer->Forward(metadata_, *parts_.cache, layer_done);
   }
   RETURN_IF_ERROR(parts_.transformer->Replay(graphs_.Of(graph_size), graph_size));
   // Of a graph's layers nobody knows before all of it has ended.

@@ -37,7 +37,8 @@ struct RunnerParts {
   ModelInfo info;
   StepMetadata metadata;
   std::unique_ptr<StepResults> results;  // Rank 0's.
-  // Another's, so that a follow-up is enqueued while the step before it runs. Null: as it has ended.
+  // Another's, so that a follow-up is enqueued while the step before it runs. Null: as it has
+  // ended.
   std::unique_ptr<StepResults> follow_up_results;
   Communicator* group = nullptr;         // Of several ranks only.
   std::vector<StepGraphs::Shape> graph_shapes;  // Empty: none.

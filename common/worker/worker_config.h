@@ -54,7 +54,7 @@ struct WorkerConfig {
   int max_batch_sequences = 64;    // Most sequences of one step.
   int step_budget_ms = 250;        // A step is cut to this predicted time; lower it only for
                                    // smoother streams at the cost of throughput.
-  int steps_in_flight = 1;         // Decode workers: 2 = a step starts before the one before it ends.
+  int steps_in_flight = 1;  // Decode workers: 2 = a step starts before the one before it ends.
   int max_queued_requests = 1024;  // Not yet looked at; more are refused at once.
 
   int drain_timeout_s = 30;  // After SIGTERM, for what runs.

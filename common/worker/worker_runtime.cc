@@ -191,23 +191,25 @@ absl::Status WorkerRuntime::Load() {
   const bool swaps = config_.preemption == "swap" || (config_.preemption == "auto" && is_mixed);
   std::vector<Device*> devices;
   for (const Processors& rank : processors_) devices.push_back(rank.device.get());
-  absl::StatusOr<LoadedModel> loaded = LoadModel(
-      {.model_dir = config_.model,
-       .max_model_len = max_model_len,
-       .compute_dtype = compute_dtype,
-       .kv_dtype = kv_dtype,
-       .block_size = config_.block_size,
-       .num_blocks = num_blocks,
-       .memory_fraction = is_cpu ? 0 : config_.gpu_memory_fraction,
-       .swap_blocks = !swaps ? 0 : config_.swap_blocks > 0 ? config_.swap_blocks : -1,
-       .load_threads = threads,
-       .compute_nice = config_.compute_nice,
-       // A prompt gets a token of each step, whatever the decodes have taken.
-       .max_step_tokens = config_.chunk_tokens + 1,
-       .max_step_rows = config_.max_batch_sequences,
-       .graphs = config_.gpu_graphs == "on",
-       .follow_ups = config_.steps_in_flight > 1},
-      devices, *processors_[0].host, &mailing_runner_, EndWithDevice);
+  absl::StatusOr<LoadedModel> loaded =
+      LoadModel({.model_dir = config_.model,
+                 .max_model_len = max_model_len,
+                 .compute_dtype = compute_dtype,
+                 .kv_dtype = kv_dtype,
+                 .block_size = config_.block_size,
+                 .num_blocks = num_blocks,
+                 .memory_fraction = is_cpu ? 0 : config_.gpu_memory_fraction,
+                 .swap_blocks = !swaps                    ? 0
+                                : config_.swap_blocks > 0 ? config_.swap_blocks
+                                                          : -1,
+                 .load_threads = threads,
+                 .compute_nice = config_.compute_nice,
+                 // A prompt gets a token of each step, whatever the decodes have taken.
+                 .max_step_tokens = config_.chunk_tokens + 1,
+                 .max_step_rows = config_.max_batch_sequences,
+                 .graphs = config_.gpu_graphs == "on",
+                 .follow_ups = config_.steps_in_flight > 1},
+                devices, *processors_[0].host, &mailing_runner_, EndWithDevice);
   if (!is_cpu && absl::IsUnavailable(loaded.status())) {
     EndWithDeviceAtStart(role_, config_.device, loaded.status());
   }

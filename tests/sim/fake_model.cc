@@ -88,9 +88,8 @@ void FakeRunner::Begin(std::shared_ptr<const StepPlan> plan) {
   if (IsFollowUp(*plan)) {
     if (!before_.status.ok()) {
       in_flight_ = plan;
-      host_.After(world_.Micros(1, 50), [this] {
-        End({.step = in_flight_->step, .status = before_.status});
-      });
+      host_.After(world_.Micros(1, 50),
+                  [this] { End({.step = in_flight_->step, .status = before_.status}); });
       return;
     }
     plan = WithTokens(*plan, before_);

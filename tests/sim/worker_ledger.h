@@ -29,8 +29,9 @@ namespace baton::sim {
 // - a reservation leaves a free block for each that runs, and is refused only for want of blocks.
 // At a prefill worker: calls are admitted strictly by age, as soon as the oldest fits.
 // In a step of either: prefills by age, each with all its tokens before the next; at least one row
-// for them; decodes in turn. A follow-up passes nobody over that was there when it started. A prompt leaves its last token only to finish with others for the same
-// decode worker, and not for more than kMostWaited times its own tokens.
+// for them; decodes in turn. A follow-up passes nobody over that was there when it started. A
+// prompt leaves its last token only to finish with others for the same decode worker, and not for
+// more than kMostWaited times its own tokens.
 //
 // Cost: what a call has computed is computed again only after a preemption that found no room in
 // host memory or a move that failed, and not where its blocks are still cached.

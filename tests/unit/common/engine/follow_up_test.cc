@@ -233,8 +233,7 @@ TEST_F(FollowUpTest, WhatTheWindowPassesMeanwhileIsNotInIt) {
     for (const StepPlan* plan : {first, next}) {
       const StepRow& row = plan->rows[0];
       for (size_t entry = 0; entry < row.block_table.size(); ++entry) {
-        const bool is_seen =
-            static_cast<int32_t>(entry + 1) * kBlockSize > row.context_len - 8 + 1;
+        const bool is_seen = static_cast<int32_t>(entry + 1) * kBlockSize > row.context_len - 8 + 1;
         EXPECT_EQ(row.block_table[entry] >= 0, is_seen) << entry << " at " << row.context_len;
       }
     }

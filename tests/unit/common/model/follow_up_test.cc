@@ -61,8 +61,10 @@ TEST(FollowUpTest, ADeviceHasItBeforeTheStepBeforeHasEnded) {
   for (const bool digests : {false, true}) {
     const FollowUpSteps::Outputs expected = Expected(digests);
     for (uint64_t seed = 0; seed < 12; ++seed) {
-      FollowUpSteps steps(LateFollowed({.seed = seed, .only_when_asked = seed % 3 != 0,
-                                .copies_last = seed % 2 == 0, .graphs = seed % 4 < 2}),
+      FollowUpSteps steps(LateFollowed({.seed = seed,
+                                        .only_when_asked = seed % 3 != 0,
+                                        .copies_last = seed % 2 == 0,
+                                        .graphs = seed % 4 < 2}),
                           FollowUpContexts(digests), kTokens);
       int num_busy = 0;
       const bool counts = seed % 3 != 0;  // Else it may have ended meanwhile.
@@ -83,7 +85,8 @@ TEST(FollowUpTest, AnErrorEndsAStepAndItsFollowUps) {
       {"Embedding", 9}, {"Gemm", 1000}, {"Sample", 9}, {"TakeTokens", 16}};
   for (const auto& [op, calls] : num_calls) {
     for (int skip = 0; skip < 60; skip += 7) {
-      FollowUpSteps steps(LateFollowed({.seed = 3, .graphs = false}), FollowUpContexts(false), kTokens);
+      FollowUpSteps steps(LateFollowed({.seed = 3, .graphs = false}), FollowUpContexts(false),
+                          kTokens);
       DeviceOf(steps).FailNext(op, skip);
       steps.Run(/*two=*/true);
       EXPECT_TRUE(DeviceOf(steps).idle()) << op << " " << skip;
@@ -104,8 +107,12 @@ TEST(FollowUpTest, ItFailsWithTheStepBeforeIt) {
     const auto plan = [&](uint64_t step, std::vector<int32_t> tokens, int32_t past, int follows) {
       auto made = std::make_shared<StepPlan>();
       made->step = step;
-      made->rows = {{.tokens = std::move(tokens), .context_len = past, .block_table = {0},
-                     .sample = true, .sampling = context, .follows = follows}};
+      made->rows = {{.tokens = std::move(tokens),
+                     .context_len = past,
+                     .block_table = {0},
+                     .sample = true,
+                     .sampling = context,
+                     .follows = follows}};
       return made;
     };
     (*runner)->Start(plan(1, context->prompt, 0, -1));
@@ -117,20 +124,6 @@ TEST(FollowUpTest, ItFailsWithTheStepBeforeIt) {
       EXPECT_EQ(done.status.code(), absl::StatusCode::kCancelled);
     }
   }
-}
-
-TEST(FollowUpTest, TokensGoToTheRowsThatFollow) {
-  StepPlan plan;
-  plan.rows = {{.sequence = {1, 2}, .tokens = {0}, .emitted = {4}, .num_emitted = 2, .follows = 2},
-               {.sequence = {1, 1}, .tokens = {0}, .num_emitted = 2, .follows = 0},
-               {.sequence = {1, 3}, .tokens = {0}, .num_emitted = 1, .follows = 1}};
-  const auto known = WithTokens(plan, {.status = {}, .tokens = {7, -1, 9}});
-  EXPECT_EQ(known->rows[0].tokens, std::vector<int32_t>{9});
-  EXPECT_EQ(known->rows[0].emitted, (std::vector<int32_t>{4, 9}));
-  EXPECT_EQ(known->rows[1].tokens, std::vector<int32_t>{7});
-  EXPECT_TRUE(known->rows[1].emitted.empty());  // No penalty asks for them.
-  EXPECT_EQ(known->rows[2].tokens, std::vector<int32_t>{0});  // Its row failed: nobody reads it.
-  for (const StepRow& row : known->rows) EXPECT_EQ(row.follows, -1);
 }
 
 }  // namespace

@@ -1,0 +1,86 @@
+// Of Engine: a second step behind the one that runs.
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "common/engine/engine.h"
+
+namespace baton {
+
+// The step in front runs from now on.
+void Engine::PredictFollowUp(Time now) {
+  in_flight_.front().began = now;
+  const bool wanted = options_.steps_in_flight > 1;
+  follow_up_due_ = wanted ? std::max(now, now + last_step_ - options_.follow_up_lead) : kNever;
+}
+
+// Nobody is passed over, nothing is moved, and each row's next token will be there.
+bool Engine::MayFollow(const InFlight& first) const {
+  const StepPlan& plan = *first.plan;
+  return preempted_.empty() && running_.size() + removed_.size() == first.calls.size() &&
+         plan.swap_in.empty() && plan.swap_out.empty() &&
+         std::ranges::all_of(plan.rows, [](const StepRow& row) { return row.sample; });
+}
+
+// Whatever the token is.
+bool Engine::EndsWithNext(const Sequence& sequence) const {
+  return sequence.prefill_only ||
+         sequence.num_emitted() + 1 >= sequence.sampling->params.max_tokens;
+}
+
+void Engine::StartFollowUp() {
+  const InFlight& first = in_flight_.front();
+  if (!MayFollow(first)) return;
+  struct Next {
+    Sequence* sequence;
+    int32_t row;
+    int32_t missing;
+  };
+  std::vector<Next> rows;
+  int32_t needed = 0;
+  for (size_t i = 0; i < first.calls.size(); ++i) {
+    const auto key = keys_.find(first.calls[i]);
+    if (key == keys_.end()) continue;
+    Sequence& sequence = *running_.at(key->second);
+    if (EndsWithNext(sequence)) continue;
+    const int32_t entries = allocator_.BlocksFor(sequence.num_tokens() + 1);
+    const int32_t missing = std::max(0, entries - sequence.blocks.size());
+    needed += allocator_.BlocksToGrow(sequence.blocks, missing);
+    rows.push_back({&sequence, static_cast<int32_t>(i), missing});
+  }
+  if (rows.empty() || needed > allocator_.num_available()) return;
+  auto plan = std::make_shared<StepPlan>();
+  InFlight step;
+  for (const Next& next : rows) {
+    BATON_CHECK(next.missing == 0 || allocator_.Grow(next.sequence->blocks, next.missing));
+    plan->rows.push_back(MakeFollowing(*next.sequence, next.row));
+    step.calls.push_back(next.sequence->call);
+  }
+  Launch(std::move(plan), std::move(step));
+}
+
+// Of what the step in flight samples the row knows nothing but where it is.
+StepRow Engine::MakeFollowing(const Sequence& sequence, int32_t row) const {
+  StepRow next;
+  next.sequence = sequence.id;
+  next.tokens = {0};
+  next.follows = row;
+  next.context_len = sequence.num_tokens();
+  const int32_t entries = allocator_.BlocksFor(next.context_len + 1);
+  next.block_table = sequence.blocks.Flat(entries);
+  // What goes back when the step in flight has ended: no query of this row sees it.
+  for (int32_t g = 0; g < allocator_.num_groups(); ++g) {
+    const int32_t passed =
+        TokensLeftOut(allocator_.windows()[g], next.context_len) / allocator_.block_size();
+    std::fill_n(next.block_table.begin() + g * entries, std::min(passed, entries), -1);
+  }
+  next.sample = true;
+  next.sampling = sequence.sampling;
+  next.num_emitted = sequence.num_emitted() + 1;
+  if (NeedsHistory(sequence.sampling->params)) {
+    next.emitted.assign(sequence.tokens.begin() + sequence.prompt_length, sequence.tokens.end());
+  }
+  return next;
+}
+
+}  // namespace baton
