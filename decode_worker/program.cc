@@ -1,6 +1,9 @@
 #include "decode_worker/program.h"
 
+#include <CLI/CLI.hpp>
+
 #include "common/base/status.h"
+#include "common/process/command_line.h"
 #include "common/process/identity.h"
 
 namespace baton {

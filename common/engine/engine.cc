@@ -6,15 +6,6 @@
 #include "common/base/check.h"
 
 namespace baton {
-namespace {
-
-int32_t CountTokens(const StepPlan& plan) {
-  size_t num_tokens = 0;
-  for (const StepRow& row : plan.rows) num_tokens += row.tokens.size();
-  return static_cast<int32_t>(num_tokens);
-}
-
-}  // namespace
 
 Engine::Engine(const EngineOptions& options, const ModelInfo& model, BlockAllocator& allocator,
                ModelRunner& runner)
@@ -330,7 +321,8 @@ void Engine::LetGo(SequencesByAge::iterator it, SequenceProgress* progress) {
   const CallId call = it->second->call;
   keys_.erase(call);
   if (IsInFlight(call)) {
-    allocator_.MarkDraining(it->second->blocks);
+    // The next turn of a conversation may be on its way.
+    allocator_.MarkDraining(it->second->blocks, /*stays_findable=*/true);
     BATON_CHECK(removed_.emplace(call, std::move(it->second)).second);
   } else {
     progress->released = std::move(it->second);
@@ -424,12 +416,7 @@ std::vector<SequenceProgress> Engine::OnStepDone(StepDone done, Time now) {
     swap_->OnStepDone();
   }
   BATON_CHECK(!in_flight_.empty() || removed_.empty());
-  const int32_t num_tokens = CountTokens(plan);
-  last_step_ = now - step.began;
-  if (done.status.ok() && num_tokens > 0) {
-    budget_.Record(num_tokens, last_step_);
-    own_budget_.Record(step.own_tokens, last_step_);
-  }
+  Record(step, done.status.ok(), now - step.began);
   follow_up_due_ = kNever;
   if (!in_flight_.empty()) PredictFollowUp(now);
   return all;

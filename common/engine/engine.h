@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "common/base/check.h"
 #include "common/engine/finish_gate.h"
 #include "common/engine/sequence.h"
 #include "common/engine/step_budget.h"
@@ -53,8 +54,8 @@ struct SequenceProgress {
 // them. One thread (the node's).
 //
 // While a step runs a second one may start behind it, its follow-up: of each sequence the token
-// after the one that the first samples (StepRow::follows). Only when all that is here is a row of
-// the first that samples, so that nobody is passed over; it takes blocks that are free, and never
+// after the one that the first samples (StepRow::follows). Only when the first has one token of each
+// sequence that is here, so that nobody is passed over; it takes blocks that are free, and never
 // another's. A sequence that ends in the first is DRAINING until its row of the second, which is
 // wasted, has ended too.
 class Engine {
@@ -105,7 +106,10 @@ class Engine {
     return in_flight_.empty() ? nullptr : in_flight_.front().plan.get();
   }
   // The calls of its rows, in row order.
-  const std::vector<CallId>& step_calls() const { return in_flight_.front().calls; }
+  const std::vector<CallId>& step_calls() const {
+    BATON_CHECK(!in_flight_.empty());
+    return in_flight_.front().calls;
+  }
   size_t num_running() const { return running_.size(); }
   size_t num_preempted() const { return preempted_.size(); }
   int64_t num_preemptions() const { return num_preemptions_; }
@@ -129,6 +133,8 @@ class Engine {
     Time began{};               // To run.
   };
 
+  // All of it is rows of one token that sample: what a follow-up can follow.
+  static bool IsDecode(const StepPlan& plan);
   bool IsInFlight(CallId call) const;
   void StartFirst(Time now);
   void StartFollowUp();
@@ -136,6 +142,7 @@ class Engine {
   bool EndsWithNext(const Sequence& sequence) const;
   void Launch(std::shared_ptr<StepPlan> plan, InFlight step);
   void PredictFollowUp(Time now);
+  void Record(const InFlight& step, bool is_ok, Duration took);
   void ResumePreempted();
   bool EnsureBlocks(Sequence& sequence);
   bool ReclaimNow(const AgeKey& needy, bool alone);
@@ -166,7 +173,7 @@ class Engine {
   absl::flat_hash_map<CallId, AgeKey> keys_;
   std::deque<InFlight> in_flight_;  // Oldest first; the second is the follow-up of the first.
   absl::flat_hash_map<CallId, std::unique_ptr<Sequence>> removed_;  // Of steps in flight.
-  Duration last_step_{};                                            // How long it took.
+  Duration last_decode_{};  // How long a step of one token each took of late.
   Time follow_up_due_ = kNever;
   uint64_t next_step_ = 1;
   AgeKey last_decoded_;  // Decode rows rotate when they exceed the budget.

@@ -9,17 +9,33 @@ namespace baton {
 
 // The step in front runs from now on.
 void Engine::PredictFollowUp(Time now) {
-  in_flight_.front().began = now;
-  const bool wanted = options_.steps_in_flight > 1;
-  follow_up_due_ = wanted ? std::max(now, now + last_step_ - options_.follow_up_lead) : kNever;
+  InFlight& first = in_flight_.front();
+  first.began = now;
+  const bool wanted = options_.steps_in_flight > 1 && IsDecode(*first.plan);
+  follow_up_due_ = wanted ? std::max(now, now + last_decode_ - options_.follow_up_lead) : kNever;
 }
 
-// Nobody is passed over, nothing is moved, and each row's next token will be there.
+bool Engine::IsDecode(const StepPlan& plan) {
+  return plan.swap_in.empty() && plan.swap_out.empty() &&
+         std::ranges::all_of(plan.rows, [](const StepRow& row) {
+           return row.sample && row.tokens.size() == 1;
+         });
+}
+
+// Nobody is passed over.
 bool Engine::MayFollow(const InFlight& first) const {
-  const StepPlan& plan = *first.plan;
-  return preempted_.empty() && running_.size() + removed_.size() == first.calls.size() &&
-         plan.swap_in.empty() && plan.swap_out.empty() &&
-         std::ranges::all_of(plan.rows, [](const StepRow& row) { return row.sample; });
+  return preempted_.empty() && running_.size() + removed_.size() == first.calls.size();
+}
+
+// The time of a follow-up is that between two pieces of mail: the first may have come late, which
+// says nothing of the step.
+void Engine::Record(const InFlight& step, bool is_ok, Duration took) {
+  const StepPlan& plan = *step.plan;
+  const bool tells = !IsFollowUp(plan) || took >= last_decode_ / 2;
+  if (IsDecode(plan)) last_decode_ = std::max(took, last_decode_ / 2);
+  if (!is_ok || !tells || plan.rows.empty()) return;
+  budget_.Record(CountTokens(plan), took);
+  own_budget_.Record(step.own_tokens, took);
 }
 
 // Whatever the token is.

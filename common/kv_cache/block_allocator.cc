@@ -293,9 +293,9 @@ void BlockAllocator::Renew(BlockTable& table) {
   });
 }
 
-void BlockAllocator::MarkDraining(BlockTable& table) {
+void BlockAllocator::MarkDraining(BlockTable& table, bool stays_findable) {
   BATON_CHECK(!std::exchange(table.draining_, true));
-  table.ForEachHeld(0, [this](BlockId id) {
+  table.ForEachHeld(stays_findable ? table.num_sealed_ : 0, [this](BlockId id) {
     if (blocks_[id].holders == 1) SetState(id, State::kDraining);
   });
 }

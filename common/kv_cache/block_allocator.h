@@ -131,7 +131,8 @@ class BlockAllocator {
 
   // The table was given up while a transfer or a step may still touch it: its blocks that nobody
   // shares become DRAINING. Nothing is free until the table is released.
-  void MarkDraining(BlockTable& table);
+  // With `stays_findable` sealed ones stay READY: nothing that is in flight writes them.
+  void MarkDraining(BlockTable& table, bool stays_findable = false);
 
   // As BlockTable::Flat of all entries, with their epochs, for a transfer; -1 where it was passed.
   std::vector<BlockRef> Refs(const BlockTable& table) const;

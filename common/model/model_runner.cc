@@ -6,6 +6,12 @@
 
 namespace baton {
 
+int32_t CountTokens(const StepPlan& plan) {
+  size_t num_tokens = 0;
+  for (const StepRow& row : plan.rows) num_tokens += row.tokens.size();
+  return static_cast<int32_t>(num_tokens);
+}
+
 StepOutcome OutcomeOf(const StepDone& done) {
   StepOutcome outcome{.status = done.status, .tokens = {}};
   for (const RowResult& row : done.rows) {

@@ -99,6 +99,8 @@ class ModelRunner {
   virtual void Start(std::shared_ptr<const StepPlan> plan) = 0;
 };
 
+int32_t CountTokens(const StepPlan& plan);
+
 inline bool IsFollowUp(const StepPlan& plan) {
   return !plan.rows.empty() && plan.rows.front().follows >= 0;
 }

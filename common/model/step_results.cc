@@ -60,16 +60,24 @@ int64_t TopStride(const std::vector<Row>& rows) {
 
 absl::StatusOr<std::unique_ptr<StepResults>> StepResults::Create(Device& device, ModelOps& cpu,
                                                                  const ModelInfo& info,
-                                                                 const StepCapacity& capacity) {
+                                                                 const StepCapacity& capacity,
+                                                                 const StepResults* other) {
   std::unique_ptr<StepResults> made(new StepResults(device, cpu, info));
   if (device.info().unified) return made;
-  const absl::Status room = made->MakeRoom(capacity);
+  const int64_t rows = std::min<int64_t>(device.info().logit_rows, capacity.max_tokens);
+  const int64_t bytes = Units(rows * info.vocab_size * int64_t{sizeof(float)});
+  absl::Status room = made->MakeRoom(capacity);
+  if (room.ok() && other == nullptr) room = made->MakeScratch(bytes);
   if (absl::IsResourceExhausted(room)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         room.message(), ", where the tokens of ", device.info().logit_rows,
-        " rows at a time are chosen; lower --chunk-tokens below that, or take a larger GPU"));
+        " rows at a time are chosen; lower --chunk-tokens below that, or take a larger GPU",
+        other == nullptr ? "" : ", or --steps-in-flight 1"));
   }
   RETURN_IF_ERROR(room);
+  const SampleArgs& scratch = (other == nullptr ? *made : *other).on_device_.sample;
+  made->on_device_.sample.adjusted = scratch.adjusted;
+  made->on_device_.sample.counts = scratch.counts;
   return made;
 }
 
@@ -99,9 +107,6 @@ absl::Status StepResults::MakeRoom(const StepCapacity& capacity) {
                              2 * samples * int64_t{sizeof(TakenToken)} + kListBytes + 3 * kUnit;
   ASSIGN_OR_RETURN(memory_.lists, pinned(list_bytes));
   ASSIGN_OR_RETURN(memory_.uploaded, on_device(list_bytes));
-  ASSIGN_OR_RETURN(memory_.adjusted, on_device(Units(bytes)));
-  ASSIGN_OR_RETURN(memory_.counts,
-                   CopyToDevice(device_, std::vector<std::byte>(static_cast<size_t>(bytes))));
   ASSIGN_OR_RETURN(memory_.results,
                    pinned(samples * int64_t{sizeof(SampleResult)} +
                           scores * int64_t{sizeof(ScoreResult)} +
@@ -115,6 +120,13 @@ absl::Status StepResults::MakeRoom(const StepCapacity& capacity) {
   };
   on_device_.sample.top = take_top(samples);
   on_device_.score.top = take_top(scores);
+  return absl::OkStatus();
+}
+
+absl::Status StepResults::MakeScratch(int64_t bytes) {
+  ASSIGN_OR_RETURN(memory_.adjusted, device_.Allocate(bytes, MemoryKind::kDevice));
+  ASSIGN_OR_RETURN(memory_.counts,
+                   CopyToDevice(device_, std::vector<std::byte>(static_cast<size_t>(bytes))));
   on_device_.sample.adjusted = memory_.adjusted.floats(DType::kF32).f32();
   on_device_.sample.counts = memory_.counts.array<int32_t>();
   return absl::OkStatus();

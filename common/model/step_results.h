@@ -22,10 +22,12 @@ namespace baton {
 // operators of the CPU, where all rows go if the device is the CPU.
 class StepResults {
  public:
-  // Both outlive it. RESOURCE_EXHAUSTED when the memory cannot be had.
+  // Both outlive it. With `other`, of at least that capacity, it has no scratch memory of its own:
+  // the device works for one after the other. RESOURCE_EXHAUSTED when the memory cannot be had.
   static absl::StatusOr<std::unique_ptr<StepResults>> Create(Device& device, ModelOps& cpu,
                                                              const ModelInfo& info,
-                                                             const StepCapacity& capacity);
+                                                             const StepCapacity& capacity,
+                                                             const StepResults* other = nullptr);
 
   // The plan stays until Take. The upload before must have landed.
   void Build(const StepPlan& plan);
@@ -90,6 +92,7 @@ class StepResults {
 
   StepResults(Device& device, ModelOps& cpu, const ModelInfo& info);
   absl::Status MakeRoom(const StepCapacity& capacity);
+  absl::Status MakeScratch(int64_t bytes);
   void AddRow(const StepRow& row, RowResult& result);
   bool IsForDevice(const StepRow& row);
   // The lists behind each other in pinned memory, and where they will be in the device's.

@@ -77,8 +77,9 @@ void TensorParallelRunner::Start(std::shared_ptr<const StepPlan> plan) {
   {
     const std::lock_guard lock(mutex_);
     if (running_ > 0) {
-      BATON_CHECK(follow_up_ == nullptr && IsFollowUp(*plan));
-      follow_up_ = std::move(plan);
+      // A follow-up; or what starts while the last step is being reported.
+      BATON_CHECK(next_.size() < 2);
+      next_.push_back(std::move(plan));
       return;
     }
     running_ = ranks_.size();
@@ -129,15 +130,22 @@ void TensorParallelRunner::OnStepDone(size_t rank, StepDone done) {
 }
 
 void TensorParallelRunner::Report(StepDone done) {
-  std::shared_ptr<const StepPlan> next;
   {
     const std::lock_guard lock(mutex_);
     before_ = OutcomeOf(done);
-    next = std::move(follow_up_);
-    running_ = next == nullptr ? 0 : ranks_.size();
     ++reporting_;
   }
+  // Until it has been told nothing else begins, or that might be reported first.
   sink_->OnStepDone(std::move(done));
+  std::shared_ptr<const StepPlan> next;
+  {
+    const std::lock_guard lock(mutex_);
+    running_ = next_.empty() ? 0 : ranks_.size();
+    if (!next_.empty()) {
+      next = std::move(next_.front());
+      next_.pop_front();
+    }
+  }
   if (next != nullptr) Begin(std::move(next));
   const std::lock_guard lock(mutex_);
   --reporting_;

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -70,7 +71,7 @@ class TensorParallelRunner : public StoppableRunner {
   int reporting_ = 0;            // Calls of OnStepDone.
   StepDone done_;                // Rank 0's.
   StepOutcome before_;           // Of the last step that has ended.
-  std::shared_ptr<const StepPlan> follow_up_;  // Of the step that runs.
+  std::deque<std::shared_ptr<const StepPlan>> next_;  // Started while another runs.
   bool is_lost_ = false;
 
   std::vector<std::unique_ptr<TransformerRunner>> ranks_;  // Last: they use all of the above.

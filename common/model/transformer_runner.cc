@@ -341,8 +341,9 @@ absl::Status TransformerRunner::SendReports() {
 
 absl::Status TransformerRunner::Await(Mark mark) {
   return WaitUntil(device_, device_.info().limit, [&]() -> absl::StatusOr<bool> {
-    if (can_be_followed_) RETURN_IF_ERROR(EnqueueAhead());
-    return device_.IsDone(mark);
+    ASSIGN_OR_RETURN(const bool done, device_.IsDone(mark));
+    if (!done && can_be_followed_) RETURN_IF_ERROR(EnqueueAhead());
+    return done;
   });
 }
 

@@ -75,8 +75,9 @@ TEST_F(FollowUpTest, ItIsDueItsLeadBeforeTheStepsPredictedEnd) {
 // Not due again before the step has ended: the node would be woken for nothing, over and over.
 TEST_F(FollowUpTest, OneThatCannotBeIsNotAskedForAgain) {
   Follow(AtOnce(), 64);
-  engine_->Add(Prompt(1, 20));
-  ASSERT_THAT(Lengths(*Start()), ElementsAre(8));
+  engine_->Add(Decoding(1, 6));
+  Start();
+  engine_->Add(Decoding(2, 6));
   EXPECT_EQ(engine_->follow_up_due(), now_);
   EXPECT_EQ(Start(), nullptr);
   EXPECT_EQ(engine_->follow_up_due(), kNever);
@@ -107,8 +108,8 @@ TEST_F(FollowUpTest, NobodyThatWaitsIsPassedOver) {
   EXPECT_EQ(Start(), nullptr) << "more than a step has rows";
 }
 
-// A prompt's last chunk samples: its sequence goes on like the others.
-TEST_F(FollowUpTest, APromptIsFollowedWhenItIsDone) {
+// What a step with prompts takes says nothing of when it ends, and who comes would wait for long.
+TEST_F(FollowUpTest, AStepWithPromptsIsNotFollowed) {
   Follow(AtOnce(), 64);
   engine_->Add(Decoding(1, 6));
   engine_->Add(Prompt(2, 9));
@@ -116,10 +117,45 @@ TEST_F(FollowUpTest, APromptIsFollowedWhenItIsDone) {
   EXPECT_EQ(Start(), nullptr);
   Finish();
   ASSERT_THAT(Lengths(*Start()), ElementsAre(2, 1));
-  const StepPlan* next = Start();
-  ASSERT_NE(next, nullptr);
-  EXPECT_THAT(Contexts(*next), ElementsAre(9, 8));
-  EXPECT_EQ(next->rows[0].num_emitted, 1);
+  EXPECT_EQ(Start(), nullptr) << "its last chunk, which samples";
+  Finish();
+  ASSERT_THAT(Lengths(*Start()), ElementsAre(1, 1));
+  EXPECT_NE(Start(), nullptr);
+}
+
+// In one turn with that of the step before, or just behind it.
+TEST_F(FollowUpTest, MailThatComesLateDoesNotTellHowLongAStepTook) {
+  engine_->Add(Decoding(1, 6));
+  Start();
+  Start();
+  Finish(60, std::chrono::milliseconds(20));
+  const double rate = engine_->own_prompt_tokens_per_s();
+  const auto before = engine_->tokens_per_s();
+  Finish(61, std::chrono::microseconds(3));
+  EXPECT_EQ(engine_->tokens_per_s(), before);
+  EXPECT_EQ(engine_->own_prompt_tokens_per_s(), rate);
+  Follow({.chunk_tokens = 8, .follow_up_lead = std::chrono::milliseconds(1)}, 64);
+  engine_->Add(Decoding(1, 6));
+  Start();
+  Start();
+  Finish(60, std::chrono::milliseconds(20));
+  Finish(61, std::chrono::microseconds(3));
+  Start();
+  EXPECT_EQ(engine_->follow_up_due(), now_ + std::chrono::milliseconds(9));  // Half, less the lead.
+}
+
+// The next turn of a conversation comes with the last token of the one before.
+TEST_F(FollowUpTest, OneThatEndsIsFoundByItsPrefixAtOnce) {
+  engine_->Add(Decoding(1, 8));
+  const std::vector<int32_t> prompt = New(1, 8)->tokens;
+  Start();
+  Start();
+  Finish(kEos);
+  ASSERT_EQ(engine_->num_running(), 0u);
+  BlockTable found = pool_->Match("t", prompt, 8);
+  EXPECT_EQ(found.num_sealed(), 2);
+  found.Release();
+  Finish();
 }
 
 TEST_F(FollowUpTest, WhoCertainlyEndsHasNoRow) {
