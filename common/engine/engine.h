@@ -54,10 +54,10 @@ struct SequenceProgress {
 // them. One thread (the node's).
 //
 // While a step runs a second one may start behind it, its follow-up: of each sequence the token
-// after the one that the first samples (StepRow::follows). Only when the first has one token of each
-// sequence that is here, so that nobody is passed over; it takes blocks that are free, and never
-// another's. A sequence that ends in the first is DRAINING until its row of the second, which is
-// wasted, has ended too.
+// after the one that the first samples (StepRow::follows). Only when the first has one token of
+// each sequence that is here, so that nobody is passed over; it takes blocks that are free, and
+// never another's. A sequence that ends in the first is DRAINING until its row of the second, which
+// is wasted, has ended too.
 class Engine {
  public:
   // Asked when a sequence of age `needy` lacks blocks: true if some come back without preempting

@@ -17,9 +17,8 @@ void Engine::PredictFollowUp(Time now) {
 
 bool Engine::IsDecode(const StepPlan& plan) {
   return plan.swap_in.empty() && plan.swap_out.empty() &&
-         std::ranges::all_of(plan.rows, [](const StepRow& row) {
-           return row.sample && row.tokens.size() == 1;
-         });
+         std::ranges::all_of(
+             plan.rows, [](const StepRow& row) { return row.sample && row.tokens.size() == 1; });
 }
 
 // Nobody is passed over.

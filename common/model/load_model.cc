@@ -256,8 +256,8 @@ absl::Status Load::MakeRank(size_t r) {
   if (options.follow_ups && communicator == nullptr && !device.info().unified) {
     StepCapacity of_follow_up = capacity;
     of_follow_up.max_tokens = capacity.max_rows;
-    ASSIGN_OR_RETURN(follow_up_results, StepResults::Create(device, cpu, model.info, of_follow_up,
-                                                            results.get()));
+    ASSIGN_OR_RETURN(follow_up_results,
+                     StepResults::Create(device, cpu, model.info, of_follow_up, results.get()));
   }
   parts.push_back({.device = &device,
                    .transformer = std::move(transformer),

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/cpu/check_args.h"
+#include "kernels/make_device.h"
 
 namespace baton {
 namespace {
@@ -102,6 +103,16 @@ TEST_F(CheckSampleContentsTest, RowsToScoreAreCheckedLikewise) {
     row = bad;
     EXPECT_EQ(CheckArgs(args).code(), absl::StatusCode::kInvalidArgument);
   }
+}
+
+TEST_F(CheckSampleContentsTest, APlaceForATokenThatWasNotChosenGetsOneThatThereIs) {
+  const std::vector<SampleResult> results = {{.token = 7}, {.token = -1}};
+  const std::vector<TakenToken> taken = {{.row = 1, .to = 0}, {.row = 0, .to = 2}};
+  std::vector<int32_t> tokens(3, -5);
+  const auto cpu = MakeCpuKernels({.kernels = "portable"});
+  ASSERT_TRUE(cpu.ok());
+  ASSERT_EQ((*cpu)->TakeTokens({results.data(), taken.data(), 2, tokens.data()}), absl::OkStatus());
+  EXPECT_EQ(tokens, (std::vector<int32_t>{0, -5, 7}));
 }
 
 TEST_F(CheckSampleContentsTest, PlacesOfTokensToTakeAreNotNegative) {

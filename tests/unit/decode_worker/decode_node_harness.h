@@ -17,7 +17,12 @@ namespace baton {
 class DecodeNodeHarness : public testing::Test {
  protected:
   explicit DecodeNodeHarness(int32_t window = 0) : DecodeNodeHarness(SmallModel(window)) {}
-  explicit DecodeNodeHarness(ModelInfo model) : model_(std::move(model)) {}
+  explicit DecodeNodeHarness(ModelInfo model, const EngineOptions& engine = {.chunk_tokens = 8})
+      : model_(std::move(model)),
+        node_{{77, engine, model_, pool_, runner_, transport_, outbox_},
+              {.ranks = {{"d:1", {0, 4}}}},
+              {.new_ticket = [this] { return TicketId{5, next_ticket_++}; },
+               .key_of = [](Incarnation p) { return PairKey{static_cast<uint8_t>(p)}; }}} {}
   void TearDown() override {
     EXPECT_EQ(pool_.Audit(), "");
     EXPECT_EQ(outbox_.words_after_close, 0);
@@ -80,13 +85,7 @@ class DecodeNodeHarness : public testing::Test {
   RecordingTransport transport_;
   RecordingOutbox outbox_;
   uint64_t next_ticket_ = 1;
-  DecodeNode node_{{77, {.chunk_tokens = 8}, model_, pool_, runner_, transport_, outbox_},
-                   {.ranks = {{"d:1", {0, 4}}}},
-                   {.new_ticket =
-                        [this] {
-                          return TicketId{5, next_ticket_++};
-                        },
-                    .key_of = [](Incarnation p) { return PairKey{static_cast<uint8_t>(p)}; }}};
+  DecodeNode node_;
 };
 
 }  // namespace baton

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <string>
+#include <thread>
 
 #include "tests/unit/common/worker/mail_list.h"
 
@@ -115,6 +116,35 @@ class SlowRunner : public ModelRunner {
   void Start(std::shared_ptr<const StepPlan>) override { ++num_started; }
   int num_started = 0;
 };
+
+// A follow-up begins when the step before it has ended, whenever it was started.
+TEST(MailingRunnerOrderTest, TwoStepsInFlightAreMeasuredOneAfterTheOther) {
+  MailList inbox;
+  Metrics metrics("decode", "1");
+  MailingRunner mailing(&inbox, &metrics);
+  SlowRunner runner;
+  mailing.set_runner(&runner);
+  auto first = std::make_shared<StepPlan>();
+  first->rows = {Prefill(3)};
+  auto second = std::make_shared<StepPlan>();
+  second->rows = {Decode(), Decode()};
+  mailing.Start(first);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  mailing.Start(second);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  mailing.OnStepDone({.step = 1});
+  mailing.OnStepDone({.step = 2});
+  const std::string text = metrics.Render();
+  const auto value = [&](const std::string& name) {
+    return std::stod(text.substr(text.find("\n" + name + " ") + name.size() + 2));
+  };
+  const double of_first = value("baton_step_seconds_sum{phase=\"prefill\"}");
+  const double of_second = value("baton_step_seconds_sum{phase=\"decode\"}");
+  EXPECT_GE(of_first, 0.2);
+  EXPECT_LT(of_second, of_first);  // From its start on it would be 0.1 more than that.
+  EXPECT_GE(value("baton_device_busy_seconds_total"), of_first + of_second - 0.001);
+  EXPECT_EQ(value("baton_tokens_total{kind=\"sampled\"}"), 3);
+}
 
 TEST(MailingRunnerOrderTest, TheNextStepMayStartWithinTheMailOfTheLast) {
   EagerInbox inbox;
