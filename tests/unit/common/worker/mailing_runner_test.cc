@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "common/base/clock.h"
 #include "tests/unit/common/worker/mail_list.h"
 
 namespace baton {
@@ -117,6 +118,10 @@ class SlowRunner : public ModelRunner {
   int num_started = 0;
 };
 
+void WaitUntil(Time time) {
+  while (SteadyNow() < time) std::this_thread::yield();
+}
+
 // A follow-up begins when the step before it has ended, whenever it was started.
 TEST(MailingRunnerOrderTest, TwoStepsInFlightAreMeasuredOneAfterTheOther) {
   MailList inbox;
@@ -129,9 +134,9 @@ TEST(MailingRunnerOrderTest, TwoStepsInFlightAreMeasuredOneAfterTheOther) {
   auto second = std::make_shared<StepPlan>();
   second->rows = {Decode(), Decode()};
   mailing.Start(first);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  WaitUntil(SteadyNow() + std::chrono::milliseconds(100));
   mailing.Start(second);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  WaitUntil(SteadyNow() + std::chrono::milliseconds(100));
   mailing.OnStepDone({.step = 1});
   mailing.OnStepDone({.step = 2});
   const std::string text = metrics.Render();
