@@ -47,9 +47,29 @@ absl::Status Transformer::MlpBlock(int32_t layer, int64_t num_tokens) {
 
 absl::Status Transformer::Mlp(const PackedLayer& weights, int64_t ffn_size, int32_t segments,
                               int64_t num_tokens, Floats out) {
-  RETURN_IF_ERROR(Linear(weights.gate_up, normed_in_use_, num_tokens, gate_up_.data()));
-  RETURN_IF_ERROR(Activate(ffn_size, num_tokens));
+  RETURN_IF_ERROR(Activations(weights.gate_up, ffn_size, num_tokens));
   return SumOverRanks(weights.down, segments, ffn_.data(), num_tokens, out);
+}
+
+absl::Status Transformer::Activations(const PackedLinear& gate_up, int64_t ffn_size,
+                                      int64_t num_tokens) {
+  const ActivationKind activation = KindOf(config_.activation);
+  const GemmArgs product = ProductOf(gate_up, normed_in_use_, num_tokens, gate_up_.data());
+  if (config_.gated_mlp) {
+    return ops().GatedGemm({.product = product,
+                            .activation = activation,
+                            .round_to = compute_,
+                            .out = ffn_.data(),
+                            .out_stride = Stride(ffn_size)});
+  }
+  RETURN_IF_ERROR(ops().Gemm(product));
+  // Rows as they lie, with what fills them up.
+  return ops().Activation({.x = gate_up_.data(),
+                           .num_tokens = num_tokens,
+                           .dim = Stride(ffn_size),
+                           .activation = activation,
+                           .round_to = compute_,
+                           .out = ffn_.data()});
 }
 
 absl::Status Transformer::Experts(const PackedLayer& weights, int64_t num_tokens) {
@@ -65,27 +85,6 @@ absl::Status Transformer::Experts(const PackedLayer& weights, int64_t num_tokens
 
 int64_t Transformer::GateUpWidth(int64_t ffn_size) const {
   return config_.gated_mlp ? 2 * ffn_size : ffn_size;
-}
-
-absl::Status Transformer::Activate(int64_t ffn_size, int64_t num_tokens) {
-  const ActivationKind activation = KindOf(config_.activation);
-  if (!config_.gated_mlp) {
-    // Rows as they lie, with what fills them up.
-    return ops().Activation({.x = gate_up_.data(),
-                             .num_tokens = num_tokens,
-                             .dim = Stride(ffn_size),
-                             .activation = activation,
-                             .round_to = compute_,
-                             .out = ffn_.data()});
-  }
-  return ops().ActivationAndMul({.gate_up = gate_up_.data(),
-                                 .num_tokens = num_tokens,
-                                 .dim = ffn_size,
-                                 .activation = activation,
-                                 .round_to = compute_,
-                                 .out = ffn_.data(),
-                                 .gate_up_stride = Stride(2 * ffn_size),
-                                 .out_stride = Stride(ffn_size)});
 }
 
 }  // namespace baton

@@ -68,10 +68,10 @@ absl::Status Transformer::Round(Floats from, int64_t num_tokens, int64_t width, 
 }
 
 absl::Status Transformer::NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads,
-                                    int64_t num_heads, int64_t stride) {
+                                    int64_t num_heads) {
   if (weight.data() == nullptr) return absl::OkStatus();
   return ops().RmsNorm({.x = heads,
-                        .x_stride = stride,
+                        .x_stride = Stride(kv_width_ + q_width_),
                         .num_tokens = num_tokens,
                         .rows_per_token = num_heads,
                         .dim = config_.head_dim,
@@ -80,7 +80,7 @@ absl::Status Transformer::NormHeads(const Buffer& weight, int64_t num_tokens, Fl
                         .eps = config_.norm_eps,
                         .round_to = heads.dtype,
                         .out = heads,
-                        .out_stride = stride});
+                        .out_stride = Stride(kv_width_ + q_width_)});
 }
 
 absl::Status Transformer::NormOutput(const Buffer& weight, int64_t num_tokens) {

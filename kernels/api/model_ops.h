@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
+#include "kernels/api/fused_args.h"
 #include "kernels/api/model_args.h"
 #include "kernels/api/moe_args.h"
 #include "kernels/api/row_args.h"
@@ -35,6 +36,10 @@ class ModelOps {
   virtual absl::Status MoeAlign(const MoeAlignArgs& args) = 0;
   virtual absl::Status ExpertGemm(const ExpertGemmArgs& args) = 0;
   virtual absl::Status MoeCombine(const MoeCombineArgs& args) = 0;
+
+  // Of operators above; a device that has one kernel for them says so.
+  virtual absl::Status RopeAndCache(const RopeAndCacheArgs& args);
+  virtual absl::Status GatedGemm(const GatedGemmArgs& args);
 };
 
 }  // namespace baton

@@ -11,6 +11,7 @@
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/expert_gemm.h"
+#include "kernels/cuda/gated_gemm.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/generic_attention.h"
 #include "kernels/cuda/moe.h"
@@ -169,6 +170,19 @@ absl::Status CudaOps::ExpertGemm(const ExpertGemmArgs& args) {
 absl::Status CudaOps::MoeCombine(const MoeCombineArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   return ToStatus(cuda::MoeCombine(args, stream_), "MoeCombine");
+}
+
+absl::Status CudaOps::RopeAndCache(const RopeAndCacheArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  if (!RopeAndCacheServes(args)) return ModelOps::RopeAndCache(args);
+  return ToStatus(cuda::RopeAndCache(args, stream_), "RopeAndCache");
+}
+
+absl::Status CudaOps::GatedGemm(const GatedGemmArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  RETURN_IF_ERROR(RequirePacked(*args.product.weights, WeightFormat::kCuda, "weights"));
+  if (!GatedGemmServes(args)) return ModelOps::GatedGemm(args);
+  return ToStatus(cuda::GatedGemm(args, stream_), "GatedGemm");
 }
 
 }  // namespace baton::cuda

@@ -37,6 +37,8 @@ class CudaOps : public ModelOps {
   absl::Status MoeAlign(const MoeAlignArgs& args) override;
   absl::Status ExpertGemm(const ExpertGemmArgs& args) override;
   absl::Status MoeCombine(const MoeCombineArgs& args) override;
+  absl::Status RopeAndCache(const RopeAndCacheArgs& args) override;
+  absl::Status GatedGemm(const GatedGemmArgs& args) override;
 
  private:
   const cudaStream_t stream_;

@@ -10,20 +10,6 @@ constexpr int kThreads = 256;
 
 BATON_DEVICE int64_t ThreadIndex() { return int64_t{blockIdx.x} * kThreads + threadIdx.x; }
 
-BATON_DEVICE float Activate(ActivationKind kind, float x) {
-  switch (kind) {
-    case ActivationKind::kSilu:
-      return Silu(x);
-    case ActivationKind::kGelu:
-      return Gelu(x);
-    case ActivationKind::kGeluTanh:
-      return GeluTanh(x);
-    case ActivationKind::kRelu:
-      break;
-  }
-  return 0.0f > x ? 0.0f : x;
-}
-
 // A thread for each pair.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) RopeKernel(RopeArgs args) {

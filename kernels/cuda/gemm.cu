@@ -64,14 +64,15 @@ template <typename Shape, typename T, typename Out>
 cudaError_t LaunchGemm(const GemmArgs& args, bool tokens_are_rows, cudaStream_t stream) {
   const gemm::Operand<T> tokens{static_cast<const T*>(args.a.data), args.a_stride, args.m};
   const PackedMatrix& packed = *args.weights;
-  const gemm::Operand<T> weights{static_cast<const T*>(FloatsOf(packed).data),
-                                 RowStride(packed.k()), packed.n()};
+  const int64_t stride = RowStride(packed.k());
+  const ConstFloats first = FloatsOf(packed).At(args.first_row * stride);
+  const gemm::Operand<T> weights{static_cast<const T*>(first.data), stride, args.n()};
   const gemm::Problem<T> problem{
       .rows = tokens_are_rows ? tokens : weights,
       .columns = tokens_are_rows ? weights : tokens,
       .k = packed.k() / args.segments,
       .aligned = gemm::IsAligned(args.a, args.a_stride) &&
-                 gemm::IsAligned(FloatsOf(packed), weights.stride),
+                 gemm::IsAligned(first, stride),
       .bias = args.bias,
       .rows_are_weights = !tokens_are_rows,
       .out = args.out.data,
@@ -96,7 +97,7 @@ cudaError_t ChooseTile(const GemmArgs& args, cudaStream_t stream) {
 // time as have room there.
 template <typename T>
 cudaError_t MultiplySegments(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
-  const int64_t n = args.weights->n();
+  const int64_t n = args.n();
   const int64_t most = std::ssize(scratch) / (args.segments * n);
   if (most == 0) return cudaErrorMemoryAllocation;
   for (int64_t row = 0; row < args.m; row += most) {

@@ -122,6 +122,31 @@ TEST(CudaRunnerTest, MemoryIsTakenInFewPiecesHoweverManyExpertsThereAre) {
 }
 #endif
 
+#if !defined(BATON_CUDA_DEVICE)
+// Norm, product of q, k and v, rope with the cache, attention, product of o, the tree of its
+// segments, norm, product of gate and up with the activation, product of down, its tree.
+TEST(CudaRunnerTest, ALayerOfALlamaIsTenLaunches) {
+  const auto launches = [](int num_layers, const std::vector<int32_t>& lengths) {
+    const ModelShape shape{.family = "llama", .hidden = 72, .ffn = 256, .tied = true};
+    nlohmann::json config = nlohmann::json::parse(ConfigOf(shape));
+    config["num_hidden_layers"] = num_layers;
+    const ModelDir folder;
+    folder.Write("config.json", config.dump());
+    folder.Write("model.safetensors", SafetensorsBytes(ShapedWeights(shape).tensors()));
+    RunnerOptions options = Options();
+    options.model_dir = folder.path();
+    options.graphs = false;
+    DecodeSteps steps(options, 3);
+    const int64_t before = emulation::GetStatistics().kernels;
+    steps.Run(lengths);
+    return emulation::GetStatistics().kernels - before;
+  };
+  for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{9}, {40, 1, 17}}) {
+    EXPECT_EQ(launches(2, lengths) - launches(1, lengths), 10);
+  }
+}
+#endif
+
 // 32 MiB for partial results of 512 keys, of 130 floats for each of 32 heads, as of Llama 3 8B.
 TEST(CudaRunnerTest, GraphsAreForWhatAttentionHasScratchMemoryFor) {
   const Processors gpu = *MakeDevice({.device = "cuda"});
