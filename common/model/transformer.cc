@@ -115,15 +115,10 @@ GemmArgs Transformer::ProductOf(const PackedLinear& linear, Floats x, int64_t nu
 absl::Status Transformer::SumOverRanks(const PackedLinear& linear, int32_t segments, Floats x,
                                        int64_t num_tokens, Floats out) {
   const float* const bias = linear.bias.floats(DType::kF32).f32();
-  RETURN_IF_ERROR(ops().Gemm({.a = x,
-                              .a_stride = Stride(linear.weights.k()),
-                              .m = num_tokens,
-                              .a_rounded_to = compute_,
-                              .weights = &linear.weights,
-                              .bias = group_ == nullptr ? bias : nullptr,
-                              .out = OwnPartial(out),
-                              .out_stride = Stride(config_.hidden_size),
-                              .segments = segments}));
+  GemmArgs product = ProductOf(linear, x, num_tokens, OwnPartial(out));
+  product.segments = segments;
+  product.bias = group_ == nullptr ? bias : nullptr;
+  RETURN_IF_ERROR(ops().Gemm(product));
   return FoldRanks(bias, num_tokens, out);
 }
 
@@ -168,11 +163,10 @@ const Transformer::RotaryTables& Transformer::TablesOf(int32_t layer) const {
   return rotary_[local ? 1 : 0];
 }
 
-// Also leaves the layer's input, normed, in normed_in_use_, and queries rotated, if asked for.
+// Of the layer's input, normed. Also leaves queries rotated, if asked for.
 absl::Status Transformer::WriteKeysAndValues(int32_t layer, const BatchView& batch, Heads heads,
                                              KvCache& cache) {
   const PackedLayer& weights = model_.layers[layer];
-  RETURN_IF_ERROR(Norm(weights.attention_norm, batch.num_tokens, /*add_delta=*/layer > 0));
   RETURN_IF_ERROR(ProjectHeads(weights, heads, batch.num_tokens));
   const RotaryTables& tables = TablesOf(layer);
   return ops().RopeAndCache({.q = heads == Heads::kAll ? Queries() : Floats(),
@@ -232,9 +226,16 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
                              .round_to = compute_,
                              .out = context_.data(),
                              .out_stride = Stride(q_width_)}));
+  if (!config_.parallel_residual) {
+    return EndBlock(weights.o, shape_.o_segments, context_.data(), num_tokens,
+                    weights.attention_output_norm, weights.ffn_norm);
+  }
+  // The MLP reads what the attention has read.
   RETURN_IF_ERROR(
       SumOverRanks(weights.o, shape_.o_segments, context_.data(), num_tokens, delta_.data()));
-  return NormOutput(weights.attention_output_norm, num_tokens);
+  RETURN_IF_ERROR(NormOutput(weights.attention_output_norm, num_tokens));
+  RETURN_IF_ERROR(Norm(weights.ffn_norm, num_tokens, /*add_delta=*/false));
+  return AddDelta(num_tokens);
 }
 
 absl::Status Transformer::FillRotary(const BatchView& batch) {
@@ -278,6 +279,7 @@ absl::Status Transformer::Forward(const StepMetadata& batch, KvCache& cache,
   normed_in_use_ = normed_.data();
   RETURN_IF_ERROR(FillRotary(batch.all()));
   RETURN_IF_ERROR(Embed(batch.all()));
+  RETURN_IF_ERROR(Norm(NormAfter(-1), batch.all().num_tokens, /*add_delta=*/false));
   const BatchView* queries = &batch.all();
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     const bool cuts = layer + 1 == config_.num_layers && !batch.wants_all();

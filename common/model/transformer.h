@@ -87,11 +87,13 @@ class Transformer {
   absl::Status LateQueries(int32_t layer, int64_t num_tokens);
   absl::Status AttentionBlock(int32_t layer, const BatchView& queries, KvCache& cache);
   absl::Status MlpBlock(int32_t layer, int64_t num_tokens);
+  // That of the next layer, after the last that of the output.
+  const PackedNorm& NormAfter(int32_t layer) const;
+  // residual += what a block gives, which is this product; normed = the next norm of it.
+  absl::Status EndBlock(const PackedLinear& linear, int32_t segments, Floats x, int64_t num_tokens,
+                        const Buffer& output_norm, const PackedNorm& next);
   absl::Status KeepWanted(const StepMetadata& batch);
   absl::Status MakeExperts();
-  // `out`, as delta_: what a gated or plain MLP gives, of so many elements of this rank.
-  absl::Status Mlp(const PackedLayer& weights, int64_t ffn_size, int32_t segments,
-                   int64_t num_tokens, Floats out);
   absl::Status Experts(const PackedLayer& weights, int64_t num_tokens);
   // Into ffn_: what leads out of an MLP multiplies.
   absl::Status Activations(const PackedLinear& gate_up, int64_t ffn_size, int64_t num_tokens);

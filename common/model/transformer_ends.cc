@@ -43,7 +43,6 @@ absl::Status Transformer::Embed(const BatchView& batch) {
 
 absl::Status Transformer::Finish(int64_t num_tokens) {
   num_final_ = num_tokens;
-  RETURN_IF_ERROR(Norm(model_.final_norm, num_tokens, /*add_delta=*/true));
   if (config_.embedding_dim == config_.hidden_size) return absl::OkStatus();
   RETURN_IF_ERROR(
       ops().Gemm(ProductOf(model_.embedding_out, normed_in_use_, num_tokens, delta_.data())));

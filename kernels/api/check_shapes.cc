@@ -249,6 +249,14 @@ absl::Status CheckShapes(const GatedGemmArgs& args) {
   return CheckShapes(args.Activation());
 }
 
+absl::Status CheckShapes(const GemmAndNormArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args.product));
+  RETURN_IF_ERROR(CheckShapes(args.Norm()));
+  if (args.product.m == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.residual, "residual"));
+  return RequireStride(args.residual_stride, args.product.n(), "residual_stride");
+}
+
 absl::Status CheckShapes(const FoldPartialsArgs& args) {
   RETURN_IF_ERROR(RequireOperand(args.out, "out"));
   RETURN_IF_ERROR(RequireComputeType(args.round_to, "round_to"));

@@ -43,6 +43,7 @@ absl::Status CheckShapes(const GemmArgs& args);
 absl::Status CheckShapes(const FoldPartialsArgs& args);
 absl::Status CheckShapes(const RopeAndCacheArgs& args);
 absl::Status CheckShapes(const GatedGemmArgs& args);
+absl::Status CheckShapes(const GemmAndNormArgs& args);
 absl::Status CheckShapes(const PackWeightsArgs& args);
 absl::Status CheckShapes(const SampleArgs& args);
 absl::Status CheckShapes(const ScoreArgs& args);

@@ -74,4 +74,32 @@ struct GatedGemmArgs {
   }
 };
 
+// Gemm, then RmsNorm of what it gives, added to a residual. Between them: product.out.
+struct GemmAndNormArgs {
+  GemmArgs product;
+  const float* weight = nullptr;  // [product.n()]. These as of RmsNormArgs.
+  bool one_plus_weight = false;
+  float eps = 0;
+  float* residual = nullptr;    // [product.m, product.n()]
+  int64_t residual_stride = 0;  // Elements from row to row, as out_stride.
+  DType round_to = DType::kF32;
+  Floats out;  // [product.m, product.n()]
+  int64_t out_stride = 0;
+
+  RmsNormArgs Norm() const {
+    return {.x = product.out,
+            .x_stride = product.out_stride,
+            .num_tokens = product.m,
+            .dim = product.n(),
+            .weight = weight,
+            .one_plus_weight = one_plus_weight,
+            .eps = eps,
+            .residual = residual,
+            .residual_stride = residual_stride,
+            .round_to = round_to,
+            .out = out,
+            .out_stride = out_stride};
+  }
+};
+
 }  // namespace baton

@@ -20,4 +20,10 @@ absl::Status ModelOps::GatedGemm(const GatedGemmArgs& args) {
   return ActivationAndMul(args.Activation());
 }
 
+absl::Status ModelOps::GemmAndNorm(const GemmAndNormArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  RETURN_IF_ERROR(Gemm(args.product));
+  return RmsNorm(args.Norm());
+}
+
 }  // namespace baton

@@ -40,6 +40,7 @@ class ModelOps {
   // Of operators above; a device that has one kernel for them says so.
   virtual absl::Status RopeAndCache(const RopeAndCacheArgs& args);
   virtual absl::Status GatedGemm(const GatedGemmArgs& args);
+  virtual absl::Status GemmAndNorm(const GemmAndNormArgs& args);
 };
 
 }  // namespace baton

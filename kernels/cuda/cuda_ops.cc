@@ -78,9 +78,7 @@ absl::Status CudaOps::LayerNorm(const LayerNormArgs& args) {
 absl::Status CudaOps::Gemm(const GemmArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   RETURN_IF_ERROR(RequirePacked(*args.weights, WeightFormat::kCuda, "weights"));
-  const std::span<float> scratch(reinterpret_cast<float*>(scratch_.data()),
-                                 scratch_.size_bytes() / sizeof(float));
-  return ToStatus(cuda::Gemm(args, scratch, stream_), "Gemm");
+  return ToStatus(cuda::Gemm(args, Scratch(), stream_), "Gemm");
 }
 
 absl::Status CudaOps::FoldPartials(const FoldPartialsArgs& args) {
@@ -183,6 +181,13 @@ absl::Status CudaOps::GatedGemm(const GatedGemmArgs& args) {
   RETURN_IF_ERROR(RequirePacked(*args.product.weights, WeightFormat::kCuda, "weights"));
   if (!GatedGemmServes(args)) return ModelOps::GatedGemm(args);
   return ToStatus(cuda::GatedGemm(args, stream_), "GatedGemm");
+}
+
+absl::Status CudaOps::GemmAndNorm(const GemmAndNormArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  RETURN_IF_ERROR(RequirePacked(*args.product.weights, WeightFormat::kCuda, "weights"));
+  if (!GemmAndNormServes(args)) return ModelOps::GemmAndNorm(args);
+  return ToStatus(cuda::GemmAndNorm(args, Scratch(), stream_), "GemmAndNorm");
 }
 
 }  // namespace baton::cuda

@@ -143,6 +143,25 @@ TEST(CheckShapesTest, OperatorsInOneAreCheckedAsThoseThatTheyAreOf) {
   ExpectRefused(gated, [](auto& a) { a.out_stride = 19; }, "out_stride = 19: must be at least 20");
   ExpectRefused(gated, [](auto& a) { a.out.data = nullptr; }, "out = null");
   ExpectRounded(gated);
+
+  const GemmAndNormArgs norm{.product = {.a = Input(),
+                                         .a_stride = 24,
+                                         .m = 3,
+                                         .weights = &DeviceMatrix(),
+                                         .out = Output(DType::kF32),
+                                         .out_stride = 40},
+                             .weight = Nowhere<const float>(),
+                             .residual = Nowhere<float>(),
+                             .residual_stride = 40,
+                             .round_to = DType::kBF16,
+                             .out = Output(),
+                             .out_stride = 40};
+  ExpectRefused(norm, [](auto& a) { a.product.a_stride = 23; }, "a_stride = 23");
+  ExpectRefused(norm, [](auto& a) { a.residual = nullptr; }, "residual = null");
+  ExpectRefused(norm, [](auto& a) { a.residual_stride = 39; }, "residual_stride = 39");
+  ExpectRefused(norm, [](auto& a) { a.weight = nullptr; }, "weight = null");
+  ExpectRefused(norm, [](auto& a) { a.out_stride = 39; }, "out_stride = 39");
+  ExpectRounded(norm);
 }
 
 TEST(CheckShapesTest, ProductsAndTablesAreCheckedWithoutTheirMemory) {

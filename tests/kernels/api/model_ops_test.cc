@@ -46,6 +46,50 @@ TEST_F(ModelOpsTest, AGatedProductIsTheProductAndThenItsActivation) {
   EXPECT_EQ(out, expected);
 }
 
+TEST_F(ModelOpsTest, AProductWithANormIsTheProductAndThenTheNormOfItsSumWithTheResidual) {
+  const std::vector<float> a = RandomFloats(1, kRows * kDim), w = RandomFloats(2, kDim * kDim);
+  const std::vector<float> weight = RandomFloats(5, kDim);
+  const auto bytes = Encode(DType::kF32, w);
+  const WeightRows part{bytes.data(), DType::kF32, kDim};
+  const PackedMatrix weights = *ops_.PackWeights({.parts = &part, .num_parts = 1, .k = kDim});
+  std::vector<float> between(kRows * kDim, 7), out = between,
+                                               residual = RandomFloats(6, kRows * kDim);
+  std::vector<float> product = between, expected = between, sum = residual;
+  GemmAndNormArgs args{.product = {.a = a.data(),
+                                   .a_stride = kDim,
+                                   .m = kRows,
+                                   .weights = &weights,
+                                   .out = between.data(),
+                                   .out_stride = kDim},
+                       .weight = weight.data(),
+                       .one_plus_weight = true,
+                       .eps = 1e-5f,
+                       .residual = residual.data(),
+                       .residual_stride = kDim,
+                       .out = out.data(),
+                       .out_stride = kDim - 1};
+  EXPECT_FALSE(ops_.GemmAndNorm(args).ok());
+  EXPECT_EQ(between, std::vector<float>(between.size(), 7));
+  args.out_stride = kDim;
+  ASSERT_EQ(ops_.GemmAndNorm(args), absl::OkStatus());
+  args.product.out = product.data();
+  ASSERT_EQ(ops_.Gemm(args.product), absl::OkStatus());
+  ASSERT_EQ(ops_.RmsNorm({.x = product.data(),
+                          .x_stride = kDim,
+                          .num_tokens = kRows,
+                          .dim = kDim,
+                          .weight = weight.data(),
+                          .one_plus_weight = true,
+                          .eps = 1e-5f,
+                          .residual = sum.data(),
+                          .residual_stride = kDim,
+                          .out = expected.data(),
+                          .out_stride = kDim}),
+            absl::OkStatus());
+  EXPECT_EQ(out, expected);
+  EXPECT_EQ(residual, sum);
+}
+
 TEST_F(ModelOpsTest, RopeAndCacheTurnsQueriesAndKeysAndThenWrites) {
   const std::vector<float> angles = RandomFloats(3, kRows * kDim);
   const std::vector<int64_t> slots = {2, -1, 0};
@@ -82,7 +126,7 @@ TEST_F(ModelOpsTest, RopeAndCacheTurnsQueriesAndKeysAndThenWrites) {
       };
       ASSERT_EQ(ops_.RopeAndCache(args(rows, k, v)), absl::OkStatus());
       const RopeAndCacheArgs of_apart = args(apart, k_apart, v_apart);
-      if (has_q) EXPECT_EQ(ops_.Rope(of_apart.RopeOfQ()), absl::OkStatus());
+      ASSERT_TRUE(!has_q || ops_.Rope(of_apart.RopeOfQ()).ok());
       ASSERT_EQ(ops_.Rope(of_apart.RopeOfKey()), absl::OkStatus());
       ASSERT_EQ(ops_.ReshapeAndCache(of_apart.Write()), absl::OkStatus());
       EXPECT_EQ(rows, apart);

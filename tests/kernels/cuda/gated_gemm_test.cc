@@ -11,7 +11,7 @@
 namespace baton::cuda {
 namespace {
 
-struct Shape {
+struct GatedShape {
   int64_t m, n, k;  // n: of gates.
   bool bias = true;
   int64_t a_gap = 0;
@@ -24,7 +24,7 @@ class GatedGemmTest : public DeviceCaseTest {
   static constexpr int64_t kOutGap = 3;
 
   // By one kernel or by two.
-  std::vector<std::byte> Run(const Shape& shape, bool fused) {
+  std::vector<std::byte> Run(const GatedShape& shape, bool fused) {
     const DType type = GetParam().in;
     const auto& [m, n, k, has_bias, a_gap, first_row, activation] = shape;
     const DeviceFloats a(type, Rounded(type, RandomFloats(1, m * (k + a_gap))));
@@ -56,7 +56,7 @@ class GatedGemmTest : public DeviceCaseTest {
     }
     return out.ReadBytes();
   }
-  void ExpectTheSame(const Shape& shape) {
+  void ExpectTheSame(const GatedShape& shape) {
     EXPECT_TRUE(Run(shape, true) == Run(shape, false))
         << shape.m << " x " << shape.n << " x " << shape.k;
   }

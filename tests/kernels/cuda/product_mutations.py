@@ -107,7 +107,7 @@ MUTATIONS = [
     ("gemm.cu", KERNELS, "*GemmSegments*", "a bias in each segment",
      "    sums.bias = nullptr;\n", ""),
     ("gemm.cu", KERNELS, "*GemmSegments*", "no bias after the tree",
-     "                          .bias = args.bias,\n", ""),
+     ",\n                          .bias = args.bias}", "}"),
     ("gemm.cu", KERNELS, "*GemmSegments*", "scratch for a segment less",
      "/ (args.segments * n)", "/ ((args.segments - 1) * n)"),
     ("gemm.cu", KERNELS, "*GemmSegments*", "no room is no error",
@@ -136,7 +136,7 @@ MUTATIONS = [
      " && args.product.n() % (2 * gated_gemm::kGroup) == 0", ""),
     ("gated_gemm.cu", KERNELS, "*GatedGemm*", "every type in between is that of the tokens",
      "args.product.out.dtype == dtype && ", ""),
-    ("elementwise.cu", KERNELS, "*Elementwise*", "partials from left to right",
+    ("partials.h:elementwise.cu", KERNELS, "*Elementwise*", "partials from left to right",
      """  for (int step = 1; step < kParts; step *= 2) {
     BATON_UNROLL
     for (int p = 0; p < kParts; p += 2 * step) {
@@ -147,9 +147,9 @@ MUTATIONS = [
      """  for (int p = 1; p < kParts; ++p) {
     for (int j = 0; j < 4; ++j) sums[0][j] += sums[p][j];
 """),
-    ("elementwise.cu", KERNELS, "*Elementwise*", "a bias behind the row",
+    ("partials.h:elementwise.cu", KERNELS, "*Elementwise*", "a bias behind the row",
      "args.bias != nullptr && j < left", "args.bias != nullptr"),
-    ("elementwise.cu", KERNELS, "*Elementwise*", "partials lie densely",
+    ("partials.h:elementwise.cu", KERNELS, "*Elementwise*", "partials lie densely",
      "row * args.part_stride + i", "row * args.dim + i"),
     ("elementwise.cu", KERNELS, "*Elementwise*", "partials of no stride are not dense",
      "  if (args.part_stride == 0) args.part_stride = args.dim;\n", ""),
@@ -159,6 +159,20 @@ MUTATIONS = [
      """  bool vectors = HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride);
   for (int32_t i = 0; i < args.num_parts""", """  bool vectors = true;
   for (int32_t i = 0; i < args.num_parts"""),
+    ("norms.cu", KERNELS, "*GemmAndNorm*", "parts of no stride are not dense",
+     "  if (fold.part_stride == 0) fold.part_stride = fold.dim;\n", ""),
+    ("norms.cu", KERNELS, "*GemmAndNorm*", "folded rows of no residual",
+     " || norm.residual == nullptr || ", " || "),
+    ("norms.cu", KERNELS, "*GemmAndNorm*", "eight parts are four",
+     "return LaunchFolded<8>(fold, norm, stream)", "return LaunchFolded<4>(fold, norm, stream)"),
+    ("norms.cu", KERNELS, "*GemmAndNorm*", "vectors of residuals wherever they lie",
+     " &&\n                 HasFloatVectors(norm.residual, norm.dim, norm.residual_stride)", ""),
+    ("gemm.cu", KERNELS, "*GemmAndNorm*", "each piece adds to the first residuals",
+     "    norm.residual += row * norm.residual_stride;\n", ""),
+    ("gemm.cu", KERNELS, "*GemmAndNorm*", "each piece norms the first rows",
+     "    norm.out = norm.out.At(row * norm.out_stride);\n", ""),
+    ("gemm.cu", KERNELS, "*GemmAndNorm*", "each piece norms all rows",
+     "    norm.num_tokens = fold.num_tokens;\n", ""),
     ("elementwise.cu", KERNELS, "*Elementwise*", "every token is the first shard's",
      "    if (s == shard) table = args.shards[s];\n", ""),
     ("elementwise.cu", KERNELS, "*Elementwise*", "rows of a shard by their number in the table",

@@ -10,7 +10,7 @@
 namespace baton::cuda {
 namespace {
 
-struct Sizes {
+struct HeadSizes {
   int32_t dim = 16;
   int64_t rotary_dim = 16;
   int64_t q_heads = 4;
@@ -21,12 +21,12 @@ struct Sizes {
 };
 
 // A layer's rows of keys, values and queries, and its planes, on the device.
-class Layer {
+class LayerRows {
  public:
   static constexpr int32_t kBlockSize = 8;
   static constexpr int64_t kTokens = 6, kBlocks = 3, kGap = 8;
 
-  Layer(const Sizes& sizes, DType type, DType cache)
+  LayerRows(const HeadSizes& sizes, DType type, DType cache)
       : sizes_(sizes),
         rows_(type, Values(kTokens * stride(), 1)),
         k_(Plane(cache)),
@@ -68,7 +68,7 @@ class Layer {
   std::vector<float> Rows() const { return rows_.Read(); }
 
   // Without the keys, which one of the two leaves as they were.
-  static std::vector<float> BehindKeys(const Sizes& sizes, const std::vector<float>& rows) {
+  static std::vector<float> BehindKeys(const HeadSizes& sizes, const std::vector<float>& rows) {
     const int64_t stride = std::ssize(rows) / kTokens;
     std::vector<float> out;
     for (int64_t t = 0; t < kTokens; ++t) {
@@ -108,7 +108,7 @@ class Layer {
                                   std::byte{0xff});
   }
 
-  const Sizes sizes_;
+  const HeadSizes sizes_;
   const DeviceFloats rows_;  // [kTokens, keys, values, queries, kGap]
   CachePlane k_, v_;
   const DeviceArray<std::byte> k_bytes_, v_bytes_;
@@ -122,24 +122,24 @@ using RopeAndCacheTest = DeviceCaseTest;
 
 TEST_P(RopeAndCacheTest, WritesTheBytesOfRopeAndReshapeAndCache) {
   const DType type = GetParam().in;
-  const Sizes shapes[] = {{},
-                          {.dim = 8, .rotary_dim = 8, .q_heads = 1, .kv_heads = 1},
-                          {.dim = 80, .rotary_dim = 32, .q_heads = 6, .kv_heads = 3},
-                          {.dim = 96, .rotary_dim = 72, .layout = CacheLayout::kNhd},
-                          {.dim = 128, .rotary_dim = 128, .q_heads = 9, .kv_heads = 1},
-                          {.dim = 16, .rotary_dim = 8, .v_more = 24},
-                          {.dim = 24, .rotary_dim = 24, .v_more = -8},
-                          {.dim = 16, .rotary_dim = 16, .num_scales = 1},
-                          {.dim = 16, .rotary_dim = 8, .kv_heads = 4, .num_scales = 4}};
+  const HeadSizes shapes[] = {{},
+                              {.dim = 8, .rotary_dim = 8, .q_heads = 1, .kv_heads = 1},
+                              {.dim = 80, .rotary_dim = 32, .q_heads = 6, .kv_heads = 3},
+                              {.dim = 96, .rotary_dim = 72, .layout = CacheLayout::kNhd},
+                              {.dim = 128, .rotary_dim = 128, .q_heads = 9, .kv_heads = 1},
+                              {.dim = 16, .rotary_dim = 8, .v_more = 24},
+                              {.dim = 24, .rotary_dim = 24, .v_more = -8},
+                              {.dim = 16, .rotary_dim = 16, .num_scales = 1},
+                              {.dim = 16, .rotary_dim = 8, .kv_heads = 4, .num_scales = 4}};
   for (const DType cache : {type, DType::kFp8E4M3, DType::kFp8E5M2}) {
-    for (const Sizes& sizes : shapes) {
+    for (const HeadSizes& sizes : shapes) {
       for (const bool has_q : {true, false}) {
         if (sizes.num_scales > 0 && !IsFp8(cache)) continue;
         SCOPED_TRACE(std::string(ToString(cache)) + " dim " + std::to_string(sizes.dim) + " of " +
                      std::to_string(sizes.rotary_dim) + (has_q ? "" : " without q"));
-        const Layer expected(sizes, type, cache), got(sizes, type, cache);
+        const LayerRows expected(sizes, type, cache), got(sizes, type, cache);
         RopeAndCacheArgs args = expected.Args();
-        if (has_q) EXPECT_EQ(Rope(args.RopeOfQ(), nullptr), cudaSuccess);
+        ASSERT_EQ(has_q ? Rope(args.RopeOfQ(), nullptr) : cudaSuccess, cudaSuccess);
         ASSERT_EQ(Rope(args.RopeOfKey(), nullptr), cudaSuccess);
         ASSERT_EQ(ReshapeAndCache(args.Write(), nullptr), cudaSuccess);
         args = got.Args();
@@ -148,8 +148,8 @@ TEST_P(RopeAndCacheTest, WritesTheBytesOfRopeAndReshapeAndCache) {
         ASSERT_EQ(RopeAndCache(args, nullptr), cudaSuccess);
         EXPECT_TRUE(got.K() == expected.K());
         EXPECT_TRUE(got.V() == expected.V());
-        const auto bits = [&](const Layer& layer) {
-          return Encode(DType::kF32, Layer::BehindKeys(sizes, layer.Rows()));
+        const auto bits = [&](const LayerRows& layer) {
+          return Encode(DType::kF32, LayerRows::BehindKeys(sizes, layer.Rows()));
         };
         EXPECT_TRUE(bits(got) == bits(expected));
       }
@@ -166,7 +166,7 @@ using RopeAndCacheServesTest = DeviceTest;
 
 // What vectors cannot load, or no model has.
 TEST_F(RopeAndCacheServesTest, LeavesTheRestToTheOperatorsApart) {
-  const Layer layer({}, DType::kBF16, DType::kBF16);
+  const LayerRows layer({}, DType::kBF16, DType::kBF16);
   const RopeAndCacheArgs legal = layer.Args();
   ASSERT_TRUE(RopeAndCacheServes(legal));
   const auto refused = [&](auto spoil) {
