@@ -13,8 +13,6 @@
 namespace baton {
 namespace {
 
-using Tensors = std::initializer_list<const TensorView*>;
-
 struct Range {
   int64_t first = 0;
   int64_t count = 0;
@@ -31,6 +29,11 @@ struct Packer {
 
   // Which rows of a matrix, or columns, a rank has.
   using Part = Range (*)(const ModelConfig& config, const RankShape& shape);
+  struct Share {
+    const TensorView* tensor;
+    Part part;
+  };
+  using Shares = std::initializer_list<Share>;
 
   static Range Heads(const ModelConfig& config, const RankShape& shape) {
     const int64_t count = int64_t{shape.num_heads} * config.head_dim;
@@ -70,13 +73,13 @@ struct Packer {
 
   // To each rank its rows of each tensor that is there, one under the other.
   template <typename Place>
-  absl::Status PackRows(Tensors tensors, Part part, Place place) const {
+  absl::Status PackRows(Shares shares, Place place) const {
     for (size_t r = 0; r < devices.size(); ++r) {
-      const Range rows = PartOf(static_cast<int>(r), part);
       std::vector<WeightRows> parts;
       int64_t k = 0;
-      for (const TensorView* tensor : tensors) {
+      for (const auto& [tensor, part] : shares) {
         if (!tensor->present()) continue;
+        const Range rows = PartOf(static_cast<int>(r), part);
         k = tensor->shape[1];
         for (const TensorView& run : DenseRuns(*tensor, rows.first, rows.count)) {
           parts.push_back(
@@ -85,7 +88,7 @@ struct Packer {
       }
       if (!parts.empty()) RETURN_IF_ERROR(PackFor(r, parts, k, place(r)));
     }
-    Release(tensors);
+    for (const Share& share : shares) Release(*share.tensor);
     return absl::OkStatus();
   }
 
@@ -101,7 +104,7 @@ struct Packer {
         RETURN_IF_ERROR(PackSegment(tensor, columns, r, place(r, s)));
       }
     }
-    Release({&tensor});
+    Release(tensor);
     return absl::OkStatus();
   }
 
@@ -123,20 +126,17 @@ struct Packer {
     return absl::OkStatus();
   }
 
-  void Release(Tensors tensors) const {
-    if (release == nullptr) return;
-    for (const TensorView* tensor : tensors) {
-      if (tensor->present()) release(tensor->bytes);
-    }
+  void Release(const TensorView& tensor) const {
+    if (release != nullptr && tensor.present()) release(tensor.bytes);
   }
 
   // To each rank its part of each vector, one behind the other, as f32; the whole of them without
   // `part`. Empty when none is there.
   template <typename Place>
-  absl::Status Copy(Tensors tensors, Part part, Place place) const {
+  absl::Status Copy(Shares shares, Place place) const {
     for (size_t r = 0; r < devices.size(); ++r) {
       std::vector<float> all;
-      for (const TensorView* tensor : tensors) {
+      for (const auto& [tensor, part] : shares) {
         if (!tensor->present()) continue;
         const Range range =
             part == nullptr ? Range{0, tensor->NumElements()} : PartOf(static_cast<int>(r), part);
@@ -154,8 +154,8 @@ struct Packer {
   template <typename Place>
   absl::Status CopyNorm(const NormWeights& norm, Place place) const {
     RETURN_IF_ERROR(
-        Copy({&norm.weight}, nullptr, [&](size_t r) -> Buffer& { return place(r).weight; }));
-    return Copy({&norm.bias}, nullptr, [&](size_t r) -> Buffer& { return place(r).bias; });
+        Copy({{&norm.weight, nullptr}}, [&](size_t r) -> Buffer& { return place(r).weight; }));
+    return Copy({{&norm.bias, nullptr}}, [&](size_t r) -> Buffer& { return place(r).bias; });
   }
 };
 
@@ -183,14 +183,14 @@ absl::Status PackExperts(const LayerWeights& w, const Packer& packer, size_t lay
     experts(r).down.resize(packer.shapes[r].expert_down_segments);
     for (std::vector<PackedMatrix>& segment : experts(r).down) segment.resize(count);
   }
-  RETURN_IF_ERROR(packer.PackRows({&w.router}, Packer::AllExperts,
+  RETURN_IF_ERROR(packer.PackRows({{&w.router, Packer::AllExperts}},
                                   [&](size_t r) -> PackedMatrix& { return experts(r).router; }));
   RETURN_IF_ERROR(
-      packer.PackRows({&w.shared_gate}, Packer::OneRow,
+      packer.PackRows({{&w.shared_gate, Packer::OneRow}},
                       [&](size_t r) -> PackedMatrix& { return experts(r).shared_gate; }));
   for (size_t e = 0; e < count; ++e) {
     RETURN_IF_ERROR(packer.PackRows(
-        {&w.experts[e].gate_proj, &w.experts[e].up_proj}, Packer::ExpertFfn,
+        {{&w.experts[e].gate_proj, Packer::ExpertFfn}, {&w.experts[e].up_proj, Packer::ExpertFfn}},
         [&](size_t r) -> PackedMatrix& { return experts(r).gate_up[e]; }));
     RETURN_IF_ERROR(packer.PackColumns(
         w.experts[e].down_proj, Packer::ExpertFfn, &RankShape::expert_down_segments,
@@ -227,26 +227,28 @@ absl::Status PackLayer(const LayerWeights& w, const Packer& packer, size_t layer
   const Packer::Part heads = Packer::Heads, kv_heads = Packer::KvHeads;
   const Packer::Part ffn = w.experts.empty() ? Packer::Ffn : Packer::SharedFfn;
   RETURN_IF_ERROR(packer.CopyNorm(w.attention_norm, norm(&PackedLayer::attention_norm)));
-  RETURN_IF_ERROR(packer.PackRows({&w.q_proj}, heads, weights(&PackedLayer::q)));
-  RETURN_IF_ERROR(packer.Copy({&w.q_bias}, heads, bias(&PackedLayer::q)));
-  RETURN_IF_ERROR(packer.PackRows({&w.k_proj, &w.v_proj}, kv_heads, weights(&PackedLayer::kv)));
-  RETURN_IF_ERROR(packer.Copy({&w.k_bias, &w.v_bias}, kv_heads, bias(&PackedLayer::kv)));
-  RETURN_IF_ERROR(packer.Copy({&w.q_norm}, nullptr, vector(&PackedLayer::q_norm)));
-  RETURN_IF_ERROR(packer.Copy({&w.k_norm}, nullptr, vector(&PackedLayer::k_norm)));
+  RETURN_IF_ERROR(
+      packer.PackRows({{&w.k_proj, kv_heads}, {&w.v_proj, kv_heads}, {&w.q_proj, heads}},
+                      weights(&PackedLayer::qkv)));
+  RETURN_IF_ERROR(packer.Copy({{&w.k_bias, kv_heads}, {&w.v_bias, kv_heads}, {&w.q_bias, heads}},
+                              bias(&PackedLayer::qkv)));
+  RETURN_IF_ERROR(packer.Copy({{&w.q_norm, nullptr}}, vector(&PackedLayer::q_norm)));
+  RETURN_IF_ERROR(packer.Copy({{&w.k_norm, nullptr}}, vector(&PackedLayer::k_norm)));
   RETURN_IF_ERROR(packer.PackColumns(w.o_proj, heads, nullptr, columns(&PackedLayer::o)));
-  RETURN_IF_ERROR(packer.Copy({&w.o_bias}, nullptr, bias(&PackedLayer::o)));
-  RETURN_IF_ERROR(packer.Copy({&w.attention_output_norm}, nullptr,
+  RETURN_IF_ERROR(packer.Copy({{&w.o_bias, nullptr}}, bias(&PackedLayer::o)));
+  RETURN_IF_ERROR(packer.Copy({{&w.attention_output_norm, nullptr}},
                               vector(&PackedLayer::attention_output_norm)));
   RETURN_IF_ERROR(
-      packer.Copy({&w.ffn_output_norm}, nullptr, vector(&PackedLayer::ffn_output_norm)));
+      packer.Copy({{&w.ffn_output_norm, nullptr}}, vector(&PackedLayer::ffn_output_norm)));
   RETURN_IF_ERROR(packer.CopyNorm(w.ffn_norm, norm(&PackedLayer::ffn_norm)));
   RETURN_IF_ERROR(
-      packer.PackRows({&w.gate_proj, &w.up_proj}, ffn, weights(&PackedLayer::gate_up)));
-  RETURN_IF_ERROR(packer.Copy({&w.gate_bias, &w.up_bias}, ffn, bias(&PackedLayer::gate_up)));
+      packer.PackRows({{&w.gate_proj, ffn}, {&w.up_proj, ffn}}, weights(&PackedLayer::gate_up)));
+  RETURN_IF_ERROR(
+      packer.Copy({{&w.gate_bias, ffn}, {&w.up_bias, ffn}}, bias(&PackedLayer::gate_up)));
   if (w.down_proj.present()) {
     RETURN_IF_ERROR(packer.PackColumns(w.down_proj, ffn, nullptr, columns(&PackedLayer::down)));
   }
-  RETURN_IF_ERROR(packer.Copy({&w.down_bias}, nullptr, bias(&PackedLayer::down)));
+  RETURN_IF_ERROR(packer.Copy({{&w.down_bias, nullptr}}, bias(&PackedLayer::down)));
   return w.experts.empty() ? absl::OkStatus() : PackExperts(w, packer, layer, ranks);
 }
 
@@ -261,17 +263,17 @@ absl::Status PackEnds(const ModelWeights& weights, const Packer& packer, PackedR
   const auto norm = [&](PackedNorm PackedModel::*member) {
     return [&ranks, member](size_t r) -> PackedNorm& { return ranks[r].*member; };
   };
-  RETURN_IF_ERROR(packer.PackRows({&weights.embedding}, Packer::TokenIds,
-                                  matrix(&PackedModel::embedding)));
+  RETURN_IF_ERROR(
+      packer.PackRows({{&weights.embedding, Packer::TokenIds}}, matrix(&PackedModel::embedding)));
   if (!packer.config.tied_embeddings) {
     RETURN_IF_ERROR(
-        packer.PackRows({&weights.lm_head}, Packer::TokenIds, matrix(&PackedModel::lm_head)));
+        packer.PackRows({{&weights.lm_head, Packer::TokenIds}}, matrix(&PackedModel::lm_head)));
   }
-  RETURN_IF_ERROR(packer.PackRows({&weights.positions}, Packer::Positions,
-                                  matrix(&PackedModel::positions)));
-  RETURN_IF_ERROR(packer.PackRows({&weights.embedding_in}, Packer::Hidden,
+  RETURN_IF_ERROR(
+      packer.PackRows({{&weights.positions, Packer::Positions}}, matrix(&PackedModel::positions)));
+  RETURN_IF_ERROR(packer.PackRows({{&weights.embedding_in, Packer::Hidden}},
                                   linear(&PackedModel::embedding_in)));
-  RETURN_IF_ERROR(packer.PackRows({&weights.embedding_out}, Packer::EmbeddingDim,
+  RETURN_IF_ERROR(packer.PackRows({{&weights.embedding_out, Packer::EmbeddingDim}},
                                   linear(&PackedModel::embedding_out)));
   RETURN_IF_ERROR(packer.CopyNorm(weights.embedding_norm, norm(&PackedModel::embedding_norm)));
   return packer.CopyNorm(weights.final_norm, norm(&PackedModel::final_norm));
@@ -303,8 +305,7 @@ int64_t SizeBytes(const PackedModel& model) {
     bytes += of_norm(layer.attention_norm) + of_norm(layer.ffn_norm);
     bytes += layer.q_norm.size_bytes() + layer.k_norm.size_bytes() +
              layer.attention_output_norm.size_bytes() + layer.ffn_output_norm.size_bytes();
-    for (const PackedLinear* linear : {&layer.q, &layer.kv, &layer.o, &layer.gate_up,
-                                       &layer.down}) {
+    for (const PackedLinear* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
       bytes += of(*linear);
     }
     bytes += SizeBytes(layer.experts);

@@ -37,8 +37,7 @@ struct PackedExperts {
 
 struct PackedLayer {
   PackedNorm attention_norm;
-  PackedLinear q;         // [num_heads * head_dim, hidden_size]
-  PackedLinear kv;        // [2 * num_kv_heads * head_dim, hidden_size]: k, then v.
+  PackedLinear qkv;       // [(2 * num_kv_heads + num_heads) * head_dim, hidden_size]: k, v, q.
   Buffer q_norm;          // [head_dim], or empty.
   Buffer k_norm;          // [head_dim], or empty.
   PackedLinear o;         // [hidden_size, num_heads * head_dim]

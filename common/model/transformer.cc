@@ -79,8 +79,7 @@ absl::Status Transformer::MakeRoom() {
       {normed_, activations, max_tokens, hidden},
       {wanted_residual_, DType::kF32, max_tokens, hidden},
       {wanted_normed_, activations, max_tokens, hidden},
-      {q_, activations, max_tokens, q_width_},
-      {kv_, activations, max_tokens, kv_width_},
+      {qkv_, activations, max_tokens, kv_width_ + q_width_},
       {context_, activations, max_tokens, q_width_},
       {projected_, activations, embedding == hidden ? 0 : max_tokens, embedding},
       {gate_up_, activations, max_tokens, GateUpWidth(ffn)},
@@ -100,31 +99,26 @@ absl::Status Transformer::MakeRoom() {
   return absl::OkStatus();
 }
 
-absl::Status Transformer::Linear(const PackedLinear& linear, Floats x, int64_t num_tokens,
-                                 Floats out) {
-  return ops().Gemm({.a = x,
-                     .a_stride = Stride(linear.weights.k()),
-                     .m = num_tokens,
-                     .a_rounded_to = compute_,
-                     .weights = &linear.weights,
-                     .bias = linear.bias.floats(DType::kF32).f32(),
-                     .out = out,
-                     .out_stride = Stride(linear.weights.n())});
+GemmArgs Transformer::ProductOf(const PackedLinear& linear, Floats x, int64_t num_tokens,
+                                Floats out) const {
+  return {.a = x,
+          .a_stride = Stride(linear.weights.k()),
+          .m = num_tokens,
+          .a_rounded_to = compute_,
+          .weights = &linear.weights,
+          .bias = linear.bias.floats(DType::kF32).f32(),
+          .out = out,
+          .out_stride = Stride(linear.weights.n())};
 }
 
 // The ranks' sums meet before the bias, as those of the segments of one rank do.
 absl::Status Transformer::SumOverRanks(const PackedLinear& linear, int32_t segments, Floats x,
                                        int64_t num_tokens, Floats out) {
   const float* const bias = linear.bias.floats(DType::kF32).f32();
-  RETURN_IF_ERROR(ops().Gemm({.a = x,
-                              .a_stride = Stride(linear.weights.k()),
-                              .m = num_tokens,
-                              .a_rounded_to = compute_,
-                              .weights = &linear.weights,
-                              .bias = group_ == nullptr ? bias : nullptr,
-                              .out = OwnPartial(out),
-                              .out_stride = Stride(config_.hidden_size),
-                              .segments = segments}));
+  GemmArgs product = ProductOf(linear, x, num_tokens, OwnPartial(out));
+  product.segments = segments;
+  product.bias = group_ == nullptr ? bias : nullptr;
+  RETURN_IF_ERROR(ops().Gemm(product));
   return FoldRanks(bias, num_tokens, out);
 }
 
@@ -146,52 +140,72 @@ absl::Status Transformer::FoldRanks(const float* bias, int64_t num_tokens, Float
   return ops().FoldPartials(fold);
 }
 
-absl::Status Transformer::RotateHeads(int32_t layer, int64_t num_tokens, Floats heads,
-                                      int64_t num_heads, int64_t stride) {
-  if (config_.rotary_dim == 0) return absl::OkStatus();
+absl::Status Transformer::ProjectHeads(const PackedLayer& weights, Heads heads,
+                                       int64_t num_tokens) {
+  GemmArgs product = ProductOf(weights.qkv, normed_in_use_, num_tokens, qkv_.data());
+  if (heads == Heads::kKeysAndValues) product.num_rows = kv_width_;
+  if (heads == Heads::kQueries) {
+    // Of whole units of rows: some values come once more, which nobody reads.
+    product.first_row = kv_width_ / kWeightRows * kWeightRows;
+    if (product.bias != nullptr) product.bias += product.first_row;
+    product.out = product.out.At(product.first_row);
+  }
+  RETURN_IF_ERROR(ops().Gemm(product));
+  if (heads != Heads::kQueries) {
+    RETURN_IF_ERROR(NormHeads(weights.k_norm, num_tokens, qkv_.data(), shape_.kv_heads.count));
+  }
+  if (heads == Heads::kKeysAndValues) return absl::OkStatus();
+  return NormHeads(weights.q_norm, num_tokens, Queries(), shape_.num_heads);
+}
+
+const Transformer::RotaryTables& Transformer::TablesOf(int32_t layer) const {
   const bool local = config_.local_rope.has_value() && config_.local_rope_layers[layer];
-  const RotaryTables& tables = rotary_[local ? 1 : 0];
-  return ops().Rope({.x = heads,
-                     .x_stride = stride,
+  return rotary_[local ? 1 : 0];
+}
+
+// Of the layer's input, normed. Also leaves queries rotated, if asked for.
+absl::Status Transformer::WriteKeysAndValues(int32_t layer, const BatchView& batch, Heads heads,
+                                             KvCache& cache) {
+  const PackedLayer& weights = model_.layers[layer];
+  RETURN_IF_ERROR(ProjectHeads(weights, heads, batch.num_tokens));
+  const RotaryTables& tables = TablesOf(layer);
+  return ops().RopeAndCache({.q = heads == Heads::kAll ? Queries() : Floats(),
+                             .q_stride = Stride(kv_width_ + q_width_),
+                             .num_heads = shape_.num_heads,
+                             .key = qkv_.data(),
+                             .key_stride = Stride(kv_width_ + q_width_),
+                             .value = qkv_.data().At(kv_width_ / 2),
+                             .value_stride = Stride(kv_width_ + q_width_),
+                             .num_tokens = batch.num_tokens,
+                             .rotary_dim = RotatedElements(config_.rotary_dim),
+                             .cos = tables.cos.data().f32(),
+                             .sin = tables.sin.data().f32(),
+                             .slot_mapping = batch.slots(cache.GroupOf(layer)),
+                             .k_cache = PlaneOf(cache, layer, KvPlane::kK),
+                             .v_cache = PlaneOf(cache, layer, KvPlane::kV)});
+}
+
+// Those of the wanted tokens alone.
+absl::Status Transformer::LateQueries(int32_t layer, int64_t num_tokens) {
+  RETURN_IF_ERROR(ProjectHeads(model_.layers[layer], Heads::kQueries, num_tokens));
+  if (config_.rotary_dim == 0) return absl::OkStatus();
+  const RotaryTables& tables = TablesOf(layer);
+  return ops().Rope({.x = Queries(),
+                     .x_stride = Stride(kv_width_ + q_width_),
                      .num_tokens = num_tokens,
-                     .num_heads = num_heads,
+                     .num_heads = shape_.num_heads,
                      .head_dim = config_.head_dim,
                      .rotary_dim = RotatedElements(config_.rotary_dim),
                      .cos = tables.cos.data().f32(),
                      .sin = tables.sin.data().f32()});
 }
 
-// Also leaves the layer's input, normed, in normed_in_use_.
-absl::Status Transformer::WriteKeysAndValues(int32_t layer, const BatchView& batch,
-                                             KvCache& cache) {
-  const PackedLayer& weights = model_.layers[layer];
-  RETURN_IF_ERROR(Norm(weights.attention_norm, batch.num_tokens, /*add_delta=*/layer > 0));
-  RETURN_IF_ERROR(Linear(weights.kv, normed_in_use_, batch.num_tokens, kv_.data()));
-  const Floats k = kv_.data(), v = k.At(kv_width_ / 2);
-  RETURN_IF_ERROR(
-      NormHeads(weights.k_norm, batch.num_tokens, k, shape_.kv_heads.count, Stride(kv_width_)));
-  RETURN_IF_ERROR(
-      RotateHeads(layer, batch.num_tokens, k, shape_.kv_heads.count, Stride(kv_width_)));
-  return ops().ReshapeAndCache({.key = k,
-                                .key_stride = Stride(kv_width_),
-                                .value = v,
-                                .value_stride = Stride(kv_width_),
-                                .slot_mapping = batch.slots(cache.GroupOf(layer)),
-                                .num_tokens = batch.num_tokens,
-                                .k_cache = PlaneOf(cache, layer, KvPlane::kK),
-                                .v_cache = PlaneOf(cache, layer, KvPlane::kV)});
-}
-
 absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries, KvCache& cache) {
   const PackedLayer& weights = model_.layers[layer];
   const int64_t num_tokens = queries.num_tokens;
-  RETURN_IF_ERROR(Linear(weights.q, normed_in_use_, num_tokens, q_.data()));
   RETURN_IF_ERROR(
-      NormHeads(weights.q_norm, num_tokens, q_.data(), shape_.num_heads, Stride(q_width_)));
-  RETURN_IF_ERROR(RotateHeads(layer, num_tokens, q_.data(), shape_.num_heads, Stride(q_width_)));
-  RETURN_IF_ERROR(
-      ops().VarlenAttention({.q = q_.data(),
-                             .q_stride = Stride(q_width_),
+      ops().VarlenAttention({.q = Queries(),
+                             .q_stride = Stride(kv_width_ + q_width_),
                              .num_heads = shape_.num_heads,
                              .num_seqs = queries.num_seqs,
                              .cu_seqlens_q = queries.cu_seqlens_q,
@@ -212,9 +226,16 @@ absl::Status Transformer::AttentionBlock(int32_t layer, const BatchView& queries
                              .round_to = compute_,
                              .out = context_.data(),
                              .out_stride = Stride(q_width_)}));
+  if (!config_.parallel_residual) {
+    return EndBlock(weights.o, shape_.o_segments, context_.data(), num_tokens,
+                    weights.attention_output_norm, weights.ffn_norm);
+  }
+  // The MLP reads what the attention has read.
   RETURN_IF_ERROR(
       SumOverRanks(weights.o, shape_.o_segments, context_.data(), num_tokens, delta_.data()));
-  return NormOutput(weights.attention_output_norm, num_tokens);
+  RETURN_IF_ERROR(NormOutput(weights.attention_output_norm, num_tokens));
+  RETURN_IF_ERROR(Norm(weights.ffn_norm, num_tokens, /*add_delta=*/false));
+  return AddDelta(num_tokens);
 }
 
 absl::Status Transformer::FillRotary(const BatchView& batch) {
@@ -258,14 +279,18 @@ absl::Status Transformer::Forward(const StepMetadata& batch, KvCache& cache,
   normed_in_use_ = normed_.data();
   RETURN_IF_ERROR(FillRotary(batch.all()));
   RETURN_IF_ERROR(Embed(batch.all()));
+  RETURN_IF_ERROR(Norm(NormAfter(-1), batch.all().num_tokens, /*add_delta=*/false));
   const BatchView* queries = &batch.all();
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    RETURN_IF_ERROR(WriteKeysAndValues(layer, batch.all(), cache));
+    const bool cuts = layer + 1 == config_.num_layers && !batch.wants_all();
+    RETURN_IF_ERROR(
+        WriteKeysAndValues(layer, batch.all(), cuts ? Heads::kKeysAndValues : Heads::kAll, cache));
     RETURN_IF_ERROR(layer_done(layer));
-    if (layer + 1 == config_.num_layers && !batch.wants_all()) {
+    if (cuts) {
       queries = &batch.wanted();
       if (queries->num_tokens == 0) return absl::OkStatus();
       RETURN_IF_ERROR(KeepWanted(batch));
+      RETURN_IF_ERROR(LateQueries(layer, queries->num_tokens));
     }
     RETURN_IF_ERROR(AttentionBlock(layer, *queries, cache));
     RETURN_IF_ERROR(MlpBlock(layer, queries->num_tokens));

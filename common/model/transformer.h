@@ -79,22 +79,30 @@ class Transformer {
   explicit Transformer(TransformerParts parts);
   absl::Status MakeRoom();
 
-  absl::Status WriteKeysAndValues(int32_t layer, const BatchView& batch, KvCache& cache);
+  // Which of qkv_ a product computes.
+  enum class Heads : uint8_t { kAll, kKeysAndValues, kQueries };
+
+  absl::Status WriteKeysAndValues(int32_t layer, const BatchView& batch, Heads heads,
+                                  KvCache& cache);
+  absl::Status LateQueries(int32_t layer, int64_t num_tokens);
   absl::Status AttentionBlock(int32_t layer, const BatchView& queries, KvCache& cache);
   absl::Status MlpBlock(int32_t layer, int64_t num_tokens);
+  // That of the next layer, after the last that of the output.
+  const PackedNorm& NormAfter(int32_t layer) const;
+  // residual += what a block gives, which is this product; normed = the next norm of it.
+  absl::Status EndBlock(const PackedLinear& linear, int32_t segments, Floats x, int64_t num_tokens,
+                        const Buffer& output_norm, const PackedNorm& next);
   absl::Status KeepWanted(const StepMetadata& batch);
   absl::Status MakeExperts();
-  // `out`, as delta_: what a gated or plain MLP gives, of so many elements of this rank.
-  absl::Status Mlp(const PackedLayer& weights, int64_t ffn_size, int32_t segments,
-                   int64_t num_tokens, Floats out);
   absl::Status Experts(const PackedLayer& weights, int64_t num_tokens);
-  absl::Status Activate(int64_t ffn_size, int64_t num_tokens);
+  // Into ffn_: what leads out of an MLP multiplies.
+  absl::Status Activations(const PackedLinear& gate_up, int64_t ffn_size, int64_t num_tokens);
   int64_t GateUpWidth(int64_t ffn_size) const;
   absl::Status Embed(const BatchView& batch);
   absl::Status EmbedTokens(const BatchView& batch, Floats out);
   absl::Status Finish(int64_t num_tokens);
   absl::Status FillRotary(const BatchView& batch);
-  absl::Status Linear(const PackedLinear& linear, Floats x, int64_t num_tokens, Floats out);
+  GemmArgs ProductOf(const PackedLinear& linear, Floats x, int64_t num_tokens, Floats out) const;
   // out = the product with a matrix whose columns are divided among the ranks.
   absl::Status SumOverRanks(const PackedLinear& linear, int32_t segments, Floats x,
                             int64_t num_tokens, Floats out);
@@ -106,12 +114,13 @@ class Transformer {
   absl::Status LayerNorm(const PackedNorm& norm, int64_t num_tokens, Floats out, DType round_to);
   absl::Status AddDelta(int64_t num_tokens);
   absl::Status Round(Floats from, int64_t num_tokens, int64_t width, Floats out);
-  absl::Status NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads, int64_t num_heads,
-                         int64_t stride);
+  absl::Status NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads, int64_t num_heads);
   // delta = norm(delta), if there is such a norm.
   absl::Status NormOutput(const Buffer& weight, int64_t num_tokens);
-  absl::Status RotateHeads(int32_t layer, int64_t num_tokens, Floats heads, int64_t num_heads,
-                           int64_t stride);
+  // Of the rows of qkv_; and the norms of those that the product has computed, if there are such.
+  absl::Status ProjectHeads(const PackedLayer& weights, Heads heads, int64_t num_tokens);
+  Floats Queries() const { return qkv_.data().At(kv_width_); }
+  const RotaryTables& TablesOf(int32_t layer) const;
   // Elements from row to row of activations of that width; logits and rotary tables are dense.
   int64_t Stride(int64_t width) const;
   ModelOps& ops() { return device_->ops(); }
@@ -137,8 +146,7 @@ class Transformer {
   ActivationRows normed_;           // [T, hidden_size]
   ActivationRows wanted_residual_;  // Of the wanted tokens, where these are not all.
   ActivationRows wanted_normed_;
-  ActivationRows q_;        // [T, q_width_]
-  ActivationRows kv_;       // [T, kv_width_]: keys, then values.
+  ActivationRows qkv_;      // [T, kv_width_ + q_width_]: keys, values, queries.
   ActivationRows context_;  // [T, q_width_]
   ActivationRows projected_;  // [T, embedding_dim], where it is not the hidden size
   ActivationRows gate_up_;  // [T, 2 * ffn_size], of this rank; without a gate half of it

@@ -26,7 +26,8 @@ absl::Status Transformer::Embed(const BatchView& batch) {
     RETURN_IF_ERROR(EmbedTokens(batch, delta_.data()));
     RETURN_IF_ERROR(
         Round(delta_.data(), num_tokens, config_.embedding_dim, projected_.data()));
-    RETURN_IF_ERROR(Linear(model_.embedding_in, projected_.data(), num_tokens, residual_.data()));
+    RETURN_IF_ERROR(ops().Gemm(
+        ProductOf(model_.embedding_in, projected_.data(), num_tokens, residual_.data())));
   }
   if (config_.learned_positions) {
     RETURN_IF_ERROR(ops().Embedding({.shards = {&model_.positions},
@@ -42,9 +43,9 @@ absl::Status Transformer::Embed(const BatchView& batch) {
 
 absl::Status Transformer::Finish(int64_t num_tokens) {
   num_final_ = num_tokens;
-  RETURN_IF_ERROR(Norm(model_.final_norm, num_tokens, /*add_delta=*/true));
   if (config_.embedding_dim == config_.hidden_size) return absl::OkStatus();
-  RETURN_IF_ERROR(Linear(model_.embedding_out, normed_in_use_, num_tokens, delta_.data()));
+  RETURN_IF_ERROR(
+      ops().Gemm(ProductOf(model_.embedding_out, normed_in_use_, num_tokens, delta_.data())));
   return Round(delta_.data(), num_tokens, config_.embedding_dim, projected_.data());
 }
 

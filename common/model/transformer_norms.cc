@@ -30,6 +30,28 @@ absl::Status Transformer::Norm(const PackedNorm& norm, int64_t num_tokens, bool 
                         .out_stride = Stride(hidden)});
 }
 
+absl::Status Transformer::EndBlock(const PackedLinear& linear, int32_t segments, Floats x,
+                                   int64_t num_tokens, const Buffer& output_norm,
+                                   const PackedNorm& next) {
+  const bool direct = output_norm.data() == nullptr && group_ == nullptr;
+  if (config_.norm == NormKind::kRms && direct) {
+    GemmArgs product = ProductOf(linear, x, num_tokens, delta_.data());
+    product.segments = segments;
+    return ops().GemmAndNorm({.product = product,
+                              .weight = next.weight.floats(DType::kF32).f32(),
+                              .one_plus_weight = config_.norm_one_plus_weight,
+                              .eps = config_.norm_eps,
+                              .residual = residual_in_use_.f32(),
+                              .residual_stride = Stride(config_.hidden_size),
+                              .round_to = compute_,
+                              .out = normed_in_use_,
+                              .out_stride = Stride(config_.hidden_size)});
+  }
+  RETURN_IF_ERROR(SumOverRanks(linear, segments, x, num_tokens, delta_.data()));
+  RETURN_IF_ERROR(NormOutput(output_norm, num_tokens));
+  return Norm(next, num_tokens, /*add_delta=*/true);
+}
+
 // Of the residual.
 absl::Status Transformer::LayerNorm(const PackedNorm& norm, int64_t num_tokens, Floats out,
                                     DType round_to) {
@@ -68,10 +90,10 @@ absl::Status Transformer::Round(Floats from, int64_t num_tokens, int64_t width, 
 }
 
 absl::Status Transformer::NormHeads(const Buffer& weight, int64_t num_tokens, Floats heads,
-                                    int64_t num_heads, int64_t stride) {
+                                    int64_t num_heads) {
   if (weight.data() == nullptr) return absl::OkStatus();
   return ops().RmsNorm({.x = heads,
-                        .x_stride = stride,
+                        .x_stride = Stride(kv_width_ + q_width_),
                         .num_tokens = num_tokens,
                         .rows_per_token = num_heads,
                         .dim = config_.head_dim,
@@ -80,7 +102,7 @@ absl::Status Transformer::NormHeads(const Buffer& weight, int64_t num_tokens, Fl
                         .eps = config_.norm_eps,
                         .round_to = heads.dtype,
                         .out = heads,
-                        .out_stride = stride});
+                        .out_stride = Stride(kv_width_ + q_width_)});
 }
 
 absl::Status Transformer::NormOutput(const Buffer& weight, int64_t num_tokens) {

@@ -46,6 +46,21 @@ absl::Status RequireShards(const EmbeddingArgs& args) {
   return absl::OkStatus();
 }
 
+// Those of the weights.
+absl::Status RequireRows(const GemmArgs& args) {
+  const int64_t n = args.weights->n();
+  RETURN_IF_ERROR(Require(
+      args.first_row >= 0 && args.first_row < n && args.first_row % kWeightRows == 0, "first_row",
+      args.first_row, absl::StrCat("a multiple of ", kWeightRows, " in [0, ", n, ")")));
+  return RequireIn(args.num_rows, 0, n - args.first_row, "num_rows");
+}
+
+// The number of elements of a head that are rotated.
+absl::Status RequireRotaryDim(int64_t rotary_dim, int64_t head_dim) {
+  return Require(rotary_dim >= 0 && rotary_dim % 2 == 0 && rotary_dim <= head_dim, "rotary_dim",
+                 rotary_dim, "even and at most head_dim = ", head_dim);
+}
+
 }  // namespace
 
 absl::Status CheckShapes(const AdvanceStepArgs& args) {
@@ -104,14 +119,24 @@ absl::Status CheckShapes(const RopeArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireAtLeast(args.num_heads, 1, "num_heads"));
   RETURN_IF_ERROR(RequireAtLeast(args.head_dim, 1, "head_dim"));
-  RETURN_IF_ERROR(
-      Require(args.rotary_dim >= 0 && args.rotary_dim % 2 == 0 && args.rotary_dim <= args.head_dim,
-              "rotary_dim", args.rotary_dim, "even and at most head_dim = ", args.head_dim));
+  RETURN_IF_ERROR(RequireRotaryDim(args.rotary_dim, args.head_dim));
   if (args.num_tokens == 0 || args.rotary_dim == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.x.data, "x"));
   RETURN_IF_ERROR(RequirePointer(args.cos, "cos"));
   RETURN_IF_ERROR(RequirePointer(args.sin, "sin"));
   return RequireStride(args.x_stride, args.num_heads * args.head_dim, "x_stride");
+}
+
+absl::Status CheckShapes(const RopeAndCacheArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args.Write()));
+  RETURN_IF_ERROR(RequireOperand(args.q, "q"));
+  RETURN_IF_ERROR(RequireRotaryDim(args.rotary_dim, args.k_cache.dim));
+  if (args.num_tokens == 0 || args.rotary_dim == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.cos, "cos"));
+  RETURN_IF_ERROR(RequirePointer(args.sin, "sin"));
+  if (!args.q) return absl::OkStatus();
+  RETURN_IF_ERROR(RequireAtLeast(args.num_heads, 1, "num_heads"));
+  return RequireStride(args.q_stride, args.num_heads * args.k_cache.dim, "q_stride");
 }
 
 absl::Status CheckShapes(const RotaryTableArgs& args) {
@@ -209,11 +234,27 @@ absl::Status CheckShapes(const GemmArgs& args) {
   const int64_t k = args.weights->k();
   RETURN_IF_ERROR(Require(args.segments == 1 || k % (int64_t{32} * args.segments) == 0, "segments",
                           args.segments, "1, or each of a multiple of 32 of weights.k = ", k));
+  RETURN_IF_ERROR(RequireRows(args));
   if (args.m == 0) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.a.data, "a"));
   RETURN_IF_ERROR(RequirePointer(args.out.data, "out"));
   RETURN_IF_ERROR(RequireStride(args.a_stride, args.weights->k(), "a_stride"));
-  return RequireStride(args.out_stride, args.weights->n(), "out_stride");
+  return RequireStride(args.out_stride, args.n(), "out_stride");
+}
+
+absl::Status CheckShapes(const GatedGemmArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args.product));
+  const int64_t n = args.product.n();
+  RETURN_IF_ERROR(Require(n % 2 == 0, "product.n", n, "even: as many rows of gate as of up"));
+  return CheckShapes(args.Activation());
+}
+
+absl::Status CheckShapes(const GemmAndNormArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args.product));
+  RETURN_IF_ERROR(CheckShapes(args.Norm()));
+  if (args.product.m == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.residual, "residual"));
+  return RequireStride(args.residual_stride, args.product.n(), "residual_stride");
 }
 
 absl::Status CheckShapes(const FoldPartialsArgs& args) {

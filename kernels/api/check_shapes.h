@@ -6,6 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
+#include "kernels/api/fused_args.h"
 #include "kernels/api/model_args.h"
 #include "kernels/api/moe_args.h"
 #include "kernels/api/row_args.h"
@@ -40,6 +41,9 @@ absl::Status CheckShapes(const SelectRowsArgs& args);
 absl::Status CheckShapes(const EmbeddingArgs& args);
 absl::Status CheckShapes(const GemmArgs& args);
 absl::Status CheckShapes(const FoldPartialsArgs& args);
+absl::Status CheckShapes(const RopeAndCacheArgs& args);
+absl::Status CheckShapes(const GatedGemmArgs& args);
+absl::Status CheckShapes(const GemmAndNormArgs& args);
 absl::Status CheckShapes(const PackWeightsArgs& args);
 absl::Status CheckShapes(const SampleArgs& args);
 absl::Status CheckShapes(const ScoreArgs& args);

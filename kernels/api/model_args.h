@@ -108,6 +108,9 @@ struct EmbeddingArgs {
   int64_t num_rows() const { return (num_shards - 1) * rows_each + shards[num_shards - 1]->n(); }
 };
 
+// Rows of weights that a product may begin at are multiples of it.
+inline constexpr int64_t kWeightRows = 32;
+
 // out = a * weights^T + bias. Each output starts from zero and adds its k products in one order,
 // whatever m is, then the bias. The order is ascending, with fused multiply-adds; but where the
 // device has an instruction for bf16 by bf16, and weights are bf16 and a_rounded_to is too, it is
@@ -127,11 +130,15 @@ struct GemmArgs {
   int64_t a_stride = 0;  // Elements from row to row.
   int64_t m = 0;
   DType a_rounded_to = DType::kF32;       // bf16: the values of `a` are bf16 values.
-  const PackedMatrix* weights = nullptr;  // [n, k]
+  const PackedMatrix* weights = nullptr;  // [>= first_row + n, k]
   const float* bias = nullptr;            // [n], or null.
   Floats out;                             // [m, n]
   int64_t out_stride = 0;
-  int32_t segments = 1;  // 1, 2, 4 or 8; of several, each has a multiple of 32 of k.
+  int32_t segments = 1;   // 1, 2, 4 or 8; of several, each has a multiple of 32 of k.
+  int64_t first_row = 0;  // Of the weights; a multiple of kWeightRows.
+  int64_t num_rows = 0;   // n; 0: all from first_row on.
+
+  int64_t n() const { return num_rows == 0 ? weights->n() - first_row : num_rows; }
 };
 
 // out = parts[0] + ... + bias in f32, as the tree of GemmArgs: of one part a copy, of two of which

@@ -3,6 +3,7 @@
 #include "absl/status/status.h"
 #include "kernels/api/attention_args.h"
 #include "kernels/api/cache_args.h"
+#include "kernels/api/fused_args.h"
 #include "kernels/api/model_args.h"
 #include "kernels/api/moe_args.h"
 #include "kernels/api/row_args.h"
@@ -36,6 +37,11 @@ class ModelOps {
   virtual absl::Status MoeAlign(const MoeAlignArgs& args) = 0;
   virtual absl::Status ExpertGemm(const ExpertGemmArgs& args) = 0;
   virtual absl::Status MoeCombine(const MoeCombineArgs& args) = 0;
+
+  // Of operators above; a device that has one kernel for them says so.
+  virtual absl::Status RopeAndCache(const RopeAndCacheArgs& args);
+  virtual absl::Status GatedGemm(const GatedGemmArgs& args);
+  virtual absl::Status GemmAndNorm(const GemmAndNormArgs& args);
 };
 
 }  // namespace baton

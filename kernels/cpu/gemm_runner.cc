@@ -17,8 +17,9 @@ constexpr int64_t kLineBytes = 64;
 
 void GemmRunner::Run(const GemmArgs& args) {
   Clear();
-  Add(args.m, args.a_rounded_to, Panels(*args.weights), args.bias, args.out.f32(),
-      args.segments);
+  static_assert(kWeightRows % Panels::kRows == 0);
+  Add(args.m, args.a_rounded_to, Panels(*args.weights).Rows(args.first_row, args.n()), args.bias,
+      args.out.f32(), args.segments);
   PackRows({.a = args.a.f32(), .a_stride = args.a_stride});
   Multiply(args.out_stride);
 }

@@ -34,6 +34,14 @@ class Panels {
   int64_t panel_bytes() const { return padded_k() * kRows * SizeOf(dtype_); }
   int64_t size_bytes() const { return num_panels() * panel_bytes(); }
 
+  // Rows [first, first + count), from the beginning of a panel on.
+  Panels Rows(int64_t first, int64_t count) const {
+    Panels rows = *this;
+    rows.n_ = count;
+    rows.data_ += first / kRows * panel_bytes();
+    return rows;
+  }
+
   // Elements from the start of the data to (row, column).
   int64_t IndexOf(int64_t row, int64_t column) const {
     const int64_t panel = row / kRows * padded_k() * kRows;

@@ -1,25 +1,12 @@
 #include <algorithm>
 
 #include "kernels/cuda/cache.h"
+#include "kernels/cuda/cache_groups.h"
 
 namespace baton::cuda {
 namespace cache_write {
 
 constexpr int kThreads = 256;
-constexpr int kGroup = 8;  // Elements of a row that a thread writes.
-
-// Elements from token to token and from head to head within a block.
-struct Steps {
-  int64_t token;
-  int64_t head;
-};
-
-// Rounds to the cache's type. fp8: of x / scale.
-template <typename Cache>
-BATON_DEVICE Cache Store(float x, float scale) {
-  if constexpr (sizeof(Cache) == 1) x /= scale;
-  return FromFloat<Cache>(x);
-}
 
 // A thread for each group of a token's head; the grid's z tells K from V.
 template <typename X, typename Cache>
@@ -39,11 +26,8 @@ __global__ void __launch_bounds__(kThreads)
 
   const X* from = static_cast<const X*>(is_key ? args.key.data : args.value.data) +
                   token * (is_key ? args.key_stride : args.value_stride) + head * cache.dim + first;
-  Cache* to = reinterpret_cast<Cache*>(cache.data) +
-              slot / cache.block_size * cache.block_stride +
-              slot % cache.block_size * steps.token + head * steps.head + first;
-  float scale = 1.0f;
-  if (cache.num_scales > 0) scale = cache.scales[cache.num_scales == 1 ? 0 : head];
+  Cache* const to = RowOf<Cache>(cache, steps, slot, head) + first;
+  const float scale = ScaleOf(cache, head);
   if (is_key ? k_vectors : v_vectors) {
     Cache values[kGroup];
     BATON_UNROLL
@@ -53,12 +37,7 @@ __global__ void __launch_bounds__(kThreads)
       BATON_UNROLL
       for (int j = 0; j < 4; ++j) values[i + j] = Store<Cache>(x[j], scale);
     }
-    using Vector = std::conditional_t<sizeof(Cache) == 1, uint2, uint4>;
-    constexpr int kVectors = kGroup * int{sizeof(Cache)} / int{sizeof(Vector)};
-    Vector raw[kVectors];
-    memcpy(raw, values, sizeof(values));
-    BATON_UNROLL
-    for (int i = 0; i < kVectors; ++i) reinterpret_cast<Vector*>(to)[i] = raw[i];
+    StoreVectors(to, values);
   } else {
     for (int i = 0; i < kGroup && first + i < cache.dim; ++i) {
       to[i] = Store<Cache>(ToFloat(from[i]), scale);
@@ -69,26 +48,6 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace cache_write
 
 namespace {
-
-using cache_write::kGroup;
-using cache_write::Steps;
-
-Steps StepsOf(const CachePlane& plane) {
-  if (plane.layout == CacheLayout::kHnd) {
-    const int64_t token = plane.token_stride == 0 ? plane.dim : plane.token_stride;
-    return {token, plane.head_stride == 0 ? plane.block_size * token : plane.head_stride};
-  }
-  const int64_t head = plane.head_stride == 0 ? plane.dim : plane.head_stride;
-  return {plane.token_stride == 0 ? plane.num_heads * head : plane.token_stride, head};
-}
-
-// Whether every group of a row can be read and written as vectors.
-bool HasGroups(ConstFloats from, int64_t stride, const CachePlane& plane, const Steps& steps) {
-  const int64_t bytes = std::min(16, kGroup * SizeOf(plane.dtype));
-  return plane.dim % kGroup == 0 && HasVectors(from.data, from.dtype, plane.dim, stride) &&
-         plane.block_stride % kGroup == 0 && steps.token % kGroup == 0 &&
-         steps.head % kGroup == 0 && reinterpret_cast<uintptr_t>(plane.data) % bytes == 0;
-}
 
 template <typename X, typename Cache>
 cudaError_t LaunchWrite(const ReshapeAndCacheArgs& args, cudaStream_t stream) {

@@ -11,6 +11,7 @@
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/expert_gemm.h"
+#include "kernels/cuda/gated_gemm.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/generic_attention.h"
 #include "kernels/cuda/moe.h"
@@ -77,9 +78,7 @@ absl::Status CudaOps::LayerNorm(const LayerNormArgs& args) {
 absl::Status CudaOps::Gemm(const GemmArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   RETURN_IF_ERROR(RequirePacked(*args.weights, WeightFormat::kCuda, "weights"));
-  const std::span<float> scratch(reinterpret_cast<float*>(scratch_.data()),
-                                 scratch_.size_bytes() / sizeof(float));
-  return ToStatus(cuda::Gemm(args, scratch, stream_), "Gemm");
+  return ToStatus(cuda::Gemm(args, Scratch(), stream_), "Gemm");
 }
 
 absl::Status CudaOps::FoldPartials(const FoldPartialsArgs& args) {
@@ -174,6 +173,26 @@ absl::Status CudaOps::ExpertGemm(const ExpertGemmArgs& args) {
 absl::Status CudaOps::MoeCombine(const MoeCombineArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   return ToStatus(cuda::MoeCombine(args, stream_), "MoeCombine");
+}
+
+absl::Status CudaOps::RopeAndCache(const RopeAndCacheArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  if (!RopeAndCacheServes(args)) return ModelOps::RopeAndCache(args);
+  return ToStatus(cuda::RopeAndCache(args, stream_), "RopeAndCache");
+}
+
+absl::Status CudaOps::GatedGemm(const GatedGemmArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  RETURN_IF_ERROR(RequirePacked(*args.product.weights, WeightFormat::kCuda, "weights"));
+  if (!GatedGemmServes(args)) return ModelOps::GatedGemm(args);
+  return ToStatus(cuda::GatedGemm(args, stream_), "GatedGemm");
+}
+
+absl::Status CudaOps::GemmAndNorm(const GemmAndNormArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  RETURN_IF_ERROR(RequirePacked(*args.product.weights, WeightFormat::kCuda, "weights"));
+  if (!GemmAndNormServes(args)) return ModelOps::GemmAndNorm(args);
+  return ToStatus(cuda::GemmAndNorm(args, Scratch(), stream_), "GemmAndNorm");
 }
 
 }  // namespace baton::cuda

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <utility>
 
 #include "kernels/api/buffer.h"
@@ -38,8 +39,15 @@ class CudaOps : public ModelOps {
   absl::Status MoeAlign(const MoeAlignArgs& args) override;
   absl::Status ExpertGemm(const ExpertGemmArgs& args) override;
   absl::Status MoeCombine(const MoeCombineArgs& args) override;
+  absl::Status RopeAndCache(const RopeAndCacheArgs& args) override;
+  absl::Status GatedGemm(const GatedGemmArgs& args) override;
+  absl::Status GemmAndNorm(const GemmAndNormArgs& args) override;
 
  private:
+  std::span<float> Scratch() const {
+    return {reinterpret_cast<float*>(scratch_.data()), scratch_.size_bytes() / sizeof(float)};
+  }
+
   const cudaStream_t stream_;
   const Buffer scratch_;
   const size_t shared_bytes_;

@@ -1,6 +1,7 @@
 #include "kernels/cuda/elementwise.h"
 
 #include "kernels/cuda/math.h"
+#include "kernels/cuda/partials.h"
 #include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
@@ -9,20 +10,6 @@ namespace elementwise {
 constexpr int kThreads = 256;
 
 BATON_DEVICE int64_t ThreadIndex() { return int64_t{blockIdx.x} * kThreads + threadIdx.x; }
-
-BATON_DEVICE float Activate(ActivationKind kind, float x) {
-  switch (kind) {
-    case ActivationKind::kSilu:
-      return Silu(x);
-    case ActivationKind::kGelu:
-      return Gelu(x);
-    case ActivationKind::kGeluTanh:
-      return GeluTanh(x);
-    case ActivationKind::kRelu:
-      break;
-  }
-  return 0.0f > x ? 0.0f : x;
-}
 
 // A thread for each pair.
 template <typename T>
@@ -86,24 +73,9 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t per_row = (args.dim + 3) / 4, index = ThreadIndex();
   if (index >= args.num_tokens * per_row) return;
   const int64_t row = index / per_row, i = index % per_row * 4, left = args.dim - i;
-  float sums[kParts][4];
-  BATON_UNROLL
-  for (int p = 0; p < kParts; ++p) {
-    LoadFour(args.parts[p] + row * args.part_stride + i, left, vectors, sums[p]);
-  }
-  BATON_UNROLL
-  for (int step = 1; step < kParts; step *= 2) {
-    BATON_UNROLL
-    for (int p = 0; p < kParts; p += 2 * step) {
-      BATON_UNROLL
-      for (int j = 0; j < 4; ++j) sums[p][j] += sums[p + step][j];
-    }
-  }
-  BATON_UNROLL
-  for (int j = 0; j < 4; ++j) {
-    if (args.bias != nullptr && j < left) sums[0][j] += args.bias[i + j];
-  }
-  StoreFour(static_cast<Out*>(args.out.data) + row * args.out_stride + i, left, vectors, sums[0]);
+  float sum[4];
+  FoldFour<kParts>(args, row, i, vectors, sum);
+  StoreFour(static_cast<Out*>(args.out.data) + row * args.out_stride + i, left, vectors, sum);
 }
 
 // EmbeddingArgs with the rows of its table, which are divided among matrices.

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gemm_tiles.h"
+#include "kernels/cuda/norms.h"
 #include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
@@ -64,14 +65,15 @@ template <typename Shape, typename T, typename Out>
 cudaError_t LaunchGemm(const GemmArgs& args, bool tokens_are_rows, cudaStream_t stream) {
   const gemm::Operand<T> tokens{static_cast<const T*>(args.a.data), args.a_stride, args.m};
   const PackedMatrix& packed = *args.weights;
-  const gemm::Operand<T> weights{static_cast<const T*>(FloatsOf(packed).data),
-                                 RowStride(packed.k()), packed.n()};
+  const int64_t stride = RowStride(packed.k());
+  const ConstFloats first = FloatsOf(packed).At(args.first_row * stride);
+  const gemm::Operand<T> weights{static_cast<const T*>(first.data), stride, args.n()};
   const gemm::Problem<T> problem{
       .rows = tokens_are_rows ? tokens : weights,
       .columns = tokens_are_rows ? weights : tokens,
       .k = packed.k() / args.segments,
       .aligned = gemm::IsAligned(args.a, args.a_stride) &&
-                 gemm::IsAligned(FloatsOf(packed), weights.stride),
+                 gemm::IsAligned(first, stride),
       .bias = args.bias,
       .rows_are_weights = !tokens_are_rows,
       .out = args.out.data,
@@ -92,11 +94,12 @@ cudaError_t ChooseTile(const GemmArgs& args, cudaStream_t stream) {
   return LaunchGemm<ManyTokens, T, Out>(args, true, stream);
 }
 
-// The sums of the segments one beside the other in `scratch`, then their tree; so many rows at a
-// time as have room there.
-template <typename T>
-cudaError_t MultiplySegments(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
-  const int64_t n = args.weights->n();
+// The sums of the segments one beside the other in `scratch`, then finish(fold, row), which adds
+// them up to rows [row, row + fold.num_tokens); so many rows at a time as have room there.
+template <typename T, typename Finish>
+cudaError_t MultiplySegments(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream,
+                             const Finish& finish) {
+  const int64_t n = args.n();
   const int64_t most = std::ssize(scratch) / (args.segments * n);
   if (most == 0) return cudaErrorMemoryAllocation;
   for (int64_t row = 0; row < args.m; row += most) {
@@ -111,12 +114,10 @@ cudaError_t MultiplySegments(const GemmArgs& args, std::span<float> scratch, cud
     FoldPartialsArgs fold{.num_parts = args.segments,
                           .num_tokens = sums.m,
                           .dim = n,
-                          .bias = args.bias,
-                          .out = args.out.At(row * args.out_stride),
-                          .out_stride = args.out_stride};
+                          .bias = args.bias};
     for (int32_t s = 0; s < args.segments; ++s) fold.parts[s] = scratch.data() + s * sums.m * n;
-    const cudaError_t folded = FoldPartials(fold, stream);
-    if (folded != cudaSuccess) return folded;
+    const cudaError_t finished = finish(fold, row);
+    if (finished != cudaSuccess) return finished;
   }
   return cudaSuccess;
 }
@@ -124,7 +125,13 @@ cudaError_t MultiplySegments(const GemmArgs& args, std::span<float> scratch, cud
 template <typename T>
 cudaError_t ChooseOut(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
   if (args.out.dtype != DType::kF32 && args.out.dtype != T::kDType) return cudaErrorInvalidValue;
-  if (args.segments > 1) return MultiplySegments<T>(args, scratch, stream);
+  if (args.segments > 1) {
+    return MultiplySegments<T>(args, scratch, stream, [&](FoldPartialsArgs fold, int64_t row) {
+      fold.out = args.out.At(row * args.out_stride);
+      fold.out_stride = args.out_stride;
+      return FoldPartials(fold, stream);
+    });
+  }
   if (args.out.dtype == DType::kF32) return ChooseTile<T, float>(args, stream);
   return ChooseTile<T, T>(args, stream);
 }
@@ -139,6 +146,36 @@ cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t st
   if (args.m == 0 || weights.n() == 0) return cudaSuccess;
   if (args.a.dtype == DType::kBF16) return ChooseOut<Bf16>(args, scratch, stream);
   if (args.a.dtype == DType::kF16) return ChooseOut<F16>(args, scratch, stream);
+  return cudaErrorInvalidValue;
+}
+
+bool GemmAndNormServes(const GemmAndNormArgs& args) {
+  return args.product.segments > 1 && args.product.out.dtype == DType::kF32;
+}
+
+cudaError_t GemmAndNorm(const GemmAndNormArgs& args, std::span<float> scratch,
+                        cudaStream_t stream) {
+  const GemmArgs& product = args.product;
+  const PackedMatrix& weights = *product.weights;
+  if (!GemmAndNormServes(args) || weights.format() != WeightFormat::kCuda ||
+      product.a.dtype != weights.dtype()) {
+    return cudaErrorInvalidValue;
+  }
+  if (product.m == 0) return cudaSuccess;
+  const RmsNormArgs whole = args.Norm();
+  const auto finish = [&](const FoldPartialsArgs& fold, int64_t row) {
+    RmsNormArgs norm = whole;
+    norm.num_tokens = fold.num_tokens;
+    norm.residual += row * norm.residual_stride;
+    norm.out = norm.out.At(row * norm.out_stride);
+    return FoldAndNorm(fold, norm, stream);
+  };
+  if (product.a.dtype == DType::kBF16) {
+    return MultiplySegments<Bf16>(product, scratch, stream, finish);
+  }
+  if (product.a.dtype == DType::kF16) {
+    return MultiplySegments<F16>(product, scratch, stream, finish);
+  }
   return cudaErrorInvalidValue;
 }
 

@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "kernels/api/model_args.h"
+#include "kernels/api/fused_args.h"
 #include "kernels/cuda/operands.h"
 
 namespace baton::cuda {
@@ -15,5 +15,11 @@ namespace baton::cuda {
 // there is no room for those of one row. cudaErrorInvalidValue for other types, and for weights
 // that another device has packed.
 cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream);
+
+// Whether GemmAndNorm serves it: of several segments. Else Gemm and RmsNorm do.
+bool GemmAndNormServes(const GemmAndNormArgs& args);
+
+// With the bits of Gemm and RmsNorm; product.out is not touched.
+cudaError_t GemmAndNorm(const GemmAndNormArgs& args, std::span<float> scratch, cudaStream_t stream);
 
 }  // namespace baton::cuda

@@ -3,6 +3,7 @@
 // Elementary functions of kernels, operation by operation those of kernels/cpu/lane_math.h, so that
 // a value has the same bits on every device.
 
+#include "kernels/api/model_args.h"
 #include "kernels/cuda/floats.h"
 
 namespace baton::cuda {
@@ -68,6 +69,20 @@ BATON_DEVICE float Gelu(float x) {
 BATON_DEVICE float GeluTanh(float x) {
   const float cubic = fmaf(x * x * x, 0.044715f, x);
   return (x * 0.5f) * (1.0f + Tanh(cubic * 0.7978845608028654f));
+}
+
+BATON_DEVICE float Activate(ActivationKind kind, float x) {
+  switch (kind) {
+    case ActivationKind::kSilu:
+      return Silu(x);
+    case ActivationKind::kGelu:
+      return Gelu(x);
+    case ActivationKind::kGeluTanh:
+      return GeluTanh(x);
+    case ActivationKind::kRelu:
+      break;
+  }
+  return 0.0f > x ? 0.0f : x;
 }
 
 }  // namespace baton::cuda

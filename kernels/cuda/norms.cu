@@ -1,5 +1,7 @@
 #include "kernels/cuda/norms.h"
 
+#include "kernels/cuda/partials.h"
+
 namespace baton::cuda {
 namespace {
 
@@ -33,24 +35,41 @@ BATON_DEVICE float RowSum(Sums& shared, float x) {
   return x;
 }
 
+// What is normalised: as it lies there, or as the sums that FoldPartials would leave there.
+template <typename X>
+struct StoredRows {
+  BATON_DEVICE void Load(const RmsNormArgs& args, int64_t token, int64_t at, int64_t left,
+                         bool vectors, float (&v)[4]) const {
+    LoadFour(static_cast<const X*>(args.x.data) + token * args.x_stride + at, left, vectors, v);
+  }
+};
+template <int kParts>
+struct FoldedRows {
+  FoldPartialsArgs fold;
+
+  BATON_DEVICE void Load(const RmsNormArgs&, int64_t token, int64_t at, int64_t, bool vectors,
+                         float (&v)[4]) const {
+    FoldFour<kParts>(fold, token, at, vectors, v);
+  }
+};
+
 // Element i is always added by thread i / 4 % (32 kWarps) of its row.
-template <int kWarps, typename X, typename Out>
+template <int kWarps, typename Rows, typename Out>
 __global__ void __launch_bounds__(32 * kWarpsPerBlock)
-    RmsNormKernel(RmsNormArgs args, bool vectors) {
+    RmsNormKernel(RmsNormArgs args, Rows rows, bool vectors) {
   auto& shared = SharedMemory<Sums>();
   constexpr int kThreads = 32 * kWarps;
   const int64_t row = int64_t{blockIdx.x} * (kWarpsPerBlock / kWarps) + threadIdx.x / kThreads;
   if (row >= args.num_tokens * args.rows_per_token) return;  // A whole warp: only rows of one.
   const int first = static_cast<int>(threadIdx.x) % kThreads * 4;
   const int64_t token = row / args.rows_per_token, part = row % args.rows_per_token * args.dim;
-  const X* x = static_cast<const X*>(args.x.data) + token * args.x_stride + part;
   Out* out = static_cast<Out*>(args.out.data) + token * args.out_stride + part;
   float* residual = args.residual == nullptr ? nullptr : args.residual + row * args.residual_stride;
 
   float squares = 0;
   for (int64_t i = first; i < args.dim; i += 4 * kThreads) {
     float v[4];
-    LoadFour(x + i, args.dim - i, vectors, v);
+    rows.Load(args, token, part + i, args.dim - i, vectors, v);
     if (residual != nullptr) {
       float r[4];
       LoadFour(residual + i, args.dim - i, vectors, r);
@@ -69,7 +88,7 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock)
     if (residual != nullptr) {
       LoadFour(residual + i, args.dim - i, vectors, v);
     } else {
-      LoadFour(x + i, args.dim - i, vectors, v);
+      rows.Load(args, token, part + i, args.dim - i, vectors, v);
     }
     LoadFour(args.weight + i, args.dim - i, vectors, weight);
     BATON_UNROLL
@@ -124,12 +143,12 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock)
 
 namespace {
 
-template <typename Kernel, typename Args>
-cudaError_t LaunchRows(Kernel short_row, Kernel long_row, int64_t rows, const Args& args,
-                       bool vectors, cudaStream_t stream) {
-  const bool is_short = args.dim <= kShortRow;
+template <typename Kernel, typename... Args>
+cudaError_t LaunchRows(Kernel short_row, Kernel long_row, int64_t rows, int64_t dim,
+                       cudaStream_t stream, const Args&... args) {
+  const bool is_short = dim <= kShortRow;
   return Launch(is_short ? short_row : long_row, BlocksFor(rows, is_short ? kWarpsPerBlock : 1),
-                32 * kWarpsPerBlock, sizeof(norms::Sums), stream, args, vectors);
+                32 * kWarpsPerBlock, sizeof(norms::Sums), stream, args...);
 }
 
 bool HasFloatVectors(const float* data, int64_t dim, int64_t stride) {
@@ -149,10 +168,47 @@ cudaError_t RmsNorm(const RmsNormArgs& call, cudaStream_t stream) {
                        HasFloatVectors(args.weight, args.dim, args.dim) &&
                        HasFloatVectors(args.residual, args.dim, args.residual_stride);
   return WithFloatTypes(args.x.dtype, args.out.dtype, [&](auto x, auto out) {
-    return LaunchRows(norms::RmsNormKernel<1, decltype(x), decltype(out)>,
-                      norms::RmsNormKernel<kWarpsPerBlock, decltype(x), decltype(out)>, rows, args,
-                      vectors, stream);
+    using Rows = norms::StoredRows<decltype(x)>;
+    return LaunchRows(norms::RmsNormKernel<1, Rows, decltype(out)>,
+                      norms::RmsNormKernel<kWarpsPerBlock, Rows, decltype(out)>, rows, args.dim,
+                      stream, args, Rows{}, vectors);
   });
+}
+
+namespace {
+
+template <int kParts>
+cudaError_t LaunchFolded(const FoldPartialsArgs& fold, const RmsNormArgs& norm,
+                         cudaStream_t stream) {
+  bool vectors = HasVectors(norm.out.data, norm.out.dtype, norm.dim, norm.out_stride) &&
+                 HasFloatVectors(norm.weight, norm.dim, norm.dim) &&
+                 HasFloatVectors(norm.residual, norm.dim, norm.residual_stride);
+  for (const float* part : fold.parts) vectors &= HasFloatVectors(part, fold.dim, fold.part_stride);
+  return WithFloatType(norm.out.dtype, [&](auto out) {
+    using Rows = norms::FoldedRows<kParts>;
+    return LaunchRows(norms::RmsNormKernel<1, Rows, decltype(out)>,
+                      norms::RmsNormKernel<kWarpsPerBlock, Rows, decltype(out)>, norm.num_tokens,
+                      norm.dim, stream, norm, Rows{fold}, vectors);
+  });
+}
+
+}  // namespace
+
+cudaError_t FoldAndNorm(const FoldPartialsArgs& parts, const RmsNormArgs& call,
+                        cudaStream_t stream) {
+  FoldPartialsArgs fold = parts;
+  RmsNormArgs norm = call;
+  if (fold.part_stride == 0) fold.part_stride = fold.dim;
+  if (norm.residual_stride == 0) norm.residual_stride = norm.dim;
+  if (norm.out.dtype != norm.round_to || norm.residual == nullptr || fold.dim != norm.dim ||
+      norm.rows_per_token != 1) {
+    return cudaErrorInvalidValue;
+  }
+  if (norm.num_tokens == 0) return cudaSuccess;
+  if (fold.num_parts == 2) return LaunchFolded<2>(fold, norm, stream);
+  if (fold.num_parts == 4) return LaunchFolded<4>(fold, norm, stream);
+  if (fold.num_parts == 8) return LaunchFolded<8>(fold, norm, stream);
+  return cudaErrorInvalidValue;
 }
 
 cudaError_t LayerNorm(const LayerNormArgs& args, cudaStream_t stream) {
@@ -165,7 +221,7 @@ cudaError_t LayerNorm(const LayerNormArgs& args, cudaStream_t stream) {
   return WithFloatTypes(args.x.dtype, args.out.dtype, [&](auto x, auto out) {
     return LaunchRows(norms::LayerNormKernel<1, decltype(x), decltype(out)>,
                       norms::LayerNormKernel<kWarpsPerBlock, decltype(x), decltype(out)>,
-                      args.num_tokens, args, vectors, stream);
+                      args.num_tokens, args.dim, stream, args, vectors);
   });
 }
 

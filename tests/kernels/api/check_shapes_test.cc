@@ -100,6 +100,70 @@ TEST(CheckShapesTest, RotationsAndRowsAreCheckedWithoutTheirMemory) {
   ExpectRefused(softcap, [](auto& a) { a.x.dtype = DType::kFp8E4M3; }, "x.dtype");
 }
 
+TEST(CheckShapesTest, OperatorsInOneAreCheckedAsThoseThatTheyAreOf) {
+  const RopeAndCacheArgs cache{.q = Output(),
+                               .q_stride = 24,
+                               .num_heads = 3,
+                               .key = Output(),
+                               .key_stride = 16,
+                               .value = Input(),
+                               .value_stride = 16,
+                               .num_tokens = 2,
+                               .rotary_dim = 8,
+                               .cos = Nowhere<const float>(),
+                               .sin = Nowhere<const float>(),
+                               .slot_mapping = Nowhere<const int64_t>(),
+                               .k_cache = DevicePlane(),
+                               .v_cache = DevicePlane()};
+  ExpectRefused(cache, [](auto& a) { a.q_stride = 23; }, "q_stride = 23: must be at least 24");
+  ExpectRefused(cache, [](auto& a) { a.num_heads = 0; }, "num_heads = 0");
+  ExpectRefused(cache, [](auto& a) { a.q.dtype = DType::kFp8E4M3; }, "q.dtype");
+  ExpectRefused(cache, [](auto& a) { a.key_stride = 15; }, "key_stride = 15");
+  ExpectRefused(cache, [](auto& a) { a.value_stride = 15; }, "value_stride = 15");
+  ExpectRefused(cache, [](auto& a) { a.cos = nullptr; }, "cos = null");
+  ExpectRefused(cache, [](auto& a) { a.sin = nullptr; }, "sin = null");
+  ExpectRefused(cache, [](auto& a) { a.rotary_dim = 10; }, "rotary_dim = 10");
+  ExpectRefused(cache, [](auto& a) { a.slot_mapping = nullptr; }, "slot_mapping = null");
+  RopeAndCacheArgs plain = cache;  // Without queries, and nothing is rotated.
+  plain.q = {};
+  plain.num_heads = plain.q_stride = plain.rotary_dim = 0;
+  plain.cos = plain.sin = nullptr;
+  ExpectAllowed(plain);
+
+  const GatedGemmArgs gated{.product = {.a = Input(),
+                                        .a_stride = 24,
+                                        .m = 3,
+                                        .weights = &DeviceMatrix(),
+                                        .out = Output(),
+                                        .out_stride = 40},
+                            .round_to = DType::kBF16,
+                            .out = Output()};
+  ExpectRefused(gated, [](auto& a) { a.product.num_rows = 39; }, "product.n = 39: must be even");
+  ExpectRefused(gated, [](auto& a) { a.product.a_stride = 23; }, "a_stride = 23");
+  ExpectRefused(gated, [](auto& a) { a.out_stride = 19; }, "out_stride = 19: must be at least 20");
+  ExpectRefused(gated, [](auto& a) { a.out.data = nullptr; }, "out = null");
+  ExpectRounded(gated);
+
+  const GemmAndNormArgs norm{.product = {.a = Input(),
+                                         .a_stride = 24,
+                                         .m = 3,
+                                         .weights = &DeviceMatrix(),
+                                         .out = Output(DType::kF32),
+                                         .out_stride = 40},
+                             .weight = Nowhere<const float>(),
+                             .residual = Nowhere<float>(),
+                             .residual_stride = 40,
+                             .round_to = DType::kBF16,
+                             .out = Output(),
+                             .out_stride = 40};
+  ExpectRefused(norm, [](auto& a) { a.product.a_stride = 23; }, "a_stride = 23");
+  ExpectRefused(norm, [](auto& a) { a.residual = nullptr; }, "residual = null");
+  ExpectRefused(norm, [](auto& a) { a.residual_stride = 39; }, "residual_stride = 39");
+  ExpectRefused(norm, [](auto& a) { a.weight = nullptr; }, "weight = null");
+  ExpectRefused(norm, [](auto& a) { a.out_stride = 39; }, "out_stride = 39");
+  ExpectRounded(norm);
+}
+
 TEST(CheckShapesTest, ProductsAndTablesAreCheckedWithoutTheirMemory) {
   const GemmArgs gemm{.a = Input(),
                       .a_stride = 24,
@@ -117,6 +181,18 @@ TEST(CheckShapesTest, ProductsAndTablesAreCheckedWithoutTheirMemory) {
   }
   ExpectRefused(gemm, [](auto& a) { a.segments = 2; },
                 "segments = 2: must be 1, or each of a multiple of 32 of weights.k = 24");
+  for (const int64_t first : {-32, 8, 64}) {
+    ExpectRefused(
+        gemm, [=](auto& a) { a.first_row = first; },
+        absl::StrCat("first_row = ", first, ": must be a multiple of 32 in [0, 40)"));
+  }
+  ExpectRefused(gemm, [](auto& a) { a.num_rows = 41; }, "num_rows = 41: must be in [0, 40]");
+  ExpectRefused(
+      gemm, [](auto& a) { a.first_row = 32, a.num_rows = 9; }, "num_rows = 9: must be in [0, 8]");
+  GemmArgs some = gemm;
+  some.first_row = 32;
+  some.out_stride = 8;
+  ExpectRefused(some, [](auto& a) { a.out_stride = 7; }, "out_stride = 7: must be at least 8");
   const EmbeddingArgs embedding{.shards = {&DeviceMatrix()},
                                 .tokens = Nowhere<const int32_t>(),
                                 .num_tokens = 3,

@@ -87,6 +87,34 @@ TEST_P(GemmTest, RowHasTheSameBitsAloneAndAmongOthers) {
   }
 }
 
+// Also with enough work for the pool.
+TEST_P(GemmTest, SomeRowsOfTheWeightsHaveTheBitsThatTheyHaveAmongAll) {
+  for (const ProductTypes& types : kProductTypes) {
+    for (const auto& [m, k] : {std::pair{1, 70}, {13, 33}, {40, 1030}}) {
+      const Product p(*kernels_, m, 150, k, types.weights, types.activations);
+      GuardedFloats all(p.m * p.n);
+      ASSERT_TRUE(kernels_->Gemm(p.Args(all.data())).ok());
+      for (const auto& [first, rows] : {std::pair{0, 150}, {0, 45}, {32, 40}, {128, 0}, {64, 64}}) {
+        GemmArgs args = p.Args(nullptr);
+        args.first_row = first;
+        args.num_rows = rows;
+        const int64_t n = args.n();
+        ASSERT_EQ(n, rows == 0 ? 150 - first : rows);
+        GuardedFloats some(p.m * n);
+        args.out = some.data();
+        args.out_stride = n;
+        args.bias += first;
+        ASSERT_TRUE(kernels_->Gemm(args).ok());
+        EXPECT_TRUE(some.GuardsIntact());
+        for (int64_t i = 0; i < p.m; ++i) {
+          ASSERT_EQ(std::memcmp(some.data() + i * n, all.data() + i * p.n + first, n * 4), 0)
+              << first << " " << rows << " row " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(GemmTest, AddsProductsInTheOrderThatItsNumericsStand) {
   for (const ProductTypes& types : kProductTypes) {
     const std::string_view numerics = kernels_->numerics(types.activations);

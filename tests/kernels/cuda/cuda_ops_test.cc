@@ -253,6 +253,83 @@ TEST_F(CudaOpsTest, OperatorsOfElementsNameWhatIsWrong) {
                                {"to_stride", [](auto& a) { a.to_stride = 1; }}});
 }
 
+// What a kernel of its own does not serve: the operators apart do, with the same bits.
+TEST_F(CudaOpsTest, GatedProductsDoWithAndWithoutAKernelOfTheirOwn) {
+  const PackedMatrix weights =
+      DeviceMatrix(kBF16, RandomFloats(4, 2 * kDim * kDim), 2 * kDim, kDim);
+  const DeviceFloats between(kBF16, kTokens * 2 * kDim);
+  const auto gated = [&](Floats product_out) {
+    const GatedGemmArgs args{.product = {.a = x_,
+                                         .a_stride = kDim,
+                                         .m = kTokens,
+                                         .weights = &weights,
+                                         .out = product_out,
+                                         .out_stride = 2 * kDim},
+                             .round_to = kBF16,
+                             .out = out_};
+    ExpectNamed<GatedGemmArgs>(&ModelOps::GatedGemm, args,
+                               {{"a", [](auto& a) { a.product.a.data = nullptr; }},
+                                {"out", [](auto& a) { a.out.data = nullptr; }},
+                                {"out_stride", [](auto& a) { a.out_stride = kDim - 1; }}});
+    return out_.Read();
+  };
+  const auto of_f32 = gated(f32_);  // Nothing is rounded in between.
+  const auto got = gated(between);
+  EXPECT_NE(got, of_f32);
+  GemmArgs product{.a = x_,
+                   .a_stride = kDim,
+                   .m = kTokens,
+                   .weights = &weights,
+                   .out = between,
+                   .out_stride = 2 * kDim};
+  ASSERT_TRUE(device_->ops().Gemm(product).ok());
+  ASSERT_TRUE(device_->ops()
+                  .ActivationAndMul({.gate_up = between,
+                                     .num_tokens = kTokens,
+                                     .dim = kDim,
+                                     .round_to = kBF16,
+                                     .out = out_})
+                  .ok());
+  EXPECT_EQ(out_.Read(), got);
+}
+
+// In f32 the operators apart do it: what is rounded once at the end is the same.
+TEST_F(CudaOpsTest, RotationsIntoACacheDoWithAndWithoutAKernelOfTheirOwn) {
+  CachePlane plane{
+      .num_blocks = 2, .num_heads = 1, .block_size = 2, .dim = kDim, .block_stride = 2 * kDim};
+  const auto written = [&](DType dtype) {
+    const DeviceFloats rows(dtype, Rounded(kBF16, RandomFloats(5, 3 * kTokens * kDim)));
+    const Floats all = rows;
+    plane.dtype = dtype;
+    const DeviceFloats keys(dtype, 4 * kDim), values(dtype, 4 * kDim);
+    RopeAndCacheArgs args{.q = all.At(2 * kDim),
+                          .q_stride = 3 * kDim,
+                          .num_heads = 1,
+                          .key = all,
+                          .key_stride = 3 * kDim,
+                          .value = all.At(kDim),
+                          .value_stride = 3 * kDim,
+                          .num_tokens = kTokens,
+                          .rotary_dim = 8,
+                          .cos = f32_.f32(),
+                          .sin = f32_.f32(),
+                          .slot_mapping = slots_.data(),
+                          .k_cache = plane,
+                          .v_cache = plane};
+    args.k_cache.data = static_cast<std::byte*>(keys.data());
+    args.v_cache.data = static_cast<std::byte*>(values.data());
+    EXPECT_TRUE(device_->ops().RopeAndCache(args).ok());
+    std::vector<float> got;
+    const auto queries = rows.Read();
+    for (const auto& part :
+         {keys.Read(), values.Read(), {queries.begin() + 2 * kDim, queries.begin() + 3 * kDim}}) {
+      for (const float x : Rounded(kBF16, part)) got.push_back(std::isnan(x) ? -1 : x);
+    }
+    return got;
+  };
+  EXPECT_EQ(written(kBF16), written(DType::kF32));
+}
+
 TEST_F(CudaOpsTest, WritesToACacheNameWhatIsWrong) {
   ReshapeAndCacheArgs args{.key = x_,
                            .key_stride = kDim,

@@ -148,6 +148,35 @@ TEST(CudaRunnerTest, MemoryIsTakenInFewPiecesHoweverManyExpertsThereAre) {
 }
 #endif
 
+#if !defined(BATON_CUDA_DEVICE)
+// The product of q, k and v, rope with the cache, attention, the product of o, the tree of its
+// segments with the norm, that of gate and up with the activation, that of down, its tree and norm.
+TEST(CudaRunnerTest, ALayerOfALlamaIsEightLaunches) {
+  const auto launches = [](int num_layers, const std::vector<int32_t>& lengths) {
+    const ModelShape shape{.family = "llama", .hidden = 72, .ffn = 256, .tied = true};
+    nlohmann::json config = nlohmann::json::parse(ConfigOf(shape));
+    config["num_hidden_layers"] = num_layers;
+    const ModelDir folder;
+    folder.Write("config.json", config.dump());
+    std::vector<TestTensor> tensors = ShapedWeights(shape).tensors();
+    std::erase_if(tensors, [&](const TestTensor& tensor) {
+      return num_layers == 1 && tensor.name.find("layers.1.") != std::string::npos;
+    });
+    folder.Write("model.safetensors", SafetensorsBytes(tensors));
+    RunnerOptions options = Options();
+    options.model_dir = folder.path();
+    options.graphs = false;
+    DecodeSteps steps(options, 3);
+    const int64_t before = emulation::GetStatistics().kernels;
+    steps.Run(lengths);
+    return emulation::GetStatistics().kernels - before;
+  };
+  for (const std::vector<int32_t>& lengths : {std::vector<int32_t>{9}, {40, 1, 17}}) {
+    EXPECT_EQ(launches(2, lengths) - launches(1, lengths), 8);
+  }
+}
+#endif
+
 // 32 MiB for partial results of 512 keys, of 130 floats for each of 32 heads, as of Llama 3 8B.
 TEST(CudaRunnerTest, GraphsAreForWhatAttentionHasScratchMemoryFor) {
   const Processors gpu = *MakeDevice({.device = "cuda"});

@@ -44,7 +44,7 @@ MUTATIONS = [
      "chunk.memory.size_bytes() < bytes", "chunk.memory.size_bytes() == 0"),
     ("cuda_ops.cc", DEVICE_TEST, "CudaOps*", "what the engine's kernel does not serve is its own",
      "if (!FastAttentionServes(args)) {", "if (false) {"),
-    ("cuda_ops.cc", DEVICE_TEST, "CudaOps*", "as many sums as bytes of scratch memory",
+    ("cuda_ops.h:cuda_ops.cc", DEVICE_TEST, "CudaOps*", "as many sums as bytes of scratch memory",
      "scratch_.size_bytes() / sizeof(float)", "scratch_.size_bytes()"),
     ("cuda_gpus.cc", DEVICE_TEST, "CudaGpus*", "an old GPU is as good as any",
      "    facts.too_old = !status.ok();\n", ""),

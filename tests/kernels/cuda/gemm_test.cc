@@ -1,6 +1,7 @@
 #include "kernels/cuda/gemm.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -172,6 +173,44 @@ INSTANTIATE_TEST_SUITE_P(Types, GemmTest,
                            return std::string(ToString(info.param.in)) + "_to_" +
                                   std::string(ToString(info.param.out));
                          });
+
+// With segments too.
+TEST_P(GemmTest, SomeRowsOfTheWeightsHaveTheBitsThatTheyHaveAmongAll) {
+  const int64_t n = 150, k = 64;
+  for (const int64_t m : {3, 40, 70}) {
+    for (const int32_t segments : {1, 2}) {
+      const Matrices x = MakeMatrices(GetParam().in, m, n, k, GetParam().seed);
+      const DeviceFloats a(GetParam().in, x.a), bias(DType::kF32, x.bias),
+          scratch(DType::kF32, segments * m * n);
+      const PackedMatrix weights = DeviceMatrix(GetParam().in, x.weights, n, k);
+      const auto run = [&](int64_t first, int64_t rows) {
+        const DeviceFloats out(GetParam().out, m * rows);
+        EXPECT_EQ(Gemm({.a = a,
+                        .a_stride = k,
+                        .m = m,
+                        .weights = &weights,
+                        .bias = bias.f32() + first,
+                        .out = out,
+                        .out_stride = rows,
+                        .segments = segments,
+                        .first_row = first,
+                        .num_rows = rows},
+                       std::span(scratch.f32(), segments * m * n), nullptr),
+                  cudaSuccess);
+        return out.Read();
+      };
+      const auto all = run(0, n);
+      for (const auto& [first, rows] : {std::pair{0, 45}, {32, 40}, {128, 22}}) {
+        const auto some = run(first, rows);
+        for (int64_t i = 0; i < m; ++i) {
+          EXPECT_TRUE(std::equal(some.begin() + i * rows, some.begin() + (i + 1) * rows,
+                                 all.begin() + i * n + first))
+              << m << ": " << first << " " << rows << " row " << i;
+        }
+      }
+    }
+  }
+}
 
 // The order of the sum, written out: one instruction after the other from zero.
 using GemmOrderTest = DeviceTest;
