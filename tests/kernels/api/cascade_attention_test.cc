@@ -93,14 +93,15 @@ TEST_P(CascadeAttentionTest, TablesMayBeRaggedAndOutputsHaveStrides) {
   args.attention.lse_stride = lse_stride;
   const absl::Status status = Run(args);
   ASSERT_TRUE(status.ok()) << status;
+  const std::vector<float> written = out.values(), lses = lse.values();
   std::vector<float> rows, heads;
   for (int64_t t = 0; t < p.total_q; ++t) {
-    const auto row = out.values().begin() + t * stride;
+    const auto row = written.begin() + t * stride;
     rows.insert(rows.end(), row, row + width);
     for (int64_t i = width; i < stride; ++i) EXPECT_EQ(row[i], GuardedFloats::kCanary);
   }
   for (int64_t h = 0; h < 2; ++h) {
-    const auto row = lse.values().begin() + h * lse_stride;
+    const auto row = lses.begin() + h * lse_stride;
     heads.insert(heads.end(), row, row + p.total_q);
     EXPECT_EQ(row[p.total_q], GuardedFloats::kCanary);
   }
@@ -152,7 +153,11 @@ TEST_P(CascadeAttentionTest, WhatItCannotDoIsRefusedByName) {
          a.attention.out_stride = INT64_MAX;
        },
        "num_heads = 1048576: must be in [1, 65536]"},
-      {[](auto& a) { a.attention.v_cache.dim = 257; }, "v_cache.dim = 257: must be at most 256"},
+      {[](auto& a) {
+         a.attention.v_cache.dim = 257;
+         a.attention.v_cache.block_stride = 1 << 20;
+       },
+       "v_cache.dim = 257: must be at most 256"},
       {[](auto& a) { a.attention.out = nullptr; }, "out = null: must point to data"},
       {[](auto& a) { a.attention.round_to = DType::kFp8E4M3; }, "round_to = 3: must be"},
       {[](auto& a) { a.attention.lse_stride = 4; }, "lse_stride = 4: must be at least 5"},
