@@ -133,6 +133,7 @@ struct PrefixAttentionArgs {
   CachePlane k_cache;
   CachePlane v_cache;
   ScoreOptions scores;
+  AttentionScales scales;     // Of the context and of new K and V alike.
   bool skip_decodes = false;  // Leaves `out` and `lse` of sequences with one query as they are.
   DType round_to = DType::kF32;
   Floats out;  // [T, num_heads, v_cache.dim]
@@ -270,8 +271,22 @@ struct MergeAttentionStatesArgs {
   int32_t num_heads = 0;
   int32_t dim = 0;
   DType round_to = DType::kF32;  // What `out` is rounded to, kept as float.
-  Floats out;                    // [T, num_heads, dim], dense
-  float* lse = nullptr;          // [num_heads, T], dense; or null.
+  Floats out;                    // [T, num_heads, dim]
+  int64_t out_stride = 0;        // Elements from token to token; 0: dense, as where it is an input.
+  float* lse = nullptr;          // [num_heads, T], or null.
+  int64_t lse_stride = 0;        // Elements from head to head; 0: dense, as where it is an input.
+};
+
+// The lengths of the two calls that CascadeAttention (cascade_attention.h) makes of one: all
+// queries as one sequence over the common prefix, and each sequence over what it has behind it
+// (vLLM's cu_prefix_query_lens, prefix_kv_lens and suffix_kv_lens).
+struct CascadeLensArgs {
+  VarlenAttentionArgs
+      attention;  // Both as in CascadeAttentionArgs. Its arrays of integers are read.
+  int32_t common_prefix_len = 0;
+  int32_t* prefix_queries = nullptr;  // [2]: 0 and num_tokens.
+  int32_t* prefix_len = nullptr;      // [1]: common_prefix_len.
+  int32_t* suffix_lens = nullptr;     // [S]: max(seq_len - common_prefix_len, 0).
 };
 
 }  // namespace baton

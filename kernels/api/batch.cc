@@ -11,6 +11,7 @@ namespace {
 
 constexpr int32_t kMaxBlockSize = 1 << 20;
 constexpr int32_t kMaxPaddedSequences = 1 << 20;
+constexpr int32_t kMaxModalities = 64;
 // Of what a caller asks for by a number alone: 1 GiB.
 constexpr int64_t kMaxTableEntries = int64_t{1} << 28;
 
@@ -52,7 +53,8 @@ absl::Status CheckEncoder(const BuildBatchArgs& args, const BatchSequence& s,
   return absl::OkStatus();
 }
 
-absl::Status CheckPlaceholders(const BatchSequence& s, const std::string& field) {
+absl::Status CheckPlaceholders(const BatchSequence& s, int32_t num_modalities,
+                               const std::string& field) {
   RETURN_IF_ERROR(Require(s.num_placeholders >= 0 && (s.is_prefill || s.num_placeholders == 0),
                           field + ".num_placeholders", s.num_placeholders,
                           s.is_prefill ? "at least 0" : "0 when decoding"));
@@ -66,6 +68,9 @@ absl::Status CheckPlaceholders(const BatchSequence& s, const std::string& field)
                             absl::StrCat("at least ", end, ", the end of the range before")));
     RETURN_IF_ERROR(Require(range.length >= 0 && range.length <= INT32_MAX - range.offset,
                             name + ".length", range.length, "such that its end fits in 31 bits"));
+    RETURN_IF_ERROR(Require(range.modality >= 0 && range.modality < num_modalities,
+                            name + ".modality", range.modality,
+                            absl::StrCat("in [0, num_modalities = ", num_modalities, ")")));
     end = range.offset + range.length;
   }
   return absl::OkStatus();
@@ -86,7 +91,7 @@ absl::Status CheckSequence(const BuildBatchArgs& args, int32_t i) {
                             "a block: new tokens are written there"));
   }
   RETURN_IF_ERROR(CheckEncoder(args, s, field));
-  return CheckPlaceholders(s, field);
+  return CheckPlaceholders(s, args.num_modalities, field);
 }
 
 // Of the table: all of a sequence's blocks when its width is given, else those that hold tokens.
@@ -167,6 +172,9 @@ absl::Status Check(const BuildBatchArgs& args) {
       Require(args.num_sequences == 0 || args.sequences != nullptr, "sequences", 0, "an array"));
   RETURN_IF_ERROR(Require(args.max_decode_query_len >= 1, "max_decode_query_len",
                           args.max_decode_query_len, "at least 1"));
+  RETURN_IF_ERROR(Require(args.num_modalities >= 0 && args.num_modalities <= kMaxModalities,
+                          "num_modalities", args.num_modalities,
+                          absl::StrCat("in [0, ", kMaxModalities, "]")));
   int64_t keys = 0, encoder_tokens = 0, embeddings = 0;
   for (int32_t i = 0; i < args.num_sequences; ++i) {
     RETURN_IF_ERROR(CheckSequence(args, i));
@@ -205,16 +213,22 @@ void AddEncoder(const BatchSequence& s, int32_t block_size, Batch& batch) {
 // Of the ranges that hold a new token of the sequence, whose tokens begin at `first` of the batch.
 void AddPlaceholders(const BatchSequence& s, int32_t first, Batch& batch) {
   const int32_t seq_len = s.context_len + s.query_len;
+  for (PlaceholderIndexMap& map : batch.multi_modal_placeholder_index_maps) {
+    map.index_start_loc.push_back(map.index_start_loc.back());
+    map.embedding_start_loc.push_back(map.embedding_start_loc.back());
+  }
   for (int32_t i = 0; i < s.num_placeholders; ++i) {
     const PlaceholderRange& range = s.placeholders[i];
     const int32_t begin = std::max(range.offset, s.context_len);
     const int32_t end = std::min(range.offset + range.length, seq_len);
     if (begin >= end) continue;
+    PlaceholderIndexMap& map = batch.multi_modal_placeholder_index_maps[range.modality];
     for (int32_t p = begin; p < end; ++p) {
-      batch.multi_modal_src.push_back(batch.num_multi_modal_embeddings + p - range.offset);
-      batch.multi_modal_dest.push_back(first + p - s.context_len);
+      map.src.push_back(map.num_embeddings() + p - range.offset);
+      map.dest.push_back(first + p - s.context_len);
     }
-    batch.num_multi_modal_embeddings += range.length;
+    map.index_start_loc.back() += end - begin;
+    map.embedding_start_loc.back() += range.length;
   }
 }
 
@@ -231,6 +245,7 @@ void AddPadding(Batch& batch) {
   batch.max_query_len = std::max(batch.max_query_len, 1);
   batch.max_decode_query_len = std::max(batch.max_decode_query_len, 1);
   AddEncoder({}, 1, batch);
+  AddPlaceholders({}, 0, batch);
 }
 
 void AddSequence(const BatchSequence& s, int32_t index, int32_t block_size, Batch& batch) {
@@ -286,6 +301,7 @@ absl::StatusOr<Batch> BuildBatch(const BuildBatchArgs& args) {
   batch.seq_start_loc.push_back(0);
   batch.encoder_seq_start_loc.push_back(0);
   batch.encoder_query_start_loc.push_back(0);
+  batch.multi_modal_placeholder_index_maps.resize(args.num_modalities);
   const auto add = [&](const auto& wanted) {
     for (int32_t i = 0; i < args.num_sequences; ++i) {
       if (wanted(args.sequences[i])) AddSequence(args.sequences[i], i, args.block_size, batch);

@@ -7,11 +7,12 @@
 
 namespace baton {
 
-// Tokens [offset, offset + length) of a prompt, for which a model takes the embeddings of an image
-// or the like.
+// Tokens [offset, offset + length) of a prompt, for which a model takes the embeddings of one item:
+// of an image, of some sound.
 struct PlaceholderRange {
   int32_t offset = 0;
   int32_t length = 0;
+  int32_t modality = 0;  // By the caller's count, below num_modalities.
 };
 
 // What one sequence does in a step.
@@ -28,7 +29,7 @@ struct BatchSequence {
   const int32_t* cross_blocks = nullptr;  // [num_cross_blocks]
   int32_t num_cross_blocks = 0;
   bool runs_encoder = false;  // Of prefills only.
-  // Of a prefill's prompt, in ascending order, without overlap.
+  // Of a prefill's whole prompt, of all modalities in ascending order, without overlap.
   const PlaceholderRange* placeholders = nullptr;  // [num_placeholders]
   int32_t num_placeholders = 0;
 };
@@ -45,6 +46,23 @@ struct BuildBatchArgs {
   int32_t padded_sequences = 0;
   int32_t table_columns = 0;
   int32_t cross_table_columns = 0;
+  int32_t num_modalities = 1;  // In [0, 64]: a map for each, whether or not the batch has ranges.
+};
+
+// Which tokens of a batch take embeddings of one modality: token dest[i] of the batch takes
+// embedding src[i]. Embeddings lie beside each other in batch order, those of every range of the
+// modality that holds a token of the batch, each range whole. So where chunks cut a range in two,
+// both steps have it, and each takes its part: of a range [4, 9) a chunk of tokens [0, 6) takes
+// embeddings 0 and 1, the next one 2, 3 and 4. Ranges that hold no token of the batch have none.
+struct PlaceholderIndexMap {
+  std::vector<int32_t> src;
+  std::vector<int32_t> dest;
+  // [S + 1]: row i has entries [index_start_loc[i], index_start_loc[i + 1]) of both, and embeddings
+  // [embedding_start_loc[i], embedding_start_loc[i + 1]).
+  std::vector<int32_t> index_start_loc{0};
+  std::vector<int32_t> embedding_start_loc{0};
+
+  int32_t num_embeddings() const { return embedding_start_loc.back(); }
 };
 
 // The metadata of one step over a mixed batch, on the host. Rows are in batch order; row i is
@@ -80,12 +98,8 @@ struct Batch {
   int32_t num_encoder_tokens = 0;  // The sum of encoder_seq_lens.
   int32_t max_encoder_seq_len = 0;
 
-  // Token multi_modal_dest[i] of the batch takes embedding multi_modal_src[i] (vLLM's
-  // multi_modal_placeholder_index_maps). Embeddings are those of all ranges that hold a token of
-  // the batch, each whole, in batch order.
-  std::vector<int32_t> multi_modal_src;
-  std::vector<int32_t> multi_modal_dest;
-  int32_t num_multi_modal_embeddings = 0;
+  // [num_modalities], by modality (vLLM's, by its name).
+  std::vector<PlaceholderIndexMap> multi_modal_placeholder_index_maps;
 };
 
 // INVALID_ARGUMENT names the field, its value and what is allowed.

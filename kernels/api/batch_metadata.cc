@@ -24,6 +24,18 @@ std::vector<int32_t> SliceSums(const std::vector<int32_t>& sums, int64_t begin, 
   return slice;
 }
 
+PlaceholderIndexMap SliceMap(const PlaceholderIndexMap& map, int64_t begin, int64_t end,
+                             int32_t first_token) {
+  const int32_t first = map.index_start_loc[begin], last = map.index_start_loc[end];
+  PlaceholderIndexMap slice{.src = Slice(map.src, first, last),
+                            .dest = Slice(map.dest, first, last),
+                            .index_start_loc = SliceSums(map.index_start_loc, begin, end),
+                            .embedding_start_loc = SliceSums(map.embedding_start_loc, begin, end)};
+  for (int32_t& embedding : slice.src) embedding -= map.embedding_start_loc[begin];
+  for (int32_t& token : slice.dest) token -= first_token;
+  return slice;
+}
+
 int32_t Longest(const std::vector<int32_t>& lens) {
   return lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
 }
@@ -53,6 +65,10 @@ Batch SliceRows(const Batch& batch, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     slice.max_query_len = std::max(
         slice.max_query_len, batch.query_start_loc[row + 1] - batch.query_start_loc[row]);
+  }
+  for (const PlaceholderIndexMap& map : batch.multi_modal_placeholder_index_maps) {
+    slice.multi_modal_placeholder_index_maps.push_back(
+        SliceMap(map, begin, end, static_cast<int32_t>(first)));
   }
   slice.num_encoder_tokens = slice.encoder_seq_start_loc.back();
   slice.max_encoder_seq_len = Longest(slice.encoder_seq_lens);
@@ -90,9 +106,10 @@ void MakeDecodes(Batch& batch) {
   std::iota(batch.query_start_loc.begin(), batch.query_start_loc.end(), 0);
   std::fill(batch.encoder_query_start_loc.begin(), batch.encoder_query_start_loc.end(), 0);
   batch.cross_slot_mapping.clear();
-  batch.multi_modal_src.clear();
-  batch.multi_modal_dest.clear();
-  batch.num_multi_modal_embeddings = 0;
+  for (PlaceholderIndexMap& map : batch.multi_modal_placeholder_index_maps) {
+    const std::vector<int32_t> none(rows + 1);
+    map = {.index_start_loc = none, .embedding_start_loc = none};
+  }
 }
 
 }  // namespace
@@ -104,9 +121,6 @@ absl::StatusOr<Batch> PrefillMetadata(const Batch& batch) {
   prefills.num_prefill_tokens = batch.num_prefill_tokens;
   prefills.max_prefill_seq_len = batch.max_prefill_seq_len;
   prefills.num_unfinished_prefills = batch.num_unfinished_prefills;
-  prefills.multi_modal_src = batch.multi_modal_src;
-  prefills.multi_modal_dest = batch.multi_modal_dest;
-  prefills.num_multi_modal_embeddings = batch.num_multi_modal_embeddings;
   return prefills;
 }
 

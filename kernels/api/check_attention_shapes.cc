@@ -114,6 +114,13 @@ absl::Status CheckDense(const VarlenAttentionArgs& args) {
   return CheckScores(args.scores, args.num_heads);
 }
 
+// Of an output that may be an input, whose rows are dense.
+absl::Status CheckMergedStride(int64_t stride, int64_t width, bool is_input, FieldName field) {
+  RETURN_IF_ERROR(RequireStrideOrDense(stride, width, field));
+  return Require(!is_input || stride == 0 || stride == width, field, stride, "dense, ",
+                 absl::StrCat(width, ", over an input"));
+}
+
 absl::Status CheckRotary(const AttentionWithKvCacheArgs& args) {
   if (args.rotary_cos == nullptr && args.rotary_sin == nullptr) return absl::OkStatus();
   RETURN_IF_ERROR(RequirePointer(args.rotary_cos, "rotary_cos"));
@@ -224,6 +231,7 @@ absl::Status CheckShapes(const PrefixAttentionArgs& args) {
   RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   if (args.num_seqs == 0) return absl::OkStatus();
   RETURN_IF_ERROR(CheckCaches(args));
+  RETURN_IF_ERROR(CheckScaling(args.scales, args.k_cache.num_heads));
   RETURN_IF_ERROR(Require(args.scores.causal, "scores.causal", args.scores.causal, "true"));
   RETURN_IF_ERROR(RequirePointer(args.cu_seqlens_q, "cu_seqlens_q"));
   RETURN_IF_ERROR(RequirePointer(args.seq_lens, "seq_lens"));
@@ -260,8 +268,52 @@ absl::Status CheckShapes(const MergeAttentionStatesArgs& args) {
     const bool overlaps = in.data == args.out.data && in.dtype != args.out.dtype;
     RETURN_IF_ERROR(Require(!overlaps, "out.dtype", static_cast<int>(args.out.dtype),
                             "that of the input over which it lies"));
+    RETURN_IF_ERROR(CheckMergedStride(args.out_stride, int64_t{args.num_heads} * args.dim,
+                                      in.data == args.out.data, "out_stride"));
+  }
+  for (const float* in : {args.lse_a, args.lse_b}) {
+    RETURN_IF_ERROR(
+        CheckMergedStride(args.lse_stride, args.num_tokens, in == args.lse, "lse_stride"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckCascade(const VarlenAttentionArgs& args, int32_t common_prefix_len) {
+  RETURN_IF_ERROR(RequireIn(args.num_seqs, 0, INT32_MAX, "num_seqs"));
+  if (args.num_seqs == 0) return absl::OkStatus();
+  constexpr absl::string_view kCure = "; use VarlenAttention";
+  RETURN_IF_ERROR(RequireNull(args.dense.k.data, "dense.k", kCure));
+  RETURN_IF_ERROR(RequireNull(args.dense.cu_seqlens_k, "dense.cu_seqlens_k", kCure));
+  RETURN_IF_ERROR(RequireNull(args.scores.alibi_slopes, "scores.alibi_slopes", kCure));
+  if (args.scales.any()) {
+    return absl::InvalidArgumentError("scales are given: must be none; use VarlenAttention");
+  }
+  const ScoreOptions& scores = args.scores;
+  RETURN_IF_ERROR(
+      Require(scores.window_left == -1, "scores.window_left", scores.window_left, "-1"));
+  RETURN_IF_ERROR(
+      Require(scores.window_right == -1, "scores.window_right", scores.window_right, "-1"));
+  RETURN_IF_ERROR(Require(scores.local_chunk == 0, "scores.local_chunk", scores.local_chunk, "0"));
+  RETURN_IF_ERROR(RequireIn(args.num_tokens, 1, INT32_MAX, "num_tokens"));
+  RETURN_IF_ERROR(CheckShapes(args));
+  RETURN_IF_ERROR(RequirePointer(args.block_table, "block_table"));
+  const int64_t size = args.k_cache.block_size;
+  RETURN_IF_ERROR(Require(common_prefix_len >= 1 && common_prefix_len % size == 0,
+                          "common_prefix_len", common_prefix_len,
+                          absl::StrCat("a multiple of k_cache.block_size = ", size, " above 0")));
+  RETURN_IF_ERROR(Require(common_prefix_len / size <= args.max_blocks, "max_blocks",
+                          args.max_blocks, "at least the blocks of the prefix, ",
+                          common_prefix_len / size));
+  return Require(args.max_seqlen_k == 0 || args.max_seqlen_k > common_prefix_len, "max_seqlen_k",
+                 args.max_seqlen_k, "above common_prefix_len = ", common_prefix_len);
+}
+
+absl::Status CheckShapes(const CascadeLensArgs& args) {
+  RETURN_IF_ERROR(CheckCascade(args.attention, args.common_prefix_len));
+  if (args.attention.num_seqs == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(RequirePointer(args.prefix_queries, "prefix_queries"));
+  RETURN_IF_ERROR(RequirePointer(args.prefix_len, "prefix_len"));
+  return RequirePointer(args.suffix_lens, "suffix_lens");
 }
 
 }  // namespace baton

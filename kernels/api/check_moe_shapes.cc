@@ -46,9 +46,9 @@ absl::Status CheckExpertWeights(const ExpertGemmArgs& args) {
 }  // namespace
 
 absl::Status CheckShapes(const MoeRoutingArgs& args) {
-  RETURN_IF_ERROR(RequireAtLeast(args.num_tokens, 0, "num_tokens"));
   RETURN_IF_ERROR(RequireIn(args.num_experts, 1, kMaxExperts, "num_experts"));
   RETURN_IF_ERROR(RequireIn(args.top_k, 1, args.num_experts, "top_k"));
+  RETURN_IF_ERROR(CheckRows(args.num_tokens, args.top_k));
   RETURN_IF_ERROR(Require(args.scoring <= MoeScoring::kSigmoid, "scoring",
                           static_cast<int>(args.scoring), "SOFTMAX or SIGMOID"));
   RETURN_IF_ERROR(CheckGroups(args));

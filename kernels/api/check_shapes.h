@@ -30,6 +30,7 @@ absl::Status CheckShapes(const PagedAttentionArgs& args);
 absl::Status CheckShapes(const PrefixAttentionArgs& args);
 absl::Status CheckShapes(const AttentionWithKvCacheArgs& args);
 absl::Status CheckShapes(const MergeAttentionStatesArgs& args);
+absl::Status CheckShapes(const CascadeLensArgs& args);
 absl::Status CheckShapes(const RmsNormArgs& args);
 absl::Status CheckShapes(const LayerNormArgs& args);
 absl::Status CheckShapes(const RotaryTableArgs& args);
@@ -57,6 +58,9 @@ absl::Status CheckShapes(const MoeCombineArgs& args);
 // is told.
 absl::Status CheckRows(const VarlenAttentionArgs& args, int64_t num_tokens);
 absl::Status CheckRows(const PrefixAttentionArgs& args, int64_t num_tokens);
+
+// What a cascade asks of the attention that it is to replace.
+absl::Status CheckCascade(const VarlenAttentionArgs& args, int32_t common_prefix_len);
 
 // Whatever table an embedding is given, it is in weights of that format.
 absl::Status RequirePackedShards(const EmbeddingArgs& args, WeightFormat format);

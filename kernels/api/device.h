@@ -17,6 +17,7 @@
 #include "kernels/api/copy_piece.h"
 #include "kernels/api/model_args.h"
 #include "kernels/api/model_ops.h"
+#include "kernels/api/operator_library.h"
 #include "kernels/api/packed_matrix.h"
 
 namespace baton {
@@ -71,11 +72,10 @@ class Graph {
 // A processor with its memory. Calls enqueue: later calls on the same lane may use results at once,
 // the host when a mark after them is done.
 //
-// Threads: ops(), kCompute and kCopies belong to one (the compute thread), kTransfer and kExchange
-// to another.
-// Allocate, Pack and Capture: before the first step only, for they may wait for the whole device.
-// Buffers, PackedMatrices and Graphs go before their device.
-// Any call may say UNAVAILABLE, the device is lost; so does every later one.
+// Threads: ops(), library(), kCompute and kCopies belong to one (the compute thread), kTransfer and
+// kExchange to another. Allocate, Pack and Capture: before the first step only, for they may wait
+// for the whole device. Buffers, PackedMatrices and Graphs go before their device. Any call may say
+// UNAVAILABLE, the device is lost; so does every later one.
 class Device {
  public:
   virtual ~Device() = default;
@@ -105,6 +105,7 @@ class Device {
 
   // They enqueue on kCompute.
   virtual ModelOps& ops() = 0;
+  virtual OperatorLibrary& library() = 0;
 
   // The destinations share no byte with each other or with a source. `pieces` themselves lie in
   // pinned memory and stay until a mark after them is done.

@@ -35,9 +35,9 @@ enum class MoeScoring : uint8_t { kSoftmax, kSigmoid };
 struct MoeRoutingArgs {
   const float* logits = nullptr;  // [num_tokens, num_experts]
   int64_t logits_stride = 0;      // Elements from token to token.
-  int64_t num_tokens = 0;
-  int64_t num_experts = 0;  // In [1, kMaxExperts].
-  int64_t top_k = 0;        // In [1, num_experts].
+  int64_t num_tokens = 0;         // num_tokens * top_k < 2^31.
+  int64_t num_experts = 0;        // In [1, kMaxExperts].
+  int64_t top_k = 0;              // In [1, num_experts].
   MoeScoring scoring = MoeScoring::kSoftmax;
   bool renormalize = false;
   const float* selection_bias = nullptr;  // [num_experts], or null.

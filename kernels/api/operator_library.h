@@ -24,6 +24,7 @@ class OperatorLibrary {
   virtual absl::Status PrefixAttention(const PrefixAttentionArgs& args) = 0;
   virtual absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) = 0;
   virtual absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) = 0;
+  virtual absl::Status CascadeLens(const CascadeLensArgs& args) = 0;
 };
 
 }  // namespace baton

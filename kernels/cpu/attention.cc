@@ -352,14 +352,16 @@ void MergeAttentionStates(const MergeAttentionStatesArgs& args, int64_t begin, i
   const int64_t dim = args.dim;
   const float* out_a = args.out_a.f32();
   const float* out_b = args.out_b.f32();
-  float* out = args.out.f32();
+  const int64_t out_stride = args.out_stride == 0 ? args.num_heads * dim : args.out_stride;
+  const int64_t lse_stride = args.lse_stride == 0 ? args.num_tokens : args.lse_stride;
   for (int64_t t = begin; t < end; ++t) {
     for (int64_t h = 0; h < args.num_heads; ++h) {
+      float* out = args.out.f32() + t * out_stride + h * dim;
       const int64_t at = h * args.num_tokens + t;
       const int64_t row = (t * args.num_heads + h) * dim;
       const float a = args.lse_a[at] == kInfinity ? -kInfinity : args.lse_a[at];
       const float b = args.lse_b[at] == kInfinity ? -kInfinity : args.lse_b[at];
-      const float top = a > b ? a : b;
+      const float top = a > b || a != a ? a : b;  // What is no number stays none.
       float lse = -kInfinity;
       float shares[kLanes] = {a - top, b - top};
       if (top != -kInfinity) {
@@ -373,10 +375,10 @@ void MergeAttentionStates(const MergeAttentionStatesArgs& args, int64_t begin, i
         // An empty side may hold anything.
         const float from_a = a == -kInfinity ? 0.0f : out_a[row + d] * shares[0];
         const float from_b = b == -kInfinity ? 0.0f : out_b[row + d] * shares[1];
-        out[row + d] = from_a + from_b;
+        out[d] = from_a + from_b;
       }
-      RoundRow(args.round_to, out + row, dim);
-      if (args.lse != nullptr) args.lse[at] = lse;
+      RoundRow(args.round_to, out, dim);
+      if (args.lse != nullptr) args.lse[h * lse_stride + t] = lse;
     }
   }
 }

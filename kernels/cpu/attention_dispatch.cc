@@ -85,6 +85,7 @@ void AttentionDispatch::Run(const PrefixAttentionArgs& args) {
                          .v_cache = args.v_cache,
                          .dense = fresh,
                          .scores = args.scores,
+                         .scales = args.scales,
                          .round_to = args.round_to,
                          .out = args.out,
                          .out_stride = args.out_stride,

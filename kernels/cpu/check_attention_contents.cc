@@ -221,6 +221,33 @@ absl::Status CheckNewSlots(const AttentionWithKvCacheArgs& args) {
   return absl::OkStatus();
 }
 
+// Queries and keys of a sequence that begins with the common prefix. Of the two calls only that of
+// the suffix sees them, shortened.
+absl::Status CheckCascadeSequence(const CascadeLensArgs& args, const Caches& caches, int64_t s) {
+  const VarlenAttentionArgs& a = args.attention;
+  const int64_t size = a.k_cache.block_size;
+  const int64_t queries = int64_t{a.cu_seqlens_q[s + 1]} - a.cu_seqlens_q[s];
+  const int64_t keys = a.seq_lens[s];
+  RETURN_IF_ERROR(CheckLength(queries, "query length ", s, a.max_seqlen_q,
+                              a.max_seqlen_q == 0 ? nullptr : "max_seqlen_q"));
+  RETURN_IF_ERROR(CheckLength(keys, "seq_lens", s, a.max_seqlen_k,
+                              a.max_seqlen_k == 0 ? nullptr : "max_seqlen_k"));
+  if (keys > a.max_blocks * size) {
+    return Require(false, absl::StrCat("seq_lens[", s, "]"), keys,
+                   absl::StrCat("at most max_blocks * block_size = ", a.max_blocks * size));
+  }
+  if (queries == 0) return absl::OkStatus();
+  const int64_t least = args.common_prefix_len + queries;
+  if (keys < least) {
+    return Require(false, absl::StrCat("seq_lens[", s, "]"), keys,
+                   absl::StrCat("at least common_prefix_len + query length = ", least));
+  }
+  for (int64_t i = args.common_prefix_len / size; i * size < keys; ++i) {
+    RETURN_IF_ERROR(CheckBlock(caches, s, i));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckDenseRows(const VarlenAttentionArgs& args) {
   const DenseKeys& dense = args.dense;
   RETURN_IF_ERROR(CheckCumulative(dense.cu_seqlens_k, args.num_seqs, "dense.cu_seqlens_k"));
@@ -301,6 +328,7 @@ absl::Status CheckContents(const PrefixAttentionArgs& args) {
   const Caches caches{args.k_cache,  args.v_cache,     args.scores,     args.num_heads,
                       args.num_seqs, args.block_table, args.max_blocks, "block_table"};
   RETURN_IF_ERROR(CheckArrays(caches));
+  RETURN_IF_ERROR(CheckDescales(args.scales, args.k_cache.num_heads, args.num_seqs));
   RETURN_IF_ERROR(CheckCumulative(args.cu_seqlens_q, args.num_seqs, "cu_seqlens_q"));
   const int32_t* cu = args.cu_seqlens_q;
   for (int64_t s = 0; s < args.num_seqs; ++s) {
@@ -336,6 +364,23 @@ absl::Status CheckContents(const MergeAttentionStatesArgs& args) {
   RETURN_IF_ERROR(RequireF32(args.out_a, "out_a"));
   RETURN_IF_ERROR(RequireF32(args.out_b, "out_b"));
   return RequireF32(args.out, "out");
+}
+
+absl::Status CheckContents(const CascadeLensArgs& args) {
+  const VarlenAttentionArgs& a = args.attention;
+  RETURN_IF_ERROR(RequireF32(a.q, "q"));
+  RETURN_IF_ERROR(RequireF32(a.out, "out"));
+  if (a.num_seqs == 0) return absl::OkStatus();
+  const Caches caches{a.k_cache,     a.v_cache,    a.scores,      a.num_heads,   a.num_seqs,
+                      a.block_table, a.max_blocks, "block_table", a.table_starts};
+  RETURN_IF_ERROR(CheckArrays(caches));
+  RETURN_IF_ERROR(CheckCumulative(a.cu_seqlens_q, a.num_seqs, "cu_seqlens_q"));
+  RETURN_IF_ERROR(CheckStarts(a.table_starts, a.num_seqs));
+  for (int64_t s = 0; s < a.num_seqs; ++s) RETURN_IF_ERROR(CheckCascadeSequence(args, caches, s));
+  for (int64_t i = 0; i < args.common_prefix_len / a.k_cache.block_size; ++i) {
+    RETURN_IF_ERROR(CheckBlock(caches, 0, i));
+  }
+  return CheckToldTokens(a.num_tokens, a.cu_seqlens_q[a.num_seqs]);
 }
 
 }  // namespace baton

@@ -26,6 +26,7 @@ absl::Status CheckContents(const PagedAttentionArgs& args);
 absl::Status CheckContents(const PrefixAttentionArgs& args);
 absl::Status CheckContents(const AttentionWithKvCacheArgs& args);
 absl::Status CheckContents(const MergeAttentionStatesArgs& args);
+absl::Status CheckContents(const CascadeLensArgs& args);
 absl::Status CheckContents(const RmsNormArgs& args);
 absl::Status CheckContents(const LayerNormArgs& args);
 absl::Status CheckContents(const RotaryTableArgs& args);

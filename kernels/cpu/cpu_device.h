@@ -35,6 +35,7 @@ class CpuDevice : public Device {
     return kernels_->PackWeights(args);
   }
   ModelOps& ops() override { return *kernels_; }
+  OperatorLibrary& library() override { return *kernels_; }
   absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) override;
   absl::StatusOr<Mark> MarkNow(Lane lane) override { return Mark{.lane = lane}; }
   absl::Status After(Lane, Mark) override { return absl::OkStatus(); }

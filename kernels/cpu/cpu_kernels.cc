@@ -112,6 +112,18 @@ absl::Status CpuKernels::MergeAttentionStates(const MergeAttentionStatesArgs& ar
   return absl::OkStatus();
 }
 
+absl::Status CpuKernels::CascadeLens(const CascadeLensArgs& args) {
+  RETURN_IF_ERROR(CheckArgs(args));
+  if (args.attention.num_seqs == 0) return absl::OkStatus();
+  args.prefix_queries[0] = 0;
+  args.prefix_queries[1] = static_cast<int32_t>(args.attention.num_tokens);
+  *args.prefix_len = args.common_prefix_len;
+  for (int64_t s = 0; s < args.attention.num_seqs; ++s) {
+    args.suffix_lens[s] = std::max(args.attention.seq_lens[s] - args.common_prefix_len, 0);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CpuKernels::RmsNorm(const RmsNormArgs& args) {
   RETURN_IF_ERROR(CheckArgs(args));
   ForTokens(args.num_tokens, args.num_tokens * args.rows_per_token * args.dim,

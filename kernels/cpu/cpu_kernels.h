@@ -42,6 +42,7 @@ class CpuKernels : public ModelOps, public OperatorLibrary {
   absl::Status PrefixAttention(const PrefixAttentionArgs& args) override;
   absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) override;
   absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) override;
+  absl::Status CascadeLens(const CascadeLensArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
   absl::Status LayerNorm(const LayerNormArgs& args) override;
   absl::Status RotaryTable(const RotaryTableArgs& args) override;

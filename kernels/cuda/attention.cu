@@ -404,14 +404,14 @@ cudaError_t LaunchAttention(const Problem& args, cudaStream_t stream) {
   float scale = args.scores.scale == 0 ? 1.0f / std::sqrt(static_cast<float>(dim))
                                        : args.scores.scale;
   if (args.scores.softcap <= 0) scale *= attention::kLog2E;
-  const dim3 grid(static_cast<unsigned>(tiles * args.k_cache.num_heads * args.num_seqs),
+  const dim3 grid(BlocksFor(tiles * args.k_cache.num_heads * args.num_seqs, 1),
                   is_split ? static_cast<unsigned>(NumPartials(args)) : 1);
   const cudaError_t error =
       Launch(attention::AttentionKernel<kDim, T, kWarps>, grid, attention::kThreadsOf<kWarps>,
              sizeof(attention::Tiles<kDim, T, kWarps>), stream, args, scratch, is_split, scale);
   if (error != cudaSuccess || !is_split) return error;
   return Launch(attention::FoldKernel<T>,
-                dim3(static_cast<unsigned>(args.num_seqs * args.max_query_len),
+                dim3(BlocksFor(args.num_seqs * args.max_query_len, 1),
                      static_cast<unsigned>(args.num_heads)),
                 attention::kFoldThreads, 0, stream, args, scratch);
 }

@@ -15,6 +15,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_gpus.h"
 #include "kernels/cuda/cuda_lane.h"
+#include "kernels/cuda/cuda_library.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_slices.h"
 #include "kernels/cuda/cuda_status.h"
@@ -86,9 +87,13 @@ class CudaDevice : public Device {
       RETURN_IF_ERROR(
           lanes_[lane].Open(static_cast<Lane>(lane), transfers ? greatest : least));
     }
-    ASSIGN_OR_RETURN(Buffer scratch, Allocate(kScratchBytes, MemoryKind::kDevice));
-    ops_ = std::make_unique<CudaOps>(LaneOf(Lane::kCompute).stream(), std::move(scratch),
-                                     shared_bytes_);
+    // Of one lane, so that one comes after the other.
+    ASSIGN_OR_RETURN(Buffer memory, Allocate(kScratchBytes, MemoryKind::kDevice));
+    const auto owner = std::make_shared<Buffer>(std::move(memory));
+    const auto scratch = [&] { return Buffer(owner->data(), owner->size_bytes(), owner); };
+    const cudaStream_t stream = LaneOf(Lane::kCompute).stream();
+    ops_ = std::make_unique<CudaOps>(stream, scratch(), shared_bytes_);
+    library_ = std::make_unique<CudaLibrary>(stream, scratch(), shared_bytes_);
     return absl::OkStatus();
   }
 
@@ -119,6 +124,10 @@ class CudaDevice : public Device {
   ModelOps& ops() override {
     Enter().IgnoreError();  // If the device is lost, the operator says so.
     return *ops_;
+  }
+  OperatorLibrary& library() override {
+    Enter().IgnoreError();  // As above.
+    return *library_;
   }
 
   absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) override {
@@ -197,6 +206,7 @@ class CudaDevice : public Device {
   const std::shared_ptr<DeviceState> state_ = std::make_shared<DeviceState>();
   std::array<CudaLane, kNumLanes> lanes_;
   std::unique_ptr<CudaOps> ops_;
+  std::unique_ptr<CudaLibrary> library_;
   bool is_capturing_ = false;  // What kCompute gets now goes into a graph.
   CudaSlices slices_;
   WeightLoader weights_{this};

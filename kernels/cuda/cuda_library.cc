@@ -130,4 +130,13 @@ absl::Status CudaLibrary::MergeAttentionStates(const MergeAttentionStatesArgs& a
   return ToStatus(cuda::MergeAttentionStates(args, stream_), "MergeAttentionStates");
 }
 
+absl::Status CudaLibrary::CascadeLens(const CascadeLensArgs& args) {
+  RETURN_IF_ERROR(CheckShapes(args));
+  if (args.attention.num_seqs == 0) return absl::OkStatus();
+  // As VarlenAttention asks of the two calls to come.
+  RETURN_IF_ERROR(RequireAtLeast(args.attention.max_seqlen_q, 1, "max_seqlen_q"));
+  RETURN_IF_ERROR(RequireAtLeast(args.attention.max_seqlen_k, 1, "max_seqlen_k"));
+  return ToStatus(cuda::CascadeLens(args, stream_), "CascadeLens");
+}
+
 }  // namespace baton::cuda

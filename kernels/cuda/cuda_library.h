@@ -29,6 +29,7 @@ class CudaLibrary : public OperatorLibrary {
   absl::Status PrefixAttention(const PrefixAttentionArgs& args) override;
   absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) override;
   absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) override;
+  absl::Status CascadeLens(const CascadeLensArgs& args) override;
 
  private:
   const cudaStream_t stream_;

@@ -29,4 +29,6 @@ cudaError_t AttentionWithKvCache(const AttentionWithKvCacheArgs& args, cudaStrea
 // `lse` may be that of either side.
 cudaError_t MergeAttentionStates(const MergeAttentionStatesArgs& args, cudaStream_t stream);
 
+cudaError_t CascadeLens(const CascadeLensArgs& args, cudaStream_t stream);
+
 }  // namespace baton::cuda

@@ -75,6 +75,7 @@ Problem ProblemOverCache(const Args& args) {
   base.num_seqs = args.num_seqs;
   base.max_blocks = args.max_blocks;
   base.scores = args.scores;
+  base.scales = args.scales;
   base.round_to = args.round_to;
   base.out = args.out;
   base.lse = args.lse;
@@ -109,7 +110,6 @@ inline Problem ProblemOf(const PagedAttentionArgs& args) {
   problem.base.num_tokens = args.num_seqs;
   problem.base.block_table = args.block_tables;
   problem.base.table_starts = args.table_starts;
-  problem.base.scales = args.scales;
   problem.num_queries = 1;
   SetSparsity(args.sparsity, problem);
   if (!args.partials.given()) return problem;
@@ -145,7 +145,6 @@ inline Problem ProblemOf(const AttentionWithKvCacheArgs& args) {
   base.lse_stride = base.num_tokens;
   base.block_table = args.block_table;
   base.seq_lens = args.cache_seqlens;
-  base.scales = args.scales;
   problem.num_queries = args.num_queries;
   problem.counts_rows = true;
   problem.cache_seqlen = args.cache_seqlen;

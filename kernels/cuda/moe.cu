@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kCombineThreads)
 
 cudaError_t MoeRouting(const MoeRoutingArgs& args, cudaStream_t stream) {
   if (args.num_tokens == 0) return cudaSuccess;
-  return Launch(moe::MoeRoutingKernel, static_cast<unsigned>(args.num_tokens), moe::kWarp,
+  return Launch(moe::MoeRoutingKernel, BlocksFor(args.num_tokens, 1), moe::kWarp,
                 sizeof(moe::Token), stream, args);
 }
 
@@ -268,7 +268,7 @@ cudaError_t MoeCombine(const MoeCombineArgs& args, cudaStream_t stream) {
       HasVectors(args.y.data, args.y.dtype, args.dim, args.y_stride) &&
       HasVectors(args.shared.data, args.out.dtype, args.dim, args.dim) &&
       HasVectors(args.out.data, args.out.dtype, args.dim, args.out_stride);
-  const dim3 grid(static_cast<unsigned>(args.num_tokens),
+  const dim3 grid(BlocksFor(args.num_tokens, 1),
                   BlocksFor(args.dim, 4 * moe::kCombineThreads));
   return WithFloatTypes(args.y.dtype, args.out.dtype, [&](auto y, auto out) {
     return Launch(moe::MoeCombineKernel<decltype(y), decltype(out)>, grid, moe::kCombineThreads,

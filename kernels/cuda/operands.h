@@ -49,8 +49,11 @@ inline bool HasVectors(const void* data, DType dtype, int64_t dim, int64_t strid
   return dim % 4 == 0 && stride % 4 == 0 && reinterpret_cast<uintptr_t>(data) % bytes == 0;
 }
 
+// In one dimension of a grid, which no device takes where they are more than it has: fewer blocks
+// would leave items out without a word.
 inline unsigned BlocksFor(int64_t items, int64_t per_block) {
-  return static_cast<unsigned>((items + per_block - 1) / per_block);
+  const int64_t blocks = (items + per_block - 1) / per_block;
+  return blocks > INT32_MAX ? UINT32_MAX : static_cast<unsigned>(blocks);
 }
 
 // Four neighbours of a row as floats, of which `valid` exist; the others are 0. `vectors`: all four

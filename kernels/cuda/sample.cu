@@ -255,7 +255,7 @@ cudaError_t LaunchRows(Kernel kernel, const Args& args, cudaStream_t stream) {
   if (args.vocab_size < 1 || args.vocab_size > kMaxVocabulary) return cudaErrorInvalidValue;
   // A short row has no work for more; results do not depend on it.
   const unsigned threads = args.vocab_size < 8192 ? 128 : sample::kMaxThreads;
-  return Launch(kernel, static_cast<unsigned>(args.num_rows), threads, sizeof(sample::Shared),
+  return Launch(kernel, BlocksFor(args.num_rows, 1), threads, sizeof(sample::Shared),
                 stream, args);
 }
 

@@ -218,6 +218,20 @@ class AttentionProblem {
             .lse_stride = args.lse_stride};
   }
 
+  // All sequences begin with the first so many keys of the first, which are whole blocks.
+  void SharePrefix(int64_t prefix_len) {
+    const int64_t blocks = prefix_len / shape.block_size;
+    for (size_t s = 1; s < shape.sequences.size(); ++s) {
+      const int64_t keys = std::min<int64_t>(prefix_len, seq_lens[s]);
+      std::copy_n(table.begin(), std::min(blocks, max_blocks), table.begin() + s * max_blocks);
+      const auto copy = [&](std::vector<float>& rows, int64_t width) {
+        std::copy_n(rows.begin(), keys * width, rows.begin() + key_base[s] * width);
+      };
+      copy(k, int64_t{shape.kv_heads} * shape.dim);
+      copy(v, int64_t{shape.kv_heads} * shape.v_dim);
+    }
+  }
+
   // Whether query i of sequence s sees key j, from the definition of the mask.
   bool Sees(size_t s, int64_t i, int64_t j) const {
     const ScoreOptions& o = shape.scores;

@@ -127,6 +127,26 @@ TEST_P(AttentionScalesTest, OfDenseKeysActPerSequenceAndHead) {
   });
 }
 
+// New K and V lie beside the cache and are multiplied as what it holds.
+TEST_P(AttentionScalesTest, OfAPrefixActOnTheContextAndOnNewTokens) {
+  for (const CacheLayout layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {
+    for (const DType kv : {DType::kF32, DType::kFp8E4M3}) {
+      for (const int64_t stride : {2, 3, 0}) {
+        SCOPED_TRACE(static_cast<int>(layout) * 100 + static_cast<int>(kv) * 10 + stride);
+        AttentionShapes shape = ScaledShapes(layout, kv, false);
+        shape.context_only = true;
+        ScaledProblem prefix(shape, stride);
+        Expect(prefix, [&](float* out, float* lse) {
+          PrefixAttentionArgs args = prefix.problem.PrefixArgs(out, lse);
+          args.q = prefix.raw_q.data();
+          args.scales = prefix.scales;
+          return kernels_->PrefixAttention(args);
+        });
+      }
+    }
+  }
+}
+
 TEST_P(AttentionScalesTest, OfACacheThatIsAppendedToAreThoseOfWhatItHolds) {
   AttentionShapes shape = ScaledShapes(CacheLayout::kPacked, DType::kF32, false);
   shape.sequences = {{2, 40}, {2, 600}, {2, 2}};
@@ -206,6 +226,23 @@ TEST_P(AttentionScalesTest, WhatIsNoScaleIsRefusedByName) {
     EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
     for (const float x : out.values()) ASSERT_EQ(x, GuardedFloats::kCanary);
   };
+  AttentionShapes shape = ScaledShapes(CacheLayout::kHnd, DType::kF32, false);
+  shape.context_only = true;
+  ScaledProblem prefix(shape);
+  const auto refused_prefix = [&](auto change, const std::string& message) {
+    GuardedFloats rows(prefix.problem.out_size());
+    PrefixAttentionArgs args = prefix.problem.PrefixArgs(rows.data());
+    args.scales = prefix.scales;
+    change(args.scales);
+    const absl::Status status = kernels_->PrefixAttention(args);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
+    for (const float x : rows.values()) ASSERT_EQ(x, GuardedFloats::kCanary);
+  };
+  refused_prefix([](auto& s) { s.stride = 1; }, "scales.stride = 1: must be 0 or at least");
+  refused_prefix([](auto& s) { s.output_scale = -1; }, "scales.output_scale = -1");
+  prefix.v_descale[4] = 0;
+  refused_prefix([](auto&) {}, "scales.v_descale[1][1] = 0: must be finite and greater than 0");
   refused([](auto& s) { s.stride = 1; },
           "scales.stride = 1: must be 0 or at least the heads of K and V, 2");
   refused([](auto& s) { s.stride = INT64_MAX; }, "scales.stride = 9223372036854775807");

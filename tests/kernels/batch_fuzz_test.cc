@@ -1,5 +1,8 @@
 // Random batches with encoders and images: their halves are their rows, and one that is moved on in
 // place is one that is built anew. BATON_FUZZ_SEED and BATON_FUZZ_CASES choose others.
+#include <array>
+#include <map>
+
 #include "kernels/api/batch_metadata.h"
 #include "tests/kernels/fuzz_fixture.h"
 
@@ -36,7 +39,9 @@ class BatchFuzzTest : public FuzzTest {
       s.runs_encoder = s.is_prefill && Chance(50);
       std::vector<PlaceholderRange> ranges;
       for (int32_t at = 0; s.is_prefill && at < 50; at += 10) {
-        if (Chance(40)) ranges.push_back({at, static_cast<int32_t>(Below(11))});
+        if (Chance(60)) {
+          ranges.push_back({at, static_cast<int32_t>(Below(11)), static_cast<int32_t>(Below(3))});
+        }
       }
       r.ranges.push_back(ranges);
       r.all.push_back(s);
@@ -52,6 +57,7 @@ class BatchFuzzTest : public FuzzTest {
     r.args.sequences = r.all.data();
     r.args.num_sequences = static_cast<int32_t>(count);
     r.args.table_columns = 70;
+    r.args.num_modalities = 3;
     return r;
   }
 
@@ -81,6 +87,38 @@ class BatchFuzzTest : public FuzzTest {
     }
   }
 
+  // What a token of the batch takes, as (modality, row, range, element), from the maps alone.
+  using Takes = std::map<int32_t, std::array<int32_t, 4>>;
+  static Takes TakesOf(const Batch& batch, const Sequences& sequences) {
+    Takes takes;
+    for (size_t m = 0; m < batch.multi_modal_placeholder_index_maps.size(); ++m) {
+      const PlaceholderIndexMap& map = batch.multi_modal_placeholder_index_maps[m];
+      EXPECT_EQ(map.src.size(), map.dest.size());
+      EXPECT_EQ(map.index_start_loc.back(), std::ssize(map.src));
+      for (size_t row = 0; row < batch.order.size(); ++row) {
+        // Embeddings of a row are its ranges that hold a token of it.
+        std::vector<std::pair<int32_t, int32_t>> embeddings;
+        const BatchSequence& s = sequences.all[batch.order[row]];
+        for (int32_t r = 0; r < s.num_placeholders; ++r) {
+          const auto [offset, length, modality] = s.placeholders[r];
+          const bool holds =
+              offset < s.context_len + s.query_len && offset + length > s.context_len && length > 0;
+          if (modality != static_cast<int32_t>(m) || !holds) continue;
+          for (int32_t i = 0; i < length; ++i) embeddings.emplace_back(r, i);
+        }
+        const int32_t first = map.embedding_start_loc[row];
+        EXPECT_EQ(map.embedding_start_loc[row + 1] - first, std::ssize(embeddings));
+        for (int32_t i = map.index_start_loc[row]; i < map.index_start_loc[row + 1]; ++i) {
+          const auto [range, element] = embeddings.at(map.src[i] - first);
+          const auto taken = takes.insert(
+              {map.dest[i], {static_cast<int32_t>(m), static_cast<int32_t>(row), range, element}});
+          EXPECT_TRUE(taken.second) << "token " << map.dest[i] << " takes two embeddings";
+        }
+      }
+    }
+    return takes;
+  }
+
   template <typename Body>
   void ForSeeds(const Body& body) {
     for (int64_t seed = FirstFuzzSeed(); seed < FirstFuzzSeed() + 5 * FuzzCases(); ++seed) {
@@ -103,19 +141,23 @@ TEST_P(BatchFuzzTest, PrefillsAndDecodesAreTheRowsOfTheWhole) {
     for (int64_t i = batch->num_prefills; i < std::ssize(batch->order); ++i) {
       ExpectRow(decodes, i - batch->num_prefills, *batch, i);
     }
-    // Each token of a prompt that lies in a range has one embedding, each other none.
-    size_t in_ranges = 0;
-    for (const BatchSequence& s : sequences.all) {
-      for (int32_t p = s.context_len; p < s.context_len + s.query_len; ++p) {
+    // Each token of a prompt that lies in a range takes that element of it, each other nothing.
+    Takes expected;
+    for (size_t row = 0; row < batch->order.size(); ++row) {
+      const BatchSequence& s = sequences.all[batch->order[row]];
+      for (int32_t i = 0; i < s.query_len; ++i) {
+        const int32_t p = s.context_len + i;
         for (int32_t r = 0; r < s.num_placeholders; ++r) {
-          const PlaceholderRange& range = s.placeholders[r];
-          in_ranges += p >= range.offset && p < range.offset + range.length;
+          const auto [offset, length, modality] = s.placeholders[r];
+          if (p < offset || p >= offset + length) continue;
+          expected[batch->query_start_loc[row] + i] = {modality, static_cast<int32_t>(row), r,
+                                                       p - offset};
         }
       }
     }
-    EXPECT_EQ(batch->multi_modal_dest.size(), in_ranges);
-    EXPECT_EQ(batch->multi_modal_src.size(), in_ranges);
-    for (const int32_t i : batch->multi_modal_src) EXPECT_LT(i, batch->num_multi_modal_embeddings);
+    EXPECT_EQ(TakesOf(*batch, sequences), expected);
+    EXPECT_EQ(TakesOf(prefills, sequences), expected);
+    EXPECT_TRUE(TakesOf(decodes, sequences).empty());
   });
 }
 
@@ -160,7 +202,14 @@ TEST_P(BatchFuzzTest, ABatchThatIsMovedOnIsTheOneThatIsBuiltAnew) {
     EXPECT_EQ(batch.encoder_query_start_loc, anew.encoder_query_start_loc);
     EXPECT_EQ(batch.cross_slot_mapping, anew.cross_slot_mapping);
     EXPECT_EQ(batch.cross_block_tables, anew.cross_block_tables);
-    EXPECT_EQ(batch.multi_modal_dest, anew.multi_modal_dest);
+    for (int m = 0; m < 3; ++m) {
+      const PlaceholderIndexMap& map = batch.multi_modal_placeholder_index_maps.at(m);
+      const PlaceholderIndexMap& expected = anew.multi_modal_placeholder_index_maps.at(m);
+      EXPECT_EQ(map.src, expected.src);
+      EXPECT_EQ(map.dest, expected.dest);
+      EXPECT_EQ(map.index_start_loc, expected.index_start_loc);
+      EXPECT_EQ(map.embedding_start_loc, expected.embedding_start_loc);
+    }
   });
 }
 

@@ -247,6 +247,62 @@ TEST(CacheLayoutCopiesTest, PlanesOfOneCallMayDifferInSize) {
   EXPECT_EQ(together, apart);
 }
 
+// Of each layout, appended by slots and behind what sequences have: K and V are those of two calls
+// whose other plane is as large as they are.
+TEST(CacheLayoutCopiesTest, AppendsToPlanesThatDifferInSizeAreThoseOfEqualOnes) {
+  auto kernels = MakeBestLibrary(2);
+  const std::vector<float> k = RandomFloats(1, 2 * 3 * 16), v = RandomFloats(2, 2 * 3 * 32);
+  const std::vector<float> q = RandomFloats(3, 2 * 3 * 32);
+  const int64_t slots[] = {2 * 4 + 1, 3};
+  const int32_t lens[] = {1, 2}, blocks[] = {3, 1};
+  for (const auto layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {
+    for (const bool by_slots : {true, false}) {
+      SCOPED_TRACE(std::string(NameOf(layout)) + (by_slots ? " slots" : " lengths"));
+      const auto append = [&](const CacheShape& k_shape, const CacheShape& v_shape,
+                              const std::vector<float>& key, const std::vector<float>& value) {
+        TestCache k_cache(k_shape, 1), v_cache(v_shape, 2);
+        // Random bytes may be no number, which attention of the same call would spread.
+        for (TestCache* cache : {&k_cache, &v_cache}) {
+          std::ranges::fill(cache->bytes(), std::byte{});
+        }
+        std::vector<float> out(2 * 3 * v_shape.dim);
+        const absl::Status status = by_slots
+                                        ? kernels->ReshapeAndCache({.key = key.data(),
+                                                                    .key_stride = 3 * k_shape.dim,
+                                                                    .value = value.data(),
+                                                                    .value_stride = 3 * v_shape.dim,
+                                                                    .slot_mapping = slots,
+                                                                    .num_tokens = 2,
+                                                                    .k_cache = k_cache.plane(),
+                                                                    .v_cache = v_cache.plane()})
+                                        : kernels->AttentionWithKvCache({.q = q.data(),
+                                                                         .num_heads = 3,
+                                                                         .num_seqs = 2,
+                                                                         .num_queries = 1,
+                                                                         .k = key.data(),
+                                                                         .v = value.data(),
+                                                                         .num_new = 1,
+                                                                         .k_cache = k_cache.plane(),
+                                                                         .v_cache = v_cache.plane(),
+                                                                         .cache_seqlens = lens,
+                                                                         .cache_batch_idx = blocks,
+                                                                         .out = out.data()});
+        EXPECT_TRUE(status.ok()) << status;
+        return std::pair{k_cache.bytes(), v_cache.bytes()};
+      };
+      // Their blocks are as far apart, and nothing but the call tells which is the larger one.
+      const CacheShape narrow{.layout = layout, .gap = 3 * 4 * 16};
+      const CacheShape wide{.layout = layout, .dim = 32};
+      CacheShape narrow_v = narrow, wide_v = wide;
+      narrow_v.is_key = wide_v.is_key = false;
+      EXPECT_EQ(append(narrow, wide_v, k, v).first, append(narrow, narrow_v, k, k).first);
+      EXPECT_EQ(append(narrow, wide_v, k, v).second, append(wide, wide_v, v, v).second);
+      EXPECT_EQ(append(wide, narrow_v, v, k).first, append(wide, wide_v, v, v).first);
+      EXPECT_EQ(append(wide, narrow_v, v, k).second, append(narrow, narrow_v, k, k).second);
+    }
+  }
+}
+
 TEST(CacheLayoutCopiesTest, CopiesBetweenLayoutsOrOfAPackedDimThatIsNoGroupAreRefused) {
   auto kernels = MakeBestLibrary();
   TestCache hnd({.dtype = DType::kF16, .dim = 12}, 1);

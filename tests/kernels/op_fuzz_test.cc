@@ -197,6 +197,12 @@ TEST_P(OpFuzzTest, HostileCascadesAndMergesAreRefusedOrHarmless) {
     GuardedFloats out(p.out_size()), lse(p.total_q * 4);
     CascadeAttentionArgs args{.attention = p.Args(out.data(), lse.data()), .common_prefix_len = 16};
     VarlenAttentionArgs& a = args.attention;
+    a.num_tokens = p.total_q;
+    const int64_t floats = CascadeWorkspaceBytes(args) / 4;
+    GuardedFloats workspace(floats + 4);
+    const auto behind = reinterpret_cast<uintptr_t>(workspace.data()) % 16 / 4;
+    args.workspace = reinterpret_cast<std::byte*>(workspace.data() + (4 - behind) % 4);
+    args.workspace_bytes = floats * 4;
     MergeAttentionStatesArgs merge{.out_a = p.q.data(),
                                    .lse_a = p.q.data(),
                                    .out_b = p.q.data(),
@@ -229,7 +235,7 @@ TEST_P(OpFuzzTest, HostileCascadesAndMergesAreRefusedOrHarmless) {
     const absl::Status status = what < 12 || what == 15
                                     ? CascadeAttention(*kernels_, *kernels_, args)
                                     : kernels_->MergeAttentionStates(merge);
-    EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
+    EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact() && workspace.GuardsIntact());
     for (const float x : out.values()) ASSERT_TRUE(status.ok() || x == GuardedFloats::kCanary);
     ASSERT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status;
   }

@@ -156,6 +156,74 @@ class LateDevice::Ops : public ModelOps {
   LateDevice* const device_;
 };
 
+class LateDevice::Library : public OperatorLibrary {
+ public:
+  explicit Library(LateDevice* device) : device_(device) {}
+
+  absl::Status UpdateKvCache(const UpdateKvCacheArgs& args) override {
+    return Later("UpdateKvCache", &OperatorLibrary::UpdateKvCache, args);
+  }
+  absl::Status CopyBlocks(const CopyBlocksArgs& args) override {
+    return WithPlanes("CopyBlocks", &OperatorLibrary::CopyBlocks, args);
+  }
+  absl::Status SwapBlocks(const SwapBlocksArgs& args) override {
+    const auto planes = [&](const CachePlane* p) { return std::vector(p, p + args.num_planes); };
+    return device_->EnqueueOp("SwapBlocks",
+                              [kernels = device_->kernels_.get(), args, from = planes(args.sources),
+                               to = planes(args.destinations)]() mutable {
+                                args.sources = from.data();
+                                args.destinations = to.data();
+                                return kernels->SwapBlocks(args);
+                              });
+  }
+  absl::Status GatherBlocks(const GatherBlocksArgs& args) override {
+    return WithPlanes("GatherBlocks", &OperatorLibrary::GatherBlocks, args);
+  }
+  absl::Status ScatterBlocks(const ScatterBlocksArgs& args) override {
+    return WithPlanes("ScatterBlocks", &OperatorLibrary::ScatterBlocks, args);
+  }
+  absl::Status AdvanceStep(const AdvanceStepArgs& args) override {
+    return Later("AdvanceStep", &OperatorLibrary::AdvanceStep, args);
+  }
+  absl::Status PagedAttention(const PagedAttentionArgs& args) override {
+    return Later("PagedAttention", &OperatorLibrary::PagedAttention, args);
+  }
+  absl::Status PrefixAttention(const PrefixAttentionArgs& args) override {
+    return Later("PrefixAttention", &OperatorLibrary::PrefixAttention, args);
+  }
+  absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& args) override {
+    return Later("AttentionWithKvCache", &OperatorLibrary::AttentionWithKvCache, args);
+  }
+  absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& args) override {
+    return Later("MergeAttentionStates", &OperatorLibrary::MergeAttentionStates, args);
+  }
+  absl::Status CascadeLens(const CascadeLensArgs& args) override {
+    return Later("CascadeLens", &OperatorLibrary::CascadeLens, args);
+  }
+
+ private:
+  template <typename Args>
+  absl::Status Later(const char* name, absl::Status (OperatorLibrary::*op)(const Args&),
+                     const Args& args) {
+    OperatorLibrary* const kernels = device_->kernels_.get();
+    return device_->EnqueueOp(name, [kernels, op, args] { return (kernels->*op)(args); });
+  }
+
+  // Which are the caller's, for the call alone.
+  template <typename Args>
+  absl::Status WithPlanes(const char* name, absl::Status (OperatorLibrary::*op)(const Args&),
+                          Args args) {
+    const std::vector<CachePlane> planes(args.planes, args.planes + args.num_planes);
+    return device_->EnqueueOp(name,
+                              [kernels = device_->kernels_.get(), op, args, planes]() mutable {
+                                args.planes = planes.data();
+                                return (kernels->*op)(args);
+                              });
+  }
+
+  LateDevice* const device_;
+};
+
 LateDevice::LateDevice(const LateOptions& options)
     : options_(options),
       info_{.name = "late",
@@ -166,6 +234,7 @@ LateDevice::LateDevice(const LateOptions& options)
       kernels_(*MakeCpuKernels({})),
       arena_(std::make_shared<Arena>()),
       ops_(std::make_unique<Ops>(this)),
+      library_(std::make_unique<Library>(this)),
       random_(options.seed),
       open_{arena_},
       thread_([this](const std::stop_token& ending) { RunLanes(ending); }) {}
@@ -176,6 +245,7 @@ LateDevice::~LateDevice() {
 }
 
 ModelOps& LateDevice::ops() { return *ops_; }
+OperatorLibrary& LateDevice::library() { return *library_; }
 
 void LateDevice::FailNext(const std::string& op, int skip) {
   const std::lock_guard lock(mutex_);

@@ -69,6 +69,7 @@ class LateDevice : public Device {
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryKind kind) override;
   absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs& args) override;
   ModelOps& ops() override;
+  OperatorLibrary& library() override;
   absl::Status CopyPieces(Lane lane, std::span<const CopyPiece> pieces) override;
   absl::StatusOr<Mark> MarkNow(Lane lane) override;
   absl::Status After(Lane lane, Mark mark) override;
@@ -86,6 +87,7 @@ class LateDevice : public Device {
 
  private:
   class Ops;
+  class Library;
   class Arena;
   struct LateGraph;
   // Behind a device's own lanes that of what it has in others' graphs.
@@ -128,6 +130,7 @@ class LateDevice : public Device {
   const std::unique_ptr<CpuKernels> kernels_;
   const std::shared_ptr<Arena> arena_;
   const std::unique_ptr<Ops> ops_;
+  const std::unique_ptr<Library> library_;
 
   // Of all devices, which may wait for each other.
   static inline std::mutex mutex_;

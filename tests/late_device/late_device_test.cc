@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <vector>
 
 namespace baton {
 namespace {
@@ -35,6 +36,44 @@ TEST(LateDeviceTest, NothingHappensBeforeSomebodyAsks) {
   ASSERT_TRUE(Wait(device, mark, std::chrono::hours(1)).ok());
   EXPECT_TRUE(device.idle());
   EXPECT_EQ(device.Read(memory.data(), 64), std::vector<std::byte>(64, std::byte{5}));
+}
+
+// Also what it was told by arrays of the caller's, which are gone by then.
+TEST(LateDeviceTest, TheOperatorLibraryRunsLateAsWell) {
+  LateDevice device({.only_when_asked = true});
+  const Buffer memory = *device.Allocate(128, MemoryKind::kDevice);
+  device.Fill(memory.data(), 64, std::byte{5});
+  auto* const row = memory.array<int32_t>(64);  // Of padding.
+  ASSERT_TRUE(device.library()
+                  .AdvanceStep({.num_seqs = 1,
+                                .block_size = 1,
+                                .tokens = row,
+                                .positions = row + 1,
+                                .seq_lens = row + 2,
+                                .slot_mapping = memory.array<int64_t>(80)})
+                  .ok());
+  const Buffer pair = *device.Allocate(sizeof(BlockPair), MemoryKind::kPinned);
+  *pair.array<BlockPair>() = {.source = 0, .destination = 1};
+  {
+    const std::vector<CachePlane> planes = {{.data = memory.data(),
+                                             .num_blocks = 2,
+                                             .num_heads = 1,
+                                             .block_size = 1,
+                                             .dim = 8,
+                                             .block_stride = 8}};
+    device.Fill(memory.data() + 32, 32, std::byte{6});
+    ASSERT_TRUE(device.library()
+                    .CopyBlocks({.planes = planes.data(),
+                                 .num_planes = 1,
+                                 .pairs = pair.array<BlockPair>(),
+                                 .num_pairs = 1})
+                    .ok());
+  }
+  EXPECT_EQ(device.Read(memory.data() + 32, 1)[0], std::byte{6});
+  EXPECT_EQ(device.Read(memory.data() + 64, 1)[0], std::byte{0xff});
+  ASSERT_TRUE(device.Synchronize().ok());
+  EXPECT_EQ(device.Read(memory.data() + 32, 32), std::vector<std::byte>(32, std::byte{5}));
+  EXPECT_EQ(device.Read(memory.data() + 64, 8), std::vector<std::byte>(8));
 }
 
 TEST(LateDeviceTest, ALaneWaitsForAnotherOnlyWhenTold) {

@@ -22,6 +22,7 @@ class CopyingDevice : public Device {
   absl::StatusOr<DeviceMemory> Memory() const override { return None(); }
   absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs&) override { return None(); }
   ModelOps& ops() override { std::abort(); }
+  OperatorLibrary& library() override { std::abort(); }
   absl::Status After(Lane, Mark) override { return None(); }
   absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<absl::Status()>) override {
     return None();

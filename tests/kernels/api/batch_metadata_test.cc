@@ -154,14 +154,109 @@ TEST(BatchMetadataTest, EmbeddingsGoToTheTokensOfTheirRanges) {
   // The first range lies before the chunk. Of the second embeddings 1 and 2 are left, for tokens 4
   // and 5 of the prompt; the third is embedding 3, the fourth begins with 4; the other prompt's
   // follow its four.
-  EXPECT_EQ(batch->multi_modal_src, (Ints{1, 2, 3, 4, 8, 9}));
-  EXPECT_EQ(batch->multi_modal_dest, (Ints{1, 2, 4, 5, 7, 8}));
-  EXPECT_EQ(batch->num_multi_modal_embeddings, 3 + 1 + 4 + 2);
+  const PlaceholderIndexMap& map = batch->multi_modal_placeholder_index_maps.at(0);
+  EXPECT_EQ(map.src, (Ints{1, 2, 3, 4, 8, 9}));
+  EXPECT_EQ(map.dest, (Ints{1, 2, 4, 5, 7, 8}));
+  EXPECT_EQ(map.index_start_loc, (Ints{0, 0, 4, 6}));
+  EXPECT_EQ(map.embedding_start_loc, (Ints{0, 0, 3 + 1 + 4, 3 + 1 + 4 + 2}));
+  EXPECT_EQ(map.num_embeddings(), 10);
   BuildBatchArgs first = args;
   first.prefills_first = true;
   const Batch halves = *BuildBatch(first);
-  EXPECT_EQ(PrefillMetadata(halves)->multi_modal_dest, (Ints{0, 1, 3, 4, 6, 7}));
-  EXPECT_TRUE(DecodeMetadata(halves)->multi_modal_dest.empty());
+  EXPECT_EQ(PrefillMetadata(halves)->multi_modal_placeholder_index_maps[0].dest,
+            (Ints{0, 1, 3, 4, 6, 7}));
+  const Batch decodes = *DecodeMetadata(halves);
+  const PlaceholderIndexMap& none = decodes.multi_modal_placeholder_index_maps.at(0);
+  EXPECT_TRUE(none.src.empty() && none.dest.empty());
+  EXPECT_EQ(none.index_start_loc, (Ints{0, 0}));
+  EXPECT_EQ(none.num_embeddings(), 0);
+}
+
+// The examples of vLLM's MultiModalPlaceholderMap.from_seq_group: "AAAA BBBB What's in these
+// images?" of 33 tokens, of which a step computes some.
+TEST(BatchMetadataTest, ChunksOfAPromptTakeTheirPartsOfItsImages) {
+  const Ints blocks(9, 7);
+  const PlaceholderRange images[] = {{0, 4}, {5, 4}};
+  const auto map_of = [&](int32_t begin, int32_t end) {
+    const BatchSequence prompt{.is_prefill = true,
+                               .context_len = begin,
+                               .query_len = end - begin,
+                               .blocks = blocks.data(),
+                               .num_blocks = 9,
+                               .placeholders = images,
+                               .num_placeholders = 2};
+    return BuildBatch({.sequences = &prompt, .num_sequences = 1, .block_size = 4})
+        ->multi_modal_placeholder_index_maps.at(0);
+  };
+  const PlaceholderIndexMap all = map_of(0, 33);
+  EXPECT_EQ(all.src, (Ints{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(all.dest, (Ints{0, 1, 2, 3, 5, 6, 7, 8}));
+  const PlaceholderIndexMap cut = map_of(2, 7);
+  EXPECT_EQ(cut.src, (Ints{2, 3, 4, 5}));
+  EXPECT_EQ(cut.dest, (Ints{0, 1, 3, 4}));
+  EXPECT_EQ(cut.num_embeddings(), 8);
+  const PlaceholderIndexMap second = map_of(5, 14);
+  EXPECT_EQ(second.src, (Ints{0, 1, 2, 3}));
+  EXPECT_EQ(second.dest, (Ints{0, 1, 2, 3}));
+  EXPECT_EQ(second.num_embeddings(), 4);
+  const PlaceholderIndexMap none = map_of(10, 33);
+  EXPECT_TRUE(none.src.empty() && none.dest.empty());
+  EXPECT_EQ(none.num_embeddings(), 0);
+}
+
+// Images are modality 0 and sounds 2; nobody has any of 1. The first prompt is tokens [2, 8) of
+// I I I S S I I I I, so that its chunk cuts an image at either end; the second S S x I.
+TEST(BatchMetadataTest, EachModalityHasAMapOfItsOwn) {
+  const Ints blocks = {0, 1, 2};
+  const PlaceholderRange mixed[] = {{0, 3, 0}, {3, 2, 2}, {5, 4, 0}};
+  const PlaceholderRange other[] = {{0, 2, 2}, {3, 1, 0}};
+  const BatchSequence sequences[] = {
+      {.is_prefill = true,
+       .context_len = 2,
+       .query_len = 6,
+       .blocks = blocks.data(),
+       .num_blocks = 3,
+       .placeholders = mixed,
+       .num_placeholders = 3},
+      {.is_prefill = true,
+       .query_len = 4,
+       .blocks = blocks.data(),
+       .num_blocks = 1,
+       .placeholders = other,
+       .num_placeholders = 2},
+      {.is_prefill = false, .query_len = 1, .blocks = blocks.data(), .num_blocks = 1}};
+  const BuildBatchArgs args{
+      .sequences = sequences, .num_sequences = 3, .block_size = 4, .num_modalities = 3};
+  Batch batch = *BuildBatch(args);
+  ASSERT_EQ(batch.multi_modal_placeholder_index_maps.size(), 3u);
+  const PlaceholderIndexMap& images = batch.multi_modal_placeholder_index_maps[0];
+  EXPECT_EQ(images.src, (Ints{2, 3, 4, 5, 7}));
+  EXPECT_EQ(images.dest, (Ints{0, 3, 4, 5, 9}));
+  EXPECT_EQ(images.index_start_loc, (Ints{0, 4, 5, 5}));
+  EXPECT_EQ(images.embedding_start_loc, (Ints{0, 7, 8, 8}));
+  const PlaceholderIndexMap& sounds = batch.multi_modal_placeholder_index_maps[2];
+  EXPECT_EQ(sounds.src, (Ints{0, 1, 2, 3}));
+  EXPECT_EQ(sounds.dest, (Ints{1, 2, 6, 7}));
+  EXPECT_EQ(sounds.index_start_loc, (Ints{0, 2, 4, 4}));
+  EXPECT_EQ(sounds.embedding_start_loc, (Ints{0, 2, 4, 4}));
+  EXPECT_EQ(batch.multi_modal_placeholder_index_maps[1].index_start_loc, Ints(4));
+  EXPECT_EQ(batch.multi_modal_placeholder_index_maps[1].num_embeddings(), 0);
+
+  // Nothing of a map is left when its prompts have become decodes.
+  auto kernels = MakeTestKernels("auto");
+  Ints tokens(3);
+  ASSERT_TRUE(AdvanceBatch(*kernels,
+                           {.block_size = 8,  // With room in the last block.
+                            .sampled_tokens = tokens.data(),
+                            .tokens = tokens.data(),
+                            .turn_prefills_into_decodes = true},
+                           batch)
+                  .ok());
+  for (const PlaceholderIndexMap& map : batch.multi_modal_placeholder_index_maps) {
+    EXPECT_TRUE(map.src.empty() && map.dest.empty());
+    EXPECT_EQ(map.index_start_loc, Ints(4));
+    EXPECT_EQ(map.embedding_start_loc, Ints(4));
+  }
 }
 
 TEST(BatchMetadataTest, SpeculatedTokensAreQueriesOfADecode) {
@@ -317,6 +412,20 @@ TEST(BatchMetadataTest, EncodersAndRangesThatCannotBeAreRefusedByName) {
   refused([](auto& m) { m.sequences[1].num_placeholders = -1; }, "sequences[1].num_placeholders");
   refused([](auto& m) { m.sequences[3].num_placeholders = 1; },
           "sequences[3].placeholders[0].length = 2147483647");
+  refused([](auto& m) { m.args.num_modalities = 65; }, "num_modalities = 65: must be in [0, 64]");
+  refused(
+      [](auto& m) {
+        m.args.num_modalities = 0;
+        m.sequences[1].num_placeholders = 1;
+      },
+      "sequences[1].placeholders[0].modality = 0: must be in [0, num_modalities = 0)");
+  refused(
+      [](auto& m) {
+        static constexpr PlaceholderRange kNegative[] = {{4, 3, -1}};
+        m.sequences[1].placeholders = kNegative;
+        m.sequences[1].num_placeholders = 1;
+      },
+      "sequences[1].placeholders[0].modality = -1: must be in [0, num_modalities = 1)");
   refused([](auto& m) { m.sequences[2].num_placeholders = 1; },
           "sequences[2].num_placeholders = 1: must be 0 when decoding");
   refused(

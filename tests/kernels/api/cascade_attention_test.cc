@@ -8,20 +8,43 @@
 namespace baton {
 namespace {
 
-// A problem whose sequences begin with the keys of the first.
-void ShareBlocks(AttentionProblem& p, int64_t prefix_len) {
-  const int64_t blocks = prefix_len / p.shape.block_size;
-  for (size_t s = 1; s < p.shape.sequences.size(); ++s) {
-    for (int64_t b = 0; b < blocks; ++b) p.table[s * p.max_blocks + b] = p.table[b];
-    const auto copy = [&](std::vector<float>& rows, int64_t width) {
-      std::copy_n(rows.begin(), prefix_len * width, rows.begin() + p.key_base[s] * width);
-    };
-    copy(p.k, int64_t{p.shape.kv_heads} * p.shape.dim);
-    copy(p.v, int64_t{p.shape.kv_heads} * p.shape.v_dim);
+class CascadeAttentionTest : public LibraryTest {
+ protected:
+  // With as much memory as it needs, between canaries, and num_tokens told.
+  absl::Status Run(CascadeAttentionArgs args) {
+    GuardedFloats workspace(CascadeWorkspaceBytes(args) / 4 + 4);
+    float* const begin = workspace.data();
+    const auto behind = reinterpret_cast<uintptr_t>(begin) % 16 / sizeof(float);
+    args.workspace = reinterpret_cast<std::byte*>(begin + (behind == 0 ? 0 : 4 - behind));
+    args.workspace_bytes = CascadeWorkspaceBytes(args);
+    const absl::Status status = CascadeAttention(*kernels_, *kernels_, args);
+    EXPECT_TRUE(workspace.GuardsIntact());
+    return status;
   }
-}
-
-class CascadeAttentionTest : public LibraryTest {};
+  static CascadeAttentionArgs Cascade(AttentionProblem& p, float* out, float* lse,
+                                      int32_t prefix_len) {
+    CascadeAttentionArgs args{.attention = p.Args(out, lse), .common_prefix_len = prefix_len};
+    args.attention.num_tokens = p.total_q;
+    return args;
+  }
+  void ExpectRefused(const std::function<void(CascadeAttentionArgs&)>& spoil,
+                     const std::string& message) {
+    AttentionProblem p({.heads = 4, .kv_heads = 2, .sequences = {{3, 40}, {2, 37}}}, 1);
+    p.SharePrefix(32);
+    GuardedFloats out(p.out_size()), lse(p.total_q * 4);
+    CascadeAttentionArgs args = Cascade(p, out.data(), lse.data(), 32);
+    std::vector<std::byte> memory(CascadeWorkspaceBytes(args) + 16);
+    args.workspace = memory.data() + 16 - reinterpret_cast<uintptr_t>(memory.data()) % 16;
+    args.workspace_bytes = CascadeWorkspaceBytes(args);
+    EXPECT_TRUE(CascadeAttention(*kernels_, *kernels_, args).ok());
+    const std::vector<float> before = out.values();
+    spoil(args);
+    const absl::Status status = CascadeAttention(*kernels_, *kernels_, args);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
+    EXPECT_EQ(out.values(), before) << message;
+  }
+};
 
 TEST_P(CascadeAttentionTest, SharedPrefixAndSuffixesMergeIntoTheAttentionOfTheWhole) {
   for (const auto layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {
@@ -38,19 +61,51 @@ TEST_P(CascadeAttentionTest, SharedPrefixAndSuffixesMergeIntoTheAttentionOfTheWh
                             .layout = layout,
                             .sinks = sinks},
                            5);
-        ShareBlocks(p, 256);
+        p.SharePrefix(256);
         // The entries of the prefix in other rows are not looked at.
         for (int64_t s = 1; s < 4; ++s) std::fill_n(p.table.begin() + s * p.max_blocks, 16, -1);
         GuardedFloats out(p.out_size()), lse(p.total_q * 6);
-        const CascadeAttentionArgs args{.attention = p.Args(out.data(), lse.data()),
-                                        .common_prefix_len = 256};
-        const absl::Status status = CascadeAttention(*kernels_, *kernels_, args);
+        const absl::Status status = Run(Cascade(p, out.data(), lse.data(), 256));
         ASSERT_TRUE(status.ok()) << status;
         EXPECT_TRUE(out.GuardsIntact() && lse.GuardsIntact());
         p.Check(out.values(), lse.values(), 1000, "cascade");
       }
     }
   }
+}
+
+// Where entries begin is the caller's choice, and rows of outputs may lie apart.
+TEST_P(CascadeAttentionTest, TablesMayBeRaggedAndOutputsHaveStrides) {
+  AttentionProblem p({.heads = 2, .kv_heads = 1, .sequences = {{2, 40}, {1, 50}, {0, 3}}}, 2);
+  p.SharePrefix(32);
+  // The second sequence's entries first.
+  std::vector<int32_t> table(2 * p.max_blocks);
+  std::copy_n(p.table.begin(), p.max_blocks, table.begin() + p.max_blocks);
+  std::copy_n(p.table.begin() + p.max_blocks, p.max_blocks, table.begin());
+  const auto second = static_cast<int32_t>(p.max_blocks);
+  const std::vector<int32_t> starts = {second, 0, 0};
+  const int64_t width = 2 * p.shape.v_dim, stride = width + 3, lse_stride = p.total_q + 2;
+  GuardedFloats out(p.total_q * stride), lse(2 * lse_stride);
+  CascadeAttentionArgs args = Cascade(p, out.data(), lse.data(), 32);
+  args.attention.block_table = table.data();
+  args.attention.table_starts = starts.data();
+  args.attention.out_stride = stride;
+  args.attention.lse_stride = lse_stride;
+  const absl::Status status = Run(args);
+  ASSERT_TRUE(status.ok()) << status;
+  const std::vector<float> written = out.values(), lses = lse.values();
+  std::vector<float> rows, heads;
+  for (int64_t t = 0; t < p.total_q; ++t) {
+    const auto row = written.begin() + t * stride;
+    rows.insert(rows.end(), row, row + width);
+    for (int64_t i = width; i < stride; ++i) EXPECT_EQ(row[i], GuardedFloats::kCanary);
+  }
+  for (int64_t h = 0; h < 2; ++h) {
+    const auto row = lses.begin() + h * lse_stride;
+    heads.insert(heads.end(), row, row + p.total_q);
+    EXPECT_EQ(row[p.total_q], GuardedFloats::kCanary);
+  }
+  p.Check(rows, heads, INT64_MAX, "strides");
 }
 
 TEST_P(CascadeAttentionTest, WhatItCannotDoIsRefusedByName) {
@@ -98,26 +153,33 @@ TEST_P(CascadeAttentionTest, WhatItCannotDoIsRefusedByName) {
          a.attention.out_stride = INT64_MAX;
        },
        "num_heads = 1048576: must be in [1, 65536]"},
-      {[](auto& a) { a.attention.v_cache.dim = 257; }, "v_cache.dim = 257: must be in [1, 256]"},
+      {[](auto& a) {
+         a.attention.v_cache.dim = 257;
+         a.attention.v_cache.block_stride = 1 << 20;
+       },
+       "v_cache.dim = 257: must be at most 256"},
       {[](auto& a) { a.attention.out = nullptr; }, "out = null: must point to data"},
       {[](auto& a) { a.attention.round_to = DType::kFp8E4M3; }, "round_to = 3: must be"},
-      {[](auto& a) { a.attention.lse_stride = 4; },
-       "lse_stride = 4: must be in [5, 4398046511104]"},
+      {[](auto& a) { a.attention.lse_stride = 4; }, "lse_stride = 4: must be at least 5"},
       {[](auto& a) { a.attention.block_table = nullptr; }, "block_table = null: must point"},
   };
-  for (const auto& [spoil, message] : cases) {
-    AttentionProblem p({.heads = 4, .kv_heads = 2, .sequences = {{3, 40}, {2, 37}}}, 1);
-    ShareBlocks(p, 32);
-    GuardedFloats out(p.out_size()), lse(p.total_q * 4);
-    CascadeAttentionArgs args{.attention = p.Args(out.data(), lse.data()), .common_prefix_len = 32};
-    EXPECT_TRUE(CascadeAttention(*kernels_, *kernels_, args).ok());
-    const std::vector<float> before = out.values();
-    spoil(args);
-    const absl::Status status = CascadeAttention(*kernels_, *kernels_, args);
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
-    EXPECT_NE(std::string(status.message()).find(message), std::string::npos) << status;
-    EXPECT_EQ(out.values(), before) << message;
-  }
+  for (const auto& [spoil, message] : cases) ExpectRefused(spoil, message);
+}
+
+TEST_P(CascadeAttentionTest, WhatIsToldAndItsMemoryAreRefusedByName) {
+  const std::pair<std::function<void(CascadeAttentionArgs&)>, std::string> cases[] = {
+      {[](auto& a) { a.attention.num_tokens = 0; }, "num_tokens = 0: must be in [1, 2147483647]"},
+      {[](auto& a) { a.attention.num_tokens = 4; },
+       "num_tokens = 4: must be 0 or cu_seqlens_q[num_seqs] = 5"},
+      {[](auto& a) { a.attention.max_seqlen_k = 32; },
+       "max_seqlen_k = 32: must be above common_prefix_len = 32"},
+      {[](auto& a) { a.attention.max_blocks = 1; },
+       "max_blocks = 1: must be at least the blocks of the prefix, 2"},
+      {[](auto& a) { a.workspace = nullptr; }, "workspace = null: must point to data"},
+      {[](auto& a) { a.workspace += 4; }, "workspace = 4: must be 0 bytes behind a multiple of 16"},
+      {[](auto& a) { --a.workspace_bytes; }, "workspace_bytes = "},
+  };
+  for (const auto& [spoil, message] : cases) ExpectRefused(spoil, message);
 }
 
 BATON_FOR_EACH_LIBRARY(CascadeAttentionTest);

@@ -34,6 +34,7 @@ class AnsweringDevice : public Device {
   absl::StatusOr<Buffer> Allocate(int64_t, MemoryKind) override { return Buffer(); }
   absl::StatusOr<PackedMatrix> Pack(const PackWeightsArgs&) override { return PackedMatrix(); }
   ModelOps& ops() override { std::abort(); }
+  OperatorLibrary& library() override { std::abort(); }
   absl::Status CopyPieces(Lane, std::span<const CopyPiece>) override { return absl::OkStatus(); }
   absl::StatusOr<Mark> MarkNow(Lane) override { return Mark{}; }
   absl::Status After(Lane, Mark) override { return absl::OkStatus(); }

@@ -213,5 +213,61 @@ TEST(CacheBlocksTest, IndexesBeyondTwoToThe31ReachTheirElement) {
   }
 }
 
+TEST(CacheBlocksTest, AppendedAndGatheredRowsBeyondTwoToThe31ReachTheirElement) {
+  auto kernels = MakeTestKernels("auto");
+  const int64_t stride = (int64_t{1} << 31) + 48;
+  const std::vector<float> x(16, 2.0f);
+  const int32_t table[] = {1}, cu[] = {0, 1};
+  for (const CacheLayout layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {
+    SparseMemory k_memory(2 * stride), v_memory(2 * stride);
+    CachePlane k{.data = static_cast<std::byte*>(k_memory.data),
+                 .dtype = DType::kFp8E4M3,
+                 .layout = layout,
+                 .num_blocks = 2,
+                 .num_heads = 1,
+                 .block_size = 2,
+                 .dim = 16,
+                 .block_stride = stride};
+    CachePlane v = k;
+    v.data = static_cast<std::byte*>(v_memory.data);
+    std::vector<float> out(16), k_out(16), v_out(16);
+    ASSERT_TRUE(kernels
+                    ->AttentionWithKvCache({.q = x.data(),
+                                            .num_heads = 1,
+                                            .num_seqs = 1,
+                                            .num_queries = 1,
+                                            .k = x.data(),
+                                            .v = x.data(),
+                                            .num_new = 1,
+                                            .k_cache = k,
+                                            .v_cache = v,
+                                            .cache_seqlen = 0,
+                                            .block_table = table,
+                                            .max_blocks = 1,
+                                            .out = out.data()})
+                    .ok());
+    EXPECT_EQ(out, x);
+    for (const bool is_key : {true, false}) {
+      const std::byte* block = (is_key ? k : v).data + stride;
+      for (int64_t d = 0; d < 16; ++d) {
+        EXPECT_EQ(block[IndexInBlock(layout, is_key, 1, 2, 16, 16, 0, 0, d)], std::byte{0x40});
+      }
+    }
+    ASSERT_TRUE(kernels
+                    ->UpdateKvCache({.append = {.k_cache = k, .v_cache = v},
+                                     .num_seqs = 1,
+                                     .cu_seqlens_k = cu,
+                                     .block_table = table,
+                                     .max_blocks = 1,
+                                     .k_out = k_out.data(),
+                                     .k_out_stride = 16,
+                                     .v_out = v_out.data(),
+                                     .v_out_stride = 16})
+                    .ok());
+    EXPECT_EQ(k_out, x);
+    EXPECT_EQ(v_out, x);
+  }
+}
+
 }  // namespace
 }  // namespace baton

@@ -33,7 +33,9 @@ TEST(CheckMoeArgsTest, RoutingNamesTheFieldItRefuses) {
     ExpectRefused(args, message);
   };
   using A = MoeRoutingArgs;
-  refused([](A& a) { a.num_tokens = -1; }, "num_tokens = -1: must be at least 0");
+  refused([](A& a) { a.num_tokens = -1; }, "num_tokens = -1: must be in [0, 1073741823]");
+  refused([](A& a) { a.num_tokens = 1 << 30; },
+          "num_tokens = 1073741824: must be in [0, 1073741823]");
   refused([](A& a) { a.num_experts = 0; }, "num_experts = 0: must be in [1, 1024]");
   refused([](A& a) { a.num_experts = 1025; }, "num_experts = 1025: must be in [1, 1024]");
   refused([](A& a) { a.top_k = 0; }, "top_k = 0: must be in [1, 8]");

@@ -11,7 +11,8 @@ namespace {
 TEST(CpuDeviceTest, Bf16IsTheFastestOnlyForBf16WeightsOnADotProduct) {
   for (const std::string& name : KernelSets()) {
     const auto kernels = MakeTestKernels(name);
-    const CpuDevice device(kernels.get());
+    CpuDevice device(kernels.get());
+    EXPECT_EQ(&device.library(), kernels.get());
     const DType bf16 = kernels->has_bf16_dot() ? DType::kBF16 : DType::kF32;
     EXPECT_EQ(device.FastestCompute(DType::kBF16), bf16) << name;
     EXPECT_EQ(device.FastestCompute(DType::kF16), DType::kF32) << name;

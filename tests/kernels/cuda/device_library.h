@@ -9,83 +9,9 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/cuda_library.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "tests/kernels/cuda/device_ops.h"
+#include "tests/kernels/cuda/device_operands.h"
 
 namespace baton::cuda {
-
-// Ends what was enqueued.
-inline absl::Status Finished(const absl::Status& enqueued) {
-  RETURN_IF_ERROR(enqueued);
-  if (cudaDeviceSynchronize() == cudaSuccess) return absl::OkStatus();
-  return absl::InternalError(emulation::LastMessage());
-}
-
-// Floats of the host in that type if it holds them exactly, else in f32.
-inline DeviceFloats ExactlyThere(DType type, const float* host, int64_t n) {
-  const std::vector<float> values(host, host + (host == nullptr ? 0 : n));
-  const std::vector<float> rounded = Rounded(type, values);
-  const bool exact = std::memcmp(rounded.data(), values.data(), values.size() * 4) == 0;
-  return DeviceFloats(exact ? type : DType::kF32, values);
-}
-inline ConstFloats OrNull(const float* host, const DeviceFloats& there) {
-  return host == nullptr ? ConstFloats() : ConstFloats(there);
-}
-
-// An output of the host in memory of that type. What the device has not written stays.
-class OutputThere {
- public:
-  OutputThere(DType type, float* host, int64_t rows, int64_t stride, int64_t width)
-      : host_(host),
-        stride_(stride),
-        width_(width),
-        before_(Rounded(type, {host, host + SpanOf(rows, stride, width)})),
-        there_(type, before_) {}
-  Floats there() const { return there_; }
-  absl::Status CopyBack() const {
-    const std::vector<float> out = there_.Read();
-    for (size_t i = 0; i < out.size(); ++i) {
-      if (std::memcmp(&out[i], &before_[i], 4) == 0) continue;
-      if (static_cast<int64_t>(i) % stride_ >= width_) {
-        return absl::InternalError("element " + std::to_string(i) + " between rows was changed");
-      }
-      host_[i] = out[i];
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  float* host_;
-  int64_t stride_, width_;
-  std::vector<float> before_;
-  DeviceFloats there_;
-};
-
-// The arrays of scores and scales.
-class ScoresThere {
- public:
-  ScoresThere(const ScoreOptions& scores, const AttentionScales& scales, int64_t num_seqs,
-              int64_t heads, int64_t kv_heads)
-      : slopes_(scores.alibi_slopes, Rows(num_seqs, scores.alibi_stride, heads)),
-        sinks_(scores.sinks, heads),
-        q_(scales.q_descale, Rows(num_seqs, scales.stride, kv_heads)),
-        k_(scales.k_descale, Rows(num_seqs, scales.stride, kv_heads)),
-        v_(scales.v_descale, Rows(num_seqs, scales.stride, kv_heads)) {}
-  void Set(ScoreOptions& scores) const {
-    scores.alibi_slopes = slopes_.data();
-    scores.sinks = sinks_.data();
-  }
-  void Set(AttentionScales& scales) const {
-    scales.q_descale = q_.data();
-    scales.k_descale = k_.data();
-    scales.v_descale = v_.data();
-  }
-
- private:
-  static int64_t Rows(int64_t num_seqs, int64_t stride, int64_t width) {
-    return stride == 0 ? width : (num_seqs - 1) * stride + width;
-  }
-  There<float> slopes_, sinks_, q_, k_, v_;
-};
 
 // The operator library of a GPU, as DeviceOps are operators: by CudaLibrary, and for
 // VarlenAttention by CudaOps. A new order of threads for each call.
@@ -164,8 +90,11 @@ class DeviceLibrary : public DeviceOps {
     const DeviceFloats value =
         ExactlyThere(DType::kF32, host.append.value.f32(),
                      n == 0 ? 0 : SpanOf(n, host.append.value_stride, heads * v.dim));
-    const There<int64_t> slots(n == 0 ? nullptr : host.append.slot_mapping, n);
-    const PlaneThere k_there(k, 0), v_there(v, 0);
+    // A contiguous cache begins with block 0.
+    const int64_t far = host.block_table == nullptr ? 0 : Far(k);
+    const auto moved_slots = Moved(host.append.slot_mapping, n, far * k.block_size);
+    const There<int64_t> slots(n == 0 ? nullptr : moved_slots.data(), n);
+    const PlaneThere k_there(k, far), v_there(v, far);
     args.append.key = key;
     args.append.value = value;
     args.append.slot_mapping = slots.data();
@@ -180,7 +109,9 @@ class DeviceLibrary : public DeviceOps {
       const int64_t rows = host.cu_seqlens_k[s + 1] - host.cu_seqlens_k[s];
       entries = std::max(entries, s * host.max_blocks + CeilDiv(rows, k.block_size));
     }
-    const There<int32_t> table(host.block_table, entries);
+    const auto moved = Moved(host.block_table, host.block_table == nullptr ? 0 : entries, far);
+    const There<int32_t> table(host.block_table == nullptr ? nullptr : moved.data(),
+                               std::ssize(moved));
     const OutputThere k_out(DType::kF32, host.k_out.f32(), tokens, host.k_out_stride,
                             heads * k.dim);
     const OutputThere v_out(DType::kF32, host.v_out.f32(), tokens, host.v_out_stride,
@@ -280,6 +211,26 @@ class DeviceLibrary : public DeviceOps {
 
   absl::Status AttentionWithKvCache(const AttentionWithKvCacheArgs& host) override;
   absl::Status MergeAttentionStates(const MergeAttentionStatesArgs& host) override;
+
+  absl::Status CascadeLens(const CascadeLensArgs& host) override {
+    RETURN_IF_ERROR(CheckArgs(host));
+    const int64_t seqs = host.attention.num_seqs;
+    if (seqs == 0) return absl::OkStatus();
+    Begin();
+    CascadeLensArgs args = host;
+    const There<int32_t> lens(host.attention.seq_lens, seqs), queries(host.prefix_queries, 2),
+        prefix(host.prefix_len, 1), suffixes(host.suffix_lens, seqs);
+    args.attention.max_seqlen_q = args.attention.max_seqlen_k = INT32_MAX;  // Told.
+    args.attention.seq_lens = lens.data();
+    args.prefix_queries = queries.data();
+    args.prefix_len = prefix.data();
+    args.suffix_lens = suffixes.data();
+    RETURN_IF_ERROR(Finished(library_.CascadeLens(args)));
+    queries.CopyTo(host.prefix_queries);
+    prefix.CopyTo(host.prefix_len);
+    suffixes.CopyTo(host.suffix_lens);
+    return absl::OkStatus();
+  }
 
  protected:
   // Before each call.
@@ -428,11 +379,17 @@ inline absl::Status DeviceLibrary::AttentionWithKvCache(const AttentionWithKvCac
   const int64_t width = heads * v_cache.dim;
   const OutputThere out(OutType(host.round_to), host.out.f32(), tokens, width, width);
   const There<float> lse(host.lse, heads * tokens);
-  const There<int32_t> lens(host.cache_seqlens, seqs), batch(host.cache_batch_idx, seqs),
-      leftpad(host.cache_leftpad, seqs), table(host.block_table, seqs * host.max_blocks);
+  const bool has_batch = host.cache_batch_idx != nullptr, has_table = host.block_table != nullptr;
+  const int64_t far = has_batch || has_table ? Far(k_cache) : 0;
+  const auto moved_batch = Moved(host.cache_batch_idx, has_batch ? seqs : 0, far);
+  const auto moved_table = Moved(host.block_table, has_table ? seqs * host.max_blocks : 0, far);
+  const There<int32_t> lens(host.cache_seqlens, seqs),
+      batch(has_batch ? moved_batch.data() : nullptr, std::ssize(moved_batch)),
+      leftpad(host.cache_leftpad, seqs),
+      table(has_table ? moved_table.data() : nullptr, std::ssize(moved_table));
   const int64_t angles = host.num_rotary_positions * (host.rotary_dim / 2);
   const There<float> cos(host.rotary_cos, angles), sin(host.rotary_sin, angles);
-  const PlaneThere k_there(k_cache, 0), v_there(v_cache, 0);
+  const PlaneThere k_there(k_cache, far), v_there(v_cache, far);
   scores.Set(args.scores);
   scores.Set(args.scales);
   args.q = OrNull(host.q.f32(), q);
@@ -464,9 +421,11 @@ inline absl::Status DeviceLibrary::MergeAttentionStates(const MergeAttentionStat
   // An output that is an input stays one.
   const DeviceFloats a(DType::kF32, {host.out_a.f32(), host.out_a.f32() + n});
   const DeviceFloats b(DType::kF32, {host.out_b.f32(), host.out_b.f32() + n});
+  const int64_t out_size = SpanOf(host.num_tokens, host.out_stride, host.num_heads * host.dim);
   const DeviceFloats apart(host.round_to,
-                           Rounded(host.round_to, {host.out.f32(), host.out.f32() + n}));
-  const There<float> lse_a(host.lse_a, rows), lse_b(host.lse_b, rows), own_lse(host.lse, rows);
+                           Rounded(host.round_to, {host.out.f32(), host.out.f32() + out_size}));
+  const There<float> lse_a(host.lse_a, rows), lse_b(host.lse_b, rows),
+      own_lse(host.lse, SpanOf(host.num_heads, host.lse_stride, host.num_tokens));
   const DeviceFloats& out = host.out.f32() == host.out_a.f32()   ? a
                             : host.out.f32() == host.out_b.f32() ? b
                                                                  : apart;

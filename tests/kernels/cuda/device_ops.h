@@ -62,6 +62,12 @@ std::vector<T> Moved(const T* indexes, int64_t n, int64_t by) {
   return moved;
 }
 
+// Behind so many blocks that elements from the first on are more than 2^32, or nearly; a multiple
+// of 16, which changes no alignment.
+inline int64_t FarBlocks(const CachePlane& plane) {
+  return std::min(int64_t{1} << 30, ((int64_t{1} << 33) / plane.block_stride / 16 + 1) * 16);
+}
+
 class PlaneThere {
  public:
   // Block 0 of the host's plane is block `far` of this one.

@@ -12,12 +12,7 @@ namespace baton {
 namespace {
 
 using cuda::DeviceLibrary;
-
-// Behind so many blocks that elements from the first on are more than 2^32, or nearly; a multiple
-// of 16, which changes no alignment.
-int64_t FarBlocks(const CachePlane& plane) {
-  return std::min(int64_t{1} << 30, ((int64_t{1} << 33) / plane.block_stride / 16 + 1) * 16);
-}
+using cuda::FarBlocks;
 
 class FuzzedDevice : public DeviceLibrary {
  public:

@@ -156,6 +156,82 @@ TEST_F(GenericAttentionBitsTest, OfMergedStatesAreThoseOfTheCpuWhereverTheyGo) {
   }
 }
 
+// Blocks behind 2^33 elements: what is written and read there is what is at the beginning.
+class FarDevice : public DeviceLibrary {
+ public:
+  FarDevice() : DeviceLibrary(DType::kF32, DType::kF32) {}
+
+ private:
+  int64_t Far(const CachePlane& plane) const override { return FarBlocks(plane); }
+};
+
+TEST_F(GenericAttentionBitsTest, OfCachesThat32BitsCannotCountAreThoseOfOthers) {
+  FarDevice far;
+  constexpr int64_t kTokens = 2, kDim = 16, kBlockSize = 4;
+  const std::vector<float> fresh = RandomFloats(1, kTokens * kDim);
+  const std::vector<int32_t> lens = {3, 5}, table = {2, 1, 0, 3}, batch = {3, 1}, cu = {0, 4, 10};
+  const std::vector<int64_t> slots = {2 * kBlockSize + 3, 3 * kBlockSize + 1};
+  for (const auto layout : {CacheLayout::kHnd, CacheLayout::kNhd, CacheLayout::kPacked}) {
+    for (const bool paged : {false, true}) {
+      std::vector<std::vector<float>> written;
+      for (CpuKernels* kernels : {cpu_.get(), static_cast<CpuKernels*>(&far)}) {
+        std::vector<float> cache = RandomFloats(2, 2 * 4 * kBlockSize * 2 * kDim);
+        CachePlane k{.data = reinterpret_cast<std::byte*>(cache.data()),
+                     .layout = layout,
+                     .num_blocks = 4,
+                     .num_heads = 1,
+                     .block_size = paged ? kBlockSize : 2 * kBlockSize,
+                     .dim = kDim,
+                     .block_stride = 2 * kBlockSize * kDim};
+        CachePlane v = k;
+        v.data += cache.size() * 2;
+        std::vector<float> out(kTokens * kDim), k_out(10 * kDim), v_out(10 * kDim);
+        AttentionWithKvCacheArgs args{.q = fresh.data(),
+                                      .num_heads = 1,
+                                      .num_seqs = 2,
+                                      .num_queries = 1,
+                                      .k = fresh.data(),
+                                      .v = fresh.data(),
+                                      .num_new = 1,
+                                      .k_cache = k,
+                                      .v_cache = v,
+                                      .cache_seqlens = lens.data(),
+                                      .out = out.data()};
+        args.block_table = paged ? table.data() : nullptr;
+        args.max_blocks = paged ? 2 : 0;
+        args.cache_batch_idx = paged ? nullptr : batch.data();
+        const absl::Status appended = kernels->AttentionWithKvCache(args);
+        ASSERT_TRUE(appended.ok()) << appended;
+        written.push_back(cache);
+        written.push_back(out);
+        if (!paged) continue;
+        const absl::Status updated =
+            kernels->UpdateKvCache({.append = {.key = fresh.data(),
+                                               .key_stride = kDim,
+                                               .value = fresh.data(),
+                                               .value_stride = kDim,
+                                               .slot_mapping = slots.data(),
+                                               .num_tokens = kTokens,
+                                               .k_cache = k,
+                                               .v_cache = v},
+                                    .num_seqs = 2,
+                                    .cu_seqlens_k = cu.data(),
+                                    .block_table = table.data(),
+                                    .max_blocks = 2,
+                                    .k_out = k_out.data(),
+                                    .k_out_stride = kDim,
+                                    .v_out = v_out.data(),
+                                    .v_out_stride = kDim});
+        ASSERT_TRUE(updated.ok()) << updated;
+        written.insert(written.end(), {cache, k_out, v_out});
+      }
+      const auto half = std::ssize(written) / 2;
+      EXPECT_TRUE(std::equal(written.begin(), written.begin() + half, written.begin() + half))
+          << static_cast<int>(layout) << paged;
+    }
+  }
+}
+
 // A sum of 0 says that a row has seen no key; one of NaN does not.
 TEST_F(GenericAttentionBitsTest, WhatIsNoNumberStaysNone) {
   AttentionProblem p({.dim = 16, .sequences = {{2, 40}}, .layout = CacheLayout::kNhd}, 1);
@@ -165,6 +241,48 @@ TEST_F(GenericAttentionBitsTest, WhatIsNoNumberStaysNone) {
   for (int d = 0; d < 16; ++d) {
     EXPECT_TRUE(std::isnan(out[d]));
     EXPECT_TRUE(std::isfinite(out[16 + d]));
+  }
+}
+
+// Scores beyond what a float holds: of some rows no number, and of the same ones on both.
+TEST_F(GenericAttentionBitsTest, OfScoresBeyondAFloatAreNoNumberWhereTheCpuSaysSo) {
+  for (const float x : {3e38f, -3e38f, INFINITY, -INFINITY}) {
+    AttentionProblem p({.dim = 16, .sequences = {{3, 40}}, .layout = CacheLayout::kNhd}, 1);
+    std::fill_n(p.q.begin(), 4, x);  // Of the first query.
+    p.q[16] = x;
+    std::vector<float> out[2] = {std::vector<float>(p.out_size()), {}};
+    out[1] = out[0];
+    std::vector<float> lse[2] = {std::vector<float>(3), std::vector<float>(3)};
+    ASSERT_TRUE(cpu_->VarlenAttention(p.Args(out[0].data(), lse[0].data())).ok());
+    ASSERT_TRUE(gpu_->VarlenAttention(p.Args(out[1].data(), lse[1].data())).ok());
+    const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+    EXPECT_TRUE(std::ranges::equal(out[0], out[1], same)) << x;
+    EXPECT_TRUE(std::ranges::equal(lse[0], lse[1], same)) << x;
+    EXPECT_TRUE(std::isfinite(out[1][2 * 16])) << x;
+  }
+}
+
+TEST_F(GenericAttentionBitsTest, AnLseThatIsNoNumberIsNoEmptySide) {
+  const std::vector<float> side(8, 1.0f);
+  for (const auto& [a, b] :
+       {std::pair{NAN, -INFINITY}, {-INFINITY, NAN}, {NAN, 1.0f}, {1.0f, NAN}, {NAN, INFINITY}}) {
+    for (CpuKernels* kernels : {cpu_.get(), gpu_.get()}) {
+      std::vector<float> out(8);
+      float lse = 0, lse_a = a, lse_b = b;
+      ASSERT_TRUE(kernels
+                      ->MergeAttentionStates({.out_a = side.data(),
+                                              .lse_a = &lse_a,
+                                              .out_b = side.data(),
+                                              .lse_b = &lse_b,
+                                              .num_tokens = 1,
+                                              .num_heads = 1,
+                                              .dim = 8,
+                                              .out = out.data(),
+                                              .lse = &lse})
+                      .ok());
+      EXPECT_TRUE(std::isnan(lse)) << a << ' ' << b;
+      for (const float x : out) EXPECT_TRUE(std::isnan(x)) << a << ' ' << b;
+    }
   }
 }
 

@@ -269,6 +269,21 @@ TEST_F(MoeDeviceTest, RoutingGivesTheCpusBits) {
   }
 }
 
+// Nor are the last of them computed alone.
+TEST_F(MoeDeviceTest, MoreTokensThanAGridHasBlocksAreRefused) {
+  const DeviceFloats logits(DType::kF32, std::vector<float>(4)), weights(DType::kF32, 1);
+  const DeviceArray<int32_t> ids(std::vector<int32_t>{7});
+  const MoeRoutingArgs args{.logits = logits.f32(),
+                            .logits_stride = 4,
+                            .num_tokens = (int64_t{1} << 32) + 1,
+                            .num_experts = 4,
+                            .top_k = 1,
+                            .expert_ids = ids.data(),
+                            .weights = weights.f32()};
+  EXPECT_EQ(MoeRouting(args, nullptr), cudaErrorInvalidConfiguration);
+  EXPECT_EQ(ids.Read(), (std::vector<int32_t>{7}));
+}
+
 }  // namespace
 }  // namespace cuda
 }  // namespace baton

@@ -85,6 +85,15 @@ TEST_F(SecondDeviceTest, EveryCallGoesToIt) {
     fold.parts[0] = there->floats(DType::kF32).f32();
     return second_->ops().FoldPartials(fold);
   });
+  calls([&] {
+    auto* const row = there->array<int32_t>(48);  // Of padding.
+    return second_->library().AdvanceStep({.num_seqs = 1,
+                                           .block_size = 1,
+                                           .tokens = row,
+                                           .positions = row + 1,
+                                           .seq_lens = row + 2,
+                                           .slot_mapping = there->array<int64_t>(32)});
+  });
   std::unique_ptr<Graph> graph;
   calls([&] {
     auto made = second_->Capture([&] {
