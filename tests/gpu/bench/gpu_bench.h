@@ -63,6 +63,9 @@ class GpuBench {
   // Seconds of a call, and a row of it beside the roof that it would reach last.
   absl::Status Measure(const GpuWork& work, absl::FunctionRef<absl::Status(int64_t)> call);
 
+  // A row that comes of something else.
+  void Say(const Row& row);
+
   // Memory with random numbers: bf16 of either sign with magnitudes in [2^-8, 2^-7), or of fp8 in
   // [1/2, 1).
   absl::StatusOr<Buffer> RandomMemory(int64_t bytes, DType dtype);
@@ -86,7 +89,6 @@ class GpuBench {
   absl::StatusOr<Buffer> UploadBytes(const std::byte* data, int64_t bytes);
   absl::StatusOr<double> CopiesPerSecond(const Buffer& from, const Buffer& to, int64_t bytes);
   absl::StatusOr<double> OpsPerSecond();
-  void Say(const Row& row);
 
   const Options options_;
   const Time begin_;
@@ -106,5 +108,6 @@ absl::Status MeasureDecode(GpuBench& bench);
 absl::Status MeasureRows(GpuBench& bench);
 absl::Status MeasureCopies(GpuBench& bench);
 absl::Status MeasureChoices(GpuBench& bench);
+absl::Status MeasureGraphMemory(GpuBench& bench);
 
 }  // namespace baton::bench

@@ -19,8 +19,9 @@ __global__ void __launch_bounds__(TensorPeak::kThreads)
   BATON_ROLLED
   for (int round = 0; round < rounds; ++round) {
     BATON_UNROLL
-    for (int chain = 0; chain < TensorPeak::kChains; ++chain)
+    for (int chain = 0; chain < TensorPeak::kChains; ++chain) {
       MultiplyAdd<Bf16>(c[chain], a, b0, b1);
+    }
   }
   float sum = 0;
   BATON_UNROLL
