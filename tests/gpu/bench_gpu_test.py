@@ -16,8 +16,9 @@ import types
 import unittest
 import unittest.mock
 
-import serving
+import serving  # Which makes tests/cluster known.
 import torch_rows
+from process_cluster import await_true, is_left
 
 BENCH = None
 
@@ -127,6 +128,21 @@ class ServingTest(unittest.TestCase):
         kv = serving.bytes_of_step(self.LLAMA_8B, 3, 1000) - weights
         self.assertEqual(kv, 3 * 1000 * 128 << 10)  # 128 KiB a token.
 
+    def test_what_is_stopped_leaves_no_cluster_behind(self):
+        with tempfile.TemporaryDirectory() as scratch:
+            out = pathlib.Path(scratch) / "rows.jsonl"
+            with subprocess.Popen(
+                    [sys.executable, "-B", serving.__file__, BENCH.parents[1], "--quick", "--out", out],
+                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                    env={**os.environ, "BATON_EMULATED_GPU": "detector=off",
+                         "TMPDIR": scratch}) as running:
+                # Amid the second load.
+                await_true(lambda: out.exists() and out.read_text(), 60, "a load has ended")
+                running.terminate()
+                self.assertEqual(running.wait(60), 143)
+            self.assertEqual(list(pathlib.Path(scratch).iterdir()), [out])  # Not the model.
+        await_true(lambda: is_left(BENCH.parents[1] / "run/serving-quick"), 60, "all have ended")
+
     def check_room(self, name, free):
         with tempfile.TemporaryDirectory() as folder:
             pack = pathlib.Path(folder)
@@ -234,6 +250,17 @@ class TorchRowsTest(unittest.TestCase):
         by_name = {row["name"]: row for row in rows}
         product = by_name["torch gemm 8B down 4096x14336 M=128"]
         self.assertEqual(product["ops"], 2 * 128 * 4096 * 14336)
+
+    def test_an_old_torch_has_products_alone(self):
+        torch = FakeTorch()
+        modules = torch.modules()
+        modules["torch.nn.attention"] = None
+        torch.modules = lambda: modules
+        code, told = self.run_with(torch)
+        self.assertEqual(code, 0)
+        self.assertIn("lets nobody choose its attention", told)
+        gemm = len(torch_rows.SHAPES) * len(torch_rows.ROWS)
+        self.assertIn(f"{gemm} rows, 0 left out", told)
 
     def test_no_size_is_begun_when_the_time_is_over(self):
         code, told = self.run_with(FakeTorch(), "--seconds", "-1")

@@ -7,10 +7,12 @@ Usage: serving.py PACK --model 1B|8B [--out FILE]    FILE gets a line of JSON a 
 Exits 77 where this machine has no room for the model. Standard library only.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -113,17 +115,26 @@ def load_rows(name, cluster, load, config, bandwidth):
             row(f"{name} {load.name} host time of a step", 1e3 * host, "ms")]
 
 
-def measure(pack, name, folder):
+def measure(pack, name, folder, out):
+    """The rows, each load's in `out` as soon as they are there."""
     check_room(pack, name, folder)
     bandwidth = copy_bandwidth(pack, folder, name == "quick")
     subprocess.run([pack / "tests/bench_gpu", "--make-model", name, "--models", folder], check=True)
     config = json.loads((folder / name / "config.json").read_text())
-    with RunningCluster(pack / "bin/baton", f"serving-{name}", model=folder / name, device="cuda",
-                        **options_of(name)) as cluster:
+    cluster = RunningCluster(pack / "bin/baton", f"serving-{name}", model=folder / name,
+                             device="cuda", **options_of(name))
+    rows = []
+    with contextlib.ExitStack() as stack:
+        stack.push(cluster.__exit__)  # Also of one that does not come up in time.
+        cluster.__enter__()
         loads = loads_of(name, config["vocab_size"])
         run_load(cluster, Load(1, 1, 12, 4, config["vocab_size"]), "warm-up")
-        return [entry for load in loads
-                for entry in load_rows(name, cluster, load, config, bandwidth)]
+        for load in loads:
+            found = load_rows(name, cluster, load, config, bandwidth)
+            out.writelines(json.dumps(entry) + "\n" for entry in found)
+            out.flush()
+            rows += found
+    return rows
 
 
 def main():
@@ -134,11 +145,12 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=os.devnull)
     arguments = parser.parse_args()
     name = "quick" if arguments.quick else arguments.model
-    with tempfile.TemporaryDirectory(prefix="baton-serving-") as folder:
-        rows = measure(arguments.pack.resolve(), name, pathlib.Path(folder))
+    # A part that is stopped leaves no cluster on the GPU.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryDirectory(prefix="baton-serving-") as folder, \
+            open(arguments.out, "a", encoding="utf-8") as out:
+        rows = measure(arguments.pack.resolve(), name, pathlib.Path(folder), out)
     print_report("serving", "1 router, 1 prefill, 1 decode worker on one GPU", rows, False)
-    with open(arguments.out, "a", encoding="utf-8") as out:
-        out.writelines(json.dumps(entry) + "\n" for entry in rows)
     print(f"{len(rows)} rows")
     return 0
 
