@@ -201,6 +201,7 @@ class Figures:
     registers: int
     shared: int
     blocks: int
+    columns: int  # Of a tile of products, the tokens; also where there are fewer.
     flops: list
     few: list  # Bytes/s where 16 rows are its products; empty: it is not for so few.
 
@@ -220,7 +221,7 @@ def figures_of(gpu, kernels):
         elif attention:
             dim, warps = map(int, attention.groups())
             threads, shared = 32 * warps, attention_shared(dim, warps)
-            what, in_flight = f"attention D {dim}, {warps} warps", 64 * dim * 2
+            what, in_flight, columns = f"attention D {dim}, {warps} warps", 64 * dim * 2, 16
         else:
             continue
         blocks = blocks_per_sm(gpu, threads, registers, shared)
@@ -229,10 +230,10 @@ def figures_of(gpu, kernels):
         loops = (loop, bare(loop))
         flops = [(busy * speed, limit) for speed, limit in (reach_of_loop(gpu, l) for l in loops)]
         few = []
-        if attention or columns == 16:
+        if columns == 16:
             warps = blocks * (1 if attention else threads // 32)  # Of attention one has the rows.
             few = [reach_of_few_rows(gpu, l, blocks * in_flight, warps) for l in loops]
-        yield Figures(what, registers, shared, blocks, flops, few)
+        yield Figures(what, registers, shared, blocks, columns, flops, few)
 
 
 def kernel_lines(gpu, kernels):
@@ -268,8 +269,10 @@ def for_bench(gpu, kernels, gather_registers):
     those read and written."""
     entries = []
     for kernel in figures_of(gpu, kernels):
-        entries.append({"kernel": kernel.what, "flops": sorted(x for x, _ in kernel.flops),
-                        "bytes": sorted(x for x, _ in kernel.few) or [gpu.hbm, gpu.hbm]})
+        flops = sorted(x for x, _ in kernel.flops)
+        entries.append({"kernel": kernel.what, "flops": flops,
+                        "bytes": sorted(x for x, _ in kernel.few) or
+                                 [min(gpu.hbm, x / kernel.columns) for x in flops]})
     _, speed, _ = reach_of_gather(gpu, gather_registers)
     return [*entries, {"kernel": GATHER, "bytes": [2 * speed, 2 * speed]}]
 

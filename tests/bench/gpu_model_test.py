@@ -108,7 +108,9 @@ class GpuModelTest(unittest.TestCase):
         self.assertAlmostEqual(gemm["flops"][0], A100.peak / 2)  # 16 times 8 cycles, of 256.
         self.assertAlmostEqual(gemm["flops"][1], A100.peak)
         self.assertAlmostEqual(attention["flops"][0], attention["flops"][1] / 2)
-        self.assertEqual(gemm["bytes"], [A100.hbm, A100.hbm])
+        # Each byte of weights takes 128 FLOP of a whole tile.
+        self.assertAlmostEqual(gemm["bytes"][0], A100.peak / 2 / 128)
+        self.assertEqual(gemm["bytes"][1], A100.hbm)
         self.assertEqual(gather, {"kernel": gpu_model.GATHER, "bytes": [A100.hbm, A100.hbm]})
 
     def test_what_may_be_left_out_is_no_product_tile_copy_or_exponential(self):
