@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """What the kernels could reach on a GPU, and what stops them there: computed, never measured.
 
-Usage: gpu_model.py [--cubins DIR]
+Usage: gpu_model.py [--cubins DIR [--json]]
 Without --cubins: FlashAttention-3's published figures beside what the same constants give for its
 tiles. With it, our kernels too, from what the compiler made of them: DIR is what
 tests/kernels/cuda/compile_gate.py --keep DIR leaves. No constant is fitted; each has its source.
 """
 import argparse
 import dataclasses
+import json
 import pathlib
 import re
 import subprocess
@@ -193,7 +194,19 @@ def gemm_shared(rows, columns, stages):
     return stages * (rows + columns) * 64 * 2
 
 
-def kernel_lines(gpu, kernels):
+@dataclasses.dataclass
+class Figures:
+    """Of a kernel: [(speed, its limit)] by every instruction of its loop and by the bare ones."""
+    what: str
+    registers: int
+    shared: int
+    blocks: int
+    columns: int  # Of a tile of products, the tokens; also where there are fewer.
+    flops: list
+    few: list  # Bytes/s where 16 rows are its products; empty: it is not for so few.
+
+
+def figures_of(gpu, kernels):
     """`kernels`: demangled name -> (registers, Loop)."""
     for name, (registers, loop) in sorted(kernels.items()):
         gemm = re.search(r"GemmKernel<.*TileShape<" + ", ".join([r"(\d+)"] * 5) +
@@ -208,31 +221,60 @@ def kernel_lines(gpu, kernels):
         elif attention:
             dim, warps = map(int, attention.groups())
             threads, shared = 32 * warps, attention_shared(dim, warps)
-            what, in_flight = f"attention D {dim}, {warps} warps", 64 * dim * 2
+            what, in_flight, columns = f"attention D {dim}, {warps} warps", 64 * dim * 2, 16
         else:
             continue
         blocks = blocks_per_sm(gpu, threads, registers, shared)
         # Fewer warps than partitions leave some idle.
         busy = min(1, blocks * threads / 32 / PARTITIONS)
-        reaches = [f"{busy * flops / 1e12:.0f} TFLOP/s = {100 * busy * flops / gpu.peak:.0f}%"
-                   f" ({limit})"
-                   for flops, limit in (reach_of_loop(gpu, loop), reach_of_loop(gpu, bare(loop)))]
-        line = (f"  {gpu.name} {what:24} {registers:3} registers {shared / KIB:4.0f} KiB"
-                f" {blocks} blocks  {' to '.join(reaches)}")
-        if attention or columns == 16:
+        loops = (loop, bare(loop))
+        flops = [(busy * speed, limit) for speed, limit in (reach_of_loop(gpu, l) for l in loops)]
+        few = []
+        if columns == 16:
             warps = blocks * (1 if attention else threads // 32)  # Of attention one has the rows.
-            few = [reach_of_few_rows(gpu, one, blocks * in_flight, warps)
-                   for one in (loop, bare(loop))]
-            line += "; 16 rows: " + " to ".join(f"{x / 1e12:.2f} TB/s ({by})" for x, by in few)
+            few = [reach_of_few_rows(gpu, l, blocks * in_flight, warps) for l in loops]
+        yield Figures(what, registers, shared, blocks, columns, flops, few)
+
+
+def kernel_lines(gpu, kernels):
+    for kernel in figures_of(gpu, kernels):
+        reaches = [f"{flops / 1e12:.0f} TFLOP/s = {100 * flops / gpu.peak:.0f}% ({limit})"
+                   for flops, limit in kernel.flops]
+        line = (f"  {gpu.name} {kernel.what:24} {kernel.registers:3} registers"
+                f" {kernel.shared / KIB:4.0f} KiB {kernel.blocks} blocks  {' to '.join(reaches)}")
+        if kernel.few:
+            line += "; 16 rows: " + " to ".join(f"{x / 1e12:.2f} TB/s ({by})"
+                                                for x, by in kernel.few)
         yield line
 
 
-def gather_line(gpu, registers):
-    """kernels/cuda/cache_blocks.cu: 256 threads with four vectors of 16 bytes each."""
+GATHER = "gather, copies of blocks"
+
+
+def reach_of_gather(gpu, registers):
+    """(blocks, bytes/s of what is copied, its limit): kernels/cuda/cache_blocks.cu: 256 threads with
+    four vectors of 16 bytes each."""
     blocks = blocks_per_sm(gpu, 256, registers, 0)
-    speed, limit = reach_of_bytes(gpu, blocks * 256 * 4 * 16, directions=2)
-    return (f"  {gpu.name} {'gather, copies of blocks':24} {registers:3} registers    0 KiB"
+    return (blocks, *reach_of_bytes(gpu, blocks * 256 * 4 * 16, directions=2))
+
+
+def gather_line(gpu, registers):
+    blocks, speed, limit = reach_of_gather(gpu, registers)
+    return (f"  {gpu.name} {GATHER:24} {registers:3} registers    0 KiB"
             f" {blocks} blocks  {speed / 1e12:.2f} TB/s ({limit}, read and written)")
+
+
+def for_bench(gpu, kernels, gather_registers):
+    """What tests/gpu/bench prints beside its rows: each kernel's speeds, the lower one first; bytes are
+    those read and written."""
+    entries = []
+    for kernel in figures_of(gpu, kernels):
+        flops = sorted(x for x, _ in kernel.flops)
+        entries.append({"kernel": kernel.what, "flops": flops,
+                        "bytes": sorted(x for x, _ in kernel.few) or
+                                 [min(gpu.hbm, x / kernel.columns) for x in flops]})
+    _, speed, _ = reach_of_gather(gpu, gather_registers)
+    return [*entries, {"kernel": GATHER, "bytes": [2 * speed, 2 * speed]}]
 
 
 def kernels_of(cubin, home):
@@ -248,25 +290,40 @@ def kernels_of(cubin, home):
             for mangled, name in zip(code, names)}
 
 
+def kernels_in(folder, gpu, home):
+    """(kernels of products and attention, registers of the gather) in a folder of cubins."""
+    kernels = {}
+    for source in ("gemm", "attention"):
+        kernels |= kernels_of(folder / f"{source}.{gpu.architecture}.cubin", home)
+    gather = kernels_of(folder / f"cache_blocks.{gpu.architecture}.cubin", home)
+    return kernels, next(r for n, (r, _) in gather.items() if "uint4" in n)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cubins", type=pathlib.Path)
-    folder = parser.parse_args().cubins
-    print("Computed from counts and published constants, NOT MEASURED: no GPU has run any of this.")
-    print("\n".join(fa3_lines()))
+    parser.add_argument("--json", action="store_true", help="of --cubins, for tests/gpu/bench")
+    arguments = parser.parse_args()
+    folder = arguments.cubins
+    if arguments.json and folder is None:
+        parser.error("--json needs --cubins: without kernels there is nothing to tell")
+    if not arguments.json:
+        print("Computed from counts and published constants, NOT MEASURED: no GPU has run any of"
+              " this.")
+        print("\n".join(fa3_lines()))
     if folder is None:
         return 0
     home = pathlib.Path(subprocess.run([TOOLKIT], check=True, capture_output=True,
                                        text=True).stdout.strip())
+    found = [(gpu, *kernels_in(folder, gpu, home)) for gpu in GPUS]
+    if arguments.json:
+        print(json.dumps({gpu.name: for_bench(gpu, *rest) for gpu, *rest in found}, indent=1))
+        return 0
     print("Our kernels: from every instruction of the loop, also of ways that few iterations take"
           "\n(bytes that are not aligned, fp8, masks), to products, tiles, copies, exponentials:")
-    for gpu in GPUS:
-        kernels = {}
-        for source in ("gemm", "attention"):
-            kernels |= kernels_of(folder / f"{source}.{gpu.architecture}.cubin", home)
+    for gpu, kernels, gather in found:
         print("\n".join(kernel_lines(gpu, kernels)))
-        gather = kernels_of(folder / f"cache_blocks.{gpu.architecture}.cubin", home)
-        print(gather_line(gpu, next(r for n, (r, _) in gather.items() if "uint4" in n)))
+        print(gather_line(gpu, gather))
     return 0
 
 

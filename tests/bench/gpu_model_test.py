@@ -97,6 +97,22 @@ class GpuModelTest(unittest.TestCase):
         self.assertIn("96 KiB 1 blocks", line)
         self.assertIn("312 TFLOP/s = 100% (tensor cores", line)
 
+    def test_what_goes_beside_measurements_has_the_slower_figure_first(self):
+        loop = Loop(256, 16, 4, 2, 0)
+        names = {"void AttentionKernel<64, baton::Bf16, 4>(P)": (128, loop),
+                 "void GemmKernel<TileShape<128, 128, 64, 32, 3>, baton::Bf16, baton::Bf16>(P)":
+                     (128, loop)}
+        attention, gemm, gather = gpu_model.for_bench(A100, names, 37)
+        self.assertEqual([attention["kernel"], gemm["kernel"]],
+                         ["attention D 64, 4 warps", "GEMM 128 x 128 x 3 stages"])
+        self.assertAlmostEqual(gemm["flops"][0], A100.peak / 2)  # 16 times 8 cycles, of 256.
+        self.assertAlmostEqual(gemm["flops"][1], A100.peak)
+        self.assertAlmostEqual(attention["flops"][0], attention["flops"][1] / 2)
+        # Each byte of weights takes 128 FLOP of a whole tile.
+        self.assertAlmostEqual(gemm["bytes"][0], A100.peak / 2 / 128)
+        self.assertEqual(gemm["bytes"][1], A100.hbm)
+        self.assertEqual(gather, {"kernel": gpu_model.GATHER, "bytes": [A100.hbm, A100.hbm]})
+
     def test_what_may_be_left_out_is_no_product_tile_copy_or_exponential(self):
         self.assertEqual(gpu_model.bare(Loop(60, 16, 4, 2, 3)), Loop(25, 16, 4, 2, 3))
 

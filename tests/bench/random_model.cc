@@ -180,10 +180,11 @@ absl::Status WriteModel(const ModelShape& shape, const std::string& dir) {
 }  // namespace
 
 absl::StatusOr<ModelShape> ShapeOf(const std::string& name) {
-  for (const ModelShape& shape : {k125M, k1B}) {
+  for (const ModelShape& shape : {k125M, k1B, k8B, kQuick}) {
     if (name == shape.name) return shape;
   }
-  return absl::InvalidArgumentError(absl::StrCat("--model ", name, ": must be 125M or 1B"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--model ", name, ": must be 125M, 1B, 8B or quick"));
 }
 
 absl::StatusOr<std::string> MakeRandomModel(const ModelShape& shape,

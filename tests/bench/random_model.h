@@ -22,6 +22,8 @@ struct ModelShape {
 
 inline constexpr ModelShape k125M = {"125M", 768, 12, 12, 12, 2048};
 inline constexpr ModelShape k1B = {"1B", 2048, 16, 32, 8, 8192};
+inline constexpr ModelShape k8B = {"8B", 4096, 32, 32, 8, 14336, 128256};
+inline constexpr ModelShape kQuick = {"quick", 64, 2, 4, 2, 128, 512};  // That a way works at all.
 // 1.3 billion parameters, of which a token reads 0.5.
 inline constexpr ModelShape kMoE = {"MoE", 2048, 6, 32, 8, 4096, 32000, 8, 2};
 

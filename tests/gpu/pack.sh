@@ -23,32 +23,34 @@ max_mib=50
 tree=build/$preset
 pack=$tree/pack
 programs=(baton baton-router baton-prefill baton-decode)
+tests=(gpu_tests bench_gpu)
 # The C library's own, which every Debian system has.
 system='^(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv)\.so'
 
 if [ "$build" = 1 ]; then
   cmake --preset "$preset" >/dev/null
-  cmake --build --preset "$preset" -j "${BATON_JOBS:-$(nproc)}" --target "${programs[@]}" gpu_tests
+  cmake --build --preset "$preset" -j "${BATON_JOBS:-$(nproc)}" --target "${programs[@]}" "${tests[@]}"
 fi
 
 rm -rf "$pack"
-mkdir -p "$pack"/{bin,lib,tests/cluster,tests/golden,deploy/models}
+mkdir -p "$pack"/{bin,lib,tests/{bench,cluster,golden,gpu},deploy/models}
 copy() {  # copy FILE FOLDER: without symbols that only debuggers read.
   strip -o "$2/$(basename "$1")" "$1"
 }
 for name in "${programs[@]}"; do copy "$tree/bin/$name" "$pack/bin"; done
-copy "$tree/tests/gpu_tests" "$pack/tests"
+for name in "${tests[@]}"; do copy "$tree/tests/$name" "$pack/tests"; done
+linked=("$pack"/bin/* "${tests[@]/#/$pack/tests/}")
 
 # needed FILE...: the libraries that they name.
 needed() { readelf -d "$@" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u; }
 declare -A found
 while read -r library path; do found[$library]=$path; done < <(
-  ldd "$pack"/bin/* "$pack"/tests/gpu_tests | sed -n 's/^\t\(\S*\) => \(\/\S*\).*/\1 \2/p' | sort -u)
+  ldd "${linked[@]}" | sed -n 's/^\t\(\S*\) => \(\/\S*\).*/\1 \2/p' | sort -u)
 for library in "${!found[@]}"; do
   [[ $library =~ $system ]] || copy "${found[$library]}" "$pack/lib"
 done
 # By the files themselves, for ldd also takes what only this system has.
-for library in $(needed "$pack"/bin/* "$pack"/lib/* "$pack"/tests/gpu_tests); do
+for library in $(needed "${linked[@]}" "$pack"/lib/*); do
   [[ $library =~ $system ]] || [ -e "$pack/lib/$library" ] ||
     { echo "pack.sh: nothing here gives $library" >&2; exit 1; }
 done
@@ -57,7 +59,20 @@ cp -r deploy/models/tiny-kjv "$pack/deploy/models/"
 cp -r tests/golden/models tests/golden/*.json "$pack/tests/golden/"
 cp tests/cluster/{emulated_test,running_cluster,process_cluster,api_client,fault_proxy}.py \
   "$pack/tests/cluster/"
+cp tests/gpu/{serving,torch_rows}.py "$pack/tests/gpu/"
+cp tests/bench/{report,streams}.py "$pack/tests/bench/"
 cp tests/gpu/run.sh "$pack/"
+
+# What the kernels of this build could reach, for the benchmarks to be read beside.
+if [ "$preset" = cuda ]; then
+  cubins=$(mktemp -d)
+  trap 'rm -rf "$cubins"' EXIT
+  cuobjdump=$(kernels/cuda/toolkit.sh)/bin/cuobjdump
+  for name in gemm attention cache_blocks; do
+    (cd "$cubins" && "$cuobjdump" -xelf all "$OLDPWD/$tree/kernels/cuda/$name.cu.o" >/dev/null)
+  done
+  python3 -B tests/bench/gpu_model.py --cubins "$cubins" --json >"$pack/gpu_model.json"
+fi
 
 tar -czf "$pack.tar.gz" -C "$tree" pack
 kib=$(($(stat -c %s "$pack.tar.gz") / 1024))

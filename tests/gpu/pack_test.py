@@ -52,17 +52,52 @@ class PackTest(unittest.TestCase):
     def test_every_part_of_each_call_passes(self):
         parts = {}
         # The detectors of the emulation would take most of a cluster's time.
-        for call, gpu, count in (("1", "", 6), ("2", "", 4), ("3", FAST, 3)):
+        for call, gpu, count in (("1", "", 6), ("2", "", 4), ("3", FAST, 3), ("4", FAST, 5)):
             code, of_call = self.run_pack("--quick", "--only", call, gpu=gpu)
             self.assertEqual((code, len(of_call)), (0, count), of_call)
             parts.update(of_call)
-        self.assertEqual(len(parts), 13)
+        self.assertEqual(len(parts), 18)
         for name, part in parts.items():
-            expected = ("passed", "skipped") if name == "sanitizer" else ("passed",)
+            expected = {"sanitizer": ("passed", "skipped"), "libraries": ("passed", "skipped"),
+                        "serving_8b": ("skipped",)}.get(name, ("passed",))
             self.assertIn(part["status"], expected, part)
+        self.check_speed(parts)
         self.assertIn("emulated sm_90", parts["device"]["says"])
         self.assertGreater(json.loads(parts["launches"]["says"])["per_launch"], 0)
         self.assertGreater(json.loads(parts["steps"]["says"])["decode_step"], 0)
+
+    def check_speed(self, parts):
+        """What was measured is in the results: of each kind of operator, and of a cluster."""
+        kinds = {"products": ("gemm", "gather", "swap", "copy_pieces", "rms_norm", "sample", "score",
+                              "memory of"),
+                 "contexts": ("attention prefill", "attention decode"), "serving_1b": ("quick",)}
+        for name, wanted in kinds.items():
+            rows = parts[name]["rows"]
+            for row in rows:
+                self.assertGreaterEqual(row["value"], 0, row)
+                if "roof" in row:
+                    self.assertAlmostEqual(row["share"], row["value"] / row["roof"], places=6)
+            for kind in wanted:
+                self.assertTrue([row for row in rows if row["name"].startswith(kind)], kind)
+        for name in ("products", "contexts"):
+            self.assertEqual([row["name"] for row in parts[name]["rows"][:4]],
+                             ["copy bandwidth, read and written", "pinned to device",
+                              "device to pinned", "mma.sync peak"])
+        served = {row["name"]: row for row in parts["serving_1b"]["rows"]}
+        for what in ("TTFT p50", "output", "decode step", "host time of a step"):
+            for load in ("1 stream", "2 streams"):
+                self.assertGreater(served[f"quick {load} {what}"]["value"], 0)
+        self.assertEqual([name for name in parts if "rows" in parts[name]], list(kinds))
+
+    def test_a_part_that_is_stopped_keeps_the_rows_that_it_had(self):
+        pack = self.folder / "pack"
+        shutil.copytree(PACK, pack, symlinks=True)
+        program = pack / "tests/bench_gpu"
+        program.write_text('#!/bin/sh\nwhile [ "$1" != --out ]; do shift; done\n'
+                           'printf \'{"name": "a"}\\n{"name": "b"}\\n{"na\' >"$2"\nexec sleep 100\n')
+        code, parts = self.run_pack("--only", "products", "--limit", "1", pack=pack)
+        self.assertEqual((code, parts["products"]["status"]), (1, "late"))
+        self.assertEqual(parts["products"]["rows"], [{"name": "a"}, {"name": "b"}])
 
     def test_a_machine_without_a_gpu_fails_and_says_why(self):
         code, parts = self.run_pack("--only", "device", gpu="driver=0")
@@ -101,14 +136,14 @@ class PackTest(unittest.TestCase):
 
     def test_limits_of_parts_keep_those_of_calls(self):
         parts = re.findall(r"^(?:part|tests) (\d) (\w+) (\d+)", (PACK / "run.sh").read_text(), re.M)
-        self.assertEqual(len(parts), 13)
-        for call in "123":
+        self.assertEqual(len(parts), 18)
+        for call in "1234":
             self.assertLess(sum(int(limit) for c, _, limit in parts if c == call), 600 - 60)
         self.assertLessEqual(sum(int(limit) for _, _, limit in parts), 25 * 60)
 
     def test_programs_take_their_libraries_from_the_pack(self):
-        names = [*(PACK / "bin").iterdir(), PACK / "tests/gpu_tests"]
-        self.assertEqual(len(names), 5)
+        names = [*(PACK / "bin").iterdir(), PACK / "tests/gpu_tests", PACK / "tests/bench_gpu"]
+        self.assertEqual(len(names), 6)
         self.assertLess(PACK.with_suffix(".tar.gz").stat().st_size, 50 << 20)
         for path in names:
             said = subprocess.run(["ldd", path], capture_output=True, text=True, timeout=60).stdout
@@ -125,8 +160,9 @@ class PackTest(unittest.TestCase):
         """A folder with the pack and the C library's own files, which stands for a whole system."""
         root = self.folder / "root"
         shutil.copytree(PACK, root, symlinks=True)
-        said = subprocess.run(["ldd", *(PACK / "bin").iterdir(), PACK / "tests/gpu_tests"],
-                              capture_output=True, text=True, timeout=60, check=True).stdout
+        said = subprocess.run(["ldd", *(PACK / "bin").iterdir(), PACK / "tests/gpu_tests",
+                               PACK / "tests/bench_gpu"], capture_output=True, text=True,
+                              timeout=60, check=True).stdout
         system = {path for path in re.findall(r"(/\S+) \(0x", said) if "/pack/" not in path}
         self.assertLessEqual(len(system), 8, system)
         for path in system:
@@ -144,7 +180,8 @@ class PackTest(unittest.TestCase):
         environment = {**BARE, "BATON_EMULATED_GPU": FAST}
         for command in (["/bin/baton-prefill", "--list-gpus"], ["/bin/baton-router", "--help"],
                         ["/bin/baton", "--help"],
-                        ["/tests/gpu_tests", "--gtest_filter=SweepTest.OfNorms"]):
+                        ["/tests/gpu_tests", "--gtest_filter=SweepTest.OfNorms"],
+                        ["/tests/bench_gpu", "--quick", "--groups", "none"]):
             done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=120,
                                   env=environment, check=False)
             self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")

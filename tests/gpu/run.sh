@@ -2,17 +2,18 @@
 # Runs a pack of tests/gpu/pack.sh on the machine it was brought to, whose GPU 0 it takes.
 #   run.sh OUT             everything: 25 minutes at most
 #   run.sh OUT --only X    only part X, by its name, or all of call 1 (arithmetic, operators), 2
-#                          (attention, models) or 3 (a whole cluster, sanitizer): each call ends
-#                          within 10 minutes
-#   run.sh OUT --quick     a few tests of each part, for packs whose GPU is emulated
+#                          (attention, models), 3 (a whole cluster, sanitizer) or 4 (speed): each
+#                          call ends within 10 minutes
+#   run.sh OUT --quick     a few tests of each part, for packs whose GPU is emulated: limits are twice
+#                          as long
 #   run.sh OUT --limit S   each part is stopped after that many seconds, at most its own limit
 # Writes OUT/log.txt and OUT/results.json: for each part what it says, its seconds, and "passed",
-# "failed", "late" (stopped at its limit) or "skipped" with the reason. Needs bash and coreutils,
-# and for the cluster python3. Exits 1 unless every part passed or was skipped.
+# "failed", "late" (stopped at its limit) or "skipped" with the reason; parts that measure add their
+# rows so far. Needs bash and coreutils, and for clusters python3. Exits 1 unless every part passed or was skipped.
 set -uo pipefail
 
 out=${1:-}
-[ -n "$out" ] && [ "${out#-}" = "$out" ] || { sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2; }
+[ -n "$out" ] && [ "${out#-}" = "$out" ] || { sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 2; }
 shift
 only=
 quick=0
@@ -32,6 +33,7 @@ cd "$(dirname "$0")"
 [ -x bin/baton-prefill ] || { echo "run.sh: no pack here: tests/gpu/pack.sh makes one" >&2; exit 2; }
 
 log=$out/log.txt
+rows=$out/rows.jsonl
 : >"$log"
 parts=()
 bad=0
@@ -39,9 +41,11 @@ bad=0
 # As the inside of a JSON string.
 escaped() { tr -d '\000-\010\013-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/\t/ /g' | sed ':a;N;$!ba;s/\n/\\n/g'; }
 
-# note NAME STATUS SECONDS TEXT
+# note NAME STATUS SECONDS TEXT, with what the part has measured, a row of JSON a line.
 note() {
-  parts+=("{\"part\": \"$1\", \"status\": \"$2\", \"seconds\": $3, \"says\": \"$(printf '%s' "$4" | escaped)\"}")
+  local measured=
+  [ ! -s "$rows" ] || measured=", \"rows\": [$(grep '}$' "$rows" | paste -sd,)]"
+  parts+=("{\"part\": \"$1\", \"status\": \"$2\", \"seconds\": $3, \"says\": \"$(printf '%s' "$4" | escaped)\"$measured}")
   printf '%-10s %-8s %4d s  %s\n' "$1" "$2" "$3" "$(printf '%s' "$4" | head -n 1)"
 }
 
@@ -53,7 +57,9 @@ part() {
   local call=$1 name=$2 limit=$3 status=passed says begin=$SECONDS
   shift 3
   [ -z "$only" ] || [ "$only" = "$call" ] || [ "$only" = "$name" ] || return 0
+  [ "$quick" = 0 ] || limit=$((2 * limit))
   [ "$limit" -lt "$most" ] || limit=$most
+  rm -f "$rows"
   printf '\n==> %s: %s\n' "$name" "$*" >>"$log"
   timeout -k 5 "$limit" "$@" >"$out/part.txt" 2>&1
   case $? in
@@ -122,28 +128,55 @@ sanitizer() {
       --gtest_filter='SweepTest.OfNorms:*MmaTest*ordinary*:CopyPieces*:GemmOrder*' || return 1
   done
 }
-export -f device costs start cluster sanitizer
-export out quick
+
+# bench GROUPS SECONDS: of the time that is left no row is begun.
+bench() {
+  local options=(--groups "$1" --seconds "$2" --out "$rows")
+  [ ! -e gpu_model.json ] || options+=(--computed gpu_model.json)
+  [ "$quick" = 0 ] || options+=(--quick)
+  tests/bench_gpu "${options[@]}"
+}
+
+# serving MODEL: random weights through router, P and D.
+serving() {
+  command -v python3 >/dev/null || { echo "no python3 here"; return 77; }
+  local size=(--model "$1")
+  [ "$quick" = 0 ] || size=(--quick)
+  [ "$quick$1" != 18B ] || { echo "--quick has one model"; return 77; }
+  python3 -B tests/gpu/serving.py . "${size[@]}" --out "$rows"
+}
+
+libraries() {
+  command -v python3 >/dev/null || { echo "no python3 here"; return 77; }
+  python3 -B tests/gpu/torch_rows.py --seconds "$1" --out "$rows"
+}
+export -f device costs start cluster sanitizer bench serving libraries
+export out quick rows
 
 attention='*Attention*'
 sampling='*Sample*:*Score*'
 device_api='CudaDeviceTest.*:PackTest.*'
 models='*CudaRunner*:*CudaModels*:*CudaGolden*:*CudaSmall*:*CudaSizes*'
-part 1 device 60 bash -c device
+part 1 device 30 bash -c device
 tests 1 arithmetic 30 '*MmaTest*' '*MmaTest*'
-part 1 launches 60 bash -c "costs 'LaunchCosts*'"
-part 1 steps 60 bash -c "costs 'StepCosts*'"
-tests 1 sweep 100 'SweepTest.*' SweepTest.OfNorms
-tests 1 operators 180 "-$attention:$sampling:$device_api:$models:*MmaTest*:SweepTest.*:LaunchCosts*:StepCosts*" \
+part 1 launches 30 bash -c "costs 'LaunchCosts*'"
+part 1 steps 30 bash -c "costs 'StepCosts*'"
+tests 1 sweep 90 'SweepTest.*' SweepTest.OfNorms
+tests 1 operators 150 "-$attention:$sampling:$device_api:$models:*MmaTest*:SweepTest.*:LaunchCosts*:StepCosts*" \
   '*GemmTest*BitsDepend*bf16_to_f32:*RowsTest*'
-tests 2 attention 150 "$attention" '*Attention*Refus*'
-tests 2 sampling 60 "$sampling" '*Sample*Refus*'
-tests 2 device_api 60 "$device_api" "$device_api"
-tests 2 models 200 "$models" '*CudaRunner*Chunks*'
-part 3 start 60 bash -c start
-part 3 cluster 240 bash -c cluster
-part 3 sanitizer 200 bash -c sanitizer
-rm -f "$out/part.txt" "$out/device.json" "$out/costs.txt"
+tests 2 attention 130 "$attention" '*Attention*Refus*'
+tests 2 sampling 40 "$sampling" '*Sample*Refus*'
+tests 2 device_api 40 "$device_api" "$device_api"
+tests 2 models 150 "$models" '*CudaRunner*Chunks*'
+part 3 start 50 bash -c start
+part 3 cluster 190 bash -c cluster
+part 3 sanitizer 100 bash -c sanitizer
+part 4 products 80 bash -c 'bench gemm,copies,rows,sampling,graphs 60'
+part 4 contexts 80 bash -c 'bench prefill,decode 60'
+part 4 serving_1b 70 bash -c 'serving 1B'
+part 4 serving_8b 150 bash -c 'serving 8B'
+part 4 libraries 60 bash -c 'libraries 45'
+rm -f "$out/part.txt" "$out/device.json" "$out/costs.txt" "$rows"
 
 {
   printf '{"failed": %d, "parts": [\n' "$bad"

@@ -91,10 +91,11 @@ def check_flags(home, folder):
 
 
 def tests_of_devices():
-    """Those of each folder."""
+    """Those of each folder, and the benchmarks, which call CUDA themselves."""
     return [[source for source in sorted((ROOT / folder).glob("*.cc"))
-             if "BATON_CUDA_DEVICE" in source.read_text()]
-            for folder in ("tests/kernels/cuda", "tests/gpu")]
+             if word in source.read_text()]
+            for folder, word in (("tests/kernels/cuda", "BATON_CUDA_DEVICE"),
+                                 ("tests/gpu", "BATON_CUDA_DEVICE"), ("tests/gpu/bench", ""))]
 
 
 def includes(sources):
@@ -206,7 +207,7 @@ def main():
     parser.add_argument("--verbose", action="store_true", help="print every kernel's registers")
     arguments = parser.parse_args()
     home = toolkit(arguments.toolkit, arguments.fetch_limit)
-    sources = [*sorted(KERNELS.glob("*.cu")), ROOT / "tests/gpu/mma_tiles.cu"]
+    sources = [*sorted(KERNELS.glob("*.cu")), *sorted((ROOT / "tests/gpu").rglob("*.cu"))]
     # What is to be left in a folder has to be made.
     memory = gate_memory.Memory(None if arguments.fresh or arguments.keep else CACHE,
                                 gate_memory.tools(home, host_compiler(home)[0]))

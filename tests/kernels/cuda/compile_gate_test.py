@@ -173,6 +173,12 @@ class MachineCodeTest(unittest.TestCase):
                 self.assertIn(text, code)
                 self.assertIn(says, "".join(machine_code.missing(name, code.replace(text, other))))
 
+    def test_a_roof_has_a_product_for_each_chain(self):
+        roof, product = "MultiplyOnlyKernel(float*, int)", "HMMA.16816.F32.BF16 R0, R4, R2, R0 ;\n"
+        self.assertEqual(machine_code.missing(roof, 8 * product), [])
+        self.assertEqual(machine_code.missing(roof, 7 * product),
+                         ["7 products, not one for each of 8 chains"])
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

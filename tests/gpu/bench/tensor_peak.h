@@ -1,0 +1,22 @@
+#pragma once
+
+#include "kernels/cuda/dialect.h"
+
+namespace baton::cuda {
+
+// What the tensor cores give to mma.sync, the one instruction that kernels of the dialect have for
+// them: blocks that issue nothing else.
+struct TensorPeak {
+  static constexpr int kThreads = 256;
+  static constexpr int kChains = 8;  // Of a warp, each behind the other's results.
+
+  int blocks = 1;
+  int rounds = 1;  // Of each chain.
+
+  double ops() const { return 2.0 * 16 * 8 * 16 * kChains * (kThreads / 32.0) * blocks * rounds; }
+};
+
+// Of bf16. sums: one float of each thread, in device memory.
+cudaError_t MultiplyOnly(const TensorPeak& peak, float* sums, cudaStream_t stream);
+
+}  // namespace baton::cuda
