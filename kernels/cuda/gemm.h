@@ -16,4 +16,8 @@ namespace baton::cuda {
 // that another device has packed.
 cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream);
 
+// The form of it for every GPU: mma.sync and cp.async. On sm_90a Gemm has another for prompts, with
+// the same bits (gemm_sm90.h).
+cudaError_t MmaGemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream);
+
 }  // namespace baton::cuda
