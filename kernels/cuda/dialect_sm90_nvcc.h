@@ -11,6 +11,11 @@
 
 #include "kernels/cuda/dialect_nvcc.h"
 
+// Eight registers of a wgmma's sums.
+#define BATON_SUMS(i)                                                                         \
+  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
+      "+f"(c[i + 6]), "+f"(c[i + 7])
+
 namespace baton::cuda {
 
 using TensorMap = CUtensorMap;
@@ -109,10 +114,6 @@ __device__ __forceinline__ void FenceSums(float (&sums)[kCount]) {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 
-#define BATON_SUMS(i)                                                                         \
-  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
-      "+f"(c[i + 6]), "+f"(c[i + 7])
-
 // c += a * b^T of 16 columns of k: a has 64 rows, b 128, elements of T. Column 8 j + lane % 4 * 2
 // of row 16 * warp + lane / 4 is c[4 j], of the row 8 below c[4 j + 2].
 template <typename T>
@@ -143,8 +144,6 @@ __device__ __forceinline__ void MultiplyAsync(float (&c)[64], const T* a, const 
         : "memory");
   }
 }
-#undef BATON_SUMS
-
 __device__ __forceinline__ void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -161,3 +160,5 @@ __device__ __forceinline__ void FinishSums(float (&sums)[kCount]) {
 }
 
 }  // namespace baton::cuda
+
+#undef BATON_SUMS

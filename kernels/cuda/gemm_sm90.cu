@@ -42,6 +42,10 @@ struct Shared {
   Mbarrier empty[kStages];
 };
 
+constexpr size_t kMostShared = 227 << 10;  // Of a block of sm_90.
+static_assert(sizeof(Shared<Bf16, true>) <= kMostShared);
+static_assert(sizeof(Shared<Bf16, false>) <= kMostShared);
+
 struct Problem {
   int64_t m;
   int64_t n;
