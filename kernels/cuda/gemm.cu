@@ -122,15 +122,6 @@ cudaError_t MultiplySegments(const GemmArgs& args, std::span<float> scratch, cud
   return cudaSuccess;
 }
 
-// Whether the thread's device runs what is compiled for sm_90a.
-bool IsSm90() {
-  int device = 0, major = 0, minor = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
-         major == 9 && minor == 0;
-}
-
 template <typename T>
 cudaError_t ChooseOut(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
   if (args.segments > 1) return MultiplySegments<T>(args, scratch, stream);

@@ -243,6 +243,14 @@ cudaError_t ChooseOut(const GemmArgs& args, cudaStream_t stream) {
 
 }  // namespace
 
+bool IsSm90() {
+  int device = 0, major = 0, minor = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
+         major == 9 && minor == 0;
+}
+
 bool GemmSm90Takes(const GemmArgs& args) {
   const int64_t k = args.weights->k();
   return k > 0 && gemm::IsAligned(args.a, args.a_stride) &&

@@ -5,6 +5,9 @@
 
 namespace baton::cuda {
 
+// Whether the thread's device runs what is compiled for sm_90a.
+bool IsSm90();
+
 // Whether GemmSm90 takes them: rows of both operands, and of all their segments, begin at multiples
 // of 16 bytes. The types are the caller's to check.
 bool GemmSm90Takes(const GemmArgs& args);

@@ -32,6 +32,7 @@ class GemmSm90Test : public DeviceTest, public testing::WithParamInterface<TwoFo
   void SetUp() override {
     DeviceTest::SetUp();
     emulation::SetGpu("sm90");
+    if (!IsSm90()) GTEST_SKIP() << "the device is no sm_90";
   }
 
   // Whatever is between rows is NaN: nobody may read it.

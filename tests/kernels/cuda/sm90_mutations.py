@@ -45,12 +45,12 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("a segment's last tile has the next one's k", "{of(k / segments), of(segments)",
      "{of(k), of(segments)"),
     ("a segment is all of k", "BlocksFor(k / args.segments,", "BlocksFor(k,"),
+    ("every GPU since sm_90 is one", "major == 9 && minor == 0", "major >= 9"),
     ("no k at all", "k > 0 && ", ""),
     ("tokens that no copy can load", "gemm::IsAligned(args.a, args.a_stride) &&\n         ", ""),
     ("segments that no copy can load", " &&\n         (args.segments == 1 || k / args.segments % gemm::kChunk == 0)",
      ""),
 )] + [("gemm.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in (
     ("every GPU is an sm_90", " && IsSm90()", ""),
-    ("every GPU since sm_90 is one", "major == 9 && minor == 0", "major >= 9"),
     ("few tokens are many", "args.m > SomeTokens::kColumns && ", ""),
 )]
