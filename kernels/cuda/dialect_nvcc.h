@@ -29,10 +29,10 @@ cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
 
-// The block's dynamic shared memory, seen as one struct.
+// The block's dynamic shared memory, seen as one struct. Tiles of wgmma begin at 1024 bytes.
 template <typename T>
 __device__ __forceinline__ T& SharedMemory() {
-  extern __shared__ __align__(128) unsigned char baton_shared_memory[];
+  extern __shared__ __align__(1024) unsigned char baton_shared_memory[];
   return *reinterpret_cast<T*>(baton_shared_memory);
 }
 

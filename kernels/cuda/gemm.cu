@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/gemm_sm90.h"
 #include "kernels/cuda/gemm_tiles.h"
 #include "kernels/cuda/norms.h"
 #include "kernels/cuda/weights.h"
@@ -124,7 +125,6 @@ cudaError_t MultiplySegments(const GemmArgs& args, std::span<float> scratch, cud
 
 template <typename T>
 cudaError_t ChooseOut(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
-  if (args.out.dtype != DType::kF32 && args.out.dtype != T::kDType) return cudaErrorInvalidValue;
   if (args.segments > 1) {
     return MultiplySegments<T>(args, scratch, stream, [&](FoldPartialsArgs fold, int64_t row) {
       fold.out = args.out.At(row * args.out_stride);
@@ -138,15 +138,24 @@ cudaError_t ChooseOut(const GemmArgs& args, std::span<float> scratch, cudaStream
 
 }  // namespace
 
+cudaError_t MmaGemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
+  if (args.a.dtype == DType::kBF16) return ChooseOut<Bf16>(args, scratch, stream);
+  return ChooseOut<F16>(args, scratch, stream);
+}
+
 cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
   const PackedMatrix& weights = *args.weights;
-  if (weights.format() != WeightFormat::kCuda || args.a.dtype != weights.dtype()) {
+  const DType type = args.a.dtype;
+  if (weights.format() != WeightFormat::kCuda || type != weights.dtype() ||
+      (type != DType::kBF16 && type != DType::kF16) ||
+      (args.out.dtype != DType::kF32 && args.out.dtype != type)) {
     return cudaErrorInvalidValue;
   }
   if (args.m == 0 || weights.n() == 0) return cudaSuccess;
-  if (args.a.dtype == DType::kBF16) return ChooseOut<Bf16>(args, scratch, stream);
-  if (args.a.dtype == DType::kF16) return ChooseOut<F16>(args, scratch, stream);
-  return cudaErrorInvalidValue;
+  if (args.m > SomeTokens::kColumns && GemmSm90Takes(args) && IsSm90()) {
+    return GemmSm90(args, stream);
+  }
+  return MmaGemm(args, scratch, stream);
 }
 
 bool GemmAndNormServes(const GemmAndNormArgs& args) {

@@ -65,6 +65,8 @@ void BlockRunner::StartThreads(Coordinates block) {
     thread.warp_seen.fill(0);
     thread.open_copies.clear();
     thread.copy_groups.clear();
+    thread.seen.clear();
+    thread.products = {};
     thread.fiber.Start(&ThreadMain, kReserved);
     thread.position =
         reinterpret_cast<Position*>(thread.fiber.stack() + Fiber::kStackBytes - kReserved);
@@ -83,6 +85,8 @@ void BlockRunner::RunBlock(uint32_t index) {
   order_.Reset();
   const int num_warps = (num_threads_ + 31) / 32;
   meetings_.assign(num_warps, {});
+  warpgroup_meetings_.assign((num_warps + 3) / 4, {});
+  mbarriers_.Reset();
   exited_lanes_.assign(num_warps, 0);
   if (num_threads_ % 32 != 0) exited_lanes_.back() = ~0u << num_threads_ % 32;
   at_barrier_.clear();
@@ -91,7 +95,11 @@ void BlockRunner::RunBlock(uint32_t index) {
   StartThreads(block_);
   SwitchToNext();
   if (message_.empty() && num_exited_ < num_threads_) {
-    message_ = launch_->name + ": deadlock:" + DescribeDeadlock();
+    message_ = launch_->name + ": deadlock:" + DescribeDeadlock() + mbarriers_.Describe();
+  }
+  if (message_.empty()) {
+    const std::string left = mbarriers_.DescribeUnfinished();
+    if (!left.empty()) message_ = launch_->name + ": the block ends " + left;
   }
 }
 
@@ -122,11 +130,22 @@ void BlockRunner::CheckExit(const Thread& thread) {
                  NameOfThread(at_barrier_[0]) + " waits in __syncthreads at " +
                  Show(barrier_site_));
   }
+  CheckProducts(thread);
   for (const Meeting& meeting : meetings_[thread.warp()]) {
     if ((meeting.mask >> thread.lane() & 1) == 0) continue;
     FailInThread("warp divergence: " + thread.Name() + " exits while lanes wait for it in " +
                  meeting.what + " at " + Show(meeting.site));
   }
+}
+
+void BlockRunner::CheckProducts(const Thread& thread) {
+  if (!thread.products.sums.empty()) {
+    FailInThread(thread.Name() + " exits with a wgmma never waited for");
+  }
+  const WarpgroupMeeting& meeting = warpgroup_meetings_[thread.warp() / 4];
+  if (meeting.arrived == 0) return;
+  FailInThread("warpgroup divergence: " + thread.Name() + " exits while its warpgroup waits in " +
+               meeting.what + " at " + Show(meeting.site));
 }
 
 std::string BlockRunner::DescribeDeadlock() const {
@@ -205,7 +224,7 @@ void BlockRunner::SyncThreads(const Site& site) {
   at_barrier_.push_back(current_->index);
   if (std::ssize(at_barrier_) < num_threads_) return Park("__syncthreads", site);
   for (int i = 0; i < num_threads_; ++i) {
-    order_.PassBarrier(i, threads_[i]->clock);
+    order_.PassBarrier(*threads_[i]);
     Tick(*threads_[i]);
   }
   for (const int i : at_barrier_) {
@@ -246,6 +265,34 @@ void BlockRunner::Meet(const char* what, uint32_t mask, void* argument, const Si
   work(meeting);
   for (int lane = 0; lane < 32; ++lane) {
     if (lane != me.lane() && (mask >> lane & 1) != 0) ready_.push_back(warp * 32 + lane);
+  }
+}
+
+void BlockRunner::MeetWarpgroup(const char* what, void* argument, const Site& site,
+                                absl::FunctionRef<void(const WarpgroupMeeting&)> work) {
+  const Thread& me = *current_;
+  const int group = me.warp() / 4;
+  WarpgroupMeeting& meeting = warpgroup_meetings_[group];
+  if (meeting.arrived == 0) {
+    meeting.what = what;
+    meeting.site = site;
+  }
+  if (!IsSame(meeting.site, site)) {
+    FailInThread("warpgroup divergence: " + me.Name() + " is in " + what + " at " + Show(site) +
+                 " while others are in " + meeting.what + " at " + Show(meeting.site));
+  }
+  for (int warp = 4 * group; warp < 4 * group + 4; ++warp) {
+    if (warp < std::ssize(exited_lanes_) && exited_lanes_[warp] == 0) continue;
+    FailInThread("warpgroup divergence: " + me.Name() + ": " + what + " at " + Show(site) +
+                 " needs four warps, of which warp " + std::to_string(warp) +
+                 " has exited or does not exist");
+  }
+  meeting.arguments[me.index % 128] = argument;
+  if (++meeting.arrived < 128) return Park(what, site);
+  work(meeting);
+  meeting.arrived = 0;
+  for (int i = 128 * group; i < 128 * group + 128; ++i) {
+    if (i != me.index) Wake(i);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "common/base/random.h"
 #include "kernels/emulation/emulator.h"
 #include "kernels/emulation/global_memory.h"
+#include "kernels/emulation/mbarriers.h"
 #include "kernels/emulation/shared_memory.h"
 #include "kernels/emulation/thread.h"
 
@@ -28,6 +29,14 @@ struct Meeting {
   T& Of(int lane) const {
     return *static_cast<T*>(arguments[lane]);
   }
+};
+
+// As Meeting, of the four warps of a warpgroup.
+struct WarpgroupMeeting {
+  const char* what = "";
+  Site site;
+  int arrived = 0;
+  void* arguments[128] = {};
 };
 
 // Runs kernels: one block after the other, in seeded random order, its threads as fibers that
@@ -59,6 +68,7 @@ class BlockRunner {
   const BlockOrder& order() const { return order_; }
   SharedMemory& shared() { return *shared_; }
   GlobalMemory& global() { return *global_; }
+  Mbarriers& mbarriers() { return mbarriers_; }
   RunningBlock& running() { return running_; }
 
   // What threads call.
@@ -68,6 +78,16 @@ class BlockRunner {
   // the last one does the work for all.
   void Meet(const char* what, uint32_t mask, void* argument, const Site& site,
             absl::FunctionRef<void(const Meeting&)> work);
+  // The same of all threads of a warpgroup.
+  void MeetWarpgroup(const char* what, void* argument, const Site& site,
+                     absl::FunctionRef<void(const WarpgroupMeeting&)> work);
+  // Until another thread wakes it.
+  void Park(const char* what, const Site& site);
+  void Wake(int thread) { ready_.push_back(thread); }
+  void FenceProxy() {
+    order_.FenceProxy(*current_);
+    Tick(*current_);
+  }
   void Tick(Thread& thread);
   [[noreturn]] void FailInThread(const std::string& message);
 
@@ -76,7 +96,7 @@ class BlockRunner {
   void RunBlock(uint32_t index);
   void StartThreads(Coordinates block);
   void CheckExit(const Thread& thread);
-  void Park(const char* what, const Site& site);
+  void CheckProducts(const Thread& thread);
   void SwitchToNext();
   void SwitchTo(Fiber& fiber, Thread* thread);
   std::string DescribeDeadlock() const;
@@ -99,6 +119,8 @@ class BlockRunner {
   std::vector<int> at_barrier_;
   Site barrier_site_;
   std::vector<std::vector<Meeting>> meetings_;  // Per warp.
+  std::vector<WarpgroupMeeting> warpgroup_meetings_;
+  Mbarriers mbarriers_;
   std::vector<uint32_t> exited_lanes_;          // Per warp; lanes that do not exist count.
   int64_t accesses_since_switch_ = 0;
   static inline bool detects_ = true;

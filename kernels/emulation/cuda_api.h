@@ -42,6 +42,10 @@ enum cudaError_t {
   cudaErrorStreamCaptureWrongThread = 908,
   cudaErrorGraphExecUpdateFailure = 910,
 };
+enum cudaDeviceAttr {
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+};
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost,
   cudaMemcpyHostToDevice,
@@ -88,6 +92,8 @@ struct cudaGraphExecUpdateResultInfo {
 cudaError_t cudaGetDeviceCount(int* count);
 // Of the calling thread; 0 at first.
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 // Whether work of the first may be let touch memory of the second.
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer);

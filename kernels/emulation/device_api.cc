@@ -33,6 +33,19 @@ cudaError_t cudaSetDevice(int device) {
   return cudaSuccess;
 }
 
+cudaError_t cudaGetDevice(int* device) {
+  *device = CurrentDevice();
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  const std::lock_guard lock(TheDevice().work.mutex);
+  if (!IsDevice(device)) return cudaErrorInvalidDevice;
+  const baton::emulation::GpuModel& model = *TheDevice().models[device];
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? model.major : model.minor;
+  return cudaSuccess;
+}
+
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   Call api;
   if (!IsDevice(device) || !IsDevice(peer)) return cudaErrorInvalidDevice;

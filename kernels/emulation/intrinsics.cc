@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/emulation/block_runner.h"
 #include "kernels/emulation/tensor_core.h"
@@ -30,8 +31,12 @@ void SyncWarp(uint32_t mask, const Site& site) {
   runner.Meet("__syncwarp", mask, nullptr, site, [&](const Meeting& meeting) {
     const int first = runner.current()->warp() * 32;
     uint32_t clocks[32];
+    std::vector<uint32_t> seen;
     for (int lane = 0; lane < 32; ++lane) {
-      if ((meeting.mask >> lane & 1) != 0) clocks[lane] = runner.thread(first + lane).clock;
+      if ((meeting.mask >> lane & 1) == 0) continue;
+      const Thread& thread = runner.thread(first + lane);
+      clocks[lane] = thread.clock;
+      if (!thread.seen.empty()) thread.Tell(seen);
     }
     for (int to = 0; to < 32; ++to) {
       if ((meeting.mask >> to & 1) == 0) continue;
@@ -39,6 +44,7 @@ void SyncWarp(uint32_t mask, const Site& site) {
       for (int from = 0; from < 32; ++from) {
         if ((meeting.mask >> from & 1) != 0) thread.warp_seen[from] = clocks[from];
       }
+      if (!seen.empty()) thread.Learn(seen);
       runner.Tick(thread);
     }
   });
@@ -125,18 +131,6 @@ struct ProductArgument {
   const uint32_t (*a)[4];
   uint32_t b[2];
 };
-
-float HalfToFloat(bool is_bf16, uint32_t bits) {
-  bits &= 0xffff;
-  if (is_bf16) return std::bit_cast<float>(bits << 16);
-  const uint32_t sign = (bits & 0x8000) << 16, magnitude = bits & 0x7fff;
-  if (magnitude >= 0x7c00) {
-    return std::bit_cast<float>(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
-  }
-  // The exponent's bias moves by a product, which is right for subnormals too.
-  const float value = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
-  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
-}
 
 }  // namespace
 

@@ -23,11 +23,13 @@ std::byte* Map(size_t bytes) {
 SharedMemory::SharedMemory()
     : window_(Map(kWindowBytes)),
       data_(window_ + kBelow),
-      cells_(reinterpret_cast<Cell*>(Map(kMaxBytes * sizeof(Cell)))) {}
+      cells_(reinterpret_cast<Cell*>(Map(kMaxBytes * sizeof(Cell)))),
+      chunks_(reinterpret_cast<Chunk*>(Map(kMaxBytes / kChunkBytes * sizeof(Chunk)))) {}
 
 SharedMemory::~SharedMemory() {
   munmap(window_, kWindowBytes);
   munmap(cells_, kMaxBytes * sizeof(Cell));
+  munmap(chunks_, kMaxBytes / kChunkBytes * sizeof(Chunk));
 }
 
 void SharedMemory::Reset(size_t bytes) {
@@ -35,6 +37,9 @@ void SharedMemory::Reset(size_t bytes) {
   std::memset(data_, 0xff, bytes);
   if (!detects_) return;
   std::memset(static_cast<void*>(cells_), 0, bytes * sizeof(Cell));
+  if (!has_products_) return;
+  std::memset(static_cast<void*>(chunks_), 0, kMaxBytes / kChunkBytes * sizeof(Chunk));
+  has_products_ = false;
 }
 
 size_t SharedMemory::OffsetOf(const void* address, size_t size, const char* what, Place place,
@@ -104,6 +109,7 @@ void SharedMemory::Check(Access access, const void* address, size_t size, Place 
   const size_t begin =
       OffsetOf(address, size, access == Access::kRead ? "read" : "write", place, thread);
   if (!detects_) return;
+  if (access != Access::kRead) CheckProductReads(begin, size, place, thread, order);
   const Stamp mine = Stamp::Of(thread.index, thread.clock, access == Access::kAtomic);
   for (size_t i = begin; i < begin + size; ++i) {
     if (access != Access::kWrite) Read(i, place, thread, order, mine);
@@ -116,6 +122,7 @@ void SharedMemory::BeginCopy(const AsyncCopy& copy, const Thread& thread,
   const size_t begin = OffsetOf(copy.to, 16, "cp.async", copy.place, thread);
   std::memset(copy.to, 0xff, 16);
   if (!detects_) return;
+  CheckProductReads(begin, 16, copy.place, thread, order);
   const Stamp mine = Stamp::Of(thread.index, thread.clock, false);
   for (size_t i = begin; i < begin + 16; ++i) {
     Write(i, copy.place, thread, order, mine);
@@ -134,6 +141,83 @@ void SharedMemory::LandCopy(const AsyncCopy& copy, const Thread& thread) {
   for (size_t i = begin; i < begin + 16; ++i) {
     cells_[i] = {.write = Stamp::Of(thread.index, thread.clock, false), .write_place = copy.place};
   }
+}
+
+void SharedMemory::CheckProductReads(size_t begin, size_t size, Place place, const Thread& thread,
+                                     const BlockOrder& order) {
+  if (!has_products_) return;
+  for (size_t i = begin / kChunkBytes; i <= (begin + size - 1) / kChunkBytes; ++i) {
+    Chunk& chunk = chunks_[i];
+    if (chunk.pending > 0) {
+      Fail(thread.Name() + " writes " + NameOfByte(i * kChunkBytes) + " at " + Show(place) +
+           " while a wgmma reads it, issued at " + Show(chunk.place) + " and not waited for");
+    }
+    for (const Stamp read : chunk.reads) {
+      if (!read || order.IsBefore(read, thread)) continue;
+      FailRace(i * kChunkBytes, "writes", "read", read, chunk.place, place, thread);
+    }
+    chunk = {};
+  }
+}
+
+void SharedMemory::BeginTensorCopy(std::byte* to, Stamp landed, Place place, const Thread& thread,
+                                   const BlockOrder& order) {
+  const size_t begin = OffsetOf(to, kChunkBytes, "tensor copy", place, thread);
+  std::memset(to, 0xff, kChunkBytes);
+  if (!detects_) return;
+  CheckProductReads(begin, kChunkBytes, place, thread, order);
+  for (size_t i = begin; i < begin + kChunkBytes; ++i) {
+    const Cell before = cells_[i];
+    Write(i, place, thread, order, landed);
+    if (before.write && !order.IsFenced(before.write)) FailUnfenced(i, before, place, thread);
+    cells_[i].in_flight = static_cast<uint32_t>(thread.index) + 1;
+  }
+}
+
+void SharedMemory::LandTensorCopy(std::byte* to, const std::byte* content, Stamp landed) {
+  std::memcpy(to, content, kChunkBytes);
+  if (!detects_) return;
+  const auto begin = static_cast<size_t>(to - data_);
+  for (size_t i = begin; i < begin + kChunkBytes; ++i) {
+    cells_[i].write = landed;
+    cells_[i].in_flight = 0;
+  }
+}
+
+uint32_t SharedMemory::BeginProductRead(const std::byte* from, Place place, const Thread& thread,
+                                        const BlockOrder& order) {
+  const size_t begin = OffsetOf(from, kChunkBytes, "wgmma's read", place, thread);
+  const auto number = static_cast<uint32_t>(begin / kChunkBytes);
+  if (!detects_) return number;
+  has_products_ = true;
+  for (size_t i = begin; i < begin + kChunkBytes; ++i) {
+    const Cell& cell = cells_[i];
+    if (cell.in_flight != 0) FailInFlight(i, "reads", place, thread);
+    if (!cell.write) {
+      Fail(thread.Name() + " reads uninitialised " + NameOfByte(i) + " at " + Show(place));
+    }
+    if (!order.IsBefore(cell.write, thread)) {
+      FailRace(i, "reads", "written", cell.write, cell.write_place, place, thread);
+    }
+    if (!order.IsFenced(cell.write)) FailUnfenced(i, cell, place, thread);
+  }
+  ++chunks_[number].pending;
+  chunks_[number].place = place;
+  return number;
+}
+
+void SharedMemory::EndProductRead(uint32_t chunk, const Thread& thread) {
+  if (!detects_) return;
+  --chunks_[chunk].pending;
+  chunks_[chunk].reads[thread.warp() % kReadingWarps] =
+      Stamp::Of(thread.index, thread.clock, false);
+}
+
+void SharedMemory::FailUnfenced(size_t i, const Cell& cell, Place place,
+                                const Thread& thread) const {
+  Fail(thread.Name() + " lets a wgmma or a tensor copy touch " + NameOfByte(i) + " at " +
+       Show(place) + ", written by " + NameOfThread(cell.write.thread()) + " at " +
+       Show(cell.write_place) + " with no fence.proxy.async behind it");
 }
 
 }  // namespace baton::emulation

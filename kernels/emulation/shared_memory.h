@@ -45,9 +45,23 @@ class SharedMemory {
   void BeginCopy(const AsyncCopy& copy, const Thread& thread, const BlockOrder& order);
   void LandCopy(const AsyncCopy& copy, const Thread& thread);
 
+  // 16 bytes of a tensor copy. `landed` is the stamp of what it writes: its mbarrier's, so that
+  // only who has waited there may touch it.
+  void BeginTensorCopy(std::byte* to, Stamp landed, Place place, const Thread& thread,
+                       const BlockOrder& order);
+  void LandTensorCopy(std::byte* to, const std::byte* content, Stamp landed);
+  // A warp's wgmma begins to read 16 bytes, of which `thread` knows who wrote them; gives their
+  // number. Until it ends they may not be written.
+  uint32_t BeginProductRead(const std::byte* from, Place place, const Thread& thread,
+                            const BlockOrder& order);
+  // For the warp, by its first lane, which tells the others.
+  void EndProductRead(uint32_t chunk, const Thread& thread);
+
  private:
   static constexpr size_t kWindowBytes = 1 << 20;
   static constexpr size_t kBelow = 256 << 10;
+  static constexpr size_t kChunkBytes = 16;
+  static constexpr int kReadingWarps = 16;  // A block of several warpgroups has no more.
 
   struct Cell {
     Stamp write;
@@ -57,11 +71,22 @@ class SharedMemory {
     uint32_t in_flight;  // The thread that issued the copy, plus 1.
   };
 
+  // What wgmma reads and has read of 16 bytes since they were written.
+  struct Chunk {
+    uint32_t pending;
+    Place place;
+    Stamp reads[kReadingWarps];
+  };
+
   size_t OffsetOf(const void* address, size_t size, const char* what, Place place,
                   const Thread& thread) const;
   void Read(size_t i, Place place, const Thread& thread, const BlockOrder& order, Stamp mine);
   void Write(size_t i, Place place, const Thread& thread, const BlockOrder& order, Stamp mine);
+  // Before a write of [begin, begin + size).
+  void CheckProductReads(size_t begin, size_t size, Place place, const Thread& thread,
+                         const BlockOrder& order);
   void FailInFlight(size_t i, const char* verb, Place place, const Thread& thread) const;
+  void FailUnfenced(size_t i, const Cell& cell, Place place, const Thread& thread) const;
   void FailRace(size_t i, const char* verb, const char* other_verb, Stamp other, Place other_place,
                 Place place, const Thread& thread) const;
 
@@ -69,7 +94,9 @@ class SharedMemory {
   std::byte* data_;
   size_t bytes_ = 0;
   bool detects_ = true;
+  bool has_products_ = false;  // Of the running block.
   Cell* cells_;
+  Chunk* chunks_;
 };
 
 }  // namespace baton::emulation

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 namespace baton::emulation {
@@ -10,6 +11,19 @@ enum class Architecture : uint8_t {
   kAmpere,  // sm_80 to sm_89: two steps of 8 products, 24 fractional bits.
   kHopper,  // sm_90: one step of 16 products, 25 fractional bits.
 };
+
+// What 16 bits are as bf16, or else as f16.
+inline float HalfToFloat(bool is_bf16, uint32_t bits) {
+  bits &= 0xffff;
+  if (is_bf16) return std::bit_cast<float>(bits << 16);
+  const uint32_t sign = (bits & 0x8000) << 16, magnitude = bits & 0x7fff;
+  if (magnitude >= 0x7c00) {
+    return std::bit_cast<float>(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
+  }
+  // The exponent's bias moves by a product, which is right for subnormals too.
+  const float value = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
+}
 
 // d[i][j] = c[i][j] + sum over k of a[i][k] * b[k][j], as mma.sync.m16n8k16 does for values of bf16
 // or f16. The products of a step are exact; they and the sum so far are cut to a multiple of

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -13,19 +14,22 @@
 namespace baton::emulation {
 
 inline constexpr int kMaxThreads = 1024;
+// Of a block. Each is an actor beside the threads: the copies that it counts write memory.
+inline constexpr int kMaxMbarriers = 64;
+inline constexpr int kMaxActors = kMaxThreads + kMaxMbarriers;
 
-// Who did something to memory, and when by its own clock: thread 10, atomic 1, clock 21 bits. The
+// Who did something to memory, and when by its own clock: actor 11, atomic 1, clock 20 bits. The
 // clock starts at 1, so 0 stands for nobody.
 struct Stamp {
   uint32_t bits = 0;
 
-  static constexpr uint32_t kMaxClock = (1 << 21) - 1;
+  static constexpr uint32_t kMaxClock = (1 << 20) - 1;
   static Stamp Of(int thread, uint32_t clock, bool atomic) {
-    return {static_cast<uint32_t>(thread) << 22 | static_cast<uint32_t>(atomic) << 21 | clock};
+    return {static_cast<uint32_t>(thread) << 21 | static_cast<uint32_t>(atomic) << 20 | clock};
   }
   explicit operator bool() const { return bits != 0; }
-  int thread() const { return static_cast<int>(bits >> 22); }
-  bool atomic() const { return (bits >> 21 & 1) != 0; }
+  int thread() const { return static_cast<int>(bits >> 21); }
+  bool atomic() const { return (bits >> 20 & 1) != 0; }
   uint32_t clock() const { return bits & kMaxClock; }
   bool operator==(const Stamp&) const = default;
 };
@@ -35,6 +39,27 @@ struct AsyncCopy {
   const std::byte* from;
   bool live;  // Else 16 zeros.
   Place place;
+};
+
+// Sums of a wgmma in flight: their registers hold NaN until the thread has waited.
+struct PendingSums {
+  float* registers;
+  std::vector<float> values;
+  int64_t group;  // The newest that adds to them.
+};
+// 16-byte chunks of shared memory that a warp's wgmma reads, kept by its first lane.
+struct PendingReads {
+  std::vector<uint32_t> chunks;
+  int64_t group;
+};
+// What a thread has of wgmma.
+struct AsyncProducts {
+  int64_t committed = 0;  // Groups.
+  std::vector<PendingSums> sums;
+  std::vector<PendingReads> reads;
+  // What the last wgmma.fence saw: null after a wait for these sums.
+  const float* fenced = nullptr;
+  std::vector<float> fenced_values;
 };
 
 struct Coordinates {
@@ -53,8 +78,10 @@ struct Thread {
   Site waits_at;
   uint32_t clock = 1;
   std::array<uint32_t, 32> warp_seen = {};  // Clocks of its warp's lanes that a __syncwarp passed.
+  std::vector<uint32_t> seen;  // Those of all actors that mbarriers told it; empty: none has.
   std::vector<AsyncCopy> open_copies;
   std::deque<std::vector<AsyncCopy>> copy_groups;
+  AsyncProducts products;
   Position* position = nullptr;  // On its stack, where kernels may read.
 
   int lane() const { return index % 32; }
@@ -63,30 +90,61 @@ struct Thread {
     return "thread " + std::to_string(index) + " (warp " + std::to_string(warp()) + " lane " +
            std::to_string(lane()) + ")";
   }
+  // Adds what it knows of all actors, itself among them.
+  void Tell(std::vector<uint32_t>& clocks) const {
+    clocks.resize(kMaxActors);
+    for (size_t i = 0; i < seen.size(); ++i) clocks[i] = std::max(clocks[i], seen[i]);
+    for (int i = 0; i < 32; ++i) {
+      uint32_t& known = clocks[warp() * 32 + i];
+      known = std::max(known, warp_seen[i]);
+    }
+    clocks[index] = std::max(clocks[index], clock);
+  }
+  void Learn(const std::vector<uint32_t>& clocks) {
+    seen.resize(kMaxActors);
+    for (size_t i = 0; i < clocks.size(); ++i) seen[i] = std::max(seen[i], clocks[i]);
+  }
 };
 inline std::string NameOfThread(int index) {
+  if (index >= kMaxThreads) return "a tensor copy";
   Thread thread;
   thread.index = index;
   return thread.Name();
 }
 
-// Happens-before within a block: __syncthreads orders everything, __syncwarp the lanes of a mask.
-// Shuffles and votes order nothing, as on a device.
+// Happens-before within a block: __syncthreads orders everything, __syncwarp the lanes of a mask,
+// an mbarrier who arrives and who waits. Shuffles and votes order nothing, as on a device.
 class BlockOrder {
  public:
-  void Reset() { passed_.fill(0); }
+  void Reset() {
+    passed_.fill(0);
+    fenced_.fill(0);
+  }
   // All threads have arrived; the caller then moves their clocks on.
-  void PassBarrier(int thread, uint32_t clock) { passed_[thread] = clock; }
+  void PassBarrier(const Thread& thread) {
+    passed_[thread.index] = thread.clock;
+    for (size_t i = 0; i < thread.seen.size(); ++i) {
+      passed_[i] = std::max(passed_[i], thread.seen[i]);
+    }
+  }
+  // fence.proxy.async: tensor copies and wgmma see what the thread has written so far.
+  void FenceProxy(const Thread& thread) { fenced_[thread.index] = thread.clock; }
 
   // Whether what `stamp` tells of comes before whatever `thread` does now.
   bool IsBefore(Stamp stamp, const Thread& thread) const {
     const int other = stamp.thread();
     if (other == thread.index || stamp.clock() <= passed_[other]) return true;
+    if (!thread.seen.empty() && stamp.clock() <= thread.seen[other]) return true;
     return other / 32 == thread.warp() && stamp.clock() <= thread.warp_seen[other % 32];
+  }
+  // Whether tensor copies and wgmma see it, once it comes before them.
+  bool IsFenced(Stamp stamp) const {
+    return stamp.thread() >= kMaxThreads || stamp.clock() <= fenced_[stamp.thread()];
   }
 
  private:
-  std::array<uint32_t, kMaxThreads> passed_ = {};
+  std::array<uint32_t, kMaxActors> passed_ = {};
+  std::array<uint32_t, kMaxThreads> fenced_ = {};
 };
 
 // Ends the kernel that runs: the first message is kept, the block is given up. Called in a thread

@@ -5,7 +5,7 @@ Usage: compile_gate.py [--keep DIR] [--fresh] [--verbose] [ARCHITECTURE...]   (d
 Flags are the build's own (kernels/cuda/nvcc_flags.txt). Fails on a compiler warning, on host code or
 tests of devices that CUDA's own headers do not take, on a kernel that spills registers or has a
 stack frame, on loads and stores of local memory in its machine code, and where an instruction that
-machine_code.py wants is missing. Exits 77, which ctest calls skipped, if there is no CUDA toolkit
+machine_code.py wants is missing. Files *_sm90.cu are compiled for sm_90a alone. Exits 77, which ctest calls skipped, if there is no CUDA toolkit
 and none can be fetched.
 What has passed is not judged again: gate_memory.py knows it by all that it was made from.
 """
@@ -36,6 +36,9 @@ ARCHITECTURES = re.findall(r"\bsm_\w+", " ".join(BUILD_FLAGS))
 
 # Of host code that is no folder's own here.
 GPU_REPORT = ROOT / "kernels/api/gpu_report.cc"
+
+# ptxas has put waits or fences of its own between products that are to be in flight.
+COMPILER_HELPS = re.compile(r"\(C75\d\d\).*")
 
 # What a compiler that may fuse would fuse.
 PRODUCT_AND_SUM = """
@@ -179,7 +182,8 @@ def check(home, source, architecture, folder):
                                        capture_output=True, text=True).stdout)
     used = resources(built.stdout + built.stderr)
     names = demangle(used)
-    problems, lines = [], []
+    problems = [f"{where}: {line}" for line in COMPILER_HELPS.findall(built.stdout + built.stderr)]
+    lines = []
     for mangled, (registers, stack, spills) in sorted(used.items()):
         name = names[mangled]
         lines.append(f"{where}: {registers:3} registers  {name}")
@@ -225,7 +229,8 @@ def main():
         tasks = [judge([architecture, *gate_memory.files_of(source)], check, source, architecture,
                        folder)
                  for source in sorted(sources, key=lambda file: -file.stat().st_size)
-                 for architecture in arguments.architectures]
+                 for architecture in arguments.architectures
+                 if architecture == "sm_90a" or not source.stem.endswith("_sm90")]
         tasks += [judge([file for source in [*sorted(KERNELS.glob("*.cc")), GPU_REPORT]
                          for file in gate_memory.files_of(source)], check_host_code, folder),
                   judge([], check_flags, folder)]

@@ -63,9 +63,19 @@ class CompileGateTest(unittest.TestCase):
     def test_the_ptx_of_the_dialect_is_that_of_the_manual(self):
         dialect = GATE.parents[3] / "kernels/cuda/dialect_nvcc.h"
         self.assertEqual(machine_code.statements_of(dialect.read_text()), machine_code.PTX)
+        dialect = dialect.with_name("dialect_sm90_nvcc.h")
+        self.assertEqual(machine_code.statements_of(dialect.read_text()), machine_code.PTX_SM90)
 
 
 GEMM = "void GemmKernel<TileShape<64, 64, 32, 32, 4>, F16, float>(Problem<F16>)"
+GEMM_SM90 = "void GemmSm90Kernel<F16, float, true>(CUtensorMap_st, CUtensorMap_st, Problem)"
+GEMM_SM90_CODE = ("FENCE.VIEW.ASYNC.S ; USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xe8 ; WARPGROUP.ARRIVE ;"
+                  "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR12+0x20008], R7 ;"
+                  "HGMMA.64x128x16.F32 R24, gdesc[UR16], R24 ;"
+                  "HGMMA.64x128x16.F32 R24, gdesc[UR12], R24, gsb0 ;"
+                  "WARPGROUP.DEPBAR.LE gsb0, 0x1 ; WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"
+                  "USETMAXREG.DEALLOC.CTAPOOL 0x28 ; SYNCS.ARRIVE.TRANS64 RZ, [UR9+0x20008], R2 ;"
+                  "UTMALDG.3D [UR8], [UR18] ;")
 ATTENTION = "void AttentionKernel<64, Bf16, 4>(Problem)"
 GEMM_CODE = ("LDSM.16.M88.4 R4, [R8] ; LDGDEPBAR ; DEPBAR.LE SB0, 0x2 ; DEPBAR.LE SB0, 0x0 ;"
              "LDGSTS.E.BYPASS.128 [R5], desc[UR4][R6.64], !P1 ; HMMA.16816.F32 R1, R2, R3, R4 ;")
@@ -154,6 +164,7 @@ class MachineCodeTest(unittest.TestCase):
     def test_what_is_promised_is_enough(self):
         self.assertEqual(machine_code.missing(GEMM, GEMM_CODE), [])
         self.assertEqual(machine_code.missing(ATTENTION, ATTENTION_CODE), [])
+        self.assertEqual(machine_code.missing(GEMM_SM90, GEMM_SM90_CODE), [])
         self.assertEqual(machine_code.missing("void FoldKernel<Bf16>(Problem)", "FADD"), [])
 
     def test_each_instruction_is_missed(self):
@@ -166,6 +177,12 @@ class MachineCodeTest(unittest.TestCase):
                 (GEMM, GEMM_CODE, "M88", "MT88", "no LDSM.16.M88.4"),
                 (GEMM, GEMM_CODE, "HMMA", "FFMA", "not all products"),
                 (GEMM, GEMM_CODE, ".F32 ", ".F32.BF16 ", "not all products"),
+                (GEMM_SM90, GEMM_SM90_CODE, "UTMALDG.3D", "UTMALDG.2D", "no UTMALDG.3D"),
+                (GEMM_SM90, GEMM_SM90_CODE, "FENCE.VIEW.ASYNC", "FENCE", "no FENCE.VIEW.ASYNC"),
+                (GEMM_SM90, GEMM_SM90_CODE, "R24 ;", "R24, !UPT ;", "not all products"),
+                (GEMM_SM90, GEMM_SM90_CODE, ".F32 ", ".F32.BF16 ", "not all products"),
+                (GEMM_SM90, GEMM_SM90_CODE, "UTMALDG", "HMMA ; UTMALDG", "not all products"),
+                (GEMM_SM90, GEMM_SM90_CODE, "gsb0, 0x1", "gsb0, 0x0", "under way"),
                 (ATTENTION, ATTENTION_CODE, "0x0", "0x1", "under way"),
                 (ATTENTION, ATTENTION_CODE, "MT88", "M88", "no LDSM.16.MT88.4"),
                 (ATTENTION, ATTENTION_CODE, ".F32.BF16", ".F32", "not all products")):

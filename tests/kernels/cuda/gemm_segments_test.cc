@@ -22,12 +22,22 @@ struct Shape {
 struct Types {
   DType in;
   DType out;
+  const char* gpu = "sm90";  // Its form for prompts; other GPUs have one for all.
 };
 
 // A product whose k is cut into segments, and perhaps divided among ranks.
 class GemmSegmentsTest : public DeviceTest, public testing::WithParamInterface<Types> {
  protected:
   static constexpr int64_t kOutGap = 3;
+
+  void SetUp() override {
+    DeviceTest::SetUp();
+    emulation::SetGpu(GetParam().gpu);
+  }
+  void TearDown() override {
+    DeviceTest::TearDown();
+    emulation::SetGpu("sm90");
+  }
 
   void Fill(const Shape& shape) {
     shape_ = shape;
@@ -171,10 +181,11 @@ TEST_P(GemmSegmentsTest, NoRoomForARowIsSaid) {
 INSTANTIATE_TEST_SUITE_P(Types, GemmSegmentsTest,
                          testing::Values(Types{DType::kBF16, DType::kF32},
                                          Types{DType::kBF16, DType::kBF16},
-                                         Types{DType::kF16, DType::kF32}),
+                                         Types{DType::kF16, DType::kF32},
+                                         Types{DType::kBF16, DType::kBF16, "sm80"}),
                          [](const auto& info) {
                            return std::string(ToString(info.param.in)) + "_to_" +
-                                  std::string(ToString(info.param.out));
+                                  std::string(ToString(info.param.out)) + "_" + info.param.gpu;
                          });
 
 }  // namespace

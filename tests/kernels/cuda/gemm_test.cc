@@ -15,6 +15,7 @@ struct GemmCase {
   DType in;
   DType out;
   uint64_t seed;
+  const char* gpu = "sm90";  // Its form for prompts; other GPUs have one for all.
 };
 
 class GemmTest : public DeviceTest, public testing::WithParamInterface<GemmCase> {
@@ -22,6 +23,11 @@ class GemmTest : public DeviceTest, public testing::WithParamInterface<GemmCase>
   void SetUp() override {
     DeviceTest::SetUp();
     emulation::SetSeed(GetParam().seed);
+    emulation::SetGpu(GetParam().gpu);
+  }
+  void TearDown() override {
+    DeviceTest::TearDown();
+    emulation::SetGpu("sm90");
   }
 };
 
@@ -168,10 +174,12 @@ INSTANTIATE_TEST_SUITE_P(Types, GemmTest,
                          testing::Values(GemmCase{DType::kBF16, DType::kF32, 1},
                                          GemmCase{DType::kBF16, DType::kBF16, 2},
                                          GemmCase{DType::kF16, DType::kF32, 3},
-                                         GemmCase{DType::kF16, DType::kF16, 4}),
+                                         GemmCase{DType::kF16, DType::kF16, 4},
+                                         GemmCase{DType::kBF16, DType::kF32, 5, "sm80"},
+                                         GemmCase{DType::kF16, DType::kF16, 6, "sm80"}),
                          [](const auto& info) {
                            return std::string(ToString(info.param.in)) + "_to_" +
-                                  std::string(ToString(info.param.out));
+                                  std::string(ToString(info.param.out)) + "_" + info.param.gpu;
                          });
 
 // With segments too.

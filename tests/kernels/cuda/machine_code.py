@@ -4,11 +4,14 @@ import re
 # A copy that can be of zeros instead names a predicate last.
 COPY = re.compile(r"\bLDGSTS\b[^;]*")
 IS_PREDICATED = re.compile(r",\s*!?U?P\d\s*$")
+# Of tiles in shared memory by a warpgroup; a predicate last would leave out what was summed before.
+WARPGROUP_PRODUCT = re.compile(r"\bHGMMA\.64x128x16\.F32(\.BF16)? R\d+, gdesc\[UR\d+\], R\d+(, gsb0)? ;")
+WARPGROUP_WAIT = re.compile(r"\bWARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+)")
 PRODUCT = re.compile(r"\bHMMA\.16816\.F32(\.BF16)?\b")
 # What waits for all but so many of the newest groups of copies.
 WAIT = re.compile(r"\bDEPBAR\.LE SB0, (0x[0-9a-f]+)")
 
-# The statements of dialect_nvcc.h, as the PTX manual (sections 9.7.9 and 9.7.14) writes them: the
+# The statements of dialect_nvcc.h and dialect_sm90_nvcc.h, as the PTX manual (sections 9.7.9 to 9.7.15) writes them: the
 # emulation has its own in place of them, and a swapped operand compiles.
 PTX = {
     "Exp2": ['asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));'],
@@ -34,6 +37,54 @@ PTX = {
     "WaitCopies": ['asm volatile("cp.async.wait_group %0;" ::"n"(kPendingGroups) : "memory");'],
 }
 
+REGISTERS = "".join(f"%{i}, " for i in range(63)) + "%63"
+PTX_SM90 = {
+    "InitMbarrier": ['asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" '
+                     '::"r"(SharedAddress(&barrier)), "r"(arrivals) : "memory");'],
+    "FenceProxy": ['asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'],
+    "Arrive": ['asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" '
+               '::"r"(SharedAddress(&barrier)) : "memory");'],
+    "ArriveExpecting": ['asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" '
+                        '::"r"(SharedAddress(&barrier)), "r"(bytes) : "memory");'],
+    "Wait": ['asm volatile("{.reg .pred ended; again: '
+             'mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1; @!ended bra again;}" '
+             '::"r"(SharedAddress(&barrier)), "r"(parity) : "memory");'],
+    "CopyBox": [
+        'asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes '
+        '[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(SharedAddress(to)), "l"(&map), '
+        '"r"(SharedAddress(&barrier)), "r"(x), "r"(y), "r"(z) : "memory");'],
+    "GiveRegisters": ['asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));'],
+    "TakeRegisters": ['asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));'],
+    "PinSums": ['asm volatile("" : "+f"(sums[i])::"memory");'],
+    "FenceSums": ['asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'],
+    "MultiplyAsync": [
+        f'asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.{t}.{t} '
+        f'{{{REGISTERS}}}, %64, %65, 1, 1, 1, 0, 0;" '
+        ': BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32), '
+        'BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56) '
+        ': "l"(TileDescriptor(a)), "l"(TileDescriptor(b)) : "memory");'
+        for t in ("bf16", "f16")],
+    "CommitProducts": ['asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'],
+    "WaitProducts": ['asm volatile("wgmma.wait_group.sync.aligned %0;" '
+                     '::"n"(kPendingGroups) : "memory");'],
+}
+
+
+def missing_sm90(name, code):
+    """The same of a kernel of warpgroups."""
+    wanted = ["UTMALDG.3D", "SYNCS.PHASECHK.TRANS64.TRYWAIT", "SYNCS.ARRIVE.TRANS64",
+              "FENCE.VIEW.ASYNC", "WARPGROUP.ARRIVE", "USETMAXREG.TRY_ALLOC.CTAPOOL",
+              "USETMAXREG.DEALLOC.CTAPOOL"]
+    problems = [f"no {instruction}" for instruction in wanted if instruction not in code]
+    suffix = ".BF16" if "Bf16" in name else ""
+    products = [found.group(1) or "" for found in WARPGROUP_PRODUCT.finditer(code)]
+    if set(products) != {suffix} or len(products) != code.count("GMMA") or "HMMA" in code:
+        problems.append(f"not all products are HGMMA.64x128x16.F32{suffix} that add to their sums")
+    waits = {int(found.group(1), 16) for found in WARPGROUP_WAIT.finditer(code)}
+    if waits != {0, 1}:
+        problems.append(f"waits that leave {waits} groups of products under way, not 0 and 1")
+    return problems
+
 
 def waits_of(name):
     """How many groups each wait of a kernel leaves under way."""
@@ -48,6 +99,8 @@ def missing(name, code):
     if "MultiplyOnlyKernel" in name:  # A roof: what would be left out would raise it.
         products = len(PRODUCT.findall(code))
         return [f"{products} products, not one for each of 8 chains"] * (products != 8)
+    if "GemmSm90Kernel" in name:
+        return missing_sm90(name, code)
     if not re.search("GemmKernel|AttentionKernel", name):
         return []
     wanted = ["LDSM.16.M88.4", "LDGDEPBAR"]

@@ -23,6 +23,7 @@ import library_mutations
 import product_mutations
 import runner_mutations
 import sample_mutations
+import sm90_mutations
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 KERNELS, DEVICE = "cuda_kernels_test", "cuda_device_test"
@@ -233,6 +234,7 @@ MUTATIONS = [
     *product_mutations.MUTATIONS,
     *runner_mutations.MUTATIONS,
     *sample_mutations.MUTATIONS,
+    *sm90_mutations.MUTATIONS,
 ]
 
 

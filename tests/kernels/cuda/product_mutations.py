@@ -53,7 +53,7 @@ MUTATIONS = [
     ("gemm.cu", KERNELS, "*Gemm*", "rows of weights behind those that were asked for",
      "stride, args.n()};", "stride, packed.n()};"),
     ("gemm.cu", KERNELS, "*Gemm*", "weights of another type",
-     " || args.a.dtype != weights.dtype()", ""),
+     " || type != weights.dtype()", ""),
     ("gemm_tiles.h:gemm.cu", KERNELS, "*Gemm*", "the last tile of k is left out",
      "(k + kTileK - 1) / kTileK", "k / kTileK"),
     ("elementwise.cu", KERNELS, "*Elementwise*:*Advance*", "threads behind the last pair",

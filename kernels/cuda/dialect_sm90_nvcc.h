@@ -1,0 +1,164 @@
+#pragma once
+
+// dialect_sm90.h for nvcc. Statements, descriptors and fragments are those of the PTX manual,
+// sections 9.7.9.25 (asynchronous copies), 9.7.13 (mbarrier) and 9.7.15 (wgmma).
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/dialect_nvcc.h"
+
+// Eight registers of a wgmma's sums.
+#define BATON_SUMS(i)                                                                         \
+  "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
+      "+f"(c[i + 6]), "+f"(c[i + 7])
+
+namespace baton::cuda {
+
+using TensorMap = CUtensorMap;
+
+// Of an array of 16-bit elements; `strides` in bytes, of all dimensions but the first.
+inline cudaError_t EncodeTensorMap(TensorMap& map, const void* data,
+                                   std::span<const uint64_t> sizes,
+                                   std::span<const uint64_t> strides,
+                                   std::span<const uint32_t> box) {
+  static const auto encode = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault,
+                                     &found);
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  }();
+  if (encode == nullptr) return cudaErrorInsufficientDriver;
+  constexpr cuuint32_t kSteps[5] = {1, 1, 1, 1, 1};
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, static_cast<cuuint32_t>(sizes.size()),
+             const_cast<void*>(data), sizes.data(), strides.data(), box.data(), kSteps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+struct Mbarrier {
+  uint64_t bits;
+};
+
+__device__ __forceinline__ void InitMbarrier(Mbarrier& barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(&barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+__device__ __forceinline__ void FenceProxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void Arrive(Mbarrier& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(&barrier))
+               : "memory");
+}
+// The phase ends when so many bytes have landed, too.
+__device__ __forceinline__ void ArriveExpecting(Mbarrier& barrier, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(&barrier)),
+      "r"(bytes)
+      : "memory");
+}
+// For the end of the phase of that parity: those of 0, 1, 2, ... have 0, 1, 0, ...; before the
+// first one there is one of parity 1 that has ended.
+__device__ __forceinline__ void Wait(Mbarrier& barrier, uint32_t parity) {
+  asm volatile(
+      "{.reg .pred ended; again: "
+      "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1; "
+      "@!ended bra again;}" ::"r"(SharedAddress(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+// The map's box from (x, y, z) on, by one thread.
+__device__ __forceinline__ void CopyBox(void* to, const TensorMap& map, Mbarrier& barrier, int x,
+                                        int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(SharedAddress(to)),
+      "l"(&map), "r"(SharedAddress(&barrier)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
+// Registers of each thread of the warpgroup from now on.
+template <int kCount>
+__device__ __forceinline__ void GiveRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ __forceinline__ void TakeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+// K in rows of 128 bytes, swizzled; eight rows lie 1024 bytes before the next.
+__device__ __forceinline__ uint64_t TileDescriptor(const void* tile) {
+  return (SharedAddress(tile) & 0x3ffff) >> 4 | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 |
+         uint64_t{1} << 62;
+}
+
+// Keeps the compiler from moving what touches them to the other side.
+template <int kCount>
+__device__ __forceinline__ void PinSums(float (&sums)[kCount]) {
+  BATON_UNROLL
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+// What they hold is what the next product adds to.
+template <int kCount>
+__device__ __forceinline__ void FenceSums(float (&sums)[kCount]) {
+  PinSums(sums);
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+// c += a * b^T of 16 columns of k: a has 64 rows, b 128, elements of T. Column 8 j + lane % 4 * 2
+// of row 16 * warp + lane / 4 is c[4 j], of the row 8 below c[4 j + 2].
+template <typename T>
+__device__ __forceinline__ void MultiplyAsync(float (&c)[64], const T* a, const T* b) {
+  if constexpr (T::kIsBf16) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, 1, 1, 1, 0, 0;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
+          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, 1, 1, 1, 0, 0;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
+          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  }
+}
+__device__ __forceinline__ void CommitProducts() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Until at most so many of the newest groups are in flight.
+template <int kPendingGroups>
+__device__ __forceinline__ void WaitProducts() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPendingGroups) : "memory");
+}
+// For all of them: the sums may be touched.
+template <int kCount>
+__device__ __forceinline__ void FinishSums(float (&sums)[kCount]) {
+  WaitProducts<0>();
+  PinSums(sums);
+}
+
+}  // namespace baton::cuda
+
+#undef BATON_SUMS

@@ -1,0 +1,91 @@
+#include "kernels/emulation/warpgroup.h"
+
+#include <cmath>
+
+#include "kernels/emulation/tensor_core.h"
+#include "tests/kernels/emulation/async_fixture.h"
+
+namespace baton::emulation {
+namespace {
+
+using detectors::AsyncFault;
+
+std::vector<float> Numbers(uint64_t seed, int64_t count) {
+  return Rounded(DType::kBF16, RandomFloats(seed, count));
+}
+
+// One mma.sync k16 after the other from zero.
+TEST(WarpgroupTest, ProductsOfCopiedTilesHaveTheSumsOfMma) {
+  const auto a = Numbers(1, kAsyncRows * kAsyncDepth), b = Numbers(2, kAsyncColumns * kAsyncDepth);
+  std::vector<float> expected(kAsyncRows * kAsyncColumns);
+  for (int i0 = 0; i0 < kAsyncRows; i0 += 16) {
+    for (int j0 = 0; j0 < kAsyncColumns; j0 += 8) {
+      TileProduct tile = {};
+      for (int k0 = 0; k0 < kAsyncDepth; k0 += 16) {
+        for (int k = 0; k < 16; ++k) {
+          for (int i = 0; i < 16; ++i) tile.a[i][k] = a[(i0 + i) * kAsyncDepth + k0 + k];
+          for (int j = 0; j < 8; ++j) tile.b[k][j] = b[(j0 + j) * kAsyncDepth + k0 + k];
+        }
+        MultiplyTile(Architecture::kHopper, -126, tile);
+      }
+      for (int i = 0; i < 16; ++i) {
+        for (int j = 0; j < 8; ++j) expected[(i0 + i) * kAsyncColumns + j0 + j] = tile.c[i][j];
+      }
+    }
+  }
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const AsyncResult result = RunAsync(AsyncFault::kNone, seed, a, b);
+    EXPECT_EQ(result.message, "");
+    ASSERT_EQ(result.out, expected);
+  }
+}
+
+class WarpgroupDetectorTest : public testing::TestWithParam<AsyncDetection> {};
+
+TEST_P(WarpgroupDetectorTest, FindsItsFaultInAnyOrderOfThreads) { ExpectDetected(GetParam()); }
+
+const AsyncDetection kWarpgroupFaults[] = {
+    {AsyncFault::kReusesTooEarly, "ReusesTooEarly", {"while a wgmma reads it"}},
+    {AsyncFault::kReusesUnasked, "ReusesUnasked", {"writes shared byte"}},
+    {AsyncFault::kNoProxyFence, "NoProxyFence", {"with no fence.proxy.async behind it"}},
+    {AsyncFault::kNoSumsFence, "NoSumsFence", {"with no wgmma.fence for its sums"}},
+    {AsyncFault::kWritesSums, "WritesSums", {"has written sums of a wgmma before it waited"}},
+    {AsyncFault::kWritesFencedSums, "WritesFencedSums", {"has written sums", "after its fence"}},
+    {AsyncFault::kProductNotWaited, "ProductNotWaited", {"exits with a wgmma never waited for"}},
+    {AsyncFault::kSplitWarpgroup, "SplitWarpgroup", {"warpgroup divergence"}},
+    {AsyncFault::kOtherTiles, "OtherTiles", {"names other tiles"}},
+    {AsyncFault::kMisplacedTile, "MisplacedTile", {"does not begin in the first row"}},
+};
+INSTANTIATE_TEST_SUITE_P(Faults, WarpgroupDetectorTest, testing::ValuesIn(kWarpgroupFaults),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(WarpgroupTest, FencedWritesAreSeenAndUnfinishedSumsAreNone) {
+  const std::vector<float> a(kAsyncRows * kAsyncDepth, 1), b(kAsyncColumns * kAsyncDepth, 1);
+  const AsyncResult written = RunAsync(AsyncFault::kProxyFence, 1, a, b);
+  EXPECT_EQ(written.message, "");
+  EXPECT_EQ(written.out, std::vector<float>(kAsyncRows * kAsyncColumns, 0));
+  const AsyncResult early = RunAsync(AsyncFault::kReadsSums, 1, a, b);
+  EXPECT_EQ(early.message, "");
+  for (const float x : early.out) ASSERT_TRUE(std::isnan(x));
+}
+
+TEST(WarpgroupTest, NeedsAHopper) {
+  ResetDevice();
+  SetGpu("sm80");
+  const std::vector<uint16_t> zeros(kAsyncColumns * kAsyncDepth);
+  void* a = UploadBytes(zeros.data(), 2 * zeros.size());
+  void* out = nullptr;
+  ASSERT_EQ(cudaMalloc(&out, kAsyncRows * kAsyncColumns * sizeof(float)), cudaSuccess);
+  const auto* tile = static_cast<uint16_t*>(a);
+  EXPECT_EQ(
+      detectors::RunAsyncFault(AsyncFault::kNone, tile, tile, static_cast<float*>(out), nullptr),
+      cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
+  EXPECT_THAT(LastMessage(), testing::HasSubstr("on a GPU without it"));
+  SetGpu("sm90");
+  ResetDevice();
+  for (void* p : {a, out}) EXPECT_EQ(cudaFree(p), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace baton::emulation
