@@ -168,13 +168,13 @@ class LateDevice::Library : public OperatorLibrary {
   }
   absl::Status SwapBlocks(const SwapBlocksArgs& args) override {
     const auto planes = [&](const CachePlane* p) { return std::vector(p, p + args.num_planes); };
-    return device_->EnqueueOp("SwapBlocks",
-                              [kernels = device_->kernels_.get(), args, from = planes(args.sources),
-                               to = planes(args.destinations)]() mutable {
-                                args.sources = from.data();
-                                args.destinations = to.data();
-                                return kernels->SwapBlocks(args);
-                              });
+    return device_->EnqueueOp(
+        "SwapBlocks", [kernels = device_->kernels_.get(), call = args, from = planes(args.sources),
+                       to = planes(args.destinations)]() mutable {
+          call.sources = from.data();
+          call.destinations = to.data();
+          return kernels->SwapBlocks(call);
+        });
   }
   absl::Status GatherBlocks(const GatherBlocksArgs& args) override {
     return WithPlanes("GatherBlocks", &OperatorLibrary::GatherBlocks, args);
