@@ -184,14 +184,15 @@ absl::Status CudaOps::RopeAndCache(const RopeAndCacheArgs& args) {
 absl::Status CudaOps::GatedGemm(const GatedGemmArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   RETURN_IF_ERROR(RequirePacked(*args.product.weights, WeightFormat::kCuda, "weights"));
-  if (!GatedGemmServes(args)) return ModelOps::GatedGemm(args);
+  // What sm_90a has for prompts ends in no other operator.
+  if (!GatedGemmServes(args) || IsGemmOfSm90(args.product)) return ModelOps::GatedGemm(args);
   return ToStatus(cuda::GatedGemm(args, stream_), "GatedGemm");
 }
 
 absl::Status CudaOps::GemmAndNorm(const GemmAndNormArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   RETURN_IF_ERROR(RequirePacked(*args.product.weights, WeightFormat::kCuda, "weights"));
-  if (!GemmAndNormServes(args)) return ModelOps::GemmAndNorm(args);
+  if (!GemmAndNormServes(args) || IsGemmOfSm90(args.product)) return ModelOps::GemmAndNorm(args);
   return ToStatus(cuda::GemmAndNorm(args, Scratch(), stream_), "GemmAndNorm");
 }
 

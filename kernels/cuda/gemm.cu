@@ -143,6 +143,10 @@ cudaError_t MmaGemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t
   return ChooseOut<F16>(args, scratch, stream);
 }
 
+bool IsGemmOfSm90(const GemmArgs& args) {
+  return args.m > SomeTokens::kColumns && GemmSm90Takes(args) && IsSm90();
+}
+
 cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
   const PackedMatrix& weights = *args.weights;
   const DType type = args.a.dtype;
@@ -152,10 +156,7 @@ cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t st
     return cudaErrorInvalidValue;
   }
   if (args.m == 0 || weights.n() == 0) return cudaSuccess;
-  if (args.m > SomeTokens::kColumns && GemmSm90Takes(args) && IsSm90()) {
-    return GemmSm90(args, stream);
-  }
-  return MmaGemm(args, scratch, stream);
+  return IsGemmOfSm90(args) ? GemmSm90(args, stream) : MmaGemm(args, scratch, stream);
 }
 
 bool GemmAndNormServes(const GemmAndNormArgs& args) {

@@ -20,6 +20,8 @@ cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t st
 // The form of it for every GPU: mma.sync and cp.async. On sm_90a Gemm has another for prompts, with
 // the same bits (gemm_sm90.h).
 cudaError_t MmaGemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream);
+// Whether that other form computes it here.
+bool IsGemmOfSm90(const GemmArgs& args);
 
 // Whether GemmAndNorm serves it: of several segments. Else Gemm and RmsNorm do.
 bool GemmAndNormServes(const GemmAndNormArgs& args);
