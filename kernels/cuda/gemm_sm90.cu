@@ -209,13 +209,14 @@ cudaError_t MapOf(TensorMap& map, const void* data, int64_t rows, int64_t stride
 template <typename T, typename Out, bool kFolds>
 cudaError_t LaunchSm90(const GemmArgs& args, cudaStream_t stream) {
   const PackedMatrix& weights = *args.weights;
-  const int64_t k = weights.k(), n = weights.n();
+  const int64_t k = weights.k(), n = args.n();
+  const ConstFloats first = FloatsOf(weights).At(args.first_row * RowStride(k));
   TensorMap rows, columns;
   const cudaError_t rows_error = MapOf(rows, args.a.data, args.m, args.a_stride, k, args.segments,
                                        gemm_sm90::kRows);
   if (rows_error != cudaSuccess) return rows_error;
-  const cudaError_t columns_error = MapOf(columns, FloatsOf(weights).data, n, RowStride(k), k,
-                                          args.segments, gemm_sm90::kColumns);
+  const cudaError_t columns_error = MapOf(columns, first.data, n, RowStride(k), k, args.segments,
+                                          gemm_sm90::kColumns);
   if (columns_error != cudaSuccess) return columns_error;
   const Problem problem{.m = args.m,
                         .n = n,

@@ -13,7 +13,8 @@ struct TwoFormsShape {
   int64_t m, n, k;
   int32_t segments = 1;
   bool bias = true;
-  int64_t gap = 0;  // Behind each row of tokens.
+  int64_t gap = 0;        // Behind each row of tokens.
+  int64_t first_row = 0;  // Of the weights, which have as many more behind the last.
 
   std::string Name() const {
     return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + " in " +
@@ -49,8 +50,10 @@ class GemmSm90Test : public DeviceTest, public testing::WithParamInterface<TwoFo
   std::vector<std::vector<std::byte>> Multiply(const TwoFormsShape& shape) const {
     const DeviceFloats a = Tokens(shape);
     const PackedMatrix weights = DeviceMatrix(
-        GetParam().in, Rounded(GetParam().in, RandomFloats(shape.n + 1, shape.n * shape.k)),
-        shape.n, shape.k);
+        GetParam().in,
+        Rounded(GetParam().in,
+                RandomFloats(shape.n + 1, (shape.n + 2 * shape.first_row) * shape.k)),
+        shape.n + 2 * shape.first_row, shape.k);
     const DeviceFloats bias(DType::kF32, RandomFloats(shape.n + 2, shape.n));
     const DeviceFloats scratch(DType::kF32, shape.segments * shape.m * shape.n);
     const int64_t out_stride = shape.n + 3;
@@ -64,7 +67,9 @@ class GemmSm90Test : public DeviceTest, public testing::WithParamInterface<TwoFo
                           .bias = shape.bias ? bias.f32() : nullptr,
                           .out = out,
                           .out_stride = out_stride,
-                          .segments = shape.segments};
+                          .segments = shape.segments,
+                          .first_row = shape.first_row,
+                          .num_rows = shape.n};
       EXPECT_TRUE(GemmSm90Takes(args));
       const auto scratch_size = static_cast<size_t>(shape.segments * shape.m * shape.n);
       EXPECT_EQ(
@@ -104,6 +109,11 @@ TEST_P(GemmSm90Test, FoldsSegmentsToTheSameBits) {
                    {65, 130, 4 * 32, 4, false},
                    {64, 12, 2 * 320, 2, true, 8},
                    {129, 9, 8 * 64, 8}});
+}
+
+// As q alone of the weights of q, k and v.
+TEST_P(GemmSm90Test, MultipliesSomeRowsOfTheWeights) {
+  ExpectEqualBits({{130, 20, 136, 1, true, 0, 32}, {66, 70, 64, 2, false, 0, 64}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, GemmSm90Test,
