@@ -20,7 +20,7 @@ import serving  # Which makes tests/cluster known.
 import torch_rows
 from process_cluster import await_true, is_left
 
-BENCH = None
+BUILD = None
 
 
 class BenchGpuTest(unittest.TestCase):
@@ -30,7 +30,7 @@ class BenchGpuTest(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def run_bench(self, *options):
-        done = subprocess.run([BENCH, "--quick", *options], capture_output=True, text=True,
+        done = subprocess.run([BUILD / "tests/gpu_tests", "bench", "--quick", *options], capture_output=True, text=True,
                               timeout=100, check=False,
                               env={**os.environ, "BATON_EMULATED_GPU": "detector=off"})
         return done.returncode, done.stdout, done.stderr
@@ -132,7 +132,7 @@ class ServingTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as scratch:
             out = pathlib.Path(scratch) / "rows.jsonl"
             with subprocess.Popen(
-                    [sys.executable, "-B", serving.__file__, BENCH.parents[1], "--quick", "--out", out],
+                    [sys.executable, "-B", serving.__file__, BUILD, "--quick", "--out", out],
                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                     env={**os.environ, "BATON_EMULATED_GPU": "detector=off",
                          "TMPDIR": scratch}) as running:
@@ -141,7 +141,7 @@ class ServingTest(unittest.TestCase):
                 running.terminate()
                 self.assertEqual(running.wait(60), 143)
             self.assertEqual(list(pathlib.Path(scratch).iterdir()), [out])  # Not the model.
-        await_true(lambda: is_left(BENCH.parents[1] / "run/serving-quick"), 60, "all have ended")
+        await_true(lambda: is_left(BUILD / "run/serving-quick"), 60, "all have ended")
 
     def check_room(self, name, free):
         with tempfile.TemporaryDirectory() as folder:
@@ -269,5 +269,5 @@ class TorchRowsTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BENCH = pathlib.Path(sys.argv.pop(1)).resolve() / "tests/bench_gpu"
+    BUILD = pathlib.Path(sys.argv.pop(1)).resolve()
     unittest.main(verbosity=2)

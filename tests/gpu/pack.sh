@@ -23,13 +23,12 @@ max_mib=50
 tree=build/$preset
 pack=$tree/pack
 programs=(baton baton-router baton-prefill baton-decode)
-tests=(gpu_tests bench_gpu)
 # The C library's own, which every Debian system has.
 system='^(ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv)\.so'
 
 if [ "$build" = 1 ]; then
   cmake --preset "$preset" >/dev/null
-  cmake --build --preset "$preset" -j "${BATON_JOBS:-$(nproc)}" --target "${programs[@]}" "${tests[@]}"
+  cmake --build --preset "$preset" -j "${BATON_JOBS:-$(nproc)}" --target "${programs[@]}" gpu_tests
 fi
 
 rm -rf "$pack"
@@ -38,8 +37,8 @@ copy() {  # copy FILE FOLDER: without symbols that only debuggers read.
   strip -o "$2/$(basename "$1")" "$1"
 }
 for name in "${programs[@]}"; do copy "$tree/bin/$name" "$pack/bin"; done
-for name in "${tests[@]}"; do copy "$tree/tests/$name" "$pack/tests"; done
-linked=("$pack"/bin/* "${tests[@]/#/$pack/tests/}")
+copy "$tree/tests/gpu_tests" "$pack/tests"
+linked=("$pack"/bin/* "$pack"/tests/gpu_tests)
 
 # needed FILE...: the libraries that they name.
 needed() { readelf -d "$@" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort -u; }

@@ -92,7 +92,7 @@ class PackTest(unittest.TestCase):
     def test_a_part_that_is_stopped_keeps_the_rows_that_it_had(self):
         pack = self.folder / "pack"
         shutil.copytree(PACK, pack, symlinks=True)
-        program = pack / "tests/bench_gpu"
+        program = pack / "tests/gpu_tests"
         program.write_text('#!/bin/sh\nwhile [ "$1" != --out ]; do shift; done\n'
                            'printf \'{"name": "a"}\\n{"name": "b"}\\n{"na\' >"$2"\nexec sleep 100\n')
         code, parts = self.run_pack("--only", "products", "--limit", "1", pack=pack)
@@ -142,8 +142,8 @@ class PackTest(unittest.TestCase):
         self.assertLessEqual(sum(int(limit) for _, _, limit in parts), 25 * 60)
 
     def test_programs_take_their_libraries_from_the_pack(self):
-        names = [*(PACK / "bin").iterdir(), PACK / "tests/gpu_tests", PACK / "tests/bench_gpu"]
-        self.assertEqual(len(names), 6)
+        names = [*(PACK / "bin").iterdir(), PACK / "tests/gpu_tests"]
+        self.assertEqual(len(names), 5)
         self.assertLess(PACK.with_suffix(".tar.gz").stat().st_size, 50 << 20)
         for path in names:
             said = subprocess.run(["ldd", path], capture_output=True, text=True, timeout=60).stdout
@@ -160,9 +160,8 @@ class PackTest(unittest.TestCase):
         """A folder with the pack and the C library's own files, which stands for a whole system."""
         root = self.folder / "root"
         shutil.copytree(PACK, root, symlinks=True)
-        said = subprocess.run(["ldd", *(PACK / "bin").iterdir(), PACK / "tests/gpu_tests",
-                               PACK / "tests/bench_gpu"], capture_output=True, text=True,
-                              timeout=60, check=True).stdout
+        said = subprocess.run(["ldd", *(PACK / "bin").iterdir(), PACK / "tests/gpu_tests"],
+                              capture_output=True, text=True, timeout=60, check=True).stdout
         system = {path for path in re.findall(r"(/\S+) \(0x", said) if "/pack/" not in path}
         self.assertLessEqual(len(system), 8, system)
         for path in system:
@@ -181,7 +180,7 @@ class PackTest(unittest.TestCase):
         for command in (["/bin/baton-prefill", "--list-gpus"], ["/bin/baton-router", "--help"],
                         ["/bin/baton", "--help"],
                         ["/tests/gpu_tests", "--gtest_filter=SweepTest.OfNorms"],
-                        ["/tests/bench_gpu", "--quick", "--groups", "none"]):
+                        ["/tests/gpu_tests", "bench", "--quick", "--groups", "none"]):
             done = subprocess.run([*enter, *command], capture_output=True, text=True, timeout=120,
                                   env=environment, check=False)
             self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")

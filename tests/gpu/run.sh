@@ -134,7 +134,7 @@ bench() {
   local options=(--groups "$1" --seconds "$2" --out "$rows")
   [ ! -e gpu_model.json ] || options+=(--computed gpu_model.json)
   [ "$quick" = 0 ] || options+=(--quick)
-  tests/bench_gpu "${options[@]}"
+  tests/gpu_tests bench "${options[@]}"
 }
 
 # serving MODEL: random weights through router, P and D.

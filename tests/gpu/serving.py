@@ -67,7 +67,7 @@ def check_room(pack, name, folder):
 def copy_bandwidth(pack, folder, quick):
     """Bytes a second that CUDA's copies read and write, now."""
     out = folder / "roofs.jsonl"
-    subprocess.run([pack / "tests/bench_gpu", "--groups", "none", "--out", out,
+    subprocess.run([pack / "tests/gpu_tests", "bench", "--groups", "none", "--out", out,
                     *(["--quick"] if quick else [])], check=True, timeout=120,
                    stdout=subprocess.DEVNULL)
     return 1e9 * json.loads(out.read_text().splitlines()[0])["value"]
@@ -119,7 +119,8 @@ def measure(pack, name, folder, out):
     """The rows, each load's in `out` as soon as they are there."""
     check_room(pack, name, folder)
     bandwidth = copy_bandwidth(pack, folder, name == "quick")
-    subprocess.run([pack / "tests/bench_gpu", "--make-model", name, "--models", folder], check=True)
+    subprocess.run([pack / "tests/gpu_tests", "bench", "--make-model", name, "--models", folder],
+                   check=True)
     config = json.loads((folder / name / "config.json").read_text())
     cluster = RunningCluster(pack / "bin/baton", f"serving-{name}", model=folder / name,
                              device="cuda", **options_of(name))

@@ -1,5 +1,7 @@
 // Every operator that a step spends its time in, on GPU 0, beside what the GPU can do at most:
 // copies and mma.sync, measured first. Figures of an emulated GPU say nothing about a real one.
+#include "tests/gpu/bench/bench_gpu.h"
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -44,13 +46,12 @@ absl::Status MakeModel(const std::string& name, const std::string& folder) {
 }
 
 }  // namespace
-}  // namespace baton::bench
 
-int main(int argc, char** argv) {
-  CLI::App app("Operators on GPU 0, each beside its roof of the same run");
-  baton::bench::GpuBench::Options options;
+int BenchGpu(int argc, char** argv) {
+  CLI::App app("Operators on GPU 0, each beside its roof of the same run", "gpu_tests bench");
+  GpuBench::Options options;
   std::vector<std::string> groups, names = {"none"};
-  for (const auto& group : baton::bench::kGroups) names.emplace_back(group.name);
+  for (const auto& group : kGroups) names.emplace_back(group.name);
   groups.assign(names.begin() + 1, names.end());
   std::string model, models;
   app.add_option("--groups", groups, "Only these; the roofs come always, and alone with none")
@@ -63,8 +64,9 @@ int main(int argc, char** argv) {
   app.add_option("--make-model", model, "Nothing but a random model: 125M, 1B, 8B or quick");
   app.add_option("--models", models, "In this folder")->needs("--make-model");
   CLI11_PARSE(app, argc, argv);
-  const absl::Status status =
-      model.empty() ? baton::bench::Run(options, groups) : baton::bench::MakeModel(model, models);
-  if (!status.ok()) std::fprintf(stderr, "bench_gpu: %s\n", status.ToString().c_str());
+  const absl::Status status = model.empty() ? Run(options, groups) : MakeModel(model, models);
+  if (!status.ok()) std::fprintf(stderr, "gpu_tests bench: %s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
 }
+
+}  // namespace baton::bench
