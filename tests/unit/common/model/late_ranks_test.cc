@@ -139,7 +139,7 @@ constexpr auto kLimit = std::chrono::milliseconds(200);
 
 TEST_F(LateRanksTest, ALostDeviceEndsAllRanks) {
   for (const size_t broken : {0, 1}) {
-    for (const int works : {0, 1, 20, 60, 100}) {
+    for (const int works : {0, 1, 20, 40, 55}) {
       RanksSink sink(&devices_);
       Ending ending;
       {
