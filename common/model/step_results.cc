@@ -75,9 +75,10 @@ absl::StatusOr<std::unique_ptr<StepResults>> StepResults::Create(Device& device,
         other == nullptr ? "" : ", or --steps-in-flight 1"));
   }
   RETURN_IF_ERROR(room);
-  const SampleArgs& scratch = (other == nullptr ? *made : *other).on_device_.sample;
-  made->on_device_.sample.adjusted = scratch.adjusted;
-  made->on_device_.sample.counts = scratch.counts;
+  const StepResults& owner = other == nullptr ? *made : *other;
+  made->uploaded_ = owner.memory_.uploaded.data();
+  made->on_device_.sample.adjusted = owner.on_device_.sample.adjusted;
+  made->on_device_.sample.counts = owner.on_device_.sample.counts;
   return made;
 }
 
@@ -100,13 +101,11 @@ absl::Status StepResults::MakeRoom(const StepCapacity& capacity) {
   const int64_t slice = std::min(slice_rows_, capacity.max_tokens) * vocab_size_;
   const auto bytes = static_cast<int64_t>(slice * sizeof(float));
   const auto pinned = [&](int64_t size) { return device_.Allocate(size, MemoryKind::kPinned); };
-  const auto on_device = [&](int64_t size) { return device_.Allocate(size, MemoryKind::kDevice); };
   ASSIGN_OR_RETURN(memory_.logits, pinned(kLogits + Units(bytes)));
   const int64_t list_bytes = samples * int64_t{sizeof(SampleRow)} +
                              Units(scores * int64_t{sizeof(ScoreRow)}) +
                              2 * samples * int64_t{sizeof(TakenToken)} + kListBytes + 3 * kUnit;
   ASSIGN_OR_RETURN(memory_.lists, pinned(list_bytes));
-  ASSIGN_OR_RETURN(memory_.uploaded, on_device(list_bytes));
   ASSIGN_OR_RETURN(memory_.results,
                    pinned(samples * int64_t{sizeof(SampleResult)} +
                           scores * int64_t{sizeof(ScoreResult)} +
@@ -124,6 +123,8 @@ absl::Status StepResults::MakeRoom(const StepCapacity& capacity) {
 }
 
 absl::Status StepResults::MakeScratch(int64_t bytes) {
+  ASSIGN_OR_RETURN(memory_.uploaded,
+                   device_.Allocate(memory_.lists.size_bytes(), MemoryKind::kDevice));
   ASSIGN_OR_RETURN(memory_.adjusted, device_.Allocate(bytes, MemoryKind::kDevice));
   ASSIGN_OR_RETURN(memory_.counts,
                    CopyToDevice(device_, std::vector<std::byte>(static_cast<size_t>(bytes))));
@@ -198,7 +199,7 @@ void StepResults::PackLists() {
     T* const to = places.Take<T>(std::ssize(list));
     std::ranges::copy(list, to);
     const int64_t at = reinterpret_cast<std::byte*>(to) - memory_.lists.data();
-    return reinterpret_cast<const T*>(memory_.uploaded.data() + at);
+    return reinterpret_cast<const T*>(uploaded_ + at);
   };
   const SampleLists& lists = on_device_.lists;
   on_device_.sample.rows = pack(lists.samples);
@@ -208,7 +209,7 @@ void StepResults::PackLists() {
   on_device_.sample.history = pack(lists.history);
   taken_tokens_ = pack(taken_);
   taken_history_ = pack(lists.taken);
-  upload_ = {.from = memory_.lists.data(), .to = memory_.uploaded.data(), .bytes = places.used()};
+  upload_ = {.from = memory_.lists.data(), .to = uploaded_, .bytes = places.used()};
 }
 
 bool StepResults::CanBeFollowed() const {

@@ -22,8 +22,8 @@ namespace baton {
 // operators of the CPU, where all rows go if the device is the CPU.
 class StepResults {
  public:
-  // Both outlive it. With `other`, of at least that capacity, it has no scratch memory of its own:
-  // the device works for one after the other. RESOURCE_EXHAUSTED when the memory cannot be had.
+  // Both outlive it. With `other`, of at least that capacity, it takes no memory of the device:
+  // that works for one after the other. RESOURCE_EXHAUSTED when the memory cannot be had.
   static absl::StatusOr<std::unique_ptr<StepResults>> Create(Device& device, ModelOps& cpu,
                                                              const ModelInfo& info,
                                                              const StepCapacity& capacity,
@@ -120,6 +120,7 @@ class StepResults {
   Rows on_host_;
   std::vector<TakenToken> taken_;  // Of rows that follow: what goes to each row's token.
   int64_t list_bytes_ = 0;
+  std::byte* uploaded_ = nullptr;  // Where the device has the lists.
   CopyPiece upload_{};
   const TakenToken* taken_tokens_ = nullptr;  // In the device's memory.
   const TakenToken* taken_history_ = nullptr;

@@ -125,6 +125,7 @@ TEST_F(FollowUpTest, AStepWithPromptsIsNotFollowed) {
 
 // In one turn with that of the step before, or just behind it.
 TEST_F(FollowUpTest, MailThatComesLateDoesNotTellHowLongAStepTook) {
+  Follow(AtOnce({.chunk_tokens = 1}), 64);
   engine_->Add(Decoding(1, 6));
   Start();
   Start();
@@ -172,7 +173,7 @@ TEST_F(FollowUpTest, WhoCertainlyEndsHasNoRow) {
   EXPECT_EQ(Start(), nullptr);
   EXPECT_NE(Finish()[0].released, nullptr);
 
-  auto prompt = Prompt(3, 6);
+  auto prompt = Prompt(3, 1);
   prompt->prefill_only = true;
   engine_->Add(std::move(prompt));
   Start();
@@ -254,9 +255,19 @@ TEST_F(FollowUpTest, WhileOneWaitsForItsBlocksThereIsNone) {
   const StepPlan* moves = Start();  // The younger gives way, its blocks leave with this step.
   ASSERT_NE(moves, nullptr);
   EXPECT_EQ(engine_->num_preempted(), 1u);
-  EXPECT_EQ(Start(), nullptr);
   EXPECT_EQ(engine_->Remove(2)->call, 2u);
   EXPECT_EQ(Start(), nullptr) << "blocks still leave";
+}
+
+TEST_F(FollowUpTest, OneThatIsToBeComputedAgainIsNotPassedOver) {
+  Follow(AtOnce(), 5);
+  engine_->Add(Decoding(1, 7));
+  engine_->Add(Decoding(2, 7));
+  Start();
+  Finish();
+  ASSERT_THAT(Calls(*Start()), ElementsAre(1));  // For whose token the younger gives way.
+  ASSERT_EQ(engine_->num_preempted(), 1u);
+  EXPECT_EQ(Start(), nullptr);
 }
 
 TEST_F(FollowUpTest, WhatTheWindowPassesMeanwhileIsNotInIt) {

@@ -171,6 +171,8 @@ inline FollowUpSteps::Contexts FollowUpContexts(bool digests) {
     if (i >= 2) p.repetition_penalty = 1.7f;
     if (i >= 3) p.frequency_penalty = 1.1f;
     if (i >= 4) p.presence_penalty = 0.6f;
+    // Nothing but the token before, if it is known.
+    if (i == 5) p.frequency_penalty = -30;
     if (i == 5) p.min_tokens = 4;
     if (i == 5) p.logit_bias = {{5, 3.0f}, {9, -2.0f}};
     p.logits_digest = digests && i == 3;
