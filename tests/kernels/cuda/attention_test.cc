@@ -406,5 +406,16 @@ TEST_F(AttentionRefusalTest, RefusesWhatTheKernelsDoNotServe) {
   EXPECT_EQ(VarlenAttention({}, {}, nullptr), cudaSuccess);  // No sequences.
 }
 
+// 641 sequences of so many tiles are 2^32 + 1: one block would leave all others out.
+TEST_F(AttentionRefusalTest, MoreTilesThanAGridHasBlocksAreRefused) {
+  const DeviceArray<int32_t> zeros{std::vector<int32_t>(642)};
+  VarlenAttentionArgs args = Varlen();
+  args.k_cache.num_heads = args.v_cache.num_heads = args.num_heads = 1;
+  args.num_seqs = 641;
+  args.cu_seqlens_q = args.seq_lens = zeros.data();
+  args.num_tokens = args.max_seqlen_q = 6700417 * 64;
+  EXPECT_EQ(VarlenAttention(args, {}, nullptr), cudaErrorInvalidConfiguration);
+}
+
 }  // namespace
 }  // namespace baton::cuda

@@ -70,6 +70,9 @@ TEST_F(FollowUpTest, ItIsDueItsLeadBeforeTheStepsPredictedEnd) {
   EXPECT_EQ(Start(), nullptr);
   now_ += std::chrono::milliseconds(1);
   EXPECT_NE(Start(), nullptr);
+  // A follow-up's own time is from the end of the step before it: 8 ms and 4.
+  Finish(61, std::chrono::milliseconds(4));
+  EXPECT_EQ(engine_->follow_up_due(), now_ + std::chrono::milliseconds(10));
 }
 
 // Not due again before the step has ended: the node would be woken for nothing, over and over.
