@@ -40,9 +40,8 @@ void Engine::Record(const InFlight& step, bool is_ok, Duration took) {
 // Whatever the token is.
 bool Engine::EndsWithNext(const Sequence& sequence) const {
   constexpr int32_t kNoToken = -1;
-  return sequence.prefill_only ||
-         FinishAfter(sequence.sampling->params, {}, kNoToken, sequence.num_emitted() + 1) !=
-             FinishReason::kNone;
+  return sequence.prefill_only || FinishAfter(sequence.sampling->params, {}, kNoToken,
+                                              sequence.num_emitted() + 1) != FinishReason::kNone;
 }
 
 void Engine::StartFollowUp() {

@@ -49,11 +49,11 @@ class GemmSm90Test : public DeviceTest, public testing::WithParamInterface<TwoFo
   // Both forms' results, with what lies behind their rows.
   std::vector<std::vector<std::byte>> Multiply(const TwoFormsShape& shape) const {
     const DeviceFloats a = Tokens(shape);
-    const PackedMatrix weights = DeviceMatrix(
-        GetParam().in,
-        Rounded(GetParam().in,
-                RandomFloats(shape.n + 1, (shape.n + 2 * shape.first_row) * shape.k)),
-        shape.n + 2 * shape.first_row, shape.k);
+    const PackedMatrix weights =
+        DeviceMatrix(GetParam().in,
+                     Rounded(GetParam().in,
+                             RandomFloats(shape.n + 1, (shape.n + 2 * shape.first_row) * shape.k)),
+                     shape.n + 2 * shape.first_row, shape.k);
     const DeviceFloats bias(DType::kF32, RandomFloats(shape.n + 2, shape.n));
     const DeviceFloats scratch(DType::kF32, shape.segments * shape.m * shape.n);
     const int64_t out_stride = shape.n + 3;

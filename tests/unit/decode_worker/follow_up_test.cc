@@ -1,7 +1,6 @@
 // A decode worker with two steps in flight: when it wants to be woken, and what its calls hear.
-#include "tests/unit/decode_worker/decode_node_harness.h"
-
 #include "gmock/gmock.h"
+#include "tests/unit/decode_worker/decode_node_harness.h"
 
 namespace baton {
 namespace {

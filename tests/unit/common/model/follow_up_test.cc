@@ -93,8 +93,8 @@ TEST(FollowUpTest, AnErrorEndsAStepAndItsFollowUps) {
       {"Embedding", 9}, {"Gemm", 1000}, {"Sample", 9}, {"TakeTokens", 16}};
   for (const auto& [op, calls] : num_calls) {
     for (int skip = 0; skip < 60; skip += 7) {
-      FollowUpSteps steps(LateFollowed({.seed = 3, .only_when_asked = true}), FollowUpContexts(false),
-                          kTokens);
+      FollowUpSteps steps(LateFollowed({.seed = 3, .only_when_asked = true}),
+                          FollowUpContexts(false), kTokens);
       DeviceOf(steps).FailNext(op, skip);
       steps.Run(/*two=*/true);
       EXPECT_TRUE(DeviceOf(steps).idle()) << op << " " << skip;
