@@ -40,8 +40,9 @@ void Engine::Record(const InFlight& step, bool is_ok, Duration took) {
 // Whatever the token is.
 bool Engine::EndsWithNext(const Sequence& sequence) const {
   constexpr int32_t kNoToken = -1;
-  return sequence.prefill_only || FinishAfter(sequence.sampling->params, {}, kNoToken,
-                                              sequence.num_emitted() + 1) != FinishReason::kNone;
+  const SamplingParams& params = sequence.sampling->params;
+  const FinishReason reason = FinishAfter(params, {}, kNoToken, sequence.num_emitted() + 1);
+  return sequence.prefill_only || reason != FinishReason::kNone;
 }
 
 void Engine::StartFollowUp() {
