@@ -132,18 +132,28 @@ TEST_F(CudaRanksTest, FeaturesOfOtherFamiliesGiveTheBitsOfOneRank) {
 TEST_F(CudaRanksTest, ExpertsGiveTheBitsOfOneRank) {
   emulation::SetDevices(8);
   const ModelShape shapes[] = {
-      {.name = "mixtral", .family = "mixtral", .hidden = 44, .vocab = 101, .sizes = {2, 8}},
-      {.name = "qwen2_moe", .family = "qwen2_moe", .num_heads = 4, .hidden = 40, .ffn = 128,
-       .vocab = 99, .bias = true, .sizes = {2, 4}},
-      {.name = "qwen3_moe", .family = "qwen3_moe", .num_heads = 4, .hidden = 41, .ffn = 128,
-       .vocab = 103, .sizes = {4}},
+      {.name = "mixtral", .family = "mixtral", .hidden = 44, .vocab = 101, .sizes = {8}},
+      {.name = "qwen2_moe",
+       .family = "qwen2_moe",
+       .num_heads = 4,
+       .hidden = 40,
+       .ffn = 128,
+       .vocab = 99,
+       .bias = true,
+       .sizes = {2}},
+      {.name = "qwen3_moe",
+       .family = "qwen3_moe",
+       .num_heads = 4,
+       .hidden = 41,
+       .ffn = 128,
+       .vocab = 103,
+       .sizes = {4}},
   };
   for (const ModelShape& shape : shapes) {
     SCOPED_TRACE(shape.name);
     folder_.Write("config.json", ConfigOf(shape));
     folder_.Write("model.safetensors", SafetensorsBytes(ShapedWeights(shape).tensors()));
     const auto bits_of = [&](int size) {
-      if (&shape == shapes) return BitsOf(Options(size));
       RunnerHarness harness(Options(size));
       return FewBitsOf(harness);
     };

@@ -162,7 +162,7 @@ inline FollowUpSteps::Contexts FollowUpContexts(bool digests) {
   FollowUpSteps::Contexts contexts;
   for (int32_t i = 0; i < 6; ++i) {
     auto context = std::make_shared<SamplingContext>();
-    for (int32_t t = 0; t < 3 + 9 * i; ++t) context->prompt.push_back((t * 131 + i * 7) % 4000);
+    for (int32_t t = 0; t < 3 + 9 * i; ++t) context->prompt.push_back((t * 131 + i * 7) % 200);
     SamplingParams& p = context->params;
     p.seed = static_cast<uint64_t>(i) + 1;
     p.max_tokens = 64;
