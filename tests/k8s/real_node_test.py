@@ -49,11 +49,9 @@ def objects(kind, *arguments):
     return json.loads(kubectl("get", kind, "-o", "json", *arguments))["items"]
 
 
-def pods(role=None):
-    labels = "app.kubernetes.io/instance=baton"
-    return [one for one in objects("pods", "-l", f"{labels},app.kubernetes.io/component={role}"
-                                   if role else labels)
-            if role or "component" in str(one["metadata"]["labels"])]
+def pods(*roles):
+    return objects("pods", "-l", "app.kubernetes.io/instance=baton,app.kubernetes.io/component in "
+                   f"({','.join(roles or ROLES)})")
 
 
 def helm(*arguments):
