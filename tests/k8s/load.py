@@ -18,6 +18,8 @@ class Load:
         self.stopping = threading.Event()
         self.seconds = collections.defaultdict(list)  # Of answers, by kind.
         self.failed, self.changed = [], []
+        self.refused = []           # Failed before the first token while `outage` was set.
+        self.outage = False
         self.longest_pause = 0.0
         self.shown = {}             # The key of each thread's request.
         self.threads = [threading.Thread(target=self.run, args=(kind, number))
@@ -63,14 +65,15 @@ class Load:
         except Exception as error:  # Whatever it is, a request has failed.
             cause = error.__cause__ or error
             with self.lock:
-                self.failed.append((time.time(), kind, len(text), repr(error)[:200], repr(cause)[:200]))
+                (self.refused if self.outage and not text else self.failed).append(
+                    (time.strftime("%H:%M:%S"), kind, len(text), repr(error)[:200], repr(cause)[:200]))
             time.sleep(0.2)
             return
         with self.lock:
             self.seconds[kind].append(time.monotonic() - begin)
             self.longest_pause = max(self.longest_pause, pause)
             if (text, finish) != self.answers[kind][prompt][1]:
-                self.changed.append((time.time(), kind, prompt, len(text), finish))
+                self.changed.append((time.strftime("%H:%M:%S"), kind, prompt, len(text), finish))
 
 
 def stream(client, prompt, max_tokens):
