@@ -26,7 +26,7 @@ inside() {
   env -u http_proxy -u https_proxy -u HTTP_PROXY -u HTTPS_PROXY PATH="$tools:$PATH:/usr/sbin:/sbin" \
     KUBECONFIG="$folder/pki/admin.kubeconfig" HELM_CACHE_HOME="$folder/helm" HELM_CONFIG_HOME="$folder/helm" \
     HELM_DATA_HOME="$folder/helm" \
-    nsenter --target "$(first | tr -d ' ')" --mount --net --pid "$@"
+    nsenter --target "$(first | tr -d ' ')" --mount --net --pid --wd="$PWD" "$@"
 }
 
 down() {
