@@ -112,10 +112,11 @@ struct Sum {
     std::printf(
         "preemptions %ld, swapped %ld, blocks swapped in %ld, revoked %ld, requeued %ld, moves "
         "%ld, retries %ld, failed handoffs %ld, rebinds %ld, resends %ld, computed on D %ld, "
-        "joined %ld of %ld, hung %ld, unanswered %ld, holds expired %ld, stale mail %ld\n",
+        "joined %ld of %ld, returned %ld, hung %ld, unanswered %ld, holds expired %ld, stale mail %ld\n",
         workers.preemptions, workers.swaps, workers.blocks_swapped_in, workers.revoked,
         routers.requeued, routers.moves, routers.retries, routers.handoff_failures, workers.rebinds,
-        workers.sends, workers.computed_here, workers.joined, routers.joins, routers.hung_workers,
+        workers.sends, workers.computed_here, workers.joined, routers.joins, routers.returns,
+        routers.hung_workers,
         routers.unanswered, routers.holds_expired, routers.stale_mail);
     PrintEconomy();
     std::printf(
@@ -174,6 +175,7 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
        {sum.workers.preemptions,   sum.workers.swaps,       sum.workers.blocks_swapped_in,
         sum.workers.revoked,       sum.workers.rebinds,     sum.workers.sends,
         sum.workers.computed_here, sum.routers.moves,       sum.routers.retries,
+        sum.routers.returns,
         sum.routers.hung_workers,  sum.routers.unanswered,  sum.router_economy.holds,
         sum.router_economy.asked_again, sum.router_economy.alone, sum.router_economy.crossed,
         economy.recomputed,        economy.swapped_back,    economy.found_cached,
