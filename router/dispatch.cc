@@ -45,7 +45,7 @@ void RouterNode::DispatchReturning(Time now) {
         Return(sequence, now);
         break;
       case Returns::Turn::kIsOver:
-        EndReturn(sequence, absl::UnavailableError("the session with a decode worker ended"), now);
+        EndReturn(sequence, sequence.back.why, now);
     }
   }
 }

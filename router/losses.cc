@@ -16,9 +16,9 @@ void RouterNode::LoseDecode(SequenceState& sequence, absl::Status why, Time now)
 }
 
 // Its K/V is where it was: it has lost nothing yet.
-void RouterNode::AwaitReturn(SequenceState& sequence, Time now) {
+void RouterNode::AwaitReturn(SequenceState& sequence, const absl::Status& why, Time now) {
   Enqueue(sequence, now);
-  returns_.Begin(sequence, now);
+  returns_.Begin(sequence, why, now);
 }
 
 // Without room now it asks again while there is time; what is not there any more will not come.

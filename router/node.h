@@ -84,7 +84,7 @@ class RouterNode : public Node<RouterMail> {
   // What is lost or does not come (losses.cc).
   void LoseDecode(SequenceState& sequence, absl::Status why, Time now);
   void LosePrefill(SequenceState& sequence, absl::Status why, Time now);
-  void AwaitReturn(SequenceState& sequence, Time now);
+  void AwaitReturn(SequenceState& sequence, const absl::Status& why, Time now);
   void OnReturnRefused(SequenceState& sequence, const absl::Status& why, Time now);
   void EndReturn(SequenceState& sequence, absl::Status why, Time now);
   void Enqueue(SequenceState& sequence, Time now);

@@ -28,10 +28,11 @@ bool Returns::MayBegin(const SequenceState& sequence, const absl::Status& why) c
          MayLive(directory_.workers()[sequence.decode.worker], sequence.decode);
 }
 
-void Returns::Begin(SequenceState& sequence, Time now) {
+void Returns::Begin(SequenceState& sequence, const absl::Status& why, Time now) {
   BATON_CHECK(sequence.state == State::kQueued && !sequence.Holds() && sequence.losses.empty());
   sequence.back = {.until = now + options_.return_limit,
                    .connection = sequence.decode.connection,
+                   .why = why,
                    .times = sequence.back.times + 1};
   waiting_.insert(sequence.id.counter);
 }

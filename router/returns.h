@@ -28,7 +28,7 @@ class Returns {
   // to go on, and whose worker is not known to be lost?
   bool MayBegin(const SequenceState& sequence, const absl::Status& why) const;
   // It waits from now on.
-  void Begin(SequenceState& sequence, Time now);
+  void Begin(SequenceState& sequence, const absl::Status& why, Time now);
   // It was refused, and waits on, for no longer.
   void Again(const SequenceState& sequence) { waiting_.insert(sequence.id.counter); }
   // It asks the worker.

@@ -186,7 +186,9 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
     EXPECT_GT(seen, 0);
   }
   // Of an abort that hangs while a batch is at NCCL, which is rare.
-  if (count >= 10000) EXPECT_GT(sum.nccl.leaked_slots, 0);
+  if (count >= 10000) {
+    EXPECT_GT(sum.nccl.leaked_slots, 0);
+  }
   // Most further choices find the prompt where they are sent.
   EXPECT_GT(2 * sum.workers.joined, sum.routers.joins);
   EXPECT_GT(sum.routers.joins, 0);
