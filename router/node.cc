@@ -54,9 +54,7 @@ void RouterNode::Handle(RouterMail mail, Time now) {
             directory_.OnStatus(changed.worker, changed.status, now);
           },
           // Its calls end by themselves, each with a CallClosed.
-          [&](const WorkerDown& down) {
-            directory_.OnDown(down.worker, down.reason, now, down.is_gone);
-          },
+          [&](const WorkerDown& d) { directory_.OnDown(d.worker, d.reason, now, d.is_gone); },
           [&](const RouterAuditAsked& audit) { audit.answer(Audit(now)); }},
       mail);
 }

@@ -27,8 +27,8 @@
 namespace baton {
 
 // The logic of the router: assignment to pairs, the calls there, the client's stream. Who waits for
-// workers is AdmissionQueue's, what waits for what Waits', what a loss costs Recovery's, what none is
-// Returns'. The state table is in ARCHITECTURE.md. The outbox outlives it.
+// workers is AdmissionQueue's, what waits for what Waits', what a loss costs Recovery's, what none
+// is Returns'. The state table is in ARCHITECTURE.md. The outbox outlives it.
 class RouterNode : public Node<RouterMail> {
  public:
   // Workers of these roles are listed from the start; others come as WorkerListed.

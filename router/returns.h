@@ -11,10 +11,10 @@
 
 namespace baton {
 
-// The end of a session is not the loss of its worker: what a decode worker has computed stays in its
-// prefix cache. Sequences that it was decoding wait for it, and go on there if the same process is
-// back in time. That costs no move and no retry, and nothing is prefilled again. Decides; the node
-// acts. One thread (the node's).
+// The end of a session is not the loss of its worker: what a decode worker has computed stays in
+// its prefix cache. Sequences that it was decoding wait for it, and go on there if the same process
+// is back in time. That costs no move and no retry, and nothing is prefilled again. Decides; the
+// node acts. One thread (the node's).
 class Returns {
  public:
   // What a sequence that waits does now.

@@ -56,7 +56,7 @@ struct SequenceState {
 
   // Its session with the decode worker has ended; what that computed may still be there.
   struct Return {
-    Time until{};            // The worker is waited for, or asked, until then; the epoch: it is not.
+    Time until{};            // The worker is waited for or asked until then; the epoch: it is not.
     int64_t connection = 0;  // The one that was lost,
     absl::Status why;        // and with what.
     int32_t times = 0;       // Since the client has seen a token.

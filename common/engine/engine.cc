@@ -57,9 +57,8 @@ std::unique_ptr<Sequence> Engine::Remove(CallId call) {
   const bool in_step = IsInFlight(call) || (swap_ && swap_->IsMovingIn(call));
   if (!in_step) return std::move(node.mapped());
   // The runner may still write its blocks: hold them until its steps have ended. The sealed ones it
-  // only reads, and the sequence may be back before; of blocks that are moved in none is sure.
-  const bool is_moving = swap_ && swap_->IsMovingIn(call);
-  allocator_.MarkDraining(node.mapped()->blocks, /*stays_findable=*/!is_moving);
+  // only reads, and the sequence may be back before.
+  allocator_.MarkDraining(node.mapped()->blocks, /*stays_findable=*/true);
   BATON_CHECK(removed_.emplace(call, std::move(node.mapped())).second);
   return nullptr;
 }

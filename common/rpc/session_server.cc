@@ -142,8 +142,8 @@ absl::Status SessionServer::TakeFirst(const v1::SessionOpen& open) {
                      ": another process runs here now; say Hello again"));
   }
   if (open.ended_size() > kMostEnded) {
-    return absl::InvalidArgumentError(absl::StrCat("ended has ", open.ended_size(),
-                                                   " keys; allowed: 0 to ", kMostEnded));
+    return absl::InvalidArgumentError(
+        absl::StrCat("ended has ", open.ended_size(), " keys; allowed: 0 to ", kMostEnded));
   }
   for (const uint32_t key : open.ended()) options_.hooks.on_replaced(key);
   input_.set_key(open.key());

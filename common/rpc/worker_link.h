@@ -145,7 +145,8 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus>,
   // listens there.
   void Retry(const std::string& failure, bool is_gone = false);
   void Disconnect(const std::string& failure, bool is_gone);
-  // The worker is to break what these sessions still have open before it takes anything of a new one.
+  // The worker is to break what these sessions still have open before it takes anything of a new
+  // one.
   void NoteEnded(const std::vector<std::shared_ptr<SessionClient>>& sessions)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

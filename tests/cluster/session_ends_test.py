@@ -13,7 +13,7 @@ from fault_proxy import Faults
 from process_cluster import ProcessCluster, await_true
 
 BIN = None
-REQUESTS, CHOICES, ANSWER = 8, 128, 90
+REQUESTS, CHOICES, ANSWER = 8, 128, 60
 FLIP_AT = 100_000  # Of what the decode worker tells the router, a few steps on.
 BLOCK = 16
 
@@ -47,7 +47,7 @@ class SessionEndsTest(unittest.TestCase):
     def setUpClass(cls):
         cls.cluster = ProcessCluster(
             BIN, "session-ends", prefill=1, decode=1,
-            worker={"num_blocks": 16384, "max_batch_sequences": 1024, "chunk_tokens": 2048,
+            worker={"num_blocks": 8192, "max_batch_sequences": 1024, "chunk_tokens": 2048,
                     "block_size": BLOCK})
         cls.enterClassContext(cls.cluster)
 

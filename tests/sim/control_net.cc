@@ -322,7 +322,8 @@ void ControlNet::BreakLink(int r, int w, const std::string& why, bool is_unheard
 
 void ControlNet::EndSession(int r, int w) {
   BreakLink(r, w, "a message was damaged", /*is_unheard=*/true);
-  LinkOf(r, w).names_ended = world_.random.Below(4) != 0;  // Else the worker is of the last release.
+  // Else the worker is of the last release.
+  LinkOf(r, w).names_ended = world_.random.Below(4) != 0;
   world_.After(world_.Micros(20, 2400000), [this, r, w] { HearEnds(r, w); });
 }
 

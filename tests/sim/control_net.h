@@ -133,8 +133,9 @@ class ControlNet {
     Time last_report{};
     Time opened{};  // When the worker hears of the connection: no call of it comes before.
     std::vector<size_t> calls;
-    std::vector<size_t> unheard;  // Of the sessions before: the worker does not know that they ended.
-    bool names_ended = false;     // The next session does.
+    std::vector<size_t>
+        unheard;               // Of the sessions before: the worker does not know that they ended.
+    bool names_ended = false;  // The next session does.
     // Of bytes, and of this connection:
     Silence watch;
     Quiet watch_quiet;

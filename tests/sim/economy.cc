@@ -409,7 +409,8 @@ void RouterLedger::CheckAccounts(const RouterAudit& audit, const RouterView& vie
     CheckHold(account, told, is_late, now);
     NoteHold(account, is_late, now);
     if (std::exchange(account.is_fresh, false)) {
-      account.recovering = !account.returns && told.state != "QUEUED" && account.moves + account.retries > 0;
+      account.recovering =
+          !account.returns && told.state != "QUEUED" && account.moves + account.retries > 0;
     }
     // The second rung goes through the queue, perhaps in one event.
     if (std::exchange(account.is_rebound, false) && told.handoff_failures >= 2) {

@@ -96,8 +96,8 @@ class HandmadeSessions : public v1::Session::Service {
 class HandmadeRouter {
  public:
   explicit HandmadeRouter(const std::string& address, Incarnation meant = 7,
-                          grpc::ChannelArguments args = ClusterChannelArguments(),
-                          uint32_t key = 5, const std::vector<uint32_t>& ended = {})
+                          grpc::ChannelArguments args = ClusterChannelArguments(), uint32_t key = 5,
+                          const std::vector<uint32_t>& ended = {})
       : stub_(v1::Session::NewStub(
             grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args))),
         stream_(stub_->Open(&context_)),
