@@ -86,7 +86,9 @@ class SessionEndsTest(unittest.TestCase):
         moves, retries, returns = [router.metric(n) - b for n, b in zip(names, before)]
         self.assertEqual([moves, retries], [0, 0])
         self.assertGreater(returns, REQUESTS * CHOICES // 2)
-        self.assertEqual(prefill.metric("baton_prefix_cache_queries_tokens_total"), prefilled)
+        # The router's probes have three tokens, these prompts at least 20.
+        again = prefill.metric("baton_prefix_cache_queries_tokens_total") - prefilled
+        self.assertLess(again, 20)
         computed = (decode.metric("baton_prefix_cache_queries_tokens_total") - queries -
                     decode.metric("baton_prefix_cache_hits_tokens_total") + hits)
         self.assertLessEqual(computed, returns * BLOCK)
