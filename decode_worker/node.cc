@@ -16,6 +16,16 @@ namespace baton {
 
 template class WorkerNode<DecodeEntry, DecodeMail, DecodeCounters>;
 
+namespace {
+
+// An answer that ran here until its router's session ended: the rest of it is no new load.
+bool Returns(const DecodeRequest& request) {
+  return request.prefill == 0 && !request.compute_prompt &&
+         static_cast<int32_t>(request.tokens.size()) > request.prompt_length;
+}
+
+}  // namespace
+
 DecodeNode::DecodeNode(const WorkerParts& parts, const DecodeNodeOptions& options,
                        DecodeIdentity identity)
     : WorkerNode(parts), options_(options), identity_(std::move(identity)) {
@@ -68,7 +78,7 @@ absl::Status DecodeNode::CheckOwn(const DecodeRequest& request, int32_t num_miss
                                   Time now) const {
   if (num_missing <= allocator_.block_size()) return absl::OkStatus();
   if (!request.compute_prompt) {
-    return absl::ResourceExhaustedError("nobody is to bring a prompt that is not here");
+    return absl::FailedPreconditionError("nobody is to bring a prompt that is not here");
   }
   // Younger ones are computed behind it, and must not keep it out for ever.
   const int64_t ahead = engine_.own_prompt_tokens(now - request.age);
@@ -93,8 +103,8 @@ absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request, Tim
   const int32_t needed = allocator_.BlocksToGrow(table, missing);
   // Each running sequence may want an entry soon; a reservation leaves them one each.
   const int32_t headroom = static_cast<int32_t>(engine_.num_running()) * allocator_.num_groups();
-  const bool alone = calls_.empty();
-  const bool has_room = alone || allocator_.num_available() >= needed + headroom;
+  const bool needs_no_more = calls_.empty() || Returns(request);
+  const bool has_room = needs_no_more || allocator_.num_available() >= needed + headroom;
   if (!has_room || !allocator_.Grow(table, missing, /*reserved=*/true)) {
     return absl::ResourceExhaustedError("no blocks are free");
   }

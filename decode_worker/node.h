@@ -73,8 +73,8 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
   void OnOpened(DecodeOpened opened, Time now);
   absl::Status Admissible(const DecodeRequest& request) const;
   // Pins the cached prefix and reserves the rest, both as far as the model's window sees them.
-  // RESOURCE_EXHAUSTED when there is no room; or nobody is to bring a prompt, and it is not here
-  // and not to be computed here, or not now.
+  // RESOURCE_EXHAUSTED when there is no room, or a prompt is not to be computed here now;
+  // FAILED_PRECONDITION when nobody is to bring or compute it, and it is not here.
   absl::StatusOr<BlockTable> Reserve(const DecodeRequest& request, Time now);
   absl::Status CheckOwn(const DecodeRequest& request, int32_t num_missing, Time now) const;
   // Posts the entry's blocks under a new ticket and tells the router.

@@ -1,5 +1,6 @@
 // The part of RouterNode that gives sequences to workers and takes them back.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "common/base/check.h"
@@ -16,10 +17,12 @@ bool IsReserved(const std::vector<uint64_t>& groups, uint64_t group) {
 
 }  // namespace
 
-// First those that hold something, each for itself, then the others in fair order.
+// First those that return to where they were, then those that hold something, each for itself, then
+// the others in fair order.
 void RouterNode::Dispatch(Time now) {
   retry_at_ = kNever;
   reserved_ = {};
+  DispatchReturning(now);
   std::optional<QueueKey> last;
   while ((last = queue_.NextHolder(last))) {
     SequenceState& sequence = sequences_.at(std::get<1>(*last));
@@ -27,6 +30,39 @@ void RouterNode::Dispatch(Time now) {
     retry_at_ = std::min(retry_at_, directory_.NextRetry(now));
   }
   queue_.OnTurn(DispatchWaiting(now), now);
+}
+
+// Oldest first. They have had their turn: nothing of the queue's order or bounds keeps them.
+void RouterNode::DispatchReturning(Time now) {
+  const std::set<uint64_t> waiting = returns_.waiting();
+  for (const uint64_t counter : waiting) {
+    SequenceState& sequence = sequences_.at(counter);
+    switch (returns_.Look(sequence, now)) {
+      case Returns::Turn::kWaits:
+        retry_at_ = std::min(retry_at_, returns_.NextLook(sequence, now));
+        break;
+      case Returns::Turn::kGoes:
+        Return(sequence, now);
+        break;
+      case Returns::Turn::kIsOver:
+        EndReturn(sequence, sequence.back.why, now);
+    }
+  }
+}
+
+// As a further choice joins: the decode worker has all of it but its end, or refuses.
+void RouterNode::Return(SequenceState& sequence, Time now) {
+  BATON_CHECK(sequence.state == State::kQueued && !sequence.Holds() && sequence.losses.empty());
+  const RouteNeed need = sequence.Need();
+  queue_.Take(sequence, now);
+  returns_.Go(sequence);
+  recovery_.Resume(sequence);
+  ++sequence.attempt;
+  waits_.Note(sequence, now);
+  sequence.prefill = {};
+  sequence.base = need.prompt_tokens;
+  directory_.Take(sequence.decode, sequence.decode.worker, need.total_tokens);
+  OpenDecode(sequence, now);
 }
 
 // When the first of a kind finds no pair, all of its kind wait behind it, so that a large prompt is
@@ -74,6 +110,7 @@ bool RouterNode::ReserveFor(const SequenceState& sequence, Time now) {
 
 // False when it is not its turn, or the request has ended because it never will be.
 bool RouterNode::MayGo(SequenceState& sequence, Time now) {
+  if (returns_.IsWaiting(sequence)) return false;
   const absl::StatusOr<bool> judged = recovery_.Judge(sequence, now);
   if (!judged.ok()) {
     EndRequest(sequence.request, judged.status());
@@ -292,13 +329,12 @@ void RouterNode::OpenDecode(SequenceState& sequence, Time now) {
   sequence.state = State::kReserving;
   waits_.Await(sequence, now);
   sequence.decode.call = NewCall(sequence);
-  const bool is_alone = sequence.prefill.incarnation == 0 && sequence.leader == 0;
   outbox_.OpenDecode(sequence.decode.call, sequence.decode.worker,
                      DecodeRequest{.sequence = sequence.id,
                                    .attempt = sequence.attempt,
                                    .worker = sequence.decode.incarnation,
                                    .prefill = sequence.prefill.incarnation,
-                                   .compute_prompt = is_alone,
+                                   .compute_prompt = sequence.IsAlone(),
                                    .tokens = sequence.BaseTokens(),
                                    .prompt_length = sequence.PromptLength(),
                                    .sampling = sequence.Sampling(),
@@ -361,6 +397,7 @@ void RouterNode::Drop(Side& side) {
 void RouterNode::ReleaseAll(SequenceState& sequence) {
   queue_.Remove(sequence);
   room_claims_.Release(sequence);
+  returns_.Forget(sequence);
   Drop(sequence.decode);
   Drop(sequence.prefill);
   recovery_.End(sequence);

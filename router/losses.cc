@@ -9,9 +9,34 @@
 namespace baton {
 
 void RouterNode::LoseDecode(SequenceState& sequence, absl::Status why, Time now) {
+  returns_.Forget(sequence);
   Drop(sequence.decode);
   recovery_.AddLoss(sequence, sequence.decode, std::move(why), now);
   Enqueue(sequence, now);
+}
+
+// Its K/V is where it was: it has lost nothing yet.
+void RouterNode::AwaitReturn(SequenceState& sequence, const absl::Status& why, Time now) {
+  Enqueue(sequence, now);
+  returns_.Begin(sequence, why, now);
+}
+
+// Without room now it asks again while there is time; what is not there any more will not come.
+void RouterNode::OnReturnRefused(SequenceState& sequence, const absl::Status& why, Time now) {
+  ++counters_.requeued;
+  directory_.Skip(sequence.decode.worker, now + options_.retry_delay);
+  Enqueue(sequence, now);
+  if (absl::IsResourceExhausted(why)) return returns_.Again(sequence);
+  // The worker is well: a move.
+  EndReturn(sequence, absl::AbortedError("what a decode worker had computed is gone"), now);
+}
+
+// An ordinary loss after all, with the connection over which its call went.
+void RouterNode::EndReturn(SequenceState& sequence, absl::Status why, Time now) {
+  sequence.decode.connection = sequence.back.connection;
+  recovery_.AddLoss(sequence, sequence.decode, std::move(why), returns_.LostAt(sequence));
+  returns_.Forget(sequence);
+  recovery_.OnQueued(sequence, now);
 }
 
 void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now) {

@@ -23,6 +23,7 @@ RouterNode::RouterNode(const RouterNodeOptions& options, const std::vector<Role>
       room_claims_(options.room_claim),
       waits_(options_),
       recovery_(options_, directory_, counters_),
+      returns_(options_, directory_),
       policy_(std::move(policy)),
       prefixes_(options.max_directory_entries),
       outbox_(outbox) {}
@@ -53,7 +54,7 @@ void RouterNode::Handle(RouterMail mail, Time now) {
             directory_.OnStatus(changed.worker, changed.status, now);
           },
           // Its calls end by themselves, each with a CallClosed.
-          [&](const WorkerDown& down) { directory_.OnDown(down.worker, down.reason, now); },
+          [&](const WorkerDown& d) { directory_.OnDown(d.worker, d.reason, now, d.is_gone); },
           [&](const RouterAuditAsked& audit) { audit.answer(Audit(now)); }},
       mail);
 }
@@ -62,7 +63,10 @@ void RouterNode::Step(Time now) {
   // Woken late, the router knows nothing of its workers' silence: answers may lie unread.
   if (wake_due_ != kNever && now - wake_due_ > options_.hang_limit / 6) {
     directory_.Forgive(now);
-    for (auto& [counter, sequence] : sequences_) waits_.Restart(sequence, now);
+    for (auto& [counter, sequence] : sequences_) {
+      waits_.Restart(sequence, now);
+      returns_.Restart(sequence, now);
+    }
   }
   while (auto request = deadlines_.Expired(now)) {
     EndRequest(*request, absl::DeadlineExceededError("the request's time limit has passed"));
@@ -210,6 +214,7 @@ void RouterNode::FinishIfDone(SequenceState& sequence, Time now) {
 // Only a Prefill call is needed any more, the one that is open or another.
 void RouterNode::AwaitScore(SequenceState& sequence, Time now) {
   BATON_CHECK(sequence.finished && sequence.owes_score);
+  returns_.Forget(sequence);
   Drop(sequence.decode);
   if (sequence.prefill.call == 0) return Enqueue(sequence, now);
   queue_.Remove(sequence);
@@ -225,6 +230,8 @@ void RouterNode::CheckInvariants(uint64_t counter) const {
   const SequenceState& sequence = it->second;
   BATON_CHECK(queue_.Contains(sequence) == (sequence.state == State::kQueued));
   BATON_CHECK(!sequence.finished || sequence.owes_score);
+  BATON_CHECK(!returns_.IsWaiting(sequence) ||
+              (sequence.state == State::kQueued && !sequence.Holds() && sequence.losses.empty()));
   for (const Side* side : {&sequence.prefill, &sequence.decode}) {
     BATON_CHECK(side->call == 0 || calls_.at(side->call) == counter);
     BATON_CHECK(side->call != 0 || side->tokens == 0 || side == &sequence.prefill);
@@ -246,6 +253,7 @@ void RouterNode::CheckInvariants(uint64_t counter) const {
     case State::kDecoding:
       BATON_CHECK(sequence.decode.call != 0 && !waits_.Awaits(sequence));
       BATON_CHECK(!sequence.recovering && sequence.losses.empty());
+      BATON_CHECK(sequence.back.until == Time{});
   }
 }
 

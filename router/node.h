@@ -16,6 +16,7 @@
 #include "router/frontend.h"
 #include "router/node_options.h"
 #include "router/recovery.h"
+#include "router/returns.h"
 #include "router/room_claims.h"
 #include "router/routing/prefix_directory.h"
 #include "router/routing/routing_policy.h"
@@ -26,8 +27,8 @@
 namespace baton {
 
 // The logic of the router: assignment to pairs, the calls there, the client's stream. Who waits for
-// workers is AdmissionQueue's, what waits for what Waits', what a loss costs Recovery's. The state
-// table is in ARCHITECTURE.md. The outbox outlives it.
+// workers is AdmissionQueue's, what waits for what Waits', what a loss costs Recovery's, what none
+// is Returns'. The state table is in ARCHITECTURE.md. The outbox outlives it.
 class RouterNode : public Node<RouterMail> {
  public:
   // Workers of these roles are listed from the start; others come as WorkerListed.
@@ -83,6 +84,9 @@ class RouterNode : public Node<RouterMail> {
   // What is lost or does not come (losses.cc).
   void LoseDecode(SequenceState& sequence, absl::Status why, Time now);
   void LosePrefill(SequenceState& sequence, absl::Status why, Time now);
+  void AwaitReturn(SequenceState& sequence, const absl::Status& why, Time now);
+  void OnReturnRefused(SequenceState& sequence, const absl::Status& why, Time now);
+  void EndReturn(SequenceState& sequence, absl::Status why, Time now);
   void Enqueue(SequenceState& sequence, Time now);
   void FenceHungWorkers(Time now);
   void OnHandoffFailed(SequenceState& sequence, Time now);
@@ -97,6 +101,8 @@ class RouterNode : public Node<RouterMail> {
     std::vector<uint64_t> decode;
   };
   void Dispatch(Time now);
+  void DispatchReturning(Time now);
+  void Return(SequenceState& sequence, Time now);
   bool MayJoin(SequenceState& sequence, Time now);
   void Join(SequenceState& sequence, Time now);
   bool DispatchWaiting(Time now);
@@ -125,6 +131,7 @@ class RouterNode : public Node<RouterMail> {
   Reserved reserved_;
   Waits waits_;
   Recovery recovery_;
+  Returns returns_;
   std::unique_ptr<RoutingPolicy> policy_;
   PrefixDirectory prefixes_;
   RouterOutbox& outbox_;

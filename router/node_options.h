@@ -36,6 +36,9 @@ struct RouterNodeOptions {
   Duration judge_delay = std::chrono::milliseconds(20);  // From a lost call to the question why.
   Duration verdict_limit = std::chrono::seconds(2);      // From P's "sent" to D's first token.
   Duration blame_time = std::chrono::seconds(10);        // Of a pair whose transfer failed.
+  // Where a session ended under an answer the decode worker, which has its K/V, is waited for.
+  Duration return_limit = std::chrono::seconds(1);
+  int32_t max_returns = 3;     // Of one sequence, before the client sees its next token.
   int32_t max_moves = 8;       // Of one sequence, away from lost, hung or draining workers.
   int32_t max_retries = 2;     // Of one sequence, after failures of workers believed healthy.
   double retry_ratio = 0.1;    // Of such retries to requests, beyond a burst of ten.
@@ -60,6 +63,7 @@ struct RouterCounters {
   int64_t resends = 0;           // Finished KV sent once more without prefill.
   int64_t joins = 0;             // Further choices sent to where the first one's K/V is.
   int64_t self_prefills = 0;     // Prompts that a decode worker computes itself.
+  int64_t returns = 0;           // Sequences that went on where their session had ended.
   int64_t workers_listed = 0;     // Indices that were given to a worker.
   int64_t workers_forgotten = 0;  // And taken back.
   int64_t hung_workers = 0;      // Workers fenced because they stood still.

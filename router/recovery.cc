@@ -101,9 +101,16 @@ bool Recovery::MayStart(const SequenceState& sequence) const {
 void Recovery::Start(SequenceState& sequence) {
   BATON_CHECK(!sequence.Holds() && !sequence.recovering && sequence.losses.empty());
   sequence.handoff_failures = 0;
+  sequence.returned = false;
   sequence.recovering = IsAgain(sequence);
   num_recovering_ += sequence.recovering ? 1 : 0;
   BATON_CHECK(num_recovering_ <= options_.max_recovering);
+}
+
+void Recovery::Resume(SequenceState& sequence) {
+  BATON_CHECK(!sequence.Holds() && !sequence.recovering && sequence.losses.empty());
+  sequence.handoff_failures = 0;
+  sequence.returned = true;
 }
 
 void Recovery::End(SequenceState& sequence) {

@@ -46,6 +46,8 @@ class Recovery {
   bool MayStart(const SequenceState& sequence) const;
   // It is prefilled from the start, on the first rung; until OnQueued, ForgetLosses or End.
   void Start(SequenceState& sequence);
+  // It goes on where it was, with nothing prefilled.
+  void Resume(SequenceState& sequence);
   void End(SequenceState& sequence);
 
   // The transfer between its workers failed, or is believed to have: the pair is blamed, not the

@@ -137,6 +137,8 @@ void RouterMetrics::ExportCounters(const RouterService* service) {
        &RouterCounters::joins},
       {"baton_self_prefills_total", "Prompts that a decode worker computes itself.",
        &RouterCounters::self_prefills},
+      {"baton_returns_total", "Sequences that went on where they were after a session's end.",
+       &RouterCounters::returns},
       {"baton_workers_listed_total", "Workers of the static list, and addresses found by name.",
        &RouterCounters::workers_listed},
       {"baton_workers_forgotten_total", "Workers that no name has any more.",

@@ -54,6 +54,14 @@ struct SequenceState {
     Time at{};
   };
 
+  // Its session with the decode worker has ended; what that computed may still be there.
+  struct Return {
+    Time until{};            // The worker is waited for or asked until then; the epoch: it is not.
+    int64_t connection = 0;  // The one that was lost,
+    absl::Status why;        // and with what.
+    int32_t times = 0;       // Since the client has seen a token.
+  };
+
   SequenceId id;
   uint64_t request = 0;
   const ValidRequest* body = nullptr;  // Of the request, which lives longer.
@@ -81,6 +89,8 @@ struct SequenceState {
   bool paid = false;        // A worker has said how many those really were.
   std::vector<uint64_t> prefix_hashes;
   SequenceWait wait;
+  Return back;            // Written by Returns.
+  bool returned = false;  // This attempt goes on with what its decode worker has of it.
   // Written by Recovery.
   int32_t handoff_failures = 0;
   std::vector<Loss> losses;       // Not judged yet.
@@ -91,6 +101,8 @@ struct SequenceState {
   Time ready_at{};          // Queued: not given to workers before.
 
   bool Holds() const { return prefill.call != 0 || decode.call != 0; }
+  // A decode worker is to compute its prompt, or has.
+  bool IsAlone() const { return prefill.incarnation == 0 && leader == 0 && !returned; }
   QueueKey key() const {
     using Ms = std::chrono::milliseconds;
     return {arrival.time_since_epoch() / Ms(1) + body->priority * int64_t{kClassTime / Ms(1)},

@@ -99,7 +99,7 @@ bool WorkerDirectory::OnUp(int32_t worker, const HelloInfo& hello, Time now) {
   w.stands_since = now;
   w.last_status = now;
   w.connection = ++num_connections_;
-  w.hung = false;
+  w.hung = w.is_gone = false;
   w.skip_until = {};
   w.status = {.incarnation = hello.incarnation, .blocks = {.free = hello.num_blocks}};
   w.taken_tokens = w.others_tokens = 0;
@@ -148,9 +148,10 @@ int64_t WorkerDirectory::OthersTokens(const Worker& worker) {
                               static_cast<double>(num));
 }
 
-void WorkerDirectory::OnDown(int32_t worker, const std::string& reason, Time now) {
+void WorkerDirectory::OnDown(int32_t worker, const std::string& reason, Time now, bool is_gone) {
   Worker& w = workers_[worker];
   BATON_CHECK(w.listed);
+  w.is_gone = is_gone;
   const bool counted = std::exchange(w.up, false) && !std::exchange(w.is_alias, false);
   w.reason = reason;
   if (counted) PromoteAliasOf(w.hello.incarnation);

@@ -28,6 +28,7 @@ class WorkerDirectory {
     bool up = false;
     bool known = false;                        // It has been up; `hello` says what it is.
     std::string reason = "not connected yet";  // Why it cannot be used, if so.
+    bool is_gone = false;                      // Nobody listens there.
     HelloInfo hello;
     WorkerStatus status;
     uint64_t group = 0, pair = 0;  // As in Candidate.
@@ -58,7 +59,8 @@ class WorkerDirectory {
   // Returns true when the incarnation is new: what was cached there is gone.
   bool OnUp(int32_t worker, const HelloInfo& hello, Time now);
   void OnStatus(int32_t worker, const WorkerStatus& status, Time now);
-  void OnDown(int32_t worker, const std::string& reason, Time now);
+  // `is_gone`: nobody listens there any more.
+  void OnDown(int32_t worker, const std::string& reason, Time now, bool is_gone = false);
   // The worker refused, or was lost: not asked again until its next status or `until`.
   void Skip(int32_t worker, Time until) { workers_[worker].skip_until = until; }
 

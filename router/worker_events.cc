@@ -174,7 +174,7 @@ void RouterNode::NoteToken(const SequenceState& sequence, const TokensEvent& eve
   if (!is_first || sequence.handoff_failures > 0) return;
   if (sequence.prefill.incarnation != 0) {
     directory_.NoteToken(sequence.prefill, now);
-  } else if (sequence.leader == 0) {
+  } else if (sequence.IsAlone()) {
     directory_.NotePrompt(sequence.decode, now);
   }
 }
@@ -187,6 +187,7 @@ void RouterNode::OnDecoding(SequenceState& sequence) {
   sequence.state = State::kDecoding;
   waits_.Clear(sequence);
   recovery_.ForgetLosses(sequence);
+  returns_.Forget(sequence);
   // KV that is kept because its handoff seemed to fail is not needed any more.
   if (sequence.handoff_failures > 0 && sequence.prefilled) Drop(sequence.prefill);
   if (sequence.prefill.call == 0) directory_.Release(sequence.prefill);
@@ -203,8 +204,10 @@ void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) 
   BATON_FAIL_POINT("router.decoding");
   waits_.Note(sequence, now);
   NoteToken(sequence, event, now);
-  const bool is_alone = sequence.state == State::kReserving && sequence.leader == 0;
-  if (is_alone) OnTaken(sequence, event.cached_tokens);
+  if (sequence.state == State::kReserving) {
+    if (sequence.IsAlone()) OnTaken(sequence, event.cached_tokens);
+    counters_.returns += sequence.returned ? 1 : 0;
+  }
   OnDecoding(sequence);
   FinishIfDone(sequence, now);
 }
@@ -224,6 +227,7 @@ absl::Status RouterNode::EmitTokens(SequenceState& sequence, std::span<TokenOutp
     fresh.outputs.push_back(std::move(output));  // Its numbers stay.
   }
   if (fresh.outputs.empty()) return bad;
+  sequence.back.times = 0;
   queue_.Charge(sequence.request, kAnswerWeight * std::ssize(fresh.outputs));
   outbox_.Emit(sequence.request, std::move(fresh));
   return bad;
@@ -254,8 +258,11 @@ void RouterNode::OnCallClosed(const CallClosed& closed, Time now) {
 
 void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& status, Time now) {
   // INVALID_ARGUMENT: one of before there were further choices without a prefill worker.
-  const bool cannot_join = sequence.leader != 0 && absl::IsInvalidArgument(status);
+  const bool cannot_join =
+      (sequence.leader != 0 || sequence.returned) && absl::IsInvalidArgument(status);
+  if (returns_.MayBegin(sequence, status)) return AwaitReturn(sequence, status, now);
   if ((IsRefusal(status) || cannot_join) && sequence.state != State::kDecoding) {
+    if (sequence.returned) return OnReturnRefused(sequence, status, now);
     if (absl::IsResourceExhausted(status) && sequence.leader == 0) {
       room_claims_.Keep(sequence, sequence.decode.worker, now);
     }

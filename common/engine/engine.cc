@@ -56,8 +56,9 @@ std::unique_ptr<Sequence> Engine::Remove(CallId call) {
   BATON_CHECK(!node.empty() && node.mapped()->call == call);
   const bool in_step = IsInFlight(call) || (swap_ && swap_->IsMovingIn(call));
   if (!in_step) return std::move(node.mapped());
-  // The runner may still write its blocks: hold them until its steps have ended.
-  allocator_.MarkDraining(node.mapped()->blocks);
+  // The runner may still write its blocks: hold them until its steps have ended. The sealed ones it
+  // only reads, and the sequence may be back before.
+  allocator_.MarkDraining(node.mapped()->blocks, /*stays_findable=*/true);
   BATON_CHECK(removed_.emplace(call, std::move(node.mapped())).second);
   return nullptr;
 }

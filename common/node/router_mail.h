@@ -54,6 +54,7 @@ struct WorkerStatusChanged {
 struct WorkerDown {
   int32_t worker = 0;
   std::string reason;
+  bool is_gone = false;  // Nobody listens there any more: not only the connection was lost.
 };
 // Called once, on the node's thread.
 struct RouterAuditAsked {

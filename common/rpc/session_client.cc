@@ -34,12 +34,14 @@ class SessionClient::Call : public OpenCall {
   bool is_dropped = false;  // Before it was open.
 };
 
-void SessionClient::Start(v1::Session::Stub* stub, Incarnation worker) {
+void SessionClient::Start(v1::Session::Stub* stub, Incarnation worker,
+                          const std::vector<uint32_t>& ended) {
   v1::ToWorker first;
   first.mutable_open()->set_expected_incarnation(worker);
   key_ = static_cast<uint32_t>(
       absl::HashOf(worker, SteadyNow().time_since_epoch().count(), static_cast<void*>(this)));
   first.mutable_open()->set_key(key_);
+  first.mutable_open()->mutable_ended()->Assign(ended.begin(), ended.end());
   input_.set_key(key_);
   self_ = shared_from_this();
   grpc::ClientContext* context = nullptr;

@@ -47,7 +47,9 @@ class SessionClient : public grpc::ClientBidiReactor<v1::SessionFrame, v1::Sessi
   SessionClient(const WireLimits& limits, Hooks hooks)
       : limits_(limits), hooks_(std::move(hooks)) {}
 
-  void Start(v1::Session::Stub* stub, Incarnation worker);
+  // `ended`: keys of sessions with that worker that have ended.
+  void Start(v1::Session::Stub* stub, Incarnation worker, const std::vector<uint32_t>& ended);
+  uint32_t key() const { return key_; }  // Since Start.
 
   // A call that is not open yet. May be told to end already, which then does nothing.
   std::shared_ptr<OpenCall> MakeCall(CallId id);

@@ -8,6 +8,11 @@
 #include "common/rpc/reaction_order.h"
 
 namespace baton {
+namespace {
+
+constexpr int kMostEnded = 64;
+
+}  // namespace
 
 std::shared_ptr<SessionServer> SessionServer::Create(grpc::CallbackServerContext* context,
                                                      Options options) {
@@ -98,6 +103,27 @@ void SessionServer::Close(const absl::Status& status) {
   Flush();
 }
 
+void SessionServer::AbandonIf(uint32_t key) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (key_ != key) return;
+  }
+  BreakAll();
+  Abandon();
+}
+
+// Whoever is here first: the other returns when all is with the node.
+void SessionServer::BreakAll() {
+  absl::MutexLock taking(&taking_);
+  is_over_ = true;
+  absl::flat_hash_set<uint64_t> broken;
+  {
+    absl::MutexLock lock(&mutex_);
+    broken.swap(open_);
+  }
+  for (const uint64_t call : broken) options_.hooks.on_broken(call);
+}
+
 void SessionServer::Abandon() {
   const std::lock_guard lock(context_mutex_);
   if (has_context_) context_->TryCancel();  // May call OnCancel, even OnDone, from within.
@@ -108,16 +134,21 @@ void SessionServer::AbandonUnless(const std::function<bool(const grpc::AuthConte
   if (has_context_ && !is_trusted(*context_->auth_context())) context_->TryCancel();
 }
 
-absl::Status SessionServer::TakeFirst(const v1::ToWorker& message) {
+absl::Status SessionServer::TakeFirst(const v1::SessionOpen& open) {
   has_first_ = true;
-  if (message.open().expected_incarnation() != options_.incarnation) {
+  if (open.expected_incarnation() != options_.incarnation) {
     return absl::FailedPreconditionError(
-        absl::StrCat("expected_incarnation = ", message.open().expected_incarnation(),
+        absl::StrCat("expected_incarnation = ", open.expected_incarnation(),
                      ": another process runs here now; say Hello again"));
   }
-  input_.set_key(message.open().key());
+  if (open.ended_size() > kMostEnded) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ended has ", open.ended_size(), " keys; allowed: 0 to ", kMostEnded));
+  }
+  for (const uint32_t key : open.ended()) options_.hooks.on_replaced(key);
+  input_.set_key(open.key());
   absl::MutexLock lock(&mutex_);
-  key_ = message.open().key();
+  key_ = open.key();
   return absl::OkStatus();
 }
 
@@ -164,7 +195,13 @@ absl::Status SessionServer::TakeMessage() {
   if (has_first_ == message.has_open()) {
     return absl::InvalidArgumentError("open belongs into the first message, and into no other");
   }
-  if (!has_first_) RETURN_IF_ERROR(TakeFirst(message));
+  if (!has_first_) RETURN_IF_ERROR(TakeFirst(message.open()));
+  return TakeCalls(message);
+}
+
+absl::Status SessionServer::TakeCalls(const v1::ToWorker& message) {
+  absl::MutexLock lock(&taking_);
+  if (is_over_) return absl::CancelledError("another session has replaced this one");
   for (const v1::CallAsked& asked : message.calls()) RETURN_IF_ERROR(TakeAsked(asked));
   return absl::OkStatus();
 }
@@ -239,7 +276,6 @@ void SessionServer::Advance() {
 // After all else has returned: no call is being opened any more.
 void SessionServer::OnDone() {
   ReactionBegins(this);
-  absl::flat_hash_set<uint64_t> broken;
   {
     const std::lock_guard lock(context_mutex_);
     has_context_ = false;
@@ -247,9 +283,8 @@ void SessionServer::OnDone() {
   {
     absl::MutexLock lock(&mutex_);
     finished_ = true;
-    broken.swap(open_);
   }
-  for (const uint64_t call : broken) options_.hooks.on_broken(call);
+  BreakAll();
   options_.hooks.on_done();
   self_.reset();  // May delete this.
 }

@@ -30,6 +30,8 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
     std::function<absl::Status(uint64_t call, const v1::CallAsked& asked)> on_asked;
     // Once for each call that was taken, unless the worker ended it.
     std::function<void(uint64_t call)> on_broken;
+    // The router says, before it opens a call, that its session of this key has ended.
+    std::function<void(uint32_t key)> on_replaced;
     std::function<void()> on_done;  // Last.
   };
   struct Options {
@@ -56,6 +58,9 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
 
   // Ends the session as if the router had cancelled it.
   void Abandon();
+  // The same, if that is its key: when this returns the node has been told that its calls are
+  // broken, and is asked nothing more of it.
+  void AbandonIf(uint32_t key);
   // The same, unless `is_trusted` is true of who has called.
   void AbandonUnless(const std::function<bool(const grpc::AuthContext&)>& is_trusted);
 
@@ -69,7 +74,9 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
       : context_(context), options_(std::move(options)) {}
 
   absl::Status TakeMessage();
-  absl::Status TakeFirst(const v1::ToWorker& message);
+  absl::Status TakeFirst(const v1::SessionOpen& open);
+  absl::Status TakeCalls(const v1::ToWorker& message);
+  void BreakAll();
   absl::Status TakeAsked(const v1::CallAsked& asked);
   absl::Status OpenCall(const v1::CallAsked& asked);
   // True if it was open.
@@ -89,6 +96,9 @@ class SessionServer : public grpc::ServerBidiReactor<v1::SessionFrame, v1::Sessi
   std::recursive_mutex context_mutex_;
   bool has_context_ = true;  // Under context_mutex_.
   const Options options_;
+  // While the node is being told what a message says, or that all calls are broken.
+  absl::Mutex taking_ ABSL_ACQUIRED_BEFORE(mutex_);
+  bool is_over_ ABSL_GUARDED_BY(taking_) = false;
   mutable absl::Mutex mutex_;
   absl::flat_hash_set<uint64_t> open_ ABSL_GUARDED_BY(mutex_);
   SessionOutput<v1::ToRouter, v1::CallTold> output_ ABSL_GUARDED_BY(mutex_);

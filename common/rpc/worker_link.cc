@@ -22,6 +22,7 @@ constexpr int kMaxBackoffMs = 1000;
 constexpr int kRenewalSweeps = 5;    // Between two tries to renew a connection.
 constexpr int kRenewalTries = 2;     // Where the worker of the old one is trusted no more.
 constexpr int kProvenStatuses = 10;  // From then on a connection counts as good.
+constexpr size_t kEndedKeys = 8;     // Those before have long been over at the worker too.
 
 gpr_timespec AfterMs(int64_t ms) { return DeadlineAfter(std::chrono::milliseconds(ms)); }
 
@@ -184,7 +185,10 @@ std::pair<const WorkerStubs*, grpc::ClientContext*> WorkerLink::Begin() {
 void WorkerLink::SayHello() {
   const auto [stubs, context] = Begin();
   if (context == nullptr) return;
-  context->set_wait_for_ready(true);  // Connects as soon as the worker listens.
+  {
+    absl::MutexLock lock(&mutex_);
+    context->set_wait_for_ready(!probes_);  // Connects as soon as the worker listens.
+  }
   context->set_deadline(AfterMs(kHelloTimeoutMs));
   hello_request_.set_protocol_version(kProtocolVersion);
   hello_response_.Clear();
@@ -253,7 +257,13 @@ std::shared_ptr<SessionClient> WorkerLink::StartSession(
           here->OnSessionOver(lost.get(), why);
         }
       });
-  if (session != nullptr) session->Start(stubs->session.get(), hello.incarnation);
+  if (session == nullptr) return nullptr;
+  std::vector<uint32_t> ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    ended.assign(ended_keys_.begin(), ended_keys_.end());
+  }
+  session->Start(stubs->session.get(), hello.incarnation, ended);
   return session;
 }
 
@@ -309,7 +319,13 @@ void WorkerLink::OnHelloOfNext(const grpc::Status& status) {
 
 void WorkerLink::OnHello(const grpc::Status& status) {
   if (IsRenewing()) return OnHelloOfNext(status);
-  if (!status.ok()) return Retry(WhyNoHello(status, *CurrentStubs()));
+  bool probed = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    probed = std::exchange(probes_, false);
+  }
+  const bool is_gone = probed && status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  if (!status.ok()) return Retry(WhyNoHello(status, *CurrentStubs()), is_gone);
   const absl::StatusOr<HelloInfo> hello = TakeHello(hello_response_);
   if (!hello.ok()) return Retry(absl::StrCat("bad hello: ", hello.status().message()));
   if (const absl::Status ok = CheckHello(*hello); !ok.ok()) return Retry(std::string(ok.message()));
@@ -362,22 +378,29 @@ void WorkerLink::OnDone(const grpc::Status& status) {
             : "the connection was lost");
 }
 
-void WorkerLink::Retry(const std::string& failure) {
-  Disconnect(failure);
+// At once where the connection was good: its worker may be, and sequences wait to return to it.
+void WorkerLink::Retry(const std::string& failure, bool is_gone) {
+  Disconnect(failure, is_gone);
   {
     absl::MutexLock lock(&mutex_);
     if (!stopped_) {
+      const int wait_ms = backoff_ms_;
       backoff_ms_ = std::clamp(2 * backoff_ms_, kMinBackoffMs, kMaxBackoffMs);
       // A new alarm each time: the last one may still be returning from its callback.
       alarm_ = std::make_unique<grpc::Alarm>();
-      alarm_->Set(AfterMs(backoff_ms_), [this](bool) { SayHello(); });
+      alarm_->Set(AfterMs(wait_ms), [this](bool) { SayHello(); });
       return;
     }
   }
   options_.on_idle();
 }
 
-void WorkerLink::Disconnect(const std::string& failure) {
+void WorkerLink::NoteEnded(const std::vector<std::shared_ptr<SessionClient>>& sessions) {
+  for (const auto& session : sessions) ended_keys_.push_back(session->key());
+  while (ended_keys_.size() > kEndedKeys) ended_keys_.pop_front();
+}
+
+void WorkerLink::Disconnect(const std::string& failure, bool is_gone) {
   std::vector<std::shared_ptr<const WorkerStubs>> lost;
   std::vector<std::shared_ptr<SessionClient>> sessions;
   {
@@ -387,12 +410,16 @@ void WorkerLink::Disconnect(const std::string& failure) {
       const std::string why = std::exchange(why_distrusted_, "");
       reason = why.empty() ? "something was damaged or lost on the way" : why;
     }
-    if (!stopped_ && reason != last_reason_) {
-      inbox_->Post(WorkerDown{.worker = options_.worker, .reason = reason});
+    if (!stopped_ && (is_gone || reason != last_reason_)) {
+      inbox_->Post(WorkerDown{.worker = options_.worker, .reason = reason, .is_gone = is_gone});
     }
     last_reason_ = reason;
-    if (peer_.incarnation != 0) last_peer_ = SteadyNow();
+    if (peer_.incarnation != 0) {
+      last_peer_ = SteadyNow();
+      probes_ = true;
+    }
     sessions = Sessions();
+    NoteEnded(sessions);
     peer_ = {};
     lost.push_back(
         std::exchange(stubs_, std::make_shared<WorkerStubs>(options_.address, options_.tls)));

@@ -3,6 +3,8 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -139,9 +141,14 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus>,
   std::shared_ptr<const WorkerStubs> CurrentStubs() const;
   std::shared_ptr<const WorkerStubs> NextStubs() const;
   void StartWatch(Incarnation incarnation);
-  // The operation in flight failed: mail WorkerDown and try again later, or stop.
-  void Retry(const std::string& failure);
-  void Disconnect(const std::string& failure);
+  // The operation in flight failed: mail WorkerDown and try again later, or stop. `is_gone`: nobody
+  // listens there.
+  void Retry(const std::string& failure, bool is_gone = false);
+  void Disconnect(const std::string& failure, bool is_gone);
+  // The worker is to break what these sessions still have open before it takes anything of a new
+  // one.
+  void NoteEnded(const std::vector<std::shared_ptr<SessionClient>>& sessions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   Inbox<RouterMail>* const inbox_;
@@ -165,6 +172,8 @@ class WorkerLink : public grpc::ClientReadReactor<v1::WorkerStatus>,
   Silence silence_ ABSL_GUARDED_BY(mutex_);       // Since the last one.
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // An operation is in flight.
+  bool probes_ ABSL_GUARDED_BY(mutex_) = false;  // Hello fails at once if nobody listens.
+  std::deque<uint32_t> ended_keys_ ABSL_GUARDED_BY(mutex_);  // Of the last sessions that ended.
 
   // Of the operation in flight; the gRPC library's until it calls back.
   v1::HelloRequest hello_request_;

@@ -202,6 +202,7 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
                                 [this, number](uint64_t call) {
                                   Post(inbox_, CallBroken{.call = number << kCallBits | call});
                                 },
+                            .on_replaced = [this](uint32_t key) { EndSession(key); },
                             .on_done = [this, number] { ForgetSession(number); }}});
     if (is_closing_) {
       session->Close(ShuttingDown());
@@ -351,6 +352,10 @@ class WorkerServer::Impl : public v1::Decode::CallbackService,
     absl::MutexLock lock(&mutex_);
     for (const auto& [number, session] : sessions_) sessions.push_back(session);
     return sessions;
+  }
+
+  void EndSession(uint32_t key) {
+    for (const auto& session : Sessions()) session->AbandonIf(key);
   }
 
   void ForgetSession(uint64_t number) {

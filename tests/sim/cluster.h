@@ -57,6 +57,7 @@ class Cluster {
   void PauseWorker(int worker, Duration time);
   void PauseRouter(int router, Duration time);
   void DrainWorker(int worker, Duration limit);
+  void EndSession(int router, int worker);
   void CutControl(int router, int worker, int directions, Duration time);
   void SlowControl(int router, int worker, Duration extra, Duration time);
   void StallWorker(int worker, Duration time);

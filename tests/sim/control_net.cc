@@ -94,7 +94,7 @@ void ControlNet::Open(int router, CallId router_call, int worker, Request reques
     return CloseForRouter(id, absl::UnavailableError("not connected"), world_.now() + Duration(1));
   }
   link.calls.push_back(id);
-  call.to_worker = Arrival(link, kToWorker, {});
+  call.to_worker = Arrival(link, kToWorker, link.opened);
   // The edge of another process at that address would refuse it.
   if (workers_[worker]->Hello().incarnation != request.worker) {
     call.closed_for_worker = true;
@@ -287,7 +287,7 @@ bool ControlNet::Usable(int router, int worker) const {
   return LinkOf(router, worker).connected && Reachable(router, worker);
 }
 
-void ControlNet::BreakLink(int r, int w, const std::string& why) {
+void ControlNet::BreakLink(int r, int w, const std::string& why, bool is_unheard) {
   Link& link = LinkOf(r, w);
   if (!link.connected) return;
   link.connected = false;
@@ -304,7 +304,11 @@ void ControlNet::BreakLink(int r, int w, const std::string& why) {
     // What is on its way is lost: the notice does not queue behind it.
     calls_[id].to_router = calls_[id].to_worker = {};
     CloseForRouter(id, absl::UnavailableError(why), at_router + world_.Micros(0, 500));
-    CloseForWorker(id, at_worker);
+    if (is_unheard) {
+      link.unheard.push_back(id);
+    } else {
+      CloseForWorker(id, at_worker);
+    }
   }
   link.calls.clear();
   if (routers_[r]->host().up()) {
@@ -314,6 +318,30 @@ void ControlNet::BreakLink(int r, int w, const std::string& why) {
     });
   }
   Connect(r, w, world_.Micros(20000, 500000));
+}
+
+void ControlNet::EndSession(int r, int w) {
+  BreakLink(r, w, "a message was damaged", /*is_unheard=*/true);
+  // Else the worker is of the last release.
+  LinkOf(r, w).names_ended = world_.random.Below(4) != 0;
+  world_.After(world_.Micros(20, 2400000), [this, r, w] { HearEnds(r, w); });
+}
+
+void ControlNet::HearEnds(int r, int w) {
+  for (const size_t id : std::exchange(LinkOf(r, w).unheard, {})) CloseForWorker(id, world_.now());
+}
+
+// Nobody listens where a process has died, unless the router cannot ask.
+void ControlNet::FindGone(int r, int w) {
+  const Link& link = LinkOf(r, w);
+  const bool is_cut = std::max(link.cut_to_worker, link.cut_to_router) > world_.now();
+  if (is_cut || !routers_[r]->host().up()) return;
+  world_.Schedule(world_.now() + world_.Micros(2000, 5000), {.guard = &link.epoch}, [this, r, w] {
+    if (workers_[w]->host().up() || !routers_[r]->host().up()) return;
+    routers_[r]->host().At(world_.now(), [this, r, w] {
+      routers_[r]->Deliver(WorkerDown{.worker = w, .reason = "no worker answers", .is_gone = true});
+    });
+  });
 }
 
 void ControlNet::Connect(int r, int w, Duration delay) {
@@ -335,6 +363,10 @@ void ControlNet::TryConnect(int r, int w) {
   ++num_changes_;
   ++link.epoch;
   link.last_report = Arrival(link, kToRouter, {});
+  link.opened = Arrival(link, kToWorker, {});
+  if (!link.unheard.empty() && link.names_ended) {
+    world_.Schedule(link.opened, {.guard = &link.epoch}, [this, r, w] { HearEnds(r, w); });
+  }
   if (wire_) return SayHelloBytes(r, w);
   SayHello(r, w);
 }
@@ -407,7 +439,10 @@ void ControlNet::RouterDied(int router) {
 }
 
 void ControlNet::WorkerDied(int worker) {
-  for (size_t r = 0; r < routers_.size(); ++r) BreakLink(r, worker, "connection reset");
+  for (int r = 0; r < static_cast<int>(routers_.size()); ++r) {
+    BreakLink(r, worker, "connection reset");
+    FindGone(r, worker);
+  }
 }
 
 void ControlNet::RouterPaused(int router) {

@@ -78,6 +78,9 @@ class ControlNet {
   enum Direction { kToWorker = 1, kToRouter = 2 };
   void Cut(int router, int worker, int directions, Time until);
   void Slow(int router, int worker, Duration extra, Time until);
+  // As behind a damaged message: the router connects anew. The worker hears of the end late, or by
+  // the next session, which may name this one.
+  void EndSession(int router, int worker);
   void Heal();
   bool Usable(int router, int worker) const;
   // Counts links that came or went.
@@ -128,7 +131,11 @@ class ControlNet {
     Duration extra{};
     Time slow_until{};
     Time last_report{};
+    Time opened{};  // When the worker hears of the connection: no call of it comes before.
     std::vector<size_t> calls;
+    std::vector<size_t>
+        unheard;               // Of the sessions before: the worker does not know that they ended.
+    bool names_ended = false;  // The next session does.
     // Of bytes, and of this connection:
     Silence watch;
     Quiet watch_quiet;
@@ -152,7 +159,9 @@ class ControlNet {
   void Break(size_t call, const std::string& why);
   void CloseForRouter(size_t call, absl::Status status, Time when);
   void CloseForWorker(size_t call, Time when);
-  void BreakLink(int router, int worker, const std::string& why);
+  void BreakLink(int router, int worker, const std::string& why, bool is_unheard = false);
+  void HearEnds(int router, int worker);
+  void FindGone(int router, int worker);
   void KeepAlive(int router, int worker);
   void Connect(int router, int worker, Duration delay);
   void TryConnect(int router, int worker);

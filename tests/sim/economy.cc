@@ -79,6 +79,9 @@ void RouterLedger::OnClosed(const CallClosed& closed, Time now) {
   Side& side = is_decode ? account->decode : account->prefill;
   side.call = 0;
   if (is_decode) account->asked_at = kNever;
+  const bool may_return = account->decoding || (account->returns && !IsRefusal(closed.status));
+  if (is_decode && may_return) account->lost_at = now;
+  if (is_decode) account->returns = false;
   const bool is_needless = account->decoding && account->decode.open();
   if (closed.status.ok() && !is_decode && (account->prefilled || is_needless)) {
     // The decode worker has verified it: nothing failed, unless its tokens do not follow.
@@ -141,6 +144,7 @@ void RouterLedger::OnEvent(const WorkerEventReceived& received) {
     account->losses.clear();
     account->recovering = false;
     account->decoding = true;
+    if (std::exchange(account->returns, false)) account->kv_gone = false;
   }
 }
 
@@ -156,6 +160,18 @@ void RouterLedger::Ask(Account& account, Time now) {
   account.asked_at = now;
   account.decoding = false;
   ++account.starts;
+}
+
+// Back to the process that had its answer, and soon; further choices come for the first time.
+void RouterLedger::CheckReturn(Account& account, const DecodeRequest& request, Time now) {
+  account.returns = request.prefill == 0 && !request.compute_prompt && account.attempt > 0;
+  if (!account.returns) return;
+  if (account.decode.incarnation != request.worker) {
+    Violate("a sequence returns to a process that it was not on");
+  }
+  if (account.lost_at == kNever || now - account.lost_at > options_.return_limit) {
+    Violate("a sequence returns too late");
+  }
 }
 
 // 0: no prefill worker.
@@ -175,6 +191,7 @@ void RouterLedger::OnOpenDecode(CallId call, int32_t worker, const DecodeRequest
   }
   if (account.decode.open()) Violate("a second Decode call beside an open one");
   const Incarnation before = account.decode.incarnation;
+  CheckReturn(account, request, now);
   totals_.crossed += before != 0 && kv_wire_of_[before] != kv_wire_of_[request.worker] ? 1 : 0;
   account.decode = {.call = call,
                     .worker = worker,
@@ -246,6 +263,7 @@ void RouterLedger::OnCancel(CallId call) {
   cancelled_.push_back({it->second, is_decode});
   (is_decode ? account.drops_decode : account.drops_prefill) = true;
   (is_decode ? account.decode : account.prefill).call = 0;
+  if (is_decode) account.returns = false;
   calls_.erase(it);
 }
 
@@ -268,6 +286,7 @@ void RouterLedger::NoteReservation(const LiveSequence& told, Account& account) {
 
 void RouterLedger::RestartHolds(Time now) {
   for (auto& [counter, account] : accounts_) {
+    if (account.lost_at != kNever) account.lost_at = now;
     if (account.held_since == kNever) continue;
     // What it held so far, it held because it stood still.
     if (account.hold_noted != kNever) EndHold(account, now - account.hold_noted, now);
@@ -342,6 +361,9 @@ void RouterLedger::CheckLosses(Account& account, const LiveSequence& told) {
   if (moves > may_be_moves) {
     Violate(absl::StrCat("sequence ", told.sequence.counter, " moves away from a healthy worker"));
   }
+  if (account.returns && (moves != 0 || told.retries != account.retries)) {
+    Violate("a return costs a move or a retry");
+  }
   if (told.moves > options_.max_moves || told.retries > options_.max_retries) {
     Violate("a sequence has more moves or retries than allowed");
   }
@@ -387,7 +409,8 @@ void RouterLedger::CheckAccounts(const RouterAudit& audit, const RouterView& vie
     CheckHold(account, told, is_late, now);
     NoteHold(account, is_late, now);
     if (std::exchange(account.is_fresh, false)) {
-      account.recovering = told.state != "QUEUED" && account.moves + account.retries > 0;
+      account.recovering =
+          !account.returns && told.state != "QUEUED" && account.moves + account.retries > 0;
     }
     // The second rung goes through the queue, perhaps in one event.
     if (std::exchange(account.is_rebound, false) && told.handoff_failures >= 2) {

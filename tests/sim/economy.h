@@ -127,6 +127,9 @@ class RouterLedger {
     std::optional<Pair> climbed;  // A rung, in this event: for these two.
     std::optional<Incarnation> rebound_to;  // In this event; 0 = the decode worker itself.
     bool is_fresh = false;          // It began from the start, in this event.
+    bool returns = false;           // It asks to go on where its answer was.
+    Time lost_at =
+        kNever;  // Its last Decode call that had brought tokens, or asked for them again.
     bool is_rebound = false;        // Another prefill worker, in this event.
     bool prefilled = false;         // The Prefill call has brought its result.
     bool recovering = false;
@@ -165,6 +168,7 @@ class RouterLedger {
   void OnEvent(const WorkerEventReceived& received);
   void CheckAlone(const RouterView& view, Time now);
   void CheckPair(Incarnation prefill, Incarnation decode);
+  void CheckReturn(Account& account, const DecodeRequest& request, Time now);
   void NoteFences(const RouterView& view);
   void NoteGivenUp(const RouterAudit& audit, const RouterCounters& counters, Time now);
   void NoteRungs(const RouterAudit& audit, const RouterCounters& counters, Time now);

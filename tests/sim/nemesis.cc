@@ -57,6 +57,8 @@ void Cluster::Inflict(Trouble trouble) {
       return StallWorker(w, DrawTime(6000));
     case Trouble::kDrain:
       return DrainWorker(w, DrawTime(5000));
+    case Trouble::kEndSession:
+      return EndSession(r, w);
     case Trouble::kCount:
       return;
   }
@@ -128,6 +130,12 @@ void Cluster::CutControl(int router, int worker, int directions, Duration time) 
   }
   faults_.TroubleLink(router, worker, world_.now() + time);
   net_.Cut(router, worker, directions, world_.now() + time);
+}
+
+void Cluster::EndSession(int router, int worker) {
+  if (!net_.Usable(router, worker)) return;
+  faults_.TroubleLink(router, worker, world_.now());
+  net_.EndSession(router, worker);
 }
 
 void Cluster::SlowControl(int router, int worker, Duration extra, Duration time) {

@@ -32,6 +32,7 @@ inline constexpr std::array kRouterCounters = {&RouterCounters::requests,
                                                &RouterCounters::resends,
                                                &RouterCounters::joins,
                                                &RouterCounters::self_prefills,
+                                               &RouterCounters::returns,
                                                &RouterCounters::hung_workers,
                                                &RouterCounters::unanswered,
                                                &RouterCounters::holds_expired};

@@ -29,7 +29,7 @@ void DrawFaults(Random& random, Scenario& s) {
   s.faults[Index(Fault::kCorruptFrame)] = rate(0.05);
   s.faults[Index(Fault::kLoseAck)] = rate(0.2);
   s.faults[Index(Fault::kSlowAbort)] = rate(0.3);
-  for (double& trouble : s.troubles) trouble = rate(3.0);
+  for (size_t t = 0; t <= Index(Trouble::kDrain); ++t) s.troubles[t] = rate(3.0);
   if (severity < 11) return;
   s.faults[Index(Fault::kDropCall)] = rate(0.03);
   s.faults[Index(Fault::kLoseEvent)] = rate(0.02);
@@ -148,6 +148,10 @@ Scenario DrawScenario(uint64_t seed) {
   Random steps(Random::Mix(seed ^ 0x57E9));
   if (steps.Below(4) == 0) s.steps_in_flight = 1;
   if (steps.Below(2) == 0) s.follow_up_lead = std::chrono::microseconds(50 << steps.Below(8));
+  Random sessions(Random::Mix(seed ^ 0x5E55));
+  if (s.has_faults() && sessions.Below(2) == 0) {
+    s.troubles[Index(Trouble::kEndSession)] = 5.0 * sessions.Unit();
+  }
   return s;
 }
 

@@ -22,8 +22,9 @@ enum class Trouble : uint8_t {
   kCutData,     // Between two workers, one way or both.
   kSlowControl,
   kSlowData,
-  kStall,  // The device of a worker stands still, its process lives.
-  kDrain,  // An orderly restart: drain, then the calls that are left are closed.
+  kStall,       // The device of a worker stands still, its process lives.
+  kDrain,       // An orderly restart: drain, then the calls that are left are closed.
+  kEndSession,  // Between a router and a worker: their processes and the link live.
   kCount
 };
 inline constexpr size_t kNumTroubles = static_cast<size_t>(Trouble::kCount);

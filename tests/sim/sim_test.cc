@@ -112,11 +112,12 @@ struct Sum {
     std::printf(
         "preemptions %ld, swapped %ld, blocks swapped in %ld, revoked %ld, requeued %ld, moves "
         "%ld, retries %ld, failed handoffs %ld, rebinds %ld, resends %ld, computed on D %ld, "
-        "joined %ld of %ld, hung %ld, unanswered %ld, holds expired %ld, stale mail %ld\n",
+        "joined %ld of %ld, returned %ld, hung %ld, unanswered %ld, holds expired %ld, stale mail "
+        "%ld\n",
         workers.preemptions, workers.swaps, workers.blocks_swapped_in, workers.revoked,
         routers.requeued, routers.moves, routers.retries, routers.handoff_failures, workers.rebinds,
-        workers.sends, workers.computed_here, workers.joined, routers.joins, routers.hung_workers,
-        routers.unanswered, routers.holds_expired, routers.stale_mail);
+        workers.sends, workers.computed_here, workers.joined, routers.joins, routers.returns,
+        routers.hung_workers, routers.unanswered, routers.holds_expired, routers.stale_mail);
     PrintEconomy();
     std::printf(
         "control messages: requests damaged %ld, events %ld, ends %ld; events lost %ld, repeated "
@@ -170,21 +171,42 @@ TEST(SimulatedClusterTest, EverySeedKeepsTheInvariants) {
   if (count < 1000) return;
   // A simulator that never gets into trouble proves nothing.
   const WorkerLedger::Totals& economy = sum.workers.economy;
-  for (int64_t seen :
-       {sum.workers.preemptions,   sum.workers.swaps,       sum.workers.blocks_swapped_in,
-        sum.workers.revoked,       sum.workers.rebinds,     sum.workers.sends,
-        sum.workers.computed_here, sum.routers.moves,       sum.routers.retries,
-        sum.routers.hung_workers,  sum.routers.unanswered,  sum.router_economy.holds,
-        sum.router_economy.asked_again, sum.router_economy.alone, sum.router_economy.crossed,
-        economy.recomputed,        economy.swapped_back,    economy.found_cached,
-        economy.ended_moving_out,  economy.ended_moving_in, economy.ended_without_row,
-        sum.staged.gathers,        sum.staged.scatters,     sum.staged.refused,
-        sum.nccl.received,         sum.nccl.pairs_up,       sum.nccl.pairs_failed,
-        sum.nccl.pairs_stuck,      sum.nccl.other_version}) {
+  for (int64_t seen : {sum.workers.preemptions,
+                       sum.workers.swaps,
+                       sum.workers.blocks_swapped_in,
+                       sum.workers.revoked,
+                       sum.workers.rebinds,
+                       sum.workers.sends,
+                       sum.workers.computed_here,
+                       sum.routers.moves,
+                       sum.routers.retries,
+                       sum.routers.returns,
+                       sum.routers.hung_workers,
+                       sum.routers.unanswered,
+                       sum.router_economy.holds,
+                       sum.router_economy.asked_again,
+                       sum.router_economy.alone,
+                       sum.router_economy.crossed,
+                       economy.recomputed,
+                       economy.swapped_back,
+                       economy.found_cached,
+                       economy.ended_moving_out,
+                       economy.ended_moving_in,
+                       economy.ended_without_row,
+                       sum.staged.gathers,
+                       sum.staged.scatters,
+                       sum.staged.refused,
+                       sum.nccl.received,
+                       sum.nccl.pairs_up,
+                       sum.nccl.pairs_failed,
+                       sum.nccl.pairs_stuck,
+                       sum.nccl.other_version}) {
     EXPECT_GT(seen, 0);
   }
   // Of an abort that hangs while a batch is at NCCL, which is rare.
-  if (count >= 10000) EXPECT_GT(sum.nccl.leaked_slots, 0);
+  if (count >= 10000) {
+    EXPECT_GT(sum.nccl.leaked_slots, 0);
+  }
   // Most further choices find the prompt where they are sent.
   EXPECT_GT(2 * sum.workers.joined, sum.routers.joins);
   EXPECT_GT(sum.routers.joins, 0);

@@ -47,6 +47,7 @@ void WorkerLedger::OnMail(const AnyWorkerMail& mail, Time now) {
     Account& account = Open(decode->call, decode->request, now);
     account.own = decode->request.compute_prompt;
     account.joins = decode->request.prefill == 0 && !account.own;
+    account.returns = account.joins && account.num_tokens > decode->request.prompt_length;
   } else if (auto* prefill = std::get_if<PrefillOpened>(&mail)) {
     const PrefillRequest& r = prefill->request;
     Account& account = Open(prefill->call, r, now);
@@ -186,7 +187,7 @@ void WorkerLedger::OnReserved(Account& account, const ReservedEvent& reserved) {
 
 void WorkerLedger::OnTokens(Account& account, const TokensEvent& tokens) {
   if (account.state == State::kOpened && account.joins) {
-    CheckTaking();
+    if (!account.returns) CheckTaking();
     account.state = State::kRunning;
     account.has_blocks = true;
     account.computed = (account.num_tokens - 1) / device_.block_size() * device_.block_size();

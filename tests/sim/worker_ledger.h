@@ -100,6 +100,7 @@ class WorkerLedger {
     TicketId ticket;
     bool may_compute = false;  // It was told to compute its prompt itself.
     bool joins = false;        // No handoff: all full blocks before its last token are here.
+    bool returns = false;      // Likewise, of an answer that was computed here before.
     bool own = false;          // No handoff: its prompt is computed here, and no token came yet.
     bool transfer_open = false;
     bool has_blocks = false;  // While running: else it waits for all of them.

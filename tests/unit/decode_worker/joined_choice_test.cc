@@ -22,6 +22,15 @@ class JoinedChoiceTest : public DecodeNodeHarness {
     request.prefill = 0;
     Open(call, std::move(request));
   }
+  // The rest of an answer, of which these tokens are known, in a call of its own.
+  void Return(CallId call, const std::vector<int32_t>& emitted, uint64_t of = 1,
+              int32_t length = 9) {
+    DecodeRequest request = Request(of, length, 20);
+    request.attempt = 2;
+    request.prefill = 0;
+    request.tokens.insert(request.tokens.end(), emitted.begin(), emitted.end());
+    Open(call, std::move(request));
+  }
 };
 
 class JoinedChoiceInAWindowTest : public JoinedChoiceTest {
@@ -66,7 +75,7 @@ TEST_F(JoinedChoiceTest, AtABlocksEndThatBlockIsComputedAgainForItsLastToken) {
 
 TEST_F(JoinedChoiceTest, IsRefusedWhereMoreThanABlockIsMissing) {
   Join(2, 10);
-  EXPECT_EQ(outbox_.Closed(2), Code::kResourceExhausted);
+  EXPECT_EQ(outbox_.Closed(2), Code::kFailedPrecondition);
   EXPECT_EQ(node_.counters().joined, 0);
   EXPECT_EQ(pool_.counts().free, 10);
   EXPECT_TRUE(node_.idle());
@@ -79,7 +88,7 @@ TEST_F(JoinedChoiceTest, AnotherTenantsPromptIsNotHere) {
   request.prefill = 0;
   request.tenant = "other";
   Open(2, std::move(request));
-  EXPECT_EQ(outbox_.Closed(2), Code::kResourceExhausted);
+  EXPECT_EQ(outbox_.Closed(2), Code::kFailedPrecondition);
 }
 
 TEST_F(JoinedChoiceTest, OutlivesTheFirst) {
@@ -90,6 +99,44 @@ TEST_F(JoinedChoiceTest, OutlivesTheFirst) {
   FinishStep(56);
   EXPECT_THAT(Tokens(2), ElementsAre(Pair(10, 56)));
   EXPECT_EQ(pool_.num_blocks() - pool_.num_available(), 3);
+}
+
+// ---- An answer whose session ended returns -----------------------------------------------------
+
+TEST_F(JoinedChoiceTest, AnAnswerReturnsAmidAStepToAllThatIsFull) {
+  Run(1, 9);
+  for (int i = 0; i < 3; ++i) FinishStep();  // Twelve tokens are computed, the next one is.
+  Handle(CallBroken{1});
+  Return(2, {50, 55, 55, 55});
+  EXPECT_EQ(outbox_.Closed(2), std::nullopt);
+  FinishStep();
+  ASSERT_EQ(runner_.plans.back()->rows.size(), 1u);
+  const StepRow& row = runner_.plans.back()->rows[0];
+  EXPECT_EQ(row.context_len, 12);
+  EXPECT_EQ(row.tokens.size(), 1u);
+}
+
+TEST_F(JoinedChoiceTest, AnAnswerThatReturnsLeavesNoMoreRoomThanItHad) {
+  Run(1, 16);
+  Run(2, 12);
+  FinishStep();
+  Handle(CallBroken{1});
+  FinishStep();
+  // Ten blocks: the second has four, and the first's are kept but for the one that it fills.
+  Open(3, Request(3, 4));
+  ASSERT_EQ(pool_.num_available(), 5);
+  Return(4, {50, 55}, /*of=*/1, /*length=*/16);
+  EXPECT_EQ(outbox_.Closed(4), std::nullopt);
+  EXPECT_EQ(pool_.num_available(), 0);
+}
+
+TEST_F(JoinedChoiceTest, AnAnswerWhoseBlocksAreGoneDoesNotReturn) {
+  Run(1, 9);
+  Handle(CallBroken{1});
+  FinishStep();
+  Open(2, Request(2, 40, 1));  // Takes them all.
+  Return(3, {50});
+  EXPECT_EQ(outbox_.Closed(3), Code::kFailedPrecondition);
 }
 
 TEST_F(JoinedChoiceInAWindowTest, KeepsWhatTheFirstOfItsTokensSees) {
@@ -112,7 +159,7 @@ TEST_F(JoinedChoiceInAWindowTest, KeepsWhatTheFirstOfItsTokensSees) {
 TEST_F(JoinedChoiceInAWindowTest, WhereTheHandoffBeganBehindTheStartThePromptIsNotHere) {
   Run(1, 30, 8);
   Join(2, 30);
-  EXPECT_EQ(outbox_.Closed(2), Code::kResourceExhausted);
+  EXPECT_EQ(outbox_.Closed(2), Code::kFailedPrecondition);
 }
 
 }  // namespace

@@ -29,7 +29,9 @@ class AloneTest : public RouterHarness {
                               .max_model_len = 200,
                               .computes_prompts = computes_prompts && worker > 0}});
   }
-  void Go(int32_t worker) { Handle(WorkerDown{.worker = worker, .reason = "gone"}); }
+  void Go(int32_t worker) {
+    Handle(WorkerDown{.worker = worker, .reason = "gone", .is_gone = true});
+  }
   void BeAlone() {
     Come(1);
     Wait(seconds(2));

@@ -201,7 +201,7 @@ TEST_F(DispatchTest, ARecoveryWaitsFromItsOwnLossNotFromAnEarlierOneOfTheOtherSi
   Handle(WorkerDown{.worker = 0, .reason = "lost"});
   Wait(seconds(15));
   Tokens(decode_call(), 4, 51);
-  Handle(WorkerDown{.worker = 1, .reason = "lost"});
+  Handle(WorkerDown{.worker = 1, .reason = "lost", .is_gone = true});
   Closed(decode_call(), absl::UnavailableError("lost"));
   Wait(milliseconds(9999));
   EXPECT_EQ(Ended(1), std::nullopt);

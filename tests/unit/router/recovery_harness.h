@@ -17,7 +17,7 @@ class RecoveryHarness : public RouterHarness {
   // kill -9 as the router sees it: the calls break and the link says so.
   void Kill(int32_t worker, std::vector<CallId> calls) {
     for (CallId call : calls) Closed(call, Gone());
-    Handle(WorkerDown{.worker = worker, .reason = "connection lost"});
+    Handle(WorkerDown{.worker = worker, .reason = "connection lost", .is_gone = true});
   }
   void Judged() { Wait(std::chrono::milliseconds(20)); }
   void Heard(int32_t worker) {

@@ -49,6 +49,24 @@ class FakeInbox : public Inbox<Mail> {
     for (const Mail& mail : mail_) count += std::holds_alternative<T>(mail) ? 1 : 0;
     return count;
   }
+  // Of those before the first of type Last.
+  template <typename T, typename Last>
+  int CountBefore() {
+    absl::MutexLock lock(&mutex_);
+    int count = 0;
+    for (const Mail& mail : mail_) {
+      if (std::holds_alternative<Last>(mail)) break;
+      count += std::holds_alternative<T>(mail) ? 1 : 0;
+    }
+    return count;
+  }
+  // Waits until there is one of type T.
+  template <typename T>
+  bool Await(absl::Duration wait = absl::Seconds(10)) {
+    const auto there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return Find<T>() >= 0; };
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&there), wait);
+  }
 
  private:
   template <typename T>

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/synchronization/notification.h"
 #include "baton/v1/session.grpc.pb.h"
@@ -47,6 +48,7 @@ class HandmadeEnd {
   }
   // Ends the session as its script returns.
   bool leaves = false;
+  v1::SessionOpen opened;  // At a worker: by what.
   v1::SessionFrame Frame(Item item) {
     output_.Add(std::move(item));
     return First({});
@@ -79,7 +81,8 @@ class HandmadeSessions : public v1::Session::Service {
     WorkersEnd end(stream);
     const std::optional<v1::ToWorker> first = end.Read();
     if (!first.has_value()) return grpc::Status::CANCELLED;
-    end.set_key(first->open().key());
+    end.opened = first->open();
+    end.set_key(end.opened.key());
     script_(end);
     while (!end.leaves && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(5));
     return grpc::Status::OK;
@@ -93,16 +96,18 @@ class HandmadeSessions : public v1::Session::Service {
 class HandmadeRouter {
  public:
   explicit HandmadeRouter(const std::string& address, Incarnation meant = 7,
-                          grpc::ChannelArguments args = ClusterChannelArguments())
+                          grpc::ChannelArguments args = ClusterChannelArguments(), uint32_t key = 5,
+                          const std::vector<uint32_t>& ended = {})
       : stub_(v1::Session::NewStub(
             grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args))),
         stream_(stub_->Open(&context_)),
         end_(stream_.get()) {
     v1::ToWorker first;
     first.mutable_open()->set_expected_incarnation(meant);
-    first.mutable_open()->set_key(5);
+    first.mutable_open()->set_key(key);
+    first.mutable_open()->mutable_ended()->Assign(ended.begin(), ended.end());
     end_.Write(end_.First(std::move(first)));
-    end_.set_key(5);
+    end_.set_key(key);
   }
   ~HandmadeRouter() { context_.TryCancel(); }
 

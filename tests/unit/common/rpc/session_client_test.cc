@@ -8,6 +8,7 @@
 #include <chrono>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/unit/common/rpc/handmade_worker.h"
 #include "tests/unit/common/rpc/test_cluster.h"
@@ -15,6 +16,7 @@
 namespace baton {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 v1::CallTold Tokens(uint64_t call, int32_t position) {
@@ -100,6 +102,24 @@ TEST(SessionClientTest, ADamagedMessageEndsAllCallsAndTheConnection) {
   });
   calls.ExpectLost();
   EXPECT_EQ(calls.router.inbox.Count<WorkerEventReceived>(), 1);
+}
+
+TEST(SessionClientTest, TheNextSessionNamesTheKeysOfThoseThatHaveEnded) {
+  absl::Mutex mutex;
+  std::vector<v1::SessionOpen> opened;
+  HandmadeWorker worker({}, {.session = [&](WorkersEnd& end) {
+                          absl::MutexLock lock(&mutex);
+                          opened.push_back(end.opened);
+                          end.leaves = opened.size() < 3;
+                        }});
+  TestRouter router({{Role::kDecode, worker.address()}});
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  const auto has_three = [&]() { return opened.size() == 3; };
+  absl::MutexLock lock(&mutex);
+  ASSERT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&has_three), absl::Seconds(10)));
+  EXPECT_TRUE(opened[0].ended().empty());
+  EXPECT_THAT(opened[1].ended(), ElementsAre(opened[0].key()));
+  EXPECT_THAT(opened[2].ended(), ElementsAre(opened[0].key(), opened[1].key()));
 }
 
 TEST(SessionClientTest, AMessageThatIsMissingEndsAllCallsAndTheConnection) {

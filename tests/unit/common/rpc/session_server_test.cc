@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/unit/common/rpc/handmade_session.h"
 #include "tests/unit/common/rpc/test_cluster.h"
@@ -144,6 +147,64 @@ TEST_F(SessionServerTest, ABadRequestEndsItsCallAloneAndNamesTheField) {
   ASSERT_TRUE(unknown.has_value());
   EXPECT_EQ(unknown->calls(0).end().code(), static_cast<int>(absl::StatusCode::kUnimplemented));
   EXPECT_EQ(worker_.inbox.Count<DecodeOpened>(), 0);
+  EXPECT_EQ(worker_.inbox.Count<CallBroken>(), 0);
+}
+
+// ---- A session that names those that have ended ------------------------------------------------
+
+// A router that has left a session of key 5, of which the worker does not know.
+class SessionServerReplacedTest : public SessionServerTest {
+ protected:
+  static std::unique_ptr<HandmadeRouter> Next(const std::string& address, uint32_t key,
+                                              std::vector<uint32_t> ended) {
+    return std::make_unique<HandmadeRouter>(address, /*meant=*/7, ClusterChannelArguments(), key,
+                                            ended);
+  }
+};
+
+TEST_F(SessionServerReplacedTest, ItsCallsAreBrokenBeforeAnyIsTakenOfTheNext) {
+  HandmadeRouter old(worker_.address());
+  Open(old, 300);
+  const auto next = Next(worker_.address(), 6, {5});
+  next->end().Say(HandmadeRouter::Decode(1));
+  ASSERT_TRUE(worker_.inbox.Await<DecodeOpened>());
+  EXPECT_EQ((worker_.inbox.CountBefore<CallBroken, DecodeOpened>()), 300);
+  for (const CallId call : opened_) {
+    const auto broken = worker_.inbox.Next<CallBroken>();
+    ASSERT_TRUE(broken.has_value());
+    EXPECT_NE(std::ranges::find(opened_, broken->call), opened_.end()) << call;
+  }
+  // It has ended, and breaks nothing a second time, nor anything of the next.
+  old.Finish();
+  EXPECT_FALSE(worker_.inbox.Next<CallBroken>(absl::Milliseconds(200)).has_value());
+}
+
+TEST_F(SessionServerReplacedTest, NothingMoreIsTakenOfIt) {
+  HandmadeRouter old(worker_.address());
+  Open(old, 1);
+  const auto next = Next(worker_.address(), 6, {5});
+  ASSERT_TRUE(worker_.inbox.Next<CallBroken>().has_value());
+  old.end().Say(HandmadeRouter::Decode(2));
+  old.Finish();
+  EXPECT_EQ(worker_.inbox.Count<DecodeOpened>(), 0);
+}
+
+TEST_F(SessionServerReplacedTest, OthersGoOn) {
+  HandmadeRouter other(worker_.address());
+  Open(other, 1);
+  const auto next = Next(worker_.address(), 6, {4, 7});
+  next->end().Say(HandmadeRouter::Decode(1));
+  ASSERT_TRUE(worker_.inbox.Await<DecodeOpened>());
+  EXPECT_EQ(worker_.inbox.Count<CallBroken>(), 0);
+  worker_.server.Close(opened_[0], absl::OkStatus());
+  EXPECT_TRUE(other.end().ReadCalls().has_value());
+}
+
+TEST_F(SessionServerReplacedTest, TooManyKeysEndTheSessionThatNamesThem) {
+  HandmadeRouter old(worker_.address());
+  Open(old, 1);
+  const auto next = Next(worker_.address(), 6, std::vector<uint32_t>(65, 5));
+  EXPECT_EQ(next->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(worker_.inbox.Count<CallBroken>(), 0);
 }
 

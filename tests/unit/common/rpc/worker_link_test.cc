@@ -88,6 +88,31 @@ TEST(WorkerLinkTest, AWorkerThatIsNotThereIsReported) {
 
 void Nothing(grpc::ServerWriter<v1::DecodeEvent>*, uint32_t) {}
 
+TEST(WorkerLinkTest, WhereAProcessWasNobodyListensIsSoonKnown) {
+  auto worker = std::make_unique<TestWorker>(Role::kDecode, 7);
+  TestRouter router({{Role::kDecode, worker->address()}});
+  ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+  worker.reset();
+  const auto down = router.inbox.Next<WorkerDown>();
+  ASSERT_TRUE(down.has_value());
+  EXPECT_FALSE(down->is_gone) << "of the connection alone nobody knows";
+  const auto gone = router.inbox.Next<WorkerDown>(absl::Seconds(1));
+  ASSERT_TRUE(gone.has_value());
+  EXPECT_TRUE(gone->is_gone);
+  EXPECT_FALSE(router.inbox.Next<WorkerDown>(absl::Milliseconds(500)).has_value());
+}
+
+TEST(WorkerLinkTest, AWorkerWhoseSessionEndsIsNotGone) {
+  HandmadeWorker worker(Nothing, {.session = [](WorkersEnd& end) { end.leaves = true; }});
+  TestRouter router({{Role::kDecode, worker.address()}});
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(router.inbox.Next<WorkerUp>().has_value());
+    const auto down = router.inbox.Next<WorkerDown>();
+    ASSERT_TRUE(down.has_value());
+    EXPECT_FALSE(down->is_gone);
+  }
+}
+
 TEST(WorkerLinkTest, ADamagedHelloIsNotBelievedAndAskedForAgainWithABackOff) {
   HandmadeWorker worker(Nothing, {.spoil_hello = [](v1::HelloResponse* hello) {
                           hello->set_num_blocks(hello->num_blocks() + 1);
@@ -98,7 +123,7 @@ TEST(WorkerLinkTest, ADamagedHelloIsNotBelievedAndAskedForAgainWithABackOff) {
   EXPECT_THAT(down->reason, HasSubstr("bad hello"));
   EXPECT_FALSE(router.inbox.Next<WorkerUp>(absl::Seconds(2)).has_value());
   EXPECT_GE(worker.num_hellos(), 2);
-  EXPECT_LE(worker.num_hellos(), 10);  // After 100, 200, 400, 800 ms, then each second.
+  EXPECT_LE(worker.num_hellos(), 10);  // At once, after 100, 200, 400, 800 ms, then each second.
 }
 
 TEST(WorkerLinkTest, AWorkerOfAnotherProtocolIsReportedAndNotUsed) {
