@@ -37,8 +37,26 @@ PTX = {
     "WaitCopies": ['asm volatile("cp.async.wait_group %0;" ::"n"(kPendingGroups) : "memory");'],
 }
 
-REGISTERS = "".join(f"%{i}, " for i in range(63)) + "%63"
+
+def wgmma(columns):
+    """The statements of a product with so many columns, of both types."""
+    sums = columns // 2
+    registers = ", ".join(f"%{i}" for i in range(sums))
+    operands = ", ".join(f"BATON_SUMS({i})" for i in range(0, sums, 8))
+    return [f'asm volatile("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{t}.{t} '
+            f'{{{registers}}}, %{sums}, %{sums + 1}, 1, 1, 1, 0, 0;" '
+            f': {operands if sums > 4 else "BATON_FOUR_SUMS(0)"} '
+            ': "l"(TileDescriptor(a)), "l"(TileDescriptor(b)) : "memory");'
+            for t in ("bf16", "f16")]
+
+
 PTX_SM90 = {
+    "ArriveCluster": ['asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");'],
+    "WaitCluster": ['asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");'],
+    "StoreRemote": [
+        'asm volatile("{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; '
+        'st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};}" ::"r"(SharedAddress(&place)), '
+        '"r"(block), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w) : "memory");'],
     "InitMbarrier": ['asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" '
                      '::"r"(SharedAddress(&barrier)), "r"(arrivals) : "memory");'],
     "FenceProxy": ['asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'],
@@ -57,13 +75,7 @@ PTX_SM90 = {
     "TakeRegisters": ['asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));'],
     "PinSums": ['asm volatile("" : "+f"(sums[i])::"memory");'],
     "FenceSums": ['asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'],
-    "MultiplyAsync": [
-        f'asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.{t}.{t} '
-        f'{{{REGISTERS}}}, %64, %65, 1, 1, 1, 0, 0;" '
-        ': BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32), '
-        'BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56) '
-        ': "l"(TileDescriptor(a)), "l"(TileDescriptor(b)) : "memory");'
-        for t in ("bf16", "f16")],
+    "MultiplyAsync": [statement for columns in (128, 8, 16, 32, 64) for statement in wgmma(columns)],
     "CommitProducts": ['asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'],
     "WaitProducts": ['asm volatile("wgmma.wait_group.sync.aligned %0;" '
                      '::"n"(kPendingGroups) : "memory");'],
