@@ -73,8 +73,10 @@ BATON_DEVICE void CopyTile(Stages& shared, const TensorMap& weights, const Tenso
 template <typename Stages>
 BATON_DEVICE void ClearRows(Stages& shared, int first) {
   constexpr int kVectors = kTileK / gemm::kChunk;  // Of a row.
+  BATON_ROLLED
   for (int stage = 0; stage < Stages::kStages; ++stage) {
     auto* rows = reinterpret_cast<uint4*>(shared.weights[stage][0]);
+    BATON_ROLLED
     for (int i = first * kVectors + static_cast<int>(threadIdx.x); i < kRows * kVectors; i += kThreads) {
       rows[i] = uint4{0, 0, 0, 0};
     }
@@ -90,6 +92,7 @@ BATON_DEVICE void Multiply(Stages& shared, int tiles, float (&sums)[Stages::kSum
   for (int i = 0; i < Stages::kSums; ++i) sums[i] = 0;
   Ring<Stages::kStages> ring, before;  // The stage before: its products may be in flight.
   int tile = 0;
+  BATON_ROLLED
   do {  // There is a tile, of which the compiler has to know.
     Wait(shared.full[ring.stage], ring.parity);
     FenceSums(sums);
@@ -128,8 +131,8 @@ BATON_DEVICE void StoreSum(const Problem& problem, int row, int token, float sum
 
 // Adds up the segments' sums as the tree of GemmArgs. Each block of the cluster does so for some
 // threads of all blocks, of which it has what stood in `sums`. Who waits for whom:
-//   the kernel's begin -> first barrier -> stores: every block has started, so its memory is there.
-//   stores -> second barrier -> additions: all sums of the block's threads are there.
+//   start -> first barrier -> stores: every block has started, so its memory is there.
+//   stores -> second barrier -> additions: all sums of the block's own threads are there.
 // Behind the second barrier a block touches its own memory alone, and may end before the others.
 template <typename Out, typename Stages>
 BATON_DEVICE void FoldAndStore(Stages& shared, const Problem& problem,
@@ -200,19 +203,20 @@ __global__ void __launch_bounds__(kThreads, 2)
     CopyTile(shared, weights, tokens, problem, kGated ? problem.rows / 2 : problem.rows, tile,
              stage);
   };
-  if (!kGated && problem.segments > 1) ArriveCluster();
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Stages::kStages; ++stage) {
       InitMbarrier(shared.full[stage], 1);
       InitMbarrier(shared.empty[stage], kThreads / 32);  // A lane of each warp.
     }
     FenceProxy();
+    BATON_ROLLED
     for (int tile = 0; tile < min(Stages::kStages, problem.tiles); ++tile) copy(tile, tile);
   }
   if (problem.rows < kRows) {
     ClearRows(shared, problem.rows);
     FenceProxy();
   }
+  if (!kGated && problem.segments > 1) ArriveCluster();
   __syncthreads();
   float sums[Stages::kSums];
   Multiply(shared, problem.tiles, sums, copy);

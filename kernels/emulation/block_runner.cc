@@ -45,6 +45,8 @@ void BlockRunner::FailInThread(const std::string& message) {
   std::abort();  // A block that was given up never runs again.
 }
 
+Mbarriers& BlockRunner::mbarriers() { return block().mbarriers; }
+
 int BlockRunner::NumExited() const {
   int count = 0;
   for (int rank = 0; rank < launch_->cluster; ++rank) count += blocks_[rank]->num_exited;

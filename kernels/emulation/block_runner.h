@@ -80,7 +80,7 @@ class BlockRunner {
   const BlockOrder& order() const { return block().order; }
   SharedMemory& shared() const { return *block().shared; }
   GlobalMemory& global() { return *global_; }
-  Mbarriers& mbarriers() { return block().mbarriers; }
+  Mbarriers& mbarriers();  // Not inlined into kernels, whose every access is looked at.
   RunningBlock& running() { return running_; }
 
   // What threads call.

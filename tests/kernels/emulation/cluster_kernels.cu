@@ -1,11 +1,13 @@
 #include "tests/kernels/emulation/cluster_kernels.h"
 
 #include "kernels/cuda/dialect_sm90.h"
+#include "kernels/cuda/floats.h"
 
 namespace baton::detectors {
 
 struct Slots {
   float4 told[kClusterThreads];
+  float4 told_last[kClusterThreads];
 };
 
 BATON_DEVICE void Tell(ClusterFault fault, Slots& s, int cluster) {
@@ -13,8 +15,8 @@ BATON_DEVICE void Tell(ClusterFault fault, Slots& s, int cluster) {
   const auto value = static_cast<float>(100 * rank + thread);
   const bool is_first = fault == ClusterFault::kTwoStoreOne && rank < 2;
   const int next = is_first ? 2 : (rank + 1) % cluster;
-  const int place = thread + (fault == ClusterFault::kBeyondShared ? kClusterThreads : 0);
-  cuda::StoreRemote(s.told[place], fault == ClusterFault::kNoSuchBlock ? cluster : next,
+  float4* const place = fault == ClusterFault::kBeyondShared ? s.told + 2 * kClusterThreads : s.told;
+  cuda::StoreRemote(place[thread], fault == ClusterFault::kNoSuchBlock ? cluster : next,
                     make_float4(value, value, value, value));
 }
 
@@ -37,7 +39,9 @@ __global__ void ClusterKernel(ClusterFault fault, int cluster, float* out) {
     cuda::WaitCluster();
   }
   const float4 told = s.told[thread];
-  if (fault == ClusterFault::kStoresLast) Tell(fault, s, cluster);
+  if (fault == ClusterFault::kStoresLast) {
+    cuda::StoreRemote(s.told_last[thread], (static_cast<int>(blockIdx.x) + 1) % cluster, told);
+  }
   if (fault == ClusterFault::kExitsUnwaited) cuda::ArriveCluster();
   out[blockIdx.x * kClusterThreads + thread] = told.x + told.y + told.z + told.w;
 }
