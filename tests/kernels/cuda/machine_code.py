@@ -5,7 +5,7 @@ import re
 COPY = re.compile(r"\bLDGSTS\b[^;]*")
 IS_PREDICATED = re.compile(r",\s*!?U?P\d\s*$")
 # Of tiles in shared memory by a warpgroup; a predicate last would leave out what was summed before.
-WARPGROUP_PRODUCT = re.compile(r"\bHGMMA\.64x128x16\.F32(\.BF16)? R\d+, gdesc\[UR\d+\], R\d+(, gsb0)? ;")
+WARPGROUP_PRODUCT = re.compile(r"\bHGMMA\.64x(\d+)x16\.F32(\.BF16)? R\d+, gdesc\[UR\d+\], R\d+(, gsb0)? ;")
 WARPGROUP_WAIT = re.compile(r"\bWARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+)")
 PRODUCT = re.compile(r"\bHMMA\.16816\.F32(\.BF16)?\b")
 # What waits for all but so many of the newest groups of copies.
@@ -85,13 +85,20 @@ PTX_SM90 = {
 def missing_sm90(name, code):
     """The same of a kernel of warpgroups."""
     wanted = ["UTMALDG.3D", "SYNCS.PHASECHK.TRANS64.TRYWAIT", "SYNCS.ARRIVE.TRANS64",
-              "FENCE.VIEW.ASYNC", "WARPGROUP.ARRIVE", "USETMAXREG.TRY_ALLOC.CTAPOOL",
-              "USETMAXREG.DEALLOC.CTAPOOL"]
+              "FENCE.VIEW.ASYNC", "WARPGROUP.ARRIVE"]
+    small = re.search(r"SmallGemmSm90Kernel<.*, (\d+), (true|false)>", name)
+    columns = small.group(1) if small else "128"
+    if not small:
+        wanted += ["USETMAXREG.TRY_ALLOC.CTAPOOL", "USETMAXREG.DEALLOC.CTAPOOL"]
+    elif small.group(2) == "false":  # A cluster folds: 16 bytes at a time go to another block.
+        wanted += ["UCGABAR_ARV", "UCGABAR_WAIT", "ST.E.128"]
     problems = [f"no {instruction}" for instruction in wanted if instruction not in code]
     suffix = ".BF16" if "Bf16" in name else ""
-    products = [found.group(1) or "" for found in WARPGROUP_PRODUCT.finditer(code)]
-    if set(products) != {suffix} or len(products) != code.count("GMMA") or "HMMA" in code:
-        problems.append(f"not all products are HGMMA.64x128x16.F32{suffix} that add to their sums")
+    products = [(found.group(1), found.group(2) or "") for found in WARPGROUP_PRODUCT.finditer(code)]
+    if (set(products) != {(columns, suffix)} or len(products) != code.count("GMMA") or
+            "HMMA" in code):
+        problems.append(
+            f"not all products are HGMMA.64x{columns}x16.F32{suffix} that add to their sums")
     waits = {int(found.group(1), 16) for found in WARPGROUP_WAIT.finditer(code)}
     if waits != {0, 1}:
         problems.append(f"waits that leave {waits} groups of products under way, not 0 and 1")
