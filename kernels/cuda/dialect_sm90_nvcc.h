@@ -65,7 +65,8 @@ __device__ __forceinline__ void ArriveCluster() {
 __device__ __forceinline__ void WaitCluster() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// To where `place`, in this block's shared memory, lies in that of the cluster's block of that rank.
+// To where `place`, in this block's shared memory, lies in that of the cluster's block of that
+// rank.
 __device__ __forceinline__ void StoreRemote(float4& place, int block, float4 value) {
   asm volatile(
       "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "

@@ -73,11 +73,12 @@ BATON_DEVICE void CopyTile(Stages& shared, const TensorMap& weights, const Tenso
 template <typename Stages>
 BATON_DEVICE void ClearRows(Stages& shared, int first) {
   constexpr int kVectors = kTileK / gemm::kChunk;  // Of a row.
+  const int thread = threadIdx.x;
   BATON_ROLLED
   for (int stage = 0; stage < Stages::kStages; ++stage) {
     auto* rows = reinterpret_cast<uint4*>(shared.weights[stage][0]);
     BATON_ROLLED
-    for (int i = first * kVectors + static_cast<int>(threadIdx.x); i < kRows * kVectors; i += kThreads) {
+    for (int i = first * kVectors + thread; i < kRows * kVectors; i += kThreads) {
       rows[i] = uint4{0, 0, 0, 0};
     }
   }

@@ -202,8 +202,7 @@ std::string BlockRunner::DescribeDeadlock() const {
   std::string text;
   int shown = 0;
   for (int i = 0; i < NumThreads() && shown < 4; ++i) {
-    const Thread& thread =
-        *threads_[blocks_[i / num_threads_]->first_thread + i % num_threads_];
+    const Thread& thread = *threads_[blocks_[i / num_threads_]->first_thread + i % num_threads_];
     if (thread.done) continue;
     text += " " + thread.Name() + " waits in " + thread.waits_in + " at " + Show(thread.waits_at) +
             ";";

@@ -40,8 +40,8 @@ struct WarpgroupMeeting {
   void* arguments[128] = {};
 };
 
-// Runs kernels: one block, or cluster of blocks, after the other, in seeded random order, its threads
-// as fibers that switch only where they wait, again in random order.
+// Runs kernels: one block, or cluster of blocks, after the other, in seeded random order, its
+// threads as fibers that switch only where they wait, again in random order.
 class BlockRunner {
  public:
   BlockRunner(SharedMemory* shared, GlobalMemory* global) : shared_(shared), global_(global) {}

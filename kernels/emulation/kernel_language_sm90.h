@@ -49,9 +49,7 @@ cudaError_t LaunchClusters(void (*kernel)(Parameters...), int blocks, dim3 grid,
           kernel, std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)),
       blocks);
 }
-inline void ArriveCluster(BATON_SITE) {
-  emulation::TheRunner().cluster_barrier().Arrive(site);
-}
+inline void ArriveCluster(BATON_SITE) { emulation::TheRunner().cluster_barrier().Arrive(site); }
 inline void WaitCluster(BATON_SITE) { emulation::TheRunner().cluster_barrier().Wait(site); }
 inline void StoreRemote(float4& place, int block, float4 value, BATON_SITE) {
   emulation::StoreRemote(&place, block, &value, site);

@@ -18,7 +18,8 @@ namespace baton::emulation {
 // uses of what is not initialised, copies that nobody waits for.
 class Mbarriers {
  public:
-  // For a new block, whose copies are the actors from `first_actor` on, of which it may have `most`.
+  // For a new block, whose copies are the actors from `first_actor` on, of which it may have
+  // `most`.
   void Reset(int first_actor, int most) {
     barriers_.clear();
     first_actor_ = first_actor;

@@ -86,8 +86,8 @@ struct Thread {
   std::vector<AsyncCopy> open_copies;
   std::deque<std::vector<AsyncCopy>> copy_groups;
   AsyncProducts products;
-  bool has_arrived = false;     // At a cluster barrier, and not waited there.
-  uint32_t cluster_phases = 0;  // Those that it has waited for.
+  bool has_arrived = false;      // At a cluster barrier, and not waited there.
+  uint32_t cluster_phases = 0;   // Those that it has waited for.
   Position* position = nullptr;  // On its stack, where kernels may read.
 
   int lane() const { return index % 32; }

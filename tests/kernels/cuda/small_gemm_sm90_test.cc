@@ -131,8 +131,7 @@ TEST_P(SmallGatedGemmSm90Test, HasThemWithLargerTiles) {
   ExpectEqualBits({.m = 2, .n = 66 * 64 + 8, .k = 8});
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, SmallGatedGemmSm90Test,
-                         testing::Values(DType::kBF16, DType::kF16),
+INSTANTIATE_TEST_SUITE_P(Types, SmallGatedGemmSm90Test, testing::Values(DType::kBF16, DType::kF16),
                          [](const auto& info) { return std::string(ToString(info.param)); });
 
 #if !defined(BATON_CUDA_DEVICE)

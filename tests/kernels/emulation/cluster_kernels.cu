@@ -15,8 +15,8 @@ BATON_DEVICE void Tell(ClusterFault fault, Slots& s, int cluster) {
   const auto value = static_cast<float>(100 * rank + thread);
   const bool is_first = fault == ClusterFault::kTwoStoreOne && rank < 2;
   const int next = is_first ? 2 : (rank + 1) % cluster;
-  float4* const place = fault == ClusterFault::kBeyondShared ? s.told + 2 * kClusterThreads : s.told;
-  cuda::StoreRemote(place[thread], fault == ClusterFault::kNoSuchBlock ? cluster : next,
+  const int beyond = fault == ClusterFault::kBeyondShared ? 2 * kClusterThreads : 0;
+  cuda::StoreRemote(s.told[beyond + thread], fault == ClusterFault::kNoSuchBlock ? cluster : next,
                     make_float4(value, value, value, value));
 }
 
