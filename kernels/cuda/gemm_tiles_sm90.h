@@ -31,19 +31,19 @@ inline cudaError_t MapOf(TensorMap& map, const void* data, int64_t rows, int64_t
                          int32_t segments, uint32_t box_rows) {
   const auto of = [](int64_t x) { return static_cast<uint64_t>(x); };
   const std::array sizes = {of(k / segments), of(segments), of(rows)};
-  // A single segment lies anywhere, and its stride must be a multiple of 16 bytes nevertheless.
-  const std::array strides = {of(segments == 1 ? 16 : k / segments * 2), of(stride * 2)};
+  // A single segment lies anywhere, but k may be no multiple of 16 bytes, which its stride must be.
+  const std::array strides = {of(segments == 1 ? stride * 2 : k / segments * 2), of(stride * 2)};
   const std::array<uint32_t, 3> box = {gemm::kTileK, 1, box_rows};
   return EncodeTensorMap(map, data, sizes, strides, box);
 }
 
-// [2, rows, k], gates and then ups, as (k, gate or up, row): a box has both of its rows in turns.
+// [2, rows, k], gates and then ups, as (k, row, gate or up): a box has its rows of both.
 inline cudaError_t MapOfGates(TensorMap& map, const void* data, int64_t rows, int64_t stride,
                               int64_t k, uint32_t box_rows) {
   const auto of = [](int64_t x) { return static_cast<uint64_t>(x); };
-  const std::array sizes = {of(k), uint64_t{2}, of(rows)};
-  const std::array strides = {of(rows * stride * 2), of(stride * 2)};
-  const std::array<uint32_t, 3> box = {gemm::kTileK, 2, box_rows};
+  const std::array sizes = {of(k), of(rows), uint64_t{2}};
+  const std::array strides = {of(stride * 2), of(rows * stride * 2)};
+  const std::array<uint32_t, 3> box = {gemm::kTileK, box_rows, 2};
   return EncodeTensorMap(map, data, sizes, strides, box);
 }
 

@@ -35,7 +35,7 @@ struct Shared {
 
   alignas(1024) T weights[kStages][kRows][kTileK];
   alignas(1024) T tokens[kStages][kTokens][kTileK];
-  // Sums of some threads of each block of the cluster: [segments][kSums / 4][threads].
+  // Sums of some threads of each block of the cluster: [segments][kSums / 4][threads]. Or of ups.
   float4 partials[kSums / 4 * kThreads];
   Mbarrier full[kStages];
   Mbarrier empty[kStages];
@@ -59,13 +59,18 @@ struct Problem {
   int64_t out_stride;
 };
 
-template <typename Stages>
+template <bool kGated, typename Stages>
 BATON_DEVICE void CopyTile(Stages& shared, const TensorMap& weights, const TensorMap& tokens,
-                           const Problem& problem, int outputs, int tile, int stage) {
+                           const Problem& problem, int tile, int stage) {
   Mbarrier& full = shared.full[stage];
   const int row_bytes = static_cast<int>(sizeof(shared.weights[0][0]));
   ArriveExpecting(full, problem.rows * row_bytes + static_cast<int>(sizeof(shared.tokens[0])));
-  CopyBox(shared.weights[stage], weights, full, tile * kTileK, blockIdx.x, blockIdx.y * outputs);
+  if constexpr (kGated) {
+    CopyBox(shared.weights[stage], weights, full, tile * kTileK, blockIdx.y * problem.rows / 2, 0);
+  } else {
+    CopyBox(shared.weights[stage], weights, full, tile * kTileK, blockIdx.x,
+            blockIdx.y * problem.rows);
+  }
   CopyBox(shared.tokens[stage], tokens, full, tile * kTileK, blockIdx.x, 0);
 }
 
@@ -169,22 +174,28 @@ BATON_DEVICE void FoldAndStore(Stages& shared, const Problem& problem,
   }
 }
 
-// A tile's rows are gates and ups in turns: of two threads whose rows are neighbours one has gates,
-// the other their ups, each of two rows. Each ends with one of both.
+// The first half of a tile's rows are gates, the other half their ups, which lie so many threads
+// behind as the tile has rows: those hand their sums over.
 template <typename T, typename Stages>
-BATON_DEVICE void GateAndStore(const Problem& problem, const float (&sums)[Stages::kSums]) {
-  const int thread = threadIdx.x;
-  const bool has_ups = RowOf(thread, 0) % 2 == 1;
-  const int outputs = problem.rows / 2;
+BATON_DEVICE void GateAndStore(Stages& shared, const Problem& problem,
+                               const float (&sums)[Stages::kSums]) {
+  constexpr int kSums = Stages::kSums;
+  const int threads = problem.rows, thread = threadIdx.x;  // Of gates.
   BATON_UNROLL
-  for (int i = 0; i < Stages::kSums; ++i) {
-    if (i % 4 >= 2) continue;
-    const float first = sums[i], second = sums[i + 2];
-    const float other = __shfl_xor_sync(~0u, has_ups ? first : second, 4);
-    float gate = has_ups ? other : first, up = has_ups ? second : other;
-    const int row = RowOf(thread, has_ups ? i + 2 : i) / 2, token = TokenOf(thread, i);
-    const int64_t column = int64_t{blockIdx.y} * outputs + row;
-    if (row >= outputs || column >= problem.n || token >= problem.m) continue;
+  for (int i = 0; i < kSums; i += 4) {
+    if (thread < threads || thread >= 2 * threads) continue;
+    shared.partials[i / 4 * threads + thread - threads] =
+        make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
+  }
+  __syncthreads();
+  if (thread >= threads) return;
+  const auto* ups = reinterpret_cast<const float*>(shared.partials);
+  BATON_UNROLL
+  for (int i = 0; i < kSums; ++i) {
+    const int64_t column = int64_t{blockIdx.y} * (problem.rows / 2) + RowOf(thread, i);
+    const int token = TokenOf(thread, i);
+    if (column >= problem.n || token >= problem.m) continue;
+    float gate = sums[i], up = ups[(i / 4 * threads + thread) * 4 + i % 4];
     if (problem.bias != nullptr) {
       gate += problem.bias[column];
       up += problem.bias[problem.n + column];
@@ -201,8 +212,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   using Stages = Shared<T, kTokens>;
   auto& shared = SharedMemory<Stages>();
   const auto copy = [&](int tile, int stage) {
-    CopyTile(shared, weights, tokens, problem, kGated ? problem.rows / 2 : problem.rows, tile,
-             stage);
+    CopyTile<kGated>(shared, weights, tokens, problem, tile, stage);
   };
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Stages::kStages; ++stage) {
@@ -222,7 +232,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float sums[Stages::kSums];
   Multiply(shared, problem.tiles, sums, copy);
   if constexpr (kGated) {
-    GateAndStore<T, Stages>(problem, sums);
+    GateAndStore<T>(shared, problem, sums);
   } else if (problem.segments > 1) {
     FoldAndStore<Out>(shared, problem, sums);
   } else {
