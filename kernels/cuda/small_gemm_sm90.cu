@@ -74,13 +74,13 @@ BATON_DEVICE void CopyTile(Stages& shared, const TensorMap& weights, const Tenso
   CopyBox(shared.tokens[stage], tokens, full, tile * kTileK, blockIdx.x, 0);
 }
 
-// No copy writes the rows behind those of the block's tile.
+// No copy writes the rows behind those of the block's tile; of `stages` wgmma reads them.
 template <typename Stages>
-BATON_DEVICE void ClearRows(Stages& shared, int first) {
+BATON_DEVICE void ClearRows(Stages& shared, int first, int stages) {
   constexpr int kVectors = kTileK / gemm::kChunk;  // Of a row.
   const int thread = threadIdx.x;
   BATON_ROLLED
-  for (int stage = 0; stage < Stages::kStages; ++stage) {
+  for (int stage = 0; stage < stages; ++stage) {
     auto* rows = reinterpret_cast<uint4*>(shared.weights[stage][0]);
     BATON_ROLLED
     for (int i = first * kVectors + thread; i < kRows * kVectors; i += kThreads) {
@@ -214,6 +214,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto copy = [&](int tile, int stage) {
     CopyTile<kGated>(shared, weights, tokens, problem, tile, stage);
   };
+  const int first_tiles = min(Stages::kStages, problem.tiles);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Stages::kStages; ++stage) {
       InitMbarrier(shared.full[stage], 1);
@@ -221,10 +222,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     FenceProxy();
     BATON_ROLLED
-    for (int tile = 0; tile < min(Stages::kStages, problem.tiles); ++tile) copy(tile, tile);
+    for (int tile = 0; tile < first_tiles; ++tile) copy(tile, tile);
   }
   if (problem.rows < kRows) {
-    ClearRows(shared, problem.rows);
+    ClearRows(shared, problem.rows, first_tiles);
     FenceProxy();
   }
   if (!kGated && problem.segments > 1) ArriveCluster();
