@@ -185,14 +185,19 @@ absl::Status CudaOps::GatedGemm(const GatedGemmArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   RETURN_IF_ERROR(RequirePacked(*args.product.weights, WeightFormat::kCuda, "weights"));
   // What sm_90a has for prompts ends in no other operator.
-  if (!GatedGemmServes(args) || IsGemmOfSm90(args.product)) return ModelOps::GatedGemm(args);
+  if (!GatedGemmServes(args) || FormOf(args.product) == GemmForm::kManyRowsSm90) {
+    return ModelOps::GatedGemm(args);
+  }
   return ToStatus(cuda::GatedGemm(args, stream_), "GatedGemm");
 }
 
 absl::Status CudaOps::GemmAndNorm(const GemmAndNormArgs& args) {
   RETURN_IF_ERROR(CheckShapes(args));
   RETURN_IF_ERROR(RequirePacked(*args.product.weights, WeightFormat::kCuda, "weights"));
-  if (!GemmAndNormServes(args) || IsGemmOfSm90(args.product)) return ModelOps::GemmAndNorm(args);
+  // Where segments are folded before the norm, that takes no launch more.
+  if (!GemmAndNormServes(args) || FormOf(args.product) != GemmForm::kMma) {
+    return ModelOps::GemmAndNorm(args);
+  }
   return ToStatus(cuda::GemmAndNorm(args, Scratch(), stream_), "GemmAndNorm");
 }
 

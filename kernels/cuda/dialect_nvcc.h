@@ -13,9 +13,11 @@
 
 namespace baton::cuda {
 
+// `attribute` is the only one, or null.
 template <typename... Parameters, typename... Arguments>
-cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
-                   cudaStream_t stream, Arguments&&... arguments) {
+cudaError_t LaunchWith(cudaLaunchAttribute* attribute, void (*kernel)(Parameters...), dim3 grid,
+                       dim3 block, size_t shared_bytes, cudaStream_t stream,
+                       Arguments&&... arguments) {
   if (shared_bytes > 48 << 10) {  // More must be asked for.
     const cudaError_t error = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
@@ -26,7 +28,15 @@ cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t 
   config.blockDim = block;
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
+  config.attrs = attribute;
+  config.numAttrs = attribute == nullptr ? 0 : 1;
   return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
+}
+template <typename... Parameters, typename... Arguments>
+cudaError_t Launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
+                   cudaStream_t stream, Arguments&&... arguments) {
+  return LaunchWith(nullptr, kernel, grid, block, shared_bytes, stream,
+                    std::forward<Arguments>(arguments)...);
 }
 
 // The block's dynamic shared memory, seen as one struct. Tiles of wgmma begin at 1024 bytes.

@@ -1,7 +1,8 @@
 #pragma once
 
 // dialect_sm90.h for nvcc. Statements, descriptors and fragments are those of the PTX manual,
-// sections 9.7.9.25 (asynchronous copies), 9.7.13 (mbarrier) and 9.7.15 (wgmma).
+// sections 9.7.9 (mapa, st, asynchronous copies), 9.7.13 (barrier.cluster, mbarrier) and 9.7.15
+// (wgmma).
 
 #include <cuda.h>
 #include <cudaTypedefs.h>
@@ -11,7 +12,8 @@
 
 #include "kernels/cuda/dialect_nvcc.h"
 
-// Eight registers of a wgmma's sums.
+// Four and eight registers of a wgmma's sums.
+#define BATON_FOUR_SUMS(i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
 #define BATON_SUMS(i)                                                                         \
   "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3]), "+f"(c[i + 4]), "+f"(c[i + 5]), \
       "+f"(c[i + 6]), "+f"(c[i + 7])
@@ -40,6 +42,37 @@ inline cudaError_t EncodeTensorMap(TensorMap& map, const void* data,
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+// As Launch, with clusters of so many blocks, neighbours in x.
+template <typename... Parameters, typename... Arguments>
+cudaError_t LaunchClusters(void (*kernel)(Parameters...), int blocks, dim3 grid, dim3 block,
+                           size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
+  attribute.val.clusterDim.y = 1;
+  attribute.val.clusterDim.z = 1;
+  return LaunchWith(&attribute, kernel, grid, block, shared_bytes, stream,
+                    std::forward<Arguments>(arguments)...);
+}
+
+// What threads of the cluster did before they arrived is seen by who has waited. A whole warp at a
+// time.
+__device__ __forceinline__ void ArriveCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void WaitCluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// To where `place`, in this block's shared memory, lies in that of the cluster's block of that
+// rank.
+__device__ __forceinline__ void StoreRemote(float4& place, int block, float4 value) {
+  asm volatile(
+      "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "
+      "st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};}" ::"r"(SharedAddress(&place)),
+      "r"(block), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
 }
 
 struct Mbarrier {
@@ -144,6 +177,89 @@ __device__ __forceinline__ void MultiplyAsync(float (&c)[64], const T* a, const 
         : "memory");
   }
 }
+// The same with 8, 16, 32 and 64 columns.
+template <typename T>
+__device__ __forceinline__ void MultiplyAsync(float (&c)[4], const T* a, const T* b) {
+  if constexpr (T::kIsBf16) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3}, "
+        "%4, %5, 1, 1, 1, 0, 0;"
+        : BATON_FOUR_SUMS(0)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {"
+        "%0, %1, %2, %3}, "
+        "%4, %5, 1, 1, 1, 0, 0;"
+        : BATON_FOUR_SUMS(0)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  }
+}
+template <typename T>
+__device__ __forceinline__ void MultiplyAsync(float (&c)[8], const T* a, const T* b) {
+  if constexpr (T::kIsBf16) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "%8, %9, 1, 1, 1, 0, 0;"
+        : BATON_SUMS(0)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "%8, %9, 1, 1, 1, 0, 0;"
+        : BATON_SUMS(0)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  }
+}
+template <typename T>
+__device__ __forceinline__ void MultiplyAsync(float (&c)[16], const T* a, const T* b) {
+  if constexpr (T::kIsBf16) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "%16, %17, 1, 1, 1, 0, 0;"
+        : BATON_SUMS(0), BATON_SUMS(8)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "%16, %17, 1, 1, 1, 0, 0;"
+        : BATON_SUMS(0), BATON_SUMS(8)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  }
+}
+template <typename T>
+__device__ __forceinline__ void MultiplyAsync(float (&c)[32], const T* a, const T* b) {
+  if constexpr (T::kIsBf16) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, 1, 1, 1, 0, 0;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "%32, %33, 1, 1, 1, 0, 0;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
+        : "l"(TileDescriptor(a)), "l"(TileDescriptor(b))
+        : "memory");
+  }
+}
 __device__ __forceinline__ void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -162,3 +278,4 @@ __device__ __forceinline__ void FinishSums(float (&sums)[kCount]) {
 }  // namespace baton::cuda
 
 #undef BATON_SUMS
+#undef BATON_FOUR_SUMS

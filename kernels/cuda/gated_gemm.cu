@@ -1,7 +1,10 @@
 #include "kernels/cuda/gated_gemm.h"
+
+#include "kernels/cuda/gated.h"
+#include "kernels/cuda/gemm.h"
 #include "kernels/cuda/gemm_tiles.h"
-#include "kernels/cuda/math.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/small_gemm_sm90.h"
 #include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
@@ -40,7 +43,6 @@ struct Problem {
   int64_t out_stride;
 };
 
-// Both are rounded as if they had lain in memory.
 template <typename T>
 BATON_DEVICE void StoreGated(const Problem<T>& problem, int64_t token, int64_t output, float gate,
                              float up) {
@@ -49,9 +51,7 @@ BATON_DEVICE void StoreGated(const Problem<T>& problem, int64_t token, int64_t o
     gate += problem.bias[output];
     up += problem.bias[problem.n + output];
   }
-  const float active = Activate(problem.activation, ToFloat(FromFloat<T>(gate)));
-  problem.out[token * problem.out_stride + output] =
-      FromFloat<T>(active * ToFloat(FromFloat<T>(up)));
+  problem.out[token * problem.out_stride + output] = Gated<T>(problem.activation, gate, up);
 }
 
 // Few tokens: weights are rows. The two halves of an mma's 16 rows are gates and ups.
@@ -161,13 +161,18 @@ bool GatedGemmServes(const GatedGemmArgs& args) {
          args.product.segments == 1 && args.product.n() % (2 * gated_gemm::kGroup) == 0;
 }
 
+cudaError_t MmaGatedGemm(const GatedGemmArgs& args, cudaStream_t stream) {
+  if (args.product.a.dtype == DType::kBF16) return ChooseGatedTile<Bf16>(args, stream);
+  return ChooseGatedTile<F16>(args, stream);
+}
+
 cudaError_t GatedGemm(const GatedGemmArgs& args, cudaStream_t stream) {
   if (args.product.weights->format() != WeightFormat::kCuda || !GatedGemmServes(args)) {
     return cudaErrorInvalidValue;
   }
   if (args.product.m == 0) return cudaSuccess;
-  if (args.product.a.dtype == DType::kBF16) return ChooseGatedTile<Bf16>(args, stream);
-  return ChooseGatedTile<F16>(args, stream);
+  return FormOf(args.product) == GemmForm::kFewRowsSm90 ? SmallGatedGemmSm90(args, stream)
+                                                       : MmaGatedGemm(args, stream);
 }
 
 }  // namespace baton::cuda

@@ -6,6 +6,7 @@
 #include "kernels/cuda/gemm_sm90.h"
 #include "kernels/cuda/gemm_tiles.h"
 #include "kernels/cuda/norms.h"
+#include "kernels/cuda/small_gemm_sm90.h"
 #include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
@@ -143,8 +144,9 @@ cudaError_t MmaGemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t
   return ChooseOut<F16>(args, scratch, stream);
 }
 
-bool IsGemmOfSm90(const GemmArgs& args) {
-  return args.m > SomeTokens::kColumns && GemmSm90Takes(args) && IsSm90();
+GemmForm FormOf(const GemmArgs& args) {
+  if (!GemmSm90Takes(args) || !IsSm90()) return GemmForm::kMma;
+  return args.m > SomeTokens::kColumns ? GemmForm::kManyRowsSm90 : GemmForm::kFewRowsSm90;
 }
 
 cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream) {
@@ -156,7 +158,15 @@ cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t st
     return cudaErrorInvalidValue;
   }
   if (args.m == 0 || weights.n() == 0) return cudaSuccess;
-  return IsGemmOfSm90(args) ? GemmSm90(args, stream) : MmaGemm(args, scratch, stream);
+  switch (FormOf(args)) {
+    case GemmForm::kFewRowsSm90:
+      return SmallGemmSm90(args, stream);
+    case GemmForm::kManyRowsSm90:
+      return GemmSm90(args, stream);
+    case GemmForm::kMma:
+      break;
+  }
+  return MmaGemm(args, scratch, stream);
 }
 
 bool GemmAndNormServes(const GemmAndNormArgs& args) {

@@ -12,16 +12,17 @@ namespace baton::cuda {
 // mma.sync.m16n8k16 does (kernels/emulation/tensor_core.h), whatever m and n are; then the bias;
 // then it is rounded to the type of `out`. So a row's bits depend on nothing but the row and the
 // weights. Each of several segments is such a sum, in `scratch`: cudaErrorMemoryAllocation where
-// there is no room for those of one row (sm_90a needs none for more than 64 rows).
+// there is no room for those of one row (only the form for every GPU needs any).
 // cudaErrorInvalidValue for other types, and for weights
 // that another device has packed.
 cudaError_t Gemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream);
 
-// The form of it for every GPU: mma.sync and cp.async. On sm_90a Gemm has another for prompts, with
-// the same bits (gemm_sm90.h).
+// The form of it for every GPU: mma.sync and cp.async. sm_90a has two others with the same bits:
+// for up to 64 rows (small_gemm_sm90.h), and for more (gemm_sm90.h).
 cudaError_t MmaGemm(const GemmArgs& args, std::span<float> scratch, cudaStream_t stream);
-// Whether that other form computes it here.
-bool IsGemmOfSm90(const GemmArgs& args);
+enum class GemmForm { kMma, kFewRowsSm90, kManyRowsSm90 };
+// Which of them computes it here.
+GemmForm FormOf(const GemmArgs& args);
 
 // Whether GemmAndNorm serves it: of several segments. Else Gemm and RmsNorm do.
 bool GemmAndNormServes(const GemmAndNormArgs& args);

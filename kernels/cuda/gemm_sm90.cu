@@ -1,10 +1,9 @@
 #include "kernels/cuda/gemm_sm90.h"
 
-#include <array>
 #include <cstdint>
 
 #include "kernels/cuda/dialect_sm90.h"
-#include "kernels/cuda/gemm_tiles.h"
+#include "kernels/cuda/gemm_tiles_sm90.h"
 #include "kernels/cuda/operands.h"
 #include "kernels/cuda/weights.h"
 
@@ -17,7 +16,6 @@ using gemm::kTileK;
 // the others multiplies 64 of the rows.
 constexpr int kRows = 128;
 constexpr int kColumns = 128;
-constexpr int kWarpgroup = 128;
 constexpr int kConsumers = kRows / 64;
 constexpr int kThreads = (1 + kConsumers) * kWarpgroup;
 constexpr int kSums = kColumns / 2;  // Of each thread.
@@ -54,19 +52,6 @@ struct Problem {
   const float* bias;
   void* out;
   int64_t out_stride;
-};
-
-// The stages in turn: which one is next, and whether all were passed an odd number of times.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  BATON_DEVICE void Advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
 };
 
 template <typename Stages>
@@ -193,18 +178,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 namespace {
 
+using gemm_sm90::MapOf;
 using gemm_sm90::Problem;
-
-// [rows, k] as (k of a segment, segment, row): behind a segment's end are zeros.
-cudaError_t MapOf(TensorMap& map, const void* data, int64_t rows, int64_t stride, int64_t k,
-                  int32_t segments, uint32_t box_rows) {
-  const auto of = [](int64_t x) { return static_cast<uint64_t>(x); };
-  const std::array sizes = {of(k / segments), of(segments), of(rows)};
-  // A single segment lies anywhere, and its stride must be a multiple of 16 bytes nevertheless.
-  const std::array strides = {of(segments == 1 ? 16 : k / segments * 2), of(stride * 2)};
-  const std::array<uint32_t, 3> box = {gemm::kTileK, 1, box_rows};
-  return EncodeTensorMap(map, data, sizes, strides, box);
-}
 
 template <typename T, typename Out, bool kFolds>
 cudaError_t LaunchSm90(const GemmArgs& args, cudaStream_t stream) {

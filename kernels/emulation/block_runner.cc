@@ -16,6 +16,10 @@ constexpr int64_t kMaxAccesses = 50'000'000;
 // The thread's own coordinates lie on its stack.
 constexpr size_t kReserved = (sizeof(Position) + 63) / 64 * 64;
 
+constexpr int kWarpgroup = 128;
+
+int RoundUp(int x, int to) { return (x + to - 1) / to * to; }
+
 int CountOf(dim3 d) { return static_cast<int>(d.x * d.y * d.z); }
 
 Coordinates CoordinatesOf(uint32_t index, dim3 d) {
@@ -24,16 +28,29 @@ Coordinates CoordinatesOf(uint32_t index, dim3 d) {
 
 }  // namespace
 
+std::string NameOfThread(int index) {
+  return index >= kMaxThreads ? "a tensor copy" : TheRunner().thread(index).Name();
+}
+
 void Fail(const std::string& message) { TheRunner().FailInThread(message); }
 
 void BlockRunner::FailInThread(const std::string& message) {
   BATON_CHECK(current_ != nullptr);
   if (message_.empty()) {
-    message_ = launch_->name + " block (" + std::to_string(block_.x) + "," +
-               std::to_string(block_.y) + "," + std::to_string(block_.z) + "): " + message;
+    const Coordinates place = block().place;
+    message_ = launch_->name + " block (" + std::to_string(place.x) + "," +
+               std::to_string(place.y) + "," + std::to_string(place.z) + "): " + message;
   }
   SwitchTo(host_, nullptr);
   std::abort();  // A block that was given up never runs again.
+}
+
+Mbarriers& BlockRunner::mbarriers() { return block().mbarriers; }
+
+int BlockRunner::NumExited() const {
+  int count = 0;
+  for (int rank = 0; rank < launch_->cluster; ++rank) count += blocks_[rank]->num_exited;
+  return count;
 }
 
 std::string BlockRunner::Run(const Launch& launch) {
@@ -44,22 +61,37 @@ std::string BlockRunner::Run(const Launch& launch) {
   ++running_.launch;
   running_.device = launch.device;
   running_.fenced.assign(CountOf(launch.grid), false);
-  std::vector<uint32_t> blocks(CountOf(launch.grid));
-  std::iota(blocks.begin(), blocks.end(), 0);
-  for (size_t i = blocks.size(); i > 1; --i) std::swap(blocks[i - 1], blocks[random_.Below(i)]);
-  for (const uint32_t block : blocks) {
-    RunBlock(block);
+  running_.acquired.assign(CountOf(launch.grid), false);
+  std::vector<uint32_t> clusters(CountOf(launch.grid) / launch.cluster);
+  std::iota(clusters.begin(), clusters.end(), 0);
+  for (size_t i = clusters.size(); i > 1; --i) {
+    std::swap(clusters[i - 1], clusters[random_.Below(i)]);
+  }
+  for (const uint32_t cluster : clusters) {
+    RunCluster(cluster * launch.cluster);
     if (!message_.empty()) break;
   }
   return message_;
 }
 
-void BlockRunner::StartThreads(Coordinates block) {
+SharedMemory* BlockRunner::SharedOf(int rank) {
+  if (rank == 0) return shared_;
+  while (std::ssize(others_) < rank) {
+    others_.push_back(std::make_unique<SharedMemory>());
+    others_.back()->set_detects(detects_);
+  }
+  return others_[rank - 1].get();
+}
+
+void BlockRunner::StartThreads(const Block& block, int rank) {
   const auto as_coordinates = [](dim3 d) { return Coordinates{d.x, d.y, d.z}; };
-  while (std::ssize(threads_) < num_threads_) threads_.push_back(std::make_unique<Thread>());
-  for (int i = 0; i < num_threads_; ++i) {
+  const int end = block.first_thread + num_threads_;
+  while (std::ssize(threads_) < end) threads_.push_back(std::make_unique<Thread>());
+  for (int i = block.first_thread; i < end; ++i) {
     Thread& thread = *threads_[i];
     thread.index = i;
+    thread.first = block.first_thread;
+    thread.block = rank;
     thread.done = false;
     thread.clock = 1;
     thread.warp_seen.fill(0);
@@ -67,38 +99,55 @@ void BlockRunner::StartThreads(Coordinates block) {
     thread.copy_groups.clear();
     thread.seen.clear();
     thread.products = {};
+    thread.has_arrived = false;
+    thread.cluster_phases = 0;
     thread.fiber.Start(&ThreadMain, kReserved);
     thread.position =
         reinterpret_cast<Position*>(thread.fiber.stack() + Fiber::kStackBytes - kReserved);
-    *thread.position = {CoordinatesOf(i, launch_->block), block, as_coordinates(launch_->grid),
-                        as_coordinates(launch_->block)};
+    *thread.position = {CoordinatesOf(i - block.first_thread, launch_->block), block.place,
+                        as_coordinates(launch_->grid), as_coordinates(launch_->block)};
     ready_.push_back(i);
   }
 }
 
-void BlockRunner::RunBlock(uint32_t index) {
+void BlockRunner::StartBlock(uint32_t index, int rank) {
   ++statistics_.blocks;
-  block_ = CoordinatesOf(index, launch_->grid);
-  running_.block = index;
-  running_.acquired = false;
-  shared_->Reset(launch_->shared_bytes);
-  order_.Reset();
-  const int num_warps = (num_threads_ + 31) / 32;
-  meetings_.assign(num_warps, {});
-  warpgroup_meetings_.assign((num_warps + 3) / 4, {});
-  mbarriers_.Reset();
-  exited_lanes_.assign(num_warps, 0);
-  if (num_threads_ % 32 != 0) exited_lanes_.back() = ~0u << num_threads_ % 32;
-  at_barrier_.clear();
-  ready_.clear();
-  num_exited_ = 0;
-  StartThreads(block_);
-  SwitchToNext();
-  if (message_.empty() && num_exited_ < num_threads_) {
-    message_ = launch_->name + ": deadlock:" + DescribeDeadlock() + mbarriers_.Describe();
+  if (rank == std::ssize(blocks_)) blocks_.push_back(std::make_unique<Block>());
+  Block& block = *blocks_[rank];
+  block.place = CoordinatesOf(index, launch_->grid);
+  block.index = index;
+  block.first_thread = rank * RoundUp(num_threads_, kWarpgroup);
+  block.num_exited = 0;
+  block.shared = SharedOf(rank);
+  block.shared->Reset(launch_->shared_bytes);
+  block.order.Reset();
+  const int most_mbarriers = kMaxMbarriers / launch_->cluster;
+  block.mbarriers.Reset(kMaxThreads + rank * most_mbarriers, most_mbarriers);
+  block.at_barrier.clear();
+  block.visits.clear();
+  for (int i = 0; i < num_threads_; ++i) {
+    const int thread = block.first_thread + i;
+    exited_lanes_[thread / 32] &= ~(1u << thread % 32);
   }
-  if (message_.empty()) {
-    const std::string left = mbarriers_.DescribeUnfinished();
+  StartThreads(block, rank);
+}
+
+void BlockRunner::RunCluster(uint32_t first_block) {
+  const int size = launch_->cluster;
+  const int num_warps = size * RoundUp(num_threads_, kWarpgroup) / 32;
+  meetings_.assign(num_warps, {});
+  warpgroup_meetings_.assign(num_warps / 4, {});
+  exited_lanes_.assign(num_warps, ~0u);  // Those that do not exist.
+  cluster_barrier_.Reset();
+  ready_.clear();
+  for (int rank = 0; rank < size; ++rank) StartBlock(first_block + rank, rank);
+  SwitchToNext();
+  if (message_.empty() && NumExited() < NumThreads()) {
+    message_ = launch_->name + ": deadlock:" + DescribeDeadlock();
+    for (int rank = 0; rank < size; ++rank) message_ += blocks_[rank]->mbarriers.Describe();
+  }
+  for (int rank = 0; rank < size && message_.empty(); ++rank) {
+    const std::string left = blocks_[rank]->mbarriers.DescribeUnfinished();
     if (!left.empty()) message_ = launch_->name + ": the block ends " + left;
   }
 }
@@ -109,7 +158,7 @@ void BlockRunner::ThreadMain() {
   Thread& thread = *runner.current_;
   runner.CheckExit(thread);
   thread.done = true;
-  ++runner.num_exited_;
+  if (++runner.block().num_exited == runner.num_threads_) CheckVisits(runner.block());
   runner.exited_lanes_[thread.warp()] |= 1u << thread.lane();
   runner.SwitchToNext();
   std::abort();
@@ -125,11 +174,12 @@ void BlockRunner::CheckExit(const Thread& thread) {
     FailInThread(thread.Name() + " exits with a cp.async never committed, issued at " +
                  Show(thread.open_copies[0].place));
   }
-  if (!at_barrier_.empty()) {
+  if (!block().at_barrier.empty()) {
     FailInThread("barrier divergence: " + thread.Name() + " exits while " +
-                 NameOfThread(at_barrier_[0]) + " waits in __syncthreads at " +
-                 Show(barrier_site_));
+                 NameOfThread(block().at_barrier[0]) + " waits in __syncthreads at " +
+                 Show(block().barrier_site));
   }
+  cluster_barrier_.CheckExit(thread);
   CheckProducts(thread);
   for (const Meeting& meeting : meetings_[thread.warp()]) {
     if ((meeting.mask >> thread.lane() & 1) == 0) continue;
@@ -151,8 +201,8 @@ void BlockRunner::CheckProducts(const Thread& thread) {
 std::string BlockRunner::DescribeDeadlock() const {
   std::string text;
   int shown = 0;
-  for (int i = 0; i < num_threads_ && shown < 4; ++i) {
-    const Thread& thread = *threads_[i];
+  for (int i = 0; i < NumThreads() && shown < 4; ++i) {
+    const Thread& thread = *threads_[blocks_[i / num_threads_]->first_thread + i % num_threads_];
     if (thread.done) continue;
     text += " " + thread.Name() + " waits in " + thread.waits_in + " at " + Show(thread.waits_at) +
             ";";
@@ -165,6 +215,7 @@ void BlockRunner::SwitchTo(Fiber& fiber, Thread* thread) {
   Fiber& from = current_ == nullptr ? host_ : current_->fiber;
   if (&from == &fiber) return;
   current_ = thread;
+  if (thread != nullptr) running_.block = blocks_[thread->block]->index;
   accesses_since_switch_ = 0;
   from.SwitchTo(fiber);
 }
@@ -197,11 +248,11 @@ void BlockRunner::OnAccess(Access access, const void* address, size_t size, Plac
     FailInThread(thread.Name() + " works for 50 million accesses without meeting another at " +
                  Show(place));
   }
-  if (shared_->IsNear(address)) {
-    shared_->Check(access, address, size, place, thread, order_);
+  if (shared().IsNear(address)) {
+    shared().Check(access, address, size, place, thread, order());
   } else if (global_->Contains(address)) {
-    if (access == Access::kAtomic) running_.acquired = true;
-    global_->Check(access, address, size, place, thread, order_, running_);
+    if (access == Access::kAtomic) running_.acquired[running_.block] = true;
+    global_->Check(access, address, size, place, thread, order(), running_);
   } else if (access != Access::kRead || !IsInProgram(address)) {
     FailInThread(thread.Name() + (access == Access::kRead ? ": read of" : ": write to") +
                  " memory that is not the device's (a host pointer, a static variable or another "
@@ -211,26 +262,27 @@ void BlockRunner::OnAccess(Access access, const void* address, size_t size, Plac
 }
 
 void BlockRunner::SyncThreads(const Site& site) {
-  if (num_exited_ > 0) {
+  Block& mine = block();
+  if (mine.num_exited > 0) {
     FailInThread("barrier divergence: " + current_->Name() + " is in __syncthreads at " +
-                 Show(site) + " but " + std::to_string(num_exited_) + " threads have exited");
+                 Show(site) + " but " + std::to_string(mine.num_exited) + " threads have exited");
   }
-  if (at_barrier_.empty()) barrier_site_ = site;
-  if (!IsSame(barrier_site_, site)) {
+  if (mine.at_barrier.empty()) mine.barrier_site = site;
+  if (!IsSame(mine.barrier_site, site)) {
     FailInThread("barrier divergence: " + current_->Name() + " is in __syncthreads at " +
-                 Show(site) + ", " + NameOfThread(at_barrier_[0]) + " in the one at " +
-                 Show(barrier_site_));
+                 Show(site) + ", " + NameOfThread(mine.at_barrier[0]) + " in the one at " +
+                 Show(mine.barrier_site));
   }
-  at_barrier_.push_back(current_->index);
-  if (std::ssize(at_barrier_) < num_threads_) return Park("__syncthreads", site);
-  for (int i = 0; i < num_threads_; ++i) {
-    order_.PassBarrier(*threads_[i]);
+  mine.at_barrier.push_back(current_->index);
+  if (std::ssize(mine.at_barrier) < num_threads_) return Park("__syncthreads", site);
+  for (int i = mine.first_thread; i < mine.first_thread + num_threads_; ++i) {
+    mine.order.PassBarrier(*threads_[i]);
     Tick(*threads_[i]);
   }
-  for (const int i : at_barrier_) {
+  for (const int i : mine.at_barrier) {
     if (i != current_->index) ready_.push_back(i);
   }
-  at_barrier_.clear();
+  mine.at_barrier.clear();
 }
 
 void BlockRunner::Meet(const char* what, uint32_t mask, void* argument, const Site& site,

@@ -9,6 +9,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "common/base/random.h"
+#include "kernels/emulation/cluster.h"
 #include "kernels/emulation/emulator.h"
 #include "kernels/emulation/global_memory.h"
 #include "kernels/emulation/mbarriers.h"
@@ -39,8 +40,8 @@ struct WarpgroupMeeting {
   void* arguments[128] = {};
 };
 
-// Runs kernels: one block after the other, in seeded random order, its threads as fibers that
-// switch only where they wait, again in random order.
+// Runs kernels: one block, or cluster of blocks, after the other, in seeded random order, its
+// threads as fibers that switch only where they wait, again in random order.
 class BlockRunner {
  public:
   BlockRunner(SharedMemory* shared, GlobalMemory* global) : shared_(shared), global_(global) {}
@@ -51,6 +52,7 @@ class BlockRunner {
     size_t shared_bytes = 0;
     const KernelCall* call = nullptr;
     int device = 0;
+    int cluster = 1;  // Blocks of a cluster, neighbours in x.
   };
   // Empty, or what went wrong.
   std::string Run(const Launch& launch);
@@ -65,10 +67,20 @@ class BlockRunner {
   // Whether the accesses of this thread are looked at.
   static bool watches() { return detects_ && current_ != nullptr; }
   Thread& thread(int index) { return *threads_[index]; }
-  const BlockOrder& order() const { return order_; }
-  SharedMemory& shared() { return *shared_; }
+  // That of the current thread; by its rank; and what all have.
+  Block& block() const { return *blocks_[current_->block]; }
+  Block& block(int rank) const { return *blocks_[rank]; }
+  int cluster_size() const { return launch_->cluster; }
+  int block_threads() const { return num_threads_; }
+  int NumThreads() const { return num_threads_ * launch_->cluster; }
+  int NumExited() const;
+  bool HasEnded(const Block& block) const { return block.num_exited == num_threads_; }
+  ClusterBarrier& cluster_barrier() { return cluster_barrier_; }
+  // Of the current thread's block.
+  const BlockOrder& order() const { return block().order; }
+  SharedMemory& shared() const { return *block().shared; }
   GlobalMemory& global() { return *global_; }
-  Mbarriers& mbarriers() { return mbarriers_; }
+  Mbarriers& mbarriers();  // Not inlined into kernels, whose every access is looked at.
   RunningBlock& running() { return running_; }
 
   // What threads call.
@@ -85,7 +97,7 @@ class BlockRunner {
   void Park(const char* what, const Site& site);
   void Wake(int thread) { ready_.push_back(thread); }
   void FenceProxy() {
-    order_.FenceProxy(*current_);
+    block().order.FenceProxy(*current_);
     Tick(*current_);
   }
   void Tick(Thread& thread);
@@ -93,34 +105,33 @@ class BlockRunner {
 
  private:
   static void ThreadMain();
-  void RunBlock(uint32_t index);
-  void StartThreads(Coordinates block);
+  void RunCluster(uint32_t first_block);
+  void StartBlock(uint32_t index, int rank);
+  void StartThreads(const Block& block, int rank);
+  SharedMemory* SharedOf(int rank);
   void CheckExit(const Thread& thread);
   void CheckProducts(const Thread& thread);
   void SwitchToNext();
   void SwitchTo(Fiber& fiber, Thread* thread);
   std::string DescribeDeadlock() const;
 
-  SharedMemory* shared_;
+  SharedMemory* shared_;  // Of the first block of a cluster.
+  std::vector<std::unique_ptr<SharedMemory>> others_;
   GlobalMemory* global_;
   Random random_{1};
   Statistics statistics_;
-  BlockOrder order_;
   RunningBlock running_;
   const Launch* launch_ = nullptr;
-  Coordinates block_ = {};
+  std::vector<std::unique_ptr<Block>> blocks_;  // As many as the largest cluster had.
+  ClusterBarrier cluster_barrier_;
   std::string message_;
   std::vector<std::unique_ptr<Thread>> threads_;
-  int num_threads_ = 0;
-  int num_exited_ = 0;
+  int num_threads_ = 0;  // Of a block.
   Fiber host_;
   static inline thread_local Thread* current_ = nullptr;
   std::vector<int> ready_;
-  std::vector<int> at_barrier_;
-  Site barrier_site_;
   std::vector<std::vector<Meeting>> meetings_;  // Per warp.
   std::vector<WarpgroupMeeting> warpgroup_meetings_;
-  Mbarriers mbarriers_;
   std::vector<uint32_t> exited_lanes_;          // Per warp; lanes that do not exist count.
   int64_t accesses_since_switch_ = 0;
   static inline bool detects_ = true;

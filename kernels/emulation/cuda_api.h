@@ -41,6 +41,7 @@ enum cudaError_t {
   cudaErrorCapturedEvent = 907,
   cudaErrorStreamCaptureWrongThread = 908,
   cudaErrorGraphExecUpdateFailure = 910,
+  cudaErrorInvalidClusterSize = 912,
 };
 enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMajor = 75,

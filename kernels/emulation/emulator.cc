@@ -220,7 +220,7 @@ void StartDriver() {
 }
 
 cudaError_t Launch(const void* function, dim3 grid, dim3 block, size_t shared_bytes,
-                   cudaStream_t stream, std::unique_ptr<const KernelCall> call) {
+                   cudaStream_t stream, std::unique_ptr<const KernelCall> call, int cluster) {
   Call api;
   if (api.error != cudaSuccess) return api.error;
   const size_t threads = size_t{block.x} * block.y * block.z;
@@ -230,6 +230,11 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, size_t shared_by
       grid.y > 65535 || grid.z > 65535 || shared_bytes > api.device.models[api.on]->shared_bytes) {
     return cudaErrorInvalidConfiguration;
   }
+  // Threads of a cluster's blocks are counted in whole warpgroups, and all at once.
+  const bool has_room = (threads + 127) / 128 * 128 * cluster <= kMaxThreads;
+  const bool is_cluster = cluster >= 1 && cluster <= kMostBlocks && grid.x % cluster == 0 &&
+                          has_room && api.device.models[api.on]->major >= 9;
+  if (cluster != 1 && !is_cluster) return cudaErrorInvalidClusterSize;
   Stream* const queue = api.QueueOf(stream);
   if (queue == nullptr) return cudaErrorInvalidResourceHandle;
   const std::shared_ptr<const KernelCall> kernel = std::move(call);
@@ -244,7 +249,7 @@ cudaError_t Launch(const void* function, dim3 grid, dim3 block, size_t shared_by
     if (device.hang[on]) return cudaErrorNotReady;
     device.global.Open();
     const std::string message =
-        device.runner.Run({name, grid, block, shared_bytes, kernel.get(), on});
+        device.runner.Run({name, grid, block, shared_bytes, kernel.get(), on, cluster});
     device.global.Close();
     if (message.empty()) return cudaSuccess;
     device.FailWork(message);

@@ -72,8 +72,9 @@ class KernelCall {
   virtual void Run() const = 0;
 };
 
-// Puts a launch on a stream; `function` gives the kernel its name in messages.
+// Puts a launch on a stream; `function` gives the kernel its name in messages. Of a cluster's
+// blocks, neighbours in x, there are `cluster`.
 cudaError_t Launch(const void* function, dim3 grid, dim3 block, size_t shared_bytes,
-                   cudaStream_t stream, std::unique_ptr<const KernelCall> call);
+                   cudaStream_t stream, std::unique_ptr<const KernelCall> call, int cluster = 1);
 
 }  // namespace baton::emulation

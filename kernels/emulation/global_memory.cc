@@ -205,7 +205,7 @@ void GlobalMemory::CheckCell(Allocation& allocation, size_t index, Access access
   const auto conflicts = [&](Stamp other, uint32_t block) {
     if (!other || (atomic && other.atomic())) return false;
     if (block == running.block) return !order.IsBefore(other, thread);
-    return !(running.acquired && running.fenced[block]);
+    return !(running.acquired[running.block] && running.fenced[block]);
   };
   const auto fail = [&](const char* other_verb, Stamp other, uint32_t block, Place other_place) {
     const bool within = block == running.block;

@@ -23,9 +23,9 @@ struct RunningBlock {
   uint32_t launch = 0;  // Counts kernels.
   uint32_t block = 0;   // Within its grid.
   // __threadfence by a block before it, and an atomic by the running one: what a pair of blocks
-  // needs to hand data over.
+  // needs to hand data over, also where they are of one cluster.
   std::vector<bool> fenced;
-  bool acquired = false;
+  std::vector<bool> acquired;
 };
 
 // Memory of the devices, an address range that only kernels and copies may touch (the host gets a

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "kernels/emulation/block_runner.h"
+#include "kernels/emulation/cluster.h"
 #include "kernels/emulation/kernel_language.h"
 #include "kernels/emulation/tensor_map.h"
 #include "kernels/emulation/warpgroup.h"
@@ -37,6 +38,21 @@ inline void Wait(Mbarrier& barrier, uint32_t parity, BATON_SITE) {
 inline void CopyBox(void* to, const TensorMap& map, Mbarrier& barrier, int x, int y, int z,
                     BATON_SITE) {
   emulation::TheRunner().mbarriers().Copy(to, map, &barrier, {x, y, z}, site);
+}
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t LaunchClusters(void (*kernel)(Parameters...), int blocks, dim3 grid, dim3 block,
+                           size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+  return emulation::Launch(
+      reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, stream,
+      std::make_unique<BoundKernel<Parameters...>>(
+          kernel, std::tuple<Parameters...>(std::forward<Arguments>(arguments)...)),
+      blocks);
+}
+inline void ArriveCluster(BATON_SITE) { emulation::TheRunner().cluster_barrier().Arrive(site); }
+inline void WaitCluster(BATON_SITE) { emulation::TheRunner().cluster_barrier().Wait(site); }
+inline void StoreRemote(float4& place, int block, float4 value, BATON_SITE) {
+  emulation::StoreRemote(&place, block, &value, site);
 }
 
 // Of registers there are enough.

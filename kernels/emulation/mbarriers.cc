@@ -22,7 +22,7 @@ void Mbarriers::Init(const void* address, int arrivals, const Site& site) {
   for (const Mbarrier& other : barriers_) {
     if (other.offset == offset) Fail(NameOf(offset) + " is initialised twice, at " + Show(site));
   }
-  if (std::ssize(barriers_) == kMaxMbarriers) Fail("too many mbarriers at " + Show(site));
+  if (std::ssize(barriers_) == most_) Fail("too many mbarriers at " + Show(site));
   barriers_.push_back({.offset = offset,
                        .arrivals = arrivals,
                        .pending = arrivals,
@@ -48,7 +48,7 @@ Mbarriers::Mbarrier& Mbarriers::Find(const void* address, const Site& site) {
 }
 
 Stamp Mbarriers::LandingOf(const Mbarrier& barrier) const {
-  return Stamp::Of(kMaxThreads + static_cast<int>(&barrier - barriers_.data()), barrier.phase + 1,
+  return Stamp::Of(first_actor_ + static_cast<int>(&barrier - barriers_.data()), barrier.phase + 1,
                    false);
 }
 

@@ -18,7 +18,13 @@ namespace baton::emulation {
 // uses of what is not initialised, copies that nobody waits for.
 class Mbarriers {
  public:
-  void Reset() { barriers_.clear(); }
+  // For a new block, whose copies are the actors from `first_actor` on, of which it may have
+  // `most`.
+  void Reset(int first_actor, int most) {
+    barriers_.clear();
+    first_actor_ = first_actor;
+    most_ = most;
+  }
 
   // For so many arrivals in each phase.
   void Init(const void* address, int arrivals, const Site& site);
@@ -62,6 +68,8 @@ class Mbarriers {
   void Land(Mbarrier& barrier);
 
   std::vector<Mbarrier> barriers_;
+  int first_actor_ = kMaxThreads;
+  int most_ = kMaxMbarriers;
 };
 
 }  // namespace baton::emulation

@@ -24,7 +24,9 @@ SharedMemory::SharedMemory()
     : window_(Map(kWindowBytes)),
       data_(window_ + kBelow),
       cells_(reinterpret_cast<Cell*>(Map(kMaxBytes * sizeof(Cell)))),
-      chunks_(reinterpret_cast<Chunk*>(Map(kMaxBytes / kChunkBytes * sizeof(Chunk)))) {}
+      chunks_(reinterpret_cast<Chunk*>(Map(kMaxBytes / kChunkBytes * sizeof(Chunk)))) {
+  std::memset(data_, 0xff, kMaxBytes);
+}
 
 SharedMemory::~SharedMemory() {
   munmap(window_, kWindowBytes);
@@ -34,12 +36,29 @@ SharedMemory::~SharedMemory() {
 
 void SharedMemory::Reset(size_t bytes) {
   bytes_ = bytes;
-  std::memset(data_, 0xff, bytes);
-  if (!detects_) return;
-  std::memset(static_cast<void*>(cells_), 0, bytes * sizeof(Cell));
-  if (!has_products_) return;
-  std::memset(static_cast<void*>(chunks_), 0, kMaxBytes / kChunkBytes * sizeof(Chunk));
+  if (!detects_) {
+    std::memset(data_, 0xff, bytes);
+    return;
+  }
+  constexpr size_t kChunks = kRegionBytes / kChunkBytes;
+  for (const uint32_t region : touched_) {
+    std::memset(data_ + region * kRegionBytes, 0xff, kRegionBytes);
+    std::memset(static_cast<void*>(cells_ + region * kRegionBytes), 0, kRegionBytes * sizeof(Cell));
+    if (has_products_) {
+      std::memset(static_cast<void*>(chunks_ + region * kChunks), 0, kChunks * sizeof(Chunk));
+    }
+    is_touched_[region] = false;
+  }
+  touched_.clear();
   has_products_ = false;
+}
+
+void SharedMemory::Touch(size_t begin, size_t size) {
+  for (size_t i = begin / kRegionBytes; i <= (begin + size - 1) / kRegionBytes; ++i) {
+    if (is_touched_[i]) continue;
+    is_touched_[i] = true;
+    touched_.push_back(static_cast<uint32_t>(i));
+  }
 }
 
 size_t SharedMemory::OffsetOf(const void* address, size_t size, const char* what, Place place,
@@ -109,6 +128,7 @@ void SharedMemory::Check(Access access, const void* address, size_t size, Place 
   const size_t begin =
       OffsetOf(address, size, access == Access::kRead ? "read" : "write", place, thread);
   if (!detects_) return;
+  Touch(begin, size);
   if (access != Access::kRead) CheckProductReads(begin, size, place, thread, order);
   const Stamp mine = Stamp::Of(thread.index, thread.clock, access == Access::kAtomic);
   for (size_t i = begin; i < begin + size; ++i) {
@@ -122,6 +142,7 @@ void SharedMemory::BeginCopy(const AsyncCopy& copy, const Thread& thread,
   const size_t begin = OffsetOf(copy.to, 16, "cp.async", copy.place, thread);
   std::memset(copy.to, 0xff, 16);
   if (!detects_) return;
+  Touch(begin, 16);
   CheckProductReads(begin, 16, copy.place, thread, order);
   const Stamp mine = Stamp::Of(thread.index, thread.clock, false);
   for (size_t i = begin; i < begin + 16; ++i) {
@@ -165,6 +186,7 @@ void SharedMemory::BeginTensorCopy(std::byte* to, Stamp landed, Place place, con
   const size_t begin = OffsetOf(to, kChunkBytes, "tensor copy", place, thread);
   std::memset(to, 0xff, kChunkBytes);
   if (!detects_) return;
+  Touch(begin, kChunkBytes);
   CheckProductReads(begin, kChunkBytes, place, thread, order);
   for (size_t i = begin; i < begin + kChunkBytes; ++i) {
     const Cell before = cells_[i];

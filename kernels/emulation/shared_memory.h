@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kernels/emulation/place.h"
 #include "kernels/emulation/thread.h"
@@ -61,6 +63,7 @@ class SharedMemory {
   static constexpr size_t kWindowBytes = 1 << 20;
   static constexpr size_t kBelow = 256 << 10;
   static constexpr size_t kChunkBytes = 16;
+  static constexpr size_t kRegionBytes = 1024;
   static constexpr int kReadingWarps = 16;  // A block of several warpgroups has no more.
 
   struct Cell {
@@ -82,6 +85,8 @@ class SharedMemory {
                   const Thread& thread) const;
   void Read(size_t i, Place place, const Thread& thread, const BlockOrder& order, Stamp mine);
   void Write(size_t i, Place place, const Thread& thread, const BlockOrder& order, Stamp mine);
+  // Notes that something there is no longer as in a new block.
+  void Touch(size_t begin, size_t size);
   // Before a write of [begin, begin + size).
   void CheckProductReads(size_t begin, size_t size, Place place, const Thread& thread,
                          const BlockOrder& order);
@@ -95,6 +100,9 @@ class SharedMemory {
   size_t bytes_ = 0;
   bool detects_ = true;
   bool has_products_ = false;  // Of the running block.
+  // What a new block has to clear: most kernels touch little of their shared memory.
+  std::array<bool, kMaxBytes / kRegionBytes> is_touched_ = {};
+  std::vector<uint32_t> touched_;  // Those regions.
   Cell* cells_;
   Chunk* chunks_;
 };

@@ -14,8 +14,10 @@
 namespace baton::emulation {
 
 inline constexpr int kMaxThreads = 1024;
-// Of a block. Each is an actor beside the threads: the copies that it counts write memory.
-inline constexpr int kMaxMbarriers = 64;
+inline constexpr int kMostBlocks = 8;  // Of a cluster, on every GPU that has them.
+// Of a cluster's blocks. Each is an actor beside the threads: the copies that it counts write
+// memory.
+inline constexpr int kMaxMbarriers = 256;
 inline constexpr int kMaxActors = kMaxThreads + kMaxMbarriers;
 
 // Who did something to memory, and when by its own clock: actor 11, atomic 1, clock 20 bits. The
@@ -72,7 +74,9 @@ struct Position {
 // A thread of the block that runs.
 struct Thread {
   Fiber fiber;
-  int index = 0;
+  int index = 0;  // In its cluster, where each block's begin at a multiple of 128.
+  int first = 0;  // The index of the first of its block,
+  int block = 0;  // which has this rank there.
   bool done = false;
   const char* waits_in = "";
   Site waits_at;
@@ -82,13 +86,17 @@ struct Thread {
   std::vector<AsyncCopy> open_copies;
   std::deque<std::vector<AsyncCopy>> copy_groups;
   AsyncProducts products;
+  bool has_arrived = false;      // At a cluster barrier, and not waited there.
+  uint32_t cluster_phases = 0;   // Those that it has waited for.
   Position* position = nullptr;  // On its stack, where kernels may read.
 
   int lane() const { return index % 32; }
   int warp() const { return index / 32; }
   std::string Name() const {
-    return "thread " + std::to_string(index) + " (warp " + std::to_string(warp()) + " lane " +
-           std::to_string(lane()) + ")";
+    const int number = index - first;
+    return "thread " + std::to_string(number) + " (warp " + std::to_string(number / 32) + " lane " +
+           std::to_string(lane()) + ")" +
+           (block == 0 ? "" : " of its cluster's block " + std::to_string(block));
   }
   // Adds what it knows of all actors, itself among them.
   void Tell(std::vector<uint32_t>& clocks) const {
@@ -105,15 +113,12 @@ struct Thread {
     for (size_t i = 0; i < clocks.size(); ++i) seen[i] = std::max(seen[i], clocks[i]);
   }
 };
-inline std::string NameOfThread(int index) {
-  if (index >= kMaxThreads) return "a tensor copy";
-  Thread thread;
-  thread.index = index;
-  return thread.Name();
-}
+// Of the cluster that runs, or that ran last.
+std::string NameOfThread(int index);
 
 // Happens-before within a block: __syncthreads orders everything, __syncwarp the lanes of a mask,
-// an mbarrier who arrives and who waits. Shuffles and votes order nothing, as on a device.
+// an mbarrier who arrives and who waits, a cluster barrier all threads of all its blocks. Shuffles
+// and votes order nothing, as on a device.
 class BlockOrder {
  public:
   void Reset() {
@@ -126,6 +131,11 @@ class BlockOrder {
     for (size_t i = 0; i < thread.seen.size(); ++i) {
       passed_[i] = std::max(passed_[i], thread.seen[i]);
     }
+  }
+  // Adds what all threads of the block know.
+  void Tell(std::vector<uint32_t>& clocks) const {
+    clocks.resize(kMaxActors);
+    for (size_t i = 0; i < clocks.size(); ++i) clocks[i] = std::max(clocks[i], passed_[i]);
   }
   // fence.proxy.async: tensor copies and wgmma see what the thread has written so far.
   void FenceProxy(const Thread& thread) { fenced_[thread.index] = thread.clock; }

@@ -194,6 +194,21 @@ def gemm_shared(rows, columns, stages):
     return stages * (rows + columns) * 64 * 2
 
 
+# Tokens -> stages: StagesFor of kernels/cuda/small_gemm_sm90.cu.
+SMALL_STAGES = {8: 12, 16: 10, 32: 8, 64: 6}
+
+
+def small_gemm_figures(gpu, tokens, registers):
+    """Of products of few rows on sm_90a: each byte of weights is multiplied with all tokens while
+    others are under way, so that memory alone limits them."""
+    stages = SMALL_STAGES[tokens]
+    shared = -(-(stages * (64 + tokens) * 128 + 64 * tokens * 4 + stages * 16) // KIB) * KIB
+    blocks = blocks_per_sm(gpu, 128, registers, shared)
+    speed, limit = reach_of_bytes(gpu, blocks * (stages - 1) * 64 * 128)
+    return Figures(f"GEMM, up to {tokens} rows", registers, shared, blocks, tokens,
+                   [(speed * tokens, limit)] * 2, [(speed, limit)] * 2)
+
+
 @dataclasses.dataclass
 class Figures:
     """Of a kernel: [(speed, its limit)] by every instruction of its loop and by the bare ones."""
@@ -203,7 +218,7 @@ class Figures:
     blocks: int
     columns: int  # Of a tile of products, the tokens; also where there are fewer.
     flops: list
-    few: list  # Bytes/s where 16 rows are its products; empty: it is not for so few.
+    few: list  # Bytes/s where `columns` rows are its products; empty: it is not for so few.
 
 
 def figures_of(gpu, kernels):
@@ -211,7 +226,11 @@ def figures_of(gpu, kernels):
     for name, (registers, loop) in sorted(kernels.items()):
         gemm = re.search(r"GemmKernel<.*TileShape<" + ", ".join([r"(\d+)"] * 5) +
                          r">, [\w:]*Bf16, [\w:]*Bf16>", name)
+        small = re.search(r"SmallGemmSm90Kernel<[\w:]*Bf16, [\w:]*Bf16, (\d+), false>", name)
         attention = re.search(r"AttentionKernel<(64|128|256), .*Bf16, (\d)>", name)
+        if small:
+            yield small_gemm_figures(gpu, int(small.group(1)), registers)
+            continue
         if gemm:
             rows, columns, warp_rows, warp_columns, stages = map(int, gemm.groups())
             threads = 32 * (rows // warp_rows) * (columns // warp_columns)
@@ -243,7 +262,7 @@ def kernel_lines(gpu, kernels):
         line = (f"  {gpu.name} {kernel.what:24} {kernel.registers:3} registers"
                 f" {kernel.shared / KIB:4.0f} KiB {kernel.blocks} blocks  {' to '.join(reaches)}")
         if kernel.few:
-            line += "; 16 rows: " + " to ".join(f"{x / 1e12:.2f} TB/s ({by})"
+            line += f"; {kernel.columns} rows: " + " to ".join(f"{x / 1e12:.2f} TB/s ({by})"
                                                 for x, by in kernel.few)
         yield line
 
@@ -293,7 +312,8 @@ def kernels_of(cubin, home):
 def kernels_in(folder, gpu, home):
     """(kernels of products and attention, registers of the gather) in a folder of cubins."""
     kernels = {}
-    for source in ("gemm", "attention"):
+    small = ["small_gemm_sm90"] * (gpu.architecture == "sm_90a")
+    for source in ["gemm", "attention", *small]:
         kernels |= kernels_of(folder / f"{source}.{gpu.architecture}.cubin", home)
     gather = kernels_of(folder / f"cache_blocks.{gpu.architecture}.cubin", home)
     return kernels, next(r for n, (r, _) in gather.items() if "uint4" in n)

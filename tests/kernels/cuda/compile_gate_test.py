@@ -6,6 +6,7 @@ Usage: compile_gate_test.py [unittest arguments]
 """
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,9 @@ GEMM_SM90_CODE = ("FENCE.VIEW.ASYNC.S ; USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xe8 ;
                   "WARPGROUP.DEPBAR.LE gsb0, 0x1 ; WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"
                   "USETMAXREG.DEALLOC.CTAPOOL 0x28 ; SYNCS.ARRIVE.TRANS64 RZ, [UR9+0x20008], R2 ;"
                   "UTMALDG.3D [UR8], [UR18] ;")
+SMALL_SM90 = "void SmallGemmSm90Kernel<F16, float, 8, false>(CUtensorMap_st, CUtensorMap_st, Problem)"
+SMALL_SM90_CODE = (re.sub("USETMAXREG[^;]*;", "", GEMM_SM90_CODE).replace("64x128", "64x8") +
+                   "UCGABAR_ARV ; UCGABAR_WAIT ; ST.E.128 [R6], R24 ;")
 ATTENTION = "void AttentionKernel<64, Bf16, 4>(Problem)"
 GEMM_CODE = ("LDSM.16.M88.4 R4, [R8] ; LDGDEPBAR ; DEPBAR.LE SB0, 0x2 ; DEPBAR.LE SB0, 0x0 ;"
              "LDGSTS.E.BYPASS.128 [R5], desc[UR4][R6.64], !P1 ; HMMA.16816.F32 R1, R2, R3, R4 ;")
@@ -165,6 +169,9 @@ class MachineCodeTest(unittest.TestCase):
         self.assertEqual(machine_code.missing(GEMM, GEMM_CODE), [])
         self.assertEqual(machine_code.missing(ATTENTION, ATTENTION_CODE), [])
         self.assertEqual(machine_code.missing(GEMM_SM90, GEMM_SM90_CODE), [])
+        self.assertEqual(machine_code.missing(SMALL_SM90, SMALL_SM90_CODE), [])
+        self.assertEqual(machine_code.missing(SMALL_SM90.replace("false", "true"),
+                                              SMALL_SM90_CODE.replace("UCGABAR_WAIT ;", "")), [])
         self.assertEqual(machine_code.missing("void FoldKernel<Bf16>(Problem)", "FADD"), [])
 
     def test_each_instruction_is_missed(self):
@@ -183,6 +190,10 @@ class MachineCodeTest(unittest.TestCase):
                 (GEMM_SM90, GEMM_SM90_CODE, ".F32 ", ".F32.BF16 ", "not all products"),
                 (GEMM_SM90, GEMM_SM90_CODE, "UTMALDG", "HMMA ; UTMALDG", "not all products"),
                 (GEMM_SM90, GEMM_SM90_CODE, "gsb0, 0x1", "gsb0, 0x0", "under way"),
+                (GEMM_SM90, GEMM_SM90_CODE, "USETMAXREG.DEALLOC", "NOP", "no USETMAXREG"),
+                (SMALL_SM90, SMALL_SM90_CODE, "64x8", "64x16", "not all products"),
+                (SMALL_SM90, SMALL_SM90_CODE, "UCGABAR_WAIT ;", "", "no UCGABAR_WAIT"),
+                (SMALL_SM90, SMALL_SM90_CODE, "ST.E.128", "ST.E", "no ST.E.128"),
                 (ATTENTION, ATTENTION_CODE, "0x0", "0x1", "under way"),
                 (ATTENTION, ATTENTION_CODE, "MT88", "M88", "no LDSM.16.MT88.4"),
                 (ATTENTION, ATTENTION_CODE, ".F32.BF16", ".F32", "not all products")):

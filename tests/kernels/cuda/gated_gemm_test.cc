@@ -7,7 +7,7 @@
 #include "kernels/cuda/gemm.h"
 #include "tests/kernels/cuda/device_fixture.h"
 
-// Against the operators that it stands for, byte for byte.
+// The form for every GPU against the operators that it stands for, byte for byte.
 namespace baton::cuda {
 namespace {
 
@@ -48,7 +48,7 @@ class GatedGemmTest : public DeviceCaseTest {
                              .out_stride = n + kOutGap};
     if (fused) {
       EXPECT_TRUE(GatedGemmServes(args));
-      EXPECT_EQ(GatedGemm(args, nullptr), cudaSuccess);
+      EXPECT_EQ(MmaGatedGemm(args, nullptr), cudaSuccess);
       EXPECT_EQ(between.Read(), std::vector<float>(m * (2 * n + kOutGap), 7));
     } else {
       EXPECT_EQ(Gemm(args.product, {}, nullptr), cudaSuccess);

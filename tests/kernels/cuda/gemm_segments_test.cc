@@ -22,7 +22,7 @@ struct Shape {
 struct Types {
   DType in;
   DType out;
-  const char* gpu = "sm90";  // Its form for prompts; other GPUs have one for all.
+  const char* gpu = "sm90";  // Its two forms; other GPUs have one for all.
 };
 
 // A product whose k is cut into segments, and perhaps divided among ranks.
@@ -167,14 +167,14 @@ TEST_P(GemmSegmentsTest, NoRoomForARowIsSaid) {
   const DeviceFloats a(GetParam().in, a_), out(GetParam().out, 2 * 16);
   const DeviceFloats scratch(DType::kF32, 2 * 16 - 1);
   const PackedMatrix weights = Columns(0, 64);
-  EXPECT_EQ(Gemm({.a = a,
-                  .a_stride = 64,
-                  .m = 2,
-                  .weights = &weights,
-                  .out = out,
-                  .out_stride = 16,
-                  .segments = 2},
-                 {scratch.f32(), 2 * 16 - 1}, nullptr),
+  EXPECT_EQ(MmaGemm({.a = a,
+                     .a_stride = 64,
+                     .m = 2,
+                     .weights = &weights,
+                     .out = out,
+                     .out_stride = 16,
+                     .segments = 2},
+                    {scratch.f32(), 2 * 16 - 1}, nullptr),
             cudaErrorMemoryAllocation);
 }
 

@@ -15,7 +15,7 @@ struct GemmCase {
   DType in;
   DType out;
   uint64_t seed;
-  const char* gpu = "sm90";  // Its form for prompts; other GPUs have one for all.
+  const char* gpu = "sm90";  // Its two forms; other GPUs have one for all.
 };
 
 class GemmTest : public DeviceTest, public testing::WithParamInterface<GemmCase> {

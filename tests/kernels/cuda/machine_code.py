@@ -5,7 +5,7 @@ import re
 COPY = re.compile(r"\bLDGSTS\b[^;]*")
 IS_PREDICATED = re.compile(r",\s*!?U?P\d\s*$")
 # Of tiles in shared memory by a warpgroup; a predicate last would leave out what was summed before.
-WARPGROUP_PRODUCT = re.compile(r"\bHGMMA\.64x128x16\.F32(\.BF16)? R\d+, gdesc\[UR\d+\], R\d+(, gsb0)? ;")
+WARPGROUP_PRODUCT = re.compile(r"\bHGMMA\.64x(\d+)x16\.F32(\.BF16)? R\d+, gdesc\[UR\d+\], R\d+(, gsb0)? ;")
 WARPGROUP_WAIT = re.compile(r"\bWARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+)")
 PRODUCT = re.compile(r"\bHMMA\.16816\.F32(\.BF16)?\b")
 # What waits for all but so many of the newest groups of copies.
@@ -37,8 +37,26 @@ PTX = {
     "WaitCopies": ['asm volatile("cp.async.wait_group %0;" ::"n"(kPendingGroups) : "memory");'],
 }
 
-REGISTERS = "".join(f"%{i}, " for i in range(63)) + "%63"
+
+def wgmma(columns):
+    """The statements of a product with so many columns, of both types."""
+    sums = columns // 2
+    registers = ", ".join(f"%{i}" for i in range(sums))
+    operands = ", ".join(f"BATON_SUMS({i})" for i in range(0, sums, 8))
+    return [f'asm volatile("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{t}.{t} '
+            f'{{{registers}}}, %{sums}, %{sums + 1}, 1, 1, 1, 0, 0;" '
+            f': {operands if sums > 4 else "BATON_FOUR_SUMS(0)"} '
+            ': "l"(TileDescriptor(a)), "l"(TileDescriptor(b)) : "memory");'
+            for t in ("bf16", "f16")]
+
+
 PTX_SM90 = {
+    "ArriveCluster": ['asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");'],
+    "WaitCluster": ['asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");'],
+    "StoreRemote": [
+        'asm volatile("{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; '
+        'st.shared::cluster.v4.f32 [remote], {%2, %3, %4, %5};}" ::"r"(SharedAddress(&place)), '
+        '"r"(block), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w) : "memory");'],
     "InitMbarrier": ['asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" '
                      '::"r"(SharedAddress(&barrier)), "r"(arrivals) : "memory");'],
     "FenceProxy": ['asm volatile("fence.proxy.async.shared::cta;" ::: "memory");'],
@@ -57,13 +75,7 @@ PTX_SM90 = {
     "TakeRegisters": ['asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));'],
     "PinSums": ['asm volatile("" : "+f"(sums[i])::"memory");'],
     "FenceSums": ['asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'],
-    "MultiplyAsync": [
-        f'asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.{t}.{t} '
-        f'{{{REGISTERS}}}, %64, %65, 1, 1, 1, 0, 0;" '
-        ': BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32), '
-        'BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56) '
-        ': "l"(TileDescriptor(a)), "l"(TileDescriptor(b)) : "memory");'
-        for t in ("bf16", "f16")],
+    "MultiplyAsync": [statement for columns in (128, 8, 16, 32, 64) for statement in wgmma(columns)],
     "CommitProducts": ['asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'],
     "WaitProducts": ['asm volatile("wgmma.wait_group.sync.aligned %0;" '
                      '::"n"(kPendingGroups) : "memory");'],
@@ -73,13 +85,20 @@ PTX_SM90 = {
 def missing_sm90(name, code):
     """The same of a kernel of warpgroups."""
     wanted = ["UTMALDG.3D", "SYNCS.PHASECHK.TRANS64.TRYWAIT", "SYNCS.ARRIVE.TRANS64",
-              "FENCE.VIEW.ASYNC", "WARPGROUP.ARRIVE", "USETMAXREG.TRY_ALLOC.CTAPOOL",
-              "USETMAXREG.DEALLOC.CTAPOOL"]
+              "FENCE.VIEW.ASYNC", "WARPGROUP.ARRIVE"]
+    small = re.search(r"SmallGemmSm90Kernel<.*, (\d+), (true|false)>", name)
+    columns = small.group(1) if small else "128"
+    if not small:
+        wanted += ["USETMAXREG.TRY_ALLOC.CTAPOOL", "USETMAXREG.DEALLOC.CTAPOOL"]
+    elif small.group(2) == "false":  # A cluster folds: 16 bytes at a time go to another block.
+        wanted += ["UCGABAR_ARV", "UCGABAR_WAIT", "ST.E.128"]
     problems = [f"no {instruction}" for instruction in wanted if instruction not in code]
     suffix = ".BF16" if "Bf16" in name else ""
-    products = [found.group(1) or "" for found in WARPGROUP_PRODUCT.finditer(code)]
-    if set(products) != {suffix} or len(products) != code.count("GMMA") or "HMMA" in code:
-        problems.append(f"not all products are HGMMA.64x128x16.F32{suffix} that add to their sums")
+    products = [(found.group(1), found.group(2) or "") for found in WARPGROUP_PRODUCT.finditer(code)]
+    if (set(products) != {(columns, suffix)} or len(products) != code.count("GMMA") or
+            "HMMA" in code):
+        problems.append(
+            f"not all products are HGMMA.64x{columns}x16.F32{suffix} that add to their sums")
     waits = {int(found.group(1), 16) for found in WARPGROUP_WAIT.finditer(code)}
     if waits != {0, 1}:
         problems.append(f"waits that leave {waits} groups of products under way, not 0 and 1")
