@@ -52,6 +52,12 @@ struct PendingReads {
   std::vector<uint32_t> chunks;
   int64_t group;
 };
+// Registers that a wgmma in flight reads.
+struct PendingOperands {
+  const uint32_t* registers;
+  std::vector<uint32_t> values;
+  int64_t group;
+};
 // What a thread has of wgmma.
 struct AsyncProducts {
   int64_t committed = 0;  // Groups.
@@ -60,6 +66,9 @@ struct AsyncProducts {
   // What the last wgmma.fence saw: null after a wait for these sums.
   const float* fenced = nullptr;
   std::vector<float> fenced_values;
+  std::vector<PendingOperands> operands;
+  const uint32_t* fenced_operands = nullptr;
+  std::vector<uint32_t> fenced_operand_values;
 };
 
 struct Coordinates {

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_sm90.h"
+#include "kernels/cuda/gemm_sm90.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/cuda/device_fixture.h"
 
@@ -36,6 +38,7 @@ struct RunOptions {
   DType out = DType::kF32;
   bool spread = false;  // K and V have gaps of every kind, each its own.
   size_t shared_bytes = SharedBytes();
+  bool every_form = true;  // On sm_90a the form of its own, too, where it takes the problem.
 };
 
 // Elements between the ends and the beginnings of a plane.
@@ -92,31 +95,9 @@ class DeviceProblem {
         v_scales_(DType::kF32, problem.v_scales),
         sinks_(DType::kF32, problem.sinks) {}
 
+  // Of the form for every GPU, whose bits the others have.
   Result Run(const RunOptions& options = {}) const {
-    AttentionProblem& p = problem_;
-    const VarlenAttentionArgs host = p.Args(nullptr);
-    const int64_t width = int64_t{p.shape.heads} * p.shape.v_dim;
-    const DeviceFloats out(options.out, std::vector<float>(p.total_q * (width + kOutGap), kGap));
-    const DeviceFloats lse(DType::kF32,
-                           std::vector<float>(p.shape.heads * (p.total_q + kLseGap), kGap));
-    VarlenAttentionArgs args = host;
-    args.q = q_;
-    args.q_stride += kQueryGap;
-    args.cu_seqlens_q = cu_q_.data();
-    args.num_tokens = p.total_q;
-    args.seq_lens = lens_.data();
-    args.block_table = options.ragged ? ragged_.data() : table_.data();
-    if (options.ragged) args.table_starts = starts_.data();
-    args.round_to = options.out;
-    args.out = out;
-    args.out_stride = width + kOutGap;
-    args.lse = lse.f32();
-    args.lse_stride = p.total_q + kLseGap;
-    args.max_seqlen_q = args.max_seqlen_k = 0;
-    for (const auto& [queries, keys] : p.shape.sequences) {
-      args.max_seqlen_q = std::max(args.max_seqlen_q, queries);
-      args.max_seqlen_k = std::max(args.max_seqlen_k, keys);
-    }
+    VarlenAttentionArgs args = Args(options);
     std::optional<SpreadPlane> k, v;
     if (options.spread) {
       k.emplace(args.k_cache, PlaneGaps{8, 16, 24});
@@ -127,21 +108,62 @@ class DeviceProblem {
       args.k_cache.data = static_cast<std::byte*>(k_.data());
       args.v_cache.data = static_cast<std::byte*>(v_.data());
     }
-    args.k_cache.scales = k_scales_.f32();
-    args.v_cache.scales = v_scales_.f32();
-    if (args.scores.alibi_slopes != nullptr) args.scores.alibi_slopes = slopes_.f32();
-    if (args.scores.sinks != nullptr) args.scores.sinks = sinks_.f32();
     const DeviceFloats scratch(DType::kF32, ScratchBytes(args) / 4);
     const AttentionRoom room{.scratch = options.scratch ? scratch.f32() : nullptr,
                              .shared_bytes = options.shared_bytes};
-    EXPECT_EQ(VarlenAttention(args, room, nullptr), cudaSuccess);
-    Result result{WithoutGaps(out.Read(), width, kOutGap),
-                  WithoutGaps(lse.Read(), p.total_q, kLseGap)};
+    const Result result = Read(args, [&](const VarlenAttentionArgs& told) {
+      return MmaVarlenAttention(told, room, nullptr);
+    });
     scratch.ReadBytes();  // Its guards.
+    if (options.every_form && IsSm90() && AttentionSm90Takes(args)) {
+      const Result again = Read(
+          args, [](const VarlenAttentionArgs& told) { return AttentionSm90(told, nullptr); });
+      EXPECT_EQ(again, result) << "of sm_90a";
+    }
     return result;
   }
 
  private:
+  // But for what is written, and where K and V lie.
+  VarlenAttentionArgs Args(const RunOptions& options) const {
+    const AttentionProblem& p = problem_;
+    VarlenAttentionArgs args = problem_.Args(nullptr);
+    args.q = q_;
+    args.q_stride += kQueryGap;
+    args.cu_seqlens_q = cu_q_.data();
+    args.num_tokens = p.total_q;
+    args.seq_lens = lens_.data();
+    args.block_table = options.ragged ? ragged_.data() : table_.data();
+    if (options.ragged) args.table_starts = starts_.data();
+    args.out.dtype = args.round_to = options.out;
+    args.max_seqlen_q = args.max_seqlen_k = 0;
+    for (const auto& [queries, keys] : p.shape.sequences) {
+      args.max_seqlen_q = std::max(args.max_seqlen_q, queries);
+      args.max_seqlen_k = std::max(args.max_seqlen_k, keys);
+    }
+    args.k_cache.scales = k_scales_.f32();
+    args.v_cache.scales = v_scales_.f32();
+    if (args.scores.alibi_slopes != nullptr) args.scores.alibi_slopes = slopes_.f32();
+    if (args.scores.sinks != nullptr) args.scores.sinks = sinks_.f32();
+    return args;
+  }
+
+  // What launch(args) writes.
+  template <typename Launch>
+  Result Read(VarlenAttentionArgs args, const Launch& launch) const {
+    const AttentionProblem& p = problem_;
+    const int64_t width = int64_t{p.shape.heads} * p.shape.v_dim;
+    const DeviceFloats out(args.round_to, std::vector<float>(p.total_q * (width + kOutGap), kGap));
+    const DeviceFloats lse(DType::kF32,
+                           std::vector<float>(p.shape.heads * (p.total_q + kLseGap), kGap));
+    args.out = out;
+    args.out_stride = width + kOutGap;
+    args.lse = lse.f32();
+    args.lse_stride = p.total_q + kLseGap;
+    EXPECT_EQ(launch(args), cudaSuccess);
+    return {WithoutGaps(out.Read(), width, kOutGap), WithoutGaps(lse.Read(), p.total_q, kLseGap)};
+  }
+
   static constexpr int64_t kQueryGap = 8, kOutGap = 3, kLseGap = 5;
   static constexpr float kGap = 7;
 
