@@ -203,7 +203,8 @@ __global__ void __launch_bounds__(kThreadsOf<kWarps>, 1)
       float scores[kStepKeys / 8][4] = {};
       MultiplyKeys(shared, warp, lane, scores);
       float factors[2];
-      Softmax<T>(args, scale, key, lane, rows, scores, probabilities, factors);
+      Softmax<T>(args, scale, key, lane, rows, scores, factors);
+      Pack<T>(scores, probabilities);
       ScaleSums<kDim>(factors, sums);
     }
     WaitCopies<0>();

@@ -211,19 +211,24 @@ BATON_DEVICE auto& Flat(T (&array)[kCount][kEach]) {
   return reinterpret_cast<T(&)[kCount * kEach]>(array);
 }
 
-// Begins the products of Q and the next tile of K.
-template <typename Shape, typename T>
-BATON_DEVICE void BeginScores(Shared<Shape, T>& shared, Consumer<Shape>& me) {
-  Wait(shared.k_full[me.k_ring.stage], me.k_ring.parity);
+// Nothing but products may touch the registers of scores from here on, until EndScores.
+template <typename Shape>
+BATON_DEVICE void ClearScores(Consumer<Shape>& me) {
   auto& scores = Flat(me.scores);
   BATON_UNROLL
   for (int i = 0; i < kStepKeys / 2; ++i) scores[i] = 0;
   FenceSums(scores);
+}
+
+// Begins the products of Q and the next tile of K.
+template <typename Shape, typename T>
+BATON_DEVICE void BeginScores(Shared<Shape, T>& shared, Consumer<Shape>& me) {
   BATON_UNROLL
   for (int c = 0; c < Shape::kChunks; ++c) {
     BATON_UNROLL
     for (int k = 0; k < kTileColumns; k += 16) {
-      MultiplyAsync(scores, &shared.q[c][me.first_row][k], &shared.k[me.k_ring.stage][c][0][k]);
+      MultiplyAsync(Flat(me.scores), &shared.q[c][me.first_row][k],
+                    &shared.k[me.k_ring.stage][c][0][k]);
     }
   }
   CommitProducts();
@@ -237,16 +242,12 @@ BATON_DEVICE void EndScores(Shared<Shape, T>& shared, Consumer<Shape>& me) {
   me.k_ring.Advance();
 }
 
-// The same of the products of probabilities and the next tile of V.
+// The same of the products of probabilities and the next tile of V, behind a fence for both.
 template <typename Shape, typename T>
 BATON_DEVICE void BeginValues(Shared<Shape, T>& shared, Consumer<Shape>& me) {
-  Wait(shared.v_full[me.v_ring.stage], me.v_ring.parity);
-  auto& sums = Flat(me.sums);
-  auto& probabilities = Flat(me.probabilities);
-  FenceSums(sums, probabilities);
   BATON_UNROLL
   for (int j = 0; j < kStepKeys / 16; ++j) {
-    MultiplyAsync(sums, probabilities, j,
+    MultiplyAsync(Flat(me.sums), Flat(me.probabilities), j,
                   &shared.v[me.v_ring.stage][me.first_chunk][16 * j][0]);
   }
   CommitProducts();
@@ -260,26 +261,34 @@ BATON_DEVICE void EndValues(Shared<Shape, T>& shared, Consumer<Shape>& me) {
 }
 
 // The keys of one partial, from `key` to `end`: the softmax of a step runs beside the products of
-// the one before with V.
+// the one before with V. What they need is fenced and waited for before the first of them begins:
+// nvcc has no two groups in flight if anything stands between.
 template <typename Shape, typename T>
 BATON_DEVICE void AddPartial(Shared<Shape, T>& shared, const Problem& args, float scale, int key,
                              int end, Consumer<Shape>& me) {
   float factors[2];
+  Wait(shared.k_full[me.k_ring.stage], me.k_ring.parity);
+  ClearScores(me);
   BeginScores(shared, me);
   EndScores<0>(shared, me);
-  attention::Softmax<T>(args, scale, key, me.lane, me.rows, me.scores, me.probabilities, factors);
+  attention::Softmax<T>(args, scale, key, me.lane, me.rows, me.scores, factors);
+  attention::Pack<T>(me.scores, me.probabilities);
   BATON_ROLLED
   for (key += kStepKeys; key < end; key += kStepKeys) {
-    uint32_t next[kStepKeys / 8][2];
+    Wait(shared.k_full[me.k_ring.stage], me.k_ring.parity);
+    Wait(shared.v_full[me.v_ring.stage], me.v_ring.parity);
+    ClearScores(me);
+    FenceSums(Flat(me.sums), Flat(me.probabilities));
     BeginScores(shared, me);
     BeginValues(shared, me);
     EndScores<1>(shared, me);
-    attention::Softmax<T>(args, scale, key, me.lane, me.rows, me.scores, next, factors);
+    attention::Softmax<T>(args, scale, key, me.lane, me.rows, me.scores, factors);
     EndValues(shared, me);
     attention::ScaleSums<Shape::kColumns>(factors, me.sums);
-    BATON_UNROLL
-    for (int i = 0; i < kStepKeys / 4; ++i) Flat(me.probabilities)[i] = Flat(next)[i];
+    attention::Pack<T>(me.scores, me.probabilities);
   }
+  Wait(shared.v_full[me.v_ring.stage], me.v_ring.parity);
+  FenceSums(Flat(me.sums), Flat(me.probabilities));
   BeginValues(shared, me);
   EndValues(shared, me);
 }

@@ -86,6 +86,11 @@ BATON_DEVICE float ScoreOf(const Row& row, float x, int key) {
   return fmaf(-row.slope, static_cast<float>(distance), x);
 }
 
+// Whether ScoreOf changes nothing of a step's.
+BATON_DEVICE bool SeesAllAlike(const Row& row, int first_key) {
+  return first_key >= row.keys.begin && first_key <= row.keys.end - kStepKeys && row.slope == 0;
+}
+
 // The greatest of a row, whose elements four neighbouring lanes hold.
 BATON_DEVICE float RowMax(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
@@ -96,37 +101,50 @@ BATON_DEVICE float RowSum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Scores become probabilities relative to the new maximum, rounded to T in pairs. What was summed
-// before is to be multiplied by `factors`, one for each row.
+// Scores become probabilities relative to the new maximum, rounded to T. What was summed before is to be multiplied by `factors`, one for each row.
 template <typename T>
 BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int lane,
-                          Row (&rows)[2], float (&scores)[kStepKeys / 8][4],
-                          uint32_t (&probabilities)[kStepKeys / 8][2], float (&factors)[2]) {
+                          Row (&rows)[2], float (&scores)[kStepKeys / 8][4], float (&factors)[2]) {
   ScaleScores(args.scores, scale, scores);
   BATON_UNROLL
   for (int h = 0; h < 2; ++h) {
     Row& row = rows[h];
-    float max = row.state.max;
-    BATON_UNROLL
-    for (int j = 0; j < kStepKeys / 8; ++j) {
+    if (!SeesAllAlike(row, first_key)) {
       BATON_UNROLL
-      for (int c = 0; c < 2; ++c) {
-        float& x = scores[j][2 * h + c];
-        x = ScoreOf(row, x, first_key + 8 * j + lane % 4 * 2 + c);
-        max = fmaxf(max, x);
+      for (int i = 0; i < kStepKeys / 4; ++i) {
+        float& x = scores[i / 2][2 * h + i % 2];
+        x = ScoreOf(row, x, first_key + 8 * (i / 2) + lane % 4 * 2 + i % 2);
       }
     }
+    float max = row.state.max;
+    BATON_UNROLL
+    for (int i = 0; i < kStepKeys / 4; ++i) max = fmaxf(max, scores[i / 2][2 * h + i % 2]);
     max = RowMax(max);
     const float base = max == MinusInfinity() ? 0.0f : max;
     factors[h] = Exp2(row.state.max - base);
     row.state = {max, row.state.sum * factors[h]};
     BATON_UNROLL
     for (int j = 0; j < kStepKeys / 8; ++j) {
-      const T low = FromFloat<T>(Exp2(scores[j][2 * h] - base));
-      const T high = FromFloat<T>(Exp2(scores[j][2 * h + 1] - base));
-      probabilities[j][h] = low.bits | uint32_t{high.bits} << 16;
-      row.state.sum += ToFloat(low);
-      row.state.sum += ToFloat(high);
+      float &low = scores[j][2 * h], &high = scores[j][2 * h + 1];
+      const uint32_t rounded = RoundPair<T>(Exp2(low - base), Exp2(high - base));
+      low = ToFloat(T{static_cast<uint16_t>(rounded)});
+      high = ToFloat(T{static_cast<uint16_t>(rounded >> 16)});
+      row.state.sum += low;
+      row.state.sum += high;
+    }
+  }
+}
+
+// Probabilities as an operand of the products with V. Not a part of Softmax: while these products are
+// in flight, nvcc serialises them if anything else writes registers that may become their operand.
+template <typename T>
+BATON_DEVICE void Pack(const float (&scores)[kStepKeys / 8][4],
+                       uint32_t (&probabilities)[kStepKeys / 8][2]) {
+  BATON_UNROLL
+  for (int j = 0; j < kStepKeys / 8; ++j) {
+    BATON_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      probabilities[j][h] = RoundPair<T>(scores[j][2 * h], scores[j][2 * h + 1]);
     }
   }
 }

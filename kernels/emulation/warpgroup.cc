@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/emulation/block_runner.h"
@@ -67,6 +68,30 @@ void ReadTile(bool is_bf16, const void* tile, int rows, float (*out)[kDepth]) {
   }
 }
 
+void ForgetFenced(Thread& thread, const void* registers) {
+  std::erase_if(thread.products.fenced,
+                [&](const FencedRegisters& fenced) { return fenced.registers == registers; });
+}
+
+void SetFenced(Thread& thread, const void* registers, int count) {
+  std::vector<uint32_t> bits(count);
+  std::memcpy(bits.data(), registers, count * sizeof(uint32_t));
+  ForgetFenced(thread, registers);
+  thread.products.fenced.push_back({registers, std::move(bits)});
+}
+
+void CheckFenced(const Thread& thread, const void* registers, const char* what, const Site& site) {
+  const auto& all = thread.products.fenced;
+  const auto found = std::ranges::find(all, registers, &FencedRegisters::registers);
+  if (found == all.end()) {
+    Fail(thread.Name() + ": a wgmma at " + Show(site) + " with no wgmma.fence for its " + what);
+  }
+  if (std::memcmp(registers, found->bits.data(), found->bits.size() * sizeof(uint32_t)) != 0) {
+    Fail(thread.Name() + " has written " + what + " of the wgmma at " + Show(site) +
+         " after its fence");
+  }
+}
+
 using Chunks = std::vector<const std::byte*>;
 
 Chunks ChunksOfTile(const void* tile, int first, int count) {
@@ -118,13 +143,7 @@ PendingSums& TakeSums(Thread& thread, float* registers, int count, const Site& s
     pending->group = products.committed;
     return *pending;
   }
-  if (products.fenced != registers) {
-    Fail(thread.Name() + ": a wgmma at " + Show(site) + " with no wgmma.fence for its sums");
-  }
-  const size_t bytes = count * sizeof(float);
-  if (std::memcmp(registers, products.fenced_values.data(), bytes) != 0) {
-    Fail(thread.Name() + " has written sums of the wgmma at " + Show(site) + " after its fence");
-  }
+  CheckFenced(thread, registers, "sums", site);
   products.sums.push_back({registers, {registers, registers + count}, products.committed});
   std::fill_n(registers, count, kPoison);
   return products.sums.back();
@@ -133,15 +152,10 @@ PendingSums& TakeSums(Thread& thread, float* registers, int count, const Site& s
 // Its rows of the first operand, as mma.sync has them.
 void TakeOperand(bool is_bf16, Thread& thread, const HeldOperand& from, float (*out)[kDepth],
                  const Site& site) {
-  AsyncProducts& products = thread.products;
-  if (products.fenced_operands != from.registers ||
-      std::memcmp(from.registers, products.fenced_operand_values.data(),
-                  from.count * sizeof(uint32_t)) != 0) {
-    Fail(thread.Name() + ": a wgmma at " + Show(site) +
-         " with no wgmma.fence behind what its operand holds");
-  }
-  products.operands.push_back(
-      {from.registers, products.fenced_operand_values, products.committed});
+  CheckFenced(thread, from.registers, "operand", site);
+  thread.products.operands.push_back({from.registers,
+                                      {from.registers, from.registers + from.count},
+                                      thread.products.committed});
   const int lane = thread.lane();
   for (int i = 0; i < 4; ++i) {
     for (int half = 0; half < 2; ++half) {
@@ -179,15 +193,11 @@ void MultiplyWarp(bool is_bf16, int columns, const float (*a)[kDepth], const flo
 void FenceSums(float* sums, int count, const Site& site) {
   BlockRunner& runner = TheRunner();
   runner.Meet("wgmma.fence", ~0u, nullptr, site, [](const Meeting&) {});
-  AsyncProducts& products = runner.current()->products;
-  products.fenced = sums;
-  products.fenced_values.assign(sums, sums + count);
+  SetFenced(*runner.current(), sums, count);
 }
 
 void FenceOperands(const uint32_t* operands, int count) {
-  AsyncProducts& products = TheRunner().current()->products;
-  products.fenced_operands = operands;
-  products.fenced_operand_values.assign(operands, operands + count);
+  SetFenced(*TheRunner().current(), operands, count);
 }
 
 namespace {
@@ -273,7 +283,7 @@ void WaitProducts(int pending_groups, const Site& site) {
       Fail(thread.Name() + " has written sums of a wgmma before it waited for it at " + Show(site));
     }
     std::ranges::copy(sums.values, sums.registers);
-    if (products.fenced == sums.registers) products.fenced = nullptr;
+    ForgetFenced(thread, sums.registers);
     return true;
   });
   std::erase_if(products.operands, [&](const PendingOperands& operands) {
@@ -282,7 +292,7 @@ void WaitProducts(int pending_groups, const Site& site) {
       Fail(thread.Name() + " has written an operand of a wgmma before it waited for it at " +
            Show(site));
     }
-    if (products.fenced_operands == operands.registers) products.fenced_operands = nullptr;
+    ForgetFenced(thread, operands.registers);
     return true;
   });
 }

@@ -38,7 +38,8 @@ struct RunOptions {
   DType out = DType::kF32;
   bool spread = false;  // K and V have gaps of every kind, each its own.
   size_t shared_bytes = SharedBytes();
-  bool every_form = true;  // On sm_90a the form of its own, too, where it takes the problem.
+  // Null: the form for every GPU, and on sm_90a that of its own, which has to have the same bits.
+  decltype(&VarlenAttention) form = nullptr;
 };
 
 // Elements between the ends and the beginnings of a plane.
@@ -95,37 +96,53 @@ class DeviceProblem {
         v_scales_(DType::kF32, problem.v_scales),
         sinks_(DType::kF32, problem.sinks) {}
 
-  // Of the form for every GPU, whose bits the others have.
   Result Run(const RunOptions& options = {}) const {
-    VarlenAttentionArgs args = Args(options);
-    std::optional<SpreadPlane> k, v;
-    if (options.spread) {
-      k.emplace(args.k_cache, PlaneGaps{8, 16, 24});
-      v.emplace(args.v_cache, PlaneGaps{16, 8, 64});
-      args.k_cache = k->plane;
-      args.v_cache = v->plane;
-    } else {
-      args.k_cache.data = static_cast<std::byte*>(k_.data());
-      args.v_cache.data = static_cast<std::byte*>(v_.data());
-    }
+    const Planes planes(*this, options.spread);
+    const VarlenAttentionArgs args = Args(options, planes);
     const DeviceFloats scratch(DType::kF32, ScratchBytes(args) / 4);
     const AttentionRoom room{.scratch = options.scratch ? scratch.f32() : nullptr,
                              .shared_bytes = options.shared_bytes};
-    const Result result = Read(args, [&](const VarlenAttentionArgs& told) {
-      return MmaVarlenAttention(told, room, nullptr);
-    });
+    const auto form = options.form == nullptr ? MmaVarlenAttention : options.form;
+    const Result result = Read(
+        args, [&](const VarlenAttentionArgs& told) { return form(told, room, nullptr); });
     scratch.ReadBytes();  // Its guards.
-    if (options.every_form && IsSm90() && AttentionSm90Takes(args)) {
+    if (options.form == nullptr && IsSm90() && AttentionSm90Takes(args)) {
       const Result again = Read(
           args, [](const VarlenAttentionArgs& told) { return AttentionSm90(told, nullptr); });
       EXPECT_EQ(again, result) << "of sm_90a";
     }
     return result;
   }
+  bool IsTakenOnSm90(const RunOptions& options) const {
+    return AttentionSm90Takes(Args(options, Planes(*this, options.spread)));
+  }
 
  private:
-  // But for what is written, and where K and V lie.
-  VarlenAttentionArgs Args(const RunOptions& options) const {
+  // K and V, perhaps with gaps.
+  struct Planes {
+    Planes(const DeviceProblem& device, bool spread) {
+      const VarlenAttentionArgs host = device.problem_.Args(nullptr);
+      k = host.k_cache;
+      v = host.v_cache;
+      if (spread) {
+        spread_k.emplace(k, PlaneGaps{8, 16, 24});
+        spread_v.emplace(v, PlaneGaps{16, 8, 64});
+        k = spread_k->plane;
+        v = spread_v->plane;
+      } else {
+        k.data = static_cast<std::byte*>(device.k_.data());
+        v.data = static_cast<std::byte*>(device.v_.data());
+      }
+      k.scales = device.k_scales_.f32();
+      v.scales = device.v_scales_.f32();
+    }
+
+    std::optional<SpreadPlane> spread_k, spread_v;
+    CachePlane k, v;
+  };
+
+  // But for what is written.
+  VarlenAttentionArgs Args(const RunOptions& options, const Planes& planes) const {
     const AttentionProblem& p = problem_;
     VarlenAttentionArgs args = problem_.Args(nullptr);
     args.q = q_;
@@ -141,8 +158,8 @@ class DeviceProblem {
       args.max_seqlen_q = std::max(args.max_seqlen_q, queries);
       args.max_seqlen_k = std::max(args.max_seqlen_k, keys);
     }
-    args.k_cache.scales = k_scales_.f32();
-    args.v_cache.scales = v_scales_.f32();
+    args.k_cache = planes.k;
+    args.v_cache = planes.v;
     if (args.scores.alibi_slopes != nullptr) args.scores.alibi_slopes = slopes_.f32();
     if (args.scores.sinks != nullptr) args.scores.sinks = sinks_.f32();
     return args;

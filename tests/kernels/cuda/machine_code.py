@@ -16,6 +16,8 @@ WAIT = re.compile(r"\bDEPBAR\.LE SB0, (0x[0-9a-f]+)")
 PTX = {
     "Exp2": ['asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));'],
     "Log2": ['asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));'],
+    "RoundPair": [f'asm("cvt.rn.{t}.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));'
+                  for t in ("bf16x2", "f16x2")],
     "LoadMatrices": [
         'asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" '
         ': "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) '
