@@ -100,7 +100,6 @@ BATON_DEVICE void ClearRows(Shared<Shape, T>& shared, int first_row) {
     T* const row = shared.q[i / each][first_row + i % each / kVectors];
     *reinterpret_cast<uint4*>(row + i % kVectors * 8) = make_uint4(0, 0, 0, 0);
   }
-  FenceProxy();
 }
 
 // What the copying warp is about, for one tile.
@@ -369,7 +368,6 @@ BATON_DEVICE void InitBarriers(Shared<Shape, T>& shared, int consumers) {
     InitMbarrier(shared.k_empty[stage], 4 * consumers);  // A lane of each warp.
     InitMbarrier(shared.v_empty[stage], 4 * consumers);
   }
-  FenceProxy();
 }
 
 template <int kDim, typename T>
@@ -383,6 +381,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int consumers = Form::kSharesRows || work.num_rows > 64 ? 2 : 1;
   if (threadIdx.x == 0) InitBarriers(shared, consumers);
   ClearRows(shared, tiling.queries * work.group);
+  FenceProxy();
   __syncthreads();
   const int consumer = static_cast<int>(threadIdx.x) / kWarpgroup - 1;
   if (consumer < 0) {

@@ -76,6 +76,14 @@ GEMM_SM90_CODE = ("FENCE.VIEW.ASYNC.S ; USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xe8 ;
                   "WARPGROUP.DEPBAR.LE gsb0, 0x1 ; WARPGROUP.DEPBAR.LE gsb0, 0x0 ;"
                   "USETMAXREG.DEALLOC.CTAPOOL 0x28 ; SYNCS.ARRIVE.TRANS64 RZ, [UR9+0x20008], R2 ;"
                   "UTMALDG.3D [UR8], [UR18] ;")
+ATTENTION_SM90 = "void AttentionSm90Kernel<128, Bf16>(Maps, Problem, Tiling, float)"
+ATTENTION_SM90_CODE = (
+    GEMM_SM90_CODE.replace("HGMMA.64x128x16.F32 R24, gdesc[UR16], R24 ;",
+                           "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR16], RZ, !UPT ;"
+                           "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR16], R24 ;")
+    .replace("HGMMA.64x128x16.F32 R24, gdesc[UR12],",
+             "HGMMA.64x128x16.F32.BF16 R24, R124, gdesc[UR16].tnspB,")
+    + "UTMALDG.4D [UR8], [UR26] ;")
 ATTENTION = "void AttentionKernel<64, Bf16, 4>(Problem)"
 GEMM_CODE = ("LDSM.16.M88.4 R4, [R8] ; LDGDEPBAR ; DEPBAR.LE SB0, 0x2 ; DEPBAR.LE SB0, 0x0 ;"
              "LDGSTS.E.BYPASS.128 [R5], desc[UR4][R6.64], !P1 ; HMMA.16816.F32 R1, R2, R3, R4 ;")
@@ -165,6 +173,7 @@ class MachineCodeTest(unittest.TestCase):
         self.assertEqual(machine_code.missing(GEMM, GEMM_CODE), [])
         self.assertEqual(machine_code.missing(ATTENTION, ATTENTION_CODE), [])
         self.assertEqual(machine_code.missing(GEMM_SM90, GEMM_SM90_CODE), [])
+        self.assertEqual(machine_code.missing(ATTENTION_SM90, ATTENTION_SM90_CODE), [])
         self.assertEqual(machine_code.missing("void FoldKernel<Bf16>(Problem)", "FADD"), [])
 
     def test_each_instruction_is_missed(self):
@@ -183,6 +192,11 @@ class MachineCodeTest(unittest.TestCase):
                 (GEMM_SM90, GEMM_SM90_CODE, ".F32 ", ".F32.BF16 ", "not all products"),
                 (GEMM_SM90, GEMM_SM90_CODE, "UTMALDG", "HMMA ; UTMALDG", "not all products"),
                 (GEMM_SM90, GEMM_SM90_CODE, "gsb0, 0x1", "gsb0, 0x0", "under way"),
+                (ATTENTION_SM90, ATTENTION_SM90_CODE, "UTMALDG.4D", "UTMALDG.3D", "no UTMALDG.4D"),
+                (ATTENTION_SM90, ATTENTION_SM90_CODE, ".tnspB", "", "not all products"),
+                (ATTENTION_SM90, ATTENTION_SM90_CODE, "RZ, !UPT", "RZ, UP0", "not all products"),
+                (ATTENTION_SM90, ATTENTION_SM90_CODE, "R124, gdesc", "gdesc", "not all products"),
+                (ATTENTION_SM90, ATTENTION_SM90_CODE, "gsb0, 0x1", "gsb0, 0x0", "under way"),
                 (ATTENTION, ATTENTION_CODE, "0x0", "0x1", "under way"),
                 (ATTENTION, ATTENTION_CODE, "MT88", "M88", "no LDSM.16.MT88.4"),
                 (ATTENTION, ATTENTION_CODE, ".F32.BF16", ".F32", "not all products")):
