@@ -19,8 +19,8 @@ using attention::kStepKeys;
 using attention::Problem;
 using attention::Row;
 
-// One warp copies tiles of K and V, two warpgroups multiply: 64 rows each, or where heads are larger
-// the same 64 rows and half of V's columns each.
+// One warp copies tiles of K and V, two warpgroups multiply: 64 rows each, or where heads are
+// larger the same 64 rows and half of V's columns each.
 //
 // | mbarrier        | arrives, in each phase        | waits                                     |
 // |-----------------|-------------------------------|-------------------------------------------|
@@ -65,8 +65,8 @@ static_assert(sizeof(Shared<Shape<256>, Bf16>) <= kMostShared);
 // V is also copied in boxes of 8 keys and of one, where some of a larger box are none to look at.
 constexpr int kGroupKeys = 8;
 struct Maps {
-  TensorMap q;          // [token][head][column]
-  TensorMap k;          // [block][head][token][column], as those of V.
+  TensorMap q;  // [token][head][column]
+  TensorMap k;  // [block][head][token][column], as those of V.
   TensorMap v;
   TensorMap v_groups;
   TensorMap v_keys;
@@ -123,9 +123,9 @@ BATON_DEVICE Step StepOf(const Problem& args, const BlockWork& work, int first_k
 
 // Keys of the tile from `row` on, as many as the map's box has; zeros if they are not live.
 template <int kChunks, typename T>
-BATON_DEVICE void CopyKeys(T (*tile)[kStepKeys][kTileColumns], Mbarrier& full,
-                           const TensorMap& map, const Problem& args, const BlockWork& work,
-                           int32_t entry, int row, int key, bool live) {
+BATON_DEVICE void CopyKeys(T (*tile)[kStepKeys][kTileColumns], Mbarrier& full, const TensorMap& map,
+                           const Problem& args, const BlockWork& work, int32_t entry, int row,
+                           int key, bool live) {
   if (threadIdx.x != 0) return;
   const int block_size = args.k_cache.block_size;
   const int token = live ? key % block_size : block_size;  // Behind the end of every block.
@@ -161,8 +161,7 @@ BATON_DEVICE void CopyTile(T (*tile)[kStepKeys][kTileColumns], Mbarrier& full,
       const int32_t other = __shfl_sync(~0u, step.entry, group);
       if (LiveKeys(work, step.first_key + group * kGroupKeys, kGroupKeys) > 0) entry = other;
     }
-    CopyKeys<kChunks>(tile, full, map, args, work, entry, row, key,
-                      LiveKeys(work, key, count) > 0);
+    CopyKeys<kChunks>(tile, full, map, args, work, entry, row, key, LiveKeys(work, key, count) > 0);
   }
 }
 
@@ -444,10 +443,9 @@ template <int kDim, typename T>
 cudaError_t LaunchSm90(const Problem& args, cudaStream_t stream) {
   using Form = attention_sm90::Shape<kDim>;
   const int queries = Form::kRows / (args.num_heads / args.k_cache.num_heads);
-  const Tiling tiling{
-      .queries = queries,
-      .tiles = static_cast<int>(BlocksFor(args.max_query_len, queries)),
-      .box_keys = std::gcd(args.k_cache.block_size, attention::kStepKeys)};
+  const Tiling tiling{.queries = queries,
+                      .tiles = static_cast<int>(BlocksFor(args.max_query_len, queries)),
+                      .box_keys = std::gcd(args.k_cache.block_size, attention::kStepKeys)};
   Maps maps;
   const cudaError_t error = MapsOf(maps, args, tiling);
   if (error != cudaSuccess) return error;

@@ -1,8 +1,8 @@
 #pragma once
 
-// What threads that hold scores of 64 keys do with them, in the layout of mma's sums, which those of
-// each warp of a wgmma share: lane / 4 and lane / 4 + 8 are its rows of a warp's 16, and of each 8
-// columns it has lane % 4 * 2 and the next.
+// What threads that hold scores of 64 keys do with them, in the layout of mma's sums, which those
+// of each warp of a wgmma share: lane / 4 and lane / 4 + 8 are its rows of a warp's 16, and of each
+// 8 columns it has lane % 4 * 2 and the next.
 
 #include "kernels/cuda/attention_rows.h"
 
@@ -13,10 +13,10 @@ struct BlockWork {
   int64_t s;
   Sequence sequence;
   int kv_head;
-  int group;             // Heads that share the KV head.
+  int group;  // Heads that share the KV head.
   int first_row;
-  int num_rows;          // Of the block's.
-  KeyRange keys;         // What some row sees, and this block is to look at.
+  int num_rows;   // Of the block's.
+  KeyRange keys;  // What some row sees, and this block is to look at.
 };
 
 // Of rows [first_row, first_row + most_rows) of a KV head, as far as there are any.
@@ -101,10 +101,11 @@ BATON_DEVICE float RowSum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Scores become probabilities relative to the new maximum, rounded to T. What was summed before is to be multiplied by `factors`, one for each row.
+// Scores become probabilities relative to the new maximum, rounded to T. What was summed before is
+// to be multiplied by `factors`, one for each row.
 template <typename T>
-BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int lane,
-                          Row (&rows)[2], float (&scores)[kStepKeys / 8][4], float (&factors)[2]) {
+BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int lane, Row (&rows)[2],
+                          float (&scores)[kStepKeys / 8][4], float (&factors)[2]) {
   ScaleScores(args.scores, scale, scores);
   BATON_UNROLL
   for (int h = 0; h < 2; ++h) {
@@ -135,8 +136,9 @@ BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int l
   }
 }
 
-// Probabilities as an operand of the products with V. Not a part of Softmax: while these products are
-// in flight, nvcc serialises them if anything else writes registers that may become their operand.
+// Probabilities as an operand of the products with V. Not a part of Softmax: while these products
+// are in flight, nvcc serialises them if anything else writes registers that may become their
+// operand.
 template <typename T>
 BATON_DEVICE void Pack(const float (&scores)[kStepKeys / 8][4],
                        uint32_t (&probabilities)[kStepKeys / 8][2]) {

@@ -4,7 +4,8 @@
 // tensor copies from global memory that mbarriers count, and wgmma, products that a warpgroup of
 // four warps starts and later waits for. Kernels keep these rules besides those of dialect.h:
 // - Tiles are [rows][64] 16-bit elements at multiples of 1024 bytes; copies swizzle them, and wgmma
-//   takes them so. Nothing else reads them; who writes them calls FenceProxy() and passes a barrier.
+//   takes them so. Nothing else reads them; who writes them calls FenceProxy() and passes a
+//   barrier.
 // - An mbarrier is initialised, then FenceProxy(), then __syncthreads().
 // - Sums of wgmma are touched only between WaitProducts of their last group and FenceSums; operands
 //   in registers are not written but there.

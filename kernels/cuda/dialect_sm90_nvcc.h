@@ -198,8 +198,8 @@ __device__ __forceinline__ void MultiplyAsync(float (&c)[32], const T* a, const 
 // c += a * b of 16 rows of b, which has 64 columns: a is in registers, of which those of mma.sync's
 // first operand are a[4 * step] and the next three.
 template <typename T, int kOperands>
-__device__ __forceinline__ void MultiplyAsync(float (&c)[32], const uint32_t (&a)[kOperands], int step,
-                                              const T* b) {
+__device__ __forceinline__ void MultiplyAsync(float (&c)[32], const uint32_t (&a)[kOperands],
+                                              int step, const T* b) {
   if constexpr (T::kIsBf16) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -224,8 +224,8 @@ __device__ __forceinline__ void MultiplyAsync(float (&c)[32], const uint32_t (&a
 }
 // The same where b has 128 columns.
 template <typename T, int kOperands>
-__device__ __forceinline__ void MultiplyAsync(float (&c)[64], const uint32_t (&a)[kOperands], int step,
-                                              const T* b) {
+__device__ __forceinline__ void MultiplyAsync(float (&c)[64], const uint32_t (&a)[kOperands],
+                                              int step, const T* b) {
   if constexpr (T::kIsBf16) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
@@ -234,8 +234,8 @@ __device__ __forceinline__ void MultiplyAsync(float (&c)[64], const uint32_t (&a
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
         "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24),
-          BATON_SUMS(32), BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
+          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
         : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]),
           "l"(RowsDescriptor(b))
         : "memory");
@@ -247,8 +247,8 @@ __device__ __forceinline__ void MultiplyAsync(float (&c)[64], const uint32_t (&a
         "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
         "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
         "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24),
-          BATON_SUMS(32), BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
+          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
         : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]),
           "l"(RowsDescriptor(b))
         : "memory");
@@ -270,8 +270,7 @@ __device__ __forceinline__ void FinishSums(float (&sums)[kCount]) {
 }
 // For all of them: so may the operands in registers.
 template <int kCount, int kOperands>
-__device__ __forceinline__ void FinishSums(float (&sums)[kCount],
-                                           uint32_t (&operands)[kOperands]) {
+__device__ __forceinline__ void FinishSums(float (&sums)[kCount], uint32_t (&operands)[kOperands]) {
   FinishSums(sums);
   PinOperands(operands);
 }

@@ -174,8 +174,7 @@ inline float Exp2(float x) { return exp2f(x); }
 inline float Log2(float x) { return log2f(x); }
 template <typename T>
 uint32_t RoundPair(float low, float high) {
-  return emulation::RoundToHalf(T::kIsBf16, low) |
-         emulation::RoundToHalf(T::kIsBf16, high) << 16;
+  return emulation::RoundToHalf(T::kIsBf16, low) | emulation::RoundToHalf(T::kIsBf16, high) << 16;
 }
 inline void LoadMatrices(uint32_t (&out)[4], const void* row, BATON_SITE) {
   emulation::LoadMatrices(out, row, /*transposed=*/false, site);

@@ -107,8 +107,8 @@ Chunks ChunksOfRows(const void* rows, int columns) {
   Chunks chunks;
   for (int row = 0; row < kDepth; ++row) {
     for (int column = 0; column < columns; column += 8) {
-      chunks.push_back(ChunkOf(rows, row + column / kTileColumns * kTileRows,
-                               column % kTileColumns / 8));
+      chunks.push_back(
+          ChunkOf(rows, row + column / kTileColumns * kTileRows, column % kTileColumns / 8));
     }
   }
   return chunks;
@@ -119,7 +119,8 @@ void ReadRows(bool is_bf16, const void* rows, int columns, float (*out)[kDepth])
   for (size_t i = 0; i < chunks.size(); ++i) {
     uint16_t bits[8];
     std::memcpy(bits, chunks[i], sizeof(bits));
-    const int row = static_cast<int>(i) / (columns / 8), column = static_cast<int>(i) % (columns / 8) * 8;
+    const int row = static_cast<int>(i) / (columns / 8),
+              column = static_cast<int>(i) % (columns / 8) * 8;
     for (int j = 0; j < 8; ++j) out[column + j][row] = HalfToFloat(is_bf16, bits[j]);
   }
 }
@@ -153,9 +154,8 @@ PendingSums& TakeSums(Thread& thread, float* registers, int count, const Site& s
 void TakeOperand(bool is_bf16, Thread& thread, const HeldOperand& from, float (*out)[kDepth],
                  const Site& site) {
   CheckFenced(thread, from.registers, "operand", site);
-  thread.products.operands.push_back({from.registers,
-                                      {from.registers, from.registers + from.count},
-                                      thread.products.committed});
+  thread.products.operands.push_back(
+      {from.registers, {from.registers, from.registers + from.count}, thread.products.committed});
   const int lane = thread.lane();
   for (int i = 0; i < 4; ++i) {
     for (int half = 0; half < 2; ++half) {
@@ -288,7 +288,8 @@ void WaitProducts(int pending_groups, const Site& site) {
   });
   std::erase_if(products.operands, [&](const PendingOperands& operands) {
     if (operands.group >= ended) return false;
-    if (!std::ranges::equal(operands.values, std::span(operands.registers, operands.values.size()))) {
+    if (!std::ranges::equal(operands.values,
+                            std::span(operands.registers, operands.values.size()))) {
       Fail(thread.Name() + " has written an operand of a wgmma before it waited for it at " +
            Show(site));
     }

@@ -40,13 +40,15 @@ class AttentionSm90Test : public DeviceTest, public testing::WithParamInterface<
 TEST_P(AttentionSm90Test, HasTheBitsOfTheFormForEveryGpuForEveryHeadSize) {
   for (const int32_t dim : {8, 64, 72, 96, 128, 136, 256}) {
     ExpectEqualBits(ShapeOf(dim, {{33, 70}, {1, 17}, {0, 5}, {2, 0}, {32, 32}}),
-                    "dim " + std::to_string(dim), {.out = dim % 16 == 0 ? DType::kF32 : GetParam()});
+                    "dim " + std::to_string(dim),
+                    {.out = dim % 16 == 0 ? DType::kF32 : GetParam()});
   }
 }
 
 // Sequences that end around steps, tiles of rows, blocks and partials, with more steps than stages.
 TEST_P(AttentionSm90Test, HasTheBitsOfTheFormForEveryGpuAtEveryEnd) {
-  AttentionShapes shape = ShapeOf(64, {{63, 63}, {64, 65}, {65, 127}, {1, 511}, {2, 513}, {1, 512}});
+  AttentionShapes shape =
+      ShapeOf(64, {{63, 63}, {64, 65}, {65, 127}, {1, 511}, {2, 513}, {1, 512}});
   ExpectEqualBits(shape, "ends", {.ragged = true});
   shape.kv_heads = shape.heads = 1;
   shape.sequences = {{3, 1025}, {129, 129}, {128, 1}};

@@ -103,12 +103,12 @@ class DeviceProblem {
     const AttentionRoom room{.scratch = options.scratch ? scratch.f32() : nullptr,
                              .shared_bytes = options.shared_bytes};
     const auto form = options.form == nullptr ? MmaVarlenAttention : options.form;
-    const Result result = Read(
-        args, [&](const VarlenAttentionArgs& told) { return form(told, room, nullptr); });
+    const Result result =
+        Read(args, [&](const VarlenAttentionArgs& told) { return form(told, room, nullptr); });
     scratch.ReadBytes();  // Its guards.
     if (options.form == nullptr && IsSm90() && AttentionSm90Takes(args)) {
-      const Result again = Read(
-          args, [](const VarlenAttentionArgs& told) { return AttentionSm90(told, nullptr); });
+      const Result again =
+          Read(args, [](const VarlenAttentionArgs& told) { return AttentionSm90(told, nullptr); });
       EXPECT_EQ(again, result) << "of sm_90a";
     }
     return result;
