@@ -1,6 +1,7 @@
+#include "kernels/cuda/attention.h"
+
 #include <algorithm>
 
-#include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_problem.h"
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/attention_sm90.h"
