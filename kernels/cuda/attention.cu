@@ -4,43 +4,22 @@
 
 #include "kernels/cuda/attention_problem.h"
 #include "kernels/cuda/attention_rows.h"
+#include "kernels/cuda/attention_sm90.h"
+#include "kernels/cuda/attention_softmax.h"
 #include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/gemm_sm90.h"
 
 namespace baton::cuda {
 namespace attention {
 
-// What a block works on.
-struct BlockWork {
-  int64_t s;
-  Sequence sequence;
-  int kv_head;
-  int group;             // Heads that share the KV head.
-  int first_row;
-  int num_rows;          // Of the block's.
-  KeyRange keys;         // What some row sees, and this block is to look at.
-};
-
 template <int kWarps>
 BATON_DEVICE BlockWork WorkOf(const Problem& args, bool is_split) {
   constexpr int kRows = kRowsOf<kWarps>;
-  BlockWork work;
-  const int num_kv_heads = args.k_cache.num_heads;
-  work.group = args.num_heads / num_kv_heads;
-  const int64_t tiles = (int64_t{args.max_query_len} * work.group + kRows - 1) / kRows;
-  work.kv_head = static_cast<int>(blockIdx.x / tiles % num_kv_heads);
-  work.s = blockIdx.x / tiles / num_kv_heads;
-  work.sequence = SequenceOf(args, work.s);
-  work.first_row = static_cast<int>(blockIdx.x % tiles) * kRows;
-  work.num_rows = max(0, min(kRows, work.sequence.num_queries * work.group - work.first_row));
-  work.keys = {0, 0};
-  if (work.num_rows == 0) return work;
-  const auto visible = [&](int row) {
-    return VisibleKeys(args.scores, work.sequence.PositionOf(row / work.group),
-                       work.sequence.seq_len);
-  };
-  // What neighbours see overlaps or adjoins, and moves to the right.
-  work.keys.begin = visible(work.first_row).begin;
-  work.keys.end = visible(work.first_row + work.num_rows - 1).end;
+  const int num_kv_heads = args.k_cache.num_heads, group = args.num_heads / num_kv_heads;
+  const int64_t tiles = (int64_t{args.max_query_len} * group + kRows - 1) / kRows;
+  BlockWork work = WorkOfRows(args, blockIdx.x / tiles / num_kv_heads,
+                              static_cast<int>(blockIdx.x / tiles % num_kv_heads),
+                              static_cast<int>(blockIdx.x % tiles) * kRows, kRows);
   if (is_split) {
     const int first_key = static_cast<int>(blockIdx.y) * kPartialKeys;
     work.keys.begin = max(work.keys.begin, first_key);
@@ -108,61 +87,6 @@ BATON_DEVICE void LoadQueries(T (*tile)[kRowElements<kDim>], const Problem& args
   }
 }
 
-// One of the two rows of a thread, lane / 4 and lane / 4 + 8 of its warp's.
-struct Row {
-  KeyRange keys;
-  int32_t position;
-  float slope;  // Of ALiBi, in powers of two.
-  SoftmaxState state;
-};
-
-BATON_DEVICE Row RowOf(const Problem& args, const BlockWork& work, int row) {
-  Row out{{0, 0}, 0, 0.0f, {MinusInfinity(), 0.0f}};
-  if (row >= work.num_rows) return out;
-  out.position = work.sequence.PositionOf((work.first_row + row) / work.group);
-  out.keys = VisibleKeys(args.scores, out.position, work.sequence.seq_len);
-  if (args.scores.alibi_slopes != nullptr) {
-    const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
-    out.slope = args.scores.alibi_slopes[work.s * args.scores.alibi_stride + head] * kLog2E;
-  }
-  return out;
-}
-
-// Products q . k become powers of two. A choice for each of them makes a softmax a third longer.
-BATON_DEVICE void ScaleScores(const ScoreOptions& options, float scale,
-                              float (&scores)[kStepKeys / 8][4]) {
-  BATON_UNROLL
-  for (int j = 0; j < kStepKeys / 8; ++j) {
-    BATON_UNROLL
-    for (int c = 0; c < 4; ++c) scores[j][c] *= scale;  // With log2(e), unless there is a softcap.
-  }
-  if (options.softcap <= 0) return;
-  BATON_UNROLL
-  for (int j = 0; j < kStepKeys / 8; ++j) {
-    BATON_UNROLL
-    for (int c = 0; c < 4; ++c) {
-      scores[j][c] = options.softcap * Tanh(scores[j][c] / options.softcap) * kLog2E;
-    }
-  }
-}
-
-// With what the distance takes off; minus infinity where the row does not see the key.
-BATON_DEVICE float ScoreOf(const Row& row, float x, int key) {
-  if (key < row.keys.begin || key >= row.keys.end) return MinusInfinity();
-  const int distance = row.position > key ? row.position - key : key - row.position;
-  return fmaf(-row.slope, static_cast<float>(distance), x);
-}
-
-// The greatest of a row, whose elements four neighbouring lanes hold.
-BATON_DEVICE float RowMax(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-BATON_DEVICE float RowSum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-
 template <int kDim, typename T, int kWarps>
 BATON_DEVICE void MultiplyKeys(const Tiles<kDim, T, kWarps>& shared, int warp, int lane,
                                float (&scores)[kStepKeys / 8][4]) {
@@ -199,70 +123,13 @@ BATON_DEVICE void MultiplyValues(const Tiles<kDim, T, kWarps>& shared, int lane,
   }
 }
 
-// Scores become probabilities relative to the new maximum, rounded to T in pairs; what was summed
-// before is scaled down to it.
-template <int kDim, typename T>
-BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int lane,
-                          Row (&rows)[2], float (&scores)[kStepKeys / 8][4],
-                          uint32_t (&probabilities)[kStepKeys / 8][2], float (&sums)[kDim / 8][4]) {
-  ScaleScores(args.scores, scale, scores);
-  BATON_UNROLL
-  for (int h = 0; h < 2; ++h) {
-    Row& row = rows[h];
-    float max = row.state.max;
-    BATON_UNROLL
-    for (int j = 0; j < kStepKeys / 8; ++j) {
-      BATON_UNROLL
-      for (int c = 0; c < 2; ++c) {
-        float& x = scores[j][2 * h + c];
-        x = ScoreOf(row, x, first_key + 8 * j + lane % 4 * 2 + c);
-        max = fmaxf(max, x);
-      }
-    }
-    max = RowMax(max);
-    const float base = max == MinusInfinity() ? 0.0f : max;
-    const float factor = Exp2(row.state.max - base);
-    row.state = {max, row.state.sum * factor};
-    BATON_UNROLL
-    for (int j = 0; j < kStepKeys / 8; ++j) {
-      const T low = FromFloat<T>(Exp2(scores[j][2 * h] - base));
-      const T high = FromFloat<T>(Exp2(scores[j][2 * h + 1] - base));
-      probabilities[j][h] = low.bits | uint32_t{high.bits} << 16;
-      row.state.sum += ToFloat(low);
-      row.state.sum += ToFloat(high);
-    }
-    BATON_UNROLL
-    for (int d = 0; d < kDim / 8; ++d) {
-      sums[d][2 * h] *= factor;
-      sums[d][2 * h + 1] *= factor;
-    }
-  }
-}
-
-// Ends a partial: folds it into the totals and starts anew.
 template <int kDim, typename T, int kWarps>
-BATON_DEVICE void FoldPartial(Tiles<kDim, T, kWarps>& shared, Row (&rows)[2],
-                              float (&sums)[kDim / 8][4], Totals<kDim>& totals) {
-  BATON_UNROLL
-  for (int h = 0; h < 2; ++h) {
-    SoftmaxState& state = rows[h].state;
-    state.sum = RowSum(state.sum);
-    FoldFactors by{1.0f, 0.0f};
-    if (state.max > MinusInfinity()) by = Fold(totals.state[h], state);
-    BATON_UNROLL
-    for (int d = 0; d < kDim / 8; ++d) {
-      BATON_UNROLL
-      for (int c = 0; c < 2; ++c) {
-        float& sum = sums[d][2 * h + c];
-        float& total = kTotalsInShared<kDim>
-                           ? shared.totals[h * kDim / 4 + 2 * d + c][threadIdx.x]
-                           : totals.sums[kTotalsInShared<kDim> ? 0 : d][2 * h + c];
-        total = Fold(by, total, sum);
-        sum = 0.0f;
-      }
-    }
-    state = {MinusInfinity(), 0.0f};
-  }
+BATON_DEVICE void FoldIntoTotals(Tiles<kDim, T, kWarps>& shared, Row (&rows)[2],
+                                 float (&sums)[kDim / 8][4], Totals<kDim>& totals) {
+  FoldPartial<kDim>(rows, sums, totals.state, [&](int h, int d, int c) -> float& {
+    return kTotalsInShared<kDim> ? shared.totals[h * kDim / 4 + 2 * d + c][threadIdx.x]
+                                 : totals.sums[kTotalsInShared<kDim> ? 0 : d][2 * h + c];
+  });
 }
 
 // Writes what a block found: results, or the only partial it looked at.
@@ -335,7 +202,10 @@ __global__ void __launch_bounds__(kThreadsOf<kWarps>, 1)
     if (has_rows) {
       float scores[kStepKeys / 8][4] = {};
       MultiplyKeys(shared, warp, lane, scores);
-      Softmax<kDim, T>(args, scale, key, lane, rows, scores, probabilities, sums);
+      float factors[2];
+      Softmax<T>(args, scale, key, lane, rows, scores, factors);
+      Pack<T>(scores, probabilities);
+      ScaleSums<kDim>(factors, sums);
     }
     WaitCopies<0>();
     __syncthreads();  // V is there; nobody reads K any more.
@@ -346,7 +216,9 @@ __global__ void __launch_bounds__(kThreadsOf<kWarps>, 1)
     }
     if (!has_rows) continue;
     MultiplyValues(shared, lane, probabilities, sums);
-    if (next % kPartialKeys == 0 || next >= work.keys.end) FoldPartial(shared, rows, sums, totals);
+    if (next % kPartialKeys == 0 || next >= work.keys.end) {
+      FoldIntoTotals(shared, rows, sums, totals);
+    }
   }
   if (has_rows) StoreRows(args, scratch, is_split, work, shared, warp, lane, totals);
 }
@@ -401,14 +273,12 @@ cudaError_t LaunchAttention(const Problem& args, cudaStream_t stream) {
   const bool is_split = args.scratch != nullptr && tiles == 1 && NumPartials(args) > 1 &&
                         NumPartials(args) <= attention::kMaxPartials;
   const Scratch scratch{NumPartials(args), static_cast<int>(dim), args.scratch};
-  float scale = args.scores.scale == 0 ? 1.0f / std::sqrt(static_cast<float>(dim))
-                                       : args.scores.scale;
-  if (args.scores.softcap <= 0) scale *= attention::kLog2E;
   const dim3 grid(BlocksFor(tiles * args.k_cache.num_heads * args.num_seqs, 1),
                   is_split ? static_cast<unsigned>(NumPartials(args)) : 1);
   const cudaError_t error =
       Launch(attention::AttentionKernel<kDim, T, kWarps>, grid, attention::kThreadsOf<kWarps>,
-             sizeof(attention::Tiles<kDim, T, kWarps>), stream, args, scratch, is_split, scale);
+             sizeof(attention::Tiles<kDim, T, kWarps>), stream, args, scratch, is_split,
+             attention::ScoreScale(args));
   if (error != cudaSuccess || !is_split) return error;
   return Launch(attention::FoldKernel<T>,
                 dim3(BlocksFor(args.num_seqs * args.max_query_len, 1),
@@ -474,14 +344,20 @@ int64_t LongestSplit(int64_t num_tokens, int64_t num_heads, int64_t dim, int64_t
   return std::max<int64_t>(scratch_bytes / partial, 1) * attention::kPartialKeys;
 }
 
-cudaError_t VarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom& room,
-                            cudaStream_t stream) {
+cudaError_t MmaVarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom& room,
+                               cudaStream_t stream) {
   if (args.num_seqs > 0 && !FastAttentionServes(args)) return cudaErrorInvalidValue;
   const bool is_told = args.num_tokens > 0 && args.max_seqlen_q > 0 && args.max_seqlen_k > 0;
   if (args.num_seqs > 0 && (!is_told || args.cu_seqlens_q == nullptr)) return cudaErrorInvalidValue;
   Problem problem = ProblemOf(args);
   problem.scratch = room.scratch;
   return Attention(problem, room, stream);
+}
+
+cudaError_t VarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom& room,
+                            cudaStream_t stream) {
+  return AttentionSm90Pays(args) && IsSm90() ? AttentionSm90(args, stream)
+                                             : MmaVarlenAttention(args, room, stream);
 }
 
 cudaError_t PagedAttention(const PagedAttentionArgs& args, const AttentionRoom& room,

@@ -43,9 +43,14 @@ struct AttentionRoom {
   size_t shared_bytes = kLeastSharedBytes;  // That a block may have here.
 };
 
+// On sm_90a prompts take another form of it, with the same bits (attention_sm90.h).
 cudaError_t VarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom& room,
                             cudaStream_t stream);
 cudaError_t PagedAttention(const PagedAttentionArgs& args, const AttentionRoom& room,
                            cudaStream_t stream);
+
+// VarlenAttention's form for every GPU: mma.sync and cp.async.
+cudaError_t MmaVarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom& room,
+                               cudaStream_t stream);
 
 }  // namespace baton::cuda

@@ -3,6 +3,8 @@
 // What a row of attention is, whichever kernel computes it: its keys, how partials are folded, and
 // how it ends. kernels/cuda/attention.h has the order of the sums.
 
+#include <cmath>
+
 #include "kernels/cuda/attention_problem.h"
 #include "kernels/cuda/math.h"
 
@@ -11,6 +13,14 @@ namespace baton::cuda::attention {
 constexpr int kStepKeys = 64;
 constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kLn2 = 0.69314718055994531f;
+
+// By what q . k is multiplied, for powers of two unless a softcap comes between.
+inline float ScoreScale(const Problem& args) {
+  const float scale = args.scores.scale == 0
+                          ? 1.0f / std::sqrt(static_cast<float>(args.k_cache.dim))
+                          : args.scores.scale;
+  return args.scores.softcap <= 0 ? scale * kLog2E : scale;
+}
 
 BATON_DEVICE float MinusInfinity() { return FromBits(0xff800000u); }
 

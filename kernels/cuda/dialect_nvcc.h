@@ -62,6 +62,18 @@ __device__ __forceinline__ float Log2(float x) {
   return y;
 }
 
+// Both to the nearest T (Bf16 or F16), ties to even; `high` in the upper 16 bits.
+template <typename T>
+__device__ __forceinline__ uint32_t RoundPair(float low, float high) {
+  uint32_t pair;
+  if constexpr (T::kIsBf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lane 8 j + i names row i of matrix j.
 __device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"

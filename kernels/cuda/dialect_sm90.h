@@ -5,9 +5,11 @@
 // four warps starts and later waits for; clusters of up to 8 blocks, neighbours in x, which store
 // into each other's shared memory. Kernels keep these rules besides those of dialect.h:
 // - Tiles are [rows][64] 16-bit elements at multiples of 1024 bytes; copies swizzle them, and wgmma
-//   takes them so. Nothing else reads or writes them; zeros may, before a FenceProxy().
+//   takes them so. Nothing else reads or writes them; zeros may, before a FenceProxy() and a
+//   barrier.
 // - An mbarrier is initialised, then FenceProxy(), then __syncthreads().
-// - Sums of wgmma are touched only between WaitProducts of their last group and FenceSums.
+// - Sums of wgmma are touched only between WaitProducts of their last group and FenceSums; operands
+//   in registers are not written but there.
 // - Every thread of a cluster comes to each of its barriers, in two steps: ArriveCluster, and later
 //   WaitCluster. A block stores into another's memory only behind a barrier, which says that the
 //   other has started; and before one for which the other waits, before it reads that or ends.

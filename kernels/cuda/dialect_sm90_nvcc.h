@@ -118,6 +118,16 @@ __device__ __forceinline__ void CopyBox(void* to, const TensorMap& map, Mbarrier
       : "memory");
 }
 
+// The same of an array of four dimensions.
+__device__ __forceinline__ void CopyBox(void* to, const TensorMap& map, Mbarrier& barrier, int x,
+                                        int y, int z, int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(SharedAddress(to)),
+      "l"(&map), "r"(SharedAddress(&barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+
 // Registers of each thread of the warpgroup from now on.
 template <int kCount>
 __device__ __forceinline__ void GiveRegisters() {
@@ -134,6 +144,12 @@ __device__ __forceinline__ uint64_t TileDescriptor(const void* tile) {
          uint64_t{1} << 62;
 }
 
+// K in 64 rows of 128 bytes, swizzled, of 64 columns; the next 64 columns lie 64 rows behind them.
+__device__ __forceinline__ uint64_t RowsDescriptor(const void* rows) {
+  return (SharedAddress(rows) & 0x3ffff) >> 4 | uint64_t{64 * 128 >> 4} << 16 |
+         uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+
 // Keeps the compiler from moving what touches them to the other side.
 template <int kCount>
 __device__ __forceinline__ void PinSums(float (&sums)[kCount]) {
@@ -145,6 +161,18 @@ template <int kCount>
 __device__ __forceinline__ void FenceSums(float (&sums)[kCount]) {
   PinSums(sums);
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+template <int kCount>
+__device__ __forceinline__ void PinOperands(uint32_t (&operands)[kCount]) {
+  BATON_UNROLL
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(operands[i])::"memory");
+}
+// The same with operands in registers, which the next products read.
+template <int kCount, int kOperands>
+__device__ __forceinline__ void FenceSums(float (&sums)[kCount], uint32_t (&operands)[kOperands]) {
+  PinOperands(operands);
+  FenceSums(sums);
 }
 
 // c += a * b^T of 16 columns of k: a has 64 rows, b 128, elements of T. Column 8 j + lane % 4 * 2
@@ -260,6 +288,65 @@ __device__ __forceinline__ void MultiplyAsync(float (&c)[32], const T* a, const 
         : "memory");
   }
 }
+// c += a * b of 16 rows of b, which has 64 columns: a is in registers, of which those of mma.sync's
+// first operand are a[4 * step] and the next three.
+template <typename T, int kOperands>
+__device__ __forceinline__ void MultiplyAsync(float (&c)[32], const uint32_t (&a)[kOperands],
+                                              int step, const T* b) {
+  if constexpr (T::kIsBf16) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
+        : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]),
+          "l"(RowsDescriptor(b))
+        : "memory");
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24)
+        : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]),
+          "l"(RowsDescriptor(b))
+        : "memory");
+  }
+}
+// The same where b has 128 columns.
+template <typename T, int kOperands>
+__device__ __forceinline__ void MultiplyAsync(float (&c)[64], const uint32_t (&a)[kOperands],
+                                              int step, const T* b) {
+  if constexpr (T::kIsBf16) {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
+          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
+        : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]),
+          "l"(RowsDescriptor(b))
+        : "memory");
+  } else {
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "{%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+        : BATON_SUMS(0), BATON_SUMS(8), BATON_SUMS(16), BATON_SUMS(24), BATON_SUMS(32),
+          BATON_SUMS(40), BATON_SUMS(48), BATON_SUMS(56)
+        : "r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), "r"(a[4 * step + 3]),
+          "l"(RowsDescriptor(b))
+        : "memory");
+  }
+}
 __device__ __forceinline__ void CommitProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
@@ -268,11 +355,17 @@ template <int kPendingGroups>
 __device__ __forceinline__ void WaitProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPendingGroups) : "memory");
 }
-// For all of them: the sums may be touched.
-template <int kCount>
+// For all of them, or but for the newest: the sums may be touched.
+template <int kPendingGroups = 0, int kCount>
 __device__ __forceinline__ void FinishSums(float (&sums)[kCount]) {
-  WaitProducts<0>();
+  WaitProducts<kPendingGroups>();
   PinSums(sums);
+}
+// For all of them: so may the operands in registers.
+template <int kCount, int kOperands>
+__device__ __forceinline__ void FinishSums(float (&sums)[kCount], uint32_t (&operands)[kOperands]) {
+  FinishSums(sums);
+  PinOperands(operands);
 }
 
 }  // namespace baton::cuda

@@ -5,6 +5,7 @@
 #include "kernels/cuda/dialect_sm90.h"
 #include "kernels/cuda/gemm_tiles_sm90.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/ring.h"
 #include "kernels/cuda/weights.h"
 
 namespace baton::cuda {

@@ -7,23 +7,11 @@
 
 #include "kernels/cuda/dialect_sm90.h"
 #include "kernels/cuda/gemm_tiles.h"
+#include "kernels/cuda/ring.h"
 
 namespace baton::cuda::gemm_sm90 {
 
 constexpr int kWarpgroup = 128;
-
-// The stages in turn: which one is next, and whether all were passed an odd number of times.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  BATON_DEVICE void Advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
 
 // [rows, k] as (k of a segment, segment, row), in boxes of kTileK of one segment: behind a
 // segment's end are zeros.

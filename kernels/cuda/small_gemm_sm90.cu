@@ -12,7 +12,6 @@ namespace baton::cuda {
 namespace small_gemm_sm90 {
 
 using gemm::kTileK;
-using gemm_sm90::Ring;
 
 // A block multiplies up to 64 rows of the weights, wgmma's rows, with all tokens, its columns, over
 // one segment of k: a warpgroup, whose first thread copies too.

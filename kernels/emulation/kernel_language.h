@@ -16,6 +16,7 @@
 #include "kernels/emulation/cuda_api.h"
 #include "kernels/emulation/emulator.h"
 #include "kernels/emulation/intrinsics.h"
+#include "kernels/emulation/tensor_core.h"
 
 #define __global__
 #define __device__
@@ -171,6 +172,10 @@ T& SharedMemory(BATON_SITE) {
 }
 inline float Exp2(float x) { return exp2f(x); }
 inline float Log2(float x) { return log2f(x); }
+template <typename T>
+uint32_t RoundPair(float low, float high) {
+  return emulation::RoundToHalf(T::kIsBf16, low) | emulation::RoundToHalf(T::kIsBf16, high) << 16;
+}
 inline void LoadMatrices(uint32_t (&out)[4], const void* row, BATON_SITE) {
   emulation::LoadMatrices(out, row, /*transposed=*/false, site);
 }

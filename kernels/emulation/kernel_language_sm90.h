@@ -39,6 +39,10 @@ inline void CopyBox(void* to, const TensorMap& map, Mbarrier& barrier, int x, in
                     BATON_SITE) {
   emulation::TheRunner().mbarriers().Copy(to, map, &barrier, {x, y, z}, site);
 }
+inline void CopyBox(void* to, const TensorMap& map, Mbarrier& barrier, int x, int y, int z, int w,
+                    BATON_SITE) {
+  emulation::TheRunner().mbarriers().Copy(to, map, &barrier, {x, y, z, w}, site);
+}
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t LaunchClusters(void (*kernel)(Parameters...), int blocks, dim3 grid, dim3 block,
@@ -65,18 +69,32 @@ template <int kCount>
 void FenceSums(float (&sums)[kCount], BATON_SITE) {
   emulation::FenceSums(sums, kCount, site);
 }
+template <int kCount, int kOperands>
+void FenceSums(float (&sums)[kCount], uint32_t (&operands)[kOperands], BATON_SITE) {
+  emulation::FenceOperands(operands, kOperands);
+  emulation::FenceSums(sums, kCount, site);
+}
 template <typename T, int kCount>
 void MultiplyAsync(float (&sums)[kCount], const T* a, const T* b, BATON_SITE) {
   emulation::MultiplyAsync(T::kIsBf16, 2 * kCount, sums, a, b, site);
+}
+template <typename T, int kCount, int kOperands>
+void MultiplyAsync(float (&sums)[kCount], const uint32_t (&a)[kOperands], int step, const T* b,
+                   BATON_SITE) {
+  emulation::MultiplyAsync(T::kIsBf16, 2 * kCount, sums, {a, kOperands, 4 * step}, b, site);
 }
 inline void CommitProducts(BATON_SITE) { emulation::CommitProducts(site); }
 template <int kPendingGroups>
 void WaitProducts(BATON_SITE) {
   emulation::WaitProducts(kPendingGroups, site);
 }
-template <int kCount>
+template <int kPendingGroups = 0, int kCount>
 void FinishSums(float (&)[kCount], BATON_SITE) {
-  emulation::WaitProducts(0, site);
+  emulation::WaitProducts(kPendingGroups, site);
+}
+template <int kCount, int kOperands>
+void FinishSums(float (&sums)[kCount], uint32_t (&)[kOperands], BATON_SITE) {
+  FinishSums(sums, site);
 }
 
 }  // namespace baton::cuda

@@ -25,6 +25,14 @@ inline float HalfToFloat(bool is_bf16, uint32_t bits) {
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(value));
 }
 
+// To the nearest, ties to even; a NaN becomes 0x7fff, as by cvt.
+inline uint32_t RoundToHalf(bool is_bf16, float x) {
+  if (x != x) return 0x7fff;
+  if (!is_bf16) return std::bit_cast<uint16_t>(static_cast<_Float16>(x));
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+
 // d[i][j] = c[i][j] + sum over k of a[i][k] * b[k][j], as mma.sync.m16n8k16 does for values of bf16
 // or f16. The products of a step are exact; they and the sum so far are cut to a multiple of
 // 2^(e - fractional bits), e the greatest exponent among them, added without error, and the result

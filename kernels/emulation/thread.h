@@ -54,14 +54,24 @@ struct PendingReads {
   std::vector<uint32_t> chunks;
   int64_t group;
 };
+// Registers that a wgmma in flight reads.
+struct PendingOperands {
+  const uint32_t* registers;
+  std::vector<uint32_t> values;
+  int64_t group;
+};
+// What a wgmma.fence saw in the registers of sums or of an operand; none after a wait for them.
+struct FencedRegisters {
+  const void* registers;
+  std::vector<uint32_t> bits;
+};
 // What a thread has of wgmma.
 struct AsyncProducts {
   int64_t committed = 0;  // Groups.
   std::vector<PendingSums> sums;
+  std::vector<PendingOperands> operands;
   std::vector<PendingReads> reads;
-  // What the last wgmma.fence saw: null after a wait for these sums.
-  const float* fenced = nullptr;
-  std::vector<float> fenced_values;
+  std::vector<FencedRegisters> fenced;
 };
 
 struct Coordinates {

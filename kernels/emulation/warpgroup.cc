@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/emulation/block_runner.h"
@@ -16,6 +18,7 @@ Architecture CurrentArchitecture();
 namespace {
 
 constexpr int kRows = 64, kMostColumns = 256, kDepth = 16;
+constexpr int kTileRows = 64, kTileColumns = 64;  // Where the second operand lies by rows.
 constexpr int kTileRowBytes = 128,
               kAtomBytes = 1024;  // Eight rows, after which the swizzle repeats.
 constexpr float kPoison = std::bit_cast<float>(0xffffffffu);
@@ -23,6 +26,7 @@ constexpr float kPoison = std::bit_cast<float>(0xffffffffu);
 struct ProductArguments {
   float* sums;
   const void* a;
+  HeldOperand held;  // In place of `a`, if it has registers.
   const void* b;
 };
 
@@ -48,6 +52,12 @@ void CheckTile(const void* tile, const Site& site) {
        " does not begin in the first row after a multiple of " + std::to_string(kAtomBytes) + " B");
 }
 
+void CheckRows(const void* rows, const Site& site) {
+  if (reinterpret_cast<uintptr_t>(rows) % kAtomBytes == 0) return;
+  Fail("rows of wgmma at " + Show(site) + " do not begin at a multiple of " +
+       std::to_string(kAtomBytes) + " B");
+}
+
 void ReadTile(bool is_bf16, const void* tile, int rows, float (*out)[kDepth]) {
   for (int row = 0; row < rows; ++row) {
     for (int half = 0; half < 2; ++half) {
@@ -58,19 +68,73 @@ void ReadTile(bool is_bf16, const void* tile, int rows, float (*out)[kDepth]) {
   }
 }
 
-// A warp begins to read rows [first, first + count).
-void BeginReads(const void* tile, int first, int count, Thread& first_lane, const Thread& knows,
-                const Site& site) {
+void ForgetFenced(Thread& thread, const void* registers) {
+  std::erase_if(thread.products.fenced,
+                [&](const FencedRegisters& fenced) { return fenced.registers == registers; });
+}
+
+void SetFenced(Thread& thread, const void* registers, int count) {
+  std::vector<uint32_t> bits(count);
+  std::memcpy(bits.data(), registers, count * sizeof(uint32_t));
+  ForgetFenced(thread, registers);
+  thread.products.fenced.push_back({registers, std::move(bits)});
+}
+
+void CheckFenced(const Thread& thread, const void* registers, const char* what, const Site& site) {
+  const auto& all = thread.products.fenced;
+  const auto found = std::ranges::find(all, registers, &FencedRegisters::registers);
+  if (found == all.end()) {
+    Fail(thread.Name() + ": a wgmma at " + Show(site) + " with no wgmma.fence for its " + what);
+  }
+  if (std::memcmp(registers, found->bits.data(), found->bits.size() * sizeof(uint32_t)) != 0) {
+    Fail(thread.Name() + " has written " + what + " of the wgmma at " + Show(site) +
+         " after its fence");
+  }
+}
+
+using Chunks = std::vector<const std::byte*>;
+
+Chunks ChunksOfTile(const void* tile, int first, int count) {
+  Chunks chunks;
+  for (int row = first; row < first + count; ++row) {
+    for (int half = 0; half < 2; ++half) chunks.push_back(ChunkOf(tile, row, half));
+  }
+  return chunks;
+}
+
+// Of 16 rows of tiles that lie behind each other; row by row.
+Chunks ChunksOfRows(const void* rows, int columns) {
+  Chunks chunks;
+  for (int row = 0; row < kDepth; ++row) {
+    for (int column = 0; column < columns; column += 8) {
+      chunks.push_back(
+          ChunkOf(rows, row + column / kTileColumns * kTileRows, column % kTileColumns / 8));
+    }
+  }
+  return chunks;
+}
+
+void ReadRows(bool is_bf16, const void* rows, int columns, float (*out)[kDepth]) {
+  const Chunks chunks = ChunksOfRows(rows, columns);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    uint16_t bits[8];
+    std::memcpy(bits, chunks[i], sizeof(bits));
+    const int row = static_cast<int>(i) / (columns / 8),
+              column = static_cast<int>(i) % (columns / 8) * 8;
+    for (int j = 0; j < 8; ++j) out[column + j][row] = HalfToFloat(is_bf16, bits[j]);
+  }
+}
+
+// A warp begins to read them.
+void BeginReads(const Chunks& chunks, Thread& first_lane, const Thread& knows, const Site& site) {
   BlockRunner& runner = TheRunner();
   const Place place = PlaceOf(site);
   auto& reads = first_lane.products.reads;
   const int64_t group = first_lane.products.committed;
   if (reads.empty() || reads.back().group != group) reads.push_back({{}, group});
-  for (int row = first; row < first + count; ++row) {
-    for (int half = 0; half < 2; ++half) {
-      reads.back().chunks.push_back(
-          runner.shared().BeginProductRead(ChunkOf(tile, row, half), place, knows, runner.order()));
-    }
+  for (const std::byte* const chunk : chunks) {
+    reads.back().chunks.push_back(
+        runner.shared().BeginProductRead(chunk, place, knows, runner.order()));
   }
 }
 
@@ -80,16 +144,25 @@ PendingSums& TakeSums(Thread& thread, float* registers, int count, const Site& s
     pending->group = products.committed;
     return *pending;
   }
-  if (products.fenced != registers) {
-    Fail(thread.Name() + ": a wgmma at " + Show(site) + " with no wgmma.fence for its sums");
-  }
-  const size_t bytes = count * sizeof(float);
-  if (std::memcmp(registers, products.fenced_values.data(), bytes) != 0) {
-    Fail(thread.Name() + " has written sums of the wgmma at " + Show(site) + " after its fence");
-  }
+  CheckFenced(thread, registers, "sums", site);
   products.sums.push_back({registers, {registers, registers + count}, products.committed});
   std::fill_n(registers, count, kPoison);
   return products.sums.back();
+}
+
+// Its rows of the first operand, as mma.sync has them.
+void TakeOperand(bool is_bf16, Thread& thread, const HeldOperand& from, float (*out)[kDepth],
+                 const Site& site) {
+  CheckFenced(thread, from.registers, "operand", site);
+  thread.products.operands.push_back(
+      {from.registers, {from.registers, from.registers + from.count}, thread.products.committed});
+  const int lane = thread.lane();
+  for (int i = 0; i < 4; ++i) {
+    for (int half = 0; half < 2; ++half) {
+      out[16 * (thread.warp() % 4) + lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8 + half] =
+          HalfToFloat(is_bf16, from.registers[from.first + i] >> (16 * half));
+    }
+  }
 }
 
 // One warp's 16 rows.
@@ -120,29 +193,36 @@ void MultiplyWarp(bool is_bf16, int columns, const float (*a)[kDepth], const flo
 void FenceSums(float* sums, int count, const Site& site) {
   BlockRunner& runner = TheRunner();
   runner.Meet("wgmma.fence", ~0u, nullptr, site, [](const Meeting&) {});
-  AsyncProducts& products = runner.current()->products;
-  products.fenced = sums;
-  products.fenced_values.assign(sums, sums + count);
+  SetFenced(*runner.current(), sums, count);
 }
 
-void MultiplyAsync(bool is_bf16, int columns, float* sums, const void* a, const void* b,
-                   const Site& site) {
+void FenceOperands(const uint32_t* operands, int count) {
+  SetFenced(*TheRunner().current(), operands, count);
+}
+
+namespace {
+
+void MultiplyTogether(bool is_bf16, int columns, const ProductArguments& arguments,
+                      const Site& site) {
   BlockRunner& runner = TheRunner();
   if (CurrentArchitecture() != Architecture::kHopper) Fail("wgmma on a GPU without it");
-  ProductArguments mine{sums, a, b};
+  ProductArguments mine = arguments;
+  const void *a = mine.a, *b = mine.b;
+  const bool is_held = a == nullptr;
   runner.MeetWarpgroup("wgmma", &mine, site, [&](const WarpgroupMeeting& meeting) {
-    CheckTile(a, site);
-    CheckTile(b, site);
+    if (!is_held) CheckTile(a, site);
+    is_held ? CheckRows(b, site) : CheckTile(b, site);
     ++runner.statistics().products;
     float rows[kRows][kDepth], others[kMostColumns][kDepth];
-    ReadTile(is_bf16, a, kRows, rows);
-    ReadTile(is_bf16, b, columns, others);
+    if (!is_held) ReadTile(is_bf16, a, kRows, rows);
+    is_held ? ReadRows(is_bf16, b, columns, others) : ReadTile(is_bf16, b, columns, others);
     const int first = runner.current()->index / 128 * 128;
     for (int warp = 0; warp < 4; ++warp) {
       Thread& first_lane = runner.thread(first + 32 * warp);
       const Thread& last_lane = runner.thread(first + 32 * warp + 31);
-      BeginReads(a, 16 * warp, 16, first_lane, last_lane, site);
-      BeginReads(b, 0, columns, first_lane, last_lane, site);
+      if (!is_held) BeginReads(ChunksOfTile(a, 16 * warp, 16), first_lane, last_lane, site);
+      BeginReads(is_held ? ChunksOfRows(b, columns) : ChunksOfTile(b, 0, columns), first_lane,
+                 last_lane, site);
       std::vector<float>* values[32];
       for (int lane = 0; lane < 32; ++lane) {
         const auto& from = *static_cast<ProductArguments*>(meeting.arguments[32 * warp + lane]);
@@ -150,11 +230,24 @@ void MultiplyAsync(bool is_bf16, int columns, float* sums, const void* a, const 
         if (from.a != a || from.b != b) {
           Fail(thread.Name() + " names other tiles of the wgmma at " + Show(site));
         }
+        if (is_held) TakeOperand(is_bf16, thread, from.held, rows, site);
         values[lane] = &TakeSums(thread, from.sums, columns / 2, site).values;
       }
       MultiplyWarp(is_bf16, columns, rows + 16 * warp, others, values);
     }
   });
+}
+
+}  // namespace
+
+void MultiplyAsync(bool is_bf16, int columns, float* sums, const void* a, const void* b,
+                   const Site& site) {
+  MultiplyTogether(is_bf16, columns, {sums, a, {}, b}, site);
+}
+
+void MultiplyAsync(bool is_bf16, int columns, float* sums, const HeldOperand& a, const void* b,
+                   const Site& site) {
+  MultiplyTogether(is_bf16, columns, {sums, nullptr, a, b}, site);
 }
 
 void CommitProducts(const Site& site) {
@@ -190,7 +283,17 @@ void WaitProducts(int pending_groups, const Site& site) {
       Fail(thread.Name() + " has written sums of a wgmma before it waited for it at " + Show(site));
     }
     std::ranges::copy(sums.values, sums.registers);
-    if (products.fenced == sums.registers) products.fenced = nullptr;
+    ForgetFenced(thread, sums.registers);
+    return true;
+  });
+  std::erase_if(products.operands, [&](const PendingOperands& operands) {
+    if (operands.group >= ended) return false;
+    if (!std::ranges::equal(operands.values,
+                            std::span(operands.registers, operands.values.size()))) {
+      Fail(thread.Name() + " has written an operand of a wgmma before it waited for it at " +
+           Show(site));
+    }
+    ForgetFenced(thread, operands.registers);
     return true;
   });
 }

@@ -2,6 +2,8 @@
 
 // wgmma as the emulated sm_90a has it. All threads of four warps call each of these.
 
+#include <cstdint>
+
 #include "kernels/emulation/place.h"
 
 namespace baton::emulation {
@@ -12,6 +14,18 @@ void FenceSums(float* sums, int count, const Site& site);
 // of [64] and [columns] rows of 128 bytes that lie as a tensor copy leaves them. It reads them and
 // writes the sums until the thread has waited for its group.
 void MultiplyAsync(bool is_bf16, int columns, float* sums, const void* a, const void* b,
+                   const Site& site);
+// An operand in registers: of `count` that one fence covers those from `first` on are mma.sync's.
+struct HeldOperand {
+  const uint32_t* registers;
+  int count;
+  int first;
+};
+// wgmma.fence, of which FenceSums follows: these registers hold what the next products read.
+void FenceOperands(const uint32_t* operands, int count);
+// sums += a * b, of 16 rows of b: tiles of 64 columns, each [64] rows of 128 bytes that lie as a
+// tensor copy leaves them. The operand's registers must stay until the thread has waited.
+void MultiplyAsync(bool is_bf16, int columns, float* sums, const HeldOperand& a, const void* b,
                    const Site& site);
 void CommitProducts(const Site& site);
 // Until at most so many of the newest groups are in flight.

@@ -226,7 +226,7 @@ TEST_F(AttentionOfDeviceTest, BlocksAreAsLargeAsTheirRoomAllows) {
     AttentionProblem problem(shape, 23);
     const DeviceProblem device(problem);
     const int64_t before = emulation::GetStatistics().blocks;
-    device.Run({.shared_bytes = shared_bytes});
+    device.Run({.shared_bytes = shared_bytes, .form = MmaVarlenAttention});
     return emulation::GetStatistics().blocks - before;
   };
   constexpr size_t kSm80 = 163 << 10;
@@ -246,7 +246,7 @@ TEST_F(AttentionOfDeviceTest, OneTileOfRowsIsSplit) {
     AttentionProblem problem(shape, 29);
     const DeviceProblem device(problem);
     const int64_t before = emulation::GetStatistics().blocks;
-    device.Run({.scratch = scratch});
+    device.Run({.scratch = scratch, .form = MmaVarlenAttention});
     return emulation::GetStatistics().blocks - before;
   };
   EXPECT_EQ(blocks(1, true), 3 + 1);

@@ -80,6 +80,14 @@ GEMM_SM90_CODE = ("FENCE.VIEW.ASYNC.S ; USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0xe8 ;
 SMALL_SM90 = "void SmallGemmSm90Kernel<F16, float, 8, false>(CUtensorMap_st, CUtensorMap_st, Problem)"
 SMALL_SM90_CODE = (re.sub("USETMAXREG[^;]*;", "", GEMM_SM90_CODE).replace("64x128", "64x8") +
                    "UCGABAR_ARV ; UCGABAR_WAIT ; ST.E.128 [R6], R24 ;")
+ATTENTION_SM90 = "void AttentionSm90Kernel<128, Bf16>(Maps, Problem, Tiling, float)"
+ATTENTION_SM90_CODE = (
+    GEMM_SM90_CODE.replace("HGMMA.64x128x16.F32 R24, gdesc[UR16], R24 ;",
+                           "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR16], RZ, !UPT ;"
+                           "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR16], R24 ;")
+    .replace("HGMMA.64x128x16.F32 R24, gdesc[UR12],",
+             "HGMMA.64x128x16.F32.BF16 R24, R124, gdesc[UR16].tnspB,")
+    + "UTMALDG.4D [UR8], [UR26] ;")
 ATTENTION = "void AttentionKernel<64, Bf16, 4>(Problem)"
 GEMM_CODE = ("LDSM.16.M88.4 R4, [R8] ; LDGDEPBAR ; DEPBAR.LE SB0, 0x2 ; DEPBAR.LE SB0, 0x0 ;"
              "LDGSTS.E.BYPASS.128 [R5], desc[UR4][R6.64], !P1 ; HMMA.16816.F32 R1, R2, R3, R4 ;")
@@ -172,6 +180,7 @@ class MachineCodeTest(unittest.TestCase):
         self.assertEqual(machine_code.missing(SMALL_SM90, SMALL_SM90_CODE), [])
         self.assertEqual(machine_code.missing(SMALL_SM90.replace("false", "true"),
                                               SMALL_SM90_CODE.replace("UCGABAR_WAIT ;", "")), [])
+        self.assertEqual(machine_code.missing(ATTENTION_SM90, ATTENTION_SM90_CODE), [])
         self.assertEqual(machine_code.missing("void FoldKernel<Bf16>(Problem)", "FADD"), [])
 
     def test_each_instruction_is_missed(self):
@@ -194,6 +203,11 @@ class MachineCodeTest(unittest.TestCase):
                 (SMALL_SM90, SMALL_SM90_CODE, "64x8", "64x16", "not all products"),
                 (SMALL_SM90, SMALL_SM90_CODE, "UCGABAR_WAIT ;", "", "no UCGABAR_WAIT"),
                 (SMALL_SM90, SMALL_SM90_CODE, "ST.E.128", "ST.E", "no ST.E.128"),
+                (ATTENTION_SM90, ATTENTION_SM90_CODE, "UTMALDG.4D", "UTMALDG.3D", "no UTMALDG.4D"),
+                (ATTENTION_SM90, ATTENTION_SM90_CODE, ".tnspB", "", "not all products"),
+                (ATTENTION_SM90, ATTENTION_SM90_CODE, "RZ, !UPT", "RZ, UP0", "not all products"),
+                (ATTENTION_SM90, ATTENTION_SM90_CODE, "R124, gdesc", "gdesc", "not all products"),
+                (ATTENTION_SM90, ATTENTION_SM90_CODE, "gsb0, 0x1", "gsb0, 0x0", "under way"),
                 (ATTENTION, ATTENTION_CODE, "0x0", "0x1", "under way"),
                 (ATTENTION, ATTENTION_CODE, "MT88", "M88", "no LDSM.16.MT88.4"),
                 (ATTENTION, ATTENTION_CODE, ".F32.BF16", ".F32", "not all products")):

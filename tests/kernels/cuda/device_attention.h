@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_sm90.h"
+#include "kernels/cuda/gemm_sm90.h"
 #include "tests/kernels/attention_problem.h"
 #include "tests/kernels/cuda/device_fixture.h"
 
@@ -36,6 +38,8 @@ struct RunOptions {
   DType out = DType::kF32;
   bool spread = false;  // K and V have gaps of every kind, each its own.
   size_t shared_bytes = SharedBytes();
+  // Null: the form for every GPU, and on sm_90a that of its own, which has to have the same bits.
+  decltype(&VarlenAttention) form = nullptr;
 };
 
 // Elements between the ends and the beginnings of a plane.
@@ -93,13 +97,54 @@ class DeviceProblem {
         sinks_(DType::kF32, problem.sinks) {}
 
   Result Run(const RunOptions& options = {}) const {
-    AttentionProblem& p = problem_;
-    const VarlenAttentionArgs host = p.Args(nullptr);
-    const int64_t width = int64_t{p.shape.heads} * p.shape.v_dim;
-    const DeviceFloats out(options.out, std::vector<float>(p.total_q * (width + kOutGap), kGap));
-    const DeviceFloats lse(DType::kF32,
-                           std::vector<float>(p.shape.heads * (p.total_q + kLseGap), kGap));
-    VarlenAttentionArgs args = host;
+    const Planes planes(*this, options.spread);
+    const VarlenAttentionArgs args = Args(options, planes);
+    const DeviceFloats scratch(DType::kF32, ScratchBytes(args) / 4);
+    const AttentionRoom room{.scratch = options.scratch ? scratch.f32() : nullptr,
+                             .shared_bytes = options.shared_bytes};
+    const auto form = options.form == nullptr ? MmaVarlenAttention : options.form;
+    const Result result =
+        Read(args, [&](const VarlenAttentionArgs& told) { return form(told, room, nullptr); });
+    scratch.ReadBytes();  // Its guards.
+    if (options.form == nullptr && IsSm90() && AttentionSm90Takes(args)) {
+      const Result again =
+          Read(args, [](const VarlenAttentionArgs& told) { return AttentionSm90(told, nullptr); });
+      EXPECT_EQ(again, result) << "of sm_90a";
+    }
+    return result;
+  }
+  bool IsTakenOnSm90(const RunOptions& options) const {
+    return AttentionSm90Takes(Args(options, Planes(*this, options.spread)));
+  }
+
+ private:
+  // K and V, perhaps with gaps.
+  struct Planes {
+    Planes(const DeviceProblem& device, bool spread) {
+      const VarlenAttentionArgs host = device.problem_.Args(nullptr);
+      k = host.k_cache;
+      v = host.v_cache;
+      if (spread) {
+        spread_k.emplace(k, PlaneGaps{8, 16, 24});
+        spread_v.emplace(v, PlaneGaps{16, 8, 64});
+        k = spread_k->plane;
+        v = spread_v->plane;
+      } else {
+        k.data = static_cast<std::byte*>(device.k_.data());
+        v.data = static_cast<std::byte*>(device.v_.data());
+      }
+      k.scales = device.k_scales_.f32();
+      v.scales = device.v_scales_.f32();
+    }
+
+    std::optional<SpreadPlane> spread_k, spread_v;
+    CachePlane k, v;
+  };
+
+  // But for what is written.
+  VarlenAttentionArgs Args(const RunOptions& options, const Planes& planes) const {
+    const AttentionProblem& p = problem_;
+    VarlenAttentionArgs args = problem_.Args(nullptr);
     args.q = q_;
     args.q_stride += kQueryGap;
     args.cu_seqlens_q = cu_q_.data();
@@ -107,41 +152,35 @@ class DeviceProblem {
     args.seq_lens = lens_.data();
     args.block_table = options.ragged ? ragged_.data() : table_.data();
     if (options.ragged) args.table_starts = starts_.data();
-    args.round_to = options.out;
-    args.out = out;
-    args.out_stride = width + kOutGap;
-    args.lse = lse.f32();
-    args.lse_stride = p.total_q + kLseGap;
+    args.out.dtype = args.round_to = options.out;
     args.max_seqlen_q = args.max_seqlen_k = 0;
     for (const auto& [queries, keys] : p.shape.sequences) {
       args.max_seqlen_q = std::max(args.max_seqlen_q, queries);
       args.max_seqlen_k = std::max(args.max_seqlen_k, keys);
     }
-    std::optional<SpreadPlane> k, v;
-    if (options.spread) {
-      k.emplace(args.k_cache, PlaneGaps{8, 16, 24});
-      v.emplace(args.v_cache, PlaneGaps{16, 8, 64});
-      args.k_cache = k->plane;
-      args.v_cache = v->plane;
-    } else {
-      args.k_cache.data = static_cast<std::byte*>(k_.data());
-      args.v_cache.data = static_cast<std::byte*>(v_.data());
-    }
-    args.k_cache.scales = k_scales_.f32();
-    args.v_cache.scales = v_scales_.f32();
+    args.k_cache = planes.k;
+    args.v_cache = planes.v;
     if (args.scores.alibi_slopes != nullptr) args.scores.alibi_slopes = slopes_.f32();
     if (args.scores.sinks != nullptr) args.scores.sinks = sinks_.f32();
-    const DeviceFloats scratch(DType::kF32, ScratchBytes(args) / 4);
-    const AttentionRoom room{.scratch = options.scratch ? scratch.f32() : nullptr,
-                             .shared_bytes = options.shared_bytes};
-    EXPECT_EQ(VarlenAttention(args, room, nullptr), cudaSuccess);
-    Result result{WithoutGaps(out.Read(), width, kOutGap),
-                  WithoutGaps(lse.Read(), p.total_q, kLseGap)};
-    scratch.ReadBytes();  // Its guards.
-    return result;
+    return args;
   }
 
- private:
+  // What launch(args) writes.
+  template <typename Launch>
+  Result Read(VarlenAttentionArgs args, const Launch& launch) const {
+    const AttentionProblem& p = problem_;
+    const int64_t width = int64_t{p.shape.heads} * p.shape.v_dim;
+    const DeviceFloats out(args.round_to, std::vector<float>(p.total_q * (width + kOutGap), kGap));
+    const DeviceFloats lse(DType::kF32,
+                           std::vector<float>(p.shape.heads * (p.total_q + kLseGap), kGap));
+    args.out = out;
+    args.out_stride = width + kOutGap;
+    args.lse = lse.f32();
+    args.lse_stride = p.total_q + kLseGap;
+    EXPECT_EQ(launch(args), cudaSuccess);
+    return {WithoutGaps(out.Read(), width, kOutGap), WithoutGaps(lse.Read(), p.total_q, kLseGap)};
+  }
+
   static constexpr int64_t kQueryGap = 8, kOutGap = 3, kLseGap = 5;
   static constexpr float kGap = 7;
 

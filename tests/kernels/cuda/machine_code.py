@@ -5,17 +5,30 @@ import re
 COPY = re.compile(r"\bLDGSTS\b[^;]*")
 IS_PREDICATED = re.compile(r",\s*!?U?P\d\s*$")
 # Of tiles in shared memory by a warpgroup; a predicate last would leave out what was summed before.
-WARPGROUP_PRODUCT = re.compile(r"\bHGMMA\.64x(\d+)x16\.F32(\.BF16)? R\d+, gdesc\[UR\d+\], R\d+(, gsb0)? ;")
+def tiles_of(columns):
+    return re.compile(rf"\bHGMMA\.64x{columns}x16\.F32(\.BF16)? R\d+, gdesc\[UR\d+\], R\d+(, gsb0)? ;")
+
+
 WARPGROUP_WAIT = re.compile(r"\bWARPGROUP\.DEPBAR\.LE gsb0, (0x[0-9a-f]+)")
 PRODUCT = re.compile(r"\bHMMA\.16816\.F32(\.BF16)?\b")
 # What waits for all but so many of the newest groups of copies.
 WAIT = re.compile(r"\bDEPBAR\.LE SB0, (0x[0-9a-f]+)")
+
+# The same of 64 keys, with V by rows and probabilities in registers; ptxas knows that the first sum of
+# scores starts from zero.
+SCORES = re.compile(r"\bHGMMA\.64x64x16\.F32(\.BF16)? R\d+, gdesc\[UR\d+\], (?:R\d+|RZ, !UPT)(, gsb0)? ;")
+VALUES = re.compile(r"\bHGMMA\.64x(?:64|128)x16\.F32(\.BF16)? R\d+, R\d+, gdesc\[UR\d+\]\.tnspB, R\d+(, gsb0)? ;")
+
+# Of warpgroups that give registers to each other.
+REGISTERS = ["USETMAXREG.TRY_ALLOC.CTAPOOL", "USETMAXREG.DEALLOC.CTAPOOL"]
 
 # The statements of dialect_nvcc.h and dialect_sm90_nvcc.h, as the PTX manual (sections 9.7.9 to 9.7.15) writes them: the
 # emulation has its own in place of them, and a swapped operand compiles.
 PTX = {
     "Exp2": ['asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));'],
     "Log2": ['asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));'],
+    "RoundPair": [f'asm("cvt.rn.{t}.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));'
+                  for t in ("bf16x2", "f16x2")],
     "LoadMatrices": [
         'asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" '
         ': "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) '
@@ -37,17 +50,30 @@ PTX = {
     "WaitCopies": ['asm volatile("cp.async.wait_group %0;" ::"n"(kPendingGroups) : "memory");'],
 }
 
+def sums(count):
+    """The registers of so many sums, in text and as operands."""
+    return (", ".join(f"%{i}" for i in range(count)),
+            ", ".join(f"BATON_SUMS({i})" for i in range(0, count, 8)) if count > 4 else
+            "BATON_FOUR_SUMS(0)")
 
-def wgmma(columns):
-    """The statements of a product with so many columns, of both types."""
-    sums = columns // 2
-    registers = ", ".join(f"%{i}" for i in range(sums))
-    operands = ", ".join(f"BATON_SUMS({i})" for i in range(0, sums, 8))
-    return [f'asm volatile("wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{t}.{t} '
-            f'{{{registers}}}, %{sums}, %{sums + 1}, 1, 1, 1, 0, 0;" '
-            f': {operands if sums > 4 else "BATON_FOUR_SUMS(0)"} '
-            ': "l"(TileDescriptor(a)), "l"(TileDescriptor(b)) : "memory");'
-            for t in ("bf16", "f16")]
+
+def product(count, t, operands, rest, inputs):
+    """wgmma of so many sums and what stands behind them."""
+    registers, constraints = sums(count)
+    return (f'asm volatile("wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.{t}.{t} '
+            f'{{{registers}}}, {operands}, {rest};" : {constraints} : {inputs} : "memory");')
+
+
+def tile_product(count, t):
+    return product(count, t, f"%{count}, %{count + 1}", "1, 1, 1, 0, 0",
+                   '"l"(TileDescriptor(a)), "l"(TileDescriptor(b))')
+
+
+def held_product(count, t):
+    held = ", ".join(f"%{count + i}" for i in range(4))
+    return product(count, t, f"{{{held}}}, %{count + 4}", "1, 1, 1, 1",
+                   '"r"(a[4 * step]), "r"(a[4 * step + 1]), "r"(a[4 * step + 2]), '
+                   '"r"(a[4 * step + 3]), "l"(RowsDescriptor(b))')
 
 
 PTX_SM90 = {
@@ -70,35 +96,33 @@ PTX_SM90 = {
     "CopyBox": [
         'asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes '
         '[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(SharedAddress(to)), "l"(&map), '
-        '"r"(SharedAddress(&barrier)), "r"(x), "r"(y), "r"(z) : "memory");'],
+        '"r"(SharedAddress(&barrier)), "r"(x), "r"(y), "r"(z) : "memory");',
+        'asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes '
+        '[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(SharedAddress(to)), "l"(&map), '
+        '"r"(SharedAddress(&barrier)), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");'],
     "GiveRegisters": ['asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));'],
     "TakeRegisters": ['asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));'],
     "PinSums": ['asm volatile("" : "+f"(sums[i])::"memory");'],
     "FenceSums": ['asm volatile("wgmma.fence.sync.aligned;" ::: "memory");'],
-    "MultiplyAsync": [statement for columns in (128, 8, 16, 32, 64) for statement in wgmma(columns)],
+    "PinOperands": ['asm volatile("" : "+r"(operands[i])::"memory");'],
+    "MultiplyAsync": [*(tile_product(count, t) for count in (64, 4, 8, 16, 32) for t in ("bf16", "f16")),
+                      *(held_product(count, t) for count in (32, 64) for t in ("bf16", "f16"))],
     "CommitProducts": ['asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");'],
     "WaitProducts": ['asm volatile("wgmma.wait_group.sync.aligned %0;" '
                      '::"n"(kPendingGroups) : "memory");'],
 }
 
 
-def missing_sm90(name, code):
-    """The same of a kernel of warpgroups."""
-    wanted = ["UTMALDG.3D", "SYNCS.PHASECHK.TRANS64.TRYWAIT", "SYNCS.ARRIVE.TRANS64",
+def missing_sm90(name, code, copies, kinds):
+    """The same of a kernel of warpgroups, whose copies and products are of these kinds."""
+    wanted = [*copies, "SYNCS.PHASECHK.TRANS64.TRYWAIT", "SYNCS.ARRIVE.TRANS64",
               "FENCE.VIEW.ASYNC", "WARPGROUP.ARRIVE"]
-    small = re.search(r"SmallGemmSm90Kernel<.*, (\d+), (true|false)>", name)
-    columns = small.group(1) if small else "128"
-    if not small:
-        wanted += ["USETMAXREG.TRY_ALLOC.CTAPOOL", "USETMAXREG.DEALLOC.CTAPOOL"]
-    elif small.group(2) == "false":  # A cluster folds: 16 bytes at a time go to another block.
-        wanted += ["UCGABAR_ARV", "UCGABAR_WAIT", "ST.E.128"]
     problems = [f"no {instruction}" for instruction in wanted if instruction not in code]
     suffix = ".BF16" if "Bf16" in name else ""
-    products = [(found.group(1), found.group(2) or "") for found in WARPGROUP_PRODUCT.finditer(code)]
-    if (set(products) != {(columns, suffix)} or len(products) != code.count("GMMA") or
-            "HMMA" in code):
-        problems.append(
-            f"not all products are HGMMA.64x{columns}x16.F32{suffix} that add to their sums")
+    products = [[found.group(1) or "" for found in kind.finditer(code)] for kind in kinds]
+    if (any(set(some) != {suffix} for some in products) or
+            sum(map(len, products)) != code.count("GMMA") or "HMMA" in code):
+        problems.append(f"not all products are its HGMMA of F32{suffix} that add to their sums")
     waits = {int(found.group(1), 16) for found in WARPGROUP_WAIT.finditer(code)}
     if waits != {0, 1}:
         problems.append(f"waits that leave {waits} groups of products under way, not 0 and 1")
@@ -118,8 +142,14 @@ def missing(name, code):
     if "MultiplyOnlyKernel" in name:  # A roof: what would be left out would raise it.
         products = len(PRODUCT.findall(code))
         return [f"{products} products, not one for each of 8 chains"] * (products != 8)
+    small = re.search(r"SmallGemmSm90Kernel<.*, (\d+), (true|false)>", name)
+    if small:  # A cluster folds: 16 bytes at a time go to another block.
+        folds = ["UCGABAR_ARV", "UCGABAR_WAIT", "ST.E.128"] * (small.group(2) == "false")
+        return missing_sm90(name, code, ["UTMALDG.3D", *folds], [tiles_of(small.group(1))])
     if "GemmSm90Kernel" in name:
-        return missing_sm90(name, code)
+        return missing_sm90(name, code, ["UTMALDG.3D", *REGISTERS], [tiles_of(128)])
+    if "AttentionSm90Kernel" in name:
+        return missing_sm90(name, code, ["UTMALDG.3D", "UTMALDG.4D"], [SCORES, VALUES])
     if not re.search("GemmKernel|AttentionKernel", name):
         return []
     wanted = ["LDSM.16.M88.4", "LDGDEPBAR"]

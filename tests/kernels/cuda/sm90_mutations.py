@@ -2,6 +2,13 @@
 KERNELS = "cuda_kernels_test"
 BY_LANES = "  if (arrives) Arrive(shared.empty[before]);\n"
 
+ATTENTION = "cuda_attention_test"
+BACK = "  if (me.arrives) Arrive(shared.{0}_empty[me.{0}_ring.stage]);\n"
+SCORES, VALUES = "  FinishSums<kPendingGroups>(Flat(me.scores));\n", "  FinishSums(Flat(me.sums), Flat(me.probabilities));\n"
+WAIT = "Wait(shared.{0}_full[me.{0}_ring.stage], me.{0}_ring.parity);\n"
+FENCE = "  FenceSums(Flat(me.sums), Flat(me.probabilities));\n"
+BOUND = "(key / kPartialKeys + 1) * kPartialKeys"
+
 MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in (
     ("no fence behind the mbarriers", "    FenceProxy();\n", ""),
     ("no barrier behind the mbarriers", "  __syncthreads();\n", ""),
@@ -48,7 +55,6 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("segments that no copy can load", " &&\n         (args.segments == 1 || k / args.segments % gemm::kChunk == 0)",
      ""),
 )] + [("gemm_tiles_sm90.h:gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in (
-    ("the parity never turns", "    parity ^= 1;\n", ""),
     ("a segment's last tile has the next one's k", "{of(k / segments), of(segments)",
      "{of(k), of(segments)"),
 )] + [("gemm.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in (
@@ -129,4 +135,72 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
 )] + [("gemm_tiles_sm90.h:small_gemm_sm90.cu", KERNELS, "*SmallG*", *mutation) for mutation in (
     ("ups begin a row early", "of(rows * stride * 2)}", "of((rows - 1) * stride * 2)}"),
     ("ups begin a row late", "of(rows * stride * 2)}", "of((rows + 1) * stride * 2)}"),
-)]
+)] + [("ring.h:gemm_sm90.cu", KERNELS, "*GemmSm90*", "the parity never turns", "  parity ^= 1;\n", "")] + [
+    ("attention_sm90.cu", ATTENTION, "*AttentionSm90*", *mutation) for mutation in (
+    ("no fence behind the mbarriers", "  FenceProxy();\n", ""),
+    ("no barrier behind the mbarriers", "  __syncthreads();\n", ""),
+    ("queries are not waited for", "  if (key < work.keys.end) Wait(shared.q_full, 0);\n", ""),
+    ("a partial's first keys are not waited for", "  " + WAIT.format("k") + "  ClearScores(me);",
+     "  ClearScores(me);"),
+    ("keys are not waited for", "    " + WAIT.format("k") + "    Wait(shared.v", "    Wait(shared.v"),
+    ("values are not waited for", "    " + WAIT.format("v"), ""),
+    ("a partial's last values are not waited for", "  }\n  " + WAIT.format("v"), "  }\n"),
+    ("keys of the round before are waited for", "  " + WAIT.format("k") + "  ClearScores(me);",
+     "  " + WAIT.format("k").replace("parity", "parity ^ 1") + "  ClearScores(me);"),
+    ("stages of K are filled unasked",
+     "    Wait(shared.k_empty[ring.stage], ring.parity ^ 1);  // At first nothing is in it.\n", ""),
+    ("stages of V are filled unasked", "    Wait(shared.v_empty[ring.stage], ring.parity ^ 1);\n", ""),
+    ("the first V waits for a stage to be read", "v_empty[ring.stage], ring.parity ^ 1", "v_empty[ring.stage], ring.parity"),
+    ("columns of a tile are not expected", "kChunks * sizeof(*tile)", "sizeof(*tile)"),
+    ("a stage of K is given back while it is multiplied", SCORES + BACK.format("k"),
+     BACK.format("k") + SCORES),
+    ("a stage of V is given back while it is multiplied", VALUES + BACK.format("v"),
+     BACK.format("v") + VALUES),
+    ("a stage of K is never given back", SCORES + BACK.format("k"), SCORES),
+    ("one warpgroup gives stages back", "k_empty[stage], 4 * consumers", "k_empty[stage], 4"),
+    ("both warpgroups give stages back", "work.num_rows > 64 ? 2 : 1", "work.num_rows > 0 ? 2 : 1"),
+    ("scores are not waited for", "EndScores<1>", "EndScores<2>"),
+    ("no fence of scores", "  FenceSums(scores);\n", ""),
+    ("no fence of probabilities", "  " + FENCE, "    FenceSums(Flat(me.sums));\n"),
+    ("no fence of a partial's last products", "\n" + FENCE, "\n"),
+    ("probabilities are written while they are multiplied",
+     "    EndValues(shared, me);\n    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n    attention::Pack<T>(me.scores, me.probabilities);\n",
+     "    attention::Pack<T>(me.scores, me.probabilities);\n    EndValues(shared, me);\n    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n"),
+    ("sums are scaled while they are added to",
+     "    EndValues(shared, me);\n    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n",
+     "    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n    EndValues(shared, me);\n"),
+    ("sums are not scaled", "    attention::ScaleSums<Shape::kColumns>(factors, me.sums);\n", ""),
+    ("a tile of V begins beside its swizzle", "  alignas(1024) Keys v[", "  Mbarrier beside[16];\n  Keys v["),
+    ("V of keys that no row sees", "return is_exact && live > 0", "return false && live > 0"),
+    ("some keys of a group count for all", "count = 1;", "count = kGroupKeys;"),
+    ("what is not there is that of block 0", "live ? key % block_size : block_size;", "key % block_size;"),
+    ("entries that nobody looks at are read", " && LiveKeys(work, key, kGroupKeys) > 0", ""),
+    ("each box has the last group's entry",
+     "      if (LiveKeys(work, step.first_key + group * kGroupKeys, kGroupKeys) > 0) entry = other;\n",
+     "      entry = other;\n"),
+    ("table entries of K's step before", "const Step step = StepOf(args, work, key);", "const Step step = StepOf(args, work, first);"),
+    ("all rows are those of the first tile", " + work.first_row / work.group", ""),
+    ("all queries are those of the first heads", "c * kTileColumns, work.kv_head * work.group,", "c * kTileColumns, 0,"),
+    ("rows that no query has are left alone", "  ClearRows(shared, tiling.queries * work.group);\n", ""),
+    ("each warpgroup has the first rows", "shared.q[c][me.first_row][k]", "shared.q[c][0][k]"),
+    ("each warpgroup has the first columns", "[me.first_chunk][16 * j]", "[0][16 * j]"),
+    ("the same rows of V again", "[me.first_chunk][16 * j][0]", "[me.first_chunk][0][0]"),
+    ("columns behind the head are stored", "    if (first + 8 * d >= args.v_cache.dim) break;\n", ""),
+    ("partials never end", "min(work.keys.end, " + BOUND + ")", "work.keys.end"),
+    ("the sums of a thread's two rows trade places", "totals[d][2 * h + c]; })", "totals[d][2 - 2 * h + c]; })"),
+    ("boxes that end in another block", "std::gcd(args.k_cache.block_size, attention::kStepKeys)",
+     "attention::kStepKeys"),
+    ("V lies as K", "MapOfKeys(maps.v, args.v_cache, tiling", "MapOfKeys(maps.v, args.k_cache, tiling"),
+    ("blocks of any size", " &&\n         k.block_size % attention_sm90::kGroupKeys == 0", ""),
+    ("any number of heads shares", " &&\n         args.num_heads / k.num_heads <= attention_sm90::kMostGroup", ""),
+    ("K and V in fp8", " && k.dtype == args.q.dtype", ""),
+    ("few rows are many", "> kOtherDim &&", "> kOtherDim || !"),
+)] + [(f"{header}:attention_sm90.cu", ATTENTION, "*AttentionSm90*", *mutation) for header, *mutation in (
+    ("ring.h", "a ring's parity never turns", "  parity ^= 1;\n", ""),
+    ("attention_softmax.h", "a row sees one key too many", "key >= row.keys.end", "key > row.keys.end"),
+    ("attention_softmax.h", "a step that ends one key late is seen whole", "row.keys.end - kStepKeys",
+     "row.keys.end - kStepKeys + 1"),
+    ("attention_softmax.h", "a step that begins one key early is seen whole", "first_key >= row.keys.begin &&",
+     "first_key + 1 >= row.keys.begin &&"),
+    ("attention_softmax.h", "slopes of steps that are seen whole", " && row.slope == 0", ""),
+)] + [("attention.cu", ATTENTION, "*AttentionSm90*", "every GPU is an sm_90", " && IsSm90()", "")]

@@ -28,8 +28,10 @@ struct AsyncResult {
   std::vector<float> out;
 };
 
-inline AsyncResult RunAsync(detectors::AsyncFault fault, uint64_t seed, const std::vector<float>& a,
-                            const std::vector<float>& b) {
+// What launch(a, b, out) writes, of bf16 on the device.
+template <typename Launch>
+AsyncResult RunProducts(uint64_t seed, const std::vector<float>& a, const std::vector<float>& b,
+                        const Launch& launch) {
   ResetDevice();
   SetSeed(seed);
   SetGpu("sm90");
@@ -38,16 +40,29 @@ inline AsyncResult RunAsync(detectors::AsyncFault fault, uint64_t seed, const st
   void* device_a = UploadBytes(Encode(DType::kBF16, a).data(), 2 * a.size());
   void* device_b = UploadBytes(Encode(DType::kBF16, b).data(), 2 * b.size());
   void* out = UploadBytes(result.out.data(), bytes);
-  EXPECT_EQ(
-      detectors::RunAsyncFault(fault, static_cast<uint16_t*>(device_a),
-                               static_cast<uint16_t*>(device_b), static_cast<float*>(out), nullptr),
-      cudaSuccess);
+  EXPECT_EQ(launch(static_cast<uint16_t*>(device_a), static_cast<uint16_t*>(device_b),
+                   static_cast<float*>(out)),
+            cudaSuccess);
   cudaDeviceSynchronize();
   result.message = LastMessage();
   ResetDevice();
   EXPECT_EQ(cudaMemcpy(result.out.data(), out, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
   for (void* p : {device_a, device_b, out}) EXPECT_EQ(cudaFree(p), cudaSuccess);
   return result;
+}
+
+inline AsyncResult RunAsync(detectors::AsyncFault fault, uint64_t seed, const std::vector<float>& a,
+                            const std::vector<float>& b) {
+  return RunProducts(seed, a, b, [&](const uint16_t* from_a, const uint16_t* from_b, float* out) {
+    return detectors::RunAsyncFault(fault, from_a, from_b, out, nullptr);
+  });
+}
+
+inline AsyncResult RunHeld(detectors::HeldFault fault, uint64_t seed, const std::vector<float>& a,
+                           const std::vector<float>& b) {
+  return RunProducts(seed, a, b, [&](const uint16_t* from_a, const uint16_t* from_b, float* out) {
+    return detectors::RunHeldFault(fault, from_a, from_b, out, nullptr);
+  });
 }
 
 struct AsyncDetection {

@@ -113,6 +113,45 @@ __global__ void AsyncKernel(AsyncFault fault, const __grid_constant__ cuda::Tens
   if (copies_again) CopyAgain(fault, s, b);
 }
 
+struct RowTiles {
+  alignas(1024) cuda::Bf16 b[kColumns / kDepth][kDepth][kDepth];
+  cuda::Mbarrier full;
+};
+
+__global__ void HeldKernel(HeldFault fault, const uint16_t* a,
+                           const __grid_constant__ cuda::TensorMap b, float* out) {
+  auto& s = cuda::SharedMemory<RowTiles>();
+  if (threadIdx.x == 0) {
+    cuda::InitMbarrier(s.full, 1);
+    cuda::FenceProxy();
+    cuda::ArriveExpecting(s.full, static_cast<int>(sizeof(s.b)));
+    for (int c = 0; c < kColumns / kDepth; ++c) {
+      cuda::CopyBox(s.b[c], b, s.full, c * kDepth, 0, 0, 0);
+    }
+  }
+  __syncthreads();
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t held[kDepth / 4];
+  for (int i = 0; i < kDepth / 4; ++i) {
+    const int row = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4 + i % 2 * 8;
+    const int column = i / 4 * 16 + lane % 4 * 2 + i / 2 % 2 * 8;
+    held[i] = a[row * kDepth + column] | uint32_t{a[row * kDepth + column + 1]} << 16;
+  }
+  float sums[64];
+  for (float& sum : sums) sum = 0;
+  cuda::Wait(s.full, 0);
+  fault == HeldFault::kNoFence ? cuda::FenceSums(sums) : cuda::FenceSums(sums, held);
+  if (fault == HeldFault::kWritesFencedOperand) held[5] ^= 1;
+  for (int step = 0; step < kDepth / 16; ++step) {
+    const int row = fault == HeldFault::kMisplacedRows ? 4 : 16 * step;
+    cuda::MultiplyAsync(sums, held, step, &s.b[0][row][0]);
+  }
+  cuda::CommitProducts();
+  if (fault == HeldFault::kWritesOperand) held[9] ^= 1;
+  cuda::FinishSums(sums, held);
+  Store(sums, out);
+}
+
 struct Box {
   alignas(1024) uint16_t rows[4][64];
   cuda::Mbarrier full;
@@ -143,6 +182,17 @@ cudaError_t RunAsyncFault(AsyncFault fault, const uint16_t* a, const uint16_t* b
   if (MapOf(map_a, a, kRows) != cudaSuccess) return cudaErrorInvalidValue;
   if (MapOf(map_b, b, kColumns) != cudaSuccess) return cudaErrorInvalidValue;
   return cuda::Launch(AsyncKernel, 1, 160, sizeof(Tiles), stream, fault, map_a, map_b, out);
+}
+
+cudaError_t RunHeldFault(HeldFault fault, const uint16_t* a, const uint16_t* b, float* out,
+                         cudaStream_t stream) {
+  cuda::TensorMap map;
+  const std::array<uint64_t, 4> sizes = {kColumns, kDepth, 1, 1};
+  const std::array<uint64_t, 3> strides = {kColumns * 2, kColumns * 2, kColumns * 2};
+  const std::array<uint32_t, 4> box = {kDepth, kDepth, 1, 1};
+  const cudaError_t error = cuda::EncodeTensorMap(map, b, sizes, strides, box);
+  if (error != cudaSuccess) return error;
+  return cuda::Launch(HeldKernel, 1, 128, sizeof(RowTiles), stream, fault, a, map, out);
 }
 
 cudaError_t RunBox(const BoxArgs& args, cudaStream_t stream) {

@@ -39,6 +39,19 @@ enum class AsyncFault {
 cudaError_t RunAsyncFault(AsyncFault fault, const uint16_t* a, const uint16_t* b, float* out,
                           cudaStream_t stream);
 
+// The same of products whose first operand is in registers.
+enum class HeldFault {
+  kNone,
+  kNoFence,              // Of the operand, but of its sums.
+  kWritesOperand,        // While products are in flight.
+  kWritesFencedOperand,  // Between fence and product.
+  kMisplacedRows,        // The second operand begins at a row that is no multiple of 8.
+};
+
+// out [64, 128] = a [64, 64] * b [64, 128], of bf16, by one warpgroup.
+cudaError_t RunHeldFault(HeldFault fault, const uint16_t* a, const uint16_t* b, float* out,
+                         cudaStream_t stream);
+
 // out = what a copy leaves of the box of 4 rows of 64 from (x, y, z) on of an array of 16-bit
 // elements [layers][rows][columns], whose rows are `stride` bytes apart, as it lies in shared
 // memory.

@@ -44,6 +44,28 @@ TEST(TensorCoreTest, KeepsTwentyFiveFractionalBitsOnHopperAndTwentyFourOnAmpere)
   EXPECT_EQ(Sum(Architecture::kHopper, c, 0), 0.0f);
 }
 
+// Each code comes back; between two of them the nearer one, in the middle the even one.
+TEST(TensorCoreTest, HalfTypesRoundToTheNearestAndTiesToEven) {
+  for (const bool is_bf16 : {true, false}) {
+    const uint32_t infinity = is_bf16 ? 0x7f80 : 0x7c00;
+    for (uint32_t code = 0; code < infinity; ++code) {
+      const float low = HalfToFloat(is_bf16, code);
+      ASSERT_EQ(RoundToHalf(is_bf16, low), code);
+      ASSERT_EQ(RoundToHalf(is_bf16, -low), code | 0x8000);
+      if (code + 1 == infinity) break;
+      const double middle = (double{low} + HalfToFloat(is_bf16, code + 1)) / 2;
+      const auto exact = static_cast<float>(middle);
+      ASSERT_EQ(exact, middle);
+      ASSERT_EQ(RoundToHalf(is_bf16, exact), code + code % 2);
+      ASSERT_EQ(RoundToHalf(is_bf16, std::nextafter(exact, 0.0f)), code);
+      ASSERT_EQ(RoundToHalf(is_bf16, std::nextafter(exact, INFINITY)), code + 1);
+    }
+    EXPECT_EQ(RoundToHalf(is_bf16, std::numeric_limits<float>::max()), infinity);
+    EXPECT_EQ(RoundToHalf(is_bf16, INFINITY), infinity);
+    EXPECT_EQ(RoundToHalf(is_bf16, NAN), 0x7fff);
+  }
+}
+
 TEST(TensorCoreTest, CutsTowardsZeroOnBothSides) {
   const float up[16] = {1, 0x1p-24f};
   EXPECT_EQ(Sum(Architecture::kHopper, up, 0), 1.0f);

@@ -1,6 +1,8 @@
 #include "kernels/emulation/warpgroup.h"
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "kernels/emulation/tensor_core.h"
 #include "tests/kernels/emulation/async_fixture.h"
@@ -9,34 +11,69 @@ namespace baton::emulation {
 namespace {
 
 using detectors::AsyncFault;
+using detectors::HeldFault;
 
 std::vector<float> Numbers(uint64_t seed, int64_t count) {
   return Rounded(DType::kBF16, RandomFloats(seed, count));
 }
 
-// One mma.sync k16 after the other from zero.
-TEST(WarpgroupTest, ProductsOfCopiedTilesHaveTheSumsOfMma) {
-  const auto a = Numbers(1, kAsyncRows * kAsyncDepth), b = Numbers(2, kAsyncColumns * kAsyncDepth);
-  std::vector<float> expected(kAsyncRows * kAsyncColumns);
+// a * b, one mma.sync k16 after the other from zero; b_at(k, j) is where an element of b lies.
+template <typename BAt>
+std::vector<float> SumsOfMma(const std::vector<float>& a, const std::vector<float>& b,
+                             const BAt& b_at) {
+  std::vector<float> sums(kAsyncRows * kAsyncColumns);
   for (int i0 = 0; i0 < kAsyncRows; i0 += 16) {
     for (int j0 = 0; j0 < kAsyncColumns; j0 += 8) {
       TileProduct tile = {};
       for (int k0 = 0; k0 < kAsyncDepth; k0 += 16) {
         for (int k = 0; k < 16; ++k) {
           for (int i = 0; i < 16; ++i) tile.a[i][k] = a[(i0 + i) * kAsyncDepth + k0 + k];
-          for (int j = 0; j < 8; ++j) tile.b[k][j] = b[(j0 + j) * kAsyncDepth + k0 + k];
+          for (int j = 0; j < 8; ++j) tile.b[k][j] = b[b_at(k0 + k, j0 + j)];
         }
         MultiplyTile(Architecture::kHopper, -126, tile);
       }
       for (int i = 0; i < 16; ++i) {
-        for (int j = 0; j < 8; ++j) expected[(i0 + i) * kAsyncColumns + j0 + j] = tile.c[i][j];
+        for (int j = 0; j < 8; ++j) sums[(i0 + i) * kAsyncColumns + j0 + j] = tile.c[i][j];
       }
     }
   }
+  return sums;
+}
+
+TEST(WarpgroupTest, ProductsOfCopiedTilesHaveTheSumsOfMma) {
+  const auto a = Numbers(1, kAsyncRows * kAsyncDepth), b = Numbers(2, kAsyncColumns * kAsyncDepth);
+  const std::vector<float> expected =
+      SumsOfMma(a, b, [](int k, int j) { return j * kAsyncDepth + k; });
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     const AsyncResult result = RunAsync(AsyncFault::kNone, seed, a, b);
     EXPECT_EQ(result.message, "");
     ASSERT_EQ(result.out, expected);
+  }
+}
+
+// The first operand in registers, the second by rows.
+TEST(WarpgroupTest, ProductsOfHeldOperandsHaveTheSumsOfMma) {
+  const auto a = Numbers(3, kAsyncRows * kAsyncDepth), b = Numbers(4, kAsyncColumns * kAsyncDepth);
+  const std::vector<float> expected =
+      SumsOfMma(a, b, [](int k, int j) { return k * kAsyncColumns + j; });
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const AsyncResult result = RunHeld(HeldFault::kNone, seed, a, b);
+    EXPECT_EQ(result.message, "");
+    ASSERT_EQ(result.out, expected);
+  }
+}
+
+TEST(WarpgroupTest, FaultsOfHeldOperandsAreFound) {
+  const std::vector<float> a(kAsyncRows * kAsyncDepth, 1), b(kAsyncColumns * kAsyncDepth, 1);
+  const std::pair<HeldFault, const char*> faults[] = {
+      {HeldFault::kNoFence, "with no wgmma.fence for its operand"},
+      {HeldFault::kWritesFencedOperand, "has written operand of the wgmma"},
+      {HeldFault::kWritesOperand, "has written an operand of a wgmma before it waited"},
+      {HeldFault::kMisplacedRows, "do not begin at a multiple of 1024 B"}};
+  for (const auto& [fault, says] : faults) {
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      EXPECT_THAT(RunHeld(fault, seed, a, b).message, testing::HasSubstr(says)) << seed;
+    }
   }
 }
 
