@@ -2,45 +2,21 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/attention_decode_sm90.h"
 #include "kernels/cuda/attention_problem.h"
-#include "kernels/cuda/attention_rows.h"
-#include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/attention_warp.h"
 
 namespace baton::cuda {
 namespace attention {
 
-// What a block works on.
-struct BlockWork {
-  int64_t s;
-  Sequence sequence;
-  int kv_head;
-  int group;             // Heads that share the KV head.
-  int first_row;
-  int num_rows;          // Of the block's.
-  KeyRange keys;         // What some row sees, and this block is to look at.
-};
-
 template <int kWarps>
 BATON_DEVICE BlockWork WorkOf(const Problem& args, bool is_split) {
   constexpr int kRows = kRowsOf<kWarps>;
-  BlockWork work;
-  const int num_kv_heads = args.k_cache.num_heads;
-  work.group = args.num_heads / num_kv_heads;
-  const int64_t tiles = (int64_t{args.max_query_len} * work.group + kRows - 1) / kRows;
-  work.kv_head = static_cast<int>(blockIdx.x / tiles % num_kv_heads);
-  work.s = blockIdx.x / tiles / num_kv_heads;
-  work.sequence = SequenceOf(args, work.s);
-  work.first_row = static_cast<int>(blockIdx.x % tiles) * kRows;
-  work.num_rows = max(0, min(kRows, work.sequence.num_queries * work.group - work.first_row));
-  work.keys = {0, 0};
-  if (work.num_rows == 0) return work;
-  const auto visible = [&](int row) {
-    return VisibleKeys(args.scores, work.sequence.PositionOf(row / work.group),
-                       work.sequence.seq_len);
-  };
-  // What neighbours see overlaps or adjoins, and moves to the right.
-  work.keys.begin = visible(work.first_row).begin;
-  work.keys.end = visible(work.first_row + work.num_rows - 1).end;
+  const int num_kv_heads = args.k_cache.num_heads, group = args.num_heads / num_kv_heads;
+  const int64_t tiles = (int64_t{args.max_query_len} * group + kRows - 1) / kRows;
+  BlockWork work = WorkOf(args, blockIdx.x / tiles / num_kv_heads,
+                          static_cast<int>(blockIdx.x / tiles % num_kv_heads),
+                          static_cast<int>(blockIdx.x % tiles) * kRows, kRows);
   if (is_split) {
     const int first_key = static_cast<int>(blockIdx.y) * kPartialKeys;
     work.keys.begin = max(work.keys.begin, first_key);
@@ -69,9 +45,7 @@ template <int kDim, int kWarps, typename T>
 BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const Problem& args,
                            const CachePlane& cache, const BlockWork& work, int first) {
   constexpr int kChunks = kDim / 8;
-  const int64_t token_stride = cache.token_stride == 0 ? cache.dim : cache.token_stride;
-  const int64_t head_stride =
-      cache.head_stride == 0 ? cache.block_size * token_stride : cache.head_stride;
+  const int64_t token_stride = TokenStride(cache), head_stride = HeadStride(cache);
   const int32_t* table = TableOf(args, work.s);
   for (int index = threadIdx.x; index < kStepKeys * kChunks; index += kThreadsOf<kWarps>) {
     const int row = index / kChunks, column = index % kChunks * 8, key = first + row;
@@ -87,154 +61,6 @@ BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const Problem& args,
       ConvertChunk(&tile[row][column], reinterpret_cast<const Fp8E5M2*>(cache.data) + at, live);
     } else {
       CopyAsync(&tile[row][column], reinterpret_cast<const T*>(cache.data) + at, live);
-    }
-  }
-}
-
-template <int kDim, int kWarps, typename T>
-BATON_DEVICE void LoadQueries(T (*tile)[kRowElements<kDim>], const Problem& args,
-                              const BlockWork& work) {
-  constexpr int kChunks = kDim / 8;
-  const int dim = args.k_cache.dim;
-  for (int index = threadIdx.x; index < kRowsOf<kWarps> * kChunks; index += kThreadsOf<kWarps>) {
-    const int row = index / kChunks, column = index % kChunks * 8;
-    const bool live = row < work.num_rows && column < dim;
-    const int query = (work.first_row + row) / work.group;
-    const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
-    const int64_t at = live ? (work.sequence.first_token + query) * args.q_stride +
-                                  int64_t{head} * dim + column
-                            : 0;
-    CopyAsync(&tile[row][column], static_cast<const T*>(args.q.data) + at, live);
-  }
-}
-
-// One of the two rows of a thread, lane / 4 and lane / 4 + 8 of its warp's.
-struct Row {
-  KeyRange keys;
-  int32_t position;
-  float slope;  // Of ALiBi, in powers of two.
-  SoftmaxState state;
-};
-
-BATON_DEVICE Row RowOf(const Problem& args, const BlockWork& work, int row) {
-  Row out{{0, 0}, 0, 0.0f, {MinusInfinity(), 0.0f}};
-  if (row >= work.num_rows) return out;
-  out.position = work.sequence.PositionOf((work.first_row + row) / work.group);
-  out.keys = VisibleKeys(args.scores, out.position, work.sequence.seq_len);
-  if (args.scores.alibi_slopes != nullptr) {
-    const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
-    out.slope = args.scores.alibi_slopes[work.s * args.scores.alibi_stride + head] * kLog2E;
-  }
-  return out;
-}
-
-// Products q . k become powers of two. A choice for each of them makes a softmax a third longer.
-BATON_DEVICE void ScaleScores(const ScoreOptions& options, float scale,
-                              float (&scores)[kStepKeys / 8][4]) {
-  BATON_UNROLL
-  for (int j = 0; j < kStepKeys / 8; ++j) {
-    BATON_UNROLL
-    for (int c = 0; c < 4; ++c) scores[j][c] *= scale;  // With log2(e), unless there is a softcap.
-  }
-  if (options.softcap <= 0) return;
-  BATON_UNROLL
-  for (int j = 0; j < kStepKeys / 8; ++j) {
-    BATON_UNROLL
-    for (int c = 0; c < 4; ++c) {
-      scores[j][c] = options.softcap * Tanh(scores[j][c] / options.softcap) * kLog2E;
-    }
-  }
-}
-
-// With what the distance takes off; minus infinity where the row does not see the key.
-BATON_DEVICE float ScoreOf(const Row& row, float x, int key) {
-  if (key < row.keys.begin || key >= row.keys.end) return MinusInfinity();
-  const int distance = row.position > key ? row.position - key : key - row.position;
-  return fmaf(-row.slope, static_cast<float>(distance), x);
-}
-
-// The greatest of a row, whose elements four neighbouring lanes hold.
-BATON_DEVICE float RowMax(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-BATON_DEVICE float RowSum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-template <int kDim, typename T, int kWarps>
-BATON_DEVICE void MultiplyKeys(const Tiles<kDim, T, kWarps>& shared, int warp, int lane,
-                               float (&scores)[kStepKeys / 8][4]) {
-  BATON_UNROLL
-  for (int step = 0; step < kDim / 16; ++step) {
-    uint32_t a[4];
-    LoadMatrices(a, &shared.q[warp * 16 + lane % 16][step * 16 + lane / 16 * 8]);
-    BATON_UNROLL
-    for (int j = 0; j < kStepKeys / 16; ++j) {
-      uint32_t b[4];
-      LoadMatrices(b, &shared.k[j * 16 + lane % 8 + lane / 16 * 8][step * 16 + lane / 8 % 2 * 8]);
-      MultiplyAdd<T>(scores[2 * j], a, b[0], b[1]);
-      MultiplyAdd<T>(scores[2 * j + 1], a, b[2], b[3]);
-    }
-  }
-}
-
-// sums += probabilities * V.
-template <int kDim, typename T, int kWarps>
-BATON_DEVICE void MultiplyValues(const Tiles<kDim, T, kWarps>& shared, int lane,
-                                 const uint32_t (&probabilities)[kStepKeys / 8][2],
-                                 float (&sums)[kDim / 8][4]) {
-  BATON_UNROLL
-  for (int j = 0; j < kStepKeys / 16; ++j) {
-    const uint32_t a[4] = {probabilities[2 * j][0], probabilities[2 * j][1],
-                           probabilities[2 * j + 1][0], probabilities[2 * j + 1][1]};
-    BATON_UNROLL
-    for (int d = 0; d < kDim / 16; ++d) {
-      uint32_t b[4];
-      LoadMatricesTransposed(b, &shared.v[j * 16 + lane % 16][d * 16 + lane / 16 * 8]);
-      MultiplyAdd<T>(sums[2 * d], a, b[0], b[1]);
-      MultiplyAdd<T>(sums[2 * d + 1], a, b[2], b[3]);
-    }
-  }
-}
-
-// Scores become probabilities relative to the new maximum, rounded to T in pairs; what was summed
-// before is scaled down to it.
-template <int kDim, typename T>
-BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int lane,
-                          Row (&rows)[2], float (&scores)[kStepKeys / 8][4],
-                          uint32_t (&probabilities)[kStepKeys / 8][2], float (&sums)[kDim / 8][4]) {
-  ScaleScores(args.scores, scale, scores);
-  BATON_UNROLL
-  for (int h = 0; h < 2; ++h) {
-    Row& row = rows[h];
-    float max = row.state.max;
-    BATON_UNROLL
-    for (int j = 0; j < kStepKeys / 8; ++j) {
-      BATON_UNROLL
-      for (int c = 0; c < 2; ++c) {
-        float& x = scores[j][2 * h + c];
-        x = ScoreOf(row, x, first_key + 8 * j + lane % 4 * 2 + c);
-        max = fmaxf(max, x);
-      }
-    }
-    max = RowMax(max);
-    const float base = max == MinusInfinity() ? 0.0f : max;
-    const float factor = Exp2(row.state.max - base);
-    row.state = {max, row.state.sum * factor};
-    BATON_UNROLL
-    for (int j = 0; j < kStepKeys / 8; ++j) {
-      const T low = FromFloat<T>(Exp2(scores[j][2 * h] - base));
-      const T high = FromFloat<T>(Exp2(scores[j][2 * h + 1] - base));
-      probabilities[j][h] = low.bits | uint32_t{high.bits} << 16;
-      row.state.sum += ToFloat(low);
-      row.state.sum += ToFloat(high);
-    }
-    BATON_UNROLL
-    for (int d = 0; d < kDim / 8; ++d) {
-      sums[d][2 * h] *= factor;
-      sums[d][2 * h + 1] *= factor;
     }
   }
 }
@@ -334,7 +160,9 @@ __global__ void __launch_bounds__(kThreadsOf<kWarps>, 1)
     uint32_t probabilities[kStepKeys / 8][2];
     if (has_rows) {
       float scores[kStepKeys / 8][4] = {};
-      MultiplyKeys(shared, warp, lane, scores);
+      MultiplyKeys<kDim>(
+          shared.q + 16 * warp,
+          [&](int row, int column) { return &shared.k[row][column]; }, lane, scores);
       Softmax<kDim, T>(args, scale, key, lane, rows, scores, probabilities, sums);
     }
     WaitCopies<0>();
@@ -345,7 +173,8 @@ __global__ void __launch_bounds__(kThreadsOf<kWarps>, 1)
       CommitCopies();
     }
     if (!has_rows) continue;
-    MultiplyValues(shared, lane, probabilities, sums);
+    MultiplyValues<kDim, T>(
+        [&](int row, int column) { return &shared.v[row][column]; }, lane, probabilities, sums);
     if (next % kPartialKeys == 0 || next >= work.keys.end) FoldPartial(shared, rows, sums, totals);
   }
   if (has_rows) StoreRows(args, scratch, is_split, work, shared, warp, lane, totals);
@@ -366,20 +195,12 @@ __global__ void __launch_bounds__(kFoldThreads) FoldKernel(Problem args, Scratch
       VisibleKeys(args.scores, sequence.PositionOf(query), sequence.seq_len);
   const int first = keys.begin / kPartialKeys;
   const int last = keys.begin < keys.end ? (keys.end - 1) / kPartialKeys : first - 1;
-  const int dim = args.v_cache.dim;
   // Every thread folds the states, and its own columns.
-  for (int column = threadIdx.x; column < (dim + kFoldThreads - 1) / kFoldThreads * kFoldThreads;
-       column += kFoldThreads) {
-    SoftmaxState total{MinusInfinity(), 0.0f};
-    float sum = 0.0f;
-    for (int partial = first; partial <= last; ++partial) {
-      const float* state = scratch.StateOf(row, partial);
-      if (state[0] == MinusInfinity()) continue;  // As in FoldPartial.
-      const FoldFactors by = Fold(total, {state[0], state[1]});
-      if (column < dim) sum = Fold(by, sum, scratch.SumsOf(row, partial)[column]);
-    }
+  for (int column = threadIdx.x; column < args.v_cache.dim; column += kFoldThreads) {
+    float sum[1] = {0.0f};
+    const SoftmaxState total = FoldPartials(scratch, row, first, last, column, sum);
     const float factor = EndRow(args, total, token, head, kv_head, column == 0);
-    if (column < dim) StoreResult<T>(args, token, head, column, sum * factor);
+    StoreResult<T>(args, token, head, column, sum[0] * factor);
   }
 }
 
@@ -401,14 +222,12 @@ cudaError_t LaunchAttention(const Problem& args, cudaStream_t stream) {
   const bool is_split = args.scratch != nullptr && tiles == 1 && NumPartials(args) > 1 &&
                         NumPartials(args) <= attention::kMaxPartials;
   const Scratch scratch{NumPartials(args), static_cast<int>(dim), args.scratch};
-  float scale = args.scores.scale == 0 ? 1.0f / std::sqrt(static_cast<float>(dim))
-                                       : args.scores.scale;
-  if (args.scores.softcap <= 0) scale *= attention::kLog2E;
   const dim3 grid(BlocksFor(tiles * args.k_cache.num_heads * args.num_seqs, 1),
                   is_split ? static_cast<unsigned>(NumPartials(args)) : 1);
   const cudaError_t error =
       Launch(attention::AttentionKernel<kDim, T, kWarps>, grid, attention::kThreadsOf<kWarps>,
-             sizeof(attention::Tiles<kDim, T, kWarps>), stream, args, scratch, is_split, scale);
+             sizeof(attention::Tiles<kDim, T, kWarps>), stream, args, scratch, is_split,
+             attention::ScaleOfScores(args));
   if (error != cudaSuccess || !is_split) return error;
   return Launch(attention::FoldKernel<T>,
                 dim3(BlocksFor(args.num_seqs * args.max_query_len, 1),
@@ -446,6 +265,7 @@ cudaError_t ChooseDim(const Problem& args, const AttentionRoom& room, cudaStream
 cudaError_t Attention(const Problem& args, const AttentionRoom& room, cudaStream_t stream) {
   if (args.num_seqs == 0) return cudaSuccess;
   if (!IsAllowed(args)) return cudaErrorInvalidValue;
+  if (IsDecodeOfSm90(args, room)) return DecodeAttentionSm90(args, room, stream);
   if (args.q.dtype == DType::kBF16) return ChooseDim<Bf16>(args, room, stream);
   return ChooseDim<F16>(args, room, stream);
 }

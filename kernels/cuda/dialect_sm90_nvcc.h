@@ -84,6 +84,14 @@ __device__ __forceinline__ void CopyBox(void* to, const TensorMap& map, Mbarrier
       "l"(&map), "r"(SharedAddress(&barrier)), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
+__device__ __forceinline__ void CopyBox(void* to, const TensorMap& map, Mbarrier& barrier, int x,
+                                        int y, int z, int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(SharedAddress(to)),
+      "l"(&map), "r"(SharedAddress(&barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
 
 // Registers of each thread of the warpgroup from now on.
 template <int kCount>

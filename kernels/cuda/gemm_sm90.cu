@@ -6,6 +6,7 @@
 #include "kernels/cuda/dialect_sm90.h"
 #include "kernels/cuda/gemm_tiles.h"
 #include "kernels/cuda/operands.h"
+#include "kernels/cuda/ring.h"
 #include "kernels/cuda/weights.h"
 
 namespace baton::cuda {
@@ -54,19 +55,6 @@ struct Problem {
   const float* bias;
   void* out;
   int64_t out_stride;
-};
-
-// The stages in turn: which one is next, and whether all were passed an odd number of times.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity = 0;
-
-  BATON_DEVICE void Advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
 };
 
 template <typename Stages>

@@ -43,6 +43,7 @@ enum cudaError_t {
   cudaErrorGraphExecUpdateFailure = 910,
 };
 enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
 };

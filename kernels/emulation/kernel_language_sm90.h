@@ -38,6 +38,10 @@ inline void CopyBox(void* to, const TensorMap& map, Mbarrier& barrier, int x, in
                     BATON_SITE) {
   emulation::TheRunner().mbarriers().Copy(to, map, &barrier, {x, y, z}, site);
 }
+inline void CopyBox(void* to, const TensorMap& map, Mbarrier& barrier, int x, int y, int z, int w,
+                    BATON_SITE) {
+  emulation::TheRunner().mbarriers().Copy(to, map, &barrier, {x, y, z, w}, site);
+}
 
 // Of registers there are enough.
 template <int kCount>

@@ -36,6 +36,7 @@ struct RunOptions {
   DType out = DType::kF32;
   bool spread = false;  // K and V have gaps of every kind, each its own.
   size_t shared_bytes = SharedBytes();
+  bool counters = false;  // For the form of decode that sm_90a has.
 };
 
 // Elements between the ends and the beginnings of a plane.
@@ -132,12 +133,16 @@ class DeviceProblem {
     if (args.scores.alibi_slopes != nullptr) args.scores.alibi_slopes = slopes_.f32();
     if (args.scores.sinks != nullptr) args.scores.sinks = sinks_.f32();
     const DeviceFloats scratch(DType::kF32, ScratchBytes(args) / 4);
+    const DeviceArray<uint32_t> counters(
+        std::vector<uint32_t>(options.counters ? args.num_seqs * args.k_cache.num_heads : 0));
     const AttentionRoom room{.scratch = options.scratch ? scratch.f32() : nullptr,
-                             .shared_bytes = options.shared_bytes};
+                             .shared_bytes = options.shared_bytes,
+                             .counters = {counters.data(), counters.size()}};
     EXPECT_EQ(VarlenAttention(args, room, nullptr), cudaSuccess);
     Result result{WithoutGaps(out.Read(), width, kOutGap),
                   WithoutGaps(lse.Read(), p.total_q, kLseGap)};
     scratch.ReadBytes();  // Its guards.
+    for (const uint32_t counter : counters.Read()) EXPECT_EQ(counter, 0u);
     return result;
   }
 

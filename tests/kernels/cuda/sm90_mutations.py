@@ -2,7 +2,8 @@
 KERNELS = "cuda_kernels_test"
 BY_LANES = "  if (arrives) Arrive(shared.empty[before]);\n"
 
-MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in (
+MUTATIONS = [("ring.h:gemm_sm90.cu", KERNELS, "*GemmSm90*", "the parity never turns", "    parity ^= 1;\n", "")] + [
+    ("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in (
     ("no fence behind the mbarriers", "    FenceProxy();\n", ""),
     ("no barrier behind the mbarriers", "  __syncthreads();\n", ""),
     ("tiles are not waited for", "    Wait(shared.full[ring.stage], ring.parity);\n", ""),
@@ -11,7 +12,6 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("stages are filled unasked",
      "      Wait(shared.empty[ring.stage], ring.parity ^ 1);  // At first nothing is in it.\n", ""),
     ("the first tiles wait for a stage to be read", "ring.parity ^ 1);  // At", "ring.parity);  // At"),
-    ("the parity never turns", "    parity ^= 1;\n", ""),
     ("the rows alone are expected", " + sizeof(shared.columns[0])", ""),
     ("a stage is given back before its products are done", "WaitProducts<1>", "WaitProducts<2>"),
     ("a stage is given back while it is multiplied",
