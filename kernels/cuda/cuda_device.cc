@@ -27,9 +27,9 @@ namespace baton {
 namespace cuda {
 namespace {
 
+constexpr int64_t kCounterBytes = int64_t{64} << 10;  // A word for a KV head of a sequence.
 // Attention over few long sequences spreads over the whole GPU where its partial results fit here.
 constexpr int64_t kScratchBytes = int64_t{32} << 20;
-constexpr int64_t kCounterBytes = int64_t{64} << 10;  // A word for a KV head of a sequence.
 // The version of the kernels' orders of sums.
 constexpr const char* kArithmeticVersion = ".1";
 
@@ -89,16 +89,15 @@ class CudaDevice : public Device {
           lanes_[lane].Open(static_cast<Lane>(lane), transfers ? greatest : least));
     }
     // Of one lane, so that one comes after the other.
-    ASSIGN_OR_RETURN(Buffer memory, Allocate(kScratchBytes, MemoryKind::kDevice));
-    ASSIGN_OR_RETURN(Buffer zeros, Allocate(kCounterBytes, MemoryKind::kDevice));
-    const cudaStream_t stream = LaneOf(Lane::kCompute).stream();
-    RETURN_IF_ERROR(ToStatus(cudaMemsetAsync(zeros.data(), 0, kCounterBytes, stream),
-                             "cudaMemsetAsync"));
-    const auto shared = [](Buffer buffer) {
-      const auto owner = std::make_shared<Buffer>(std::move(buffer));
-      return [owner] { return Buffer(owner->data(), owner->size_bytes(), owner); };
+    ASSIGN_OR_RETURN(Buffer memory, Allocate(kScratchBytes + kCounterBytes, MemoryKind::kDevice));
+    const auto owner = std::make_shared<Buffer>(std::move(memory));
+    const auto scratch = [&] { return Buffer(owner->data(), kScratchBytes, owner); };
+    const auto counters = [&] {
+      return Buffer(owner->data() + kScratchBytes, kCounterBytes, owner);
     };
-    const auto scratch = shared(std::move(memory)), counters = shared(std::move(zeros));
+    const cudaStream_t stream = LaneOf(Lane::kCompute).stream();
+    RETURN_IF_ERROR(ToStatus(cudaMemsetAsync(counters().data(), 0, kCounterBytes, stream),
+                             "cudaMemsetAsync"));
     ops_ = std::make_unique<CudaOps>(stream, scratch(), counters(), shared_bytes_);
     library_ = std::make_unique<CudaLibrary>(stream, scratch(), counters(), shared_bytes_);
     return absl::OkStatus();

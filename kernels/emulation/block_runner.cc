@@ -43,7 +43,7 @@ std::string BlockRunner::Run(const Launch& launch) {
   ++statistics_.kernels;
   ++running_.launch;
   running_.device = launch.device;
-  running_.fenced.assign(CountOf(launch.grid), false);
+  running_.released.assign(CountOf(launch.grid), {});
   std::vector<uint32_t> blocks(CountOf(launch.grid));
   std::iota(blocks.begin(), blocks.end(), 0);
   for (size_t i = blocks.size(); i > 1; --i) std::swap(blocks[i - 1], blocks[random_.Below(i)]);
@@ -67,6 +67,8 @@ void BlockRunner::StartThreads(Coordinates block) {
     thread.copy_groups.clear();
     thread.seen.clear();
     thread.products = {};
+    thread.fenced.clear();
+    thread.was_atomic = false;
     thread.fiber.Start(&ThreadMain, kReserved);
     thread.position =
         reinterpret_cast<Position*>(thread.fiber.stack() + Fiber::kStackBytes - kReserved);
@@ -80,7 +82,7 @@ void BlockRunner::RunBlock(uint32_t index) {
   ++statistics_.blocks;
   block_ = CoordinatesOf(index, launch_->grid);
   running_.block = index;
-  running_.acquired = false;
+  running_.acquired.clear();
   shared_->Reset(launch_->shared_bytes);
   order_.Reset();
   const int num_warps = (num_threads_ + 31) / 32;
@@ -200,14 +202,35 @@ void BlockRunner::OnAccess(Access access, const void* address, size_t size, Plac
   if (shared_->IsNear(address)) {
     shared_->Check(access, address, size, place, thread, order_);
   } else if (global_->Contains(address)) {
-    if (access == Access::kAtomic) running_.acquired = true;
     global_->Check(access, address, size, place, thread, order_, running_);
+    if (access == Access::kAtomic) Release(thread);
   } else if (access != Access::kRead || !IsInProgram(address)) {
     FailInThread(thread.Name() + (access == Access::kRead ? ": read of" : ": write to") +
                  " memory that is not the device's (a host pointer, a static variable or another "
                  "thread's stack) at " +
                  Show(place));
   }
+}
+
+void BlockRunner::Release(Thread& thread) {
+  thread.was_atomic = true;
+  std::vector<uint32_t>& clocks = running_.released[running_.block];
+  clocks.resize(std::max(clocks.size(), thread.fenced.size()));
+  for (size_t i = 0; i < thread.fenced.size(); ++i) {
+    clocks[i] = std::max(clocks[i], thread.fenced[i]);
+  }
+}
+
+void BlockRunner::ThreadFence() {
+  Thread& thread = *current_;
+  thread.fenced.clear();
+  thread.Tell(thread.fenced);
+  order_.Tell(thread.fenced);
+  const auto is_mine = [&](Stamp fence) { return fence.thread() == thread.index; };
+  if (thread.was_atomic && std::ranges::none_of(running_.acquired, is_mine)) {
+    running_.acquired.push_back(Stamp::Of(thread.index, thread.clock, false));
+  }
+  Tick(thread);
 }
 
 void BlockRunner::SyncThreads(const Site& site) {

@@ -88,6 +88,8 @@ class BlockRunner {
     order_.FenceProxy(*current_);
     Tick(*current_);
   }
+  // Of all blocks' memory: __threadfence.
+  void ThreadFence();
   void Tick(Thread& thread);
   [[noreturn]] void FailInThread(const std::string& message);
 
@@ -95,6 +97,8 @@ class BlockRunner {
   static void ThreadMain();
   void RunBlock(uint32_t index);
   void StartThreads(Coordinates block);
+  // At an atomic operation: what the thread's last fence found is the other blocks' to receive.
+  void Release(Thread& thread);
   void CheckExit(const Thread& thread);
   void CheckProducts(const Thread& thread);
   void SwitchToNext();

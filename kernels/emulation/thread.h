@@ -82,6 +82,8 @@ struct Thread {
   std::vector<AsyncCopy> open_copies;
   std::deque<std::vector<AsyncCopy>> copy_groups;
   AsyncProducts products;
+  std::vector<uint32_t> fenced;  // Clocks of all actors that its last __threadfence found.
+  bool was_atomic = false;       // In global memory.
   Position* position = nullptr;  // On its stack, where kernels may read.
 
   int lane() const { return index % 32; }
@@ -126,6 +128,10 @@ class BlockOrder {
     for (size_t i = 0; i < thread.seen.size(); ++i) {
       passed_[i] = std::max(passed_[i], thread.seen[i]);
     }
+  }
+  // Adds what every thread knows by __syncthreads.
+  void Tell(std::vector<uint32_t>& clocks) const {
+    for (size_t i = 0; i < clocks.size(); ++i) clocks[i] = std::max(clocks[i], passed_[i]);
   }
   // fence.proxy.async: tensor copies and wgmma see what the thread has written so far.
   void FenceProxy(const Thread& thread) { fenced_[thread.index] = thread.clock; }

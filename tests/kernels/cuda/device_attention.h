@@ -37,6 +37,8 @@ struct RunOptions {
   bool spread = false;  // K and V have gaps of every kind, each its own.
   size_t shared_bytes = SharedBytes();
   bool counters = false;  // For the form of decode that sm_90a has.
+  std::vector<int32_t> lengths = {};  // Instead of the problem's, of none more keys.
+  int replays = 0;  // Of a graph that was recorded with the problem's lengths.
 };
 
 // Elements between the ends and the beginnings of a plane.
@@ -138,7 +140,7 @@ class DeviceProblem {
     const AttentionRoom room{.scratch = options.scratch ? scratch.f32() : nullptr,
                              .shared_bytes = options.shared_bytes,
                              .counters = {counters.data(), counters.size()}};
-    EXPECT_EQ(VarlenAttention(args, room, nullptr), cudaSuccess);
+    Enqueue([&](cudaStream_t stream) { return VarlenAttention(args, room, stream); }, options);
     Result result{WithoutGaps(out.Read(), width, kOutGap),
                   WithoutGaps(lse.Read(), p.total_q, kLseGap)};
     scratch.ReadBytes();  // Its guards.
@@ -147,6 +149,39 @@ class DeviceProblem {
   }
 
  private:
+  void SetLengths(const std::vector<int32_t>& lengths) const {
+    if (lengths.empty()) return;
+    EXPECT_EQ(cudaMemcpy(lens_.data(), lengths.data(), lengths.size() * sizeof(int32_t),
+                         cudaMemcpyHostToDevice),
+              cudaSuccess);
+  }
+
+  template <typename Call>
+  void Enqueue(const Call& call, const RunOptions& options) const {
+    if (options.replays == 0) {
+      SetLengths(options.lengths);
+      EXPECT_EQ(call(nullptr), cudaSuccess);
+      return;
+    }
+    SetLengths(problem_.seq_lens);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EXPECT_EQ(call(stream), cudaSuccess);
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    EXPECT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    SetLengths(options.lengths);
+    for (int i = 0; i < options.replays; ++i) {
+      EXPECT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+    }
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess) << emulation::LastMessage();
+    EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  }
+
   static constexpr int64_t kQueryGap = 8, kOutGap = 3, kLseGap = 5;
   static constexpr float kGap = 7;
 

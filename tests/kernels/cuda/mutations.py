@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 
+import attention_decode_mutations
 import attention_mutations
 import device_mutations
 import expert_mutations
@@ -227,6 +228,7 @@ MUTATIONS = [
      ""),
     ("cuda_ops.cc", DEVICE, "*", "a table of another device",
      "  RETURN_IF_ERROR(RequirePackedShards(args, WeightFormat::kCuda));\n", ""),
+    *attention_decode_mutations.MUTATIONS,
     *attention_mutations.MUTATIONS,
     *device_mutations.MUTATIONS,
     *expert_mutations.MUTATIONS,

@@ -35,8 +35,12 @@ enum class Fault {
   kBlockReadsOther,      // Block 1 reads what block 0 wrote.
   kBlockOverwritesRead,  // Block 1 writes what block 0 reads.
   kThreadsWriteOne,      // Threads of a block write one global word.
-  kLastBlockSums,        // The last block to arrive sums what all wrote, with a fence: correct.
-  kLastBlockNoFence,     // Without the fence.
+  kLastBlockSums,         // The last block to arrive sums what all wrote, with fences: correct.
+  kLastBlockNoFence,      // Without the fence before a block counts;
+  kLastBlockFencesFirst,  // with one before it writes;
+  kLastBlockUnknown,      // by a thread that nobody has told of what was written;
+  kLastBlockReadsAtOnce,  // without the one behind the last count;
+  kLastBlockOtherThread,  // by a thread that does not count.
   kPlainAdd,             // += where atomicAdd must stand.
   kSpins,                // Waits for a word that nobody writes.
 };
