@@ -12,18 +12,19 @@
 namespace baton::cuda {
 namespace attention::decode {
 
-// A block has a warp that finds items and copies their tiles of K and V, one that computes partials of
-// them, and some that merge the partials of a KV head once all are there:
+// A block has one warp that computes partials, one that finds items for it and copies their tiles of
+// K and V, and some that merge the partials of a KV head once all are there:
 //
-// what               | written by         | read by           | readable behind | writable behind
-// tiles[stage]       | copies of warp 1   | warp 0            | full[stage]     | empty[stage]
-// items[slot]        | warp 1             | warp 0            | listed[slot]    | done[slot]
-// q                  | warp 0             | itself            | a wait, __syncwarp
-// partials (scratch) | warps 0            | the others        | counter, fences | never
-// counters           | warps 0, once for each partial of a KV head: the last one leaves 0
-// post               | the last of them   | the merging warps | posted          | taken
+// what           | is written by                   | is read by        | once        | anew once
+// tiles[stage]   | copies of warp 1                | warp 0            | full[stage] | empty[stage]
+// items[slot]    | warp 1                          | warp 0            | listed      | done
+// q              | warp 0                          | warp 0            | copied      | multiplied
+// partials       | warp 0 of any block             | the merging warps | all counted | never
+// counters       | warp 0, and the last leaves a 0 | warp 0            | atomically
+// post           | warp 0, if it counted the last  | the merging warps | posted      | taken
 //
-// An item without keys has no tile, no partial and is not counted. Nobody waits for another block.
+// An item without keys has no tile and no partial, and is not counted. Nobody waits for another
+// block.
 constexpr int kRows = 16;
 constexpr int kSlots = 8;  // Of items: as many as the copying warp may be ahead.
 constexpr int kPanelColumns = 64;

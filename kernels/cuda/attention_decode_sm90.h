@@ -12,9 +12,9 @@ namespace baton::cuda {
 // one that attention::IsAllowed.
 bool IsDecodeOfSm90(const attention::Problem& args, const AttentionRoom& room);
 
-// The bits that attention.h says, by one launch whose shape depends on the device alone: blocks find
-// their partials of 512 keys from the lengths in device memory, so that a graph may replay it with
-// others, up to max_seq_len, which decides where partials lie in scratch memory.
+// The bits that attention.h says, by one launch whose shape depends on the device alone: blocks
+// find their partials of 512 keys from the lengths in device memory, so that a graph may replay it
+// with others, up to max_seq_len, which decides where partials lie in scratch memory.
 cudaError_t DecodeAttentionSm90(const attention::Problem& args, const AttentionRoom& room,
                                 cudaStream_t stream);
 

@@ -147,8 +147,8 @@ struct Scratch {
   BATON_DEVICE float* SumsOf(int64_t row, int partial) const { return StateOf(row, partial) + 2; }
 };
 
-// Folds partials [first, last] of a row in their order: of its sums kColumns from `column` on, which
-// begin as zeros: one, or two from an even one. Several partials are loaded at once.
+// Folds partials [first, last] of a row in their order: of its sums kColumns from `column` on,
+// which begin as zeros: one, or two from an even one. Several partials are loaded at once.
 template <int kColumns>
 BATON_DEVICE SoftmaxState FoldPartials(const Scratch& scratch, int64_t row, int first, int last,
                                        int column, float (&sums)[kColumns]) {

@@ -13,10 +13,10 @@ struct BlockWork {
   int64_t s;
   Sequence sequence;
   int kv_head;
-  int group;             // Heads that share the KV head.
+  int group;  // Heads that share the KV head.
   int first_row;
-  int num_rows;          // Of the block's.
-  KeyRange keys;         // What some row sees, and this block is to look at.
+  int num_rows;   // Of the block's.
+  KeyRange keys;  // What some row sees, and this block is to look at.
 };
 
 // Rows [first_row, first_row + most_rows) of a KV head of a sequence, or as many as there are.
@@ -51,9 +51,9 @@ BATON_DEVICE void LoadQueries(T (*tile)[kRowElements<kDim>], const Problem& args
     const bool live = row < work.num_rows && column < dim;
     const int query = (work.first_row + row) / work.group;
     const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
-    const int64_t at = live ? (work.sequence.first_token + query) * args.q_stride +
-                                  int64_t{head} * dim + column
-                            : 0;
+    const int64_t at =
+        live ? (work.sequence.first_token + query) * args.q_stride + int64_t{head} * dim + column
+             : 0;
     CopyAsync(&tile[row][column], static_cast<const T*>(args.q.data) + at, live);
   }
 }
@@ -153,8 +153,8 @@ BATON_DEVICE void MultiplyValues(const Place& at, int lane,
 // Scores become probabilities relative to the new maximum, rounded to T in pairs; what was summed
 // before is scaled down to it.
 template <int kDim, typename T>
-BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int lane,
-                          Row (&rows)[2], float (&scores)[kStepKeys / 8][4],
+BATON_DEVICE void Softmax(const Problem& args, float scale, int first_key, int lane, Row (&rows)[2],
+                          float (&scores)[kStepKeys / 8][4],
                           uint32_t (&probabilities)[kStepKeys / 8][2], float (&sums)[kDim / 8][4]) {
   ScaleScores(args.scores, scale, scores);
   BATON_UNROLL

@@ -96,8 +96,8 @@ class CudaDevice : public Device {
       return Buffer(owner->data() + kScratchBytes, kCounterBytes, owner);
     };
     const cudaStream_t stream = LaneOf(Lane::kCompute).stream();
-    RETURN_IF_ERROR(ToStatus(cudaMemsetAsync(counters().data(), 0, kCounterBytes, stream),
-                             "cudaMemsetAsync"));
+    RETURN_IF_ERROR(
+        ToStatus(cudaMemsetAsync(counters().data(), 0, kCounterBytes, stream), "cudaMemsetAsync"));
     ops_ = std::make_unique<CudaOps>(stream, scratch(), counters(), shared_bytes_);
     library_ = std::make_unique<CudaLibrary>(stream, scratch(), counters(), shared_bytes_);
     return absl::OkStatus();

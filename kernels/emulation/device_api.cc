@@ -43,9 +43,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   if (!IsDevice(device)) return cudaErrorInvalidDevice;
   const baton::emulation::GpuModel& model = *TheDevice().models[device];
   // Few multiprocessors, so that a persistent block has several items.
-  *value = attribute == cudaDevAttrMultiProcessorCount        ? 3
+  *value = attribute == cudaDevAttrMultiProcessorCount      ? 3
            : attribute == cudaDevAttrComputeCapabilityMajor ? model.major
-                                                              : model.minor;
+                                                            : model.minor;
   return cudaSuccess;
 }
 

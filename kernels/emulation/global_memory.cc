@@ -27,8 +27,7 @@ bool RunningBlock::HasReceived(Stamp other, uint32_t from, const Thread& thread,
                                const BlockOrder& order) const {
   const std::vector<uint32_t>& clocks = released[from];
   if (clocks.empty() || other.clock() > clocks[other.thread()]) return false;
-  return std::ranges::any_of(acquired,
-                             [&](Stamp fence) { return order.IsBefore(fence, thread); });
+  return std::ranges::any_of(acquired, [&](Stamp fence) { return order.IsBefore(fence, thread); });
 }
 
 GlobalMemory::GlobalMemory() {

@@ -72,8 +72,8 @@ class DecodeSm90Test : public DeviceTest {
 };
 
 TEST_F(DecodeSm90Test, HasTheBitsOfTheFormForEveryGpuAtEveryLength) {
-  const std::vector<int32_t> lengths = {1,   2,   0,   15,  16,   17,   63,   64,  65,  127, 128,
-                                        129, 511, 512, 513, 1023, 1024, 1025, 575, 1536};
+  const std::vector<int32_t> lengths = {1,   2,   0,   15,  16,  17,   63,   64,   65,  127,
+                                        128, 129, 511, 512, 513, 1023, 1024, 1025, 575, 1536};
   ExpectEqualBits(Decode(32, OneQueryEach(lengths)), "f32");
   ExpectEqualBits(Decode(64, OneQueryEach({600, 1, 0, 513})), "rounded",
                   {.ragged = true, .out = DType::kBF16});
@@ -159,7 +159,7 @@ TEST_F(DecodeSm90Test, GivesOneResultInEveryOrder) {
   AttentionProblem problem(Decode(32, {{1, 1030}, {1, 0}, {3, 70}}), 3);
   const DeviceProblem device(problem);
   const Result expected = device.Run({.scratch = true});
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 16; ++seed) {
     emulation::SetSeed(seed);
     ASSERT_EQ(device.Run({.scratch = true, .counters = true}), expected) << seed;
   }

@@ -36,9 +36,9 @@ struct RunOptions {
   DType out = DType::kF32;
   bool spread = false;  // K and V have gaps of every kind, each its own.
   size_t shared_bytes = SharedBytes();
-  bool counters = false;  // For the form of decode that sm_90a has.
+  bool counters = false;              // For the form of decode that sm_90a has.
   std::vector<int32_t> lengths = {};  // Instead of the problem's, of none more keys.
-  int replays = 0;  // Of a graph that was recorded with the problem's lengths.
+  int replays = 0;                    // Of a graph that was recorded with the problem's lengths.
 };
 
 // Elements between the ends and the beginnings of a plane.
