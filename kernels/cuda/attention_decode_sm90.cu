@@ -12,8 +12,8 @@
 namespace baton::cuda {
 namespace attention::decode {
 
-// A block has one warp that computes partials, one that finds items for it and copies their tiles of
-// K and V, and some that merge the partials of a KV head once all are there:
+// A block has one warp that computes partials, one that finds items for it and copies their tiles
+// of K and V, and some that merge the partials of a KV head once all are there:
 //
 // what           | is written by                   | is read by        | once        | anew once
 // tiles[stage]   | copies of warp 1                | warp 0            | full[stage] | empty[stage]
@@ -29,9 +29,10 @@ constexpr int kRows = 16;
 constexpr int kSlots = 8;  // Of items: as many as the copying warp may be ahead.
 constexpr int kPanelColumns = 64;
 constexpr int kMostBoxRows = 16;  // Of whole boxes; those at the ends of what is visible have one.
-// Fewer where the computing warp needs more registers.
+// Fewer where the computing warp needs more registers: of these a quarter of an
+// SM has room for two.
 template <int kPanels>
-constexpr int kMergers = kPanels <= 2 ? 3 : 2;
+constexpr int kMergers = kPanels == 1 ? 4 : 2;
 template <int kPanels>
 constexpr int kThreads = 32 * (2 + kMergers<kPanels>);
 

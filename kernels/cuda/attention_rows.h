@@ -152,7 +152,7 @@ struct Scratch {
 template <int kColumns>
 BATON_DEVICE SoftmaxState FoldPartials(const Scratch& scratch, int64_t row, int first, int last,
                                        int column, float (&sums)[kColumns]) {
-  constexpr int kAtOnce = 4;
+  constexpr int kAtOnce = 16;
   SoftmaxState total{MinusInfinity(), 0.0f};
   BATON_ROLLED
   for (int some = first; some <= last; some += kAtOnce) {

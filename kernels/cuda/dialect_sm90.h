@@ -4,7 +4,8 @@
 // tensor copies from global memory that mbarriers count, and wgmma, products that a warpgroup of
 // four warps starts and later waits for. Kernels keep these rules besides those of dialect.h:
 // - Tiles are [rows][64] 16-bit elements at multiples of 1024 bytes; copies swizzle them, and wgmma
-//   takes them so. Nothing else reads or writes them.
+//   takes them so. Nothing else writes them; ldmatrix reads them where the swizzle has put them:
+//   chunk i of 16 bytes of row r is at i ^ r % 8.
 // - An mbarrier is initialised, then FenceProxy(), then __syncthreads().
 // - Sums of wgmma are touched only between WaitProducts of their last group and FenceSums.
 #include "kernels/cuda/dialect.h"

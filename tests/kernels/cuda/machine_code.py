@@ -106,12 +106,12 @@ def missing_decode(name, code):
 
 
 def too_many_registers(name, registers):
-    """Of a kernel that is to have two blocks on an SM."""
+    """Of a kernel that is to have two blocks on an SM, whose quarters have 16384 each."""
     if "DecodeSm90Kernel" not in name:
         return []
-    warps = 2 + (3 if int(re.search(r"DecodeSm90Kernel<(\d)", name).group(1)) <= 2 else 2)
-    needed = 2 * warps * (-(-registers * 32 // 256) * 256)  # A warp gets them in units of 256.
-    return [f"{needed} registers for two blocks, of 65536"] * (needed > 65536)
+    warps = 2 + (4 if "DecodeSm90Kernel<1" in name else 2)
+    needed = -(-2 * warps // 4) * (-(-registers * 32 // 256) * 256)  # A warp has units of 256.
+    return [f"{needed} registers of a quarter of an SM for two blocks"] * (needed > 16384)
 
 
 def waits_of(name):
