@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/attention_decode_sm90.h"
 #include "kernels/cuda/attention_problem.h"
-#include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/attention_sm90.h"
-#include "kernels/cuda/attention_softmax.h"
-#include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/attention_warp.h"
 #include "kernels/cuda/gemm_sm90.h"
 
 namespace baton::cuda {
@@ -48,9 +47,7 @@ template <int kDim, int kWarps, typename T>
 BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const Problem& args,
                            const CachePlane& cache, const BlockWork& work, int first) {
   constexpr int kChunks = kDim / 8;
-  const int64_t token_stride = cache.token_stride == 0 ? cache.dim : cache.token_stride;
-  const int64_t head_stride =
-      cache.head_stride == 0 ? cache.block_size * token_stride : cache.head_stride;
+  const int64_t token_stride = TokenStride(cache), head_stride = HeadStride(cache);
   const int32_t* table = TableOf(args, work.s);
   for (int index = threadIdx.x; index < kStepKeys * kChunks; index += kThreadsOf<kWarps>) {
     const int row = index / kChunks, column = index % kChunks * 8, key = first + row;
@@ -70,59 +67,7 @@ BATON_DEVICE void LoadKeys(T (*tile)[kRowElements<kDim>], const Problem& args,
   }
 }
 
-template <int kDim, int kWarps, typename T>
-BATON_DEVICE void LoadQueries(T (*tile)[kRowElements<kDim>], const Problem& args,
-                              const BlockWork& work) {
-  constexpr int kChunks = kDim / 8;
-  const int dim = args.k_cache.dim;
-  for (int index = threadIdx.x; index < kRowsOf<kWarps> * kChunks; index += kThreadsOf<kWarps>) {
-    const int row = index / kChunks, column = index % kChunks * 8;
-    const bool live = row < work.num_rows && column < dim;
-    const int query = (work.first_row + row) / work.group;
-    const int head = work.kv_head * work.group + (work.first_row + row) % work.group;
-    const int64_t at = live ? (work.sequence.first_token + query) * args.q_stride +
-                                  int64_t{head} * dim + column
-                            : 0;
-    CopyAsync(&tile[row][column], static_cast<const T*>(args.q.data) + at, live);
-  }
-}
-
-template <int kDim, typename T, int kWarps>
-BATON_DEVICE void MultiplyKeys(const Tiles<kDim, T, kWarps>& shared, int warp, int lane,
-                               float (&scores)[kStepKeys / 8][4]) {
-  BATON_UNROLL
-  for (int step = 0; step < kDim / 16; ++step) {
-    uint32_t a[4];
-    LoadMatrices(a, &shared.q[warp * 16 + lane % 16][step * 16 + lane / 16 * 8]);
-    BATON_UNROLL
-    for (int j = 0; j < kStepKeys / 16; ++j) {
-      uint32_t b[4];
-      LoadMatrices(b, &shared.k[j * 16 + lane % 8 + lane / 16 * 8][step * 16 + lane / 8 % 2 * 8]);
-      MultiplyAdd<T>(scores[2 * j], a, b[0], b[1]);
-      MultiplyAdd<T>(scores[2 * j + 1], a, b[2], b[3]);
-    }
-  }
-}
-
-// sums += probabilities * V.
-template <int kDim, typename T, int kWarps>
-BATON_DEVICE void MultiplyValues(const Tiles<kDim, T, kWarps>& shared, int lane,
-                                 const uint32_t (&probabilities)[kStepKeys / 8][2],
-                                 float (&sums)[kDim / 8][4]) {
-  BATON_UNROLL
-  for (int j = 0; j < kStepKeys / 16; ++j) {
-    const uint32_t a[4] = {probabilities[2 * j][0], probabilities[2 * j][1],
-                           probabilities[2 * j + 1][0], probabilities[2 * j + 1][1]};
-    BATON_UNROLL
-    for (int d = 0; d < kDim / 16; ++d) {
-      uint32_t b[4];
-      LoadMatricesTransposed(b, &shared.v[j * 16 + lane % 16][d * 16 + lane / 16 * 8]);
-      MultiplyAdd<T>(sums[2 * d], a, b[0], b[1]);
-      MultiplyAdd<T>(sums[2 * d + 1], a, b[2], b[3]);
-    }
-  }
-}
-
+// Ends a partial: folds it into the totals and starts anew.
 template <int kDim, typename T, int kWarps>
 BATON_DEVICE void FoldIntoTotals(Tiles<kDim, T, kWarps>& shared, Row (&rows)[2],
                                  float (&sums)[kDim / 8][4], Totals<kDim>& totals) {
@@ -201,7 +146,9 @@ __global__ void __launch_bounds__(kThreadsOf<kWarps>, 1)
     uint32_t probabilities[kStepKeys / 8][2];
     if (has_rows) {
       float scores[kStepKeys / 8][4] = {};
-      MultiplyKeys(shared, warp, lane, scores);
+      MultiplyKeys<kDim>(
+          shared.q + 16 * warp,
+          [&](int row, int column) { return &shared.k[row][column]; }, lane, scores);
       float factors[2];
       Softmax<T>(args, scale, key, lane, rows, scores, factors);
       Pack<T>(scores, probabilities);
@@ -215,7 +162,8 @@ __global__ void __launch_bounds__(kThreadsOf<kWarps>, 1)
       CommitCopies();
     }
     if (!has_rows) continue;
-    MultiplyValues(shared, lane, probabilities, sums);
+    MultiplyValues<kDim, T>(
+        [&](int row, int column) { return &shared.v[row][column]; }, lane, probabilities, sums);
     if (next % kPartialKeys == 0 || next >= work.keys.end) {
       FoldIntoTotals(shared, rows, sums, totals);
     }
@@ -238,20 +186,12 @@ __global__ void __launch_bounds__(kFoldThreads) FoldKernel(Problem args, Scratch
       VisibleKeys(args.scores, sequence.PositionOf(query), sequence.seq_len);
   const int first = keys.begin / kPartialKeys;
   const int last = keys.begin < keys.end ? (keys.end - 1) / kPartialKeys : first - 1;
-  const int dim = args.v_cache.dim;
   // Every thread folds the states, and its own columns.
-  for (int column = threadIdx.x; column < (dim + kFoldThreads - 1) / kFoldThreads * kFoldThreads;
-       column += kFoldThreads) {
-    SoftmaxState total{MinusInfinity(), 0.0f};
-    float sum = 0.0f;
-    for (int partial = first; partial <= last; ++partial) {
-      const float* state = scratch.StateOf(row, partial);
-      if (state[0] == MinusInfinity()) continue;  // As in FoldPartial.
-      const FoldFactors by = Fold(total, {state[0], state[1]});
-      if (column < dim) sum = Fold(by, sum, scratch.SumsOf(row, partial)[column]);
-    }
+  for (int column = threadIdx.x; column < args.v_cache.dim; column += kFoldThreads) {
+    float sum[1] = {0.0f};
+    const SoftmaxState total = FoldPartials(scratch, row, first, last, column, sum);
     const float factor = EndRow(args, total, token, head, kv_head, column == 0);
-    if (column < dim) StoreResult<T>(args, token, head, column, sum * factor);
+    StoreResult<T>(args, token, head, column, sum[0] * factor);
   }
 }
 
@@ -278,7 +218,7 @@ cudaError_t LaunchAttention(const Problem& args, cudaStream_t stream) {
   const cudaError_t error =
       Launch(attention::AttentionKernel<kDim, T, kWarps>, grid, attention::kThreadsOf<kWarps>,
              sizeof(attention::Tiles<kDim, T, kWarps>), stream, args, scratch, is_split,
-             attention::ScoreScale(args));
+             attention::ScaleOfScores(args));
   if (error != cudaSuccess || !is_split) return error;
   return Launch(attention::FoldKernel<T>,
                 dim3(BlocksFor(args.num_seqs * args.max_query_len, 1),
@@ -316,6 +256,7 @@ cudaError_t ChooseDim(const Problem& args, const AttentionRoom& room, cudaStream
 cudaError_t Attention(const Problem& args, const AttentionRoom& room, cudaStream_t stream) {
   if (args.num_seqs == 0) return cudaSuccess;
   if (!IsAllowed(args)) return cudaErrorInvalidValue;
+  if (IsDecodeOfSm90(args, room)) return DecodeAttentionSm90(args, room, stream);
   if (args.q.dtype == DType::kBF16) return ChooseDim<Bf16>(args, room, stream);
   return ChooseDim<F16>(args, room, stream);
 }

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/api/attention_args.h"
+#include "kernels/api/buffer.h"
 #include "kernels/cuda/operands.h"
 
 // Attention over a paged kHnd cache that already holds the K and V of the queries; arrays of
@@ -41,9 +43,23 @@ inline constexpr size_t kLeastSharedBytes = 99 << 10;
 struct AttentionRoom {
   float* scratch = nullptr;
   size_t shared_bytes = kLeastSharedBytes;  // That a block may have here.
+  // For the form of decode that sm_90a has (attention_decode_sm90.h): zeros, which each launch
+  // leaves as zeros; of one launch at a time. Empty: without that form.
+  std::span<uint32_t> counters = {};
 };
 
-// On sm_90a prompts take another form of it, with the same bits (attention_sm90.h).
+// Of a device's own memory; the scratch memory only if it is enough for a call.
+inline AttentionRoom RoomIn(const Buffer& scratch, const Buffer& counters, size_t shared_bytes,
+                            int64_t scratch_bytes) {
+  const bool fits = scratch_bytes <= scratch.size_bytes();
+  return {.scratch = fits ? reinterpret_cast<float*>(scratch.data()) : nullptr,
+          .shared_bytes = shared_bytes,
+          .counters = {reinterpret_cast<uint32_t*>(counters.data()),
+                       counters.size_bytes() / sizeof(uint32_t)}};
+}
+
+// On sm_90a prompts take another form of it, with the same bits (attention_sm90.h), and so do steps
+// that decode (attention_decode_sm90.h).
 cudaError_t VarlenAttention(const VarlenAttentionArgs& args, const AttentionRoom& room,
                             cudaStream_t stream);
 cudaError_t PagedAttention(const PagedAttentionArgs& args, const AttentionRoom& room,

@@ -3,6 +3,7 @@
 // What the attention kernels take of either operator's arguments, and which of them they serve.
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -13,6 +14,7 @@ namespace baton::cuda::attention {
 
 constexpr int kPartialKeys = 512;
 constexpr int kMaxPartials = 65535;  // Of a split: the grid's y.
+constexpr float kLog2E = 1.44269504088896341f;
 
 struct Problem {
   ConstFloats q;
@@ -36,6 +38,14 @@ struct Problem {
   int64_t lse_stride = 0;
   float* scratch = nullptr;
 };
+
+// Elements from token to token of a head, and from head to head.
+__host__ BATON_DEVICE int64_t TokenStride(const CachePlane& cache) {
+  return cache.token_stride == 0 ? cache.dim : cache.token_stride;
+}
+__host__ BATON_DEVICE int64_t HeadStride(const CachePlane& cache) {
+  return cache.head_stride == 0 ? cache.block_size * TokenStride(cache) : cache.head_stride;
+}
 
 // What both operators have.
 template <typename Args>
@@ -84,6 +94,13 @@ inline bool IsAllowed(const CachePlane& cache, DType q, int64_t dim) {
          (cache.dtype == q || IsFp8(cache.dtype)) && cache.block_stride % 8 == 0 &&
          cache.head_stride % 8 == 0 && cache.token_stride % 8 == 0 &&
          reinterpret_cast<uintptr_t>(cache.data) % (8 * SizeOf(cache.dtype)) == 0;
+}
+
+// By what products q . k are multiplied: scores are powers of two, unless a softcap comes first.
+inline float ScaleOfScores(const Problem& args) {
+  const auto dim = static_cast<float>(args.k_cache.dim);
+  const float scale = args.scores.scale == 0 ? 1.0f / std::sqrt(dim) : args.scores.scale;
+  return args.scores.softcap <= 0 ? scale * kLog2E : scale;
 }
 
 // But for where q lies.

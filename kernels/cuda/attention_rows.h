@@ -3,24 +3,13 @@
 // What a row of attention is, whichever kernel computes it: its keys, how partials are folded, and
 // how it ends. kernels/cuda/attention.h has the order of the sums.
 
-#include <cmath>
-
 #include "kernels/cuda/attention_problem.h"
 #include "kernels/cuda/math.h"
 
 namespace baton::cuda::attention {
 
 constexpr int kStepKeys = 64;
-constexpr float kLog2E = 1.44269504088896341f;
 constexpr float kLn2 = 0.69314718055994531f;
-
-// By what q . k is multiplied, for powers of two unless a softcap comes between.
-inline float ScoreScale(const Problem& args) {
-  const float scale = args.scores.scale == 0
-                          ? 1.0f / std::sqrt(static_cast<float>(args.k_cache.dim))
-                          : args.scores.scale;
-  return args.scores.softcap <= 0 ? scale * kLog2E : scale;
-}
 
 BATON_DEVICE float MinusInfinity() { return FromBits(0xff800000u); }
 
@@ -157,5 +146,42 @@ struct Scratch {
   }
   BATON_DEVICE float* SumsOf(int64_t row, int partial) const { return StateOf(row, partial) + 2; }
 };
+
+// Folds partials [first, last] of a row in their order: of its sums kColumns from `column` on,
+// which begin as zeros: one, or two from an even one. Several partials are loaded at once.
+template <int kColumns>
+BATON_DEVICE SoftmaxState FoldPartials(const Scratch& scratch, int64_t row, int first, int last,
+                                       int column, float (&sums)[kColumns]) {
+  constexpr int kAtOnce = 16;
+  SoftmaxState total{MinusInfinity(), 0.0f};
+  BATON_ROLLED
+  for (int some = first; some <= last; some += kAtOnce) {
+    SoftmaxState states[kAtOnce];
+    float partials[kAtOnce][kColumns];
+    BATON_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      states[i] = {MinusInfinity(), 0.0f};
+      if (some + i > last) continue;
+      const float* from = scratch.StateOf(row, some + i);
+      states[i] = {from[0], from[1]};
+      from += 2 + column;
+      if constexpr (kColumns == 2) {
+        const float2 both = *reinterpret_cast<const float2*>(from);
+        partials[i][0] = both.x;
+        partials[i][1] = both.y;
+      } else {
+        partials[i][0] = from[0];
+      }
+    }
+    BATON_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (states[i].max == MinusInfinity()) continue;  // No key was seen, or there is no partial.
+      const FoldFactors by = Fold(total, states[i]);
+      BATON_UNROLL
+      for (int c = 0; c < kColumns; ++c) sums[c] = Fold(by, sums[c], partials[i][c]);
+    }
+  }
+  return total;
+}
 
 }  // namespace baton::cuda::attention

@@ -414,13 +414,10 @@ cudaError_t MapOfQueries(TensorMap& map, const Problem& args, int group, int que
 }
 
 cudaError_t MapOfKeys(TensorMap& map, const CachePlane& cache, int box_keys) {
-  const int64_t token_stride = cache.token_stride == 0 ? cache.dim : cache.token_stride;
-  const int64_t head_stride =
-      cache.head_stride == 0 ? cache.block_size * token_stride : cache.head_stride;
   const std::array sizes = {Of(cache.dim), Of(cache.block_size), Of(cache.num_heads),
                             Of(cache.num_blocks)};
-  const std::array strides = {Of(token_stride * 2), Of(head_stride * 2),
-                              Of(cache.block_stride * 2)};
+  const std::array strides = {Of(attention::TokenStride(cache) * 2),
+                              Of(attention::HeadStride(cache) * 2), Of(cache.block_stride * 2)};
   const std::array<uint32_t, 4> box = {attention_sm90::kTileColumns,
                                        static_cast<uint32_t>(box_keys), 1, 1};
   return EncodeTensorMap(map, cache.data, sizes, strides, box);
@@ -452,7 +449,7 @@ cudaError_t LaunchSm90(const Problem& args, cudaStream_t stream) {
   const dim3 grid(BlocksFor(tiling.tiles * args.num_seqs * args.k_cache.num_heads, 1));
   return Launch(attention_sm90::AttentionSm90Kernel<kDim, T>, grid, attention_sm90::kThreads,
                 sizeof(attention_sm90::Shared<Form, T>), stream, maps, args, tiling,
-                attention::ScoreScale(args));
+                attention::ScaleOfScores(args));
 }
 
 template <typename T>

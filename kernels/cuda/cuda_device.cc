@@ -27,6 +27,7 @@ namespace baton {
 namespace cuda {
 namespace {
 
+constexpr int64_t kCounterBytes = int64_t{64} << 10;  // A word for a KV head of a sequence.
 // Attention over few long sequences spreads over the whole GPU where its partial results fit here.
 constexpr int64_t kScratchBytes = int64_t{32} << 20;
 // The version of the kernels' orders of sums.
@@ -88,12 +89,17 @@ class CudaDevice : public Device {
           lanes_[lane].Open(static_cast<Lane>(lane), transfers ? greatest : least));
     }
     // Of one lane, so that one comes after the other.
-    ASSIGN_OR_RETURN(Buffer memory, Allocate(kScratchBytes, MemoryKind::kDevice));
+    ASSIGN_OR_RETURN(Buffer memory, Allocate(kScratchBytes + kCounterBytes, MemoryKind::kDevice));
     const auto owner = std::make_shared<Buffer>(std::move(memory));
-    const auto scratch = [&] { return Buffer(owner->data(), owner->size_bytes(), owner); };
+    const auto scratch = [&] { return Buffer(owner->data(), kScratchBytes, owner); };
+    const auto counters = [&] {
+      return Buffer(owner->data() + kScratchBytes, kCounterBytes, owner);
+    };
     const cudaStream_t stream = LaneOf(Lane::kCompute).stream();
-    ops_ = std::make_unique<CudaOps>(stream, scratch(), shared_bytes_);
-    library_ = std::make_unique<CudaLibrary>(stream, scratch(), shared_bytes_);
+    RETURN_IF_ERROR(
+        ToStatus(cudaMemsetAsync(counters().data(), 0, kCounterBytes, stream), "cudaMemsetAsync"));
+    ops_ = std::make_unique<CudaOps>(stream, scratch(), counters(), shared_bytes_);
+    library_ = std::make_unique<CudaLibrary>(stream, scratch(), counters(), shared_bytes_);
     return absl::OkStatus();
   }
 

@@ -98,9 +98,7 @@ absl::Status CudaLibrary::PagedAttention(const PagedAttentionArgs& call) {
   }
   if (is_fast) {
     RETURN_IF_ERROR(CheckAligned(args.q, args.q_stride));
-    const bool fits = ScratchBytes(args) <= scratch_.size_bytes();
-    const AttentionRoom room{.scratch = fits ? reinterpret_cast<float*>(scratch_.data()) : nullptr,
-                             .shared_bytes = shared_bytes_};
+    const AttentionRoom room = RoomIn(scratch_, counters_, shared_bytes_, ScratchBytes(args));
     return ToStatus(cuda::PagedAttention(args, room, stream_), "PagedAttention");
   }
   const int64_t partitions = args.partials.given() ? args.max_seq_len / kPartitionKeys + 1 : 1;

@@ -15,9 +15,12 @@ namespace baton::cuda {
 class CudaLibrary : public OperatorLibrary {
  public:
   // `scratch`: for PagedAttention over long sequences, which is faster with it; may be empty.
-  // `shared_bytes`: that a block may have.
-  CudaLibrary(cudaStream_t stream, Buffer scratch, size_t shared_bytes)
-      : stream_(stream), scratch_(std::move(scratch)), shared_bytes_(shared_bytes) {}
+  // `counters`: zeros, for AttentionRoom. `shared_bytes`: that a block may have.
+  CudaLibrary(cudaStream_t stream, Buffer scratch, Buffer counters, size_t shared_bytes)
+      : stream_(stream),
+        scratch_(std::move(scratch)),
+        counters_(std::move(counters)),
+        shared_bytes_(shared_bytes) {}
 
   absl::Status UpdateKvCache(const UpdateKvCacheArgs& args) override;
   absl::Status CopyBlocks(const CopyBlocksArgs& args) override;
@@ -34,6 +37,7 @@ class CudaLibrary : public OperatorLibrary {
  private:
   const cudaStream_t stream_;
   const Buffer scratch_;
+  const Buffer counters_;
   const size_t shared_bytes_;
 };
 

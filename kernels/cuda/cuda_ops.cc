@@ -111,10 +111,7 @@ absl::Status CudaOps::VarlenAttention(const VarlenAttentionArgs& args) {
     return ToStatus(GenericAttention(args, stream_), "VarlenAttention");
   }
   RETURN_IF_ERROR(CheckAligned(args.q, args.q_stride));
-  const bool fits = ScratchBytes(args) <= scratch_.size_bytes();
-  const AttentionRoom room{
-      .scratch = fits ? reinterpret_cast<float*>(scratch_.data()) : nullptr,
-      .shared_bytes = shared_bytes_};
+  const AttentionRoom room = RoomIn(scratch_, counters_, shared_bytes_, ScratchBytes(args));
   return ToStatus(cuda::VarlenAttention(args, room, stream_), "VarlenAttention");
 }
 

@@ -15,9 +15,12 @@ namespace baton::cuda {
 class CudaOps : public ModelOps {
  public:
   // `scratch`: for products in segments; for attention over long sequences, which is faster with
-  // it. May be empty. `shared_bytes`: that a block may have.
-  CudaOps(cudaStream_t stream, Buffer scratch, size_t shared_bytes)
-      : stream_(stream), scratch_(std::move(scratch)), shared_bytes_(shared_bytes) {}
+  // it. May be empty. `counters`: zeros, for AttentionRoom. `shared_bytes`: that a block may have.
+  CudaOps(cudaStream_t stream, Buffer scratch, Buffer counters, size_t shared_bytes)
+      : stream_(stream),
+        scratch_(std::move(scratch)),
+        counters_(std::move(counters)),
+        shared_bytes_(shared_bytes) {}
 
   absl::Status Embedding(const EmbeddingArgs& args) override;
   absl::Status RmsNorm(const RmsNormArgs& args) override;
@@ -50,6 +53,7 @@ class CudaOps : public ModelOps {
 
   const cudaStream_t stream_;
   const Buffer scratch_;
+  const Buffer counters_;
   const size_t shared_bytes_;
 };
 

@@ -117,8 +117,6 @@ __device__ __forceinline__ void CopyBox(void* to, const TensorMap& map, Mbarrier
       "l"(&map), "r"(SharedAddress(&barrier)), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-
-// The same of an array of four dimensions.
 __device__ __forceinline__ void CopyBox(void* to, const TensorMap& map, Mbarrier& barrier, int x,
                                         int y, int z, int w) {
   asm volatile(

@@ -6,7 +6,8 @@
 
 namespace baton::cuda {
 
-// The stages in turn: which one is next, and whether all were passed an odd number of times.
+// Stages in turn: which one is next, and whether all were passed an odd number of times, which is
+// the parity of their mbarriers' phase.
 template <int kStages>
 struct Ring {
   int stage = 0;

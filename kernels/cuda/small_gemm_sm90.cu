@@ -227,6 +227,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     ClearRows(shared, problem.rows, first_tiles);
     FenceProxy();
   }
+  __syncwarp();  // A cluster's barrier takes whole warps.
   if (!kGated && problem.segments > 1) ArriveCluster();
   __syncthreads();
   float sums[Stages::kSums];

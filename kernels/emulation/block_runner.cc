@@ -60,8 +60,7 @@ std::string BlockRunner::Run(const Launch& launch) {
   ++statistics_.kernels;
   ++running_.launch;
   running_.device = launch.device;
-  running_.fenced.assign(CountOf(launch.grid), false);
-  running_.acquired.assign(CountOf(launch.grid), false);
+  running_.released.assign(CountOf(launch.grid), {});
   std::vector<uint32_t> clusters(CountOf(launch.grid) / launch.cluster);
   std::iota(clusters.begin(), clusters.end(), 0);
   for (size_t i = clusters.size(); i > 1; --i) {
@@ -101,6 +100,8 @@ void BlockRunner::StartThreads(const Block& block, int rank) {
     thread.products = {};
     thread.has_arrived = false;
     thread.cluster_phases = 0;
+    thread.fenced.clear();
+    thread.was_atomic = false;
     thread.fiber.Start(&ThreadMain, kReserved);
     thread.position =
         reinterpret_cast<Position*>(thread.fiber.stack() + Fiber::kStackBytes - kReserved);
@@ -139,6 +140,7 @@ void BlockRunner::RunCluster(uint32_t first_block) {
   warpgroup_meetings_.assign(num_warps / 4, {});
   exited_lanes_.assign(num_warps, ~0u);  // Those that do not exist.
   cluster_barrier_.Reset();
+  running_.acquired.clear();
   ready_.clear();
   for (int rank = 0; rank < size; ++rank) StartBlock(first_block + rank, rank);
   SwitchToNext();
@@ -251,14 +253,35 @@ void BlockRunner::OnAccess(Access access, const void* address, size_t size, Plac
   if (shared().IsNear(address)) {
     shared().Check(access, address, size, place, thread, order());
   } else if (global_->Contains(address)) {
-    if (access == Access::kAtomic) running_.acquired[running_.block] = true;
     global_->Check(access, address, size, place, thread, order(), running_);
+    if (access == Access::kAtomic) Release(thread);
   } else if (access != Access::kRead || !IsInProgram(address)) {
     FailInThread(thread.Name() + (access == Access::kRead ? ": read of" : ": write to") +
                  " memory that is not the device's (a host pointer, a static variable or another "
                  "thread's stack) at " +
                  Show(place));
   }
+}
+
+void BlockRunner::Release(Thread& thread) {
+  thread.was_atomic = true;
+  std::vector<uint32_t>& clocks = running_.released[running_.block];
+  clocks.resize(std::max(clocks.size(), thread.fenced.size()));
+  for (size_t i = 0; i < thread.fenced.size(); ++i) {
+    clocks[i] = std::max(clocks[i], thread.fenced[i]);
+  }
+}
+
+void BlockRunner::ThreadFence() {
+  Thread& thread = *current_;
+  thread.fenced.clear();
+  thread.Tell(thread.fenced);
+  order().Tell(thread.fenced);
+  const auto is_mine = [&](Stamp fence) { return fence.thread() == thread.index; };
+  if (thread.was_atomic && std::ranges::none_of(running_.acquired, is_mine)) {
+    running_.acquired.push_back(Stamp::Of(thread.index, thread.clock, false));
+  }
+  Tick(thread);
 }
 
 void BlockRunner::SyncThreads(const Site& site) {

@@ -100,6 +100,8 @@ class BlockRunner {
     block().order.FenceProxy(*current_);
     Tick(*current_);
   }
+  // Of all blocks' memory: __threadfence.
+  void ThreadFence();
   void Tick(Thread& thread);
   [[noreturn]] void FailInThread(const std::string& message);
 
@@ -109,6 +111,8 @@ class BlockRunner {
   void StartBlock(uint32_t index, int rank);
   void StartThreads(const Block& block, int rank);
   SharedMemory* SharedOf(int rank);
+  // At an atomic operation: what the thread's last fence found is the other blocks' to receive.
+  void Release(Thread& thread);
   void CheckExit(const Thread& thread);
   void CheckProducts(const Thread& thread);
   void SwitchToNext();

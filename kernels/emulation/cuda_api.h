@@ -44,6 +44,7 @@ enum cudaError_t {
   cudaErrorInvalidClusterSize = 912,
 };
 enum cudaDeviceAttr {
+  cudaDevAttrMultiProcessorCount = 16,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
 };

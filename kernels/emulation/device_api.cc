@@ -42,7 +42,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   const std::lock_guard lock(TheDevice().work.mutex);
   if (!IsDevice(device)) return cudaErrorInvalidDevice;
   const baton::emulation::GpuModel& model = *TheDevice().models[device];
-  *value = attribute == cudaDevAttrComputeCapabilityMajor ? model.major : model.minor;
+  // Few multiprocessors, so that a persistent block has several items.
+  *value = attribute == cudaDevAttrMultiProcessorCount      ? 3
+           : attribute == cudaDevAttrComputeCapabilityMajor ? model.major
+                                                            : model.minor;
   return cudaSuccess;
 }
 

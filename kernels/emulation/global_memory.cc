@@ -23,6 +23,13 @@ size_t RoundUp(size_t bytes, size_t page = kPage) { return (bytes + page - 1) / 
 
 }  // namespace
 
+bool RunningBlock::HasReceived(Stamp other, uint32_t from, const Thread& thread,
+                               const BlockOrder& order) const {
+  const std::vector<uint32_t>& clocks = released[from];
+  if (clocks.empty() || other.clock() > clocks[other.thread()]) return false;
+  return std::ranges::any_of(acquired, [&](Stamp fence) { return order.IsBefore(fence, thread); });
+}
+
 GlobalMemory::GlobalMemory() {
   size_t space = kArenaBytes + kHugePage;
   mapped_ = mmap(nullptr, space, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -205,7 +212,7 @@ void GlobalMemory::CheckCell(Allocation& allocation, size_t index, Access access
   const auto conflicts = [&](Stamp other, uint32_t block) {
     if (!other || (atomic && other.atomic())) return false;
     if (block == running.block) return !order.IsBefore(other, thread);
-    return !(running.acquired[running.block] && running.fenced[block]);
+    return !running.HasReceived(other, block, thread, order);
   };
   const auto fail = [&](const char* other_verb, Stamp other, uint32_t block, Place other_place) {
     const bool within = block == running.block;

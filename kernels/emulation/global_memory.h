@@ -22,10 +22,14 @@ struct RunningBlock {
   int device = 0;
   uint32_t launch = 0;  // Counts kernels.
   uint32_t block = 0;   // Within its grid.
-  // __threadfence by a block before it, and an atomic by the running one: what a pair of blocks
-  // needs to hand data over, also where they are of one cluster.
-  std::vector<bool> fenced;
-  std::vector<bool> acquired;
+  // To hand data over, a thread of one block that knows of it performs __threadfence and then an
+  // atomic, one of the other block an atomic and then __threadfence, behind which the data are
+  // read. By block, the clocks of its threads that were handed over; and where the running block
+  // has received, once for each thread.
+  std::vector<std::vector<uint32_t>> released;
+  std::vector<Stamp> acquired;
+
+  bool HasReceived(Stamp other, uint32_t from, const Thread& thread, const BlockOrder& order) const;
 };
 
 // Memory of the devices, an address range that only kernels and copies may touch (the host gets a

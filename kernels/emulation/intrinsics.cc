@@ -50,10 +50,7 @@ void SyncWarp(uint32_t mask, const Site& site) {
   });
 }
 
-void ThreadFence() {
-  RunningBlock& running = TheRunner().running();
-  running.fenced[running.block] = true;
-}
+void ThreadFence() { TheRunner().ThreadFence(); }
 
 namespace {
 

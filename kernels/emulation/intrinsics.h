@@ -16,7 +16,8 @@ const Position& CurrentPosition();
 void* SharedMemoryOf(size_t bytes, const Site& site);
 void SyncThreads(const Site& site);
 void SyncWarp(uint32_t mask, const Site& site);
-// What is written before it may be read by a block that then performs an atomic operation.
+// Between what the thread knows to be written and an atomic operation, and between such an
+// operation of another block and what reads it.
 void ThreadFence();
 
 enum class ShuffleKind : uint8_t { kIndex, kUp, kDown, kXor };

@@ -117,6 +117,15 @@ __attribute__((noinline, no_sanitize("thread"))) T atomicExch(T* p, std::type_id
   *p = value;
   return old;
 }
+// Counts up to `most`, and begins anew behind it.
+__attribute__((noinline, no_sanitize("thread"))) inline uint32_t atomicInc(uint32_t* p,
+                                                                           uint32_t most,
+                                                                           BATON_SITE) {
+  ::baton::emulation::CheckAtomic(p, sizeof(*p), site);
+  const uint32_t old = *p;
+  *p = old >= most ? 0 : old + 1;
+  return old;
+}
 // The place of the lowest bit, counted from 1.
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {

@@ -98,6 +98,8 @@ struct Thread {
   AsyncProducts products;
   bool has_arrived = false;      // At a cluster barrier, and not waited there.
   uint32_t cluster_phases = 0;   // Those that it has waited for.
+  std::vector<uint32_t> fenced;  // Clocks of all actors that its last __threadfence found.
+  bool was_atomic = false;       // In global memory.
   Position* position = nullptr;  // On its stack, where kernels may read.
 
   int lane() const { return index % 32; }
@@ -142,7 +144,7 @@ class BlockOrder {
       passed_[i] = std::max(passed_[i], thread.seen[i]);
     }
   }
-  // Adds what all threads of the block know.
+  // Adds what every thread of the block knows by __syncthreads.
   void Tell(std::vector<uint32_t>& clocks) const {
     clocks.resize(kMaxActors);
     for (size_t i = 0; i < clocks.size(); ++i) clocks[i] = std::max(clocks[i], passed_[i]);

@@ -209,6 +209,11 @@ def small_gemm_figures(gpu, tokens, registers):
                    [(speed * tokens, limit)] * 2, [(speed, limit)] * 2)
 
 
+def decode_shared(panels):
+    """sizeof(Shared) of kernels/cuda/attention_decode_sm90.cu but for its barriers and items."""
+    return 12 * 64 * 64 * 2 + 16 * (64 * panels + 8) * 2
+
+
 @dataclasses.dataclass
 class Figures:
     """Of a kernel: [(speed, its limit)] by every instruction of its loop and by the bare ones."""
@@ -228,6 +233,7 @@ def figures_of(gpu, kernels):
                          r">, [\w:]*Bf16, [\w:]*Bf16>", name)
         small = re.search(r"SmallGemmSm90Kernel<[\w:]*Bf16, [\w:]*Bf16, (\d+), false>", name)
         attention = re.search(r"AttentionKernel<(64|128|256), .*Bf16, (\d)>", name)
+        decode = re.search(r"DecodeSm90Kernel<(\d), [\w:]*Bf16>", name)
         if small:
             yield small_gemm_figures(gpu, int(small.group(1)), registers)
             continue
@@ -241,16 +247,22 @@ def figures_of(gpu, kernels):
             dim, warps = map(int, attention.groups())
             threads, shared = 32 * warps, attention_shared(dim, warps)
             what, in_flight, columns = f"attention D {dim}, {warps} warps", 64 * dim * 2, 16
+        elif decode:
+            panels = int(decode.group(1))
+            threads, shared = 32 * (6 if panels == 1 else 4), decode_shared(panels)
+            # K and V of a step are read while the others of the ring arrive.
+            what, in_flight, columns = f"decode D {64 * panels}", (12 - 2 * panels) * 64 * 64 * 2, 16
         else:
             continue
         blocks = blocks_per_sm(gpu, threads, registers, shared)
         # Fewer warps than partitions leave some idle.
-        busy = min(1, blocks * threads / 32 / PARTITIONS)
+        busy = min(1, blocks * (1 if decode else threads // 32) / PARTITIONS)
         loops = (loop, bare(loop))
         flops = [(busy * speed, limit) for speed, limit in (reach_of_loop(gpu, l) for l in loops)]
         few = []
         if columns == 16:
-            warps = blocks * (1 if attention else threads // 32)  # Of attention one has the rows.
+            # Of attention one has the rows.
+            warps = blocks * (1 if attention or decode else threads // 32)
             few = [reach_of_few_rows(gpu, l, blocks * in_flight, warps) for l in loops]
         yield Figures(what, registers, shared, blocks, columns, flops, few)
 
@@ -312,8 +324,10 @@ def kernels_of(cubin, home):
 def kernels_in(folder, gpu, home):
     """(kernels of products and attention, registers of the gather) in a folder of cubins."""
     kernels = {}
-    small = ["small_gemm_sm90"] * (gpu.architecture == "sm_90a")
-    for source in ["gemm", "attention", *small]:
+    sources = ["gemm", "attention"]
+    if gpu.architecture == "sm_90a":
+        sources += ["small_gemm_sm90", "attention_decode_sm90"]
+    for source in sources:
         kernels |= kernels_of(folder / f"{source}.{gpu.architecture}.cubin", home)
     gather = kernels_of(folder / f"cache_blocks.{gpu.architecture}.cubin", home)
     return kernels, next(r for n, (r, _) in gather.items() if "uint4" in n)

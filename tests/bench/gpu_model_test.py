@@ -85,6 +85,16 @@ class GpuModelTest(unittest.TestCase):
         self.assertEqual(gpu_model.attention_shared(128), 192 * 136 * 2 + 512)
         self.assertEqual(gpu_model.attention_shared(256), 192 * 264 * 2 + 128 * 128 * 4)
         self.assertEqual(gpu_model.gemm_shared(128, 128, 3), 96 << 10)
+        self.assertEqual(gpu_model.decode_shared(4), (96 << 10) + 16 * 264 * 2)
+
+    def test_one_warp_of_a_block_of_decode_multiplies(self):
+        h100, loop = gpu_model.GPUS[1], Loop(1000, 128, 0, 0, 0)
+        figures, = gpu_model.figures_of(h100, {"void DecodeSm90Kernel<2, baton::Bf16>(P)": (192, loop)})
+        self.assertEqual((figures.what, figures.blocks), ("decode D 128", 2))
+        # 128 products in 1000 cycles of two of four quarters.
+        flops = 2 * 128 * 4096 / 1000 * 132 * 1.83e9
+        self.assertAlmostEqual(figures.flops[0][0] / flops, 1)
+        self.assertAlmostEqual(figures.few[0][0] / min(flops / 16, h100.hbm), 1)
 
     def test_the_table_says_what_it_is(self):
         lines = "\n".join(gpu_model.fa3_lines())

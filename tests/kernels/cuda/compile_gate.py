@@ -194,7 +194,9 @@ def check(home, source, architecture, folder):
             problems.append(f"{where}: {name}: cuobjdump shows no code")
         if re.search(r"\b(LDL|STL)\b", text):
             problems.append(f"{where}: {name}: uses local memory")
-        problems += [f"{where}: {name}: {problem}" for problem in machine_code.missing(name, text)]
+        problems += [f"{where}: {name}: {problem}" for problem in
+                     machine_code.missing(name, text)
+                     + machine_code.too_many_registers(name, registers)]
     if not used:
         problems.append(f"{where}: no kernel in it")
     return problems, lines

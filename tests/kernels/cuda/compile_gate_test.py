@@ -88,6 +88,12 @@ ATTENTION_SM90_CODE = (
     .replace("HGMMA.64x128x16.F32 R24, gdesc[UR12],",
              "HGMMA.64x128x16.F32.BF16 R24, R124, gdesc[UR16].tnspB,")
     + "UTMALDG.4D [UR8], [UR26] ;")
+DECODE = "void DecodeSm90Kernel<2, Bf16>(PlaneMaps, PlaneMaps, Problem, Scratch, unsigned int*, float)"
+DECODE_CODE = ("FENCE.VIEW.ASYNC.S ; SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR12+0x20008], R7 ;"
+               "UTMALDG.4D [UR8], [UR18] ; LDSM.16.M88.4 R4, [R8] ; LDSM.16.MT88.4 R4, [R8] ;" +
+               128 * "HMMA.16816.F32.BF16 R1, R2, R3, R4 ;" +
+               "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR9+0x20008], RZ ; MEMBAR.SC.GPU ; CCTL.IVALL ;"
+               "ATOMG.E.INC.STRONG.GPU PT, R2, desc[UR4][R2.64], R5 ; MEMBAR.SC.GPU ; CCTL.IVALL ;")
 ATTENTION = "void AttentionKernel<64, Bf16, 4>(Problem)"
 GEMM_CODE = ("LDSM.16.M88.4 R4, [R8] ; LDGDEPBAR ; DEPBAR.LE SB0, 0x2 ; DEPBAR.LE SB0, 0x0 ;"
              "LDGSTS.E.BYPASS.128 [R5], desc[UR4][R6.64], !P1 ; HMMA.16816.F32 R1, R2, R3, R4 ;")
@@ -181,6 +187,7 @@ class MachineCodeTest(unittest.TestCase):
         self.assertEqual(machine_code.missing(SMALL_SM90.replace("false", "true"),
                                               SMALL_SM90_CODE.replace("UCGABAR_WAIT ;", "")), [])
         self.assertEqual(machine_code.missing(ATTENTION_SM90, ATTENTION_SM90_CODE), [])
+        self.assertEqual(machine_code.missing(DECODE, DECODE_CODE), [])
         self.assertEqual(machine_code.missing("void FoldKernel<Bf16>(Problem)", "FADD"), [])
 
     def test_each_instruction_is_missed(self):
@@ -208,12 +215,25 @@ class MachineCodeTest(unittest.TestCase):
                 (ATTENTION_SM90, ATTENTION_SM90_CODE, "RZ, !UPT", "RZ, UP0", "not all products"),
                 (ATTENTION_SM90, ATTENTION_SM90_CODE, "R124, gdesc", "gdesc", "not all products"),
                 (ATTENTION_SM90, ATTENTION_SM90_CODE, "gsb0, 0x1", "gsb0, 0x0", "under way"),
+                (DECODE, DECODE_CODE, "UTMALDG.4D", "UTMALDG.3D", "no UTMALDG.4D"),
+                (DECODE, DECODE_CODE, "ATOMG.E.INC", "ATOMG.E.ADD", "no ATOMG.E.INC"),
+                (DECODE, DECODE_CODE, "MT88", "M88", "no LDSM.16.MT88.4"),
+                (DECODE, DECODE_CODE, "LDSM.16.M88.4 R4, [R8] ;", "HMMA.16816.F32.BF16 ;", "128 HMMA"),
+                (DECODE, DECODE_CODE, ".F32.BF16", ".F32", "not all products"),
+                (DECODE, DECODE_CODE, "5 ; MEMBAR.SC.GPU", "5 ; MEMBAR.SC.CTA", "no fence"),
                 (ATTENTION, ATTENTION_CODE, "0x0", "0x1", "under way"),
                 (ATTENTION, ATTENTION_CODE, "MT88", "M88", "no LDSM.16.MT88.4"),
                 (ATTENTION, ATTENTION_CODE, ".F32.BF16", ".F32", "not all products")):
             with self.subTest(says, text=text):
                 self.assertIn(text, code)
                 self.assertIn(says, "".join(machine_code.missing(name, code.replace(text, other))))
+
+    def test_two_blocks_of_decode_have_room_on_an_sm(self):
+        one = DECODE.replace("<2", "<1")
+        for name, registers, fits in ((DECODE, 255, True), (one, 168, True), (one, 169, False),
+                                      (GEMM, 255, True)):
+            with self.subTest(name, registers=registers):
+                self.assertEqual(machine_code.too_many_registers(name, registers) == [], fits)
 
     def test_a_roof_has_a_product_for_each_chain(self):
         roof, product = "MultiplyOnlyKernel(float*, int)", "HMMA.16816.F32.BF16 R0, R4, R2, R0 ;\n"

@@ -40,6 +40,9 @@ struct RunOptions {
   size_t shared_bytes = SharedBytes();
   // Null: the form for every GPU, and on sm_90a that of its own, which has to have the same bits.
   decltype(&VarlenAttention) form = nullptr;
+  bool counters = false;              // For the form of decode that sm_90a has.
+  std::vector<int32_t> lengths = {};  // Instead of the problem's, of none more keys.
+  int replays = 0;                    // Of a graph that was recorded with the problem's lengths.
 };
 
 // Elements between the ends and the beginnings of a plane.
@@ -100,13 +103,18 @@ class DeviceProblem {
     const Planes planes(*this, options.spread);
     const VarlenAttentionArgs args = Args(options, planes);
     const DeviceFloats scratch(DType::kF32, ScratchBytes(args) / 4);
+    const DeviceArray<uint32_t> counters(
+        std::vector<uint32_t>(options.counters ? args.num_seqs * args.k_cache.num_heads : 0));
     const AttentionRoom room{.scratch = options.scratch ? scratch.f32() : nullptr,
-                             .shared_bytes = options.shared_bytes};
+                             .shared_bytes = options.shared_bytes,
+                             .counters = {counters.data(), counters.size()}};
     const auto form = options.form == nullptr ? MmaVarlenAttention : options.form;
-    const Result result =
-        Read(args, [&](const VarlenAttentionArgs& told) { return form(told, room, nullptr); });
+    const Result result = Read(args, [&](const VarlenAttentionArgs& told) {
+      return Enqueue([&](cudaStream_t stream) { return form(told, room, stream); }, options);
+    });
     scratch.ReadBytes();  // Its guards.
-    if (options.form == nullptr && IsSm90() && AttentionSm90Takes(args)) {
+    for (const uint32_t counter : counters.Read()) EXPECT_EQ(counter, 0u);
+    if (options.form == nullptr && !options.counters && IsSm90() && AttentionSm90Takes(args)) {
       const Result again =
           Read(args, [](const VarlenAttentionArgs& told) { return AttentionSm90(told, nullptr); });
       EXPECT_EQ(again, result) << "of sm_90a";
@@ -179,6 +187,40 @@ class DeviceProblem {
     args.lse_stride = p.total_q + kLseGap;
     EXPECT_EQ(launch(args), cudaSuccess);
     return {WithoutGaps(out.Read(), width, kOutGap), WithoutGaps(lse.Read(), p.total_q, kLseGap)};
+  }
+
+  void SetLengths(const std::vector<int32_t>& lengths) const {
+    if (lengths.empty()) return;
+    EXPECT_EQ(cudaMemcpy(lens_.data(), lengths.data(), lengths.size() * sizeof(int32_t),
+                         cudaMemcpyHostToDevice),
+              cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // A copy of pageable memory may still land.
+  }
+
+  template <typename Call>
+  cudaError_t Enqueue(const Call& call, const RunOptions& options) const {
+    if (options.replays == 0) {
+      SetLengths(options.lengths);
+      return call(nullptr);
+    }
+    SetLengths(problem_.seq_lens);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EXPECT_EQ(call(stream), cudaSuccess);
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    EXPECT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    SetLengths(options.lengths);
+    for (int i = 0; i < options.replays; ++i) {
+      EXPECT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+    }
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess) << emulation::LastMessage();
+    EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+    return cudaSuccess;
   }
 
   static constexpr int64_t kQueryGap = 8, kOutGap = 3, kLseGap = 5;

@@ -60,6 +60,7 @@ class DeviceBytes {
   DeviceBytes(const DeviceBytes&) = delete;
 
   void* data() const { return static_cast<std::byte*>(memory_) + front_; }
+  size_t size() const { return bytes_; }
   // Waits for the device. Fails the test if bytes around the content have changed.
   std::vector<std::byte> Read() const {
     std::vector<std::byte> all(front_ + bytes_ + kGuard);
@@ -88,6 +89,7 @@ class DeviceArray {
       : bytes_(AsBytes(values), shift * sizeof(T)) {}
 
   T* data() const { return static_cast<T*>(bytes_.data()); }
+  size_t size() const { return bytes_.size() / sizeof(T); }
   std::vector<T> Read() const {
     const std::vector<std::byte> raw = bytes_.Read();
     std::vector<T> out(raw.size() / sizeof(T));

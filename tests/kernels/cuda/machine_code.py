@@ -94,12 +94,12 @@ PTX_SM90 = {
              'mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1; @!ended bra again;}" '
              '::"r"(SharedAddress(&barrier)), "r"(parity) : "memory");'],
     "CopyBox": [
-        'asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes '
-        '[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(SharedAddress(to)), "l"(&map), '
-        '"r"(SharedAddress(&barrier)), "r"(x), "r"(y), "r"(z) : "memory");',
-        'asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes '
-        '[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(SharedAddress(to)), "l"(&map), '
-        '"r"(SharedAddress(&barrier)), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");'],
+        f'asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes '
+        f'[%0], [%1, {{{places}}}], [%2];" ::"r"(SharedAddress(to)), "l"(&map), '
+        f'"r"(SharedAddress(&barrier)), {operands} : "memory");'
+        for rank, places, operands in (
+            (3, "%3, %4, %5", '"r"(x), "r"(y), "r"(z)'),
+            (4, "%3, %4, %5, %6", '"r"(x), "r"(y), "r"(z), "r"(w)'))],
     "GiveRegisters": ['asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));'],
     "TakeRegisters": ['asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));'],
     "PinSums": ['asm volatile("" : "+f"(sums[i])::"memory");'],
@@ -129,6 +129,31 @@ def missing_sm90(name, code, copies, kinds):
     return problems
 
 
+def missing_decode(name, code):
+    """The same of decode attention for sm_90a."""
+    wanted = ["UTMALDG.4D", "SYNCS.PHASECHK.TRANS64.TRYWAIT", "SYNCS.ARRIVE.TRANS64",
+              "FENCE.VIEW.ASYNC", "LDSM.16.M88.4", "LDSM.16.MT88.4", "ATOMG.E.INC.STRONG.GPU"]
+    problems = [f"no {instruction}" for instruction in wanted if instruction not in code]
+    suffix = ".BF16" if "Bf16" in name else ""
+    # Of Q and K and of probabilities and V, 64 keys by each 64 columns.
+    products, wanted = ([found.group(1) or "" for found in PRODUCT.finditer(code)],
+                        64 * int(re.search(r"DecodeSm90Kernel<(\d)", name).group(1)))
+    if set(products) != {suffix} or len(products) != wanted or "GMMA" in code:
+        problems.append(f"not all products are {wanted} HMMA.16816.F32{suffix}")
+    if code.count("MEMBAR.SC.GPU") != 2 or code.count("CCTL.IVALL") != 2:
+        problems.append("no fence before a partial is counted, or none behind the last count")
+    return problems
+
+
+def too_many_registers(name, registers):
+    """Of a kernel that is to have two blocks on an SM, whose quarters have 16384 each."""
+    if "DecodeSm90Kernel" not in name:
+        return []
+    warps = 2 + (4 if "DecodeSm90Kernel<1" in name else 2)
+    needed = -(-2 * warps // 4) * (-(-registers * 32 // 256) * 256)  # A warp has units of 256.
+    return [f"{needed} registers of a quarter of an SM for two blocks"] * (needed > 16384)
+
+
 def waits_of(name):
     """How many groups each wait of a kernel leaves under way."""
     if "GemmKernel" not in name:
@@ -149,7 +174,9 @@ def missing(name, code):
     if "GemmSm90Kernel" in name:
         return missing_sm90(name, code, ["UTMALDG.3D", *REGISTERS], [tiles_of(128)])
     if "AttentionSm90Kernel" in name:
-        return missing_sm90(name, code, ["UTMALDG.3D", "UTMALDG.4D"], [SCORES, VALUES])
+        return missing_sm90(name, code, ["UTMALDG.3D", "UTMALDG.4D", *REGISTERS], [SCORES, VALUES])
+    if "DecodeSm90Kernel" in name:
+        return missing_decode(name, code)
     if not re.search("GemmKernel|AttentionKernel", name):
         return []
     wanted = ["LDSM.16.M88.4", "LDGDEPBAR"]

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 
+import attention_decode_mutations
 import attention_mutations
 import device_mutations
 import expert_mutations
@@ -189,8 +190,8 @@ MUTATIONS = [
      "(num_heads == 0 || plane.layout != CacheLayout::kNhd) &&", ""),
     ("cache_blocks.cu", "cuda_library_test", "*CacheLayout*", "destinations are not looked at",
      " ||\n      !AreAlike(args.destinations, args.num_planes, args.heads.count)", ""),
-    ("cuda_ops.cc", DEVICE, "*", "scratch memory whatever a call takes",
-     "const bool fits = ScratchBytes(args) <= scratch_.size_bytes();", "const bool fits = true;"),
+    ("attention.h:cuda_ops.cc", DEVICE, "*", "scratch memory whatever a call takes",
+     "const bool fits = scratch_bytes <= scratch.size_bytes();", "const bool fits = true;"),
     ("cuda_weights.cc", DEVICE, "Pack*", "a row longer than a chunk",
      "std::max(kChunkBytes, row_bytes)", "kChunkBytes"),
     ("cuda_weights.cc", DEVICE, "Pack*", "rows are not padded with zeros",
@@ -227,6 +228,7 @@ MUTATIONS = [
      ""),
     ("cuda_ops.cc", DEVICE, "*", "a table of another device",
      "  RETURN_IF_ERROR(RequirePackedShards(args, WeightFormat::kCuda));\n", ""),
+    *attention_decode_mutations.MUTATIONS,
     *attention_mutations.MUTATIONS,
     *device_mutations.MUTATIONS,
     *expert_mutations.MUTATIONS,

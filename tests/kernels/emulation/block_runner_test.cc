@@ -88,6 +88,10 @@ const Detection kDetections[] = {
     {Fault::kBlockOverwritesRead, "BlockOverwritesRead", {"race between blocks"}},
     {Fault::kThreadsWriteOne, "ThreadsWriteOne", {"race: ", "written by"}},
     {Fault::kLastBlockNoFence, "LastBlockNoFence", {"race between blocks"}},
+    {Fault::kLastBlockFencesFirst, "LastBlockFencesFirst", {"race between blocks"}},
+    {Fault::kLastBlockUnknown, "LastBlockUnknown", {"race between blocks"}},
+    {Fault::kLastBlockReadsAtOnce, "LastBlockReadsAtOnce", {"race between blocks"}},
+    {Fault::kLastBlockOtherThread, "LastBlockOtherThread", {"race between blocks"}},
     {Fault::kPlainAdd, "PlainAdd", {"race between blocks"}},
     {Fault::kSpins, "Spins", {"50 million accesses"}},
 };

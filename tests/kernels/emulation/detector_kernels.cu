@@ -50,6 +50,27 @@ BATON_DEVICE void SharedFaults(const FaultArgs& args, Scratch& s, int t) {
   }
 }
 
+// Thread 1 writes, thread 0 counts and, in the last block, sums.
+BATON_DEVICE void LastBlockSums(const FaultArgs& args, int t) {
+  if (t > 31) return;
+  if (args.fault == Fault::kLastBlockFencesFirst && t == 0) __threadfence();
+  if (t == 1) args.data[64 + 2 * blockIdx.x] = 1;
+  if (args.fault == Fault::kLastBlockOtherThread && t == 2) __threadfence();
+  if (args.fault != Fault::kLastBlockUnknown) __syncwarp();
+  if (t != 0) return;
+  if (args.fault != Fault::kLastBlockNoFence && args.fault != Fault::kLastBlockFencesFirst &&
+      args.fault != Fault::kLastBlockOtherThread) {
+    __threadfence();
+  }
+  if (atomicInc(args.counter, gridDim.x - 1) != gridDim.x - 1) return;
+  if (args.fault != Fault::kLastBlockReadsAtOnce) __threadfence();
+  float sum = 0;
+  for (unsigned i = 0; i < gridDim.x; ++i) {
+    if (i != blockIdx.x) sum += args.data[64 + 2 * i];
+  }
+  args.data[0] = sum;
+}
+
 BATON_DEVICE void GlobalFaults(const FaultArgs& args, int t) {
   const unsigned block = blockIdx.x;
   if (args.fault == Fault::kBeyondGlobal) {
@@ -68,14 +89,8 @@ BATON_DEVICE void GlobalFaults(const FaultArgs& args, int t) {
     if (t == 0 && block == 1) args.data[0] = 1;
   } else if (args.fault == Fault::kThreadsWriteOne) {
     args.data[2 * block] = static_cast<float>(t);
-  } else if (args.fault == Fault::kLastBlockSums || args.fault == Fault::kLastBlockNoFence) {
-    if (t != 0) return;
-    args.data[64 + 2 * block] = 1;
-    if (args.fault == Fault::kLastBlockSums) __threadfence();
-    if (atomicAdd(args.counter, 1u) != gridDim.x - 1) return;
-    float sum = 0;
-    for (unsigned i = 0; i < gridDim.x; ++i) sum += args.data[64 + 2 * i];
-    args.data[0] = sum;
+  } else if (args.fault >= Fault::kLastBlockSums && args.fault <= Fault::kLastBlockOtherThread) {
+    LastBlockSums(args, t);
   } else if (args.fault == Fault::kPlainAdd) {
     if (t == 0) *args.counter += 1;
   } else if (args.fault == Fault::kSpins) {
