@@ -82,7 +82,6 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
      BACK.format("v") + VALUES),
     ("a stage of K is never given back", SCORES + BACK.format("k"), SCORES),
     ("one warpgroup gives stages back", "k_empty[stage], 4 * consumers", "k_empty[stage], 4"),
-    ("both warpgroups give stages back", "work.num_rows > 64 ? 2 : 1", "work.num_rows > 0 ? 2 : 1"),
     ("scores are not waited for", "EndScores<1>", "EndScores<2>"),
     ("no fence of scores", "  FenceSums(scores);\n", ""),
     ("no fence of probabilities", "  " + FENCE, "    FenceSums(Flat(me.sums));\n"),
