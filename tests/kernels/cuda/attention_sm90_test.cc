@@ -87,7 +87,7 @@ TEST_P(AttentionSm90Test, SharesTheRowsOfATileAmongHeads) {
 // Blocks smaller and larger than a step, and such that steps end amid them.
 TEST_P(AttentionSm90Test, TakesBlocksOfEveryMultipleOfEight) {
   for (const int32_t block_size : {8, 24, 32, 64, 72, 128}) {
-    AttentionShapes shape = ShapeOf(64, {{3, 150}, {1, 64}});
+    AttentionShapes shape = ShapeOf(64, {{3, 166}, {1, 64}});
     shape.block_size = block_size;
     shape.scores.window_left = 99;
     ExpectEqualBits(shape, "blocks of " + std::to_string(block_size));

@@ -158,7 +158,6 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
      BACK.format("v") + VALUES),
     ("a stage of K is never given back", SCORES + BACK.format("k"), SCORES),
     ("one warpgroup gives stages back", "k_empty[stage], 4 * consumers", "k_empty[stage], 4"),
-    ("both warpgroups give stages back", "work.num_rows > 64 ? 2 : 1", "work.num_rows > 0 ? 2 : 1"),
     ("scores are not waited for", "EndScores<1>", "EndScores<2>"),
     ("no fence of scores", "  FenceSums(scores);\n", ""),
     ("no fence of probabilities", "  " + FENCE, "    FenceSums(Flat(me.sums));\n"),
@@ -195,7 +194,7 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("any number of heads shares", " &&\n         args.num_heads / k.num_heads <= attention_sm90::kMostGroup", ""),
     ("K and V in fp8", " && k.dtype == args.q.dtype", ""),
     ("few rows are many", "> kOtherDim &&", "> kOtherDim || !"),
-)] + [(f"{header}:attention_sm90.cu", ATTENTION, "*AttentionSm90*", *mutation) for header, *mutation in (
+)] + [(f"{header}:attention_sm90.cu", ATTENTION, "*", *mutation) for header, *mutation in (
     ("ring.h", "a ring's parity never turns", "  parity ^= 1;\n", ""),
     ("attention_softmax.h", "a row sees one key too many", "key >= row.keys.end", "key > row.keys.end"),
     ("attention_softmax.h", "a step that ends one key late is seen whole", "row.keys.end - kStepKeys",
