@@ -19,7 +19,7 @@ template class WorkerNode<DecodeEntry, DecodeMail, DecodeCounters>;
 namespace {
 
 // An answer that ran here until its router's session ended: the rest of it is no new load.
-bool Returns(const DecodeRequest& request) {
+bool GoesOn(const DecodeRequest& request) {
   return request.prefill == 0 && !request.compute_prompt &&
          static_cast<int32_t>(request.tokens.size()) > request.prompt_length;
 }
@@ -103,7 +103,7 @@ absl::StatusOr<BlockTable> DecodeNode::Reserve(const DecodeRequest& request, Tim
   const int32_t needed = allocator_.BlocksToGrow(table, missing);
   // Each running sequence may want an entry soon; a reservation leaves them one each.
   const int32_t headroom = static_cast<int32_t>(engine_.num_running()) * allocator_.num_groups();
-  const bool needs_no_more = calls_.empty() || Returns(request);
+  const bool needs_no_more = calls_.empty() || GoesOn(request);
   const bool has_room = needs_no_more || allocator_.num_available() >= needed + headroom;
   if (!has_room || !allocator_.Grow(table, missing, /*reserved=*/true)) {
     return absl::ResourceExhaustedError("no blocks are free");

@@ -6,6 +6,15 @@
 #include "common/base/check.h"
 
 namespace baton {
+namespace {
+
+// An answer of which at most a block is to be computed before it goes on.
+bool LacksOnlyItsEnd(const Sequence& sequence, int32_t block_size) {
+  const bool answers = sequence.num_emitted() > 0 && !sequence.prefill_only && !sequence.own_prompt;
+  return answers && sequence.num_remaining() > 1 && sequence.num_remaining() <= block_size;
+}
+
+}  // namespace
 
 Engine::Engine(const EngineOptions& options, const ModelInfo& model, BlockAllocator& allocator,
                ModelRunner& runner)
@@ -279,8 +288,18 @@ void Engine::StartFirst(Time now) {
   const bool has_prefill = std::ranges::any_of(
       running_, [](const auto& item) { return item.second->num_remaining() > 1; });
   // Prefill keeps a quarter of the step and a row, so that decodes alone never starve a recompute.
-  const int32_t for_prefill = has_prefill ? std::max(1, budget / 4) : 0;
-  const int32_t decode_rows = rows_left - (has_prefill ? 1 : 0);
+  // Answers that have returned all stood still: their ends get up to three quarters.
+  int32_t ends = 0;
+  int32_t end_tokens = 0;
+  for (const auto& [key, sequence] : running_) {
+    if (!LacksOnlyItsEnd(*sequence, allocator_.block_size())) continue;
+    ++ends;
+    end_tokens += sequence->num_remaining();
+  }
+  const int32_t share = std::max(budget / 4, std::min(3 * budget / 4, end_tokens));
+  const int32_t for_prefill = has_prefill ? std::max(1, share) : 0;
+  const int32_t prefill_rows = std::max(1, std::min(3 * rows_left / 4, ends));
+  const int32_t decode_rows = rows_left - (has_prefill ? prefill_rows : 0);
   const int32_t decode_budget = std::min(std::max(1, budget - for_prefill), decode_rows);
   const FinishGate::Calls waiting = finish_gate_.Waiting(running_, budget, now);
   std::vector<Sequence*> decodes = PickDecodes(decode_budget, waiting);

@@ -144,7 +144,7 @@ void RouterLedger::OnEvent(const WorkerEventReceived& received) {
     account->losses.clear();
     account->recovering = false;
     account->decoding = true;
-    if (std::exchange(account->returns, false)) account->kv_gone = false;
+    account->returns = false;
   }
 }
 

@@ -15,6 +15,8 @@ using Code = absl::StatusCode;
 class JoinedChoiceTest : public DecodeNodeHarness {
  protected:
   explicit JoinedChoiceTest(int32_t window = 0) : DecodeNodeHarness(window) {}
+  explicit JoinedChoiceTest(const EngineOptions& engine)
+      : DecodeNodeHarness(SmallModel(/*window=*/0), engine) {}
   // Another choice of call 1's prompt.
   void Join(CallId call, int32_t length) {
     DecodeRequest request = Request(1, length, 8);
@@ -31,6 +33,11 @@ class JoinedChoiceTest : public DecodeNodeHarness {
     request.tokens.insert(request.tokens.end(), emitted.begin(), emitted.end());
     Open(call, std::move(request));
   }
+};
+
+class ReturnsInFewRowsTest : public JoinedChoiceTest {
+ protected:
+  ReturnsInFewRowsTest() : JoinedChoiceTest({.chunk_tokens = 16, .max_batch_sequences = 4}) {}
 };
 
 class JoinedChoiceInAWindowTest : public JoinedChoiceTest {
@@ -137,6 +144,19 @@ TEST_F(JoinedChoiceTest, AnAnswerWhoseBlocksAreGoneDoesNotReturn) {
   Open(2, Request(2, 40, 1));  // Takes them all.
   Return(3, {50});
   EXPECT_EQ(outbox_.Closed(3), Code::kFailedPrecondition);
+}
+
+TEST_F(ReturnsInFewRowsTest, TheirEndsGetThreeQuartersOfAStepBesideAnswers) {
+  for (const CallId call : {4, 5, 6}) Run(call, 1);
+  for (const CallId call : {1, 2}) Run(call, 4);
+  for (int i = 0; i < 2; ++i) FinishStep();
+  for (const CallId call : {1, 2}) Handle(CallBroken{call});
+  for (const CallId call : {1, 2}) Return(10 + call, {50, 55}, /*of=*/call, /*length=*/4);
+  FinishStep();
+  const StepPlan& plan = *runner_.plans.back();
+  std::vector<size_t> tokens;
+  for (const StepRow& row : plan.rows) tokens.push_back(row.tokens.size());
+  EXPECT_THAT(tokens, ElementsAre(2, 2, 1, 1));
 }
 
 TEST_F(JoinedChoiceInAWindowTest, KeepsWhatTheFirstOfItsTokensSees) {
