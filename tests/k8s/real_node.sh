@@ -57,6 +57,7 @@ up() {
   unshare --mount --net --pid --fork --kill-child --mount-proc \
     python3 -B "$here/node/node.py" "$folder" "$tools" "$programs" >"$folder/node.log" 2>&1 &
   echo $! >"$folder/pid"
+  disown  # Its end is no news.
   until [ -e "$folder/ready" ]; do
     [ -d "/proc/$(cat "$folder/pid")" ] || { tail -n 5 "$folder/node.log" >&2; return 1; }
     sleep 0.2
