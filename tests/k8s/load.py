@@ -18,7 +18,7 @@ class Load:
         self.stopping = threading.Event()
         self.seconds = collections.defaultdict(list)  # Of answers, by kind.
         self.failed, self.changed = [], []
-        self.refused = []           # Failed before the first token while `outage` was set.
+        self.in_outage = []         # Failed while `outage` was set.
         self.outage = False
         self.longest_pause = 0.0
         self.shown = {}             # The key of each thread's request.
@@ -65,7 +65,7 @@ class Load:
         except Exception as error:  # Whatever it is, a request has failed.
             cause = error.__cause__ or error
             with self.lock:
-                (self.refused if self.outage and not text else self.failed).append(
+                (self.in_outage if self.outage else self.failed).append(
                     (time.strftime("%H:%M:%S"), kind, len(text), repr(error)[:200], repr(cause)[:200]))
             time.sleep(0.2)
             return

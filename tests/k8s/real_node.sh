@@ -11,10 +11,17 @@ cd "$(dirname "$0")/../.."
 what=all
 case "${1:-}" in up | test | down | shell) what=$1; shift ;; esac
 [ $# = 2 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-programs=$(realpath "$1") python=$(realpath -s "$2")
 here=$PWD/tests/k8s folder=$PWD/build/real-node
 
 cannot() { echo "real_node.sh: $*" >&2; exit 2; }
+
+check() {
+  [ "$(id -u)" = 0 ] || cannot "namespaces, mounts and containers need root"
+  for program in containerd runc iptables conntrack unshare nsenter openssl cc; do
+    PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null || cannot "$program is not installed"
+  done
+  [ -x /usr/lib/cni/bridge ] || cannot "containernetworking-plugins is not installed"
+}
 
 # The first process of the namespaces, as seen from here.
 first() {
@@ -47,25 +54,23 @@ down() {
 }
 
 up() {
-  [ "$(id -u)" = 0 ] || cannot "namespaces, mounts and containers need root"
-  for program in containerd runc iptables conntrack unshare nsenter openssl cc; do
-    PATH=$PATH:/usr/sbin:/sbin command -v "$program" >/dev/null || cannot "$program is not installed"
-  done
-  [ -x /usr/lib/cni/bridge ] || cannot "containernetworking-plugins is not installed"
   down
   rm -rf "$folder" && mkdir -p "$folder"
   unshare --mount --net --pid --fork --kill-child --mount-proc \
     python3 -B "$here/node/node.py" "$folder" "$tools" "$programs" >"$folder/node.log" 2>&1 &
   echo $! >"$folder/pid"
+  disown  # Its end is no news.
   until [ -e "$folder/ready" ]; do
     [ -d "/proc/$(cat "$folder/pid")" ] || { tail -n 5 "$folder/node.log" >&2; return 1; }
     sleep 0.2
   done
 }
 
+check
+programs=$(realpath "$1") python=$(realpath -s "$2")
 tools=$("$here/node/tools.sh" | tail -n 1)
 case $what in
-  up) up ;;
+  up) up || { down; exit 1; } ;;
   down) down ;;
   test) inside "$python" -B "$here/real_node_test.py" "$programs" "$folder" ;;
   shell) inside bash ;;

@@ -147,7 +147,7 @@ class RealNodeTest(unittest.TestCase):
                 old = {pod["metadata"]["name"] for pod in pods()}
                 self.upgrade(*(f"{role}.podAnnotations.turn=second" for role in ROLES))
                 self.assertFalse(old & {pod["metadata"]["name"] for pod in pods()})
-            # Nobody is there that could take new requests; those that have begun wait for it.
+            # Routers give up 2 s after they have lost the last pair: what fails then is told, not judged.
             with self.step(load, "kill -9 of the only decode worker"):
                 load.outage = True
                 self.kill("decode")
@@ -295,7 +295,8 @@ class RealNodeTest(unittest.TestCase):
             say(f"{kind} answers: {len(seconds)}, seconds p50 {seconds[len(seconds) // 2]:.1f}, "
                 f"max {seconds[-1]:.1f}")
         resets = [one for one in load.failed if "Connection" in one[3] or "Protocol" in one[4]]
-        say(f"refused while no decode worker was there: {len(load.refused)}")
+        begun = sum(text > 0 for _, _, text, *_ in load.in_outage)
+        say(f"failed while no decode worker was there: {len(load.in_outage)}, of these begun: {begun}")
         say(f"requests {load.count() + len(load.failed)}, failed {len(load.failed)} (of these resets "
             f"{len(resets)}), changed {len(load.changed)}; "
             f"longest pause within an answer {load.longest_pause:.1f} s")
