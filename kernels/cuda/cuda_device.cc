@@ -27,9 +27,9 @@ namespace baton {
 namespace cuda {
 namespace {
 
-constexpr int64_t kCounterBytes = int64_t{64} << 10;  // A word for a KV head of a sequence.
+constexpr int64_t kCounterBytes = int64_t{6} << 10;  // A word for a KV head of a sequence.
 // Attention over few long sequences spreads over the whole GPU where its partial results fit here.
-constexpr int64_t kScratchBytes = int64_t{32} << 20;
+constexpr int64_t kScratchBytes = (int64_t{32} << 20) - kCounterBytes;
 // The version of the kernels' orders of sums.
 constexpr const char* kArithmeticVersion = ".1";
 

@@ -44,7 +44,7 @@ MUTATIONS = [(FILE, ATTENTION, "*DecodeSm90*", *mutation) for mutation in (
     ("a block has items of the one before", "if (begins) return item;", "return item;"),
     ("items are as long as a partial", "kSteps - at % kSteps)", "kSteps)"),
     ("sequences without keys are nobody's", "return max(1, (work.keys.end",
-     "return max(0, (work.keys.end"),
+     "return work.keys.begin >= work.keys.end ? 0 : max(1, (work.keys.end"),
     ("keys behind the end are copied", "min(work.keys.end - key, maps.box_rows)", "maps.box_rows"),
     ("keys before the window are copied", "max(work.keys.begin - key, 0)", "0"),
     ("boxes begin where a step does", "token = key % cache.block_size",
