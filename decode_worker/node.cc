@@ -18,10 +18,10 @@ template class WorkerNode<DecodeEntry, DecodeMail, DecodeCounters>;
 
 namespace {
 
-// An answer that ran here until its router's session ended: the rest of it is no new load.
+// An answer that ran here until its router's session ended: the rest of it is no new load. It may
+// have no token yet; what joins for the first time is a first attempt.
 bool GoesOn(const DecodeRequest& request) {
-  return request.prefill == 0 && !request.compute_prompt &&
-         static_cast<int32_t>(request.tokens.size()) > request.prompt_length;
+  return request.prefill == 0 && !request.compute_prompt && request.attempt > 1;
 }
 
 }  // namespace
@@ -129,12 +129,20 @@ void DecodeNode::OnOpened(DecodeOpened opened, Time now) {
   reserved_.emplace(entry.age, entry.call);
   BATON_FAIL_POINT("decode.queued");
   if (request.prefill == 0) {
-    ++(request.compute_prompt ? counters_.computed_here : counters_.joined);
+    CountOwn(request);
     return Run(entry, request.compute_prompt);
   }
   entry.sequence->num_computed =
       std::max(entry.sequence->num_computed, TokensLeftOut(model_.layout, num_tokens));
   Invite(entry, request.prefill);
+}
+
+void DecodeNode::CountOwn(const DecodeRequest& request) {
+  if (request.compute_prompt) {
+    ++counters_.computed_here;
+  } else {
+    ++(GoesOn(request) ? counters_.returned : counters_.joined);
+  }
 }
 
 void DecodeNode::Invite(Entry& entry, Incarnation prefill) {

@@ -35,7 +35,8 @@ struct DecodeCounters : WorkerCounters {
   int64_t revoked = 0;          // Reservations taken back before their transfer began.
   int64_t rebinds = 0;          // Rebind requests that were taken.
   int64_t computed_here = 0;    // Prompts computed here, after a Rebind or from the start.
-  int64_t joined = 0;           // Calls for a prompt whose K/V was here.
+  int64_t joined = 0;           // Further choices of a prompt whose K/V was here.
+  int64_t returned = 0;         // Answers that went on here in another session.
   int64_t unbound_expired = 0;  // Reservations given up because no Rebind came or worked in time.
 };
 
@@ -77,6 +78,7 @@ class DecodeNode : public WorkerNode<DecodeEntry, DecodeMail, DecodeCounters> {
   // FAILED_PRECONDITION when nobody is to bring or compute it, and it is not here.
   absl::StatusOr<BlockTable> Reserve(const DecodeRequest& request, Time now);
   absl::Status CheckOwn(const DecodeRequest& request, int32_t num_missing, Time now) const;
+  void CountOwn(const DecodeRequest& request);
   // Posts the entry's blocks under a new ticket and tells the router.
   void Invite(Entry& entry, Incarnation prefill);
   void OnRebind(const RebindRequest& request, Time now);

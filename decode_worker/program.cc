@@ -40,6 +40,7 @@ WorkerSnapshot DecodeProgram::Look(const DecodeNode& node) {
                   {"rebinds", counters.rebinds},
                   {"self_prefills", counters.computed_here},
                   {"joined_choices", counters.joined},
+                  {"returned_answers", counters.returned},
                   {"unbound_expired", counters.unbound_expired}}};
 }
 

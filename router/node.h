@@ -75,6 +75,7 @@ class RouterNode : public Node<RouterMail> {
   void NoteToken(const SequenceState& sequence, const TokensEvent& event, Time now);
   void NoteCached(SequenceState& sequence, int32_t cached_tokens);
   void OnTaken(SequenceState& sequence, int32_t cached_tokens);
+  void OnReturned(const SequenceState& sequence);
   void OnDecoding(SequenceState& sequence);
   void OnTokens(SequenceState& sequence, TokensEvent event, Time now);
   absl::Status EmitTokens(SequenceState& sequence, std::span<TokenOutput> outputs);

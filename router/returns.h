@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "common/base/time.h"
@@ -29,13 +31,17 @@ class Returns {
   bool MayBegin(const SequenceState& sequence, const absl::Status& why) const;
   // It waits from now on.
   void Begin(SequenceState& sequence, const absl::Status& why, Time now);
-  // It was refused, and waits on, for no longer.
-  void Again(const SequenceState& sequence) { waiting_.insert(sequence.id.counter); }
+  // It was refused, and waits on, for no longer. From now on only one at a time asks that worker
+  // over this connection, until one is taken.
+  void Again(const SequenceState& sequence);
   // It asks the worker.
-  void Go(const SequenceState& sequence) { waiting_.erase(sequence.id.counter); }
+  void Go(const SequenceState& sequence);
+  // The worker has taken it, and may take others.
+  void Taken(const SequenceState& sequence);
   // It went on, goes elsewhere, or ends.
   void Forget(SequenceState& sequence);
-  // The router stood still: as if the wait had begun just now.
+  // The router stood still: as if the wait had begun just now, once. One that is late all the time
+  // waits no longer for that.
   void Restart(SequenceState& sequence, Time now);
 
   // By counter: oldest first.
@@ -50,12 +56,18 @@ class Returns {
   Time LostAt(const SequenceState& sequence) const;
 
  private:
+  // It neither waits nor asks.
+  void Leave(const SequenceState& sequence);
+  // The worker has not just refused; or only one asks.
+  bool MayAsk(int32_t worker, Time now) const;
   // When it is known whether the connection was lost with the call: ends are read in any order.
   Time JudgedAt(const SequenceState& sequence) const;
 
   const RouterNodeOptions& options_;
   const WorkerDirectory& directory_;
   std::set<uint64_t> waiting_;
+  std::set<std::pair<int32_t, uint64_t>> asking_;  // Worker and counter.
+  std::map<int32_t, int64_t> refused_over_;        // Worker: connection.
 };
 
 }  // namespace baton

@@ -60,6 +60,7 @@ struct SequenceState {
     int64_t connection = 0;  // The one that was lost,
     absl::Status why;        // and with what.
     int32_t times = 0;       // Since the client has seen a token.
+    bool restarted = false;  // The wait was begun anew.
   };
 
   SequenceId id;

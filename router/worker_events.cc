@@ -206,10 +206,15 @@ void RouterNode::OnTokens(SequenceState& sequence, TokensEvent event, Time now) 
   NoteToken(sequence, event, now);
   if (sequence.state == State::kReserving) {
     if (sequence.IsAlone()) OnTaken(sequence, event.cached_tokens);
-    counters_.returns += sequence.returned ? 1 : 0;
+    if (sequence.returned) OnReturned(sequence);
   }
   OnDecoding(sequence);
   FinishIfDone(sequence, now);
+}
+
+void RouterNode::OnReturned(const SequenceState& sequence) {
+  ++counters_.returns;
+  returns_.Taken(sequence);
 }
 
 // Both workers tell the first token: whichever copy comes first is emitted, each position once.

@@ -51,10 +51,10 @@ void WorkerLink::Start() { SayHello(); }
 
 std::vector<std::shared_ptr<SessionClient>> WorkerLink::Sessions() const {
   std::vector<std::shared_ptr<SessionClient>> sessions;
-  if (peer_.session != nullptr) sessions.push_back(peer_.session);
   for (const Expiring& one : expiring_) {
     if (one.session != nullptr) sessions.push_back(one.session);
   }
+  if (peer_.session != nullptr) sessions.push_back(peer_.session);
   return sessions;
 }
 

@@ -447,6 +447,7 @@ const char* WorkerRuntime::HelpOf(std::string_view counter) {
       {"rebinds", "Reservations moved to another transfer."},
       {"self_prefills", "Prompts computed here: no handoff worked, or no prefill worker."},
       {"joined_choices", "Further choices of a prompt whose K/V was here, without a handoff."},
+      {"returned_answers", "Answers that went on here after their router's session had ended."},
       {"unbound_expired", "Reservations given up because no other transfer came in time."},
       {"sends", "Finished KV sent to another decode worker without prefill."},
       {"kept_expired", "Finished KV given up because nobody asked for it in time."}};

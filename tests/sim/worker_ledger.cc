@@ -47,7 +47,7 @@ void WorkerLedger::OnMail(const AnyWorkerMail& mail, Time now) {
     Account& account = Open(decode->call, decode->request, now);
     account.own = decode->request.compute_prompt;
     account.joins = decode->request.prefill == 0 && !account.own;
-    account.returns = account.joins && account.num_tokens > decode->request.prompt_length;
+    account.returns = account.joins && account.attempt > 1;
   } else if (auto* prefill = std::get_if<PrefillOpened>(&mail)) {
     const PrefillRequest& r = prefill->request;
     Account& account = Open(prefill->call, r, now);

@@ -137,6 +137,20 @@ TEST_F(JoinedChoiceTest, AnAnswerThatReturnsLeavesNoMoreRoomThanItHad) {
   EXPECT_EQ(pool_.num_available(), 0);
 }
 
+TEST_F(JoinedChoiceTest, AnAnswerThatReturnsBeforeItsFirstTokenLeavesNoMoreRoomEither) {
+  Run(1, 16);
+  Run(2, 12);
+  FinishStep();
+  Handle(CallBroken{1});
+  FinishStep();
+  Open(3, Request(3, 8));
+  ASSERT_EQ(pool_.num_available(), 4);
+  Return(4, {}, /*of=*/1, /*length=*/16);
+  EXPECT_EQ(outbox_.Closed(4), std::nullopt);
+  EXPECT_EQ(node_.counters().returned, 1);
+  EXPECT_EQ(node_.counters().joined, 0);
+}
+
 TEST_F(JoinedChoiceTest, AnAnswerWhoseBlocksAreGoneDoesNotReturn) {
   Run(1, 9);
   Handle(CallBroken{1});

@@ -193,6 +193,48 @@ TEST_F(ReturnsTest, WithoutRoomItAsksAgainWhileThereIsTime) {
   ExpectMoved();
 }
 
+TEST_F(ReturnsTest, AfterARefusalTheOldestAsksUntilItIsTaken) {
+  std::vector<CallId> calls;
+  Create({}, true, {Role::kPrefill, Role::kDecode});
+  for (uint64_t key = 1; key <= 5; ++key) {
+    Decode(key);
+    calls.push_back(decode_call());
+  }
+  EndSession(1, calls);
+  Back(1);
+  ASSERT_EQ(outbox_.decodes.size(), 10u);
+  for (size_t i = 5; i < 10; ++i) {
+    Closed(outbox_.decodes[i].call, absl::ResourceExhaustedError("no blocks are free"));
+  }
+  for (size_t asked = 11; asked < 14; ++asked) {
+    Wait(milliseconds(20));
+    ASSERT_EQ(outbox_.decodes.size(), asked);
+    EXPECT_EQ(last_decode().sequence.counter, 1u);
+    Heard(1);
+    ASSERT_EQ(outbox_.decodes.size(), asked) << "it has not answered yet";
+    if (asked < 13) Closed(decode_call(), absl::ResourceExhaustedError("no blocks are free"));
+  }
+  Ready(decode_call(), last_decode().attempt);
+  EXPECT_EQ(outbox_.decodes.size(), 17u);
+}
+
+TEST_F(ReturnsTest, ANewSessionIsAskedByAll) {
+  std::vector<CallId> calls;
+  Create({}, true, {Role::kPrefill, Role::kDecode});
+  for (uint64_t key = 1; key <= 3; ++key) {
+    Decode(key);
+    calls.push_back(decode_call());
+  }
+  EndSession(1, calls);
+  Back(1);
+  for (size_t i = 3; i < 6; ++i) {
+    Closed(outbox_.decodes[i].call, absl::ResourceExhaustedError("no blocks are free"));
+  }
+  Handle(WorkerDown{.worker = 1, .reason = "a message was damaged"});
+  Back(1);
+  EXPECT_EQ(outbox_.decodes.size(), 9u);
+}
+
 TEST_F(ReturnsTest, WithoutATokenInBetweenItReturnsThreeTimes) {
   LoseSession();
   for (int i = 0; i < 3; ++i) {
@@ -221,7 +263,34 @@ TEST_F(ReturnsTest, ATokenIsProgress) {
   EXPECT_EQ(node_->counters().moves, 0);
 }
 
-TEST_F(ReturnsTest, WhatIsReservedOrHandedOverIsNoAnswerYet) {
+TEST_F(ReturnsTest, WhatIsReservedIsNoAnswerYet) {
+  Submit(1, Request(3, 9));
+  worker_ = outbox_.decodes.back().worker;
+  EndSession(worker_, {decode_call()});
+  Back(worker_);
+  EXPECT_EQ(outbox_.decodes.size(), 1u);
+  Judged();
+  EXPECT_EQ(node_->counters().moves, 1);
+  EXPECT_NE(last_decode().prefill, 0u);
+}
+
+TEST_F(ReturnsTest, WhatWasVerifiedBeforeItsFirstTokenReturnsToo) {
+  ToPrefilling(1, Request(3, 9));
+  Prefilled(prefill_call(), 3, 50);
+  Closed(prefill_call());
+  worker_ = outbox_.decodes.back().worker;
+  EndSession(worker_, {decode_call()});
+  Back(worker_);
+  ExpectReturned();
+  EXPECT_EQ(last_decode().tokens, (std::vector<int32_t>{7, 7, 7, 50}));
+  Ready(decode_call(), 2);
+  Tokens(decode_call(), 4, 51, FinishReason::kStop, 2);
+  EXPECT_THAT(Seen(1), ElementsAre(50, 51));
+  EXPECT_EQ(outbox_.prefills.size(), 1u);
+  EXPECT_EQ(node_->counters().moves + node_->counters().retries, 0);
+}
+
+TEST_F(ReturnsTest, WhatIsHandedOverIsNoAnswerYet) {
   ToPrefilling(1);
   worker_ = outbox_.decodes.back().worker;
   EndSession(worker_, {decode_call()});
@@ -281,6 +350,16 @@ TEST_F(ReturnsTest, ARouterThatStoodStillBeginsTheWaitAnew) {
   node_->Step(now_);
   Back(worker_);
   ExpectReturned();
+}
+
+TEST_F(ReturnsTest, ARouterThatIsAlwaysLateWaitsNoLongerForThat) {
+  LoseSession();
+  for (int i = 0; i < 4; ++i) {
+    now_ = node_->NextDeadline() + milliseconds(900);
+    node_->Step(now_);
+    EXPECT_TRUE(i > 0 || outbox_.prefills.size() == 1);
+  }
+  ExpectMoved();
 }
 
 TEST_F(ReturnsTest, AReturnProvesNoPrefill) {
