@@ -79,7 +79,8 @@ void RouterLedger::OnClosed(const CallClosed& closed, Time now) {
   Side& side = is_decode ? account->decode : account->prefill;
   side.call = 0;
   if (is_decode) account->asked_at = kNever;
-  const bool may_return = account->decoding || (account->returns && !IsRefusal(closed.status));
+  const bool is_verified = account->decoding || account->verdict_since != kNever;
+  const bool may_return = is_verified || (account->returns && !IsRefusal(closed.status));
   if (is_decode && may_return) account->lost_at = now;
   if (is_decode) account->returns = false;
   const bool is_needless = account->decoding && account->decode.open();

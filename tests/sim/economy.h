@@ -128,8 +128,9 @@ class RouterLedger {
     std::optional<Incarnation> rebound_to;  // In this event; 0 = the decode worker itself.
     bool is_fresh = false;          // It began from the start, in this event.
     bool returns = false;           // It asks to go on where its answer was.
-    Time lost_at =
-        kNever;  // Its last Decode call that had brought tokens, or asked for them again.
+    // Its last Decode call that had brought tokens, was to bring those of verified K/V, or asked
+    // for them again.
+    Time lost_at = kNever;
     bool is_rebound = false;        // Another prefill worker, in this event.
     bool prefilled = false;         // The Prefill call has brought its result.
     bool recovering = false;
