@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention_places.h"
 #include "kernels/cuda/attention_problem.h"
 #include "kernels/cuda/attention_softmax.h"
 #include "kernels/cuda/dialect_sm90.h"
@@ -75,20 +76,17 @@ struct Maps {
 // Beside what all forms are told.
 struct Tiling {
   int queries;   // Of a block: whole ones.
-  int tiles;     // Of the longest sequence.
   int box_keys;  // Which lie in one block of the cache, of each copy.
 };
 
-template <typename Shape>
 BATON_DEVICE BlockWork WorkOf(const Problem& args, const Tiling& tiling) {
-  const int num_kv_heads = args.k_cache.num_heads, group = args.num_heads / num_kv_heads;
-  const int64_t items = args.num_seqs * num_kv_heads;
-  // The last rows see the most keys: they come first.
-  const int tile = tiling.tiles - 1 - static_cast<int>(blockIdx.x / items);
-  const int64_t item = blockIdx.x % items;
-  const int rows = tiling.queries * group;
-  return attention::WorkOfRows(args, item / num_kv_heads, static_cast<int>(item % num_kv_heads),
-                               tile * rows, rows);
+  const int num_kv_heads = args.k_cache.num_heads;
+  const int rows = tiling.queries * (args.num_heads / num_kv_heads);
+  const int64_t tile = blockIdx.x / num_kv_heads;
+  const attention::Place place = attention::PlaceOf(args, tiling.queries, tile);
+  if (place.s < 0) return {};
+  return attention::WorkOfRows(args, place.s, static_cast<int>(blockIdx.x % num_kv_heads),
+                               place.tile * rows, rows);
 }
 
 // Rows that no query has, so that products read what somebody wrote.
@@ -375,7 +373,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                         float scale) {
   using Form = Shape<kDim>;
   auto& shared = SharedMemory<Shared<Form, T>>();
-  const BlockWork work = WorkOf<Form>(args, tiling);
+  const BlockWork work = WorkOf(args, tiling);
   if (work.num_rows == 0) return;
   const int consumers = Form::kSharesRows || work.num_rows > 64 ? 2 : 1;
   if (threadIdx.x == 0) InitBarriers(shared, consumers);
@@ -441,12 +439,13 @@ cudaError_t LaunchSm90(const Problem& args, cudaStream_t stream) {
   using Form = attention_sm90::Shape<kDim>;
   const int queries = Form::kRows / (args.num_heads / args.k_cache.num_heads);
   const Tiling tiling{.queries = queries,
-                      .tiles = static_cast<int>(BlocksFor(args.max_query_len, queries)),
                       .box_keys = std::gcd(args.k_cache.block_size, attention::kStepKeys)};
   Maps maps;
   const cudaError_t error = MapsOf(maps, args, tiling);
   if (error != cudaSuccess) return error;
-  const dim3 grid(BlocksFor(tiling.tiles * args.num_seqs * args.k_cache.num_heads, 1));
+  // As many tiles as there may be: a sequence's last one may have few queries.
+  const int64_t tiles = args.num_tokens / queries + args.num_seqs;
+  const dim3 grid(BlocksFor(tiles * args.k_cache.num_heads, 1));
   return Launch(attention_sm90::AttentionSm90Kernel<kDim, T>, grid, attention_sm90::kThreads,
                 sizeof(attention_sm90::Shared<Form, T>), stream, maps, args, tiling,
                 attention::ScaleOfScores(args));

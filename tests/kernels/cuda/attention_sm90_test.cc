@@ -95,6 +95,22 @@ TEST_P(AttentionSm90Test, TakesBlocksOfEveryMultipleOfEight) {
   ExpectEqualBits(ShapeOf(128, {{5, 70}, {1, 33}}), "planes with gaps", {.spread = true});
 }
 
+// A prompt among answers: more sequences than lanes of a warp, and no block for each tile that only
+// the longest has.
+TEST_P(AttentionSm90Test, ShortSequencesBesideALongOneTakeABlockForEachHead) {
+  Sequences sequences(40, {1, 9});
+  sequences[35] = {150, 200};
+  sequences[7] = {0, 3};
+  const AttentionShapes shape = ShapeOf(64, sequences);
+  ExpectEqualBits(shape, "a long one");
+  AttentionProblem problem(shape, 31);
+  const DeviceProblem device(problem);
+  const int64_t before = emulation::GetStatistics().blocks;
+  device.Run({.form = VarlenAttention});
+  // Of 64 queries, by the two heads that share one of K and V.
+  EXPECT_EQ(emulation::GetStatistics().blocks - before, 2 * ((38 + 150) / 64 + 40));
+}
+
 TEST_P(AttentionSm90Test, GivesOneResultInEveryOrder) {
   AttentionShapes shape = ShapeOf(64, {{70, 300}});
   shape.heads = shape.kv_heads = 1;

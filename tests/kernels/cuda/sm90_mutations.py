@@ -180,6 +180,8 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("table entries of K's step before", "const Step step = StepOf(args, work, key);", "const Step step = StepOf(args, work, first);"),
     ("all rows are those of the first tile", " + work.first_row / work.group", ""),
     ("all queries are those of the first heads", "c * kTileColumns, work.kv_head * work.group,", "c * kTileColumns, 0,"),
+    ("a tile for each whole one", "const int64_t tiles = args.num_tokens / queries + args.num_seqs;",
+     "const int64_t tiles = args.num_tokens / queries;"),
     ("rows that no query has are left alone", "  ClearRows(shared, tiling.queries * work.group);\n", ""),
     ("each warpgroup has the first rows", "shared.q[c][me.first_row][k]", "shared.q[c][0][k]"),
     ("each warpgroup has the first columns", "[me.first_chunk][16 * j]", "[0][16 * j]"),
@@ -195,6 +197,8 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("K and V in fp8", " && k.dtype == args.q.dtype", ""),
     ("few rows are many", "> kOtherDim &&", "> kOtherDim || !"),
 )] + [(f"{header}:attention_sm90.cu", ATTENTION, "*", *mutation) for header, *mutation in (
+    ("attention_places.h", "a sequence's last tile is one behind it", "__shfl_sync(~0u, end, at) - 1 - index", "__shfl_sync(~0u, end, at) - index"),
+    ("attention_places.h", "sequences behind the first 32 begin anew", "    end += before;\n", ""),
     ("ring.h", "a ring's parity never turns", "  parity ^= 1;\n", ""),
     ("attention_softmax.h", "a row sees one key too many", "key >= row.keys.end", "key > row.keys.end"),
     ("attention_softmax.h", "a step that ends one key late is seen whole", "row.keys.end - kStepKeys",
