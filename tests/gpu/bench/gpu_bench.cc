@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<GpuBench>> GpuBench::Create(std::unique_ptr<Devic
                                                            const Options& options) {
   std::unique_ptr<GpuBench> bench(new GpuBench(std::move(device), options));
   bench->library_ = std::make_unique<cuda::CudaLibrary>(ComputeStream(*bench->device_), Buffer(),
-                                                        cuda::kLeastSharedBytes);
+                                                        Buffer(), cuda::kLeastSharedBytes);
   if (!options.out.empty()) {
     bench->out_.open(options.out, std::ios::app);
     if (!bench->out_) {

@@ -103,12 +103,14 @@ TEST_P(AttentionSm90Test, ShortSequencesBesideALongOneTakeABlockForEachHead) {
   sequences[7] = {0, 3};
   const AttentionShapes shape = ShapeOf(64, sequences);
   ExpectEqualBits(shape, "a long one");
+#if !defined(BATON_CUDA_DEVICE)
   AttentionProblem problem(shape, 31);
   const DeviceProblem device(problem);
   const int64_t before = emulation::GetStatistics().blocks;
   device.Run({.form = VarlenAttention});
   // Of 64 queries, by the two heads that share one of K and V.
   EXPECT_EQ(emulation::GetStatistics().blocks - before, 2 * ((38 + 150) / 64 + 40));
+#endif
 }
 
 TEST_P(AttentionSm90Test, GivesOneResultInEveryOrder) {

@@ -158,7 +158,7 @@ class DeviceLibrary : public DeviceOps {
                       .k_dim = dense ? keys.k_dim : host.k_cache.dim,
                       .v_dim = dense ? keys.v_dim : host.v_cache.dim};
     return Attend(host, args, sizes, [&](const VarlenAttentionArgs& a) {
-      return CudaOps(nullptr, ScratchFor(a), kLeastSharedBytes).VarlenAttention(a);
+      return CudaOps(nullptr, ScratchFor(a), Buffer(), kLeastSharedBytes).VarlenAttention(a);
     });
   }
 
@@ -179,7 +179,7 @@ class DeviceLibrary : public DeviceOps {
                       .k_dim = host.k_cache.dim,
                       .v_dim = host.v_cache.dim};
     RETURN_IF_ERROR(Attend(host, args, sizes, [&](const PagedAttentionArgs& a) {
-      return CudaLibrary(nullptr, ScratchFor(a), kLeastSharedBytes).PagedAttention(a);
+      return CudaLibrary(nullptr, ScratchFor(a), Buffer(), kLeastSharedBytes).PagedAttention(a);
     }));
     if (!p.given()) return absl::OkStatus();
     sums.CopyTo(p.exp_sums);
@@ -360,7 +360,7 @@ class DeviceLibrary : public DeviceOps {
     }
   }
 
-  CudaLibrary library_{nullptr, Buffer(), kLeastSharedBytes};
+  CudaLibrary library_{nullptr, Buffer(), Buffer(), kLeastSharedBytes};
   std::shared_ptr<DeviceFloats> scratch_;  // Of the last call.
 };
 
