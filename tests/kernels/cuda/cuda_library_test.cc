@@ -57,7 +57,7 @@ class CudaLibraryTest : public DeviceTest {
             .block_stride = 8 * kDim};
   }
 
-  CudaLibrary library_{nullptr, Buffer(), kLeastSharedBytes};
+  CudaLibrary library_{nullptr, Buffer(), Buffer(), kLeastSharedBytes};
   const DeviceFloats x_{DType::kF32, RandomFloats(1, 16 * kDim)};
   const DeviceFloats v_{DType::kF32, RandomFloats(3, 16 * kDim)};
   const DeviceFloats out_{DType::kF32, RandomFloats(2, 16 * kDim)};
