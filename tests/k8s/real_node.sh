@@ -36,6 +36,11 @@ inside() {
     nsenter --target "$(first | tr -d ' ')" --mount --net --pid --wd="$PWD" "$@"
 }
 
+# What kubelet sets of the machine's kernel, for everybody.
+settings=(vm.overcommit_memory vm.panic_on_oom kernel.panic kernel.panic_on_oops kernel.keys.root_maxkeys
+  kernel.keys.root_maxbytes)
+kernel() { PATH=$PATH:/usr/sbin:/sbin sysctl "$@"; }
+
 down() {
   local outer=
   outer=$(cat "$folder/pid" 2>/dev/null) || true
@@ -50,12 +55,14 @@ down() {
     compgen -G '/sys/fs/cgroup/*/baton-k8s' >/dev/null || break
     sleep 0.1
   done
-  rm -rf "$folder/containerd" "$folder/etcd" "$folder/kubelet" "$folder/pki" "$folder/pid" "$folder/ready"
+  [ ! -s "$folder/sysctl" ] || kernel -q -p "$folder/sysctl"
+  rm -rf "$folder/sysctl" "$folder/containerd" "$folder/etcd" "$folder/kubelet" "$folder/pki" "$folder/pid" "$folder/ready"
 }
 
 up() {
   down
   rm -rf "$folder" && mkdir -p "$folder"
+  kernel "${settings[@]}" >"$folder/sysctl"
   unshare --mount --net --pid --fork --kill-child --mount-proc \
     python3 -B "$here/node/node.py" "$folder" "$tools" "$programs" >"$folder/node.log" 2>&1 &
   echo $! >"$folder/pid"

@@ -8,7 +8,9 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 // Memory that cannot be had is refused, as without the sanitizer.
-extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __asan_default_options() {
+  return "allocator_may_return_null=1:max_allocation_size_mb=65536";
+}
 #endif
 
 namespace baton {

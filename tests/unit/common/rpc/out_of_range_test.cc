@@ -299,6 +299,8 @@ const std::map<std::string, std::string>& WithoutRange() {
       {"ToWorker.calls", "each of them: SessionServerTest"},
       {"SessionOpen.expected_incarnation", "compared by SessionServer: SessionServerTest"},
       {"SessionOpen.key", "any 32 bits"},
+      {"SessionOpen.ended",
+       "any 32 bits; how many is looked at by SessionServer: SessionServerTest"},
       {"CallAsked.call", "compared with those that are open: SessionServerTest"},
       {"CallAsked.decode", "a DecodeRequest"},
       {"CallAsked.prefill", "a PrefillRequest"},
