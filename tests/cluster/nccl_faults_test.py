@@ -44,7 +44,7 @@ class NcclFaultsTest(unittest.TestCase):
     def cluster(self, name, tp):
         library = BIN.parent / "kernels/emulation/nccl/libnccl_emulated.so"
         for variable, value in (("BATON_NCCL_LIBRARY", str(library)),
-                                ("BATON_EMULATED_GPU", f"detector=off devices={tp}")):
+                                ("BATON_EMULATED_GPU", f"detector=off arch=sm100 devices={tp}")):
             os.environ[variable] = value
             self.addCleanup(os.environ.pop, variable, None)
         return ProcessCluster(BIN, name, worker={

@@ -44,7 +44,7 @@ class TpBitsTest(unittest.TestCase):
     def setUp(self):
         library = BIN.parent / "kernels/emulation/nccl/libnccl_emulated.so"
         for name, value in (("BATON_NCCL_LIBRARY", str(library)),
-                            ("BATON_EMULATED_GPU", f"detector=off devices={max(SIZES)}")):
+                            ("BATON_EMULATED_GPU", f"detector=off arch=sm100 devices={max(SIZES)}")):
             os.environ[name] = value
             self.addCleanup(os.environ.pop, name, None)
 
