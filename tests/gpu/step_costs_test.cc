@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -25,7 +26,8 @@ double MicrosecondsPerStep(RunnerHarness& harness) {
   context->prompt = {1, 2, 3};
   const auto seconds = [&](int num_tokens) {
     const Time begin = SteadyNow();
-    Generate(harness, context, {.num_tokens = num_tokens});
+    const Generated all = Generate(harness, context, {.num_tokens = num_tokens});
+    EXPECT_EQ(std::ssize(all.outputs), num_tokens);
     return ToSeconds(SteadyNow() - begin);
   };
   seconds(2);  // What comes first loads things.
@@ -41,7 +43,6 @@ TEST(StepCostsTest, OneSequenceIsMeasured) {
                          .max_step_tokens = 8,
                          .max_step_rows = 1});
   const double step = MicrosecondsPerStep(harness);
-  EXPECT_GT(step, 0);
   std::puts(nlohmann::json{{"decode_step", step}, {"steps", kSteps}}.dump().c_str());
 }
 
