@@ -24,7 +24,8 @@ GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden" / "tiny-kjv.json
 NUM_BLOCKS = 64
 TOKENS = 8
 # The detectors of the emulation are for the kernel tests, and so are the forms of sm_90a, whose bits
-# those of sm_100 are: here they would take most of the time. emulated_starts_test.py has them.
+# those of sm_100 are: here they would take most of the time. A cluster of emulated_starts_test.py
+# has them.
 FAST = "detector=off arch=sm100"
 
 
