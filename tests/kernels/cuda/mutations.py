@@ -316,7 +316,7 @@ def find(build, mutation, folder):
         return None, linked.stderr[-500:]
     try:
         tested = run([folder / "program", f"--gtest_filter={test_filter}", "--gtest_fail_fast"],
-                     timeout=300, cwd=ROOT)
+                     timeout=900, cwd=ROOT)  # Much longer than any program takes.
     except subprocess.TimeoutExpired:
         return "it never ends", ""
     if tested.returncode == 0:

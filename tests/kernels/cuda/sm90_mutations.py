@@ -3,6 +3,7 @@ KERNELS = "cuda_kernels_test"
 BY_LANES = "  if (arrives) Arrive(shared.empty[before]);\n"
 
 ATTENTION = "cuda_attention_test"
+BOTH_FORMS = "Types/AttentionTest.*:AttentionGrid*:*AttentionSm90*"  # What they share, against others too.
 BACK = "  if (me.arrives) Arrive(shared.{0}_empty[me.{0}_ring.stage]);\n"
 SCORES, VALUES = "  FinishSums<kPendingGroups>(Flat(me.scores));\n", "  FinishSums(Flat(me.sums), Flat(me.probabilities));\n"
 WAIT = "Wait(shared.{0}_full[me.{0}_ring.stage], me.{0}_ring.parity);\n"
@@ -196,7 +197,7 @@ MUTATIONS = [("gemm_sm90.cu", KERNELS, "*GemmSm90*", *mutation) for mutation in 
     ("any number of heads shares", " &&\n         args.num_heads / k.num_heads <= attention_sm90::kMostGroup", ""),
     ("K and V in fp8", " && k.dtype == args.q.dtype", ""),
     ("few rows are many", "> kOtherDim &&", "> kOtherDim || !"),
-)] + [(f"{header}:attention_sm90.cu", ATTENTION, "*", *mutation) for header, *mutation in (
+)] + [(f"{header}:attention_sm90.cu", ATTENTION, BOTH_FORMS, *mutation) for header, *mutation in (
     ("attention_places.h", "a sequence's last tile is one behind it", "__shfl_sync(~0u, end, at) - 1 - index", "__shfl_sync(~0u, end, at) - index"),
     ("attention_places.h", "sequences behind the first 32 begin anew", "    end += before;\n", ""),
     ("ring.h", "a ring's parity never turns", "  parity ^= 1;\n", ""),
