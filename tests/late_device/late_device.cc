@@ -258,6 +258,12 @@ void LateDevice::LoseAfter(int works) {
   lost_ = works == 0;
 }
 
+void LateDevice::Lose() {
+  std::unique_lock lock(mutex_);
+  lost_ = true;
+  changed_.wait(lock, [this] { return !running_; });
+}
+
 void LateDevice::HangAfter(int works) {
   const std::lock_guard lock(mutex_);
   hang_at_ = num_works_ + works;
@@ -270,21 +276,6 @@ bool LateDevice::idle() const {
 
 bool LateDevice::IsIdle() const {
   return !running_ && std::ranges::all_of(lanes_, [](const auto& l) { return l.works.empty(); });
-}
-
-int64_t LateDevice::num_allocations() const {
-  const std::lock_guard lock(mutex_);
-  return num_allocations_;
-}
-
-int64_t LateDevice::num_works() const {
-  const std::lock_guard lock(mutex_);
-  return num_works_;
-}
-
-int64_t LateDevice::num_launches() const {
-  const std::lock_guard lock(mutex_);
-  return num_launches_;
 }
 
 std::vector<std::byte> LateDevice::Read(const std::byte* from, int64_t bytes) {

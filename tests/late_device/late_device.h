@@ -45,8 +45,11 @@ class LateDevice : public Device {
 
   // The call of this operator after `skip` more fails, nothing being enqueued.
   void FailNext(const std::string& op, int skip);
-  // From then on, after so many more works, every call says UNAVAILABLE.
+  // From then on, after so many more works, every call says UNAVAILABLE and no work runs.
   void LoseAfter(int works);
+  // At once; the work that runs has ended then. Who takes a device for lost that is only slow frees
+  // what its works touch.
+  void Lose();
   // From then on no work ends.
   void HangAfter(int works);
   // How long it is waited for. Between steps.
@@ -54,9 +57,9 @@ class LateDevice : public Device {
 
   // Whether nothing is enqueued or running.
   bool idle() const;
-  int64_t num_allocations() const;
-  int64_t num_works() const;  // That have ended.
-  int64_t num_launches() const;  // Of graphs.
+  int64_t num_allocations() const { return Now(num_allocations_); }
+  int64_t num_works() const { return Now(num_works_); }        // That have ended.
+  int64_t num_launches() const { return Now(num_launches_); }  // Of graphs.
   std::vector<std::byte> Read(const std::byte* from, int64_t bytes);
   void Fill(std::byte* to, int64_t bytes, std::byte value);
 
@@ -107,6 +110,10 @@ class LateDevice : public Device {
     uint64_t told = 0;  // Marks up to this have been told to be done.
   };
 
+  static int64_t Now(const int64_t& count) {
+    const std::lock_guard lock(mutex_);
+    return count;
+  }
   absl::Status Enqueue(Lane lane, Work work);
   void EnqueueLocked(Lane lane, Work work);
   // What comes on kCompute amid a capture comes behind a mark of it.

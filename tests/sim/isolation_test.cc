@@ -23,9 +23,12 @@ constexpr int32_t kDecode = 3;
 constexpr int kRequests = 240;
 constexpr Duration kGap = milliseconds(20);  // On average, between two requests.
 #ifdef __SANITIZE_ADDRESS__
-constexpr uint64_t kSeeds = 5;  // Of each fault: there the memory is what is judged.
+// There the memory is what is judged: of so few the 99th percentile is a handful of requests.
+constexpr uint64_t kSeeds = 5;
+constexpr bool kJudgesWaits = false;
 #else
-constexpr uint64_t kSeeds = 25;
+constexpr uint64_t kSeeds = 25;  // Of each fault.
+constexpr bool kJudgesWaits = true;
 #endif
 constexpr double kMost = 1.5;
 
@@ -163,6 +166,7 @@ struct Sample {
 void ExpectIsolated(const char* what, const std::vector<int64_t>& without,
                     const std::vector<int64_t>& with) {
   std::printf("  %s: p99 %ld us, with the fault %ld us\n", what, P99(without), P99(with));
+  if (!kJudgesWaits) return;
   EXPECT_LE(double(P99(with)), kMost * double(P99(without))) << what;
 }
 

@@ -51,6 +51,10 @@ class LateRanksTest : public testing::Test {
                    .sampling = prompt}};
     return plan;
   }
+  // Short ones. A load may take longer.
+  void SetLimits() {
+    for (LateDevice* device : devices_) device->SetLimit(std::chrono::milliseconds(200));
+  }
 
   std::vector<LateDevice*> devices_;
 };
@@ -116,8 +120,10 @@ TEST_F(LateRanksTest, BlocksThatWereAwayGiveTheSameBits) {
 // Waits for the group's end; there is one, and no step's.
 class Ending {
  public:
+  explicit Ending(const std::vector<LateDevice*>* devices) : devices_(devices) {}
   LostFn fn() {
     return [this](const absl::Status& status) {
+      for (LateDevice* device : *devices_) device->Lose();
       const std::lock_guard lock(mutex_);
       reasons_.push_back(status);
       if (reasons_.size() == 1) ended_.set_value();
@@ -130,22 +136,21 @@ class Ending {
   }
 
  private:
+  const std::vector<LateDevice*>* const devices_;
   std::mutex mutex_;
   std::vector<absl::Status> reasons_;
   std::promise<void> ended_;
 };
 
-constexpr auto kLimit = std::chrono::milliseconds(200);
-
 TEST_F(LateRanksTest, ALostDeviceEndsAllRanks) {
   for (const size_t broken : {0, 1}) {
     for (const int works : {0, 1, 20, 40, 55}) {
       RanksSink sink(&devices_);
-      Ending ending;
+      Ending ending(&devices_);
       {
         // The other awaits it.
-        auto runner = *LoadedRunner::Create(Options({.seed = 3, .limit = kLimit}), &sink,
-                                            ending.fn());
+        auto runner = *LoadedRunner::Create(Options({.seed = 3}), &sink, ending.fn());
+        SetLimits();
         devices_[broken]->LoseAfter(works);
         runner->Start(Plan(20));
         ending.Await();
@@ -160,10 +165,10 @@ TEST_F(LateRanksTest, ALostDeviceEndsAllRanks) {
 TEST_F(LateRanksTest, ADeviceThatHangsEndsAllRanks) {
   for (const size_t broken : {0, 1}) {
     RanksSink sink(&devices_);
-    Ending ending;
+    Ending ending(&devices_);
     {
-      auto runner = *LoadedRunner::Create(Options({.seed = 5, .limit = kLimit}), &sink,
-                                          ending.fn());
+      auto runner = *LoadedRunner::Create(Options({.seed = 5}), &sink, ending.fn());
+      SetLimits();
       devices_[broken]->HangAfter(50);
       runner->Start(Plan(20));
       ending.Await();
@@ -178,7 +183,7 @@ TEST_F(LateRanksTest, ADeviceThatHangsEndsAllRanks) {
 TEST_F(LateRanksTest, AnErrorOfOneRankEndsThemAll) {
   for (const size_t broken : {0, 1}) {
     RanksSink sink(&devices_);
-    Ending ending;
+    Ending ending(&devices_);
     {
       auto runner = *LoadedRunner::Create(Options({.seed = 7}), &sink, ending.fn());
       devices_[broken]->FailNext("RmsNorm", 5);
@@ -406,13 +411,12 @@ TEST_F(LateRanksTest, ALostDeviceAmidAGraphEndsAllRanksOnce) {
   for (const size_t broken : {0, 1}) {
     for (const int works : {0, 1, 3, 20, 60}) {
       RanksSink sink(&devices_);
-      Ending ending;
+      Ending ending(&devices_);
       {
         RunnerOptions options = Options({.seed = 3, .graphs = true});
         options.max_step_rows = 1;
         auto runner = *LoadedRunner::Create(options, &sink, ending.fn());
-        // A load may take longer.
-        for (LateDevice* device : devices_) device->SetLimit(kLimit);
+        SetLimits();
         devices_[broken]->LoseAfter(works);
         auto plan = std::make_shared<StepPlan>();
         const auto prompt = Prompt(1);

@@ -438,22 +438,21 @@ TEST(LateRunnerTest, NothingIsAllocatedAfterTheLoad) {
 std::pair<int, int> LostAndDone(const std::function<void(LateDevice&)>& spoil) {
   WatchingSink sink;
   std::atomic<int> lost{0};
-  LateOptions late = kAsked;
-  late.limit = std::chrono::milliseconds(300);
-  const RunnerOptions options = Late(late);
   {
-    auto runner = *LoadedRunner::Create(options, &sink, [&](const absl::Status& status) {
+    LateDevice* device = nullptr;
+    auto runner = *LoadedRunner::Create(Late(kAsked), &sink, [&](const absl::Status& status) {
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+      device->Lose();
       ++lost;
       lost.notify_all();
     });
-    spoil(DeviceOf(*runner));
+    device = &DeviceOf(*runner);
+    device->SetLimit(std::chrono::milliseconds(300));  // A load may take longer.
+    spoil(*device);
     const auto context = LatePrompt(40);
     auto plan = std::make_shared<StepPlan>();
-    plan->rows.push_back({.tokens = context->prompt,
-                          .block_table = {0, 1, 2},
-                          .sample = true,
-                          .sampling = context});
+    plan->rows = {
+        {.tokens = context->prompt, .block_table = {0, 1, 2}, .sample = true, .sampling = context}};
     plan->swap_out = {{7, 1}};
     plan->swap_in = {{2, 8}};
     runner->Start(plan);

@@ -124,10 +124,16 @@ TEST_F(TensorParallelRunnerTest, ALayerIsReportedWhenAllRanksHaveWrittenIt) {
     num_devices_ = 0;
     RecordingSink sink;
     std::vector<LayerDone> before;
+    std::promise<void> other_is_there;
     hook_ = [&, late](int rank, int layer) {
-      if (rank != late || layer != 3) return absl::OkStatus();
+      if (layer != 3) return absl::OkStatus();
+      if (rank != late) {
+        other_is_there.set_value();
+        return absl::OkStatus();
+      }
       // The other has time to write layer 3 and waits for this one's sums.
-      for (int i = 0; i < 20000; ++i) std::this_thread::yield();
+      other_is_there.get_future().wait();
+      for (int i = 0; i < 500; ++i) std::this_thread::yield();
       before = sink.TakeLayers();
       return absl::OkStatus();
     };
