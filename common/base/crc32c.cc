@@ -5,6 +5,7 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#include <wmmintrin.h>
 #endif
 
 namespace baton {
@@ -55,21 +56,62 @@ uint32_t ExtendCrc32cTable(uint32_t crc, std::span<const std::byte> data) {
 
 #if defined(__x86_64__)
 
+#define BATON_CRC32C_TARGET __attribute__((target("sse4.2,pclmul")))
+
+namespace {
+
+// x to this power modulo the polynomial, reflected.
+constexpr uint32_t PowerOfX(size_t power) {
+  uint32_t value = uint32_t{1} << 31;
+  for (; power > 0; --power) value = (value >> 1) ^ ((value & 1) ? kPolynomial : 0);
+  return value;
+}
+
+// The state as it is behind kBytes zero bytes more. The product of two reflected values is one bit
+// short, and the instruction multiplies by x^32.
+template <size_t kBytes>
+BATON_CRC32C_TARGET inline uint64_t BehindZeros(uint64_t state) {
+  constexpr uint32_t kFactor = PowerOfX(8 * kBytes - 33);
+  const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128(static_cast<int64_t>(state)),
+                                               _mm_cvtsi64_si128(kFactor), 0);
+  return _mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(product)));
+}
+
+BATON_CRC32C_TARGET inline uint64_t WithWord(uint64_t state, const std::byte* at) {
+  uint64_t word;
+  std::memcpy(&word, at, 8);
+  return _mm_crc32_u64(state, word);
+}
+
+// Three parts of kBytes at once: the instruction takes three cycles, and one can begin in each.
+template <size_t kBytes>
+BATON_CRC32C_TARGET uint64_t ExtendByThree(uint64_t state, const std::byte** at, size_t* left) {
+  for (; *left >= 3 * kBytes; *left -= 3 * kBytes, *at += 3 * kBytes) {
+    uint64_t second = 0, third = 0;
+    for (size_t i = 0; i < kBytes; i += 8) {
+      state = WithWord(state, *at + i);
+      second = WithWord(second, *at + kBytes + i);
+      third = WithWord(third, *at + 2 * kBytes + i);
+    }
+    state = BehindZeros<2 * kBytes>(state) ^ BehindZeros<kBytes>(second) ^ third;
+  }
+  return state;
+}
+
+}  // namespace
+
 bool HasCrc32cInstruction() {
-  static const bool has = __builtin_cpu_supports("sse4.2");
+  static const bool has = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
   return has;
 }
 
-__attribute__((target("sse4.2"))) uint32_t ExtendCrc32cInstruction(
-    uint32_t crc, std::span<const std::byte> data) {
-  uint64_t state = static_cast<uint32_t>(~crc);
+BATON_CRC32C_TARGET uint32_t ExtendCrc32cInstruction(uint32_t crc,
+                                                     std::span<const std::byte> data) {
   const std::byte* p = data.data();
   size_t n = data.size();
-  for (; n >= 8; n -= 8, p += 8) {
-    uint64_t word;
-    std::memcpy(&word, p, 8);
-    state = _mm_crc32_u64(state, word);
-  }
+  uint64_t state = ExtendByThree<1024>(static_cast<uint32_t>(~crc), &p, &n);
+  state = ExtendByThree<64>(state, &p, &n);
+  for (; n >= 8; n -= 8, p += 8) state = WithWord(state, p);
   uint32_t tail = static_cast<uint32_t>(state);
   for (; n > 0; --n, ++p) tail = _mm_crc32_u8(tail, static_cast<uint8_t>(*p));
   return ~tail;

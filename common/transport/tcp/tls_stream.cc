@@ -3,6 +3,7 @@
 #include <openssl/err.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -35,6 +36,37 @@ std::optional<TlsPair> ParseId(absl::string_view id) {
   }
   return pair;
 }
+
+// What a call of Write has still to seal.
+struct Parts {
+  const iovec* parts;
+  const iovec* const end;
+  size_t offset = 0;  // In the first.
+
+  // Up to a record. In place where one part holds it, else gathered.
+  std::span<const std::byte> TakeRecord(std::span<std::byte, kRecordBytes> gathered) {
+    if (parts < end && parts->iov_len - offset >= kRecordBytes) return Take(kRecordBytes);
+    size_t have = 0;
+    while (parts < end && have < kRecordBytes) {
+      const auto taken = Take(kRecordBytes - have);
+      std::ranges::copy(taken, gathered.begin() + static_cast<ptrdiff_t>(have));
+      have += taken.size();
+    }
+    return gathered.first(have);
+  }
+
+ private:
+  std::span<const std::byte> Take(size_t most) {
+    const size_t n = std::min(most, parts->iov_len - offset);
+    const std::span taken(static_cast<const std::byte*>(parts->iov_base) + offset, n);
+    offset += n;
+    if (offset == parts->iov_len) {
+      ++parts;
+      offset = 0;
+    }
+    return taken;
+  }
+};
 
 SSL_SESSION* SessionOf(SSL* ssl, const PairKey& key) {
   SSL_SESSION* session = SSL_SESSION_new();
@@ -69,7 +101,10 @@ absl::StatusOr<std::unique_ptr<TlsStreamContext>> TlsStreamContext::Create(KeyOf
 }
 
 TlsStream::TlsStream(const TlsStreamContext& context, std::unique_ptr<ByteStream> under)
-    : context_(context), under_(std::move(under)), ssl_(SSL_new(context.get())) {
+    : context_(context),
+      under_(std::move(under)),
+      unread_(kReadBytes),
+      ssl_(SSL_new(context.get())) {
   BATON_CHECK(ssl_ != nullptr);
   BIO* const bio = BIO_new(Method());
   BATON_CHECK(bio != nullptr);
@@ -113,18 +148,17 @@ BIO_METHOD* TlsStream::Method() {
 int TlsStream::ReadUnder(BIO* bio, char* to, int size) {
   auto* const self = static_cast<TlsStream*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
-  if (self->read_ == self->unread_.size()) {
-    self->read_ = 0;
-    self->unread_.resize(kReadBytes);
-    const iovec part{self->unread_.data(), kReadBytes};
+  if (self->read_ == self->read_end_) {
+    const iovec part{self->unread_.data(), self->unread_.size()};
     const ssize_t n = self->under_->Read(&part, 1);
     self->under_errno_ = n < 0 ? errno : 0;
     self->closed_ = n == 0;
-    self->unread_.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+    self->read_ = 0;
+    self->read_end_ = static_cast<size_t>(std::max<ssize_t>(n, 0));
     if (n < 0) BIO_set_retry_read(bio);
     if (n <= 0) return static_cast<int>(n);
   }
-  const size_t n = std::min(static_cast<size_t>(size), self->unread_.size() - self->read_);
+  const size_t n = std::min(static_cast<size_t>(size), self->read_end_ - self->read_);
   std::memcpy(to, self->unread_.data() + self->read_, n);
   self->read_ += n;
   return static_cast<int>(n);
@@ -204,7 +238,7 @@ bool TlsStream::Flush() {
 }
 
 bool TlsStream::HasUnread() const {
-  return !failed_ && (read_ < unread_.size() || SSL_pending(ssl_.get()) > 0);
+  return !failed_ && (read_ < read_end_ || SSL_pending(ssl_.get()) > 0);
 }
 
 ssize_t TlsStream::Read(const iovec* parts, int num_parts) {
@@ -218,10 +252,10 @@ ssize_t TlsStream::Read(const iovec* parts, int num_parts) {
     return errno == 0 ? 0 : -1;
   }
   ssize_t total = 0;
+  ERR_clear_error();
   for (int i = 0; i < num_parts; ++i) {
     for (size_t have = 0; have < parts[i].iov_len;) {
       size_t n = 0;
-      ERR_clear_error();
       const int result = SSL_read_ex(ssl_.get(), static_cast<char*>(parts[i].iov_base) + have,
                                      parts[i].iov_len - have, &n);
       if (result == 1) {
@@ -242,7 +276,7 @@ ssize_t TlsStream::Read(const iovec* parts, int num_parts) {
   return total;
 }
 
-bool TlsStream::Seal(const std::vector<std::byte>& record) {
+bool TlsStream::Seal(std::span<const std::byte> record) {
   if (num_sealed_++ == kRecordsPerKey) {
     num_sealed_ = 1;
     BATON_CHECK(SSL_key_update(ssl_.get(), SSL_KEY_UPDATE_NOT_REQUESTED) == 1);
@@ -263,21 +297,10 @@ ssize_t TlsStream::Write(const iovec* parts, int num_parts) {
     return -1;
   }
   ssize_t total = 0;
-  int i = 0;
-  size_t offset = 0;
-  std::vector<std::byte> record;
-  record.reserve(kRecordBytes);
-  while (i < num_parts && unsent_.size() < kMaxUnsent) {
-    record.clear();
-    while (i < num_parts && record.size() < kRecordBytes) {
-      const size_t n = std::min(parts[i].iov_len - offset, kRecordBytes - record.size());
-      const auto* from = static_cast<const std::byte*>(parts[i].iov_base) + offset;
-      record.insert(record.end(), from, from + n);
-      offset += n;
-      if (offset < parts[i].iov_len) continue;
-      ++i;
-      offset = 0;
-    }
+  Parts left{.parts = parts, .end = parts + num_parts};
+  std::array<std::byte, kRecordBytes> gathered;
+  while (unsent_.size() < kMaxUnsent) {
+    const std::span<const std::byte> record = left.TakeRecord(gathered);
     if (record.empty()) break;
     if (!Seal(record)) return Fail();
     total += static_cast<ssize_t>(record.size());

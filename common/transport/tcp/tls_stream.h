@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -86,14 +87,15 @@ class TlsStream : public ByteStream {
   // False: errno says why not all that is sealed has gone.
   bool Flush();
   ssize_t Fail();
-  bool Seal(const std::vector<std::byte>& record);
+  bool Seal(std::span<const std::byte> record);
 
   const TlsStreamContext& context_;
   const std::unique_ptr<ByteStream> under_;
   TlsPair pair_;    // Of a client,
   PairKey key_{};   // with its key.
-  std::vector<char> unread_;  // From the other stream, from read_ on.
+  std::vector<char> unread_;  // From the other stream, from read_ to read_end_.
   size_t read_ = 0;
+  size_t read_end_ = 0;
   int under_errno_ = 0;  // Of the other stream's last Read; 0 when it gave something.
   bool closed_ = false;  // By the peer, below TLS.
   bool was_established_ = false;
