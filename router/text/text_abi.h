@@ -45,8 +45,7 @@ struct BatonTextRenderRequest {
 
 int32_t baton_text_load(BatonText folder, const void** codec, BatonTextBuffer* out);
 void baton_text_free(const void* codec);
-// `out`: the ids of the special tokens as int32_t, ascending.
-int32_t baton_text_info(const void* codec, BatonTextInfo* info, BatonTextBuffer* out);
+void baton_text_info(const void* codec, BatonTextInfo* info);
 void baton_text_cache_info(const void* codec, BatonTextCacheInfo* info);
 // `out`: the ids as int32_t.
 int32_t baton_text_encode(const void* codec, BatonText text, bool add_special_tokens,

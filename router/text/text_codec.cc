@@ -73,15 +73,13 @@ absl::StatusOr<std::unique_ptr<TextCodec>> TextCodec::Load(const std::string& mo
   RETURN_IF_ERROR(loaded.Check(baton_text_load(ToText(model_dir), &handle, loaded.out())));
   std::unique_ptr<TextCodec> codec(new TextCodec(handle));
   BatonTextInfo info = {};
-  Buffer special;
-  RETURN_IF_ERROR(special.Check(baton_text_info(handle, &info, special.out())));
+  baton_text_info(handle, &info);
   codec->has_chat_template_ = info.has_chat_template;
   codec->has_parts_ = info.has_parts;
   codec->vocab_size_ = info.vocab_size;
   codec->bos_id_ = IdOrNone(info.bos_id);
   codec->eos_id_ = IdOrNone(info.eos_id);
   codec->max_token_bytes_ = info.max_token_bytes;
-  codec->special_ids_ = special.ids();
   return codec;
 }
 

@@ -103,7 +103,6 @@ class TextCodec {
   int32_t max_token_bytes() const { return max_token_bytes_; }
   std::optional<int32_t> bos_id() const { return bos_id_; }
   std::optional<int32_t> eos_id() const { return eos_id_; }
-  const std::vector<int32_t>& special_ids() const { return special_ids_; }  // Ascending.
 
  private:
   explicit TextCodec(const void* codec) : codec_(codec) {}
@@ -115,7 +114,6 @@ class TextCodec {
   int32_t max_token_bytes_ = 0;
   std::optional<int32_t> bos_id_;
   std::optional<int32_t> eos_id_;
-  std::vector<int32_t> special_ids_;
 };
 
 }  // namespace baton

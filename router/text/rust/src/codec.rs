@@ -36,7 +36,6 @@ pub struct Codec {
     lstrip_tokens: Vec<String>,
     vocab_size: u32,
     max_token_bytes: usize,
-    special_ids: Vec<i32>,
     named_ids: Vec<(String, i32)>,
     /// Only for tokenizers that are known well enough.
     parts: Option<Parts>,
@@ -64,9 +63,6 @@ impl Codec {
         let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or(Value::Null);
         let is_bpe = matches!(tokenizer.get_model(), ModelWrapper::BPE(_));
         let added = tokenizer.get_added_tokens_decoder();
-        let mut special_ids: Vec<i32> =
-            added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id as i32).collect();
-        special_ids.sort_unstable();
         let lstrip = added.values().filter(|token| token.lstrip);
         let named_ids = config.named_tokens.iter().filter_map(|(name, token)| {
             tokenizer.token_to_id(token.content()).map(|id| (name.clone(), id as i32))
@@ -85,7 +81,6 @@ impl Codec {
             clean_up_spaces: config.clean_up_spaces && !is_bpe,
             lstrip_tokens: lstrip.map(|token| token.content.clone()).collect(),
             vocab_size: (max_id + 1).max(config.model_vocab_size.min(MAX_TOKEN_ID)) as u32,
-            special_ids,
             named_ids: named_ids.collect(),
             templates,
             max_token_bytes: 0,
@@ -144,10 +139,6 @@ impl Codec {
 
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size
-    }
-
-    pub fn special_ids(&self) -> &[i32] {
-        &self.special_ids
     }
 
     /// The id of bos_token, eos_token, ...; -1 if the model has none.

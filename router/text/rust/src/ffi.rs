@@ -141,27 +141,19 @@ pub unsafe extern "C" fn baton_text_free(handle: *const c_void) {
     let _ = catch_unwind(AssertUnwindSafe(|| drop(Arc::from_raw(handle as *const Codec))));
 }
 
-/// Fills `info` and, as 32-bit integers in ascending order, the ids of the special tokens.
 /// # Safety
-/// `handle` comes from `baton_text_load`; `info` and `out` are writable.
+/// `handle` comes from `baton_text_load`; `info` is writable.
 #[no_mangle]
-pub unsafe extern "C" fn baton_text_info(
-    handle: *const c_void,
-    info: *mut Info,
-    out: *mut Buffer,
-) -> i32 {
-    guard(out, || {
-        let codec = codec(handle);
-        info.write(Info {
-            vocab_size: codec.vocab_size() as i32,
-            bos_id: codec.named_id("bos_token"),
-            eos_id: codec.named_id("eos_token"),
-            max_token_bytes: i32::try_from(codec.max_token_bytes()).unwrap_or(0),
-            has_chat_template: codec.templates.has_default(),
-            has_parts: codec.has_parts(),
-        });
-        Ok(id_bytes(codec.special_ids().iter().map(|id| *id as u32)))
-    })
+pub unsafe extern "C" fn baton_text_info(handle: *const c_void, info: *mut Info) {
+    let codec = codec(handle);
+    info.write(Info {
+        vocab_size: codec.vocab_size() as i32,
+        bos_id: codec.named_id("bos_token"),
+        eos_id: codec.named_id("eos_token"),
+        max_token_bytes: i32::try_from(codec.max_token_bytes()).unwrap_or(0),
+        has_chat_template: codec.templates.has_default(),
+        has_parts: codec.has_parts(),
+    });
 }
 
 /// # Safety
