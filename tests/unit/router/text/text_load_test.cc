@@ -13,7 +13,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const char kMessages[] = R"([{"role":"user","content":"x"}])";
+const char kOneMessage[] = R"([{"role":"user","content":"x"}])";
 
 absl::Status LoadError(const TempModelDir& dir) { return TextCodec::Load(dir.path()).status(); }
 
@@ -124,7 +124,7 @@ TEST(TextLoadTest, TemplateFilesTakePrecedenceOverTheConfig) {
   dir.WriteTinyKjv(R"({"chat_template": "config"})");
   const auto text = [&] {
     const auto codec = LoadOrFail(dir.path());
-    return codec == nullptr ? "" : codec->ApplyChatTemplate(kMessages, {}).value();
+    return codec == nullptr ? "" : codec->ApplyChatTemplate(kOneMessage, {}).value();
   };
   EXPECT_EQ(text(), "config");
   dir.Write("chat_template.json", R"({"chat_template": "legacy"})");
@@ -141,18 +141,18 @@ TEST(TextLoadTest, NamedTemplatesAreChosenAsInTransformers) {
     {"name": "tool_use", "template": "T"}, {"name": "rag", "template": "R"}]})");
   const auto codec = LoadOrFail(dir.path());
   ASSERT_NE(codec, nullptr);
-  EXPECT_EQ(codec->ApplyChatTemplate(kMessages, {}).value(), "D");
-  EXPECT_EQ(codec->ApplyChatTemplate(kMessages, {.kwargs_json = R"({"tools": [{}]})"}).value(),
+  EXPECT_EQ(codec->ApplyChatTemplate(kOneMessage, {}).value(), "D");
+  EXPECT_EQ(codec->ApplyChatTemplate(kOneMessage, {.kwargs_json = R"({"tools": [{}]})"}).value(),
             "T");
-  EXPECT_EQ(codec->ApplyChatTemplate(kMessages, {.chat_template = "rag"}).value(), "R");
-  EXPECT_EQ(codec->ApplyChatTemplate(kMessages, {.chat_template = "{{ 1 }}"}).value(), "1");
+  EXPECT_EQ(codec->ApplyChatTemplate(kOneMessage, {.chat_template = "rag"}).value(), "R");
+  EXPECT_EQ(codec->ApplyChatTemplate(kOneMessage, {.chat_template = "{{ 1 }}"}).value(), "1");
 
   dir.Write("chat_templates/other.jinja", "O");
   const auto other = LoadOrFail(dir.path());
   ASSERT_NE(other, nullptr);
   EXPECT_FALSE(other->has_chat_template());
-  EXPECT_THAT(Message(other->ApplyChatTemplate(kMessages, {}).status()), HasSubstr("other"));
-  EXPECT_EQ(other->ApplyChatTemplate(kMessages, {.chat_template = "other"}).value(), "O");
+  EXPECT_THAT(Message(other->ApplyChatTemplate(kOneMessage, {}).status()), HasSubstr("other"));
+  EXPECT_EQ(other->ApplyChatTemplate(kOneMessage, {.chat_template = "other"}).value(), "O");
 }
 
 TEST(TextLoadTest, ModelWithoutATemplateSaysSo) {
@@ -161,7 +161,7 @@ TEST(TextLoadTest, ModelWithoutATemplateSaysSo) {
   const auto codec = LoadOrFail(dir.path());
   ASSERT_NE(codec, nullptr);
   EXPECT_FALSE(codec->has_chat_template());
-  const auto text = codec->ApplyChatTemplate(kMessages, {});
+  const auto text = codec->ApplyChatTemplate(kOneMessage, {});
   EXPECT_EQ(text.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(text.status()), HasSubstr("no chat template"));
 }
@@ -175,13 +175,13 @@ TEST(TextLoadTest, SpecialTokensComeFromEveryFormOfTheConfig) {
       "{{ bos_token }} {{ eos_token }} {{ image_token }} {{ pad_token is defined }}"})");
   auto codec = LoadOrFail(dir.path());
   ASSERT_NE(codec, nullptr);
-  EXPECT_EQ(codec->ApplyChatTemplate(kMessages, {}).value(), "<|user|> <|end|> <|system|> False");
+  EXPECT_EQ(codec->ApplyChatTemplate(kOneMessage, {}).value(), "<|user|> <|end|> <|system|> False");
   EXPECT_EQ(codec->bos_id(), 2);
   EXPECT_EQ(codec->eos_id(), 5);
   dir.Write("special_tokens_map.json", R"({"pad_token": "<|end_of_text|>", "eos_token": null})");
   codec = LoadOrFail(dir.path());
   ASSERT_NE(codec, nullptr);
-  EXPECT_EQ(codec->ApplyChatTemplate(kMessages, {}).value(), "<|user|>  <|system|> True");
+  EXPECT_EQ(codec->ApplyChatTemplate(kOneMessage, {}).value(), "<|user|>  <|system|> True");
 }
 
 TEST(TextLoadTest, LargerVocabularyOfTheModelWidensTheRangeOfIds) {

@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // tiny-kjv's, with merges of all that a wrong cut would keep apart.
-Json MakeTinyTokenizer() {
+Json MakeMergingTokenizer() {
   Json tokenizer = Json::parse(ReadWholeFile(std::string(kTinyKjv) + "/tokenizer.json"));
   Json& model = tokenizer["model"];
   int32_t id = 5000;
@@ -34,8 +34,8 @@ Json MakeTinyTokenizer() {
   return tokenizer;
 }
 
-Json TinyTokenizer() {
-  static const Json tokenizer = MakeTinyTokenizer();
+Json MergingTokenizer() {
+  static const Json tokenizer = MakeMergingTokenizer();
   return tokenizer;
 }
 
@@ -152,7 +152,7 @@ std::string RandomText(Random& random, size_t num_atoms) {
 class TextPartsTest : public ::testing::TestWithParam<size_t> {
  protected:
   void SetUp() override {
-    Json tokenizer = TinyTokenizer();
+    Json tokenizer = MergingTokenizer();
     Kinds()[GetParam()].change(tokenizer);
     codec_ = LoadJson(tokenizer);
     whole_ = LoadWhole(tokenizer);
@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TextPartsTest, ::testing::Range<size_t>(0, Kinds
 
 TEST(TextCutsTest, OnlyATokenizerThatIsKnownIsGivenParts) {
   for (const Kind& kind : UncutKinds()) {
-    Json tokenizer = TinyTokenizer();
+    Json tokenizer = MergingTokenizer();
     kind.change(tokenizer);
     EXPECT_FALSE(LoadJson(tokenizer)->has_parts()) << kind.name;
   }
@@ -234,7 +234,7 @@ int64_t CountOf(const TextCodec& codec, const std::string& content, const std::s
 TEST(TextCutsTest, AnAddedTokenIsFoundWhereverATextCouldBeCut) {
   const std::string text = " of the LORD is the LORD, the LORD. the LORD: a of the unto the the";
   for (const std::string content : {"LORD is", "D, t", "D.", " the LORD", ": a"}) {
-    const Json tokenizer = WithAddedToken(TinyTokenizer(), content);
+    const Json tokenizer = WithAddedToken(MergingTokenizer(), content);
     const auto codec = LoadJson(tokenizer);
     EXPECT_GT(CountOf(*codec, content, text), 0) << content;
     ExpectSameAsWhole(*codec, tokenizer, text);
@@ -245,7 +245,7 @@ TEST(TextCutsTest, AnAddedTokenIsFoundWhereverATextCouldBeCut) {
 TEST(TextCutsTest, AnAddedTokenIsFoundInAPart) {
   const std::string text = " of the LORD is. the LORD, <x> the<x> the. unto the <x>, the of, of";
   for (const std::string content : {"<x>", "he", ",", "LOR"}) {
-    const Json tokenizer = WithAddedToken(TinyTokenizer(), content);
+    const Json tokenizer = WithAddedToken(MergingTokenizer(), content);
     const auto codec = LoadJson(tokenizer);
     EXPECT_TRUE(codec->has_parts()) << content;
     EXPECT_GT(CountOf(*codec, content, text), 0) << content;
@@ -255,7 +255,7 @@ TEST(TextCutsTest, AnAddedTokenIsFoundInAPart) {
 
 // U+037E becomes a semicolon, so that the token is found where a text could be cut.
 TEST(TextCutsTest, AnAddedTokenIsFoundInTheNormalizedText) {
-  Json tokenizer = WithAddedToken(TinyTokenizer(), "D\u037e", /*normalized=*/true);
+  Json tokenizer = WithAddedToken(MergingTokenizer(), "D\u037e", /*normalized=*/true);
   tokenizer["normalizer"] = {{"type", "NFC"}};
   const std::string text = " of the LORD; the unto the the";
   const auto codec = LoadJson(tokenizer);
@@ -265,21 +265,21 @@ TEST(TextCutsTest, AnAddedTokenIsFoundInTheNormalizedText) {
 
 TEST(TextCutsTest, AnAddedTokenThatTakesSpacesTakesThem) {
   for (const char* side : {"lstrip", "rstrip", "single_word"}) {
-    Json tokenizer = WithAddedToken(TinyTokenizer(), "<x>");
+    Json tokenizer = WithAddedToken(MergingTokenizer(), "<x>");
     tokenizer["added_tokens"].back()[side] = true;
     ExpectSameAsWhole(*LoadJson(tokenizer), tokenizer, "the LORD <x> is of the unto");
   }
 }
 
 TEST(TextCutsTest, APatternThatTakesAMarkWithAWordSeesThemTogether) {
-  Json tokenizer = TinyTokenizer();
+  Json tokenizer = MergingTokenizer();
   tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] =
       " ?\\p{L}+,?|[^\\p{L} ]+| +";
   ExpectSameAsWhole(*LoadJson(tokenizer), tokenizer, "x the LORD, is of the LORD, unto");
 }
 
 TEST(TextCutsTest, ATemplateThatSaysATextTwiceSaysAllOfIt) {
-  Json tokenizer = TinyTokenizer();
+  Json tokenizer = MergingTokenizer();
   Json& single = tokenizer["post_processor"]["processors"][1]["single"];
   single.push_back(Json(single[1]));
   const auto codec = LoadJson(tokenizer);
@@ -298,7 +298,7 @@ std::string NumberedText(int from, int count) {
 }
 
 TEST(TextCacheTest, TextsThatBeginAlikeShareTheirFirstChunks) {
-  const auto codec = LoadJson(TinyTokenizer());
+  const auto codec = LoadJson(MergingTokenizer());
   const std::string prefix = NumberedText(0, 500);
   ASSERT_TRUE(codec->Encode(prefix + NumberedText(100000, 200), false).ok());
   const TextCacheInfo first = codec->cache_info();
@@ -310,7 +310,7 @@ TEST(TextCacheTest, TextsThatBeginAlikeShareTheirFirstChunks) {
 }
 
 TEST(TextCacheTest, ShortTextsAreNotKept) {
-  const auto codec = LoadJson(TinyTokenizer());
+  const auto codec = LoadJson(MergingTokenizer());
   ASSERT_TRUE(codec->Encode(NumberedText(0, 45), false).ok());
   EXPECT_EQ(codec->cache_info().misses, 0);
   EXPECT_EQ(codec->cache_info().bytes, 0);
@@ -318,7 +318,7 @@ TEST(TextCacheTest, ShortTextsAreNotKept) {
 
 TEST(TextCacheTest, WhatIsNotAskedForAgainGoesAndWhatIsStays) {
   constexpr int64_t kMaxBytes = int64_t{24} << 20;
-  const auto codec = LoadJson(TinyTokenizer());
+  const auto codec = LoadJson(MergingTokenizer());
   const std::string kept = NumberedText(0, 100);
   ASSERT_TRUE(codec->Encode(kept, false).ok());
   int64_t most = 0;
