@@ -34,7 +34,7 @@ class Returns {
   // Its Decode call has ended with `why`: may it wait, as one that was decoded there or was asking
   // to go on, and whose worker is not known to be lost?
   bool MayBegin(const SequenceState& sequence, const absl::Status& why, Time now) const;
-  // It waits from now on. Until it does no more, it stays where it is.
+  // It waits from now on, and lives, in the same place, until Forget.
   void Begin(SequenceState& sequence, const absl::Status& why, Time now);
   // It was refused, and waits on, for no longer. From now on only one at a time asks that worker
   // over this connection, until one is taken.
