@@ -1,6 +1,5 @@
 // The part of RouterNode that gives sequences to workers and takes them back.
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "common/base/check.h"
@@ -11,6 +10,9 @@
 namespace baton {
 namespace {
 
+// What one that returns costs a turn besides its tokens, as so many of them.
+constexpr int64_t kReturnCost = 1024;
+
 bool IsReserved(const std::vector<uint64_t>& groups, uint64_t group) {
   return std::ranges::any_of(groups, [=](uint64_t g) { return g == 0 || g == group; });
 }
@@ -20,9 +22,10 @@ bool IsReserved(const std::vector<uint64_t>& groups, uint64_t group) {
 // First those that return to where they were, then those that hold something, each for itself, then
 // the others in fair order.
 void RouterNode::Dispatch(Time now) {
+  retry_at_ = now;
+  if (!DispatchReturning(now)) return;
   retry_at_ = kNever;
   reserved_ = {};
-  DispatchReturning(now);
   std::optional<QueueKey> last;
   while ((last = queue_.NextHolder(last))) {
     SequenceState& sequence = sequences_.at(std::get<1>(*last));
@@ -30,38 +33,36 @@ void RouterNode::Dispatch(Time now) {
     retry_at_ = std::min(retry_at_, directory_.NextRetry(now));
   }
   queue_.OnTurn(DispatchWaiting(now), now);
+  retry_at_ = std::min(retry_at_, std::max(now, returns_.NextLook()));
 }
 
-// Oldest first. They have had their turn: nothing of the queue's order or bounds keeps them.
-void RouterNode::DispatchReturning(Time now) {
-  const std::set<uint64_t> waiting = returns_.waiting();
-  for (const uint64_t counter : waiting) {
-    SequenceState& sequence = sequences_.at(counter);
-    switch (returns_.Look(sequence, now)) {
-      case Returns::Turn::kWaits:
-        retry_at_ = std::min(retry_at_, returns_.NextLook(sequence, now));
-        break;
-      case Returns::Turn::kGoes:
-        Return(sequence, now);
-        break;
-      case Returns::Turn::kIsOver:
-        EndReturn(sequence, sequence.back.why, now);
+// They have had their turn: nothing of the queue's order or bounds keeps them. False if some are
+// left for the next turn, which comes at once; what queues does not overtake them.
+bool RouterNode::DispatchReturning(Time now) {
+  for (int64_t left = options_.max_return_tokens; left > 0;) {
+    const std::optional<Returns::Due> due = returns_.Next(now);
+    if (!due) return true;
+    left -= kReturnCost + due->sequence->NextPosition();
+    if (due->goes) {
+      Return(*due->sequence, now);
+    } else {
+      EndReturn(*due->sequence, due->sequence->back.why, now);
     }
   }
+  return false;
 }
 
 // As a further choice joins: the decode worker has all of it but its end, or refuses.
 void RouterNode::Return(SequenceState& sequence, Time now) {
   BATON_CHECK(sequence.state == State::kQueued && !sequence.Holds() && sequence.losses.empty());
   const RouteNeed need = sequence.Need();
-  queue_.Take(sequence, now);
-  returns_.Go(sequence);
+  const int32_t worker = returns_.Go(sequence, now);
   recovery_.Resume(sequence);
   ++sequence.attempt;
   waits_.Note(sequence, now);
   sequence.prefill = {};
   sequence.base = need.prompt_tokens;
-  directory_.Take(sequence.decode, sequence.decode.worker, need.total_tokens);
+  directory_.Take(sequence.decode, worker, need.total_tokens);
   OpenDecode(sequence, now);
 }
 
@@ -110,7 +111,6 @@ bool RouterNode::ReserveFor(const SequenceState& sequence, Time now) {
 
 // False when it is not its turn, or the request has ended because it never will be.
 bool RouterNode::MayGo(SequenceState& sequence, Time now) {
-  if (returns_.IsWaiting(sequence)) return false;
   const absl::StatusOr<bool> judged = recovery_.Judge(sequence, now);
   if (!judged.ok()) {
     EndRequest(sequence.request, judged.status());

@@ -17,7 +17,7 @@ void RouterNode::LoseDecode(SequenceState& sequence, absl::Status why, Time now)
 
 // Its K/V is where it was: it has lost nothing yet.
 void RouterNode::AwaitReturn(SequenceState& sequence, const absl::Status& why, Time now) {
-  Enqueue(sequence, now);
+  LeaveWorkers(sequence, now);
   returns_.Begin(sequence, why, now);
 }
 
@@ -25,17 +25,18 @@ void RouterNode::AwaitReturn(SequenceState& sequence, const absl::Status& why, T
 void RouterNode::OnReturnRefused(SequenceState& sequence, const absl::Status& why, Time now) {
   ++counters_.requeued;
   directory_.Skip(sequence.decode.worker, now + options_.retry_delay);
-  Enqueue(sequence, now);
+  LeaveWorkers(sequence, now);
   if (absl::IsResourceExhausted(why)) return returns_.Again(sequence);
   // The worker is well: a move.
   EndReturn(sequence, absl::AbortedError("what a decode worker had computed is gone"), now);
 }
 
-// An ordinary loss after all, with the connection over which its call went.
+// An ordinary loss after all, with the connection over which its call went: it queues.
 void RouterNode::EndReturn(SequenceState& sequence, absl::Status why, Time now) {
   sequence.decode.connection = sequence.back.connection;
-  recovery_.AddLoss(sequence, sequence.decode, std::move(why), returns_.LostAt(sequence));
+  recovery_.AddLoss(sequence, sequence.decode, std::move(why), sequence.back.lost_at);
   returns_.Forget(sequence);
+  queue_.Add(sequence, now);
   recovery_.OnQueued(sequence, now);
 }
 
@@ -52,6 +53,12 @@ void RouterNode::LosePrefill(SequenceState& sequence, absl::Status why, Time now
 
 // Waits for its turn, which comes when its losses are judged.
 void RouterNode::Enqueue(SequenceState& sequence, Time now) {
+  LeaveWorkers(sequence, now);
+  queue_.Add(sequence, now);
+}
+
+// It is queued by its state alone: what waits to return is no burden for each turn.
+void RouterNode::LeaveWorkers(SequenceState& sequence, Time now) {
   BATON_CHECK(sequence.prefill.call == 0 || sequence.decode.call == 0);
   for (Side* side : {&sequence.prefill, &sequence.decode}) {
     if (side->call == 0) directory_.Release(*side);
@@ -59,7 +66,6 @@ void RouterNode::Enqueue(SequenceState& sequence, Time now) {
   sequence.leader = 0;
   sequence.state = State::kQueued;
   sequence.queued_since = now;
-  queue_.Add(sequence, now);
   recovery_.OnQueued(sequence, now);
   waits_.AwaitTurn(sequence, now);
 }
@@ -68,6 +74,7 @@ void RouterNode::FenceHungWorkers(Time now) {
   for (int32_t w = 0; w < static_cast<int32_t>(directory_.workers().size()); ++w) {
     if (directory_.HungAt(w) > now) continue;
     directory_.MarkHung(w, now);
+    returns_.Note(w);
     ++counters_.hung_workers;
     for (auto& [counter, sequence] : sequences_) {
       const absl::Status why = absl::UnavailableError("a worker stopped making progress");

@@ -29,34 +29,44 @@ RouterNode::RouterNode(const RouterNodeOptions& options, const std::vector<Role>
       outbox_(outbox) {}
 
 void RouterNode::Handle(RouterMail mail, Time now) {
-  std::visit(
-      Overloaded{
-          [&](ClientSubmit& submit) { OnSubmit(std::move(submit), now); },
-          [&](const ClientCancel& cancel) {
-            EndRequest(cancel.request, absl::CancelledError("the client cancelled the request"));
-          },
-          [&](const ClientStop& stop) { OnStop(stop, now); },
-          [&](WorkerEventReceived& event) { OnWorkerEvent(std::move(event), now); },
-          [&](const CallClosed& closed) { OnCallClosed(closed, now); },
-          [&](WorkerListed& listed) {
-            ++counters_.workers_listed;
-            directory_.List(listed.worker, listed.role, std::move(listed.address));
-          },
-          [&](const WorkerForgotten& forgotten) {
-            ++counters_.workers_forgotten;
-            prefixes_.Forget(forgotten.worker);
-            directory_.Forget(forgotten.worker, now);
-          },
-          [&](const WorkerUp& up) {
-            if (directory_.OnUp(up.worker, up.hello, now)) prefixes_.Forget(up.worker);
-          },
-          [&](const WorkerStatusChanged& changed) {
-            directory_.OnStatus(changed.worker, changed.status, now);
-          },
-          // Its calls end by themselves, each with a CallClosed.
-          [&](const WorkerDown& d) { directory_.OnDown(d.worker, d.reason, now, d.is_gone); },
-          [&](const RouterAuditAsked& audit) { audit.answer(Audit(now)); }},
-      mail);
+  std::visit(Overloaded{[&](ClientSubmit& submit) { OnSubmit(std::move(submit), now); },
+                        [&](const ClientCancel& cancel) {
+                          EndRequest(cancel.request,
+                                     absl::CancelledError("the client cancelled the request"));
+                        },
+                        [&](const ClientStop& stop) { OnStop(stop, now); },
+                        [&](WorkerEventReceived& event) { OnWorkerEvent(std::move(event), now); },
+                        [&](const CallClosed& closed) { OnCallClosed(closed, now); },
+                        [&](WorkerListed& listed) {
+                          ++counters_.workers_listed;
+                          directory_.List(listed.worker, listed.role, std::move(listed.address));
+                        },
+                        [&](const WorkerForgotten& forgotten) {
+                          ++counters_.workers_forgotten;
+                          returns_.Note(forgotten.worker);
+                          prefixes_.Forget(forgotten.worker);
+                          directory_.Forget(forgotten.worker, now);
+                        },
+                        [&](const WorkerUp& up) { OnWorkerUp(up, now); },
+                        [&](const WorkerStatusChanged& changed) {
+                          directory_.OnStatus(changed.worker, changed.status, now);
+                          returns_.Note(changed.worker);
+                        },
+                        [&](const WorkerDown& down) { OnWorkerDown(down, now); },
+                        [&](const RouterAuditAsked& audit) { audit.answer(Audit(now)); }},
+             mail);
+}
+
+void RouterNode::OnWorkerUp(const WorkerUp& up, Time now) {
+  returns_.Note(up.worker);  // Of the process that was there before.
+  if (directory_.OnUp(up.worker, up.hello, now)) prefixes_.Forget(up.worker);
+  returns_.Note(up.worker);
+}
+
+// Its calls end by themselves, each with a CallClosed.
+void RouterNode::OnWorkerDown(const WorkerDown& down, Time now) {
+  directory_.OnDown(down.worker, down.reason, now, down.is_gone);
+  returns_.Note(down.worker);
 }
 
 void RouterNode::Step(Time now) {
@@ -228,7 +238,8 @@ void RouterNode::CheckInvariants(uint64_t counter) const {
   const auto it = sequences_.find(counter);
   if (it == sequences_.end()) return;
   const SequenceState& sequence = it->second;
-  BATON_CHECK(queue_.Contains(sequence) == (sequence.state == State::kQueued));
+  BATON_CHECK(queue_.Contains(sequence) ==
+              (sequence.state == State::kQueued && !returns_.IsWaiting(sequence)));
   BATON_CHECK(!sequence.finished || sequence.owes_score);
   BATON_CHECK(!returns_.IsWaiting(sequence) ||
               (sequence.state == State::kQueued && !sequence.Holds() && sequence.losses.empty()));

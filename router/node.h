@@ -67,6 +67,9 @@ class RouterNode : public Node<RouterMail> {
   void AwaitScore(SequenceState& sequence, Time now);
   RouterAudit Audit(Time now) const;
   void CheckInvariants(uint64_t counter) const;
+  // What links tell.
+  void OnWorkerUp(const WorkerUp& up, Time now);
+  void OnWorkerDown(const WorkerDown& down, Time now);
   // What calls tell (worker_events.cc).
   void OnWorkerEvent(WorkerEventReceived received, Time now);
   void OnReserved(SequenceState& sequence, const ReservedEvent& event, Time now);
@@ -89,6 +92,7 @@ class RouterNode : public Node<RouterMail> {
   void OnReturnRefused(SequenceState& sequence, const absl::Status& why, Time now);
   void EndReturn(SequenceState& sequence, absl::Status why, Time now);
   void Enqueue(SequenceState& sequence, Time now);
+  void LeaveWorkers(SequenceState& sequence, Time now);
   void FenceHungWorkers(Time now);
   void OnHandoffFailed(SequenceState& sequence, Time now);
   void ClimbLadder(SequenceState& sequence, Time now);
@@ -102,7 +106,7 @@ class RouterNode : public Node<RouterMail> {
     std::vector<uint64_t> decode;
   };
   void Dispatch(Time now);
-  void DispatchReturning(Time now);
+  bool DispatchReturning(Time now);
   void Return(SequenceState& sequence, Time now);
   bool MayJoin(SequenceState& sequence, Time now);
   void Join(SequenceState& sequence, Time now);

@@ -39,6 +39,7 @@ struct RouterNodeOptions {
   // Where a session ended under an answer the decode worker, which has its K/V, is waited for.
   Duration return_limit = std::chrono::seconds(1);
   int32_t max_returns = 3;     // Of one sequence, before the client sees its next token.
+  int64_t max_return_tokens = 1'000'000;  // That go back in one turn of the router.
   int32_t max_moves = 8;       // Of one sequence, away from lost, hung or draining workers.
   int32_t max_retries = 2;     // Of one sequence, after failures of workers believed healthy.
   double retry_ratio = 0.1;    // Of such retries to requests, beyond a burst of ten.

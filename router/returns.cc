@@ -6,19 +6,10 @@
 #include "common/base/check.h"
 
 namespace baton {
-namespace {
 
 using State = SequenceState::State;
 
-// The process of that side may still run, as far as is known.
-bool MayLive(const WorkerDirectory::Worker& worker, const SequenceState::Side& side) {
-  const bool is_it = worker.listed && worker.hello.incarnation == side.incarnation;
-  return is_it && !worker.is_gone && !worker.hung && !worker.status.draining;
-}
-
-}  // namespace
-
-bool Returns::MayBegin(const SequenceState& sequence, const absl::Status& why) const {
+bool Returns::MayBegin(const SequenceState& sequence, const absl::Status& why, Time now) const {
   // With no Prefill call left, what was prefilled was verified there.
   const bool was_there = sequence.state == State::kDecoding ||
                          (sequence.state == State::kPrefilling && sequence.prefilled) ||
@@ -28,40 +19,103 @@ bool Returns::MayBegin(const SequenceState& sequence, const absl::Status& why) c
   // What a prefill worker still holds goes to any decode worker.
   if (!was_there || !may_be_down || sequence.prefill.call != 0) return false;
   return sequence.back.times < options_.max_returns &&
-         MayLive(directory_.workers()[sequence.decode.worker], sequence.decode);
+         Find(sequence.decode.incarnation, now).lives_until > now;
 }
 
 void Returns::Begin(SequenceState& sequence, const absl::Status& why, Time now) {
   BATON_CHECK(sequence.state == State::kQueued && !sequence.Holds() && sequence.losses.empty());
-  sequence.back = {.until = now + options_.return_limit,
+  Leave(sequence);
+  sequence.back = {.lost_at = now,
+                   .until = now + options_.return_limit,
                    .connection = sequence.decode.connection,
+                   .known = directory_.workers()[sequence.decode.worker].connection,
                    .why = why,
                    .times = sequence.back.times + 1};
-  Leave(sequence);
-  waiting_.insert(sequence.id.counter);
+  Enter(sequence);
 }
 
-void Returns::Again(const SequenceState& sequence) {
+void Returns::Again(SequenceState& sequence) {
   Leave(sequence);
-  waiting_.insert(sequence.id.counter);
+  Enter(sequence);
   refused_over_[sequence.decode.worker] = sequence.decode.connection;
 }
 
-void Returns::Go(const SequenceState& sequence) {
-  waiting_.erase(sequence.id.counter);
-  asking_.emplace(sequence.decode.worker, sequence.id.counter);
+int32_t Returns::Go(const SequenceState& sequence, Time now) {
+  const int32_t worker = Find(sequence.decode.incarnation, now).worker;
+  BATON_CHECK(IsWaiting(sequence) && worker >= 0);
+  Leave(sequence);
+  asking_.emplace(worker, sequence.id.counter);
+  return worker;
 }
 
-void Returns::Taken(const SequenceState& sequence) { refused_over_.erase(sequence.decode.worker); }
+void Returns::Taken(const SequenceState& sequence) {
+  if (refused_over_.erase(sequence.decode.worker) > 0) LookAt(sequence.decode.incarnation);
+}
 
 void Returns::Forget(SequenceState& sequence) {
-  sequence.back.until = {};
   Leave(sequence);
+  sequence.back.until = {};
+}
+
+void Returns::Restart(SequenceState& sequence, Time now) {
+  if (sequence.back.until == Time{} || std::exchange(sequence.back.restarted, true)) return;
+  const bool waits = IsWaiting(sequence);
+  if (waits) Leave(sequence);
+  sequence.back.lost_at = now;
+  sequence.back.until = now + options_.return_limit;
+  if (waits) Enter(sequence);
+}
+
+// ---- Who waits ---------------------------------------------------------------------------------
+
+void Returns::Enter(SequenceState& sequence) {
+  const uint64_t counter = sequence.id.counter;
+  waiting_.emplace(counter, &sequence);
+  ends_.Set(counter, sequence.back.until);
+  parties_[sequence.decode.incarnation].waiting.insert(counter);
+  LookAt(sequence.decode.incarnation);
 }
 
 void Returns::Leave(const SequenceState& sequence) {
-  waiting_.erase(sequence.id.counter);
-  asking_.erase({sequence.decode.worker, sequence.id.counter});
+  const uint64_t counter = sequence.id.counter;
+  if (waiting_.erase(counter) > 0) {
+    ends_.Clear(counter, sequence.back.until);
+    const auto party = parties_.find(sequence.decode.incarnation);
+    BATON_CHECK(party->second.waiting.erase(counter) == 1);
+    if (party->second.waiting.empty()) parties_.erase(party);
+  }
+  // The next one may ask.
+  if (asking_.erase({sequence.decode.worker, counter}) > 0) LookAt(sequence.decode.incarnation);
+}
+
+// ---- What is known of the worker ---------------------------------------------------------------
+
+void Returns::Note(int32_t worker) { LookAt(directory_.workers()[worker].hello.incarnation); }
+
+void Returns::LookAt(Incarnation incarnation) {
+  const auto it = parties_.find(incarnation);
+  if (it == parties_.end()) return;
+  it->second.look_at = {};
+  it->second.looked = 0;
+  it->second.again_at = kNever;
+}
+
+// Where its connection was lost it may be silent for no longer than where that stands. Which of its
+// addresses it is asked by does not matter, but the load is counted by one.
+Returns::Process Returns::Find(Incarnation incarnation, Time now) const {
+  Process found;
+  const auto& workers = directory_.workers();
+  for (int32_t i = 0; i < static_cast<int32_t>(workers.size()); ++i) {
+    const WorkerDirectory::Worker& w = workers[i];
+    if (!w.listed || w.hello.incarnation != incarnation) continue;
+    if (w.status.draining) return {};
+    if (w.is_gone || w.hung) continue;
+    found.lives_until =
+        std::max(found.lives_until, w.up ? kNever : w.last_status + options_.hang_limit);
+    if (w.up && (found.worker < 0 || !w.is_alias)) found.worker = i;
+  }
+  if (found.lives_until <= now) return {};
+  return found;
 }
 
 bool Returns::MayAsk(int32_t worker, Time now) const {
@@ -73,39 +127,61 @@ bool Returns::MayAsk(int32_t worker, Time now) const {
   return asking == asking_.end() || asking->first != worker;
 }
 
-void Returns::Restart(SequenceState& sequence, Time now) {
-  if (sequence.back.until == Time{} || std::exchange(sequence.back.restarted, true)) return;
-  sequence.back.until = now + options_.return_limit;
-}
-
-Returns::Turn Returns::Look(const SequenceState& sequence, Time now) const {
-  BATON_CHECK(IsWaiting(sequence));
-  const WorkerDirectory::Worker& worker = directory_.workers()[sequence.decode.worker];
-  if (sequence.back.until <= now || !MayLive(worker, sequence.decode)) return Turn::kIsOver;
-  if (!worker.up) return Turn::kWaits;
-  if (worker.connection != sequence.back.connection) {
-    return MayAsk(sequence.decode.worker, now) ? Turn::kGoes : Turn::kWaits;
-  }
-  // The call alone was lost, if the worker is heard of over the connection that it went over.
-  const bool is_heard = worker.last_status > LostAt(sequence);
-  return is_heard && JudgedAt(sequence) <= now ? Turn::kIsOver : Turn::kWaits;
-}
-
-Time Returns::NextLook(const SequenceState& sequence, Time now) const {
-  Time next = sequence.back.until;
-  const Time asks_at = directory_.workers()[sequence.decode.worker].skip_until;
-  for (const Time at : {asks_at, JudgedAt(sequence)}) {
-    if (at > now) next = std::min(next, at);
-  }
-  return next;
-}
-
-Time Returns::LostAt(const SequenceState& sequence) const {
-  return sequence.back.until - options_.return_limit;
+bool Returns::IsUnsure(const SequenceState& sequence) const {
+  const SequenceState::Side& side = sequence.decode;
+  return directory_.IsUp(side.worker, side.incarnation) &&
+         directory_.workers()[side.worker].connection == sequence.back.known;
 }
 
 Time Returns::JudgedAt(const SequenceState& sequence) const {
-  return LostAt(sequence) + options_.judge_delay;
+  return sequence.back.lost_at + options_.judge_delay;
+}
+
+// ---- What is to be done ------------------------------------------------------------------------
+
+std::optional<Returns::Due> Returns::Next(Time now) {
+  if (const std::optional<uint64_t> over = ends_.Expired(now)) {
+    return Due{.sequence = waiting_.at(*over), .goes = false};
+  }
+  for (auto& [incarnation, party] : parties_) {
+    if (party.look_at > now) continue;
+    if (const std::optional<Due> due = NextOf(incarnation, party, now)) return due;
+  }
+  return std::nullopt;
+}
+
+// While the worker cannot be asked, there is nothing to see at each of them.
+std::optional<Returns::Due> Returns::NextOf(Incarnation incarnation, Party& party, Time now) {
+  const Process process = Find(incarnation, now);
+  const bool lives = process.lives_until > now;
+  const bool may_ask = process.worker >= 0 && MayAsk(process.worker, now);
+  auto next = lives && !may_ask ? party.waiting.end() : party.waiting.upper_bound(party.looked);
+  for (; next != party.waiting.end(); ++next) {
+    party.looked = *next;
+    SequenceState* sequence = waiting_.at(*next);
+    if (!lives) return Due{.sequence = sequence, .goes = false};
+    if (!IsUnsure(*sequence)) return Due{.sequence = sequence, .goes = true};
+    const WorkerDirectory::Worker& worker = directory_.workers()[sequence->decode.worker];
+    if (JudgedAt(*sequence) > now) {
+      party.again_at = std::min(party.again_at, JudgedAt(*sequence));
+    } else if (worker.connection != sequence->back.connection) {
+      return Due{.sequence = sequence, .goes = true};  // It went over the one before.
+    } else if (worker.last_status > sequence->back.lost_at) {
+      return Due{.sequence = sequence, .goes = false};  // The call alone was lost.
+    }
+  }
+  party.look_at = std::min(process.lives_until, std::exchange(party.again_at, kNever));
+  party.looked = 0;
+  if (process.worker < 0) return std::nullopt;
+  const Time asks_at = directory_.workers()[process.worker].skip_until;
+  if (asks_at > now) party.look_at = std::min(party.look_at, asks_at);
+  return std::nullopt;
+}
+
+Time Returns::NextLook() const {
+  Time next = ends_.Next();
+  for (const auto& [incarnation, party] : parties_) next = std::min(next, party.look_at);
+  return next;
 }
 
 }  // namespace baton

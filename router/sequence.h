@@ -56,9 +56,11 @@ struct SequenceState {
 
   // Its session with the decode worker has ended; what that computed may still be there.
   struct Return {
+    Time lost_at{};          // When its call ended.
     Time until{};            // The worker is waited for or asked until then; the epoch: it is not.
-    int64_t connection = 0;  // The one that was lost,
-    absl::Status why;        // and with what.
+    int64_t connection = 0;  // The one of the call, as far as was known as it was opened,
+    int64_t known = 0;       // the newest that was known as it ended,
+    absl::Status why;        // and how it ended.
     int32_t times = 0;       // Since the client has seen a token.
     bool restarted = false;  // The wait was begun anew.
   };

@@ -265,7 +265,7 @@ void RouterNode::OnDecodeClosed(SequenceState& sequence, const absl::Status& sta
   // INVALID_ARGUMENT: one of before there were further choices without a prefill worker.
   const bool cannot_join =
       (sequence.leader != 0 || sequence.returned) && absl::IsInvalidArgument(status);
-  if (returns_.MayBegin(sequence, status)) return AwaitReturn(sequence, status, now);
+  if (returns_.MayBegin(sequence, status, now)) return AwaitReturn(sequence, status, now);
   if ((IsRefusal(status) || cannot_join) && sequence.state != State::kDecoding) {
     if (sequence.returned) return OnReturnRefused(sequence, status, now);
     if (absl::IsResourceExhausted(status) && sequence.leader == 0) {

@@ -39,6 +39,7 @@ void RouterHost::Start() {
     node_options_.max_queued_requests = 3;
     node_options_.max_queued_tokens = 100;
     node_options_.max_recovering = 1;
+    node_options_.max_return_tokens = 1;  // One in each turn.
     node_options_.max_queue_wait = std::chrono::seconds(1);
   }
   if (trace_.on()) trace_.Add(world_.now(), column(), "starts");
