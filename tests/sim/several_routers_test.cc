@@ -19,11 +19,13 @@ using std::chrono::seconds;
 constexpr int kRouters = 3;
 #ifdef __SANITIZE_ADDRESS__
 // There the memory is what is judged: rates of so few say nothing.
-constexpr uint64_t kSeeds = 2;
+constexpr uint64_t kSeeds = 1;
+constexpr uint64_t kCrampedSeeds = 1;
 constexpr uint64_t kFairSeeds = 1;
 constexpr bool kJudgesRates = false;
 #else
 constexpr uint64_t kSeeds = 8;
+constexpr uint64_t kCrampedSeeds = 4;
 constexpr uint64_t kFairSeeds = 3;
 constexpr bool kJudgesRates = true;
 #endif
@@ -71,6 +73,13 @@ Scenario ManyPrefixes(int num_routers) {
   return s;
 }
 
+// Of decode workers each holds two answers at a time, so routers mostly ask for what another has.
+Scenario Cramped() {
+  Scenario s = ManyPrefixes(kRouters);
+  s.prefill_blocks = s.decode_blocks = 24;
+  return s;
+}
+
 // Tokens of prompts that workers of a role computed, and those of them that they had cached.
 struct Found {
   int64_t cached = 0;
@@ -86,11 +95,11 @@ struct Finds {
   Found prefill, decode;
 };
 
-// The seed's requests, through so many routers.
+// The seed's requests, each to any of the routers.
 class PrefixTrial {
  public:
-  PrefixTrial(uint64_t seed, int num_routers)
-      : cluster_(seed, ManyPrefixes(num_routers)), drawn_(seed), routers_(Random::Mix(seed)) {
+  PrefixTrial(uint64_t seed, const Scenario& scenario)
+      : cluster_(seed, scenario), drawn_(seed), routers_(Random::Mix(seed)) {
     for (int w = 0; w < 2 * kWorkers; ++w) {
       cluster_.worker(w).on_cached = [this, w](int32_t cached, int32_t tokens) {
         (w < kWorkers ? finds_.prefill : finds_.decode) += {cached, tokens};
@@ -101,7 +110,7 @@ class PrefixTrial {
     Time at = cluster_.world().now();
     for (int i = 0; i < kRequests; ++i) {
       at += Duration(static_cast<int64_t>(2 * drawn_.Unit() * kGap.count()));
-      const auto router = static_cast<int>(routers_.Below(num_routers));
+      const auto router = static_cast<int>(routers_.Below(scenario.num_routers));
       cluster_.world().At(at, [this, router, request = Draw()] {
         keys_.push_back(cluster_.clients().Submit(router, request));
       });
@@ -117,6 +126,7 @@ class PrefixTrial {
     return std::ranges::all_of(keys_, is_ok) ? "" : "a request failed";
   }
   const Finds& finds() const { return finds_; }
+  int64_t num_refused() const { return cluster_.totals().routers.requeued; }
 
  private:
   ValidRequest Draw() {
@@ -151,7 +161,7 @@ TEST(SeveralRoutersTest, PromptsAreFoundNearlyAsOftenAsByOne) {
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     for (const int num_routers : {1, kRouters}) {
-      PrefixTrial trial(seed, num_routers);
+      PrefixTrial trial(seed, ManyPrefixes(num_routers));
       ASSERT_EQ(trial.Run(), "") << num_routers << " routers";
       Finds& sum = num_routers == 1 ? one : three;
       sum.prefill += trial.finds().prefill;
@@ -167,6 +177,18 @@ TEST(SeveralRoutersTest, PromptsAreFoundNearlyAsOftenAsByOne) {
   EXPECT_LT(one.prefill.rate(), 0.7) << "and not everywhere";
   EXPECT_GE(three.prefill.rate(), kLeast * one.prefill.rate());
   EXPECT_GE(three.decode.rate(), kLeast * one.decode.rate());
+}
+
+TEST(SeveralRoutersTest, NoneWaitsForEverForWhatOthersReserve) {
+  int64_t num_refused = 0;
+  for (uint64_t seed = 1; seed <= kCrampedSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    PrefixTrial trial(seed, Cramped());
+    ASSERT_EQ(trial.Run(), "");
+    num_refused += trial.num_refused();
+  }
+  std::printf("%ld refusals for want of room, and all requests ended well\n", num_refused);
+  EXPECT_GT(num_refused, static_cast<int64_t>(100 * kCrampedSeeds));
 }
 
 // ---- Tenants -----------------------------------------------------------------------------------
