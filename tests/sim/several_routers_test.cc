@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -52,7 +53,7 @@ class Zipf {
 constexpr int32_t kWorkers = 4;  // Of each role.
 constexpr int32_t kBlockSize = 16;
 constexpr int kFamilies = 80;           // Of prompts that begin alike,
-constexpr int32_t kPrefixTokens = 128;  // so far.
+constexpr int32_t kPrefixTokens = 128;  // for so long.
 constexpr int kRequests = 600;
 constexpr Duration kGap = milliseconds(40);  // On average, between two requests.
 
@@ -61,7 +62,7 @@ Scenario ManyPrefixes(int num_routers) {
   s.num_routers = num_routers;
   s.num_prefill = s.num_decode = kWorkers;
   s.prefill_block_size = s.decode_block_size = kBlockSize;
-  // Hardly half of the prefixes find room in all caches of a role, beside what is live.
+  // The pools of a role hold 60 and 80% of all prefixes, were each there once and nothing else.
   s.prefill_blocks = 96;
   s.decode_blocks = 128;
   s.chunk_tokens = 64;
