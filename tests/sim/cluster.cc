@@ -48,6 +48,8 @@ void Cluster::BuildHosts(uint64_t seed) {
         RouterHost::Options{
             .roles = roles,
             .policy = scenario_.policy,
+            .max_pending_prefill_tokens = scenario_.max_pending_prefill_tokens,
+            .max_directory_entries = scenario_.max_directory_entries,
             .small_caps = scenario_.small_caps,
             .faults = &faults_,
             .emit = [this, r](uint64_t key,
@@ -67,6 +69,7 @@ void Cluster::BuildHosts(uint64_t seed) {
             .chunk_tokens = scenario_.chunk_tokens,
             .max_batch = scenario_.max_batch,
             .arch = scenario_.arch(),
+            .max_length = scenario_.max_length,
             .tp = scenario_.TpOf(roles[w], of_role),
             .max_waiting = scenario_.small_caps ? 2 : 8,
             .finish_together = is_prefill ? scenario_.finish_together : 0,

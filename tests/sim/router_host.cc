@@ -33,8 +33,8 @@ RouterHost::RouterHost(World& world, Trace& trace, ControlNet& net, int column, 
 void RouterHost::Start() {
   Begin();
   node_options_ = {.incarnation = uint64_t(column() + 1) * 100 + epoch(),
-                   .max_pending_prefill_tokens = 64,
-                   .max_directory_entries = 256};
+                   .max_pending_prefill_tokens = options_.max_pending_prefill_tokens,
+                   .max_directory_entries = options_.max_directory_entries};
   if (options_.small_caps) {
     node_options_.max_queued_requests = 3;
     node_options_.max_queued_tokens = 100;

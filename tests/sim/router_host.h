@@ -43,6 +43,8 @@ class RouterHost : public Host, public NetRouter, private RouterOutbox {
   struct Options {
     std::vector<Role> roles;
     std::string policy;
+    int64_t max_pending_prefill_tokens = 0;
+    size_t max_directory_entries = 0;
     bool small_caps = false;
     const FaultLog* faults = nullptr;
     std::function<void(uint64_t request, ClientEvent event)> emit;

@@ -51,6 +51,9 @@ struct Scenario {
   std::vector<int> prefill_tp;  // Ranks of each worker; 1 where it names none.
   std::vector<int> decode_tp;
   Duration token_time{};          // Of each token of a step, beside what the step takes anyhow.
+  int32_t max_length = kMaxLength;          // Tokens of a sequence.
+  int64_t max_pending_prefill_tokens = 64;  // As RouterNodeOptions,
+  size_t max_directory_entries = 256;       // and this.
   int32_t num_requests = 20;
   int32_t max_prompt_tokens = 40;
   int32_t max_answer_tokens = 24;

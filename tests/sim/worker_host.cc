@@ -85,7 +85,7 @@ void WorkerHost::MakeNode() {
              .layout = TagLayout(options_.block_size, options_.arch, options_.arch.kv_heads),
              .model_digest = 42,
              .vocab_size = kVocab,
-             .max_model_len = kMaxLength,
+             .max_model_len = options_.max_length,
              .eos_token_ids = {kEos}};
   const int32_t groups = NumGroups(p.model.layout);
   p.allocator = std::make_unique<BlockAllocator>(options_.num_blocks * groups, options_.block_size,
@@ -179,7 +179,7 @@ HelloInfo WorkerHost::Hello() const {
           .block_size = options_.block_size,
           .num_blocks = process_->allocator->num_blocks(),
           .layer_groups = process_->allocator->num_groups(),
-          .max_model_len = kMaxLength,
+          .max_model_len = options_.max_length,
           .vocab_size = kVocab,
           .computes_prompts = options_.role == Role::kDecode};
 }
@@ -303,8 +303,11 @@ void WorkerHost::Emit(CallId call, WorkerEvent event) {
     // What lies behind the window is not to be sent either.
     const auto num_tokens = static_cast<int32_t>(prefixes_of_call_.at(call).size());
     const int32_t behind = TokensLeftOut(process_->model.layout, num_tokens);
+    if (on_cached) on_cached(reserved->cached_tokens, num_tokens);
     if (reserved->cached_tokens != behind) CheckCacheHit(call, reserved->cached_tokens);
   } else if (auto* prefilled = std::get_if<PrefilledEvent>(&event)) {
+    const auto num_tokens = static_cast<int32_t>(prefixes_of_call_.at(call).size());
+    if (on_cached) on_cached(prefilled->cached_tokens, num_tokens);
     CheckCacheHit(call, prefilled->cached_tokens);
   } else if (auto* tokens = std::get_if<TokensEvent>(&event)) {
     CheckCacheHit(call, tokens->cached_tokens);

@@ -29,6 +29,7 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
     int32_t chunk_tokens = 0;
     int32_t max_batch = 0;
     FakeArch arch;
+    int32_t max_length = kMaxLength;
     int tp = 1;  // Ranks.
     int32_t max_waiting = 0;
     int32_t finish_together = 0;
@@ -82,6 +83,8 @@ class WorkerHost : public Host, public NetWorker, private WorkerOutbox {
   bool draining() const { return up() && draining_; }
   bool stalled() const { return up() && process_->runner->stalled(); }
   FakeRunner& runner() { return *process_->runner; }
+  // Called with what a call's prompt had in the cache, and its length.
+  std::function<void(int32_t cached_tokens, int32_t tokens)> on_cached;
   Totals totals() const;
 
  private:

@@ -32,7 +32,9 @@ TEST(PlanTlsTest, EachServerGetsTheCertificatesOfItsRole) {
     for (const ProcessSpec& spec : specs) {
       const auto option = std::find(spec.arguments.begin(), spec.arguments.end(), "--tls-dir");
       ASSERT_EQ(option != spec.arguments.end(), tls) << spec.name;
-      if (tls) EXPECT_EQ(*(option + 1), "/run/x/certs/" + spec.role);
+      if (tls) {
+        EXPECT_EQ(*(option + 1), "/run/x/certs/" + spec.role);
+      }
       const bool has_admin = Line(spec).find(" --admin-port 0") != std::string::npos;
       EXPECT_EQ(has_admin, tls && spec.role == "router") << spec.name;
     }

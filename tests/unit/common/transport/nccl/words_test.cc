@@ -128,7 +128,9 @@ TEST(WordsTest, AnyBytesAreAWordOrAStatus) {
     for (std::byte& b : bytes) b = static_cast<std::byte>(random.Next());
     if (!bytes.empty()) bytes[0] = static_cast<std::byte>(random.Below(14));
     const auto word = DecodeWord(bytes);
-    if (word.ok()) EXPECT_EQ(EncodeWord(*word), bytes);
+    if (word.ok()) {
+      EXPECT_EQ(EncodeWord(*word), bytes);
+    }
   }
 }
 
